@@ -1,0 +1,94 @@
+// Package role names the services of a node, and what each of them may be.
+//
+// A role is what a peer proves to be: by its UID on a unix socket, by its nkey on
+// the bus, by its connection in the single placement. Every table of the project
+// that speaks of "who" is keyed by it.
+package role
+
+import "fmt"
+
+// Role is the name of a service, as it appears in "microlet <service>", in subjects,
+// in socket names and in logs.
+type Role string
+
+// The services of a node, and its supervisor.
+const (
+	Bus        Role = "bus"
+	Podsync    Role = "podsync"
+	PLEG       Role = "pleg"
+	Prober     Role = "prober"
+	NodeStatus Role = "nodestatus"
+	ImageGC    Role = "imagegc"
+	Stats      Role = "stats"
+	Evictor    Role = "evictor"
+	NodeAPI    Role = "nodeapi"
+	// Up is the supervisor, "microlet up". It serves its own socket and reads heartbeats.
+	Up Role = "up"
+)
+
+// The groups of the node. GroupNode owns the runtime folder; GroupLogs may read
+// pod logs, so that nodeapi needs no capability for it.
+const (
+	GroupNode = 47100
+	GroupLogs = 47109
+)
+
+// Identity is what a process of a role runs as.
+type Identity struct {
+	Role Role
+	// UID is fixed, so that a peer's SO_PEERCRED names its role. Root's is 0.
+	UID int
+	// GID is the primary group; GroupNode for all but root's.
+	GID int
+	// Groups are supplementary groups.
+	Groups []int
+	// Capabilities that the process keeps, as "CAP_…" names. Nil for root, which keeps all.
+	Capabilities []string
+	// APICredentials: the process acts at the apiserver as system:node:<name>.
+	APICredentials bool
+}
+
+// identities is the privilege table of the design; a test reads /proc to hold processes to it.
+var identities = []Identity{
+	{Role: Bus, UID: 47101, GID: GroupNode},
+	{Role: Podsync, UID: 0, GID: 0, APICredentials: true},
+	{Role: PLEG, UID: 47102, GID: GroupNode},
+	{Role: Prober, UID: 47104, GID: GroupNode},
+	{Role: NodeStatus, UID: 47103, GID: GroupNode, APICredentials: true},
+	{Role: ImageGC, UID: 47105, GID: GroupNode},
+	{Role: Stats, UID: 47106, GID: GroupNode, Capabilities: []string{"CAP_DAC_READ_SEARCH"}},
+	{Role: Evictor, UID: 47107, GID: GroupNode, Capabilities: []string{"CAP_DAC_READ_SEARCH", "CAP_SYSLOG"}},
+	{Role: NodeAPI, UID: 47108, GID: GroupNode, Groups: []int{GroupLogs}},
+	{Role: Up, UID: 0, GID: 0},
+}
+
+// All returns every role in start order: a role comes after those whose sockets it dials first.
+func All() []Role {
+	roles := make([]Role, 0, len(identities))
+	for _, id := range identities {
+		roles = append(roles, id.Role)
+	}
+	return roles
+}
+
+// Get returns the identity of r; the error names an unknown role.
+func Get(r Role) (Identity, error) {
+	for _, id := range identities {
+		if id.Role == r {
+			return id, nil
+		}
+	}
+	return Identity{}, fmt.Errorf("unknown role %q", r)
+}
+
+// ByUID returns the roles that a peer with this UID may claim. Root may claim podsync
+// and up, which both run as root; an unknown UID may claim nothing.
+func ByUID(uid int) []Role {
+	var roles []Role
+	for _, id := range identities {
+		if id.UID == uid {
+			roles = append(roles, id.Role)
+		}
+	}
+	return roles
+}

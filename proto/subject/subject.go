@@ -1,0 +1,276 @@
+// Package subject holds every subject, stream, bucket and key of the bus, and who owns it.
+//
+// Nothing else in the project builds such a name. The bus derives its buckets and its
+// permissions from this package, so a name that is not here can be neither published
+// nor put, and a name that is here has exactly one owner.
+package subject
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/microlet/microlet/proto/role"
+)
+
+// Bucket is a JetStream key-value bucket: state, each key with exactly one owner.
+type Bucket struct {
+	// Name of the bucket; its stream is "KV_<Name>".
+	Name string
+	// TTL after which an entry that was not put again is gone; 0 keeps it. It is the
+	// bucket's, since a key's own TTL applies on create only.
+	TTL time.Duration
+	// MaxBytes bounds the bucket's stream on disk.
+	MaxBytes int64
+	// Grants say which keys there are. Patterns of different owners never overlap.
+	Grants []Grant
+}
+
+// Grant gives the keys that match Pattern to one owner.
+type Grant struct {
+	// Pattern in NATS terms: tokens separated by dots, "*" for any one token.
+	Pattern string
+	Owner   role.Role
+	// Readers may watch and get what matches. Owners always may.
+	Readers []role.Role
+}
+
+// The buckets of a node.
+const (
+	Pods         = "PODS"
+	PodStatus    = "POD_STATUS"
+	Runtime      = "RUNTIME"
+	Assignment   = "ASSIGNMENT"
+	ProbeResults = "PROBE_RESULTS"
+	Node         = "NODE"
+	Stats        = "STATS"
+	Heartbeats   = "HEARTBEATS"
+)
+
+// Sizes of the buckets' streams. A pod may be as large as the largest manifest, so PODS is the big one.
+const (
+	mebibyte = 1 << 20
+
+	// MaxPayload is the largest message that the bus takes: a manifest may be 10 MB, and its
+	// pod travels whole.
+	MaxPayload = 16 * mebibyte
+
+	// HeartbeatPeriod is how often a service puts its heartbeat.
+	HeartbeatPeriod = 5 * time.Second
+)
+
+// Buckets returns the contract's buckets.
+func Buckets() []Bucket {
+	heartbeats := Bucket{Name: Heartbeats, TTL: 10 * time.Minute, MaxBytes: 4 * mebibyte}
+	for _, r := range services() {
+		heartbeats.Grants = append(heartbeats.Grants, Grant{Pattern: string(r) + ".*", Owner: r, Readers: everyone()})
+	}
+	return []Bucket{
+		{Name: Pods, MaxBytes: 256 * mebibyte, Grants: []Grant{
+			{"*", role.Podsync, []role.Role{role.Prober, role.Stats, role.Evictor, role.NodeAPI, role.NodeStatus}},
+		}},
+		{Name: PodStatus, MaxBytes: 256 * mebibyte, Grants: []Grant{
+			{"*", role.Podsync, []role.Role{role.Prober, role.Stats, role.Evictor, role.NodeAPI}},
+		}},
+		{Name: Runtime, MaxBytes: 4 * mebibyte, Grants: []Grant{
+			{"relist", role.PLEG, []role.Role{role.Podsync, role.NodeStatus}},
+		}},
+		{Name: Assignment, MaxBytes: 16 * mebibyte, Grants: []Grant{
+			{"*", role.Podsync, []role.Role{role.Prober}},
+		}},
+		{Name: ProbeResults, MaxBytes: 64 * mebibyte, Grants: []Grant{
+			{"*.*.*", role.Prober, []role.Role{role.Podsync}},
+		}},
+		{Name: Node, MaxBytes: 16 * mebibyte, Grants: []Grant{
+			{"runtime", role.Podsync, nodeReaders()},
+			{"capacity", role.Podsync, nodeReaders()},
+			{"volumes", role.Podsync, nodeReaders()},
+			{"csi", role.Podsync, nodeReaders()},
+			{"addresses", role.NodeStatus, nodeReaders()},
+			{"reported", role.NodeStatus, nodeReaders()},
+			{"images", role.ImageGC, nodeReaders()},
+			{"pressure", role.Evictor, nodeReaders()},
+		}},
+		{Name: Stats, MaxBytes: 4 * mebibyte, Grants: []Grant{
+			{"summary", role.Stats, []role.Role{role.Evictor, role.NodeAPI}},
+		}},
+		heartbeats,
+	}
+}
+
+func nodeReaders() []role.Role {
+	return []role.Role{role.NodeStatus, role.Podsync, role.NodeAPI}
+}
+
+// services are the roles with a connection to the bus and a life that others watch.
+func services() []role.Role {
+	return []role.Role{
+		role.Bus, role.Podsync, role.PLEG, role.Prober, role.NodeStatus,
+		role.ImageGC, role.Stats, role.Evictor, role.NodeAPI,
+	}
+}
+
+func everyone() []role.Role { return append(services(), role.Up) }
+
+// token is what may stand between two dots of a subject or key: no dot, wildcard, space or control character.
+var token = regexp.MustCompile(`^[A-Za-z0-9_-]{1,253}$`)
+
+// ValidToken says whether s is safe as one token of a subject or key. Pod UIDs are checked
+// with it at their source, since a static manifest may bring its own.
+func ValidToken(s string) error {
+	if !token.MatchString(s) {
+		return fmt.Errorf("%q cannot be part of a subject: use 1 to 253 letters, digits, - or _", s)
+	}
+	return nil
+}
+
+// mustToken panics where a name was not validated at its source: a bug that must not
+// turn into a wildcard.
+func mustToken(s string) string {
+	if err := ValidToken(s); err != nil {
+		panic(err)
+	}
+	return s
+}
+
+// PodKey is the key of a pod in PODS, POD_STATUS and ASSIGNMENT.
+//
+//	<podUID>
+func PodKey(podUID string) string { return mustToken(podUID) }
+
+// ProbeResultKey is a key of PROBE_RESULTS.
+//
+//	<podUID>.<container>.<probe>
+func ProbeResultKey(podUID, container, probe string) string {
+	return mustToken(podUID) + "." + mustToken(container) + "." + mustToken(probe)
+}
+
+// Keys of RUNTIME, NODE and STATS.
+const (
+	// RuntimeRelist is RUNTIME's one key: pleg's account of itself.
+	//
+	//	relist
+	RuntimeRelist = "relist"
+
+	// NodeRuntime is podsync's account of the container runtime.
+	//
+	//	runtime
+	NodeRuntime = "runtime"
+
+	// NodeCapacity is what the node has and what pods may use of it.
+	//
+	//	capacity
+	NodeCapacity = "capacity"
+
+	// NodeVolumes are the volumes in use and attached.
+	//
+	//	volumes
+	NodeVolumes = "volumes"
+
+	// NodeCSI is what CSI drivers registered.
+	//
+	//	csi
+	NodeCSI = "csi"
+
+	// NodeAddresses are the node's addresses.
+	//
+	//	addresses
+	NodeAddresses = "addresses"
+
+	// NodeReported is what of the node's status the apiserver has accepted.
+	//
+	//	reported
+	NodeReported = "reported"
+
+	// NodeImages is the node's image list and the state of its garbage collection.
+	//
+	//	images
+	NodeImages = "images"
+
+	// NodePressure is the node's pressure conditions.
+	//
+	//	pressure
+	NodePressure = "pressure"
+
+	// StatsSummary tells when the last summary was taken.
+	//
+	//	summary
+	StatsSummary = "summary"
+)
+
+// HeartbeatKey is a key of HEARTBEATS.
+//
+//	<service>.<replica>
+func HeartbeatKey(r role.Role, replica string) string {
+	return mustToken(string(r)) + "." + mustToken(replica)
+}
+
+// epochPrefix begins the keys of epoch marks, which no other key's first token may be.
+const epochPrefix = "_epoch"
+
+// EpochKey is the key of a writer's epoch mark, in every bucket that it writes.
+//
+//	_epoch.<service>.<replica>
+func EpochKey(r role.Role, replica string) string {
+	return epochPrefix + "." + mustToken(string(r)) + "." + mustToken(replica)
+}
+
+// IsEpochKey says whether key is an epoch mark.
+func IsEpochKey(key string) bool { return strings.HasPrefix(key, epochPrefix+".") }
+
+// The outbox: Kubernetes Events on their way to the apiserver.
+const (
+	// OutboxStream is the name of the stream.
+	OutboxStream = "OUTBOX"
+
+	// OutboxConsumer is nodestatus's durable consumer of it.
+	OutboxConsumer = "deliver"
+
+	// OutboxMaxMessages bounds the stream. Past it the oldest are dropped.
+	OutboxMaxMessages = 10_000
+
+	// OutboxMaxBytes bounds the stream's size.
+	OutboxMaxBytes = 64 * mebibyte
+)
+
+// Outbox is the subject that a service's Kubernetes Events are published on.
+//
+//	outbox.<service>
+func Outbox(r role.Role) string { return "outbox." + mustToken(string(r)) }
+
+// LifecycleEvent is pleg's hint that a pod's containers changed.
+//
+//	microlet.evt.pleg.lifecycle.<podUID>
+func LifecycleEvent(podUID string) string { return "microlet.evt.pleg.lifecycle." + mustToken(podUID) }
+
+// LifecycleEvents matches every LifecycleEvent.
+//
+//	microlet.evt.pleg.lifecycle.*
+const LifecycleEvents = "microlet.evt.pleg.lifecycle.*"
+
+// Event is a subject pattern that one service publishes and others may receive.
+type Event struct {
+	Pattern string
+	Owner   role.Role
+	Readers []role.Role
+}
+
+// Events returns the contract's hints.
+func Events() []Event {
+	return []Event{
+		{LifecycleEvents, role.PLEG, []role.Role{role.Podsync}},
+	}
+}
+
+// Outboxes returns the outbox subjects: every service may report Kubernetes Events, each on its own.
+func Outboxes() []Event {
+	var out []Event
+	for _, r := range services() {
+		if r == role.Bus {
+			continue // the bus has no opinion about pods
+		}
+		out = append(out, Event{Outbox(r), r, []role.Role{role.NodeStatus}})
+	}
+	return out
+}
