@@ -1,0 +1,142 @@
+package build
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/mod/modfile"
+)
+
+// Program is one executable of the rig.
+type Program struct {
+	Name    string
+	Module  string // the folder below compose/tools (or compose/rig itself) that pins it
+	Package string
+	CGO     bool
+	Tags    string
+	// Stamp returns linker variables that tell the program its version.
+	Stamp func(version string) map[string]string
+	// Group names what the program is for; "" is what every rig needs.
+	Group string
+}
+
+// Groups of programs that are built on demand only.
+const (
+	GroupKubelet = "kubelet" // the real kubelet, to compare with
+)
+
+// rigModule stands for compose/rig: the rig's own helper is built from there.
+const rigModule = "../rig"
+
+// Names that the rig starts or hands to another program.
+const (
+	APIServer         = "kube-apiserver"
+	ControllerManager = "kube-controller-manager"
+	Scheduler         = "kube-scheduler"
+	Kubelet           = "kubelet"
+	Kubectl           = "kubectl"
+	Agnhost           = "agnhost"
+	Etcd              = "etcd"
+	Containerd        = "containerd"
+	Shim              = "containerd-shim-runc-v2"
+	Ctr               = "ctr"
+	Runc              = "runc"
+	Crane             = "crane"
+	AgentLoop         = "rig-agent"
+)
+
+// CNIPlugins are the plugins that the rig's network uses.
+var CNIPlugins = []string{"bridge", "host-local", "portmap", "loopback", "firewall"}
+
+// Programs are all that the rig can build, in the order in which it does.
+func Programs() []Program {
+	kubernetes := func(name, pkg, group string) Program {
+		return Program{
+			Name: name, Module: "kubernetes", Package: pkg, Group: group,
+			// As upstream's release builds.
+			Tags: "selinux,notest,grpcnotrace", Stamp: kubernetesStamp,
+		}
+	}
+	plain := func(name, module, pkg string) Program {
+		return Program{Name: name, Module: module, Package: pkg}
+	}
+	containerd := func(name string) Program {
+		return Program{
+			Name: name, Module: "containerd", Package: "github.com/containerd/containerd/v2/cmd/" + name,
+			// The rig uses overlayfs; these snapshotters need headers or tools.
+			Tags: "no_btrfs,no_devmapper,no_zfs",
+			Stamp: func(version string) map[string]string {
+				return map[string]string{"github.com/containerd/containerd/v2/version.Version": version}
+			},
+		}
+	}
+	cni := func(kind, name string) Program {
+		return plain(name, "cni", "github.com/containernetworking/plugins/plugins/"+kind+"/"+name)
+	}
+	return []Program{
+		plain(Etcd, "etcd", "go.etcd.io/etcd/server/v3"),
+		// Without seccomp every pod with the profile RuntimeDefault fails.
+		{Name: Runc, Module: "runc", Package: "github.com/opencontainers/runc", CGO: true, Tags: "seccomp"},
+		containerd(Containerd),
+		containerd(Shim),
+		containerd(Ctr),
+		cni("main", "bridge"),
+		cni("main", "loopback"),
+		cni("ipam", "host-local"),
+		cni("meta", "portmap"),
+		cni("meta", "firewall"),
+		plain(Crane, "registry", "github.com/google/go-containerregistry/cmd/crane"),
+		plain(AgentLoop, rigModule, "./cmd/rig-agent"),
+		kubernetes(APIServer, "k8s.io/kubernetes/cmd/kube-apiserver", ""),
+		kubernetes(ControllerManager, "k8s.io/kubernetes/cmd/kube-controller-manager", ""),
+		kubernetes(Scheduler, "k8s.io/kubernetes/cmd/kube-scheduler", ""),
+		kubernetes(Kubectl, "k8s.io/kubernetes/cmd/kubectl", ""),
+		kubernetes(Agnhost, "k8s.io/kubernetes/test/images/agnhost", ""),
+		kubernetes(Kubelet, "k8s.io/kubernetes/cmd/kubelet", GroupKubelet),
+	}
+}
+
+// kubernetesStamp sets what the programs report as their version. Without it
+// they say v0.0.0, and components that compare versions with each other
+// refuse to work together.
+func kubernetesStamp(version string) map[string]string {
+	stamp := map[string]string{}
+	major, minor, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
+	minor, _, _ = strings.Cut(minor, ".")
+	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+		stamp[pkg+".gitVersion"] = version
+		stamp[pkg+".gitMajor"] = major
+		stamp[pkg+".gitMinor"] = minor
+		stamp[pkg+".gitTreeState"] = "clean"
+	}
+	return stamp
+}
+
+// version returns the version of the module that provides the package, as the
+// program's go.mod pins it.
+func (p Program) version(tools string) (string, error) {
+	if p.Module == rigModule {
+		return "own", nil
+	}
+	path := filepath.Join(tools, p.Module, "go.mod")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("find version of %s: %w", p.Name, err)
+	}
+	file, err := modfile.ParseLax(path, text, nil)
+	if err != nil {
+		return "", fmt.Errorf("find version of %s: %w", p.Name, err)
+	}
+	best, version := "", ""
+	for _, r := range file.Require {
+		if (p.Package == r.Mod.Path || strings.HasPrefix(p.Package, r.Mod.Path+"/")) && len(r.Mod.Path) > len(best) {
+			best, version = r.Mod.Path, r.Mod.Version
+		}
+	}
+	if best == "" {
+		return "", fmt.Errorf("find version of %s: %s requires no module that provides %s", p.Name, path, p.Package)
+	}
+	return version, nil
+}
