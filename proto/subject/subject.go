@@ -113,14 +113,15 @@ func services() []role.Role {
 
 func everyone() []role.Role { return append(services(), role.Up) }
 
-// token is what may stand between two dots of a subject or key: no dot, wildcard, space or control character.
-var token = regexp.MustCompile(`^[A-Za-z0-9_-]{1,253}$`)
+// token is what may stand between two dots of a subject or key: no dot, wildcard, space or
+// control character. It begins with a letter or digit, so that no name can pose as an epoch mark.
+var token = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,252}$`)
 
 // ValidToken says whether s is safe as one token of a subject or key. Pod UIDs are checked
 // with it at their source, since a static manifest may bring its own.
 func ValidToken(s string) error {
 	if !token.MatchString(s) {
-		return fmt.Errorf("%q cannot be part of a subject: use 1 to 253 letters, digits, - or _", s)
+		return fmt.Errorf("%q cannot be part of a subject: use 1 to 253 letters, digits, - or _, the first a letter or digit", s)
 	}
 	return nil
 }
@@ -218,59 +219,3 @@ func EpochKey(r role.Role, replica string) string {
 
 // IsEpochKey says whether key is an epoch mark.
 func IsEpochKey(key string) bool { return strings.HasPrefix(key, epochPrefix+".") }
-
-// The outbox: Kubernetes Events on their way to the apiserver.
-const (
-	// OutboxStream is the name of the stream.
-	OutboxStream = "OUTBOX"
-
-	// OutboxConsumer is nodestatus's durable consumer of it.
-	OutboxConsumer = "deliver"
-
-	// OutboxMaxMessages bounds the stream. Past it the oldest are dropped.
-	OutboxMaxMessages = 10_000
-
-	// OutboxMaxBytes bounds the stream's size.
-	OutboxMaxBytes = 64 * mebibyte
-)
-
-// Outbox is the subject that a service's Kubernetes Events are published on.
-//
-//	outbox.<service>
-func Outbox(r role.Role) string { return "outbox." + mustToken(string(r)) }
-
-// LifecycleEvent is pleg's hint that a pod's containers changed.
-//
-//	microlet.evt.pleg.lifecycle.<podUID>
-func LifecycleEvent(podUID string) string { return "microlet.evt.pleg.lifecycle." + mustToken(podUID) }
-
-// LifecycleEvents matches every LifecycleEvent.
-//
-//	microlet.evt.pleg.lifecycle.*
-const LifecycleEvents = "microlet.evt.pleg.lifecycle.*"
-
-// Event is a subject pattern that one service publishes and others may receive.
-type Event struct {
-	Pattern string
-	Owner   role.Role
-	Readers []role.Role
-}
-
-// Events returns the contract's hints.
-func Events() []Event {
-	return []Event{
-		{LifecycleEvents, role.PLEG, []role.Role{role.Podsync}},
-	}
-}
-
-// Outboxes returns the outbox subjects: every service may report Kubernetes Events, each on its own.
-func Outboxes() []Event {
-	var out []Event
-	for _, r := range services() {
-		if r == role.Bus {
-			continue // the bus has no opinion about pods
-		}
-		out = append(out, Event{Outbox(r), r, []role.Role{role.NodeStatus}})
-	}
-	return out
-}

@@ -34,8 +34,11 @@ type Entry struct {
 	// Epoch of the writer. It grows each time the writer starts and each time it
 	// finds the bus again (nanoseconds since 1970, so that it grows over restarts).
 	Epoch int64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// The owning service's message, marshalled. Empty in an epoch mark.
-	Value         []byte `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`
+	// The owning service's message, marshalled. Empty in an epoch mark and in a delete.
+	Value []byte `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`
+	// Counts the writer's puts and deletes within the epoch, from 1. With the epoch it
+	// orders what one writer said of one key, whatever way it reached the reader.
+	Revision      uint64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -89,6 +92,13 @@ func (x *Entry) GetValue() []byte {
 		return x.Value
 	}
 	return nil
+}
+
+func (x *Entry) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
 }
 
 // Heartbeat is the value of HEARTBEATS/<service>.<replica>, put every 5 s.
@@ -214,11 +224,12 @@ var File_microlet_bus_v1_bus_proto protoreflect.FileDescriptor
 
 const file_microlet_bus_v1_bus_proto_rawDesc = "" +
 	"\n" +
-	"\x19microlet/bus/v1/bus.proto\x12\x0fmicrolet.bus.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"K\n" +
+	"\x19microlet/bus/v1/bus.proto\x12\x0fmicrolet.bus.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"g\n" +
 	"\x05Entry\x12\x16\n" +
 	"\x06writer\x18\x01 \x01(\tR\x06writer\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12\x14\n" +
-	"\x05value\x18\x03 \x01(\fR\x05value\"\x83\x01\n" +
+	"\x05value\x18\x03 \x01(\fR\x05value\x12\x1a\n" +
+	"\brevision\x18\x04 \x01(\x04R\brevision\"\x83\x01\n" +
 	"\tHeartbeat\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x05R\x03pid\x124\n" +

@@ -1,0 +1,60 @@
+package subject
+
+import "github.com/microlet/microlet/proto/role"
+
+// The outbox: Kubernetes Events on their way to the apiserver.
+const (
+	// OutboxStream is the name of the stream.
+	OutboxStream = "OUTBOX"
+
+	// OutboxConsumer is nodestatus's durable consumer of it.
+	OutboxConsumer = "deliver"
+
+	// OutboxMaxMessages bounds the stream. Past it the oldest are dropped.
+	OutboxMaxMessages = 10_000
+
+	// OutboxMaxBytes bounds the stream's size.
+	OutboxMaxBytes = 64 * mebibyte
+)
+
+// Outbox is the subject that a service's Kubernetes Events are published on.
+//
+//	outbox.<service>
+func Outbox(r role.Role) string { return "outbox." + mustToken(string(r)) }
+
+// LifecycleEvent is pleg's hint that a pod's containers changed.
+//
+//	microlet.evt.pleg.lifecycle.<podUID>
+func LifecycleEvent(podUID string) string { return "microlet.evt.pleg.lifecycle." + mustToken(podUID) }
+
+// LifecycleEvents matches every LifecycleEvent.
+//
+//	microlet.evt.pleg.lifecycle.*
+const LifecycleEvents = "microlet.evt.pleg.lifecycle.*"
+
+// Event is a subject pattern that one service publishes and others may receive.
+type Event struct {
+	Pattern string
+	Owner   role.Role
+	Readers []role.Role
+}
+
+// Events returns the contract's hints.
+func Events() []Event {
+	return []Event{
+		{LifecycleEvents, role.PLEG, []role.Role{role.Podsync}},
+	}
+}
+
+// Outboxes returns the outbox subjects: every service may report Kubernetes Events, each on its own.
+// Each is one subject that only its owner publishes; nodestatus takes them from the stream.
+func Outboxes() []Event {
+	var out []Event
+	for _, r := range services() {
+		if r == role.Bus {
+			continue // the bus has no opinion about pods
+		}
+		out = append(out, Event{Outbox(r), r, []role.Role{role.NodeStatus}})
+	}
+	return out
+}
