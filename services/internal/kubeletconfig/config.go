@@ -1,0 +1,146 @@
+package kubeletconfig
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"path/filepath"
+
+	"github.com/spf13/pflag"
+	nodeutil "k8s.io/component-helpers/node/util"
+	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
+)
+
+// Config is the one validated configuration of the node agent.
+type Config struct {
+	// Kubelet has every default filled in.
+	Kubelet kubeletv1beta1.KubeletConfiguration `json:"kubelet"`
+	// Node are the flags that no field mirrors.
+	Node NodeFlags `json:"node"`
+	// Provenance says where each explicit setting comes from: by field path or --flag, "file /x.yaml",
+	// "drop-in /d/10-a.conf" or "flag --max-pods". What is absent is a default.
+	Provenance map[string]string `json:"provenance,omitempty"`
+}
+
+// Load merges defaults, the file of --config, the drop-ins of --config-dir and the flags, in this order, and validates
+// the result, also against this machine (cgroup version, swap), as the kubelet does at its start.
+//
+// fs is the parsed flag set that f was added to. The error joins everything that is wrong, one Problem each, apart from
+// files that cannot be read. Warnings are for the caller to log, each once.
+func Load(fs *pflag.FlagSet, f *Flags) (*Config, []Warning, error) {
+	if fs.NArg() > 0 {
+		return nil, nil, Problem{Field: "command line", Value: fs.Arg(0), Detail: "it is no flag", Remedy: "remove it"}
+	}
+	from := provenance{}
+	flagGates := maps.Clone(f.shown.FeatureGates)
+	merged, err := f.loadFiles(from, flagGates)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := f.replay(merged, from); err != nil {
+		return nil, nil, err
+	}
+	for name := range f.given() {
+		if _, mirrors := fieldOfFlag()[name]; !mirrors {
+			from["--"+name] = "flag --" + name
+		}
+	}
+	c := &Config{Kubelet: *merged, Node: f.NodeFlags, Provenance: from}
+	c.Kubelet.APIVersion, c.Kubelet.Kind = apiVersion, kind
+	// The environment file of a later kubeadm, or a reader in doubt, must not see the maps of f change.
+	c.Node.NodeLabels = maps.Clone(f.NodeLabels)
+
+	p := &problems{from: from}
+	validate(p, c)
+	warnings := checkSupport(p, c)
+	warnings = append(warnings, checkBootstrap(p, c)...)
+	warnings = append(warnings, f.host.check(p, c)...)
+	if err := p.err(); err != nil {
+		return nil, nil, err
+	}
+	if err := c.absolutePaths(); err != nil {
+		return nil, nil, err
+	}
+	return c, warnings, nil
+}
+
+// Validate reports everything in c that the kubelet would refuse, or nil. Load has done this already.
+func Validate(c *Config) error {
+	p := &problems{from: c.Provenance}
+	validate(p, c)
+	return p.err()
+}
+
+// absolutePaths resolves what is relative to this process's working directory, since services may have another.
+// Paths in the file of --config are absolute already.
+func (c *Config) absolutePaths() error {
+	paths := append(pathFields(&c.Kubelet), &c.Node.ConfigFile, &c.Node.ConfigDir, &c.Node.Kubeconfig,
+		&c.Node.BootstrapKubeconfig, &c.Node.CertDir, &c.Node.RootDir, &c.Node.LockFile,
+		&c.Node.ImageCredentialProviderConfig, &c.Node.ImageCredentialProviderBinDir)
+	for _, path := range paths {
+		if *path == "" {
+			continue
+		}
+		abs, err := filepath.Abs(*path)
+		if err != nil {
+			return fmt.Errorf("make path %q absolute: %w", *path, err)
+		}
+		if !filepath.IsAbs(*path) || path == &c.Node.RootDir {
+			*path = abs
+		}
+	}
+	return nil
+}
+
+// pathFields are the fields that hold paths of files and folders.
+func pathFields(c *kubeletv1beta1.KubeletConfiguration) []*string {
+	return []*string{
+		&c.StaticPodPath, &c.Authentication.X509.ClientCAFile, &c.TLSCertFile, &c.TLSPrivateKeyFile,
+		c.ResolverConfig, &c.VolumePluginDir, &c.PodLogsDir,
+	}
+}
+
+// NodeName is --hostname-override, or this host's name, trimmed and in lower case as the kubelet's.
+// It fails if the host's name cannot be read or is empty.
+func (c *Config) NodeName() (string, error) {
+	return nodeutil.GetHostname(c.Node.HostnameOverride)
+}
+
+// NodeIPs are the addresses of --node-ip, in its order; none if it is not given. An unspecified address (0.0.0.0, ::)
+// asks for the default address of its family.
+func (c *Config) NodeIPs() []netip.Addr {
+	parsed, _, _ := nodeutil.ParseNodeIPArgument(c.Node.NodeIP, "") // validated by Load
+	var ips []netip.Addr
+	for _, ip := range parsed {
+		if addr, ok := netip.AddrFromSlice(ip); ok {
+			ips = append(ips, addr.Unmap())
+		}
+	}
+	return ips
+}
+
+// Standalone says that the node has no API server: there is no --kubeconfig.
+func (c *Config) Standalone() bool { return c.Node.Kubeconfig == "" }
+
+// RuntimeEndpoint is the container runtime's socket, as a URL (containerRuntimeEndpoint).
+func (c *Config) RuntimeEndpoint() string { return c.Kubelet.ContainerRuntimeEndpoint }
+
+// ImageEndpoint is the image service's socket (imageServiceEndpoint), the runtime's unless set.
+func (c *Config) ImageEndpoint() string {
+	if c.Kubelet.ImageServiceEndpoint != "" {
+		return c.Kubelet.ImageServiceEndpoint
+	}
+	return c.RuntimeEndpoint()
+}
+
+// SeccompDefault says whether containers that name no seccomp profile get RuntimeDefault: either the field or
+// --seccomp-default asks for it.
+func (c *Config) SeccompDefault() bool {
+	return c.Node.SeccompDefault || *c.Kubelet.SeccompDefault
+}
+
+// FeatureEnabled says whether a feature gate of kubelet 1.37 is on. It panics at a name that the kubelet does not
+// have, which is the caller's mistake.
+func (c *Config) FeatureEnabled(gate string) bool {
+	return gateEnabled(c.Kubelet.FeatureGates, gate)
+}

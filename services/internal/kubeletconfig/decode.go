@@ -1,0 +1,232 @@
+package kubeletconfig
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	apiVersion = "kubelet.config.k8s.io/v1beta1"
+	kind       = "KubeletConfiguration"
+)
+
+// document is one file, decoded without defaults.
+type document struct {
+	json   []byte
+	object map[string]any
+	config kubeletv1beta1.KubeletConfiguration
+}
+
+// decode reads one KubeletConfiguration. source is how the file is called in errors, which join all that is wrong.
+func decode(source string, data []byte) (*document, error) {
+	bad := func(field string, value any, detail, remedy string) error {
+		return Problem{Field: field, Value: value, Source: source, Detail: detail, Remedy: remedy}
+	}
+	data, err := onlyDocument(data)
+	if err != nil {
+		return nil, bad("document", nil, err.Error(), "give exactly one KubeletConfiguration")
+	}
+	asJSON := data
+	if !json.Valid(data) {
+		if asJSON, err = yaml.YAMLToJSONStrict(data); err != nil {
+			return nil, bad("document", nil, "it is not YAML or JSON, or has a key twice: "+oneLine(err), "correct the file")
+		}
+	}
+	d := &document{json: asJSON}
+	var mapping map[string]json.RawMessage
+	if err := json.Unmarshal(asJSON, &mapping); err != nil {
+		return nil, bad("document", nil, "it holds no mapping of keys to values", "start with apiVersion: "+apiVersion+" and kind: "+kind)
+	}
+
+	strict, err := kjson.UnmarshalStrict(asJSON, &d.config)
+	var wrong []error
+	if err != nil {
+		wrong = locate(source, asJSON, err)
+	}
+	for _, problem := range strict {
+		wrong = append(wrong, keyProblem(source, problem))
+	}
+	// Read from the document itself: a field of the wrong type must not hide a wrong kind.
+	var meta struct{ APIVersion, Kind string }
+	if err := json.Unmarshal(asJSON, &meta); err == nil {
+		if meta.APIVersion != apiVersion {
+			wrong = append(wrong, bad("apiVersion", meta.APIVersion, "it is not a known version", "write "+apiVersion))
+		}
+		if meta.Kind != kind {
+			wrong = append(wrong, bad("kind", meta.Kind, "it is not a known kind", "write "+kind))
+		}
+	}
+	if err := errors.Join(wrong...); err != nil {
+		return nil, err
+	}
+	// kjson keeps whole numbers whole, which encoding/json does not.
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(asJSON, &d.object); err != nil {
+		return nil, bad("document", nil, oneLine(err), "correct the file")
+	}
+	return d, nil
+}
+
+// onlyDocument refuses a file of several documents, of which a YAML decoder would read the first and drop the rest.
+func onlyDocument(data []byte) ([]byte, error) {
+	if json.Valid(data) {
+		return data, nil
+	}
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	var found [][]byte
+	for {
+		doc, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		var content any
+		// What cannot be parsed counts: the error comes from the one decoder that reports it well.
+		if err := yaml.Unmarshal(doc, &content); err != nil || content != nil {
+			found = append(found, doc)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return nil, errors.New("the file is empty")
+	case 1:
+		return found[0], nil
+	default:
+		return nil, fmt.Errorf("the file holds %d documents", len(found))
+	}
+}
+
+// keyProblem turns the decoder's complaint about a key into one with a remedy.
+func keyProblem(source string, err error) error {
+	p := Problem{Field: "document", Source: source, Detail: oneLine(err), Remedy: "correct the file"}
+	var field interface {
+		FieldPath() string
+	}
+	if !errors.As(err, &field) {
+		return p
+	}
+	p.Field = field.FieldPath()
+	if strings.HasPrefix(err.Error(), "duplicate field") {
+		p.Detail, p.Remedy = "the key is given twice", "keep one"
+		return p
+	}
+	p.Detail, p.Remedy = "the key is unknown", "remove it"
+	siblings := siblingsOf(p.Field)
+	name := p.Field[strings.LastIndex(p.Field, ".")+1:]
+	if near := nearest(name, slices.Sorted(maps.Keys(siblings))); near != "" {
+		p.Remedy = fmt.Sprintf("write %q if that was meant, otherwise remove it", near)
+	}
+	return p
+}
+
+// siblingsOf returns the known keys beside the one at path.
+func siblingsOf(path string) map[string]reflect.Type {
+	fields := jsonFields(reflect.TypeFor[kc]())
+	keys := strings.Split(path, ".")
+	for _, key := range keys[:len(keys)-1] {
+		name, _, inList := strings.Cut(key, "[")
+		t, ok := fields[name]
+		if !ok {
+			return nil
+		}
+		if inList && t.Kind() == reflect.Slice {
+			t = t.Elem()
+		}
+		fields = jsonFields(t)
+	}
+	return fields
+}
+
+// locate finds the fields whose values do not decode. The decoder stops at the first, and names none where a type
+// decodes itself, such as a duration.
+func locate(source string, asJSON []byte, decodeErr error) []error {
+	var object map[string]any
+	if err := json.Unmarshal(asJSON, &object); err != nil {
+		return []error{Problem{Field: "document", Source: source, Detail: oneLine(err), Remedy: "correct the file"}}
+	}
+	if found := locateIn(source, nil, object, reflect.TypeFor[kc]()); len(found) > 0 {
+		return found
+	}
+	return []error{Problem{Field: "document", Source: source, Detail: oneLine(decodeErr), Remedy: "correct the file"}}
+}
+
+func locateIn(source string, path []string, object map[string]any, t reflect.Type) []error {
+	var found []error
+	fields := jsonFields(t)
+	for _, key := range slices.Sorted(maps.Keys(object)) {
+		field, known := fields[key]
+		if !known {
+			continue
+		}
+		err := decodeAlone(object[key], field)
+		if err == nil {
+			continue
+		}
+		at := append(slices.Clone(path), key)
+		if child, ok := object[key].(map[string]any); ok {
+			if inner := locateIn(source, at, child, field); len(inner) > 0 {
+				found = append(found, inner...)
+				continue
+			}
+		}
+		found = append(found, Problem{
+			Field: strings.Join(at, "."), Value: object[key], Source: source,
+			Detail: "the value does not fit: " + oneLine(err), Remedy: "write " + expected(field),
+		})
+	}
+	return found
+}
+
+// decodeAlone decodes one value as its field's type.
+func decodeAlone(v any, t reflect.Type) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, reflect.New(t).Interface())
+}
+
+// expected says in words what a field of type t holds.
+func expected(t reflect.Type) string {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch {
+	case t.Name() == "Duration" || t.Name() == "TimeOrMetaDuration":
+		return "a duration, such as 10s or 2h45m"
+	case t.Name() == "QuantityValue" || t.Name() == "Quantity":
+		return "a quantity, such as 500Mi"
+	}
+	switch t.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int32, reflect.Int64, reflect.Uint32:
+		return "a whole number"
+	case reflect.Float64:
+		return "a number"
+	case reflect.String:
+		return "text, in quotes if it looks like a number"
+	case reflect.Slice:
+		return "a list"
+	default:
+		return "a mapping of keys to values"
+	}
+}
+
+func oneLine(err error) string {
+	return strings.Join(strings.Fields(err.Error()), " ")
+}

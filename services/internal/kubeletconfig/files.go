@@ -1,0 +1,100 @@
+package kubeletconfig
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
+	kjson "sigs.k8s.io/json"
+)
+
+// loadFiles returns the defaulted configuration that the flags apply to.
+func (f *Flags) loadFiles(from provenance, flagGates map[string]bool) (*kubeletv1beta1.KubeletConfiguration, error) {
+	c := baseWithoutFile(flagGates)
+	if f.ConfigFile != "" {
+		var err error
+		if c, err = loadFile(f.ConfigFile, from, flagGates); err != nil {
+			return nil, err
+		}
+	}
+	if f.ConfigDir != "" {
+		return mergeDropIns(c, f.ConfigDir, from, flagGates)
+	}
+	return c, nil
+}
+
+// loadFile reads the file of --config. Relative paths in it start at its folder.
+func loadFile(path string, from provenance, flagGates map[string]bool) (*kubeletv1beta1.KubeletConfiguration, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("make --config %q absolute: %w", path, err)
+	}
+	source := "file " + path
+	d, err := readDocument(source, path)
+	if err != nil {
+		return nil, err
+	}
+	from.merge(d.object, source)
+	c := d.config
+	setDefaults(&c, flagGates)
+	fillEvictionHard(&c)
+	for _, field := range pathFields(&c) {
+		if *field != "" && !filepath.IsAbs(*field) {
+			*field = filepath.Join(filepath.Dir(path), *field)
+		}
+	}
+	return &c, nil
+}
+
+func readDocument(source, path string) (*document, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read kubelet configuration: %w", err)
+	}
+	return decode(source, data)
+}
+
+// mergeDropIns merges the *.conf files under dir over c in lexical order, as RFC 7396 merges JSON (KEP-3983): mappings
+// key by key, lists replaced, and null takes a value back to its default. Relative paths in a drop-in start at the
+// working directory, as the kubelet's do.
+func mergeDropIns(c *kubeletv1beta1.KubeletConfiguration, dir string, from provenance, flagGates map[string]bool) (*kubeletv1beta1.KubeletConfiguration, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("make --config-dir %q absolute: %w", dir, err)
+	}
+	merged, err := json.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("encode configuration for merging: %w", err)
+	}
+	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return fmt.Errorf("read --config-dir: %w", err)
+		}
+		if entry.IsDir() || filepath.Ext(entry.Name()) != ".conf" {
+			return nil
+		}
+		source := "drop-in " + path
+		d, err := readDocument(source, path)
+		if err != nil {
+			return err
+		}
+		from.merge(d.object, source)
+		if merged, err = jsonpatch.MergePatch(merged, d.json); err != nil {
+			return fmt.Errorf("merge %s: %w", path, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	result := &kubeletv1beta1.KubeletConfiguration{}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(merged, result); err != nil {
+		return nil, fmt.Errorf("decode configuration merged from %s: %w", dir, err)
+	}
+	setDefaults(result, flagGates)
+	return result, nil
+}

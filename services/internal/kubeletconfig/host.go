@@ -1,0 +1,64 @@
+package kubeletconfig
+
+import (
+	"bufio"
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// host is what the configuration is checked against on this machine.
+type host struct {
+	// root is the folder that /proc and /sys are under.
+	root string
+}
+
+var thisHost = host{root: "/"}
+
+// check refuses what the configuration forbids on this machine, as the kubelet does at its start.
+func (h host) check(p *problems, c *Config) []Warning {
+	v1 := !h.cgroup2()
+	if v1 && *c.Kubelet.FailCgroupV1 {
+		p.add("failCgroupV1", true, "this machine has cgroup v1", "boot it with cgroup v2, or set failCgroupV1: false")
+	}
+	if kill := c.Kubelet.SingleProcessOOMKill; v1 && kill != nil && !*kill {
+		p.add("singleProcessOOMKill", false, "this machine has cgroup v1, which cannot kill a container as a whole", "remove it or set true")
+	}
+	if v1 && c.Kubelet.MemorySwap.SwapBehavior == limitedSwap {
+		p.add("memorySwap.swapBehavior", limitedSwap, "this machine has cgroup v1", "set NoSwap")
+	}
+	switch swap := h.swap(); {
+	case len(swap) == 0:
+	case *c.Kubelet.FailSwapOn:
+		p.add("failSwapOn", true, "swap is on: "+strings.Join(swap, ", "), "turn it off with swapoff, or set failSwapOn: false")
+	default:
+		return []Warning{{
+			Message: "swap is on, and microlet does not keep containers from using it yet",
+			Fields:  append([]string{describe("failSwapOn", false, p.from)}, swap...),
+		}}
+	}
+	return nil
+}
+
+// cgroup2 says whether the unified hierarchy is mounted, which alone has this file in its root.
+func (h host) cgroup2() bool {
+	_, err := os.Stat(filepath.Join(h.root, "sys/fs/cgroup/cgroup.controllers"))
+	return err == nil
+}
+
+// swap lists the swap devices and files in use; none where the kernel has no swap.
+func (h host) swap() []string {
+	data, err := os.ReadFile(filepath.Join(h.root, "proc/swaps"))
+	if err != nil {
+		return nil
+	}
+	var names []string
+	lines := bufio.NewScanner(bytes.NewReader(data))
+	for lines.Scan() {
+		if fields := strings.Fields(lines.Text()); len(fields) >= 2 && fields[0] != "Filename" {
+			names = append(names, fields[0])
+		}
+	}
+	return names
+}

@@ -1,0 +1,66 @@
+package kubeletconfig
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Problem is one thing that is wrong with the inputs.
+type Problem struct {
+	// Field is the path of a KubeletConfiguration field, a flag with its dashes, or a file.
+	Field string
+	// Value is what was given; nil where there is nothing to show.
+	Value any
+	// Source is where it was given, as in Config.Provenance; empty if it is a default or unknown.
+	Source string
+	// Detail says what is wrong, Remedy what to do.
+	Detail, Remedy string
+}
+
+func (p Problem) Error() string {
+	var b strings.Builder
+	b.WriteString(p.Field)
+	if p.Value != nil {
+		fmt.Fprintf(&b, "=%s", show(p.Value))
+	}
+	if p.Source != "" {
+		fmt.Fprintf(&b, " (%s)", p.Source)
+	}
+	fmt.Fprintf(&b, ": %s: %s", p.Detail, p.Remedy)
+	return b.String()
+}
+
+// problems collects what is wrong, with where each setting came from.
+type problems struct {
+	from provenance
+	list []error
+}
+
+func (p *problems) add(field string, value any, detail, remedy string) {
+	p.list = append(p.list, Problem{Field: field, Value: value, Source: p.from.of(field), Detail: detail, Remedy: remedy})
+}
+
+// check adds a problem unless ok.
+func (p *problems) check(ok bool, field string, value any, detail, remedy string) {
+	if !ok {
+		p.add(field, value, detail, remedy)
+	}
+}
+
+func (p *problems) err() error { return errors.Join(p.list...) }
+
+// Warning names settings that are accepted without having the effect that they have in the kubelet.
+type Warning struct {
+	// Message is constant for a kind of warning.
+	Message string
+	// Fields are what it is about, each as "path=value (source)" or in words.
+	Fields []string
+}
+
+func (w Warning) String() string {
+	if len(w.Fields) == 0 {
+		return w.Message
+	}
+	return w.Message + ": " + strings.Join(w.Fields, ", ")
+}

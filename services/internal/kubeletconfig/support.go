@@ -1,0 +1,306 @@
+package kubeletconfig
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/spf13/pflag"
+	kjson "sigs.k8s.io/json"
+)
+
+// support says what this version does with a setting of the kubelet.
+type support int
+
+const (
+	// honoured: it works as in the kubelet.
+	honoured support = iota
+	// idle: there is nothing for it to do here, and nobody misses it.
+	idle
+	// warned: it is accepted and named in a warning.
+	warned
+	// edge: as warned, for what guards or serves the HTTPS API, which this version does not open at all.
+	edge
+	// staticPod: as warned, for static pods, which a control plane of kubeadm consists of.
+	staticPod
+	// refused: it enforces or protects something, so a value that asks for that refuses the start.
+	refused
+)
+
+// supportRow is one setting, or a group of them.
+type supportRow struct {
+	// name is a field's path, which covers all that is under it and has no row of its own, or a flag with its dashes.
+	name  string
+	state support
+	// off are values, as JSON, that ask for what this version does anyway, beside the default.
+	off []string
+	// byDefault says that the kubelet's default does something that this version does not.
+	byDefault bool
+	note      string
+}
+
+const (
+	msgWarned     = "these settings are accepted and have no effect in this version of microlet"
+	msgEdge       = "the HTTPS API (ports 10250, 10255, 10248) is not opened by this version of microlet, so these settings guard and serve nothing"
+	msgStaticPods = "STATIC PODS ARE NOT RUN by this version of microlet: a control plane that kubeadm made from them would not start on this node"
+	msgByDefault  = "the kubelet does this by default, and this version of microlet does not yet"
+	msgGates      = "these feature gates are known, and nothing in this version of microlet reads them"
+
+	notBuilt       = "it enforces or protects something, and this version of microlet does not do so yet"
+	notBuiltRemedy = "remove it, or keep the kubelet on this node"
+)
+
+// checkSupport refuses and warns of what is set explicitly, to another value than the default, and not built.
+func checkSupport(p *problems, c *Config) []Warning {
+	given, defaults := asObject(c.Kubelet), asObject(Default())
+	fields := map[support][]string{}
+	var byDefault []string
+	for _, row := range supportTable {
+		if strings.HasPrefix(row.name, "--") {
+			if value, set := row.flagSet(c); set {
+				row.apply(p, fields, row.name, value)
+			}
+			continue
+		}
+		said := false
+		for _, path := range slices.Sorted(maps.Keys(c.Provenance)) {
+			if rowOf(path).name != row.name {
+				continue
+			}
+			value, standard := at(given, path), at(defaults, path)
+			if row.state == honoured || row.state == idle || reflect.DeepEqual(value, standard) || row.isOff(value) {
+				continue
+			}
+			said = true
+			row.apply(p, fields, path, value)
+		}
+		if value := at(given, row.name); row.byDefault && !said && value != nil && !row.isOff(value) {
+			byDefault = append(byDefault, describe(row.name, value, p.from))
+		}
+	}
+	return warnings(fields, byDefault, idleGates(c))
+}
+
+// apply refuses the setting, or notes it for a warning.
+func (r supportRow) apply(p *problems, fields map[support][]string, path string, value any) {
+	switch r.state {
+	case refused:
+		p.add(path, value, notBuilt, notBuiltRemedy)
+	case warned, edge, staticPod:
+		text := describe(path, value, p.from)
+		if weaker(path, value) {
+			text += " [weaker than the default]"
+		}
+		fields[r.state] = append(fields[r.state], text)
+	}
+}
+
+// weaker says that a setting would open the HTTPS API further than its default.
+func weaker(path string, value any) bool {
+	switch path {
+	case "authorization.mode":
+		return value == "AlwaysAllow"
+	case "authentication.anonymous.enabled":
+		return value == true
+	case "authentication.webhook.enabled":
+		return value == false
+	case "readOnlyPort":
+		return true
+	}
+	return false
+}
+
+func warnings(fields map[support][]string, byDefault, gates []string) []Warning {
+	var all []Warning
+	for _, w := range []Warning{
+		{msgStaticPods, fields[staticPod]},
+		{msgWarned, fields[warned]},
+		{msgEdge, fields[edge]},
+		{msgGates, gates},
+		{msgByDefault, byDefault},
+	} {
+		if len(w.Fields) > 0 {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+// readGates are the gates that change what this version does.
+var readGates = map[string]bool{gateCustomCPUCFSQuotaPeriod: true, gateCrashLoopBackOffMax: true, "AllAlpha": true, "AllBeta": true}
+
+// idleGates are the gates that are set to another value than their default and read by nobody.
+func idleGates(c *Config) []string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(c.Kubelet.FeatureGates)) {
+		on := c.Kubelet.FeatureGates[name]
+		if g, known := knownGates()[name]; known && !readGates[name] && g.Default != on {
+			list = append(list, fmt.Sprintf("%s=%t", name, on))
+		}
+	}
+	return list
+}
+
+// isOff says that value asks for what this version does anyway.
+func (r supportRow) isOff(value any) bool {
+	if r.name == "evictionHard" {
+		return noThreshold(value)
+	}
+	text, err := json.Marshal(value)
+	return err == nil && slices.Contains(r.off, string(text))
+}
+
+// noThreshold says that thresholds switch all their signals off, which 0% and 100% do.
+func noThreshold(value any) bool {
+	thresholds, _ := value.(map[string]any)
+	for _, t := range thresholds {
+		if t != "0%" && t != "100%" {
+			return false
+		}
+	}
+	return true
+}
+
+// flagSet says whether a flag that mirrors no field was set to another value than its default, and to which.
+func (r supportRow) flagSet(c *Config) (any, bool) {
+	name := strings.TrimPrefix(r.name, "--")
+	if c.Provenance[r.name] == "" || r.state == honoured || r.state == idle {
+		return nil, false
+	}
+	value := c.Node.flagValue(name)
+	return value, value != defaultFlagValues()[name]
+}
+
+// flagValue is the value that a flag has, as text; for one that leaves no trace in NodeFlags, that it was given.
+func (n NodeFlags) flagValue(name string) string {
+	f := &Flags{NodeFlags: n}
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	f.bindNodeFlags(fs)
+	if fl := fs.Lookup(name); fl != nil && name != podInfraFlag {
+		return fl.Value.String()
+	}
+	return "given"
+}
+
+var defaultFlagValues = sync.OnceValue(func() map[string]string {
+	values := map[string]string{}
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	(&Flags{NodeFlags: defaultNodeFlags()}).bindNodeFlags(fs)
+	fs.VisitAll(func(fl *pflag.Flag) { values[fl.Name] = fl.Value.String() })
+	return values
+})
+
+// rowOf returns the row of the longest name that covers path. Every field and flag has one; a test sees to it.
+func rowOf(path string) supportRow {
+	rows := supportRows()
+	for name := path; name != ""; name = parentPath(name) {
+		if row, ok := rows[name]; ok {
+			return row
+		}
+	}
+	return supportRow{}
+}
+
+var supportRows = sync.OnceValue(func() map[string]supportRow {
+	rows := map[string]supportRow{}
+	for _, row := range supportTable {
+		rows[row.name] = row
+	}
+	return rows
+})
+
+// fieldOfFlag maps the flags that mirror a field to that field.
+var fieldOfFlag = sync.OnceValue(func() map[string]string {
+	fields := map[string]string{}
+	for _, f := range configFlags {
+		fields[f.name] = f.field
+	}
+	return fields
+})
+
+// checkBootstrap is about the kubeconfig, which this version can read but not request.
+func checkBootstrap(p *problems, c *Config) []Warning {
+	if c.Standalone() {
+		p.check(c.Node.BootstrapKubeconfig == "", "--bootstrap-kubeconfig", c.Node.BootstrapKubeconfig,
+			"--kubeconfig is not given", "give it, or remove both for a node without an API server")
+		return nil
+	}
+	_, err := os.Stat(c.Node.Kubeconfig)
+	switch bootstrap := c.Node.BootstrapKubeconfig; {
+	case err == nil && bootstrap == "":
+		return nil
+	case err == nil:
+		return []Warning{{
+			Message: "the kubeconfig exists, so the bootstrap kubeconfig is not needed; this version of microlet cannot request one",
+			Fields:  []string{describe("--bootstrap-kubeconfig", bootstrap, p.from)},
+		}}
+	case errors.Is(err, fs.ErrNotExist) && bootstrap != "":
+		p.add("--kubeconfig", c.Node.Kubeconfig, "the file does not exist, and this version of microlet cannot request it with --bootstrap-kubeconfig yet",
+			"let the kubelet join the cluster on this node first, or put a kubeconfig with client credentials there")
+	case errors.Is(err, fs.ErrNotExist):
+		p.add("--kubeconfig", c.Node.Kubeconfig, "the file does not exist", "create it, or remove the flag for a node without an API server")
+	default:
+		p.add("--kubeconfig", c.Node.Kubeconfig, "the file cannot be reached: "+err.Error(), "correct the path or its permissions")
+	}
+	return nil
+}
+
+// asObject is the configuration as its JSON, in which fields are found by their paths.
+func asObject(c kc) map[string]any {
+	data, err := json.Marshal(c)
+	if err != nil {
+		panic(fmt.Sprintf("kubeletconfig: a configuration that was decoded does not encode: %v", err))
+	}
+	var object map[string]any
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &object); err != nil {
+		panic(fmt.Sprintf("kubeletconfig: a configuration that was encoded does not decode: %v", err))
+	}
+	return object
+}
+
+func at(object map[string]any, path string) any {
+	key, rest, nested := strings.Cut(path, ".")
+	if !nested {
+		return object[key]
+	}
+	inner, _ := object[key].(map[string]any)
+	return at(inner, rest)
+}
+
+// describe is a setting as warnings show it.
+func describe(field string, value any, from provenance) string {
+	text := field + "=" + show(value)
+	if source := from.of(field); source != "" {
+		text += " (" + source + ")"
+	}
+	return text
+}
+
+var plain = regexp.MustCompile(`^[\w./:%+@,=-]+$`)
+
+// show writes a value on one line.
+func show(value any) string {
+	if s, ok := value.(fmt.Stringer); ok {
+		return s.String()
+	}
+	v := reflect.ValueOf(value)
+	if v.IsValid() && v.Kind() == reflect.String {
+		if plain.MatchString(v.String()) {
+			return v.String()
+		}
+		return fmt.Sprintf("%q", v.String())
+	}
+	data, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Sprint(value)
+	}
+	return string(data)
+}

@@ -1,0 +1,91 @@
+package kubeletconfig
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	cliflag "k8s.io/component-base/cli/flag"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	nodeutil "k8s.io/component-helpers/node/util"
+	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
+	kubeletapis "k8s.io/kubelet/pkg/apis"
+)
+
+// validateEdge is about the HTTPS API and what it serves.
+func validateEdge(p *problems, k *kc) {
+	for name, address := range map[string]string{"address": k.Address, "healthzBindAddress": k.HealthzBindAddress} {
+		_, err := netip.ParseAddr(address)
+		p.check(err == nil, name, address, "it is no IP address", "write one, such as 0.0.0.0")
+	}
+	oneOf(p, "authorization.mode", string(k.Authorization.Mode), string(kubeletv1beta1.KubeletAuthorizationModeWebhook), string(kubeletv1beta1.KubeletAuthorizationModeAlwaysAllow))
+	_, err := cliflag.TLSCipherSuites(k.TLSCipherSuites)
+	p.check(err == nil, "tlsCipherSuites", k.TLSCipherSuites, "a name is no cipher suite", "write names of "+strings.Join(cliflag.TLSCipherPossibleValues(), ", "))
+	_, err = cliflag.TLSVersion(k.TLSMinVersion)
+	p.check(err == nil, "tlsMinVersion", k.TLSMinVersion, "it is no TLS version", "write one of "+strings.Join(cliflag.TLSPossibleVersions(), ", "))
+	_, err = cliflag.TLSCurvePreferences(k.TLSCurvePreferences)
+	p.check(err == nil, "tlsCurvePreferences", k.TLSCurvePreferences, "a number is no known curve", "write IANA numbers that Go supports, such as 29 for X25519")
+	p.check(!k.ServerTLSBootstrap || gateEnabled(k.FeatureGates, gateRotateServerCertificate), "serverTLSBootstrap", true,
+		"it needs the feature gate "+gateRotateServerCertificate, "turn the gate on, or remove the field")
+	if query := k.EnableSystemLogQuery; query != nil && *query {
+		p.check(gateEnabled(k.FeatureGates, gateNodeLogQuery), "enableSystemLogQuery", true, "it needs the feature gate "+gateNodeLogQuery, "turn the gate on, or remove the field")
+		p.check(*k.EnableSystemLogHandler, "enableSystemLogQuery", true, "enableSystemLogHandler is false", "set that to true, or this to false")
+	}
+	validateTracing(p, k)
+}
+
+// validateLogging accepts the formats of the kubelet. The library knows a format only where its implementation is
+// linked in, which for json is zap; the services' logs are written by log/slog.
+func validateLogging(p *problems, k *kc) {
+	oneOf(p, "logging.format", k.Logging.Format, "text", "json")
+	p.check(k.Logging.Format != "json" || len(k.Logging.VModule) == 0, "logging.vmodule", k.Logging.VModule, "it works with the text format alone", "remove it, or set logging.format: text")
+	gate, err := newGate(k.FeatureGates)
+	if err != nil {
+		return // validateGates has told it
+	}
+	logging := k.Logging
+	logging.Format = logsapi.DefaultLogFormat
+	p.addAll(logsapi.Validate(&logging, gate, field.NewPath("logging")), "correct the field")
+}
+
+// validateNodeFlags is about the flags that no field mirrors.
+func validateNodeFlags(p *problems, f *NodeFlags) {
+	for key, value := range f.NodeLabels {
+		pair := key + "=" + value
+		p.check(!isKubernetesKey(key) || kubeletapis.IsKubeletLabel(key), "--node-labels", pair,
+			"a node may not give itself this label of Kubernetes' own namespace",
+			fmt.Sprintf("use a prefix of %s or one of %s", strings.Join(kubeletapis.KubeletLabelNamespaces(), ", "), strings.Join(kubeletapis.KubeletLabels(), ", ")))
+		for _, why := range append(utilvalidation.IsQualifiedName(key), utilvalidation.IsValidLabelValue(value)...) {
+			p.add("--node-labels", pair, why, "correct the label")
+		}
+	}
+	p.check(f.CloudProvider == "" || f.CloudProvider == "external", "--cloud-provider", f.CloudProvider, "the kubelet has no cloud providers of its own any more", "write external, or remove it")
+	p.check(!f.ExitOnLockContention || f.LockFile != "", "--exit-on-lock-contention", true, "--lock-file is not given", "give it, or remove this")
+	p.check((f.ImageCredentialProviderConfig == "") == (f.ImageCredentialProviderBinDir == ""), "--image-credential-provider-config", f.ImageCredentialProviderConfig,
+		"it works only together with --image-credential-provider-bin-dir", "give both or none")
+	if f.HostnameOverride != "" {
+		name := strings.ToLower(strings.TrimSpace(f.HostnameOverride))
+		for _, why := range utilvalidation.IsDNS1123Subdomain(name) {
+			p.add("--hostname-override", f.HostnameOverride, why, "write a DNS name")
+		}
+	}
+	validateNodeIP(p, f.NodeIP)
+}
+
+func isKubernetesKey(key string) bool {
+	namespace, _, ok := strings.Cut(key, "/")
+	return ok && slices.ContainsFunc([]string{"kubernetes.io", "k8s.io"}, func(own string) bool {
+		return namespace == own || strings.HasSuffix(namespace, "."+own)
+	})
+}
+
+// validateNodeIP accepts one address, or one of each family that are both specified. The kubelet leaves out what it
+// cannot read; a node with another address than it was given is worse than none.
+func validateNodeIP(p *problems, given string) {
+	_, unreadable, err := nodeutil.ParseNodeIPArgument(given, "")
+	p.check(err == nil, "--node-ip", given, fmt.Sprint(err), "write one address, or an IPv4 and an IPv6 address joined by a comma")
+	p.check(len(unreadable) == 0, "--node-ip", given, fmt.Sprintf("%q is no IP address", strings.Join(unreadable, ",")), "write one address, or an IPv4 and an IPv6 address joined by a comma")
+}
