@@ -219,3 +219,8 @@ func EpochKey(r role.Role, replica string) string {
 
 // IsEpochKey says whether key is an epoch mark.
 func IsEpochKey(key string) bool { return strings.HasPrefix(key, epochPrefix+".") }
+
+// EpochKeyOf is the EpochKey of a writer that signs as "<service>.<replica>".
+//
+//	_epoch.<service>.<replica>
+func EpochKeyOf(writer string) string { return epochPrefix + "." + writer }

@@ -1,0 +1,186 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"google.golang.org/protobuf/proto"
+
+	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
+	"github.com/microlet/microlet/proto/subject"
+)
+
+const (
+	// A page stays far below the server's bound on what may wait for a client (64 MiB), beyond
+	// which it cuts the connection.
+	pageMessages = 512
+	pageBytes    = 4 << 20
+	// answerTimeout is how long a bus that lives may take for the next message of a page.
+	answerTimeout = 2 * time.Second
+)
+
+// entry is one value or delete of a key, as it came.
+type entry struct {
+	key     string
+	writer  string
+	epoch   int64
+	rev     uint64
+	deleted bool
+	value   []byte
+}
+
+// headers of JetStream's key-value store (ADR-8) and of its direct gets (ADR-31).
+const (
+	headerOperation = "KV-Operation"
+	operationDelete = "DEL"
+	headerTTL       = "Nats-TTL"
+	headerSubject   = "Nats-Subject"
+	headerSequence  = "Nats-Sequence"
+	headerPending   = "Nats-Num-Pending"
+	headerStatus    = "Status"
+	headerReason    = "Description"
+)
+
+// parseEntry reads a key's message, whose subject is subj.
+func parseEntry(subj string, m *nats.Msg) (entry, error) {
+	_, key, ok := subject.ParseEntry(subj)
+	if !ok {
+		return entry{}, fmt.Errorf("subject %q is no key's", subj)
+	}
+	var env busv1.Entry
+	if err := proto.Unmarshal(m.Data, &env); err != nil {
+		return entry{key: key}, fmt.Errorf("entry %s: %w", subj, err)
+	}
+	return entry{
+		key: key, writer: env.Writer, epoch: env.Epoch, rev: env.Revision, value: env.Value,
+		deleted: m.Header.Get(headerOperation) == operationDelete,
+	}, nil
+}
+
+// listing reads the entries of a bucket page by page through direct gets, which need no consumer.
+type listing struct {
+	nc     *nats.Conn
+	bucket string
+	inbox  string
+	next   uint64 // the first sequence that was not seen
+	page   int    // counts requests, so that a late answer to an older one is not taken
+	got    int    // messages of this page
+}
+
+// answers subscribes to what the bus answers to listings on this inbox.
+func answers(nc *nats.Conn) (inbox string, ch chan *nats.Msg, sub *nats.Subscription, err error) {
+	inbox = nc.NewInbox()
+	ch = make(chan *nats.Msg, 2*pageMessages+16)
+	sub, err = nc.ChanSubscribe(inbox+".*", ch)
+	if err != nil {
+		return "", nil, nil, fmt.Errorf("subscribe to answers: %w", err)
+	}
+	return inbox, ch, sub, nil
+}
+
+// request asks for the next page.
+func (l *listing) request() error {
+	body, err := json.Marshal(map[string]any{
+		"seq": max(l.next, 1), "next_by_subj": subject.Entries(l.bucket), "batch": pageMessages, "max_bytes": pageBytes,
+	})
+	if err != nil {
+		return fmt.Errorf("list %s: %w", l.bucket, err)
+	}
+	l.page++
+	l.got = 0
+	if err := l.nc.PublishRequest(subject.DirectGet(l.bucket), l.inbox+"."+strconv.Itoa(l.page), body); err != nil {
+		return fmt.Errorf("list %s: %w", l.bucket, err)
+	}
+	return nil
+}
+
+// take reads one answer. It returns the subject of the entry in m, if it is one, and whether the
+// listing is complete; it asks for the next page by itself.
+func (l *listing) take(m *nats.Msg) (subj string, done bool, err error) {
+	if m.Subject != l.inbox+"."+strconv.Itoa(l.page) {
+		return "", false, nil
+	}
+	switch status := m.Header.Get(headerStatus); status {
+	case "":
+		seq, err := strconv.ParseUint(m.Header.Get(headerSequence), 10, 64)
+		if err != nil {
+			return "", false, fmt.Errorf("list %s: sequence: %w", l.bucket, err)
+		}
+		l.next, l.got = seq+1, l.got+1
+		return m.Header.Get(headerSubject), false, nil
+	case "204":
+		if pending := m.Header.Get(headerPending); pending != "" && pending != "0" && l.got > 0 {
+			return "", false, l.request()
+		}
+		return "", true, nil
+	case "404":
+		return "", true, nil
+	default:
+		return "", false, fmt.Errorf("list %s: the bus answers %s %s", l.bucket, status, m.Header.Get(headerReason))
+	}
+}
+
+// list calls f for every entry of a bucket, epoch marks too.
+func list(ctx context.Context, nc *nats.Conn, bucket string, f func(entry)) error {
+	inbox, ch, sub, err := answers(nc)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	l := &listing{nc: nc, bucket: bucket, inbox: inbox}
+	if err := l.request(); err != nil {
+		return err
+	}
+	timer := time.NewTimer(answerTimeout)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+			return fmt.Errorf("list %s: no answer in %v", bucket, answerTimeout)
+		case m := <-ch:
+			timer.Reset(answerTimeout)
+			subj, done, err := l.take(m)
+			if err != nil || done {
+				return err
+			}
+			if subj == "" {
+				continue
+			}
+			if e, err := parseEntry(subj, m); err == nil {
+				f(e)
+			}
+		}
+	}
+}
+
+// lastEpoch returns the epoch of a writer's mark in the bucket, 0 when there is none.
+func lastEpoch(ctx context.Context, nc *nats.Conn, bucket, key string) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	m, err := nc.RequestWithContext(ctx, subject.DirectGetKey(bucket, key), nil)
+	if err != nil {
+		return 0, fmt.Errorf("read the mark %s/%s: %w", bucket, key, err)
+	}
+	switch status := m.Header.Get(headerStatus); status {
+	case "":
+	case "404":
+		return 0, nil
+	default:
+		return 0, fmt.Errorf("read the mark %s/%s: the bus answers %s %s", bucket, key, status, m.Header.Get(headerReason))
+	}
+	e, err := parseEntry(m.Header.Get(headerSubject), m)
+	if err != nil {
+		// Not this program's; the mark that follows replaces it.
+		return 0, nil
+	}
+	return e.epoch, nil
+}
+
+var errSessionLost = errors.New("the connection to the bus was lost")

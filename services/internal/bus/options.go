@@ -1,0 +1,73 @@
+package bus
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/proto/subject"
+)
+
+// Options say who connects, and where to.
+type Options struct {
+	// Address of the bus, host:port. Unused with InProcess.
+	Address string
+	// SeedFile holds the service's nkey seed, as GenerateNKeys wrote it.
+	SeedFile string
+	// Role of the service.
+	Role role.Role
+	// Replica tells replicas of a service apart; "0" when empty. It must be the same after a restart,
+	// or the entries of the life before are nobody's.
+	Replica string
+	// InProcess is the bus itself when it lives in this process; nil connects by TCP.
+	InProcess nats.InProcessConnProvider
+	// Log is where denials, losses and restarts of watches go; slog.Default() when nil.
+	Log *slog.Logger
+	// Metrics is where the client's metrics are registered; none when nil.
+	Metrics prometheus.Registerer
+}
+
+func (o *Options) complete() error {
+	if o.Replica == "" {
+		o.Replica = "0"
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if _, err := role.Get(o.Role); err != nil {
+		return fmt.Errorf("role: %w", err)
+	}
+	if err := subject.ValidToken(o.Replica); err != nil {
+		return fmt.Errorf("replica: %w", err)
+	}
+	if o.InProcess == nil {
+		if _, _, err := net.SplitHostPort(o.Address); err != nil {
+			return fmt.Errorf("bus address %q: give it as host:port, e.g. 127.0.0.1:4222: %w", o.Address, err)
+		}
+	}
+	if o.SeedFile == "" {
+		return errors.New("seed file: it is empty; name the service's file below nkeys")
+	}
+	return nil
+}
+
+// readSeed returns the key pair in a seed file.
+func readSeed(path string) (nkeys.KeyPair, error) {
+	seed, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("nkey seed: %w", err)
+	}
+	defer clear(seed)
+	kp, err := nkeys.ParseDecoratedNKey(seed)
+	if err != nil {
+		return nil, fmt.Errorf("nkey seed %s: %w; remove it and let \"microlet up\" write it again", path, err)
+	}
+	return kp, nil
+}

@@ -1,0 +1,288 @@
+package bus
+
+import (
+	"bytes"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/microlet/microlet/proto/subject"
+)
+
+// View is what a service knows of another's bucket. Its methods may be called from any goroutine.
+//
+// It holds its last values while the bus is away, and drops a key only when it hears of its delete or
+// when the key's writer has said, by its epoch mark, that it no longer has it.
+type View[M proto.Message] struct{ s *store }
+
+// Watch returns the view of the keys of a bucket that match a pattern, ">" for all, and keeps it current
+// while the client runs. changed, if not nil, is called after a key's value has changed or the key is
+// gone, from one goroutine, which it must not block; it is not called for the same bytes again.
+func Watch[T any, M interface {
+	*T
+	proto.Message
+}](c *Client, bucket, keys string, changed func(key string)) *View[M] {
+	s := &store{
+		c: c, bucket: bucket, keys: keys, changed: changed,
+		items: map[string]*item{}, marks: map[string]int64{},
+		decode: func(b []byte) (proto.Message, error) {
+			m := M(new(T))
+			return m, proto.Unmarshal(b, m)
+		},
+	}
+	s.contract, s.known = subject.BucketNamed(bucket)
+	w := &watch{c: c, bucket: bucket, keys: keys, view: s, audit: auditPeriod, slow: make(chan struct{}, 1)}
+	s.w = w
+	c.mu.Lock()
+	c.watches[w] = struct{}{}
+	c.mu.Unlock()
+	c.start("watch of "+bucket, w.run)
+	return &View[M]{s}
+}
+
+// Get returns the value of key. It is shared: do not change it.
+func (v *View[M]) Get(key string) (M, bool) {
+	v.s.mu.RLock()
+	defer v.s.mu.RUnlock()
+	if it := v.s.items[key]; it != nil {
+		return it.message.(M), true
+	}
+	var none M
+	return none, false
+}
+
+// All returns every value by its key. The map is the caller's, the values are shared.
+func (v *View[M]) All() map[string]M {
+	v.s.mu.RLock()
+	defer v.s.mu.RUnlock()
+	all := make(map[string]M, len(v.s.items))
+	for key, it := range v.s.items {
+		all[key] = it.message.(M)
+	}
+	return all
+}
+
+// Synced says whether all that the bucket held has been seen on the connection of now. While the bus is
+// away it is false, and the values are those of before.
+func (v *View[M]) Synced() bool {
+	v.s.mu.RLock()
+	defer v.s.mu.RUnlock()
+	return v.s.synced
+}
+
+// Received returns when key was put last, by this process's own clock: what it had received before
+// counts from when it came, what was in the bucket before the watch, from the watch's start. It is
+// the zero time when there is no such key.
+func (v *View[M]) Received(key string) time.Time {
+	v.s.mu.RLock()
+	defer v.s.mu.RUnlock()
+	if it := v.s.items[key]; it != nil {
+		return it.received
+	}
+	return time.Time{}
+}
+
+// Age is how long key has not been put while this view could have heard it: the time during which the
+// bus was away does not count, and after its return the count begins anew. It is zero while the view is
+// not in sync; ok is false when there is no such key.
+func (v *View[M]) Age(key string) (age time.Duration, ok bool) {
+	v.s.mu.RLock()
+	defer v.s.mu.RUnlock()
+	it := v.s.items[key]
+	if it == nil {
+		return 0, false
+	}
+	if !v.s.synced {
+		return 0, true
+	}
+	since := it.received
+	if v.s.syncedAt.After(since) {
+		since = v.s.syncedAt
+	}
+	return time.Since(since), true
+}
+
+// store is a view without its type.
+type store struct {
+	c        *Client
+	w        *watch
+	bucket   string
+	keys     string
+	contract subject.Bucket
+	known    bool
+	decode   func([]byte) (proto.Message, error)
+	changed  func(key string)
+
+	mu     sync.RWMutex
+	items  map[string]*item
+	marks  map[string]int64 // newest epoch mark by writer
+	synced bool
+	// syncedAt is when synced became true last.
+	syncedAt time.Time
+}
+
+type item struct {
+	message  proto.Message
+	raw      []byte
+	writer   string
+	epoch    int64
+	rev      uint64
+	received time.Time
+}
+
+func (s *store) setSynced(synced bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if synced && !s.synced {
+		s.syncedAt = time.Now()
+	}
+	s.synced = synced
+}
+
+// authentic says whether an entry may be applied: it could be read, and is signed by a replica of
+// the service that owns its key. The bus lets no one else put it, but it publishes its own answers
+// wherever a client asks for them, also on a key's subject.
+func (s *store) authentic(e entry, err error) bool {
+	if err == nil && s.known {
+		service, _, _ := strings.Cut(e.writer, ".")
+		owner, ok := s.contract.Owner(e.key)
+		if ok && string(owner) == service {
+			return true
+		}
+	} else if err == nil {
+		return true
+	}
+	s.c.metrics.rejected.WithLabelValues(s.bucket).Inc()
+	s.c.log.Error("an entry of the bus is not what its key holds", "bucket", s.bucket, "key", e.key, "writer", e.writer, "err", err)
+	return false
+}
+
+// older says whether e is from before what is known of its key: the same writer has said something
+// newer. Entries of different writers are taken in the order in which they come.
+func (it *item) older(e entry) bool {
+	return it.writer == e.writer && (e.epoch < it.epoch || e.epoch == it.epoch && e.rev < it.rev)
+}
+
+// apply takes an entry into the view.
+func (s *store) apply(e entry) {
+	if subject.IsEpochKey(e.key) {
+		s.dropOlder(e.writer, e.epoch)
+		return
+	}
+	if !subject.Matches(s.keys, e.key) {
+		return
+	}
+	if e.deleted {
+		s.drop(e)
+		return
+	}
+	message, err := s.decode(e.value)
+	if err != nil {
+		s.c.metrics.rejected.WithLabelValues(s.bucket).Inc()
+		s.c.log.Error("a value of the bus cannot be decoded; the one before holds", "bucket", s.bucket, "key", e.key, "writer", e.writer, "err", err)
+		return
+	}
+	s.mu.Lock()
+	old := s.items[e.key]
+	if old != nil && old.older(e) || e.epoch < s.marks[e.writer] {
+		s.mu.Unlock()
+		return
+	}
+	again := old != nil && old.writer == e.writer && old.epoch == e.epoch && old.rev == e.rev
+	it := &item{message: message, raw: e.value, writer: e.writer, epoch: e.epoch, rev: e.rev, received: time.Now()}
+	if again {
+		it.received = old.received // the bucket's copy of what was heard before
+	}
+	same := old != nil && bytes.Equal(old.raw, e.value)
+	if same {
+		it.message = old.message
+	}
+	s.items[e.key] = it
+	s.mu.Unlock()
+	if !same {
+		s.tell(e.key)
+	}
+}
+
+func (s *store) drop(e entry) {
+	s.mu.Lock()
+	old := s.items[e.key]
+	if old == nil || old.older(e) {
+		s.mu.Unlock()
+		return
+	}
+	delete(s.items, e.key)
+	s.mu.Unlock()
+	s.tell(e.key)
+}
+
+// dropOlder is the ghost rule: at a writer's mark, the keys of its older epochs are gone.
+func (s *store) dropOlder(writer string, epoch int64) {
+	s.mu.Lock()
+	if epoch <= s.marks[writer] {
+		s.mu.Unlock()
+		return
+	}
+	s.marks[writer] = epoch
+	var ghosts []string
+	for key, it := range s.items {
+		if it.writer == writer && it.epoch < epoch {
+			ghosts = append(ghosts, key)
+			delete(s.items, key)
+		}
+	}
+	s.mu.Unlock()
+	s.dropped(ghosts)
+}
+
+// dropUnlisted drops, after a full listing, the keys that the bucket does not hold although their
+// writer's mark says that it was told of all of them: their delete, or their TTL, has passed meanwhile.
+func (s *store) dropUnlisted(listed, heard map[string]bool) {
+	s.mu.Lock()
+	var ghosts []string
+	for key, it := range s.items {
+		mark := s.marks[it.writer]
+		if !listed[key] && !heard[key] && listed[subject.EpochKeyOf(it.writer)] && it.epoch <= mark {
+			ghosts = append(ghosts, key)
+			delete(s.items, key)
+		}
+	}
+	s.mu.Unlock()
+	s.dropped(ghosts)
+}
+
+func (s *store) dropped(ghosts []string) {
+	if len(ghosts) == 0 {
+		return
+	}
+	s.c.metrics.ghosts.WithLabelValues(s.bucket).Add(float64(len(ghosts)))
+	s.c.log.Info("dropped keys that their writer no longer has", "bucket", s.bucket, "keys", len(ghosts))
+	for _, key := range ghosts {
+		s.tell(key)
+	}
+}
+
+// lacks says whether the view does not know what e says, nor anything newer.
+func (s *store) lacks(e entry) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if subject.IsEpochKey(e.key) {
+		return s.marks[e.writer] < e.epoch
+	}
+	if !subject.Matches(s.keys, e.key) || e.epoch < s.marks[e.writer] {
+		return false
+	}
+	it := s.items[e.key]
+	if e.deleted {
+		return it != nil && it.writer == e.writer && !it.older(e)
+	}
+	return it == nil || it.writer != e.writer || it.epoch < e.epoch || it.epoch == e.epoch && it.rev < e.rev
+}
+
+func (s *store) tell(key string) {
+	if s.changed != nil {
+		s.changed(key)
+	}
+}

@@ -1,0 +1,557 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"google.golang.org/protobuf/proto"
+
+	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
+	"github.com/microlet/microlet/proto/subject"
+)
+
+const (
+	// inflightPuts bounds the puts that a writer has under way; more would only queue at the bus.
+	inflightPuts = 16
+	// ackTimeout is how long a bus that lives may take to store an entry.
+	ackTimeout = 2 * time.Second
+	retryMin   = 50 * time.Millisecond
+	retryMax   = 5 * time.Second
+	// deleteTTL is how long a delete stays in the bucket, for readers that reconnect meanwhile. One
+	// that comes later finds neither key nor delete, and drops the key because its writer's mark is there.
+	deleteTTL = 10 * time.Minute
+)
+
+// Writer holds what this service says in one bucket, of which each key has no other writer. It
+// remembers the newest value of every key, and writes it when the bus is there.
+type Writer struct {
+	c      *Client
+	bucket string
+	mark   string // key of this writer's epoch mark
+
+	mu       sync.Mutex
+	cells    map[string]*cell
+	queue    []string // keys to send, each at most once
+	behind   map[string]struct{}
+	complete bool
+	marked   int64 // epoch whose mark the bus has acknowledged
+	epoch    int64
+	rev      uint64
+	wake     chan struct{}
+}
+
+// cell is one key as its writer wants it.
+type cell struct {
+	value    []byte
+	deleted  bool
+	version  uint64 // counts what the writer wanted
+	acked    uint64 // version that the bus has, in epoch ackEpoch
+	ackEpoch int64
+	queued   bool
+	sending  context.CancelFunc // not nil while a put is under way
+	denied   bool
+	attempts int
+}
+
+// Own returns the writer of a bucket; calls for the same bucket return the same one.
+func (c *Client) Own(bucket string) *Writer {
+	c.mu.Lock()
+	w := c.writers[bucket]
+	if w != nil {
+		c.mu.Unlock()
+		return w
+	}
+	w = &Writer{
+		c: c, bucket: bucket, mark: subject.EpochKey(c.opts.Role, c.opts.Replica),
+		cells: map[string]*cell{}, behind: map[string]struct{}{}, wake: make(chan struct{}, 1),
+	}
+	c.writers[bucket] = w
+	c.mu.Unlock()
+	c.start("writer of "+bucket, w.run)
+	return w
+}
+
+// Put makes m the value of key. It never blocks: the value is written when the bus is there, and only
+// the newest counts. A value whose bytes are those of the last put is not written again.
+func (w *Writer) Put(key string, m proto.Message) { w.put(key, m, false) }
+
+// Refresh is Put, but writes also what has not changed, for a key whose age its readers judge.
+func (w *Writer) Refresh(key string, m proto.Message) { w.put(key, m, true) }
+
+func (w *Writer) put(key string, m proto.Message, always bool) {
+	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		// It fails for invalid UTF-8 in a string only. The value before holds.
+		w.c.metrics.putErrors.WithLabelValues(w.bucket).Inc()
+		w.c.log.Error("cannot encode what was put", "bucket", w.bucket, "key", key, "err", err)
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := w.cells[key]
+	switch {
+	case c == nil:
+		c = &cell{}
+		w.cells[key] = c
+	case !always && !c.deleted && bytes.Equal(c.value, value):
+		return
+	}
+	c.value, c.deleted, c.denied, c.attempts = value, false, false, 0
+	c.version++
+	w.enqueue(key, c)
+}
+
+// Delete removes key. It never blocks either, and is repeated until the bus has acknowledged it.
+func (w *Writer) Delete(key string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.remove(key)
+}
+
+func (w *Writer) remove(key string) {
+	c := w.cells[key]
+	if c == nil {
+		c = &cell{}
+		w.cells[key] = c
+	} else if c.deleted {
+		return
+	}
+	c.value, c.deleted, c.denied, c.attempts = nil, true, false, 0
+	c.version++
+	w.enqueue(key, c)
+}
+
+// Complete says that the keys put so far are all that this writer has. From then on, now and after
+// each reconnect, it puts all of them and then its epoch mark, upon which readers drop the keys of its
+// earlier lives. Before that, a reader keeps them.
+func (w *Writer) Complete() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.complete {
+		return
+	}
+	w.complete = true
+	for key, c := range w.cells {
+		if !w.written(c) {
+			w.behind[key] = struct{}{}
+		}
+	}
+	w.poke()
+}
+
+// Pending is the number of keys whose newest value the bus has not acknowledged.
+func (w *Writer) Pending() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.pending()
+}
+
+func (w *Writer) pending() int {
+	n := 0
+	for _, c := range w.cells {
+		if !w.written(c) {
+			n++
+		}
+	}
+	return n
+}
+
+// Marked says whether the bus has this writer's epoch mark of the current connection.
+func (w *Writer) Marked() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.epoch != 0 && w.marked == w.epoch
+}
+
+func (w *Writer) written(c *cell) bool { return c.acked == c.version && c.ackEpoch == w.epoch }
+
+func (w *Writer) enqueue(key string, c *cell) {
+	if !c.queued && c.sending == nil {
+		c.queued = true
+		w.queue = append(w.queue, key)
+	}
+	w.poke()
+}
+
+func (w *Writer) poke() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (w *Writer) deny(key string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := w.cells[key]
+	if c == nil {
+		return
+	}
+	c.denied = true
+	delete(w.behind, key)
+	if c.sending != nil {
+		c.sending()
+	}
+	w.poke()
+}
+
+func (w *Writer) run(ctx context.Context) error {
+	var after uint64
+	failures := 0
+	for {
+		s := w.c.wait(ctx, after)
+		if s == nil {
+			return nil
+		}
+		err := w.serve(ctx, s)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if errors.Is(err, errSessionLost) {
+			after, failures = s.id, 0
+			continue
+		}
+		failures++
+		w.c.log.Warn("cannot begin to write a bucket", "bucket", w.bucket, "err", err)
+		if !sleep(ctx, s.gone, backoff(failures, retryMin, time.Second)) {
+			return nil
+		}
+	}
+}
+
+// sleep waits for d, or until gone is closed; it returns false when ctx ended.
+func sleep(ctx context.Context, gone <-chan struct{}, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-gone:
+	case <-timer.C:
+	}
+	return true
+}
+
+// outcome is the end of one put.
+type outcome struct {
+	key     string // the mark's when it was that
+	version uint64
+	err     error
+}
+
+// serve writes through one session, until it is lost or ctx ends.
+func (w *Writer) serve(parent context.Context, s *session) error {
+	ctx, cancel := context.WithCancel(parent)
+	var puts sync.WaitGroup
+	defer puts.Wait()
+	defer cancel()
+
+	if err := w.begin(ctx, s); err != nil {
+		select {
+		case <-s.gone:
+			return errSessionLost
+		default:
+			return err
+		}
+	}
+	outcomes := make(chan outcome, inflightPuts+1)
+	var due retries
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	inflight, marking, markAttempts, markAt := 0, false, 0, time.Time{}
+	for {
+		for inflight < inflightPuts {
+			key, msg, version, putCtx := w.next(ctx)
+			if msg == nil {
+				break
+			}
+			inflight++
+			puts.Go(func() { outcomes <- outcome{key, version, w.send(putCtx, s, msg)} })
+		}
+		if !marking && !time.Now().Before(markAt) && w.mayMark() {
+			marking = true
+			msg := w.message(w.mark, nil, false)
+			puts.Go(func() { outcomes <- outcome{w.mark, 0, w.send(ctx, s, msg)} })
+		}
+		w.gauge()
+		if at := due.first(markAt); !at.IsZero() {
+			timer.Reset(time.Until(at))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.gone:
+			return errSessionLost
+		case <-w.wake:
+		case <-timer.C:
+			w.again(due.take(time.Now()))
+		case o := <-outcomes:
+			if o.key == w.mark {
+				marking = false
+				if o.err != nil {
+					markAttempts++
+					markAt = time.Now().Add(backoff(markAttempts, retryMin, retryMax))
+					w.failed(w.mark, o.err)
+					continue
+				}
+				w.markWritten()
+				puts.Go(func() { w.compare(ctx, s) })
+				continue
+			}
+			inflight--
+			if wait, retry := w.settle(o); retry {
+				due.add(o.key, time.Now().Add(wait))
+			}
+		}
+	}
+}
+
+// retries are the keys to send again, each with its time.
+type retries map[string]time.Time
+
+func (r *retries) add(key string, at time.Time) {
+	if *r == nil {
+		*r = retries{}
+	}
+	(*r)[key] = at
+}
+
+// first returns the earliest time of all, and of also if that is still to come; zero when there is none.
+func (r retries) first(also time.Time) time.Time {
+	var first time.Time
+	if also.After(time.Now()) {
+		first = also
+	}
+	for _, at := range r {
+		if first.IsZero() || at.Before(first) {
+			first = at
+		}
+	}
+	return first
+}
+
+func (r retries) take(now time.Time) []string {
+	var keys []string
+	for key, at := range r {
+		if !at.After(now) {
+			keys = append(keys, key)
+			delete(r, key)
+		}
+	}
+	return keys
+}
+
+// begin opens an epoch, in which every key is to be put anew.
+func (w *Writer) begin(ctx context.Context, s *session) error {
+	// A clock that was set back must not make this life look older than the one before.
+	last, err := lastEpoch(ctx, s.nc, w.bucket, w.mark)
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.epoch = max(time.Now().UnixNano(), w.epoch+1, last+1)
+	w.rev = 0
+	clear(w.behind)
+	for key, c := range w.cells {
+		c.denied, c.sending, c.attempts = false, nil, 0
+		if !c.queued {
+			c.queued = true
+			w.queue = append(w.queue, key)
+		}
+		w.behind[key] = struct{}{}
+	}
+	return nil
+}
+
+// next takes a key from the queue and returns its message.
+func (w *Writer) next(ctx context.Context) (key string, msg *nats.Msg, version uint64, putCtx context.Context) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(w.queue) > 0 {
+		key, w.queue = w.queue[0], w.queue[1:]
+		c := w.cells[key]
+		if c == nil {
+			continue
+		}
+		c.queued = false
+		if c.sending != nil || c.denied || w.written(c) {
+			continue
+		}
+		putCtx, c.sending = context.WithTimeout(ctx, ackTimeout)
+		return key, w.messageLocked(key, c.value, c.deleted), c.version, putCtx
+	}
+	w.queue = nil
+	return "", nil, 0, nil
+}
+
+func (w *Writer) message(key string, value []byte, deleted bool) *nats.Msg {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.messageLocked(key, value, deleted)
+}
+
+func (w *Writer) messageLocked(key string, value []byte, deleted bool) *nats.Msg {
+	w.rev++
+	data, err := proto.Marshal(&busv1.Entry{Writer: w.c.Writer(), Epoch: w.epoch, Value: value, Revision: w.rev})
+	if err != nil {
+		panic(fmt.Sprintf("the envelope of %s/%s cannot be encoded: %v", w.bucket, key, err)) // a role and a token are ASCII
+	}
+	msg := &nats.Msg{Subject: subject.Entry(w.bucket, key), Data: data}
+	if deleted {
+		msg.Header = nats.Header{headerOperation: {operationDelete}, headerTTL: {deleteTTL.String()}}
+	}
+	return msg
+}
+
+// send publishes and waits for JetStream's acknowledgement.
+func (w *Writer) send(ctx context.Context, s *session, msg *nats.Msg) error {
+	ctx, cancel := context.WithTimeout(ctx, ackTimeout)
+	defer cancel()
+	_, err := s.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
+	return err
+}
+
+// settle takes a put's outcome. It returns whether and after which time the key is to be sent again.
+func (w *Writer) settle(o outcome) (time.Duration, bool) {
+	w.mu.Lock()
+	c := w.cells[o.key]
+	if c == nil {
+		w.mu.Unlock()
+		return 0, false
+	}
+	c.sending()
+	c.sending = nil
+	if o.err == nil {
+		c.acked, c.ackEpoch, c.attempts = o.version, w.epoch, 0
+		delete(w.behind, o.key)
+		switch {
+		case c.version != o.version:
+			w.enqueue(o.key, c)
+		case c.deleted:
+			delete(w.cells, o.key)
+		}
+		w.mu.Unlock()
+		w.c.metrics.puts.WithLabelValues(w.bucket).Inc()
+		return 0, false
+	}
+	if c.denied {
+		w.mu.Unlock()
+		w.c.metrics.putErrors.WithLabelValues(w.bucket).Inc()
+		return 0, false
+	}
+	if c.version != o.version {
+		c.attempts = 0
+	}
+	c.attempts++
+	wait := backoff(c.attempts, retryMin, retryMax)
+	tooLarge := errors.Is(o.err, nats.ErrMaxPayload)
+	if tooLarge {
+		// No repetition makes it smaller. The next Put of this key is tried again.
+		c.denied = c.version == o.version
+		delete(w.behind, o.key)
+	}
+	w.mu.Unlock()
+	w.failed(o.key, o.err)
+	return wait, !tooLarge
+}
+
+func (w *Writer) failed(key string, err error) {
+	w.c.metrics.putErrors.WithLabelValues(w.bucket).Inc()
+	w.c.log.Warn("the bus did not take an entry", "bucket", w.bucket, "key", key, "err", err)
+}
+
+// again queues keys whose time has come.
+func (w *Writer) again(keys []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, key := range keys {
+		if c := w.cells[key]; c != nil {
+			w.enqueue(key, c)
+		}
+	}
+}
+
+// mayMark says whether all that was there when the epoch began, or when Complete was called, is written.
+func (w *Writer) mayMark() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.complete && w.marked != w.epoch && len(w.behind) == 0
+}
+
+func (w *Writer) markWritten() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.marked = w.epoch
+}
+
+// compareAgain is when a bucket is compared with its writer once more after a mark.
+const compareAgain = 5 * time.Second
+
+// compare looks at what the bucket holds of this writer's older epochs, and puts it right. There are
+// two ways to it. What an earlier life left: readers drop it at the mark, but the bucket would keep it
+// for ever. And a put that was under way when a stopped bus was given up: the bus may read it from the
+// old connection after what came by the new one.
+func (w *Writer) compare(ctx context.Context, s *session) {
+	b, ok := subject.BucketNamed(w.bucket)
+	if !ok || !b.ReadableBy(w.c.opts.Role) {
+		return // it has a few fixed keys, that are put often
+	}
+	for range 2 {
+		var old []string
+		err := list(ctx, s.nc, w.bucket, func(e entry) {
+			if e.writer == w.c.Writer() && e.epoch < w.epochNow() && !subject.IsEpochKey(e.key) {
+				if e.deleted && !w.has(e.key) {
+					return
+				}
+				old = append(old, e.key)
+			}
+		})
+		if err != nil && ctx.Err() == nil {
+			w.c.log.Warn("cannot compare a bucket with what was written to it", "bucket", w.bucket, "err", err)
+		}
+		w.rewrite(old)
+		if !sleep(ctx, s.gone, compareAgain) {
+			return
+		}
+	}
+}
+
+func (w *Writer) epochNow() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.epoch
+}
+
+func (w *Writer) has(key string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.cells[key] != nil
+}
+
+// rewrite puts the keys that this writer has, and deletes the others.
+func (w *Writer) rewrite(keys []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, key := range keys {
+		c := w.cells[key]
+		if c == nil {
+			w.remove(key)
+			continue
+		}
+		c.version++
+		w.enqueue(key, c)
+	}
+}
+
+func (w *Writer) gauge() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.c.metrics.pending.WithLabelValues(w.bucket).Set(float64(len(w.queue)))
+}
