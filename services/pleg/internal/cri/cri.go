@@ -1,0 +1,136 @@
+// Package cri reads the runtime for pleg through the CRI gateway: the lists and the event stream.
+package cri
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/services/pleg/internal/relist"
+)
+
+// podUIDLabel is the kubelet's label of a container with its pod's UID.
+const podUIDLabel = "io.kubernetes.pod.uid"
+
+// maxMessage is the largest list that is taken, the same as the kubelet's CRI client.
+const maxMessage = 16 << 20
+
+// Runtime reads the runtime over one connection.
+type Runtime struct {
+	client runtimeapi.RuntimeServiceClient
+}
+
+var (
+	_ relist.Lister   = (*Runtime)(nil)
+	_ relist.Streamer = (*Runtime)(nil)
+)
+
+// New returns a Runtime over conn, which the caller closes.
+func New(conn grpc.ClientConnInterface) *Runtime {
+	return &Runtime{client: runtimeapi.NewRuntimeServiceClient(conn)}
+}
+
+// List lists every sandbox and container. The two lists are two calls: a container whose sandbox
+// came between them is found by its pod label.
+func (r *Runtime) List(ctx context.Context) (relist.Snapshot, error) {
+	size := grpc.MaxCallRecvMsgSize(maxMessage)
+	sandboxes, err := r.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{}, size)
+	if err != nil {
+		return nil, fmt.Errorf("list sandboxes: %w", err)
+	}
+	containers, err := r.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{}, size)
+	if err != nil {
+		return nil, fmt.Errorf("list containers: %w", err)
+	}
+	return snapshot(sandboxes.GetItems(), containers.GetContainers()), nil
+}
+
+func snapshot(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container) relist.Snapshot {
+	s := make(relist.Snapshot, len(sandboxes))
+	podOf := make(map[string]string, len(sandboxes))
+	for _, sb := range sandboxes {
+		uid := sb.GetMetadata().GetUid()
+		if uid == "" {
+			continue // not a pod of Kubernetes
+		}
+		podOf[sb.GetId()] = uid
+		state := relist.Exited
+		if sb.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {
+			state = relist.Running
+		}
+		s.Add(uid, sb.GetId(), relist.Item{State: state, Sandbox: true, Attempt: sb.GetMetadata().GetAttempt()})
+	}
+	for _, c := range containers {
+		uid := podOf[c.GetPodSandboxId()]
+		if uid == "" {
+			uid = c.GetLabels()[podUIDLabel]
+		}
+		if uid == "" {
+			continue
+		}
+		s.Add(uid, c.GetId(), relist.Item{
+			State: containerState(c.GetState()), Name: c.GetMetadata().GetName(), Attempt: c.GetMetadata().GetAttempt(),
+		})
+	}
+	return s
+}
+
+func containerState(s runtimeapi.ContainerState) relist.State {
+	switch s {
+	case runtimeapi.ContainerState_CONTAINER_CREATED:
+		return relist.Created
+	case runtimeapi.ContainerState_CONTAINER_RUNNING:
+		return relist.Running
+	case runtimeapi.ContainerState_CONTAINER_EXITED:
+		return relist.Exited
+	default:
+		return relist.Unknown
+	}
+}
+
+// Stream follows GetContainerEvents. It has no deadline: it lasts as long as ctx and the runtime
+// allow, and the relist finds out when it hangs.
+func (r *Runtime) Stream(ctx context.Context, opened func(), event func(relist.StreamEvent)) error {
+	stream, err := r.client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+	if err != nil {
+		return streamError(err)
+	}
+	opened()
+	for {
+		ev, err := stream.Recv()
+		if err != nil {
+			return streamError(err)
+		}
+		event(streamEvent(ev))
+	}
+}
+
+func streamError(err error) error {
+	if status.Code(err) == codes.Unimplemented {
+		return fmt.Errorf("%w: %w", relist.ErrNoStream, err)
+	}
+	return fmt.Errorf("container events: %w", err)
+}
+
+func streamEvent(ev *runtimeapi.ContainerEventResponse) relist.StreamEvent {
+	out := relist.StreamEvent{ID: ev.GetContainerId(), PodUID: ev.GetPodSandboxStatus().GetMetadata().GetUid()}
+	if ns := ev.GetCreatedAt(); ns > 0 {
+		out.Created = time.Unix(0, ns)
+	}
+	switch ev.GetContainerEventType() {
+	case runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT:
+		out.Kind = relist.StreamStarted
+	case runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT:
+		out.Kind = relist.StreamStopped
+	case runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT:
+		out.Kind = relist.StreamDeleted
+	default:
+		out.Kind = relist.StreamCreated
+	}
+	return out
+}
