@@ -346,7 +346,7 @@ func (x *PodStatus) GetStatus() []byte {
 }
 
 // Runtime is the value of NODE/runtime: what podsync's own connection to the
-// container runtime told it. Put on change, and every 10 s while it is alive.
+// container runtime told it. Put on change; podsync's heartbeat tells whether it still asks.
 type Runtime struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name and version as the runtime reports them, e.g. "containerd", "2.4.2".

@@ -1,0 +1,141 @@
+package admission
+
+import (
+	"maps"
+	"reflect"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+)
+
+// rule says whether a value that is set is honoured; a nil rule honours every value.
+type rule func(v reflect.Value) bool
+
+// rules is the table of honoured fields: a path covers all that is below it.
+var rules = merge(
+	// For the scheduler and the controllers: nothing on the node acts on them.
+	honour("spec",
+		"affinity", "nodeName", "nodeSelector", "preemptionPolicy", "priority", "priorityClassName",
+		"schedulerName", "schedulingGates", "schedulingGroup", "tolerations", "topologySpreadConstraints",
+	),
+	honour("spec",
+		"automountServiceAccountToken", "dnsConfig", "dnsPolicy", "enableServiceLinks",
+		"hostAliases", "hostIPC", "hostNetwork", "hostPID", "hostname", "hostnameOverride", "imagePullSecrets", "os",
+		"readinessGates", "restartPolicy", "serviceAccount", "serviceAccountName", "setHostnameAsFQDN",
+		"shareProcessNamespace", "subdomain", "terminationGracePeriodSeconds",
+	),
+	honour("spec.securityContext",
+		"appArmorProfile", "fsGroup", "fsGroupChangePolicy", "runAsGroup", "runAsNonRoot", "runAsUser",
+		"seLinuxOptions", "seLinuxChangePolicy", "seccompProfile", "supplementalGroups", "supplementalGroupsPolicy",
+	),
+	map[string]rule{
+		"spec.hostUsers":                  only(true),
+		"spec.securityContext.sysctls":    safeSysctls,
+		"spec.volumes.name":               nil,
+		"spec.volumes.projected":          builtProjection,
+		"spec.containers.restartPolicy":   never,
+		"spec.containers.volumeDevices":   never,
+		"spec.containers.livenessProbe":   never,
+		"spec.containers.readinessProbe":  never,
+		"spec.containers.startupProbe":    never,
+		"spec.containers.lifecycle":       never,
+		"spec.containers.env.name":        nil,
+		"spec.containers.env.value":       nil,
+		"spec.containers.resources":       builtResources,
+		"spec.containers.securityContext": nil,
+	},
+	honour("spec.containers",
+		"name", "image", "command", "args", "workingDir", "ports", "envFrom",
+		"imagePullPolicy", "resizePolicy", "stdin", "stdinOnce", "tty",
+		"terminationMessagePath", "terminationMessagePolicy",
+	),
+	honour("spec.containers.env.valueFrom", "configMapKeyRef", "fieldRef", "resourceFieldRef", "secretKeyRef"),
+	honour("spec.containers.volumeMounts", "name", "mountPath", "readOnly"),
+)
+
+func honour(under string, fields ...string) map[string]rule {
+	m := make(map[string]rule, len(fields))
+	for _, f := range fields {
+		m[under+"."+f] = nil
+	}
+	return m
+}
+
+func merge(tables ...map[string]rule) map[string]rule {
+	all := map[string]rule{}
+	for _, t := range tables {
+		maps.Copy(all, t)
+	}
+	return all
+}
+
+func never(reflect.Value) bool { return false }
+
+// only honours a pointer to this one value.
+func only[T comparable](want T) rule {
+	return func(v reflect.Value) bool {
+		got, ok := v.Interface().(*T)
+		return ok && *got == want
+	}
+}
+
+// safe are the sysctls that are namespaced and bounded, so that any pod may set them:
+// the kubelet's list of 1.37. Others need allowedUnsafeSysctls, which is not built.
+var safe = sets.New(
+	"kernel.shm_rmid_forced",
+	"net.ipv4.ip_local_port_range",
+	"net.ipv4.tcp_syncookies",
+	"net.ipv4.ping_group_range",
+	"net.ipv4.ip_unprivileged_port_start",
+	"net.ipv4.ip_local_reserved_ports",
+	"net.ipv4.tcp_keepalive_time",
+	"net.ipv4.tcp_fin_timeout",
+	"net.ipv4.tcp_keepalive_intvl",
+	"net.ipv4.tcp_keepalive_probes",
+	"net.ipv4.tcp_rmem",
+	"net.ipv4.tcp_wmem",
+	"net.ipv4.tcp_slow_start_after_idle",
+	"net.ipv4.tcp_notsent_lowat",
+)
+
+func safeSysctls(v reflect.Value) bool {
+	for _, s := range v.Interface().([]v1.Sysctl) {
+		if !safe.Has(s.Name) {
+			return false
+		}
+	}
+	return true
+}
+
+func builtProjection(v reflect.Value) bool {
+	for _, s := range v.Interface().(*v1.ProjectedVolumeSource).Sources {
+		if s.ClusterTrustBundle != nil || s.PodCertificate != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// builtResources honours what a cgroup can enforce; extended resources and claims need the
+// device managers.
+func builtResources(v reflect.Value) bool {
+	r := v.Interface().(v1.ResourceRequirements)
+	if len(r.Claims) > 0 {
+		return false
+	}
+	for _, list := range []v1.ResourceList{r.Limits, r.Requests} {
+		for name := range list {
+			switch name {
+			case v1.ResourceCPU, v1.ResourceMemory:
+			case v1.ResourceEphemeralStorage:
+				// A request is the scheduler's; a limit is enforced by eviction alone.
+				if _, limited := r.Limits[name]; limited {
+					return false
+				}
+			default:
+				return false
+			}
+		}
+	}
+	return true
+}

@@ -1,0 +1,98 @@
+// Package admission decides whether this node may start a pod at all.
+//
+// Input: a pod as its source gave it. Output: nil, or why not. Guarantee: a pod is
+// admitted only if every field that it sets is honoured by something here, or is
+// meant for somebody else (the scheduler, a controller). The rule is a list of what is
+// honoured, not of what is missing, so that a field that the API gains tomorrow is
+// refused and not ignored.
+package admission
+
+import (
+	"fmt"
+	"reflect"
+	"sort"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// NotHonoured is the error of a pod that asks for what is not built.
+type NotHonoured struct {
+	// Fields are the paths that nothing honours, as "spec.containers[0].lifecycle".
+	Fields []string
+}
+
+func (e *NotHonoured) Error() string {
+	return fmt.Sprintf("this node agent does not honour %s yet: remove it from the pod, or run the pod on another node",
+		strings.Join(e.Fields, ", "))
+}
+
+// Honoured returns a *NotHonoured that names each field that p sets and nothing here
+// honours, or nil.
+func Honoured(p *v1.Pod) error {
+	var w walker
+	w.walk("spec", "spec", reflect.ValueOf(p.Spec))
+	if len(w.refused) == 0 {
+		return nil
+	}
+	sort.Strings(w.refused)
+	return &NotHonoured{Fields: w.refused}
+}
+
+type walker struct{ refused []string }
+
+// walk descends into what is set. shape is the path without indices, the key of the
+// table; path is what a reader is told.
+func (w *walker) walk(path, shape string, v reflect.Value) {
+	if v.IsZero() {
+		return
+	}
+	if rule, known := rules[shape]; known {
+		if rule != nil && !rule(v) {
+			w.refused = append(w.refused, path)
+		}
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		w.walk(path, shape, v.Elem())
+	case reflect.Struct:
+		if !hasRuleBelow(shape) {
+			w.refused = append(w.refused, path)
+			return
+		}
+		for i := range v.NumField() {
+			name, inline := jsonName(v.Type().Field(i))
+			if inline {
+				w.walk(path, shape, v.Field(i))
+				continue
+			}
+			w.walk(path+"."+name, shape+"."+name, v.Field(i))
+		}
+	case reflect.Slice:
+		if v.Type().Elem().Kind() != reflect.Struct || !hasRuleBelow(shape) {
+			w.refused = append(w.refused, path)
+			return
+		}
+		for i := range v.Len() {
+			w.walk(fmt.Sprintf("%s[%d]", path, i), shape, v.Index(i))
+		}
+	default:
+		w.refused = append(w.refused, path)
+	}
+}
+
+// hasRuleBelow says whether the table knows something inside of shape.
+func hasRuleBelow(shape string) bool {
+	for known := range rules {
+		if strings.HasPrefix(known, shape+".") {
+			return true
+		}
+	}
+	return false
+}
+
+func jsonName(f reflect.StructField) (name string, inline bool) {
+	name, _, _ = strings.Cut(f.Tag.Get("json"), ",")
+	return name, f.Anonymous && name == ""
+}

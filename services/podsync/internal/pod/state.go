@@ -1,0 +1,122 @@
+// Package pod holds what podsync's rooms say to each other about a pod: what the
+// runtime has of it at one moment.
+//
+// A State is read from CRI by package runtime, decided upon by package decide and
+// told to the apiserver by package status. It is a value: nobody changes one that it
+// was given.
+package pod
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// State is what the runtime has of one pod.
+type State struct {
+	UID       types.UID
+	Name      string
+	Namespace string
+	// Sandboxes, newest first.
+	Sandboxes []Sandbox
+	// Containers, newest first; several of one name are its incarnations.
+	Containers []Container
+	// Read is when the read of this state began.
+	Read time.Time
+}
+
+// Sandbox is one pod sandbox.
+type Sandbox struct {
+	ID      string
+	Ready   bool
+	Created time.Time
+	Attempt uint32
+	// IPs of the pod's network, primary first; empty on the host's network.
+	IPs         []string
+	HostNetwork bool
+	Labels      map[string]string
+	Annotations map[string]string
+	// Handler of the runtime class.
+	Handler string
+}
+
+// Container is one incarnation of a container.
+type Container struct {
+	ID        string
+	Name      string
+	SandboxID string
+	State     runtimeapi.ContainerState
+	Created   time.Time
+	Started   time.Time
+	Finished  time.Time
+	ExitCode  int32
+	// Signal that ended it; 0 when none or unknown (CRI does not tell on all runtimes).
+	StopSignal runtimeapi.Signal
+	Reason     string
+	Message    string
+	// Image is the name that the container was created with, ImageRef what it resolved to, ImageID the runtime's id.
+	Image    string
+	ImageRef string
+	ImageID  string
+	// Hash and RestartCount are the kubelet's annotations on the container.
+	Hash         uint64
+	RestartCount int32
+	// Annotations of the container, the kubelet-compatible ones among them.
+	Annotations map[string]string
+	LogPath     string
+	Resources   *runtimeapi.ContainerResources
+	User        *runtimeapi.ContainerUser
+	Mounts      []*runtimeapi.Mount
+}
+
+// Running says whether the container's process is alive.
+func (c *Container) Running() bool {
+	return c.State == runtimeapi.ContainerState_CONTAINER_RUNNING
+}
+
+// Latest returns the newest incarnation of the named container, or nil.
+func (s *State) Latest(name string) *Container {
+	for i := range s.Containers {
+		if s.Containers[i].Name == name {
+			return &s.Containers[i]
+		}
+	}
+	return nil
+}
+
+// ReadySandbox returns the newest sandbox if it is ready, or nil.
+func (s *State) ReadySandbox() *Sandbox {
+	if len(s.Sandboxes) == 0 || !s.Sandboxes[0].Ready {
+		return nil
+	}
+	return &s.Sandboxes[0]
+}
+
+// AnyRunning says whether a container of the pod runs, of whatever incarnation or sandbox.
+func (s *State) AnyRunning() bool {
+	for i := range s.Containers {
+		if s.Containers[i].Running() {
+			return true
+		}
+	}
+	return false
+}
+
+// Digest is a short form of what a list call tells of a pod: it changes exactly when
+// a sandbox or container comes, goes or changes its state.
+func (s *State) Digest() string {
+	parts := make([]string, 0, len(s.Sandboxes)+len(s.Containers))
+	for i := range s.Sandboxes {
+		parts = append(parts, "sandbox "+s.Sandboxes[i].ID+" "+strconv.FormatBool(s.Sandboxes[i].Ready))
+	}
+	for i := range s.Containers {
+		parts = append(parts, "container "+s.Containers[i].ID+" "+s.Containers[i].State.String())
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, "\n")
+}

@@ -1,0 +1,124 @@
+// Package publish tells the other services what podsync knows: PODS, POD_STATUS and
+// podsync's keys of NODE.
+//
+// Input: pods as admitted, and what was read of them. Output: entries of the bus, each
+// put on change only. Guarantees: nothing here waits for the bus; what could not be
+// put is put again when it is back (package bus).
+package publish
+
+import (
+	"fmt"
+	"log/slog"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+)
+
+// Writer is this service's share of one bucket; see bus.Writer.
+type Writer interface {
+	Put(key string, m proto.Message)
+	Delete(key string)
+	Complete()
+}
+
+// Publisher writes podsync's facts.
+type Publisher struct {
+	pods, statuses, node Writer
+	log                  *slog.Logger
+}
+
+// New returns a Publisher over the three buckets that podsync writes.
+func New(pods, statuses, node Writer, log *slog.Logger) *Publisher {
+	return &Publisher{pods: pods, statuses: statuses, node: node, log: log}
+}
+
+// Pod tells of an admitted pod.
+func (p *Publisher) Pod(api *v1.Pod, source podsyncv1.PodSource, terminating bool) {
+	body, err := api.Marshal()
+	if err != nil {
+		p.log.Error("pod not published", "pod", api.UID, "err", fmt.Errorf("marshal: %w", err))
+		return
+	}
+	p.pods.Put(subject.PodKey(string(api.UID)), &podsyncv1.Pod{Pod: body, Source: source, Terminating: terminating})
+}
+
+// Status tells what runs of a pod and what its status says.
+func (p *Publisher) Status(uid types.UID, state *pod.State, status *v1.PodStatus) {
+	body, err := status.Marshal()
+	if err != nil {
+		p.log.Error("pod status not published", "pod", uid, "err", fmt.Errorf("marshal: %w", err))
+		return
+	}
+	m := &podsyncv1.PodStatus{Status: body}
+	if len(state.Sandboxes) > 0 {
+		m.SandboxId = state.Sandboxes[0].ID
+	}
+	for _, ip := range status.PodIPs {
+		m.PodIps = append(m.PodIps, ip.IP)
+	}
+	seen := map[string]bool{}
+	for i := range state.Containers { // newest first: one entry a name
+		c := &state.Containers[i]
+		if seen[c.Name] {
+			continue
+		}
+		seen[c.Name] = true
+		m.Containers = append(m.Containers, container(c))
+	}
+	p.statuses.Put(subject.PodKey(string(uid)), m)
+}
+
+// Forget deletes a pod's entries: it is gone from its source and from the node.
+func (p *Publisher) Forget(uid types.UID) {
+	p.pods.Delete(subject.PodKey(string(uid)))
+	p.statuses.Delete(subject.PodKey(string(uid)))
+}
+
+// Complete tells that every pod of the sources has been put, so that what an earlier
+// podsync left may go.
+func (p *Publisher) Complete() {
+	p.pods.Complete()
+	p.statuses.Complete()
+}
+
+// Runtime tells what the runtime said of itself.
+func (p *Publisher) Runtime(m *podsyncv1.Runtime) { p.node.Put(subject.NodeRuntime, m) }
+
+// Capacity tells what the node has.
+func (p *Publisher) Capacity(capacity, allocatable v1.ResourceList) {
+	m := &podsyncv1.Capacity{Capacity: quantities(capacity), Allocatable: quantities(allocatable)}
+	p.node.Put(subject.NodeCapacity, m)
+}
+
+// NodeComplete tells that podsync's keys of NODE are all put.
+func (p *Publisher) NodeComplete() { p.node.Complete() }
+
+func quantities(list v1.ResourceList) map[string]string {
+	out := make(map[string]string, len(list))
+	for name, q := range list {
+		out[string(name)] = q.String()
+	}
+	return out
+}
+
+var states = map[runtimeapi.ContainerState]podsyncv1.ContainerState{
+	runtimeapi.ContainerState_CONTAINER_CREATED: podsyncv1.ContainerState_CONTAINER_STATE_CREATED,
+	runtimeapi.ContainerState_CONTAINER_RUNNING: podsyncv1.ContainerState_CONTAINER_STATE_RUNNING,
+	runtimeapi.ContainerState_CONTAINER_EXITED:  podsyncv1.ContainerState_CONTAINER_STATE_EXITED,
+	runtimeapi.ContainerState_CONTAINER_UNKNOWN: podsyncv1.ContainerState_CONTAINER_STATE_UNKNOWN,
+}
+
+func container(c *pod.Container) *podsyncv1.Container {
+	m := &podsyncv1.Container{Name: c.Name, Id: c.ID, State: states[c.State], RestartCount: c.RestartCount}
+	if !c.Started.IsZero() {
+		m.Started = timestamppb.New(c.Started)
+	}
+	return m
+}

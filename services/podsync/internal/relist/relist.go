@@ -1,0 +1,102 @@
+// Package relist is podsync's own look at the runtime for when pleg does not look.
+//
+// pleg wakes podsync for what it did not cause. When pleg is silent, hung or gone, or
+// the bus between them is, this loop lists the runtime every 5 s and wakes the workers
+// of the pods that are not as they last saw them (design rule 2). Guarantee: an exit is
+// noticed within the silence allowed to pleg and one period, whatever pleg does.
+package relist
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// The loop's times.
+const (
+	// Period between two looks while pleg is silent.
+	Period = 5 * time.Second
+	// Silence of pleg after which podsync looks itself.
+	Silence = 6 * time.Second
+
+	check   = time.Second
+	timeout = 10 * time.Second
+)
+
+// Runtime lists what runs: per pod a digest that changes with the pod's sandboxes and containers.
+type Runtime interface {
+	Digests(ctx context.Context) (map[types.UID]string, error)
+}
+
+// Workers know what was last seen of each pod.
+type Workers interface {
+	// Seen returns the digest of each pod's last read state.
+	Seen() map[types.UID]string
+	// Wake makes the pod's worker look again.
+	Wake(uid types.UID, reason string)
+}
+
+// Relister is the loop.
+type Relister struct {
+	Runtime Runtime
+	Workers Workers
+	// LastSign is when pleg last gave proof of looking; zero when it never did.
+	LastSign func() time.Time
+	Log      *slog.Logger
+	// Relists counts the looks.
+	Relists prometheus.Counter
+
+	looking bool
+}
+
+// Run looks when it must, until ctx ends.
+func (r *Relister) Run(ctx context.Context) error {
+	ticker := time.NewTicker(check)
+	defer ticker.Stop()
+	var looked time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-ticker.C:
+			silent := now.Sub(r.LastSign()) > Silence
+			r.tellChange(silent)
+			if silent && now.Sub(looked) >= Period {
+				looked = now
+				r.look(ctx)
+			}
+		}
+	}
+}
+
+func (r *Relister) tellChange(silent bool) {
+	if silent == r.looking {
+		return
+	}
+	r.looking = silent
+	if silent {
+		r.Log.Warn("pleg is silent, relisting here", "period", Period)
+	} else {
+		r.Log.Info("pleg looks again")
+	}
+}
+
+func (r *Relister) look(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	r.Relists.Inc()
+	now, err := r.Runtime.Digests(ctx)
+	if err != nil {
+		r.Log.Error("relist failed", "err", err)
+		return
+	}
+	for uid, seen := range r.Workers.Seen() {
+		if now[uid] != seen {
+			r.Workers.Wake(uid, "relist")
+		}
+	}
+}
