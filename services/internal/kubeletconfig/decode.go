@@ -222,6 +222,8 @@ func expected(t reflect.Type) string {
 		return "text, in quotes if it looks like a number"
 	case reflect.Slice:
 		return "a list"
+	case reflect.Map:
+		return "a mapping of keys to values, with quotes around text that looks like a number"
 	default:
 		return "a mapping of keys to values"
 	}

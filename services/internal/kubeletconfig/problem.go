@@ -3,6 +3,7 @@ package kubeletconfig
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -22,7 +23,7 @@ func (p Problem) Error() string {
 	var b strings.Builder
 	b.WriteString(p.Field)
 	if p.Value != nil {
-		fmt.Fprintf(&b, "=%s", show(p.Value))
+		fmt.Fprintf(&b, "=%s", show(p.Field, p.Value))
 	}
 	if p.Source != "" {
 		fmt.Fprintf(&b, " (%s)", p.Source)
@@ -34,7 +35,7 @@ func (p Problem) Error() string {
 // problems collects what is wrong, with where each setting came from.
 type problems struct {
 	from provenance
-	list []error
+	list []Problem
 }
 
 func (p *problems) add(field string, value any, detail, remedy string) {
@@ -48,7 +49,21 @@ func (p *problems) check(ok bool, field string, value any, detail, remedy string
 	}
 }
 
-func (p *problems) err() error { return errors.Join(p.list...) }
+// has says that there is a problem with field or with something in it.
+func (p *problems) has(field string) bool {
+	return slices.ContainsFunc(p.list, func(q Problem) bool {
+		rest, under := strings.CutPrefix(q.Field, field)
+		return under && (rest == "" || rest[0] == '.' || rest[0] == '[')
+	})
+}
+
+func (p *problems) err() error {
+	var all []error
+	for _, q := range p.list {
+		all = append(all, q)
+	}
+	return errors.Join(all...)
+}
 
 // Warning names settings that are accepted without having the effect that they have in the kubelet.
 type Warning struct {

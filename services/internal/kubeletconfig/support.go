@@ -93,6 +93,9 @@ func checkSupport(p *problems, c *Config) []Warning {
 func (r supportRow) apply(p *problems, fields map[support][]string, path string, value any) {
 	switch r.state {
 	case refused:
+		if p.has(path) {
+			return // it would be refused by the kubelet too, and that is the thing to correct
+		}
 		p.add(path, value, notBuilt, notBuiltRemedy)
 	case warned, edge, staticPod:
 		text := describe(path, value, p.from)
@@ -175,19 +178,18 @@ func (r supportRow) flagSet(c *Config) (any, bool) {
 	if c.Provenance[r.name] == "" || r.state == honoured || r.state == idle {
 		return nil, false
 	}
+	if name == podInfraFlag { // it leaves no trace in NodeFlags
+		return nil, true
+	}
 	value := c.Node.flagValue(name)
 	return value, value != defaultFlagValues()[name]
 }
 
-// flagValue is the value that a flag has, as text; for one that leaves no trace in NodeFlags, that it was given.
+// flagValue is the value that a flag has, as text.
 func (n NodeFlags) flagValue(name string) string {
-	f := &Flags{NodeFlags: n}
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-	f.bindNodeFlags(fs)
-	if fl := fs.Lookup(name); fl != nil && name != podInfraFlag {
-		return fl.Value.String()
-	}
-	return "given"
+	(&Flags{NodeFlags: n}).bindNodeFlags(fs)
+	return fs.Lookup(name).Value.String()
 }
 
 var defaultFlagValues = sync.OnceValue(func() map[string]string {
@@ -277,7 +279,10 @@ func at(object map[string]any, path string) any {
 
 // describe is a setting as warnings show it.
 func describe(field string, value any, from provenance) string {
-	text := field + "=" + show(value)
+	text := field
+	if value != nil {
+		text += "=" + show(field, value)
+	}
 	if source := from.of(field); source != "" {
 		text += " (" + source + ")"
 	}
@@ -286,8 +291,11 @@ func describe(field string, value any, from provenance) string {
 
 var plain = regexp.MustCompile(`^[\w./:%+@,=-]+$`)
 
-// show writes a value on one line.
-func show(value any) string {
+// show writes the value of a field on one line, unless it may be a secret.
+func show(field string, value any) string {
+	if strings.HasPrefix(field, "staticPodURLHeader") {
+		return "<masked>"
+	}
 	if s, ok := value.(fmt.Stringer); ok {
 		return s.String()
 	}

@@ -1,0 +1,109 @@
+package kubeletconfig
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestResolvedRoundTrip(t *testing.T) {
+	want := mustLoad(t, "--config", file(t, "maxPods: 7\nclusterDNS: [10.0.0.1]\nregisterWithTaints: [{key: a, effect: NoSchedule}]\n"+
+		"featureGates: {MemoryQoS: false}\nlogging: {flushFrequency: 3s}\n"),
+		"--event-burst=0", "--resolv-conf=", "--node-labels=a=b", "--node-ip=10.0.0.1", "--max-open-files=0", "--register-node=false")
+	path := filepath.Join(t.TempDir(), "resolved.yaml")
+	if err := want.WriteResolved(path); err != nil {
+		t.Fatal(err)
+	}
+	got, err := ReadResolved(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("what is read is not what was written (-want +got):\n%s", diff)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode() != 0o640 {
+		t.Errorf("mode = %v, want -rw-r-----", info.Mode())
+	}
+	if err := want.WriteResolved(path); err != nil {
+		t.Errorf("writing over it: %v", err)
+	}
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil || len(entries) != 1 {
+		t.Errorf("folder holds %v, %v, want resolved.yaml alone", entries, err)
+	}
+}
+
+func TestResolvedThatIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "resolved.yaml")
+	if err := mustLoad(t).WriteResolved(path); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct{ old, new, want string }{
+		"unknown key":   {"node:\n", "surprise: 1\nnode:\n", "surprise"},
+		"invalid value": {"maxPods: 110", "maxPods: -110", "maxPods=-110"},
+		"other kind":    {"kind: KubeletConfiguration", "kind: Pod", "Pod"},
+	} {
+		changed := strings.Replace(string(data), test.old, test.new, 1)
+		if changed == string(data) {
+			t.Fatalf("%s: %q does not appear in:\n%s", name, test.old, data)
+		}
+		write(t, path, changed)
+		if _, err := ReadResolved(path); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: error %v does not say %q", name, err, test.want)
+		}
+	}
+	if _, err := ReadResolved("/nowhere/resolved.yaml"); err == nil {
+		t.Error("a missing file is accepted")
+	}
+	if err := mustLoad(t).WriteResolved("/nowhere/resolved.yaml"); err == nil {
+		t.Error("a missing folder is accepted")
+	}
+}
+
+// FuzzLoad holds the loader to its promise: whatever the bytes are, it answers with a valid configuration or an error,
+// and what it accepts survives being written and read.
+func FuzzLoad(f *testing.F) {
+	config, err := os.ReadFile("testdata/kubeadm-config.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(config, []byte(header+"maxPods: null\n"), "110")
+	f.Add([]byte(header+"evictionHard: {memory.available: 5%}\nlogging: {verbosity: 3}\n"), []byte(header+"clusterDNS: [::1]\n"), "x")
+	f.Add([]byte(`{"apiVersion":"kubelet.config.k8s.io/v1beta1","kind":"KubeletConfiguration","registerWithTaints":[{"key":"a"}]}`), []byte("---\n"), "-1")
+	f.Add([]byte("a: &a [*a]\n"), []byte("\x00"), "")
+	f.Fuzz(func(t *testing.T, config, dropIn []byte, pods string) {
+		dir := t.TempDir()
+		path := write(t, filepath.Join(dir, "config.yaml"), string(config))
+		write(t, filepath.Join(dir, "d/1.conf"), string(dropIn))
+		for _, args := range [][]string{{"--config", path}, {"--config-dir", filepath.Join(dir, "d"), "--max-pods=" + pods}, {"--config", path, "--config-dir", filepath.Join(dir, "d")}} {
+			c, _, err := load(t, args...)
+			if err != nil {
+				if c != nil || err.Error() == "" {
+					t.Fatalf("a configuration beside the error %q", err)
+				}
+				continue
+			}
+			if err := Validate(c); err != nil {
+				t.Fatalf("Load accepts what Validate refuses: %v", err)
+			}
+			resolved := filepath.Join(dir, "resolved.yaml")
+			if err := c.WriteResolved(resolved); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := ReadResolved(resolved); err != nil {
+				t.Fatalf("what was written is not read: %v", err)
+			}
+		}
+	})
+}

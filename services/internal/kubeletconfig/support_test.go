@@ -1,0 +1,212 @@
+package kubeletconfig
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// kubeadmNode lays out what kubeadm leaves on a node and returns the command line of its unit file.
+func kubeadmNode(t *testing.T) (root string, args []string) {
+	t.Helper()
+	root = t.TempDir()
+	read := func(name string) string {
+		data, err := os.ReadFile(filepath.Join("testdata", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	write(t, filepath.Join(root, "lib/kubelet/config.yaml"), read("kubeadm-config.yaml"))
+	unit := strings.NewReplacer("%E", root+"/etc", "%S", root+"/lib").Replace(read("10-kubeadm.conf"))
+	for _, value := range regexp.MustCompile(`="(?:KUBELET_\w+=)?(--[^"]*)"`).FindAllStringSubmatch(unit+read("kubeadm-flags.env"), -1) {
+		args = append(args, strings.Fields(value[1])...)
+	}
+	if len(args) != 7 {
+		t.Fatalf("the unit's command line has %d flags: %v", len(args), args)
+	}
+	return root, args
+}
+
+func TestKubeadmNodeStarts(t *testing.T) {
+	root, args := kubeadmNode(t)
+	write(t, filepath.Join(root, "etc/kubernetes/kubelet.conf"), "kind: Config\n")
+	c, got, err := load(t, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Kubelet.ContainerRuntimeEndpoint != "unix:///var/run/containerd/containerd.sock" || c.Kubelet.CgroupDriver != "systemd" || c.Kubelet.SyncFrequency.Duration.String() != "1m0s" {
+		t.Errorf("configuration of kubeadm is not taken over: %+v", c.Kubelet)
+	}
+	config := "(file " + root + "/lib/kubelet/config.yaml)"
+	want := []Warning{
+		{msgStaticPods, []string{"staticPodPath=/etc/kubernetes/manifests " + config}},
+		{msgWarned, []string{"--pod-infra-container-image (flag --pod-infra-container-image)", "rotateCertificates=true " + config}},
+		{msgEdge, []string{"authentication.x509.clientCAFile=/etc/kubernetes/pki/ca.crt " + config}},
+		{msgByDefault, []string{
+			"imagePullCredentialsVerificationPolicy=NeverVerifyPreloadedImages",
+			"imageGCHighThresholdPercent=85",
+			"localStorageCapacityIsolation=true",
+			"containerLogMaxSize=10Mi",
+			"makeIPTablesUtilChains=true",
+			`evictionHard={"imagefs.available":"15%","imagefs.inodesFree":"5%","memory.available":"100Mi","nodefs.available":"10%","nodefs.inodesFree":"5%"}`,
+		}},
+		{"the kubeconfig exists, so the bootstrap kubeconfig is not needed; this version of microlet cannot request one", []string{
+			"--bootstrap-kubeconfig=" + root + "/etc/kubernetes/bootstrap-kubelet.conf (flag --bootstrap-kubeconfig)",
+		}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("warnings (-want +got):\n%s", diff)
+	}
+}
+
+func TestKubeadmNodeThatHasNotJoined(t *testing.T) {
+	root, args := kubeadmNode(t)
+	_, _, err := load(t, args...)
+	want := "--kubeconfig=" + root + "/etc/kubernetes/kubelet.conf (flag --kubeconfig): the file does not exist, and this version of microlet cannot request it with --bootstrap-kubeconfig yet: " +
+		"let the kubelet join the cluster on this node first, or put a kubeconfig with client credentials there"
+	if err == nil || err.Error() != want {
+		t.Errorf("error = %v, want %s", err, want)
+	}
+}
+
+func TestKubeconfig(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--kubeconfig=/nowhere/k"}, "the file does not exist: create it"},
+		{[]string{"--bootstrap-kubeconfig=/nowhere/b"}, "--kubeconfig is not given"},
+	} {
+		if _, _, err := load(t, test.args...); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("load(%v) = %v, want %q", test.args, err, test.want)
+		}
+	}
+}
+
+func TestWhatIsNotBuiltIsRefused(t *testing.T) {
+	for _, yaml := range []string{
+		"systemReserved: {cpu: 100m}", "kubeReserved: {memory: 1Gi}", "reservedSystemCPUs: 0-1", "cpuManagerPolicy: static", "memoryManagerPolicy: Static",
+		"reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]", "topologyManagerPolicy: restricted", "systemReservedCgroup: /system", "kubeReservedCgroup: /kube",
+		"evictionHard: {memory.available: 200Mi}", "{evictionSoft: {memory.available: 300Mi}, evictionSoftGracePeriod: {memory.available: 30s}}",
+		"evictionMinimumReclaim: {memory.available: 1Mi}", "protectKernelDefaults: true", "shutdownGracePeriod: 30s", "imagePullCredentialsVerificationPolicy: AlwaysVerify",
+		"memorySwap: {swapBehavior: LimitedSwap}", "qosReserved: {memory: 50%}",
+		"{featureGates: {DefaultPodSysctls: true}, defaultPodSysctls: {net.ipv4.tcp_syncookies: '1'}}",
+		"{enforceNodeAllocatable: [pods, system-reserved], systemReservedCgroup: /system}",
+	} {
+		field := regexp.MustCompile(`\w+`).FindString(strings.TrimPrefix(yaml, "{featureGates: {DefaultPodSysctls: true}, "))
+		content := header + yaml + "\n"
+		if strings.HasPrefix(yaml, "{") {
+			content = strings.TrimSuffix(yaml, "}") + ", apiVersion: " + apiVersion + ", kind: " + kind + "}"
+		}
+		path := write(t, filepath.Join(t.TempDir(), "c.yaml"), content)
+		_, _, err := load(t, "--config", path)
+		if err == nil {
+			t.Errorf("%s: accepted", yaml)
+			continue
+		}
+		for _, want := range []string{field, "(file " + path + ")", notBuilt, notBuiltRemedy} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: error %q does not say %q", yaml, err, want)
+			}
+		}
+	}
+	for _, flag := range []string{"--cloud-provider=external", "--lock-file=/run/lock", "--system-reserved=cpu=1"} {
+		if _, _, err := load(t, flag); err == nil || !strings.Contains(err.Error(), notBuilt) {
+			t.Errorf("%s: error = %v, want a refusal", flag, err)
+		}
+	}
+}
+
+// warningsOf returns the fields of the warning with the given message.
+func warningsOf(t *testing.T, message string, args ...string) []string {
+	t.Helper()
+	_, warnings, err := load(t, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range warnings {
+		if w.Message == message {
+			return w.Fields
+		}
+	}
+	return nil
+}
+
+func TestWarnings(t *testing.T) {
+	for _, test := range []struct {
+		yaml, message string
+		want          []string // without the source
+	}{
+		{"maxOpenFiles: 5\nmaxPods: 5\n", msgWarned, []string{"maxOpenFiles=5"}},
+		{"maxOpenFiles: 1000000\nsyncFrequency: 1m\n", msgWarned, nil},
+		{"tracing: {endpoint: 'localhost:4317'}\n", msgWarned, []string{"tracing.endpoint=localhost:4317"}},
+		{"authorization: {mode: AlwaysAllow}\nauthentication: {anonymous: {enabled: true}}\n", msgEdge,
+			[]string{"authentication.anonymous.enabled=true", "authorization.mode=AlwaysAllow"}},
+		{"enableServer: false\nhealthzPort: 0\n", msgEdge, nil},
+		{"staticPodURL: http://x/\nstaticPodURLHeader: {a: [b]}\n", msgStaticPods, []string{"staticPodURL=http://x/", "staticPodURLHeader"}},
+		{"featureGates: {MemoryQoS: false, KubeletCrashLoopBackOffMax: true, NodeSwap: true}\n", msgGates, []string{"MemoryQoS=false"}},
+		// As kind writes it: eviction and image collection are off, which this version is anyway.
+		{"evictionHard: {nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0%}\nimageGCHighThresholdPercent: 100\n" +
+			"imagePullCredentialsVerificationPolicy: NeverVerify\nlocalStorageCapacityIsolation: false\nmakeIPTablesUtilChains: false\n", msgByDefault, []string{"containerLogMaxSize=10Mi"}},
+		{"evictionHard: {memory.available: 100Mi, nodefs.available: 10%, nodefs.inodesFree: 5%, imagefs.available: 15%, imagefs.inodesFree: 5%}\nimageGCHighThresholdPercent: 100\n" +
+			"imagePullCredentialsVerificationPolicy: NeverVerify\nlocalStorageCapacityIsolation: false\nmakeIPTablesUtilChains: false\n", msgByDefault, []string{"containerLogMaxSize=10Mi", "evictionHard="}},
+	} {
+		got := warningsOf(t, test.message, "--config", file(t, test.yaml))
+		if len(got) != len(test.want) || slices.ContainsFunc(test.want, func(w string) bool {
+			return !slices.ContainsFunc(got, func(g string) bool { return strings.HasPrefix(g, w) })
+		}) {
+			t.Errorf("%s\nwarns %q of %q, want %q", test.yaml, test.message, got, test.want)
+		}
+	}
+	weaker := warningsOf(t, msgEdge, "--config", file(t, ""), "--anonymous-auth", "--read-only-port=10255", "--tls-min-version=VersionTLS13")
+	for _, want := range []string{
+		"authentication.anonymous.enabled=true (flag --anonymous-auth) [weaker than the default]",
+		"readOnlyPort=10255 (flag --read-only-port) [weaker than the default]",
+		"tlsMinVersion=VersionTLS13 (flag --tls-min-version)",
+	} {
+		if !slices.Contains(weaker, want) {
+			t.Errorf("warnings %q lack %q", weaker, want)
+		}
+	}
+}
+
+func TestSecretsAreNotShown(t *testing.T) {
+	for _, field := range warningsOf(t, msgStaticPods, "--config", file(t, "staticPodURL: http://x/\nstaticPodURLHeader: {Authorization: [hunter2]}\n")) {
+		if strings.Contains(field, "hunter2") {
+			t.Errorf("a header's value is shown: %s", field)
+		}
+	}
+	_, _, err := load(t, "--config", file(t, "staticPodURLHeader: {Authorization: hunter2}\n"))
+	if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "staticPodURLHeader=<masked>") {
+		t.Errorf("a header of the wrong type: %v", err)
+	}
+}
+
+func TestHost(t *testing.T) {
+	v1 := host{root: t.TempDir()}
+	if _, _, err := loadOn(t, v1); err == nil || !strings.Contains(err.Error(), "failCgroupV1=true: this machine has cgroup v1: boot it with cgroup v2") {
+		t.Errorf("cgroup v1: error = %v", err)
+	}
+	if _, _, err := loadOn(t, v1, "--fail-cgroupv1=false"); err != nil {
+		t.Errorf("cgroup v1 with --fail-cgroupv1=false: %v", err)
+	}
+	if _, _, err := loadOn(t, v1, "--config", file(t, "failCgroupV1: false\nsingleProcessOOMKill: false\n")); err == nil || !strings.Contains(err.Error(), "singleProcessOOMKill=false") {
+		t.Errorf("singleProcessOOMKill on cgroup v1: error = %v", err)
+	}
+	swap := machine(t, "/dev/sda2 partition 1000 0 -2\n")
+	if _, _, err := loadOn(t, swap); err == nil || !strings.Contains(err.Error(), "swap is on: /dev/sda2") {
+		t.Errorf("swap: error = %v", err)
+	}
+	_, warnings, err := loadOn(t, swap, "--fail-swap-on=false")
+	if err != nil || !slices.ContainsFunc(warnings, func(w Warning) bool {
+		return strings.Contains(w.String(), "failSwapOn=false (flag --fail-swap-on), /dev/sda2")
+	}) {
+		t.Errorf("swap with --fail-swap-on=false: %v, %v", warnings, err)
+	}
+}

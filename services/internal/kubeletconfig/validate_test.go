@@ -1,0 +1,216 @@
+package kubeletconfig
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// problemsOf returns what is wrong with a file, by field.
+func problemsOf(t *testing.T, yaml string, args ...string) map[string]Problem {
+	t.Helper()
+	_, _, err := load(t, append([]string{"--config", file(t, yaml)}, args...)...)
+	found := map[string]Problem{}
+	if err == nil {
+		return found
+	}
+	list := []error{err}
+	var joined interface{ Unwrap() []error }
+	if errors.As(err, &joined) {
+		list = joined.Unwrap()
+	}
+	for _, e := range list {
+		var p Problem
+		if !errors.As(e, &p) {
+			t.Fatalf("%v is no Problem", e)
+		}
+		if p.Detail == "" || p.Remedy == "" {
+			t.Errorf("%+v has no detail or no remedy", p)
+		}
+		found[p.Field] = p
+	}
+	return found
+}
+
+func TestValidation(t *testing.T) {
+	for _, test := range []struct{ yaml, field, detail string }{
+		{"nodeLeaseDurationSeconds: -1", "nodeLeaseDurationSeconds", "too small"},
+		{"eventBurst: -1", "eventBurst", "too small"},
+		{"eventRecordQPS: -1", "eventRecordQPS", "too small"},
+		{"kubeAPIBurst: -1", "kubeAPIBurst", "too small"},
+		{"kubeAPIQPS: -1", "kubeAPIQPS", "too small"},
+		{"registryBurst: -1", "registryBurst", "too small"},
+		{"registryPullQPS: -1", "registryPullQPS", "too small"},
+		{"nodeStatusMaxImages: -2", "nodeStatusMaxImages", "too small"},
+		{"maxOpenFiles: -1", "maxOpenFiles", "too small"},
+		{"maxPods: -1", "maxPods", "too small"},
+		{"podsPerCore: -1", "podsPerCore", "too small"},
+		{"containerLogMaxWorkers: 0", "containerLogMaxWorkers", "too small"},
+		{"containerLogMaxFiles: 1", "containerLogMaxFiles", "too small"},
+		{"containerLogMonitorInterval: 1s", "containerLogMonitorInterval", "too short"},
+		{"oomScoreAdj: -1001", "oomScoreAdj", "out of range"},
+		{"port: 70000", "port", "out of range"},
+		{"healthzPort: -1", "healthzPort", "out of range"},
+		{"readOnlyPort: 70000", "readOnlyPort", "out of range"},
+		{"iptablesMasqueradeBit: 32", "iptablesMasqueradeBit", "out of range"},
+		{"iptablesDropBit: 32", "iptablesDropBit", "out of range"},
+		{"cpuCFSQuotaPeriod: 2s", "cpuCFSQuotaPeriod", "out of range"},
+		{"{cpuCFSQuotaPeriod: 50ms, featureGates: {CustomCPUCFSQuotaPeriod: false}}", "cpuCFSQuotaPeriod", "needs the feature gate"},
+		{"topologyManagerPolicy: all", "topologyManagerPolicy", "no known choice"},
+		{"topologyManagerScope: all", "topologyManagerScope", "no known choice"},
+		{"cpuManagerPolicy: all", "cpuManagerPolicy", "no known choice"},
+		{"memoryManagerPolicy: all", "memoryManagerPolicy", "no known choice"},
+		{"hairpinMode: all", "hairpinMode", "no known choice"},
+		{"cgroupDriver: all", "cgroupDriver", "no known choice"},
+		{"memoryReservationPolicy: all", "memoryReservationPolicy", "no known choice"},
+		{"configMapAndSecretChangeDetectionStrategy: all", "configMapAndSecretChangeDetectionStrategy", "no known choice"},
+		{"memorySwap: {swapBehavior: all}", "memorySwap.swapBehavior", "no known choice"},
+		{"memoryThrottlingFactor: 1.5", "memoryThrottlingFactor", "out of range"},
+		{"{memoryThrottlingFactor: 0.5, featureGates: {MemoryQoS: false}}", "memoryThrottlingFactor", "needs the feature gate"},
+		{"runOnce: true", "runOnce", "no run-once mode"},
+		{"imageGCHighThresholdPercent: 101", "imageGCHighThresholdPercent", "out of range"},
+		{"imageGCLowThresholdPercent: 90", "imageGCLowThresholdPercent", "not below"},
+		{"imageMinimumGCAge: -1s", "imageMinimumGCAge", "negative"},
+		{"imageMaximumGCAge: -1s", "imageMaximumGCAge", "negative"},
+		{"imageMaximumGCAge: 1s", "imageMaximumGCAge", "not above"},
+		{"maxParallelImagePulls: 0", "maxParallelImagePulls", "too small"},
+		{"{maxParallelImagePulls: 3, serializeImagePulls: true}", "maxParallelImagePulls", "serializeImagePulls is true"},
+		{"imagePullCredentialsVerificationPolicy: all", "imagePullCredentialsVerificationPolicy", "no known choice"},
+		{"preloadedImagesVerificationAllowlist: [a]", "preloadedImagesVerificationAllowlist", "is not NeverVerifyAllowlistedImages"},
+		{"shutdownGracePeriodCriticalPods: 10s", "shutdownGracePeriodCriticalPods", "above shutdownGracePeriod"},
+		{"shutdownGracePeriod: 10ms", "shutdownGracePeriod", "too short"},
+		{"{shutdownGracePeriod: 10s, shutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 1}]}", "shutdownGracePeriodByPodPriority", "set too"},
+		{"crashLoopBackOff: {maxContainerRestartPeriod: 6m}", "crashLoopBackOff.maxContainerRestartPeriod", "out of range"},
+		{"{featureGates: {KubeletCrashLoopBackOffMax: false}, crashLoopBackOff: {maxContainerRestartPeriod: 1m}}", "crashLoopBackOff.maxContainerRestartPeriod", "needs the feature gate"},
+		{"featureGates: {NodeSwop: true}", "featureGates.NodeSwop", "no feature gate"},
+		{"featureGates: {NodeSwap: false}", "featureGates.NodeSwap", "locked to true"},
+		{"featureGates: {TopologyAwareWorkloadScheduling: true, GenericWorkload: false}", "featureGates", "depends on"},
+		{"containerRuntimeEndpoint: tcp://1.2.3.4", "containerRuntimeEndpoint", "no unix socket"},
+		{"imageServiceEndpoint: containerd.sock", "imageServiceEndpoint", "no unix socket"},
+		{"registerWithTaints: [{key: a, effect: Never}]", "registerWithTaints[0]", "Never"},
+		{"registerWithTaints: [{key: a, effect: NoExecute, timeAdded: '2026-01-01T00:00:00Z'}]", "registerWithTaints[0].timeAdded", "node controller"},
+		{"clusterDNS: [dns.local]", "clusterDNS[0]", "no IP address"},
+		{"systemCgroups: /sys", "systemCgroups", "cgroupRoot is not set"},
+		{"userNamespaces: {idsPerPod: 100}", "userNamespaces.idsPerPod", "multiple of 65536"},
+		{"defaultPodSysctls: {kernel.shm_rmid_forced: '1'}", "defaultPodSysctls", "needs the feature gate"},
+		{"{featureGates: {DefaultPodSysctls: true}, defaultPodSysctls: {vm.overcommit_memory: '1'}}", "defaultPodSysctls", "of its own"},
+		{"podLogsDir: /var/log/../pods", "podLogsDir", "shortest form"},
+		{"podLogsDir: /var/logé", "podLogsDir", "ASCII"},
+		{"enforceNodeAllocatable: [all]", "enforceNodeAllocatable[0]", "no known choice"},
+		{"enforceNodeAllocatable: [pods, pods]", "enforceNodeAllocatable[1]", "twice"},
+		{"enforceNodeAllocatable: [none, pods]", "enforceNodeAllocatable", "excludes all others"},
+		{"enforceNodeAllocatable: [kube-reserved]", "enforceNodeAllocatable[0]", "kubeReservedCgroup is not set"},
+		{"cgroupsPerQOS: false", "enforceNodeAllocatable[0]", "cgroupsPerQOS is false"},
+		{"systemReserved: {gpu: '1'}", "systemReserved.gpu", "cannot be reserved"},
+		{"kubeReserved: {cpu: lots}", "kubeReserved.cpu", "no quantity"},
+		{"kubeReserved: {memory: '-1Gi'}", "kubeReserved.memory", "negative"},
+		{"reservedSystemCPUs: a-b", "reservedSystemCPUs", "no list of CPUs"},
+		{"reservedMemory: [{numaNode: 0, limits: {cpu: 1}}]", "reservedMemory[0].limits.cpu", "cannot be reserved"},
+		{"reservedMemory: [{numaNode: 0, limits: {memory: 0}}]", "reservedMemory[0].limits.memory", "zero"},
+		{"evictionHard: {memory.avail: 1Gi}", "evictionHard.memory.avail", "no eviction signal"},
+		{"evictionHard: {memory.available: most}", "evictionHard.memory.available", "neither"},
+		{"evictionHard: {memory.available: NaN%}", "evictionHard.memory.available", "neither"},
+		{"evictionSoft: {memory.available: 1Gi}", "evictionSoft.memory.available", "no grace period"},
+		{"evictionSoftGracePeriod: {memory.available: soon}", "evictionSoftGracePeriod.memory.available", "no duration"},
+		{"evictionMinimumReclaim: {memory.available: 0%}", "evictionMinimumReclaim.memory.available", "neither"},
+		{"address: here", "address", "no IP address"},
+		{"authorization: {mode: Maybe}", "authorization.mode", "no known choice"},
+		{"tlsCipherSuites: [ROT13]", "tlsCipherSuites", "no cipher suite"},
+		{"tlsMinVersion: TLS9", "tlsMinVersion", "no TLS version"},
+		{"tlsCurvePreferences: [1]", "tlsCurvePreferences", "no known curve"},
+		{"{featureGates: {RotateKubeletServerCertificate: false}, serverTLSBootstrap: true}", "serverTLSBootstrap", "needs the feature gate"},
+		{"{enableSystemLogQuery: true, enableSystemLogHandler: false}", "enableSystemLogQuery", "enableSystemLogHandler is false"},
+		{"tracing: {samplingRatePerMillion: -1}", "tracing.samplingRatePerMillion", "positive"},
+		{"logging: {format: xml}", "logging.format", "no known choice"},
+		{"logging: {format: json, vmodule: [{filePattern: a, verbosity: 1}]}", "logging.vmodule", "text format alone"},
+		{"logging: {options: {text: {splitStream: true}}}", "logging.options.text.splitStream", "Feature"},
+	} {
+		t.Run(test.yaml, func(t *testing.T) {
+			yaml := test.yaml + "\n"
+			if strings.HasPrefix(yaml, "{") { // a flow mapping holds more than one key; lay it out beside the header
+				yaml = strings.Join(splitFlow(test.yaml), "\n") + "\n"
+			}
+			p, found := problemsOf(t, yaml)[test.field]
+			if !found {
+				t.Fatalf("no problem with %s in %v", test.field, problemsOf(t, yaml))
+			}
+			if !strings.Contains(p.Detail, test.detail) {
+				t.Errorf("problem %q does not say %q", p, test.detail)
+			}
+		})
+	}
+}
+
+// splitFlow turns "{a: 1, b: {c: 2}}" into its top-level entries.
+func splitFlow(flow string) []string {
+	flow = strings.TrimSuffix(strings.TrimPrefix(flow, "{"), "}")
+	var entries []string
+	depth, from := 0, 0
+	for i, r := range flow {
+		switch r {
+		case '{', '[':
+			depth++
+		case '}', ']':
+			depth--
+		case ',':
+			if depth == 0 {
+				entries, from = append(entries, strings.TrimSpace(flow[from:i])), i+1
+			}
+		}
+	}
+	return append(entries, strings.TrimSpace(flow[from:]))
+}
+
+func TestProblemsAreAggregatedWithTheirSources(t *testing.T) {
+	found := problemsOf(t, "maxPods: -1\nport: 70000\nevictionHard: {memory.available: 1Gi}\n", "--node-labels=kubernetes.io/role=x", "--oom-score-adj=2000")
+	for field, source := range map[string]string{
+		"maxPods": "file ", "port": "file ", "evictionHard.memory.available": "", "evictionHard": "file ",
+		"--node-labels": "flag --node-labels", "oomScoreAdj": "flag --oom-score-adj",
+	} {
+		p, ok := found[field]
+		if field == "evictionHard.memory.available" {
+			if ok {
+				t.Errorf("a valid threshold is called invalid: %v", p)
+			}
+			continue
+		}
+		if !ok || !strings.HasPrefix(p.Source, source) {
+			t.Errorf("problem with %s = %+v (found: %t), want source %q", field, p, ok, source)
+		}
+	}
+	want := "oomScoreAdj=2000 (flag --oom-score-adj): the number is out of range: write a number from -1000 to 1000"
+	if got := found["oomScoreAdj"].Error(); got != want {
+		t.Errorf("error = %q, want %q", got, want)
+	}
+}
+
+func TestNodeFlagValidation(t *testing.T) {
+	for arg, want := range map[string]string{
+		"--node-labels=x.k8s.io/a=b":            "Kubernetes' own namespace",
+		"--node-labels=a b=c":                   "--node-labels",
+		"--node-labels=a=b c":                   "--node-labels",
+		"--node-ip=10.0.0":                      `"10.0.0" is no IP address`,
+		"--node-ip=10.0.0.1,10.0.0.2":           "dual-stack",
+		"--node-ip=0.0.0.0,::":                  "dual-stack",
+		"--hostname-override=a_b":               "write a DNS name",
+		"--cloud-provider=aws":                  "no cloud providers",
+		"--exit-on-lock-contention":             "--lock-file is not given",
+		"--image-credential-provider-config=/a": "only together with",
+	} {
+		if _, _, err := load(t, arg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v does not say %q", arg, err, want)
+		}
+	}
+	mustLoad(t, "--node-labels=node.kubernetes.io/a=b,kubernetes.io/arch=amd64,team.example.com/x=", "--node-ip=::")
+}
+
+func TestKubeletDefaultsAreValid(t *testing.T) {
+	c := &Config{Kubelet: Default(), Node: defaultNodeFlags()}
+	if err := Validate(c); err != nil {
+		t.Error(err)
+	}
+	c.Kubelet.MaxPods = -1
+	if err := Validate(c); err == nil {
+		t.Error("maxPods: -1 is accepted")
+	}
+}
