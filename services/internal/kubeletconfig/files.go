@@ -2,6 +2,7 @@ package kubeletconfig
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -12,17 +13,23 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// loadFiles returns the defaulted configuration that the flags apply to.
+// loadFiles returns the defaulted configuration that the flags apply to, or what is wrong with all of the files.
 func (f *Flags) loadFiles(from provenance, flagGates map[string]bool) (*kubeletv1beta1.KubeletConfiguration, error) {
 	c := baseWithoutFile(flagGates)
+	var wrong error
 	if f.ConfigFile != "" {
-		var err error
-		if c, err = loadFile(f.ConfigFile, from, flagGates); err != nil {
-			return nil, err
+		fromFile, err := loadFile(f.ConfigFile, from, flagGates)
+		if err == nil {
+			c = fromFile
 		}
+		wrong = err
 	}
 	if f.ConfigDir != "" {
-		return mergeDropIns(c, f.ConfigDir, from, flagGates)
+		merged, err := mergeDropIns(c, f.ConfigDir, from, flagGates)
+		c, wrong = merged, errors.Join(wrong, err)
+	}
+	if wrong != nil {
+		return nil, wrong
 	}
 	return c, nil
 }
@@ -70,6 +77,7 @@ func mergeDropIns(c *kubeletv1beta1.KubeletConfiguration, dir string, from prove
 	if err != nil {
 		return nil, fmt.Errorf("encode configuration for merging: %w", err)
 	}
+	var wrong []error
 	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return fmt.Errorf("read --config-dir: %w", err)
@@ -80,7 +88,8 @@ func mergeDropIns(c *kubeletv1beta1.KubeletConfiguration, dir string, from prove
 		source := "drop-in " + path
 		d, err := readDocument(source, path)
 		if err != nil {
-			return err
+			wrong = append(wrong, err)
+			return nil // the next file may be wrong as well
 		}
 		from.merge(d.object, source)
 		if merged, err = jsonpatch.MergePatch(merged, d.json); err != nil {
@@ -88,7 +97,7 @@ func mergeDropIns(c *kubeletv1beta1.KubeletConfiguration, dir string, from prove
 		}
 		return nil
 	})
-	if err != nil {
+	if err := errors.Join(append(wrong, err)...); err != nil {
 		return nil, err
 	}
 	result := &kubeletv1beta1.KubeletConfiguration{}

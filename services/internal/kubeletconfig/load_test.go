@@ -234,6 +234,18 @@ func TestFilesThatAreRefused(t *testing.T) {
 	}
 }
 
+func TestAllFilesAreReported(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "1.conf"), header+"maxPods: many\n")
+	write(t, filepath.Join(dir, "2.conf"), header+"maxPodz: 1\n")
+	_, _, err := load(t, "--config", file(t, "port: high\n"), "--config-dir", dir)
+	for _, want := range []string{"port=high", "maxPods=many", "maxPodz"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v does not say %q", err, want)
+		}
+	}
+}
+
 func TestFilesThatCannotBeRead(t *testing.T) {
 	for _, args := range [][]string{{"--config=/nowhere/config.yaml"}, {"--config-dir=/nowhere"}} {
 		if _, _, err := load(t, args...); err == nil || !strings.Contains(err.Error(), "/nowhere") {
