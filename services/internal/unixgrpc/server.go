@@ -1,0 +1,151 @@
+package unixgrpc
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/microlet/microlet/proto/role"
+)
+
+const (
+	// maxMessage is as large as the bus's: the largest pod fits in one message.
+	maxMessage = 16 << 20
+
+	// denialLogPeriod is how often one caller's refusals of one method are logged. All are counted.
+	denialLogPeriod = 10 * time.Second
+)
+
+// ServerOptions say who may call a server, and where its refusals are told.
+type ServerOptions struct {
+	// Policy is required; without one every call is refused.
+	Policy *Policy
+	// Log gets one warning for each caller and method that is refused, at most every 10 s. Default: slog's.
+	Log *slog.Logger
+	// Metrics gets microlet_grpc_denied_total; servers may share one. Nil counts nowhere.
+	Metrics prometheus.Registerer
+	// Roles maps a UID to its roles. Default: role.ByUID.
+	Roles func(uid int) []role.Role
+}
+
+// NewServer returns a gRPC server that knows its callers by the kernel's word and refuses, with
+// PermissionDenied, what the policy does not give them. Handlers find the caller with PeerOf.
+//
+// It must be served on listeners of Listen or InProcess: on others every handshake fails.
+func NewServer(o ServerOptions, extra ...grpc.ServerOption) *grpc.Server {
+	if o.Policy == nil {
+		o.Policy = NewPolicy(nil)
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.Roles == nil {
+		o.Roles = role.ByUID
+	}
+	g := &guard{policy: o.Policy, log: o.Log, denied: deniedCounter(o.Metrics), logged: map[denial]time.Time{}}
+	options := []grpc.ServerOption{
+		grpc.Creds(peerCredentials{roles: o.Roles}),
+		grpc.ChainUnaryInterceptor(g.unary),
+		grpc.ChainStreamInterceptor(g.stream),
+		// A method that nobody serves passes the guard too, which knows no such method and refuses it.
+		grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error {
+			return status.Error(codes.Unimplemented, "no such method")
+		}),
+		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxSendMsgSize(maxMessage),
+		// Half the period at which Dial pings.
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingPeriod / 2, PermitWithoutStream: true}),
+	}
+	return grpc.NewServer(append(options, extra...)...)
+}
+
+// guard is the policy at the door of a server.
+type guard struct {
+	policy *Policy
+	log    *slog.Logger
+	denied *prometheus.CounterVec
+
+	mu     sync.Mutex
+	logged map[denial]time.Time
+}
+
+// denial is what one log line speaks of.
+type denial struct {
+	uid    int
+	method string
+}
+
+func (g *guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if err := g.check(ctx, info.FullMethod); err != nil {
+		return nil, err
+	}
+	return handler(ctx, req)
+}
+
+func (g *guard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if err := g.check(ss.Context(), info.FullMethod); err != nil {
+		return err
+	}
+	return handler(srv, ss)
+}
+
+func (g *guard) check(ctx context.Context, method string) error {
+	p, ok := PeerOf(ctx)
+	if !ok {
+		p.UID, p.PID = -1, -1
+	}
+	allowed, known := g.policy.allows(method, p.Roles)
+	if allowed {
+		return nil
+	}
+	if !known {
+		// A caller may invent any number of names, which must not become as many time series.
+		method = "unknown"
+	}
+	g.denied.WithLabelValues(method, strconv.Itoa(p.UID)).Inc()
+	if g.mayLog(denial{p.UID, method}, time.Now()) {
+		g.log.Warn("gRPC call denied", "method", method, "uid", p.UID, "pid", p.PID, "roles", p.Roles)
+	}
+	return status.Errorf(codes.PermissionDenied, "uid %d (roles %v) may not call this method", p.UID, p.Roles)
+}
+
+// mayLog limits what one caller can write into the log.
+func (g *guard) mayLog(d denial, now time.Time) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if now.Sub(g.logged[d]) < denialLogPeriod {
+		return false
+	}
+	g.logged[d] = now
+	return true
+}
+
+// deniedCounter returns the counter of refusals, the registry's own if it has one.
+func deniedCounter(r prometheus.Registerer) *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "microlet_grpc_denied_total",
+		Help: "Calls that were refused because the caller's roles do not have the method.",
+	}, []string{"method", "uid"})
+	if r == nil {
+		return c
+	}
+	if err := r.Register(c); err != nil {
+		var twice prometheus.AlreadyRegisteredError
+		if errors.As(err, &twice) {
+			if existing, ok := twice.ExistingCollector.(*prometheus.CounterVec); ok {
+				return existing
+			}
+		}
+		panic(err) // two metrics of one name: a bug, and one that every start shows
+	}
+	return c
+}
