@@ -9,9 +9,11 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 )
 
-// Message packs both lists for NODE/capacity.
-func Message(capacity, allocatable v1.ResourceList) *podsyncv1.Capacity {
-	return &podsyncv1.Capacity{Capacity: quantities(capacity), Allocatable: quantities(allocatable)}
+// Message packs both lists, and the firmware's UUID when it is known, for NODE/capacity.
+func Message(capacity, allocatable v1.ResourceList, systemUUID string) *podsyncv1.Capacity {
+	return &podsyncv1.Capacity{
+		Capacity: quantities(capacity), Allocatable: quantities(allocatable), SystemUuid: systemUUID,
+	}
 }
 
 func quantities(list v1.ResourceList) map[string]string {

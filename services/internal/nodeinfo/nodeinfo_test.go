@@ -190,11 +190,11 @@ func TestUnreadableFirmwareIsNotReplacedByAnotherIdentity(t *testing.T) {
 
 func TestMessageRoundTrip(t *testing.T) {
 	capacity := v1.ResourceList{v1.ResourceCPU: resource.MustParse("2"), v1.ResourceMemory: resource.MustParse("24589432Ki")}
-	c, a, err := FromMessage(Message(capacity, v1.ResourceList{}))
+	c, a, err := FromMessage(Message(capacity, v1.ResourceList{}, ""))
 	if err != nil || !cmp.Equal(quantities(c), quantities(capacity)) || len(a) != 0 {
 		t.Errorf("got %v, %v, %v", c, a, err)
 	}
-	m := Message(capacity, nil)
+	m := Message(capacity, nil, "u")
 	m.Allocatable = map[string]string{"cpu": "?"}
 	if _, _, err := FromMessage(m); err == nil || !strings.Contains(err.Error(), "allocatable[cpu]") {
 		t.Errorf("error %v, want it to name allocatable[cpu]", err)

@@ -457,8 +457,10 @@ func (x *Runtime) GetError() string {
 type Capacity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Quantities in their canonical form, keyed by resource name ("cpu", "memory", …).
-	Capacity      map[string]string `protobuf:"bytes,1,rep,name=capacity,proto3" json:"capacity,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Allocatable   map[string]string `protobuf:"bytes,2,rep,name=allocatable,proto3" json:"allocatable,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Capacity    map[string]string `protobuf:"bytes,1,rep,name=capacity,proto3" json:"capacity,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Allocatable map[string]string `protobuf:"bytes,2,rep,name=allocatable,proto3" json:"allocatable,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// The firmware's UUID, which only root may read on most machines; empty when unknown.
+	SystemUuid    string `protobuf:"bytes,3,opt,name=system_uuid,json=systemUuid,proto3" json:"system_uuid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -505,6 +507,13 @@ func (x *Capacity) GetAllocatable() map[string]string {
 		return x.Allocatable
 	}
 	return nil
+}
+
+func (x *Capacity) GetSystemUuid() string {
+	if x != nil {
+		return x.SystemUuid
+	}
+	return ""
 }
 
 // Health is the answer of podsync's loops about themselves.
@@ -843,10 +852,12 @@ const file_microlet_podsync_v1_podsync_proto_rawDesc = "" +
 	"\aHandler\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12;\n" +
 	"\x1arecursive_read_only_mounts\x18\x02 \x01(\bR\x17recursiveReadOnlyMounts\x12'\n" +
-	"\x0fuser_namespaces\x18\x03 \x01(\bR\x0euserNamespaces\"\xa2\x02\n" +
+	"\x0fuser_namespaces\x18\x03 \x01(\bR\x0euserNamespaces\"\xc3\x02\n" +
 	"\bCapacity\x12G\n" +
 	"\bcapacity\x18\x01 \x03(\v2+.microlet.podsync.v1.Capacity.CapacityEntryR\bcapacity\x12P\n" +
-	"\vallocatable\x18\x02 \x03(\v2..microlet.podsync.v1.Capacity.AllocatableEntryR\vallocatable\x1a;\n" +
+	"\vallocatable\x18\x02 \x03(\v2..microlet.podsync.v1.Capacity.AllocatableEntryR\vallocatable\x12\x1f\n" +
+	"\vsystem_uuid\x18\x03 \x01(\tR\n" +
+	"systemUuid\x1a;\n" +
 	"\rCapacityEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
