@@ -1,0 +1,80 @@
+# microlet: `make run` shows it, `make test` proves it. `make help` lists the rest.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+MODULES := proto services/internal services/bus services/podsync services/pleg services/nodestatus services/microlet compose/rig compose/e2e
+
+# Programs that are built once and kept outside the checkout.
+CACHE ?= $(or $(MICROLET_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/microlet)
+TOOLS := $(CACHE)/dev
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X github.com/microlet/microlet/services/internal/telemetry.Version=$(VERSION)
+
+RIG := bin/rig
+STAGE := scripts/stage
+GO := go
+export GOFLAGS := -buildvcs=false
+
+# Packages of every module of the workspace.
+PACKAGES = $(foreach m,$(MODULES),./$(m)/...)
+# The end-to-end scenarios need the rig and run by themselves.
+UNIT = $(foreach m,$(filter-out compose/e2e,$(MODULES)),./$(m)/...)
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+.PHONY: build
+build: ## build bin/microlet and bin/rig
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./services/microlet/cmd/microlet ./compose/rig/cmd/rig
+
+.PHONY: run
+run: ## a real control plane, a microlet node and a Deployment on it; Ctrl-C stops all
+	@$(MAKE) --no-print-directory build
+	@$(RIG) run --agent microlet --microlet bin/microlet --demo
+
+.PHONY: test
+test: ## unit tests, each service alone, and the short end-to-end scenarios
+	@$(STAGE) 'build' $(MAKE) --no-print-directory build
+	@$(STAGE) 'unit and service tests' $(GO) test -race $(UNIT)
+	@$(STAGE) 'rig programs' $(RIG) build
+	@$(STAGE) 'short end to end' $(GO) test -count=1 -timeout 20m ./compose/e2e/...
+
+.PHONY: test-long
+test-long: build ## the outages, kills and tables in full
+	@$(STAGE) 'rig programs' $(RIG) build --with kubelet
+	@$(STAGE) 'long end to end' $(GO) test -count=1 -timeout 120m -v -tags long ./compose/e2e/...
+
+.PHONY: bench
+bench: build ## memory, CPU and start times beside the real kubelet's, in the same rig
+	@$(RIG) build --with kubelet
+	$(GO) test -count=1 -timeout 120m -v -tags bench -run '^TestBench' ./compose/e2e/...
+
+.PHONY: verify
+verify: ## format, vet, lint, import walls, generated code, module files
+	@$(STAGE) 'tools' $(MAKE) --no-print-directory $(TOOLS)/buf $(TOOLS)/golangci-lint
+	@$(STAGE) 'format' scripts/verify-format
+	@$(STAGE) 'generated code' scripts/verify-generated $(TOOLS)
+	@$(STAGE) 'modules' scripts/verify-modules $(MODULES)
+	@$(STAGE) 'lint' scripts/verify-lint $(TOOLS) $(MODULES)
+
+.PHONY: generate
+generate: $(TOOLS)/buf ## regenerate the contract's code
+	cd proto && PATH=$(TOOLS):$$PATH buf generate
+
+.PHONY: clean-rig
+clean-rig: ## remove everything that rigs left on this machine, crashed ones too
+	$(GO) build -o bin/ ./compose/rig/cmd/rig
+	$(RIG) clean
+
+$(TOOLS)/buf: compose/tools/proto/go.mod
+	@mkdir -p $(TOOLS)
+	cd compose/tools/proto && GOWORK=off GOBIN=$(TOOLS) $(GO) install tool
+	@touch $@
+
+$(TOOLS)/golangci-lint: compose/tools/lint/go.mod
+	@mkdir -p $(TOOLS)
+	cd compose/tools/lint && GOWORK=off GOBIN=$(TOOLS) $(GO) install tool
+	@touch $@
