@@ -1,0 +1,315 @@
+package decide
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+)
+
+// Decide says what is to be done for a pod.
+func Decide(in Input) Actions {
+	if in.Pod == nil || in.State == nil {
+		return Actions{}
+	}
+	if ending(in) {
+		return stopFor(in, StopTerminating, "the pod is terminating")
+	}
+	if changed, attempt, message := SandboxChanged(in.Pod, in.State); changed {
+		return replaceSandbox(in, attempt, message)
+	}
+	return keepRunning(in)
+}
+
+func ending(in Input) bool {
+	return in.Terminating || in.Pod.DeletionTimestamp != nil ||
+		in.Pod.Status.Phase == v1.PodSucceeded || in.Pod.Status.Phase == v1.PodFailed
+}
+
+// round collects the actions of one decision.
+type round struct {
+	in      Input
+	actions Actions
+}
+
+// stopFor stops what is left of a pod that will start nothing more.
+func stopFor(in Input, reason StopReason, message string) Actions {
+	stop := stopPod(in, reason, message)
+	if len(stop.Containers) == 0 && len(stop.Sandboxes) == 0 {
+		return Actions{Finished: true}
+	}
+	return Actions{StopPod: &stop}
+}
+
+func stopPod(in Input, reason StopReason, message string) StopPod {
+	stop := StopPod{Reason: reason, Message: message}
+	for i := range in.State.Containers {
+		c := &in.State.Containers[i]
+		if !mayRun(c) {
+			continue
+		}
+		kill := newKill(in, c, "", "")
+		kill.Stage = stopStage(in.Pod, c.Name)
+		stop.Containers = append(stop.Containers, kill)
+	}
+	slices.SortStableFunc(stop.Containers, func(a, b Kill) int { return cmp.Compare(a.Stage, b.Stage) })
+	for i := range in.State.Sandboxes {
+		if in.State.Sandboxes[i].Ready {
+			stop.Sandboxes = append(stop.Sandboxes, in.State.Sandboxes[i].ID)
+		}
+	}
+	return stop
+}
+
+// stopStage lets sidecars end after the containers that they serve, the last one first.
+func stopStage(p *v1.Pod, name string) int {
+	stage := 0
+	for i := len(p.Spec.InitContainers) - 1; i >= 0; i-- {
+		if !IsSidecar(&p.Spec.InitContainers[i]) {
+			continue
+		}
+		stage++
+		if p.Spec.InitContainers[i].Name == name {
+			return stage
+		}
+	}
+	return 0
+}
+
+// replaceSandbox gives the pod a new sandbox, with all of its containers, unless the pod
+// is not to start again.
+func replaceSandbox(in Input, attempt uint32, message string) Actions {
+	p, st := in.Pod, in.State
+	r := &round{in: in}
+
+	stop := stopPod(in, StopSandboxChanged, message)
+	if len(st.Sandboxes) > 0 && !st.Sandboxes[0].Ready {
+		stop.Sandboxes = append(stop.Sandboxes, st.Sandboxes[0].ID)
+	}
+
+	var wanted []int
+	for i := range p.Spec.Containers {
+		if !doneForGood(p, &p.Spec.Containers[i], st.Latest(p.Spec.Containers[i].Name)) {
+			wanted = append(wanted, i)
+		}
+	}
+	// A pod that runs once and has run is not run again because its sandbox died. One that never
+	// got as far as a container is: what failed then was the sandbox itself.
+	ranOnce := p.Spec.RestartPolicy == v1.RestartPolicyNever && attempt != 0 && len(st.Containers) != 0
+	if ranOnce || (len(wanted) == 0 && anyCreated(p, st)) {
+		return stopFor(in, StopCompleted, message)
+	}
+
+	if len(stop.Containers) != 0 || len(stop.Sandboxes) != 0 {
+		r.actions.StopPod = &stop
+	}
+	r.actions.Sandbox = &Sandbox{Attempt: attempt, Message: message}
+	if len(st.Sandboxes) > 0 {
+		r.actions.Sandbox.Replaces = st.Sandboxes[0].ID
+	}
+	if len(p.Spec.InitContainers) > 0 {
+		for i := range st.Containers {
+			if isInit(p, st.Containers[i].Name) {
+				r.actions.Remove = append(r.actions.Remove, st.Containers[i].ID)
+			}
+		}
+		r.start(&p.Spec.InitContainers[0], 0, true)
+	} else {
+		for _, i := range wanted {
+			r.start(&p.Spec.Containers[i], i, false)
+		}
+	}
+	r.removeSuperseded()
+	return r.actions
+}
+
+// doneForGood says whether a container need not be in the next sandbox: it succeeded, and
+// succeeding once is all that it has to do.
+func doneForGood(p *v1.Pod, c *v1.Container, newest *pod.Container) bool {
+	policy := p.Spec.RestartPolicy
+	if c.RestartPolicy != nil {
+		policy = v1.RestartPolicy(*c.RestartPolicy)
+	}
+	return policy == v1.RestartPolicyOnFailure && exited(newest) && newest.ExitCode == 0
+}
+
+// keepRunning keeps a pod in its sandbox as it should be.
+func keepRunning(in Input) Actions {
+	p, st := in.Pod, in.State
+	r := &round{in: in}
+	r.actions.SandboxID = st.Sandboxes[0].ID
+
+	switch r.initContainers() {
+	case initFailed:
+		return stopFor(in, StopInitFailed, "an init container failed and is not to be restarted")
+	case initPending:
+		r.removeSuperseded()
+		return r.actions
+	case initDone:
+	}
+
+	kept := 0
+	for i := range p.Spec.Containers {
+		spec := &p.Spec.Containers[i]
+		newest := st.Latest(spec.Name)
+		if newest != nil && newest.Running() {
+			r.keepOrKill(spec, i, newest)
+			kept++ // also what is to be stopped: whether the pod has ended is seen afterwards
+			continue
+		}
+		if !wantsStart(p, spec, newest) {
+			continue
+		}
+		kept++
+		r.killUnknown(newest, "Container")
+		r.start(spec, i, false)
+	}
+	if kept == 0 {
+		// Sidecars must not keep a pod alive that has done its work.
+		return stopFor(in, StopCompleted, "no container runs or is to be started again")
+	}
+	r.removeSuperseded()
+	return r.actions
+}
+
+// keepOrKill looks for a reason to stop a container that runs.
+func (r *round) keepOrKill(spec *v1.Container, index int, c *pod.Container) {
+	var reason KillReason
+	var message string
+	restart := restartsAfterKill(r.in.Pod, spec)
+	switch {
+	case r.changed(spec, c):
+		message = fmt.Sprintf("Container %s definition changed", spec.Name)
+		restart = true
+	case r.in.Liveness[c.ID] == Failure:
+		reason = KillLivenessProbe
+		message = fmt.Sprintf("Container %s failed liveness probe", spec.Name)
+	case r.in.Startup[c.ID] == Failure:
+		reason = KillStartupProbe
+		message = fmt.Sprintf("Container %s failed startup probe", spec.Name)
+	default:
+		return
+	}
+	if restart {
+		message += ", will be restarted"
+	}
+	kill := newKill(r.in, c, reason, message)
+	kill.Restart = restart
+	r.actions.Kill = append(r.actions.Kill, kill)
+	if restart {
+		r.start(spec, index, false)
+	}
+}
+
+// killUnknown stops a container of which the runtime cannot say whether it runs, so that
+// there are never two of it.
+func (r *round) killUnknown(c *pod.Container, kind string) {
+	if c == nil || c.State != runtimeapi.ContainerState_CONTAINER_UNKNOWN {
+		return
+	}
+	kill := newKill(r.in, c, KillUnknown, kind+` is in "unknown" state, try killing it before restart`)
+	kill.Restart = true
+	r.actions.Kill = append(r.actions.Kill, kill)
+}
+
+// start lets a container start, or wait if its backoff says so.
+func (r *round) start(spec *v1.Container, index int, init bool) {
+	st := r.in.State
+	newest := st.Latest(spec.Name)
+	s := Start{Name: spec.Name, Spec: spec, Index: index, Init: init, RestartCount: r.restartCount(spec.Name, newest)}
+	s.Changed = newest != nil && r.changed(spec, newest)
+	if last := latestExited(st, spec.Name); last != nil {
+		s.Previous = last.Finished
+		until, delay, waits := r.in.Backoff.wait(spec.Name, last.Finished, r.in.Now)
+		if waits && !s.Changed {
+			r.actions.Wait = append(r.actions.Wait, Wait{
+				Name: spec.Name, Until: until, Delay: delay, Message: backoffMessage(r.in.Pod, spec.Name, delay),
+			})
+			r.wakeAt(until)
+			return
+		}
+	}
+	if newest != nil && newest.State == runtimeapi.ContainerState_CONTAINER_CREATED {
+		r.remove(newest.ID)
+	}
+	r.actions.Start = append(r.actions.Start, s)
+}
+
+func (r *round) changed(spec *v1.Container, c *pod.Container) bool {
+	return r.in.Hash != nil && r.in.Hash(spec) != c.Hash
+}
+
+// restartCount of the next incarnation: one more than the newest has, and never less than
+// the API was told already.
+func (r *round) restartCount(name string, newest *pod.Container) int32 {
+	var next int32
+	if newest != nil {
+		next = newest.RestartCount + 1
+	}
+	for _, list := range [][]v1.ContainerStatus{r.in.Pod.Status.ContainerStatuses, r.in.Pod.Status.InitContainerStatuses} {
+		for i := range list {
+			if list[i].Name != name {
+				continue
+			}
+			told := list[i].RestartCount
+			if newest == nil && list[i].ContainerID != "" {
+				told++ // the runtime has forgotten an incarnation that the API knows
+			}
+			next = max(next, told)
+		}
+	}
+	return next
+}
+
+func (r *round) wakeAt(t time.Time) {
+	if r.actions.Wake.IsZero() || t.Before(r.actions.Wake) {
+		r.actions.Wake = t
+	}
+}
+
+func (r *round) remove(id string) {
+	if !slices.Contains(r.actions.Remove, id) {
+		r.actions.Remove = append(r.actions.Remove, id)
+	}
+}
+
+// removeSuperseded leaves the newest dead incarnation of each container, for its last
+// state and its log, and gives up the older ones.
+func (r *round) removeSuperseded() {
+	newestDead := map[string]bool{}
+	for i := range r.in.State.Containers {
+		c := &r.in.State.Containers[i]
+		switch {
+		case mayRun(c) || slices.Contains(r.actions.Remove, c.ID):
+		case !newestDead[c.Name]:
+			newestDead[c.Name] = true
+		default:
+			r.actions.Remove = append(r.actions.Remove, c.ID)
+		}
+	}
+}
+
+func latestExited(st *pod.State, name string) *pod.Container {
+	for i := range st.Containers {
+		if st.Containers[i].Name == name && exited(&st.Containers[i]) {
+			return &st.Containers[i]
+		}
+	}
+	return nil
+}
+
+func anyCreated(p *v1.Pod, st *pod.State) bool {
+	return slices.ContainsFunc(p.Spec.Containers, func(c v1.Container) bool {
+		newest := st.Latest(c.Name)
+		return newest != nil && newest.State != runtimeapi.ContainerState_CONTAINER_UNKNOWN
+	})
+}
+
+func isInit(p *v1.Pod, name string) bool {
+	return slices.ContainsFunc(p.Spec.InitContainers, func(c v1.Container) bool { return c.Name == name })
+}

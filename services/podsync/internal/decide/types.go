@@ -1,0 +1,159 @@
+package decide
+
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+)
+
+// Result is what a probe said of a container last.
+type Result int8
+
+const (
+	// Unknown is the result of a probe that has not run yet: it changes nothing.
+	Unknown Result = iota
+	// Success is reached when the probe succeeded as often as its threshold asks.
+	Success
+	// Failure is reached when the probe failed as often as its threshold asks.
+	Failure
+)
+
+// Input is all that a decision rests on.
+type Input struct {
+	// Pod as admitted. With a deletion timestamp or a terminal phase it only ever stops.
+	Pod *v1.Pod
+	// State is what the runtime has of the pod; nil if that is not known, which gives no actions.
+	State *pod.State
+	Now   time.Time
+	// Terminating says that the pod ends: evicted, past its deadline, deleted from its source.
+	Terminating bool
+	// GraceOverride is the grace period in seconds that an eviction or a shutdown sets; nil leaves the pod's own.
+	GraceOverride *int64
+	// Backoff of the pod's containers, only read; nil lets every container start at once.
+	Backoff *Backoff
+	// Liveness and Startup hold probe results by container id; an id that is not in them is Unknown.
+	Liveness, Startup map[string]Result
+	// Hash of a container's definition, to be compared with the annotation on the running
+	// one; nil takes every definition as unchanged.
+	Hash func(*v1.Container) uint64
+}
+
+// Actions are to be carried out in the order of the fields. The first that fails ends
+// the round: the state is read and decided upon again.
+type Actions struct {
+	// StopPod, if set, stops containers and sandboxes before anything else.
+	StopPod *StopPod
+	// Kill names single containers to stop; empty when StopPod is set.
+	Kill []Kill
+	// Remove names dead containers that nothing needs any more: init containers of a sandbox that
+	// is replaced, containers that were created but never started, and all but the newest dead
+	// incarnation of each container.
+	Remove []string
+	// Sandbox is to be created; nil if the one named by SandboxID is to be used.
+	Sandbox *Sandbox
+	// SandboxID is the ready sandbox that the containers of Start belong to.
+	SandboxID string
+	// Start names containers in the order of their start. One that is in Kill as well starts
+	// after it was stopped.
+	Start []Start
+	// Wait names containers that the crash loop's backoff holds back.
+	Wait []Wait
+	// Wake is when time alone may change the decision; zero if it will not.
+	Wake time.Time
+	// Finished says that nothing of the pod runs, no sandbox is ready, and nothing will be started again.
+	Finished bool
+}
+
+// StopReason says why a whole pod is stopped.
+type StopReason string
+
+const (
+	// StopTerminating is for a pod that ends because somebody said so.
+	StopTerminating StopReason = "Terminating"
+	// StopSandboxChanged is for a pod whose sandbox is gone or has to be another.
+	StopSandboxChanged StopReason = "SandboxChanged"
+	// StopCompleted is for a pod of which no container runs or will run again.
+	StopCompleted StopReason = "Completed"
+	// StopInitFailed is for a pod whose init container failed for good.
+	StopInitFailed StopReason = "InitContainerFailed"
+)
+
+// StopPod is to stop the containers first, stage by stage, and then the sandboxes.
+type StopPod struct {
+	Reason StopReason
+	// Message for the log.
+	Message string
+	// Containers that run or may run, by ascending Stage.
+	Containers []Kill
+	// Sandboxes to stop: all that are ready, and the one that is to be replaced even if it is not,
+	// since its network may still be there.
+	Sandboxes []string
+}
+
+// KillReason names the probe or state that ends a container; empty when a changed
+// definition or the pod's end does.
+type KillReason string
+
+const (
+	// KillLivenessProbe is for a container whose liveness probe failed.
+	KillLivenessProbe KillReason = "LivenessProbe"
+	// KillStartupProbe is for a container whose startup probe failed.
+	KillStartupProbe KillReason = "StartupProbe"
+	// KillUnknown is for a container of which the runtime cannot say whether it runs.
+	KillUnknown KillReason = "Unknown"
+)
+
+// Kill is a container to stop.
+type Kill struct {
+	ID, Name string
+	// Spec of the container; nil when the pod no longer has one of this name.
+	Spec   *v1.Container
+	Reason KillReason
+	// Message of the Killing event.
+	Message string
+	// Grace between SIGTERM and SIGKILL, preStop hook included: never under 2 s.
+	Grace time.Duration
+	// PreStop says that the container has a preStop hook and the grace period leaves time for it.
+	PreStop bool
+	// Restart says that the container is to run again afterwards.
+	Restart bool
+	// Stage orders the stops of a pod with sidecars: containers of one stage stop together, the next
+	// stage after them; the grace period is one for all stages. Always 0 outside of StopPod.
+	Stage int
+}
+
+// Sandbox is a sandbox to create.
+type Sandbox struct {
+	Attempt uint32
+	// Message says what was wrong with the present one, in the words of the PodReadyToStartContainers condition.
+	Message string
+	// Replaces is the id of the sandbox that was to be used until now; empty if there was none.
+	Replaces string
+}
+
+// Start is a container to create and start.
+type Start struct {
+	Name string
+	Spec *v1.Container
+	// Index into the pod's init containers if Init is set, else into its containers.
+	Index int
+	Init  bool
+	// RestartCount of the new incarnation, for its annotation and log file. It is 0 when neither the
+	// runtime nor the API knows of an earlier one; the pod's log folder may then know more.
+	RestartCount int32
+	// Previous is when the incarnation that this one follows ended; zero if there is none.
+	Previous time.Time
+	// Changed says that the definition is not the one of the incarnation before: its backoff starts anew.
+	Changed bool
+}
+
+// Wait is a container that is held back.
+type Wait struct {
+	Name  string
+	Until time.Time
+	Delay time.Duration
+	// Message of the container's waiting state; its reason is CrashLoopBackOff.
+	Message string
+}
