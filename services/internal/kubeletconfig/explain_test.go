@@ -1,0 +1,36 @@
+package kubeletconfig
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/spf13/pflag"
+)
+
+func TestExplain(t *testing.T) {
+	for arg, want := range map[string]string{
+		"--maxpods=3":                     "--maxpods: the flag is unknown: write --max-pods if that was meant, otherwise remove it",
+		"--zzzzzzzzzzzzzz":                "--zzzzzzzzzzzzzz: the flag is unknown: remove it",
+		"--max-pods=abc":                  "--max-pods=abc: the value does not fit: write a whole number",
+		"--sync-frequency=5":              "--sync-frequency=5: the value does not fit: write a duration, such as 10s or 2h45m",
+		"--feature-gates=A":               "--feature-gates=A: the value does not fit: write key=value, joined by commas",
+		"--address=here":                  `--address=here: "here" is not an IP address, such as 10.0.0.1 or ::1: see --help`,
+		"--node-ip":                       "--node-ip: the value is missing: write --node-ip=STRING",
+		"--manifest-url-header=s3cr3t":    "--manifest-url-header=<masked>: the value does not fit: write name:value",
+		"--register-with-taints=a=b:Ever": `--register-with-taints=a=b:Ever: taint "a=b:Ever": effect "Ever" is none of NoSchedule, PreferNoSchedule, NoExecute: see --help`,
+	} {
+		fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
+		NewFlags().AddTo(fs)
+		err := fs.Parse([]string{arg})
+		if err == nil {
+			t.Errorf("%s: accepted", arg)
+			continue
+		}
+		if got := Explain(fs, err).Error(); got != want {
+			t.Errorf("%s:\n got %s\nwant %s", arg, got, want)
+		}
+	}
+	if err := Explain(nil, pflag.ErrHelp); !errors.Is(err, pflag.ErrHelp) {
+		t.Errorf("--help: %v", err)
+	}
+}
