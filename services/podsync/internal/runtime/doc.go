@@ -1,0 +1,19 @@
+// Package runtime is podsync's way to the container runtime.
+//
+// Its job: read what the runtime has of a pod, and run, start, stop and remove
+// sandboxes and containers.
+//
+// Inputs: a CRI v1 endpoint (containerd, CRI-O), by Dial. Outputs: pod.State values,
+// and the effects on the runtime.
+//
+// What it guarantees:
+//   - a read reflects the runtime at a moment after it was asked for. Only what can
+//     not change any more is remembered: the end of an exited container, the network of
+//     a sandbox;
+//   - every call has a deadline; none waits for a runtime that is not there: it fails
+//     at once, and the connection is tried again twice a second;
+//   - at most Limits.Calls of the calls that make a runtime work hard run at a time,
+//     first come, first served; one that takes longer than Limits.Patience no longer
+//     counts, and urgent pods have places of their own (see Limiter);
+//   - stopping or removing what is gone is a success.
+package runtime

@@ -1,0 +1,178 @@
+package runtime
+
+import (
+	"container/list"
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Limits bound the calls that make a runtime work hard: RunPodSandbox, CreateContainer,
+// StartContainer, RemoveContainer and RemovePodSandbox.
+type Limits struct {
+	// Calls that may run at a time. 0 is 4, near where runtimes stop getting faster.
+	Calls int
+	// Reserve is how many more may run for urgent pods (host network, critical), so that
+	// the pod that repairs the network is never behind those that wait for it. 0 is 1.
+	Reserve int
+	// Patience after which a call that still runs gives its place to the next. 0 is 5 s.
+	Patience time.Duration
+}
+
+func (l Limits) withDefaults() (Limits, error) {
+	if l.Calls < 0 || l.Reserve < 0 || l.Patience < 0 {
+		return l, fmt.Errorf("limits %+v: no value may be negative; 0 is the default", l)
+	}
+	if l.Calls == 0 {
+		l.Calls = 4
+	}
+	if l.Reserve == 0 {
+		l.Reserve = 1
+	}
+	if l.Patience == 0 {
+		l.Patience = 5 * time.Second
+	}
+	return l, nil
+}
+
+// Limiter gives out places for calls: in the order of asking, urgent ones first. A call
+// that holds its place longer than Limits.Patience loses it without being disturbed, so
+// that calls which hang, a CNI plugin's for one, never stop the others for longer.
+type Limiter struct {
+	limits Limits
+
+	mu sync.Mutex
+	// normal and reserved count the places in use of either kind.
+	normal, reserved int
+	// Waiters are channels that are closed when their place is given.
+	urgent, usual list.List
+
+	inFlight, waiting prometheus.Gauge
+	givenBack         prometheus.Counter
+	waited            prometheus.Histogram
+}
+
+// NewLimiter checks the limits and registers its metrics, unless reg is nil.
+func NewLimiter(limits Limits, reg prometheus.Registerer) (*Limiter, error) {
+	limits, err := limits.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	l := &Limiter{
+		limits: limits,
+		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "microlet_runtime_calls_in_flight", Help: "Bounded runtime calls that run now, those that lost their place included.",
+		}),
+		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "microlet_runtime_calls_waiting", Help: "Bounded runtime calls that wait for a place.",
+		}),
+		givenBack: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "microlet_runtime_places_given_back_total", Help: "Runtime calls that took so long that they lost their place.",
+		}),
+		waited: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "microlet_runtime_place_wait_seconds", Help: "How long a bounded runtime call waited for its place.",
+			Buckets: prometheus.ExponentialBuckets(.001, 4, 8),
+		}),
+	}
+	return l, register(reg, l.inFlight, l.waiting, l.givenBack, l.waited)
+}
+
+// place is what a call holds: waiting, then one of the two kinds, then nothing.
+type place struct {
+	given    chan struct{}
+	reserved bool
+	free     bool
+}
+
+// Acquire waits for a place, or for the end of ctx. done must be called when the call
+// ends; more than once is harmless.
+func (l *Limiter) Acquire(ctx context.Context, urgent bool) (done func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	begun := time.Now()
+	p := &place{given: make(chan struct{})}
+	queue := &l.usual
+	if urgent {
+		queue = &l.urgent
+	}
+	l.mu.Lock()
+	entry := queue.PushBack(p)
+	l.serve()
+	l.mu.Unlock()
+
+	l.waiting.Inc()
+	select {
+	case <-p.given:
+	case <-ctx.Done():
+	}
+	l.waiting.Dec()
+	if err := ctx.Err(); err != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		select {
+		case <-p.given: // given and cancelled at the same moment
+			l.giveBack(p)
+		default:
+			queue.Remove(entry)
+		}
+		return nil, err
+	}
+	l.waited.Observe(time.Since(begun).Seconds())
+
+	l.inFlight.Inc()
+	patience := time.AfterFunc(l.limits.Patience, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.giveBack(p) {
+			l.givenBack.Inc()
+		}
+	})
+	return sync.OnceFunc(func() {
+		patience.Stop()
+		l.inFlight.Dec()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.giveBack(p)
+	}), nil
+}
+
+// serve gives free places to those who wait. The caller holds mu.
+func (l *Limiter) serve() {
+	for {
+		var p *place
+		switch {
+		case l.urgent.Len() > 0 && l.normal < l.limits.Calls:
+			p = l.urgent.Remove(l.urgent.Front()).(*place)
+			l.normal++
+		case l.urgent.Len() > 0 && l.reserved < l.limits.Reserve:
+			p = l.urgent.Remove(l.urgent.Front()).(*place)
+			p.reserved = true
+			l.reserved++
+		case l.usual.Len() > 0 && l.normal < l.limits.Calls:
+			p = l.usual.Remove(l.usual.Front()).(*place)
+			l.normal++
+		default:
+			return
+		}
+		close(p.given)
+	}
+}
+
+// giveBack frees the place of a call, once, and says whether it did. The caller holds mu.
+func (l *Limiter) giveBack(p *place) bool {
+	if p.free {
+		return false
+	}
+	p.free = true
+	if p.reserved {
+		l.reserved--
+	} else {
+		l.normal--
+	}
+	l.serve()
+	return true
+}

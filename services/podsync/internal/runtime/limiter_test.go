@@ -1,0 +1,138 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+func newTestLimiter(t *testing.T, limits Limits) *Limiter {
+	t.Helper()
+	l, err := NewLimiter(limits, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// load runs calls against a limiter and tells in which order they began.
+type load struct {
+	l     *Limiter
+	mu    sync.Mutex
+	begun []string
+	wg    sync.WaitGroup
+}
+
+func (w *load) call(ctx context.Context, name string, urgent bool, takes time.Duration) {
+	w.wg.Add(1)
+	go func() {
+		defer w.wg.Done()
+		done, err := w.l.Acquire(ctx, urgent)
+		if err != nil {
+			return
+		}
+		defer done()
+		w.mu.Lock()
+		w.begun = append(w.begun, name)
+		w.mu.Unlock()
+		time.Sleep(takes)
+	}()
+	synctest.Wait() // so that the order of asking is the order of these calls
+}
+
+func (w *load) expect(t *testing.T, want ...string) {
+	t.Helper()
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !slices.Equal(w.begun, want) {
+		t.Fatalf("begun %v, want %v", w.begun, want)
+	}
+}
+
+func TestLimiterIsFirstComeFirstServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &load{l: newTestLimiter(t, Limits{Calls: 2})}
+		for _, name := range []string{"a", "b", "c", "d", "e"} {
+			w.call(t.Context(), name, false, time.Second)
+		}
+		w.expect(t, "a", "b")
+		if n := testutil.ToFloat64(w.l.waiting); n != 3 {
+			t.Fatalf("%v wait, want 3", n)
+		}
+		time.Sleep(time.Second)
+		w.expect(t, "a", "b", "c", "d")
+		time.Sleep(time.Second)
+		w.expect(t, "a", "b", "c", "d", "e")
+		w.wg.Wait()
+		if n := testutil.ToFloat64(w.l.inFlight); n != 0 {
+			t.Fatalf("%v in flight at the end", n)
+		}
+	})
+}
+
+func TestLimiterHungCallsGiveTheirPlacesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &load{l: newTestLimiter(t, Limits{Calls: 2})}
+		w.call(t.Context(), "hung1", false, time.Hour)
+		w.call(t.Context(), "hung2", false, time.Hour)
+		w.call(t.Context(), "next", false, time.Second)
+		time.Sleep(4900 * time.Millisecond)
+		w.expect(t, "hung1", "hung2")
+		time.Sleep(200 * time.Millisecond)
+		w.expect(t, "hung1", "hung2", "next")
+		w.wg.Wait()
+		if n := testutil.ToFloat64(w.l.givenBack); n != 2 {
+			t.Fatalf("%v places given back, want 2", n)
+		}
+		// A place is freed once only, though its holder ended much later.
+		if w.l.normal != 0 || w.l.reserved != 0 {
+			t.Fatalf("%d and %d places in use at the end", w.l.normal, w.l.reserved)
+		}
+	})
+}
+
+func TestLimiterUrgentHaveAReserve(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &load{l: newTestLimiter(t, Limits{Calls: 1, Reserve: 1})}
+		w.call(t.Context(), "a", false, 3*time.Second)
+		w.call(t.Context(), "b", false, time.Second)
+		w.call(t.Context(), "cni", true, 2*time.Second)
+		w.expect(t, "a", "cni")
+		w.call(t.Context(), "proxy", true, time.Second)
+		w.expect(t, "a", "cni")
+		time.Sleep(2 * time.Second)
+		w.expect(t, "a", "cni", "proxy")
+		w.wg.Wait()
+		w.expect(t, "a", "cni", "proxy", "b")
+	})
+}
+
+func TestLimiterObeysContexts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &load{l: newTestLimiter(t, Limits{Calls: 1})}
+		w.call(t.Context(), "a", false, 2*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		begun := time.Now()
+		if _, err := w.l.Acquire(ctx, false); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Second {
+			t.Fatalf("after %v: %v", time.Since(begun), err)
+		}
+		w.call(t.Context(), "b", false, time.Second)
+		time.Sleep(time.Second)
+		w.expect(t, "a", "b")
+		w.wg.Wait()
+	})
+}
+
+func TestLimiterRefusesNegativeLimits(t *testing.T) {
+	if _, err := NewLimiter(Limits{Calls: -1}, nil); err == nil {
+		t.Fatal("a negative bound was taken")
+	}
+}

@@ -1,0 +1,305 @@
+package runtime
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	kubelettypes "k8s.io/kubelet/pkg/types"
+
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+)
+
+// The kubelet's annotations on a container that a State tells of.
+const (
+	annotationHash          = "io.kubernetes.container.hash"
+	annotationRestartCount  = "io.kubernetes.container.restartCount"
+	annotationMessagePath   = "io.kubernetes.container.terminationMessagePath"
+	annotationMessagePolicy = "io.kubernetes.container.terminationMessagePolicy"
+)
+
+// known remembers what cannot change any more, by pod and by id.
+type known struct {
+	mu   sync.Mutex
+	pods map[types.UID]*podFacts
+}
+
+type podFacts struct {
+	sandboxes map[string]pod.Sandbox
+	exited    map[string]pod.Container
+}
+
+// of returns a copy of the facts of one pod.
+func (k *known) of(uid types.UID) podFacts {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if f := k.pods[uid]; f != nil {
+		return *f
+	}
+	return podFacts{}
+}
+
+// learn replaces the facts of a pod by what its newest state tells.
+func (k *known) learn(s *pod.State, final map[string]bool) {
+	f := &podFacts{sandboxes: map[string]pod.Sandbox{}, exited: map[string]pod.Container{}}
+	for _, sb := range s.Sandboxes {
+		f.sandboxes[sb.ID] = sb
+	}
+	for _, c := range s.Containers {
+		if final[c.ID] {
+			f.exited[c.ID] = c
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(s.Sandboxes)+len(s.Containers) == 0 {
+		delete(k.pods, s.UID)
+		return
+	}
+	if k.pods == nil {
+		k.pods = map[types.UID]*podFacts{}
+	}
+	k.pods[s.UID] = f
+}
+
+// keep forgets every pod that is not in states.
+func (k *known) keep(states map[types.UID]*pod.State) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for uid := range k.pods {
+		if states[uid] == nil {
+			delete(k.pods, uid)
+		}
+	}
+}
+
+// State reads what the runtime has of one pod. A pod of which it has nothing is a State
+// with nothing in it, not an error.
+func (r *Runtime) State(ctx context.Context, uid types.UID) (*pod.State, error) {
+	selector := map[string]string{kubelettypes.KubernetesPodUIDLabel: string(uid)}
+	states, err := r.read(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: selector}, &runtimeapi.ContainerFilter{LabelSelector: selector})
+	if err != nil {
+		return nil, fmt.Errorf("read the state of pod %s: %w", uid, err)
+	}
+	if s := states[uid]; s != nil {
+		return s, nil
+	}
+	s := &pod.State{UID: uid, Read: time.Now()}
+	r.known.learn(s, nil)
+	return s, nil
+}
+
+// States reads what the runtime has of every pod: whatever carries the kubelet's label
+// with a pod's UID. Other sandboxes, such as those made by crictl, are none of ours.
+func (r *Runtime) States(ctx context.Context) (map[types.UID]*pod.State, error) {
+	states, err := r.read(ctx, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("read the state of all pods: %w", err)
+	}
+	r.known.keep(states)
+	return states, nil
+}
+
+func (r *Runtime) read(ctx context.Context, sf *runtimeapi.PodSandboxFilter, cf *runtimeapi.ContainerFilter) (map[types.UID]*pod.State, error) {
+	begun := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
+	defer cancel()
+	var sandboxes []*runtimeapi.PodSandbox
+	var containers []*runtimeapi.Container
+	lists, listCtx := errgroup.WithContext(ctx)
+	lists.Go(func() error {
+		resp, err := r.cri.ListPodSandbox(listCtx, &runtimeapi.ListPodSandboxRequest{Filter: sf})
+		sandboxes = resp.GetItems()
+		return err
+	})
+	lists.Go(func() error {
+		resp, err := r.cri.ListContainers(listCtx, &runtimeapi.ListContainersRequest{Filter: cf})
+		containers = resp.GetContainers()
+		return err
+	})
+	if err := lists.Wait(); err != nil {
+		return nil, err
+	}
+
+	// Each status call fills its own slot; a slot stays nil when the thing was gone.
+	fullSandboxes := make([]*pod.Sandbox, len(sandboxes))
+	fullContainers := make([]*pod.Container, len(containers))
+	final := make([]bool, len(containers))
+	calls, callCtx := errgroup.WithContext(ctx)
+	calls.SetLimit(r.opts.ReadConcurrency)
+	for i, sb := range sandboxes {
+		uid := uidOf(sb.GetLabels())
+		if uid == "" {
+			continue
+		}
+		if fact, ok := r.known.of(uid).sandboxes[sb.GetId()]; ok && fact.Ready == isReady(sb.GetState()) {
+			fullSandboxes[i] = &fact
+			continue
+		}
+		calls.Go(func() (err error) {
+			fullSandboxes[i], err = r.sandboxStatus(callCtx, sb.GetId())
+			return err
+		})
+	}
+	for i, c := range containers {
+		uid := uidOf(c.GetLabels())
+		if uid == "" {
+			continue
+		}
+		if fact, ok := r.known.of(uid).exited[c.GetId()]; ok {
+			fullContainers[i], final[i] = &fact, true
+			continue
+		}
+		calls.Go(func() (err error) {
+			fullContainers[i], final[i], err = r.containerStatus(callCtx, c.GetId(), c.GetPodSandboxId())
+			return err
+		})
+	}
+	if err := calls.Wait(); err != nil {
+		return nil, err
+	}
+	return r.assemble(begun, sandboxes, fullSandboxes, containers, fullContainers, final), nil
+}
+
+func (r *Runtime) assemble(begun time.Time, sandboxes []*runtimeapi.PodSandbox, fullSandboxes []*pod.Sandbox, containers []*runtimeapi.Container, fullContainers []*pod.Container, final []bool) map[types.UID]*pod.State {
+	states := map[types.UID]*pod.State{}
+	finals := map[string]bool{}
+	of := func(labels map[string]string) *pod.State {
+		uid := uidOf(labels)
+		s := states[uid]
+		if s == nil {
+			s = &pod.State{
+				UID: uid, Name: labels[kubelettypes.KubernetesPodNameLabel],
+				Namespace: labels[kubelettypes.KubernetesPodNamespaceLabel], Read: begun,
+			}
+			states[uid] = s
+		}
+		return s
+	}
+	for i, sb := range fullSandboxes {
+		if sb != nil {
+			s := of(sandboxes[i].GetLabels())
+			s.Sandboxes = append(s.Sandboxes, *sb)
+		}
+	}
+	for i, c := range fullContainers {
+		if c != nil {
+			s := of(containers[i].GetLabels())
+			s.Containers = append(s.Containers, *c)
+			finals[c.ID] = final[i]
+		}
+	}
+	for _, s := range states {
+		slices.SortFunc(s.Sandboxes, func(a, b pod.Sandbox) int {
+			return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.Attempt, a.Attempt), cmp.Compare(a.ID, b.ID))
+		})
+		slices.SortFunc(s.Containers, func(a, b pod.Container) int {
+			return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.RestartCount, a.RestartCount), cmp.Compare(a.ID, b.ID))
+		})
+		r.known.learn(s, finals)
+	}
+	return states
+}
+
+func uidOf(labels map[string]string) types.UID {
+	return types.UID(labels[kubelettypes.KubernetesPodUIDLabel])
+}
+
+func isReady(s runtimeapi.PodSandboxState) bool {
+	return s == runtimeapi.PodSandboxState_SANDBOX_READY
+}
+
+// sandboxStatus returns nil for a sandbox that was removed since it was listed.
+func (r *Runtime) sandboxStatus(ctx context.Context, id string) (*pod.Sandbox, error) {
+	resp, err := r.cri.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
+	if IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("status of sandbox %s: %w", id, err)
+	}
+	st := resp.GetStatus()
+	if st.GetId() == "" || st.GetMetadata() == nil || st.GetCreatedAt() == 0 {
+		return nil, fmt.Errorf("status of sandbox %s: the runtime's answer lacks the id, the metadata or the time of creation", id)
+	}
+	sb := &pod.Sandbox{
+		ID: st.Id, Ready: isReady(st.State), Created: time.Unix(0, st.CreatedAt), Attempt: st.Metadata.GetAttempt(),
+		HostNetwork: st.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE,
+		Labels:      st.Labels, Annotations: st.Annotations, Handler: st.RuntimeHandler,
+	}
+	if ip := st.GetNetwork().GetIp(); ip != "" && !sb.HostNetwork {
+		sb.IPs = append(sb.IPs, ip)
+		for _, more := range st.GetNetwork().GetAdditionalIps() {
+			sb.IPs = append(sb.IPs, more.GetIp())
+		}
+	}
+	return sb, nil
+}
+
+// containerStatus returns nil for a container that was removed since it was listed.
+// final says that what it returns cannot change any more.
+func (r *Runtime) containerStatus(ctx context.Context, id, sandboxID string) (c *pod.Container, final bool, err error) {
+	resp, err := r.cri.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
+	if IsNotFound(err) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("status of container %s: %w", id, err)
+	}
+	st := resp.GetStatus()
+	if st.GetId() == "" || st.GetMetadata() == nil || st.GetCreatedAt() == 0 {
+		return nil, false, fmt.Errorf("status of container %s: the runtime's answer lacks the id, the metadata or the time of creation", id)
+	}
+	c = &pod.Container{
+		ID: st.Id, Name: cmp.Or(st.Labels[kubelettypes.KubernetesContainerNameLabel], st.Metadata.GetName()), SandboxID: sandboxID,
+		State: st.State, Created: time.Unix(0, st.CreatedAt), StopSignal: st.StopSignal,
+		Image: st.GetImage().GetImage(), ImageRef: st.ImageRef, ImageID: cmp.Or(st.ImageId, st.ImageRef),
+		Annotations: st.Annotations, LogPath: st.LogPath, Resources: st.Resources, User: st.User, Mounts: st.Mounts,
+	}
+	r.annotate(c)
+	if st.State != runtimeapi.ContainerState_CONTAINER_CREATED {
+		// A container that failed to start has the start time 0; the kubelet shows that
+		// as 1970, and so do we.
+		c.Started = time.Unix(0, st.StartedAt)
+	}
+	if st.State == runtimeapi.ContainerState_CONTAINER_EXITED {
+		c.Finished, c.ExitCode, c.Reason, c.Message = time.Unix(0, st.FinishedAt), st.ExitCode, st.Reason, st.Message
+		message, read := terminationMessage(ctx, c)
+		switch {
+		case message == "":
+		case c.Message == "":
+			c.Message = message
+		default:
+			c.Message += ": " + message
+		}
+		return c, read, nil
+	}
+	return c, false, nil
+}
+
+// annotate reads the kubelet's figures from the annotations. One that is missing or
+// broken reads as 0: a container that was not made by a kubelet has a hash that no spec has.
+func (r *Runtime) annotate(c *pod.Container) {
+	if text, ok := c.Annotations[annotationHash]; ok {
+		hash, err := strconv.ParseUint(text, 16, 64)
+		if err != nil {
+			r.opts.Log.Warn("container has a broken hash annotation", "container", c.ID, "value", text)
+		}
+		c.Hash = hash
+	}
+	if text, ok := c.Annotations[annotationRestartCount]; ok {
+		count, err := strconv.ParseInt(text, 10, 32)
+		if err != nil {
+			r.opts.Log.Warn("container has a broken restart count annotation", "container", c.ID, "value", text)
+		}
+		c.RestartCount = int32(count)
+	}
+}

@@ -1,0 +1,283 @@
+package runtime
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	kubelettypes "k8s.io/kubelet/pkg/types"
+
+	"github.com/microlet/microlet/services/internal/fake"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+)
+
+const testImage = "registry.example/app:1"
+
+// bench is a Runtime on a fake one.
+type bench struct {
+	*testing.T
+	fake *fake.Runtime
+	rt   *Runtime
+}
+
+func newBench(t *testing.T, opts Options) *bench {
+	t.Helper()
+	f := fake.NewRuntime(nil)
+	f.AddImage(testImage)
+	rt, err := New(f.Conn(), f.Conn(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &bench{T: t, fake: f, rt: rt}
+}
+
+func labels(uid, container string) map[string]string {
+	l := map[string]string{
+		kubelettypes.KubernetesPodUIDLabel: uid, kubelettypes.KubernetesPodNameLabel: "pod-" + uid,
+		kubelettypes.KubernetesPodNamespaceLabel: "default",
+	}
+	if container != "" {
+		l[kubelettypes.KubernetesContainerNameLabel] = container
+	}
+	return l
+}
+
+func (b *bench) sandboxConfig(uid string, attempt uint32) *runtimeapi.PodSandboxConfig {
+	return &runtimeapi.PodSandboxConfig{
+		Metadata:     &runtimeapi.PodSandboxMetadata{Name: "pod-" + uid, Namespace: "default", Uid: uid, Attempt: attempt},
+		Labels:       labels(uid, ""),
+		LogDirectory: "/",
+	}
+}
+
+func (b *bench) sandbox(uid string, attempt uint32) string {
+	b.Helper()
+	id, err := b.rt.RunSandbox(b.Context(), b.sandboxConfig(uid, attempt), "", false)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return id
+}
+
+func (b *bench) container(uid, sandboxID, name string, attempt uint32, more func(*runtimeapi.ContainerConfig)) string {
+	b.Helper()
+	cfg := &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: name, Attempt: attempt}, Image: &runtimeapi.ImageSpec{Image: testImage},
+		Labels: labels(uid, name), Annotations: map[string]string{annotationHash: "cafe", annotationRestartCount: "3"},
+	}
+	if more != nil {
+		more(cfg)
+	}
+	id, err := b.rt.StartContainer(b.Context(), sandboxID, cfg, b.sandboxConfig(uid, 0), false)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return id
+}
+
+func (b *bench) state(uid string) *pod.State {
+	b.Helper()
+	s, err := b.rt.State(b.Context(), types.UID(uid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return s
+}
+
+func TestStateIsNewestFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{})
+		old := b.sandbox("u1", 0)
+		time.Sleep(time.Second)
+		if err := b.fake.StopSandbox(old); err != nil {
+			t.Fatal(err)
+		}
+		current := b.sandbox("u1", 1)
+		first := b.container("u1", current, "app", 0, nil)
+		time.Sleep(time.Second)
+		if err := b.fake.ExitContainer(first, 9); err != nil {
+			t.Fatal(err)
+		}
+		second := b.container("u1", current, "app", 1, nil)
+		b.container("u2", b.sandbox("u2", 0), "other", 0, nil)
+
+		s := b.state("u1")
+		if len(s.Sandboxes) != 2 || s.Sandboxes[0].ID != current || !s.Sandboxes[0].Ready || s.Sandboxes[1].Ready || s.Sandboxes[0].Attempt != 1 {
+			t.Fatalf("sandboxes: %+v", s.Sandboxes)
+		}
+		if len(s.Sandboxes[0].IPs) != 1 || len(s.Sandboxes[1].IPs) != 0 {
+			t.Fatalf("addresses: %v and %v", s.Sandboxes[0].IPs, s.Sandboxes[1].IPs)
+		}
+		if len(s.Containers) != 2 || s.Latest("app").ID != second || !s.Latest("app").Running() {
+			t.Fatalf("containers: %+v", s.Containers)
+		}
+		ended := s.Containers[1]
+		if ended.ID != first || ended.ExitCode != 9 || ended.Reason != "Error" || ended.Finished.Sub(ended.Started) != time.Second {
+			t.Fatalf("the ended one: %+v", ended)
+		}
+		if ended.Hash != 0xcafe || ended.RestartCount != 3 || ended.SandboxID != current || ended.Image != testImage {
+			t.Fatalf("the ended one: %+v", ended)
+		}
+		if s.Name != "pod-u1" || s.Namespace != "default" {
+			t.Fatalf("the pod is %s/%s", s.Namespace, s.Name)
+		}
+	})
+}
+
+func TestStateOfNothing(t *testing.T) {
+	b := newBench(t, Options{})
+	if s := b.state("nobody"); len(s.Sandboxes)+len(s.Containers) != 0 || s.UID != "nobody" || s.Read.IsZero() {
+		t.Fatalf("got %+v", s)
+	}
+}
+
+func TestStateTolerantOfWhatVanishes(t *testing.T) {
+	b := newBench(t, Options{})
+	b.container("u1", b.sandbox("u1", 0), "app", 0, nil)
+	b.fake.Fail("ContainerStatus", status.Error(codes.NotFound, "gone"))
+	if s := b.state("u1"); len(s.Sandboxes) != 1 || len(s.Containers) != 0 {
+		t.Fatalf("got %+v", s)
+	}
+	b.fake.Fail("ContainerStatus", status.Error(codes.Unavailable, "restarting"))
+	if _, err := b.rt.State(t.Context(), "u1"); !IsUnavailable(err) {
+		t.Fatalf("got %v, want Unavailable", err)
+	}
+}
+
+func TestWhatIsFinalIsReadOnce(t *testing.T) {
+	b := newBench(t, Options{})
+	sb := b.sandbox("u1", 0)
+	dead := b.container("u1", sb, "dead", 0, nil)
+	b.container("u1", sb, "alive", 0, nil)
+	if err := b.fake.ExitContainer(dead, 1); err != nil {
+		t.Fatal(err)
+	}
+	before := b.state("u1")
+	b.fake.ForgetCalls()
+	after := b.state("u1")
+	if n := len(b.fake.Calls("ContainerStatus")); n != 1 {
+		t.Errorf("%d container statuses, want that of the running one", n)
+	}
+	if n := len(b.fake.Calls("PodSandboxStatus")); n != 0 {
+		t.Errorf("%d sandbox statuses of what is known", n)
+	}
+	if !slices.Equal(before.Sandboxes[0].IPs, after.Sandboxes[0].IPs) || after.Latest("dead").ExitCode != 1 {
+		t.Errorf("got %+v", after)
+	}
+	// A sandbox that stops is a change, and is read again.
+	if err := b.fake.StopSandbox(sb); err != nil {
+		t.Fatal(err)
+	}
+	if s := b.state("u1"); s.Sandboxes[0].Ready || s.AnyRunning() {
+		t.Errorf("got %+v", s)
+	}
+	// What is gone is forgotten.
+	if err := b.rt.RemoveSandbox(t.Context(), sb); err != nil {
+		t.Fatal(err)
+	}
+	b.state("u1")
+	if len(b.rt.known.pods) != 0 {
+		t.Errorf("remembers %v", b.rt.known.pods)
+	}
+}
+
+func TestStatesOfAllPods(t *testing.T) {
+	b := newBench(t, Options{})
+	for _, uid := range []string{"u1", "u2", "u3"} {
+		b.container(uid, b.sandbox(uid, 0), "app", 0, nil)
+	}
+	foreign := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "crictl", Namespace: "default", Uid: "x"}}
+	if _, err := b.rt.RunSandbox(t.Context(), foreign, "", false); err != nil {
+		t.Fatal(err)
+	}
+	b.fake.ForgetCalls()
+	states, err := b.rt.States(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(states) != 3 || len(states["u2"].Containers) != 1 {
+		t.Fatalf("got %v", states)
+	}
+	if n := len(b.fake.Calls("ListContainers", "ListPodSandbox")); n != 2 {
+		t.Fatalf("%d lists, want 2", n)
+	}
+}
+
+func TestStatusCallsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{ReadConcurrency: 3})
+		sb := b.sandbox("u1", 0)
+		for _, name := range strings.Split("abcdefghij", "") {
+			b.container("u1", sb, name, 0, nil)
+		}
+		b.fake.SetLatency("ContainerStatus", time.Second)
+		b.fake.ForgetCalls()
+		b.state("u1")
+		if peak := b.fake.Peak("ContainerStatus"); peak != 3 {
+			t.Fatalf("%d status calls at once, want 3", peak)
+		}
+	})
+}
+
+func TestTerminationMessage(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	var log strings.Builder
+	for range 100 {
+		log.WriteString("2026-01-02T03:04:05.000000006Z stderr F line of the log\n")
+	}
+	secret := file("secret", "not the container's")
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(secret, link); err != nil {
+		t.Fatal(err)
+	}
+	logPath := file("0.log", log.String())
+	for _, test := range []struct {
+		name, file, policy string
+		exit               int32
+		want               string
+		prefix             bool
+	}{
+		{name: "written", file: file("m1", "out of coffee"), exit: 1, want: "out of coffee"},
+		{name: "written by one that succeeded", file: file("m2", "done"), want: "done"},
+		{name: "longer than the bound", file: file("m3", strings.Repeat("x", 5000)+"y"), exit: 1, want: strings.Repeat("x", 4095) + "y"},
+		{name: "nothing", file: file("m4", ""), exit: 1},
+		{name: "never made", file: filepath.Join(dir, "none"), exit: 1},
+		{name: "fallback", file: file("m5", ""), policy: "FallbackToLogsOnError", exit: 1, want: strings.Repeat("line of the log\n", 80)},
+		{name: "fallback is for failures", file: file("m6", ""), policy: "FallbackToLogsOnError"},
+		{name: "file before log", file: file("m7", "the file"), policy: "FallbackToLogsOnError", exit: 1, want: "the file"},
+		{name: "a link", file: link, exit: 1, want: "Error on reading termination log", prefix: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			b := newBench(t, Options{})
+			id := b.container("u1", b.sandbox("u1", 0), "app", 0, func(cfg *runtimeapi.ContainerConfig) {
+				cfg.LogPath = logPath
+				cfg.Annotations[annotationMessagePath] = "/dev/termination-log"
+				cfg.Annotations[annotationMessagePolicy] = test.policy
+				cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/dev/termination-log", HostPath: test.file}}
+			})
+			if err := b.fake.ExitContainer(id, test.exit); err != nil {
+				t.Fatal(err)
+			}
+			got := b.state("u1").Latest("app").Message
+			if got != test.want && (!test.prefix || !strings.HasPrefix(got, test.want)) {
+				t.Fatalf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
