@@ -17,6 +17,11 @@ const (
 	OutboxMaxBytes = 64 * mebibyte
 )
 
+// OutboxSubjects matches every Outbox.
+//
+//	outbox.*
+const OutboxSubjects = "outbox.*"
+
 // Outbox is the subject that a service's Kubernetes Events are published on.
 //
 //	outbox.<service>
