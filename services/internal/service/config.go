@@ -1,0 +1,117 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/telemetry"
+)
+
+// Defaults of Config.
+const (
+	DefaultRuntimeDir  = "/run/microlet"
+	DefaultBusAddress  = "127.0.0.1:4222"
+	DefaultReplica     = "0"
+	DefaultStopTimeout = 8 * time.Second
+)
+
+// Config is what every service is told.
+type Config struct {
+	// RuntimeDir is the folder of sockets, keys and the bus's store. Default: /run/microlet.
+	RuntimeDir string
+	// BusAddress is where the bus listens, host:port on loopback. Default: 127.0.0.1:4222.
+	BusAddress string
+	// NodeName is the name of the Node object. Not every service needs it; those that do say so.
+	NodeName string
+	// Replica tells the replicas of a service apart and is the same after a restart. Default: 0.
+	Replica string
+	// StopTimeout bounds the stop, counted from the signal. Default: 8 s, less than the 10 s after
+	// which the supervisor kills.
+	StopTimeout time.Duration
+	// Log says how the process logs.
+	Log telemetry.LogOptions
+	// Placement is the process's own network in the single placement; nil for a process of its own.
+	Placement *InProcess
+}
+
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config {
+	return Config{
+		RuntimeDir:  DefaultRuntimeDir,
+		BusAddress:  DefaultBusAddress,
+		Replica:     DefaultReplica,
+		StopTimeout: DefaultStopTimeout,
+		Log:         telemetry.LogOptions{Format: telemetry.FormatText},
+	}
+}
+
+// AddFlags adds the flags that all services share; empty fields get their defaults first.
+func (c *Config) AddFlags(fs *pflag.FlagSet) {
+	c.complete()
+	fs.StringVar(&c.RuntimeDir, "runtime-dir", c.RuntimeDir, "folder of sockets, keys and the bus's store")
+	fs.StringVar(&c.BusAddress, "bus-address", c.BusAddress, "host:port on loopback where the bus listens")
+	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of the Node object")
+	fs.StringVar(&c.Replica, "replica", c.Replica, "tells replicas of this service apart; the same after a restart")
+	c.Log.AddFlags(fs)
+}
+
+// Validate says what is wrong with the config: field, value, remedy.
+func (c *Config) Validate() error {
+	var errs []error
+	if !filepath.IsAbs(c.RuntimeDir) {
+		errs = append(errs, fmt.Errorf("runtime-dir is %q: give an absolute path", c.RuntimeDir))
+	}
+	if err := subject.ValidToken(c.Replica); err != nil {
+		errs = append(errs, fmt.Errorf("replica: %w", err))
+	}
+	if c.StopTimeout <= 0 {
+		errs = append(errs, fmt.Errorf("stop timeout is %v: give a positive one", c.StopTimeout))
+	}
+	if err := c.Log.Validate(); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Config) complete() {
+	d := DefaultConfig()
+	if c.RuntimeDir == "" {
+		c.RuntimeDir = d.RuntimeDir
+	}
+	if c.BusAddress == "" {
+		c.BusAddress = d.BusAddress
+	}
+	if c.Replica == "" {
+		c.Replica = d.Replica
+	}
+	if c.StopTimeout == 0 {
+		c.StopTimeout = d.StopTimeout
+	}
+	if c.Log.Format == "" {
+		c.Log.Format = d.Log.Format
+	}
+}
+
+// Socket is where a role serves its gRPC API.
+func (c *Config) Socket(r role.Role) string {
+	return filepath.Join(c.RuntimeDir, "sock", string(r)+".sock")
+}
+
+// MetricsSocket is where a role serves /metrics and /healthz.
+func (c *Config) MetricsSocket(r role.Role) string {
+	return filepath.Join(c.RuntimeDir, "metrics", string(r)+".sock")
+}
+
+// CRISocket is where podsync serves a role's share of the CRI.
+func (c *Config) CRISocket(r role.Role) string {
+	return filepath.Join(c.RuntimeDir, "cri", string(r)+".sock")
+}
+
+// NKeys is the folder of the services' bus keys.
+func (c *Config) NKeys() string { return filepath.Join(c.RuntimeDir, "nkeys") }

@@ -1,0 +1,31 @@
+package service
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Pulse counts the turns of a service's own main loop. The loop turns it at least every 2 s, also
+// when it has nothing to do; the watchdog and the heartbeat go by it. It is safe for concurrent use.
+type Pulse struct {
+	turns atomic.Uint64
+	base  time.Time
+	last  atomic.Int64 // nanoseconds since base, by the monotonic clock
+}
+
+// NewPulse returns a pulse that counts as turned now.
+func NewPulse() *Pulse { return &Pulse{base: time.Now()} }
+
+// Turn says that the loop came round.
+func (p *Pulse) Turn() {
+	p.last.Store(int64(time.Since(p.base)))
+	p.turns.Add(1)
+}
+
+// Turns counts them since the start.
+func (p *Pulse) Turns() uint64 { return p.turns.Load() }
+
+// Idle is the time since the last turn, or since the start.
+func (p *Pulse) Idle() time.Duration {
+	return time.Since(p.base) - time.Duration(p.last.Load())
+}

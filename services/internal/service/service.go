@@ -1,0 +1,221 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/run"
+	"github.com/microlet/microlet/services/internal/telemetry"
+	"github.com/microlet/microlet/services/internal/unixgrpc"
+)
+
+// Service is a service of the node before and while it runs. Its exported fields are set by New and
+// not replaced.
+type Service struct {
+	Role    role.Role
+	Config  Config
+	Log     *slog.Logger
+	Metrics *prometheus.Registry
+	// Bus is the connection to the bus. Watches and writers are made before Run.
+	Bus *bus.Client
+	// GRPC is the server on sock/<service>.sock; register services, and Allow their methods, before Run.
+	GRPC *grpc.Server
+	// Health is served on it; Ready sets it.
+	Health *health.Server
+	// Pulse is turned by the service's own main loop.
+	Pulse *Pulse
+
+	policy   *unixgrpc.Policy
+	notifier *run.Notifier
+	started  time.Time
+
+	mu      sync.Mutex
+	group   *run.Group
+	waiting []task
+	ready   bool
+}
+
+type task struct {
+	name string
+	f    func(context.Context) error
+}
+
+// New makes the service of a role. It opens nothing yet; what it finds wrong is in the config or in
+// the service's nkey seed.
+func New(cfg Config, r role.Role) (*Service, error) {
+	if _, err := role.Get(r); err != nil {
+		return nil, err
+	}
+	cfg.complete()
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("config of %s: %w", r, err)
+	}
+	log, err := telemetry.ProcessLogger(cfg.Log, string(r))
+	if err != nil {
+		return nil, err
+	}
+	tuneRuntime()
+
+	s := &Service{
+		Role:    r,
+		Config:  cfg,
+		Log:     log,
+		Metrics: telemetry.NewRegistry(string(r)),
+		Health:  health.NewServer(),
+		Pulse:   NewPulse(),
+		policy: unixgrpc.NewPolicy(map[string][]role.Role{
+			grpc_health_v1.Health_Check_FullMethodName: role.All(),
+			grpc_health_v1.Health_List_FullMethodName:  role.All(),
+			grpc_health_v1.Health_Watch_FullMethodName: role.All(),
+		}),
+		notifier: &run.Notifier{},
+		started:  time.Now(),
+	}
+	options := bus.Options{
+		Address:  cfg.BusAddress,
+		SeedFile: bus.SeedFile(cfg.NKeys(), r),
+		Role:     r,
+		Replica:  cfg.Replica,
+		Log:      log,
+		Metrics:  s.Metrics,
+	}
+	if cfg.Placement != nil {
+		options.InProcess = cfg.Placement
+	} else if s.notifier, err = run.NewNotifier(); err != nil {
+		return nil, err
+	}
+	if s.Bus, err = bus.New(options); err != nil {
+		return nil, fmt.Errorf("bus client of %s: %w", r, err)
+	}
+	s.GRPC = unixgrpc.NewServer(unixgrpc.ServerOptions{Policy: s.policy, Log: log, Metrics: s.Metrics})
+	s.Health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	grpc_health_v1.RegisterHealthServer(s.GRPC, s.Health)
+	s.registerMetrics()
+	return s, nil
+}
+
+// Allow gives a method of GRPC to roles; what nobody was given nobody may call. Root's tools come as
+// role.Up.
+func (s *Service) Allow(fullMethod string, roles ...role.Role) { s.policy.Allow(fullMethod, roles...) }
+
+// Go makes f part of the service: its end by an error or a panic ends the service, and Run waits for
+// it. Before Run it waits for Run.
+func (s *Service) Go(name string, f func(ctx context.Context) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.group == nil {
+		s.waiting = append(s.waiting, task{name, f})
+		return
+	}
+	s.group.Go(name, f)
+}
+
+// Ready says that the service does its work: READY to the supervisor, SERVING to who asks for its
+// health. The status is for the operator. Calling it again changes the status.
+func (s *Service) Ready(status string) {
+	s.mu.Lock()
+	first := !s.ready
+	s.ready = true
+	s.mu.Unlock()
+	status = strings.ReplaceAll(status, "\n", " ")
+	if first {
+		s.setServing(true)
+		s.Log.Info("service is ready", "status", status, "after", time.Since(s.started).Round(time.Millisecond))
+	}
+	s.notify(run.NotifyReady, run.NotifyStatus+status)
+}
+
+func (s *Service) isReady() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ready
+}
+
+// notify tells the supervisor; a supervisor that does not hear is its own affair.
+func (s *Service) notify(states ...string) {
+	if s.Config.Placement != nil {
+		s.Config.Placement.notify(s.Role, states...)
+		return
+	}
+	if err := s.notifier.Notify(states...); err != nil {
+		s.Log.Warn("supervisor not notified", "states", states, "error", err)
+	}
+}
+
+// Dial returns a connection to a role's API. It connects with the first call, and again whenever the
+// other side comes back. The caller closes it.
+func (s *Service) Dial(_ context.Context, to role.Role) (*grpc.ClientConn, error) {
+	return s.dial(s.Config.Socket(to), to)
+}
+
+// DialCRI returns a connection to this role's share of the CRI, which podsync serves.
+func (s *Service) DialCRI() (*grpc.ClientConn, error) {
+	return s.dial(s.Config.CRISocket(s.Role), role.Podsync)
+}
+
+func (s *Service) dial(path string, to role.Role) (*grpc.ClientConn, error) {
+	o := unixgrpc.DialOptions{Server: to, Self: s.Role}
+	if s.Config.Placement != nil {
+		o.Network = &s.Config.Placement.network
+	}
+	return unixgrpc.Dial(path, o)
+}
+
+// Listen opens a socket below the runtime folder for the node's group, makes its folder when it is
+// absent, and in the single placement listens inside the process too. It is for servers beside GRPC,
+// such as the CRI gateway's.
+func (s *Service) Listen(path string) (net.Listener, error) {
+	if err := makeSocketDir(filepath.Dir(path)); err != nil {
+		return nil, err
+	}
+	gid := role.GroupNode
+	if os.Geteuid() != 0 && os.Getegid() != gid {
+		gid = -1 // a developer's own process can give its socket to no group but its own
+	}
+	l, err := unixgrpc.Listen(path, 0o660, gid)
+	if err != nil || s.Config.Placement == nil {
+		return l, err
+	}
+	in, err := s.Config.Placement.network.Listen(path)
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return unixgrpc.Merge(l, in), nil
+}
+
+// makeSocketDir makes a folder in which members of the node's group may put sockets, each only its
+// own (the sticky bit). "microlet up" does the same with the right owner; this is for a service that
+// was started alone.
+func makeSocketDir(dir string) error {
+	if err := os.Mkdir(dir, 0o770); err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			return nil
+		}
+		return fmt.Errorf("folder of sockets: %w", err)
+	}
+	if os.Geteuid() == 0 {
+		if err := os.Chown(dir, 0, role.GroupNode); err != nil {
+			return fmt.Errorf("folder of sockets: %w", err)
+		}
+	}
+	if err := os.Chmod(dir, 0o770|fs.ModeSticky); err != nil { // Mkdir's mode is subject to the umask
+		return fmt.Errorf("folder of sockets: %w", err)
+	}
+	return nil
+}
