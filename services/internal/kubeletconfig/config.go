@@ -47,7 +47,7 @@ func Load(fs *pflag.FlagSet, f *Flags) (*Config, []Warning, error) {
 	}
 	c := &Config{Kubelet: *merged, Node: f.NodeFlags, Provenance: from}
 	c.Kubelet.APIVersion, c.Kubelet.Kind = apiVersion, kind
-	// The environment file of a later kubeadm, or a reader in doubt, must not see the maps of f change.
+	// f stays the command line's, c the caller's.
 	c.Node.NodeLabels = maps.Clone(f.NodeLabels)
 
 	p := &problems{from: from}
@@ -74,21 +74,21 @@ func Validate(c *Config) error {
 // absolutePaths resolves what is relative to this process's working directory, since services may have another.
 // Paths in the file of --config are absolute already.
 func (c *Config) absolutePaths() error {
-	paths := append(pathFields(&c.Kubelet), &c.Node.ConfigFile, &c.Node.ConfigDir, &c.Node.Kubeconfig,
-		&c.Node.BootstrapKubeconfig, &c.Node.CertDir, &c.Node.RootDir, &c.Node.LockFile,
-		&c.Node.ImageCredentialProviderConfig, &c.Node.ImageCredentialProviderBinDir)
-	for _, path := range paths {
-		if *path == "" {
+	paths := []*string{
+		&c.Node.ConfigFile, &c.Node.ConfigDir, &c.Node.Kubeconfig, &c.Node.BootstrapKubeconfig, &c.Node.CertDir, &c.Node.RootDir,
+		&c.Node.LockFile, &c.Node.ImageCredentialProviderConfig, &c.Node.ImageCredentialProviderBinDir,
+	}
+	for _, path := range append(paths, pathFields(&c.Kubelet)...) {
+		if *path == "" || filepath.IsAbs(*path) {
 			continue
 		}
 		abs, err := filepath.Abs(*path)
 		if err != nil {
 			return fmt.Errorf("make path %q absolute: %w", *path, err)
 		}
-		if !filepath.IsAbs(*path) || path == &c.Node.RootDir {
-			*path = abs
-		}
+		*path = abs
 	}
+	c.Node.RootDir = filepath.Clean(c.Node.RootDir) // paths of pods are compared with it
 	return nil
 }
 

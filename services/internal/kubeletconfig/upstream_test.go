@@ -2,6 +2,7 @@ package kubeletconfig
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"reflect"
 	"slices"
@@ -157,21 +158,11 @@ func TestEverySettingHasOneRow(t *testing.T) {
 			t.Errorf("supportTable has two rows for %s", row.name)
 		}
 		seen[row.name] = true
-		covers := slices.ContainsFunc(slices.Collect(keys(known)), func(path string) bool {
+		covers := slices.ContainsFunc(slices.Collect(maps.Keys(known)), func(path string) bool {
 			return path == row.name || strings.HasPrefix(path, row.name+".")
 		})
 		if !covers {
 			t.Errorf("supportTable has a row for %s, which the kubelet does not have", row.name)
-		}
-	}
-}
-
-func keys[V any](m map[string]V) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
 		}
 	}
 }

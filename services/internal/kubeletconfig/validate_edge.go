@@ -62,6 +62,7 @@ func validateNodeFlags(p *problems, f *NodeFlags) {
 			p.add("--node-labels", pair, why, "correct the label")
 		}
 	}
+	p.check(f.RootDir != "", "--root-dir", "", "the folder is empty", "write one, such as /var/lib/kubelet")
 	p.check(f.CloudProvider == "" || f.CloudProvider == "external", "--cloud-provider", f.CloudProvider, "the kubelet has no cloud providers of its own any more", "write external, or remove it")
 	p.check(!f.ExitOnLockContention || f.LockFile != "", "--exit-on-lock-contention", true, "--lock-file is not given", "give it, or remove this")
 	p.check((f.ImageCredentialProviderConfig == "") == (f.ImageCredentialProviderBinDir == ""), "--image-credential-provider-config", f.ImageCredentialProviderConfig,

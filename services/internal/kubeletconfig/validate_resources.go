@@ -3,6 +3,7 @@ package kubeletconfig
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -143,7 +144,7 @@ func amountOK(given string, reclaim bool) bool {
 func parsePercent(s string) (float64, error) {
 	number, ok := strings.CutSuffix(s, "%")
 	percent, err := strconv.ParseFloat(number, 64)
-	if !ok || err != nil || percent < 0 || percent != percent {
+	if !ok || err != nil || percent < 0 || math.IsNaN(percent) {
 		return 0, fmt.Errorf("%q is no percentage", s)
 	}
 	return percent, nil

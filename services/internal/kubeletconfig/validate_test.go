@@ -193,6 +193,7 @@ func TestNodeFlagValidation(t *testing.T) {
 		"--node-ip=10.0.0.1,10.0.0.2":           "dual-stack",
 		"--node-ip=0.0.0.0,::":                  "dual-stack",
 		"--hostname-override=a_b":               "write a DNS name",
+		"--root-dir=":                           "such as /var/lib/kubelet",
 		"--cloud-provider=aws":                  "no cloud providers",
 		"--exit-on-lock-contention":             "--lock-file is not given",
 		"--image-credential-provider-config=/a": "only together with",
