@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 const tools = "../../../tools"
@@ -116,26 +115,6 @@ func TestBuildIsCachedAndSaysWhatItDoes(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "nowhere") {
 		t.Errorf("error %v, want one with what go said", err)
 	}
-}
-
-func TestLockIsExclusive(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "lock")
-	unlock, err := Lock(t.Context(), path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	waited := false
-	if _, err := Lock(ctx, path, func() { waited = true }); !errors.Is(err, context.DeadlineExceeded) || !waited {
-		t.Errorf("second lock: %v, waited: %v: want a deadline and a word about waiting", err, waited)
-	}
-	unlock()
-	again, err := Lock(t.Context(), path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	again()
 }
 
 func TestInstallUpdatesTheListsOnceAndOnlyIfNeeded(t *testing.T) {

@@ -18,6 +18,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/microlet/microlet/compose/rig/internal/lock"
 )
 
 // Builder builds programs into a cache.
@@ -111,7 +113,7 @@ func (b *Builder) Build(ctx context.Context, groups ...string) (Binaries, error)
 
 func (b *Builder) buildLocked(ctx context.Context, p Program, version, path, progress string) error {
 	dir := filepath.Dir(path)
-	unlock, err := Lock(ctx, dir+".lock", func() { b.printf("%s: waiting for another rig that builds it", progress) })
+	unlock, err := lock.File(ctx, dir+".lock", func() { b.printf("%s: waiting for another rig that builds it", progress) })
 	if err != nil {
 		return err
 	}

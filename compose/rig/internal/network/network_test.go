@@ -172,7 +172,7 @@ func (f fakeFilter) ClearAndDeleteChain(table, chain string) error {
 }
 
 func newFakeFilter() fakeFilter {
-	return fakeFilter{"filter/FORWARD": nil, "filter/INPUT": nil, "nat/PREROUTING": nil, "nat/OUTPUT": nil, "nat/POSTROUTING": nil}
+	return fakeFilter{"filter/FORWARD": nil, "filter/INPUT": nil, "nat/PREROUTING": nil, "nat/OUTPUT": nil, "nat/POSTROUTING": nil, "mangle/OUTPUT": nil}
 }
 
 func TestRulesOfOneInstanceOnly(t *testing.T) {
@@ -208,7 +208,7 @@ func TestRulesOfOneInstanceOnly(t *testing.T) {
 	if found, chains, err := findRules(filter, planB, "ab"); err != nil || len(found) != 7 || len(chains) != 1 {
 		t.Errorf("of ab there are %d rules and chains %v, %v: want 7 rules and 1 chain", len(found), chains, err)
 	}
-	if err := removeSharedChains(filter); err != nil {
+	if err := removeSharedChains(filter, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok := filter["nat/"+hostportDNAT]; !ok {
@@ -217,7 +217,7 @@ func TestRulesOfOneInstanceOnly(t *testing.T) {
 	if err := removeRules(filter, planB, "ab"); err != nil {
 		t.Fatal(err)
 	}
-	if err := removeSharedChains(filter); err != nil {
+	if err := removeSharedChains(filter, nil); err != nil {
 		t.Fatal(err)
 	}
 	want := newFakeFilter()
@@ -226,6 +226,28 @@ func TestRulesOfOneInstanceOnly(t *testing.T) {
 		if len(rules) != len(want[key]) {
 			t.Errorf("%s holds %v at the end, want %v", key, rules, want[key])
 		}
+	}
+}
+
+func TestSharedChainsOfTheMachineStay(t *testing.T) {
+	filter := newFakeFilter()
+	filter["filter/INPUT"] = [][]string{{"-j", "KUBE-FIREWALL"}}
+	filter["filter/KUBE-FIREWALL"] = nil
+	filter["mangle/KUBE-IPTABLES-HINT"] = nil
+	if err := removeSharedChains(filter, []Chain{{"filter", "KUBE-FIREWALL"}}); err != nil {
+		t.Fatal(err)
+	}
+	if len(filter["filter/INPUT"]) != 1 {
+		t.Error("the jump to a chain to keep went")
+	}
+	if _, ok := filter["mangle/KUBE-IPTABLES-HINT"]; ok {
+		t.Error("a chain that the rig's agent made stayed")
+	}
+	if err := removeSharedChains(filter, nil); err != nil {
+		t.Fatal(err)
+	}
+	if len(filter["filter/INPUT"]) != 0 {
+		t.Error("the jump to a chain that went stayed")
 	}
 }
 

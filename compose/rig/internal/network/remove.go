@@ -7,35 +7,40 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"github.com/vishvananda/netlink"
 )
 
 // cacheDir is where libcni keeps the results of its plugins for a later DEL.
 // containerd offers no setting for it.
 const cacheDir = "/var/lib/cni/results"
 
+// Removal says what to take away.
+type Removal struct {
+	Plan Plan
+	Name string
+	// Last says that no other instance is left, so that what instances share
+	// may go too, but for the chains to keep.
+	Last bool
+	Keep []Chain
+}
+
 // Remove removes the instance's rules, bridge and CNI results. Its pods must
-// have ended. last says that no other instance is left, so that the chains
-// that the portmap plugin shares between them may go too, if nobody uses them.
-func Remove(plan Plan, name string, last bool) error {
+// have ended.
+func Remove(r Removal) error {
 	var problems []error
 	if filter, err := openFilter(); err != nil {
 		problems = append(problems, err)
 	} else {
-		problems = append(problems, removeRules(filter, plan, name))
-		if last {
-			problems = append(problems, removeSharedChains(filter))
+		problems = append(problems, removeRules(filter, r.Plan, r.Name))
+		if r.Last {
+			problems = append(problems, removeSharedChains(filter, r.Keep))
 		}
 	}
-	problems = append(problems, removeBridge(plan.Bridge))
-	results, err := cniResults(cacheDir, plan.Bridge)
-	problems = append(problems, err)
-	for _, file := range results {
-		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			problems = append(problems, fmt.Errorf("remove CNI result: %w", err))
-		}
-	}
-	if last {
+	problems = append(problems, removeBridge(r.Plan.Bridge), removeResults(r.Plan.Bridge))
+	if r.Last {
 		// Only if they are empty: others may have results there.
 		for dir := cacheDir; dir != "/var/lib"; dir = filepath.Dir(dir) {
 			_ = os.Remove(dir)
@@ -45,28 +50,39 @@ func Remove(plan Plan, name string, last bool) error {
 }
 
 // Leftovers lists what Remove would remove.
-func Leftovers(plan Plan, name string) ([]string, error) {
+func Leftovers(r Removal) ([]string, error) {
 	var left []string
 	filter, err := openFilter()
 	if err != nil {
 		return nil, err
 	}
-	found, chains, err := findRules(filter, plan, name)
+	found, chains, err := findRules(filter, r.Plan, r.Name)
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range found {
-		left = append(left, fmt.Sprintf("iptables rule: -t %s -A %s %s", r.table, r.chain, strings.Join(r.spec, " ")))
+	for _, rule := range found {
+		left = append(left, fmt.Sprintf("iptables rule: -t %s -A %s %s", rule.table, rule.chain, strings.Join(rule.spec, " ")))
 	}
 	for _, chain := range chains {
 		left = append(left, "iptables chain: "+chain)
 	}
-	bridge, err := findBridge(plan.Bridge)
+	if r.Last {
+		shared, err := sharedChains(filter)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range shared {
+			if !slices.Contains(r.Keep, c) {
+				left = append(left, fmt.Sprintf("iptables chain: -t %s %s", c.Table, c.Name))
+			}
+		}
+	}
+	bridge, err := findBridge(r.Plan.Bridge)
 	if err != nil {
 		return nil, err
 	}
 	if bridge != nil {
-		left = append(left, "bridge: "+plan.Bridge)
+		left = append(left, "bridge: "+r.Plan.Bridge)
 		members, err := bridgePorts(bridge)
 		if err != nil {
 			return nil, err
@@ -75,7 +91,7 @@ func Leftovers(plan Plan, name string) ([]string, error) {
 			left = append(left, "link: "+m.Attrs().Name)
 		}
 	}
-	results, err := cniResults(cacheDir, plan.Bridge)
+	results, err := cniResults(cacheDir, r.Plan.Bridge)
 	if err != nil {
 		return nil, err
 	}
@@ -85,8 +101,59 @@ func Leftovers(plan Plan, name string) ([]string, error) {
 	return left, nil
 }
 
+// Discover returns the names of instances that have rules, and the indices of
+// those that have a bridge, of whatever else is known about them.
+func Discover() (names []string, indices []int, err error) {
+	filter, err := openFilter()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, at := range []Chain{{"filter", "FORWARD"}, {"filter", "INPUT"}, {"nat", "PREROUTING"}, {"nat", "OUTPUT"}, {"nat", "POSTROUTING"}} {
+		lines, err := filter.List(at.Table, at.Name)
+		if err != nil {
+			return nil, nil, fmt.Errorf("list %s %s: %w", at.Table, at.Name, err)
+		}
+		for _, line := range lines {
+			for _, word := range splitRule(line) {
+				if name, ok := strings.CutPrefix(word, comment("")); ok {
+					names = append(names, name)
+				}
+			}
+		}
+	}
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, nil, fmt.Errorf("list links: %w", err)
+	}
+	for index := range MaxIndex + 1 {
+		plan, err := For(index)
+		if err != nil {
+			return nil, nil, err
+		}
+		if slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Attrs().Name == plan.Bridge && l.Type() == "bridge" }) {
+			indices = append(indices, index)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), indices, nil
+}
+
+func removeResults(network string) error {
+	results, err := cniResults(cacheDir, network)
+	problems := []error{err}
+	for _, file := range results {
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			problems = append(problems, fmt.Errorf("remove CNI result: %w", err))
+		}
+	}
+	return errors.Join(problems...)
+}
+
 // cniResults returns the files in dir that hold a result of the network.
 func cniResults(dir, network string) ([]string, error) {
+	if network == "" {
+		return nil, nil
+	}
 	files, err := filepath.Glob(filepath.Join(dir, network+"-*"))
 	if err != nil {
 		return nil, fmt.Errorf("list CNI results: %w", err)

@@ -81,13 +81,9 @@ func addRulesTo(filter packetFilter, plan Plan, name string) error {
 	return nil
 }
 
-// The chains of the portmap plugin for all pods of the machine; a pod's own
-// chain is CNI-DN-<hash>, and its rules name the CNI network.
-const (
-	hostportDNAT = "CNI-HOSTPORT-DNAT"
-	hostportMark = "CNI-HOSTPORT-SETMARK"
-	hostportMasq = "CNI-HOSTPORT-MASQ"
-)
+// hostportDNAT is the portmap plugin's chain for all pods of the machine. A
+// pod's own chain is CNI-DN-<hash>, and its rules name the CNI network.
+const hostportDNAT = "CNI-HOSTPORT-DNAT"
 
 // findRules returns the rules of the instance that are there, as iptables
 // lists them, and the chains that belong to its pods.
@@ -135,7 +131,7 @@ func ours(spec []string, plan Plan, name string) bool {
 		return false
 	}
 	text := spec[i+1]
-	return text == comment(name) || strings.HasPrefix(text, fmt.Sprintf("dnat name: %q ", plan.Bridge))
+	return text == comment(name) || plan.Bridge != "" && strings.HasPrefix(text, fmt.Sprintf("dnat name: %q ", plan.Bridge))
 }
 
 // splitRule splits a rule as iptables -S prints it: words, where a word with
@@ -180,53 +176,6 @@ func removeRules(filter packetFilter, plan Plan, name string) error {
 		}
 	}
 	for _, chain := range chains {
-		if err := filter.ClearAndDeleteChain("nat", chain); err != nil {
-			return fmt.Errorf("delete chain %s: %w", chain, err)
-		}
-	}
-	return nil
-}
-
-// removeSharedChains removes the portmap plugin's chains for all pods, once no
-// pod of the machine uses them.
-func removeSharedChains(filter packetFilter) error {
-	chains, err := filter.ListChains("nat")
-	if err != nil {
-		return fmt.Errorf("list chains of nat: %w", err)
-	}
-	if !slices.Contains(chains, hostportDNAT) {
-		return nil
-	}
-	lines, err := filter.List("nat", hostportDNAT)
-	if err != nil {
-		return fmt.Errorf("list nat %s: %w", hostportDNAT, err)
-	}
-	for _, line := range lines {
-		if strings.HasPrefix(line, "-A ") {
-			return nil // somebody's pod still has a host port
-		}
-	}
-	shared := []string{hostportDNAT, hostportMark, hostportMasq}
-	for _, parent := range []string{"PREROUTING", "OUTPUT", "POSTROUTING"} {
-		lines, err := filter.List("nat", parent)
-		if err != nil {
-			return fmt.Errorf("list nat %s: %w", parent, err)
-		}
-		for _, line := range lines {
-			spec := splitRule(line)
-			i := slices.Index(spec, "-j")
-			if spec[0] != "-A" || i < 0 || i+1 >= len(spec) || !slices.Contains(shared, spec[i+1]) {
-				continue
-			}
-			if err := filter.Delete("nat", parent, spec[2:]...); err != nil {
-				return fmt.Errorf("delete rule from nat %s: %w", parent, err)
-			}
-		}
-	}
-	for _, chain := range shared {
-		if !slices.Contains(chains, chain) {
-			continue
-		}
 		if err := filter.ClearAndDeleteChain("nat", chain); err != nil {
 			return fmt.Errorf("delete chain %s: %w", chain, err)
 		}

@@ -65,7 +65,7 @@ func makeBridge(plan Plan) error {
 	return nil
 }
 
-// Ports of a bridge, by name.
+// bridgePorts returns the links that are in the bridge.
 func bridgePorts(bridge netlink.Link) ([]netlink.Link, error) {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -80,7 +80,11 @@ func bridgePorts(bridge netlink.Link) ([]netlink.Link, error) {
 	return members, nil
 }
 
+// findBridge returns nil when there is none of that name.
 func findBridge(name string) (netlink.Link, error) {
+	if name == "" {
+		return nil, nil
+	}
 	link, err := netlink.LinkByName(name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
 		return nil, nil

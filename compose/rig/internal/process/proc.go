@@ -133,3 +133,90 @@ func clip(s string) string {
 	}
 	return s
 }
+
+// Child is a process with its cgroups.
+type Child struct {
+	Record
+	Cgroups []string
+}
+
+// Descendants returns the processes whose parent, or parent's parent and so
+// on, is one of these, and which are not among them.
+func Descendants(of []Record) ([]Child, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	all := map[int]Stat{}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if s, err := ReadStat(pid); err == nil && !s.Dead() {
+			all[pid] = s
+		}
+	}
+	roots := map[int]bool{}
+	for _, r := range of {
+		if s, ok := all[r.PID]; ok && s.StartTime == r.StartTime {
+			roots[r.PID] = true
+		}
+	}
+	var found []Child
+	for pid, stat := range all {
+		if roots[pid] {
+			continue
+		}
+		for p, ok := all[stat.Parent]; ok; p, ok = all[p.Parent] {
+			if roots[p.PID] {
+				child := Child{Record: Record{Name: stat.Command, PID: pid, StartTime: stat.StartTime}}
+				if text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cgroup")); err == nil {
+					child.Cgroups = CgroupPaths(string(text))
+				}
+				found = append(found, child)
+				break
+			}
+		}
+	}
+	return found, nil
+}
+
+// Mentioning returns the processes, but for the caller and its parents, that
+// have one of the folders in their command line.
+func Mentioning(dirs ...string) ([]Record, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	own := map[int]bool{}
+	for pid := os.Getpid(); pid > 1 && !own[pid]; {
+		own[pid] = true
+		s, err := ReadStat(pid)
+		if err != nil {
+			break
+		}
+		pid = s.Parent
+	}
+	var found []Record
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || own[pid] {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		if err != nil || len(text) == 0 {
+			continue
+		}
+		for _, dir := range dirs {
+			if !strings.Contains(string(text), dir) {
+				continue
+			}
+			if s, err := ReadStat(pid); err == nil && !s.Dead() {
+				found = append(found, Record{Name: s.Command, PID: pid, StartTime: s.StartTime})
+			}
+			break
+		}
+	}
+	return found, nil
+}

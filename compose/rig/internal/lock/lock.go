@@ -1,4 +1,4 @@
-package build
+package lock
 
 import (
 	"context"
@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lock takes an exclusive lock on the file, which it creates. When somebody
+// File takes an exclusive lock on the file, which it creates. When somebody
 // else has it, it calls waiting once and tries until the context is done. The
 // lock goes with its holder, however that ends.
-func Lock(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
+func File(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
 	const pause = 100 * time.Millisecond
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", path, err)

@@ -1,0 +1,219 @@
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/microlet/microlet/compose/rig/internal/build"
+	"github.com/microlet/microlet/compose/rig/internal/cgroup"
+	"github.com/microlet/microlet/compose/rig/internal/pki"
+	"github.com/microlet/microlet/compose/rig/internal/process"
+	"github.com/microlet/microlet/compose/rig/internal/supervise"
+)
+
+// Instance is one rig: a control plane, a runtime, a registry and a node.
+// Its methods may be called from several goroutines.
+type Instance struct {
+	out  io.Writer
+	tree cgroup.Tree
+
+	mu sync.Mutex // guards r, and keeps programs from being started twice
+	r  record
+}
+
+// Open returns an instance that was started before, by whatever process.
+func Open(name string) (*Instance, error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	r, err := loadRecord(name)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("there is no instance %s: start it with rig up --name %s: %w", name, name, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return attach(r, io.Discard)
+}
+
+// List returns the names of all instances of the machine that have a record.
+func List() ([]string, error) { return recorded() }
+
+func attach(r record, out io.Writer) (*Instance, error) {
+	tree, err := cgroup.Detect()
+	if err != nil {
+		return nil, err
+	}
+	boot, err := process.BootID()
+	if err != nil {
+		return nil, err
+	}
+	if r.BootID != boot {
+		r.Processes = nil // the machine was rebooted since
+	}
+	if r.Processes == nil {
+		r.Processes = map[string]process.Record{}
+	}
+	return &Instance{r: r, out: out, tree: tree}, nil
+}
+
+// Name of the instance.
+func (i *Instance) Name() string { return i.r.Name }
+
+// Dir is the instance's folder.
+func (i *Instance) Dir() string { return i.r.Dir }
+
+// Agent is the kind of the node agent.
+func (i *Instance) Agent() Agent { return i.r.Agent }
+
+// NodeName is the name of the Node, whether its agent runs or not.
+func (i *Instance) NodeName() string { return "rig-" + i.r.Name }
+
+// NodeIP is the node's address: the bridge's.
+func (i *Instance) NodeIP() string { return i.r.Network.NodeIP.String() }
+
+// PodCIDR is the network from which pods get their addresses.
+func (i *Instance) PodCIDR() string { return i.r.Network.PodCIDR.String() }
+
+// ClusterDNS is the cluster IP that pods are told to ask for names. Nothing
+// answers there.
+func (i *Instance) ClusterDNS() string { return i.r.Network.DNSService.String() }
+
+// Kubeconfig is the path of the administrator's kubeconfig.
+func (i *Instance) Kubeconfig() string { return pki.Kubeconfig(i.pkiDir(), pki.Admin) }
+
+// NodeKubeconfig is the path of the node agent's kubeconfig:
+// system:node:<NodeName> in the group system:nodes.
+func (i *Instance) NodeKubeconfig() string { return pki.Kubeconfig(i.pkiDir(), pki.Node) }
+
+// RESTConfig is the administrator's access to the API server, without a
+// limit on requests.
+func (i *Instance) RESTConfig() (*rest.Config, error) {
+	c, err := clientcmd.BuildConfigFromFlags("", i.Kubeconfig())
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	c.QPS = -1
+	return c, nil
+}
+
+// Client is a client of the API server with the administrator's rights.
+func (i *Instance) Client() (kubernetes.Interface, error) {
+	c, err := i.RESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(c)
+	if err != nil {
+		return nil, fmt.Errorf("make client: %w", err)
+	}
+	return client, nil
+}
+
+// RuntimeSocket is the path of containerd's CRI socket.
+func (i *Instance) RuntimeSocket() string { return filepath.Join(i.runDir(), "containerd.sock") }
+
+// RuntimeEndpoint is RuntimeSocket as the URL that agents take.
+func (i *Instance) RuntimeEndpoint() string { return "unix://" + i.RuntimeSocket() }
+
+// CgroupRoot is the cgroup below which the agent puts its pods.
+func (i *Instance) CgroupRoot() string { return cgroupHome + "/" + i.r.Name }
+
+// RuntimeDir is microlet's --runtime-dir.
+func (i *Instance) RuntimeDir() string { return filepath.Join(i.runDir(), "microlet") }
+
+// RootDir is the agent's --root-dir, in place of /var/lib/kubelet.
+func (i *Instance) RootDir() string { return filepath.Join(i.r.Dir, "kubelet") }
+
+// PodLogsDir is in place of /var/log/pods.
+func (i *Instance) PodLogsDir() string { return filepath.Join(i.r.Dir, "pods") }
+
+// KubeletConfig is the path of the KubeletConfiguration of either agent.
+func (i *Instance) KubeletConfig() string { return filepath.Join(i.r.Dir, "etc/kubelet.yaml") }
+
+// BusAddress is microlet's --bus-address.
+func (i *Instance) BusAddress() string { return loopback(i.r.Ports.Bus) }
+
+// Registry is the address of the image registry, host:port, plain HTTP. It
+// answers for every registry's name.
+func (i *Instance) Registry() string { return loopback(i.r.Ports.Registry) }
+
+// HealthAddress is where the agent serves /healthz.
+func (i *Instance) HealthAddress() string { return loopback(i.r.Ports.AgentHealth) }
+
+// Microlet is the path of the microlet executable; empty if it has none.
+func (i *Instance) Microlet() string { return i.r.Microlet }
+
+// SetOutput sets where progress goes, a line at a time.
+func (i *Instance) SetOutput(out io.Writer) { i.out = out }
+
+// Log is the path of the log of a program, which Programs names.
+func (i *Instance) Log(program string) string {
+	return filepath.Join(i.r.Dir, "logs", program+".log")
+}
+
+// Binary is the path of a program that the rig built, such as kubectl or ctr;
+// empty if there is none of that name.
+func (i *Instance) Binary(name string) string { return i.r.Binaries[name] }
+
+// Kubectl is the path of kubectl.
+func (i *Instance) Kubectl() string { return i.r.Binaries[build.Kubectl] }
+
+// AgentStatus is what the loop around the agent knows of it.
+type AgentStatus = supervise.Status
+
+// AgentStatus returns the agent's pid, starts and readiness.
+func (i *Instance) AgentStatus() (AgentStatus, error) {
+	if i.r.Agent == AgentNone {
+		return AgentStatus{}, fmt.Errorf("instance %s has no agent", i.r.Name)
+	}
+	return supervise.ReadStatus(i.agentStatusFile())
+}
+
+// Status of one program of the instance.
+type Status struct {
+	Program string `json:"program"`
+	PID     int    `json:"pid"`
+	Running bool   `json:"running"`
+}
+
+// Status returns the state of each program, in the order of their start.
+func (i *Instance) Status(context.Context) []Status {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	var all []Status
+	for _, name := range i.programs() {
+		p := i.r.Processes[name]
+		all = append(all, Status{Program: name, PID: p.PID, Running: p.Alive()})
+	}
+	return all
+}
+
+func (i *Instance) pkiDir() string          { return filepath.Join(i.r.Dir, "pki") }
+func (i *Instance) runDir() string          { return filepath.Join(runHome, i.r.Name) }
+func (i *Instance) containerdRoot() string  { return filepath.Join(i.r.Dir, "containerd") }
+func (i *Instance) agentStatusFile() string { return filepath.Join(i.runDir(), "agent.json") }
+func (i *Instance) programCgroup(name string) string {
+	return i.CgroupRoot() + "/rig/" + name
+}
+
+func (i *Instance) server() string {
+	return "https://" + net.JoinHostPort(i.NodeIP(), strconv.Itoa(apiPort))
+}
+
+func (i *Instance) printf(format string, args ...any) {
+	_, _ = fmt.Fprintf(i.out, "rig: "+format+"\n", args...)
+}
+
+func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

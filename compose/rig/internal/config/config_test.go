@@ -1,0 +1,98 @@
+package config
+
+import (
+	"encoding/json"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestKubeletConfigurationHoldsOnlyWhatIsSet(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	k := Kubelet{
+		RuntimeEndpoint: "unix:///run/x.sock", CgroupRoot: "/rigs/a", PodLogs: "/logs", NodeIP: netip.MustParseAddr("10.210.0.1"),
+		HealthPort: 20003, DNS: netip.MustParseAddr("10.211.0.10"), ResolvConf: "/resolv.conf", ClientCA: "/ca.crt", PluginDir: "/plugins", MaxPods: 250,
+	}
+	if err := k.Write(path); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `address: 10.210.0.1
+apiVersion: kubelet.config.k8s.io/v1beta1
+authentication:
+  x509:
+    clientCAFile: /ca.crt
+cgroupDriver: cgroupfs
+cgroupRoot: /rigs/a
+clusterDNS:
+- 10.211.0.10
+clusterDomain: cluster.local
+containerRuntimeEndpoint: unix:///run/x.sock
+failCgroupV1: false
+failSwapOn: false
+healthzBindAddress: 127.0.0.1
+healthzPort: 20003
+kind: KubeletConfiguration
+maxPods: 250
+podLogsDir: /logs
+resolvConf: /resolv.conf
+volumePluginDir: /plugins
+`
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("configuration (-want +got):\n%s", diff)
+	}
+}
+
+func containerd(dir string) Containerd {
+	return Containerd{
+		Dir: dir, Root: dir + "/root", State: dir + "/state", Socket: dir + "/c.sock", ShimSocket: "/run/microlet-rig/a/s",
+		Registry: "127.0.0.1:20000", Bridge: "mlrig0", PodCIDR: netip.MustParsePrefix("10.210.0.0/22"), Gateway: netip.MustParseAddr("10.210.0.1"),
+		Pause: "registry.k8s.io/pause:3.10.2",
+	}
+}
+
+func TestContainerdFiles(t *testing.T) {
+	dir := t.TempDir()
+	if err := containerd(dir).Write(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "config.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), `root = "`+dir+`/root"`) {
+		t.Errorf("no root folder in:\n%s", text)
+	}
+	conflist, err := os.ReadFile(filepath.Join(dir, "net.d/10-rig.conflist"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var network struct {
+		Name    string
+		Plugins []struct{ Type string }
+	}
+	if err := json.Unmarshal(conflist, &network); err != nil {
+		t.Fatal(err)
+	}
+	if network.Name != "mlrig0" || len(network.Plugins) != 2 {
+		t.Errorf("network %+v", network)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "certs.d/_default/hosts.toml")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestContainerdRefusesALongShimSocketFolder(t *testing.T) {
+	c := containerd(t.TempDir())
+	c.ShimSocket = "/run/microlet-rig/" + strings.Repeat("a", 25)
+	if err := c.Write(); err == nil || !strings.Contains(err.Error(), "shorter instance name") {
+		t.Errorf("error %v, want one with a remedy", err)
+	}
+}

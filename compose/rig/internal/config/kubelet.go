@@ -1,0 +1,86 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+	"sigs.k8s.io/yaml"
+)
+
+// Kubelet is what the KubeletConfiguration depends on.
+type Kubelet struct {
+	RuntimeEndpoint string // unix:///…
+	CgroupRoot      string
+	PodLogs         string
+	NodeIP          netip.Addr // the HTTPS API listens there, on 10250
+	HealthPort      int        // on 127.0.0.1
+	DNS             netip.Addr
+	ResolvConf      string
+	ClientCA        string // who may sign in at the HTTPS API with a certificate
+	PluginDir       string // of FlexVolume drivers
+	MaxPods         int32
+}
+
+// Write writes the KubeletConfiguration to the file. What it does not set has
+// the kubelet's default.
+func (k Kubelet) Write(path string) error {
+	no := false
+	c := kubeletconfig.KubeletConfiguration{
+		TypeMeta:                 metav1.TypeMeta{APIVersion: kubeletconfig.SchemeGroupVersion.String(), Kind: "KubeletConfiguration"},
+		ContainerRuntimeEndpoint: k.RuntimeEndpoint,
+		CgroupRoot:               k.CgroupRoot,
+		CgroupDriver:             "cgroupfs",
+		FailCgroupV1:             &no, // the rig runs on machines of both kinds
+		FailSwapOn:               &no, // a developer's machine has swap
+		PodLogsDir:               k.PodLogs,
+		Address:                  k.NodeIP.String(),
+		HealthzBindAddress:       "127.0.0.1",
+		HealthzPort:              ptr(int32(k.HealthPort)),
+		ClusterDomain:            "cluster.local",
+		ClusterDNS:               []string{k.DNS.String()},
+		ResolverConfig:           &k.ResolvConf,
+		VolumePluginDir:          k.PluginDir,
+		MaxPods:                  k.MaxPods,
+	}
+	c.Authentication.X509.ClientCAFile = k.ClientCA
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&c)
+	if err != nil {
+		return fmt.Errorf("write kubelet configuration: %w", err)
+	}
+	delete(object, "logging") // nothing is set there, and its zeros are not all recognizable
+	text, err := yaml.Marshal(prune(object))
+	if err != nil {
+		return fmt.Errorf("write kubelet configuration: %w", err)
+	}
+	return write(path, text)
+}
+
+// prune drops what nobody set: the types print an unset duration as 0s and an
+// unset number as 0, which would read as settings. Settings that may be false
+// are pointers in the types, so a false that is there was meant.
+func prune(object map[string]any) map[string]any {
+	for key, value := range object {
+		switch v := value.(type) {
+		case map[string]any:
+			if object[key] = prune(v); len(v) == 0 {
+				delete(object, key)
+			}
+		case nil:
+			delete(object, key)
+		case int64:
+			if v == 0 {
+				delete(object, key)
+			}
+		case string:
+			if v == "" || v == "0s" {
+				delete(object, key)
+			}
+		}
+	}
+	return object
+}
+
+func ptr[T any](v T) *T { return &v }

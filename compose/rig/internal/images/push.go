@@ -1,0 +1,81 @@
+package images
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"golang.org/x/sync/errgroup"
+)
+
+// Names returns all names under which the images are pushed.
+func Names() []string {
+	var all []string
+	for _, n := range names {
+		all = append(all, n...)
+	}
+	return all
+}
+
+// Push pushes all images of the layout to the registry at that address
+// (host:port, plain HTTP), under their repository and tag without the host: a
+// mirror is asked for them so.
+func Push(ctx context.Context, dir, registry string) error {
+	path, err := layout.FromPath(dir)
+	if err != nil {
+		return fmt.Errorf("push images: %w", err)
+	}
+	index, err := path.ImageIndex()
+	if err != nil {
+		return fmt.Errorf("push images: %w", err)
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil {
+		return fmt.Errorf("push images: %w", err)
+	}
+	// Its own transport: nothing may go through a proxy of the environment.
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	pusher, err := remote.NewPusher(remote.WithTransport(transport))
+	if err != nil {
+		return fmt.Errorf("push images: %w", err)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, m := range manifest.Manifests {
+		short := m.Annotations[nameAnnotation]
+		tags := names[short]
+		if len(tags) == 0 {
+			return fmt.Errorf("push images: %s holds an image %q that has no name here: remove that folder", dir, short)
+		}
+		img, err := index.Image(m.Digest)
+		if err != nil {
+			return fmt.Errorf("push image %s: %w", short, err)
+		}
+		group.Go(func() error { return pushOne(ctx, pusher, img, registry, tags) })
+	}
+	return group.Wait()
+}
+
+func pushOne(ctx context.Context, pusher *remote.Pusher, img v1.Image, registry string, tags []string) error {
+	for _, tag := range tags {
+		ref, err := name.NewTag(mirrored(registry, tag), name.Insecure)
+		if err != nil {
+			return fmt.Errorf("push image %s: %w", tag, err)
+		}
+		if err := pusher.Push(ctx, ref, img); err != nil {
+			return fmt.Errorf("push image %s: %w", tag, err)
+		}
+	}
+	return nil
+}
+
+// mirrored replaces the host of an image's name by the registry.
+func mirrored(registry, image string) string {
+	_, rest, _ := strings.Cut(image, "/")
+	return registry + "/" + rest
+}

@@ -1,0 +1,90 @@
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/microlet/microlet/compose/rig/internal/process"
+)
+
+// bootstrap adds to a new control plane what kubeadm would add, and waits
+// until pods can be created in the namespace default.
+func (i *Instance) bootstrap(ctx context.Context) error {
+	client, err := i.Client()
+	if err != nil {
+		return err
+	}
+	// A node may have its own client certificate renewed without anybody's
+	// approval.
+	for name, role := range map[string]string{
+		"rig:node-autoapprove-certificate-rotation": "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient",
+	} {
+		binding := &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:nodes"}},
+		}
+		_, err := client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("bind role %s: %w", role, err)
+		}
+	}
+	return i.await(ctx, ControllerManager, func(ctx context.Context) error {
+		if _, err := client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{}); err != nil {
+			return err
+		}
+		_, err := client.CoreV1().ConfigMaps("default").Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
+		return err
+	})
+}
+
+// WaitNodeReady waits until the Node has the condition Ready, true, with a
+// heartbeat of the agent as it runs now.
+func (i *Instance) WaitNodeReady(ctx context.Context) error {
+	client, err := i.Client()
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	err = i.await(ctx, AgentProgram, func(ctx context.Context) error {
+		node, err := client.CoreV1().Nodes().Get(ctx, i.NodeName(), metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, c := range node.Status.Conditions {
+			if c.Type != corev1.NodeReady {
+				continue
+			}
+			if c.Status != corev1.ConditionTrue {
+				return fmt.Errorf("node %s is not Ready: %s: %s", node.Name, c.Reason, c.Message)
+			}
+			return nil
+		}
+		return fmt.Errorf("node %s has no condition Ready", node.Name)
+	})
+	if err != nil {
+		return err
+	}
+	i.printf("node %s is Ready after %s", i.NodeName(), time.Since(begin).Round(100*time.Millisecond))
+	return nil
+}
+
+// await calls check until it succeeds, as long as the program lives.
+func (i *Instance) await(ctx context.Context, program string, check func(context.Context) error) error {
+	i.mu.Lock()
+	p, ok := i.r.Processes[program]
+	i.mu.Unlock()
+	if !ok {
+		return errors.New(program + " was never started")
+	}
+	ctx, cancel := context.WithTimeout(ctx, readiness)
+	defer cancel()
+	return process.Await(ctx, p, i.Log(program), check)
+}

@@ -1,0 +1,109 @@
+package rig
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+)
+
+// Agent is the program that acts as the node.
+type Agent string
+
+// The node agents.
+const (
+	AgentMicrolet Agent = "microlet" // microlet up, supervised as systemd would
+	AgentKubelet  Agent = "kubelet"  // the real kubelet of the control plane's version
+	AgentNone     Agent = "none"     // nothing: for work on single services by hand
+)
+
+// Options say what Up shall make.
+type Options struct {
+	// Name of the instance: at most 20 lower-case letters, digits and inner
+	// dashes. Default: "default".
+	Name string
+	// Dir is the instance's folder, which must not exist or be empty. Unix
+	// sockets limit its length to 50 bytes. Default: /var/lib/microlet-rig/<name>.
+	Dir string
+	// Agent is the node agent. Default: AgentMicrolet.
+	Agent Agent
+	// AgentArgs are added to the agent's command line.
+	AgentArgs []string
+	// AgentEnv is added to the agent's environment, as NAME=value.
+	AgentEnv []string
+	// AgentWatchdog: a microlet whose own watchdog messages stop for this long
+	// is killed and started again. Default: 10 s; below 0: off.
+	AgentWatchdog time.Duration
+	// Microlet is the microlet executable. Default: bin/microlet of the
+	// repository.
+	Microlet string
+	// MaxPods of the node. Default: 250.
+	MaxPods int
+	// Source is a folder inside the repository, where the pins of the real
+	// programs are. Default: the working directory.
+	Source string
+	// Keep keeps an instance that did not come up, for a look at it. It is in
+	// the way of the next one of its name until Down or Clean.
+	Keep bool
+	// Out gets progress, a line at a time. Default: nowhere.
+	Out io.Writer
+}
+
+var nameRE = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?$`)
+
+func checkName(name string) error {
+	if !nameRE.MatchString(name) {
+		return fmt.Errorf("instance name %q: use at most 20 lower-case letters, digits and inner dashes", name)
+	}
+	return nil
+}
+
+func (o Options) withDefaults() (Options, error) {
+	if o.Name == "" {
+		o.Name = "default"
+	}
+	if err := checkName(o.Name); err != nil {
+		return o, err
+	}
+	if o.Dir == "" {
+		o.Dir = filepath.Join(home, o.Name)
+	}
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return o, fmt.Errorf("instance folder %q: %w", o.Dir, err)
+	}
+	o.Dir = dir
+	// The longest socket path below it is the kubelet's, and the kernel
+	// accepts 107 bytes.
+	const longest = 50
+	if len(o.Dir) > longest {
+		return o, fmt.Errorf("instance folder %q has %d bytes, at most %d are possible since unix sockets are below it: choose a shorter one", o.Dir, len(o.Dir), longest)
+	}
+	switch o.Agent {
+	case "":
+		o.Agent = AgentMicrolet
+	case AgentMicrolet, AgentKubelet, AgentNone:
+	default:
+		return o, fmt.Errorf("agent %q: use %s, %s or %s", o.Agent, AgentMicrolet, AgentKubelet, AgentNone)
+	}
+	if o.AgentWatchdog == 0 {
+		o.AgentWatchdog = 10 * time.Second
+	}
+	if o.MaxPods == 0 {
+		o.MaxPods = 250
+	}
+	if o.MaxPods < 1 || o.MaxPods > 1000 {
+		return o, fmt.Errorf("max pods %d: use 1 to 1000, the node's subnet holds no more", o.MaxPods)
+	}
+	if o.Source == "" {
+		if o.Source, err = os.Getwd(); err != nil {
+			return o, fmt.Errorf("find the repository: %w", err)
+		}
+	}
+	if o.Out == nil {
+		o.Out = io.Discard
+	}
+	return o, nil
+}

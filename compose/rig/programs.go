@@ -1,0 +1,235 @@
+package rig
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/compose/rig/internal/build"
+	"github.com/microlet/microlet/compose/rig/internal/config"
+	"github.com/microlet/microlet/compose/rig/internal/network"
+	"github.com/microlet/microlet/compose/rig/internal/pki"
+	"github.com/microlet/microlet/compose/rig/internal/process"
+)
+
+const apiPort = network.APIPort
+
+// Programs of an instance, as Log and Status name them.
+const (
+	Etcd              = build.Etcd
+	Registry          = "registry"
+	Containerd        = build.Containerd
+	APIServer         = build.APIServer
+	ControllerManager = build.ControllerManager
+	Scheduler         = build.Scheduler
+	AgentProgram      = "agent" // the loop around the node agent, and the agent's log
+)
+
+// programs in the order of their start.
+func (i *Instance) programs() []string {
+	names := []string{Etcd, Registry, Containerd, APIServer, ControllerManager, Scheduler}
+	if i.r.Agent != AgentNone {
+		names = append(names, AgentProgram)
+	}
+	return names
+}
+
+// spec says how the program is started.
+func (i *Instance) spec(name string) process.Spec {
+	s := process.Spec{
+		Name: name, Path: i.r.Binaries[name], Log: i.Log(name),
+		Cgroups: i.tree.ProcsFiles(i.programCgroup(name)),
+	}
+	certs := i.pkiDir()
+	switch name {
+	case Etcd:
+		client := "https://" + loopback(i.r.Ports.Etcd)
+		peer := "http://" + loopback(i.r.Ports.EtcdPeer)
+		s.Args = []string{
+			"--name=rig", "--data-dir=" + filepath.Join(i.r.Dir, "etcd"),
+			"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
+			"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=rig=" + peer,
+			"--listen-metrics-urls=http://" + loopback(i.r.Ports.EtcdHealth),
+			"--client-cert-auth", "--trusted-ca-file=" + filepath.Join(certs, pki.CA),
+			"--cert-file=" + pki.Cert(certs, pki.Etcd), "--key-file=" + pki.Key(certs, pki.Etcd),
+			// The data is worth nothing after a crash of the machine.
+			"--unsafe-no-fsync", "--logger=zap", "--log-level=warn",
+		}
+	case Registry:
+		s.Path = i.r.Binaries[build.Crane]
+		s.Args = []string{"registry", "serve", "--address=" + i.Registry(), "--disk=" + filepath.Join(i.r.Dir, "registry")}
+	case Containerd:
+		s.Args = []string{"--config=" + i.containerdConfig().ConfigFile(), "--log-level=info"}
+		s.Env = noProxy // else a proxy of the environment is asked for the registry
+	case APIServer:
+		s.Args = i.apiServerArgs()
+	case ControllerManager:
+		kubeconfig := pki.Kubeconfig(certs, pki.ControllerManager)
+		s.Args = []string{
+			"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
+			"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(i.r.Ports.ControllerManager),
+			"--cert-dir=" + filepath.Join(i.r.Dir, "serving", name),
+			"--leader-elect=false", "--use-service-account-credentials=true",
+			"--root-ca-file=" + filepath.Join(certs, pki.CA),
+			"--service-account-private-key-file=" + filepath.Join(certs, pki.ServiceAccountKey),
+			"--cluster-signing-cert-file=" + filepath.Join(certs, pki.CA), "--cluster-signing-key-file=" + filepath.Join(certs, pki.CAKey),
+			"--cluster-name=" + i.r.Name, "--flex-volume-plugin-dir=" + filepath.Join(i.r.Dir, "volume-plugins"),
+		}
+	case Scheduler:
+		kubeconfig := pki.Kubeconfig(certs, pki.Scheduler)
+		s.Args = []string{
+			"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
+			"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(i.r.Ports.Scheduler),
+			"--cert-dir=" + filepath.Join(i.r.Dir, "serving", name),
+			"--leader-elect=false",
+		}
+	case AgentProgram:
+		s.Path = i.r.Binaries[build.AgentLoop]
+		s.Args = append([]string{"--status=" + i.agentStatusFile(), "--notify=" + filepath.Join(i.runDir(), "notify.sock")}, i.agentArgs()...)
+		s.Env = i.r.AgentEnv
+	}
+	return s
+}
+
+var noProxy = []string{"NO_PROXY=*", "no_proxy=*"}
+
+func (i *Instance) apiServerArgs() []string {
+	certs := i.pkiDir()
+	return []string{
+		"--bind-address=" + i.NodeIP(), "--advertise-address=" + i.NodeIP(), "--secure-port=" + strconv.Itoa(apiPort),
+		"--service-cluster-ip-range=" + i.r.Network.Services.String(),
+		"--etcd-servers=https://" + loopback(i.r.Ports.Etcd), "--etcd-cafile=" + filepath.Join(certs, pki.CA),
+		"--etcd-certfile=" + pki.Cert(certs, pki.APIServerEtcd), "--etcd-keyfile=" + pki.Key(certs, pki.APIServerEtcd),
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+		"--allow-privileged=true",
+		"--client-ca-file=" + filepath.Join(certs, pki.CA),
+		"--tls-cert-file=" + pki.Cert(certs, pki.APIServer), "--tls-private-key-file=" + pki.Key(certs, pki.APIServer),
+		"--kubelet-client-certificate=" + pki.Cert(certs, pki.APIServerKubelet), "--kubelet-client-key=" + pki.Key(certs, pki.APIServerKubelet),
+		// The node's name is in no DNS.
+		"--kubelet-preferred-address-types=InternalIP",
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--service-account-key-file=" + filepath.Join(certs, pki.ServiceAccountPub),
+		"--service-account-signing-key-file=" + filepath.Join(certs, pki.ServiceAccountKey),
+		"--requestheader-client-ca-file=" + filepath.Join(certs, pki.FrontProxyCA), "--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file=" + pki.Cert(certs, pki.FrontProxy), "--proxy-client-key-file=" + pki.Key(certs, pki.FrontProxy),
+	}
+}
+
+// agentArgs is the agent's command line, the same for both but for what only
+// microlet has.
+func (i *Instance) agentArgs() []string {
+	common := []string{
+		"--config=" + i.KubeletConfig(), "--kubeconfig=" + i.NodeKubeconfig(), "--root-dir=" + i.RootDir(),
+		"--hostname-override=" + i.NodeName(), "--node-ip=" + i.NodeIP(), "--cert-dir=" + filepath.Join(i.RootDir(), "pki"),
+	}
+	var args []string
+	if i.r.Watchdog > 0 {
+		args = append(args, "--watchdog="+i.r.Watchdog.String())
+	}
+	args = append(args, "--")
+	if i.r.Agent == AgentKubelet {
+		args = append(append(args, i.r.Binaries[build.Kubelet]), common...)
+	} else {
+		args = append(append(args, i.r.Microlet, "up"), common...)
+		args = append(args, "--runtime-dir="+i.RuntimeDir(), "--bus-address="+i.BusAddress())
+	}
+	return append(args, i.r.AgentArgs...)
+}
+
+func (i *Instance) containerdConfig() config.Containerd {
+	return config.Containerd{
+		Dir:        filepath.Join(i.r.Dir, "etc/containerd"),
+		Root:       i.containerdRoot(),
+		State:      filepath.Join(i.runDir(), "containerd"),
+		Socket:     i.RuntimeSocket(),
+		ShimSocket: filepath.Join(i.runDir(), "s"),
+		RuncRoot:   filepath.Join(i.runDir(), "runc"),
+		Shim:       i.r.Binaries[build.Shim],
+		Runc:       i.r.Binaries[build.Runc],
+		PluginDir:  filepath.Join(i.r.Dir, "cni"),
+		Pause:      PauseImage,
+		Registry:   i.Registry(),
+		Bridge:     i.r.Network.Bridge,
+		PodCIDR:    i.r.Network.PodCIDR,
+		Gateway:    i.r.Network.NodeIP,
+		// Not only where it must be: pods shall have the same scores on every
+		// machine.
+		RestrictOOM: true,
+	}
+}
+
+// check asks the program whether it works.
+func (i *Instance) check(name string) func(context.Context) error {
+	switch name {
+	case Etcd:
+		return httpOK("http://" + loopback(i.r.Ports.EtcdHealth) + "/health")
+	case Registry:
+		return httpOK("http://" + i.Registry() + "/v2/")
+	case Containerd:
+		return i.checkRuntime
+	case APIServer:
+		return i.checkAPI
+	case ControllerManager:
+		return httpOK("https://" + loopback(i.r.Ports.ControllerManager) + "/healthz")
+	case Scheduler:
+		return httpOK("https://" + loopback(i.r.Ports.Scheduler) + "/healthz")
+	}
+	return func(context.Context) error { return nil }
+}
+
+// httpOK checks that a URL of our own on the loopback address answers with
+// 200. Certificates are not verified: these programs sign their own.
+func httpOK(url string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}
+		defer transport.CloseIdleConnections()
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		resp, err := (&http.Client{Transport: transport}).Do(req)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = resp.Body.Close() }()
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s answers %s", url, resp.Status)
+		}
+		return nil
+	}
+}
+
+func (i *Instance) checkAPI(ctx context.Context) error {
+	client, err := i.Client()
+	if err != nil {
+		return err
+	}
+	return client.Discovery().RESTClient().Get().AbsPath("/readyz").Timeout(2 * time.Second).Do(ctx).Error()
+}
+
+func (i *Instance) checkRuntime(ctx context.Context) error {
+	conn, err := grpc.NewClient(i.RuntimeEndpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	status, err := runtimeapi.NewRuntimeServiceClient(conn).Status(ctx, &runtimeapi.StatusRequest{})
+	if err != nil {
+		return err
+	}
+	for _, c := range status.GetStatus().GetConditions() {
+		if !c.Status && (c.Type == runtimeapi.RuntimeReady || c.Type == runtimeapi.NetworkReady) {
+			return fmt.Errorf("runtime condition %s is false: %s: %s", c.Type, c.Reason, c.Message)
+		}
+	}
+	return nil
+}

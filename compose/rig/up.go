@@ -1,0 +1,278 @@
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/microlet/microlet/compose/rig/internal/build"
+	"github.com/microlet/microlet/compose/rig/internal/config"
+	"github.com/microlet/microlet/compose/rig/internal/images"
+	"github.com/microlet/microlet/compose/rig/internal/mounts"
+	"github.com/microlet/microlet/compose/rig/internal/network"
+	"github.com/microlet/microlet/compose/rig/internal/pki"
+	"github.com/microlet/microlet/compose/rig/internal/process"
+)
+
+// readiness is how long any one program may take until it is ready; etcd and
+// the API server need a few seconds on two idle cores.
+const readiness = 2 * time.Minute
+
+// Build installs the packages that the machine lacks and builds all programs
+// and images that the cache lacks. Groups are those of programs that are not
+// always needed: "kubelet".
+func Build(ctx context.Context, o Options, groups ...string) error {
+	o, err := o.withDefaults()
+	if err != nil {
+		return err
+	}
+	_, _, err = prepare(ctx, o, groups...)
+	return err
+}
+
+// prepare returns the programs and the folder of the images.
+func prepare(ctx context.Context, o Options, groups ...string) (build.Binaries, string, error) {
+	if err := build.InstallPackages(ctx, o.Out); err != nil {
+		return nil, "", err
+	}
+	tools, err := build.Locate(o.Source)
+	if err != nil {
+		return nil, "", err
+	}
+	cache, err := build.CacheDir()
+	if err != nil {
+		return nil, "", err
+	}
+	binaries, err := (&build.Builder{Tools: tools, Cache: cache, Out: o.Out}).Build(ctx, groups...)
+	if err != nil {
+		return nil, "", err
+	}
+	layout, err := images.Build(ctx, cache, images.Input{Busybox: build.Busybox(), Agnhost: binaries[build.Agnhost]})
+	if err != nil {
+		return nil, "", err
+	}
+	return binaries, layout, nil
+}
+
+// Up builds what the cache lacks, makes a new instance, starts it and waits
+// until its control plane, runtime and registry work and, with an agent, its
+// node is Ready. On failure it takes everything away again, unless Options.Keep.
+func Up(ctx context.Context, o Options) (*Instance, error) {
+	begin := time.Now()
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if os.Geteuid() != 0 {
+		return nil, errors.New("the rig needs root: it makes cgroups, mounts and a bridge")
+	}
+	var groups []string
+	if o.Agent == AgentKubelet {
+		groups = append(groups, build.GroupKubelet)
+	}
+	if err := o.findMicrolet(); err != nil {
+		return nil, err
+	}
+	binaries, layout, err := prepare(ctx, o, groups...)
+	if err != nil {
+		return nil, err
+	}
+	boot, err := process.BootID()
+	if err != nil {
+		return nil, err
+	}
+	r, err := reserve(ctx, record{
+		Name: o.Name, Dir: o.Dir, BootID: boot, CreatedAt: time.Now(), Agent: o.Agent, AgentArgs: o.AgentArgs, AgentEnv: o.AgentEnv,
+		Watchdog: o.AgentWatchdog, Microlet: o.Microlet, Binaries: binaries, Processes: map[string]process.Record{},
+	})
+	if err != nil {
+		return nil, err
+	}
+	i, err := attach(r, o.Out)
+	if err != nil {
+		return nil, err
+	}
+	err = i.setup(o)
+	if err == nil {
+		err = i.startAll(ctx, layout)
+	}
+	if err != nil {
+		if o.Keep {
+			return nil, fmt.Errorf("start instance %s (kept: look at %s, then rig down %s): %w", o.Name, i.Dir(), o.Name, err)
+		}
+		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		return nil, errors.Join(fmt.Errorf("start instance %s: %w", o.Name, err), i.Down(cleanup, Fast))
+	}
+	i.printf("instance %s is up after %s", o.Name, time.Since(begin).Round(100*time.Millisecond))
+	return i, nil
+}
+
+func (o *Options) findMicrolet() error {
+	if o.Agent != AgentMicrolet {
+		return nil
+	}
+	if o.Microlet == "" {
+		tools, err := build.Locate(o.Source)
+		if err != nil {
+			return err
+		}
+		o.Microlet = filepath.Join(tools, "../../bin/microlet")
+	}
+	path, err := filepath.Abs(o.Microlet)
+	if err != nil {
+		return fmt.Errorf("microlet executable %q: %w", o.Microlet, err)
+	}
+	o.Microlet = path
+	if info, err := os.Stat(path); err != nil {
+		return fmt.Errorf("microlet executable: %w: build it (make build), say where it is (--microlet), or choose another agent", err)
+	} else if info.IsDir() || info.Mode()&0o111 == 0 {
+		return fmt.Errorf("microlet executable %s is not an executable file", path)
+	}
+	return nil
+}
+
+// setup makes all that is there before the first program.
+func (i *Instance) setup(o Options) error {
+	for _, dir := range []string{i.r.Dir, filepath.Join(i.r.Dir, "registry"), i.RootDir(), i.PodLogsDir(), filepath.Join(i.r.Dir, "logs")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("make instance folder: %w", err)
+		}
+	}
+	// Sockets and state go to a tmpfs also where /run is none: a rig must not
+	// be slower than a server because of the disk below its sockets.
+	if err := mounts.Tmpfs(i.runDir()); err != nil {
+		return err
+	}
+	changed, err := network.EnableForwarding()
+	if err != nil {
+		return err
+	}
+	if changed {
+		i.printf("set net.ipv4.ip_forward=1; it stays so")
+	}
+	if err := network.Setup(i.r.Network, i.r.Name); err != nil {
+		return err
+	}
+	if err := i.tree.Create(i.CgroupRoot(), true); err != nil {
+		return err
+	}
+	for _, name := range i.programs() {
+		if err := i.tree.Create(i.programCgroup(name), false); err != nil {
+			return err
+		}
+	}
+	if err := pki.Write(pki.Input{
+		Dir: i.pkiDir(), Server: i.server(), Cluster: "rig-" + i.r.Name, NodeName: i.NodeName(),
+		ServerIPs: []net.IP{i.r.Network.NodeIP.AsSlice(), i.r.Network.APIService.AsSlice()},
+	}, time.Now()); err != nil {
+		return err
+	}
+	if err := i.containerdConfig().Write(); err != nil {
+		return err
+	}
+	resolv := filepath.Join(i.r.Dir, "etc/resolv.conf")
+	if err := config.ResolvConf(resolv); err != nil {
+		return err
+	}
+	k := config.Kubelet{
+		RuntimeEndpoint: i.RuntimeEndpoint(), CgroupRoot: i.CgroupRoot(), PodLogs: i.PodLogsDir(), NodeIP: i.r.Network.NodeIP,
+		HealthPort: i.r.Ports.AgentHealth, DNS: i.r.Network.DNSService, ResolvConf: resolv,
+		ClientCA: filepath.Join(i.pkiDir(), pki.CA), PluginDir: filepath.Join(i.r.Dir, "volume-plugins"), MaxPods: int32(o.MaxPods),
+	}
+	if err := k.Write(i.KubeletConfig()); err != nil {
+		return err
+	}
+	plugins := i.containerdConfig().PluginDir
+	if err := os.MkdirAll(plugins, 0o755); err != nil {
+		return fmt.Errorf("make folder of CNI plugins: %w", err)
+	}
+	for _, name := range build.CNIPlugins {
+		if err := os.Symlink(i.r.Binaries[name], filepath.Join(plugins, name)); err != nil {
+			return fmt.Errorf("link CNI plugin: %w", err)
+		}
+	}
+	return nil
+}
+
+// startAll starts the programs, each as soon as what it needs is ready.
+func (i *Instance) startAll(ctx context.Context, layout string) error {
+	group, ctx := errgroup.WithContext(ctx)
+	runtimeReady := make(chan struct{})
+	group.Go(func() error {
+		if err := i.start(ctx, Registry); err != nil {
+			return err
+		}
+		return images.Push(ctx, layout, i.Registry())
+	})
+	group.Go(func() error {
+		if err := i.start(ctx, Containerd); err != nil {
+			return err
+		}
+		close(runtimeReady)
+		return nil
+	})
+	group.Go(func() error {
+		for _, name := range []string{Etcd, APIServer} {
+			if err := i.start(ctx, name); err != nil {
+				return err
+			}
+		}
+		group.Go(func() error { return i.start(ctx, Scheduler) })
+		group.Go(func() error {
+			if err := i.start(ctx, ControllerManager); err != nil {
+				return err
+			}
+			return i.bootstrap(ctx)
+		})
+		if i.r.Agent == AgentNone {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-runtimeReady:
+		}
+		if err := i.start(ctx, AgentProgram); err != nil {
+			return err
+		}
+		return i.WaitNodeReady(ctx)
+	})
+	return group.Wait()
+}
+
+// start starts one program, records it and waits until it is ready.
+func (i *Instance) start(ctx context.Context, name string) error {
+	begin := time.Now()
+	p, err := i.launch(name)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readiness)
+	defer cancel()
+	if err := process.Await(ctx, p, i.Log(name), i.check(name)); err != nil {
+		return err
+	}
+	i.printf("%s is ready after %s", name, time.Since(begin).Round(100*time.Millisecond))
+	return nil
+}
+
+func (i *Instance) launch(name string) (process.Record, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if p := i.r.Processes[name]; p.Alive() {
+		return p, fmt.Errorf("start %s: it runs already with pid %d", name, p.PID)
+	}
+	p, err := process.Start(i.spec(name))
+	if err != nil {
+		return p, err
+	}
+	i.r.Processes[name] = p
+	return p, i.r.save()
+}
