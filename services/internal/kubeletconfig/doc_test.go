@@ -65,7 +65,8 @@ maxPodz (file /var/lib/kubelet/config.yaml): the key is unknown: write "maxPods"
 
 microlet is stricter than the kubelet in this:
 
-- An unknown or duplicate key is refused in the file and in drop-ins. The kubelet logs it in the file and ignores it in drop-ins.
+- An unknown key, or one given twice, is refused in the file and in drop-ins. The kubelet starts with an unknown key: in the file it logs it, in a
+  drop-in it drops it.
 - A file of several YAML documents is refused. The kubelet reads the first.
 - ` + "`--node-ip`" + ` refuses what is no address. The kubelet leaves it out.
 - A taint without an effect, or one to take away (` + "`key-`" + `), is refused in ` + "`--register-with-taints`" + `.
