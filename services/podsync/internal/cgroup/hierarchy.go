@@ -1,0 +1,231 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	libcgroups "github.com/opencontainers/cgroups"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// removeRetry is how long to wait for killed processes to leave a cgroup before looking again.
+	removeRetry = 10 * time.Millisecond
+	// removeLimit ends a removal that processes in uninterruptible sleep would hold for ever.
+	removeLimit = 10 * time.Second
+)
+
+// apply makes a cgroup, or sets an existing one.
+func (m *Manager) apply(n name, r resources) error {
+	ok, err := m.exists(n)
+	if err != nil {
+		return err
+	}
+	if ok {
+		return m.set(n, r)
+	}
+	return m.create(n, r)
+}
+
+func (m *Manager) create(n name, r resources) error {
+	lib := m.convert(n, r)
+	made, err := m.manager(n, lib)
+	if err != nil {
+		return err
+	}
+	// A pid of -1 makes the folders and moves nobody into them.
+	if err := made.Apply(-1); err != nil {
+		return fmt.Errorf("create cgroup %s: %w", n.cgroupfs(), err)
+	}
+	if err := made.Set(lib); err != nil {
+		return fmt.Errorf("set the limits of cgroup %s: %w", n.cgroupfs(), err)
+	}
+	return nil
+}
+
+func (m *Manager) set(n name, r resources) error {
+	lib := m.convert(n, r)
+	made, err := m.manager(n, lib)
+	if err != nil {
+		return err
+	}
+	if err := made.Set(lib); err != nil {
+		return fmt.Errorf("set the limits of cgroup %s: %w", n.cgroupfs(), err)
+	}
+	return nil
+}
+
+func (m *Manager) convert(n name, r resources) *libcgroups.Resources {
+	// Devices and the freezer belong to containers: a pod's cgroup never touches them.
+	lib := &libcgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true}
+	unified := Unified()
+	if r.memory != nil {
+		lib.Memory = *r.memory
+	}
+	if r.shares != nil {
+		if unified {
+			lib.CpuWeight = sharesToWeight(*r.shares)
+		} else {
+			lib.CpuShares = *r.shares
+		}
+	}
+	if r.quota != nil {
+		lib.CpuQuota = *r.quota
+	}
+	if r.period != nil {
+		lib.CpuPeriod = *r.period
+	}
+	lib.PidsLimit = r.pids
+	if r.hugePages != nil && slices.Contains(m.needed, "hugetlb") {
+		for _, page := range libcgroups.HugePageSizes() {
+			lib.HugetlbLimit = append(lib.HugetlbLimit, &libcgroups.HugepageLimit{Pagesize: page, Limit: uint64(max(r.hugePages[page], 0))})
+		}
+	}
+	if unified {
+		if len(r.unified) > 0 {
+			lib.Unified = r.unified
+		}
+		if m.systemd && slices.Equal(n, m.root) {
+			// systemd drops a controller that no unit asks for, and the tree would count as incomplete.
+			lib.CpusetCpus = effectiveCPUs()
+		}
+	}
+	return lib
+}
+
+// effectiveCPUs are the CPUs that the hierarchy may use, "" when unknown.
+func effectiveCPUs() string {
+	for _, file := range []string{unifiedMount + "/cpuset.cpus.effective", "/sys/devices/system/cpu/online"} {
+		if text, err := os.ReadFile(file); err == nil {
+			if cpus := strings.TrimSpace(string(text)); cpus != "" {
+				return cpus
+			}
+		}
+	}
+	return ""
+}
+
+// exists says whether the cgroup is there with every controller that it needs.
+func (m *Manager) exists(n name) (bool, error) {
+	path, err := m.path(n)
+	if err != nil {
+		return false, err
+	}
+	if Unified() {
+		have, err := unifiedControllers(filepath.Join(unifiedMount, path))
+		if errors.Is(err, os.ErrNotExist) {
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("read the controllers of cgroup %s: %w", path, err)
+		}
+		for _, c := range m.needed {
+			if !slices.Contains(have, c) {
+				return false, nil
+			}
+		}
+		return true, nil
+	}
+	for _, c := range m.needed {
+		if !libcgroups.PathExists(filepath.Join(m.mounts[c], path)) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+func unifiedControllers(dir string) ([]string, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	if err != nil {
+		return nil, err
+	}
+	return strings.Fields(string(text)), nil
+}
+
+// remove kills the processes below a cgroup and removes it from every hierarchy.
+func (m *Manager) remove(ctx context.Context, n name) error {
+	path, err := m.path(n)
+	if err != nil {
+		return err
+	}
+	if !m.anywhere(path) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, removeLimit)
+	defer cancel()
+	for {
+		pids := m.pids(path)
+		if len(pids) == 0 {
+			break
+		}
+		m.log.Warn("killing processes left in a pod's cgroup", "cgroup", path, "pids", pids)
+		for _, pid := range pids {
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("kill process %d of cgroup %s: %w", pid, path, err)
+			}
+		}
+		if err := pause(ctx, removeRetry); err != nil {
+			return fmt.Errorf("processes %v of cgroup %s do not end after SIGKILL: %w", pids, path, err)
+		}
+	}
+	made, err := m.manager(n, &libcgroups.Resources{})
+	if err != nil {
+		return err
+	}
+	if err := made.Destroy(); err != nil {
+		return fmt.Errorf("remove cgroup %s: %w", path, err)
+	}
+	// What the library's manager does not know of (a hierarchy mounted twice, say) goes by hand.
+	for _, mount := range m.mounts {
+		if err := libcgroups.RemovePath(filepath.Join(mount, path)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove cgroup %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+func (m *Manager) anywhere(path string) bool {
+	for _, mount := range m.mounts {
+		if libcgroups.PathExists(filepath.Join(mount, path)) {
+			return true
+		}
+	}
+	return false
+}
+
+// pids returns every process in or below a cgroup, of all hierarchies.
+func (m *Manager) pids(path string) []int {
+	var all []int
+	for _, mount := range m.mounts {
+		_ = filepath.WalkDir(filepath.Join(mount, path), func(dir string, d fs.DirEntry, err error) error {
+			// A folder that vanishes meanwhile has no processes left to kill.
+			if err != nil || !d.IsDir() {
+				return nil
+			}
+			if some, err := libcgroups.GetPids(dir); err == nil {
+				all = append(all, some...)
+			}
+			return nil
+		})
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

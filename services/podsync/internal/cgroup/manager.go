@@ -1,0 +1,342 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	libcgroups "github.com/opencontainers/cgroups"
+	libmanager "github.com/opencontainers/cgroups/manager"
+	"github.com/opencontainers/cgroups/systemd"
+	"k8s.io/utils/ptr"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	resourcehelper "k8s.io/component-helpers/resource"
+)
+
+const (
+	// DriverCgroupfs and DriverSystemd are the values of cgroupDriver.
+	DriverCgroupfs = "cgroupfs"
+	DriverSystemd  = "systemd"
+
+	// ResourcePIDs is the kubelet's internal name of the number of processes, in Allocatable and Capacity.
+	ResourcePIDs v1.ResourceName = "pid"
+
+	rootPart       = "kubepods"
+	burstablePart  = "burstable"
+	bestEffortPart = "besteffort"
+	podPrefix      = "pod"
+
+	unifiedMount = "/sys/fs/cgroup"
+	// qosRewrite is how old the shares of a QoS class may get before they are written again
+	// although they did not change: somebody else may have written them.
+	qosRewrite = time.Minute
+)
+
+// Options are the settings of KubeletConfiguration that shape the tree.
+type Options struct {
+	// Root is cgroupRoot; "" is the root of the hierarchy. It must exist.
+	Root string
+	// Driver is cgroupDriver: DriverCgroupfs (the default) or DriverSystemd.
+	Driver string
+	// PerQOS is cgroupsPerQOS. Without it there is no tree at all and pods get Root as parent.
+	PerQOS bool
+	// CPUCFSQuota and CPUCFSQuotaPeriod are cpuCFSQuota and cpuCFSQuotaPeriod (default 100 ms).
+	CPUCFSQuota       bool
+	CPUCFSQuotaPeriod time.Duration
+	// PodPidsLimit is podPidsLimit; 0 and below: no limit.
+	PodPidsLimit int64
+	// EnforceNodeAllocatable is the field of that name. With "pods" the root of all pods is
+	// limited to Allocatable, else to Capacity.
+	EnforceNodeAllocatable []string
+	// Allocatable is capacity minus the reservations (not minus eviction thresholds), Capacity
+	// what the node has. Both in CPU, memory, huge pages and ResourcePIDs.
+	Allocatable, Capacity v1.ResourceList
+	Log                   *slog.Logger
+}
+
+// Manager owns the cgroups of pods and of QoS classes. It keeps no state that the
+// hierarchy does not hold, so a restarted process goes on where the last one stopped.
+// Its methods may be called by several goroutines.
+type Manager struct {
+	o       Options
+	log     *slog.Logger
+	systemd bool
+	root    name // of all pods, and the class of Guaranteed ones
+	parent  name // what the root lies in
+	mounts  map[string]string
+	needed  []string
+
+	qos struct {
+		sync.Mutex
+		shares  uint64
+		written time.Time
+	}
+}
+
+// Unified says whether the host runs cgroup v2 alone.
+func Unified() bool { return libcgroups.IsCgroup2UnifiedMode() }
+
+// CheckVersion returns an error when the host runs cgroup v1 and failCgroupV1 forbids it.
+func CheckVersion(failCgroupV1 bool) error {
+	if failCgroupV1 && !Unified() {
+		return errors.New("failCgroupV1 is true and this host runs cgroup v1, whose support the kubelet ended: " +
+			"boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1), or set failCgroupV1: false")
+	}
+	return nil
+}
+
+// New reads which controllers the host has. It changes nothing.
+func New(o Options) (*Manager, error) {
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.CPUCFSQuotaPeriod == 0 {
+		o.CPUCFSQuotaPeriod = DefaultQuotaPeriod * time.Microsecond
+	}
+	m := &Manager{o: o, log: o.Log}
+	switch o.Driver {
+	case "", DriverCgroupfs:
+	case DriverSystemd:
+		m.systemd = true
+		if !systemd.IsRunningSystemd() {
+			return nil, errors.New(`cgroupDriver is "systemd" and systemd does not run on this host: set cgroupDriver: cgroupfs, here and in the runtime`)
+		}
+	default:
+		return nil, fmt.Errorf(`cgroupDriver is %q: it must be "cgroupfs" or "systemd"`, o.Driver)
+	}
+	m.parent = parseRoot(o.Root, m.systemd)
+	m.root = m.parent
+	if o.PerQOS {
+		m.root = m.parent.child(rootPart)
+	}
+	if err := m.readMounts(); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// readMounts finds where each controller is mounted and which of them a cgroup needs to
+// count as complete: those that the kubelet asks for, as far as this host has them.
+func (m *Manager) readMounts() error {
+	if Unified() {
+		m.mounts = map[string]string{"": unifiedMount}
+		have, err := unifiedControllers(unifiedMount)
+		if err != nil {
+			return fmt.Errorf("read the cgroup controllers of this host: %w", err)
+		}
+		for _, c := range []string{"cpu", "cpuset", "memory", "hugetlb", "pids"} {
+			if slices.Contains(have, c) {
+				m.needed = append(m.needed, c)
+			}
+		}
+		return nil
+	}
+	mounts, err := libcgroups.GetCgroupMounts(true)
+	if err != nil {
+		return fmt.Errorf("find the cgroup mounts of this host: %w", err)
+	}
+	m.mounts = map[string]string{}
+	for _, mount := range mounts {
+		for _, controller := range mount.Subsystems {
+			// A controller may be mounted several times: the shortest path is the host's own.
+			if known := m.mounts[controller]; known == "" || len(mount.Mountpoint) < len(known) {
+				m.mounts[controller] = mount.Mountpoint
+			}
+		}
+	}
+	for _, c := range []string{"cpu", "memory", "pids"} {
+		if m.mounts[c] == "" {
+			return fmt.Errorf("cgroup v1 controller %q is not mounted: mount it below /sys/fs/cgroup", c)
+		}
+	}
+	for _, c := range []string{"cpu", "cpuacct", "cpuset", "memory", "systemd", "pids", "hugetlb"} {
+		if m.mounts[c] != "" {
+			m.needed = append(m.needed, c)
+		}
+	}
+	return nil
+}
+
+// EnsureRoots makes the root of all pods and the two QoS classes, or brings existing ones
+// to their settings. A limit below what already runs is reported as an error and retried
+// by calling again; the tree is usable then all the same.
+func (m *Manager) EnsureRoots() error {
+	if !m.o.PerQOS {
+		return nil
+	}
+	if ok, err := m.exists(m.parent); err != nil || !ok {
+		return fmt.Errorf("cgroupRoot %q does not have all of %s: create it, or leave cgroupRoot empty: %w",
+			m.o.Root, strings.Join(m.needed, ", "), errors.Join(err, os.ErrNotExist))
+	}
+	unbounded := map[string]int64{}
+	for _, page := range libcgroups.HugePageSizes() {
+		unbounded[page] = 1 << 62
+	}
+	bestEffort := resources{shares: ptr.To[uint64](MinShares), hugePages: unbounded}
+	burstable := resources{hugePages: unbounded, unified: map[string]string{"memory.low": "0"}}
+	return errors.Join(
+		m.apply(m.root, m.nodeResources()),
+		m.apply(m.root.child(burstablePart), burstable),
+		m.apply(m.root.child(bestEffortPart), bestEffort),
+	)
+}
+
+// UpdateQOS gives the burstable class the shares that its pods request together. Call it
+// when a pod comes or goes, and each minute.
+func (m *Manager) UpdateQOS(pods []*v1.Pod) error {
+	if !m.o.PerQOS {
+		return nil
+	}
+	var milli int64
+	for _, p := range pods {
+		if QOSClass(p) == v1.PodQOSBurstable {
+			requests := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
+			milli += requests.Cpu().MilliValue()
+		}
+	}
+	shares := MilliCPUToShares(milli)
+	m.qos.Lock()
+	defer m.qos.Unlock()
+	if m.qos.shares == shares && time.Since(m.qos.written) < qosRewrite {
+		return nil
+	}
+	if err := errors.Join(
+		m.set(m.root.child(burstablePart), resources{shares: &shares}),
+		m.set(m.root.child(bestEffortPart), resources{shares: ptr.To[uint64](MinShares)}),
+	); err != nil {
+		return fmt.Errorf("set the shares of the QoS classes: %w", err)
+	}
+	m.qos.shares, m.qos.written = shares, time.Now()
+	return nil
+}
+
+// PodParent returns the cgroup of a pod as CRI's cgroup_parent has it: a path below the
+// mount point, in the driver's spelling; "" when there is no cgroup a pod.
+func (m *Manager) PodParent(p *v1.Pod) string {
+	if !m.o.PerQOS {
+		return ""
+	}
+	path, err := m.path(m.podName(p))
+	if err != nil { // only a root that no slice can have, which EnsureRoots refuses before any pod
+		return ""
+	}
+	return path
+}
+
+// EnsurePod makes the pod's cgroup if it is not there, and returns its cgroup_parent. One
+// that is there stays as it is: a container's limits never change under it.
+func (m *Manager) EnsurePod(p *v1.Pod) (string, error) {
+	if !m.o.PerQOS {
+		return "", nil
+	}
+	n := m.podName(p)
+	ok, err := m.exists(n)
+	if err != nil {
+		return "", err
+	}
+	if !ok {
+		if err := m.create(n, m.podResources(p)); err != nil {
+			return "", fmt.Errorf("create the cgroup of pod %s/%s: %w", p.Namespace, p.Name, err)
+		}
+	}
+	return m.path(n)
+}
+
+// RemovePod kills what is left in the cgroups of a pod, whatever its class, and removes
+// them. A pod without a cgroup is success.
+func (m *Manager) RemovePod(ctx context.Context, uid types.UID) error {
+	if !m.o.PerQOS {
+		return nil
+	}
+	var all error
+	for _, class := range m.classes() {
+		all = errors.Join(all, m.remove(ctx, class.child(podPrefix+string(uid))))
+	}
+	return all
+}
+
+// Pods returns the pods that have a cgroup, in any hierarchy: uid → cgroup_parent.
+func (m *Manager) Pods() (map[types.UID]string, error) {
+	found := map[types.UID]string{}
+	if !m.o.PerQOS {
+		return found, nil
+	}
+	for _, class := range m.classes() {
+		below, err := m.path(class)
+		if err != nil {
+			return nil, err
+		}
+		for _, mount := range m.mounts {
+			entries, err := os.ReadDir(filepath.Join(mount, below))
+			if errors.Is(err, os.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return nil, fmt.Errorf("list the cgroups of pods: %w", err)
+			}
+			for _, e := range entries {
+				if uid, ok := uidOf(e.Name(), m.systemd); ok && e.IsDir() {
+					found[types.UID(uid)] = filepath.Join(below, e.Name())
+				}
+			}
+		}
+	}
+	return found, nil
+}
+
+func (m *Manager) classes() []name {
+	return []name{m.root, m.root.child(burstablePart), m.root.child(bestEffortPart)}
+}
+
+func (m *Manager) podName(p *v1.Pod) name {
+	class := m.root
+	switch QOSClass(p) {
+	case v1.PodQOSBurstable:
+		class = m.root.child(burstablePart)
+	case v1.PodQOSBestEffort:
+		class = m.root.child(bestEffortPart)
+	}
+	return class.child(podPrefix + string(p.UID))
+}
+
+func (m *Manager) path(n name) (string, error) {
+	if m.systemd {
+		return n.systemd()
+	}
+	return n.cgroupfs(), nil
+}
+
+func (m *Manager) enforcesPods() bool { return slices.Contains(m.o.EnforceNodeAllocatable, "pods") }
+
+func (m *Manager) periodMicros() int64 { return m.o.CPUCFSQuotaPeriod.Microseconds() }
+
+func (m *Manager) manager(n name, r *libcgroups.Resources) (libcgroups.Manager, error) {
+	config := &libcgroups.Cgroup{Resources: r, Systemd: m.systemd}
+	path, err := m.path(n)
+	if err != nil {
+		return nil, err
+	}
+	if m.systemd {
+		// systemd is told a unit and its parent, not a path.
+		config.Name = filepath.Base(path)
+		if config.Parent = filepath.Base(filepath.Dir(path)); config.Parent == "/" {
+			config.Parent = "-.slice"
+		}
+	} else {
+		config.Path = path
+	}
+	made, err := libmanager.New(config)
+	if err != nil {
+		return nil, fmt.Errorf("open cgroup %s: %w", path, err)
+	}
+	return made, nil
+}

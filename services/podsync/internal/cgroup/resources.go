@@ -1,0 +1,93 @@
+package cgroup
+
+import (
+	"k8s.io/utils/ptr"
+
+	v1 "k8s.io/api/core/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
+)
+
+// resources is what a cgroup is given; nil leaves a value as it is.
+type resources struct {
+	shares *uint64
+	quota  *int64
+	period *uint64
+	memory *int64
+	pids   *int64
+	// hugePages by page name; a size that is not named is limited to 0. nil: not set at all.
+	hugePages map[string]int64
+	// unified are cgroup v2 files, ignored with v1.
+	unified map[string]string
+}
+
+// podResources is what the pod's own cgroup gets.
+func (m *Manager) podResources(p *v1.Pod) resources {
+	requests := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
+	limits := resourcehelper.PodLimits(p, resourcehelper.PodResourcesOptions{})
+	cpuLimited, memoryLimited := limitsDeclared(p)
+
+	quota := MilliCPUToQuota(limits.Cpu().MilliValue(), m.periodMicros())
+	if !m.o.CPUCFSQuota {
+		quota = -1
+	}
+	shares := MilliCPUToShares(requests.Cpu().MilliValue())
+	memory := limits.Memory().Value()
+
+	r := resources{shares: &shares, hugePages: HugePages(requests)}
+	switch QOSClass(p) {
+	case v1.PodQOSGuaranteed:
+		r.quota, r.period, r.memory = &quota, ptr.To(uint64(m.periodMicros())), &memory
+	case v1.PodQOSBurstable:
+		if cpuLimited {
+			r.quota, r.period = &quota, ptr.To(uint64(m.periodMicros()))
+		}
+		if memoryLimited {
+			r.memory = &memory
+		}
+	default:
+		r.shares = ptr.To[uint64](MinShares)
+	}
+	if m.o.PodPidsLimit > 0 {
+		r.pids = &m.o.PodPidsLimit
+	}
+	return r
+}
+
+// limitsDeclared says whether the pod as a whole may be limited: every container has the
+// limit, or the pod itself has.
+func limitsDeclared(p *v1.Pod) (cpu, memory bool) {
+	cpu, memory = true, true
+	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			cpu = cpu && !list[i].Resources.Limits.Cpu().IsZero()
+			memory = memory && !list[i].Resources.Limits.Memory().IsZero()
+		}
+	}
+	if resourcehelper.IsPodLevelResourcesSet(p) {
+		cpu = cpu || !p.Spec.Resources.Limits.Cpu().IsZero()
+		memory = memory || !p.Spec.Resources.Limits.Memory().IsZero()
+	}
+	return cpu, memory
+}
+
+// nodeResources is what the root of all pods gets: the node's allocatable when that is
+// enforced. CPU shares are always set, because the kernel's default starves pods.
+func (m *Manager) nodeResources() resources {
+	list := m.o.Capacity
+	if m.enforcesPods() {
+		list = m.o.Allocatable
+	}
+	var r resources
+	if q, ok := list[v1.ResourceMemory]; ok {
+		r.memory = ptr.To(q.Value())
+	}
+	if q, ok := list[v1.ResourceCPU]; ok {
+		r.shares = ptr.To(MilliCPUToShares(q.MilliValue()))
+	}
+	if q, ok := list[ResourcePIDs]; ok {
+		r.pids = ptr.To(q.Value())
+	}
+	r.hugePages = HugePages(list)
+	r.unified = map[string]string{"memory.min": "0", "memory.low": "0"}
+	return r
+}
