@@ -175,3 +175,10 @@ func wait(ctx context.Context, d time.Duration) error {
 		return ctx.Err()
 	}
 }
+
+// InFlight returns how many calls of the method are in flight now.
+func (h *hooks) InFlight(method string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.running[method]
+}

@@ -1,0 +1,145 @@
+package gateway
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/fake"
+	"github.com/microlet/microlet/services/internal/unixgrpc"
+)
+
+const testImage = "registry.example/app:1"
+
+// bench is a fake runtime with a gateway before it, each on real sockets.
+type bench struct {
+	fake    *fake.Runtime
+	direct  *grpc.ClientConn
+	byRole  map[role.Role]*grpc.ClientConn
+	stop    func()
+	sandbox string
+	// container runs, with the label app=web.
+	container string
+}
+
+// anyone makes this process act as the role whose socket it opens.
+func anyone(int) []role.Role { return role.All() }
+
+func newBench(t *testing.T, roles func(int) []role.Role) *bench {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gw") // t.TempDir's names are too long for sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	b := &bench{fake: fake.NewRuntime(nil), byRole: map[role.Role]*grpc.ClientConn{}}
+	stopRuntime, err := b.fake.Serve(filepath.Join(dir, "runtime.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stopRuntime)
+	b.stop = stopRuntime
+	b.direct = dial(t, filepath.Join(dir, "runtime.sock"))
+	g, err := New(Options{Runtime: b.direct, Image: b.direct, Roles: roles, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listeners := map[role.Role]net.Listener{}
+	for _, r := range Roles() {
+		path := filepath.Join(dir, string(r)+".sock")
+		if listeners[r], err = unixgrpc.Listen(path, 0o600, -1); err != nil {
+			t.Fatal(err)
+		}
+		b.byRole[r] = dial(t, path)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- g.Run(ctx, listeners) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	b.fill(t)
+	return b
+}
+
+func dial(t *testing.T, path string) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func (b *bench) fill(t *testing.T) {
+	t.Helper()
+	b.fake.AddImage(testImage)
+	rt := runtimeapi.NewRuntimeServiceClient(b.direct)
+	sb, err := rt.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: "web", Namespace: "default", Uid: "u1"}, Labels: map[string]string{"app": "web"},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ct, err := rt.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: sb.PodSandboxId, Config: &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: "web"}, Image: &runtimeapi.ImageSpec{Image: testImage}, Labels: map[string]string{"app": "web"},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.fake.SetProgram("web", fake.Program{Exec: func(_ context.Context, cmd []string) ([]byte, []byte, int32, error) {
+		return []byte(cmd[0]), []byte("careful"), 3, nil
+	}})
+	if _, err := rt.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: ct.ContainerId}); err != nil {
+		t.Fatal(err)
+	}
+	b.sandbox, b.container = sb.PodSandboxId, ct.ContainerId
+}
+
+// through is a connection that takes, for each method, the socket of a role that has it.
+type through struct{ b *bench }
+
+func (c through) conn(method string) (*grpc.ClientConn, error) {
+	for _, r := range Roles() {
+		if Allowed(r, method) {
+			return c.b.byRole[r], nil
+		}
+	}
+	return nil, status.Errorf(codes.PermissionDenied, "no role may call %s", method)
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (c through) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	conn, err := c.conn(method)
+	if err != nil {
+		return err
+	}
+	return conn.Invoke(ctx, method, args, reply, opts...)
+}
+
+// NewStream implements grpc.ClientConnInterface.
+func (c through) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	conn, err := c.conn(method)
+	if err != nil {
+		return nil, err
+	}
+	return conn.NewStream(ctx, desc, method, opts...)
+}

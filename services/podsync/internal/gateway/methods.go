@@ -1,0 +1,74 @@
+package gateway
+
+import (
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/proto/role"
+)
+
+// What a role may call is data, and this file is all of it. Names are CRI's; each is in
+// one of the two services only.
+var (
+	// lists are all that show what there is, in both forms that CRI has.
+	lists = []string{
+		"ListPodSandbox", "StreamPodSandboxes",
+		"ListContainers", "StreamContainers",
+		"ListImages", "StreamImages",
+	}
+	// stats are all that show what is used.
+	stats = []string{
+		"ContainerStats", "ListContainerStats", "StreamContainerStats",
+		"PodSandboxStats", "ListPodSandboxStats", "StreamPodSandboxStats",
+		"ListMetricDescriptors", "ListPodSandboxMetrics", "StreamPodSandboxMetrics",
+	}
+	// hello is what every CRI client asks when it connects, crictl among them. It tells
+	// nothing but names and versions.
+	hello = []string{"Version"}
+)
+
+// methods of each role, without the service's name. A role that is not here has none.
+var methods = map[role.Role][]string{
+	role.PLEG: slices.Concat(hello, lists, []string{
+		"Status", "PodSandboxStatus", "ContainerStatus", "ImageStatus", "GetContainerEvents",
+		// A client of cri-client's image service, as crictl is, asks this when it connects.
+		"ImageFsInfo",
+		// The rest of the lists: they are all read-only.
+		"ListContainerStats", "ListPodSandboxStats", "ListMetricDescriptors", "ListPodSandboxMetrics",
+	}),
+	role.Prober:  slices.Concat(hello, []string{"ExecSync"}),
+	role.ImageGC: slices.Concat(hello, []string{"ListImages", "StreamImages", "ImageStatus", "RemoveImage", "ImageFsInfo", "ListContainers", "StreamContainers"}),
+	role.Stats:   slices.Concat(hello, lists, stats, []string{"ImageFsInfo"}),
+	role.Evictor: slices.Concat(hello, lists, stats, []string{"ImageFsInfo"}),
+	role.NodeAPI: slices.Concat(hello, lists, []string{
+		"ContainerStatus", "Exec", "Attach", "PortForward", "ExecSync", "CheckpointContainer",
+	}),
+}
+
+// Roles returns the roles that have a socket, in the order of role.All.
+func Roles() []role.Role {
+	return slices.DeleteFunc(role.All(), func(r role.Role) bool { return methods[r] == nil })
+}
+
+// Allowed says whether a role may call the method of this full name.
+func Allowed(r role.Role, fullMethod string) bool {
+	if !slices.Contains(services, strings.TrimPrefix(fullMethod[:max(strings.LastIndex(fullMethod, "/"), 0)], "/")) {
+		return false
+	}
+	return slices.Contains(methods[r], fullMethod[strings.LastIndex(fullMethod, "/")+1:])
+}
+
+// descriptions are CRI's services, whose every method is registered.
+var descriptions = []*grpc.ServiceDesc{&runtimeapi.RuntimeService_ServiceDesc, &runtimeapi.ImageService_ServiceDesc}
+
+var services = []string{runtimeapi.RuntimeService_ServiceDesc.ServiceName, runtimeapi.ImageService_ServiceDesc.ServiceName}
+
+// patient are the calls that wait by nature: they have no deadline but their caller's.
+var patient = []string{"ExecSync", "CheckpointContainer"}
+
+// joins says whether callers may share one answer of this method.
+func joins(method string) bool { return strings.HasPrefix(method, "List") }
