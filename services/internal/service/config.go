@@ -58,7 +58,9 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.BusAddress, "bus-address", c.BusAddress, "host:port on loopback where the bus listens")
 	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of the Node object")
 	fs.StringVar(&c.Replica, "replica", c.Replica, "tells replicas of this service apart; the same after a restart")
-	c.Log.AddFlags(fs)
+	if fs.Lookup("v") == nil { // the kubelet's flags bring their own
+		c.Log.AddFlags(fs)
+	}
 }
 
 // Validate says what is wrong with the config: field, value, remedy.

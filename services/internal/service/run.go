@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
+	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/run"
 	"github.com/microlet/microlet/services/internal/telemetry"
@@ -56,7 +57,9 @@ func (s *Service) Run(ctx context.Context) error {
 		return telemetry.Serve(ctx, metrics, s.Metrics, s.healthy)
 	})
 	group.Go("bus client", s.Bus.Run)
-	group.Go("heartbeat", s.heartbeat)
+	if s.Role != role.Up { // the supervisor reads heartbeats; systemd watches over its own life
+		group.Go("heartbeat", s.heartbeat)
+	}
 	group.Go("watchdog", s.feedWatchdog)
 	group.Go("health", s.watchHealth)
 	s.adopt(group)
@@ -142,7 +145,7 @@ func (s *Service) heartbeat(ctx context.Context) error {
 	}
 }
 
-// feedWatchdog tells the supervisor that the service lives, as long as its pulse turns, at a third
+// feedWatchdog tells the supervisor that the service lives, as long as its pulse turns, at a quarter
 // of the time after which the supervisor acts. A process that is stopped cannot, and a loop that
 // hangs must not be hidden by a goroutine that goes on.
 func (s *Service) feedWatchdog(ctx context.Context) error {
@@ -150,7 +153,7 @@ func (s *Service) feedWatchdog(ctx context.Context) error {
 	if limit == 0 {
 		return nil
 	}
-	period := limit / 3
+	period := limit / 4
 	fresh := max(period, minFresh)
 	t := time.NewTicker(period)
 	defer t.Stop()

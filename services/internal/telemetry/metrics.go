@@ -2,23 +2,13 @@ package telemetry
 
 import (
 	"runtime"
-	"runtime/debug"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// Version of microlet. A release sets it with -ldflags "-X …/telemetry.Version=v1.2.3"; the default
-// is the version that the go command recorded.
-var Version = recordedVersion()
-
-func recordedVersion() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok || info.Main.Version == "" || info.Main.Version == "(devel)" {
-		return "v0.0.0-devel"
-	}
-	return info.Main.Version
-}
+// Version of microlet. A build sets it with -ldflags "-X …/telemetry.Version=v1.2.3".
+var Version = "v0.0.0-devel"
 
 // NewRegistry returns a registry with the process's own figures: Go's runtime, the process, the log
 // lines that were dropped, and microlet_build_info with the service's name.

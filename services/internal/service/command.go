@@ -1,0 +1,131 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/run"
+	"github.com/microlet/microlet/services/internal/telemetry"
+)
+
+// Command returns the command line of a service: "<service> [flags]", the same in the one binary and
+// in the service's own.
+//
+// bind adds the service's own flags; nil adds none. A service that needs the kubelet's configuration
+// also takes all of the kubelet's flags, or --resolved-config with the file that "microlet up" wrote;
+// run then gets that configuration, and nil otherwise. run's context ends with SIGTERM.
+func Command(r role.Role, short string, needsKubelet bool, bind func(fs *pflag.FlagSet), runService func(ctx context.Context, s Config, k *kubeletconfig.Config) error) *cobra.Command {
+	cfg := DefaultConfig()
+	flags := kubeletconfig.NewFlags()
+	resolved := ""
+	cmd := &cobra.Command{
+		Use:           string(r) + " [flags]",
+		Short:         short,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	fs := cmd.Flags()
+	if needsKubelet {
+		flags.AddTo(fs)
+		fs.StringVar(&resolved, "resolved-config", "", `file of the kubelet's resolved configuration, as "microlet up" writes it; the kubelet's own flags are then not read`)
+	}
+	cfg.AddFlags(fs)
+	if bind != nil {
+		bind(fs)
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var kubelet *kubeletconfig.Config
+		if needsKubelet {
+			if flags.Version() != "" {
+				fmt.Fprintln(cmd.OutOrStdout(), "microlet", telemetry.Version)
+				return nil
+			}
+			var warnings []kubeletconfig.Warning
+			var err error
+			if kubelet, warnings, err = LoadKubelet(fs, flags, resolved); err != nil {
+				return err
+			}
+			if err := cfg.TakeKubelet(kubelet); err != nil {
+				return err
+			}
+			if _, err := telemetry.ProcessLogger(cfg.Log, string(r)); err != nil {
+				return err
+			}
+			LogWarnings(warnings)
+		}
+		if err := cfg.Validate(); err != nil {
+			return err
+		}
+		return runService(run.Signals(cmd.Context()), cfg, kubelet)
+	}
+	return cmd
+}
+
+// LoadKubelet reads the configuration that "microlet up" resolved, or resolves the flags itself.
+func LoadKubelet(fs *pflag.FlagSet, flags *kubeletconfig.Flags, resolved string) (*kubeletconfig.Config, []kubeletconfig.Warning, error) {
+	if resolved == "" {
+		return kubeletconfig.Load(fs, flags)
+	}
+	k, err := kubeletconfig.ReadResolved(resolved)
+	return k, nil, err // who resolved it has told the warnings
+}
+
+// LogWarnings logs what the kubelet's configuration asks for and does not get.
+func LogWarnings(warnings []kubeletconfig.Warning) {
+	for _, w := range warnings {
+		slog.Warn("kubelet configuration", "warning", w.Message, "fields", w.Fields)
+	}
+}
+
+// TakeKubelet takes from the kubelet's configuration what every service needs of it: how to log,
+// and the node's name unless it is set.
+func (c *Config) TakeKubelet(k *kubeletconfig.Config) error {
+	c.Log.Format = k.Kubelet.Logging.Format
+	c.Log.Verbosity = int(k.Kubelet.Logging.Verbosity)
+	if c.NodeName != "" {
+		return nil
+	}
+	name, err := k.NodeName()
+	if err != nil {
+		return err
+	}
+	c.NodeName = name
+	return nil
+}
+
+// Main runs a command line to its end and exits the process: 0 when it ended well, also by SIGTERM.
+func Main(cmd *cobra.Command) {
+	err := cmd.ExecuteContext(context.Background())
+	code := 0
+	var exit ExitError
+	switch {
+	case errors.As(err, &exit):
+		code = exit.Code
+	case err != nil:
+		code = 1
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", cmd.CommandPath(), err)
+	}
+	os.Exit(code)
+}
+
+// ExitError is an error with an exit code of its own.
+type ExitError struct {
+	Code int
+	Err  error
+}
+
+func (e ExitError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the error itself.
+func (e ExitError) Unwrap() error { return e.Err }
