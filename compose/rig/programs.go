@@ -78,6 +78,9 @@ func (i *Instance) spec(name string) process.Spec {
 			"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(i.r.Ports.ControllerManager),
 			"--cert-dir=" + filepath.Join(i.r.Dir, "serving", name),
 			"--leader-elect=false", "--use-service-account-credentials=true",
+			// Each controller gets a token of its own at the start, one after the
+			// other: with the default of 20 requests a second that takes 5 s.
+			"--kube-api-qps=500", "--kube-api-burst=1000",
 			"--root-ca-file=" + filepath.Join(certs, pki.CA),
 			"--service-account-private-key-file=" + filepath.Join(certs, pki.ServiceAccountKey),
 			"--cluster-signing-cert-file=" + filepath.Join(certs, pki.CA), "--cluster-signing-key-file=" + filepath.Join(certs, pki.CAKey),
