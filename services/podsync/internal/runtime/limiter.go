@@ -13,8 +13,8 @@ import (
 // Limits bound the calls that make a runtime work hard: RunPodSandbox, CreateContainer,
 // StartContainer, RemoveContainer and RemovePodSandbox.
 type Limits struct {
-	// Calls that may run at a time. 0 is 4, near where runtimes stop getting faster.
-	Calls int
+	// Places for calls that run at a time. 0 is 4, near where runtimes stop getting faster.
+	Places int
 	// Reserve is how many more may run for urgent pods (host network, critical), so that
 	// the pod that repairs the network is never behind those that wait for it. 0 is 1.
 	Reserve int
@@ -23,11 +23,11 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() (Limits, error) {
-	if l.Calls < 0 || l.Reserve < 0 || l.Patience < 0 {
+	if l.Places < 0 || l.Reserve < 0 || l.Patience < 0 {
 		return l, fmt.Errorf("limits %+v: no value may be negative; 0 is the default", l)
 	}
-	if l.Calls == 0 {
-		l.Calls = 4
+	if l.Places == 0 {
+		l.Places = 4
 	}
 	if l.Reserve == 0 {
 		l.Reserve = 1
@@ -145,14 +145,14 @@ func (l *Limiter) serve() {
 	for {
 		var p *place
 		switch {
-		case l.urgent.Len() > 0 && l.normal < l.limits.Calls:
+		case l.urgent.Len() > 0 && l.normal < l.limits.Places:
 			p = l.urgent.Remove(l.urgent.Front()).(*place)
 			l.normal++
 		case l.urgent.Len() > 0 && l.reserved < l.limits.Reserve:
 			p = l.urgent.Remove(l.urgent.Front()).(*place)
 			p.reserved = true
 			l.reserved++
-		case l.usual.Len() > 0 && l.normal < l.limits.Calls:
+		case l.usual.Len() > 0 && l.normal < l.limits.Places:
 			p = l.usual.Remove(l.usual.Front()).(*place)
 			l.normal++
 		default:

@@ -58,7 +58,7 @@ func (w *load) expect(t *testing.T, want ...string) {
 
 func TestLimiterIsFirstComeFirstServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &load{l: newTestLimiter(t, Limits{Calls: 2})}
+		w := &load{l: newTestLimiter(t, Limits{Places: 2})}
 		for _, name := range []string{"a", "b", "c", "d", "e"} {
 			w.call(t.Context(), name, false, time.Second)
 		}
@@ -79,7 +79,7 @@ func TestLimiterIsFirstComeFirstServed(t *testing.T) {
 
 func TestLimiterHungCallsGiveTheirPlacesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &load{l: newTestLimiter(t, Limits{Calls: 2})}
+		w := &load{l: newTestLimiter(t, Limits{Places: 2})}
 		w.call(t.Context(), "hung1", false, time.Hour)
 		w.call(t.Context(), "hung2", false, time.Hour)
 		w.call(t.Context(), "next", false, time.Second)
@@ -100,7 +100,7 @@ func TestLimiterHungCallsGiveTheirPlacesBack(t *testing.T) {
 
 func TestLimiterUrgentHaveAReserve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &load{l: newTestLimiter(t, Limits{Calls: 1, Reserve: 1})}
+		w := &load{l: newTestLimiter(t, Limits{Places: 1, Reserve: 1})}
 		w.call(t.Context(), "a", false, 3*time.Second)
 		w.call(t.Context(), "b", false, time.Second)
 		w.call(t.Context(), "cni", true, 2*time.Second)
@@ -116,7 +116,7 @@ func TestLimiterUrgentHaveAReserve(t *testing.T) {
 
 func TestLimiterObeysContexts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &load{l: newTestLimiter(t, Limits{Calls: 1})}
+		w := &load{l: newTestLimiter(t, Limits{Places: 1})}
 		w.call(t.Context(), "a", false, 2*time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -132,7 +132,7 @@ func TestLimiterObeysContexts(t *testing.T) {
 }
 
 func TestLimiterRefusesNegativeLimits(t *testing.T) {
-	if _, err := NewLimiter(Limits{Calls: -1}, nil); err == nil {
+	if _, err := NewLimiter(Limits{Places: -1}, nil); err == nil {
 		t.Fatal("a negative bound was taken")
 	}
 }

@@ -60,7 +60,7 @@ func TestGoneIsSuccess(t *testing.T) {
 
 func TestStopWaitsForTheGracePeriodAndNoPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{Limits: Limits{Calls: 1}})
+		b := newBench(t, Options{Limits: Limits{Places: 1}})
 		b.fake.SetProgram("deaf", fake.Program{StopDelay: time.Hour})
 		id := b.container("u1", b.sandbox("u1", 0), "deaf", 0, nil)
 		begun := time.Now()
@@ -102,7 +102,7 @@ func TestDeadlines(t *testing.T) {
 
 func TestHungSandboxesDoNotStopTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{Limits: Limits{Calls: 2, Reserve: 1}})
+		b := newBench(t, Options{Limits: Limits{Places: 2, Reserve: 1}})
 		release := b.fake.Hang("RunPodSandbox")
 		for i := range 2 {
 			go func() {
