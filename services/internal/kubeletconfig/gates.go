@@ -3,6 +3,7 @@ package kubeletconfig
 import (
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -54,44 +55,44 @@ var knownGates = sync.OnceValue(func() map[string]gateFact {
 	return gates
 })
 
-// newGate returns the kubelet's gates with the given ones set. Names that are unknown or locked are left out:
-// validateGates reports them.
-func newGate(set map[string]bool) (featuregate.MutableVersionedFeatureGate, error) {
-	gate := featuregate.NewFeatureGate()
+// baseGate are the kubelet's gates with none set.
+var baseGate = sync.OnceValue(func() featuregate.MutableVersionedFeatureGate {
 	specs := map[featuregate.Feature]featuregate.FeatureSpec{}
 	dependencies := map[featuregate.Feature][]featuregate.Feature{}
-	usable := map[string]bool{}
+	stages := map[string]featuregate.FeatureSpec{
+		"ALPHA": {PreRelease: featuregate.Alpha}, "BETA": {PreRelease: featuregate.Beta}, "DEPRECATED": {PreRelease: featuregate.Deprecated},
+	}
 	for name, g := range knownGates() {
 		if allGates(name) {
 			continue // every gate of the library knows these
 		}
-		stage := featuregate.Alpha
-		switch g.Stage {
-		case "BETA":
-			stage = featuregate.Beta
-		case "GA":
-			stage = featuregate.GA
-		case "DEPRECATED":
-			stage = featuregate.Deprecated
-		}
-		specs[featuregate.Feature(name)] = featuregate.FeatureSpec{Default: g.Default, LockToDefault: g.Locked, PreRelease: stage}
+		spec := stages[g.Stage] // GA is the empty string
+		spec.Default, spec.LockToDefault = g.Default, g.Locked
+		specs[featuregate.Feature(name)] = spec
 		for _, d := range g.DependsOn {
 			dependencies[featuregate.Feature(name)] = append(dependencies[featuregate.Feature(name)], featuregate.Feature(d))
 		}
 	}
+	gate := featuregate.NewFeatureGate()
+	if err := errors.Join(gate.Add(specs), gate.AddDependencies(dependencies)); err != nil {
+		panic(fmt.Sprintf("kubeletconfig: upstream/gates.json: %v", err)) // embedded, and read by the tests
+	}
+	return gate
+})
+
+// newGate returns the kubelet's gates with the given ones set. Names that are unknown or locked are left out:
+// validateGates reports them.
+func newGate(set map[string]bool) (featuregate.FeatureGate, error) {
+	usable := map[string]bool{}
 	for name, on := range set {
 		if g, known := knownGates()[name]; known && (!g.Locked || g.Default == on) {
 			usable[name] = on
 		}
 	}
-	if err := gate.Add(specs); err != nil {
-		return nil, fmt.Errorf("add feature gates: %w", err)
-	}
-	if err := gate.AddDependencies(dependencies); err != nil {
-		return nil, fmt.Errorf("add feature gate dependencies: %w", err)
-	}
+	gate := baseGate().DeepCopy()
 	// The library's own lines about each gate would go past the service's log.
-	if err := gate.SetFromMapWithLogger(logr.Discard(), usable); err != nil {
+	quiet := gate.(featuregate.MutableFeatureGateWithLogger)
+	if err := quiet.SetFromMapWithLogger(logr.Discard(), usable); err != nil {
 		return nil, fmt.Errorf("set feature gates: %w", err)
 	}
 	return gate, nil

@@ -3,6 +3,7 @@ package kubeletconfig
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -105,5 +106,36 @@ func FuzzLoad(f *testing.F) {
 				t.Fatalf("what was written is not read: %v", err)
 			}
 		}
+	})
+}
+
+// FuzzDecode is FuzzLoad's first step alone, which is a hundred times as fast: a document is refused, or holds nothing
+// but fields that are known.
+func FuzzDecode(f *testing.F) {
+	config, err := os.ReadFile("testdata/kubeadm-config.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(config)
+	f.Add([]byte(header + "reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]\ntracing: {endpoint: a}\n"))
+	f.Add([]byte(`{"apiVersion":"kubelet.config.k8s.io/v1beta1","kind":"KubeletConfiguration","registerWithTaints":[{"key":"a"}],"port":1e400}`))
+	f.Add([]byte("a: &a [*a]\n---\n? [x]\n: <<: 1\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		d, err := decode("fuzz", data)
+		if err != nil {
+			if err.Error() == "" {
+				t.Fatal("an error that says nothing")
+			}
+			return
+		}
+		known := jsonFields(reflect.TypeFor[kc]())
+		for key := range d.object {
+			if _, ok := known[key]; !ok {
+				t.Fatalf("the unknown key %q is accepted in %q", key, data)
+			}
+		}
+		provenance{}.merge(d.object, "fuzz")
+		SetDefaults(&d.config)
+		asObject(d.config)
 	})
 }
