@@ -28,7 +28,7 @@ const (
 	pingInterval = 2 * time.Second
 	maxPings     = 2
 	// writeTimeout bounds a write to a stopped bus whose socket buffer is full.
-	writeTimeout = 2 * time.Second
+	writeTimeout = 5 * time.Second
 	closeTimeout = 500 * time.Millisecond
 )
 
@@ -201,7 +201,7 @@ func (c *Client) connected(nc *nats.Conn, first bool) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		// It fails for options only, of which there are none.
-		c.log.Error("cannot use JetStream", "err", err)
+		c.log.Error("cannot use JetStream", "error", err)
 		return
 	}
 	c.mu.Lock()
@@ -225,7 +225,7 @@ func (c *Client) connected(nc *nats.Conn, first bool) {
 func (c *Client) disconnected(_ *nats.Conn, err error) {
 	if c.lost() {
 		c.metrics.disconnects.Inc()
-		c.log.Warn("lost the bus", "err", err)
+		c.log.Warn("lost the bus", "error", err)
 	}
 }
 
@@ -314,7 +314,7 @@ func (c *Client) Subscribe(subj string, h func(subject string, data []byte)) {
 		return // Run does it
 	}
 	if err := c.subscribe(nc, s); err != nil {
-		c.log.Error("cannot subscribe", "subject", subj, "err", err)
+		c.log.Error("cannot subscribe", "subject", subj, "error", err)
 	}
 }
 

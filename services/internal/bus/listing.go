@@ -21,7 +21,7 @@ const (
 	pageMessages = 512
 	pageBytes    = 4 << 20
 	// answerTimeout is how long a bus that lives may take for the next message of a page.
-	answerTimeout = 2 * time.Second
+	answerTimeout = 5 * time.Second
 )
 
 // entry is one value or delete of a key, as it came.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
@@ -28,6 +29,8 @@ type Options struct {
 	Replica string
 	// InProcess is the bus itself when it lives in this process; nil connects by TCP.
 	InProcess nats.InProcessConnProvider
+	// AuditPeriod is how often a watch compares what it heard with what its bucket holds. Default: 15 s.
+	AuditPeriod time.Duration
 	// Log is where denials, losses and restarts of watches go; slog.Default() when nil.
 	Log *slog.Logger
 	// Metrics is where the client's metrics are registered; none when nil.
@@ -37,6 +40,9 @@ type Options struct {
 func (o *Options) complete() error {
 	if o.Replica == "" {
 		o.Replica = "0"
+	}
+	if o.AuditPeriod <= 0 {
+		o.AuditPeriod = auditPeriod
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()

@@ -33,7 +33,7 @@ func Watch[T any, M interface {
 		},
 	}
 	s.contract, s.known = subject.BucketNamed(bucket)
-	w := &watch{c: c, bucket: bucket, keys: keys, view: s, audit: auditPeriod, slow: make(chan struct{}, 1)}
+	w := &watch{c: c, bucket: bucket, keys: keys, view: s, audit: c.opts.AuditPeriod, slow: make(chan struct{}, 1)}
 	s.w = w
 	c.mu.Lock()
 	c.watches[w] = struct{}{}
@@ -155,7 +155,7 @@ func (s *store) authentic(e entry, err error) bool {
 		return true
 	}
 	s.c.metrics.rejected.WithLabelValues(s.bucket).Inc()
-	s.c.log.Error("an entry of the bus is not what its key holds", "bucket", s.bucket, "key", e.key, "writer", e.writer, "err", err)
+	s.c.log.Error("an entry of the bus is not what its key holds", "bucket", s.bucket, "key", e.key, "writer", e.writer, "error", err)
 	return false
 }
 
@@ -181,7 +181,7 @@ func (s *store) apply(e entry) {
 	message, err := s.decode(e.value)
 	if err != nil {
 		s.c.metrics.rejected.WithLabelValues(s.bucket).Inc()
-		s.c.log.Error("a value of the bus cannot be decoded; the one before holds", "bucket", s.bucket, "key", e.key, "writer", e.writer, "err", err)
+		s.c.log.Error("a value of the bus cannot be decoded; the one before holds", "bucket", s.bucket, "key", e.key, "writer", e.writer, "error", err)
 		return
 	}
 	s.mu.Lock()

@@ -22,6 +22,10 @@ const (
 	auditGrace = time.Second
 )
 
+// followUps are when a list is continued after the subscription, before the audits: what was under way
+// then is stored within milliseconds, or seconds if the bus has much to do.
+var followUps = []time.Duration{10 * time.Millisecond, 50 * time.Millisecond, 250 * time.Millisecond, time.Second}
+
 var (
 	errDeaf = errors.New("the bucket changed and the watch did not hear it")
 	errSlow = errors.New("the watch was too slow for the bucket's changes")
@@ -29,15 +33,19 @@ var (
 
 // watch keeps a view equal to its bucket.
 //
-// It subscribes to the bucket's subjects, and only then lists the bucket. So each change is in the
-// list or is heard after it, and the subscription lives exactly as long as the connection does: a
-// bucket that a new bus created anew is heard like the old one.
+// It subscribes to the bucket's subjects, and only then lists the bucket. The subscription lives exactly
+// as long as the connection does: a bucket that a new bus created anew is heard like the old one.
+//
+// All that was acknowledged before is in the list, and what is put later is heard. Between them is a
+// gap: JetStream stores a message some time after the server has passed it to its subscribers, so one
+// that was under way is neither heard nor in the list. Hence the list is continued a few times, soon
+// and then at each audit. An audit that finds a change which should have been heard has found a deaf watch.
 type watch struct {
 	c      *Client
 	bucket string
 	keys   string
 	view   *store
-	audit  time.Duration // auditPeriod but in tests
+	audit  time.Duration // Options.AuditPeriod
 	slow   chan struct{}
 	sub    *nats.Subscription // under c.mu
 }
@@ -89,7 +97,7 @@ func (w *watch) run(ctx context.Context) error {
 			reason = "error"
 		}
 		failures++
-		w.c.log.Warn("a watch begins anew", "bucket", w.bucket, "err", err)
+		w.c.log.Warn("a watch begins anew", "bucket", w.bucket, "error", err)
 		if !sleep(ctx, s.gone, backoff(failures, retryMin, time.Second)) {
 			return nil
 		}
@@ -131,6 +139,7 @@ func (w *watch) follow(ctx context.Context, s *session) (synced bool, err error)
 	listed := map[string]bool{}   // keys in the first listing
 	unheard := map[string]entry{} // entries that an audit found and that were not heard yet
 	listing := true
+	continued := 0
 	for {
 		select {
 		case <-ctx.Done():
@@ -164,13 +173,13 @@ func (w *watch) follow(ctx context.Context, s *session) (synced bool, err error)
 				if !synced {
 					listed[e.key] = true
 				}
-				switch {
-				case heard[e.key]: // what was heard is at least as new
-				case !synced:
-					w.view.apply(e)
-				case w.view.lacks(e):
+				if heard[e.key] {
+					continue // what was heard is at least as new
+				}
+				if continued > len(followUps) && w.view.lacks(e) {
 					unheard[e.key] = e
 				}
+				w.view.apply(e)
 			}
 			if !done {
 				continue
@@ -180,25 +189,26 @@ func (w *watch) follow(ctx context.Context, s *session) (synced bool, err error)
 				synced = true
 				w.view.dropUnlisted(listed, heard)
 				w.view.setSynced(true)
-				listed, heard = nil, map[string]bool{}
-				audit.Reset(w.nextAudit())
-			} else if len(unheard) > 0 {
+				listed = nil
+			}
+			switch {
+			case continued < len(followUps):
+				audit.Reset(followUps[continued])
+			case len(unheard) > 0:
 				audit.Reset(auditGrace)
-			} else {
+			default:
 				audit.Reset(w.nextAudit())
 			}
 		case <-audit.C:
-			for key, e := range unheard {
-				if !heard[key] && w.view.lacks(e) {
+			for key := range unheard {
+				// The value is known by now. What matters is that it did not come by itself.
+				if !heard[key] {
 					return synced, fmt.Errorf("%w: key %s", errDeaf, key)
 				}
 			}
-			if len(unheard) > 0 {
-				clear(unheard)
-				audit.Reset(w.nextAudit())
-				continue
-			}
+			clear(unheard)
 			clear(heard)
+			continued++
 			listing = true
 			timeout.Reset(answerTimeout)
 			if err := l.request(); err != nil {

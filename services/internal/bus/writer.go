@@ -17,10 +17,13 @@ import (
 )
 
 const (
-	// inflightPuts bounds the puts that a writer has under way; more would only queue at the bus.
-	inflightPuts = 16
-	// ackTimeout is how long a bus that lives may take to store an entry.
-	ackTimeout = 2 * time.Second
+	// inflightPuts and inflightBytes bound what a writer has under way; more would only queue, before
+	// what others have to say. One entry may always go.
+	inflightPuts  = 16
+	inflightBytes = 4 << 20
+	// ackTimeout is how long a bus that lives may take to store an entry, of the largest and on a busy
+	// machine. That the bus is gone is noticed otherwise, and sooner.
+	ackTimeout = 10 * time.Second
 	retryMin   = 50 * time.Millisecond
 	retryMax   = 5 * time.Second
 	// deleteTTL is how long a delete stays in the bucket, for readers that reconnect meanwhile. One
@@ -89,7 +92,7 @@ func (w *Writer) put(key string, m proto.Message, always bool) {
 	if err != nil {
 		// It fails for invalid UTF-8 in a string only. The value before holds.
 		w.c.metrics.putErrors.WithLabelValues(w.bucket).Inc()
-		w.c.log.Error("cannot encode what was put", "bucket", w.bucket, "key", key, "err", err)
+		w.c.log.Error("cannot encode what was put", "bucket", w.bucket, "key", key, "error", err)
 		return
 	}
 	w.mu.Lock()
@@ -218,7 +221,7 @@ func (w *Writer) run(ctx context.Context) error {
 			continue
 		}
 		failures++
-		w.c.log.Warn("cannot begin to write a bucket", "bucket", w.bucket, "err", err)
+		w.c.log.Warn("cannot begin to write a bucket", "bucket", w.bucket, "error", err)
 		if !sleep(ctx, s.gone, backoff(failures, retryMin, time.Second)) {
 			return nil
 		}
@@ -242,6 +245,7 @@ func sleep(ctx context.Context, gone <-chan struct{}, d time.Duration) bool {
 type outcome struct {
 	key     string // the mark's when it was that
 	version uint64
+	size    int
 	err     error
 }
 
@@ -264,20 +268,22 @@ func (w *Writer) serve(parent context.Context, s *session) error {
 	var due retries
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	inflight, marking, markAttempts, markAt := 0, false, 0, time.Time{}
+	inflight, underway := 0, 0
+	marking, markAttempts, markAt := false, 0, time.Time{}
 	for {
-		for inflight < inflightPuts {
+		for inflight < inflightPuts && underway < inflightBytes {
 			key, msg, version, putCtx := w.next(ctx)
 			if msg == nil {
 				break
 			}
 			inflight++
-			puts.Go(func() { outcomes <- outcome{key, version, w.send(putCtx, s, msg)} })
+			underway += len(msg.Data)
+			puts.Go(func() { outcomes <- outcome{key, version, len(msg.Data), w.send(putCtx, s, msg)} })
 		}
 		if !marking && !time.Now().Before(markAt) && w.mayMark() {
 			marking = true
 			msg := w.message(w.mark, nil, false)
-			puts.Go(func() { outcomes <- outcome{w.mark, 0, w.send(ctx, s, msg)} })
+			puts.Go(func() { outcomes <- outcome{w.mark, 0, 0, w.send(ctx, s, msg)} })
 		}
 		w.gauge()
 		if at := due.first(markAt); !at.IsZero() {
@@ -305,6 +311,7 @@ func (w *Writer) serve(parent context.Context, s *session) error {
 				continue
 			}
 			inflight--
+			underway -= o.size
 			if wait, retry := w.settle(o); retry {
 				due.add(o.key, time.Now().Add(wait))
 			}
@@ -464,7 +471,7 @@ func (w *Writer) settle(o outcome) (time.Duration, bool) {
 
 func (w *Writer) failed(key string, err error) {
 	w.c.metrics.putErrors.WithLabelValues(w.bucket).Inc()
-	w.c.log.Warn("the bus did not take an entry", "bucket", w.bucket, "key", key, "err", err)
+	w.c.log.Warn("the bus did not take an entry", "bucket", w.bucket, "key", key, "error", err)
 }
 
 // again queues keys whose time has come.
@@ -513,8 +520,8 @@ func (w *Writer) compare(ctx context.Context, s *session) {
 				old = append(old, e.key)
 			}
 		})
-		if err != nil && ctx.Err() == nil {
-			w.c.log.Warn("cannot compare a bucket with what was written to it", "bucket", w.bucket, "err", err)
+		if err != nil && ctx.Err() == nil && w.c.current() == s {
+			w.c.log.Warn("cannot compare a bucket with what was written to it", "bucket", w.bucket, "error", err)
 		}
 		w.rewrite(old)
 		if !sleep(ctx, s.gone, compareAgain) {

@@ -1,0 +1,281 @@
+// Package test holds the bus to its contract: real bus processes on TCP, killed under every bucket, and
+// the clients of every role on them.
+package test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/microlet/microlet/proto/role"
+	server "github.com/microlet/microlet/services/bus"
+	"github.com/microlet/microlet/services/internal/bus"
+)
+
+// childEnv makes the test's binary a bus: its value is the folder, then the address.
+const childEnv = "MICROLET_TEST_BUS"
+
+func TestMain(m *testing.M) {
+	if args := os.Getenv(childEnv); args != "" {
+		beBus(args)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func beBus(args string) {
+	dir, address, _ := strings.Cut(args, "|")
+	_, err := server.StartServer(context.Background(), server.ServerOptions{
+		Address: address, StoreDir: filepath.Join(dir, "bus"), NKeyDir: filepath.Join(dir, "nkeys"),
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Println("ready")
+	// Until it is killed; its standard input ends when the test does, even when that was killed.
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+// node is a runtime folder and the bus that serves it.
+type node struct {
+	t       *testing.T
+	dir     string
+	address string
+	cmd     *exec.Cmd
+	stdin   io.Closer
+}
+
+// newNode makes the folder and the keys, and starts the bus.
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{t: t, dir: t.TempDir(), address: freeAddress(t)}
+	var ids []role.Identity
+	for _, r := range role.All() {
+		ids = append(ids, role.Identity{Role: r, UID: os.Getuid(), GID: os.Getgid()})
+	}
+	if err := bus.GenerateNKeys(n.nkeys(), ids); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	t.Cleanup(n.kill)
+	return n
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func (n *node) nkeys() string { return filepath.Join(n.dir, "nkeys") }
+
+// start starts the bus and returns when it says that it is ready.
+func (n *node) start() {
+	n.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), childEnv+"="+n.dir+"|"+n.address)
+	cmd.Stderr = &logWriter{t: n.t}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	n.cmd, n.stdin = cmd, stdin
+	line := make([]byte, 6)
+	if _, err := io.ReadFull(stdout, line); err != nil || string(line) != "ready\n" {
+		_ = cmd.Wait()
+		n.t.Fatalf("the bus did not start: read %q, %v", line, err)
+	}
+}
+
+// kill kills the bus with SIGKILL and waits until it is gone.
+func (n *node) kill() {
+	if n.cmd == nil {
+		return
+	}
+	_ = n.cmd.Process.Kill()
+	_ = n.cmd.Wait()
+	_ = n.stdin.Close()
+	n.cmd = nil
+}
+
+// newBoot makes the store one of another boot.
+func (n *node) newBoot() {
+	n.t.Helper()
+	if err := os.WriteFile(filepath.Join(n.dir, "bus", "boot_id"), []byte("another boot\n"), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) signal(s syscall.Signal) {
+	n.t.Helper()
+	if err := n.cmd.Process.Signal(s); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+type logWriter struct {
+	t  *testing.T
+	mu sync.Mutex
+}
+
+func (w *logWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if testing.Verbose() {
+		fmt.Fprintf(os.Stderr, "bus: %s", p)
+	}
+	return len(p), nil
+}
+
+// peer is a client with its log and metrics.
+type peer struct {
+	*bus.Client
+	t       *testing.T
+	metrics *prometheus.Registry
+	log     *syncBuffer
+	cancel  context.CancelFunc
+	done    chan error
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// peer makes a client of a role that runs until the test ends or it is closed. setup is called before
+// it runs, and may be nil.
+func (n *node) peer(r role.Role, replica, address string, setup func(*bus.Client)) *peer {
+	n.t.Helper()
+	p := &peer{t: n.t, metrics: prometheus.NewRegistry(), log: &syncBuffer{}, done: make(chan error, 1)}
+	if address == "" {
+		address = n.address
+	}
+	c, err := bus.New(bus.Options{
+		Address: address, SeedFile: bus.SeedFile(n.nkeys(), r), Role: r, Replica: replica,
+		Log: slog.New(slog.NewTextHandler(p.log, nil)), Metrics: p.metrics, AuditPeriod: 400 * time.Millisecond,
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	p.Client = c
+	if setup != nil {
+		setup(c)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	p.cancel = cancel
+	go func() { p.done <- c.Run(ctx) }()
+	n.t.Cleanup(func() {
+		p.close()
+		if n.t.Failed() {
+			n.t.Logf("log of %s:\n%s", c.Writer(), p.log)
+		}
+	})
+	return p
+}
+
+func (p *peer) close() {
+	p.cancel()
+	select {
+	case err, ok := <-p.done:
+		if ok && err != nil {
+			p.t.Errorf("client %s: %v", p.Writer(), err)
+		}
+		if ok {
+			close(p.done)
+		}
+	case <-time.After(10 * time.Second):
+		p.t.Errorf("client %s does not end", p.Writer())
+	}
+}
+
+// metric sums a counter or gauge over the labels that are given as name, value, ….
+func (p *peer) metric(name string, labels ...string) float64 {
+	p.t.Helper()
+	families, err := p.metrics.Gather()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	sum := 0.0
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			if matches(m, labels) {
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+func matches(m *dto.Metric, labels []string) bool {
+	for i := 0; i+1 < len(labels); i += 2 {
+		found := false
+		for _, l := range m.GetLabel() {
+			found = found || l.GetName() == labels[i] && l.GetValue() == labels[i+1]
+		}
+		if !found {
+			return false
+		}
+	}
+	return true
+}
+
+// eventually waits for a condition of several real processes; there is no virtual time across them.
+func eventually(t *testing.T, within time.Duration, what string, ok func() bool) time.Duration {
+	t.Helper()
+	start := time.Now()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		if time.Since(start) > within {
+			t.Fatalf("not within %v: %s", within, what)
+		}
+		<-tick.C
+	}
+	return time.Since(start)
+}
