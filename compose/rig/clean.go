@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 
@@ -25,7 +26,7 @@ func Clean(ctx context.Context, out io.Writer, names ...string) ([]string, error
 			return nil, err
 		}
 	}
-	all, indices, err := discover()
+	all, found, err := discover()
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +40,7 @@ func Clean(ctx context.Context, out io.Writer, names ...string) ([]string, error
 		if !slices.Contains(all, name) {
 			continue
 		}
-		i, err := salvage(name, out)
+		i, err := salvage(name, found, out)
 		if err != nil {
 			problems = append(problems, err)
 			continue
@@ -51,12 +52,7 @@ func Clean(ctx context.Context, out io.Writer, names ...string) ([]string, error
 		cleaned = append(cleaned, name)
 	}
 	if everything {
-		// Bridges of which no record tells whose they are.
-		for _, index := range indices {
-			plan, err := network.For(index)
-			if err != nil {
-				return cleaned, err
-			}
+		for _, plan := range found.Orphans {
 			problems = append(problems, network.Remove(network.Removal{Plan: plan}))
 		}
 	}
@@ -70,19 +66,21 @@ func Discover() ([]string, error) {
 	return names, err
 }
 
-func discover() (names []string, indices []int, err error) {
-	if names, err = recorded(); err != nil {
-		return nil, nil, err
+func discover() ([]string, network.Found, error) {
+	var none network.Found
+	names, err := recorded()
+	if err != nil {
+		return nil, none, err
 	}
 	tree, err := cgroup.Detect()
 	if err != nil {
-		return nil, nil, err
+		return nil, none, err
 	}
 	names = append(names, tree.Children(cgroupHome)...)
 	for _, dir := range []string{home, runHome} {
 		entries, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, nil, fmt.Errorf("look for instances: %w", err)
+			return nil, none, fmt.Errorf("look for instances: %w", err)
 		}
 		for _, e := range entries {
 			if e.IsDir() {
@@ -90,26 +88,33 @@ func discover() (names []string, indices []int, err error) {
 			}
 		}
 	}
-	// A machine without iptables has run no rig.
-	if ruled, bridges, err := network.Discover(); err == nil {
-		names, indices = append(names, ruled...), bridges
+	found := none
+	if _, err := exec.LookPath("iptables"); err == nil { // else no rig has run here
+		if found, err = network.Discover(); err != nil {
+			return nil, none, err
+		}
 	}
+	names = append(names, found.Names...)
 	names = slices.DeleteFunc(names, func(name string) bool { return checkName(name) != nil })
 	slices.Sort(names)
-	return slices.Compact(names), indices, nil
+	return slices.Compact(names), found, nil
 }
 
 // salvage returns an instance as well as it is known: without a record it has
-// the default folder, and no plan of its network.
-func salvage(name string, out io.Writer) (*Instance, error) {
+// the default folder and the network of its bridge.
+func salvage(name string, found network.Found, out io.Writer) (*Instance, error) {
 	r, err := loadRecord(name)
 	if err != nil {
-		r = record{Name: name, Dir: filepath.Join(home, name)}
+		r = record{Name: name, Dir: filepath.Join(home, name), Network: found.Plans[name]}
 		// Nothing tells which of the chains that a kubelet makes were there
 		// before, so all of them stay.
 		if r.Keep, err = network.SharedChains(); err != nil {
 			return nil, err
 		}
 	}
-	return attach(r, out)
+	i, err := attach(r, out)
+	if err != nil {
+		return nil, fmt.Errorf("clean instance %s: %w", name, err)
+	}
+	return i, nil
 }

@@ -64,7 +64,6 @@ func prepare(ctx context.Context, o Options, groups ...string) (build.Binaries, 
 // until its control plane, runtime and registry work and, with an agent, its
 // node is Ready. On failure it takes everything away again, unless Options.Keep.
 func Up(ctx context.Context, o Options) (*Instance, error) {
-	begin := time.Now()
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
@@ -83,6 +82,7 @@ func Up(ctx context.Context, o Options) (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
+	begin := time.Now()
 	boot, err := process.BootID()
 	if err != nil {
 		return nil, err

@@ -216,7 +216,10 @@ wait:
 			mu.Lock()
 			n, at := compiled, last
 			mu.Unlock()
-			b.printf("%s: %s, %d packages compiled, at %s", progress, time.Since(begin).Round(time.Second), n, at)
+			if n == 0 {
+				at = "all packages are in Go's cache, linking"
+			}
+			b.printf("%s: %s, %d packages compiled, last: %s", progress, time.Since(begin).Round(time.Second), n, at)
 		}
 	}
 	if err := cmd.Wait(); err != nil {

@@ -101,41 +101,56 @@ func Leftovers(r Removal) ([]string, error) {
 	return left, nil
 }
 
-// Discover returns the names of instances that have rules, and the indices of
-// those that have a bridge, of whatever else is known about them.
-func Discover() (names []string, indices []int, err error) {
+// Found is what the machine itself tells about instances.
+type Found struct {
+	Names   []string        // of those that have a rule or a bridge
+	Plans   map[string]Plan // of those that have a bridge, by name
+	Orphans []Plan          // bridges that do not tell whose they are
+}
+
+// Discover looks for rules and bridges of instances, whatever is recorded.
+func Discover() (Found, error) {
+	found := Found{Plans: map[string]Plan{}}
 	filter, err := openFilter()
 	if err != nil {
-		return nil, nil, err
+		return found, err
 	}
 	for _, at := range []Chain{{"filter", "FORWARD"}, {"filter", "INPUT"}, {"nat", "PREROUTING"}, {"nat", "OUTPUT"}, {"nat", "POSTROUTING"}} {
 		lines, err := filter.List(at.Table, at.Name)
 		if err != nil {
-			return nil, nil, fmt.Errorf("list %s %s: %w", at.Table, at.Name, err)
+			return found, fmt.Errorf("list %s %s: %w", at.Table, at.Name, err)
 		}
 		for _, line := range lines {
 			for _, word := range splitRule(line) {
 				if name, ok := strings.CutPrefix(word, comment("")); ok {
-					names = append(names, name)
+					found.Names = append(found.Names, name)
 				}
 			}
 		}
 	}
 	links, err := netlink.LinkList()
 	if err != nil {
-		return nil, nil, fmt.Errorf("list links: %w", err)
+		return found, fmt.Errorf("list links: %w", err)
 	}
 	for index := range MaxIndex + 1 {
 		plan, err := For(index)
 		if err != nil {
-			return nil, nil, err
+			return found, err
 		}
-		if slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Attrs().Name == plan.Bridge && l.Type() == "bridge" }) {
-			indices = append(indices, index)
+		i := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().Name == plan.Bridge && l.Type() == "bridge" })
+		if i < 0 {
+			continue
+		}
+		if name, ok := strings.CutPrefix(links[i].Attrs().Alias, comment("")); ok {
+			found.Names = append(found.Names, name)
+			found.Plans[name] = plan
+		} else {
+			found.Orphans = append(found.Orphans, plan)
 		}
 	}
-	slices.Sort(names)
-	return slices.Compact(names), indices, nil
+	slices.Sort(found.Names)
+	found.Names = slices.Compact(found.Names)
+	return found, nil
 }
 
 func removeResults(network string) error {

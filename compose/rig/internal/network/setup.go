@@ -32,7 +32,7 @@ func EnableForwarding() (changed bool, err error) {
 
 // Setup makes the bridge with the node's address, and the instance's rules.
 func Setup(plan Plan, name string) error {
-	if err := makeBridge(plan); err != nil {
+	if err := makeBridge(plan, name); err != nil {
 		return err
 	}
 	return addRules(plan, name)
@@ -41,7 +41,7 @@ func Setup(plan Plan, name string) error {
 // makeBridge makes the bridge as the CNI plugin of that name would: the plugin
 // then uses it as it is. The node's address has to be there before the first
 // pod is, since the API server listens on it.
-func makeBridge(plan Plan) error {
+func makeBridge(plan Plan, name string) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = plan.Bridge
 	bridge := &netlink.Bridge{LinkAttrs: attrs}
@@ -54,6 +54,10 @@ func makeBridge(plan Plan) error {
 	}
 	if link.Type() != "bridge" {
 		return fmt.Errorf("make bridge %s: there is a %s of that name: remove it", plan.Bridge, link.Type())
+	}
+	// The alias tells whose it is when the record is lost.
+	if err := netlink.LinkSetAlias(link, comment(name)); err != nil {
+		return fmt.Errorf("give bridge %s its alias: %w", plan.Bridge, err)
 	}
 	addr := &netlink.Addr{IPNet: &net.IPNet{IP: plan.NodeIP.AsSlice(), Mask: net.CIDRMask(plan.PodCIDR.Bits(), 32)}}
 	if err := netlink.AddrReplace(link, addr); err != nil {
