@@ -1,6 +1,10 @@
 package subject
 
-import "github.com/microlet/microlet/proto/role"
+import (
+	"strings"
+
+	"github.com/microlet/microlet/proto/role"
+)
 
 // The outbox: Kubernetes Events on their way to the apiserver.
 const (
@@ -62,4 +66,10 @@ func Outboxes() []Event {
 		out = append(out, Event{Outbox(r), r, []role.Role{role.NodeStatus}})
 	}
 	return out
+}
+
+// LifecycleEventPod returns the pod of a LifecycleEvent's subject.
+func LifecycleEventPod(subj string) (podUID string, ok bool) {
+	podUID, ok = strings.CutPrefix(subj, "microlet.evt.pleg.lifecycle.")
+	return podUID, ok && ValidToken(podUID) == nil
 }

@@ -16,8 +16,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/microlet/microlet/services/podsync/internal/files"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/podlogs"
 )
 
 // Times of the clean-up.
@@ -66,14 +66,15 @@ func (r Remover) Remove(ctx context.Context, state *pod.State) error {
 	return nil
 }
 
-// Volumes unmounts pods' volumes.
+// Volumes unmounts pods' volumes, and lists the pods that have a folder.
 type Volumes interface {
+	Orphans() ([]types.UID, error)
 	Unmount(ctx context.Context, uid types.UID) error
 }
 
 // Cgroups lists and removes pods' cgroups.
 type Cgroups interface {
-	Pods() ([]types.UID, error)
+	Pods() (map[types.UID]string, error)
 	RemovePod(ctx context.Context, uid types.UID) error
 }
 
@@ -82,7 +83,7 @@ type Cleanup struct {
 	Runtime Runtime
 	Volumes Volumes
 	Cgroups Cgroups
-	Layout  files.Layout
+	Logs    podlogs.Folders
 	// Known says whether a pod has a worker.
 	Known func(types.UID) bool
 	Log   *slog.Logger
@@ -150,23 +151,18 @@ func (c *Cleanup) orphan(uid types.UID, states map[types.UID]*pod.State) bool {
 }
 
 func (c *Cleanup) folders(ctx context.Context, states map[types.UID]*pod.State) error {
-	pods, err := c.Layout.Pods()
+	pods, err := c.Volumes.Orphans()
 	errs := []error{err}
 	for _, uid := range pods {
-		if !c.orphan(uid, states) {
-			continue
+		if c.orphan(uid, states) {
+			errs = append(errs, c.Volumes.Unmount(ctx, uid))
 		}
-		if err := c.Volumes.Unmount(ctx, uid); err != nil {
-			errs = append(errs, fmt.Errorf("volumes of %s: %w", uid, err))
-			continue
-		}
-		errs = append(errs, c.Layout.RemoveFolder(uid))
 	}
-	logs, err := c.Layout.LogPods()
+	logs, err := c.Logs.List()
 	errs = append(errs, err)
 	for _, p := range logs {
 		if c.orphan(p.UID, states) {
-			errs = append(errs, c.Layout.RemoveLogs(p.Namespace, p.Name, p.UID))
+			errs = append(errs, c.Logs.Remove(p))
 		}
 	}
 	return errors.Join(errs...)
@@ -175,7 +171,7 @@ func (c *Cleanup) folders(ctx context.Context, states map[types.UID]*pod.State) 
 func (c *Cleanup) cgroups(ctx context.Context, states map[types.UID]*pod.State) error {
 	pods, err := c.Cgroups.Pods()
 	errs := []error{err}
-	for _, uid := range pods {
+	for uid := range pods {
 		if c.orphan(uid, states) {
 			errs = append(errs, c.Cgroups.RemovePod(ctx, uid))
 		}

@@ -18,6 +18,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/nodeinfo"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
@@ -92,21 +93,12 @@ func (p *Publisher) Complete() {
 func (p *Publisher) Runtime(m *podsyncv1.Runtime) { p.node.Put(subject.NodeRuntime, m) }
 
 // Capacity tells what the node has.
-func (p *Publisher) Capacity(capacity, allocatable v1.ResourceList) {
-	m := &podsyncv1.Capacity{Capacity: quantities(capacity), Allocatable: quantities(allocatable)}
-	p.node.Put(subject.NodeCapacity, m)
+func (p *Publisher) Capacity(capacity, allocatable v1.ResourceList, systemUUID string) {
+	p.node.Put(subject.NodeCapacity, nodeinfo.Message(capacity, allocatable, systemUUID))
 }
 
 // NodeComplete tells that podsync's keys of NODE are all put.
 func (p *Publisher) NodeComplete() { p.node.Complete() }
-
-func quantities(list v1.ResourceList) map[string]string {
-	out := make(map[string]string, len(list))
-	for name, q := range list {
-		out[string(name)] = q.String()
-	}
-	return out
-}
 
 var states = map[runtimeapi.ContainerState]podsyncv1.ContainerState{
 	runtimeapi.ContainerState_CONTAINER_CREATED: podsyncv1.ContainerState_CONTAINER_STATE_CREATED,

@@ -100,3 +100,12 @@ func (r *Relister) look(ctx context.Context) {
 		}
 	}
 }
+
+// NewCounter registers the counter of looks.
+func NewCounter(r prometheus.Registerer) prometheus.Counter {
+	c := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "microlet_podsync_relists_total", Help: "Relists that podsync did itself because pleg was silent.",
+	})
+	r.MustRegister(c)
+	return c
+}
