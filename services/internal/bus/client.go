@@ -12,8 +12,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/run"
 )
@@ -105,6 +107,21 @@ func New(opts Options) (*Client, error) {
 
 // Writer returns how this client signs its entries, "<service>.<replica>".
 func (c *Client) Writer() string { return subject.Writer(c.opts.Role, c.opts.Replica) }
+
+// Role returns the role that this client signs in as.
+func (c *Client) Role() role.Role { return c.opts.Role }
+
+// Register adds collectors to those of the client, for what is built on it.
+func (c *Client) Register(collectors ...prometheus.Collector) error {
+	if c.opts.Metrics == nil {
+		return nil
+	}
+	var errs []error
+	for _, col := range collectors {
+		errs = append(errs, c.opts.Metrics.Register(col))
+	}
+	return errors.Join(errs...)
+}
 
 // Run connects, and keeps every watch, writer and subscription going until ctx ends. It returns nil
 // then, after all of them have ended. It may be called once.

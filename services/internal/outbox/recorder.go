@@ -1,0 +1,249 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/tools/record/util"
+	"k8s.io/client-go/tools/reference"
+
+	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/bus"
+)
+
+const (
+	// component is the source of every Event: tools filter on the kubelet's.
+	component = "kubelet"
+	// spoolSize is how many Events wait while the bus is away.
+	spoolSize = 1000
+
+	retryMin = 50 * time.Millisecond
+	retryMax = 2 * time.Second
+)
+
+// scheme names the kinds that Events are about.
+var scheme = func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	utilruntime.Must(corev1.AddToScheme(s))
+	return s
+}()
+
+// storer is the part of the bus that a Recorder needs.
+type storer interface {
+	Store(ctx context.Context, subj, id string, m proto.Message) error
+	WaitConnected(ctx context.Context) error
+}
+
+// Recorder records Kubernetes Events and hands them to the bus. Its methods may be called from any
+// goroutine and never block.
+type Recorder struct {
+	bus      storer
+	subject  string
+	writer   string
+	node     string
+	log      *slog.Logger
+	recorded prometheus.Counter
+	dropped  prometheus.Counter
+
+	mu     sync.Mutex
+	spool  []entry
+	serial uint64
+	life   int64 // tells the ids of this life from those of the last
+	wake   chan struct{}
+}
+
+type entry struct {
+	id    string
+	event *busv1.KubernetesEvent
+	about string // for the log
+}
+
+var (
+	_ record.EventRecorder = (*Recorder)(nil)
+	_ storer               = (*bus.Client)(nil)
+)
+
+// NewRecorder returns the recorder of the client's service; Run sends what it records. The Events' host
+// is the node's name.
+func NewRecorder(c *bus.Client, nodeName string, log *slog.Logger) *Recorder {
+	r := newRecorder(c, c.Role(), c.Writer(), nodeName, log)
+	if err := c.Register(r.recorded, r.dropped); err != nil {
+		r.log.Error("the outbox's metrics are not served", "error", err)
+	}
+	return r
+}
+
+func newRecorder(s storer, of role.Role, writer, nodeName string, log *slog.Logger) *Recorder {
+	return &Recorder{
+		bus: s, subject: subject.Outbox(of), writer: writer, node: nodeName, log: log.With("component", "outbox"),
+		recorded: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "microlet_outbox_recorded_events_total", Help: "Kubernetes Events that this service recorded.",
+		}),
+		dropped: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "microlet_outbox_dropped_events_total", Help: "Kubernetes Events that this service dropped because too many waited for the bus, or because they were malformed.",
+		}),
+		life: time.Now().UnixNano(), wake: make(chan struct{}, 1),
+	}
+}
+
+// Event records an Event about an object, as record.EventRecorder has it.
+func (r *Recorder) Event(object runtime.Object, eventtype, reason, message string) {
+	r.record(object, nil, eventtype, reason, message)
+}
+
+// Eventf is Event with a format.
+func (r *Recorder) Eventf(object runtime.Object, eventtype, reason, messageFmt string, args ...any) {
+	r.record(object, nil, eventtype, reason, fmt.Sprintf(messageFmt, args...))
+}
+
+// AnnotatedEventf is Eventf with annotations on the Event.
+func (r *Recorder) AnnotatedEventf(object runtime.Object, annotations map[string]string, eventtype, reason, messageFmt string, args ...any) {
+	r.record(object, annotations, eventtype, reason, fmt.Sprintf(messageFmt, args...))
+}
+
+func (r *Recorder) record(object runtime.Object, annotations map[string]string, eventtype, reason, message string) {
+	r.recorded.Inc()
+	ref, err := reference.GetReference(scheme, object)
+	if err != nil {
+		r.malformed(fmt.Errorf("what the event is about: %w", err), reason, message)
+		return
+	}
+	if !util.ValidateEventType(eventtype) {
+		r.malformed(fmt.Errorf("event type %q: it is Normal or Warning", eventtype), reason, message)
+		return
+	}
+	now := metav1.Now()
+	namespace := ref.Namespace
+	if namespace == "" {
+		namespace = metav1.NamespaceDefault
+	}
+	raw, err := (&corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: util.GenerateEventName(ref.Name, now.UnixNano()), Namespace: namespace, Annotations: annotations,
+		},
+		InvolvedObject: *ref, Type: eventtype, Reason: reason, Message: message,
+		FirstTimestamp: now, LastTimestamp: now, Count: 1,
+		Source:              corev1.EventSource{Component: component, Host: r.node},
+		ReportingController: component, ReportingInstance: r.node,
+	}).Marshal()
+	if err != nil {
+		r.malformed(err, reason, message)
+		return
+	}
+	r.log.Debug("event", "kind", ref.Kind, "namespace", ref.Namespace, "name", ref.Name, "field", ref.FieldPath, "type", eventtype, "reason", reason, "message", message)
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.serial++
+	if len(r.spool) >= spoolSize {
+		r.lose(r.spool[0])
+		r.spool = r.spool[1:]
+	}
+	r.spool = append(r.spool, entry{
+		id: fmt.Sprintf("%s.%x.%d", r.writer, r.life, r.serial), event: &busv1.KubernetesEvent{Event: raw},
+		about: ref.Namespace + "/" + ref.Name + " " + reason,
+	})
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (r *Recorder) malformed(err error, reason, message string) {
+	r.dropped.Inc()
+	r.log.Error("dropped a malformed event", "reason", reason, "message", message, "error", err)
+}
+
+func (r *Recorder) lose(e entry) {
+	r.dropped.Inc()
+	r.log.Warn("dropped an event: too many wait for the bus", "event", e.about)
+}
+
+// Waiting is how many Events the bus has not acknowledged.
+func (r *Recorder) Waiting() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.spool)
+}
+
+// Run hands the Events to the bus, in their order, until ctx ends.
+func (r *Recorder) Run(ctx context.Context) error {
+	failures := 0
+	for {
+		e, ok := r.head()
+		if !ok {
+			select {
+			case <-ctx.Done():
+				r.left()
+				return nil
+			case <-r.wake:
+			}
+			continue
+		}
+		if err := r.bus.WaitConnected(ctx); err != nil {
+			r.left()
+			return nil
+		}
+		if err := r.bus.Store(ctx, r.subject, e.id, e.event); err != nil {
+			if ctx.Err() != nil {
+				r.left()
+				return nil
+			}
+			failures++
+			r.log.Warn("the bus did not take an event", "event", e.about, "error", err)
+			pause(ctx, failures)
+			continue
+		}
+		failures = 0
+		r.done(e.id)
+	}
+}
+
+// left tells what the end of the process takes with it.
+func (r *Recorder) left() {
+	if n := r.Waiting(); n > 0 {
+		r.dropped.Add(float64(n))
+		r.log.Warn("the service ends with events that the bus did not take", "events", n)
+	}
+}
+
+func (r *Recorder) head() (entry, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.spool) == 0 {
+		return entry{}, false
+	}
+	return r.spool[0], true
+}
+
+// done removes an entry that the bus has. It may have been dropped meanwhile.
+func (r *Recorder) done(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.spool) > 0 && r.spool[0].id == id {
+		r.spool[0] = entry{}
+		r.spool = r.spool[1:]
+	}
+}
+
+// pause waits longer with each failure in a row.
+func pause(ctx context.Context, failures int) {
+	t := time.NewTimer(min(retryMin<<min(failures-1, 10), retryMax))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
