@@ -1,0 +1,61 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/service"
+)
+
+// turnPeriod is how often the bus looks at its own server.
+const turnPeriod = time.Second
+
+// Run runs the bus until ctx ends.
+func Run(ctx context.Context, cfg Config) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	s, err := service.New(cfg.Service, role.Bus)
+	if err != nil {
+		return err
+	}
+	o := cfg.server()
+	o.Log = s.Log
+	server, err := StartServer(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer server.Close() // after every service of the process that hangs on it
+	if in := cfg.Service.Placement; in != nil {
+		in.SetBus(server)
+		defer in.SetBus(nil)
+	}
+	s.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "microlet_bus_connections", Help: "Clients connected to the bus.",
+	}, func() float64 { return float64(server.Connections()) }))
+	s.Go("server", func(ctx context.Context) error { return watch(ctx, server, s.Pulse.Turn) })
+	s.Ready("listening on " + server.Address())
+	return s.Run(ctx)
+}
+
+// watch is the bus's own loop: it turns while the server can serve, and ends the process when it cannot,
+// so that the supervisor starts a new one on the same store.
+func watch(ctx context.Context, server *Server, turn func()) error {
+	t := time.NewTicker(turnPeriod)
+	defer t.Stop()
+	for {
+		if err := server.Healthy(); err != nil {
+			return fmt.Errorf("bus: %w", err)
+		}
+		turn()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+	}
+}
