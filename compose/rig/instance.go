@@ -202,6 +202,7 @@ func (i *Instance) Status(context.Context) []Status {
 
 func (i *Instance) pkiDir() string          { return filepath.Join(i.r.Dir, "pki") }
 func (i *Instance) runDir() string          { return filepath.Join(runHome, i.r.Name) }
+func (i *Instance) binDir() string          { return filepath.Join(i.r.Dir, "bin") }
 func (i *Instance) containerdRoot() string  { return filepath.Join(i.r.Dir, "containerd") }
 func (i *Instance) agentStatusFile() string { return filepath.Join(i.runDir(), "agent.json") }
 func (i *Instance) programCgroup(name string) string {

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -68,7 +69,11 @@ func (i *Instance) spec(name string) process.Spec {
 		s.Args = []string{"registry", "serve", "--address=" + i.Registry(), "--disk=" + filepath.Join(i.r.Dir, "registry")}
 	case Containerd:
 		s.Args = []string{"--config=" + i.containerdConfig().ConfigFile(), "--log-level=info"}
-		s.Env = noProxy // else a proxy of the environment is asked for the registry
+		// With a proxy of the environment it would ask that for the registry.
+		// The shim must be in PATH, not only in the configuration: a containerd
+		// that was restarted looks there when it attaches to its containers,
+		// and kills them if it finds none.
+		s.Env = []string{"NO_PROXY=*", "no_proxy=*", "PATH=" + i.binDir() + ":" + os.Getenv("PATH")}
 	case APIServer:
 		s.Args = i.apiServerArgs()
 	case ControllerManager:
@@ -101,8 +106,6 @@ func (i *Instance) spec(name string) process.Spec {
 	}
 	return s
 }
-
-var noProxy = []string{"NO_PROXY=*", "no_proxy=*"}
 
 func (i *Instance) apiServerArgs() []string {
 	certs := i.pkiDir()
@@ -156,7 +159,6 @@ func (i *Instance) containerdConfig() config.Containerd {
 		Socket:     i.RuntimeSocket(),
 		ShimSocket: filepath.Join(i.runDir(), "s"),
 		RuncRoot:   filepath.Join(i.runDir(), "runc"),
-		Shim:       i.r.Binaries[build.Shim],
 		Runc:       i.r.Binaries[build.Runc],
 		PluginDir:  filepath.Join(i.r.Dir, "cni"),
 		Pause:      PauseImage,

@@ -189,13 +189,25 @@ func (i *Instance) setup(o Options) error {
 	if err := k.Write(i.KubeletConfig()); err != nil {
 		return err
 	}
-	plugins := i.containerdConfig().PluginDir
-	if err := os.MkdirAll(plugins, 0o755); err != nil {
-		return fmt.Errorf("make folder of CNI plugins: %w", err)
+	for dir, names := range map[string][]string{
+		i.containerdConfig().PluginDir: build.CNIPlugins,
+		i.binDir():                     {build.Shim, build.Runc, build.Ctr, build.Kubectl},
+	} {
+		if err := i.link(dir, names); err != nil {
+			return err
+		}
 	}
-	for _, name := range build.CNIPlugins {
-		if err := os.Symlink(i.r.Binaries[name], filepath.Join(plugins, name)); err != nil {
-			return fmt.Errorf("link CNI plugin: %w", err)
+	return nil
+}
+
+// link makes links to built programs in a folder of the instance.
+func (i *Instance) link(dir string, names []string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("link programs: %w", err)
+	}
+	for _, name := range names {
+		if err := os.Symlink(i.r.Binaries[name], filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("link programs: %w", err)
 		}
 	}
 	return nil

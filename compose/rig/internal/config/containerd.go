@@ -19,7 +19,7 @@ type Containerd struct {
 	Socket     string // the CRI socket
 	ShimSocket string // the folder of the shims' sockets, at most 42 bytes
 	RuncRoot   string // runc's state
-	Shim, Runc string // the executables
+	Runc       string // the executable
 	PluginDir  string // CNI plugins
 	Pause      string // the sandbox image
 	Registry   string // host:port of the registry that mirrors all others
@@ -79,7 +79,6 @@ default_runtime_name = "runc"
 
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
-runtime_path = {{q .Shim}}
 
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
 BinaryName = {{q .Runc}}
