@@ -93,15 +93,22 @@ func replaceSandbox(in Input, attempt uint32, message string) Actions {
 	}
 
 	var wanted []int
+	ran := anyCreated(p, st)
 	for i := range p.Spec.Containers {
-		if !doneForGood(p, &p.Spec.Containers[i], st.Latest(p.Spec.Containers[i].Name)) {
+		spec := &p.Spec.Containers[i]
+		newest := st.Latest(spec.Name)
+		switch {
+		case doneForGood(p, spec, newest):
+		case newest == nil && !WantsStart(p, spec, nil):
+			ran = true
+		default:
 			wanted = append(wanted, i)
 		}
 	}
 	// A pod that runs once and has run is not run again because its sandbox died. One that never
 	// got as far as a container is: what failed then was the sandbox itself.
 	ranOnce := p.Spec.RestartPolicy == v1.RestartPolicyNever && attempt != 0 && len(st.Containers) != 0
-	if ranOnce || (len(wanted) == 0 && anyCreated(p, st)) {
+	if ranOnce || (len(wanted) == 0 && ran) {
 		return stopFor(in, StopCompleted, message)
 	}
 
@@ -162,7 +169,7 @@ func keepRunning(in Input) Actions {
 			kept++ // also what is to be stopped: whether the pod has ended is seen afterwards
 			continue
 		}
-		if !wantsStart(p, spec, newest) {
+		if !WantsStart(p, spec, newest) {
 			continue
 		}
 		kept++

@@ -109,6 +109,13 @@ func TestDecide(t *testing.T) {
 		p.Spec.HostNetwork = true
 		return p
 	}
+	told := func(p *v1.Pod, exit int32) *v1.Pod {
+		p.Status.ContainerStatuses = []v1.ContainerStatus{{
+			Name: "a", ContainerID: "containerd://1",
+			State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: exit}},
+		}}
+		return p
+	}
 	notReady := func(cs ...pod.Container) *pod.State {
 		st := ready(cs...)
 		st.Sandboxes[0].Ready = false
@@ -205,6 +212,13 @@ func TestDecide(t *testing.T) {
 		"sandbox failed before a container, never": {
 			pod: testPod(never, "a"), state: notReady(),
 			want: brief{Stop: StopSandboxChanged, Boxes: []string{"s0"}, Sandbox: sandboxNotReady, Start: []string{"a"}},
+		},
+		"never, ended for the API, forgotten by the runtime": {pod: told(testPod(never, "a"), 1), state: &pod.State{}, want: brief{Finished: true}},
+		"on failure, failed for the API, forgotten by the runtime": {
+			pod: told(testPod(onFailure, "a"), 1), state: &pod.State{}, want: brief{Sandbox: noSandbox, Start: []string{"a"}},
+		},
+		"never, ended for the API, forgotten but for the sandbox": {
+			pod: told(testPod(never, "a"), 0), state: ready(), want: brief{Stop: StopCompleted, Boxes: []string{"s0"}},
 		},
 		"two ready sandboxes": {
 			pod: testPod(always, "a"), state: &pod.State{Sandboxes: []pod.Sandbox{

@@ -69,11 +69,14 @@ func restartsAfterKill(p *v1.Pod, c *v1.Container) bool {
 	return p.Spec.RestartPolicy != v1.RestartPolicyNever
 }
 
-// wantsStart says whether a container of which the newest incarnation is given has to be started.
-func wantsStart(p *v1.Pod, c *v1.Container, newest *pod.Container) bool {
+// WantsStart says whether a container of which the newest incarnation is given has to be
+// started. If the runtime has none, the end that the API was told of counts: a container
+// that is to run once does not run again because its remains were removed.
+func WantsStart(p *v1.Pod, c *v1.Container, newest *pod.Container) bool {
 	switch {
 	case newest == nil:
-		return true
+		told := toldEnd(p, c.Name)
+		return told == nil || ShouldRestart(p, c, told.ExitCode)
 	case newest.State == runtimeapi.ContainerState_CONTAINER_RUNNING:
 		return false
 	case newest.State == runtimeapi.ContainerState_CONTAINER_EXITED:
@@ -81,6 +84,16 @@ func wantsStart(p *v1.Pod, c *v1.Container, newest *pod.Container) bool {
 	default: // created only, or unknown
 		return true
 	}
+}
+
+// toldEnd returns how the API was told that a regular container ended, or nil.
+func toldEnd(p *v1.Pod, name string) *v1.ContainerStateTerminated {
+	for i := range p.Status.ContainerStatuses {
+		if s := &p.Status.ContainerStatuses[i]; s.Name == name {
+			return s.State.Terminated
+		}
+	}
+	return nil
 }
 
 // mayRun says whether a container has a process, or might have one.

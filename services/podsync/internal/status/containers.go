@@ -1,0 +1,286 @@
+package status
+
+import (
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/services/podsync/internal/decide"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+)
+
+const (
+	// reasonCreating and reasonInitializing are why a container waits that nothing is wrong with.
+	reasonCreating     = "ContainerCreating"
+	reasonInitializing = "PodInitializing"
+	// reasonStatusUnknown is the end of a container that nobody saw end; lostExitCode goes with it.
+	reasonStatusUnknown = "ContainerStatusUnknown"
+	lostExitCode        = 137
+	lostMessage         = "The container could not be located when the pod was terminated"
+	vanishedMessage     = "The container could not be located when the pod was deleted.  The container used to be Running"
+	forgottenInit       = "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally"
+)
+
+// containers gives each container of the spec its status: regular ones ordered by name,
+// init containers as in the spec, as clients expect them.
+func (g *generator) containers(specs []v1.Container, old []v1.ContainerStatus, init bool) []v1.ContainerStatus {
+	if len(specs) == 0 {
+		return nil
+	}
+	statuses := make([]v1.ContainerStatus, 0, len(specs))
+	for i := range specs {
+		s := g.container(&specs[i], find(old, specs[i].Name), init)
+		g.explain(&specs[i], &s, init)
+		statuses = append(statuses, s)
+	}
+	return statuses
+}
+
+func (g *generator) container(spec *v1.Container, old *v1.ContainerStatus, init bool) v1.ContainerStatus {
+	newest, before := g.incarnations(spec.Name)
+	if newest == nil {
+		return g.missing(spec, old)
+	}
+	s := g.seen(spec, newest, old)
+	if before != nil {
+		if state := g.state(before, nil); state.Terminated != nil {
+			s.LastTerminationState = state
+		}
+	}
+	return s
+}
+
+// incarnations returns the newest container of a name and the one before it.
+func (g *generator) incarnations(name string) (newest, before *pod.Container) {
+	for i := range g.st.Containers {
+		c := &g.st.Containers[i]
+		switch {
+		case c.Name != name:
+		case newest == nil:
+			newest = c
+		default:
+			return newest, c
+		}
+	}
+	return newest, nil
+}
+
+// waitingByDefault is the state of a container that has not been made yet.
+func (g *generator) waitingByDefault() v1.ContainerState {
+	reason := reasonCreating
+	if len(g.pod.Spec.InitContainers) > 0 {
+		reason = reasonInitializing
+	}
+	return v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: reason}}
+}
+
+// missing is the status of a container that the runtime does not have: not made yet, or
+// forgotten. What the API was told of its end stays true.
+func (g *generator) missing(spec *v1.Container, old *v1.ContainerStatus) v1.ContainerStatus {
+	if old != nil && old.State.Terminated != nil {
+		return *old.DeepCopy()
+	}
+	s := v1.ContainerStatus{Name: spec.Name, Image: spec.Image, State: g.waitingByDefault(), VolumeMounts: g.volumeMounts(spec)}
+	if old == nil {
+		return s
+	}
+	s.RestartCount = old.RestartCount
+	s.LastTerminationState = *old.LastTerminationState.DeepCopy()
+	if old.State.Running != nil && s.LastTerminationState.Terminated == nil {
+		// It ran and is gone: that it waits must not look as if it had never run.
+		s.LastTerminationState.Terminated = &v1.ContainerStateTerminated{
+			Reason: reasonStatusUnknown, Message: vanishedMessage, ExitCode: lostExitCode,
+		}
+		if g.pod.DeletionTimestamp == nil {
+			s.RestartCount++
+		}
+	}
+	return s
+}
+
+// seen is the status of a container that the runtime has.
+func (g *generator) seen(spec *v1.Container, c *pod.Container, old *v1.ContainerStatus) v1.ContainerStatus {
+	s := v1.ContainerStatus{
+		Name:         c.Name,
+		State:        g.state(c, old),
+		RestartCount: c.RestartCount,
+		Image:        c.Image,
+		ImageID:      c.ImageRef,
+		ContainerID:  g.containerID(c),
+		VolumeMounts: g.volumeMounts(spec),
+		User:         user(c),
+		Resources:    resources(spec, c),
+	}
+	s.AllocatedResources = spec.Resources.DeepCopy().Requests
+	if old == nil {
+		return s
+	}
+	if len(old.VolumeMounts) > 0 && old.ContainerID == s.ContainerID {
+		s.VolumeMounts = old.DeepCopy().VolumeMounts
+	}
+	if c.State == runtimeapi.ContainerState_CONTAINER_UNKNOWN && old.State.Running != nil {
+		s.RestartCount++
+	}
+	s.RestartCount = max(s.RestartCount, old.RestartCount)
+	if old.ContainerID != s.ContainerID && old.State.Terminated != nil {
+		s.LastTerminationState.Terminated = old.State.Terminated.DeepCopy()
+	} else {
+		s.LastTerminationState.Terminated = old.LastTerminationState.Terminated.DeepCopy()
+	}
+	return s
+}
+
+func (g *generator) containerID(c *pod.Container) string { return g.in.RuntimeName + "://" + c.ID }
+
+func (g *generator) state(c *pod.Container, old *v1.ContainerStatus) v1.ContainerState {
+	switch c.State {
+	case runtimeapi.ContainerState_CONTAINER_RUNNING:
+		return v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: metav1.NewTime(c.Started)}}
+	case runtimeapi.ContainerState_CONTAINER_EXITED:
+		return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
+			ExitCode: c.ExitCode, Reason: c.Reason, Message: c.Message,
+			StartedAt: metav1.NewTime(c.Started), FinishedAt: metav1.NewTime(c.Finished), ContainerID: g.containerID(c),
+		}}
+	case runtimeapi.ContainerState_CONTAINER_UNKNOWN:
+		if old == nil {
+			break
+		}
+		if old.State.Running != nil {
+			return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
+				Reason: reasonStatusUnknown, Message: lostMessage, ExitCode: lostExitCode,
+			}}
+		}
+		if old.State.Terminated != nil && old.ContainerID == g.containerID(c) {
+			return *old.State.DeepCopy()
+		}
+	case runtimeapi.ContainerState_CONTAINER_CREATED:
+	}
+	return v1.ContainerState{Waiting: &v1.ContainerStateWaiting{}}
+}
+
+// explain turns a container that should run but could not be started into a waiting one,
+// with the reason, and lets a forgotten init container be done.
+func (g *generator) explain(spec *v1.Container, s *v1.ContainerStatus, init bool) {
+	newest := g.st.Latest(spec.Name)
+	if init && !decide.IsSidecar(spec) {
+		if newest != nil && newest.State == runtimeapi.ContainerState_CONTAINER_EXITED && newest.ExitCode == 0 {
+			return
+		}
+		if newest == nil && s.State.Waiting != nil && g.anyRegularMade() {
+			s.State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{Reason: "Completed", Message: forgottenInit}}
+			return
+		}
+	}
+	if g.in.Terminal || g.pod.DeletionTimestamp != nil || !decide.WantsStart(g.pod, spec, newest) {
+		return
+	}
+	why, known := g.in.Waiting[spec.Name]
+	if !known {
+		return
+	}
+	if s.State.Terminated != nil {
+		s.LastTerminationState = s.State
+	}
+	s.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: why.Reason, Message: why.Message}}
+}
+
+func (g *generator) anyRegularMade() bool {
+	return slices.ContainsFunc(g.pod.Spec.Containers, func(c v1.Container) bool {
+		newest := g.st.Latest(c.Name)
+		return newest != nil && newest.State != runtimeapi.ContainerState_CONTAINER_UNKNOWN
+	})
+}
+
+// probes sets what only probes, or their absence, can say. Without a result the last word
+// on the same container id holds.
+func (g *generator) probes(s *v1.PodStatus) {
+	for i := range s.ContainerStatuses {
+		c := &s.ContainerStatuses[i]
+		if spec := specOf(g.pod.Spec.Containers, c.Name); spec != nil {
+			g.probe(spec, c, find(g.old.ContainerStatuses, c.Name))
+		}
+	}
+	for i := range s.InitContainerStatuses {
+		c := &s.InitContainerStatuses[i]
+		spec := specOf(g.pod.Spec.InitContainers, c.Name)
+		if spec == nil {
+			continue
+		}
+		g.probe(spec, c, find(g.old.InitContainerStatuses, c.Name))
+		if !decide.IsSidecar(spec) {
+			c.Ready = c.State.Terminated != nil && c.State.Terminated.ExitCode == 0
+		}
+	}
+}
+
+func (g *generator) probe(spec *v1.Container, s, old *v1.ContainerStatus) {
+	if old != nil && (old.ContainerID != s.ContainerID || old.State.Running == nil) {
+		old = nil
+	}
+	id := bareID(s.ContainerID)
+	started := s.State.Running != nil
+	if started && spec.StartupProbe != nil {
+		started = verdict(g.in.Startup[id], old != nil && old.Started != nil && *old.Started)
+	}
+	s.Started = &started
+	s.Ready = started
+	if started && spec.ReadinessProbe != nil {
+		s.Ready = verdict(g.in.Readiness[id], old != nil && old.Ready)
+	}
+}
+
+func verdict(r decide.Result, before bool) bool {
+	switch r {
+	case decide.Success:
+		return true
+	case decide.Failure:
+		return false
+	default:
+		return before
+	}
+}
+
+func (g *generator) volumeMounts(spec *v1.Container) []v1.VolumeMountStatus {
+	var mounts []v1.VolumeMountStatus
+	for _, m := range spec.VolumeMounts {
+		s := v1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
+		if m.ReadOnly {
+			mode := v1.RecursiveReadOnlyDisabled
+			if g.in.RecursiveReadOnly && m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != v1.RecursiveReadOnlyDisabled {
+				mode = v1.RecursiveReadOnlyEnabled
+			}
+			s.RecursiveReadOnly = &mode
+		}
+		mounts = append(mounts, s)
+	}
+	return mounts
+}
+
+func user(c *pod.Container) *v1.ContainerUser {
+	linux := c.User.GetLinux()
+	if linux == nil {
+		return nil
+	}
+	return &v1.ContainerUser{Linux: &v1.LinuxContainerUser{
+		UID: linux.Uid, GID: linux.Gid, SupplementalGroups: slices.Clone(linux.SupplementalGroups),
+	}}
+}
+
+func specOf(specs []v1.Container, name string) *v1.Container {
+	for i := range specs {
+		if specs[i].Name == name {
+			return &specs[i]
+		}
+	}
+	return nil
+}
+
+func deepCopyStatuses(statuses []v1.ContainerStatus) []v1.ContainerStatus {
+	var copied []v1.ContainerStatus
+	for i := range statuses {
+		copied = append(copied, *statuses[i].DeepCopy())
+	}
+	return copied
+}

@@ -1,0 +1,231 @@
+package status
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/microlet/microlet/services/podsync/internal/decide"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+)
+
+// Waiting is why a container could not be started.
+type Waiting struct{ Reason, Message string }
+
+// Override is a verdict on the pod as a whole, such as an eviction or a missed deadline.
+type Override struct {
+	// Phase that it brings; empty stands for Failed.
+	Phase           v1.PodPhase
+	Reason, Message string
+	// Condition that comes with it (DisruptionTarget); nil for none.
+	Condition *v1.PodCondition
+}
+
+// Inputs is what a status rests on beside the pod and its state.
+type Inputs struct {
+	// Old is the status that was generated last; nil stands for the API's, which the pod carries.
+	Old *v1.PodStatus
+	Now time.Time
+	// Terminal says that every container has been stopped and none will start again.
+	Terminal bool
+	// Waiting tells by container name why a container that should run could not be started.
+	Waiting map[string]Waiting
+	// Override is nil unless somebody ended the pod.
+	Override *Override
+	// HostIPs are the node's addresses, primary first; empty when not known, which leaves the old ones.
+	HostIPs []string
+	// Readiness and Startup hold probe results by container id; an id that is not in them is unknown.
+	Readiness, Startup map[string]decide.Result
+	// RuntimeName is the scheme of container ids; empty stands for containerd.
+	RuntimeName string
+	// RecursiveReadOnly says that the pod's runtime handler can mount recursively read-only (KEP-3857).
+	RecursiveReadOnly bool
+	// QOS is the pod's class; empty stands for the one that the API gave it, or else the one that its resources make.
+	QOS v1.PodQOSClass
+}
+
+// generator holds what the parts of one status share.
+type generator struct {
+	pod *v1.Pod
+	st  *pod.State // nil when unknown
+	in  Inputs
+	old *v1.PodStatus
+}
+
+func newGenerator(p *v1.Pod, st *pod.State, in Inputs) *generator {
+	g := &generator{pod: p, st: st, in: in, old: in.Old}
+	if g.old == nil {
+		g.old = &p.Status
+	}
+	if g.in.RuntimeName == "" {
+		g.in.RuntimeName = "containerd"
+	}
+	return g
+}
+
+// Generate works out the status of a pod. A nil state stands for one that could not be read.
+func Generate(p *v1.Pod, st *pod.State, in Inputs) v1.PodStatus {
+	g := newGenerator(p, st, in)
+	s := g.base()
+	if st == nil {
+		s.ContainerStatuses = deepCopyStatuses(g.old.ContainerStatuses)
+		s.InitContainerStatuses = deepCopyStatuses(g.old.InitContainerStatuses)
+	}
+	if s.ContainerStatuses == nil {
+		s.ContainerStatuses = g.containers(p.Spec.Containers, g.old.ContainerStatuses, false)
+	}
+	if s.InitContainerStatuses == nil {
+		s.InitContainerStatuses = g.containers(p.Spec.InitContainers, g.old.InitContainerStatuses, true)
+	}
+	g.probes(&s)
+
+	s.Phase = g.phase(slices.Concat(s.ContainerStatuses, s.InitContainerStatuses))
+	g.finish(&s)
+	return s
+}
+
+// Rejected is the status of a pod that admission refused: none of its containers was ever made.
+func Rejected(p *v1.Pod, reason, message string, in Inputs) v1.PodStatus {
+	in.Override = &Override{Reason: reason, Message: "Pod was rejected: " + message}
+	g := newGenerator(p, &pod.State{}, in)
+	s := g.base()
+	s.Phase = v1.PodFailed
+	g.finish(&s)
+	return s
+}
+
+// base holds what does not depend on containers.
+func (g *generator) base() v1.PodStatus {
+	s := v1.PodStatus{
+		ObservedGeneration: max(g.pod.Generation, g.old.ObservedGeneration),
+		QOSClass:           g.qos(),
+		StartTime:          g.old.StartTime.DeepCopy(),
+		VolumeHealth:       slices.Clone(g.old.VolumeHealth),
+		// These are others' to write.
+		ResourceClaimStatuses:                g.pod.Status.ResourceClaimStatuses,
+		ExtendedResourceClaimStatus:          g.pod.Status.ExtendedResourceClaimStatus,
+		NodeAllocatableResourceClaimStatuses: g.pod.Status.NodeAllocatableResourceClaimStatuses,
+		NominatedNodeName:                    g.pod.Status.NominatedNodeName,
+	}
+	if s.StartTime.IsZero() {
+		s.StartTime = &metav1.Time{Time: g.in.Now}
+	}
+	options := resourcehelper.PodResourcesOptions{}
+	s.AllocatedResources = resourcehelper.PodRequests(g.pod, options)
+	s.Resources = &v1.ResourceRequirements{
+		Requests: resourcehelper.PodRequests(g.pod, options),
+		Limits:   resourcehelper.PodLimits(g.pod, options),
+	}
+	if g.pod.Spec.Resources != nil {
+		s.Resources.Claims = slices.Clone(g.pod.Spec.Resources.Claims)
+	}
+	g.addresses(&s)
+	return s
+}
+
+// finish adds what follows from phase and containers.
+func (g *generator) finish(s *v1.PodStatus) {
+	if !terminalPhase(s.Phase) {
+		// What has ended does not come back, whatever the runtime shows.
+		for _, before := range []v1.PodPhase{g.old.Phase, g.pod.Status.Phase} {
+			if terminalPhase(before) {
+				s.Phase = before
+				break
+			}
+		}
+	}
+	if s.Phase == g.old.Phase {
+		s.Reason, s.Message = firstOf(g.old.Reason, g.pod.Status.Reason), firstOf(g.old.Message, g.pod.Status.Message)
+	}
+	if o := g.in.Override; o != nil {
+		s.Phase, s.Reason, s.Message = o.Phase, o.Reason, o.Message
+		if s.Phase == "" {
+			s.Phase = v1.PodFailed
+		}
+	}
+	if terminalPhase(g.pod.Status.Phase) {
+		s.Phase = g.pod.Status.Phase
+	}
+	g.conditions(s)
+	normalize(g.pod, s)
+}
+
+func terminalPhase(p v1.PodPhase) bool { return p == v1.PodSucceeded || p == v1.PodFailed }
+
+func firstOf(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+// addresses of the pod and its node. A pod keeps the ones that it had when its sandbox is gone.
+func (g *generator) addresses(s *v1.PodStatus) {
+	s.HostIP, s.HostIPs = g.old.HostIP, slices.Clone(g.old.HostIPs)
+	if len(g.in.HostIPs) > 0 {
+		s.HostIP, s.HostIPs = g.in.HostIPs[0], nil
+		for _, ip := range g.in.HostIPs[:min(2, len(g.in.HostIPs))] {
+			s.HostIPs = append(s.HostIPs, v1.HostIP{IP: ip})
+		}
+	}
+
+	s.PodIP, s.PodIPs = g.old.PodIP, slices.Clone(g.old.PodIPs)
+	if g.pod.Spec.HostNetwork {
+		if s.PodIP == "" && s.HostIP != "" {
+			s.PodIP, s.PodIPs = s.HostIP, []v1.PodIP{{IP: s.HostIP}}
+		}
+		if len(s.HostIPs) == 2 && len(s.PodIPs) == 1 && isIPv6(s.PodIPs[0].IP) != isIPv6(s.HostIPs[1].IP) {
+			s.PodIPs = append(s.PodIPs, v1.PodIP{IP: s.HostIPs[1].IP})
+		}
+		return
+	}
+	if g.st == nil {
+		return
+	}
+	sandbox := g.st.ReadySandbox()
+	if sandbox == nil || sandbox.HostNetwork {
+		return
+	}
+	s.PodIP, s.PodIPs = "", nil
+	for _, ip := range SortIPs(sandbox.IPs, s.HostIP) {
+		s.PodIPs = append(s.PodIPs, v1.PodIP{IP: ip})
+	}
+	if len(s.PodIPs) > 0 {
+		s.PodIP = s.PodIPs[0].IP
+	}
+}
+
+// SortIPs picks the first address of the node's primary family and then the first of the
+// other one; what is not an address is left out. An empty nodeIP stands for IPv4.
+func SortIPs(ips []string, nodeIP string) []string {
+	var same, other string
+	for _, ip := range ips {
+		addr, err := netip.ParseAddr(ip)
+		if err != nil {
+			continue
+		}
+		addr = addr.Unmap()
+		switch {
+		case addr.Is6() == isIPv6(nodeIP) && same == "":
+			same = addr.String()
+		case addr.Is6() != isIPv6(nodeIP) && other == "":
+			other = addr.String()
+		}
+	}
+	var sorted []string
+	for _, ip := range []string{same, other} {
+		if ip != "" {
+			sorted = append(sorted, ip)
+		}
+	}
+	return sorted
+}
+
+func isIPv6(s string) bool {
+	addr, err := netip.ParseAddr(s)
+	return err == nil && addr.Unmap().Is6()
+}

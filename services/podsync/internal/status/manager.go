@@ -1,0 +1,357 @@
+package status
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+)
+
+const (
+	defaultWorkers = 8
+	defaultTimeout = 10 * time.Second
+	// reconcileAfter is how long a status that somebody else changed in the API may stay: long
+	// enough for a watch that lags behind, and the kubelet's own period.
+	reconcileAfter = 10 * time.Second
+	firstRetry     = 200 * time.Millisecond
+	lastRetry      = 10 * time.Second
+)
+
+// Options of a Manager.
+type Options struct {
+	Client Client
+	// Workers is how many pods are written at the same time; 0 stands for 8.
+	Workers int
+	// Timeout of each call to the apiserver; 0 stands for 10 s.
+	Timeout time.Duration
+	// Log; nil stands for the default logger.
+	Log *slog.Logger
+	// Metrics takes the manager's metrics; nil leaves them unregistered.
+	Metrics prometheus.Registerer
+}
+
+// Manager brings the status of each pod to the apiserver. Its methods may be called at the
+// same time, and none of them waits for the apiserver. For a static pod, hand over its mirror
+// pod: what counts is the UID in the API.
+type Manager struct {
+	client  Client
+	workers int
+	timeout time.Duration
+	log     *slog.Logger
+	metrics *managerMetrics
+	wake    chan struct{} // tells the clock that something is due sooner
+
+	mu      sync.Mutex
+	work    *sync.Cond // signalled when a queue grows or the manager ends
+	ended   bool
+	entries map[types.UID]*entry
+	urgent  []types.UID
+	normal  []types.UID
+	outage  bool // the last call failed for a reason that is not one pod's own
+}
+
+// entry is what is known of one pod.
+type entry struct {
+	pod *v1.Pod // newest object of the API; its status is the base of patches
+	// echo is the API's status after our last write, normalized: any other is somebody else's doing.
+	echo      *v1.PodStatus
+	want      *v1.PodStatus // nil until the first Set
+	version   uint64        // counts changes of want and delivered those that arrived
+	delivered uint64
+	since     time.Time // of the first change that did not arrive yet
+	force     bool      // write want although it arrived already: somebody changed it
+	finished  bool      // want is final and the pod may be deleted
+	deleted   bool      // the API has taken our deletion, or no longer has the pod
+
+	queued, inFlight bool
+	failures         int
+	due              time.Time // zero, or when to look at it again
+}
+
+// NewManager returns a Manager that writes nothing until Run runs.
+func NewManager(o Options) (*Manager, error) {
+	if o.Client == nil {
+		return nil, errors.New("status: Options.Client is missing: give a client of the apiserver")
+	}
+	if o.Workers < 0 || o.Timeout < 0 {
+		return nil, errors.New("status: Options.Workers and Options.Timeout must not be negative: leave them 0 for the defaults")
+	}
+	m := &Manager{
+		client: o.Client, workers: o.Workers, timeout: o.Timeout, log: o.Log,
+		entries: map[types.UID]*entry{}, wake: make(chan struct{}, 1),
+	}
+	if m.workers == 0 {
+		m.workers = defaultWorkers
+	}
+	if m.timeout == 0 {
+		m.timeout = defaultTimeout
+	}
+	if m.log == nil {
+		m.log = slog.Default()
+	}
+	m.work = sync.NewCond(&m.mu)
+	var err error
+	m.metrics, err = newMetrics(o.Metrics, m)
+	return m, err
+}
+
+// Run writes statuses until ctx ends, and returns nil when its goroutines have ended.
+func (m *Manager) Run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.ended = true
+		m.work.Broadcast()
+	})
+	defer stop()
+	var wg sync.WaitGroup
+	for range m.workers {
+		wg.Go(func() {
+			for {
+				uid, ok := m.next()
+				if !ok {
+					return
+				}
+				m.deliver(ctx, uid)
+			}
+		})
+	}
+	wg.Go(func() { m.clock(ctx) })
+	wg.Wait()
+	return nil
+}
+
+// Set gives the newest status of a pod. One that tells the same as the last is dropped. The pod
+// is an object as the API gave it: its status is what the patch is made against.
+func (m *Manager) Set(p *v1.Pod, s v1.PodStatus) { m.set(p, s, false) }
+
+// Terminated gives the final status of a pod of which nothing is left on the node: no
+// container, volume or cgroup. When the apiserver has it and the pod is being deleted there,
+// it is deleted for good. The status is made final as Terminate does it.
+func (m *Manager) Terminated(p *v1.Pod, s v1.PodStatus) { m.set(p, s, true) }
+
+func (m *Manager) set(p *v1.Pod, s v1.PodStatus, finished bool) {
+	want := s.DeepCopy()
+	if finished {
+		*want = Terminate(p, s, time.Now())
+	}
+	normalize(p, want)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.see(p)
+	e.finished = e.finished || finished
+	if e.want == nil || !same(e.want, want) {
+		e.want = want
+		if e.version == e.delivered {
+			e.since = time.Now()
+		}
+		e.version++
+	}
+	m.enqueue(p.UID, e)
+}
+
+// UpdateFromAPI tells what the API has of a pod: each addition and change that the watch brings.
+func (m *Manager) UpdateFromAPI(p *v1.Pod) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, known := m.entries[p.UID]; !known {
+		return // nothing to tell of it yet; Set brings the pod along
+	}
+	e := m.see(p)
+	m.enqueue(p.UID, e)
+	m.reconcile(e)
+}
+
+// Forget drops a pod that the API no longer has, or that is no longer this node's.
+func (m *Manager) Forget(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.entries, uid)
+}
+
+// Last returns the status that was given last, which is the base of the next one.
+func (m *Manager) Last(uid types.UID) (v1.PodStatus, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.entries[uid]; e != nil && e.want != nil {
+		return *e.want.DeepCopy(), true
+	}
+	return v1.PodStatus{}, false
+}
+
+// Delivered says whether the apiserver has the newest status of the pod.
+func (m *Manager) Delivered(uid types.UID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.entries[uid]
+	return e != nil && e.want != nil && e.delivered == e.version
+}
+
+// Pending counts the pods whose newest status, or deletion, has not arrived.
+func (m *Manager) Pending() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := 0
+	for _, e := range m.entries {
+		if e.needsWork() {
+			n++
+		}
+	}
+	return n
+}
+
+// see keeps the newest object of the API. A watch may bring one that is older than the
+// answer to our last patch; that one must not become the base of the next.
+func (m *Manager) see(p *v1.Pod) *entry {
+	e := m.entries[p.UID]
+	if e == nil {
+		e = &entry{pod: p}
+		m.entries[p.UID] = e
+		return e
+	}
+	if !older(p, e.pod) {
+		e.pod = p
+	}
+	return e
+}
+
+// older says whether a is known to be an older version of b.
+func older(a, b *v1.Pod) bool {
+	if a.ResourceVersion == "" || b.ResourceVersion == "" {
+		return false
+	}
+	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	return err == nil && order < 0
+}
+
+// needsWork says whether the apiserver has to be called.
+func (e *entry) needsWork() bool {
+	return !e.deleted && e.want != nil && (e.version != e.delivered || e.force || e.deletable())
+}
+
+func (e *entry) deletable() bool {
+	return e.finished && !e.deleted && e.version == e.delivered &&
+		e.pod.DeletionTimestamp != nil && terminalPhase(e.pod.Status.Phase)
+}
+
+// waits says whether a failed attempt is to be followed by another later.
+func (e *entry) waits() bool { return e.failures > 0 && !e.due.IsZero() }
+
+// isUrgent are the statuses that others wait for: traffic that begins or ends, and a name
+// that becomes free.
+func (e *entry) isUrgent() bool {
+	if e.finished || e.pod.DeletionTimestamp != nil {
+		return true
+	}
+	now, before := condition(e.want.Conditions, v1.PodReady), condition(e.pod.Status.Conditions, v1.PodReady)
+	return (now != nil && now.Status == v1.ConditionTrue) != (before != nil && before.Status == v1.ConditionTrue)
+}
+
+// enqueue lets a worker take the pod, unless one has it, or a failed attempt has to be waited for.
+func (m *Manager) enqueue(uid types.UID, e *entry) {
+	if !e.needsWork() || e.queued || e.inFlight || e.waits() {
+		return
+	}
+	e.queued = true
+	e.due = time.Time{}
+	if e.isUrgent() {
+		m.urgent = append(m.urgent, uid)
+	} else {
+		m.normal = append(m.normal, uid)
+	}
+	m.work.Signal()
+}
+
+// next waits for a pod to write.
+func (m *Manager) next() (types.UID, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for {
+		if m.ended {
+			return "", false
+		}
+		for _, queue := range []*[]types.UID{&m.urgent, &m.normal} {
+			for len(*queue) > 0 {
+				uid := (*queue)[0]
+				*queue = (*queue)[1:]
+				e := m.entries[uid]
+				if e == nil || !e.queued {
+					continue // forgotten, or taken from the other queue
+				}
+				e.queued, e.inFlight = false, true
+				return uid, true
+			}
+		}
+		m.work.Wait()
+	}
+}
+
+// reconcile plans a new write if the API's status is no longer what our last write made of it.
+func (m *Manager) reconcile(e *entry) {
+	if e.echo == nil || e.version != e.delivered || e.deleted {
+		return
+	}
+	now := e.pod.Status.DeepCopy()
+	normalize(e.pod, now)
+	switch differs := !same(now, e.echo); {
+	case !differs && e.failures == 0:
+		e.due = time.Time{}
+	case differs && e.due.IsZero() && !e.queued && !e.inFlight:
+		m.wakeAt(e, time.Now().Add(reconcileAfter))
+	}
+}
+
+func (m *Manager) wakeAt(e *entry, due time.Time) {
+	e.due = due
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// clock hands pods to the workers whose time has come.
+func (m *Manager) clock(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.wake:
+		case <-timer.C:
+		}
+		if next := m.release(time.Now()); !next.IsZero() {
+			timer.Reset(time.Until(next))
+		}
+	}
+}
+
+// release enqueues what is due and returns when the next is.
+func (m *Manager) release(now time.Time) (next time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for uid, e := range m.entries {
+		switch {
+		case e.due.IsZero():
+		case e.due.After(now):
+			if next.IsZero() || e.due.Before(next) {
+				next = e.due
+			}
+		default:
+			if e.failures == 0 {
+				e.force = true // it is due because somebody changed what we wrote
+				m.metrics.reconciled.Inc()
+				m.log.Info("pod status was changed by another, writing it again", "pod", e.pod.Namespace+"/"+e.pod.Name, "uid", uid)
+			}
+			e.due = time.Time{}
+			m.enqueue(uid, e)
+		}
+	}
+	return next
+}

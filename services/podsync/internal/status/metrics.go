@@ -1,0 +1,46 @@
+package status
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// managerMetrics are the kubelet's metric of the same name and what it does not tell.
+type managerMetrics struct {
+	duration   prometheus.Histogram
+	patches    prometheus.Counter
+	reconciled prometheus.Counter
+	failures   *prometheus.CounterVec
+}
+
+func newMetrics(to prometheus.Registerer, m *Manager) (*managerMetrics, error) {
+	mm := &managerMetrics{
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "kubelet_pod_status_sync_duration_seconds",
+			Help:    "Time in seconds from the first change of a pod's status that was not written until it is, changes in between included.",
+			Buckets: []float64{0.010, 0.050, 0.100, 0.500, 1, 5, 10, 20, 30, 45, 60},
+		}),
+		patches: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "microlet_pod_status_patches_total", Help: "Patches of pod statuses that were sent.",
+		}),
+		reconciled: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "microlet_pod_status_reconciled_total", Help: "Statuses that were written again because another had changed them.",
+		}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "microlet_pod_status_failures_total", Help: "Patches and deletions that failed, by the apiserver's reason; empty if it did not answer.",
+		}, []string{"reason"}),
+	}
+	if to == nil {
+		return mm, nil
+	}
+	pending := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "microlet_pod_status_pending", Help: "Pods whose newest status or deletion has not arrived.",
+	}, func() float64 { return float64(m.Pending()) })
+	for _, c := range []prometheus.Collector{mm.duration, mm.patches, mm.reconciled, mm.failures, pending} {
+		if err := to.Register(c); err != nil {
+			return nil, fmt.Errorf("register metrics of pod statuses: %w", err)
+		}
+	}
+	return mm, nil
+}
