@@ -1,0 +1,44 @@
+package image
+
+import (
+	// The digests of image names may be of any of these.
+	_ "crypto/sha256"
+	_ "crypto/sha512"
+	"fmt"
+
+	"github.com/distribution/reference"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+const defaultTag = "latest"
+
+// name is an image's name, taken apart.
+type name struct {
+	// pull is what the runtime is asked for: as the user wrote it, with ":latest" put
+	// behind if it has neither tag nor digest. It is not made longer than that, since
+	// which registry a short name means is the runtime's to say.
+	pull string
+	// repository in full, such as "docker.io/library/busybox", for credentials.
+	repository string
+	// policy that holds when the container has none.
+	policy v1.PullPolicy
+}
+
+func parseName(image string) (name, error) {
+	named, err := reference.ParseNormalizedNamed(image)
+	if err != nil {
+		return name{}, fmt.Errorf("couldn't parse image name %q: %w", image, err)
+	}
+	n := name{pull: image, repository: named.Name(), policy: v1.PullIfNotPresent}
+	_, digested := named.(reference.Digested)
+	tagged, hasTag := named.(reference.Tagged)
+	if !digested && !hasTag {
+		n.pull = image + ":" + defaultTag
+		n.policy = v1.PullAlways
+	}
+	if hasTag && tagged.Tag() == defaultTag {
+		n.policy = v1.PullAlways
+	}
+	return n, nil
+}

@@ -1,0 +1,347 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
+
+	v1 "k8s.io/api/core/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/flowcontrol"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/services/podsync/internal/image/keyring"
+)
+
+// The kubelet's event reasons.
+const (
+	eventPulling       = "Pulling"
+	eventPulled        = "Pulled"
+	eventFailed        = "Failed"
+	eventInspectFailed = "InspectFailed"
+	eventNeverPull     = "ErrImageNeverPull"
+	eventBackOff       = "BackOff"
+)
+
+// The kubelet's back-off of pulls, which nothing configures.
+const (
+	backOffFirst = 10 * time.Second
+	backOffMax   = 5 * time.Minute
+)
+
+// Runtime is what a Puller needs of the container runtime.
+type Runtime interface {
+	// ImageStatus returns nil for an image that is not there.
+	ImageStatus(ctx context.Context, image *runtimeapi.ImageSpec) (*runtimeapi.Image, error)
+	// PullImage returns the reference of the image; auth may be nil.
+	PullImage(ctx context.Context, image *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig, sandbox *runtimeapi.PodSandboxConfig) (string, error)
+}
+
+// Options of a Puller; the fields of KubeletConfiguration are named in parentheses.
+type Options struct {
+	// Runtime and Events are required.
+	Runtime Runtime
+	Events  record.EventRecorder
+	// Serial pulls one image at a time (serializeImagePulls).
+	Serial bool
+	// MaxParallel bounds the pulls at a time when not Serial; nil or 0 is no bound
+	// (maxParallelImagePulls).
+	MaxParallel *int32
+	// QPS and Burst bound how often pulls start; a QPS of 0 is no bound
+	// (registryPullQPS, registryBurst).
+	QPS   float32
+	Burst int
+	// RootDir is the kubelet's root folder, where the node's own registry credentials
+	// are looked for first. Empty leaves the node's credentials out.
+	RootDir string
+	Log     *slog.Logger
+	// Metrics are registered here; nil registers none.
+	Metrics prometheus.Registerer
+}
+
+// Puller makes images present. It is safe for concurrent use.
+type Puller struct {
+	opts    Options
+	slots   *semaphore.Weighted // nil: no bound
+	rate    flowcontrol.RateLimiter
+	backOff *flowcontrol.Backoff
+	last    lastErrors
+	metrics *metrics
+}
+
+// NewPuller checks the options and returns a Puller.
+func NewPuller(opts Options) (*Puller, error) {
+	if opts.Runtime == nil || opts.Events == nil {
+		return nil, errors.New("the image puller needs a runtime and a recorder of events")
+	}
+	if opts.QPS < 0 || opts.Burst < 0 || opts.QPS > 0 && opts.Burst == 0 {
+		return nil, fmt.Errorf("registryPullQPS %v and registryBurst %d: neither may be negative, and a burst of 0 would allow no pull", opts.QPS, opts.Burst)
+	}
+	if opts.MaxParallel != nil && *opts.MaxParallel < 0 {
+		return nil, fmt.Errorf("maxParallelImagePulls %d must not be negative", *opts.MaxParallel)
+	}
+	if opts.Log == nil {
+		opts.Log = slog.Default()
+	}
+	p := &Puller{opts: opts, rate: flowcontrol.NewFakeAlwaysRateLimiter(), backOff: flowcontrol.NewBackOff(backOffFirst, backOffMax)}
+	if opts.QPS > 0 {
+		p.rate = flowcontrol.NewTokenBucketRateLimiter(opts.QPS, opts.Burst)
+	}
+	switch {
+	case opts.Serial:
+		p.slots = semaphore.NewWeighted(1)
+	case opts.MaxParallel != nil && *opts.MaxParallel > 0:
+		p.slots = semaphore.NewWeighted(int64(*opts.MaxParallel))
+	}
+	var err error
+	p.metrics, err = newMetrics(opts.Metrics)
+	return p, err
+}
+
+// Request asks for the image of one container.
+type Request struct {
+	Pod       *v1.Pod
+	Container *v1.Container
+	// Sandbox is handed to the runtime with a pull; it may be nil.
+	Sandbox *runtimeapi.PodSandboxConfig
+	// Handler is the runtime handler that the image is for; empty is the default's.
+	Handler string
+	// Secrets are the pod's imagePullSecrets.
+	Secrets []v1.Secret
+}
+
+// Ensure is EnsureRequest for the default runtime handler.
+func (p *Puller) Ensure(ctx context.Context, pod *v1.Pod, c *v1.Container, sandbox *runtimeapi.PodSandboxConfig, secrets []v1.Secret) (string, error) {
+	return p.EnsureRequest(ctx, Request{Pod: pod, Container: c, Sandbox: sandbox, Secrets: secrets})
+}
+
+// EnsureRequest returns the reference of the image when it is present, pulling it if it
+// must. It blocks as long as the pull, or its place in the queue, takes. Its error is an
+// *Error, which an event has told of too, or ctx's, which is no failure of the image.
+func (p *Puller) EnsureRequest(ctx context.Context, r Request) (string, error) {
+	t := &task{p: p, req: r, ref: containerRef(r.Pod, r.Container)}
+	ref, err := t.run(ctx)
+	p.metrics.request(t)
+	if ctxErr := ctx.Err(); err != nil && ctxErr != nil {
+		return "", fmt.Errorf("image %q: %w", r.Container.Image, ctxErr)
+	}
+	var shown *Error
+	if errors.As(err, &shown) {
+		t.event(v1.EventTypeWarning, eventFailed, "Error: "+shown.Reason)
+	}
+	return ref, err
+}
+
+// task is one request on its way.
+type task struct {
+	p    *Puller
+	req  Request
+	ref  *v1.ObjectReference
+	name name
+	spec *runtimeapi.ImageSpec
+	// policy, and what came out, for the metrics; nil is not known.
+	policy            v1.PullPolicy
+	present, required *bool
+}
+
+func (t *task) event(kind, reason, message string) {
+	t.p.opts.Events.Event(t.ref, kind, reason, message)
+}
+
+func (t *task) run(ctx context.Context) (string, error) {
+	image := t.req.Container.Image
+	var err error
+	t.policy = t.req.Container.ImagePullPolicy
+	if t.name, err = parseName(image); err != nil {
+		message := fmt.Sprintf("Failed to apply default image tag %q: %v", image, err)
+		t.event(v1.EventTypeWarning, eventInspectFailed, message)
+		return "", &Error{ReasonInvalidName, message}
+	}
+	if t.policy == "" {
+		t.policy = t.name.policy
+	}
+	t.spec = &runtimeapi.ImageSpec{Image: t.name.pull, Annotations: t.req.Pod.Annotations, RuntimeHandler: t.req.Handler}
+	if t.policy != v1.PullAlways {
+		ref, err := t.look(ctx)
+		if ref != "" || err != nil {
+			return ref, err
+		}
+	}
+	if t.policy == v1.PullNever {
+		message := fmt.Sprintf("Container image %q is not present with pull policy of Never", image)
+		t.event(v1.EventTypeWarning, eventNeverPull, message)
+		return "", &Error{ReasonNeverPull, message}
+	}
+	t.required = new(true)
+	return t.pull(ctx)
+}
+
+// look returns the reference of the image if it is present.
+func (t *task) look(ctx context.Context) (string, error) {
+	image := t.req.Container.Image
+	found, err := t.p.opts.Runtime.ImageStatus(ctx, t.spec)
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	if err != nil {
+		message := fmt.Sprintf("Failed to inspect image %q: %v", image, err)
+		t.event(v1.EventTypeWarning, eventInspectFailed, message)
+		return "", &Error{ReasonInspect, message}
+	}
+	t.present = new(found != nil)
+	if found == nil {
+		return "", nil
+	}
+	t.required = new(false)
+	t.event(v1.EventTypeNormal, eventPulled, fmt.Sprintf("Container image %q already present on machine", image))
+	return found.GetId(), nil
+}
+
+// pull pulls unless the image is in back-off.
+func (t *task) pull(ctx context.Context) (string, error) {
+	p, image := t.p, t.req.Container.Image
+	key := fmt.Sprintf("%s_%s", t.req.Pod.UID, image)
+	if p.backOff.IsInBackOffSinceUpdate(key, p.backOff.Clock.Now()) {
+		message := fmt.Sprintf("Back-off pulling image %q", image)
+		t.event(v1.EventTypeNormal, eventBackOff, message)
+		if last, ok := p.last.get(key); ok {
+			message += ": " + last
+		}
+		return "", &Error{ReasonBackOff, message}
+	}
+	p.last.forget(key)
+
+	auths, err := t.credentials()
+	if err != nil {
+		return "", t.failed(key, err)
+	}
+	t.event(v1.EventTypeNormal, eventPulling, fmt.Sprintf("Pulling image %q", image))
+	asked := time.Now()
+	leave, waited, err := p.enter(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer leave()
+	if waited && t.policy == v1.PullIfNotPresent {
+		// Whoever was before may have pulled the same image.
+		if ref, err := t.look(ctx); ref != "" || err != nil {
+			return ref, err
+		}
+		t.required = new(true)
+	}
+	begun := time.Now()
+	ref, size, err := t.fetch(ctx, auths)
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	if err != nil {
+		return "", t.failed(key, err)
+	}
+	took, total := time.Since(begun).Truncate(time.Millisecond), time.Since(asked).Truncate(time.Millisecond)
+	t.event(v1.EventTypeNormal, eventPulled, fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %v bytes.", image, took, total, size))
+	p.metrics.pulled(size, total)
+	p.backOff.GC()
+	return ref, nil
+}
+
+// enter waits for a slot among the pulls. waited says that it was not free at once.
+func (p *Puller) enter(ctx context.Context) (leave func(), waited bool, err error) {
+	if p.slots == nil {
+		return func() {}, false, nil
+	}
+	if !p.slots.TryAcquire(1) {
+		waited = true
+		p.metrics.waiting.Inc()
+		defer p.metrics.waiting.Dec()
+		if err := p.slots.Acquire(ctx, 1); err != nil {
+			return nil, true, err
+		}
+	}
+	return func() { p.slots.Release(1) }, waited, nil
+}
+
+// failed tells of a pull that failed, and makes the next one wait.
+func (t *task) failed(key string, err error) *Error {
+	image := t.req.Container.Image
+	t.event(v1.EventTypeWarning, eventFailed, fmt.Sprintf("Failed to pull image %q: %v", image, err))
+	t.p.backOff.Next(key, t.p.backOff.Clock.Now())
+	shown := pullError(image, err)
+	t.p.last.set(key, shown.Error())
+	t.p.opts.Log.Warn("image pull failed", "pod", t.req.Pod.Namespace+"/"+t.req.Pod.Name, "container", t.req.Container.Name, "image", image, "err", err)
+	return shown
+}
+
+// credentials returns what to try the pull with; nothing means without any.
+func (t *task) credentials() ([]keyring.Auth, error) {
+	pods, err := keyring.FromSecrets(t.req.Secrets)
+	if err != nil {
+		return nil, err
+	}
+	auths := pods.Lookup(t.name.repository)
+	if t.p.opts.RootDir == "" {
+		return auths, nil
+	}
+	node, err := keyring.FromNode(t.p.opts.RootDir)
+	if err != nil {
+		// The node's file is not this pod's fault, and may not concern its image.
+		t.p.opts.Log.Warn("registry credentials of the node are not used", "err", err)
+		return auths, nil
+	}
+	return append(auths, node.Lookup(t.name.repository)...), nil
+}
+
+// fetch pulls with one credential after the other until one succeeds.
+func (t *task) fetch(ctx context.Context, auths []keyring.Auth) (ref string, size uint64, err error) {
+	if !t.p.rate.TryAccept() {
+		return "", 0, errors.New("pull QPS exceeded")
+	}
+	tries := []*runtimeapi.AuthConfig{nil}
+	if len(auths) > 0 {
+		tries = tries[:0]
+	}
+	for _, a := range auths {
+		tries = append(tries, &runtimeapi.AuthConfig{Username: a.Username, Password: a.Password})
+	}
+	var errs []error
+	for _, auth := range tries {
+		ref, err := t.p.opts.Runtime.PullImage(ctx, t.spec, auth, t.req.Sandbox)
+		if err == nil {
+			// The size is told and counted only, so that it is unknown does no harm.
+			found, _ := t.p.opts.Runtime.ImageStatus(ctx, t.spec)
+			return ref, found.GetSize(), nil
+		}
+		if ctx.Err() != nil {
+			return "", 0, ctx.Err()
+		}
+		errs = append(errs, plain(err))
+	}
+	if len(auths) == 0 {
+		return "", 0, errs[0]
+	}
+	return "", 0, utilerrors.NewAggregate(errs)
+}
+
+// containerRef names the container in events as the kubelet does.
+func containerRef(p *v1.Pod, c *v1.Container) *v1.ObjectReference {
+	ref := &v1.ObjectReference{
+		Kind: "Pod", APIVersion: "v1", Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion,
+		FieldPath: fmt.Sprintf("spec.containers{%s}", c.Name),
+	}
+	for i := range p.Spec.InitContainers {
+		if p.Spec.InitContainers[i].Name == c.Name {
+			ref.FieldPath = fmt.Sprintf("spec.initContainers{%s}", c.Name)
+		}
+	}
+	for i := range p.Spec.EphemeralContainers {
+		if p.Spec.EphemeralContainers[i].Name == c.Name {
+			ref.FieldPath = fmt.Sprintf("spec.ephemeralContainers{%s}", c.Name)
+		}
+	}
+	return ref
+}
