@@ -1,0 +1,541 @@
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+)
+
+var _ Client = (*apiserver)(nil)
+
+var pods = schema.GroupResource{Resource: "pods"}
+
+// apiserver is a fake that keeps pods, applies patches as the real one does and can fail,
+// hang or be slow.
+type apiserver struct {
+	mu       sync.Mutex
+	version  int
+	pods     map[string]*v1.Pod
+	calls    []string                      // "patch web", "delete web", "get web" in order
+	busy     map[string]int                // calls under way, by pod
+	most     int                           // most calls under way at once
+	trouble  func(verb, name string) error // nil: none
+	slowness time.Duration                 // of every call
+	overlap  bool                          // two calls for one pod at once were seen
+	drop     func(*v1.Pod)                 // what this version of the API does not know; nil: nothing
+}
+
+func newServer(names ...string) *apiserver {
+	a := &apiserver{pods: map[string]*v1.Pod{}, busy: map[string]int{}, version: 100}
+	for _, name := range names {
+		p := testPod("a")
+		p.Name, p.UID = name, types.UID("uid-"+name)
+		a.put(p)
+	}
+	return a
+}
+
+func (a *apiserver) put(p *v1.Pod) *v1.Pod {
+	a.version++
+	p.ResourceVersion = strconv.Itoa(a.version)
+	a.pods[p.Name] = p
+	return p.DeepCopy()
+}
+
+func (a *apiserver) get(name string) *v1.Pod {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.pods[name] == nil {
+		return nil
+	}
+	return a.pods[name].DeepCopy()
+}
+
+// change lets somebody else write to a pod.
+func (a *apiserver) change(name string, f func(*v1.Pod)) *v1.Pod {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.pods[name].DeepCopy()
+	f(p)
+	return a.put(p)
+}
+
+func (a *apiserver) count(call string) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := 0
+	for _, c := range a.calls {
+		if c == call {
+			n++
+		}
+	}
+	return n
+}
+
+func (a *apiserver) do(ctx context.Context, verb, name string, f func() error) error {
+	a.mu.Lock()
+	a.calls = append(a.calls, verb+" "+name)
+	a.busy[name]++
+	a.overlap = a.overlap || a.busy[name] > 1
+	total := 0
+	for _, n := range a.busy {
+		total += n
+	}
+	a.most = max(a.most, total)
+	trouble, slowness := a.trouble, a.slowness
+	a.mu.Unlock()
+	defer func() {
+		a.mu.Lock()
+		a.busy[name]--
+		a.mu.Unlock()
+	}()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(slowness):
+	}
+	if trouble != nil {
+		if err := trouble(verb, name); err != nil {
+			return err
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.pods[name] == nil {
+		return apierrors.NewNotFound(pods, name)
+	}
+	return f()
+}
+
+func (a *apiserver) PatchPodStatus(ctx context.Context, _, name string, patch []byte) (p *v1.Pod, err error) {
+	err = a.do(ctx, "patch", name, func() error {
+		var sent struct{ Metadata struct{ UID types.UID } }
+		if err := json.Unmarshal(patch, &sent); err != nil {
+			return err
+		}
+		if sent.Metadata.UID != a.pods[name].UID {
+			return apierrors.NewConflict(pods, name, fmt.Errorf("uid in precondition: %s", sent.Metadata.UID))
+		}
+		before, err := json.Marshal(a.pods[name])
+		if err != nil {
+			return err
+		}
+		after, err := strategicpatch.StrategicMergePatch(before, patch, v1.Pod{})
+		if err != nil {
+			return err
+		}
+		patched := &v1.Pod{}
+		if err := json.Unmarshal(after, patched); err != nil {
+			return err
+		}
+		if a.drop != nil {
+			a.drop(patched)
+		}
+		p = a.put(patched)
+		return nil
+	})
+	return p, err
+}
+
+func (a *apiserver) DeletePod(ctx context.Context, _, name string, uid types.UID) error {
+	return a.do(ctx, "delete", name, func() error {
+		if a.pods[name].UID != uid {
+			return apierrors.NewConflict(pods, name, errors.New("uid"))
+		}
+		delete(a.pods, name)
+		return nil
+	})
+}
+
+func (a *apiserver) GetPod(ctx context.Context, _, name string) (p *v1.Pod, err error) {
+	err = a.do(ctx, "get", name, func() error {
+		p = a.pods[name].DeepCopy()
+		return nil
+	})
+	return p, err
+}
+
+// managed runs f against a running manager, in virtual time.
+func managed(t *testing.T, a *apiserver, workers int, f func(t *testing.T, m *Manager)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m, err := NewManager(Options{Client: a, Workers: workers, Metrics: prometheus.NewRegistry()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := m.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		f(t, m)
+		cancel()
+		wg.Wait()
+		if a.overlap {
+			t.Error("two calls for one pod were under way at once")
+		}
+	})
+}
+
+func runs(p *v1.Pod) v1.PodStatus {
+	in := inputs()
+	in.Now = time.Now()
+	return Generate(p, ready(ctr("1", "a", running, 0)), in)
+}
+
+func ended(p *v1.Pod) v1.PodStatus {
+	in := inputs()
+	in.Now, in.Terminal = time.Now(), true
+	return Generate(p, ready(ctr("1", "a", dead, 0)), in)
+}
+
+func settle(d time.Duration) {
+	time.Sleep(d) // virtual
+	synctest.Wait()
+}
+
+func TestPatchOnlyWhatChanged(t *testing.T) {
+	a := newServer("web")
+	managed(t, a, 1, func(t *testing.T, m *Manager) {
+		a.change("web", func(p *v1.Pod) { p.Status.Conditions = []v1.PodCondition{{Type: "lb", Status: v1.ConditionTrue}} })
+		p := a.get("web")
+		m.Set(p, runs(p))
+		settle(0)
+		got := a.get("web")
+		if got.Status.Phase != v1.PodRunning || condition(got.Status.Conditions, "lb") == nil || !m.Delivered(p.UID) || m.Pending() != 0 {
+			t.Fatalf("status %+v", got.Status)
+		}
+		m.UpdateFromAPI(got)
+		settle(time.Hour)
+		in := inputs()
+		in.Now = time.Now()
+		last, _ := m.Last(p.UID)
+		in.Old = &last
+		m.Set(got, Generate(got, ready(ctr("1", "a", running, 0)), in))
+		settle(time.Hour)
+		if n := a.count("patch web"); n != 1 {
+			t.Errorf("%d patches for one status", n)
+		}
+	})
+}
+
+func TestRestartedManagerWritesNothing(t *testing.T) {
+	a := newServer("web")
+	managed(t, a, 1, func(t *testing.T, m *Manager) {
+		p := a.get("web")
+		m.Set(p, runs(p))
+		settle(time.Second)
+	})
+	managed(t, a, 1, func(t *testing.T, m *Manager) {
+		p := a.get("web")
+		m.Set(p, runs(p))
+		settle(time.Minute)
+		if n := a.count("patch web"); n != 1 || !m.Delivered(p.UID) {
+			t.Errorf("%d patches, delivered %v", n, m.Delivered(p.UID))
+		}
+	})
+}
+
+func TestNewestWinsInOrder(t *testing.T) {
+	a := newServer("web")
+	a.slowness = time.Second
+	managed(t, a, 4, func(t *testing.T, m *Manager) {
+		p := a.get("web")
+		for i := range 50 {
+			s := runs(p)
+			s.Message = strconv.Itoa(i)
+			m.Set(p, s)
+			time.Sleep(10 * time.Millisecond)
+		}
+		settle(5 * time.Second)
+		if got := a.get("web").Status.Message; got != "49" {
+			t.Errorf("the API has status %q, want the newest", got)
+		}
+		if n := a.count("patch web"); n != 2 {
+			t.Errorf("%d patches, want the first and the newest", n)
+		}
+	})
+}
+
+func TestPodsDoNotWaitForEachOther(t *testing.T) {
+	names := []string{"a", "b", "c", "d"}
+	a := newServer(names...)
+	a.slowness = time.Second
+	managed(t, a, 4, func(t *testing.T, m *Manager) {
+		for _, name := range names {
+			p := a.get(name)
+			m.Set(p, runs(p))
+		}
+		settle(1100 * time.Millisecond)
+		if m.Pending() != 0 || a.most != 4 {
+			t.Errorf("%d pending, at most %d calls at once", m.Pending(), a.most)
+		}
+	})
+}
+
+func TestHungCallHoldsOnlyItsPod(t *testing.T) {
+	a := newServer("a", "b")
+	managed(t, a, 2, func(t *testing.T, m *Manager) {
+		stuck := make(chan struct{})
+		a.trouble = func(_, name string) error {
+			if name == "a" {
+				<-stuck
+			}
+			return nil
+		}
+		for _, name := range []string{"a", "b"} {
+			p := a.get(name)
+			m.Set(p, runs(p))
+		}
+		settle(time.Second)
+		if !m.Delivered("uid-b") || m.Delivered("uid-a") {
+			t.Error("pod b waits for pod a")
+		}
+		close(stuck)
+		settle(time.Second)
+		if !m.Delivered("uid-a") {
+			t.Error("pod a is not delivered after all")
+		}
+	})
+}
+
+func TestUrgentFirst(t *testing.T) {
+	a := newServer("slow", "plain", "ready", "gone")
+	a.slowness = time.Second
+	managed(t, a, 1, func(t *testing.T, m *Manager) {
+		p := a.get("slow")
+		m.Set(p, runs(p))
+		synctest.Wait()
+		p = a.get("plain")
+		m.Set(p, Generate(p, ready(), inputs()))
+		p = a.get("ready")
+		m.Set(p, runs(p))
+		p = a.change("gone", func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
+		m.Terminated(p, ended(p))
+		settle(10 * time.Second)
+		place := func(call string) int { return slices.Index(a.calls, call) }
+		if !(place("patch ready") < place("patch plain") && place("patch gone") < place("patch plain")) {
+			t.Errorf("order of calls: %v", a.calls)
+		}
+	})
+}
+
+func TestOutage(t *testing.T) {
+	names := []string{"a", "b", "c"}
+	a := newServer(names...)
+	managed(t, a, 2, func(t *testing.T, m *Manager) {
+		a.trouble = func(string, string) error { return errors.New("connection refused") }
+		for _, name := range names {
+			p := a.get(name)
+			m.Set(p, runs(p))
+		}
+		settle(10 * time.Minute)
+		p := a.get("a")
+		s := runs(p)
+		s.Message = "newest"
+		m.Set(p, s)
+		if calls := len(a.calls); calls > 3*75 {
+			t.Errorf("%d calls in ten minutes of outage", calls)
+		}
+		a.mu.Lock()
+		a.trouble = nil
+		a.mu.Unlock()
+		settle(lastRetry)
+		if m.Pending() != 0 || a.get("a").Status.Message != "newest" {
+			t.Errorf("%d pending after the apiserver is back, message %q", m.Pending(), a.get("a").Status.Message)
+		}
+	})
+}
+
+func TestTerminatedIsDeleted(t *testing.T) {
+	a := newServer("web")
+	managed(t, a, 2, func(t *testing.T, m *Manager) {
+		p := a.get("web")
+		m.Set(p, runs(p))
+		settle(0)
+		p = a.get("web")
+		m.Terminated(p, ended(p))
+		settle(time.Minute)
+		if a.count("delete web") != 0 || a.get("web").Status.Phase != v1.PodSucceeded {
+			t.Fatal("a pod that nobody deletes is deleted, or its phase is wrong")
+		}
+		failing := true
+		a.trouble = func(verb, _ string) error {
+			if verb == "delete" && failing {
+				return apierrors.NewInternalError(errors.New("etcd"))
+			}
+			return nil
+		}
+		m.UpdateFromAPI(a.change("web", func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} }))
+		settle(time.Minute)
+		a.mu.Lock()
+		failing = false
+		a.mu.Unlock()
+		settle(lastRetry)
+		if a.get("web") != nil || m.Pending() != 0 {
+			t.Error("the pod is not deleted after all")
+		}
+		calls := len(a.calls)
+		m.Set(p, runs(p))
+		settle(time.Minute)
+		if len(a.calls) != calls {
+			t.Errorf("calls for a pod that is gone: %v", a.calls[calls:])
+		}
+	})
+}
+
+func TestNotDeletedBeforeTerminated(t *testing.T) {
+	a := newServer("web")
+	managed(t, a, 1, func(t *testing.T, m *Manager) {
+		p := a.change("web", func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
+		m.Set(p, ended(p))
+		settle(time.Minute)
+		if a.count("delete web") != 0 {
+			t.Error("deleted although volumes and cgroup may be there")
+		}
+	})
+}
+
+func TestPhaseWaitsForContainers(t *testing.T) {
+	a := newServer("web")
+	managed(t, a, 1, func(t *testing.T, m *Manager) {
+		p := a.get("web")
+		in := inputs()
+		in.Override = &Override{Reason: "Evicted", Message: "m", Condition: &v1.PodCondition{Type: v1.DisruptionTarget, Status: v1.ConditionTrue}}
+		m.Set(p, Generate(p, ready(ctr("1", "a", running, 0)), in))
+		settle(0)
+		if s := a.get("web").Status; s.Phase != v1.PodPending || condition(s.Conditions, v1.DisruptionTarget) != nil {
+			t.Errorf("phase %s while a container runs", s.Phase)
+		}
+		last, _ := m.Last(p.UID)
+		in.Old, in.Terminal = &last, true
+		m.Set(p, Generate(p, ready(ctr("1", "a", dead, 143)), in))
+		settle(0)
+		if s := a.get("web").Status; s.Phase != v1.PodFailed || s.Reason != "Evicted" || condition(s.Conditions, v1.DisruptionTarget) == nil {
+			t.Errorf("status after the end: %+v", s)
+		}
+	})
+}
+
+func TestSomebodyElseWrites(t *testing.T) {
+	a := newServer("web")
+	managed(t, a, 1, func(t *testing.T, m *Manager) {
+		p := a.get("web")
+		m.Set(p, runs(p))
+		settle(0)
+		m.UpdateFromAPI(a.change("web", func(p *v1.Pod) { p.Status.PodIP = "1.2.3.4" }))
+		settle(9 * time.Second)
+		if n := a.count("patch web"); n != 1 {
+			t.Errorf("%d patches before the 10 s are over", n)
+		}
+		settle(2 * time.Second)
+		if got := a.get("web").Status.PodIP; got != "10.0.0.2" {
+			t.Errorf("what somebody else wrote stays: %s", got)
+		}
+		stale := p
+		m.UpdateFromAPI(stale)
+		settle(time.Minute)
+		if n := a.count("patch web"); n != 2 {
+			t.Errorf("%d patches, want 2: an old object of the watch is no change", n)
+		}
+	})
+}
+
+func TestServerThatDropsAFieldIsNotFought(t *testing.T) {
+	a := newServer("web")
+	a.drop = func(p *v1.Pod) { p.Status.Resources, p.Status.HostIPs = nil, nil }
+	managed(t, a, 1, func(t *testing.T, m *Manager) {
+		p := a.get("web")
+		m.Set(p, runs(p))
+		settle(0)
+		m.UpdateFromAPI(a.get("web"))
+		settle(time.Hour)
+		m.UpdateFromAPI(a.change("web", func(p *v1.Pod) { p.Labels = map[string]string{"a": "b"} }))
+		settle(time.Hour)
+		if n := a.count("patch web"); n != 1 {
+			t.Errorf("%d patches, want 1: the answer to ours is what counts, not what we asked for", n)
+		}
+	})
+}
+
+func TestGoneAndReplaced(t *testing.T) {
+	a := newServer("web", "new")
+	managed(t, a, 2, func(t *testing.T, m *Manager) {
+		old := a.get("new")
+		a.change("new", func(p *v1.Pod) { p.UID = "another" })
+		m.Set(old, runs(old))
+		p := a.get("web")
+		a.mu.Lock()
+		delete(a.pods, "web")
+		a.mu.Unlock()
+		m.Set(p, runs(p))
+		settle(time.Hour)
+		if m.Pending() != 0 || a.count("patch web") != 1 || a.count("patch new") != 1 || a.get("new").Status.Phase != v1.PodPending {
+			t.Errorf("%d pending, calls %v", m.Pending(), a.calls)
+		}
+		m.Forget(p.UID)
+		if _, known := m.Last(p.UID); known {
+			t.Error("a forgotten pod is remembered")
+		}
+	})
+}
+
+func TestConflictIsTriedAgain(t *testing.T) {
+	a := newServer("web")
+	managed(t, a, 1, func(t *testing.T, m *Manager) {
+		times := 0
+		a.trouble = func(verb, name string) error {
+			if times++; verb == "patch" && times == 1 {
+				return apierrors.NewConflict(pods, name, errors.New("busy"))
+			}
+			return nil
+		}
+		p := a.get("web")
+		m.Set(p, runs(p))
+		settle(time.Second)
+		if !m.Delivered(p.UID) || a.count("get web") != 1 {
+			t.Errorf("calls %v", a.calls)
+		}
+	})
+}
+
+func TestForgetWhileInFlight(t *testing.T) {
+	a := newServer("web")
+	a.slowness = time.Second
+	managed(t, a, 1, func(t *testing.T, m *Manager) {
+		p := a.get("web")
+		m.Set(p, runs(p))
+		synctest.Wait()
+		m.Forget(p.UID)
+		settle(time.Minute)
+		if m.Pending() != 0 || len(a.calls) != 1 {
+			t.Errorf("calls %v", a.calls)
+		}
+	})
+}
+
+func TestOptions(t *testing.T) {
+	if _, err := NewManager(Options{}); err == nil {
+		t.Error("no client is accepted")
+	}
+	if _, err := NewManager(Options{Client: newServer(), Workers: -1}); err == nil {
+		t.Error("negative workers are accepted")
+	}
+}
