@@ -1,0 +1,96 @@
+package pleg
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
+	plegv1 "github.com/microlet/microlet/proto/microlet/pleg/v1"
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/pleg/internal/cri"
+	"github.com/microlet/microlet/services/pleg/internal/hint"
+	"github.com/microlet/microlet/services/pleg/internal/relist"
+)
+
+// HealthRelist is the gRPC health service that serves while relists succeed.
+const HealthRelist = "microlet.pleg.relist"
+
+// Run runs pleg until ctx ends.
+func Run(ctx context.Context, cfg Config) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	s, err := service.New(cfg.Service, role.PLEG)
+	if err != nil {
+		return err
+	}
+	runtime, err := s.DialCRI()
+	if err != nil {
+		return err
+	}
+	defer runtime.Close()
+	podsync, err := s.Dial(ctx, role.Podsync)
+	if err != nil {
+		return err
+	}
+	defer podsync.Close()
+
+	hinter := hint.New(s.Bus, podsyncv1.NewPodsyncServiceClient(podsync), s.Log, s.Metrics)
+	// Every service's heartbeat comes out of the bus and so tells that it lives.
+	bus.Watch[busv1.Heartbeat](s.Bus, subject.Heartbeats, ">", func(string) { hinter.BusSpoke() })
+	read := cri.New(runtime)
+	engine := relist.New(relist.Options{
+		Lister: read, Streamer: read, Sink: hinter,
+		Reported: report(s), Turned: s.Pulse.Turn,
+		Fastest: cfg.RelistPeriod, Slowest: cfg.SlowestRelistPeriod, ListTimeout: cfg.ListTimeout,
+		Log: s.Log, Metrics: s.Metrics,
+	})
+	s.Go("relist", engine.Run)
+	s.Go("hints", hinter.Run)
+	s.Go("relist health", func(ctx context.Context) error { return tellHealth(ctx, s, engine) })
+	s.Ready("following the runtime")
+	return s.Run(ctx)
+}
+
+// report returns what puts the engine's reports at RUNTIME/relist.
+func report(s *service.Service) func(relist.Report) {
+	w := s.Bus.Own(subject.Runtime)
+	return func(r relist.Report) {
+		m := &plegv1.Relist{
+			Generation: r.Generation, Streaming: r.Streaming, PeriodMilliseconds: r.Period.Milliseconds(),
+		}
+		if !r.Began.IsZero() {
+			m.Began = timestamppb.New(r.Began)
+		}
+		if r.Err != nil {
+			m.Error = r.Err.Error()
+		}
+		w.Put(subject.RuntimeRelist, m)
+		w.Complete() // it is the bucket's only key
+	}
+}
+
+// tellHealth keeps HealthRelist as the engine says.
+func tellHealth(ctx context.Context, s *service.Service, engine *relist.Engine) error {
+	t := time.NewTicker(time.Second)
+	defer t.Stop()
+	for {
+		status := grpc_health_v1.HealthCheckResponse_SERVING
+		if engine.Healthy() != nil {
+			status = grpc_health_v1.HealthCheckResponse_NOT_SERVING
+		}
+		s.Health.SetServingStatus(HealthRelist, status)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+	}
+}

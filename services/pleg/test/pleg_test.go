@@ -1,0 +1,290 @@
+// Package test runs pleg alone, against a real bus and a faked runtime.
+package test
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	plegv1 "github.com/microlet/microlet/proto/microlet/pleg/v1"
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/proto/subject"
+	busserver "github.com/microlet/microlet/services/bus"
+	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/fake"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/pleg"
+)
+
+// node is a runtime folder with a real bus, a fake runtime behind the gateway's socket, a fake
+// podsync, and pleg itself.
+type node struct {
+	t       *testing.T
+	dir     string
+	address string
+	server  *busserver.Server
+	runtime *fake.Runtime
+	podsync *podsync
+
+	mu    sync.Mutex
+	hints []hint
+}
+
+type hint struct {
+	at time.Time
+	ev *plegv1.LifecycleEvent
+}
+
+// podsync remembers whom pleg woke.
+type podsync struct {
+	podsyncv1.UnimplementedPodsyncServiceServer
+	mu    sync.Mutex
+	woken []string
+}
+
+func (p *podsync) WakePod(_ context.Context, in *podsyncv1.WakePodRequest) (*podsyncv1.WakePodResponse, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.woken = append(p.woken, in.GetPodUid())
+	return &podsyncv1.WakePodResponse{}, nil
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{t: t, dir: t.TempDir(), runtime: fake.NewRuntime(time.Now), podsync: &podsync{}}
+	var ids []role.Identity
+	for _, r := range role.All() {
+		ids = append(ids, role.Identity{Role: r, UID: os.Getuid(), GID: os.Getgid()})
+	}
+	cfg := service.Config{RuntimeDir: n.dir, Placement: nil}
+	if err := bus.GenerateNKeys(cfg.NKeys(), ids); err != nil {
+		t.Fatal(err)
+	}
+	n.address = "127.0.0.1:0"
+	n.startBus()
+	for _, dir := range []string{"cri", "sock", "metrics"} {
+		if err := os.MkdirAll(filepath.Join(n.dir, dir), 0o750); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop, err := n.runtime.Serve(cfg.CRISocket(role.PLEG))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	l, err := net.Listen("unix", cfg.Socket(role.Podsync))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	podsyncv1.RegisterPodsyncServiceServer(server, n.podsync)
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(server.Stop)
+	return n
+}
+
+func (n *node) startBus() {
+	n.t.Helper()
+	s, err := busserver.StartServer(n.t.Context(), busserver.ServerOptions{
+		Address: n.address, StoreDir: filepath.Join(n.dir, "bus"), NKeyDir: filepath.Join(n.dir, "nkeys"),
+		Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.server, n.address = s, s.Address()
+	n.t.Cleanup(s.Close)
+}
+
+// peer is podsync's connection to the bus: it hears hints and reads RUNTIME.
+func (n *node) peer() *bus.View[*plegv1.Relist] {
+	n.t.Helper()
+	c, err := bus.New(bus.Options{
+		Address: n.address, SeedFile: bus.SeedFile(filepath.Join(n.dir, "nkeys"), role.Podsync), Role: role.Podsync,
+		Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	view := bus.Watch[plegv1.Relist](c, subject.Runtime, subject.RuntimeRelist, nil)
+	c.Subscribe(subject.LifecycleEvents, func(_ string, data []byte) {
+		ev := &plegv1.LifecycleEvent{}
+		if err := proto.Unmarshal(data, ev); err != nil {
+			n.t.Errorf("a hint cannot be read: %v", err)
+			return
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.hints = append(n.hints, hint{time.Now(), ev})
+	})
+	n.run(c.Run)
+	return view
+}
+
+func (n *node) startPLEG() {
+	n.t.Helper()
+	cfg := pleg.DefaultConfig()
+	cfg.Service.RuntimeDir, cfg.Service.BusAddress = n.dir, n.address
+	cfg.RelistPeriod, cfg.SlowestRelistPeriod = 200*time.Millisecond, 2*time.Second
+	n.run(func(ctx context.Context) error { return pleg.Run(ctx, cfg) })
+}
+
+// run runs f until the test ends.
+func (n *node) run(f func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f(ctx) }()
+	n.t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			n.t.Errorf("ended with %v", err)
+		}
+	})
+}
+
+// startPod starts a pod of one container in the runtime and returns the container's id.
+func (n *node) startPod(uid string) string {
+	n.t.Helper()
+	ctx := n.t.Context()
+	client := runtimeapi.NewRuntimeServiceClient(n.runtime.Conn())
+	sandbox := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: uid, Namespace: "default", Uid: uid}}
+	sb, err := client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: sandbox})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.runtime.AddImage("image")
+	c, err := client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
+		PodSandboxId: sb.PodSandboxId, SandboxConfig: sandbox,
+		Config: &runtimeapi.ContainerConfig{
+			Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Image: &runtimeapi.ImageSpec{Image: "image"},
+		},
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if _, err := client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: c.ContainerId}); err != nil {
+		n.t.Fatal(err)
+	}
+	return c.ContainerId
+}
+
+// await waits until what holds, which it must within the limit, and returns how long that took.
+func (n *node) await(limit time.Duration, what string, holds func() bool) time.Duration {
+	n.t.Helper()
+	began := time.Now()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for range tick.C {
+		if holds() {
+			return time.Since(began)
+		}
+		if time.Since(began) > limit {
+			n.t.Fatalf("not within %v: %s", limit, what)
+		}
+	}
+	return 0
+}
+
+func (n *node) died(id string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, h := range n.hints {
+		if h.ev.GetId() == id && h.ev.GetType() == plegv1.LifecycleEventType_LIFECYCLE_EVENT_TYPE_CONTAINER_DIED {
+			return true
+		}
+	}
+	return false
+}
+
+func (n *node) woken(uid string) bool {
+	n.podsync.mu.Lock()
+	defer n.podsync.mu.Unlock()
+	for _, w := range n.podsync.woken {
+		if w == uid {
+			return true
+		}
+	}
+	return false
+}
+
+func (n *node) exit(id string) {
+	n.t.Helper()
+	if err := n.runtime.ExitContainer(id, 1); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func TestExitsAreToldWhateverIsAway(t *testing.T) {
+	n := newNode(t)
+	view := n.peer()
+	ids := map[string]string{}
+	for _, uid := range []string{"stream", "muted", "nobus", "after"} {
+		ids[uid] = n.startPod(uid)
+	}
+	n.startPLEG()
+	n.await(10*time.Second, "RUNTIME/relist tells of the stream and of a relist", func() bool {
+		r, ok := view.Get(subject.RuntimeRelist)
+		return ok && r.GetStreaming() && r.GetGeneration() > 2 && r.GetError() == ""
+	})
+	n.await(10*time.Second, "the relist slows down", func() bool {
+		r, _ := view.Get(subject.RuntimeRelist)
+		return r.GetPeriodMilliseconds() == 2000
+	})
+
+	n.exit(ids["stream"])
+	if took := n.await(time.Second, "a hint from the stream", func() bool { return n.died(ids["stream"]) }); took > 500*time.Millisecond {
+		t.Errorf("a hint from the stream took %v", took)
+	}
+
+	streams := n.runtime.EventStreams()
+	n.runtime.MuteEvents(true)
+	n.exit(ids["muted"])
+	n.await(4*time.Second, "a hint from the relist", func() bool { return n.died(ids["muted"]) })
+	n.runtime.MuteEvents(false)
+	n.await(10*time.Second, "the stream is replaced", func() bool {
+		r, _ := view.Get(subject.RuntimeRelist)
+		return r.GetStreaming() && n.runtime.EventStreams() >= streams
+	})
+
+	n.server.Close()
+	n.exit(ids["nobus"])
+	n.await(6*time.Second, "podsync is woken past the bus", func() bool { return n.woken("nobus") })
+	n.startBus()
+	n.await(10*time.Second, "RUNTIME/relist is put again", func() bool {
+		age, ok := view.Age(subject.RuntimeRelist)
+		return ok && view.Synced() && age < time.Second
+	})
+	n.exit(ids["after"])
+	n.await(2*time.Second, "a hint over the new bus", func() bool { return n.died(ids["after"]) })
+}
+
+func TestRestartHintsAtWhatEndedMeanwhile(t *testing.T) {
+	n := newNode(t)
+	n.peer()
+	n.startPod("fine")
+	n.exit(n.startPod("ended"))
+	n.startPLEG()
+	n.await(10*time.Second, "a hint at the pod in which something ended", func() bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		for _, h := range n.hints {
+			if h.ev.GetPodUid() == "fine" {
+				t.Fatalf("a hint at a pod in which all runs: %v", h.ev)
+			}
+			if h.ev.GetPodUid() == "ended" {
+				return true
+			}
+		}
+		return n.woken("ended")
+	})
+}
