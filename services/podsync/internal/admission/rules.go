@@ -3,6 +3,7 @@ package admission
 import (
 	"maps"
 	"reflect"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -107,13 +108,42 @@ func safeSysctls(v reflect.Value) bool {
 	return true
 }
 
+// builtProjection leaves out what needs managers of its own, and the owners of single
+// files, whose gate is off.
 func builtProjection(v reflect.Value) bool {
-	for _, s := range v.Interface().(*v1.ProjectedVolumeSource).Sources {
-		if s.ClusterTrustBundle != nil || s.PodCertificate != nil {
+	volume := v.Interface().(*v1.ProjectedVolumeSource)
+	if volume.DefaultUser != nil {
+		return false
+	}
+	for i := range volume.Sources {
+		if !builtSource(&volume.Sources[i]) {
 			return false
 		}
 	}
 	return true
+}
+
+func builtSource(s *v1.VolumeProjection) bool {
+	var users []*int64
+	switch {
+	case s.ClusterTrustBundle != nil, s.PodCertificate != nil:
+		return false
+	case s.ServiceAccountToken != nil:
+		users = append(users, s.ServiceAccountToken.User)
+	case s.ConfigMap != nil:
+		for _, item := range s.ConfigMap.Items {
+			users = append(users, item.User)
+		}
+	case s.Secret != nil:
+		for _, item := range s.Secret.Items {
+			users = append(users, item.User)
+		}
+	case s.DownwardAPI != nil:
+		for _, item := range s.DownwardAPI.Items {
+			users = append(users, item.User)
+		}
+	}
+	return !slices.ContainsFunc(users, func(user *int64) bool { return user != nil })
 }
 
 // builtResources honours what a cgroup can enforce; extended resources and claims need the

@@ -1,0 +1,176 @@
+package volume
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// The names inside of a projected volume: each version of the files is a folder of its
+// own, "..data" links to the current one, and what containers see links through that.
+const (
+	dataLink = "..data"
+	nextLink = "..data_tmp"
+)
+
+// writeAtomically makes dir hold files. own is called for each new version's folder
+// before anybody can see it. Files that are as they were are not written again.
+func writeAtomically(dir string, files map[string]file, own func(version string) error) error {
+	for path := range files {
+		if err := checkPath(path); err != nil {
+			return err
+		}
+	}
+	old, err := os.Readlink(filepath.Join(dir, dataLink))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read the current version: %w", err)
+	}
+	if old == "" || !current(filepath.Join(dir, old), files) {
+		if err := writeVersion(dir, files, own); err != nil {
+			return err
+		}
+	} else {
+		old = "" // it stays
+	}
+	if err := show(dir, files); err != nil {
+		return err
+	}
+	if old == "" {
+		return nil
+	}
+	if err := os.RemoveAll(filepath.Join(dir, old)); err != nil {
+		return fmt.Errorf("remove the old version: %w", err)
+	}
+	return nil
+}
+
+// checkPath refuses paths that would leave the volume or meet its own names.
+func checkPath(path string) error {
+	switch {
+	case path == "" || filepath.IsAbs(path):
+		return fmt.Errorf("path %q must be relative and not empty", path)
+	case strings.HasPrefix(path, ".."):
+		return fmt.Errorf("path %q must not start with '..'", path)
+	case len(path) > 4096:
+		return fmt.Errorf("path of %d bytes is longer than 4096", len(path))
+	}
+	for _, part := range strings.Split(path, "/") {
+		if part == ".." || len(part) > 255 {
+			return fmt.Errorf("path %q must not contain '..' or a name longer than 255 bytes", path)
+		}
+	}
+	return nil
+}
+
+// current says whether the version holds exactly these files.
+func current(version string, files map[string]file) bool {
+	seen := 0
+	err := filepath.WalkDir(version, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(version, path)
+		if err != nil {
+			return err
+		}
+		want, ok := files[filepath.ToSlash(name)]
+		if !ok {
+			return fs.ErrNotExist
+		}
+		have, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(have, want.data) {
+			return fs.ErrInvalid
+		}
+		seen++
+		return nil
+	})
+	return err == nil && seen == len(files)
+}
+
+func writeVersion(dir string, files map[string]file, own func(string) error) (err error) {
+	version, err := os.MkdirTemp(dir, time.Now().UTC().Format("..2006_01_02_15_04_05."))
+	if err != nil {
+		return fmt.Errorf("new version: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(version))
+		}
+	}()
+	if err := os.Chmod(version, 0o755); err != nil {
+		return fmt.Errorf("new version: %w", err)
+	}
+	for name, f := range files {
+		if err := writeFile(filepath.Join(version, filepath.FromSlash(name)), f); err != nil {
+			return fmt.Errorf("write %s: %w", name, err)
+		}
+	}
+	if err := own(version); err != nil {
+		return err
+	}
+	next := filepath.Join(dir, nextLink)
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove what a crash left: %w", err)
+	}
+	if err := os.Symlink(filepath.Base(version), next); err != nil {
+		return fmt.Errorf("link the new version: %w", err)
+	}
+	if err := os.Rename(next, filepath.Join(dir, dataLink)); err != nil {
+		return fmt.Errorf("switch to the new version: %w", err)
+	}
+	return nil
+}
+
+func writeFile(path string, f file) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	mode := fs.FileMode(f.mode) & fs.ModePerm
+	if err := os.WriteFile(path, f.data, mode); err != nil {
+		return err
+	}
+	if err := os.Chmod(path, mode); err != nil { // the umask
+		return err
+	}
+	if f.owner == nil {
+		return nil
+	}
+	return os.Chown(path, int(*f.owner), -1)
+}
+
+// show makes the links that containers see, one for each first part of a path, and
+// removes those of files that are gone.
+func show(dir string, files map[string]file) error {
+	wanted := map[string]bool{}
+	for path := range files {
+		first, _, _ := strings.Cut(path, "/")
+		wanted[first] = true
+	}
+	for name := range wanted {
+		err := os.Symlink(filepath.Join(dataLink, name), filepath.Join(dir, name))
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("show %s: %w", name, err)
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("list the volume: %w", err)
+	}
+	for _, e := range entries {
+		if wanted[e.Name()] || strings.HasPrefix(e.Name(), "..") || e.Type()&fs.ModeSymlink == 0 {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("hide %s: %w", e.Name(), err)
+		}
+	}
+	return nil
+}

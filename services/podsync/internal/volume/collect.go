@@ -1,0 +1,198 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/microlet/microlet/services/podsync/internal/podconfig/downward"
+)
+
+// file is one file of a projected volume.
+type file struct {
+	data []byte
+	mode int32
+	// owner of the file; nil is root.
+	owner *int64
+}
+
+// collect gathers the files of a volume. All that is missing is told at once.
+func (m *Manager) collect(ctx context.Context, p *v1.Pod, v *v1.Volume) (map[string]file, error) {
+	if v.Projected == nil {
+		return nil, errors.New("this kind of volume is not built, only projected volumes are")
+	}
+	if v.Projected.DefaultMode == nil {
+		return nil, errors.New("projected.defaultMode is not set")
+	}
+	files := map[string]file{}
+	var errs []error
+	for i := range v.Projected.Sources {
+		some, err := m.source(ctx, p, &v.Projected.Sources[i], *v.Projected.DefaultMode)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		maps.Copy(files, some) // a later source wins a path
+	}
+	return files, errors.Join(errs...)
+}
+
+func (m *Manager) source(ctx context.Context, p *v1.Pod, s *v1.VolumeProjection, mode int32) (map[string]file, error) {
+	switch {
+	case s.ServiceAccountToken != nil:
+		return m.token(ctx, p, s.ServiceAccountToken, mode)
+	case s.ConfigMap != nil:
+		return m.configMap(ctx, p, s.ConfigMap, mode)
+	case s.Secret != nil:
+		return m.secret(ctx, p, s.Secret, mode)
+	case s.DownwardAPI != nil:
+		return m.downward(p, s.DownwardAPI, mode)
+	default:
+		return nil, errors.New("this kind of projection is not built")
+	}
+}
+
+func (m *Manager) token(ctx context.Context, p *v1.Pod, s *v1.ServiceAccountTokenProjection, mode int32) (map[string]file, error) {
+	owner := soleUser(p)
+	if owner != nil || fsGroup(p) != nil {
+		mode = 0o600 // whoever may read it is given it; the group by its ownership of the volume
+	}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		ExpirationSeconds: s.ExpirationSeconds,
+		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: p.Name, UID: p.UID},
+	}}
+	if s.Audience != "" {
+		request.Spec.Audiences = []string{s.Audience}
+	}
+	answer, err := m.opts.Tokens.Token(ctx, p.Namespace, p.Spec.ServiceAccountName, request)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]file{s.Path: {data: []byte(answer.Status.Token), mode: mode, owner: owner}}, nil
+}
+
+func (m *Manager) configMap(ctx context.Context, p *v1.Pod, s *v1.ConfigMapProjection, mode int32) (map[string]file, error) {
+	optional := s.Optional != nil && *s.Optional
+	object, err := m.opts.Objects.ConfigMap(ctx, p.Namespace, s.Name)
+	if optional && apierrors.IsNotFound(err) {
+		object, err = &v1.ConfigMap{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	data := maps.Clone(object.BinaryData)
+	if data == nil {
+		data = make(map[string][]byte, len(object.Data))
+	}
+	for k, text := range object.Data {
+		data[k] = []byte(text)
+	}
+	return pick(data, s.Items, mode, optional, "configmap references non-existent config key: %s")
+}
+
+func (m *Manager) secret(ctx context.Context, p *v1.Pod, s *v1.SecretProjection, mode int32) (map[string]file, error) {
+	optional := s.Optional != nil && *s.Optional
+	object, err := m.opts.Objects.Secret(ctx, p.Namespace, s.Name)
+	if optional && apierrors.IsNotFound(err) {
+		object, err = &v1.Secret{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return pick(object.Data, s.Items, mode, optional, "references non-existent secret key: %s")
+}
+
+// pick takes the keys that items name to the paths that they name, or all keys.
+func pick(data map[string][]byte, items []v1.KeyToPath, mode int32, optional bool, missing string) (map[string]file, error) {
+	files := make(map[string]file, len(data))
+	if len(items) == 0 {
+		for k, content := range data {
+			files[k] = file{data: content, mode: mode}
+		}
+		return files, nil
+	}
+	for _, item := range items {
+		content, ok := data[item.Key]
+		if !ok {
+			if optional {
+				continue
+			}
+			return nil, fmt.Errorf(missing, item.Key)
+		}
+		f := file{data: content, mode: mode}
+		if item.Mode != nil {
+			f.mode = *item.Mode
+		}
+		files[item.Path] = f
+	}
+	return files, nil
+}
+
+func (m *Manager) downward(p *v1.Pod, s *v1.DownwardAPIProjection, mode int32) (map[string]file, error) {
+	files := make(map[string]file, len(s.Items))
+	for i := range s.Items {
+		item := &s.Items[i]
+		text, err := m.downwardText(p, item)
+		if err != nil {
+			return nil, err
+		}
+		f := file{data: []byte(text), mode: mode}
+		if item.Mode != nil {
+			f.mode = *item.Mode
+		}
+		files[item.Path] = f
+	}
+	return files, nil
+}
+
+func (m *Manager) downwardText(p *v1.Pod, item *v1.DownwardAPIVolumeFile) (string, error) {
+	if item.FieldRef != nil {
+		return downward.Metadata(item.FieldRef.FieldPath, p)
+	}
+	if item.ResourceFieldRef == nil {
+		return "", fmt.Errorf("downwardAPI item %s names neither fieldRef nor resourceFieldRef", item.Path)
+	}
+	for i := range p.Spec.Containers {
+		if c := &p.Spec.Containers[i]; c.Name == item.ResourceFieldRef.ContainerName {
+			return downward.Resource(item.ResourceFieldRef, p, c, m.opts.Allocatable())
+		}
+	}
+	return "", fmt.Errorf("container %s not found", item.ResourceFieldRef.ContainerName)
+}
+
+func fsGroup(p *v1.Pod) *int64 {
+	if p.Spec.SecurityContext == nil {
+		return nil
+	}
+	return p.Spec.SecurityContext.FSGroup
+}
+
+// soleUser is the one user that all containers of the pod run as, or nil: who may own a
+// token that none but it can read.
+func soleUser(p *v1.Pod) *int64 {
+	var sole *int64
+	of := func(c *v1.Container) *int64 {
+		if c.SecurityContext != nil && c.SecurityContext.RunAsUser != nil {
+			return c.SecurityContext.RunAsUser
+		}
+		if p.Spec.SecurityContext != nil {
+			return p.Spec.SecurityContext.RunAsUser
+		}
+		return nil
+	}
+	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			user := of(&list[i])
+			if user == nil || sole != nil && *sole != *user {
+				return nil
+			}
+			sole = user
+		}
+	}
+	return sole
+}
