@@ -59,18 +59,20 @@ func (w *load) expect(t *testing.T, want ...string) {
 func TestLimiterIsFirstComeFirstServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &load{l: newTestLimiter(t, Limits{Places: 2})}
-		for _, name := range []string{"a", "b", "c", "d", "e"} {
-			w.call(t.Context(), name, false, time.Second)
+		// No two end at the same moment, so that each place has one taker.
+		for i, name := range []string{"a", "b", "c", "d", "e"} {
+			w.call(t.Context(), name, false, time.Second+time.Duration(i)*100*time.Millisecond)
 		}
 		w.expect(t, "a", "b")
 		if n := testutil.ToFloat64(w.l.waiting); n != 3 {
 			t.Fatalf("%v wait, want 3", n)
 		}
 		time.Sleep(time.Second)
+		w.expect(t, "a", "b", "c")
+		time.Sleep(100 * time.Millisecond)
 		w.expect(t, "a", "b", "c", "d")
-		time.Sleep(time.Second)
-		w.expect(t, "a", "b", "c", "d", "e")
 		w.wg.Wait()
+		w.expect(t, "a", "b", "c", "d", "e")
 		if n := testutil.ToFloat64(w.l.inFlight); n != 0 {
 			t.Fatalf("%v in flight at the end", n)
 		}
