@@ -28,7 +28,7 @@ help: ## list the targets
 
 .PHONY: build
 build: ## build bin/microlet and bin/rig
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./services/microlet/cmd/microlet ./compose/rig/cmd/rig
+	$(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./services/microlet/cmd/microlet ./compose/rig/cmd/rig
 
 .PHONY: run
 run: ## a real control plane, a microlet node and a Deployment on it; Ctrl-C stops all
