@@ -4,7 +4,7 @@ go 1.26.0
 
 require (
 	github.com/microlet/microlet/proto v0.0.0
-	github.com/microlet/microlet/services/internal v0.0.0-00010101000000-000000000000
+	github.com/microlet/microlet/services/internal v0.0.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/spf13/cobra v1.10.2
 	google.golang.org/grpc v1.85.0

@@ -36,7 +36,7 @@ type Ready struct {
 	last          *podsyncv1.Runtime
 	relistError   string
 	assumed       bool
-	silent        bool
+	silentSince   time.Time // zero while the bus is there
 }
 
 // held is one value that holds for its slack.
@@ -72,7 +72,12 @@ func (r *Ready) Observe(connected bool, runtime Value[*podsyncv1.Runtime], relis
 	now := time.Now()
 	pause := now.Sub(r.looked)
 	r.looked = now
-	r.silent = !connected
+	switch {
+	case connected:
+		r.silentSince = time.Time{}
+	case r.silentSince.IsZero():
+		r.silentSince = now
+	}
 	if !connected || pause > slept { // nothing could be known: nothing grows older
 		r.runtime.good = r.runtime.good.Add(pause)
 		r.pleg.good = r.pleg.good.Add(pause)
@@ -140,11 +145,15 @@ func (r *Ready) Problems() []error {
 	return errs
 }
 
+// silenceTold is how long the bus may be away before the node's condition mentions it: a restart of
+// the bus is no news.
+const silenceTold = 30 * time.Second
+
 // Warning says what the judgement does not rest on; "" while it rests on all.
 func (r *Ready) Warning() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.silent {
+	if !r.silentSince.IsZero() && r.looked.Sub(r.silentSince) >= silenceTold {
 		return "the node's bus is away; runtime, network and PLEG are as they were known last"
 	}
 	return ""
@@ -152,4 +161,12 @@ func (r *Ready) Warning() string {
 
 func condition(name string, c *podsyncv1.Runtime_Condition) string {
 	return fmt.Sprintf("%s=%t reason:%s message:%s", name, c.GetStatus(), c.GetReason(), c.GetMessage())
+}
+
+// Settled reports whether runtime and pleg were seen good, or assumed to be: until then the node may
+// become ready any moment.
+func (r *Ready) Settled() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.runtime.ever && r.pleg.ever && r.last != nil
 }

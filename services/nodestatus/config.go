@@ -1,0 +1,83 @@
+package nodestatus
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/nodeinfo"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/internal/telemetry"
+	"github.com/microlet/microlet/services/nodestatus/internal/node"
+)
+
+// DefaultRequestTimeout is less than the pause between two renewals of the Lease, so that one request
+// that hangs costs one try.
+const DefaultRequestTimeout = 5 * time.Second
+
+// Config is what nodestatus is told.
+type Config struct {
+	// Service is what every service is told; its NodeName must be set.
+	Service service.Config
+	// Kubelet is the node's configuration. It needs a kubeconfig.
+	Kubelet *kubeletconfig.Config
+	// RequestTimeout bounds each request to the apiserver. Default: 5 s.
+	RequestTimeout time.Duration
+}
+
+// DefaultConfig returns the defaults; Kubelet has none.
+func DefaultConfig() Config {
+	return Config{Service: service.DefaultConfig(), RequestTimeout: DefaultRequestTimeout}
+}
+
+// Validate says what is wrong with the config: field, value, remedy.
+func (c *Config) Validate() error {
+	if c.Kubelet == nil {
+		return errors.New("nodestatus has no kubelet configuration: give the kubelet's flags or --resolved-config")
+	}
+	errs := []error{c.Service.Validate()}
+	if c.Service.NodeName == "" {
+		errs = append(errs, errors.New("node-name is empty: give the name of the Node"))
+	}
+	if c.Kubelet.Standalone() {
+		errs = append(errs, errors.New("--kubeconfig is empty: nodestatus has nothing to report to, name a kubeconfig"))
+	}
+	if c.RequestTimeout <= 0 {
+		errs = append(errs, fmt.Errorf("request timeout is %v: give a positive one", c.RequestTimeout))
+	}
+	return errors.Join(errs...)
+}
+
+// settings takes from the configuration what the Node is made of.
+func (c *Config) settings() node.Settings {
+	k := c.Kubelet
+	return node.Settings{
+		Name: c.Service.NodeName, Hostname: c.Service.NodeName,
+		NodeIPs:                append([]netip.Addr(nil), k.NodeIPs()...),
+		ExternalCloud:          k.Node.CloudProvider == "external",
+		Labels:                 k.Node.NodeLabels,
+		Taints:                 k.Kubelet.RegisterWithTaints,
+		ProviderID:             k.Kubelet.ProviderID,
+		ControllerAttachDetach: *k.Kubelet.EnableControllerAttachDetach,
+		MicroletVersion:        telemetry.Version,
+	}
+}
+
+func (c *Config) limits() nodeinfo.Options {
+	return nodeinfo.Options{
+		RootDir: c.Kubelet.Node.RootDir, MaxPods: c.Kubelet.Kubelet.MaxPods, PodsPerCore: c.Kubelet.Kubelet.PodsPerCore,
+	}
+}
+
+func (c *Config) reservation() nodeinfo.Reservation {
+	return nodeinfo.Reservation{
+		System: c.Kubelet.Kubelet.SystemReserved, Kube: c.Kubelet.Kubelet.KubeReserved,
+		EvictionHard: c.Kubelet.Kubelet.EvictionHard, IgnoreEviction: c.Kubelet.Node.AllocatableIgnoreEviction,
+	}
+}
+
+func (c *Config) leaseDuration() time.Duration {
+	return time.Duration(c.Kubelet.Kubelet.NodeLeaseDurationSeconds) * time.Second
+}

@@ -1,0 +1,106 @@
+package observe
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/nodeinfo"
+	"github.com/microlet/microlet/services/nodestatus/internal/node"
+)
+
+// lookupTimeout bounds the search for the node's addresses: a name server may be away.
+const lookupTimeout = 2 * time.Second
+
+// Collector gathers what a node's status is made of.
+type Collector struct {
+	Settings node.Settings
+	Network  node.Network
+	Source   nodeinfo.Source
+	// Limits and Reservation are for the capacity that is read here while podsync has told none.
+	Limits      nodeinfo.Options
+	Reservation nodeinfo.Reservation
+	// Capacity and Runtime return what podsync has put, nil when it has not.
+	Capacity func() *podsyncv1.Capacity
+	Runtime  func() *podsyncv1.Runtime
+	Ready    *Ready
+	// Found is called with the addresses whenever they were looked for and found.
+	Found func([]v1.NodeAddress)
+	Log   *slog.Logger
+
+	mu        sync.Mutex
+	addresses []v1.NodeAddress
+	machine   nodeinfo.Machine
+	told      map[string]string // what of it failed, so that each failure is logged once
+}
+
+// Observe returns what is seen of the node. What takes time, the addresses and the machine, is
+// looked at again only if fresh is set; until it is found again, what was found before counts.
+func (c *Collector) Observe(ctx context.Context, fresh bool) node.Observed {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if fresh || c.machine == (nodeinfo.Machine{}) {
+		c.refresh(ctx)
+	}
+	o := node.Observed{
+		Addresses: slices.Clone(c.addresses), Machine: c.machine, Runtime: c.Runtime(),
+		Problems: c.Ready.Problems(), Warning: c.Ready.Warning(),
+	}
+	told := c.Capacity()
+	if told.GetSystemUuid() != "" {
+		o.Machine.SystemUUID = told.GetSystemUuid()
+	}
+	var err error
+	if told != nil {
+		o.Capacity, o.Allocatable, err = nodeinfo.FromMessage(told)
+		c.tell("podsync's capacity cannot be read", err)
+	}
+	if told == nil || err != nil {
+		o.Capacity, o.Allocatable = c.ownCapacity()
+	}
+	return o
+}
+
+func (c *Collector) refresh(ctx context.Context) {
+	lookup, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	addresses, err := c.Settings.Addresses(lookup, c.Network)
+	c.tell("the node's addresses cannot be found", err)
+	if err == nil {
+		c.addresses = addresses
+		c.Found(slices.Clone(addresses))
+	}
+	machine, err := c.Source.Machine()
+	c.tell("the machine's identity cannot be read in full", err)
+	c.machine = machine
+}
+
+func (c *Collector) ownCapacity() (capacity, allocatable v1.ResourceList) {
+	capacity, err := c.Source.Capacity(c.Limits)
+	c.tell("the node's capacity cannot be read in full", err)
+	allocatable, err = nodeinfo.Allocatable(capacity, c.Reservation)
+	c.tell("what of the node is allocatable cannot be computed", err)
+	return capacity, allocatable
+}
+
+// tell logs a failure when it begins or changes.
+func (c *Collector) tell(what string, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if c.told == nil {
+		c.told = map[string]string{}
+	}
+	if c.told[what] != text {
+		c.told[what] = text
+		if err != nil {
+			c.Log.Warn(what, "error", err)
+		}
+	}
+}
