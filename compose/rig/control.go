@@ -97,7 +97,7 @@ func (i *Instance) agentProcess() (process.Record, error) {
 
 // StopAgent stops the agent and the loop around it. Pods live on.
 func (i *Instance) StopAgent(ctx context.Context) error {
-	if i.r.Agent == AgentNone {
+	if i.Agent() == AgentNone {
 		return fmt.Errorf("stop agent: instance %s has none", i.r.Name)
 	}
 	return i.stop(ctx, AgentProgram)
@@ -106,7 +106,7 @@ func (i *Instance) StopAgent(ctx context.Context) error {
 // StartAgent starts the agent after StopAgent. It does not wait for the node:
 // see WaitNodeReady.
 func (i *Instance) StartAgent(ctx context.Context) error {
-	if i.r.Agent == AgentNone {
+	if i.Agent() == AgentNone {
 		return fmt.Errorf("start agent: instance %s has none", i.r.Name)
 	}
 	// A status of the loop before would name a pid that is long gone.
@@ -126,7 +126,7 @@ func (i *Instance) StartAgent(ctx context.Context) error {
 // the pods that run there: microlet may name no executable if the instance had
 // a microlet before.
 func (i *Instance) SwitchAgent(ctx context.Context, agent Agent, executable string, args ...string) error {
-	if i.r.Agent == AgentNone {
+	if i.Agent() == AgentNone {
 		return fmt.Errorf("switch agent: instance %s was made without one", i.r.Name)
 	}
 	if err := i.StopAgent(ctx); err != nil {

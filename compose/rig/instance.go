@@ -25,11 +25,15 @@ import (
 // Instance is one rig: a control plane, a runtime, a registry and a node.
 // Its methods may be called from several goroutines.
 type Instance struct {
-	out  io.Writer
 	tree cgroup.Tree
 
-	mu sync.Mutex // guards r, and keeps programs from being started twice
+	// mu keeps programs from being started twice and guards what changes of r
+	// after Up: the agent and the processes.
+	mu sync.Mutex
 	r  record
+
+	outMu sync.Mutex // programs start at once, and each says so
+	out   io.Writer
 }
 
 // Open returns an instance that was started before, by whatever process.
@@ -75,7 +79,11 @@ func (i *Instance) Name() string { return i.r.Name }
 func (i *Instance) Dir() string { return i.r.Dir }
 
 // Agent is the kind of the node agent.
-func (i *Instance) Agent() Agent { return i.r.Agent }
+func (i *Instance) Agent() Agent {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.r.Agent
+}
 
 // NodeName is the name of the Node, whether its agent runs or not.
 func (i *Instance) NodeName() string { return "rig-" + i.r.Name }
@@ -153,10 +161,18 @@ func (i *Instance) Registry() string { return loopback(i.r.Ports.Registry) }
 func (i *Instance) HealthAddress() string { return loopback(i.r.Ports.AgentHealth) }
 
 // Microlet is the path of the microlet executable; empty if it has none.
-func (i *Instance) Microlet() string { return i.r.Microlet }
+func (i *Instance) Microlet() string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.r.Microlet
+}
 
 // SetOutput sets where progress goes, a line at a time.
-func (i *Instance) SetOutput(out io.Writer) { i.out = out }
+func (i *Instance) SetOutput(out io.Writer) {
+	i.outMu.Lock()
+	defer i.outMu.Unlock()
+	i.out = out
+}
 
 // Log is the path of the log of a program, which Programs names.
 func (i *Instance) Log(program string) string {
@@ -175,7 +191,7 @@ type AgentStatus = supervise.Status
 
 // AgentStatus returns the agent's pid, starts and readiness.
 func (i *Instance) AgentStatus() (AgentStatus, error) {
-	if i.r.Agent == AgentNone {
+	if i.Agent() == AgentNone {
 		return AgentStatus{}, fmt.Errorf("instance %s has no agent", i.r.Name)
 	}
 	return supervise.ReadStatus(i.agentStatusFile())
@@ -214,6 +230,8 @@ func (i *Instance) server() string {
 }
 
 func (i *Instance) printf(format string, args ...any) {
+	i.outMu.Lock()
+	defer i.outMu.Unlock()
 	_, _ = fmt.Fprintf(i.out, "rig: "+format+"\n", args...)
 }
 

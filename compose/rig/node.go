@@ -10,6 +10,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/microlet/microlet/compose/rig/internal/process"
 )
@@ -45,8 +46,9 @@ func (i *Instance) bootstrap(ctx context.Context) error {
 	})
 }
 
-// WaitNodeReady waits until the Node has the condition Ready, true, with a
-// heartbeat of the agent as it runs now.
+// WaitNodeReady waits until the Node has the condition Ready, true, and the
+// agent as it runs now has renewed the Node's Lease: a Ready that was left by
+// the agent's life before does not count.
 func (i *Instance) WaitNodeReady(ctx context.Context) error {
 	client, err := i.Client()
 	if err != nil {
@@ -65,7 +67,7 @@ func (i *Instance) WaitNodeReady(ctx context.Context) error {
 			if c.Status != corev1.ConditionTrue {
 				return fmt.Errorf("node %s is not Ready: %s: %s", node.Name, c.Reason, c.Message)
 			}
-			return nil
+			return i.checkLease(ctx, client)
 		}
 		return fmt.Errorf("node %s has no condition Ready", node.Name)
 	})
@@ -73,6 +75,21 @@ func (i *Instance) WaitNodeReady(ctx context.Context) error {
 		return err
 	}
 	i.printf("node %s is Ready after %s", i.NodeName(), time.Since(begin).Round(100*time.Millisecond))
+	return nil
+}
+
+func (i *Instance) checkLease(ctx context.Context, client kubernetes.Interface) error {
+	status, err := i.AgentStatus()
+	if err != nil {
+		return err
+	}
+	lease, err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, i.NodeName(), metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if renewed := lease.Spec.RenewTime; renewed == nil || renewed.Time.Before(status.StartedAt) {
+		return fmt.Errorf("the lease of node %s was not renewed since its agent started", i.NodeName())
+	}
 	return nil
 }
 

@@ -243,7 +243,7 @@ func (i *Instance) startAll(ctx context.Context, layout string) error {
 			}
 			return i.bootstrap(ctx)
 		})
-		if i.r.Agent == AgentNone {
+		if i.Agent() == AgentNone {
 			return nil
 		}
 		select {

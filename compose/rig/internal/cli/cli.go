@@ -22,6 +22,12 @@ import (
 
 // Main runs one command and returns the exit status.
 func Main(args []string, out, progress io.Writer) int {
+	// A shell that became root without a login lacks the folders of iptables
+	// and mount, which the rig and the programs that it starts call.
+	if err := os.Setenv("PATH", os.Getenv("PATH")+":/usr/local/sbin:/usr/sbin:/sbin"); err != nil {
+		_, _ = fmt.Fprintln(progress, "rig: error:", err)
+		return 1
+	}
 	root := newRoot(out, progress)
 	root.SetArgs(args)
 	root.SetOut(out)
