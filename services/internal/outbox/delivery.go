@@ -62,6 +62,7 @@ type Delivery struct {
 	limit      flowcontrol.RateLimiter
 	outcomes   *prometheus.CounterVec
 	retries    prometheus.Counter
+	last       string // the Event that was delivered last
 }
 
 // NewDelivery returns the delivery; Run does it. Only the service that the contract lets read the outbox
@@ -82,7 +83,7 @@ func NewDelivery(c *bus.Client, sink Sink, o DeliveryOptions) (*Delivery, error)
 		limit:      flowcontrol.NewFakeAlwaysRateLimiter(),
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_outbox_delivered_events_total",
-			Help: "Kubernetes Events taken from the outbox, by outcome: created, patched, filtered (by the spam filter), rejected (by the apiserver), malformed, abandoned.",
+			Help: "Kubernetes Events taken from the outbox, by outcome: created, patched, filtered (by the spam filter), rejected (by the apiserver), repeated (by the bus, after a lost acknowledgement), malformed, abandoned.",
 		}, []string{"outcome"}),
 		retries: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "microlet_outbox_delivery_retries_total", Help: "Attempts to deliver a Kubernetes Event that failed and were repeated.",
@@ -144,6 +145,13 @@ func (d *Delivery) deliver(ctx context.Context, r *bus.Record) bool {
 		d.log.Error("dropped an event that cannot be decoded", "error", err)
 		return true
 	}
+	// Only one record is given out at a time, so only the last can come twice: its acknowledgement was
+	// lost with the bus. Correlation would count it as a second occurrence.
+	name := event.Namespace + "/" + event.Name
+	if name == d.last {
+		d.outcomes.WithLabelValues("repeated").Inc()
+		return true
+	}
 	result, err := d.correlator.EventCorrelate(event)
 	if err != nil {
 		d.log.Warn("an event cannot be correlated, and is created as it is", "error", err)
@@ -151,6 +159,7 @@ func (d *Delivery) deliver(ctx context.Context, r *bus.Record) bool {
 	}
 	if result.Skip {
 		d.outcomes.WithLabelValues("filtered").Inc()
+		d.last = name
 		return true
 	}
 	stop := d.keep(ctx, r)
@@ -158,7 +167,11 @@ func (d *Delivery) deliver(ctx context.Context, r *bus.Record) bool {
 	if err := d.limit.Wait(ctx); err != nil {
 		return false
 	}
-	return d.persist(ctx, result)
+	if !d.persist(ctx, result) {
+		return false
+	}
+	d.last = name
+	return true
 }
 
 // keep tells the bus that the record is worked on, until stop is called.

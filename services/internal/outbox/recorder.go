@@ -182,6 +182,11 @@ func (r *Recorder) Waiting() int {
 func (r *Recorder) Run(ctx context.Context) error {
 	failures := 0
 	for {
+		// Before the head is taken: while the bus is away it may be dropped for younger ones.
+		if err := r.bus.WaitConnected(ctx); err != nil {
+			r.left()
+			return nil
+		}
 		e, ok := r.head()
 		if !ok {
 			select {
@@ -191,10 +196,6 @@ func (r *Recorder) Run(ctx context.Context) error {
 			case <-r.wake:
 			}
 			continue
-		}
-		if err := r.bus.WaitConnected(ctx); err != nil {
-			r.left()
-			return nil
 		}
 		if err := r.bus.Store(ctx, r.subject, e.id, e.event); err != nil {
 			if ctx.Err() != nil {

@@ -1,0 +1,102 @@
+package subject
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/microlet/microlet/proto/role"
+)
+
+func TestMatches(t *testing.T) {
+	tests := []struct {
+		pattern, name string
+		want          bool
+	}{
+		{"a", "a", true}, {"a", "b", false}, {"*", "a", true}, {"*", "a.b", false},
+		{"a.*", "a.b", true}, {"a.*", "a", false}, {"a.*.c", "a.b.c", true}, {"a.*.c", "a.b.d", false},
+		{">", "a.b", true}, {"a.>", "a.b.c", true}, {"a.>", "a", false}, {"a.b", "a", false},
+	}
+	for _, tt := range tests {
+		if got := Matches(tt.pattern, tt.name); got != tt.want {
+			t.Errorf("Matches(%q, %q) = %v", tt.pattern, tt.name, got)
+		}
+	}
+}
+
+func TestOverlap(t *testing.T) {
+	tests := []struct {
+		a, b string
+		want bool
+	}{
+		{"a", "a", true}, {"a", "b", false}, {"*", "a", true}, {"a.*", "*.b", true}, {"a.*", "b.*", false},
+		{"a.*", "a", false}, {"a.>", "a.b.c", true}, {"a.>", "a", false}, {"a.b.>", "a.*", false}, {">", "x.y", true},
+	}
+	for _, tt := range tests {
+		if got := Overlap(tt.a, tt.b); got != tt.want {
+			t.Errorf("Overlap(%q, %q) = %v", tt.a, tt.b, got)
+		}
+		if got := Overlap(tt.b, tt.a); got != tt.want {
+			t.Errorf("Overlap(%q, %q) = %v", tt.b, tt.a, got)
+		}
+	}
+}
+
+// No key that is built here can be taken for an epoch mark, and each belongs to the owner of its pattern.
+func TestOwnersOfKeys(t *testing.T) {
+	tests := []struct {
+		bucket, key string
+		want        role.Role
+	}{
+		{Pods, PodKey("3f2c"), role.Podsync}, {PodStatus, PodKey("3f2c"), role.Podsync}, {Assignment, PodKey("3f2c"), role.Podsync},
+		{Runtime, RuntimeRelist, role.PLEG}, {ProbeResults, ProbeResultKey("3f2c", "c", "liveness"), role.Prober},
+		{Node, NodeRuntime, role.Podsync}, {Node, NodeCapacity, role.Podsync}, {Node, NodeVolumes, role.Podsync}, {Node, NodeCSI, role.Podsync},
+		{Node, NodeAddresses, role.NodeStatus}, {Node, NodeReported, role.NodeStatus}, {Node, NodeImages, role.ImageGC}, {Node, NodePressure, role.Evictor},
+		{Stats, StatsSummary, role.Stats}, {Heartbeats, HeartbeatKey(role.PLEG, "0"), role.PLEG},
+	}
+	for _, tt := range tests {
+		b, ok := BucketNamed(tt.bucket)
+		if !ok {
+			t.Fatalf("no bucket %s", tt.bucket)
+		}
+		if got, ok := b.Owner(tt.key); !ok || got != tt.want {
+			t.Errorf("owner of %s/%s is %q, want %q", tt.bucket, tt.key, got, tt.want)
+		}
+		if IsEpochKey(tt.key) {
+			t.Errorf("%s is an epoch mark", tt.key)
+		}
+		if got, _ := b.Owner(EpochKey(tt.want, "0")); got != tt.want && tt.bucket != ProbeResults {
+			t.Errorf("owner of %s's mark in %s is %q", tt.want, tt.bucket, got)
+		}
+		bucket, key, ok := ParseEntry(Entry(tt.bucket, tt.key))
+		if !ok || bucket != tt.bucket || key != tt.key {
+			t.Errorf("ParseEntry gives %q %q %v", bucket, key, ok)
+		}
+	}
+	if _, ok := (Bucket{Name: Node, Grants: []Grant{{"runtime", role.Podsync, nil}}}).Owner("nothing"); ok {
+		t.Error("a key that nobody was granted has an owner")
+	}
+	if b, _ := BucketNamed(Node); b.ReadableBy(role.Stats) || !b.ReadableBy(role.NodeAPI) {
+		t.Error("NODE is readable by stats, or not by nodeapi")
+	}
+}
+
+func FuzzTokensStayTokens(f *testing.F) {
+	for _, s := range []string{"", "a", "_epoch", "a.b", "*", ">", "a b", "3f2c-11", "é", strings.Repeat("x", 254)} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if ValidToken(s) != nil {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("a key was built of %q", s)
+				}
+			}()
+			_ = ProbeResultKey(s, "c", "liveness")
+			return
+		}
+		key := ProbeResultKey(s, s, s)
+		if !Matches("*.*.*", key) || IsEpochKey(key) || !strings.HasPrefix(Entry(ProbeResults, key), "$KV.PROBE_RESULTS.") {
+			t.Errorf("%q becomes the key %q", s, key)
+		}
+	})
+}
