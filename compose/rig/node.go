@@ -50,6 +50,11 @@ func (i *Instance) bootstrap(ctx context.Context) error {
 // agent as it runs now has renewed the Node's Lease: a Ready that was left by
 // the agent's life before does not count.
 func (i *Instance) WaitNodeReady(ctx context.Context) error {
+	return i.waitNodeReady(ctx, i.checkLease)
+}
+
+// waitNodeReady waits until the Node is Ready and the other check succeeds.
+func (i *Instance) waitNodeReady(ctx context.Context, check func(context.Context, kubernetes.Interface) error) error {
 	client, err := i.Client()
 	if err != nil {
 		return err
@@ -67,7 +72,7 @@ func (i *Instance) WaitNodeReady(ctx context.Context) error {
 			if c.Status != corev1.ConditionTrue {
 				return fmt.Errorf("node %s is not Ready: %s: %s", node.Name, c.Reason, c.Message)
 			}
-			return i.checkLease(ctx, client)
+			return check(ctx, client)
 		}
 		return fmt.Errorf("node %s has no condition Ready", node.Name)
 	})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/microlet/microlet/compose/rig/internal/build"
 	"github.com/microlet/microlet/compose/rig/internal/config"
@@ -254,7 +255,9 @@ func (i *Instance) startAll(ctx context.Context, layout string) error {
 		if err := i.start(ctx, AgentProgram); err != nil {
 			return err
 		}
-		return i.WaitNodeReady(ctx)
+		// A new Node has no Ready of an earlier life, and a kubelet may take
+		// 10 s to its first Lease.
+		return i.waitNodeReady(ctx, func(context.Context, kubernetes.Interface) error { return nil })
 	})
 	return group.Wait()
 }

@@ -87,8 +87,10 @@ func stop(ctx context.Context, i *rig.Instance, signals <-chan os.Signal, progre
 	case <-signals:
 		_, _ = fmt.Fprintln(progress, "rig: killing")
 		cancel()
-		<-done // what is left, or why it stopped early, is for the second try
-		err = i.Down(ctx, rig.Fast)
+		// Without its context the gentle way kills too, but gives up early.
+		if err = <-done; err != nil {
+			err = i.Down(ctx, rig.Fast)
+		}
 	}
 	if err != nil {
 		return err
