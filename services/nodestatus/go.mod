@@ -3,6 +3,7 @@ module github.com/microlet/microlet/services/nodestatus
 go 1.26.0
 
 require (
+	github.com/google/go-cmp v0.7.0
 	github.com/microlet/microlet/proto v0.0.0
 	github.com/microlet/microlet/services/internal v0.0.0
 	github.com/prometheus/client_golang v1.25.0

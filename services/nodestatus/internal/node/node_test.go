@@ -1,0 +1,301 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/nodeinfo"
+)
+
+var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func resources(pairs ...string) v1.ResourceList {
+	list := v1.ResourceList{}
+	for i := 0; i < len(pairs); i += 2 {
+		list[v1.ResourceName(pairs[i])] = resource.MustParse(pairs[i+1])
+	}
+	return list
+}
+
+func observed() Observed {
+	return Observed{
+		Addresses:   []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "10.0.0.1"}, {Type: v1.NodeHostName, Address: "n"}},
+		Capacity:    resources("cpu", "2", "memory", "4Gi", "pods", "110", "ephemeral-storage", "100Gi"),
+		Allocatable: resources("cpu", "2", "memory", "3996Mi", "pods", "110", "ephemeral-storage", "90Gi"),
+		Machine:     nodeinfo.Machine{MachineID: "m", SystemUUID: "s", BootID: "b", Kernel: "6.1", OSImage: "os", SwapBytes: 1024},
+		Runtime: &podsyncv1.Runtime{Name: "containerd", Version: "v2.4.2", SupplementalGroupsPolicy: true,
+			Handlers: []*podsyncv1.Runtime_Handler{{Name: "runc", UserNamespaces: true}, {Name: ""}}},
+	}
+}
+
+func TestFirstStatus(t *testing.T) {
+	s := Settings{Name: "n", Hostname: "n", MicroletVersion: "v1.0.0-rc.1 (dirty)", Labels: map[string]string{"a": "b", v1.LabelHostname: "other"},
+		Taints: []v1.Taint{{Key: "k", Effect: v1.TaintEffectNoSchedule}}, ProviderID: "p://1", ControllerAttachDetach: true}
+	n, changed, events := s.Update(s.Initial(), observed(), now)
+	if !changed || len(events) != 0 {
+		t.Errorf("changed %v, events %v", changed, events)
+	}
+	wantLabels := map[string]string{"a": "b", v1.LabelHostname: "other", v1.LabelOSStable: "linux", labelOSBeta: "linux",
+		v1.LabelArchStable: n.Status.NodeInfo.Architecture, labelArchBeta: n.Status.NodeInfo.Architecture}
+	if d := cmp.Diff(wantLabels, n.Labels); d != "" {
+		t.Errorf("labels:\n%s", d)
+	}
+	if n.Spec.ProviderID != "p://1" || len(n.Spec.Taints) != 1 || n.Annotations[annotationAttachDetach] != "true" {
+		t.Errorf("spec %v, annotations %v", n.Spec, n.Annotations)
+	}
+	info := n.Status.NodeInfo
+	if info.KubeletVersion != "v1.37.1+microlet.v1.0.0-rc.1-dirty-" || info.ContainerRuntimeVersion != "containerd://v2.4.2" ||
+		info.OSImage != "os" || *info.Swap.Capacity != 1024 || info.SystemUUID != "s" {
+		t.Errorf("node info %+v", info)
+	}
+	if h := n.Status.RuntimeHandlers; len(h) != 2 || h[0].Name != "" || !*h[1].Features.UserNamespaces || *h[1].Features.RecursiveReadOnlyMounts {
+		t.Errorf("runtime handlers %v", h)
+	}
+	if !*n.Status.Features.SupplementalGroupsPolicy {
+		t.Error("supplemental groups policy is lost")
+	}
+	last := n.Status.Conditions[len(n.Status.Conditions)-1]
+	if last.Type != v1.NodeReady || last.Status != v1.ConditionTrue || last.Reason != "KubeletReady" || last.Message != "kubelet is posting ready status" {
+		t.Errorf("last condition %+v, want Ready", last)
+	}
+	if _, again, _ := s.Update(n, observed(), now.Add(time.Hour)); again {
+		t.Error("the same observation an hour later counts as a change")
+	}
+}
+
+func TestUnknownLeavesWhatTheNodeSays(t *testing.T) {
+	s := Settings{Name: "n", Hostname: "n"}
+	before, _, _ := s.Update(s.Initial(), observed(), now)
+	before.Status.VolumesInUse = []v1.UniqueVolumeName{"v"}
+	before.Status.Capacity["example.com/gpu"] = resource.MustParse("2")
+	before.Status.Allocatable["example.com/gpu"] = resource.MustParse("2")
+	after, changed, _ := s.Update(before, Observed{}, now)
+	if changed {
+		t.Errorf("nothing observed changed the node:\n%s", cmp.Diff(before, after))
+	}
+}
+
+func TestReadyCondition(t *testing.T) {
+	s := Settings{Name: "n", Hostname: "n"}
+	ready, _, _ := s.Update(s.Initial(), observed(), now)
+	cases := []struct {
+		name    string
+		change  func(*Observed)
+		status  v1.ConditionStatus
+		message string
+		event   string
+	}{
+		{"ready", func(*Observed) {}, v1.ConditionTrue, "kubelet is posting ready status", ""},
+		{"one problem", func(o *Observed) { o.Problems = []error{errors.New("container runtime is down")} },
+			v1.ConditionFalse, "container runtime is down", "NodeNotReady"},
+		{"several", func(o *Observed) {
+			o.Problems = []error{errors.New("container runtime is down"), errors.New("PLEG is not healthy: x")}
+		}, v1.ConditionFalse, "[container runtime is down, PLEG is not healthy: x]", "NodeNotReady"},
+		{"warning", func(o *Observed) { o.Warning = "w" }, v1.ConditionTrue, "kubelet is posting ready status. WARNING: w", ""},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			o := observed()
+			c.change(&o)
+			n, _, events := s.Update(ready, o, now.Add(time.Minute))
+			got := Condition(n, v1.NodeReady)
+			if got.Status != c.status || got.Message != c.message || !got.LastHeartbeatTime.Time.Equal(now.Add(time.Minute)) {
+				t.Errorf("condition %+v", got)
+			}
+			if moved := got.LastTransitionTime.Time.Equal(now.Add(time.Minute)); moved != (c.event != "") {
+				t.Errorf("transition time moved: %v", moved)
+			}
+			switch {
+			case c.event == "" && len(events) != 0:
+				t.Errorf("events %v", events)
+			case c.event != "" && (len(events) != 1 || events[0].Reason != c.event || events[0].Message != "Node n status is now: "+c.event):
+				t.Errorf("events %v, want %s", events, c.event)
+			}
+		})
+	}
+	n, _, _ := s.Update(&v1.Node{}, Observed{Capacity: resources("cpu", "1")}, now)
+	if m := Condition(n, v1.NodeReady).Message; m != "missing node capacity for resources: memory, pods, ephemeral-storage" {
+		t.Errorf("message %q", m)
+	}
+}
+
+func TestPressureIsUnknownAfterWhatWasKnownIsStale(t *testing.T) {
+	s := Settings{Name: "n"}
+	n := &v1.Node{}
+	n.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeMemoryPressure, Status: v1.ConditionTrue, Reason: "KubeletHasInsufficientMemory",
+		LastHeartbeatTime: metav1.NewTime(now), LastTransitionTime: metav1.NewTime(now)}}
+	n, _, _ = s.Update(n, Observed{}, now.Add(4*time.Minute))
+	if c := Condition(n, v1.NodeMemoryPressure); c.Status != v1.ConditionTrue || !c.LastHeartbeatTime.Time.Equal(now) {
+		t.Errorf("after 4 minutes: %+v, want what the kubelet said", c)
+	}
+	n, _, _ = s.Update(n, Observed{}, now.Add(5*time.Minute))
+	for _, p := range pressures {
+		if c := Condition(n, p.condition); c.Status != v1.ConditionUnknown || c.Reason != "NoEvictor" {
+			t.Errorf("after 5 minutes: %+v, want unknown", c)
+		}
+	}
+}
+
+func TestRebootIsTold(t *testing.T) {
+	s := Settings{Name: "n"}
+	n, _, _ := s.Update(s.Initial(), observed(), now)
+	o := observed()
+	o.Machine.BootID = "b2"
+	_, _, events := s.Update(n, o, now)
+	if len(events) != 1 || events[0] != (Event{v1.EventTypeWarning, "Rebooted", "Node n has been rebooted, boot id: b2"}) {
+		t.Errorf("events %v", events)
+	}
+}
+
+func TestReconcile(t *testing.T) {
+	s := Settings{Name: "n", Hostname: "n", ControllerAttachDetach: true, Labels: map[string]string{"own": "new", v1.LabelTopologyZone: "z"}}
+	o := observed()
+	o.Capacity["hugepages-2Mi"], o.Allocatable["hugepages-2Mi"] = resource.MustParse("4Mi"), resource.MustParse("4Mi")
+	initial, _, _ := s.Update(s.Initial(), o, now)
+
+	same := initial.DeepCopy()
+	if Reconcile(same, initial) {
+		t.Errorf("the same node was changed:\n%s", cmp.Diff(initial, same))
+	}
+
+	old := initial.DeepCopy()
+	old.Labels = map[string]string{"own": "old", v1.LabelHostname: "wrong", labelOSBeta: "plan9"}
+	old.Annotations = nil
+	old.Status.NodeInfo.BootID = "earlier"
+	old.Status.Capacity = resources("cpu", "1", "example.com/gpu", "2", "hugepages-1Gi", "1Gi")
+	old.Status.Allocatable = resources("cpu", "1", "example.com/gpu", "2", "hugepages-1Gi", "1Gi")
+	if !Reconcile(old, initial) {
+		t.Fatal("nothing changed")
+	}
+	if old.Labels["own"] != "old" || old.Labels[v1.LabelHostname] != "n" || old.Labels[labelOSBeta] != "linux" || old.Labels[v1.LabelTopologyZone] != "z" {
+		t.Errorf("labels %v", old.Labels)
+	}
+	if old.Annotations[annotationAttachDetach] != "true" {
+		t.Errorf("annotations %v", old.Annotations)
+	}
+	for name, want := range map[v1.ResourceName]string{"example.com/gpu": "0", "hugepages-2Mi": "4Mi", "cpu": "1"} {
+		if c, a := old.Status.Capacity[name], old.Status.Allocatable[name]; c.String() != want || a.String() != want {
+			t.Errorf("%s = %s of %s, want %s", name, a.String(), c.String(), want)
+		}
+	}
+	if _, has := old.Status.Capacity["hugepages-1Gi"]; has {
+		t.Error("huge pages of a size that the kernel lost are still there")
+	}
+	if Reconcile(old, func() *v1.Node { n := initial.DeepCopy(); n.Status.NodeInfo.BootID = "earlier"; return n }()) {
+		t.Error("reconciling twice changed something")
+	}
+}
+
+// host is a Network with the given addresses; the first is on the default route.
+type host struct {
+	own      []netip.Addr
+	resolved []netip.Addr
+}
+
+func (h host) Interfaces() ([]netip.Addr, error) { return h.own, nil }
+func (h host) Lookup(context.Context, string) ([]netip.Addr, error) {
+	if h.resolved == nil {
+		return nil, errors.New("no such host")
+	}
+	return h.resolved, nil
+}
+
+func (h host) DefaultRoute(prefer netip.Addr) (netip.Addr, error) {
+	for _, a := range h.own {
+		if !prefer.IsValid() || prefer.Is4() == a.Is4() {
+			return a, nil
+		}
+	}
+	return netip.Addr{}, errors.New("no default route")
+}
+
+func addrs(list ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, s := range list {
+		out = append(out, netip.MustParseAddr(s))
+	}
+	return out
+}
+
+func TestAddresses(t *testing.T) {
+	h := host{own: addrs("10.0.0.1", "fd00::1", "10.0.0.2")}
+	resolving := host{own: h.own, resolved: addrs("127.0.1.1", "fd00::1", "10.0.0.2", "10.9.9.9")}
+	cases := []struct {
+		name     string
+		settings Settings
+		network  Network
+		want     string // InternalIPs
+		err      string
+	}{
+		{"default route", Settings{}, h, "10.0.0.1", ""},
+		{"the node's name", Settings{}, resolving, "10.0.0.2", ""},
+		{"the node's name, IPv6", Settings{NodeIPs: addrs("::")}, resolving, "fd00::1", ""},
+		{"hostname is an address", Settings{Hostname: "192.0.2.1"}, resolving, "192.0.2.1", ""},
+		{"--node-ip", Settings{NodeIPs: addrs("10.0.0.2")}, h, "10.0.0.2", ""},
+		{"dual stack", Settings{NodeIPs: addrs("10.0.0.2", "fd00::1")}, h, "10.0.0.2 fd00::1", ""},
+		{"only the family, IPv6", Settings{NodeIPs: addrs("::")}, h, "fd00::1", ""},
+		{"not on this host", Settings{NodeIPs: addrs("10.9.9.9")}, h, "", "on none of the host's network interfaces"},
+		{"loopback", Settings{NodeIPs: addrs("127.0.0.1")}, h, "", "loopback"},
+		{"external cloud", Settings{ExternalCloud: true}, h, "", ""},
+		{"external cloud, own choice", Settings{ExternalCloud: true, NodeIPs: addrs("10.0.0.2")}, h, "10.0.0.2", ""},
+		{"none", Settings{}, host{}, "", "set --node-ip"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			s := c.settings
+			s.Name = "n"
+			if s.Hostname == "" {
+				s.Hostname = "n"
+			}
+			got, err := s.Addresses(t.Context(), c.network)
+			if c.err != "" {
+				if err == nil || !strings.Contains(err.Error(), c.err) {
+					t.Errorf("error %v, want %q", err, c.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			var internal []string
+			for _, a := range got {
+				if a.Type == v1.NodeInternalIP {
+					internal = append(internal, a.Address)
+				}
+			}
+			if strings.Join(internal, " ") != c.want {
+				t.Errorf("internal addresses %v, want %s", internal, c.want)
+			}
+			if last := got[len(got)-1]; last != (v1.NodeAddress{Type: v1.NodeHostName, Address: s.Hostname}) {
+				t.Errorf("last address %v, want the hostname", last)
+			}
+		})
+	}
+}
+
+func TestExternalCloudKeepsItsAddresses(t *testing.T) {
+	s := Settings{Name: "n", ExternalCloud: true, NodeIPs: addrs("10.0.0.2")}
+	n := s.Initial()
+	if len(n.Spec.Taints) != 1 || n.Spec.Taints[0].Key != taintUninitialized {
+		t.Errorf("taints %v", n.Spec.Taints)
+	}
+	n.Status.Addresses = []v1.NodeAddress{{Type: v1.NodeExternalIP, Address: "203.0.113.1"}}
+	n, _, _ = s.Update(n, observed(), now)
+	if len(n.Status.Addresses) != 1 || n.Annotations[annotationProvidedIP] != "10.0.0.2" {
+		t.Errorf("addresses %v, annotations %v", n.Status.Addresses, n.Annotations)
+	}
+	s.ExternalCloud = false
+	if n, _, _ = s.Update(n, observed(), now); n.Annotations[annotationProvidedIP] != "" || len(n.Status.Addresses) != 2 {
+		t.Errorf("without a cloud: addresses %v, annotations %v", n.Status.Addresses, n.Annotations)
+	}
+}
