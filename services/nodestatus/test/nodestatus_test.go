@@ -1,0 +1,282 @@
+// Package test runs nodestatus alone, against a real bus, a faked podsync and a small apiserver.
+package test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	v1 "k8s.io/api/core/v1"
+
+	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
+	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
+	plegv1 "github.com/microlet/microlet/proto/microlet/pleg/v1"
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/proto/subject"
+	busserver "github.com/microlet/microlet/services/bus"
+	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/nodestatus"
+)
+
+const nodeName = "node-1"
+
+// host is a runtime folder with a real bus, an apiserver, and the services that nodestatus watches.
+type host struct {
+	t       *testing.T
+	dir     string
+	address string
+	server  *busserver.Server
+	api     *apiserver
+	podsync *podsync
+	reads   *bus.View[*nodestatusv1.Addresses]
+}
+
+// podsync answers for its health; its dispatcher turns unless it hangs.
+type podsync struct {
+	podsyncv1.UnimplementedPodsyncServiceServer
+	mu    sync.Mutex
+	turns uint64
+}
+
+func (p *podsync) GetHealth(context.Context, *podsyncv1.GetHealthRequest) (*podsyncv1.GetHealthResponse, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.turns++
+	return &podsyncv1.GetHealthResponse{Turns: p.turns}, nil
+}
+
+func newHost(t *testing.T) *host {
+	t.Helper()
+	h := &host{t: t, dir: t.TempDir(), address: "127.0.0.1:0", api: newAPIServer(t), podsync: &podsync{}}
+	var ids []role.Identity
+	for _, r := range role.All() {
+		ids = append(ids, role.Identity{Role: r, UID: os.Getuid(), GID: os.Getgid()})
+	}
+	if err := bus.GenerateNKeys(filepath.Join(h.dir, "nkeys"), ids); err != nil {
+		t.Fatal(err)
+	}
+	h.startBus()
+	if err := os.MkdirAll(filepath.Join(h.dir, "sock"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	cfg := service.Config{RuntimeDir: h.dir}
+	l, err := net.Listen("unix", cfg.Socket(role.Podsync))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	podsyncv1.RegisterPodsyncServiceServer(server, h.podsync)
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(server.Stop)
+	kubeconfig := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c",
+"clusters":[{"name":"c","cluster":{"server":"http://%s"}}],
+"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u","user":{}}]}`, h.api.address)
+	if err := os.WriteFile(filepath.Join(h.dir, "kubeconfig"), []byte(kubeconfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func (h *host) startBus() {
+	h.t.Helper()
+	s, err := busserver.StartServer(h.t.Context(), busserver.ServerOptions{
+		Address: h.address, StoreDir: filepath.Join(h.dir, "bus"), NKeyDir: filepath.Join(h.dir, "nkeys"),
+		Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.server, h.address = s, s.Address()
+	h.t.Cleanup(s.Close)
+}
+
+// start starts nodestatus and returns what stops it.
+func (h *host) start() (stop func()) {
+	h.t.Helper()
+	kubelet := kubeletconfig.Default()
+	kubelet.NodeLeaseDurationSeconds = 4 // renewed every second
+	kubelet.NodeStatusUpdateFrequency.Duration = time.Second
+	kubelet.ContentType = "application/json"
+	cfg := nodestatus.DefaultConfig()
+	cfg.Service.RuntimeDir, cfg.Service.BusAddress, cfg.Service.NodeName = h.dir, h.address, nodeName
+	cfg.Kubelet = &kubeletconfig.Config{Kubelet: kubelet, Node: kubeletconfig.NodeFlags{
+		Kubeconfig: filepath.Join(h.dir, "kubeconfig"), RootDir: h.dir, NodeLabels: map[string]string{"a": "b"},
+	}}
+	return h.run(func(ctx context.Context) error { return nodestatus.Run(ctx, cfg) })
+}
+
+func (h *host) run(f func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			h.t.Errorf("ended with %v", err)
+		}
+	})
+	h.t.Cleanup(stop)
+	return stop
+}
+
+func (h *host) client(r role.Role, setup func(*bus.Client)) {
+	h.t.Helper()
+	c, err := bus.New(bus.Options{
+		Address: h.address, SeedFile: bus.SeedFile(filepath.Join(h.dir, "nkeys"), r), Role: r, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	setup(c)
+	h.run(c.Run)
+}
+
+// startOthers puts what podsync and pleg put while all is well.
+func (h *host) startOthers() {
+	condition := &podsyncv1.Runtime_Condition{Status: true}
+	h.client(role.Podsync, func(c *bus.Client) {
+		h.reads = bus.Watch[nodestatusv1.Addresses](c, subject.Node, subject.NodeAddresses, nil)
+		w := c.Own(subject.Node)
+		w.Put(subject.NodeRuntime, &podsyncv1.Runtime{Name: "containerd", Version: "2.4", RuntimeReady: condition, NetworkReady: condition})
+		w.Complete()
+		beats := c.Own(subject.Heartbeats)
+		h.every(time.Second, func(i uint64) {
+			beats.Put(subject.HeartbeatKey(role.Podsync, "0"), &busv1.Heartbeat{Pid: 1, Turns: i})
+		})
+	})
+	h.client(role.PLEG, func(c *bus.Client) {
+		w := c.Own(subject.Runtime)
+		h.every(time.Second, func(i uint64) {
+			w.Put(subject.RuntimeRelist, &plegv1.Relist{Began: timestamppb.Now(), Generation: i})
+		})
+	})
+}
+
+func (h *host) every(d time.Duration, f func(uint64)) {
+	h.run(func(ctx context.Context) error {
+		t := time.NewTicker(d)
+		defer t.Stop()
+		for i := uint64(1); ; i++ {
+			f(i)
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-t.C:
+			}
+		}
+	})
+}
+
+// await waits until what holds, which it must within the limit.
+func (h *host) await(limit time.Duration, what string, holds func(a *apiserver) bool) {
+	h.t.Helper()
+	began := time.Now()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for range tick.C {
+		h.api.mu.Lock()
+		ok := holds(h.api)
+		h.api.mu.Unlock()
+		if ok {
+			return
+		}
+		if time.Since(began) > limit {
+			h.api.mu.Lock()
+			defer h.api.mu.Unlock()
+			h.t.Fatalf("not within %v: %s; node %+v", limit, what, h.api.node)
+		}
+	}
+}
+
+func ready(a *apiserver) *v1.NodeCondition {
+	if a.node == nil {
+		return nil
+	}
+	for i, c := range a.node.Status.Conditions {
+		if c.Type == v1.NodeReady {
+			return &a.node.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+func renewedSince(at time.Time) func(*apiserver) bool {
+	return func(a *apiserver) bool { return len(a.renewed) > 0 && a.renewed[len(a.renewed)-1].After(at) }
+}
+
+func delivered(reason string) func(*apiserver) bool {
+	return func(a *apiserver) bool {
+		return slices.ContainsFunc(a.events, func(e v1.Event) bool {
+			return e.Reason == reason && e.Source.Component == "kubelet" && e.InvolvedObject.UID == "node-uid"
+		})
+	}
+}
+
+func TestNodeOfItsOwn(t *testing.T) {
+	h := newHost(t)
+	stop := h.start()
+	h.await(10*time.Second, "registered, not ready, with the reasons", func(a *apiserver) bool {
+		c := ready(a)
+		return c != nil && c.Status == v1.ConditionFalse && c.Reason == "KubeletNotReady" && a.node.Labels["a"] == "b"
+	})
+	h.await(5*time.Second, "lease of the node", func(a *apiserver) bool {
+		return a.lease != nil && len(a.lease.OwnerReferences) == 1 && a.lease.OwnerReferences[0].UID == "node-uid"
+	})
+	h.await(10*time.Second, "Starting is delivered", delivered("Starting"))
+
+	h.startOthers()
+	h.await(10*time.Second, "ready", func(a *apiserver) bool { c := ready(a); return c != nil && c.Status == v1.ConditionTrue })
+	h.await(10*time.Second, "NodeReady is delivered", delivered("NodeReady"))
+	h.await(10*time.Second, "NODE/addresses is put", func(*apiserver) bool {
+		m, ok := h.reads.Get(subject.NodeAddresses)
+		return ok && m.GetNodeName() == nodeName && len(m.GetAddresses()) > 1
+	})
+
+	h.api.mu.Lock()
+	h.api.ready = nil
+	h.api.mu.Unlock()
+
+	t.Log("the bus goes away for 5 s")
+	h.server.Close()
+	for range 5 {
+		h.await(3*time.Second, "renewed without the bus", renewedSince(time.Now()))
+	}
+
+	t.Log("nodestatus restarts while the bus is away")
+	stop()
+	at := time.Now()
+	stop = h.start()
+	h.await(2*time.Second, "renewed at once after a restart", renewedSince(at))
+	h.await(5*time.Second, "status reported after a restart", func(a *apiserver) bool {
+		c := ready(a)
+		return c.LastHeartbeatTime.After(at.Add(-time.Second))
+	})
+	h.startBus()
+
+	t.Log("the apiserver goes away for 3 s")
+	h.api.stop()
+	time.Sleep(3 * time.Second)
+	h.api.start()
+	h.await(5*time.Second, "renewed after the apiserver's return", renewedSince(time.Now()))
+
+	h.api.mu.Lock()
+	defer h.api.mu.Unlock()
+	for i, s := range h.api.ready {
+		if s != v1.ConditionTrue {
+			t.Errorf("report %d of %d said Ready is %s", i+1, len(h.api.ready), s)
+		}
+	}
+	stop()
+}
