@@ -63,7 +63,7 @@ func (i *Instance) waitNodeReady(ctx context.Context, check func(context.Context
 	err = i.await(ctx, AgentProgram, func(ctx context.Context) error {
 		node, err := client.CoreV1().Nodes().Get(ctx, i.NodeName(), metav1.GetOptions{})
 		if err != nil {
-			return err
+			return i.explain(err)
 		}
 		for _, c := range node.Status.Conditions {
 			if c.Type != corev1.NodeReady {
@@ -81,6 +81,15 @@ func (i *Instance) waitNodeReady(ctx context.Context, check func(context.Context
 	}
 	i.printf("node %s is Ready after %s", i.NodeName(), time.Since(begin).Round(100*time.Millisecond))
 	return nil
+}
+
+// explain adds to an error that the agent does not stay alive, if so.
+func (i *Instance) explain(err error) error {
+	status, unknown := i.AgentStatus()
+	if unknown != nil || status.Starts < 2 {
+		return err
+	}
+	return fmt.Errorf("%w; the agent was started %d times, its last life ended with: %s", err, status.Starts, status.LastExit)
 }
 
 func (i *Instance) checkLease(ctx context.Context, client kubernetes.Interface) error {
