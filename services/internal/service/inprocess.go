@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -19,8 +20,9 @@ type InProcess struct {
 
 	network unixgrpc.InProcess
 
-	mu  sync.Mutex
-	bus nats.InProcessConnProvider
+	mu     sync.Mutex
+	bus    nats.InProcessConnProvider
+	pulses map[role.Role]*Pulse
 }
 
 var _ nats.InProcessConnProvider = (*InProcess)(nil)
@@ -49,4 +51,25 @@ func (p *InProcess) notify(r role.Role, states ...string) {
 	if p.Notify != nil {
 		p.Notify(r, states...)
 	}
+}
+
+// join makes a service's pulse known to the supervisor of the process.
+func (p *InProcess) join(r role.Role, pulse *Pulse) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pulses == nil {
+		p.pulses = map[role.Role]*Pulse{}
+	}
+	p.pulses[r] = pulse
+}
+
+// Idle is how long each service's main loop has stood still.
+func (p *InProcess) Idle() map[role.Role]time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	idle := make(map[role.Role]time.Duration, len(p.pulses))
+	for r, pulse := range p.pulses {
+		idle[r] = pulse.Idle()
+	}
+	return idle
 }

@@ -37,7 +37,7 @@ const (
 // ended; the context's end is no error. Parts that have not ended within the stop's timeout are an
 // error that names them. Run is called once.
 func (s *Service) Run(ctx context.Context) error {
-	if s.Config.Placement == nil {
+	if s.ownsProcess() {
 		defer telemetry.ProcessWriter().Flush(flushTimeout)
 	}
 	api, err := s.Listen(s.Config.Socket(s.Role))
@@ -149,10 +149,10 @@ func (s *Service) heartbeat(ctx context.Context) error {
 // of the time after which the supervisor acts. A process that is stopped cannot, and a loop that
 // hangs must not be hidden by a goroutine that goes on.
 func (s *Service) feedWatchdog(ctx context.Context) error {
-	limit := s.notifier.Watchdog()
-	if limit == 0 {
+	if !s.ownsProcess() || s.notifier.Watchdog() == 0 {
 		return nil
 	}
+	limit := s.notifier.Watchdog()
 	period := limit / 4
 	fresh := max(period, minFresh)
 	t := time.NewTicker(period)

@@ -84,8 +84,7 @@ func New(cfg Config, r role.Role) (*Service, error) {
 			grpc_health_v1.Health_List_FullMethodName:  role.All(),
 			grpc_health_v1.Health_Watch_FullMethodName: role.All(),
 		}),
-		notifier: &run.Notifier{},
-		started:  time.Now(),
+		started: time.Now(),
 	}
 	options := bus.Options{
 		Address:  cfg.BusAddress,
@@ -97,8 +96,13 @@ func New(cfg Config, r role.Role) (*Service, error) {
 	}
 	if cfg.Placement != nil {
 		options.InProcess = cfg.Placement
-	} else if s.notifier, err = run.NewNotifier(); err != nil {
-		return nil, err
+	}
+	if s.ownsProcess() {
+		if s.notifier, err = run.NewNotifier(); err != nil {
+			return nil, err
+		}
+	} else {
+		cfg.Placement.join(r, s.Pulse)
 	}
 	if s.Bus, err = bus.New(options); err != nil {
 		return nil, fmt.Errorf("bus client of %s: %w", r, err)
@@ -147,9 +151,13 @@ func (s *Service) isReady() bool {
 	return s.ready
 }
 
+// ownsProcess says whether the process's standard error, supervisor and end are this service's; in
+// the single placement they are the one's that holds all services.
+func (s *Service) ownsProcess() bool { return s.Config.Placement == nil || s.Role == role.Up }
+
 // notify tells the supervisor; a supervisor that does not hear is its own affair.
 func (s *Service) notify(states ...string) {
-	if s.Config.Placement != nil {
+	if !s.ownsProcess() {
 		s.Config.Placement.notify(s.Role, states...)
 		return
 	}

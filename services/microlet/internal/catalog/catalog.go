@@ -1,0 +1,82 @@
+// Package catalog lists the services that the binary holds.
+//
+// Its job: give each service's name, flags and Run to whoever starts it, as a command, as a process
+// or in the single placement. It has no inputs; its output is the list, in start order. It
+// guarantees that a service is the same however it was started.
+package catalog
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/bus"
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/nodestatus"
+	"github.com/microlet/microlet/services/pleg"
+	"github.com/microlet/microlet/services/podsync"
+)
+
+// Service is one service of the binary.
+type Service struct {
+	Role  role.Role
+	Short string
+	// NeedsKubelet says that Run needs the kubelet's configuration.
+	NeedsKubelet bool
+	// Bind adds the service's own flags; Run goes by what they were set to. Nil adds none.
+	Bind func(fs *pflag.FlagSet)
+	Run  func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error
+	// StopStage orders the stop: lower ones stop first.
+	StopStage int
+}
+
+// Command is the service's command line.
+func (s Service) Command() *cobra.Command {
+	return service.Command(s.Role, s.Short, s.NeedsKubelet, s.Bind, s.Run)
+}
+
+// Services returns new services, in start order. Each call's have flags of their own.
+func Services() []Service {
+	var (
+		busConfig        = bus.DefaultConfig()
+		podsyncConfig    = podsync.DefaultConfig()
+		plegConfig       = pleg.DefaultConfig()
+		nodestatusConfig = nodestatus.DefaultConfig()
+	)
+	return []Service{
+		{
+			Role: role.Bus, Short: "Carry state and hints between the services",
+			Bind: busConfig.AddFlags, StopStage: 2, // the others' last words go over it
+			Run: func(ctx context.Context, s service.Config, _ *kubeletconfig.Config) error {
+				busConfig.Service = s
+				return bus.Run(ctx, busConfig)
+			},
+		},
+		{
+			Role: role.Podsync, Short: "Run the node's pods", NeedsKubelet: true,
+			Bind: podsyncConfig.AddFlags, StopStage: 1, // the others reach the runtime through it
+			Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
+				podsyncConfig.Service, podsyncConfig.Kubelet = s, k
+				return podsync.Run(ctx, podsyncConfig)
+			},
+		},
+		{
+			Role: role.PLEG, Short: "Turn what the runtime does into pod lifecycle events",
+			Bind: plegConfig.AddFlags,
+			Run: func(ctx context.Context, s service.Config, _ *kubeletconfig.Config) error {
+				plegConfig.Service = s
+				return pleg.Run(ctx, plegConfig)
+			},
+		},
+		{
+			Role: role.NodeStatus, Short: "Register the node and keep its status and Lease", NeedsKubelet: true,
+			Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
+				nodestatusConfig.Service, nodestatusConfig.Kubelet = s, k
+				return nodestatus.Run(ctx, nodestatusConfig)
+			},
+		},
+	}
+}

@@ -1,0 +1,52 @@
+// Package command is the command line of the one binary.
+//
+// Its job: "microlet <service>" for each service, "microlet up" for all of them, and what an operator
+// asks. Its inputs are arguments; its outputs are the running services, or an answer on standard
+// output. It guarantees that a mistake in the arguments is told with its flag and value before
+// anything starts.
+package command
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"github.com/microlet/microlet/services/internal/telemetry"
+	"github.com/microlet/microlet/services/microlet/internal/catalog"
+)
+
+// New returns the whole command line.
+func New() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "microlet",
+		Short:         "A Kubernetes node agent of small processes",
+		Long:          "microlet does the kubelet's work with small processes. \"microlet up\" takes the kubelet's\ncommand line and runs all of them; \"microlet <service>\" runs one.",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       telemetry.Version,
+	}
+	root.AddGroup(&cobra.Group{ID: "node", Title: "The node:"}, &cobra.Group{ID: "service", Title: "Its services:"})
+	for _, c := range []*cobra.Command{newUp(), newStatus(), newVersion()} {
+		c.GroupID = "node"
+		root.AddCommand(c)
+	}
+	for _, s := range catalog.Services() {
+		c := s.Command()
+		c.GroupID = "service"
+		root.AddCommand(c)
+	}
+	return root
+}
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "microlet %s (%s %s/%s)\n", telemetry.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			return err
+		},
+	}
+}

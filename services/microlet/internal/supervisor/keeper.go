@@ -1,0 +1,208 @@
+package supervisor
+
+import (
+	"log/slog"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// abortWait is how long an aborted process has to write its goroutine dump before it is killed.
+const abortWait = 500 * time.Millisecond
+
+// launcher starts processes.
+type launcher interface {
+	launch(Spec) (process, error)
+}
+
+// process is a started process, as its keeper needs it.
+type process interface {
+	pid() int
+	// notes gives its notifications; it may be closed.
+	notes() <-chan note
+	// exited gives once how it ended.
+	exited() <-chan string
+	signal(syscall.Signal) error
+	// close frees what is left of an ended process.
+	close() error
+}
+
+// keeper keeps one process alive.
+type keeper struct {
+	spec     Spec
+	options  *Options
+	launcher launcher
+	metrics  *metrics
+	log      *slog.Logger
+
+	firstReady chan struct{} // closed at the first READY=1
+	stopping   chan struct{} // closed to stop
+	kill       chan struct{} // closed when the stop's time is over
+	done       chan struct{} // closed when run has returned
+
+	mu      sync.Mutex
+	account Process
+}
+
+func newKeeper(s Spec, o *Options, l launcher, m *metrics) *keeper {
+	return &keeper{
+		spec: s, options: o, launcher: l, metrics: m,
+		log:        o.Log.With("process", s.Name),
+		firstReady: make(chan struct{}),
+		stopping:   make(chan struct{}),
+		kill:       make(chan struct{}),
+		done:       make(chan struct{}),
+		account:    Process{Name: s.Name},
+	}
+}
+
+// snapshot is the account as it is now.
+func (k *keeper) snapshot() Process {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.account
+}
+
+func (k *keeper) update(f func(*Process)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	f(&k.account)
+}
+
+func (k *keeper) asked() bool {
+	select {
+	case <-k.stopping:
+		return true
+	default:
+		return false
+	}
+}
+
+// run starts the process again and again until it is asked to stop.
+func (k *keeper) run() {
+	defer close(k.done)
+	var b backoff
+	for starts := 0; !k.asked(); starts++ {
+		began := time.Now()
+		k.update(func(p *Process) {
+			p.State, p.Started, p.Status = Starting, began, ""
+			if starts > 0 {
+				p.Restarts++
+			}
+		})
+		if starts > 0 {
+			k.metrics.restarts.WithLabelValues(k.spec.Name).Inc()
+		}
+		why := k.live()
+		lived := time.Since(began)
+		k.update(func(p *Process) { p.PID, p.LastExit, p.State = 0, why, Backoff })
+		if k.asked() {
+			break
+		}
+		delay := b.next(lived)
+		k.log.Warn("process ended and is started again", "why", why, "lived", lived.Round(time.Millisecond), "delay", delay)
+		select {
+		case <-time.After(delay):
+		case <-k.stopping:
+		}
+	}
+	k.update(func(p *Process) { p.State = Stopped })
+}
+
+// live starts the process once and stays until it has ended; it returns why.
+func (k *keeper) live() (why string) {
+	p, err := k.launcher.launch(k.spec)
+	if err != nil {
+		return err.Error()
+	}
+	defer func() {
+		if err := p.close(); err != nil {
+			k.log.Warn("process not cleaned up", "error", err)
+		}
+	}()
+	k.log.Info("process started", "pid", p.pid())
+	k.update(func(a *Process) { a.PID = p.pid() })
+
+	dog := newWatchdog(k.options.Watchdog, k.options.StartTimeout, time.Now())
+	looks := time.NewTicker(tick)
+	defer looks.Stop()
+	var killAt <-chan time.Time
+	notes, stopping, kill := p.notes(), k.stopping, k.kill
+	for {
+		select {
+		case how := <-p.exited():
+			if why == "" {
+				why = how
+			}
+			return why
+		case n, ok := <-notes:
+			if !ok {
+				notes = nil
+				continue
+			}
+			k.take(n, dog)
+		case <-looks.C:
+			if why != "" || !dog.expired(time.Now()) {
+				continue
+			}
+			why = "watchdog: silent for " + k.options.Watchdog.String()
+			k.metrics.watchdog.WithLabelValues(k.spec.Name).Inc()
+			k.log.Error("process hangs and is killed", "pid", p.pid(), "silent", k.options.Watchdog)
+			k.send(p, syscall.SIGABRT)
+			killAt = time.After(abortWait)
+		case <-stopping:
+			stopping = nil
+			dog.off()
+			k.update(func(a *Process) { a.State = Stopping })
+			k.send(p, syscall.SIGTERM)
+			if killAt == nil {
+				killAt = time.After(k.options.StopTimeout)
+			}
+		case <-kill:
+			kill = nil
+			k.log.Error("process killed: the stop took too long", "pid", p.pid())
+			k.send(p, syscall.SIGKILL)
+		case <-killAt:
+			killAt = nil
+			if k.asked() {
+				k.log.Error("process killed: it did not stop in time", "pid", p.pid())
+			}
+			k.send(p, syscall.SIGKILL)
+		}
+	}
+}
+
+// take does what a notification says.
+func (k *keeper) take(n note, dog *watchdog) {
+	now := time.Now()
+	if n.watchdog {
+		dog.fed(now)
+	}
+	if n.stopping {
+		dog.off()
+	}
+	k.update(func(p *Process) {
+		if n.hasStatus {
+			p.Status = n.status
+		}
+		if n.stopping {
+			p.State = Stopping
+		}
+		if n.ready && p.State == Starting {
+			p.State = Ready
+			dog.ready(now)
+			k.log.Info("process is ready", "after", now.Sub(p.Started).Round(time.Millisecond))
+			select {
+			case <-k.firstReady:
+			default:
+				close(k.firstReady)
+			}
+		}
+	})
+}
+
+func (k *keeper) send(p process, s syscall.Signal) {
+	if err := p.signal(s); err != nil {
+		k.log.Error("signal not sent", "signal", s.String(), "pid", p.pid(), "error", err)
+	}
+}

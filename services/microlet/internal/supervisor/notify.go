@@ -1,0 +1,142 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// note is one notification.
+type note struct {
+	ready, stopping, watchdog bool
+	status                    string
+	hasStatus                 bool
+}
+
+// parseNote reads the lines of a datagram. Lines that microlet does not use are passed over, as
+// sd_notify(3) asks of a receiver.
+func parseNote(datagram string) note {
+	var n note
+	for line := range strings.SplitSeq(datagram, "\n") {
+		key, value, _ := strings.Cut(line, "=")
+		switch key {
+		case "READY":
+			n.ready = n.ready || value == "1"
+		case "STOPPING":
+			n.stopping = n.stopping || value == "1"
+		case "WATCHDOG":
+			n.watchdog = n.watchdog || value == "1"
+		case "STATUS":
+			n.status, n.hasStatus = value, true
+		}
+	}
+	return n
+}
+
+// maxNote is the size of the largest datagram that is read; sd_notify messages are far smaller.
+const maxNote = 4096
+
+// mailbox is the notification socket of one process.
+type mailbox struct {
+	conn *net.UnixConn
+	path string
+}
+
+// openMailbox makes the socket so that only uid may send to it.
+func openMailbox(path string, uid int) (*mailbox, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("notification socket: %w", err)
+	}
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		return nil, fmt.Errorf("notification socket: %w", err)
+	}
+	m := &mailbox{conn: conn, path: path}
+	if err := m.prepare(uid); err != nil {
+		return nil, errors.Join(fmt.Errorf("notification socket %s: %w", path, err), m.close())
+	}
+	return m, nil
+}
+
+func (m *mailbox) prepare(uid int) error {
+	if err := os.Chown(m.path, uid, -1); err != nil {
+		return err
+	}
+	if err := os.Chmod(m.path, 0o600); err != nil {
+		return err
+	}
+	raw, err := m.conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var optErr error
+	err = raw.Control(func(fd uintptr) {
+		optErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
+	})
+	return errors.Join(err, optErr)
+}
+
+// read passes the notifications of pid on until the mailbox is closed; those of anybody else are
+// refused and logged. It closes notes.
+func (m *mailbox) read(pid int, notes chan<- note, done <-chan struct{}, log *slog.Logger, refused func()) {
+	defer close(notes)
+	buf := make([]byte, maxNote)
+	// Room for the credentials alone: file descriptors that a sender adds do not fit and are dropped
+	// by the kernel.
+	oob := make([]byte, unix.CmsgSpace(unix.SizeofUcred))
+	for {
+		n, oobn, _, _, err := m.conn.ReadMsgUnix(buf, oob)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			log.Warn("notification not read", "error", err)
+			select {
+			case <-done:
+				return
+			case <-time.After(tick): // an error that stays must not take a whole processor
+			}
+			continue
+		}
+		sender, err := senderOf(oob[:oobn])
+		if err != nil || int(sender.Pid) != pid {
+			refused()
+			log.Warn("notification refused: the sender is not the supervised process", "sender", sender.Pid, "uid", sender.Uid, "pid", pid, "error", err)
+			continue
+		}
+		select {
+		case notes <- parseNote(string(buf[:n])):
+		case <-done:
+			return
+		}
+	}
+}
+
+func (m *mailbox) close() error {
+	err := m.conn.Close()
+	if e := os.Remove(m.path); e != nil && !errors.Is(e, fs.ErrNotExist) {
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+// senderOf is the kernel's word for who sent a datagram.
+func senderOf(oob []byte) (unix.Ucred, error) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return unix.Ucred{}, fmt.Errorf("read sender: %w", err)
+	}
+	for i := range messages {
+		if cred, err := unix.ParseUnixCredentials(&messages[i]); err == nil {
+			return *cred, nil
+		}
+	}
+	return unix.Ucred{}, errors.New("the datagram has no sender")
+}

@@ -1,0 +1,228 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// pipeSize is the room of a process's log between two looks of the supervisor; the kernel gives less
+// to who may have no more.
+const pipeSize = 1 << 20
+
+// capabilities that a Spec may name.
+var capabilities = map[string]uintptr{
+	"CAP_DAC_READ_SEARCH":  unix.CAP_DAC_READ_SEARCH,
+	"CAP_NET_BIND_SERVICE": unix.CAP_NET_BIND_SERVICE,
+	"CAP_SYSLOG":           unix.CAP_SYSLOG,
+}
+
+// thread runs functions on one thread of the operating system that never ends: the parent-death
+// signal of a process comes when the thread that started it ends, not its process.
+type thread struct{ work chan func() }
+
+// newThread starts the thread. One without new privileges passes that on to all that it starts.
+func newThread(noNewPrivileges bool) (*thread, error) {
+	t := &thread{work: make(chan func())}
+	started := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked
+		if noNewPrivileges {
+			if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+				started <- fmt.Errorf("give up new privileges: %w", err)
+				return
+			}
+		}
+		started <- nil
+		for f := range t.work {
+			f()
+		}
+	}()
+	return t, <-started
+}
+
+func (t *thread) do(f func()) {
+	done := make(chan struct{})
+	t.work <- func() { defer close(done); f() }
+	<-done
+}
+
+// spawner starts real processes.
+type spawner struct {
+	options *Options
+	stream  *stream
+	metrics *metrics
+	plain   *thread
+	bound   *thread // without new privileges
+}
+
+var _ launcher = (*spawner)(nil)
+
+func newSpawner(o *Options, m *metrics) (*spawner, error) {
+	plain, err := newThread(false)
+	if err != nil {
+		return nil, err
+	}
+	bound, err := newThread(true)
+	if err != nil {
+		return nil, err
+	}
+	return &spawner{options: o, stream: newStream(o.Output, o.Format), metrics: m, plain: plain, bound: bound}, nil
+}
+
+// command is the process as the Spec wants it.
+func (sp *spawner) command(s Spec, path, notifySocket string) (*exec.Cmd, error) {
+	attr := &syscall.SysProcAttr{
+		Pdeathsig: syscall.SIGKILL,
+		// Its own process group: a terminal's Ctrl-C is for the supervisor, which stops in order.
+		Setpgid: true,
+	}
+	if s.UID != os.Geteuid() || s.GID != os.Getegid() || s.UID != 0 {
+		groups := make([]uint32, 0, len(s.Groups))
+		for _, g := range s.Groups {
+			groups = append(groups, uint32(g))
+		}
+		attr.Credential = &syscall.Credential{Uid: uint32(s.UID), Gid: uint32(s.GID), Groups: groups}
+	}
+	for _, name := range s.Capabilities {
+		c, ok := capabilities[name]
+		if !ok {
+			return nil, fmt.Errorf("capability %s is not known to the supervisor", name)
+		}
+		attr.AmbientCaps = append(attr.AmbientCaps, c)
+	}
+	cmd := &exec.Cmd{
+		Path:        path,
+		Args:        append([]string{s.Path}, s.Args...),
+		Env:         slices.Concat(os.Environ(), s.Env, []string{"NOTIFY_SOCKET=" + notifySocket}),
+		Dir:         "/",
+		SysProcAttr: attr,
+	}
+	if w := sp.options.Watchdog; w > 0 {
+		cmd.Env = append(cmd.Env, "WATCHDOG_USEC="+strconv.FormatInt(w.Microseconds(), 10))
+	}
+	return cmd, nil
+}
+
+// launch starts the process, and what listens to it.
+func (sp *spawner) launch(s Spec) (process, error) {
+	box, err := openMailbox(filepath.Join(sp.options.NotifyDir, s.Name+".sock"), s.UID)
+	if err != nil {
+		return nil, err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("log pipe: %w", err), box.close())
+	}
+	_, _ = unix.FcntlInt(w.Fd(), unix.F_SETPIPE_SZ, pipeSize) // more room is better and none is needed
+
+	cmd, err := sp.start(s, box.path, w)
+	err = errors.Join(err, w.Close())
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start %s: %w", s.Name, err), r.Close(), box.close())
+	}
+	p := &realProcess{
+		cmd: cmd, box: box,
+		received: make(chan note, 16),
+		ended:    make(chan string, 1),
+		closed:   make(chan struct{}),
+	}
+	go func() { // ends when the last holder of the pipe's other end does
+		sp.stream.copy(s.Name, r)
+		_ = r.Close()
+	}()
+	go box.read(cmd.Process.Pid, p.received, p.closed, sp.options.Log.With("process", s.Name), sp.metrics.refused.WithLabelValues(s.Name).Inc)
+	go p.wait()
+	return p, nil
+}
+
+// start starts the program. One that its own user may not reach, because it lies in a folder of
+// root's, is started as what this process itself runs.
+func (sp *spawner) start(s Spec, notifySocket string, out *os.File) (*exec.Cmd, error) {
+	t := sp.plain
+	if s.NoNewPrivileges {
+		t = sp.bound
+	}
+	for _, path := range []string{s.Path, "/proc/self/exe"} {
+		cmd, err := sp.command(s, path, notifySocket)
+		if err != nil {
+			return nil, err
+		}
+		cmd.Stdout, cmd.Stderr = out, out
+		t.do(func() { err = cmd.Start() })
+		if err == nil {
+			return cmd, nil
+		}
+		if self, e := os.Executable(); !errors.Is(err, fs.ErrPermission) || path != s.Path || e != nil || self != s.Path {
+			return nil, err
+		}
+	}
+	return nil, errors.New("unreachable: the last path returned")
+}
+
+// realProcess is a process of the operating system.
+type realProcess struct {
+	cmd      *exec.Cmd
+	box      *mailbox
+	received chan note
+	ended    chan string
+	closed   chan struct{}
+}
+
+func (p *realProcess) pid() int              { return p.cmd.Process.Pid }
+func (p *realProcess) notes() <-chan note    { return p.received }
+func (p *realProcess) exited() <-chan string { return p.ended }
+
+func (p *realProcess) signal(s syscall.Signal) error {
+	err := p.cmd.Process.Signal(s)
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	return err
+}
+
+// wait reaps the process. What it started and left behind ends with it: the group is killed while
+// the process is still there as a zombie, so that its number is nobody else's.
+func (p *realProcess) wait() {
+	for {
+		err := unix.Waitid(unix.P_PID, p.pid(), nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	_ = unix.Kill(-p.pid(), unix.SIGKILL) // no group is the rule
+	err := p.cmd.Wait()
+	if p.cmd.ProcessState != nil {
+		p.ended <- p.cmd.ProcessState.String()
+		return
+	}
+	p.ended <- fmt.Sprintf("wait: %v", err)
+}
+
+// close ends what listened to the process.
+func (p *realProcess) close() error {
+	close(p.closed)
+	err := p.box.close()
+	// The reader is done with its last message before the next process gets the same path.
+	timeout := time.After(time.Second)
+	for {
+		select {
+		case _, ok := <-p.received:
+			if !ok {
+				return err
+			}
+		case <-timeout:
+			return errors.Join(err, errors.New("notification socket still being read"))
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Spec is one process.
+type Spec struct {
+	// Name of the service.
+	Name string
+	// Path of the program, and its arguments without the program's own name.
+	Path string
+	Args []string
+	// Env is added to the supervisor's environment.
+	Env []string
+	// UID, GID and Groups that the process runs as.
+	UID, GID int
+	Groups   []int
+	// Capabilities that a process that is not root keeps, such as "CAP_SYSLOG".
+	Capabilities []string
+	// NoNewPrivileges keeps the process from ever gaining more, by a set-user-id program say.
+	NoNewPrivileges bool
+	// StopStage orders the stop: those of stage 0 first, then 1 and so on; one stage stops at once.
+	StopStage int
+}
+
+// Options say what is supervised and how.
+type Options struct {
+	// Specs in start order: each waits for READY of the one before, for StartWait at most.
+	Specs []Spec
+	// NotifyDir is an existing folder for the notification sockets.
+	NotifyDir string
+	// Watchdog is how long a ready process may go without WATCHDOG=1; 0 is for ever.
+	Watchdog time.Duration
+	// StartWait bounds the wait for READY of the process before at the start. Default: 1 s.
+	StartWait time.Duration
+	// StartTimeout is how long a process may take to its first READY or WATCHDOG before the watchdog
+	// counts it as hung. Default: 90 s, as systemd's.
+	StartTimeout time.Duration
+	// ReadyWait bounds the wait for all processes before OnReady is called regardless. Default: 30 s.
+	ReadyWait time.Duration
+	// StopTimeout is how long one process may take to stop before it is killed. Default: 10 s.
+	StopTimeout time.Duration
+	// StageTimeout is how long a stage of the stop waits before the next begins. Default: 4 s.
+	StageTimeout time.Duration
+	// StopTotal bounds the whole stop: what still runs then is killed. Default: 13 s.
+	StopTotal time.Duration
+	// Output is the one log stream, and Format its lines' ("text" or "json").
+	Output io.Writer
+	Format string
+	// Log is the supervisor's own. Default: slog's.
+	Log *slog.Logger
+	// Metrics gets the counts of restarts and kills. Nil counts nowhere.
+	Metrics prometheus.Registerer
+	// OnTurn is called as the supervisor's own loop turns, twice a second.
+	OnTurn func()
+	// OnReady is called once, when every process was ready or ReadyWait is over.
+	OnReady func(status string)
+}
+
+func (o *Options) complete() error {
+	for _, d := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{
+		{&o.StartWait, time.Second},
+		{&o.StartTimeout, 90 * time.Second},
+		{&o.ReadyWait, 30 * time.Second},
+		{&o.StopTimeout, 10 * time.Second},
+		{&o.StageTimeout, 4 * time.Second},
+		{&o.StopTotal, 13 * time.Second},
+	} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.OnTurn == nil {
+		o.OnTurn = func() {}
+	}
+	if o.OnReady == nil {
+		o.OnReady = func(string) {}
+	}
+	seen := map[string]bool{}
+	for _, s := range o.Specs {
+		if s.Name == "" || seen[s.Name] {
+			return fmt.Errorf("process %q: give each a name of its own", s.Name)
+		}
+		seen[s.Name] = true
+	}
+	if len(o.Specs) == 0 {
+		return errors.New("no process to supervise")
+	}
+	return nil
+}
+
+// State is where a process is in its life.
+type State int
+
+// The states of a process.
+const (
+	Waiting  State = iota // not started yet
+	Starting              // started, and not ready yet
+	Ready                 // said READY=1
+	Backoff               // ended, and waits for its next start
+	Stopping              // asked to stop
+	Stopped               // ended after it was asked to stop
+)
+
+// Process is the account of one process at one time.
+type Process struct {
+	Name  string
+	State State
+	// PID is 0 while there is no process.
+	PID int
+	// Started is when the process, or the last one, was started.
+	Started time.Time
+	// Restarts counts the starts after the first.
+	Restarts int
+	// LastExit says why it ended last, empty if it never did.
+	LastExit string
+	// Status is what the process said last with STATUS=.
+	Status string
+}

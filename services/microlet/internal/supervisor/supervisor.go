@@ -1,0 +1,200 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// turnPeriod is that of the supervisor's own loop.
+const turnPeriod = 500 * time.Millisecond
+
+// Supervisor keeps the processes of its options.
+type Supervisor struct {
+	options Options
+	keepers []*keeper
+}
+
+// New returns a supervisor that has started nothing yet.
+func New(o Options) (*Supervisor, error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	s := &Supervisor{options: o}
+	m := newMetrics(o.Metrics)
+	sp, err := newSpawner(&s.options, m)
+	if err != nil {
+		return nil, err
+	}
+	s.keep(sp, m)
+	return s, nil
+}
+
+func (s *Supervisor) keep(l launcher, m *metrics) {
+	for _, spec := range s.options.Specs {
+		s.keepers = append(s.keepers, newKeeper(spec, &s.options, l, m))
+	}
+}
+
+// Processes is the account of all processes, in start order.
+func (s *Supervisor) Processes() []Process {
+	out := make([]Process, 0, len(s.keepers))
+	for _, k := range s.keepers {
+		out = append(out, k.snapshot())
+	}
+	return out
+}
+
+// Run starts the processes in order and keeps them until the context ends; then it stops them, and
+// returns when none is left. It is called once.
+func (s *Supervisor) Run(ctx context.Context) error {
+	started := s.start(ctx)
+	s.watch(ctx, time.Now().Add(s.options.ReadyWait))
+	s.stop(started)
+	return nil
+}
+
+// start starts each process when the one before is ready, or has had its time: one that hangs must
+// not keep the rest from the node. It returns those that were started.
+func (s *Supervisor) start(ctx context.Context) []*keeper {
+	for i, k := range s.keepers {
+		if ctx.Err() != nil {
+			return s.keepers[:i]
+		}
+		s.options.OnTurn()
+		go k.run()
+		if i == len(s.keepers)-1 {
+			break
+		}
+		wait := time.NewTimer(s.options.StartWait)
+		select {
+		case <-k.firstReady:
+		case <-wait.C:
+			k.log.Warn("process is not ready yet; the next one is started", "waited", s.options.StartWait)
+		case <-ctx.Done():
+		}
+		wait.Stop()
+	}
+	return s.keepers
+}
+
+// watch turns until the context ends.
+func (s *Supervisor) watch(ctx context.Context, readyBy time.Time) {
+	t := time.NewTicker(turnPeriod)
+	defer t.Stop()
+	told := false
+	for {
+		s.options.OnTurn()
+		if missing := s.notReady(); !told && (len(missing) == 0 || time.Now().After(readyBy)) {
+			told = true
+			status := fmt.Sprintf("%d processes", len(s.keepers))
+			if len(missing) > 0 {
+				status += ", not ready yet: " + strings.Join(missing, ", ")
+			}
+			s.options.OnReady(status)
+		}
+		wake := make(<-chan struct{})
+		if !told {
+			wake = s.nextReady()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		case <-wake:
+		}
+	}
+}
+
+// nextReady is closed when the first process that has not been ready yet is.
+func (s *Supervisor) nextReady() <-chan struct{} {
+	for _, k := range s.keepers {
+		select {
+		case <-k.firstReady:
+		default:
+			return k.firstReady
+		}
+	}
+	return nil
+}
+
+// notReady names the processes that have never been ready.
+func (s *Supervisor) notReady() []string {
+	var names []string
+	for _, k := range s.keepers {
+		select {
+		case <-k.firstReady:
+		default:
+			names = append(names, k.spec.Name)
+		}
+	}
+	return names
+}
+
+// stop ends the processes stage by stage. A stage has its time and then the next begins too; when
+// the whole takes too long, what is left is killed.
+func (s *Supervisor) stop(started []*keeper) {
+	total := time.AfterFunc(s.options.StopTotal, func() {
+		for _, k := range started {
+			close(k.kill)
+		}
+	})
+	defer total.Stop()
+	var stages []int
+	for _, k := range started {
+		stages = append(stages, k.spec.StopStage)
+	}
+	slices.Sort(stages)
+	for _, stage := range slices.Compact(stages) {
+		end := time.After(s.options.StageTimeout)
+		var group []*keeper
+		for _, k := range started {
+			if k.spec.StopStage == stage {
+				close(k.stopping)
+				group = append(group, k)
+			}
+		}
+		for _, k := range group {
+			select {
+			case <-k.done:
+				continue
+			case <-end:
+			}
+			break // the stage's time is over for all of it
+		}
+	}
+	for _, k := range started {
+		for waiting := true; waiting; {
+			select {
+			case <-k.done:
+				waiting = false
+			case <-time.After(turnPeriod):
+				s.options.OnTurn()
+			}
+		}
+	}
+}
+
+// metrics count what the supervisor had to do.
+type metrics struct {
+	restarts, watchdog, refused *prometheus.CounterVec
+}
+
+func newMetrics(r prometheus.Registerer) *metrics {
+	vec := func(name, help string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"service"})
+		if r != nil {
+			r.MustRegister(c)
+		}
+		return c
+	}
+	return &metrics{
+		restarts: vec("microlet_supervisor_restarts_total", "Starts of a process after its first."),
+		watchdog: vec("microlet_supervisor_watchdog_kills_total", "Processes killed because they hung."),
+		refused:  vec("microlet_supervisor_notifications_refused_total", "Notifications that did not come from the process itself."),
+	}
+}

@@ -1,0 +1,49 @@
+package supervisor
+
+import "time"
+
+const (
+	// tick is how often the keeper of a process looks at its watchdog.
+	tick = 250 * time.Millisecond
+
+	// ownGap between two looks means that the supervisor itself stood still: it was stopped, or the
+	// machine was. What a process sent meanwhile is unread, and its silence means nothing.
+	ownGap = 2 * time.Second
+)
+
+// watchdog judges the silence of one process. Its clock is what it is given.
+type watchdog struct {
+	limit    time.Duration // 0: off
+	deadline time.Time
+	looked   time.Time
+}
+
+func newWatchdog(limit, start time.Duration, now time.Time) *watchdog {
+	return &watchdog{limit: limit, deadline: now.Add(max(start, limit)), looked: now}
+}
+
+// ready begins the regular watch.
+func (w *watchdog) ready(now time.Time) { w.deadline = now.Add(w.limit) }
+
+// fed puts the deadline off, never forward.
+func (w *watchdog) fed(now time.Time) {
+	if d := now.Add(w.limit); d.After(w.deadline) {
+		w.deadline = d
+	}
+}
+
+// off ends the watch: the process said that it stops, or was asked to.
+func (w *watchdog) off() { w.limit = 0 }
+
+// expired says whether the process has been silent for too long.
+func (w *watchdog) expired(now time.Time) bool {
+	gap := now.Sub(w.looked)
+	w.looked = now
+	if w.limit == 0 {
+		return false
+	}
+	if gap > ownGap {
+		w.fed(now)
+	}
+	return now.After(w.deadline)
+}

@@ -1,0 +1,147 @@
+package up
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/microlet/internal/catalog"
+)
+
+// The placements.
+const (
+	// Processes gives each service a process and an identity of its own.
+	Processes = "processes"
+	// Single puts all services into one process, for a small node.
+	Single = "single"
+)
+
+const (
+	// defaultWatchdog is far above the 2 s at which every service's loop turns, and low enough that
+	// a hung service is back within 15 s.
+	defaultWatchdog = 10 * time.Second
+	// minWatchdog leaves a loop that turns every 2 s room for a slow processor.
+	minWatchdog = 5 * time.Second
+	// stopTimeout is above what the supervisor takes to stop all.
+	stopTimeout = 14 * time.Second
+)
+
+// Config is what "microlet up" is told.
+type Config struct {
+	// Service is what every service is told; up itself runs by it too.
+	Service service.Config
+	// Kubelet is the resolved configuration of the kubelet that microlet stands in for.
+	Kubelet *kubeletconfig.Config
+	// Placement is "processes" or "single". Default: processes.
+	Placement string
+	// Watchdog is how long a service may stand still before it is killed and started again; 0 never.
+	// Default: 10 s.
+	Watchdog time.Duration
+	// Services are those that run, in start order.
+	Services []catalog.Service
+
+	// own are each service's own flags, to be handed on.
+	own map[string]*pflag.FlagSet
+}
+
+// DefaultConfig returns the defaults, with all services of the binary.
+func DefaultConfig() Config {
+	s := service.DefaultConfig()
+	s.StopTimeout = stopTimeout
+	return Config{Service: s, Placement: Processes, Watchdog: defaultWatchdog, Services: catalog.Services()}
+}
+
+// AddFlags adds up's own flags and those of its services.
+func (c *Config) AddFlags(fs *pflag.FlagSet) {
+	c.Service.AddFlags(fs)
+	fs.StringVar(&c.Placement, "placement", c.Placement, `"processes": each service a process with its own identity; "single": all in one process, for a small node`)
+	fs.Var((*offDuration)(&c.Watchdog), "watchdog", `how long a service may stand still before it is started again; "0" or "off" is for ever`)
+	c.own = map[string]*pflag.FlagSet{}
+	for _, s := range c.Services {
+		if s.Bind == nil {
+			continue
+		}
+		own := pflag.NewFlagSet(string(s.Role), pflag.ContinueOnError)
+		s.Bind(own)
+		c.own[string(s.Role)] = own
+		own.VisitAll(func(f *pflag.Flag) {
+			if fs.Lookup(f.Name) == nil {
+				fs.AddFlag(f) // the same flag in both sets, so that each knows what the other was given
+			}
+		})
+	}
+}
+
+// Validate says what is wrong with the config: field, value, remedy.
+func (c *Config) Validate() error {
+	errs := []error{c.Service.Validate()}
+	if c.Placement != Processes && c.Placement != Single {
+		errs = append(errs, fmt.Errorf("placement is %q: use %q or %q", c.Placement, Processes, Single))
+	}
+	if c.Watchdog != 0 && c.Watchdog < minWatchdog {
+		errs = append(errs, fmt.Errorf("watchdog is %v: use %v or more, or 0 for none", c.Watchdog, minWatchdog))
+	}
+	if c.Kubelet == nil {
+		errs = append(errs, errors.New("there is no kubelet configuration: give the kubelet's flags"))
+	}
+	return errors.Join(errs...)
+}
+
+// arguments are the command line of a service's process.
+func (c *Config) arguments(s catalog.Service) []string {
+	args := []string{
+		string(s.Role),
+		"--runtime-dir=" + c.Service.RuntimeDir,
+		"--bus-address=" + c.Service.BusAddress,
+		"--node-name=" + c.Service.NodeName,
+		"--replica=" + c.Service.Replica,
+	}
+	if s.NeedsKubelet {
+		args = append(args, "--resolved-config="+c.resolvedPath(s))
+	} else {
+		args = append(args, "--logging-format="+c.Service.Log.Format, fmt.Sprintf("--v=%d", c.Service.Log.Verbosity))
+	}
+	if own := c.own[string(s.Role)]; own != nil {
+		own.VisitAll(func(f *pflag.Flag) {
+			if f.Changed {
+				args = append(args, "--"+f.Name+"="+f.Value.String())
+			}
+		})
+	}
+	return args
+}
+
+// resolvedPath is the file of the kubelet's configuration as the service should see it.
+func (c *Config) resolvedPath(s catalog.Service) string {
+	return filepath.Join(c.Service.RuntimeDir, "config", string(s.Role)+".yaml")
+}
+
+// offDuration is a duration of which "off" is 0.
+type offDuration time.Duration
+
+var _ pflag.Value = (*offDuration)(nil)
+
+func (d *offDuration) Set(s string) error {
+	if s == "off" || s == "0" {
+		*d = 0
+		return nil
+	}
+	v, err := time.ParseDuration(s)
+	if err != nil {
+		return fmt.Errorf(`%q is no duration: give one such as "10s", or "off"`, s)
+	}
+	if v < 0 {
+		return fmt.Errorf("%v is negative: give a positive duration, or \"off\"", v)
+	}
+	*d = offDuration(v)
+	return nil
+}
+
+func (d *offDuration) String() string { return time.Duration(*d).String() }
+
+func (d *offDuration) Type() string { return "duration" }

@@ -1,0 +1,139 @@
+package up
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/microlet/microlet/proto/role"
+)
+
+// credentialsPeriod is how often the source is compared with the copy. Its certificate is replaced
+// long before it expires, so a minute would do; reading two small files costs nothing.
+const credentialsPeriod = 10 * time.Second
+
+// credentials copy a kubeconfig, and the files that it names, to where one service alone may read
+// them. The original is root's. Files stay files, because client-go reads a certificate file again
+// when it is replaced.
+type credentials struct {
+	source string
+	dir    string
+	id     role.Identity
+}
+
+// path is the copy.
+func (c credentials) path() string { return filepath.Join(c.dir, "kubeconfig") }
+
+// run keeps the copy like the source until the context ends. A source that cannot be read leaves the
+// copy as it is.
+func (c credentials) run(ctx context.Context, log *slog.Logger) error {
+	t := time.NewTicker(credentialsPeriod)
+	defer t.Stop()
+	failing := false
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+		changed, err := c.sync()
+		if err != nil && !failing {
+			log.Error("credentials not copied; the old copy stays", "source", c.source, "service", c.id.Role, "error", err)
+		}
+		failing = err != nil
+		if changed {
+			log.Info("credentials copied", "source", c.source, "service", c.id.Role)
+		}
+	}
+}
+
+// sync copies what differs.
+func (c credentials) sync() (changed bool, err error) {
+	config, err := clientcmd.LoadFromFile(c.source)
+	if err != nil {
+		return false, fmt.Errorf("kubeconfig: %w", err)
+	}
+	if err := clientcmd.ResolveLocalPaths(config); err != nil {
+		return false, fmt.Errorf("kubeconfig %s: %w", c.source, err)
+	}
+	files, err := c.adopt(config)
+	if err != nil {
+		return false, fmt.Errorf("kubeconfig %s: %w", c.source, err)
+	}
+	data, err := clientcmd.Write(*config)
+	if err != nil {
+		return false, fmt.Errorf("kubeconfig %s: %w", c.source, err)
+	}
+	// The kubeconfig is last: what it names is there then.
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		wrote, err := c.put(name, files[name])
+		if err != nil {
+			return changed, err
+		}
+		changed = changed || wrote
+	}
+	wrote, err := c.put("kubeconfig", data)
+	return changed || wrote, err
+}
+
+// adopt reads the files that the kubeconfig names and makes it name their copies.
+func (c credentials) adopt(config *clientcmdapi.Config) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	take := func(path *string, name string) error {
+		if *path == "" {
+			return nil
+		}
+		data, err := os.ReadFile(*path)
+		if err != nil {
+			return err
+		}
+		files[name] = data
+		*path = filepath.Join(c.dir, name)
+		return nil
+	}
+	for i, name := range slices.Sorted(maps.Keys(config.Clusters)) {
+		if err := take(&config.Clusters[name].CertificateAuthority, fmt.Sprintf("cluster-%d-ca.crt", i)); err != nil {
+			return nil, err
+		}
+	}
+	for i, name := range slices.Sorted(maps.Keys(config.AuthInfos)) {
+		user := config.AuthInfos[name]
+		for _, f := range []struct {
+			path *string
+			name string
+		}{
+			{&user.ClientCertificate, "client.crt"},
+			{&user.ClientKey, "client.key"},
+			{&user.TokenFile, "token"},
+		} {
+			if err := take(f.path, fmt.Sprintf("user-%d-%s", i, f.name)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return files, nil
+}
+
+// put writes a file of the copy unless it is so already.
+func (c credentials) put(name string, data []byte) (bool, error) {
+	path := filepath.Join(c.dir, name)
+	old, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	if err == nil && bytes.Equal(old, data) {
+		return false, nil
+	}
+	return true, writeFile(path, data, 0o600, c.id.UID, c.id.GID)
+}

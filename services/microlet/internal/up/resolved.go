@@ -1,0 +1,40 @@
+package up
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/microlet/microlet/proto/role"
+)
+
+// writeResolved gives each service the kubelet's configuration as it should see it: one that is not
+// root, and acts at the apiserver, gets its own copy of the credentials. It returns the copies.
+func (c *Config) writeResolved() ([]credentials, error) {
+	var copies []credentials
+	for _, s := range c.Services {
+		if !s.NeedsKubelet {
+			continue
+		}
+		id, err := role.Get(s.Role)
+		if err != nil {
+			return nil, err
+		}
+		k := *c.Kubelet
+		if id.UID != 0 && id.APICredentials && k.Node.Kubeconfig != "" && c.Placement == Processes {
+			own := credentials{
+				source: k.Node.Kubeconfig,
+				dir:    filepath.Join(c.Service.RuntimeDir, "credentials", string(s.Role)),
+				id:     id,
+			}
+			if _, err := own.sync(); err != nil {
+				return nil, fmt.Errorf("credentials of %s: %w", s.Role, err)
+			}
+			k.Node.Kubeconfig = own.path()
+			copies = append(copies, own)
+		}
+		if err := k.WriteResolved(c.resolvedPath(s)); err != nil {
+			return nil, err
+		}
+	}
+	return copies, nil
+}

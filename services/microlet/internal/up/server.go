@@ -1,0 +1,83 @@
+package up
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
+	supervisorv1 "github.com/microlet/microlet/proto/microlet/supervisor/v1"
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/telemetry"
+	"github.com/microlet/microlet/services/microlet/internal/supervisor"
+)
+
+// server answers "microlet status".
+type server struct {
+	supervisorv1.UnimplementedSupervisorServiceServer
+	placement  string
+	agents     agents
+	heartbeats *bus.View[*busv1.Heartbeat]
+	started    time.Time
+}
+
+func newServer(placement string, a agents, heartbeats *bus.View[*busv1.Heartbeat]) *server {
+	return &server{placement: placement, agents: a, heartbeats: heartbeats, started: time.Now()}
+}
+
+// GetStatus accounts for the supervisor itself and then for its processes, in start order. In the
+// single placement they are one process, whose memory is told once.
+func (s *server) GetStatus(context.Context, *supervisorv1.GetStatusRequest) (*supervisorv1.GetStatusResponse, error) {
+	self := supervisor.Process{Name: string(role.Up), State: supervisor.Ready, PID: os.Getpid(), Started: s.started}
+	out := &supervisorv1.GetStatusResponse{
+		Version:   telemetry.Version,
+		Placement: s.placement,
+		Pid:       int32(self.PID),
+		Started:   timestamppb.New(s.started),
+		Processes: []*supervisorv1.Process{s.process(self)},
+	}
+	for _, p := range s.agents.Processes() {
+		out.Processes = append(out.Processes, s.process(p))
+	}
+	return out, nil
+}
+
+func (s *server) process(p supervisor.Process) *supervisorv1.Process {
+	out := &supervisorv1.Process{
+		Service:                  p.Name,
+		State:                    states[p.State],
+		Pid:                      int32(p.PID),
+		Restarts:                 uint32(p.Restarts),
+		LastExit:                 p.LastExit,
+		Status:                   p.Status,
+		HeartbeatAgeMilliseconds: -1,
+	}
+	if !p.Started.IsZero() {
+		out.Started = timestamppb.New(p.Started)
+	}
+	if p.PID != 0 && (s.placement == Processes || p.Name == string(role.Up)) {
+		if pss, err := supervisor.PSS(p.PID); err == nil { // it may have ended just now
+			out.PssBytes = pss
+		}
+	}
+	if p.Name != string(role.Up) {
+		if age, ok := s.heartbeats.Age(subject.HeartbeatKey(role.Role(p.Name), "0")); ok {
+			out.HeartbeatAgeMilliseconds = age.Milliseconds()
+		}
+	}
+	return out
+}
+
+// states are the supervisor's, as the wire has them. What was not started yet is about to be.
+var states = map[supervisor.State]supervisorv1.State{
+	supervisor.Waiting:  supervisorv1.State_STATE_STARTING,
+	supervisor.Starting: supervisorv1.State_STATE_STARTING,
+	supervisor.Ready:    supervisorv1.State_STATE_READY,
+	supervisor.Backoff:  supervisorv1.State_STATE_BACKOFF,
+	supervisor.Stopping: supervisorv1.State_STATE_STOPPING,
+	supervisor.Stopped:  supervisorv1.State_STATE_STOPPED,
+}

@@ -1,0 +1,96 @@
+package up
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
+	supervisorv1 "github.com/microlet/microlet/proto/microlet/supervisor/v1"
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/internal/telemetry"
+	"github.com/microlet/microlet/services/microlet/internal/supervisor"
+)
+
+// Run runs the node agent until the context ends. What runs of the node's pods goes on running.
+func Run(ctx context.Context, cfg Config) (err error) {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	release, err := prepare(ctx, cfg.Service.RuntimeDir, cfg.Placement)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, release()) }()
+	copies, err := cfg.writeResolved()
+	if err != nil {
+		return err
+	}
+	if cfg.Placement == Single {
+		cfg.Service.Placement = &service.InProcess{}
+	}
+	s, err := service.New(cfg.Service, role.Up)
+	if err != nil {
+		return err
+	}
+	services, err := cfg.agents(s)
+	if err != nil {
+		return err
+	}
+	heartbeats := bus.Watch[busv1.Heartbeat](s.Bus, subject.Heartbeats, ">", nil)
+	supervisorv1.RegisterSupervisorServiceServer(s.GRPC, newServer(cfg.Placement, services, heartbeats))
+	s.Allow(supervisorv1.SupervisorService_GetStatus_FullMethodName, role.Up)
+	s.Go("services", services.Run)
+	for _, c := range copies {
+		s.Go("credentials of "+string(c.id.Role), func(ctx context.Context) error { return c.run(ctx, s.Log) })
+	}
+	return s.Run(ctx)
+}
+
+// agents are the node's services while they run.
+type agents interface {
+	// Run runs them until the context ends.
+	Run(ctx context.Context) error
+	// Processes accounts for them, in start order.
+	Processes() []supervisor.Process
+}
+
+// agents makes the services ready to run, as the placement says.
+func (c *Config) agents(s *service.Service) (agents, error) {
+	if c.Placement == Single {
+		return newSingle(c, s), nil
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find this program: %w", err)
+	}
+	o := supervisor.Options{
+		NotifyDir: filepath.Join(c.Service.RuntimeDir, "notify"),
+		Watchdog:  c.Watchdog,
+		Output:    telemetry.ProcessWriter(),
+		Format:    c.Service.Log.Format,
+		Log:       s.Log,
+		Metrics:   s.Metrics,
+		OnTurn:    s.Pulse.Turn,
+		OnReady:   s.Ready,
+	}
+	for _, a := range c.Services {
+		id, err := role.Get(a.Role)
+		if err != nil {
+			return nil, err
+		}
+		o.Specs = append(o.Specs, supervisor.Spec{
+			Name: string(a.Role), Path: program, Args: c.arguments(a),
+			UID: id.UID, GID: id.GID, Groups: id.Groups, Capabilities: id.Capabilities,
+			// Root's helpers (mount, iptables) may depend on transitions that this would forbid.
+			NoNewPrivileges: id.UID != 0,
+			StopStage:       a.StopStage,
+		})
+	}
+	return supervisor.New(o)
+}
