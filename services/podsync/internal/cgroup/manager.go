@@ -57,8 +57,9 @@ type Options struct {
 	// EnforceNodeAllocatable is the field of that name. With "pods" the root of all pods is
 	// limited to Allocatable, else to Capacity.
 	EnforceNodeAllocatable []string
-	// Allocatable is capacity minus the reservations (not minus eviction thresholds), Capacity
-	// what the node has. Both in CPU, memory, huge pages and ResourcePIDs.
+	// Allocatable is capacity minus the reservations (the kubelet does not subtract the
+	// eviction thresholds here), Capacity what the node has; nil leaves the root without
+	// limits. Both in CPU, memory, huge pages and ResourcePIDs.
 	Allocatable, Capacity v1.ResourceList
 	Log                   *slog.Logger
 }

@@ -32,9 +32,10 @@ type Options struct {
 	ClusterDomain string
 	// ResolvConf is the field of that name; "" gives pods no servers but the machine's own.
 	ResolvConf string
-	// Warn sends a Warning event about a pod; p is nil when it is about the node. nil: none are sent.
-	Warn func(p *v1.Pod, reason, message string)
-	Log  *slog.Logger
+	// Warn sends a Warning event about a pod, WarnNode one about the node. nil: none is sent.
+	Warn     func(p *v1.Pod, reason, message string)
+	WarnNode func(reason, message string)
+	Log      *slog.Logger
 }
 
 // Configurer forms the DNS settings of pods. It reads resolv.conf anew for each pod.
@@ -49,6 +50,9 @@ func New(o Options) *Configurer {
 	}
 	if o.Warn == nil {
 		o.Warn = func(*v1.Pod, string, string) {}
+	}
+	if o.WarnNode == nil {
+		o.WarnNode = func(string, string) {}
 	}
 	return &Configurer{o: o}
 }
@@ -108,7 +112,7 @@ func (c *Configurer) policy(p *v1.Pod) v1.DNSPolicy {
 		return v1.DNSClusterFirst
 	}
 	const message = `kubelet does not have ClusterDNS IP configured and cannot create Pod using "ClusterFirst" policy. Falling back to "Default" policy.`
-	c.o.Warn(nil, "MissingClusterDNS", message)
+	c.o.WarnNode("MissingClusterDNS", message)
 	c.o.Warn(p, "MissingClusterDNS", fmt.Sprintf("pod: %q. %s", podText(p), message))
 	return v1.DNSDefault
 }
@@ -164,7 +168,8 @@ func (c *Configurer) fitSearches(p *v1.Pod, searches []string) []string {
 func (c *Configurer) Check() error {
 	err := c.check()
 	if err != nil {
-		c.o.Warn(nil, "CheckLimitsForResolvConf", err.Error())
+		c.o.Log.Warn("resolv.conf leaves no room for the search domains of pods", "error", err)
+		c.o.WarnNode("CheckLimitsForResolvConf", err.Error())
 	}
 	return err
 }

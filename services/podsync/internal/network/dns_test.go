@@ -75,13 +75,8 @@ func TestPodDNS(t *testing.T) {
 	} {
 		t.Run(text, func(t *testing.T) {
 			var warnings []string
-			c.o.Warn = func(p *v1.Pod, reason, _ string) {
-				about := "node"
-				if p != nil {
-					about = p.Name
-				}
-				warnings = append(warnings, about+" "+reason)
-			}
+			c.o.Warn = func(p *v1.Pod, reason, _ string) { warnings = append(warnings, p.Name+" "+reason) }
+			c.o.WarnNode = func(reason, _ string) { warnings = append(warnings, "node "+reason) }
 			p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns"}, Spec: v1.PodSpec{DNSPolicy: c.policy, HostNetwork: c.hostNet, DNSConfig: c.add}}
 			got, err := New(c.o).PodDNS(p)
 			if err != nil {
@@ -129,7 +124,7 @@ func TestCheck(t *testing.T) {
 		t.Error(err)
 	}
 	told := ""
-	err := New(Options{ResolvConf: file(t, many), ClusterDomain: "c", Warn: func(_ *v1.Pod, reason, _ string) { told = reason }}).Check()
+	err := New(Options{ResolvConf: file(t, many), ClusterDomain: "c", WarnNode: func(reason, _ string) { told = reason }}).Check()
 	if err == nil || told != "CheckLimitsForResolvConf" {
 		t.Error(err, told)
 	}

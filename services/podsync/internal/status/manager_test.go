@@ -357,9 +357,12 @@ func TestOutage(t *testing.T) {
 		a.mu.Lock()
 		a.trouble = nil
 		a.mu.Unlock()
-		settle(lastRetry)
+		for m.Pending() == len(names) {
+			settle(time.Millisecond)
+		}
+		settle(time.Millisecond)
 		if m.Pending() != 0 || a.get("a").Status.Message != "newest" {
-			t.Errorf("%d pending after the apiserver is back, message %q", m.Pending(), a.get("a").Status.Message)
+			t.Errorf("the apiserver answers again, but %d statuses wait; message %q", m.Pending(), a.get("a").Status.Message)
 		}
 	})
 }

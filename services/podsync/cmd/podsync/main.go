@@ -1,0 +1,9 @@
+// Command podsync makes the pods of a node run; see package podsync.
+package main
+
+import (
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/podsync"
+)
+
+func main() { service.Main(podsync.Command()) }

@@ -1,0 +1,54 @@
+package podsync
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/pflag"
+
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/service"
+)
+
+// Config is podsync's configuration.
+type Config struct {
+	Service service.Config
+	Kubelet *kubeletconfig.Config
+	// RuntimeCalls bounds the calls that start or remove sandboxes and containers at one
+	// time. Default 4, about where a runtime is fastest: more in flight make every pod
+	// wait for the last.
+	RuntimeCalls int
+	// ContainerLogLinks holds a link a container log. Default /var/log/containers.
+	ContainerLogLinks string
+}
+
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config {
+	return Config{RuntimeCalls: 4, ContainerLogLinks: "/var/log/containers"}
+}
+
+// AddFlags adds podsync's own flags.
+func (c *Config) AddFlags(fs *pflag.FlagSet) {
+	fs.IntVar(&c.RuntimeCalls, "runtime-calls", c.RuntimeCalls,
+		"how many calls that start or remove sandboxes and containers run at one time")
+	fs.StringVar(&c.ContainerLogLinks, "container-log-links", c.ContainerLogLinks,
+		"folder of the links to container logs that log collectors follow; empty makes none")
+}
+
+// Validate names what cannot be.
+func (c *Config) Validate() error {
+	if c.Kubelet == nil {
+		return errors.New("podsync has no kubelet configuration: give the kubelet's flags or --resolved-config")
+	}
+	var errs []error
+	if c.RuntimeCalls < 1 {
+		errs = append(errs, fmt.Errorf("--runtime-calls=%d: must be at least 1", c.RuntimeCalls))
+	}
+	if c.Kubelet.Standalone() {
+		errs = append(errs, errors.New("--kubeconfig is empty: running without an apiserver is not built yet, name a kubeconfig"))
+	}
+	if c.Kubelet.RuntimeEndpoint() == "" {
+		errs = append(errs, errors.New("containerRuntimeEndpoint is empty: name the runtime's socket, such as unix:///run/containerd/containerd.sock"))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,120 @@
+package podsync
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+
+	v1 "k8s.io/api/core/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/informers"
+
+	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
+	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/nodeinfo"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/podsync/internal/objects"
+)
+
+// capacity is what the node has and what pods may use of it.
+type capacity struct {
+	capacity, allocatable v1.ResourceList
+	// enforced is what the cgroup of all pods is limited to: allocatable and what eviction
+	// keeps free, which eviction must be able to find used.
+	enforced   v1.ResourceList
+	systemUUID string
+}
+
+func readCapacity(k *kubeletconfig.Config) (capacity, error) {
+	if err := os.MkdirAll(k.Node.RootDir, 0o750); err != nil {
+		return capacity{}, fmt.Errorf("--root-dir=%s: %w", k.Node.RootDir, err)
+	}
+	source := nodeinfo.Source{}
+	total, err := source.Capacity(nodeinfo.Options{
+		RootDir: k.Node.RootDir, MaxPods: k.Kubelet.MaxPods, PodsPerCore: k.Kubelet.PodsPerCore,
+	})
+	if err != nil {
+		return capacity{}, fmt.Errorf("read the node's capacity: %w", err)
+	}
+	reservation := nodeinfo.Reservation{
+		System: k.Kubelet.SystemReserved, Kube: k.Kubelet.KubeReserved, EvictionHard: k.Kubelet.EvictionHard,
+		IgnoreEviction: k.Node.AllocatableIgnoreEviction,
+	}
+	allocatable, err := nodeinfo.Allocatable(total, reservation)
+	if err != nil {
+		return capacity{}, err
+	}
+	reservation.IgnoreEviction = true
+	enforced, err := nodeinfo.Allocatable(total, reservation)
+	if err != nil {
+		return capacity{}, err
+	}
+	machine, err := source.Machine()
+	if err != nil {
+		return capacity{}, fmt.Errorf("read the machine's identity: %w", err)
+	}
+	return capacity{total, allocatable, enforced, machine.SystemUUID}, nil
+}
+
+// addresses are the node's: as nodestatus reports them, and before it did, as the flags
+// or the default route tell.
+type addresses struct {
+	reported *bus.View[*nodestatusv1.Addresses]
+	own      []string
+}
+
+func newAddresses(s *service.Service, k *kubeletconfig.Config) *addresses {
+	a := &addresses{
+		reported: bus.Watch[nodestatusv1.Addresses](s.Bus, subject.Node, subject.NodeAddresses, func(string) {}),
+	}
+	for _, ip := range k.NodeIPs() {
+		if !ip.IsUnspecified() {
+			a.own = append(a.own, ip.String())
+		}
+	}
+	if len(a.own) == 0 {
+		if ip, err := utilnet.ResolveBindAddress(nil); err == nil {
+			a.own = []string{ip.String()}
+		}
+	}
+	return a
+}
+
+// HostIPs returns the node's addresses, the primary one first.
+func (a *addresses) HostIPs() []string {
+	reported, ok := a.reported.Get(subject.NodeAddresses)
+	if !ok {
+		return a.own
+	}
+	var ips []string
+	for _, address := range reported.GetAddresses() {
+		if address.GetType() == string(v1.NodeInternalIP) && net.ParseIP(address.GetAddress()) != nil {
+			ips = append(ips, address.GetAddress())
+		}
+	}
+	if len(ips) == 0 {
+		return a.own
+	}
+	return ips
+}
+
+// serviceEnv are the environment variables that tell containers of Services, kept by a watch.
+type serviceEnv struct {
+	*objects.Services
+	factory informers.SharedInformerFactory
+}
+
+func newServiceEnv(factory informers.SharedInformerFactory) *serviceEnv {
+	i := factory.Core().V1().Services()
+	return &serviceEnv{Services: objects.NewServices(i.Lister(), i.Informer().HasSynced), factory: factory}
+}
+
+func (e *serviceEnv) run(ctx context.Context) error {
+	e.factory.StartWithContext(ctx)
+	<-ctx.Done()
+	e.factory.Shutdown()
+	return nil
+}

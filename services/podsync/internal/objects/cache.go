@@ -1,0 +1,110 @@
+package objects
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+type key struct{ namespace, name string }
+
+// cache holds objects of one kind for a short time. Requests for one object that come
+// while one is under way share its answer, unless the object was invalidated since that
+// one began: an answer may be older than the question by nothing else.
+type cache[T any] struct {
+	fetch   func(ctx context.Context, namespace, name string) (T, error)
+	ttl     time.Duration
+	timeout time.Duration
+	state   *cacheState[T]
+}
+
+type cacheState[T any] struct {
+	sync.Mutex
+	entries map[key]*entry[T]
+}
+
+type entry[T any] struct {
+	value T
+	have  bool
+	read  time.Time
+	// call is the request under way, nil when there is none.
+	call *call[T]
+}
+
+type call[T any] struct {
+	done  chan struct{}
+	value T
+	err   error
+}
+
+func newCache[T any](o Options, fetch func(ctx context.Context, namespace, name string) (T, error)) cache[T] {
+	return cache[T]{fetch: fetch, ttl: o.TTL, timeout: o.Timeout, state: &cacheState[T]{entries: map[key]*entry[T]{}}}
+}
+
+func (c *cache[T]) get(ctx context.Context, k key) (T, error) {
+	c.state.Lock()
+	e := c.state.entries[k]
+	if e == nil {
+		e = &entry[T]{}
+		c.state.entries[k] = e
+	}
+	if e.have && time.Since(e.read) < c.ttl {
+		value := e.value
+		c.state.Unlock()
+		return value, nil
+	}
+	under := e.call
+	if under == nil {
+		under = &call[T]{done: make(chan struct{})}
+		e.call = under
+		// The request belongs to all who wait, so it ends with its own deadline and not with
+		// the first one's context.
+		go c.run(context.WithoutCancel(ctx), k, e, under)
+	}
+	c.state.Unlock()
+	select {
+	case <-under.done:
+		return under.value, under.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
+}
+
+func (c *cache[T]) run(ctx context.Context, k key, e *entry[T], own *call[T]) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	began := time.Now()
+	own.value, own.err = c.fetch(ctx, k.namespace, k.name)
+	c.state.Lock()
+	if e.call == own { // else it was invalidated meanwhile: good for those who wait, not for later ones
+		e.call = nil
+		switch {
+		case own.err == nil:
+			e.value, e.have, e.read = own.value, true, began
+		case apierrors.IsNotFound(own.err):
+			delete(c.state.entries, k)
+		}
+	}
+	c.state.Unlock()
+	close(own.done)
+}
+
+func (c *cache[T]) invalidate(k key) {
+	c.state.Lock()
+	delete(c.state.entries, k)
+	c.state.Unlock()
+}
+
+// collect drops what is no longer fresh and not being read.
+func (c *cache[T]) collect() {
+	c.state.Lock()
+	defer c.state.Unlock()
+	for k, e := range c.state.entries {
+		if e.call == nil && time.Since(e.read) >= c.ttl {
+			delete(c.state.entries, k)
+		}
+	}
+}

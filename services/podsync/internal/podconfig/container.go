@@ -1,0 +1,52 @@
+package podconfig
+
+import (
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/podsync/internal/volume"
+)
+
+// ContainerInput is what a container's config needs besides the pod and the node.
+type ContainerInput struct {
+	// RestartCount is how often a container of this name was started before.
+	RestartCount int32
+	// ImageRef is what the image resolved to; ImageUID and ImageUser are what it runs as
+	// (ImageUser of this package reads them).
+	ImageRef  string
+	ImageUID  *int64
+	ImageUser string
+	// PodIPs of the pod, primary first; the node's for a pod on the host's network.
+	PodIPs []string
+	// Volumes that are mounted, by their name in the pod.
+	Volumes map[string]volume.Mounted
+}
+
+// container puts the config together from its parts. It is pure.
+func container(p *v1.Pod, c *v1.Container, in *ContainerInput, e *environment, mounts []*runtimeapi.Mount, n *Node) (*runtimeapi.ContainerConfig, error) {
+	security, err := containerSecurity(p, c, in, n)
+	if err != nil {
+		return nil, err
+	}
+	annotations, err := containerAnnotations(p, c, in.RestartCount)
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ContainerConfig{
+		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: uint32(in.RestartCount)},
+		Image:       &runtimeapi.ImageSpec{Image: in.ImageRef, UserSpecifiedImage: c.Image},
+		Command:     e.expand(c.Command),
+		Args:        e.expand(c.Args),
+		WorkingDir:  c.WorkingDir,
+		Envs:        e.list(),
+		Mounts:      mounts,
+		Labels:      containerLabels(p, c),
+		Annotations: annotations,
+		LogPath:     LogPath(c.Name, in.RestartCount),
+		Stdin:       c.Stdin,
+		StdinOnce:   c.StdinOnce,
+		Tty:         c.TTY,
+		Linux:       &runtimeapi.LinuxContainerConfig{Resources: containerResources(p, c, n), SecurityContext: security},
+	}, nil
+}

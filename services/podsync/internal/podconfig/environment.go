@@ -1,0 +1,181 @@
+package podconfig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/microlet/microlet/services/podsync/internal/podconfig/downward"
+	"github.com/microlet/microlet/services/podsync/internal/podconfig/expansion"
+)
+
+// Objects gets what an environment names. An error for which apierrors.IsNotFound holds
+// means that there is none.
+type Objects interface {
+	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
+	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
+}
+
+// Services gives the variables that tell of Services.
+type Services interface {
+	Synced() bool
+	Env(namespace string, links bool) (map[string]string, error)
+}
+
+// environment is a container's variables, in the order in which they came first.
+type environment struct {
+	names  []string
+	values map[string]string
+}
+
+func (e *environment) set(name, value string) {
+	if _, ok := e.values[name]; !ok {
+		e.names = append(e.names, name)
+	}
+	e.values[name] = value
+}
+
+func (e *environment) list() []*runtimeapi.KeyValue {
+	all := make([]*runtimeapi.KeyValue, 0, len(e.names))
+	for _, name := range e.names {
+		all = append(all, &runtimeapi.KeyValue{Key: name, Value: []byte(e.values[name])})
+	}
+	return all
+}
+
+func (e *environment) expand(texts []string) []string {
+	var expanded []string
+	for _, text := range texts {
+		expanded = append(expanded, expansion.Expand(text, func(name string) (string, bool) {
+			value, ok := e.values[name]
+			return value, ok
+		}))
+	}
+	return expanded
+}
+
+// environment makes a container's variables: those of envFrom, over them those of env,
+// and last those that tell of Services and that nobody set.
+func (b *Builder) environment(ctx context.Context, p *v1.Pod, c *v1.Container, a downward.Addresses) (*environment, error) {
+	static := Static(p)
+	if !static && !b.Services.Synced() {
+		return nil, errors.New("services have not yet been read at least once, cannot construct envvars")
+	}
+	links := p.Spec.EnableServiceLinks == nil || *p.Spec.EnableServiceLinks
+	services, err := b.Services.Env(p.Namespace, links)
+	if err != nil {
+		return nil, err
+	}
+	e := &environment{values: map[string]string{}}
+	for i := range c.EnvFrom {
+		if err := b.setFrom(ctx, e, p.Namespace, &c.EnvFrom[i]); err != nil {
+			return nil, err
+		}
+	}
+	known := func(name string) (string, bool) {
+		value, ok := e.values[name]
+		if !ok {
+			value, ok = services[name]
+		}
+		return value, ok
+	}
+	for i := range c.Env {
+		v := &c.Env[i]
+		if v.Value != "" || v.ValueFrom == nil {
+			e.set(v.Name, expansion.Expand(v.Value, known))
+			continue
+		}
+		value, set, err := b.valueFrom(ctx, p, c, v, a)
+		if err != nil {
+			return nil, err
+		}
+		if set {
+			e.set(v.Name, value)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(services)) {
+		if _, ok := e.values[name]; !ok {
+			e.set(name, services[name])
+		}
+	}
+	return e, nil
+}
+
+// setFrom sets a variable for each key of a ConfigMap or Secret.
+func (b *Builder) setFrom(ctx context.Context, e *environment, namespace string, from *v1.EnvFromSource) error {
+	switch {
+	case from.ConfigMapRef != nil:
+		object, err := b.Objects.ConfigMap(ctx, namespace, from.ConfigMapRef.Name)
+		if err != nil {
+			return unlessOptional(err, from.ConfigMapRef.Optional)
+		}
+		for _, key := range slices.Sorted(maps.Keys(object.Data)) {
+			e.set(from.Prefix+key, object.Data[key])
+		}
+	case from.SecretRef != nil:
+		object, err := b.Objects.Secret(ctx, namespace, from.SecretRef.Name)
+		if err != nil {
+			return unlessOptional(err, from.SecretRef.Optional)
+		}
+		for _, key := range slices.Sorted(maps.Keys(object.Data)) {
+			e.set(from.Prefix+key, string(object.Data[key]))
+		}
+	}
+	return nil
+}
+
+// valueFrom reads one variable from elsewhere; set is false when it is optional and missing.
+func (b *Builder) valueFrom(ctx context.Context, p *v1.Pod, c *v1.Container, v *v1.EnvVar, a downward.Addresses) (value string, set bool, err error) {
+	switch from := v.ValueFrom; {
+	case from.FieldRef != nil:
+		value, err = downward.Field(from.FieldRef, p, a)
+		return value, err == nil, err
+	case from.ResourceFieldRef != nil:
+		value, err = downward.Resource(from.ResourceFieldRef, p, c, downward.Allocatable(p, b.Node.allocatable()))
+		return value, err == nil, err
+	case from.ConfigMapKeyRef != nil:
+		ref := from.ConfigMapKeyRef
+		object, err := b.Objects.ConfigMap(ctx, p.Namespace, ref.Name)
+		if err != nil {
+			return "", false, unlessOptional(err, ref.Optional)
+		}
+		value, ok := object.Data[ref.Key]
+		if !ok && !isTrue(ref.Optional) {
+			return "", false, fmt.Errorf("couldn't find key %v in ConfigMap %v/%v", ref.Key, p.Namespace, ref.Name)
+		}
+		return value, ok, nil
+	case from.SecretKeyRef != nil:
+		ref := from.SecretKeyRef
+		object, err := b.Objects.Secret(ctx, p.Namespace, ref.Name)
+		if err != nil {
+			return "", false, unlessOptional(err, ref.Optional)
+		}
+		secret, ok := object.Data[ref.Key]
+		if !ok && !isTrue(ref.Optional) {
+			return "", false, fmt.Errorf("couldn't find key %v in Secret %v/%v", ref.Key, p.Namespace, ref.Name)
+		}
+		return string(secret), ok, nil
+	}
+	return "", false, fmt.Errorf("env %s of container %s: its valueFrom has a source that is not built", v.Name, c.Name)
+}
+
+// unlessOptional drops the error of an object that need not be there.
+func unlessOptional(err error, optional *bool) error {
+	if isTrue(optional) && apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// Static says whether the pod comes from the node itself and not from the apiserver.
+func Static(p *v1.Pod) bool {
+	source, ok := p.Annotations[configSourceAnnotation]
+	return ok && source != "api"
+}

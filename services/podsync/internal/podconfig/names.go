@@ -1,0 +1,146 @@
+package podconfig
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/dump"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Labels that the kubelet puts on sandboxes and containers (k8s.io/kubelet/pkg/types).
+const (
+	PodNameLabel       = "io.kubernetes.pod.name"
+	PodNamespaceLabel  = "io.kubernetes.pod.namespace"
+	PodUIDLabel        = "io.kubernetes.pod.uid"
+	ContainerNameLabel = "io.kubernetes.container.name"
+)
+
+// Annotations that the kubelet puts on containers, from which it knows them again.
+const (
+	HashAnnotation                     = "io.kubernetes.container.hash"
+	RestartCountAnnotation             = "io.kubernetes.container.restartCount"
+	TerminationMessagePathAnnotation   = "io.kubernetes.container.terminationMessagePath"
+	TerminationMessagePolicyAnnotation = "io.kubernetes.container.terminationMessagePolicy"
+	PreStopHandlerAnnotation           = "io.kubernetes.container.preStopHandler"
+	PortsAnnotation                    = "io.kubernetes.container.ports"
+	PodDeletionGracePeriodAnnotation   = "io.kubernetes.pod.deletionGracePeriod"
+	PodTerminationGraceAnnotation      = "io.kubernetes.pod.terminationGracePeriod"
+)
+
+// ContainerHash is the kubelet's hash of what makes a running container another one: its
+// name and its image. Nothing else of a container can change while it runs.
+func ContainerHash(c *v1.Container) uint64 {
+	// The kubelet hashes the dump of the JSON's bytes, not the bytes.
+	picked, err := json.Marshal(map[string]string{"name": c.Name, "image": c.Image})
+	if err != nil {
+		panic(err) // two strings always have a JSON form
+	}
+	sum := fnv.New32a()
+	_, _ = fmt.Fprintf(sum, "%v", dump.ForHash(picked)) // a hash takes every byte
+	return uint64(sum.Sum32())
+}
+
+func podLabels(p *v1.Pod) map[string]string {
+	labels := make(map[string]string, len(p.Labels)+3)
+	for k, v := range p.Labels {
+		labels[k] = v
+	}
+	labels[PodNameLabel] = p.Name
+	labels[PodNamespaceLabel] = p.Namespace
+	labels[PodUIDLabel] = string(p.UID)
+	return labels
+}
+
+func containerLabels(p *v1.Pod, c *v1.Container) map[string]string {
+	return map[string]string{
+		PodNameLabel: p.Name, PodNamespaceLabel: p.Namespace, PodUIDLabel: string(p.UID), ContainerNameLabel: c.Name,
+	}
+}
+
+func containerAnnotations(p *v1.Pod, c *v1.Container, restartCount int32) (map[string]string, error) {
+	annotations := map[string]string{
+		HashAnnotation:                     strconv.FormatUint(ContainerHash(c), 16),
+		RestartCountAnnotation:             strconv.Itoa(int(restartCount)),
+		TerminationMessagePathAnnotation:   c.TerminationMessagePath,
+		TerminationMessagePolicyAnnotation: string(c.TerminationMessagePolicy),
+	}
+	if grace := p.DeletionGracePeriodSeconds; grace != nil {
+		annotations[PodDeletionGracePeriodAnnotation] = strconv.FormatInt(*grace, 10)
+	}
+	if grace := p.Spec.TerminationGracePeriodSeconds; grace != nil {
+		annotations[PodTerminationGraceAnnotation] = strconv.FormatInt(*grace, 10)
+	}
+	if c.Lifecycle != nil && c.Lifecycle.PreStop != nil {
+		text, err := json.Marshal(c.Lifecycle.PreStop)
+		if err != nil {
+			return nil, fmt.Errorf("write the preStop handler of container %s: %w", c.Name, err)
+		}
+		annotations[PreStopHandlerAnnotation] = string(text)
+	}
+	if len(c.Ports) > 0 {
+		text, err := json.Marshal(c.Ports)
+		if err != nil {
+			return nil, fmt.Errorf("write the ports of container %s: %w", c.Name, err)
+		}
+		annotations[PortsAnnotation] = string(text)
+	}
+	return annotations, nil
+}
+
+// PodLogDir is the folder of a pod's logs below root: <namespace>_<name>_<uid>.
+func PodLogDir(root, namespace, name string, uid types.UID) string {
+	return filepath.Join(root, namespace+"_"+name+"_"+string(uid))
+}
+
+// LogPath is a container's log file relative to its pod's folder: <container>/<restarts>.log.
+func LogPath(container string, restartCount int32) string {
+	return filepath.Join(container, strconv.Itoa(int(restartCount))+".log")
+}
+
+// maxFileName is the longest file name of the usual file systems.
+const maxFileName = 255
+
+// LogLink is the name of the link that collectors follow to a container's log:
+// <pod>_<namespace>_<container>-<id>.log, cut to what a file name may have.
+func LogLink(dir, namespace, pod, container, id string) string {
+	const suffix = ".log"
+	name := pod + "_" + namespace + "_" + container + "-" + id
+	return filepath.Join(dir, name[:min(len(name), maxFileName-len(suffix))]+suffix)
+}
+
+var logName = regexp.MustCompile(`^(\d+)\.log(\..*)?`)
+
+// NextRestartCount is the restart count for a container of which the runtime knows no
+// incarnation: one more than the newest log has. Some runtimes forget their containers
+// when the machine boots, and a new log must not begin in an old one's file.
+func NextRestartCount(podLogsDir string, p *v1.Pod, container string) int32 {
+	entries, err := os.ReadDir(filepath.Join(PodLogDir(podLogsDir, p.Namespace, p.Name, p.UID), container))
+	if err != nil {
+		return 0
+	}
+	next := 0
+	for _, e := range entries {
+		match := logName.FindStringSubmatch(e.Name())
+		if e.IsDir() || match == nil {
+			continue
+		}
+		if n, err := strconv.ParseInt(match[1], 10, 31); err == nil {
+			next = max(next, int(n)+1)
+		}
+	}
+	return int32(next)
+}
+
+// podText names a pod as the kubelet's messages do: name_namespace(uid).
+func podText(p *v1.Pod) string {
+	return strings.Join([]string{p.Name, p.Namespace}, "_") + "(" + string(p.UID) + ")"
+}

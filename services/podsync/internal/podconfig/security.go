@@ -1,0 +1,302 @@
+package podconfig
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// What a container does not see, or cannot write to, of /proc and /sys unless procMount is
+// Unmasked. The lists are those of the kubelet, which follow moby's.
+var (
+	maskedPaths = []string{
+		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
+		"/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap",
+	}
+	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+)
+
+func sandboxSecurity(p *v1.Pod) (*runtimeapi.LinuxSandboxSecurityContext, error) {
+	namespaces, err := namespaceOptions(p)
+	if err != nil {
+		return nil, err
+	}
+	sc := &runtimeapi.LinuxSandboxSecurityContext{
+		Privileged:       anyPrivileged(p),
+		NamespaceOptions: namespaces,
+		// The sandbox's own process does next to nothing: it gets by with the runtime's profile
+		// whatever the containers have.
+		Seccomp: &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
+	}
+	of := p.Spec.SecurityContext
+	if of == nil {
+		return sc, nil
+	}
+	sc.RunAsUser, sc.RunAsGroup = int64Value(of.RunAsUser), int64Value(of.RunAsGroup)
+	sc.SelinuxOptions = selinuxOptions(of.SELinuxOptions)
+	sc.SupplementalGroups, sc.SupplementalGroupsPolicy, err = groups(of)
+	return sc, err
+}
+
+func containerSecurity(p *v1.Pod, c *v1.Container, in *ContainerInput, n *Node) (*runtimeapi.LinuxContainerSecurityContext, error) {
+	effective := effectiveSecurity(p, c)
+	if err := verifyNonRoot(p, c, effective, in); err != nil {
+		return nil, err
+	}
+	namespaces, err := namespaceOptions(p)
+	if err != nil {
+		return nil, err
+	}
+	sc := &runtimeapi.LinuxContainerSecurityContext{
+		Capabilities:     capabilities(effective.Capabilities),
+		Privileged:       isTrue(effective.Privileged),
+		NamespaceOptions: namespaces,
+		SelinuxOptions:   selinuxOptions(effective.SELinuxOptions),
+		RunAsUser:        int64Value(effective.RunAsUser),
+		RunAsGroup:       int64Value(effective.RunAsGroup),
+		ReadonlyRootfs:   isTrue(effective.ReadOnlyRootFilesystem),
+		NoNewPrivs:       effective.AllowPrivilegeEscalation != nil && !*effective.AllowPrivilegeEscalation,
+		MaskedPaths:      slices.Concat(maskedPaths, n.ThermalPaths),
+		ReadonlyPaths:    slices.Clone(readonlyPaths),
+	}
+	if effective.ProcMount != nil && *effective.ProcMount == v1.UnmaskedProcMount {
+		sc.MaskedPaths, sc.ReadonlyPaths = []string{}, []string{}
+	}
+	if sc.RunAsUser == nil {
+		sc.RunAsUser = int64Value(in.ImageUID)
+		sc.RunAsUsername = in.ImageUser
+	}
+	if sc.Seccomp, err = seccomp(p, c, n); err != nil {
+		return nil, err
+	}
+	if sc.Apparmor, sc.ApparmorProfile, err = appArmor(p, c); err != nil { //nolint:staticcheck // older runtimes read the old field alone
+		return nil, err
+	}
+	if of := p.Spec.SecurityContext; of != nil {
+		sc.SupplementalGroups, sc.SupplementalGroupsPolicy, err = groups(of)
+	}
+	return sc, err
+}
+
+// effectiveSecurity is the container's own context, with the pod's where the container
+// says nothing and the pod may.
+func effectiveSecurity(p *v1.Pod, c *v1.Container) *v1.SecurityContext {
+	sc := &v1.SecurityContext{}
+	if c.SecurityContext != nil {
+		sc = c.SecurityContext.DeepCopy()
+	}
+	of := p.Spec.SecurityContext
+	if of == nil {
+		return sc
+	}
+	if sc.SELinuxOptions == nil {
+		sc.SELinuxOptions = of.SELinuxOptions
+	}
+	if sc.RunAsUser == nil {
+		sc.RunAsUser = of.RunAsUser
+	}
+	if sc.RunAsGroup == nil {
+		sc.RunAsGroup = of.RunAsGroup
+	}
+	if sc.RunAsNonRoot == nil {
+		sc.RunAsNonRoot = of.RunAsNonRoot
+	}
+	return sc
+}
+
+// verifyNonRoot holds runAsNonRoot against the user that the container will have. A user
+// that the image gives by name cannot be verified.
+func verifyNonRoot(p *v1.Pod, c *v1.Container, effective *v1.SecurityContext, in *ContainerInput) error {
+	if !isTrue(effective.RunAsNonRoot) {
+		return nil
+	}
+	if user := effective.RunAsUser; user != nil {
+		if *user == 0 {
+			return fmt.Errorf("container's runAsUser breaks non-root policy (pod: %q, container: %s)", podText(p), c.Name)
+		}
+		return nil
+	}
+	switch {
+	case in.ImageUID == nil && in.ImageUser != "":
+		return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root (pod: %q, container: %s)", in.ImageUser, podText(p), c.Name)
+	case in.ImageUID == nil:
+		return nil
+	case *in.ImageUID == 0:
+		return fmt.Errorf("container has runAsNonRoot and image will run as root (pod: %q, container: %s)", podText(p), c.Name)
+	}
+	if errs := validation.IsValidUserID(*in.ImageUID); len(errs) > 0 {
+		return fmt.Errorf("container has runAsNonRoot and image has an invalid user id (%d). (Must be 1-(%d)): %s (pod: %q, container: %s)",
+			*in.ImageUID, math.MaxInt32, strings.Join(errs, "; "), podText(p), c.Name)
+	}
+	return nil
+}
+
+// ImageUser returns what an image runs as when nobody says otherwise: a number, or a name
+// that only the image can resolve. An image that says nothing runs as root.
+func ImageUser(image *runtimeapi.Image) (uid *int64, user string) {
+	if image.GetUid() != nil {
+		return &image.GetUid().Value, ""
+	}
+	if image.GetUsername() != "" {
+		return nil, image.GetUsername()
+	}
+	return new(int64), ""
+}
+
+func namespaceOptions(p *v1.Pod) (*runtimeapi.NamespaceOption, error) {
+	options := &runtimeapi.NamespaceOption{
+		Network: NetworkMode(p), Ipc: runtimeapi.NamespaceMode_POD, Pid: runtimeapi.NamespaceMode_CONTAINER,
+	}
+	if p.Spec.HostIPC {
+		options.Ipc = runtimeapi.NamespaceMode_NODE
+	}
+	switch {
+	case p.Spec.HostPID:
+		options.Pid = runtimeapi.NamespaceMode_NODE
+	case isTrue(p.Spec.ShareProcessNamespace):
+		options.Pid = runtimeapi.NamespaceMode_POD
+	}
+	if users := p.Spec.HostUsers; users != nil {
+		if !*users {
+			return nil, errors.New("spec.hostUsers is false: user namespaces are not built, leave it out or set it to true")
+		}
+		options.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}
+	}
+	return options, nil
+}
+
+func groups(of *v1.PodSecurityContext) ([]int64, runtimeapi.SupplementalGroupsPolicy, error) {
+	var ids []int64
+	if of.FSGroup != nil {
+		ids = append(ids, *of.FSGroup)
+	}
+	ids = append(ids, of.SupplementalGroups...)
+	if of.SupplementalGroupsPolicy == nil {
+		return ids, runtimeapi.SupplementalGroupsPolicy_Merge, nil
+	}
+	policy, ok := runtimeapi.SupplementalGroupsPolicy_value[string(*of.SupplementalGroupsPolicy)]
+	if !ok {
+		return nil, 0, fmt.Errorf("unsupported supplementalGroupsPolicy: %s", *of.SupplementalGroupsPolicy)
+	}
+	return ids, runtimeapi.SupplementalGroupsPolicy(policy), nil
+}
+
+func seccomp(p *v1.Pod, c *v1.Container, n *Node) (*runtimeapi.SecurityProfile, error) {
+	var profile *v1.SeccompProfile
+	if of := p.Spec.SecurityContext; of != nil {
+		profile = of.SeccompProfile
+	}
+	if of := c.SecurityContext; of != nil && of.SeccompProfile != nil {
+		profile = of.SeccompProfile
+	}
+	switch {
+	case profile == nil && n.SeccompDefault, profile != nil && profile.Type == v1.SeccompProfileTypeRuntimeDefault:
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}, nil
+	case profile == nil || profile.Type != v1.SeccompProfileTypeLocalhost:
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}, nil
+	case profile.LocalhostProfile == nil || *profile.LocalhostProfile == "":
+		return nil, errors.New("localhostProfile must be set if seccompProfile type is Localhost") //nolint:staticcheck // a field's name
+	}
+	return &runtimeapi.SecurityProfile{
+		ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: filepath.Join(n.RootDir, "seccomp", *profile.LocalhostProfile),
+	}, nil
+}
+
+// appArmor returns the container's profile in CRI's form and in the older one. The
+// container's field comes first, then the annotation that static pods may still have, then
+// the pod's field.
+func appArmor(p *v1.Pod, c *v1.Container) (*runtimeapi.SecurityProfile, string, error) {
+	var profile *v1.AppArmorProfile
+	if of := c.SecurityContext; of != nil {
+		profile = of.AppArmorProfile
+	}
+	if profile == nil {
+		profile = annotatedAppArmor(p.Annotations[v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+c.Name])
+	}
+	if of := p.Spec.SecurityContext; profile == nil && of != nil {
+		profile = of.AppArmorProfile
+	}
+	if profile == nil {
+		return nil, "", nil
+	}
+	switch profile.Type {
+	case v1.AppArmorProfileTypeRuntimeDefault:
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}, v1.DeprecatedAppArmorBetaProfileRuntimeDefault, nil
+	case v1.AppArmorProfileTypeUnconfined:
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}, v1.DeprecatedAppArmorBetaProfileNameUnconfined, nil
+	case v1.AppArmorProfileTypeLocalhost:
+		if profile.LocalhostProfile == nil {
+			return nil, "", errors.New("missing localhost apparmor profile name")
+		}
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: *profile.LocalhostProfile},
+			v1.DeprecatedAppArmorBetaProfileNamePrefix + *profile.LocalhostProfile, nil
+	}
+	return nil, "", fmt.Errorf("unknown apparmor profile type: %q", profile.Type)
+}
+
+func annotatedAppArmor(value string) *v1.AppArmorProfile {
+	switch value {
+	case v1.DeprecatedAppArmorBetaProfileRuntimeDefault:
+		return &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeRuntimeDefault}
+	case v1.DeprecatedAppArmorBetaProfileNameUnconfined:
+		return &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeUnconfined}
+	}
+	if name, ok := strings.CutPrefix(value, v1.DeprecatedAppArmorBetaProfileNamePrefix); ok {
+		return &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeLocalhost, LocalhostProfile: &name}
+	}
+	return nil
+}
+
+func capabilities(of *v1.Capabilities) *runtimeapi.Capability {
+	if of == nil {
+		return nil
+	}
+	c := &runtimeapi.Capability{AddCapabilities: []string{}, DropCapabilities: []string{}}
+	for _, name := range of.Add {
+		c.AddCapabilities = append(c.AddCapabilities, string(name))
+	}
+	for _, name := range of.Drop {
+		c.DropCapabilities = append(c.DropCapabilities, string(name))
+	}
+	return c
+}
+
+func selinuxOptions(of *v1.SELinuxOptions) *runtimeapi.SELinuxOption {
+	if of == nil {
+		return nil
+	}
+	return &runtimeapi.SELinuxOption{User: of.User, Role: of.Role, Type: of.Type, Level: of.Level}
+}
+
+func anyPrivileged(p *v1.Pod) bool {
+	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			if sc := list[i].SecurityContext; sc != nil && isTrue(sc.Privileged) {
+				return true
+			}
+		}
+	}
+	for i := range p.Spec.EphemeralContainers {
+		if sc := p.Spec.EphemeralContainers[i].SecurityContext; sc != nil && isTrue(sc.Privileged) {
+			return true
+		}
+	}
+	return false
+}
+
+func int64Value(of *int64) *runtimeapi.Int64Value {
+	if of == nil {
+		return nil
+	}
+	return &runtimeapi.Int64Value{Value: *of}
+}
+
+func isTrue(of *bool) bool { return of != nil && *of }

@@ -1,0 +1,158 @@
+package worker
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/podconfig"
+	"github.com/microlet/microlet/services/podsync/internal/podlogs"
+	"github.com/microlet/microlet/services/podsync/internal/volume"
+)
+
+// Runtime is what a worker asks of the container runtime. Stopping or removing what is
+// gone succeeds.
+type Runtime interface {
+	State(ctx context.Context, uid types.UID) (*pod.State, error)
+	RunSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string, urgent bool) (string, error)
+	StartContainer(ctx context.Context, sandboxID string, config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig, urgent bool) (string, error)
+	StopContainer(ctx context.Context, id string, grace time.Duration) error
+	RemoveContainer(ctx context.Context, id string) error
+	StopSandbox(ctx context.Context, id string) error
+}
+
+// Remover takes everything that the runtime has of a pod out of it.
+type Remover interface {
+	Remove(ctx context.Context, state *pod.State) error
+}
+
+// Images makes a container's image present and returns what to create the container
+// with. An *image.Error is what the container's status shows.
+type Images interface {
+	Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*Image, error)
+}
+
+// Image is a present image.
+type Image struct {
+	// Ref is what CRI creates the container with.
+	Ref string
+	// UID and User are what the image runs as, for runAsNonRoot.
+	UID  *int64
+	User string
+}
+
+// Volumes mounts what a pod names and unmounts what was mounted.
+type Volumes interface {
+	// Check tells whether every object that the pod's volumes name exists.
+	Check(ctx context.Context, p *v1.Pod) error
+	// Mount mounts what is missing and refreshes what may have changed.
+	Mount(ctx context.Context, p *v1.Pod) (map[string]volume.Mounted, error)
+	// Unmount also removes the pod's folder.
+	Unmount(ctx context.Context, uid types.UID) error
+}
+
+// Cgroups makes and removes the pods' cgroups.
+type Cgroups interface {
+	EnsurePod(p *v1.Pod) (parent string, err error)
+	RemovePod(ctx context.Context, uid types.UID) error
+}
+
+// Config turns pods into what CRI takes, and makes the folders that it names.
+type Config interface {
+	Prepare(p *v1.Pod) error
+	Sandbox(p *v1.Pod, attempt uint32, cgroupParent string) (*runtimeapi.PodSandboxConfig, error)
+	Container(ctx context.Context, p *v1.Pod, c *v1.Container, in podconfig.ContainerInput) (*runtimeapi.ContainerConfig, error)
+	LinkLogs(p *v1.Pod, c *v1.Container, restartCount int32, id string) error
+}
+
+// Objects remembers which objects pods name.
+type Objects interface {
+	Register(p *v1.Pod)
+	Unregister(uid types.UID)
+}
+
+// Logs removes the log folders of pods that are gone.
+type Logs interface {
+	Remove(p podlogs.Pod) error
+}
+
+// Statuses patches the pods' status in the API.
+type Statuses interface {
+	Set(p *v1.Pod, s v1.PodStatus)
+	Terminated(p *v1.Pod, s v1.PodStatus)
+	UpdateFromAPI(p *v1.Pod)
+	Last(uid types.UID) (v1.PodStatus, bool)
+	Forget(uid types.UID)
+}
+
+// Publish tells the other services; see publish.Publisher.
+type Publish interface {
+	Pod(p *v1.Pod, source podsyncv1.PodSource, terminating bool)
+	Status(uid types.UID, state *pod.State, status *v1.PodStatus)
+	Forget(uid types.UID)
+}
+
+// Deps are the rooms that workers use.
+type Deps struct {
+	Runtime  Runtime
+	Remover  Remover
+	Images   Images
+	Volumes  Volumes
+	Cgroups  Cgroups
+	Config   Config
+	Objects  Objects
+	Logs     Logs
+	Statuses Statuses
+	Publish  Publish
+	Events   record.EventRecorder
+	// HostIPs are the node's, primary first; empty while they are unknown.
+	HostIPs func() []string
+	// MaxBackoff bounds CrashLoopBackOff; 0 means 5 minutes.
+	MaxBackoff time.Duration
+	Log        *slog.Logger
+	Metrics    *Metrics
+}
+
+// Metrics are the workers' own.
+type Metrics struct {
+	Wakes   *prometheus.CounterVec
+	Refused prometheus.Counter
+	syncs   *prometheus.HistogramVec
+}
+
+// NewMetrics registers the workers' metrics.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		Wakes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "microlet_podsync_wakes_total", Help: "Wake-ups of pod workers, by who woke them.",
+		}, []string{"reason"}),
+		Refused: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "microlet_podsync_refused_total", Help: "Pods that were not started because they use what is not built.",
+		}),
+		syncs: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "kubelet_pod_worker_duration_seconds", Help: "Duration in seconds to sync a single pod, by operation type.",
+			Buckets: prometheus.DefBuckets,
+		}, []string{"operation_type"}),
+	}
+	r.MustRegister(m.Wakes, m.Refused, m.syncs)
+	return m
+}
+
+func (m *Metrics) observeSync(p phase, began time.Time) {
+	m.syncs.WithLabelValues(p.String()).Observe(time.Since(began).Seconds())
+}
+
+func (p phase) String() string {
+	return [...]string{"sync", "terminating", "terminated", "released"}[p]
+}
+
+func equalMaps(a, b map[string]string) bool { return maps.Equal(a, b) }

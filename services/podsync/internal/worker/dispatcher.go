@@ -1,0 +1,223 @@
+package worker
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+)
+
+// tick is how often the loop turns when nothing happens, so that a watchdog can tell
+// an idle loop from a hung one.
+const tick = time.Second
+
+// adoptionJitter spreads the first look at pods that ran before podsync started: after a
+// restart nothing is to be done for most of them (design rule 12).
+const adoptionJitter = 2 * time.Second
+
+// Dispatcher routes what is heard about pods to their workers, one a pod.
+//
+// Its loop never waits: not for a worker, the runtime, the bus or the apiserver.
+type Dispatcher struct {
+	deps Deps
+	// turn is called with each turn of the loop.
+	turn func()
+	log  *slog.Logger
+
+	mu      sync.Mutex
+	queue   []func(ctx context.Context)
+	signal  chan struct{}
+	workers map[types.UID]*worker
+	synced  bool
+	// onSynced is called once, from the loop, when every source has been heard.
+	onSynced func()
+
+	running sync.WaitGroup
+}
+
+// NewDispatcher returns a dispatcher without pods. onSynced is called once, when all
+// sources have told of all that they had; turn with every turn of the loop.
+func NewDispatcher(deps Deps, turn, onSynced func()) *Dispatcher {
+	return &Dispatcher{
+		deps: deps, turn: turn, log: deps.Log, onSynced: onSynced,
+		signal: make(chan struct{}, 1), workers: map[types.UID]*worker{},
+	}
+}
+
+// Run turns until ctx ends, and then waits for the workers, whose calls end with ctx.
+func (d *Dispatcher) Run(ctx context.Context) error {
+	defer d.running.Wait()
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for {
+		d.turn()
+		for _, do := range d.take() {
+			do(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		case <-d.signal:
+		}
+	}
+}
+
+// post leaves work for the loop and never blocks.
+func (d *Dispatcher) post(do func(ctx context.Context)) {
+	d.mu.Lock()
+	d.queue = append(d.queue, do)
+	d.mu.Unlock()
+	select {
+	case d.signal <- struct{}{}:
+	default:
+	}
+}
+
+func (d *Dispatcher) take() []func(context.Context) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	q := d.queue
+	d.queue = nil
+	return q
+}
+
+// SetPod implements source.Sink.
+func (d *Dispatcher) SetPod(p *v1.Pod, from podsyncv1.PodSource) {
+	d.post(func(ctx context.Context) {
+		if w := d.worker(p.UID); w != nil {
+			w.set(p)
+			return
+		}
+		d.start(ctx, newWorker(p, from, &d.deps))
+	})
+}
+
+// RemovePod implements source.Sink.
+func (d *Dispatcher) RemovePod(uid types.UID, _ podsyncv1.PodSource) {
+	d.post(func(context.Context) {
+		if w := d.worker(uid); w != nil {
+			w.remove()
+		}
+	})
+}
+
+// SourceSynced implements source.Sink. There is one source today.
+func (d *Dispatcher) SourceSynced(from podsyncv1.PodSource) {
+	d.post(func(context.Context) {
+		d.mu.Lock()
+		first := !d.synced
+		d.synced = true
+		d.mu.Unlock()
+		if first {
+			d.log.Info("pod source synced", "source", from.String(), "pods", len(d.UIDs()))
+			d.onSynced()
+		}
+	})
+}
+
+// Wake makes a pod's worker look again. An unknown pod is nobody's: cleanup finds what runs of it.
+func (d *Dispatcher) Wake(uid types.UID, reason string) {
+	d.deps.Metrics.Wakes.WithLabelValues(reason).Inc()
+	if w := d.worker(uid); w != nil {
+		w.poke()
+	}
+}
+
+// WakeAll makes every worker look again, spread over the jitter.
+func (d *Dispatcher) WakeAll(reason string) {
+	for _, uid := range d.UIDs() {
+		d.Wake(uid, reason)
+	}
+}
+
+// Synced says whether every source has been heard.
+func (d *Dispatcher) Synced() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.synced
+}
+
+// Known says whether a pod has a worker.
+func (d *Dispatcher) Known(uid types.UID) bool { return d.worker(uid) != nil }
+
+// UIDs returns the pods that have workers.
+func (d *Dispatcher) UIDs() []types.UID {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	uids := make([]types.UID, 0, len(d.workers))
+	for uid := range d.workers {
+		uids = append(uids, uid)
+	}
+	return uids
+}
+
+// Pods returns the pods that have workers and are not finished.
+func (d *Dispatcher) Pods() []*v1.Pod {
+	d.mu.Lock()
+	workers := make([]*worker, 0, len(d.workers))
+	for _, w := range d.workers {
+		workers = append(workers, w)
+	}
+	d.mu.Unlock()
+	pods := make([]*v1.Pod, 0, len(workers))
+	for _, w := range workers {
+		if p, ended := w.current(); !ended {
+			pods = append(pods, p)
+		}
+	}
+	return pods
+}
+
+// Seen returns the digest of each pod's last read state; pods that were not read yet are left out.
+func (d *Dispatcher) Seen() map[types.UID]string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	seen := make(map[types.UID]string, len(d.workers))
+	for uid, w := range d.workers {
+		if digest, read := w.seen(); read {
+			seen[uid] = digest
+		}
+	}
+	return seen
+}
+
+func (d *Dispatcher) worker(uid types.UID) *worker {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.workers[uid]
+}
+
+func (d *Dispatcher) start(ctx context.Context, w *worker) {
+	d.mu.Lock()
+	d.workers[w.uid] = w
+	d.mu.Unlock()
+	d.running.Add(1)
+	go func() {
+		defer d.running.Done()
+		if w.run(ctx) {
+			d.mu.Lock()
+			delete(d.workers, w.uid)
+			d.mu.Unlock()
+		}
+	}()
+}
+
+// firstDelay is zero for a pod that waits to be started, and jittered for one that runs.
+func firstDelay(p *v1.Pod) time.Duration {
+	if p.DeletionTimestamp != nil || p.Status.Phase != v1.PodRunning {
+		return 0
+	}
+	for i := range p.Status.ContainerStatuses {
+		if p.Status.ContainerStatuses[i].State.Running == nil {
+			return 0
+		}
+	}
+	return rand.N(adoptionJitter)
+}

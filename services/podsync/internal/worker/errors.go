@@ -1,0 +1,44 @@
+package worker
+
+import (
+	"errors"
+	"math/rand/v2"
+	"time"
+)
+
+// transientRetry is the wait after an error that is expected to pass.
+const transientRetry = time.Second
+
+// transientError is a failure of something around the pod, not of the pod.
+type transientError struct {
+	what string
+	err  error
+}
+
+func (e *transientError) Error() string { return e.what + ": " + e.err.Error() }
+func (e *transientError) Unwrap() error { return e.err }
+
+func transient(what string, err error) error { return &transientError{what, err} }
+
+// toldError is a failure that the pod's own status or events tell its owner.
+type toldError struct {
+	what string
+	err  error
+}
+
+func (e *toldError) Error() string { return e.what + ": " + e.err.Error() }
+func (e *toldError) Unwrap() error { return e.err }
+
+func told(what string, err error) error { return &toldError{what, err} }
+
+// retryAfter says how long to wait after an error, with jitter.
+func retryAfter(err error) time.Duration {
+	var passing *transientError
+	if errors.As(err, &passing) {
+		return jitter(transientRetry)
+	}
+	return jitter(startRetry)
+}
+
+// jitter adds up to half of d.
+func jitter(d time.Duration) time.Duration { return d + rand.N(d/2) }

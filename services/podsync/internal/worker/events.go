@@ -1,0 +1,41 @@
+package worker
+
+import (
+	v1 "k8s.io/api/core/v1"
+)
+
+// Reasons of events and waiting containers, as the kubelet's: tools filter on them.
+const (
+	reasonBackOff                        = "BackOff"
+	reasonCrashLoopBackOff               = "CrashLoopBackOff"
+	reasonCreateContainerConfigError     = "CreateContainerConfigError"
+	reasonCreateContainerError           = "CreateContainerError"
+	reasonCreated                        = "Created"
+	reasonFailed                         = "Failed"
+	reasonFailedCreatePodSandBox         = "FailedCreatePodSandBox"
+	reasonFailedKillPod                  = "FailedKillPod"
+	reasonFailedMount                    = "FailedMount"
+	reasonFailedToCreatePodContainer     = "FailedCreatePodContainer"
+	reasonFailedToMakePodDataDirectories = "FailedMakePodDataDirectories"
+	reasonKilling                        = "Killing"
+	reasonRunContainerError              = "RunContainerError"
+	reasonSandboxChanged                 = "SandboxChanged"
+	reasonStarted                        = "Started"
+)
+
+// event records an event about the pod.
+func (d *Deps) event(p *v1.Pod, kind, reason, format string, args ...any) {
+	d.Events.Eventf(podRef(p, ""), kind, reason, format, args...)
+}
+
+// containerEvent records an event about one container of the pod.
+func (d *Deps) containerEvent(p *v1.Pod, container, kind, reason, format string, args ...any) {
+	d.Events.Eventf(podRef(p, "spec.containers{"+container+"}"), kind, reason, format, args...)
+}
+
+func podRef(p *v1.Pod, fieldPath string) *v1.ObjectReference {
+	return &v1.ObjectReference{
+		Kind: "Pod", APIVersion: "v1", Namespace: p.Namespace, Name: p.Name, UID: p.UID,
+		ResourceVersion: p.ResourceVersion, FieldPath: fieldPath,
+	}
+}

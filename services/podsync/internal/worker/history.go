@@ -1,0 +1,47 @@
+package worker
+
+import (
+	"maps"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/podsync/internal/status"
+)
+
+// history is what a worker remembers of its own attempts. All of it can be lost: the
+// runtime and the pod's object hold what matters.
+type history struct {
+	// waiting says of each container why it could not be started last.
+	waiting map[string]status.Waiting
+	// refused is the generation of the pod whose refusal was told in an event.
+	refused int64
+	told    bool
+	// refresh is when the volumes are brought up to date next.
+	refresh time.Time
+	// adopted: the back-off was rebuilt from the runtime's containers.
+	adopted bool
+}
+
+func newHistory() history {
+	return history{waiting: map[string]status.Waiting{}}
+}
+
+func (h *history) waits(name, reason, message string) {
+	h.waiting[name] = status.Waiting{Reason: reason, Message: message}
+}
+
+func (h *history) runs(name string) { delete(h.waiting, name) }
+
+// reasons returns a copy for the status, with the same reason for every container that
+// has none of its own when all is not empty.
+func (h *history) reasons(p *v1.Pod, all status.Waiting) map[string]status.Waiting {
+	out := maps.Clone(h.waiting)
+	if all.Reason == "" {
+		return out
+	}
+	for i := range p.Spec.Containers {
+		out[p.Spec.Containers[i].Name] = all
+	}
+	return out
+}

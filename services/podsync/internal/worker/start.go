@@ -1,0 +1,251 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/services/podsync/internal/decide"
+	"github.com/microlet/microlet/services/podsync/internal/image"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/podconfig"
+	"github.com/microlet/microlet/services/podsync/internal/runtime"
+	"github.com/microlet/microlet/services/podsync/internal/status"
+	"github.com/microlet/microlet/services/podsync/internal/volume"
+)
+
+// place is where a pod's containers are created.
+type place struct {
+	sandbox   *runtimeapi.PodSandboxConfig
+	sandboxID string
+	podIPs    []string
+	volumes   map[string]volume.Mounted
+}
+
+// start creates the sandbox that is missing and starts containers in their order.
+// Images come while the volumes are mounted and the sandbox starts.
+func (w *worker) start(ctx context.Context, p *v1.Pod, state *pod.State, a *decide.Actions) error {
+	pulls := w.pullAll(ctx, p, a.Start)
+	defer pulls.cancel()
+	at, err := w.prepare(ctx, p, state, a)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for i := range a.Start {
+		if err := w.startContainer(ctx, p, &a.Start[i], at, pulls); err != nil {
+			errs = append(errs, err) // one container's trouble is not its neighbour's
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// prepare gives the pod its folders, cgroup, volumes and sandbox.
+func (w *worker) prepare(ctx context.Context, p *v1.Pod, state *pod.State, a *decide.Actions) (*place, error) {
+	if err := w.deps.Config.Prepare(p); err != nil {
+		w.deps.event(p, v1.EventTypeWarning, reasonFailedToMakePodDataDirectories, "error making pod data directories: %v", err)
+		return nil, transient("make the pod's folders", err)
+	}
+	parent, err := w.deps.Cgroups.EnsurePod(p)
+	if err != nil {
+		w.deps.event(p, v1.EventTypeWarning, reasonFailedToCreatePodContainer, "unable to ensure pod container exists: %v", err)
+		return nil, transient("make the pod's cgroup", err)
+	}
+	config, err := w.deps.Config.Sandbox(p, attempt(state, a), parent)
+	if err != nil {
+		w.deps.event(p, v1.EventTypeWarning, reasonFailedCreatePodSandBox, "Failed to create pod sandbox: %v", err)
+		return nil, told("generate the sandbox's config", err)
+	}
+	// The objects that the volumes name must exist before a sandbox starts, as with the
+	// kubelet: a pod that waits for one shows no sandbox.
+	if a.Sandbox != nil {
+		if err := w.deps.Volumes.Check(ctx, p); err != nil {
+			return nil, w.notMounted(ctx, p, err)
+		}
+	}
+	mounting := w.mount(ctx, p)
+	at := &place{sandbox: config, sandboxID: a.SandboxID}
+	if a.Sandbox != nil {
+		at.sandboxID, err = w.runSandbox(ctx, p, config, a.Sandbox)
+	}
+	mounted := <-mounting
+	if err = errors.Join(err, mounted.err); err != nil {
+		return nil, err
+	}
+	at.volumes = mounted.volumes
+	w.history.refresh = time.Now().Add(volume.NextRefresh())
+	at.podIPs, err = w.podIPs(ctx, p, state, a)
+	return at, err
+}
+
+func attempt(state *pod.State, a *decide.Actions) uint32 {
+	if a.Sandbox != nil {
+		return a.Sandbox.Attempt
+	}
+	if current := state.ReadySandbox(); current != nil {
+		return current.Attempt
+	}
+	return 0
+}
+
+type mounted struct {
+	volumes map[string]volume.Mounted
+	err     error
+}
+
+// mount mounts the pod's volumes beside whatever else is going on.
+func (w *worker) mount(ctx context.Context, p *v1.Pod) <-chan mounted {
+	result := make(chan mounted, 1)
+	w.beside.Go(func() {
+		volumes, err := w.deps.Volumes.Mount(ctx, p)
+		if err != nil {
+			err = w.notMounted(ctx, p, err)
+		}
+		result <- mounted{volumes, err}
+	})
+	return result
+}
+
+func (w *worker) notMounted(ctx context.Context, p *v1.Pod, err error) error {
+	if ctx.Err() == nil {
+		w.deps.event(p, v1.EventTypeWarning, reasonFailedMount, "%v", err)
+	}
+	return told("mount volumes", err)
+}
+
+func (w *worker) runSandbox(ctx context.Context, p *v1.Pod, config *runtimeapi.PodSandboxConfig, s *decide.Sandbox) (string, error) {
+	if s.Attempt > 0 {
+		w.deps.event(p, v1.EventTypeNormal, reasonSandboxChanged, "Pod sandbox changed, it will be killed and re-created.")
+	}
+	id, err := w.deps.Runtime.RunSandbox(ctx, config, "", urgent(p))
+	if err != nil {
+		if ctx.Err() == nil {
+			w.deps.event(p, v1.EventTypeWarning, reasonFailedCreatePodSandBox, "Failed to create pod sandbox: %v", err)
+		}
+		return "", transient("create the sandbox", err)
+	}
+	return id, nil
+}
+
+// podIPs are what the containers' hosts file and downward API need: the sandbox's, or
+// the node's for a pod on the host's network.
+func (w *worker) podIPs(ctx context.Context, p *v1.Pod, state *pod.State, a *decide.Actions) ([]string, error) {
+	if p.Spec.HostNetwork {
+		return w.deps.HostIPs(), nil
+	}
+	if a.Sandbox != nil {
+		var err error
+		if state, err = w.readState(ctx); err != nil {
+			return nil, err
+		}
+		w.report(p, state)
+	}
+	if current := state.ReadySandbox(); current != nil {
+		return status.SortIPs(current.IPs, primary(w.deps.HostIPs())), nil
+	}
+	return nil, transient("read the sandbox's addresses", errors.New("it is gone again"))
+}
+
+func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start, at *place, pulls *pulls) error {
+	c := s.Spec
+	present, err := pulls.wait(ctx, c.Name)
+	if err != nil {
+		var waiting *image.Error
+		if errors.As(err, &waiting) {
+			w.history.waits(c.Name, waiting.Reason, waiting.Message)
+		}
+		return told("image of container "+c.Name, err)
+	}
+	config, err := w.deps.Config.Container(ctx, p, c, podconfig.ContainerInput{
+		RestartCount: s.RestartCount, ImageRef: present.Ref, ImageUID: present.UID, ImageUser: present.User,
+		PodIPs: at.podIPs, Volumes: at.volumes,
+	})
+	if err != nil {
+		w.history.waits(c.Name, reasonCreateContainerConfigError, err.Error())
+		w.deps.containerEvent(p, c.Name, v1.EventTypeWarning, reasonFailed, "Error: %v", err)
+		return told("configure container "+c.Name, err)
+	}
+	w.backoff.Started(*s, time.Now())
+	id, err := w.deps.Runtime.StartContainer(ctx, at.sandboxID, config, at.sandbox, urgent(p))
+	if err != nil {
+		if ctx.Err() != nil {
+			return err
+		}
+		w.notStarted(p, c.Name, err)
+		return told("start container "+c.Name, err)
+	}
+	w.history.runs(c.Name)
+	w.deps.containerEvent(p, c.Name, v1.EventTypeNormal, reasonCreated, "Container created")
+	w.deps.containerEvent(p, c.Name, v1.EventTypeNormal, reasonStarted, "Container started")
+	if err := w.deps.Config.LinkLogs(p, c, s.RestartCount, id); err != nil {
+		w.deps.Log.Warn("container log not linked", "pod", podName(p), "container", c.Name, "err", err)
+	}
+	return nil
+}
+
+// notStarted tells of a container that the runtime would not create or start.
+func (w *worker) notStarted(p *v1.Pod, name string, err error) {
+	reason := reasonCreateContainerError
+	var start *runtime.StartError
+	if errors.As(err, &start) {
+		reason = reasonRunContainerError
+		w.deps.containerEvent(p, name, v1.EventTypeNormal, reasonCreated, "Container created")
+	}
+	w.history.waits(name, reason, runtime.Message(err))
+	w.deps.containerEvent(p, name, v1.EventTypeWarning, reasonFailed, "Error: %s", runtime.Message(err))
+}
+
+// pulls are the images of the containers that are about to start, each under way.
+type pulls struct {
+	cancel  context.CancelFunc
+	results map[string]chan pulled
+}
+
+type pulled struct {
+	image *Image
+	err   error
+}
+
+// pullAll makes the images present, each container's in its own time.
+func (w *worker) pullAll(ctx context.Context, p *v1.Pod, starts []decide.Start) *pulls {
+	ctx, cancel := context.WithCancel(ctx)
+	all := &pulls{cancel: cancel, results: map[string]chan pulled{}}
+	for i := range starts {
+		c := starts[i].Spec
+		result := make(chan pulled, 1)
+		all.results[c.Name] = result
+		w.beside.Go(func() {
+			present, err := w.deps.Images.Ensure(ctx, p, c)
+			result <- pulled{present, err}
+		})
+	}
+	return all
+}
+
+func (p *pulls) wait(ctx context.Context, name string) (*Image, error) {
+	select {
+	case r := <-p.results[name]:
+		return r.image, r.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for the image: %w", context.Cause(ctx))
+	}
+}
+
+func primary(ips []string) string {
+	if len(ips) == 0 {
+		return ""
+	}
+	return ips[0]
+}
+
+// urgent pods have a reserve of the runtime's places: a network plugin that hangs must
+// not keep its own repairman from starting.
+func urgent(p *v1.Pod) bool {
+	const systemCritical = 2_000_000_000 // the priority from which a pod is critical
+	return p.Spec.HostNetwork || p.Spec.Priority != nil && *p.Spec.Priority >= systemCritical
+}

@@ -1,0 +1,186 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/podsync/internal/admission"
+	"github.com/microlet/microlet/services/podsync/internal/decide"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/podconfig"
+	"github.com/microlet/microlet/services/podsync/internal/status"
+	"github.com/microlet/microlet/services/podsync/internal/volume"
+)
+
+// rounds bounds how often one look may decide and act. Each round brings the pod
+// nearer to its rest; one that needs more has met something that keeps changing.
+const rounds = 5
+
+// startRetry is how long a pod waits whose container could not be started, as the
+// kubelet's back-off period.
+const startRetry = 10 * time.Second
+
+// sync makes the pod run. When the pod has come to its end by itself the phase is
+// terminating afterwards.
+func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err error) {
+	state, err := w.readState(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if !w.history.adopted {
+		w.deps.Publish.Pod(p, w.source, false)
+		w.deps.Objects.Register(p)
+		w.backoff.Adopt(state)
+		w.history.adopted = true
+	}
+	if refusal := admission.Honoured(p); refusal != nil {
+		return w.refuse(p, state, refusal), nil
+	}
+	for range rounds {
+		actions := w.decide(p, state)
+		w.hold(p, actions.Wait)
+		if actions.Finished {
+			w.terminate(p)
+			return 0, nil
+		}
+		if idle(&actions) {
+			w.report(p, state)
+			return untilNext(actions.Wake), w.refresh(ctx, p)
+		}
+		w.report(p, state)
+		failed := w.act(ctx, p, state, &actions)
+		if context.Cause(ctx) != nil {
+			return 0, failed
+		}
+		if state, err = w.readState(ctx); err != nil {
+			return 0, err
+		}
+		if failed != nil {
+			w.report(p, state)
+			return w.afterFailure(p, failed, actions.Wake)
+		}
+	}
+	w.report(p, state)
+	return 0, transient("sync the pod", errors.New("it does not come to rest"))
+}
+
+func (w *worker) decide(p *v1.Pod, state *pod.State) decide.Actions {
+	return decide.Decide(decide.Input{
+		Pod: p, State: state, Now: time.Now(), Backoff: w.backoff, Hash: podconfig.ContainerHash,
+	})
+}
+
+// idle says whether there is nothing to do but to wait.
+func idle(a *decide.Actions) bool {
+	return a.StopPod == nil && len(a.Kill) == 0 && len(a.Remove) == 0 && a.Sandbox == nil && len(a.Start) == 0
+}
+
+// untilNext is the time to the next look: when the decision changes by itself, or the resync.
+func untilNext(wake time.Time) time.Duration {
+	next := jitter(resync)
+	if wake.IsZero() {
+		return next
+	}
+	return min(next, max(time.Until(wake), 0))
+}
+
+// act carries out one decision, in the order of its fields.
+func (w *worker) act(ctx context.Context, p *v1.Pod, state *pod.State, a *decide.Actions) error {
+	if a.StopPod != nil {
+		if err := w.stopPod(ctx, p, a.StopPod); err != nil {
+			return err
+		}
+	}
+	if err := w.kill(ctx, p, a.Kill); err != nil {
+		return err
+	}
+	for _, id := range a.Remove {
+		if err := w.deps.Runtime.RemoveContainer(ctx, id); err != nil {
+			return transient("remove a dead container", err)
+		}
+	}
+	if a.Sandbox == nil && len(a.Start) == 0 {
+		return nil
+	}
+	return w.start(ctx, p, state, a)
+}
+
+// refresh brings what is mounted up to date: tokens before they expire, objects that changed.
+func (w *worker) refresh(ctx context.Context, p *v1.Pod) error {
+	if time.Now().Before(w.history.refresh) {
+		return nil
+	}
+	w.history.refresh = time.Now().Add(volume.NextRefresh())
+	if _, err := w.deps.Volumes.Mount(ctx, p); err != nil {
+		return w.notMounted(ctx, p, err)
+	}
+	return nil
+}
+
+// refuse reports a pod that asks for what is not built: its containers wait, and an
+// event says why, once a generation. What already runs of it is left alone.
+func (w *worker) refuse(p *v1.Pod, state *pod.State, refusal error) time.Duration {
+	for i := range p.Spec.Containers {
+		w.history.waits(p.Spec.Containers[i].Name, reasonCreateContainerConfigError, refusal.Error())
+	}
+	if !w.history.told || w.history.refused != p.Generation {
+		w.history.told, w.history.refused = true, p.Generation
+		w.deps.event(p, v1.EventTypeWarning, reasonFailed, "Error: %s", refusal.Error())
+		w.deps.Metrics.Refused.Inc()
+		w.deps.Log.Warn("pod refused", "pod", podName(p), "uid", w.uid, "err", refusal)
+	}
+	w.report(p, state)
+	return jitter(resync)
+}
+
+// hold notes the containers that CrashLoopBackOff holds.
+func (w *worker) hold(p *v1.Pod, waits []decide.Wait) {
+	for _, wait := range waits {
+		if w.history.waiting[wait.Name].Message != wait.Message {
+			w.deps.containerEvent(p, wait.Name, v1.EventTypeWarning, reasonBackOff, "%s",
+				"Back-off restarting failed container "+wait.Name+" in pod "+p.Name+"_"+p.Namespace+"("+string(p.UID)+")")
+		}
+		w.history.waits(wait.Name, reasonCrashLoopBackOff, wait.Message)
+	}
+}
+
+// afterFailure says when to try again. What the pod's own status tells is no error of ours.
+func (w *worker) afterFailure(p *v1.Pod, failed error, wake time.Time) (time.Duration, error) {
+	var told *toldError
+	if !errors.As(failed, &told) {
+		return 0, failed
+	}
+	w.deps.Log.Warn("pod waits", "pod", podName(p), "uid", w.uid, "err", failed)
+	again := startRetry
+	if !wake.IsZero() {
+		again = min(again, max(time.Until(wake), 0))
+	}
+	return again, nil
+}
+
+// report tells the apiserver and the bus what the pod is.
+func (w *worker) report(p *v1.Pod, state *pod.State) {
+	s := w.status(p, state)
+	w.deps.Statuses.Set(p, s)
+	w.deps.Publish.Status(w.uid, state, &s)
+}
+
+func (w *worker) status(p *v1.Pod, state *pod.State) v1.PodStatus {
+	in := status.Inputs{
+		Now:      time.Now(),
+		Terminal: w.phase >= terminated,
+		Waiting:  w.history.reasons(p, status.Waiting{}),
+		HostIPs:  w.deps.HostIPs(),
+	}
+	if last, ok := w.deps.Statuses.Last(w.uid); ok {
+		in.Old = &last
+	}
+	s := status.Generate(p, state, in)
+	if w.phase >= terminated {
+		s = status.Terminate(p, s, in.Now)
+	}
+	return s
+}

@@ -1,0 +1,237 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/podsync/internal/decide"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+)
+
+// phase is where a pod is in its life. It only grows; after a restart of podsync it is
+// found again from the pod's object and the runtime.
+type phase int
+
+const (
+	// syncing: the pod should run.
+	syncing phase = iota
+	// terminating: its containers are being stopped.
+	terminating
+	// terminated: nothing of it runs; what it held is being given back.
+	terminated
+	// released: all is given back, the object's end is awaited.
+	released
+)
+
+// errOvertaken ends a sync whose pod has changed in a way that makes its work wrong.
+var errOvertaken = errors.New("overtaken by a newer version of the pod")
+
+// worker looks after one pod. It is woken for a reason that it is not told, and looks
+// at everything again.
+type worker struct {
+	uid    types.UID
+	source podsyncv1.PodSource
+	deps   *Deps
+	wake   chan struct{}
+
+	mu       sync.Mutex
+	pod      *v1.Pod
+	removed  bool
+	ended    bool // nothing of the pod will run again
+	overtake context.CancelCauseFunc
+	digest   string
+	read     bool
+
+	// What follows belongs to run's goroutine alone.
+	phase   phase
+	history history
+	backoff *decide.Backoff
+	// beside counts the worker's own goroutines: image pulls and mounts under way.
+	beside sync.WaitGroup
+}
+
+func newWorker(p *v1.Pod, source podsyncv1.PodSource, deps *Deps) *worker {
+	return &worker{
+		uid: p.UID, source: source, pod: p, deps: deps, wake: make(chan struct{}, 1),
+		history: newHistory(), backoff: decide.NewBackoff(deps.MaxBackoff),
+	}
+}
+
+// set gives the worker a newer version of its pod.
+func (w *worker) set(p *v1.Pod) {
+	w.mu.Lock()
+	old := w.pod
+	w.pod = p
+	if w.overtake != nil && endsSooner(old, p) {
+		w.overtake(errOvertaken)
+	}
+	w.mu.Unlock()
+	if !onlyStatusChanged(old, p) {
+		w.poke()
+	}
+	w.deps.Statuses.UpdateFromAPI(p)
+}
+
+// remove tells the worker that its pod's object is gone.
+func (w *worker) remove() {
+	w.mu.Lock()
+	w.removed = true
+	if w.overtake != nil {
+		w.overtake(errOvertaken)
+	}
+	w.mu.Unlock()
+	w.poke()
+}
+
+// poke wakes the worker; pokes that come while it is awake become one.
+func (w *worker) poke() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run looks after the pod until nothing of it is left (true) or ctx ends (false).
+func (w *worker) run(ctx context.Context) (finished bool) {
+	defer w.beside.Wait()
+	w.deps.Statuses.UpdateFromAPI(w.pod)
+	timer := time.NewTimer(firstDelay(w.pod))
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-w.wake:
+		case <-timer.C:
+		}
+		again, done := w.turn(ctx)
+		if done {
+			return true
+		}
+		timer.Reset(again)
+	}
+}
+
+// turn does one look at the pod and says when to look again.
+func (w *worker) turn(ctx context.Context) (again time.Duration, done bool) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	w.mu.Lock()
+	w.overtake = cancel
+	p, removed := w.pod, w.removed
+	w.mu.Unlock()
+
+	began := time.Now()
+	again, done, err := w.step(ctx, p, removed)
+	w.mu.Lock()
+	w.overtake = nil
+	w.mu.Unlock()
+	w.deps.Metrics.observeSync(w.phase, began)
+	switch {
+	case err == nil:
+		return again, done
+	case context.Cause(ctx) != nil:
+		return 0, false // overtaken: at once; or podsync ends, and run sees that
+	}
+	w.deps.Log.Error("pod sync failed", "pod", podName(p), "uid", w.uid, "err", err)
+	return retryAfter(err), false
+}
+
+func (w *worker) step(ctx context.Context, p *v1.Pod, removed bool) (again time.Duration, done bool, err error) {
+	if w.phase == syncing && (removed || p.DeletionTimestamp != nil) {
+		w.terminate(p)
+	}
+	switch w.phase {
+	case syncing:
+		again, err = w.sync(ctx, p)
+		if err != nil || w.phase == syncing {
+			return again, false, err
+		}
+		fallthrough // it has come to its end by itself
+	case terminating:
+		if err := w.stop(ctx, p, removed); err != nil {
+			return 0, false, err
+		}
+		w.phase = terminated
+		fallthrough
+	case terminated:
+		if err := w.release(ctx, p); err != nil {
+			return 0, false, err
+		}
+		w.phase = released
+		fallthrough
+	default:
+		if !removed {
+			return w.awaitRemoval(ctx, p)
+		}
+		if err := w.vanish(ctx, p); err != nil {
+			return 0, false, err
+		}
+		return 0, true, nil
+	}
+}
+
+// terminate begins the pod's end.
+func (w *worker) terminate(p *v1.Pod) {
+	w.phase = terminating
+	w.deps.Publish.Pod(p, w.source, true)
+}
+
+// current returns the pod's newest version, and whether it has ended.
+func (w *worker) current() (*v1.Pod, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.pod, w.ended
+}
+
+func (w *worker) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = true
+}
+
+func (w *worker) seen() (string, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.digest, w.read
+}
+
+// readState reads what the runtime has of the pod, and remembers that it was seen.
+func (w *worker) readState(ctx context.Context) (*pod.State, error) {
+	state, err := w.deps.Runtime.State(ctx, w.uid)
+	if err != nil {
+		return nil, transient("read the pod's state", err)
+	}
+	w.mu.Lock()
+	w.digest, w.read = state.Digest(), true
+	w.mu.Unlock()
+	return state, nil
+}
+
+// endsSooner says whether p must end and its older version need not, or must end within
+// a shorter grace period than it.
+func endsSooner(old, p *v1.Pod) bool {
+	if p.DeletionTimestamp == nil {
+		return false
+	}
+	if old.DeletionTimestamp == nil {
+		return true
+	}
+	return p.DeletionGracePeriodSeconds != nil &&
+		(old.DeletionGracePeriodSeconds == nil || *p.DeletionGracePeriodSeconds < *old.DeletionGracePeriodSeconds)
+}
+
+// onlyStatusChanged recognises the echo of our own patches, which needs no look.
+func onlyStatusChanged(old, p *v1.Pod) bool {
+	return old.Generation == p.Generation && old.Generation != 0 &&
+		(old.DeletionTimestamp == nil) == (p.DeletionTimestamp == nil) &&
+		equalMaps(old.Labels, p.Labels) && equalMaps(old.Annotations, p.Annotations)
+}
+
+func podName(p *v1.Pod) string { return p.Namespace + "/" + p.Name }

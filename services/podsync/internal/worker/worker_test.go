@@ -1,0 +1,413 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/fake"
+	"github.com/microlet/microlet/services/podsync/internal/cleanup"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/podconfig"
+	"github.com/microlet/microlet/services/podsync/internal/podlogs"
+	"github.com/microlet/microlet/services/podsync/internal/runtime"
+	"github.com/microlet/microlet/services/podsync/internal/volume"
+)
+
+// node is a dispatcher over a fake runtime, with a machine and an apiserver around it.
+type node struct {
+	t          *testing.T
+	cri        *fake.Runtime
+	dispatcher *Dispatcher
+	events     *record.FakeRecorder
+
+	mu       sync.Mutex
+	statuses map[types.UID]v1.PodStatus
+	history  map[types.UID][]v1.PodPhase
+	final    map[types.UID]bool
+	hung     map[types.UID]bool // pods whose volumes hang
+	slow     map[types.UID]bool // pods whose pulls never end
+	released map[types.UID]bool
+}
+
+func newNode(t *testing.T, cri *fake.Runtime) *node {
+	n := &node{
+		t: t, cri: cri, events: record.NewFakeRecorder(1000),
+		statuses: map[types.UID]v1.PodStatus{}, history: map[types.UID][]v1.PodPhase{}, final: map[types.UID]bool{},
+		hung: map[types.UID]bool{}, slow: map[types.UID]bool{}, released: map[types.UID]bool{},
+	}
+	rt, err := runtime.New(cri.Conn(), cri.Conn(), runtime.Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.dispatcher = NewDispatcher(Deps{
+		Runtime: rt, Remover: cleanup.Remover{Runtime: rt}, Images: n, Volumes: n, Cgroups: n, Config: n,
+		Objects: n, Logs: n, Statuses: n, Publish: published{}, Events: n.events,
+		HostIPs: func() []string { return []string{"192.0.2.1"} },
+		Log:     slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
+	}, func() {}, func() {})
+	return n
+}
+
+// run runs the node until the returned function is called.
+func (n *node) run() (stop func()) {
+	ctx, cancel := context.WithCancel(n.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := n.dispatcher.Run(ctx); err != nil {
+			n.t.Error(err)
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+func (n *node) Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*Image, error) {
+	n.mu.Lock()
+	slow := n.slow[p.UID]
+	n.mu.Unlock()
+	if slow {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return &Image{Ref: c.Image}, nil
+}
+
+func (n *node) Check(context.Context, *v1.Pod) error { return nil }
+
+func (n *node) Mount(ctx context.Context, p *v1.Pod) (map[string]volume.Mounted, error) {
+	n.mu.Lock()
+	hung := n.hung[p.UID]
+	n.mu.Unlock()
+	if hung {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return nil, nil
+}
+
+func (n *node) Unmount(_ context.Context, uid types.UID) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.released[uid] = true
+	return nil
+}
+
+func (n *node) EnsurePod(p *v1.Pod) (string, error)                  { return "/kubepods/pod" + string(p.UID), nil }
+func (n *node) RemovePod(context.Context, types.UID) error           { return nil }
+func (n *node) Prepare(*v1.Pod) error                                { return nil }
+func (n *node) LinkLogs(*v1.Pod, *v1.Container, int32, string) error { return nil }
+func (n *node) Register(*v1.Pod)                                     {}
+func (n *node) Unregister(types.UID)                                 {}
+func (n *node) Remove(podlogs.Pod) error                             { return nil }
+
+func podLabels(p *v1.Pod) map[string]string {
+	return map[string]string{
+		"io.kubernetes.pod.name": p.Name, "io.kubernetes.pod.namespace": p.Namespace, "io.kubernetes.pod.uid": string(p.UID),
+	}
+}
+
+func (n *node) Sandbox(p *v1.Pod, attempt uint32, parent string) (*runtimeapi.PodSandboxConfig, error) {
+	return &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: p.Name, Namespace: p.Namespace, Uid: string(p.UID), Attempt: attempt},
+		Labels:   podLabels(p), Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: parent},
+	}, nil
+}
+
+func (n *node) Container(_ context.Context, p *v1.Pod, c *v1.Container, in podconfig.ContainerInput) (*runtimeapi.ContainerConfig, error) {
+	labels := podLabels(p)
+	labels["io.kubernetes.container.name"] = c.Name
+	return &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: uint32(in.RestartCount)},
+		Image:    &runtimeapi.ImageSpec{Image: in.ImageRef}, Labels: labels,
+		Annotations: map[string]string{
+			"io.kubernetes.container.hash":         fmt.Sprintf("%x", podconfig.ContainerHash(c)),
+			"io.kubernetes.container.restartCount": fmt.Sprint(in.RestartCount),
+		},
+	}, nil
+}
+
+func (n *node) Set(p *v1.Pod, s v1.PodStatus) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.statuses[p.UID] = s
+	if h := n.history[p.UID]; len(h) == 0 || h[len(h)-1] != s.Phase {
+		n.history[p.UID] = append(h, s.Phase)
+	}
+}
+
+func (n *node) Terminated(p *v1.Pod, s v1.PodStatus) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.released[p.UID] {
+		n.t.Errorf("pod %s was given up before its volumes were gone", p.UID)
+	}
+	n.statuses[p.UID], n.final[p.UID] = s, true
+}
+
+func (n *node) UpdateFromAPI(*v1.Pod) {}
+
+func (n *node) Last(uid types.UID) (v1.PodStatus, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s, ok := n.statuses[uid]
+	return s, ok
+}
+
+func (n *node) Forget(types.UID) {}
+
+type published struct{}
+
+func (published) Pod(*v1.Pod, podsyncv1.PodSource, bool)      {}
+func (published) Status(types.UID, *pod.State, *v1.PodStatus) {}
+func (published) Forget(types.UID)                            {}
+
+const api = podsyncv1.PodSource_POD_SOURCE_API
+
+func testPod(uid types.UID) *v1.Pod {
+	grace := int64(30)
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod-" + string(uid), UID: uid, Generation: 1},
+		Spec: v1.PodSpec{
+			RestartPolicy: v1.RestartPolicyAlways, TerminationGracePeriodSeconds: &grace,
+			Containers: []v1.Container{{Name: "c", Image: "busybox"}},
+		},
+	}
+}
+
+func deleted(p *v1.Pod, grace int64) *v1.Pod {
+	p = p.DeepCopy()
+	now := metav1.Now()
+	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &now, &grace
+	p.Generation++
+	return p
+}
+
+// changes are the calls that change what runs.
+func changes(cri *fake.Runtime) []string {
+	var all []string
+	for _, c := range cri.Calls() {
+		if m := c.Method; strings.HasPrefix(m, "Run") && m != "RuntimeConfig" || strings.HasPrefix(m, "Create") ||
+			strings.HasPrefix(m, "Start") || strings.HasPrefix(m, "Stop") || strings.HasPrefix(m, "Remove") {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+func (n *node) wait(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func (n *node) running(uid types.UID) bool {
+	s, _ := n.Last(uid)
+	return s.Phase == v1.PodRunning && len(s.ContainerStatuses) == 1 && s.ContainerStatuses[0].State.Running != nil
+}
+
+func newRuntime() *fake.Runtime {
+	cri := fake.NewRuntime(nil)
+	cri.AddImage("busybox")
+	return cri
+}
+
+func TestAPodStartsIsReportedAndLeavesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		defer n.run()()
+		p := testPod("a")
+		n.dispatcher.SetPod(p, api)
+		n.wait(time.Second)
+		if !n.running("a") {
+			t.Fatalf("status %+v", n.statuses["a"])
+		}
+		if want := []v1.PodPhase{v1.PodPending, v1.PodRunning}; !slices.Equal(n.history["a"], want) {
+			t.Fatalf("went through %v", n.history["a"])
+		}
+		n.dispatcher.SetPod(deleted(p, 5), api)
+		n.wait(time.Minute)
+		if !n.final["a"] {
+			t.Fatal("the pod was not given up after its containers stopped")
+		}
+		n.dispatcher.RemovePod("a", api)
+		n.wait(time.Second)
+		left, err := n.dispatcher.deps.Runtime.State(t.Context(), "a")
+		if err != nil || len(left.Sandboxes)+len(left.Containers) != 0 {
+			t.Fatalf("left %+v, %v", left, err)
+		}
+		if n.dispatcher.Known("a") {
+			t.Fatal("its worker is still there")
+		}
+	})
+}
+
+func TestARestartOfPodsyncTouchesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cri := newRuntime()
+		p := testPod("a")
+		first := newNode(t, cri)
+		stop := first.run()
+		first.dispatcher.SetPod(p, api)
+		first.wait(time.Second)
+		stop()
+
+		p = p.DeepCopy()
+		p.Status = first.statuses["a"]
+		cri.ForgetCalls()
+		second := newNode(t, cri)
+		defer second.run()()
+		second.dispatcher.SetPod(p, api)
+		second.wait(10 * time.Minute)
+		if made := changes(cri); len(made) != 0 {
+			t.Fatalf("the restart made %v", made)
+		}
+		if !second.running("a") {
+			t.Fatalf("status %+v", second.statuses["a"])
+		}
+	})
+}
+
+func TestACrashingContainerBacksOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cri := newRuntime()
+		cri.SetProgram("c", fake.Program{Runs: time.Second, Exit: 1})
+		n := newNode(t, cri)
+		defer n.run()()
+		n.dispatcher.SetPod(testPod("a"), api)
+		wake := time.NewTicker(500 * time.Millisecond) // as pleg would
+		defer wake.Stop()
+		began := time.Now()
+		for time.Since(began) < 10*time.Minute {
+			<-wake.C
+			n.dispatcher.Wake("a", "test")
+		}
+		synctest.Wait()
+		starts := len(cri.Calls("StartContainer"))
+		// At once, and then after 10, 20, 40, 80, 160 and 300 s, each with a second's life.
+		if starts < 6 || starts > 8 {
+			t.Fatalf("started %d times in ten minutes", starts)
+		}
+		s := n.statuses["a"].ContainerStatuses[0]
+		if s.State.Waiting == nil || s.State.Waiting.Reason != reasonCrashLoopBackOff || s.RestartCount < 5 {
+			t.Fatalf("status %+v", s)
+		}
+	})
+}
+
+func TestAHungVolumeHoldsUpNoOtherPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		n.hung["hung"] = true
+		defer n.run()()
+		n.dispatcher.SetPod(testPod("hung"), api)
+		n.dispatcher.SetPod(testPod("a"), api)
+		n.wait(time.Second)
+		if !n.running("a") || n.running("hung") {
+			t.Fatalf("statuses %+v", n.statuses)
+		}
+		// And its deletion is not held up either.
+		n.dispatcher.SetPod(deleted(testPod("hung"), 1), api)
+		n.wait(10 * time.Second)
+		if !n.final["hung"] {
+			t.Fatal("the deletion waits for the volume")
+		}
+	})
+}
+
+func TestADeletionOvertakesAPull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		n.slow["a"] = true
+		defer n.run()()
+		n.dispatcher.SetPod(testPod("a"), api)
+		n.wait(time.Second)
+		n.dispatcher.SetPod(deleted(testPod("a"), 1), api)
+		n.wait(10 * time.Second)
+		if !n.final["a"] {
+			t.Fatal("the deletion waits for the pull")
+		}
+		if started := n.cri.Calls("StartContainer"); len(started) != 0 {
+			t.Fatalf("started after its deletion: %v", started)
+		}
+	})
+}
+
+func TestARefusedPodSaysSoAndHarmsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		defer n.run()()
+		refused := testPod("refused")
+		refused.Spec.Containers[0].LivenessProbe = &v1.Probe{PeriodSeconds: 10}
+		n.dispatcher.SetPod(refused, api)
+		n.dispatcher.SetPod(testPod("a"), api)
+		n.wait(5 * time.Minute)
+		if !n.running("a") {
+			t.Fatal("the neighbour does not run")
+		}
+		waiting := n.statuses["refused"].ContainerStatuses[0].State.Waiting
+		if waiting == nil || waiting.Reason != reasonCreateContainerConfigError ||
+			!strings.Contains(waiting.Message, "spec.containers[0].livenessProbe") {
+			t.Fatalf("waiting %+v", waiting)
+		}
+		told := 0
+		for len(n.events.Events) > 0 {
+			if e := <-n.events.Events; strings.HasPrefix(e, "Warning Failed Error: ") {
+				told++
+			}
+		}
+		if told != 1 {
+			t.Fatalf("told %d times in one generation", told)
+		}
+	})
+}
+
+func TestAPodWhoseObjectVanishesIsStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		defer n.run()()
+		n.dispatcher.SetPod(testPod("a"), api)
+		n.wait(time.Second)
+		n.dispatcher.RemovePod("a", api)
+		n.wait(time.Minute)
+		if n.dispatcher.Known("a") {
+			t.Fatal("its worker is still there")
+		}
+		left, err := n.dispatcher.deps.Runtime.State(t.Context(), "a")
+		if err != nil || len(left.Sandboxes)+len(left.Containers) != 0 {
+			t.Fatalf("left %+v, %v", left, err)
+		}
+	})
+}
+
+func TestAFailedSandboxIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		n.cri.Fail("RunPodSandbox", errors.New("no network"))
+		defer n.run()()
+		n.dispatcher.SetPod(testPod("a"), api)
+		n.wait(5 * time.Second)
+		if n.running("a") {
+			t.Fatal("runs without a sandbox")
+		}
+		n.cri.Fail("RunPodSandbox", nil)
+		n.wait(5 * time.Second)
+		if !n.running("a") {
+			t.Fatalf("status %+v", n.statuses["a"])
+		}
+	})
+}

@@ -1,0 +1,109 @@
+package podsync
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/proto/role"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/podsync/internal/gateway"
+)
+
+// upkeepPeriod is how often the shares of the QoS cgroups are compared with the pods, and
+// expired tokens forgotten.
+const upkeepPeriod = 10 * time.Second
+
+// prepare makes what all pods share.
+func (n *node) prepare() error {
+	k := n.cfg.Kubelet
+	for dir, mode := range map[string]os.FileMode{
+		filepath.Join(k.Node.RootDir, "pods"): 0o750, filepath.Join(k.Node.RootDir, "plugins"): 0o750,
+		k.Kubelet.PodLogsDir: 0o755, n.cfg.ContainerLogLinks: 0o755,
+	} {
+		if dir == "" {
+			continue
+		}
+		if err := os.MkdirAll(dir, mode); err != nil {
+			return fmt.Errorf("make the node's folders: %w", err)
+		}
+	}
+	if err := n.cgroups.EnsureRoots(); err != nil {
+		return fmt.Errorf("make the node's cgroups: %w", err)
+	}
+	return nil
+}
+
+// serveGateway shares the runtime out, a socket a role.
+func (n *node) serveGateway(ctx context.Context) error {
+	listeners := map[role.Role]net.Listener{}
+	for _, r := range gateway.Roles() {
+		l, err := n.service.Listen(n.service.Config.CRISocket(r))
+		if err != nil {
+			for _, open := range listeners {
+				open.Close()
+			}
+			return fmt.Errorf("CRI socket of %s: %w", r, err)
+		}
+		listeners[r] = l
+	}
+	return n.gateway.Run(ctx, listeners)
+}
+
+// tellRuntime publishes the runtime's state; with the first one podsync's keys of NODE
+// are complete.
+func (n *node) tellRuntime() func(*podsyncv1.Runtime) {
+	var once sync.Once
+	return func(r *podsyncv1.Runtime) {
+		n.publisher.Runtime(r)
+		once.Do(func() {
+			n.publisher.Capacity(n.capacity.capacity, n.capacity.allocatable, n.capacity.systemUUID)
+			n.publisher.NodeComplete()
+		})
+	}
+}
+
+// upkeep does what is due from time to time and belongs to no pod.
+func (n *node) upkeep(ctx context.Context) error {
+	ticker := time.NewTicker(upkeepPeriod)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		n.tokens.Collect()
+		if !n.dispatcher.Synced() {
+			continue
+		}
+		if err := n.cgroups.UpdateQOS(n.dispatcher.Pods()); err != nil {
+			n.service.Log.Error("QoS cgroups not updated", "err", err)
+		}
+	}
+}
+
+// askCgroupDriver is what the runtime says that it uses, and the configuration's
+// cgroupDriver if it does not say (KEP-4033). A runtime that is down does not keep
+// podsync from starting.
+func (n *node) askCgroupDriver() string {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	configured := n.cfg.Kubelet.Kubelet.CgroupDriver
+	answer, err := n.runtime.RuntimeConfig(ctx)
+	if err != nil || answer.GetLinux() == nil {
+		n.service.Log.Warn("runtime did not tell its cgroup driver, taking the configured one", "driver", configured, "err", err)
+		return configured
+	}
+	if answer.GetLinux().GetCgroupDriver() == runtimeapi.CgroupDriver_SYSTEMD {
+		return "systemd"
+	}
+	return "cgroupfs"
+}

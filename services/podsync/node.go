@@ -1,0 +1,269 @@
+package podsync
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	mount "k8s.io/mount-utils"
+
+	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/outbox"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/podsync/internal/cgroup"
+	"github.com/microlet/microlet/services/podsync/internal/cleanup"
+	"github.com/microlet/microlet/services/podsync/internal/gateway"
+	"github.com/microlet/microlet/services/podsync/internal/image"
+	"github.com/microlet/microlet/services/podsync/internal/monitor"
+	"github.com/microlet/microlet/services/podsync/internal/network"
+	"github.com/microlet/microlet/services/podsync/internal/objects"
+	"github.com/microlet/microlet/services/podsync/internal/podconfig"
+	"github.com/microlet/microlet/services/podsync/internal/podlogs"
+	"github.com/microlet/microlet/services/podsync/internal/publish"
+	"github.com/microlet/microlet/services/podsync/internal/relist"
+	"github.com/microlet/microlet/services/podsync/internal/runtime"
+	"github.com/microlet/microlet/services/podsync/internal/source"
+	"github.com/microlet/microlet/services/podsync/internal/status"
+	"github.com/microlet/microlet/services/podsync/internal/volume"
+	"github.com/microlet/microlet/services/podsync/internal/worker"
+)
+
+// node is podsync's rooms, furnished and connected. The order of its construction is
+// the order in which the rooms need each other.
+type node struct {
+	cfg     Config
+	service *service.Service
+	name    string
+	driver  string
+
+	client   kubernetes.Interface
+	conns    *runtime.Services
+	runtime  *runtime.Runtime
+	gateway  *gateway.Gateway
+	cgroups  *cgroup.Manager
+	objects  *objects.Store
+	tokens   *objects.Tokens
+	services *serviceEnv
+	volumes  *volume.Manager
+	images   *image.Puller
+	config   *podconfig.Builder
+	logs     podlogs.Folders
+
+	events     *outbox.Recorder
+	statuses   *status.Manager
+	publisher  *publish.Publisher
+	addresses  *addresses
+	capacity   capacity
+	dispatcher *worker.Dispatcher
+	monitor    *monitor.Monitor
+	relister   *relist.Relister
+	signs      *signs
+	synced     chan struct{}
+}
+
+func newNode(s *service.Service, cfg Config) (*node, error) {
+	n := &node{cfg: cfg, service: s, synced: make(chan struct{})}
+	for _, build := range []func() error{
+		n.connect, n.buildRuntime, n.buildResources, n.buildObjects, n.buildConfig, n.buildReports, n.buildLoops,
+	} {
+		if err := build(); err != nil {
+			n.close()
+			return nil, err
+		}
+	}
+	return n, nil
+}
+
+func (n *node) close() {
+	if n.conns != nil {
+		n.conns.Close()
+	}
+}
+
+// connect makes the clients of the apiserver and of the runtime. Neither is waited for.
+func (n *node) connect() error {
+	var err error
+	if n.name, err = n.cfg.Kubelet.NodeName(); err != nil {
+		return err
+	}
+	config, err := restConfig(n.cfg.Kubelet)
+	if err != nil {
+		return err
+	}
+	if n.client, err = kubernetes.NewForConfig(config); err != nil {
+		return fmt.Errorf("--kubeconfig=%s: %w", n.cfg.Kubelet.Node.Kubeconfig, err)
+	}
+	n.conns, err = runtime.Dial(runtime.DialOptions{
+		RuntimeEndpoint: n.cfg.Kubelet.RuntimeEndpoint(), ImageEndpoint: n.cfg.Kubelet.ImageEndpoint(),
+		Metrics: n.service.Metrics, Log: n.service.Log,
+	})
+	return err
+}
+
+func restConfig(k *kubeletconfig.Config) (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", k.Node.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig=%s: %w", k.Node.Kubeconfig, err)
+	}
+	config.UserAgent = "microlet-podsync"
+	config.ContentType = k.Kubelet.ContentType
+	if config.ContentType == "" {
+		config.ContentType = "application/vnd.kubernetes.protobuf"
+	}
+	config.AcceptContentTypes = config.ContentType + ",application/json"
+	config.QPS = float32(*k.Kubelet.KubeAPIQPS)
+	config.Burst = int(k.Kubelet.KubeAPIBurst)
+	return config, nil
+}
+
+func (n *node) buildRuntime() error {
+	var err error
+	n.runtime, err = runtime.New(n.conns.Runtime, n.conns.Image, runtime.Options{
+		Limits:  runtime.Limits{Places: n.cfg.RuntimeCalls},
+		Timeout: n.cfg.Kubelet.Kubelet.RuntimeRequestTimeout.Duration,
+		Log:     n.service.Log, Metrics: n.service.Metrics,
+	})
+	if err != nil {
+		return err
+	}
+	n.gateway, err = gateway.New(gateway.Options{
+		Runtime: n.conns.Runtime, Image: n.conns.Image, Log: n.service.Log, Metrics: n.service.Metrics,
+	})
+	return err
+}
+
+func (n *node) buildResources() error {
+	k := &n.cfg.Kubelet.Kubelet
+	if err := cgroup.CheckVersion(*k.FailCgroupV1); err != nil {
+		return err
+	}
+	n.driver = n.askCgroupDriver()
+	var err error
+	if n.capacity, err = readCapacity(n.cfg.Kubelet); err != nil {
+		return err
+	}
+	n.cgroups, err = cgroup.New(cgroup.Options{
+		Root: k.CgroupRoot, Driver: n.driver, PerQOS: *k.CgroupsPerQOS,
+		CPUCFSQuota: *k.CPUCFSQuota, CPUCFSQuotaPeriod: k.CPUCFSQuotaPeriod.Duration,
+		PodPidsLimit: *k.PodPidsLimit, EnforceNodeAllocatable: k.EnforceNodeAllocatable,
+		Allocatable: n.capacity.enforced, Capacity: n.capacity.capacity, Log: n.service.Log,
+	})
+	return err
+}
+
+func (n *node) buildObjects() error {
+	n.objects = objects.New(n.client, objects.Options{Log: n.service.Log})
+	n.tokens = objects.NewTokens(n.client, objects.Options{Log: n.service.Log})
+	n.services = newServiceEnv(informers.NewSharedInformerFactory(n.client, 0))
+	n.addresses = newAddresses(n.service, n.cfg.Kubelet)
+	n.volumes = volume.New(volume.Options{
+		RootDir: n.cfg.Kubelet.Node.RootDir, Objects: n.objects, Tokens: n.tokens, Mounter: mount.New(""),
+		Allocatable: func() v1.ResourceList { return n.capacity.allocatable }, Log: n.service.Log,
+	})
+	return nil
+}
+
+func (n *node) buildConfig() error {
+	k := &n.cfg.Kubelet.Kubelet
+	n.events = outbox.NewRecorder(n.service.Bus, n.name, n.service.Log)
+	dns, err := clusterDNS(k.ClusterDNS)
+	if err != nil {
+		return err
+	}
+	resolver := network.New(network.Options{
+		NodeIPs: n.cfg.Kubelet.NodeIPs(), ClusterDNS: dns, ClusterDomain: k.ClusterDomain,
+		ResolvConf: *k.ResolverConfig, Log: n.service.Log,
+		Warn: func(p *v1.Pod, reason, message string) { n.events.Event(p, v1.EventTypeWarning, reason, message) },
+	})
+	host, err := podconfig.DefaultNode(n.cfg.Kubelet.Node.RootDir)
+	if err != nil {
+		return err
+	}
+	host.PodLogsDir, host.ContainerLogsDir = k.PodLogsDir, n.cfg.ContainerLogLinks
+	host.ClusterDomain, host.SeccompDefault = k.ClusterDomain, n.cfg.Kubelet.SeccompDefault()
+	host.CPUCFSQuota, host.CPUCFSQuotaPeriod = *k.CPUCFSQuota, k.CPUCFSQuotaPeriod.Duration
+	host.Allocatable = func() v1.ResourceList { return n.capacity.allocatable }
+	host.HostIPs = n.addresses.HostIPs
+	n.config = &podconfig.Builder{Node: host, DNS: resolver, Objects: n.objects, Services: n.services}
+	n.images, err = image.NewPuller(image.Options{
+		Runtime: n.runtime, Events: n.events, Log: n.service.Log, Metrics: n.service.Metrics,
+		Serial: *k.SerializeImagePulls, MaxParallel: k.MaxParallelImagePulls,
+		QPS: float32(*k.RegistryPullQPS), Burst: int(k.RegistryBurst), RootDir: n.cfg.Kubelet.Node.RootDir,
+	})
+	n.logs = podlogs.Folders{Pods: k.PodLogsDir, Links: n.cfg.ContainerLogLinks}
+	return err
+}
+
+func clusterDNS(servers []string) ([]netip.Addr, error) {
+	out := make([]netip.Addr, 0, len(servers))
+	for _, s := range servers {
+		ip, err := netip.ParseAddr(s)
+		if err != nil {
+			return nil, fmt.Errorf("clusterDNS: %w", err)
+		}
+		out = append(out, ip)
+	}
+	return out, nil
+}
+
+func (n *node) buildReports() error {
+	n.publisher = publish.New(
+		n.service.Bus.Own(subject.Pods), n.service.Bus.Own(subject.PodStatus), n.service.Bus.Own(subject.Node), n.service.Log)
+	var err error
+	n.statuses, err = status.NewManager(status.Options{
+		Client: status.NewClient(n.client), Log: n.service.Log, Metrics: n.service.Metrics,
+	})
+	return err
+}
+
+func (n *node) buildLoops() error {
+	var maxBackoff time.Duration
+	if limit := n.cfg.Kubelet.Kubelet.CrashLoopBackOff.MaxContainerRestartPeriod; limit != nil {
+		maxBackoff = limit.Duration
+	}
+	n.dispatcher = worker.NewDispatcher(worker.Deps{
+		Runtime: n.runtime, Remover: cleanup.Remover{Runtime: n.runtime},
+		Images:  &images{puller: n.images, runtime: n.runtime, objects: n.objects, events: n.events},
+		Volumes: n.volumes, Cgroups: n.cgroups, Config: n.config, Objects: n.objects, Logs: n.logs,
+		Statuses: n.statuses, Publish: n.publisher, Events: n.events, HostIPs: n.addresses.HostIPs,
+		MaxBackoff: maxBackoff, Log: n.service.Log, Metrics: worker.NewMetrics(n.service.Metrics),
+	}, n.service.Pulse.Turn, n.sourcesSynced)
+	n.monitor = &monitor.Monitor{Runtime: n.runtime, Tell: n.tellRuntime(), CgroupDriver: n.driver, Log: n.service.Log}
+	n.signs = newSigns(n.service.Bus)
+	n.signs.listen(n.service.Bus, n.dispatcher)
+	n.relister = &relist.Relister{
+		Runtime: n.runtime, Workers: n.dispatcher, LastSign: n.signs.last,
+		Log: n.service.Log, Relists: relist.NewCounter(n.service.Metrics),
+	}
+	registerAPI(n.service, n.dispatcher, n.signs)
+	return nil
+}
+
+// sourcesSynced is called once, when every pod of every source is known.
+func (n *node) sourcesSynced() {
+	n.publisher.Complete()
+	close(n.synced)
+	n.service.Ready("pods synced")
+}
+
+func (n *node) runSource(ctx context.Context) error {
+	return source.NewAPIServer(n.client, n.name, n.service.Log).Run(ctx, n.dispatcher)
+}
+
+func (n *node) runCleanup(ctx context.Context) error {
+	c := &cleanup.Cleanup{
+		Runtime: n.runtime, Volumes: n.volumes, Cgroups: n.cgroups, Logs: n.logs,
+		Known: func(uid types.UID) bool { return n.dispatcher.Known(uid) }, Log: n.service.Log,
+	}
+	return c.Run(ctx, n.synced)
+}
+
+var _ source.Sink = (*worker.Dispatcher)(nil)

@@ -1,0 +1,38 @@
+package podsync
+
+import (
+	"context"
+
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/service"
+)
+
+// Run runs podsync until ctx ends. What runs of the node's pods goes on running.
+func Run(ctx context.Context, cfg Config) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	s, err := service.New(cfg.Service, role.Podsync)
+	if err != nil {
+		return err
+	}
+	n, err := newNode(s, cfg)
+	if err != nil {
+		return err
+	}
+	defer n.close()
+	if err := n.prepare(); err != nil {
+		return err
+	}
+	s.Go("gateway", n.serveGateway)
+	s.Go("statuses", n.statuses.Run)
+	s.Go("events", n.events.Run)
+	s.Go("services", n.services.run)
+	s.Go("dispatcher", n.dispatcher.Run)
+	s.Go("source", n.runSource)
+	s.Go("runtime monitor", n.monitor.Run)
+	s.Go("relist", n.relister.Run)
+	s.Go("clean-up", n.runCleanup)
+	s.Go("upkeep", n.upkeep)
+	return s.Run(ctx)
+}
