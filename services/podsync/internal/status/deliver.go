@@ -43,7 +43,7 @@ func (m *Manager) deliver(ctx context.Context, uid types.UID) {
 		return
 	}
 	e.failures = 0
-	if false {
+	if m.outage && write {
 		m.recovered()
 	}
 	m.enqueue(uid, e) // a newer status came meanwhile, or the deletion can follow
