@@ -5,6 +5,7 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -129,6 +130,7 @@ func (w *world) await(what string) time.Duration {
 // The bus is killed under every bucket of the contract, comes back on its store, and then on an empty
 // one. Readers keep what they hold meanwhile, and afterwards hold what the writers do.
 func TestBusKilledUnderEveryBucket(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	each(func(b subject.Bucket, g subject.Grant) {
 		for _, key := range keys(g.Pattern, 3) {
@@ -198,6 +200,7 @@ func TestBusKilledUnderEveryBucket(t *testing.T) {
 // The bus is killed while every writer writes. What it had acknowledged is in its store when it comes
 // back, also for a reader that was not there before and with every writer dead.
 func TestAcknowledgedValuesSurvive(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	p := n.peer(role.Podsync, "0", "", nil)
 	pods := p.Own(subject.Pods)
@@ -235,6 +238,7 @@ func TestAcknowledgedValuesSurvive(t *testing.T) {
 // A service that died leaves keys. They stay until its next life says what it has, and its replica's
 // keys stay anyway.
 func TestGhostsGoAtTheMarkAndOnlyTheWritersOwn(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	var v view
 	n.peer(role.Podsync, "0", "", func(c *bus.Client) { v = bus.Watch[value](c, subject.ProbeResults, ">", nil) })
@@ -278,6 +282,7 @@ func TestGhostsGoAtTheMarkAndOnlyTheWritersOwn(t *testing.T) {
 
 // More keys than a page holds, and the largest values.
 func TestManyAndLarge(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	const count = 1300
 	p := n.peer(role.Prober, "0", "", nil)
@@ -306,4 +311,35 @@ func TestManyAndLarge(t *testing.T) {
 	if !strings.Contains(podsync.log.String(), "too-large") {
 		t.Error("a value that cannot be put is not in the log")
 	}
+}
+
+// A bus that is stopped and not dead is given up within seconds, and what was under way to it then is
+// read by it after what came later by a new connection. The newest value wins all the same.
+func TestAStoppedBusIsGivenUp(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	var v view
+	n.peer(role.Prober, "0", "", func(c *bus.Client) { v = bus.Watch[value](c, subject.Pods, ">", nil) })
+	p := n.peer(role.Podsync, "0", "", nil)
+	w := p.Own(subject.Pods)
+	w.Put("a", wrapperspb.String("before"))
+	w.Put("gone", wrapperspb.String("before"))
+	w.Complete()
+	eventually(t, bound, "heard", func() bool { return len(v.All()) == 2 && w.Marked() })
+
+	n.signal(syscall.SIGSTOP)
+	w.Put("a", wrapperspb.String("under way"))
+	took := eventually(t, 15*time.Second, "the stopped bus is given up", func() bool { return !p.Connected() })
+	t.Logf("a stopped bus is given up after %v", took)
+	w.Put("a", wrapperspb.String("after"))
+	w.Delete("gone")
+	n.signal(syscall.SIGCONT)
+	want := map[string]string{"a": "after"}
+	took = eventually(t, bound, "the newest is heard", func() bool { return v.Synced() && maps.Equal(holds(v), want) })
+	t.Logf("current %v after the bus went on", took)
+	eventually(t, bound, "acknowledged", func() bool { return w.Pending() == 0 && w.Marked() })
+	var late view
+	n.peer(role.Prober, "1", "", func(c *bus.Client) { late = bus.Watch[value](c, subject.Pods, ">", nil) })
+	// The comparison that puts it right comes once more after 5 s.
+	eventually(t, bound, "the bucket holds the newest", func() bool { return late.Synced() && maps.Equal(holds(late), want) })
 }

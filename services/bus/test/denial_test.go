@@ -26,6 +26,7 @@ import (
 
 // What permissions deny is an error in the log and counted, and has no effect.
 func TestADeniedPublishIsLoud(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	var node view
 	n.peer(role.NodeStatus, "0", "", func(c *bus.Client) { node = bus.Watch[value](c, subject.Node, ">", nil) })
@@ -88,6 +89,7 @@ func (n *node) raw(r role.Role) (*nats.Conn, func() string) {
 
 // No service can purge, delete or alter a stream or make a consumer, not even of its own bucket.
 func TestNoServiceAltersAStream(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	podsync := n.peer(role.Podsync, "0", "", nil)
 	w := podsync.Own(subject.Pods)
@@ -137,6 +139,7 @@ func TestNoServiceAltersAStream(t *testing.T) {
 }
 
 func TestNobodyConnectsWithoutAKey(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	if nc, err := nats.Connect("nats://" + n.address); err == nil {
 		nc.Close()
@@ -204,6 +207,7 @@ func (d *deafener) filter(down io.Writer, up *bufio.Reader) {
 
 // A watch that hears nothing while its bucket changes is found, and what it missed is known.
 func TestADeafWatchIsFound(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	proxy := newDeafener(t, n.address)
 	defer proxy.Close()

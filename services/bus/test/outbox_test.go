@@ -90,6 +90,7 @@ func podOf(i int) *corev1.Pod {
 
 // Events recorded while bus, apiserver and deliverer are away in turns all arrive, in order.
 func TestEventsArriveWhateverIsAway(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	api := &apiserver{refuse: "Refused"}
 	podsync := n.peer(role.Podsync, "0", "", nil)
@@ -160,6 +161,7 @@ func TestEventsArriveWhateverIsAway(t *testing.T) {
 
 // The same event again is a higher count of the first, as with the kubelet.
 func TestRepeatedEventsAreCounted(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	api := &apiserver{}
 	podsync, ns := n.peer(role.Podsync, "0", "", nil), n.peer(role.NodeStatus, "0", "", nil)
@@ -186,6 +188,7 @@ func TestRepeatedEventsAreCounted(t *testing.T) {
 
 // The spool is bounded: the oldest go first, and are counted.
 func TestTheSpoolDropsTheOldest(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.kill()
 	podsync := n.peer(role.Podsync, "0", "", nil)
