@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -21,8 +20,6 @@ const (
 	// lockWait is how long a predecessor that was killed may take to be gone.
 	lockWait  = 5 * time.Second
 	lockRetry = 20 * time.Millisecond
-
-	bootIDFile = "/proc/sys/kernel/random/boot_id"
 )
 
 // folder is one folder of the runtime folder.
@@ -51,7 +48,6 @@ func folders() ([]folder, error) {
 		{name: "cri", mode: 0o750, gid: role.GroupNode},
 		{name: "notify", mode: 0o750, gid: role.GroupNode},
 		{name: "config", mode: 0o750, gid: role.GroupNode},
-		{name: "nkeys", mode: 0o750, gid: role.GroupNode},
 		{name: "bus", mode: 0o700, uid: busID.UID, gid: busID.GID, deep: true},
 		{name: "credentials", mode: 0o750, gid: role.GroupNode},
 		{name: filepath.Join("credentials", string(role.NodeStatus)), mode: 0o700, uid: statusID.UID, gid: statusID.GID},
@@ -85,11 +81,8 @@ func prepare(ctx context.Context, dir string, placement string) (release func() 
 	return lock.Close, nil
 }
 
-// fill makes the folders, empties the bus's store after a boot, and makes the services' keys.
+// fill makes the folders and the services' keys. The bus itself empties its store after a boot.
 func fill(dir string) error {
-	if err := emptyAfterBoot(dir); err != nil {
-		return err
-	}
 	list, err := folders()
 	if err != nil {
 		return err
@@ -182,28 +175,6 @@ func lockFolder(ctx context.Context, path string) (*os.File, error) {
 		case <-time.After(lockRetry):
 		}
 	}
-}
-
-// emptyAfterBoot removes the bus's store when the machine was booted since: what it says is of
-// processes and containers that are gone. On a tmpfs it is gone already.
-func emptyAfterBoot(dir string) error {
-	data, err := os.ReadFile(bootIDFile)
-	if err != nil {
-		return fmt.Errorf("boot id: %w", err)
-	}
-	now := strings.TrimSpace(string(data))
-	path := filepath.Join(dir, "boot-id")
-	last, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("boot id: %w", err)
-	}
-	if string(last) == now {
-		return nil
-	}
-	if err := os.RemoveAll(filepath.Join(dir, "bus")); err != nil {
-		return fmt.Errorf("empty the bus's store after a boot: %w", err)
-	}
-	return writeFile(path, []byte(now), 0o640, 0, role.GroupNode)
 }
 
 // writeFile writes a file that appears at once and whole.
