@@ -135,9 +135,6 @@ func (s Settings) setInfo(n *v1.Node, o Observed) {
 
 func setRuntime(n *v1.Node, r *podsyncv1.Runtime) {
 	if r.GetName() == "" {
-		if n.Status.NodeInfo.ContainerRuntimeVersion == "" {
-			n.Status.NodeInfo.ContainerRuntimeVersion = "://Unknown"
-		}
 		return
 	}
 	version := r.GetVersion()
