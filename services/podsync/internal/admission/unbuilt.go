@@ -67,7 +67,7 @@ func (w *walker) walk(path, shape string, v reflect.Value) {
 				w.walk(path, shape, v.Field(i))
 				continue
 			}
-			w.walk(path+"."+name, shape+"."+name, v.Field(i))
+			w.walk(path+"."+name, alike(shape+"."+name), v.Field(i))
 		}
 	case reflect.Slice:
 		if v.Type().Elem().Kind() != reflect.Struct || !hasRuleBelow(shape) {
@@ -80,6 +80,14 @@ func (w *walker) walk(path, shape string, v reflect.Value) {
 	default:
 		w.refused = append(w.refused, path)
 	}
+}
+
+// alike gives init containers the rules of containers.
+func alike(shape string) string {
+	if shape == "spec.initContainers" {
+		return "spec.containers"
+	}
+	return shape
 }
 
 // hasRuleBelow says whether the table knows something inside of shape.

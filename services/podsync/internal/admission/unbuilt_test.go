@@ -34,6 +34,7 @@ func plain() *v1.Pod {
 			Resources:    v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}},
 			VolumeMounts: []v1.VolumeMount{{Name: "kube-api-access", MountPath: "/var/run/x", ReadOnly: true}},
 		}},
+		InitContainers: []v1.Container{{Name: "i", Image: "busybox", TerminationMessagePolicy: v1.TerminationMessageReadFile}},
 	}}
 }
 
@@ -52,7 +53,7 @@ func TestHonouredNamesEachField(t *testing.T) {
 		field  string
 		change func(*v1.PodSpec)
 	}{
-		{"spec.initContainers", func(s *v1.PodSpec) { s.InitContainers = []v1.Container{{Name: "i"}} }},
+		{"spec.initContainers[0].restartPolicy", func(s *v1.PodSpec) { s.InitContainers = []v1.Container{{Name: "i", RestartPolicy: &always}} }},
 		{"spec.ephemeralContainers", func(s *v1.PodSpec) { s.EphemeralContainers = []v1.EphemeralContainer{{}, {}} }},
 		{"spec.activeDeadlineSeconds", func(s *v1.PodSpec) { s.ActiveDeadlineSeconds = &seconds }},
 		{"spec.runtimeClassName", func(s *v1.PodSpec) { s.RuntimeClassName = &class }},

@@ -22,14 +22,18 @@ func transient(what string, err error) error { return &transientError{what, err}
 
 // toldError is a failure that the pod's own status or events tell its owner.
 type toldError struct {
-	what string
-	err  error
+	what  string
+	err   error
+	again time.Duration
 }
 
 func (e *toldError) Error() string { return e.what + ": " + e.err.Error() }
 func (e *toldError) Unwrap() error { return e.err }
 
-func told(what string, err error) error { return &toldError{what, err} }
+func told(what string, err error) error { return &toldError{what, err, startRetry} }
+
+// toldSoon is told of a failure whose back-off somebody else keeps and wants to show.
+func toldSoon(what string, err error) error { return &toldError{what, err, transientRetry} }
 
 // retryAfter says how long to wait after an error, with jitter.
 func retryAfter(err error) time.Duration {

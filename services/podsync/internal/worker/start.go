@@ -158,6 +158,10 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 		var waiting *image.Error
 		if errors.As(err, &waiting) {
 			w.history.waits(c.Name, waiting.Reason, waiting.Message)
+			if waiting.Reason == image.ReasonPull {
+				// The next look shows the puller's back-off, as with the kubelet.
+				return toldSoon("image of container "+c.Name, err)
+			}
 		}
 		return told("image of container "+c.Name, err)
 	}

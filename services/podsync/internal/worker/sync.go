@@ -154,7 +154,7 @@ func (w *worker) afterFailure(p *v1.Pod, failed error, wake time.Time) (time.Dur
 		return 0, failed
 	}
 	w.deps.Log.Warn("pod waits", "pod", podName(p), "uid", w.uid, "err", failed)
-	again := startRetry
+	again := told.again
 	if !wake.IsZero() {
 		again = min(again, max(time.Until(wake), 0))
 	}

@@ -285,7 +285,7 @@ func TestARestartOfPodsyncTouchesNothing(t *testing.T) {
 func TestACrashingContainerBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cri := newRuntime()
-		cri.SetProgram("c", fake.Program{Runs: time.Second, Exit: 1})
+		cri.SetProgram("c", fake.Program{Lifetime: time.Second, ExitCode: 1})
 		n := newNode(t, cri)
 		defer n.run()()
 		n.dispatcher.SetPod(testPod("a"), api)
