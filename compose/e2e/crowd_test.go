@@ -1,0 +1,97 @@
+//go:build !bench
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/compose/e2e/internal/record"
+)
+
+func TestCrowd(t *testing.T) {
+	shared.use(t)
+	bigCrowd(t)
+}
+
+// bigCrowd: many pods of all kinds at once all run, are deleted at once, and leave nothing.
+func bigCrowd(t *testing.T) {
+	s := newScene(t)
+	pods, crashing := crowd(crowdPods)
+	begin := time.Now()
+	mark := s.record.Mark()
+	s.create(pods...)
+	s.wait(patience+time.Duration(crowdPods)*2*time.Second, "all pods to run", func(v record.View) error {
+		var missing []string
+		for _, p := range pods {
+			if now := v.Pod(s.ns, p.Name); now == nil || !hasRun(now, crashing[p.Name]) {
+				missing = append(missing, p.Name+" ("+describe(now)+")")
+			}
+		}
+		if len(missing) > 0 {
+			return fmt.Errorf("%d of %d do not run: %s", len(missing), len(pods), strings.Join(missing, ", "))
+		}
+		return nil
+	})
+	took := time.Since(begin)
+	s.sync()
+	var starts []time.Duration
+	for _, times := range record.PodTimes(s.record.Since(mark)) {
+		if !times.Created.IsZero() && !times.Ready.IsZero() {
+			starts = append(starts, times.Ready.Sub(times.Created))
+		}
+	}
+	t.Logf("%d pods of %d kinds: all run after %s; created to Ready: p50 %s, p90 %s", len(pods), len(kinds), ms(took), ms(record.Percentile(starts, 0.5)), ms(record.Percentile(starts, 0.9)))
+	checkKinds(t, s)
+
+	now := s.record.View().Pods(s.ns)
+	begin = time.Now()
+	var names []string
+	for _, p := range pods {
+		names = append(names, p.Name)
+	}
+	s.remove(names...)
+	s.wait(patience, "the pods' end", s.areGone(names...))
+	t.Logf("%d pods deleted: gone after %s", len(pods), ms(time.Since(begin)))
+	s.leavesNothing(now)
+}
+
+// hasRun says whether a pod runs; of one that crashes, that it has been restarted.
+func hasRun(p *corev1.Pod, crashing bool) bool {
+	if !crashing {
+		return record.Ready(p)
+	}
+	for _, c := range p.Status.ContainerStatuses {
+		if c.RestartCount > 0 && (c.LastTerminationState.Terminated != nil && c.LastTerminationState.Terminated.ExitCode == 3 || c.State.Terminated != nil && c.State.Terminated.ExitCode == 3) {
+			return true
+		}
+	}
+	return false
+}
+
+// checkKinds judges what is special to a kind.
+func checkKinds(t *testing.T, s *scene) {
+	t.Helper()
+	for _, p := range s.record.View().Pods(s.ns) {
+		name, _, _ := strings.Cut(p.Name, "-")
+		switch name {
+		case "hostnet":
+			if p.Status.PodIP != s.NodeIP() {
+				t.Errorf("%s: pod IP %s, want the node's %s", p.Name, p.Status.PodIP, s.NodeIP())
+			}
+		case "limits":
+			if p.Status.QOSClass != corev1.PodQOSBurstable {
+				t.Errorf("%s: QoS class %s", p.Name, p.Status.QOSClass)
+			}
+			checkLimits(t, s, p)
+		case "several":
+			if len(p.Status.ContainerStatuses) != 3 {
+				t.Errorf("%s: %d container statuses", p.Name, len(p.Status.ContainerStatuses))
+			}
+		}
+	}
+}

@@ -1,0 +1,198 @@
+//go:build !bench
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/compose/e2e/internal/machine"
+)
+
+// leavesNothing waits until nothing on the machine speaks of these pods any more. The garbage
+// collection of dead containers comes around once a minute.
+func (s *scene) leavesNothing(pods []*corev1.Pod) {
+	s.t.Helper()
+	begin := time.Now()
+	await(s.t, 100*time.Second, "a clean machine", func() error {
+		left, err := s.traces(pods)
+		if err != nil {
+			return err
+		}
+		if len(left) > 0 {
+			return fmt.Errorf("%d things are left:\n%s", len(left), strings.Join(left[:min(len(left), 40)], "\n"))
+		}
+		return nil
+	})
+	s.t.Logf("%d pods left nothing, %s after they were gone from the API", len(pods), ms(time.Since(begin)))
+}
+
+// traces lists what is left of pods, and of whatever no pod of the node owns.
+func (s *scene) traces(pods []*corev1.Pod) ([]string, error) {
+	var left []string
+	uids, names, ips := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, p := range pods {
+		uids[string(p.UID)], names[p.Name] = true, true
+		if !p.Spec.HostNetwork {
+			ips[p.Status.PodIP] = true
+		}
+	}
+	living := map[string]bool{} // containers and sandboxes of other pods
+	err := s.cri(func(c runtimeapi.RuntimeServiceClient) error {
+		ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
+		defer cancel()
+		sandboxes, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+		if err != nil {
+			return fmt.Errorf("list sandboxes: %w", err)
+		}
+		for _, b := range sandboxes.GetItems() {
+			if living[b.GetId()] = true; uids[b.GetMetadata().GetUid()] {
+				left = append(left, fmt.Sprintf("sandbox %s of %s: %s", b.GetId(), b.GetMetadata().GetName(), b.GetState()))
+			}
+		}
+		containers, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+		if err != nil {
+			return fmt.Errorf("list containers: %w", err)
+		}
+		for _, b := range containers.GetContainers() {
+			if living[b.GetId()] = true; uids[b.GetLabels()["io.kubernetes.pod.uid"]] {
+				left = append(left, fmt.Sprintf("container %s of %s: %s", b.GetId(), b.GetLabels()["io.kubernetes.pod.name"], b.GetState()))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	cgroups, err := machine.CgroupsBelow(s.CgroupRoot(), func(path string) bool { return path == "rig" })
+	if err != nil {
+		return nil, err
+	}
+	mounts, err := machine.MountsBelow(filepath.Dir(s.RuntimeDir()))
+	if err != nil {
+		return nil, err
+	}
+	more, err := machine.MountsBelow(s.Dir())
+	if err != nil {
+		return nil, err
+	}
+	for what, paths := range map[string][]string{"cgroup ": cgroups, "mount ": append(mounts, more...)} {
+		for _, path := range paths {
+			if mentions(path, uids) || orphaned(path, living) {
+				left = append(left, what+path)
+			}
+		}
+	}
+	for what, dir := range map[string]string{"pod folder ": filepath.Join(s.RootDir(), "pods"), "log folder ": s.PodLogsDir(), "log link ": "/var/log/containers"} {
+		files, err := machine.Names(dir)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range files {
+			if mentions(f, uids) || what == "log link " && mentions(f, names) && strings.Contains(f, "_"+s.ns+"_") {
+				left = append(left, what+f)
+			}
+		}
+	}
+	network, err := s.networkTraces(ips)
+	if err != nil {
+		return nil, err
+	}
+	left = append(left, network...)
+	slices.Sort(left)
+	return left, nil
+}
+
+// networkTraces lists addresses that are still reserved, and network namespaces and links beyond
+// those of the sandboxes that exist.
+func (s *scene) networkTraces(ips map[string]bool) ([]string, error) {
+	var left []string
+	reserved, err := filepath.Glob(filepath.Join(s.Dir(), "etc/containerd/ipam/*/*"))
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range reserved {
+		if ips[filepath.Base(f)] {
+			left = append(left, "address reservation "+f)
+		}
+	}
+	sandboxes := 0
+	err = s.cri(func(c runtimeapi.RuntimeServiceClient) error {
+		ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
+		defer cancel()
+		all, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+		sandboxes = len(all.GetItems())
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list sandboxes: %w", err)
+	}
+	namespaces, err := filepath.Glob(filepath.Join(filepath.Dir(s.RuntimeDir()), "containerd", "*", "netns", "*"))
+	if err != nil {
+		return nil, err
+	}
+	if len(namespaces) > sandboxes {
+		left = append(left, fmt.Sprintf("%d network namespaces for %d sandboxes", len(namespaces), sandboxes))
+	}
+	ports, err := s.bridgePorts()
+	if err != nil {
+		return nil, err
+	}
+	if ports > sandboxes {
+		left = append(left, fmt.Sprintf("%d links at the bridge for %d sandboxes", ports, sandboxes))
+	}
+	return left, nil
+}
+
+// bridgePorts counts the links at the instance's bridge, which is the one that has the node's address.
+func (s *scene) bridgePorts() (int, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return 0, fmt.Errorf("list links: %w", err)
+	}
+	for _, l := range links {
+		addresses, err := netlink.AddrList(l, netlink.FAMILY_V4)
+		if err != nil {
+			continue // it has just gone
+		}
+		if !slices.ContainsFunc(addresses, func(a netlink.Addr) bool { return a.IP.String() == s.NodeIP() }) {
+			continue
+		}
+		count := 0
+		for _, other := range links {
+			if other.Attrs().MasterIndex == l.Attrs().Index {
+				count++
+			}
+		}
+		return count, nil
+	}
+	return 0, fmt.Errorf("no link has the node's address %s: %w", s.NodeIP(), os.ErrNotExist)
+}
+
+func mentions(path string, words map[string]bool) bool {
+	for w := range words {
+		if w != "" && (strings.Contains(path, w) || strings.Contains(path, strings.ReplaceAll(w, "-", "_"))) {
+			return true
+		}
+	}
+	return false
+}
+
+// orphaned says whether a path names a container that the runtime does not know.
+func orphaned(path string, living map[string]bool) bool {
+	for part := range strings.SplitSeq(path, "/") {
+		if len(part) == 64 && strings.Trim(part, "0123456789abcdef") == "" && !living[part] {
+			return true
+		}
+	}
+	return false
+}

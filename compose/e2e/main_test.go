@@ -1,0 +1,150 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/compose/e2e/internal/record"
+	"github.com/microlet/microlet/compose/rig"
+)
+
+// node is what all scenarios of a run share: one rig and the record of it.
+type node struct {
+	*rig.Instance
+	client   kubernetes.Interface
+	record   *record.Recorder
+	microlet string // the executable
+}
+
+// shared is set before the first scenario.
+var shared *node
+
+// startTimeout is enough for a cold cache, which is filled first.
+const startTimeout = 25 * time.Minute
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+// run brings the rig up, runs the scenarios and takes the rig down, whatever happens.
+func run(m *testing.M) (code int) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	n, err := start(ctx)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		return 1
+	}
+	shared = n
+	// An interrupted run takes its rig down too.
+	down := sync.OnceValue(n.down)
+	interrupted := context.AfterFunc(ctx, func() {
+		if err := down(); err != nil {
+			fmt.Fprintln(os.Stderr, "e2e:", err)
+		}
+		os.Exit(130)
+	})
+	code = m.Run()
+	if !interrupted() {
+		select {} // the interrupt's own way ends the process
+	}
+	if code != 0 {
+		n.keepLogs()
+	}
+	if err := down(); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		return 1
+	}
+	return code
+}
+
+func start(ctx context.Context) (_ *node, err error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	microlet, err := filepath.Abs("../../bin/microlet")
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(microlet); err != nil {
+		return nil, fmt.Errorf("%w: run make build first", err)
+	}
+	i, err := rig.Up(ctx, rig.Options{Name: fmt.Sprintf("e2e-%d", os.Getpid()), Agent: firstAgent, Microlet: microlet, Out: os.Stderr})
+	if err != nil {
+		return nil, err
+	}
+	i.SetOutput(io.Discard)
+	n := &node{Instance: i, microlet: microlet}
+	defer func() {
+		if err != nil {
+			n.keepLogs()
+			err = errors.Join(err, n.down())
+		}
+	}()
+	if n.client, err = i.Client(); err != nil {
+		return nil, err
+	}
+	config, err := i.RESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	tls, err := rest.TLSConfigFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("read the administrator's certificate: %w", err)
+	}
+	n.record, err = record.Start(ctx, record.Options{Address: i.EtcdAddress(), TLS: tls, Node: i.NodeName()})
+	return n, err
+}
+
+// down takes the rig away and fails when anything of it is left.
+func (n *node) down() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	var broken error
+	if n.record != nil {
+		broken = n.record.Close()
+	}
+	if err := n.Down(ctx); err != nil {
+		return errors.Join(broken, err)
+	}
+	left, err := n.Leftovers(ctx)
+	if err == nil && len(left) > 0 {
+		err = fmt.Errorf("left of the rig after its end:\n%s", strings.Join(left, "\n"))
+	}
+	return errors.Join(broken, err)
+}
+
+// keepLogs saves the logs of a failed run, which otherwise go with the rig.
+func (n *node) keepLogs() {
+	target := filepath.Join(os.TempDir(), "microlet-"+n.Name()+"-logs")
+	if err := os.CopyFS(target, os.DirFS(filepath.Dir(n.Log(rig.AgentProgram)))); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e: logs not kept:", err)
+		return
+	}
+	fmt.Fprintln(os.Stderr, "e2e: the logs of the rig's programs are in", target)
+}
+
+// cri calls f with a connection to the runtime, which is closed again: only podsync may stay connected.
+func (n *node) cri(f func(runtimeapi.RuntimeServiceClient) error) error {
+	conn, err := grpc.NewClient(n.RuntimeEndpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return f(runtimeapi.NewRuntimeServiceClient(conn))
+}

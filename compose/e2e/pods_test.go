@@ -1,0 +1,94 @@
+package e2e
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/microlet/microlet/compose/rig"
+)
+
+// shell is a container that runs a script. The trap makes it end at once when it is asked to: the
+// first process of a container ignores SIGTERM otherwise.
+func shell(name, script string) corev1.Container {
+	return corev1.Container{
+		Name: name, Image: rig.BusyboxImage, ImagePullPolicy: corev1.PullIfNotPresent,
+		Command: []string{"sh", "-c", "trap 'exit 0' TERM; " + script},
+	}
+}
+
+// forever keeps a script's container running.
+const forever = "while :; do sleep 3600 & wait $!; done"
+
+// plain is a pod of one container that does nothing for ever.
+func plain(name string) *corev1.Pod {
+	grace := int64(10)
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}},
+		Spec: corev1.PodSpec{
+			TerminationGracePeriodSeconds: &grace,
+			Containers:                    []corev1.Container{{Name: "main", Image: rig.PauseImage, ImagePullPolicy: corev1.PullIfNotPresent}},
+		},
+	}
+}
+
+// scripted is a pod of one container that runs a script.
+func scripted(name, script string) *corev1.Pod {
+	p := plain(name)
+	p.Spec.Containers = []corev1.Container{shell("main", script)}
+	return p
+}
+
+// kind is one kind of pod of a crowd.
+type kind struct {
+	name   string
+	change func(p *corev1.Pod)
+	// crashing pods never stay Ready: they have run when they were restarted.
+	crashing bool
+}
+
+var kinds = []kind{
+	{name: "plain", change: func(*corev1.Pod) {}},
+	{name: "several", change: func(p *corev1.Pod) {
+		p.Spec.Containers = append(p.Spec.Containers, shell("second", forever), shell("third", forever))
+	}},
+	{name: "limits", change: func(p *corev1.Pod) {
+		p.Spec.Containers[0].Resources = corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("5m"), corev1.ResourceMemory: resource.MustParse("8Mi")},
+			Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("32Mi")},
+		}
+	}},
+	{name: "nonroot", change: func(p *corev1.Pod) {
+		uid, yes := int64(1234), true
+		p.Spec.Containers = []corev1.Container{shell("main", `test "$(id -u)" = 1234 || exit 1; `+forever)}
+		p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &uid, RunAsNonRoot: &yes}
+	}},
+	{name: "hostnet", change: func(p *corev1.Pod) { p.Spec.HostNetwork = true }},
+	{name: "crashing", crashing: true, change: func(p *corev1.Pod) {
+		p.Spec.Containers = []corev1.Container{shell("main", "exit 3")}
+	}},
+	{name: "stubborn", change: func(p *corev1.Pod) {
+		grace := int64(2)
+		p.Spec.TerminationGracePeriodSeconds = &grace
+		p.Spec.Containers = []corev1.Container{{
+			Name: "main", Image: rig.BusyboxImage, Command: []string{"sh", "-c", "trap '' TERM; while :; do sleep 1; done"},
+		}}
+	}},
+}
+
+// crowd returns so many pods, of all kinds in turn.
+func crowd(count int) (pods []*corev1.Pod, crashing map[string]bool) {
+	crashing = map[string]bool{}
+	for i := range count {
+		k := kinds[i%len(kinds)]
+		p := plain(fmt.Sprintf("%s-%d", k.name, i))
+		k.change(p)
+		pods = append(pods, p)
+		if k.crashing {
+			crashing[p.Name] = true
+		}
+	}
+	return pods, crashing
+}

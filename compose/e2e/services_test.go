@@ -1,0 +1,187 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/microlet/microlet/compose/e2e/internal/machine"
+	"github.com/microlet/microlet/compose/rig"
+	"github.com/microlet/microlet/proto/role"
+)
+
+// The services of a node as it is now, in start order, without their supervisor.
+var services = []role.Role{role.Bus, role.Podsync, role.PLEG, role.NodeStatus}
+
+// account is what "microlet status -o json" tells of a process.
+type account struct {
+	Service  string `json:"service"`
+	State    string `json:"state"`
+	PID      int    `json:"pid"`
+	Restarts int    `json:"restarts"`
+	LastExit string `json:"lastExit"`
+}
+
+// status asks "microlet status".
+func (n *node) status(ctx context.Context) (map[role.Role]account, error) {
+	out, err := exec.CommandContext(ctx, n.microlet, "status", "--runtime-dir="+n.RuntimeDir(), "-o", "json").Output()
+	if err != nil {
+		return nil, fmt.Errorf("microlet status: %w: %s", err, stderr(err))
+	}
+	var answer struct {
+		PID       int       `json:"pid"`
+		Processes []account `json:"processes"`
+	}
+	if err := json.Unmarshal(out, &answer); err != nil {
+		return nil, fmt.Errorf("microlet status: %w", err)
+	}
+	all := map[role.Role]account{role.Up: {Service: string(role.Up), PID: answer.PID, State: "ready"}}
+	for _, a := range answer.Processes {
+		all[role.Role(a.Service)] = a
+	}
+	return all, nil
+}
+
+func stderr(err error) string {
+	if exit, ok := err.(*exec.ExitError); ok { //nolint:errorlint // Output returns it as it is
+		return strings.TrimSpace(string(exit.Stderr))
+	}
+	return ""
+}
+
+// pid finds a service's process among the supervisor's children, by asking the kernel; 0 if there is none.
+func (n *node) pid(r role.Role) int {
+	up, err := n.AgentPID()
+	if err != nil {
+		return 0
+	}
+	if r == role.Up {
+		return up
+	}
+	children, err := machine.Children(up)
+	if err != nil {
+		return 0
+	}
+	for _, c := range children {
+		if a := machine.Arguments(c); len(a) > 1 && a[1] == string(r) && machine.Alive(c) {
+			return c
+		}
+	}
+	return 0
+}
+
+// mustPID is pid of a service that must run.
+func (n *node) mustPID(t *testing.T, r role.Role) int {
+	t.Helper()
+	pid := n.pid(r)
+	if pid == 0 {
+		t.Fatalf("%s does not run", r)
+	}
+	return pid
+}
+
+// healthy returns nil when all services are ready and the kernel knows the same processes.
+func (n *node) healthy(ctx context.Context) error {
+	all, err := n.status(ctx)
+	if err != nil {
+		return err
+	}
+	for _, r := range append([]role.Role{role.Up}, services...) {
+		a := all[r]
+		if a.State != "ready" {
+			return fmt.Errorf("%s is %q, last exit %q", r, a.State, a.LastExit)
+		}
+		if pid := n.pid(r); pid != a.PID {
+			return fmt.Errorf("%s has pid %d by microlet status, and %d by /proc", r, a.PID, pid)
+		}
+	}
+	return nil
+}
+
+// waitHealthy waits for all services.
+func (n *node) waitHealthy(t *testing.T, patience time.Duration) {
+	t.Helper()
+	await(t, patience, "all services ready", func() error { return n.healthy(t.Context()) })
+}
+
+// signal sends a signal to services, as fast as it can.
+func (n *node) signal(t *testing.T, sig syscall.Signal, roles ...role.Role) {
+	t.Helper()
+	pids := make([]int, len(roles))
+	for i, r := range roles {
+		pids[i] = n.mustPID(t, r)
+	}
+	for i, pid := range pids {
+		if err := syscall.Kill(pid, sig); err != nil && !slices.Contains(roles, role.Up) { // children die with up
+			t.Fatalf("%v to %s: %v", sig, roles[i], err)
+		}
+	}
+}
+
+// use makes microlet the node's agent, with these arguments, until the test ends; then it is as it
+// was. All services are ready when it returns.
+func (n *node) use(t *testing.T, args ...string) {
+	t.Helper()
+	n.switchTo(t, rig.AgentMicrolet, args...)
+	if len(args) > 0 {
+		t.Cleanup(func() { n.switchTo(t, rig.AgentMicrolet) })
+	}
+}
+
+// current are the agent and arguments that run.
+var current struct {
+	agent rig.Agent
+	args  []string
+}
+
+func (n *node) switchTo(t *testing.T, agent rig.Agent, args ...string) {
+	t.Helper()
+	if current.agent == "" {
+		current.agent = firstAgent
+	}
+	ctx := context.WithoutCancel(t.Context()) // it is used in clean-ups too
+	if current.agent != agent || !slices.Equal(current.args, args) {
+		executable := ""
+		if agent == rig.AgentMicrolet {
+			executable = n.microlet
+		}
+		if err := n.SwitchAgent(ctx, agent, executable, args...); err != nil {
+			t.Fatalf("switch to %s %v: %v", agent, args, err)
+		}
+		current.agent, current.args = agent, args
+		if err := n.WaitNodeReady(ctx); err != nil {
+			t.Fatalf("%s %v: %v", agent, args, err)
+		}
+	}
+	if agent == rig.AgentMicrolet && !slices.Contains(args, single) {
+		await(t, time.Minute, "all services ready", func() error { return n.healthy(ctx) })
+	}
+}
+
+// Arguments of microlet up.
+const (
+	single      = "--placement=single"
+	watchdogOff = "--watchdog=off"
+)
+
+// await polls, to wait and never to judge.
+func await(t *testing.T, patience time.Duration, what string, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("waited %s in vain for %s: %v", patience, what, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}

@@ -1,0 +1,21 @@
+//go:build long && !bench
+
+package e2e
+
+import (
+	"time"
+
+	"github.com/microlet/microlet/compose/rig"
+)
+
+// What a long run is made of.
+const (
+	steadyPods = 20
+	kills      = 5
+	outage     = time.Minute
+	stopTime   = 45 * time.Second
+	crowdPods  = 60
+
+	// The kubelet is first, so that what is compared with it can be taken from it.
+	firstAgent = rig.AgentKubelet
+)

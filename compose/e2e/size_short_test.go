@@ -1,0 +1,20 @@
+//go:build !long && !bench
+
+package e2e
+
+import (
+	"time"
+
+	"github.com/microlet/microlet/compose/rig"
+)
+
+// What a short run is made of: it shows each thing once.
+const (
+	steadyPods = 5
+	kills      = 1
+	outage     = 15 * time.Second
+	stopTime   = 12 * time.Second
+	crowdPods  = 15
+
+	firstAgent = rig.AgentMicrolet
+)

@@ -1,0 +1,125 @@
+package walls
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// top is the repository's root.
+func top(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "go.work")); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func modules(t *testing.T) []string {
+	t.Helper()
+	var patterns []string
+	for _, glob := range []string{"proto/go.mod", "services/*/go.mod", "compose/rig/go.mod", "compose/e2e/go.mod"} {
+		found, err := filepath.Glob(filepath.Join(top(t), glob))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range found {
+			relative, err := filepath.Rel(top(t), filepath.Dir(f))
+			if err != nil {
+				t.Fatal(err)
+			}
+			patterns = append(patterns, "./"+relative+"/...")
+		}
+	}
+	return patterns
+}
+
+func TestWalls(t *testing.T) {
+	packages, err := List(t.Context(), top(t), modules(t)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"services/podsync", "services/pleg", "services/nodestatus", "services/bus", "services/microlet/cmd/microlet", "proto/role", "compose/rig"} {
+		if !slices.ContainsFunc(packages, func(p Package) bool { return p.ImportPath == module+name && len(p.Imports) > 0 }) {
+			t.Errorf("go list does not show the imports of %s%s", module, name)
+		}
+	}
+	for _, v := range Violations(packages) {
+		t.Error(v)
+	}
+	t.Logf("%d packages within the walls", len(packages))
+}
+
+// TestWallsAreFoundBroken is the positive control: files that are not there are shown to go list, one
+// for each wall, and each must be found.
+func TestWallsAreFoundBroken(t *testing.T) {
+	breaks := map[string]string{
+		"services/pleg/internal/hint":    "k8s.io/cri-client/pkg",
+		"services/bus":                   "k8s.io/cri-client/pkg/logs",
+		"services/internal/run":          "k8s.io/client-go/kubernetes/typed/core/v1",
+		"services/nodestatus":            "github.com/google/cadvisor/manager",
+		"services/podsync/cmd/podsync":   "k8s.io/kubernetes/pkg/kubelet",
+		"services/microlet/cmd/microlet": "k8s.io/kubernetes/pkg/apis/core",
+		"services/pleg":                  module + "services/podsync",
+		"proto/subject":                  module + "services/internal/run",
+		"compose/rig":                    module + "services/bus",
+	}
+	overlay := struct{ Replace map[string]string }{map[string]string{}}
+	var patterns []string
+	for dir, imported := range breaks {
+		file := filepath.Join(t.TempDir(), "control.go")
+		if err := os.WriteFile(file, []byte("package "+packageName(t, filepath.Join(top(t), dir))+"\n\nimport _ \""+imported+"\"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		overlay.Replace[filepath.Join(top(t), dir, "zz_control.go")] = file
+		patterns = append(patterns, "./"+dir)
+	}
+	text, err := json.Marshal(overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "overlay.json")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	packages, err := List(t.Context(), top(t), append([]string{"-overlay=" + path}, patterns...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := Violations(packages)
+	for dir, imported := range breaks {
+		if !slices.ContainsFunc(found, func(v string) bool { return strings.HasPrefix(v, module+dir+" imports "+imported+":") }) {
+			t.Errorf("%s imports %s, which is not found", dir, imported)
+		}
+	}
+	if len(found) != len(breaks) {
+		t.Errorf("found:\n%s", strings.Join(found, "\n"))
+	}
+}
+
+// packageName is the package clause of a folder's first file.
+func packageName(t *testing.T, dir string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no Go file in %s: %v", dir, err)
+	}
+	text, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if name, ok := strings.CutPrefix(line, "package "); ok {
+			return strings.TrimSpace(name)
+		}
+	}
+	t.Fatalf("%s has no package clause", files[0])
+	return ""
+}
