@@ -164,12 +164,10 @@ func namespaceOptions(p *v1.Pod) (*runtimeapi.NamespaceOption, error) {
 	case isTrue(p.Spec.ShareProcessNamespace):
 		options.Pid = runtimeapi.NamespaceMode_POD
 	}
-	if users := p.Spec.HostUsers; users != nil {
-		if !*users {
-			return nil, errors.New("spec.hostUsers is false: user namespaces are not built, leave it out or set it to true")
-		}
-		options.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}
+	if users := p.Spec.HostUsers; users != nil && !*users {
+		return nil, errors.New("spec.hostUsers is false: user namespaces are not built, leave it out or set it to true")
 	}
+	options.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}
 	return options, nil
 }
 
