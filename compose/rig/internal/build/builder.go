@@ -113,7 +113,10 @@ func (b *Builder) Build(ctx context.Context, groups ...string) (Binaries, error)
 
 func (b *Builder) buildLocked(ctx context.Context, p Program, version, path, progress string) error {
 	dir := filepath.Dir(path)
-	unlock, err := lock.File(ctx, dir+".lock", func() { b.printf("%s: waiting for another rig that builds it", progress) })
+	begin := time.Now()
+	unlock, err := lock.File(ctx, dir+".lock", func() {
+		b.printf("%s: waiting for another rig that builds it, %s", progress, time.Since(begin).Round(time.Second))
+	})
 	if err != nil {
 		return err
 	}
@@ -121,7 +124,7 @@ func (b *Builder) buildLocked(ctx context.Context, p Program, version, path, pro
 	if exists(path) {
 		return nil
 	}
-	begin := time.Now()
+	begin = time.Now()
 	b.printf("%s: building", progress)
 	half := dir + ".half"
 	if err := os.MkdirAll(half, 0o755); err != nil {

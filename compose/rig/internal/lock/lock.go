@@ -11,11 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File takes an exclusive lock on the file, which it creates. When somebody
-// else has it, it calls waiting once and tries until the context is done. The
-// lock goes with its holder, however that ends.
+// File takes an exclusive lock on the file, which it creates. While somebody
+// else has it, it calls waiting at once and then every ten seconds, and tries
+// until the context is done. The lock goes with its holder, however that ends.
 func File(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
-	const pause = 100 * time.Millisecond
+	const (
+		pause = 100 * time.Millisecond
+		every = 10 * time.Second
+	)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
@@ -23,7 +26,7 @@ func File(ctx context.Context, path string, waiting func()) (unlock func(), err 
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
-	told := false
+	var told time.Time
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
@@ -33,9 +36,9 @@ func File(ctx context.Context, path string, waiting func()) (unlock func(), err 
 			_ = f.Close()
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
-		if !told && waiting != nil {
+		if waiting != nil && time.Since(told) >= every {
 			waiting()
-			told = true
+			told = time.Now()
 		}
 		select {
 		case <-ctx.Done():
