@@ -38,7 +38,32 @@ func (l Limits) withDefaults() (Limits, error) {
 	return l, nil
 }
 
-// Limiter gives out places for calls: in the order of asking, urgent ones first. A call
+// Class of a call: who goes first when places are few.
+type Class int
+
+const (
+	// Usual calls begin something: a sandbox, a removal.
+	Usual Class = iota
+	// Begun calls go on with a pod whose sandbox stands. They go before usual ones, so that
+	// the pods of a batch finish one after another instead of all at the end.
+	Begun
+	// Urgent calls are for host-network and critical pods; they have the reserve.
+	Urgent
+)
+
+// classOf is the class of a call that begins, or goes on with, a pod.
+func classOf(urgent, begun bool) Class {
+	switch {
+	case urgent:
+		return Urgent
+	case begun:
+		return Begun
+	default:
+		return Usual
+	}
+}
+
+// Limiter gives out places for calls: in the order of asking within a class. A call
 // that holds its place longer than Limits.Patience loses it without being disturbed, so
 // that calls which hang, a CNI plugin's for one, never stop the others for longer.
 type Limiter struct {
@@ -48,7 +73,7 @@ type Limiter struct {
 	// normal and reserved count the places in use of either kind.
 	normal, reserved int
 	// Waiters are channels that are closed when their place is given.
-	urgent, usual list.List
+	urgent, begun, usual list.List
 
 	inFlight, waiting prometheus.Gauge
 	givenBack         prometheus.Counter
@@ -89,16 +114,13 @@ type place struct {
 
 // Acquire waits for a place, or for the end of ctx. done must be called when the call
 // ends; more than once is harmless.
-func (l *Limiter) Acquire(ctx context.Context, urgent bool) (done func(), err error) {
+func (l *Limiter) Acquire(ctx context.Context, class Class) (done func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	begun := time.Now()
+	asked := time.Now()
 	p := &place{given: make(chan struct{})}
-	queue := &l.usual
-	if urgent {
-		queue = &l.urgent
-	}
+	queue := l.queue(class)
 	l.mu.Lock()
 	entry := queue.PushBack(p)
 	l.serve()
@@ -121,7 +143,7 @@ func (l *Limiter) Acquire(ctx context.Context, urgent bool) (done func(), err er
 		}
 		return nil, err
 	}
-	l.waited.Observe(time.Since(begun).Seconds())
+	l.waited.Observe(time.Since(asked).Seconds())
 
 	l.inFlight.Inc()
 	patience := time.AfterFunc(l.limits.Patience, func() {
@@ -140,6 +162,17 @@ func (l *Limiter) Acquire(ctx context.Context, urgent bool) (done func(), err er
 	}), nil
 }
 
+func (l *Limiter) queue(class Class) *list.List {
+	switch class {
+	case Urgent:
+		return &l.urgent
+	case Begun:
+		return &l.begun
+	default:
+		return &l.usual
+	}
+}
+
 // serve gives free places to those who wait. The caller holds mu.
 func (l *Limiter) serve() {
 	for {
@@ -152,6 +185,9 @@ func (l *Limiter) serve() {
 			p = l.urgent.Remove(l.urgent.Front()).(*place)
 			p.reserved = true
 			l.reserved++
+		case l.begun.Len() > 0 && l.normal < l.limits.Places:
+			p = l.begun.Remove(l.begun.Front()).(*place)
+			l.normal++
 		case l.usual.Len() > 0 && l.normal < l.limits.Places:
 			p = l.usual.Remove(l.usual.Front()).(*place)
 			l.normal++

@@ -29,11 +29,11 @@ type load struct {
 	wg    sync.WaitGroup
 }
 
-func (w *load) call(ctx context.Context, name string, urgent bool, takes time.Duration) {
+func (w *load) call(ctx context.Context, name string, class Class, takes time.Duration) {
 	w.wg.Add(1)
 	go func() {
 		defer w.wg.Done()
-		done, err := w.l.Acquire(ctx, urgent)
+		done, err := w.l.Acquire(ctx, class)
 		if err != nil {
 			return
 		}
@@ -61,7 +61,7 @@ func TestLimiterIsFirstComeFirstServed(t *testing.T) {
 		w := &load{l: newTestLimiter(t, Limits{Places: 2})}
 		// No two end at the same moment, so that each place has one taker.
 		for i, name := range []string{"a", "b", "c", "d", "e"} {
-			w.call(t.Context(), name, false, time.Second+time.Duration(i)*100*time.Millisecond)
+			w.call(t.Context(), name, Usual, time.Second+time.Duration(i)*100*time.Millisecond)
 		}
 		w.expect(t, "a", "b")
 		if n := testutil.ToFloat64(w.l.waiting); n != 3 {
@@ -82,9 +82,9 @@ func TestLimiterIsFirstComeFirstServed(t *testing.T) {
 func TestLimiterHungCallsGiveTheirPlacesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &load{l: newTestLimiter(t, Limits{Places: 2})}
-		w.call(t.Context(), "hung1", false, time.Hour)
-		w.call(t.Context(), "hung2", false, time.Hour)
-		w.call(t.Context(), "next", false, time.Second)
+		w.call(t.Context(), "hung1", Usual, time.Hour)
+		w.call(t.Context(), "hung2", Usual, time.Hour)
+		w.call(t.Context(), "next", Usual, time.Second)
 		time.Sleep(4900 * time.Millisecond)
 		w.expect(t, "hung1", "hung2")
 		time.Sleep(200 * time.Millisecond)
@@ -103,11 +103,11 @@ func TestLimiterHungCallsGiveTheirPlacesBack(t *testing.T) {
 func TestLimiterUrgentHaveAReserve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &load{l: newTestLimiter(t, Limits{Places: 1, Reserve: 1})}
-		w.call(t.Context(), "a", false, 3*time.Second)
-		w.call(t.Context(), "b", false, time.Second)
-		w.call(t.Context(), "cni", true, 2*time.Second)
+		w.call(t.Context(), "a", Usual, 3*time.Second)
+		w.call(t.Context(), "b", Usual, time.Second)
+		w.call(t.Context(), "cni", Urgent, 2*time.Second)
 		w.expect(t, "a", "cni")
-		w.call(t.Context(), "proxy", true, time.Second)
+		w.call(t.Context(), "proxy", Urgent, time.Second)
 		w.expect(t, "a", "cni")
 		time.Sleep(2 * time.Second)
 		w.expect(t, "a", "cni", "proxy")
@@ -119,14 +119,14 @@ func TestLimiterUrgentHaveAReserve(t *testing.T) {
 func TestLimiterObeysContexts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &load{l: newTestLimiter(t, Limits{Places: 1})}
-		w.call(t.Context(), "a", false, 2*time.Second)
+		w.call(t.Context(), "a", Usual, 2*time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		begun := time.Now()
-		if _, err := w.l.Acquire(ctx, false); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Second {
+		if _, err := w.l.Acquire(ctx, Usual); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Second {
 			t.Fatalf("after %v: %v", time.Since(begun), err)
 		}
-		w.call(t.Context(), "b", false, time.Second)
+		w.call(t.Context(), "b", Usual, time.Second)
 		time.Sleep(time.Second)
 		w.expect(t, "a", "b")
 		w.wg.Wait()
@@ -137,4 +137,15 @@ func TestLimiterRefusesNegativeLimits(t *testing.T) {
 	if _, err := NewLimiter(Limits{Places: -1}, nil); err == nil {
 		t.Fatal("a negative bound was taken")
 	}
+}
+
+func TestLimiterGoesOnWithWhatIsBegun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &load{l: newTestLimiter(t, Limits{Places: 1})}
+		w.call(t.Context(), "sandbox1", Usual, time.Second)
+		w.call(t.Context(), "sandbox2", Usual, time.Second)
+		w.call(t.Context(), "create1", Begun, time.Second)
+		w.wg.Wait()
+		w.expect(t, "sandbox1", "create1", "sandbox2")
+	})
 }

@@ -85,8 +85,8 @@ func New(rt, images grpc.ClientConnInterface, opts Options) (*Runtime, error) {
 
 // bounded runs a call in one of the limiter's places, with a deadline that counts from
 // when it has the place.
-func (r *Runtime) bounded(ctx context.Context, urgent bool, timeout time.Duration, call func(context.Context) error) error {
-	done, err := r.limiter.Acquire(ctx, urgent)
+func (r *Runtime) bounded(ctx context.Context, class Class, timeout time.Duration, call func(context.Context) error) error {
+	done, err := r.limiter.Acquire(ctx, class)
 	if err != nil {
 		return fmt.Errorf("wait for a place among the runtime's calls: %w", err)
 	}
@@ -100,7 +100,7 @@ func (r *Runtime) bounded(ctx context.Context, urgent bool, timeout time.Duratio
 // class's, empty for the default. urgent is true for host-network and critical pods.
 func (r *Runtime) RunSandbox(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handler string, urgent bool) (string, error) {
 	var id string
-	err := r.bounded(ctx, urgent, 2*r.opts.Timeout, func(ctx context.Context) error {
+	err := r.bounded(ctx, classOf(urgent, false), 2*r.opts.Timeout, func(ctx context.Context) error {
 		begun := time.Now()
 		resp, err := r.cri.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: cfg, RuntimeHandler: handler})
 		r.sandbox.duration.WithLabelValues(handler).Observe(time.Since(begun).Seconds())
@@ -123,7 +123,7 @@ func (r *Runtime) RunSandbox(ctx context.Context, cfg *runtimeapi.PodSandboxConf
 // CreateContainer creates a container. Its error is a *CreateError.
 func (r *Runtime) CreateContainer(ctx context.Context, sandboxID string, cfg *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig, urgent bool) (string, error) {
 	var id string
-	err := r.bounded(ctx, urgent, r.opts.Timeout, func(ctx context.Context) error {
+	err := r.bounded(ctx, classOf(urgent, true), r.opts.Timeout, func(ctx context.Context) error {
 		resp, err := r.cri.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: sandboxID, Config: cfg, SandboxConfig: sandbox})
 		id = resp.GetContainerId()
 		return err
@@ -139,7 +139,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, sandboxID string, cfg *ru
 
 // Start starts a created container. Its error is a *StartError.
 func (r *Runtime) Start(ctx context.Context, id, name string, urgent bool) error {
-	err := r.bounded(ctx, urgent, r.opts.Timeout, func(ctx context.Context) error {
+	err := r.bounded(ctx, classOf(urgent, true), r.opts.Timeout, func(ctx context.Context) error {
 		_, err := r.cri.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id})
 		return err
 	})
@@ -171,7 +171,7 @@ func (r *Runtime) StopContainer(ctx context.Context, id string, grace time.Durat
 
 // RemoveContainer removes a container, and kills it first if it runs.
 func (r *Runtime) RemoveContainer(ctx context.Context, id string) error {
-	err := r.bounded(ctx, false, r.opts.Timeout, func(ctx context.Context) error {
+	err := r.bounded(ctx, Usual, r.opts.Timeout, func(ctx context.Context) error {
 		_, err := r.cri.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id})
 		return err
 	})
@@ -188,7 +188,7 @@ func (r *Runtime) StopSandbox(ctx context.Context, id string) error {
 
 // RemoveSandbox removes a sandbox and its containers.
 func (r *Runtime) RemoveSandbox(ctx context.Context, id string) error {
-	err := r.bounded(ctx, false, r.opts.Timeout, func(ctx context.Context) error {
+	err := r.bounded(ctx, Usual, r.opts.Timeout, func(ctx context.Context) error {
 		_, err := r.cri.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
 		return err
 	})
