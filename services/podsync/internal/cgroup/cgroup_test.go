@@ -318,6 +318,28 @@ func TestOnThisMachine(t *testing.T) {
 	}
 }
 
+func TestUIDIsNoPath(t *testing.T) {
+	root, _ := ownRoot(t)
+	m, err := New(Options{Root: root, PerQOS: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.EnsureRoots(); err != nil {
+		t.Fatal(err)
+	}
+	for _, uid := range []types.UID{"", "/../../other", "a/../../..", "a_b"} {
+		if err := m.RemovePod(t.Context(), uid); err == nil {
+			t.Errorf("RemovePod(%q) went ahead", uid)
+		}
+		if _, err := m.EnsurePod(testPod(string(uid))); err == nil {
+			t.Errorf("EnsurePod(%q) went ahead", uid)
+		}
+	}
+	if ok, err := m.exists(m.root); !ok || err != nil {
+		t.Errorf("the root of all pods is gone: %v", err)
+	}
+}
+
 func TestRootMissing(t *testing.T) {
 	m, err := New(Options{Root: "/microlet-test-not-there", PerQOS: true})
 	if err != nil {

@@ -239,6 +239,9 @@ func (m *Manager) EnsurePod(p *v1.Pod) (string, error) {
 	if !m.o.PerQOS {
 		return "", nil
 	}
+	if err := validUID(p.UID); err != nil {
+		return "", err
+	}
 	n := m.podName(p)
 	ok, err := m.exists(n)
 	if err != nil {
@@ -257,6 +260,9 @@ func (m *Manager) EnsurePod(p *v1.Pod) (string, error) {
 func (m *Manager) RemovePod(ctx context.Context, uid types.UID) error {
 	if !m.o.PerQOS {
 		return nil
+	}
+	if err := validUID(uid); err != nil {
+		return err
 	}
 	var all error
 	for _, class := range m.classes() {
@@ -292,6 +298,15 @@ func (m *Manager) Pods() (map[types.UID]string, error) {
 		}
 	}
 	return found, nil
+}
+
+// validUID keeps a pod's UID, which a manifest may bring, from naming somebody else's
+// cgroup, whose processes RemovePod would kill.
+func validUID(uid types.UID) error {
+	if uid == "" || strings.ContainsAny(string(uid), "/_\x00") {
+		return fmt.Errorf("metadata.uid %q cannot be the name of a cgroup: leave it out or use a UUID", uid)
+	}
+	return nil
 }
 
 func (m *Manager) classes() []name {

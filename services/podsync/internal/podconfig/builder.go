@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -30,6 +31,9 @@ type Builder struct {
 
 // Prepare makes the folders of a pod: its data and its logs.
 func (b *Builder) Prepare(p *v1.Pod) error {
+	if uid := string(p.UID); uid == "" || strings.HasPrefix(uid, ".") || strings.ContainsAny(uid, "/\x00") {
+		return fmt.Errorf("metadata.uid %q cannot be the name of a folder: leave it out or use a UUID", uid)
+	}
 	dir := b.Node.PodDir(p.UID)
 	for _, path := range []string{dir, filepath.Join(dir, "volumes"), filepath.Join(dir, "plugins")} {
 		if err := os.MkdirAll(path, 0o750); err != nil {

@@ -21,6 +21,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/podsync/internal/network"
 	"github.com/microlet/microlet/services/podsync/internal/objects"
@@ -495,6 +496,17 @@ func TestFilesStay(t *testing.T) {
 	config, err := b.Container(t.Context(), p, c, in)
 	if err != nil || len(config.Mounts) != 3 || config.Mounts[1].HostPath != "/v" {
 		t.Errorf("a container's own /etc/hosts is mounted over: %v, %v", config, err)
+	}
+}
+
+func TestUIDIsNoPath(t *testing.T) {
+	b := builder(t)
+	for _, uid := range []string{"", "..", "../x", "a/b"} {
+		p := plainPod()
+		p.UID = types.UID(uid)
+		if err := b.Prepare(p); err == nil {
+			t.Errorf("uid %q was taken for a folder", uid)
+		}
 	}
 }
 
