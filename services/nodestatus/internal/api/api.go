@@ -6,12 +6,14 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -91,8 +93,12 @@ func New(nodeName string, o Options) (*Clients, error) {
 	return c, nil
 }
 
-// Failed notes a request that failed.
-func (c *Clients) Failed() {
+// Failed notes a request that failed. An apiserver that said no has answered.
+func (c *Clients) Failed(err error) {
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
+		c.Succeeded()
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.failures++; c.failures >= failuresBeforeReset {

@@ -11,6 +11,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // TestDeadConnectionIsDropped has an apiserver of which one HTTP/2 connection never answers again, as
@@ -49,7 +52,7 @@ func TestDeadConnectionIsDropped(t *testing.T) {
 		}
 	}
 	for range failuresBeforeReset {
-		c.Failed()
+		c.Failed(context.DeadlineExceeded)
 	}
 	if err := get(); err != nil {
 		t.Errorf("after the reset: %v", err)
@@ -59,8 +62,12 @@ func TestDeadConnectionIsDropped(t *testing.T) {
 func TestSuccessForgivesFailures(t *testing.T) {
 	c := clients(t, "https://127.0.0.1:1")
 	for range 10 {
-		c.Failed()
+		c.Failed(context.DeadlineExceeded)
 		c.Succeeded()
+	}
+	for range 10 {
+		c.Failed(context.DeadlineExceeded)
+		c.Failed(fmt.Errorf("patch: %w", apierrors.NewConflict(schema.GroupResource{}, "n", nil)))
 	}
 	if c.failures != 0 {
 		t.Errorf("%d failures are remembered", c.failures)

@@ -54,10 +54,11 @@ type Options struct {
 	NodeUID func() types.UID
 	// RequestTimeout bounds each request.
 	RequestTimeout time.Duration
-	// Failed is called after each request that failed, Succeeded after each renewal.
-	Failed, Succeeded func()
-	Log               *slog.Logger
-	Metrics           prometheus.Registerer
+	// Failed is called after each try that failed, Succeeded after each renewal.
+	Failed    func(error)
+	Succeeded func()
+	Log       *slog.Logger
+	Metrics   prometheus.Registerer
 }
 
 // Renewer renews one Lease.
@@ -116,7 +117,7 @@ func (r *Renewer) Renew(ctx context.Context) time.Duration {
 	if err := r.renew(ctx, uid); err != nil {
 		r.renewals.WithLabelValues("error").Inc()
 		r.o.Log.Warn("lease not renewed, will retry", "error", err)
-		r.o.Failed()
+		r.o.Failed(err)
 		pause := min(firstRetry<<min(r.failures, 10), lastRetry)
 		r.failures++
 		return pause

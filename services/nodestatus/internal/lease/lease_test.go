@@ -114,7 +114,7 @@ func inBubble(t *testing.T, test func(t *testing.T, r *rig)) {
 			Leases: r.apiserver, NodeName: "n", Duration: 40 * time.Second, RequestTimeout: 5 * time.Second,
 			Gate:    func() error { r.mu.Lock(); defer r.mu.Unlock(); return r.closed },
 			NodeUID: func() types.UID { r.mu.Lock(); defer r.mu.Unlock(); return r.uid },
-			Failed:  func() {}, Succeeded: func() {},
+			Failed:  func(error) {}, Succeeded: func() {},
 			Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -167,7 +167,7 @@ func TestExistingLeaseIsRenewedAtOnce(t *testing.T) {
 		r := New(Options{
 			Leases: a, NodeName: "n", Duration: 40 * time.Second, RequestTimeout: time.Second,
 			Gate: func() error { return nil }, NodeUID: func() types.UID { return "" },
-			Failed: func() {}, Succeeded: func() {}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+			Failed: func(error) {}, Succeeded: func() {}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		})
 		r.Renew(t.Context())
 		if len(a.writes) != 2 {

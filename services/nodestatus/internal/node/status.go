@@ -126,7 +126,7 @@ func (s Settings) setInfo(n *v1.Node, o Observed) {
 	set(&info.OSImage, o.Machine.OSImage)
 	info.OperatingSystem, info.Architecture = runtime.GOOS, runtime.GOARCH
 	info.KubeletVersion = s.version()
-	info.KubeProxyVersion = "" // deprecated, cleared as by the kubelet
+	info.KubeProxyVersion = "" //nolint:staticcheck // deprecated, and cleared as by the kubelet
 	if o.Machine.SwapBytes > 0 {
 		swap := o.Machine.SwapBytes
 		info.Swap = &v1.NodeSwapStatus{Capacity: &swap}

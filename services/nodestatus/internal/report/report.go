@@ -53,9 +53,10 @@ type Options struct {
 	// UpdateFrequency is nodeStatusUpdateFrequency, ReportFrequency is nodeStatusReportFrequency.
 	UpdateFrequency, ReportFrequency time.Duration
 	// Failed is called after each failed request, Succeeded after each success.
-	Failed, Succeeded func()
-	Log               *slog.Logger
-	Metrics           prometheus.Registerer
+	Failed    func(error)
+	Succeeded func()
+	Log       *slog.Logger
+	Metrics   prometheus.Registerer
 }
 
 // Reporter reports the status of one node. Its job is Report.
@@ -104,7 +105,7 @@ func (r *Reporter) Report(ctx context.Context) time.Duration {
 		if err := r.register(ctx); err != nil {
 			r.updates.WithLabelValues("register", "error").Inc()
 			r.o.Log.Warn("node not registered, will retry", "error", err, "in", r.backoff)
-			r.o.Failed()
+			r.o.Failed(err)
 			pause := r.backoff
 			r.backoff = min(2*r.backoff, lastRegisterRetry)
 			return pause
@@ -183,7 +184,7 @@ func (r *Reporter) sync(ctx context.Context, full bool) error {
 		}
 		errs = append(errs, err)
 		r.updates.WithLabelValues("patch", "error").Inc()
-		r.o.Failed()
+		r.o.Failed(err)
 		if ctx.Err() != nil || apierrors.IsNotFound(err) {
 			break
 		}

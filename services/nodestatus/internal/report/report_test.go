@@ -103,7 +103,7 @@ func start(t *testing.T, a *apiserver, o node.Observed, register bool) *rig {
 			r.events = append(r.events, e.Reason)
 		},
 		UpdateFrequency: 10 * time.Second, ReportFrequency: 5 * time.Minute,
-		Failed: func() {}, Succeeded: func() {}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Failed: func(error) {}, Succeeded: func() {}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
