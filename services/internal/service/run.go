@@ -29,6 +29,9 @@ const (
 	// minFresh is the least age that the watchdog allows the pulse, whose period is 2 s.
 	minFresh = 3 * time.Second
 
+	// slowStop is when a stop is slow enough for its reason to be logged.
+	slowStop = 500 * time.Millisecond
+
 	// flushTimeout bounds the wait for the log's reader at the end.
 	flushTimeout = 500 * time.Millisecond
 )
@@ -68,7 +71,7 @@ func (s *Service) Run(ctx context.Context) error {
 	s.Log.Info("service stops", "cause", context.Cause(ctx))
 	s.notify(run.NotifyStopping)
 	s.Health.Shutdown()
-	err = waitBounded(group, s.Config.StopTimeout)
+	err = s.waitBounded(group)
 	if err != nil {
 		s.Log.Error("service ended with an error", "error", err)
 	}
@@ -86,17 +89,23 @@ func (s *Service) adopt(group *run.Group) {
 	s.waiting = nil
 }
 
-// waitBounded waits for the group's end, but not for ever.
-func waitBounded(group *run.Group, timeout time.Duration) error {
+// waitBounded waits for the group's end, but not for ever, and names what it waits for.
+func (s *Service) waitBounded(group *run.Group) error {
 	done := make(chan error, 1)
 	go func() { done <- group.Wait() }()
-	t := time.NewTimer(timeout)
-	defer t.Stop()
-	select {
-	case err := <-done:
-		return err
-	case <-t.C:
-		return fmt.Errorf("not stopped within %v: %s", timeout, strings.Join(group.Running(), ", "))
+	slow := time.NewTimer(slowStop)
+	defer slow.Stop()
+	end := time.NewTimer(s.Config.StopTimeout)
+	defer end.Stop()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-slow.C:
+			s.Log.Info("service is still stopping", "waits", group.Running())
+		case <-end.C:
+			return fmt.Errorf("not stopped within %v: %s", s.Config.StopTimeout, strings.Join(group.Running(), ", "))
+		}
 	}
 }
 
@@ -149,11 +158,10 @@ func (s *Service) heartbeat(ctx context.Context) error {
 // of the time after which the supervisor acts. A process that is stopped cannot, and a loop that
 // hangs must not be hidden by a goroutine that goes on.
 func (s *Service) feedWatchdog(ctx context.Context) error {
-	if !s.ownsProcess() || s.notifier.Watchdog() == 0 {
+	if s.watchdog == 0 {
 		return nil
 	}
-	limit := s.notifier.Watchdog()
-	period := limit / 4
+	period := s.watchdog / 4
 	fresh := max(period, minFresh)
 	t := time.NewTicker(period)
 	defer t.Stop()

@@ -43,6 +43,8 @@ type Service struct {
 
 	policy   *unixgrpc.Policy
 	notifier *run.Notifier
+	notify   func(states ...string)
+	watchdog time.Duration // how long the supervisor waits for NotifyWatchdog; 0 when it does not
 	started  time.Time
 
 	mu      sync.Mutex
@@ -101,8 +103,10 @@ func New(cfg Config, r role.Role) (*Service, error) {
 		if s.notifier, err = run.NewNotifier(); err != nil {
 			return nil, err
 		}
+		s.notify, s.watchdog = s.tellNotifier, s.notifier.Watchdog()
 	} else {
 		cfg.Placement.join(r, s.Pulse)
+		s.notify = func(states ...string) { cfg.Placement.notify(r, states...) }
 	}
 	if s.Bus, err = bus.New(options); err != nil {
 		return nil, fmt.Errorf("bus client of %s: %w", r, err)
@@ -155,12 +159,8 @@ func (s *Service) isReady() bool {
 // the single placement they are the one's that holds all services.
 func (s *Service) ownsProcess() bool { return s.Config.Placement == nil || s.Role == role.Up }
 
-// notify tells the supervisor; a supervisor that does not hear is its own affair.
-func (s *Service) notify(states ...string) {
-	if !s.ownsProcess() {
-		s.Config.Placement.notify(s.Role, states...)
-		return
-	}
+// tellNotifier tells the supervisor; a supervisor that does not hear is its own affair.
+func (s *Service) tellNotifier(states ...string) {
 	if err := s.notifier.Notify(states...); err != nil {
 		s.Log.Warn("supervisor not notified", "states", states, "error", err)
 	}

@@ -1,0 +1,342 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/run"
+)
+
+// newTestService returns a service of a runtime folder of its own, with the keys that it needs. The
+// bus it names does not exist: no service waits for it.
+func newTestService(t *testing.T, r role.Role, placement *InProcess) *Service {
+	t.Helper()
+	cfg := DefaultConfig()
+	cfg.RuntimeDir = shortDir(t)
+	cfg.BusAddress = "127.0.0.1:1"
+	cfg.Placement = placement
+	return newIn(t, cfg, r)
+}
+
+func newIn(t *testing.T, cfg Config, r role.Role) *Service {
+	t.Helper()
+	id := role.Identity{Role: r, UID: os.Getuid(), GID: os.Getgid()}
+	if err := bus.GenerateNKeys(cfg.NKeys(), []role.Identity{id}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(cfg, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// shortDir is a folder whose sockets' paths fit into a socket address.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// start runs the service and returns what stops it.
+func start(t *testing.T, s *Service) (stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	stop = sync.OnceValue(func() error { cancel(); return <-done })
+	t.Cleanup(func() { _ = stop() })
+	return stop
+}
+
+func TestLifeOfAService(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Fatal("run the tests as root: the caller's role is podsync's")
+	}
+	s := newTestService(t, role.Podsync, nil)
+	notified := make(chan []string, 16)
+	s.notify = func(states ...string) { notified <- states }
+	s.Go("loop", func(ctx context.Context) error { <-ctx.Done(); return nil })
+	stop := start(t, s)
+
+	conn, err := s.Dial(t.Context(), role.Podsync)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	check := func() grpc_health_v1.HealthCheckResponse_ServingStatus {
+		t.Helper()
+		resp, err := grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}, grpc.WaitForReady(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.GetStatus()
+	}
+	if got := check(); got != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("health before Ready is %v", got)
+	}
+	if code, _ := get(t, s, "/healthz"); code != http.StatusServiceUnavailable {
+		t.Errorf("/healthz before Ready is %d", code)
+	}
+	s.Ready("two\nlines")
+	if got, want := <-notified, []string{run.NotifyReady, "STATUS=two lines"}; !slices.Equal(got, want) {
+		t.Errorf("notified %q, want %q", got, want)
+	}
+	if got := check(); got != grpc_health_v1.HealthCheckResponse_SERVING {
+		t.Errorf("health after Ready is %v", got)
+	}
+	if code, _ := get(t, s, "/healthz"); code != http.StatusOK {
+		t.Errorf("/healthz after Ready is %d", code)
+	}
+	s.Pulse.Turn()
+	if _, body := get(t, s, "/metrics"); !strings.Contains(body, "microlet_pulse_turns_total 1") {
+		t.Error("/metrics lacks the pulse")
+	}
+	if err := stop(); err != nil {
+		t.Errorf("Run is %v", err)
+	}
+	if got := <-notified; !slices.Equal(got, []string{run.NotifyStopping}) {
+		t.Errorf("notified %q at the stop", got)
+	}
+	if left, _ := filepath.Glob(filepath.Join(s.Config.RuntimeDir, "*", "*.sock")); len(left) != 0 {
+		t.Errorf("sockets are left: %v", left)
+	}
+}
+
+func get(t *testing.T, s *Service, path string) (int, string) {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", s.Config.MetricsSocket(s.Role))
+		},
+	}}
+	resp, err := client.Get("http://service" + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+func TestFailingPartEndsTheService(t *testing.T) {
+	s := newTestService(t, role.Podsync, nil)
+	broken := errors.New("broken")
+	s.Go("part", func(context.Context) error { return broken })
+	err := s.Run(t.Context())
+	if !errors.Is(err, broken) || !strings.Contains(err.Error(), "part: broken") {
+		t.Errorf("Run is %v, want the part's name and error", err)
+	}
+}
+
+func TestStopIsBounded(t *testing.T) {
+	s := newTestService(t, role.Podsync, nil)
+	s.Config.StopTimeout = 20 * time.Millisecond
+	release := make(chan struct{})
+	defer close(release)
+	s.Go("stubborn", func(context.Context) error { <-release; return nil })
+	err := start(t, s)()
+	if err == nil || !strings.Contains(err.Error(), "stubborn") {
+		t.Errorf("Run is %v, want one that names the part that did not end", err)
+	}
+}
+
+func TestOneSocketOneService(t *testing.T) {
+	s := newTestService(t, role.Podsync, nil)
+	l, err := s.Listen(s.Config.Socket(role.Podsync))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := s.Run(t.Context()); err == nil {
+		t.Error("a second server took the socket")
+	}
+}
+
+func TestWatchdogIsFedOnlyWhileThePulseTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		fed := 0
+		s := &Service{
+			Role: role.PLEG, Log: slog.New(slog.DiscardHandler), Pulse: NewPulse(), watchdog: 10 * time.Second,
+			notify: func(states ...string) {
+				if slices.Equal(states, []string{run.NotifyWatchdog}) {
+					fed++
+				}
+			},
+		}
+		done := make(chan error, 1)
+		go func() { done <- s.feedWatchdog(ctx) }()
+
+		longest, before := 0, 0
+		for range 30 { // a minute of an idle loop
+			s.Pulse.Turn()
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			if fed == before {
+				longest++
+			}
+			before = fed
+		}
+		if fed < 20 || longest > 10 {
+			t.Errorf("fed %d times in a minute, %d spells of 2 s without", fed, longest)
+		}
+		s.Pulse.Turn() // the last one
+		time.Sleep(4 * time.Second)
+		synctest.Wait()
+		before = fed
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if fed != before {
+			t.Errorf("fed %d times while the loop stood still", fed-before)
+		}
+		s.Pulse.Turn()
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if fed == before {
+			t.Error("not fed again when the loop turned again")
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestHealthFollowsThePulse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		s := &Service{Role: role.PLEG, Log: slog.New(slog.DiscardHandler), Pulse: NewPulse(), Health: health.NewServer(), ready: true}
+		done := make(chan error, 1)
+		go func() { done <- s.watchHealth(ctx) }()
+		for _, want := range []grpc_health_v1.HealthCheckResponse_ServingStatus{
+			grpc_health_v1.HealthCheckResponse_SERVING, grpc_health_v1.HealthCheckResponse_NOT_SERVING, grpc_health_v1.HealthCheckResponse_SERVING,
+		} {
+			if want == grpc_health_v1.HealthCheckResponse_NOT_SERVING {
+				time.Sleep(hungAfter)
+			}
+			if want == grpc_health_v1.HealthCheckResponse_SERVING {
+				s.Pulse.Turn()
+			}
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			resp, err := s.Health.Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: "microlet.pleg"})
+			if err != nil || resp.GetStatus() != want {
+				t.Errorf("health is %v, %v, want %v", resp.GetStatus(), err, want)
+			}
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// In the single placement a service reaches another inside the process, and its role goes with it.
+func TestSinglePlacement(t *testing.T) {
+	placement := &InProcess{}
+	var mu sync.Mutex
+	told := map[role.Role][]string{}
+	placement.Notify = func(r role.Role, states ...string) {
+		mu.Lock()
+		defer mu.Unlock()
+		told[r] = append(told[r], states...)
+	}
+	podsync := newTestService(t, role.Podsync, placement)
+	pleg := newIn(t, podsync.Config, role.PLEG)
+	start(t, podsync)
+	podsync.Ready("here")
+
+	conn, err := pleg.Dial(t.Context(), role.Podsync)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}, grpc.WaitForReady(true)); err != nil {
+		t.Errorf("pleg asks podsync: %v", err)
+	}
+	err = conn.Invoke(t.Context(), "/microlet.podsync.v1.PodsyncService/Unlisted", &grpc_health_v1.HealthCheckRequest{}, &grpc_health_v1.HealthCheckResponse{})
+	if status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a method that was given to nobody: %v", err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if !slices.Contains(told[role.Podsync], run.NotifyReady) {
+		t.Errorf("told %v, want podsync's READY", told)
+	}
+	idle := placement.Idle()
+	if _, ok := idle[role.PLEG]; !ok || len(idle) != 2 {
+		t.Errorf("idle is %v, want both services", idle)
+	}
+	if _, err := placement.InProcessConn(); err == nil {
+		t.Error("connected to a bus that is not there")
+	}
+}
+
+func TestConfigNamesWhatIsWrong(t *testing.T) {
+	cfg := DefaultConfig()
+	fs := pflag.NewFlagSet("service", pflag.ContinueOnError)
+	cfg.AddFlags(fs)
+	args := []string{"--runtime-dir=run", "--replica=a.b", "--logging-format=xml"}
+	if err := fs.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	err := cfg.Validate()
+	if err == nil {
+		t.Fatal("the config passed")
+	}
+	for _, want := range []string{`runtime-dir is "run": give an absolute path`, `replica: "a.b"`, `logging-format is "xml"`} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error %q lacks %q", err, want)
+		}
+	}
+}
+
+func TestCommandPrintsHelpAndRefuses(t *testing.T) {
+	cmd := Command(role.PLEG, "turn", false, nil, nil)
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	cmd.SetArgs([]string{"--help"})
+	if err := cmd.Execute(); err != nil || !strings.Contains(out.String(), "--runtime-dir") {
+		t.Errorf("--help is %v: %s", err, &out)
+	}
+	for _, args := range [][]string{{"--no-such"}, {"word"}, {"--replica=*"}} {
+		cmd := Command(role.PLEG, "turn", false, nil, nil)
+		cmd.SetOut(io.Discard)
+		cmd.SetArgs(args)
+		if err := cmd.Execute(); err == nil {
+			t.Errorf("%v was accepted", args)
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package telemetry
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// stuck is a reader of the log that has stopped until it is released.
+type stuck struct {
+	release chan struct{}
+	got     bytes.Buffer
+}
+
+func (s *stuck) Write(p []byte) (int, error) {
+	<-s.release
+	return s.got.Write(p)
+}
+
+// The drain goroutine of a Writer lives as long as its process, so these tests cannot be bubbles.
+func TestWriterNeverWaits(t *testing.T) {
+	out := &stuck{release: make(chan struct{})}
+	w := NewWriter(out)
+	line := []byte(strings.Repeat("x", 1023) + "\n")
+	const lines = 3 * writerLimit / 1024
+	for range lines {
+		if n, err := w.Write(line); n != len(line) || err != nil {
+			t.Fatalf("Write is %d, %v", n, err)
+		}
+	}
+	dropped := w.Dropped()
+	if dropped == 0 || dropped == lines {
+		t.Fatalf("%d of %d lines were dropped, want what is above 1 MiB", dropped, lines)
+	}
+	close(out.release)
+	w.Flush(time.Minute)
+	if got := uint64(out.got.Len() / len(line)); got != lines-dropped {
+		t.Errorf("%d lines arrived, want %d", got, lines-dropped)
+	}
+}
+
+func TestFlushIsBounded(t *testing.T) {
+	out := &stuck{release: make(chan struct{})}
+	defer close(out.release)
+	w := NewWriter(out)
+	if _, err := w.Write([]byte("line\n")); err != nil {
+		t.Fatal(err)
+	}
+	w.Flush(time.Millisecond) // returns, or the test hangs
+}
+
+func TestFormats(t *testing.T) {
+	var text, js bytes.Buffer
+	o := LogOptions{Format: FormatText, Output: &text}
+	slog.New(o.Handler()).With("service", "pleg").Info("hello", "n", 1)
+	if !strings.Contains(text.String(), `level=INFO msg=hello service=pleg n=1`) {
+		t.Errorf("text is %q", &text)
+	}
+	o = LogOptions{Format: FormatJSON, Output: &js, Verbosity: 5}
+	log := slog.New(o.Handler())
+	log.Log(t.Context(), slog.Level(-2), "two")
+	log.Log(t.Context(), slog.Level(-5), "five")
+	log.Log(t.Context(), slog.Level(-6), "six")
+	var levels []string
+	for _, line := range strings.Split(strings.TrimSpace(js.String()), "\n") {
+		var l struct{ Level, Msg string }
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		levels = append(levels, l.Msg+" "+l.Level)
+	}
+	if got := strings.Join(levels, ", "); got != "two INFO, five DEBUG" {
+		t.Errorf("logged %s", got)
+	}
+}
+
+func TestLogOptionsValidate(t *testing.T) {
+	for _, c := range []struct {
+		o    LogOptions
+		says string
+	}{
+		{LogOptions{Format: "xml"}, `logging-format is "xml"`},
+		{LogOptions{Verbosity: -1}, "v is -1"},
+	} {
+		if err := c.o.Validate(); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%+v: %v, want %q", c.o, err, c.says)
+		}
+	}
+}
+
+func TestServe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "m.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sick error
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, l, NewRegistry("pleg"), func() error { return sick }) }()
+	client := &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		},
+	}}
+	get := func(path string) (int, string) {
+		resp, err := client.Get("http://pleg" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(body)
+	}
+	code, body := get("/metrics")
+	for _, want := range []string{`microlet_build_info{`, `service="pleg"`, "go_goroutines", "process_resident_memory_bytes", "microlet_log_writes_dropped_total"} {
+		if code != http.StatusOK || !strings.Contains(body, want) {
+			t.Errorf("/metrics is %d and lacks %s", code, want)
+		}
+	}
+	if code, body := get("/healthz"); code != http.StatusOK || body != "ok\n" {
+		t.Errorf("/healthz is %d %q", code, body)
+	}
+	sick = errors.New("main loop has stood still")
+	if code, body := get("/healthz"); code != http.StatusServiceUnavailable || body != "main loop has stood still\n" {
+		t.Errorf("/healthz of a sick service is %d %q", code, body)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Serve is %v", err)
+	}
+}
+
+func TestServeEndsWithItsListener(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &brokenListener{}
+		if err := Serve(t.Context(), l, NewRegistry("pleg"), func() error { return nil }); err == nil {
+			t.Error("a listener that broke is no error")
+		}
+	})
+}
+
+type brokenListener struct{}
+
+func (*brokenListener) Accept() (net.Conn, error) { return nil, errors.New("broken") }
+func (*brokenListener) Close() error              { return nil }
+func (*brokenListener) Addr() net.Addr            { return &net.UnixAddr{Name: "broken", Net: "unix"} }
