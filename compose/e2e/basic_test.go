@@ -74,6 +74,7 @@ echo ==args $(hostname); echo ==end; `+forever).Spec
 			t.Logf("created to Ready: %s", ms(times.Ready.Sub(times.Created)))
 		}
 	}
+	s.leavesTraces(pods)
 	if err := s.client.AppsV1().Deployments(s.ns).Delete(t.Context(), "basic", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -40,8 +40,8 @@ func bigCrowd(t *testing.T) {
 	took := time.Since(begin)
 	s.sync()
 	var starts []time.Duration
-	for _, times := range record.PodTimes(s.record.Since(mark)) {
-		if !times.Created.IsZero() && !times.Ready.IsZero() {
+	for uid, times := range record.PodTimes(s.record.Since(mark)) {
+		if !times.Created.IsZero() && !times.Ready.IsZero() && !crashing[s.nameOf(uid)] {
 			starts = append(starts, times.Ready.Sub(times.Created))
 		}
 	}
@@ -49,6 +49,7 @@ func bigCrowd(t *testing.T) {
 	checkKinds(t, s)
 
 	now := s.record.View().Pods(s.ns)
+	s.leavesTraces(now)
 	begin = time.Now()
 	var names []string
 	for _, p := range pods {

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -206,8 +207,17 @@ func TestAPIServerDown(t *testing.T) {
 		return fmt.Errorf("no event Started of the time without an API server: %v", seen)
 	})
 	t.Logf("status and events were delivered %s after the API server was ready again", ms(time.Since(back)))
+	created := time.Now()
 	s.create(plain("after"))
+	s.wait(patience, "a pod's place on the node", func(v record.View) error {
+		if p := v.Pod(s.ns, "after"); p == nil || p.Spec.NodeName == "" {
+			return errors.New("it is not scheduled")
+		}
+		return nil
+	})
+	bound := time.Now()
 	s.ready(patience, "after")
+	t.Logf("a pod created then is bound by the scheduler after %s, and Ready %s later", ms(bound.Sub(created)), ms(time.Since(bound)))
 	// The node controller may have lost patience meanwhile and marked the pods of the node: that is
 	// not the node agent's doing. Which containers run is.
 	s.sync()

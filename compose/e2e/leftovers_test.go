@@ -36,6 +36,28 @@ func (s *scene) leavesNothing(pods []*corev1.Pod) {
 	s.t.Logf("%d pods left nothing, %s after they were gone from the API", len(pods), ms(time.Since(begin)))
 }
 
+// leavesTraces is the positive control of leavesNothing: of pods that run it must find all kinds.
+func (s *scene) leavesTraces(pods []*corev1.Pod) {
+	s.t.Helper()
+	found, err := s.traces(pods)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	text := "\n" + strings.Join(found, "\n")
+	for _, kind := range []string{"sandbox ", "container ", "cgroup ", "mount ", "pod folder ", "log folder ", "address reservation "} {
+		if !strings.Contains(text, "\n"+kind) {
+			s.t.Errorf("of pods that run the search for leftovers finds no %q, only:%s", kind, text)
+		}
+	}
+	namespaces, err := s.networkNamespaces()
+	if err != nil || len(namespaces) == 0 {
+		s.t.Errorf("the search for network namespaces finds %d: %v", len(namespaces), err)
+	}
+	if ports, err := s.bridgePorts(); err != nil || ports == 0 {
+		s.t.Errorf("the search for links at the bridge finds %d: %v", ports, err)
+	}
+}
+
 // traces lists what is left of pods, and of whatever no pod of the node owns.
 func (s *scene) traces(pods []*corev1.Pod) ([]string, error) {
 	var left []string
@@ -136,7 +158,7 @@ func (s *scene) networkTraces(ips map[string]bool) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list sandboxes: %w", err)
 	}
-	namespaces, err := filepath.Glob(filepath.Join(filepath.Dir(s.RuntimeDir()), "containerd", "*", "netns", "*"))
+	namespaces, err := s.networkNamespaces()
 	if err != nil {
 		return nil, err
 	}
@@ -151,6 +173,15 @@ func (s *scene) networkTraces(ips map[string]bool) ([]string, error) {
 		left = append(left, fmt.Sprintf("%d links at the bridge for %d sandboxes", ports, sandboxes))
 	}
 	return left, nil
+}
+
+// networkNamespaces are those that the runtime keeps for its sandboxes.
+func (s *scene) networkNamespaces() ([]string, error) {
+	mounts, err := machine.MountsBelow(filepath.Dir(s.RuntimeDir()))
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(mounts, func(m string) bool { return filepath.Base(filepath.Dir(m)) != "netns" }), nil
 }
 
 // bridgePorts counts the links at the instance's bridge, which is the one that has the node's address.

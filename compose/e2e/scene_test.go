@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/compose/e2e/internal/record"
 )
@@ -280,6 +281,16 @@ func (s *scene) log(p *corev1.Pod, container string, restart int) (string, error
 		}
 	}
 	return lines.String(), nil
+}
+
+// nameOf is the name of a pod that is there; empty of others.
+func (s *scene) nameOf(uid types.UID) string {
+	for _, p := range s.record.View().Pods(s.ns) {
+		if p.UID == uid {
+			return p.Name
+		}
+	}
+	return ""
 }
 
 func ms(d time.Duration) time.Duration { return d.Round(time.Millisecond) }

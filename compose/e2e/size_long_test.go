@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/microlet/microlet/compose/rig"
+	"github.com/microlet/microlet/proto/role"
 )
 
 // What a long run is made of.
@@ -18,4 +19,9 @@ const (
 
 	// The kubelet is first, so that what is compared with it can be taken from it.
 	firstAgent = rig.AgentKubelet
+)
+
+var (
+	stoppedRoles = []role.Role{role.Bus, role.Podsync, role.PLEG, role.NodeStatus, role.Up}
+	hungRoles    = stoppedRoles
 )

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/microlet/microlet/compose/rig"
+	"github.com/microlet/microlet/proto/role"
 )
 
 // What a short run is made of: it shows each thing once.
@@ -17,4 +18,9 @@ const (
 	crowdPods  = 15
 
 	firstAgent = rig.AgentMicrolet
+)
+
+var (
+	stoppedRoles = []role.Role{role.Bus}
+	hungRoles    = []role.Role{role.PLEG}
 )

@@ -11,6 +11,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Entry is one change of one object.
@@ -30,8 +31,11 @@ type Entry struct {
 // Mark is a place in the record.
 type Mark int
 
-// View is the newest state of all objects while a Wait's condition looks at it.
+// View is the newest state of all objects at one time.
 type View struct{ objects map[string]Entry }
+
+// Single is the view of one change: of its object alone, as it was at its end if it was deleted.
+func Single(e Entry) View { return View{objects: map[string]Entry{e.Key: e}} }
 
 // Pods returns the pods of a namespace.
 func (v View) Pods(namespace string) []*corev1.Pod {
@@ -147,6 +151,17 @@ func (r *Recorder) Since(m Mark) []Entry {
 	return append([]Entry(nil), r.entries[m:]...)
 }
 
+// History returns all states of a pod, the oldest first.
+func (r *Recorder) History(uid types.UID) []*corev1.Pod {
+	var all []*corev1.Pod
+	for _, e := range r.Since(0) {
+		if p, ok := e.Object.(*corev1.Pod); ok && p.UID == uid {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
 // View returns the newest state.
 func (r *Recorder) View() View {
 	r.mu.Lock()
@@ -164,8 +179,8 @@ func (r *Recorder) Wait(ctx context.Context, condition func(View) error) error {
 	for {
 		r.mu.Lock()
 		broken, changed := r.err, r.changed
-		missing := condition(View{objects: r.objects})
 		r.mu.Unlock()
+		missing := condition(r.View()) // of later than changed: no change is missed
 		if broken != nil {
 			return broken
 		}

@@ -1,0 +1,218 @@
+//go:build !bench
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/microlet/microlet/compose/e2e/internal/record"
+)
+
+// golden is what the real kubelet shows of the pods that fail, recorded in the same rig. The long run
+// compares it with a live kubelet first.
+const golden = "testdata/failures.json"
+
+// symptom is what a user sees of a pod that fails: without order and count, which depend on when one looks.
+type symptom struct {
+	Phase      string   `json:"phase"`
+	Waiting    []string `json:"waiting"`    // reason: message, of all times
+	Terminated []string `json:"terminated"` // reason, exit code and message of containers that ended
+	Conditions []string `json:"conditions"` // as they came to be
+	Events     []string `json:"events"`     // type reason: message
+}
+
+// failing are pods that cannot run, with the waiting reasons by which they have shown all they do.
+func failing() (pods []*corev1.Pod, until map[string][]string) {
+	image := plain("no-image")
+	image.Spec.Containers[0].Image = "registry.example/missing/image:1.0"
+	invalid := plain("invalid-image")
+	invalid.Spec.Containers[0].Image = "registry.example/UPPER:1.0"
+	never := plain("never-pulled")
+	never.Spec.Containers[0].Image = "registry.example/never/pulled:1.0"
+	never.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
+	command := plain("no-command")
+	command.Spec.Containers[0].Command = []string{"/does/not/exist"}
+	key := scripted("no-configmap", forever)
+	key.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
+		LocalObjectReference: corev1.LocalObjectReference{Name: "missing"}, Key: "a",
+	}}}}
+	yes := true
+	root := scripted("must-not-be-root", forever)
+	root.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsNonRoot: &yes}
+	return []*corev1.Pod{image, invalid, never, command, key, root}, map[string][]string{
+		"no-image":         {"ErrImagePull", "ImagePullBackOff"},
+		"invalid-image":    {"InvalidImageName"},
+		"never-pulled":     {"ErrImageNeverPull"},
+		"no-command":       {"RunContainerError", "CrashLoopBackOff"},
+		"no-configmap":     {"CreateContainerConfigError"},
+		"must-not-be-root": {"CreateContainerConfigError"},
+	}
+}
+
+// symptoms runs the failing pods beside a healthy neighbour and returns what they show.
+func symptoms(t *testing.T) map[string]symptom {
+	t.Helper()
+	s := newScene(t)
+	s.create(plain("neighbour"))
+	s.ready(patience, "neighbour")
+	w := s.witness("neighbour")
+	pods, until := failing()
+	s.create(pods...)
+	all := map[string]symptom{}
+	for _, p := range pods {
+		var got symptom
+		s.wait(patience, "what is wrong with pod "+p.Name, func(v record.View) error {
+			got = s.symptom(v, p.Name)
+			for _, reason := range until[p.Name] {
+				if !slices.ContainsFunc(got.Waiting, func(w string) bool { return strings.HasPrefix(w, reason+":") }) {
+					return fmt.Errorf("it has not shown %s, only %v", reason, got.Waiting)
+				}
+			}
+			if !slices.ContainsFunc(got.Events, func(e string) bool { return strings.HasPrefix(e, "Warning ") }) {
+				return fmt.Errorf("no warning event, only %v", got.Events)
+			}
+			return settled(got)
+		})
+		all[p.Name] = got
+	}
+	s.create(plain("neighbour-2"))
+	s.ready(patience, "neighbour-2")
+	w.untouched()
+	return all
+}
+
+// settled returns nil when the event of what the pod shows last is there, which comes after the status.
+func settled(got symptom) error {
+	for _, pair := range [][2]string{{"ImagePullBackOff:", "Normal BackOff:"}, {"CrashLoopBackOff:", "Warning BackOff:"}} {
+		shown := slices.ContainsFunc(got.Waiting, func(w string) bool { return strings.HasPrefix(w, pair[0]) })
+		if shown && !slices.ContainsFunc(got.Events, func(e string) bool { return strings.HasPrefix(e, pair[1]) }) {
+			return fmt.Errorf("no event %q, only %v", pair[1], got.Events)
+		}
+	}
+	return nil
+}
+
+// symptom collects what a pod has shown until now.
+func (s *scene) symptom(v record.View, pod string) symptom {
+	now := v.Pod(s.ns, pod)
+	if now == nil {
+		return symptom{}
+	}
+	got := symptom{Phase: string(now.Status.Phase)}
+	conditions := map[string]bool{}
+	clean := func(text string) string { return normal(text, now) }
+	for _, p := range s.record.History(now.UID) {
+		for _, c := range p.Status.ContainerStatuses {
+			if w := c.State.Waiting; w != nil {
+				got.Waiting = append(got.Waiting, clean(w.Reason+": "+w.Message))
+			}
+			for _, e := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
+				if e != nil {
+					got.Terminated = append(got.Terminated, clean(fmt.Sprintf("%s %d: %s", e.Reason, e.ExitCode, e.Message)))
+				}
+			}
+		}
+	}
+	for _, c := range now.Status.Conditions {
+		conditions[clean(fmt.Sprintf("%s=%s %s: %s", c.Type, c.Status, c.Reason, c.Message))] = true
+	}
+	for c := range conditions {
+		got.Conditions = append(got.Conditions, c)
+	}
+	for _, e := range v.Events(s.ns, pod) {
+		if e.Source.Component == "kubelet" {
+			got.Events = append(got.Events, clean(e.Type+" "+e.Reason+": "+e.Message))
+		}
+	}
+	for _, list := range []*[]string{&got.Waiting, &got.Terminated, &got.Conditions, &got.Events} {
+		slices.Sort(*list)
+		*list = slices.Compact(*list)
+	}
+	return got
+}
+
+var (
+	longHex  = regexp.MustCompile(`[0-9a-f]{64}`)
+	duration = regexp.MustCompile(`\b([0-9]+h)?([0-9]+m)?[0-9]+(\.[0-9]+)?(ms|µs|s)\b`)
+	address  = regexp.MustCompile(`127\.0\.0\.1:[0-9]+`)
+)
+
+// normal takes out of a text what differs from run to run.
+func normal(text string, p *corev1.Pod) string {
+	text = strings.NewReplacer(string(p.UID), "<uid>", p.Namespace, "<namespace>").Replace(text)
+	text = longHex.ReplaceAllString(text, "<id>")
+	text = duration.ReplaceAllString(text, "<time>")
+	return address.ReplaceAllString(text, "<registry>")
+}
+
+func readGolden(t *testing.T) map[string]symptom {
+	t.Helper()
+	text, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want map[string]symptom
+	if err := json.Unmarshal(text, &want); err != nil {
+		t.Fatal(err)
+	}
+	return want
+}
+
+// TestFailures compares what failing pods show with what the real kubelet shows of them.
+func TestFailures(t *testing.T) {
+	shared.use(t)
+	failures(t)
+}
+
+func failures(t *testing.T) {
+	if diff := cmp.Diff(readGolden(t), symptoms(t)); diff != "" {
+		t.Errorf("what failing pods show (-kubelet +microlet):\n%s", diff)
+	}
+	notHonoured(t)
+}
+
+// notHonoured: a pod that uses what is not built is refused and not started without it.
+func notHonoured(t *testing.T) {
+	s := newScene(t)
+	s.create(plain("neighbour"))
+	s.ready(patience, "neighbour")
+	w := s.witness("neighbour")
+	no := false
+	p := plain("not-built")
+	p.Spec.HostUsers = &no // user namespaces
+	s.create(p)
+	s.wait(patience, "the refusal", func(v record.View) error {
+		now := v.Pod(s.ns, "not-built")
+		for _, c := range now.Status.ContainerStatuses {
+			if c.State.Waiting != nil && c.State.Waiting.Reason == "CreateContainerConfigError" && strings.Contains(c.State.Waiting.Message, "spec.hostUsers") {
+				return nil
+			}
+		}
+		return fmt.Errorf("pod: %s", describe(now))
+	})
+	s.wait(patience, "the event of the refusal", func(v record.View) error {
+		var seen []string
+		for _, e := range v.Events(s.ns, "not-built") {
+			if seen = append(seen, e.Reason+": "+e.Message); e.Type == corev1.EventTypeWarning && strings.Contains(e.Message, "spec.hostUsers") {
+				return nil
+			}
+		}
+		return fmt.Errorf("only %q", seen)
+	})
+	if all, err := s.containers("not-built"); err != nil || len(all) > 0 {
+		t.Errorf("the refused pod has %d containers: %v", len(all), err)
+	}
+	s.create(plain("neighbour-2"))
+	s.ready(patience, "neighbour-2")
+	w.untouched()
+}

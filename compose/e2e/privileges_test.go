@@ -1,0 +1,237 @@
+//go:build !bench
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/compose/e2e/internal/machine"
+	"github.com/microlet/microlet/proto/role"
+)
+
+// TestOnlyPodsyncIsConnectedToTheRuntime asks the kernel who is.
+func TestOnlyPodsyncIsConnectedToTheRuntime(t *testing.T) {
+	shared.use(t)
+	podsync := shared.mustPID(t, role.Podsync)
+	strangers := func() []string {
+		clients, err := machine.Clients(shared.RuntimeSocket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var found []string
+		ours := 0
+		for _, c := range clients {
+			if slices.Equal(c.PIDs, []int{podsync}) {
+				ours++
+				continue
+			}
+			for _, pid := range c.PIDs {
+				found = append(found, fmt.Sprintf("pid %d: %s", pid, strings.Join(machine.Arguments(pid), " ")))
+			}
+		}
+		if ours == 0 {
+			t.Fatalf("podsync (pid %d) is not connected to %s: the clients are %v", podsync, shared.RuntimeSocket(), clients)
+		}
+		return found
+	}
+	// A connection of the scenario before may just be closing.
+	await(t, 5*time.Second, "podsync alone to be connected", func() error {
+		if s := strangers(); len(s) > 0 {
+			return fmt.Errorf("connected to the runtime's socket beside podsync: %v", s)
+		}
+		return nil
+	})
+	// The positive control: a second client is found.
+	conn, err := net.Dial("unix", shared.RuntimeSocket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if s := strangers(); len(s) != 1 || !strings.HasPrefix(s[0], fmt.Sprintf("pid %d:", os.Getpid())) {
+		t.Errorf("this test is connected to the runtime's socket too, but the clients beside podsync are %v", s)
+	}
+}
+
+// TestPrivileges holds each process to the table of identities.
+func TestPrivileges(t *testing.T) {
+	shared.use(t)
+	for _, r := range append([]role.Role{role.Up}, services...) {
+		id, err := role.Get(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := machine.ReadCredentials(shared.mustPID(t, r))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range privileges(id, got) {
+			t.Errorf("%s: %s", r, p)
+		}
+		t.Logf("%-12s uid %d, groups %v, capabilities %x", r, got.UIDs[1], got.Groups, got.Effective)
+	}
+	// The positive control: this test runs as root, which no service but podsync may.
+	self, err := machine.ReadCredentials(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []role.Role{role.Bus, role.PLEG, role.NodeStatus, role.Stats} {
+		id, err := role.Get(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := strings.Join(privileges(id, self), "; ")
+		for _, word := range []string{"user ids", "group ids", "capabilities", "new privileges"} {
+			if !strings.Contains(found, word) {
+				t.Errorf("a root process passes for %s in its %s: %s", r, word, found)
+			}
+		}
+	}
+}
+
+// privileges tells where a process differs from its identity.
+func privileges(id role.Identity, got machine.Credentials) []string {
+	var problems []string
+	if want := [4]int{id.UID, id.UID, id.UID, id.UID}; got.UIDs != want {
+		problems = append(problems, fmt.Sprintf("user ids are %v, want %v", got.UIDs, want))
+	}
+	if want := [4]int{id.GID, id.GID, id.GID, id.GID}; got.GIDs != want {
+		problems = append(problems, fmt.Sprintf("group ids are %v, want %v", got.GIDs, want))
+	}
+	if id.UID == 0 {
+		return problems // root keeps what it is started with
+	}
+	for _, g := range got.Groups {
+		if g != id.GID && !slices.Contains(id.Groups, g) {
+			problems = append(problems, fmt.Sprintf("it is in group %d", g))
+		}
+	}
+	want, err := machine.CapabilitySet(id.Capabilities)
+	if err != nil {
+		return append(problems, err.Error())
+	}
+	for name, set := range map[string]uint64{"permitted": got.Permitted, "effective": got.Effective} {
+		if set != want {
+			problems = append(problems, fmt.Sprintf("%s capabilities are %x, want %x", name, set, want))
+		}
+	}
+	for name, set := range map[string]uint64{"inheritable": got.Inheritable, "ambient": got.Ambient} {
+		if set&^want != 0 {
+			problems = append(problems, fmt.Sprintf("%s capabilities are %x, more than %x", name, set, want))
+		}
+	}
+	if !got.NoNewPrivileges {
+		problems = append(problems, "it may gain new privileges")
+	}
+	return problems
+}
+
+// TestGatewayGivesEachRoleItsMethods calls the CRI gateway as several users.
+func TestGatewayGivesEachRoleItsMethods(t *testing.T) {
+	shared.use(t)
+	socket := filepath.Join(shared.RuntimeDir(), "cri", string(role.PLEG)+".sock")
+	const none = "0000000000000000000000000000000000000000000000000000000000000000"
+	list := func(ctx context.Context, c runtimeapi.RuntimeServiceClient) error {
+		_, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+		return err
+	}
+	stop := func(ctx context.Context, c runtimeapi.RuntimeServiceClient) error {
+		_, err := c.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: none})
+		return err
+	}
+	exec := func(ctx context.Context, c runtimeapi.RuntimeServiceClient) error {
+		_, err := c.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: none, Cmd: []string{"true"}})
+		return err
+	}
+	uid := func(r role.Role) int {
+		id, err := role.Get(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id.UID
+	}
+	for _, test := range []struct {
+		name string
+		uid  int
+		call func(context.Context, runtimeapi.RuntimeServiceClient) error
+		want codes.Code
+	}{
+		{"pleg lists", uid(role.PLEG), list, codes.OK},
+		{"pleg stops a container", uid(role.PLEG), stop, codes.PermissionDenied},
+		{"pleg executes", uid(role.PLEG), exec, codes.PermissionDenied},
+		{"nodestatus lists on pleg's socket", uid(role.NodeStatus), list, codes.PermissionDenied},
+		{"bus lists on pleg's socket", uid(role.Bus), list, codes.PermissionDenied},
+		{"nobody lists", 65534, list, codes.PermissionDenied},
+		{"root stops a container on pleg's socket", 0, stop, codes.PermissionDenied},
+	} {
+		conn, err := grpc.NewClient("passthrough:///pleg", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
+			grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return dialAs(socket, test.uid) }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		err = test.call(ctx, runtimeapi.NewRuntimeServiceClient(conn))
+		cancel()
+		conn.Close()
+		if got := status.Code(err); got != test.want {
+			t.Errorf("%s: %s, want %s: %v", test.name, got, test.want, err)
+		}
+	}
+}
+
+// dialAs connects to a unix socket as another user of the node's group. The kernel tells the server
+// what the connecting thread is, so only a thread becomes that user, and it ends afterwards.
+func dialAs(path string, uid int) (net.Conn, error) {
+	type result struct {
+		conn net.Conn
+		err  error
+	}
+	done := make(chan result)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		conn, err := connectAs(path, uid)
+		done <- result{conn, err}
+	}()
+	r := <-done
+	return r.conn, r.err
+}
+
+func connectAs(path string, uid int) (net.Conn, error) {
+	gid := uintptr(role.GroupNode)
+	// The package's own calls would change all threads.
+	for _, call := range [][4]uintptr{
+		{unix.SYS_SETGROUPS, 0, 0, 0},
+		{unix.SYS_SETRESGID, gid, gid, gid},
+		{unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)},
+	} {
+		if _, _, errno := unix.RawSyscall(call[0], call[1], call[2], call[3]); errno != 0 {
+			return nil, fmt.Errorf("become uid %d: %w", uid, errno)
+		}
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("connect to %s as uid %d: %w", path, uid, err)
+	}
+	file := os.NewFile(uintptr(fd), path)
+	defer file.Close()
+	return net.FileConn(file)
+}
