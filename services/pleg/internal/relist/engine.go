@@ -256,11 +256,18 @@ func (e *Engine) soon() {
 func (e *Engine) finished(r listed) {
 	now := time.Now()
 	e.relisting = false
+	failed := e.report.Err
 	e.report.Began, e.report.Err = r.began, r.err
 	e.report.Generation++
+	if failed != nil && r.err == nil {
+		e.opts.Log.Info("relist succeeds again")
+		e.stream.retry() // its runtime is back too
+	}
 	if r.err != nil {
 		e.metrics.failures.Inc()
-		e.opts.Log.Warn("relist failed", "error", r.err)
+		if failed == nil || failed.Error() != r.err.Error() {
+			e.opts.Log.Warn("relist failed, will retry", "error", r.err)
+		}
 		e.setPeriod(e.opts.Fastest)
 	} else {
 		e.mu.Lock()

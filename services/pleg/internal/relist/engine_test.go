@@ -291,6 +291,22 @@ func TestLostStreamBringsTheRelistBackToSpeed(t *testing.T) {
 	})
 }
 
+func TestStreamIsOpenedAsSoonAsTheRuntimeIsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRuntime()
+		r := start(t, f)
+		pass(10 * time.Second)
+		f.change(func() { f.noStream, f.listErr = errors.New("gone"), errors.New("gone") })
+		f.cut <- errors.New("connection reset")
+		pass(40 * time.Second) // the tries to open the stream have grown rare
+		f.change(func() { f.noStream, f.listErr = nil, nil })
+		pass(2100 * time.Millisecond)
+		if rep := r.last(); !rep.Streaming {
+			t.Errorf("report %+v 2 s after the runtime's return, want the stream back", rep)
+		}
+	})
+}
+
 func TestLoopTurnsAndHealthFallsWhileTheRuntimeHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRuntime()

@@ -50,12 +50,22 @@ type stream struct {
 	messages   chan message
 	overflowed atomic.Bool // events were dropped since the loop looked last
 
+	tries chan struct{} // ends the pause before the next try
+
 	mu     sync.Mutex
 	cancel context.CancelFunc // of the stream that is open
 }
 
 func newStream(s Streamer, log *slog.Logger, m *metrics) *stream {
-	return &stream{streamer: s, log: log, metrics: m, messages: make(chan message, backlog)}
+	return &stream{streamer: s, log: log, metrics: m, messages: make(chan message, backlog), tries: make(chan struct{}, 1)}
+}
+
+// retry opens the stream at once if it waits to be opened again.
+func (s *stream) retry() {
+	select {
+	case s.tries <- struct{}{}:
+	default:
+	}
 }
 
 // restart closes the open stream; run opens the next one.
@@ -70,6 +80,10 @@ func (s *stream) restart() {
 func (s *stream) run(ctx context.Context) {
 	backoff := firstBackoff
 	for ctx.Err() == nil {
+		select {
+		case <-s.tries: // from before this try
+		default:
+		}
 		began := time.Now()
 		up, err := s.once(ctx)
 		if ctx.Err() != nil {
@@ -91,6 +105,9 @@ func (s *stream) run(ctx context.Context) {
 			timer.Stop()
 			return
 		case <-timer.C:
+		case <-s.tries:
+			timer.Stop()
+			backoff = firstBackoff
 		}
 	}
 }
