@@ -52,8 +52,9 @@ func (s *Supervisor) Processes() []Process {
 // Run starts the processes in order and keeps them until the context ends; then it stops them, and
 // returns when none is left. It is called once.
 func (s *Supervisor) Run(ctx context.Context) error {
+	readyBy := time.Now().Add(s.options.ReadyWait)
 	started := s.start(ctx)
-	s.watch(ctx, time.Now().Add(s.options.ReadyWait))
+	s.watch(ctx, readyBy)
 	s.stop(started)
 	return nil
 }

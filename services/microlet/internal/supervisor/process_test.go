@@ -1,0 +1,380 @@
+package supervisor
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/microlet/microlet/services/internal/run"
+)
+
+// These tests start real processes: this test binary, which behaves as the variable says.
+const behaviourEnv = "SUPERVISOR_TEST_BEHAVIOUR"
+
+// waitLimit bounds a wait on real processes, on a machine that may be busy.
+const waitLimit = 60 * time.Second
+
+func TestMain(m *testing.M) {
+	if b := os.Getenv(behaviourEnv); b != "" {
+		if err := behave(b); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// behave is the main of a child.
+func behave(behaviour string) error {
+	socket := os.Getenv("NOTIFY_SOCKET")
+	n, err := run.NewNotifier()
+	if err != nil {
+		return err
+	}
+	ctx := run.Signals(context.Background())
+	fmt.Fprintln(os.Stderr, "plain line of", behaviour)
+	switch behaviour {
+	case "good":
+		return serve(ctx, n)
+	case "hung": // ready, and then no sign of life
+		if err := n.Notify(run.NotifyReady); err != nil {
+			return err
+		}
+		select {}
+	case "crash":
+		return fmt.Errorf("crashed")
+	case "proxy": // its child says READY in its name
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), behaviourEnv+"=speak", "NOTIFY_SOCKET="+socket)
+		cmd.Stderr = os.Stderr
+		if err := cmd.Run(); err != nil {
+			return err
+		}
+		if err := n.Notify(run.NotifyStatus + "my child has spoken"); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return nil
+	case "speak":
+		return n.Notify(run.NotifyReady)
+	case "parent": // leaves a child of its own behind
+		cmd := exec.Command("sleep", "600")
+		if err := cmd.Start(); err != nil {
+			return err
+		}
+		if err := n.Notify(run.NotifyReady, run.NotifyStatus+strconv.Itoa(cmd.Process.Pid)); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return nil
+	case "supervisor": // supervises one good process of its own, and is killed
+		return superviseGood(ctx)
+	}
+	return fmt.Errorf("no behaviour %q", behaviour)
+}
+
+func serve(ctx context.Context, n *run.Notifier) error {
+	if err := n.Notify(run.NotifyReady, run.NotifyStatus+"serving"); err != nil {
+		return err
+	}
+	t := time.NewTicker(200 * time.Millisecond)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return n.Notify(run.NotifyStopping)
+		case <-t.C:
+			if err := n.Notify(run.NotifyWatchdog); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func superviseGood(ctx context.Context) error {
+	s, err := New(Options{
+		Specs:     []Spec{{Name: "good", Path: os.Args[0], UID: 47102, GID: 47100, NoNewPrivileges: true, Env: []string{behaviourEnv + "=good"}}},
+		NotifyDir: os.Getenv("NOTIFY_DIR"), Output: os.Stderr,
+	})
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			if p := s.Processes()[0]; p.State == Ready {
+				fmt.Println(p.PID)
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	return s.Run(ctx)
+}
+
+// buffer is a log that can be read while it is written.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// notifyDir is a folder that a child of any user may enter.
+func notifyDir(t *testing.T) string {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Fatal("run the tests as root: they become other users")
+	}
+	dir, err := os.MkdirTemp("/tmp", "supervisor")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// supervise runs a supervisor of one process until the test ends.
+func supervise(t *testing.T, spec Spec, behaviour string, o Options) (*Supervisor, *buffer, *buffer) {
+	t.Helper()
+	output, log := &buffer{}, &buffer{}
+	spec.Path = os.Args[0]
+	spec.Env = append(spec.Env, behaviourEnv+"="+behaviour)
+	o.StopTimeout = 2 * time.Second // one of them hangs
+	o.Specs, o.NotifyDir, o.Output = []Spec{spec}, notifyDir(t), output
+	o.Log = slog.New(slog.NewTextHandler(log, nil))
+	s, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("supervisor's log:\n%s\noutput:\n%s", log, output)
+		}
+	})
+	return s, output, log
+}
+
+// until waits for a condition of real processes.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(waitLimit)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", waitLimit, what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func state(s *Supervisor) Process { return s.Processes()[0] }
+
+func TestIdentityOfAProcess(t *testing.T) {
+	for _, c := range []struct {
+		spec Spec
+		want map[string]string
+	}{
+		{Spec{Name: "plain", UID: 47102, GID: 47100, NoNewPrivileges: true}, map[string]string{
+			"Uid": "47102 47102 47102 47102", "Gid": "47100 47100 47100 47100", "Groups": "",
+			"CapEff": "0000000000000000", "CapPrm": "0000000000000000", "CapInh": "0000000000000000", "CapAmb": "0000000000000000",
+			"NoNewPrivs": "1",
+		}},
+		{Spec{Name: "able", UID: 47107, GID: 47100, Groups: []int{47109}, Capabilities: []string{"CAP_DAC_READ_SEARCH", "CAP_SYSLOG"}, NoNewPrivileges: true}, map[string]string{
+			"Uid": "47107 47107 47107 47107", "Groups": "47109",
+			"CapEff": "0000000400000004", "CapPrm": "0000000400000004", "CapAmb": "0000000400000004", "NoNewPrivs": "1",
+		}},
+		{Spec{Name: "root"}, map[string]string{"Uid": "0 0 0 0", "CapEff": ownCapabilities(t), "NoNewPrivs": "0"}},
+	} {
+		t.Run(c.spec.Name, func(t *testing.T) {
+			s, _, _ := supervise(t, c.spec, "good", Options{})
+			until(t, "ready", func() bool { return state(s).State == Ready })
+			got := statusFields(t, state(s).PID)
+			for key, want := range c.want {
+				if got[key] != want {
+					t.Errorf("%s is %q, want %q", key, got[key], want)
+				}
+			}
+		})
+	}
+}
+
+func ownCapabilities(t *testing.T) string { return statusFields(t, os.Getpid())["CapEff"] }
+
+// statusFields are the fields of /proc/<pid>/status.
+func statusFields(t *testing.T, pid int) map[string]string {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := map[string]string{}
+	for _, line := range strings.Split(string(data), "\n") {
+		if key, value, ok := strings.Cut(line, ":"); ok {
+			fields[key] = strings.Join(strings.Fields(value), " ")
+		}
+	}
+	return fields
+}
+
+func TestUnknownCapabilityIsRefused(t *testing.T) {
+	s, _, _ := supervise(t, Spec{Name: "odd", UID: 47102, GID: 47100, Capabilities: []string{"CAP_FLY"}}, "good", Options{})
+	until(t, "error", func() bool { return strings.Contains(state(s).LastExit, "CAP_FLY") })
+}
+
+func TestKilledProcessIsBackAtOnce(t *testing.T) {
+	s, output, _ := supervise(t, Spec{Name: "good"}, "good", Options{Watchdog: 30 * time.Second})
+	until(t, "ready", func() bool { return state(s).State == Ready && state(s).Status == "serving" })
+	first := state(s)
+	if err := syscall.Kill(first.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "ready again", func() bool { p := state(s); return p.Restarts == 1 && p.State == Ready })
+	again := state(s)
+	if again.PID == first.PID || again.LastExit != "signal: killed" {
+		t.Errorf("account is %+v", again)
+	}
+	if pss, err := PSS(again.PID); err != nil || pss < 1<<20 {
+		t.Errorf("PSS is %d, %v", pss, err)
+	}
+	until(t, "its output, labelled", func() bool {
+		return strings.Count(output.String(), `msg="process output" service=good line="plain line of good"`) == 2
+	})
+}
+
+func TestHungProcessIsAbortedAndKilled(t *testing.T) {
+	s, output, _ := supervise(t, Spec{Name: "hung"}, "hung", Options{Watchdog: time.Second})
+	until(t, "restart", func() bool { return state(s).Restarts >= 1 })
+	if p := state(s); p.LastExit != "watchdog: silent for 1s" {
+		t.Errorf("account is %+v", p)
+	}
+	until(t, "goroutine dump, labelled", func() bool {
+		return strings.Contains(output.String(), `service=hung line="goroutine `)
+	})
+}
+
+func TestStoppedProcessIsKilled(t *testing.T) {
+	s, _, _ := supervise(t, Spec{Name: "good"}, "good", Options{Watchdog: 2 * time.Second})
+	until(t, "ready", func() bool { return state(s).State == Ready })
+	if err := syscall.Kill(state(s).PID, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "ready again", func() bool { p := state(s); return p.Restarts == 1 && p.State == Ready })
+}
+
+func TestCrashingProcessIsStartedAgainAndAgain(t *testing.T) {
+	s, _, _ := supervise(t, Spec{Name: "crash"}, "crash", Options{})
+	until(t, "three restarts", func() bool { return state(s).Restarts >= 3 })
+	if p := state(s); p.LastExit != "exit status 1" {
+		t.Errorf("account is %+v", p)
+	}
+}
+
+// A process that is not the supervised one may not speak in its name, though it runs as the same user.
+func TestNotificationOfAnotherProcessIsRefused(t *testing.T) {
+	s, _, log := supervise(t, Spec{Name: "proxy"}, "proxy", Options{})
+	until(t, "the process's own word", func() bool { return state(s).Status == "my child has spoken" })
+	if p := state(s); p.State != Starting {
+		t.Errorf("its child made it ready: %+v", p)
+	}
+	if !strings.Contains(log.String(), "notification refused") {
+		t.Error("the refusal is not logged")
+	}
+	// The control: the same word from the process itself counts.
+	good, _, _ := supervise(t, Spec{Name: "good"}, "good", Options{})
+	until(t, "ready", func() bool { return state(good).State == Ready })
+}
+
+func TestWhatAProcessLeavesBehindEndsWithIt(t *testing.T) {
+	s, _, _ := supervise(t, Spec{Name: "parent"}, "parent", Options{})
+	until(t, "ready", func() bool { return state(s).State == Ready })
+	p := state(s)
+	child, err := strconv.Atoi(p.Status)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !alive(child) {
+		t.Fatal("the child does not run: this test cannot fail")
+	}
+	if err := syscall.Kill(p.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the child's end", func() bool { return !alive(child) })
+}
+
+// alive says whether a process runs; a zombie doesn't.
+func alive(pid int) bool {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(data), ") ")
+	return !strings.HasPrefix(rest, "Z")
+}
+
+// The parent-death signal is cleared by changes of identity in the wrong order, so only a kill shows
+// that it is there.
+func TestProcessesDieWithTheSupervisor(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), behaviourEnv+"=supervisor", "NOTIFY_DIR="+notifyDir(t))
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = io.Discard
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var child int
+	if _, err := fmt.Fscan(out, &child); err != nil {
+		t.Fatal("no ready child: ", err)
+	}
+	if uid := statusFields(t, child)["Uid"]; !strings.HasPrefix(uid, "47102 ") || !alive(child) {
+		t.Fatalf("the child has uid %s", uid)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // killed
+	until(t, "the child's end", func() bool { return !alive(child) })
+}
+
+func TestMailboxRefusesADatagramWithoutASender(t *testing.T) {
+	if _, err := senderOf(nil); err == nil {
+		t.Error("a datagram without credentials has a sender")
+	}
+	if _, err := senderOf(unix.UnixRights(0)); err == nil {
+		t.Error("a datagram with a descriptor alone has a sender")
+	}
+}
