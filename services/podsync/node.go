@@ -190,6 +190,8 @@ func (n *node) buildConfig() error {
 	host.PodLogsDir, host.ContainerLogsDir = k.PodLogsDir, n.cfg.ContainerLogLinks
 	host.ClusterDomain, host.SeccompDefault = k.ClusterDomain, n.cfg.Kubelet.SeccompDefault()
 	host.CPUCFSQuota, host.CPUCFSQuotaPeriod = *k.CPUCFSQuota, k.CPUCFSQuotaPeriod.Duration
+	host.SingleProcessOOMKill, host.MemoryThrottlingFactor = k.SingleProcessOOMKill, k.MemoryThrottlingFactor
+	host.MemoryQoS = n.cfg.Kubelet.FeatureEnabled("MemoryQoS")
 	host.Allocatable = func() v1.ResourceList { return n.capacity.allocatable }
 	host.HostIPs = n.addresses.HostIPs
 	n.config = &podconfig.Builder{Node: host, DNS: resolver, Objects: n.objects, Services: n.services}

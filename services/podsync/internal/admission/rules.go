@@ -51,7 +51,7 @@ var rules = merge(
 		"terminationMessagePath", "terminationMessagePolicy",
 	),
 	honour("spec.containers.env.valueFrom", "configMapKeyRef", "fieldRef", "resourceFieldRef", "secretKeyRef"),
-	honour("spec.containers.volumeMounts", "name", "mountPath", "readOnly"),
+	honour("spec.containers.volumeMounts", "name", "mountPath", "readOnly", "mountPropagation"),
 )
 
 func honour(under string, fields ...string) map[string]rule {

@@ -108,6 +108,9 @@ func (m *Manager) Check(ctx context.Context, p *v1.Pod) error {
 // Mount mounts every volume of the pod and brings those that are mounted up to date.
 // The first volume that fails is an *Error.
 func (m *Manager) Mount(ctx context.Context, p *v1.Pod) (map[string]Mounted, error) {
+	if err := validUID(p.UID); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, m.opts.Deadline)
 	defer cancel()
 	mounted := make(map[string]Mounted, len(p.Spec.Volumes))
@@ -129,18 +132,15 @@ func (m *Manager) Mount(ctx context.Context, p *v1.Pod) (map[string]Mounted, err
 
 // Unmount unmounts all volumes of a pod, whoever mounted them, and removes its folder.
 func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
+	if err := validUID(uid); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, m.opts.Deadline)
 	defer cancel()
 	m.opts.Tokens.Forget(uid)
 	dir := m.podDir(uid)
 	return abandonable(ctx, func() error {
-		if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err := m.unmountBelow(dir); err != nil {
-			return err
-		}
-		if err := os.RemoveAll(dir); err != nil {
+		if err := m.remove(dir); err != nil {
 			return fmt.Errorf("remove the pod's folder: %w", err)
 		}
 		return nil
@@ -158,7 +158,7 @@ func (m *Manager) Orphans() ([]types.UID, error) {
 	}
 	uids := make([]types.UID, 0, len(entries))
 	for _, e := range entries {
-		if e.IsDir() {
+		if e.IsDir() && validUID(types.UID(e.Name())) == nil {
 			uids = append(uids, types.UID(e.Name()))
 		}
 	}

@@ -1,7 +1,6 @@
 package volume
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -12,7 +11,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
-	mount "k8s.io/mount-utils"
 )
 
 // project mounts the volume's memory file system unless it is there, and writes the files.
@@ -134,20 +132,4 @@ func giveOne(path string, d fs.DirEntry, group int64) error {
 		mode |= 0o110 | fs.ModeSetgid
 	}
 	return os.Chmod(path, mode)
-}
-
-// unmountBelow unmounts everything below dir, what was mounted last first.
-func (m *Manager) unmountBelow(dir string) error {
-	all, err := m.opts.Mounter.List()
-	if err != nil {
-		return fmt.Errorf("list mounts: %w", err)
-	}
-	below := slices.DeleteFunc(all, func(p mount.MountPoint) bool { return !strings.HasPrefix(p.Path, dir+"/") })
-	slices.Reverse(below)
-	for _, p := range below {
-		if err := m.opts.Mounter.Unmount(p.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("unmount %s: %w", p.Path, err)
-		}
-	}
-	return nil
 }
