@@ -182,6 +182,9 @@ func (n *node) buildConfig() error {
 		NodeIPs: n.cfg.Kubelet.NodeIPs(), ClusterDNS: dns, ClusterDomain: k.ClusterDomain,
 		ResolvConf: *k.ResolverConfig, Log: n.service.Log,
 		Warn: func(p *v1.Pod, reason, message string) { n.events.Event(p, v1.EventTypeWarning, reason, message) },
+		WarnNode: func(reason, message string) {
+			n.events.Event(&v1.ObjectReference{Kind: "Node", Name: n.name, UID: types.UID(n.name)}, v1.EventTypeWarning, reason, message)
+		},
 	})
 	host, err := podconfig.DefaultNode(n.cfg.Kubelet.Node.RootDir)
 	if err != nil {

@@ -58,12 +58,17 @@ func (r *Relister) Run(ctx context.Context) error {
 	ticker := time.NewTicker(check)
 	defer ticker.Stop()
 	var looked time.Time
+	began := time.Now() // pleg gets as long to give its first sign
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case now := <-ticker.C:
-			silent := now.Sub(r.LastSign()) > Silence
+			sign := r.LastSign()
+			if sign.Before(began) {
+				sign = began
+			}
+			silent := now.Sub(sign) > Silence
 			r.tellChange(silent)
 			if silent && now.Sub(looked) >= Period {
 				looked = now
