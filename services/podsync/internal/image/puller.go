@@ -199,7 +199,7 @@ func (t *task) look(ctx context.Context) (string, error) {
 		return "", nil
 	}
 	t.required = new(false)
-	t.event(v1.EventTypeNormal, eventPulled, fmt.Sprintf("Container image %q already present on machine", image))
+	t.event(v1.EventTypeNormal, eventPulled, fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", image))
 	return found.GetId(), nil
 }
 

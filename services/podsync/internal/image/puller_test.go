@@ -96,7 +96,7 @@ func (b *bench) expectError(err error, reason, message string) {
 func TestPolicies(t *testing.T) {
 	pulling := `Normal Pulling Pulling image "` + app + `"`
 	pulled := `Normal Pulled Successfully pulled image "` + app + `" in 2s (2s including waiting). Image size: 5242880 bytes.`
-	present := `Normal Pulled Container image "` + app + `" already present on machine`
+	present := `Normal Pulled Container image "` + app + `" already present on machine and can be accessed by the pod`
 	for _, test := range []struct {
 		policy  v1.PullPolicy
 		present bool
