@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -21,6 +22,10 @@ import (
 // golden is what the real kubelet shows of the pods that fail, recorded in the same rig. The long run
 // compares it with a live kubelet first.
 const golden = "testdata/failures.json"
+
+// settling is how long the events of what a pod shows may take to come, and is shorter than the first
+// back-off of 10 s.
+const settling = 3 * time.Second
 
 // symptom is what a user sees of a pod that fails: without order and count, which depend on when one looks.
 type symptom struct {
@@ -63,16 +68,15 @@ func failing() (pods []*corev1.Pod, until map[string][]string) {
 func symptoms(t *testing.T) map[string]symptom {
 	t.Helper()
 	s := newScene(t)
-	s.create(plain("neighbour"))
+	// The neighbour's image is the failing pods' too, so that none of them pulls it.
+	s.create(scripted("neighbour", forever))
 	s.ready(patience, "neighbour")
 	w := s.witness("neighbour")
 	pods, until := failing()
 	s.create(pods...)
-	all := map[string]symptom{}
 	for _, p := range pods {
-		var got symptom
 		s.wait(patience, "what is wrong with pod "+p.Name, func(v record.View) error {
-			got = s.symptom(v, p.Name)
+			got := s.symptom(v, p.Name)
 			for _, reason := range until[p.Name] {
 				if !slices.ContainsFunc(got.Waiting, func(w string) bool { return strings.HasPrefix(w, reason+":") }) {
 					return fmt.Errorf("it has not shown %s, only %v", reason, got.Waiting)
@@ -81,25 +85,19 @@ func symptoms(t *testing.T) map[string]symptom {
 			if !slices.ContainsFunc(got.Events, func(e string) bool { return strings.HasPrefix(e, "Warning ") }) {
 				return fmt.Errorf("no warning event, only %v", got.Events)
 			}
-			return settled(got)
+			return nil
 		})
-		all[p.Name] = got
+	}
+	time.Sleep(settling)
+	s.sync()
+	all := map[string]symptom{}
+	for _, p := range pods {
+		all[p.Name] = s.symptom(s.record.View(), p.Name)
 	}
 	s.create(plain("neighbour-2"))
 	s.ready(patience, "neighbour-2")
 	w.untouched()
 	return all
-}
-
-// settled returns nil when the event of what the pod shows last is there, which comes after the status.
-func settled(got symptom) error {
-	for _, pair := range [][2]string{{"ImagePullBackOff:", "Normal BackOff:"}, {"CrashLoopBackOff:", "Warning BackOff:"}} {
-		shown := slices.ContainsFunc(got.Waiting, func(w string) bool { return strings.HasPrefix(w, pair[0]) })
-		if shown && !slices.ContainsFunc(got.Events, func(e string) bool { return strings.HasPrefix(e, pair[1]) }) {
-			return fmt.Errorf("no event %q, only %v", pair[1], got.Events)
-		}
-	}
-	return nil
 }
 
 // symptom collects what a pod has shown until now.
@@ -192,13 +190,12 @@ func notHonoured(t *testing.T) {
 	p.Spec.HostUsers = &no // user namespaces
 	s.create(p)
 	s.wait(patience, "the refusal", func(v record.View) error {
-		now := v.Pod(s.ns, "not-built")
-		for _, c := range now.Status.ContainerStatuses {
+		for _, c := range s.statuses(v, "not-built") {
 			if c.State.Waiting != nil && c.State.Waiting.Reason == "CreateContainerConfigError" && strings.Contains(c.State.Waiting.Message, "spec.hostUsers") {
 				return nil
 			}
 		}
-		return fmt.Errorf("pod: %s", describe(now))
+		return fmt.Errorf("pod: %s", describe(v.Pod(s.ns, "not-built")))
 	})
 	s.wait(patience, "the event of the refusal", func(v record.View) error {
 		var seen []string

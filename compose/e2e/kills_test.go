@@ -187,13 +187,12 @@ func TestAPIServerDown(t *testing.T) {
 	})
 	t.Logf("the Lease was renewed %s after the API server was ready again", ms(time.Since(back)))
 	s.wait(patience, "the status that came up meanwhile", func(v record.View) error {
-		p := v.Pod(s.ns, "restarts")
-		for _, c := range p.Status.ContainerStatuses {
+		for _, c := range s.statuses(v, "restarts") {
 			if c.RestartCount == 1 && c.State.Running != nil && c.State.Running.StartedAt.Before(timeOf(back)) {
 				return nil
 			}
 		}
-		return fmt.Errorf("status is %+v", p.Status.ContainerStatuses)
+		return fmt.Errorf("status is %+v", s.statuses(v, "restarts"))
 	})
 	s.wait(patience, "the event that came up meanwhile", func(v record.View) error {
 		var seen []string
@@ -237,13 +236,12 @@ func TestAPIServerDown(t *testing.T) {
 // restarted waits for the status of a container that was restarted so often and runs.
 func (s *scene) restarted(pod string, times int32) func(record.View) error {
 	return func(v record.View) error {
-		p := v.Pod(s.ns, pod)
-		for _, c := range p.Status.ContainerStatuses {
+		for _, c := range s.statuses(v, pod) {
 			if c.RestartCount >= times && c.State.Running != nil {
 				return nil
 			}
 		}
-		return fmt.Errorf("pod %s: %s", pod, describe(p))
+		return fmt.Errorf("pod %s: %s", pod, describe(v.Pod(s.ns, pod)))
 	}
 }
 

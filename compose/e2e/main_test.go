@@ -108,7 +108,16 @@ func start(ctx context.Context) (_ *node, err error) {
 		return nil, fmt.Errorf("read the administrator's certificate: %w", err)
 	}
 	n.record, err = record.Start(ctx, record.Options{Address: i.EtcdAddress(), TLS: tls, Node: i.NodeName()})
-	return n, err
+	if err != nil {
+		return nil, err
+	}
+	// The kubelet is Ready before it has a Lease.
+	return n, n.record.Wait(ctx, func(v record.View) error {
+		if v.Lease() == nil {
+			return errors.New("the node has no Lease")
+		}
+		return nil
+	})
 }
 
 // down takes the rig away and fails when anything of it is left.

@@ -153,6 +153,14 @@ func (s *scene) areGone(names ...string) func(record.View) error {
 	}
 }
 
+// statuses are those of a pod's containers; none of a pod that is not there.
+func (s *scene) statuses(v record.View, pod string) []corev1.ContainerStatus {
+	if p := v.Pod(s.ns, pod); p != nil {
+		return p.Status.ContainerStatuses
+	}
+	return nil
+}
+
 // describe is a pod's state in short.
 func describe(p *corev1.Pod) string {
 	if p == nil {
