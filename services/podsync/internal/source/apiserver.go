@@ -51,33 +51,11 @@ func (s *APIServer) Run(ctx context.Context, sink Sink) error {
 	lw := cache.NewFilteredListWatchFromClient(s.client.CoreV1().RESTClient(), "pods", metav1.NamespaceAll,
 		func(o *metav1.ListOptions) { o.FieldSelector = ofThisNode })
 
-	set := func(obj any) {
-		p := obj.(*v1.Pod)
-		if _, mirror := p.Annotations[v1.MirrorPodAnnotationKey]; mirror {
-			return // the image of a static pod, which its own source runs
-		}
-		if err := Validate(p); err != nil {
-			s.log.Error("pod refused", "pod", p.Namespace+"/"+p.Name, "err", err)
-			return
-		}
-		sink.SetPod(p, podsyncv1.PodSource_POD_SOURCE_API)
-	}
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw, s.client),
 		ObjectType:    &v1.Pod{},
 		Transform:     slim,
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    set,
-			UpdateFunc: func(_, obj any) { set(obj) },
-			DeleteFunc: func(obj any) {
-				if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-					obj = unknown.Obj
-				}
-				if p, ok := obj.(*v1.Pod); ok {
-					sink.RemovePod(p.UID, podsyncv1.PodSource_POD_SOURCE_API)
-				}
-			},
-		},
+		Handler:       s.handler(sink),
 	})
 	done := make(chan struct{})
 	go func() {
@@ -89,6 +67,41 @@ func (s *APIServer) Run(ctx context.Context, sink Sink) error {
 	}
 	<-done
 	return nil
+}
+
+// handler tells sink what the informer sees.
+func (s *APIServer) handler(sink Sink) cache.ResourceEventHandler {
+	set := func(obj any) {
+		p := obj.(*v1.Pod)
+		if _, mirror := p.Annotations[v1.MirrorPodAnnotationKey]; mirror {
+			return // the image of a static pod, which its own source runs
+		}
+		if err := Validate(p); err != nil {
+			s.log.Error("pod refused", "pod", p.Namespace+"/"+p.Name, "err", err)
+			return
+		}
+		sink.SetPod(p, podsyncv1.PodSource_POD_SOURCE_API)
+	}
+	remove := func(obj any) {
+		if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = unknown.Obj
+		}
+		if p, ok := obj.(*v1.Pod); ok {
+			sink.RemovePod(p.UID, podsyncv1.PodSource_POD_SOURCE_API)
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: set,
+		UpdateFunc: func(old, obj any) {
+			// The informer knows pods by name. One that was deleted and made anew while the
+			// watch was broken comes as an update, and nothing else tells of the old one's end.
+			if old.(*v1.Pod).UID != obj.(*v1.Pod).UID {
+				remove(old)
+			}
+			set(obj)
+		},
+		DeleteFunc: remove,
+	}
 }
 
 // slim drops what no service of the node reads and every pod carries.
