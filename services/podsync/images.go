@@ -2,6 +2,7 @@ package podsync
 
 import (
 	"context"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/record"
@@ -27,13 +28,13 @@ var _ worker.Images = (*images)(nil)
 // Ensure implements worker.Images.
 func (i *images) Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*worker.Image, error) {
 	secrets, missing, err := i.objects.PullSecrets(ctx, p)
-	if err != nil {
-		return nil, err
+	if err != nil && len(missing) == 0 {
+		missing = []string{err.Error()}
 	}
-	for _, name := range missing {
-		// The image may need none of them, so the pull goes on.
+	if len(missing) > 0 {
+		// The image may need none of them, or be here already, so this goes on.
 		i.events.Eventf(p, v1.EventTypeWarning, "FailedToRetrieveImagePullSecret",
-			"Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.", name)
+			"Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.", strings.Join(missing, ", "))
 	}
 	ref, err := i.puller.Ensure(ctx, p, c, nil, secrets)
 	if err != nil {

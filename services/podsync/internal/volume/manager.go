@@ -125,9 +125,31 @@ func (m *Manager) Mount(ctx context.Context, p *v1.Pod) (map[string]Mounted, err
 		if err != nil {
 			return nil, &Error{Volume: v.Name, Err: err}
 		}
-		mounted[v.Name] = Mounted{HostPath: dir, ReadOnly: true, SELinuxRelabel: true}
+		mounted[v.Name] = projected(dir)
 	}
 	return mounted, nil
+}
+
+// Existing returns the pod's volumes if all of them are mounted and filled, by whomever. A
+// container that starts again in its pod then needs nothing from the apiserver, which may
+// be away; what is in the volumes may be as old as the last refresh.
+func (m *Manager) Existing(p *v1.Pod) (map[string]Mounted, bool) {
+	there := make(map[string]Mounted, len(p.Spec.Volumes))
+	for i := range p.Spec.Volumes {
+		dir := m.projectedDir(p.UID, p.Spec.Volumes[i].Name)
+		if mounted, err := m.opts.Mounter.IsMountPoint(dir); err != nil || !mounted {
+			return nil, false
+		}
+		if _, err := os.Stat(filepath.Join(dir, dataLink)); err != nil {
+			return nil, false
+		}
+		there[p.Spec.Volumes[i].Name] = projected(dir)
+	}
+	return there, true
+}
+
+func projected(dir string) Mounted {
+	return Mounted{HostPath: dir, ReadOnly: true, SELinuxRelabel: true}
 }
 
 // Unmount unmounts all volumes of a pod, whoever mounted them, and removes its folder.

@@ -85,6 +85,9 @@ func TestMountRefreshesAtomicallyAndUnmounts(t *testing.T) {
 	a := &api{configMaps: map[string]*v1.ConfigMap{"ca": {Data: map[string]string{"ca.crt": "one"}}}}
 	m, mounts := manager(t, a)
 	p := servicePod()
+	if there, ok := m.Existing(p); ok {
+		t.Fatalf("found %v before it was mounted", there)
+	}
 	mounted, err := m.Mount(t.Context(), p)
 	if err != nil {
 		t.Fatal(err)
@@ -105,6 +108,9 @@ func TestMountRefreshesAtomicallyAndUnmounts(t *testing.T) {
 	}
 	if again, _ := os.Readlink(filepath.Join(dir, dataLink)); again != before {
 		t.Fatal("files that did not change were written again")
+	}
+	if there, ok := m.Existing(p); !ok || there["access"].HostPath != dir {
+		t.Fatalf("what is mounted is not found: %v", there)
 	}
 	a.configMaps["ca"].Data["ca.crt"] = "two"
 	if _, err := m.Mount(t.Context(), p); err != nil {

@@ -54,6 +54,8 @@ type Image struct {
 type Volumes interface {
 	// Check tells whether every object that the pod's volumes name exists.
 	Check(ctx context.Context, p *v1.Pod) error
+	// Existing returns the pod's volumes if all are mounted and filled.
+	Existing(p *v1.Pod) (map[string]volume.Mounted, bool)
 	// Mount mounts what is missing and refreshes what may have changed.
 	Mount(ctx context.Context, p *v1.Pod) (map[string]volume.Mounted, error)
 	// Unmount also removes the pod's folder.

@@ -61,14 +61,10 @@ func (w *worker) prepare(ctx context.Context, p *v1.Pod, state *pod.State, a *de
 		w.deps.event(p, v1.EventTypeWarning, reasonFailedCreatePodSandBox, "Failed to create pod sandbox: %v", err)
 		return nil, told("generate the sandbox's config", err)
 	}
-	// The objects that the volumes name must exist before a sandbox starts, as with the
-	// kubelet: a pod that waits for one shows no sandbox.
-	if a.Sandbox != nil {
-		if err := w.deps.Volumes.Check(ctx, p); err != nil {
-			return nil, w.notMounted(ctx, p, err)
-		}
+	mounting, err := w.volumes(ctx, p)
+	if err != nil {
+		return nil, err
 	}
-	mounting := w.mount(ctx, p)
 	at := &place{sandbox: config, sandboxID: a.SandboxID}
 	if a.Sandbox != nil {
 		at.sandboxID, err = w.runSandbox(ctx, p, config, a.Sandbox)
@@ -78,7 +74,6 @@ func (w *worker) prepare(ctx context.Context, p *v1.Pod, state *pod.State, a *de
 		return nil, err
 	}
 	at.volumes = mounted.volumes
-	w.history.refresh = time.Now().Add(volume.NextRefresh())
 	at.podIPs, err = w.podIPs(ctx, p, state, a)
 	return at, err
 }
@@ -91,31 +86,6 @@ func attempt(state *pod.State, a *decide.Actions) uint32 {
 		return current.Attempt
 	}
 	return 0
-}
-
-type mounted struct {
-	volumes map[string]volume.Mounted
-	err     error
-}
-
-// mount mounts the pod's volumes beside whatever else is going on.
-func (w *worker) mount(ctx context.Context, p *v1.Pod) <-chan mounted {
-	result := make(chan mounted, 1)
-	w.beside.Go(func() {
-		volumes, err := w.deps.Volumes.Mount(ctx, p)
-		if err != nil {
-			err = w.notMounted(ctx, p, err)
-		}
-		result <- mounted{volumes, err}
-	})
-	return result
-}
-
-func (w *worker) notMounted(ctx context.Context, p *v1.Pod, err error) error {
-	if ctx.Err() == nil {
-		w.deps.event(p, v1.EventTypeWarning, reasonFailedMount, "%v", err)
-	}
-	return told("mount volumes", err)
 }
 
 func (w *worker) runSandbox(ctx context.Context, p *v1.Pod, config *runtimeapi.PodSandboxConfig, s *decide.Sandbox) (string, error) {

@@ -35,6 +35,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 		w.deps.Objects.Register(p)
 		w.backoff.Adopt(state)
 		w.history.adopted = true
+		w.history.refresh = time.Now().Add(volume.NextRefresh())
 	}
 	if refusal := admission.Honoured(p); refusal != nil {
 		return w.refuse(p, state, refusal), nil
@@ -48,7 +49,8 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 		}
 		if idle(&actions) {
 			w.report(p, state)
-			return untilNext(actions.Wake), w.refresh(ctx, p)
+			w.refresh(p)
+			return untilNext(actions.Wake), nil
 		}
 		w.report(p, state)
 		failed := w.act(ctx, p, state, &actions)
@@ -106,18 +108,6 @@ func (w *worker) act(ctx context.Context, p *v1.Pod, state *pod.State, a *decide
 		return nil
 	}
 	return w.start(ctx, p, state, a)
-}
-
-// refresh brings what is mounted up to date: tokens before they expire, objects that changed.
-func (w *worker) refresh(ctx context.Context, p *v1.Pod) error {
-	if time.Now().Before(w.history.refresh) {
-		return nil
-	}
-	w.history.refresh = time.Now().Add(volume.NextRefresh())
-	if _, err := w.deps.Volumes.Mount(ctx, p); err != nil {
-		return w.notMounted(ctx, p, err)
-	}
-	return nil
 }
 
 // refuse reports a pod that asks for what is not built: its containers wait, and an

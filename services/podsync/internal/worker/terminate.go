@@ -86,6 +86,7 @@ func (w *worker) kill(ctx context.Context, p *v1.Pod, kills []decide.Kill) error
 
 // release gives back what the pod held on the node, and tells its last status.
 func (w *worker) release(ctx context.Context, p *v1.Pod) error {
+	w.endRefresh()
 	if err := w.deps.Volumes.Unmount(ctx, w.uid); err != nil {
 		return transient("unmount volumes", err)
 	}

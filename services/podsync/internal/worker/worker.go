@@ -52,6 +52,9 @@ type worker struct {
 	phase   phase
 	history history
 	backoff *decide.Backoff
+	// life ends with podsync, not with a turn.
+	life       context.Context
+	refreshing *refresh
 	// beside counts the worker's own goroutines: image pulls and mounts under way.
 	beside sync.WaitGroup
 }
@@ -100,6 +103,7 @@ func (w *worker) poke() {
 // run looks after the pod until nothing of it is left (true) or ctx ends (false).
 func (w *worker) run(ctx context.Context) (finished bool) {
 	defer w.beside.Wait()
+	w.life = ctx
 	w.deps.Statuses.UpdateFromAPI(w.pod)
 	timer := time.NewTimer(firstDelay(w.pod))
 	defer timer.Stop()

@@ -43,13 +43,14 @@ type node struct {
 	hung     map[types.UID]bool // pods whose volumes hang
 	slow     map[types.UID]bool // pods whose pulls never end
 	released map[types.UID]bool
+	mounted  map[types.UID]bool
 }
 
 func newNode(t *testing.T, cri *fake.Runtime) *node {
 	n := &node{
 		t: t, cri: cri, events: record.NewFakeRecorder(1000),
 		statuses: map[types.UID]v1.PodStatus{}, history: map[types.UID][]v1.PodPhase{}, final: map[types.UID]bool{},
-		hung: map[types.UID]bool{}, slow: map[types.UID]bool{}, released: map[types.UID]bool{},
+		hung: map[types.UID]bool{}, slow: map[types.UID]bool{}, released: map[types.UID]bool{}, mounted: map[types.UID]bool{},
 	}
 	rt, err := runtime.New(cri.Conn(), cri.Conn(), runtime.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -90,6 +91,12 @@ func (n *node) Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*Image, 
 
 func (n *node) Check(context.Context, *v1.Pod) error { return nil }
 
+func (n *node) Existing(p *v1.Pod) (map[string]volume.Mounted, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return nil, n.mounted[p.UID]
+}
+
 func (n *node) Mount(ctx context.Context, p *v1.Pod) (map[string]volume.Mounted, error) {
 	n.mu.Lock()
 	hung := n.hung[p.UID]
@@ -98,6 +105,9 @@ func (n *node) Mount(ctx context.Context, p *v1.Pod) (map[string]volume.Mounted,
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mounted[p.UID] = true
 	return nil, nil
 }
 
@@ -325,6 +335,30 @@ func TestAHungVolumeHoldsUpNoOtherPod(t *testing.T) {
 		n.wait(10 * time.Second)
 		if !n.final["hung"] {
 			t.Fatal("the deletion waits for the volume")
+		}
+	})
+}
+
+func TestAContainerStartsAgainWithoutTheApiserver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		defer n.run()()
+		p := testPod("a")
+		p.Spec.Volumes = []v1.Volume{{Name: "access"}}
+		n.dispatcher.SetPod(p, api)
+		n.wait(time.Second)
+		n.mu.Lock()
+		n.hung["a"] = true // whatever asks the apiserver waits
+		n.mu.Unlock()
+		n.wait(5 * time.Minute) // refreshes hang meanwhile
+		id := strings.TrimPrefix(n.statuses["a"].ContainerStatuses[0].ContainerID, "containerd://")
+		if err := n.cri.ExitContainer(id, 1); err != nil {
+			t.Fatal(err)
+		}
+		n.dispatcher.Wake("a", "test")
+		n.wait(time.Second)
+		if !n.running("a") || n.statuses["a"].ContainerStatuses[0].RestartCount != 1 {
+			t.Fatalf("status %+v", n.statuses["a"].ContainerStatuses)
 		}
 	})
 }
