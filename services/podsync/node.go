@@ -84,7 +84,9 @@ func newNode(s *service.Service, cfg Config) (*node, error) {
 
 func (n *node) close() {
 	if n.conns != nil {
-		n.conns.Close()
+		if err := n.conns.Close(); err != nil {
+			n.service.Log.Warn("connections to the runtime not closed", "err", err)
+		}
 	}
 }
 

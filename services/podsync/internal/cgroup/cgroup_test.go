@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -303,7 +304,8 @@ func TestOnThisMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = <-done
-	exit, ok := err.(*exec.ExitError)
+	var exit *exec.ExitError
+	ok := errors.As(err, &exit)
 	if !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 		t.Errorf("the process that was left ended with %v, want a kill", err)
 	}

@@ -201,7 +201,7 @@ func seccomp(p *v1.Pod, c *v1.Container, n *Node) (*runtimeapi.SecurityProfile, 
 	case profile == nil || profile.Type != v1.SeccompProfileTypeLocalhost:
 		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}, nil
 	case profile.LocalhostProfile == nil || *profile.LocalhostProfile == "":
-		return nil, errors.New("localhostProfile must be set if seccompProfile type is Localhost") //nolint:staticcheck // a field's name
+		return nil, errors.New("localhostProfile must be set if seccompProfile type is Localhost")
 	}
 	return &runtimeapi.SecurityProfile{
 		ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: filepath.Join(n.RootDir, "seccomp", *profile.LocalhostProfile),
