@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -43,6 +44,7 @@ type Service struct {
 
 	policy   *unixgrpc.Policy
 	notifier *run.Notifier
+	deaf     atomic.Bool // the supervisor did not hear the last notification
 	notify   func(states ...string)
 	watchdog time.Duration // how long the supervisor waits for NotifyWatchdog; 0 when it does not
 	started  time.Time
@@ -159,10 +161,12 @@ func (s *Service) isReady() bool {
 // the single placement they are the one's that holds all services.
 func (s *Service) ownsProcess() bool { return s.Config.Placement == nil || s.Role == role.Up }
 
-// tellNotifier tells the supervisor; a supervisor that does not hear is its own affair.
+// tellNotifier tells the supervisor; a supervisor that does not hear is its own affair, and
+// logged once until it hears again.
 func (s *Service) tellNotifier(states ...string) {
-	if err := s.notifier.Notify(states...); err != nil {
-		s.Log.Warn("supervisor not notified", "states", states, "error", err)
+	err := s.notifier.Notify(states...)
+	if deaf := err != nil; s.deaf.Swap(deaf) != deaf && deaf {
+		s.Log.Warn("supervisor does not hear", "states", states, "error", err)
 	}
 }
 
