@@ -1,0 +1,11 @@
+//go:build bench
+
+package e2e
+
+import "github.com/microlet/microlet/compose/rig"
+
+// steadyPods are those of a scenario's begin; the bench has none.
+const steadyPods = 0
+
+// The kubelet is measured first, on a machine that has run nothing else.
+const firstAgent = rig.AgentKubelet
