@@ -27,7 +27,7 @@ var supportTable = []supportRow{
 
 	// Pods.
 	{name: "podLogsDir", state: honoured},
-	{name: "syncFrequency", state: honoured},
+	{name: "syncFrequency", state: warned, note: "A pod that nothing wakes is looked at again after 1 to 1.5 minutes, as with the default."},
 	{name: "clusterDNS", state: honoured},
 	{name: "clusterDomain", state: honoured},
 	{name: "resolvConf", state: honoured},
@@ -74,8 +74,8 @@ var supportTable = []supportRow{
 	{name: "cpuCFSQuota", state: honoured},
 	{name: "cpuCFSQuotaPeriod", state: honoured},
 	{name: "memorySwap", state: refused, off: []string{`"NoSwap"`}, note: "While swap is on, containers are not kept from it yet; the start warns of that."},
-	{name: "singleProcessOOMKill", state: warned},
-	{name: "memoryThrottlingFactor", state: warned, note: "Memory QoS is not set on cgroups yet."},
+	{name: "singleProcessOOMKill", state: honoured},
+	{name: "memoryThrottlingFactor", state: honoured, note: "With cgroup v2 and the feature gate MemoryQoS."},
 	{name: "memoryReservationPolicy", state: refused},
 	{name: "enforceNodeAllocatable", state: refused, off: []string{`["none"]`, "null"}, note: "pods, the default, is honoured, and so is none."},
 	{name: "systemReserved", state: refused},
@@ -108,7 +108,7 @@ var supportTable = []supportRow{
 	{name: "shutdownGracePeriod", state: refused},
 	{name: "shutdownGracePeriodCriticalPods", state: refused},
 	{name: "shutdownGracePeriodByPodPriority", state: refused},
-	{name: "--experimental-allocatable-ignore-eviction", state: warned},
+	{name: "--experimental-allocatable-ignore-eviction", state: honoured},
 
 	// The node.
 	{name: "registerNode", state: honoured},
@@ -169,7 +169,7 @@ var supportTable = []supportRow{
 	{name: "logging.flushFrequency", state: idle, note: "Log lines are not buffered."},
 	{name: "logging.vmodule", state: warned},
 	{name: "logging.options", state: warned},
-	{name: "oomScoreAdj", state: honoured},
+	{name: "oomScoreAdj", state: warned, note: "The processes have the score that `microlet up` was started with: set OOMScoreAdjust in the unit."},
 	{name: "maxOpenFiles", state: warned},
 	{name: "showHiddenMetricsForVersion", state: warned},
 	{name: "tracing", state: warned, note: "Traces are not sent yet."},
