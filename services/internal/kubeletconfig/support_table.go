@@ -130,8 +130,8 @@ var supportTable = []supportRow{
 	{name: "--bootstrap-kubeconfig", state: idle, note: "Accepted with a warning where the file of --kubeconfig exists, refused where it does not: credentials cannot be requested yet."},
 	{name: "rotateCertificates", state: warned, note: "The client certificate is not renewed yet: renew it before it expires."},
 	{name: "contentType", state: honoured},
-	{name: "kubeAPIQPS", state: honoured},
-	{name: "kubeAPIBurst", state: honoured},
+	{name: "kubeAPIQPS", state: honoured, note: "For pods; heartbeats of the node wait for no limit."},
+	{name: "kubeAPIBurst", state: honoured, note: "As kubeAPIQPS."},
 	{name: "eventRecordQPS", state: honoured},
 	{name: "eventBurst", state: honoured},
 
