@@ -27,6 +27,16 @@ func (e *NotHonoured) Error() string {
 		strings.Join(e.Fields, ", "))
 }
 
+// Only says whether nothing but this field, or what is in it, is refused.
+func (e *NotHonoured) Only(path string) bool {
+	for _, f := range e.Fields {
+		if f != path && !strings.HasPrefix(f, path+"[") && !strings.HasPrefix(f, path+".") {
+			return false
+		}
+	}
+	return true
+}
+
 // Honoured returns a *NotHonoured that names each field that p sets and nothing here
 // honours, or nil.
 func Honoured(p *v1.Pod) error {

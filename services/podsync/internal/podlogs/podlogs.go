@@ -58,6 +58,24 @@ func (f Folders) Remove(p Pod) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("log folder: %w", err)
 	}
+	return f.unlink(func(target string) bool { return strings.HasPrefix(target, dir+"/") })
+}
+
+// RemoveContainer removes the log of a container that is gone, and the links to it. The
+// logs of the container's other incarnations stay.
+func (f Folders) RemoveContainer(logPath string) error {
+	logPath = filepath.Clean(logPath)
+	if filepath.Ext(logPath) != ".log" || !strings.HasPrefix(logPath, filepath.Clean(f.Pods)+"/") {
+		return fmt.Errorf("log %s: not below %s", logPath, f.Pods)
+	}
+	if err := os.Remove(logPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("log: %w", err)
+	}
+	return f.unlink(func(target string) bool { return target == logPath })
+}
+
+// unlink removes the links whose targets are gone.
+func (f Folders) unlink(gone func(target string) bool) error {
 	if f.Links == "" {
 		return nil
 	}
@@ -70,7 +88,7 @@ func (f Folders) Remove(p Pod) error {
 	}
 	for _, e := range links {
 		link := filepath.Join(f.Links, e.Name())
-		if target, err := os.Readlink(link); err == nil && strings.HasPrefix(target, dir+"/") {
+		if target, err := os.Readlink(link); err == nil && gone(target) {
 			if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("log links: %w", err)
 			}

@@ -49,3 +49,38 @@ func TestListWithoutFolder(t *testing.T) {
 		t.Fatalf("%v, %v", pods, err)
 	}
 }
+
+func TestRemoveContainerTakesOneLog(t *testing.T) {
+	dir := t.TempDir()
+	f := Folders{Pods: filepath.Join(dir, "pods"), Links: filepath.Join(dir, "containers")}
+	logs := filepath.Join(f.Pods, "ns_a_1", "c")
+	for _, d := range []string{logs, f.Links} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"0.log", "1.log"} {
+		if err := os.WriteFile(filepath.Join(logs, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(filepath.Join(logs, name), filepath.Join(f.Links, "link-"+name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 { // what is gone is removed
+		if err := f.RemoveContainer(filepath.Join(logs, "0.log")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if links, err := os.ReadDir(f.Links); err != nil || len(links) != 1 || links[0].Name() != "link-1.log" {
+		t.Fatalf("links left: %v, %v", links, err)
+	}
+	if left, err := os.ReadDir(logs); err != nil || len(left) != 1 || left[0].Name() != "1.log" {
+		t.Fatalf("logs left: %v, %v", left, err)
+	}
+	for _, foreign := range []string{"/etc/passwd", filepath.Join(dir, "x.log"), f.Pods + "/../x.log"} {
+		if err := f.RemoveContainer(foreign); err == nil {
+			t.Errorf("%s was taken for a log", foreign)
+		}
+	}
+}

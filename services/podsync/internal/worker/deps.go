@@ -28,6 +28,7 @@ type Runtime interface {
 	StopContainer(ctx context.Context, id string, grace time.Duration) error
 	RemoveContainer(ctx context.Context, id string) error
 	StopSandbox(ctx context.Context, id string) error
+	RemoveSandbox(ctx context.Context, id string) error
 }
 
 // Remover takes everything that the runtime has of a pod out of it.
@@ -85,6 +86,8 @@ type Objects interface {
 // Logs removes the log folders of pods that are gone.
 type Logs interface {
 	Remove(p podlogs.Pod) error
+	// RemoveContainer removes one container's log and the links to it.
+	RemoveContainer(logPath string) error
 }
 
 // Statuses patches the pods' status in the API.

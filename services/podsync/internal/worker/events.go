@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"slices"
+
 	v1 "k8s.io/api/core/v1"
 )
 
@@ -18,6 +20,7 @@ const (
 	reasonFailedToCreatePodContainer     = "FailedCreatePodContainer"
 	reasonFailedToMakePodDataDirectories = "FailedMakePodDataDirectories"
 	reasonKilling                        = "Killing"
+	reasonResizeInfeasible               = "ResizeInfeasible"
 	reasonRunContainerError              = "RunContainerError"
 	reasonSandboxChanged                 = "SandboxChanged"
 	reasonStarted                        = "Started"
@@ -30,7 +33,11 @@ func (d *Deps) event(p *v1.Pod, kind, reason, format string, args ...any) {
 
 // containerEvent records an event about one container of the pod.
 func (d *Deps) containerEvent(p *v1.Pod, container, kind, reason, format string, args ...any) {
-	d.Events.Eventf(podRef(p, "spec.containers{"+container+"}"), kind, reason, format, args...)
+	list := "containers"
+	if slices.ContainsFunc(p.Spec.InitContainers, func(c v1.Container) bool { return c.Name == container }) {
+		list = "initContainers"
+	}
+	d.Events.Eventf(podRef(p, "spec."+list+"{"+container+"}"), kind, reason, format, args...)
 }
 
 func podRef(p *v1.Pod, fieldPath string) *v1.ObjectReference {

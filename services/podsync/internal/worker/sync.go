@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -37,7 +38,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 		w.history.adopted = true
 		w.history.refresh = time.Now().Add(volume.NextRefresh())
 	}
-	if refusal := admission.Honoured(p); refusal != nil {
+	if refusal := admission.Honoured(p); refusal != nil && !w.mayGoOn(p, state, refusal) {
 		return w.refuse(p, state, refusal), nil
 	}
 	for range rounds {
@@ -50,7 +51,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 		if idle(&actions) {
 			w.report(p, state)
 			w.refresh(p)
-			return untilNext(actions.Wake), nil
+			return untilNext(actions.Wake), w.sweep(ctx, state)
 		}
 		w.report(p, state)
 		failed := w.act(ctx, p, state, &actions)
@@ -100,7 +101,7 @@ func (w *worker) act(ctx context.Context, p *v1.Pod, state *pod.State, a *decide
 		return err
 	}
 	for _, id := range a.Remove {
-		if err := w.deps.Runtime.RemoveContainer(ctx, id); err != nil {
+		if err := w.removeContainer(ctx, state, id); err != nil {
 			return transient("remove a dead container", err)
 		}
 	}
@@ -110,20 +111,72 @@ func (w *worker) act(ctx context.Context, p *v1.Pod, state *pod.State, a *decide
 	return w.start(ctx, p, state, a)
 }
 
-// refuse reports a pod that asks for what is not built: its containers wait, and an
-// event says why, once a generation. What already runs of it is left alone.
+// removeContainer removes a dead container, and its log with it.
+func (w *worker) removeContainer(ctx context.Context, state *pod.State, id string) error {
+	if err := w.deps.Runtime.RemoveContainer(ctx, id); err != nil {
+		return err
+	}
+	for i := range state.Containers {
+		if c := &state.Containers[i]; c.ID == id && c.LogPath != "" {
+			return w.deps.Logs.RemoveContainer(c.LogPath)
+		}
+	}
+	return nil
+}
+
+// sweep removes sandboxes that were replaced and hold no container any more.
+func (w *worker) sweep(ctx context.Context, state *pod.State) error {
+	for i := range state.Sandboxes {
+		s := &state.Sandboxes[i]
+		if i == 0 || s.Ready || holdsContainer(state, s.ID) {
+			continue
+		}
+		if err := w.deps.Runtime.RemoveSandbox(ctx, s.ID); err != nil {
+			return transient("remove a replaced sandbox", err)
+		}
+	}
+	return nil
+}
+
+func holdsContainer(state *pod.State, sandboxID string) bool {
+	return slices.ContainsFunc(state.Containers, func(c pod.Container) bool { return c.SandboxID == sandboxID })
+}
+
+// refuse reports a pod that asks for what is not built: its containers wait. What already
+// runs of it, of a kubelet before us, runs on and keeps its tokens fresh.
 func (w *worker) refuse(p *v1.Pod, state *pod.State, refusal error) time.Duration {
 	for i := range p.Spec.Containers {
 		w.history.waits(p.Spec.Containers[i].Name, reasonCreateContainerConfigError, refusal.Error())
 	}
-	if !w.history.told || w.history.refused != p.Generation {
-		w.history.told, w.history.refused = true, p.Generation
-		w.deps.event(p, v1.EventTypeWarning, reasonFailed, "Error: %s", refusal.Error())
-		w.deps.Metrics.Refused.Inc()
-		w.deps.Log.Warn("pod refused", "pod", podName(p), "uid", w.uid, "err", refusal)
+	w.tellRefusal(p, refusal)
+	if state.AnyRunning() {
+		w.refresh(p)
 	}
 	w.report(p, state)
 	return jitter(resync)
+}
+
+// mayGoOn says whether a refusal concerns only what was added to a pod that runs: an
+// ephemeral container, which cannot be taken out again. It is not started; the pod must not
+// suffer.
+func (w *worker) mayGoOn(p *v1.Pod, state *pod.State, refusal error) bool {
+	var refused *admission.NotHonoured
+	if !errors.As(refusal, &refused) || !refused.Only("spec.ephemeralContainers") || len(state.Containers) == 0 {
+		return false
+	}
+	w.tellRefusal(p, refusal)
+	return true
+}
+
+// tellRefusal tells of a refusal once a generation of the pod.
+func (w *worker) tellRefusal(p *v1.Pod, refusal error) {
+	if w.history.told && w.history.refused == p.Generation {
+		return
+	}
+	w.history.told, w.history.refused = true, p.Generation
+	w.deps.event(p, v1.EventTypeWarning, reasonFailed, "Error: %s", refusal.Error())
+	w.deps.Metrics.Refused.Inc()
+	w.deps.Log.Warn("pod refused", "pod", podName(p), "uid", w.uid, "err", refusal)
 }
 
 // hold notes the containers that CrashLoopBackOff holds.

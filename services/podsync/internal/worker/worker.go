@@ -3,10 +3,12 @@ package worker
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
@@ -75,6 +77,11 @@ func (w *worker) set(p *v1.Pod) {
 		w.overtake(errOvertaken)
 	}
 	w.mu.Unlock()
+	if resized(old, p) {
+		w.deps.event(p, v1.EventTypeWarning, reasonResizeInfeasible,
+			"changing the resources of a running pod is not built: its containers keep what they have, delete the pod to change it")
+		w.deps.Log.Warn("resize refused", "pod", podName(p), "uid", w.uid)
+	}
 	if !onlyStatusChanged(old, p) {
 		w.poke()
 	}
@@ -229,6 +236,13 @@ func endsSooner(old, p *v1.Pod) bool {
 	}
 	return p.DeletionGracePeriodSeconds != nil &&
 		(old.DeletionGracePeriodSeconds == nil || *p.DeletionGracePeriodSeconds < *old.DeletionGracePeriodSeconds)
+}
+
+// resized says whether p asks for other resources than its older version.
+func resized(old, p *v1.Pod) bool {
+	return !slices.EqualFunc(old.Spec.Containers, p.Spec.Containers, func(a, b v1.Container) bool {
+		return equality.Semantic.DeepEqual(a.Resources, b.Resources)
+	})
 }
 
 // onlyStatusChanged recognises the echo of our own patches, which needs no look.

@@ -187,6 +187,8 @@ func (published) Pod(*v1.Pod, podsyncv1.PodSource, bool)      {}
 func (published) Status(types.UID, *pod.State, *v1.PodStatus) {}
 func (published) Forget(types.UID)                            {}
 
+func (n *node) RemoveContainer(string) error { return nil }
+
 const api = podsyncv1.PodSource_POD_SOURCE_API
 
 func testPod(uid types.UID) *v1.Pod {
@@ -406,6 +408,30 @@ func TestARefusedPodSaysSoAndHarmsNobody(t *testing.T) {
 		}
 		if told != 1 {
 			t.Fatalf("told %d times in one generation", told)
+		}
+	})
+}
+
+func TestAnEphemeralContainerDoesNotHurtThePod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		defer n.run()()
+		p := testPod("a")
+		n.dispatcher.SetPod(p, api)
+		n.wait(time.Second)
+		debugged := p.DeepCopy()
+		debugged.Generation++
+		debugged.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "debug"}}}
+		n.dispatcher.SetPod(debugged, api)
+		n.wait(time.Second)
+		id := strings.TrimPrefix(n.statuses["a"].ContainerStatuses[0].ContainerID, "containerd://")
+		if err := n.cri.ExitContainer(id, 1); err != nil {
+			t.Fatal(err)
+		}
+		n.dispatcher.Wake("a", "test")
+		n.wait(time.Second)
+		if !n.running("a") {
+			t.Fatalf("the container that exited was not started again: %+v", n.statuses["a"].ContainerStatuses)
 		}
 	})
 }
