@@ -1,0 +1,113 @@
+package command
+
+import (
+	"bytes"
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	supervisorv1 "github.com/microlet/microlet/proto/microlet/supervisor/v1"
+)
+
+func TestStatusOutput(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	s := newStatusOf(&supervisorv1.GetStatusResponse{
+		Version: "v1", Placement: "processes", Pid: 7, Started: timestamppb.New(now),
+		Processes: []*supervisorv1.Process{
+			{Service: "bus", State: supervisorv1.State_STATE_READY, Pid: 8, Started: timestamppb.New(now.Add(-90 * time.Second)), Restarts: 2,
+				LastExit: "signal: killed", PssBytes: 3 << 20, HeartbeatAgeMilliseconds: 1500, Status: "listening"},
+			{Service: "pleg", State: supervisorv1.State_STATE_BACKOFF, HeartbeatAgeMilliseconds: -1},
+		},
+	}, now)
+	var table bytes.Buffer
+	if err := writeTable(&table, s); err != nil {
+		t.Fatal(err)
+	}
+	want := `SERVICE  STATE    PID  UPTIME  RESTARTS  MEMORY   HEARTBEAT  LAST EXIT       STATUS
+bus      ready    8    1m30s   2         3.0 MiB  1.5s ago   signal: killed  listening
+pleg     backoff  -    -       0         -        -          -               
+`
+	if table.String() != want {
+		t.Errorf("table is\n%s\nwant\n%s", &table, want)
+	}
+	var out bytes.Buffer
+	if err := writeJSON(&out, s); err != nil {
+		t.Fatal(err)
+	}
+	var back Status
+	if err := json.Unmarshal(out.Bytes(), &back); err != nil {
+		t.Fatal(err)
+	}
+	if p := back.Processes[0]; p.MemoryBytes != 3<<20 || p.HeartbeatAgeSeconds == nil || *p.HeartbeatAgeSeconds != 1.5 || p.UptimeSeconds != 90 {
+		t.Errorf("JSON is %s", &out)
+	}
+	if p := back.Processes[1]; p.HeartbeatAgeSeconds != nil || p.Started != nil {
+		t.Errorf("JSON of a process that never lived is %s", &out)
+	}
+}
+
+func execute(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	cmd := New()
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	cmd.SetArgs(args)
+	err := cmd.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+func TestStatusSaysWhyThereIsNone(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "sock"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := execute(t, "status", "--runtime-dir="+dir); err == nil || !strings.Contains(err.Error(), "microlet up is not running") {
+		t.Errorf("without a socket: %v", err)
+	}
+	path := filepath.Join(dir, "sock", "up.sock")
+	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.SetUnlinkOnClose(false)
+	if err := dead.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := execute(t, "status", "--runtime-dir="+dir); err == nil || !strings.Contains(err.Error(), "microlet up is not running") {
+		t.Errorf("with the socket of a dead one: %v", err)
+	}
+	if _, err := execute(t, "status", "-o", "xml"); err == nil || !strings.Contains(err.Error(), `output is "xml"`) {
+		t.Errorf("-o xml: %v", err)
+	}
+}
+
+func TestCommands(t *testing.T) {
+	out, err := execute(t, "--help")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"up", "status", "version", "completion", "bus", "podsync", "pleg", "nodestatus"} {
+		if !strings.Contains(out, "\n  "+name+" ") {
+			t.Errorf("--help lacks %s:\n%s", name, out)
+		}
+		if _, err := execute(t, name, "--help"); err != nil {
+			t.Errorf("%s --help: %v", name, err)
+		}
+	}
+	if out, err := execute(t, "version"); err != nil || !strings.HasPrefix(out, "microlet v") {
+		t.Errorf("version is %q, %v", out, err)
+	}
+	if _, err := execute(t, "up", "--no-such-flag"); err == nil || !strings.Contains(err.Error(), "no-such-flag") {
+		t.Errorf("an unknown flag: %v", err)
+	}
+	if _, err := execute(t, "nobody"); err == nil {
+		t.Error("an unknown service was accepted")
+	}
+}

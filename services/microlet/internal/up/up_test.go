@@ -1,0 +1,297 @@
+package up
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/microlet/internal/catalog"
+)
+
+func parse(t *testing.T, args ...string) (Config, error) {
+	t.Helper()
+	cfg := DefaultConfig()
+	fs := pflag.NewFlagSet("up", pflag.ContinueOnError)
+	cfg.AddFlags(fs)
+	err := fs.Parse(args)
+	return cfg, err
+}
+
+func TestFlags(t *testing.T) {
+	cfg, err := parse(t)
+	if err != nil || cfg.Placement != Processes || cfg.Watchdog != 10*time.Second {
+		t.Errorf("defaults are %q, %v: %v", cfg.Placement, cfg.Watchdog, err)
+	}
+	for arg, want := range map[string]time.Duration{"off": 0, "0": 0, "20s": 20 * time.Second} {
+		cfg, err := parse(t, "--watchdog="+arg)
+		if err != nil || cfg.Watchdog != want {
+			t.Errorf("--watchdog=%s is %v: %v", arg, cfg.Watchdog, err)
+		}
+	}
+	for _, arg := range []string{"soon", "-1s"} {
+		if _, err := parse(t, "--watchdog="+arg); err == nil {
+			t.Errorf("--watchdog=%s was accepted", arg)
+		}
+	}
+	cfg, err = parse(t, "--watchdog=1s", "--placement=both")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = cfg.Validate()
+	for _, want := range []string{`placement is "both": use "processes" or "single"`, "watchdog is 1s: use 5s or more"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v lacks %q", err, want)
+		}
+	}
+}
+
+func TestArgumentsOfAService(t *testing.T) {
+	cfg, err := parse(t, "--runtime-dir=/run/x", "--bus-address=127.0.0.1:1", "--relist-period=3s", "--runtime-calls=7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Service.NodeName = "n"
+	common := []string{"--runtime-dir=/run/x", "--bus-address=127.0.0.1:1", "--node-name=n", "--replica=0"}
+	for r, more := range map[role.Role][]string{
+		role.PLEG:    {"--logging-format=text", "--v=0", "--relist-period=3s"},
+		role.Podsync: {"--resolved-config=/run/x/config/podsync.yaml", "--runtime-calls=7"},
+	} {
+		i := slices.IndexFunc(cfg.Services, func(s catalog.Service) bool { return s.Role == r })
+		want := slices.Concat([]string{string(r)}, common, more)
+		if got := cfg.arguments(cfg.Services[i]); !slices.Equal(got, want) {
+			t.Errorf("arguments of %s are %q, want %q", r, got, want)
+		}
+		// Its own command takes them.
+		cmd := cfg.Services[i].Command()
+		if err := cmd.ParseFlags(want[1:]); err != nil {
+			t.Errorf("%s refuses its arguments: %v", r, err)
+		}
+	}
+}
+
+func TestPrepare(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Fatal("run the tests as root: up gives folders to other users")
+	}
+	dir := filepath.Join(t.TempDir(), "run")
+	release, err := prepare(t.Context(), dir, Single)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]struct {
+		mode     fs.FileMode
+		uid, gid uint32
+	}{
+		"":                       {0o750, 0, role.GroupNode},
+		"sock":                   {0o770 | fs.ModeSticky, 0, role.GroupNode},
+		"metrics":                {0o770 | fs.ModeSticky, 0, role.GroupNode},
+		"config":                 {0o750, 0, role.GroupNode},
+		"notify":                 {0o750, 0, role.GroupNode},
+		"bus":                    {0o700, 47101, role.GroupNode},
+		"credentials":            {0o750, 0, role.GroupNode},
+		"credentials/nodestatus": {0o700, 47103, role.GroupNode},
+		"nkeys/pleg.seed":        {0o600, 47102, role.GroupNode},
+	} {
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		st, ok := info.Sys().(*syscall.Stat_t)
+		if got := info.Mode() & (fs.ModePerm | fs.ModeSticky); !ok || got != want.mode || st.Uid != want.uid || st.Gid != want.gid {
+			t.Errorf("%q is %v %d:%d, want %v %d:%d", name, got, st.Uid, st.Gid, want.mode, want.uid, want.gid)
+		}
+	}
+	seed, err := os.ReadFile(filepath.Join(dir, "nkeys/pleg.seed"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := release(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o777); err != nil { // whatever it was, it is closed at the next start
+		t.Fatal(err)
+	}
+	release, err = prepare(t.Context(), dir, Single)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = release() }()
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o750 {
+		t.Errorf("the folder is %v, %v", info.Mode(), err)
+	}
+	if again, err := os.ReadFile(filepath.Join(dir, "nkeys/pleg.seed")); err != nil || string(again) != string(seed) {
+		t.Errorf("the key changed at the second start: %v", err)
+	}
+}
+
+func TestUnreachableRuntimeFolder(t *testing.T) {
+	parent := t.TempDir()
+	if err := os.Chmod(parent, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(parent, "run")
+	if err := os.Mkdir(dir, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	err := checkReachable(dir)
+	if err == nil || !strings.Contains(err.Error(), parent+" (mode 0700)") {
+		t.Errorf("error is %v, want one that names %s", err, parent)
+	}
+}
+
+func TestOneFolderOneSupervisor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "up.lock")
+	first, err := lockFolder(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	// The lock belongs to the open file, so a second one in this process is like another's.
+	began := time.Now()
+	if _, err := lockFolder(t.Context(), path); err == nil || !strings.Contains(err.Error(), "another microlet up") {
+		t.Errorf("the second got %v", err)
+	}
+	if took := time.Since(began); took < lockWait {
+		t.Errorf("gave up after %v, before a predecessor had %v to end", took, lockWait)
+	}
+}
+
+const sourceKubeconfig = `apiVersion: v1
+kind: Config
+clusters:
+- name: c
+  cluster: {server: "https://127.0.0.1:1", certificate-authority: ca.crt}
+users:
+- name: u
+  user: {client-certificate: pki/current.pem, client-key: pki/current.pem}
+contexts:
+- name: x
+  context: {cluster: c, user: u}
+current-context: x
+`
+
+func TestCredentialsFollowTheirSource(t *testing.T) {
+	source, target := t.TempDir(), t.TempDir()
+	write := func(name, data string) {
+		t.Helper()
+		path := filepath.Join(source, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(data), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("kubeconfig", sourceKubeconfig)
+	write("ca.crt", "authority")
+	write("pki/current.pem", "first")
+	id, err := role.Get(role.NodeStatus)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := credentials{source: filepath.Join(source, "kubeconfig"), dir: target, id: id}
+	sync := func(want bool) {
+		t.Helper()
+		changed, err := c.sync()
+		if err != nil || changed != want {
+			t.Fatalf("sync is %v, %v, want %v", changed, err, want)
+		}
+	}
+	sync(true)
+	sync(false)
+	config, err := clientcmd.LoadFromFile(c.path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		config.Clusters["c"].CertificateAuthority: "authority",
+		config.AuthInfos["u"].ClientCertificate:   "first",
+		config.AuthInfos["u"].ClientKey:           "first",
+	} {
+		data, err := os.ReadFile(path)
+		if err != nil || string(data) != want || filepath.Dir(path) != target {
+			t.Errorf("%s is %q, %v, want %q in %s", path, data, err, want, target)
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); !ok || info.Mode().Perm() != 0o600 || int(st.Uid) != id.UID {
+			t.Errorf("%s is %v of uid %d, want 0600 of %d", path, info.Mode(), st.Uid, id.UID)
+		}
+	}
+	write("pki/current.pem", "second")
+	sync(true)
+	if data, err := os.ReadFile(config.AuthInfos["u"].ClientKey); err != nil || string(data) != "second" {
+		t.Errorf("the copy is %q, %v", data, err)
+	}
+	if err := os.Remove(c.source); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.sync(); err == nil {
+		t.Error("a source that is gone is no error")
+	}
+	if _, err := os.Stat(c.path()); err != nil {
+		t.Error("the copy went with its source: ", err)
+	}
+}
+
+func TestEachServiceSeesItsOwnConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	for _, sub := range []string{"config", "credentials/nodestatus"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o750); err != nil {
+			t.Fatal(err)
+		}
+	}
+	source := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(source, []byte(strings.ReplaceAll(sourceKubeconfig, ", certificate-authority: ca.crt", "")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Mkdir(filepath.Join(filepath.Dir(source), "pki"), 0o700), os.WriteFile(filepath.Join(filepath.Dir(source), "pki/current.pem"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(filepath.Dir(source), "config.yaml")
+	// Machines with cgroup v1 pass this test too.
+	data := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nfailCgroupV1: false\ncontainerRuntimeEndpoint: unix:///run/c.sock\n"
+	if err := os.WriteFile(config, []byte(data), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	flags := kubeletconfig.NewFlags()
+	set := pflag.NewFlagSet("kubelet", pflag.ContinueOnError)
+	flags.AddTo(set)
+	if err := set.Parse([]string{"--kubeconfig=" + source, "--config=" + config, "--hostname-override=n"}); err != nil {
+		t.Fatal(err)
+	}
+	kubelet, _, err := kubeletconfig.Load(set, flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for placement, want := range map[string]string{
+		Processes: filepath.Join(dir, "credentials/nodestatus/kubeconfig"),
+		Single:    source,
+	} {
+		cfg := DefaultConfig()
+		cfg.Service.RuntimeDir, cfg.Placement, cfg.Kubelet = dir, placement, kubelet
+		if _, err := cfg.writeResolved(); err != nil {
+			t.Fatal(err)
+		}
+		for file, kubeconfig := range map[string]string{"podsync.yaml": source, "nodestatus.yaml": want} {
+			k, err := kubeletconfig.ReadResolved(filepath.Join(dir, "config", file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if k.Node.Kubeconfig != kubeconfig {
+				t.Errorf("%s: %s names %s, want %s", placement, file, k.Node.Kubeconfig, kubeconfig)
+			}
+		}
+	}
+}

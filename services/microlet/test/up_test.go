@@ -1,0 +1,422 @@
+package test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/fake"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/microlet/internal/command"
+)
+
+// binaryEnv makes the test binary the program microlet.
+const binaryEnv = "MICROLET_TEST_BINARY"
+
+// patience bounds a wait on real processes, on a machine that may be busy.
+const patience = 90 * time.Second
+
+func TestMain(m *testing.M) {
+	if os.Getenv(binaryEnv) != "" {
+		service.Main(command.New()) // exits
+	}
+	os.Exit(m.Run())
+}
+
+const kubeconfig = `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
+users: [{name: u, user: {token: none}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+`
+
+// agent is a node agent of its own folders, cgroups and ports.
+type agent struct {
+	t       *testing.T
+	dir     string
+	address string
+	args    []string
+	log     *buffer
+	cmd     *exec.Cmd
+	ended   chan struct{}
+	err     error
+}
+
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func newAgent(t *testing.T, args ...string) *agent {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Fatal("run the tests as root: microlet up gives each service its own identity")
+	}
+	dir, err := os.MkdirTemp("/tmp", "up")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &agent{t: t, dir: dir, args: args, log: &buffer{}}
+	cgroup := "/microlet-test-" + filepath.Base(dir)
+	t.Cleanup(func() {
+		a.kill()
+		removeCgroups(cgroup)
+		_ = os.RemoveAll(dir)
+		if t.Failed() {
+			t.Logf("log:\n%s", a.log)
+		}
+	})
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	stop, err := fake.NewRuntime(nil).Serve(filepath.Join(dir, "runtime.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	makeCgroups(t, cgroup)
+	config := fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+containerRuntimeEndpoint: unix://%[1]s/runtime.sock
+failCgroupV1: false
+cgroupDriver: cgroupfs
+cgroupRoot: %[2]s
+podLogsDir: %[1]s/logs
+logging: {format: json}
+authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
+authorization: {mode: AlwaysAllow}
+`, dir, cgroup)
+	for name, data := range map[string]string{"kubelet.yaml": config, "kubeconfig": kubeconfig} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.address = l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// cgroupDirs are where a cgroup is: one folder, or one for each of v1's hierarchies.
+func cgroupDirs(name string) []string {
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		return []string{"/sys/fs/cgroup" + name}
+	}
+	controllers, _ := filepath.Glob("/sys/fs/cgroup/*")
+	var dirs []string
+	for _, c := range controllers {
+		dirs = append(dirs, c+name)
+	}
+	return dirs
+}
+
+func makeCgroups(t *testing.T, name string) {
+	t.Helper()
+	for _, dir := range cgroupDirs(name) {
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// removeCgroups removes a cgroup and those below it, the deepest first.
+func removeCgroups(name string) {
+	for _, root := range cgroupDirs(name) {
+		var dirs []string
+		_ = filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				dirs = append([]string{p}, dirs...)
+			}
+			return nil
+		})
+		for _, d := range dirs {
+			_ = syscall.Rmdir(d)
+		}
+	}
+}
+
+func (a *agent) runtimeDir() string { return filepath.Join(a.dir, "run") }
+
+// start runs "microlet up".
+func (a *agent) start() {
+	a.t.Helper()
+	args := append([]string{
+		"up", "--config=" + filepath.Join(a.dir, "kubelet.yaml"), "--kubeconfig=" + filepath.Join(a.dir, "kubeconfig"),
+		"--root-dir=" + filepath.Join(a.dir, "root"), "--hostname-override=node",
+		"--runtime-dir=" + a.runtimeDir(), "--bus-address=" + a.address, "--container-log-links=" + filepath.Join(a.dir, "links"),
+	}, a.args...)
+	a.cmd = exec.CommandContext(a.t.Context(), os.Args[0], args...)
+	a.cmd.Env = append(os.Environ(), binaryEnv+"=1")
+	a.cmd.Stderr = a.log
+	if err := a.cmd.Start(); err != nil {
+		a.t.Fatal(err)
+	}
+	a.ended = make(chan struct{})
+	go func() {
+		a.err = a.cmd.Wait()
+		close(a.ended)
+	}()
+}
+
+func (a *agent) kill() {
+	if a.cmd == nil {
+		return
+	}
+	_ = a.cmd.Process.Kill()
+	<-a.ended
+}
+
+// row is one process of "microlet status -o json".
+type row struct {
+	Service, State      string
+	PID, Restarts       int
+	MemoryBytes         uint64
+	HeartbeatAgeSeconds *float64
+}
+
+func (a *agent) status() (map[string]row, error) {
+	cmd := exec.CommandContext(a.t.Context(), os.Args[0], "status", "-o", "json", "--runtime-dir="+a.runtimeDir())
+	cmd.Env = append(os.Environ(), binaryEnv+"=1")
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, err
+	}
+	var s struct{ Processes []row }
+	if err := json.Unmarshal(out, &s); err != nil {
+		return nil, err
+	}
+	rows := map[string]row{}
+	for _, r := range s.Processes {
+		rows[r.Service] = r
+	}
+	return rows, nil
+}
+
+// await waits until "microlet status" shows what ok asks for, and returns it.
+func (a *agent) await(what string, ok func(map[string]row) bool) map[string]row {
+	a.t.Helper()
+	var rows map[string]row
+	var err error
+	a.until(what, func() bool {
+		rows, err = a.status()
+		return err == nil && ok(rows)
+	})
+	return rows
+}
+
+func (a *agent) until(what string, ok func() bool) {
+	a.t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			a.t.Fatalf("not within %v: %s", patience, what)
+		}
+		select {
+		case <-a.ended:
+			a.t.Fatalf("microlet up ended: %v", a.err)
+		default:
+		}
+	}
+}
+
+var all = []string{"up", "bus", "podsync", "pleg", "nodestatus"}
+
+// ready says whether all services do what they can without an apiserver: podsync is ready only when it
+// knows what shall run, so its heartbeat counts here.
+func ready(rows map[string]row) bool {
+	for _, name := range all {
+		r := rows[name]
+		if name == "podsync" && r.State == "starting" && r.PID != 0 && r.HeartbeatAgeSeconds != nil {
+			continue
+		}
+		if r.State != "ready" {
+			return false
+		}
+	}
+	return true
+}
+
+// stop ends the agent as an operator does.
+func (a *agent) stop() {
+	a.t.Helper()
+	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		a.t.Fatal(err)
+	}
+	began := time.Now()
+	select {
+	case <-a.ended:
+	case <-time.After(patience):
+		a.t.Fatal("microlet up does not stop")
+	}
+	if took := time.Since(began); took > 15*time.Second {
+		a.t.Errorf("the stop took %v, want less than 15 s", took)
+	}
+	if a.err != nil {
+		a.t.Errorf("microlet up ended with %v", a.err)
+	}
+}
+
+// procStatus is a field of /proc/<pid>/status.
+func procStatus(t *testing.T, pid int, field string) string {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Split(string(data), "\n") {
+		if key, value, ok := strings.Cut(line, ":"); ok && key == field {
+			return strings.Join(strings.Fields(value), " ")
+		}
+	}
+	t.Fatalf("pid %d has no %s", pid, field)
+	return ""
+}
+
+func alive(pid int) bool {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(data), ") ")
+	return !strings.HasPrefix(rest, "Z")
+}
+
+func TestProcesses(t *testing.T) {
+	a := newAgent(t)
+	a.start()
+	rows := a.await("all ready, with heartbeats and memory", func(rows map[string]row) bool {
+		for _, name := range all[1:] {
+			if rows[name].HeartbeatAgeSeconds == nil || rows[name].MemoryBytes == 0 {
+				return false
+			}
+		}
+		return ready(rows)
+	})
+	for _, name := range all {
+		id, err := role.Get(role.Role(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		uid := fmt.Sprint(id.UID)
+		if got, want := procStatus(t, rows[name].PID, "Uid"), strings.Join([]string{uid, uid, uid, uid}, " "); got != want {
+			t.Errorf("%s has uids %s, want %s", name, got, want)
+		}
+		if caps := procStatus(t, rows[name].PID, "CapPrm"); (id.UID != 0) != (caps == "0000000000000000") {
+			t.Errorf("%s has capabilities %s", name, caps)
+		}
+	}
+
+	for _, name := range all[1:] {
+		if err := syscall.Kill(rows[name].PID, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after := a.await("all back", func(now map[string]row) bool {
+		for _, name := range all[1:] {
+			if now[name].Restarts != 1 || now[name].PID == rows[name].PID {
+				return false
+			}
+		}
+		return ready(now)
+	})
+
+	second := exec.CommandContext(t.Context(), os.Args[0], a.cmd.Args[1:]...)
+	second.Env = append(os.Environ(), binaryEnv+"=1")
+	if out, err := second.CombinedOutput(); err == nil || !strings.Contains(string(out), "another microlet up") {
+		t.Errorf("a second microlet up in the same folder: %v: %s", err, out)
+	}
+
+	a.kill()
+	for _, name := range all {
+		deadline := time.Now().Add(patience)
+		for alive(after[name].PID) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s outlived its supervisor", name)
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	a.start()
+	a.await("all ready after the supervisor's death", ready)
+	a.stop()
+	if left, _ := filepath.Glob(filepath.Join(a.runtimeDir(), "*", "*.sock")); len(left) != 0 {
+		t.Errorf("sockets are left: %v", left)
+	}
+
+	// One stream of JSON objects, each with its service.
+	seen := map[string]bool{}
+	for _, line := range strings.Split(strings.TrimSpace(a.log.String()), "\n") {
+		var l struct{ Service, Msg string }
+		if err := json.Unmarshal([]byte(line), &l); err != nil || l.Service == "" || l.Msg == "" {
+			t.Errorf("%q is no log line of a service: %v", line, err)
+		}
+		seen[l.Service] = true
+	}
+	for _, name := range all {
+		if !seen[name] {
+			t.Errorf("%s logged nothing", name)
+		}
+	}
+}
+
+func TestHungServiceIsBack(t *testing.T) {
+	a := newAgent(t, "--watchdog=5s")
+	a.start()
+	rows := a.await("all ready", ready)
+	if err := syscall.Kill(rows["pleg"].PID, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	a.await("pleg again", func(now map[string]row) bool { return now["pleg"].Restarts == 1 && ready(now) })
+	a.stop()
+}
+
+func TestSingle(t *testing.T) {
+	a := newAgent(t, "--placement=single")
+	a.start()
+	rows := a.await("all ready, with heartbeats", func(rows map[string]row) bool {
+		for _, name := range all[1:] {
+			if rows[name].HeartbeatAgeSeconds == nil {
+				return false
+			}
+		}
+		return ready(rows)
+	})
+	for _, name := range all {
+		if rows[name].PID != a.cmd.Process.Pid {
+			t.Errorf("%s has pid %d, want the one process %d", name, rows[name].PID, a.cmd.Process.Pid)
+		}
+	}
+	if rows["up"].MemoryBytes == 0 || rows["bus"].MemoryBytes != 0 {
+		t.Errorf("memory is told as %d and %d, want it once", rows["up"].MemoryBytes, rows["bus"].MemoryBytes)
+	}
+	a.stop()
+}
