@@ -88,7 +88,7 @@ func TestNotify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	t.Setenv("NOTIFY_SOCKET", path)
 	t.Setenv("WATCHDOG_USEC", "10000000")
 	t.Setenv("WATCHDOG_PID", "")
@@ -121,7 +121,7 @@ func TestNotifyGivesUpOnAFullQueue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close() // nobody reads it
+	defer func() { _ = conn.Close() }() // nobody reads it
 	n := &Notifier{address: path}
 	for i := range 10_000 {
 		began := time.Now()

@@ -38,7 +38,7 @@ func newSingle(c *Config, self *service.Service) *single {
 
 // Run implements agents.
 func (s *single) Run(ctx context.Context) error {
-	group, ctx := run.New(ctx)
+	group, _ := run.New(ctx)
 	for _, a := range s.config.Services {
 		cfg := s.config.Service
 		cfg.StopTimeout = service.DefaultStopTimeout
