@@ -141,7 +141,7 @@ func (s *scene) areReady(names ...string) func(record.View) error {
 	}
 }
 
-// isGone waits for pods' end.
+// areGone waits for pods' end.
 func (s *scene) areGone(names ...string) func(record.View) error {
 	return func(v record.View) error {
 		for _, name := range names {
@@ -199,7 +199,6 @@ func (s *scene) steady() *witness {
 type witness struct {
 	s     *scene
 	mark  record.Mark
-	begin time.Time
 	pods  []*corev1.Pod
 	lease *coordinationv1.Lease
 }
@@ -207,7 +206,7 @@ type witness struct {
 func (s *scene) witness(names ...string) *witness {
 	s.t.Helper()
 	s.sync()
-	w := &witness{s: s, begin: time.Now(), mark: s.record.Mark()}
+	w := &witness{s: s, mark: s.record.Mark()}
 	v := s.record.View()
 	for _, name := range names {
 		p := v.Pod(s.ns, name)
@@ -261,7 +260,7 @@ func (w *witness) leaseAge() time.Duration {
 	return record.LeaseAge(w.lease, w.s.record.Since(w.mark), time.Now())
 }
 
-// start is the time from a pod's creation to Ready, as the record saw both.
+// startTime is the time from a pod's creation to Ready, as the record saw both.
 func (s *scene) startTime(name string) time.Duration {
 	s.t.Helper()
 	p := s.record.View().Pod(s.ns, name)

@@ -4,12 +4,11 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/microlet/microlet/compose/e2e/internal/record"
 	"github.com/microlet/microlet/proto/role"
@@ -49,15 +48,7 @@ const (
 
 // TestStops stops each process for a while with the watchdog off, and shows what still works.
 func TestStops(t *testing.T) {
-	if err := shared.SetAgentWatchdog(-1); err != nil {
-		t.Fatal(err)
-	}
-	shared.use(t, watchdogOff)
-	t.Cleanup(func() { // before that of use, which starts the agent again
-		if err := shared.SetAgentWatchdog(10 * time.Second); err != nil {
-			t.Error(err)
-		}
-	})
+	withoutWatchdog(t)
 	s := newScene(t)
 	w := s.steady()
 	table := fmt.Sprintf("| stopped for %s |", stopTime)
@@ -70,7 +61,7 @@ func TestStops(t *testing.T) {
 		table += fmt.Sprintf("| %s |", r)
 		for _, c := range works {
 			table += fmt.Sprintf(" %s |", row[c])
-			if strings.HasPrefix(row[c], waits) && !allows(mayWait[r], c) {
+			if strings.HasPrefix(row[c], waits) && !slices.Contains(mayWait[r], c) {
 				t.Errorf("%s stopped: %s: %s", r, c, row[c])
 			}
 		}
@@ -80,13 +71,18 @@ func TestStops(t *testing.T) {
 	w.untouched()
 }
 
-func allows(list []work, c work) bool {
-	for _, l := range list {
-		if l == c {
-			return true
-		}
+// withoutWatchdog lets hung processes hang until the test ends, up itself too.
+func withoutWatchdog(t *testing.T) {
+	t.Helper()
+	if err := shared.SetAgentWatchdog(-1); err != nil {
+		t.Fatal(err)
 	}
-	return false
+	shared.use(t, watchdogOff)
+	t.Cleanup(func() { // before that of use, which starts the agent again
+		if err := shared.SetAgentWatchdog(10 * time.Second); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // waits begins a cell of what did not work.
@@ -122,7 +118,7 @@ func (s *scene) stopped(r role.Role) map[work]string {
 	s.sync()
 	entries := s.record.Since(w.mark)
 	stoppedAt := time.Now()
-	if err := syscall.Kill(pid, unix.SIGCONT); err != nil {
+	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
 		s.t.Fatal(err)
 	}
 
@@ -150,15 +146,18 @@ func (s *scene) stopped(r role.Role) map[work]string {
 	s.wait(patience, "the deletion that waited", s.areGone(name("goes")))
 	s.wait(patience, "the restart that waited", s.restarted(name("exits"), 1))
 	s.wait(patience, "the event that waited", s.hasEvent(name("starts"), "Started"))
-	await(s.t, patience, "a fresh Lease", func() error {
-		if age := time.Since(s.record.View().Lease().Spec.RenewTime.Time); age > maxLease {
-			return fmt.Errorf("it is %s old", age)
-		}
-		return nil
-	})
+	await(s.t, patience, "a fresh Lease", func() error { return s.fresh(time.Now().Add(-maxLease)) })
 	s.waitHealthy(s.t, patience)
 	s.remove(name("starts"), name("exits"))
 	return row
+}
+
+// fresh returns nil when the Lease was renewed after a time.
+func (s *scene) fresh(after time.Time) error {
+	if renewed := s.record.View().Lease().Spec.RenewTime.Time; renewed.Before(after) {
+		return fmt.Errorf("it was renewed last %s ago", ms(time.Since(renewed)))
+	}
+	return nil
 }
 
 // seen tells when the record saw the new pod Ready, the deleted one gone, the restart's status and the

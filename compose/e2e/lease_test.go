@@ -1,0 +1,63 @@
+//go:build long && !bench
+
+package e2e
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/microlet/microlet/proto/role"
+)
+
+// TestLeaseEndsWhenPodsyncHangs: the Lease says that the node works, so it is renewed no longer when
+// podsync has hung for a minute, and again as soon as it turns.
+func TestLeaseEndsWhenPodsyncHangs(t *testing.T) {
+	const (
+		earliest = 45 * time.Second // what TestStops shows to be borne
+		latest   = 80 * time.Second // a minute of proof, the age of the last heartbeat, one renewal
+		hang     = latest + 15*time.Second
+	)
+	withoutWatchdog(t)
+	s := newScene(t)
+	w := s.steady()
+	pid := s.mustPID(t, role.Podsync)
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
+	stopped := time.Now()
+	time.Sleep(hang)
+	last := s.lastRenewal(w).Sub(stopped)
+	t.Logf("podsync hung for %s: the Lease was renewed for %s", hang, ms(last))
+	if last < earliest || last > latest {
+		t.Errorf("the Lease was renewed for %s of the hang, not for %s to %s", ms(last), earliest, latest)
+	}
+	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	goes := time.Now()
+	await(t, maxRenewal, "the Lease's renewal", func() error { return s.fresh(goes) })
+	s.create(plain("after"))
+	s.ready(patience, "after")
+	for _, p := range w.pods {
+		if now := s.record.View().Pod(s.ns, p.Name); now == nil || now.Status.ContainerStatuses[0].ContainerID != p.Status.ContainerStatuses[0].ContainerID {
+			t.Errorf("the container of %s was touched", p.Name)
+		}
+	}
+}
+
+// lastRenewal is when the Lease was renewed last.
+func (s *scene) lastRenewal(w *witness) time.Time {
+	s.t.Helper()
+	s.sync()
+	last := w.lease.Spec.RenewTime.Time
+	for _, e := range s.record.Since(w.mark) {
+		if l, ok := e.Object.(*coordinationv1.Lease); ok && !e.Deleted {
+			last = l.Spec.RenewTime.Time
+		}
+	}
+	return last
+}
