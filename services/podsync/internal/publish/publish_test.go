@@ -1,0 +1,66 @@
+package publish
+
+import (
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+)
+
+// bucket is a writer that keeps what is put.
+type bucket struct {
+	values   map[string]proto.Message
+	complete bool
+}
+
+func (b *bucket) Put(key string, m proto.Message) { b.values[key] = m }
+func (b *bucket) Delete(key string)               { delete(b.values, key) }
+func (b *bucket) Complete()                       { b.complete = true }
+
+func newBucket() *bucket { return &bucket{values: map[string]proto.Message{}} }
+
+func TestReadersGetThePodAndTheNewestIncarnation(t *testing.T) {
+	pods, statuses, node := newBucket(), newBucket(), newBucket()
+	p := New(pods, statuses, node, slog.New(slog.DiscardHandler))
+	api := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "u1"}}
+	p.Pod(api, podsyncv1.PodSource_POD_SOURCE_API, true)
+	told := pods.values["u1"].(*podsyncv1.Pod)
+	var read v1.Pod
+	if err := read.Unmarshal(told.GetPod()); err != nil || read.Name != "a" || !told.GetTerminating() {
+		t.Fatalf("%+v, %v", told, err)
+	}
+
+	started := time.Unix(1_700_000_000, 0)
+	p.Status("u1", &pod.State{
+		Sandboxes: []pod.Sandbox{{ID: "new"}, {ID: "old"}},
+		Containers: []pod.Container{
+			{Name: "c", ID: "2", State: runtimeapi.ContainerState_CONTAINER_RUNNING, Started: started, RestartCount: 1},
+			{Name: "c", ID: "1", State: runtimeapi.ContainerState_CONTAINER_EXITED},
+		},
+	}, &v1.PodStatus{Phase: v1.PodRunning, PodIPs: []v1.PodIP{{IP: "192.0.2.7"}}})
+	status := statuses.values["u1"].(*podsyncv1.PodStatus)
+	if status.GetSandboxId() != "new" || !slices.Equal(status.GetPodIps(), []string{"192.0.2.7"}) || len(status.GetContainers()) != 1 {
+		t.Fatalf("%+v", status)
+	}
+	c := status.GetContainers()[0]
+	if c.GetId() != "2" || c.GetState() != podsyncv1.ContainerState_CONTAINER_STATE_RUNNING ||
+		!c.GetStarted().AsTime().Equal(started) || c.GetRestartCount() != 1 {
+		t.Fatalf("%+v", c)
+	}
+
+	p.Forget("u1")
+	if len(pods.values)+len(statuses.values) != 0 {
+		t.Fatalf("left %v and %v", pods.values, statuses.values)
+	}
+	if p.Complete(); !pods.complete || !statuses.complete || node.complete {
+		t.Fatal("Complete speaks of the pods alone: the node's keys are complete when they are")
+	}
+}
