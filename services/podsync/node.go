@@ -242,7 +242,7 @@ func (n *node) buildLoops() error {
 		Volumes: n.volumes, Cgroups: n.cgroups, Config: n.config, Objects: n.objects, Logs: n.logs,
 		Statuses: n.statuses, Publish: n.publisher, Events: n.events, HostIPs: n.addresses.HostIPs,
 		MaxBackoff: maxBackoff, Log: n.service.Log, Metrics: worker.NewMetrics(n.service.Metrics),
-	}, n.service.Pulse.Turn, n.sourcesSynced)
+	}, n.service.Pulse.Turn, n.sourcesSynced, n.publisher.StatusesComplete)
 	n.monitor = &monitor.Monitor{Runtime: n.runtime, Tell: n.tellRuntime(), CgroupDriver: n.driver, Log: n.service.Log}
 	n.signs = newSigns(n.service.Bus)
 	n.signs.listen(n.service.Bus, n.dispatcher)
@@ -256,7 +256,7 @@ func (n *node) buildLoops() error {
 
 // sourcesSynced is called once, when every pod of every source is known.
 func (n *node) sourcesSynced() {
-	n.publisher.Complete()
+	n.publisher.PodsComplete()
 	close(n.synced)
 	n.service.Ready("pods synced")
 }

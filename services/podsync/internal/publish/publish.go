@@ -82,12 +82,13 @@ func (p *Publisher) Forget(uid types.UID) {
 	p.statuses.Delete(subject.PodKey(string(uid)))
 }
 
-// Complete tells that every pod of the sources has been put, so that what an earlier
-// podsync left may go.
-func (p *Publisher) Complete() {
-	p.pods.Complete()
-	p.statuses.Complete()
-}
+// PodsComplete tells that every pod of the sources has been put, so that pods that an
+// earlier podsync left may go.
+func (p *Publisher) PodsComplete() { p.pods.Complete() }
+
+// StatusesComplete tells the same of the pods' statuses, which are known later: readers
+// keep what an earlier podsync said until then.
+func (p *Publisher) StatusesComplete() { p.statuses.Complete() }
 
 // Runtime tells what the runtime said of itself.
 func (p *Publisher) Runtime(m *podsyncv1.Runtime) { p.node.Put(subject.NodeRuntime, m) }

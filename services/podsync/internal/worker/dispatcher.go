@@ -35,17 +35,21 @@ type Dispatcher struct {
 	signal  chan struct{}
 	workers map[types.UID]*worker
 	synced  bool
-	// onSynced is called once, from the loop, when every source has been heard.
-	onSynced func()
+	// onSynced is called once, from the loop, when every source has been heard, and onTold
+	// when after that the state of every pod was told.
+	onSynced, onTold func()
+	told             bool // belongs to the loop
 
 	running sync.WaitGroup
 }
 
 // NewDispatcher returns a dispatcher without pods. onSynced is called once, when all
-// sources have told of all that they had; turn with every turn of the loop.
-func NewDispatcher(deps Deps, turn, onSynced func()) *Dispatcher {
+// sources have told of all that they had and each of those pods was published; onTold once
+// after that, when the state of each was published too, which takes a runtime that answers;
+// turn with every turn of the loop.
+func NewDispatcher(deps Deps, turn, onSynced, onTold func()) *Dispatcher {
 	return &Dispatcher{
-		deps: deps, turn: turn, log: deps.Log, onSynced: onSynced,
+		deps: deps, turn: turn, log: deps.Log, onSynced: onSynced, onTold: onTold,
 		signal: make(chan struct{}, 1), workers: map[types.UID]*worker{},
 	}
 }
@@ -60,6 +64,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		for _, do := range d.take() {
 			do(ctx)
 		}
+		d.tellTold()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -133,7 +138,7 @@ func (d *Dispatcher) Wake(uid types.UID, reason string) {
 // WakeAll makes every worker look again, spread over the jitter.
 func (d *Dispatcher) WakeAll(reason string) {
 	for _, uid := range d.UIDs() {
-		d.Wake(uid, reason)
+		time.AfterFunc(rand.N(adoptionJitter), func() { d.Wake(uid, reason) })
 	}
 }
 
@@ -188,6 +193,22 @@ func (d *Dispatcher) Seen() map[types.UID]string {
 	return seen
 }
 
+// tellTold calls onTold once its time has come.
+func (d *Dispatcher) tellTold() {
+	if d.told {
+		return
+	}
+	d.mu.Lock()
+	d.told = d.synced
+	for _, w := range d.workers {
+		d.told = d.told && w.told()
+	}
+	d.mu.Unlock()
+	if d.told {
+		d.onTold()
+	}
+}
+
 func (d *Dispatcher) worker(uid types.UID) *worker {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -198,15 +219,23 @@ func (d *Dispatcher) start(ctx context.Context, w *worker) {
 	d.mu.Lock()
 	d.workers[w.uid] = w
 	d.mu.Unlock()
-	d.running.Add(1)
-	go func() {
-		defer d.running.Done()
+	w.publish()
+	d.running.Go(func() {
 		if w.run(ctx) {
-			d.mu.Lock()
-			delete(d.workers, w.uid)
-			d.mu.Unlock()
+			d.post(func(ctx context.Context) { d.finish(ctx, w) })
 		}
-	}()
+	})
+}
+
+// finish lets a worker go whose pod is gone. If the source wants the pod again, as after a
+// list of an apiserver that was behind, it begins anew.
+func (d *Dispatcher) finish(ctx context.Context, w *worker) {
+	d.mu.Lock()
+	delete(d.workers, w.uid)
+	d.mu.Unlock()
+	if p := w.wantedAgain(); p != nil {
+		d.start(ctx, newWorker(p, w.source, &d.deps))
+	}
 }
 
 // firstDelay is zero for a pod that waits to be started, and jittered for one that runs.

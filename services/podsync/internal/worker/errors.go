@@ -6,8 +6,13 @@ import (
 	"time"
 )
 
-// transientRetry is the wait after an error that is expected to pass.
-const transientRetry = time.Second
+const (
+	// transientRetry is the wait after an error that is expected to pass.
+	transientRetry = time.Second
+	// patientAfter is the number of failures from which the wait doubles, up to startRetry:
+	// what has not passed by then is better not asked every second by every pod.
+	patientAfter = 4
+)
 
 // transientError is a failure of something around the pod, not of the pod.
 type transientError struct {
@@ -35,11 +40,16 @@ func told(what string, err error) error { return &toldError{what, err, startRetr
 // toldSoon is told of a failure whose back-off somebody else keeps and wants to show.
 func toldSoon(what string, err error) error { return &toldError{what, err, transientRetry} }
 
-// retryAfter says how long to wait after an error, with jitter.
-func retryAfter(err error) time.Duration {
+// retryAfter says how long to wait, with jitter, after an error that ended that many turns
+// one after another.
+func retryAfter(err error, failures int) time.Duration {
 	var passing *transientError
 	if errors.As(err, &passing) {
-		return jitter(transientRetry)
+		wait := transientRetry
+		for n := patientAfter; n < failures && wait < startRetry; n++ {
+			wait *= 2
+		}
+		return jitter(min(wait, startRetry))
 	}
 	return jitter(startRetry)
 }

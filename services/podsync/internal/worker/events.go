@@ -1,8 +1,10 @@
 package worker
 
 import (
+	"errors"
 	"slices"
 
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 )
 
@@ -38,6 +40,18 @@ func (d *Deps) containerEvent(p *v1.Pod, container, kind, reason, format string,
 		list = "initContainers"
 	}
 	d.Events.Eventf(podRef(p, "spec."+list+"{"+container+"}"), kind, reason, format, args...)
+}
+
+// plain takes our own words off an error of the runtime: an event tells the runtime's.
+func plain(err error) error {
+	var wire interface {
+		error
+		GRPCStatus() *status.Status
+	}
+	if errors.As(err, &wire) {
+		return wire
+	}
+	return err
 }
 
 func podRef(p *v1.Pod, fieldPath string) *v1.ObjectReference {

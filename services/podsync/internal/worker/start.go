@@ -95,7 +95,7 @@ func (w *worker) runSandbox(ctx context.Context, p *v1.Pod, config *runtimeapi.P
 	id, err := w.deps.Runtime.RunSandbox(ctx, config, "", urgent(p))
 	if err != nil {
 		if ctx.Err() == nil {
-			w.deps.event(p, v1.EventTypeWarning, reasonFailedCreatePodSandBox, "Failed to create pod sandbox: %v", err)
+			w.deps.event(p, v1.EventTypeWarning, reasonFailedCreatePodSandBox, "Failed to create pod sandbox: %v", plain(err))
 		}
 		return "", transient("create the sandbox", err)
 	}

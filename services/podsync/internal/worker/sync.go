@@ -32,20 +32,20 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 		return 0, err
 	}
 	if !w.history.adopted {
-		w.deps.Publish.Pod(p, w.source, false)
 		w.deps.Objects.Register(p)
 		w.backoff.Adopt(state)
 		w.history.adopted = true
 		w.history.refresh = time.Now().Add(volume.NextRefresh())
 	}
-	if refusal := admission.Honoured(p); refusal != nil && !w.mayGoOn(p, state, refusal) {
+	// A pod that has ended asks for nothing any more: what it held is given back.
+	if refusal := admission.Honoured(p); refusal != nil && !hasEnded(p) && !w.mayGoOn(p, state, refusal) {
 		return w.refuse(p, state, refusal), nil
 	}
 	for range rounds {
 		actions := w.decide(p, state)
 		w.hold(p, actions.Wait)
 		if actions.Finished {
-			w.terminate(p)
+			w.terminate()
 			return 0, nil
 		}
 		if idle(&actions) {
@@ -156,6 +156,10 @@ func (w *worker) refuse(p *v1.Pod, state *pod.State, refusal error) time.Duratio
 	return jitter(resync)
 }
 
+func hasEnded(p *v1.Pod) bool {
+	return p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed
+}
+
 // mayGoOn says whether a refusal concerns only what was added to a pod that runs: an
 // ephemeral container, which cannot be taken out again. It is not started; the pod must not
 // suffer.
@@ -209,6 +213,9 @@ func (w *worker) report(p *v1.Pod, state *pod.State) {
 	s := w.status(p, state)
 	w.deps.Statuses.Set(p, s)
 	w.deps.Publish.Status(w.uid, state, &s)
+	w.mu.Lock()
+	w.reported = true
+	w.mu.Unlock()
 }
 
 func (w *worker) status(p *v1.Pod, state *pod.State) v1.PodStatus {

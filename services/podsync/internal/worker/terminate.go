@@ -27,7 +27,9 @@ func (w *worker) stop(ctx context.Context, p *v1.Pod, removed bool) error {
 	actions := decide.Decide(decide.Input{Pod: p, State: state, Now: time.Now(), Terminating: true})
 	if actions.StopPod != nil {
 		if err := w.stopPod(ctx, p, actions.StopPod); err != nil {
-			w.deps.event(p, v1.EventTypeWarning, reasonFailedKillPod, "error killing pod: %v", err)
+			if ctx.Err() == nil { // else it goes on in the next look, or with the next podsync
+				w.deps.event(p, v1.EventTypeWarning, reasonFailedKillPod, "error killing pod: %v", err)
+			}
 			return err
 		}
 		if state, err = w.readState(ctx); err != nil {

@@ -45,7 +45,10 @@ type worker struct {
 	mu       sync.Mutex
 	pod      *v1.Pod
 	removed  bool
-	ended    bool // nothing of the pod will run again
+	again    *v1.Pod // a version that came after removed: the source wants the pod anew
+	ending   bool    // it is being stopped for good
+	ended    bool    // nothing of the pod will run again
+	reported bool    // its state was told at least once
 	overtake context.CancelCauseFunc
 	digest   string
 	read     bool
@@ -54,6 +57,8 @@ type worker struct {
 	phase   phase
 	history history
 	backoff *decide.Backoff
+	// failures counts the turns that failed one after another.
+	failures int
 	// life ends with podsync, not with a turn.
 	life       context.Context
 	refreshing *refresh
@@ -71,6 +76,11 @@ func newWorker(p *v1.Pod, source podsyncv1.PodSource, deps *Deps) *worker {
 // set gives the worker a newer version of its pod.
 func (w *worker) set(p *v1.Pod) {
 	w.mu.Lock()
+	if w.removed {
+		w.again = p
+		w.mu.Unlock()
+		return
+	}
 	old := w.pod
 	w.pod = p
 	if w.overtake != nil && endsSooner(old, p) {
@@ -83,6 +93,7 @@ func (w *worker) set(p *v1.Pod) {
 		w.deps.Log.Warn("resize refused", "pod", podName(p), "uid", w.uid)
 	}
 	if !onlyStatusChanged(old, p) {
+		w.publish()
 		w.poke()
 	}
 	w.deps.Statuses.UpdateFromAPI(p)
@@ -91,8 +102,10 @@ func (w *worker) set(p *v1.Pod) {
 // remove tells the worker that its pod's object is gone.
 func (w *worker) remove() {
 	w.mu.Lock()
-	w.removed = true
-	if w.overtake != nil {
+	w.removed, w.again = true, nil
+	// One that was being deleted is being stopped already: to stop it anew would begin its
+	// grace period anew.
+	if w.overtake != nil && w.pod.DeletionTimestamp == nil {
 		w.overtake(errOvertaken)
 	}
 	w.mu.Unlock()
@@ -111,8 +124,9 @@ func (w *worker) poke() {
 func (w *worker) run(ctx context.Context) (finished bool) {
 	defer w.beside.Wait()
 	w.life = ctx
-	w.deps.Statuses.UpdateFromAPI(w.pod)
-	timer := time.NewTimer(firstDelay(w.pod))
+	p, _ := w.current()
+	w.deps.Statuses.UpdateFromAPI(p)
+	timer := time.NewTimer(firstDelay(p))
 	defer timer.Stop()
 	for {
 		select {
@@ -146,17 +160,19 @@ func (w *worker) turn(ctx context.Context) (again time.Duration, done bool) {
 	w.deps.Metrics.observeSync(w.phase, began)
 	switch {
 	case err == nil:
+		w.failures = 0
 		return again, done
 	case context.Cause(ctx) != nil:
 		return 0, false // overtaken: at once; or podsync ends, and run sees that
 	}
 	w.deps.Log.Error("pod sync failed", "pod", podName(p), "uid", w.uid, "err", err)
-	return retryAfter(err), false
+	w.failures++
+	return retryAfter(err, w.failures), false
 }
 
 func (w *worker) step(ctx context.Context, p *v1.Pod, removed bool) (again time.Duration, done bool, err error) {
 	if w.phase == syncing && (removed || p.DeletionTimestamp != nil) {
-		w.terminate(p)
+		w.terminate()
 	}
 	switch w.phase {
 	case syncing:
@@ -189,9 +205,34 @@ func (w *worker) step(ctx context.Context, p *v1.Pod, removed bool) (again time.
 }
 
 // terminate begins the pod's end.
-func (w *worker) terminate(p *v1.Pod) {
+func (w *worker) terminate() {
 	w.phase = terminating
-	w.deps.Publish.Pod(p, w.source, true)
+	w.mu.Lock()
+	w.ending = true
+	w.mu.Unlock()
+	w.publish()
+}
+
+// publish tells the other services of the pod's newest version.
+func (w *worker) publish() {
+	w.mu.Lock()
+	defer w.mu.Unlock() // held, so that an older version never comes after a newer one
+	w.deps.Publish.Pod(w.pod, w.source, w.ending || w.pod.DeletionTimestamp != nil)
+}
+
+// told says whether the pod's state was told since podsync started; one that is gone has
+// nothing to tell.
+func (w *worker) told() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.reported || w.removed
+}
+
+// wantedAgain returns the version of the pod that came after its removal, or nil.
+func (w *worker) wantedAgain() *v1.Pod {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.again
 }
 
 // current returns the pod's newest version, and whether it has ended.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,14 +42,17 @@ type node struct {
 	history  map[types.UID][]v1.PodPhase
 	final    map[types.UID]bool
 	hung     map[types.UID]bool // pods whose volumes hang
-	slow     map[types.UID]bool // pods whose pulls never end
-	released map[types.UID]bool
-	mounted  map[types.UID]bool
+	told     atomic.Bool
+
+	published *published
+	slow      map[types.UID]bool // pods whose pulls never end
+	released  map[types.UID]bool
+	mounted   map[types.UID]bool
 }
 
 func newNode(t *testing.T, cri *fake.Runtime) *node {
 	n := &node{
-		t: t, cri: cri, events: record.NewFakeRecorder(1000),
+		t: t, cri: cri, events: record.NewFakeRecorder(1000), published: &published{pods: map[types.UID]string{}},
 		statuses: map[types.UID]v1.PodStatus{}, history: map[types.UID][]v1.PodPhase{}, final: map[types.UID]bool{},
 		hung: map[types.UID]bool{}, slow: map[types.UID]bool{}, released: map[types.UID]bool{}, mounted: map[types.UID]bool{},
 	}
@@ -58,10 +62,10 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 	}
 	n.dispatcher = NewDispatcher(Deps{
 		Runtime: rt, Remover: cleanup.Remover{Runtime: rt}, Images: n, Volumes: n, Cgroups: n, Config: n,
-		Objects: n, Logs: n, Statuses: n, Publish: published{}, Events: n.events,
+		Objects: n, Logs: n, Statuses: n, Publish: n.published, Events: n.events,
 		HostIPs: func() []string { return []string{"192.0.2.1"} },
 		Log:     slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
-	}, func() {}, func() {})
+	}, func() {}, func() {}, func() { n.told.Store(true) })
 	return n
 }
 
@@ -181,11 +185,38 @@ func (n *node) Last(uid types.UID) (v1.PodStatus, bool) {
 
 func (n *node) Forget(types.UID) {}
 
-type published struct{}
+// published holds the newest version of each pod that was told, as its labels' "v".
+type published struct {
+	mu   sync.Mutex
+	pods map[types.UID]string
+}
 
-func (published) Pod(*v1.Pod, podsyncv1.PodSource, bool)      {}
-func (published) Status(types.UID, *pod.State, *v1.PodStatus) {}
-func (published) Forget(types.UID)                            {}
+func (n *published) Pod(p *v1.Pod, _ podsyncv1.PodSource, terminating bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.pods[p.UID] = p.Labels["v"]
+	if terminating {
+		n.pods[p.UID] += " ends"
+	}
+}
+
+func (n *published) Status(types.UID, *pod.State, *v1.PodStatus) {}
+
+func (n *published) Forget(uid types.UID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.pods, uid)
+}
+
+func (n *published) said(uid types.UID) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	said, ok := n.pods[uid]
+	if !ok {
+		return "nothing"
+	}
+	return said
+}
 
 func (n *node) RemoveContainer(string) error { return nil }
 

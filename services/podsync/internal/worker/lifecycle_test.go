@@ -1,0 +1,185 @@
+package worker
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/internal/fake"
+)
+
+// fakeDeaf is a program that ignores SIGTERM.
+var fakeDeaf = fake.Program{StopDelay: time.Hour}
+
+// TestPodsArePublishedBeforeTheMark: readers drop what an earlier podsync said once the new
+// one has said that all is told. With the runtime away the pods are known, their states not.
+func TestPodsArePublishedBeforeTheMark(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		n.cri.Fail("ListContainers", errors.New("no runtime"))
+		var atMark string
+		n.dispatcher.onSynced = func() { atMark = n.published.said("a") }
+		defer n.run()()
+		p := testPod("a")
+		p.Labels = map[string]string{"v": "1"}
+		n.dispatcher.SetPod(p, api)
+		n.dispatcher.SourceSynced(api)
+		n.wait(time.Minute)
+		if atMark != "1" {
+			t.Fatalf("when all pods were to be told, of this one was told %q", atMark)
+		}
+		if n.told.Load() {
+			t.Fatal("its state is called told, and was never read")
+		}
+		n.cri.Fail("ListContainers", nil)
+		n.wait(20 * time.Second)
+		if !n.told.Load() {
+			t.Fatal("its state was told, and is not called told")
+		}
+	})
+}
+
+func TestANewVersionIsPublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		defer n.run()()
+		p := testPod("a")
+		n.dispatcher.SetPod(p, api)
+		n.wait(time.Second)
+		p = p.DeepCopy()
+		p.Labels = map[string]string{"v": "2"}
+		n.dispatcher.SetPod(p, api)
+		n.wait(time.Second)
+		if said := n.published.said("a"); said != "2" {
+			t.Fatalf("told %q", said)
+		}
+		n.dispatcher.SetPod(deleted(p, 30), api)
+		n.wait(time.Second)
+		if said := n.published.said("a"); said != "2 ends" {
+			t.Fatalf("told %q", said)
+		}
+	})
+}
+
+// TestAPodThatComesBackRuns: a list of an apiserver that is behind can take a pod away and
+// the next one bring it again.
+func TestAPodThatComesBackRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		defer n.run()()
+		n.dispatcher.SetPod(testPod("a"), api)
+		n.wait(time.Second)
+		n.dispatcher.RemovePod("a", api)
+		n.dispatcher.SetPod(testPod("a"), api)
+		n.wait(time.Minute)
+		if !n.dispatcher.Known("a") || !n.running("a") {
+			t.Fatalf("known %v, status %+v", n.dispatcher.Known("a"), n.statuses["a"])
+		}
+		if said := n.published.said("a"); said != "" {
+			t.Fatalf("told %q", said)
+		}
+		n.dispatcher.RemovePod("a", api)
+		n.dispatcher.SetPod(testPod("a"), api)
+		n.dispatcher.RemovePod("a", api)
+		n.wait(time.Minute)
+		if n.dispatcher.Known("a") {
+			t.Fatal("it was taken away last, and is known")
+		}
+	})
+}
+
+// TestForceDeletionDoesNotBeginTheGracePeriodAnew: the object of a pod that is being stopped
+// may vanish at any time.
+func TestForceDeletionDoesNotBeginTheGracePeriodAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		n.cri.SetProgram("c", fakeDeaf)
+		defer n.run()()
+		n.dispatcher.SetPod(testPod("a"), api)
+		n.wait(time.Second)
+		n.dispatcher.SetPod(deleted(testPod("a"), 30), api)
+		n.wait(20 * time.Second)
+		n.dispatcher.RemovePod("a", api)
+		n.wait(15 * time.Second)
+		if n.dispatcher.Known("a") {
+			t.Fatal("35 s after its deletion with a grace period of 30 s the pod is there")
+		}
+		if stops := n.cri.Calls("StopContainer"); len(stops) != 1 {
+			t.Fatalf("stopped %d times", len(stops))
+		}
+	})
+}
+
+// TestStoppingPodsyncIsNoFailure: it ends at once with a pod in its grace period, tells no
+// failure, and the next podsync goes on.
+func TestStoppingPodsyncIsNoFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cri := newRuntime()
+		cri.SetProgram("c", fakeDeaf)
+		n := newNode(t, cri)
+		stop := n.run()
+		n.dispatcher.SetPod(testPod("a"), api)
+		n.wait(time.Second)
+		n.dispatcher.SetPod(deleted(testPod("a"), 30), api)
+		n.wait(5 * time.Second)
+		began := time.Now()
+		stop()
+		if took := time.Since(began); took > time.Second {
+			t.Fatalf("ended after %v", took)
+		}
+		for len(n.events.Events) > 0 {
+			if e := <-n.events.Events; strings.Contains(e, reasonFailedKillPod) {
+				t.Fatalf("told %q", e)
+			}
+		}
+		next := newNode(t, cri)
+		defer next.run()()
+		next.dispatcher.SetPod(deleted(testPod("a"), 30), api)
+		next.wait(40 * time.Second)
+		if !next.final["a"] {
+			t.Fatal("the stop does not go on")
+		}
+	})
+}
+
+// TestAPodThatHasEndedIsNotRefused: it asks for nothing any more, and what it held is given back.
+func TestAPodThatHasEndedIsNotRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		defer n.run()()
+		p := testPod("a")
+		p.Spec.Containers[0].LivenessProbe = &v1.Probe{PeriodSeconds: 10}
+		p.Status.Phase = v1.PodFailed
+		n.dispatcher.SetPod(p, api)
+		n.wait(time.Minute)
+		if n.statuses["a"].Phase != v1.PodFailed || !n.released["a"] {
+			t.Fatalf("phase %s, released %v", n.statuses["a"].Phase, n.released["a"])
+		}
+		if len(n.events.Events) != 0 {
+			t.Fatalf("told %q", <-n.events.Events)
+		}
+	})
+}
+
+// TestARuntimeThatStaysAwayIsNotAskedEverySecond by every pod.
+func TestARuntimeThatStaysAwayIsNotAskedEverySecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		n.cri.Fail("ListContainers", errors.New("no runtime"))
+		defer n.run()()
+		n.dispatcher.SetPod(testPod("a"), api)
+		n.wait(10 * time.Minute)
+		if asked := len(n.cri.Calls("ListContainers")); asked < 40 || asked > 75 {
+			t.Fatalf("asked %d times in ten minutes", asked)
+		}
+		n.cri.Fail("ListContainers", nil)
+		n.wait(16 * time.Second)
+		if !n.running("a") {
+			t.Fatalf("status %+v", n.statuses["a"])
+		}
+	})
+}
