@@ -60,7 +60,10 @@ func TestReadersGetThePodAndTheNewestIncarnation(t *testing.T) {
 	if len(pods.values)+len(statuses.values) != 0 {
 		t.Fatalf("left %v and %v", pods.values, statuses.values)
 	}
-	if p.Complete(); !pods.complete || !statuses.complete || node.complete {
-		t.Fatal("Complete speaks of the pods alone: the node's keys are complete when they are")
+	if p.PodsComplete(); !pods.complete || statuses.complete || node.complete {
+		t.Error("with the pods all told, more than the pods was called complete")
+	}
+	if p.StatusesComplete(); !statuses.complete || node.complete {
+		t.Error("with the statuses all told, not just they were called complete")
 	}
 }
