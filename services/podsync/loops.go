@@ -14,7 +14,9 @@ import (
 	"github.com/microlet/microlet/proto/role"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/podsync/internal/cgroup"
 	"github.com/microlet/microlet/services/podsync/internal/gateway"
+	"github.com/microlet/microlet/services/podsync/internal/runtime"
 )
 
 // upkeepPeriod is how often the shares of the QoS cgroups are compared with the pods, and
@@ -80,6 +82,9 @@ func (n *node) upkeep(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
+		if err := n.confirmCgroupDriver(ctx); err != nil {
+			return err
+		}
 		n.tokens.Collect()
 		if !n.dispatcher.Synced() {
 			continue
@@ -91,19 +96,39 @@ func (n *node) upkeep(ctx context.Context) error {
 }
 
 // askCgroupDriver is what the runtime says that it uses, and the configuration's
-// cgroupDriver if it does not say (KEP-4033). A runtime that is down does not keep
-// podsync from starting.
-func (n *node) askCgroupDriver() string {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+// cgroupDriver if it cannot say (KEP-4033). sure is false while the runtime does not
+// answer: that does not keep podsync from starting, but it is asked again.
+func (n *node) askCgroupDriver(ctx context.Context) (driver string, sure bool) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	configured := n.cfg.Kubelet.Kubelet.CgroupDriver
 	answer, err := n.runtime.RuntimeConfig(ctx)
-	if err != nil || answer.GetLinux() == nil {
-		n.service.Log.Warn("runtime did not tell its cgroup driver, taking the configured one", "driver", configured, "err", err)
-		return configured
+	switch {
+	case err != nil && !runtime.IsUnimplemented(err):
+		n.service.Log.Warn("runtime did not tell its cgroup driver yet, taking the configured one", "driver", configured, "err", err)
+		return configured, false
+	case err != nil || answer.GetLinux() == nil:
+		return configured, true
+	case answer.GetLinux().GetCgroupDriver() == runtimeapi.CgroupDriver_SYSTEMD:
+		return cgroup.DriverSystemd, true
+	default:
+		return cgroup.DriverCgroupfs, true
 	}
-	if answer.GetLinux().GetCgroupDriver() == runtimeapi.CgroupDriver_SYSTEMD {
-		return "systemd"
+}
+
+// confirmCgroupDriver ends podsync when the runtime turns out to use another driver than
+// podsync had to start with: every cgroup parent would be wrong. It is started again at once.
+func (n *node) confirmCgroupDriver(ctx context.Context) error {
+	if n.driverSure {
+		return nil
 	}
-	return "cgroupfs"
+	driver, sure := n.askCgroupDriver(ctx)
+	if !sure {
+		return nil
+	}
+	if driver != n.driver {
+		return fmt.Errorf("the runtime uses the cgroup driver %s, podsync started with %s before it could ask", driver, n.driver)
+	}
+	n.driverSure = true
+	return nil
 }

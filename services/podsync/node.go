@@ -43,6 +43,8 @@ type node struct {
 	service *service.Service
 	name    string
 	driver  string
+	// driverSure: the runtime has told its cgroup driver, or cannot.
+	driverSure bool
 
 	client   kubernetes.Interface
 	conns    *runtime.Services
@@ -147,7 +149,7 @@ func (n *node) buildResources() error {
 	if err := cgroup.CheckVersion(*k.FailCgroupV1); err != nil {
 		return err
 	}
-	n.driver = n.askCgroupDriver()
+	n.driver, n.driverSure = n.askCgroupDriver(context.Background())
 	var err error
 	if n.capacity, err = readCapacity(n.cfg.Kubelet); err != nil {
 		return err

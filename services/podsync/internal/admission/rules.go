@@ -21,7 +21,7 @@ var rules = merge(
 	),
 	honour("spec",
 		"automountServiceAccountToken", "dnsConfig", "dnsPolicy", "enableServiceLinks",
-		"hostAliases", "hostIPC", "hostNetwork", "hostPID", "hostname", "hostnameOverride", "imagePullSecrets", "os",
+		"hostAliases", "hostIPC", "hostNetwork", "hostPID", "hostname", "hostnameOverride", "imagePullSecrets",
 		"readinessGates", "restartPolicy", "serviceAccount", "serviceAccountName", "setHostnameAsFQDN",
 		"shareProcessNamespace", "subdomain", "terminationGracePeriodSeconds",
 	),
@@ -30,25 +30,29 @@ var rules = merge(
 		"seLinuxOptions", "seLinuxChangePolicy", "seccompProfile", "supplementalGroups", "supplementalGroupsPolicy",
 	),
 	map[string]rule{
-		"spec.hostUsers":                  only(true),
-		"spec.securityContext.sysctls":    safeSysctls,
-		"spec.volumes.name":               nil,
-		"spec.volumes.projected":          builtProjection,
-		"spec.containers.restartPolicy":   never,
-		"spec.containers.volumeDevices":   never,
-		"spec.containers.livenessProbe":   never,
-		"spec.containers.readinessProbe":  never,
-		"spec.containers.startupProbe":    never,
-		"spec.containers.lifecycle":       never,
-		"spec.containers.env.name":        nil,
-		"spec.containers.env.value":       nil,
-		"spec.containers.resources":       builtResources,
-		"spec.containers.securityContext": nil,
+		"spec.hostUsers":                 only(true),
+		"spec.securityContext.sysctls":   safeSysctls,
+		"spec.volumes.name":              nil,
+		"spec.volumes.projected":         builtProjection,
+		"spec.containers.restartPolicy":  never,
+		"spec.containers.volumeDevices":  never,
+		"spec.containers.livenessProbe":  never,
+		"spec.containers.readinessProbe": never,
+		"spec.containers.startupProbe":   never,
+		"spec.containers.lifecycle":      never,
+		"spec.containers.env.name":       nil,
+		"spec.containers.env.value":      nil,
+		"spec.containers.resources":      builtResources,
+		"spec.os.name":                   linux,
 	},
 	honour("spec.containers",
 		"name", "image", "command", "args", "workingDir", "ports", "envFrom",
 		"imagePullPolicy", "resizePolicy", "stdin", "stdinOnce", "tty",
 		"terminationMessagePath", "terminationMessagePolicy",
+	),
+	honour("spec.containers.securityContext",
+		"allowPrivilegeEscalation", "appArmorProfile", "capabilities", "privileged", "procMount", "readOnlyRootFilesystem",
+		"runAsGroup", "runAsNonRoot", "runAsUser", "seLinuxOptions", "seccompProfile",
 	),
 	honour("spec.containers.env.valueFrom", "configMapKeyRef", "fieldRef", "resourceFieldRef", "secretKeyRef"),
 	honour("spec.containers.volumeMounts", "name", "mountPath", "readOnly", "mountPropagation"),
@@ -69,6 +73,8 @@ func merge(tables ...map[string]rule) map[string]rule {
 	}
 	return all
 }
+
+func linux(v reflect.Value) bool { return v.String() == string(v1.Linux) }
 
 func never(reflect.Value) bool { return false }
 
