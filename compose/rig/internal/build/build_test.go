@@ -119,7 +119,7 @@ func TestBuildIsCachedAndSaysWhatItDoes(t *testing.T) {
 
 func TestInstallUpdatesTheListsOnceAndOnlyIfNeeded(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, as apt-get does")
+		t.Fatal("needs root, as apt-get does")
 	}
 	for _, tc := range []struct {
 		name    string
