@@ -6,7 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/microlet/microlet/compose/rig/internal/build"
 )
 
 // Agent is the program that acts as the node.
@@ -41,6 +45,10 @@ type Options struct {
 	Microlet string
 	// MaxPods of the node. Default: 250.
 	MaxPods int
+	// With names groups of programs and images that are not always needed:
+	// GroupKubelet (AgentKubelet implies it), GroupConformance. The images are
+	// pushed to the instance's registry.
+	With []string
 	// Source is a folder inside the repository, where the pins of the real
 	// programs are. Default: the working directory.
 	Source string
@@ -50,6 +58,12 @@ type Options struct {
 	// Out gets progress, a line at a time. Default: nowhere.
 	Out io.Writer
 }
+
+// Groups of programs and images for Options.With.
+const (
+	GroupKubelet     = build.GroupKubelet
+	GroupConformance = build.GroupConformance
+)
 
 var nameRE = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?$`)
 
@@ -87,6 +101,11 @@ func (o Options) withDefaults() (Options, error) {
 	case AgentMicrolet, AgentKubelet, AgentNone:
 	default:
 		return o, fmt.Errorf("agent %q: use %s, %s or %s", o.Agent, AgentMicrolet, AgentKubelet, AgentNone)
+	}
+	for _, group := range o.With {
+		if !slices.Contains(build.Groups, group) {
+			return o, fmt.Errorf("group %q: there are %s", group, strings.Join(build.Groups, " and "))
+		}
 	}
 	if o.AgentWatchdog == 0 {
 		o.AgentWatchdog = 10 * time.Second

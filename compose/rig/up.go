@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -26,39 +27,57 @@ import (
 const readiness = 2 * time.Minute
 
 // Build installs the packages that the machine lacks and builds all programs
-// and images that the cache lacks. Groups are those of programs that are not
-// always needed: "kubelet".
-func Build(ctx context.Context, o Options, groups ...string) error {
+// and images that the cache lacks, of the base and of Options.With.
+func Build(ctx context.Context, o Options) error {
 	o, err := o.withDefaults()
 	if err != nil {
 		return err
 	}
-	_, _, err = prepare(ctx, o, groups...)
+	_, _, err = prepare(ctx, o)
 	return err
 }
 
-// prepare returns the programs and the folder of the images.
-func prepare(ctx context.Context, o Options, groups ...string) (build.Binaries, string, error) {
-	if err := build.InstallPackages(ctx, o.Out); err != nil {
-		return nil, "", err
+// prepare returns the programs and the folders of the images, in the order in
+// which they are to be pushed.
+func prepare(ctx context.Context, o Options) (build.Binaries, []string, error) {
+	groups := o.With
+	if o.Agent == AgentKubelet {
+		groups = append(slices.Clone(groups), build.GroupKubelet)
+	}
+	if err := build.InstallPackages(ctx, o.Out, groups...); err != nil {
+		return nil, nil, err
 	}
 	tools, err := build.Locate(o.Source)
 	if err != nil {
-		return nil, "", err
+		return nil, nil, err
 	}
 	cache, err := build.CacheDir()
 	if err != nil {
-		return nil, "", err
+		return nil, nil, err
 	}
-	binaries, err := (&build.Builder{Tools: tools, Cache: cache, Out: o.Out}).Build(ctx, groups...)
+	builder := &build.Builder{Tools: tools, Cache: cache, Out: o.Out}
+	binaries, err := builder.Build(ctx, groups...)
 	if err != nil {
-		return nil, "", err
+		return nil, nil, err
 	}
-	layout, err := images.Build(ctx, cache, images.Input{Busybox: build.Busybox(), Agnhost: binaries[build.Agnhost]})
+	in := images.Input{Busybox: build.Busybox(), Agnhost: binaries[build.Agnhost]}
+	layout, err := images.Build(ctx, cache, in)
 	if err != nil {
-		return nil, "", err
+		return nil, nil, err
 	}
-	return binaries, layout, nil
+	layouts := []string{layout}
+	if slices.Contains(groups, build.GroupConformance) {
+		source, err := builder.ModuleDir(ctx, "conformance", "k8s.io/kubernetes")
+		if err != nil {
+			return nil, nil, err
+		}
+		suite, err := images.BuildSuite(ctx, cache, images.SuiteInput{Input: in, Sources: filepath.Join(source, "test/images"), Out: o.Out})
+		if err != nil {
+			return nil, nil, err
+		}
+		layouts = append(layouts, suite)
+	}
+	return binaries, layouts, nil
 }
 
 // Up builds what the cache lacks, makes a new instance, starts it and waits
@@ -72,14 +91,10 @@ func Up(ctx context.Context, o Options) (*Instance, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("the rig needs root: it makes cgroups, mounts and a bridge")
 	}
-	var groups []string
-	if o.Agent == AgentKubelet {
-		groups = append(groups, build.GroupKubelet)
-	}
 	if err := o.findMicrolet(); err != nil {
 		return nil, err
 	}
-	binaries, layout, err := prepare(ctx, o, groups...)
+	binaries, layouts, err := prepare(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +116,7 @@ func Up(ctx context.Context, o Options) (*Instance, error) {
 	}
 	err = i.setup(o)
 	if err == nil {
-		err = i.startAll(ctx, layout)
+		err = i.startAll(ctx, layouts)
 	}
 	if err != nil {
 		if o.Keep {
@@ -215,14 +230,19 @@ func (i *Instance) link(dir string, names []string) error {
 }
 
 // startAll starts the programs, each as soon as what it needs is ready.
-func (i *Instance) startAll(ctx context.Context, layout string) error {
+func (i *Instance) startAll(ctx context.Context, layouts []string) error {
 	group, ctx := errgroup.WithContext(ctx)
 	runtimeReady := make(chan struct{})
 	group.Go(func() error {
 		if err := i.start(ctx, Registry); err != nil {
 			return err
 		}
-		return images.Push(ctx, layout, i.Registry())
+		for _, layout := range layouts {
+			if err := images.Push(ctx, layout, i.Registry()); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	group.Go(func() error {
 		if err := i.start(ctx, Containerd); err != nil {

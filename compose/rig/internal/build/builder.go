@@ -144,8 +144,18 @@ func (b *Builder) buildLocked(ctx context.Context, p Program, version, path, pro
 	return nil
 }
 
+// args is the command that makes the executable.
 func (p Program) args(version, out string) []string {
-	args := []string{"build", "-v", "-trimpath", "-buildvcs=false", "-o", out}
+	verb := []string{"build", "-v"}
+	if p.Test {
+		verb = []string{"test", "-c"}
+	}
+	return slices.Concat(verb, []string{"-trimpath", "-buildvcs=false", "-o", out}, p.settings(version))
+}
+
+// settings are what the packages are built with, and the package.
+func (p Program) settings(version string) []string {
+	var args []string
 	if p.Tags != "" {
 		args = append(args, "-tags", p.Tags)
 	}
@@ -169,7 +179,19 @@ func (p Program) env() []string {
 }
 
 func (b *Builder) compile(ctx context.Context, p Program, version, out, progress string, begin time.Time) error {
-	cmd := exec.CommandContext(ctx, "go", p.args(version, out)...)
+	if p.Test {
+		// go test -c does not tell what it compiles, so most is compiled before.
+		args := append([]string{"build", "-v", "-trimpath", "-buildvcs=false"}, p.settings(version)...)
+		if err := b.run(ctx, p, args, version, progress, begin); err != nil {
+			return err
+		}
+	}
+	return b.run(ctx, p, p.args(version, out), version, progress, begin)
+}
+
+// run runs go and reports what it compiles.
+func (b *Builder) run(ctx context.Context, p Program, args []string, version, progress string, begin time.Time) error {
+	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = filepath.Join(b.Tools, p.Module)
 	cmd.Env = append(os.Environ(), p.env()...)
 	cmd.WaitDelay = 5 * time.Second
@@ -236,6 +258,23 @@ wait:
 		return fmt.Errorf("build %s %s: %w\n%s", p.Name, version, err, strings.Join(complaints, "\n"))
 	}
 	return nil
+}
+
+// ModuleDir returns the folder of a dependency's source, as the named module of
+// Tools pins it.
+func (b *Builder) ModuleDir(ctx context.Context, module, dependency string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", dependency)
+	cmd.Dir = filepath.Join(b.Tools, module)
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	out, err := cmd.Output()
+	dir := strings.TrimSpace(string(out))
+	if err == nil && dir == "" {
+		err = errors.New("it is not downloaded: go mod download")
+	}
+	if err != nil {
+		return "", fmt.Errorf("find source of %s: %w", dependency, err)
+	}
+	return dir, nil
 }
 
 // key is a digest of all that a build depends on.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 )
 
@@ -20,7 +21,7 @@ type need struct {
 	present func() bool
 }
 
-func needs() []need {
+func needs(groups []string) []need {
 	command := func(name string) func() bool {
 		return func() bool { _, err := exec.LookPath(name); return err == nil }
 	}
@@ -34,7 +35,7 @@ func needs() []need {
 			return false
 		}
 	}
-	return []need{
+	all := []need{
 		{"a C compiler (runc and the pause image)", "gcc", command("gcc")},
 		{"the C library's headers and static archive", "libc6-dev", file("/usr/include/stdlib.h")},
 		{"pkg-config (runc)", "pkg-config", command("pkg-config")},
@@ -43,6 +44,13 @@ func needs() []need {
 		{"iptables", "iptables", command("iptables")},
 		{"mount and umount", "mount", command("mount")},
 	}
+	if slices.Contains(groups, GroupConformance) {
+		all = append(all,
+			need{"debootstrap (the base system of the suite's images)", "debootstrap", command("debootstrap")},
+			need{"the keys of Debian's archive", "debian-archive-keyring", file("/usr/share/keyrings/debian-archive-keyring.gpg")},
+		)
+	}
+	return all
 }
 
 // Busybox returns the path of a statically linked busybox, or "".
@@ -70,10 +78,11 @@ func static(path string) bool {
 	return true
 }
 
-// InstallPackages installs what the machine lacks with apt-get. It changes
-// nothing when nothing is missing.
-func InstallPackages(ctx context.Context, out io.Writer) error {
-	return install(ctx, out, needs(), apt)
+// InstallPackages installs what the machine lacks with apt-get, of what every
+// rig needs and of what the groups need. It changes nothing when nothing is
+// missing.
+func InstallPackages(ctx context.Context, out io.Writer, groups ...string) error {
+	return install(ctx, out, needs(groups), apt)
 }
 
 func install(ctx context.Context, out io.Writer, needs []need, apt func(context.Context, ...string) error) error {

@@ -14,8 +14,10 @@ type Program struct {
 	Name    string
 	Module  string // the folder below compose/tools (or compose/rig itself) that pins it
 	Package string
-	CGO     bool
-	Tags    string
+	// Test builds the package's tests into the executable, as go test -c does.
+	Test bool
+	CGO  bool
+	Tags string
 	// Stamp returns linker variables that tell the program its version.
 	Stamp func(version string) map[string]string
 	// Group names what the program is for; "" is what every rig needs.
@@ -24,8 +26,12 @@ type Program struct {
 
 // Groups of programs that are built on demand only.
 const (
-	GroupKubelet = "kubelet" // the real kubelet, to compare with
+	GroupKubelet     = "kubelet"     // the real kubelet, to compare with
+	GroupConformance = "conformance" // upstream's end-to-end suite, and the images that it needs
 )
+
+// Groups are the names of all groups.
+var Groups = []string{GroupKubelet, GroupConformance}
 
 // rigModule stands for compose/rig: the rig's own helper is built from there.
 const rigModule = "../rig"
@@ -45,6 +51,8 @@ const (
 	Runc              = "runc"
 	Crane             = "crane"
 	AgentLoop         = "rig-agent"
+	Suite             = "e2e.test"
+	Ginkgo            = "ginkgo"
 )
 
 // CNIPlugins are the plugins that the rig's network uses.
@@ -95,6 +103,11 @@ func Programs() []Program {
 		kubernetes(Kubectl, "k8s.io/kubernetes/cmd/kubectl", ""),
 		kubernetes(Agnhost, "k8s.io/kubernetes/test/images/agnhost", ""),
 		kubernetes(Kubelet, "k8s.io/kubernetes/cmd/kubelet", GroupKubelet),
+		{
+			Name: Suite, Module: "conformance", Package: "k8s.io/kubernetes/test/e2e", Group: GroupConformance,
+			Test: true, CGO: true, Tags: "selinux,notest,grpcnotrace", Stamp: kubernetesStamp,
+		},
+		{Name: Ginkgo, Module: "conformance", Package: "github.com/onsi/ginkgo/v2/ginkgo", Group: GroupConformance},
 	}
 }
 

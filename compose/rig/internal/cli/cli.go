@@ -92,28 +92,28 @@ func newBuild(progress io.Writer) *cobra.Command {
 		Short: "Build all programs and images that the cache lacks",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			for _, group := range with {
-				if group != "kubelet" {
-					return fmt.Errorf("--with %q: there is only kubelet", group)
-				}
-			}
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
 			begin := time.Now()
-			if err := rig.Build(ctx, rig.Options{Out: progress}, with...); err != nil {
+			if err := rig.Build(ctx, rig.Options{Agent: rig.AgentNone, With: with, Out: progress}); err != nil {
 				return err
 			}
 			_, _ = fmt.Fprintf(progress, "rig: everything is built (%s)\n", time.Since(begin).Round(100*time.Millisecond))
 			return nil
 		},
 	}
-	cmd.Flags().StringSliceVar(&with, "with", nil, "programs that are not always needed: kubelet")
+	withFlag(cmd, &with)
 	return cmd
+}
+
+func withFlag(cmd *cobra.Command, with *[]string) {
+	cmd.Flags().StringSliceVar(with, "with", nil, "programs and images that are not always needed: kubelet, conformance")
 }
 
 // upFlags are the options that up and run share.
 func upFlags(cmd *cobra.Command, o *rig.Options) {
 	nameFlag(cmd, &o.Name)
+	withFlag(cmd, &o.With)
 	flags := cmd.Flags()
 	flags.StringVar(&o.Dir, "dir", "", "the instance's folder (default /var/lib/microlet-rig/<name>)")
 	flags.StringVar((*string)(&o.Agent), "agent", string(rig.AgentMicrolet), "the node agent: microlet, kubelet or none")

@@ -16,7 +16,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		{"down --name a b", "two names given"},
 		{"env no-such-instance", "there is no instance"},
 		{"kubectl --name no-such-instance get nodes", "there is no instance"},
-		{"build --with kublet", "there is only kubelet"},
+		{"build --with kublet", "there are kubelet and conformance"},
 		{"clean ../etc", "instance name"},
 		{"frobnicate", "unknown command"},
 	} {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -67,20 +68,25 @@ func Build(ctx context.Context, cache string, in Input) (string, error) {
 		_, _ = fmt.Fprintln(h, len(part))
 		_, _ = h.Write(part)
 	}
-	dir := filepath.Join(cache, "images", hex.EncodeToString(h.Sum(nil))[:16])
+	return makeLayout(filepath.Join(cache, "images", hex.EncodeToString(h.Sum(nil))[:16]), func() (map[string]v1.Image, error) {
+		applets, err := listApplets(ctx, in.Busybox)
+		if err != nil {
+			return nil, err
+		}
+		pause, err := compile(ctx, "pause", pauseSource)
+		if err != nil {
+			return nil, err
+		}
+		return makeImages(pause, busybox, agnhost, applets)
+	})
+}
+
+// makeLayout writes an OCI layout to the folder, unless it is there.
+func makeLayout(dir string, make func() (map[string]v1.Image, error)) (string, error) {
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
-
-	applets, err := listApplets(ctx, in.Busybox)
-	if err != nil {
-		return "", err
-	}
-	pause, err := compilePause(ctx)
-	if err != nil {
-		return "", err
-	}
-	made, err := makeImages(pause, busybox, agnhost, applets)
+	made, err := make()
 	if err != nil {
 		return "", err
 	}
@@ -98,7 +104,7 @@ func Build(ctx context.Context, cache string, in Input) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("make images: %w", err)
 	}
-	for _, image := range []string{"pause", "busybox", "agnhost"} {
+	for _, image := range slices.Sorted(maps.Keys(made)) {
 		err := index.AppendImage(made[image], layout.WithAnnotations(map[string]string{nameAnnotation: image}))
 		if err != nil {
 			return "", fmt.Errorf("make image %s: %w", image, err)
@@ -115,6 +121,13 @@ func Build(ctx context.Context, cache string, in Input) (string, error) {
 
 const nameAnnotation = "org.opencontainers.image.ref.name"
 
+const pathVariable = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+var agnhostConfig = v1.Config{
+	Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}, Env: []string{pathVariable},
+	ExposedPorts: map[string]struct{}{"80/tcp": {}, "8080/tcp": {}, "8081/tcp": {}, "9376/tcp": {}},
+}
+
 func makeImages(pause, busybox, agnhost []byte, applets []string) (map[string]v1.Image, error) {
 	made := map[string]v1.Image{}
 	var err error
@@ -123,15 +136,11 @@ func makeImages(pause, busybox, agnhost []byte, applets []string) (map[string]v1
 		return nil, err
 	}
 	base := baseFiles(busybox, applets)
-	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-	made["busybox"], err = image(base, v1.Config{Cmd: []string{"sh"}, Env: env})
+	made["busybox"], err = image(base, v1.Config{Cmd: []string{"sh"}, Env: []string{pathVariable}})
 	if err != nil {
 		return nil, err
 	}
-	made["agnhost"], err = image(
-		append(slices.Clone(base), file("agnhost", 0o755, agnhost)),
-		v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}, Env: env, ExposedPorts: map[string]struct{}{"80/tcp": {}, "8080/tcp": {}, "8081/tcp": {}, "9376/tcp": {}}},
-	)
+	made["agnhost"], err = image(append(slices.Clone(base), file("agnhost", 0o755, agnhost)), agnhostConfig)
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +171,11 @@ func image(entries []entry, config v1.Config) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	made, err := mutate.AppendLayers(empty.Image, l)
+	return imageOf([]v1.Layer{l}, config)
+}
+
+func imageOf(layers []v1.Layer, config v1.Config) (v1.Image, error) {
+	made, err := mutate.AppendLayers(empty.Image, layers...)
 	if err != nil {
 		return nil, fmt.Errorf("make image: %w", err)
 	}
@@ -192,25 +205,25 @@ func listApplets(ctx context.Context, busybox string) ([]string, error) {
 	return slices.Compact(applets), nil
 }
 
-// compilePause compiles the pause program; static, so that its image needs
+// compile compiles a program of one file; static, so that its image needs
 // nothing else.
-func compilePause(ctx context.Context) ([]byte, error) {
-	dir, err := os.MkdirTemp("", "rig-pause-")
+func compile(ctx context.Context, program string, source []byte) ([]byte, error) {
+	dir, err := os.MkdirTemp("", "rig-"+program+"-")
 	if err != nil {
-		return nil, fmt.Errorf("compile pause: %w", err)
+		return nil, fmt.Errorf("compile %s: %w", program, err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	if err := os.WriteFile(filepath.Join(dir, "pause.c"), pauseSource, 0o600); err != nil {
-		return nil, fmt.Errorf("compile pause: %w", err)
+	if err := os.WriteFile(filepath.Join(dir, program+".c"), source, 0o600); err != nil {
+		return nil, fmt.Errorf("compile %s: %w", program, err)
 	}
-	cmd := exec.CommandContext(ctx, "gcc", "-Os", "-Wall", "-Werror", "-static", "-s", "-Wl,--build-id=none", "-o", "pause", "pause.c")
+	cmd := exec.CommandContext(ctx, "gcc", "-Os", "-Wall", "-Werror", "-static", "-s", "-Wl,--build-id=none", "-o", program, program+".c")
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("compile pause: %w: %s", err, strings.TrimSpace(string(out)))
+		return nil, fmt.Errorf("compile %s: %w: %s", program, err, strings.TrimSpace(string(out)))
 	}
-	program, err := os.ReadFile(filepath.Join(dir, "pause"))
+	text, err := os.ReadFile(filepath.Join(dir, program))
 	if err != nil {
-		return nil, fmt.Errorf("compile pause: %w", err)
+		return nil, fmt.Errorf("compile %s: %w", program, err)
 	}
-	return program, nil
+	return text, nil
 }

@@ -3,7 +3,9 @@ package images
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -13,14 +15,11 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Names returns all names under which the images are pushed.
-func Names() []string {
-	var all []string
-	for _, n := range names {
-		all = append(all, n...)
-	}
-	return all
-}
+// Names returns all names under which the base images are pushed.
+func Names() []string { return slices.Concat(slices.Collect(maps.Values(names))...) }
+
+// SuiteNames returns all names under which the suite's images are pushed.
+func SuiteNames() []string { return slices.Concat(slices.Collect(maps.Values(suiteNames))...) }
 
 // Push pushes all images of the layout to the registry at that address
 // (host:port, plain HTTP), under their repository and tag without the host: a
@@ -48,7 +47,7 @@ func Push(ctx context.Context, dir, registry string) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, m := range manifest.Manifests {
 		short := m.Annotations[nameAnnotation]
-		tags := names[short]
+		tags := slices.Concat(names[short], suiteNames[short])
 		if len(tags) == 0 {
 			return fmt.Errorf("push images: %s holds an image %q that has no name here: remove that folder", dir, short)
 		}

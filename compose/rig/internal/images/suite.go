@@ -1,0 +1,183 @@
+package images
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	_ "embed"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+// suiteNames are the names of the images that only upstream's suite needs. Two
+// of them replace a base image by one with more in it.
+var suiteNames = map[string][]string{
+	"suite-busybox":           names["busybox"],
+	"suite-agnhost":           names["agnhost"],
+	"suite-nginx":             {"registry.k8s.io/e2e-test-images/nginx:1.27.0-2", "registry.k8s.io/e2e-test-images/nginx:1.28.0-2"},
+	"suite-nonewprivs":        {"registry.k8s.io/e2e-test-images/nonewprivs:1.4"},
+	"suite-nonroot":           {"registry.k8s.io/e2e-test-images/nonroot:1.5"},
+	"suite-perl":              {"registry.k8s.io/e2e-test-images/perl:5.26"},
+	"suite-glibc-dns-testing": {"registry.k8s.io/e2e-test-images/glibc-dns-testing:2.1.1"},
+	"suite-ipc-utils":         {"registry.k8s.io/e2e-test-images/ipc-utils:1.4"},
+	"suite-kitten":            {"registry.k8s.io/e2e-test-images/kitten:1.8"},
+	"suite-nautilus":          {"registry.k8s.io/e2e-test-images/nautilus:1.8"},
+}
+
+// suiteFormat is part of the cache key, as format is.
+const suiteFormat = "1"
+
+//go:embed nnp/nnp.c
+var nnpSource []byte
+
+//go:embed nginx/nginx.conf
+var nginxConfig []byte
+
+// SuiteInput is what the suite's images are made of.
+type SuiteInput struct {
+	Input
+	// Sources is the folder test/images of upstream's source: pages and a
+	// certificate that tests look for are taken from there.
+	Sources string
+	Out     io.Writer // progress, a line at a time
+}
+
+// What is taken from Sources, by its path there.
+var suiteFiles = []string{
+	"agnhost/porter/localhost.crt", "agnhost/porter/localhost.key",
+	"kitten/html/kitten.jpg", "kitten/html/data.json", "nautilus/html/nautilus.jpg", "nautilus/html/data.json",
+}
+
+// BuildSuite returns the path of an OCI layout below cache that holds the
+// images that upstream's end-to-end suite pulls and the base images lack. To
+// be pushed after those. It makes what is not there, for which it needs root,
+// debootstrap and a mirror of Debian.
+func BuildSuite(ctx context.Context, cache string, in SuiteInput) (string, error) {
+	base, err := makeDebian(ctx, cache, in.Out)
+	if err != nil {
+		return "", err
+	}
+	parts := map[string][]byte{"format": []byte(suiteFormat), "nnp.c": nnpSource, "nginx.conf": nginxConfig, "bash": base.bash}
+	sources := map[string][]byte{}
+	for _, path := range suiteFiles {
+		if sources[path], err = os.ReadFile(filepath.Join(in.Sources, path)); err != nil {
+			return "", fmt.Errorf("make images of the suite: %w", err)
+		}
+		parts["source "+path] = sources[path]
+	}
+	for name, path := range map[string]string{"busybox": in.Busybox, "agnhost": in.Agnhost, "debian": base.layer} {
+		if parts[name], err = os.ReadFile(path); err != nil {
+			return "", fmt.Errorf("make images of the suite: %s: %w", name, err)
+		}
+	}
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(parts)) {
+		_, _ = fmt.Fprintln(h, name, len(parts[name]))
+		_, _ = h.Write(parts[name])
+	}
+	return makeLayout(filepath.Join(cache, "images", "suite-"+hex.EncodeToString(h.Sum(nil))[:16]), func() (map[string]v1.Image, error) {
+		applets, err := listApplets(ctx, in.Busybox)
+		if err != nil {
+			return nil, err
+		}
+		nnp, err := compile(ctx, "nnp", nnpSource)
+		if err != nil {
+			return nil, err
+		}
+		debian, err := tarball.LayerFromFile(base.layer)
+		if err != nil {
+			return nil, fmt.Errorf("read layer of Debian: %w", err)
+		}
+		s := suite{base: base, debian: debian, files: sources, busybox: parts["busybox"], agnhost: parts["agnhost"], nnp: nnp, applets: applets}
+		return s.images()
+	})
+}
+
+// suite is what the suite's images consist of.
+type suite struct {
+	base                  debianBase
+	debian                v1.Layer
+	files                 map[string][]byte
+	busybox, agnhost, nnp []byte
+	applets               []string
+}
+
+func (s suite) images() (map[string]v1.Image, error) {
+	env := []string{pathVariable}
+	debian := v1.Config{Cmd: []string{"bash"}, Env: env}
+	nonroot := debian
+	nonroot.User = "1234"
+	nonewprivs := v1.Config{Cmd: []string{"nnp"}, Env: env}
+	nginx := v1.Config{Cmd: []string{"nginx", "-g", "daemon off;"}, Env: env, ExposedPorts: map[string]struct{}{"80/tcp": {}}, StopSignal: "SIGQUIT"}
+	page := agnhostConfig
+	page.Cmd = []string{"test-webserver"}
+
+	made := map[string]v1.Image{}
+	add := func(name string, config v1.Config, layers ...v1.Layer) (err error) {
+		made[name], err = imageOf(layers, config)
+		return err
+	}
+	own := map[string][]entry{
+		"suite-busybox":    s.busyboxFiles(),
+		"suite-agnhost":    s.agnhostFiles(),
+		"suite-nginx":      {file("etc/nginx/nginx.conf", 0o644, nginxConfig)},
+		"suite-nonewprivs": {file("usr/local/bin/nnp", 0o6755, s.nnp)},
+		"suite-kitten":     {file("kitten.jpg", 0o644, s.files["kitten/html/kitten.jpg"]), file("data.json", 0o644, s.files["kitten/html/data.json"])},
+		"suite-nautilus":   {file("nautilus.jpg", 0o644, s.files["nautilus/html/nautilus.jpg"]), file("data.json", 0o644, s.files["nautilus/html/data.json"])},
+	}
+	layers := map[string]v1.Layer{}
+	for name, entries := range own {
+		l, err := layer(entries)
+		if err != nil {
+			return nil, err
+		}
+		layers[name] = l
+	}
+	for _, err := range []error{
+		add("suite-busybox", v1.Config{Cmd: []string{"sh"}, Env: env}, layers["suite-busybox"]),
+		add("suite-agnhost", agnhostConfig, s.debian, layers["suite-agnhost"]),
+		add("suite-nginx", nginx, s.debian, layers["suite-nginx"]),
+		add("suite-nonewprivs", nonewprivs, s.debian, layers["suite-nonewprivs"]),
+		add("suite-nonroot", nonroot, s.debian),
+		add("suite-perl", debian, s.debian),
+		add("suite-glibc-dns-testing", debian, s.debian),
+		add("suite-ipc-utils", debian, s.debian),
+		add("suite-kitten", page, s.debian, layers["suite-agnhost"], layers["suite-kitten"]),
+		add("suite-nautilus", page, s.debian, layers["suite-agnhost"], layers["suite-nautilus"]),
+	} {
+		if err != nil {
+			return nil, err
+		}
+	}
+	return made, nil
+}
+
+// busyboxFiles have bash as their shell: Debian's busybox has one that drops
+// environment variables whose names are none in a shell, and tests pass such.
+func (s suite) busyboxFiles() []entry {
+	entries := slices.DeleteFunc(baseFiles(s.busybox, s.applets), func(e entry) bool { return e.path == "bin/sh" || e.path == "bin/bash" })
+	return append(entries, file("bin/bash", 0o755, s.base.bash), link("bin/sh", "bash"))
+}
+
+// agnhostFiles are what upstream's image has beside its packages.
+func (s suite) agnhostFiles() []entry {
+	passwd := slices.Concat(s.base.passwd, []byte("user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n"))
+	group := slices.Concat(s.base.group, []byte("user-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n"))
+	return []entry{
+		file("agnhost", 0o755, s.agnhost),
+		link("agnhost-2", "agnhost"),
+		file("localhost.crt", 0o644, s.files["agnhost/porter/localhost.crt"]),
+		file("localhost.key", 0o644, s.files["agnhost/porter/localhost.key"]),
+		file("etc/passwd", 0o644, passwd),
+		file("etc/group", 0o644, group),
+		folder("uploads", 0o755),
+	}
+}
