@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	mount "k8s.io/mount-utils"
 
+	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/outbox"
@@ -22,6 +23,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
 	"github.com/microlet/microlet/services/podsync/internal/gateway"
 	"github.com/microlet/microlet/services/podsync/internal/image"
+	"github.com/microlet/microlet/services/podsync/internal/logrotate"
 	"github.com/microlet/microlet/services/podsync/internal/monitor"
 	"github.com/microlet/microlet/services/podsync/internal/network"
 	"github.com/microlet/microlet/services/podsync/internal/objects"
@@ -58,6 +60,8 @@ type node struct {
 	images   *image.Puller
 	config   *podconfig.Builder
 	logs     podlogs.Folders
+	rotator  *logrotate.Rotator
+	cleanup  *cleanup.Cleanup
 
 	events     *outbox.Recorder
 	statuses   *status.Manager
@@ -74,7 +78,7 @@ type node struct {
 func newNode(s *service.Service, cfg Config) (*node, error) {
 	n := &node{cfg: cfg, service: s, synced: make(chan struct{})}
 	for _, build := range []func() error{
-		n.connect, n.buildRuntime, n.buildResources, n.buildObjects, n.buildConfig, n.buildReports, n.buildLoops,
+		n.connect, n.buildRuntime, n.buildResources, n.buildObjects, n.buildConfig, n.buildReports, n.buildGarbage, n.buildLoops,
 	} {
 		if err := build(); err != nil {
 			n.close()
@@ -194,7 +198,7 @@ func (n *node) buildConfig() error {
 	if err != nil {
 		return err
 	}
-	host.PodLogsDir, host.ContainerLogsDir = k.PodLogsDir, n.cfg.ContainerLogLinks
+	host.PodLogsDir, host.ContainerLogsDir, host.LogsGroup = k.PodLogsDir, n.cfg.ContainerLogLinks, role.GroupLogs
 	host.ClusterDomain, host.SeccompDefault = k.ClusterDomain, n.cfg.Kubelet.SeccompDefault()
 	host.CPUCFSQuota, host.CPUCFSQuotaPeriod = *k.CPUCFSQuota, k.CPUCFSQuotaPeriod.Duration
 	host.SingleProcessOOMKill, host.MemoryThrottlingFactor = k.SingleProcessOOMKill, k.MemoryThrottlingFactor
@@ -207,7 +211,6 @@ func (n *node) buildConfig() error {
 		Serial: *k.SerializeImagePulls, MaxParallel: k.MaxParallelImagePulls,
 		QPS: float32(*k.RegistryPullQPS), Burst: int(k.RegistryBurst), RootDir: n.cfg.Kubelet.Node.RootDir,
 	})
-	n.logs = podlogs.Folders{Pods: k.PodLogsDir, Links: n.cfg.ContainerLogLinks}
 	return err
 }
 
@@ -243,7 +246,7 @@ func (n *node) buildLoops() error {
 		Images:  &images{puller: n.images, runtime: n.runtime, objects: n.objects, events: n.events},
 		Volumes: n.volumes, Cgroups: n.cgroups, Config: n.config, Objects: n.objects, Logs: n.logs,
 		Statuses: n.statuses, Publish: n.publisher, Events: n.events, HostIPs: n.addresses.HostIPs,
-		MaxBackoff: maxBackoff, Log: n.service.Log, Metrics: worker.NewMetrics(n.service.Metrics),
+		MaxBackoff: maxBackoff, KeepDead: int(n.cfg.Kubelet.Node.MaxDeadContainersPerContainer), Stray: n.cleanup.Soon, Log: n.service.Log, Metrics: worker.NewMetrics(n.service.Metrics),
 	}, n.service.Pulse.Turn, n.sourcesSynced, n.publisher.StatusesComplete)
 	n.monitor = &monitor.Monitor{Runtime: n.runtime, Tell: n.tellRuntime(), CgroupDriver: n.driver, Log: n.service.Log}
 	n.signs = newSigns(n.service.Bus)
@@ -265,14 +268,6 @@ func (n *node) sourcesSynced() {
 
 func (n *node) runSource(ctx context.Context) error {
 	return source.NewAPIServer(n.client, n.name, n.service.Log).Run(ctx, n.dispatcher)
-}
-
-func (n *node) runCleanup(ctx context.Context) error {
-	c := &cleanup.Cleanup{
-		Runtime: n.runtime, Volumes: n.volumes, Cgroups: n.cgroups, Logs: n.logs,
-		Known: func(uid types.UID) bool { return n.dispatcher.Known(uid) }, Log: n.service.Log,
-	}
-	return c.Run(ctx, n.synced)
 }
 
 var _ source.Sink = (*worker.Dispatcher)(nil)

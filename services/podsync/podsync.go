@@ -33,6 +33,7 @@ func Run(ctx context.Context, cfg Config) error {
 	s.Go("runtime monitor", n.monitor.Run)
 	s.Go("relist", n.relister.Run)
 	s.Go("clean-up", n.runCleanup)
+	s.Go("container logs", n.rotateLogs)
 	s.Go("upkeep", n.upkeep)
 	return s.Run(ctx)
 }

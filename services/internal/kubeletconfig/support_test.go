@@ -52,7 +52,6 @@ func TestKubeadmNodeStarts(t *testing.T) {
 			"imagePullCredentialsVerificationPolicy=NeverVerifyPreloadedImages",
 			"imageGCHighThresholdPercent=85",
 			"localStorageCapacityIsolation=true",
-			"containerLogMaxSize=10Mi",
 			"makeIPTablesUtilChains=true",
 			`evictionHard={"imagefs.available":"15%","imagefs.inodesFree":"5%","memory.available":"100Mi","nodefs.available":"10%","nodefs.inodesFree":"5%"}`,
 		}},
@@ -153,9 +152,9 @@ func TestWarnings(t *testing.T) {
 		{"featureGates: {MemoryQoS: false, KubeletCrashLoopBackOffMax: true, NodeSwap: true}\n", msgGates, []string{"MemoryQoS=false"}},
 		// As kind writes it: eviction and image collection are off, which this version is anyway.
 		{"evictionHard: {nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0%}\nimageGCHighThresholdPercent: 100\n" +
-			"imagePullCredentialsVerificationPolicy: NeverVerify\nlocalStorageCapacityIsolation: false\nmakeIPTablesUtilChains: false\n", msgByDefault, []string{"containerLogMaxSize=10Mi"}},
+			"imagePullCredentialsVerificationPolicy: NeverVerify\nlocalStorageCapacityIsolation: false\nmakeIPTablesUtilChains: false\n", msgByDefault, nil},
 		{"evictionHard: {memory.available: 100Mi, nodefs.available: 10%, nodefs.inodesFree: 5%, imagefs.available: 15%, imagefs.inodesFree: 5%}\nimageGCHighThresholdPercent: 100\n" +
-			"imagePullCredentialsVerificationPolicy: NeverVerify\nlocalStorageCapacityIsolation: false\nmakeIPTablesUtilChains: false\n", msgByDefault, []string{"containerLogMaxSize=10Mi", "evictionHard="}},
+			"imagePullCredentialsVerificationPolicy: NeverVerify\nlocalStorageCapacityIsolation: false\nmakeIPTablesUtilChains: false\n", msgByDefault, []string{"evictionHard="}},
 	} {
 		got := warningsOf(t, test.message, "--config", file(t, test.yaml))
 		if len(got) != len(test.want) || slices.ContainsFunc(test.want, func(w string) bool {

@@ -1,10 +1,14 @@
-// Package cleanup finds and removes what no pod of this node owns any longer.
+// Package cleanup finds and removes what no pod of this node needs any longer.
 //
 // Inputs: what the runtime, the cgroup tree and the folders hold; which pods have
 // workers. It runs only after every pod source has been heard (design rule 3), at once
-// then and each minute from there. Guarantees: what belongs to a pod with a worker is
-// never touched, since the list is read before the workers are asked; one thing that
-// cannot be removed is told and holds up no other.
+// then, each minute from there, and soon after a sign that something runs which nobody looks
+// after. A round takes two list calls; a log path is asked for only where a log is removed.
+//
+// Guarantees: the newest incarnation of each container of a pod that lives stays, with its
+// log: kubectl logs --previous and the decision what to start rest on it. What belongs to a
+// pod with a worker is otherwise touched only when it is dead, since the list is read before
+// the workers are asked; one thing that cannot be removed is told and holds up no other.
 package cleanup
 
 import (
@@ -22,16 +26,26 @@ import (
 
 // Times of the clean-up.
 const (
-	// Period between two runs.
+	// Period between two rounds.
 	Period = time.Minute
+	// soon is how long a round waits that was asked for, and gap what is at least between it and
+	// the one before, so that many signs make one round.
+	soon = time.Second
+	gap  = 5 * time.Second
 	// orphanGrace is how long a container gets whose pod nobody wants.
 	orphanGrace = time.Second
 	timeout     = 2 * time.Minute
+	// podTimeout is what one pod's removal may take; the others do not wait for it.
+	podTimeout = time.Minute
+	// atOnce is how many pods are removed at one time.
+	atOnce = 4
 )
 
 // Runtime is what clean-up asks of the container runtime.
 type Runtime interface {
-	States(ctx context.Context) (map[types.UID]*pod.State, error)
+	// List tells ids, ages and whether something runs, in a fixed number of calls.
+	List(ctx context.Context) (map[types.UID]*pod.State, error)
+	LogPath(ctx context.Context, id string) (string, error)
 	StopContainer(ctx context.Context, id string, grace time.Duration) error
 	RemoveContainer(ctx context.Context, id string) error
 	StopSandbox(ctx context.Context, id string) error
@@ -45,7 +59,7 @@ type Remover struct{ Runtime Runtime }
 func (r Remover) Remove(ctx context.Context, state *pod.State) error {
 	for i := range state.Containers {
 		c := &state.Containers[i]
-		if c.Running() {
+		if mayRun(c) {
 			if err := r.Runtime.StopContainer(ctx, c.ID, orphanGrace); err != nil {
 				return fmt.Errorf("stop container %s: %w", c.ID, err)
 			}
@@ -78,15 +92,56 @@ type Cgroups interface {
 	RemovePod(ctx context.Context, uid types.UID) error
 }
 
-// Cleanup is the loop.
+// Pods knows which pods have workers.
+type Pods interface {
+	// Known says whether a pod has a worker.
+	Known(uid types.UID) bool
+	// Ended says whether a pod has a worker that has seen everything of it stopped for good.
+	Ended(uid types.UID) bool
+}
+
+// Policy says how many dead containers stay; its fields are the kubelet's flags.
+type Policy struct {
+	// MinAge is how old a container must be to be removed (--minimum-container-ttl-duration); 0 is no limit.
+	MinAge time.Duration
+	// MaxPerContainer is how many dead incarnations of one container stay
+	// (--maximum-dead-containers-per-container); negative is no limit.
+	MaxPerContainer int
+	// MaxContainers is how many dead containers the node keeps (--maximum-dead-containers);
+	// negative is no limit. The newest incarnations of living pods stay all the same.
+	MaxContainers int
+}
+
+// Cleanup is the loop. Make it with New.
 type Cleanup struct {
+	Options
+	asked chan struct{}
+}
+
+// Options of a Cleanup; all are needed but Failed.
+type Options struct {
 	Runtime Runtime
 	Volumes Volumes
 	Cgroups Cgroups
 	Logs    podlogs.Folders
-	// Known says whether a pod has a worker.
-	Known func(types.UID) bool
-	Log   *slog.Logger
+	Pods    Pods
+	Policy  Policy
+	// Failed is told when dead containers could not be collected: the event ContainerGCFailed.
+	Failed  func(error)
+	Log     *slog.Logger
+	Metrics *Metrics
+}
+
+// New returns a clean-up that does nothing until Run runs.
+func New(o Options) *Cleanup { return &Cleanup{Options: o, asked: make(chan struct{}, 1)} }
+
+// Soon asks for a round before its time: something runs, or may run, of which no worker
+// knows. It never blocks.
+func (c *Cleanup) Soon() {
+	select {
+	case c.asked <- struct{}{}:
+	default:
+	}
 }
 
 // Run waits for the sources, and then cleans up until ctx ends.
@@ -96,16 +151,24 @@ func (c *Cleanup) Run(ctx context.Context, synced <-chan struct{}) error {
 		return nil
 	case <-synced:
 	}
-	ticker := time.NewTicker(Period)
-	defer ticker.Stop()
+	timer := time.NewTimer(Period)
+	defer timer.Stop()
 	for {
 		if err := c.once(ctx); err != nil && ctx.Err() == nil {
 			c.Log.Error("clean-up incomplete", "err", err)
 		}
+		timer.Reset(Period)
+		ended := time.Now()
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticker.C:
+		case <-timer.C:
+		case <-c.asked:
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(max(soon, gap-time.Since(ended))):
+			}
 		}
 	}
 }
@@ -113,24 +176,82 @@ func (c *Cleanup) Run(ctx context.Context, synced <-chan struct{}) error {
 func (c *Cleanup) once(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	states, err := c.Runtime.States(ctx)
+	states, err := c.Runtime.List(ctx)
 	if err != nil {
+		c.failed(err)
 		return fmt.Errorf("list the runtime's pods: %w", err) // and nothing else is safe to conclude
 	}
-	var errs []error
-	for uid, state := range states {
-		if c.Known(uid) || foreign(state) {
-			continue
-		}
-		c.Log.Info("removing a pod that no source wants", "pod", state.Namespace+"/"+state.Name, "uid", uid)
-		if err := (Remover{c.Runtime}).Remove(ctx, state); err != nil {
-			errs = append(errs, fmt.Errorf("pod %s: %w", uid, err))
-			continue
-		}
-		delete(states, uid)
+	err = errors.Join(c.orphans(ctx, states), c.strays(ctx, states))
+	collected := c.collect(ctx, states)
+	if collected != nil {
+		c.failed(collected)
 	}
-	errs = append(errs, c.folders(ctx, states), c.cgroups(ctx, states))
-	return errors.Join(errs...)
+	return errors.Join(err, collected, c.volumes(ctx, states), c.logs(states), c.cgroups(ctx, states))
+}
+
+func (c *Cleanup) failed(err error) {
+	if c.Failed != nil {
+		c.Failed(err)
+	}
+}
+
+// orphans removes the pods that no source wants, and takes those that are gone out of states.
+func (c *Cleanup) orphans(ctx context.Context, states map[types.UID]*pod.State) error {
+	var wanted []*pod.State
+	for uid, state := range states {
+		if !c.Pods.Known(uid) && !foreign(state) {
+			wanted = append(wanted, state)
+		}
+	}
+	gone, err := c.each(ctx, wanted, func(ctx context.Context, state *pod.State) error {
+		c.Log.Info("removing a pod that no source wants", "pod", state.Namespace+"/"+state.Name, "uid", state.UID)
+		c.Metrics.orphans.Inc()
+		return Remover{c.Runtime}.Remove(ctx, state)
+	})
+	for _, state := range gone {
+		delete(states, state.UID)
+	}
+	return err
+}
+
+// strays stops what runs of pods that have ended: a sandbox whose creation was given up when
+// its pod was deleted, and which the runtime finished nevertheless.
+func (c *Cleanup) strays(ctx context.Context, states map[types.UID]*pod.State) error {
+	var running []*pod.State
+	for uid, state := range states {
+		if (state.AnyRunning() || anyReady(state)) && c.Pods.Ended(uid) {
+			running = append(running, state)
+		}
+	}
+	_, err := c.each(ctx, running, func(ctx context.Context, state *pod.State) error {
+		c.Log.Info("stopping what runs of a pod that has ended", "pod", state.Namespace+"/"+state.Name, "uid", state.UID)
+		c.Metrics.orphans.Inc()
+		for i := range state.Containers {
+			if mayRun(&state.Containers[i]) {
+				if err := c.Runtime.StopContainer(ctx, state.Containers[i].ID, orphanGrace); err != nil {
+					return err
+				}
+			}
+		}
+		for i := range state.Sandboxes {
+			if state.Sandboxes[i].Ready {
+				if err := c.Runtime.StopSandbox(ctx, state.Sandboxes[i].ID); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	return err
+}
+
+func anyReady(state *pod.State) bool {
+	for i := range state.Sandboxes {
+		if state.Sandboxes[i].Ready {
+			return true
+		}
+	}
+	return false
 }
 
 // foreign says whether the pod came from a source that this node agent does not read:
@@ -147,25 +268,50 @@ func foreign(state *pod.State) bool {
 // orphan says whether nobody needs what is left of a pod.
 func (c *Cleanup) orphan(uid types.UID, states map[types.UID]*pod.State) bool {
 	_, runs := states[uid]
-	return !runs && !c.Known(uid)
+	return !runs && !c.Pods.Known(uid)
 }
 
-func (c *Cleanup) folders(ctx context.Context, states map[types.UID]*pod.State) error {
+func (c *Cleanup) volumes(ctx context.Context, states map[types.UID]*pod.State) error {
 	pods, err := c.Volumes.Orphans()
 	errs := []error{err}
+	var cleaned, failed float64
 	for _, uid := range pods {
-		if c.orphan(uid, states) {
-			errs = append(errs, c.Volumes.Unmount(ctx, uid))
+		if !c.orphan(uid, states) {
+			continue
 		}
+		if err := c.Volumes.Unmount(ctx, uid); err != nil {
+			failed++
+			errs = append(errs, err)
+			continue
+		}
+		cleaned++
 	}
-	logs, err := c.Logs.List()
-	errs = append(errs, err)
-	for _, p := range logs {
+	c.Metrics.volumes.Set(cleaned)
+	c.Metrics.volumeErrors.Set(failed)
+	return errors.Join(errs...)
+}
+
+// logs removes the log folders of pods that are gone, and links whose logs are.
+func (c *Cleanup) logs(states map[types.UID]*pod.State) error {
+	pods, err := c.Logs.List()
+	errs := []error{err}
+	for _, p := range pods {
 		if c.orphan(p.UID, states) {
 			errs = append(errs, c.Logs.Remove(p))
+			c.Metrics.removed.WithLabelValues("log folder").Inc()
 		}
 	}
-	return errors.Join(errs...)
+	running := map[string]bool{}
+	for _, state := range states {
+		for i := range state.Containers {
+			if mayRun(&state.Containers[i]) {
+				running[state.Containers[i].ID] = true
+			}
+		}
+	}
+	links, err := c.Logs.RemoveDeadLinks(func(id string) bool { return running[id] })
+	c.Metrics.removed.WithLabelValues("log link").Add(float64(links))
+	return errors.Join(append(errs, err)...)
 }
 
 func (c *Cleanup) cgroups(ctx context.Context, states map[types.UID]*pod.State) error {
@@ -174,6 +320,7 @@ func (c *Cleanup) cgroups(ctx context.Context, states map[types.UID]*pod.State) 
 	for uid := range pods {
 		if c.orphan(uid, states) {
 			errs = append(errs, c.Cgroups.RemovePod(ctx, uid))
+			c.Metrics.removed.WithLabelValues("cgroup").Inc()
 		}
 	}
 	return errors.Join(errs...)

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,15 +21,31 @@ import (
 
 // machine holds pods' remains and forgets what is removed.
 type machine struct {
+	mu      sync.Mutex
 	states  map[types.UID]*pod.State
 	lists   error
+	listed  int
 	stuck   types.UID // a pod whose container cannot be removed
 	folders []types.UID
 	cgroups map[types.UID]string
 	touched []string
+	logDir  string
+	asked   []string // log paths that were asked for
+	known   []types.UID
+	ended   []types.UID
+	failed  error
 }
 
-func (m *machine) States(context.Context) (map[types.UID]*pod.State, error) {
+func (m *machine) touch(what string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.touched = append(m.touched, what)
+}
+
+func (m *machine) List(context.Context) (map[types.UID]*pod.State, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.listed++
 	all := map[types.UID]*pod.State{}
 	for uid, s := range m.states {
 		all[uid] = s
@@ -34,8 +53,16 @@ func (m *machine) States(context.Context) (map[types.UID]*pod.State, error) {
 	return all, m.lists
 }
 
+func (m *machine) LogPath(_ context.Context, id string) (string, error) {
+	m.asked = append(m.asked, id)
+	return filepath.Join(m.logDir, id, "0.log"), nil
+}
+
+func (m *machine) Known(uid types.UID) bool { return slices.Contains(m.known, uid) }
+func (m *machine) Ended(uid types.UID) bool { return slices.Contains(m.ended, uid) }
+
 func (m *machine) StopContainer(_ context.Context, id string, _ time.Duration) error {
-	m.touched = append(m.touched, "stop "+id)
+	m.touch("stop " + id)
 	return nil
 }
 
@@ -43,37 +70,49 @@ func (m *machine) RemoveContainer(_ context.Context, id string) error {
 	if m.stuck != "" && id == "c-"+string(m.stuck) {
 		return errors.New("device busy")
 	}
-	m.touched = append(m.touched, "remove "+id)
+	m.touch("remove " + id)
 	return nil
 }
 
 func (m *machine) StopSandbox(_ context.Context, id string) error {
-	m.touched = append(m.touched, "stop "+id)
+	m.touch("stop " + id)
 	return nil
 }
 
 func (m *machine) RemoveSandbox(_ context.Context, id string) error {
-	m.touched = append(m.touched, "remove "+id)
+	m.touch("remove " + id)
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	delete(m.states, types.UID(id[2:]))
 	return nil
 }
 
-func (m *machine) Orphans() ([]types.UID, error) { return m.folders, nil }
+func (m *machine) Orphans() ([]types.UID, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.folders), nil
+}
 
 func (m *machine) Unmount(_ context.Context, uid types.UID) error {
-	m.touched = append(m.touched, "unmount "+string(uid))
+	m.touch("unmount " + string(uid))
 	return nil
 }
 
-func (m *machine) Pods() (map[types.UID]string, error) { return m.cgroups, nil }
+func (m *machine) Pods() (map[types.UID]string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.cgroups), nil
+}
 
 func (m *machine) RemovePod(_ context.Context, uid types.UID) error {
-	m.touched = append(m.touched, "cgroup "+string(uid))
+	m.touch("cgroup " + string(uid))
 	return nil
 }
 
 // holds a pod with one running container, from a source.
 func (m *machine) hold(uid types.UID, source string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.states == nil {
 		m.states, m.cgroups = map[types.UID]*pod.State{}, map[types.UID]string{}
 	}
@@ -87,10 +126,13 @@ func (m *machine) hold(uid types.UID, source string) {
 }
 
 func (m *machine) cleanup(t *testing.T, known ...types.UID) *Cleanup {
-	return &Cleanup{
-		Runtime: m, Volumes: m, Cgroups: m, Logs: podlogs.Folders{Pods: t.TempDir()},
-		Known: func(uid types.UID) bool { return slices.Contains(known, uid) }, Log: slog.New(slog.DiscardHandler),
-	}
+	m.known = known
+	m.logDir = t.TempDir()
+	return New(Options{
+		Runtime: m, Volumes: m, Cgroups: m, Logs: podlogs.Folders{Pods: m.logDir}, Pods: m,
+		Policy: Policy{MaxPerContainer: 1, MaxContainers: -1}, Failed: func(err error) { m.failed = err },
+		Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil),
+	})
 }
 
 func TestRemovesOnlyWhatNobodyOwns(t *testing.T) {
@@ -114,8 +156,8 @@ func TestNothingIsConcludedFromAListThatFailed(t *testing.T) {
 	if err := m.cleanup(t).once(t.Context()); err == nil {
 		t.Fatal("no error")
 	}
-	if m.touched != nil {
-		t.Fatalf("touched %q", m.touched)
+	if m.touched != nil || m.failed == nil {
+		t.Fatalf("touched %q, told %v", m.touched, m.failed)
 	}
 }
 

@@ -285,16 +285,16 @@ func (r *round) remove(id string) {
 	}
 }
 
-// removeSuperseded leaves the newest dead incarnation of each container, for its last
-// state and its log, and gives up the older ones.
+// removeSuperseded leaves the newest dead incarnations of each container, for the last state
+// and the logs, and gives up the older ones.
 func (r *round) removeSuperseded() {
-	newestDead := map[string]bool{}
+	kept := map[string]int{}
 	for i := range r.in.State.Containers {
 		c := &r.in.State.Containers[i]
 		switch {
 		case mayRun(c) || slices.Contains(r.actions.Remove, c.ID):
-		case !newestDead[c.Name]:
-			newestDead[c.Name] = true
+		case kept[c.Name] < max(r.in.KeepDead, 1):
+			kept[c.Name]++
 		default:
 			r.actions.Remove = append(r.actions.Remove, c.ID)
 		}

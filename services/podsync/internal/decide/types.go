@@ -38,6 +38,8 @@ type Input struct {
 	// Hash of a container's definition, to be compared with the annotation on the running
 	// one; nil takes every definition as unchanged.
 	Hash func(*v1.Container) uint64
+	// KeepDead is how many dead incarnations of each container stay; at least 1 does.
+	KeepDead int
 }
 
 // Actions are to be carried out in the order of the fields. The first that fails ends
@@ -48,8 +50,8 @@ type Actions struct {
 	// Kill names single containers to stop; empty when StopPod is set.
 	Kill []Kill
 	// Remove names dead containers that nothing needs any more: init containers of a sandbox that
-	// is replaced, containers that were created but never started, and all but the newest dead
-	// incarnation of each container.
+	// is replaced, containers that were created but never started, and all but the newest
+	// KeepDead dead incarnations of each container.
 	Remove []string
 	// Sandbox is to be created; nil if the one named by SandboxID is to be used.
 	Sandbox *Sandbox

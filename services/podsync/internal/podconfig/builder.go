@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/podsync/internal/podconfig/downward"
+	"github.com/microlet/microlet/services/podsync/internal/podlogs"
 )
 
 // DNS forms the resolver configuration of pods.
@@ -40,7 +41,10 @@ func (b *Builder) Prepare(p *v1.Pod) error {
 			return fmt.Errorf("make the data folder of pod %s: %w", podText(p), err)
 		}
 	}
-	if err := os.MkdirAll(PodLogDir(b.Node.PodLogsDir, p.Namespace, p.Name, p.UID), 0o755); err != nil {
+	if err := os.MkdirAll(b.Node.PodLogsDir, 0o755); err != nil {
+		return fmt.Errorf("make the folder of logs: %w", err)
+	}
+	if err := podlogs.MakeFolder(PodLogDir(b.Node.PodLogsDir, p.Namespace, p.Name, p.UID), b.Node.LogsGroup); err != nil {
 		return fmt.Errorf("make the log folder of pod %s: %w", podText(p), err)
 	}
 	return nil
@@ -74,7 +78,7 @@ func (b *Builder) Container(ctx context.Context, p *v1.Pod, c *v1.Container, in 
 	}
 	// Files come last, so that a container that cannot be leaves none behind.
 	logs := filepath.Join(PodLogDir(b.Node.PodLogsDir, p.Namespace, p.Name, p.UID), c.Name)
-	if err := os.MkdirAll(logs, 0o755); err != nil {
+	if err := podlogs.MakeFolder(logs, b.Node.LogsGroup); err != nil {
 		return nil, fmt.Errorf("create container log directory for container %s failed: %w", c.Name, err)
 	}
 	hosts, err := hostsMount(p, c, in.PodIPs, &b.Node)

@@ -30,6 +30,8 @@ type Node struct {
 	// RootDir is --root-dir, PodLogsDir is podLogsDir; ContainerLogsDir holds the links to
 	// container logs that collectors follow ("" makes none).
 	RootDir, PodLogsDir, ContainerLogsDir string
+	// LogsGroup may read the pods' logs; 0 leaves them readable for all.
+	LogsGroup int
 	// HostsFile is the node's own hosts file, for pods on the host's network.
 	HostsFile string
 	// ClusterDomain, SeccompDefault, CPUCFSQuota and CPUCFSQuotaPeriod (0 is 100 ms) are the

@@ -1,8 +1,10 @@
-// Package podlogs removes the log folders of pods that are gone, and the links of
+// Package podlogs makes and removes the log folders of pods, and removes the links of
 // /var/log/containers into them.
 //
 // The layout is the kubelet's, so that either can take over from the other and log
-// collectors find what they look for. Removing what is gone succeeds.
+// collectors find what they look for. Folders belong to root and to the group that may read
+// logs without being root, and hand that group on to the files in them (mode 2750). Removing
+// what is gone succeeds.
 package podlogs
 
 import (
@@ -22,6 +24,8 @@ type Folders struct {
 	Pods string
 	// Links holds a link a container, /var/log/containers; empty when no links are made.
 	Links string
+	// Group may read the logs; 0 leaves folders with their owner's group, readable for all.
+	Group int
 }
 
 // Pod is a pod that has a log folder.
@@ -32,6 +36,73 @@ type Pod struct {
 
 func (f Folders) dir(p Pod) string {
 	return filepath.Join(f.Pods, p.Namespace+"_"+p.Name+"_"+string(p.UID))
+}
+
+// MakeFolder makes the log folder of a pod or of a container of it, whose parent is there, for the
+// group; one that exists is brought in line.
+func MakeFolder(dir string, group int) error {
+	if err := os.Mkdir(dir, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("log folder: %w", err)
+	}
+	if group == 0 {
+		return chmod(dir, 0o755)
+	}
+	if err := os.Lchown(dir, -1, group); err != nil {
+		return fmt.Errorf("log folder: %w", err)
+	}
+	return chmod(dir, 0o750|fs.ModeSetgid) // after the owner, since a change of owner drops the bit
+}
+
+func chmod(dir string, mode fs.FileMode) error {
+	if err := os.Chmod(dir, mode); err != nil {
+		return fmt.Errorf("log folder: %w", err)
+	}
+	return nil
+}
+
+// Adopt brings the log folders that are there already in line, with the logs in them: those of
+// a kubelet, or of a version before. It goes on after an error.
+func (f Folders) Adopt() error {
+	if f.Group == 0 {
+		return nil
+	}
+	pods, err := f.List()
+	errs := []error{err}
+	for _, p := range pods {
+		errs = append(errs, f.adopt(f.dir(p)))
+		containers, err := os.ReadDir(f.dir(p))
+		errs = append(errs, gone(err))
+		for _, c := range containers {
+			if !c.IsDir() {
+				continue
+			}
+			dir := filepath.Join(f.dir(p), c.Name())
+			errs = append(errs, f.adopt(dir))
+			logs, err := os.ReadDir(dir)
+			errs = append(errs, gone(err))
+			for _, log := range logs {
+				if log.Type().IsRegular() {
+					errs = append(errs, gone(os.Lchown(filepath.Join(dir, log.Name()), -1, f.Group)))
+				}
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (f Folders) adopt(dir string) error {
+	if _, err := os.Lstat(dir); err != nil {
+		return gone(err)
+	}
+	return gone(MakeFolder(dir, f.Group))
+}
+
+// gone forgives that something was removed meanwhile.
+func gone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // List returns the pods that have log folders. Other folders are somebody else's.
@@ -58,41 +129,69 @@ func (f Folders) Remove(p Pod) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("log folder: %w", err)
 	}
-	return f.unlink(func(target string) bool { return strings.HasPrefix(target, dir+"/") })
+	_, err := f.unlink(func(_, target string) bool { return strings.HasPrefix(target, dir+"/") })
+	return err
 }
 
-// RemoveContainer removes the log of a container that is gone, and the links to it. The
-// logs of the container's other incarnations stay.
+// RemoveContainer removes the log of a container that is gone, what was rotated out of it, and
+// the links to it. The logs of the container's other incarnations stay.
 func (f Folders) RemoveContainer(logPath string) error {
 	logPath = filepath.Clean(logPath)
 	if filepath.Ext(logPath) != ".log" || !strings.HasPrefix(logPath, filepath.Clean(f.Pods)+"/") {
 		return fmt.Errorf("log %s: not below %s", logPath, f.Pods)
 	}
-	if err := os.Remove(logPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	dir, name := filepath.Split(logPath)
+	entries, err := os.ReadDir(dir)
+	if gone(err) != nil {
 		return fmt.Errorf("log: %w", err)
 	}
-	return f.unlink(func(target string) bool { return target == logPath })
+	for _, e := range entries {
+		if e.Name() != name && !strings.HasPrefix(e.Name(), name+".") {
+			continue
+		}
+		if err := gone(os.Remove(dir + e.Name())); err != nil {
+			return fmt.Errorf("log: %w", err)
+		}
+	}
+	_, err = f.unlink(func(_, target string) bool { return target == logPath })
+	return err
 }
 
-// unlink removes the links whose targets are gone.
-func (f Folders) unlink(gone func(target string) bool) error {
+// RemoveDeadLinks removes the links into the log folders whose log is gone, and says how many
+// they were. The log of a container that runs may be missing for the moment of its rotation.
+func (f Folders) RemoveDeadLinks(runs func(containerID string) bool) (removed int, err error) {
+	return f.unlink(func(link, target string) bool {
+		if !strings.HasSuffix(link, ".log") || !strings.HasPrefix(target, filepath.Clean(f.Pods)+"/") {
+			return false // somebody else's
+		}
+		if _, err := os.Stat(target); !errors.Is(err, fs.ErrNotExist) {
+			return false
+		}
+		id := strings.TrimSuffix(link[strings.LastIndex(link, "-")+1:], ".log")
+		return !runs(id)
+	})
+}
+
+// unlink removes the links of which that is said.
+func (f Folders) unlink(dead func(link, target string) bool) (removed int, err error) {
 	if f.Links == "" {
-		return nil
+		return 0, nil
 	}
 	links, err := os.ReadDir(f.Links)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return 0, nil
 	}
 	if err != nil {
-		return fmt.Errorf("log links: %w", err)
+		return 0, fmt.Errorf("log links: %w", err)
 	}
 	for _, e := range links {
 		link := filepath.Join(f.Links, e.Name())
-		if target, err := os.Readlink(link); err == nil && gone(target) {
+		if target, err := os.Readlink(link); err == nil && dead(e.Name(), target) {
 			if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("log links: %w", err)
+				return removed, fmt.Errorf("log links: %w", err)
 			}
+			removed++
 		}
 	}
-	return nil
+	return removed, nil
 }

@@ -4,7 +4,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
+
+	"github.com/microlet/microlet/proto/role"
 )
 
 func TestRemoveTakesOnePodAndItsLinks(t *testing.T) {
@@ -82,5 +85,114 @@ func TestRemoveContainerTakesOneLog(t *testing.T) {
 		if err := f.RemoveContainer(foreign); err == nil {
 			t.Errorf("%s was taken for a log", foreign)
 		}
+	}
+}
+
+// aGroup is one that this process may give away.
+func aGroup() int {
+	if os.Getgid() == 0 {
+		return role.GroupLogs
+	}
+	return os.Getgid()
+}
+
+func owned(t *testing.T, path string, mode os.FileMode) {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if gid := int(info.Sys().(*syscall.Stat_t).Gid); gid != aGroup() || info.Mode()&^os.ModeDir != mode {
+		t.Errorf("%s: group %d, mode %v; want %d, %v", path, gid, info.Mode(), aGroup(), mode)
+	}
+}
+
+func TestFoldersBelongToTheGroup(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "pod")
+	for range 2 {
+		if err := MakeFolder(dir, aGroup()); err != nil {
+			t.Fatal(err)
+		}
+		owned(t, dir, 0o750|os.ModeSetgid)
+	}
+	open := filepath.Join(t.TempDir(), "pod")
+	if err := MakeFolder(open, 0); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(open); err != nil || info.Mode() != os.ModeDir|0o755 {
+		t.Errorf("without a group: %v, %v", info.Mode(), err)
+	}
+}
+
+func TestAdoptBringsFoldersAndLogsInLine(t *testing.T) {
+	f := Folders{Pods: t.TempDir(), Group: aGroup()}
+	pod := filepath.Join(f.Pods, "ns_a_1")
+	logs := filepath.Join(pod, "c")
+	if err := os.MkdirAll(logs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	log := filepath.Join(logs, "0.log")
+	if err := os.WriteFile(log, nil, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, nil, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(secret, filepath.Join(logs, "1.log")); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Adopt(); err != nil {
+		t.Fatal(err)
+	}
+	owned(t, pod, 0o750|os.ModeSetgid)
+	owned(t, logs, 0o750|os.ModeSetgid)
+	owned(t, log, 0o640)
+	if after, err := os.Stat(secret); err != nil || after.Sys().(*syscall.Stat_t).Gid != before.Sys().(*syscall.Stat_t).Gid {
+		t.Error("a link led out of the folders")
+	}
+	next := filepath.Join(logs, "2.log")
+	if err := os.WriteFile(next, nil, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	owned(t, next, 0o640) // what is made in it later
+	if err := (Folders{Pods: filepath.Join(f.Pods, "none"), Group: 1}).Adopt(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDeadLinks(t *testing.T) {
+	dir := t.TempDir()
+	f := Folders{Pods: filepath.Join(dir, "pods"), Links: filepath.Join(dir, "containers")}
+	logs := filepath.Join(f.Pods, "ns_a_1", "c")
+	for _, d := range []string{logs, f.Links} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(logs, "1.log"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for link, target := range map[string]string{
+		"a_ns_c-11.log": filepath.Join(logs, "0.log"), // dead
+		"a_ns_c-22.log": filepath.Join(logs, "2.log"), // being rotated
+		"a_ns_c-33.log": filepath.Join(logs, "1.log"), // there
+		"a_ns_c-44.txt": filepath.Join(logs, "4.log"), // not a log's
+		"a_ns_c-55.log": filepath.Join(dir, "5.log"),  // somebody else's
+	} {
+		if err := os.Symlink(target, filepath.Join(f.Links, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	removed, err := f.RemoveDeadLinks(func(id string) bool { return id == "22" })
+	if err != nil || removed != 1 {
+		t.Errorf("removed %d, %v", removed, err)
+	}
+	if _, err := os.Lstat(filepath.Join(f.Links, "a_ns_c-11.log")); !os.IsNotExist(err) {
+		t.Errorf("the dead link is still there: %v", err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -97,17 +96,6 @@ func (r *Runtime) State(ctx context.Context, uid types.UID) (*pod.State, error) 
 	return s, nil
 }
 
-// States reads what the runtime has of every pod: whatever carries the kubelet's label
-// with a pod's UID. Other sandboxes, such as those made by crictl, are none of ours.
-func (r *Runtime) States(ctx context.Context) (map[types.UID]*pod.State, error) {
-	states, err := r.read(ctx, nil, nil)
-	if err != nil {
-		return nil, fmt.Errorf("read the state of all pods: %w", err)
-	}
-	r.known.keep(states)
-	return states, nil
-}
-
 func (r *Runtime) read(ctx context.Context, sf *runtimeapi.PodSandboxFilter, cf *runtimeapi.ContainerFilter) (map[types.UID]*pod.State, error) {
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
@@ -198,12 +186,7 @@ func (r *Runtime) assemble(begun time.Time, sandboxes []*runtimeapi.PodSandbox, 
 		}
 	}
 	for _, s := range states {
-		slices.SortFunc(s.Sandboxes, func(a, b pod.Sandbox) int {
-			return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.Attempt, a.Attempt), cmp.Compare(a.ID, b.ID))
-		})
-		slices.SortFunc(s.Containers, func(a, b pod.Container) int {
-			return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.RestartCount, a.RestartCount), cmp.Compare(a.ID, b.ID))
-		})
+		newestFirst(s)
 		r.known.learn(s, finals)
 	}
 	return states

@@ -190,7 +190,7 @@ func TestWhatIsFinalIsReadOnce(t *testing.T) {
 	}
 }
 
-func TestStatesOfAllPods(t *testing.T) {
+func TestListTellsOfAllPodsInTwoCalls(t *testing.T) {
 	b := newBench(t, Options{})
 	for _, uid := range []string{"u1", "u2", "u3"} {
 		b.container(uid, b.sandbox(uid, 0), "app", 0, nil)
@@ -200,15 +200,25 @@ func TestStatesOfAllPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.fake.ForgetCalls()
-	states, err := b.rt.States(t.Context())
+	states, err := b.rt.List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(states) != 3 || len(states["u2"].Containers) != 1 {
 		t.Fatalf("got %v", states)
 	}
-	if n := len(b.fake.Calls("ListContainers", "ListPodSandbox")); n != 2 {
-		t.Fatalf("%d lists, want 2", n)
+	whole := b.state("u2")
+	listed, read := states["u2"].Containers[0], whole.Containers[0]
+	if listed.ID != read.ID || listed.Name != "app" || listed.Hash != read.Hash || !listed.Created.Equal(read.Created) ||
+		listed.SandboxID != read.SandboxID || !listed.Running() || states["u2"].Digest() != whole.Digest() {
+		t.Errorf("listed %+v, read %+v", listed, read)
+	}
+	b.fake.ForgetCalls()
+	if _, err := b.rt.List(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(b.fake.Calls()); n != 2 {
+		t.Fatalf("%d calls, want 2", n)
 	}
 }
 

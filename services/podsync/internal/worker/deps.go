@@ -123,8 +123,12 @@ type Deps struct {
 	HostIPs func() []string
 	// MaxBackoff bounds CrashLoopBackOff; 0 means 5 minutes.
 	MaxBackoff time.Duration
-	Log        *slog.Logger
-	Metrics    *Metrics
+	// KeepDead is how many dead incarnations of a container stay; at least 1 does.
+	KeepDead int
+	// Stray, if set, is told that something happened to a pod that nobody looks after any more.
+	Stray   func()
+	Log     *slog.Logger
+	Metrics *Metrics
 }
 
 // Metrics are the workers' own.

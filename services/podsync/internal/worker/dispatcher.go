@@ -130,8 +130,12 @@ func (d *Dispatcher) SourceSynced(from podsyncv1.PodSource) {
 // Wake makes a pod's worker look again. An unknown pod is nobody's: cleanup finds what runs of it.
 func (d *Dispatcher) Wake(uid types.UID, reason string) {
 	d.deps.Metrics.Wakes.WithLabelValues(reason).Inc()
-	if w := d.worker(uid); w != nil {
+	w := d.worker(uid)
+	if w != nil {
 		w.poke()
+	}
+	if d.deps.Stray != nil && d.Synced() && (w == nil || w.hasEnded()) {
+		d.deps.Stray() // a creation that its pod's deletion overtook may have come to its end late
 	}
 }
 
@@ -151,6 +155,12 @@ func (d *Dispatcher) Synced() bool {
 
 // Known says whether a pod has a worker.
 func (d *Dispatcher) Known(uid types.UID) bool { return d.worker(uid) != nil }
+
+// Ended says whether a pod has a worker that has stopped everything of it for good.
+func (d *Dispatcher) Ended(uid types.UID) bool {
+	w := d.worker(uid)
+	return w != nil && w.hasEnded()
+}
 
 // UIDs returns the pods that have workers.
 func (d *Dispatcher) UIDs() []types.UID {

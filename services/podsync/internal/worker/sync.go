@@ -73,6 +73,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 func (w *worker) decide(p *v1.Pod, state *pod.State) decide.Actions {
 	return decide.Decide(decide.Input{
 		Pod: p, State: state, Now: time.Now(), Backoff: w.backoff, Hash: podconfig.ContainerHash,
+		KeepDead: w.deps.KeepDead,
 	})
 }
 

@@ -242,6 +242,11 @@ func (w *worker) current() (*v1.Pod, bool) {
 	return w.pod, w.ended
 }
 
+func (w *worker) hasEnded() bool {
+	_, ended := w.current()
+	return ended
+}
+
 func (w *worker) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,0 +1,119 @@
+package runtime
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	kubelettypes "k8s.io/kubelet/pkg/types"
+
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+)
+
+// List returns what two list calls tell of every pod that carries the kubelet's label: ids,
+// names, ages, labels, annotations and whether something runs. Addresses, exits, images and
+// log paths are left out, because each of them would take a call of its own: State has them.
+func (r *Runtime) List(ctx context.Context) (map[types.UID]*pod.State, error) {
+	begun := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
+	defer cancel()
+	var sandboxes []*runtimeapi.PodSandbox
+	var containers []*runtimeapi.Container
+	lists, listCtx := errgroup.WithContext(ctx)
+	lists.Go(func() error {
+		resp, err := r.cri.ListPodSandbox(listCtx, &runtimeapi.ListPodSandboxRequest{})
+		if err != nil {
+			return fmt.Errorf("list sandboxes: %w", err)
+		}
+		sandboxes = resp.GetItems()
+		return nil
+	})
+	lists.Go(func() error {
+		resp, err := r.cri.ListContainers(listCtx, &runtimeapi.ListContainersRequest{})
+		if err != nil {
+			return fmt.Errorf("list containers: %w", err)
+		}
+		containers = resp.GetContainers()
+		return nil
+	})
+	if err := lists.Wait(); err != nil {
+		return nil, err
+	}
+
+	states := map[types.UID]*pod.State{}
+	of := func(labels map[string]string) *pod.State {
+		uid := uidOf(labels)
+		if states[uid] == nil {
+			states[uid] = &pod.State{
+				UID: uid, Name: labels[kubelettypes.KubernetesPodNameLabel],
+				Namespace: labels[kubelettypes.KubernetesPodNamespaceLabel], Read: begun,
+			}
+		}
+		return states[uid]
+	}
+	for _, sb := range sandboxes {
+		if uidOf(sb.GetLabels()) == "" {
+			continue
+		}
+		s := of(sb.GetLabels())
+		s.Sandboxes = append(s.Sandboxes, pod.Sandbox{
+			ID: sb.GetId(), Ready: isReady(sb.GetState()), Created: time.Unix(0, sb.GetCreatedAt()),
+			Attempt: sb.GetMetadata().GetAttempt(), Labels: sb.GetLabels(), Annotations: sb.GetAnnotations(), Handler: sb.GetRuntimeHandler(),
+		})
+	}
+	for _, c := range containers {
+		if uidOf(c.GetLabels()) == "" {
+			continue
+		}
+		s := of(c.GetLabels())
+		listed := pod.Container{
+			ID: c.GetId(), Name: cmp.Or(c.GetLabels()[kubelettypes.KubernetesContainerNameLabel], c.GetMetadata().GetName()),
+			SandboxID: c.GetPodSandboxId(), State: c.GetState(), Created: time.Unix(0, c.GetCreatedAt()), Annotations: c.GetAnnotations(),
+		}
+		r.annotate(&listed)
+		s.Containers = append(s.Containers, listed)
+	}
+	for _, s := range states {
+		newestFirst(s)
+	}
+	r.known.keep(states)
+	return states, nil
+}
+
+func newestFirst(s *pod.State) {
+	slices.SortFunc(s.Sandboxes, func(a, b pod.Sandbox) int {
+		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.Attempt, a.Attempt), cmp.Compare(a.ID, b.ID))
+	})
+	slices.SortFunc(s.Containers, func(a, b pod.Container) int {
+		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.RestartCount, a.RestartCount), cmp.Compare(a.ID, b.ID))
+	})
+}
+
+// LogPath returns where the runtime writes a container's log; empty if it writes none. It
+// never changes.
+func (r *Runtime) LogPath(ctx context.Context, id string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
+	defer cancel()
+	resp, err := r.cri.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
+	if err != nil {
+		return "", fmt.Errorf("status of container %s: %w", id, err)
+	}
+	return resp.GetStatus().GetLogPath(), nil
+}
+
+// ReopenContainerLog makes the runtime write a container's log into a new file at its log
+// path, after the old one was moved away. Only a running container has a log to reopen.
+func (r *Runtime) ReopenContainerLog(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
+	defer cancel()
+	if _, err := r.cri.ReopenContainerLog(ctx, &runtimeapi.ReopenContainerLogRequest{ContainerId: id}); err != nil {
+		return fmt.Errorf("reopen the log of container %s: %w", id, err)
+	}
+	return nil
+}
