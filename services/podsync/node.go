@@ -22,6 +22,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/cgroup"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
 	"github.com/microlet/microlet/services/podsync/internal/gateway"
+	"github.com/microlet/microlet/services/podsync/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/image"
 	"github.com/microlet/microlet/services/podsync/internal/logrotate"
 	"github.com/microlet/microlet/services/podsync/internal/monitor"
@@ -241,11 +242,15 @@ func (n *node) buildLoops() error {
 	if limit := n.cfg.Kubelet.Kubelet.CrashLoopBackOff.MaxContainerRestartPeriod; limit != nil {
 		maxBackoff = limit.Duration
 	}
+	hooks, err := hook.New(hook.Options{Exec: n.runtime, Events: n.events, Log: n.service.Log, Metrics: n.service.Metrics})
+	if err != nil {
+		return err
+	}
 	n.dispatcher = worker.NewDispatcher(worker.Deps{
 		Runtime: n.runtime, Remover: cleanup.Remover{Runtime: n.runtime},
 		Images:  &images{puller: n.images, runtime: n.runtime, objects: n.objects, events: n.events},
 		Volumes: n.volumes, Cgroups: n.cgroups, Config: n.config, Objects: n.objects, Logs: n.logs,
-		Statuses: n.statuses, Publish: n.publisher, Events: n.events, HostIPs: n.addresses.HostIPs,
+		Statuses: n.statuses, Publish: n.publisher, Hooks: hooks, Events: n.events, HostIPs: n.addresses.HostIPs,
 		MaxBackoff: maxBackoff, KeepDead: int(n.cfg.Kubelet.Node.MaxDeadContainersPerContainer), Stray: n.cleanup.Soon, Log: n.service.Log, Metrics: worker.NewMetrics(n.service.Metrics),
 	}, n.service.Pulse.Turn, n.sourcesSynced, n.publisher.StatusesComplete)
 	n.monitor = &monitor.Monitor{Runtime: n.runtime, Tell: n.tellRuntime(), CgroupDriver: n.driver, Log: n.service.Log}

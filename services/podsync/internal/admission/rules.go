@@ -22,7 +22,7 @@ var rules = merge(
 	honour("spec",
 		"automountServiceAccountToken", "dnsConfig", "dnsPolicy", "enableServiceLinks",
 		"hostAliases", "hostIPC", "hostNetwork", "hostPID", "hostname", "hostnameOverride", "imagePullSecrets",
-		"readinessGates", "restartPolicy", "serviceAccount", "serviceAccountName", "setHostnameAsFQDN",
+		"activeDeadlineSeconds", "readinessGates", "restartPolicy", "serviceAccount", "serviceAccountName", "setHostnameAsFQDN",
 		"shareProcessNamespace", "subdomain", "terminationGracePeriodSeconds",
 	),
 	honour("spec.securityContext",
@@ -34,22 +34,23 @@ var rules = merge(
 		"spec.securityContext.sysctls":   safeSysctls,
 		"spec.volumes.name":              nil,
 		"spec.volumes.projected":         builtProjection,
-		"spec.containers.restartPolicy":  never,
 		"spec.containers.volumeDevices":  never,
 		"spec.containers.livenessProbe":  never,
 		"spec.containers.readinessProbe": never,
 		"spec.containers.startupProbe":   never,
-		"spec.containers.lifecycle":      never,
 		"spec.containers.env.name":       nil,
 		"spec.containers.env.value":      nil,
 		"spec.containers.resources":      builtResources,
 		"spec.os.name":                   linux,
 	},
 	honour("spec.containers",
-		"name", "image", "command", "args", "workingDir", "ports", "envFrom",
+		"name", "image", "command", "args", "workingDir", "ports", "envFrom", "restartPolicy",
 		"imagePullPolicy", "resizePolicy", "stdin", "stdinOnce", "tty",
 		"terminationMessagePath", "terminationMessagePolicy",
 	),
+	// A hook with tcpSocket fails, as with the kubelet: the API keeps it for old objects.
+	honour("spec.containers.lifecycle", "postStart", "preStop"),
+	map[string]rule{"spec.containers.restartPolicyRules": plainRestart},
 	honour("spec.containers.securityContext",
 		"allowPrivilegeEscalation", "appArmorProfile", "capabilities", "privileged", "procMount", "readOnlyRootFilesystem",
 		"runAsGroup", "runAsNonRoot", "runAsUser", "seLinuxOptions", "seccompProfile",
@@ -72,6 +73,16 @@ func merge(tables ...map[string]rule) map[string]rule {
 		maps.Copy(all, t)
 	}
 	return all
+}
+
+// plainRestart honours rules that restart their own container.
+func plainRestart(v reflect.Value) bool {
+	for _, r := range v.Interface().([]v1.ContainerRestartRule) {
+		if r.Action != v1.ContainerRestartRuleActionRestart {
+			return false
+		}
+	}
+	return true
 }
 
 func linux(v reflect.Value) bool { return v.String() == string(v1.Linux) }

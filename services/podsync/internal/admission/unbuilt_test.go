@@ -46,16 +46,17 @@ func TestHonouredAdmitsThePlainPod(t *testing.T) {
 
 func TestHonouredNamesEachField(t *testing.T) {
 	no := false
-	seconds := int64(5)
+	signal := v1.SIGUSR1
 	class := "gvisor"
 	always := v1.ContainerRestartPolicyAlways
 	for _, test := range []struct {
 		field  string
 		change func(*v1.PodSpec)
 	}{
-		{"spec.initContainers[0].restartPolicy", func(s *v1.PodSpec) { s.InitContainers = []v1.Container{{Name: "i", RestartPolicy: &always}} }},
+		{"spec.initContainers[0].lifecycle.stopSignal", func(s *v1.PodSpec) {
+			s.InitContainers = []v1.Container{{Name: "i", RestartPolicy: &always, Lifecycle: &v1.Lifecycle{StopSignal: &signal}}}
+		}},
 		{"spec.ephemeralContainers", func(s *v1.PodSpec) { s.EphemeralContainers = []v1.EphemeralContainer{{}, {}} }},
-		{"spec.activeDeadlineSeconds", func(s *v1.PodSpec) { s.ActiveDeadlineSeconds = &seconds }},
 		{"spec.runtimeClassName", func(s *v1.PodSpec) { s.RuntimeClassName = &class }},
 		{"spec.hostUsers", func(s *v1.PodSpec) { s.HostUsers = &no }},
 		{"spec.securityContext.sysctls", func(s *v1.PodSpec) { s.SecurityContext.Sysctls = []v1.Sysctl{{Name: "kernel.msgmax"}} }},
@@ -66,8 +67,9 @@ func TestHonouredNamesEachField(t *testing.T) {
 			s.Volumes[0].Projected.Sources = append(s.Volumes[0].Projected.Sources, v1.VolumeProjection{PodCertificate: &v1.PodCertificateProjection{}})
 		}},
 		{"spec.containers[0].readinessProbe", func(s *v1.PodSpec) { s.Containers[0].ReadinessProbe = &v1.Probe{PeriodSeconds: 1} }},
-		{"spec.containers[0].lifecycle", func(s *v1.PodSpec) { s.Containers[0].Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{}} }},
-		{"spec.containers[0].restartPolicy", func(s *v1.PodSpec) { s.Containers[0].RestartPolicy = &always }},
+		{"spec.containers[0].restartPolicyRules", func(s *v1.PodSpec) {
+			s.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{{Action: v1.ContainerRestartRuleActionRestartAllContainers}}
+		}},
 		{"spec.containers[0].volumeMounts[0].subPath", func(s *v1.PodSpec) { s.Containers[0].VolumeMounts[0].SubPath = "x" }},
 		{"spec.containers[0].env[0].valueFrom.fileKeyRef", func(s *v1.PodSpec) {
 			s.Containers[0].Env[0] = v1.EnvVar{Name: "A", ValueFrom: &v1.EnvVarSource{FileKeyRef: &v1.FileKeySelector{Key: "k"}}}

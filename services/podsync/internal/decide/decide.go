@@ -50,7 +50,7 @@ func stopPod(in Input, reason StopReason, message string) StopPod {
 	stop := StopPod{Reason: reason, Message: message}
 	for i := range in.State.Containers {
 		c := &in.State.Containers[i]
-		if !mayRun(c) {
+		if !MayRun(c) {
 			continue
 		}
 		kill := newKill(in, c, "", "")
@@ -292,7 +292,7 @@ func (r *round) removeSuperseded() {
 	for i := range r.in.State.Containers {
 		c := &r.in.State.Containers[i]
 		switch {
-		case mayRun(c) || slices.Contains(r.actions.Remove, c.ID):
+		case MayRun(c) || slices.Contains(r.actions.Remove, c.ID):
 		case kept[c.Name] < max(r.in.KeepDead, 1):
 			kept[c.Name]++
 		default:

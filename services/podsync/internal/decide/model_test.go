@@ -78,7 +78,7 @@ func (m *model) apply(a Actions) {
 	}
 	m.stop(a.Kill)
 	for _, id := range a.Remove {
-		if c := m.container(id); c == nil || mayRun(c) {
+		if c := m.container(id); c == nil || MayRun(c) {
 			t.Fatalf("%s is to be removed, but it is %+v", id, c)
 		}
 		m.state.Containers = slices.DeleteFunc(m.state.Containers, func(c pod.Container) bool { return c.ID == id })
@@ -103,7 +103,7 @@ func (m *model) start(s Start, sandbox string) {
 	}
 	newest := m.state.Latest(s.Name)
 	for i := range m.state.Containers {
-		if c := &m.state.Containers[i]; c.Name == s.Name && mayRun(c) {
+		if c := &m.state.Containers[i]; c.Name == s.Name && MayRun(c) {
 			t.Fatalf("%s is started although %s may run", s.Name, c.ID)
 		}
 	}
@@ -223,7 +223,7 @@ func (m *model) happen(what, which byte) {
 			c.State = created
 		}
 	case 9:
-		if c != nil && !mayRun(c) {
+		if c != nil && !MayRun(c) {
 			m.state.Containers = slices.Delete(m.state.Containers, int(which)%len(m.state.Containers), int(which)%len(m.state.Containers)+1)
 		}
 	case 10:

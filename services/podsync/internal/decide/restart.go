@@ -96,9 +96,14 @@ func toldEnd(p *v1.Pod, name string) *v1.ContainerStateTerminated {
 	return nil
 }
 
-// mayRun says whether a container has a process, or might have one.
-func mayRun(c *pod.Container) bool {
+// MayRun says whether a container has a process, or might have one.
+func MayRun(c *pod.Container) bool {
 	return c.State == runtimeapi.ContainerState_CONTAINER_RUNNING || c.State == runtimeapi.ContainerState_CONTAINER_UNKNOWN
+}
+
+// NewKill is the stop of one container of a pod that runs on.
+func NewKill(p *v1.Pod, spec *v1.Container, id, message string) Kill {
+	return newKill(Input{Pod: p}, &pod.Container{ID: id, Name: spec.Name}, "", message)
 }
 
 // newKill fills in what every stop of a container needs.
@@ -112,6 +117,8 @@ func newKill(in Input, c *pod.Container, reason KillReason, message string) Kill
 		ID: c.ID, Name: c.Name, Spec: spec, Reason: reason, Message: message,
 		Grace:   max(grace, minGrace),
 		PreStop: grace > 0 && spec != nil && spec.Lifecycle != nil && spec.Lifecycle.PreStop != nil,
+
+		PlainInit: spec != nil && !IsSidecar(spec) && isInit(in.Pod, c.Name),
 	}
 }
 

@@ -124,6 +124,8 @@ type Kill struct {
 	// Stage orders the stops of a pod with sidecars: containers of one stage stop together, the next
 	// stage after them; the grace period is one for all stages. Always 0 outside of StopPod.
 	Stage int
+	// PlainInit is for an init container that is no sidecar: the stages after it do not wait for it.
+	PlainInit bool
 }
 
 // Sandbox is a sandbox to create.

@@ -169,6 +169,20 @@ func (r *Runtime) StopContainer(ctx context.Context, id string, grace time.Durat
 	return unlessGone("stop container", id, err)
 }
 
+// ExecSync runs a command in a container and returns what it printed and its exit code. It
+// ends with ctx, or after timeout if that is not 0.
+func (r *Runtime) ExecSync(ctx context.Context, id string, command []string, timeout time.Duration) (stdout, stderr []byte, exitCode int32, err error) {
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout+r.opts.Timeout) // the runtime's own end of the command comes first
+		defer cancel()
+	}
+	resp, err := r.cri.ExecSync(ctx, &runtimeapi.ExecSyncRequest{
+		ContainerId: id, Cmd: command, Timeout: int64((timeout + time.Second - 1) / time.Second),
+	})
+	return resp.GetStdout(), resp.GetStderr(), resp.GetExitCode(), err
+}
+
 // RemoveContainer removes a container, and kills it first if it runs.
 func (r *Runtime) RemoveContainer(ctx context.Context, id string) error {
 	err := r.bounded(ctx, Usual, r.opts.Timeout, func(ctx context.Context) error {

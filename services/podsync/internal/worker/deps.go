@@ -13,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/podsync/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
@@ -106,6 +107,11 @@ type Publish interface {
 	Forget(uid types.UID)
 }
 
+// Hooks runs lifecycle hooks in and against containers that run.
+type Hooks interface {
+	Run(ctx context.Context, in hook.Input, handler *v1.LifecycleHandler) error
+}
+
 // Deps are the rooms that workers use.
 type Deps struct {
 	Runtime  Runtime
@@ -118,6 +124,7 @@ type Deps struct {
 	Logs     Logs
 	Statuses Statuses
 	Publish  Publish
+	Hooks    Hooks
 	Events   record.EventRecorder
 	// HostIPs are the node's, primary first; empty while they are unknown.
 	HostIPs func() []string
@@ -158,10 +165,6 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 
 func (m *Metrics) observeSync(p phase, began time.Time) {
 	m.syncs.WithLabelValues(p.String()).Observe(time.Since(began).Seconds())
-}
-
-func (p phase) String() string {
-	return [...]string{"sync", "terminating", "terminated", "released"}[p]
 }
 
 func equalMaps(a, b map[string]string) bool { return maps.Equal(a, b) }

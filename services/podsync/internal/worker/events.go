@@ -19,9 +19,12 @@ const (
 	reasonFailedCreatePodSandBox         = "FailedCreatePodSandBox"
 	reasonFailedKillPod                  = "FailedKillPod"
 	reasonFailedMount                    = "FailedMount"
+	reasonFailedPostStartHook            = "FailedPostStartHook"
+	reasonFailedPreStopHook              = "FailedPreStopHook"
 	reasonFailedToCreatePodContainer     = "FailedCreatePodContainer"
 	reasonFailedToMakePodDataDirectories = "FailedMakePodDataDirectories"
 	reasonKilling                        = "Killing"
+	reasonPostStartHookError             = "PostStartHookError"
 	reasonResizeInfeasible               = "ResizeInfeasible"
 	reasonRunContainerError              = "RunContainerError"
 	reasonSandboxChanged                 = "SandboxChanged"
@@ -38,6 +41,8 @@ func (d *Deps) containerEvent(p *v1.Pod, container, kind, reason, format string,
 	list := "containers"
 	if slices.ContainsFunc(p.Spec.InitContainers, func(c v1.Container) bool { return c.Name == container }) {
 		list = "initContainers"
+	} else if slices.ContainsFunc(p.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == container }) {
+		list = "ephemeralContainers"
 	}
 	d.Events.Eventf(podRef(p, "spec."+list+"{"+container+"}"), kind, reason, format, args...)
 }

@@ -21,6 +21,8 @@ type history struct {
 	refresh time.Time
 	// adopted: the back-off was rebuilt from the runtime's containers.
 	adopted bool
+	// failed and delayed are the failures of the last looks, as they were logged.
+	failed, delayed string
 }
 
 func newHistory() history {
@@ -29,6 +31,21 @@ func newHistory() history {
 
 func (h *history) waits(name, reason, message string) {
 	h.waiting[name] = status.Waiting{Reason: reason, Message: message}
+}
+
+// fails says whether a failure is another than the last one, so that a pod whose trouble
+// lasts is told of once.
+func (h *history) fails(err error) bool {
+	before := h.failed
+	h.failed = err.Error()
+	return before != h.failed
+}
+
+// delays is fails for what the pod's own status tells.
+func (h *history) delays(err error) bool {
+	before := h.delayed
+	h.delayed = err.Error()
+	return before != h.delayed
 }
 
 func (h *history) runs(name string) { delete(h.waiting, name) }

@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -30,15 +29,14 @@ type place struct {
 // start creates the sandbox that is missing and starts containers in their order.
 // Images come while the volumes are mounted and the sandbox starts.
 func (w *worker) start(ctx context.Context, p *v1.Pod, state *pod.State, a *decide.Actions) error {
-	pulls := w.pullAll(ctx, p, a.Start)
-	defer pulls.cancel()
+	w.pullAll(p, a.Start)
 	at, err := w.prepare(ctx, p, state, a)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for i := range a.Start {
-		if err := w.startContainer(ctx, p, &a.Start[i], at, pulls); err != nil {
+		if err := w.startContainer(ctx, p, &a.Start[i], at); err != nil {
 			errs = append(errs, err) // one container's trouble is not its neighbour's
 		}
 	}
@@ -92,7 +90,11 @@ func (w *worker) runSandbox(ctx context.Context, p *v1.Pod, config *runtimeapi.P
 	if s.Attempt > 0 {
 		w.deps.event(p, v1.EventTypeNormal, reasonSandboxChanged, "Pod sandbox changed, it will be killed and re-created.")
 	}
-	id, err := w.deps.Runtime.RunSandbox(ctx, config, "", urgent(p))
+	var id string
+	err := w.create(ctx, func(ctx context.Context) (err error) {
+		id, err = w.deps.Runtime.RunSandbox(ctx, config, "", urgent(p))
+		return err
+	})
 	if err != nil {
 		if ctx.Err() == nil {
 			w.deps.event(p, v1.EventTypeWarning, reasonFailedCreatePodSandBox, "Failed to create pod sandbox: %v", plain(err))
@@ -121,9 +123,9 @@ func (w *worker) podIPs(ctx context.Context, p *v1.Pod, state *pod.State, a *dec
 	return nil, transient("read the sandbox's addresses", errors.New("it is gone again"))
 }
 
-func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start, at *place, pulls *pulls) error {
+func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start, at *place) error {
 	c := s.Spec
-	present, err := pulls.wait(ctx, c.Name)
+	present, err := w.pulled(ctx, c.Name)
 	if err != nil {
 		var waiting *image.Error
 		if errors.As(err, &waiting) {
@@ -145,7 +147,11 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 		return told("configure container "+c.Name, err)
 	}
 	w.backoff.Started(*s, time.Now())
-	id, err := w.deps.Runtime.StartContainer(ctx, at.sandboxID, config, at.sandbox, urgent(p))
+	var id string
+	err = w.create(ctx, func(ctx context.Context) (err error) {
+		id, err = w.deps.Runtime.StartContainer(ctx, at.sandboxID, config, at.sandbox, urgent(p))
+		return err
+	})
 	if err != nil {
 		if ctx.Err() != nil {
 			return err
@@ -159,7 +165,7 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 	if err := w.deps.Config.LinkLogs(p, c, s.RestartCount, id); err != nil {
 		w.deps.Log.Warn("container log not linked", "pod", podName(p), "container", c.Name, "err", err)
 	}
-	return nil
+	return w.postStart(ctx, p, c, id)
 }
 
 // notStarted tells of a container that the runtime would not create or start.
@@ -172,42 +178,6 @@ func (w *worker) notStarted(p *v1.Pod, name string, err error) {
 	}
 	w.history.waits(name, reason, runtime.Message(err))
 	w.deps.containerEvent(p, name, v1.EventTypeWarning, reasonFailed, "Error: %s", runtime.Message(err))
-}
-
-// pulls are the images of the containers that are about to start, each under way.
-type pulls struct {
-	cancel  context.CancelFunc
-	results map[string]chan pulled
-}
-
-type pulled struct {
-	image *Image
-	err   error
-}
-
-// pullAll makes the images present, each container's in its own time.
-func (w *worker) pullAll(ctx context.Context, p *v1.Pod, starts []decide.Start) *pulls {
-	ctx, cancel := context.WithCancel(ctx)
-	all := &pulls{cancel: cancel, results: map[string]chan pulled{}}
-	for i := range starts {
-		c := starts[i].Spec
-		result := make(chan pulled, 1)
-		all.results[c.Name] = result
-		w.beside.Go(func() {
-			present, err := w.deps.Images.Ensure(ctx, p, c)
-			result <- pulled{present, err}
-		})
-	}
-	return all
-}
-
-func (p *pulls) wait(ctx context.Context, name string) (*Image, error) {
-	select {
-	case r := <-p.results[name]:
-		return r.image, r.err
-	case <-ctx.Done():
-		return nil, fmt.Errorf("wait for the image: %w", context.Cause(ctx))
-	}
 }
 
 func primary(ips []string) string {

@@ -45,13 +45,14 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 		actions := w.decide(p, state)
 		w.hold(p, actions.Wait)
 		if actions.Finished {
-			w.terminate()
+			w.move(causeEnded)
 			return 0, nil
 		}
 		if idle(&actions) {
+			w.history.delayed = ""
 			w.report(p, state)
 			w.refresh(p)
-			return untilNext(actions.Wake), w.sweep(ctx, state)
+			return untilNext(sooner(actions.Wake, w.deadline(p))), w.sweep(ctx, state)
 		}
 		w.report(p, state)
 		failed := w.act(ctx, p, state, &actions)
@@ -80,6 +81,14 @@ func (w *worker) decide(p *v1.Pod, state *pod.State) decide.Actions {
 // idle says whether there is nothing to do but to wait.
 func idle(a *decide.Actions) bool {
 	return a.StopPod == nil && len(a.Kill) == 0 && len(a.Remove) == 0 && a.Sandbox == nil && len(a.Start) == 0
+}
+
+// sooner is the earlier of two times of which either may be zero, for never.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // untilNext is the time to the next look: when the decision changes by itself, or the resync.
@@ -201,7 +210,9 @@ func (w *worker) afterFailure(p *v1.Pod, failed error, wake time.Time) (time.Dur
 	if !errors.As(failed, &told) {
 		return 0, failed
 	}
-	w.deps.Log.Warn("pod waits", "pod", podName(p), "uid", w.uid, "err", failed)
+	if w.history.delays(failed) {
+		w.deps.Log.Warn("pod waits", "pod", podName(p), "uid", w.uid, "err", failed)
+	}
 	again := told.again
 	if !wake.IsZero() {
 		again = min(again, max(time.Until(wake), 0))
@@ -225,6 +236,9 @@ func (w *worker) status(p *v1.Pod, state *pod.State) v1.PodStatus {
 		Terminal: w.phase >= terminated,
 		Waiting:  w.history.reasons(p, status.Waiting{}),
 		HostIPs:  w.deps.HostIPs(),
+	}
+	if sentence := w.condemned(); sentence != nil {
+		in.Override = &sentence.override
 	}
 	if last, ok := w.deps.Statuses.Last(w.uid); ok {
 		in.Old = &last

@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -24,66 +23,37 @@ func (w *worker) stop(ctx context.Context, p *v1.Pod, removed bool) error {
 	if !removed {
 		w.report(p, state)
 	}
-	actions := decide.Decide(decide.Input{Pod: p, State: state, Now: time.Now(), Terminating: true})
-	if actions.StopPod != nil {
-		if err := w.stopPod(ctx, p, actions.StopPod); err != nil {
-			if ctx.Err() == nil { // else it goes on in the next look, or with the next podsync
-				w.deps.event(p, v1.EventTypeWarning, reasonFailedKillPod, "error killing pod: %v", err)
+	stopped := false
+	for range rounds {
+		actions := decide.Decide(decide.Input{
+			Pod: p, State: state, Now: time.Now(), Terminating: true, GraceOverride: w.graceSeconds(p),
+		})
+		if stopped = actions.StopPod == nil && w.creating == nil; stopped {
+			break
+		}
+		if actions.StopPod != nil {
+			if err := w.stopPod(ctx, p, actions.StopPod); err != nil {
+				if ctx.Err() == nil { // else it goes on in the next look, or with the next podsync
+					w.deps.event(p, v1.EventTypeWarning, reasonFailedKillPod, "error killing pod: %v", err)
+				}
+				return err
 			}
+		}
+		if err := w.settle(ctx); err != nil {
 			return err
 		}
 		if state, err = w.readState(ctx); err != nil {
 			return err
 		}
-		if state.AnyRunning() {
-			return transient("stop the pod", errors.New("containers still run"))
-		}
 	}
-	w.end()
+	if !stopped {
+		return transient("stop the pod", errors.New("containers or sandboxes still run"))
+	}
+	w.move(causeStopped)
 	if !removed {
 		w.report(p, state)
 	}
 	return nil
-}
-
-// stopPod stops containers, stage after stage, and then sandboxes.
-func (w *worker) stopPod(ctx context.Context, p *v1.Pod, s *decide.StopPod) error {
-	for rest := s.Containers; len(rest) > 0; {
-		stage := rest
-		for i := range rest {
-			if rest[i].Stage != rest[0].Stage {
-				stage = rest[:i]
-				break
-			}
-		}
-		rest = rest[len(stage):]
-		if err := w.kill(ctx, p, stage); err != nil {
-			return err
-		}
-	}
-	for _, id := range s.Sandboxes {
-		if err := w.deps.Runtime.StopSandbox(ctx, id); err != nil {
-			return transient("stop the sandbox", err)
-		}
-	}
-	return nil
-}
-
-// kill stops containers, all at once.
-func (w *worker) kill(ctx context.Context, p *v1.Pod, kills []decide.Kill) error {
-	errs := make([]error, len(kills))
-	var all sync.WaitGroup
-	for i := range kills {
-		k := &kills[i]
-		all.Go(func() {
-			w.deps.containerEvent(p, k.Name, v1.EventTypeNormal, reasonKilling, "%s", k.Message)
-			if err := w.deps.Runtime.StopContainer(ctx, k.ID, k.Grace); err != nil {
-				errs[i] = transient("stop container "+k.Name, err)
-			}
-		})
-	}
-	all.Wait()
-	return errors.Join(errs...)
 }
 
 // release gives back what the pod held on the node, and tells its last status.
@@ -95,6 +65,7 @@ func (w *worker) release(ctx context.Context, p *v1.Pod) error {
 	if err := w.deps.Cgroups.RemovePod(ctx, w.uid); err != nil {
 		return transient("remove the pod's cgroup", err)
 	}
+	w.move(causeReleased)
 	return nil
 }
 
@@ -128,6 +99,7 @@ func (w *worker) vanish(ctx context.Context, p *v1.Pod) error {
 	w.deps.Objects.Unregister(w.uid)
 	w.deps.Statuses.Forget(w.uid)
 	w.deps.Publish.Forget(w.uid)
+	w.move(causeVanished)
 	w.deps.Log.Info("pod is gone", "pod", podName(p), "uid", w.uid)
 	return nil
 }

@@ -16,21 +16,6 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
-// phase is where a pod is in its life. It only grows; after a restart of podsync it is
-// found again from the pod's object and the runtime.
-type phase int
-
-const (
-	// syncing: the pod should run.
-	syncing phase = iota
-	// terminating: its containers are being stopped.
-	terminating
-	// terminated: nothing of it runs; what it held is being given back.
-	terminated
-	// released: all is given back, the object's end is awaited.
-	released
-)
-
 // errOvertaken ends a sync whose pod has changed in a way that makes its work wrong.
 var errOvertaken = errors.New("overtaken by a newer version of the pod")
 
@@ -52,6 +37,8 @@ type worker struct {
 	overtake context.CancelCauseFunc
 	digest   string
 	read     bool
+	verdict  *verdict
+	stopped  chan struct{} // closed when ended is set
 
 	// What follows belongs to run's goroutine alone.
 	phase   phase
@@ -62,13 +49,20 @@ type worker struct {
 	// life ends with podsync, not with a turn.
 	life       context.Context
 	refreshing *refresh
+	// stops, pulls and creating are what outlives the look that began it.
+	stops    map[string]*stopping
+	pulls    map[string]*pull
+	creating *creation
+	// ips are the pod's own, as they were read last.
+	ips []string
 	// beside counts the worker's own goroutines: image pulls and mounts under way.
 	beside sync.WaitGroup
 }
 
 func newWorker(p *v1.Pod, source podsyncv1.PodSource, deps *Deps) *worker {
 	return &worker{
-		uid: p.UID, source: source, pod: p, deps: deps, wake: make(chan struct{}, 1),
+		uid: p.UID, source: source, pod: p, deps: deps, wake: make(chan struct{}, 1), stopped: make(chan struct{}),
+		stops: map[string]*stopping{}, pulls: map[string]*pull{},
 		history: newHistory(), backoff: decide.NewBackoff(deps.MaxBackoff),
 	}
 }
@@ -83,7 +77,8 @@ func (w *worker) set(p *v1.Pod) {
 	}
 	old := w.pod
 	w.pod = p
-	if w.overtake != nil && endsSooner(old, p) {
+	sooner := w.endsSooner(old, p)
+	if w.overtake != nil && sooner {
 		w.overtake(errOvertaken)
 	}
 	w.mu.Unlock()
@@ -92,7 +87,7 @@ func (w *worker) set(p *v1.Pod) {
 			"changing the resources of a running pod is not built: its containers keep what they have, delete the pod to change it")
 		w.deps.Log.Warn("resize refused", "pod", podName(p), "uid", w.uid)
 	}
-	if !onlyStatusChanged(old, p) {
+	if sooner || !onlyStatusChanged(old, p) {
 		w.publish()
 		w.poke()
 	}
@@ -103,9 +98,8 @@ func (w *worker) set(p *v1.Pod) {
 func (w *worker) remove() {
 	w.mu.Lock()
 	w.removed, w.again = true, nil
-	// One that was being deleted is being stopped already: to stop it anew would begin its
-	// grace period anew.
-	if w.overtake != nil && w.pod.DeletionTimestamp == nil {
+	// One that is being stopped already is left to it: its grace period is the same.
+	if w.overtake != nil && !w.ending && w.pod.DeletionTimestamp == nil {
 		w.overtake(errOvertaken)
 	}
 	w.mu.Unlock()
@@ -151,28 +145,43 @@ func (w *worker) turn(ctx context.Context) (again time.Duration, done bool) {
 	w.overtake = cancel
 	p, removed := w.pod, w.removed
 	w.mu.Unlock()
+	if w.phase == syncing {
+		w.expire(p)
+		if deadline := w.deadline(p); !deadline.IsZero() {
+			var end context.CancelFunc
+			ctx, end = context.WithDeadlineCause(ctx, deadline, errOvertaken)
+			defer end()
+		}
+	}
 
-	began := time.Now()
+	began, looked := time.Now(), w.phase
 	again, done, err := w.step(ctx, p, removed)
 	w.mu.Lock()
 	w.overtake = nil
 	w.mu.Unlock()
-	w.deps.Metrics.observeSync(w.phase, began)
+	w.deps.Metrics.observeSync(looked, began)
 	switch {
 	case err == nil:
-		w.failures = 0
+		w.failures, w.history.failed = 0, ""
 		return again, done
 	case context.Cause(ctx) != nil:
 		return 0, false // overtaken: at once; or podsync ends, and run sees that
 	}
-	w.deps.Log.Error("pod sync failed", "pod", podName(p), "uid", w.uid, "err", err)
+	if w.history.fails(err) {
+		w.deps.Log.Error("pod sync failed", "pod", podName(p), "uid", w.uid, "err", err)
+	}
 	w.failures++
 	return retryAfter(err, w.failures), false
 }
 
 func (w *worker) step(ctx context.Context, p *v1.Pod, removed bool) (again time.Duration, done bool, err error) {
-	if w.phase == syncing && (removed || p.DeletionTimestamp != nil) {
-		w.terminate()
+	switch sentence := w.condemned(); {
+	case removed:
+		w.move(causeRemoved)
+	case p.DeletionTimestamp != nil:
+		w.move(causeDeleted)
+	case sentence != nil:
+		w.move(sentence.cause)
 	}
 	switch w.phase {
 	case syncing:
@@ -185,13 +194,11 @@ func (w *worker) step(ctx context.Context, p *v1.Pod, removed bool) (again time.
 		if err := w.stop(ctx, p, removed); err != nil {
 			return 0, false, err
 		}
-		w.phase = terminated
 		fallthrough
 	case terminated:
 		if err := w.release(ctx, p); err != nil {
 			return 0, false, err
 		}
-		w.phase = released
 		fallthrough
 	default:
 		if !removed {
@@ -202,15 +209,6 @@ func (w *worker) step(ctx context.Context, p *v1.Pod, removed bool) (again time.
 		}
 		return 0, true, nil
 	}
-}
-
-// terminate begins the pod's end.
-func (w *worker) terminate() {
-	w.phase = terminating
-	w.mu.Lock()
-	w.ending = true
-	w.mu.Unlock()
-	w.publish()
 }
 
 // publish tells the other services of the pod's newest version.
@@ -235,6 +233,11 @@ func (w *worker) wantedAgain() *v1.Pod {
 	return w.again
 }
 
+func (w *worker) latest() *v1.Pod {
+	p, _ := w.current()
+	return p
+}
+
 // current returns the pod's newest version, and whether it has ended.
 func (w *worker) current() (*v1.Pod, bool) {
 	w.mu.Lock()
@@ -251,6 +254,7 @@ func (w *worker) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ended = true
+	close(w.stopped)
 }
 
 func (w *worker) seen() (string, bool) {
@@ -268,20 +272,20 @@ func (w *worker) readState(ctx context.Context) (*pod.State, error) {
 	w.mu.Lock()
 	w.digest, w.read = state.Digest(), true
 	w.mu.Unlock()
+	w.see(state)
 	return state, nil
 }
 
 // endsSooner says whether p must end and its older version need not, or must end within
-// a shorter grace period than it.
-func endsSooner(old, p *v1.Pod) bool {
-	if p.DeletionTimestamp == nil {
+// a shorter grace period than it. The caller holds mu.
+func (w *worker) endsSooner(old, p *v1.Pod) bool {
+	if p.DeletionTimestamp == nil || w.ended {
 		return false
 	}
-	if old.DeletionTimestamp == nil {
+	if old.DeletionTimestamp == nil && !w.ending {
 		return true
 	}
-	return p.DeletionGracePeriodSeconds != nil &&
-		(old.DeletionGracePeriodSeconds == nil || *p.DeletionGracePeriodSeconds < *old.DeletionGracePeriodSeconds)
+	return w.grace(p) < w.grace(old)
 }
 
 // resized says whether p asks for other resources than its older version.

@@ -23,6 +23,7 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/fake"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
+	"github.com/microlet/microlet/services/podsync/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
@@ -43,6 +44,7 @@ type node struct {
 	final    map[types.UID]bool
 	hung     map[types.UID]bool // pods whose volumes hang
 	told     atomic.Bool
+	ensured  atomic.Int32 // images asked for
 
 	published *published
 	slow      map[types.UID]bool // pods whose pulls never end
@@ -60,9 +62,13 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
+	hooks, err := hook.New(hook.Options{Exec: rt, Events: n.events, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
 	n.dispatcher = NewDispatcher(Deps{
 		Runtime: rt, Remover: cleanup.Remover{Runtime: rt}, Images: n, Volumes: n, Cgroups: n, Config: n,
-		Objects: n, Logs: n, Statuses: n, Publish: n.published, Events: n.events,
+		Objects: n, Logs: n, Statuses: n, Publish: n.published, Hooks: hooks, Events: n.events,
 		HostIPs: func() []string { return []string{"192.0.2.1"} },
 		Log:     slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
 	}, func() {}, func() {}, func() { n.told.Store(true) })
@@ -83,6 +89,7 @@ func (n *node) run() (stop func()) {
 }
 
 func (n *node) Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*Image, error) {
+	n.ensured.Add(1)
 	n.mu.Lock()
 	slow := n.slow[p.UID]
 	n.mu.Unlock()

@@ -1,0 +1,64 @@
+package worker
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/podsync/internal/decide"
+	"github.com/microlet/microlet/services/podsync/internal/hook"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/status"
+)
+
+// see remembers of a state what stops and hooks need of it.
+func (w *worker) see(state *pod.State) {
+	if sandbox := state.ReadySandbox(); sandbox != nil {
+		w.ips = status.SortIPs(sandbox.IPs, primary(w.deps.HostIPs()))
+	}
+	for id := range w.stops {
+		if !mayRun(state, id) {
+			delete(w.stops, id)
+		}
+	}
+}
+
+func mayRun(state *pod.State, id string) bool {
+	for i := range state.Containers {
+		if c := &state.Containers[i]; c.ID == id {
+			return decide.MayRun(c)
+		}
+	}
+	return false
+}
+
+func (w *worker) hookInput(p *v1.Pod, c *v1.Container, id string) hook.Input {
+	ips := w.ips
+	if p.Spec.HostNetwork {
+		ips = w.deps.HostIPs()
+	}
+	return hook.Input{Pod: p, Container: c, ContainerID: id, PodIP: primary(ips)}
+}
+
+// postStart runs a container's hook and returns when it has. Containers that start after
+// this one wait for it, as with the kubelet; the end of the pod does not. A container whose
+// hook fails is stopped, and its restart policy says what follows.
+func (w *worker) postStart(ctx context.Context, p *v1.Pod, c *v1.Container, id string) error {
+	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
+		return nil
+	}
+	err := w.deps.Hooks.Run(ctx, w.hookInput(p, c, id), c.Lifecycle.PostStart)
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	// Not the error itself: what a server answered may hold secrets.
+	w.deps.containerEvent(p, c.Name, v1.EventTypeWarning, reasonFailedPostStartHook, "PostStartHook failed")
+	w.history.waits(c.Name, reasonPostStartHookError, err.Error())
+	if failed := w.kill(ctx, p, []decide.Kill{decide.NewKill(p, c, id, reasonFailedPostStartHook)}); failed != nil {
+		return failed
+	}
+	return toldSoon("postStart hook of container "+c.Name, err)
+}
