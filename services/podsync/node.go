@@ -60,6 +60,7 @@ type node struct {
 	volumes  *volume.Manager
 	images   *image.Puller
 	config   *podconfig.Builder
+	handlers *handlers
 	logs     podlogs.Folders
 	rotator  *logrotate.Rotator
 	cleanup  *cleanup.Cleanup
@@ -169,7 +170,10 @@ func (n *node) buildResources() error {
 }
 
 func (n *node) buildObjects() error {
-	n.objects = objects.New(n.client, objects.Options{Log: n.service.Log})
+	n.objects = objects.New(n.client, objects.Options{
+		Strategy: string(n.cfg.Kubelet.Kubelet.ConfigMapAndSecretChangeDetectionStrategy),
+		Changed:  func(uid types.UID) { n.dispatcher.Refresh(uid, "object") }, Log: n.service.Log,
+	})
 	n.tokens = objects.NewTokens(n.client, objects.Options{Log: n.service.Log})
 	n.services = newServiceEnv(informers.NewSharedInformerFactory(n.client, 0))
 	n.addresses = newAddresses(n.service, n.cfg.Kubelet)
@@ -206,7 +210,10 @@ func (n *node) buildConfig() error {
 	host.MemoryQoS = n.cfg.Kubelet.FeatureEnabled("MemoryQoS")
 	host.Allocatable = func() v1.ResourceList { return n.capacity.allocatable }
 	host.HostIPs = n.addresses.HostIPs
-	n.config = &podconfig.Builder{Node: host, DNS: resolver, Objects: n.objects, Services: n.services}
+	// Admission lets no pod with a runtime class in, so that all run in the default handler.
+	n.handlers = &handlers{runtime: n.runtime, of: func(*v1.Pod) string { return "" }}
+	host.RecursiveReadOnly = n.handlers.recursiveReadOnly
+	n.config = &podconfig.Builder{Node: host, DNS: resolver, Objects: n.objects, Services: n.services, SubPaths: n.volumes}
 	n.images, err = image.NewPuller(image.Options{
 		Runtime: n.runtime, Events: n.events, Log: n.service.Log, Metrics: n.service.Metrics,
 		Serial: *k.SerializeImagePulls, MaxParallel: k.MaxParallelImagePulls,
@@ -251,7 +258,8 @@ func (n *node) buildLoops() error {
 		Images:  &images{puller: n.images, runtime: n.runtime, objects: n.objects, events: n.events},
 		Volumes: n.volumes, Cgroups: n.cgroups, Config: n.config, Objects: n.objects, Logs: n.logs,
 		Statuses: n.statuses, Publish: n.publisher, Hooks: hooks, Events: n.events, HostIPs: n.addresses.HostIPs,
-		MaxBackoff: maxBackoff, KeepDead: int(n.cfg.Kubelet.Node.MaxDeadContainersPerContainer), Stray: n.cleanup.Soon, Log: n.service.Log, Metrics: worker.NewMetrics(n.service.Metrics),
+		RecursiveReadOnly: n.handlers.recursiveReadOnly,
+		MaxBackoff:        maxBackoff, KeepDead: int(n.cfg.Kubelet.Node.MaxDeadContainersPerContainer), Stray: n.cleanup.Soon, Log: n.service.Log, Metrics: worker.NewMetrics(n.service.Metrics),
 	}, n.service.Pulse.Turn, n.sourcesSynced, n.publisher.StatusesComplete)
 	n.monitor = &monitor.Monitor{Runtime: n.runtime, Tell: n.tellRuntime(), CgroupDriver: n.driver, Log: n.service.Log}
 	n.signs = newSigns(n.service.Bus)

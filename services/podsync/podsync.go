@@ -28,6 +28,7 @@ func Run(ctx context.Context, cfg Config) error {
 	s.Go("statuses", n.statuses.Run)
 	s.Go("events", n.events.Run)
 	s.Go("services", n.services.run)
+	s.Go("objects", n.objects.Run)
 	s.Go("dispatcher", n.dispatcher.Run)
 	s.Go("source", n.runSource)
 	s.Go("runtime monitor", n.monitor.Run)

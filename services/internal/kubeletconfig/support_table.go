@@ -46,7 +46,7 @@ var supportTable = []supportRow{
 	{name: "allowedUnsafeSysctls", state: warned, note: "A pod with an unsafe sysctl is not started."},
 	{name: "defaultPodSysctls", state: refused},
 	{name: "userNamespaces", state: warned, note: "A pod with hostUsers: false is not started."},
-	{name: "configMapAndSecretChangeDetectionStrategy", state: warned},
+	{name: "configMapAndSecretChangeDetectionStrategy", state: honoured},
 	{name: "enableControllerAttachDetach", state: warned, note: "A pod with a volume that has to be attached is not started."},
 	{name: "volumePluginDir", state: warned, note: "FlexVolume plugins are not used."},
 	{name: "volumeStatsAggPeriod", state: warned, note: "Volumes are not measured yet."},

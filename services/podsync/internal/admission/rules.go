@@ -34,6 +34,11 @@ var rules = merge(
 		"spec.securityContext.sysctls":   safeSysctls,
 		"spec.volumes.name":              nil,
 		"spec.volumes.projected":         builtProjection,
+		"spec.volumes.configMap":         builtConfigMap,
+		"spec.volumes.secret":            builtSecret,
+		"spec.volumes.downwardAPI":       builtDownward,
+		"spec.volumes.hostPath":          nil,
+		"spec.volumes.emptyDir":          builtEmptyDir,
 		"spec.containers.volumeDevices":  never,
 		"spec.containers.livenessProbe":  never,
 		"spec.containers.readinessProbe": never,
@@ -55,8 +60,8 @@ var rules = merge(
 		"allowPrivilegeEscalation", "appArmorProfile", "capabilities", "privileged", "procMount", "readOnlyRootFilesystem",
 		"runAsGroup", "runAsNonRoot", "runAsUser", "seLinuxOptions", "seccompProfile",
 	),
-	honour("spec.containers.env.valueFrom", "configMapKeyRef", "fieldRef", "resourceFieldRef", "secretKeyRef"),
-	honour("spec.containers.volumeMounts", "name", "mountPath", "readOnly", "mountPropagation"),
+	honour("spec.containers.env.valueFrom", "configMapKeyRef", "fieldRef", "fileKeyRef", "resourceFieldRef", "secretKeyRef"),
+	honour("spec.containers.volumeMounts", "name", "mountPath", "readOnly", "mountPropagation", "recursiveReadOnly", "subPath", "subPathExpr"),
 )
 
 func honour(under string, fields ...string) map[string]rule {
@@ -141,26 +146,49 @@ func builtProjection(v reflect.Value) bool {
 }
 
 func builtSource(s *v1.VolumeProjection) bool {
-	var users []*int64
 	switch {
 	case s.ClusterTrustBundle != nil, s.PodCertificate != nil:
 		return false
 	case s.ServiceAccountToken != nil:
-		users = append(users, s.ServiceAccountToken.User)
+		return s.ServiceAccountToken.User == nil
 	case s.ConfigMap != nil:
-		for _, item := range s.ConfigMap.Items {
-			users = append(users, item.User)
-		}
+		return ownerless(s.ConfigMap.Items)
 	case s.Secret != nil:
-		for _, item := range s.Secret.Items {
-			users = append(users, item.User)
-		}
+		return ownerless(s.Secret.Items)
 	case s.DownwardAPI != nil:
-		for _, item := range s.DownwardAPI.Items {
-			users = append(users, item.User)
-		}
+		return ownerlessDownward(s.DownwardAPI.Items)
 	}
-	return !slices.ContainsFunc(users, func(user *int64) bool { return user != nil })
+	return true
+}
+
+func builtConfigMap(v reflect.Value) bool {
+	volume := v.Interface().(*v1.ConfigMapVolumeSource)
+	return volume.DefaultUser == nil && ownerless(volume.Items)
+}
+
+func builtSecret(v reflect.Value) bool {
+	volume := v.Interface().(*v1.SecretVolumeSource)
+	return volume.DefaultUser == nil && ownerless(volume.Items)
+}
+
+func builtDownward(v reflect.Value) bool {
+	volume := v.Interface().(*v1.DownwardAPIVolumeSource)
+	return volume.DefaultUser == nil && ownerlessDownward(volume.Items)
+}
+
+func ownerless(items []v1.KeyToPath) bool {
+	return !slices.ContainsFunc(items, func(item v1.KeyToPath) bool { return item.User != nil })
+}
+
+func ownerlessDownward(items []v1.DownwardAPIVolumeFile) bool {
+	return !slices.ContainsFunc(items, func(item v1.DownwardAPIVolumeFile) bool { return item.User != nil })
+}
+
+// builtEmptyDir leaves out the mode, whose gate is off, and a limit on disk, which eviction
+// alone enforces: a memory medium's is the size of its file system.
+func builtEmptyDir(v reflect.Value) bool {
+	volume := v.Interface().(*v1.EmptyDirVolumeSource)
+	return volume.Mode == nil && (volume.SizeLimit == nil || volume.Medium == v1.StorageMediumMemory)
 }
 
 // builtResources honours what a cgroup can enforce; extended resources and claims need the

@@ -26,13 +26,23 @@ func plain() *v1.Pod {
 				{ServiceAccountToken: &v1.ServiceAccountTokenProjection{ExpirationSeconds: &seconds, Path: "token"}},
 				{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: v1.LocalObjectReference{Name: "kube-root-ca.crt"}}},
 			},
-		}}}},
+		}}},
+			{Name: "empty", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}},
+			{Name: "memory", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory, SizeLimit: new(resource.MustParse("1Mi"))}}},
+			{Name: "host", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/", Type: new(v1.HostPathDirectory)}}},
+			{Name: "config", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{DefaultMode: &mode, Items: []v1.KeyToPath{{Key: "k", Path: "p", Mode: &mode}}}}},
+			{Name: "secret", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s", DefaultMode: &mode}}},
+			{Name: "downward", VolumeSource: v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{DefaultMode: &mode}}},
+		},
 		Containers: []v1.Container{{
 			Name: "c", Image: "busybox", Command: []string{"sleep"}, Args: []string{"1"}, ImagePullPolicy: v1.PullIfNotPresent,
 			TerminationMessagePath: "/dev/termination-log", TerminationMessagePolicy: v1.TerminationMessageReadFile,
-			Env:          []v1.EnvVar{{Name: "A", Value: "b"}, {Name: "N", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.name"}}}},
-			Resources:    v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}},
-			VolumeMounts: []v1.VolumeMount{{Name: "kube-api-access", MountPath: "/var/run/x", ReadOnly: true}},
+			Env:       []v1.EnvVar{{Name: "A", Value: "b"}, {Name: "N", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.name"}}}},
+			Resources: v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}},
+			VolumeMounts: []v1.VolumeMount{
+				{Name: "kube-api-access", MountPath: "/var/run/x", ReadOnly: true, RecursiveReadOnly: new(v1.RecursiveReadOnlyIfPossible)},
+				{Name: "empty", MountPath: "/x", SubPath: "a"}, {Name: "host", MountPath: "/y", SubPathExpr: "$(N)"},
+			},
 		}},
 		InitContainers: []v1.Container{{Name: "i", Image: "busybox", TerminationMessagePolicy: v1.TerminationMessageReadFile}},
 	}}
@@ -60,8 +70,15 @@ func TestHonouredNamesEachField(t *testing.T) {
 		{"spec.runtimeClassName", func(s *v1.PodSpec) { s.RuntimeClassName = &class }},
 		{"spec.hostUsers", func(s *v1.PodSpec) { s.HostUsers = &no }},
 		{"spec.securityContext.sysctls", func(s *v1.PodSpec) { s.SecurityContext.Sysctls = []v1.Sysctl{{Name: "kernel.msgmax"}} }},
-		{"spec.volumes[1].hostPath", func(s *v1.PodSpec) {
-			s.Volumes = append(s.Volumes, v1.Volume{Name: "h", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/"}}})
+		{"spec.volumes[7].nfs", func(s *v1.PodSpec) {
+			s.Volumes = append(s.Volumes, v1.Volume{Name: "h", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{Path: "/"}}})
+		}},
+		{"spec.volumes[7].emptyDir", func(s *v1.PodSpec) {
+			limit := resource.MustParse("1Gi")
+			s.Volumes = append(s.Volumes, v1.Volume{Name: "e", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{SizeLimit: &limit}}})
+		}},
+		{"spec.volumes[7].secret", func(s *v1.PodSpec) {
+			s.Volumes = append(s.Volumes, v1.Volume{Name: "s", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{Items: []v1.KeyToPath{{User: new(int64)}}}}})
 		}},
 		{"spec.volumes[0].projected", func(s *v1.PodSpec) {
 			s.Volumes[0].Projected.Sources = append(s.Volumes[0].Projected.Sources, v1.VolumeProjection{PodCertificate: &v1.PodCertificateProjection{}})
@@ -70,10 +87,7 @@ func TestHonouredNamesEachField(t *testing.T) {
 		{"spec.containers[0].restartPolicyRules", func(s *v1.PodSpec) {
 			s.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{{Action: v1.ContainerRestartRuleActionRestartAllContainers}}
 		}},
-		{"spec.containers[0].volumeMounts[0].subPath", func(s *v1.PodSpec) { s.Containers[0].VolumeMounts[0].SubPath = "x" }},
-		{"spec.containers[0].env[0].valueFrom.fileKeyRef", func(s *v1.PodSpec) {
-			s.Containers[0].Env[0] = v1.EnvVar{Name: "A", ValueFrom: &v1.EnvVarSource{FileKeyRef: &v1.FileKeySelector{Key: "k"}}}
-		}},
+		{"spec.containers[0].volumeDevices", func(s *v1.PodSpec) { s.Containers[0].VolumeDevices = []v1.VolumeDevice{{Name: "d"}} }},
 		{"spec.containers[0].resources", func(s *v1.PodSpec) {
 			s.Containers[0].Resources.Limits["example.com/gpu"] = resource.MustParse("1")
 		}},

@@ -5,7 +5,9 @@
 // objects of its own pods, by name) and the pods themselves. Outputs are the objects,
 // with the API's errors unchanged, so that "not found" reads as the kubelet's.
 //
-// It guarantees that no call takes longer than its time-out, that many pods which start
-// together with the same object cause one request, and that a pod which starts sees what
-// its objects were at that moment or later, never something older.
+// It guarantees that no call takes longer than its time-out, and that many pods which start
+// together with the same object cause one request. A pod that starts sees what its objects
+// were at that moment or later; one whose object another pod has had watched for a while sees
+// it as far as that watch has come. With strategy Watch a pod is told at once when an object
+// that it names has changed, and an object that says it is immutable is not watched on.
 package objects

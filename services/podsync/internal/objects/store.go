@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 )
 
@@ -23,8 +26,23 @@ const (
 // errStandalone is what a node without an apiserver says of every object.
 var errStandalone = errors.New("no kubeClient defined: this node runs without an apiserver")
 
-// Options set how long things are kept and waited for.
+// Strategies of configMapAndSecretChangeDetectionStrategy.
+const (
+	// Watch keeps a watch on each object that a pod of this node names.
+	Watch = "Watch"
+	// Cache reads an object again when it is older than the TTL.
+	Cache = "Cache"
+	// Get reads an object each time that it is asked for.
+	Get = "Get"
+)
+
+// Options set how objects are kept, how long things are kept and waited for.
 type Options struct {
+	// Strategy is how changes are found; default Cache.
+	Strategy string
+	// Changed is called with a pod one of whose objects is no longer what the pod was given, or
+	// now exists; strategy Watch only. It must not block. Default: nobody is told.
+	Changed func(pod types.UID)
 	// TTL is how long a Secret or ConfigMap counts as fresh; default 1 minute, as the kubelet's.
 	TTL time.Duration
 	// Timeout bounds each request; default 10 s.
@@ -36,8 +54,14 @@ func (o Options) withDefaults() Options {
 	if o.TTL == 0 {
 		o.TTL = defaultTTL
 	}
+	if o.Strategy == Get {
+		o.TTL = 0
+	}
 	if o.Timeout == 0 {
 		o.Timeout = defaultTimeout
+	}
+	if o.Changed == nil {
+		o.Changed = func(types.UID) {}
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -48,32 +72,85 @@ func (o Options) withDefaults() Options {
 // Store gets Secrets and ConfigMaps of the node's pods. What it returns is shared: nobody
 // may change it.
 type Store struct {
-	secrets    cache[*v1.Secret]
-	configMaps cache[*v1.ConfigMap]
+	secrets    kind[*v1.Secret]
+	configMaps kind[*v1.ConfigMap]
+	end        context.CancelFunc
 
 	mu   sync.Mutex
-	pods map[types.UID]bool
+	pods map[types.UID]named
+}
+
+// named is what one pod names.
+type named struct{ secrets, configMaps []key }
+
+// kind gets the objects of one kind.
+type kind[T object] struct {
+	name  string
+	cache cache[T]
+	// watches is nil with a strategy that has none.
+	watches *watches[T]
 }
 
 // New returns a Store; with a nil client every get fails, as on a node without an apiserver.
+// Run ends what it began.
 func New(client kubernetes.Interface, o Options) *Store {
 	o = o.withDefaults()
-	s := &Store{pods: map[types.UID]bool{}}
-	s.secrets = newCache(o, func(ctx context.Context, namespace, name string) (*v1.Secret, error) {
+	life, end := context.WithCancel(context.Background())
+	s := &Store{pods: map[types.UID]named{}, end: end}
+	s.secrets = kind[*v1.Secret]{name: "secret", cache: newCache(o, func(ctx context.Context, namespace, name string) (*v1.Secret, error) {
 		if client == nil {
 			return nil, fmt.Errorf("couldn't get secret %s/%s: %w", namespace, name, errStandalone)
 		}
 		got, err := client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 		return got, singular(err, "secret", name)
-	})
-	s.configMaps = newCache(o, func(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
+	})}
+	s.configMaps = kind[*v1.ConfigMap]{name: "configmap", cache: newCache(o, func(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
 		if client == nil {
 			return nil, fmt.Errorf("couldn't get configMap %s/%s: %w", namespace, name, errStandalone)
 		}
 		got, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
 		return got, singular(err, "configmap", name)
-	})
+	})}
+	if o.Strategy != Watch || client == nil {
+		return s
+	}
+	changed := func(pods []types.UID) {
+		for _, uid := range pods {
+			o.Changed(uid)
+		}
+	}
+	s.secrets.watches = newWatches(life, client, resource[*v1.Secret]{
+		example: &v1.Secret{},
+		list: func(ctx context.Context, namespace string, o metav1.ListOptions) (runtime.Object, error) {
+			return client.CoreV1().Secrets(namespace).List(ctx, o)
+		},
+		watch: func(ctx context.Context, namespace string, o metav1.ListOptions) (watch.Interface, error) {
+			return client.CoreV1().Secrets(namespace).Watch(ctx, o)
+		},
+		immutable: func(s *v1.Secret) bool { return s.Immutable != nil && *s.Immutable },
+	}, changed)
+	s.configMaps.watches = newWatches(life, client, resource[*v1.ConfigMap]{
+		example: &v1.ConfigMap{},
+		list: func(ctx context.Context, namespace string, o metav1.ListOptions) (runtime.Object, error) {
+			return client.CoreV1().ConfigMaps(namespace).List(ctx, o)
+		},
+		watch: func(ctx context.Context, namespace string, o metav1.ListOptions) (watch.Interface, error) {
+			return client.CoreV1().ConfigMaps(namespace).Watch(ctx, o)
+		},
+		immutable: func(c *v1.ConfigMap) bool { return c.Immutable != nil && *c.Immutable },
+	}, changed)
 	return s
+}
+
+// Run keeps the watches until ctx ends, and then waits for their ends.
+func (s *Store) Run(ctx context.Context) error {
+	<-ctx.Done()
+	s.end()
+	if s.secrets.watches != nil {
+		s.secrets.watches.running.Wait()
+		s.configMaps.watches.running.Wait()
+	}
+	return nil
 }
 
 // singular gives "not found" the kubelet's words, which users and tools know: configmap
@@ -85,42 +162,91 @@ func singular(err error, resource, name string) error {
 	return err
 }
 
-// Secret returns a Secret not older than the TTL.
+// get returns the object from its watch, or reads it while the watch has not come so far.
+func (k *kind[T]) get(ctx context.Context, at key) (T, error) {
+	var none T
+	if k.watches == nil {
+		return k.cache.get(ctx, at)
+	}
+	value, found, synced := k.watches.get(at)
+	switch {
+	case synced && found:
+		return value, nil
+	case synced:
+		return none, apierrors.NewNotFound(v1.Resource(k.name), at.name)
+	}
+	value, err := k.cache.get(ctx, at)
+	if err != nil {
+		value = none
+	}
+	k.watches.gave(at, value)
+	return value, err
+}
+
+// Secret returns a Secret: with strategy Watch as far as its watch has come, else not older
+// than the TTL.
 func (s *Store) Secret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
 	return s.secrets.get(ctx, key{namespace, name})
 }
 
-// ConfigMap returns a ConfigMap not older than the TTL.
+// ConfigMap returns a ConfigMap, as Secret does.
 func (s *Store) ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
 	return s.configMaps.get(ctx, key{namespace, name})
 }
 
-// Register tells that a pod begins to be worked on. Whatever it names is read anew by the
-// next get, even if another pod has just read it.
+// Register tells that a pod begins to be worked on, or has changed. Whatever it begins to
+// name is read anew by the next get, even if another pod has just read it, unless a watch
+// has it.
 func (s *Store) Register(p *v1.Pod) {
 	s.mu.Lock()
-	known := s.pods[p.UID]
-	s.pods[p.UID] = true
-	s.mu.Unlock()
-	if known {
-		return
-	}
+	defer s.mu.Unlock()
+	before := s.pods[p.UID]
 	secrets, configMaps := references(p)
-	for _, name := range secrets {
-		s.secrets.invalidate(key{p.Namespace, name})
-	}
-	for _, name := range configMaps {
-		s.configMaps.invalidate(key{p.Namespace, name})
-	}
+	now := named{keys(p.Namespace, secrets), keys(p.Namespace, configMaps)}
+	s.pods[p.UID] = now
+	s.secrets.named(p.UID, before.secrets, now.secrets)
+	s.configMaps.named(p.UID, before.configMaps, now.configMaps)
 }
 
 // Unregister forgets a pod, and with it what only stale entries still hold.
 func (s *Store) Unregister(uid types.UID) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.pods[uid]
 	delete(s.pods, uid)
-	s.mu.Unlock()
-	s.secrets.collect()
-	s.configMaps.collect()
+	s.secrets.named(uid, before.secrets, nil)
+	s.configMaps.named(uid, before.configMaps, nil)
+	s.secrets.cache.collect()
+	s.configMaps.cache.collect()
+}
+
+// named tells what a pod names now and named before.
+func (k *kind[T]) named(pod types.UID, before, now []key) {
+	for _, at := range now {
+		if slices.Contains(before, at) {
+			continue
+		}
+		k.cache.invalidate(at)
+		if k.watches != nil {
+			k.watches.add(at, pod)
+		}
+	}
+	for _, at := range before {
+		if !slices.Contains(now, at) && k.watches != nil {
+			k.watches.remove(at, pod)
+		}
+	}
+}
+
+func keys(namespace string, names []string) []key {
+	slices.Sort(names)
+	var all []key
+	for _, name := range slices.Compact(names) {
+		if name != "" {
+			all = append(all, key{namespace, name})
+		}
+	}
+	return all
 }
 
 // PullSecrets returns the imagePullSecrets of a pod, and the names of those that do not

@@ -28,6 +28,7 @@ type Builder struct {
 	DNS      DNS
 	Objects  Objects
 	Services Services
+	SubPaths SubPaths
 }
 
 // Prepare makes the folders of a pod: its data and its logs.
@@ -64,11 +65,11 @@ func (b *Builder) Sandbox(p *v1.Pod, attempt uint32, cgroupParent string) (*runt
 // log folder, its pod's hosts file and its termination log. The error's text is what the
 // container's status shows as CreateContainerConfigError.
 func (b *Builder) Container(ctx context.Context, p *v1.Pod, c *v1.Container, in ContainerInput) (*runtimeapi.ContainerConfig, error) {
-	e, err := b.environment(ctx, p, c, downward.Addresses{PodIPs: in.PodIPs, HostIPs: b.Node.hostIPs()})
+	e, err := b.environment(ctx, p, c, downward.Addresses{PodIPs: in.PodIPs, HostIPs: b.Node.hostIPs()}, in.Volumes)
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := volumeMounts(c, in.Volumes, &b.Node)
+	mounts, err := b.volumeMounts(ctx, p, c, in.Volumes, e)
 	if err != nil {
 		return nil, err
 	}

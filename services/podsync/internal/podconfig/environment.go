@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -13,7 +14,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/microlet/microlet/services/podsync/internal/podconfig/downward"
+	"github.com/microlet/microlet/services/podsync/internal/podconfig/envfile"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig/expansion"
+	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 
 // Objects gets what an environment names. An error for which apierrors.IsNotFound holds
@@ -61,9 +64,26 @@ func (e *environment) expand(texts []string) []string {
 	return expanded
 }
 
+// expandAll expands a text all of whose references must have a value that is not empty: a
+// path with a part left out would be another path.
+func (e *environment) expandAll(text string) (string, error) {
+	missing := map[string]bool{}
+	expanded := expansion.Expand(text, func(name string) (string, bool) {
+		value := e.values[name]
+		if value == "" {
+			missing[name] = true
+		}
+		return value, true
+	})
+	if len(missing) > 0 {
+		return "", fmt.Errorf("missing value for %s", strings.Join(slices.Sorted(maps.Keys(missing)), ", "))
+	}
+	return expanded, nil
+}
+
 // environment makes a container's variables: those of envFrom, over them those of env,
 // and last those that tell of Services and that nobody set.
-func (b *Builder) environment(ctx context.Context, p *v1.Pod, c *v1.Container, a downward.Addresses) (*environment, error) {
+func (b *Builder) environment(ctx context.Context, p *v1.Pod, c *v1.Container, a downward.Addresses, volumes map[string]volume.Mounted) (*environment, error) {
 	static := Static(p)
 	if !static && !b.Services.Synced() {
 		return nil, errors.New("services have not yet been read at least once, cannot construct envvars")
@@ -92,7 +112,7 @@ func (b *Builder) environment(ctx context.Context, p *v1.Pod, c *v1.Container, a
 			e.set(v.Name, expansion.Expand(v.Value, known))
 			continue
 		}
-		value, set, err := b.valueFrom(ctx, p, c, v, a)
+		value, set, err := b.valueFrom(ctx, p, c, v, a, volumes)
 		if err != nil {
 			return nil, err
 		}
@@ -132,7 +152,7 @@ func (b *Builder) setFrom(ctx context.Context, e *environment, namespace string,
 }
 
 // valueFrom reads one variable from elsewhere; set is false when it is optional and missing.
-func (b *Builder) valueFrom(ctx context.Context, p *v1.Pod, c *v1.Container, v *v1.EnvVar, a downward.Addresses) (value string, set bool, err error) {
+func (b *Builder) valueFrom(ctx context.Context, p *v1.Pod, c *v1.Container, v *v1.EnvVar, a downward.Addresses, volumes map[string]volume.Mounted) (value string, set bool, err error) {
 	switch from := v.ValueFrom; {
 	case from.FieldRef != nil:
 		value, err = downward.Field(from.FieldRef, p, a)
@@ -162,8 +182,26 @@ func (b *Builder) valueFrom(ctx context.Context, p *v1.Pod, c *v1.Container, v *
 			return "", false, fmt.Errorf("couldn't find key %v in Secret %v/%v", ref.Key, p.Namespace, ref.Name)
 		}
 		return string(secret), ok, nil
+	case from.FileKeyRef != nil:
+		return fromFile(from.FileKeyRef, volumes)
 	}
 	return "", false, fmt.Errorf("env %s of container %s: its valueFrom has a source that is not built", v.Name, c.Name)
+}
+
+// fromFile reads a variable from a file that an earlier container has left in a volume.
+func fromFile(ref *v1.FileKeySelector, volumes map[string]volume.Mounted) (value string, set bool, err error) {
+	mounted, ok := volumes[ref.VolumeName]
+	if !ok {
+		return "", false, fmt.Errorf("cannot find the volume %q referenced by FileKeyRef", ref.VolumeName)
+	}
+	value, err = envfile.Read(mounted.HostPath, ref.Path, ref.Key)
+	if err != nil {
+		return "", false, fmt.Errorf("couldn't parse env file %s of volume %s: %w", ref.Path, ref.VolumeName, err)
+	}
+	if value == "" && !isTrue(ref.Optional) {
+		return "", false, fmt.Errorf("environment variable key %q not found in file %q of volume %q", ref.Key, ref.Path, ref.VolumeName)
+	}
+	return value, value != "", nil
 }
 
 // unlessOptional drops the error of an object that need not be there.

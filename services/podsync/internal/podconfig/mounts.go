@@ -2,6 +2,7 @@ package podconfig
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -18,8 +19,13 @@ import (
 
 const etcHosts = "/etc/hosts"
 
-// volumeMounts are the container's mounts of the pod's volumes. It is pure.
-func volumeMounts(c *v1.Container, volumes map[string]volume.Mounted, n *Node) ([]*runtimeapi.Mount, error) {
+// SubPaths makes a path in a volume present, and binds it where nobody can exchange it.
+type SubPaths interface {
+	SubPath(ctx context.Context, s volume.SubPath) (string, error)
+}
+
+// volumeMounts are the container's mounts of the pod's volumes.
+func (b *Builder) volumeMounts(ctx context.Context, p *v1.Pod, c *v1.Container, volumes map[string]volume.Mounted, e *environment) ([]*runtimeapi.Mount, error) {
 	mounts := []*runtimeapi.Mount{}
 	for i := range c.VolumeMounts {
 		m := &c.VolumeMounts[i]
@@ -27,14 +33,15 @@ func volumeMounts(c *v1.Container, volumes map[string]volume.Mounted, n *Node) (
 		if !ok {
 			return nil, fmt.Errorf("cannot find volume %q to mount into container %q", m.Name, c.Name)
 		}
-		if m.SubPath != "" || m.SubPathExpr != "" {
-			return nil, fmt.Errorf("volumeMount %q of container %q: subPath and subPathExpr are not built", m.Name, c.Name)
+		source, err := b.source(ctx, p, c, i, mounted, e)
+		if err != nil {
+			return nil, err
 		}
 		propagation, err := propagationOf(m)
 		if err != nil {
 			return nil, err
 		}
-		recursive, err := recursiveReadOnly(m, n.RecursiveReadOnly)
+		recursive, err := recursiveReadOnly(m, b.Node.RecursiveReadOnly != nil && b.Node.RecursiveReadOnly(p))
 		if err != nil {
 			return nil, fmt.Errorf("failed to resolve recursive read-only mode: %w", err)
 		}
@@ -43,11 +50,29 @@ func volumeMounts(c *v1.Container, volumes map[string]volume.Mounted, n *Node) (
 			target = "/" + target
 		}
 		mounts = append(mounts, &runtimeapi.Mount{
-			HostPath: mounted.HostPath, ContainerPath: target, Readonly: m.ReadOnly || mounted.ReadOnly,
-			SelinuxRelabel: mounted.SELinuxRelabel && n.SELinux, Propagation: propagation, RecursiveReadOnly: recursive,
+			HostPath: source, ContainerPath: target, Readonly: m.ReadOnly || mounted.ReadOnly,
+			SelinuxRelabel: mounted.SELinuxRelabel && b.Node.SELinux, Propagation: propagation, RecursiveReadOnly: recursive,
 		})
 	}
 	return mounts, nil
+}
+
+// source is what the container's mount of that index shows: the volume, or a path in it.
+func (b *Builder) source(ctx context.Context, p *v1.Pod, c *v1.Container, index int, mounted volume.Mounted, e *environment) (string, error) {
+	m := &c.VolumeMounts[index]
+	path := m.SubPath
+	if m.SubPathExpr != "" {
+		var err error
+		if path, err = e.expandAll(m.SubPathExpr); err != nil {
+			return "", err
+		}
+	}
+	if path == "" {
+		return mounted.HostPath, nil
+	}
+	return b.SubPaths.SubPath(ctx, volume.SubPath{
+		Pod: p.UID, Volume: m.Name, Container: c.Name, Index: index, Root: mounted.HostPath, Path: path,
+	})
 }
 
 func propagationOf(m *v1.VolumeMount) (runtimeapi.MountPropagation, error) {

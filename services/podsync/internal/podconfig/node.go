@@ -61,8 +61,9 @@ type Node struct {
 	HugePageSizes []string
 	// ThermalPaths are the CPUs' thermal_throttle folders, which containers do not get to see.
 	ThermalPaths []string
-	// RecursiveReadOnly: the runtime can mount read-only all the way down.
-	RecursiveReadOnly bool
+	// RecursiveReadOnly says whether the pod's runtime handler can mount read-only all the way
+	// down; nil: none can.
+	RecursiveReadOnly func(p *v1.Pod) bool
 
 	// Allocatable of the node, for resourceFieldRef without a limit; nil: unknown.
 	Allocatable func() v1.ResourceList

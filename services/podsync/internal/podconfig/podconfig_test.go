@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -93,7 +95,18 @@ func builder(t *testing.T) *Builder {
 			configMaps: map[string]map[string]string{"ns/c": {"b": "2", "a": "1"}},
 		},
 		Services: &links{synced: true},
+		SubPaths: paths{},
 	}
+}
+
+// paths is a SubPaths that binds nothing.
+type paths struct{}
+
+func (paths) SubPath(_ context.Context, s volume.SubPath) (string, error) {
+	if err := volume.CheckSubPath(s.Path); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("/bound/%s/%s/%s/%d%s/%s", s.Pod, s.Volume, s.Container, s.Index, s.Root, s.Path), nil
 }
 
 func list(pairs ...string) v1.ResourceList {
@@ -287,11 +300,23 @@ func TestConfigErrors(t *testing.T) {
 		"no key": {func(p *v1.Pod, _ *ContainerInput) {
 			p.Spec.Containers[0].Env = []v1.EnvVar{{Name: "A", ValueFrom: &v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{LocalObjectReference: v1.LocalObjectReference{Name: "c"}, Key: "k"}}}}
 		}, "couldn't find key k in ConfigMap ns/c"},
-		"not built": {func(p *v1.Pod, _ *ContainerInput) {
-			p.Spec.Containers[0].Env = []v1.EnvVar{{Name: "A", ValueFrom: &v1.EnvVarSource{FileKeyRef: &v1.FileKeySelector{}}}}
+		"not known": {func(p *v1.Pod, _ *ContainerInput) {
+			p.Spec.Containers[0].Env = []v1.EnvVar{{Name: "A", ValueFrom: &v1.EnvVarSource{}}}
 		}, "source that is not built"},
-		"no volume":       {func(_ *v1.Pod, in *ContainerInput) { in.Volumes = nil }, `cannot find volume "token" to mount into container "main"`},
-		"subPath":         {func(p *v1.Pod, _ *ContainerInput) { p.Spec.Containers[0].VolumeMounts[0].SubPath = "x" }, "not built"},
+		"no env volume": {func(p *v1.Pod, _ *ContainerInput) {
+			p.Spec.Containers[0].Env = []v1.EnvVar{{Name: "A", ValueFrom: &v1.EnvVarSource{FileKeyRef: &v1.FileKeySelector{VolumeName: "x"}}}}
+		}, `cannot find the volume "x" referenced by FileKeyRef`},
+		"no env file": {func(p *v1.Pod, _ *ContainerInput) {
+			p.Spec.Containers[0].Env = []v1.EnvVar{{Name: "A", ValueFrom: &v1.EnvVarSource{FileKeyRef: &v1.FileKeySelector{VolumeName: "token", Path: "f"}}}}
+		}, "couldn't parse env file"},
+		"no volume": {func(_ *v1.Pod, in *ContainerInput) { in.Volumes = nil }, `cannot find volume "token" to mount into container "main"`},
+		"subPath":   {func(p *v1.Pod, _ *ContainerInput) { p.Spec.Containers[0].VolumeMounts[0].SubPath = "../x" }, "unable to provision SubPath"},
+		"subPathExpr": {func(p *v1.Pod, _ *ContainerInput) {
+			p.Spec.Containers[0].VolumeMounts[0].SubPathExpr = "$(Y)/$(X)/$(KUBERNETES_SERVICE_HOST)"
+		}, "missing value for X, Y"},
+		"recursive": {func(p *v1.Pod, _ *ContainerInput) {
+			p.Spec.Containers[0].VolumeMounts[0].RecursiveReadOnly = ptr.To(v1.RecursiveReadOnlyEnabled)
+		}, `failed to resolve recursive read-only mode: volume "token" requested recursive read-only mode, but it is not supported by the runtime`},
 		"user namespaces": {func(p *v1.Pod, _ *ContainerInput) { p.Spec.HostUsers = ptr.To(false) }, "hostUsers"},
 		"seccomp": {func(p *v1.Pod, _ *ContainerInput) {
 			p.Spec.SecurityContext.SeccompProfile = &v1.SeccompProfile{Type: v1.SeccompProfileTypeLocalhost}
@@ -318,6 +343,51 @@ func TestConfigErrors(t *testing.T) {
 			t.Errorf("err = %v", err)
 		}
 	})
+}
+
+// TestMountsOfPaths: what a subPath, a subPathExpr and recursiveReadOnly make of a mount.
+func TestMountsOfPaths(t *testing.T) {
+	b := builder(t)
+	b.Node.RecursiveReadOnly = func(p *v1.Pod) bool { return p.Name == "web" }
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "env"), []byte("FROM='file'\nOTHER='x'\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := plainPod()
+	c := &p.Spec.Containers[0]
+	ref := func(key string, optional bool) *v1.EnvVarSource {
+		return &v1.EnvVarSource{FileKeyRef: &v1.FileKeySelector{VolumeName: "token", Path: "env", Key: key, Optional: &optional}}
+	}
+	c.Env = []v1.EnvVar{{Name: "A", ValueFrom: ref("FROM", false)}, {Name: "NONE", ValueFrom: ref("MISSING", true)}}
+	c.VolumeMounts = []v1.VolumeMount{
+		{Name: "token", MountPath: "/whole"},
+		{Name: "token", MountPath: "/sub", SubPath: "a/b"},
+		{Name: "token", MountPath: "/expr", SubPathExpr: "$(A)/$$(A)"},
+		{Name: "token", MountPath: "/ro", ReadOnly: true, RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyEnabled)},
+		{Name: "token", MountPath: "/maybe", ReadOnly: true, RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyIfPossible)},
+	}
+	if err := b.Prepare(p); err != nil {
+		t.Fatal(err)
+	}
+	config, err := b.Container(t.Context(), p, c, ContainerInput{Volumes: map[string]volume.Mounted{"token": {HostPath: dir}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, m := range config.Mounts[:len(c.VolumeMounts)] {
+		got = append(got, fmt.Sprintf("%s %s %v", m.ContainerPath, m.HostPath, m.RecursiveReadOnly))
+	}
+	bound := "/bound/0b5c-1/token/main/"
+	want := []string{
+		"/whole " + dir + " false", "/sub " + bound + "1" + dir + "/a/b false", "/expr " + bound + "2" + dir + "/file/$(A) false",
+		"/ro " + dir + " true", "/maybe " + dir + " true",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if config.Envs[0].Key != "A" || string(config.Envs[0].Value) != "file" || slices.ContainsFunc(config.Envs, func(e *runtimeapi.KeyValue) bool { return e.Key == "NONE" }) {
+		t.Errorf("variables %v", config.Envs)
+	}
 }
 
 func TestOOMScore(t *testing.T) {

@@ -21,11 +21,14 @@ const (
 // writeAtomically makes dir hold files. own is called for each new version's folder
 // before anybody can see it. Files that are as they were are not written again.
 func writeAtomically(dir string, files map[string]file, own func(version string) error) error {
-	for path := range files {
+	clean := make(map[string]file, len(files))
+	for path, f := range files {
 		if err := checkPath(path); err != nil {
 			return err
 		}
+		clean[filepath.Clean(path)] = f
 	}
+	files = clean
 	old, err := os.Readlink(filepath.Join(dir, dataLink))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read the current version: %w", err)
@@ -54,7 +57,9 @@ func checkPath(path string) error {
 	switch {
 	case path == "" || filepath.IsAbs(path):
 		return fmt.Errorf("path %q must be relative and not empty", path)
-	case strings.HasPrefix(path, ".."):
+	case filepath.Clean(path) == ".":
+		return fmt.Errorf("path %q must name a file", path)
+	case strings.HasPrefix(filepath.Clean(path), ".."):
 		return fmt.Errorf("path %q must not start with '..'", path)
 	case len(path) > 4096:
 		return fmt.Errorf("path of %d bytes is longer than 4096", len(path))

@@ -9,11 +9,12 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"github.com/microlet/microlet/services/podsync/internal/podconfig/downward"
 )
 
-// file is one file of a projected volume.
+// file is one file of a volume.
 type file struct {
 	data []byte
 	mode int32
@@ -21,25 +22,53 @@ type file struct {
 	owner *int64
 }
 
-// collect gathers the files of a volume. All that is missing is told at once.
-func (m *Manager) collect(ctx context.Context, p *v1.Pod, v *v1.Volume) (map[string]file, error) {
-	if v.Projected == nil {
-		return nil, errors.New("this kind of volume is not built, only projected volumes are")
-	}
-	if v.Projected.DefaultMode == nil {
-		return nil, errors.New("projected.defaultMode is not set")
+// errNoMode is a volume that the apiserver did not default.
+var errNoMode = errors.New("no defaultMode used, not even the default value for it")
+
+// projected gathers the files of all sources. All that is missing is told at once.
+func (m *Manager) projected(ctx context.Context, s *Spec) (map[string]file, error) {
+	p, volume := s.Pod, s.Volume.Projected
+	if volume.DefaultMode == nil {
+		return nil, errNoMode
 	}
 	files := map[string]file{}
 	var errs []error
-	for i := range v.Projected.Sources {
-		some, err := m.source(ctx, p, &v.Projected.Sources[i], *v.Projected.DefaultMode)
+	for i := range volume.Sources {
+		some, err := m.source(ctx, p, &volume.Sources[i], *volume.DefaultMode)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		maps.Copy(files, some) // a later source wins a path
 	}
-	return files, errors.Join(errs...)
+	return files, utilerrors.NewAggregate(errs)
+}
+
+// The volumes of one source are projections of it.
+
+func (m *Manager) configMapVolume(ctx context.Context, s *Spec) (map[string]file, error) {
+	v := s.Volume.ConfigMap
+	if v.DefaultMode == nil {
+		return nil, errNoMode
+	}
+	return m.configMap(ctx, s.Pod, &v1.ConfigMapProjection{LocalObjectReference: v.LocalObjectReference, Items: v.Items, Optional: v.Optional}, *v.DefaultMode)
+}
+
+func (m *Manager) secretVolume(ctx context.Context, s *Spec) (map[string]file, error) {
+	v := s.Volume.Secret
+	if v.DefaultMode == nil {
+		return nil, errNoMode
+	}
+	return m.secret(ctx, s.Pod, &v1.SecretProjection{
+		LocalObjectReference: v1.LocalObjectReference{Name: v.SecretName}, Items: v.Items, Optional: v.Optional}, *v.DefaultMode)
+}
+
+func (m *Manager) downwardVolume(_ context.Context, s *Spec) (map[string]file, error) {
+	v := s.Volume.DownwardAPI
+	if v.DefaultMode == nil {
+		return nil, errNoMode
+	}
+	return m.downward(s.Pod, &v1.DownwardAPIProjection{Items: v.Items}, *v.DefaultMode)
 }
 
 func (m *Manager) source(ctx context.Context, p *v1.Pod, s *v1.VolumeProjection, mode int32) (map[string]file, error) {
@@ -135,19 +164,18 @@ func pick(data map[string][]byte, items []v1.KeyToPath, mode int32, optional boo
 
 func (m *Manager) downward(p *v1.Pod, s *v1.DownwardAPIProjection, mode int32) (map[string]file, error) {
 	files := make(map[string]file, len(s.Items))
+	var errs []error
 	for i := range s.Items {
 		item := &s.Items[i]
 		text, err := m.downwardText(p, item)
-		if err != nil {
-			return nil, err
-		}
+		errs = append(errs, err)
 		f := file{data: []byte(text), mode: mode}
 		if item.Mode != nil {
 			f.mode = *item.Mode
 		}
 		files[item.Path] = f
 	}
-	return files, nil
+	return files, utilerrors.NewAggregate(errs)
 }
 
 func (m *Manager) downwardText(p *v1.Pod, item *v1.DownwardAPIVolumeFile) (string, error) {
@@ -157,19 +185,7 @@ func (m *Manager) downwardText(p *v1.Pod, item *v1.DownwardAPIVolumeFile) (strin
 	if item.ResourceFieldRef == nil {
 		return "", fmt.Errorf("downwardAPI item %s names neither fieldRef nor resourceFieldRef", item.Path)
 	}
-	for i := range p.Spec.Containers {
-		if c := &p.Spec.Containers[i]; c.Name == item.ResourceFieldRef.ContainerName {
-			return downward.Resource(item.ResourceFieldRef, p, c, m.opts.Allocatable())
-		}
-	}
-	return "", fmt.Errorf("container %s not found", item.ResourceFieldRef.ContainerName)
-}
-
-func fsGroup(p *v1.Pod) *int64 {
-	if p.Spec.SecurityContext == nil {
-		return nil
-	}
-	return p.Spec.SecurityContext.FSGroup
+	return downward.Resource(item.ResourceFieldRef, p, nil, m.opts.Allocatable())
 }
 
 // soleUser is the one user that all containers of the pod run as, or nil: who may own a

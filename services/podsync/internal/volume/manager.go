@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -47,16 +48,6 @@ type Options struct {
 	Log      *slog.Logger
 }
 
-// Mounted is a volume that is there.
-type Mounted struct {
-	// HostPath is the folder to mount into containers.
-	HostPath string
-	// ReadOnly volumes are mounted read-only whatever the container asks for.
-	ReadOnly bool
-	// SELinuxRelabel says that the runtime is to label the files for the container.
-	SELinuxRelabel bool
-}
-
 // Error is a volume that could not be set up. Its text is the FailedMount event's.
 type Error struct {
 	Volume string
@@ -70,9 +61,15 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Manager mounts and unmounts. It is safe for concurrent use; of one pod's calls the
+// Manager sets up and unmounts. It is safe for concurrent use; of one pod's calls the
 // pod's worker makes one at a time.
-type Manager struct{ opts Options }
+type Manager struct {
+	opts    Options
+	calls   *calls
+	memory  *memory
+	plugins []Plugin
+	nodes   *hostPath
+}
 
 // New returns a Manager.
 func New(opts Options) *Manager {
@@ -85,49 +82,113 @@ func New(opts Options) *Manager {
 	if opts.Allocatable == nil {
 		opts.Allocatable = func() v1.ResourceList { return nil }
 	}
-	return &Manager{opts: opts}
+	m := &Manager{opts: opts, calls: &calls{}}
+	m.memory = &memory{mounter: opts.Mounter, allocatable: opts.Allocatable, scratch: filepath.Join(opts.RootDir, "plugins", emptyDirName)}
+	m.nodes = &hostPath{calls: m.calls, checked: map[types.UID][]string{}}
+	m.plugins = []Plugin{
+		&emptyDir{memory: m.memory, calls: m.calls},
+		m.nodes,
+		&files{m: m, name: "kubernetes.io~projected", inMemory: true, collect: m.projected,
+			handles: func(v *v1.Volume) bool { return v.Projected != nil }},
+		&files{m: m, name: "kubernetes.io~secret", inMemory: true, collect: m.secretVolume,
+			handles: func(v *v1.Volume) bool { return v.Secret != nil }},
+		&files{m: m, name: "kubernetes.io~downward-api", inMemory: true, collect: m.downwardVolume,
+			handles: func(v *v1.Volume) bool { return v.DownwardAPI != nil }},
+		// On disk, as the kubelet's: memory would be charged to whom it does not belong.
+		&files{m: m, name: "kubernetes.io~configmap", collect: m.configMapVolume,
+			handles: func(v *v1.Volume) bool { return v.ConfigMap != nil }},
+	}
+	return m
 }
 
 // NextRefresh is how long a mounted volume is fresh: 60 to 90 s, so that the pods of a
 // node do not ask all at once.
 func NextRefresh() time.Duration { return time.Minute + rand.N(30*time.Second) }
 
-// Check says whether every object that the pod's volumes name exists and holds the keys
-// that are named. What it fetched, Mount finds in the caches.
+// Check says whether what the pod's volumes need is there: objects with the keys that are
+// named, types of paths on the node. What it fetched, Mount finds in the caches. Each volume
+// that lacks something is an *Error in the one that is returned.
 func (m *Manager) Check(ctx context.Context, p *v1.Pod) error {
-	ctx, cancel := context.WithTimeout(ctx, m.opts.Deadline)
-	defer cancel()
-	for i := range p.Spec.Volumes {
-		if _, err := m.collect(ctx, p, &p.Spec.Volumes[i]); err != nil {
-			return &Error{Volume: p.Spec.Volumes[i].Name, Err: err}
+	return m.each(ctx, p, func(ctx context.Context, plugin Plugin, s *Spec) error {
+		if _, there := plugin.Existing(s); there {
+			return nil
 		}
-	}
-	return nil
+		return plugin.Check(ctx, s)
+	})
 }
 
-// Mount mounts every volume of the pod and brings those that are mounted up to date.
-// The first volume that fails is an *Error.
+// Mount sets up those volumes of the pod that are not, and leaves the others as they are.
+// Each volume that fails is an *Error in the one that is returned.
 func (m *Manager) Mount(ctx context.Context, p *v1.Pod) (map[string]Mounted, error) {
-	if err := validUID(p.UID); err != nil {
+	var mu sync.Mutex
+	mounted := make(map[string]Mounted, len(p.Spec.Volumes))
+	err := m.each(ctx, p, func(ctx context.Context, plugin Plugin, s *Spec) error {
+		there, ok := plugin.Existing(s)
+		if !ok {
+			var err error
+			if there, err = plugin.SetUp(ctx, s); err != nil {
+				return err
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		mounted[s.Volume.Name] = there
+		return nil
+	})
+	if err != nil {
 		return nil, err
+	}
+	return mounted, nil
+}
+
+// Refresh brings those volumes up to date that change with what they are made from.
+func (m *Manager) Refresh(ctx context.Context, p *v1.Pod) error {
+	return m.each(ctx, p, func(ctx context.Context, plugin Plugin, s *Spec) error {
+		if !plugin.Refreshes() {
+			return nil
+		}
+		_, err := plugin.SetUp(ctx, s)
+		return err
+	})
+}
+
+// each does something with every volume of the pod, all at once, within the deadline.
+func (m *Manager) each(ctx context.Context, p *v1.Pod, do func(context.Context, Plugin, *Spec) error) error {
+	if err := validUID(p.UID); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.opts.Deadline)
 	defer cancel()
-	mounted := make(map[string]Mounted, len(p.Spec.Volumes))
+	errs := make([]error, len(p.Spec.Volumes))
+	var all sync.WaitGroup
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
-		files, err := m.collect(ctx, p, v)
-		if err != nil {
-			return nil, &Error{Volume: v.Name, Err: err}
-		}
-		dir := m.projectedDir(p.UID, v.Name)
-		err = abandonable(ctx, func() error { return m.project(p, v.Name, dir, files) })
-		if err != nil {
-			return nil, &Error{Volume: v.Name, Err: err}
-		}
-		mounted[v.Name] = projected(dir)
+		all.Go(func() {
+			plugin, s, err := m.volume(p, v)
+			if err == nil {
+				err = do(ctx, plugin, s)
+			}
+			if err != nil {
+				errs[i] = &Error{Volume: v.Name, Err: err}
+			}
+		})
 	}
-	return mounted, nil
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// volume finds the plugin of a volume.
+func (m *Manager) volume(p *v1.Pod, v *v1.Volume) (Plugin, *Spec, error) {
+	for _, plugin := range m.plugins {
+		if plugin.Handles(v) {
+			dir := m.podDir(p.UID)
+			return plugin, &Spec{
+				Pod: p, Volume: v, PluginsDir: filepath.Join(dir, "plugins"),
+				Dir: filepath.Join(dir, "volumes", plugin.Name(), v.Name),
+			}, nil
+		}
+	}
+	return nil, nil, errNotBuilt
 }
 
 // Existing returns the pod's volumes if all of them are mounted and filled, by whomever. A
@@ -136,20 +197,17 @@ func (m *Manager) Mount(ctx context.Context, p *v1.Pod) (map[string]Mounted, err
 func (m *Manager) Existing(p *v1.Pod) (map[string]Mounted, bool) {
 	there := make(map[string]Mounted, len(p.Spec.Volumes))
 	for i := range p.Spec.Volumes {
-		dir := m.projectedDir(p.UID, p.Spec.Volumes[i].Name)
-		if mounted, err := m.opts.Mounter.IsMountPoint(dir); err != nil || !mounted {
+		plugin, s, err := m.volume(p, &p.Spec.Volumes[i])
+		if err != nil {
 			return nil, false
 		}
-		if _, err := os.Stat(filepath.Join(dir, dataLink)); err != nil {
+		mounted, ok := plugin.Existing(s)
+		if !ok {
 			return nil, false
 		}
-		there[p.Spec.Volumes[i].Name] = projected(dir)
+		there[s.Volume.Name] = mounted
 	}
 	return there, true
-}
-
-func projected(dir string) Mounted {
-	return Mounted{HostPath: dir, ReadOnly: true, SELinuxRelabel: true}
 }
 
 // Unmount unmounts all volumes of a pod, whoever mounted them, and removes its folder.
@@ -160,8 +218,9 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 	ctx, cancel := context.WithTimeout(ctx, m.opts.Deadline)
 	defer cancel()
 	m.opts.Tokens.Forget(uid)
+	m.nodes.forget(uid)
 	dir := m.podDir(uid)
-	return abandonable(ctx, func() error {
+	return m.calls.do(ctx, dir, func() error {
 		if err := m.remove(dir); err != nil {
 			return fmt.Errorf("remove the pod's folder: %w", err)
 		}
@@ -189,21 +248,4 @@ func (m *Manager) Orphans() ([]types.UID, error) {
 
 func (m *Manager) podDir(uid types.UID) string {
 	return filepath.Join(m.opts.RootDir, "pods", string(uid))
-}
-
-func (m *Manager) projectedDir(uid types.UID, volume string) string {
-	return filepath.Join(m.podDir(uid), "volumes", "kubernetes.io~projected", volume)
-}
-
-// abandonable runs what may hang in the kernel where it can be left behind: nothing else
-// ends a call to a file system that does not answer.
-func abandonable(ctx context.Context, f func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- f() }()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("given up: %w", context.Cause(ctx))
-	}
 }

@@ -58,8 +58,10 @@ type Volumes interface {
 	Check(ctx context.Context, p *v1.Pod) error
 	// Existing returns the pod's volumes if all are mounted and filled.
 	Existing(p *v1.Pod) (map[string]volume.Mounted, bool)
-	// Mount mounts what is missing and refreshes what may have changed.
+	// Mount sets up what is missing.
 	Mount(ctx context.Context, p *v1.Pod) (map[string]volume.Mounted, error)
+	// Refresh brings up to date what may have changed.
+	Refresh(ctx context.Context, p *v1.Pod) error
 	// Unmount also removes the pod's folder.
 	Unmount(ctx context.Context, uid types.UID) error
 }
@@ -128,6 +130,9 @@ type Deps struct {
 	Events   record.EventRecorder
 	// HostIPs are the node's, primary first; empty while they are unknown.
 	HostIPs func() []string
+	// RecursiveReadOnly says whether the pod's runtime handler can mount read-only all the way
+	// down; nil: none can.
+	RecursiveReadOnly func(p *v1.Pod) bool
 	// MaxBackoff bounds CrashLoopBackOff; 0 means 5 minutes.
 	MaxBackoff time.Duration
 	// KeepDead is how many dead incarnations of a container stay; at least 1 does.

@@ -139,6 +139,14 @@ func (d *Dispatcher) Wake(uid types.UID, reason string) {
 	}
 }
 
+// Refresh makes a pod's worker look again and bring the pod's volumes up to date.
+func (d *Dispatcher) Refresh(uid types.UID, reason string) {
+	if w := d.worker(uid); w != nil {
+		w.stale.Store(true)
+	}
+	d.Wake(uid, reason)
+}
+
 // WakeAll makes every worker look again, spread over the jitter.
 func (d *Dispatcher) WakeAll(reason string) {
 	for _, uid := range d.UIDs() {

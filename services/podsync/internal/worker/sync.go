@@ -240,6 +240,9 @@ func (w *worker) status(p *v1.Pod, state *pod.State) v1.PodStatus {
 	if sentence := w.condemned(); sentence != nil {
 		in.Override = &sentence.override
 	}
+	if w.deps.RecursiveReadOnly != nil {
+		in.RecursiveReadOnly = w.deps.RecursiveReadOnly(p)
+	}
 	if last, ok := w.deps.Statuses.Last(w.uid); ok {
 		in.Old = &last
 	}

@@ -42,9 +42,20 @@ func (w *worker) volumes(ctx context.Context, p *v1.Pod) (<-chan mounted, error)
 
 func (w *worker) notMounted(ctx context.Context, p *v1.Pod, err error) error {
 	if ctx.Err() == nil {
-		w.deps.event(p, v1.EventTypeWarning, reasonFailedMount, "%v", err)
+		w.tellNotMounted(p, err)
 	}
 	return told("mount volumes", err)
+}
+
+// tellNotMounted sends an event for each volume that failed, as the kubelet does.
+func (w *worker) tellNotMounted(p *v1.Pod, err error) {
+	all := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		all = joined.Unwrap()
+	}
+	for _, one := range all {
+		w.deps.event(p, v1.EventTypeWarning, reasonFailedMount, "%v", one)
+	}
 }
 
 // refresh is a refresh of mounted volumes that is under way.
@@ -53,11 +64,11 @@ type refresh struct {
 	done   chan struct{}
 }
 
-// refresh brings what is mounted up to date when that is due: tokens before they expire,
-// objects that changed. It goes on beside the worker, which an apiserver that is away
-// must not hold up.
+// refresh brings what is mounted up to date when that is due: at once when what the volumes
+// are made from has changed, and from time to time, as tokens expire and a change may have
+// been missed. It goes on beside the worker, which an apiserver that is away must not hold up.
 func (w *worker) refresh(p *v1.Pod) {
-	if time.Now().Before(w.history.refresh) || len(p.Spec.Volumes) == 0 {
+	if len(p.Spec.Volumes) == 0 || !w.stale.Swap(false) && time.Now().Before(w.history.refresh) {
 		return
 	}
 	w.endRefresh()
@@ -68,7 +79,8 @@ func (w *worker) refresh(p *v1.Pod) {
 	w.beside.Go(func() {
 		defer close(r.done)
 		defer cancel()
-		if _, err := w.deps.Volumes.Mount(ctx, p); err != nil && ctx.Err() == nil {
+		if err := w.deps.Volumes.Refresh(ctx, p); err != nil && ctx.Err() == nil {
+			w.tellNotMounted(p, err)
 			w.deps.Log.Warn("volumes not refreshed, what is mounted stays", "pod", podName(p), "uid", w.uid, "err", err)
 		}
 	})

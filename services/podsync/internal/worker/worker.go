@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -39,6 +40,9 @@ type worker struct {
 	read     bool
 	verdict  *verdict
 	stopped  chan struct{} // closed when ended is set
+
+	// stale: what the pod's volumes are made from has changed.
+	stale atomic.Bool
 
 	// What follows belongs to run's goroutine alone.
 	phase   phase
@@ -86,6 +90,9 @@ func (w *worker) set(p *v1.Pod) {
 		w.deps.event(p, v1.EventTypeWarning, reasonResizeInfeasible,
 			"changing the resources of a running pod is not built: its containers keep what they have, delete the pod to change it")
 		w.deps.Log.Warn("resize refused", "pod", podName(p), "uid", w.uid)
+	}
+	if !equalMaps(old.Labels, p.Labels) || !equalMaps(old.Annotations, p.Annotations) {
+		w.stale.Store(true) // volumes may show them
 	}
 	if sooner || !onlyStatusChanged(old, p) {
 		w.publish()

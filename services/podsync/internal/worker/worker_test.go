@@ -46,6 +46,8 @@ type node struct {
 	told     atomic.Bool
 	ensured  atomic.Int32 // images asked for
 
+	refreshed map[types.UID]int
+
 	published *published
 	slow      map[types.UID]bool // pods whose pulls never end
 	released  map[types.UID]bool
@@ -57,6 +59,7 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 		t: t, cri: cri, events: record.NewFakeRecorder(1000), published: &published{pods: map[types.UID]string{}},
 		statuses: map[types.UID]v1.PodStatus{}, history: map[types.UID][]v1.PodPhase{}, final: map[types.UID]bool{},
 		hung: map[types.UID]bool{}, slow: map[types.UID]bool{}, released: map[types.UID]bool{}, mounted: map[types.UID]bool{},
+		refreshed: map[types.UID]int{},
 	}
 	rt, err := runtime.New(cri.Conn(), cri.Conn(), runtime.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -106,6 +109,14 @@ func (n *node) Existing(p *v1.Pod) (map[string]volume.Mounted, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return nil, n.mounted[p.UID]
+}
+
+func (n *node) Refresh(ctx context.Context, p *v1.Pod) error {
+	n.mu.Lock()
+	n.refreshed[p.UID]++
+	n.mu.Unlock()
+	_, err := n.Mount(ctx, p)
+	return err
 }
 
 func (n *node) Mount(ctx context.Context, p *v1.Pod) (map[string]volume.Mounted, error) {
@@ -399,6 +410,42 @@ func TestAContainerStartsAgainWithoutTheApiserver(t *testing.T) {
 		n.wait(time.Second)
 		if !n.running("a") || n.statuses["a"].ContainerStatuses[0].RestartCount != 1 {
 			t.Fatalf("status %+v", n.statuses["a"].ContainerStatuses)
+		}
+	})
+}
+
+func TestVolumesAreRefreshedWhenTheirObjectsChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		defer n.run()()
+		p := testPod("a")
+		p.Spec.Volumes = []v1.Volume{{Name: "config"}}
+		n.dispatcher.SetPod(p, api)
+		n.wait(time.Second)
+		want := func(times int, why string) {
+			t.Helper()
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			if n.refreshed["a"] != times {
+				t.Fatalf("%s: refreshed %d times, want %d", why, n.refreshed["a"], times)
+			}
+		}
+		n.dispatcher.Wake("a", "test")
+		n.wait(time.Second)
+		want(0, "nothing changed")
+		n.dispatcher.Refresh("a", "object")
+		n.wait(time.Second)
+		want(1, "an object changed")
+		relabelled := p.DeepCopy()
+		relabelled.Labels = map[string]string{"new": "label"}
+		n.dispatcher.SetPod(relabelled, api)
+		n.wait(time.Second)
+		want(2, "the pod's labels changed")
+		n.wait(2 * time.Minute)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.refreshed["a"] < 3 {
+			t.Fatal("nothing is refreshed by itself, as tokens must be")
 		}
 	})
 }

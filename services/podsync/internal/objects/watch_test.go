@@ -1,0 +1,205 @@
+package objects
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+// versioned gives the object a version, which the fake apiserver does not do.
+func versioned(c *v1.ConfigMap, version string) *v1.ConfigMap {
+	c.UID, c.ResourceVersion = types.UID(c.Name), version
+	return c
+}
+
+func naming(uid types.UID, configMaps ...string) *v1.Pod {
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", UID: uid}}
+	for _, name := range configMaps {
+		p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{VolumeSource: v1.VolumeSource{
+			ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: name}}}})
+	}
+	return p
+}
+
+// told collects the pods that were told of a change.
+type told struct {
+	mu   sync.Mutex
+	pods map[types.UID]int
+}
+
+func (t *told) changed(uid types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.pods[uid]++
+}
+
+func (t *told) times(uid types.UID) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.pods[uid]
+}
+
+// watching is a store with the strategy Watch, which runs as long as the test.
+func watching(t *testing.T, client *fake.Clientset) (*Store, *told) {
+	tells := &told{pods: map[types.UID]int{}}
+	s := New(client, Options{Strategy: Watch, Changed: tells.changed})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = s.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	return s, tells
+}
+
+func (s *Store) content(t *testing.T, name string) string {
+	t.Helper()
+	got, err := s.ConfigMap(t.Context(), "ns", name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got.Data["k"]
+}
+
+func TestAChangeIsToldToThosePodsThatNameIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var gets atomic.Int32
+		client := counting(&gets, 0, versioned(configMap("a", "1"), "1"), versioned(configMap("b", "1"), "1"))
+		s, tells := watching(t, client)
+		s.Register(naming("one", "a"))
+		s.Register(naming("two", "a", "b"))
+		s.Register(naming("three", "b"))
+		for _, name := range []string{"a", "b"} {
+			if got := s.content(t, name); got != "1" {
+				t.Fatalf("%s is %q before any watch", name, got)
+			}
+		}
+		time.Sleep(2 * watchDelay)
+		synctest.Wait()
+		if tells.times("one") != 0 {
+			t.Error("told of a change although nothing changed")
+		}
+		if _, err := client.CoreV1().ConfigMaps("ns").Update(t.Context(), versioned(configMap("a", "2"), "2"), metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		for uid, want := range map[types.UID]int{"one": 1, "two": 1, "three": 0} {
+			if got := tells.times(uid); got != want {
+				t.Errorf("pod %s was told %d times, want %d", uid, got, want)
+			}
+		}
+		if got := s.content(t, "a"); got != "2" {
+			t.Errorf("it is %q after the change", got)
+		}
+		if gets.Load() != 2 {
+			t.Errorf("%d reads, want one of each object: the watch has the rest", gets.Load())
+		}
+		if err := client.CoreV1().ConfigMaps("ns").Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		_, err := s.ConfigMap(t.Context(), "ns", "a")
+		if !apierrors.IsNotFound(err) || err.Error() != `configmap "a" not found` {
+			t.Errorf("after the deletion: %v", err)
+		}
+		if tells.times("one") != 2 {
+			t.Error("not told of the deletion")
+		}
+	})
+}
+
+func TestAnObjectThatIsWaitedForIsToldAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		s, tells := watching(t, client)
+		s.Register(naming("u", "a"))
+		if _, err := s.ConfigMap(t.Context(), "ns", "a"); !apierrors.IsNotFound(err) {
+			t.Fatal(err)
+		}
+		synctest.Wait() // the watch has begun without its delay
+		if _, err := client.CoreV1().ConfigMaps("ns").Create(t.Context(), versioned(configMap("a", "1"), "1"), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if tells.times("u") != 1 || s.content(t, "a") != "1" {
+			t.Error("the pod that waits was not told, or does not get it")
+		}
+	})
+}
+
+func TestWhatHappenedBeforeTheWatchIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(versioned(configMap("a", "1"), "1"))
+		s, tells := watching(t, client)
+		s.Register(naming("u", "a"))
+		s.content(t, "a")
+		if _, err := client.CoreV1().ConfigMaps("ns").Update(t.Context(), versioned(configMap("a", "2"), "2"), metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * watchDelay)
+		synctest.Wait()
+		if tells.times("u") != 1 || s.content(t, "a") != "2" {
+			t.Error("a change between the read and the watch was lost")
+		}
+	})
+}
+
+func TestAWatchEndsWithItsLastPodOrWithItsObjectsChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fixed := versioned(configMap("fixed", "1"), "1")
+		fixed.Immutable = new(true)
+		client := fake.NewClientset(versioned(configMap("a", "1"), "1"), fixed)
+		s, tells := watching(t, client)
+		s.Register(naming("one", "a", "fixed"))
+		s.Register(naming("two", "a"))
+		time.Sleep(2 * watchDelay)
+		synctest.Wait()
+		open := func() int {
+			w := s.configMaps.watches
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return len(w.items)
+		}
+		if s.content(t, "fixed") != "1" || open() != 2 {
+			t.Fatalf("%d objects are kept, want 2", open())
+		}
+		changed := versioned(configMap("fixed", "2"), "2")
+		if _, err := client.CoreV1().ConfigMaps("ns").Update(t.Context(), changed, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if s.content(t, "fixed") != "1" || tells.times("one") != 0 {
+			t.Error("an immutable object is still watched")
+		}
+		s.Register(naming("one", "fixed")) // it no longer names a
+		s.Unregister("two")
+		if open() != 1 {
+			t.Errorf("%d objects are kept, want the one that a pod names", open())
+		}
+		s.Unregister("one")
+		if open() != 0 {
+			t.Errorf("%d objects are kept for no pod", open())
+		}
+	})
+}
+
+func TestGetReadsEachTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var gets atomic.Int32
+		s := New(counting(&gets, 0, configMap("a", "1")), Options{Strategy: Get})
+		for range 3 {
+			s.content(t, "a")
+			time.Sleep(time.Millisecond)
+		}
+		if gets.Load() != 3 {
+			t.Errorf("%d reads of 3 asked for", gets.Load())
+		}
+	})
+}

@@ -1,0 +1,123 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// files are the kinds whose content comes from the API: projected, secret, configMap and
+// downwardAPI.
+type files struct {
+	m    *Manager
+	name string
+	// inMemory keeps the files off the disk.
+	inMemory bool
+	handles  func(v *v1.Volume) bool
+	collect  func(ctx context.Context, s *Spec) (map[string]file, error)
+}
+
+func (f *files) Name() string { return f.name }
+
+func (f *files) Handles(v *v1.Volume) bool { return f.handles(v) }
+
+func (f *files) Refreshes() bool { return true }
+
+// Check fetches what SetUp then finds in the caches.
+func (f *files) Check(ctx context.Context, s *Spec) error {
+	_, err := f.collect(ctx, s)
+	return err
+}
+
+func (f *files) Existing(s *Spec) (Mounted, bool) {
+	if f.inMemory && !isMountPoint(f.m.memory.mounter, s.Dir) {
+		return Mounted{}, false
+	}
+	_, err := os.Stat(filepath.Join(s.Dir, dataLink))
+	return f.mounted(s), err == nil
+}
+
+func (f *files) mounted(s *Spec) Mounted {
+	return Mounted{HostPath: s.Dir, ReadOnly: true, SELinuxRelabel: true}
+}
+
+func (f *files) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
+	content, err := f.collect(ctx, s)
+	if err != nil {
+		return Mounted{}, err
+	}
+	return f.mounted(s), f.m.calls.do(ctx, s.Dir, func() error {
+		if context.Cause(ctx) != nil {
+			return nil // the pod's end may have begun, which removes the folder
+		}
+		return f.write(s, content)
+	})
+}
+
+// write makes the volume's folder unless it is there, and writes the files.
+func (f *files) write(s *Spec, content map[string]file) error {
+	mark := s.ready("wrapped_" + s.Volume.Name)
+	if _, err := os.Lstat(s.Dir); err != nil || !mark.is() {
+		if err := makeOpen(s.Dir); err != nil {
+			return err
+		}
+	}
+	if f.inMemory {
+		if err := f.m.memory.mountTmpfs(s.Pod, s.Dir, nil); err != nil {
+			return err
+		}
+	}
+	if err := mark.set(); err != nil {
+		return err
+	}
+	if err := nestedMountPoints(s.Pod, s.Volume.Name, s.Dir); err != nil {
+		return err
+	}
+	group := fsGroup(s.Pod)
+	give := func(version string) error { return giveToGroup(version, group, groupReads) }
+	if err := writeAtomically(s.Dir, content, give); err != nil {
+		return err
+	}
+	return giveFolderToGroup(s.Dir, group, groupReads)
+}
+
+// nestedMountPoints makes the folders on which containers mount other volumes inside of
+// this one, which is read-only to them.
+func nestedMountPoints(p *v1.Pod, name, dir string) error {
+	var mounts [][]v1.VolumeMount
+	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			mounts = append(mounts, list[i].VolumeMounts)
+		}
+	}
+	for i := range p.Spec.EphemeralContainers {
+		mounts = append(mounts, p.Spec.EphemeralContainers[i].VolumeMounts)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for _, ofOne := range mounts {
+		for _, outer := range ofOne {
+			if outer.Name != name {
+				continue
+			}
+			for _, inner := range ofOne {
+				below, ok := strings.CutPrefix(filepath.Clean(inner.MountPath), filepath.Clean(outer.MountPath)+"/")
+				if !ok {
+					continue
+				}
+				if err := root.MkdirAll(below, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+					return fmt.Errorf("unable to create nested volume mountpoints: %w", err)
+				}
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// hostPath is something of the node itself. It may lie on a file system that hangs.
+type hostPath struct {
+	calls *calls
+
+	mu sync.Mutex
+	// checked are the volumes whose type was found right: the kubelet too looks once, when
+	// the volume comes to the pod, and not at each restart of a container.
+	checked map[types.UID][]string
+}
+
+func (h *hostPath) Name() string { return "kubernetes.io~host-path" }
+
+func (h *hostPath) Handles(v *v1.Volume) bool { return v.HostPath != nil }
+
+func (h *hostPath) Refreshes() bool { return false }
+
+func (h *hostPath) Check(ctx context.Context, s *Spec) error {
+	_, err := h.SetUp(ctx, s)
+	return err
+}
+
+func (h *hostPath) Existing(s *Spec) (Mounted, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.mounted(s), slices.Contains(h.checked[s.Pod.UID], s.Volume.Name)
+}
+
+func (h *hostPath) mounted(s *Spec) Mounted { return Mounted{HostPath: s.Volume.HostPath.Path} }
+
+func (h *hostPath) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
+	source := s.Volume.HostPath
+	if slices.Contains(strings.Split(source.Path, "/"), "..") {
+		return Mounted{}, fmt.Errorf("invalid HostPath `%s`: must not contain '..'", source.Path)
+	}
+	if source.Type != nil && *source.Type != v1.HostPathUnset {
+		path, kind := source.Path, *source.Type
+		if err := h.calls.do(ctx, path, func() error { return makeOfType(path, kind) }); err != nil {
+			return Mounted{}, err
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if names := h.checked[s.Pod.UID]; !slices.Contains(names, s.Volume.Name) {
+		h.checked[s.Pod.UID] = append(names, s.Volume.Name)
+	}
+	return h.mounted(s), nil
+}
+
+// forget drops what was noted of a pod.
+func (h *hostPath) forget(pod types.UID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.checked, pod)
+}
+
+// hostPathTypes says what each type must be and how that is called.
+var hostPathTypes = map[v1.HostPathType]struct {
+	is     v1.HostPathType
+	called string
+}{
+	v1.HostPathDirectoryOrCreate: {v1.HostPathDirectory, "directory"},
+	v1.HostPathDirectory:         {v1.HostPathDirectory, "directory"},
+	v1.HostPathFileOrCreate:      {v1.HostPathFile, "file"},
+	v1.HostPathFile:              {v1.HostPathFile, "file"},
+	v1.HostPathSocket:            {v1.HostPathSocket, "socket file"},
+	v1.HostPathCharDev:           {v1.HostPathCharDev, "character device"},
+	v1.HostPathBlockDev:          {v1.HostPathBlockDev, "block device"},
+}
+
+// makeOfType checks that what is at path is of the type, and makes it if the type says so and
+// nothing is there.
+func makeOfType(path string, kind v1.HostPathType) error {
+	wanted, known := hostPathTypes[kind]
+	if !known {
+		return fmt.Errorf("%s is an invalid volume type", kind)
+	}
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		switch kind {
+		case v1.HostPathDirectoryOrCreate:
+			return os.MkdirAll(path, 0o755)
+		case v1.HostPathFileOrCreate:
+			f, err := os.OpenFile(path, os.O_CREATE, 0o644)
+			if err != nil {
+				return err
+			}
+			return f.Close()
+		}
+		err = fmt.Errorf("path %q does not exist", path)
+	}
+	if err != nil {
+		return fmt.Errorf("hostPath type check failed, %s is not a %s, unable to determine its type: %w", path, wanted.called, err)
+	}
+	is, err := typeOf(info.Mode())
+	if err != nil {
+		return fmt.Errorf("hostPath type check failed, %s is not a %s, unable to determine its type: %w", path, wanted.called, err)
+	}
+	if is != wanted.is {
+		return fmt.Errorf("hostPath type check failed: %s is not a %s, it's a %s", path, wanted.called, is)
+	}
+	return nil
+}
+
+func typeOf(mode fs.FileMode) (v1.HostPathType, error) {
+	switch {
+	case mode.IsDir():
+		return v1.HostPathDirectory, nil
+	case mode.IsRegular():
+		return v1.HostPathFile, nil
+	case mode&fs.ModeSocket != 0:
+		return v1.HostPathSocket, nil
+	case mode&fs.ModeCharDevice != 0:
+		return v1.HostPathCharDev, nil
+	case mode&fs.ModeDevice != 0:
+		return v1.HostPathBlockDev, nil
+	}
+	return "", errors.New("only recognise file, directory, socket, block device and character device")
+}
