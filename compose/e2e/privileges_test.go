@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/user"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -93,7 +95,7 @@ func TestPrivileges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range []role.Role{role.Bus, role.PLEG, role.NodeStatus, role.Stats} {
+	for _, r := range []role.Role{role.Bus, role.PLEG, role.NodeStatus, role.NodeAPI, role.Stats} {
 		id, err := role.Get(r)
 		if err != nil {
 			t.Fatal(err)
@@ -119,8 +121,18 @@ func privileges(id role.Identity, got machine.Credentials) []string {
 	if id.UID == 0 {
 		return problems // root keeps what it is started with
 	}
+	may := append([]int{id.GID}, id.Groups...)
+	for _, name := range id.HostGroups {
+		if g, err := user.LookupGroup(name); err == nil {
+			gid, err := strconv.Atoi(g.Gid)
+			if err != nil {
+				return append(problems, err.Error())
+			}
+			may = append(may, gid)
+		}
+	}
 	for _, g := range got.Groups {
-		if g != id.GID && !slices.Contains(id.Groups, g) {
+		if !slices.Contains(may, g) {
 			problems = append(problems, fmt.Sprintf("it is in group %d", g))
 		}
 	}

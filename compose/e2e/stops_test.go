@@ -36,6 +36,7 @@ var mayWait = map[role.Role][]work{
 	role.NodeStatus: {leaseGoes, nodeStays, events},
 	role.Bus:        {events},
 	role.PLEG:       nil,
+	role.NodeAPI:    nil,
 	role.Up:         nil,
 }
 

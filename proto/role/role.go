@@ -42,6 +42,8 @@ type Identity struct {
 	GID int
 	// Groups are supplementary groups.
 	Groups []int
+	// HostGroups are groups of the host that the process is in too where they exist, by name.
+	HostGroups []string
 	// Capabilities that the process keeps, as "CAP_…" names. Nil for root, which keeps all.
 	Capabilities []string
 	// APICredentials: the process acts at the apiserver as system:node:<name>.
@@ -58,7 +60,7 @@ var identities = []Identity{
 	{Role: ImageGC, UID: 47105, GID: GroupNode},
 	{Role: Stats, UID: 47106, GID: GroupNode, Capabilities: []string{"CAP_DAC_READ_SEARCH"}},
 	{Role: Evictor, UID: 47107, GID: GroupNode, Capabilities: []string{"CAP_DAC_READ_SEARCH", "CAP_SYSLOG"}},
-	{Role: NodeAPI, UID: 47108, GID: GroupNode, Groups: []int{GroupLogs}},
+	{Role: NodeAPI, UID: 47108, GID: GroupNode, Groups: []int{GroupLogs}, HostGroups: []string{"adm", "systemd-journal"}},
 	{Role: Up, UID: 0, GID: 0},
 }
 

@@ -53,6 +53,10 @@ func (c *Config) Validate() error {
 // settings takes from the configuration what the Node is made of.
 func (c *Config) settings() node.Settings {
 	k := c.Kubelet
+	port := k.Kubelet.Port
+	if !*k.Kubelet.EnableServer {
+		port = 0
+	}
 	return node.Settings{
 		Name: c.Service.NodeName, Hostname: c.Service.NodeName,
 		NodeIPs:                append([]netip.Addr(nil), k.NodeIPs()...),
@@ -61,6 +65,7 @@ func (c *Config) settings() node.Settings {
 		Taints:                 k.Kubelet.RegisterWithTaints,
 		ProviderID:             k.Kubelet.ProviderID,
 		ControllerAttachDetach: *k.Kubelet.EnableControllerAttachDetach,
+		KubeletPort:            port,
 		MicroletVersion:        telemetry.Version,
 	}
 }

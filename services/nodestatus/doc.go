@@ -1,5 +1,6 @@
 // Package nodestatus is the node's face at the apiserver: it registers the Node, keeps its status and
-// its Lease, and delivers the node's Kubernetes Events.
+// its Lease, delivers the node's Kubernetes Events, and asks for nodeapi who its callers are and what
+// they may.
 //
 // Its inputs are the host (addresses, /proc, /sys), what the other services put on the bus
 // (HEARTBEATS, RUNTIME/relist, NODE/runtime, NODE/capacity, the outbox), podsync's health by gRPC where
@@ -18,7 +19,7 @@
 //     does not relist for 3 minutes, or the runtime says that it or its network is not ready.
 //   - No call waits for ever, and its loop turns whatever its calls wait for.
 //
-// What it does not do yet: it reports no images, no kubelet port and no declared features, since nothing
-// here keeps or serves them, and says Unknown of memory, disk and PID pressure, which nobody measures.
+// What it does not do yet: it reports no images and no declared features, since nothing here keeps
+// account of them, and says Unknown of memory, disk and PID pressure, which nobody measures.
 // It does not rotate the client certificate and does not shut pods down before the machine goes down.
 package nodestatus

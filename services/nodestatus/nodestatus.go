@@ -5,6 +5,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/outbox"
@@ -13,6 +14,7 @@ import (
 	"github.com/microlet/microlet/services/nodestatus/internal/lease"
 	"github.com/microlet/microlet/services/nodestatus/internal/observe"
 	"github.com/microlet/microlet/services/nodestatus/internal/report"
+	"github.com/microlet/microlet/services/nodestatus/internal/review"
 )
 
 // Run runs nodestatus until ctx ends. It leaves the Node and its Lease as they are: a restart is not
@@ -70,6 +72,9 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
+	nodestatusv1.RegisterReviewServiceServer(s.GRPC, review.NewServer(clients, s.Metrics))
+	s.Allow(nodestatusv1.ReviewService_ReviewToken_FullMethodName, role.NodeAPI)
+	s.Allow(nodestatusv1.ReviewService_ReviewAccess_FullMethodName, role.NodeAPI)
 	face.registered = func() { loop.Kick(jobLease) }
 	s.Go("jobs", loop.Run)
 	s.Go("node watch", watched.Run)

@@ -46,7 +46,7 @@ func TestWalls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"services/podsync", "services/pleg", "services/nodestatus", "services/bus", "services/microlet/cmd/microlet", "proto/role", "compose/rig"} {
+	for _, name := range []string{"services/podsync", "services/pleg", "services/nodestatus", "services/nodeapi", "services/bus", "services/microlet/cmd/microlet", "proto/role", "compose/rig"} {
 		if !slices.ContainsFunc(packages, func(p Package) bool { return p.ImportPath == module+name && len(p.Imports) > 0 }) {
 			t.Errorf("go list does not show the imports of %s%s", module, name)
 		}

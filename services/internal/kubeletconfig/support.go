@@ -27,8 +27,6 @@ const (
 	idle
 	// warned: it is accepted and named in a warning.
 	warned
-	// edge: as warned, for what guards or serves the HTTPS API, which this version does not open at all.
-	edge
 	// staticPod: as warned, for static pods, which a control plane of kubeadm consists of.
 	staticPod
 	// refused: it enforces or protects something, so a value that asks for that refuses the start.
@@ -49,7 +47,7 @@ type supportRow struct {
 
 const (
 	msgWarned     = "these settings are accepted and have no effect in this version of microlet"
-	msgEdge       = "the HTTPS API (ports 10250, 10255, 10248) is not opened by this version of microlet, so these settings guard and serve nothing"
+	msgWeaker     = "these settings open the HTTPS API further than its default"
 	msgStaticPods = "STATIC PODS ARE NOT RUN by this version of microlet: a control plane that kubeadm made from them would not start on this node"
 	msgByDefault  = "the kubelet does this by default, and this version of microlet does not yet"
 	msgGates      = "these feature gates are known, and nothing in this version of microlet reads them"
@@ -62,7 +60,12 @@ const (
 func checkSupport(p *problems, c *Config) []Warning {
 	given, defaults := asObject(c.Kubelet), asObject(Default())
 	fields := map[support][]string{}
-	var byDefault []string
+	var byDefault, opened []string
+	for _, path := range slices.Sorted(maps.Keys(c.Provenance)) {
+		if value := at(given, path); value != nil && weaker(path, value) {
+			opened = append(opened, describe(path, value, p.from))
+		}
+	}
 	for _, row := range supportTable {
 		if strings.HasPrefix(row.name, "--") {
 			if value, set := row.flagSet(c); set {
@@ -86,7 +89,7 @@ func checkSupport(p *problems, c *Config) []Warning {
 			byDefault = append(byDefault, describe(row.name, value, p.from))
 		}
 	}
-	return warnings(fields, byDefault, idleGates(c))
+	return warnings(fields, opened, byDefault, idleGates(c))
 }
 
 // apply refuses the setting, or notes it for a warning.
@@ -97,12 +100,8 @@ func (r supportRow) apply(p *problems, fields map[support][]string, path string,
 			return // it would be refused by the kubelet too, and that is the thing to correct
 		}
 		p.add(path, value, notBuilt, notBuiltRemedy)
-	case warned, edge, staticPod:
-		text := describe(path, value, p.from)
-		if weaker(path, value) {
-			text += " [weaker than the default]"
-		}
-		fields[r.state] = append(fields[r.state], text)
+	case warned, staticPod:
+		fields[r.state] = append(fields[r.state], describe(path, value, p.from))
 	}
 }
 
@@ -116,17 +115,17 @@ func weaker(path string, value any) bool {
 	case "authentication.webhook.enabled":
 		return value == false
 	case "readOnlyPort":
-		return true
+		return value != int64(0)
 	}
 	return false
 }
 
-func warnings(fields map[support][]string, byDefault, gates []string) []Warning {
+func warnings(fields map[support][]string, opened, byDefault, gates []string) []Warning {
 	var all []Warning
 	for _, w := range []Warning{
 		{msgStaticPods, fields[staticPod]},
 		{msgWarned, fields[warned]},
-		{msgEdge, fields[edge]},
+		{msgWeaker, opened},
 		{msgGates, gates},
 		{msgByDefault, byDefault},
 	} {
@@ -138,7 +137,7 @@ func warnings(fields map[support][]string, byDefault, gates []string) []Warning 
 }
 
 // readGates are the gates that change what this version does.
-var readGates = map[string]bool{gateCustomCPUCFSQuotaPeriod: true, gateCrashLoopBackOffMax: true, "AllAlpha": true, "AllBeta": true}
+var readGates = map[string]bool{gateCustomCPUCFSQuotaPeriod: true, gateCrashLoopBackOffMax: true, "ExtendWebSocketsToKubelet": true, "PodLogsQuerySplitStreams": true, "ContainerCheckpoint": true, "AllAlpha": true, "AllBeta": true}
 
 // idleGates are the gates that are set to another value than their default and read by nobody.
 func idleGates(c *Config) []string {

@@ -108,6 +108,9 @@ cgroupDriver: cgroupfs
 cgroupRoot: %[2]s
 podLogsDir: %[1]s/logs
 logging: {format: json}
+# Who has the ports of this machine is of no matter to these tests.
+enableServer: false
+healthzPort: 0
 authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
 authorization: {mode: AlwaysAllow}
 `, dir, cgroup)
@@ -248,7 +251,7 @@ func (a *agent) until(what string, ok func() bool) {
 	}
 }
 
-var all = []string{"up", "bus", "podsync", "pleg", "nodestatus"}
+var all = []string{"up", "bus", "podsync", "pleg", "nodestatus", "nodeapi"}
 
 // ready says whether all services do what they can without an apiserver: podsync is ready only when it
 // knows what shall run, so its heartbeat counts here.

@@ -15,6 +15,7 @@ import (
 	"github.com/microlet/microlet/services/bus"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/nodeapi"
 	"github.com/microlet/microlet/services/nodestatus"
 	"github.com/microlet/microlet/services/pleg"
 	"github.com/microlet/microlet/services/podsync"
@@ -45,6 +46,7 @@ func Services() []Service {
 		podsyncConfig    = podsync.DefaultConfig()
 		plegConfig       = pleg.DefaultConfig()
 		nodestatusConfig = nodestatus.DefaultConfig()
+		nodeapiConfig    = nodeapi.DefaultConfig()
 	)
 	return []Service{
 		{
@@ -76,6 +78,14 @@ func Services() []Service {
 			Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
 				nodestatusConfig.Service, nodestatusConfig.Kubelet = s, k
 				return nodestatus.Run(ctx, nodestatusConfig)
+			},
+		},
+		{
+			Role: role.NodeAPI, Short: "Serve the kubelet's HTTPS API", NeedsKubelet: true,
+			Bind: nodeapiConfig.AddFlags,
+			Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
+				nodeapiConfig.Service, nodeapiConfig.Kubelet = s, k
+				return nodeapi.Run(ctx, nodeapiConfig)
 			},
 		},
 	}

@@ -19,6 +19,36 @@ import (
 	"github.com/microlet/microlet/proto/role"
 )
 
+// copied are files of root's that one service has its own copy of.
+type copied interface {
+	// sync copies what differs.
+	sync() (changed bool, err error)
+	name() string
+}
+
+// keep keeps a copy like its source until the context ends. A source that cannot be read leaves the
+// copy as it is.
+func keep(ctx context.Context, c copied, log *slog.Logger) error {
+	t := time.NewTicker(credentialsPeriod)
+	defer t.Stop()
+	failing := false
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+		changed, err := c.sync()
+		if err != nil && !failing {
+			log.Error("files not copied; the old copy stays", "what", c.name(), "error", err)
+		}
+		failing = err != nil
+		if changed {
+			log.Info("files copied", "what", c.name())
+		}
+	}
+}
+
 // credentialsPeriod is how often the source is compared with the copy. Its certificate is replaced
 // long before it expires, so a minute would do; reading two small files costs nothing.
 const credentialsPeriod = 10 * time.Second
@@ -35,28 +65,8 @@ type credentials struct {
 // path is the copy.
 func (c credentials) path() string { return filepath.Join(c.dir, "kubeconfig") }
 
-// run keeps the copy like the source until the context ends. A source that cannot be read leaves the
-// copy as it is.
-func (c credentials) run(ctx context.Context, log *slog.Logger) error {
-	t := time.NewTicker(credentialsPeriod)
-	defer t.Stop()
-	failing := false
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-t.C:
-		}
-		changed, err := c.sync()
-		if err != nil && !failing {
-			log.Error("credentials not copied; the old copy stays", "source", c.source, "service", c.id.Role, "error", err)
-		}
-		failing = err != nil
-		if changed {
-			log.Info("credentials copied", "source", c.source, "service", c.id.Role)
-		}
-	}
-}
+// name of what is copied, for logs.
+func (c credentials) name() string { return "credentials of " + string(c.id.Role) }
 
 // sync copies what differs.
 func (c credentials) sync() (changed bool, err error) {

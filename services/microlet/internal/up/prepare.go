@@ -42,6 +42,10 @@ func folders() ([]folder, error) {
 	if err != nil {
 		return nil, err
 	}
+	apiID, err := role.Get(role.NodeAPI)
+	if err != nil {
+		return nil, err
+	}
 	return []folder{
 		{name: "sock", mode: 0o770 | fs.ModeSticky, gid: role.GroupNode},
 		{name: "metrics", mode: 0o770 | fs.ModeSticky, gid: role.GroupNode},
@@ -51,6 +55,7 @@ func folders() ([]folder, error) {
 		{name: "bus", mode: 0o700, uid: busID.UID, gid: busID.GID, deep: true},
 		{name: "credentials", mode: 0o750, gid: role.GroupNode},
 		{name: filepath.Join("credentials", string(role.NodeStatus)), mode: 0o700, uid: statusID.UID, gid: statusID.GID},
+		{name: filepath.Join("credentials", string(role.NodeAPI)), mode: 0o700, uid: apiID.UID, gid: apiID.GID},
 	}, nil
 }
 

@@ -8,9 +8,10 @@ import (
 )
 
 // writeResolved gives each service the kubelet's configuration as it should see it: one that is not
-// root, and acts at the apiserver, gets its own copy of the credentials. It returns the copies.
-func (c *Config) writeResolved() ([]credentials, error) {
-	var copies []credentials
+// root, and acts at the apiserver, gets its own copy of the credentials; the HTTPS API gets one of its
+// certificates. It returns the copies.
+func (c *Config) writeResolved() ([]copied, error) {
+	var copies []copied
 	for _, s := range c.Services {
 		if !s.NeedsKubelet {
 			continue
@@ -31,6 +32,13 @@ func (c *Config) writeResolved() ([]credentials, error) {
 			}
 			k.Node.Kubeconfig = own.path()
 			copies = append(copies, own)
+		}
+		if s.Role == role.NodeAPI {
+			files, err := c.newServing(&k.Kubelet, id)
+			if err != nil {
+				return nil, err
+			}
+			copies = append(copies, files)
 		}
 		if err := k.WriteResolved(c.resolvedPath(s)); err != nil {
 			return nil, err

@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
+	"os/user"
 	"path/filepath"
+	"slices"
+	"strconv"
 
 	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
 	supervisorv1 "github.com/microlet/microlet/proto/microlet/supervisor/v1"
@@ -47,9 +51,27 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	s.Allow(supervisorv1.SupervisorService_GetStatus_FullMethodName, role.Up)
 	s.Go("services", services.Run)
 	for _, c := range copies {
-		s.Go("credentials of "+string(c.id.Role), func(ctx context.Context) error { return c.run(ctx, s.Log) })
+		s.Go(c.name(), func(ctx context.Context) error { return keep(ctx, c, s.Log) })
 	}
 	return s.Run(ctx)
+}
+
+// groups are an identity's supplementary groups, with those of the host's that exist.
+func groups(id role.Identity, log *slog.Logger) []int {
+	all := slices.Clone(id.Groups)
+	for _, name := range id.HostGroups {
+		g, err := user.LookupGroup(name)
+		if err != nil {
+			log.Info("group does not exist on this host; files of it are not read", "group", name, "service", id.Role)
+			continue
+		}
+		gid, err := strconv.Atoi(g.Gid)
+		if err != nil || gid == 0 {
+			continue // root's group is no log reader's
+		}
+		all = append(all, gid)
+	}
+	return all
 }
 
 // agents are the node's services while they run.
@@ -86,7 +108,7 @@ func (c *Config) agents(s *service.Service) (agents, error) {
 		}
 		o.Specs = append(o.Specs, supervisor.Spec{
 			Name: string(a.Role), Path: program, Args: c.arguments(a),
-			UID: id.UID, GID: id.GID, Groups: id.Groups, Capabilities: id.Capabilities,
+			UID: id.UID, GID: id.GID, Groups: groups(id, s.Log), Capabilities: id.Capabilities,
 			// Root's helpers (mount, iptables) may depend on transitions that this would forbid.
 			NoNewPrivileges: id.UID != 0,
 			StopStage:       a.StopStage,

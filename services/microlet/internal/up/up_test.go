@@ -101,6 +101,7 @@ func TestPrepare(t *testing.T) {
 		"bus":                    {0o700, 47101, role.GroupNode},
 		"credentials":            {0o750, 0, role.GroupNode},
 		"credentials/nodestatus": {0o700, 47103, role.GroupNode},
+		"credentials/nodeapi":    {0o700, 47108, role.GroupNode},
 		"nkeys/pleg.seed":        {0o600, 47102, role.GroupNode},
 	} {
 		info, err := os.Stat(filepath.Join(dir, name))
@@ -247,7 +248,7 @@ func TestCredentialsFollowTheirSource(t *testing.T) {
 
 func TestEachServiceSeesItsOwnConfiguration(t *testing.T) {
 	dir := t.TempDir()
-	for _, sub := range []string{"config", "credentials/nodestatus"} {
+	for _, sub := range []string{"config", "credentials/nodestatus", "credentials/nodeapi"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o750); err != nil {
 			t.Fatal(err)
 		}
@@ -261,7 +262,7 @@ func TestEachServiceSeesItsOwnConfiguration(t *testing.T) {
 	}
 	config := filepath.Join(filepath.Dir(source), "config.yaml")
 	// Machines with cgroup v1 pass this test too.
-	data := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nfailCgroupV1: false\ncontainerRuntimeEndpoint: unix:///run/c.sock\n"
+	data := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nfailCgroupV1: false\nenableServer: false\ncontainerRuntimeEndpoint: unix:///run/c.sock\n"
 	if err := os.WriteFile(config, []byte(data), 0o600); err != nil {
 		t.Fatal(err)
 	}

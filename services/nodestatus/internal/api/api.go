@@ -12,11 +12,15 @@ import (
 	"sync"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
+	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
@@ -54,6 +58,8 @@ type Clients struct {
 	core     coreclient.CoreV1Interface // with the request timeout
 	watch    coreclient.CoreV1Interface // without one
 	leases   coordinationclient.CoordinationV1Interface
+	tokens   authenticationclient.AuthenticationV1Interface
+	access   authorizationclient.AuthorizationV1Interface
 	dialer   *connrotation.Dialer
 
 	mu       sync.Mutex
@@ -85,6 +91,12 @@ func New(nodeName string, o Options) (*Clients, error) {
 		return nil, fmt.Errorf("--kubeconfig=%s: %w", o.Kubeconfig, err)
 	}
 	if c.leases, err = coordinationclient.NewForConfig(short); err != nil {
+		return nil, fmt.Errorf("--kubeconfig=%s: %w", o.Kubeconfig, err)
+	}
+	if c.tokens, err = authenticationclient.NewForConfig(short); err != nil {
+		return nil, fmt.Errorf("--kubeconfig=%s: %w", o.Kubeconfig, err)
+	}
+	if c.access, err = authorizationclient.NewForConfig(short); err != nil {
 		return nil, fmt.Errorf("--kubeconfig=%s: %w", o.Kubeconfig, err)
 	}
 	if c.watch, err = coreclient.NewForConfig(config); err != nil {
@@ -127,6 +139,16 @@ func (c *Clients) Get(ctx context.Context) (*corev1.Node, error) {
 // Create creates the Node.
 func (c *Clients) Create(ctx context.Context, n *corev1.Node) (*corev1.Node, error) {
 	return c.core.Nodes().Create(ctx, n, metav1.CreateOptions{})
+}
+
+// ReviewToken asks the apiserver whose token it is.
+func (c *Clients) ReviewToken(ctx context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+	return c.tokens.TokenReviews().Create(ctx, r, metav1.CreateOptions{})
+}
+
+// ReviewAccess asks the apiserver whether a user may do something.
+func (c *Clients) ReviewAccess(ctx context.Context, r *authorizationv1.SubjectAccessReview) (*authorizationv1.SubjectAccessReview, error) {
+	return c.access.SubjectAccessReviews().Create(ctx, r, metav1.CreateOptions{})
 }
 
 // PatchStatus brings the Node from one state to another. The request timeout alone bounds it: the

@@ -73,6 +73,18 @@ func TestFirstStatus(t *testing.T) {
 	}
 }
 
+func TestKubeletPort(t *testing.T) {
+	s := Settings{Name: "n", Hostname: "n", KubeletPort: 10250}
+	n, _, _ := s.Update(s.Initial(), observed(), now)
+	if got := n.Status.DaemonEndpoints.KubeletEndpoint.Port; got != 10250 {
+		t.Errorf("the kubelet's port is %d, want 10250", got)
+	}
+	s.KubeletPort = 0 // the server was switched off
+	if n, changed, _ := s.Update(n, observed(), now); !changed || n.Status.DaemonEndpoints.KubeletEndpoint.Port != 0 {
+		t.Errorf("a port that is served no more is still reported: %v", n.Status.DaemonEndpoints)
+	}
+}
+
 func TestUnknownLeavesWhatTheNodeSays(t *testing.T) {
 	s := Settings{Name: "n", Hostname: "n"}
 	before, _, _ := s.Update(s.Initial(), observed(), now)

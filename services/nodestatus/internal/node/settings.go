@@ -45,6 +45,8 @@ type Settings struct {
 	ProviderID string
 	// ControllerAttachDetach is enableControllerAttachDetach.
 	ControllerAttachDetach bool
+	// KubeletPort is where nodeapi serves the kubelet's API; 0 when it does not.
+	KubeletPort int32
 	// MicroletVersion is added to the reported version as build metadata; "" adds none.
 	MicroletVersion string
 }

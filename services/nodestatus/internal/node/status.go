@@ -35,8 +35,7 @@ type Event struct {
 // Update returns a copy of the Node with its labels, annotations and status as observed, whether that differs
 // from the Node in more than heartbeat times, and the Events to send once the change is accepted.
 //
-// It reports no images, since nothing here keeps account of them, and no kubelet port, since nothing
-// listens on one. Volumes in use stay as a kubelet before may have left them: the volumes may still
+// It reports no images, since nothing here keeps account of them. Volumes in use stay as a kubelet before may have left them: the volumes may still
 // be mounted.
 func (s Settings) Update(original *v1.Node, o Observed, now time.Time) (updated *v1.Node, changed bool, events []Event) {
 	n := original.DeepCopy()
@@ -50,7 +49,7 @@ func (s Settings) Update(original *v1.Node, o Observed, now time.Time) (updated 
 	s.setInfo(n, o)
 	setRuntime(n, o.Runtime)
 	n.Status.Images = nil
-	n.Status.DaemonEndpoints = v1.NodeDaemonEndpoints{}
+	n.Status.DaemonEndpoints = v1.NodeDaemonEndpoints{KubeletEndpoint: v1.DaemonEndpoint{Port: s.KubeletPort}}
 	n.Status.DeclaredFeatures = nil
 	setPressure(n, now)
 	events = append(events, s.setReady(n, o, now)...) // last: old control planes want it so

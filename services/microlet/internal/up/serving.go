@@ -1,0 +1,99 @@
+package up
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
+	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/microlet/microlet/proto/role"
+)
+
+// serving copies the files of the HTTPS port to where nodeapi alone may read them. The originals are
+// root's: the operator's, or those that the kubelet makes for itself, under the same names.
+type serving struct {
+	dir   string
+	id    role.Identity
+	files []servingFile
+}
+
+type servingFile struct{ field, source, name string }
+
+// newServing makes the node's own certificate if the configuration names none and there is none, and
+// lets k name the files that nodeapi is to read.
+func (c *Config) newServing(k *kubeletv1beta1.KubeletConfiguration, id role.Identity) (*serving, error) {
+	if k.TLSCertFile == "" && k.TLSPrivateKeyFile == "" && *k.EnableServer {
+		k.TLSCertFile = filepath.Join(c.Kubelet.Node.CertDir, "kubelet.crt")
+		k.TLSPrivateKeyFile = filepath.Join(c.Kubelet.Node.CertDir, "kubelet.key")
+		if err := selfSign(k.TLSCertFile, k.TLSPrivateKeyFile, c.Service.NodeName); err != nil {
+			return nil, fmt.Errorf("serving certificate in --cert-dir=%s: %w", c.Kubelet.Node.CertDir, err)
+		}
+	}
+	s := &serving{dir: filepath.Join(c.Service.RuntimeDir, "credentials", string(id.Role)), id: id}
+	if c.Placement != Processes {
+		return s, nil // root reads the originals
+	}
+	for _, f := range []struct {
+		field, name string
+		path        *string
+	}{
+		{"tlsCertFile", "serving.crt", &k.TLSCertFile},
+		{"tlsPrivateKeyFile", "serving.key", &k.TLSPrivateKeyFile},
+		{"authentication.x509.clientCAFile", "client-ca.crt", &k.Authentication.X509.ClientCAFile},
+	} {
+		if *f.path == "" {
+			continue
+		}
+		s.files = append(s.files, servingFile{f.field, *f.path, f.name})
+		*f.path = filepath.Join(s.dir, f.name)
+	}
+	_, err := s.sync()
+	return s, err
+}
+
+// selfSign makes a certificate that says who the node is and that nobody vouches for, as the kubelet
+// does; one that is there stays.
+func selfSign(cert, key, host string) error {
+	there, err := certutil.CanReadCertAndKey(cert, key)
+	if err != nil || there {
+		return err
+	}
+	certPEM, keyPEM, err := certutil.GenerateSelfSignedCertKey(host, nil, nil)
+	if err != nil {
+		return err
+	}
+	// The key is first: a certificate alone would pass for one whose key was lost.
+	return errors.Join(keyutil.WriteKey(key, keyPEM), certutil.WriteCert(cert, certPEM))
+}
+
+// name of what is copied, for logs.
+func (s *serving) name() string { return "files of the HTTPS port" }
+
+// sync copies what differs.
+func (s *serving) sync() (changed bool, err error) {
+	for _, f := range s.files {
+		data, err := os.ReadFile(f.source)
+		if err != nil {
+			return changed, fmt.Errorf("%s: %w", f.field, err)
+		}
+		path := filepath.Join(s.dir, f.name)
+		old, err := os.ReadFile(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return changed, err
+		}
+		if err == nil && bytes.Equal(old, data) {
+			continue
+		}
+		if err := writeFile(path, data, 0o600, s.id.UID, s.id.GID); err != nil {
+			return changed, err
+		}
+		changed = true
+	}
+	return changed, nil
+}

@@ -1,0 +1,78 @@
+package nodeapi
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+
+	"github.com/spf13/pflag"
+
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/service"
+)
+
+// Defaults of Config.
+const (
+	DefaultMaxConnections = 2000
+	DefaultMaxRequests    = 100
+	DefaultMaxLogs        = 1000
+	DefaultMaxStreams     = 500
+)
+
+// Config is what nodeapi is told.
+type Config struct {
+	// Service is what every service is told; its NodeName must be set.
+	Service service.Config
+	// Kubelet is the node's configuration.
+	Kubelet *kubeletconfig.Config
+	// MaxConnections is how many connections a port may have; one address may have half of them.
+	// Default: 2000.
+	MaxConnections int
+	// MaxRequests is how many requests with short answers may be under way. Default: 100.
+	MaxRequests int
+	// MaxLogs is how many container logs may be read or followed at one time. Default: 1000.
+	MaxLogs int
+	// MaxStreams is how many exec, attach and port-forward sessions there may be. Default: 500.
+	MaxStreams int
+}
+
+// DefaultConfig returns the defaults; Kubelet has none.
+func DefaultConfig() Config {
+	return Config{
+		Service: service.DefaultConfig(), MaxConnections: DefaultMaxConnections, MaxRequests: DefaultMaxRequests,
+		MaxLogs: DefaultMaxLogs, MaxStreams: DefaultMaxStreams,
+	}
+}
+
+// AddFlags adds nodeapi's own flags.
+func (c *Config) AddFlags(fs *pflag.FlagSet) {
+	fs.IntVar(&c.MaxConnections, "api-max-connections", c.MaxConnections, "connections that a port of the kubelet's API may have; one remote address may have half of them")
+	fs.IntVar(&c.MaxRequests, "api-max-requests", c.MaxRequests, "requests with short answers that the kubelet's API serves at one time")
+	fs.IntVar(&c.MaxLogs, "api-max-logs", c.MaxLogs, "container logs that the kubelet's API serves at one time")
+	fs.IntVar(&c.MaxStreams, "api-max-streams", c.MaxStreams, "exec, attach and port-forward sessions that the kubelet's API serves at one time")
+}
+
+// Validate says what is wrong with the config: field, value, remedy.
+func (c *Config) Validate() error {
+	if c.Kubelet == nil {
+		return errors.New("nodeapi has no kubelet configuration: give the kubelet's flags or --resolved-config")
+	}
+	errs := []error{c.Service.Validate()}
+	if c.Service.NodeName == "" {
+		errs = append(errs, errors.New("node-name is empty: give the name of the Node"))
+	}
+	for name, n := range map[string]int{
+		"api-max-connections": c.MaxConnections, "api-max-requests": c.MaxRequests, "api-max-logs": c.MaxLogs, "api-max-streams": c.MaxStreams,
+	} {
+		if n < 2 {
+			errs = append(errs, fmt.Errorf("%s is %d: give 2 or more", name, n))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// address joins a host and a port of the configuration.
+func address(host string, port int32) string {
+	return net.JoinHostPort(host, strconv.Itoa(int(port)))
+}

@@ -1,0 +1,148 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/group"
+	"k8s.io/apiserver/pkg/authentication/request/anonymous"
+	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
+	unionauth "k8s.io/apiserver/pkg/authentication/request/union"
+	"k8s.io/apiserver/pkg/authentication/request/websocket"
+	"k8s.io/apiserver/pkg/authentication/request/x509"
+	"k8s.io/apiserver/pkg/authentication/token/cache"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
+
+	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
+)
+
+// Options of an Auth.
+type Options struct {
+	NodeName string
+	// Authentication and Authorization are the KubeletConfiguration's.
+	Authentication kubeletv1beta1.KubeletAuthentication
+	Authorization  kubeletv1beta1.KubeletAuthorization
+	// ClientCA verifies client certificates; nil verifies none.
+	ClientCA dynamiccertificates.CAContentProvider
+	// Reviews is nodestatus.
+	Reviews nodestatusv1.ReviewServiceClient
+	Log     *slog.Logger
+}
+
+// Auth authenticates and authorizes requests. It is safe for concurrent use.
+type Auth struct {
+	nodeName string
+	who      authenticator.Request
+	may      authorizer.UnconditionalAuthorizer
+	log      *slog.Logger
+}
+
+// New puts together what the configuration asks for.
+func New(o Options) (*Auth, error) {
+	a := &Auth{nodeName: o.NodeName, log: o.Log}
+	var ways []authenticator.Request
+	if o.ClientCA != nil {
+		ways = append(ways, x509.NewDynamic(o.ClientCA.VerifyOptions, x509.CommonNameUserConversion))
+	}
+	if *o.Authentication.Webhook.Enabled {
+		ttl := o.Authentication.Webhook.CacheTTL.Duration
+		cached := cache.New(tokens{o.Reviews}, false, ttl, ttl)
+		ways = append(ways, bearertoken.New(cached), websocket.NewProtocolAuthenticator(cached))
+	}
+	if len(ways) > 0 {
+		a.who = group.NewAuthenticatedGroupAdder(unionauth.New(ways...))
+	}
+	if *o.Authentication.Anonymous.Enabled {
+		nobody := anonymous.NewAuthenticator(nil)
+		if a.who == nil {
+			a.who = nobody
+		} else {
+			// A wrong credential is refused; only who brings none is anonymous.
+			a.who = unionauth.NewFailOnError(a.who, nobody)
+		}
+	}
+	if a.who == nil {
+		return nil, errors.New("authentication: no method is on, so nobody could sign in: set authentication.x509.clientCAFile, or authentication.webhook.enabled")
+	}
+	switch o.Authorization.Mode {
+	case kubeletv1beta1.KubeletAuthorizationModeAlwaysAllow:
+		a.may = always{}
+	case kubeletv1beta1.KubeletAuthorizationModeWebhook:
+		a.may = newAccess(o.Reviews, o.Authorization.Webhook.CacheAuthorizedTTL.Duration, o.Authorization.Webhook.CacheUnauthorizedTTL.Duration)
+	default:
+		return nil, fmt.Errorf("authorization.mode is %q: use Webhook or AlwaysAllow", o.Authorization.Mode)
+	}
+	return a, nil
+}
+
+// always allows everything, which an operator asked for with authorization.mode: AlwaysAllow.
+type always struct{}
+
+func (always) Authorize(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+	return authorizer.DecisionAllow, "", nil
+}
+
+// Refusal is the answer to a request that may not pass.
+type Refusal struct {
+	// Code is an HTTP status code.
+	Code int
+	Text string
+}
+
+// Check says whether a request may do what needs one of these subresources of the node. Nil is yes.
+func (a *Auth) Check(r *http.Request, subresources []string) *Refusal {
+	// The authenticator removes the token from the request, so that nothing behind it can pass it on.
+	answer, ok, err := a.who.AuthenticateRequest(r)
+	if err != nil {
+		a.log.Info("caller could not be authenticated", "remote", r.RemoteAddr, "path", r.URL.Path, "error", err)
+	}
+	if err != nil || !ok {
+		return &Refusal{http.StatusUnauthorized, "Unauthorized"}
+	}
+	verb := verbOf(r.Method)
+	for _, sub := range subresources {
+		decision, _, err := a.may.Authorize(r.Context(), a.attributes(answer.User, verb, sub, r.URL.Path))
+		if err != nil {
+			a.log.Error("caller could not be authorized", "user", answer.User.GetName(), "verb", verb, "subresource", sub, "error", err)
+			return &Refusal{http.StatusInternalServerError,
+				fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource=%s)", answer.User.GetName(), verb, sub)}
+		}
+		if decision == authorizer.DecisionAllow {
+			return nil
+		}
+	}
+	return &Refusal{http.StatusForbidden, fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource(s)=[%s])\n",
+		answer.User.GetName(), verb, strings.Join(subresources, " "))}
+}
+
+func (a *Auth) attributes(who user.Info, verb, subresource, path string) authorizer.Attributes {
+	return authorizer.AttributesRecord{
+		User: who, Verb: verb, APIVersion: "v1", Resource: "nodes", Subresource: subresource, Name: a.nodeName,
+		ResourceRequest: true, Path: path,
+	}
+}
+
+// verbOf is the API's verb for a method. Others have none, and no rule but * allows that.
+func verbOf(method string) string {
+	switch method {
+	case http.MethodPost:
+		return "create"
+	case http.MethodGet:
+		return "get"
+	case http.MethodPut:
+		return "update"
+	case http.MethodPatch:
+		return "patch"
+	case http.MethodDelete:
+		return "delete"
+	}
+	return ""
+}

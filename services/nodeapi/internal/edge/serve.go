@@ -1,0 +1,139 @@
+package edge
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const (
+	// headerTimeout bounds the TLS handshake and the reading of a request's header: who writes them
+	// byte by byte is gone after it.
+	headerTimeout = 10 * time.Second
+	// keepAlive is how long a connection may wait for its next request; as the kubelet's.
+	keepAlive = 90 * time.Second
+	// maxHeader is far above any header of a client's, tokens included.
+	maxHeader = 64 << 10
+	// listenRetry is the pause before an address that could not be opened is tried again.
+	listenRetry = time.Second
+	// stopGrace is how long answers under way may take once the service stops.
+	stopGrace = time.Second
+)
+
+// Metrics are those of all ports.
+type Metrics struct {
+	refused *prometheus.CounterVec
+	open    *prometheus.GaugeVec
+}
+
+// NewMetrics registers them.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "microlet_nodeapi_connections_refused_total", Help: "Connections closed as they came, because there were too many.",
+		}, []string{"server"}),
+		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "microlet_nodeapi_port_open", Help: "1 while the port is open, 0 while it is tried again.",
+		}, []string{"server"}),
+	}
+	r.MustRegister(m.refused, m.open)
+	return m
+}
+
+// Server is one port.
+type Server struct {
+	// Name is of its log lines and metrics.
+	Name    string
+	Address string // host:port
+	Handler http.Handler
+	// TLS returns the configuration once it can be had; nil serves without.
+	TLS func() (*tls.Config, error)
+	Limits
+	Log     *slog.Logger
+	Metrics *Metrics
+	// Listening, if not nil, is called with the address when the port is open.
+	Listening func(net.Addr)
+}
+
+// Run serves until the context ends. A port that cannot be opened, or a certificate that cannot be
+// read, is logged once and tried again: it may be taken for a moment by who served there before.
+func (s *Server) Run(ctx context.Context) error {
+	told := ""
+	for {
+		err := s.serve(ctx)
+		s.Metrics.open.WithLabelValues(s.Name).Set(0)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err.Error() != told {
+			told = err.Error()
+			s.Log.Error("port is not open; it is tried again", "server", s.Name, "address", s.Address, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(listenRetry):
+		}
+	}
+}
+
+func (s *Server) serve(ctx context.Context) error {
+	server := &http.Server{
+		Handler: s.Handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: keepAlive, MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug), // strangers must not fill the log
+	}
+	if s.TLS != nil {
+		config, err := s.TLS()
+		if err != nil {
+			return err
+		}
+		server.TLSConfig = config
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Address)
+	if err != nil {
+		return fmt.Errorf("open port: %w", err)
+	}
+	guarded := limit(listener, s.Limits, s.Metrics.refused.WithLabelValues(s.Name))
+	s.Metrics.open.WithLabelValues(s.Name).Set(1)
+	s.Log.Info("port is open", "server", s.Name, "address", listener.Addr().String())
+	if s.Listening != nil {
+		s.Listening(listener.Addr())
+	}
+	// Streams are closed last: the HTTP server does not know them any more.
+	reaping, stop := context.WithCancel(context.WithoutCancel(ctx))
+	reaped := make(chan struct{})
+	go func() { defer close(reaped); guarded.reap(reaping) }()
+	defer func() { stop(); <-reaped }()
+	served := make(chan error, 1)
+	go func() {
+		if s.TLS != nil {
+			served <- server.ServeTLS(guarded, "", "")
+			return
+		}
+		served <- server.Serve(guarded)
+	}()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
+	defer cancel()
+	if err := server.Shutdown(grace); err != nil {
+		err = server.Close() // who reads so slowly gets half an answer
+		if err != nil {
+			s.Log.Debug("server closed", "server", s.Name, "error", err)
+		}
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

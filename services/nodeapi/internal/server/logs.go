@@ -1,0 +1,93 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/nodeapi/internal/containerlogs"
+)
+
+// gateSplitStreams lets a caller have one of the two streams of a log.
+const gateSplitStreams = "PodLogsQuerySplitStreams"
+
+func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
+	options, err := containerlogs.ParseOptions(r.URL.Query())
+	switch {
+	case errors.Is(err, containerlogs.ErrInvalid):
+		http.Error(w, fmt.Sprintf(`{"message": "Invalid request.", "reason": %q}`, err), http.StatusUnprocessableEntity)
+		return
+	case err != nil:
+		http.Error(w, fmt.Sprintf(`{"message": "Unable to decode query.", "reason": %q}`, err), http.StatusBadRequest)
+		return
+	}
+	p, ok := s.options.Pods.ByName(r.PathValue("namespace"), r.PathValue("pod"))
+	if !ok && !s.options.Pods.Known() {
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "the node's pods are not known yet", http.StatusServiceUnavailable)
+		return
+	}
+	if !ok {
+		http.Error(w, fmt.Sprintf("pod %q does not exist", r.PathValue("pod")), http.StatusNotFound)
+		return
+	}
+	name := r.PathValue("container")
+	if containerlogs.ContainerSpec(p.Pod, name) == nil {
+		http.Error(w, fmt.Sprintf("container %q not found in pod %q", name, p.Name), http.StatusNotFound)
+		return
+	}
+	one := options.Stream != nil && *options.Stream != v1.LogStreamAll
+	if one && !s.options.Gate(gateSplitStreams) {
+		http.Error(w, fmt.Sprintf("unable to return the given log stream: %q. Please enable PodLogsQuerySplitStreams feature gate in kubelet", *options.Stream), http.StatusBadRequest)
+		return
+	}
+	id, err := containerlogs.ID(p.Pod, name, options.Previous)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	out := &flushing{w: w, controller: http.NewResponseController(w), patience: s.options.LongWrite}
+	var stdout, stderr io.Writer = out, out
+	if one {
+		if *options.Stream == v1.LogStreamStdout {
+			stderr = nil
+		} else {
+			stdout = nil
+		}
+	}
+	// The answer begins now, also when the log is silent for hours.
+	if _, err := out.Write(nil); err != nil {
+		return
+	}
+	if err := s.options.Logs.Read(r.Context(), id, options, stdout, stderr); err != nil && r.Context().Err() == nil {
+		s.options.Log.Info("log was not read to its end", "namespace", p.Namespace, "pod", p.Name, "container", name, "error", err)
+		_, _ = out.Write([]byte(err.Error())) // the only place that is left to tell it
+	}
+}
+
+// flushing passes each line on at once. A write that nobody takes ends the request.
+type flushing struct {
+	w          http.ResponseWriter
+	controller *http.ResponseController
+	patience   time.Duration
+}
+
+// Write implements io.Writer.
+func (f *flushing) Write(p []byte) (int, error) {
+	if !setWriteDeadline(f.w, f.patience) {
+		return 0, errNoFlush
+	}
+	n, err := f.w.Write(p)
+	if err != nil {
+		return n, err
+	}
+	if err := f.controller.Flush(); err != nil {
+		return n, err
+	}
+	return n, nil
+}

@@ -1,0 +1,120 @@
+// Package server answers the requests of the kubelet's HTTP API.
+//
+// Its inputs are requests; its outputs what the pods, the runtime, the log files and the other services
+// say. The table of routes is the one place where a path, who may call it and what it costs are said;
+// a path that is not in it is answered like one that needs the right to everything.
+package server
+
+import (
+	"net/http"
+	"slices"
+)
+
+// cost is what a request takes while it lasts.
+type cost int
+
+const (
+	// short: an answer of bounded size, soon.
+	short cost = iota
+	// long: one that may grow for hours, such as a log that is followed.
+	long
+	// stream: a connection that is handed over to the runtime.
+	stream
+)
+
+// route is one row of the API.
+type route struct {
+	// pattern is http.ServeMux's, without method.
+	pattern string
+	// methods that it answers; none means all.
+	methods []string
+	// subresources of the node, of which the caller needs one; a refusal names them in this order.
+	subresources []string
+	cost         cost
+	// bucket is the path's name in metrics.
+	bucket string
+	// public: the read-only port answers it too.
+	public bool
+	handle http.HandlerFunc
+}
+
+var get = []string{http.MethodGet}
+
+// The subresources by which the kubelet authorizes. Where there are two, the first is the fine-grained one.
+var (
+	subProxy      = []string{"proxy"}
+	subPods       = []string{"pods", "proxy"}
+	subHealthz    = []string{"healthz", "proxy"}
+	subConfigz    = []string{"configz", "proxy"}
+	subFlagz      = []string{"configz"}
+	subStatusz    = []string{"statusz"}
+	subStats      = []string{"stats"}
+	subMetrics    = []string{"metrics"}
+	subLog        = []string{"log"}
+	subCheckpoint = []string{"checkpoint"}
+)
+
+// routes are all that this server knows, as the configuration has them.
+func (s *Server) routes() []route {
+	streams := []string{http.MethodGet, http.MethodPost}
+	all := []route{
+		{pattern: "/healthz", subresources: subHealthz, bucket: "healthz", public: true, handle: s.healthz},
+		{pattern: "/healthz/{check}", subresources: subHealthz, bucket: "healthz", public: true, handle: s.healthCheck},
+		{pattern: "/pods", methods: get, subresources: subPods, bucket: "pods", public: true, handle: s.listPods},
+		{pattern: "/pods/{$}", methods: get, subresources: subPods, bucket: "pods", public: true, handle: s.listPods},
+		{pattern: "/metrics", subresources: subMetrics, bucket: "metrics", public: true, handle: s.metrics},
+		{pattern: "/metrics/probes", subresources: subMetrics, bucket: "metrics/probes", public: true, handle: s.probeMetrics},
+		{pattern: "/metrics/cadvisor", subresources: subMetrics, bucket: "metrics/cadvisor", public: true, handle: noStats},
+		{pattern: "/metrics/resource", subresources: subMetrics, bucket: "metrics/resource", public: true, handle: noStats},
+		{pattern: "/stats/", subresources: subStats, bucket: "stats", public: true, handle: noStats},
+	}
+	if !s.options.DebuggingHandlers {
+		off := disabled("Debug endpoints are disabled.")
+		for _, path := range []string{"/run/", "/exec/", "/attach/", "/portForward/", "/containerLogs/", "/runningpods/", "/debug/pprof/", "/logs/"} {
+			sub := subProxy
+			switch path {
+			case "/logs/":
+				sub = subLog
+			case "/runningpods/":
+				sub = subPods
+			}
+			all = append(all, route{pattern: path, subresources: sub, bucket: bucketOf(path), handle: off})
+		}
+		return all
+	}
+	const pod, container = "/{namespace}/{pod}", "/{namespace}/{pod}/{container}"
+	const podUID, containerUID = "/{namespace}/{pod}/{uid}", "/{namespace}/{pod}/{uid}/{container}"
+	all = append(all,
+		route{pattern: "/exec" + container, methods: streams, subresources: subProxy, cost: stream, bucket: "exec", handle: s.exec},
+		route{pattern: "/exec" + containerUID, methods: streams, subresources: subProxy, cost: stream, bucket: "exec", handle: s.exec},
+		route{pattern: "/attach" + container, methods: streams, subresources: subProxy, cost: stream, bucket: "attach", handle: s.attach},
+		route{pattern: "/attach" + containerUID, methods: streams, subresources: subProxy, cost: stream, bucket: "attach", handle: s.attach},
+		route{pattern: "/portForward" + pod, methods: streams, subresources: subProxy, cost: stream, bucket: "portForward", handle: s.portForward},
+		route{pattern: "/portForward" + podUID, methods: streams, subresources: subProxy, cost: stream, bucket: "portForward", handle: s.portForward},
+		route{pattern: "/run" + container, methods: []string{http.MethodPost}, subresources: subProxy, cost: long, bucket: "run", handle: s.run},
+		route{pattern: "/run" + containerUID, methods: []string{http.MethodPost}, subresources: subProxy, cost: long, bucket: "run", handle: s.run},
+		route{pattern: "/containerLogs" + container, methods: get, subresources: subProxy, cost: long, bucket: "containerLogs", handle: s.containerLogs},
+		route{pattern: "/runningpods", methods: get, subresources: subPods, bucket: "runningpods", handle: s.runningPods},
+		route{pattern: "/runningpods/{$}", methods: get, subresources: subPods, bucket: "runningpods", handle: s.runningPods},
+		route{pattern: "/configz", subresources: subConfigz, bucket: "configz", handle: s.configz},
+	)
+	return all
+}
+
+// bucketOf is the first segment of a path.
+func bucketOf(path string) string {
+	for i, c := range path[1:] {
+		if c == '/' {
+			return path[1 : i+1]
+		}
+	}
+	return path[1:]
+}
+
+func disabled(text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, text, http.StatusMethodNotAllowed) }
+}
+
+func (r route) answers(method string) bool {
+	return len(r.methods) == 0 || slices.Contains(r.methods, method)
+}

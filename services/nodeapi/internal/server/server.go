@@ -1,0 +1,199 @@
+package server
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/microlet/microlet/services/nodeapi/internal/auth"
+	"github.com/microlet/microlet/services/nodeapi/internal/containerlogs"
+	"github.com/microlet/microlet/services/nodeapi/internal/pods"
+	"github.com/microlet/microlet/services/nodeapi/internal/runtime"
+	"github.com/microlet/microlet/services/nodeapi/internal/scrape"
+)
+
+const (
+	// maxBody bounds a request's body; only streams, which are no bodies, carry more.
+	maxBody = 1 << 20
+	// shortWrite bounds the writing of a short answer, which a slow reader may take so long to fetch.
+	shortWrite = 2 * time.Minute
+)
+
+// Checker lets requests pass or refuses them.
+type Checker interface {
+	Check(r *http.Request, subresources []string) *auth.Refusal
+}
+
+// Options of a Server.
+type Options struct {
+	Kubelet *kubeletv1beta1.KubeletConfiguration
+	// Gate says whether a feature gate is on.
+	Gate func(name string) bool
+	// DebuggingHandlers are enableDebuggingHandlers.
+	DebuggingHandlers bool
+	Pods              *pods.Pods
+	Runtime           *runtime.Runtime
+	Logs              containerlogs.Reader
+	Services          *scrape.Services
+	// MaxRequests, MaxLogs and MaxStreams are how many requests of each cost there may be at one time.
+	MaxRequests, MaxLogs, MaxStreams int
+	// LongWrite bounds one write to a reader of a long answer: who reads nothing for so long is cut off.
+	// 0 is for ever.
+	LongWrite time.Duration
+	Log       *slog.Logger
+	Metrics   prometheus.Registerer
+}
+
+// Server is the API, for both of its ports. It is safe for concurrent use.
+type Server struct {
+	options  Options
+	places   map[cost]chan struct{}
+	requests *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+	inflight *prometheus.GaugeVec
+	upgrades *prometheus.CounterVec
+	busy     *prometheus.CounterVec
+}
+
+// New returns a server; its metrics have the kubelet's names.
+func New(o Options) *Server {
+	labels := []string{"method", "path", "server_type", "long_running"}
+	s := &Server{
+		options: o,
+		places: map[cost]chan struct{}{
+			short: make(chan struct{}, o.MaxRequests), long: make(chan struct{}, o.MaxLogs), stream: make(chan struct{}, o.MaxStreams),
+		},
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kubelet_http_requests_total", Help: "Number of the http requests received since the server started",
+		}, labels),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "kubelet_http_requests_duration_seconds", Help: "Duration in seconds to serve http requests", Buckets: prometheus.DefBuckets,
+		}, labels),
+		inflight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "kubelet_http_inflight_requests", Help: "Number of the inflight http requests",
+		}, labels),
+		upgrades: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kubelet_websocket_streaming_requests_total",
+			Help: "Total number of WebSocket streaming requests (exec/attach/portforward) received by the kubelet.",
+		}, []string{"subresource"}),
+		busy: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "microlet_nodeapi_busy_total", Help: "Requests refused because as many of their kind were under way as may be.",
+		}, []string{"kind"}),
+	}
+	o.Metrics.MustRegister(s.requests, s.duration, s.inflight, s.upgrades, s.busy)
+	return s
+}
+
+// Handler returns the API of the secure port, which the checker guards.
+func (s *Server) Handler(c Checker) http.Handler { return s.handler(s.routes(), c, "readwrite") }
+
+// ReadOnly returns the API of the read-only port, which nobody guards.
+func (s *Server) ReadOnly() http.Handler {
+	var public []route
+	for _, r := range s.routes() {
+		if r.public {
+			public = append(public, r)
+		}
+	}
+	return s.handler(public, nil, "readonly")
+}
+
+// Healthz returns the API of the health port.
+func (s *Server) Healthz() http.Handler {
+	var health []route
+	for _, r := range s.routes() {
+		if r.bucket == "healthz" {
+			health = append(health, r)
+		}
+	}
+	return s.handler(health, nil, "healthz")
+}
+
+// handler answers these routes. A nil checker lets everybody pass.
+func (s *Server) handler(routes []route, c Checker, serverType string) http.Handler {
+	byPattern := map[string]route{}
+	mux := http.NewServeMux()
+	for _, r := range routes {
+		byPattern[r.pattern] = r
+		mux.Handle(r.pattern, r.handle)
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		_, pattern := mux.Handler(req)
+		r, known := byPattern[pattern]
+		if !known {
+			// Whether it exists is told to nobody who may not call all that exists.
+			r = route{subresources: subProxy, bucket: "other"}
+		}
+		defer s.observe(req.Method, r, serverType)()
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		if !setWriteDeadline(w, shortWrite) {
+			return
+		}
+		if c != nil {
+			if refusal := c.Check(req, r.subresources); refusal != nil {
+				w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+				w.WriteHeader(refusal.Code)
+				_, _ = w.Write([]byte(refusal.Text)) // who was refused may have gone
+				return
+			}
+		}
+		if known && !r.answers(req.Method) {
+			w.Header().Set("Allow", strings.Join(r.methods, ", "))
+			http.Error(w, "Method Not Allowed", http.StatusMethodNotAllowed)
+			return
+		}
+		select {
+		case s.places[r.cost] <- struct{}{}:
+			defer func() { <-s.places[r.cost] }()
+		default:
+			s.busy.WithLabelValues(r.cost.String()).Inc()
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, fmt.Sprintf("too many requests of this kind (%s) are under way: try again", r.cost), http.StatusTooManyRequests)
+			return
+		}
+		if r.cost != stream {
+			req.Body = http.MaxBytesReader(w, req.Body, maxBody)
+		}
+		mux.ServeHTTP(w, req)
+	})
+}
+
+func (c cost) String() string {
+	return map[cost]string{short: "short", long: "log", stream: "stream"}[c]
+}
+
+// setWriteDeadline bounds the writes to come; false means that the connection is gone.
+func setWriteDeadline(w http.ResponseWriter, d time.Duration) bool {
+	deadline := time.Time{}
+	if d > 0 {
+		deadline = time.Now().Add(d)
+	}
+	return http.NewResponseController(w).SetWriteDeadline(deadline) == nil
+}
+
+// observe counts a request, and returns what is to be called at its end.
+func (s *Server) observe(method string, r route, serverType string) func() {
+	if !knownMethods[method] {
+		method = "other"
+	}
+	values := []string{method, r.bucket, serverType, strconv.FormatBool(r.cost == stream || r.bucket == "debug")}
+	s.requests.WithLabelValues(values...).Inc()
+	s.inflight.WithLabelValues(values...).Inc()
+	began := time.Now()
+	return func() {
+		s.inflight.WithLabelValues(values...).Dec()
+		s.duration.WithLabelValues(values...).Observe(time.Since(began).Seconds())
+	}
+}
+
+// knownMethods are those that metrics name; a caller may invent others.
+var knownMethods = map[string]bool{
+	http.MethodOptions: true, http.MethodGet: true, http.MethodHead: true, http.MethodPost: true,
+	http.MethodPut: true, http.MethodDelete: true, http.MethodTrace: true, http.MethodConnect: true,
+}

@@ -1,0 +1,199 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/proxy"
+	translator "k8s.io/apiserver/pkg/util/proxy"
+	"k8s.io/cri-streaming/pkg/streaming"
+	"k8s.io/cri-streaming/pkg/streaming/portforward"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+
+	"github.com/microlet/microlet/services/nodeapi/internal/containerlogs"
+	"github.com/microlet/microlet/services/nodeapi/internal/pods"
+	"github.com/microlet/microlet/services/nodeapi/internal/runtime"
+)
+
+// gateWebSockets makes the node speak to WebSocket clients itself, instead of leaving their
+// translation to the apiserver.
+const gateWebSockets = "ExtendWebSocketsToKubelet"
+
+// pod finds the pod that a path names, or answers the request.
+func (s *Server) pod(w http.ResponseWriter, r *http.Request) (*pods.Pod, bool) {
+	p, ok := s.options.Pods.ByName(r.PathValue("namespace"), r.PathValue("pod"))
+	if ok && p.Is(types.UID(r.PathValue("uid"))) {
+		return p, true
+	}
+	if !ok && !s.options.Pods.Known() {
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "the node's pods are not known yet", http.StatusServiceUnavailable)
+		return nil, false
+	}
+	http.Error(w, "pod does not exist", http.StatusNotFound)
+	return nil, false
+}
+
+// fail answers with the runtime's words.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	if !errors.Is(err, runtime.ErrNoContainer) && !errors.Is(err, runtime.ErrNoSandbox) {
+		s.options.Log.Warn("request failed", "path", r.URL.Path, "error", err)
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_ = streaming.WriteError(err, w) // who asked may have gone
+}
+
+func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
+	options, err := remotecommand.NewOptions(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	p, ok := s.pod(w, r)
+	if !ok {
+		return
+	}
+	container, err := s.options.Runtime.Container(r.Context(), string(p.UID), r.PathValue("container"))
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	command := r.URL.Query()["command"]
+	to, err := s.options.Runtime.Exec(r.Context(), container, command, runtime.Stream{
+		Stdin: options.Stdin, Stdout: options.Stdout, Stderr: options.Stderr, TTY: options.TTY,
+	})
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.proxy(w, r, to, options, "exec")
+}
+
+func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
+	options, err := remotecommand.NewOptions(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	p, ok := s.pod(w, r)
+	if !ok {
+		return
+	}
+	name := r.PathValue("container")
+	spec := containerlogs.ContainerSpec(p.Pod, name)
+	if spec == nil {
+		http.Error(w, fmt.Sprintf("container %s not found in pod %s_%s", name, p.Name, p.Namespace), http.StatusNotFound)
+		return
+	}
+	container, err := s.options.Runtime.Container(r.Context(), string(p.UID), name)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	// Whether there is a terminal was decided when the process was started, not now.
+	to, err := s.options.Runtime.Attach(r.Context(), container, runtime.Stream{
+		Stdin: options.Stdin, Stdout: options.Stdout, Stderr: options.Stderr, TTY: spec.TTY,
+	})
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.proxy(w, r, to, options, "attach")
+}
+
+// proxy hands the connection over to the runtime.
+func (s *Server) proxy(w http.ResponseWriter, r *http.Request, to *url.URL, o *remotecommand.Options, kind string) {
+	if !setWriteDeadline(w, 0) {
+		return
+	}
+	if s.options.Gate(gateWebSockets) && wsstream.IsWebSocketRequestWithStreamCloseProtocol(r) {
+		s.upgrades.WithLabelValues(kind).Inc()
+		translator.NewStreamTranslatorHandler(to, nil, 0, translator.Options{
+			Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Tty: o.TTY,
+		}).ServeHTTP(w, r)
+		return
+	}
+	s.upgrader(to).ServeHTTP(w, r)
+}
+
+func (s *Server) upgrader(to *url.URL) http.Handler {
+	return proxy.NewUpgradeAwareHandler(to, nil, false, true, responder{s})
+}
+
+// responder answers when the runtime does not.
+type responder struct{ s *Server }
+
+func (e responder) Error(w http.ResponseWriter, r *http.Request, err error) {
+	e.s.options.Log.Warn("stream could not be handed over", "path", r.URL.Path, "error", err)
+	http.Error(w, err.Error(), http.StatusInternalServerError)
+}
+
+func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
+	tunnel := s.options.Gate(gateWebSockets) && wsstream.IsWebSocketRequestWithTunnelingProtocol(r)
+	options := &portforward.V4Options{}
+	if !tunnel {
+		var err error
+		if options, err = portforward.NewV4Options(r); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+	}
+	p, ok := s.pod(w, r)
+	if !ok {
+		return
+	}
+	sandbox, err := s.options.Runtime.Sandbox(r.Context(), string(p.UID))
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	to, err := s.options.Runtime.PortForward(r.Context(), sandbox, options.Ports)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	if !setWriteDeadline(w, 0) {
+		return
+	}
+	handler := s.upgrader(to)
+	if tunnel {
+		s.upgrades.WithLabelValues("portforward").Inc()
+		handler = translator.NewTunnelingHandler(handler)
+	}
+	handler.ServeHTTP(w, r)
+}
+
+// run runs a command to its end; its words are split at spaces, as the kubelet's.
+func (s *Server) run(w http.ResponseWriter, r *http.Request) {
+	p, ok := s.pod(w, r)
+	if !ok {
+		return
+	}
+	container, err := s.options.Runtime.Container(r.Context(), string(p.UID), r.PathValue("container"))
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	command := r.URL.Query().Get("cmd")
+	if command == "" {
+		http.Error(w, "cmd is empty: give the command to run", http.StatusBadRequest)
+		return
+	}
+	if !setWriteDeadline(w, s.options.LongWrite) {
+		return
+	}
+	out, err := s.options.Runtime.Run(r.Context(), container, strings.Split(command, " "))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	writeJSON(w, out)
+}
+
+// errNoFlush cannot happen with the servers of this service.
+var errNoFlush = errors.New("the connection cannot be flushed, so a log cannot be followed on it")

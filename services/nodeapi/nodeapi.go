@@ -1,0 +1,110 @@
+package nodeapi
+
+import (
+	"context"
+	"time"
+
+	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/nodeapi/internal/auth"
+	"github.com/microlet/microlet/services/nodeapi/internal/containerlogs"
+	"github.com/microlet/microlet/services/nodeapi/internal/edge"
+	"github.com/microlet/microlet/services/nodeapi/internal/pods"
+	"github.com/microlet/microlet/services/nodeapi/internal/runtime"
+	"github.com/microlet/microlet/services/nodeapi/internal/scrape"
+	"github.com/microlet/microlet/services/nodeapi/internal/server"
+)
+
+// turn is the period of the pulse. Each request is a goroutine's, so this loop has nothing else to do:
+// it shows that the process runs.
+const turn = time.Second
+
+// Run runs nodeapi until ctx ends. A port that cannot be opened does not end it: the others are served
+// meanwhile.
+func Run(ctx context.Context, cfg Config) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	s, err := service.New(cfg.Service, role.NodeAPI)
+	if err != nil {
+		return err
+	}
+	gateway, err := s.DialCRI()
+	if err != nil {
+		return err
+	}
+	defer gateway.Close()
+	nodestatus, err := s.Dial(ctx, role.NodeStatus)
+	if err != nil {
+		return err
+	}
+	defer nodestatus.Close()
+
+	kubelet := &cfg.Kubelet.Kubelet
+	certificates, err := edge.NewCertificates(kubelet, s.Log)
+	if err != nil {
+		return err
+	}
+	guard, err := auth.New(auth.Options{
+		NodeName: cfg.Service.NodeName, Authentication: kubelet.Authentication, Authorization: kubelet.Authorization,
+		ClientCA: certificates.ClientCA(), Reviews: nodestatusv1.NewReviewServiceClient(nodestatus), Log: s.Log,
+	})
+	if err != nil {
+		return err
+	}
+	cri := runtime.New(gateway, kubelet.RuntimeRequestTimeout.Duration)
+	api := server.New(server.Options{
+		Kubelet: kubelet, Gate: cfg.Kubelet.FeatureEnabled, DebuggingHandlers: *kubelet.EnableDebuggingHandlers,
+		Pods: pods.Watch(s.Bus), Runtime: cri, Logs: containerlogs.Reader{Runtime: cri, Folder: kubelet.PodLogsDir},
+		Services:    scrape.New(cfg.Service.MetricsSocket, s.Log),
+		MaxRequests: cfg.MaxRequests, MaxLogs: cfg.MaxLogs, MaxStreams: cfg.MaxStreams,
+		LongWrite: kubelet.StreamingConnectionIdleTimeout.Duration, Log: s.Log, Metrics: s.Metrics,
+	})
+	for _, p := range ports(cfg, s, certificates, guard, api) {
+		s.Go(p.Name+" port", p.Run)
+	}
+	s.Go("certificates", certificates.Run)
+	s.Go("pulse", func(ctx context.Context) error { return beat(ctx, s) })
+	s.Ready("serving the kubelet's API")
+	return s.Run(ctx)
+}
+
+// ports are those that the configuration opens.
+func ports(cfg Config, s *service.Service, certificates *edge.Certificates, guard *auth.Auth, api *server.Server) []*edge.Server {
+	kubelet := &cfg.Kubelet.Kubelet
+	limits := edge.Limits{
+		Connections: cfg.MaxConnections, PerAddress: cfg.MaxConnections / 2, Idle: kubelet.StreamingConnectionIdleTimeout.Duration,
+	}
+	figures := edge.NewMetrics(s.Metrics)
+	var list []*edge.Server
+	add := func(name, host string, port int32) *edge.Server {
+		p := &edge.Server{Name: name, Address: address(host, port), Limits: limits, Log: s.Log, Metrics: figures}
+		list = append(list, p)
+		return p
+	}
+	if *kubelet.EnableServer {
+		secure := add("https", kubelet.Address, kubelet.Port)
+		secure.Handler, secure.TLS = api.Handler(guard), certificates.TLS
+		if kubelet.ReadOnlyPort > 0 {
+			add("read-only", kubelet.Address, kubelet.ReadOnlyPort).Handler = api.ReadOnly()
+		}
+	}
+	if *kubelet.HealthzPort > 0 {
+		add("healthz", kubelet.HealthzBindAddress, *kubelet.HealthzPort).Handler = api.Healthz()
+	}
+	return list
+}
+
+func beat(ctx context.Context, s *service.Service) error {
+	t := time.NewTicker(turn)
+	defer t.Stop()
+	for {
+		s.Pulse.Turn()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+	}
+}
