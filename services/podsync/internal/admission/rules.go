@@ -51,7 +51,7 @@ var rules = merge(
 	honour("spec.containers",
 		"name", "image", "command", "args", "workingDir", "ports", "envFrom", "restartPolicy",
 		"imagePullPolicy", "resizePolicy", "stdin", "stdinOnce", "tty",
-		"terminationMessagePath", "terminationMessagePolicy",
+		"targetContainerName", "terminationMessagePath", "terminationMessagePolicy",
 	),
 	// A hook with tcpSocket fails, as with the kubelet: the API keeps it for old objects.
 	honour("spec.containers.lifecycle", "postStart", "preStop"),

@@ -10,6 +10,7 @@ package admission
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"sort"
 	"strings"
 
@@ -30,11 +31,20 @@ func (e *NotHonoured) Error() string {
 // Only says whether nothing but this field, or what is in it, is refused.
 func (e *NotHonoured) Only(path string) bool {
 	for _, f := range e.Fields {
-		if f != path && !strings.HasPrefix(f, path+"[") && !strings.HasPrefix(f, path+".") {
+		if !within(f, path) {
 			return false
 		}
 	}
 	return true
+}
+
+// Names says whether this field, or what is in it, is refused.
+func (e *NotHonoured) Names(path string) bool {
+	return slices.ContainsFunc(e.Fields, func(f string) bool { return within(f, path) })
+}
+
+func within(field, path string) bool {
+	return field == path || strings.HasPrefix(field, path+"[") || strings.HasPrefix(field, path+".")
 }
 
 // Honoured returns a *NotHonoured that names each field that p sets and nothing here
@@ -92,9 +102,9 @@ func (w *walker) walk(path, shape string, v reflect.Value) {
 	}
 }
 
-// alike gives init containers the rules of containers.
+// alike gives init and ephemeral containers the rules of containers.
 func alike(shape string) string {
-	if shape == "spec.initContainers" {
+	if shape == "spec.initContainers" || shape == "spec.ephemeralContainers" {
 		return "spec.containers"
 	}
 	return shape

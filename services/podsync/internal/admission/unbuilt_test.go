@@ -66,7 +66,10 @@ func TestHonouredNamesEachField(t *testing.T) {
 		{"spec.initContainers[0].lifecycle.stopSignal", func(s *v1.PodSpec) {
 			s.InitContainers = []v1.Container{{Name: "i", RestartPolicy: &always, Lifecycle: &v1.Lifecycle{StopSignal: &signal}}}
 		}},
-		{"spec.ephemeralContainers", func(s *v1.PodSpec) { s.EphemeralContainers = []v1.EphemeralContainer{{}, {}} }},
+		{"spec.ephemeralContainers[0].volumeDevices", func(s *v1.PodSpec) {
+			debug := v1.EphemeralContainerCommon{Name: "d", VolumeDevices: []v1.VolumeDevice{{Name: "v"}}}
+			s.EphemeralContainers = []v1.EphemeralContainer{{TargetContainerName: "c", EphemeralContainerCommon: debug}}
+		}},
 		{"spec.runtimeClassName", func(s *v1.PodSpec) { s.RuntimeClassName = &class }},
 		{"spec.hostUsers", func(s *v1.PodSpec) { s.HostUsers = &no }},
 		{"spec.securityContext.sysctls", func(s *v1.PodSpec) { s.SecurityContext.Sysctls = []v1.Sysctl{{Name: "kernel.msgmax"}} }},

@@ -151,6 +151,7 @@ func keepRunning(in Input) Actions {
 	r := &round{in: in}
 	r.actions.SandboxID = st.Sandboxes[0].ID
 
+	r.ephemeralContainers()
 	switch r.initContainers() {
 	case initFailed:
 		return stopFor(in, StopInitFailed, "an init container failed and is not to be restarted")
@@ -228,7 +229,7 @@ func (r *round) killUnknown(c *pod.Container, kind string) {
 func (r *round) start(spec *v1.Container, index int, init bool) {
 	st := r.in.State
 	newest := st.Latest(spec.Name)
-	s := Start{Name: spec.Name, Spec: spec, Index: index, Init: init, RestartCount: r.restartCount(spec.Name, newest)}
+	s := Start{Name: spec.Name, Spec: spec, Index: index, Init: init, Ephemeral: isEphemeral(r.in.Pod, spec.Name), RestartCount: r.restartCount(spec.Name, newest)}
 	s.Changed = newest != nil && r.changed(spec, newest)
 	if last := latestExited(st, spec.Name); last != nil {
 		s.Previous = last.Finished

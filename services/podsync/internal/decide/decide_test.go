@@ -374,3 +374,41 @@ func TestRestartRules(t *testing.T) {
 		}
 	}
 }
+
+func TestEphemeralContainers(t *testing.T) {
+	debugged := func(p *v1.Pod) *v1.Pod {
+		p.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "debug"}}}
+		return p
+	}
+	for name, test := range map[string]struct {
+		pod     *v1.Pod
+		state   *pod.State
+		refused bool
+		want    []string
+	}{
+		"starts in a pod that runs":           {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: ready(ctr("1", "a", running, 0)), want: []string{"debug"}},
+		"starts first":                        {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: ready(), want: []string{"debug", "a"}},
+		"starts while the pod is initialized": {pod: debugged(withInit(testPod(v1.RestartPolicyAlways, "a"), plain("i"))), state: ready(ctr("1", "i", running, 0)), want: []string{"debug"}},
+		"is not started twice":                {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: ready(ctr("2", "debug", dead, 1), ctr("1", "a", running, 0))},
+		"is started if it was created only":   {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: ready(ctr("2", "debug", created, 0), ctr("1", "a", running, 0)), want: []string{"debug"}},
+		"refused":                             {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: ready(ctr("1", "a", running, 0)), refused: true},
+		"does not keep a pod that has ended":  {pod: debugged(testPod(v1.RestartPolicyNever, "a")), state: ready(ctr("1", "a", dead, 0))},
+		"waits for the sandbox":               {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: &pod.State{}, want: []string{"a"}},
+	} {
+		var started []string
+		for _, s := range Decide(Input{Pod: test.pod, State: test.state, Now: t0, Refused: map[string]bool{"debug": test.refused}}).Start {
+			started = append(started, s.Name)
+			if s.Ephemeral != (s.Name == "debug") {
+				t.Errorf("%s: %s is ephemeral: %v", name, s.Name, s.Ephemeral)
+			}
+		}
+		if diff := cmp.Diff(test.want, started); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	told := debugged(testPod(v1.RestartPolicyAlways, "a"))
+	told.Status.EphemeralContainerStatuses = []v1.ContainerStatus{{Name: "debug", State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{}}}}
+	if a := Decide(Input{Pod: told, State: ready(ctr("1", "a", running, 0)), Now: t0}); len(a.Start) != 0 {
+		t.Errorf("one whose remains were removed is started again: %v", a.Start)
+	}
+}

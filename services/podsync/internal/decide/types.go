@@ -35,6 +35,8 @@ type Input struct {
 	Backoff *Backoff
 	// Liveness and Startup hold probe results by container id; an id that is not in them is Unknown.
 	Liveness, Startup map[string]Result
+	// Refused names ephemeral containers that are not to be started.
+	Refused map[string]bool
 	// Hash of a container's definition, to be compared with the annotation on the running
 	// one; nil takes every definition as unchanged.
 	Hash func(*v1.Container) uint64
@@ -141,9 +143,11 @@ type Sandbox struct {
 type Start struct {
 	Name string
 	Spec *v1.Container
-	// Index into the pod's init containers if Init is set, else into its containers.
-	Index int
-	Init  bool
+	// Index into the pod's init containers if Init is set, into its ephemeral containers if
+	// Ephemeral is, else into its containers.
+	Index     int
+	Init      bool
+	Ephemeral bool
 	// RestartCount of the new incarnation, for its annotation and log file. It is 0 when neither the
 	// runtime nor the API knows of an earlier one; the pod's log folder may then know more.
 	RestartCount int32

@@ -19,6 +19,8 @@ type ContainerInput struct {
 	ImageUser string
 	// PodIPs of the pod, primary first; the node's for a pod on the host's network.
 	PodIPs []string
+	// TargetID is the container whose processes an ephemeral container is to see; empty for none.
+	TargetID string
 	// Volumes that are mounted, by their name in the pod.
 	Volumes map[string]volume.Mounted
 }
@@ -28,6 +30,9 @@ func container(p *v1.Pod, c *v1.Container, in *ContainerInput, e *environment, m
 	security, err := containerSecurity(p, c, in, n)
 	if err != nil {
 		return nil, err
+	}
+	if namespaces := security.GetNamespaceOptions(); in.TargetID != "" && namespaces.GetPid() == runtimeapi.NamespaceMode_CONTAINER {
+		namespaces.Pid, namespaces.TargetId = runtimeapi.NamespaceMode_TARGET, in.TargetID
 	}
 	annotations, err := containerAnnotations(p, c, in.RestartCount)
 	if err != nil {

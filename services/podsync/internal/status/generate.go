@@ -74,12 +74,16 @@ func Generate(p *v1.Pod, st *pod.State, in Inputs) v1.PodStatus {
 	if st == nil {
 		s.ContainerStatuses = deepCopyStatuses(g.old.ContainerStatuses)
 		s.InitContainerStatuses = deepCopyStatuses(g.old.InitContainerStatuses)
+		s.EphemeralContainerStatuses = deepCopyStatuses(g.old.EphemeralContainerStatuses)
 	}
 	if s.ContainerStatuses == nil {
 		s.ContainerStatuses = g.containers(p.Spec.Containers, g.old.ContainerStatuses, false)
 	}
 	if s.InitContainerStatuses == nil {
 		s.InitContainerStatuses = g.containers(p.Spec.InitContainers, g.old.InitContainerStatuses, true)
+	}
+	if s.EphemeralContainerStatuses == nil {
+		s.EphemeralContainerStatuses = g.ephemerals()
 	}
 	g.probes(&s)
 

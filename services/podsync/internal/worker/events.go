@@ -41,7 +41,7 @@ func (d *Deps) containerEvent(p *v1.Pod, container, kind, reason, format string,
 	list := "containers"
 	if slices.ContainsFunc(p.Spec.InitContainers, func(c v1.Container) bool { return c.Name == container }) {
 		list = "initContainers"
-	} else if slices.ContainsFunc(p.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == container }) {
+	} else if isEphemeral(p, container) {
 		list = "ephemeralContainers"
 	}
 	d.Events.Eventf(podRef(p, "spec."+list+"{"+container+"}"), kind, reason, format, args...)

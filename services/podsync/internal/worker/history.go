@@ -21,6 +21,8 @@ type history struct {
 	refresh time.Time
 	// adopted: the back-off was rebuilt from the runtime's containers.
 	adopted bool
+	// refusedEphemeral are the ephemeral containers that ask for what is not built.
+	refusedEphemeral map[string]bool
 	// failed and delayed are the failures of the last looks, as they were logged.
 	failed, delayed string
 }

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -20,11 +21,11 @@ type pull struct {
 	err    error
 }
 
-// failed says whether the pull has ended without an image.
-func (p *pull) failed() bool {
+// ended says whether result and err are set.
+func (p *pull) ended() bool {
 	select {
 	case <-p.done:
-		return p.err != nil
+		return true
 	default:
 		return false
 	}
@@ -38,28 +39,32 @@ func (w *worker) pullAll(p *v1.Pod, starts []decide.Start) {
 		c := starts[i].Spec
 		wanted[c.Name] = true
 		if under := w.pulls[c.Name]; under != nil {
-			if under.image == c.Image && !under.failed() {
+			if under.image == c.Image && (!under.ended() || under.err == nil || starts[i].Ephemeral) {
 				continue
 			}
 			under.cancel()
 		}
-		w.pulls[c.Name] = w.pull(p, c)
+		w.pulls[c.Name] = w.pull(p, c, nil)
 	}
 	for name, under := range w.pulls {
-		if !wanted[name] {
+		if !wanted[name] && !isEphemeral(p, name) {
 			under.cancel()
 			delete(w.pulls, name)
 		}
 	}
 }
 
-func (w *worker) pull(p *v1.Pod, c *v1.Container) *pull {
+// pull begins a pull; then, if it is not nil, is called when it has ended.
+func (w *worker) pull(p *v1.Pod, c *v1.Container, then func()) *pull {
 	ctx, cancel := context.WithCancel(w.life)
 	under := &pull{image: c.Image, cancel: cancel, done: make(chan struct{})}
 	w.beside.Go(func() {
 		defer cancel()
-		defer close(under.done)
 		under.result, under.err = w.deps.Images.Ensure(ctx, p, c)
+		close(under.done)
+		if then != nil {
+			then()
+		}
 	})
 	return under
 }
@@ -83,4 +88,8 @@ func (w *worker) abandonPulls() {
 		under.cancel()
 		delete(w.pulls, name)
 	}
+}
+
+func isEphemeral(p *v1.Pod, name string) bool {
+	return slices.ContainsFunc(p.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == name })
 }

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -24,6 +25,8 @@ type place struct {
 	sandboxID string
 	podIPs    []string
 	volumes   map[string]volume.Mounted
+	// state is what the decision rested on.
+	state *pod.State
 }
 
 // start creates the sandbox that is missing and starts containers in their order.
@@ -63,7 +66,7 @@ func (w *worker) prepare(ctx context.Context, p *v1.Pod, state *pod.State, a *de
 	if err != nil {
 		return nil, err
 	}
-	at := &place{sandbox: config, sandboxID: a.SandboxID}
+	at := &place{sandbox: config, sandboxID: a.SandboxID, state: state}
 	if a.Sandbox != nil {
 		at.sandboxID, err = w.runSandbox(ctx, p, config, a.Sandbox)
 	}
@@ -137,9 +140,15 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 		}
 		return told("image of container "+c.Name, err)
 	}
+	target, err := targetID(p, s, at.state)
+	if err != nil {
+		w.history.waits(c.Name, reasonCreateContainerConfigError, err.Error())
+		w.deps.containerEvent(p, c.Name, v1.EventTypeWarning, reasonFailed, "Error: %v", err)
+		return told("find the target of container "+c.Name, err)
+	}
 	config, err := w.deps.Config.Container(ctx, p, c, podconfig.ContainerInput{
 		RestartCount: s.RestartCount, ImageRef: present.Ref, ImageUID: present.UID, ImageUser: present.User,
-		PodIPs: at.podIPs, Volumes: at.volumes,
+		PodIPs: at.podIPs, Volumes: at.volumes, TargetID: target,
 	})
 	if err != nil {
 		w.history.waits(c.Name, reasonCreateContainerConfigError, err.Error())
@@ -178,6 +187,22 @@ func (w *worker) notStarted(p *v1.Pod, name string, err error) {
 	}
 	w.history.waits(name, reason, runtime.Message(err))
 	w.deps.containerEvent(p, name, v1.EventTypeWarning, reasonFailed, "Error: %s", runtime.Message(err))
+}
+
+// targetID is the container whose processes an ephemeral container is to see, if it names one.
+func targetID(p *v1.Pod, s *decide.Start, state *pod.State) (string, error) {
+	if !s.Ephemeral {
+		return "", nil
+	}
+	name := p.Spec.EphemeralContainers[s.Index].TargetContainerName
+	if name == "" {
+		return "", nil
+	}
+	target := state.Latest(name)
+	if target == nil {
+		return "", fmt.Errorf("unable to find target container %s", name)
+	}
+	return target.ID, nil
 }
 
 func primary(ips []string) string {

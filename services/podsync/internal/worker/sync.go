@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -38,11 +39,13 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 		w.history.refresh = time.Now().Add(volume.NextRefresh())
 	}
 	// A pod that has ended asks for nothing any more: what it held is given back.
+	w.history.refusedEphemeral = nil
 	if refusal := admission.Honoured(p); refusal != nil && !hasEnded(p) && !w.mayGoOn(p, state, refusal) {
 		return w.refuse(p, state, refusal), nil
 	}
 	for range rounds {
 		actions := w.decide(p, state)
+		w.holdEphemeral(p, &actions)
 		w.hold(p, actions.Wait)
 		if actions.Finished {
 			w.move(causeEnded)
@@ -74,7 +77,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 func (w *worker) decide(p *v1.Pod, state *pod.State) decide.Actions {
 	return decide.Decide(decide.Input{
 		Pod: p, State: state, Now: time.Now(), Backoff: w.backoff, Hash: podconfig.ContainerHash,
-		KeepDead: w.deps.KeepDead,
+		KeepDead: w.deps.KeepDead, Refused: w.history.refusedEphemeral,
 	})
 }
 
@@ -179,7 +182,29 @@ func (w *worker) mayGoOn(p *v1.Pod, state *pod.State, refusal error) bool {
 		return false
 	}
 	w.tellRefusal(p, refusal)
+	w.history.refusedEphemeral = map[string]bool{}
+	for i := range p.Spec.EphemeralContainers {
+		if name := p.Spec.EphemeralContainers[i].Name; refused.Names(fmt.Sprintf("spec.ephemeralContainers[%d]", i)) {
+			w.history.refusedEphemeral[name] = true
+			w.history.waits(name, reasonCreateContainerConfigError, refusal.Error())
+		}
+	}
 	return true
+}
+
+// holdEphemeral takes those ephemeral containers out of a decision whose images are not
+// there yet, and sees to their pulls: the containers of the pod proper must not wait for
+// them. The end of a pull wakes the worker.
+func (w *worker) holdEphemeral(p *v1.Pod, a *decide.Actions) {
+	a.Start = slices.DeleteFunc(a.Start, func(s decide.Start) bool {
+		if !s.Ephemeral {
+			return false
+		}
+		if w.pulls[s.Name] == nil {
+			w.pulls[s.Name] = w.pull(p, s.Spec, w.poke)
+		}
+		return !w.pulls[s.Name].ended()
+	})
 }
 
 // tellRefusal tells of a refusal once a generation of the pod.

@@ -1,0 +1,43 @@
+package decide
+
+import (
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+)
+
+// ephemeralContainers starts those that were added to the pod, whatever the state of its
+// other containers: what they are to find out may be why those do not start. None is
+// started twice, and none keeps the pod alive.
+func (r *round) ephemeralContainers() {
+	for i := range r.in.Pod.Spec.EphemeralContainers {
+		spec := (*v1.Container)(&r.in.Pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		if r.in.Refused[spec.Name] || !WantsEphemeral(r.in.Pod, spec.Name, r.in.State.Latest(spec.Name)) {
+			continue
+		}
+		r.start(spec, i, false)
+	}
+}
+
+// WantsEphemeral says whether an ephemeral container of which the newest incarnation is
+// given has to be started: if it was created at most. One that the API was told of has
+// run, also if its remains were removed since.
+func WantsEphemeral(p *v1.Pod, name string, newest *pod.Container) bool {
+	if newest != nil {
+		return newest.State == runtimeapi.ContainerState_CONTAINER_CREATED
+	}
+	for i := range p.Status.EphemeralContainerStatuses {
+		if s := &p.Status.EphemeralContainerStatuses[i]; s.Name == name {
+			return s.State.Terminated == nil && s.State.Running == nil
+		}
+	}
+	return true
+}
+
+func isEphemeral(p *v1.Pod, name string) bool {
+	return slices.ContainsFunc(p.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == name })
+}

@@ -1,0 +1,23 @@
+package status
+
+import (
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/podsync/internal/decide"
+)
+
+// ephemerals are the statuses of the containers that were added to look into the pod. They
+// say nothing about the pod: neither phase nor condition asks for them.
+func (g *generator) ephemerals() []v1.ContainerStatus {
+	var statuses []v1.ContainerStatus
+	for i := range g.pod.Spec.EphemeralContainers {
+		spec := (*v1.Container)(&g.pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		s := g.container(spec, find(g.old.EphemeralContainerStatuses, spec.Name), false)
+		why, known := g.in.Waiting[spec.Name]
+		if known && !g.in.Terminal && g.pod.DeletionTimestamp == nil && decide.WantsEphemeral(g.pod, spec.Name, g.st.Latest(spec.Name)) {
+			s.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: why.Reason, Message: why.Message}}
+		}
+		statuses = append(statuses, s)
+	}
+	return statuses
+}

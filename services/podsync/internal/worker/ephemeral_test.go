@@ -1,0 +1,132 @@
+package worker
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// debugged is a newer version of a pod, with an ephemeral container.
+func debugged(p *v1.Pod, name string) *v1.Pod {
+	p = p.DeepCopy()
+	p.Generation++
+	p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, v1.EphemeralContainer{
+		EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: name, Image: "busybox"}, TargetContainerName: "c",
+	})
+	return p
+}
+
+func (n *node) ephemeral(name string) v1.ContainerStatus {
+	s, _ := n.Last("a")
+	for _, c := range s.EphemeralContainerStatuses {
+		if c.Name == name {
+			return c
+		}
+	}
+	return v1.ContainerStatus{}
+}
+
+func (n *node) created(name string) (configs []*runtimeapi.ContainerConfig) {
+	for _, c := range n.cri.Calls("CreateContainer") {
+		if config := c.Request.(*runtimeapi.CreateContainerRequest).Config; config.Metadata.Name == name {
+			configs = append(configs, config)
+		}
+	}
+	return configs
+}
+
+// TestAnEphemeralContainerRunsOnce beside the others, and ends with the pod.
+func TestAnEphemeralContainerRunsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		defer n.run()()
+		p := testPod("a")
+		n.dispatcher.SetPod(p, api)
+		n.wait(time.Second)
+		n.dispatcher.SetPod(debugged(p, "debug"), api)
+		n.wait(time.Second)
+		s := n.ephemeral("debug")
+		if s.State.Running == nil || s.Ready || !n.running("a") {
+			t.Fatalf("status %+v", s)
+		}
+		if err := n.cri.ExitContainer(strings.TrimPrefix(s.ContainerID, "containerd://"), 1); err != nil {
+			t.Fatal(err)
+		}
+		n.dispatcher.Wake("a", "test")
+		n.wait(5 * time.Minute)
+		if s := n.ephemeral("debug"); s.State.Terminated == nil || s.State.Terminated.ExitCode != 1 || !n.running("a") {
+			t.Fatalf("status %+v", s)
+		}
+		if len(n.created("debug")) != 1 {
+			t.Fatal("it was started again")
+		}
+		second := debugged(debugged(p, "debug"), "more")
+		n.dispatcher.SetPod(second, api)
+		n.wait(time.Second)
+		if s := n.ephemeral("more"); s.State.Running == nil {
+			t.Fatalf("status %+v", s)
+		}
+		n.dispatcher.SetPod(deleted(second, 5), api)
+		n.wait(30 * time.Second)
+		if s := n.ephemeral("more"); !n.final["a"] || s.State.Terminated == nil {
+			t.Fatalf("final %v, status %+v", n.final["a"], s)
+		}
+	})
+}
+
+// TestAPodDoesNotWaitForAnEphemeralContainersImage.
+func TestAPodDoesNotWaitForAnEphemeralContainersImage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		defer n.run()()
+		p := testPod("a")
+		n.dispatcher.SetPod(p, api)
+		n.wait(time.Second)
+		n.mu.Lock()
+		n.slowImage = "slow"
+		n.mu.Unlock()
+		slow := debugged(p, "debug")
+		slow.Spec.EphemeralContainers[0].Image = "slow"
+		n.cri.AddImage("slow")
+		n.dispatcher.SetPod(slow, api)
+		n.wait(time.Second)
+		id := strings.TrimPrefix(n.statuses["a"].ContainerStatuses[0].ContainerID, "containerd://")
+		if err := n.cri.ExitContainer(id, 1); err != nil {
+			t.Fatal(err)
+		}
+		n.dispatcher.Wake("a", "test")
+		n.wait(time.Second)
+		if !n.running("a") || n.statuses["a"].ContainerStatuses[0].RestartCount != 1 {
+			t.Fatalf("the container that exited was not started again: %+v", n.statuses["a"].ContainerStatuses)
+		}
+		n.wait(slowPull)
+		if s := n.ephemeral("debug"); s.State.Running == nil {
+			t.Fatalf("status %+v", s)
+		}
+	})
+}
+
+// TestARefusedEphemeralContainerDoesNotHurtThePod.
+func TestARefusedEphemeralContainerDoesNotHurtThePod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		defer n.run()()
+		p := testPod("a")
+		n.dispatcher.SetPod(p, api)
+		n.wait(time.Second)
+		refused := debugged(debugged(p, "debug"), "fine")
+		refused.Spec.EphemeralContainers[0].VolumeDevices = []v1.VolumeDevice{{Name: "v"}}
+		n.dispatcher.SetPod(refused, api)
+		n.wait(time.Minute)
+		if s := n.ephemeral("debug"); s.State.Waiting == nil || !strings.Contains(s.State.Waiting.Message, "spec.ephemeralContainers[0].volumeDevices") {
+			t.Fatalf("status %+v", s)
+		}
+		if len(n.created("debug")) != 0 || n.ephemeral("fine").State.Running == nil || !n.running("a") {
+			t.Fatalf("status %+v", n.statuses["a"])
+		}
+	})
+}
