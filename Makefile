@@ -52,6 +52,20 @@ bench: build ## memory, CPU and start times beside the real kubelet's, in the sa
 	@$(RIG) build --with kubelet
 	$(GO) test -count=1 -timeout 120m -v -tags bench -run '^TestBench' ./compose/e2e/...
 
+# Upstream's specs: which (FOCUS, LABELS), with whom (AGENT), how many at once.
+FOCUS ?=
+LABELS ?= NodeConformance && !Slow && !Serial && !Disruptive && !Flaky
+AGENT ?= both
+PROCS ?= 16
+
+.PHONY: conformance
+conformance: build ## upstream's end-to-end specs with the kubelet and microlet: FOCUS= AGENT= PROCS= LABELS=
+	@$(RIG) conformance --microlet bin/microlet --agent '$(AGENT)' --focus '$(FOCUS)' --labels '$(LABELS)' --procs '$(PROCS)'
+
+.PHONY: conformance-record
+conformance-record: build ## the same in full, and write the kubelet's list and docs/conformance.md
+	@$(RIG) conformance --microlet bin/microlet --agent '$(AGENT)' --procs '$(PROCS)' --record
+
 .PHONY: verify
 verify: ## format, vet, lint, import walls, generated code, module files
 	@$(STAGE) 'tools' $(MAKE) --no-print-directory $(TOOLS)/buf $(TOOLS)/golangci-lint

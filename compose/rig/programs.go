@@ -34,6 +34,13 @@ const (
 	AgentProgram      = "agent" // the loop around the node agent, and the agent's log
 )
 
+// Programs of upstream's end-to-end suite, as Binary names them in an instance
+// with GroupConformance.
+const (
+	Suite  = build.Suite
+	Ginkgo = build.Ginkgo
+)
+
 // programs in the order of their start.
 func (i *Instance) programs() []string {
 	names := []string{Etcd, Registry, Containerd, APIServer, ControllerManager, Scheduler}

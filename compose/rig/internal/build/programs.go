@@ -128,6 +128,17 @@ func kubernetesStamp(version string) map[string]string {
 	return stamp
 }
 
+// Version returns the version to which the named program is pinned below the
+// folder compose/tools.
+func Version(tools, name string) (string, error) {
+	for _, p := range Programs() {
+		if p.Name == name {
+			return p.version(tools)
+		}
+	}
+	return "", fmt.Errorf("find version of %s: the rig has no such program", name)
+}
+
 // version returns the version of the module that provides the package, as the
 // program's go.mod pins it.
 func (p Program) version(tools string) (string, error) {

@@ -17,6 +17,11 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		{"env no-such-instance", "there is no instance"},
 		{"kubectl --name no-such-instance get nodes", "there is no instance"},
 		{"build --with kublet", "there are kubelet and conformance"},
+		{"up --with flowers", "there are kubelet and conformance"},
+		{"conformance --agent cubelet", "use kubelet, microlet or both"},
+		{"conformance --focus (", "missing closing"},
+		{"conformance --procs 0", "use 1 or more"},
+		{"conformance --record --focus x", "default selection"},
 		{"clean ../etc", "instance name"},
 		{"frobnicate", "unknown command"},
 	} {
@@ -35,7 +40,7 @@ func TestHelpNamesEveryCommand(t *testing.T) {
 	if status := Main([]string{"--help"}, &out, &out); status != 0 {
 		t.Fatalf("status %d: %s", status, out.String())
 	}
-	for _, command := range []string{"build", "up", "run", "down", "status", "clean", "env", "kubectl"} {
+	for _, command := range []string{"build", "up", "run", "down", "status", "clean", "env", "kubectl", "conformance"} {
 		if !strings.Contains(out.String(), "\n  "+command+" ") {
 			t.Errorf("help does not name %s:\n%s", command, out.String())
 		}
