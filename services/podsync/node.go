@@ -19,6 +19,7 @@ import (
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/outbox"
 	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/cgroup"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
 	"github.com/microlet/microlet/services/podsync/internal/gateway"
@@ -33,6 +34,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/publish"
 	"github.com/microlet/microlet/services/podsync/internal/relist"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
+	"github.com/microlet/microlet/services/podsync/internal/runtimeclass"
 	"github.com/microlet/microlet/services/podsync/internal/source"
 	"github.com/microlet/microlet/services/podsync/internal/status"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
@@ -65,22 +67,26 @@ type node struct {
 	rotator  *logrotate.Rotator
 	cleanup  *cleanup.Cleanup
 
-	events     *outbox.Recorder
-	statuses   *status.Manager
-	publisher  *publish.Publisher
-	addresses  *addresses
-	capacity   capacity
-	dispatcher *worker.Dispatcher
-	monitor    *monitor.Monitor
-	relister   *relist.Relister
-	signs      *signs
-	synced     chan struct{}
+	events         *outbox.Recorder
+	statuses       *status.Manager
+	publisher      *publish.Publisher
+	addresses      *addresses
+	capacity       capacity
+	dispatcher     *worker.Dispatcher
+	monitor        *monitor.Monitor
+	relister       *relist.Relister
+	signs          *signs
+	object         *nodeObject
+	admitter       *admission.Admitter
+	runtimeClasses runtimeclass.Finder
+	runtimeFacts   runtimeFacts
+	synced         chan struct{}
 }
 
 func newNode(s *service.Service, cfg Config) (*node, error) {
 	n := &node{cfg: cfg, service: s, synced: make(chan struct{})}
 	for _, build := range []func() error{
-		n.connect, n.buildRuntime, n.buildResources, n.buildObjects, n.buildConfig, n.buildReports, n.buildGarbage, n.buildLoops,
+		n.connect, n.buildRuntime, n.buildResources, n.buildObjects, n.buildConfig, n.buildReports, n.buildGarbage, n.buildAdmission, n.buildLoops,
 	} {
 		if err := build(); err != nil {
 			n.close()
@@ -258,6 +264,7 @@ func (n *node) buildLoops() error {
 		Images:  &images{puller: n.images, runtime: n.runtime, objects: n.objects, events: n.events},
 		Volumes: n.volumes, Cgroups: n.cgroups, Config: n.config, Objects: n.objects, Logs: n.logs,
 		Statuses: n.statuses, Publish: n.publisher, Hooks: hooks, Events: n.events, HostIPs: n.addresses.HostIPs,
+		Admission: n.admitter, RuntimeClasses: n.runtimeClasses,
 		RecursiveReadOnly: n.handlers.recursiveReadOnly,
 		MaxBackoff:        maxBackoff, KeepDead: int(n.cfg.Kubelet.Node.MaxDeadContainersPerContainer), Stray: n.cleanup.Soon, Log: n.service.Log, Metrics: worker.NewMetrics(n.service.Metrics),
 	}, n.service.Pulse.Turn, n.sourcesSynced, n.publisher.StatusesComplete)

@@ -29,6 +29,7 @@ func Run(ctx context.Context, cfg Config) error {
 	s.Go("events", n.events.Run)
 	s.Go("services", n.services.run)
 	s.Go("objects", n.objects.Run)
+	s.Go("node object", n.object.run)
 	s.Go("dispatcher", n.dispatcher.Run)
 	s.Go("source", n.runSource)
 	s.Go("runtime monitor", n.monitor.Run)

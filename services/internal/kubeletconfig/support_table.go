@@ -43,7 +43,7 @@ var supportTable = []supportRow{
 	{name: "fileCheckFrequency", state: staticPod},
 	{name: "httpCheckFrequency", state: staticPod},
 	{name: "runOnce", state: refused, note: "The kubelet refuses it too."},
-	{name: "allowedUnsafeSysctls", state: warned, note: "A pod with an unsafe sysctl is not started."},
+	{name: "allowedUnsafeSysctls", state: honoured},
 	{name: "defaultPodSysctls", state: refused},
 	{name: "userNamespaces", state: warned, note: "A pod with hostUsers: false is not started."},
 	{name: "configMapAndSecretChangeDetectionStrategy", state: honoured},

@@ -85,6 +85,15 @@ BinaryName = {{q .Runc}}
 Root = {{q .RuncRoot}}
 SystemdCgroup = false
 
+# The name that upstream's RuntimeClass specs expect of a node that is set up for them.
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.test-handler]
+runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.test-handler.options]
+BinaryName = {{q .Runc}}
+Root = {{q .RuncRoot}}
+SystemdCgroup = false
+
 [plugins."io.containerd.grpc.v1.cri"]
 stream_server_address = "127.0.0.1"
 stream_server_port = "0"

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 // rule says whether a value that is set is honoured; a nil rule honours every value.
@@ -14,24 +13,24 @@ type rule func(v reflect.Value) bool
 
 // rules is the table of honoured fields: a path covers all that is below it.
 var rules = merge(
-	// For the scheduler and the controllers: nothing on the node acts on them.
+	// For the scheduler, the controllers and the handlers of admission: nothing else on the
+	// node acts on them.
 	honour("spec",
 		"affinity", "nodeName", "nodeSelector", "preemptionPolicy", "priority", "priorityClassName",
-		"schedulerName", "schedulingGates", "schedulingGroup", "tolerations", "topologySpreadConstraints",
+		"os", "schedulerName", "schedulingGates", "schedulingGroup", "tolerations", "topologySpreadConstraints",
 	),
 	honour("spec",
 		"automountServiceAccountToken", "dnsConfig", "dnsPolicy", "enableServiceLinks",
-		"hostAliases", "hostIPC", "hostNetwork", "hostPID", "hostname", "hostnameOverride", "imagePullSecrets",
-		"activeDeadlineSeconds", "readinessGates", "restartPolicy", "serviceAccount", "serviceAccountName", "setHostnameAsFQDN",
+		"hostAliases", "hostIPC", "hostNetwork", "hostPID", "hostname", "hostnameOverride", "imagePullSecrets", "overhead",
+		"activeDeadlineSeconds", "readinessGates", "restartPolicy", "runtimeClassName", "serviceAccount", "serviceAccountName", "setHostnameAsFQDN",
 		"shareProcessNamespace", "subdomain", "terminationGracePeriodSeconds",
 	),
 	honour("spec.securityContext",
 		"appArmorProfile", "fsGroup", "fsGroupChangePolicy", "runAsGroup", "runAsNonRoot", "runAsUser",
-		"seLinuxOptions", "seLinuxChangePolicy", "seccompProfile", "supplementalGroups", "supplementalGroupsPolicy",
+		"seLinuxOptions", "seLinuxChangePolicy", "seccompProfile", "supplementalGroups", "supplementalGroupsPolicy", "sysctls",
 	),
 	map[string]rule{
 		"spec.hostUsers":                 only(true),
-		"spec.securityContext.sysctls":   safeSysctls,
 		"spec.volumes.name":              nil,
 		"spec.volumes.projected":         builtProjection,
 		"spec.volumes.configMap":         builtConfigMap,
@@ -46,7 +45,6 @@ var rules = merge(
 		"spec.containers.env.name":       nil,
 		"spec.containers.env.value":      nil,
 		"spec.containers.resources":      builtResources,
-		"spec.os.name":                   linux,
 	},
 	honour("spec.containers",
 		"name", "image", "command", "args", "workingDir", "ports", "envFrom", "restartPolicy",
@@ -90,8 +88,6 @@ func plainRestart(v reflect.Value) bool {
 	return true
 }
 
-func linux(v reflect.Value) bool { return v.String() == string(v1.Linux) }
-
 func never(reflect.Value) bool { return false }
 
 // only honours a pointer to this one value.
@@ -100,34 +96,6 @@ func only[T comparable](want T) rule {
 		got, ok := v.Interface().(*T)
 		return ok && *got == want
 	}
-}
-
-// safe are the sysctls that are namespaced and bounded, so that any pod may set them:
-// the kubelet's list of 1.37. Others need allowedUnsafeSysctls, which is not built.
-var safe = sets.New(
-	"kernel.shm_rmid_forced",
-	"net.ipv4.ip_local_port_range",
-	"net.ipv4.tcp_syncookies",
-	"net.ipv4.ping_group_range",
-	"net.ipv4.ip_unprivileged_port_start",
-	"net.ipv4.ip_local_reserved_ports",
-	"net.ipv4.tcp_keepalive_time",
-	"net.ipv4.tcp_fin_timeout",
-	"net.ipv4.tcp_keepalive_intvl",
-	"net.ipv4.tcp_keepalive_probes",
-	"net.ipv4.tcp_rmem",
-	"net.ipv4.tcp_wmem",
-	"net.ipv4.tcp_slow_start_after_idle",
-	"net.ipv4.tcp_notsent_lowat",
-)
-
-func safeSysctls(v reflect.Value) bool {
-	for _, s := range v.Interface().([]v1.Sysctl) {
-		if !safe.Has(s.Name) {
-			return false
-		}
-	}
-	return true
 }
 
 // builtProjection leaves out what needs managers of its own, and the owners of single

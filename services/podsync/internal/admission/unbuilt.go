@@ -1,10 +1,15 @@
 // Package admission decides whether this node may start a pod at all.
 //
-// Input: a pod as its source gave it. Output: nil, or why not. Guarantee: a pod is
-// admitted only if every field that it sets is honoured by something here, or is
-// meant for somebody else (the scheduler, a controller). The rule is a list of what is
-// honoured, not of what is missing, so that a field that the API gains tomorrow is
-// refused and not ignored.
+// Inputs: a pod as its source gave it, the pods that were admitted before it, the Node.
+// Outputs: a Verdict, the rejected pod's reason and message in the kubelet's words; and
+// what Honoured says of a pod that asks for what is not built.
+//
+// Guarantees: one pod is judged at a time, against all that were admitted and have not
+// ended. What runs is never rejected. The order is that of creation, so that a restart
+// decides as the process before it did. A pod waits for no other, save for those that are
+// being preempted when it would not fit without their end. A field is honoured by
+// something here or meant for somebody else, or else the pod is refused: the rule is a
+// list of what is honoured, so that what the API gains tomorrow is refused and not ignored.
 package admission
 
 import (

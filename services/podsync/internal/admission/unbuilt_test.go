@@ -57,7 +57,6 @@ func TestHonouredAdmitsThePlainPod(t *testing.T) {
 func TestHonouredNamesEachField(t *testing.T) {
 	no := false
 	signal := v1.SIGUSR1
-	class := "gvisor"
 	always := v1.ContainerRestartPolicyAlways
 	for _, test := range []struct {
 		field  string
@@ -70,9 +69,7 @@ func TestHonouredNamesEachField(t *testing.T) {
 			debug := v1.EphemeralContainerCommon{Name: "d", VolumeDevices: []v1.VolumeDevice{{Name: "v"}}}
 			s.EphemeralContainers = []v1.EphemeralContainer{{TargetContainerName: "c", EphemeralContainerCommon: debug}}
 		}},
-		{"spec.runtimeClassName", func(s *v1.PodSpec) { s.RuntimeClassName = &class }},
 		{"spec.hostUsers", func(s *v1.PodSpec) { s.HostUsers = &no }},
-		{"spec.securityContext.sysctls", func(s *v1.PodSpec) { s.SecurityContext.Sysctls = []v1.Sysctl{{Name: "kernel.msgmax"}} }},
 		{"spec.volumes[7].nfs", func(s *v1.PodSpec) {
 			s.Volumes = append(s.Volumes, v1.Volume{Name: "h", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{Path: "/"}}})
 		}},

@@ -208,20 +208,24 @@ func seccomp(p *v1.Pod, c *v1.Container, n *Node) (*runtimeapi.SecurityProfile, 
 	}, nil
 }
 
-// appArmor returns the container's profile in CRI's form and in the older one. The
-// container's field comes first, then the annotation that static pods may still have, then
-// the pod's field.
+// AppArmorProfile returns the container's profile, or nil. The container's field comes
+// first, then the annotation that static pods may still have, then the pod's field.
+func AppArmorProfile(p *v1.Pod, c *v1.Container) *v1.AppArmorProfile {
+	if of := c.SecurityContext; of != nil && of.AppArmorProfile != nil {
+		return of.AppArmorProfile
+	}
+	if profile := annotatedAppArmor(p.Annotations[v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+c.Name]); profile != nil {
+		return profile
+	}
+	if of := p.Spec.SecurityContext; of != nil {
+		return of.AppArmorProfile
+	}
+	return nil
+}
+
+// appArmor returns the container's profile in CRI's form and in the older one.
 func appArmor(p *v1.Pod, c *v1.Container) (*runtimeapi.SecurityProfile, string, error) {
-	var profile *v1.AppArmorProfile
-	if of := c.SecurityContext; of != nil {
-		profile = of.AppArmorProfile
-	}
-	if profile == nil {
-		profile = annotatedAppArmor(p.Annotations[v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+c.Name])
-	}
-	if of := p.Spec.SecurityContext; profile == nil && of != nil {
-		profile = of.AppArmorProfile
-	}
+	profile := AppArmorProfile(p, c)
 	if profile == nil {
 		return nil, "", nil
 	}

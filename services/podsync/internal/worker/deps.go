@@ -102,6 +102,11 @@ type Statuses interface {
 	Forget(uid types.UID)
 }
 
+// RuntimeClasses finds the runtime handler of a class; no class is the handler "".
+type RuntimeClasses interface {
+	Handler(ctx context.Context, class *string) (string, error)
+}
+
 // Publish tells the other services; see publish.Publisher.
 type Publish interface {
 	Pod(p *v1.Pod, source podsyncv1.PodSource, terminating bool)
@@ -128,6 +133,9 @@ type Deps struct {
 	Publish  Publish
 	Hooks    Hooks
 	Events   record.EventRecorder
+	// Admission decides which pods may run here, RuntimeClasses by which handler.
+	Admission      Admission
+	RuntimeClasses RuntimeClasses
 	// HostIPs are the node's, primary first; empty while they are unknown.
 	HostIPs func() []string
 	// RecursiveReadOnly says whether the pod's runtime handler can mount read-only all the way

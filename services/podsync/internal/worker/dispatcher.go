@@ -116,6 +116,7 @@ func (d *Dispatcher) RemovePod(uid types.UID, _ podsyncv1.PodSource) {
 // SourceSynced implements source.Sink. There is one source today.
 func (d *Dispatcher) SourceSynced(from podsyncv1.PodSource) {
 	d.post(func(context.Context) {
+		d.deps.Admission.Heard(from)
 		d.mu.Lock()
 		first := !d.synced
 		d.synced = true
@@ -234,6 +235,7 @@ func (d *Dispatcher) worker(uid types.UID) *worker {
 }
 
 func (d *Dispatcher) start(ctx context.Context, w *worker) {
+	d.deps.Admission.Add(w.pod, w.source)
 	d.mu.Lock()
 	d.workers[w.uid] = w
 	d.mu.Unlock()

@@ -33,6 +33,8 @@ const (
 	causeEvicted cause = "evicted"
 	// causeDeadline: activeDeadlineSeconds are over.
 	causeDeadline cause = "deadline"
+	// causeRejected: admission would not have it here.
+	causeRejected cause = "rejected"
 	// causeEnded: its containers have ended and none is to run again.
 	causeEnded cause = "ended"
 	// causeStopped: no container and no sandbox of it runs.
@@ -56,6 +58,7 @@ var transitions = []transition{
 	{syncing, causeRemoved, terminating},
 	{syncing, causeEvicted, terminating},
 	{syncing, causeDeadline, terminating},
+	{syncing, causeRejected, terminating},
 	{syncing, causeEnded, terminating},
 	{terminating, causeStopped, terminated},
 	{terminated, causeReleased, released},

@@ -93,9 +93,16 @@ func (w *worker) runSandbox(ctx context.Context, p *v1.Pod, config *runtimeapi.P
 	if s.Attempt > 0 {
 		w.deps.event(p, v1.EventTypeNormal, reasonSandboxChanged, "Pod sandbox changed, it will be killed and re-created.")
 	}
+	handler, err := w.deps.RuntimeClasses.Handler(ctx, p.Spec.RuntimeClassName)
+	if err != nil {
+		if ctx.Err() == nil {
+			w.deps.event(p, v1.EventTypeWarning, reasonFailedCreatePodSandBox, "Failed to create pod sandbox: %v", err)
+		}
+		return "", told("find the runtime class", err)
+	}
 	var id string
-	err := w.create(ctx, func(ctx context.Context) (err error) {
-		id, err = w.deps.Runtime.RunSandbox(ctx, config, "", urgent(p))
+	err = w.create(ctx, func(ctx context.Context) (err error) {
+		id, err = w.deps.Runtime.RunSandbox(ctx, config, handler, urgent(p))
 		return err
 	})
 	if err != nil {

@@ -38,6 +38,9 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 		w.history.adopted = true
 		w.history.refresh = time.Now().Add(volume.NextRefresh())
 	}
+	if admitted, err := w.admit(ctx, p, state); err != nil || !admitted {
+		return 0, err
+	}
 	// A pod that has ended asks for nothing any more: what it held is given back.
 	w.history.refusedEphemeral = nil
 	if refusal := admission.Honoured(p); refusal != nil && !hasEnded(p) && !w.mayGoOn(p, state, refusal) {
@@ -169,6 +172,11 @@ func (w *worker) refuse(p *v1.Pod, state *pod.State, refusal error) time.Duratio
 	return jitter(resync)
 }
 
+// neverRan says whether no container of the pod was ever told of.
+func neverRan(p *v1.Pod) bool {
+	return len(p.Status.ContainerStatuses)+len(p.Status.InitContainerStatuses)+len(p.Status.EphemeralContainerStatuses) == 0
+}
+
 func hasEnded(p *v1.Pod) bool {
 	return p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed
 }
@@ -270,6 +278,12 @@ func (w *worker) status(p *v1.Pod, state *pod.State) v1.PodStatus {
 	}
 	if last, ok := w.deps.Statuses.Last(w.uid); ok {
 		in.Old = &last
+	}
+	switch {
+	case w.rejection != nil:
+		return status.Rejected(p, w.rejection.Reason, w.rejection.Message, in)
+	case hasEnded(p) && neverRan(p) && len(state.Containers) == 0:
+		return *p.Status.DeepCopy() // an earlier podsync, or a kubelet, rejected it
 	}
 	s := status.Generate(p, state, in)
 	if w.phase >= terminated {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
@@ -48,6 +49,9 @@ type worker struct {
 	phase   phase
 	history history
 	backoff *decide.Backoff
+	// admitted: the pod may run here; rejection is why it may not.
+	admitted  bool
+	rejection *admission.Verdict
 	// failures counts the turns that failed one after another.
 	failures int
 	// life ends with podsync, not with a turn.
@@ -262,6 +266,7 @@ func (w *worker) end() {
 	defer w.mu.Unlock()
 	w.ended = true
 	close(w.stopped)
+	w.deps.Admission.Ended(w.uid)
 }
 
 func (w *worker) seen() (string, bool) {

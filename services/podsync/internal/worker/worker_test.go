@@ -22,12 +22,14 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/fake"
+	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
 	"github.com/microlet/microlet/services/podsync/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
+	"github.com/microlet/microlet/services/podsync/internal/runtimeclass"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 
@@ -49,6 +51,7 @@ type node struct {
 	refreshed map[types.UID]int
 
 	published *published
+	admission *admissions
 	slow      map[types.UID]bool // pods whose pulls never end
 	slowImage string             // an image that takes slowPull
 	released  map[types.UID]bool
@@ -58,7 +61,8 @@ type node struct {
 func newNode(t *testing.T, cri *fake.Runtime) *node {
 	n := &node{
 		t: t, cri: cri, events: record.NewFakeRecorder(1000), published: &published{pods: map[types.UID]string{}},
-		statuses: map[types.UID]v1.PodStatus{}, history: map[types.UID][]v1.PodPhase{}, final: map[types.UID]bool{},
+		admission: &admissions{reject: map[types.UID]admission.Verdict{}, asked: map[types.UID]int{}},
+		statuses:  map[types.UID]v1.PodStatus{}, history: map[types.UID][]v1.PodPhase{}, final: map[types.UID]bool{},
 		hung: map[types.UID]bool{}, slow: map[types.UID]bool{}, released: map[types.UID]bool{}, mounted: map[types.UID]bool{},
 		refreshed: map[types.UID]int{},
 	}
@@ -73,6 +77,7 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 	n.dispatcher = NewDispatcher(Deps{
 		Runtime: rt, Remover: cleanup.Remover{Runtime: rt}, Images: n, Volumes: n, Cgroups: n, Config: n,
 		Objects: n, Logs: n, Statuses: n, Publish: n.published, Hooks: hooks, Events: n.events,
+		Admission: n.admission, RuntimeClasses: runtimeclass.Finder{},
 		HostIPs: func() []string { return []string{"192.0.2.1"} },
 		Log:     slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
 	}, func() {}, func() {}, func() { n.told.Store(true) })

@@ -1,0 +1,347 @@
+package admission
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+)
+
+// Nodes knows this node's object.
+type Nodes interface {
+	// Node is the newest version that is known.
+	Node() *v1.Node
+	// Wait returns once the apiserver has told of the Node, or that there is none.
+	Wait(ctx context.Context) error
+	// Refresh asks the apiserver for the newest version, which Node then returns.
+	Refresh(ctx context.Context) error
+}
+
+// Evictor ends a pod in favour of another and returns when nothing of it runs any more.
+type Evictor interface {
+	Evict(ctx context.Context, victim *v1.Pod) error
+}
+
+// Options are an Admitter's rooms.
+type Options struct {
+	Handlers []Handler
+	Nodes    Nodes
+	Evictor  Evictor
+	// Running tells of which pods something runs.
+	Running func(ctx context.Context) (map[types.UID]bool, error)
+	Metrics prometheus.Registerer
+	Log     *slog.Logger
+}
+
+// Admitter admits pods, one at a time, against those that it admitted before.
+//
+// A pod that runs was admitted before this process began: it is admitted first and
+// without asking anybody, so that a restart rejects nothing that runs. The others of a
+// source wait until the source has told of all that it had, and then come in the order
+// of their creation, so that a restart decides as the last process did.
+type Admitter struct {
+	o       Options
+	metrics *metrics
+
+	// asking guards the one question about what runs.
+	asking chan struct{}
+	asked  bool
+
+	mu    sync.Mutex
+	pods  map[types.UID]*entry
+	runs  map[types.UID]bool
+	heard map[podsyncv1.PodSource]bool
+	// nodeKnown: the apiserver has told of the Node. Its pods are not judged before.
+	nodeKnown bool
+	// preempting counts the preemptions that are under way; changed is closed, and made
+	// anew, when one ends and when a source was heard.
+	preempting int
+	changed    chan struct{}
+}
+
+// stage is how far a pod's admission is.
+type stage int
+
+const (
+	undecided stage = iota
+	admitted
+	rejected
+	ended
+)
+
+type entry struct {
+	pod    *v1.Pod
+	source podsyncv1.PodSource
+	stage  stage
+	// verdict of a rejected pod; of an admitted one only Preempt.
+	verdict Verdict
+	// The labels of the node may be old, and whether a newer version was asked for.
+	stale, refreshed bool
+}
+
+// NewAdmitter returns an Admitter that knows no pods.
+func NewAdmitter(o Options) *Admitter {
+	return &Admitter{
+		o: o, metrics: newMetrics(o.Metrics), asking: make(chan struct{}, 1), pods: map[types.UID]*entry{},
+		runs: map[types.UID]bool{}, heard: map[podsyncv1.PodSource]bool{}, changed: make(chan struct{}),
+	}
+}
+
+// Add tells of a pod that will ask. It never waits.
+func (a *Admitter) Add(p *v1.Pod, source podsyncv1.PodSource) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.pods[p.UID] == nil && !terminal(p) {
+		a.pods[p.UID] = &entry{pod: p, source: source}
+	}
+}
+
+// Heard tells that a source has told of all pods that it had at the start.
+func (a *Admitter) Heard(source podsyncv1.PodSource) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.heard[source] = true
+	a.wake()
+}
+
+// Ended tells that nothing of the pod will run any more: its place is free.
+func (a *Admitter) Ended(uid types.UID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if e := a.pods[uid]; e != nil {
+		e.stage = ended
+		a.giveUp(e)
+	}
+}
+
+// Forget drops a pod that is gone.
+func (a *Admitter) Forget(uid types.UID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if e := a.pods[uid]; e != nil {
+		a.giveUp(e)
+	}
+	delete(a.pods, uid)
+	delete(a.runs, uid)
+}
+
+// giveUp drops a preemption that nobody will carry out: its pod has ended before it could.
+func (a *Admitter) giveUp(e *entry) {
+	if e.verdict.Preempt != nil {
+		e.verdict.Preempt = nil
+		a.preempting--
+		a.wake()
+	}
+}
+
+// Admit returns the verdict on a pod, which stands for as long as the pod does. It waits
+// until the pod's source was heard, and for the end of those whom the pod preempts; ctx
+// ends that. running: something of the pod runs.
+func (a *Admitter) Admit(ctx context.Context, p *v1.Pod, source podsyncv1.PodSource, running bool) (Verdict, error) {
+	if err := a.askWhatRuns(ctx); err != nil {
+		return Verdict{}, err
+	}
+	a.Add(p, source)
+	if running {
+		a.mu.Lock()
+		a.runs[p.UID] = true
+		a.mu.Unlock()
+	}
+	if source == podsyncv1.PodSource_POD_SOURCE_API {
+		// The kubelet too looks at no pod of the apiserver's before it knows the Node.
+		if err := a.o.Nodes.Wait(ctx); err != nil {
+			return Verdict{}, fmt.Errorf("wait for the Node: %w", err)
+		}
+		a.knowNode()
+	}
+	for {
+		e, changed := a.decide(ctx, p)
+		switch {
+		case e.stage == admitted && e.verdict.Preempt != nil:
+			a.preempt(ctx, p, e.verdict.Preempt)
+			return Verdict{}, ctx.Err()
+		case e.stage != undecided:
+			return e.verdict, nil
+		case e.stale:
+			if err := a.o.Nodes.Refresh(ctx); err != nil {
+				a.o.Log.Warn("node not read anew, its known labels decide", "err", err)
+			}
+			if ctx.Err() != nil {
+				return Verdict{}, ctx.Err()
+			}
+			a.refreshed(p.UID)
+		default:
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return Verdict{}, ctx.Err()
+			}
+		}
+	}
+}
+
+// decide takes all pods that wait, in their order, and returns how p fares. p replaces
+// the version that is known, if it is not decided upon.
+func (a *Admitter) decide(ctx context.Context, p *v1.Pod) (entry, <-chan struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	own := a.pods[p.UID]
+	if own == nil { // one that has ended, and holds nothing
+		return entry{stage: admitted}, a.changed
+	}
+	if own.stage == undecided {
+		own.pod = p
+	}
+	var waiting, others []*entry
+	for _, e := range a.pods {
+		switch {
+		case e.stage == admitted:
+			others = append(others, e)
+		case e.stage == undecided && a.due(e):
+			waiting = append(waiting, e)
+		}
+	}
+	slices.SortFunc(waiting, a.order)
+	for _, e := range waiting {
+		a.decideOne(ctx, e, others)
+		if e.stage == admitted {
+			others = append(others, e)
+		}
+	}
+	told := *own
+	own.verdict.Preempt = nil // from here on it is this caller's to carry out
+	return told, a.changed
+}
+
+// due says whether a pod's turn has come. One that is being deleted asks for nothing.
+func (a *Admitter) due(e *entry) bool {
+	if a.runs[e.pod.UID] {
+		return true
+	}
+	return a.heard[e.source] && e.pod.DeletionTimestamp == nil && (a.nodeKnown || e.source != podsyncv1.PodSource_POD_SOURCE_API)
+}
+
+func (a *Admitter) decideOne(ctx context.Context, e *entry, others []*entry) {
+	if a.runs[e.pod.UID] {
+		e.stage = admitted
+		return
+	}
+	if e.stale {
+		return // until its own worker has read the Node anew
+	}
+	slices.SortFunc(others, a.order)
+	attributes := &Attributes{Pod: e.pod, Node: a.o.Nodes.Node(), Others: make([]*v1.Pod, len(others))}
+	for i, other := range others {
+		attributes.Others[i] = other.pod
+	}
+	v := ask(ctx, a.o.Handlers, attributes)
+	switch {
+	case (v.Preempt != nil || v.Resources) && a.preempting > 0:
+		// What others make room for may be enough for this one too: it is asked again then.
+	case v.Admitted():
+		e.stage, e.verdict = admitted, v
+		if v.Preempt != nil {
+			a.preempting++
+		}
+	case v.NodeMayBeOld && !e.refreshed:
+		e.stale = true
+	default:
+		e.stage, e.verdict = rejected, v
+		a.metrics.rejected(v.Reason)
+		a.o.Log.Warn("pod rejected", "pod", e.pod.Namespace+"/"+e.pod.Name, "uid", e.pod.UID, "reason", v.Reason, "message", v.Message)
+	}
+}
+
+// order puts what runs before what does not, and else the older pod first.
+func (a *Admitter) order(x, y *entry) int {
+	if xr, yr := a.runs[x.pod.UID], a.runs[y.pod.UID]; xr != yr {
+		if xr {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(
+		x.pod.CreationTimestamp.Compare(y.pod.CreationTimestamp.Time),
+		cmp.Compare(x.pod.Namespace, y.pod.Namespace), cmp.Compare(x.pod.Name, y.pod.Name), cmp.Compare(x.pod.UID, y.pod.UID),
+	)
+}
+
+// preempt ends the victims, all at once, and waits for it. One that does not end costs
+// the preemptor nothing: the kubelet starts it all the same.
+func (a *Admitter) preempt(ctx context.Context, p *v1.Pod, preemption *Preemption) {
+	var all sync.WaitGroup
+	for _, victim := range preemption.Victims {
+		all.Go(func() {
+			log := a.o.Log.With("pod", victim.Namespace+"/"+victim.Name, "uid", victim.UID, "for", p.Namespace+"/"+p.Name)
+			log.Info("pod is preempted", "resource", preemption.Signal)
+			if err := a.o.Evictor.Evict(ctx, victim); err != nil {
+				log.Error("preempted pod did not end", "err", err)
+				return
+			}
+			a.metrics.preemptions.WithLabelValues(string(preemption.Signal)).Inc()
+		})
+	}
+	all.Wait()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.preempting--
+	a.wake()
+}
+
+func (a *Admitter) refreshed(uid types.UID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if e := a.pods[uid]; e != nil {
+		e.stale, e.refreshed = false, true
+	}
+}
+
+func (a *Admitter) knowNode() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.nodeKnown = true
+}
+
+// wake makes those who wait look again. Call with mu held.
+func (a *Admitter) wake() {
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+// askWhatRuns asks once what ran before this process began.
+func (a *Admitter) askWhatRuns(ctx context.Context) error {
+	select {
+	case a.asking <- struct{}{}:
+		defer func() { <-a.asking }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if a.asked {
+		return nil
+	}
+	running, err := a.o.Running(ctx)
+	if err != nil {
+		return fmt.Errorf("ask the runtime which pods run: %w", err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for uid, runs := range running {
+		if runs {
+			a.runs[uid] = true
+		}
+	}
+	a.asked = true
+	return nil
+}
+
+func terminal(p *v1.Pod) bool {
+	return p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed
+}

@@ -1,0 +1,92 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/component-helpers/nodedeclaredfeatures"
+	"k8s.io/component-helpers/nodedeclaredfeatures/types"
+	resourcehelper "k8s.io/component-helpers/resource"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/klog/v2"
+
+	"github.com/microlet/microlet/services/podsync/internal/cgroup"
+	"github.com/microlet/microlet/services/podsync/internal/podconfig"
+)
+
+// PodLevelResources rejects pods with resources of their own while the feature gate of
+// that name is off.
+type PodLevelResources struct{ Enabled bool }
+
+// Admit implements Handler.
+func (h PodLevelResources) Admit(_ context.Context, a *Attributes) Verdict {
+	if h.Enabled || !resourcehelper.IsPodLevelResourcesSet(a.Pod) {
+		return Verdict{}
+	}
+	return Verdict{Reason: "PodLevelResourcesNotSupported", Message: "PodLevelResources feature gate is disabled"}
+}
+
+// DeclaredFeatures rejects pods that need a feature which nodes declare one by one
+// (KEP-5328) and this one does not have.
+type DeclaredFeatures struct {
+	has     nodedeclaredfeatures.FeatureSet
+	version *version.Version
+}
+
+// NewDeclaredFeatures takes the features that this node has, by the names that the
+// Node's status declares them with, and the kubelet's version.
+func NewDeclaredFeatures(declared []string, kubelet string) (*DeclaredFeatures, error) {
+	v, err := version.ParseSemantic(kubelet)
+	if err != nil {
+		return nil, fmt.Errorf("kubelet version: %w", err)
+	}
+	return &DeclaredFeatures{has: nodedeclaredfeatures.DefaultFramework.TryMap(declared), version: v}, nil
+}
+
+// Admit implements Handler.
+func (h *DeclaredFeatures) Admit(_ context.Context, a *Attributes) Verdict {
+	const reason = "PodFeatureUnsupported"
+	needs, err := nodedeclaredfeatures.DefaultFramework.InferForPodScheduling(&types.PodInfo{Spec: &a.Pod.Spec, Status: &a.Pod.Status}, h.version)
+	if err != nil {
+		return Verdict{Reason: reason, Message: fmt.Sprintf("Failed to infer pod's feature requirements: %v", err)}
+	}
+	match, err := nodedeclaredfeatures.DefaultFramework.MatchNodeFeatureSet(needs, h.has)
+	if err != nil {
+		return Verdict{Reason: reason, Message: fmt.Sprintf("Failed to match pod's feature requirements against the node: %v", err)}
+	}
+	if !match.IsMatch {
+		return Verdict{Reason: reason, Message: "Pod requires node features that are not available: " + strings.Join(match.UnsatisfiedRequirements, ", ")}
+	}
+	return Verdict{}
+}
+
+// Pressure keeps pods off a node that runs out of something: all but critical ones, and
+// when only memory runs out all that request none. A condition that is not known is none.
+type Pressure struct{}
+
+// Admit implements Handler.
+func (Pressure) Admit(_ context.Context, a *Attributes) Verdict {
+	var under []v1.NodeConditionType
+	for _, c := range a.Node.Status.Conditions {
+		switch c.Type {
+		case v1.NodeMemoryPressure, v1.NodeDiskPressure, v1.NodePIDPressure:
+			if c.Status == v1.ConditionTrue {
+				under = append(under, c.Type)
+			}
+		}
+	}
+	if len(under) == 0 || podconfig.Critical(a.Pod) {
+		return Verdict{}
+	}
+	if len(under) == 1 && under[0] == v1.NodeMemoryPressure {
+		taint := &v1.Taint{Key: v1.TaintNodeMemoryPressure, Effect: v1.TaintEffectNoSchedule}
+		if cgroup.QOSClass(a.Pod) != v1.PodQOSBestEffort ||
+			corev1helpers.TolerationsTolerateTaint(klog.Background(), a.Pod.Spec.Tolerations, taint, false) {
+			return Verdict{}
+		}
+	}
+	return Verdict{Reason: "Evicted", Message: fmt.Sprintf("The node had condition: %v. ", under)}
+}

@@ -1,0 +1,64 @@
+package admission
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// Attributes are what a handler decides on. They are shared: nobody changes them.
+type Attributes struct {
+	// Pod that asks for admission.
+	Pod *v1.Pod
+	// Others are the pods that were admitted and have not ended, oldest first, each as it
+	// was admitted.
+	Others []*v1.Pod
+	// Node as the API has it or, as long as that is not known, as this machine would
+	// register it.
+	Node *v1.Node
+}
+
+// Handler has one reason to reject pods. It answers at once: what it needs to know it
+// keeps, so that no pod waits for another's answer.
+type Handler interface {
+	Admit(ctx context.Context, a *Attributes) Verdict
+}
+
+// Verdict is a handler's answer. The zero value admits.
+type Verdict struct {
+	// Reason and Message of a rejection, as the kubelet's: tools filter on them. An empty
+	// reason admits.
+	Reason, Message string
+	// Preempt is what has to go before an admitted pod may start; nil: nothing.
+	Preempt *Preemption
+	// Resources: the rejection would not stand if pods that are being preempted were gone.
+	Resources bool
+	// NodeMayBeOld: the rejection rests on the node's labels alone, of which a newer
+	// version may exist.
+	NodeMayBeOld bool
+}
+
+// Preemption is the end of pods in favour of a critical one.
+type Preemption struct {
+	Victims []*v1.Pod
+	// Signal is the resource that ran out first.
+	Signal v1.ResourceName
+}
+
+// Admitted says whether the pod may run.
+func (v *Verdict) Admitted() bool { return v.Reason == "" }
+
+// ask asks one handler after another; the first rejection is the verdict.
+func ask(ctx context.Context, handlers []Handler, a *Attributes) Verdict {
+	var all Verdict
+	for _, h := range handlers {
+		one := h.Admit(ctx, a)
+		if !one.Admitted() {
+			return one
+		}
+		if one.Preempt != nil {
+			all.Preempt = one.Preempt
+		}
+	}
+	return all
+}

@@ -1,0 +1,54 @@
+// Package runtimeclass finds the runtime handler of a pod's RuntimeClass.
+//
+// Input: RuntimeClasses as a watch of the API keeps them. Output: the handler's name, which
+// goes to the runtime as it is. Guarantee: a class that the watch has not told of yet is
+// asked for at the apiserver before it counts as missing.
+package runtimeclass
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	nodev1 "k8s.io/api/node/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	nodelisters "k8s.io/client-go/listers/node/v1"
+)
+
+// timeout of the question to the apiserver.
+const timeout = 2 * time.Second
+
+// Getter asks the apiserver; client-go's RuntimeClassInterface is one.
+type Getter interface {
+	Get(ctx context.Context, name string, o metav1.GetOptions) (*nodev1.RuntimeClass, error)
+}
+
+// Finder finds handlers. Getter may be nil: then the watch alone is believed.
+type Finder struct {
+	Lister nodelisters.RuntimeClassLister
+	Getter Getter
+}
+
+// Handler returns the handler of a class. No class, and the class "", is the runtime's
+// default handler "". A class that does not exist is the API's NotFound error.
+func (f Finder) Handler(ctx context.Context, class *string) (string, error) {
+	if class == nil || *class == "" {
+		return "", nil
+	}
+	found, err := f.Lister.Get(*class)
+	if apierrors.IsNotFound(err) && f.Getter != nil {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		if asked, askErr := f.Getter.Get(ctx, *class, metav1.GetOptions{}); askErr == nil {
+			found, err = asked, nil
+		}
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", err
+	case err != nil:
+		return "", fmt.Errorf("failed to lookup RuntimeClass %s: %w", *class, err)
+	}
+	return found.Handler, nil
+}

@@ -1,0 +1,43 @@
+package worker
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/podsync/internal/admission"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+)
+
+// Admission decides which pods may run here; see admission.Admitter.
+type Admission interface {
+	Add(p *v1.Pod, source podsyncv1.PodSource)
+	Heard(source podsyncv1.PodSource)
+	Admit(ctx context.Context, p *v1.Pod, source podsyncv1.PodSource, running bool) (admission.Verdict, error)
+	Ended(uid types.UID)
+	Forget(uid types.UID)
+}
+
+// admit asks, until it has an answer, whether the pod may run here. It is false for a pod
+// that may not, which is then on its way to its end.
+func (w *worker) admit(ctx context.Context, p *v1.Pod, state *pod.State) (bool, error) {
+	// What has ended asks for no place any more.
+	if w.admitted || hasEnded(p) {
+		return true, nil
+	}
+	running := state.ReadySandbox() != nil || state.AnyRunning()
+	verdict, err := w.deps.Admission.Admit(ctx, p, w.source, running)
+	if err != nil {
+		return false, transient("admit the pod", err)
+	}
+	if verdict.Admitted() {
+		w.admitted = true
+		return true, nil
+	}
+	w.rejection = &verdict
+	w.move(causeRejected)
+	w.deps.event(p, v1.EventTypeWarning, verdict.Reason, "%s", verdict.Message)
+	return false, nil
+}

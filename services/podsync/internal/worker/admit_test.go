@@ -1,0 +1,128 @@
+package worker
+
+import (
+	"context"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/fake"
+	"github.com/microlet/microlet/services/podsync/internal/admission"
+)
+
+// admissions admits all pods but those in reject, and counts.
+type admissions struct {
+	mu     sync.Mutex
+	reject map[types.UID]admission.Verdict
+	asked  map[types.UID]int
+	heard  int
+	ended  int
+	gone   int
+	ran    int
+}
+
+func (a *admissions) Add(*v1.Pod, podsyncv1.PodSource) {}
+
+func (a *admissions) Heard(podsyncv1.PodSource) { a.count(&a.heard) }
+func (a *admissions) Ended(types.UID)           { a.count(&a.ended) }
+func (a *admissions) Forget(types.UID)          { a.count(&a.gone) }
+
+func (a *admissions) count(what *int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	*what++
+}
+
+func (a *admissions) Admit(_ context.Context, p *v1.Pod, _ podsyncv1.PodSource, running bool) (admission.Verdict, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.asked[p.UID]++
+	if running {
+		a.ran++
+	}
+	return a.reject[p.UID], nil
+}
+
+func TestRejectedPodFailsAndTouchesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cri := fake.NewRuntime(time.Now)
+		n := newNode(t, cri)
+		defer n.run()()
+		p := testPod("a")
+		n.admission.reject[p.UID] = admission.Verdict{Reason: "NodePorts", Message: "Predicate NodePorts failed: taken"}
+		n.dispatcher.SetPod(p, podsyncv1.PodSource_POD_SOURCE_API)
+		synctest.Wait()
+
+		s, _ := n.Last(p.UID)
+		if s.Phase != v1.PodFailed || s.Reason != "NodePorts" || s.Message != "Pod was rejected: Predicate NodePorts failed: taken" {
+			t.Errorf("told %s %s %q", s.Phase, s.Reason, s.Message)
+		}
+		if len(s.ContainerStatuses) != 0 {
+			t.Errorf("a pod that never ran shows containers: %v", s.ContainerStatuses)
+		}
+		if event := <-n.events.Events; !strings.HasPrefix(event, "Warning NodePorts Predicate NodePorts failed: taken") {
+			t.Errorf("event %q", event)
+		}
+		if sandboxes(t, cri) != 0 {
+			t.Error("a rejected pod got a sandbox")
+		}
+		if active := n.dispatcher.Pods(); len(active) != 0 {
+			t.Errorf("a rejected pod still counts: %v", active)
+		}
+		n.dispatcher.RemovePod(p.UID, podsyncv1.PodSource_POD_SOURCE_API)
+		synctest.Wait()
+		if n.dispatcher.Known(p.UID) || n.admission.gone != 1 || n.admission.ended != 1 {
+			t.Errorf("known %v, forgotten %d, ended %d", n.dispatcher.Known(p.UID), n.admission.gone, n.admission.ended)
+		}
+	})
+}
+
+func TestAdmissionIsAskedOnceAPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, fake.NewRuntime(time.Now))
+		defer n.run()()
+		p, over := testPod("a"), testPod("b")
+		over.Status.Phase = v1.PodFailed
+		n.dispatcher.SetPod(p, podsyncv1.PodSource_POD_SOURCE_API)
+		n.dispatcher.SetPod(over, podsyncv1.PodSource_POD_SOURCE_API)
+		n.dispatcher.SourceSynced(podsyncv1.PodSource_POD_SOURCE_API)
+		synctest.Wait()
+		n.dispatcher.Wake(p.UID, "test")
+		synctest.Wait()
+		if want := map[types.UID]int{p.UID: 1}; !maps.Equal(n.admission.asked, want) || n.admission.heard != 1 {
+			t.Errorf("asked %v, heard %d", n.admission.asked, n.admission.heard)
+		}
+	})
+}
+
+func TestPodRejectedBeforeTheRestartKeepsItsStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, fake.NewRuntime(time.Now))
+		defer n.run()()
+		p := testPod("a")
+		p.Status = v1.PodStatus{Phase: v1.PodFailed, Reason: "OutOfcpu", Message: "Pod was rejected: no"}
+		n.dispatcher.SetPod(p, podsyncv1.PodSource_POD_SOURCE_API)
+		synctest.Wait()
+		s, ok := n.Last(p.UID)
+		if !ok || s.Reason != "OutOfcpu" || len(s.ContainerStatuses) != 0 {
+			t.Errorf("told %v %+v", ok, s)
+		}
+	})
+}
+
+func sandboxes(t *testing.T, cri *fake.Runtime) int {
+	t.Helper()
+	list, err := cri.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list.GetItems())
+}

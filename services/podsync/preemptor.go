@@ -1,0 +1,55 @@
+package podsync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/podsync/internal/admission"
+	"github.com/microlet/microlet/services/podsync/internal/status"
+	"github.com/microlet/microlet/services/podsync/internal/worker"
+)
+
+// preemptor ends pods in favour of a critical one.
+type preemptor struct{ node *node }
+
+var _ admission.Evictor = (*preemptor)(nil)
+
+const preempting = "Preempting"
+
+// Evict implements admission.Evictor. It gives the victim its own grace period and half
+// of it again, as the kubelet does, and at least 10 s.
+func (e *preemptor) Evict(ctx context.Context, victim *v1.Pod) error {
+	const message = "Preempted in order to admit critical pod"
+	e.node.events.Event(victim, v1.EventTypeWarning, preempting, message)
+	ctx, cancel := context.WithTimeout(ctx, patience(victim))
+	defer cancel()
+	err := e.node.dispatcher.Evict(ctx, victim.UID, status.Override{
+		Phase: v1.PodFailed, Reason: preempting, Message: message,
+		Condition: &v1.PodCondition{
+			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet,
+			Message: "Pod was preempted by Kubelet to accommodate a critical pod.",
+		},
+	}, nil)
+	switch {
+	case errors.Is(err, worker.ErrUnknownPod):
+		return nil // it is gone, which is what was wanted
+	case errors.Is(err, context.DeadlineExceeded):
+		e.node.events.Event(victim, v1.EventTypeWarning, "ExceededGracePeriod",
+			"Container runtime did not kill the pod within specified grace period.")
+		return fmt.Errorf("timeout waiting to kill pod: %w", err)
+	}
+	return err
+}
+
+func patience(p *v1.Pod) time.Duration {
+	const least = 10 * time.Second
+	if p.Spec.TerminationGracePeriodSeconds == nil {
+		return least
+	}
+	grace := time.Duration(*p.Spec.TerminationGracePeriodSeconds) * time.Second
+	return max(grace+grace/2, least)
+}
