@@ -98,7 +98,7 @@ func (w *worker) set(p *v1.Pod) {
 	if !equalMaps(old.Labels, p.Labels) || !equalMaps(old.Annotations, p.Annotations) {
 		w.stale.Store(true) // volumes may show them
 	}
-	if sooner || !onlyStatusChanged(old, p) {
+	if sooner || !onlyStatusChanged(old, p) || gatesChanged(old, p) {
 		w.publish()
 		w.poke()
 	}
