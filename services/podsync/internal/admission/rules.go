@@ -47,13 +47,12 @@ var rules = merge(
 		"spec.containers.resources":      builtResources,
 	},
 	honour("spec.containers",
-		"name", "image", "command", "args", "workingDir", "ports", "envFrom", "restartPolicy",
+		"name", "image", "command", "args", "workingDir", "ports", "envFrom", "restartPolicy", "restartPolicyRules",
 		"imagePullPolicy", "resizePolicy", "stdin", "stdinOnce", "tty",
 		"targetContainerName", "terminationMessagePath", "terminationMessagePolicy",
 	),
 	// A hook with tcpSocket fails, as with the kubelet: the API keeps it for old objects.
 	honour("spec.containers.lifecycle", "postStart", "preStop"),
-	map[string]rule{"spec.containers.restartPolicyRules": plainRestart},
 	honour("spec.containers.securityContext",
 		"allowPrivilegeEscalation", "appArmorProfile", "capabilities", "privileged", "procMount", "readOnlyRootFilesystem",
 		"runAsGroup", "runAsNonRoot", "runAsUser", "seLinuxOptions", "seccompProfile",
@@ -76,16 +75,6 @@ func merge(tables ...map[string]rule) map[string]rule {
 		maps.Copy(all, t)
 	}
 	return all
-}
-
-// plainRestart honours rules that restart their own container.
-func plainRestart(v reflect.Value) bool {
-	for _, r := range v.Interface().([]v1.ContainerRestartRule) {
-		if r.Action != v1.ContainerRestartRuleActionRestart {
-			return false
-		}
-	}
-	return true
 }
 
 func never(reflect.Value) bool { return false }

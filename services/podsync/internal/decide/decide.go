@@ -20,6 +20,12 @@ func Decide(in Input) Actions {
 	if ending(in) {
 		return stopFor(in, StopTerminating, "the pod is terminating")
 	}
+	if RestartingAll(in.Pod, in.State, in.told()) {
+		if !AllRemoved(in.Pod, in.State) {
+			return resetAll(in)
+		}
+		in.anew = true
+	}
 	if changed, attempt, message := SandboxChanged(in.Pod, in.State); changed {
 		return replaceSandbox(in, attempt, message)
 	}
@@ -99,7 +105,7 @@ func replaceSandbox(in Input, attempt uint32, message string) Actions {
 		newest := st.Latest(spec.Name)
 		switch {
 		case doneForGood(p, spec, newest):
-		case newest == nil && !WantsStart(p, spec, nil):
+		case newest == nil && !in.wantsStart(spec, nil):
 			ran = true
 		default:
 			wanted = append(wanted, i)
@@ -170,7 +176,7 @@ func keepRunning(in Input) Actions {
 			kept++ // also what is to be stopped: whether the pod has ended is seen afterwards
 			continue
 		}
-		if !WantsStart(p, spec, newest) {
+		if !in.wantsStart(spec, newest) {
 			continue
 		}
 		kept++
@@ -259,7 +265,7 @@ func (r *round) restartCount(name string, newest *pod.Container) int32 {
 	if newest != nil {
 		next = newest.RestartCount + 1
 	}
-	for _, list := range [][]v1.ContainerStatus{r.in.Pod.Status.ContainerStatuses, r.in.Pod.Status.InitContainerStatuses} {
+	for _, list := range [][]v1.ContainerStatus{r.in.told().ContainerStatuses, r.in.told().InitContainerStatuses} {
 		for i := range list {
 			if list[i].Name != name {
 				continue

@@ -16,7 +16,7 @@ import (
 func (r *round) ephemeralContainers() {
 	for i := range r.in.Pod.Spec.EphemeralContainers {
 		spec := (*v1.Container)(&r.in.Pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
-		if r.in.Refused[spec.Name] || !WantsEphemeral(r.in.Pod, spec.Name, r.in.State.Latest(spec.Name)) {
+		if r.in.Refused[spec.Name] || !WantsEphemeral(r.in.told(), spec.Name, r.in.State.Latest(spec.Name)) {
 			continue
 		}
 		r.start(spec, i, false)
@@ -24,14 +24,14 @@ func (r *round) ephemeralContainers() {
 }
 
 // WantsEphemeral says whether an ephemeral container of which the newest incarnation is
-// given has to be started: if it was created at most. One that the API was told of has
+// given has to be started: if it was created at most. One whose start was told has
 // run, also if its remains were removed since.
-func WantsEphemeral(p *v1.Pod, name string, newest *pod.Container) bool {
+func WantsEphemeral(told *v1.PodStatus, name string, newest *pod.Container) bool {
 	if newest != nil {
 		return newest.State == runtimeapi.ContainerState_CONTAINER_CREATED
 	}
-	for i := range p.Status.EphemeralContainerStatuses {
-		if s := &p.Status.EphemeralContainerStatuses[i]; s.Name == name {
+	for i := range told.EphemeralContainerStatuses {
+		if s := &told.EphemeralContainerStatuses[i]; s.Name == name {
 			return s.State.Terminated == nil && s.State.Running == nil
 		}
 	}

@@ -186,7 +186,7 @@ func (m *model) atRest(a Actions) {
 		if newest == nil || newest.SandboxID != m.state.Sandboxes[0].ID {
 			continue // initialization may not be through; a run-once container may be of an older sandbox
 		}
-		if !newest.Running() && WantsStart(m.pod, spec, newest) {
+		if !newest.Running() && WantsStart(m.pod, &m.pod.Status, spec, newest) {
 			m.t.Fatalf("%s neither runs nor is it started: %+v", spec.Name, newest)
 		}
 	}

@@ -22,17 +22,17 @@ func IsSidecar(c *v1.Container) bool {
 
 // ShouldRestart says whether a container that ended with this exit code runs again: by the
 // first of its restart rules that matches, else by its own policy, else by the pod's.
-//
-// The rule action RestartAllContainers is not carried out here; it falls through to the
-// policies, as it does in a kubelet without that feature.
 func ShouldRestart(p *v1.Pod, c *v1.Container, exitCode int32) bool {
-	if c.RestartPolicy != nil {
-		if restartRuleMatches(c, exitCode) {
+	if c.RestartPolicy == nil {
+		return policyRestarts(p.Spec.RestartPolicy, exitCode)
+	}
+	if rule := matchingRule(c, exitCode); rule != nil {
+		switch rule.Action {
+		case v1.ContainerRestartRuleActionRestart, v1.ContainerRestartRuleActionRestartAllContainers:
 			return true
 		}
-		return policyRestarts(v1.RestartPolicy(*c.RestartPolicy), exitCode)
 	}
-	return policyRestarts(p.Spec.RestartPolicy, exitCode)
+	return policyRestarts(v1.RestartPolicy(*c.RestartPolicy), exitCode)
 }
 
 func policyRestarts(policy v1.RestartPolicy, exitCode int32) bool {
@@ -46,18 +46,20 @@ func policyRestarts(policy v1.RestartPolicy, exitCode int32) bool {
 	}
 }
 
-func restartRuleMatches(c *v1.Container, exitCode int32) bool {
-	for _, rule := range c.RestartPolicyRules {
+// matchingRule returns the first restart rule that speaks of this exit code, or nil.
+func matchingRule(c *v1.Container, exitCode int32) *v1.ContainerRestartRule {
+	for i := range c.RestartPolicyRules {
+		rule := &c.RestartPolicyRules[i]
 		if rule.ExitCodes == nil {
 			continue
 		}
 		listed := slices.Contains(rule.ExitCodes.Values, exitCode)
 		if (rule.ExitCodes.Operator == v1.ContainerRestartRuleOnExitCodesOpIn && listed) ||
 			(rule.ExitCodes.Operator == v1.ContainerRestartRuleOnExitCodesOpNotIn && !listed) {
-			return rule.Action == v1.ContainerRestartRuleActionRestart
+			return rule
 		}
 	}
-	return false
+	return nil
 }
 
 // restartsAfterKill says whether a container that is about to be stopped runs again. Its
@@ -70,13 +72,13 @@ func restartsAfterKill(p *v1.Pod, c *v1.Container) bool {
 }
 
 // WantsStart says whether a container of which the newest incarnation is given has to be
-// started. If the runtime has none, the end that the API was told of counts: a container
+// started. If the runtime has none, the end that the pod's status tells counts: a container
 // that is to run once does not run again because its remains were removed.
-func WantsStart(p *v1.Pod, c *v1.Container, newest *pod.Container) bool {
+func WantsStart(p *v1.Pod, told *v1.PodStatus, c *v1.Container, newest *pod.Container) bool {
 	switch {
 	case newest == nil:
-		told := toldEnd(p, c.Name)
-		return told == nil || ShouldRestart(p, c, told.ExitCode)
+		ended := toldEnd(told, c.Name)
+		return ended == nil || ShouldRestart(p, c, ended.ExitCode)
 	case newest.State == runtimeapi.ContainerState_CONTAINER_RUNNING:
 		return false
 	case newest.State == runtimeapi.ContainerState_CONTAINER_EXITED:
@@ -86,10 +88,14 @@ func WantsStart(p *v1.Pod, c *v1.Container, newest *pod.Container) bool {
 	}
 }
 
-// toldEnd returns how the API was told that a regular container ended, or nil.
-func toldEnd(p *v1.Pod, name string) *v1.ContainerStateTerminated {
-	for i := range p.Status.ContainerStatuses {
-		if s := &p.Status.ContainerStatuses[i]; s.Name == name {
+func (in *Input) wantsStart(c *v1.Container, newest *pod.Container) bool {
+	return in.anew && newest == nil || WantsStart(in.Pod, in.told(), c, newest)
+}
+
+// toldEnd returns how a regular container ended according to a status, or nil.
+func toldEnd(told *v1.PodStatus, name string) *v1.ContainerStateTerminated {
+	for i := range told.ContainerStatuses {
+		if s := &told.ContainerStatuses[i]; s.Name == name {
 			return s.State.Terminated
 		}
 	}

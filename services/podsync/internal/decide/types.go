@@ -35,6 +35,8 @@ type Input struct {
 	Backoff *Backoff
 	// Liveness and Startup hold probe results by container id; an id that is not in them is Unknown.
 	Liveness, Startup map[string]Result
+	// Told is the status of the pod that was generated last; nil stands for the API's, which the pod carries.
+	Told *v1.PodStatus
 	// Refused names ephemeral containers that are not to be started.
 	Refused map[string]bool
 	// Hash of a container's definition, to be compared with the annotation on the running
@@ -42,6 +44,16 @@ type Input struct {
 	Hash func(*v1.Container) uint64
 	// KeepDead is how many dead incarnations of each container stay; at least 1 does.
 	KeepDead int
+
+	// anew: what was told of the ends of containers counts no more.
+	anew bool
+}
+
+func (in *Input) told() *v1.PodStatus {
+	if in.Told != nil {
+		return in.Told
+	}
+	return &in.Pod.Status
 }
 
 // Actions are to be carried out in the order of the fields. The first that fails ends
@@ -55,6 +67,8 @@ type Actions struct {
 	// is replaced, containers that were created but never started, and all but the newest
 	// KeepDead dead incarnations of each container.
 	Remove []string
+	// Reset names containers to remove while their logs stay: the pod begins anew in its sandbox.
+	Reset []string
 	// Sandbox is to be created; nil if the one named by SandboxID is to be used.
 	Sandbox *Sandbox
 	// SandboxID is the ready sandbox that the containers of Start belong to.

@@ -53,6 +53,9 @@ func (g *generator) conditions(s *v1.PodStatus) {
 	g.add(s, g.podReady(s.Conditions, containersReady))
 	g.add(s, containersReady)
 	g.add(s, v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionTrue})
+	if decide.CouldRestartAll(g.pod) {
+		g.add(s, g.allRestarting(s.Phase))
+	}
 }
 
 // add sets a condition with its generation and the time when its status changed last.
@@ -130,6 +133,10 @@ func (g *generator) initializedCondition(statuses []v1.ContainerStatus, phase v1
 		}
 	}
 	if message := named(unknown, "unknown", incomplete, "incomplete"); message != "" {
+		// What was initialized stays so while its containers begin anew.
+		if before := condition(g.old.Conditions, c.Type); before != nil && before.Status == v1.ConditionTrue {
+			return c
+		}
 		c.Status, c.Reason, c.Message = v1.ConditionFalse, reasonContainersNotInitialized, message
 	}
 	return c

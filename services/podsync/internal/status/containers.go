@@ -79,6 +79,9 @@ func (g *generator) waitingByDefault() v1.ContainerState {
 // missing is the status of a container that the runtime does not have: not made yet, or
 // forgotten. What the API was told of its end stays true.
 func (g *generator) missing(spec *v1.Container, old *v1.ContainerStatus) v1.ContainerStatus {
+	if g.restartingAll && old != nil && old.State.Waiting == nil {
+		return g.resetStatus(spec, old)
+	}
 	if old != nil && old.State.Terminated != nil {
 		return *old.DeepCopy()
 	}
@@ -148,8 +151,12 @@ func (g *generator) state(c *pod.Container, old *v1.ContainerStatus) v1.Containe
 			break
 		}
 		if old.State.Running != nil {
+			reason := reasonStatusUnknown
+			if g.restartingAll {
+				reason = reasonRestartingAll
+			}
 			return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
-				Reason: reasonStatusUnknown, Message: lostMessage, ExitCode: lostExitCode,
+				Reason: reason, Message: lostMessage, ExitCode: lostExitCode,
 			}}
 		}
 		if old.State.Terminated != nil && old.ContainerID == g.containerID(c) {
@@ -173,7 +180,7 @@ func (g *generator) explain(spec *v1.Container, s *v1.ContainerStatus, init bool
 			return
 		}
 	}
-	if g.in.Terminal || g.pod.DeletionTimestamp != nil || !decide.WantsStart(g.pod, spec, newest) {
+	if g.in.Terminal || g.pod.DeletionTimestamp != nil || !decide.WantsStart(g.pod, g.old, spec, newest) {
 		return
 	}
 	why, known := g.in.Waiting[spec.Name]

@@ -54,12 +54,17 @@ type generator struct {
 	st  *pod.State // nil when unknown
 	in  Inputs
 	old *v1.PodStatus
+	// restartingAll: every container begins anew.
+	restartingAll bool
 }
 
 func newGenerator(p *v1.Pod, st *pod.State, in Inputs) *generator {
 	g := &generator{pod: p, st: st, in: in, old: in.Old}
 	if g.old == nil {
 		g.old = &p.Status
+	}
+	if st != nil {
+		g.restartingAll = decide.RestartingAll(p, st, g.old)
 	}
 	if g.in.RuntimeName == "" {
 		g.in.RuntimeName = "containerd"

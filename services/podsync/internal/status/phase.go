@@ -54,7 +54,7 @@ func (g *generator) countInit(statuses []v1.ContainerStatus) (n initCount) {
 		switch {
 		case s == nil || s.State.Running != nil || ended == nil:
 			n.pending = true
-		case ended.ExitCode != 0 && !decide.ShouldRestart(g.pod, spec, ended.ExitCode):
+		case ended.ExitCode != 0 && !g.runsAgain(spec, ended):
 			n.failedForGood = true
 		}
 	}
@@ -95,7 +95,7 @@ func (g *generator) countMain(statuses []v1.ContainerStatus) (n mainCount) {
 			if s.State.Terminated != nil && s.State.Terminated.ExitCode == 0 {
 				n.succeeded++
 			}
-			if decide.ShouldRestart(g.pod, spec, endOf(s).ExitCode) {
+			if g.runsAgain(spec, endOf(s)) {
 				n.restarting++
 			}
 		case s.State.Waiting != nil:

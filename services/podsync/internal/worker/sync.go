@@ -78,15 +78,19 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 }
 
 func (w *worker) decide(p *v1.Pod, state *pod.State) decide.Actions {
-	return decide.Decide(decide.Input{
+	in := decide.Input{
 		Pod: p, State: state, Now: time.Now(), Backoff: w.backoff, Hash: podconfig.ContainerHash,
 		KeepDead: w.deps.KeepDead, Refused: w.history.refusedEphemeral,
-	})
+	}
+	if last, ok := w.deps.Statuses.Last(w.uid); ok {
+		in.Told = &last
+	}
+	return decide.Decide(in)
 }
 
 // idle says whether there is nothing to do but to wait.
 func idle(a *decide.Actions) bool {
-	return a.StopPod == nil && len(a.Kill) == 0 && len(a.Remove) == 0 && a.Sandbox == nil && len(a.Start) == 0
+	return a.StopPod == nil && len(a.Kill) == 0 && len(a.Remove) == 0 && len(a.Reset) == 0 && a.Sandbox == nil && len(a.Start) == 0
 }
 
 // sooner is the earlier of two times of which either may be zero, for never.
@@ -119,6 +123,11 @@ func (w *worker) act(ctx context.Context, p *v1.Pod, state *pod.State, a *decide
 	for _, id := range a.Remove {
 		if err := w.removeContainer(ctx, state, id); err != nil {
 			return transient("remove a dead container", err)
+		}
+	}
+	for _, id := range a.Reset {
+		if err := w.deps.Runtime.RemoveContainer(ctx, id); err != nil {
+			return transient("remove a container that begins anew", err)
 		}
 	}
 	if a.Sandbox == nil && len(a.Start) == 0 {

@@ -1,0 +1,89 @@
+package decide
+
+import (
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+)
+
+// CouldRestartAll says whether a restart rule of the pod may restart all of its containers
+// (KEP-5532).
+func CouldRestartAll(p *v1.Pod) bool {
+	restartsAll := func(r v1.ContainerRestartRule) bool {
+		return r.Action == v1.ContainerRestartRuleActionRestartAllContainers
+	}
+	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			if slices.ContainsFunc(list[i].RestartPolicyRules, restartsAll) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// RestartingAll says whether all containers of the pod are to begin anew: one has ended in a
+// way that asks for it, or the pod's status tells that it was begun.
+func RestartingAll(p *v1.Pod, st *pod.State, told *v1.PodStatus) bool {
+	if !CouldRestartAll(p) {
+		return false
+	}
+	for i := range told.Conditions {
+		if c := &told.Conditions[i]; c.Type == v1.AllContainersRestarting && c.Status == v1.ConditionTrue {
+			return true
+		}
+	}
+	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			if newest := st.Latest(list[i].Name); exited(newest) && asksForAll(&list[i], newest) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// AllRemoved says whether the runtime has none of the pod's containers any more, as before
+// they begin anew.
+func AllRemoved(p *v1.Pod, st *pod.State) bool {
+	return !slices.ContainsFunc(st.Containers, func(c pod.Container) bool { return isResettable(p, c.Name) })
+}
+
+func isResettable(p *v1.Pod, name string) bool {
+	return isInit(p, name) || slices.ContainsFunc(p.Spec.Containers, func(c v1.Container) bool { return c.Name == name })
+}
+
+func asksForAll(c *v1.Container, ended *pod.Container) bool {
+	rule := matchingRule(c, ended.ExitCode)
+	return rule != nil && rule.Action == v1.ContainerRestartRuleActionRestartAllContainers
+}
+
+// resetAll stops and removes every container of the pod but the ephemeral ones. Those that
+// asked for it go last: as long as one of them is there, a reset that was interrupted is
+// begun again.
+func resetAll(in Input) Actions {
+	var a Actions
+	var sources []string
+	atOnce := in
+	atOnce.GraceOverride = new(int64(0))
+	for i := range in.State.Containers {
+		c := &in.State.Containers[i]
+		if !isResettable(in.Pod, c.Name) {
+			continue
+		}
+		if MayRun(c) {
+			kill := newKill(atOnce, c, "", "killing")
+			kill.Restart = true
+			a.Kill = append(a.Kill, kill)
+		}
+		if exited(c) && asksForAll(findSpec(in.Pod, c.Name), c) {
+			sources = append(sources, c.ID)
+		} else {
+			a.Reset = append(a.Reset, c.ID)
+		}
+	}
+	a.Reset = append(a.Reset, sources...)
+	return a
+}
