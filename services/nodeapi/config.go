@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"path/filepath"
 	"strconv"
 
 	"github.com/spf13/pflag"
+	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
@@ -26,6 +28,9 @@ type Config struct {
 	Service service.Config
 	// Kubelet is the node's configuration.
 	Kubelet *kubeletconfig.Config
+	// Credentials is the folder of this service's own copies of the serving certificate, its key and the
+	// clients' CA, as "microlet up" makes them. Default: none, and the configured files are read.
+	Credentials string
 	// MaxConnections is how many connections a port may have; one address may have half of them.
 	// Default: 2000.
 	MaxConnections int
@@ -47,6 +52,7 @@ func DefaultConfig() Config {
 
 // AddFlags adds nodeapi's own flags.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.Credentials, "api-credentials", c.Credentials, "folder of the kubelet's API's own copies of certificates and key; microlet up sets it")
 	fs.IntVar(&c.MaxConnections, "api-max-connections", c.MaxConnections, "connections that a port of the kubelet's API may have; one remote address may have half of them")
 	fs.IntVar(&c.MaxRequests, "api-max-requests", c.MaxRequests, "requests with short answers that the kubelet's API serves at one time")
 	fs.IntVar(&c.MaxLogs, "api-max-logs", c.MaxLogs, "container logs that the kubelet's API serves at one time")
@@ -70,6 +76,29 @@ func (c *Config) Validate() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Names of the copies in the folder Credentials.
+const (
+	ServingCertificate = "serving.crt"
+	ServingKey         = "serving.key"
+	ClientCA           = "client-ca.crt"
+)
+
+// files is the configuration with the certificates' files that this process reads.
+func (c *Config) files() *kubeletv1beta1.KubeletConfiguration {
+	k := c.Kubelet.Kubelet
+	if c.Credentials == "" {
+		return &k
+	}
+	for path, name := range map[*string]string{
+		&k.TLSCertFile: ServingCertificate, &k.TLSPrivateKeyFile: ServingKey, &k.Authentication.X509.ClientCAFile: ClientCA,
+	} {
+		if *path != "" {
+			*path = filepath.Join(c.Credentials, name)
+		}
+	}
+	return &k
 }
 
 // address joins a host and a port of the configuration.

@@ -2,6 +2,7 @@ package nodeapi
 
 import (
 	"context"
+	"path/filepath"
 	"time"
 
 	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
@@ -10,6 +11,7 @@ import (
 	"github.com/microlet/microlet/services/nodeapi/internal/auth"
 	"github.com/microlet/microlet/services/nodeapi/internal/containerlogs"
 	"github.com/microlet/microlet/services/nodeapi/internal/edge"
+	"github.com/microlet/microlet/services/nodeapi/internal/nodelogs"
 	"github.com/microlet/microlet/services/nodeapi/internal/pods"
 	"github.com/microlet/microlet/services/nodeapi/internal/runtime"
 	"github.com/microlet/microlet/services/nodeapi/internal/scrape"
@@ -42,7 +44,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer nodestatus.Close()
 
 	kubelet := &cfg.Kubelet.Kubelet
-	certificates, err := edge.NewCertificates(kubelet, s.Log)
+	certificates, err := edge.NewCertificates(cfg.files(), s.Log)
 	if err != nil {
 		return err
 	}
@@ -57,6 +59,9 @@ func Run(ctx context.Context, cfg Config) error {
 	api := server.New(server.Options{
 		Kubelet: kubelet, Gate: cfg.Kubelet.FeatureEnabled, DebuggingHandlers: *kubelet.EnableDebuggingHandlers,
 		Pods: pods.Watch(s.Bus), Runtime: cri, Logs: containerlogs.Reader{Runtime: cri, Folder: kubelet.PodLogsDir},
+		NodeLogs:    nodelogs.Logs{Files: nodelogs.Files{nodelogs.Folder, kubelet.PodLogsDir}, Command: "journalctl"},
+		LogQuery:    kubelet.EnableSystemLogQuery != nil && *kubelet.EnableSystemLogQuery,
+		Checkpoints: filepath.Join(cfg.Kubelet.Node.RootDir, "checkpoints"), Flags: cfg.Kubelet.FlagValues(),
 		Services:    scrape.New(cfg.Service.MetricsSocket, s.Log),
 		MaxRequests: cfg.MaxRequests, MaxLogs: cfg.MaxLogs, MaxStreams: cfg.MaxStreams,
 		LongWrite: kubelet.StreamingConnectionIdleTimeout.Duration, Log: s.Log, Metrics: s.Metrics,

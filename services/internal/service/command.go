@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	goruntime "runtime"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -56,6 +57,9 @@ func Command(r role.Role, short string, needsKubelet bool, bind func(fs *pflag.F
 			}
 			if err := cfg.TakeKubelet(kubelet); err != nil {
 				return err
+			}
+			if kubelet.Kubelet.EnableContentionProfiling {
+				goruntime.SetBlockProfileRate(1)
 			}
 			if _, err := telemetry.ProcessLogger(cfg.Log, string(r)); err != nil {
 				return err

@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/pprof"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,8 +24,9 @@ const (
 	httpStop = time.Second
 )
 
-// Serve answers /metrics from the registry, and /healthz with 200 "ok" or 503 and the error of
-// healthy, until the context ends. It owns the listener.
+// Serve answers /metrics from the registry, /healthz with 200 "ok" or 503 and the error of healthy,
+// /debug/pprof with the process's profiles, and a PUT to /debug/flags/v by changing how much it logs, until
+// the context ends. It owns the listener, which only the node's own processes may reach.
 func Serve(ctx context.Context, l net.Listener, r *prometheus.Registry, healthy func() error) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{Timeout: httpTimeout}))
@@ -35,6 +40,12 @@ func Serve(ctx context.Context, l net.Listener, r *prometheus.Registry, healthy 
 			slog.Debug("healthz answer not delivered", "error", err)
 		}
 	})
+	for path, profile := range map[string]http.HandlerFunc{
+		"": pprof.Index, "cmdline": pprof.Cmdline, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
+	} {
+		mux.HandleFunc("GET /debug/pprof/"+path, profile) // it extends the write timeout by its own length
+	}
+	mux.HandleFunc("PUT /debug/flags/v", setVerbosity)
 	server := &http.Server{
 		Handler:           mux,
 		ReadHeaderTimeout: httpTimeout,
@@ -58,4 +69,20 @@ func Serve(ctx context.Context, l net.Listener, r *prometheus.Registry, healthy 
 		err = errors.Join(err, e)
 	}
 	return err
+}
+
+// setVerbosity takes the number that is the request's body.
+func setVerbosity(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 16))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	v, err := strconv.Atoi(strings.TrimSpace(string(body)))
+	if err == nil {
+		err = SetVerbosity(v)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	}
 }

@@ -26,6 +26,8 @@ type LogOptions struct {
 	Verbosity int
 	// Output is where lines go. Default: standard error.
 	Output io.Writer
+
+	level *slog.LevelVar // the process's, which may change; nil for one that stays
 }
 
 // AddFlags adds --logging-format and --v.
@@ -58,8 +60,12 @@ func (o *LogOptions) Handler() slog.Handler {
 	if out == nil {
 		out = os.Stderr
 	}
+	var level slog.Leveler = slog.Level(-o.Verbosity)
+	if o.level != nil {
+		level = o.level
+	}
 	options := &slog.HandlerOptions{
-		Level: slog.Level(-o.Verbosity),
+		Level: level,
 		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
 			if len(groups) == 0 && a.Key == slog.LevelKey {
 				if l, ok := a.Value.Any().(slog.Level); ok && l < slog.LevelInfo {
@@ -87,6 +93,7 @@ var process struct {
 	mu     sync.Mutex
 	writer *Writer
 	log    *slog.Logger
+	level  slog.LevelVar
 }
 
 // ProcessLogger makes the log of the process: slog's default and klog's lines carry the service's
@@ -105,7 +112,8 @@ func ProcessLogger(o LogOptions, service string) (*slog.Logger, error) {
 		o.Output = os.Stderr
 	}
 	process.writer = NewWriter(o.Output)
-	o.Output = process.writer
+	o.Output, o.level = process.writer, &process.level
+	process.level.Set(slog.Level(-o.Verbosity))
 	process.log = slog.New(o.Handler())
 	named := process.log.With("service", service)
 	slog.SetDefault(named)
@@ -115,6 +123,19 @@ func ProcessLogger(o LogOptions, service string) (*slog.Logger, error) {
 		return nil, fmt.Errorf("set klog's verbosity: %w", err)
 	}
 	return named, nil
+}
+
+// SetVerbosity changes how much the process logs, from the next line on.
+func SetVerbosity(v int) error {
+	if v < 0 {
+		return fmt.Errorf("verbosity is %d: use 0 or more", v)
+	}
+	var level klog.Level
+	if err := level.Set(strconv.Itoa(v)); err != nil {
+		return fmt.Errorf("set klog's verbosity: %w", err)
+	}
+	process.level.Set(slog.Level(-v))
+	return nil
 }
 
 // ProcessWriter is what the process's log is written to; nil before ProcessLogger. Its user flushes

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/microlet/internal/catalog"
@@ -106,6 +107,9 @@ func (c *Config) arguments(s catalog.Service) []string {
 	} else {
 		args = append(args, "--logging-format="+c.Service.Log.Format, fmt.Sprintf("--v=%d", c.Service.Log.Verbosity))
 	}
+	if s.Role == role.NodeAPI {
+		args = append(args, "--api-credentials="+c.ownFolder(s.Role))
+	}
 	if own := c.own[string(s.Role)]; own != nil {
 		own.VisitAll(func(f *pflag.Flag) {
 			if f.Changed {
@@ -114,6 +118,11 @@ func (c *Config) arguments(s catalog.Service) []string {
 		})
 	}
 	return args
+}
+
+// ownFolder is where a service finds its own copies of root's files.
+func (c *Config) ownFolder(r role.Role) string {
+	return filepath.Join(c.Service.RuntimeDir, "credentials", string(r))
 }
 
 // resolvedPath is the file of the kubelet's configuration as the service should see it.

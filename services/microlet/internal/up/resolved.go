@@ -2,7 +2,6 @@ package up
 
 import (
 	"fmt"
-	"path/filepath"
 
 	"github.com/microlet/microlet/proto/role"
 )
@@ -24,7 +23,7 @@ func (c *Config) writeResolved() ([]copied, error) {
 		if id.UID != 0 && id.APICredentials && k.Node.Kubeconfig != "" && c.Placement == Processes {
 			own := credentials{
 				source: k.Node.Kubeconfig,
-				dir:    filepath.Join(c.Service.RuntimeDir, "credentials", string(s.Role)),
+				dir:    c.ownFolder(s.Role),
 				id:     id,
 			}
 			if _, err := own.sync(); err != nil {

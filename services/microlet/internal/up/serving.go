@@ -13,6 +13,7 @@ import (
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/nodeapi"
 )
 
 // serving copies the files of the HTTPS port to where nodeapi alone may read them. The originals are
@@ -26,7 +27,7 @@ type serving struct {
 type servingFile struct{ field, source, name string }
 
 // newServing makes the node's own certificate if the configuration names none and there is none, and
-// lets k name the files that nodeapi is to read.
+// lets k name it.
 func (c *Config) newServing(k *kubeletv1beta1.KubeletConfiguration, id role.Identity) (*serving, error) {
 	if k.TLSCertFile == "" && k.TLSPrivateKeyFile == "" && *k.EnableServer {
 		k.TLSCertFile = filepath.Join(c.Kubelet.Node.CertDir, "kubelet.crt")
@@ -35,23 +36,18 @@ func (c *Config) newServing(k *kubeletv1beta1.KubeletConfiguration, id role.Iden
 			return nil, fmt.Errorf("serving certificate in --cert-dir=%s: %w", c.Kubelet.Node.CertDir, err)
 		}
 	}
-	s := &serving{dir: filepath.Join(c.Service.RuntimeDir, "credentials", string(id.Role)), id: id}
+	s := &serving{dir: c.ownFolder(id.Role), id: id}
 	if c.Placement != Processes {
 		return s, nil // root reads the originals
 	}
-	for _, f := range []struct {
-		field, name string
-		path        *string
-	}{
-		{"tlsCertFile", "serving.crt", &k.TLSCertFile},
-		{"tlsPrivateKeyFile", "serving.key", &k.TLSPrivateKeyFile},
-		{"authentication.x509.clientCAFile", "client-ca.crt", &k.Authentication.X509.ClientCAFile},
+	for _, f := range []servingFile{
+		{"tlsCertFile", k.TLSCertFile, nodeapi.ServingCertificate},
+		{"tlsPrivateKeyFile", k.TLSPrivateKeyFile, nodeapi.ServingKey},
+		{"authentication.x509.clientCAFile", k.Authentication.X509.ClientCAFile, nodeapi.ClientCA},
 	} {
-		if *f.path == "" {
-			continue
+		if f.source != "" {
+			s.files = append(s.files, f)
 		}
-		s.files = append(s.files, servingFile{f.field, *f.path, f.name})
-		*f.path = filepath.Join(s.dir, f.name)
 	}
 	_, err := s.sync()
 	return s, err

@@ -16,8 +16,10 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httputil"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -94,6 +96,53 @@ func (s *Services) Healthy(ctx context.Context, r role.Role) error {
 	return nil
 }
 
+// Pass returns a handler that passes requests on to a service, and its answers back.
+func (s *Services) Pass(r role.Role) http.Handler {
+	return &httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.Out.URL.Scheme, p.Out.URL.Host = "http", string(r)
+			p.Out.Header = http.Header{} // what the caller sent to the edge is not the service's
+		},
+		Transport: s.client[r].Transport,
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			http.Error(w, fmt.Sprintf("ask %s: %v", r, err), http.StatusBadGateway)
+		},
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+}
+
+// SetVerbosity has all services that run log as much.
+func (s *Services) SetVerbosity(ctx context.Context, level int) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var problems []error
+	for _, r := range Roles() {
+		if !s.exists(r) {
+			continue
+		}
+		req, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://"+string(r)+"/debug/flags/v", strings.NewReader(strconv.Itoa(level)))
+		if err != nil {
+			return err
+		}
+		answer, err := s.client[r].Do(req)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("ask %s: %w", r, err))
+			continue
+		}
+		if answer.StatusCode != http.StatusOK {
+			problems = append(problems, fmt.Errorf("%s says %s", r, answer.Status))
+		}
+		problems = append(problems, answer.Body.Close())
+	}
+	return errors.Join(problems...)
+}
+
+// exists says whether the node runs the service.
+func (s *Services) exists(r role.Role) bool {
+	_, err := os.Lstat(s.socket(r))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
 // ask gets a path of a service.
 func (s *Services) ask(ctx context.Context, r role.Role, path string) (body []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -141,8 +190,8 @@ func (s *Services) gather(ctx context.Context, f Filter) ([]byte, error) {
 	said := make([]map[string]*dto.MetricFamily, len(roles))
 	var wg sync.WaitGroup
 	for i, r := range roles {
-		if _, err := os.Lstat(s.socket(r)); errors.Is(err, fs.ErrNotExist) {
-			continue // this node does not run it
+		if !s.exists(r) {
+			continue
 		}
 		wg.Go(func() {
 			families, err := s.families(ctx, r)

@@ -97,8 +97,31 @@ func (s *Server) routes() []route {
 		route{pattern: "/runningpods", methods: get, subresources: subPods, bucket: "runningpods", handle: s.runningPods},
 		route{pattern: "/runningpods/{$}", methods: get, subresources: subPods, bucket: "runningpods", handle: s.runningPods},
 		route{pattern: "/configz", subresources: subConfigz, bucket: "configz", handle: s.configz},
+		s.switched(route{pattern: "/logs/", methods: get, subresources: subLog, cost: long, bucket: "logs", handle: s.nodeLogs},
+			*s.options.Kubelet.EnableSystemLogHandler, "logs endpoint is disabled."),
+		s.switched(route{pattern: "/debug/pprof/", methods: get, subresources: subProxy, cost: long, bucket: "debug", handle: s.profile},
+			*s.options.Kubelet.EnableProfilingHandler, "profiling endpoint is disabled."),
+		s.switched(route{pattern: "/debug/flags/v", subresources: subProxy, bucket: "debug", handle: s.verbosity},
+			*s.options.Kubelet.EnableDebugFlagsHandler, "flags endpoint is disabled."),
 	)
+	if s.options.Gate(gateCheckpoint) {
+		all = append(all, route{pattern: "/checkpoint" + container, methods: []string{http.MethodPost}, subresources: subCheckpoint, cost: long, bucket: "checkpoint", handle: s.checkpoint})
+	}
+	if s.options.Gate(gateFlagz) {
+		all = append(all, route{pattern: "/flagz", methods: get, subresources: subFlagz, bucket: "flagz", handle: s.flagz})
+	}
+	if s.options.Gate(gateStatusz) {
+		all = append(all, route{pattern: "/statusz", methods: get, subresources: subStatusz, bucket: "statusz", handle: s.statusz})
+	}
 	return all
+}
+
+// switched is the route, or one that says that it is off.
+func (s *Server) switched(r route, on bool, text string) route {
+	if !on {
+		r.methods, r.cost, r.handle = nil, short, disabled(text)
+	}
+	return r
 }
 
 // bucketOf is the first segment of a path.

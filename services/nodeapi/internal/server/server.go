@@ -13,6 +13,7 @@ import (
 
 	"github.com/microlet/microlet/services/nodeapi/internal/auth"
 	"github.com/microlet/microlet/services/nodeapi/internal/containerlogs"
+	"github.com/microlet/microlet/services/nodeapi/internal/nodelogs"
 	"github.com/microlet/microlet/services/nodeapi/internal/pods"
 	"github.com/microlet/microlet/services/nodeapi/internal/runtime"
 	"github.com/microlet/microlet/services/nodeapi/internal/scrape"
@@ -40,7 +41,14 @@ type Options struct {
 	Pods              *pods.Pods
 	Runtime           *runtime.Runtime
 	Logs              containerlogs.Reader
-	Services          *scrape.Services
+	NodeLogs          nodelogs.Logs
+	// LogQuery says whether the journal may be queried.
+	LogQuery bool
+	// Checkpoints is the folder that the runtime writes containers' checkpoints to.
+	Checkpoints string
+	// Flags are the command line's, by name.
+	Flags    map[string]string
+	Services *scrape.Services
 	// MaxRequests, MaxLogs and MaxStreams are how many requests of each cost there may be at one time.
 	MaxRequests, MaxLogs, MaxStreams int
 	// LongWrite bounds one write to a reader of a long answer: who reads nothing for so long is cut off.
@@ -53,6 +61,7 @@ type Options struct {
 // Server is the API, for both of its ports. It is safe for concurrent use.
 type Server struct {
 	options  Options
+	started  time.Time
 	places   map[cost]chan struct{}
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -65,7 +74,7 @@ type Server struct {
 func New(o Options) *Server {
 	labels := []string{"method", "path", "server_type", "long_running"}
 	s := &Server{
-		options: o,
+		options: o, started: time.Now(),
 		places: map[cost]chan struct{}{
 			short: make(chan struct{}, o.MaxRequests), long: make(chan struct{}, o.MaxLogs), stream: make(chan struct{}, o.MaxStreams),
 		},

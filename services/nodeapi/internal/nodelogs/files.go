@@ -1,0 +1,76 @@
+// Package nodelogs shows the node's own logs: the files below /var/log, and the journal.
+//
+// Its input is a request's path and query; its output a file, a list of a folder, or what journalctl
+// says. It guarantees that no path and no link leads out of the log folders, and that nothing but
+// files and folders is opened. What the process's user and groups may not read stays closed.
+package nodelogs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Folder of the node's logs.
+const Folder = "/var/log"
+
+// Files are the files below the first of the folders. Links may lead into any of them.
+type Files []string
+
+var _ http.FileSystem = Files(nil)
+
+// Open implements http.FileSystem.
+func (f Files) Open(name string) (http.File, error) {
+	rel := strings.TrimPrefix(path.Clean("/"+name), "/")
+	if rel == "" {
+		rel = "."
+	}
+	file, err := open(f[0], rel)
+	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		return file, err
+	}
+	// It may be a link that is absolute, as those of /var/log/containers are. Where it leads is opened
+	// below a folder too, so that a link that changes meanwhile leads nowhere else.
+	real, linkErr := filepath.EvalSymlinks(filepath.Join(f[0], rel))
+	if linkErr != nil {
+		return nil, linkErr
+	}
+	for _, folder := range f {
+		top, err := filepath.EvalSymlinks(folder)
+		if err != nil {
+			continue
+		}
+		if rel, err := filepath.Rel(top, real); err == nil && filepath.IsLocal(rel) {
+			return open(top, rel)
+		}
+	}
+	return nil, fmt.Errorf("open %s: it leads out of the log folders: %w", name, fs.ErrPermission)
+}
+
+// open opens a file or folder below dir. It never waits, as a pipe would make it.
+func open(dir, rel string) (http.File, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	file, err := root.OpenFile(rel, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() && !info.IsDir() {
+		err = fmt.Errorf("open %s: it is no file: %w", rel, fs.ErrPermission)
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
