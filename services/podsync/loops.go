@@ -28,7 +28,9 @@ func (n *node) prepare() error {
 	k := n.cfg.Kubelet
 	for dir, mode := range map[string]os.FileMode{
 		filepath.Join(k.Node.RootDir, "pods"): 0o750, filepath.Join(k.Node.RootDir, "plugins"): 0o750,
-		k.Kubelet.PodLogsDir: 0o755, n.cfg.ContainerLogLinks: 0o755,
+		// The runtime writes containers' checkpoints there, which hold their memory.
+		filepath.Join(k.Node.RootDir, "checkpoints"): 0o700,
+		k.Kubelet.PodLogsDir:                         0o755, n.cfg.ContainerLogLinks: 0o755,
 	} {
 		if dir == "" {
 			continue

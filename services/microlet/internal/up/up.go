@@ -42,6 +42,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
+	raiseInotify(inotifyInstances, s.Log)
 	services, err := cfg.agents(s)
 	if err != nil {
 		return err

@@ -117,7 +117,7 @@ func (s *Services) SetVerbosity(ctx context.Context, level int) error {
 	defer cancel()
 	var problems []error
 	for _, r := range Roles() {
-		if !s.exists(r) {
+		if !s.Exists(r) {
 			continue
 		}
 		req, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://"+string(r)+"/debug/flags/v", strings.NewReader(strconv.Itoa(level)))
@@ -137,8 +137,8 @@ func (s *Services) SetVerbosity(ctx context.Context, level int) error {
 	return errors.Join(problems...)
 }
 
-// exists says whether the node runs the service.
-func (s *Services) exists(r role.Role) bool {
+// Exists says whether the node runs the service.
+func (s *Services) Exists(r role.Role) bool {
 	_, err := os.Lstat(s.socket(r))
 	return !errors.Is(err, fs.ErrNotExist)
 }
@@ -190,7 +190,7 @@ func (s *Services) gather(ctx context.Context, f Filter) ([]byte, error) {
 	said := make([]map[string]*dto.MetricFamily, len(roles))
 	var wg sync.WaitGroup
 	for i, r := range roles {
-		if !s.exists(r) {
+		if !s.Exists(r) {
 			continue
 		}
 		wg.Go(func() {

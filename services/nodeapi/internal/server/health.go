@@ -60,7 +60,7 @@ func (s *Server) healthCheck(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case slices.Contains([]string{"ping", "log", "syncloop"}, name):
 		err = s.check(r.Context(), name)
-	case slices.Contains(scrape.Roles(), role.Role(name)):
+	case slices.Contains(scrape.Roles(), role.Role(name)) && s.options.Services.Exists(role.Role(name)):
 		err = s.options.Services.Healthy(r.Context(), role.Role(name))
 	default:
 		http.NotFound(w, r)
