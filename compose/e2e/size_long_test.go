@@ -22,6 +22,6 @@ const (
 )
 
 var (
-	stoppedRoles = []role.Role{role.Bus, role.Podsync, role.PLEG, role.NodeStatus, role.NodeAPI, role.Up}
+	stoppedRoles = []role.Role{role.Bus, role.Podsync, role.PLEG, role.Prober, role.NodeStatus, role.NodeAPI, role.Up}
 	hungRoles    = stoppedRoles
 )

@@ -41,6 +41,26 @@ func LifecycleEvent(podUID string) string { return "microlet.evt.pleg.lifecycle.
 //	microlet.evt.pleg.lifecycle.*
 const LifecycleEvents = "microlet.evt.pleg.lifecycle.*"
 
+// GoneEvent is the bus's hint that it lost the connection of a service's replica.
+//
+//	microlet.evt.bus.gone.<service>.<replica>
+func GoneEvent(r role.Role, replica string) string {
+	return "microlet.evt.bus.gone." + mustToken(string(r)) + "." + mustToken(replica)
+}
+
+// GoneEvents matches every GoneEvent.
+//
+//	microlet.evt.bus.gone.*.*
+const GoneEvents = "microlet.evt.bus.gone.*.*"
+
+// GoneEventOf returns whom a GoneEvent's subject is about.
+func GoneEventOf(subj string) (r role.Role, replica string, ok bool) {
+	rest, ok := strings.CutPrefix(subj, "microlet.evt.bus.gone.")
+	service, replica, cut := strings.Cut(rest, ".")
+	ok = ok && cut && ValidToken(service) == nil && ValidToken(replica) == nil
+	return role.Role(service), replica, ok
+}
+
 // Event is a subject pattern that one service publishes and others may receive.
 type Event struct {
 	Pattern string
@@ -52,6 +72,7 @@ type Event struct {
 func Events() []Event {
 	return []Event{
 		{LifecycleEvents, role.PLEG, []role.Role{role.Podsync}},
+		{GoneEvents, role.Bus, []role.Role{role.Podsync}},
 	}
 }
 

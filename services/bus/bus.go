@@ -6,8 +6,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/service"
 )
 
@@ -25,6 +27,12 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	o := cfg.server()
 	o.Log = s.Log
+	o.Gone = func(r role.Role, replica string) {
+		// A hint: who misses it sees the heartbeat grow old.
+		if err := s.Bus.Publish(subject.GoneEvent(r, replica), &emptypb.Empty{}); err != nil {
+			s.Log.Debug("lost connection not told", "service", r, "replica", replica, "error", err)
+		}
+	}
 	server, err := StartServer(ctx, o)
 	if err != nil {
 		return err

@@ -50,13 +50,18 @@ type ServerOptions struct {
 	// Log is where the server's own log goes; slog.Default() when nil.
 	Log *slog.Logger
 
+	// Gone is told, from one goroutine, of each service's connection that was lost; it must not
+	// block. Nil hears nothing.
+	Gone func(r role.Role, replica string)
+
 	bootIDFile string // kernelBootID but in tests
 }
 
 // Server is a running NATS server with the contract's streams.
 type Server struct {
-	ns  *server.Server
-	log *slog.Logger
+	ns   *server.Server
+	log  *slog.Logger
+	gone *goneWatch // nil without ServerOptions.Gone
 }
 
 var _ nats.InProcessConnProvider = (*Server)(nil)
@@ -79,7 +84,16 @@ func StartServer(ctx context.Context, o ServerOptions) (*Server, error) {
 		return nil, fmt.Errorf("admin identity: %w", err)
 	}
 	defer admin.Wipe()
-	if opts.Nkeys, err = users(o.NKeyDir, admin); err != nil {
+	system, err := nkeys.CreateUser()
+	if err != nil {
+		return nil, fmt.Errorf("system identity: %w", err)
+	}
+	defer system.Wipe()
+	var roles map[string]role.Role
+	if opts.Nkeys, roles, err = users(o.NKeyDir, admin); err != nil {
+		return nil, err
+	}
+	if err := addSystem(opts, system); err != nil {
 		return nil, err
 	}
 	emptied, err := prepareStore(o.StoreDir, o.bootIDFile)
@@ -99,7 +113,27 @@ func StartServer(ctx context.Context, o ServerOptions) (*Server, error) {
 		s.Close()
 		return nil, err
 	}
+	if o.Gone != nil {
+		if err := s.watchGone(system, roles, o.Gone); err != nil {
+			s.Close()
+			return nil, err
+		}
+	}
 	return s, nil
+}
+
+// addSystem gives the server a system account that can be signed in to from inside this process only.
+func addSystem(opts *server.Options, key nkeys.KeyPair) error {
+	public, err := key.PublicKey()
+	if err != nil {
+		return fmt.Errorf("system identity: %w", err)
+	}
+	account := server.NewAccount(server.DEFAULT_SYSTEM_ACCOUNT)
+	opts.Accounts, opts.SystemAccount = []*server.Account{account}, account.Name
+	opts.Nkeys = append(opts.Nkeys, &server.NkeyUser{
+		Nkey: public, Account: account, AllowedConnectionTypes: map[string]struct{}{jwt.ConnectionTypeInProcess: {}},
+	})
+	return nil
 }
 
 func (s *Server) start(ctx context.Context, admin nkeys.KeyPair) error {
@@ -148,6 +182,7 @@ func (s *Server) Connections() int { return s.ns.NumClients() }
 
 // Close stops the server and waits for it.
 func (s *Server) Close() {
+	s.gone.close()
 	s.ns.Shutdown()
 	s.ns.WaitForShutdown()
 }
@@ -188,11 +223,12 @@ func (o ServerOptions) server() (*server.Options, error) {
 }
 
 // users are the identities that may sign in: every role with what the contract grants it, and the
-// admin, which may do everything but can come from inside this process only.
-func users(dir string, admin nkeys.KeyPair) ([]*server.NkeyUser, error) {
+// admin, which may do everything but can come from inside this process only. It also returns whose
+// each key is.
+func users(dir string, admin nkeys.KeyPair) ([]*server.NkeyUser, map[string]role.Role, error) {
 	key, err := admin.PublicKey()
 	if err != nil {
-		return nil, fmt.Errorf("admin identity: %w", err)
+		return nil, nil, fmt.Errorf("admin identity: %w", err)
 	}
 	all := []*server.NkeyUser{{Nkey: key, AllowedConnectionTypes: map[string]struct{}{jwt.ConnectionTypeInProcess: {}}}}
 	owner := map[string]role.Role{}
@@ -200,29 +236,29 @@ func users(dir string, admin nkeys.KeyPair) ([]*server.NkeyUser, error) {
 		path := client.PublicFile(dir, r)
 		raw, err := os.ReadFile(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("nkey of %s: %w; \"microlet up\" writes it before it starts the bus", r, err)
+			return nil, nil, fmt.Errorf("nkey of %s: %w; \"microlet up\" writes it before it starts the bus", r, err)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("nkey of %s: %w", r, err)
+			return nil, nil, fmt.Errorf("nkey of %s: %w", r, err)
 		}
 		key := strings.TrimSpace(string(raw))
 		if !nkeys.IsValidPublicUserKey(key) {
-			return nil, fmt.Errorf("nkey of %s: %s does not hold a user's public key; remove it and its seed, and let \"microlet up\" write both again", r, path)
+			return nil, nil, fmt.Errorf("nkey of %s: %s does not hold a user's public key; remove it and its seed, and let \"microlet up\" write both again", r, path)
 		}
 		if other, taken := owner[key]; taken {
-			return nil, fmt.Errorf("nkey of %s: %s holds the key of %s; remove it and its seed, and let \"microlet up\" write both again", r, path, other)
+			return nil, nil, fmt.Errorf("nkey of %s: %s holds the key of %s; remove it and its seed, and let \"microlet up\" write both again", r, path, other)
 		}
 		owner[key] = r
 		p, err := permissions.For(r)
 		if err != nil {
-			return nil, fmt.Errorf("contract: %w", err)
+			return nil, nil, fmt.Errorf("contract: %w", err)
 		}
 		all = append(all, &server.NkeyUser{
 			Nkey: key, Permissions: p.Server(),
 			AllowedConnectionTypes: map[string]struct{}{jwt.ConnectionTypeStandard: {}, jwt.ConnectionTypeInProcess: {}},
 		})
 	}
-	return all, nil
+	return all, owner, nil
 }
 
 // serverLog gives the server's log to slog.

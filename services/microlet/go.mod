@@ -109,6 +109,7 @@ require (
 	github.com/microlet/microlet/services/nodestatus v0.0.0
 	github.com/microlet/microlet/services/pleg v0.0.0
 	github.com/microlet/microlet/services/podsync v0.0.0
+	github.com/microlet/microlet/services/prober v0.0.0
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/prometheus/client_model v0.6.3 // indirect
 	github.com/prometheus/common v0.72.0 // indirect
@@ -127,3 +128,5 @@ replace (
 	github.com/microlet/microlet/services/pleg => ../pleg
 	github.com/microlet/microlet/services/podsync => ../podsync
 )
+
+replace github.com/microlet/microlet/services/prober => ../prober

@@ -69,6 +69,7 @@ type node struct {
 
 	events         *outbox.Recorder
 	statuses       *status.Manager
+	probing        *probing
 	publisher      *publish.Publisher
 	addresses      *addresses
 	capacity       capacity
@@ -86,7 +87,7 @@ type node struct {
 func newNode(s *service.Service, cfg Config) (*node, error) {
 	n := &node{cfg: cfg, service: s, synced: make(chan struct{})}
 	for _, build := range []func() error{
-		n.connect, n.buildRuntime, n.buildResources, n.buildObjects, n.buildConfig, n.buildReports, n.buildGarbage, n.buildAdmission, n.buildLoops,
+		n.connect, n.buildRuntime, n.buildResources, n.buildObjects, n.buildConfig, n.buildReports, n.buildProbes, n.buildGarbage, n.buildAdmission, n.buildLoops,
 	} {
 		if err := build(); err != nil {
 			n.close()
@@ -263,7 +264,7 @@ func (n *node) buildLoops() error {
 		Runtime: n.runtime, Remover: cleanup.Remover{Runtime: n.runtime},
 		Images:  &images{puller: n.images, runtime: n.runtime, objects: n.objects, events: n.events},
 		Volumes: n.volumes, Cgroups: n.cgroups, Config: n.config, Objects: n.objects, Logs: n.logs,
-		Statuses: n.statuses, Publish: n.publisher, Hooks: hooks, Events: n.events, HostIPs: n.addresses.HostIPs,
+		Statuses: n.statuses, Publish: n.probing, Probes: n.probing.results.Of, Hooks: hooks, Events: n.events, HostIPs: n.addresses.HostIPs,
 		Admission: n.admitter, RuntimeClasses: n.runtimeClasses,
 		RecursiveReadOnly: n.handlers.recursiveReadOnly,
 		MaxBackoff:        maxBackoff, KeepDead: int(n.cfg.Kubelet.Node.MaxDeadContainersPerContainer), Stray: n.cleanup.Soon, Log: n.service.Log, Metrics: worker.NewMetrics(n.service.Metrics),
@@ -282,6 +283,7 @@ func (n *node) buildLoops() error {
 // sourcesSynced is called once, when every pod of every source is known.
 func (n *node) sourcesSynced() {
 	n.publisher.PodsComplete()
+	n.probing.assigner.Complete()
 	close(n.synced)
 	n.service.Ready("pods synced")
 }

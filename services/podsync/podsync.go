@@ -37,5 +37,6 @@ func Run(ctx context.Context, cfg Config) error {
 	s.Go("clean-up", n.runCleanup)
 	s.Go("container logs", n.rotateLogs)
 	s.Go("upkeep", n.upkeep)
+	s.Go("probe assignment", n.probing.assigner.Run)
 	return s.Run(ctx)
 }

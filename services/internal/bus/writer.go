@@ -117,6 +117,19 @@ func (w *Writer) Delete(key string) {
 	w.remove(key)
 }
 
+// Release gives key up without deleting it: another replica of this service writes it from now on, and
+// what this one has put last must neither go nor be put again.
+func (w *Writer) Release(key string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if c := w.cells[key]; c != nil && c.sending != nil {
+		c.sending() // what was sent is sent; nobody waits for its acknowledgement
+	}
+	delete(w.cells, key)
+	delete(w.behind, key)
+	w.poke()
+}
+
 func (w *Writer) remove(key string) {
 	c := w.cells[key]
 	if c == nil {

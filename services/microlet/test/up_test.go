@@ -251,7 +251,7 @@ func (a *agent) until(what string, ok func() bool) {
 	}
 }
 
-var all = []string{"up", "bus", "podsync", "pleg", "nodestatus", "nodeapi"}
+var all = []string{"up", "bus", "podsync", "pleg", "prober", "nodestatus", "nodeapi"}
 
 // ready says whether all services do what they can without an apiserver: podsync is ready only when it
 // knows what shall run, so its heartbeat counts here.

@@ -19,6 +19,7 @@ import (
 	"github.com/microlet/microlet/services/nodestatus"
 	"github.com/microlet/microlet/services/pleg"
 	"github.com/microlet/microlet/services/podsync"
+	"github.com/microlet/microlet/services/prober"
 )
 
 // Service is one service of the binary.
@@ -45,6 +46,7 @@ func Services() []Service {
 		busConfig        = bus.DefaultConfig()
 		podsyncConfig    = podsync.DefaultConfig()
 		plegConfig       = pleg.DefaultConfig()
+		proberConfig     = prober.DefaultConfig()
 		nodestatusConfig = nodestatus.DefaultConfig()
 		nodeapiConfig    = nodeapi.DefaultConfig()
 	)
@@ -71,6 +73,14 @@ func Services() []Service {
 			Run: func(ctx context.Context, s service.Config, _ *kubeletconfig.Config) error {
 				plegConfig.Service = s
 				return pleg.Run(ctx, plegConfig)
+			},
+		},
+		{
+			Role: role.Prober, Short: "Probe containers: startup, liveness, readiness", NeedsKubelet: true,
+			Bind: proberConfig.AddFlags,
+			Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
+				proberConfig.Service, proberConfig.Kubelet = s, k
+				return prober.Run(ctx, proberConfig)
 			},
 		},
 		{

@@ -93,7 +93,7 @@ func TestCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"up", "status", "version", "completion", "bus", "podsync", "pleg", "nodestatus", "nodeapi"} {
+	for _, name := range []string{"up", "status", "version", "completion", "bus", "podsync", "pleg", "prober", "nodestatus", "nodeapi"} {
 		if !strings.Contains(out, "\n  "+name+" ") {
 			t.Errorf("--help lacks %s:\n%s", name, out)
 		}

@@ -83,7 +83,6 @@ func TestHonouredNamesEachField(t *testing.T) {
 		{"spec.volumes[0].projected", func(s *v1.PodSpec) {
 			s.Volumes[0].Projected.Sources = append(s.Volumes[0].Projected.Sources, v1.VolumeProjection{PodCertificate: &v1.PodCertificateProjection{}})
 		}},
-		{"spec.containers[0].readinessProbe", func(s *v1.PodSpec) { s.Containers[0].ReadinessProbe = &v1.Probe{PeriodSeconds: 1} }},
 		{"spec.containers[0].volumeDevices", func(s *v1.PodSpec) { s.Containers[0].VolumeDevices = []v1.VolumeDevice{{Name: "d"}} }},
 		{"spec.containers[0].resources", func(s *v1.PodSpec) {
 			s.Containers[0].Resources.Limits["example.com/gpu"] = resource.MustParse("1")

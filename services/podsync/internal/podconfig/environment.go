@@ -13,9 +13,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/microlet/microlet/services/internal/expansion"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig/downward"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig/envfile"
-	"github.com/microlet/microlet/services/podsync/internal/podconfig/expansion"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 

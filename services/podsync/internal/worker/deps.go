@@ -17,6 +17,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
+	"github.com/microlet/microlet/services/podsync/internal/probes"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 
@@ -136,6 +137,8 @@ type Deps struct {
 	// Admission decides which pods may run here, RuntimeClasses by which handler.
 	Admission      Admission
 	RuntimeClasses RuntimeClasses
+	// Probes returns what the prober said of a pod's containers; nil knows nothing.
+	Probes func(uid types.UID) probes.Verdicts
 	// HostIPs are the node's, primary first; empty while they are unknown.
 	HostIPs func() []string
 	// RecursiveReadOnly says whether the pod's runtime handler can mount read-only all the way

@@ -152,7 +152,7 @@ func TestAPodThatHasEndedIsNotRefused(t *testing.T) {
 		n := newNode(t, newRuntime())
 		defer n.run()()
 		p := testPod("a")
-		p.Spec.Containers[0].LivenessProbe = &v1.Probe{PeriodSeconds: 10}
+		p.Spec.Containers[0].VolumeDevices = []v1.VolumeDevice{{Name: "d", DevicePath: "/dev/d"}}
 		p.Status.Phase = v1.PodFailed
 		n.dispatcher.SetPod(p, api)
 		n.wait(time.Minute)

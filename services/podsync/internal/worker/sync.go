@@ -78,8 +78,10 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 }
 
 func (w *worker) decide(p *v1.Pod, state *pod.State) decide.Actions {
+	verdicts := w.verdicts(p)
 	in := decide.Input{
 		Pod: p, State: state, Now: time.Now(), Backoff: w.backoff, Hash: podconfig.ContainerHash,
+		Liveness: verdicts.Liveness, Startup: verdicts.Startup,
 		KeepDead: w.deps.KeepDead, Refused: w.history.refusedEphemeral,
 	}
 	if last, ok := w.deps.Statuses.Last(w.uid); ok {
@@ -279,6 +281,8 @@ func (w *worker) status(p *v1.Pod, state *pod.State) v1.PodStatus {
 		Waiting:  w.history.reasons(p, status.Waiting{}),
 		HostIPs:  w.deps.HostIPs(),
 	}
+	verdicts := w.verdicts(p)
+	in.Readiness, in.Startup = verdicts.Readiness, verdicts.Startup
 	if sentence := w.condemned(); sentence != nil {
 		in.Override = &sentence.override
 	}

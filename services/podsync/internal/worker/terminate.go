@@ -32,7 +32,10 @@ func (w *worker) stop(ctx context.Context, p *v1.Pod, removed bool) error {
 			break
 		}
 		if actions.StopPod != nil {
-			if err := w.stopPod(ctx, p, actions.StopPod); err != nil {
+			attended := w.attend(ctx, p, removed)
+			err := w.stopPod(ctx, p, actions.StopPod)
+			attended()
+			if err != nil {
 				if ctx.Err() == nil { // else it goes on in the next look, or with the next podsync
 					w.deps.event(p, v1.EventTypeWarning, reasonFailedKillPod, "error killing pod: %v", err)
 				}

@@ -28,6 +28,7 @@ type worker struct {
 	source podsyncv1.PodSource
 	deps   *Deps
 	wake   chan struct{}
+	probed chan struct{} // a probe's verdict changed
 
 	mu       sync.Mutex
 	pod      *v1.Pod
@@ -69,7 +70,7 @@ type worker struct {
 
 func newWorker(p *v1.Pod, source podsyncv1.PodSource, deps *Deps) *worker {
 	return &worker{
-		uid: p.UID, source: source, pod: p, deps: deps, wake: make(chan struct{}, 1), stopped: make(chan struct{}),
+		uid: p.UID, source: source, pod: p, deps: deps, wake: make(chan struct{}, 1), probed: make(chan struct{}, 1), stopped: make(chan struct{}),
 		stops: map[string]*stopping{}, pulls: map[string]*pull{},
 		history: newHistory(), backoff: decide.NewBackoff(deps.MaxBackoff),
 	}

@@ -484,7 +484,7 @@ func TestARefusedPodSaysSoAndHarmsNobody(t *testing.T) {
 		n := newNode(t, newRuntime())
 		defer n.run()()
 		refused := testPod("refused")
-		refused.Spec.Containers[0].LivenessProbe = &v1.Probe{PeriodSeconds: 10}
+		refused.Spec.Containers[0].VolumeDevices = []v1.VolumeDevice{{Name: "d", DevicePath: "/dev/d"}}
 		n.dispatcher.SetPod(refused, api)
 		n.dispatcher.SetPod(testPod("a"), api)
 		n.wait(5 * time.Minute)
@@ -493,7 +493,7 @@ func TestARefusedPodSaysSoAndHarmsNobody(t *testing.T) {
 		}
 		waiting := n.statuses["refused"].ContainerStatuses[0].State.Waiting
 		if waiting == nil || waiting.Reason != reasonCreateContainerConfigError ||
-			!strings.Contains(waiting.Message, "spec.containers[0].livenessProbe") {
+			!strings.Contains(waiting.Message, "spec.containers[0].volumeDevices") {
 			t.Fatalf("waiting %+v", waiting)
 		}
 		told := 0

@@ -1,0 +1,63 @@
+package bus
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+
+	"github.com/microlet/microlet/proto/role"
+)
+
+// goneSubject is where the NATS server itself tells its system account of lost connections.
+const goneSubject = "$SYS.ACCOUNT.*.DISCONNECT"
+
+// goneWatch hears from the server which connections it lost. A kernel closes the connection of a
+// process that dies at once, so this is the earliest that a death can be known of.
+type goneWatch struct {
+	nc *nats.Conn
+}
+
+// watchGone tells tell of each service's connection that is lost, from one goroutine. The name of a
+// connection counts only if it signed in with that role's key.
+func (s *Server) watchGone(key nkeys.KeyPair, roles map[string]role.Role, tell func(r role.Role, replica string)) error {
+	public, err := key.PublicKey()
+	if err != nil {
+		return fmt.Errorf("system identity: %w", err)
+	}
+	nc, err := nats.Connect("", nats.InProcessServer(s.ns), nats.Nkey(public, key.Sign), nats.Name("system"), nats.NoReconnect())
+	if err != nil {
+		return fmt.Errorf("system connection: %w", err)
+	}
+	_, err = nc.Subscribe(goneSubject, func(m *nats.Msg) {
+		var event server.DisconnectEventMsg
+		if err := json.Unmarshal(m.Data, &event); err != nil {
+			s.log.Warn("a lost connection was told of in a way that is not known", "error", err)
+			return
+		}
+		name, replica, ok := strings.Cut(event.Client.Name, ".")
+		if !ok || roles[event.Client.User] != role.Role(name) {
+			return
+		}
+		s.log.Debug("lost the connection of a service", "service", name, "replica", replica, "reason", event.Reason)
+		tell(role.Role(name), replica)
+	})
+	if err == nil {
+		err = nc.Flush()
+	}
+	if err != nil {
+		nc.Close()
+		return fmt.Errorf("subscribe to %s: %w", goneSubject, err)
+	}
+	s.gone = &goneWatch{nc: nc}
+	return nil
+}
+
+func (g *goneWatch) close() {
+	if g != nil {
+		g.nc.Close()
+	}
+}

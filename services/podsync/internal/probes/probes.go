@@ -1,0 +1,134 @@
+package probes
+
+import (
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	proberv1 "github.com/microlet/microlet/proto/microlet/prober/v1"
+	"github.com/microlet/microlet/services/podsync/internal/decide"
+)
+
+// Verdicts are what probes said of a pod's containers, by bare container id. An id that is not in
+// them is unknown.
+type Verdicts struct{ Readiness, Liveness, Startup map[string]decide.Result }
+
+// Results is PROBE_RESULTS; see bus.View.
+type Results interface {
+	Get(key string) (*proberv1.ProbeResult, bool)
+	All() map[string]*proberv1.ProbeResult
+}
+
+// Options of a Store.
+type Options struct {
+	Results Results
+	// Assigned returns a pod's assignment.
+	Assigned func(uid string) (*podsyncv1.Assignment, bool)
+	// Wake wakes a pod's worker; it must not block.
+	Wake    func(uid types.UID)
+	Metrics prometheus.Registerer
+}
+
+// Store keeps the results that count. Its methods may be called from any goroutine.
+type Store struct {
+	o       Options
+	dropped prometheus.Counter
+
+	mu   sync.Mutex
+	pods map[string]map[string]verdict // by pod UID, then by "<container>.<probe>"
+}
+
+type verdict struct {
+	id         string
+	result     decide.Result
+	generation uint64
+}
+
+// New returns an empty store.
+func New(o Options) *Store {
+	s := &Store{o: o, pods: map[string]map[string]verdict{}, dropped: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "microlet_podsync_probe_results_dropped_total",
+		Help: "Probe results that were dropped because another replica had been assigned the pod.",
+	})}
+	o.Metrics.MustRegister(s.dropped)
+	return s
+}
+
+// Changed takes the value of a key of PROBE_RESULTS. One that is gone changes nothing.
+func (s *Store) Changed(key string) {
+	if r, ok := s.o.Results.Get(key); ok {
+		s.take(key, r)
+	}
+}
+
+// Assigned looks again at the results of a pod whose assignment has changed.
+func (s *Store) Assigned(uid types.UID) {
+	for key, r := range s.o.Results.All() {
+		if strings.HasPrefix(key, string(uid)+".") {
+			s.take(key, r)
+		}
+	}
+}
+
+// take accepts a result if it is from who is assigned the pod.
+func (s *Store) take(key string, r *proberv1.ProbeResult) {
+	uid, probe, ok := strings.Cut(key, ".")
+	if !ok {
+		return
+	}
+	assignment, assigned := s.o.Assigned(uid)
+	if !assigned {
+		return // looked at again when it is
+	}
+	if r.GetGeneration() != assignment.GetGeneration() || r.GetReplica() != assignment.GetReplica() {
+		s.dropped.Inc()
+		return
+	}
+	v := verdict{id: r.GetContainerId(), result: results[r.GetResult()], generation: r.GetGeneration()}
+	s.mu.Lock()
+	if s.pods[uid] == nil {
+		s.pods[uid] = map[string]verdict{}
+	}
+	old := s.pods[uid][probe]
+	s.pods[uid][probe] = v
+	s.mu.Unlock()
+	if old.id != v.id && v.result != decide.Unknown || old.id == v.id && old.result != v.result {
+		s.o.Wake(types.UID(uid))
+	}
+}
+
+var results = map[proberv1.Outcome]decide.Result{
+	proberv1.Outcome_OUTCOME_SUCCESS: decide.Success,
+	proberv1.Outcome_OUTCOME_FAILURE: decide.Failure,
+}
+
+// Of returns a pod's verdicts.
+func (s *Store) Of(uid types.UID) Verdicts {
+	v := Verdicts{map[string]decide.Result{}, map[string]decide.Result{}, map[string]decide.Result{}}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for probe, r := range s.pods[string(uid)] {
+		if r.result == decide.Unknown {
+			continue
+		}
+		switch probe[strings.LastIndex(probe, ".")+1:] {
+		case "readiness":
+			v.Readiness[r.id] = r.result
+		case "liveness":
+			v.Liveness[r.id] = r.result
+		case "startup":
+			v.Startup[r.id] = r.result
+		}
+	}
+	return v
+}
+
+// Forget drops a pod that is gone.
+func (s *Store) Forget(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.pods, string(uid))
+}

@@ -1,0 +1,72 @@
+package worker
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/microlet/microlet/services/podsync/internal/decide"
+	"github.com/microlet/microlet/services/podsync/internal/probes"
+)
+
+// Probed has a pod's worker act upon a probe's verdict. Unlike other wake-ups this one is heeded
+// while the pod is being stopped, too: a pod that ends turns unready as its probe says.
+func (d *Dispatcher) Probed(uid types.UID) {
+	d.deps.Metrics.Wakes.WithLabelValues("prober").Inc()
+	w := d.worker(uid)
+	if w == nil {
+		return
+	}
+	select {
+	case w.probed <- struct{}{}:
+	default:
+	}
+	w.poke()
+}
+
+// attend reports the pod anew at each verdict of a probe until the returned function is called,
+// which waits for the last report. The worker itself must change nothing of its own meanwhile.
+func (w *worker) attend(ctx context.Context, p *v1.Pod, removed bool) (stop func()) {
+	if removed {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var attending sync.WaitGroup
+	attending.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-w.probed:
+			}
+			if state, err := w.readState(ctx); err == nil {
+				w.report(p, state)
+			}
+		}
+	})
+	return func() { cancel(); attending.Wait() }
+}
+
+// verdicts are what the prober said of the pod's containers. A sidecar of which the API says that it
+// has started keeps that when the prober's word is lost: the pod's start must not wait for it again.
+func (w *worker) verdicts(p *v1.Pod) probes.Verdicts {
+	if w.deps.Probes == nil {
+		return probes.Verdicts{}
+	}
+	v := w.deps.Probes(w.uid)
+	told := p.Status.InitContainerStatuses
+	if last, ok := w.deps.Statuses.Last(w.uid); ok {
+		told = last.InitContainerStatuses
+	}
+	for i := range told {
+		s := &told[i]
+		_, id, _ := strings.Cut(s.ContainerID, "://")
+		if v.Startup[id] == decide.Unknown && id != "" && s.State.Running != nil && s.Started != nil && *s.Started {
+			v.Startup[id] = decide.Success
+		}
+	}
+	return v
+}

@@ -1,0 +1,21 @@
+package prober
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/service"
+)
+
+// Command returns the prober's command line.
+func Command() *cobra.Command {
+	cfg := DefaultConfig()
+	return service.Command(role.Prober, "probe containers: startup, liveness, readiness", true, cfg.AddFlags,
+		func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
+			cfg.Service, cfg.Kubelet = s, k
+			return Run(ctx, cfg)
+		})
+}

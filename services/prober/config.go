@@ -1,0 +1,49 @@
+package prober
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/pflag"
+
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/service"
+)
+
+// DefaultExecs is the default of Config.Execs.
+const DefaultExecs = 8
+
+// Config is what the prober is told.
+type Config struct {
+	// Service is what every service is told; its NodeName must be set.
+	Service service.Config
+	// Kubelet is the node's configuration, of which the feature gates H2CContainerProbe and
+	// GRPCContainerProbeTLS are read.
+	Kubelet *kubeletconfig.Config
+	// Execs is how many commands may be starting in containers at one time. A command that takes
+	// longer than 2 s makes room for the next. Default: 8.
+	Execs int
+}
+
+// DefaultConfig returns the defaults; Kubelet has none.
+func DefaultConfig() Config { return Config{Service: service.DefaultConfig(), Execs: DefaultExecs} }
+
+// AddFlags adds the prober's own flags.
+func (c *Config) AddFlags(fs *pflag.FlagSet) {
+	fs.IntVar(&c.Execs, "probe-execs", c.Execs, "how many exec probes may be starting at one time")
+}
+
+// Validate says what is wrong with the config: field, value, remedy.
+func (c *Config) Validate() error {
+	if c.Kubelet == nil {
+		return errors.New("prober has no kubelet configuration: give the kubelet's flags or --resolved-config")
+	}
+	errs := []error{c.Service.Validate()}
+	if c.Service.NodeName == "" {
+		errs = append(errs, errors.New("node-name is empty: give the name of the Node"))
+	}
+	if c.Execs < 1 {
+		errs = append(errs, fmt.Errorf("probe-execs is %d: give 1 or more", c.Execs))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,215 @@
+package manager
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/prober/internal/worker"
+)
+
+// pod is one assigned pod and the workers of its probes.
+type pod struct {
+	m       *Manager
+	uid     string
+	message *podsyncv1.Pod
+	pod     *v1.Pod
+	told    *podsyncv1.PodStatus
+	status  v1.PodStatus
+	probes  map[string]*running // by key
+}
+
+// running is a worker that runs.
+type running struct {
+	*worker.Worker
+	reporter *reporter
+	cancel   context.CancelFunc
+}
+
+func newPod(m *Manager, uid string) *pod {
+	return &pod{m: m, uid: uid, probes: map[string]*running{}}
+}
+
+// read takes the pod's newest version; views share what they return, so the same is not read again.
+func (p *pod) read(message *podsyncv1.Pod) error {
+	if p.message == message {
+		return nil
+	}
+	read := &v1.Pod{}
+	if err := read.Unmarshal(message.GetPod()); err != nil {
+		return fmt.Errorf("unmarshal: %w", err)
+	}
+	p.message, p.pod = message, read
+	return nil
+}
+
+// stop ends the workers; each has its key dealt with once it says nothing more.
+func (p *pod) stop(deal func(key string)) {
+	for key, r := range p.probes {
+		r.stop(func() { deal(key) })
+	}
+	clear(p.probes)
+}
+
+func (r *running) stop(deal func()) {
+	r.cancel()
+	r.reporter.close(deal)
+}
+
+// update gives every probe a worker and every worker its facts.
+func (p *pod) update(ctx context.Context, generation uint64, status *podsyncv1.PodStatus) {
+	if p.told != status {
+		var read v1.PodStatus
+		if err := read.Unmarshal(status.GetStatus()); err != nil {
+			p.m.o.Log.Error("pod status cannot be read, the pod is probed as it was", "pod", podName(p.pod), "uid", p.uid, "err", err)
+			return
+		}
+		p.told, p.status = status, read
+	}
+	told := &p.status
+	if told.Phase == v1.PodSucceeded || told.Phase == v1.PodFailed {
+		p.stop(func(string) {}) // its last results stay: nothing runs that they could be about
+		return
+	}
+	for i := range p.pod.Spec.InitContainers {
+		c := &p.pod.Spec.InitContainers[i]
+		if c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
+			p.container(ctx, c, true, generation, status, told.InitContainerStatuses)
+		}
+	}
+	for i := range p.pod.Spec.Containers {
+		p.container(ctx, &p.pod.Spec.Containers[i], false, generation, status, told.ContainerStatuses)
+	}
+}
+
+func (p *pod) container(ctx context.Context, c *v1.Container, init bool, generation uint64, status *podsyncv1.PodStatus, told []v1.ContainerStatus) {
+	facts := worker.Facts{Pod: p.pod, Container: c, Init: init, Ending: p.message.GetTerminating(), Begun: c.StartupProbe == nil}
+	if ips := status.GetPodIps(); len(ips) > 0 {
+		facts.PodIP = ips[0]
+	}
+	for _, s := range status.GetContainers() {
+		if s.GetName() == c.Name {
+			facts.ContainerID = s.GetId()
+			facts.Running = s.GetState() == podsyncv1.ContainerState_CONTAINER_STATE_RUNNING
+			facts.Started = s.GetStarted().AsTime()
+		}
+	}
+	if i := slices.IndexFunc(told, func(s v1.ContainerStatus) bool { return s.Name == c.Name }); i >= 0 && facts.Running {
+		facts.Begun = facts.Begun || told[i].Started != nil && *told[i].Started
+	}
+	for _, kind := range worker.Kinds() {
+		if probe := kind.Of(c); probe != nil {
+			f := facts
+			f.Probe, f.Plugin = probe, pluginOf(p.pod, c.Name, kind)
+			p.probe(ctx, kind, &f, generation)
+		}
+	}
+}
+
+// probe starts or updates the worker of one probe.
+func (p *pod) probe(ctx context.Context, kind worker.Kind, f *worker.Facts, generation uint64) {
+	k := key(p.uid, f.Container.Name, kind)
+	if r := p.probes[k]; r != nil {
+		known, _ := p.m.b.Known.Get(k)
+		r.reporter.assigned(generation, known)
+		r.Update(f)
+		return
+	}
+	reporter := newReporter(p.m, k, kind, f, generation)
+	o := worker.Options{Kind: kind, Prober: p.m.o.Prober, Reporter: reporter, Spread: p.m.spread(f.Probe), Log: p.m.o.Log}
+	if known, ok := p.m.b.Known.Get(k); ok {
+		o.Resume = worker.RecordOf(known)
+		reporter.Record(o.Resume)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	r := &running{Worker: worker.New(o, f), reporter: reporter, cancel: cancel}
+	p.probes[k] = r
+	p.m.running.Go(func() { r.Run(ctx) })
+}
+
+// reporter carries what one worker finds to bus, outbox and metrics.
+type reporter struct {
+	m    *Manager
+	key  string
+	kind worker.Kind
+	pod  *v1.Pod
+	name string
+	c    counters
+
+	mu         sync.Mutex
+	generation uint64
+	record     worker.Record
+	closed     bool
+	notRun     bool
+}
+
+func newReporter(m *Manager, key string, kind worker.Kind, f *worker.Facts, generation uint64) *reporter {
+	return &reporter{
+		m: m, key: key, kind: kind, pod: f.Pod, name: f.Container.Name, generation: generation,
+		c: m.o.Metrics.of(f.Pod, f.Container.Name, kind),
+	}
+}
+
+// Record implements worker.Reporter.
+func (r *reporter) Record(rec worker.Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.record = rec
+	r.put()
+}
+
+func (r *reporter) put() {
+	if !r.closed && r.record.ContainerID != "" {
+		r.m.b.Results.Refresh(r.key, r.record.Message(r.m.o.Replica, r.generation))
+	}
+}
+
+// close ends the reporting and then deals with the key.
+func (r *reporter) close(deal func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.closed {
+		r.closed = true
+		deal()
+		r.c.forget()
+	}
+}
+
+// Counted implements worker.Reporter.
+func (r *reporter) Counted(o worker.Outcome, took time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.notRun = false
+	if !r.closed {
+		r.c.count(o, took)
+	}
+}
+
+// NotRun implements worker.Reporter. It is logged once until one is run again.
+func (r *reporter) NotRun(err error) {
+	r.m.o.Metrics.notRun.Inc()
+	r.mu.Lock()
+	first := !r.notRun
+	r.notRun = true
+	r.mu.Unlock()
+	if first {
+		r.m.o.Log.Warn("probe could not be run, it is no failure", "pod", podName(r.pod), "container", r.name, "probe", r.kind, "err", err)
+	}
+}
+
+// Event implements worker.Reporter.
+func (r *reporter) Event(f *worker.Facts, reason, message string) {
+	field := "spec.containers{" + f.Container.Name + "}"
+	if f.Init {
+		field = "spec.initContainers{" + f.Container.Name + "}"
+	}
+	r.m.o.Events.Event(&v1.ObjectReference{
+		Kind: "Pod", APIVersion: "v1", Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: f.Pod.UID,
+		ResourceVersion: f.Pod.ResourceVersion, FieldPath: field,
+	}, v1.EventTypeWarning, reason, message)
+}

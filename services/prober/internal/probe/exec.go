@@ -1,0 +1,86 @@
+package probe
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/services/internal/expansion"
+)
+
+const (
+	// execSlack is what the runtime may take beside the command itself: to start it, and to end it at
+	// its timeout. A runtime that takes longer gives no verdict.
+	execSlack = 15 * time.Second
+	// execHold is how long a command keeps its place at most. Most of the work is in the start; one
+	// that waits must not keep the others from theirs.
+	execHold = 2 * time.Second
+)
+
+// exec runs the command in the container. The runtime enforces the timeout, which is a failure.
+func (p *Prober) exec(ctx context.Context, t Target) (Verdict, error) {
+	command := expandCommand(t.Probe.Exec.Command, t.Container.Env)
+	timeout := t.timeout()
+	release, err := p.execs.take(ctx, execHold)
+	if err != nil {
+		return Verdict{}, err
+	}
+	defer release()
+	outer := ctx
+	ctx, cancel := context.WithTimeout(ctx, timeout+execSlack)
+	defer cancel()
+	answer, err := p.o.Runtime.ExecSync(ctx, &runtimeapi.ExecSyncRequest{
+		ContainerId: t.ContainerID, Cmd: command, Timeout: int64(timeout / time.Second),
+	})
+	switch {
+	case err == nil && answer.GetExitCode() == 0:
+		return Verdict{Success, output(answer)}, nil
+	case err == nil:
+		return Verdict{Failure, output(answer)}, nil
+	case outer.Err() != nil:
+		return Verdict{}, outer.Err()
+	case ctx.Err() != nil:
+		return Verdict{}, fmt.Errorf("%w: the runtime did not answer within %v", ErrUnreachable, timeout+execSlack)
+	}
+	switch status.Code(err) {
+	case codes.DeadlineExceeded:
+		return failure("command timed out: %q timed out after %s", strings.Join(command, " "), timeout)
+	case codes.Unavailable:
+		return Verdict{}, fmt.Errorf("%w: %w", ErrUnreachable, err)
+	default:
+		return Verdict{}, err
+	}
+}
+
+// output is what the command printed, both streams, up to the bound.
+func output(a *runtimeapi.ExecSyncResponse) string {
+	out := a.GetStdout()
+	if len(out) < maxOutput {
+		out = append(out[:len(out):len(out)], a.GetStderr()...)
+	}
+	return string(out[:min(len(out), maxOutput)])
+}
+
+// expandCommand replaces references to the container's own variables; those whose value comes from
+// elsewhere are not known here, as in the kubelet.
+func expandCommand(command []string, env []v1.EnvVar) []string {
+	values := make(map[string]string, len(env))
+	for i := range env {
+		values[env[i].Name] = env[i].Value
+	}
+	out := make([]string, len(command))
+	for i, word := range command {
+		out[i] = expansion.Expand(word, func(name string) (string, bool) {
+			v, ok := values[name]
+			return v, ok
+		})
+	}
+	return out
+}

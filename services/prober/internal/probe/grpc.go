@@ -1,0 +1,90 @@
+package probe
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+
+	v1 "k8s.io/api/core/v1"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+)
+
+// grpc asks the health service that the gRPC project defines.
+func (p *Prober) grpc(ctx context.Context, t Target) (Verdict, error) {
+	outer := ctx
+	timeout := t.timeout()
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	secure := insecure.NewCredentials()
+	if mode := t.Probe.GRPC.Mode; p.o.GRPCTLS && mode != nil && *mode == v1.GRPCProbeModeTLS {
+		secure = credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})
+	}
+	address := net.JoinHostPort(t.PodIP, strconv.Itoa(int(t.Probe.GRPC.Port)))
+	conn, err := grpc.NewClient("passthrough:///"+address,
+		grpc.WithUserAgent(userAgent), grpc.WithTransportCredentials(secure), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxOutput)),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return dialer().DialContext(ctx, "tcp", address)
+		}))
+	if err != nil {
+		return failure("error: failed to connect service at %q: %+v", address, err)
+	}
+	defer conn.Close()
+	if err := connect(ctx, conn); err != nil {
+		if outer.Err() != nil {
+			return Verdict{}, outer.Err()
+		}
+		return failure("timeout: failed to connect service %q within %v: %+v", address, timeout, err)
+	}
+	service := ""
+	if t.Probe.GRPC.Service != nil {
+		service = *t.Probe.GRPC.Service
+	}
+	answer, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: service})
+	switch {
+	case err == nil && answer.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING:
+		return Verdict{Success, "service healthy"}, nil
+	case err == nil:
+		return failure("service unhealthy (responded with %q)", answer.GetStatus())
+	case outer.Err() != nil:
+		return Verdict{}, outer.Err()
+	}
+	switch s := status.Convert(err); s.Code() {
+	case codes.Unimplemented:
+		return failure("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): %s", s.Message())
+	case codes.DeadlineExceeded:
+		return failure("timeout: health rpc did not complete within %v", timeout)
+	default:
+		return failure("error: health rpc probe failed: %+v", err)
+	}
+}
+
+// connect waits for the connection; one that is refused is tried again until ctx ends, so that the
+// probe of a server that is just starting has all of its timeout.
+func connect(ctx context.Context, conn *grpc.ClientConn) error {
+	for {
+		state := conn.GetState()
+		switch state {
+		case connectivity.Ready:
+			return nil
+		case connectivity.Shutdown:
+			return errors.New("the connection was closed")
+		case connectivity.Idle:
+			conn.Connect()
+		default:
+		}
+		if !conn.WaitForStateChange(ctx, state) {
+			return fmt.Errorf("%w", ctx.Err())
+		}
+	}
+}

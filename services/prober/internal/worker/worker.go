@@ -1,0 +1,284 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/prober/internal/probe"
+)
+
+const (
+	// refresh is how often a record that did not change is put again, for its time.
+	refresh = 10 * time.Second
+	// tries is how often a probe that could not be run is tried at once, as in the kubelet.
+	tries = 3
+	// retry is the pause before a probe is run again that nobody could be asked to run.
+	retry = time.Second
+)
+
+// Facts are what a worker goes by. They are replaced, never changed.
+type Facts struct {
+	Pod       *v1.Pod
+	Container *v1.Container
+	// Init says that the container is a restartable init container.
+	Init  bool
+	Probe *v1.Probe
+	// Plugin names what runs the probe instead of its handler; empty for none.
+	Plugin string
+	PodIP  string
+	// ContainerID is bare; empty before there is a container.
+	ContainerID string
+	Running     bool
+	// Started is when this container id was.
+	Started time.Time
+	// Begun says that no startup probe stands in the way any more.
+	Begun bool
+	// Ending says that the pod is being torn down.
+	Ending bool
+}
+
+// Prober runs a probe once; see probe.Prober.
+type Prober interface {
+	Probe(ctx context.Context, t probe.Target) (probe.Verdict, error)
+}
+
+// Reporter is told what a worker finds. Its methods must not block.
+type Reporter interface {
+	// Record takes a record that changed, or whose time is to be told again.
+	Record(r Record)
+	// Counted tells of one probe that came to a verdict.
+	Counted(o Outcome, took time.Duration)
+	// Event records an Event about the container.
+	Event(f *Facts, reason, message string)
+	// NotRun tells of a probe that nobody could be asked to run.
+	NotRun(err error)
+}
+
+// Options of a Worker.
+type Options struct {
+	Kind     Kind
+	Prober   Prober
+	Reporter Reporter
+	// Resume is what an earlier worker of this probe has counted; the zero value for none.
+	Resume Record
+	// Spread says that this worker is one of many that begin at once: its first probe comes some time
+	// within its period. One that resumes goes on in the rhythm of the one before.
+	Spread bool
+	Log    *slog.Logger
+}
+
+// Worker probes one container for one purpose.
+type Worker struct {
+	o       Options
+	changed chan struct{}
+
+	mu     sync.Mutex
+	facts  *Facts
+	record Record
+
+	// What follows belongs to Run's goroutine.
+	anchor time.Time // of the ticks of liveness and startup probes
+	first  time.Time // no probe before it
+	free   time.Time // since when no probe runs; ticks before it are gone
+	probes int       // of this container id, in this worker's life
+	told   Record    // as reported last
+	toldAt time.Time
+	again  time.Time // when a probe that could not be run is to be run again
+}
+
+// New returns a worker that goes by f; Run runs it.
+func New(o Options, f *Facts) *Worker {
+	return &Worker{o: o, changed: make(chan struct{}, 1), facts: f, record: o.Resume}
+}
+
+// Update replaces the facts.
+func (w *Worker) Update(f *Facts) {
+	w.mu.Lock()
+	w.facts = f
+	w.mu.Unlock()
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Record returns the newest record.
+func (w *Worker) Record() Record {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.record
+}
+
+// Run probes until ctx ends.
+func (w *Worker) Run(ctx context.Context) {
+	now := time.Now()
+	w.anchor, w.free = now, now
+	if w.o.Spread && w.o.Resume.LastStart.IsZero() {
+		w.first = now.Add(rand.N(period(w.facts.Probe)))
+		w.anchor = w.first
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		f := w.look()
+		due, wanted := w.next(f)
+		wait := time.Until(due)
+		if wanted && wait <= 0 {
+			w.probe(ctx, f)
+			if ctx.Err() != nil {
+				return
+			}
+			continue
+		}
+		if !wanted {
+			wait = time.Hour // the facts must change first
+		}
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.changed:
+		case <-timer.C:
+		}
+	}
+}
+
+// look takes the newest facts; a new container id begins a new record.
+func (w *Worker) look() *Facts {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if id := w.facts.ContainerID; id != "" && id != w.record.ContainerID {
+		w.record = Record{ContainerID: id}
+		w.probes, w.again = 0, time.Time{}
+	}
+	return w.facts
+}
+
+// next says when the next probe is due; wanted is false when none is, as things are.
+func (w *Worker) next(f *Facts) (due time.Time, wanted bool) {
+	r := &w.record
+	switch {
+	case f.ContainerID == "" || !f.Running || r.final(w.o.Kind):
+		return time.Time{}, false
+	case f.Ending && w.o.Kind != Readiness:
+		return time.Time{}, false // nothing restarts a container of a pod that ends
+	case f.Begun == (w.o.Kind == Startup):
+		return time.Time{}, false
+	}
+	every := period(f.Probe)
+	start := f.Started.Add(time.Duration(f.Probe.InitialDelaySeconds) * time.Second)
+	switch {
+	case !w.again.IsZero():
+		due = w.again
+	case !r.LastStart.IsZero() && w.probes == 1 && w.o.Kind == Readiness && r.Result != success:
+		// The first one comes with the container's start, which most servers are not up by. The
+		// kubelet asks again about a second later, too.
+		due = r.LastStart.Add(min(every, time.Second))
+	case !r.LastStart.IsZero():
+		due = after(r.LastStart, every, w.free)
+	case w.o.Kind == Readiness:
+		due = start // as soon as it may: somebody waits for it
+	default:
+		due = after(w.anchor, every, later(start, w.anchor))
+	}
+	if w.probes == 0 {
+		due = later(due, w.first)
+	}
+	return later(due, start), true
+}
+
+// after returns the first tick of a clock that ticked at from which comes at or after t, and after from.
+func after(from time.Time, every time.Duration, t time.Time) time.Time {
+	n := (t.Sub(from) + every - 1) / every
+	return from.Add(max(n, 1) * every)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+func period(p *v1.Probe) time.Duration {
+	return time.Duration(max(p.PeriodSeconds, 1)) * time.Second
+}
+
+// probe runs one probe and counts it.
+func (w *Worker) probe(ctx context.Context, f *Facts) {
+	began := time.Now()
+	verdict, err := w.try(ctx, f)
+	w.free = time.Now()
+	if ctx.Err() != nil {
+		return // whoever goes on runs it again
+	}
+	w.mu.Lock()
+	w.probes++
+	w.record.LastStart = began
+	w.again = time.Time{}
+	w.mu.Unlock()
+	switch {
+	case errors.Is(err, probe.ErrUnreachable):
+		w.again = time.Now().Add(min(period(f.Probe), retry))
+		w.o.Reporter.NotRun(err)
+		return
+	case err != nil:
+		state := "unknown"
+		if errors.Is(err, probe.ErrBroken) {
+			state = "failure"
+		}
+		w.o.Reporter.Event(f, "Unhealthy", w.o.Kind.Title()+" probe errored and resulted in "+state+" state: "+err.Error())
+		return
+	}
+	outcome := success
+	switch verdict.Outcome {
+	case probe.Failure:
+		outcome = failure
+		w.o.Reporter.Event(f, "Unhealthy", w.o.Kind.Title()+" probe failed: "+verdict.Output)
+	case probe.Warning:
+		w.o.Reporter.Event(f, "ProbeWarning", w.o.Kind.Title()+" probe warning: "+verdict.Output)
+	case probe.Success:
+	}
+	w.o.Reporter.Counted(outcome, time.Since(began))
+	w.count(f, outcome)
+}
+
+// try runs the probe, and again if it could not be run for a reason of its own.
+func (w *Worker) try(ctx context.Context, f *Facts) (v probe.Verdict, err error) {
+	target := probe.Target{
+		Probe: f.Probe, Container: f.Container, ContainerID: f.ContainerID, PodIP: f.PodIP, Plugin: f.Plugin, Pod: f.Pod,
+	}
+	for range tries {
+		v, err = w.o.Prober.Probe(ctx, target)
+		if err == nil || ctx.Err() != nil || errors.Is(err, probe.ErrUnreachable) {
+			return v, err
+		}
+	}
+	return v, err
+}
+
+// count takes an outcome into the record, if it is still about the container that it was of.
+func (w *Worker) count(f *Facts, o Outcome) {
+	w.mu.Lock()
+	if w.record.ContainerID != f.ContainerID || w.facts.ContainerID != f.ContainerID {
+		w.mu.Unlock()
+		return
+	}
+	before := w.record.Result
+	w.record.count(f.Probe, o)
+	r := w.record
+	w.mu.Unlock()
+	if before != r.Result {
+		w.o.Log.Debug("probe came to a verdict", "probe", w.o.Kind, "container", f.Container.Name, "id", f.ContainerID, "result", r.Result)
+	}
+	if now := time.Now(); !r.same(&w.told) || now.Sub(w.toldAt) >= refresh {
+		w.told, w.toldAt = r, now
+		w.o.Reporter.Record(r)
+	}
+}

@@ -1,0 +1,42 @@
+package prober
+
+import (
+	"context"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/outbox"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/prober/internal/manager"
+	"github.com/microlet/microlet/services/prober/internal/probe"
+)
+
+// Run runs the prober until ctx ends.
+func Run(ctx context.Context, cfg Config) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	s, err := service.New(cfg.Service, role.Prober)
+	if err != nil {
+		return err
+	}
+	runtime, err := s.DialCRI()
+	if err != nil {
+		return err
+	}
+	defer runtime.Close()
+	events := outbox.NewRecorder(s.Bus, cfg.Service.NodeName, s.Log)
+	m := manager.Watch(manager.Options{
+		Replica: s.Config.Replica,
+		Prober: probe.New(probe.Options{
+			Runtime: runtimeapi.NewRuntimeServiceClient(runtime), Execs: cfg.Execs,
+			H2C: cfg.Kubelet.FeatureEnabled("H2CContainerProbe"), GRPCTLS: cfg.Kubelet.FeatureEnabled("GRPCContainerProbeTLS"),
+		}),
+		Events: events, Metrics: manager.NewMetrics(s.Metrics), Turned: s.Pulse.Turn, Log: s.Log,
+		Ready: func() { s.Ready("probing") },
+	}, s.Bus)
+	s.Go("events", events.Run)
+	s.Go("probes", m.Run)
+	return s.Run(ctx)
+}
