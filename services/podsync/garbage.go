@@ -11,6 +11,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
 	"github.com/microlet/microlet/services/podsync/internal/logrotate"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
+	"github.com/microlet/microlet/services/podsync/internal/runtime"
 )
 
 // reasonContainerGCFailed is the kubelet's event for dead containers that cannot be collected.
@@ -30,7 +31,7 @@ func (n *node) buildGarbage() error {
 		return err
 	}
 	n.cleanup = cleanup.New(cleanup.Options{
-		Runtime: n.runtime, Volumes: n.volumes, Cgroups: n.cgroups, Logs: n.logs, Pods: livePods{n},
+		Runtime: runtime.Unhurried{Runtime: n.runtime}, Volumes: n.volumes, Cgroups: n.cgroups, Logs: n.logs, Pods: livePods{n},
 		Policy: cleanup.Policy{
 			MinAge:          k.Node.MinimumContainerTTL.Duration,
 			MaxPerContainer: int(k.Node.MaxDeadContainersPerContainer),

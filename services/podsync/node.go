@@ -261,7 +261,7 @@ func (n *node) buildLoops() error {
 		return err
 	}
 	n.dispatcher = worker.NewDispatcher(worker.Deps{
-		Runtime: n.runtime, Remover: cleanup.Remover{Runtime: n.runtime},
+		Runtime: n.runtime, Remover: cleanup.Remover{Runtime: runtime.Unhurried{Runtime: n.runtime}},
 		Images:  &images{puller: n.images, runtime: n.runtime, objects: n.objects, events: n.events},
 		Volumes: n.volumes, Cgroups: n.cgroups, Config: n.config, Objects: n.objects, Logs: n.logs,
 		Statuses: n.statuses, Publish: n.probing, Probes: n.probing.results.Of, Hooks: hooks, Events: n.events, HostIPs: n.addresses.HostIPs,

@@ -47,6 +47,9 @@ const (
 	// Begun calls go on with a pod whose sandbox stands. They go before usual ones, so that
 	// the pods of a batch finish one after another instead of all at the end.
 	Begun
+	// Idle calls tidy up behind pods that are gone: they go last, and one at a time, since nobody
+	// waits for them, but others wait for the runtime that they would keep busy.
+	Idle
 	// Urgent calls are for host-network and critical pods; they have the reserve.
 	Urgent
 )
@@ -72,8 +75,10 @@ type Limiter struct {
 	mu sync.Mutex
 	// normal and reserved count the places in use of either kind.
 	normal, reserved int
+	// tidying says that an idle call has one of the normal places.
+	tidying bool
 	// Waiters are channels that are closed when their place is given.
-	urgent, begun, usual list.List
+	urgent, begun, usual, idle list.List
 
 	inFlight, waiting prometheus.Gauge
 	givenBack         prometheus.Counter
@@ -108,6 +113,7 @@ func NewLimiter(limits Limits, reg prometheus.Registerer) (*Limiter, error) {
 // place is what a call holds: waiting, then one of the two kinds, then nothing.
 type place struct {
 	given    chan struct{}
+	idle     bool
 	reserved bool
 	free     bool
 }
@@ -119,7 +125,7 @@ func (l *Limiter) Acquire(ctx context.Context, class Class) (done func(), err er
 		return nil, err
 	}
 	asked := time.Now()
-	p := &place{given: make(chan struct{})}
+	p := &place{given: make(chan struct{}), idle: class == Idle}
 	queue := l.queue(class)
 	l.mu.Lock()
 	entry := queue.PushBack(p)
@@ -168,6 +174,8 @@ func (l *Limiter) queue(class Class) *list.List {
 		return &l.urgent
 	case Begun:
 		return &l.begun
+	case Idle:
+		return &l.idle
 	default:
 		return &l.usual
 	}
@@ -191,6 +199,10 @@ func (l *Limiter) serve() {
 		case l.usual.Len() > 0 && l.normal < l.limits.Places:
 			p = l.usual.Remove(l.usual.Front()).(*place)
 			l.normal++
+		case l.idle.Len() > 0 && l.normal < l.limits.Places && !l.tidying:
+			p = l.idle.Remove(l.idle.Front()).(*place)
+			l.normal++
+			l.tidying = true
 		default:
 			return
 		}
@@ -204,6 +216,9 @@ func (l *Limiter) giveBack(p *place) bool {
 		return false
 	}
 	p.free = true
+	if p.idle {
+		l.tidying = false
+	}
 	if p.reserved {
 		l.reserved--
 	} else {

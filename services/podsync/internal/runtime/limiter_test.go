@@ -149,3 +149,28 @@ func TestLimiterGoesOnWithWhatIsBegun(t *testing.T) {
 		w.expect(t, "sandbox1", "create1", "sandbox2")
 	})
 }
+
+func TestIdleCallsGoLastAndOneAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &load{l: newTestLimiter(t, Limits{Places: 3})}
+		for _, name := range []string{"tidy1", "tidy2"} {
+			w.call(t.Context(), name, Idle, time.Second)
+		}
+		w.call(t.Context(), "a", Usual, 2*time.Second)
+		w.call(t.Context(), "b", Begun, 2*time.Second)
+		w.call(t.Context(), "c", Usual, 2*time.Second)
+		w.expect(t, "tidy1", "a", "b") // two places are left for the others, and the third is taken by no second idle call
+		time.Sleep(time.Second)
+		w.expect(t, "tidy1", "a", "b", "c")
+		time.Sleep(time.Second)
+		w.expect(t, "tidy1", "a", "b", "c", "tidy2")
+		w.wg.Wait()
+		// One that hangs gives its place back like any other.
+		hung := &load{l: newTestLimiter(t, Limits{Places: 1, Patience: 5 * time.Second})}
+		hung.call(t.Context(), "hung", Idle, time.Hour)
+		hung.call(t.Context(), "next", Idle, time.Second)
+		time.Sleep(5 * time.Second)
+		hung.expect(t, "hung", "next")
+		hung.wg.Wait()
+	})
+}

@@ -185,7 +185,11 @@ func (r *Runtime) ExecSync(ctx context.Context, id string, command []string, tim
 
 // RemoveContainer removes a container, and kills it first if it runs.
 func (r *Runtime) RemoveContainer(ctx context.Context, id string) error {
-	err := r.bounded(ctx, Usual, r.opts.Timeout, func(ctx context.Context) error {
+	return r.removeContainer(ctx, Usual, id)
+}
+
+func (r *Runtime) removeContainer(ctx context.Context, class Class, id string) error {
+	err := r.bounded(ctx, class, r.opts.Timeout, func(ctx context.Context) error {
 		_, err := r.cri.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id})
 		return err
 	})
@@ -202,11 +206,28 @@ func (r *Runtime) StopSandbox(ctx context.Context, id string) error {
 
 // RemoveSandbox removes a sandbox and its containers.
 func (r *Runtime) RemoveSandbox(ctx context.Context, id string) error {
-	err := r.bounded(ctx, Usual, r.opts.Timeout, func(ctx context.Context) error {
+	return r.removeSandbox(ctx, Usual, id)
+}
+
+func (r *Runtime) removeSandbox(ctx context.Context, class Class, id string) error {
+	err := r.bounded(ctx, class, r.opts.Timeout, func(ctx context.Context) error {
 		_, err := r.cri.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
 		return err
 	})
 	return unlessGone("remove sandbox", id, err)
+}
+
+// Unhurried is a Runtime whose removals let everything else go first.
+type Unhurried struct{ *Runtime }
+
+// RemoveContainer removes a container, when the runtime has nothing better to do.
+func (u Unhurried) RemoveContainer(ctx context.Context, id string) error {
+	return u.removeContainer(ctx, Idle, id)
+}
+
+// RemoveSandbox removes a sandbox, when the runtime has nothing better to do.
+func (u Unhurried) RemoveSandbox(ctx context.Context, id string) error {
+	return u.removeSandbox(ctx, Idle, id)
 }
 
 // unlessGone wraps err; that the thing is not there is what was wanted.

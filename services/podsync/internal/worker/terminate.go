@@ -53,6 +53,7 @@ func (w *worker) stop(ctx context.Context, p *v1.Pod, removed bool) error {
 		return transient("stop the pod", errors.New("containers or sandboxes still run"))
 	}
 	w.move(causeStopped)
+	w.last = state
 	if !removed {
 		w.report(p, state)
 	}
@@ -74,16 +75,12 @@ func (w *worker) release(ctx context.Context, p *v1.Pod) error {
 
 // awaitRemoval waits for the end of the pod's object. A pod that is being deleted is
 // deleted now; one that came to its end by itself stays until somebody deletes it.
-func (w *worker) awaitRemoval(ctx context.Context, p *v1.Pod) (time.Duration, bool, error) {
+func (w *worker) awaitRemoval(p *v1.Pod) (time.Duration, bool, error) {
 	if p.DeletionTimestamp == nil {
 		return jitter(resync), false, nil
 	}
-	state, err := w.readState(ctx)
-	if err != nil {
-		return 0, false, err
-	}
-	status := w.status(p, state)
-	w.deps.Statuses.Terminated(p, status)
+	// What was read when all had stopped does not change any more, and the runtime has enough to do.
+	w.deps.Statuses.Terminated(p, w.status(p, w.last))
 	return jitter(resync), false, nil
 }
 

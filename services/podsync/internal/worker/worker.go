@@ -53,6 +53,8 @@ type worker struct {
 	// admitted: the pod may run here; rejection is why it may not.
 	admitted  bool
 	rejection *admission.Verdict
+	// last is the state in which everything had stopped for good; nil before.
+	last *pod.State
 	// failures counts the turns that failed one after another.
 	failures int
 	// life ends with podsync, not with a turn.
@@ -214,7 +216,7 @@ func (w *worker) step(ctx context.Context, p *v1.Pod, removed bool) (again time.
 		fallthrough
 	default:
 		if !removed {
-			return w.awaitRemoval(ctx, p)
+			return w.awaitRemoval(p)
 		}
 		if err := w.vanish(ctx, p); err != nil {
 			return 0, false, err
