@@ -4,9 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
-	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -115,29 +113,6 @@ func LogLink(dir, namespace, pod, container, id string) string {
 	const suffix = ".log"
 	name := pod + "_" + namespace + "_" + container + "-" + id
 	return filepath.Join(dir, name[:min(len(name), maxFileName-len(suffix))]+suffix)
-}
-
-var logName = regexp.MustCompile(`^(\d+)\.log(\..*)?`)
-
-// NextRestartCount is the restart count for a container of which the runtime knows no
-// incarnation: one more than the newest log has. Some runtimes forget their containers
-// when the machine boots, and a new log must not begin in an old one's file.
-func NextRestartCount(podLogsDir string, p *v1.Pod, container string) int32 {
-	entries, err := os.ReadDir(filepath.Join(PodLogDir(podLogsDir, p.Namespace, p.Name, p.UID), container))
-	if err != nil {
-		return 0
-	}
-	next := 0
-	for _, e := range entries {
-		match := logName.FindStringSubmatch(e.Name())
-		if e.IsDir() || match == nil {
-			continue
-		}
-		if n, err := strconv.ParseInt(match[1], 10, 31); err == nil {
-			next = max(next, int(n)+1)
-		}
-	}
-	return int32(next)
 }
 
 // podText names a pod as the kubelet's messages do: name_namespace(uid).

@@ -11,8 +11,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -194,4 +197,27 @@ func (f Folders) unlink(dead func(link, target string) bool) (removed int, err e
 		}
 	}
 	return removed, nil
+}
+
+var logName = regexp.MustCompile(`^(\d+)\.log(\..*)?$`)
+
+// NextRestartCount is the restart count for a container of which neither the runtime nor the API
+// knows an incarnation: one more than the newest log has. Some runtimes forget their
+// containers when the machine boots, and a new log must not begin in an old one's file.
+func (f Folders) NextRestartCount(p Pod, container string) int32 {
+	entries, err := os.ReadDir(filepath.Join(f.dir(p), container))
+	if err != nil {
+		return 0 // usually there is none yet
+	}
+	var next int64
+	for _, e := range entries {
+		match := logName.FindStringSubmatch(e.Name())
+		if e.IsDir() || match == nil {
+			continue
+		}
+		if n, err := strconv.ParseInt(match[1], 10, 31); err == nil {
+			next = max(next, n+1)
+		}
+	}
+	return int32(min(next, math.MaxInt32))
 }

@@ -196,3 +196,23 @@ func TestDeadLinks(t *testing.T) {
 		t.Errorf("the dead link is still there: %v", err)
 	}
 }
+
+func TestNextRestartCount(t *testing.T) {
+	f := Folders{Pods: t.TempDir()}
+	p := Pod{Namespace: "ns", Name: "web", UID: "1"}
+	if got := f.NextRestartCount(p, "main"); got != 0 {
+		t.Errorf("%d without logs", got)
+	}
+	dir := filepath.Join(f.Pods, "ns_web_1", "main")
+	if err := os.MkdirAll(filepath.Join(dir, "9.log"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"0.log", "3.log", "4.log.20260101-1.gz", "x.log", "99999999999.log", "6.logs"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := f.NextRestartCount(p, "main"); got != 5 {
+		t.Errorf("%d, want 5", got)
+	}
+}

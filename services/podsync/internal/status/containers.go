@@ -31,14 +31,14 @@ func (g *generator) containers(specs []v1.Container, old []v1.ContainerStatus, i
 	}
 	statuses := make([]v1.ContainerStatus, 0, len(specs))
 	for i := range specs {
-		s := g.container(&specs[i], find(old, specs[i].Name), init)
+		s := g.container(&specs[i], find(old, specs[i].Name))
 		g.explain(&specs[i], &s, init)
 		statuses = append(statuses, s)
 	}
 	return statuses
 }
 
-func (g *generator) container(spec *v1.Container, old *v1.ContainerStatus, init bool) v1.ContainerStatus {
+func (g *generator) container(spec *v1.Container, old *v1.ContainerStatus) v1.ContainerStatus {
 	newest, before := g.incarnations(spec.Name)
 	if newest == nil {
 		return g.missing(spec, old)
@@ -127,6 +127,10 @@ func (g *generator) seen(spec *v1.Container, c *pod.Container, old *v1.Container
 		s.RestartCount++
 	}
 	s.RestartCount = max(s.RestartCount, old.RestartCount)
+	if c.Running() && old.State.Terminated != nil && old.RestartCount >= c.RestartCount {
+		// The runtime had forgotten those before, so this one was counted anew.
+		s.RestartCount = old.RestartCount + 1
+	}
 	if old.ContainerID != s.ContainerID && old.State.Terminated != nil {
 		s.LastTerminationState.Terminated = old.State.Terminated.DeepCopy()
 	} else {

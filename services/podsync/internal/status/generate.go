@@ -76,19 +76,21 @@ func newGenerator(p *v1.Pod, st *pod.State, in Inputs) *generator {
 func Generate(p *v1.Pod, st *pod.State, in Inputs) v1.PodStatus {
 	g := newGenerator(p, st, in)
 	s := g.base()
+	look := g
 	if st == nil {
 		s.ContainerStatuses = deepCopyStatuses(g.old.ContainerStatuses)
 		s.InitContainerStatuses = deepCopyStatuses(g.old.InitContainerStatuses)
 		s.EphemeralContainerStatuses = deepCopyStatuses(g.old.EphemeralContainerStatuses)
+		look = &generator{pod: p, st: &pod.State{}, in: g.in, old: g.old} // what was never told has not been made
 	}
 	if s.ContainerStatuses == nil {
-		s.ContainerStatuses = g.containers(p.Spec.Containers, g.old.ContainerStatuses, false)
+		s.ContainerStatuses = look.containers(p.Spec.Containers, g.old.ContainerStatuses, false)
 	}
 	if s.InitContainerStatuses == nil {
-		s.InitContainerStatuses = g.containers(p.Spec.InitContainers, g.old.InitContainerStatuses, true)
+		s.InitContainerStatuses = look.containers(p.Spec.InitContainers, g.old.InitContainerStatuses, true)
 	}
 	if s.EphemeralContainerStatuses == nil {
-		s.EphemeralContainerStatuses = g.ephemerals()
+		s.EphemeralContainerStatuses = look.ephemerals()
 	}
 	g.probes(&s)
 

@@ -223,6 +223,10 @@ func TestUnknownIsNotFalse(t *testing.T) {
 	if diff := cmp.Diff(p.Status, Generate(p, nil, later)); diff != "" {
 		t.Errorf("a state that could not be read changes the status:\n%s", diff)
 	}
+	never := testPod("a")
+	if s := Generate(never, nil, inputs()); s.Phase != v1.PodPending || s.ContainerStatuses[0].State.Waiting == nil {
+		t.Errorf("a pod of which nothing was ever read: %+v", s)
+	}
 }
 
 func TestVanished(t *testing.T) {

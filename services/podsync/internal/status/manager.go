@@ -146,6 +146,11 @@ func (m *Manager) set(p *v1.Pod, s v1.PodStatus, finished bool) {
 	defer m.mu.Unlock()
 	e := m.see(p)
 	e.finished = e.finished || finished
+	before := e.want
+	if before == nil {
+		before = &p.Status
+	}
+	m.metrics.countTerminations(before, want)
 	if e.want == nil || !same(e.want, want) {
 		e.want = want
 		if e.version == e.delivered {

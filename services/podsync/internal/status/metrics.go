@@ -2,8 +2,10 @@ package status
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
 )
 
 // managerMetrics are the kubelet's metric of the same name and what it does not tell.
@@ -12,6 +14,7 @@ type managerMetrics struct {
 	patches    prometheus.Counter
 	reconciled prometheus.Counter
 	failures   *prometheus.CounterVec
+	terminated *prometheus.CounterVec
 }
 
 func newMetrics(to prometheus.Registerer, m *Manager) (*managerMetrics, error) {
@@ -30,6 +33,9 @@ func newMetrics(to prometheus.Registerer, m *Manager) (*managerMetrics, error) {
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_pod_status_failures_total", Help: "Patches and deletions that failed, by the apiserver's reason; empty if it did not answer.",
 		}, []string{"reason"}),
+		terminated: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kubelet_terminated_containers_total", Help: "Cumulative number of container terminations.",
+		}, []string{"container_type", "exit_code", "reason"}),
 	}
 	if to == nil {
 		return mm, nil
@@ -37,10 +43,32 @@ func newMetrics(to prometheus.Registerer, m *Manager) (*managerMetrics, error) {
 	pending := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "microlet_pod_status_pending", Help: "Pods whose newest status or deletion has not arrived.",
 	}, func() float64 { return float64(m.Pending()) })
-	for _, c := range []prometheus.Collector{mm.duration, mm.patches, mm.reconciled, mm.failures, pending} {
+	for _, c := range []prometheus.Collector{mm.duration, mm.patches, mm.reconciled, mm.failures, mm.terminated, pending} {
 		if err := to.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics of pod statuses: %w", err)
 		}
 	}
 	return mm, nil
+}
+
+// countTerminations counts the containers that have ended since the status before.
+func (mm *managerMetrics) countTerminations(before, now *v1.PodStatus) {
+	for _, list := range []struct {
+		kind        string
+		before, now []v1.ContainerStatus
+	}{
+		{"init_container", before.InitContainerStatuses, now.InitContainerStatuses},
+		{"container", before.ContainerStatuses, now.ContainerStatuses},
+		{"ephemeral_container", before.EphemeralContainerStatuses, now.EphemeralContainerStatuses},
+	} {
+		for i := range list.now {
+			ended := list.now[i].State.Terminated
+			if ended == nil {
+				continue
+			}
+			if old := find(list.before, list.now[i].Name); old == nil || old.State.Terminated == nil {
+				mm.terminated.WithLabelValues(list.kind, strconv.Itoa(int(ended.ExitCode)), ended.Reason).Inc()
+			}
+		}
+	}
 }

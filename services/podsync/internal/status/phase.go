@@ -25,7 +25,8 @@ func (g *generator) phase(statuses []v1.ContainerStatus) v1.PodPhase {
 	case main.running > 0 && main.unknown == 0:
 		return v1.PodRunning
 	case main.running == 0 && main.stopped > 0 && main.unknown == 0:
-		if !g.in.Terminal && main.restarting > 0 {
+		// A static pod has no end of its own: it is to run as long as its manifest is there.
+		if main.restarting > 0 && (!g.in.Terminal || isStatic(g.pod)) {
 			return v1.PodRunning
 		}
 		if main.succeeded == main.stopped {
@@ -105,6 +106,12 @@ func (g *generator) countMain(statuses []v1.ContainerStatus) (n mainCount) {
 		}
 	}
 	return n
+}
+
+// isStatic says whether a pod comes from elsewhere than the API.
+func isStatic(p *v1.Pod) bool {
+	source := p.Annotations["kubernetes.io/config.source"]
+	return source != "" && source != "api"
 }
 
 // endOf returns how a container that does not run ended: now, or before it began to wait.

@@ -23,6 +23,10 @@ func Terminate(p *v1.Pod, s v1.PodStatus, now time.Time) v1.PodStatus {
 		end(&final.InitContainerStatuses[i])
 	}
 	if !terminalPhase(final.Phase) {
+		if isStatic(p) { // its mirror pod stays as it is: a static pod starts again when its manifest is back
+			normalize(p, &final)
+			return final
+		}
 		final.Phase = v1.PodFailed
 	}
 	reason := reasonPodFailed

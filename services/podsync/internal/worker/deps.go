@@ -92,6 +92,8 @@ type Logs interface {
 	Remove(p podlogs.Pod) error
 	// RemoveContainer removes one container's log and the links to it.
 	RemoveContainer(logPath string) error
+	// NextRestartCount is the restart count that the logs of a container leave free.
+	NextRestartCount(p podlogs.Pod, container string) int32
 }
 
 // Statuses patches the pods' status in the API.

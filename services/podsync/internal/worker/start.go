@@ -14,6 +14,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/image"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
+	"github.com/microlet/microlet/services/podsync/internal/podlogs"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/status"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
@@ -152,6 +153,9 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 		w.history.waits(c.Name, reasonCreateContainerConfigError, err.Error())
 		w.deps.containerEvent(p, c.Name, v1.EventTypeWarning, reasonFailed, "Error: %v", err)
 		return told("find the target of container "+c.Name, err)
+	}
+	if s.RestartCount == 0 { // new, or forgotten by all but its logs
+		s.RestartCount = w.deps.Logs.NextRestartCount(podlogs.Pod{Namespace: p.Namespace, Name: p.Name, UID: w.uid}, c.Name)
 	}
 	config, err := w.deps.Config.Container(ctx, p, c, podconfig.ContainerInput{
 		RestartCount: s.RestartCount, ImageRef: present.Ref, ImageUID: present.UID, ImageUser: present.User,

@@ -56,6 +56,7 @@ type node struct {
 	slowImage string             // an image that takes slowPull
 	released  map[types.UID]bool
 	mounted   map[types.UID]bool
+	logged    int32 // the restart count that the logs leave free
 }
 
 func newNode(t *testing.T, cri *fake.Runtime) *node {
@@ -248,6 +249,9 @@ func (n *published) said(uid types.UID) string {
 }
 
 func (n *node) RemoveContainer(string) error { return nil }
+func (n *node) NextRestartCount(podlogs.Pod, string) int32 {
+	return n.logged
+}
 
 const api = podsyncv1.PodSource_POD_SOURCE_API
 
@@ -421,6 +425,28 @@ func TestAContainerStartsAgainWithoutTheApiserver(t *testing.T) {
 		n.wait(time.Second)
 		if !n.running("a") || n.statuses["a"].ContainerStatuses[0].RestartCount != 1 {
 			t.Fatalf("status %+v", n.statuses["a"].ContainerStatuses)
+		}
+	})
+}
+
+func TestARestartCountThatOnlyTheLogsKnowGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		n.logged = 7
+		defer n.run()()
+		n.dispatcher.SetPod(testPod("a"), api)
+		n.wait(time.Second)
+		if got := n.statuses["a"].ContainerStatuses[0].RestartCount; got != 7 {
+			t.Fatalf("restart count %d, want 7", got)
+		}
+		id := strings.TrimPrefix(n.statuses["a"].ContainerStatuses[0].ContainerID, "containerd://")
+		if err := n.cri.ExitContainer(id, 1); err != nil {
+			t.Fatal(err)
+		}
+		n.dispatcher.Wake("a", "test")
+		n.wait(time.Second)
+		if got := n.statuses["a"].ContainerStatuses[0].RestartCount; got != 8 { // and the logs are not asked again
+			t.Fatalf("restart count %d, want 8", got)
 		}
 	})
 }
