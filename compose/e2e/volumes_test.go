@@ -61,7 +61,7 @@ func volumesPod(host string) *corev1.Pod {
 		{Name: "empty", MountPath: "/v/sub", SubPathExpr: "$(POD_NAME)/data"}, {Name: "config", MountPath: "/v/file", SubPath: "other"},
 		{Name: "empty", MountPath: "/v/recursive", ReadOnly: true, RecursiveReadOnly: &recursive},
 	}
-	p.Spec.InitContainers = []corev1.Container{shell("init", `echo "VAR='from the file'" >/e/env; echo one >/e/kept; mkdir -p /e/volumes/data; echo two >/e/volumes/data/kept`)}
+	p.Spec.InitContainers = []corev1.Container{shell("init", `echo "VAR='from the file'" >/e/env; echo one >/e/kept; d=/e/$(hostname)/data; mkdir -p $d; echo two >$d/kept`)}
 	p.Spec.InitContainers[0].VolumeMounts = []corev1.VolumeMount{{Name: "empty", MountPath: "/e"}}
 	p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
 	config := corev1.LocalObjectReference{Name: "config"}
