@@ -1,0 +1,234 @@
+package manifest
+
+import (
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+)
+
+// Limits of the resolver's configuration, as the API has them.
+const (
+	maxNameservers = 3
+	maxSearches    = 32
+	maxSearchChars = 2048
+)
+
+// check collects what is wrong with a pod.
+type check struct {
+	pod  *v1.Pod
+	errs field.ErrorList
+}
+
+// validate says what the API server would refuse of a pod that has its defaults, and what a static pod may not have.
+func validate(p *v1.Pod) field.ErrorList {
+	c := &check{pod: p}
+	c.errs = append(c.errs, apivalidation.ValidateObjectMeta(&p.ObjectMeta, true, apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"))...)
+	if errs := validation.IsDNS1123Label(p.Namespace); len(errs) > 0 && !slices.ContainsFunc(c.errs, func(e *field.Error) bool { return e.Field == "metadata.namespace" }) {
+		c.invalid(field.NewPath("metadata", "namespace"), p.Namespace, errs...)
+	}
+	spec := field.NewPath("spec")
+	c.placement(spec)
+	c.network(spec)
+	c.podSecurity(spec)
+	volumes := c.volumes(spec.Child("volumes"))
+	c.containers(spec, volumes)
+	if len(p.Spec.EphemeralContainers) > 0 {
+		c.forbidden(spec.Child("ephemeralContainers"), "nothing can be debugged before it runs: remove it")
+	}
+	if len(c.errs) == 0 {
+		c.references(spec)
+	}
+	return c.errs
+}
+
+func (c *check) add(e *field.Error) { c.errs = append(c.errs, e) }
+
+func (c *check) invalid(at *field.Path, value any, messages ...string) {
+	for _, m := range messages {
+		c.add(field.Invalid(at, value, m))
+	}
+}
+
+func (c *check) required(at *field.Path, remedy string)  { c.add(field.Required(at, remedy)) }
+func (c *check) forbidden(at *field.Path, remedy string) { c.add(field.Forbidden(at, remedy)) }
+func (c *check) duplicate(at *field.Path, value any)     { c.add(field.Duplicate(at, value)) }
+func (c *check) notNegative(at *field.Path, n int64) {
+	if n < 0 {
+		c.invalid(at, n, "must not be negative")
+	}
+}
+
+// oneOf refuses a value that is not in the list.
+func oneOf[T ~string](c *check, at *field.Path, value T, known ...T) {
+	if !slices.Contains(known, value) {
+		c.add(field.NotSupported(at, value, known))
+	}
+}
+
+// oneOfSet is oneOf for a field that may be left out.
+func oneOfSet[T ~string](c *check, at *field.Path, value *T, known ...T) {
+	if value != nil {
+		oneOf(c, at, *value, known...)
+	}
+}
+
+// placement is what the pod says of its node, its life and its place in the scheduler.
+func (c *check) placement(at *field.Path) {
+	s := &c.pod.Spec
+	c.invalid(at.Child("nodeName"), s.NodeName, validation.IsDNS1123Subdomain(s.NodeName)...)
+	oneOf(c, at.Child("restartPolicy"), s.RestartPolicy, v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever)
+	if s.ActiveDeadlineSeconds != nil && (*s.ActiveDeadlineSeconds < 1 || *s.ActiveDeadlineSeconds > math.MaxInt32) {
+		c.invalid(at.Child("activeDeadlineSeconds"), *s.ActiveDeadlineSeconds, validation.InclusiveRangeError(1, math.MaxInt32))
+	}
+	c.notNegative(at.Child("terminationGracePeriodSeconds"), *s.TerminationGracePeriodSeconds)
+	oneOfSet(c, at.Child("preemptionPolicy"), s.PreemptionPolicy, v1.PreemptLowerPriority, v1.PreemptNever)
+	c.errs = append(c.errs, metavalidation.ValidateLabels(s.NodeSelector, at.Child("nodeSelector"))...)
+	if s.RuntimeClassName != nil {
+		c.invalid(at.Child("runtimeClassName"), *s.RuntimeClassName, validation.IsDNS1123Subdomain(*s.RuntimeClassName)...)
+	}
+	if s.PriorityClassName != "" {
+		c.invalid(at.Child("priorityClassName"), s.PriorityClassName, validation.IsDNS1123Subdomain(s.PriorityClassName)...)
+	}
+	if len(s.SchedulingGates) > 0 {
+		c.forbidden(at.Child("nodeName"), "cannot be set until all schedulingGates have been cleared: a static pod has its node, remove spec.schedulingGates")
+	}
+	if s.OS != nil {
+		oneOf(c, at.Child("os"), s.OS.Name, v1.Linux, v1.Windows)
+	}
+	for i, gate := range s.ReadinessGates {
+		c.invalid(at.Child("readinessGates").Index(i).Child("conditionType"), gate.ConditionType, validation.IsQualifiedName(string(gate.ConditionType))...)
+	}
+	c.affinity(at.Child("affinity"))
+	c.tolerations(at.Child("tolerations"))
+}
+
+func (c *check) affinity(at *field.Path) {
+	a := c.pod.Spec.Affinity
+	if a == nil || a.NodeAffinity == nil {
+		return
+	}
+	at = at.Child("nodeAffinity")
+	if required := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
+		at := at.Child("requiredDuringSchedulingIgnoredDuringExecution")
+		if len(required.NodeSelectorTerms) == 0 {
+			c.required(at.Child("nodeSelectorTerms"), "give at least one term, or remove the affinity")
+		}
+		if _, err := nodeaffinity.NewNodeSelector(required, field.WithPath(at)); err != nil {
+			c.invalid(at, "", err.Error())
+		}
+	}
+	for i := range a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
+		term := &a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution[i]
+		if at := at.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i); term.Weight < 1 || term.Weight > 100 {
+			c.invalid(at.Child("weight"), term.Weight, validation.InclusiveRangeError(1, 100))
+		}
+	}
+}
+
+func (c *check) tolerations(list *field.Path) {
+	for i := range c.pod.Spec.Tolerations {
+		t, at := &c.pod.Spec.Tolerations[i], list.Index(i)
+		if t.Key != "" {
+			c.errs = append(c.errs, metavalidation.ValidateLabelName(t.Key, at.Child("key"))...)
+		} else if t.Operator != v1.TolerationOpExists {
+			c.invalid(at.Child("operator"), t.Operator, "must be Exists when key is empty, which means to match all taints")
+		}
+		if t.TolerationSeconds != nil && t.Effect != v1.TaintEffectNoExecute {
+			c.invalid(at.Child("effect"), t.Effect, "must be NoExecute when tolerationSeconds is set")
+		}
+		switch t.Operator {
+		case v1.TolerationOpEqual, "":
+			c.invalid(at.Child("operator"), t.Value, validation.IsValidLabelValue(t.Value)...)
+		case v1.TolerationOpExists:
+			if t.Value != "" {
+				c.invalid(at.Child("operator"), t.Value, "value must be empty when operator is Exists")
+			}
+		default:
+			c.add(field.NotSupported(at.Child("operator"), t.Operator, []v1.TolerationOperator{v1.TolerationOpEqual, v1.TolerationOpExists}))
+		}
+		if t.Effect != "" {
+			oneOf(c, at.Child("effect"), t.Effect, v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule, v1.TaintEffectNoExecute)
+		}
+	}
+}
+
+// network is the pod's names and resolver.
+func (c *check) network(at *field.Path) {
+	s := &c.pod.Spec
+	for name, value := range map[string]string{"hostname": s.Hostname, "subdomain": s.Subdomain} {
+		if value != "" {
+			c.invalid(at.Child(name), value, validation.IsDNS1123Label(value)...)
+		}
+	}
+	if s.HostnameOverride != nil {
+		c.invalid(at.Child("hostnameOverride"), *s.HostnameOverride, validation.IsDNS1123Subdomain(*s.HostnameOverride)...)
+	}
+	for i, alias := range s.HostAliases {
+		at := at.Child("hostAliases").Index(i)
+		if _, err := netip.ParseAddr(alias.IP); err != nil {
+			c.invalid(at.Child("ip"), alias.IP, "must be a valid IP address, such as 10.9.8.7 or 2001:db8::ffff")
+		}
+		for j, name := range alias.Hostnames {
+			c.invalid(at.Child("hostnames").Index(j), name, validation.IsDNS1123Subdomain(name)...)
+		}
+	}
+	oneOf(c, at.Child("dnsPolicy"), s.DNSPolicy, v1.DNSClusterFirstWithHostNet, v1.DNSClusterFirst, v1.DNSDefault, v1.DNSNone)
+	dns := s.DNSConfig
+	config := at.Child("dnsConfig")
+	if s.DNSPolicy == v1.DNSNone {
+		if dns == nil {
+			c.required(config, "dnsPolicy is None: give the resolver's configuration")
+		} else if len(dns.Nameservers) == 0 {
+			c.required(config.Child("nameservers"), "dnsPolicy is None: give at least one name server")
+		}
+	}
+	if dns == nil {
+		return
+	}
+	if len(dns.Nameservers) > maxNameservers {
+		c.invalid(config.Child("nameservers"), dns.Nameservers, "must not have more than 3 name servers")
+	}
+	for i, server := range dns.Nameservers {
+		if _, err := netip.ParseAddr(server); err != nil {
+			c.invalid(config.Child("nameservers").Index(i), server, "must be a valid IP address, such as 10.9.8.7 or 2001:db8::ffff")
+		}
+	}
+	if len(dns.Searches) > maxSearches || len(strings.Join(dns.Searches, " ")) > maxSearchChars {
+		c.invalid(config.Child("searches"), dns.Searches, "must not have more than 32 search paths, nor more than 2048 characters together")
+	}
+	for i, search := range dns.Searches {
+		if search == "." {
+			continue
+		}
+		c.invalid(config.Child("searches").Index(i), search, validation.IsDNS1123SubdomainWithUnderscore(strings.TrimSuffix(search, "."))...)
+	}
+	for i, option := range dns.Options {
+		if option.Name == "" {
+			c.required(config.Child("options").Index(i), "an option needs a name")
+		}
+	}
+}
+
+// uniqueNames refuses names that are no DNS labels or come twice.
+type uniqueNames sets.Set[string]
+
+func (u uniqueNames) take(c *check, at *field.Path, name string) {
+	switch {
+	case name == "":
+		c.required(at, "give it a name")
+	case sets.Set[string](u).Has(name):
+		c.duplicate(at, name)
+	default:
+		c.invalid(at, name, validation.IsDNS1123Label(name)...)
+	}
+	sets.Set[string](u).Insert(name)
+}
