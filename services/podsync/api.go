@@ -20,16 +20,17 @@ import (
 
 // api is what podsync answers on its socket.
 type api struct {
-	podsyncv1.UnimplementedPodsyncServiceServer
+	*localPods
 	service    *service.Service
 	dispatcher *worker.Dispatcher
 	signs      *signs
 }
 
-func registerAPI(s *service.Service, d *worker.Dispatcher, signs *signs) {
-	podsyncv1.RegisterPodsyncServiceServer(s.GRPC, &api{service: s, dispatcher: d, signs: signs})
+func registerAPI(s *service.Service, d *worker.Dispatcher, signs *signs, local *localPods) {
+	podsyncv1.RegisterPodsyncServiceServer(s.GRPC, &api{localPods: local, service: s, dispatcher: d, signs: signs})
 	s.Allow(podsyncv1.PodsyncService_GetHealth_FullMethodName, role.NodeStatus, role.Up)
 	s.Allow(podsyncv1.PodsyncService_WakePod_FullMethodName, role.PLEG)
+	allowLocalPods(s)
 }
 
 // GetHealth tells whether the dispatcher turns.

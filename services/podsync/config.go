@@ -44,9 +44,6 @@ func (c *Config) Validate() error {
 	if c.RuntimeCalls < 1 {
 		errs = append(errs, fmt.Errorf("--runtime-calls=%d: must be at least 1", c.RuntimeCalls))
 	}
-	if c.Kubelet.Standalone() {
-		errs = append(errs, errors.New("--kubeconfig is empty: running without an apiserver is not built yet, name a kubeconfig"))
-	}
 	if c.Kubelet.RuntimeEndpoint() == "" {
 		errs = append(errs, errors.New("containerRuntimeEndpoint is empty: name the runtime's socket, such as unix:///run/containerd/containerd.sock"))
 	}

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 
 	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
 	"github.com/microlet/microlet/proto/subject"
@@ -107,7 +108,12 @@ type serviceEnv struct {
 	factory informers.SharedInformerFactory
 }
 
-func newServiceEnv(factory informers.SharedInformerFactory) *serviceEnv {
+// newServiceEnv returns what tells of no Service when there is no apiserver.
+func newServiceEnv(client kubernetes.Interface, standalone bool) *serviceEnv {
+	factory := informers.NewSharedInformerFactory(client, 0)
+	if standalone {
+		return &serviceEnv{Services: objects.NewServices(nil, nil), factory: factory}
+	}
 	i := factory.Core().V1().Services()
 	return &serviceEnv{Services: objects.NewServices(i.Lister(), i.Informer().HasSynced), factory: factory}
 }

@@ -3,12 +3,12 @@ package podsync
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -26,6 +26,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/image"
 	"github.com/microlet/microlet/services/podsync/internal/logrotate"
+	"github.com/microlet/microlet/services/podsync/internal/mirror"
 	"github.com/microlet/microlet/services/podsync/internal/monitor"
 	"github.com/microlet/microlet/services/podsync/internal/network"
 	"github.com/microlet/microlet/services/podsync/internal/objects"
@@ -39,6 +40,12 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/status"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
+)
+
+// How long a connection to the apiserver may take to come about, and how often it is proven to be alive.
+const (
+	dialTimeout = 5 * time.Second
+	keepAlive   = 10 * time.Second
 )
 
 // node is podsync's rooms, furnished and connected. The order of its construction is
@@ -81,13 +88,16 @@ type node struct {
 	admitter       *admission.Admitter
 	runtimeClasses runtimeclass.Finder
 	runtimeFacts   runtimeFacts
+	sources        []podSource
+	mirrors        *mirror.Manager
+	local          *source.Local
 	synced         chan struct{}
 }
 
 func newNode(s *service.Service, cfg Config) (*node, error) {
 	n := &node{cfg: cfg, service: s, synced: make(chan struct{})}
 	for _, build := range []func() error{
-		n.connect, n.buildRuntime, n.buildResources, n.buildObjects, n.buildConfig, n.buildReports, n.buildProbes, n.buildGarbage, n.buildAdmission, n.buildLoops,
+		n.connect, n.buildRuntime, n.buildResources, n.buildObjects, n.buildConfig, n.buildReports, n.buildSources, n.buildProbes, n.buildGarbage, n.buildAdmission, n.buildLoops,
 	} {
 		if err := build(); err != nil {
 			n.close()
@@ -105,18 +115,14 @@ func (n *node) close() {
 	}
 }
 
-// connect makes the clients of the apiserver and of the runtime. Neither is waited for.
+// connect makes the clients of the apiserver, if there is to be one, and of the runtime. Neither is waited for.
 func (n *node) connect() error {
 	var err error
 	if n.name, err = n.cfg.Kubelet.NodeName(); err != nil {
 		return err
 	}
-	config, err := restConfig(n.cfg.Kubelet)
-	if err != nil {
+	if n.client, err = n.newClient(); err != nil {
 		return err
-	}
-	if n.client, err = kubernetes.NewForConfig(config); err != nil {
-		return fmt.Errorf("--kubeconfig=%s: %w", n.cfg.Kubelet.Node.Kubeconfig, err)
 	}
 	n.conns, err = runtime.Dial(runtime.DialOptions{
 		RuntimeEndpoint: n.cfg.Kubelet.RuntimeEndpoint(), ImageEndpoint: n.cfg.Kubelet.ImageEndpoint(),
@@ -125,12 +131,29 @@ func (n *node) connect() error {
 	return err
 }
 
+func (n *node) newClient() (kubernetes.Interface, error) {
+	if n.standalone() {
+		return newOfflineClient()
+	}
+	config, err := restConfig(n.cfg.Kubelet)
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig=%s: %w", n.cfg.Kubelet.Node.Kubeconfig, err)
+	}
+	return client, nil
+}
+
 func restConfig(k *kubeletconfig.Config) (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", k.Node.Kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig=%s: %w", k.Node.Kubeconfig, err)
 	}
 	config.UserAgent = "microlet-podsync"
+	// An apiserver that is cut off answers no dial: each try must end soon, or the first one after its return is late.
+	config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
 	config.ContentType = k.Kubelet.ContentType
 	if config.ContentType == "" {
 		config.ContentType = "application/vnd.kubernetes.protobuf"
@@ -177,12 +200,16 @@ func (n *node) buildResources() error {
 }
 
 func (n *node) buildObjects() error {
-	n.objects = objects.New(n.client, objects.Options{
+	asked := n.client
+	if n.standalone() {
+		asked = nil // so that it tells what could not be asked for
+	}
+	n.objects = objects.New(asked, objects.Options{
 		Strategy: string(n.cfg.Kubelet.Kubelet.ConfigMapAndSecretChangeDetectionStrategy),
 		Changed:  func(uid types.UID) { n.dispatcher.Refresh(uid, "object") }, Log: n.service.Log,
 	})
-	n.tokens = objects.NewTokens(n.client, objects.Options{Log: n.service.Log})
-	n.services = newServiceEnv(informers.NewSharedInformerFactory(n.client, 0))
+	n.tokens = objects.NewTokens(asked, objects.Options{Log: n.service.Log})
+	n.services = newServiceEnv(n.client, n.standalone())
 	n.addresses = newAddresses(n.service, n.cfg.Kubelet)
 	n.volumes = volume.New(volume.Options{
 		RootDir: n.cfg.Kubelet.Node.RootDir, Objects: n.objects, Tokens: n.tokens, Mounter: mount.New(""),
@@ -244,6 +271,9 @@ func clusterDNS(servers []string) ([]netip.Addr, error) {
 func (n *node) buildReports() error {
 	n.publisher = publish.New(
 		n.service.Bus.Own(subject.Pods), n.service.Bus.Own(subject.PodStatus), n.service.Bus.Own(subject.Node), n.service.Log)
+	if n.standalone() {
+		return nil
+	}
 	var err error
 	n.statuses, err = status.NewManager(status.Options{
 		Client: status.NewClient(n.client), Log: n.service.Log, Metrics: n.service.Metrics,
@@ -264,10 +294,10 @@ func (n *node) buildLoops() error {
 		Runtime: n.runtime, Remover: cleanup.Remover{Runtime: runtime.Unhurried{Runtime: n.runtime}},
 		Images:  &images{puller: n.images, runtime: n.runtime, objects: n.objects, events: n.events},
 		Volumes: n.volumes, Cgroups: n.cgroups, Config: n.config, Objects: n.objects, Logs: n.logs,
-		Statuses: n.statuses, Publish: n.probing, Probes: n.probing.results.Of, Hooks: hooks, Events: n.events, HostIPs: n.addresses.HostIPs,
+		Statuses: n.mirrors, Publish: n.probing, Probes: n.probing.results.Of, Hooks: hooks, Events: n.events, HostIPs: n.addresses.HostIPs,
 		Admission: n.admitter, RuntimeClasses: n.runtimeClasses,
 		RecursiveReadOnly: n.handlers.recursiveReadOnly,
-		MaxBackoff:        maxBackoff, KeepDead: int(n.cfg.Kubelet.Node.MaxDeadContainersPerContainer), Stray: n.cleanup.Soon, Log: n.service.Log, Metrics: worker.NewMetrics(n.service.Metrics),
+		MaxBackoff:        maxBackoff, KeepDead: int(n.cfg.Kubelet.Node.MaxDeadContainersPerContainer), Stray: n.cleanup.Soon, Supersede: n.supersede, Log: n.service.Log, Metrics: worker.NewMetrics(n.service.Metrics),
 	}, n.service.Pulse.Turn, n.sourcesSynced, n.publisher.StatusesComplete)
 	n.monitor = &monitor.Monitor{Runtime: n.runtime, Tell: n.tellRuntime(), CgroupDriver: n.driver, Log: n.service.Log}
 	n.signs = newSigns(n.service.Bus)
@@ -276,7 +306,8 @@ func (n *node) buildLoops() error {
 		Runtime: n.runtime, Workers: n.dispatcher, LastSign: n.signs.last,
 		Log: n.service.Log, Relists: relist.NewCounter(n.service.Metrics),
 	}
-	registerAPI(n.service, n.dispatcher, n.signs)
+	n.expectSources()
+	registerAPI(n.service, n.dispatcher, n.signs, &localPods{pods: n.local, mirrors: n.mirrors})
 	return nil
 }
 
@@ -284,12 +315,9 @@ func (n *node) buildLoops() error {
 func (n *node) sourcesSynced() {
 	n.publisher.PodsComplete()
 	n.probing.assigner.Complete()
+	n.mirrors.AllWanted()
 	close(n.synced)
 	n.service.Ready("pods synced")
-}
-
-func (n *node) runSource(ctx context.Context) error {
-	return source.NewAPIServer(n.client, n.name, n.service.Log).Run(ctx, n.dispatcher)
 }
 
 var _ source.Sink = (*worker.Dispatcher)(nil)

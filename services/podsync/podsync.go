@@ -25,13 +25,10 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	s.Go("gateway", n.serveGateway)
-	s.Go("statuses", n.statuses.Run)
 	s.Go("events", n.events.Run)
-	s.Go("services", n.services.run)
 	s.Go("objects", n.objects.Run)
-	s.Go("node object", n.object.run)
 	s.Go("dispatcher", n.dispatcher.Run)
-	s.Go("source", n.runSource)
+	n.startSources()
 	s.Go("runtime monitor", n.monitor.Run)
 	s.Go("relist", n.relister.Run)
 	s.Go("clean-up", n.runCleanup)

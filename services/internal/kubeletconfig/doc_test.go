@@ -90,7 +90,6 @@ var docSections = []struct {
 }{
 	{refused, "Refused", "These enforce or protect something that this version does not enforce or protect. A value other than the default refuses the start."},
 	{warned, "Accepted with a warning", "These have no effect yet. The log says at each start: *" + msgWarned + "*."},
-	{staticPod, "Static pods", "The log says at each start: *" + msgStaticPods + "*."},
 	{idle, "Nothing to do", "These are accepted in silence: there is nothing for them to do."},
 	{honoured, "Honoured", "These work as in the kubelet."},
 }

@@ -27,8 +27,6 @@ const (
 	idle
 	// warned: it is accepted and named in a warning.
 	warned
-	// staticPod: as warned, for static pods, which a control plane of kubeadm consists of.
-	staticPod
 	// refused: it enforces or protects something, so a value that asks for that refuses the start.
 	refused
 )
@@ -46,11 +44,10 @@ type supportRow struct {
 }
 
 const (
-	msgWarned     = "these settings are accepted and have no effect in this version of microlet"
-	msgWeaker     = "these settings open the HTTPS API further than its default"
-	msgStaticPods = "STATIC PODS ARE NOT RUN by this version of microlet: a control plane that kubeadm made from them would not start on this node"
-	msgByDefault  = "the kubelet does this by default, and this version of microlet does not yet"
-	msgGates      = "these feature gates are known, and nothing in this version of microlet reads them"
+	msgWarned    = "these settings are accepted and have no effect in this version of microlet"
+	msgWeaker    = "these settings open the HTTPS API further than its default"
+	msgByDefault = "the kubelet does this by default, and this version of microlet does not yet"
+	msgGates     = "these feature gates are known, and nothing in this version of microlet reads them"
 
 	notBuilt       = "it enforces or protects something, and this version of microlet does not do so yet"
 	notBuiltRemedy = "remove it, or keep the kubelet on this node"
@@ -100,7 +97,7 @@ func (r supportRow) apply(p *problems, fields map[support][]string, path string,
 			return // it would be refused by the kubelet too, and that is the thing to correct
 		}
 		p.add(path, value, notBuilt, notBuiltRemedy)
-	case warned, staticPod:
+	case warned:
 		fields[r.state] = append(fields[r.state], describe(path, value, p.from))
 	}
 }
@@ -123,7 +120,6 @@ func weaker(path string, value any) bool {
 func warnings(fields map[support][]string, opened, byDefault, gates []string) []Warning {
 	var all []Warning
 	for _, w := range []Warning{
-		{msgStaticPods, fields[staticPod]},
 		{msgWarned, fields[warned]},
 		{msgWeaker, opened},
 		{msgGates, gates},

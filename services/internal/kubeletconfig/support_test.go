@@ -45,7 +45,6 @@ func TestKubeadmNodeStarts(t *testing.T) {
 	}
 	config := "(file " + root + "/lib/kubelet/config.yaml)"
 	want := []Warning{
-		{msgStaticPods, []string{"staticPodPath=/etc/kubernetes/manifests " + config}},
 		{msgWarned, []string{"--pod-infra-container-image (flag --pod-infra-container-image)", "rotateCertificates=true " + config}},
 		{msgByDefault, []string{
 			"imagePullCredentialsVerificationPolicy=NeverVerifyPreloadedImages",
@@ -147,7 +146,6 @@ func TestWarnings(t *testing.T) {
 		{"authorization: {mode: AlwaysAllow}\nauthentication: {anonymous: {enabled: true}}\n", msgWeaker,
 			[]string{"authentication.anonymous.enabled=true", "authorization.mode=AlwaysAllow"}},
 		{"enableServer: false\nhealthzPort: 0\nreadOnlyPort: 0\n", msgWeaker, nil},
-		{"staticPodURL: http://x/\nstaticPodURLHeader: {a: [b]}\n", msgStaticPods, []string{"staticPodURL=http://x/", "staticPodURLHeader"}},
 		{"featureGates: {MemoryQoS: false, KubeletCrashLoopBackOffMax: true, NodeSwap: true}\n", msgGates, []string{"MemoryQoS=false"}},
 		// As kind writes it: eviction and image collection are off, which this version is anyway.
 		{"evictionHard: {nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0%}\nimageGCHighThresholdPercent: 100\n" +
@@ -172,11 +170,6 @@ func TestWarnings(t *testing.T) {
 }
 
 func TestSecretsAreNotShown(t *testing.T) {
-	for _, field := range warningsOf(t, msgStaticPods, "--config", file(t, "staticPodURL: http://x/\nstaticPodURLHeader: {Authorization: [hunter2]}\n")) {
-		if strings.Contains(field, "hunter2") {
-			t.Errorf("a header's value is shown: %s", field)
-		}
-	}
 	_, _, err := load(t, "--config", file(t, "staticPodURLHeader: {Authorization: hunter2}\n"))
 	if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "staticPodURLHeader=<masked>") {
 		t.Errorf("a header of the wrong type: %v", err)

@@ -33,6 +33,8 @@ const (
 	PodSource_POD_SOURCE_API         PodSource = 1
 	PodSource_POD_SOURCE_FILE        PodSource = 2
 	PodSource_POD_SOURCE_HTTP        PodSource = 3
+	// Asked for on the node itself, by "microlet run-pod".
+	PodSource_POD_SOURCE_LOCAL PodSource = 4
 )
 
 // Enum value maps for PodSource.
@@ -42,12 +44,14 @@ var (
 		1: "POD_SOURCE_API",
 		2: "POD_SOURCE_FILE",
 		3: "POD_SOURCE_HTTP",
+		4: "POD_SOURCE_LOCAL",
 	}
 	PodSource_value = map[string]int32{
 		"POD_SOURCE_UNSPECIFIED": 0,
 		"POD_SOURCE_API":         1,
 		"POD_SOURCE_FILE":        2,
 		"POD_SOURCE_HTTP":        3,
+		"POD_SOURCE_LOCAL":       4,
 	}
 )
 
@@ -132,6 +136,62 @@ func (x ContainerState) Number() protoreflect.EnumNumber {
 // Deprecated: Use ContainerState.Descriptor instead.
 func (ContainerState) EnumDescriptor() ([]byte, []int) {
 	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{1}
+}
+
+// Outcome says what a request changed.
+type RunPodResponse_Outcome int32
+
+const (
+	RunPodResponse_OUTCOME_UNSPECIFIED RunPodResponse_Outcome = 0
+	// There was no pod of this name.
+	RunPodResponse_OUTCOME_CREATED RunPodResponse_Outcome = 1
+	// The pod of this name is replaced.
+	RunPodResponse_OUTCOME_REPLACED RunPodResponse_Outcome = 2
+	// The same manifest was asked for before.
+	RunPodResponse_OUTCOME_UNCHANGED RunPodResponse_Outcome = 3
+)
+
+// Enum value maps for RunPodResponse_Outcome.
+var (
+	RunPodResponse_Outcome_name = map[int32]string{
+		0: "OUTCOME_UNSPECIFIED",
+		1: "OUTCOME_CREATED",
+		2: "OUTCOME_REPLACED",
+		3: "OUTCOME_UNCHANGED",
+	}
+	RunPodResponse_Outcome_value = map[string]int32{
+		"OUTCOME_UNSPECIFIED": 0,
+		"OUTCOME_CREATED":     1,
+		"OUTCOME_REPLACED":    2,
+		"OUTCOME_UNCHANGED":   3,
+	}
+)
+
+func (x RunPodResponse_Outcome) Enum() *RunPodResponse_Outcome {
+	p := new(RunPodResponse_Outcome)
+	*p = x
+	return p
+}
+
+func (x RunPodResponse_Outcome) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RunPodResponse_Outcome) Descriptor() protoreflect.EnumDescriptor {
+	return file_microlet_podsync_v1_podsync_proto_enumTypes[2].Descriptor()
+}
+
+func (RunPodResponse_Outcome) Type() protoreflect.EnumType {
+	return &file_microlet_podsync_v1_podsync_proto_enumTypes[2]
+}
+
+func (x RunPodResponse_Outcome) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RunPodResponse_Outcome.Descriptor instead.
+func (RunPodResponse_Outcome) EnumDescriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{10, 0}
 }
 
 // Pod is the value of PODS/<podUID>: a pod as admitted.
@@ -691,6 +751,448 @@ func (*WakePodResponse) Descriptor() ([]byte, []int) {
 	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{8}
 }
 
+// RunPodRequest asks for a pod to be run on this node until RemovePod, also after a restart.
+type RunPodRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// YAML or JSON of a core/v1 Pod, of 10 MiB at most.
+	Manifest      []byte `protobuf:"bytes,1,opt,name=manifest,proto3" json:"manifest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunPodRequest) Reset() {
+	*x = RunPodRequest{}
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunPodRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunPodRequest) ProtoMessage() {}
+
+func (x *RunPodRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunPodRequest.ProtoReflect.Descriptor instead.
+func (*RunPodRequest) Descriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RunPodRequest) GetManifest() []byte {
+	if x != nil {
+		return x.Manifest
+	}
+	return nil
+}
+
+// RunPodResponse names the pod that will run.
+type RunPodResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Pod   *LocalPod              `protobuf:"bytes,1,opt,name=pod,proto3" json:"pod,omitempty"`
+	// What the request changed.
+	Outcome       RunPodResponse_Outcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=microlet.podsync.v1.RunPodResponse_Outcome" json:"outcome,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunPodResponse) Reset() {
+	*x = RunPodResponse{}
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunPodResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunPodResponse) ProtoMessage() {}
+
+func (x *RunPodResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunPodResponse.ProtoReflect.Descriptor instead.
+func (*RunPodResponse) Descriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RunPodResponse) GetPod() *LocalPod {
+	if x != nil {
+		return x.Pod
+	}
+	return nil
+}
+
+func (x *RunPodResponse) GetOutcome() RunPodResponse_Outcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return RunPodResponse_OUTCOME_UNSPECIFIED
+}
+
+// RemovePodRequest asks for the end of a pod that RunPod began.
+type RemovePodRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The pod's name, with or without the node's name at its end, or its UID.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Namespace of the name; "default" when empty. A UID needs none.
+	Namespace     string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemovePodRequest) Reset() {
+	*x = RemovePodRequest{}
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemovePodRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemovePodRequest) ProtoMessage() {}
+
+func (x *RemovePodRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemovePodRequest.ProtoReflect.Descriptor instead.
+func (*RemovePodRequest) Descriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *RemovePodRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RemovePodRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+// RemovePodResponse names the pod that ends.
+type RemovePodResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pod           *LocalPod              `protobuf:"bytes,1,opt,name=pod,proto3" json:"pod,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemovePodResponse) Reset() {
+	*x = RemovePodResponse{}
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemovePodResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemovePodResponse) ProtoMessage() {}
+
+func (x *RemovePodResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemovePodResponse.ProtoReflect.Descriptor instead.
+func (*RemovePodResponse) Descriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RemovePodResponse) GetPod() *LocalPod {
+	if x != nil {
+		return x.Pod
+	}
+	return nil
+}
+
+// GetLocalPodRequest asks what has become of a pod that RunPod began.
+type GetLocalPodRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Uid           string                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLocalPodRequest) Reset() {
+	*x = GetLocalPodRequest{}
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLocalPodRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLocalPodRequest) ProtoMessage() {}
+
+func (x *GetLocalPodRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLocalPodRequest.ProtoReflect.Descriptor instead.
+func (*GetLocalPodRequest) Descriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *GetLocalPodRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+// GetLocalPodResponse tells it. A pod of which nothing is left on the node is NOT_FOUND.
+type GetLocalPodResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Pod   *LocalPod              `protobuf:"bytes,1,opt,name=pod,proto3" json:"pod,omitempty"`
+	// The core/v1 PodStatus, in its Kubernetes protobuf encoding; empty while nothing was done for the pod yet.
+	Status        []byte `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLocalPodResponse) Reset() {
+	*x = GetLocalPodResponse{}
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLocalPodResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLocalPodResponse) ProtoMessage() {}
+
+func (x *GetLocalPodResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLocalPodResponse.ProtoReflect.Descriptor instead.
+func (*GetLocalPodResponse) Descriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *GetLocalPodResponse) GetPod() *LocalPod {
+	if x != nil {
+		return x.Pod
+	}
+	return nil
+}
+
+func (x *GetLocalPodResponse) GetStatus() []byte {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+// ListLocalPodsRequest asks for the pods that RunPod began.
+type ListLocalPodsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListLocalPodsRequest) Reset() {
+	*x = ListLocalPodsRequest{}
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListLocalPodsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListLocalPodsRequest) ProtoMessage() {}
+
+func (x *ListLocalPodsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListLocalPodsRequest.ProtoReflect.Descriptor instead.
+func (*ListLocalPodsRequest) Descriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{15}
+}
+
+// ListLocalPodsResponse names them, by namespace and name.
+type ListLocalPodsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pods          []*LocalPod            `protobuf:"bytes,1,rep,name=pods,proto3" json:"pods,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListLocalPodsResponse) Reset() {
+	*x = ListLocalPodsResponse{}
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListLocalPodsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListLocalPodsResponse) ProtoMessage() {}
+
+func (x *ListLocalPodsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListLocalPodsResponse.ProtoReflect.Descriptor instead.
+func (*ListLocalPodsResponse) Descriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ListLocalPodsResponse) GetPods() []*LocalPod {
+	if x != nil {
+		return x.Pods
+	}
+	return nil
+}
+
+// LocalPod is a pod that was asked for on the node itself.
+type LocalPod struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Uid           string                 `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LocalPod) Reset() {
+	*x = LocalPod{}
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LocalPod) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LocalPod) ProtoMessage() {}
+
+func (x *LocalPod) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LocalPod.ProtoReflect.Descriptor instead.
+func (*LocalPod) Descriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *LocalPod) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *LocalPod) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *LocalPod) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
 // Condition is one condition of CRI Status.
 type Runtime_Condition struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -703,7 +1205,7 @@ type Runtime_Condition struct {
 
 func (x *Runtime_Condition) Reset() {
 	*x = Runtime_Condition{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[9]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -715,7 +1217,7 @@ func (x *Runtime_Condition) String() string {
 func (*Runtime_Condition) ProtoMessage() {}
 
 func (x *Runtime_Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[9]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -764,7 +1266,7 @@ type Runtime_Handler struct {
 
 func (x *Runtime_Handler) Reset() {
 	*x = Runtime_Handler{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[10]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -776,7 +1278,7 @@ func (x *Runtime_Handler) String() string {
 func (*Runtime_Handler) ProtoMessage() {}
 
 func (x *Runtime_Handler) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[10]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -870,21 +1372,53 @@ const file_microlet_podsync_v1_podsync_proto_rawDesc = "" +
 	"\x11idle_milliseconds\x18\x02 \x01(\x03R\x10idleMilliseconds\")\n" +
 	"\x0eWakePodRequest\x12\x17\n" +
 	"\apod_uid\x18\x01 \x01(\tR\x06podUid\"\x11\n" +
-	"\x0fWakePodResponse*e\n" +
+	"\x0fWakePodResponse\"+\n" +
+	"\rRunPodRequest\x12\x1a\n" +
+	"\bmanifest\x18\x01 \x01(\fR\bmanifest\"\xee\x01\n" +
+	"\x0eRunPodResponse\x12/\n" +
+	"\x03pod\x18\x01 \x01(\v2\x1d.microlet.podsync.v1.LocalPodR\x03pod\x12E\n" +
+	"\aoutcome\x18\x02 \x01(\x0e2+.microlet.podsync.v1.RunPodResponse.OutcomeR\aoutcome\"d\n" +
+	"\aOutcome\x12\x17\n" +
+	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fOUTCOME_CREATED\x10\x01\x12\x14\n" +
+	"\x10OUTCOME_REPLACED\x10\x02\x12\x15\n" +
+	"\x11OUTCOME_UNCHANGED\x10\x03\"D\n" +
+	"\x10RemovePodRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\"D\n" +
+	"\x11RemovePodResponse\x12/\n" +
+	"\x03pod\x18\x01 \x01(\v2\x1d.microlet.podsync.v1.LocalPodR\x03pod\"&\n" +
+	"\x12GetLocalPodRequest\x12\x10\n" +
+	"\x03uid\x18\x01 \x01(\tR\x03uid\"^\n" +
+	"\x13GetLocalPodResponse\x12/\n" +
+	"\x03pod\x18\x01 \x01(\v2\x1d.microlet.podsync.v1.LocalPodR\x03pod\x12\x16\n" +
+	"\x06status\x18\x02 \x01(\fR\x06status\"\x16\n" +
+	"\x14ListLocalPodsRequest\"J\n" +
+	"\x15ListLocalPodsResponse\x121\n" +
+	"\x04pods\x18\x01 \x03(\v2\x1d.microlet.podsync.v1.LocalPodR\x04pods\"N\n" +
+	"\bLocalPod\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid*{\n" +
 	"\tPodSource\x12\x1a\n" +
 	"\x16POD_SOURCE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0ePOD_SOURCE_API\x10\x01\x12\x13\n" +
 	"\x0fPOD_SOURCE_FILE\x10\x02\x12\x13\n" +
-	"\x0fPOD_SOURCE_HTTP\x10\x03*\xa4\x01\n" +
+	"\x0fPOD_SOURCE_HTTP\x10\x03\x12\x14\n" +
+	"\x10POD_SOURCE_LOCAL\x10\x04*\xa4\x01\n" +
 	"\x0eContainerState\x12\x1f\n" +
 	"\x1bCONTAINER_STATE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17CONTAINER_STATE_CREATED\x10\x01\x12\x1b\n" +
 	"\x17CONTAINER_STATE_RUNNING\x10\x02\x12\x1a\n" +
 	"\x16CONTAINER_STATE_EXITED\x10\x03\x12\x1b\n" +
-	"\x17CONTAINER_STATE_UNKNOWN\x10\x042\xc2\x01\n" +
+	"\x17CONTAINER_STATE_UNKNOWN\x10\x042\xbb\x04\n" +
 	"\x0ePodsyncService\x12Z\n" +
 	"\tGetHealth\x12%.microlet.podsync.v1.GetHealthRequest\x1a&.microlet.podsync.v1.GetHealthResponse\x12T\n" +
-	"\aWakePod\x12#.microlet.podsync.v1.WakePodRequest\x1a$.microlet.podsync.v1.WakePodResponseB\xd7\x01\n" +
+	"\aWakePod\x12#.microlet.podsync.v1.WakePodRequest\x1a$.microlet.podsync.v1.WakePodResponse\x12Q\n" +
+	"\x06RunPod\x12\".microlet.podsync.v1.RunPodRequest\x1a#.microlet.podsync.v1.RunPodResponse\x12Z\n" +
+	"\tRemovePod\x12%.microlet.podsync.v1.RemovePodRequest\x1a&.microlet.podsync.v1.RemovePodResponse\x12`\n" +
+	"\vGetLocalPod\x12'.microlet.podsync.v1.GetLocalPodRequest\x1a(.microlet.podsync.v1.GetLocalPodResponse\x12f\n" +
+	"\rListLocalPods\x12).microlet.podsync.v1.ListLocalPodsRequest\x1a*.microlet.podsync.v1.ListLocalPodsResponseB\xd7\x01\n" +
 	"\x17com.microlet.podsync.v1B\fPodsyncProtoP\x01Z@github.com/microlet/microlet/proto/microlet/podsync/v1;podsyncv1\xa2\x02\x03MPX\xaa\x02\x13Microlet.Podsync.V1\xca\x02\x13Microlet\\Podsync\\V1\xe2\x02\x1fMicrolet\\Podsync\\V1\\GPBMetadata\xea\x02\x15Microlet::Podsync::V1b\x06proto3"
 
 var (
@@ -899,45 +1433,68 @@ func file_microlet_podsync_v1_podsync_proto_rawDescGZIP() []byte {
 	return file_microlet_podsync_v1_podsync_proto_rawDescData
 }
 
-var file_microlet_podsync_v1_podsync_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_microlet_podsync_v1_podsync_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_microlet_podsync_v1_podsync_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_microlet_podsync_v1_podsync_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_microlet_podsync_v1_podsync_proto_goTypes = []any{
 	(PodSource)(0),                // 0: microlet.podsync.v1.PodSource
 	(ContainerState)(0),           // 1: microlet.podsync.v1.ContainerState
-	(*Pod)(nil),                   // 2: microlet.podsync.v1.Pod
-	(*Container)(nil),             // 3: microlet.podsync.v1.Container
-	(*PodStatus)(nil),             // 4: microlet.podsync.v1.PodStatus
-	(*Runtime)(nil),               // 5: microlet.podsync.v1.Runtime
-	(*Capacity)(nil),              // 6: microlet.podsync.v1.Capacity
-	(*GetHealthRequest)(nil),      // 7: microlet.podsync.v1.GetHealthRequest
-	(*GetHealthResponse)(nil),     // 8: microlet.podsync.v1.GetHealthResponse
-	(*WakePodRequest)(nil),        // 9: microlet.podsync.v1.WakePodRequest
-	(*WakePodResponse)(nil),       // 10: microlet.podsync.v1.WakePodResponse
-	(*Runtime_Condition)(nil),     // 11: microlet.podsync.v1.Runtime.Condition
-	(*Runtime_Handler)(nil),       // 12: microlet.podsync.v1.Runtime.Handler
-	nil,                           // 13: microlet.podsync.v1.Capacity.CapacityEntry
-	nil,                           // 14: microlet.podsync.v1.Capacity.AllocatableEntry
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(RunPodResponse_Outcome)(0),   // 2: microlet.podsync.v1.RunPodResponse.Outcome
+	(*Pod)(nil),                   // 3: microlet.podsync.v1.Pod
+	(*Container)(nil),             // 4: microlet.podsync.v1.Container
+	(*PodStatus)(nil),             // 5: microlet.podsync.v1.PodStatus
+	(*Runtime)(nil),               // 6: microlet.podsync.v1.Runtime
+	(*Capacity)(nil),              // 7: microlet.podsync.v1.Capacity
+	(*GetHealthRequest)(nil),      // 8: microlet.podsync.v1.GetHealthRequest
+	(*GetHealthResponse)(nil),     // 9: microlet.podsync.v1.GetHealthResponse
+	(*WakePodRequest)(nil),        // 10: microlet.podsync.v1.WakePodRequest
+	(*WakePodResponse)(nil),       // 11: microlet.podsync.v1.WakePodResponse
+	(*RunPodRequest)(nil),         // 12: microlet.podsync.v1.RunPodRequest
+	(*RunPodResponse)(nil),        // 13: microlet.podsync.v1.RunPodResponse
+	(*RemovePodRequest)(nil),      // 14: microlet.podsync.v1.RemovePodRequest
+	(*RemovePodResponse)(nil),     // 15: microlet.podsync.v1.RemovePodResponse
+	(*GetLocalPodRequest)(nil),    // 16: microlet.podsync.v1.GetLocalPodRequest
+	(*GetLocalPodResponse)(nil),   // 17: microlet.podsync.v1.GetLocalPodResponse
+	(*ListLocalPodsRequest)(nil),  // 18: microlet.podsync.v1.ListLocalPodsRequest
+	(*ListLocalPodsResponse)(nil), // 19: microlet.podsync.v1.ListLocalPodsResponse
+	(*LocalPod)(nil),              // 20: microlet.podsync.v1.LocalPod
+	(*Runtime_Condition)(nil),     // 21: microlet.podsync.v1.Runtime.Condition
+	(*Runtime_Handler)(nil),       // 22: microlet.podsync.v1.Runtime.Handler
+	nil,                           // 23: microlet.podsync.v1.Capacity.CapacityEntry
+	nil,                           // 24: microlet.podsync.v1.Capacity.AllocatableEntry
+	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
 }
 var file_microlet_podsync_v1_podsync_proto_depIdxs = []int32{
 	0,  // 0: microlet.podsync.v1.Pod.source:type_name -> microlet.podsync.v1.PodSource
 	1,  // 1: microlet.podsync.v1.Container.state:type_name -> microlet.podsync.v1.ContainerState
-	15, // 2: microlet.podsync.v1.Container.started:type_name -> google.protobuf.Timestamp
-	3,  // 3: microlet.podsync.v1.PodStatus.containers:type_name -> microlet.podsync.v1.Container
-	11, // 4: microlet.podsync.v1.Runtime.runtime_ready:type_name -> microlet.podsync.v1.Runtime.Condition
-	11, // 5: microlet.podsync.v1.Runtime.network_ready:type_name -> microlet.podsync.v1.Runtime.Condition
-	12, // 6: microlet.podsync.v1.Runtime.handlers:type_name -> microlet.podsync.v1.Runtime.Handler
-	13, // 7: microlet.podsync.v1.Capacity.capacity:type_name -> microlet.podsync.v1.Capacity.CapacityEntry
-	14, // 8: microlet.podsync.v1.Capacity.allocatable:type_name -> microlet.podsync.v1.Capacity.AllocatableEntry
-	7,  // 9: microlet.podsync.v1.PodsyncService.GetHealth:input_type -> microlet.podsync.v1.GetHealthRequest
-	9,  // 10: microlet.podsync.v1.PodsyncService.WakePod:input_type -> microlet.podsync.v1.WakePodRequest
-	8,  // 11: microlet.podsync.v1.PodsyncService.GetHealth:output_type -> microlet.podsync.v1.GetHealthResponse
-	10, // 12: microlet.podsync.v1.PodsyncService.WakePod:output_type -> microlet.podsync.v1.WakePodResponse
-	11, // [11:13] is the sub-list for method output_type
-	9,  // [9:11] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	25, // 2: microlet.podsync.v1.Container.started:type_name -> google.protobuf.Timestamp
+	4,  // 3: microlet.podsync.v1.PodStatus.containers:type_name -> microlet.podsync.v1.Container
+	21, // 4: microlet.podsync.v1.Runtime.runtime_ready:type_name -> microlet.podsync.v1.Runtime.Condition
+	21, // 5: microlet.podsync.v1.Runtime.network_ready:type_name -> microlet.podsync.v1.Runtime.Condition
+	22, // 6: microlet.podsync.v1.Runtime.handlers:type_name -> microlet.podsync.v1.Runtime.Handler
+	23, // 7: microlet.podsync.v1.Capacity.capacity:type_name -> microlet.podsync.v1.Capacity.CapacityEntry
+	24, // 8: microlet.podsync.v1.Capacity.allocatable:type_name -> microlet.podsync.v1.Capacity.AllocatableEntry
+	20, // 9: microlet.podsync.v1.RunPodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
+	2,  // 10: microlet.podsync.v1.RunPodResponse.outcome:type_name -> microlet.podsync.v1.RunPodResponse.Outcome
+	20, // 11: microlet.podsync.v1.RemovePodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
+	20, // 12: microlet.podsync.v1.GetLocalPodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
+	20, // 13: microlet.podsync.v1.ListLocalPodsResponse.pods:type_name -> microlet.podsync.v1.LocalPod
+	8,  // 14: microlet.podsync.v1.PodsyncService.GetHealth:input_type -> microlet.podsync.v1.GetHealthRequest
+	10, // 15: microlet.podsync.v1.PodsyncService.WakePod:input_type -> microlet.podsync.v1.WakePodRequest
+	12, // 16: microlet.podsync.v1.PodsyncService.RunPod:input_type -> microlet.podsync.v1.RunPodRequest
+	14, // 17: microlet.podsync.v1.PodsyncService.RemovePod:input_type -> microlet.podsync.v1.RemovePodRequest
+	16, // 18: microlet.podsync.v1.PodsyncService.GetLocalPod:input_type -> microlet.podsync.v1.GetLocalPodRequest
+	18, // 19: microlet.podsync.v1.PodsyncService.ListLocalPods:input_type -> microlet.podsync.v1.ListLocalPodsRequest
+	9,  // 20: microlet.podsync.v1.PodsyncService.GetHealth:output_type -> microlet.podsync.v1.GetHealthResponse
+	11, // 21: microlet.podsync.v1.PodsyncService.WakePod:output_type -> microlet.podsync.v1.WakePodResponse
+	13, // 22: microlet.podsync.v1.PodsyncService.RunPod:output_type -> microlet.podsync.v1.RunPodResponse
+	15, // 23: microlet.podsync.v1.PodsyncService.RemovePod:output_type -> microlet.podsync.v1.RemovePodResponse
+	17, // 24: microlet.podsync.v1.PodsyncService.GetLocalPod:output_type -> microlet.podsync.v1.GetLocalPodResponse
+	19, // 25: microlet.podsync.v1.PodsyncService.ListLocalPods:output_type -> microlet.podsync.v1.ListLocalPodsResponse
+	20, // [20:26] is the sub-list for method output_type
+	14, // [14:20] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_microlet_podsync_v1_podsync_proto_init() }
@@ -950,8 +1507,8 @@ func file_microlet_podsync_v1_podsync_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_microlet_podsync_v1_podsync_proto_rawDesc), len(file_microlet_podsync_v1_podsync_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   13,
+			NumEnums:      3,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

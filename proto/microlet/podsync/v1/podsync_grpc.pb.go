@@ -22,8 +22,12 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	PodsyncService_GetHealth_FullMethodName = "/microlet.podsync.v1.PodsyncService/GetHealth"
-	PodsyncService_WakePod_FullMethodName   = "/microlet.podsync.v1.PodsyncService/WakePod"
+	PodsyncService_GetHealth_FullMethodName     = "/microlet.podsync.v1.PodsyncService/GetHealth"
+	PodsyncService_WakePod_FullMethodName       = "/microlet.podsync.v1.PodsyncService/WakePod"
+	PodsyncService_RunPod_FullMethodName        = "/microlet.podsync.v1.PodsyncService/RunPod"
+	PodsyncService_RemovePod_FullMethodName     = "/microlet.podsync.v1.PodsyncService/RemovePod"
+	PodsyncService_GetLocalPod_FullMethodName   = "/microlet.podsync.v1.PodsyncService/GetLocalPod"
+	PodsyncService_ListLocalPods_FullMethodName = "/microlet.podsync.v1.PodsyncService/ListLocalPods"
 )
 
 // PodsyncServiceClient is the client API for PodsyncService service.
@@ -36,6 +40,12 @@ type PodsyncServiceClient interface {
 	GetHealth(ctx context.Context, in *GetHealthRequest, opts ...grpc.CallOption) (*GetHealthResponse, error)
 	// WakePod is pleg's way round a silent bus: the same hint as its lifecycle events.
 	WakePod(ctx context.Context, in *WakePodRequest, opts ...grpc.CallOption) (*WakePodResponse, error)
+	// RunPod, RemovePod, GetLocalPod and ListLocalPods are root's way to run pods without an apiserver. What is wrong with
+	// a manifest is INVALID_ARGUMENT.
+	RunPod(ctx context.Context, in *RunPodRequest, opts ...grpc.CallOption) (*RunPodResponse, error)
+	RemovePod(ctx context.Context, in *RemovePodRequest, opts ...grpc.CallOption) (*RemovePodResponse, error)
+	GetLocalPod(ctx context.Context, in *GetLocalPodRequest, opts ...grpc.CallOption) (*GetLocalPodResponse, error)
+	ListLocalPods(ctx context.Context, in *ListLocalPodsRequest, opts ...grpc.CallOption) (*ListLocalPodsResponse, error)
 }
 
 type podsyncServiceClient struct {
@@ -66,6 +76,46 @@ func (c *podsyncServiceClient) WakePod(ctx context.Context, in *WakePodRequest, 
 	return out, nil
 }
 
+func (c *podsyncServiceClient) RunPod(ctx context.Context, in *RunPodRequest, opts ...grpc.CallOption) (*RunPodResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RunPodResponse)
+	err := c.cc.Invoke(ctx, PodsyncService_RunPod_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *podsyncServiceClient) RemovePod(ctx context.Context, in *RemovePodRequest, opts ...grpc.CallOption) (*RemovePodResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemovePodResponse)
+	err := c.cc.Invoke(ctx, PodsyncService_RemovePod_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *podsyncServiceClient) GetLocalPod(ctx context.Context, in *GetLocalPodRequest, opts ...grpc.CallOption) (*GetLocalPodResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetLocalPodResponse)
+	err := c.cc.Invoke(ctx, PodsyncService_GetLocalPod_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *podsyncServiceClient) ListLocalPods(ctx context.Context, in *ListLocalPodsRequest, opts ...grpc.CallOption) (*ListLocalPodsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListLocalPodsResponse)
+	err := c.cc.Invoke(ctx, PodsyncService_ListLocalPods_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PodsyncServiceServer is the server API for PodsyncService service.
 // All implementations must embed UnimplementedPodsyncServiceServer
 // for forward compatibility.
@@ -76,6 +126,12 @@ type PodsyncServiceServer interface {
 	GetHealth(context.Context, *GetHealthRequest) (*GetHealthResponse, error)
 	// WakePod is pleg's way round a silent bus: the same hint as its lifecycle events.
 	WakePod(context.Context, *WakePodRequest) (*WakePodResponse, error)
+	// RunPod, RemovePod, GetLocalPod and ListLocalPods are root's way to run pods without an apiserver. What is wrong with
+	// a manifest is INVALID_ARGUMENT.
+	RunPod(context.Context, *RunPodRequest) (*RunPodResponse, error)
+	RemovePod(context.Context, *RemovePodRequest) (*RemovePodResponse, error)
+	GetLocalPod(context.Context, *GetLocalPodRequest) (*GetLocalPodResponse, error)
+	ListLocalPods(context.Context, *ListLocalPodsRequest) (*ListLocalPodsResponse, error)
 	mustEmbedUnimplementedPodsyncServiceServer()
 }
 
@@ -91,6 +147,18 @@ func (UnimplementedPodsyncServiceServer) GetHealth(context.Context, *GetHealthRe
 }
 func (UnimplementedPodsyncServiceServer) WakePod(context.Context, *WakePodRequest) (*WakePodResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method WakePod not implemented")
+}
+func (UnimplementedPodsyncServiceServer) RunPod(context.Context, *RunPodRequest) (*RunPodResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RunPod not implemented")
+}
+func (UnimplementedPodsyncServiceServer) RemovePod(context.Context, *RemovePodRequest) (*RemovePodResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemovePod not implemented")
+}
+func (UnimplementedPodsyncServiceServer) GetLocalPod(context.Context, *GetLocalPodRequest) (*GetLocalPodResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetLocalPod not implemented")
+}
+func (UnimplementedPodsyncServiceServer) ListLocalPods(context.Context, *ListLocalPodsRequest) (*ListLocalPodsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListLocalPods not implemented")
 }
 func (UnimplementedPodsyncServiceServer) mustEmbedUnimplementedPodsyncServiceServer() {}
 func (UnimplementedPodsyncServiceServer) testEmbeddedByValue()                        {}
@@ -149,6 +217,78 @@ func _PodsyncService_WakePod_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PodsyncService_RunPod_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RunPodRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PodsyncServiceServer).RunPod(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PodsyncService_RunPod_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PodsyncServiceServer).RunPod(ctx, req.(*RunPodRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PodsyncService_RemovePod_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemovePodRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PodsyncServiceServer).RemovePod(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PodsyncService_RemovePod_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PodsyncServiceServer).RemovePod(ctx, req.(*RemovePodRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PodsyncService_GetLocalPod_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetLocalPodRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PodsyncServiceServer).GetLocalPod(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PodsyncService_GetLocalPod_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PodsyncServiceServer).GetLocalPod(ctx, req.(*GetLocalPodRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PodsyncService_ListLocalPods_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListLocalPodsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PodsyncServiceServer).ListLocalPods(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PodsyncService_ListLocalPods_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PodsyncServiceServer).ListLocalPods(ctx, req.(*ListLocalPodsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // PodsyncService_ServiceDesc is the grpc.ServiceDesc for PodsyncService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -163,6 +303,22 @@ var PodsyncService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "WakePod",
 			Handler:    _PodsyncService_WakePod_Handler,
+		},
+		{
+			MethodName: "RunPod",
+			Handler:    _PodsyncService_RunPod_Handler,
+		},
+		{
+			MethodName: "RemovePod",
+			Handler:    _PodsyncService_RemovePod_Handler,
+		},
+		{
+			MethodName: "GetLocalPod",
+			Handler:    _PodsyncService_GetLocalPod_Handler,
+		},
+		{
+			MethodName: "ListLocalPods",
+			Handler:    _PodsyncService_ListLocalPods_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

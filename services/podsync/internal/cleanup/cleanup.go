@@ -199,7 +199,7 @@ func (c *Cleanup) failed(err error) {
 func (c *Cleanup) orphans(ctx context.Context, states map[types.UID]*pod.State) error {
 	var wanted []*pod.State
 	for uid, state := range states {
-		if !c.Pods.Known(uid) && !foreign(state) {
+		if !c.Pods.Known(uid) {
 			wanted = append(wanted, state)
 		}
 	}
@@ -248,17 +248,6 @@ func (c *Cleanup) strays(ctx context.Context, states map[types.UID]*pod.State) e
 func anyReady(state *pod.State) bool {
 	for i := range state.Sandboxes {
 		if state.Sandboxes[i].Ready {
-			return true
-		}
-	}
-	return false
-}
-
-// foreign says whether the pod came from a source that this node agent does not read:
-// a static pod of the kubelet before it. That no source here names it proves nothing.
-func foreign(state *pod.State) bool {
-	for i := range state.Sandboxes {
-		if source := state.Sandboxes[i].Annotations["kubernetes.io/config.source"]; source != "" && source != "api" {
 			return true
 		}
 	}

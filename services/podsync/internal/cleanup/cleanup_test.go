@@ -139,8 +139,8 @@ func TestRemovesOnlyWhatNobodyOwns(t *testing.T) {
 	var m machine
 	m.hold("known", "api")
 	m.hold("orphan", "api")
-	m.hold("static", "file")
-	if err := m.cleanup(t, "known").once(t.Context()); err != nil {
+	m.hold("static", "file") // it has a worker as long as its manifest is there
+	if err := m.cleanup(t, "known", "static").once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"stop c-orphan", "remove c-orphan", "stop s-orphan", "remove s-orphan", "unmount orphan", "cgroup orphan"}

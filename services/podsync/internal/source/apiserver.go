@@ -1,115 +1,168 @@
-// Package source brings in the pods that this node should run.
-//
-// A source tells a Sink which pods it wants, each newest version once, and says when
-// it has told of all that it knew at the start. Until then nothing may be concluded
-// from a pod's absence. Input: a list and watch of the apiserver. Guarantees: a pod
-// whose UID could not be a key of the bus is refused here, with an error that names
-// it, and never reaches the rest; an outage of the apiserver removes nothing.
 package source
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/podsync/internal/manifest"
 )
 
-// Sink receives what a source wants. Its methods are called one at a time and must not block.
-type Sink interface {
-	// SetPod tells of a new pod or of a new version of a known one.
-	SetPod(p *v1.Pod, from podsyncv1.PodSource)
-	// RemovePod tells that the source wants the pod no longer: its object is gone.
-	RemovePod(uid types.UID, from podsyncv1.PodSource)
-	// SourceSynced tells that the source has told of every pod that it had at the start.
-	SourceSynced(from podsyncv1.PodSource)
+// Mirrors receives the mirror pods of static pods, which are nobody's to run. Its methods must not block.
+type Mirrors interface {
+	// SetMirror tells of a mirror pod as the API has it.
+	SetMirror(p *v1.Pod)
+	// RemoveMirror tells that the API no longer has it.
+	RemoveMirror(p *v1.Pod)
+	// MirrorsSynced tells that all that the API had at the start were told.
+	MirrorsSynced()
 }
 
 // APIServer is the source of the pods that are bound to this node (spec.nodeName).
+//
+// It does not wait for the Node to be registered, as the kubelet does: a pod that is bound to the node's name is a pod
+// to run, and a list that the apiserver answers is all the proof that is needed. So neither nodestatus nor the bus is
+// needed to start a pod.
 type APIServer struct {
 	client   kubernetes.Interface
 	nodeName string
+	mirrors  Mirrors
 	log      *slog.Logger
 }
 
 // NewAPIServer returns the source; Run starts it.
-func NewAPIServer(client kubernetes.Interface, nodeName string, log *slog.Logger) *APIServer {
-	return &APIServer{client: client, nodeName: nodeName, log: log}
+func NewAPIServer(client kubernetes.Interface, nodeName string, mirrors Mirrors, log *slog.Logger) *APIServer {
+	return &APIServer{client: client, nodeName: nodeName, mirrors: mirrors, log: log}
 }
 
-// Run lists and watches until ctx ends. client-go's reflector retries for ever.
+// backoff bounds the pause between two tries while the apiserver is away to 2 s. client-go's own grows to 30 s and more,
+// and for so long a pod that was bound meanwhile would wait after the apiserver is back.
+func backoff() *wait.Backoff {
+	return &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.25, Steps: 10, Cap: 1600 * time.Millisecond}
+}
+
+// Run lists and watches until ctx ends, however often that fails.
 func (s *APIServer) Run(ctx context.Context, sink Sink) error {
 	ofThisNode := fields.OneTermEqualSelector("spec.nodeName", s.nodeName).String()
 	lw := cache.NewFilteredListWatchFromClient(s.client.CoreV1().RESTClient(), "pods", metav1.NamespaceAll,
 		func(o *metav1.ListOptions) { o.FieldSelector = ofThisNode })
-
-	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw, s.client),
-		ObjectType:    &v1.Pod{},
-		Transform:     slim,
-		Handler:       s.handler(sink),
-	})
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		informer.RunWithContext(ctx)
-	}()
-	if cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-		sink.SourceSynced(podsyncv1.PodSource_POD_SOURCE_API)
-	}
-	<-done
+	reflector := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, s.client), &v1.Pod{}, s.store(sink),
+		cache.ReflectorOptions{Name: "pods", Backoff: backoff()})
+	reflector.RunWithContext(ctx)
 	return nil
 }
 
-// handler tells sink what the informer sees.
-func (s *APIServer) handler(sink Sink) cache.ResourceEventHandler {
-	set := func(obj any) {
-		p := obj.(*v1.Pod)
-		if _, mirror := p.Annotations[v1.MirrorPodAnnotationKey]; mirror {
-			return // the image of a static pod, which its own source runs
-		}
-		if err := Validate(p); err != nil {
-			s.log.Error("pod refused", "pod", p.Namespace+"/"+p.Name, "err", err)
-			return
-		}
-		sink.SetPod(p, podsyncv1.PodSource_POD_SOURCE_API)
-	}
-	remove := func(obj any) {
-		if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-			obj = unknown.Obj
-		}
-		if p, ok := obj.(*v1.Pod); ok {
-			sink.RemovePod(p.UID, podsyncv1.PodSource_POD_SOURCE_API)
-		}
-	}
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc: set,
-		UpdateFunc: func(old, obj any) {
-			// The informer knows pods by name. One that was deleted and made anew while the
-			// watch was broken comes as an update, and nothing else tells of the old one's end.
-			if old.(*v1.Pod).UID != obj.(*v1.Pod).UID {
-				remove(old)
-			}
-			set(obj)
-		},
-		DeleteFunc: remove,
-	}
+func (s *APIServer) store(sink Sink) *apiStore {
+	return &apiStore{sink: sink, mirrors: s.mirrors, log: s.log, pods: map[types.UID]*v1.Pod{}}
 }
 
-// slim drops what no service of the node reads and every pod carries.
-func slim(obj any) (any, error) {
-	if p, ok := obj.(*v1.Pod); ok {
-		p.ManagedFields = nil
+// apiStore is what the API had last. It knows pods by UID, so that one that was deleted and made anew under its name
+// while nobody watched is seen to have ended. The reflector calls it from one goroutine.
+type apiStore struct {
+	sink    Sink
+	mirrors Mirrors
+	log     *slog.Logger
+	pods    map[types.UID]*v1.Pod
+	synced  bool
+}
+
+var _ cache.ReflectorStore = (*apiStore)(nil)
+
+// Add implements cache.ReflectorStore.
+func (s *apiStore) Add(obj any) error { return s.Update(obj) }
+
+// Update implements cache.ReflectorStore.
+func (s *apiStore) Update(obj any) error {
+	p, ok := obj.(*v1.Pod)
+	if !ok {
+		return fmt.Errorf("a %T in the watch of pods", obj)
 	}
-	return obj, nil
+	p.ManagedFields = nil // nobody on the node reads them, and every pod carries them
+	if isMirror(p) {
+		s.pods[p.UID] = p
+		s.mirrors.SetMirror(p)
+		return nil
+	}
+	if err := Validate(p); err != nil {
+		s.log.Error("pod refused", "pod", p.Namespace+"/"+p.Name, "err", err)
+		return nil
+	}
+	seen := seenNow()
+	if old := s.pods[p.UID]; old != nil {
+		seen = old.Annotations[manifest.SeenAnnotation]
+	}
+	p = manifest.Annotate(p, Name(podsyncv1.PodSource_POD_SOURCE_API), seen)
+	s.pods[p.UID] = p
+	s.sink.SetPod(p, podsyncv1.PodSource_POD_SOURCE_API)
+	return nil
+}
+
+// Delete implements cache.ReflectorStore.
+func (s *apiStore) Delete(obj any) error {
+	p, ok := obj.(*v1.Pod)
+	if !ok {
+		return fmt.Errorf("a %T in the watch of pods", obj)
+	}
+	s.remove(p.UID)
+	return nil
+}
+
+func (s *apiStore) remove(uid types.UID) {
+	p := s.pods[uid]
+	if p == nil {
+		return
+	}
+	delete(s.pods, uid)
+	if isMirror(p) {
+		s.mirrors.RemoveMirror(p)
+		return
+	}
+	s.sink.RemovePod(uid, podsyncv1.PodSource_POD_SOURCE_API)
+}
+
+// Replace implements cache.ReflectorStore: it takes a whole list, the first or one after an outage.
+func (s *apiStore) Replace(list []any, _ string) error {
+	listed := map[types.UID]bool{}
+	for _, obj := range list {
+		if p, ok := obj.(*v1.Pod); ok {
+			listed[p.UID] = true
+		}
+	}
+	for uid := range s.pods {
+		if !listed[uid] {
+			s.remove(uid)
+		}
+	}
+	for _, obj := range list {
+		if err := s.Update(obj); err != nil {
+			return err
+		}
+	}
+	if !s.synced {
+		s.synced = true
+		s.mirrors.MirrorsSynced()
+		s.sink.SourceSynced(podsyncv1.PodSource_POD_SOURCE_API)
+	}
+	return nil
+}
+
+// Resync implements cache.ReflectorStore; there is none.
+func (s *apiStore) Resync() error { return nil }
+
+func isMirror(p *v1.Pod) bool {
+	_, mirror := p.Annotations[v1.MirrorPodAnnotationKey]
+	return mirror
 }
 
 // Validate refuses a pod whose names could not be used on this node: its UID is a key of

@@ -8,46 +8,90 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/podsync/internal/manifest"
 )
 
-type told []string
-
-func (t *told) SetPod(p *v1.Pod, _ podsyncv1.PodSource) { *t = append(*t, "set "+string(p.UID)) }
-func (t *told) RemovePod(uid types.UID, _ podsyncv1.PodSource) {
-	*t = append(*t, "remove "+string(uid))
+// told writes down what a source tells.
+type told struct {
+	lines []string
+	last  map[types.UID]*v1.Pod
 }
-func (t *told) SourceSynced(podsyncv1.PodSource) { *t = append(*t, "synced") }
+
+func (t *told) SetPod(p *v1.Pod, _ podsyncv1.PodSource) {
+	if t.last == nil {
+		t.last = map[types.UID]*v1.Pod{}
+	}
+	t.last[p.UID] = p
+	t.lines = append(t.lines, "set "+string(p.UID))
+}
+func (t *told) RemovePod(uid types.UID, _ podsyncv1.PodSource) {
+	t.lines = append(t.lines, "remove "+string(uid))
+}
+func (t *told) SourceSynced(podsyncv1.PodSource) { t.lines = append(t.lines, "synced") }
+func (t *told) SetMirror(p *v1.Pod)              { t.lines = append(t.lines, "mirror "+string(p.UID)) }
+func (t *told) RemoveMirror(p *v1.Pod)           { t.lines = append(t.lines, "no mirror "+string(p.UID)) }
+func (t *told) MirrorsSynced()                   { t.lines = append(t.lines, "mirrors synced") }
+
+func (t *told) want(test *testing.T, lines ...string) {
+	test.Helper()
+	if !slices.Equal(t.lines, lines) {
+		test.Fatalf("told %q, want %q", t.lines, lines)
+	}
+	t.lines = nil
+}
 
 func named(uid types.UID) *v1.Pod {
 	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "db-0", UID: uid}}
 }
 
-// TestAPodMadeAnewEndsTheOldOne: a StatefulSet's pod keeps its name, and the informer,
-// which goes by names, shows its successor as an update.
+func mirrorOf(uid types.UID) *v1.Pod {
+	p := named(uid)
+	p.Annotations = map[string]string{v1.MirrorPodAnnotationKey: "x"}
+	return p
+}
+
+func newStore() (*apiStore, *told) {
+	t := &told{}
+	return NewAPIServer(nil, "node", t, slog.New(slog.DiscardHandler)).store(t), t
+}
+
+func do(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAPodMadeAnewEndsTheOldOne: a StatefulSet's pod keeps its name, and may be made anew while nobody watches.
 func TestAPodMadeAnewEndsTheOldOne(t *testing.T) {
-	var got told
-	h := NewAPIServer(nil, "node", slog.New(slog.DiscardHandler)).handler(&got)
-	h.OnAdd(named("1"), true)
-	h.OnUpdate(named("1"), named("1"))
-	h.OnUpdate(named("1"), named("2"))
-	h.OnDelete(cache.DeletedFinalStateUnknown{Key: "ns/db-0", Obj: named("2")})
-	if want := []string{"set 1", "set 1", "remove 1", "set 2", "remove 2"}; !slices.Equal(got, want) {
-		t.Fatalf("told %q, want %q", got, want)
+	s, got := newStore()
+	do(t, s.Replace([]any{named("1")}, "1"))
+	got.want(t, "set 1", "mirrors synced", "synced")
+	do(t, s.Replace([]any{named("2")}, "5"))
+	got.want(t, "remove 1", "set 2")
+	do(t, s.Delete(named("2")))
+	do(t, s.Add(named("3")))
+	got.want(t, "remove 2", "set 3")
+	do(t, s.Delete(named("2"))) // told twice
+	got.want(t)
+}
+
+func TestSeenStaysTheSame(t *testing.T) {
+	s, got := newStore()
+	do(t, s.Replace([]any{named("1")}, "1"))
+	first := got.last["1"].Annotations[manifest.SeenAnnotation]
+	do(t, s.Update(named("1")))
+	if now := got.last["1"].Annotations; now[manifest.SeenAnnotation] != first || now[manifest.SourceAnnotation] != "api" || first == "" {
+		t.Errorf("annotations are %v, seen first was %s", now, first)
 	}
 }
 
 func TestMirrorsAndBadUIDsStayOut(t *testing.T) {
-	var got told
-	h := NewAPIServer(nil, "node", slog.New(slog.DiscardHandler)).handler(&got)
-	mirror := named("1")
-	mirror.Annotations = map[string]string{v1.MirrorPodAnnotationKey: "x"}
-	h.OnAdd(mirror, true)
-	h.OnAdd(named("../2"), true)
-	h.OnAdd(named("a.>"), true)
-	if len(got) != 0 {
-		t.Fatalf("told %q", got)
-	}
+	s, got := newStore()
+	do(t, s.Replace([]any{mirrorOf("1"), named("../2"), named("a.>")}, "1"))
+	got.want(t, "mirror 1", "mirrors synced", "synced")
+	do(t, s.Delete(mirrorOf("1")))
+	got.want(t, "no mirror 1")
 }

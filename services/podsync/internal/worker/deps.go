@@ -150,6 +150,8 @@ type Deps struct {
 	MaxBackoff time.Duration
 	// KeepDead is how many dead incarnations of a container stay; at least 1 does.
 	KeepDead int
+	// Supersede, if set, ends what the runtime has of a static pod under another UID that no worker looks after.
+	Supersede func(ctx context.Context, p *v1.Pod) error
 	// Stray, if set, is told that something happened to a pod that nobody looks after any more.
 	Stray   func()
 	Log     *slog.Logger

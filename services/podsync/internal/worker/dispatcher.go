@@ -39,6 +39,10 @@ type Dispatcher struct {
 	// when after that the state of every pod was told.
 	onSynced, onTold func()
 	told             bool // belongs to the loop
+	// expected are the sources that were not heard yet.
+	expected []podsyncv1.PodSource
+	// held belongs to the loop.
+	held map[types.NamespacedName][]held
 
 	running sync.WaitGroup
 }
@@ -51,6 +55,7 @@ func NewDispatcher(deps Deps, turn, onSynced, onTold func()) *Dispatcher {
 	return &Dispatcher{
 		deps: deps, turn: turn, log: deps.Log, onSynced: onSynced, onTold: onTold,
 		signal: make(chan struct{}, 1), workers: map[types.UID]*worker{},
+		expected: []podsyncv1.PodSource{podsyncv1.PodSource_POD_SOURCE_API}, held: map[types.NamespacedName][]held{},
 	}
 }
 
@@ -97,32 +102,38 @@ func (d *Dispatcher) take() []func(context.Context) {
 func (d *Dispatcher) SetPod(p *v1.Pod, from podsyncv1.PodSource) {
 	d.post(func(ctx context.Context) {
 		if w := d.worker(p.UID); w != nil {
+			if w.source != from {
+				d.log.Error("two sources want a pod of the same UID, the first is heeded", "pod", podName(p), "uid", p.UID,
+					"first", w.source.String(), "second", from.String())
+				return
+			}
 			w.set(p)
 			return
 		}
-		d.start(ctx, newWorker(p, from, &d.deps))
+		if !d.hold(p, from) {
+			d.start(ctx, newWorker(p, from, &d.deps))
+		}
 	})
 }
 
 // RemovePod implements source.Sink.
-func (d *Dispatcher) RemovePod(uid types.UID, _ podsyncv1.PodSource) {
+func (d *Dispatcher) RemovePod(uid types.UID, from podsyncv1.PodSource) {
 	d.post(func(context.Context) {
-		if w := d.worker(uid); w != nil {
+		if w := d.worker(uid); w != nil && w.source == from {
 			w.remove()
+		} else if w == nil {
+			d.dropHeld(uid)
 		}
 	})
 }
 
-// SourceSynced implements source.Sink. There is one source today.
+// SourceSynced implements source.Sink.
 func (d *Dispatcher) SourceSynced(from podsyncv1.PodSource) {
 	d.post(func(context.Context) {
 		d.deps.Admission.Heard(from)
-		d.mu.Lock()
-		first := !d.synced
-		d.synced = true
-		d.mu.Unlock()
-		if first {
-			d.log.Info("pod source synced", "source", from.String(), "pods", len(d.UIDs()))
+		last := d.heard(from)
+		d.log.Info("pod source synced", "source", from.String(), "pods", len(d.UIDs()), "all", last)
+		if last {
 			d.onSynced()
 		}
 	})
@@ -255,7 +266,9 @@ func (d *Dispatcher) finish(ctx context.Context, w *worker) {
 	d.mu.Unlock()
 	if p := w.wantedAgain(); p != nil {
 		d.start(ctx, newWorker(p, w.source, &d.deps))
+		return
 	}
+	d.startHeld(ctx, w)
 }
 
 // firstDelay is zero for a pod that waits to be started, and jittered for one that runs.

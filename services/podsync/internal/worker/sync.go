@@ -32,6 +32,9 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 	if err != nil {
 		return 0, err
 	}
+	if err := w.supersede(ctx, p); err != nil {
+		return 0, err
+	}
 	if !w.history.adopted {
 		w.deps.Objects.Register(p)
 		w.backoff.Adopt(state)

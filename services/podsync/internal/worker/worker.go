@@ -57,6 +57,8 @@ type worker struct {
 	last *pod.State
 	// failures counts the turns that failed one after another.
 	failures int
+	// superseded: what ran of the pod under an earlier manifest has ended.
+	superseded bool
 	// life ends with podsync, not with a turn.
 	life       context.Context
 	refreshing *refresh

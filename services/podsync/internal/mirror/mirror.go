@@ -1,0 +1,302 @@
+// Package mirror shows static pods to the API.
+//
+// Inputs: the static pods that this node wants and what becomes of them; the mirror pods that the API has; the Node.
+// Outputs: for each static pod one mirror pod in the API, with the static pod's hash, owned by the Node, and its status.
+//
+// Guarantees: a mirror pod is only a picture. Its deletion ends nothing, it is made again; it is never run. One whose
+// static pod has another hash by now, or has gone from the node, is deleted; but only after every source has been heard,
+// since a pod that nobody named yet may still be wanted. Of two static pods of one name the mirror shows the one that
+// came first, until nothing of it is left. Without an apiserver nothing is mirrored, and everything else works.
+package mirror
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/microlet/microlet/services/podsync/internal/manifest"
+)
+
+const (
+	// firstRetry is what the kubelet waits between two looks whether the Node is registered.
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 5 * time.Second
+	timeout    = 10 * time.Second
+)
+
+// Statuses brings pods' statuses to the API; status.Manager does.
+type Statuses interface {
+	Set(p *v1.Pod, s v1.PodStatus)
+	Terminated(p *v1.Pod, s v1.PodStatus)
+	UpdateFromAPI(p *v1.Pod)
+	Last(uid types.UID) (v1.PodStatus, bool)
+	Forget(uid types.UID)
+}
+
+// API is what mirroring asks of the apiserver.
+type API interface {
+	CreatePod(ctx context.Context, p *v1.Pod) error
+	GetPod(ctx context.Context, namespace, name string) (*v1.Pod, error)
+	// DeletePod deletes at once the pod of this UID, and no other of the same name.
+	DeletePod(ctx context.Context, namespace, name string, uid types.UID) error
+	GetNode(ctx context.Context, name string) (*v1.Node, error)
+}
+
+// Options of a Manager.
+type Options struct {
+	NodeName string
+	// API and Statuses are nil on a node without an apiserver.
+	API      API
+	Statuses Statuses
+	Log      *slog.Logger
+	Metrics  prometheus.Registerer
+}
+
+// static is a static pod of this node.
+type static struct {
+	pod *v1.Pod
+	// status is what was told of it last.
+	status *v1.PodStatus
+}
+
+// Manager mirrors static pods. It stands before the manager of statuses and sends each to the object that the API
+// knows: the pod itself, or its mirror. Its methods may be called at the same time, and none of them waits.
+type Manager struct {
+	nodeName string
+	api      API
+	statuses Statuses
+	log      *slog.Logger
+	queue    workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	failures prometheus.Counter
+
+	mu      sync.Mutex
+	statics map[types.UID]*static
+	// wanted are the static pods of a name, in the order in which they came.
+	wanted map[types.NamespacedName][]types.UID
+	// mirrors are as the API has them.
+	mirrors map[types.NamespacedName]*v1.Pod
+	// listed: all mirrors of the API are known; heard: all static pods are.
+	listed, heard bool
+	nodeUID       types.UID
+}
+
+// New returns a manager; without Run it keeps statuses and mirrors nothing.
+func New(o Options) (*Manager, error) {
+	m := &Manager{
+		nodeName: o.NodeName, api: o.API, statuses: o.Statuses, log: o.Log,
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstRetry, lastRetry)),
+		failures: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "microlet_podsync_mirror_failures_total", Help: "Attempts to create or delete a mirror pod that failed and are repeated.",
+		}),
+		statics: map[types.UID]*static{}, wanted: map[types.NamespacedName][]types.UID{}, mirrors: map[types.NamespacedName]*v1.Pod{},
+	}
+	return m, o.Metrics.Register(m.failures)
+}
+
+// Want tells of a static pod, before its worker is told.
+func (m *Manager) Want(p *v1.Pod) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	name := manifest.FullName(p)
+	if known := m.statics[p.UID]; known != nil {
+		known.pod = p
+	} else {
+		m.statics[p.UID] = &static{pod: p}
+		m.wanted[name] = append(m.wanted[name], p.UID)
+	}
+	m.queue.Add(name)
+}
+
+// AllWanted tells that every source of static pods has been heard.
+func (m *Manager) AllWanted() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.heard = true
+	for name := range m.mirrors {
+		m.queue.Add(name)
+	}
+}
+
+// SetMirror implements source.Mirrors.
+func (m *Manager) SetMirror(p *v1.Pod) {
+	m.mu.Lock()
+	name := manifest.FullName(p)
+	old := m.mirrors[name]
+	m.mirrors[name] = p
+	if old != nil && old.UID != p.UID {
+		m.statuses.Forget(old.UID)
+	}
+	shown := m.shown(p)
+	if shown != nil && (old == nil || old.UID != p.UID) {
+		m.show(shown, p)
+	}
+	m.mu.Unlock()
+	if shown != nil {
+		m.statuses.UpdateFromAPI(p)
+	}
+	m.queue.Add(name)
+}
+
+// RemoveMirror implements source.Mirrors.
+func (m *Manager) RemoveMirror(p *v1.Pod) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	name := manifest.FullName(p)
+	if now := m.mirrors[name]; now != nil && now.UID == p.UID {
+		delete(m.mirrors, name)
+		m.nodeUID = "" // it may have gone with its Node, which has another UID when it is back
+	}
+	m.statuses.Forget(p.UID)
+	m.queue.Add(name)
+}
+
+// MirrorsSynced implements source.Mirrors.
+func (m *Manager) MirrorsSynced() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.listed = true
+	for name := range m.wanted {
+		m.queue.Add(name)
+	}
+}
+
+// Get returns a static pod and what was told of it last, which is nil before that.
+func (m *Manager) Get(uid types.UID) (*v1.Pod, *v1.PodStatus) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.statics[uid]
+	if s == nil {
+		return nil, nil
+	}
+	return s.pod, s.status.DeepCopy()
+}
+
+// Set implements worker.Statuses.
+func (m *Manager) Set(p *v1.Pod, status v1.PodStatus) {
+	m.mu.Lock()
+	s := m.statics[p.UID]
+	if s == nil {
+		m.mu.Unlock()
+		if m.statuses != nil {
+			m.statuses.Set(p, status)
+		}
+		return
+	}
+	defer m.mu.Unlock()
+	s.status = status.DeepCopy()
+	if mirror := m.mirrors[manifest.FullName(s.pod)]; mirror != nil && m.shown(mirror) == s {
+		m.show(s, mirror)
+	}
+}
+
+// Terminated implements worker.Statuses. The end of a static pod is not the API's to wait for.
+func (m *Manager) Terminated(p *v1.Pod, status v1.PodStatus) {
+	if m.isStatic(p.UID) {
+		m.Set(p, status)
+		return
+	}
+	if m.statuses != nil {
+		m.statuses.Terminated(p, status)
+	}
+}
+
+// UpdateFromAPI implements worker.Statuses. What the API says of a static pod comes with its mirror.
+func (m *Manager) UpdateFromAPI(p *v1.Pod) {
+	if m.statuses != nil && !m.isStatic(p.UID) {
+		m.statuses.UpdateFromAPI(p)
+	}
+}
+
+// Last implements worker.Statuses. After a restart the mirror remembers what was told of the static pod.
+func (m *Manager) Last(uid types.UID) (v1.PodStatus, bool) {
+	m.mu.Lock()
+	s := m.statics[uid]
+	if s == nil {
+		m.mu.Unlock()
+		if m.statuses == nil {
+			return v1.PodStatus{}, false
+		}
+		return m.statuses.Last(uid)
+	}
+	defer m.mu.Unlock()
+	if s.status != nil {
+		return *s.status.DeepCopy(), true
+	}
+	if mirror := m.mirrors[manifest.FullName(s.pod)]; mirror != nil && m.shown(mirror) == s && mirror.Status.StartTime != nil {
+		return *mirror.Status.DeepCopy(), true
+	}
+	return v1.PodStatus{}, false
+}
+
+// Forget implements worker.Statuses: nothing of the pod is left on the node.
+func (m *Manager) Forget(uid types.UID) {
+	m.mu.Lock()
+	s := m.statics[uid]
+	if s == nil {
+		m.mu.Unlock()
+		if m.statuses != nil {
+			m.statuses.Forget(uid)
+		}
+		return
+	}
+	defer m.mu.Unlock()
+	delete(m.statics, uid)
+	name := manifest.FullName(s.pod)
+	m.wanted[name] = slices.DeleteFunc(m.wanted[name], func(u types.UID) bool { return u == uid })
+	if len(m.wanted[name]) == 0 {
+		delete(m.wanted, name)
+	}
+	m.queue.Add(name)
+}
+
+func (m *Manager) isStatic(uid types.UID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.statics[uid] != nil
+}
+
+// shown is the static pod that the mirror shows, nil if it shows none that is wanted. The caller holds mu.
+func (m *Manager) shown(mirror *v1.Pod) *static {
+	s := m.first(manifest.FullName(mirror))
+	if s == nil || mirror.DeletionTimestamp != nil || mirror.Annotations[v1.MirrorPodAnnotationKey] != s.pod.Annotations[manifest.HashAnnotation] {
+		return nil
+	}
+	return s
+}
+
+// first is the static pod of a name that came first, or nil. The caller holds mu.
+func (m *Manager) first(name types.NamespacedName) *static {
+	if uids := m.wanted[name]; len(uids) > 0 {
+		return m.statics[uids[0]]
+	}
+	return nil
+}
+
+// show tells the API what has become of the static pod. The caller holds mu.
+func (m *Manager) show(s *static, mirror *v1.Pod) {
+	if s.status == nil {
+		return
+	}
+	// What was told before a restart came with the mirror only now, and a pod starts once.
+	if before := mirror.Status.StartTime; before != nil && before.Before(s.status.StartTime) {
+		s.status.StartTime = before.DeepCopy()
+	}
+	m.statuses.Set(mirror, *s.status.DeepCopy())
+}
+
+// Source names the source that wants a static pod of this name; empty when none does.
+func (m *Manager) Source(name types.NamespacedName) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.first(name); s != nil {
+		return s.pod.Annotations[manifest.SourceAnnotation]
+	}
+	return ""
+}

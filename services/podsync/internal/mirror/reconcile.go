@@ -1,0 +1,160 @@
+package mirror
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/microlet/microlet/services/podsync/internal/manifest"
+)
+
+// workers is how many mirrors are made or deleted at one time.
+const workers = 4
+
+// NewAPI makes an API of a clientset.
+func NewAPI(c kubernetes.Interface) API { return clientset{c} }
+
+type clientset struct{ kubernetes.Interface }
+
+func (c clientset) CreatePod(ctx context.Context, p *v1.Pod) error {
+	_, err := c.CoreV1().Pods(p.Namespace).Create(ctx, p, metav1.CreateOptions{})
+	return err
+}
+
+func (c clientset) GetPod(ctx context.Context, namespace, name string) (*v1.Pod, error) {
+	return c.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+}
+
+func (c clientset) DeletePod(ctx context.Context, namespace, name string, uid types.UID) error {
+	return c.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{
+		GracePeriodSeconds: new(int64(0)), Preconditions: metav1.NewUIDPreconditions(string(uid)),
+	})
+}
+
+func (c clientset) GetNode(ctx context.Context, name string) (*v1.Node, error) {
+	return c.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+}
+
+// Run makes and deletes mirror pods until ctx ends.
+func (m *Manager) Run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, m.queue.ShutDown)
+	defer stop()
+	var all sync.WaitGroup
+	for range workers {
+		all.Go(func() {
+			for {
+				name, end := m.queue.Get()
+				if end {
+					return
+				}
+				m.do(ctx, name)
+				m.queue.Done(name)
+			}
+		})
+	}
+	all.Wait()
+	return nil
+}
+
+// do brings one mirror to where it should be, and comes back to it if that fails.
+func (m *Manager) do(ctx context.Context, name types.NamespacedName) {
+	call, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	err := m.reconcile(call, name)
+	if err == nil {
+		m.queue.Forget(name)
+		return
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	m.failures.Inc()
+	if n := m.queue.NumRequeues(name); n == 0 || n == 10 {
+		m.log.Warn("static pod is not mirrored yet, trying again", "pod", name.String(), "attempt", n+1, "err", err)
+	}
+	m.queue.AddRateLimited(name)
+}
+
+func (m *Manager) reconcile(ctx context.Context, name types.NamespacedName) error {
+	m.mu.Lock()
+	wanted, mirror, listed, heard := m.first(name), m.mirrors[name], m.listed, m.heard
+	stale := mirror != nil && m.shown(mirror) == nil && (wanted != nil || heard)
+	m.mu.Unlock()
+	if stale {
+		err := m.api.DeletePod(ctx, mirror.Namespace, mirror.Name, mirror.UID)
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // conflict: another pod has the name by now
+			return fmt.Errorf("delete mirror pod: %w", err)
+		}
+		m.log.Info("mirror pod deleted, it shows no static pod as it is now", "pod", name.String(), "uid", mirror.UID)
+		m.RemoveMirror(mirror)
+		return nil
+	}
+	if wanted == nil || mirror != nil || !listed {
+		return nil
+	}
+	return m.create(ctx, wanted.pod)
+}
+
+func (m *Manager) create(ctx context.Context, p *v1.Pod) error {
+	uid, err := m.node(ctx)
+	if err != nil {
+		return err
+	}
+	hash := p.Annotations[manifest.HashAnnotation]
+	mirror := *p
+	mirror.Annotations = maps.Clone(p.Annotations)
+	mirror.Annotations[v1.MirrorPodAnnotationKey] = hash
+	// The apiserver's NodeRestriction asks for it, and the mirror goes with the Node.
+	mirror.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: v1.SchemeGroupVersion.String(), Kind: "Node", Name: m.nodeName, UID: uid, Controller: new(true),
+	}}
+	err = m.api.CreatePod(ctx, &mirror)
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		existing, err := m.api.GetPod(ctx, p.Namespace, p.Name)
+		if err != nil {
+			return fmt.Errorf("look at the pod that has the mirror's name: %w", err)
+		}
+		if existing.Annotations[v1.MirrorPodAnnotationKey] == hash {
+			return nil // ours, and the watch is about to tell
+		}
+		return fmt.Errorf("another pod of uid %s has the mirror's name: delete it, or rename the static pod", existing.UID)
+	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err):
+		m.mu.Lock()
+		m.nodeUID = "" // the Node may have been made anew
+		m.mu.Unlock()
+	}
+	if err != nil {
+		return fmt.Errorf("create mirror pod: %w", err)
+	}
+	m.log.Info("mirror pod created", "pod", p.Namespace+"/"+p.Name, "uid", p.UID)
+	return nil
+}
+
+// node returns the UID of the Node, which must be registered.
+func (m *Manager) node(ctx context.Context) (types.UID, error) {
+	m.mu.Lock()
+	uid := m.nodeUID
+	m.mu.Unlock()
+	if uid != "" {
+		return uid, nil
+	}
+	n, err := m.api.GetNode(ctx, m.nodeName)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("get node: %w", err)
+	case n.DeletionTimestamp != nil:
+		return "", fmt.Errorf("node %s is being deleted", m.nodeName)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.nodeUID = n.UID
+	return n.UID, nil
+}

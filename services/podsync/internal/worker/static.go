@@ -1,0 +1,110 @@
+package worker
+
+import (
+	"context"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+)
+
+// held is a static pod that waits for another of its name to end: an edited manifest has another UID, and the pod of the
+// one before still holds its ports and its folders.
+type held struct {
+	pod  *v1.Pod
+	from podsyncv1.PodSource
+}
+
+// Expect names the sources that must be heard before anything is concluded from a pod's absence. It is called before
+// Run; without it, the apiserver is the one.
+func (d *Dispatcher) Expect(sources ...podsyncv1.PodSource) { d.expected = sources }
+
+// heard notes that a source has told of all that it had, and says whether that was the last one.
+func (d *Dispatcher) heard(from podsyncv1.PodSource) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.synced {
+		return false
+	}
+	d.expected = slices.DeleteFunc(slices.Clone(d.expected), func(s podsyncv1.PodSource) bool { return s == from })
+	d.synced = len(d.expected) == 0
+	return d.synced
+}
+
+func isStatic(from podsyncv1.PodSource) bool { return from != podsyncv1.PodSource_POD_SOURCE_API }
+
+func fullName(p *v1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
+}
+
+// hold keeps a static pod back while another of its name has a worker, and says whether it does.
+func (d *Dispatcher) hold(p *v1.Pod, from podsyncv1.PodSource) bool {
+	if !isStatic(from) {
+		return false
+	}
+	name := fullName(p)
+	for i, h := range d.held[name] {
+		if h.pod.UID == p.UID {
+			d.held[name][i].pod = p
+			return true
+		}
+	}
+	if !d.runsStatic(name) {
+		return false
+	}
+	d.log.Info("static pod waits for the end of another of its name", "pod", podName(p), "uid", p.UID, "source", from.String())
+	d.held[name] = append(d.held[name], held{p, from})
+	return true
+}
+
+func (d *Dispatcher) runsStatic(name types.NamespacedName) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, w := range d.workers {
+		if isStatic(w.source) && fullName(w.latest()) == name {
+			return true
+		}
+	}
+	return false
+}
+
+// dropHeld forgets a pod that its source no longer wants before it could begin.
+func (d *Dispatcher) dropHeld(uid types.UID) {
+	for name, list := range d.held {
+		rest := slices.DeleteFunc(list, func(h held) bool { return h.pod.UID == uid })
+		if len(rest) == len(list) {
+			continue
+		}
+		d.deps.Statuses.Forget(uid)
+		if d.held[name] = rest; len(rest) == 0 {
+			delete(d.held, name)
+		}
+	}
+}
+
+// startHeld starts the pod that waited for the end of w's.
+func (d *Dispatcher) startHeld(ctx context.Context, w *worker) {
+	name := fullName(w.latest())
+	list := d.held[name]
+	if len(list) == 0 || d.runsStatic(name) {
+		return
+	}
+	if d.held[name] = list[1:]; len(list) == 1 {
+		delete(d.held, name)
+	}
+	d.start(ctx, newWorker(list[0].pod, list[0].from, &d.deps))
+}
+
+// supersede ends what runs of the same static pod under the UID of an earlier manifest, of before podsync's start.
+func (w *worker) supersede(ctx context.Context, p *v1.Pod) error {
+	if w.superseded || !isStatic(w.source) || w.deps.Supersede == nil {
+		return nil
+	}
+	if err := w.deps.Supersede(ctx, p); err != nil {
+		return transient("end the static pod's earlier version", err)
+	}
+	w.superseded = true
+	return nil
+}

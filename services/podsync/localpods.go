@@ -1,0 +1,100 @@
+package podsync
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/podsync/internal/mirror"
+	"github.com/microlet/microlet/services/podsync/internal/source"
+)
+
+// localPods answers those who run pods on the node itself. Only root may ask: a pod can be anything, root with every
+// capability too.
+type localPods struct {
+	podsyncv1.UnimplementedPodsyncServiceServer
+	pods    *source.Local
+	mirrors *mirror.Manager
+}
+
+func allowLocalPods(s *service.Service) {
+	for _, method := range []string{
+		podsyncv1.PodsyncService_RunPod_FullMethodName, podsyncv1.PodsyncService_RemovePod_FullMethodName,
+		podsyncv1.PodsyncService_GetLocalPod_FullMethodName, podsyncv1.PodsyncService_ListLocalPods_FullMethodName,
+	} {
+		s.Allow(method, role.Up)
+	}
+}
+
+// RunPod implements podsyncv1.PodsyncServiceServer.
+func (l *localPods) RunPod(ctx context.Context, r *podsyncv1.RunPodRequest) (*podsyncv1.RunPodResponse, error) {
+	p, outcome, err := l.pods.Add(ctx, r.GetManifest())
+	if err != nil {
+		return nil, asStatus(err)
+	}
+	return &podsyncv1.RunPodResponse{Pod: localPod(p), Outcome: outcome}, nil
+}
+
+// RemovePod implements podsyncv1.PodsyncServiceServer.
+func (l *localPods) RemovePod(ctx context.Context, r *podsyncv1.RemovePodRequest) (*podsyncv1.RemovePodResponse, error) {
+	p, err := l.pods.Remove(ctx, r.GetNamespace(), r.GetName())
+	if err != nil {
+		return nil, asStatus(err)
+	}
+	return &podsyncv1.RemovePodResponse{Pod: localPod(p)}, nil
+}
+
+// GetLocalPod implements podsyncv1.PodsyncServiceServer. It tells of a pod that is ending, too.
+func (l *localPods) GetLocalPod(_ context.Context, r *podsyncv1.GetLocalPodRequest) (*podsyncv1.GetLocalPodResponse, error) {
+	p, told := l.mirrors.Get(types.UID(r.GetUid()))
+	if p == nil {
+		return nil, status.Errorf(codes.NotFound, "nothing of pod %s is on this node", r.GetUid())
+	}
+	answer := &podsyncv1.GetLocalPodResponse{Pod: localPod(p)}
+	if told != nil {
+		var err error
+		if answer.Status, err = told.Marshal(); err != nil {
+			return nil, status.Errorf(codes.Internal, "encode the pod's status: %v", err)
+		}
+	}
+	return answer, nil
+}
+
+// ListLocalPods implements podsyncv1.PodsyncServiceServer.
+func (l *localPods) ListLocalPods(ctx context.Context, _ *podsyncv1.ListLocalPodsRequest) (*podsyncv1.ListLocalPodsResponse, error) {
+	pods, err := l.pods.List(ctx)
+	if err != nil {
+		return nil, asStatus(err)
+	}
+	answer := &podsyncv1.ListLocalPodsResponse{}
+	for _, p := range pods {
+		answer.Pods = append(answer.Pods, localPod(p))
+	}
+	return answer, nil
+}
+
+func localPod(p *v1.Pod) *podsyncv1.LocalPod {
+	return &podsyncv1.LocalPod{Namespace: p.Namespace, Name: p.Name, Uid: string(p.UID)}
+}
+
+func asStatus(err error) error {
+	code := codes.Internal
+	switch {
+	case errors.Is(err, source.ErrInvalid):
+		code = codes.InvalidArgument
+	case errors.Is(err, source.ErrNotFound):
+		code = codes.NotFound
+	case errors.Is(err, source.ErrConflict):
+		code = codes.AlreadyExists
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		code = codes.Unavailable
+	}
+	return status.Error(code, err.Error())
+}

@@ -1,0 +1,27 @@
+package podsync
+
+import (
+	"errors"
+	"net/http"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// errNoAPIServer is what a node without an apiserver says to whoever asks for one.
+var errNoAPIServer = errors.New("this node runs without an apiserver: no --kubeconfig was given")
+
+// offline answers every request with errNoAPIServer.
+type offline struct{}
+
+// RoundTrip implements http.RoundTripper.
+func (offline) RoundTrip(*http.Request) (*http.Response, error) { return nil, errNoAPIServer }
+
+// newOfflineClient returns the client of a node without an apiserver: whoever asks is told so at once. Nothing is listed
+// or watched with it; see standalone.
+func newOfflineClient() (kubernetes.Interface, error) {
+	return kubernetes.NewForConfig(&rest.Config{Host: "http://standalone.invalid", Transport: offline{}, QPS: -1})
+}
+
+// standalone says that there is no apiserver: pods come from manifests and run-pod alone, and nobody is told of them.
+func (n *node) standalone() bool { return n.cfg.Kubelet.Standalone() }
