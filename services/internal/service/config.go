@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -108,6 +109,15 @@ func (c *Config) Socket(r role.Role) string {
 // MetricsSocket is where a role serves /metrics and /healthz.
 func (c *Config) MetricsSocket(r role.Role) string {
 	return filepath.Join(c.RuntimeDir, "metrics", string(r)+".sock")
+}
+
+// ownSocket is Socket or MetricsSocket of the service itself: replicas but the first have sockets of
+// their own.
+func (c *Config) ownSocket(path string) string {
+	if c.Replica == DefaultReplica {
+		return path
+	}
+	return strings.TrimSuffix(path, ".sock") + "." + c.Replica + ".sock"
 }
 
 // CRISocket is where podsync serves a role's share of the CRI.

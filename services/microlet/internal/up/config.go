@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -30,6 +31,8 @@ const (
 	minWatchdog = 5 * time.Second
 	// stopTimeout is above what the supervisor takes to stop all.
 	stopTimeout = 14 * time.Second
+	// maxReplicas is far more than a node has use for.
+	maxReplicas = 16
 )
 
 // Config is what "microlet up" is told.
@@ -43,6 +46,8 @@ type Config struct {
 	// Watchdog is how long a service may stand still before it is killed and started again; 0 never.
 	// Default: 10 s.
 	Watchdog time.Duration
+	// ProberReplicas is how many probers share the pods. Default: 1. The single placement has one.
+	ProberReplicas int
 	// Services are those that run, in start order.
 	Services []catalog.Service
 
@@ -54,7 +59,7 @@ type Config struct {
 func DefaultConfig() Config {
 	s := service.DefaultConfig()
 	s.StopTimeout = stopTimeout
-	return Config{Service: s, Placement: Processes, Watchdog: defaultWatchdog, Services: catalog.Services()}
+	return Config{Service: s, Placement: Processes, Watchdog: defaultWatchdog, ProberReplicas: 1, Services: catalog.Services()}
 }
 
 // AddFlags adds up's own flags and those of its services.
@@ -62,6 +67,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	c.Service.AddFlags(fs)
 	fs.StringVar(&c.Placement, "placement", c.Placement, `"processes": each service a process with its own identity; "single": all in one process, for a small node`)
 	fs.Var((*offDuration)(&c.Watchdog), "watchdog", `how long a service may stand still before it is started again; "0" or "off" is for ever`)
+	fs.IntVar(&c.ProberReplicas, "prober-replicas", c.ProberReplicas, "how many probers share the pods among them")
 	c.own = map[string]*pflag.FlagSet{}
 	for _, s := range c.Services {
 		if s.Bind == nil {
@@ -87,20 +93,43 @@ func (c *Config) Validate() error {
 	if c.Watchdog != 0 && c.Watchdog < minWatchdog {
 		errs = append(errs, fmt.Errorf("watchdog is %v: use %v or more, or 0 for none", c.Watchdog, minWatchdog))
 	}
+	if c.ProberReplicas < 1 || c.ProberReplicas > maxReplicas {
+		errs = append(errs, fmt.Errorf("prober-replicas is %d: give 1 to %d", c.ProberReplicas, maxReplicas))
+	}
+	if c.ProberReplicas > 1 && c.Placement == Single {
+		errs = append(errs, fmt.Errorf("prober-replicas is %d: the single placement has one; use --placement=%s for more", c.ProberReplicas, Processes))
+	}
 	if c.Kubelet == nil {
 		errs = append(errs, errors.New("there is no kubelet configuration: give the kubelet's flags"))
 	}
 	return errors.Join(errs...)
 }
 
+// replicas is how many processes a service has.
+func (c *Config) replicas(s catalog.Service) int {
+	if s.Role == role.Prober {
+		return c.ProberReplicas
+	}
+	return 1
+}
+
+// processName is the name of a service's process: the first replica's is the service's. A replica's
+// number is the same after a restart.
+func processName(s catalog.Service, replica int) string {
+	if replica == 0 {
+		return string(s.Role)
+	}
+	return string(s.Role) + "." + strconv.Itoa(replica)
+}
+
 // arguments are the command line of a service's process.
-func (c *Config) arguments(s catalog.Service) []string {
+func (c *Config) arguments(s catalog.Service, replica int) []string {
 	args := []string{
 		string(s.Role),
 		"--runtime-dir=" + c.Service.RuntimeDir,
 		"--bus-address=" + c.Service.BusAddress,
 		"--node-name=" + c.Service.NodeName,
-		"--replica=" + c.Service.Replica,
+		"--replica=" + strconv.Itoa(replica),
 	}
 	if s.NeedsKubelet {
 		args = append(args, "--resolved-config="+c.resolvedPath(s))

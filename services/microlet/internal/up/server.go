@@ -3,6 +3,7 @@ package up
 import (
 	"context"
 	"os"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -12,6 +13,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/telemetry"
 	"github.com/microlet/microlet/services/microlet/internal/supervisor"
 )
@@ -65,7 +67,11 @@ func (s *server) process(p supervisor.Process) *supervisorv1.Process {
 		}
 	}
 	if p.Name != string(role.Up) {
-		if age, ok := s.heartbeats.Age(subject.HeartbeatKey(role.Role(p.Name), "0")); ok {
+		name, replica, several := strings.Cut(p.Name, ".")
+		if !several {
+			replica = service.DefaultReplica
+		}
+		if age, ok := s.heartbeats.Age(subject.HeartbeatKey(role.Role(name), replica)); ok {
 			out.HeartbeatAgeMilliseconds = age.Milliseconds()
 		}
 	}

@@ -107,13 +107,15 @@ func (c *Config) agents(s *service.Service) (agents, error) {
 		if err != nil {
 			return nil, err
 		}
-		o.Specs = append(o.Specs, supervisor.Spec{
-			Name: string(a.Role), Path: program, Args: c.arguments(a),
-			UID: id.UID, GID: id.GID, Groups: groups(id, s.Log), Capabilities: id.Capabilities,
-			// Root's helpers (mount, iptables) may depend on transitions that this would forbid.
-			NoNewPrivileges: id.UID != 0,
-			StopStage:       a.StopStage,
-		})
+		for i := range c.replicas(a) {
+			o.Specs = append(o.Specs, supervisor.Spec{
+				Name: processName(a, i), Path: program, Args: c.arguments(a, i),
+				UID: id.UID, GID: id.GID, Groups: groups(id, s.Log), Capabilities: id.Capabilities,
+				// Root's helpers (mount, iptables) may depend on transitions that this would forbid.
+				NoNewPrivileges: id.UID != 0,
+				StopStage:       a.StopStage,
+			})
+		}
 	}
 	return supervisor.New(o)
 }

@@ -69,7 +69,7 @@ func TestArgumentsOfAService(t *testing.T) {
 	} {
 		i := slices.IndexFunc(cfg.Services, func(s catalog.Service) bool { return s.Role == r })
 		want := slices.Concat([]string{string(r)}, common, more)
-		if got := cfg.arguments(cfg.Services[i]); !slices.Equal(got, want) {
+		if got := cfg.arguments(cfg.Services[i], 0); !slices.Equal(got, want) {
 			t.Errorf("arguments of %s are %q, want %q", r, got, want)
 		}
 		// Its own command takes them.
