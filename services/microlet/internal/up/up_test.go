@@ -2,6 +2,7 @@ package up
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -52,6 +53,36 @@ func TestFlags(t *testing.T) {
 	for _, want := range []string{`placement is "both": use "processes" or "single"`, "watchdog is 1s: use 5s or more"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v lacks %q", err, want)
+		}
+	}
+}
+
+func TestReplicasOfTheProber(t *testing.T) {
+	cfg, err := parse(t, "--prober-replicas=3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(cfg.Services, func(s catalog.Service) bool { return s.Role == role.Prober })
+	var names []string
+	for n := range cfg.replicas(cfg.Services[i]) {
+		names = append(names, processName(cfg.Services[i], n))
+		if args := cfg.arguments(cfg.Services[i], n); !slices.Contains(args, fmt.Sprintf("--replica=%d", n)) {
+			t.Errorf("arguments of replica %d are %q", n, args)
+		}
+	}
+	if want := []string{"prober", "prober.1", "prober.2"}; !slices.Equal(names, want) {
+		t.Errorf("processes are %q, want %q", names, want)
+	}
+	if n := cfg.replicas(cfg.Services[0]); n != 1 {
+		t.Errorf("%d of %s", n, cfg.Services[0].Role)
+	}
+	for _, args := range [][]string{{"--prober-replicas=0"}, {"--prober-replicas=17"}, {"--prober-replicas=2", "--placement=single"}} {
+		cfg, err := parse(t, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), "prober-replicas") {
+			t.Errorf("%q: %v", args, err)
 		}
 	}
 }

@@ -1,0 +1,91 @@
+package probes
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	proberv1 "github.com/microlet/microlet/proto/microlet/prober/v1"
+	"github.com/microlet/microlet/services/podsync/internal/decide"
+)
+
+type bucket map[string]*proberv1.ProbeResult
+
+func (b bucket) Get(key string) (*proberv1.ProbeResult, bool) { r, ok := b[key]; return r, ok }
+func (b bucket) All() map[string]*proberv1.ProbeResult        { return b }
+
+const (
+	success = proberv1.Outcome_OUTCOME_SUCCESS
+	failure = proberv1.Outcome_OUTCOME_FAILURE
+)
+
+func result(o proberv1.Outcome, id, replica string, generation uint64) *proberv1.ProbeResult {
+	return &proberv1.ProbeResult{Result: o, ContainerId: id, Replica: replica, Generation: generation}
+}
+
+func TestOnlyTheNewestAssignmentCounts(t *testing.T) {
+	b := bucket{}
+	var assigned *podsyncv1.Assignment
+	var woken []types.UID
+	s := New(Options{
+		Results: b, Metrics: prometheus.NewRegistry(),
+		Assigned: func(string) (*podsyncv1.Assignment, bool) { return assigned, assigned != nil },
+		Wake:     func(uid types.UID) { woken = append(woken, uid) },
+	})
+	put := func(key string, r *proberv1.ProbeResult) {
+		b[key] = r
+		s.Changed(key)
+	}
+	expect := func(what string, wakes int, want Verdicts) {
+		t.Helper()
+		if diff := cmp.Diff(want, s.Of("p")); diff != "" {
+			t.Errorf("%s: %s", what, diff)
+		}
+		if len(woken) != wakes || slices.ContainsFunc(woken, func(uid types.UID) bool { return uid != "p" }) {
+			t.Errorf("%s: woken %v, want %d times", what, woken, wakes)
+		}
+		woken = nil
+	}
+	v := func(probe, id string, r decide.Result) Verdicts {
+		all := Verdicts{map[string]decide.Result{}, map[string]decide.Result{}, map[string]decide.Result{}}
+		if id != "" {
+			map[string]map[string]decide.Result{"readiness": all.Readiness, "liveness": all.Liveness, "startup": all.Startup}[probe][id] = r
+		}
+		return all
+	}
+
+	put("p.c.liveness", result(failure, "one", "0", 5))
+	expect("nobody is assigned", 0, v("", "", 0))
+	assigned = &podsyncv1.Assignment{Replica: "0", Generation: 5}
+	s.Assigned("p")
+	expect("assigned afterwards", 1, v("liveness", "one", decide.Failure))
+	put("p.c.liveness", result(failure, "one", "0", 5))
+	expect("the same again", 0, v("liveness", "one", decide.Failure))
+
+	assigned = &podsyncv1.Assignment{Replica: "1", Generation: 6}
+	s.Assigned("p")
+	expect("what counted holds", 0, v("liveness", "one", decide.Failure))
+	put("p.c.liveness", result(success, "one", "0", 5))
+	expect("an older assignment", 0, v("liveness", "one", decide.Failure))
+	put("p.c.liveness", result(success, "one", "1", 6))
+	expect("the newest assignment", 1, v("liveness", "one", decide.Success))
+	delete(b, "p.c.liveness")
+	s.Changed("p.c.liveness")
+	expect("what is missing changes nothing", 0, v("liveness", "one", decide.Success))
+
+	put("p.c.liveness", result(proberv1.Outcome_OUTCOME_UNSPECIFIED, "two", "1", 6))
+	expect("a new container has no verdict", 0, v("", "", 0))
+	put("p.c.liveness", result(failure, "two", "1", 6))
+	expect("its own", 1, v("liveness", "two", decide.Failure))
+	s.Forget("p")
+	expect("a pod that is gone", 0, v("", "", 0))
+	for _, probe := range []string{"readiness", "startup"} {
+		put("p.c."+probe, result(success, "two", "1", 6))
+		expect(probe, 1, v(probe, "two", decide.Success))
+		s.Forget("p")
+	}
+}
