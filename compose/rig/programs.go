@@ -74,6 +74,8 @@ func (i *Instance) spec(name string) process.Spec {
 	case Registry:
 		s.Path = i.r.Binaries[build.Crane]
 		s.Args = []string{"registry", "serve", "--address=" + i.Registry(), "--disk=" + filepath.Join(i.r.Dir, "registry")}
+		// It reads layers into memory, and would keep that for long.
+		s.Env = []string{"GOMEMLIMIT=128MiB"}
 	case Containerd:
 		s.Args = []string{"--config=" + i.containerdConfig().ConfigFile(), "--log-level=info"}
 		// With a proxy of the environment it would ask that for the registry.

@@ -12,7 +12,6 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
-	"golang.org/x/sync/errgroup"
 )
 
 // Names returns all names under which the base images are pushed.
@@ -44,7 +43,8 @@ func Push(ctx context.Context, dir, registry string) error {
 	if err != nil {
 		return fmt.Errorf("push images: %w", err)
 	}
-	group, ctx := errgroup.WithContext(ctx)
+	// One after the other: images share layers, and the registry holds what is
+	// being pushed in memory.
 	for _, m := range manifest.Manifests {
 		short := m.Annotations[nameAnnotation]
 		tags := slices.Concat(names[short], suiteNames[short])
@@ -55,9 +55,11 @@ func Push(ctx context.Context, dir, registry string) error {
 		if err != nil {
 			return fmt.Errorf("push image %s: %w", short, err)
 		}
-		group.Go(func() error { return pushOne(ctx, pusher, img, registry, tags) })
+		if err := pushOne(ctx, pusher, img, registry, tags); err != nil {
+			return err
+		}
 	}
-	return group.Wait()
+	return nil
 }
 
 func pushOne(ctx context.Context, pusher *remote.Pusher, img v1.Image, registry string, tags []string) error {
