@@ -3,23 +3,41 @@
 package e2e
 
 import (
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/compose/e2e/internal/podgen"
 	"github.com/microlet/microlet/compose/rig"
 )
 
-// TestHandover gives the node from a kubelet to microlet and back. No container notices.
+// TestHandover gives the node from a kubelet to microlet and back, under pods of all kinds. No
+// container notices.
 func TestHandover(t *testing.T) {
 	shared.switchTo(t, rig.AgentKubelet)
 	s := newScene(t)
-	s.create(scripted("several", forever))
-	w := s.steady()
+	// Pods with a gate of their own are never Ready.
+	g := s.cast(podgen.Options{Seed: seed(t, uint64(time.Now().UnixNano())), Without: append(podgen.Ending(), "readiness gate")})
+	mixed := func(by string, count int) (names []string) {
+		var pods []*corev1.Pod
+		for i := range count {
+			p, traits := g.Pod(fmt.Sprintf("%s-%d", by, i))
+			t.Logf("%s: %s", p.Name, strings.Join(traits, ", "))
+			pods, names = append(pods, p), append(names, p.Name)
+		}
+		s.create(pods...)
+		s.ready(patience, names...)
+		return names
+	}
+	w := s.witness(mixed("kubelet", steadyPods)...)
 	shared.switchTo(t, rig.AgentMicrolet)
-	s.create(scripted("made-by-microlet", forever))
-	s.ready(patience, "made-by-microlet")
-	made := s.witness("made-by-microlet", "several")
-	s.remove("steady-0")
-	s.wait(patience, "the end of the kubelet's pod", s.areGone("steady-0"))
+	names := mixed("microlet", steadyPods/2)
+	made := s.witness(names...)
+	s.remove(w.pods[0].Name)
+	s.wait(patience, "the end of the kubelet's pod", s.areGone(w.pods[0].Name))
 	w.pods = w.pods[1:]
 	w.untouched()
 	shared.switchTo(t, rig.AgentKubelet)
@@ -27,10 +45,12 @@ func TestHandover(t *testing.T) {
 	s.ready(patience, "after")
 	w.untouched()
 	made.untouched()
-	s.remove("made-by-microlet")
-	s.wait(patience, "the end of microlet's pod", s.areGone("made-by-microlet"))
+	s.remove(names[0])
+	s.wait(patience, "the end of microlet's pod", s.areGone(names[0]))
+	made.pods = made.pods[1:]
 	shared.switchTo(t, rig.AgentMicrolet)
 	w.untouched()
+	made.untouched()
 	if age := w.leaseAge(); age > 2*maxLease {
 		t.Errorf("the Lease was %s old", age)
 	}

@@ -18,6 +18,9 @@ const (
 	crowdPods  = 60
 
 	// The kubelet is first, so that what is compared with it can be taken from it.
+	chaosTime = 10 * time.Minute
+	chaosPods = 25
+
 	firstAgent = rig.AgentKubelet
 )
 
@@ -25,3 +28,6 @@ var (
 	stoppedRoles = []role.Role{role.Bus, role.Podsync, role.PLEG, role.Prober, role.NodeStatus, role.NodeAPI, role.Up}
 	hungRoles    = stoppedRoles
 )
+
+// chaosSeed is another each time.
+func chaosSeed() uint64 { return uint64(time.Now().UnixNano()) }

@@ -17,6 +17,9 @@ const (
 	stopTime   = 12 * time.Second
 	crowdPods  = 15
 
+	chaosTime = 40 * time.Second
+	chaosPods = 12
+
 	firstAgent = rig.AgentMicrolet
 )
 
@@ -24,3 +27,6 @@ var (
 	stoppedRoles = []role.Role{role.Bus}
 	hungRoles    = []role.Role{role.PLEG}
 )
+
+// chaosSeed is the same each time, so that a change is to blame for what a run finds.
+func chaosSeed() uint64 { return 1 }

@@ -66,6 +66,17 @@ func Traits() []string {
 	return names
 }
 
+// Ending are the names of the traits that make a pod come to its end.
+func Ending() []string {
+	var names []string
+	for _, t := range all() {
+		if t.alone == end {
+			names = append(names, t.name)
+		}
+	}
+	return names
+}
+
 func all() []trait {
 	return slices.Concat(containerTraits(), securityTraits(), podTraits(), volumeTraits(), initTraits())
 }

@@ -34,11 +34,14 @@ func NodeIsReady(n *corev1.Node) bool {
 	return false
 }
 
-// Containers returns id and restart count of each container of a pod.
+// Containers returns id, restart count and start of each container of a pod.
 func Containers(p *corev1.Pod) map[string]string {
 	all := map[string]string{}
 	for _, c := range p.Status.ContainerStatuses {
 		all[c.Name] = fmt.Sprintf("%s, restarts %d", c.ContainerID, c.RestartCount)
+		if c.State.Running != nil {
+			all[c.Name] += ", since " + c.State.Running.StartedAt.UTC().Format(time.RFC3339)
+		}
 	}
 	return all
 }

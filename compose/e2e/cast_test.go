@@ -1,0 +1,108 @@
+//go:build !bench
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/microlet/microlet/compose/e2e/internal/podgen"
+	"github.com/microlet/microlet/compose/e2e/internal/record"
+	"github.com/microlet/microlet/compose/rig"
+)
+
+// seedVariable repeats a run of random pods.
+const seedVariable = "MICROLET_SEED"
+
+// seed is the one that the environment names, or else fallback; it is printed.
+func seed(t *testing.T, fallback uint64) uint64 {
+	t.Helper()
+	if text := os.Getenv(seedVariable); text != "" {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatalf("%s=%q: use a number: %v", seedVariable, text, err)
+		}
+		fallback = n
+	}
+	t.Logf("the seed of the random pods is %d: repeat them with %s=%d", fallback, seedVariable, fallback)
+	return fallback
+}
+
+// cast makes what random pods name, and returns who makes them.
+func (s *scene) cast(opts podgen.Options) *podgen.Generator {
+	s.t.Helper()
+	ctx := s.t.Context()
+	must := func(err error) {
+		s.t.Helper()
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			s.t.Fatal(err)
+		}
+	}
+	class, priorities := podgen.ClusterObjects()
+	_, err := s.client.NodeV1().RuntimeClasses().Create(ctx, class, metav1.CreateOptions{})
+	must(err)
+	for name, value := range priorities {
+		_, err := s.client.SchedulingV1().PriorityClasses().Create(ctx, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value}, metav1.CreateOptions{})
+		must(err)
+	}
+	for _, o := range podgen.Objects(s.ns) {
+		switch o := o.(type) {
+		case *corev1.ConfigMap:
+			_, err = s.client.CoreV1().ConfigMaps(s.ns).Create(ctx, o, metav1.CreateOptions{})
+		case *corev1.Secret:
+			_, err = s.client.CoreV1().Secrets(s.ns).Create(ctx, o, metav1.CreateOptions{})
+		case *corev1.ServiceAccount:
+			_, err = s.client.CoreV1().ServiceAccounts(s.ns).Create(ctx, o, metav1.CreateOptions{})
+		case *corev1.Service:
+			_, err = s.client.CoreV1().Services(s.ns).Create(ctx, o, metav1.CreateOptions{})
+		default:
+			err = fmt.Errorf("random pods name a %T", o)
+		}
+		must(err)
+	}
+	opts.Image = rig.BusyboxImage
+	opts.HostDir = filepath.Join(s.t.TempDir(), "host")
+	if err := os.MkdirAll(opts.HostDir, 0o755); err != nil {
+		s.t.Fatal(err)
+	}
+	// Its image is present from now on, for those that never pull.
+	s.create(scripted("brings-the-image", forever))
+	s.ready(patience, "brings-the-image")
+	s.remove("brings-the-image")
+	s.wait(patience, "the end of the pod that brought the image", s.areGone("brings-the-image"))
+	return podgen.New(opts)
+}
+
+// atRest says whether a random pod has come to where it stays.
+func atRest(p *corev1.Pod) bool {
+	switch {
+	case p == nil:
+		return false
+	case p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
+		return true
+	default:
+		return !podgen.Ends(p) && record.PodCondition(p, corev1.ContainersReady) == corev1.ConditionTrue
+	}
+}
+
+// allAtRest waits for random pods by name, and returns those that did not come to rest.
+func (s *scene) allAtRest(limit time.Duration, names ...string) error {
+	s.t.Helper()
+	return s.waitErr(limit, func(v record.View) error {
+		for _, name := range names {
+			if p := v.Pod(s.ns, name); !atRest(p) {
+				return fmt.Errorf("pod %s: %s", name, describe(p))
+			}
+		}
+		return nil
+	})
+}

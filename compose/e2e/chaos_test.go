@@ -1,0 +1,235 @@
+//go:build !bench
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/compose/e2e/internal/machine"
+	"github.com/microlet/microlet/compose/e2e/internal/podgen"
+	"github.com/microlet/microlet/compose/e2e/internal/record"
+	"github.com/microlet/microlet/compose/rig"
+	"github.com/microlet/microlet/proto/role"
+)
+
+// TestChaos creates, changes and deletes random pods while it kills services and the runtime. When it
+// has stopped, the API server, the runtime and the disk agree, and what is deleted leaves nothing.
+func TestChaos(t *testing.T) {
+	shared.use(t)
+	s := newScene(t)
+	n := seed(t, chaosSeed())
+	c := &chaos{
+		scene: s, rand: rand.New(rand.NewPCG(n, 2)), done: map[string]int{},
+		pods: s.cast(podgen.Options{Seed: n, Traits: 4}),
+	}
+	mark := s.record.Mark()
+	for end := time.Now().Add(chaosTime); time.Now().Before(end); {
+		c.act()
+		time.Sleep(time.Duration(50+c.rand.IntN(300)) * time.Millisecond)
+	}
+	t.Logf("done in %s: %v", chaosTime, c.done)
+	s.waitHealthy(t, patience)
+	if err := s.waitErr(2*patience, func(v record.View) error {
+		for _, p := range v.Pods(s.ns) {
+			if p.DeletionTimestamp != nil || !atRest(p) {
+				return fmt.Errorf("pod %s (deleted %t): %s", p.Name, p.DeletionTimestamp != nil, describe(p))
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatalf("the pods do not come to rest: %v", err)
+	}
+	await(t, patience, "the API server, the runtime and the disk to agree", c.agree)
+	living := s.record.View().Pods(s.ns)
+	var names []string
+	for _, p := range living {
+		names = append(names, p.Name)
+	}
+	s.remove(names...)
+	s.wait(2*patience, "the pods' end", s.areGone(names...))
+	s.leavesNothing(everyPod(s.ns, s.record.Since(mark)))
+}
+
+type chaos struct {
+	*scene
+	rand *rand.Rand
+	pods *podgen.Generator
+	done map[string]int
+	made int
+}
+
+// act does one thing.
+func (c *chaos) act() {
+	present := slices.DeleteFunc(c.record.View().Pods(c.ns), func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
+	slices.SortFunc(present, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	what := c.rand.IntN(20)
+	switch {
+	case what < 8 && len(present) < chaosPods || len(present) == 0:
+		c.made++
+		p, _ := c.pods.Pod(fmt.Sprintf("chaos-%d", c.made))
+		c.create(p)
+		c.done["created"]++
+	case what < 13:
+		p := present[c.rand.IntN(len(present))]
+		grace := []*int64{nil, new(int64(0)), new(int64(1))}[c.rand.IntN(3)]
+		err := c.client.CoreV1().Pods(c.ns).Delete(c.t.Context(), p.Name, metav1.DeleteOptions{GracePeriodSeconds: grace})
+		if err != nil && !apierrors.IsNotFound(err) {
+			c.t.Fatal(err)
+		}
+		c.done["deleted"]++
+	case what < 17:
+		c.change(present[c.rand.IntN(len(present))])
+	default:
+		c.kill()
+	}
+}
+
+// change changes what may be changed of a pod.
+func (c *chaos) change(p *corev1.Pod) {
+	patches := []string{
+		fmt.Sprintf(`{"metadata":{"annotations":{"note":"changed %d"},"labels":{"changed":"%d"}}}`, c.rand.IntN(100), c.rand.IntN(100)),
+		`{"spec":{"activeDeadlineSeconds":1}}`,
+		fmt.Sprintf(`{"spec":{"containers":[{"name":"main","image":%q}]}}`, otherBusybox),
+	}
+	i := c.rand.IntN(len(patches))
+	if i == 2 && podgen.Ends(p) {
+		i = 0 // another image begins it anew: whether it still ends is the image's matter
+	}
+	_, err := c.client.CoreV1().Pods(c.ns).Patch(c.t.Context(), p.Name, types.StrategicMergePatchType, []byte(patches[i]), metav1.PatchOptions{})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		c.t.Fatalf("change pod %s with %s: %v", p.Name, patches[i], err)
+	}
+	c.done[[]string{"labelled", "given a deadline", "given another image"}[i]]++
+}
+
+// otherBusybox is another name of the image that the pods run.
+const otherBusybox = "registry.k8s.io/e2e-test-images/busybox:1.29-4"
+
+// kill kills a service, or the runtime, which stays away for a while.
+func (c *chaos) kill() {
+	roles := []role.Role{role.Podsync, role.PLEG, role.Bus}
+	i := c.rand.IntN(len(roles) + 1)
+	if i < len(roles) {
+		if pid := c.pid(roles[i]); pid != 0 {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended by itself
+			c.done["killed "+string(roles[i])]++
+		}
+		return
+	}
+	if err := c.Kill(c.t.Context(), rig.Containerd); err != nil {
+		c.t.Fatal(err)
+	}
+	time.Sleep(time.Duration(c.rand.IntN(2000)) * time.Millisecond)
+	if err := c.StartContainerd(c.t.Context()); err != nil {
+		c.t.Fatal(err)
+	}
+	c.done["killed containerd"]++
+}
+
+// agree says in what the API server, the runtime and the disk do not agree.
+func (c *chaos) agree() error {
+	ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Second)
+	defer cancel()
+	if err := c.record.Sync(ctx); err != nil {
+		return err
+	}
+	told, known := map[string]bool{}, map[string]bool{} // containers that run, pods that are there
+	for _, p := range c.record.View().Pods(c.ns) {
+		known[string(p.UID)] = true
+		for _, status := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses) {
+			if status.State.Running != nil {
+				_, id, _ := strings.Cut(status.ContainerID, "://")
+				told[id] = true
+			}
+		}
+	}
+	var problems []string
+	err := c.cri(func(r runtimeapi.RuntimeServiceClient) error {
+		ours := map[string]string{"io.kubernetes.pod.namespace": c.ns}
+		list, err := r.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: ours}})
+		if err != nil {
+			return err
+		}
+		for _, x := range list.GetContainers() {
+			running := x.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING
+			what := fmt.Sprintf("container %s of %s, %s: ", x.GetMetadata().GetName(), x.GetLabels()["io.kubernetes.pod.name"], x.GetState())
+			switch {
+			case !known[x.GetLabels()["io.kubernetes.pod.uid"]]:
+				problems = append(problems, what+"its pod is gone")
+			case running && !told[x.GetId()]:
+				problems = append(problems, what+"the API server is not told that it runs")
+			case !running && told[x.GetId()]:
+				problems = append(problems, what+"the API server is told that it runs")
+			}
+			delete(told, x.GetId())
+		}
+		boxes, err := r.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: ours}})
+		if err != nil {
+			return err
+		}
+		ready := map[string]int{}
+		for _, b := range boxes.GetItems() {
+			uid := b.GetMetadata().GetUid()
+			if !known[uid] {
+				problems = append(problems, "sandbox of "+b.GetMetadata().GetName()+": its pod is gone")
+			}
+			if b.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {
+				if ready[uid]++; ready[uid] > 1 {
+					problems = append(problems, "two ready sandboxes of "+b.GetMetadata().GetName())
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for id := range told {
+		problems = append(problems, "the API server is told of a running container that the runtime does not have: "+id)
+	}
+	names, err := machine.Names(c.RootDir() + "/pods")
+	if err != nil {
+		return err
+	}
+	for _, dir := range names {
+		if uid, _, _ := strings.Cut(dir, "/"); !known[uid] {
+			problems = append(problems, "the folder of a pod that is gone: "+dir)
+		}
+	}
+	if len(problems) > 0 {
+		return fmt.Errorf("%s", strings.Join(problems[:min(len(problems), 10)], "\n"))
+	}
+	return nil
+}
+
+// everyPod returns the last version of every pod that was seen.
+func everyPod(namespace string, entries []record.Entry) []*corev1.Pod {
+	last := map[types.UID]*corev1.Pod{}
+	for _, e := range entries {
+		if p, ok := e.Object.(*corev1.Pod); ok && p.Namespace == namespace {
+			if before := last[p.UID]; before != nil && p.Status.PodIP == "" {
+				p = p.DeepCopy()
+				p.Status.PodIP = before.Status.PodIP
+			}
+			last[p.UID] = p
+		}
+	}
+	var pods []*corev1.Pod
+	for _, p := range last {
+		pods = append(pods, p)
+	}
+	return pods
+}

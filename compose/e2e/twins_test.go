@@ -1,0 +1,121 @@
+//go:build long && !bench
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/compose/e2e/internal/podgen"
+	"github.com/microlet/microlet/compose/e2e/internal/twin"
+	"github.com/microlet/microlet/compose/rig"
+)
+
+const (
+	twinPods = 100
+	// twinWave is how many of them are there at once.
+	twinWave = 20
+)
+
+// explained are the differences that are meant. Each has its reason, which docs/compatibility.md tells
+// at more length.
+var explained = []struct {
+	path *regexp.Regexp
+	why  string
+}{}
+
+// TestTwins runs random pods under the kubelet and then under microlet, on the same node, and compares
+// what became of them: status, Events, and what the runtime was given, to the last field.
+func TestTwins(t *testing.T) {
+	shared.switchTo(t, rig.AgentKubelet)
+	s := newScene(t)
+	opts := podgen.Options{Seed: seed(t, uint64(time.Now().UnixNano())), Node: s.NodeName()}
+	g := s.cast(opts)
+	var pods []*corev1.Pod
+	traits := map[string][]string{}
+	for i := range twinPods {
+		p, names := g.Pod(fmt.Sprintf("twin-%d", i))
+		pods, traits[p.Name] = append(pods, p), names
+	}
+	fields := podgen.Fields(pods...)
+	t.Logf("%d pods set %d fields:\n%s", len(pods), len(fields), strings.Join(fields, "\n"))
+
+	theirs := s.facts(pods)
+	shared.switchTo(t, rig.AgentMicrolet)
+	ours := s.facts(pods)
+
+	type group struct {
+		count   int
+		example string
+	}
+	groups := map[string]*group{}
+	compared, same := 0, 0
+	for _, p := range pods {
+		compared += len(theirs[p.Name])
+		differences := slices.DeleteFunc(twin.Compare(theirs[p.Name], ours[p.Name]), func(d twin.Difference) bool {
+			return slices.ContainsFunc(explained, func(e struct {
+				path *regexp.Regexp
+				why  string
+			}) bool {
+				return e.path.MatchString(d.Path)
+			})
+		})
+		if len(differences) == 0 {
+			same++
+		}
+		for _, d := range differences {
+			if groups[d.Path] == nil {
+				groups[d.Path] = &group{example: fmt.Sprintf("%s (%s)\n\tkubelet  %q\n\tmicrolet %q", p.Name, strings.Join(traits[p.Name], ", "), d.A, d.B)}
+			}
+			groups[d.Path].count++
+		}
+	}
+	t.Logf("%d pods, %d facts compared: %d pods are the same, %d kinds of difference", len(pods), compared, same, len(groups))
+	for _, path := range slices.Sorted(maps.Keys(groups)) {
+		t.Errorf("%s differs in %d pods, as in %s", path, groups[path].count, groups[path].example)
+	}
+}
+
+// facts runs pods in waves under the present agent, and reads what became of them.
+func (s *scene) facts(pods []*corev1.Pod) map[string]twin.Facts {
+	s.t.Helper()
+	all := map[string]twin.Facts{}
+	for wave := range slices.Chunk(pods, twinWave) {
+		var names []string
+		var copies []*corev1.Pod
+		for _, p := range wave {
+			names, copies = append(names, p.Name), append(copies, p.DeepCopy())
+		}
+		s.create(copies...)
+		if err := s.allAtRest(patience, names...); err != nil {
+			s.t.Errorf("under %s: %v", s.Agent(), err)
+		}
+		time.Sleep(settling) // what is told of it follows
+		s.sync()
+		v := s.record.View()
+		for _, name := range names {
+			err := s.cri(func(c runtimeapi.RuntimeServiceClient) error {
+				ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
+				defer cancel()
+				var err error
+				all[name], err = twin.Read(ctx, s.client, c, v.Pod(s.ns, name))
+				return err
+			})
+			if err != nil {
+				s.t.Fatal(err)
+			}
+		}
+		s.remove(names...)
+		s.wait(patience, "the end of a wave", s.areGone(names...))
+	}
+	return all
+}
