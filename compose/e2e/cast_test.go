@@ -70,7 +70,8 @@ func (s *scene) cast(opts podgen.Options) *podgen.Generator {
 		must(err)
 	}
 	opts.Image = rig.BusyboxImage
-	opts.HostDir = filepath.Join(s.t.TempDir(), "host")
+	// Below the kubelet's folder, which is a shared mount: pods that want to see mounts of the host need one.
+	opts.HostDir = filepath.Join(s.RootDir(), "podgen-"+s.ns)
 	if err := os.MkdirAll(opts.HostDir, 0o755); err != nil {
 		s.t.Fatal(err)
 	}

@@ -42,6 +42,7 @@ var patterns = []struct {
 	{regexp.MustCompile(`(/containers/[^/"]+)/[0-9a-f]{8}\b`), "$1/<random>"},
 	{regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)`), "<time>"},
 	{regexp.MustCompile(`\b(\d+(\.\d+)?(h|m|s|ms|µs|ns))+\b`), "<duration>"},
+	{regexp.MustCompile(`(^|[^:0-9a-z])[0-9a-f]{64}\b`), "$1<id>"}, // of a container that is removed already; images have sha256: before
 	{regexp.MustCompile(`/proc/\d+/`), "/proc/<pid>/"},
 	{regexp.MustCompile(`"config\.seen": ?"[^"]*"`), `"config.seen":"<time>"`},
 }
@@ -67,6 +68,9 @@ func (n *normaliser) flatten(path string, v any, facts Facts) {
 			}
 		}
 	case []any:
+		if strings.HasSuffix(path, ".dns_config.options") {
+			v = sorted(v)
+		}
 		for i, below := range v {
 			n.flatten(path+"["+n.index(path, i, below)+"]", below, facts)
 		}
@@ -77,6 +81,10 @@ func (n *normaliser) flatten(path string, v any, facts Facts) {
 	default:
 		facts[path] = n.text(fmt.Sprint(v))
 	}
+}
+
+func sorted(list []any) []any {
+	return slices.SortedFunc(slices.Values(list), func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 }
 
 // index names an element of a list: by what identifies it where the order means nothing, by its place
