@@ -3,12 +3,20 @@
 package e2e
 
 import (
+	"errors"
+	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/compose/e2e/internal/record"
 	"github.com/microlet/microlet/compose/rig"
+	"github.com/microlet/microlet/proto/role"
 )
 
 // TestVolumesHandover: each agent finds the volumes that the other has set up, keeps them as they are
@@ -53,4 +61,69 @@ func TestVolumesHandover(t *testing.T) {
 	s.wait(patience, "the end of microlet's pod", s.areGone("by-microlet"))
 	s.leavesNothing([]*corev1.Pod{ours})
 	shared.switchTo(t, rig.AgentMicrolet)
+}
+
+// hang mounts a file system that answers nothing at all, as an NFS server that is gone. It ends with
+// the test.
+func hang(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	device, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatalf("open /dev/fuse, to make a file system that hangs: %v", err)
+	}
+	if err := unix.Mount("hangs", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", device)); err != nil {
+		t.Fatal(errors.Join(err, unix.Close(device)))
+	}
+	t.Cleanup(func() {
+		// Without its device the file system fails what hangs there.
+		if err := errors.Join(unix.Close(device), unix.Unmount(dir, unix.MNT_DETACH)); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// TestHungVolume: a file system that does not answer holds up the pods that have it and no others, and
+// these can be deleted.
+func TestHungVolume(t *testing.T) {
+	shared.use(t)
+	s := newScene(t)
+	directory, path := corev1.HostPathDirectory, hang(t)
+	var hung []string
+	for i := range 5 {
+		p := plain(fmt.Sprintf("hung-%d", i))
+		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path, Type: &directory}}}}
+		s.create(p)
+		hung = append(hung, p.Name)
+	}
+	threads := func() int {
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", s.mustPID(t, role.Podsync)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(tasks)
+	}
+	before := threads()
+	s.create(plain("neighbour"))
+	s.ready(patience, "neighbour")
+	t.Logf("a pod beside the hung ones: created to Ready in %s", ms(s.startTime("neighbour")))
+	s.remove("hung-0")
+	s.wait(shown, "the end of a pod whose volume hangs", s.areGone("hung-0"))
+	for _, name := range hung[1:] {
+		s.wait(5*time.Minute, "word of the path that hangs", func(v record.View) error {
+			var seen []string
+			for _, e := range v.Events(s.ns, name) {
+				if seen = append(seen, e.Message); e.Reason == "FailedMount" && strings.Contains(e.Message, path+" does not answer: a call that began") {
+					return nil
+				}
+			}
+			return fmt.Errorf("pod %s: only %q", name, seen)
+		})
+	}
+	if grown := threads() - before; grown > 5 {
+		t.Errorf("%d threads more than at the beginning: tries pile up", grown)
+	}
+	s.remove(hung[1:]...)
+	s.wait(shown, "the end of the pods whose volume hangs", s.areGone(hung...))
 }
