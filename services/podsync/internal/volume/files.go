@@ -52,8 +52,8 @@ func (f *files) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 		return Mounted{}, err
 	}
 	return f.mounted(s), f.m.calls.do(ctx, s.Dir, func() error {
-		if context.Cause(ctx) != nil {
-			return nil // the pod's end may have begun, which removes the folder
+		if err := context.Cause(ctx); err != nil {
+			return err // the pod's end may have begun, which removes the folder
 		}
 		return f.write(s, content)
 	})

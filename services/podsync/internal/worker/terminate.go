@@ -69,6 +69,7 @@ func (w *worker) release(ctx context.Context, p *v1.Pod) error {
 	if err := w.deps.Cgroups.RemovePod(ctx, w.uid); err != nil {
 		return transient("remove the pod's cgroup", err)
 	}
+	w.deps.Objects.Unregister(w.uid) // a pod that has ended may stay for days, and needs no watch
 	w.move(causeReleased)
 	return nil
 }
