@@ -3,6 +3,7 @@ package prober
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 
 	"github.com/spf13/pflag"
 
@@ -10,8 +11,11 @@ import (
 	"github.com/microlet/microlet/services/internal/service"
 )
 
-// DefaultExecs is the default of Config.Execs.
-const DefaultExecs = 8
+// Defaults of Config.
+const (
+	DefaultExecs     = 8
+	DefaultPluginDir = "/opt/microlet/probe-plugins"
+)
 
 // Config is what the prober is told.
 type Config struct {
@@ -23,13 +27,18 @@ type Config struct {
 	// Execs is how many commands may be starting in containers at one time. A command that takes
 	// longer than 2 s makes room for the next. Default: 8.
 	Execs int
+	// PluginDir is the folder of the probe plugins. Default: /opt/microlet/probe-plugins; empty allows none.
+	PluginDir string
 }
 
 // DefaultConfig returns the defaults; Kubelet has none.
-func DefaultConfig() Config { return Config{Service: service.DefaultConfig(), Execs: DefaultExecs} }
+func DefaultConfig() Config {
+	return Config{Service: service.DefaultConfig(), Execs: DefaultExecs, PluginDir: DefaultPluginDir}
+}
 
 // AddFlags adds the prober's own flags.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.PluginDir, "probe-plugin-dir", c.PluginDir, "folder of the probe plugins that pods may name; empty allows none")
 	fs.IntVar(&c.Execs, "probe-execs", c.Execs, "how many exec probes may be starting at one time")
 }
 
@@ -41,6 +50,9 @@ func (c *Config) Validate() error {
 	errs := []error{c.Service.Validate()}
 	if c.Service.NodeName == "" {
 		errs = append(errs, errors.New("node-name is empty: give the name of the Node"))
+	}
+	if c.PluginDir != "" && !filepath.IsAbs(c.PluginDir) {
+		errs = append(errs, fmt.Errorf("probe-plugin-dir is %q: give an absolute path", c.PluginDir))
 	}
 	if c.Execs < 1 {
 		errs = append(errs, fmt.Errorf("probe-execs is %d: give 1 or more", c.Execs))

@@ -9,6 +9,7 @@ import (
 	"github.com/microlet/microlet/services/internal/outbox"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/prober/internal/manager"
+	"github.com/microlet/microlet/services/prober/internal/plugins"
 	"github.com/microlet/microlet/services/prober/internal/probe"
 )
 
@@ -26,14 +27,20 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer runtime.Close()
+	o := probe.Options{
+		Runtime: runtimeapi.NewRuntimeServiceClient(runtime), Execs: cfg.Execs,
+		H2C: cfg.Kubelet.FeatureEnabled("H2CContainerProbe"), GRPCTLS: cfg.Kubelet.FeatureEnabled("GRPCContainerProbeTLS"),
+	}
+	if cfg.PluginDir != "" {
+		host := plugins.New(cfg.PluginDir, s.Log)
+		defer host.Close()
+		o.Plugins = host
+	}
 	events := outbox.NewRecorder(s.Bus, cfg.Service.NodeName, s.Log)
 	m := manager.Watch(manager.Options{
 		Replica: s.Config.Replica,
-		Prober: probe.New(probe.Options{
-			Runtime: runtimeapi.NewRuntimeServiceClient(runtime), Execs: cfg.Execs,
-			H2C: cfg.Kubelet.FeatureEnabled("H2CContainerProbe"), GRPCTLS: cfg.Kubelet.FeatureEnabled("GRPCContainerProbeTLS"),
-		}),
-		Events: events, Metrics: manager.NewMetrics(s.Metrics), Turned: s.Pulse.Turn, Log: s.Log,
+		Prober:  probe.New(o),
+		Events:  events, Metrics: manager.NewMetrics(s.Metrics), Turned: s.Pulse.Turn, Log: s.Log,
 		Ready: func() { s.Ready("probing") },
 	}, s.Bus)
 	s.Go("events", events.Run)

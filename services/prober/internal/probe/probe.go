@@ -59,6 +59,8 @@ type Target struct {
 	ContainerID string
 	// PodIP is the pod's primary address; the node's for a pod on the host's network.
 	PodIP string
+	// Kind is what the probe is for: "readiness", "liveness" or "startup".
+	Kind string
 	// Plugin names what probes instead of the built-in handlers; empty for none.
 	Plugin string
 	// Pod that the container is of.

@@ -252,7 +252,8 @@ func (w *Worker) probe(ctx context.Context, f *Facts) {
 // try runs the probe, and again if it could not be run for a reason of its own.
 func (w *Worker) try(ctx context.Context, f *Facts) (v probe.Verdict, err error) {
 	target := probe.Target{
-		Probe: f.Probe, Container: f.Container, ContainerID: f.ContainerID, PodIP: f.PodIP, Plugin: f.Plugin, Pod: f.Pod,
+		Probe: f.Probe, Container: f.Container, ContainerID: f.ContainerID, PodIP: f.PodIP,
+		Kind: string(w.o.Kind), Plugin: f.Plugin, Pod: f.Pod,
 	}
 	for range tries {
 		v, err = w.o.Prober.Probe(ctx, target)

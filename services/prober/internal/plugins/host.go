@@ -1,0 +1,225 @@
+// Package plugins runs the probe plugins that the node's owner installed.
+//
+// Its inputs are the plugin folder, and probes that name a plugin in it. Its outputs are verdicts. A
+// plugin is started with its first probe and kept.
+//
+// It guarantees that a name never leads out of the folder, that only root's files are run, and that a
+// plugin which crashes, hangs or lies about its size harms nothing but its own probes: those could
+// then not be run, which is no failure, and it is started again.
+package plugins
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	goplugin "github.com/hashicorp/go-plugin"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	probepluginv1 "github.com/microlet/microlet/proto/microlet/probeplugin/v1"
+	"github.com/microlet/microlet/services/prober/internal/probe"
+	"github.com/microlet/microlet/services/prober/plugin"
+)
+
+const (
+	startTimeout = 10 * time.Second
+	// grace is what a plugin may take beyond the probe's timeout before it counts as hung.
+	grace = time.Second
+	// restartPause is between two starts of a plugin that ends by itself.
+	restartPause = time.Second
+	// maxMessage bounds what is taken of a plugin's answer.
+	maxMessage = 10 << 10
+)
+
+// name is what a plugin may be called: no path.
+var name = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+// Host runs plugins. Make it with New; Close ends them.
+type Host struct {
+	dir     string
+	log     *slog.Logger
+	mu      sync.Mutex
+	plugins map[string]*process
+}
+
+var _ probe.Plugins = (*Host)(nil)
+
+// New returns the host of a folder, which need not exist.
+func New(dir string, log *slog.Logger) *Host {
+	return &Host{dir: dir, log: log, plugins: map[string]*process{}}
+}
+
+// process is one plugin's.
+type process struct {
+	host *Host
+	name string
+
+	mu      sync.Mutex
+	client  *goplugin.Client
+	api     probepluginv1.ProbePluginServiceClient
+	started time.Time
+}
+
+// Probe implements probe.Plugins.
+func (h *Host) Probe(ctx context.Context, t probe.Target) (probe.Verdict, error) {
+	path, err := h.find(t.Plugin)
+	if err != nil {
+		return probe.Verdict{}, err
+	}
+	host, port, err := probe.Endpoint(t)
+	if err != nil {
+		return probe.Verdict{}, err
+	}
+	timeout := time.Duration(max(t.Probe.TimeoutSeconds, 1)) * time.Second
+	request := &probepluginv1.ProbeRequest{
+		Probe: t.Kind, Host: host, Port: int32(port), TimeoutMilliseconds: timeout.Milliseconds(),
+		Namespace: t.Pod.Namespace, Pod: t.Pod.Name, PodUid: string(t.Pod.UID), Container: t.Container.Name,
+	}
+	switch {
+	case t.Probe.HTTPGet != nil:
+		request.Path = t.Probe.HTTPGet.Path
+	case t.Probe.GRPC != nil && t.Probe.GRPC.Service != nil:
+		request.Path = *t.Probe.GRPC.Service
+	}
+	return h.process(t.Plugin).probe(ctx, path, request, timeout)
+}
+
+func (h *Host) process(name string) *process {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.plugins[name]
+	if p == nil {
+		p = &process{host: h, name: name}
+		h.plugins[name] = p
+	}
+	return p
+}
+
+// find returns the file of a plugin that may be run.
+func (h *Host) find(plugin string) (string, error) {
+	if !name.MatchString(plugin) {
+		return "", fmt.Errorf("probe plugin %q: a plugin's name is of lower case letters, digits and dashes", plugin)
+	}
+	path := filepath.Join(h.dir, plugin)
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("probe plugin %q is not installed on this node", plugin)
+	}
+	if err != nil {
+		return "", fmt.Errorf("probe plugin %q: %w", plugin, err)
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 || info.Mode().Perm()&0o022 != 0 || owner.Uid != 0 {
+		return "", fmt.Errorf("probe plugin %q is not run: its file must be a program of root's that nobody else may write", plugin)
+	}
+	return path, nil
+}
+
+// Close ends all plugins.
+func (h *Host) Close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, p := range h.plugins {
+		p.kill(nil)
+	}
+}
+
+// probe asks the plugin, and starts it first if it does not run.
+func (p *process) probe(ctx context.Context, path string, r *probepluginv1.ProbeRequest, timeout time.Duration) (probe.Verdict, error) {
+	client, api, err := p.ensure(ctx, path)
+	if err != nil {
+		return probe.Verdict{}, fmt.Errorf("probe plugin %q does not start: %w", p.name, err)
+	}
+	outer := ctx
+	ctx, cancel := context.WithTimeout(ctx, timeout+grace)
+	defer cancel()
+	answer, err := api.Probe(ctx, r, grpc.MaxCallRecvMsgSize(maxMessage))
+	switch {
+	case outer.Err() != nil:
+		return probe.Verdict{}, outer.Err()
+	case err == nil && answer.GetHealthy():
+		return probe.Verdict{Outcome: probe.Success, Output: answer.GetMessage()}, nil
+	case err == nil:
+		return probe.Verdict{Outcome: probe.Failure, Output: answer.GetMessage()}, nil
+	case ctx.Err() != nil:
+		p.kill(client)
+		p.host.log.Warn("probe plugin hung and was ended", "plugin", p.name, "after", timeout+grace)
+		return probe.Verdict{}, fmt.Errorf("probe plugin %q did not answer within %v and was ended", p.name, timeout+grace)
+	case client.Exited() || status.Code(err) == codes.Unavailable:
+		p.kill(client)
+		return probe.Verdict{}, fmt.Errorf("probe plugin %q crashed", p.name)
+	default:
+		return probe.Verdict{}, fmt.Errorf("probe plugin %q: %s", p.name, status.Convert(err).Message())
+	}
+}
+
+// ensure returns the running plugin.
+func (p *process) ensure(ctx context.Context, path string) (*goplugin.Client, probepluginv1.ProbePluginServiceClient, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.client != nil && !p.client.Exited() {
+		return p.client, p.api, nil
+	}
+	if wait := time.Until(p.started.Add(restartPause)); wait > 0 {
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+	}
+	p.started = time.Now()
+	client := goplugin.NewClient(&goplugin.ClientConfig{
+		HandshakeConfig: plugin.Handshake, Plugins: goplugin.PluginSet{plugin.Name: &plugin.Bridge{}},
+		Cmd: exec.Command(path), AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC},
+		SkipHostEnv: true, AutoMTLS: true, StartTimeout: startTimeout,
+		Logger: hclog.New(&hclog.LoggerOptions{Name: p.name, Level: hclog.Info, Output: &logWriter{log: p.host.log, plugin: p.name}}),
+	})
+	connection, err := client.Client()
+	if err == nil {
+		var raw any
+		if raw, err = connection.Dispense(plugin.Name); err == nil {
+			p.client, p.api = client, raw.(probepluginv1.ProbePluginServiceClient)
+			p.host.log.Info("probe plugin started", "plugin", p.name)
+			return client, p.api, nil
+		}
+	}
+	client.Kill()
+	return nil, nil, err
+}
+
+// kill ends a client of the plugin, or with nil the one of now.
+func (p *process) kill(client *goplugin.Client) {
+	p.mu.Lock()
+	current := p.client
+	if client == nil || client == current {
+		client, p.client = current, nil
+	}
+	p.mu.Unlock()
+	if client != nil {
+		client.Kill()
+	}
+}
+
+// logWriter gives what a plugin writes to its standard error to the prober's log.
+type logWriter struct {
+	log    *slog.Logger
+	plugin string
+}
+
+func (w *logWriter) Write(b []byte) (int, error) {
+	w.log.Info("probe plugin says", "plugin", w.plugin, "line", string(bytes.TrimSpace(b)))
+	return len(b), nil
+}

@@ -1,0 +1,121 @@
+package plugins
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	probepluginv1 "github.com/microlet/microlet/proto/microlet/probeplugin/v1"
+	"github.com/microlet/microlet/services/prober/internal/probe"
+	"github.com/microlet/microlet/services/prober/plugin"
+)
+
+// TestMain makes the test's binary a plugin when it is run by a plugin's name.
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == "plugin-under-test" {
+		plugin.Serve(func(ctx context.Context, r *probepluginv1.ProbeRequest) (bool, string, error) {
+			switch r.GetContainer() {
+			case "ill":
+				return false, "not well", nil
+			case "unknown":
+				return false, "", errors.New("cannot tell")
+			case "crash":
+				os.Exit(3)
+			case "hang":
+				select {} // deaf to its timeout, too
+			case "large":
+				return true, strings.Repeat("x", 1<<20), nil
+			}
+			if os.Getenv("HOME") != "" || os.Geteuid() != os.Getuid() {
+				return false, "it has the prober's environment", nil
+			}
+			return r.GetHost() == "10.0.0.7" && r.GetPort() == 6379, "well", nil
+		})
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func install(t *testing.T) *Host {
+	t.Helper()
+	t.Setenv("HOME", "/root")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, mode := range map[string]os.FileMode{"plugin-under-test": 0o755, "writable": 0o777, "no-program": 0o644} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, program, mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := New(dir, slog.New(slog.DiscardHandler))
+	t.Cleanup(h.Close)
+	return h
+}
+
+func target(container string) probe.Target {
+	return probe.Target{
+		Plugin: "plugin-under-test", Kind: "readiness", PodIP: "10.0.0.7", Pod: &v1.Pod{},
+		Container: &v1.Container{Name: container, Ports: []v1.ContainerPort{{Name: "redis", ContainerPort: 6379}}},
+		Probe: &v1.Probe{TimeoutSeconds: 1, ProbeHandler: v1.ProbeHandler{
+			TCPSocket: &v1.TCPSocketAction{Port: intstr.FromString("redis")},
+		}},
+	}
+}
+
+func TestPlugin(t *testing.T) {
+	h := install(t)
+	well := func(when string) {
+		t.Helper()
+		if got, err := h.Probe(t.Context(), target("c")); err != nil || got != (probe.Verdict{Outcome: probe.Success, Output: "well"}) {
+			t.Errorf("%s: %+v, %v", when, got, err)
+		}
+	}
+	well("at first")
+	if got, err := h.Probe(t.Context(), target("ill")); err != nil || got != (probe.Verdict{Outcome: probe.Failure, Output: "not well"}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for container, want := range map[string]string{
+		"unknown": "cannot tell", "crash": "crashed", "hang": "was ended", "large": "larger than max",
+	} {
+		began := time.Now()
+		if got, err := h.Probe(t.Context(), target(container)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %+v, %v", container, got, err)
+		}
+		if took := time.Since(began); took > 20*time.Second {
+			t.Errorf("%s: took %v", container, took)
+		}
+		well("after " + container)
+	}
+}
+
+func TestWhatIsNotRun(t *testing.T) {
+	h := install(t)
+	for name, want := range map[string]string{
+		"absent": "is not installed on this node", "../plugin-under-test": "a plugin's name is of", "/bin/true": "a plugin's name is of",
+		"writable": "must be a program of root's", "no-program": "must be a program of root's",
+	} {
+		g := target("c")
+		g.Plugin = name
+		if got, err := h.Probe(t.Context(), g); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+}
