@@ -1,0 +1,324 @@
+package auth
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"log/slog"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
+
+	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
+)
+
+// reviewer is nodestatus and the apiserver behind it: it knows the token "good" of user jane, who may
+// get metrics.
+type reviewer struct {
+	mu             sync.Mutex
+	tokens, access int
+	fail           error
+}
+
+func (r *reviewer) ReviewToken(_ context.Context, in *nodestatusv1.ReviewTokenRequest, _ ...grpc.CallOption) (*nodestatusv1.ReviewTokenResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tokens++
+	if r.fail != nil {
+		return nil, r.fail
+	}
+	var review authenticationv1.TokenReview
+	if err := review.Unmarshal(in.GetReview()); err != nil {
+		return nil, err
+	}
+	if review.Spec.Token == "good" {
+		review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{
+			Username: "jane", UID: "7", Groups: []string{"dev"}, Extra: map[string]authenticationv1.ExtraValue{"k": {"v"}},
+		}}
+	}
+	data, err := review.Marshal()
+	return &nodestatusv1.ReviewTokenResponse{Review: data}, err
+}
+
+func (r *reviewer) ReviewAccess(_ context.Context, in *nodestatusv1.ReviewAccessRequest, _ ...grpc.CallOption) (*nodestatusv1.ReviewAccessResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.access++
+	if r.fail != nil {
+		return nil, r.fail
+	}
+	var review authorizationv1.SubjectAccessReview
+	if err := review.Unmarshal(in.GetReview()); err != nil {
+		return nil, err
+	}
+	a := review.Spec.ResourceAttributes
+	review.Status.Allowed = review.Spec.User == "jane" && review.Spec.Extra["k"][0] == "v" &&
+		a.Verb == "get" && a.Resource == "nodes" && a.Name == "n" && a.Version == "v1" && a.Subresource == "metrics"
+	data, err := review.Marshal()
+	return &nodestatusv1.ReviewAccessResponse{Review: data}, err
+}
+
+func (r *reviewer) asked() (tokens, access int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.tokens, r.access
+}
+
+func (r *reviewer) set(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fail = err
+}
+
+func options(r nodestatusv1.ReviewServiceClient) Options {
+	d := func(d time.Duration) metav1.Duration { return metav1.Duration{Duration: d} }
+	return Options{
+		NodeName: "n", Reviews: r, Log: slog.New(slog.DiscardHandler),
+		Authentication: kubeletv1beta1.KubeletAuthentication{
+			Webhook:   kubeletv1beta1.KubeletWebhookAuthentication{Enabled: new(true), CacheTTL: d(2 * time.Minute)},
+			Anonymous: kubeletv1beta1.KubeletAnonymousAuthentication{Enabled: new(false)},
+		},
+		Authorization: kubeletv1beta1.KubeletAuthorization{
+			Mode:    kubeletv1beta1.KubeletAuthorizationModeWebhook,
+			Webhook: kubeletv1beta1.KubeletWebhookAuthorization{CacheAuthorizedTTL: d(5 * time.Minute), CacheUnauthorizedTTL: d(30 * time.Second)},
+		},
+	}
+}
+
+func mustNew(t *testing.T, o Options) *Auth {
+	t.Helper()
+	a, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func request(method, token string) *http.Request {
+	r := httptest.NewRequest(method, "/metrics", nil)
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	return r
+}
+
+func code(r *Refusal) int {
+	if r == nil {
+		return http.StatusOK
+	}
+	return r.Code
+}
+
+func TestCheck(t *testing.T) {
+	a := mustNew(t, options(&reviewer{}))
+	for _, test := range []struct {
+		name, method, token string
+		subresources        []string
+		want                int
+	}{
+		{"nobody", http.MethodGet, "", []string{"metrics"}, 401},
+		{"a wrong token", http.MethodGet, "bad", []string{"metrics"}, 401},
+		{"allowed", http.MethodGet, "good", []string{"metrics"}, 200},
+		{"one of two is enough", http.MethodGet, "good", []string{"pods", "metrics"}, 200},
+		{"another verb", http.MethodPost, "good", []string{"metrics"}, 403},
+		{"no verb", http.MethodOptions, "good", []string{"metrics"}, 403},
+		{"another subresource", http.MethodGet, "good", []string{"proxy"}, 403},
+		{"nothing to ask for", http.MethodGet, "good", nil, 403},
+	} {
+		r := request(test.method, test.token)
+		if got := code(a.Check(r, test.subresources)); got != test.want {
+			t.Errorf("%s: %d, want %d", test.name, got, test.want)
+		}
+		if test.token == "good" && r.Header.Get("Authorization") != "" {
+			t.Errorf("%s: the token is still in the request", test.name)
+		}
+	}
+	refusal := a.Check(request(http.MethodGet, "good"), []string{"pods", "proxy"})
+	if want := "Forbidden (user=jane, verb=get, resource=nodes, subresource(s)=[pods proxy])\n"; refusal.Text != want {
+		t.Errorf("the refusal says %q, want %q", refusal.Text, want)
+	}
+}
+
+func TestNobodyPassesWhileNobodyCanBeAsked(t *testing.T) {
+	r := &reviewer{fail: errors.New("nodestatus is away")}
+	a := mustNew(t, options(r))
+	if got := code(a.Check(request(http.MethodGet, "good"), []string{"metrics"})); got != 401 {
+		t.Errorf("without an answer about the token: %d, want 401", got)
+	}
+	r.set(nil)
+	if got := code(a.Check(request(http.MethodGet, "good"), []string{"metrics"})); got != 200 {
+		t.Fatalf("with an answer: %d, want 200: a failure must not be kept", got)
+	}
+	r.set(errors.New("nodestatus is away"))
+	if got := code(a.Check(request(http.MethodGet, "good"), []string{"metrics"})); got != 200 {
+		t.Errorf("who passed a moment ago: %d, want 200", got)
+	}
+	if got := code(a.Check(request(http.MethodGet, "good"), []string{"log"})); got != 500 {
+		t.Errorf("without an answer about the right: %d, want 500", got)
+	}
+}
+
+func TestAnswersAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &reviewer{}
+		a := newAccess(r, 5*time.Minute, 30*time.Second)
+		guard := &Auth{nodeName: "n", may: a, who: mustNew(t, options(r)).who, log: slog.New(slog.DiscardHandler)}
+		check := func(sub string, want, asked int) {
+			t.Helper()
+			if got := code(guard.Check(request(http.MethodGet, "good"), []string{sub})); got != want {
+				t.Errorf("%s: %d, want %d", sub, got, want)
+			}
+			if _, n := r.asked(); n != asked {
+				t.Errorf("%s: %d reviews so far, want %d", sub, n, asked)
+			}
+		}
+		check("metrics", 200, 1)
+		check("proxy", 403, 2)
+		time.Sleep(29 * time.Second)
+		check("metrics", 200, 2)
+		check("proxy", 403, 2)
+		time.Sleep(2 * time.Second)
+		check("proxy", 403, 3)
+		check("metrics", 200, 3)
+		time.Sleep(5 * time.Minute)
+		check("metrics", 200, 4)
+	})
+}
+
+func TestManyWhoAskTheSameShareOneReview(t *testing.T) {
+	r := &reviewer{}
+	a := mustNew(t, options(r))
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			if got := code(a.Check(request(http.MethodGet, "good"), []string{"metrics"})); got != 200 {
+				t.Errorf("%d", got)
+			}
+		})
+	}
+	wg.Wait()
+	if tokens, access := r.asked(); tokens > 10 || access > 10 {
+		t.Errorf("%d token reviews and %d access reviews for 50 equal requests at once", tokens, access)
+	}
+}
+
+func TestModes(t *testing.T) {
+	o := options(&reviewer{})
+	o.Authentication.Webhook.Enabled = new(false)
+	if _, err := New(o); err == nil || !strings.Contains(err.Error(), "no method is on") {
+		t.Errorf("nobody could sign in, and that is no error: %v", err)
+	}
+	o.Authentication.Anonymous.Enabled = new(true)
+	if got := code(mustNew(t, o).Check(request(http.MethodGet, ""), []string{"metrics"})); got != 403 {
+		t.Errorf("anonymous without a right: %d, want 403", got)
+	}
+	o.Authorization.Mode = kubeletv1beta1.KubeletAuthorizationModeAlwaysAllow
+	if got := code(mustNew(t, o).Check(request(http.MethodGet, ""), []string{"metrics"})); got != 200 {
+		t.Errorf("anonymous where all is allowed: %d, want 200", got)
+	}
+	o.Authentication.Webhook.Enabled = new(true)
+	if got := code(mustNew(t, o).Check(request(http.MethodGet, "bad"), []string{"metrics"})); got != 401 {
+		t.Errorf("a wrong token passes for anonymous: %d, want 401", got)
+	}
+	o.Authorization.Mode = "Maybe"
+	if _, err := New(o); err == nil {
+		t.Error("an unknown mode is no error")
+	}
+}
+
+// authority signs certificates.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	file string
+}
+
+func newAuthority(t *testing.T) authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return authority{cert, key, file}
+}
+
+func (a authority) client(t *testing.T, usage x509.ExtKeyUsage, from, to time.Duration) *x509.Certificate {
+	t.Helper()
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "jane", Organization: []string{"dev"}},
+		ExtKeyUsage: []x509.ExtKeyUsage{usage}, NotBefore: time.Now().Add(from), NotAfter: time.Now().Add(to),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &a.key.PublicKey, a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert
+}
+
+func TestClientCertificates(t *testing.T) {
+	ours, other := newAuthority(t), newAuthority(t)
+	ca, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", ours.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := options(&reviewer{})
+	o.ClientCA, o.Authorization.Mode = ca, kubeletv1beta1.KubeletAuthorizationModeAlwaysAllow
+	a := mustNew(t, o)
+	for _, test := range []struct {
+		name string
+		cert *x509.Certificate
+		want int
+	}{
+		{"good", ours.client(t, x509.ExtKeyUsageClientAuth, -time.Minute, time.Minute), 200},
+		{"expired", ours.client(t, x509.ExtKeyUsageClientAuth, -time.Hour, -time.Minute), 401},
+		{"not valid yet", ours.client(t, x509.ExtKeyUsageClientAuth, time.Minute, time.Hour), 401},
+		{"of another authority", other.client(t, x509.ExtKeyUsageClientAuth, -time.Minute, time.Minute), 401},
+		{"for servers", ours.client(t, x509.ExtKeyUsageServerAuth, -time.Minute, time.Minute), 401},
+	} {
+		r := request(http.MethodGet, "")
+		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{test.cert}}
+		if got := code(a.Check(r, []string{"proxy"})); got != test.want {
+			t.Errorf("a certificate that is %s: %d, want %d", test.name, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,441 @@
+package server
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/fake"
+	"github.com/microlet/microlet/services/nodeapi/internal/auth"
+	"github.com/microlet/microlet/services/nodeapi/internal/containerlogs"
+	"github.com/microlet/microlet/services/nodeapi/internal/nodelogs"
+	"github.com/microlet/microlet/services/nodeapi/internal/pods"
+	"github.com/microlet/microlet/services/nodeapi/internal/runtime"
+	"github.com/microlet/microlet/services/nodeapi/internal/scrape"
+)
+
+// bucket is a view of the bus.
+type bucket[M any] struct {
+	values map[string]M
+	away   bool
+}
+
+func (b *bucket[M]) Get(key string) (M, bool) { m, ok := b.values[key]; return m, ok }
+func (b *bucket[M]) All() map[string]M        { return b.values }
+func (b *bucket[M]) Synced() bool             { return !b.away }
+
+// node is a server with what it needs, all of it made up.
+type node struct {
+	*Server
+	runtime  *fake.Runtime
+	pods     *bucket[*podsyncv1.Pod]
+	statuses *bucket[*podsyncv1.PodStatus]
+	logs     string
+}
+
+func newNode(t *testing.T, change func(*Options)) *node {
+	t.Helper()
+	n := &node{
+		runtime:  fake.NewRuntime(nil),
+		pods:     &bucket[*podsyncv1.Pod]{values: map[string]*podsyncv1.Pod{}},
+		statuses: &bucket[*podsyncv1.PodStatus]{values: map[string]*podsyncv1.PodStatus{}},
+		logs:     t.TempDir(),
+	}
+	sockets := t.TempDir()
+	cri := runtime.New(n.runtime.Conn(), time.Second)
+	o := Options{
+		Kubelet: &kubeletv1beta1.KubeletConfiguration{
+			EnableSystemLogHandler: new(true), EnableProfilingHandler: new(true), EnableDebugFlagsHandler: new(true),
+		},
+		Gate: func(string) bool { return true }, DebuggingHandlers: true,
+		Pods: pods.New(n.pods, n.statuses), Runtime: cri, Logs: containerlogs.Reader{Runtime: cri, Folder: n.logs},
+		NodeLogs: nodelogs.Logs{Files: nodelogs.Files{t.TempDir()}, Command: "false"}, LogQuery: true,
+		Services:    scrape.New(func(r role.Role) string { return filepath.Join(sockets, string(r)) }, slog.New(slog.DiscardHandler)),
+		MaxRequests: 5, MaxLogs: 5, MaxStreams: 5, LongWrite: time.Minute,
+		Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Flags: map[string]string{"max-pods": "7"},
+	}
+	if change != nil {
+		change(&o)
+	}
+	n.Server = New(o)
+	return n
+}
+
+// add puts a pod on the node, with a running container of each name in its spec.
+func (n *node) add(t *testing.T, p v1.Pod) {
+	t.Helper()
+	conn := runtimeapi.NewRuntimeServiceClient(n.runtime.Conn())
+	n.runtime.AddImage("image")
+	sandbox := &runtimeapi.PodSandboxConfig{
+		Metadata:     &runtimeapi.PodSandboxMetadata{Name: p.Name, Namespace: p.Namespace, Uid: string(p.UID)},
+		Labels:       map[string]string{"io.kubernetes.pod.uid": string(p.UID), "io.kubernetes.pod.name": p.Name, "io.kubernetes.pod.namespace": p.Namespace},
+		LogDirectory: n.logs,
+	}
+	made, err := conn.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range p.Spec.Containers {
+		created, err := conn.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
+			PodSandboxId: made.GetPodSandboxId(), SandboxConfig: sandbox,
+			Config: &runtimeapi.ContainerConfig{
+				Metadata: &runtimeapi.ContainerMetadata{Name: c.Name}, Image: &runtimeapi.ImageSpec{Image: "image"}, LogPath: c.Name + ".log",
+				Labels: map[string]string{"io.kubernetes.pod.uid": string(p.UID), "io.kubernetes.container.name": c.Name},
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: created.GetContainerId()}); err != nil {
+			t.Fatal(err)
+		}
+		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, v1.ContainerStatus{
+			Name: c.Name, ContainerID: "fake://" + created.GetContainerId(), State: v1.ContainerState{Running: &v1.ContainerStateRunning{}},
+		})
+	}
+	spec, err := p.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, err := p.Status.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.pods.values[string(p.UID)] = &podsyncv1.Pod{Pod: spec, Source: podsyncv1.PodSource_POD_SOURCE_API}
+	n.statuses.values[string(p.UID)] = &podsyncv1.PodStatus{Status: status}
+}
+
+func pod(name string, containers ...string) v1.Pod {
+	p := v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name + "-uid")}}
+	for _, c := range containers {
+		p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: c, Image: "image"})
+	}
+	return p
+}
+
+// verdict is a checker that always says the same, and notes what it was asked.
+type verdict struct {
+	refusal *auth.Refusal
+	asked   *[]string
+}
+
+func (v verdict) Check(_ *http.Request, subresources []string) *auth.Refusal {
+	if v.asked != nil {
+		*v.asked = subresources
+	}
+	return v.refusal
+}
+
+// serve answers one request over a real connection.
+func serve(t *testing.T, h http.Handler, method, path string) (int, string, http.Header) {
+	t.Helper()
+	s := httptest.NewServer(h)
+	defer s.Close()
+	r, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := (&http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}).Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	return answer.StatusCode, readAll(t, answer), answer.Header
+}
+
+// example is a path that a pattern matches.
+func example(pattern string) string {
+	p := strings.NewReplacer("{$}", "", "{namespace}", "ns", "{pod}", "p", "{uid}", "p-uid", "{container}", "c", "{check}", "ping").Replace(pattern)
+	return p
+}
+
+// TestEveryRouteIsGuarded takes its cases from the table of routes, so that a new route cannot forget it.
+func TestEveryRouteIsGuarded(t *testing.T) {
+	n := newNode(t, nil)
+	n.add(t, pod("p", "c"))
+	type want struct {
+		path string
+		subs []string
+	}
+	cases := []want{{"/", subProxy}, {"/nosuch", subProxy}, {"/exec/ns/p", subProxy}, {"/podsx", subProxy}}
+	for _, r := range n.routes() {
+		if len(r.subresources) == 0 {
+			t.Errorf("route %s names no subresource: nobody could be refused", r.pattern)
+		}
+		cases = append(cases, want{example(r.pattern), r.subresources})
+	}
+	if len(cases) < 30 {
+		t.Fatalf("only %d cases: the table of routes is not what it was", len(cases))
+	}
+	for _, refusal := range []*auth.Refusal{{Code: 401, Text: "Unauthorized"}, {Code: 403, Text: "Forbidden"}} {
+		var asked []string
+		h := n.Handler(verdict{refusal, &asked})
+		for _, c := range cases {
+			for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} {
+				asked = nil
+				code, body, _ := serve(t, h, method, c.path)
+				if code != refusal.Code || body != refusal.Text {
+					t.Errorf("%s %s: %d %q, want %d", method, c.path, code, body, refusal.Code)
+				}
+				if strings.Join(asked, " ") != strings.Join(c.subs, " ") {
+					t.Errorf("%s %s: asked for %v, want %v", method, c.path, asked, c.subs)
+				}
+			}
+		}
+	}
+	if calls := n.runtime.Calls("Exec", "Attach", "PortForward", "ExecSync", "CheckpointContainer"); len(calls) != 0 {
+		t.Errorf("the runtime was called for who was refused: %v", calls)
+	}
+	// The positive control: with a checker that lets pass, the same table answers.
+	if code, _, _ := serve(t, n.Handler(verdict{}), "GET", "/healthz/ping"); code != 200 {
+		t.Errorf("who may call gets %d", code)
+	}
+}
+
+// TestSubresources holds the table to what the kubelet asks for.
+func TestSubresources(t *testing.T) {
+	var asked []string
+	h := newNode(t, nil).Handler(verdict{&auth.Refusal{Code: 403}, &asked})
+	for path, want := range map[string]string{
+		"/pods": "pods proxy", "/pods/": "pods proxy", "/runningpods/": "pods proxy", "/healthz": "healthz proxy", "/healthz/x": "healthz proxy",
+		"/configz": "configz proxy", "/flagz": "configz", "/statusz": "statusz", "/stats/summary": "stats", "/metrics": "metrics",
+		"/metrics/cadvisor": "metrics", "/metrics/probes": "metrics", "/logs/": "log", "/logs/a/b": "log", "/checkpoint/ns/p/c": "checkpoint",
+		"/exec/ns/p/c": "proxy", "/containerLogs/ns/p/c": "proxy", "/debug/pprof/heap": "proxy", "/debug/flags/v": "proxy", "/run/ns/p/c": "proxy",
+	} {
+		serve(t, h, "GET", path)
+		if got := strings.Join(asked, " "); got != want {
+			t.Errorf("%s needs %q, want %q", path, got, want)
+		}
+	}
+}
+
+func TestAnswers(t *testing.T) {
+	n := newNode(t, nil)
+	n.add(t, pod("p", "c"))
+	if err := os.WriteFile(filepath.Join(n.logs, "c.log"), []byte("2026-01-01T00:00:00.000000000Z stdout F one\n2026-01-01T00:00:01.000000000Z stderr F two\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	waiting := pod("w", "c")
+	n.add(t, waiting)
+	status := v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{Name: "c", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ContainerCreating"}}}}}
+	data, err := status.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.statuses.values["w-uid"] = &podsyncv1.PodStatus{Status: data}
+	h := n.Handler(verdict{})
+	for _, test := range []struct {
+		method, path string
+		code         int
+		body         string
+	}{
+		{"GET", "/containerLogs/ns/p/c", 200, "one\ntwo\n"},
+		{"GET", "/containerLogs/ns/p/c?tailLines=1", 200, "two\n"},
+		{"GET", "/containerLogs/ns/p/c?tail=1", 200, "two\n"},
+		{"GET", "/containerLogs/ns/p/c?limitBytes=2", 200, "on"},
+		{"GET", "/containerLogs/ns/p/c?timestamps=true&tailLines=1", 200, "2026-01-01T00:00:01.000000000Z two\n"},
+		{"GET", "/containerLogs/ns/p/c?sinceTime=2026-01-01T00:00:01Z", 200, "two\n"},
+		{"GET", "/containerLogs/ns/p/c?stream=Stdout", 200, "one\n"},
+		{"GET", "/containerLogs/ns/p/c?stream=Stderr", 200, "two\n"},
+		{"GET", "/containerLogs/ns/p/c?previous=true", 400, `previous terminated container "c" in pod "p" not found`},
+		{"GET", "/containerLogs/ns/p/c?tailLines=x", 400, "Unable to decode query"},
+		{"GET", "/containerLogs/ns/p/c?tailLines=-1", 422, "Invalid request"},
+		{"GET", "/containerLogs/ns/p/other", 404, `container "other" not found in pod "p"`},
+		{"GET", "/containerLogs/ns/other/c", 404, `pod "other" does not exist`},
+		{"POST", "/containerLogs/ns/p/c", 405, "Method Not Allowed"},
+		{"GET", "/containerLogs/ns/w/c", 400, `container "c" in pod "w" is waiting to start: ContainerCreating`},
+		{"POST", "/exec/ns/other/c?output=1&command=x", 404, "pod does not exist"},
+		{"POST", "/exec/ns/p/uid/c?output=1&command=x", 404, "pod does not exist"},
+		{"POST", "/exec/ns/p/other?output=1&command=x", 500, `container not found ("other")`},
+		{"POST", "/exec/ns/p/c?command=x", 400, "you must specify at least 1 of stdin, stdout, stderr"},
+		{"POST", "/attach/ns/p/other?output=1", 404, "container other not found in pod p_ns"},
+		{"GET", "/pods", 200, `"kind":"PodList"`},
+		{"DELETE", "/pods", 405, "Method Not Allowed"},
+		{"GET", "/runningpods/", 200, `"name":"p"`},
+		{"GET", "/configz", 200, `{"kubeletconfig":{`},
+		{"GET", "/statusz", 200, "kubelet statusz"},
+		{"GET", "/flagz", 200, "max-pods=7"},
+		{"GET", "/healthz/ping", 200, "ok"},
+		{"GET", "/healthz", 500, "syncloop failed"}, // no podsync here
+		{"GET", "/healthz/imagegc", 404, ""},
+		{"GET", "/metrics", 200, ""},
+		{"GET", "/stats/summary", 503, "no stats service"},
+		{"GET", "/metrics/cadvisor", 503, "no stats service"},
+		{"GET", "/metrics/resource", 503, "no stats service"},
+		{"GET", "/debug/flags/v", 406, "unrecognized http method"},
+		{"PUT", "/debug/flags/v", 400, "give a whole number"},
+		{"GET", "/debug/pprof/?service=nosuch", 400, "nosuch"},
+		{"GET", "/debug/pprof/", 502, "ask podsync"},
+		{"GET", "/nosuch", 404, ""},
+		{"GET", "/logs/nosuch", 404, ""},
+	} {
+		code, body, _ := serve(t, h, test.method, test.path)
+		if code != test.code || !strings.Contains(body, test.body) {
+			t.Errorf("%s %s: %d %q, want %d %q", test.method, test.path, code, body, test.code, test.body)
+		}
+	}
+}
+
+func TestOtherPorts(t *testing.T) {
+	n := newNode(t, nil)
+	for path, want := range map[string]int{
+		"/pods": 200, "/metrics": 200, "/healthz/ping": 200, "/stats/": 503,
+		"/exec/ns/p/c": 404, "/containerLogs/ns/p/c": 404, "/configz": 404, "/logs/": 404, "/debug/pprof/": 404, "/run/ns/p/c": 404, "/flagz": 404,
+	} {
+		if code, _, _ := serve(t, n.ReadOnly(), "GET", path); code != want {
+			t.Errorf("read-only %s: %d, want %d", path, code, want)
+		}
+	}
+	for path, want := range map[string]int{"/healthz/ping": 200, "/pods": 404, "/metrics": 404} {
+		if code, _, _ := serve(t, n.Healthz(), "GET", path); code != want {
+			t.Errorf("health port %s: %d, want %d", path, code, want)
+		}
+	}
+}
+
+func TestDisabledHandlers(t *testing.T) {
+	n := newNode(t, func(o *Options) { o.DebuggingHandlers = false })
+	for path, want := range map[string]int{"/exec/ns/p/c": 405, "/logs/": 405, "/debug/pprof/": 405, "/containerLogs/ns/p/c": 405, "/pods": 200, "/configz": 404} {
+		if code, _, _ := serve(t, n.Handler(verdict{}), "GET", path); code != want {
+			t.Errorf("without debugging handlers %s: %d, want %d", path, code, want)
+		}
+	}
+	n = newNode(t, func(o *Options) {
+		o.Kubelet.EnableSystemLogHandler, o.Kubelet.EnableProfilingHandler, o.Kubelet.EnableDebugFlagsHandler = new(false), new(false), new(false)
+		o.Gate = func(string) bool { return false }
+	})
+	for path, want := range map[string]string{
+		"/logs/": "logs endpoint is disabled.", "/debug/pprof/heap": "profiling endpoint is disabled.", "/debug/flags/v": "flags endpoint is disabled.",
+	} {
+		if code, body, _ := serve(t, n.Handler(verdict{}), "GET", path); code != 405 || !strings.Contains(body, want) {
+			t.Errorf("%s: %d %q, want 405 %q", path, code, body, want)
+		}
+	}
+	for _, path := range []string{"/checkpoint/ns/p/c", "/flagz", "/statusz"} {
+		if code, _, _ := serve(t, n.Handler(verdict{}), "POST", path); code != 404 {
+			t.Errorf("%s is there without its gate: %d", path, code)
+		}
+	}
+}
+
+func TestPodsThatAreNotKnownYet(t *testing.T) {
+	n := newNode(t, nil)
+	n.pods.away = true
+	for _, path := range []string{"/containerLogs/ns/p/c", "/exec/ns/p/c?output=1", "/pods"} {
+		code, _, header := serve(t, n.Handler(verdict{}), "GET", path)
+		if code != 503 || header.Get("Retry-After") == "" {
+			t.Errorf("%s: %d, want 503 and when to come again", path, code)
+		}
+	}
+	n.add(t, pod("p", "c")) // heard of before the bus went away
+	if code, _, _ := serve(t, n.Handler(verdict{}), "GET", "/pods"); code != 200 {
+		t.Errorf("while the bus is away what is known is not shown: %d", code)
+	}
+}
+
+func TestTooManyAreRefused(t *testing.T) {
+	n := newNode(t, func(o *Options) { o.MaxLogs = 2 })
+	n.add(t, pod("p", "c"))
+	if err := os.WriteFile(filepath.Join(n.logs, "c.log"), []byte("2026-01-01T00:00:00.000000000Z stdout F one\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(n.Handler(verdict{}))
+	defer s.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	follow := func() *http.Response {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/containerLogs/ns/p/c?follow=true", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer
+	}
+	for range 2 {
+		answer := follow()
+		defer answer.Body.Close()
+		if answer.StatusCode != 200 {
+			t.Fatalf("a log that may be followed: %d", answer.StatusCode)
+		}
+	}
+	third := follow()
+	defer third.Body.Close()
+	if third.StatusCode != 429 || third.Header.Get("Retry-After") == "" {
+		t.Errorf("a third one: %d, want 429", third.StatusCode)
+	}
+	if code, _, _ := serve(t, n.Handler(verdict{}), "GET", "/pods"); code != 200 {
+		t.Errorf("logs take the place of others: %d", code)
+	}
+}
+
+// FuzzPaths sends paths and queries to every handler: whatever they are, the server answers, and nobody
+// passes whom the checker refuses.
+func FuzzPaths(f *testing.F) {
+	for _, seed := range []string{
+		"/exec/ns/p/c?command=%00", "/containerLogs/ns/p/../../c", "/logs/%2e%2e/%2e%2e/etc/shadow", "/logs/?query=--file=/etc/shadow",
+		"//pods", "/pods;x", "/containerLogs/ns/p/c?tailLines=99999999999999999999", "/run/ns/p/c?cmd=a&cmd=b", "/healthz/%2e%2e", "/portForward/ns/p?port=0",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, target string) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://n/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(target, "/") {
+			target = "/" + target
+		}
+		if r.URL, err = r.URL.Parse(target); err != nil || r.URL.Host != "n" {
+			return
+		}
+		r.RequestURI = target
+		n := newNode(t, nil)
+		n.add(t, pod("p", "c"))
+		refused := httptest.NewRecorder()
+		n.Handler(verdict{refusal: &auth.Refusal{Code: 403}}).ServeHTTP(deadlines{refused}, r)
+		if refused.Code != 403 {
+			t.Errorf("%q: %d for who may not", target, refused.Code)
+		}
+		if strings.Contains(target, "pprof") || strings.Contains(target, "follow") {
+			return // they wait by nature
+		}
+		allowed := httptest.NewRecorder()
+		n.Handler(verdict{}).ServeHTTP(deadlines{allowed}, r)
+		if strings.Contains(allowed.Body.String(), "root:") {
+			t.Errorf("%q shows a file outside of the logs: %s", target, allowed.Body)
+		}
+	})
+}
+
+// deadlines makes a recorder what the handlers expect of a connection.
+type deadlines struct{ *httptest.ResponseRecorder }
+
+func (deadlines) SetWriteDeadline(time.Time) error { return nil }
+
+func readAll(t *testing.T, answer *http.Response) string {
+	t.Helper()
+	data, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
