@@ -17,6 +17,8 @@ const (
 	// headerTimeout bounds the TLS handshake and the reading of a request's header: who writes them
 	// byte by byte is gone after it.
 	headerTimeout = 10 * time.Second
+	// writeTimeout bounds the writing of what no handler writes, such as an error; handlers set their own.
+	writeTimeout = time.Minute
 	// keepAlive is how long a connection may wait for its next request; as the kubelet's.
 	keepAlive = 90 * time.Second
 	// maxHeader is far above any header of a client's, tokens included.
@@ -85,10 +87,7 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 func (s *Server) serve(ctx context.Context) error {
-	server := &http.Server{
-		Handler: s.Handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: keepAlive, MaxHeaderBytes: maxHeader,
-		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug), // strangers must not fill the log
-	}
+	server := s.server()
 	if s.TLS != nil {
 		config, err := s.TLS()
 		if err != nil {
@@ -100,12 +99,24 @@ func (s *Server) serve(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open port: %w", err)
 	}
-	guarded := limit(listener, s.Limits, s.Metrics.refused.WithLabelValues(s.Name))
 	s.Metrics.open.WithLabelValues(s.Name).Set(1)
 	s.Log.Info("port is open", "server", s.Name, "address", listener.Addr().String())
 	if s.Listening != nil {
 		s.Listening(listener.Addr())
 	}
+	return s.serveOn(ctx, server, listener)
+}
+
+func (s *Server) server() *http.Server {
+	return &http.Server{
+		Handler: s.Handler, ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout, IdleTimeout: keepAlive, MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug), // strangers must not fill the log
+	}
+}
+
+// serveOn serves on a listener that is open, and closes it.
+func (s *Server) serveOn(ctx context.Context, server *http.Server, listener net.Listener) error {
+	guarded := limit(listener, s.Limits, s.Metrics.refused.WithLabelValues(s.Name))
 	// Streams are closed last: the HTTP server does not know them any more.
 	reaping, stop := context.WithCancel(context.WithoutCancel(ctx))
 	reaped := make(chan struct{})

@@ -1,0 +1,296 @@
+package edge
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	certutil "k8s.io/client-go/util/cert"
+	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
+)
+
+// pipes is a listener inside the process, so that time can be virtual.
+type pipes struct {
+	conns  chan net.Conn
+	once   sync.Once
+	closed chan struct{}
+}
+
+func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), closed: make(chan struct{})} }
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+func (p *pipes) Close() error   { p.once.Do(func() { close(p.closed) }); return nil }
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
+
+// from is a connection that comes from an address.
+type from struct {
+	net.Conn
+	remote string
+}
+
+func (c from) RemoteAddr() net.Addr {
+	host, port, _ := net.SplitHostPort(c.remote)
+	var n int
+	_, _ = fmt.Sscan(port, &n)
+	return &net.TCPAddr{IP: net.ParseIP(host), Port: n}
+}
+
+// dial comes from an address, and returns the near end.
+func (p *pipes) dial(remote string) net.Conn {
+	near, far := net.Pipe()
+	p.conns <- from{far, remote}
+	return near
+}
+
+func server(h http.Handler, l Limits) *Server {
+	return &Server{Name: "test", Handler: h, Limits: l, Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry())}
+}
+
+// start serves on pipes until the test ends.
+func start(t *testing.T, s *Server) *pipes {
+	t.Helper()
+	p := newPipes()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- s.serveOn(ctx, s.server(), p)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+var hello = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
+
+func ask(c net.Conn) (string, error) {
+	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: n\r\n\r\n"); err != nil {
+		return "", err
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return "", err
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	return string(body), err
+}
+
+func TestConnectionsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, server(hello, Limits{Connections: 3, PerAddress: 2, Idle: time.Hour}))
+		closed := func(c net.Conn) bool {
+			t.Helper()
+			_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
+			_, err := c.Read(make([]byte, 1))
+			return errors.Is(err, io.EOF)
+		}
+		first, second := p.dial("192.0.2.1:1"), p.dial("192.0.2.1:2")
+		third := p.dial("192.0.2.1:3")
+		synctest.Wait()
+		if !closed(third) {
+			t.Error("one address has more than its part")
+		}
+		other := p.dial("192.0.2.2:1")
+		if got, err := ask(other); err != nil || got != "hello" {
+			t.Errorf("another address gets %q, %v", got, err)
+		}
+		fourth := p.dial("192.0.2.3:1")
+		synctest.Wait()
+		if !closed(fourth) {
+			t.Error("there are more connections than may be")
+		}
+		_, _ = first.Close(), second.Close()
+		synctest.Wait()
+		again := p.dial("192.0.2.1:4")
+		if got, err := ask(again); err != nil || got != "hello" {
+			t.Errorf("the place of who left: %q, %v", got, err)
+		}
+		_, _ = other.Close(), again.Close()
+	})
+}
+
+// TestSlowLoris writes a header byte by byte.
+func TestSlowLoris(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, server(hello, Limits{Connections: 3, PerAddress: 3, Idle: time.Hour}))
+		c := p.dial("192.0.2.1:1")
+		go func() { _, _ = io.Copy(io.Discard, c) }() // it is told why
+		began := time.Now()
+		for {
+			if _, err := io.WriteString(c, "G"); err != nil {
+				break
+			}
+			time.Sleep(time.Second)
+			if time.Since(began) > time.Minute {
+				t.Fatal("who writes a byte a second is still served after a minute")
+			}
+		}
+		if took := time.Since(began); took > headerTimeout+2*time.Second {
+			t.Errorf("it was borne for %v", took)
+		}
+	})
+}
+
+func TestIdleConnectionsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		taken := make(chan net.Conn, 1)
+		p := start(t, server(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			c, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			taken <- c
+		}), Limits{Connections: 3, PerAddress: 3, Idle: 8 * time.Minute}))
+		c := p.dial("192.0.2.1:1")
+		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: n\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		stream := <-taken
+		for range 5 { // what is used lives
+			time.Sleep(7 * time.Minute)
+			go func() { _, _ = io.WriteString(stream, "x") }()
+			if _, err := c.Read(make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		began := time.Now()
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Errorf("an idle stream: %v, want its end", err)
+		}
+		if took := time.Since(began); took < 7*time.Minute || took > 10*time.Minute {
+			t.Errorf("it ended after %v, want some 8 minutes", took)
+		}
+	})
+}
+
+func TestStreamsEndWithTheServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		taken := make(chan struct{})
+		s := server(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if _, _, err := http.NewResponseController(w).Hijack(); err != nil {
+				t.Error(err)
+			}
+			close(taken)
+		}), Limits{Connections: 3, PerAddress: 3})
+		p := newPipes()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.serveOn(ctx, s.server(), p) }()
+		c := p.dial("192.0.2.1:1")
+		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: n\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		<-taken
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Errorf("a stream outlives its server: %v", err)
+		}
+	})
+}
+
+// writePair makes a self-signed certificate for a name.
+func writePair(t *testing.T, k *kubeletv1beta1.KubeletConfiguration, name string) {
+	t.Helper()
+	cert, key, err := certutil.GenerateSelfSignedCertKey(name, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, data := range map[string][]byte{k.TLSCertFile: cert, k.TLSPrivateKeyFile: key} {
+		if err := errors.Join(os.WriteFile(path+".new", data, 0o600), os.Rename(path+".new", path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// served is the name in the certificate that a client sees, and the version that was agreed on.
+func served(t *testing.T, address string, max uint16) (string, uint16, error) {
+	t.Helper()
+	c, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, MaxVersion: max})
+	if err != nil {
+		return "", 0, err
+	}
+	defer c.Close()
+	return c.ConnectionState().PeerCertificates[0].Subject.CommonName, c.ConnectionState().Version, nil
+}
+
+func TestCertificateIsReadAgain(t *testing.T) {
+	dir := t.TempDir()
+	k := &kubeletv1beta1.KubeletConfiguration{TLSCertFile: filepath.Join(dir, "s.crt"), TLSPrivateKeyFile: filepath.Join(dir, "s.key"), TLSMinVersion: "VersionTLS13"}
+	certificates, err := NewCertificates(k, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := make(chan net.Addr, 1)
+	s := server(hello, Limits{Connections: 9, PerAddress: 9})
+	s.Address, s.TLS, s.Listening = "127.0.0.1:0", certificates.TLS, func(a net.Addr) { open <- a }
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { _ = certificates.Run(ctx) })
+	wg.Go(func() { _ = s.Run(ctx) }) // there is no certificate yet: it is tried again
+	writePair(t, k, "first")
+	address := (<-open).String()
+	if name, _, err := served(t, address, 0); err != nil || !strings.HasPrefix(name, "first@") {
+		t.Fatalf("the certificate is of %q: %v", name, err)
+	}
+	if _, _, err := served(t, address, tls.VersionTLS12); err == nil {
+		t.Error("an older version than tlsMinVersion is spoken")
+	}
+	writePair(t, k, "second")
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		name, _, err := served(t, address, 0)
+		if err == nil && strings.HasPrefix(name, "second@") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("a minute later the certificate is still of %q: %v", name, err)
+		}
+	}
+	if err := os.WriteFile(k.TLSPrivateKeyFile, []byte("broken"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if name, _, err := served(t, address, 0); err != nil || !strings.HasPrefix(name, "second@") {
+		t.Errorf("after a broken key the certificate is of %q: %v", name, err)
+	}
+}
+
+func TestClientCAMustBeReadable(t *testing.T) {
+	k := &kubeletv1beta1.KubeletConfiguration{}
+	if c, err := NewCertificates(k, slog.New(slog.DiscardHandler)); err != nil || c.ClientCA() != nil {
+		t.Errorf("without a CA: %v, %v", c.ClientCA(), err)
+	}
+	k.Authentication.X509.ClientCAFile = filepath.Join(t.TempDir(), "nosuch")
+	if _, err := NewCertificates(k, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "authentication.x509.clientCAFile") {
+		t.Errorf("a CA that cannot be read: %v", err)
+	}
+}

@@ -1,0 +1,160 @@
+package review
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
+)
+
+// apiserver reviews, after a while.
+type apiserver struct {
+	mu        sync.Mutex
+	now, peak int
+	takes     time.Duration
+	err       error
+	saw       *authenticationv1.TokenReview
+}
+
+func (a *apiserver) enter(ctx context.Context) error {
+	a.mu.Lock()
+	a.now++
+	a.peak = max(a.peak, a.now)
+	a.mu.Unlock()
+	defer func() { a.mu.Lock(); a.now--; a.mu.Unlock() }()
+	select {
+	case <-time.After(a.takes):
+		return a.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (a *apiserver) ReviewToken(ctx context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+	if err := a.enter(ctx); err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.saw = r.DeepCopy()
+	out := r.DeepCopy()
+	out.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: "jane"}}
+	return out, nil
+}
+
+func (a *apiserver) ReviewAccess(ctx context.Context, r *authorizationv1.SubjectAccessReview) (*authorizationv1.SubjectAccessReview, error) {
+	if err := a.enter(ctx); err != nil {
+		return nil, err
+	}
+	out := r.DeepCopy()
+	out.Status.Allowed = r.Spec.User == "jane"
+	return out, nil
+}
+
+func token(t *testing.T) *nodestatusv1.ReviewTokenRequest {
+	t.Helper()
+	r := authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: "secret"}}
+	r.Name, r.Status.Authenticated = "not asked for", true
+	data, err := r.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &nodestatusv1.ReviewTokenRequest{Review: data}
+}
+
+func TestReviews(t *testing.T) {
+	a := &apiserver{}
+	s := NewServer(a, nil)
+	answer, err := s.ReviewToken(t.Context(), token(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var review authenticationv1.TokenReview
+	if err := review.Unmarshal(answer.GetReview()); err != nil || review.Status.User.Username != "jane" {
+		t.Errorf("the answer is %v, %v", review.Status, err)
+	}
+	if a.saw.Spec.Token != "secret" || a.saw.Name != "" || a.saw.Status.Authenticated {
+		t.Errorf("the apiserver was sent %+v, more than the question", a.saw)
+	}
+	access := authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: "jane"}}
+	data, err := access.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowed, err := s.ReviewAccess(t.Context(), &nodestatusv1.ReviewAccessRequest{Review: data})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := access.Unmarshal(allowed.GetReview()); err != nil || !access.Status.Allowed {
+		t.Errorf("the answer is %v, %v", access.Status, err)
+	}
+	if _, err := s.ReviewToken(t.Context(), &nodestatusv1.ReviewTokenRequest{Review: []byte("\xff")}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("what is no review: %v", err)
+	}
+}
+
+func TestErrorsTellWhetherToAskAgain(t *testing.T) {
+	for name, test := range map[string]struct {
+		err  error
+		want codes.Code
+	}{
+		"connection refused": {errors.New("connection refused"), codes.Unavailable},
+		"too many requests":  {apierrors.NewTooManyRequests("slow down", 1), codes.Unavailable},
+		"internal error":     {apierrors.NewInternalError(errors.New("x")), codes.Unavailable},
+		"forbidden":          {apierrors.NewForbidden(schema.GroupResource{Resource: "tokenreviews"}, "", errors.New("x")), codes.FailedPrecondition},
+		"unauthorized":       {apierrors.NewUnauthorized("x"), codes.FailedPrecondition},
+	} {
+		_, err := NewServer(&apiserver{err: test.err}, nil).ReviewToken(t.Context(), token(t))
+		if status.Code(err) != test.want {
+			t.Errorf("%s: %v, want %v", name, err, test.want)
+		}
+	}
+}
+
+func TestReviewsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &apiserver{takes: time.Second}
+		s := NewServer(a, nil)
+		var wg sync.WaitGroup
+		for range 4 * concurrency {
+			wg.Go(func() {
+				if _, err := s.ReviewToken(t.Context(), token(t)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if a.peak != concurrency {
+			t.Errorf("%d reviews at one time, want %d", a.peak, concurrency)
+		}
+		// An apiserver that does not answer costs each its deadline, and frees the places.
+		a.takes = time.Hour
+		began := time.Now()
+		for range 2 * concurrency {
+			wg.Go(func() {
+				if _, err := s.ReviewToken(t.Context(), token(t)); status.Code(err) != codes.DeadlineExceeded {
+					t.Errorf("%v, want the deadline", err)
+				}
+			})
+		}
+		wg.Wait()
+		if took := time.Since(began); took > deadline+time.Second {
+			t.Errorf("it took %v", took)
+		}
+		a.takes = 0
+		if _, err := s.ReviewToken(t.Context(), token(t)); err != nil {
+			t.Error(err)
+		}
+	})
+}
