@@ -241,6 +241,7 @@ func (n *node) buildConfig() error {
 	host.ClusterDomain, host.SeccompDefault = k.ClusterDomain, n.cfg.Kubelet.SeccompDefault()
 	host.CPUCFSQuota, host.CPUCFSQuotaPeriod = *k.CPUCFSQuota, k.CPUCFSQuotaPeriod.Duration
 	host.SingleProcessOOMKill, host.MemoryThrottlingFactor = k.SingleProcessOOMKill, k.MemoryThrottlingFactor
+	host.StopSignals = n.cfg.Kubelet.FeatureEnabled("ContainerStopSignals")
 	host.MemoryQoS = n.cfg.Kubelet.FeatureEnabled("MemoryQoS")
 	host.Allocatable = func() v1.ResourceList { return n.capacity.allocatable }
 	host.HostIPs = n.addresses.HostIPs
@@ -290,6 +291,11 @@ func (n *node) buildLoops() error {
 	if err != nil {
 		return err
 	}
+	n.cleanup.PreStop = hooks.Orphan
+	var gated []string
+	if n.cfg.Kubelet.FeatureEnabled("ContainerStopSignals") {
+		gated = append(gated, worker.StopSignalField)
+	}
 	n.dispatcher = worker.NewDispatcher(worker.Deps{
 		Runtime: n.runtime, Remover: cleanup.Remover{Runtime: runtime.Unhurried{Runtime: n.runtime}},
 		Images:  &images{puller: n.images, runtime: n.runtime, objects: n.objects, events: n.events},
@@ -297,7 +303,8 @@ func (n *node) buildLoops() error {
 		Statuses: n.mirrors, Publish: n.probing, Probes: n.probing.results.Of, Hooks: hooks, Events: n.events, HostIPs: n.addresses.HostIPs,
 		Admission: n.admitter, RuntimeClasses: n.runtimeClasses,
 		RecursiveReadOnly: n.handlers.recursiveReadOnly,
-		MaxBackoff:        maxBackoff, KeepDead: int(n.cfg.Kubelet.Node.MaxDeadContainersPerContainer), Stray: n.cleanup.Soon, Supersede: n.supersede, Log: n.service.Log, Metrics: worker.NewMetrics(n.service.Metrics),
+		Resync:            n.cfg.Kubelet.Kubelet.SyncFrequency.Duration, Gated: gated,
+		MaxBackoff: maxBackoff, KeepDead: int(n.cfg.Kubelet.Node.MaxDeadContainersPerContainer), Stray: n.cleanup.Soon, Supersede: n.supersede, Log: n.service.Log, Metrics: worker.NewMetrics(n.service.Metrics),
 	}, n.service.Pulse.Turn, n.sourcesSynced, n.publisher.StatusesComplete)
 	n.monitor = &monitor.Monitor{Runtime: n.runtime, Tell: n.tellRuntime(), CgroupDriver: n.driver, Log: n.service.Log}
 	n.signs = newSigns(n.service.Bus)

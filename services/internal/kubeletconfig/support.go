@@ -133,7 +133,7 @@ func warnings(fields map[support][]string, opened, byDefault, gates []string) []
 }
 
 // readGates are the gates that change what this version does.
-var readGates = map[string]bool{gateCustomCPUCFSQuotaPeriod: true, gateCrashLoopBackOffMax: true, "ExtendWebSocketsToKubelet": true, "PodLogsQuerySplitStreams": true, "ContainerCheckpoint": true, "H2CContainerProbe": true, "GRPCContainerProbeTLS": true, "AllAlpha": true, "AllBeta": true}
+var readGates = map[string]bool{gateCustomCPUCFSQuotaPeriod: true, gateCrashLoopBackOffMax: true, "ExtendWebSocketsToKubelet": true, "PodLogsQuerySplitStreams": true, "ContainerCheckpoint": true, "ContainerStopSignals": true, "H2CContainerProbe": true, "GRPCContainerProbeTLS": true, "AllAlpha": true, "AllBeta": true}
 
 // idleGates are the gates that are set to another value than their default and read by nobody.
 func idleGates(c *Config) []string {

@@ -27,7 +27,7 @@ var supportTable = []supportRow{
 
 	// Pods.
 	{name: "podLogsDir", state: honoured},
-	{name: "syncFrequency", state: warned, note: "A pod that nothing wakes is looked at again after 1 to 1.5 minutes, as with the default."},
+	{name: "syncFrequency", state: honoured, note: "A pod that nothing wakes is looked at again after this time and up to half of it."},
 	{name: "clusterDNS", state: honoured},
 	{name: "clusterDomain", state: honoured},
 	{name: "resolvConf", state: honoured},

@@ -54,8 +54,10 @@ func within(field, path string) bool {
 
 // Honoured returns a *NotHonoured that names each field that p sets and nothing here
 // honours, or nil.
-func Honoured(p *v1.Pod) error {
-	var w walker
+//
+// gated are fields that are honoured because a feature gate is on.
+func Honoured(p *v1.Pod, gated ...string) error {
+	w := walker{gated: gated}
 	w.walk("spec", "spec", reflect.ValueOf(p.Spec))
 	if len(w.refused) == 0 {
 		return nil
@@ -64,12 +66,17 @@ func Honoured(p *v1.Pod) error {
 	return &NotHonoured{Fields: w.refused}
 }
 
-type walker struct{ refused []string }
+type walker struct {
+	refused, gated []string
+}
 
 // walk descends into what is set. shape is the path without indices, the key of the
 // table; path is what a reader is told.
 func (w *walker) walk(path, shape string, v reflect.Value) {
 	if v.IsZero() {
+		return
+	}
+	if slices.Contains(w.gated, shape) {
 		return
 	}
 	if rule, known := rules[shape]; known {

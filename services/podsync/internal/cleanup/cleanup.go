@@ -53,13 +53,22 @@ type Runtime interface {
 }
 
 // Remover removes what the runtime has of a pod.
-type Remover struct{ Runtime Runtime }
+type Remover struct {
+	Runtime Runtime
+	// PreStop runs the hook of a container that runs, if it has one; nil runs none.
+	PreStop func(ctx context.Context, state *pod.State, c *pod.Container)
+}
 
 // Remove stops what still runs, and removes containers and sandboxes.
 func (r Remover) Remove(ctx context.Context, state *pod.State) error {
 	for i := range state.Containers {
 		c := &state.Containers[i]
 		if mayRun(c) {
+			if r.PreStop != nil {
+				hook, cancel := context.WithTimeout(ctx, orphanGrace)
+				r.PreStop(hook, state, c)
+				cancel()
+			}
 			if err := r.Runtime.StopContainer(ctx, c.ID, orphanGrace); err != nil {
 				return fmt.Errorf("stop container %s: %w", c.ID, err)
 			}
@@ -118,7 +127,7 @@ type Cleanup struct {
 	asked chan struct{}
 }
 
-// Options of a Cleanup; all are needed but Failed.
+// Options of a Cleanup; all are needed but Failed and PreStop.
 type Options struct {
 	Runtime Runtime
 	Volumes Volumes
@@ -127,7 +136,9 @@ type Options struct {
 	Pods    Pods
 	Policy  Policy
 	// Failed is told when dead containers could not be collected: the event ContainerGCFailed.
-	Failed  func(error)
+	Failed func(error)
+	// PreStop runs the hook of a container that runs and whose pod nobody wants; nil runs none.
+	PreStop func(ctx context.Context, state *pod.State, c *pod.Container)
 	Log     *slog.Logger
 	Metrics *Metrics
 }
@@ -206,7 +217,7 @@ func (c *Cleanup) orphans(ctx context.Context, states map[types.UID]*pod.State) 
 	gone, err := c.each(ctx, wanted, func(ctx context.Context, state *pod.State) error {
 		c.Log.Info("removing a pod that no source wants", "pod", state.Namespace+"/"+state.Name, "uid", state.UID)
 		c.Metrics.orphans.Inc()
-		return Remover{c.Runtime}.Remove(ctx, state)
+		return Remover{c.Runtime, c.PreStop}.Remove(ctx, state)
 	})
 	for _, state := range gone {
 		delete(states, state.UID)

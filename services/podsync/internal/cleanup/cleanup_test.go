@@ -191,3 +191,21 @@ func TestWaitsForTheSources(t *testing.T) {
 		}
 	})
 }
+
+// TestWhatRunsGetsItsHook, and what does not run gets none.
+func TestWhatRunsGetsItsHook(t *testing.T) {
+	m := &machine{}
+	var hooked []string
+	r := Remover{Runtime: m, PreStop: func(ctx context.Context, _ *pod.State, c *pod.Container) {
+		if _, ends := ctx.Deadline(); !ends {
+			t.Error("the hook has no deadline")
+		}
+		hooked = append(hooked, c.ID)
+	}}
+	state := &pod.State{Containers: []pod.Container{
+		{ID: "runs", State: runtimeapi.ContainerState_CONTAINER_RUNNING}, {ID: "ended", State: runtimeapi.ContainerState_CONTAINER_EXITED},
+	}}
+	if err := r.Remove(t.Context(), state); err != nil || !slices.Equal(hooked, []string{"runs"}) {
+		t.Fatalf("%v, %v", hooked, err)
+	}
+}

@@ -237,6 +237,26 @@ func TestWhatIsNoHookFails(t *testing.T) {
 	}
 }
 
+// TestOrphan: of a pod that nobody wants any more the annotations are all that is left.
+func TestOrphan(t *testing.T) {
+	var ran []string
+	r, _ := newRunner(t, func(id string, command []string) (string, string, int32, error) {
+		ran = append(ran, id+" "+command[0])
+		return "", "", 0, nil
+	})
+	state := &pod.State{Namespace: "ns", Name: "p", UID: "u"}
+	for id, handler := range map[string]string{"1": `{"exec":{"command":["bye"]}}`, "2": "broken", "3": ""} {
+		c := &pod.Container{ID: id, Name: "c"}
+		if handler != "" {
+			c.Annotations = map[string]string{podconfig.PreStopHandlerAnnotation: handler}
+		}
+		r.Orphan(t.Context(), state, c)
+	}
+	if !cmp.Equal(ran, []string{"1 bye"}) {
+		t.Fatalf("ran %q", ran)
+	}
+}
+
 func TestRestore(t *testing.T) {
 	handler := `{"httpGet":{"path":"/bye","port":"web"}}`
 	for name, test := range map[string]struct {

@@ -52,6 +52,7 @@ func container(p *v1.Pod, c *v1.Container, in *ContainerInput, e *environment, m
 		Stdin:       c.Stdin,
 		StdinOnce:   c.StdinOnce,
 		Tty:         c.TTY,
+		StopSignal:  stopSignal(c, n),
 		Linux:       &runtimeapi.LinuxContainerConfig{Resources: containerResources(p, c, n), SecurityContext: security},
 	}, nil
 }

@@ -51,6 +51,9 @@ type Node struct {
 	MemoryThrottlingFactor *float64
 	MemoryReservation      bool
 
+	// StopSignals is the feature gate ContainerStopSignals (alpha, off by default).
+	StopSignals bool
+
 	// MemoryCapacity and SwapCapacity of the machine, in bytes.
 	MemoryCapacity, SwapCapacity int64
 	// Unified: the machine runs cgroup v2 alone. SwapController: cgroups can limit swap.

@@ -32,8 +32,17 @@ type known struct {
 }
 
 type podFacts struct {
-	sandboxes map[string]pod.Sandbox
-	exited    map[string]pod.Container
+	sandboxes  map[string]pod.Sandbox
+	containers map[string]pod.Container
+}
+
+// container returns what is known of a container that was listed in this state, if that
+// cannot have changed: how it ended, and while it runs all of it, since nothing here
+// changes the resources of a container that runs.
+func (f podFacts) container(id string, state runtimeapi.ContainerState) (c pod.Container, final, ok bool) {
+	c, ok = f.containers[id]
+	final = c.State == runtimeapi.ContainerState_CONTAINER_EXITED
+	return c, final, ok && (final || c.State == state)
 }
 
 // of returns a copy of the facts of one pod.
@@ -48,13 +57,13 @@ func (k *known) of(uid types.UID) podFacts {
 
 // learn replaces the facts of a pod by what its newest state tells.
 func (k *known) learn(s *pod.State, final map[string]bool) {
-	f := &podFacts{sandboxes: map[string]pod.Sandbox{}, exited: map[string]pod.Container{}}
+	f := &podFacts{sandboxes: map[string]pod.Sandbox{}, containers: map[string]pod.Container{}}
 	for _, sb := range s.Sandboxes {
 		f.sandboxes[sb.ID] = sb
 	}
 	for _, c := range s.Containers {
-		if final[c.ID] {
-			f.exited[c.ID] = c
+		if final[c.ID] || c.Running() {
+			f.containers[c.ID] = c
 		}
 	}
 	k.mu.Lock()
@@ -142,8 +151,8 @@ func (r *Runtime) read(ctx context.Context, sf *runtimeapi.PodSandboxFilter, cf 
 		if uid == "" {
 			continue
 		}
-		if fact, ok := r.known.of(uid).exited[c.GetId()]; ok {
-			fullContainers[i], final[i] = &fact, true
+		if fact, ended, ok := r.known.of(uid).container(c.GetId(), c.GetState()); ok {
+			fullContainers[i], final[i] = &fact, ended
 			continue
 		}
 		calls.Go(func() (err error) {

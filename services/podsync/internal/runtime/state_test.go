@@ -153,25 +153,32 @@ func TestStateTolerantOfWhatVanishes(t *testing.T) {
 	}
 }
 
-func TestWhatIsFinalIsReadOnce(t *testing.T) {
+func TestWhatCannotHaveChangedIsReadOnce(t *testing.T) {
 	b := newBench(t, Options{})
 	sb := b.sandbox("u1", 0)
 	dead := b.container("u1", sb, "dead", 0, nil)
-	b.container("u1", sb, "alive", 0, nil)
+	alive := b.container("u1", sb, "alive", 0, nil)
 	if err := b.fake.ExitContainer(dead, 1); err != nil {
 		t.Fatal(err)
 	}
 	before := b.state("u1")
 	b.fake.ForgetCalls()
 	after := b.state("u1")
-	if n := len(b.fake.Calls("ContainerStatus")); n != 1 {
-		t.Errorf("%d container statuses, want that of the running one", n)
+	if n := len(b.fake.Calls("ContainerStatus")); n != 0 {
+		t.Errorf("%d container statuses of what is known", n)
 	}
 	if n := len(b.fake.Calls("PodSandboxStatus")); n != 0 {
 		t.Errorf("%d sandbox statuses of what is known", n)
 	}
 	if !slices.Equal(before.Sandboxes[0].IPs, after.Sandboxes[0].IPs) || after.Latest("dead").ExitCode != 1 {
 		t.Errorf("got %+v", after)
+	}
+	// A container that ends is a change, and is read again.
+	if err := b.fake.ExitContainer(alive, 7); err != nil {
+		t.Fatal(err)
+	}
+	if c := b.state("u1").Latest("alive"); c.Running() || c.ExitCode != 7 {
+		t.Errorf("got %+v", c)
 	}
 	// A sandbox that stops is a change, and is read again.
 	if err := b.fake.StopSandbox(sb); err != nil {

@@ -2,6 +2,7 @@ package status
 
 import (
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -115,6 +116,7 @@ func (g *generator) seen(spec *v1.Container, c *pod.Container, old *v1.Container
 		VolumeMounts: g.volumeMounts(spec),
 		User:         user(c),
 		Resources:    resources(spec, c),
+		StopSignal:   g.stopSignal(c),
 	}
 	s.AllocatedResources = spec.Resources.DeepCopy().Requests
 	if old == nil {
@@ -267,6 +269,17 @@ func (g *generator) volumeMounts(spec *v1.Container) []v1.VolumeMountStatus {
 		mounts = append(mounts, s)
 	}
 	return mounts
+}
+
+// inAPI spells CRI's signals as the API does: SIGRTMINPLUS3 is SIGRTMIN+3 there.
+var inAPI = strings.NewReplacer("PLUS", "+", "MINUS", "-")
+
+// stopSignal is what ends the container; a runtime that does not say so sends its default.
+func (g *generator) stopSignal(c *pod.Container) *v1.Signal {
+	if !g.in.StopSignals || c.StopSignal == runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT {
+		return nil
+	}
+	return new(v1.Signal(inAPI.Replace(strings.TrimPrefix(c.StopSignal.String(), "SIGNAL_"))))
 }
 
 func user(c *pod.Container) *v1.ContainerUser {

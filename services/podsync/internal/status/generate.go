@@ -42,6 +42,8 @@ type Inputs struct {
 	Readiness, Startup map[string]decide.Result
 	// RuntimeName is the scheme of container ids; empty stands for containerd.
 	RuntimeName string
+	// StopSignals is the feature gate ContainerStopSignals.
+	StopSignals bool
 	// RecursiveReadOnly says that the pod's runtime handler can mount recursively read-only (KEP-3857).
 	RecursiveReadOnly bool
 	// QOS is the pod's class; empty stands for the one that the API gave it, or else the one that its resources make.

@@ -148,6 +148,11 @@ type Deps struct {
 	RecursiveReadOnly func(p *v1.Pod) bool
 	// MaxBackoff bounds CrashLoopBackOff; 0 means 5 minutes.
 	MaxBackoff time.Duration
+	// Resync is how often a pod is looked at when nothing wakes its worker, up to half added;
+	// 0 means a minute.
+	Resync time.Duration
+	// Gated are the pod fields that are honoured because their feature gate is on.
+	Gated []string
 	// KeepDead is how many dead incarnations of a container stay; at least 1 does.
 	KeepDead int
 	// Supersede, if set, ends what the runtime has of a static pod under another UID that no worker looks after.

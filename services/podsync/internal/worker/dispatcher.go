@@ -52,6 +52,9 @@ type Dispatcher struct {
 // after that, when the state of each was published too, which takes a runtime that answers;
 // turn with every turn of the loop.
 func NewDispatcher(deps Deps, turn, onSynced, onTold func()) *Dispatcher {
+	if deps.Resync == 0 {
+		deps.Resync = time.Minute
+	}
 	return &Dispatcher{
 		deps: deps, turn: turn, log: deps.Log, onSynced: onSynced, onTold: onTold,
 		signal: make(chan struct{}, 1), workers: map[types.UID]*worker{},

@@ -80,7 +80,7 @@ func TestEvictAnswersWhenTheContainersHaveStopped(t *testing.T) {
 			t.Fatalf("asked again: %v", err)
 		}
 		n.wait(time.Second)
-		s := n.statuses["a"]
+		s := n.status("a")
 		if s.Phase != v1.PodFailed || s.Reason != "Preempting" || !strings.HasPrefix(s.Message, "Preempted") {
 			t.Fatalf("status %s %s %s", s.Phase, s.Reason, s.Message)
 		}
@@ -261,17 +261,17 @@ func TestAPodPastItsDeadlineFails(t *testing.T) {
 		n.dispatcher.SetPod(p, api)
 		n.wait(50 * time.Second)
 		if !n.running("a") {
-			t.Fatalf("status %+v", n.statuses["a"])
+			t.Fatalf("status %+v", n.status("a"))
 		}
 		// A restart of podsync does not prolong it.
 		p = p.DeepCopy()
-		p.Status = n.statuses["a"]
+		p.Status = n.status("a")
 		stop()
 		next := newNode(t, n.cri)
 		defer next.run()()
 		next.dispatcher.SetPod(p, api)
 		next.wait(12 * time.Second)
-		s := next.statuses["a"]
+		s := next.status("a")
 		if s.Phase != v1.PodFailed || s.Reason != "DeadlineExceeded" || s.Message != "Pod was active on the node longer than the specified deadline" {
 			t.Fatalf("status %s %q %q", s.Phase, s.Reason, s.Message)
 		}
@@ -294,7 +294,7 @@ func TestADeadlineOvertakesAPull(t *testing.T) {
 		p.Spec.ActiveDeadlineSeconds = new(int64(5))
 		n.dispatcher.SetPod(p, api)
 		n.wait(7 * time.Second)
-		if s := n.statuses["a"]; s.Phase != v1.PodFailed || s.Reason != "DeadlineExceeded" {
+		if s := n.status("a"); s.Phase != v1.PodFailed || s.Reason != "DeadlineExceeded" {
 			t.Fatalf("status %s %q", s.Phase, s.Reason)
 		}
 	})

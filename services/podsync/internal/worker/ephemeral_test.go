@@ -94,14 +94,14 @@ func TestAPodDoesNotWaitForAnEphemeralContainersImage(t *testing.T) {
 		n.cri.AddImage("slow")
 		n.dispatcher.SetPod(slow, api)
 		n.wait(time.Second)
-		id := strings.TrimPrefix(n.statuses["a"].ContainerStatuses[0].ContainerID, "containerd://")
+		id := strings.TrimPrefix(n.status("a").ContainerStatuses[0].ContainerID, "containerd://")
 		if err := n.cri.ExitContainer(id, 1); err != nil {
 			t.Fatal(err)
 		}
 		n.dispatcher.Wake("a", "test")
 		n.wait(time.Second)
-		if !n.running("a") || n.statuses["a"].ContainerStatuses[0].RestartCount != 1 {
-			t.Fatalf("the container that exited was not started again: %+v", n.statuses["a"].ContainerStatuses)
+		if !n.running("a") || n.status("a").ContainerStatuses[0].RestartCount != 1 {
+			t.Fatalf("the container that exited was not started again: %+v", n.status("a").ContainerStatuses)
 		}
 		n.wait(slowPull)
 		if s := n.ephemeral("debug"); s.State.Running == nil {
@@ -126,7 +126,7 @@ func TestARefusedEphemeralContainerDoesNotHurtThePod(t *testing.T) {
 			t.Fatalf("status %+v", s)
 		}
 		if len(n.created("debug")) != 0 || n.ephemeral("fine").State.Running == nil || !n.running("a") {
-			t.Fatalf("status %+v", n.statuses["a"])
+			t.Fatalf("status %+v", n.status("a"))
 		}
 	})
 }

@@ -32,14 +32,14 @@ func TestAContainerWaitsForThePostStartHookBeforeIt(t *testing.T) {
 		n.dispatcher.SetPod(p, api)
 		n.dispatcher.SetPod(testPod("b"), api)
 		n.wait(9 * time.Second)
-		if s := n.statuses["a"]; s.Phase != v1.PodPending || len(n.cri.Calls("StartContainer")) != 2 {
+		if s := n.status("a"); s.Phase != v1.PodPending || len(n.cri.Calls("StartContainer")) != 2 {
 			t.Fatalf("phase %s, %d containers started", s.Phase, len(n.cri.Calls("StartContainer")))
 		}
 		if !n.running("b") {
 			t.Fatal("the neighbour waits too")
 		}
 		n.wait(2 * time.Second)
-		if s := n.statuses["a"]; s.Phase != v1.PodRunning {
+		if s := n.status("a"); s.Phase != v1.PodRunning {
 			t.Fatalf("phase %s", s.Phase)
 		}
 	})
@@ -81,7 +81,7 @@ func TestAFailedPostStartHookEndsItsContainer(t *testing.T) {
 				p.Spec.RestartPolicy = policy
 				n.dispatcher.SetPod(p, api)
 				n.wait(5 * time.Second)
-				s := n.statuses["a"].ContainerStatuses[0]
+				s := n.status("a").ContainerStatuses[0]
 				if !slices.Contains(n.drain(), "Warning FailedPostStartHook PostStartHook failed") {
 					t.Fatal("not told")
 				}
@@ -110,7 +110,7 @@ func TestAPostStartErrorIsShown(t *testing.T) {
 		defer n.run()()
 		n.dispatcher.SetPod(withPostStart(testPod("a"), "true"), api)
 		n.wait(500 * time.Millisecond)
-		waiting := n.statuses["a"].ContainerStatuses[0].State.Waiting
+		waiting := n.status("a").ContainerStatuses[0].State.Waiting
 		want := `Exec lifecycle hook ([true]) for Container "c" in Pod "pod-a_ns(a)" failed - error: command 'true' exited with 3: no, message: "no"`
 		if waiting == nil || waiting.Reason != "PostStartHookError" || waiting.Message != want {
 			t.Fatalf("waiting %+v", waiting)
@@ -132,7 +132,7 @@ func TestAPullOutlivesAFailedSandbox(t *testing.T) {
 		n.cri.Fail("RunPodSandbox", nil)
 		n.wait(20 * time.Second)
 		if !n.running("a") || n.ensured.Load() != 1 {
-			t.Fatalf("status %+v, asked for the image %d times", n.statuses["a"].Phase, n.ensured.Load())
+			t.Fatalf("status %+v, asked for the image %d times", n.status("a").Phase, n.ensured.Load())
 		}
 	})
 }
@@ -157,7 +157,7 @@ func TestSidecarsStartInTurn(t *testing.T) {
 		if want := []string{"s1", "init", "s2", "c"}; !slices.Equal(names, want) {
 			t.Fatalf("started %v, want %v", names, want)
 		}
-		if s := n.statuses["a"]; s.Phase != v1.PodRunning {
+		if s := n.status("a"); s.Phase != v1.PodRunning {
 			t.Fatalf("phase %s", s.Phase)
 		}
 	})

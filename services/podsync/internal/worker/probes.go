@@ -42,7 +42,7 @@ func (w *worker) attend(ctx context.Context, p *v1.Pod, removed bool) (stop func
 				return
 			case <-w.probed:
 			}
-			if state, err := w.readState(ctx); err == nil {
+			if state, err := w.look(ctx); err == nil {
 				w.report(p, state)
 			}
 		}

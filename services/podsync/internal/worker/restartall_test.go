@@ -24,13 +24,13 @@ func TestAllContainersBeginAnew(t *testing.T) {
 		}}
 		n.dispatcher.SetPod(p, api)
 		n.wait(time.Second)
-		id := strings.TrimPrefix(n.statuses["a"].ContainerStatuses[0].ContainerID, "containerd://")
+		id := strings.TrimPrefix(n.status("a").ContainerStatuses[0].ContainerID, "containerd://")
 		if err := n.cri.ExitContainer(id, 42); err != nil {
 			t.Fatal(err)
 		}
 		n.dispatcher.Wake("a", "test")
 		n.wait(5 * time.Second)
-		s := n.statuses["a"]
+		s := n.status("a")
 		for _, c := range s.ContainerStatuses {
 			if c.State.Running == nil || c.RestartCount != 1 {
 				t.Fatalf("%s: %+v", c.Name, c)

@@ -46,7 +46,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 	}
 	// A pod that has ended asks for nothing any more: what it held is given back.
 	w.history.refusedEphemeral = nil
-	if refusal := admission.Honoured(p); refusal != nil && !hasEnded(p) && !w.mayGoOn(p, state, refusal) {
+	if refusal := admission.Honoured(p, w.deps.Gated...); refusal != nil && !hasEnded(p) && !w.mayGoOn(p, state, refusal) {
 		return w.refuse(p, state, refusal), nil
 	}
 	for range rounds {
@@ -61,7 +61,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 			w.history.delayed = ""
 			w.report(p, state)
 			w.refresh(p)
-			return untilNext(sooner(actions.Wake, w.deadline(p))), w.sweep(ctx, state)
+			return w.untilNext(sooner(actions.Wake, w.deadline(p))), w.sweep(ctx, state)
 		}
 		w.report(p, state)
 		failed := w.act(ctx, p, state, &actions)
@@ -107,8 +107,8 @@ func sooner(a, b time.Time) time.Time {
 }
 
 // untilNext is the time to the next look: when the decision changes by itself, or the resync.
-func untilNext(wake time.Time) time.Duration {
-	next := jitter(resync)
+func (w *worker) untilNext(wake time.Time) time.Duration {
+	next := jitter(w.deps.Resync)
 	if wake.IsZero() {
 		return next
 	}
@@ -183,7 +183,7 @@ func (w *worker) refuse(p *v1.Pod, state *pod.State, refusal error) time.Duratio
 		w.refresh(p)
 	}
 	w.report(p, state)
-	return jitter(resync)
+	return jitter(w.deps.Resync)
 }
 
 // neverRan says whether no container of the pod was ever told of.
@@ -279,10 +279,11 @@ func (w *worker) report(p *v1.Pod, state *pod.State) {
 
 func (w *worker) status(p *v1.Pod, state *pod.State) v1.PodStatus {
 	in := status.Inputs{
-		Now:      time.Now(),
-		Terminal: w.phase >= terminated,
-		Waiting:  w.history.reasons(p, status.Waiting{}),
-		HostIPs:  w.deps.HostIPs(),
+		Now:         time.Now(),
+		StopSignals: slices.Contains(w.deps.Gated, StopSignalField),
+		Terminal:    w.phase >= terminated,
+		Waiting:     w.history.reasons(p, status.Waiting{}),
+		HostIPs:     w.deps.HostIPs(),
 	}
 	verdicts := w.verdicts(p)
 	in.Readiness, in.Startup = verdicts.Readiness, verdicts.Startup

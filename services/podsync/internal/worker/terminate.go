@@ -11,9 +11,6 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
 )
 
-// resync is how often a pod is looked at when nothing wakes its worker; up to half is added.
-const resync = time.Minute
-
 // stop stops every container of the pod within the grace period, and then the sandboxes.
 func (w *worker) stop(ctx context.Context, p *v1.Pod, removed bool) error {
 	state, err := w.readState(ctx)
@@ -78,11 +75,11 @@ func (w *worker) release(ctx context.Context, p *v1.Pod) error {
 // deleted now; one that came to its end by itself stays until somebody deletes it.
 func (w *worker) awaitRemoval(p *v1.Pod) (time.Duration, bool, error) {
 	if p.DeletionTimestamp == nil {
-		return jitter(resync), false, nil
+		return jitter(w.deps.Resync), false, nil
 	}
 	// What was read when all had stopped does not change any more, and the runtime has enough to do.
 	w.deps.Statuses.Terminated(p, w.status(p, w.last))
-	return jitter(resync), false, nil
+	return jitter(w.deps.Resync), false, nil
 }
 
 // vanish removes what is left in the runtime and on disk of a pod whose object is gone.

@@ -280,8 +280,18 @@ func (w *worker) seen() (string, bool) {
 	return w.digest, w.read
 }
 
-// readState reads what the runtime has of the pod, and remembers that it was seen.
+// readState reads what the runtime has of the pod, and remembers of it what a look needs.
 func (w *worker) readState(ctx context.Context) (*pod.State, error) {
+	state, err := w.look(ctx)
+	if err == nil {
+		w.see(state)
+	}
+	return state, err
+}
+
+// look reads what the runtime has of the pod, and remembers that it was seen. Unlike
+// readState it may be called beside the worker's own goroutine.
+func (w *worker) look(ctx context.Context) (*pod.State, error) {
 	state, err := w.deps.Runtime.State(ctx, w.uid)
 	if err != nil {
 		return nil, transient("read the pod's state", err)
@@ -289,7 +299,6 @@ func (w *worker) readState(ctx context.Context) (*pod.State, error) {
 	w.mu.Lock()
 	w.digest, w.read = state.Digest(), true
 	w.mu.Unlock()
-	w.see(state)
 	return state, nil
 }
 

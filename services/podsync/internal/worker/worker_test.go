@@ -53,6 +53,7 @@ type node struct {
 	published *published
 	admission *admissions
 	slow      map[types.UID]bool // pods whose pulls never end
+	breakage  map[string]error   // by method and pod
 	slowImage string             // an image that takes slowPull
 	released  map[types.UID]bool
 	mounted   map[types.UID]bool
@@ -86,6 +87,24 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 }
 
 const slowPull = time.Minute
+
+// breaks makes a method fail for one pod; nil ends that.
+func (n *node) breaks(method string, uid types.UID, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.breakage == nil {
+		n.breakage = map[string]error{}
+	}
+	n.breakage[method+" "+string(uid)] = err
+}
+
+func (n *node) broken(method string, uid types.UID) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.breakage[method+" "+string(uid)]
+}
+
+func (n *node) Prepare(p *v1.Pod) error { return n.broken("Prepare", p.UID) }
 
 // run runs the node until the returned function is called.
 func (n *node) run() (stop func()) {
@@ -154,7 +173,6 @@ func (n *node) Unmount(_ context.Context, uid types.UID) error {
 
 func (n *node) EnsurePod(p *v1.Pod) (string, error)                  { return "/kubepods/pod" + string(p.UID), nil }
 func (n *node) RemovePod(context.Context, types.UID) error           { return nil }
-func (n *node) Prepare(*v1.Pod) error                                { return nil }
 func (n *node) LinkLogs(*v1.Pod, *v1.Container, int32, string) error { return nil }
 func (n *node) Register(*v1.Pod)                                     {}
 func (n *node) Unregister(types.UID)                                 {}
@@ -174,6 +192,9 @@ func (n *node) Sandbox(p *v1.Pod, attempt uint32, parent string) (*runtimeapi.Po
 }
 
 func (n *node) Container(_ context.Context, p *v1.Pod, c *v1.Container, in podconfig.ContainerInput) (*runtimeapi.ContainerConfig, error) {
+	if err := n.broken("Container", p.UID); err != nil {
+		return nil, err
+	}
 	labels := podLabels(p)
 	labels["io.kubernetes.container.name"] = c.Name
 	return &runtimeapi.ContainerConfig{
@@ -214,6 +235,12 @@ func (n *node) Last(uid types.UID) (v1.PodStatus, bool) {
 }
 
 func (n *node) Forget(types.UID) {}
+
+// status is the pod's last one.
+func (n *node) status(uid types.UID) v1.PodStatus {
+	s, _ := n.Last(uid)
+	return s
+}
 
 // published holds the newest version of each pod that was told, as its labels' "v".
 type published struct {

@@ -1,0 +1,32 @@
+package hook
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+)
+
+// Orphan runs the preStop hook of a container whose pod nobody wants any more, if its
+// annotations tell of one, until ctx ends. That it fails is logged: there is no pod to tell.
+func (r *Runner) Orphan(ctx context.Context, state *pod.State, c *pod.Container) {
+	spec, err := Restore(c)
+	if err == nil && spec == nil {
+		return
+	}
+	if err == nil {
+		in := Input{
+			Pod:       &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: state.Namespace, Name: state.Name, UID: state.UID}},
+			Container: spec, ContainerID: c.ID,
+		}
+		if sandbox := state.ReadySandbox(); sandbox != nil && len(sandbox.IPs) > 0 {
+			in.PodIP = sandbox.IPs[0]
+		}
+		err = r.Run(ctx, in, spec.Lifecycle.PreStop)
+	}
+	if err != nil {
+		r.opts.Log.Warn("preStop hook failed", "pod", state.Namespace+"/"+state.Name, "uid", state.UID, "container", c.Name, "err", err)
+	}
+}
