@@ -21,7 +21,7 @@ const DefaultRequestTimeout = 5 * time.Second
 type Config struct {
 	// Service is what every service is told; its NodeName must be set.
 	Service service.Config
-	// Kubelet is the node's configuration. It needs a kubeconfig.
+	// Kubelet is the node's configuration. Without a kubeconfig there is nobody to report to.
 	Kubelet *kubeletconfig.Config
 	// RequestTimeout bounds each request to the apiserver. Default: 5 s.
 	RequestTimeout time.Duration
@@ -40,9 +40,6 @@ func (c *Config) Validate() error {
 	errs := []error{c.Service.Validate()}
 	if c.Service.NodeName == "" {
 		errs = append(errs, errors.New("node-name is empty: give the name of the Node"))
-	}
-	if c.Kubelet.Standalone() {
-		errs = append(errs, errors.New("--kubeconfig is empty: nodestatus has nothing to report to, name a kubeconfig"))
 	}
 	if c.RequestTimeout <= 0 {
 		errs = append(errs, fmt.Errorf("request timeout is %v: give a positive one", c.RequestTimeout))

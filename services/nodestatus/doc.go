@@ -19,6 +19,9 @@
 //     does not relist for 3 minutes, or the runtime says that it or its network is not ready.
 //   - No call waits for ever, and its loop turns whatever its calls wait for.
 //
+// Without a kubeconfig there is no apiserver: it tells the other services the node's addresses, and Events
+// go to its log.
+//
 // What it does not do yet: it reports no images and no declared features, since nothing here keeps
 // account of them, and says Unknown of memory, disk and PID pressure, which nobody measures.
 // It does not rotate the client certificate and does not shut pods down before the machine goes down.

@@ -27,6 +27,9 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
+	if cfg.Kubelet.Standalone() {
+		return runStandalone(ctx, cfg, s)
+	}
 	clients, err := api.New(cfg.Service.NodeName, api.Options{
 		Kubeconfig: cfg.Kubelet.Node.Kubeconfig, ContentType: cfg.Kubelet.Kubelet.ContentType, RequestTimeout: cfg.RequestTimeout,
 	})

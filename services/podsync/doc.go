@@ -1,6 +1,7 @@
 // Package podsync makes the pods of a node run.
 //
-// Inputs: the pods that the apiserver binds to this node; the container runtime's CRI
+// Inputs: the pods that the apiserver binds to this node, those of manifests, and those that
+// root asks for here; the container runtime's CRI
 // socket, which no other process opens; hints from pleg. Outputs: sandboxes and
 // containers, volumes, cgroups and folders; Pod status in the API; PODS, POD_STATUS and
 // its keys of NODE on the bus; Kubernetes Events in the outbox; the CRI gateway.

@@ -27,7 +27,7 @@ func New() *cobra.Command {
 		Version:       telemetry.Version,
 	}
 	root.AddGroup(&cobra.Group{ID: "node", Title: "The node:"}, &cobra.Group{ID: "service", Title: "Its services:"})
-	for _, c := range []*cobra.Command{newUp(), newStatus(), newVersion()} {
+	for _, c := range []*cobra.Command{newUp(), newStatus(), newRunPod(), newRemovePod(), newVersion()} {
 		c.GroupID = "node"
 		root.AddCommand(c)
 	}

@@ -1,0 +1,285 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/internal/unixgrpc"
+)
+
+const (
+	// maxManifest is podsync's limit of a manifest.
+	maxManifest = 10 << 20
+	podsTimeout = 10 * time.Second
+	waitDefault = 2 * time.Minute
+	lookEvery   = 500 * time.Millisecond
+)
+
+// pods is a connection to podsync's face for root.
+type pods struct {
+	socket string
+	client podsyncv1.PodsyncServiceClient
+	close  func() error
+}
+
+func dialPods(cfg *service.Config) (*pods, error) {
+	socket := cfg.Socket(role.Podsync)
+	if _, err := os.Stat(socket); err != nil {
+		return nil, explainPods(err, socket)
+	}
+	conn, err := unixgrpc.Dial(socket, unixgrpc.DialOptions{Server: role.Podsync})
+	if err != nil {
+		return nil, err
+	}
+	return &pods{socket: socket, client: podsyncv1.NewPodsyncServiceClient(conn), close: conn.Close}, nil
+}
+
+// explainPods says what an operator can do about a request that failed.
+func explainPods(err error, socket string) error {
+	told := status.Convert(err)
+	switch told.Code() {
+	case codes.InvalidArgument, codes.AlreadyExists, codes.NotFound:
+		return errors.New(told.Message())
+	case codes.PermissionDenied, codes.Unauthenticated:
+		return fmt.Errorf("only root may run pods on the node: use sudo (%s)", told.Message())
+	case codes.DeadlineExceeded:
+		return fmt.Errorf("podsync does not answer on %s within %v: see microlet status", socket, podsTimeout)
+	case codes.Unimplemented:
+		return fmt.Errorf("podsync on %s is of an older version, which cannot do this: restart it", socket)
+	}
+	if errors.Is(err, os.ErrNotExist) || told.Code() == codes.Unavailable {
+		return fmt.Errorf("podsync is not running: nobody serves %s; start microlet up, or name its --runtime-dir", socket)
+	}
+	if errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("only root may run pods on the node: use sudo: %w", err)
+	}
+	return fmt.Errorf("ask podsync on %s: %w", socket, err)
+}
+
+func newRunPod() *cobra.Command {
+	cfg := service.DefaultConfig()
+	wait, timeout := false, waitDefault
+	cmd := &cobra.Command{
+		Use:   "run-pod FILE",
+		Short: "Run a pod on this node from a manifest, with or without a cluster",
+		Long: `Run a pod on this node from a manifest, YAML or JSON of a Pod, with or without a cluster. "-" reads the
+standard input. The pod is a static pod: it may name no object of the API, and its name ends with the node's.
+It runs until "microlet rm-pod", also after a restart of the node. A changed manifest of the same pod replaces it.
+With a cluster, a mirror pod shows it there. Only root may do this.`,
+		Example: "  microlet run-pod web.yaml --wait\n  generate-pod | microlet run-pod -",
+		Args:    cobra.ExactArgs(1),
+	}
+	cmd.Flags().StringVar(&cfg.RuntimeDir, "runtime-dir", cfg.RuntimeDir, "runtime folder of the node agent that is asked")
+	cmd.Flags().BoolVar(&wait, "wait", wait, "wait until the pod is ready or has succeeded, and fail if it does not come to that")
+	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		manifest, err := readManifest(cmd.InOrStdin(), args[0])
+		if err != nil {
+			return err
+		}
+		p, err := dialPods(&cfg)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = p.close() }() // what it was for has been answered
+		ctx, cancel := context.WithTimeout(cmd.Context(), podsTimeout)
+		defer cancel()
+		answer, err := p.client.RunPod(ctx, &podsyncv1.RunPodRequest{Manifest: manifest})
+		if err != nil {
+			return explainPods(err, p.socket)
+		}
+		did := strings.ToLower(strings.TrimPrefix(answer.GetOutcome().String(), "OUTCOME_"))
+		fmt.Fprintf(cmd.OutOrStdout(), "pod %s %s, uid %s\n", fullName(answer.GetPod()), did, answer.GetPod().GetUid())
+		if !wait {
+			return nil
+		}
+		return p.awaitReady(cmd.Context(), cmd.OutOrStdout(), answer.GetPod(), timeout)
+	}
+	return cmd
+}
+
+func newRemovePod() *cobra.Command {
+	cfg := service.DefaultConfig()
+	namespace, wait, timeout := v1.NamespaceDefault, false, waitDefault
+	cmd := &cobra.Command{
+		Use:   "rm-pod NAME|UID",
+		Short: "End a pod that run-pod began",
+		Long: `End a pod that run-pod began, within its grace period. The name may be the manifest's or the pod's, which ends
+with the node's name. Only root may do this.`,
+		Args: cobra.ExactArgs(1),
+	}
+	cmd.Flags().StringVar(&cfg.RuntimeDir, "runtime-dir", cfg.RuntimeDir, "runtime folder of the node agent that is asked")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", namespace, "the pod's namespace")
+	cmd.Flags().BoolVar(&wait, "wait", wait, "wait until nothing of the pod is left on the node")
+	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait")
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return completePods(cmd.Context(), &cfg, namespace), cobra.ShellCompDirectiveNoFileComp
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		p, err := dialPods(&cfg)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = p.close() }() // what it was for has been answered
+		ctx, cancel := context.WithTimeout(cmd.Context(), podsTimeout)
+		defer cancel()
+		answer, err := p.client.RemovePod(ctx, &podsyncv1.RemovePodRequest{Name: args[0], Namespace: namespace})
+		if err != nil {
+			return explainPods(err, p.socket)
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "pod %s is ending\n", fullName(answer.GetPod()))
+		if !wait {
+			return nil
+		}
+		return p.awaitGone(cmd.Context(), cmd.OutOrStdout(), answer.GetPod(), timeout)
+	}
+	return cmd
+}
+
+// completePods are the names that rm-pod can be given.
+func completePods(ctx context.Context, cfg *service.Config, namespace string) []string {
+	p, err := dialPods(cfg)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = p.close() }() // the shell wants names and no errors
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	answer, err := p.client.ListLocalPods(ctx, &podsyncv1.ListLocalPodsRequest{})
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, pod := range answer.GetPods() {
+		if pod.GetNamespace() == namespace {
+			names = append(names, pod.GetName())
+		}
+	}
+	return names
+}
+
+func fullName(p *podsyncv1.LocalPod) string { return p.GetNamespace() + "/" + p.GetName() }
+
+// readManifest reads a file, or the standard input for "-".
+func readManifest(in io.Reader, name string) ([]byte, error) {
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, fmt.Errorf("read the manifest: %w", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	data, err := io.ReadAll(io.LimitReader(in, maxManifest+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read the manifest: %w", err)
+	case len(data) > maxManifest:
+		return nil, fmt.Errorf("the manifest is longer than %d bytes: run its pods one by one", maxManifest)
+	case len(data) == 0:
+		return nil, errors.New("the manifest is empty: give one of a Pod")
+	}
+	return data, nil
+}
+
+// awaitReady waits until the pod is ready or has ended, and tells each change of its state.
+func (p *pods) awaitReady(ctx context.Context, out io.Writer, pod *podsyncv1.LocalPod, timeout time.Duration) error {
+	told := ""
+	return p.look(ctx, pod, timeout, func(s *v1.PodStatus, gone bool) (bool, error) {
+		if gone {
+			return true, fmt.Errorf("pod %s was removed while it was waited for", fullName(pod))
+		}
+		state, done, failed := describe(s)
+		if state != told {
+			told = state
+			fmt.Fprintf(out, "pod %s: %s\n", fullName(pod), state)
+		}
+		if failed {
+			return true, fmt.Errorf("pod %s has failed", fullName(pod))
+		}
+		return done, nil
+	}, func() string { return "not ready: " + told })
+}
+
+func (p *pods) awaitGone(ctx context.Context, out io.Writer, pod *podsyncv1.LocalPod, timeout time.Duration) error {
+	return p.look(ctx, pod, timeout, func(_ *v1.PodStatus, gone bool) (bool, error) {
+		if gone {
+			fmt.Fprintf(out, "pod %s is gone\n", fullName(pod))
+		}
+		return gone, nil
+	}, func() string { return "still there" })
+}
+
+// look asks for the pod's status again and again, until judge says that it is over. A podsync that restarts meanwhile is
+// waited for.
+func (p *pods) look(ctx context.Context, pod *podsyncv1.LocalPod, timeout time.Duration, judge func(s *v1.PodStatus, gone bool) (bool, error), late func() string) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	for {
+		answer, err := p.client.GetLocalPod(ctx, &podsyncv1.GetLocalPodRequest{Uid: pod.GetUid()})
+		code := status.Code(err)
+		if err == nil || code == codes.NotFound {
+			s := &v1.PodStatus{}
+			if err := s.Unmarshal(answer.GetStatus()); err != nil {
+				return fmt.Errorf("decode the pod's status: %w", err)
+			}
+			if over, err := judge(s, code == codes.NotFound); over || err != nil {
+				return err
+			}
+		} else if code != codes.Unavailable && code != codes.DeadlineExceeded && code != codes.Canceled {
+			return explainPods(err, p.socket)
+		}
+		select {
+		case <-ctx.Done():
+			if errors.Is(context.Cause(ctx), context.Canceled) {
+				return context.Canceled
+			}
+			return fmt.Errorf("pod %s after %v: %s", fullName(pod), timeout, late())
+		case <-ticker.C:
+		}
+	}
+}
+
+// describe puts a status into words, and says whether it is what was waited for.
+func describe(s *v1.PodStatus) (state string, done, failed bool) {
+	switch s.Phase {
+	case v1.PodSucceeded:
+		return "succeeded", true, false
+	case v1.PodFailed:
+		return strings.TrimRight("failed: "+s.Reason+" "+s.Message, ": "), false, true
+	}
+	for _, c := range s.Conditions {
+		if c.Type == v1.PodReady && c.Status == v1.ConditionTrue {
+			return "ready", true, false
+		}
+	}
+	for _, list := range [][]v1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses} {
+		for i := range list {
+			if w := list[i].State.Waiting; w != nil && w.Message != "" {
+				return "waiting, container " + list[i].Name + ": " + w.Reason + ": " + w.Message, false, false
+			}
+		}
+	}
+	if s.Phase == "" {
+		return "waiting", false, false
+	}
+	return strings.ToLower(string(s.Phase)), false, false
+}
