@@ -190,7 +190,12 @@ func (n *node) buildResources() error {
 	if n.capacity, err = readCapacity(n.cfg.Kubelet); err != nil {
 		return err
 	}
+	throttling := k.MemoryThrottlingFactor
+	if !n.cfg.Kubelet.FeatureEnabled("MemoryQoS") {
+		throttling = nil
+	}
 	n.cgroups, err = cgroup.New(cgroup.Options{
+		MemoryThrottlingFactor: throttling,
 		Root: k.CgroupRoot, Driver: n.driver, PerQOS: *k.CgroupsPerQOS,
 		CPUCFSQuota: *k.CPUCFSQuota, CPUCFSQuotaPeriod: k.CPUCFSQuotaPeriod.Duration,
 		PodPidsLimit: *k.PodPidsLimit, EnforceNodeAllocatable: k.EnforceNodeAllocatable,

@@ -62,37 +62,41 @@ func (m *Manager) set(n name, r resources) error {
 	return nil
 }
 
+// convert puts resources into the library's form. What the host has no controller for
+// is left out, as the host cannot limit it.
 func (m *Manager) convert(n name, r resources) *libcgroups.Resources {
 	// Devices and the freezer belong to containers: a pod's cgroup never touches them.
 	lib := &libcgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true}
-	unified := Unified()
-	if r.memory != nil {
+	has := func(controller string) bool { return !m.unified || slices.Contains(m.needed, controller) }
+	if r.memory != nil && has("memory") {
 		lib.Memory = *r.memory
 	}
-	if r.shares != nil {
-		if unified {
+	if r.shares != nil && has("cpu") {
+		if m.unified {
 			lib.CpuWeight = sharesToWeight(*r.shares)
 		} else {
 			lib.CpuShares = *r.shares
 		}
 	}
-	if r.quota != nil {
+	if r.quota != nil && has("cpu") {
 		lib.CpuQuota = *r.quota
 	}
-	if r.period != nil {
+	if r.period != nil && has("cpu") {
 		lib.CpuPeriod = *r.period
 	}
-	lib.PidsLimit = r.pids
+	if has("pids") {
+		lib.PidsLimit = r.pids
+	}
 	if r.hugePages != nil && slices.Contains(m.needed, "hugetlb") {
 		for _, page := range libcgroups.HugePageSizes() {
 			lib.HugetlbLimit = append(lib.HugetlbLimit, &libcgroups.HugepageLimit{Pagesize: page, Limit: uint64(max(r.hugePages[page], 0))})
 		}
 	}
-	if unified {
-		if len(r.unified) > 0 {
+	if m.unified {
+		if len(r.unified) > 0 && has("memory") {
 			lib.Unified = r.unified
 		}
-		if m.systemd && slices.Equal(n, m.root) {
+		if m.systemd && slices.Equal(n, m.root) && has("cpuset") {
 			// systemd drops a controller that no unit asks for, and the tree would count as incomplete.
 			lib.CpusetCpus = effectiveCPUs()
 		}
@@ -118,7 +122,7 @@ func (m *Manager) exists(n name) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if Unified() {
+	if m.unified {
 		have, err := unifiedControllers(filepath.Join(unifiedMount, path))
 		if errors.Is(err, os.ErrNotExist) {
 			return false, nil

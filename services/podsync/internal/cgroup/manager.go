@@ -54,6 +54,9 @@ type Options struct {
 	CPUCFSQuotaPeriod time.Duration
 	// PodPidsLimit is podPidsLimit; 0 and below: no limit.
 	PodPidsLimit int64
+	// MemoryThrottlingFactor is the field of that name, nil also when the feature gate
+	// MemoryQoS is off: with cgroup v2, memory.high of pods with limits of their own.
+	MemoryThrottlingFactor *float64
 	// EnforceNodeAllocatable is the field of that name. With "pods" the root of all pods is
 	// limited to Allocatable, else to Capacity.
 	EnforceNodeAllocatable []string
@@ -71,6 +74,7 @@ type Manager struct {
 	o       Options
 	log     *slog.Logger
 	systemd bool
+	unified bool // the host runs cgroup v2 alone
 	root    name // of all pods, and the class of Guaranteed ones
 	parent  name // what the root lies in
 	mounts  map[string]string
@@ -103,7 +107,7 @@ func New(o Options) (*Manager, error) {
 	if o.CPUCFSQuotaPeriod == 0 {
 		o.CPUCFSQuotaPeriod = DefaultQuotaPeriod * time.Microsecond
 	}
-	m := &Manager{o: o, log: o.Log}
+	m := &Manager{o: o, log: o.Log, unified: Unified()}
 	switch o.Driver {
 	case "", DriverCgroupfs:
 	case DriverSystemd:
@@ -128,7 +132,7 @@ func New(o Options) (*Manager, error) {
 // readMounts finds where each controller is mounted and which of them a cgroup needs to
 // count as complete: those that the kubelet asks for, as far as this host has them.
 func (m *Manager) readMounts() error {
-	if Unified() {
+	if m.unified {
 		m.mounts = map[string]string{"": unifiedMount}
 		have, err := unifiedControllers(unifiedMount)
 		if err != nil {

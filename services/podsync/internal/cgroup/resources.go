@@ -1,6 +1,9 @@
 package cgroup
 
 import (
+	"os"
+	"strconv"
+
 	"k8s.io/utils/ptr"
 
 	v1 "k8s.io/api/core/v1"
@@ -50,7 +53,24 @@ func (m *Manager) podResources(p *v1.Pod) resources {
 	if m.o.PodPidsLimit > 0 {
 		r.pids = &m.o.PodPidsLimit
 	}
+	if m.o.MemoryThrottlingFactor != nil && memoryLimited && resourcehelper.IsPodLevelResourcesSet(p) {
+		r.unified = memoryHigh(requests.Memory().Value(), memory, *m.o.MemoryThrottlingFactor)
+	}
 	return r
+}
+
+// memoryHigh throttles a pod as a whole from somewhere between its request and its limit
+// (KEP-2570), at the border of a page. nil: at the limit alone.
+func memoryHigh(request, limit int64, factor float64) map[string]string {
+	if limit == 0 || request == limit {
+		return nil
+	}
+	page := int64(os.Getpagesize())
+	high := int64(float64(request)+float64(limit-request)*factor) / page * page
+	if high <= request {
+		return nil
+	}
+	return map[string]string{"memory.high": strconv.FormatInt(high, 10)}
 }
 
 // limitsDeclared says whether the pod as a whole may be limited: every container has the

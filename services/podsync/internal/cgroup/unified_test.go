@@ -1,0 +1,184 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	libcgroups "github.com/opencontainers/cgroups"
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+)
+
+// inside names the variable that tells this test that it runs where cgroup v2 is all there is.
+const inside = "MICROLET_TEST_UNIFIED"
+
+// onUnified runs the test once more with cgroup v2 mounted where servers have it. A machine
+// that runs cgroup v1 gives it those controllers that v1 does not use.
+func onUnified(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("needs root: it mounts cgroup v2 and makes cgroups")
+	}
+	if os.Getenv(inside) != "" {
+		mustMountUnified(t)
+		test(t)
+		return
+	}
+	if Unified() {
+		test(t)
+		return
+	}
+	again := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
+	again.Env = append(os.Environ(), inside+"=1")
+	again.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	out, err := again.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
+		t.Fatalf("on cgroup v2: %v", err)
+	}
+}
+
+func mustMountUnified(t *testing.T) {
+	t.Helper()
+	if err := errors.Join(
+		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+		unix.Unmount(unifiedMount, unix.MNT_DETACH),
+		unix.Mount("cgroup2", unifiedMount, "cgroup2", 0, ""),
+	); err != nil {
+		t.Fatalf("mount cgroup v2: %v", err)
+	}
+}
+
+func TestOnUnified(t *testing.T) {
+	onUnified(t, func(t *testing.T) {
+		before := read(t, unifiedMount+"/cgroup.subtree_control")
+		root, _ := ownRoot(t)
+		t.Cleanup(func() { restoreControllers(t, before) })
+		goTheWholeWay(t, Options{Root: root, PerQOS: true, CPUCFSQuota: true}, root+"/kubepods/burstable/podaaaa-1")
+	})
+}
+
+// restoreControllers takes back what the test turned on for the whole machine.
+func restoreControllers(t *testing.T, before string) {
+	t.Helper()
+	for _, c := range strings.Fields(read(t, unifiedMount+"/cgroup.subtree_control")) {
+		if !strings.Contains(" "+before+" ", " "+c+" ") {
+			if err := os.WriteFile(unifiedMount+"/cgroup.subtree_control", []byte("-"+c), 0); err != nil {
+				t.Logf("controller %s stays on: %v", c, err) // somebody else uses it by now
+			}
+		}
+	}
+}
+
+// goTheWholeWay makes the roots, a pod, a process in it, and takes all away again.
+func goTheWholeWay(t *testing.T, o Options, want string) {
+	t.Helper()
+	m, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := m.EnsureRoots(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := testPod("aaaa-1", v1.ResourceRequirements{
+		Requests: list("cpu", "100m", "hugepages-2Mi", "4Mi"), Limits: list("cpu", "200m", "memory", "64Mi", "hugepages-2Mi", "4Mi"),
+	})
+	parent, err := m.EnsurePod(p)
+	if err != nil || parent != want {
+		t.Fatalf("parent %q, %v, want %q", parent, err, want)
+	}
+	if err := m.UpdateQOS([]*v1.Pod{p}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range m.needed {
+		limit, ok := map[string][2]string{
+			"hugetlb": {"hugetlb.2MB.max", "4194304"}, "memory": {"memory.max", "67108864"}, "cpu": {"cpu.max", "20000 100000"},
+		}[c]
+		if !ok {
+			continue
+		}
+		if got := read(t, filepath.Join(unifiedMount, parent, limit[0])); got != limit[1] {
+			t.Errorf("%s = %s, want %s", limit[0], got, limit[1])
+		}
+	}
+	if found, err := m.Pods(); err != nil || len(found) != 1 || found["aaaa-1"] != parent {
+		t.Errorf("Pods = %v, %v", found, err)
+	}
+	left := exec.Command("sleep", "1000")
+	if err := left.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- left.Wait() }()
+	if err := libcgroups.WriteCgroupProc(filepath.Join(unifiedMount, parent), left.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	for range 2 {
+		if err := m.RemovePod(ctx, p.UID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-done; err == nil || err.Error() != "signal: killed" {
+		t.Errorf("the process that was left ended with %v", err)
+	}
+	if m.anywhere(parent) {
+		t.Errorf("%s is still there", parent)
+	}
+}
+
+// TestUnifiedValues holds the numbers that cgroup v2 gets, which a machine without the
+// controllers cannot show.
+func TestUnifiedValues(t *testing.T) {
+	factor := 0.9
+	m := &Manager{
+		unified: true, needed: []string{"cpu", "memory", "pids", "cpuset"},
+		o: Options{CPUCFSQuota: true, CPUCFSQuotaPeriod: 100 * time.Millisecond, PodPidsLimit: 77, MemoryThrottlingFactor: &factor},
+	}
+	limited := testPod("u", v1.ResourceRequirements{Requests: list("cpu", "1", "memory", "64Mi"), Limits: list("cpu", "2", "memory", "128Mi")})
+	podLevel := testPod("u", v1.ResourceRequirements{})
+	podLevel.Spec.Resources = &v1.ResourceRequirements{Requests: list("cpu", "500m", "memory", "100Mi"), Limits: list("cpu", "1", "memory", "200Mi")}
+	for _, test := range []struct {
+		name string
+		pod  *v1.Pod
+		want string
+	}{
+		{"limits", limited, "weight 39, quota 200000 of 100000, memory 134217728, pids 77, map[]"},
+		{"none", testPod("u", v1.ResourceRequirements{}), "weight 1, quota 0 of 0, memory 0, pids 77, map[]"},
+		{"pod level", podLevel, "weight 20, quota 100000 of 100000, memory 209715200, pids 77, map[memory.high:199229440]"},
+	} {
+		r := m.convert(name{"x"}, m.podResources(test.pod))
+		got := fmt.Sprintf("weight %d, quota %d of %d, memory %d, pids %d, %v", r.CpuWeight, r.CpuQuota, r.CpuPeriod, r.Memory, *r.PidsLimit, r.Unified)
+		if d := cmp.Diff(test.want, got); d != "" {
+			t.Errorf("%s: -want +got\n%s", test.name, d)
+		}
+		if r.CpuShares != 0 || !r.SkipDevices || !r.SkipFreezeOnSet {
+			t.Errorf("%s: %+v", test.name, r)
+		}
+	}
+}
+
+func TestPodLevelResources(t *testing.T) {
+	m := &Manager{o: Options{CPUCFSQuota: true, CPUCFSQuotaPeriod: 100 * time.Millisecond}}
+	p := testPod("u", v1.ResourceRequirements{Requests: list("cpu", "100m")}, v1.ResourceRequirements{})
+	p.Spec.Resources = &v1.ResourceRequirements{Requests: list("cpu", "500m", "memory", "64Mi", "hugepages-2Mi", "2Mi"), Limits: list("cpu", "1", "memory", "64Mi", "hugepages-2Mi", "2Mi")}
+	r := m.podResources(p)
+	if *r.shares != 512 || *r.quota != 100000 || *r.memory != 64<<20 || r.hugePages["2MB"] != 2<<20 || r.unified != nil {
+		t.Errorf("shares %d, quota %d, memory %d, %v, %v", *r.shares, *r.quota, *r.memory, r.hugePages, r.unified)
+	}
+	if memoryHigh(64<<20, 64<<20, 0.9) != nil || memoryHigh(0, 0, 0.9) != nil {
+		t.Error("a pod that may not exceed its request needs no throttle")
+	}
+}
