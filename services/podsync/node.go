@@ -196,7 +196,7 @@ func (n *node) buildResources() error {
 	}
 	n.cgroups, err = cgroup.New(cgroup.Options{
 		MemoryThrottlingFactor: throttling,
-		Root: k.CgroupRoot, Driver: n.driver, PerQOS: *k.CgroupsPerQOS,
+		Root:                   k.CgroupRoot, Driver: n.driver, PerQOS: *k.CgroupsPerQOS,
 		CPUCFSQuota: *k.CPUCFSQuota, CPUCFSQuotaPeriod: k.CPUCFSQuotaPeriod.Duration,
 		PodPidsLimit: *k.PodPidsLimit, EnforceNodeAllocatable: k.EnforceNodeAllocatable,
 		Allocatable: n.capacity.enforced, Capacity: n.capacity.capacity, Log: n.service.Log,

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 )
@@ -41,6 +42,7 @@ var rules = merge(
 		"spec.containers.volumeDevices": never,
 		"spec.containers.env.name":      nil,
 		"spec.containers.env.value":     nil,
+		"spec.resources":                builtResources,
 		"spec.containers.resources":     builtResources,
 	},
 	honour("spec.containers",
@@ -149,7 +151,10 @@ func builtEmptyDir(v reflect.Value) bool {
 // builtResources honours what a cgroup can enforce; extended resources and claims need the
 // device managers.
 func builtResources(v reflect.Value) bool {
-	r := v.Interface().(v1.ResourceRequirements)
+	r, ok := v.Interface().(v1.ResourceRequirements)
+	if !ok {
+		r = *v.Interface().(*v1.ResourceRequirements) // those of the pod as a whole
+	}
 	if len(r.Claims) > 0 {
 		return false
 	}
@@ -163,7 +168,9 @@ func builtResources(v reflect.Value) bool {
 					return false
 				}
 			default:
-				return false
+				if !strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) {
+					return false
+				}
 			}
 		}
 	}

@@ -54,6 +54,20 @@ func TestHonouredAdmitsThePlainPod(t *testing.T) {
 	}
 }
 
+func TestHonouredAdmitsWhatCgroupsLimit(t *testing.T) {
+	p := plain()
+	pages := v1.ResourceList{"hugepages-2Mi": resource.MustParse("4Mi"), v1.ResourceMemory: resource.MustParse("8Mi")}
+	p.Spec.Containers[0].Resources = v1.ResourceRequirements{Requests: pages, Limits: pages}
+	p.Spec.Resources = &v1.ResourceRequirements{Requests: pages, Limits: pages}
+	if err := Honoured(p); err != nil {
+		t.Error(err)
+	}
+	p.Spec.Resources.Limits["example.com/gpu"] = resource.MustParse("1")
+	if err := Honoured(p); err == nil {
+		t.Error("a device for the pod as a whole was admitted")
+	}
+}
+
 func TestHonouredNamesEachField(t *testing.T) {
 	no := false
 	signal := v1.SIGUSR1

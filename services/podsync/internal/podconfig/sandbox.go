@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/component-helpers/node/util/sysctl"
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
@@ -53,7 +54,7 @@ func Sandbox(p *v1.Pod, in SandboxInput, n *Node) (*runtimeapi.PodSandboxConfig,
 	}
 	if p.Spec.SecurityContext != nil {
 		for _, s := range p.Spec.SecurityContext.Sysctls {
-			config.Linux.Sysctls[s.Name] = s.Value
+			config.Linux.Sysctls[sysctl.NormalizeName(s.Name)] = s.Value // runtimes know the dots alone
 		}
 	}
 	return config, nil

@@ -316,9 +316,10 @@ func (w *worker) endsSooner(old, p *v1.Pod) bool {
 
 // resized says whether p asks for other resources than its older version.
 func resized(old, p *v1.Pod) bool {
-	return !slices.EqualFunc(old.Spec.Containers, p.Spec.Containers, func(a, b v1.Container) bool {
-		return equality.Semantic.DeepEqual(a.Resources, b.Resources)
-	})
+	return !equality.Semantic.DeepEqual(old.Spec.Resources, p.Spec.Resources) ||
+		!slices.EqualFunc(old.Spec.Containers, p.Spec.Containers, func(a, b v1.Container) bool {
+			return equality.Semantic.DeepEqual(a.Resources, b.Resources)
+		})
 }
 
 // onlyStatusChanged recognises the echo of our own patches, which needs no look.

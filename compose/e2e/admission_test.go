@@ -1,0 +1,138 @@
+//go:build !bench
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/microlet/microlet/compose/e2e/internal/record"
+)
+
+// goldenVerdicts is what the real kubelet makes of pods that name their node and do not belong
+// there, recorded in the same rig.
+const goldenVerdicts = "testdata/admission.json"
+
+// verdict is what a pod shows that the node would not have, or not any more.
+type verdict struct {
+	Reason  string  `json:"reason"`
+	Message string  `json:"message"`
+	Shown   symptom `json:"shown"`
+}
+
+// bound is a pod that goes to the node without the scheduler.
+func (s *scene) bound(p *corev1.Pod) *corev1.Pod {
+	p.Spec.NodeName = s.NodeName()
+	return p
+}
+
+func onPort(name string, port int32) *corev1.Pod {
+	p := plain(name)
+	p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: port, Protocol: corev1.ProtocolTCP}}
+	return p
+}
+
+func requesting(p *corev1.Pod, milliCPU int64) *corev1.Pod {
+	p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(milliCPU, resource.DecimalSI)}
+	return p
+}
+
+// verdicts has pods rejected and one preempted, and returns what they show.
+func verdicts(t *testing.T) map[string]verdict {
+	t.Helper()
+	const port = 28080
+	s := newScene(t)
+	s.create(s.bound(onPort("holder", port)))
+	s.ready(patience, "holder")
+	w := s.witness("holder")
+
+	selects := plain("elsewhere")
+	selects.Spec.NodeSelector = map[string]string{"example.com/no-such": "node"}
+	unsafe := plain("unsafe-sysctl")
+	unsafe.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "kernel.msgmax", Value: "1000"}}}
+	pods := []*corev1.Pod{onPort("port-taken", port), requesting(plain("too-large"), 1_000_000), selects, unsafe}
+	for _, p := range pods {
+		s.bound(p)
+	}
+	s.create(pods...)
+
+	node, err := s.client.CoreV1().Nodes().Get(t.Context(), s.NodeName(), metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// One that fails when it is asked to end and one that does not: their phases differ.
+	half := node.Status.Allocatable.Cpu().MilliValue()/2 - 50
+	victims := []*corev1.Pod{
+		s.bound(requesting(scripted("preempted", "trap 'exit 3' TERM; "+forever), half)),
+		s.bound(requesting(scripted("preempted-politely", forever), half)),
+	}
+	s.create(victims...)
+	s.ready(patience, "preempted", "preempted-politely")
+	critical := requesting(plain("critical"), half+200)
+	critical.Spec.PriorityClassName = "system-node-critical"
+	s.create(s.bound(critical))
+	s.ready(patience, "critical")
+
+	all := map[string]verdict{}
+	for _, p := range slices.Concat(pods, victims) {
+		s.wait(patience, "the end of pod "+p.Name, func(v record.View) error {
+			now := v.Pod(s.ns, p.Name)
+			if now == nil || now.Status.Phase != corev1.PodFailed && now.Status.Phase != corev1.PodSucceeded {
+				return fmt.Errorf("pod: %s", describe(now))
+			}
+			if !slices.ContainsFunc(s.symptom(v, p.Name).Events, func(e string) bool { return strings.HasPrefix(e, "Warning ") }) {
+				return fmt.Errorf("no warning yet")
+			}
+			return nil
+		})
+	}
+	time.Sleep(settling)
+	s.sync()
+	for _, p := range slices.Concat(pods, victims) {
+		v := s.record.View()
+		now := v.Pod(s.ns, p.Name)
+		shown := s.symptom(v, p.Name)
+		for i := range shown.Events {
+			shown.Events[i] = amounts.ReplaceAllString(shown.Events[i], "$1: <n>")
+		}
+		all[p.Name] = verdict{now.Status.Reason, amounts.ReplaceAllString(now.Status.Message, "$1: <n>"), shown}
+	}
+	w.untouched()
+	return all
+}
+
+// amounts are a machine's own.
+var amounts = regexp.MustCompile(`\b(used|capacity): [0-9]+`)
+
+func readVerdicts(t *testing.T) map[string]verdict {
+	t.Helper()
+	text, err := os.ReadFile(goldenVerdicts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want map[string]verdict
+	if err := json.Unmarshal(text, &want); err != nil {
+		t.Fatal(err)
+	}
+	return want
+}
+
+// TestAdmission compares what rejected and preempted pods show with what the real kubelet shows.
+func TestAdmission(t *testing.T) {
+	shared.use(t)
+	if diff := cmp.Diff(readVerdicts(t), verdicts(t)); diff != "" {
+		t.Errorf("what rejected pods show (-kubelet +microlet):\n%s", diff)
+	}
+}
