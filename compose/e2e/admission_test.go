@@ -54,7 +54,10 @@ func verdicts(t *testing.T) map[string]verdict {
 	t.Helper()
 	const port = 28080
 	s := newScene(t)
-	s.create(s.bound(onPort("holder", port)))
+	// Its image is the victims' too, so that neither of them pulls it.
+	holder := scripted("holder", forever)
+	holder.Spec.Containers[0].Ports = onPort("", port).Spec.Containers[0].Ports
+	s.create(s.bound(holder))
 	s.ready(patience, "holder")
 	w := s.witness("holder")
 

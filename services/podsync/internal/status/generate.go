@@ -101,13 +101,19 @@ func Generate(p *v1.Pod, st *pod.State, in Inputs) v1.PodStatus {
 	return s
 }
 
-// Rejected is the status of a pod that admission refused: none of its containers was ever made.
+// Rejected is the status of a pod that admission refused: none of its containers was ever
+// made. As with the kubelet it shows nothing else, no condition of ours either.
 func Rejected(p *v1.Pod, reason, message string, in Inputs) v1.PodStatus {
-	in.Override = &Override{Reason: reason, Message: "Pod was rejected: " + message}
 	g := newGenerator(p, &pod.State{}, in)
 	s := g.base()
-	s.Phase = v1.PodFailed
-	g.finish(&s)
+	s.Phase, s.Reason, s.Message = v1.PodFailed, reason, "Pod was rejected: "+message
+	s.HostIP, s.HostIPs, s.PodIP, s.PodIPs = "", nil, "", nil
+	s.AllocatedResources, s.Resources = nil, nil
+	for _, c := range p.Status.Conditions {
+		if !isOwned(c.Type) {
+			s.Conditions = append(s.Conditions, c)
+		}
+	}
 	return s
 }
 
@@ -154,7 +160,8 @@ func (g *generator) finish(s *v1.PodStatus) {
 	if s.Phase == g.old.Phase {
 		s.Reason, s.Message = firstOf(g.old.Reason, g.pod.Status.Reason), firstOf(g.old.Message, g.pod.Status.Message)
 	}
-	if o := g.in.Override; o != nil {
+	// One whose containers all ended well although they were made to has succeeded.
+	if o := g.in.Override; o != nil && (!g.in.Terminal || s.Phase != v1.PodSucceeded) {
 		s.Phase, s.Reason, s.Message = o.Phase, o.Reason, o.Message
 		if s.Phase == "" {
 			s.Phase = v1.PodFailed

@@ -332,7 +332,9 @@ func TestRejected(t *testing.T) {
 	if s.Phase != v1.PodFailed || s.Reason != "OutOfcpu" || s.Message != "Pod was rejected: too much" || len(s.ContainerStatuses) != 0 {
 		t.Errorf("status %+v", s)
 	}
-	is(t, s, v1.PodReady, v1.ConditionFalse, "PodFailed", "")
+	if len(s.Conditions) != 0 || s.StartTime == nil || s.QOSClass == "" || s.HostIP != "" {
+		t.Errorf("status %+v", s)
+	}
 }
 
 func TestTerminate(t *testing.T) {
