@@ -63,6 +63,7 @@ func (c *Config) settings() node.Settings {
 		ProviderID:             k.Kubelet.ProviderID,
 		ControllerAttachDetach: *k.Kubelet.EnableControllerAttachDetach,
 		KubeletPort:            port,
+		DeclaredFeatures:       k.DeclaredFeatures(),
 		MicroletVersion:        telemetry.Version,
 	}
 }

@@ -27,10 +27,6 @@ import (
 // kubeletVersion is the kubelet whose behaviour this is, for features that depend on it.
 const kubeletVersion = "1.37.1"
 
-// declaredFeatures are the features, of those that nodes declare one by one, that podsync
-// has (KEP-5328).
-var declaredFeatures = []string{}
-
 func (n *node) buildAdmission() error {
 	k := n.cfg.Kubelet
 	kernel, err := kernelRelease()
@@ -41,7 +37,7 @@ func (n *node) buildAdmission() error {
 	if err != nil {
 		return err
 	}
-	features, err := admission.NewDeclaredFeatures(declaredFeatures, kubeletVersion)
+	features, err := admission.NewDeclaredFeatures(k.DeclaredFeatures(), kubeletVersion)
 	if err != nil {
 		return err
 	}

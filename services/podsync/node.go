@@ -238,6 +238,7 @@ func (n *node) buildConfig() error {
 			n.events.Event(&v1.ObjectReference{Kind: "Node", Name: n.name, UID: types.UID(n.name)}, v1.EventTypeWarning, reason, message)
 		},
 	})
+	_ = resolver.Check() // which tells the log and the Node's events
 	host, err := podconfig.DefaultNode(n.cfg.Kubelet.Node.RootDir)
 	if err != nil {
 		return err

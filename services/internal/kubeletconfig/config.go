@@ -139,6 +139,19 @@ func (c *Config) SeccompDefault() bool {
 	return c.Node.SeccompDefault || *c.Kubelet.SeccompDefault
 }
 
+// DeclaredFeatures are the features that this node has, of those that nodes declare one by
+// one (KEP-5328), by the names of their gates: podsync admits by them, and nodestatus tells
+// the scheduler.
+func (c *Config) DeclaredFeatures() []string {
+	var declared []string
+	for _, built := range []string{"RestartAllContainersOnContainerExits"} {
+		if c.FeatureEnabled(built) {
+			declared = append(declared, built)
+		}
+	}
+	return declared
+}
+
 // FeatureEnabled says whether a feature gate of kubelet 1.37 is on. It panics at a name that the kubelet does not
 // have, which is the caller's mistake.
 func (c *Config) FeatureEnabled(gate string) bool {

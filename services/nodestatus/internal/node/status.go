@@ -50,7 +50,7 @@ func (s Settings) Update(original *v1.Node, o Observed, now time.Time) (updated 
 	setRuntime(n, o.Runtime)
 	n.Status.Images = nil
 	n.Status.DaemonEndpoints = v1.NodeDaemonEndpoints{KubeletEndpoint: v1.DaemonEndpoint{Port: s.KubeletPort}}
-	n.Status.DeclaredFeatures = nil
+	n.Status.DeclaredFeatures = s.DeclaredFeatures
 	setPressure(n, now)
 	events = append(events, s.setReady(n, o, now)...) // last: old control planes want it so
 	return n, Differs(original, n), events
