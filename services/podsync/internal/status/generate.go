@@ -21,6 +21,9 @@ type Override struct {
 	// Phase that it brings; empty stands for Failed.
 	Phase           v1.PodPhase
 	Reason, Message string
+	// Yields: containers that all end well although they were made to make the pod a success,
+	// as with the kubelet's evictions, and not with its deadlines.
+	Yields bool
 	// Condition that comes with it (DisruptionTarget); nil for none.
 	Condition *v1.PodCondition
 }
@@ -160,8 +163,7 @@ func (g *generator) finish(s *v1.PodStatus) {
 	if s.Phase == g.old.Phase {
 		s.Reason, s.Message = firstOf(g.old.Reason, g.pod.Status.Reason), firstOf(g.old.Message, g.pod.Status.Message)
 	}
-	// One whose containers all ended well although they were made to has succeeded.
-	if o := g.in.Override; o != nil && (!g.in.Terminal || s.Phase != v1.PodSucceeded) {
+	if o := g.in.Override; o != nil && (!o.Yields || !g.in.Terminal || s.Phase != v1.PodSucceeded) {
 		s.Phase, s.Reason, s.Message = o.Phase, o.Reason, o.Message
 		if s.Phase == "" {
 			s.Phase = v1.PodFailed

@@ -270,6 +270,10 @@ func (w *worker) afterFailure(p *v1.Pod, failed error, wake time.Time) (time.Dur
 // report tells the apiserver and the bus what the pod is.
 func (w *worker) report(p *v1.Pod, state *pod.State) {
 	s := w.status(p, state)
+	if (s.Phase == v1.PodSucceeded || s.Phase == v1.PodFailed) && !state.AnyRunning() {
+		// The scheduler gives the place away when it hears of this, so it must be free before.
+		w.deps.Admission.Ended(w.uid)
+	}
 	w.deps.Statuses.Set(p, s)
 	w.deps.Publish.Status(w.uid, state, &s)
 	w.mu.Lock()

@@ -63,7 +63,7 @@ type node struct {
 func newNode(t *testing.T, cri *fake.Runtime) *node {
 	n := &node{
 		t: t, cri: cri, events: record.NewFakeRecorder(1000), published: &published{pods: map[types.UID]string{}},
-		admission: &admissions{reject: map[types.UID]admission.Verdict{}, asked: map[types.UID]int{}},
+		admission: &admissions{reject: map[types.UID]admission.Verdict{}, asked: map[types.UID]int{}, ended: map[types.UID]bool{}},
 		statuses:  map[types.UID]v1.PodStatus{}, history: map[types.UID][]v1.PodPhase{}, final: map[types.UID]bool{},
 		hung: map[types.UID]bool{}, slow: map[types.UID]bool{}, released: map[types.UID]bool{}, mounted: map[types.UID]bool{},
 		refreshed: map[types.UID]int{},
@@ -210,6 +210,9 @@ func (n *node) Container(_ context.Context, p *v1.Pod, c *v1.Container, in podco
 func (n *node) Set(p *v1.Pod, s v1.PodStatus) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if (s.Phase == v1.PodSucceeded || s.Phase == v1.PodFailed) && s.Reason == "" && !n.admission.hasEnded(p.UID) {
+		n.t.Errorf("pod %s was told to have ended before its place was free", p.UID)
+	}
 	n.statuses[p.UID] = s
 	if h := n.history[p.UID]; len(h) == 0 || h[len(h)-1] != s.Phase {
 		n.history[p.UID] = append(h, s.Phase)
