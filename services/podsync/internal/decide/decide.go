@@ -141,14 +141,11 @@ func replaceSandbox(in Input, attempt uint32, message string) Actions {
 	return r.actions
 }
 
-// doneForGood says whether a container need not be in the next sandbox: it succeeded, and
-// succeeding once is all that it has to do.
+// doneForGood says whether a container need not be in the next sandbox: it has ended, and not in
+// a way that lets it run again. To take it along would give the pod a sandbox that nothing is in,
+// which is stopped at once, and again and again.
 func doneForGood(p *v1.Pod, c *v1.Container, newest *pod.Container) bool {
-	policy := p.Spec.RestartPolicy
-	if c.RestartPolicy != nil {
-		policy = v1.RestartPolicy(*c.RestartPolicy)
-	}
-	return policy == v1.RestartPolicyOnFailure && exited(newest) && newest.ExitCode == 0
+	return exited(newest) && !ShouldRestart(p, c, newest.ExitCode)
 }
 
 // keepRunning keeps a pod in its sandbox as it should be.

@@ -11,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
@@ -29,12 +30,20 @@ type model struct {
 	// passed holds the init containers that were through in a sandbox, by "sandbox/name": their
 	// remains may be gone by the time it matters.
 	passed map[string]bool
+	// liveness and startup are what probes said, by container id.
+	liveness, startup map[string]Result
+	keep              int // dead incarnations that stay
+	// lenient: the story begins in the middle, so what came before is not known.
+	lenient bool
 }
 
 func hashOf(m *model) func(*v1.Container) uint64 { return func(*v1.Container) uint64 { return m.hash } }
 
 func (m *model) input() Input {
-	return Input{Pod: m.pod, State: m.state, Now: m.now, Backoff: m.backoff, Hash: hashOf(m)}
+	return Input{
+		Pod: m.pod, State: m.state, Now: m.now, Backoff: m.backoff, Hash: hashOf(m),
+		Liveness: m.liveness, Startup: m.startup, KeepDead: m.keep,
+	}
 }
 
 func (m *model) container(id string) *pod.Container {
@@ -83,6 +92,12 @@ func (m *model) apply(a Actions) {
 		}
 		m.state.Containers = slices.DeleteFunc(m.state.Containers, func(c pod.Container) bool { return c.ID == id })
 	}
+	for _, id := range a.Reset {
+		if c := m.container(id); c == nil || MayRun(c) || isEphemeral(m.pod, c.Name) {
+			t.Fatalf("%s is to be reset, but it is %+v", id, c)
+		}
+		m.state.Containers = slices.DeleteFunc(m.state.Containers, func(c pod.Container) bool { return c.ID == id })
+	}
 	sandbox := a.SandboxID
 	if a.Sandbox != nil {
 		m.ids++
@@ -110,10 +125,13 @@ func (m *model) start(s Start, sandbox string) {
 	if newest != nil && s.RestartCount <= newest.RestartCount {
 		t.Fatalf("restart count %d of %s after %d", s.RestartCount, s.Name, newest.RestartCount)
 	}
-	if !s.Init {
+	if s.Ephemeral && (newest != nil && newest.State != created || m.wasTold(s.Name)) {
+		t.Fatalf("ephemeral container %s is started a second time", s.Name)
+	}
+	if !s.Init && !s.Ephemeral {
 		m.mustBeInitialized(s.Name, sandbox)
 	}
-	if IsSidecar(s.Spec) {
+	if IsSidecar(s.Spec) && s.Spec.StartupProbe == nil {
 		m.passed[sandbox+"/"+s.Name] = true
 	}
 	m.backoff.Started(s, m.now)
@@ -127,8 +145,11 @@ func (m *model) start(s Start, sandbox string) {
 // mustBeInitialized fails if a regular container starts before the init containers of its
 // sandbox are through.
 func (m *model) mustBeInitialized(name, sandbox string) {
+	if m.lenient {
+		return
+	}
 	for _, c := range m.state.Containers {
-		if c.SandboxID == sandbox && !isInit(m.pod, c.Name) {
+		if c.SandboxID == sandbox && !isInit(m.pod, c.Name) && !isEphemeral(m.pod, c.Name) {
 			return // it was before
 		}
 	}
@@ -152,7 +173,7 @@ func (m *model) settle() {
 		if !reflect.DeepEqual(before, m.pod) {
 			t.Fatal("deciding changed the pod")
 		}
-		acts := a.StopPod != nil || a.Sandbox != nil || len(a.Kill)+len(a.Start)+len(a.Remove) > 0
+		acts := a.StopPod != nil || a.Sandbox != nil || len(a.Kill)+len(a.Start)+len(a.Remove)+len(a.Reset) > 0
 		if a.Finished && (acts || m.state.AnyRunning() || m.state.ReadySandbox() != nil) {
 			t.Fatalf("finished, but not at rest: %+v", a)
 		}
@@ -166,10 +187,11 @@ func (m *model) settle() {
 			m.now = a.Wake
 		default:
 			m.atRest(a)
+			m.tell()
 			return
 		}
 	}
-	t.Fatalf("no rest after 30 rounds: %+v\nstate %+v", Decide(m.input()), m.state)
+	t.Fatalf("no rest after 30 rounds: %+v", briefly(Decide(m.input())))
 }
 
 // atRest checks that a pod at rest is what was asked for.
@@ -179,6 +201,19 @@ func (m *model) atRest(a Actions) {
 	}
 	if a.Finished || m.over {
 		return
+	}
+	kept := map[string]int{}
+	for i := range m.state.Containers {
+		if c := &m.state.Containers[i]; !MayRun(c) {
+			if kept[c.Name]++; kept[c.Name] > m.keep {
+				m.t.Fatalf("more than %d dead incarnations of %s stay", m.keep, c.Name)
+			}
+		}
+	}
+	for i := range m.pod.Spec.EphemeralContainers {
+		if name := m.pod.Spec.EphemeralContainers[i].Name; m.state.Latest(name) == nil && !m.wasTold(name) {
+			m.t.Fatalf("ephemeral container %s was never started", name)
+		}
 	}
 	for i := range m.pod.Spec.Containers {
 		spec := &m.pod.Spec.Containers[i]
@@ -192,6 +227,20 @@ func (m *model) atRest(a Actions) {
 	}
 }
 
+// tell puts into the pod's status what decides later about containers whose remains are gone.
+func (m *model) tell() {
+	m.pod.Status.EphemeralContainerStatuses = nil
+	for i := range m.pod.Spec.EphemeralContainers {
+		s := v1.ContainerStatus{Name: m.pod.Spec.EphemeralContainers[i].Name}
+		s.State.Running = &v1.ContainerStateRunning{} // that it was started is all that counts
+		m.pod.Status.EphemeralContainerStatuses = append(m.pod.Status.EphemeralContainerStatuses, s)
+	}
+}
+
+func (m *model) wasTold(ephemeral string) bool {
+	return slices.ContainsFunc(m.pod.Status.EphemeralContainerStatuses, func(s v1.ContainerStatus) bool { return s.Name == ephemeral })
+}
+
 // happen lets one thing happen to the pod.
 func (m *model) happen(what, which byte) {
 	m.now = m.now.Add(time.Duration(which) * time.Second)
@@ -199,7 +248,7 @@ func (m *model) happen(what, which byte) {
 	if n := len(m.state.Containers); n > 0 {
 		c = &m.state.Containers[int(which)%n]
 	}
-	switch what % 12 {
+	switch what % 16 {
 	case 0, 1, 2:
 		if c != nil && c.Running() {
 			m.exit(c, 0)
@@ -219,7 +268,7 @@ func (m *model) happen(what, which byte) {
 			c.State = unknown
 		}
 	case 8:
-		if c != nil && c == m.state.Latest(c.Name) && c.Running() {
+		if c != nil && c == m.state.Latest(c.Name) && c.Running() && !isEphemeral(m.pod, c.Name) {
 			c.State = created
 		}
 	case 9:
@@ -234,21 +283,59 @@ func (m *model) happen(what, which byte) {
 	case 11:
 		m.backoff = NewBackoff(0) // podsync was restarted
 		m.backoff.Adopt(m.state)
+	case 12:
+		if c != nil {
+			m.liveness[c.ID] = Failure
+		}
+	case 13:
+		if c != nil {
+			m.startup[c.ID] = Failure
+		}
+	case 14:
+		for i := range m.state.Containers {
+			if c := &m.state.Containers[i]; c.Running() {
+				m.startup[c.ID], m.liveness[c.ID] = Success, Success
+				m.passed[c.SandboxID+"/"+c.Name] = m.passed[c.SandboxID+"/"+c.Name] || isInit(m.pod, c.Name) && IsSidecar(findSpec(m.pod, c.Name))
+			}
+		}
+	case 15:
+		if n := len(m.pod.Spec.EphemeralContainers); n < 3 && !m.over {
+			m.pod.Spec.EphemeralContainers = append(m.pod.Spec.EphemeralContainers,
+				v1.EphemeralContainer{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "e" + strconv.Itoa(n)}})
+		}
 	}
 }
 
 func newModel(t *testing.T, shape byte) *model {
 	policies := []v1.RestartPolicy{v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever}
 	p := testPod(policies[int(shape)%3], "a", "b")
+	probed := sidecar("t")
+	probed.StartupProbe = &v1.Probe{}
 	switch shape / 3 % 4 {
 	case 1:
 		withInit(p, plain("i"), plain("j"))
 	case 2:
 		withInit(p, sidecar("s"), plain("i"))
 	case 3:
-		withInit(p, plain("i"), sidecar("s"), sidecar("t"))
+		withInit(p, plain("i"), sidecar("s"), probed)
 	}
-	return &model{t: t, pod: p, state: &pod.State{}, backoff: NewBackoff(0), now: t0, passed: map[string]bool{}}
+	rule := func(action v1.ContainerRestartRuleAction) {
+		p.Spec.Containers[0].RestartPolicy = new(v1.ContainerRestartPolicyNever)
+		p.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{{
+			Action:    action,
+			ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{1}},
+		}}
+	}
+	switch shape / 12 % 4 {
+	case 1:
+		rule(v1.ContainerRestartRuleActionRestart)
+	case 2:
+		rule(v1.ContainerRestartRuleActionRestartAllContainers)
+	}
+	return &model{
+		t: t, pod: p, state: &pod.State{}, backoff: NewBackoff(0), now: t0, passed: map[string]bool{},
+		liveness: map[string]Result{}, startup: map[string]Result{}, keep: 1 + int(shape)/48%2,
+	}
 }
 
 func story(t *testing.T, script []byte) {
@@ -270,7 +357,7 @@ func story(t *testing.T, script []byte) {
 }
 
 func TestStories(t *testing.T) {
-	for seed := range uint64(500) {
+	for seed := range uint64(1000) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
 			script := make([]byte, 41)
@@ -286,4 +373,57 @@ func FuzzDecide(f *testing.F) {
 	f.Add([]byte{0, 0, 1, 5, 2})
 	f.Add([]byte{11, 5, 0, 7, 3, 8, 1})
 	f.Fuzz(story)
+}
+
+// middle is a pod that is found in any state whatever, as after a takeover.
+func middle(t *testing.T, script []byte) {
+	if len(script) < 3 {
+		return
+	}
+	m := newModel(t, script[0])
+	m.lenient = true
+	for i := range int(script[1]) % 3 {
+		m.state.Sandboxes = append(m.state.Sandboxes, pod.Sandbox{
+			ID: "found" + strconv.Itoa(i), Ready: script[1]>>(2+i)&1 == 1, IPs: []string{"10.0.0.9"}, Attempt: uint32(5 - i),
+		})
+	}
+	names := []string{"a", "b", "i", "j", "s", "t", "stranger"}
+	for i, b := range script[2:min(len(script), 12)] {
+		name := names[int(b)%len(names)]
+		c := pod.Container{
+			ID: "was" + strconv.Itoa(i), Name: name, SandboxID: "found" + strconv.Itoa(int(b>>3)%3), RestartCount: int32(20 - i),
+			Created: m.now, Started: m.now, Finished: m.now, ExitCode: int32(b >> 6), Hash: uint64(b >> 7),
+		}
+		c.State = dead
+		// Of several only the newest may run, and in no sandbox but the newest: a sandbox is replaced
+		// only when all has been stopped.
+		if m.state.Latest(name) == nil && (c.SandboxID == "found0" || len(m.state.Sandboxes) == 0) {
+			c.State = []runtimeapi.ContainerState{created, running, dead, unknown}[b>>4&3]
+		}
+		m.state.Containers = append(m.state.Containers, c)
+	}
+	m.settle()
+	m.pod.DeletionTimestamp = &metav1.Time{Time: m.now}
+	m.over = true
+	m.settle()
+	if m.state.AnyRunning() {
+		t.Fatal("something runs after the end")
+	}
+}
+
+func TestAnyMiddleComesToRest(t *testing.T) {
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		script := make([]byte, 3+r.IntN(10))
+		for i := range script {
+			script[i] = byte(r.UintN(256))
+		}
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { middle(t, script) })
+	}
+}
+
+func FuzzMiddle(f *testing.F) {
+	f.Add([]byte{0, 0xff, 5, 2})
+	f.Add([]byte{20, 7, 0, 7, 3, 8, 1})
+	f.Fuzz(middle)
 }
