@@ -68,6 +68,7 @@ func (n *node) tellRuntime() func(*podsyncv1.Runtime) {
 	return func(r *podsyncv1.Runtime) {
 		n.handlers.tell(r)
 		n.runtimeFacts.learn(r)
+		n.network.learn(r)
 		n.publisher.Runtime(r)
 		once.Do(func() {
 			n.publisher.Capacity(n.capacity.capacity, n.capacity.allocatable, n.capacity.systemUUID)

@@ -72,6 +72,7 @@ type node struct {
 	handlers *handlers
 	logs     podlogs.Folders
 	rotator  *logrotate.Rotator
+	network  networkState
 	cleanup  *cleanup.Cleanup
 
 	events         *outbox.Recorder
@@ -303,7 +304,8 @@ func (n *node) buildLoops() error {
 		gated = append(gated, worker.StopSignalField)
 	}
 	n.dispatcher = worker.NewDispatcher(worker.Deps{
-		Runtime: n.runtime, Remover: cleanup.Remover{Runtime: runtime.Unhurried{Runtime: n.runtime}},
+		NetworkProblem: n.network.problem,
+		Runtime:        n.runtime, Remover: cleanup.Remover{Runtime: runtime.Unhurried{Runtime: n.runtime}},
 		Images:  &images{puller: n.images, runtime: n.runtime, objects: n.objects, events: n.events},
 		Volumes: n.volumes, Cgroups: n.cgroups, Config: n.config, Objects: n.objects, Logs: n.logs,
 		Statuses: n.mirrors, Publish: n.probing, Probes: n.probing.results.Of, Hooks: hooks, Events: n.events, HostIPs: n.addresses.HostIPs,

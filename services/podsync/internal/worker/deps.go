@@ -157,6 +157,8 @@ type Deps struct {
 	KeepDead int
 	// Supersede, if set, ends what the runtime has of a static pod under another UID that no worker looks after.
 	Supersede func(ctx context.Context, p *v1.Pod) error
+	// NetworkProblem, if set, says what keeps pods from having a network; empty when nothing does.
+	NetworkProblem func() string
 	// Stray, if set, is told that something happened to a pod that nobody looks after any more.
 	Stray   func()
 	Log     *slog.Logger

@@ -33,6 +33,9 @@ type place struct {
 // start creates the sandbox that is missing and starts containers in their order.
 // Images come while the volumes are mounted and the sandbox starts.
 func (w *worker) start(ctx context.Context, p *v1.Pod, state *pod.State, a *decide.Actions) error {
+	if err := w.networkReady(p); err != nil {
+		return err
+	}
 	w.pullAll(p, a.Start)
 	at, err := w.prepare(ctx, p, state, a)
 	if err != nil {
@@ -124,6 +127,9 @@ func (w *worker) podIPs(ctx context.Context, p *v1.Pod, state *pod.State, a *dec
 	if a.Sandbox != nil {
 		var err error
 		if state, err = w.readState(ctx); err != nil {
+			if ctx.Err() == nil {
+				w.deps.event(p, v1.EventTypeWarning, reasonFailedStatusPodSandBox, "Unable to get pod sandbox status: %v", plain(err))
+			}
 			return nil, err
 		}
 		w.report(p, state)

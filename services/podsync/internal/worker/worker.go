@@ -294,6 +294,9 @@ func (w *worker) readState(ctx context.Context) (*pod.State, error) {
 func (w *worker) look(ctx context.Context) (*pod.State, error) {
 	state, err := w.deps.Runtime.State(ctx, w.uid)
 	if err != nil {
+		if ctx.Err() == nil && w.failures == 1 { // told once: when it does not pass at once
+			w.deps.event(w.latest(), v1.EventTypeWarning, reasonFailedSync, "error determining status: %v", plain(err))
+		}
 		return nil, transient("read the pod's state", err)
 	}
 	w.mu.Lock()
