@@ -74,6 +74,11 @@ verify: ## format, vet, lint, import walls, generated code, module files
 	@$(STAGE) 'modules' scripts/verify-modules $(MODULES)
 	@$(STAGE) 'lint' scripts/verify-lint $(TOOLS) $(MODULES)
 
+.PHONY: mutation
+mutation: ## how much the tests of the decision notice
+	cd compose/tools/mutation && GOWORK=off $(GO) build -o $(CURDIR)/bin/mutation .
+	bin/mutation -explained compose/tools/mutation/decide.explained services/podsync/internal/decide
+
 .PHONY: generate
 generate: $(TOOLS)/buf ## regenerate the contract's code
 	cd proto && PATH=$(TOOLS):$$PATH buf generate

@@ -8,7 +8,9 @@ import (
 )
 
 // networkState is what the runtime said last of the pods' network.
-type networkState struct{ said atomic.Pointer[podsyncv1.Runtime_Condition] }
+type networkState struct {
+	said atomic.Pointer[podsyncv1.Runtime_Condition]
+}
 
 // learn keeps what an answer says; a runtime that does not answer says nothing.
 func (s *networkState) learn(r *podsyncv1.Runtime) {
