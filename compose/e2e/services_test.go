@@ -56,6 +56,7 @@ func stderr(err error) string {
 }
 
 // pid finds a service's process among the supervisor's children, by asking the kernel; 0 if there is none.
+// Of several replicas it is the first's.
 func (n *node) pid(r role.Role) int {
 	up, err := n.AgentPID()
 	if err != nil {
@@ -69,7 +70,7 @@ func (n *node) pid(r role.Role) int {
 		return 0
 	}
 	for _, c := range children {
-		if a := machine.Arguments(c); len(a) > 1 && a[1] == string(r) && machine.Alive(c) {
+		if a := machine.Arguments(c); len(a) > 1 && a[1] == string(r) && slices.Contains(a, "--replica=0") && machine.Alive(c) {
 			return c
 		}
 	}

@@ -17,6 +17,9 @@ const (
 	stopTime   = 45 * time.Second
 	crowdPods  = 60
 
+	probedPods    = 100
+	probeKillTime = 2 * time.Minute
+
 	// The kubelet is first, so that what is compared with it can be taken from it.
 	chaosTime = 10 * time.Minute
 	chaosPods = 25

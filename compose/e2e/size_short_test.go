@@ -17,6 +17,9 @@ const (
 	stopTime   = 12 * time.Second
 	crowdPods  = 15
 
+	probedPods    = 6
+	probeKillTime = 20 * time.Second
+
 	chaosTime = 40 * time.Second
 	chaosPods = 12
 
