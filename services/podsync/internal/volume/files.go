@@ -102,7 +102,7 @@ func nestedMountPoints(p *v1.Pod, name, dir string) error {
 	if err != nil {
 		return err
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }() // only folders were made
 	for _, ofOne := range mounts {
 		for _, outer := range ofOne {
 			if outer.Name != name {

@@ -154,7 +154,7 @@ func openBelow(base, path string, flags int) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }() // nothing was written through it
 	return root.OpenFile(rel, flags|unix.O_CLOEXEC, 0)
 }
 

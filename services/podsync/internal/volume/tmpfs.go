@@ -94,7 +94,7 @@ func (m *memory) noSwap() bool {
 		if err != nil {
 			return
 		}
-		defer os.Remove(dir)
+		defer func() { _ = os.Remove(dir) }() // an empty folder that is left does no harm
 		if m.mounter.MountSensitiveWithoutSystemd("tmpfs", dir, "tmpfs", []string{"noswap"}, nil) == nil {
 			m.noswap = m.mounter.Unmount(dir) == nil
 		}
