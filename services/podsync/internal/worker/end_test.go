@@ -299,3 +299,27 @@ func TestADeadlineOvertakesAPull(t *testing.T) {
 		}
 	})
 }
+
+// TestAStartUnderWayKeepsItsSandbox when its pod is deleted: the container is started and then
+// stopped, and does not end as one that could not be started.
+func TestAStartUnderWayKeepsItsSandbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		n.cri.SetLatency("StartContainer", 3*time.Second)
+		defer n.run()()
+		n.dispatcher.SetPod(testPod("a"), api)
+		n.wait(time.Second)
+		n.dispatcher.SetPod(deleted(testPod("a"), 5), api)
+		n.wait(20 * time.Second)
+		started, stopped := n.cri.Calls("StartContainer"), n.cri.Calls("StopPodSandbox")
+		if !n.final["a"] || len(started) != 1 || len(stopped) == 0 {
+			t.Fatalf("final %v, %d starts, %d sandboxes stopped", n.final["a"], len(started), len(stopped))
+		}
+		if stopped[0].At.Sub(started[0].At) < 3*time.Second {
+			t.Fatalf("the sandbox was stopped %v after the start began", stopped[0].At.Sub(started[0].At))
+		}
+		if len(n.cri.Calls("StopContainer")) != 1 {
+			t.Fatal("the container that was started meanwhile was not stopped")
+		}
+	})
+}

@@ -13,6 +13,11 @@ import (
 
 // stop stops every container of the pod within the grace period, and then the sandboxes.
 func (w *worker) stop(ctx context.Context, p *v1.Pod, removed bool) error {
+	// A container that is just being started must not lose its sandbox: its end would be told as
+	// a failure to start.
+	if err := w.settle(ctx); err != nil {
+		return err
+	}
 	state, err := w.readState(ctx)
 	if err != nil {
 		return err
@@ -25,21 +30,16 @@ func (w *worker) stop(ctx context.Context, p *v1.Pod, removed bool) error {
 		actions := decide.Decide(decide.Input{
 			Pod: p, State: state, Now: time.Now(), Terminating: true, GraceOverride: w.graceSeconds(p),
 		})
-		if stopped = actions.StopPod == nil && w.creating == nil; stopped {
+		if stopped = actions.StopPod == nil; stopped {
 			break
 		}
-		if actions.StopPod != nil {
-			attended := w.attend(ctx, p, removed)
-			err := w.stopPod(ctx, p, actions.StopPod)
-			attended()
-			if err != nil {
-				if ctx.Err() == nil { // else it goes on in the next look, or with the next podsync
-					w.deps.event(p, v1.EventTypeWarning, reasonFailedKillPod, "error killing pod: %v", err)
-				}
-				return err
+		attended := w.attend(ctx, p, removed)
+		err := w.stopPod(ctx, p, actions.StopPod)
+		attended()
+		if err != nil {
+			if ctx.Err() == nil { // else it goes on in the next look, or with the next podsync
+				w.deps.event(p, v1.EventTypeWarning, reasonFailedKillPod, "error killing pod: %v", err)
 			}
-		}
-		if err := w.settle(ctx); err != nil {
 			return err
 		}
 		if state, err = w.readState(ctx); err != nil {
