@@ -17,7 +17,7 @@ import (
 // there is room; its neighbour is not held up.
 func TestADiskThatIsFullHurtsOnlyWhoNeedsIt(t *testing.T) {
 	for where, told := range map[string]string{
-		"Prepare":   "Warning FailedMakePodDataDirectories error making pod data directories: no space left on device",
+		"Prepare":   "Warning Failed error making pod data directories: no space left on device",
 		"Container": "Warning Failed Error: no space left on device",
 	} {
 		t.Run(where, func(t *testing.T) {
