@@ -16,7 +16,7 @@ func volumeTraits() []trait {
 	}
 	return []trait{
 		{name: "emptyDir", apply: func(g *Generator, p *corev1.Pod) {
-			g.mount(p, "scratch", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse("10Mi"))}})
+			g.mount(p, "scratch", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
 		}},
 		{name: "memory emptyDir", apply: func(g *Generator, p *corev1.Pod) {
 			g.mount(p, "memory", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: new(resource.MustParse("2Mi"))}})
