@@ -27,12 +27,9 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	o := cfg.server()
 	o.Log = s.Log
-	o.Gone = func(r role.Role, replica string) {
-		// A hint: who misses it sees the heartbeat grow old.
-		if err := s.Bus.Publish(subject.GoneEvent(r, replica), &emptypb.Empty{}); err != nil {
-			s.Log.Debug("lost connection not told", "service", r, "replica", replica, "error", err)
-		}
-	}
+	told := &teller{publish: func(subj string) error { return s.Bus.Publish(subj, &emptypb.Empty{}) }}
+	s.Bus.OnConnect(told.rest)
+	o.Gone = func(r role.Role, replica string) { told.tell(subject.GoneEvent(r, replica)) }
 	server, err := StartServer(ctx, o)
 	if err != nil {
 		return err

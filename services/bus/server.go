@@ -128,6 +128,11 @@ func addSystem(opts *server.Options, key nkeys.KeyPair) error {
 	if err != nil {
 		return fmt.Errorf("system identity: %w", err)
 	}
+	// With a system account and no authorization block the server lets everybody in, keyless, as a user
+	// of the other account. Only a configuration file's text can tell it that there is a block.
+	if err := opts.ProcessConfigString("authorization { timeout: 2 }"); err != nil {
+		return fmt.Errorf("require a key of every connection: %w", err)
+	}
 	account := server.NewAccount(server.DEFAULT_SYSTEM_ACCOUNT)
 	opts.Accounts, opts.SystemAccount = []*server.Account{account}, account.Name
 	opts.Nkeys = append(opts.Nkeys, &server.NkeyUser{
