@@ -60,16 +60,20 @@ func boxes(ctx context.Context, cri runtimeapi.RuntimeServiceClient, p *corev1.P
 	if err != nil {
 		return nil, nil, fmt.Errorf("list containers of %s: %w", p.Name, err)
 	}
+	newest := map[string]*runtimeapi.Container{}
 	for _, s := range sandboxes.GetItems() {
 		n.replace(s.GetId(), "<sandbox>")
 	}
 	slices.SortFunc(list.GetContainers(), func(a, b *runtimeapi.Container) int { return int(b.GetCreatedAt() - a.GetCreatedAt()) })
 	for _, c := range list.GetContainers() {
-		n.replace(c.GetId(), "<container "+c.GetMetadata().GetName()+">")
+		if name := c.GetMetadata().GetName(); newest[name] == nil {
+			newest[name] = c
+			n.replace(c.GetId(), "<container "+name+">")
+		}
 	}
 	if items := sandboxes.GetItems(); len(items) > 0 {
-		newest := slices.MaxFunc(items, func(a, b *runtimeapi.PodSandbox) int { return int(a.GetCreatedAt() - b.GetCreatedAt()) })
-		status, err := cri.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: newest.GetId(), Verbose: true})
+		box := slices.MaxFunc(items, func(a, b *runtimeapi.PodSandbox) int { return int(a.GetCreatedAt() - b.GetCreatedAt()) })
+		status, err := cri.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: box.GetId(), Verbose: true})
 		if err != nil {
 			return nil, nil, fmt.Errorf("read sandbox of %s: %w", p.Name, err)
 		}
@@ -78,11 +82,7 @@ func boxes(ctx context.Context, cri runtimeapi.RuntimeServiceClient, p *corev1.P
 		}
 	}
 	containers = map[string]any{}
-	for _, c := range list.GetContainers() {
-		name := c.GetMetadata().GetName()
-		if containers[name] != nil {
-			continue
-		}
+	for name, c := range newest {
 		status, err := cri.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.GetId(), Verbose: true})
 		if err != nil {
 			return nil, nil, fmt.Errorf("read container %s of %s: %w", name, p.Name, err)

@@ -3,6 +3,7 @@ package command
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -90,7 +91,7 @@ func (p *podsync) serve(t *testing.T) (dir string) {
 	go func() { done <- server.Serve(l) }()
 	t.Cleanup(func() {
 		server.Stop()
-		if err := <-done; err != nil && err != grpc.ErrServerStopped {
+		if err := <-done; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			t.Error(err)
 		}
 	})

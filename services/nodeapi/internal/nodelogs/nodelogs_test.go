@@ -132,7 +132,7 @@ func TestParseQuery(t *testing.T) {
 	} {
 		values, _ := url.ParseQuery(test.query) // as net/http, which goes by what can be read
 		q, err := ParseQuery(values)
-		got := ""
+		var got string
 		if err != nil {
 			got = err.Error()
 		} else {

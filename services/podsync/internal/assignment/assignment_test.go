@@ -166,6 +166,12 @@ func (b *bus) Delete(key string) {
 }
 func (b *bus) Complete() {}
 
+func (b *bus) snapshot() map[string]*podsyncv1.Assignment {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return maps.Clone(b.written)
+}
+
 type kept struct{ *bus }
 
 func (k kept) Get(key string) (*podsyncv1.Assignment, bool) {
@@ -275,13 +281,13 @@ func TestReplicasJoinDieAndHang(t *testing.T) {
 		}
 
 		// A restart that takes less than a moment moves nothing.
-		generations := maps.Clone(b.written)
+		generations := b.snapshot()
 		stop1()
 		a.Lost("1")
 		pass(500 * time.Millisecond)
 		stop1 = b.beating(a, "1", 4)
 		pass(10 * time.Second)
-		if !maps.Equal(generations, b.written) {
+		if !maps.Equal(generations, b.snapshot()) {
 			t.Fatal("pods moved at a restart")
 		}
 

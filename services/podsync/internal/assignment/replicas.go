@@ -30,10 +30,9 @@ type Heartbeats interface {
 type replicas struct {
 	beats Heartbeats
 
-	mu    sync.Mutex
-	seen  map[string]sign
-	gone  map[string]time.Time // since when the bus has no connection of it
-	clear time.Time            // when the heartbeats were last known to be in sync
+	mu   sync.Mutex
+	seen map[string]sign
+	gone map[string]time.Time // since when the bus has no connection of it
 }
 
 // sign is a replica's newest sign of life.

@@ -257,7 +257,7 @@ func (s *Store) PullSecrets(ctx context.Context, p *v1.Pod) (found []v1.Secret, 
 		if ref.Name == "" {
 			continue
 		}
-		secret, err := s.Secret(ctx, p.Namespace, ref.Name)
+		secret, err := s.boundSecret(ctx, p.Namespace, ref.Name)
 		switch {
 		case apierrors.IsNotFound(err):
 			missing = append(missing, ref.Name)
@@ -268,4 +268,21 @@ func (s *Store) PullSecrets(ctx context.Context, p *v1.Pod) (found []v1.Secret, 
 		}
 	}
 	return found, missing, nil
+}
+
+// boundSecret is Secret, again for a moment while the apiserver does not know yet that the pod is
+// this node's: a pull would go on without the secret.
+func (s *Store) boundSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
+	begun := time.Now()
+	for pause := 10 * time.Millisecond; ; pause *= 2 {
+		secret, err := s.Secret(ctx, namespace, name)
+		if !apierrors.IsForbidden(err) || time.Since(begun)+pause > bindingLag {
+			return secret, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
 }

@@ -111,7 +111,7 @@ func (s *set) replace(pods []*v1.Pod) {
 }
 
 func (s *set) set(p *v1.Pod) {
-	seen := ""
+	var seen string
 	if old := s.pods[p.UID]; old != nil {
 		seen = old.Annotations[manifest.SeenAnnotation]
 	} else {

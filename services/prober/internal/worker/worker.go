@@ -108,6 +108,13 @@ func (w *Worker) Update(f *Facts) {
 	}
 }
 
+// current returns the newest facts.
+func (w *Worker) current() *Facts {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.facts
+}
+
 // Record returns the newest record.
 func (w *Worker) Record() Record {
 	w.mu.Lock()
@@ -120,7 +127,7 @@ func (w *Worker) Run(ctx context.Context) {
 	now := time.Now()
 	w.anchor, w.free = now, now
 	if w.o.Spread && w.o.Resume.LastStart.IsZero() {
-		w.first = now.Add(rand.N(period(w.facts.Probe)))
+		w.first = now.Add(rand.N(period(w.current().Probe)))
 		w.anchor = w.first
 	}
 	timer := time.NewTimer(0)
