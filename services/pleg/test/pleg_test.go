@@ -265,7 +265,7 @@ func TestExitsAreToldWhateverIsAway(t *testing.T) {
 		return ok && view.Synced() && age < time.Second
 	})
 	n.exit(ids["after"])
-	n.await(2*time.Second, "a hint over the new bus", func() bool { return n.died(ids["after"]) })
+	n.await(10*time.Second, "a hint over the new bus", func() bool { return n.died(ids["after"]) })
 }
 
 func TestRestartHintsAtWhatEndedMeanwhile(t *testing.T) {

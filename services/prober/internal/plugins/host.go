@@ -154,7 +154,8 @@ func (p *process) probe(ctx context.Context, path string, r *probepluginv1.Probe
 		return probe.Verdict{Outcome: probe.Success, Output: answer.GetMessage()}, nil
 	case err == nil:
 		return probe.Verdict{Outcome: probe.Failure, Output: answer.GetMessage()}, nil
-	case ctx.Err() != nil:
+	// The plugin's side of the call knows the deadline too, and may give up first.
+	case ctx.Err() != nil, status.Code(err) == codes.DeadlineExceeded, status.Code(err) == codes.Canceled:
 		p.kill(client)
 		p.host.log.Warn("probe plugin hung and was ended", "plugin", p.name, "after", timeout+grace)
 		return probe.Verdict{}, fmt.Errorf("probe plugin %q did not answer within %v and was ended", p.name, timeout+grace)
