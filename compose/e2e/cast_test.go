@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -93,17 +92,4 @@ func atRest(p *corev1.Pod) bool {
 	default:
 		return !podgen.Ends(p) && record.PodCondition(p, corev1.ContainersReady) == corev1.ConditionTrue
 	}
-}
-
-// allAtRest waits for random pods by name, and returns those that did not come to rest.
-func (s *scene) allAtRest(limit time.Duration, names ...string) error {
-	s.t.Helper()
-	return s.waitErr(limit, func(v record.View) error {
-		for _, name := range names {
-			if p := v.Pod(s.ns, name); !atRest(p) {
-				return fmt.Errorf("pod %s: %s", name, describe(p))
-			}
-		}
-		return nil
-	})
 }

@@ -16,6 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/compose/e2e/internal/podgen"
+	"github.com/microlet/microlet/compose/e2e/internal/record"
 	"github.com/microlet/microlet/compose/e2e/internal/twin"
 	"github.com/microlet/microlet/compose/rig"
 )
@@ -123,4 +124,17 @@ func (s *scene) facts(pods []*corev1.Pod) map[string]twin.Facts {
 		s.wait(patience, "the end of a wave", s.areGone(names...))
 	}
 	return all
+}
+
+// allAtRest waits for random pods by name, and returns which of them did not come to rest.
+func (s *scene) allAtRest(limit time.Duration, names ...string) error {
+	s.t.Helper()
+	return s.waitErr(limit, func(v record.View) error {
+		for _, name := range names {
+			if p := v.Pod(s.ns, name); !atRest(p) {
+				return fmt.Errorf("pod %s: %s", name, describe(p))
+			}
+		}
+		return nil
+	})
 }
