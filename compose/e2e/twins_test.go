@@ -105,7 +105,7 @@ func (s *scene) facts(pods []*corev1.Pod) map[string]twin.Facts {
 		if err := s.allAtRest(patience, names...); err != nil {
 			s.t.Errorf("under %s: %v", s.Agent(), err)
 		}
-		time.Sleep(settling) // what is told of it follows
+		time.Sleep(5 * settling) // Events follow, and microlet delivers no more of them a second than a kubelet
 		s.sync()
 		v := s.record.View()
 		for _, name := range names {
