@@ -62,15 +62,7 @@ func (s *Server) ReviewToken(ctx context.Context, req *nodestatusv1.ReviewTokenR
 	}
 	// Who asks says what is to be reviewed, nothing else.
 	review = &authenticationv1.TokenReview{Spec: review.Spec}
-	var answer []byte
-	err := s.bounded(ctx, "token", func(ctx context.Context) error {
-		reviewed, err := s.reviewer.ReviewToken(ctx, review)
-		if err != nil {
-			return err
-		}
-		answer, err = reviewed.Marshal()
-		return err
-	})
+	answer, err := s.bounded(ctx, "token", func(ctx context.Context) (marshaler, error) { return s.reviewer.ReviewToken(ctx, review) })
 	if err != nil {
 		return nil, err
 	}
@@ -84,23 +76,18 @@ func (s *Server) ReviewAccess(ctx context.Context, req *nodestatusv1.ReviewAcces
 		return nil, status.Errorf(codes.InvalidArgument, "the request holds no SubjectAccessReview: %v", err)
 	}
 	review = &authorizationv1.SubjectAccessReview{Spec: review.Spec}
-	var answer []byte
-	err := s.bounded(ctx, "access", func(ctx context.Context) error {
-		reviewed, err := s.reviewer.ReviewAccess(ctx, review)
-		if err != nil {
-			return err
-		}
-		answer, err = reviewed.Marshal()
-		return err
-	})
+	answer, err := s.bounded(ctx, "access", func(ctx context.Context) (marshaler, error) { return s.reviewer.ReviewAccess(ctx, review) })
 	if err != nil {
 		return nil, err
 	}
 	return &nodestatusv1.ReviewAccessResponse{Review: answer}, nil
 }
 
-// bounded runs one review when there is a place for it.
-func (s *Server) bounded(ctx context.Context, kind string, f func(context.Context) error) (err error) {
+// marshaler is a Kubernetes object.
+type marshaler interface{ Marshal() ([]byte, error) }
+
+// bounded runs one review when there is a place for it, and encodes what came of it.
+func (s *Server) bounded(ctx context.Context, kind string, review func(context.Context) (marshaler, error)) (answer []byte, err error) {
 	defer func() { s.reviews.WithLabelValues(kind, status.Code(err).String()).Inc() }()
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
@@ -108,9 +95,14 @@ func (s *Server) bounded(ctx context.Context, kind string, f func(context.Contex
 	case s.places <- struct{}{}:
 		defer func() { <-s.places }()
 	case <-ctx.Done():
-		return status.FromContextError(fmt.Errorf("no review has come to its end: %w", ctx.Err())).Err()
+		return nil, status.FromContextError(fmt.Errorf("no review has come to its end: %w", ctx.Err())).Err()
 	}
-	return asStatus(f(ctx))
+	reviewed, err := review(ctx)
+	if err != nil {
+		return nil, asStatus(err)
+	}
+	answer, err = reviewed.Marshal()
+	return answer, asStatus(err)
 }
 
 // asStatus keeps apart whether asking again may help. A refusal of the apiserver's is not

@@ -3,20 +3,14 @@ package probe
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/url"
-	"strconv"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
-)
 
-// maxRedirects is after how many a chain of redirects is an error.
-const maxRedirects = 10
+	"github.com/microlet/microlet/services/internal/httpaction"
+)
 
 // httpClients are what asks: over HTTPS HTTP/2 if the server offers it, over HTTP only HTTP/1.1, and
 // h2c, which is HTTP/2 without TLS, by prior knowledge.
@@ -44,7 +38,7 @@ func (p *Prober) httpGet(ctx context.Context, t Target) (Verdict, error) {
 	if err != nil {
 		return Verdict{}, err
 	}
-	client := &http.Client{Transport: p.http.plain, Timeout: t.timeout(), CheckRedirect: stayAtHost}
+	client := &http.Client{Transport: p.http.plain, Timeout: t.timeout(), CheckRedirect: httpaction.StayAtHost}
 	if protocol := t.Probe.HTTPGet.Protocol; p.o.H2C && protocol != nil && *protocol == v1.HTTPProtocolHTTP2 {
 		client.Transport = p.http.h2c
 	}
@@ -71,49 +65,10 @@ func (p *Prober) httpGet(ctx context.Context, t Target) (Verdict, error) {
 	}
 }
 
-// stayAtHost follows redirects within one host; one that leads away ends the probe as it is.
-func stayAtHost(request *http.Request, via []*http.Request) error {
-	if request.URL.Hostname() != via[0].URL.Hostname() {
-		return http.ErrUseLastResponse
-	}
-	if len(via) >= maxRedirects {
-		return errors.New("stopped after 10 redirects")
-	}
-	return nil
-}
-
 func newRequest(ctx context.Context, t Target) (*http.Request, error) {
-	get := t.Probe.HTTPGet
 	host, port, err := Endpoint(t)
 	if err != nil {
 		return nil, err
 	}
-	target, err := url.Parse(get.Path)
-	if err != nil {
-		target = &url.URL{Path: get.Path} // too late to refuse it: it is sent as it is
-	}
-	target.Scheme = "http"
-	if get.Scheme != "" {
-		target.Scheme = strings.ToLower(string(get.Scheme))
-	}
-	target.Host = net.JoinHostPort(host, strconv.Itoa(port))
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
-	if err != nil {
-		return nil, fmt.Errorf("make the request: %w", err)
-	}
-	header := http.Header{}
-	for _, h := range get.HTTPHeaders {
-		header.Add(h.Name, h.Value)
-	}
-	if _, set := header["User-Agent"]; !set {
-		header.Set("User-Agent", userAgent)
-	}
-	if values, set := header["Accept"]; !set {
-		header.Set("Accept", "*/*")
-	} else if values[0] == "" {
-		header.Del("Accept")
-	}
-	request.Header = header
-	request.Host = header.Get("Host")
-	return request, nil
+	return httpaction.NewRequest(ctx, t.Probe.HTTPGet, host, port, userAgent)
 }

@@ -7,9 +7,10 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/services/internal/httpaction"
 )
 
 const (
@@ -129,10 +130,10 @@ func Endpoint(t Target) (host string, port int, err error) {
 	switch {
 	case h.HTTPGet != nil:
 		host = h.HTTPGet.Host
-		port, err = Port(h.HTTPGet.Port, t.Container)
+		port, err = httpaction.Port(h.HTTPGet.Port, t.Container)
 	case h.TCPSocket != nil:
 		host = h.TCPSocket.Host
-		port, err = Port(h.TCPSocket.Port, t.Container)
+		port, err = httpaction.Port(h.TCPSocket.Port, t.Container)
 	case h.GRPC != nil:
 		port = int(h.GRPC.Port)
 	}
@@ -140,26 +141,4 @@ func Endpoint(t Target) (host string, port int, err error) {
 		host = t.PodIP
 	}
 	return host, port, err
-}
-
-// Port resolves a port that may be the name of one of the container's.
-func Port(port intstr.IntOrString, c *v1.Container) (int, error) {
-	number := port.IntValue()
-	if port.Type == intstr.String {
-		number = 0
-		found := false
-		for i := range c.Ports {
-			if c.Ports[i].Name == port.StrVal {
-				number, found = int(c.Ports[i].ContainerPort), true
-				break
-			}
-		}
-		if !found {
-			return 0, fmt.Errorf("port %q not found", port.StrVal)
-		}
-	}
-	if number < 1 || number > 65535 {
-		return 0, fmt.Errorf("invalid port number: %v", number)
-	}
-	return number, nil
 }
