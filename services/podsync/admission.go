@@ -5,22 +5,17 @@ import (
 	"fmt"
 	"maps"
 	goruntime "runtime"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	corelisters "k8s.io/client-go/listers/core/v1"
-	"k8s.io/client-go/tools/cache"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
+	"github.com/microlet/microlet/services/podsync/internal/nodeobject"
 	"github.com/microlet/microlet/services/podsync/internal/runtimeclass"
 )
 
@@ -41,7 +36,7 @@ func (n *node) buildAdmission() error {
 	if err != nil {
 		return err
 	}
-	n.object = newNodeObject(n.client, n.name, n.ownNode)
+	n.object = nodeobject.New(n.client, n.name, n.ownNode)
 	n.runtimeClasses = newRuntimeClasses(n.client, n.services.factory)
 	n.handlers.of = n.handlerOf
 	n.admitter = admission.NewAdmitter(admission.Options{
@@ -100,85 +95,6 @@ func (f *runtimeFacts) learn(r *podsyncv1.Runtime) {
 }
 
 func (f *runtimeFacts) groupsPolicy() bool { return f.last.Load().GetSupplementalGroupsPolicy() }
-
-// nodeObject keeps this node's object, by a watch.
-type nodeObject struct {
-	name    string
-	client  kubernetes.Interface
-	factory informers.SharedInformerFactory
-	lister  corelisters.NodeLister
-	synced  cache.DoneChecker
-	own     func() *v1.Node
-
-	mu   sync.Mutex
-	read *v1.Node // asked for, and perhaps newer than what the watch has told
-}
-
-var _ admission.Nodes = (*nodeObject)(nil)
-
-func newNodeObject(client kubernetes.Interface, name string, own func() *v1.Node) *nodeObject {
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
-	}))
-	nodes := factory.Core().V1().Nodes()
-	return &nodeObject{
-		name: name, client: client, factory: factory, lister: nodes.Lister(), synced: nodes.Informer().HasSyncedChecker(), own: own,
-	}
-}
-
-func (o *nodeObject) run(ctx context.Context) error {
-	o.factory.StartWithContext(ctx)
-	<-ctx.Done()
-	o.factory.Shutdown()
-	return nil
-}
-
-// Node implements admission.Nodes.
-func (o *nodeObject) Node() *v1.Node {
-	o.mu.Lock()
-	read := o.read
-	o.mu.Unlock()
-	watched, err := o.lister.Get(o.name)
-	switch {
-	case err != nil && read == nil:
-		return o.own()
-	case err != nil:
-		return read
-	case read == nil:
-		return watched
-	}
-	if order, err := resourceversion.CompareResourceVersion(watched.ResourceVersion, read.ResourceVersion); err == nil && order < 0 {
-		return read
-	}
-	return watched
-}
-
-// Wait implements admission.Nodes.
-func (o *nodeObject) Wait(ctx context.Context) error {
-	select {
-	case <-o.synced.Done():
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// nodeTimeout is how long a pod waits for the newest Node before the known one decides.
-const nodeTimeout = 5 * time.Second
-
-// Refresh implements admission.Nodes.
-func (o *nodeObject) Refresh(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
-	defer cancel()
-	read, err := o.client.CoreV1().Nodes().Get(ctx, o.name, metav1.GetOptions{})
-	if err != nil {
-		return fmt.Errorf("read node %s: %w", o.name, err)
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.read = read
-	return nil
-}
 
 func newRuntimeClasses(client kubernetes.Interface, factory informers.SharedInformerFactory) runtimeclass.Finder {
 	classes := factory.Node().V1().RuntimeClasses()

@@ -29,6 +29,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/mirror"
 	"github.com/microlet/microlet/services/podsync/internal/monitor"
 	"github.com/microlet/microlet/services/podsync/internal/network"
+	"github.com/microlet/microlet/services/podsync/internal/nodeobject"
 	"github.com/microlet/microlet/services/podsync/internal/objects"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
@@ -85,7 +86,7 @@ type node struct {
 	monitor        *monitor.Monitor
 	relister       *relist.Relister
 	signs          *signs
-	object         *nodeObject
+	object         *nodeobject.Object
 	admitter       *admission.Admitter
 	runtimeClasses runtimeclass.Finder
 	runtimeFacts   runtimeFacts

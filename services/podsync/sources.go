@@ -78,7 +78,7 @@ func (n *node) startSources() {
 	if n.standalone() {
 		return
 	}
-	n.service.Go("node object", n.object.run)
+	n.service.Go("node object", n.object.Run)
 	n.service.Go("statuses", n.statuses.Run)
 	n.service.Go("services", n.services.run)
 	n.service.Go("mirrors", n.mirrors.Run)

@@ -1,0 +1,105 @@
+// Package nodeobject keeps this node's object as the apiserver has it, for admission.
+//
+// Its input is a watch of the one Node, single reads that are asked for, and the Node as this machine
+// would register it. Its output is the newest of them. It guarantees that a read that was asked for is
+// never followed by an older version, and that static pods have a Node before the apiserver answers.
+package nodeobject
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/microlet/microlet/services/podsync/internal/admission"
+)
+
+// Object keeps this node's object, by a watch.
+type Object struct {
+	name    string
+	client  kubernetes.Interface
+	factory informers.SharedInformerFactory
+	lister  corelisters.NodeLister
+	synced  cache.DoneChecker
+	own     func() *v1.Node
+
+	mu   sync.Mutex
+	read *v1.Node // asked for, and perhaps newer than what the watch has told
+}
+
+var _ admission.Nodes = (*Object)(nil)
+
+// New returns an Object of the named node; own is the Node as this machine would register it.
+func New(client kubernetes.Interface, name string, own func() *v1.Node) *Object {
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+	}))
+	nodes := factory.Core().V1().Nodes()
+	return &Object{
+		name: name, client: client, factory: factory, lister: nodes.Lister(), synced: nodes.Informer().HasSyncedChecker(), own: own,
+	}
+}
+
+// Run watches until ctx ends.
+func (o *Object) Run(ctx context.Context) error {
+	o.factory.StartWithContext(ctx)
+	<-ctx.Done()
+	o.factory.Shutdown()
+	return nil
+}
+
+// Node implements admission.Nodes.
+func (o *Object) Node() *v1.Node {
+	o.mu.Lock()
+	read := o.read
+	o.mu.Unlock()
+	watched, err := o.lister.Get(o.name)
+	switch {
+	case err != nil && read == nil:
+		return o.own()
+	case err != nil:
+		return read
+	case read == nil:
+		return watched
+	}
+	if order, err := resourceversion.CompareResourceVersion(watched.ResourceVersion, read.ResourceVersion); err == nil && order < 0 {
+		return read
+	}
+	return watched
+}
+
+// Wait implements admission.Nodes.
+func (o *Object) Wait(ctx context.Context) error {
+	select {
+	case <-o.synced.Done():
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// nodeTimeout is how long a pod waits for the newest Node before the known one decides.
+const nodeTimeout = 5 * time.Second
+
+// Refresh implements admission.Nodes.
+func (o *Object) Refresh(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
+	defer cancel()
+	read, err := o.client.CoreV1().Nodes().Get(ctx, o.name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("read node %s: %w", o.name, err)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.read = read
+	return nil
+}

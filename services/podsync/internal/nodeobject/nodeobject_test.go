@@ -1,0 +1,58 @@
+package nodeobject
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+func namedNode(version, zone string) *v1.Node {
+	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: version, Labels: map[string]string{"zone": zone}}}
+}
+
+func TestTheNewestNodeCounts(t *testing.T) {
+	client := fake.NewClientset(namedNode("5", "watched"))
+	o := New(client, "n", func() *v1.Node { return namedNode("", "own") })
+	zone := func() string { return o.Node().Labels["zone"] }
+	if got := zone(); got != "own" {
+		t.Errorf("before the apiserver answers: %s", got)
+	}
+	early, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := o.Wait(early); err == nil {
+		t.Error("nothing was heard and nobody waited")
+	}
+
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- o.Run(ctx) }()
+	defer func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	patient, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := o.Wait(patient); err != nil {
+		t.Fatal(err)
+	}
+	if got := zone(); got != "watched" {
+		t.Errorf("by the watch: %s", got)
+	}
+	o.read = namedNode("9", "asked for")
+	if got := zone(); got != "asked for" {
+		t.Errorf("a newer one that was asked for: %s", got)
+	}
+	o.read = namedNode("4", "asked for")
+	if got := zone(); got != "watched" {
+		t.Errorf("an older one that was asked for: %s", got)
+	}
+	if err := o.Refresh(t.Context()); err != nil || o.read.Labels["zone"] != "watched" {
+		t.Errorf("asked for: %v, %v", o.read, err)
+	}
+}
