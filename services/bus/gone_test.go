@@ -2,9 +2,13 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
@@ -73,6 +77,52 @@ func TestRunTellsWhoIsGone(t *testing.T) {
 			t.Errorf("gone is %s", subj)
 		}
 		t.Logf("told after %v", time.Since(began))
+	case <-time.After(15 * time.Second):
+		t.Error("nobody told that the prober is gone")
+	}
+}
+
+// A service may come before the server is there, and leave as soon as it is: it is told of all the same.
+func TestNobodyComesUnnoticed(t *testing.T) {
+	dir := runtimeDir(t)
+	address, keys := freeAddress(t), filepath.Join(dir, "nkeys")
+	left := make(chan error, 1)
+	go func() {
+		left <- func() error {
+			c, err := nats.NkeyOptionFromSeed(client.SeedFile(keys, role.Prober))
+			if err != nil {
+				return err
+			}
+			for {
+				nc, err := nats.Connect(address, c, nats.Name(subject.Writer(role.Prober, "1")), nats.CustomInboxPrefix(subject.Inbox(role.Prober)))
+				if errors.Is(err, nats.ErrNoServers) && t.Context().Err() == nil {
+					continue
+				}
+				if err != nil {
+					return err
+				}
+				nc.Close()
+				return nil
+			}
+		}()
+	}()
+	gone := make(chan string, 16)
+	s, err := StartServer(t.Context(), ServerOptions{
+		Address: address, StoreDir: filepath.Join(dir, "bus"), NKeyDir: keys, Log: slog.New(slog.DiscardHandler),
+		Gone: func(r role.Role, replica string) { gone <- subject.Writer(r, replica) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := <-left; err != nil {
+		t.Errorf("the first to come: %v", err)
+	}
+	select {
+	case who := <-gone:
+		if who != "prober.1" {
+			t.Errorf("%s is gone", who)
+		}
 	case <-time.After(15 * time.Second):
 		t.Error("nobody told that the prober is gone")
 	}

@@ -109,7 +109,7 @@ func StartServer(ctx context.Context, o ServerOptions) (*Server, error) {
 	}
 	ns.SetLoggerV2(&serverLog{o.Log}, false, false, false)
 	s := &Server{ns: ns, log: o.Log}
-	if err := s.start(ctx, admin); err != nil {
+	if err := s.prepare(ctx, admin); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -118,6 +118,10 @@ func StartServer(ctx context.Context, o ServerOptions) (*Server, error) {
 			s.Close()
 			return nil, err
 		}
+	}
+	if err := s.listen(); err != nil {
+		s.Close()
+		return nil, err
 	}
 	return s, nil
 }
@@ -141,12 +145,13 @@ func addSystem(opts *server.Options, key nkeys.KeyPair) error {
 	return nil
 }
 
-func (s *Server) start(ctx context.Context, admin nkeys.KeyPair) error {
+// prepare starts the server for this process alone, and makes the streams.
+func (s *Server) prepare(ctx context.Context, admin nkeys.KeyPair) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	s.ns.Start()
 	if !s.ns.ReadyForConnections(startTimeout) || !s.ns.JetStreamEnabled() {
-		return errors.New("the nats server does not come up; its log above says why, mostly a port in use or a store that cannot be written")
+		return errors.New("the nats server does not come up; its log above says why, mostly a store that cannot be written")
 	}
 	key, err := admin.PublicKey()
 	if err != nil {
@@ -158,6 +163,16 @@ func (s *Server) start(ctx context.Context, admin nkeys.KeyPair) error {
 	}
 	defer nc.Close()
 	return ensureStreams(ctx, nc)
+}
+
+// listen lets the other processes in: only now, so that none finds a stream missing, and none comes and
+// goes unnoticed.
+func (s *Server) listen() error {
+	s.ns.AcceptLoop(make(chan struct{}))
+	if s.ns.Addr() == nil {
+		return errors.New("the nats server does not listen; its log above says why, mostly a port in use")
+	}
+	return nil
 }
 
 // InProcessConn is a connection for a service in the same process. It signs in like any other.
@@ -211,7 +226,7 @@ func (o ServerOptions) server() (*server.Options, error) {
 		return nil, errors.New("store folder: it is empty")
 	}
 	opts := &server.Options{
-		ServerName: "microlet", Host: host, Port: int(number),
+		ServerName: "microlet", Host: host, Port: int(number), DontListen: true, // listen does it
 		NoSigs: true, MaxTracedMsgLen: 64, DisableJetStreamBanner: true,
 		MaxConn: maxConnections, MaxPayload: subject.MaxPayload, MaxPending: maxPending, WriteDeadline: writeDeadline,
 		AuthTimeout: 5,

@@ -35,12 +35,18 @@ func runtimeDir(t *testing.T) string {
 
 func TestServerSaysWhatIsWrong(t *testing.T) {
 	dir := runtimeDir(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
 	good := ServerOptions{Address: "127.0.0.1:0", StoreDir: filepath.Join(dir, "bus"), NKeyDir: filepath.Join(dir, "nkeys"), Log: slog.New(slog.DiscardHandler)}
 	for want, alter := range map[string]func(*ServerOptions){
 		"loopback":  func(o *ServerOptions) { o.Address = "0.0.0.0:4222" },
 		"use a loo": func(o *ServerOptions) { o.Address = "192.0.2.1:4222" },
 		"host:port": func(o *ServerOptions) { o.Address = "127.0.0.1" },
 		"1 to 6553": func(o *ServerOptions) { o.Address = "127.0.0.1:70000" },
+		"in use":    func(o *ServerOptions) { o.Address = taken.Addr().String() },
 		"store fol": func(o *ServerOptions) { o.StoreDir = "" },
 		"nkey of b": func(o *ServerOptions) { o.NKeyDir = dir },
 		"boot id":   func(o *ServerOptions) { o.bootIDFile = filepath.Join(dir, "absent") },
