@@ -13,6 +13,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/bus/bustest"
 	"github.com/microlet/microlet/services/internal/bus"
 )
 
@@ -152,7 +153,7 @@ func TestBusKilledUnderEveryBucket(t *testing.T) {
 		}
 		w.node.kill()
 		for _, p := range w.peers {
-			eventually(t, bound, "clients notice that the bus is gone", func() bool { return !p.Connected() })
+			bustest.Await(t, bound, "clients notice that the bus is gone", func() bool { return !p.Connected() })
 		}
 		each(func(b subject.Bucket, g subject.Grant) {
 			all := keys(g.Pattern, 3)
@@ -164,7 +165,7 @@ func TestBusKilledUnderEveryBucket(t *testing.T) {
 		})
 		for b, views := range w.views {
 			for r, v := range views {
-				eventually(t, bound, "views know that they are not in sync", func() bool { return !v.Synced() })
+				bustest.Await(t, bound, "views know that they are not in sync", func() bool { return !v.Synced() })
 				if got := holds(v); !maps.Equal(got, before[b]) {
 					t.Errorf("%s of %s has %v while the bus is away, want %v", b, r, got, before[b])
 				}
@@ -208,7 +209,7 @@ func TestAcknowledgedValuesSurvive(t *testing.T) {
 	for i := range count {
 		pods.Put(subject.PodKey(fmt.Sprintf("pod-%d", i)), wrapperspb.String(strings.Repeat("x", 2000)))
 	}
-	eventually(t, bound, "acknowledged", func() bool { return pods.Pending() == 0 })
+	bustest.Await(t, bound, "acknowledged", func() bool { return pods.Pending() == 0 })
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
 	wg.Go(func() {
@@ -221,7 +222,7 @@ func TestAcknowledgedValuesSurvive(t *testing.T) {
 			}
 		}
 	})
-	eventually(t, bound, "statuses flow", func() bool { return p.metric("microlet_bus_puts_total", "bucket", subject.PodStatus) > 100 })
+	bustest.Await(t, bound, "statuses flow", func() bool { return p.metric("microlet_bus_puts_total", "bucket", subject.PodStatus) > 100 })
 	n.kill()
 	close(stop)
 	wg.Wait()
@@ -229,7 +230,7 @@ func TestAcknowledgedValuesSurvive(t *testing.T) {
 	n.start()
 	var v view
 	n.peer(role.Prober, "0", "", func(c *bus.Client) { v = bus.Watch[value](c, subject.Pods, ">", nil) })
-	eventually(t, bound, "a new reader is in sync", v.Synced)
+	bustest.Await(t, bound, "a new reader is in sync", v.Synced)
 	if got := len(v.All()); got != count {
 		t.Errorf("%d of %d acknowledged values are there after SIGKILL", got, count)
 	}
@@ -249,12 +250,12 @@ func TestGhostsGoAtTheMarkAndOnlyTheWritersOwn(t *testing.T) {
 	first.Own(subject.ProbeResults).Complete()
 	other.Own(subject.ProbeResults).Put(subject.ProbeResultKey("p9", "c", "liveness"), wrapperspb.String("b"))
 	other.Own(subject.ProbeResults).Complete()
-	eventually(t, bound, "all four keys", func() bool { return len(v.All()) == 4 })
+	bustest.Await(t, bound, "all four keys", func() bool { return len(v.All()) == 4 })
 	first.close()
 
 	second := n.peer(role.Prober, "a", "", nil)
 	second.Own(subject.ProbeResults).Put(subject.ProbeResultKey("p0", "c", "liveness"), wrapperspb.String("a again"))
-	eventually(t, bound, "the second life is heard", func() bool {
+	bustest.Await(t, bound, "the second life is heard", func() bool {
 		m, _ := v.Get("p0.c.liveness")
 		return m.GetValue() == "a again"
 	})
@@ -263,15 +264,15 @@ func TestGhostsGoAtTheMarkAndOnlyTheWritersOwn(t *testing.T) {
 	}
 	second.Own(subject.ProbeResults).Complete()
 	want := map[string]string{"p0.c.liveness": "a again", "p9.c.liveness": "b"}
-	eventually(t, bound, "ghosts are dropped", func() bool { return maps.Equal(holds(v), want) })
+	bustest.Await(t, bound, "ghosts are dropped", func() bool { return maps.Equal(holds(v), want) })
 
 	// They are gone from the bucket as well: a reader that comes now does not see them at all.
-	eventually(t, bound, "the writer retires them", func() bool {
+	bustest.Await(t, bound, "the writer retires them", func() bool {
 		return second.metric("microlet_bus_puts_total", "bucket", subject.ProbeResults) >= 3
 	})
 	var late view
 	p := n.peer(role.Podsync, "1", "", func(c *bus.Client) { late = bus.Watch[value](c, subject.ProbeResults, ">", nil) })
-	eventually(t, bound, "a late reader is in sync", late.Synced)
+	bustest.Await(t, bound, "a late reader is in sync", late.Synced)
 	if got := holds(late); !maps.Equal(got, want) {
 		t.Errorf("a late reader holds %v, want %v", got, want)
 	}
@@ -291,11 +292,11 @@ func TestManyAndLarge(t *testing.T) {
 		w.Put(subject.ProbeResultKey(fmt.Sprintf("pod-%d", i), "c", "readiness"), wrapperspb.String("ok"))
 	}
 	w.Complete()
-	eventually(t, bound, "written", w.Marked)
+	bustest.Await(t, bound, "written", w.Marked)
 	var v view
 	start := time.Now()
 	podsync := n.peer(role.Podsync, "0", "", func(c *bus.Client) { v = bus.Watch[value](c, subject.ProbeResults, ">", nil) })
-	eventually(t, bound, "in sync", v.Synced)
+	bustest.Await(t, bound, "in sync", v.Synced)
 	t.Logf("%d keys listed %v after the start", count, time.Since(start))
 	if got := len(v.All()); got != count {
 		t.Errorf("the view holds %d keys, want %d", got, count)
@@ -307,7 +308,7 @@ func TestManyAndLarge(t *testing.T) {
 	podsync.Own(subject.Pods).Put("large", wrapperspb.String(large))
 	podsync.Own(subject.Pods).Put("too-large", wrapperspb.String(strings.Repeat("m", subject.MaxPayload)))
 	podsync.Own(subject.Pods).Put("small", wrapperspb.String("s"))
-	eventually(t, bound, "large values", func() bool { return len(pods.All()) == 2 })
+	bustest.Await(t, bound, "large values", func() bool { return len(pods.All()) == 2 })
 	if !strings.Contains(podsync.log.String(), "too-large") {
 		t.Error("a value that cannot be put is not in the log")
 	}
@@ -325,21 +326,21 @@ func TestAStoppedBusIsGivenUp(t *testing.T) {
 	w.Put("a", wrapperspb.String("before"))
 	w.Put("gone", wrapperspb.String("before"))
 	w.Complete()
-	eventually(t, bound, "heard", func() bool { return len(v.All()) == 2 && w.Marked() })
+	bustest.Await(t, bound, "heard", func() bool { return len(v.All()) == 2 && w.Marked() })
 
 	n.signal(syscall.SIGSTOP)
 	w.Put("a", wrapperspb.String("under way"))
-	took := eventually(t, 15*time.Second, "the stopped bus is given up", func() bool { return !p.Connected() })
+	took := bustest.Await(t, 15*time.Second, "the stopped bus is given up", func() bool { return !p.Connected() })
 	t.Logf("a stopped bus is given up after %v", took)
 	w.Put("a", wrapperspb.String("after"))
 	w.Delete("gone")
 	n.signal(syscall.SIGCONT)
 	want := map[string]string{"a": "after"}
-	took = eventually(t, bound, "the newest is heard", func() bool { return v.Synced() && maps.Equal(holds(v), want) })
+	took = bustest.Await(t, bound, "the newest is heard", func() bool { return v.Synced() && maps.Equal(holds(v), want) })
 	t.Logf("current %v after the bus went on", took)
-	eventually(t, bound, "acknowledged", func() bool { return w.Pending() == 0 && w.Marked() })
+	bustest.Await(t, bound, "acknowledged", func() bool { return w.Pending() == 0 && w.Marked() })
 	var late view
 	n.peer(role.Prober, "1", "", func(c *bus.Client) { late = bus.Watch[value](c, subject.Pods, ">", nil) })
 	// The comparison that puts it right comes once more after 5 s.
-	eventually(t, bound, "the bucket holds the newest", func() bool { return late.Synced() && maps.Equal(holds(late), want) })
+	bustest.Await(t, bound, "the bucket holds the newest", func() bool { return late.Synced() && maps.Equal(holds(late), want) })
 }

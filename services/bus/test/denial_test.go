@@ -21,6 +21,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/bus/bustest"
 	"github.com/microlet/microlet/services/internal/bus"
 )
 
@@ -34,14 +35,14 @@ func TestADeniedPublishIsLoud(t *testing.T) {
 
 	// The owner may: no denial, and it is heard.
 	podsync.Own(subject.Node).Put(subject.NodeCapacity, wrapperspb.String("true"))
-	eventually(t, bound, "the owner's put is heard", func() bool { _, ok := node.Get(subject.NodeCapacity); return ok })
+	bustest.Await(t, bound, "the owner's put is heard", func() bool { _, ok := node.Get(subject.NodeCapacity); return ok })
 	if got := podsync.metric("microlet_bus_denied_total"); got != 0 {
 		t.Errorf("the owner was denied %v times", got)
 	}
 
-	eventually(t, bound, "pleg is connected", pleg.Connected)
+	bustest.Await(t, bound, "pleg is connected", pleg.Connected)
 	pleg.Own(subject.Node).Put(subject.NodeCapacity, wrapperspb.String("false"))
-	took := eventually(t, bound, "the denied put is counted", func() bool {
+	took := bustest.Await(t, bound, "the denied put is counted", func() bool {
 		return pleg.metric("microlet_bus_denied_total", "operation", "publish") >= 1
 	})
 	t.Logf("told of the denial after %v", took)
@@ -56,11 +57,11 @@ func TestADeniedPublishIsLoud(t *testing.T) {
 	if err := podsync.Publish(subject.LifecycleEvent("a-pod"), wrapperspb.String("")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, bound, "the denied hint is counted", func() bool {
+	bustest.Await(t, bound, "the denied hint is counted", func() bool {
 		return podsync.metric("microlet_bus_denied_total", "operation", "publish") > before
 	})
 	podsync.Subscribe("microlet.evt.>", func(string, []byte) {})
-	eventually(t, bound, "the denied subscription is counted", func() bool {
+	bustest.Await(t, bound, "the denied subscription is counted", func() bool {
 		return podsync.metric("microlet_bus_denied_total", "operation", "subscribe") == 1
 	})
 }
@@ -95,7 +96,7 @@ func TestNoServiceAltersAStream(t *testing.T) {
 	w := podsync.Own(subject.Pods)
 	w.Put("kept", wrapperspb.String("kept"))
 	w.Put("kept-too", wrapperspb.String("kept"))
-	eventually(t, bound, "written", func() bool { return w.Pending() == 0 })
+	bustest.Await(t, bound, "written", func() bool { return w.Pending() == 0 })
 
 	for _, r := range role.All() {
 		nc, last := n.raw(r)
@@ -110,7 +111,7 @@ func TestNoServiceAltersAStream(t *testing.T) {
 			if err := nc.FlushTimeout(bound); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, bound, fmt.Sprintf("%s is denied %s", r, subj), func() bool { return strings.Contains(last(), subj) })
+			bustest.Await(t, bound, fmt.Sprintf("%s is denied %s", r, subj), func() bool { return strings.Contains(last(), subj) })
 		}
 	}
 	nc, _ := n.raw(role.Podsync)
@@ -215,7 +216,7 @@ func TestADeafWatchIsFound(t *testing.T) {
 	reader := n.peer(role.Prober, "0", proxy.Addr().String(), func(c *bus.Client) { v = bus.Watch[value](c, subject.Pods, ">", nil) })
 	podsync := n.peer(role.Podsync, "0", "", nil)
 	podsync.Own(subject.Pods).Put("a", wrapperspb.String("1"))
-	eventually(t, bound, "heard", func() bool { _, ok := v.Get("a"); return ok })
+	bustest.Await(t, bound, "heard", func() bool { _, ok := v.Get("a"); return ok })
 	// Past the time in which the list is continued, so that only the audit can find it.
 	time.Sleep(2 * time.Second)
 	if got := reader.metric("microlet_bus_watch_restarts_total", "reason", "deaf"); got != 0 {
@@ -223,9 +224,9 @@ func TestADeafWatchIsFound(t *testing.T) {
 	}
 	proxy.deaf.Store(true)
 	podsync.Own(subject.Pods).Put("a", wrapperspb.String("2"))
-	took := eventually(t, bound, "the missed value is known", func() bool { m, _ := v.Get("a"); return m.GetValue() == "2" })
+	took := bustest.Await(t, bound, "the missed value is known", func() bool { m, _ := v.Get("a"); return m.GetValue() == "2" })
 	t.Logf("the missed value is known after %v", took)
-	eventually(t, bound, "the deaf watch is counted", func() bool {
+	bustest.Await(t, bound, "the deaf watch is counted", func() bool {
 		return reader.metric("microlet_bus_watch_restarts_total", "bucket", subject.Pods, "reason", "deaf") >= 1
 	})
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	server "github.com/microlet/microlet/services/bus"
+	"github.com/microlet/microlet/services/bus/bustest"
 	"github.com/microlet/microlet/services/internal/bus"
 )
 
@@ -65,13 +66,7 @@ type node struct {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{t: t, dir: t.TempDir(), address: freeAddress(t)}
-	var ids []role.Identity
-	for _, r := range role.All() {
-		ids = append(ids, role.Identity{Role: r, UID: os.Getuid(), GID: os.Getgid()})
-	}
-	if err := bus.GenerateNKeys(n.nkeys(), ids); err != nil {
-		t.Fatal(err)
-	}
+	bustest.NKeys(t, n.nkeys())
 	n.start()
 	t.Cleanup(n.kill)
 	return n
@@ -263,19 +258,4 @@ func matches(m *dto.Metric, labels []string) bool {
 		}
 	}
 	return true
-}
-
-// eventually waits for a condition of several real processes; there is no virtual time across them.
-func eventually(t *testing.T, within time.Duration, what string, ok func() bool) time.Duration {
-	t.Helper()
-	start := time.Now()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		if time.Since(start) > within {
-			t.Fatalf("not within %v: %s", within, what)
-		}
-		<-tick.C
-	}
-	return time.Since(start)
 }

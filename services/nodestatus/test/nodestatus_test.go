@@ -4,8 +4,6 @@ package test
 import (
 	"context"
 	"fmt"
-	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,21 +21,18 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
-	busserver "github.com/microlet/microlet/services/bus"
+	"github.com/microlet/microlet/services/bus/bustest"
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
-	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/nodestatus"
 )
 
-const nodeName = "node-1"
+const nodeName = bustest.NodeName
 
-// host is a runtime folder with a real bus, an apiserver, and the services that nodestatus watches.
+// host is a node with a real bus, an apiserver, and the services that nodestatus watches.
 type host struct {
+	*bustest.Node
 	t       *testing.T
-	dir     string
-	address string
-	server  *busserver.Server
 	api     *apiserver
 	podsync *podsync
 	reads   *bus.View[*nodestatusv1.Addresses]
@@ -59,47 +54,23 @@ func (p *podsync) GetHealth(context.Context, *podsyncv1.GetHealthRequest) (*pods
 
 func newHost(t *testing.T) *host {
 	t.Helper()
-	h := &host{t: t, dir: t.TempDir(), address: "127.0.0.1:0", api: newAPIServer(t), podsync: &podsync{}}
-	var ids []role.Identity
-	for _, r := range role.All() {
-		ids = append(ids, role.Identity{Role: r, UID: os.Getuid(), GID: os.Getgid()})
-	}
-	if err := bus.GenerateNKeys(filepath.Join(h.dir, "nkeys"), ids); err != nil {
-		t.Fatal(err)
-	}
-	h.startBus()
-	if err := os.MkdirAll(filepath.Join(h.dir, "sock"), 0o750); err != nil {
-		t.Fatal(err)
-	}
-	cfg := service.Config{RuntimeDir: h.dir}
-	l, err := net.Listen("unix", cfg.Socket(role.Podsync))
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer()
-	podsyncv1.RegisterPodsyncServiceServer(server, h.podsync)
-	go func() { _ = server.Serve(l) }()
-	t.Cleanup(server.Stop)
+	h := &host{Node: bustest.New(t), t: t, api: newAPIServer(t), podsync: &podsync{}}
+	cfg := h.Service()
+	t.Cleanup(func() {
+		h.api.mu.Lock()
+		defer h.api.mu.Unlock()
+		if t.Failed() {
+			t.Logf("node %+v", h.api.node)
+		}
+	})
+	h.Serve(cfg.Socket(role.Podsync), func(s *grpc.Server) { podsyncv1.RegisterPodsyncServiceServer(s, h.podsync) })
 	kubeconfig := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c",
 "clusters":[{"name":"c","cluster":{"server":"http://%s"}}],
 "contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u","user":{}}]}`, h.api.address)
-	if err := os.WriteFile(filepath.Join(h.dir, "kubeconfig"), []byte(kubeconfig), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(h.Dir(), "kubeconfig"), []byte(kubeconfig), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return h
-}
-
-func (h *host) startBus() {
-	h.t.Helper()
-	s, err := busserver.StartServer(h.t.Context(), busserver.ServerOptions{
-		Address: h.address, StoreDir: filepath.Join(h.dir, "bus"), NKeyDir: filepath.Join(h.dir, "nkeys"),
-		Log: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	h.server, h.address = s, s.Address()
-	h.t.Cleanup(s.Close)
 }
 
 // start starts nodestatus and returns what stops it.
@@ -110,43 +81,17 @@ func (h *host) start() (stop func()) {
 	kubelet.NodeStatusUpdateFrequency.Duration = time.Second
 	kubelet.ContentType = "application/json"
 	cfg := nodestatus.DefaultConfig()
-	cfg.Service.RuntimeDir, cfg.Service.BusAddress, cfg.Service.NodeName = h.dir, h.address, nodeName
+	cfg.Service = h.Service()
 	cfg.Kubelet = &kubeletconfig.Config{Kubelet: kubelet, Node: kubeletconfig.NodeFlags{
-		Kubeconfig: filepath.Join(h.dir, "kubeconfig"), RootDir: h.dir, NodeLabels: map[string]string{"a": "b"},
+		Kubeconfig: filepath.Join(h.Dir(), "kubeconfig"), RootDir: h.Dir(), NodeLabels: map[string]string{"a": "b"},
 	}}
-	return h.run(func(ctx context.Context) error { return nodestatus.Run(ctx, cfg) })
-}
-
-func (h *host) run(f func(context.Context) error) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- f(ctx) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			h.t.Errorf("ended with %v", err)
-		}
-	})
-	h.t.Cleanup(stop)
-	return stop
-}
-
-func (h *host) client(r role.Role, setup func(*bus.Client)) {
-	h.t.Helper()
-	c, err := bus.New(bus.Options{
-		Address: h.address, SeedFile: bus.SeedFile(filepath.Join(h.dir, "nkeys"), r), Role: r, Log: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	setup(c)
-	h.run(c.Run)
+	return h.Run(func(ctx context.Context) error { return nodestatus.Run(ctx, cfg) })
 }
 
 // startOthers puts what podsync and pleg put while all is well.
 func (h *host) startOthers() {
 	condition := &podsyncv1.Runtime_Condition{Status: true}
-	h.client(role.Podsync, func(c *bus.Client) {
+	h.Client(role.Podsync, func(c *bus.Client) {
 		h.reads = bus.Watch[nodestatusv1.Addresses](c, subject.Node, subject.NodeAddresses, nil)
 		w := c.Own(subject.Node)
 		w.Put(subject.NodeRuntime, &podsyncv1.Runtime{Name: "containerd", Version: "2.4", RuntimeReady: condition, NetworkReady: condition})
@@ -156,7 +101,7 @@ func (h *host) startOthers() {
 			beats.Put(subject.HeartbeatKey(role.Podsync, "0"), &busv1.Heartbeat{Pid: 1, Turns: i})
 		})
 	})
-	h.client(role.PLEG, func(c *bus.Client) {
+	h.Client(role.PLEG, func(c *bus.Client) {
 		w := c.Own(subject.Runtime)
 		h.every(time.Second, func(i uint64) {
 			w.Put(subject.RuntimeRelist, &plegv1.Relist{Began: timestamppb.Now(), Generation: i})
@@ -165,7 +110,7 @@ func (h *host) startOthers() {
 }
 
 func (h *host) every(d time.Duration, f func(uint64)) {
-	h.run(func(ctx context.Context) error {
+	h.Run(func(ctx context.Context) error {
 		t := time.NewTicker(d)
 		defer t.Stop()
 		for i := uint64(1); ; i++ {
@@ -182,22 +127,11 @@ func (h *host) every(d time.Duration, f func(uint64)) {
 // await waits until what holds, which it must within the limit.
 func (h *host) await(limit time.Duration, what string, holds func(a *apiserver) bool) {
 	h.t.Helper()
-	began := time.Now()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for range tick.C {
+	bustest.Await(h.t, limit, what, func() bool {
 		h.api.mu.Lock()
-		ok := holds(h.api)
-		h.api.mu.Unlock()
-		if ok {
-			return
-		}
-		if time.Since(began) > limit {
-			h.api.mu.Lock()
-			defer h.api.mu.Unlock()
-			h.t.Fatalf("not within %v: %s; node %+v", limit, what, h.api.node)
-		}
-	}
+		defer h.api.mu.Unlock()
+		return holds(h.api)
+	})
 }
 
 func ready(a *apiserver) *v1.NodeCondition {
@@ -249,7 +183,7 @@ func TestNodeOfItsOwn(t *testing.T) {
 	h.api.mu.Unlock()
 
 	t.Log("the bus goes away for 5 s")
-	h.server.Close()
+	h.StopBus()
 	for range 5 {
 		h.await(3*time.Second, "renewed without the bus", renewedSince(time.Now()))
 	}
@@ -263,7 +197,7 @@ func TestNodeOfItsOwn(t *testing.T) {
 		c := ready(a)
 		return c.LastHeartbeatTime.After(at.Add(-time.Second))
 	})
-	h.startBus()
+	h.StartBus()
 
 	t.Log("the apiserver goes away for 3 s")
 	h.api.stop()

@@ -3,10 +3,6 @@ package test
 
 import (
 	"context"
-	"log/slog"
-	"net"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -19,20 +15,16 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
-	busserver "github.com/microlet/microlet/services/bus"
+	"github.com/microlet/microlet/services/bus/bustest"
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/fake"
-	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/pleg"
 )
 
-// node is a runtime folder with a real bus, a fake runtime behind the gateway's socket, a fake
-// podsync, and pleg itself.
+// node is a real bus, a fake runtime behind the gateway's socket, a fake podsync, and pleg itself.
 type node struct {
+	*bustest.Node
 	t       *testing.T
-	dir     string
-	address string
-	server  *busserver.Server
 	runtime *fake.Runtime
 	podsync *podsync
 
@@ -61,95 +53,42 @@ func (p *podsync) WakePod(_ context.Context, in *podsyncv1.WakePodRequest) (*pod
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	n := &node{t: t, dir: t.TempDir(), runtime: fake.NewRuntime(time.Now), podsync: &podsync{}}
-	var ids []role.Identity
-	for _, r := range role.All() {
-		ids = append(ids, role.Identity{Role: r, UID: os.Getuid(), GID: os.Getgid()})
-	}
-	cfg := service.Config{RuntimeDir: n.dir, Placement: nil}
-	if err := bus.GenerateNKeys(cfg.NKeys(), ids); err != nil {
-		t.Fatal(err)
-	}
-	n.address = "127.0.0.1:0"
-	n.startBus()
-	for _, dir := range []string{"cri", "sock", "metrics"} {
-		if err := os.MkdirAll(filepath.Join(n.dir, dir), 0o750); err != nil {
-			t.Fatal(err)
-		}
-	}
+	n := &node{Node: bustest.New(t), t: t, runtime: fake.NewRuntime(time.Now), podsync: &podsync{}}
+	cfg := n.Service()
 	stop, err := n.runtime.Serve(cfg.CRISocket(role.PLEG))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
-	l, err := net.Listen("unix", cfg.Socket(role.Podsync))
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer()
-	podsyncv1.RegisterPodsyncServiceServer(server, n.podsync)
-	go func() { _ = server.Serve(l) }()
-	t.Cleanup(server.Stop)
+	n.Serve(cfg.Socket(role.Podsync), func(s *grpc.Server) { podsyncv1.RegisterPodsyncServiceServer(s, n.podsync) })
 	return n
 }
 
-func (n *node) startBus() {
-	n.t.Helper()
-	s, err := busserver.StartServer(n.t.Context(), busserver.ServerOptions{
-		Address: n.address, StoreDir: filepath.Join(n.dir, "bus"), NKeyDir: filepath.Join(n.dir, "nkeys"),
-		Log: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	n.server, n.address = s, s.Address()
-	n.t.Cleanup(s.Close)
-}
-
 // peer is podsync's connection to the bus: it hears hints and reads RUNTIME.
-func (n *node) peer() *bus.View[*plegv1.Relist] {
+func (n *node) peer() (view *bus.View[*plegv1.Relist]) {
 	n.t.Helper()
-	c, err := bus.New(bus.Options{
-		Address: n.address, SeedFile: bus.SeedFile(filepath.Join(n.dir, "nkeys"), role.Podsync), Role: role.Podsync,
-		Log: slog.New(slog.DiscardHandler),
+	n.Client(role.Podsync, func(c *bus.Client) {
+		view = bus.Watch[plegv1.Relist](c, subject.Runtime, subject.RuntimeRelist, nil)
+		c.Subscribe(subject.LifecycleEvents, func(_ string, data []byte) {
+			ev := &plegv1.LifecycleEvent{}
+			if err := proto.Unmarshal(data, ev); err != nil {
+				n.t.Errorf("a hint cannot be read: %v", err)
+				return
+			}
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.hints = append(n.hints, hint{time.Now(), ev})
+		})
 	})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	view := bus.Watch[plegv1.Relist](c, subject.Runtime, subject.RuntimeRelist, nil)
-	c.Subscribe(subject.LifecycleEvents, func(_ string, data []byte) {
-		ev := &plegv1.LifecycleEvent{}
-		if err := proto.Unmarshal(data, ev); err != nil {
-			n.t.Errorf("a hint cannot be read: %v", err)
-			return
-		}
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		n.hints = append(n.hints, hint{time.Now(), ev})
-	})
-	n.run(c.Run)
 	return view
 }
 
 func (n *node) startPLEG() {
 	n.t.Helper()
 	cfg := pleg.DefaultConfig()
-	cfg.Service.RuntimeDir, cfg.Service.BusAddress = n.dir, n.address
+	cfg.Service = n.Service()
 	cfg.RelistPeriod, cfg.SlowestRelistPeriod = 200*time.Millisecond, 2*time.Second
-	n.run(func(ctx context.Context) error { return pleg.Run(ctx, cfg) })
-}
-
-// run runs f until the test ends.
-func (n *node) run(f func(context.Context) error) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- f(ctx) }()
-	n.t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			n.t.Errorf("ended with %v", err)
-		}
-	})
+	n.Run(func(ctx context.Context) error { return pleg.Run(ctx, cfg) })
 }
 
 // startPod starts a pod of one container in the runtime and returns the container's id.
@@ -181,18 +120,7 @@ func (n *node) startPod(uid string) string {
 // await waits until what holds, which it must within the limit, and returns how long that took.
 func (n *node) await(limit time.Duration, what string, holds func() bool) time.Duration {
 	n.t.Helper()
-	began := time.Now()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for range tick.C {
-		if holds() {
-			return time.Since(began)
-		}
-		if time.Since(began) > limit {
-			n.t.Fatalf("not within %v: %s", limit, what)
-		}
-	}
-	return 0
+	return bustest.Await(n.t, limit, what, holds)
 }
 
 func (n *node) died(id string) bool {
@@ -256,13 +184,15 @@ func TestExitsAreToldWhateverIsAway(t *testing.T) {
 		return r.GetStreaming() && n.runtime.EventStreams() >= streams
 	})
 
-	n.server.Close()
+	n.StopBus()
 	n.exit(ids["nobus"])
 	n.await(6*time.Second, "podsync is woken past the bus", func() bool { return n.woken("nobus") })
-	n.startBus()
+	last, _ := view.Get(subject.RuntimeRelist)
+	n.StartBus()
+	// A later relist can only have come over the new bus; what was heard before it is still in the view.
 	n.await(10*time.Second, "RUNTIME/relist is put again", func() bool {
-		age, ok := view.Age(subject.RuntimeRelist)
-		return ok && view.Synced() && age < time.Second
+		r, _ := view.Get(subject.RuntimeRelist)
+		return view.Synced() && r.GetGeneration() > last.GetGeneration()
 	})
 	n.exit(ids["after"])
 	n.await(10*time.Second, "a hint over the new bus", func() bool { return n.died(ids["after"]) })
