@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
@@ -149,20 +150,53 @@ func TestRead(t *testing.T) {
 	if err := (Reader{teller{path: path, state: ended}, folder}).Read(t.Context(), "r://abc", &v1.PodLogOptions{Follow: true}, &out, &out); err != nil || out.String() != "one\n" {
 		t.Errorf("following an ended container: %q, %v", out.String(), err)
 	}
+	secret := filepath.Join(t.TempDir(), "secret")
+	link := func(name, to string) string {
+		l := filepath.Join(folder, name)
+		if err := os.Symlink(to, l); err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	pipe := filepath.Join(folder, "pipe")
+	if err := errors.Join(os.WriteFile(secret, []byte(line), 0o644), unix.Mkfifo(pipe, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	out.Reset()
+	if err := (Reader{teller{path: link("inside", path), state: ended}, folder}).Read(t.Context(), "r://abc", &v1.PodLogOptions{}, &out, &out); err != nil || out.String() != "one\n" {
+		t.Errorf("a link within the folder: %q, %v", out.String(), err)
+	}
+	again := filepath.Join(t.TempDir(), "link-to-folder")
+	if err := os.Symlink(folder, again); err != nil {
+		t.Fatal(err)
+	}
+	out.Reset()
+	if err := (Reader{teller{path: filepath.Join(again, "pod/c/0.log"), state: ended}, again}).Read(t.Context(), "r://abc", &v1.PodLogOptions{}, &out, &out); err != nil || out.String() != "one\n" {
+		t.Errorf("a folder that is a link: %q, %v", out.String(), err)
+	}
+	out.Reset()
 	for name, test := range map[string]struct {
 		runtime teller
 		want    string
 	}{
-		"outside":          {teller{path: "/etc/passwd", state: ended}, "not below"},
-		"outside by dots":  {teller{path: folder + "/../x", state: ended}, "not below"},
-		"no file is named": {teller{state: ended}, "no log file"},
-		"gone":             {teller{err: errors.New("x")}, "unable to retrieve container logs for r://abc"},
-		"removed":          {teller{path: filepath.Join(folder, "gone"), state: ended}, "no such file"},
+		"outside by a link":          {teller{path: link("out", secret), state: ended}, "leads to"},
+		"outside by a linked folder": {teller{path: filepath.Join(link("folder", filepath.Dir(secret)), "secret"), state: ended}, "leads to"},
+		"a link to itself":           {teller{path: link("loop", "loop"), state: ended}, "too many links"},
+		"a pipe":                     {teller{path: pipe, state: ended}, "is no file"},
+		"a folder":                   {teller{path: filepath.Dir(path), state: ended}, "is no file"},
+		"outside":                    {teller{path: "/etc/passwd", state: ended}, "not below"},
+		"outside by dots":            {teller{path: folder + "/../x", state: ended}, "not below"},
+		"no file is named":           {teller{state: ended}, "no log file"},
+		"gone":                       {teller{err: errors.New("x")}, "unable to retrieve container logs for r://abc"},
+		"removed":                    {teller{path: filepath.Join(folder, "gone"), state: ended}, "no such file"},
 	} {
 		err := Reader{test.runtime, folder}.Read(t.Context(), "r://abc", &v1.PodLogOptions{}, &out, &out)
 		if err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, want %q", name, err, test.want)
 		}
+	}
+	if out.Len() > 0 {
+		t.Errorf("what is no log was shown: %q", out.String())
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

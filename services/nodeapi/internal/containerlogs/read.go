@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -38,8 +39,8 @@ func (r Reader) Read(ctx context.Context, id string, o *v1.PodLogOptions, stdout
 	if path == "" {
 		return fmt.Errorf("container %s has no log file", id)
 	}
-	if !within(r.Folder, path) {
-		return fmt.Errorf("the log of container %s is %s, which is not below %s", id, path, r.Folder)
+	if path, err = r.inside(path); err != nil {
+		return fmt.Errorf("log of container %s: %w", id, err)
 	}
 	return logs.ReadLogs(ctx, path, bare(id), readOptions(o, time.Now()), statusOnly{runtime: r.Runtime}, stdout, stderr)
 }
@@ -54,6 +55,34 @@ func readOptions(o *v1.PodLogOptions, now time.Time) *logs.LogOptions {
 		r.Since = o.SinceTime.Time
 	}
 	return r
+}
+
+// inside is where a log is once all links are followed: a file below the folder. A pod that may write into the
+// folder, by a hostPath volume, could else have this process read, or wait for, what it names. Who changes
+// the link at the very moment still can, and sees nothing that is not written as a log is.
+func (r Reader) inside(path string) (string, error) {
+	if !within(r.Folder, path) {
+		return "", fmt.Errorf("%s is not below %s", path, r.Folder)
+	}
+	folder, err := filepath.EvalSymlinks(r.Folder)
+	if err != nil {
+		return "", err
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return "", err
+	}
+	if !within(folder, real) {
+		return "", fmt.Errorf("%s leads to %s, which is not below %s", path, real, r.Folder)
+	}
+	info, err := os.Lstat(real)
+	if err != nil {
+		return "", err
+	}
+	if !info.Mode().IsRegular() {
+		return "", fmt.Errorf("%s is no file: its mode is %s", path, info.Mode())
+	}
+	return real, nil
 }
 
 // within says whether a clean path leads below the folder.

@@ -1,7 +1,10 @@
 package server
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -20,8 +23,10 @@ import (
 )
 
 const (
-	// maxBody bounds a request's body; only streams, which are no bodies, carry more.
-	maxBody = 1 << 20
+	// maxBody bounds a request's body, of which no route needs more; what streams carry is no body.
+	maxBody = 64 << 10
+	// bodyTimeout bounds the arrival of a body: who sends it byte by byte is gone after it.
+	bodyTimeout = 10 * time.Second
 	// shortWrite bounds the writing of a short answer, which a slow reader may take so long to fetch.
 	shortWrite = 2 * time.Minute
 )
@@ -49,7 +54,7 @@ type Options struct {
 	// Flags are the command line's, by name.
 	Flags    map[string]string
 	Services *scrape.Services
-	// MaxRequests, MaxLogs and MaxStreams are how many requests of each cost there may be at one time.
+	// MaxRequests, MaxLogs and MaxStreams are how many requests of each cost a port may have at one time.
 	MaxRequests, MaxLogs, MaxStreams int
 	// LongWrite bounds one write to a reader of a long answer: who reads nothing for so long is cut off.
 	// 0 is for ever.
@@ -62,7 +67,6 @@ type Options struct {
 type Server struct {
 	options  Options
 	started  time.Time
-	places   map[cost]chan struct{}
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	inflight *prometheus.GaugeVec
@@ -75,9 +79,6 @@ func New(o Options) *Server {
 	labels := []string{"method", "path", "server_type", "long_running"}
 	s := &Server{
 		options: o, started: time.Now(),
-		places: map[cost]chan struct{}{
-			short: make(chan struct{}, o.MaxRequests), long: make(chan struct{}, o.MaxLogs), stream: make(chan struct{}, o.MaxStreams),
-		},
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_http_requests_total", Help: "Number of the http requests received since the server started",
 		}, labels),
@@ -127,6 +128,10 @@ func (s *Server) Healthz() http.Handler {
 // handler answers these routes. A nil checker lets everybody pass.
 func (s *Server) handler(routes []route, c Checker, serverType string) http.Handler {
 	byPattern := map[string]route{}
+	// A port's own, so that nobody who takes all of one takes another's, such as that of the node's health.
+	places := map[cost]chan struct{}{
+		short: make(chan struct{}, s.options.MaxRequests), long: make(chan struct{}, s.options.MaxLogs), stream: make(chan struct{}, s.options.MaxStreams),
+	}
 	mux := http.NewServeMux()
 	for _, r := range routes {
 		byPattern[r.pattern] = r
@@ -141,7 +146,7 @@ func (s *Server) handler(routes []route, c Checker, serverType string) http.Hand
 		}
 		defer s.observe(req.Method, r, serverType)()
 		w.Header().Set("X-Content-Type-Options", "nosniff")
-		if !setWriteDeadline(w, shortWrite) {
+		if !setWriteDeadline(w, shortWrite) || !setBodyDeadline(w, req) {
 			return
 		}
 		if c != nil {
@@ -158,16 +163,16 @@ func (s *Server) handler(routes []route, c Checker, serverType string) http.Hand
 			return
 		}
 		select {
-		case s.places[r.cost] <- struct{}{}:
-			defer func() { <-s.places[r.cost] }()
+		case places[r.cost] <- struct{}{}:
+			defer func() { <-places[r.cost] }()
 		default:
 			s.busy.WithLabelValues(r.cost.String()).Inc()
 			w.Header().Set("Retry-After", "1")
 			http.Error(w, fmt.Sprintf("too many requests of this kind (%s) are under way: try again", r.cost), http.StatusTooManyRequests)
 			return
 		}
-		if r.cost != stream {
-			req.Body = http.MaxBytesReader(w, req.Body, maxBody)
+		if r.cost != stream && !takeBody(w, req) {
+			return
 		}
 		mux.ServeHTTP(w, req)
 	})
@@ -184,6 +189,39 @@ func setWriteDeadline(w http.ResponseWriter, d time.Duration) bool {
 		deadline = time.Now().Add(d)
 	}
 	return http.NewResponseController(w).SetWriteDeadline(deadline) == nil
+}
+
+// setBodyDeadline bounds the arrival of the body, also of a request that is refused: its body is still read
+// to its end, by net/http. A connection that is handed over has no deadline any more. False means that
+// the connection is gone.
+func setBodyDeadline(w http.ResponseWriter, r *http.Request) bool {
+	if r.Body == http.NoBody {
+		return true
+	}
+	return http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) == nil
+}
+
+// takeBody reads the body before the request is served, or answers it. While a body is outstanding, net/http
+// would not notice that the caller has gone.
+func takeBody(w http.ResponseWriter, r *http.Request) bool {
+	if r.Body == http.NoBody {
+		return true
+	}
+	if !setBodyDeadline(w, r) { // anew: the caller may have been looked up for as long
+		return false
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		http.Error(w, fmt.Sprintf("the body has more than %d bytes: nothing here takes so much", maxBody), http.StatusRequestEntityTooLarge)
+		return false
+	case err != nil:
+		http.Error(w, fmt.Sprintf("read the body: %v", err), http.StatusBadRequest)
+		return false
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return http.NewResponseController(w).SetReadDeadline(time.Time{}) == nil
 }
 
 // observe counts a request, and returns what is to be called at its end.

@@ -159,72 +159,6 @@ func serve(t *testing.T, h http.Handler, method, path string) (int, string, http
 	return answer.StatusCode, readAll(t, answer), answer.Header
 }
 
-// example is a path that a pattern matches.
-func example(pattern string) string {
-	p := strings.NewReplacer("{$}", "", "{namespace}", "ns", "{pod}", "p", "{uid}", "p-uid", "{container}", "c", "{check}", "ping").Replace(pattern)
-	return p
-}
-
-// TestEveryRouteIsGuarded takes its cases from the table of routes, so that a new route cannot forget it.
-func TestEveryRouteIsGuarded(t *testing.T) {
-	n := newNode(t, nil)
-	n.add(t, pod("p", "c"))
-	type want struct {
-		path string
-		subs []string
-	}
-	cases := []want{{"/", subProxy}, {"/nosuch", subProxy}, {"/exec/ns/p", subProxy}, {"/podsx", subProxy}}
-	for _, r := range n.routes() {
-		if len(r.subresources) == 0 {
-			t.Errorf("route %s names no subresource: nobody could be refused", r.pattern)
-		}
-		cases = append(cases, want{example(r.pattern), r.subresources})
-	}
-	if len(cases) < 30 {
-		t.Fatalf("only %d cases: the table of routes is not what it was", len(cases))
-	}
-	for _, refusal := range []*auth.Refusal{{Code: 401, Text: "Unauthorized"}, {Code: 403, Text: "Forbidden"}} {
-		var asked []string
-		h := n.Handler(verdict{refusal, &asked})
-		for _, c := range cases {
-			for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} {
-				asked = nil
-				code, body, _ := serve(t, h, method, c.path)
-				if code != refusal.Code || body != refusal.Text {
-					t.Errorf("%s %s: %d %q, want %d", method, c.path, code, body, refusal.Code)
-				}
-				if strings.Join(asked, " ") != strings.Join(c.subs, " ") {
-					t.Errorf("%s %s: asked for %v, want %v", method, c.path, asked, c.subs)
-				}
-			}
-		}
-	}
-	if calls := n.runtime.Calls("Exec", "Attach", "PortForward", "ExecSync", "CheckpointContainer"); len(calls) != 0 {
-		t.Errorf("the runtime was called for who was refused: %v", calls)
-	}
-	// The positive control: with a checker that lets pass, the same table answers.
-	if code, _, _ := serve(t, n.Handler(verdict{}), "GET", "/healthz/ping"); code != 200 {
-		t.Errorf("who may call gets %d", code)
-	}
-}
-
-// TestSubresources holds the table to what the kubelet asks for.
-func TestSubresources(t *testing.T) {
-	var asked []string
-	h := newNode(t, nil).Handler(verdict{&auth.Refusal{Code: 403}, &asked})
-	for path, want := range map[string]string{
-		"/pods": "pods proxy", "/pods/": "pods proxy", "/runningpods/": "pods proxy", "/healthz": "healthz proxy", "/healthz/x": "healthz proxy",
-		"/configz": "configz proxy", "/flagz": "configz", "/statusz": "statusz", "/stats/summary": "stats", "/metrics": "metrics",
-		"/metrics/cadvisor": "metrics", "/metrics/probes": "metrics", "/logs/": "log", "/logs/a/b": "log", "/checkpoint/ns/p/c": "checkpoint",
-		"/exec/ns/p/c": "proxy", "/containerLogs/ns/p/c": "proxy", "/debug/pprof/heap": "proxy", "/debug/flags/v": "proxy", "/run/ns/p/c": "proxy",
-	} {
-		serve(t, h, "GET", path)
-		if got := strings.Join(asked, " "); got != want {
-			t.Errorf("%s needs %q, want %q", path, got, want)
-		}
-	}
-}
-
 func TestAnswers(t *testing.T) {
 	n := newNode(t, nil)
 	n.add(t, pod("p", "c"))
@@ -407,7 +341,7 @@ func FuzzPaths(f *testing.F) {
 		if r.URL, err = r.URL.Parse(target); err != nil || r.URL.Host != "n" {
 			return
 		}
-		r.RequestURI = target
+		r.RequestURI, r.Body = target, http.NoBody
 		n := newNode(t, nil)
 		n.add(t, pod("p", "c"))
 		refused := httptest.NewRecorder()
@@ -430,6 +364,7 @@ func FuzzPaths(f *testing.F) {
 type deadlines struct{ *httptest.ResponseRecorder }
 
 func (deadlines) SetWriteDeadline(time.Time) error { return nil }
+func (deadlines) SetReadDeadline(time.Time) error  { return nil }
 
 func readAll(t *testing.T, answer *http.Response) string {
 	t.Helper()
