@@ -3,7 +3,9 @@ package service
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,6 +23,8 @@ const (
 	DefaultReplica     = "0"
 	DefaultStopTimeout = 8 * time.Second
 )
+
+const socketSuffix = ".sock"
 
 // Config is what every service is told.
 type Config struct {
@@ -103,26 +107,46 @@ func (c *Config) complete() {
 
 // Socket is where a role serves its gRPC API.
 func (c *Config) Socket(r role.Role) string {
-	return filepath.Join(c.RuntimeDir, "sock", string(r)+".sock")
+	return filepath.Join(c.RuntimeDir, "sock", string(r)+socketSuffix)
 }
 
 // MetricsSocket is where a role serves /metrics and /healthz.
 func (c *Config) MetricsSocket(r role.Role) string {
-	return filepath.Join(c.RuntimeDir, "metrics", string(r)+".sock")
+	return filepath.Join(c.RuntimeDir, "metrics", string(r)+socketSuffix)
 }
 
-// ownSocket is Socket or MetricsSocket of the service itself: replicas but the first have sockets of
-// their own.
-func (c *Config) ownSocket(path string) string {
-	if c.Replica == DefaultReplica {
+// ReplicaSocket is where a replica serves what the first one serves at path.
+func ReplicaSocket(path, replica string) string {
+	if replica == DefaultReplica {
 		return path
 	}
-	return strings.TrimSuffix(path, ".sock") + "." + c.Replica + ".sock"
+	return strings.TrimSuffix(path, socketSuffix) + "." + replica + socketSuffix
+}
+
+// Replicas returns the replicas that have a socket where ReplicaSocket puts it, the first one first.
+// One that was killed leaves its socket until it comes back or "microlet up" starts.
+func Replicas(path string) ([]string, error) {
+	dir, first := filepath.Split(path)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("list sockets: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if e.Name() == first {
+			names = slices.Insert(names, 0, DefaultReplica)
+		} else if rest, ok := strings.CutPrefix(e.Name(), strings.TrimSuffix(first, socketSuffix)+"."); ok {
+			if replica, ok := strings.CutSuffix(rest, socketSuffix); ok && subject.ValidToken(replica) == nil {
+				names = append(names, replica)
+			}
+		}
+	}
+	return names, nil
 }
 
 // CRISocket is where podsync serves a role's share of the CRI.
 func (c *Config) CRISocket(r role.Role) string {
-	return filepath.Join(c.RuntimeDir, "cri", string(r)+".sock")
+	return filepath.Join(c.RuntimeDir, "cri", string(r)+socketSuffix)
 }
 
 // NKeys is the folder of the services' bus keys.

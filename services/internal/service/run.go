@@ -43,11 +43,11 @@ func (s *Service) Run(ctx context.Context) error {
 	if s.ownsProcess() {
 		defer telemetry.ProcessWriter().Flush(flushTimeout)
 	}
-	api, err := s.Listen(s.Config.ownSocket(s.Config.Socket(s.Role)))
+	api, err := s.Listen(ReplicaSocket(s.Config.Socket(s.Role), s.Config.Replica))
 	if err != nil {
 		return err
 	}
-	metrics, err := s.Listen(s.Config.ownSocket(s.Config.MetricsSocket(s.Role)))
+	metrics, err := s.Listen(ReplicaSocket(s.Config.MetricsSocket(s.Role), s.Config.Replica))
 	if err != nil {
 		return errors.Join(err, api.Close())
 	}

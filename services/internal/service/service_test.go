@@ -340,3 +340,24 @@ func TestCommandPrintsHelpAndRefuses(t *testing.T) {
 		}
 	}
 }
+
+func TestReplicas(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "prober.sock")
+	for _, replica := range []string{"1", "0", "11"} {
+		if err := os.WriteFile(ReplicaSocket(path, replica), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, other := range []string{"prober", "prober.1", "prober.a b.sock", "probers.sock", "nodeapi.1.sock"} {
+		if err := os.WriteFile(filepath.Join(dir, other), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := Replicas(path); err != nil || !slices.Equal(got, []string{"0", "1", "11"}) {
+		t.Errorf("found %q, %v", got, err)
+	}
+	if _, err := Replicas(filepath.Join(dir, "none", "prober.sock")); err == nil {
+		t.Error("a folder that is not there has replicas")
+	}
+}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
 
 const (
@@ -101,6 +103,9 @@ func fill(dir string) error {
 			return fmt.Errorf("runtime folder: %w", err)
 		}
 	}
+	if err := removeReplicas(dir); err != nil {
+		return err
+	}
 	var identities []role.Identity
 	for _, r := range role.All() {
 		id, err := role.Get(r)
@@ -111,6 +116,29 @@ func fill(dir string) error {
 	}
 	if err := bus.GenerateNKeys(filepath.Join(dir, "nkeys"), identities); err != nil {
 		return fmt.Errorf("keys for the bus: %w", err)
+	}
+	return nil
+}
+
+// removeReplicas removes the sockets that dead replicas have left: there may be fewer of them from now
+// on, and who looks for replicas finds them by their sockets.
+func removeReplicas(dir string) error {
+	cfg := service.Config{RuntimeDir: dir}
+	for _, r := range role.All() {
+		for _, path := range []string{cfg.Socket(r), cfg.MetricsSocket(r)} {
+			replicas, err := service.Replicas(path)
+			if err != nil {
+				return fmt.Errorf("runtime folder: %w", err)
+			}
+			for _, replica := range replicas {
+				if replica == service.DefaultReplica {
+					continue // it is always there, and replaces its own
+				}
+				if err := unixgrpc.RemoveStale(service.ReplicaSocket(path, replica)); err != nil && !errors.Is(err, unixgrpc.ErrInUse) {
+					return fmt.Errorf("runtime folder: %w", err)
+				}
+			}
+		}
 	}
 	return nil
 }

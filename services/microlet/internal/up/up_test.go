@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -152,6 +153,21 @@ func TestPrepare(t *testing.T) {
 	if err := release(); err != nil {
 		t.Fatal(err)
 	}
+	// One of two replicas has died, without removing its socket.
+	dead, living := filepath.Join(dir, "metrics/prober.1.sock"), filepath.Join(dir, "metrics/prober.2.sock")
+	for _, path := range []string{dead, living} {
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		if path == dead {
+			l.SetUnlinkOnClose(false)
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 	if err := os.Chmod(dir, 0o777); err != nil { // whatever it was, it is closed at the next start
 		t.Fatal(err)
 	}
@@ -162,6 +178,12 @@ func TestPrepare(t *testing.T) {
 	defer func() { _ = release() }()
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o750 {
 		t.Errorf("the folder is %v, %v", info.Mode(), err)
+	}
+	if _, err := os.Lstat(dead); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the dead replica's socket is left: %v", err)
+	}
+	if _, err := os.Lstat(living); err != nil {
+		t.Errorf("the living replica's socket is gone: %v", err)
 	}
 	if again, err := os.ReadFile(filepath.Join(dir, "nkeys/pleg.seed")); err != nil || string(again) != string(seed) {
 		t.Errorf("the key changed at the second start: %v", err)

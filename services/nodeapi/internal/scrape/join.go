@@ -5,21 +5,24 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/service"
 )
 
-// serviceLabel tells apart what each service has: the process's own figures, Go's, its requests.
-const serviceLabel = "service"
+// What tells apart what each process has: its own figures, Go's, its requests.
+const (
+	serviceLabel = "service"
+	replicaLabel = "replica" // not of the first
+)
 
 // join makes one family of each name. A series of the kubelet's own families has one owner and stays as
-// it is, as dashboards expect it; all others get their service's name. Of two equal series, and of
-// two types of one family, the one of the service that starts first stays.
-func join(roles []role.Role, said []map[string]*dto.MetricFamily, f Filter) map[string]*dto.MetricFamily {
+// it is, as dashboards expect it; all others get their process's name. Of two equal series, and of
+// two types of one family, the one of the process that comes first stays.
+func join(of []process, said []map[string]*dto.MetricFamily, f Filter) map[string]*dto.MetricFamily {
 	joined := map[string]*dto.MetricFamily{}
 	seen := map[string]bool{}
-	for i, r := range roles {
+	for i, p := range of {
 		for name, family := range said[i] {
-			if !f.take(r, name) {
+			if !f.take(name) || len(family.GetMetric()) == 0 {
 				continue
 			}
 			all := joined[name]
@@ -32,7 +35,10 @@ func join(roles []role.Role, said []map[string]*dto.MetricFamily, f Filter) map[
 			}
 			for _, m := range family.GetMetric() {
 				if !kubelets(name) {
-					label(m, string(r))
+					label(m, serviceLabel, string(p.role))
+					if p.replica != service.DefaultReplica {
+						label(m, replicaLabel, p.replica)
+					}
 				}
 				if key := name + "\x00" + identity(m); !seen[key] {
 					seen[key] = true
@@ -54,14 +60,14 @@ func kubelets(family string) bool {
 	return false
 }
 
-// label adds the service's name, unless the series has one.
-func label(m *dto.Metric, service string) {
+// label adds a label, unless the series has one of this name.
+func label(m *dto.Metric, name, value string) {
 	for _, l := range m.GetLabel() {
-		if l.GetName() == serviceLabel {
+		if l.GetName() == name {
 			return
 		}
 	}
-	m.Label = append(m.Label, &dto.LabelPair{Name: new(serviceLabel), Value: &service})
+	m.Label = append(m.Label, &dto.LabelPair{Name: &name, Value: &value})
 }
 
 // identity of a series within its family; services write labels in order of their names.

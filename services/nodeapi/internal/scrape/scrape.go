@@ -11,13 +11,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,6 +28,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/service"
 )
 
 const (
@@ -42,58 +41,119 @@ const (
 // ContentType of what Write writes.
 var ContentType = string(expfmt.NewFormat(expfmt.TypeTextPlain))
 
-// Filter chooses families by name and service.
+// Filter chooses families by name, of some services.
 type Filter struct {
-	name string
-	take func(r role.Role, family string) bool
+	name  string
+	roles []role.Role
+	take  func(family string) bool
 }
 
 // The filters. The kubelet serves its probes' results at a path of their own, and there alone.
 var (
-	Everything = Filter{"everything", func(_ role.Role, family string) bool { return !strings.HasPrefix(family, "prober_") }}
-	Probes     = Filter{"probes", func(r role.Role, family string) bool {
-		return r == role.Prober && (strings.HasPrefix(family, "prober_") || family == "process_start_time_seconds")
+	Everything = Filter{"everything", Roles(), func(family string) bool { return !strings.HasPrefix(family, probes) }}
+	Probes     = Filter{"probes", []role.Role{role.Prober}, func(family string) bool {
+		return strings.HasPrefix(family, probes) || family == "process_start_time_seconds"
 	}}
 )
 
+// probes begins the names of the probes' results.
+const probes = "prober_"
+
 // Roles are the services that may have something to say.
 func Roles() []role.Role { return role.All() }
+
+// process is a service's, or one of the replicas that share its work.
+type process struct {
+	role    role.Role
+	replica string
+}
+
+// String is the process's name, the supervisor's.
+func (p process) String() string {
+	if p.replica == service.DefaultReplica {
+		return string(p.role)
+	}
+	return string(p.role) + "." + p.replica
+}
 
 // Services are the node's services, as their sockets show them. It is safe for concurrent use.
 type Services struct {
 	socket func(role.Role) string
 	log    *slog.Logger
 	flight singleflight.Group
-	client map[role.Role]*http.Client
+
+	mu     sync.Mutex
+	client map[process]*http.Client
 }
 
-// New returns the services whose sockets are at these paths.
+// New returns the services whose first replicas' sockets are at these paths.
 func New(socket func(role.Role) string, log *slog.Logger) *Services {
-	s := &Services{socket: socket, log: log, client: map[role.Role]*http.Client{}}
-	for _, r := range Roles() {
-		s.client[r] = &http.Client{
+	return &Services{socket: socket, log: log, client: map[process]*http.Client{}}
+}
+
+// of returns a client that talks to one process.
+func (s *Services) of(p process) *http.Client {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.client[p]
+	if c == nil {
+		path := service.ReplicaSocket(s.socket(p.role), p.replica)
+		c = &http.Client{
 			Timeout: timeout,
 			Transport: &http.Transport{
 				DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-					return (&net.Dialer{}).DialContext(ctx, "unix", socket(r))
+					return (&net.Dialer{}).DialContext(ctx, "unix", path)
 				},
 				MaxIdleConns: 1, IdleConnTimeout: time.Minute,
 			},
 		}
+		s.client[p] = c
 	}
-	return s
+	return c
 }
 
-// Healthy is nil when the service says that it is well, else why it is not.
+// processes are all that have a socket, in the services' order.
+func (s *Services) processes(roles ...role.Role) []process {
+	var all []process
+	for _, r := range roles {
+		replicas, err := service.Replicas(s.socket(r))
+		if err != nil {
+			s.log.Warn("replicas of a service cannot be found", "service", r, "error", err)
+		}
+		for _, replica := range replicas {
+			all = append(all, process{r, replica})
+		}
+	}
+	return all
+}
+
+// each asks processes at one time and returns what they answered in their order.
+func each[T any](of []process, ask func(process) T) []T {
+	answers := make([]T, len(of))
+	var wg sync.WaitGroup
+	for i, p := range of {
+		wg.Go(func() { answers[i] = ask(p) })
+	}
+	wg.Wait()
+	return answers
+}
+
+// Healthy is nil when the service, each replica of it, says that it is well, else why it is not.
 func (s *Services) Healthy(ctx context.Context, r role.Role) error {
-	body, err := s.ask(ctx, r, "/healthz")
-	if err != nil {
-		return err
+	of := s.processes(r)
+	if len(of) == 0 {
+		return fmt.Errorf("%s has no socket: it does not run", r)
 	}
-	if text := strings.TrimSpace(string(body)); text != "ok" {
-		return errors.New(text)
-	}
-	return nil
+	return errors.Join(each(of, func(p process) error {
+		body, err := s.ask(ctx, p, "/healthz")
+		if err != nil {
+			return err
+		}
+		if text := strings.TrimSpace(string(body)); text != "ok" {
+			return fmt.Errorf("%s says: %s", p, text)
+		}
+		return nil
+	})...)
 }
 
 // Pass returns a handler that passes requests on to a service, and its answers back.
@@ -103,7 +163,7 @@ func (s *Services) Pass(r role.Role) http.Handler {
 			p.Out.URL.Scheme, p.Out.URL.Host = "http", string(r)
 			p.Out.Header = http.Header{} // what the caller sent to the edge is not the service's
 		},
-		Transport: s.client[r].Transport,
+		Transport: s.of(process{r, service.DefaultReplica}).Transport,
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			http.Error(w, fmt.Sprintf("ask %s: %v", r, err), http.StatusBadGateway)
 		},
@@ -115,56 +175,47 @@ func (s *Services) Pass(r role.Role) http.Handler {
 func (s *Services) SetVerbosity(ctx context.Context, level int) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	var problems []error
-	for _, r := range Roles() {
-		if !s.Exists(r) {
-			continue
-		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://"+string(r)+"/debug/flags/v", strings.NewReader(strconv.Itoa(level)))
+	return errors.Join(each(s.processes(Roles()...), func(p process) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://"+p.String()+"/debug/flags/v", strings.NewReader(strconv.Itoa(level)))
 		if err != nil {
 			return err
 		}
-		answer, err := s.client[r].Do(req)
+		answer, err := s.of(p).Do(req)
 		if err != nil {
-			problems = append(problems, fmt.Errorf("ask %s: %w", r, err))
-			continue
+			return fmt.Errorf("ask %s: %w", p, err)
 		}
 		if answer.StatusCode != http.StatusOK {
-			problems = append(problems, fmt.Errorf("%s says %s", r, answer.Status))
+			err = fmt.Errorf("%s says %s", p, answer.Status)
 		}
-		problems = append(problems, answer.Body.Close())
-	}
-	return errors.Join(problems...)
+		return errors.Join(err, answer.Body.Close())
+	})...)
 }
 
 // Exists says whether the node runs the service.
-func (s *Services) Exists(r role.Role) bool {
-	_, err := os.Lstat(s.socket(r))
-	return !errors.Is(err, fs.ErrNotExist)
-}
+func (s *Services) Exists(r role.Role) bool { return len(s.processes(r)) > 0 }
 
-// ask gets a path of a service.
-func (s *Services) ask(ctx context.Context, r role.Role, path string) (body []byte, err error) {
+// ask gets a path of a process.
+func (s *Services) ask(ctx context.Context, p process, path string) (body []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+string(r)+path, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.String()+path, nil)
 	if err != nil {
 		return nil, err
 	}
-	answer, err := s.client[r].Do(req)
+	answer, err := s.of(p).Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", r, err)
+		return nil, fmt.Errorf("ask %s: %w", p, err)
 	}
 	defer func() { err = errors.Join(err, answer.Body.Close()) }()
 	body, err = io.ReadAll(io.LimitReader(answer.Body, maxAnswer+1))
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", r, err)
+		return nil, fmt.Errorf("ask %s: %w", p, err)
 	}
 	if len(body) > maxAnswer {
-		return nil, fmt.Errorf("ask %s: more than %d bytes", r, maxAnswer)
+		return nil, fmt.Errorf("ask %s: more than %d bytes", p, maxAnswer)
 	}
 	if answer.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s says %d: %s", r, answer.StatusCode, strings.TrimSpace(string(body)))
+		return nil, fmt.Errorf("%s says %d: %s", p, answer.StatusCode, strings.TrimSpace(string(body)))
 	}
 	return body, nil
 }
@@ -184,26 +235,17 @@ func (s *Services) Write(ctx context.Context, w io.Writer, f Filter) error {
 	}
 }
 
-// gather asks all services at once and joins what they say.
+// gather asks all processes at once and joins what they say.
 func (s *Services) gather(ctx context.Context, f Filter) ([]byte, error) {
-	roles := Roles()
-	said := make([]map[string]*dto.MetricFamily, len(roles))
-	var wg sync.WaitGroup
-	for i, r := range roles {
-		if !s.Exists(r) {
-			continue
+	of := s.processes(f.roles...)
+	said := each(of, func(p process) map[string]*dto.MetricFamily {
+		families, err := s.families(ctx, p)
+		if err != nil {
+			s.log.Warn("service gives no metrics", "of", p, "error", err)
 		}
-		wg.Go(func() {
-			families, err := s.families(ctx, r)
-			if err != nil {
-				s.log.Warn("service gives no metrics", "of", r, "error", err)
-				return
-			}
-			said[i] = families
-		})
-	}
-	wg.Wait()
-	joined := join(roles, said, f)
+		return families
+	})
+	joined := join(of, said, f)
 	var out bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(joined)) {
 		if _, err := expfmt.MetricFamilyToText(&out, joined[name]); err != nil {
@@ -213,15 +255,15 @@ func (s *Services) gather(ctx context.Context, f Filter) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-func (s *Services) families(ctx context.Context, r role.Role) (map[string]*dto.MetricFamily, error) {
-	body, err := s.ask(ctx, r, "/metrics")
+func (s *Services) families(ctx context.Context, p process) (map[string]*dto.MetricFamily, error) {
+	body, err := s.ask(ctx, p, "/metrics")
 	if err != nil {
 		return nil, err
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("read metrics of %s: %w", r, err)
+		return nil, fmt.Errorf("read metrics of %s: %w", p, err)
 	}
 	return families, nil
 }

@@ -16,13 +16,12 @@ import (
 	"github.com/microlet/microlet/proto/role"
 )
 
-// node serves each role's text at its socket.
+// node serves each role's text at its socket; a replica's name has its number behind a dot.
 func node(t *testing.T, texts map[role.Role]string, healthy map[role.Role]error) *Services {
 	t.Helper()
 	dir := t.TempDir()
-	socket := func(r role.Role) string { return filepath.Join(dir, string(r)) }
 	for r, text := range texts {
-		l, err := net.Listen("unix", socket(r))
+		l, err := net.Listen("unix", filepath.Join(dir, string(r)+".sock"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +39,7 @@ func node(t *testing.T, texts map[role.Role]string, healthy map[role.Role]error)
 		go func() { _ = s.Serve(l) }()
 		t.Cleanup(func() { _ = s.Close() })
 	}
-	return New(socket, slog.New(slog.DiscardHandler))
+	return New(func(r role.Role) string { return filepath.Join(dir, string(r)+".sock") }, slog.New(slog.DiscardHandler))
 }
 
 const (
@@ -105,6 +104,77 @@ process_start_time_seconds{service="prober"} 12
 		if diff := cmp.Diff(test.want, out.String()); diff != "" {
 			t.Errorf("%s:\n%s", test.filter.name, diff)
 		}
+	}
+}
+
+const secondText = `# HELP go_goroutines Goroutines.
+# TYPE go_goroutines gauge
+go_goroutines 6
+# HELP microlet_build_info Build.
+# TYPE microlet_build_info gauge
+microlet_build_info{service="prober"} 1
+# HELP prober_probe_total Probes.
+# TYPE prober_probe_total counter
+prober_probe_total{pod="b",result="successful"} 8
+prober_probe_total{pod="moved",result="successful"} 2
+# HELP process_start_time_seconds Start.
+# TYPE process_start_time_seconds gauge
+process_start_time_seconds 13
+`
+
+// The pods' series are of whoever probes them, and each family is told once, with each series once.
+func TestReplicasAreJoined(t *testing.T) {
+	const firstText = `# HELP prober_probe_total Probes.
+# TYPE prober_probe_total counter
+prober_probe_total{pod="a",result="failed"} 1
+prober_probe_total{pod="a",result="successful"} 4
+prober_probe_total{pod="moved",result="successful"} 70
+# HELP process_start_time_seconds Start.
+# TYPE process_start_time_seconds gauge
+process_start_time_seconds 12
+`
+	s := node(t, map[role.Role]string{role.Prober: firstText, role.Prober + ".1": secondText, role.Prober + ".2": "it is ill {"}, nil)
+	for _, test := range []struct {
+		filter Filter
+		want   string
+	}{
+		{Probes, `# HELP prober_probe_total Probes.
+# TYPE prober_probe_total counter
+prober_probe_total{pod="a",result="failed"} 1
+prober_probe_total{pod="a",result="successful"} 4
+prober_probe_total{pod="moved",result="successful"} 70
+prober_probe_total{pod="b",result="successful"} 8
+# HELP process_start_time_seconds Start.
+# TYPE process_start_time_seconds gauge
+process_start_time_seconds{service="prober"} 12
+process_start_time_seconds{service="prober",replica="1"} 13
+`},
+		{Everything, `# HELP go_goroutines Goroutines.
+# TYPE go_goroutines gauge
+go_goroutines{service="prober",replica="1"} 6
+# HELP microlet_build_info Build.
+# TYPE microlet_build_info gauge
+microlet_build_info{service="prober",replica="1"} 1
+# HELP process_start_time_seconds Start.
+# TYPE process_start_time_seconds gauge
+process_start_time_seconds{service="prober"} 12
+process_start_time_seconds{service="prober",replica="1"} 13
+`},
+	} {
+		var out strings.Builder
+		if err := s.Write(t.Context(), &out, test.filter); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(test.want, out.String()); diff != "" {
+			t.Errorf("%s:\n%s", test.filter.name, diff)
+		}
+	}
+}
+
+func TestHealthIsOfAllReplicas(t *testing.T) {
+	s := node(t, map[role.Role]string{role.Prober: "", role.Prober + ".1": ""}, map[role.Role]error{role.Prober + ".1": errors.New("it hangs")})
+	if err := s.Healthy(t.Context(), role.Prober); err == nil || !strings.Contains(err.Error(), "prober.1 says 503: it hangs") {
+		t.Errorf("the second replica hangs: %v", err)
 	}
 }
 

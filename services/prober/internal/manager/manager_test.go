@@ -1,0 +1,471 @@
+package manager
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	proberv1 "github.com/microlet/microlet/proto/microlet/prober/v1"
+	"github.com/microlet/microlet/services/prober/internal/probe"
+	"github.com/microlet/microlet/services/prober/internal/worker"
+)
+
+// bucket is one of the bus's.
+type bucket[M proto.Message] struct {
+	mu     sync.Mutex
+	values map[string]M
+	away   bool
+}
+
+func newBucket[M proto.Message]() *bucket[M] { return &bucket[M]{values: map[string]M{}} }
+
+func (b *bucket[M]) Get(key string) (M, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m, ok := b.values[key]
+	return m, ok
+}
+
+func (b *bucket[M]) All() map[string]M {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return maps.Clone(b.values)
+}
+
+func (b *bucket[M]) Synced() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.away
+}
+
+func (b *bucket[M]) put(key string, m M) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.values[key] = m
+}
+
+func (b *bucket[M]) remove(key string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.values, key)
+}
+
+// node is a bus, containers, and replicas that probe them, in virtual time.
+type node struct {
+	t           *testing.T
+	pods        *bucket[*podsyncv1.Pod]
+	statuses    *bucket[*podsyncv1.PodStatus]
+	assignments *bucket[*podsyncv1.Assignment]
+	results     *bucket[*proberv1.ProbeResult]
+	generation  uint64
+
+	mu         sync.Mutex
+	replicas   map[string]*replica
+	sick       map[string]bool  // by container id
+	failures   map[string]int32 // of liveness in a row, as they truly were, by container id
+	longest    map[string]int32
+	probes     map[string]int // by container id
+	judge      func(key string, r *proberv1.ProbeResult)
+	completed  int
+	wasRelease []string
+}
+
+func newNode(t *testing.T) *node {
+	return &node{
+		t: t, pods: newBucket[*podsyncv1.Pod](), statuses: newBucket[*podsyncv1.PodStatus](),
+		assignments: newBucket[*podsyncv1.Assignment](), results: newBucket[*proberv1.ProbeResult](),
+		replicas: map[string]*replica{}, sick: map[string]bool{}, failures: map[string]int32{}, longest: map[string]int32{}, probes: map[string]int{},
+	}
+}
+
+// Probe implements worker.Prober.
+func (n *node) Probe(_ context.Context, t probe.Target) (probe.Verdict, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.probes[t.ContainerID]++
+	sick := n.sick[t.ContainerID]
+	if t.Kind == string(worker.Liveness) {
+		if !sick {
+			n.failures[t.ContainerID] = 0
+		} else {
+			n.failures[t.ContainerID]++
+			n.longest[t.ContainerID] = max(n.longest[t.ContainerID], n.failures[t.ContainerID])
+		}
+	}
+	if sick {
+		return probe.Verdict{Outcome: probe.Failure, Output: "sick"}, nil
+	}
+	return probe.Verdict{Outcome: probe.Success}, nil
+}
+
+func (n *node) setSick(id string, sick bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.sick[id] = sick
+}
+
+func (n *node) probed(id string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.probes[id]
+}
+
+// replica is a manager that runs.
+type replica struct {
+	*node
+	name    string
+	manager *Manager
+	metrics *prometheus.Registry
+	stop    func()
+	dead    bool
+}
+
+// start starts a replica, or starts it again.
+func (n *node) start(name string) *replica {
+	r := &replica{node: n, name: name, metrics: prometheus.NewRegistry()}
+	r.manager = New(Options{
+		Replica: name, Prober: n, Events: record.NewFakeRecorder(1000), Metrics: NewMetrics(r.metrics),
+		Turned: func() {}, Ready: func() {}, Log: slog.New(slog.DiscardHandler),
+	}, Buckets{Pods: n.pods, Statuses: n.statuses, Assignments: n.assignments, Known: n.results, Results: r})
+	n.mu.Lock()
+	n.replicas[name] = r
+	n.mu.Unlock()
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := r.manager.Run(ctx); err != nil {
+			n.t.Error(err)
+		}
+	})
+	r.stop = func() {
+		n.mu.Lock()
+		r.dead = true // a killed process says nothing any more
+		if n.replicas[name] == r {
+			delete(n.replicas, name)
+		}
+		n.mu.Unlock()
+		cancel()
+		running.Wait()
+	}
+	return r
+}
+
+func (n *node) stopAll() {
+	for _, r := range n.living() {
+		r.stop()
+	}
+}
+
+func (n *node) living() map[string]*replica {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return maps.Clone(n.replicas)
+}
+
+func (n *node) changed(uid string, except string) {
+	for name, r := range n.living() {
+		if name != except {
+			r.manager.Changed(uid)
+		}
+	}
+}
+
+// Refresh implements Results.
+func (r *replica) Refresh(key string, m proto.Message) {
+	r.mu.Lock()
+	dead, judge := r.dead, r.judge
+	r.mu.Unlock()
+	result, ok := m.(*proberv1.ProbeResult)
+	if dead || !ok {
+		return
+	}
+	r.results.put(key, result)
+	if judge != nil {
+		judge(key, result)
+	}
+	uid, _, _ := strings.Cut(key, ".")
+	r.changed(uid, r.name)
+}
+
+// Delete implements Results.
+func (r *replica) Delete(key string) { r.results.remove(key) }
+
+// Release implements Results.
+func (r *replica) Release(key string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.wasRelease = append(r.wasRelease, key)
+}
+
+// Complete implements Results.
+func (r *replica) Complete() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.completed++
+}
+
+// series are a replica's of a pod.
+func (r *replica) series(pod string) (names []string) {
+	families, err := r.metrics.Gather()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "pod" && l.GetValue() == pod {
+					names = append(names, f.GetName())
+				}
+			}
+		}
+	}
+	return names
+}
+
+// pod puts a pod whose container is probed each second.
+func (n *node) pod(uid string, failures int32) {
+	every := func() *v1.Probe {
+		return &v1.Probe{PeriodSeconds: 1, TimeoutSeconds: 1, SuccessThreshold: 1, FailureThreshold: failures}
+	}
+	p := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Name: uid, Namespace: "default"},
+		Spec:       v1.PodSpec{Containers: []v1.Container{{Name: "c", ReadinessProbe: every(), LivenessProbe: every()}}},
+	}
+	raw, err := p.Marshal()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.pods.put(uid, &podsyncv1.Pod{Pod: raw})
+	n.changed(uid, "")
+}
+
+// container gives the pod a new container.
+func (n *node) container(uid, id string) {
+	n.statuses.put(uid, &podsyncv1.PodStatus{PodIps: []string{"10.0.0.1"}, Containers: []*podsyncv1.Container{{
+		Name: "c", Id: id, State: podsyncv1.ContainerState_CONTAINER_STATE_RUNNING, Started: timestamppb.Now(),
+	}}})
+	n.changed(uid, "")
+}
+
+func (n *node) assign(uid, replica string) {
+	n.generation++
+	n.assignments.put(uid, &podsyncv1.Assignment{Replica: replica, Generation: n.generation})
+	n.changed(uid, "")
+}
+
+func pass(d time.Duration) { time.Sleep(d); synctest.Wait() }
+
+// A pod that moves leaves nothing behind but its results, from which the next replica goes on.
+func TestAPodMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		zero, one := n.start("0"), n.start("1")
+		defer n.stopAll()
+		for _, uid := range []string{"stays", "moves"} {
+			n.pod(uid, 3)
+			n.container(uid, "id-"+uid)
+			n.assign(uid, "0")
+		}
+		pass(5 * time.Second)
+		for _, uid := range []string{"stays", "moves"} {
+			// total and duration, of readiness and liveness each
+			if got := zero.series(uid); len(got) != 4 {
+				t.Errorf("series of %s where it is probed: %q", uid, got)
+			}
+			if got := one.series(uid); len(got) != 0 {
+				t.Errorf("series of %s where it is not: %q", uid, got)
+			}
+		}
+		n.setSick("id-moves", true)
+		pass(1500 * time.Millisecond)
+		before, _ := n.results.Get("moves.c.liveness")
+		if before.GetLast() != proberv1.Outcome_OUTCOME_FAILURE || before.GetResult() != proberv1.Outcome_OUTCOME_SUCCESS {
+			t.Fatalf("before it moves: %v", before)
+		}
+		n.assign("moves", "1")
+		synctest.Wait()
+		if got := zero.series("moves"); len(got) != 0 {
+			t.Errorf("the replica that gave the pod up has still %q", got)
+		}
+		if len(n.wasRelease) != 2 {
+			t.Errorf("released %q, want both of its results", n.wasRelease)
+		}
+		if r, ok := n.results.Get("moves.c.liveness"); !ok || r.GetReplica() != "1" || r.GetGeneration() != n.generation || r.GetRun() != before.GetRun() {
+			t.Errorf("at the takeover: %v, want it to go on from %v", r, before)
+		}
+		pass(2 * time.Second)
+		if r, _ := n.results.Get("moves.c.liveness"); r.GetResult() != proberv1.Outcome_OUTCOME_FAILURE {
+			t.Errorf("after three failures, some before it moved: %v", r)
+		}
+		if got := one.series("moves"); len(got) != 2 { // nothing but failures
+			t.Errorf("series of the pod that came: %q", got)
+		}
+		if got := zero.series("stays"); len(got) != 4 {
+			t.Errorf("series of the pod that stays: %q", got)
+		}
+	})
+}
+
+// A pod that is gone takes its results and its series along.
+func TestAPodGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		zero := n.start("0")
+		defer n.stopAll()
+		n.pod("p", 3)
+		n.container("p", "id")
+		n.assign("p", "0")
+		pass(3 * time.Second)
+		if len(n.results.All()) != 2 || len(zero.series("p")) != 4 {
+			t.Fatalf("results %v, series %q", n.results.All(), zero.series("p"))
+		}
+		n.assignments.remove("p")
+		n.changed("p", "")
+		pass(2 * time.Second)
+		if len(zero.series("p")) != 4 {
+			t.Error("a missing assignment ended the probes")
+		}
+		n.pods.remove("p")
+		n.changed("p", "")
+		probed := n.probed("id")
+		pass(3 * time.Second)
+		if got := n.results.All(); len(got) != 0 || len(zero.series("p")) != 0 || n.probed("id") != probed {
+			t.Errorf("results %v, series %q, %d probes more", got, zero.series("p"), n.probed("id")-probed)
+		}
+	})
+}
+
+// Nothing is probed, and nothing is said to be complete, before every bucket was read.
+func TestNothingBeforeAllIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.pod("p", 3)
+		n.container("p", "id")
+		n.assign("p", "0")
+		n.results.away = true
+		n.start("0")
+		defer n.stopAll()
+		pass(5 * time.Second)
+		if n.probed("id") != 0 || n.completed != 0 {
+			t.Fatalf("%d probes, complete %d times", n.probed("id"), n.completed)
+		}
+		n.results.mu.Lock()
+		n.results.away = false
+		n.results.mu.Unlock()
+		pass(5 * time.Second)
+		if n.probed("id") == 0 || n.completed != 1 {
+			t.Fatalf("%d probes, complete %d times", n.probed("id"), n.completed)
+		}
+	})
+}
+
+// A word that a replica says late, over the one who has the pod now, is put right.
+func TestALateWordIsPutRight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start("1")
+		defer n.stopAll()
+		n.pod("p", 3)
+		n.container("p", "id")
+		n.assign("p", "0")
+		n.assign("p", "1")
+		pass(3 * time.Second)
+		late := worker.Record{ContainerID: "id", Result: proberv1.Outcome_OUTCOME_FAILURE, Last: proberv1.Outcome_OUTCOME_FAILURE, Run: 3}
+		n.results.put("p.c.liveness", late.Message("0", n.generation-1))
+		n.changed("p", "")
+		synctest.Wait()
+		if r, _ := n.results.Get("p.c.liveness"); r.GetReplica() != "1" || r.GetResult() != proberv1.Outcome_OUTCOME_SUCCESS {
+			t.Errorf("the result is %v", r)
+		}
+	})
+}
+
+// Whoever dies, comes back and takes over from whom, and however containers fare and are replaced: the
+// verdict that restarts a container never comes without failureThreshold failures in a row of this
+// very container id. This goes by what podsync would take: results of the newest assignment.
+func TestNeverARestartWithoutEnoughFailures(t *testing.T) {
+	verdicts := 0
+	for seed := range uint64(40) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 2))
+			threshold := int32(2 + random.IntN(3))
+			n := newNode(t)
+			names := []string{"0", "1", "2"}
+			for _, name := range names {
+				n.start(name)
+			}
+			defer n.stopAll()
+			told := map[string]bool{}
+			n.judge = func(key string, r *proberv1.ProbeResult) {
+				uid, rest, _ := strings.Cut(key, ".")
+				a, _ := n.assignments.Get(uid)
+				id := r.GetContainerId()
+				if rest != "c.liveness" || r.GetResult() != proberv1.Outcome_OUTCOME_FAILURE || a.GetReplica() != r.GetReplica() || a.GetGeneration() != r.GetGeneration() {
+					return
+				}
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				if !told[id] {
+					told[id] = true
+					verdicts++
+				}
+				if n.longest[id] < threshold {
+					t.Errorf("seed %d: verdict on %s after %d failures in a row, threshold %d", seed, id, n.longest[id], threshold)
+				}
+			}
+			const pods = 4
+			ids := make([]int, pods)
+			for i := range pods {
+				uid := fmt.Sprintf("p%d", i)
+				n.pod(uid, threshold)
+				n.container(uid, uid+"-0")
+				n.assign(uid, names[random.IntN(len(names))])
+			}
+			for range 150 {
+				i := random.IntN(pods)
+				uid := fmt.Sprintf("p%d", i)
+				id := fmt.Sprintf("%s-%d", uid, ids[i])
+				switch random.IntN(8) {
+				case 0:
+					n.assign(uid, names[random.IntN(len(names))])
+				case 1:
+					if r := n.living()[names[random.IntN(len(names))]]; r != nil {
+						r.stop()
+					}
+				case 2, 3:
+					if name := names[random.IntN(len(names))]; n.living()[name] == nil {
+						n.start(name)
+					}
+				case 4:
+					ids[i]++
+					n.container(uid, fmt.Sprintf("%s-%d", uid, ids[i]))
+				case 5, 6:
+					n.setSick(id, true)
+				case 7:
+					n.setSick(id, false)
+				}
+				pass(time.Duration(random.IntN(1500)) * time.Millisecond)
+			}
+		})
+	}
+	if verdicts < 20 {
+		t.Errorf("%d verdicts in all: the property was hardly tried", verdicts)
+	}
+}
