@@ -4,6 +4,9 @@ package e2e
 
 import (
 	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -74,12 +77,25 @@ func (s *scene) cast(opts podgen.Options) *podgen.Generator {
 	if err := os.MkdirAll(opts.HostDir, 0o755); err != nil {
 		s.t.Fatal(err)
 	}
+	opts.Server = rig.AgnhostImage
+	opts.Answers = s.answers()
+	opts.Seccomp = "podgen.json"
+	profiles := filepath.Join(s.RootDir(), "seccomp")
+	must(os.MkdirAll(profiles, 0o755))
+	must(os.WriteFile(filepath.Join(profiles, opts.Seccomp), []byte(`{"defaultAction": "SCMP_ACT_ALLOW"}`), 0o644))
 	// Its image is present from now on, for those that never pull.
 	s.create(scripted("brings-the-image", forever))
 	s.ready(patience, "brings-the-image")
 	s.remove("brings-the-image")
 	s.wait(patience, "the end of the pod that brought the image", s.areGone("brings-the-image"))
 	return podgen.New(opts)
+}
+
+// answers returns a port of 127.0.0.1 on which every request is answered until the test ends.
+func (s *scene) answers() int32 {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "yes") }))
+	s.t.Cleanup(server.Close)
+	return int32(server.Listener.Addr().(*net.TCPAddr).Port) //nolint:gosec // a port fits
 }
 
 // atRest says whether a random pod has come to where it stays.

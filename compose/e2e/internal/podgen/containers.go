@@ -32,7 +32,7 @@ func containerTraits() []trait {
 				"spec.nodeName", "spec.serviceAccountName", "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs",
 			} {
 				main(p).Env = append(main(p).Env, corev1.EnvVar{
-					Name: fmt.Sprintf("FIELD_%d", i), ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}},
+					Name: fmt.Sprintf("FIELD_%d", i), ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}},
 				})
 			}
 		}},
@@ -64,7 +64,21 @@ func containerTraits() []trait {
 				{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: ref(settings)}},
 				{Prefix: "S_", SecretRef: &corev1.SecretEnvSource{LocalObjectReference: ref(secrets)}},
 				{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: ref("absent"), Optional: new(true)}},
+				{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: ref("absent"), Optional: new(true)}},
 			}
+		}},
+		{name: "env file", apply: func(g *Generator, p *corev1.Pod) {
+			g.volume(p, "env", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
+			writer := g.script("writes-env", "echo COLOUR='blue' > /env/vars")
+			writer.VolumeMounts = []corev1.VolumeMount{{Name: "env", MountPath: "/env"}}
+			p.Spec.InitContainers = append(p.Spec.InitContainers, writer)
+			file := corev1.FileKeySelector{VolumeName: "env", Path: "vars", Key: "COLOUR"}
+			absent := file
+			absent.Key, absent.Optional = "ABSENT", new(true)
+			main(p).Env = append(main(p).Env,
+				corev1.EnvVar{Name: "FROM_FILE", ValueFrom: &corev1.EnvVarSource{FileKeyRef: &file}},
+				corev1.EnvVar{Name: "NOT_IN_FILE", ValueFrom: &corev1.EnvVarSource{FileKeyRef: &absent}},
+			)
 		}},
 		{name: "ports", alone: "network", apply: func(g *Generator, p *corev1.Pod) {
 			main(p).Ports = append(main(p).Ports, corev1.ContainerPort{Name: "web", ContainerPort: 8080}, corev1.ContainerPort{Name: "dns", ContainerPort: 53, Protocol: corev1.ProtocolUDP})
@@ -72,7 +86,7 @@ func containerTraits() []trait {
 		{name: "host port", alone: "network", apply: func(g *Generator, p *corev1.Pod) {
 			g.used++
 			main(p).Ports = append(main(p).Ports, corev1.ContainerPort{
-				Name: "host", ContainerPort: 9090, HostPort: int32(20000 + g.used), HostIP: one(g, "", "127.0.0.1"),
+				Name: "host", ContainerPort: 9090, HostPort: int32(20000 + g.used), HostIP: next(g, "host IP", "", "127.0.0.1"),
 				Protocol: one(g, corev1.ProtocolTCP, corev1.ProtocolUDP),
 			})
 		}},
@@ -94,30 +108,59 @@ func containerTraits() []trait {
 				Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
 			}
 		}},
-		{name: "readiness probe", lasting: true, apply: func(g *Generator, p *corev1.Pod) {
-			main(p).ReadinessProbe = &corev1.Probe{ProbeHandler: g.healthy(), PeriodSeconds: 1, FailureThreshold: 5, TimeoutSeconds: 5}
+		{name: "resize policy", apply: func(g *Generator, p *corev1.Pod) {
+			main(p).ResizePolicy = []corev1.ContainerResizePolicy{
+				{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired}, {ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer},
+			}
 		}},
-		{name: "liveness probe", lasting: true, apply: func(g *Generator, p *corev1.Pod) {
+		{name: "readiness probe", alone: "readiness", lasting: true, apply: func(g *Generator, p *corev1.Pod) {
+			main(p).ReadinessProbe = &corev1.Probe{ProbeHandler: g.healthy(), PeriodSeconds: 1, SuccessThreshold: 2, FailureThreshold: 5, TimeoutSeconds: 5}
+		}},
+		{name: "liveness probe", alone: "liveness", lasting: true, apply: func(g *Generator, p *corev1.Pod) {
 			main(p).LivenessProbe = &corev1.Probe{ProbeHandler: g.healthy(), PeriodSeconds: 2, FailureThreshold: 5, TimeoutSeconds: 5, TerminationGracePeriodSeconds: new(int64(3))}
 		}},
 		{name: "startup probe", lasting: true, apply: func(g *Generator, p *corev1.Pod) {
 			main(p).StartupProbe = &corev1.Probe{ProbeHandler: g.healthy(), PeriodSeconds: 1, FailureThreshold: 30, InitialDelaySeconds: 1}
 		}},
+		{name: "probes of the node", alone: "readiness liveness", lasting: true, apply: func(g *Generator, p *corev1.Pod) {
+			port := intstr.FromInt32(g.opts.Answers)
+			main(p).ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+				Host: "127.0.0.1", Port: port, Path: "/answers?all=1", Scheme: corev1.URISchemeHTTP,
+				HTTPHeaders: []corev1.HTTPHeader{{Name: "X-Probe", Value: "ready"}, {Name: "Accept", Value: "text/plain"}},
+			}}}
+			main(p).LivenessProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Host: "127.0.0.1", Port: port}}}
+		}},
+		{name: "probes of a server", alone: "network pod-user", lasting: true, apply: func(g *Generator, p *corev1.Pod) {
+			web := corev1.Container{Name: "web", Image: g.opts.Server, Args: []string{"netexec", "--http-port=8083", "--udp-port=-1"}, Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8083}}}
+			web.ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 60, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromString("http")}}}
+			web.StartupProbe = &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 60, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(8083)}}}
+			health := corev1.Container{Name: "health", Image: g.opts.Server, Args: []string{"grpc-health-checking", "--port=5000", "--http-port=8084"}}
+			health.StartupProbe = &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 60, ProbeHandler: corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: 5000, Service: new("")}}}
+			p.Spec.Containers = append(p.Spec.Containers, web, health)
+		}},
 		{name: "postStart", lasting: true, apply: func(g *Generator, p *corev1.Pod) {
-			lifecycle(p).PostStart = one(g,
+			lifecycle(p).PostStart = next(g, "postStart",
 				&corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"sh", "-c", "echo started > /tmp/started || true"}}},
 				&corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 1}},
 			)
 		}},
-		{name: "preStop", apply: func(g *Generator, p *corev1.Pod) {
-			lifecycle(p).PreStop = one(g,
+		{name: "preStop", alone: "preStop", apply: func(g *Generator, p *corev1.Pod) {
+			lifecycle(p).PreStop = next(g, "preStop",
 				&corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"true"}}},
 				&corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 1}},
-				&corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/bye", Port: intstr.FromInt32(1)}}, // nobody listens: it fails
+			)
+		}},
+		{name: "preStop that calls", alone: "preStop", apply: func(g *Generator, p *corev1.Pod) {
+			lifecycle(p).PreStop = next(g, "preStop that calls", // the first two fail: nobody listens, and the kubelet knows no such hook
+				&corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/bye", Port: intstr.FromInt32(1)}},
+				&corev1.LifecycleHandler{TCPSocket: &corev1.TCPSocketAction{Host: "127.0.0.1", Port: intstr.FromInt32(1)}},
+				&corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{
+					Host: "127.0.0.1", Port: intstr.FromInt32(g.opts.Answers), Path: "/bye", Scheme: corev1.URISchemeHTTP, HTTPHeaders: []corev1.HTTPHeader{{Name: "X-Hook", Value: "bye"}},
+				}},
 			)
 		}},
 		{name: "terminal", apply: func(g *Generator, p *corev1.Pod) {
-			main(p).Stdin, main(p).StdinOnce, main(p).TTY = true, one(g, true, false), one(g, true, false)
+			main(p).Stdin, main(p).StdinOnce, main(p).TTY = true, next(g, "stdinOnce", true, false), next(g, "tty", true, false)
 		}},
 		{name: "termination message", apply: func(g *Generator, p *corev1.Pod) {
 			main(p).TerminationMessagePath, main(p).TerminationMessagePolicy = "/tmp/last-words", corev1.TerminationMessageFallbackToLogsOnError

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
@@ -20,6 +21,12 @@ type Options struct {
 	Node string
 	// Image that has a shell.
 	Image string
+	// Server is the agnhost image, whose commands answer probes.
+	Server string
+	// Answers is a port of 127.0.0.1 on the node where something answers HTTP.
+	Answers int32
+	// Seccomp is the name of a profile in the node agent's folder of seccomp profiles.
+	Seccomp string
 	// HostDir is a folder of the host that pods may mount.
 	HostDir string
 	// Without are traits that are left out, by name.
@@ -34,13 +41,14 @@ type Generator struct {
 	rand *rand.Rand
 	deck []trait
 	used int // host ports
+	turn map[string]int
 }
 
 // trait is one thing that a pod may have.
 type trait struct {
 	name  string
 	apply func(g *Generator, p *corev1.Pod)
-	// alone is a class of which a pod has one trait at most.
+	// alone are classes, divided by spaces, of each of which a pod has one trait at most.
 	alone string
 	// lasting traits are for pods that run for ever only.
 	lasting bool
@@ -54,7 +62,7 @@ func New(opts Options) *Generator {
 	if opts.Traits == 0 {
 		opts.Traits = 5
 	}
-	return &Generator{opts: opts, rand: rand.New(rand.NewPCG(opts.Seed, 1))}
+	return &Generator{opts: opts, rand: rand.New(rand.NewPCG(opts.Seed, 1)), turn: map[string]int{}}
 }
 
 // Traits are the names of all traits.
@@ -88,7 +96,7 @@ func (g *Generator) deal(taken map[string]bool) (trait, bool) {
 		g.rand.Shuffle(len(g.deck), func(i, j int) { g.deck[i], g.deck[j] = g.deck[j], g.deck[i] })
 	}
 	for i, t := range g.deck {
-		fits := !taken[t.name] && (t.alone == "" || !taken[t.alone])
+		fits := !taken[t.name] && !slices.ContainsFunc(strings.Fields(t.alone), func(class string) bool { return taken[class] })
 		if fits && !(t.lasting && taken[end]) && !(t.alone == end && taken["lasting"]) {
 			g.deck = slices.Delete(g.deck, i, i+1)
 			return t, true
@@ -127,8 +135,8 @@ func (g *Generator) Pod(name string) (*corev1.Pod, []string) {
 		}
 		t.apply(g, p)
 		taken[t.name] = true
-		if t.alone != "" {
-			taken[t.alone] = true
+		for _, class := range strings.Fields(t.alone) {
+			taken[class] = true
 		}
 		taken["lasting"] = taken["lasting"] || t.lasting
 		names = append(names, t.name)
@@ -146,6 +154,16 @@ func (g *Generator) script(name, script string) corev1.Container {
 		Name: name, Image: g.opts.Image, ImagePullPolicy: corev1.PullIfNotPresent,
 		Command: []string{"sh", "-c", script},
 	}
+}
+
+// next picks the values of a trait in turn, so that few pods have all of them.
+func next[T any](g *Generator, of string, values ...T) T {
+	i, begun := g.turn[of]
+	if !begun {
+		i = g.rand.IntN(len(values))
+	}
+	g.turn[of] = i + 1
+	return values[i%len(values)]
 }
 
 // one picks one of several values.

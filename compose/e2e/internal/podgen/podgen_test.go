@@ -10,7 +10,7 @@ import (
 )
 
 func make100(seed uint64, without ...string) ([]*corev1.Pod, map[string]int) {
-	g := New(Options{Seed: seed, Node: "node", Image: "image", HostDir: "/host", Without: without})
+	g := New(Options{Seed: seed, Node: "node", Image: "image", Server: "server", Answers: 8080, Seccomp: "profile.json", HostDir: "/host", Without: without})
 	var pods []*corev1.Pod
 	used := map[string]int{}
 	for i := range 100 {
@@ -91,7 +91,7 @@ func TestTraitsOfPodsThatLastAndEndDoNotMeet(t *testing.T) {
 		lasting[trait.name], ending[trait.name] = trait.lasting, trait.alone == end
 	}
 	for seed := range uint64(50) {
-		g := New(Options{Seed: seed, Image: "image", HostDir: "/host", Traits: 8})
+		g := New(Options{Seed: seed, Image: "image", Server: "server", Answers: 8080, Seccomp: "profile.json", HostDir: "/host", Traits: 8})
 		for range 100 {
 			_, traits := g.Pod("p")
 			if slices.ContainsFunc(traits, func(n string) bool { return lasting[n] }) && slices.ContainsFunc(traits, func(n string) bool { return ending[n] }) {

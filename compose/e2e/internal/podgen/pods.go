@@ -21,6 +21,9 @@ func podTraits() []trait {
 		{name: "FQDN", alone: "name", apply: func(g *Generator, p *corev1.Pod) {
 			p.Spec.Hostname, p.Spec.Subdomain, p.Spec.SetHostnameAsFQDN = "somebody", "podgen-web", new(true)
 		}},
+		{name: "other host name", alone: "name network", apply: func(g *Generator, p *corev1.Pod) {
+			p.Spec.HostnameOverride = new("somebody.else.example")
+		}},
 		{name: "aliases", apply: func(g *Generator, p *corev1.Pod) {
 			p.Spec.HostAliases = []corev1.HostAlias{{IP: "10.9.8.7", Hostnames: []string{"seven", "sieben"}}, {IP: "10.9.8.6", Hostnames: []string{"six"}}}
 		}},

@@ -12,7 +12,7 @@ import (
 func volumeTraits() []trait {
 	ref := func(name string) corev1.LocalObjectReference { return corev1.LocalObjectReference{Name: name} }
 	field := func(path, name string) corev1.DownwardAPIVolumeFile {
-		return corev1.DownwardAPIVolumeFile{Path: path, FieldRef: &corev1.ObjectFieldSelector{FieldPath: name}}
+		return corev1.DownwardAPIVolumeFile{Path: path, FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: name}}
 	}
 	return []trait{
 		{name: "emptyDir", apply: func(g *Generator, p *corev1.Pod) {
@@ -41,7 +41,7 @@ func volumeTraits() []trait {
 			m.SubPath, m.ReadOnly = "etc/app/text.conf", true
 		}},
 		{name: "secret", apply: func(g *Generator, p *corev1.Pod) {
-			m := g.mount(p, "secret", corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: secrets, DefaultMode: new(int32(0o400)), Items: []corev1.KeyToPath{{Key: "password", Path: "p"}}}})
+			m := g.mount(p, "secret", corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: secrets, DefaultMode: new(int32(0o400)), Items: []corev1.KeyToPath{{Key: "password", Path: "p", Mode: new(int32(0o440))}}}})
 			m.ReadOnly = true
 		}},
 		{name: "optional sources", apply: func(g *Generator, p *corev1.Pod) {
@@ -49,16 +49,21 @@ func volumeTraits() []trait {
 			g.mount(p, "no-config", corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: ref("absent"), Optional: new(true)}})
 		}},
 		{name: "downwardAPI", apply: func(g *Generator, p *corev1.Pod) {
-			g.mount(p, "downward", corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
+			g.mount(p, "downward", corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{DefaultMode: new(int32(0o640)), Items: []corev1.DownwardAPIVolumeFile{
 				field("labels", "metadata.labels"), field("name", "metadata.name"),
 				{Path: "cpu", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "main", Resource: "limits.cpu", Divisor: resource.MustParse("1m")}, Mode: new(int32(0o444))},
 			}}})
 		}},
 		{name: "projected", apply: func(g *Generator, p *corev1.Pod) {
 			g.mount(p, "all", corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{DefaultMode: new(int32(0o644)), Sources: []corev1.VolumeProjection{
-				{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: ref(settings), Items: []corev1.KeyToPath{{Key: "colour", Path: "colour"}}}},
-				{Secret: &corev1.SecretProjection{LocalObjectReference: ref(secrets)}},
-				{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{field("note", "metadata.annotations")}}},
+				{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: ref(settings), Items: []corev1.KeyToPath{{Key: "colour", Path: "colour", Mode: new(int32(0o600))}}}},
+				{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: ref("absent"), Optional: new(true)}},
+				{Secret: &corev1.SecretProjection{LocalObjectReference: ref(secrets), Items: []corev1.KeyToPath{{Key: "user", Path: "who/user", Mode: new(int32(0o444))}}}},
+				{Secret: &corev1.SecretProjection{LocalObjectReference: ref("absent"), Optional: new(true)}},
+				{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{
+					field("note", "metadata.annotations"),
+					{Path: "memory", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "main", Resource: "requests.memory", Divisor: resource.MustParse("1Ki")}, Mode: new(int32(0o440))},
+				}}},
 				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", Audience: "somebody", ExpirationSeconds: new(int64(3600))}},
 			}}})
 		}},
@@ -82,8 +87,12 @@ func volumeTraits() []trait {
 
 // mount adds a volume and mounts it in the first container.
 func (g *Generator) mount(p *corev1.Pod, name string, source corev1.VolumeSource) *corev1.VolumeMount {
-	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: source})
+	g.volume(p, name, source)
 	c := main(p)
 	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: fmt.Sprintf("/mnt/%s", name)})
 	return &c.VolumeMounts[len(c.VolumeMounts)-1]
+}
+
+func (g *Generator) volume(p *corev1.Pod, name string, source corev1.VolumeSource) {
+	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: source})
 }

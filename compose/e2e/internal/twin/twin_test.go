@@ -73,3 +73,22 @@ func TestWhatDiffersIsSeen(t *testing.T) {
 		})
 	}
 }
+
+func TestUnexplained(t *testing.T) {
+	memory, cpu := "status.resources.limits.memory", "status.resources.requests.cpu"
+	all := []Difference{
+		{memory, "9007199254740988Ki", ""},
+		{memory, "9007199254740988Ki", "50M"},
+		{memory, "48828Ki", "50M"},
+		{memory, "48824Ki", "50M"},
+		{memory, "50M", "48828Ki"},
+		{cpu, "", "5m"},
+		{cpu, "5m", ""},
+		{cpu, "6m", "5m"},
+		{"status.containerStatuses[main].resources.requests.cpu", "", "5m"},
+	}
+	want := []Difference{all[1], all[3], all[4], all[6], all[7], all[8]}
+	if diff := cmp.Diff(want, Unexplained(all)); diff != "" {
+		t.Errorf("unexplained (- want, + is):\n%s", diff)
+	}
+}

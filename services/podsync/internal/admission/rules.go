@@ -12,14 +12,16 @@ import (
 // rule says whether a value that is set is honoured; a nil rule honours every value.
 type rule func(v reflect.Value) bool
 
+// notTheNodes are for the scheduler, the controllers and the handlers of admission: nothing else on
+// the node acts on them.
+var notTheNodes = honour("spec",
+	"affinity", "nodeName", "nodeSelector", "preemptionPolicy", "priority", "priorityClassName",
+	"evictionResponders", "os", "schedulerName", "schedulingGates", "schedulingGroup", "tolerations", "topologySpreadConstraints",
+)
+
 // rules is the table of honoured fields: a path covers all that is below it.
 var rules = merge(
-	// For the scheduler, the controllers and the handlers of admission: nothing else on the
-	// node acts on them.
-	honour("spec",
-		"affinity", "nodeName", "nodeSelector", "preemptionPolicy", "priority", "priorityClassName",
-		"os", "schedulerName", "schedulingGates", "schedulingGroup", "tolerations", "topologySpreadConstraints",
-	),
+	notTheNodes,
 	honour("spec",
 		"automountServiceAccountToken", "dnsConfig", "dnsPolicy", "enableServiceLinks",
 		"hostAliases", "hostIPC", "hostNetwork", "hostPID", "hostname", "hostnameOverride", "imagePullSecrets", "overhead",

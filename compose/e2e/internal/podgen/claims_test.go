@@ -1,0 +1,66 @@
+package podgen
+
+import (
+	"bufio"
+	"os"
+	"strings"
+	"testing"
+)
+
+// unset are honoured fields that no pod here can set, and why.
+var unset = map[string]string{
+	"spec.containers.probe.grpc.mode":                 "the API server drops it while its gate is off",
+	"spec.containers.probe.httpGet.protocol":          "the API server drops it while its gate is off",
+	"spec.containers.lifecycle.hook.httpGet.protocol": "the API server drops it while its gate is off",
+	"spec.overhead":       "the API server takes it from the runtime class",
+	"spec.serviceAccount": "the API server keeps it as serviceAccountName is",
+	"spec.containers.securityContext.appArmorProfile.localhostProfile": "it needs a kernel with AppArmor and a profile in it",
+	"spec.securityContext.appArmorProfile.localhostProfile":            "it needs a kernel with AppArmor and a profile in it",
+}
+
+// What the page of fields says is honoured is covered.
+func TestEveryHonouredFieldIsCovered(t *testing.T) {
+	claimed := Claimed(t)
+	for seed := range uint64(20) {
+		pods, _ := make100(seed)
+		covered := map[string]bool{}
+		for _, f := range Fields(pods...) {
+			covered[folded(f)] = true
+		}
+		for _, f := range claimed {
+			if !covered[f] && unset[f] == "" {
+				t.Errorf("seed %d: no pod sets %s", seed, f)
+			}
+			if covered[f] && unset[f] != "" {
+				t.Errorf("seed %d: %s is set, though %s", seed, f, unset[f])
+			}
+		}
+	}
+}
+
+func Claimed(t *testing.T) []string {
+	f, err := os.Open("../../../../docs/pod-fields.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var all []string
+	section := ""
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if title, ok := strings.CutPrefix(s.Text(), "## "); ok {
+			section = title
+		}
+		if field, ok := strings.CutPrefix(s.Text(), "* `"); ok && section == "Honoured" {
+			all = append(all, folded(strings.TrimSuffix(field, "`")))
+		}
+	}
+	return all
+}
+
+var folds = strings.NewReplacer(
+	"spec.initContainers.", "spec.containers.",
+	"livenessProbe", "probe", "readinessProbe", "probe", "startupProbe", "probe",
+	"postStart", "hook", "preStop", "hook",
+)
+
+func folded(field string) string { return folds.Replace(field) }

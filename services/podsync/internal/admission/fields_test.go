@@ -1,0 +1,200 @@
+package admission
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+var update = flag.Bool("update", false, "write docs/pod-fields.md")
+
+const fieldsPage = "../../../../docs/pod-fields.md"
+
+// The page of fields is what Honoured answers to a pod that sets one field, and nothing else.
+func TestPageOfFields(t *testing.T) {
+	text := page()
+	if *update {
+		if err := os.WriteFile(fieldsPage, []byte(text), 0o644); err != nil { //nolint:gosec // a page to read
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(fieldsPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(text, string(have)); diff != "" {
+		t.Errorf("docs/pod-fields.md is not what the code does; write it with go test -run TestPageOfFields -update (- code, + page):\n%s", diff)
+	}
+}
+
+func page() string {
+	var b strings.Builder
+	b.WriteString(`# The fields of a pod
+
+Every field of a pod's ` + "`spec`" + `, in the API's own names, by what this node does with it. A test writes the page from what admission
+answers to a pod that sets the one field, so it can't be out of date. Init and ephemeral containers have the rows of ` + "`containers`" + `.
+What is behind a feature gate that is off is among the refused. How each feature behaves is told in [compatibility.md](compatibility.md).
+`)
+	lists := byFate(leaves(reflect.TypeFor[v1.PodSpec](), "spec", nil))
+	for _, section := range []struct{ fate, title, text string }{
+		{honoured, "Honoured", "The side-by-side test covers each of them."},
+		{forOthers, "For others", "The scheduler, the controllers and admission act on these; on the node they need nothing."},
+		{refused, "Refused", "A pod that sets one of these is not started, and its status says which. A field that is honoured with some of its values only is here, and\n[compatibility.md](compatibility.md) says which."},
+	} {
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n", section.title, section.text)
+		for _, path := range lists[section.fate] {
+			fmt.Fprintf(&b, "* `%s`\n", path)
+		}
+	}
+	return b.String()
+}
+
+// byFate sorts the fields by their fate. Where all that is in a field has one, and it is not that of being
+// honoured, the field stands for it.
+func byFate(all []leaf) map[string][]string {
+	fates := map[string]map[string]bool{} // of a path and of all above it
+	for _, l := range all {
+		for path := l.path; path != ""; path, _ = cutLast(path) {
+			if fates[path] == nil {
+				fates[path] = map[string]bool{}
+			}
+			fates[path][l.fate()] = true
+		}
+	}
+	lists := map[string]map[string]bool{honoured: {}, forOthers: {}, refused: {}}
+	for _, l := range all {
+		path, fate := l.path, l.fate()
+		for up, ok := cutLast(path); ok && fate != honoured && len(fates[up]) == 1; up, ok = cutLast(path) {
+			path = up
+		}
+		lists[fate][path] = true
+	}
+	sorted := map[string][]string{}
+	for fate, paths := range lists {
+		sorted[fate] = slices.Sorted(maps.Keys(paths))
+	}
+	return sorted
+}
+
+// cutLast cuts off the last part of a path.
+func cutLast(path string) (string, bool) {
+	i := strings.LastIndex(path, ".")
+	return path[:max(i, 0)], i >= 0
+}
+
+const honoured, forOthers, refused = "honoured", "for others", "refused"
+
+// leaf is a field with nothing below it.
+type leaf struct {
+	path string
+	// set sets it, and what it is in, in a spec.
+	set func(spec reflect.Value)
+}
+
+func (l leaf) fate() string {
+	p := &v1.Pod{}
+	l.set(reflect.ValueOf(&p.Spec).Elem())
+	if Honoured(p) != nil {
+		return refused
+	}
+	for field := range notTheNodes {
+		if within(l.path, field) {
+			return forOthers
+		}
+	}
+	return honoured
+}
+
+var samples = map[reflect.Type]any{
+	reflect.TypeFor[resource.Quantity]():    resource.MustParse("1"),
+	reflect.TypeFor[v1.ResourceList]():      v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")},
+	reflect.TypeFor[intstr.IntOrString]():   intstr.FromInt32(1),
+	reflect.TypeFor[metav1.ObjectMeta]():    metav1.ObjectMeta{Name: "a"},
+	reflect.TypeFor[metav1.LabelSelector](): metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}},
+}
+
+// leaves are the fields of a type; set makes a value of the outer type and returns the place in it.
+func leaves(t reflect.Type, path string, reach func(reflect.Value) reflect.Value) []leaf {
+	if reach == nil {
+		reach = func(v reflect.Value) reflect.Value { return v }
+	}
+	if sample, ok := samples[t]; ok {
+		return []leaf{{path, func(v reflect.Value) { reach(v).Set(reflect.ValueOf(sample)) }}}
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return leaves(t.Elem(), path, func(v reflect.Value) reflect.Value {
+			p := reach(v)
+			p.Set(reflect.New(t.Elem()))
+			return p.Elem()
+		})
+	case reflect.Slice:
+		return leaves(t.Elem(), path, func(v reflect.Value) reflect.Value {
+			list := reach(v)
+			list.Set(reflect.MakeSlice(t, 1, 1))
+			return list.Index(0)
+		})
+	case reflect.Struct:
+		var all []leaf
+		for i := range t.NumField() {
+			name, inline := jsonName(t.Field(i))
+			below := path + "." + name
+			if inline {
+				below = path
+			}
+			if below == "spec.initContainers" || below == "spec.ephemeralContainers" {
+				continue // alike
+			}
+			all = append(all, leaves(t.Field(i).Type, below, func(v reflect.Value) reflect.Value { return reach(v).Field(i) })...)
+		}
+		if len(all) == 0 { // an empty struct says all by being there
+			all = []leaf{{path, func(v reflect.Value) { reach(v) }}}
+		}
+		return all
+	case reflect.Map:
+		return []leaf{{path, func(v reflect.Value) {
+			m := reflect.MakeMap(t)
+			m.SetMapIndex(reflect.ValueOf("a").Convert(t.Key()), reflect.Zero(t.Elem()))
+			reach(v).Set(m)
+		}}}
+	case reflect.Bool:
+		return []leaf{{path, func(v reflect.Value) { reach(v).SetBool(true) }}}
+	case reflect.String:
+		return []leaf{{path, func(v reflect.Value) { reach(v).SetString("a") }}}
+	case reflect.Int32, reflect.Int64:
+		return []leaf{{path, func(v reflect.Value) { reach(v).SetInt(1) }}}
+	default:
+		panic(fmt.Sprintf("%s is a %s, for which there is no sample", path, t))
+	}
+}
+
+func TestLeavesKnowEveryField(t *testing.T) {
+	paths := map[string]bool{}
+	for _, l := range leaves(reflect.TypeFor[v1.PodSpec](), "spec", nil) {
+		if paths[l.path] {
+			t.Errorf("%s is there twice", l.path)
+		}
+		paths[l.path] = true
+		p := &v1.Pod{}
+		l.set(reflect.ValueOf(&p.Spec).Elem())
+		if reflect.DeepEqual(p, &v1.Pod{}) {
+			t.Errorf("%s sets nothing", l.path)
+		}
+	}
+	for _, want := range []string{"spec.nodeName", "spec.containers.env.valueFrom.fieldRef.fieldPath", "spec.volumes.emptyDir.sizeLimit", "spec.containers.resources.limits"} {
+		if !paths[want] {
+			t.Errorf("no %s among %v", want, slices.Sorted(maps.Keys(paths)))
+		}
+	}
+}
