@@ -14,7 +14,7 @@ func TestClient(t *testing.T) {
 	set := fake.NewClientset(p)
 	c := NewClient(set)
 	s := runs(p)
-	patch, err := statusPatch(p.UID, &p.Status, merged(&p.Status, &s))
+	patch, err := statusPatch(p.UID, &p.Status, merged(p, &s))
 	if err != nil {
 		t.Fatal(err)
 	}

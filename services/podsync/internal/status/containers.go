@@ -189,6 +189,9 @@ func (g *generator) explain(spec *v1.Container, s *v1.ContainerStatus, init bool
 	if g.in.Terminal || g.pod.DeletionTimestamp != nil || !decide.WantsStart(g.pod, g.old, spec, newest) {
 		return
 	}
+	if ended := s.State.Terminated; newest == nil && ended != nil && !decide.ShouldRestart(g.pod, spec, ended.ExitCode) {
+		return // its remains are gone, and the reason to wait is one of the time before
+	}
 	why, known := g.in.Waiting[spec.Name]
 	if !known {
 		return

@@ -52,7 +52,7 @@ func (m *Manager) deliver(ctx context.Context, uid types.UID) {
 
 // write patches the status, if there is anything to patch.
 func (m *Manager) write(ctx context.Context, e *entry, p *v1.Pod, want *v1.PodStatus, version uint64) error {
-	patch, err := statusPatch(p.UID, &p.Status, merged(&p.Status, want))
+	patch, err := statusPatch(p.UID, &p.Status, merged(p, want))
 	if err != nil {
 		return err
 	}

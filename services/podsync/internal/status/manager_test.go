@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 var _ Client = (*apiserver)(nil)
@@ -146,10 +147,40 @@ func (a *apiserver) PatchPodStatus(ctx context.Context, _, name string, patch []
 		if a.drop != nil {
 			a.drop(patched)
 		}
+		if back := takenBack(a.pods[name], patched); back != nil {
+			return apierrors.NewInvalid(v1.SchemeGroupVersion.WithKind("Pod").GroupKind(), name, field.ErrorList{back})
+		}
 		p = a.put(patched)
 		return nil
 	})
 	return p, err
+}
+
+// takenBack is a container's end that a status takes back although the container may not run again, as the apiserver's
+// validation sees it. It knows the pod's own policy alone, and no rules of containers.
+func takenBack(before, after *v1.Pod) *field.Error {
+	again := func(exitCode int32) bool {
+		policy := before.Spec.RestartPolicy
+		return policy == v1.RestartPolicyAlways || policy == v1.RestartPolicyOnFailure && exitCode != 0
+	}
+	never := func(int32) bool { return false }
+	for _, list := range []struct {
+		name          string
+		before, after []v1.ContainerStatus
+		again         func(int32) bool
+	}{
+		{"containerStatuses", before.Status.ContainerStatuses, after.Status.ContainerStatuses, again},
+		{"initContainerStatuses", before.Status.InitContainerStatuses, after.Status.InitContainerStatuses, again},
+		{"ephemeralContainerStatuses", before.Status.EphemeralContainerStatuses, after.Status.EphemeralContainerStatuses, never},
+	} {
+		for i, c := range list.before {
+			now := find(list.after, c.Name)
+			if c.State.Terminated != nil && now != nil && now.State.Terminated == nil && !list.again(c.State.Terminated.ExitCode) {
+				return field.Forbidden(field.NewPath("status", list.name).Index(i).Child("state"), "may not be transitioned to non-terminated state")
+			}
+		}
+	}
+	return nil
 }
 
 func (a *apiserver) DeletePod(ctx context.Context, _, name string, uid types.UID) error {

@@ -12,14 +12,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
 
-// merged is the status to write: ours, with what others wrote into the API's.
-func merged(api, want *v1.PodStatus) *v1.PodStatus {
-	s := want.DeepCopy()
+// merged is the status to write: ours, with what others wrote into the API's and what the API takes back of nobody.
+func merged(p *v1.Pod, want *v1.PodStatus) *v1.PodStatus {
+	api, s := &p.Status, want.DeepCopy()
 	s.ResourceClaimStatuses = api.ResourceClaimStatuses
 	s.ExtendedResourceClaimStatus = api.ExtendedResourceClaimStatus
 	s.NodeAllocatableResourceClaimStatuses = api.NodeAllocatableResourceClaimStatuses
 	s.NominatedNodeName = api.NominatedNodeName
-	s.EphemeralContainerStatuses = slices.Clone(want.EphemeralContainerStatuses)
+	keepEnds(p, api, s)
 
 	// A pod is told to have ended only when nothing of it runs: others take that as leave to use
 	// what it held.
