@@ -166,6 +166,7 @@ func (i *item[T]) run(ctx context.Context) {
 	case <-i.start:
 	case <-delay.C:
 	}
+	ctx, told := quietContext(ctx)
 	r, selector := &i.owner.resource, fields.OneTermEqualSelector("metadata.name", i.key.name).String()
 	lw := &clientcache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -173,11 +174,19 @@ func (i *item[T]) run(ctx context.Context) {
 			if o.ResourceVersion == "0" {
 				o.ResourceVersion = "" // an apiserver's cache may be older than what pods were given
 			}
-			return r.list(ctx, i.key.namespace, o)
+			got, err := r.list(ctx, i.key.namespace, o)
+			if err == nil {
+				told.answered()
+			}
+			return got, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.FieldSelector = selector
-			return r.watch(ctx, i.key.namespace, o)
+			got, err := r.watch(ctx, i.key.namespace, o)
+			if err == nil {
+				told.answered()
+			}
+			return got, err
 		},
 	}
 	clientcache.NewReflectorWithOptions(

@@ -114,6 +114,32 @@ func TestForceDeletionDoesNotBeginTheGracePeriodAnew(t *testing.T) {
 	})
 }
 
+// TestOfAPodThatWasTakenAwayNothingIsWatched: the apiserver forbids it, and its containers may take their time to stop.
+func TestOfAPodThatWasTakenAwayNothingIsWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		n.cri.SetProgram("c", fakeDeaf)
+		defer n.run()()
+		watched := func() bool {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return n.registered["a"]
+		}
+		n.dispatcher.SetPod(testPod("a"), api)
+		n.wait(time.Second)
+		n.dispatcher.SetPod(deleted(testPod("a"), 30), api)
+		n.wait(time.Second)
+		if !watched() {
+			t.Fatal("a pod that only ends is forgotten")
+		}
+		n.dispatcher.RemovePod("a", api)
+		n.wait(time.Second)
+		if watched() || !n.dispatcher.Known("a") {
+			t.Fatalf("watched %t, known %t", watched(), n.dispatcher.Known("a"))
+		}
+	})
+}
+
 // TestStoppingPodsyncIsNoFailure: it ends at once with a pod in its grace period, tells no
 // failure, and the next podsync goes on.
 func TestStoppingPodsyncIsNoFailure(t *testing.T) {

@@ -55,7 +55,9 @@ type node struct {
 	slowImage string             // an image that takes slowPull
 	released  map[types.UID]bool
 	mounted   map[types.UID]bool
-	logged    int32 // the restart count that the logs leave free
+	// registered are the pods whose Secrets and ConfigMaps are watched.
+	registered map[types.UID]bool
+	logged     int32 // the restart count that the logs leave free
 }
 
 func newNode(t *testing.T, cri *fake.Runtime) *node {
@@ -64,7 +66,7 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 		admission: &admissions{reject: map[types.UID]admission.Verdict{}, asked: map[types.UID]int{}, ended: map[types.UID]bool{}},
 		statuses:  map[types.UID]v1.PodStatus{}, history: map[types.UID][]v1.PodPhase{}, final: map[types.UID]bool{},
 		hung: map[types.UID]bool{}, slow: map[types.UID]bool{}, released: map[types.UID]bool{}, mounted: map[types.UID]bool{},
-		refreshed: map[types.UID]int{},
+		refreshed: map[types.UID]int{}, registered: map[types.UID]bool{},
 	}
 	rt, err := runtime.New(cri.Conn(), cri.Conn(), runtime.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -172,9 +174,17 @@ func (n *node) Unmount(_ context.Context, uid types.UID) error {
 func (n *node) EnsurePod(p *v1.Pod) (string, error)                  { return "/kubepods/pod" + string(p.UID), nil }
 func (n *node) RemovePod(context.Context, types.UID) error           { return nil }
 func (n *node) LinkLogs(*v1.Pod, *v1.Container, int32, string) error { return nil }
-func (n *node) Register(*v1.Pod)                                     {}
-func (n *node) Unregister(types.UID)                                 {}
 func (n *node) Remove(podlogs.Pod) error                             { return nil }
+
+func (n *node) Register(p *v1.Pod) { n.registers(p.UID, true) }
+
+func (n *node) Unregister(uid types.UID) { n.registers(uid, false) }
+
+func (n *node) registers(uid types.UID, yes bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.registered[uid] = yes
+}
 
 func podLabels(p *v1.Pod) map[string]string {
 	return map[string]string{

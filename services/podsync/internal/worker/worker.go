@@ -119,6 +119,7 @@ func (w *worker) remove() {
 		w.overtake(errOvertaken)
 	}
 	w.mu.Unlock()
+	w.deps.Objects.Unregister(w.uid) // the apiserver forbids the node to read what no pod of its names any more
 	w.poke()
 }
 
