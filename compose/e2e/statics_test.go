@@ -14,7 +14,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/microlet/microlet/compose/e2e/internal/record"
@@ -69,9 +68,13 @@ func (m *manifests) remove(file string) {
 // static is a manifest of a pod in the scenario's namespace.
 func (s *scene) static(name, script string) []byte {
 	s.t.Helper()
-	p := scripted(name, script)
-	p.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
-	p.Namespace = s.ns
+	return s.manifest(scripted(name, script))
+}
+
+// manifest is a pod of the scenario's namespace as a file has it.
+func (s *scene) manifest(p *corev1.Pod) []byte {
+	s.t.Helper()
+	p.APIVersion, p.Kind, p.Namespace = "v1", "Pod", s.ns
 	data, err := yaml.Marshal(p)
 	if err != nil {
 		s.t.Fatal(err)
