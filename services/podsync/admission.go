@@ -40,10 +40,11 @@ func (n *node) buildAdmission() error {
 	n.runtimeClasses = newRuntimeClasses(n.client, n.services.factory)
 	n.handlers.of = n.handlerOf
 	n.admitter = admission.NewAdmitter(admission.Options{
-		// In the kubelet's order: the first that rejects is what the pod shows.
+		// In the kubelet's order, ours last: the first that rejects is what the pod shows.
 		Handlers: []admission.Handler{
 			admission.Pressure{}, sysctls, admission.NodeFit{}, admission.AppArmor{Enabled: admission.AppArmorEnabled()},
 			admission.PodLevelResources{Enabled: k.FeatureEnabled("PodLevelResources")}, features,
+			admission.Helpers{Namespace: n.cfg.HelperNamespace, Folders: admission.FoldersOf(n.cfg.Service.RuntimeDir)},
 		},
 		Nodes: n.object, Evictor: &preemptor{n}, Running: n.runtime.Running,
 		Metrics: n.service.Metrics, Log: n.service.Log,

@@ -3,8 +3,10 @@ package podsync
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
@@ -20,11 +22,14 @@ type Config struct {
 	RuntimeCalls int
 	// ContainerLogLinks holds a link a container log. Default /var/log/containers.
 	ContainerLogLinks string
+	// HelperNamespace is the namespace whose pods may mount the runtime folder and run as the node
+	// agent's users. Default microlet-system.
+	HelperNamespace string
 }
 
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
-	return Config{RuntimeCalls: 4, ContainerLogLinks: "/var/log/containers"}
+	return Config{RuntimeCalls: 4, ContainerLogLinks: "/var/log/containers", HelperNamespace: "microlet-system"}
 }
 
 // AddFlags adds podsync's own flags.
@@ -33,6 +38,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 		"how many calls that start or remove sandboxes and containers run at one time")
 	fs.StringVar(&c.ContainerLogLinks, "container-log-links", c.ContainerLogLinks,
 		"folder of the links to container logs that log collectors follow; empty makes none")
+	fs.StringVar(&c.HelperNamespace, "helper-namespace", c.HelperNamespace,
+		"namespace whose pods may mount the runtime folder and run as the node agent's users; empty lets none")
 }
 
 // Validate names what cannot be.
@@ -43,6 +50,11 @@ func (c *Config) Validate() error {
 	var errs []error
 	if c.RuntimeCalls < 1 {
 		errs = append(errs, fmt.Errorf("--runtime-calls=%d: must be at least 1", c.RuntimeCalls))
+	}
+	if c.HelperNamespace != "" {
+		if problems := validation.IsDNS1123Label(c.HelperNamespace); len(problems) > 0 {
+			errs = append(errs, fmt.Errorf("--helper-namespace=%q: %s", c.HelperNamespace, strings.Join(problems, "; ")))
+		}
 	}
 	if c.Kubelet.RuntimeEndpoint() == "" {
 		errs = append(errs, errors.New("containerRuntimeEndpoint is empty: name the runtime's socket, such as unix:///run/containerd/containerd.sock"))

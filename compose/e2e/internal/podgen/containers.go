@@ -69,7 +69,7 @@ func containerTraits() []trait {
 		}},
 		{name: "env file", apply: func(g *Generator, p *corev1.Pod) {
 			g.volume(p, "env", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
-			writer := g.script("writes-env", "echo COLOUR='blue' > /env/vars")
+			writer := g.script("writes-env", "echo \"COLOUR='blue'\" > /env/vars")
 			writer.VolumeMounts = []corev1.VolumeMount{{Name: "env", MountPath: "/env"}}
 			p.Spec.InitContainers = append(p.Spec.InitContainers, writer)
 			file := corev1.FileKeySelector{VolumeName: "env", Path: "vars", Key: "COLOUR"}
