@@ -13,10 +13,14 @@ import (
 type rule func(v reflect.Value) bool
 
 // notTheNodes are for the scheduler, the controllers and the handlers of admission: nothing else on
-// the node acts on them.
-var notTheNodes = honour("spec",
-	"affinity", "nodeName", "nodeSelector", "preemptionPolicy", "priority", "priorityClassName",
-	"evictionResponders", "os", "schedulerName", "schedulingGates", "schedulingGroup", "tolerations", "topologySpreadConstraints",
+// the node acts on them. What is for Windows alone means nothing here, as to a kubelet on Linux.
+var notTheNodes = merge(
+	honour("spec",
+		"affinity", "nodeName", "nodeSelector", "preemptionPolicy", "priority", "priorityClassName",
+		"evictionResponders", "os", "schedulerName", "schedulingGates", "schedulingGroup", "tolerations", "topologySpreadConstraints",
+	),
+	honour("spec.securityContext", "windowsOptions"),
+	honour("spec.containers.securityContext", "windowsOptions"),
 )
 
 // rules is the table of honoured fields: a path covers all that is below it.

@@ -68,6 +68,18 @@ func TestHonouredAdmitsWhatCgroupsLimit(t *testing.T) {
 	}
 }
 
+func TestHonouredTakesWhatIsWindowsAlone(t *testing.T) {
+	p := plain()
+	options := &v1.WindowsSecurityContextOptions{RunAsUserName: new("ContainerUser"), HostProcess: new(true), GMSACredentialSpec: new("{}")}
+	p.Spec.SecurityContext.WindowsOptions = options
+	for _, list := range [][]v1.Container{p.Spec.Containers, p.Spec.InitContainers} {
+		list[0].SecurityContext = &v1.SecurityContext{WindowsOptions: options}
+	}
+	if err := Honoured(p); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestHonouredNamesEachField(t *testing.T) {
 	no := false
 	signal := v1.SIGUSR1
