@@ -21,9 +21,11 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/compose/e2e/internal/machine"
+	"github.com/microlet/microlet/compose/e2e/internal/record"
 	"github.com/microlet/microlet/proto/role"
 )
 
@@ -249,4 +251,20 @@ func connectAs(path string, uid int) (net.Conn, error) {
 	file := os.NewFile(uintptr(fd), path)
 	defer file.Close()
 	return net.FileConn(file)
+}
+
+// TestForeignPodsStayOut has a pod ask for the folder of the sockets and keys.
+func TestForeignPodsStayOut(t *testing.T) {
+	shared.use(t)
+	s := newScene(t)
+	p := s.bound(plain("nosy"))
+	p.Spec.Volumes = []corev1.Volume{{Name: "agent", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: s.RuntimeDir() + "/nkeys"}}}}
+	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "agent", MountPath: "/agent"}}
+	s.create(p)
+	s.wait(patience, "the rejection of a pod that mounts the runtime folder", func(v record.View) error {
+		if p := v.Pod(s.ns, "nosy"); p == nil || p.Status.Reason != "HelperForbidden" || len(p.Status.ContainerStatuses) != 0 {
+			return fmt.Errorf("it is %s", describe(p))
+		}
+		return nil
+	})
 }
