@@ -9,7 +9,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	plegv1 "github.com/microlet/microlet/proto/microlet/pleg/v1"
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
@@ -94,27 +93,11 @@ func (n *node) startPLEG() {
 // startPod starts a pod of one container in the runtime and returns the container's id.
 func (n *node) startPod(uid string) string {
 	n.t.Helper()
-	ctx := n.t.Context()
-	client := runtimeapi.NewRuntimeServiceClient(n.runtime.Conn())
-	sandbox := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: uid, Namespace: "default", Uid: uid}}
-	sb, err := client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: sandbox})
+	_, ids, err := n.runtime.StartPod(n.t.Context(), fake.Pod{Namespace: "default", Name: uid, UID: uid, Containers: []string{"main"}})
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	n.runtime.AddImage("image")
-	c, err := client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
-		PodSandboxId: sb.PodSandboxId, SandboxConfig: sandbox,
-		Config: &runtimeapi.ContainerConfig{
-			Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Image: &runtimeapi.ImageSpec{Image: "image"},
-		},
-	})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	if _, err := client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: c.ContainerId}); err != nil {
-		n.t.Fatal(err)
-	}
-	return c.ContainerId
+	return ids["main"]
 }
 
 // await waits until what holds, which it must within the limit, and returns how long that took.

@@ -2,19 +2,12 @@ package auth
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"log/slog"
-	"math/big"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -30,6 +23,7 @@ import (
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
+	"github.com/microlet/microlet/services/nodeapi/internal/testpki"
 )
 
 // reviewer is nodestatus and the apiserver behind it: it knows the token "good" of user jane, who may
@@ -246,77 +240,33 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// authority signs certificates.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	file string
-}
-
-func newAuthority(t *testing.T) authority {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "ca.crt")
-	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return authority{cert, key, file}
-}
-
-func (a authority) client(t *testing.T, usage x509.ExtKeyUsage, from, to time.Duration) *x509.Certificate {
-	t.Helper()
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "jane", Organization: []string{"dev"}},
-		ExtKeyUsage: []x509.ExtKeyUsage{usage}, NotBefore: time.Now().Add(from), NotAfter: time.Now().Add(to),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &a.key.PublicKey, a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cert
-}
-
 func TestClientCertificates(t *testing.T) {
-	ours, other := newAuthority(t), newAuthority(t)
-	ca, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", ours.file)
+	ours, other := testpki.New(t, "ours"), testpki.New(t, "other")
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	testpki.Replace(t, map[string][]byte{file: ours.PEM})
+	ca, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	o := options(&reviewer{})
 	o.ClientCA, o.Authorization.Mode = ca, kubeletv1beta1.KubeletAuthorizationModeAlwaysAllow
 	a := mustNew(t, o)
+	client := []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	for _, test := range []struct {
 		name string
-		cert *x509.Certificate
+		by   *testpki.Authority
+		leaf testpki.Leaf
 		want int
 	}{
-		{"good", ours.client(t, x509.ExtKeyUsageClientAuth, -time.Minute, time.Minute), 200},
-		{"expired", ours.client(t, x509.ExtKeyUsageClientAuth, -time.Hour, -time.Minute), 401},
-		{"not valid yet", ours.client(t, x509.ExtKeyUsageClientAuth, time.Minute, time.Hour), 401},
-		{"of another authority", other.client(t, x509.ExtKeyUsageClientAuth, -time.Minute, time.Minute), 401},
-		{"for servers", ours.client(t, x509.ExtKeyUsageServerAuth, -time.Minute, time.Minute), 401},
+		{"good", ours, testpki.Client("jane"), 200},
+		{"expired", ours, testpki.Leaf{Usage: client, From: -time.Hour, To: -time.Minute}, 401},
+		{"not valid yet", ours, testpki.Leaf{Usage: client, From: time.Minute, To: time.Hour}, 401},
+		{"of another authority", other, testpki.Client("jane"), 401},
+		{"for servers", ours, testpki.Server("jane"), 401},
+		{"for no use in particular", ours, testpki.Leaf{Name: "jane", From: -time.Minute, To: time.Minute}, 200}, // as X.509 has it
 	} {
 		r := request(http.MethodGet, "")
-		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{test.cert}}
+		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{test.by.Pair(test.leaf).Leaf}}
 		if got := code(a.Check(r, []string{"proxy"})); got != test.want {
 			t.Errorf("a certificate that is %s: %d, want %d", test.name, got, test.want)
 		}

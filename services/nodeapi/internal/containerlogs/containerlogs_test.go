@@ -3,6 +3,7 @@ package containerlogs
 import (
 	"context"
 	"errors"
+	"io"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -10,12 +11,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
 )
 
 func TestParseOptions(t *testing.T) {
@@ -208,5 +211,30 @@ func TestRead(t *testing.T) {
 	case <-done:
 	case <-time.After(10 * time.Second):
 		t.Error("a reader that went away is still served")
+	}
+}
+
+// gone is a reader who has left.
+type gone struct{}
+
+func (gone) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// TestLogsStayOutOfTheLog breaks the reading off, and has lines that are none.
+func TestLogsStayOutOfTheLog(t *testing.T) {
+	folder := t.TempDir()
+	path := filepath.Join(folder, "0.log")
+	if err := os.WriteFile(path, []byte("2026-01-01T00:00:00.000000000Z stdout F secret\nno line of a log, and secret\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	ctx := klog.NewContext(t.Context(), funcr.New(func(prefix, args string) { said.WriteString(args) }, funcr.Options{}))
+	r := Reader{teller{path: path, state: runtimeapi.ContainerState_CONTAINER_EXITED}, folder}
+	for name, out := range map[string]io.Writer{"a reader who has left": gone{}, "a line that is none": io.Discard} {
+		if err := r.Read(ctx, "r://abc", &v1.PodLogOptions{}, out, out); (err != nil) != (out == gone{}) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if said.Len() > 0 {
+			t.Errorf("%s: the pod's log is in this process's: %s", name, said.String())
+		}
 	}
 }

@@ -9,10 +9,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	v1 "k8s.io/api/core/v1"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-client/pkg/logs"
+	"k8s.io/klog/v2"
 )
 
 // Runtime tells of containers.
@@ -42,6 +44,8 @@ func (r Reader) Read(ctx context.Context, id string, o *v1.PodLogOptions, stdout
 	if path, err = r.inside(path); err != nil {
 		return fmt.Errorf("log of container %s: %w", id, err)
 	}
+	// The library logs the line that it could not parse or write, which is the pod's and for nobody else.
+	ctx = klog.NewContext(ctx, logr.Discard())
 	return logs.ReadLogs(ctx, path, bare(id), readOptions(o, time.Now()), statusOnly{runtime: r.Runtime}, stdout, stderr)
 }
 

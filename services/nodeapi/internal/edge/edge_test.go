@@ -21,6 +21,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	certutil "k8s.io/client-go/util/cert"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/microlet/microlet/services/nodeapi/internal/testpki"
 )
 
 // pipes is a listener inside the process, so that time can be virtual.
@@ -224,11 +226,7 @@ func writePair(t *testing.T, k *kubeletv1beta1.KubeletConfiguration, name string
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path, data := range map[string][]byte{k.TLSCertFile: cert, k.TLSPrivateKeyFile: key} {
-		if err := errors.Join(os.WriteFile(path+".new", data, 0o600), os.Rename(path+".new", path)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	testpki.Replace(t, map[string][]byte{k.TLSCertFile: cert, k.TLSPrivateKeyFile: key})
 }
 
 // served is the name in the certificate that a client sees, and the version that was agreed on.

@@ -110,7 +110,8 @@ func (s *Server) serve(ctx context.Context) error {
 func (s *Server) server() *http.Server {
 	return &http.Server{
 		Handler: s.Handler, ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout, IdleTimeout: keepAlive, MaxHeaderBytes: maxHeader,
-		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug), // strangers must not fill the log
+		DisableGeneralOptionsHandler: true,                                                // "OPTIONS *" is for the handler to refuse, like all else
+		ErrorLog:                     slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug), // strangers must not fill the log
 	}
 }
 

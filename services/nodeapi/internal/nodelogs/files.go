@@ -28,6 +28,9 @@ var _ http.FileSystem = Files(nil)
 
 // Open implements http.FileSystem.
 func (f Files) Open(name string) (http.File, error) {
+	if strings.ContainsRune(name, 0) {
+		return nil, fmt.Errorf("open %q: no file has such a name: %w", name, fs.ErrNotExist)
+	}
 	rel := strings.TrimPrefix(path.Clean("/"+name), "/")
 	if rel == "" {
 		rel = "."

@@ -76,6 +76,9 @@ func TestNothingLeadsOut(t *testing.T) {
 			t.Errorf("%s was opened: %q", name, data)
 		}
 	}
+	if _, err := files.Open("/\x00"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a name that no file can have: %v, want that it does not exist", err)
+	}
 	for _, name := range []string{"/out", "/folder/key", "/pipe"} {
 		if _, err := files.Open(name); !errors.Is(err, fs.ErrPermission) {
 			t.Errorf("%s: %v, want it to be forbidden", name, err)

@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -17,38 +16,20 @@ import (
 )
 
 // start runs a container of a pod, and returns its sandbox's id and its own.
-func start(t *testing.T, conn grpc.ClientConnInterface, pod, name string) (string, string) {
+func start(t *testing.T, f *fake.Runtime, pod, name string) (string, string) {
 	t.Helper()
-	c := runtimeapi.NewRuntimeServiceClient(conn)
-	sandbox := &runtimeapi.PodSandboxConfig{
-		Metadata: &runtimeapi.PodSandboxMetadata{Name: pod, Namespace: "ns", Uid: pod},
-		Labels:   map[string]string{"io.kubernetes.pod.uid": pod},
-	}
-	made, err := c.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
+	sandbox, ids, err := f.StartPod(t.Context(), fake.Pod{Namespace: "ns", Name: pod, UID: pod, Containers: []string{name}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	created, err := c.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
-		PodSandboxId: made.GetPodSandboxId(), SandboxConfig: sandbox, Config: &runtimeapi.ContainerConfig{
-			Metadata: &runtimeapi.ContainerMetadata{Name: name}, Image: &runtimeapi.ImageSpec{Image: "image"},
-			Labels: map[string]string{"io.kubernetes.pod.uid": pod, "io.kubernetes.container.name": name},
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: created.GetContainerId()}); err != nil {
-		t.Fatal(err)
-	}
-	return made.GetPodSandboxId(), created.GetContainerId()
+	return sandbox, ids[name]
 }
 
 func TestWhatRunsIsFound(t *testing.T) {
 	f := fake.NewRuntime(nil)
-	f.AddImage("image")
 	r := New(f.Conn(), time.Second)
-	sandbox, container := start(t, f.Conn(), "one", "c")
-	start(t, f.Conn(), "two", "c")
+	sandbox, container := start(t, f, "one", "c")
+	start(t, f, "two", "c")
 	if id, err := r.Container(t.Context(), "one", "c"); err != nil || id != container {
 		t.Errorf("the container is %q, %v, want %q", id, err, container)
 	}
@@ -77,9 +58,8 @@ func TestWhatRunsIsFound(t *testing.T) {
 func TestReadersShareAStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fake.NewRuntime(nil)
-		f.AddImage("image")
 		r := New(f.Conn(), time.Second)
-		_, container := start(t, f.Conn(), "one", "c")
+		_, container := start(t, f, "one", "c")
 		f.SetLatency("ContainerStatus", 10*time.Millisecond)
 		f.ForgetCalls()
 		var wg sync.WaitGroup
@@ -110,9 +90,8 @@ func TestReadersShareAStatus(t *testing.T) {
 func TestOneWhoLeavesTakesNobodyAlong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fake.NewRuntime(nil)
-		f.AddImage("image")
 		r := New(f.Conn(), time.Minute)
-		_, container := start(t, f.Conn(), "one", "c")
+		_, container := start(t, f, "one", "c")
 		f.SetLatency("ContainerStatus", time.Second)
 		ctx, cancel := context.WithCancel(t.Context())
 		left := make(chan error, 1)

@@ -16,7 +16,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
@@ -80,33 +79,17 @@ func newNode(t *testing.T, change func(*Options)) *node {
 // add puts a pod on the node, with a running container of each name in its spec.
 func (n *node) add(t *testing.T, p v1.Pod) {
 	t.Helper()
-	conn := runtimeapi.NewRuntimeServiceClient(n.runtime.Conn())
-	n.runtime.AddImage("image")
-	sandbox := &runtimeapi.PodSandboxConfig{
-		Metadata:     &runtimeapi.PodSandboxMetadata{Name: p.Name, Namespace: p.Namespace, Uid: string(p.UID)},
-		Labels:       map[string]string{"io.kubernetes.pod.uid": string(p.UID), "io.kubernetes.pod.name": p.Name, "io.kubernetes.pod.namespace": p.Namespace},
-		LogDirectory: n.logs,
+	names := make([]string, 0, len(p.Spec.Containers))
+	for _, c := range p.Spec.Containers {
+		names = append(names, c.Name)
 	}
-	made, err := conn.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
+	_, ids, err := n.runtime.StartPod(t.Context(), fake.Pod{Namespace: p.Namespace, Name: p.Name, UID: string(p.UID), LogDirectory: n.logs, Containers: names})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range p.Spec.Containers {
-		created, err := conn.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
-			PodSandboxId: made.GetPodSandboxId(), SandboxConfig: sandbox,
-			Config: &runtimeapi.ContainerConfig{
-				Metadata: &runtimeapi.ContainerMetadata{Name: c.Name}, Image: &runtimeapi.ImageSpec{Image: "image"}, LogPath: c.Name + ".log",
-				Labels: map[string]string{"io.kubernetes.pod.uid": string(p.UID), "io.kubernetes.container.name": c.Name},
-			},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := conn.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: created.GetContainerId()}); err != nil {
-			t.Fatal(err)
-		}
+	for _, name := range names {
 		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, v1.ContainerStatus{
-			Name: c.Name, ContainerID: "fake://" + created.GetContainerId(), State: v1.ContainerState{Running: &v1.ContainerStateRunning{}},
+			Name: name, ContainerID: "fake://" + ids[name], State: v1.ContainerState{Running: &v1.ContainerStateRunning{}},
 		})
 	}
 	spec, err := p.Marshal()

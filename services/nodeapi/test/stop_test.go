@@ -1,0 +1,205 @@
+package test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
+
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/bus/bustest"
+	"github.com/microlet/microlet/services/nodeapi/internal/testpki"
+)
+
+// session is a command that repeats what it is told, by the client library that kubectl has.
+type session struct {
+	t     *testing.T
+	stdin *io.PipeWriter
+	out   *buffer
+	done  chan error
+}
+
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+// String implements fmt.Stringer.
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func (e *edge) exec(user string) *session {
+	e.t.Helper()
+	certificate, key := e.clients.Issue(testpki.Client(user))
+	config := &rest.Config{Host: "https://" + e.secure(), TLSClientConfig: rest.TLSClientConfig{Insecure: true, CertData: certificate, KeyData: key}}
+	to := &url.URL{Scheme: "https", Host: e.secure(), Path: "/exec/ns/p/c", RawQuery: "command=cat&input=1&output=1"}
+	executor, err := remotecommand.NewSPDYExecutor(config, http.MethodPost, to)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	in, stdin := io.Pipe()
+	s := &session{t: e.t, stdin: stdin, out: &buffer{}, done: make(chan error, 1)}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		s.done <- executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: s.out})
+	}()
+	e.t.Cleanup(func() { cancel(); _ = stdin.Close() })
+	return s
+}
+
+// repeats sends a text, which must come back.
+func (s *session) repeats(text string) {
+	s.t.Helper()
+	sent := make(chan error, 1)
+	go func() { _, err := io.WriteString(s.stdin, text); sent <- err }()
+	select {
+	case err := <-sent:
+		if err != nil {
+			s.t.Fatal(err)
+		}
+	case err := <-s.done:
+		s.t.Fatalf("the session ended: %v", err)
+	case <-time.After(slack):
+		s.t.Fatalf("%q cannot be sent", text)
+	}
+	bustest.Await(s.t, slack, fmt.Sprintf("%q comes back", text), func() bool { return strings.HasSuffix(s.out.String(), text) })
+}
+
+// startProcess starts nodeapi as a process of its own, with the same configuration.
+func (e *edge) startProcess() (cmd *exec.Cmd, ended chan error) {
+	e.t.Helper()
+	kubelet := e.kubelet()
+	kubelet.APIVersion, kubelet.Kind = "kubelet.config.k8s.io/v1beta1", "KubeletConfiguration"
+	kubelet.FailCgroupV1 = new(false)
+	data, err := json.Marshal(kubelet)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	file := filepath.Join(e.dir, "kubelet.json")
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		e.t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	cmd = exec.Command(self, "--config="+file, "--runtime-dir="+e.Dir(), "--bus-address="+e.config.Service.BusAddress,
+		"--node-name="+bustest.NodeName, "--hostname-override="+bustest.NodeName, "--root-dir="+e.dir)
+	cmd.Env = append(os.Environ(), childEnv+"=1")
+	log := &buffer{}
+	cmd.Stderr = log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		e.t.Fatal(err)
+	}
+	ended = make(chan error, 1)
+	var wait sync.WaitGroup
+	wait.Go(func() { ended <- cmd.Wait() })
+	e.t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended
+		wait.Wait()
+		if e.t.Failed() || testing.Verbose() {
+			e.t.Logf("log of nodeapi:\n%s", log)
+		}
+	})
+	e.awaitPorts()
+	return cmd, ended
+}
+
+// TestSIGTERM stops the process while it serves one of each kind: a session, a log that is followed, an
+// answer that takes its time, a connection that waits for its next request, and a review that hangs.
+func TestSIGTERM(t *testing.T) {
+	t.Parallel()
+	e := newEdge(t)
+	e.startReviews()
+	e.startGateway()
+	e.startPodsync()
+	asked := make(chan struct{}, 8)
+	e.startMetrics(func() error { asked <- struct{}{}; time.Sleep(500 * time.Millisecond); return nil })
+	cmd, ended := e.startProcess()
+	jane := e.user("jane get_proxy,get_pods")
+	jane.awaitGet(slack, "/pods", 200)
+	s := e.exec("jane create_proxy,get_proxy")
+	s.repeats("hello")
+	follow, err := jane.do(http.MethodGet, "/containerLogs/ns/p/c?follow=true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer follow.Body.Close()
+	if _, err := io.ReadFull(follow.Body, make([]byte, 4)); err != nil {
+		t.Fatal(err)
+	}
+	idle, err := tls.Dial("tcp", e.secure(), &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer idle.Close()
+	go func() { _, _ = e.user("hang get_pods").get("/pods") }() // ends with the process
+	bustest.Await(t, slack, "somebody waits for a review", func() bool { return e.reviews.hanging() == 1 })
+	slow := make(chan string, 1)
+	go func() {
+		code, body := e.user("joe get_healthz").get("/healthz/podsync")
+		slow <- fmt.Sprint(code, body)
+	}()
+	<-asked
+
+	began := time.Now()
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-slow; got != "200ok" {
+		t.Errorf("an answer that was under way: %q, want all of it", got)
+	}
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("nodeapi ended with %v", err)
+		}
+	case <-time.After(e.config.Service.StopTimeout):
+		t.Fatalf("nodeapi has not ended within %v", e.config.Service.StopTimeout)
+	}
+	took := time.Since(began)
+	t.Logf("nodeapi ended %v after SIGTERM", took)
+	if took > 3*time.Second {
+		t.Errorf("it took %v: sessions, logs and reviews held it up", took)
+	}
+	select {
+	case <-s.done:
+	case <-time.After(slack):
+		t.Error("the session's client was not told")
+	}
+	if _, err := io.Copy(io.Discard, follow.Body); err == nil {
+		t.Error("the log ended as if there were no more to come")
+	}
+	for _, path := range []string{e.config.Service.Socket(role.NodeAPI), e.config.Service.MetricsSocket(role.NodeAPI)} {
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s was left: %v", path, err)
+		}
+	}
+}
