@@ -2,10 +2,13 @@ package e2e
 
 import (
 	"fmt"
+	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/microlet/microlet/compose/rig"
 )
@@ -38,6 +41,44 @@ func plain(name string) *corev1.Pod {
 func scripted(name, script string) *corev1.Pod {
 	p := plain(name)
 	p.Spec.Containers = []corev1.Container{shell("main", script)}
+	return p
+}
+
+// probeFailures is the probes' threshold; they run each second.
+const probeFailures = 3
+
+// What a probed pod writes, for the time at which it does.
+const (
+	begins    = "begins"
+	turnedIll = "turned ill"
+)
+
+// The ways in which a probed pod is asked for the file that says that it is well.
+var (
+	httpProbe = corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/ok", Port: intstr.FromInt32(8080)}}
+	execProbe = corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"test", "-e", "/tmp/www/ok"}}}
+)
+
+// probed is a pod that is asked each second whether it is ready and whether it lives.
+func probed(name string, how corev1.ProbeHandler) *corev1.Pod {
+	p := scripted(name, "echo "+begins+"; mkdir -p /tmp/www; echo ok > /tmp/www/ok; httpd -p 8080 -h /tmp/www; "+forever)
+	probe := func() *corev1.Probe {
+		return &corev1.Probe{PeriodSeconds: 1, TimeoutSeconds: 5, FailureThreshold: probeFailures, ProbeHandler: *how.DeepCopy()}
+	}
+	c := &p.Spec.Containers[0]
+	c.ReadinessProbe, c.LivenessProbe = probe(), probe()
+	c.LivenessProbe.InitialDelaySeconds = 2 // the server is up by then
+	return p
+}
+
+// turnsIll has a probed pod turn ill some time after its start, but not when it was restarted for that.
+func turnsIll(p *corev1.Pod, after time.Duration) *corev1.Pod {
+	p.Spec.Volumes = []corev1.Volume{{Name: "memory", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	c := &p.Spec.Containers[0]
+	c.VolumeMounts = []corev1.VolumeMount{{Name: "memory", MountPath: "/memory"}}
+	script := &c.Command[len(c.Command)-1]
+	ill := fmt.Sprintf("test -e /memory/ill || { sleep %d; touch /memory/ill; rm /tmp/www/ok; echo %s; }; ", int(after.Seconds()), turnedIll)
+	*script = strings.TrimSuffix(*script, forever) + ill + forever
 	return p
 }
 

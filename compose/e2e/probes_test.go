@@ -6,58 +6,39 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/microlet/microlet/compose/e2e/internal/record"
 	"github.com/microlet/microlet/proto/role"
 )
 
-// probeFailures is the probes' threshold; they run each second.
-const probeFailures = 3
-
-// probed is a pod whose server is asked each second whether it is ready and whether it lives. If
-// illAfter is not 0, the server of its first container turns ill then.
-func probed(name string, illAfter time.Duration) *corev1.Pod {
-	script := "mkdir -p /tmp/www; echo ok > /tmp/www/ok; httpd -p 8080 -h /tmp/www; "
-	if illAfter > 0 {
-		script += fmt.Sprintf("sleep %d; rm /tmp/www/ok; ", int(illAfter.Seconds()))
-	}
-	p := scripted(name, script+forever)
-	probe := func() *corev1.Probe {
-		return &corev1.Probe{
-			PeriodSeconds: 1, TimeoutSeconds: 5, FailureThreshold: probeFailures,
-			ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/ok", Port: intstr.FromInt32(8080)}},
-		}
-	}
-	c := &p.Spec.Containers[0]
-	c.ReadinessProbe, c.LivenessProbe = probe(), probe()
-	c.LivenessProbe.InitialDelaySeconds = 2 // the server is up by then
-	return p
-}
-
 // TestProbesOutliveTheProbers kills every prober every 3 s. No pod leaves Ready and none is restarted,
-// but for the one that really turns ill, which is restarted in its time.
+// but for those that really turn ill, which are restarted in their time, once.
 func TestProbesOutliveTheProbers(t *testing.T) {
 	shared.use(t, "--prober-replicas=2")
 	s := newScene(t)
 	var pods []*corev1.Pod
-	var names []string
+	var well, ill []string
 	for i := range probedPods {
-		pods = append(pods, probed(fmt.Sprintf("well-%d", i), 0))
-		names = append(names, pods[i].Name)
+		pods = append(pods, probed(fmt.Sprintf("well-%d", i), httpProbe))
+		well = append(well, pods[i].Name)
 	}
 	s.create(pods...)
-	s.ready(patience+time.Duration(probedPods)*2*time.Second, names...)
-	mark := s.record.Mark()
+	s.ready(patience+time.Duration(probedPods)*2*time.Second, well...)
+	w := s.witness(well...)
 
-	const illAfter = 8 * time.Second
-	s.create(probed("ill", illAfter))
+	for i, after := range illAfter {
+		p := turnsIll(probed(fmt.Sprintf("ill-%d", i), httpProbe), after)
+		s.create(p)
+		ill = append(ill, p.Name)
+	}
 	killed := 0
 	for end := time.Now().Add(probeKillTime); time.Now().Before(end); {
 		killed += s.killProbers()
@@ -67,35 +48,37 @@ func TestProbesOutliveTheProbers(t *testing.T) {
 			t.Fatal(t.Context().Err())
 		}
 	}
-	s.wait(time.Minute, "the pod that turned ill to be restarted", func(v record.View) error {
-		for _, c := range s.statuses(v, "ill") {
-			if c.RestartCount > 0 && c.LastTerminationState.Terminated != nil {
-				return nil
+	s.wait(time.Minute, "the pods that turned ill to be restarted and Ready", func(v record.View) error {
+		for _, name := range ill {
+			for _, c := range s.statuses(v, name) {
+				if c.RestartCount == 0 {
+					return fmt.Errorf("%s was not restarted", name)
+				}
 			}
 		}
-		return errors.New("it was not")
+		return s.areReady(ill...)(v)
 	})
 	s.waitHealthy(t, patience)
-	s.sync()
+	w.untouched()
 
-	ended := s.firstEnd(mark, "ill")
-	// Times in a status are whole seconds.
-	took, limit := ended.FinishedAt.Sub(ended.StartedAt.Time)-illAfter, (probeFailures+3+1)*time.Second
-	t.Logf("%d probers killed in %s beside %d pods; the pod that turned ill was ended %s later", killed, probeKillTime, len(pods), took)
-	if took < (probeFailures-2)*time.Second || took > limit {
-		t.Errorf("the pod that turned ill was ended %s later, want %d s to %s", took, probeFailures-2, limit)
-	}
-	for _, e := range s.record.Since(mark) {
-		p, ok := e.Object.(*corev1.Pod)
-		if !ok || p.Namespace != s.ns || !strings.HasPrefix(p.Name, "well-") {
-			continue
+	const limit = probeFailures*time.Second + 3*time.Second
+	for _, name := range ill {
+		p := s.record.View().Pod(s.ns, name)
+		turned, restarted := s.said(p, 0, turnedIll), s.said(p, 1, begins)
+		took := restarted.Sub(turned)
+		t.Logf("%s was restarted %s after it had turned ill", name, ms(took))
+		if took < (probeFailures-2)*time.Second || took > limit {
+			t.Errorf("%s was restarted %s after it had turned ill, want %d s to %s", name, ms(took), probeFailures-2, limit)
 		}
-		for _, c := range p.Status.ContainerStatuses {
-			if !c.Ready || c.RestartCount != 0 {
-				t.Errorf("%s of %s: ready %v, restarts %d", c.Name, p.Name, c.Ready, c.RestartCount)
+		for _, state := range s.record.History(p.UID) {
+			for _, c := range state.Status.ContainerStatuses {
+				if c.RestartCount > 1 {
+					t.Errorf("%s: restarts %d, it was ill once", name, c.RestartCount)
+				}
 			}
 		}
 	}
+	t.Logf("%d probers killed in %s beside %d pods that are well", killed, probeKillTime, len(well))
 }
 
 // killProbers kills every prober that runs, and returns how many there were.
@@ -120,23 +103,23 @@ func (s *scene) killProbers() int {
 	return n
 }
 
-// firstEnd is how the first container of a pod ended, as the status told it.
-func (s *scene) firstEnd(mark record.Mark, name string) *corev1.ContainerStateTerminated {
+// said is when a container of a pod's life wrote a line, by the runtime's clock.
+func (s *scene) said(p *corev1.Pod, restart int, line string) time.Time {
 	s.t.Helper()
-	for _, e := range s.record.Since(mark) {
-		p, ok := e.Object.(*corev1.Pod)
-		if !ok || p.Namespace != s.ns || p.Name != name {
-			continue
-		}
-		for _, c := range p.Status.ContainerStatuses {
-			if c.State.Terminated != nil {
-				return c.State.Terminated
+	path := filepath.Join(s.PodLogsDir(), fmt.Sprintf("%s_%s_%s", p.Namespace, p.Name, p.UID), "main", fmt.Sprintf("%d.log", restart))
+	text, err := os.ReadFile(path)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for l := range strings.Lines(string(text)) {
+		if parts := strings.SplitN(strings.TrimSpace(l), " ", 4); len(parts) == 4 && parts[3] == line {
+			at, err := time.Parse(time.RFC3339Nano, parts[0])
+			if err != nil {
+				s.t.Fatalf("%s: %v", path, err)
 			}
-			if c.LastTerminationState.Terminated != nil {
-				return c.LastTerminationState.Terminated
-			}
+			return at
 		}
 	}
-	s.t.Fatalf("%s never ended", name)
-	return nil
+	s.t.Fatalf("%s: nobody says %q", path, line)
+	return time.Time{}
 }

@@ -27,6 +27,9 @@ const (
 )
 
 var (
+	// Of each pod that turns ill, how long after its start.
+	illAfter = []time.Duration{8 * time.Second}
+
 	stoppedRoles = []role.Role{role.Bus}
 	hungRoles    = []role.Role{role.PLEG}
 )

@@ -1,0 +1,314 @@
+//go:build long && !bench
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/compose/e2e/internal/machine"
+	"github.com/microlet/microlet/proto/role"
+)
+
+const (
+	// sharedPods divide evenly by two and by three.
+	sharedPods = 24
+	// perPod is how many probes a second each asks for: readiness and liveness.
+	perPod = 2
+	// shareTime is over which the probes are counted, and shareTolerance how far a replica may be from
+	// its share then.
+	shareTime      = 15 * time.Second
+	shareTolerance = 0.10
+	// How long after a replica's end, or its stop, others have probed all that it had.
+	takenOverDead    = 2 * time.Second
+	takenOverStopped = 12 * time.Second
+)
+
+// TestProbersShare has two probers, and then three, share the pods; one is killed and kept from coming
+// back, and one is stopped. The watchdog is off: only the others may help.
+func TestProbersShare(t *testing.T) {
+	for _, replicas := range []int{2, 3} {
+		t.Run(fmt.Sprint(replicas), func(t *testing.T) {
+			shared.use(t, fmt.Sprintf("--prober-replicas=%d", replicas), watchdogOff)
+			s := newScene(t)
+			var pods []*corev1.Pod
+			var names []string
+			for i := range sharedPods {
+				pods = append(pods, probed(fmt.Sprintf("shared-%d", i), httpProbe))
+				names = append(names, pods[i].Name)
+			}
+			s.create(pods...)
+			s.ready(patience, names...)
+			w := s.witness(names...)
+			all := make([]int, replicas)
+			for i := range all {
+				all[i] = i
+			}
+			victim, others := replicas-1, all[:replicas-1]
+
+			s.even(all...)
+			s.gathered(all...)
+
+			had := s.share(victim)
+			revive := s.keepDead(victim)
+			took := s.takenOver(had, others, takenOverDead)
+			t.Logf("%d probers, one killed and kept dead: others had probed all of its %d pods after %s", replicas, len(had), ms(took))
+			s.even(others...)
+			s.gathered(others...)
+			t.Logf("the killed prober was killed %d times", revive())
+			s.waitHealthy(t, patience)
+
+			s.even(all...)
+			had = s.share(victim)
+			pid := s.proberPID(victim)
+			if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			took = s.takenOver(had, others, takenOverStopped)
+			t.Logf("%d probers, one stopped: others had probed all of its %d pods after %s", replicas, len(had), ms(took))
+			if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			s.even(all...)
+			s.gathered(all...)
+			w.untouched()
+			w.nodeReady()
+		})
+	}
+}
+
+// families are what a prober says of its probes, by its own socket.
+func (s *scene) families(replica int) (map[string]*dto.MetricFamily, error) {
+	path := filepath.Join(s.RuntimeDir(), "metrics", "prober.sock")
+	if replica > 0 {
+		path = filepath.Join(s.RuntimeDir(), "metrics", fmt.Sprintf("prober.%d.sock", replica))
+	}
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", path)
+	}}}
+	defer client.CloseIdleConnections()
+	answer, err := client.Get("http://prober/metrics")
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	return parse(answer.Body)
+}
+
+func parse(r io.Reader) (map[string]*dto.MetricFamily, error) {
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	return parser.TextToMetricFamilies(r)
+}
+
+// probeTotals are the probes by pod and kind.
+func (s *scene) probeTotals(families map[string]*dto.MetricFamily) map[[2]string]float64 {
+	totals := map[[2]string]float64{}
+	for _, m := range families["prober_probe_total"].GetMetric() {
+		labels := map[string]string{}
+		for _, l := range m.GetLabel() {
+			labels[l.GetName()] = l.GetValue()
+		}
+		if labels["namespace"] == s.ns {
+			totals[[2]string{labels["pod"], labels["probe_type"]}] += m.GetCounter().GetValue()
+		}
+	}
+	return totals
+}
+
+// share is what a prober probes: pods and kinds, and how often it has.
+func (s *scene) share(replica int) map[[2]string]float64 {
+	s.t.Helper()
+	families, err := s.families(replica)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return s.probeTotals(families)
+}
+
+// even waits until each probe has one prober, and judges that these probers share the probes of each
+// second evenly from then on.
+func (s *scene) even(replicas ...int) {
+	s.t.Helper()
+	await(s.t, 30*time.Second, "each probe to be one prober's", func() error {
+		sum := 0
+		for _, r := range replicas {
+			families, err := s.families(r)
+			if err != nil {
+				return err
+			}
+			n := len(s.probeTotals(families))
+			if n == 0 {
+				return fmt.Errorf("prober %d probes nothing", r)
+			}
+			sum += n
+		}
+		if sum != sharedPods*perPod {
+			return fmt.Errorf("%d probes in all, want %d", sum, sharedPods*perPod)
+		}
+		return nil
+	})
+	time.Sleep(time.Second) // the first probes of those that moved
+	count := func() map[int]float64 {
+		sums := map[int]float64{}
+		for _, r := range replicas {
+			for _, n := range s.share(r) {
+				sums[r] += n
+			}
+		}
+		return sums
+	}
+	began, before := time.Now(), count()
+	time.Sleep(shareTime)
+	after, took := count(), time.Since(began).Seconds()
+	want := float64(sharedPods*perPod) / float64(len(replicas))
+	text := ""
+	for _, r := range replicas {
+		rate := (after[r] - before[r]) / took
+		text += fmt.Sprintf(" %.1f", rate)
+		if math.Abs(rate-want) > shareTolerance*want {
+			s.t.Errorf("prober %d of %v runs %.1f probes a second, want %.1f", r, replicas, rate, want)
+		}
+	}
+	s.t.Logf("%d probers: probes a second%s", len(replicas), text)
+}
+
+// gathered judges /metrics/probes, as the apiserver fetches it: every family once, every series once,
+// and a series of each probe, of the prober that runs it.
+func (s *scene) gathered(replicas ...int) {
+	s.t.Helper()
+	low := map[[2]string]float64{}
+	for _, r := range replicas {
+		for probe, n := range s.share(r) {
+			if low[probe] > 0 {
+				s.t.Errorf("%v has series of two probers", probe)
+			}
+			low[probe] = n
+		}
+	}
+	text, problems, err := s.kubectl(nil, "get", "--raw", "/api/v1/nodes/"+s.node.NodeName()+"/proxy/metrics/probes")
+	if err != nil {
+		s.t.Fatal(err, problems)
+	}
+	seen := map[string]bool{}
+	for line := range strings.Lines(text) {
+		key := line
+		if !strings.HasPrefix(line, "#") {
+			key = line[:strings.LastIndexByte(line, ' ')] // without its value
+		}
+		if seen[key] {
+			s.t.Errorf("twice in /metrics/probes: %s", key)
+		}
+		seen[key] = true
+	}
+	families, err := parse(strings.NewReader(text))
+	if err != nil {
+		s.t.Fatalf("/metrics/probes: %v", err)
+	}
+	got := s.probeTotals(families)
+	if len(got) != sharedPods*perPod || len(families["process_start_time_seconds"].GetMetric()) < len(replicas) {
+		s.t.Errorf("/metrics/probes tells of %d probes by %d probers, want %d by %d",
+			len(got), len(families["process_start_time_seconds"].GetMetric()), sharedPods*perPod, len(replicas))
+	}
+	for probe, n := range got {
+		// Between the two readings a few more have run.
+		if n < low[probe] || n > low[probe]+10 {
+			s.t.Errorf("/metrics/probes tells of %g probes %v, their prober of %g shortly before", n, probe, low[probe])
+		}
+	}
+}
+
+// takenOver returns when one of the others has run each of these probes, counted from its call.
+func (s *scene) takenOver(had map[[2]string]float64, others []int, limit time.Duration) time.Duration {
+	s.t.Helper()
+	began := time.Now()
+	if len(had) == 0 {
+		s.t.Fatal("there is nothing to take over")
+	}
+	await(s.t, 30*time.Second, "the others to probe", func() error {
+		missing := maps.Clone(had)
+		for _, r := range others {
+			families, err := s.families(r)
+			if err != nil {
+				return err
+			}
+			for probe := range s.probeTotals(families) {
+				delete(missing, probe)
+			}
+		}
+		if len(missing) > 0 {
+			return fmt.Errorf("%d of %d are not probed", len(missing), len(had))
+		}
+		return nil
+	})
+	took := time.Since(began)
+	if took > limit {
+		s.t.Errorf("the others had probed all after %s, want %s", ms(took), limit)
+	}
+	return took
+}
+
+// proberPID is the process of a replica; 0 if there is none.
+func (s *scene) proberPID(replica int) int {
+	children, err := machine.Children(s.pid(role.Up))
+	if err != nil {
+		return 0
+	}
+	for _, c := range children {
+		a := machine.Arguments(c)
+		if len(a) > 1 && a[1] == string(role.Prober) && slices.Contains(a, fmt.Sprintf("--replica=%d", replica)) && machine.Alive(c) {
+			return c
+		}
+	}
+	return 0
+}
+
+// keepDead kills a prober, and again each time its supervisor has started it, before it can be of use.
+// The function that it returns lets it live and tells how often it was killed.
+func (s *scene) keepDead(replica int) (revive func() int) {
+	s.t.Helper()
+	ctx, cancel := context.WithCancel(s.t.Context())
+	kills := 0
+	kill := func() {
+		if pid := s.proberPID(replica); pid > 0 {
+			if err := syscall.Kill(pid, syscall.SIGKILL); err == nil {
+				kills++
+			} else if !errors.Is(err, syscall.ESRCH) {
+				s.t.Error(err)
+			}
+		}
+	}
+	kill()
+	if kills == 0 {
+		s.t.Fatalf("prober %d does not run", replica)
+	}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for ctx.Err() == nil {
+			kill()
+			time.Sleep(20 * time.Millisecond)
+		}
+	})
+	return func() int {
+		cancel()
+		running.Wait()
+		return kills
+	}
+}
