@@ -150,7 +150,7 @@ func (a *Assigner) Run(ctx context.Context) error {
 
 // assign brings the assignments up to date, and says when that is due again.
 func (a *Assigner) assign() (again time.Time) {
-	alive, again, known := a.replicas.alive()
+	alive, takers, again, known := a.replicas.alive()
 	a.replicas.forget()
 	var changed []string
 	a.mu.Lock()
@@ -177,7 +177,7 @@ func (a *Assigner) assign() (again time.Time) {
 		}
 	}
 	if known {
-		changed = append(changed, a.balance(alive)...)
+		changed = append(changed, a.balance(alive, takers)...)
 	}
 	if a.complete && !a.marked {
 		a.marked = true
@@ -186,12 +186,12 @@ func (a *Assigner) assign() (again time.Time) {
 	return again
 }
 
-func (a *Assigner) balance(alive []string) (changed []string) {
+func (a *Assigner) balance(alive, takers []string) (changed []string) {
 	current := make(map[string]string, len(a.current))
 	for uid, assignment := range a.current {
 		current[uid] = assignment.GetReplica()
 	}
-	for uid, replica := range Balance(a.weights, current, alive) {
+	for uid, replica := range Balance(a.weights, current, alive, takers) {
 		if replica == current[uid] {
 			continue
 		}

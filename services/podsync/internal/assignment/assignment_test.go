@@ -46,9 +46,9 @@ func TestBalanceIsEvenAndMovesLittle(t *testing.T) {
 	for i := range 90 {
 		weights[fmt.Sprintf("pod-%d", i)] = 2
 	}
-	one := Balance(weights, nil, []string{"0"})
-	two := Balance(weights, one, []string{"0", "1"})
-	three := Balance(weights, two, []string{"0", "1", "2"})
+	one := Balance(weights, nil, []string{"0"}, nil)
+	two := Balance(weights, one, []string{"0", "1"}, nil)
+	three := Balance(weights, two, []string{"0", "1", "2"}, nil)
 	for _, test := range []struct {
 		name          string
 		before, after map[string]string
@@ -66,17 +66,35 @@ func TestBalanceIsEvenAndMovesLittle(t *testing.T) {
 			t.Errorf("%s: %d pods moved, want %d at most", test.name, n, test.moves)
 		}
 	}
-	left := Balance(weights, three, []string{"0", "2"})
+	left := Balance(weights, three, []string{"0", "2"}, nil)
 	for uid, r := range three {
 		if r != "1" && left[uid] != r {
 			t.Errorf("%s moved from %s, which lives", uid, r)
 		}
 	}
-	if got := Balance(weights, left, nil); !maps.Equal(got, left) {
+	if got := Balance(weights, left, nil, nil); !maps.Equal(got, left) {
 		t.Error("pods moved while nobody lives")
 	}
-	if got := Balance(weights, nil, nil); len(got) != 0 {
+	if got := Balance(weights, nil, nil, nil); len(got) != 0 {
 		t.Errorf("pods were assigned to nobody: %v", got)
+	}
+}
+
+// Who lives keeps what it has, but only a taker gets anything.
+func TestBalanceGivesToTakers(t *testing.T) {
+	weights := map[string]float64{"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}
+	current := map[string]string{"a": "0", "b": "0", "c": "0", "d": "1", "e": "gone"}
+	for _, test := range []struct {
+		takers []string
+		want   map[string]string
+	}{
+		{[]string{"0"}, map[string]string{"a": "0", "b": "0", "c": "0", "d": "1", "e": "0"}},
+		{[]string{"1"}, map[string]string{"a": "0", "b": "0", "c": "0", "d": "1", "e": "1"}},
+		{nil, map[string]string{"a": "0", "b": "0", "c": "0", "d": "1", "e": "1"}},
+	} {
+		if got := Balance(weights, current, []string{"0", "1"}, test.takers); !maps.Equal(got, test.want) {
+			t.Errorf("takers %v: %v, want %v", test.takers, got, test.want)
+		}
 	}
 }
 
@@ -97,7 +115,7 @@ func TestBalanceAlways(t *testing.T) {
 		for i := range 1 + random.IntN(4) {
 			alive = append(alive, fmt.Sprint(i))
 		}
-		got := Balance(weights, current, alive)
+		got := Balance(weights, current, alive, nil)
 		total := 0.0
 		for uid, w := range weights {
 			total += w
@@ -113,7 +131,7 @@ func TestBalanceAlways(t *testing.T) {
 				}
 			}
 		}
-		if again := Balance(weights, got, alive); !maps.Equal(again, got) {
+		if again := Balance(weights, got, alive, nil); !maps.Equal(again, got) {
 			t.Fatalf("seed %d: it does not come to rest", seed)
 		}
 	}
@@ -296,6 +314,106 @@ func TestReplicasJoinDieAndHang(t *testing.T) {
 		pass(12 * time.Second)
 		if got := b.share(); got["0"] != 12 {
 			t.Fatalf("12 s after the hang of one: %v", got)
+		}
+	})
+}
+
+// A replica that dies again and again as soon as it is there loses its pods once, and gets none back
+// before it has lived for a while.
+func TestAReplicaThatDoesNotStayGetsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus()
+		a, stop := newAssigner(b)
+		defer stop()
+		somePods(a, 12)
+		defer b.beating(a, "0", 1)()
+		stop1 := b.beating(a, "1", 2)
+		pass(time.Minute)
+		if got := b.share(); got["0"] != 6 || got["1"] != 6 {
+			t.Fatalf("two replicas share %v", got)
+		}
+		stop1()
+		a.Lost("1")
+		began := time.Now()
+		var moved time.Time
+		generations := b.snapshot()
+		pid := int32(2)
+		for range 30 {
+			pass(400 * time.Millisecond)
+			pid++
+			stop1 = b.beating(a, "1", pid)
+			pass(300 * time.Millisecond)
+			stop1()
+			a.Lost("1")
+			pass(50 * time.Millisecond)
+			a.Lost("1") // another that did not even come to its first sign
+			synctest.Wait()
+			switch now := b.snapshot(); {
+			case maps.Equal(now, generations):
+			case moved.IsZero():
+				generations, moved = now, time.Now()
+			default:
+				t.Fatalf("%s after its first end pods move again: %v", time.Since(began), b.share())
+			}
+		}
+		if got := b.share(); got["0"] != 12 || moved.Sub(began) > 2*time.Second {
+			t.Fatalf("shares %v, moved after %s", got, moved.Sub(began))
+		}
+		defer b.beating(a, "1", pid+1)()
+		pass(4 * time.Second)
+		if got := b.share(); got["0"] != 12 {
+			t.Fatalf("it gets pods before it has lived for a while: %v", got)
+		}
+		pass(2 * time.Second)
+		if got := b.share(); got["0"] != 6 || got["1"] != 6 {
+			t.Fatalf("when it has: %v", got)
+		}
+	})
+}
+
+// A restart that comes as far as the bus and dies there puts nothing off.
+func TestLostAgainIsLostSinceTheFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus()
+		a, stop := newAssigner(b)
+		defer stop()
+		somePods(a, 12)
+		defer b.beating(a, "0", 1)()
+		stop1 := b.beating(a, "1", 2)
+		pass(time.Minute)
+		stop1()
+		for range 4 {
+			a.Lost("1")
+			pass(250 * time.Millisecond)
+		}
+		if got := b.share(); got["0"] != 12 {
+			t.Fatalf("1 s after its end: %v", got)
+		}
+	})
+}
+
+// Nobody else being there, the one that does not stay has all pods whenever it lives.
+func TestTheOnlyReplicaHasAllPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus()
+		a, stop := newAssigner(b)
+		defer stop()
+		somePods(a, 3)
+		for pid := range int32(5) {
+			stop0 := b.beating(a, "0", pid+1)
+			pass(300 * time.Millisecond)
+			stop0()
+			a.Lost("0")
+			pass(time.Second)
+		}
+		if got := b.share(); got["0"] != 3 {
+			t.Fatalf("shares %v", got)
+		}
+		somePods(a, 5)
+		defer b.beating(a, "0", 9)()
+		pass(time.Second)
+		if got := b.share(); got["0"] != 5 {
+			t.Fatalf("with more pods: %v", got)
 		}
 	})
 }

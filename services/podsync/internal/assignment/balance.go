@@ -31,8 +31,9 @@ func Weight(p *v1.Pod) float64 {
 }
 
 // Balance returns for each pod the replica that is to probe it: the one that has it, if that lives and
-// has not too much, else the one with the least. Pods that have a replica keep it while none lives.
-func Balance(weights map[string]float64, current map[string]string, alive []string) map[string]string {
+// has not too much, else of the takers, which are among the living, the one with the least. Who lives
+// takes if there is no taker. Pods that have a replica keep it while none lives.
+func Balance(weights map[string]float64, current map[string]string, alive, takers []string) map[string]string {
 	next := map[string]string{}
 	load := make(map[string]float64, len(alive))
 	for _, r := range alive {
@@ -59,17 +60,20 @@ func Balance(weights map[string]float64, current map[string]string, alive []stri
 		return cmp.Or(cmp.Compare(weights[b], weights[a]), cmp.Compare(a, b))
 	}
 	slices.SortFunc(homeless, heaviestFirst)
+	if len(takers) == 0 {
+		takers = alive
+	}
 	for _, uid := range homeless {
-		r := least(load)
+		r := least(load, takers)
 		next[uid] = r
 		load[r] += weights[uid]
 	}
-	even(weights, next, load)
+	even(weights, next, load, takers)
 	return next
 }
 
-// even moves pods from the most to the least loaded replica until no move brings them nearer.
-func even(weights map[string]float64, next map[string]string, load map[string]float64) {
+// even moves pods from the most loaded replica to the least loaded taker until no move brings them nearer.
+func even(weights map[string]float64, next map[string]string, load map[string]float64, takers []string) {
 	total := 0.0
 	for _, l := range load {
 		total += l
@@ -79,7 +83,7 @@ func even(weights map[string]float64, next map[string]string, load map[string]fl
 		return cmp.Or(cmp.Compare(weights[b], weights[a]), cmp.Compare(a, b))
 	})
 	for {
-		from, to := most(load), least(load)
+		from, to := most(load), least(load, takers)
 		gap := load[from] - load[to]
 		if gap <= allowed {
 			return
@@ -101,18 +105,18 @@ func even(weights map[string]float64, next map[string]string, load map[string]fl
 	}
 }
 
-func least(load map[string]float64) string {
-	return pick(load, func(a, b float64) bool { return a < b })
+func least(load map[string]float64, of []string) string {
+	return pick(load, of, func(a, b float64) bool { return a < b })
 }
 
 func most(load map[string]float64) string {
-	return pick(load, func(a, b float64) bool { return a > b })
+	return pick(load, slices.Collect(maps.Keys(load)), func(a, b float64) bool { return a > b })
 }
 
 // pick returns the best replica, the first by name of those that are alike.
-func pick(load map[string]float64, better func(a, b float64) bool) string {
+func pick(load map[string]float64, of []string, better func(a, b float64) bool) string {
 	best := ""
-	for _, r := range slices.Sorted(maps.Keys(load)) {
+	for _, r := range slices.Sorted(slices.Values(of)) {
 		if best == "" || better(load[r], load[best]) {
 			best = r
 		}

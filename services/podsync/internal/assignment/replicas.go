@@ -17,6 +17,11 @@ const (
 	// comeback is what a replica whose connection was lost has to be there again, as after a restart,
 	// before its pods move.
 	comeback = 700 * time.Millisecond
+	// settled is how old a process must have become for its end to be a restart's. One that ends
+	// younger ends for a reason that its successor will meet too: its pods move at once.
+	settled = time.Second
+	// probation is what the successor of such a one has to live before it gets pods from others.
+	probation = 5 * time.Second
 )
 
 // Heartbeats are the heartbeats of the prober's replicas; see bus.View.
@@ -40,6 +45,10 @@ type sign struct {
 	pid   int32
 	turns uint64
 	at    time.Time
+	// since is when the first sign of this process came.
+	since time.Time
+	// frail says that the process before had ended as soon as it had begun.
+	frail bool
 }
 
 func newReplicas(b Heartbeats) *replicas {
@@ -50,12 +59,14 @@ func newReplicas(b Heartbeats) *replicas {
 func (r *replicas) lost(replica string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.gone[replica] = time.Now()
+	if _, before := r.gone[replica]; !before { // else it came and went without a sign of life
+		r.gone[replica] = time.Now()
+	}
 }
 
-// alive returns the living replicas, sorted, and when that may change by itself; known is false while
-// nothing can be said because the bus is away.
-func (r *replicas) alive() (names []string, again time.Time, known bool) {
+// alive returns the living replicas, sorted, those of them which may be given pods, and when that may
+// change by itself; known is false while nothing can be said because the bus is away.
+func (r *replicas) alive() (names, takers []string, again time.Time, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
@@ -66,15 +77,22 @@ func (r *replicas) alive() (names []string, again time.Time, known bool) {
 			s.at = now
 			r.seen[name] = s
 		}
-		return nil, time.Time{}, false
+		return nil, nil, time.Time{}, false
 	}
 	beats := r.beats.All()
 	for key, b := range beats {
 		_, name, _ := strings.Cut(key, ".")
-		if s := r.seen[name]; s.at.IsZero() || s.pid != b.GetPid() || s.turns != b.GetTurns() {
-			r.seen[name] = sign{b.GetPid(), b.GetTurns(), now}
+		received := r.beats.Received(key)
+		at, lost := r.gone[name]
+		s, known := r.seen[name]
+		switch {
+		case !known || s.pid != b.GetPid():
+			r.seen[name] = sign{pid: b.GetPid(), turns: b.GetTurns(), at: now, since: received, frail: known && lost && at.Sub(s.since) < settled}
+		case s.turns != b.GetTurns():
+			s.turns, s.at = b.GetTurns(), now
+			r.seen[name] = s
 		}
-		if at, lost := r.gone[name]; lost && r.beats.Received(key).After(at) {
+		if lost && received.After(at) {
 			delete(r.gone, name)
 		}
 	}
@@ -86,15 +104,24 @@ func (r *replicas) alive() (names []string, again time.Time, known bool) {
 	for name, s := range r.seen {
 		end := s.at.Add(hungAfter)
 		if at, lost := r.gone[name]; lost {
-			end = at.Add(comeback)
+			if end = at; at.Sub(s.since) >= settled {
+				end = at.Add(comeback)
+			}
 		}
-		if end.After(now) {
-			names = append(names, name)
-			until(end)
+		if !end.After(now) {
+			continue
+		}
+		names = append(names, name)
+		until(end)
+		if proven := s.since.Add(probation); s.frail && proven.After(now) {
+			until(proven)
+		} else {
+			takers = append(takers, name)
 		}
 	}
 	slices.Sort(names)
-	return names, again, true
+	slices.Sort(takers)
+	return names, takers, again, true
 }
 
 // forget lets go of replicas that have been silent for long.
