@@ -77,7 +77,7 @@ func TestSubresources(t *testing.T) {
 	for path, want := range map[string]string{
 		"/pods": "pods proxy", "/pods/": "pods proxy", "/runningpods/": "pods proxy", "/healthz": "healthz proxy", "/healthz/x": "healthz proxy",
 		"/configz": "configz proxy", "/flagz": "configz", "/statusz": "statusz", "/stats/summary": "stats", "/metrics": "metrics",
-		"/metrics/cadvisor": "metrics", "/metrics/probes": "metrics", "/logs/": "log", "/logs/a/b": "log", "/checkpoint/ns/p/c": "checkpoint",
+		"/metrics/cadvisor": "metrics", "/metrics/probes": "metrics", "/metrics/slis": "metrics", "/logs/": "log", "/logs/a/b": "log", "/checkpoint/ns/p/c": "checkpoint",
 		"/exec/ns/p/c": "proxy", "/containerLogs/ns/p/c": "proxy", "/debug/pprof/heap": "proxy", "/debug/flags/v": "proxy", "/run/ns/p/c": "proxy",
 	} {
 		serve(t, h, "GET", path)

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/component-base/metrics/prometheus/slis"
+
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/nodeapi/internal/scrape"
 )
@@ -26,7 +28,9 @@ func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
 			lines = append(lines, fmt.Sprintf("[+]%s excluded: ok", name))
 			continue
 		}
-		if err := s.check(r.Context(), name); err != nil {
+		err := s.check(r.Context(), name)
+		observe(r.Context(), name, err)
+		if err != nil {
 			ok = false
 			lines = append(lines, fmt.Sprintf("[-]%s failed: %v", name, err))
 			continue
@@ -43,6 +47,16 @@ func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
 	default:
 		fmt.Fprint(w, "ok")
 	}
+}
+
+// observe counts a check's result for /metrics/slis, which tells what was found whenever somebody asked for
+// all checks.
+func observe(ctx context.Context, name string, err error) {
+	status := slis.Success
+	if err != nil {
+		status = slis.Error
+	}
+	_ = slis.ObserveHealthcheck(ctx, name, "healthz", status) // it never fails
 }
 
 // check is one of the kubelet's checks.

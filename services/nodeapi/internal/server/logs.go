@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -51,7 +50,8 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	out := &flushing{w: w, controller: http.NewResponseController(w), patience: s.options.LongWrite}
+	out := newBatch(w, s.options.LongWrite)
+	defer out.close()
 	var stdout, stderr io.Writer = out, out
 	if one {
 		if *options.Stream == v1.LogStreamStdout {
@@ -60,34 +60,11 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 			stdout = nil
 		}
 	}
-	// The answer begins now, also when the log is silent for hours.
-	if _, err := out.Write(nil); err != nil {
+	if err := out.begin(); err != nil {
 		return
 	}
 	if err := s.options.Logs.Read(r.Context(), id, options, stdout, stderr); err != nil && r.Context().Err() == nil {
 		s.options.Log.Info("log was not read to its end", "namespace", p.Namespace, "pod", p.Name, "container", name, "error", err)
 		_, _ = out.Write([]byte(err.Error())) // the only place that is left to tell it
 	}
-}
-
-// flushing passes each line on at once. A write that nobody takes ends the request.
-type flushing struct {
-	w          http.ResponseWriter
-	controller *http.ResponseController
-	patience   time.Duration
-}
-
-// Write implements io.Writer.
-func (f *flushing) Write(p []byte) (int, error) {
-	if !setWriteDeadline(f.w, f.patience) {
-		return 0, errNoFlush
-	}
-	n, err := f.w.Write(p)
-	if err != nil {
-		return n, err
-	}
-	if err := f.controller.Flush(); err != nil {
-		return n, err
-	}
-	return n, nil
 }

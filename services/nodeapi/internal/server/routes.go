@@ -64,6 +64,7 @@ func (s *Server) routes() []route {
 		{pattern: "/pods/{$}", methods: get, subresources: subPods, bucket: "pods", public: true, handle: s.listPods},
 		{pattern: "/metrics", subresources: subMetrics, bucket: "metrics", public: true, handle: s.metrics},
 		{pattern: "/metrics/probes", subresources: subMetrics, bucket: "metrics/probes", public: true, handle: s.probeMetrics},
+		{pattern: "/metrics/slis", subresources: subMetrics, bucket: "metrics/slis", public: true, handle: s.slis.ServeHTTP},
 		{pattern: "/metrics/cadvisor", subresources: subMetrics, bucket: "metrics/cadvisor", public: true, handle: noStats},
 		{pattern: "/metrics/resource", subresources: subMetrics, bucket: "metrics/resource", public: true, handle: noStats},
 		{pattern: "/stats/", subresources: subStats, bucket: "stats", public: true, handle: noStats},

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/component-base/metrics/prometheus/slis"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/microlet/microlet/services/nodeapi/internal/auth"
@@ -72,6 +73,7 @@ type Server struct {
 	inflight *prometheus.GaugeVec
 	upgrades *prometheus.CounterVec
 	busy     *prometheus.CounterVec
+	slis     http.Handler
 }
 
 // New returns a server; its metrics have the kubelet's names.
@@ -97,6 +99,9 @@ func New(o Options) *Server {
 		}, []string{"kind"}),
 	}
 	o.Metrics.MustRegister(s.requests, s.duration, s.inflight, s.upgrades, s.busy)
+	mux := http.NewServeMux()
+	slis.SLIMetricsWithReset{}.Install(mux)
+	s.slis = mux
 	return s
 }
 
