@@ -44,7 +44,7 @@ test: ## unit tests, each service alone, and the short end-to-end scenarios
 
 .PHONY: test-long
 test-long: build ## the outages, kills and tables in full
-	@$(STAGE) 'rig programs' $(RIG) build --with kubelet
+	@$(STAGE) 'rig programs' $(RIG) build --with kubelet,prometheus
 	@$(STAGE) 'long end to end' $(GO) test -count=1 -timeout 120m -v -tags long ./compose/e2e/...
 
 .PHONY: bench

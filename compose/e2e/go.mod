@@ -3,6 +3,7 @@ module github.com/microlet/microlet/compose/e2e
 go 1.26.0
 
 require (
+	github.com/creack/pty v1.1.24
 	github.com/google/go-cmp v0.7.0
 	github.com/microlet/microlet/compose/rig v0.0.0
 	github.com/microlet/microlet/proto v0.0.0

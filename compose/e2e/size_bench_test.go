@@ -9,3 +9,6 @@ const steadyPods = 0
 
 // The kubelet is measured first, on a machine that has run nothing else.
 const firstAgent = rig.AgentKubelet
+
+// besides are groups of programs that the rig has for these scenarios.
+var besides []string

@@ -27,6 +27,9 @@ const (
 	firstAgent = rig.AgentKubelet
 )
 
+// besides are groups of programs that the rig has for these scenarios.
+var besides = []string{rig.GroupPrometheus}
+
 var (
 	// Of each pod that turns ill, how long after its start.
 	illAfter = []time.Duration{8 * time.Second, 25 * time.Second, 45 * time.Second, 65 * time.Second, 85 * time.Second}

@@ -26,6 +26,9 @@ const (
 	firstAgent = rig.AgentMicrolet
 )
 
+// besides are groups of programs that the rig has for these scenarios.
+var besides []string
+
 var (
 	// Of each pod that turns ill, how long after its start.
 	illAfter = []time.Duration{8 * time.Second}

@@ -46,7 +46,7 @@ type Options struct {
 	// MaxPods of the node. Default: 250.
 	MaxPods int
 	// With names groups of programs and images that are not always needed:
-	// GroupKubelet (AgentKubelet implies it), GroupConformance. The images are
+	// GroupKubelet (AgentKubelet implies it), GroupConformance, GroupPrometheus. The images are
 	// pushed to the instance's registry.
 	With []string
 	// Source is a folder inside the repository, where the pins of the real
@@ -63,6 +63,7 @@ type Options struct {
 const (
 	GroupKubelet     = build.GroupKubelet
 	GroupConformance = build.GroupConformance
+	GroupPrometheus  = build.GroupPrometheus
 )
 
 var nameRE = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?$`)

@@ -41,6 +41,9 @@ const (
 	Ginkgo = build.Ginkgo
 )
 
+// Prometheus, as Binary names it in an instance with GroupPrometheus.
+const Prometheus = build.Prometheus
+
 // programs in the order of their start.
 func (i *Instance) programs() []string {
 	names := []string{Etcd, Registry, Containerd, APIServer, ControllerManager, Scheduler}

@@ -96,17 +96,38 @@ func CPU(pid int) (time.Duration, error) {
 
 // PSS is the proportional set size of a process in bytes.
 func PSS(pid int) (int64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	kib, err := figure(pid, "smaps_rollup", "Pss")
+	return kib << 10, err
+}
+
+// RSS is the resident set size of a process in bytes.
+func RSS(pid int) (int64, error) {
+	kib, err := figure(pid, "status", "VmRSS")
+	return kib << 10, err
+}
+
+// Passed is how many bytes a process has read and written by calls of its own, of files and of connections.
+func Passed(pid int) (int64, error) {
+	read, err := figure(pid, "io", "rchar")
+	if err != nil {
+		return 0, err
+	}
+	written, err := figure(pid, "io", "wchar")
+	return read + written, err
+}
+
+// figure is one of those that a file of /proc/<pid> tells.
+func figure(pid int, file, name string) (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
 	if err != nil {
 		return 0, err
 	}
 	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "Pss:"); ok {
-			kib, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-			return kib << 10, err
+		if rest, ok := strings.CutPrefix(line, name+":"); ok {
+			return strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
 		}
 	}
-	return 0, fmt.Errorf("/proc/%d/smaps_rollup tells no Pss", pid)
+	return 0, fmt.Errorf("/proc/%d/%s tells no %s", pid, file, name)
 }
 
 // Credentials are what a process runs as.

@@ -28,10 +28,11 @@ type Program struct {
 const (
 	GroupKubelet     = "kubelet"     // the real kubelet, to compare with
 	GroupConformance = "conformance" // upstream's end-to-end suite, and the images that it needs
+	GroupPrometheus  = "prometheus"  // the real Prometheus, which scrapes the node
 )
 
 // Groups are the names of all groups.
-var Groups = []string{GroupKubelet, GroupConformance}
+var Groups = []string{GroupKubelet, GroupConformance, GroupPrometheus}
 
 // rigModule stands for compose/rig: the rig's own helper is built from there.
 const rigModule = "../rig"
@@ -53,6 +54,7 @@ const (
 	AgentLoop         = "rig-agent"
 	Suite             = "e2e.test"
 	Ginkgo            = "ginkgo"
+	Prometheus        = "prometheus"
 )
 
 // CNIPlugins are the plugins that the rig's network uses.
@@ -108,6 +110,11 @@ func Programs() []Program {
 			Test: true, CGO: true, Tags: "selinux,notest,grpcnotrace", Stamp: kubernetesStamp,
 		},
 		{Name: Ginkgo, Module: "conformance", Package: "github.com/onsi/ginkgo/v2/ginkgo", Group: GroupConformance},
+		{
+			Name: Prometheus, Module: "prometheus", Package: "github.com/prometheus/prometheus/cmd/prometheus", Group: GroupPrometheus,
+			// Without this it contains the clients of some twenty clouds. The node's address comes from a file.
+			Tags: "remove_all_sd",
+		},
 	}
 }
 

@@ -107,7 +107,7 @@ func newBuild(progress io.Writer) *cobra.Command {
 }
 
 func withFlag(cmd *cobra.Command, with *[]string) {
-	cmd.Flags().StringSliceVar(with, "with", nil, "programs and images that are not always needed: kubelet, conformance")
+	cmd.Flags().StringSliceVar(with, "with", nil, "programs and images that are not always needed: kubelet, conformance, prometheus")
 }
 
 // upFlags are the options that up and run share.
