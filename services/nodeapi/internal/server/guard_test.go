@@ -215,7 +215,7 @@ func TestWhatIsPublic(t *testing.T) {
 		}
 	}
 	slices.Sort(public)
-	want := []string{"/healthz", "/healthz/{check}", "/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/resource", "/pods", "/pods/{$}", "/stats/"}
+	want := []string{"/healthz", "/healthz/{check}", "/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/resource", "/metrics/slis", "/pods", "/pods/{$}", "/stats/"}
 	if !slices.Equal(public, want) {
 		t.Errorf("public are %v, want %v", public, want)
 	}
