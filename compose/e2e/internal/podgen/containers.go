@@ -131,7 +131,7 @@ func containerTraits() []trait {
 			main(p).LivenessProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Host: "127.0.0.1", Port: port}}}
 		}},
 		{name: "probes of a server", alone: "network pod-user", lasting: true, apply: func(g *Generator, p *corev1.Pod) {
-			web := corev1.Container{Name: "web", Image: g.opts.Server, Args: []string{"netexec", "--http-port=8083", "--udp-port=-1"}, Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8083}}}
+			web := corev1.Container{Name: "web", Image: g.opts.Server, Args: []string{"netexec", "--http-port=8083"}, Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8083}}}
 			web.ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 60, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromString("http")}}}
 			web.StartupProbe = &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 60, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(8083)}}}
 			health := corev1.Container{Name: "health", Image: g.opts.Server, Args: []string{"grpc-health-checking", "--port=5000", "--http-port=8084"}}
