@@ -90,7 +90,7 @@ func TestPrivileges(t *testing.T) {
 		for _, p := range privileges(id, got) {
 			t.Errorf("%s: %s", r, p)
 		}
-		t.Logf("%-12s uid %d, groups %v, capabilities %x", r, got.UIDs[1], got.Groups, got.Effective)
+		t.Logf("%-12s uid %d, groups %v, capabilities %x, at most %x, no new privileges %t", r, got.UIDs[1], got.Groups, got.Effective, got.Bounding, got.NoNewPrivileges)
 	}
 	// The positive control: this test runs as root, which no service but podsync may.
 	self, err := machine.ReadCredentials(os.Getpid())
@@ -103,7 +103,7 @@ func TestPrivileges(t *testing.T) {
 			t.Fatal(err)
 		}
 		found := strings.Join(privileges(id, self), "; ")
-		for _, word := range []string{"user ids", "group ids", "capabilities", "new privileges"} {
+		for _, word := range []string{"user ids", "group ids", "permitted capabilities", "effective capabilities", "bounding capabilities", "new privileges"} {
 			if !strings.Contains(found, word) {
 				t.Errorf("a root process passes for %s in its %s: %s", r, word, found)
 			}
@@ -123,33 +123,34 @@ func privileges(id role.Identity, got machine.Credentials) []string {
 	if id.UID == 0 {
 		return problems // root keeps what it is started with
 	}
-	may := append([]int{id.GID}, id.Groups...)
+	want := slices.Clone(id.Groups)
 	for _, name := range id.HostGroups {
 		if g, err := user.LookupGroup(name); err == nil {
 			gid, err := strconv.Atoi(g.Gid)
 			if err != nil {
 				return append(problems, err.Error())
 			}
-			may = append(may, gid)
+			want = append(want, gid)
 		}
 	}
-	for _, g := range got.Groups {
-		if !slices.Contains(may, g) {
-			problems = append(problems, fmt.Sprintf("it is in group %d", g))
-		}
+	slices.Sort(want)
+	groups := slices.DeleteFunc(slices.Clone(got.Groups), func(g int) bool { return g == id.GID })
+	slices.Sort(groups)
+	if !slices.Equal(groups, want) {
+		problems = append(problems, fmt.Sprintf("it is in the groups %v, want %v", groups, want))
 	}
-	want, err := machine.CapabilitySet(id.Capabilities)
+	may, err := machine.CapabilitySet(id.Capabilities)
 	if err != nil {
 		return append(problems, err.Error())
 	}
-	for name, set := range map[string]uint64{"permitted": got.Permitted, "effective": got.Effective} {
-		if set != want {
-			problems = append(problems, fmt.Sprintf("%s capabilities are %x, want %x", name, set, want))
+	for name, set := range map[string]uint64{"permitted": got.Permitted, "effective": got.Effective, "bounding": got.Bounding} {
+		if set != may {
+			problems = append(problems, fmt.Sprintf("%s capabilities are %x, want %x", name, set, may))
 		}
 	}
 	for name, set := range map[string]uint64{"inheritable": got.Inheritable, "ambient": got.Ambient} {
-		if set&^want != 0 {
-			problems = append(problems, fmt.Sprintf("%s capabilities are %x, more than %x", name, set, want))
+		if set&^may != 0 {
+			problems = append(problems, fmt.Sprintf("%s capabilities are %x, more than %x", name, set, may))
 		}
 	}
 	if !got.NoNewPrivileges {

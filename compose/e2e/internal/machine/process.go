@@ -135,9 +135,9 @@ type Credentials struct {
 	// UIDs and GIDs are the real, effective, saved and file-system ones.
 	UIDs, GIDs [4]int
 	Groups     []int
-	// Permitted, Effective, Inheritable and Ambient are capability sets, a bit a capability.
-	Permitted, Effective, Inheritable, Ambient uint64
-	NoNewPrivileges                            bool
+	// Permitted, Effective, Inheritable, Ambient and Bounding are capability sets, a bit a capability.
+	Permitted, Effective, Inheritable, Ambient, Bounding uint64
+	NoNewPrivileges                                      bool
 }
 
 // ReadCredentials asks /proc as what a process runs.
@@ -169,7 +169,7 @@ func ReadCredentials(pid int) (Credentials, error) {
 		}
 		c.Groups = append(c.Groups, g)
 	}
-	for key, set := range map[string]*uint64{"CapPrm": &c.Permitted, "CapEff": &c.Effective, "CapInh": &c.Inheritable, "CapAmb": &c.Ambient} {
+	for key, set := range map[string]*uint64{"CapPrm": &c.Permitted, "CapEff": &c.Effective, "CapInh": &c.Inheritable, "CapAmb": &c.Ambient, "CapBnd": &c.Bounding} {
 		if *set, err = strconv.ParseUint(strings.Join(values[key], ""), 16, 64); err != nil {
 			return c, fmt.Errorf("/proc/%d/status: %s: %w", pid, key, err)
 		}

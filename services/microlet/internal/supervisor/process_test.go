@@ -202,6 +202,7 @@ func until(t *testing.T, what string, ok func() bool) {
 func state(s *Supervisor) Process { return s.Processes()[0] }
 
 func TestIdentityOfAProcess(t *testing.T) {
+	own := statusFields(t, os.Getpid())
 	for _, c := range []struct {
 		spec Spec
 		want map[string]string
@@ -209,13 +210,13 @@ func TestIdentityOfAProcess(t *testing.T) {
 		{Spec{Name: "plain", UID: 47102, GID: 47100, NoNewPrivileges: true}, map[string]string{
 			"Uid": "47102 47102 47102 47102", "Gid": "47100 47100 47100 47100", "Groups": "",
 			"CapEff": "0000000000000000", "CapPrm": "0000000000000000", "CapInh": "0000000000000000", "CapAmb": "0000000000000000",
-			"NoNewPrivs": "1",
+			"CapBnd": "0000000000000000", "NoNewPrivs": "1",
 		}},
 		{Spec{Name: "able", UID: 47107, GID: 47100, Groups: []int{47109}, Capabilities: []string{"CAP_DAC_READ_SEARCH", "CAP_SYSLOG"}, NoNewPrivileges: true}, map[string]string{
 			"Uid": "47107 47107 47107 47107", "Groups": "47109",
-			"CapEff": "0000000400000004", "CapPrm": "0000000400000004", "CapAmb": "0000000400000004", "NoNewPrivs": "1",
+			"CapEff": "0000000400000004", "CapPrm": "0000000400000004", "CapAmb": "0000000400000004", "CapBnd": "0000000400000004", "NoNewPrivs": "1",
 		}},
-		{Spec{Name: "root"}, map[string]string{"Uid": "0 0 0 0", "CapEff": ownCapabilities(t), "NoNewPrivs": "0"}},
+		{Spec{Name: "root"}, map[string]string{"Uid": "0 0 0 0", "CapEff": own["CapEff"], "CapBnd": own["CapBnd"], "NoNewPrivs": "0"}},
 	} {
 		t.Run(c.spec.Name, func(t *testing.T) {
 			s, _, _ := supervise(t, c.spec, "good", Options{})
@@ -229,8 +230,6 @@ func TestIdentityOfAProcess(t *testing.T) {
 		})
 	}
 }
-
-func ownCapabilities(t *testing.T) string { return statusFields(t, os.Getpid())["CapEff"] }
 
 // statusFields are the fields of /proc/<pid>/status.
 func statusFields(t *testing.T, pid int) map[string]string {

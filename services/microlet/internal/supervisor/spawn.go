@@ -10,6 +10,8 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -31,17 +33,15 @@ var capabilities = map[string]uintptr{
 // signal of a process comes when the thread that started it ends, not its process.
 type thread struct{ work chan func() }
 
-// newThread starts the thread. One without new privileges passes that on to all that it starts.
-func newThread(noNewPrivileges bool) (*thread, error) {
+// newThread starts the thread. What prepare does to it is passed on to all that it starts.
+func newThread(prepare func() error) (*thread, error) {
 	t := &thread{work: make(chan func())}
 	started := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // and never unlocked
-		if noNewPrivileges {
-			if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-				started <- fmt.Errorf("give up new privileges: %w", err)
-				return
-			}
+		if err := prepare(); err != nil {
+			started <- err
+			return
 		}
 		started <- nil
 		for f := range t.work {
@@ -57,27 +57,76 @@ func (t *thread) do(f func()) {
 	<-done
 }
 
+// errBounding is wrapped by the error of who may not give up capabilities.
+var errBounding = errors.New("capabilities cannot be taken from what this process starts: give it CAP_SETPCAP")
+
+// bind makes the calling thread one that gains no privileges, nor do those that it starts, and that has
+// no capability in its bounding set but these.
+func bind(keep []string) error {
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("give up new privileges: %w", err)
+	}
+	for c := uintptr(0); ; c++ {
+		has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0)
+		if err != nil { // the kernel has no more of them
+			return nil
+		}
+		kept := slices.ContainsFunc(keep, func(name string) bool { known, ok := capabilities[name]; return ok && known == c })
+		if has == 0 || kept {
+			continue
+		}
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
+			return fmt.Errorf("%w (%w)", errBounding, err)
+		}
+	}
+}
+
 // spawner starts real processes.
 type spawner struct {
 	options *Options
 	stream  *stream
 	metrics *metrics
 	plain   *thread
-	bound   *thread // without new privileges
+
+	mu    sync.Mutex
+	bound map[string]*thread // without new privileges, by the capabilities that are left
 }
 
 var _ launcher = (*spawner)(nil)
 
 func newSpawner(o *Options, m *metrics) (*spawner, error) {
-	plain, err := newThread(false)
+	plain, err := newThread(func() error { return nil })
 	if err != nil {
 		return nil, err
 	}
-	bound, err := newThread(true)
+	return &spawner{options: o, stream: newStream(o.Output, o.Format), metrics: m, plain: plain, bound: map[string]*thread{}}, nil
+}
+
+// thread is the one that starts the process.
+func (sp *spawner) thread(s Spec) (*thread, error) {
+	if !s.NoNewPrivileges {
+		return sp.plain, nil
+	}
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	key := strings.Join(s.Capabilities, " ")
+	if t, ok := sp.bound[key]; ok {
+		return t, nil
+	}
+	t, err := newThread(func() error {
+		err := bind(s.Capabilities)
+		if errors.Is(err, errBounding) {
+			// They could be gained in no way but by new privileges, which are given up already.
+			sp.options.Log.Warn("bounding set stays as it is", "error", err)
+			return nil
+		}
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	return &spawner{options: o, stream: newStream(o.Output, o.Format), metrics: m, plain: plain, bound: bound}, nil
+	sp.bound[key] = t
+	return t, nil
 }
 
 // command is the process as the Spec wants it.
@@ -149,9 +198,9 @@ func (sp *spawner) launch(s Spec) (process, error) {
 // start starts the program. One that its own user may not reach, because it lies in a folder of
 // root's, is started as what this process itself runs.
 func (sp *spawner) start(s Spec, notifySocket string, out *os.File) (*exec.Cmd, error) {
-	t := sp.plain
-	if s.NoNewPrivileges {
-		t = sp.bound
+	t, err := sp.thread(s)
+	if err != nil {
+		return nil, err
 	}
 	for _, path := range []string{s.Path, "/proc/self/exe"} {
 		cmd, err := sp.command(s, path, notifySocket)
