@@ -34,6 +34,7 @@ import (
 	"github.com/microlet/microlet/services/internal/telemetry"
 	"github.com/microlet/microlet/services/nodeapi"
 	"github.com/microlet/microlet/services/nodeapi/internal/testpki"
+	"github.com/microlet/microlet/services/nodeapi/internal/teststream"
 )
 
 // childEnv makes the test's binary the program nodeapi.
@@ -69,7 +70,7 @@ type edge struct {
 	servers *testpki.Authority
 
 	reviews *reviews
-	runtime *gateway
+	runtime *teststream.Runtime
 	pods    *bus.Writer
 	status  *bus.Writer
 }
@@ -79,7 +80,7 @@ func newEdge(t *testing.T) *edge {
 	t.Helper()
 	e := &edge{
 		Node: bustest.New(t), t: t, dir: t.TempDir(), clients: testpki.New(t, "clients"), servers: testpki.New(t, "servers"),
-		reviews: newReviews(), runtime: newGateway(t), config: nodeapi.DefaultConfig(),
+		reviews: newReviews(), runtime: teststream.New(t), config: nodeapi.DefaultConfig(),
 	}
 	kubelet := kubeletconfig.Default()
 	kubelet.Address, kubelet.HealthzBindAddress = "127.0.0.1", "127.0.0.1"

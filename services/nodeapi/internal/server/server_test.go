@@ -48,7 +48,7 @@ type node struct {
 	logs     string
 }
 
-func newNode(t *testing.T, change func(*Options)) *node {
+func newNode(t testing.TB, change func(*Options)) *node {
 	t.Helper()
 	n := &node{
 		runtime:  fake.NewRuntime(nil),
@@ -77,7 +77,7 @@ func newNode(t *testing.T, change func(*Options)) *node {
 }
 
 // add puts a pod on the node, with a running container of each name in its spec.
-func (n *node) add(t *testing.T, p v1.Pod) {
+func (n *node) add(t testing.TB, p v1.Pod) {
 	t.Helper()
 	names := make([]string, 0, len(p.Spec.Containers))
 	for _, c := range p.Spec.Containers {
@@ -303,51 +303,6 @@ func TestTooManyAreRefused(t *testing.T) {
 		t.Errorf("logs take the place of others: %d", code)
 	}
 }
-
-// FuzzPaths sends paths and queries to every handler: whatever they are, the server answers, and nobody
-// passes whom the checker refuses.
-func FuzzPaths(f *testing.F) {
-	for _, seed := range []string{
-		"/exec/ns/p/c?command=%00", "/containerLogs/ns/p/../../c", "/logs/%2e%2e/%2e%2e/etc/shadow", "/logs/?query=--file=/etc/shadow",
-		"//pods", "/pods;x", "/containerLogs/ns/p/c?tailLines=99999999999999999999", "/run/ns/p/c?cmd=a&cmd=b", "/healthz/%2e%2e", "/portForward/ns/p?port=0",
-	} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, target string) {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://n/", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !strings.HasPrefix(target, "/") {
-			target = "/" + target
-		}
-		if r.URL, err = r.URL.Parse(target); err != nil || r.URL.Host != "n" {
-			return
-		}
-		r.RequestURI, r.Body = target, http.NoBody
-		n := newNode(t, nil)
-		n.add(t, pod("p", "c"))
-		refused := httptest.NewRecorder()
-		n.Handler(verdict{refusal: &auth.Refusal{Code: 403}}).ServeHTTP(deadlines{refused}, r)
-		if refused.Code != 403 {
-			t.Errorf("%q: %d for who may not", target, refused.Code)
-		}
-		if strings.Contains(target, "pprof") || strings.Contains(target, "follow") {
-			return // they wait by nature
-		}
-		allowed := httptest.NewRecorder()
-		n.Handler(verdict{}).ServeHTTP(deadlines{allowed}, r)
-		if strings.Contains(allowed.Body.String(), "root:") {
-			t.Errorf("%q shows a file outside of the logs: %s", target, allowed.Body)
-		}
-	})
-}
-
-// deadlines makes a recorder what the handlers expect of a connection.
-type deadlines struct{ *httptest.ResponseRecorder }
-
-func (deadlines) SetWriteDeadline(time.Time) error { return nil }
-func (deadlines) SetReadDeadline(time.Time) error  { return nil }
 
 func readAll(t *testing.T, answer *http.Response) string {
 	t.Helper()
