@@ -83,11 +83,13 @@ func (s *scene) cast(opts podgen.Options) *podgen.Generator {
 	profiles := filepath.Join(s.RootDir(), "seccomp")
 	must(os.MkdirAll(profiles, 0o755))
 	must(os.WriteFile(filepath.Join(profiles, opts.Seccomp), []byte(`{"defaultAction": "SCMP_ACT_ALLOW"}`), 0o644))
-	// Its image is present from now on, for those that never pull.
-	s.create(scripted("brings-the-image", forever))
-	s.ready(patience, "brings-the-image")
-	s.remove("brings-the-image")
-	s.wait(patience, "the end of the pod that brought the image", s.areGone("brings-the-image"))
+	// Their images are present from now on, for those that never pull.
+	server := plain("brings-the-server")
+	server.Spec.Containers[0].Image, server.Spec.Containers[0].Command, server.Spec.Containers[0].Args = opts.Server, nil, []string{"pause"}
+	s.create(scripted("brings-the-image", forever), server)
+	s.ready(patience, "brings-the-image", "brings-the-server")
+	s.remove("brings-the-image", "brings-the-server")
+	s.wait(patience, "the end of the pods that brought the images", s.areGone("brings-the-image", "brings-the-server"))
 	return podgen.New(opts)
 }
 

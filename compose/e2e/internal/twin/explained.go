@@ -32,8 +32,8 @@ const pageSize = 4096
 var Explained = []Explanation{
 	{
 		regexp.MustCompile(`^status\.resources\.limits\.memory$`),
-		func(kubelet, microlet string) bool { return kubelet == "9007199254740988Ki" && microlet == "" },
-		"9007199254740988Ki is how cgroup v1 says that there is no limit",
+		func(kubelet, _ string) bool { return kubelet == "9007199254740988Ki" },
+		"9007199254740988Ki is how cgroup v1 says that there is no limit: one container has none, or an init container",
 	},
 	{
 		regexp.MustCompile(`^status\.resources\.limits\.memory$`),

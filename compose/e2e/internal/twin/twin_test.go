@@ -87,7 +87,7 @@ func TestUnexplained(t *testing.T) {
 		{cpu, "6m", "5m"},
 		{"status.containerStatuses[main].resources.requests.cpu", "", "5m"},
 	}
-	want := []Difference{all[1], all[3], all[4], all[6], all[7], all[8]}
+	want := []Difference{all[3], all[4], all[6], all[7], all[8]}
 	if diff := cmp.Diff(want, Unexplained(all)); diff != "" {
 		t.Errorf("unexplained (- want, + is):\n%s", diff)
 	}
