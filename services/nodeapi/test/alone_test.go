@@ -39,7 +39,7 @@ func TestPeersComeAndGo(t *testing.T) {
 	jane := e.user("jane get_pods,get_proxy,create_proxy")
 	ping := func() (int, string) { return e.healthz("/healthz/ping") }
 	expect(t, soon, "ping", ping, 200, "ok")
-	expect(t, soon, "health", func() (int, string) { return e.healthz("/healthz") }, 500, "[-]syncloop failed: ask podsync: ")
+	expect(t, soon, "health", func() (int, string) { return e.healthz("/healthz") }, 500, "[-]syncloop failed: podsync has no socket: it does not run")
 	expect(t, soon, "health of one who never was there", func() (int, string) { return e.healthz("/healthz/pleg") }, 404, "")
 	var waiting sync.WaitGroup
 	waiting.Go(func() {

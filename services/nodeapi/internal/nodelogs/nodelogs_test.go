@@ -17,7 +17,7 @@ import (
 )
 
 // tree makes log folders beside a secret, with links and a pipe.
-func tree(t *testing.T) (files Files, top string) {
+func tree(t testing.TB) (files Files, top string) {
 	t.Helper()
 	top = t.TempDir()
 	logs, pods := filepath.Join(top, "log"), filepath.Join(top, "pods")
@@ -90,8 +90,8 @@ func FuzzOpen(f *testing.F) {
 	for _, seed := range []string{"/plain.log", "/../secret/key", "/folder/../secret/key", "/./out", "unit/../../secret/key", "/out-absolute"} {
 		f.Add(seed)
 	}
+	files, _ := tree(f)
 	f.Fuzz(func(t *testing.T, name string) {
-		files, _ := tree(t)
 		file, err := files.Open(name)
 		if err != nil {
 			return
