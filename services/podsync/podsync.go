@@ -12,6 +12,11 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
+	unlock, err := lockRoot(cfg.Kubelet.Node.RootDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	s, err := service.New(cfg.Service, role.Podsync)
 	if err != nil {
 		return err

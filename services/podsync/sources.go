@@ -64,7 +64,7 @@ func (n *node) buildSources() error {
 		}).Run})
 	}
 	n.local = source.NewLocal(source.LocalOptions{
-		Dir: filepath.Join(n.cfg.Kubelet.Node.RootDir, "microlet", "local-pods"), NodeName: n.name, Taken: n.mirrors.Source, Log: n.service.Log,
+		Dir: filepath.Join(stateDir(n.cfg.Kubelet.Node.RootDir), "local-pods"), NodeName: n.name, Taken: n.mirrors.Source, Log: n.service.Log,
 	})
 	n.sources = append(n.sources, podSource{podsyncv1.PodSource_POD_SOURCE_LOCAL, n.local.Run})
 	return nil
