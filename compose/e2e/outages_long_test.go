@@ -332,7 +332,7 @@ func TestDiskFull(t *testing.T) {
 			})
 			begin := time.Now()
 			s.remove("goes")
-			s.wait(maxFollow, "the end of a pod on a full disk", s.areGone("goes"))
+			s.wait(patience, "the end of a pod on a full disk", s.areGone("goes"))
 			t.Logf("on the full disk a pod goes within %s", ms(time.Since(begin)))
 			s.sync()
 			w.untouched()

@@ -1,0 +1,277 @@
+// Package test runs podsync alone: the process itself, against a real bus and a faked runtime. There is no apiserver, and
+// none of its peers unless a test plays one.
+package test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/bus/bustest"
+	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/fake"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/podsync"
+)
+
+// childEnv makes the test's binary the program podsync.
+const childEnv = "MICROLET_TEST_PODSYNC"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) != "" {
+		service.Main(podsync.Command()) // exits
+	}
+	os.Exit(m.Run())
+}
+
+const (
+	// soon is what takes a moment, on a machine that may be busy.
+	soon = 30 * time.Second
+	// image is what the runtime has.
+	image = "example.com/app:1"
+)
+
+// node is what podsync finds on its node.
+type node struct {
+	*bustest.Node
+	t         *testing.T
+	root      string // --root-dir
+	manifests string
+	runtime   *fake.Runtime
+	endpoint  string
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	dir := t.TempDir()
+	n := &node{
+		Node: bustest.New(t), t: t, root: filepath.Join(dir, "root"), manifests: filepath.Join(dir, "manifests"), runtime: fake.NewRuntime(time.Now),
+	}
+	if err := os.Mkdir(n.manifests, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n.runtime.AddImage(image)
+	n.endpoint = filepath.Join(n.Dir(), "runtime.sock")
+	stop, err := n.runtime.Serve(n.endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	return n
+}
+
+// config writes podsync's file of configuration, with further lines.
+func (n *node) config(more ...string) string {
+	n.t.Helper()
+	text := fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+containerRuntimeEndpoint: unix://%s
+failCgroupV1: false
+cgroupsPerQOS: false
+enforceNodeAllocatable: [none]
+staticPodPath: %s
+podLogsDir: %s
+fileCheckFrequency: 1s
+%s`, n.endpoint, n.manifests, filepath.Join(n.root, "logs"), strings.Join(more, "\n"))
+	file := filepath.Join(n.t.TempDir(), "kubelet.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	return file
+}
+
+// process is a podsync.
+type process struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	log   *buffer
+	ended chan struct{}
+	err   error
+}
+
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+// String implements fmt.Stringer.
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// start starts podsync; a flag that is given again counts.
+func (n *node) start(args ...string) *process {
+	n.t.Helper()
+	s := n.Service()
+	args = append([]string{
+		"--config=" + n.config(), "--root-dir=" + n.root, "--hostname-override=" + bustest.NodeName,
+		"--runtime-dir=" + s.RuntimeDir, "--bus-address=" + s.BusAddress, "--container-log-links=",
+	}, args...)
+	self, err := os.Executable()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	p := &process{t: n.t, cmd: exec.Command(self, args...), log: &buffer{}, ended: make(chan struct{})} //nolint:noctx // it ends with the test
+	p.cmd.Env = append(os.Environ(), childEnv+"=1")
+	p.cmd.Stderr = p.log
+	if err := p.cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	go func() { p.err = p.cmd.Wait(); close(p.ended) }()
+	n.t.Cleanup(func() {
+		p.signal(syscall.SIGKILL)
+		<-p.ended
+		if n.t.Failed() {
+			n.t.Logf("podsync's log:\n%s", p.log)
+		}
+	})
+	return p
+}
+
+func (p *process) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		p.t.Error(err)
+	}
+}
+
+// end waits for the process's end, and returns its error.
+func (p *process) end(within time.Duration) error {
+	p.t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(within):
+		p.t.Fatalf("podsync has not ended within %v", within)
+	}
+	return p.err
+}
+
+// put writes the manifest of a pod with one container.
+func (n *node) put(name string, more ...string) {
+	n.t.Helper()
+	n.write(name+".yaml", manifest(name, more...))
+}
+
+// manifest is a pod's, with further lines in its metadata.
+func manifest(name string, more ...string) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata:
+  name: %[1]s
+  namespace: ns
+%[3]sspec:
+  terminationGracePeriodSeconds: 2
+  containers: [{name: c-%[1]s, image: "%[2]s"}]
+`, name, image, strings.Join(more, ""))
+}
+
+// write writes a manifest's file at once, as one should.
+func (n *node) write(file, text string) {
+	n.t.Helper()
+	hidden := filepath.Join(n.manifests, "."+file)
+	if err := errors.Join(os.WriteFile(hidden, []byte(text), 0o600), os.Rename(hidden, filepath.Join(n.manifests, file))); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) remove(name string) {
+	n.t.Helper()
+	if err := os.Remove(filepath.Join(n.manifests, name+".yaml")); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// running are the ids of a pod's containers that run, by its manifest's name.
+func (n *node) running(name string) []string {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	defer cancel()
+	got, err := runtimeapi.NewRuntimeServiceClient(n.runtime.Conn()).ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+		State:         &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+		LabelSelector: map[string]string{"io.kubernetes.pod.name": name + "-" + bustest.NodeName},
+	}})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var ids []string
+	for _, c := range got.GetContainers() {
+		ids = append(ids, c.GetId())
+	}
+	return ids
+}
+
+// runs waits until so many containers of a pod run, and returns the first one's id.
+func (n *node) runs(name string) string {
+	n.t.Helper()
+	took := bustest.Await(n.t, soon, "pod "+name+" runs", func() bool { return len(n.running(name)) == 1 })
+	n.t.Logf("pod %s runs after %s", name, took.Round(time.Millisecond))
+	return n.running(name)[0]
+}
+
+func (n *node) gone(name string) {
+	n.t.Helper()
+	bustest.Await(n.t, soon, "pod "+name+" has ended", func() bool { return len(n.running(name)) == 0 })
+}
+
+// reader is what a service on the bus reads of podsync.
+type reader struct {
+	pods     *bus.View[*podsyncv1.Pod]
+	statuses *bus.View[*podsyncv1.PodStatus]
+}
+
+func (n *node) reads() *reader {
+	n.t.Helper()
+	r := &reader{}
+	n.Client(role.NodeAPI, func(c *bus.Client) {
+		r.pods = bus.Watch[podsyncv1.Pod](c, subject.Pods, ">", nil)
+		r.statuses = bus.Watch[podsyncv1.PodStatus](c, subject.PodStatus, ">", nil)
+	})
+	return r
+}
+
+// told are the names of the pods that a reader has, each with what it knows of its one container.
+func (r *reader) told() map[string]string {
+	told := map[string]string{}
+	for key, m := range r.pods.All() {
+		p := &v1.Pod{}
+		if err := p.Unmarshal(m.GetPod()); err != nil {
+			told[key] = err.Error()
+			continue
+		}
+		name := strings.TrimSuffix(p.Name, "-"+bustest.NodeName)
+		told[name] = "no status"
+		if s, ok := r.statuses.Get(key); ok && len(s.GetContainers()) == 1 {
+			told[name] = fmt.Sprintf("%s %s", s.GetContainers()[0].GetState(), s.GetContainers()[0].GetId())
+		}
+	}
+	return told
+}
+
+// state is what is told of a container that runs.
+func state(id string) string {
+	return fmt.Sprintf("%s %s", podsyncv1.ContainerState_CONTAINER_STATE_RUNNING, id)
+}
