@@ -210,11 +210,6 @@ func TestCertificateExpires(t *testing.T) {
 // maxRenewed is how soon a renewed certificate is used.
 const maxRenewed = time.Minute
 
-func onNode(p *corev1.Pod, node string) *corev1.Pod {
-	p.Spec.NodeName = node
-	return p
-}
-
 // credentials are a kubeconfig of the node that names its certificate's files.
 type credentials struct {
 	s          *scene
