@@ -2,6 +2,7 @@ package server
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -108,7 +109,8 @@ func FuzzStreamHeaders(f *testing.F) {
 			serving.Add(1)
 			defer serving.Done()
 			defer func() {
-				if p := recover(); p != nil && p != http.ErrAbortHandler {
+				p := recover()
+				if err, ok := p.(error); p != nil && !(ok && errors.Is(err, http.ErrAbortHandler)) {
 					panics.Store(fmt.Sprint(p), string(debug.Stack()))
 				}
 			}()
