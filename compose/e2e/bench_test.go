@@ -33,12 +33,15 @@ const (
 	calmBefore = 5 * time.Second // what was started before has come to rest
 )
 
-// agents in the order in which they are measured.
-var agents = []struct {
+// contender is an agent that is measured.
+type contender struct {
 	name  string
 	agent rig.Agent
 	args  []string
-}{
+}
+
+// agents in the order in which they are measured.
+var agents = []contender{
 	{"kubelet", rig.AgentKubelet, nil},
 	{"microlet", rig.AgentMicrolet, nil},
 	{"microlet, single", rig.AgentMicrolet, []string{single}},
@@ -46,29 +49,39 @@ var agents = []struct {
 
 // TestBenchAgents measures each agent on the same node and prints one table.
 func TestBenchAgents(t *testing.T) {
-	results := make([]map[string]float64, len(agents))
-	var rows []string
-	for i, a := range agents {
-		results[i] = map[string]float64{}
-		shared.switchTo(t, a.agent, a.args...)
-		m := &meter{t: t, put: func(name string, value float64) {
-			if results[i][name] = value; !slices.Contains(rows, name) {
-				rows = append(rows, name)
-			}
-			t.Logf("%s: %s: %.3f", a.name, name, value)
-		}}
+	compare(t, func(m *meter) {
 		m.warm()
 		m.idle("0 pods")
 		m.singles()
 		m.batches()
 		m.crowded()
 		m.kills()
+	}, agents...)
+}
+
+// compare measures agents one after the other; the first is what the others are compared with.
+func compare(t *testing.T, measure func(m *meter), agents ...contender) {
+	t.Helper()
+	results := make([]map[string]float64, len(agents))
+	var rows []string
+	for i, a := range agents {
+		results[i] = map[string]float64{}
+		shared.switchTo(t, a.agent, a.args...)
+		measure(&meter{t: t, put: func(name string, value float64) {
+			if results[i][name] = value; !slices.Contains(rows, name) {
+				rows = append(rows, name)
+			}
+			t.Logf("%s: %s: %.3f", a.name, name, value)
+		}})
 	}
 	table := "| what |"
 	for _, a := range agents {
 		table += " " + a.name + " |"
 	}
-	table += " microlet / kubelet | single / kubelet |\n|" + strings.Repeat("---|", len(agents)+3) + "\n"
+	for _, a := range agents[1:] {
+		table += fmt.Sprintf(" %s / %s |", a.name, agents[0].name)
+	}
+	table += "\n|" + strings.Repeat("---|", 2*len(agents)) + "\n"
 	for _, row := range rows {
 		table += "| " + row + " |"
 		for i := range agents {

@@ -1,6 +1,8 @@
 package probes
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -71,6 +73,8 @@ func TestOnlyTheNewestAssignmentCounts(t *testing.T) {
 	expect("what counted holds", 0, v("liveness", "one", decide.Failure))
 	put("p.c.liveness", result(success, "one", "0", 5))
 	expect("an older assignment", 0, v("liveness", "one", decide.Failure))
+	put("p.c.liveness", result(success, "one", "0", 6))
+	expect("another replica, under this generation", 0, v("liveness", "one", decide.Failure))
 	put("p.c.liveness", result(success, "one", "1", 6))
 	expect("the newest assignment", 1, v("liveness", "one", decide.Success))
 	delete(b, "p.c.liveness")
@@ -87,5 +91,47 @@ func TestOnlyTheNewestAssignmentCounts(t *testing.T) {
 		put("p.c."+probe, result(success, "two", "1", 6))
 		expect(probe, 1, v(probe, "two", decide.Success))
 		s.Forget("p")
+	}
+}
+
+// However results and assignments come in: what counts was said under an assignment that was the
+// newest when it was taken, by the replica that had it, and of the container id that it is told of.
+func TestWhatCountsWasAlwaysAssigned(t *testing.T) {
+	accepted := 0
+	for seed := range uint64(200) {
+		random := rand.New(rand.NewPCG(seed, 3))
+		b := bucket{}
+		var assigned *podsyncv1.Assignment
+		s := New(Options{
+			Results: b, Metrics: prometheus.NewRegistry(), Wake: func(types.UID) {},
+			Assigned: func(string) (*podsyncv1.Assignment, bool) { return assigned, assigned != nil },
+		})
+		failed := map[string]bool{} // ids of which a result that counts said so
+		generation := uint64(0)
+		for range 60 {
+			if random.IntN(4) == 0 {
+				generation++
+				assigned = &podsyncv1.Assignment{Replica: fmt.Sprint(random.IntN(3)), Generation: generation}
+				if r := b["p.c.liveness"]; r != nil && r.GetReplica() == assigned.GetReplica() && r.GetGeneration() == generation && r.GetResult() == failure {
+					failed[r.GetContainerId()] = true
+				}
+				s.Assigned("p")
+			} else {
+				r := result([]proberv1.Outcome{success, failure}[random.IntN(2)], fmt.Sprint("id-", random.IntN(3)), fmt.Sprint(random.IntN(3)), generation+uint64(random.IntN(2))-uint64(random.IntN(2)))
+				b["p.c.liveness"] = r
+				if assigned != nil && r.GetReplica() == assigned.GetReplica() && r.GetGeneration() == assigned.GetGeneration() && r.GetResult() == failure {
+					failed[r.GetContainerId()] = true
+				}
+				s.Changed("p.c.liveness")
+			}
+			for id, verdict := range s.Of("p").Liveness {
+				if accepted++; verdict == decide.Failure && !failed[id] {
+					t.Fatalf("seed %d: %s is to be restarted, and nobody who was assigned said so", seed, id)
+				}
+			}
+		}
+	}
+	if accepted < 1000 {
+		t.Errorf("%d results counted: the property was hardly tried", accepted)
 	}
 }
