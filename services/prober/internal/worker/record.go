@@ -83,6 +83,9 @@ func (r *Record) final(k Kind) bool {
 	return k == Startup && r.Result != none || k == Liveness && r.Result == failure
 }
 
+// counting says whether the newest probe spoke against the verdict, and the threshold is yet to come.
+func (r *Record) counting() bool { return r.Result != none && r.Last != none && r.Last != r.Result }
+
 // same says whether two records differ in nothing but the time of their probe.
 func (r *Record) same(o *Record) bool {
 	return r.ContainerID == o.ContainerID && r.Result == o.Result && r.Last == o.Last && r.Run == o.Run

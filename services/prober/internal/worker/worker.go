@@ -187,6 +187,10 @@ func (w *Worker) next(f *Facts) (due time.Time, wanted bool) {
 		// The first one comes with the container's start, which most servers are not up by. The
 		// kubelet asks again about a second later, too.
 		due = r.LastStart.Add(min(every, time.Second))
+	case w.probes == 0 && r.counting():
+		// The worker before died on its way to another verdict, which is not to wait for the next tick
+		// too. Few are, so that this is no burst.
+		due = later(r.LastStart.Add(every), w.free)
 	case !r.LastStart.IsZero():
 		due = after(r.LastStart, every, w.free)
 	case w.o.Kind == Readiness:

@@ -288,6 +288,37 @@ func TestResume(t *testing.T) {
 	})
 }
 
+// A worker that takes over on the way to another verdict does not wait for the next tick of the rhythm,
+// and one that has nothing to find out does.
+func TestResumeOnTheWay(t *testing.T) {
+	for last, wait := range map[Outcome]time.Duration{failure: 0, success: 7 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			r := Record{ContainerID: "one", Result: success, Last: last, Run: 1, LastStart: began.Add(-13 * time.Second)}
+			s := begin(Liveness, every(10, 3), r, true)
+			defer s.stop()
+			pass(28 * time.Second)
+			var at []time.Duration
+			for _, when := range s.target.probed() {
+				at = append(at, when.Sub(began))
+			}
+			if want := []time.Duration{wait, wait + 10*time.Second, wait + 20*time.Second}; !slices.Equal(at, want) {
+				t.Errorf("last %v: probed at %v, want %v", last, at, want)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		r := Record{ContainerID: "one", Result: success, Last: failure, Run: 1, LastStart: began.Add(-3 * time.Second)}
+		s := begin(Liveness, every(10, 3), r, true)
+		defer s.stop()
+		pass(8 * time.Second)
+		if got := s.target.probed(); len(got) != 1 || got[0].Sub(began) != 7*time.Second {
+			t.Errorf("probed at %v, want a whole period after the last", got)
+		}
+	})
+}
+
 // Many that begin at once are spread over their period.
 func TestSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
