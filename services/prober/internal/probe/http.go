@@ -14,7 +14,7 @@ import (
 
 // httpClients are what asks: over HTTPS HTTP/2 if the server offers it, over HTTP only HTTP/1.1, and
 // h2c, which is HTTP/2 without TLS, by prior knowledge.
-type httpClients struct{ plain, h2c *http.Transport }
+type httpClients struct{ plain, h2c http.RoundTripper }
 
 func newHTTPClients() httpClients {
 	transport := func() *http.Transport {
@@ -30,28 +30,38 @@ func newHTTPClients() httpClients {
 	h2c.ForceAttemptHTTP2 = false
 	h2c.Protocols = new(http.Protocols)
 	h2c.Protocols.SetUnencryptedHTTP2(true)
-	return httpClients{transport(), h2c}
+	return httpClients{&oneShot{dial: dialer().DialContext, other: transport()}, h2c}
 }
 
 func (p *Prober) httpGet(ctx context.Context, t Target) (Verdict, error) {
+	// The client's own timeout needs a goroutine with a transport that it does not know.
+	outer := ctx
+	ctx, cancel := context.WithTimeout(ctx, t.timeout())
+	defer cancel()
 	request, err := newRequest(ctx, t)
 	if err != nil {
 		return Verdict{}, err
 	}
-	client := &http.Client{Transport: p.http.plain, Timeout: t.timeout(), CheckRedirect: httpaction.StayAtHost}
+	client := &http.Client{Transport: p.http.plain, CheckRedirect: httpaction.StayAtHost}
 	if protocol := t.Probe.HTTPGet.Protocol; p.o.H2C && protocol != nil && *protocol == v1.HTTPProtocolHTTP2 {
 		client.Transport = p.http.h2c
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		if ctx.Err() != nil {
-			return Verdict{}, ctx.Err()
+		switch {
+		case outer.Err() != nil:
+			return Verdict{}, outer.Err()
+		case ctx.Err() != nil:
+			return failure("%s (Client.Timeout exceeded while awaiting headers)", err) // the client's words
 		}
 		return failure("%s", err)
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxOutput))
 	if err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("%w (Client.Timeout or context cancellation while reading body)", err)
+		}
 		return Verdict{}, fmt.Errorf("%w: %w", ErrBroken, err)
 	}
 	switch code := response.StatusCode; {
