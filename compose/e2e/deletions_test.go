@@ -96,7 +96,7 @@ func TestDeletedWhileItsImageIsPulled(t *testing.T) {
 		s.wait(patience, "the begin of a pull", s.hasEvent(name, "Pulling"))
 	}
 	s.create(plain("beside"))
-	s.ready(maxFollow, "beside")
+	s.ready(patience, "beside") // the registry is still stopped
 	begin := time.Now()
 	s.remove("goes")
 	s.removeNow("forced")

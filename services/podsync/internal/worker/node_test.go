@@ -146,6 +146,9 @@ func (n *node) Refresh(ctx context.Context, p *v1.Pod) error {
 	n.mu.Lock()
 	n.refreshed[p.UID]++
 	n.mu.Unlock()
+	if err := n.broken("Refresh", p.UID); err != nil {
+		return err
+	}
 	_, err := n.Mount(ctx, p)
 	return err
 }

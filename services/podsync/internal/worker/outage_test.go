@@ -9,6 +9,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/internal/fake"
 )
@@ -60,6 +61,77 @@ func TestASlowRuntimeIsWaitedFor(t *testing.T) {
 		n.wait(5 * time.Minute)
 		if !n.running("a") || len(n.cri.Calls("StartContainer")) != 1 || len(n.cri.Calls("RunPodSandbox")) != 1 {
 			t.Fatalf("status %+v", n.status("a"))
+		}
+	})
+}
+
+// TestCallsThatHangHoldUpTheirPodsAlone: the stops of more pods hang than calls may run at a time.
+func TestCallsThatHangHoldUpTheirPodsAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		defer n.run()()
+		var hung []types.UID
+		for i := range 8 {
+			hung = append(hung, types.UID(fmt.Sprint("hung-", i)))
+			n.dispatcher.SetPod(testPod(hung[i]), api)
+		}
+		n.wait(5 * time.Second)
+		release := n.cri.Hang("StopContainer")
+		for _, uid := range hung {
+			n.dispatcher.SetPod(deleted(testPod(uid), 1), api)
+		}
+		n.wait(time.Second)
+		n.dispatcher.SetPod(testPod("other"), api)
+		n.wait(2 * time.Second)
+		if !n.running("other") || len(n.cri.Calls("StopContainer")) < len(hung) {
+			t.Fatalf("%d stops hang, the other's status %+v", len(n.cri.Calls("StopContainer")), n.status("other"))
+		}
+		n.wait(10 * time.Minute)
+		for _, uid := range hung {
+			if n.final[uid] {
+				t.Fatalf("pod %s is told to be gone, and nobody stopped it", uid)
+			}
+		}
+		release()
+		n.wait(time.Minute)
+		for _, uid := range hung {
+			if !n.final[uid] {
+				t.Fatalf("pod %s: %+v", uid, n.status(uid))
+			}
+		}
+	})
+}
+
+// TestATokenThatExpiresStopsNoPod: the apiserver has been away for longer than the token of a volume lives. The pod says
+// so, runs on, and has a fresh token soon after the apiserver's return.
+func TestATokenThatExpiresStopsNoPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		defer n.run()()
+		p := testPod("a")
+		p.Spec.Volumes = []v1.Volume{{Name: "token", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{
+			Sources: []v1.VolumeProjection{{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "token"}}},
+		}}}}
+		n.dispatcher.SetPod(p, api)
+		n.wait(5 * time.Second)
+		n.drain()
+		n.breaks("Refresh", "a", errors.New("failed to fetch token: connection refused"))
+		n.wait(2 * time.Hour)
+		if !slices.Contains(n.drain(), "Warning FailedMount failed to fetch token: connection refused") {
+			t.Error("not told")
+		}
+		if !n.running("a") || len(n.cri.Calls("StopContainer"))+len(n.cri.Calls("StopPodSandbox")) > 0 || len(n.cri.Calls("StartContainer")) != 1 {
+			t.Errorf("the pod was touched: %+v", n.status("a"))
+		}
+		n.breaks("Refresh", "a", nil)
+		n.mu.Lock()
+		before := n.refreshed["a"]
+		n.mu.Unlock()
+		n.wait(3 * time.Minute)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.refreshed["a"] == before {
+			t.Error("its token is not renewed")
 		}
 	})
 }
