@@ -21,7 +21,6 @@ import (
 	"github.com/microlet/microlet/compose/e2e/internal/machine"
 	"github.com/microlet/microlet/compose/e2e/internal/podgen"
 	"github.com/microlet/microlet/compose/e2e/internal/record"
-	"github.com/microlet/microlet/compose/rig"
 	"github.com/microlet/microlet/proto/role"
 )
 
@@ -129,13 +128,7 @@ func (c *chaos) kill() {
 		}
 		return
 	}
-	if err := c.Kill(c.t.Context(), rig.Containerd); err != nil {
-		c.t.Fatal(err)
-	}
-	time.Sleep(time.Duration(c.rand.IntN(2000)) * time.Millisecond)
-	if err := c.StartContainerd(c.t.Context()); err != nil {
-		c.t.Fatal(err)
-	}
+	c.killRuntime(time.Duration(c.rand.IntN(2000)) * time.Millisecond)
 	c.done["killed containerd"]++
 }
 
