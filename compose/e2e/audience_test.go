@@ -34,7 +34,7 @@ const (
 	standing       = 50                     // followers that stop reading
 	talkers        = 20                     // sessions that say something each second and want it back
 	silent         = 15                     // sessions in which nothing happens
-	standingTalks  = 15                     // sessions that are written to without end, whose clients stop reading
+	standingTalks  = 15                     // sessions whose clients stop reading long before all is written
 	streams        = followers + standing + sessions
 	sessions       = talkers + silent + standingTalks
 	gatheringLimit = 2 * time.Minute
@@ -277,14 +277,15 @@ func (a *audience) talk(websocket bool, pause time.Duration) error {
 	return nil // it ended as it was ended
 }
 
-// flood lets a command write without end, and takes the first of it.
+// flood lets a command write far more than all buffers on the way hold, and takes the first of it. It does not write without end: the
+// apiserver goes on reading from the node, and throws away, when a WebSocket client has gone.
 func (a *audience) flood(websocket bool) {
 	first := sync.OnceFunc(func() { a.present.Add(1) })
 	err := a.session(websocket, remotecommand.StreamOptions{Stdout: writerFunc(func(p []byte) (int, error) {
 		first()
 		<-a.ctx.Done()
 		return len(p), nil
-	})}, "cat", "/dev/zero")
+	})}, "head", "-c", "33554432", "/dev/zero")
 	if a.ctx.Err() == nil && a.present.Load() < streams {
 		a.complain("exec and stop reading, WebSocket %t: %v", websocket, err)
 	}

@@ -4,7 +4,9 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,58 +19,70 @@ import (
 
 // What is started with and without an audience, in turns, so that what else the machine does weighs on both.
 const (
-	turns    = 12
-	perTurn  = 10
+	turns    = 4
+	perTurn  = 25
 	betweens = 200 * time.Millisecond // between the end of one start and the next
 )
 
 // TestBenchAudience measures how much slower pods start while two hundred followers of logs and fifty sessions are
 // served, some of which stop reading, and whose CPU that takes.
 func TestBenchAudience(t *testing.T) {
-	table := "| what | " + "alone | with an audience | ratio |\n|---|---|---|---|\n"
 	for _, a := range agents[:2] {
-		shared.switchTo(t, a.agent, a.args...)
-		m := &meter{t: t}
-		m.warm()
-		s := newScene(t)
-		s.stage()
-		starts := map[bool][]time.Duration{}
-		used := map[string]time.Duration{}
-		var lasted time.Duration
-		for i := range 2 * turns {
-			// Which comes first changes, too: without, with, with, without, …
-			with := i%4 == 1 || i%4 == 2
-			var present *audience
-			if with {
-				present = s.gather(t)
-			}
-			time.Sleep(time.Second)
-			before, began := m.shares(), time.Now()
-			starts[with] = append(starts[with], m.turn(s, fmt.Sprintf("turn-%d", i))...)
-			if with {
-				lasted += time.Since(began)
-				for name, at := range m.shares() {
-					used[name] += at - before[name]
-				}
-				if problems := present.complaints(); len(problems) > 0 {
-					t.Errorf("of the streams went wrong:\n%s", strings.Join(problems, "\n"))
-				}
-				present.dismiss()
-			}
-			time.Sleep(time.Second)
-		}
-		for _, part := range []float64{0.5, 0.99} {
-			alone, with := record.Percentile(starts[false], part), record.Percentile(starts[true], part)
-			table += fmt.Sprintf("| %s: one pod, created to Ready, p%g of %d (s) | %.3f | %.3f | %.2f |\n", a.name, 100*part, len(starts[true]), alone.Seconds(), with.Seconds(), with.Seconds()/alone.Seconds())
-		}
-		for _, name := range []string{"agent", string(role.NodeAPI), string(role.Podsync), rig.APIServer, rig.Containerd, "clients"} {
-			if cpu, ok := used[name]; ok {
-				table += fmt.Sprintf("| %s: CPU of %s with an audience (cores) | | %.3f | |\n", a.name, name, cpu.Seconds()/lasted.Seconds())
-			}
-		}
-		s.clear()
+		t.Run(a.name, func(t *testing.T) {
+			shared.switchTo(t, a.agent, a.args...)
+			m := &meter{t: t}
+			m.warm()
+			m.audience()
+		})
 	}
-	t.Logf("%d streams, turn by turn in one run:\n%s", streams, table)
+}
+
+// audience starts pods in turns without, with, with, without, … an audience.
+func (m *meter) audience() {
+	m.t.Helper()
+	s := newScene(m.t)
+	s.stage()
+	var starts [2][]time.Duration
+	var used [2]map[string]time.Duration
+	var lasted [2]time.Duration
+	for i := range 2 * turns {
+		with := (i + 1) / 2 % 2
+		var present *audience
+		if with == 1 {
+			present = s.gather(m.t)
+		}
+		time.Sleep(calmBefore)
+		before, began := m.shares(), time.Now()
+		took := m.turn(s, fmt.Sprintf("turn-%d", i))
+		starts[with] = append(starts[with], took...)
+		lasted[with] += time.Since(began)
+		if used[with] == nil {
+			used[with] = map[string]time.Duration{}
+		}
+		for name, at := range m.shares() {
+			used[with][name] += at - before[name]
+		}
+		m.t.Logf("turn %d of %d, with %d streams: p50 %s", i+1, 2*turns, with*streams, ms(record.Percentile(took, 0.5)))
+		if present != nil {
+			if problems := present.complaints(); len(problems) > 0 {
+				m.t.Errorf("of the streams went wrong:\n%s", strings.Join(problems, "\n"))
+			}
+			present.dismiss()
+		}
+	}
+	table := fmt.Sprintf("| %s | alone | with %d streams | ratio |\n|---|---|---|---|\n", shared.Agent(), streams)
+	row := func(what string, alone, with float64) {
+		table += fmt.Sprintf("| %s | %.3f | %.3f | %.2f |\n", what, alone, with, with/alone)
+	}
+	for _, part := range []float64{0.5, 0.99} {
+		row(fmt.Sprintf("one pod, created to Ready, p%g of %d (s)", 100*part, len(starts[0])),
+			record.Percentile(starts[0], part).Seconds(), record.Percentile(starts[1], part).Seconds())
+	}
+	for _, name := range slices.Sorted(maps.Keys(used[0])) {
+		row("CPU of "+name+" (cores)", used[0][name].Seconds()/lasted[0].Seconds(), used[1][name].Seconds()/lasted[1].Seconds())
+	}
+	m.t.Logf("turn by turn in one run:\n%s", table)
+	s.clear()
 }
 
 // turn starts pods one after the other, and deletes them.
@@ -91,7 +105,7 @@ func (m *meter) turn(s *scene, prefix string) []time.Duration {
 // shares is what has been used so far by those who serve an audience, and by the audience.
 func (m *meter) shares() map[string]time.Duration {
 	m.t.Helper()
-	pids := map[string][]int{"agent": m.processes(), "clients": {os.Getpid()}}
+	pids := map[string][]int{"the agent": m.processes(), "the clients": {os.Getpid()}}
 	for _, p := range shared.Status(m.t.Context()) {
 		if p.Program == rig.APIServer || p.Program == rig.Containerd {
 			pids[p.Program] = []int{p.PID}

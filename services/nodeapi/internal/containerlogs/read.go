@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,8 +31,20 @@ type Reader struct {
 	Folder string
 }
 
+// roundPause is the least time between two rounds of reading a log that is followed. It bounds what a follower costs,
+// however fast the container writes: nobody reads more than ten states a second. A line after a pause is not
+// held up, since the time is over then.
+const roundPause = 100 * time.Millisecond
+
+// Follower is a writer that holds back what it is given until it is told that there is no more for now.
+type Follower interface {
+	// CaughtUp says that all has been written that the log has. An error ends the reading.
+	CaughtUp() error
+}
+
 // Read writes the log of the container with this id, as pods' statuses have it, until its end, or, following, until the container
-// has ended and all is written, or ctx ends. A nil writer's stream is left out.
+// has ended and all is written, or ctx ends. A nil writer's stream is left out. A writer that is a Follower is told
+// after each round, but the last.
 func (r Reader) Read(ctx context.Context, id string, o *v1.PodLogOptions, stdout, stderr io.Writer) error {
 	answer, err := r.Runtime.Status(ctx, bare(id))
 	if err != nil {
@@ -46,7 +59,7 @@ func (r Reader) Read(ctx context.Context, id string, o *v1.PodLogOptions, stdout
 	}
 	// The library logs the line that it could not parse or write, which is the pod's and for nobody else.
 	ctx = klog.NewContext(ctx, logr.Discard())
-	return logs.ReadLogs(ctx, path, bare(id), readOptions(o, time.Now()), statusOnly{runtime: r.Runtime}, stdout, stderr)
+	return logs.ReadLogs(ctx, path, bare(id), readOptions(o, time.Now()), statusOnly{runtime: r.Runtime, followers: followers(stdout, stderr)}, stdout, stderr)
 }
 
 // readOptions are the API's options as the library has them.
@@ -95,14 +108,36 @@ func within(folder, path string) bool {
 	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
 }
 
-// statusOnly is the runtime service of which the library's reader asks a container's status and
-// nothing else, to learn when there is no more to come.
-type statusOnly struct {
-	internalapi.RuntimeService
-	runtime Runtime
+// followers are those of the writers that are, each once.
+func followers(writers ...io.Writer) []Follower {
+	var found []Follower
+	for _, w := range writers {
+		if f, ok := w.(Follower); ok && !slices.Contains(found, f) {
+			found = append(found, f)
+		}
+	}
+	return found
 }
 
-// ContainerStatus implements internalapi.RuntimeService.
+// statusOnly is the runtime service of which the library's reader asks a container's status and
+// nothing else, to learn whether there is more to come: each time that it has read all.
+type statusOnly struct {
+	internalapi.RuntimeService
+	runtime   Runtime
+	followers []Follower
+}
+
+// ContainerStatus implements internalapi.RuntimeService. It ends the round.
 func (s statusOnly) ContainerStatus(ctx context.Context, id string, _ bool) (*runtimeapi.ContainerStatusResponse, error) {
+	for _, f := range s.followers {
+		if err := f.CaughtUp(); err != nil {
+			return nil, err
+		}
+	}
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(roundPause):
+	}
 	return s.runtime.Status(ctx, id)
 }

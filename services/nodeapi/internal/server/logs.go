@@ -50,8 +50,8 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	out := newBatch(w, s.options.LongWrite)
-	defer out.close()
+	out := s.newBatch(w)
+	defer out.deliver()
 	var stdout, stderr io.Writer = out, out
 	if one {
 		if *options.Stream == v1.LogStreamStdout {
