@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"os"
@@ -10,6 +11,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 
 	"github.com/microlet/microlet/compose/e2e/internal/machine"
 	"github.com/microlet/microlet/compose/e2e/internal/record"
@@ -19,8 +23,8 @@ import (
 
 // What is started with and without an audience, in turns, so that what else the machine does weighs on both.
 const (
-	turns    = 4
-	perTurn  = 25
+	turns    = 10
+	perTurn  = 12
 	betweens = 200 * time.Millisecond // between the end of one start and the next
 )
 
@@ -45,6 +49,7 @@ func (m *meter) audience() {
 	var starts [2][]time.Duration
 	var used [2]map[string]time.Duration
 	var lasted [2]time.Duration
+	var calls [2]map[string]mean
 	for i := range 2 * turns {
 		with := (i + 1) / 2 % 2
 		var present *audience
@@ -52,12 +57,15 @@ func (m *meter) audience() {
 			present = s.gather(m.t)
 		}
 		time.Sleep(calmBefore)
-		before, began := m.shares(), time.Now()
+		before, called, began := m.shares(), m.calls(), time.Now()
 		took := m.turn(s, fmt.Sprintf("turn-%d", i))
 		starts[with] = append(starts[with], took...)
 		lasted[with] += time.Since(began)
 		if used[with] == nil {
-			used[with] = map[string]time.Duration{}
+			used[with], calls[with] = map[string]time.Duration{}, map[string]mean{}
+		}
+		for name, at := range m.calls() {
+			calls[with][name] = calls[with][name].plus(at, 1).plus(called[name], -1)
 		}
 		for name, at := range m.shares() {
 			used[with][name] += at - before[name]
@@ -81,6 +89,9 @@ func (m *meter) audience() {
 	for _, name := range slices.Sorted(maps.Keys(used[0])) {
 		row("CPU of "+name+" (cores)", used[0][name].Seconds()/lasted[0].Seconds(), used[1][name].Seconds()/lasted[1].Seconds())
 	}
+	for _, name := range slices.Sorted(maps.Keys(calls[0])) {
+		row("call "+name+" of the runtime, mean (s)", calls[0][name].value(), calls[1][name].value())
+	}
 	m.t.Logf("turn by turn in one run:\n%s", table)
 	s.clear()
 }
@@ -100,6 +111,39 @@ func (m *meter) turn(s *scene, prefix string) []time.Duration {
 	s.remove(names...)
 	s.wait(patience, "the pods' end", s.areGone(names...))
 	return starts
+}
+
+// mean is one that is still being summed up.
+type mean struct{ sum, count float64 }
+
+func (a mean) plus(b mean, sign float64) mean {
+	return mean{a.sum + sign*b.sum, a.count + sign*b.count}
+}
+
+func (a mean) value() float64 { return a.sum / a.count }
+
+// calls are those of the runtime that start a pod, as the agent has measured them so far.
+func (m *meter) calls() map[string]mean {
+	m.t.Helper()
+	text, err := shared.client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes", shared.NodeName(), "proxy/metrics").Do(m.t.Context()).Raw()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	all := map[string]mean{}
+	for _, metric := range families["kubelet_runtime_operations_duration_seconds"].GetMetric() {
+		for _, label := range metric.GetLabel() {
+			if label.GetName() == "operation_type" && slices.Contains([]string{"run_podsandbox", "create_container", "start_container"}, label.GetValue()) {
+				h := metric.GetHistogram()
+				all[label.GetValue()] = mean{h.GetSampleSum(), float64(h.GetSampleCount())}
+			}
+		}
+	}
+	return all
 }
 
 // shares is what has been used so far by those who serve an audience, and by the audience.
