@@ -137,9 +137,11 @@ func (s *scene) leavesNoContainer(pods ...string) {
 	await(s.t, patience, "no container of pods that are gone", func() error {
 		var errs []error
 		for _, pod := range pods {
-			if all, err := s.containers(pod); err != nil || len(all) > 0 {
-				errs = append(errs, fmt.Errorf("pod %s has %d containers: %w", pod, len(all), err))
+			all, err := s.containers(pod)
+			if err == nil && len(all) > 0 {
+				err = fmt.Errorf("pod %s has %d containers", pod, len(all))
 			}
+			errs = append(errs, err)
 		}
 		return errors.Join(errs...)
 	})

@@ -93,7 +93,7 @@ func TestPeersThatHang(t *testing.T) {
 	n.gone("a")
 }
 
-// TestARuntimeThatHangsHoldsUpItsPod alone: no call about another one waits for it.
+// TestAPullThatHangsHoldsUpItsPodAlone: no other pod waits for it, nor does podsync's end.
 func TestAPullThatHangsHoldsUpItsPodAlone(t *testing.T) {
 	n := newNode(t)
 	n.runtime.SetPull("example.com/slow:1", fake.Pull{Hang: true})

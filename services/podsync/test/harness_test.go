@@ -135,7 +135,7 @@ func (n *node) start(args ...string) *process {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	p := &process{t: n.t, cmd: exec.Command(self, args...), log: &buffer{}, ended: make(chan struct{})} //nolint:noctx // it ends with the test
+	p := &process{t: n.t, cmd: exec.Command(self, args...), log: &buffer{}, ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), childEnv+"=1")
 	p.cmd.Stderr = p.log
 	if err := p.cmd.Start(); err != nil {
