@@ -241,7 +241,9 @@ func (s *scene) knownNamespaces() (map[string]bool, error) {
 			if err != nil {
 				return fmt.Errorf("read sandbox %s: %w", b.GetId(), err)
 			}
-			var info struct{ SandboxMetadata struct{ Metadata struct{ NetNSPath string } } }
+			var info struct {
+				SandboxMetadata struct{ Metadata struct{ NetNSPath string } }
+			}
 			if err := json.Unmarshal([]byte(answer.GetInfo()["info"]), &info); err != nil {
 				return fmt.Errorf("the runtime's verbose answer: %w", err)
 			}
