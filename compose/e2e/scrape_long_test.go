@@ -198,8 +198,11 @@ func (p *prometheus) ask(query string) (string, error) {
 			} `json:"result"`
 		} `json:"data"`
 	}
-	if err := json.Unmarshal(body, &result); err != nil || result.Error != "" {
-		return "", fmt.Errorf("%s: %v %s", answer.Status, err, result.Error)
+	if err := json.Unmarshal(body, &result); err != nil {
+		return "", fmt.Errorf("%s: %w", answer.Status, err)
+	}
+	if result.Error != "" {
+		return "", fmt.Errorf("%s: %s", answer.Status, result.Error)
 	}
 	if len(result.Data.Result) != 1 {
 		return "", fmt.Errorf("%d series", len(result.Data.Result))
