@@ -21,6 +21,9 @@ const (
 	probeCalm   = 15 * time.Second // the last first probes and statuses
 )
 
+// execProbe asks for the same by a command.
+var execProbe = corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"test", "-e", "/tmp/www/ok"}}}
+
 // TestBenchProbes measures what probes that run each second cost the agent. The commands themselves,
 // and the servers that answer, are not its processes.
 func TestBenchProbes(t *testing.T) {

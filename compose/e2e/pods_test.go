@@ -53,11 +53,8 @@ const (
 	turnedIll = "turned ill"
 )
 
-// The ways in which a probed pod is asked for the file that says that it is well.
-var (
-	httpProbe = corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/ok", Port: intstr.FromInt32(8080)}}
-	execProbe = corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"test", "-e", "/tmp/www/ok"}}}
-)
+// httpProbe asks a probed pod for the file that says that it is well.
+var httpProbe = corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/ok", Port: intstr.FromInt32(8080)}}
 
 // probed is a pod that is asked each second whether it is ready and whether it lives.
 func probed(name string, how corev1.ProbeHandler) *corev1.Pod {
