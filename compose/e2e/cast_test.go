@@ -10,7 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -109,5 +111,19 @@ func atRest(p *corev1.Pod) bool {
 		return true
 	default:
 		return !podgen.Ends(p) && record.PodCondition(p, corev1.ContainersReady) == corev1.ConditionTrue
+	}
+}
+
+// TestRandomPodsAreValid has the API server judge random pods, without keeping them.
+func TestRandomPodsAreValid(t *testing.T) {
+	shared.use(t)
+	s := newScene(t)
+	g := s.cast(podgen.Options{Seed: seed(t, uint64(time.Now().UnixNano())), Node: s.NodeName()})
+	for i := range randomPods {
+		p, traits := g.Pod(fmt.Sprintf("judged-%d", i))
+		_, err := s.client.CoreV1().Pods(s.ns).Create(t.Context(), p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err != nil {
+			t.Errorf("pod %d, of the traits %s: %v", i, strings.Join(traits, ", "), err)
+		}
 	}
 }

@@ -21,8 +21,9 @@ const (
 	probeKillTime = 2 * time.Minute
 
 	// The kubelet is first, so that what is compared with it can be taken from it.
-	chaosTime = 10 * time.Minute
-	chaosPods = 25
+	chaosTime  = 10 * time.Minute
+	chaosPods  = 25
+	randomPods = 3000
 
 	firstAgent = rig.AgentKubelet
 )

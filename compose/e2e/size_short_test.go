@@ -20,8 +20,9 @@ const (
 	probedPods    = 6
 	probeKillTime = 20 * time.Second
 
-	chaosTime = 40 * time.Second
-	chaosPods = 12
+	chaosTime  = 40 * time.Second
+	chaosPods  = 12
+	randomPods = 200
 
 	firstAgent = rig.AgentMicrolet
 )

@@ -108,7 +108,7 @@ func containerTraits() []trait {
 				Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
 			}
 		}},
-		{name: "resize policy", apply: func(g *Generator, p *corev1.Pod) {
+		{name: "resize policy", lasting: true, apply: func(g *Generator, p *corev1.Pod) {
 			main(p).ResizePolicy = []corev1.ContainerResizePolicy{
 				{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired}, {ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer},
 			}
