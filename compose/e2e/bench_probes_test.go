@@ -55,7 +55,7 @@ func (m *meter) probes(with string, count int, pod func(name string) *corev1.Pod
 	time.Sleep(probeCalm)
 	w := s.witness(names...)
 	pids := m.processes()
-	var cores, rates []float64
+	var cores, rates, each []float64
 	for range probeRuns {
 		probes, began := m.probeTotal(), time.Now()
 		used := m.cpu(pids)
@@ -64,11 +64,14 @@ func (m *meter) probes(with string, count int, pod func(name string) *corev1.Pod
 		took := time.Since(began).Seconds()
 		cores = append(cores, used.Seconds()/took)
 		rates = append(rates, (m.probeTotal()-probes)/took)
+		each = append(each, 1000*cores[len(cores)-1]/rates[len(rates)-1])
 	}
 	m.t.Logf("%s: cores %.3f, probes a second %.1f", with, cores, rates)
 	slices.Sort(cores)
 	slices.Sort(rates)
+	slices.Sort(each)
 	m.put("CPU with "+with+" (cores)", cores[probeRuns/2])
+	m.put("CPU for each probe with "+with+" (ms)", each[probeRuns/2])
 	m.put("probes a second with "+with, rates[probeRuns/2])
 	w.untouched() // else it was no probe's cost that was measured
 	s.clear()
