@@ -289,6 +289,16 @@ func (c *Client) current() *session {
 // Connected says whether there is a connection to the bus now.
 func (c *Client) Connected() bool { return c.current() != nil }
 
+// ServerID names the process of the bus that there is a connection to; "" while there is none. A bus that was
+// started anew has another.
+func (c *Client) ServerID() string {
+	s := c.current()
+	if s == nil {
+		return ""
+	}
+	return s.nc.ConnectedServerId()
+}
+
 // OnConnect has f called after each connect and reconnect, one after the other; f must not block.
 // It is called once at once if there is a connection already.
 func (c *Client) OnConnect(f func()) {

@@ -88,8 +88,11 @@ type ProbeResult struct {
 	// When the newest probe began.
 	LastStart *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=last_start,json=lastStart,proto3" json:"last_start,omitempty"`
 	// Who probed, and under which assignment.
-	Replica       string `protobuf:"bytes,6,opt,name=replica,proto3" json:"replica,omitempty"`
-	Generation    uint64 `protobuf:"varint,7,opt,name=generation,proto3" json:"generation,omitempty"`
+	Replica    string `protobuf:"bytes,6,opt,name=replica,proto3" json:"replica,omitempty"`
+	Generation uint64 `protobuf:"varint,7,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Which bus the writer was connected to: the id of the NATS server's process. Who goes on from an entry that
+	// came to an earlier one can't know what was found while there was none, and counts anew.
+	Bus           string `protobuf:"bytes,8,opt,name=bus,proto3" json:"bus,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -173,11 +176,18 @@ func (x *ProbeResult) GetGeneration() uint64 {
 	return 0
 }
 
+func (x *ProbeResult) GetBus() string {
+	if x != nil {
+		return x.Bus
+	}
+	return ""
+}
+
 var File_microlet_prober_v1_prober_proto protoreflect.FileDescriptor
 
 const file_microlet_prober_v1_prober_proto_rawDesc = "" +
 	"\n" +
-	"\x1fmicrolet/prober/v1/prober.proto\x12\x12microlet.prober.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9d\x02\n" +
+	"\x1fmicrolet/prober/v1/prober.proto\x12\x12microlet.prober.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xaf\x02\n" +
 	"\vProbeResult\x123\n" +
 	"\x06result\x18\x01 \x01(\x0e2\x1b.microlet.prober.v1.OutcomeR\x06result\x12!\n" +
 	"\fcontainer_id\x18\x02 \x01(\tR\vcontainerId\x12/\n" +
@@ -188,7 +198,8 @@ const file_microlet_prober_v1_prober_proto_rawDesc = "" +
 	"\areplica\x18\x06 \x01(\tR\areplica\x12\x1e\n" +
 	"\n" +
 	"generation\x18\a \x01(\x04R\n" +
-	"generation*L\n" +
+	"generation\x12\x10\n" +
+	"\x03bus\x18\b \x01(\tR\x03bus*L\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fOUTCOME_SUCCESS\x10\x01\x12\x13\n" +

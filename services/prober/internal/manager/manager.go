@@ -62,6 +62,8 @@ type Buckets struct {
 	Assignments View[*podsyncv1.Assignment]
 	Known       View[*proberv1.ProbeResult]
 	Results     Results
+	// Bus names the bus's process that there is a connection to; see bus.Client.ServerID.
+	Bus func() string
 }
 
 // Manager keeps the workers. Make it with New or Watch; Run runs it.
@@ -102,6 +104,7 @@ func Watch(o Options, c *bus.Client) *Manager {
 		Assignments: bus.Watch[podsyncv1.Assignment](c, subject.Assignment, ">", m.Changed),
 		Known:       known,
 		Results:     c.Own(subject.ProbeResults),
+		Bus:         c.ServerID,
 	}
 	return m
 }

@@ -77,6 +77,8 @@ type node struct {
 	generation  uint64
 
 	mu         sync.Mutex
+	bus        int  // how many times it was started
+	down       bool // what is said is kept by who says it
 	replicas   map[string]*replica
 	sick       map[string]bool  // by container id
 	failures   map[string]int32 // of liveness in a row, as they truly were, by container id
@@ -115,6 +117,38 @@ func (n *node) Probe(_ context.Context, t probe.Target) (probe.Verdict, error) {
 	return probe.Verdict{Outcome: probe.Success}, nil
 }
 
+// busID is the bus's, as a client knows it.
+func (n *node) busID() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.down {
+		return ""
+	}
+	return fmt.Sprintf("bus-%d", n.bus)
+}
+
+func (n *node) stopBus() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.down = true
+}
+
+// startBus starts it anew; who lives says what was kept.
+func (n *node) startBus() {
+	n.mu.Lock()
+	n.down, n.bus = false, n.bus+1
+	n.mu.Unlock()
+	for _, r := range n.living() {
+		n.mu.Lock()
+		kept := r.kept
+		r.kept = map[string]*proberv1.ProbeResult{}
+		n.mu.Unlock()
+		for key, result := range kept {
+			r.Refresh(key, result)
+		}
+	}
+}
+
 func (n *node) setSick(id string, sick bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -135,15 +169,16 @@ type replica struct {
 	metrics *prometheus.Registry
 	stop    func()
 	dead    bool
+	kept    map[string]*proberv1.ProbeResult // said while the bus was down
 }
 
 // start starts a replica, or starts it again.
 func (n *node) start(name string) *replica {
-	r := &replica{node: n, name: name, metrics: prometheus.NewRegistry()}
+	r := &replica{node: n, name: name, metrics: prometheus.NewRegistry(), kept: map[string]*proberv1.ProbeResult{}}
 	r.manager = New(Options{
 		Replica: name, Prober: n, Events: record.NewFakeRecorder(1000), Metrics: NewMetrics(r.metrics),
 		Turned: func() {}, Ready: func() {}, Log: slog.New(slog.DiscardHandler),
-	}, Buckets{Pods: n.pods, Statuses: n.statuses, Assignments: n.assignments, Known: n.results, Results: r})
+	}, Buckets{Pods: n.pods, Statuses: n.statuses, Assignments: n.assignments, Known: n.results, Results: r, Bus: n.busID})
 	n.mu.Lock()
 	n.replicas[name] = r
 	n.mu.Unlock()
@@ -189,11 +224,15 @@ func (n *node) changed(uid string, except string) {
 
 // Refresh implements Results.
 func (r *replica) Refresh(key string, m proto.Message) {
+	result, ok := m.(*proberv1.ProbeResult)
 	r.mu.Lock()
 	dead, judge := r.dead, r.judge
+	kept := ok && r.down
+	if kept {
+		r.kept[key] = result
+	}
 	r.mu.Unlock()
-	result, ok := m.(*proberv1.ProbeResult)
-	if dead || !ok {
+	if dead || kept || !ok {
 		return
 	}
 	r.results.put(key, result)
@@ -388,7 +427,7 @@ func TestALateWordIsPutRight(t *testing.T) {
 		n.assign("p", "1")
 		pass(3 * time.Second)
 		late := worker.Record{ContainerID: "id", Result: proberv1.Outcome_OUTCOME_FAILURE, Last: proberv1.Outcome_OUTCOME_FAILURE, Run: 3}
-		n.results.put("p.c.liveness", late.Message("0", n.generation-1))
+		n.results.put("p.c.liveness", late.Message("0", n.generation-1, n.busID()))
 		n.changed("p", "")
 		synctest.Wait()
 		if r, _ := n.results.Get("p.c.liveness"); r.GetReplica() != "1" || r.GetResult() != proberv1.Outcome_OUTCOME_SUCCESS {
@@ -397,7 +436,44 @@ func TestALateWordIsPutRight(t *testing.T) {
 	})
 }
 
-// Whoever dies, comes back and takes over from whom, and however containers fare and are replaced: the
+// What was found while there was no bus dies with the prober: the next one does not go on from what came before.
+func TestNoCountOutlivesTheBus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		zero := n.start("0")
+		defer n.stopAll()
+		n.pod("p", 3)
+		n.container("p", "id")
+		n.assign("p", "0")
+		pass(2500 * time.Millisecond)
+		n.setSick("id", true)
+		pass(2 * time.Second)
+		result := func() *proberv1.ProbeResult {
+			r, _ := n.results.Get("p.c.liveness")
+			return r
+		}
+		if r := result(); r.GetRun() != 2 || r.GetLast() != proberv1.Outcome_OUTCOME_FAILURE {
+			t.Fatalf("two failures are %v", r)
+		}
+		n.stopBus()
+		n.setSick("id", false)
+		pass(time.Second) // a success that nobody hears of
+		zero.stop()
+		n.startBus()
+		n.setSick("id", true)
+		n.start("0")
+		pass(2 * time.Second)
+		if r := result(); r.GetResult() != proberv1.Outcome_OUTCOME_SUCCESS || r.GetLast() != proberv1.Outcome_OUTCOME_FAILURE {
+			t.Errorf("after less than three failures in a row: %v", r)
+		}
+		pass(2 * time.Second)
+		if r := result(); r.GetResult() != proberv1.Outcome_OUTCOME_FAILURE {
+			t.Errorf("after three failures in a row: %v", r)
+		}
+	})
+}
+
+// Whoever dies, comes back and takes over from whom, the bus too, and however containers fare and are replaced: the
 // verdict that restarts a container never comes without failureThreshold failures in a row of this
 // very container id. This goes by what podsync would take: results of the newest assignment.
 func TestNeverARestartWithoutEnoughFailures(t *testing.T) {
@@ -442,23 +518,29 @@ func TestNeverARestartWithoutEnoughFailures(t *testing.T) {
 				i := random.IntN(pods)
 				uid := fmt.Sprintf("p%d", i)
 				id := fmt.Sprintf("%s-%d", uid, ids[i])
-				switch random.IntN(8) {
-				case 0:
+				switch what := random.IntN(10); {
+				case what == 8:
+					n.stopBus()
+				case what == 9 && n.busID() == "":
+					n.startBus()
+				case n.busID() == "" && (what == 0 || what == 2 || what == 3 || what == 4):
+					// podsync is not heard, and who comes waits for the bus.
+				case what == 0:
 					n.assign(uid, names[random.IntN(len(names))])
-				case 1:
+				case what == 1:
 					if r := n.living()[names[random.IntN(len(names))]]; r != nil {
 						r.stop()
 					}
-				case 2, 3:
+				case what == 2 || what == 3:
 					if name := names[random.IntN(len(names))]; n.living()[name] == nil {
 						n.start(name)
 					}
-				case 4:
+				case what == 4:
 					ids[i]++
 					n.container(uid, fmt.Sprintf("%s-%d", uid, ids[i]))
-				case 5, 6:
+				case what == 5 || what == 6:
 					n.setSick(id, true)
-				case 7:
+				case what == 7:
 					n.setSick(id, false)
 				}
 				pass(time.Duration(random.IntN(1500)) * time.Millisecond)

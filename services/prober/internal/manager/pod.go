@@ -123,7 +123,7 @@ func (p *pod) probe(ctx context.Context, kind worker.Kind, f *worker.Facts, gene
 	reporter := newReporter(p.m, k, kind, f, generation)
 	o := worker.Options{Kind: kind, Prober: p.m.o.Prober, Reporter: reporter, Spread: p.m.spread(f.Probe), Log: p.m.o.Log}
 	if known, ok := p.m.b.Known.Get(k); ok {
-		o.Resume = worker.RecordOf(known)
+		o.Resume = worker.RecordOf(known, p.m.b.Bus())
 		reporter.Record(o.Resume)
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -165,7 +165,7 @@ func (r *reporter) Record(rec worker.Record) {
 
 func (r *reporter) put() {
 	if !r.closed && r.record.ContainerID != "" {
-		r.m.b.Results.Refresh(r.key, r.record.Message(r.m.o.Replica, r.generation))
+		r.m.b.Results.Refresh(r.key, r.record.Message(r.m.o.Replica, r.generation, r.m.b.Bus()))
 	}
 }
 

@@ -77,6 +77,10 @@ func (r *Record) count(p *v1.Probe, o Outcome) {
 	}
 }
 
+// doubt forgets the count, since some probe may have come between that nobody remembers: what it would
+// have ended must not be gone on with (a restart needs failureThreshold failures in a row). The verdict stands.
+func (r *Record) doubt() { r.Last, r.Run = none, 0 }
+
 // final says whether the container id needs no more probes of this kind: it has started, or is about
 // to be ended.
 func (r *Record) final(k Kind) bool {
@@ -91,19 +95,23 @@ func (r *Record) same(o *Record) bool {
 	return r.ContainerID == o.ContainerID && r.Result == o.Result && r.Last == o.Last && r.Run == o.Run
 }
 
-// RecordOf reads a record from its message.
-func RecordOf(m *proberv1.ProbeResult) Record {
+// RecordOf reads a record from its message, for who is connected to this bus. If it came to another bus, what
+// was found while that one was away may be missing, and its count is not gone on with.
+func RecordOf(m *proberv1.ProbeResult, bus string) Record {
 	r := Record{ContainerID: m.GetContainerId(), Result: m.GetResult(), Last: m.GetLast(), Run: m.GetRun()}
 	if m.GetLastStart() != nil {
 		r.LastStart = m.GetLastStart().AsTime()
+	}
+	if bus == "" || m.GetBus() != bus {
+		r.doubt()
 	}
 	return r
 }
 
 // Message is the record as the bus carries it.
-func (r *Record) Message(replica string, generation uint64) *proberv1.ProbeResult {
+func (r *Record) Message(replica string, generation uint64, bus string) *proberv1.ProbeResult {
 	m := &proberv1.ProbeResult{
-		Result: r.Result, ContainerId: r.ContainerID, Last: r.Last, Run: r.Run, Replica: replica, Generation: generation,
+		Result: r.Result, ContainerId: r.ContainerID, Last: r.Last, Run: r.Run, Replica: replica, Generation: generation, Bus: bus,
 	}
 	if !r.LastStart.IsZero() {
 		m.LastStart = timestamppb.New(r.LastStart)
