@@ -101,14 +101,18 @@ func New(client kubernetes.Interface, o Options) *Store {
 		if client == nil {
 			return nil, fmt.Errorf("couldn't get secret %s/%s: %w", namespace, name, errStandalone)
 		}
-		got, err := client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+		got, err := bound(ctx, func() (*v1.Secret, error) {
+			return client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+		})
 		return got, singular(err, "secret", name)
 	})}
 	s.configMaps = kind[*v1.ConfigMap]{name: "configmap", cache: newCache(o, func(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
 		if client == nil {
 			return nil, fmt.Errorf("couldn't get configMap %s/%s: %w", namespace, name, errStandalone)
 		}
-		got, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+		got, err := bound(ctx, func() (*v1.ConfigMap, error) {
+			return client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+		})
 		return got, singular(err, "configmap", name)
 	})}
 	if o.Strategy != Watch || client == nil {
@@ -257,7 +261,7 @@ func (s *Store) PullSecrets(ctx context.Context, p *v1.Pod) (found []v1.Secret, 
 		if ref.Name == "" {
 			continue
 		}
-		secret, err := s.boundSecret(ctx, p.Namespace, ref.Name)
+		secret, err := s.Secret(ctx, p.Namespace, ref.Name)
 		switch {
 		case apierrors.IsNotFound(err):
 			missing = append(missing, ref.Name)
@@ -268,21 +272,4 @@ func (s *Store) PullSecrets(ctx context.Context, p *v1.Pod) (found []v1.Secret, 
 		}
 	}
 	return found, missing, nil
-}
-
-// boundSecret is Secret, again for a moment while the apiserver does not know yet that the pod is
-// this node's: a pull would go on without the secret.
-func (s *Store) boundSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
-	begun := time.Now()
-	for pause := 10 * time.Millisecond; ; pause *= 2 {
-		secret, err := s.Secret(ctx, namespace, name)
-		if !apierrors.IsForbidden(err) || time.Since(begun)+pause > bindingLag {
-			return secret, err
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return nil, err
-		}
-	}
 }

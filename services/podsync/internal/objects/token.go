@@ -10,7 +10,6 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -23,9 +22,6 @@ const (
 	refreshShare = 20
 	// refreshJitter keeps pods that started together from refreshing together.
 	refreshJitter = 10 * time.Second
-	// bindingLag is how long the apiserver's node authorization may not know yet of a pod that
-	// the watch has just told the node of: it refuses until its own watch has come as far.
-	bindingLag = time.Second
 )
 
 // Tokens requests service account tokens that are bound to pods, and keeps each until 80 %
@@ -69,7 +65,9 @@ func (t *Tokens) Token(ctx context.Context, namespace, account string, request *
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()
-	fresh, err := t.create(ctx, namespace, account, request)
+	fresh, err := bound(ctx, func() (*authenticationv1.TokenRequest, error) {
+		return t.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
+	})
 	switch {
 	case err == nil:
 	case held == nil:
@@ -85,23 +83,6 @@ func (t *Tokens) Token(ctx context.Context, namespace, account string, request *
 	t.cache[k] = fresh
 	t.mu.Unlock()
 	return fresh, nil
-}
-
-// create requests a token, again for a moment when the apiserver does not know yet that the
-// pod is this node's: as an error it would cost the pod's start a retry and an event.
-func (t *Tokens) create(ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
-	begun := time.Now()
-	for pause := 10 * time.Millisecond; ; pause *= 2 {
-		fresh, err := t.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
-		if !apierrors.IsForbidden(err) || time.Since(begun)+pause > bindingLag {
-			return fresh, err
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return nil, err
-		}
-	}
 }
 
 // Forget drops the tokens of a pod that is gone.
