@@ -56,6 +56,8 @@ func (b *buffer) String() string {
 
 func (e *edge) exec(user string) *session {
 	e.t.Helper()
+	// nodeapi hears of pods when it hears of them, and says "pod does not exist" of others.
+	e.user("witness get_proxy").awaitGet(slack, "/containerLogs/ns/p/c?tailLines=0", 200)
 	certificate, key := e.clients.Issue(testpki.Client(user))
 	config := &rest.Config{Host: "https://" + e.secure(), TLSClientConfig: rest.TLSClientConfig{Insecure: true, CertData: certificate, KeyData: key}}
 	to := &url.URL{Scheme: "https", Host: e.secure(), Path: "/exec/ns/p/c", RawQuery: "command=cat&input=1&output=1"}
