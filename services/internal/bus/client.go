@@ -48,7 +48,7 @@ type Client struct {
 	mu        sync.Mutex
 	group     *run.Group    // nil before Run
 	nc        *nats.Conn    // nil before Run
-	ended     bool          // Run has returned
+	ended     bool          // Run is about to return
 	session   *session      // nil while there is no connection
 	arrived   chan struct{} // closed and replaced when session is set
 	sessions  uint64
@@ -149,19 +149,20 @@ func (c *Client) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, t := range tasks {
-		group.Go(t.name, t.f)
-	}
 	group.Go("connection", func(ctx context.Context) error {
 		<-ctx.Done()
+		// Nothing is started any more from here on, while this task still keeps the group waiting.
+		c.mu.Lock()
+		c.ended = true
+		c.mu.Unlock()
 		// What was published last, such as a final put, still goes out.
 		_ = nc.FlushTimeout(closeTimeout)
 		return nil
 	})
+	for _, t := range tasks {
+		group.Go(t.name, t.f)
+	}
 	err = group.Wait()
-	c.mu.Lock()
-	c.ended = true
-	c.mu.Unlock()
 	nc.Close()
 	c.lost()
 	return err
@@ -356,10 +357,9 @@ func (c *Client) subscribe(nc *nats.Conn, s subscriber) error {
 // start makes f a part of Run, now if it runs already.
 func (c *Client) start(name string, f func(context.Context) error) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.tasks = append(c.tasks, task{name, f})
-	group, running := c.group, c.nc != nil && !c.ended
-	c.mu.Unlock()
-	if running {
-		group.Go(name, f)
+	if c.nc != nil && !c.ended {
+		c.group.Go(name, f)
 	}
 }
