@@ -48,7 +48,7 @@ What is behind a feature gate that is off is among the refused. How each feature
 `)
 	lists := byFate(leaves(reflect.TypeFor[v1.PodSpec](), "spec", nil))
 	for _, section := range []struct{ fate, title, text string }{
-		{honoured, "Honoured", "The side-by-side test covers each of them."},
+		{honoured, "Honoured", "The side-by-side test ([testing.md](testing.md)) covers each of them, but for a few that its generator names with the reason."},
 		{forOthers, "For others", "The scheduler, the controllers and admission act on these, or nodes with Windows; here they need nothing."},
 		{refused, "Refused", "A pod that sets one of these is not started, and its status says which. A field that is honoured with some of its values only is here, and\n[compatibility.md](compatibility.md) says which."},
 	} {
