@@ -3,7 +3,6 @@
 package test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -25,6 +24,7 @@ import (
 	server "github.com/microlet/microlet/services/bus"
 	"github.com/microlet/microlet/services/bus/bustest"
 	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/proctest"
 )
 
 // childEnv makes the test's binary a bus: its value is the folder, then the address.
@@ -158,33 +158,16 @@ type peer struct {
 	*bus.Client
 	t       *testing.T
 	metrics *prometheus.Registry
-	log     *syncBuffer
+	log     *proctest.Buffer
 	cancel  context.CancelFunc
 	done    chan error
-}
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // peer makes a client of a role that runs until the test ends or it is closed. setup is called before
 // it runs, and may be nil.
 func (n *node) peer(r role.Role, replica, address string, setup func(*bus.Client)) *peer {
 	n.t.Helper()
-	p := &peer{t: n.t, metrics: prometheus.NewRegistry(), log: &syncBuffer{}, done: make(chan error, 1)}
+	p := &peer{t: n.t, metrics: prometheus.NewRegistry(), log: &proctest.Buffer{}, done: make(chan error, 1)}
 	if address == "" {
 		address = n.address
 	}

@@ -1,7 +1,6 @@
 package test
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,13 +10,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/fake"
+	"github.com/microlet/microlet/services/internal/proctest"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/microlet/internal/command"
 )
@@ -49,27 +48,10 @@ type agent struct {
 	dir     string
 	address string
 	args    []string
-	log     *buffer
+	log     *proctest.Buffer
 	cmd     *exec.Cmd
 	ended   chan struct{}
 	err     error
-}
-
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 func newAgent(t *testing.T, args ...string) *agent {
@@ -81,7 +63,7 @@ func newAgent(t *testing.T, args ...string) *agent {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &agent{t: t, dir: dir, args: args, log: &buffer{}}
+	a := &agent{t: t, dir: dir, args: args, log: &proctest.Buffer{}}
 	cgroup := "/microlet-test-" + filepath.Base(dir)
 	t.Cleanup(func() {
 		a.kill()

@@ -1,7 +1,6 @@
 package test
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/bus/bustest"
+	"github.com/microlet/microlet/services/internal/proctest"
 	"github.com/microlet/microlet/services/nodeapi/internal/testpki"
 )
 
@@ -31,27 +31,8 @@ import (
 type session struct {
 	t     *testing.T
 	stdin *io.PipeWriter
-	out   *buffer
+	out   *proctest.Buffer
 	done  chan error
-}
-
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-// String implements fmt.Stringer.
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 func (e *edge) exec(user string) *session {
@@ -66,7 +47,7 @@ func (e *edge) exec(user string) *session {
 		e.t.Fatal(err)
 	}
 	in, stdin := io.Pipe()
-	s := &session{t: e.t, stdin: stdin, out: &buffer{}, done: make(chan error, 1)}
+	s := &session{t: e.t, stdin: stdin, out: &proctest.Buffer{}, done: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		s.done <- executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: s.out})
@@ -114,7 +95,7 @@ func (e *edge) startProcess() (cmd *exec.Cmd, ended chan error) {
 	cmd = exec.Command(self, "--config="+file, "--runtime-dir="+e.Dir(), "--bus-address="+e.config.Service.BusAddress,
 		"--node-name="+bustest.NodeName, "--hostname-override="+bustest.NodeName, "--root-dir="+e.dir)
 	cmd.Env = append(os.Environ(), childEnv+"=1")
-	log := &buffer{}
+	log := &proctest.Buffer{}
 	cmd.Stderr = log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {

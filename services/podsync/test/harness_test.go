@@ -3,7 +3,6 @@
 package test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -25,6 +23,7 @@ import (
 	"github.com/microlet/microlet/services/bus/bustest"
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/fake"
+	"github.com/microlet/microlet/services/internal/proctest"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync"
 )
@@ -99,28 +98,9 @@ fileCheckFrequency: 1s
 type process struct {
 	t     *testing.T
 	cmd   *exec.Cmd
-	log   *buffer
+	log   *proctest.Buffer
 	ended chan struct{}
 	err   error
-}
-
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-// String implements fmt.Stringer.
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // start starts podsync; a flag that is given again counts.
@@ -135,7 +115,7 @@ func (n *node) start(args ...string) *process {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	p := &process{t: n.t, cmd: exec.Command(self, args...), log: &buffer{}, ended: make(chan struct{})}
+	p := &process{t: n.t, cmd: exec.Command(self, args...), log: &proctest.Buffer{}, ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), childEnv+"=1")
 	p.cmd.Stderr = p.log
 	if err := p.cmd.Start(); err != nil {

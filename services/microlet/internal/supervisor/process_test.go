@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -10,13 +9,13 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/microlet/microlet/services/internal/proctest"
 	"github.com/microlet/microlet/services/internal/run"
 )
 
@@ -124,24 +123,6 @@ func superviseGood(ctx context.Context) error {
 	return s.Run(ctx)
 }
 
-// buffer is a log that can be read while it is written.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
 // notifyDir is a folder that a child of any user may enter.
 func notifyDir(t *testing.T) string {
 	t.Helper()
@@ -160,9 +141,9 @@ func notifyDir(t *testing.T) string {
 }
 
 // supervise runs a supervisor of one process until the test ends.
-func supervise(t *testing.T, spec Spec, behaviour string, o Options) (*Supervisor, *buffer, *buffer) {
+func supervise(t *testing.T, spec Spec, behaviour string, o Options) (*Supervisor, *proctest.Buffer, *proctest.Buffer) {
 	t.Helper()
-	output, log := &buffer{}, &buffer{}
+	output, log := &proctest.Buffer{}, &proctest.Buffer{}
 	spec.Path = os.Args[0]
 	spec.Env = append(spec.Env, behaviourEnv+"="+behaviour)
 	o.StopTimeout = 2 * time.Second // one of them hangs
