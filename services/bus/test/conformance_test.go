@@ -151,7 +151,7 @@ func TestBusKilledUnderEveryBucket(t *testing.T) {
 		for b, m := range w.wants {
 			before[b] = maps.Clone(m)
 		}
-		w.node.kill()
+		w.node.bus.Kill()
 		for _, p := range w.peers {
 			bustest.Await(t, bound, "clients notice that the bus is gone", func() bool { return !p.Connected() })
 		}
@@ -223,7 +223,7 @@ func TestAcknowledgedValuesSurvive(t *testing.T) {
 		}
 	})
 	bustest.Await(t, bound, "statuses flow", func() bool { return p.metric("microlet_bus_puts_total", "bucket", subject.PodStatus) > 100 })
-	n.kill()
+	n.bus.Kill()
 	close(stop)
 	wg.Wait()
 	p.close()
@@ -328,13 +328,13 @@ func TestAStoppedBusIsGivenUp(t *testing.T) {
 	w.Complete()
 	bustest.Await(t, bound, "heard", func() bool { return len(v.All()) == 2 && w.Marked() })
 
-	n.signal(syscall.SIGSTOP)
+	n.bus.Signal(syscall.SIGSTOP)
 	w.Put("a", wrapperspb.String("under way"))
 	took := bustest.Await(t, 15*time.Second, "the stopped bus is given up", func() bool { return !p.Connected() })
 	t.Logf("a stopped bus is given up after %v", took)
 	w.Put("a", wrapperspb.String("after"))
 	w.Delete("gone")
-	n.signal(syscall.SIGCONT)
+	n.bus.Signal(syscall.SIGCONT)
 	want := map[string]string{"a": "after"}
 	took = bustest.Await(t, bound, "the newest is heard", func() bool { return v.Synced() && maps.Equal(holds(v), want) })
 	t.Logf("current %v after the bus went on", took)

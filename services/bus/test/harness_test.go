@@ -5,15 +5,11 @@ package test
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -27,19 +23,13 @@ import (
 	"github.com/microlet/microlet/services/internal/proctest"
 )
 
-// childEnv makes the test's binary a bus: its value is the folder, then the address.
-const childEnv = "MICROLET_TEST_BUS"
-
 func TestMain(m *testing.M) {
-	if args := os.Getenv(childEnv); args != "" {
-		beBus(args)
-		return
-	}
+	proctest.Program(func() { beBus(os.Args[1], os.Args[2]) })
 	os.Exit(m.Run())
 }
 
-func beBus(args string) {
-	dir, address, _ := strings.Cut(args, "|")
+// beBus is a bus in a folder until it is killed.
+func beBus(dir, address string) {
 	_, err := server.StartServer(context.Background(), server.ServerOptions{
 		Address: address, StoreDir: filepath.Join(dir, "bus"), NKeyDir: filepath.Join(dir, "nkeys"),
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
@@ -48,18 +38,19 @@ func beBus(args string) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	fmt.Println("ready")
-	// Until it is killed; its standard input ends when the test does, even when that was killed.
-	_, _ = io.Copy(io.Discard, os.Stdin)
+	fmt.Fprintln(os.Stderr, isReady)
+	select {}
 }
+
+// isReady is what a bus logs once it serves.
+const isReady = "the bus is ready"
 
 // node is a runtime folder and the bus that serves it.
 type node struct {
 	t       *testing.T
 	dir     string
 	address string
-	cmd     *exec.Cmd
-	stdin   io.Closer
+	bus     *proctest.Process
 }
 
 // newNode makes the folder and the keys, and starts the bus.
@@ -68,7 +59,6 @@ func newNode(t *testing.T) *node {
 	n := &node{t: t, dir: t.TempDir(), address: freeAddress(t)}
 	bustest.NKeys(t, n.nkeys())
 	n.start()
-	t.Cleanup(n.kill)
 	return n
 }
 
@@ -87,41 +77,8 @@ func (n *node) nkeys() string { return filepath.Join(n.dir, "nkeys") }
 // start starts the bus and returns when it says that it is ready.
 func (n *node) start() {
 	n.t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), childEnv+"="+n.dir+"|"+n.address)
-	cmd.Stderr = &logWriter{t: n.t}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		n.t.Fatal(err)
-	}
-	n.cmd, n.stdin = cmd, stdin
-	line := make([]byte, 6)
-	if _, err := io.ReadFull(stdout, line); err != nil || string(line) != "ready\n" {
-		_ = cmd.Wait()
-		n.t.Fatalf("the bus did not start: read %q, %v", line, err)
-	}
-}
-
-// kill kills the bus with SIGKILL and waits until it is gone.
-func (n *node) kill() {
-	if n.cmd == nil {
-		return
-	}
-	_ = n.cmd.Process.Kill()
-	_ = n.cmd.Wait()
-	_ = n.stdin.Close()
-	n.cmd = nil
+	n.bus = proctest.Start(n.t, "the bus", n.dir, n.address)
+	n.bus.Await(time.Minute, isReady, func() bool { return strings.Contains(n.bus.Log.String(), isReady+"\n") })
 }
 
 // newBoot makes the store one of another boot.
@@ -130,27 +87,6 @@ func (n *node) newBoot() {
 	if err := os.WriteFile(filepath.Join(n.dir, "bus", "boot_id"), []byte("another boot\n"), 0o600); err != nil {
 		n.t.Fatal(err)
 	}
-}
-
-func (n *node) signal(s syscall.Signal) {
-	n.t.Helper()
-	if err := n.cmd.Process.Signal(s); err != nil {
-		n.t.Fatal(err)
-	}
-}
-
-type logWriter struct {
-	t  *testing.T
-	mu sync.Mutex
-}
-
-func (w *logWriter) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if testing.Verbose() {
-		fmt.Fprintf(os.Stderr, "bus: %s", p)
-	}
-	return len(p), nil
 }
 
 // peer is a client with its log and metrics.

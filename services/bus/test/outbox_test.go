@@ -121,7 +121,7 @@ func TestEventsArriveWhateverIsAway(t *testing.T) {
 	record(5)
 	t.Logf("5 events delivered after %v", bustest.Await(t, bound, "delivery", arrived))
 
-	n.kill()
+	n.bus.Kill()
 	bustest.Await(t, bound, "the recorder's bus is gone", func() bool { return !podsync.Connected() })
 	record(10)
 	n.start()
@@ -132,7 +132,7 @@ func TestEventsArriveWhateverIsAway(t *testing.T) {
 	calls := func() int { api.mu.Lock(); defer api.mu.Unlock(); return api.calls }
 	now := calls()
 	bustest.Await(t, bound, "delivery is tried", func() bool { return calls() > now+1 })
-	n.kill() // the bus dies while a record is given out
+	n.bus.Kill() // the bus dies while a record is given out
 	n.start()
 	api.set(func() { api.away = false })
 	t.Logf("10 events delivered %v after the apiserver's return", bustest.Await(t, bound, "after the apiserver", arrived))
@@ -140,7 +140,7 @@ func TestEventsArriveWhateverIsAway(t *testing.T) {
 	stop()
 	record(10)
 	bustest.Await(t, bound, "the bus has them", func() bool { return r.Waiting() == 0 })
-	n.kill()
+	n.bus.Kill()
 	n.start()
 	stop = deliverer()
 	defer func() { stop() }()
@@ -191,7 +191,7 @@ func TestRepeatedEventsAreCounted(t *testing.T) {
 func TestTheSpoolDropsTheOldest(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.kill()
+	n.bus.Kill()
 	podsync := n.peer(role.Podsync, "0", "", nil)
 	r := outbox.NewRecorder(podsync.Client, "node-1", slog.New(slog.DiscardHandler))
 	stop := part(r.Run)

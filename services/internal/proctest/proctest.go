@@ -76,18 +76,20 @@ func Start(t testing.TB, name string, args ...string) *Process {
 // PID is the process's id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Signal sends a signal; to a process that has ended it sends none.
+// Signal sends a signal, which fails the test if the process has ended.
 func (p *Process) Signal(s syscall.Signal) {
 	p.t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		p.t.Errorf("send %v to %s: %v", s, p.name, err)
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Fatalf("send %v to %s: %v", s, p.name, err)
 	}
 }
 
-// Kill kills the process and waits until it is gone.
+// Kill kills the process and waits until it is gone; it may be gone already.
 func (p *Process) Kill() {
 	p.t.Helper()
-	p.Signal(syscall.SIGKILL)
+	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		p.t.Errorf("kill %s: %v", p.name, err)
+	}
 	<-p.ended
 }
 

@@ -43,7 +43,6 @@ func TestProcess(t *testing.T) {
 		if code != want || p.Log.String() != "["+mode+" x]\n" {
 			t.Errorf("%s ended with %d, want %d, and logged %q", mode, code, want, p.Log)
 		}
-		p.Signal(syscall.SIGTERM) // which nobody gets
 	}
 }
 
@@ -87,6 +86,11 @@ func TestFailures(t *testing.T) {
 		"not within 3ms: it comes": func(t testing.TB) { Await(t, 3*time.Millisecond, "it comes", never) },
 		"fail has ended with exit status 3: waited in vain for: it comes": func(t testing.TB) {
 			Start(t, "fail", "fail").Await(time.Hour, "it comes", never)
+		},
+		"send terminated to end: os: process already finished": func(t testing.TB) {
+			p := Start(t, "end", "end")
+			_ = p.End(limit)
+			p.Signal(syscall.SIGTERM)
 		},
 		"wait has not ended within 3ms": func(t testing.TB) { _ = Start(t, "wait", "wait").End(3 * time.Millisecond) },
 	} {

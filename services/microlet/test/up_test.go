@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -21,16 +20,11 @@ import (
 	"github.com/microlet/microlet/services/microlet/internal/command"
 )
 
-// binaryEnv makes the test binary the program microlet.
-const binaryEnv = "MICROLET_TEST_BINARY"
-
 // patience bounds a wait on real processes, on a machine that may be busy.
 const patience = 90 * time.Second
 
 func TestMain(m *testing.M) {
-	if os.Getenv(binaryEnv) != "" {
-		service.Main(command.New()) // exits
-	}
+	proctest.Program(func() { service.Main(command.New()) })
 	os.Exit(m.Run())
 }
 
@@ -44,14 +38,12 @@ current-context: x
 
 // agent is a node agent of its own folders, cgroups and ports.
 type agent struct {
+	*proctest.Process // once it is started
+
 	t       *testing.T
 	dir     string
 	address string
 	args    []string
-	log     *proctest.Buffer
-	cmd     *exec.Cmd
-	ended   chan struct{}
-	err     error
 }
 
 func newAgent(t *testing.T, args ...string) *agent {
@@ -63,15 +55,11 @@ func newAgent(t *testing.T, args ...string) *agent {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &agent{t: t, dir: dir, args: args, log: &proctest.Buffer{}}
+	a := &agent{t: t, dir: dir, args: args}
 	cgroup := "/microlet-test-" + filepath.Base(dir)
 	t.Cleanup(func() {
-		a.kill()
 		removeCgroups(cgroup)
 		_ = os.RemoveAll(dir)
-		if t.Failed() {
-			t.Logf("log:\n%s", a.log)
-		}
 	})
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -152,33 +140,19 @@ func removeCgroups(name string) {
 
 func (a *agent) runtimeDir() string { return filepath.Join(a.dir, "run") }
 
-// start runs "microlet up".
-func (a *agent) start() {
-	a.t.Helper()
-	args := append([]string{
+// up is the command line of "microlet up".
+func (a *agent) up() []string {
+	return append([]string{
 		"up", "--config=" + filepath.Join(a.dir, "kubelet.yaml"), "--kubeconfig=" + filepath.Join(a.dir, "kubeconfig"),
 		"--root-dir=" + filepath.Join(a.dir, "root"), "--hostname-override=node",
 		"--runtime-dir=" + a.runtimeDir(), "--bus-address=" + a.address, "--container-log-links=" + filepath.Join(a.dir, "links"),
 	}, a.args...)
-	a.cmd = exec.CommandContext(a.t.Context(), os.Args[0], args...)
-	a.cmd.Env = append(os.Environ(), binaryEnv+"=1")
-	a.cmd.Stderr = a.log
-	if err := a.cmd.Start(); err != nil {
-		a.t.Fatal(err)
-	}
-	a.ended = make(chan struct{})
-	go func() {
-		a.err = a.cmd.Wait()
-		close(a.ended)
-	}()
 }
 
-func (a *agent) kill() {
-	if a.cmd == nil {
-		return
-	}
-	_ = a.cmd.Process.Kill()
-	<-a.ended
+// start runs "microlet up".
+func (a *agent) start() {
+	a.t.Helper()
+	a.Process = proctest.Start(a.t, "microlet up", a.up()...)
 }
 
 // row is one process of "microlet status -o json".
@@ -190,9 +164,7 @@ type row struct {
 }
 
 func (a *agent) status() (map[string]row, error) {
-	cmd := exec.CommandContext(a.t.Context(), os.Args[0], "status", "-o", "json", "--runtime-dir="+a.runtimeDir())
-	cmd.Env = append(os.Environ(), binaryEnv+"=1")
-	out, err := cmd.Output()
+	out, err := proctest.Command(a.t.Context(), "status", "-o", "json", "--runtime-dir="+a.runtimeDir()).Output()
 	if err != nil {
 		return nil, err
 	}
@@ -212,25 +184,11 @@ func (a *agent) await(what string, ok func(map[string]row) bool) map[string]row 
 	a.t.Helper()
 	var rows map[string]row
 	var err error
-	a.until(what, func() bool {
+	a.Await(patience, what, func() bool {
 		rows, err = a.status()
 		return err == nil && ok(rows)
 	})
 	return rows
-}
-
-func (a *agent) until(what string, ok func() bool) {
-	a.t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			a.t.Fatalf("not within %v: %s", patience, what)
-		}
-		select {
-		case <-a.ended:
-			a.t.Fatalf("microlet up ended: %v", a.err)
-		default:
-		}
-	}
 }
 
 var all = []string{"up", "bus", "podsync", "pleg", "prober", "nodestatus", "nodeapi"}
@@ -253,20 +211,13 @@ func ready(rows map[string]row) bool {
 // stop ends the agent as an operator does.
 func (a *agent) stop() {
 	a.t.Helper()
-	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		a.t.Fatal(err)
-	}
+	a.Signal(syscall.SIGTERM)
 	began := time.Now()
-	select {
-	case <-a.ended:
-	case <-time.After(patience):
-		a.t.Fatal("microlet up does not stop")
+	if err := a.End(patience); err != nil {
+		a.t.Errorf("microlet up ended with %v", err)
 	}
 	if took := time.Since(began); took > 15*time.Second {
 		a.t.Errorf("the stop took %v, want less than 15 s", took)
-	}
-	if a.err != nil {
-		a.t.Errorf("microlet up ended with %v", a.err)
 	}
 }
 
@@ -334,22 +285,15 @@ func TestProcesses(t *testing.T) {
 		return ready(now)
 	})
 
-	second := exec.CommandContext(t.Context(), os.Args[0], a.cmd.Args[1:]...)
-	second.Env = append(os.Environ(), binaryEnv+"=1")
-	if out, err := second.CombinedOutput(); err == nil || !strings.Contains(string(out), "another microlet up") {
+	if out, err := proctest.Command(t.Context(), a.up()...).CombinedOutput(); err == nil || !strings.Contains(string(out), "another microlet up") {
 		t.Errorf("a second microlet up in the same folder: %v: %s", err, out)
 	}
 
-	a.kill()
+	a.Kill()
 	for _, name := range all {
-		deadline := time.Now().Add(patience)
-		for alive(after[name].PID) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s outlived its supervisor", name)
-			}
-			time.Sleep(5 * time.Millisecond)
-		}
+		proctest.Await(t, patience, name+" dies with its supervisor", func() bool { return !alive(after[name].PID) })
 	}
+	logged := a.Log.String()
 	a.start()
 	a.await("all ready after the supervisor's death", ready)
 	a.stop()
@@ -359,7 +303,7 @@ func TestProcesses(t *testing.T) {
 
 	// One stream of JSON objects, each with its service.
 	seen := map[string]bool{}
-	for _, line := range strings.Split(strings.TrimSpace(a.log.String()), "\n") {
+	for _, line := range strings.Split(strings.TrimSpace(logged+a.Log.String()), "\n") {
 		var l struct{ Service, Msg string }
 		if err := json.Unmarshal([]byte(line), &l); err != nil || l.Service == "" || l.Msg == "" {
 			t.Errorf("%q is no log line of a service: %v", line, err)
@@ -396,8 +340,8 @@ func TestSingle(t *testing.T) {
 		return ready(rows)
 	})
 	for _, name := range all {
-		if rows[name].PID != a.cmd.Process.Pid {
-			t.Errorf("%s has pid %d, want the one process %d", name, rows[name].PID, a.cmd.Process.Pid)
+		if rows[name].PID != a.PID() {
+			t.Errorf("%s has pid %d, want the one process %d", name, rows[name].PID, a.PID())
 		}
 	}
 	if rows["up"].MemoryBytes == 0 || rows["bus"].MemoryBytes != 0 {

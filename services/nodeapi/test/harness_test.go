@@ -30,6 +30,7 @@ import (
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/fake"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/proctest"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/telemetry"
 	"github.com/microlet/microlet/services/nodeapi"
@@ -37,13 +38,8 @@ import (
 	"github.com/microlet/microlet/services/nodeapi/internal/teststream"
 )
 
-// childEnv makes the test's binary the program nodeapi.
-const childEnv = "MICROLET_TEST_NODEAPI"
-
 func TestMain(m *testing.M) {
-	if os.Getenv(childEnv) != "" {
-		service.Main(nodeapi.Command()) // exits
-	}
+	proctest.Program(func() { service.Main(nodeapi.Command()) })
 	flag.Parse()
 	if err := flag.Set("test.parallel", "4"); err != nil { // they wait, most of the time
 		panic(err)

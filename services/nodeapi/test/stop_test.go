@@ -10,10 +10,8 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -75,7 +73,7 @@ func (s *session) repeats(text string) {
 }
 
 // startProcess starts nodeapi as a process of its own, with the same configuration.
-func (e *edge) startProcess() (cmd *exec.Cmd, ended chan error) {
+func (e *edge) startProcess() *proctest.Process {
 	e.t.Helper()
 	kubelet := e.kubelet()
 	kubelet.APIVersion, kubelet.Kind = "kubelet.config.k8s.io/v1beta1", "KubeletConfiguration"
@@ -88,31 +86,10 @@ func (e *edge) startProcess() (cmd *exec.Cmd, ended chan error) {
 	if err := os.WriteFile(file, data, 0o600); err != nil {
 		e.t.Fatal(err)
 	}
-	self, err := os.Executable()
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	cmd = exec.Command(self, "--config="+file, "--runtime-dir="+e.Dir(), "--bus-address="+e.config.Service.BusAddress,
+	p := proctest.Start(e.t, "nodeapi", "--config="+file, "--runtime-dir="+e.Dir(), "--bus-address="+e.config.Service.BusAddress,
 		"--node-name="+bustest.NodeName, "--hostname-override="+bustest.NodeName, "--root-dir="+e.dir)
-	cmd.Env = append(os.Environ(), childEnv+"=1")
-	log := &proctest.Buffer{}
-	cmd.Stderr = log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		e.t.Fatal(err)
-	}
-	ended = make(chan error, 1)
-	var wait sync.WaitGroup
-	wait.Go(func() { ended <- cmd.Wait() })
-	e.t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have ended
-		wait.Wait()
-		if e.t.Failed() || testing.Verbose() {
-			e.t.Logf("log of nodeapi:\n%s", log)
-		}
-	})
 	e.awaitPorts()
-	return cmd, ended
+	return p
 }
 
 // TestSIGTERM stops the process while it serves one of each kind: a session, a log that is followed, an
@@ -125,7 +102,7 @@ func TestSIGTERM(t *testing.T) {
 	e.startPodsync()
 	asked := make(chan struct{}, 8)
 	e.startMetrics(func() error { asked <- struct{}{}; time.Sleep(500 * time.Millisecond); return nil })
-	cmd, ended := e.startProcess()
+	nodeapi := e.startProcess()
 	jane := e.user("jane get_proxy,get_pods")
 	jane.awaitGet(slack, "/pods", 200)
 	s := e.exec("jane create_proxy,get_proxy")
@@ -153,19 +130,12 @@ func TestSIGTERM(t *testing.T) {
 	<-asked
 
 	began := time.Now()
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	nodeapi.Signal(syscall.SIGTERM)
 	if got := <-slow; got != "200ok" {
 		t.Errorf("an answer that was under way: %q, want all of it", got)
 	}
-	select {
-	case err := <-ended:
-		if err != nil {
-			t.Errorf("nodeapi ended with %v", err)
-		}
-	case <-time.After(e.config.Service.StopTimeout):
-		t.Fatalf("nodeapi has not ended within %v", e.config.Service.StopTimeout)
+	if err := nodeapi.End(e.config.Service.StopTimeout); err != nil {
+		t.Errorf("nodeapi ended with %v", err)
 	}
 	took := time.Since(began)
 	t.Logf("nodeapi ended %v after SIGTERM", took)

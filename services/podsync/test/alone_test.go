@@ -110,8 +110,8 @@ func TestAPullThatHangsHoldsUpItsPodAlone(t *testing.T) {
 	// Nor does one hold up podsync's end.
 	n.write("slow.yaml", strings.Replace(manifest("slow"), image, "example.com/slow:1", 1))
 	bustest.Await(t, soon, "the pull has begun again", func() bool { return n.runtime.InFlight("PullImage") == 1 })
-	p.signal(syscall.SIGTERM)
-	if err := p.end(soon); err != nil {
+	p.Signal(syscall.SIGTERM)
+	if err := p.End(soon); err != nil {
 		t.Errorf("podsync ended with %v", err)
 	}
 }
@@ -126,8 +126,8 @@ func TestAnEndLeavesThePods(t *testing.T) {
 	r.is(t, map[string]string{"a": state(a)})
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		n.runtime.ForgetCalls()
-		p.signal(s)
-		if err := p.end(soon); s == syscall.SIGTERM && err != nil {
+		p.Signal(s)
+		if err := p.End(soon); s == syscall.SIGTERM && err != nil {
 			t.Errorf("after %v podsync ended with %v", s, err)
 		}
 		if ids := n.running("a"); len(ids) != 1 || ids[0] != a {
@@ -162,14 +162,14 @@ func TestOnlyOne(t *testing.T) {
 		"the same runtime folder": {"--root-dir=" + elsewhere, "another server answers on the socket"},
 	} {
 		second := n.start(c.flag)
-		if err := second.end(soon); err == nil || !strings.Contains(second.log.String(), c.want) {
-			t.Errorf("%s: ended with %v, want %q:\n%s", name, err, c.want, second.log)
+		if err := second.End(soon); err == nil || !strings.Contains(second.Log.String(), c.want) {
+			t.Errorf("%s: ended with %v, want %q:\n%s", name, err, c.want, second.Log)
 		}
 	}
 	n.put("b")
 	n.runs("b")
-	first.signal(syscall.SIGKILL)
-	_ = first.end(soon) // by the signal
+	first.Signal(syscall.SIGKILL)
+	_ = first.End(soon) // by the signal
 	n.start()
 	n.put("c")
 	n.runs("c")
@@ -190,8 +190,8 @@ func TestWrongConfiguration(t *testing.T) {
 		"--no-such-flag":                               `no-such-flag`,
 	} {
 		p := n.start(flag)
-		if err := p.end(soon); err == nil || !strings.Contains(p.log.String(), want) {
-			t.Errorf("%s: ended with %v, want %q:\n%s", flag, err, want, p.log)
+		if err := p.End(soon); err == nil || !strings.Contains(p.Log.String(), want) {
+			t.Errorf("%s: ended with %v, want %q:\n%s", flag, err, want, p.Log)
 		}
 	}
 	if ids := n.running("a"); len(ids) > 0 {
@@ -215,7 +215,7 @@ func TestABrokenManifest(t *testing.T) {
 	p := n.start()
 	a := n.runs("a")
 	for _, file := range []string{"noyaml.yaml", "nopod.yaml", "binary.yaml", "nocontainer.yaml"} {
-		bustest.Await(t, soon, "the log tells of "+file, func() bool { return strings.Contains(p.log.String(), file) })
+		bustest.Await(t, soon, "the log tells of "+file, func() bool { return strings.Contains(p.Log.String(), file) })
 	}
 	n.put("b")
 	n.runs("b")
@@ -245,7 +245,7 @@ func TestTwoSourcesWantOneName(t *testing.T) {
 	p := n.start("--config=" + n.config("staticPodURL: "+server.URL, "httpCheckFrequency: 1s"))
 	n.runs("a")
 	waits := "static pod waits for the end of another of its name"
-	bustest.Await(t, soon, "the other waits", func() bool { return strings.Contains(p.log.String(), waits) })
+	bustest.Await(t, soon, "the other waits", func() bool { return strings.Contains(p.Log.String(), waits) })
 	first := n.runs("a")
 
 	ctx, cancel := context.WithCancel(t.Context())

@@ -7,10 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -28,13 +26,8 @@ import (
 	"github.com/microlet/microlet/services/podsync"
 )
 
-// childEnv makes the test's binary the program podsync.
-const childEnv = "MICROLET_TEST_PODSYNC"
-
 func TestMain(m *testing.M) {
-	if os.Getenv(childEnv) != "" {
-		service.Main(podsync.Command()) // exits
-	}
+	proctest.Program(func() { service.Main(podsync.Command()) })
 	os.Exit(m.Run())
 }
 
@@ -94,60 +87,15 @@ fileCheckFrequency: 1s
 	return file
 }
 
-// process is a podsync.
-type process struct {
-	t     *testing.T
-	cmd   *exec.Cmd
-	log   *proctest.Buffer
-	ended chan struct{}
-	err   error
-}
-
 // start starts podsync; a flag that is given again counts.
-func (n *node) start(args ...string) *process {
+func (n *node) start(args ...string) *proctest.Process {
 	n.t.Helper()
 	s := n.Service()
 	args = append([]string{
 		"--config=" + n.config(), "--root-dir=" + n.root, "--hostname-override=" + bustest.NodeName,
 		"--runtime-dir=" + s.RuntimeDir, "--bus-address=" + s.BusAddress, "--container-log-links=",
 	}, args...)
-	self, err := os.Executable()
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	p := &process{t: n.t, cmd: exec.Command(self, args...), log: &proctest.Buffer{}, ended: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), childEnv+"=1")
-	p.cmd.Stderr = p.log
-	if err := p.cmd.Start(); err != nil {
-		n.t.Fatal(err)
-	}
-	go func() { p.err = p.cmd.Wait(); close(p.ended) }()
-	n.t.Cleanup(func() {
-		p.signal(syscall.SIGKILL)
-		<-p.ended
-		if n.t.Failed() {
-			n.t.Logf("podsync's log:\n%s", p.log)
-		}
-	})
-	return p
-}
-
-func (p *process) signal(s syscall.Signal) {
-	p.t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		p.t.Error(err)
-	}
-}
-
-// end waits for the process's end, and returns its error.
-func (p *process) end(within time.Duration) error {
-	p.t.Helper()
-	select {
-	case <-p.ended:
-	case <-time.After(within):
-		p.t.Fatalf("podsync has not ended within %v", within)
-	}
-	return p.err
+	return proctest.Start(n.t, "podsync", args...)
 }
 
 // put writes the manifest of a pod with one container.
