@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 
@@ -142,20 +141,4 @@ func (n *Node) Run(f func(context.Context) error) (stop func()) {
 	})
 	n.t.Cleanup(stop)
 	return stop
-}
-
-// Await waits until something holds, which it must within the limit, and returns how long that took.
-// Between real processes and connections there is no virtual time.
-func Await(t testing.TB, within time.Duration, what string, holds func() bool) time.Duration {
-	t.Helper()
-	began := time.Now()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		if time.Since(began) > within {
-			t.Fatalf("not within %v: %s", within, what)
-		}
-		<-tick.C
-	}
-	return time.Since(began)
 }

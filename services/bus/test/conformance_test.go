@@ -13,8 +13,8 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
-	"github.com/microlet/microlet/services/bus/bustest"
 	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/proctest"
 )
 
 // A bus on two busy cores is back within a fraction of this.
@@ -111,21 +111,20 @@ func (w *world) current() bool {
 
 func (w *world) await(what string) time.Duration {
 	w.t.Helper()
-	start := time.Now()
-	for !w.current() {
-		if time.Since(start) > bound {
-			for b, views := range w.views {
-				for r, v := range views {
-					if got := holds(v); !v.Synced() || !maps.Equal(got, w.wants[b]) {
-						w.t.Errorf("%s: %s of %s: synced %v, has %v, want %v", what, b, r, v.Synced(), got, w.wants[b])
-					}
+	current := false
+	defer func() {
+		if current {
+			return
+		}
+		for b, views := range w.views {
+			for r, v := range views {
+				if got := holds(v); !v.Synced() || !maps.Equal(got, w.wants[b]) {
+					w.t.Errorf("%s: %s of %s: synced %v, has %v, want %v", what, b, r, v.Synced(), got, w.wants[b])
 				}
 			}
-			w.t.FailNow()
 		}
-		time.Sleep(2 * time.Millisecond)
-	}
-	return time.Since(start)
+	}()
+	return proctest.Await(w.t, bound, what+": everyone is current", func() bool { current = w.current(); return current })
 }
 
 // The bus is killed under every bucket of the contract, comes back on its store, and then on an empty
@@ -153,7 +152,7 @@ func TestBusKilledUnderEveryBucket(t *testing.T) {
 		}
 		w.node.bus.Kill()
 		for _, p := range w.peers {
-			bustest.Await(t, bound, "clients notice that the bus is gone", func() bool { return !p.Connected() })
+			proctest.Await(t, bound, "clients notice that the bus is gone", func() bool { return !p.Connected() })
 		}
 		each(func(b subject.Bucket, g subject.Grant) {
 			all := keys(g.Pattern, 3)
@@ -165,7 +164,7 @@ func TestBusKilledUnderEveryBucket(t *testing.T) {
 		})
 		for b, views := range w.views {
 			for r, v := range views {
-				bustest.Await(t, bound, "views know that they are not in sync", func() bool { return !v.Synced() })
+				proctest.Await(t, bound, "views know that they are not in sync", func() bool { return !v.Synced() })
 				if got := holds(v); !maps.Equal(got, before[b]) {
 					t.Errorf("%s of %s has %v while the bus is away, want %v", b, r, got, before[b])
 				}
@@ -209,7 +208,7 @@ func TestAcknowledgedValuesSurvive(t *testing.T) {
 	for i := range count {
 		pods.Put(subject.PodKey(fmt.Sprintf("pod-%d", i)), wrapperspb.String(strings.Repeat("x", 2000)))
 	}
-	bustest.Await(t, bound, "acknowledged", func() bool { return pods.Pending() == 0 })
+	proctest.Await(t, bound, "acknowledged", func() bool { return pods.Pending() == 0 })
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
 	wg.Go(func() {
@@ -222,7 +221,7 @@ func TestAcknowledgedValuesSurvive(t *testing.T) {
 			}
 		}
 	})
-	bustest.Await(t, bound, "statuses flow", func() bool { return p.metric("microlet_bus_puts_total", "bucket", subject.PodStatus) > 100 })
+	proctest.Await(t, bound, "statuses flow", func() bool { return p.metric("microlet_bus_puts_total", "bucket", subject.PodStatus) > 100 })
 	n.bus.Kill()
 	close(stop)
 	wg.Wait()
@@ -230,7 +229,7 @@ func TestAcknowledgedValuesSurvive(t *testing.T) {
 	n.start()
 	var v view
 	n.peer(role.Prober, "0", "", func(c *bus.Client) { v = bus.Watch[value](c, subject.Pods, ">", nil) })
-	bustest.Await(t, bound, "a new reader is in sync", v.Synced)
+	proctest.Await(t, bound, "a new reader is in sync", v.Synced)
 	if got := len(v.All()); got != count {
 		t.Errorf("%d of %d acknowledged values are there after SIGKILL", got, count)
 	}
@@ -250,12 +249,12 @@ func TestGhostsGoAtTheMarkAndOnlyTheWritersOwn(t *testing.T) {
 	first.Own(subject.ProbeResults).Complete()
 	other.Own(subject.ProbeResults).Put(subject.ProbeResultKey("p9", "c", "liveness"), wrapperspb.String("b"))
 	other.Own(subject.ProbeResults).Complete()
-	bustest.Await(t, bound, "all four keys", func() bool { return len(v.All()) == 4 })
+	proctest.Await(t, bound, "all four keys", func() bool { return len(v.All()) == 4 })
 	first.close()
 
 	second := n.peer(role.Prober, "a", "", nil)
 	second.Own(subject.ProbeResults).Put(subject.ProbeResultKey("p0", "c", "liveness"), wrapperspb.String("a again"))
-	bustest.Await(t, bound, "the second life is heard", func() bool {
+	proctest.Await(t, bound, "the second life is heard", func() bool {
 		m, _ := v.Get("p0.c.liveness")
 		return m.GetValue() == "a again"
 	})
@@ -264,15 +263,15 @@ func TestGhostsGoAtTheMarkAndOnlyTheWritersOwn(t *testing.T) {
 	}
 	second.Own(subject.ProbeResults).Complete()
 	want := map[string]string{"p0.c.liveness": "a again", "p9.c.liveness": "b"}
-	bustest.Await(t, bound, "ghosts are dropped", func() bool { return maps.Equal(holds(v), want) })
+	proctest.Await(t, bound, "ghosts are dropped", func() bool { return maps.Equal(holds(v), want) })
 
 	// They are gone from the bucket as well: a reader that comes now does not see them at all.
-	bustest.Await(t, bound, "the writer retires them", func() bool {
+	proctest.Await(t, bound, "the writer retires them", func() bool {
 		return second.metric("microlet_bus_puts_total", "bucket", subject.ProbeResults) >= 3
 	})
 	var late view
 	p := n.peer(role.Podsync, "1", "", func(c *bus.Client) { late = bus.Watch[value](c, subject.ProbeResults, ">", nil) })
-	bustest.Await(t, bound, "a late reader is in sync", late.Synced)
+	proctest.Await(t, bound, "a late reader is in sync", late.Synced)
 	if got := holds(late); !maps.Equal(got, want) {
 		t.Errorf("a late reader holds %v, want %v", got, want)
 	}
@@ -292,11 +291,11 @@ func TestManyAndLarge(t *testing.T) {
 		w.Put(subject.ProbeResultKey(fmt.Sprintf("pod-%d", i), "c", "readiness"), wrapperspb.String("ok"))
 	}
 	w.Complete()
-	bustest.Await(t, bound, "written", w.Marked)
+	proctest.Await(t, bound, "written", w.Marked)
 	var v view
 	start := time.Now()
 	podsync := n.peer(role.Podsync, "0", "", func(c *bus.Client) { v = bus.Watch[value](c, subject.ProbeResults, ">", nil) })
-	bustest.Await(t, bound, "in sync", v.Synced)
+	proctest.Await(t, bound, "in sync", v.Synced)
 	t.Logf("%d keys listed %v after the start", count, time.Since(start))
 	if got := len(v.All()); got != count {
 		t.Errorf("the view holds %d keys, want %d", got, count)
@@ -308,7 +307,7 @@ func TestManyAndLarge(t *testing.T) {
 	podsync.Own(subject.Pods).Put("large", wrapperspb.String(large))
 	podsync.Own(subject.Pods).Put("too-large", wrapperspb.String(strings.Repeat("m", subject.MaxPayload)))
 	podsync.Own(subject.Pods).Put("small", wrapperspb.String("s"))
-	bustest.Await(t, bound, "large values", func() bool { return len(pods.All()) == 2 })
+	proctest.Await(t, bound, "large values", func() bool { return len(pods.All()) == 2 })
 	if !strings.Contains(podsync.log.String(), "too-large") {
 		t.Error("a value that cannot be put is not in the log")
 	}
@@ -326,21 +325,21 @@ func TestAStoppedBusIsGivenUp(t *testing.T) {
 	w.Put("a", wrapperspb.String("before"))
 	w.Put("gone", wrapperspb.String("before"))
 	w.Complete()
-	bustest.Await(t, bound, "heard", func() bool { return len(v.All()) == 2 && w.Marked() })
+	proctest.Await(t, bound, "heard", func() bool { return len(v.All()) == 2 && w.Marked() })
 
 	n.bus.Signal(syscall.SIGSTOP)
 	w.Put("a", wrapperspb.String("under way"))
-	took := bustest.Await(t, 15*time.Second, "the stopped bus is given up", func() bool { return !p.Connected() })
+	took := proctest.Await(t, 15*time.Second, "the stopped bus is given up", func() bool { return !p.Connected() })
 	t.Logf("a stopped bus is given up after %v", took)
 	w.Put("a", wrapperspb.String("after"))
 	w.Delete("gone")
 	n.bus.Signal(syscall.SIGCONT)
 	want := map[string]string{"a": "after"}
-	took = bustest.Await(t, bound, "the newest is heard", func() bool { return v.Synced() && maps.Equal(holds(v), want) })
+	took = proctest.Await(t, bound, "the newest is heard", func() bool { return v.Synced() && maps.Equal(holds(v), want) })
 	t.Logf("current %v after the bus went on", took)
-	bustest.Await(t, bound, "acknowledged", func() bool { return w.Pending() == 0 && w.Marked() })
+	proctest.Await(t, bound, "acknowledged", func() bool { return w.Pending() == 0 && w.Marked() })
 	var late view
 	n.peer(role.Prober, "1", "", func(c *bus.Client) { late = bus.Watch[value](c, subject.Pods, ">", nil) })
 	// The comparison that puts it right comes once more after 5 s.
-	bustest.Await(t, bound, "the bucket holds the newest", func() bool { return late.Synced() && maps.Equal(holds(late), want) })
+	proctest.Await(t, bound, "the bucket holds the newest", func() bool { return late.Synced() && maps.Equal(holds(late), want) })
 }

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/microlet/microlet/proto/role"
-	"github.com/microlet/microlet/services/bus/bustest"
 	"github.com/microlet/microlet/services/internal/outbox"
+	"github.com/microlet/microlet/services/internal/proctest"
 )
 
 // apiserver takes events, knows their names, and can be away or refuse.
@@ -119,36 +119,36 @@ func TestEventsArriveWhateverIsAway(t *testing.T) {
 
 	stop := deliverer()
 	record(5)
-	t.Logf("5 events delivered after %v", bustest.Await(t, bound, "delivery", arrived))
+	t.Logf("5 events delivered after %v", proctest.Await(t, bound, "delivery", arrived))
 
 	n.bus.Kill()
-	bustest.Await(t, bound, "the recorder's bus is gone", func() bool { return !podsync.Connected() })
+	proctest.Await(t, bound, "the recorder's bus is gone", func() bool { return !podsync.Connected() })
 	record(10)
 	n.start()
-	t.Logf("10 events recorded while the bus was away: delivered %v after its return", bustest.Await(t, bound, "after the bus", arrived))
+	t.Logf("10 events recorded while the bus was away: delivered %v after its return", proctest.Await(t, bound, "after the bus", arrived))
 
 	api.set(func() { api.away = true })
 	record(10)
 	calls := func() int { api.mu.Lock(); defer api.mu.Unlock(); return api.calls }
 	now := calls()
-	bustest.Await(t, bound, "delivery is tried", func() bool { return calls() > now+1 })
+	proctest.Await(t, bound, "delivery is tried", func() bool { return calls() > now+1 })
 	n.bus.Kill() // the bus dies while a record is given out
 	n.start()
 	api.set(func() { api.away = false })
-	t.Logf("10 events delivered %v after the apiserver's return", bustest.Await(t, bound, "after the apiserver", arrived))
+	t.Logf("10 events delivered %v after the apiserver's return", proctest.Await(t, bound, "after the apiserver", arrived))
 
 	stop()
 	record(10)
-	bustest.Await(t, bound, "the bus has them", func() bool { return r.Waiting() == 0 })
+	proctest.Await(t, bound, "the bus has them", func() bool { return r.Waiting() == 0 })
 	n.bus.Kill()
 	n.start()
 	stop = deliverer()
 	defer func() { stop() }()
-	t.Logf("10 events delivered %v after the deliverer's return", bustest.Await(t, 2*bound, "after the deliverer", arrived))
+	t.Logf("10 events delivered %v after the deliverer's return", proctest.Await(t, 2*bound, "after the deliverer", arrived))
 
 	r.Event(podOf(0), corev1.EventTypeWarning, "Refused", "the apiserver refuses this for good")
 	record(3)
-	bustest.Await(t, bound, "one that is refused holds up none", arrived)
+	proctest.Await(t, bound, "one that is refused holds up none", arrived)
 	if got := api.delivered(); !slices.Equal(got, want) {
 		t.Errorf("delivered %v, want %v", got, want)
 	}
@@ -176,7 +176,7 @@ func TestRepeatedEventsAreCounted(t *testing.T) {
 	for range 4 {
 		r.Eventf(podOf(1), corev1.EventTypeWarning, "BackOff", "Back-off restarting %s", "it")
 	}
-	bustest.Await(t, bound, "the count", func() bool { api.mu.Lock(); defer api.mu.Unlock(); return api.patches == 3 })
+	proctest.Await(t, bound, "the count", func() bool { api.mu.Lock(); defer api.mu.Unlock(); return api.patches == 3 })
 	if len(api.events) != 1 {
 		t.Fatalf("%d events, want 1", len(api.events))
 	}
@@ -213,7 +213,7 @@ func TestTheSpoolDropsTheOldest(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer part(d.Run)()
-	took := bustest.Await(t, 2*bound, "1000 events", func() bool { return len(api.delivered()) == 1000 })
+	took := proctest.Await(t, 2*bound, "1000 events", func() bool { return len(api.delivered()) == 1000 })
 	t.Logf("1000 events through the bus in %v", took)
 	if got := api.delivered(); got[0] != "10" || got[999] != "1009" {
 		t.Errorf("delivered %s to %s, want 10 to 1009", got[0], got[999])

@@ -128,7 +128,7 @@ func (e *edge) start() {
 func (e *edge) awaitPorts() {
 	e.t.Helper()
 	for _, address := range []string{e.secure(), e.health()} {
-		bustest.Await(e.t, 30*time.Second, "port "+address+" is open", func() bool {
+		proctest.Await(e.t, 30*time.Second, "port "+address+" is open", func() bool {
 			c, err := net.Dial("tcp", address)
 			if err != nil {
 				return false
@@ -261,7 +261,7 @@ func (c *caller) awaitGet(within time.Duration, path string, want int) {
 			c.t.Logf("the last answer to %s was %d %q", path, code, body)
 		}
 	}()
-	bustest.Await(c.t, within, fmt.Sprintf("%s answers %d", path, want), func() bool {
+	proctest.Await(c.t, within, fmt.Sprintf("%s answers %d", path, want), func() bool {
 		c.CloseIdleConnections()
 		code, body = c.get(path)
 		return code == want

@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -69,7 +71,7 @@ func (s *session) repeats(text string) {
 	case <-time.After(slack):
 		s.t.Fatalf("%q cannot be sent", text)
 	}
-	bustest.Await(s.t, slack, fmt.Sprintf("%q comes back", text), func() bool { return strings.HasSuffix(s.out.String(), text) })
+	proctest.Await(s.t, slack, fmt.Sprintf("%q comes back", text), func() bool { return strings.HasSuffix(s.out.String(), text) })
 }
 
 // startProcess starts nodeapi as a process of its own, with the same configuration.
@@ -101,7 +103,10 @@ func TestSIGTERM(t *testing.T) {
 	e.startGateway()
 	e.startPodsync()
 	asked := make(chan struct{}, 8)
-	e.startMetrics(func() error { asked <- struct{}{}; time.Sleep(500 * time.Millisecond); return nil })
+	takesItsTime := make(chan struct{})
+	release := sync.OnceFunc(func() { close(takesItsTime) })
+	t.Cleanup(release)
+	e.startMetrics(func() error { asked <- struct{}{}; <-takesItsTime; return nil })
 	nodeapi := e.startProcess()
 	jane := e.user("jane get_proxy,get_pods")
 	jane.awaitGet(slack, "/pods", 200)
@@ -121,7 +126,7 @@ func TestSIGTERM(t *testing.T) {
 	}
 	defer idle.Close()
 	go func() { _, _ = e.user("hang get_pods").get("/pods") }() // ends with the process
-	bustest.Await(t, slack, "somebody waits for a review", func() bool { return e.reviews.hanging() == 1 })
+	proctest.Await(t, slack, "somebody waits for a review", func() bool { return e.reviews.hanging() == 1 })
 	slow := make(chan string, 1)
 	go func() {
 		code, body := e.user("joe get_healthz").get("/healthz/podsync")
@@ -131,6 +136,14 @@ func TestSIGTERM(t *testing.T) {
 
 	began := time.Now()
 	nodeapi.Signal(syscall.SIGTERM)
+	proctest.Await(t, slack, "the stop has begun", func() bool {
+		c, err := net.Dial("tcp", e.secure())
+		if err == nil {
+			_ = c.Close() // it was only tried
+		}
+		return errors.Is(err, syscall.ECONNREFUSED)
+	})
+	release()
 	if got := <-slow; got != "200ok" {
 		t.Errorf("an answer that was under way: %q, want all of it", got)
 	}

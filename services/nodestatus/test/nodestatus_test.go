@@ -24,6 +24,7 @@ import (
 	"github.com/microlet/microlet/services/bus/bustest"
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/proctest"
 	"github.com/microlet/microlet/services/nodestatus"
 )
 
@@ -127,7 +128,7 @@ func (h *host) every(d time.Duration, f func(uint64)) {
 // await waits until what holds, which it must within the limit.
 func (h *host) await(limit time.Duration, what string, holds func(a *apiserver) bool) {
 	h.t.Helper()
-	bustest.Await(h.t, limit, what, func() bool {
+	proctest.Await(h.t, limit, what, func() bool {
 		h.api.mu.Lock()
 		defer h.api.mu.Unlock()
 		return holds(h.api)
@@ -201,7 +202,7 @@ func TestNodeOfItsOwn(t *testing.T) {
 
 	t.Log("the apiserver goes away for 3 s")
 	h.api.stop()
-	time.Sleep(3 * time.Second)
+	time.Sleep(3 * time.Second) // the outage itself: its length is what is borne
 	h.api.start()
 	h.await(5*time.Second, "renewed after the apiserver's return", renewedSince(time.Now()))
 

@@ -17,6 +17,7 @@ import (
 	"github.com/microlet/microlet/services/bus/bustest"
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/fake"
+	"github.com/microlet/microlet/services/internal/proctest"
 	"github.com/microlet/microlet/services/pleg"
 )
 
@@ -103,7 +104,7 @@ func (n *node) startPod(uid string) string {
 // await waits until what holds, which it must within the limit, and returns how long that took.
 func (n *node) await(limit time.Duration, what string, holds func() bool) time.Duration {
 	n.t.Helper()
-	return bustest.Await(n.t, limit, what, holds)
+	return proctest.Await(n.t, limit, what, holds)
 }
 
 func (n *node) died(id string) bool {

@@ -1,7 +1,6 @@
 package test
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"net"
@@ -18,6 +17,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/bus/bustest"
 	"github.com/microlet/microlet/services/internal/fake"
+	"github.com/microlet/microlet/services/internal/proctest"
 )
 
 // is waits until a reader is told of these pods, with these states, and of no other.
@@ -28,7 +28,7 @@ func (r *reader) is(t *testing.T, want map[string]string) {
 			t.Logf("told %v, want %v", got, want)
 		}
 	}()
-	bustest.Await(t, soon, "what podsync has told is all that is", func() bool { return maps.Equal(r.told(), want) })
+	proctest.Await(t, soon, "what podsync has told is all that is", func() bool { return maps.Equal(r.told(), want) })
 }
 
 // TestWithoutABus: pods run without it, and all of it is told when it is there, also by a bus that has lost everything.
@@ -99,17 +99,17 @@ func TestAPullThatHangsHoldsUpItsPodAlone(t *testing.T) {
 	n.runtime.SetPull("example.com/slow:1", fake.Pull{Hang: true})
 	n.write("slow.yaml", strings.Replace(manifest("slow"), image, "example.com/slow:1", 1))
 	p := n.start()
-	bustest.Await(t, soon, "the pull has begun", func() bool { return n.runtime.InFlight("PullImage") == 1 })
+	proctest.Await(t, soon, "the pull has begun", func() bool { return n.runtime.InFlight("PullImage") == 1 })
 	n.put("a")
 	n.runs("a")
 	n.remove("slow")
-	bustest.Await(t, soon, "the pull has ended with its pod", func() bool { return n.runtime.InFlight("PullImage") == 0 })
+	proctest.Await(t, soon, "the pull has ended with its pod", func() bool { return n.runtime.InFlight("PullImage") == 0 })
 	n.put("b")
 	n.runs("b")
 
 	// Nor does one hold up podsync's end.
 	n.write("slow.yaml", strings.Replace(manifest("slow"), image, "example.com/slow:1", 1))
-	bustest.Await(t, soon, "the pull has begun again", func() bool { return n.runtime.InFlight("PullImage") == 1 })
+	proctest.Await(t, soon, "the pull has begun again", func() bool { return n.runtime.InFlight("PullImage") == 1 })
 	p.Signal(syscall.SIGTERM)
 	if err := p.End(soon); err != nil {
 		t.Errorf("podsync ended with %v", err)
@@ -215,7 +215,7 @@ func TestABrokenManifest(t *testing.T) {
 	p := n.start()
 	a := n.runs("a")
 	for _, file := range []string{"noyaml.yaml", "nopod.yaml", "binary.yaml", "nocontainer.yaml"} {
-		bustest.Await(t, soon, "the log tells of "+file, func() bool { return strings.Contains(p.Log.String(), file) })
+		proctest.Await(t, soon, "the log tells of "+file, func() bool { return strings.Contains(p.Log.String(), file) })
 	}
 	n.put("b")
 	n.runs("b")
@@ -242,23 +242,13 @@ func TestTwoSourcesWantOneName(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	n.put("a")
+	atOnce := n.counts("a")
 	p := n.start("--config=" + n.config("staticPodURL: "+server.URL, "httpCheckFrequency: 1s"))
 	n.runs("a")
 	waits := "static pod waits for the end of another of its name"
-	bustest.Await(t, soon, "the other waits", func() bool { return strings.Contains(p.Log.String(), waits) })
+	proctest.Await(t, soon, "the other waits", func() bool { return strings.Contains(p.Log.String(), waits) })
 	first := n.runs("a")
 
-	ctx, cancel := context.WithCancel(t.Context())
-	var watching sync.WaitGroup
-	watching.Go(func() {
-		for ctx.Err() == nil {
-			if ids := n.running("a"); len(ids) > 1 {
-				t.Errorf("two of one name run: %v", ids)
-				return
-			}
-			time.Sleep(time.Millisecond)
-		}
-	})
 	// Whichever came first: without both there is none, with the one that is left there is another.
 	n.remove("a")
 	mu.Lock()
@@ -268,8 +258,9 @@ func TestTwoSourcesWantOneName(t *testing.T) {
 	n.gone("a")
 	n.put("a")
 	second := n.runs("a")
-	cancel()
-	watching.Wait()
+	if most := atOnce.most(second); most != 1 {
+		t.Errorf("%d of one name ran at one time", most)
+	}
 	if first == second {
 		t.Error("a pod whose manifests are gone runs on")
 	}

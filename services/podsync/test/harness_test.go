@@ -9,9 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -155,14 +158,83 @@ func (n *node) running(name string) []string {
 // runs waits until so many containers of a pod run, and returns the first one's id.
 func (n *node) runs(name string) string {
 	n.t.Helper()
-	took := bustest.Await(n.t, soon, "pod "+name+" runs", func() bool { return len(n.running(name)) == 1 })
+	took := proctest.Await(n.t, soon, "pod "+name+" runs", func() bool { return len(n.running(name)) == 1 })
 	n.t.Logf("pod %s runs after %s", name, took.Round(time.Millisecond))
 	return n.running(name)[0]
 }
 
 func (n *node) gone(name string) {
 	n.t.Helper()
-	bustest.Await(n.t, soon, "pod "+name+" has ended", func() bool { return len(n.running(name)) == 0 })
+	proctest.Await(n.t, soon, "pod "+name+" has ended", func() bool { return len(n.running(name)) == 0 })
+}
+
+// count is how many containers of a pod run, by the runtime's own events.
+type count struct {
+	n       *node
+	mu      sync.Mutex
+	running map[string]int  // by sandbox
+	seen    map[string]bool // containers, by id
+	highest int
+}
+
+// counts counts the containers of a pod from now on, by its manifest's name.
+func (n *node) counts(name string) *count {
+	n.t.Helper()
+	c := &count{n: n, running: map[string]int{}, seen: map[string]bool{}}
+	conn, err := grpc.NewClient("unix://"+n.endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var reading sync.WaitGroup
+	n.t.Cleanup(func() { _ = conn.Close(); reading.Wait() })
+	events, err := runtimeapi.NewRuntimeServiceClient(conn).GetContainerEvents(context.Background(), &runtimeapi.GetEventsRequest{})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	reading.Go(func() {
+		for {
+			event, err := events.Recv()
+			if err != nil {
+				return // the test has ended; before it has, the count does not come to what is awaited
+			}
+			if event.GetPodSandboxStatus().GetMetadata().GetName() == name+"-"+bustest.NodeName {
+				c.add(event)
+			}
+		}
+	})
+	proctest.Await(n.t, soon, "the runtime tells of its containers", func() bool { return n.runtime.EventStreams() == 1 })
+	return c
+}
+
+func (c *count) add(event *runtimeapi.ContainerEventResponse) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	sandbox := event.GetPodSandboxStatus().GetId()
+	c.running[sandbox] = 0
+	for _, s := range event.GetContainersStatuses() {
+		if s.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING {
+			c.running[sandbox]++
+			c.seen[s.GetId()] = true
+		}
+	}
+	now := 0
+	for _, running := range c.running {
+		now += running
+	}
+	c.highest = max(c.highest, now)
+}
+
+// most is how many ran at the most at one time, up to the start of a container.
+func (c *count) most(upTo string) int {
+	c.n.t.Helper()
+	proctest.Await(c.n.t, soon, "the runtime has told of container "+upTo, func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.seen[upTo]
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.highest
 }
 
 // reader is what a service on the bus reads of podsync.

@@ -104,22 +104,14 @@ func serve(ctx context.Context, n *run.Notifier) error {
 }
 
 func superviseGood(ctx context.Context) error {
+	var s *Supervisor
 	s, err := New(Options{
 		Specs:     []Spec{{Name: "good", Path: os.Args[0], UID: 47102, GID: 47100, NoNewPrivileges: true, Env: []string{behaviourEnv + "=good"}}},
-		NotifyDir: os.Getenv("NOTIFY_DIR"), Output: os.Stderr,
+		NotifyDir: os.Getenv("NOTIFY_DIR"), Output: os.Stderr, OnReady: func(string) { fmt.Println(s.Processes()[0].PID) },
 	})
 	if err != nil {
 		return err
 	}
-	go func() {
-		for {
-			if p := s.Processes()[0]; p.State == Ready {
-				fmt.Println(p.PID)
-				return
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-	}()
 	return s.Run(ctx)
 }
 
@@ -171,13 +163,7 @@ func supervise(t *testing.T, spec Spec, behaviour string, o Options) (*Superviso
 // until waits for a condition of real processes.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(waitLimit)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", waitLimit, what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	proctest.Await(t, waitLimit, what, ok)
 }
 
 func state(s *Supervisor) Process { return s.Processes()[0] }

@@ -22,6 +22,7 @@ import (
 	certutil "k8s.io/client-go/util/cert"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/microlet/microlet/services/internal/proctest"
 	"github.com/microlet/microlet/services/nodeapi/internal/testpki"
 )
 
@@ -265,15 +266,10 @@ func TestCertificateIsReadAgain(t *testing.T) {
 		t.Error("an older version than tlsMinVersion is spoken")
 	}
 	writePair(t, k, "second")
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	proctest.Await(t, time.Minute, "the second certificate is served", func() bool {
 		name, _, err := served(t, address, 0)
-		if err == nil && strings.HasPrefix(name, "second@") {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("a minute later the certificate is still of %q: %v", name, err)
-		}
-	}
+		return err == nil && strings.HasPrefix(name, "second@")
+	})
 	if err := os.WriteFile(k.TLSPrivateKeyFile, []byte("broken"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/microlet/microlet/services/internal/proctest"
 )
 
 const systemdInit = "/lib/systemd/systemd"
@@ -83,14 +85,11 @@ container=microlet-test exec ` + systemdInit + ` --system --unit=rescue.target'`
 		removeTree(t, of)
 	})
 	socket := "/proc/" + strconv.Itoa(systemd.Process.Pid) + "/root/run/systemd/private"
-	for range 100 {
-		if _, err := os.Stat(socket); err == nil {
-			return systemd.Process.Pid
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	t.Fatal("systemd does not listen after 10 s")
-	return 0
+	proctest.Await(t, 10*time.Second, "systemd listens", func() bool {
+		_, err := os.Stat(socket)
+		return err == nil
+	})
+	return systemd.Process.Pid
 }
 
 // removeTree removes cgroups from the leaves up, once their processes have gone.
@@ -104,15 +103,9 @@ func removeTree(t *testing.T, root string) {
 		return nil
 	})
 	for i := len(dirs) - 1; i >= 0; i-- {
-		var err error
-		for range 50 {
-			if err = os.Remove(dirs[i]); err == nil || os.IsNotExist(err) {
-				break
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
-		if err != nil && !os.IsNotExist(err) {
-			t.Errorf("cgroup %s stays: %v", dirs[i], err)
-		}
+		proctest.Await(t, 5*time.Second, "cgroup "+dirs[i]+" can be removed", func() bool {
+			err := os.Remove(dirs[i])
+			return err == nil || os.IsNotExist(err)
+		})
 	}
 }
