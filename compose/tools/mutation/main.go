@@ -15,6 +15,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -42,13 +43,13 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, flag.Arg(0), *explained, *patience, *parallel); err != nil {
+	if err := run(ctx, os.Stdout, flag.Arg(0), *explained, *patience, *parallel); err != nil {
 		fmt.Fprintln(os.Stderr, "mutation:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, folder, explainedFile string, patience time.Duration, parallel int) error {
+func run(ctx context.Context, out io.Writer, folder, explainedFile string, patience time.Duration, parallel int) error {
 	folder, err := filepath.Abs(folder)
 	if err != nil {
 		return err
@@ -69,13 +70,13 @@ func run(ctx context.Context, folder, explainedFile string, patience time.Durati
 	binary := filepath.Join(scratch, "tests")
 	build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", binary, ".")
 	build.Dir = folder
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the tests with %d faults: %w\n%s", len(faults), err, out)
+	if said, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the tests with %d faults: %w\n%s", len(faults), err, said)
 	}
-	if noticed, out := try(ctx, folder, binary, 0, 5*patience); noticed {
-		return fmt.Errorf("the tests fail without any fault:\n%s", out)
+	if noticed, said := try(ctx, folder, binary, 0, 5*patience); noticed {
+		return fmt.Errorf("the tests fail without any fault:\n%s", said)
 	}
-	fmt.Printf("%d faults in %s\n", len(faults), filepath.Base(folder))
+	fmt.Fprintf(out, "%d faults in %s\n", len(faults), filepath.Base(folder))
 	survived := make([]bool, len(faults))
 	places := make(chan struct{}, parallel)
 	var all sync.WaitGroup
@@ -91,27 +92,27 @@ func run(ctx context.Context, folder, explainedFile string, patience time.Durati
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return report(faults, survived, reasons)
+	return report(out, faults, survived, reasons)
 }
 
-func report(faults []string, survived []bool, reasons map[string]string) error {
+func report(out io.Writer, faults []string, survived []bool, reasons map[string]string) error {
 	killed, equivalent, open := 0, 0, 0
 	for i, fault := range faults {
 		switch reason, known := reasons[fault]; {
 		case !survived[i]:
 			killed++
 			if known {
-				fmt.Printf("noticed after all, take it off the list: %s\n", fault)
+				fmt.Fprintf(out, "noticed after all, take it off the list: %s\n", fault)
 			}
 		case known:
 			equivalent++
-			fmt.Printf("explained  %s (%s)\n", fault, reason)
+			fmt.Fprintf(out, "explained  %s (%s)\n", fault, reason)
 		default:
 			open++
-			fmt.Printf("SURVIVED   %s\n", fault)
+			fmt.Fprintf(out, "SURVIVED   %s\n", fault)
 		}
 	}
-	fmt.Printf("noticed %d of %d (%.1f %%), %d explained, %d open\n", killed, len(faults), 100*float64(killed)/float64(max(len(faults), 1)), equivalent, open)
+	fmt.Fprintf(out, "noticed %d of %d (%.1f %%), %d explained, %d open\n", killed, len(faults), 100*float64(killed)/float64(max(len(faults), 1)), equivalent, open)
 	if open > 0 {
 		return fmt.Errorf("%d faults were not noticed: write a test for each, or explain it", open)
 	}
