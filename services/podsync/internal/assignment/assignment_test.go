@@ -222,24 +222,6 @@ func (b *bus) setSynced(synced bool) {
 	b.synced = synced
 }
 
-// beating sends a replica's heartbeats every 5 s until stopped.
-func (b *bus) beating(a *Assigner, replica string, pid int32) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() {
-		for turns := uint64(1); ; turns++ {
-			b.beat(replica, pid, turns)
-			a.Beat()
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(5 * time.Second):
-			}
-		}
-	})
-	return func() { cancel(); running.Wait() }
-}
-
 func newBus() *bus {
 	return &bus{
 		synced: true, beats: map[string]*busv1.Heartbeat{}, received: map[string]time.Time{},
@@ -247,20 +229,76 @@ func newBus() *bus {
 	}
 }
 
-func newAssigner(b *bus) (a *Assigner, stop func()) {
-	a = New(Options{Writer: b, Known: kept{b}, Heartbeats: b, Changed: func(types.UID) {}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry()})
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- a.Run(ctx) }()
-	return a, func() { cancel(); <-done }
+// scene is an assigner on a bus, in a bubble.
+type scene struct {
+	*bus
+	*Assigner
+	t *testing.T
 }
 
-func somePods(a *Assigner, n int) {
-	for i := range n {
-		a.Set(&v1.Pod{
+// newScene runs an assigner, which has so many pods, until the bubble ends.
+func newScene(t *testing.T, b *bus, pods int) *scene {
+	s := &scene{bus: b, t: t, Assigner: New(Options{
+		Writer: b, Known: kept{b}, Heartbeats: b, Changed: func(types.UID) {}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+	})}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	s.have(pods)
+	return s
+}
+
+// twoReplicas is a scene in which two replicas have lived for a minute; the second one's heartbeats can be stopped.
+func twoReplicas(t *testing.T, pods int) (s *scene, stop1 func()) {
+	t.Helper()
+	s = newScene(t, newBus(), pods)
+	pass(5 * time.Second)
+	s.shares("before there is a replica", nil)
+	s.beating("0", 1)
+	pass(100 * time.Millisecond)
+	stop1 = s.beating("1", 2)
+	pass(100 * time.Millisecond)
+	s.shares("two replicas that have come", map[string]int{"0": pods / 2, "1": pods / 2})
+	pass(time.Minute)
+	return s, stop1
+}
+
+// have sets the pods that there are.
+func (s *scene) have(pods int) {
+	for i := range pods {
+		s.Set(&v1.Pod{
 			ObjectMeta: metav1.ObjectMeta{UID: types.UID(fmt.Sprintf("pod-%d", i))},
 			Spec:       v1.PodSpec{Containers: []v1.Container{{ReadinessProbe: &v1.Probe{PeriodSeconds: 1}}}},
 		})
+	}
+}
+
+// beating sends a replica's heartbeats every 5 s until stopped.
+func (s *scene) beating(replica string, pid int32) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		for turns := uint64(1); ; turns++ {
+			s.beat(replica, pid, turns)
+			s.Beat()
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(5 * time.Second):
+			}
+		}
+	})
+	stop = func() { cancel(); running.Wait() }
+	s.t.Cleanup(stop)
+	return stop
+}
+
+// shares demands how many pods each replica has.
+func (s *scene) shares(when string, want map[string]int) {
+	s.t.Helper()
+	if got := s.share(); !maps.Equal(got, want) {
+		s.t.Fatalf("%s: the replicas have %v pods, want %v", when, got, want)
 	}
 }
 
@@ -268,53 +306,32 @@ func pass(d time.Duration) { time.Sleep(d); synctest.Wait() }
 
 func TestReplicasJoinDieAndHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBus()
-		a, stop := newAssigner(b)
-		defer stop()
-		somePods(a, 12)
-		pass(5 * time.Second)
-		if n := len(b.share()); n != 0 {
-			t.Fatalf("assigned to %v before there is a replica", b.share())
-		}
-		defer b.beating(a, "0", 1)()
-		pass(100 * time.Millisecond)
-		stop1 := b.beating(a, "1", 2)
-		pass(100 * time.Millisecond)
-		if got := b.share(); got["0"] != 6 || got["1"] != 6 {
-			t.Fatalf("two replicas share %v", got)
-		}
-		pass(time.Minute)
+		s, stop1 := twoReplicas(t, 12)
 
 		// A death that the bus saw.
 		stop1()
-		a.Lost("1")
+		s.Lost("1")
 		pass(2 * time.Second)
-		if got := b.share(); got["0"] != 12 {
-			t.Fatalf("2 s after the death of one: %v", got)
-		}
-		stop1 = b.beating(a, "1", 3)
+		s.shares("2 s after the death of one", map[string]int{"0": 12})
+		stop1 = s.beating("1", 3)
 		pass(time.Second)
-		if got := b.share(); got["1"] != 6 {
-			t.Fatalf("after its return: %v", got)
-		}
+		s.shares("after its return", map[string]int{"0": 6, "1": 6})
 
 		// A restart that takes less than a moment moves nothing.
-		generations := b.snapshot()
+		generations := s.snapshot()
 		stop1()
-		a.Lost("1")
+		s.Lost("1")
 		pass(500 * time.Millisecond)
-		stop1 = b.beating(a, "1", 4)
+		stop1 = s.beating("1", 4)
 		pass(10 * time.Second)
-		if !maps.Equal(generations, b.snapshot()) {
+		if !maps.Equal(generations, s.snapshot()) {
 			t.Fatal("pods moved at a restart")
 		}
 
 		// A hang: no heartbeat any more, and the connection still open.
 		stop1()
 		pass(12 * time.Second)
-		if got := b.share(); got["0"] != 12 {
-			t.Fatalf("12 s after the hang of one: %v", got)
-		}
+		s.shares("12 s after the hang of one", map[string]int{"0": 12})
 	})
 }
 
@@ -322,141 +339,105 @@ func TestReplicasJoinDieAndHang(t *testing.T) {
 // before it has lived for a while.
 func TestAReplicaThatDoesNotStayGetsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBus()
-		a, stop := newAssigner(b)
-		defer stop()
-		somePods(a, 12)
-		defer b.beating(a, "0", 1)()
-		stop1 := b.beating(a, "1", 2)
-		pass(time.Minute)
-		if got := b.share(); got["0"] != 6 || got["1"] != 6 {
-			t.Fatalf("two replicas share %v", got)
-		}
+		s, stop1 := twoReplicas(t, 12)
 		stop1()
-		a.Lost("1")
+		s.Lost("1")
 		began := time.Now()
 		var moved time.Time
-		generations := b.snapshot()
+		generations := s.snapshot()
 		pid := int32(2)
 		for range 30 {
 			pass(400 * time.Millisecond)
 			pid++
-			stop1 = b.beating(a, "1", pid)
+			stop1 = s.beating("1", pid)
 			pass(300 * time.Millisecond)
 			stop1()
-			a.Lost("1")
+			s.Lost("1")
 			pass(50 * time.Millisecond)
-			a.Lost("1") // another that did not even come to its first sign
+			s.Lost("1") // another that did not even come to its first sign
 			synctest.Wait()
-			switch now := b.snapshot(); {
+			switch now := s.snapshot(); {
 			case maps.Equal(now, generations):
 			case moved.IsZero():
 				generations, moved = now, time.Now()
 			default:
-				t.Fatalf("%s after its first end pods move again: %v", time.Since(began), b.share())
+				t.Fatalf("%s after its first end pods move again: %v", time.Since(began), s.share())
 			}
 		}
-		if got := b.share(); got["0"] != 12 || moved.Sub(began) > 2*time.Second {
+		if got := s.share(); got["0"] != 12 || moved.Sub(began) > 2*time.Second {
 			t.Fatalf("shares %v, moved after %s", got, moved.Sub(began))
 		}
-		defer b.beating(a, "1", pid+1)()
+		s.beating("1", pid+1)
 		pass(4 * time.Second)
-		if got := b.share(); got["0"] != 12 {
-			t.Fatalf("it gets pods before it has lived for a while: %v", got)
-		}
+		s.shares("before it has lived for a while", map[string]int{"0": 12})
 		pass(2 * time.Second)
-		if got := b.share(); got["0"] != 6 || got["1"] != 6 {
-			t.Fatalf("when it has: %v", got)
-		}
+		s.shares("when it has", map[string]int{"0": 6, "1": 6})
 	})
 }
 
 // A restart that comes as far as the bus and dies there puts nothing off.
 func TestLostAgainIsLostSinceTheFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBus()
-		a, stop := newAssigner(b)
-		defer stop()
-		somePods(a, 12)
-		defer b.beating(a, "0", 1)()
-		stop1 := b.beating(a, "1", 2)
-		pass(time.Minute)
+		s, stop1 := twoReplicas(t, 12)
 		stop1()
 		for range 4 {
-			a.Lost("1")
+			s.Lost("1")
 			pass(250 * time.Millisecond)
 		}
-		if got := b.share(); got["0"] != 12 {
-			t.Fatalf("1 s after its end: %v", got)
-		}
+		s.shares("1 s after its end", map[string]int{"0": 12})
 	})
 }
 
 // Nobody else being there, the one that does not stay has all pods whenever it lives.
 func TestTheOnlyReplicaHasAllPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBus()
-		a, stop := newAssigner(b)
-		defer stop()
-		somePods(a, 3)
+		s := newScene(t, newBus(), 3)
 		for pid := range int32(5) {
-			stop0 := b.beating(a, "0", pid+1)
+			stop0 := s.beating("0", pid+1)
 			pass(300 * time.Millisecond)
 			stop0()
-			a.Lost("0")
+			s.Lost("0")
 			pass(time.Second)
 		}
-		if got := b.share(); got["0"] != 3 {
-			t.Fatalf("shares %v", got)
-		}
-		somePods(a, 5)
-		defer b.beating(a, "0", 9)()
+		s.shares("after five ends", map[string]int{"0": 3})
+		s.have(5)
+		s.beating("0", 9)
 		pass(time.Second)
-		if got := b.share(); got["0"] != 5 {
-			t.Fatalf("with more pods: %v", got)
-		}
+		s.shares("with more pods", map[string]int{"0": 5})
 	})
 }
 
 // A loop that stands still is a hang, though heartbeats come.
 func TestALoopThatStandsStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBus()
-		a, stop := newAssigner(b)
-		defer stop()
-		somePods(a, 4)
-		defer b.beating(a, "0", 1)()
+		s := newScene(t, newBus(), 4)
+		s.beating("0", 1)
 		for range 5 {
-			b.beat("1", 2, 7)
-			a.Beat()
+			s.beat("1", 2, 7)
+			s.Beat()
 			pass(5 * time.Second)
 		}
-		if got := b.share(); got["0"] != 4 {
-			t.Fatalf("shares %v", got)
-		}
+		s.shares("while the other's loop stands still", map[string]int{"0": 4})
 	})
 }
 
 func TestNobodyDiesWhileTheBusIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBus()
-		a, stop := newAssigner(b)
-		defer stop()
-		somePods(a, 4)
-		stop0, stop1 := b.beating(a, "0", 1), b.beating(a, "1", 2)
+		s := newScene(t, newBus(), 4)
+		stop0, stop1 := s.beating("0", 1), s.beating("1", 2)
 		pass(time.Second)
-		before := maps.Clone(b.written)
-		b.setSynced(false)
+		before := maps.Clone(s.written)
+		s.setSynced(false)
 		stop0()
 		stop1()
-		a.Lost("1")
+		s.Lost("1")
 		pass(time.Minute)
-		b.setSynced(true)
-		defer b.beating(a, "0", 1)()
-		defer b.beating(a, "1", 2)()
+		s.setSynced(true)
+		s.beating("0", 1)
+		s.beating("1", 2)
 		pass(10 * time.Second)
-		if !maps.Equal(before, b.written) {
-			t.Fatalf("pods moved: %v", b.share())
+		if !maps.Equal(before, s.written) {
+			t.Fatalf("pods moved: %v", s.share())
 		}
 	})
 }
@@ -468,25 +449,21 @@ func TestAssignmentsOutliveARestart(t *testing.T) {
 		b.setSynced(false)
 		old := &podsyncv1.Assignment{Replica: "1", Generation: uint64(time.Now().Add(time.Hour).UnixNano())}
 		b.kept["pod-0"] = old
-		a, stop := newAssigner(b)
-		defer stop()
-		somePods(a, 2)
-		defer b.beating(a, "0", 1)()
-		defer b.beating(a, "1", 2)()
+		s := newScene(t, b, 2)
+		s.beating("0", 1)
+		s.beating("1", 2)
 		pass(5 * time.Second)
-		if len(b.share()) != 0 {
-			t.Fatalf("assigned before the bus was read: %v", b.share())
-		}
-		b.setSynced(true)
+		s.shares("before the bus was read", nil)
+		s.setSynced(true)
 		pass(2 * time.Second)
-		if got := b.written["pod-0"]; got != old {
+		if got := s.written["pod-0"]; got != old {
 			t.Errorf("pod-0 has %v", got)
 		}
-		if got := b.written["pod-1"]; got.GetReplica() != "0" || got.GetGeneration() <= old.GetGeneration() {
+		if got := s.written["pod-1"]; got.GetReplica() != "0" || got.GetGeneration() <= old.GetGeneration() {
 			t.Errorf("pod-1 has %v", got)
 		}
-		a.Forget("pod-1")
-		if _, ok := b.written["pod-1"]; ok {
+		s.Forget("pod-1")
+		if _, ok := s.written["pod-1"]; ok {
 			t.Error("the assignment of a pod that is gone is still there")
 		}
 	})
