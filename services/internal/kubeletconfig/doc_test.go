@@ -1,37 +1,21 @@
 package kubeletconfig
 
 import (
-	"flag"
 	"fmt"
 	"maps"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	"github.com/microlet/microlet/services/internal/golden"
 )
-
-var update = flag.Bool("update", false, "write docs/configuration.md anew")
-
-const docPath = "../../../docs/configuration.md"
 
 // TestConfigurationDoc fails when docs/configuration.md is not what the tables say: run it with -update then.
 func TestConfigurationDoc(t *testing.T) {
-	want := configurationDoc()
-	if *update {
-		if err := os.WriteFile(docPath, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(docPath)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != want {
-		t.Error("docs/configuration.md is stale: run go test ./kubeletconfig -run TestConfigurationDoc -update in services/internal")
-	}
+	golden.Check(t, "../../../docs/configuration.md", configurationDoc())
 }
 
 const docIntro = `# Configuration

@@ -1,41 +1,24 @@
 package admission
 
 import (
-	"flag"
 	"fmt"
 	"maps"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/microlet/microlet/services/internal/golden"
 )
-
-var update = flag.Bool("update", false, "write docs/pod-fields.md")
-
-const fieldsPage = "../../../../docs/pod-fields.md"
 
 // The page of fields is what Honoured answers to a pod that sets one field, and nothing else.
 func TestPageOfFields(t *testing.T) {
-	text := page()
-	if *update {
-		if err := os.WriteFile(fieldsPage, []byte(text), 0o644); err != nil { //nolint:gosec // a page to read
-			t.Fatal(err)
-		}
-	}
-	have, err := os.ReadFile(fieldsPage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(text, string(have)); diff != "" {
-		t.Errorf("docs/pod-fields.md is not what the code does; write it with go test -run TestPageOfFields -update (- code, + page):\n%s", diff)
-	}
+	golden.Check(t, "../../../../docs/pod-fields.md", page())
 }
 
 func page() string {

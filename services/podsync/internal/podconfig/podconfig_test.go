@@ -3,7 +3,6 @@ package podconfig
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,12 +24,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/microlet/microlet/services/internal/golden"
 	"github.com/microlet/microlet/services/podsync/internal/network"
 	"github.com/microlet/microlet/services/podsync/internal/objects"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 var (
 	_ DNS      = (*network.Configurer)(nil)
@@ -219,19 +217,7 @@ func TestGolden(t *testing.T) {
 			got := "sandbox " + text(t, sandbox) + "\ncontainer " + text(t, config) + "\nhosts\n" + string(hosts)
 			got = strings.ReplaceAll(got, filepath.Dir(b.Node.RootDir), "/test")
 			got = drawn.ReplaceAllString(got, `/containers/main/00000000"`)
-			file := filepath.Join("testdata", name+".golden")
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Error(diff)
-			}
+			golden.Check(t, filepath.Join("testdata", name+".golden"), got)
 		})
 	}
 }
