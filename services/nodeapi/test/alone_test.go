@@ -184,9 +184,7 @@ func TestCredentials(t *testing.T) {
 func TestCertificatesAreReplaced(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t)
-	e.startReviews()
-	e.startGateway()
-	e.startPodsync()
+	e.startPeers()
 	e.start()
 	jane := e.user("jane get_pods")
 	jane.awaitGet(slack, "/pods", 200)
@@ -341,9 +339,7 @@ func TestReaderWhoReadsNothing(t *testing.T) {
 	e := newEdge(t)
 	e.config.MaxLogs = 2
 	e.kubelet().StreamingConnectionIdleTimeout.Duration = 3 * time.Second
-	e.startReviews()
-	e.startGateway()
-	e.startPodsync()
+	e.startPeers()
 	line := append(append([]byte("2026-01-01T00:00:00.000000000Z stdout F "), bytes.Repeat([]byte("x"), 8000)...), '\n')
 	if err := os.WriteFile(filepath.Join(e.kubelet().PodLogsDir, "p", "c.log"), bytes.Repeat(line, 8000), 0o644); err != nil {
 		t.Fatal(err)
@@ -373,9 +369,7 @@ func TestReaderWhoReadsNothing(t *testing.T) {
 func TestPathsThatLeadOut(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t)
-	e.startReviews()
-	e.startGateway()
-	e.startPodsync()
+	e.startPeers()
 	e.start()
 	const name = "jane get_proxy,get_log"
 	e.user(name).awaitGet(slack, "/containerLogs/ns/p/c", 200)

@@ -90,3 +90,11 @@ func (e *edge) startGateway() (stop func()) {
 	e.t.Helper()
 	return e.Serve(e.config.Service.CRISocket(role.NodeAPI), func(s *grpc.Server) { runtimeapi.RegisterRuntimeServiceServer(s, e.runtime) })
 }
+
+// startPeers starts all that nodeapi asks for what it answers.
+func (e *edge) startPeers() {
+	e.t.Helper()
+	e.startReviews()
+	e.startGateway()
+	e.startPodsync()
+}

@@ -99,9 +99,7 @@ func (e *edge) startProcess() *proctest.Process {
 func TestSIGTERM(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t)
-	e.startReviews()
-	e.startGateway()
-	e.startPodsync()
+	e.startPeers()
 	asked := make(chan struct{}, 8)
 	takesItsTime := make(chan struct{})
 	release := sync.OnceFunc(func() { close(takesItsTime) })

@@ -69,13 +69,21 @@ process_start_time_seconds 12
 `
 )
 
+// joined demands what the services' metrics are together.
+func joined(t *testing.T, s *Services, filter Filter, want string) {
+	t.Helper()
+	var out strings.Builder
+	if err := s.Write(t.Context(), &out, filter); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("%s:\n%s", filter.name, diff)
+	}
+}
+
 func TestMetricsAreJoined(t *testing.T) {
 	s := node(t, map[role.Role]string{role.Podsync: podsyncText, role.PLEG: plegText, role.Prober: proberText, role.NodeStatus: "this is no metric {"}, nil)
-	for _, test := range []struct {
-		filter Filter
-		want   string
-	}{
-		{Everything, `# HELP go_goroutines Goroutines.
+	joined(t, s, Everything, `# HELP go_goroutines Goroutines.
 # TYPE go_goroutines gauge
 go_goroutines{service="podsync"} 7
 go_goroutines{service="pleg"} 5
@@ -88,23 +96,14 @@ microlet_build_info{service="podsync"} 1
 # HELP process_start_time_seconds Start.
 # TYPE process_start_time_seconds gauge
 process_start_time_seconds{service="prober"} 12
-`},
-		{Probes, `# HELP prober_probe_total Probes.
+`)
+	joined(t, s, Probes, `# HELP prober_probe_total Probes.
 # TYPE prober_probe_total counter
 prober_probe_total{result="successful"} 4
 # HELP process_start_time_seconds Start.
 # TYPE process_start_time_seconds gauge
 process_start_time_seconds{service="prober"} 12
-`},
-	} {
-		var out strings.Builder
-		if err := s.Write(t.Context(), &out, test.filter); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(test.want, out.String()); diff != "" {
-			t.Errorf("%s:\n%s", test.filter.name, diff)
-		}
-	}
+`)
 }
 
 const secondText = `# HELP go_goroutines Goroutines.
@@ -134,11 +133,7 @@ prober_probe_total{pod="moved",result="successful"} 70
 process_start_time_seconds 12
 `
 	s := node(t, map[role.Role]string{role.Prober: firstText, role.Prober + ".1": secondText, role.Prober + ".2": "it is ill {"}, nil)
-	for _, test := range []struct {
-		filter Filter
-		want   string
-	}{
-		{Probes, `# HELP prober_probe_total Probes.
+	joined(t, s, Probes, `# HELP prober_probe_total Probes.
 # TYPE prober_probe_total counter
 prober_probe_total{pod="a",result="failed"} 1
 prober_probe_total{pod="a",result="successful"} 4
@@ -148,8 +143,8 @@ prober_probe_total{pod="b",result="successful"} 8
 # TYPE process_start_time_seconds gauge
 process_start_time_seconds{service="prober"} 12
 process_start_time_seconds{service="prober",replica="1"} 13
-`},
-		{Everything, `# HELP go_goroutines Goroutines.
+`)
+	joined(t, s, Everything, `# HELP go_goroutines Goroutines.
 # TYPE go_goroutines gauge
 go_goroutines{service="prober",replica="1"} 6
 # HELP microlet_build_info Build.
@@ -159,16 +154,7 @@ microlet_build_info{service="prober",replica="1"} 1
 # TYPE process_start_time_seconds gauge
 process_start_time_seconds{service="prober"} 12
 process_start_time_seconds{service="prober",replica="1"} 13
-`},
-	} {
-		var out strings.Builder
-		if err := s.Write(t.Context(), &out, test.filter); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(test.want, out.String()); diff != "" {
-			t.Errorf("%s:\n%s", test.filter.name, diff)
-		}
-	}
+`)
 }
 
 func TestHealthIsOfAllReplicas(t *testing.T) {

@@ -90,11 +90,13 @@ type node struct {
 }
 
 func newNode(t *testing.T) *node {
-	return &node{
+	n := &node{
 		t: t, pods: newBucket[*podsyncv1.Pod](), statuses: newBucket[*podsyncv1.PodStatus](),
 		assignments: newBucket[*podsyncv1.Assignment](), results: newBucket[*proberv1.ProbeResult](),
 		replicas: map[string]*replica{}, sick: map[string]bool{}, failures: map[string]int32{}, longest: map[string]int32{}, probes: map[string]int{},
 	}
+	t.Cleanup(n.stopAll)
+	return n
 }
 
 // Probe implements worker.Prober.
@@ -309,6 +311,13 @@ func (n *node) assign(uid, replica string) {
 	n.changed(uid, "")
 }
 
+// assigned is a pod whose container runs, and which a replica is to probe.
+func (n *node) assigned(uid, id, replica string, threshold int32) {
+	n.pod(uid, threshold)
+	n.container(uid, id)
+	n.assign(uid, replica)
+}
+
 func pass(d time.Duration) { time.Sleep(d); synctest.Wait() }
 
 // A pod that moves leaves nothing behind but its results, from which the next replica goes on.
@@ -316,11 +325,8 @@ func TestAPodMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		zero, one := n.start("0"), n.start("1")
-		defer n.stopAll()
 		for _, uid := range []string{"stays", "moves"} {
-			n.pod(uid, 3)
-			n.container(uid, "id-"+uid)
-			n.assign(uid, "0")
+			n.assigned(uid, "id-"+uid, "0", 3)
 		}
 		pass(5 * time.Second)
 		for _, uid := range []string{"stays", "moves"} {
@@ -367,10 +373,7 @@ func TestAPodGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		zero := n.start("0")
-		defer n.stopAll()
-		n.pod("p", 3)
-		n.container("p", "id")
-		n.assign("p", "0")
+		n.assigned("p", "id", "0", 3)
 		pass(3 * time.Second)
 		if len(n.results.All()) != 2 || len(zero.series("p")) != 4 {
 			t.Fatalf("results %v, series %q", n.results.All(), zero.series("p"))
@@ -395,12 +398,9 @@ func TestAPodGoes(t *testing.T) {
 func TestNothingBeforeAllIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		n.pod("p", 3)
-		n.container("p", "id")
-		n.assign("p", "0")
+		n.assigned("p", "id", "0", 3)
 		n.results.away = true
 		n.start("0")
-		defer n.stopAll()
 		pass(5 * time.Second)
 		if n.probed("id") != 0 || n.completed != 0 {
 			t.Fatalf("%d probes, complete %d times", n.probed("id"), n.completed)
@@ -420,10 +420,7 @@ func TestALateWordIsPutRight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.start("1")
-		defer n.stopAll()
-		n.pod("p", 3)
-		n.container("p", "id")
-		n.assign("p", "0")
+		n.assigned("p", "id", "0", 3)
 		n.assign("p", "1")
 		pass(3 * time.Second)
 		late := worker.Record{ContainerID: "id", Result: proberv1.Outcome_OUTCOME_FAILURE, Last: proberv1.Outcome_OUTCOME_FAILURE, Run: 3}
@@ -441,10 +438,7 @@ func TestNoCountOutlivesTheBus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		zero := n.start("0")
-		defer n.stopAll()
-		n.pod("p", 3)
-		n.container("p", "id")
-		n.assign("p", "0")
+		n.assigned("p", "id", "0", 3)
 		pass(2500 * time.Millisecond)
 		n.setSick("id", true)
 		pass(2 * time.Second)
@@ -487,7 +481,6 @@ func TestNeverARestartWithoutEnoughFailures(t *testing.T) {
 			for _, name := range names {
 				n.start(name)
 			}
-			defer n.stopAll()
 			told := map[string]bool{}
 			n.judge = func(key string, r *proberv1.ProbeResult) {
 				uid, rest, _ := strings.Cut(key, ".")
@@ -510,9 +503,7 @@ func TestNeverARestartWithoutEnoughFailures(t *testing.T) {
 			ids := make([]int, pods)
 			for i := range pods {
 				uid := fmt.Sprintf("p%d", i)
-				n.pod(uid, threshold)
-				n.container(uid, uid+"-0")
-				n.assign(uid, names[random.IntN(len(names))])
+				n.assigned(uid, uid+"-0", names[random.IntN(len(names))], threshold)
 			}
 			for range 150 {
 				i := random.IntN(pods)
