@@ -3,9 +3,7 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -119,23 +117,10 @@ func verdicts(t *testing.T) map[string]verdict {
 // amounts are a machine's own.
 var amounts = regexp.MustCompile(`\b(used|capacity): [0-9]+`)
 
-func readVerdicts(t *testing.T) map[string]verdict {
-	t.Helper()
-	text, err := os.ReadFile(goldenVerdicts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var want map[string]verdict
-	if err := json.Unmarshal(text, &want); err != nil {
-		t.Fatal(err)
-	}
-	return want
-}
-
 // TestAdmission compares what rejected and preempted pods show with what the real kubelet shows.
 func TestAdmission(t *testing.T) {
 	shared.use(t)
-	if diff := cmp.Diff(readVerdicts(t), verdicts(t)); diff != "" {
+	if diff := cmp.Diff(readRecorded[map[string]verdict](t, goldenVerdicts), verdicts(t)); diff != "" {
 		t.Errorf("what rejected pods show (-kubelet +microlet):\n%s", diff)
 	}
 }

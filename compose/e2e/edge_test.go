@@ -109,19 +109,23 @@ func TestEdge(t *testing.T) {
 	s.strangers(t)
 }
 
+// freeAddress is one of loopback that nobody has at this moment, for a program that is to listen there.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
 // forward fetches a file through a forwarded port and compares it with the same bytes by exec.
 func (s *scene) forward(t *testing.T, how string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := freeAddress(t)
 	_, port, _ := net.SplitHostPort(address)
 	cmd := exec.CommandContext(ctx, s.node.Kubectl(), "--kubeconfig="+s.node.Kubeconfig(), "--namespace="+s.ns, "port-forward", "--address=127.0.0.1", "talk", port+":8080")
 	if err := cmd.Start(); err != nil {

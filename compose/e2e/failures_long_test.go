@@ -19,21 +19,26 @@ var update = flag.Bool("update", false, "write what the real kubelet shows into 
 // TestFailuresOfTheKubelet holds the recorded texts to a live kubelet.
 func TestFailuresOfTheKubelet(t *testing.T) {
 	shared.switchTo(t, rig.AgentKubelet)
-	got := symptoms(t)
+	recorded(t, golden, symptoms(t))
+}
+
+// recorded holds what the kubelet shows to the file in which that was recorded, or records it.
+func recorded[T any](t *testing.T, file string, got T) {
+	t.Helper()
 	if *update {
 		text, err := json.MarshalIndent(got, "", "  ")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.MkdirAll(filepath.Dir(golden), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(golden, append(text, '\n'), 0o644); err != nil {
+		if err := os.WriteFile(file, append(text, '\n'), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	if diff := cmp.Diff(readGolden(t), got); diff != "" {
+	if diff := cmp.Diff(readRecorded[T](t, file), got); diff != "" {
 		t.Errorf("the kubelet shows other things than were recorded, run with -update (-recorded +kubelet):\n%s", diff)
 	}
 }

@@ -153,13 +153,13 @@ func normal(text string, p *corev1.Pod) string {
 	return address.ReplaceAllString(text, "<registry>")
 }
 
-func readGolden(t *testing.T) map[string]symptom {
+// readRecorded is what was recorded of the kubelet in a file.
+func readRecorded[T any](t *testing.T, file string) (want T) {
 	t.Helper()
-	text, err := os.ReadFile(golden)
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var want map[string]symptom
 	if err := json.Unmarshal(text, &want); err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func TestFailures(t *testing.T) {
 }
 
 func failures(t *testing.T) {
-	if diff := cmp.Diff(readGolden(t), symptoms(t)); diff != "" {
+	if diff := cmp.Diff(readRecorded[map[string]symptom](t, golden), symptoms(t)); diff != "" {
 		t.Errorf("what failing pods show (-kubelet +microlet):\n%s", diff)
 	}
 	notHonoured(t)
