@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,20 +55,10 @@ type node struct {
 // newNode makes the folder and the keys, and starts the bus.
 func newNode(t *testing.T) *node {
 	t.Helper()
-	n := &node{t: t, dir: t.TempDir(), address: freeAddress(t)}
+	n := &node{t: t, dir: t.TempDir(), address: proctest.FreeAddress(t)}
 	bustest.NKeys(t, n.nkeys())
 	n.start()
 	return n
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func (n *node) nkeys() string { return filepath.Join(n.dir, "nkeys") }

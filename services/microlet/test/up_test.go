@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -55,7 +54,7 @@ func newAgent(t *testing.T, args ...string) *agent {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &agent{t: t, dir: dir, args: args}
+	a := &agent{t: t, dir: dir, address: proctest.FreeAddress(t), args: args}
 	cgroup := "/microlet-test-" + filepath.Base(dir)
 	t.Cleanup(func() {
 		removeCgroups(cgroup)
@@ -88,14 +87,6 @@ authorization: {mode: AlwaysAllow}
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600); err != nil {
 			t.Fatal(err)
 		}
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.address = l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
 	}
 	return a
 }
