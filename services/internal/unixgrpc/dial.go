@@ -19,6 +19,12 @@ const (
 	pingPeriod  = 10 * time.Second
 	pingTimeout = 5 * time.Second
 
+	// streamWindow and connWindow are how much a peer may send ahead of its reader. They are fixed: to size
+	// them by measuring, gRPC sends a ping beside almost every message, which costs both ends nearly as
+	// much as the call itself, and a socket within one machine has no distance to measure.
+	streamWindow = 1 << 20
+	connWindow   = 4 << 20
+
 	// callTimeout is the deadline of a unary call that brings none.
 	callTimeout = 30 * time.Second
 
@@ -59,6 +65,8 @@ func Dial(path string, o DialOptions, extra ...grpc.DialOption) (*grpc.ClientCon
 		grpc.WithAuthority("localhost"),
 		grpc.WithChainUnaryInterceptor(withDeadline),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingPeriod, Timeout: pingTimeout}),
+		grpc.WithStaticStreamWindowSize(streamWindow),
+		grpc.WithStaticConnWindowSize(connWindow),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: reconnectBase, Multiplier: 1.6, Jitter: 0.2, MaxDelay: reconnectMax},
 			MinConnectTimeout: reconnectMax,

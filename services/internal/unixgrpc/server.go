@@ -62,6 +62,8 @@ func NewServer(o ServerOptions, extra ...grpc.ServerOption) *grpc.Server {
 		}),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxSendMsgSize(maxMessage),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connWindow),
 		// Half the period at which Dial pings.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingPeriod / 2, PermitWithoutStream: true}),
 	}

@@ -17,6 +17,10 @@ import (
 const (
 	// maxMessage is the largest CRI message taken, as the kubelet's.
 	maxMessage = 16 << 20
+	// streamWindow and connWindow are how much the runtime may send ahead of its reader; fixed, since gRPC
+	// would find them by a ping beside almost every answer.
+	streamWindow = 1 << 20
+	connWindow   = 4 << 20
 	// A runtime that restarts is back within a second or two; its socket costs nothing
 	// to try, so the delay between tries stays small.
 	reconnectFirst = 50 * time.Millisecond
@@ -92,6 +96,8 @@ func (s *Services) connect(field, endpoint string) (*grpc.ClientConn, error) {
 		grpc.WithIdleTimeout(0),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: delays, MinConnectTimeout: connectTimeout}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		grpc.WithStaticStreamWindowSize(streamWindow),
+		grpc.WithStaticConnWindowSize(connWindow),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("%s %q: %w", field, endpoint, err)
