@@ -32,6 +32,10 @@ const stopGrace = time.Second
 // maxMessage is the largest CRI message, as the kubelet's.
 const maxMessage = 16 << 20
 
+// streamWorkers is how many calls of one role need no goroutine of their own, whose stack would grow anew
+// with each call on its way through gRPC.
+const streamWorkers = 8
+
 // Options of a Gateway.
 type Options struct {
 	// Runtime and Image lead to the runtime's two services. Required.
@@ -122,7 +126,7 @@ func (g *Gateway) server(r role.Role) *grpc.Server {
 		}
 	}
 	s := unixgrpc.NewServer(unixgrpc.ServerOptions{Policy: policy, Log: g.opts.Log, Metrics: g.opts.Metrics, Roles: g.opts.Roles},
-		grpc.ForceServerCodecV2(frameCodec{}))
+		grpc.ForceServerCodecV2(frameCodec{}), grpc.NumStreamWorkers(streamWorkers))
 	for _, d := range descriptions {
 		s.RegisterService(g.describe(r, d), nil)
 	}
