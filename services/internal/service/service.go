@@ -74,7 +74,7 @@ func New(cfg Config, r role.Role) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	tuneRuntime()
+	tuneRuntime(r, cfg.Placement != nil)
 
 	s := &Service{
 		Role:    r,

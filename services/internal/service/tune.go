@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/microlet/microlet/proto/role"
 )
 
 const (
@@ -19,18 +21,32 @@ const (
 	maxProcs = 4
 )
 
+// busy are the services that may have to compute for several pods or streams at one time. To the others one
+// processor is enough at any load that a node can give them: they wait, and what Go does to get a second
+// processor to work costs them a good part of what they use. The prober grows by replicas.
+var busy = map[role.Role]bool{role.Podsync: true, role.NodeAPI: true}
+
 var tuneOnce sync.Once
 
-// tuneRuntime sets what GOGC and GOMAXPROCS have not.
-func tuneRuntime() {
+// tuneRuntime sets what GOGC and GOMAXPROCS have not, for a process of one service or, in the single
+// placement, of all.
+func tuneRuntime(r role.Role, single bool) {
 	tuneOnce.Do(func() {
 		if os.Getenv("GOGC") == "" {
 			debug.SetGCPercent(gcPercent)
 		}
-		if os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) > maxProcs {
-			runtime.GOMAXPROCS(maxProcs)
+		if most := processors(r, single); os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) > most {
+			runtime.GOMAXPROCS(most)
 		}
 	})
+}
+
+// processors is how many a process computes on at most.
+func processors(r role.Role, single bool) int {
+	if single || busy[r] {
+		return maxProcs
+	}
+	return 1
 }
 
 func (s *Service) registerMetrics() {

@@ -1,0 +1,23 @@
+package service
+
+import (
+	"testing"
+
+	"github.com/microlet/microlet/proto/role"
+)
+
+func TestProcessors(t *testing.T) {
+	for _, c := range []struct {
+		r      role.Role
+		single bool
+		want   int
+	}{
+		{role.Podsync, false, maxProcs}, {role.NodeAPI, false, maxProcs},
+		{role.Prober, false, 1}, {role.Bus, false, 1}, {role.Up, false, 1},
+		{role.Up, true, maxProcs},
+	} {
+		if got := processors(c.r, c.single); got != c.want {
+			t.Errorf("%s computes on %d processors at most (all in one process: %v), want %d", c.r, got, c.single, c.want)
+		}
+	}
+}
