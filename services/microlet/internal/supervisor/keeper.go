@@ -124,7 +124,7 @@ func (k *keeper) live() (why string) {
 	k.update(func(a *Process) { a.PID = p.pid() })
 
 	dog := newWatchdog(k.options.Watchdog, k.options.StartTimeout, time.Now())
-	looks := time.NewTicker(tick)
+	looks := time.NewTimer(dog.wait(time.Now()))
 	defer looks.Stop()
 	var killAt <-chan time.Time
 	notes, stopping, kill := p.notes(), k.stopping, k.kill
@@ -142,7 +142,9 @@ func (k *keeper) live() (why string) {
 			}
 			k.take(n, dog)
 		case <-looks.C:
-			if why != "" || !dog.expired(time.Now()) {
+			expired := dog.expired(time.Now())
+			looks.Reset(dog.wait(time.Now()))
+			if why != "" || !expired {
 				continue
 			}
 			why = "watchdog: silent for " + k.options.Watchdog.String()

@@ -211,7 +211,7 @@ func TestAHungProcessDelaysNobodyForLong(t *testing.T) {
 		if got := <-ready; got != "3 processes, not ready yet: bus" {
 			t.Errorf("told %q", got)
 		}
-		if took := time.Since(began); took > s.options.ReadyWait+turnPeriod+time.Second {
+		if took := time.Since(began); took > s.options.ReadyWait+tick+time.Second {
 			t.Errorf("told after %v", took)
 		}
 		for name, by := range map[string]time.Duration{"bus": 0, "podsync": time.Second, "pleg": 1100 * time.Millisecond} {

@@ -10,9 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// turnPeriod is that of the supervisor's own loop.
-const turnPeriod = 500 * time.Millisecond
-
 // Supervisor keeps the processes of its options.
 type Supervisor struct {
 	options Options
@@ -85,7 +82,7 @@ func (s *Supervisor) start(ctx context.Context) []*keeper {
 
 // watch turns until the context ends.
 func (s *Supervisor) watch(ctx context.Context, readyBy time.Time) {
-	t := time.NewTicker(turnPeriod)
+	t := time.NewTimer(untilLook(time.Now()))
 	defer t.Stop()
 	told := false
 	for {
@@ -106,6 +103,7 @@ func (s *Supervisor) watch(ctx context.Context, readyBy time.Time) {
 		case <-ctx.Done():
 			return
 		case <-t.C:
+			t.Reset(untilLook(time.Now()))
 		case <-wake:
 		}
 	}
@@ -173,7 +171,7 @@ func (s *Supervisor) stop(started []*keeper) {
 			select {
 			case <-k.done:
 				waiting = false
-			case <-time.After(turnPeriod):
+			case <-time.After(tick):
 				s.options.OnTurn()
 			}
 		}

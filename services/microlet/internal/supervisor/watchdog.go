@@ -3,13 +3,17 @@ package supervisor
 import "time"
 
 const (
-	// tick is how often the keeper of a process looks at its watchdog.
-	tick = 250 * time.Millisecond
+	// tick is the time between two looks of a keeper at the watchdog of its process, and between two turns
+	// of the supervisor's own loop. All look at the same time, so that the process wakes once for all.
+	tick = time.Second
 
 	// ownGap between two looks means that the supervisor itself stood still: it was stopped, or the
 	// machine was. What a process sent meanwhile is unread, and its silence means nothing.
 	ownGap = 2 * time.Second
 )
+
+// untilLook is the time from now to the next look of all: the wall clock's next tick.
+func untilLook(now time.Time) time.Duration { return tick - time.Duration(now.UnixNano())%tick }
 
 // watchdog judges the silence of one process. Its clock is what it is given.
 type watchdog struct {
@@ -30,6 +34,14 @@ func (w *watchdog) fed(now time.Time) {
 	if d := now.Add(w.limit); d.After(w.deadline) {
 		w.deadline = d
 	}
+}
+
+// wait is the time from now to the next look: that of all, or the deadline if it comes before.
+func (w *watchdog) wait(now time.Time) time.Duration {
+	if left := w.deadline.Sub(now); w.limit != 0 && left >= 0 {
+		return min(untilLook(now), left+time.Millisecond) // expired is after the deadline
+	}
+	return untilLook(now)
 }
 
 // off ends the watch: the process said that it stops, or was asked to.
