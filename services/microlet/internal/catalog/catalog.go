@@ -31,6 +31,8 @@ type Service struct {
 	// Bind adds the service's own flags; Run goes by what they were set to. Nil adds none.
 	Bind func(fs *pflag.FlagSet)
 	Run  func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error
+	// Nice is how far the service gives way to the others where there is too little processor for all.
+	Nice int
 	// StopStage orders the stop: lower ones stop first.
 	StopStage int
 }
@@ -92,7 +94,7 @@ func Services() []Service {
 		},
 		{
 			Role: role.NodeAPI, Short: "Serve the kubelet's HTTPS API", NeedsKubelet: true,
-			Bind: nodeapiConfig.AddFlags,
+			Bind: nodeapiConfig.AddFlags, Nice: 5, // who reads logs must not keep a pod from starting
 			Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
 				nodeapiConfig.Service, nodeapiConfig.Kubelet = s, k
 				return nodeapi.Run(ctx, nodeapiConfig)

@@ -198,6 +198,39 @@ func TestIdentityOfAProcess(t *testing.T) {
 	}
 }
 
+func TestProcessThatGivesWay(t *testing.T) {
+	niceness := func(pid int) int {
+		raw, err := unix.Getpriority(unix.PRIO_PROCESS, pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return 20 - raw
+	}
+	own := niceness(0)
+	for _, spec := range []Spec{
+		{Name: "plain"}, {Name: "nice", Nice: 5}, {Name: "bound", Nice: 5, UID: 47102, GID: 47100, NoNewPrivileges: true}, {Name: "nicest", Nice: 100},
+	} {
+		s, _, _ := supervise(t, spec, "good", Options{})
+		until(t, "ready", func() bool { return state(s).State == Ready })
+		threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", state(s).PID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, thread := range threads {
+			id, err := strconv.Atoi(thread.Name())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, want := niceness(id), min(own+spec.Nice, 19); got != want {
+				t.Errorf("%s: a thread's niceness is %d, want %d", spec.Name, got, want)
+			}
+		}
+	}
+	if now := niceness(os.Getpid()); now != own {
+		t.Errorf("the supervisor's own niceness went from %d to %d", own, now)
+	}
+}
+
 // statusFields are the fields of /proc/<pid>/status.
 func statusFields(t *testing.T, pid int) map[string]string {
 	t.Helper()

@@ -86,34 +86,42 @@ type spawner struct {
 	options *Options
 	stream  *stream
 	metrics *metrics
-	plain   *thread
 
-	mu    sync.Mutex
-	bound map[string]*thread // without new privileges, by the capabilities that are left
+	mu      sync.Mutex
+	threads map[inherited]*thread
+}
+
+// inherited is what a process has of the thread that starts it.
+type inherited struct {
+	bound        bool   // no new privileges
+	capabilities string // that a bound one is left with
+	nice         int
 }
 
 var _ launcher = (*spawner)(nil)
 
-func newSpawner(o *Options, m *metrics) (*spawner, error) {
-	plain, err := newThread(func() error { return nil })
-	if err != nil {
-		return nil, err
-	}
-	return &spawner{options: o, stream: newStream(o.Output, o.Format), metrics: m, plain: plain, bound: map[string]*thread{}}, nil
+func newSpawner(o *Options, m *metrics) *spawner {
+	return &spawner{options: o, stream: newStream(o.Output, o.Format), metrics: m, threads: map[inherited]*thread{}}
 }
 
 // thread is the one that starts the process.
 func (sp *spawner) thread(s Spec) (*thread, error) {
-	if !s.NoNewPrivileges {
-		return sp.plain, nil
-	}
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
-	key := strings.Join(s.Capabilities, " ")
-	if t, ok := sp.bound[key]; ok {
+	key := inherited{bound: s.NoNewPrivileges, nice: s.Nice}
+	if s.NoNewPrivileges {
+		key.capabilities = strings.Join(s.Capabilities, " ")
+	}
+	if t, ok := sp.threads[key]; ok {
 		return t, nil
 	}
 	t, err := newThread(func() error {
+		if err := giveWay(s.Nice); err != nil {
+			return err
+		}
+		if !s.NoNewPrivileges {
+			return nil
+		}
 		err := bind(s.Capabilities)
 		if errors.Is(err, errBounding) {
 			// They could be gained in no way but by new privileges, which are given up already.
@@ -125,8 +133,24 @@ func (sp *spawner) thread(s Spec) (*thread, error) {
 	if err != nil {
 		return nil, err
 	}
-	sp.bound[key] = t
+	sp.threads[key] = t
 	return t, nil
+}
+
+// giveWay adds to the niceness of the calling thread, and of those that it starts.
+func giveWay(nice int) error {
+	if nice == 0 {
+		return nil
+	}
+	// The kernel's own call counts from 40, least nice, to 1, so that no answer looks like an error.
+	own, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
+	if err != nil {
+		return fmt.Errorf("ask for the own niceness: %w", err)
+	}
+	if err := unix.Setpriority(unix.PRIO_PROCESS, 0, min(20-own+nice, 19)); err != nil {
+		return fmt.Errorf("add %d to the niceness: %w", nice, err)
+	}
+	return nil
 }
 
 // command is the process as the Spec wants it.

@@ -26,6 +26,9 @@ type Spec struct {
 	Capabilities []string
 	// NoNewPrivileges keeps the process from ever gaining more, by a set-user-id program say.
 	NoNewPrivileges bool
+	// Nice is added to the supervisor's own niceness, up to 19: a process that is nicer gives way to the
+	// others where they want more processor than there is. See sched(7).
+	Nice int
 	// StopStage orders the stop: those of stage 0 first, then 1 and so on; one stage stops at once.
 	StopStage int
 }
@@ -58,7 +61,7 @@ type Options struct {
 	Log *slog.Logger
 	// Metrics gets the counts of restarts and kills. Nil counts nowhere.
 	Metrics prometheus.Registerer
-	// OnTurn is called as the supervisor's own loop turns, twice a second.
+	// OnTurn is called as the supervisor's own loop turns, once a second.
 	OnTurn func()
 	// OnReady is called once, when every process was ready or ReadyWait is over.
 	OnReady func(status string)

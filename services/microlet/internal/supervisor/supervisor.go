@@ -23,11 +23,7 @@ func New(o Options) (*Supervisor, error) {
 	}
 	s := &Supervisor{options: o}
 	m := newMetrics(o.Metrics)
-	sp, err := newSpawner(&s.options, m)
-	if err != nil {
-		return nil, err
-	}
-	s.keep(sp, m)
+	s.keep(newSpawner(&s.options, m), m)
 	return s, nil
 }
 

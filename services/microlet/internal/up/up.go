@@ -113,6 +113,7 @@ func (c *Config) agents(s *service.Service) (agents, error) {
 				UID: id.UID, GID: id.GID, Groups: groups(id, s.Log), Capabilities: id.Capabilities,
 				// Root's helpers (mount, iptables) may depend on transitions that this would forbid.
 				NoNewPrivileges: id.UID != 0,
+				Nice:            a.Nice,
 				StopStage:       a.StopStage,
 			})
 		}
