@@ -13,13 +13,14 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	client "github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/proctest"
 )
 
 // A service whose connection is lost is told of at once, under the name that its key stands for.
 func TestRunTellsWhoIsGone(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Service.RuntimeDir = runtimeDir(t)
-	cfg.Service.BusAddress = freeAddress(t)
+	cfg.Service.BusAddress = proctest.FreeAddress(t)
 	run := func(f func(context.Context) error) (stop func()) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -85,7 +86,7 @@ func TestRunTellsWhoIsGone(t *testing.T) {
 // A service may come before the server is there, and leave as soon as it is: it is told of all the same.
 func TestNobodyComesUnnoticed(t *testing.T) {
 	dir := runtimeDir(t)
-	address, keys := freeAddress(t), filepath.Join(dir, "nkeys")
+	address, keys := proctest.FreeAddress(t), filepath.Join(dir, "nkeys")
 	left := make(chan error, 1)
 	go func() {
 		left <- func() error {

@@ -14,6 +14,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	client "github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/proctest"
 )
 
 func runtimeDir(t *testing.T) string {
@@ -117,7 +118,7 @@ func TestRunBeats(t *testing.T) {
 	dir := runtimeDir(t)
 	cfg := DefaultConfig()
 	cfg.Service.RuntimeDir = dir
-	cfg.Service.BusAddress = freeAddress(t)
+	cfg.Service.BusAddress = proctest.FreeAddress(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- Run(ctx, cfg) }()
@@ -152,14 +153,4 @@ func TestRunBeats(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("the bus ended with %v", err)
 	}
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
