@@ -4,9 +4,11 @@ package e2e
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -29,15 +31,56 @@ const (
 )
 
 // TestBenchAudience measures how much slower pods start while two hundred followers of logs and fifty sessions are
-// served, some of which stop reading, and whose CPU that takes.
+// served, some of which stop reading, and whose CPU that takes. The audience and the control plane, who are elsewhere on a
+// real cluster, have processors of their own.
 func TestBenchAudience(t *testing.T) {
 	for _, a := range agents[:2] {
 		t.Run(a.name, func(t *testing.T) {
 			shared.switchTo(t, a.agent, a.args...)
 			m := &meter{t: t}
+			m.apart()
 			m.warm()
 			m.audience()
 		})
+	}
+}
+
+// apart gives the node one half of the processors, and the audience and the control plane the other. What is started
+// later has that of who starts it. It ends with the test.
+func (m *meter) apart() {
+	m.t.Helper()
+	var first, second, all []int
+	for i := range runtime.NumCPU() {
+		if all = append(all, i); i < runtime.NumCPU()/2 {
+			first = append(first, i)
+		} else {
+			second = append(second, i)
+		}
+	}
+	if len(first) == 0 {
+		m.t.Fatal("the node and its audience need a processor each, and this machine has one")
+	}
+	pin := func(node, others []int) error {
+		errs := []error{machine.Pin(os.Getpid(), others...)}
+		for _, pid := range m.processes() {
+			errs = append(errs, machine.Pin(pid, node...))
+		}
+		for _, p := range shared.Status(m.t.Context()) {
+			if p.Program == rig.AgentProgram || p.Program == rig.Containerd {
+				errs = append(errs, machine.Pin(p.PID, node...))
+			} else {
+				errs = append(errs, machine.Pin(p.PID, others...))
+			}
+		}
+		return errors.Join(errs...)
+	}
+	m.t.Cleanup(func() {
+		if err := pin(all, all); err != nil {
+			m.t.Error(err)
+		}
+	})
+	if err := pin(second, first); err != nil {
+		m.t.Fatal(err)
 	}
 }
 
