@@ -58,7 +58,7 @@ func Run(ctx context.Context, cfg Config) error {
 	cri := runtime.New(gateway, kubelet.RuntimeRequestTimeout.Duration)
 	api := server.New(server.Options{
 		Kubelet: kubelet, Gate: cfg.Kubelet.FeatureEnabled, DebuggingHandlers: *kubelet.EnableDebuggingHandlers,
-		Pods: pods.Watch(s.Bus), Runtime: cri, Logs: containerlogs.Reader{Runtime: cri, Folder: kubelet.PodLogsDir},
+		Pods: pods.Watch(s.Bus), Runtime: cri, Logs: &containerlogs.Reader{Runtime: cri, Folder: kubelet.PodLogsDir},
 		NodeLogs:    nodelogs.Logs{Files: nodelogs.Files{nodelogs.Folder, kubelet.PodLogsDir}, Command: "journalctl"},
 		LogQuery:    kubelet.EnableSystemLogQuery != nil && *kubelet.EnableSystemLogQuery,
 		Checkpoints: filepath.Join(cfg.Kubelet.Node.RootDir, "checkpoints"), Flags: cfg.Kubelet.FlagValues(),

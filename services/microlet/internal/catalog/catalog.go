@@ -94,7 +94,7 @@ func Services() []Service {
 		},
 		{
 			Role: role.NodeAPI, Short: "Serve the kubelet's HTTPS API", NeedsKubelet: true,
-			Bind: nodeapiConfig.AddFlags, Nice: 5, // who reads logs must not keep a pod from starting
+			Bind: nodeapiConfig.AddFlags, Nice: 10, // who reads logs must not keep a pod from starting
 			Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
 				nodeapiConfig.Service, nodeapiConfig.Kubelet = s, k
 				return nodeapi.Run(ctx, nodeapiConfig)

@@ -150,7 +150,7 @@ func TestRead(t *testing.T) {
 	}
 	ended := runtimeapi.ContainerState_CONTAINER_EXITED
 	var out strings.Builder
-	if err := (Reader{teller{path: path, state: ended}, folder}).Read(t.Context(), "r://abc", &v1.PodLogOptions{Follow: true}, &out, &out); err != nil || out.String() != "one\n" {
+	if err := (&Reader{Runtime: teller{path: path, state: ended}, Folder: folder}).Read(t.Context(), "r://abc", &v1.PodLogOptions{Follow: true}, &out, &out); err != nil || out.String() != "one\n" {
 		t.Errorf("following an ended container: %q, %v", out.String(), err)
 	}
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -166,7 +166,7 @@ func TestRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	out.Reset()
-	if err := (Reader{teller{path: link("inside", path), state: ended}, folder}).Read(t.Context(), "r://abc", &v1.PodLogOptions{}, &out, &out); err != nil || out.String() != "one\n" {
+	if err := (&Reader{Runtime: teller{path: link("inside", path), state: ended}, Folder: folder}).Read(t.Context(), "r://abc", &v1.PodLogOptions{}, &out, &out); err != nil || out.String() != "one\n" {
 		t.Errorf("a link within the folder: %q, %v", out.String(), err)
 	}
 	again := filepath.Join(t.TempDir(), "link-to-folder")
@@ -174,7 +174,7 @@ func TestRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	out.Reset()
-	if err := (Reader{teller{path: filepath.Join(again, "pod/c/0.log"), state: ended}, again}).Read(t.Context(), "r://abc", &v1.PodLogOptions{}, &out, &out); err != nil || out.String() != "one\n" {
+	if err := (&Reader{Runtime: teller{path: filepath.Join(again, "pod/c/0.log"), state: ended}, Folder: again}).Read(t.Context(), "r://abc", &v1.PodLogOptions{}, &out, &out); err != nil || out.String() != "one\n" {
 		t.Errorf("a folder that is a link: %q, %v", out.String(), err)
 	}
 	out.Reset()
@@ -193,7 +193,7 @@ func TestRead(t *testing.T) {
 		"gone":                       {teller{err: errors.New("x")}, "unable to retrieve container logs for r://abc"},
 		"removed":                    {teller{path: filepath.Join(folder, "gone"), state: ended}, "no such file"},
 	} {
-		err := Reader{test.runtime, folder}.Read(t.Context(), "r://abc", &v1.PodLogOptions{}, &out, &out)
+		err := (&Reader{Runtime: test.runtime, Folder: folder}).Read(t.Context(), "r://abc", &v1.PodLogOptions{}, &out, &out)
 		if err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, want %q", name, err, test.want)
 		}
@@ -204,7 +204,7 @@ func TestRead(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- Reader{teller{path: path, state: runtimeapi.ContainerState_CONTAINER_RUNNING}, folder}.Read(ctx, "r://abc", &v1.PodLogOptions{Follow: true}, &out, &out)
+		done <- (&Reader{Runtime: teller{path: path, state: runtimeapi.ContainerState_CONTAINER_RUNNING}, Folder: folder}).Read(ctx, "r://abc", &v1.PodLogOptions{Follow: true}, &out, &out)
 	}()
 	cancel()
 	select {
@@ -228,7 +228,7 @@ func TestLogsStayOutOfTheLog(t *testing.T) {
 	}
 	var said strings.Builder
 	ctx := klog.NewContext(t.Context(), funcr.New(func(prefix, args string) { said.WriteString(args) }, funcr.Options{}))
-	r := Reader{teller{path: path, state: runtimeapi.ContainerState_CONTAINER_EXITED}, folder}
+	r := Reader{Runtime: teller{path: path, state: runtimeapi.ContainerState_CONTAINER_EXITED}, Folder: folder}
 	for name, out := range map[string]io.Writer{"a reader who has left": gone{}, "a line that is none": io.Discard} {
 		if err := r.Read(ctx, "r://abc", &v1.PodLogOptions{}, out, out); (err != nil) != (out == gone{}) {
 			t.Errorf("%s: %v", name, err)

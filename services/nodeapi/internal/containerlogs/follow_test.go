@@ -66,7 +66,7 @@ func TestFollowerIsToldOfEachRound(t *testing.T) {
 	out := &gathering{rounds: make(chan string)}
 	done := make(chan error)
 	go func() {
-		done <- Reader{r, folder}.Read(t.Context(), "r://abc", &v1.PodLogOptions{Follow: true}, out, out)
+		done <- (&Reader{Runtime: r, Folder: folder}).Read(t.Context(), "r://abc", &v1.PodLogOptions{Follow: true}, out, out)
 	}()
 	for _, want := range []string{"one\ntwo\n", "three\n", "four\nfive\n"} {
 		select {
@@ -105,7 +105,7 @@ func TestFollowerIsToldOfEachRound(t *testing.T) {
 func TestRounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gathering{}
-		s := statusOnly{runtime: &lives{}, followers: followers(g, nil, g)}
+		s := statusOnly{reader: &Reader{Runtime: &lives{}}, followers: followers(g, nil, g)}
 		if len(s.followers) != 1 {
 			t.Errorf("%d followers, want one", len(s.followers))
 		}
@@ -128,4 +128,47 @@ func TestRounds(t *testing.T) {
 			t.Errorf("who has gone is served on: %v", err)
 		}
 	})
+}
+
+// TestManyFollowersShareRounds holds all followers together to their pace, and wakes them together.
+func TestManyFollowersShareRounds(t *testing.T) {
+	for _, c := range []struct {
+		following int64
+		want      time.Duration
+	}{{0, roundPause}, {1, roundPause}, {50, roundPause}, {51, 2 * roundPause}, {200, 4 * roundPause}, {10_000, maxPause}} {
+		r := &Reader{}
+		r.following.Add(c.following)
+		round := time.Unix(1_000_000, 0)
+		if got := r.untilRound(round); got != c.want {
+			t.Errorf("%d followers wait %s from one round to the next, want %s", c.following, got, c.want)
+		}
+		late := round.Add(c.want - time.Millisecond)
+		if got := r.untilRound(late); got != time.Millisecond {
+			t.Errorf("%d followers: who has read a millisecond before the others' next round waits %s for it", c.following, got)
+		}
+	}
+}
+
+func TestFollowersAreCounted(t *testing.T) {
+	folder := t.TempDir()
+	running := &lives{path: filepath.Join(folder, "0.log")}
+	if err := os.WriteFile(running.path, []byte("2026-01-01T00:00:00.000000000Z stdout F one\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := &Reader{Runtime: running, Folder: folder}
+	ctx, cancel := context.WithCancel(t.Context())
+	out, done := &gathering{rounds: make(chan string)}, make(chan error)
+	go func() { done <- r.Read(ctx, "r://abc", &v1.PodLogOptions{Follow: true}, out, out) }()
+	<-out.rounds
+	if n := r.following.Load(); n != 1 {
+		t.Errorf("%d logs are followed, want 1", n)
+	}
+	if err := r.Read(ctx, "r://abc", &v1.PodLogOptions{}, &strings.Builder{}, nil); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	<-done
+	if n := r.following.Load(); n != 0 {
+		t.Errorf("%d logs are followed after the last reader has gone, want none", n)
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -23,18 +24,34 @@ type Runtime interface {
 	Status(ctx context.Context, id string) (*runtimeapi.ContainerStatusResponse, error)
 }
 
-// Reader reads logs. Its zero value with a Runtime is ready.
+// Reader reads logs. Its zero value with a Runtime is ready. It is safe for concurrent use.
 type Reader struct {
 	Runtime Runtime
 	// Folder is where all container logs are: podLogsDir. A path that the runtime names elsewhere is
 	// not read.
 	Folder string
+
+	following atomic.Int64 // how many logs are followed
 }
 
-// roundPause is the least time between two rounds of reading a log that is followed. It bounds what a follower costs,
-// however fast the container writes: nobody reads more than ten states a second. A line after a pause is not
-// held up, since the time is over then.
-const roundPause = 100 * time.Millisecond
+// A log that is followed is read in rounds. The time between two bounds what followers cost, however fast containers
+// write and however many they are. A line that comes after a pause is not held up, since the time is over then.
+const (
+	// roundPause is the time between two rounds of few followers: nobody reads more than ten states a second.
+	roundPause = 100 * time.Millisecond
+	// roundsTogether is how many rounds all followers make in a second at most, as long as nobody waits longer than
+	// maxPause for that.
+	roundsTogether = 500
+	maxPause       = time.Second
+)
+
+// untilRound is the time from now to the next round, which is the wall clock's and so the same for all: what is sent
+// to one client at one time, as by the apiserver to all of its own, shares packets.
+func (r *Reader) untilRound(now time.Time) time.Duration {
+	pause := time.Duration(r.following.Load()) * time.Second / roundsTogether
+	pause = min(max((pause+roundPause-1).Truncate(roundPause), roundPause), maxPause)
+	return pause - time.Duration(now.UnixNano())%pause
+}
 
 // Follower is a writer that holds back what it is given until it is told that there is no more for now.
 type Follower interface {
@@ -45,7 +62,7 @@ type Follower interface {
 // Read writes the log of the container with this id, as pods' statuses have it, until its end, or, following, until the container
 // has ended and all is written, or ctx ends. A nil writer's stream is left out. A writer that is a Follower is told
 // after each round, but the last.
-func (r Reader) Read(ctx context.Context, id string, o *v1.PodLogOptions, stdout, stderr io.Writer) error {
+func (r *Reader) Read(ctx context.Context, id string, o *v1.PodLogOptions, stdout, stderr io.Writer) error {
 	answer, err := r.Runtime.Status(ctx, bare(id))
 	if err != nil {
 		return fmt.Errorf("unable to retrieve container logs for %s: %w", id, err)
@@ -57,9 +74,13 @@ func (r Reader) Read(ctx context.Context, id string, o *v1.PodLogOptions, stdout
 	if path, err = r.inside(path); err != nil {
 		return fmt.Errorf("log of container %s: %w", id, err)
 	}
+	if o.Follow {
+		r.following.Add(1)
+		defer r.following.Add(-1)
+	}
 	// The library logs the line that it could not parse or write, which is the pod's and for nobody else.
 	ctx = klog.NewContext(ctx, logr.Discard())
-	return logs.ReadLogs(ctx, path, bare(id), readOptions(o, time.Now()), statusOnly{runtime: r.Runtime, followers: followers(stdout, stderr)}, stdout, stderr)
+	return logs.ReadLogs(ctx, path, bare(id), readOptions(o, time.Now()), statusOnly{reader: r, followers: followers(stdout, stderr)}, stdout, stderr)
 }
 
 // readOptions are the API's options as the library has them.
@@ -77,7 +98,7 @@ func readOptions(o *v1.PodLogOptions, now time.Time) *logs.LogOptions {
 // inside is where a log is once all links are followed: a file below the folder. A pod that may write into the
 // folder, by a hostPath volume, could else have this process read, or wait for, what it names. Who changes
 // the link at the very moment still can, and sees nothing that is not written as a log is.
-func (r Reader) inside(path string) (string, error) {
+func (r *Reader) inside(path string) (string, error) {
 	if !within(r.Folder, path) {
 		return "", fmt.Errorf("%s is not below %s", path, r.Folder)
 	}
@@ -123,7 +144,7 @@ func followers(writers ...io.Writer) []Follower {
 // nothing else, to learn whether there is more to come: each time that it has read all.
 type statusOnly struct {
 	internalapi.RuntimeService
-	runtime   Runtime
+	reader    *Reader
 	followers []Follower
 }
 
@@ -137,7 +158,7 @@ func (s statusOnly) ContainerStatus(ctx context.Context, id string, _ bool) (*ru
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case <-time.After(roundPause):
+	case <-time.After(s.reader.untilRound(time.Now())):
 	}
-	return s.runtime.Status(ctx, id)
+	return s.reader.Runtime.Status(ctx, id)
 }

@@ -46,7 +46,7 @@ type Options struct {
 	DebuggingHandlers bool
 	Pods              *pods.Pods
 	Runtime           *runtime.Runtime
-	Logs              containerlogs.Reader
+	Logs              *containerlogs.Reader
 	NodeLogs          nodelogs.Logs
 	// LogQuery says whether the journal may be queried.
 	LogQuery bool

@@ -63,7 +63,7 @@ func newNode(t testing.TB, change func(*Options)) *node {
 			EnableSystemLogHandler: new(true), EnableProfilingHandler: new(true), EnableDebugFlagsHandler: new(true),
 		},
 		Gate: func(string) bool { return true }, DebuggingHandlers: true,
-		Pods: pods.New(n.pods, n.statuses), Runtime: cri, Logs: containerlogs.Reader{Runtime: cri, Folder: n.logs},
+		Pods: pods.New(n.pods, n.statuses), Runtime: cri, Logs: &containerlogs.Reader{Runtime: cri, Folder: n.logs},
 		NodeLogs: nodelogs.Logs{Files: nodelogs.Files{t.TempDir()}, Command: "false"}, LogQuery: true,
 		Services:    scrape.New(func(r role.Role) string { return filepath.Join(sockets, string(r)) }, slog.New(slog.DiscardHandler)),
 		MaxRequests: 5, MaxLogs: 5, MaxStreams: 5, LongWrite: time.Minute,
