@@ -13,6 +13,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/services/internal/proctest"
 )
 
 // gathering is a writer that shows what it has when it is told to.
@@ -22,12 +24,13 @@ type gathering struct {
 	err    error
 }
 
-func (g *gathering) CaughtUp() error {
-	if g.Len() > 0 {
-		g.rounds <- g.String()
-		g.Reset()
+func (g *gathering) CaughtUp() (bool, error) {
+	if g.Len() == 0 {
+		return false, g.err
 	}
-	return g.err
+	g.rounds <- g.String()
+	g.Reset()
+	return true, g.err
 }
 
 // lives is a container that ends when it is told to.
@@ -101,30 +104,43 @@ func TestFollowerIsToldOfEachRound(t *testing.T) {
 	}
 }
 
-// TestRounds holds the rounds to their pace, whatever the log does.
+// TestRounds holds the rounds that bring something to their pace, whatever the log does, and no others.
 func TestRounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &gathering{}
-		s := statusOnly{reader: &Reader{Runtime: &lives{}}, followers: followers(g, nil, g)}
+		g := &gathering{rounds: make(chan string, 100)}
+		r := &Reader{Runtime: &lives{}}
+		s := &statusOnly{reader: r, followers: followers(g, nil, g)}
 		if len(s.followers) != 1 {
 			t.Errorf("%d followers, want one", len(s.followers))
 		}
+		round := func(ctx context.Context, lines string) error {
+			g.WriteString(lines)
+			_, err := s.ContainerStatus(ctx, "abc", false)
+			return err
+		}
+		if err := round(t.Context(), "one"); err != nil { // it ends on a round's beginning
+			t.Error(err)
+		}
 		began := time.Now()
 		for range 10 {
-			if _, err := s.ContainerStatus(t.Context(), "abc", false); err != nil {
+			if err := round(t.Context(), "another"); err != nil {
 				t.Error(err)
 			}
 		}
-		if took := time.Since(began); took != 10*roundPause {
-			t.Errorf("ten rounds take %s", took)
+		if took := time.Since(began); took != 10*roundPause || r.busy.Load() != 1 {
+			t.Errorf("ten rounds take %s, and %d are busy", took, r.busy.Load())
+		}
+		began = time.Now()
+		if err := round(t.Context(), ""); err != nil || time.Since(began) != 0 || r.busy.Load() != 0 {
+			t.Errorf("a round that brings nothing: %v after %s, and %d are busy", err, time.Since(began), r.busy.Load())
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), roundPause/2)
 		defer cancel()
-		if _, err := s.ContainerStatus(ctx, "abc", false); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 10*roundPause+roundPause/2 {
+		if err := round(ctx, "more"); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != roundPause/2 {
 			t.Errorf("a round that is broken off: %v after %s", err, time.Since(began))
 		}
 		g.err = errors.New("gone")
-		if _, err := s.ContainerStatus(t.Context(), "abc", false); !errors.Is(err, g.err) {
+		if err := round(t.Context(), ""); !errors.Is(err, g.err) {
 			t.Errorf("who has gone is served on: %v", err)
 		}
 	})
@@ -133,42 +149,43 @@ func TestRounds(t *testing.T) {
 // TestManyFollowersShareRounds holds all followers together to their pace, and wakes them together.
 func TestManyFollowersShareRounds(t *testing.T) {
 	for _, c := range []struct {
-		following int64
-		want      time.Duration
-	}{{0, roundPause}, {1, roundPause}, {50, roundPause}, {51, 2 * roundPause}, {200, 4 * roundPause}, {10_000, maxPause}} {
+		busy int64
+		want time.Duration
+	}{{0, roundPause}, {1, roundPause}, {50, roundPause}, {51, 2 * roundPause}, {200, 4 * roundPause}, {1000, 2 * time.Second}, {10_000, maxPause}} {
 		r := &Reader{}
-		r.following.Add(c.following)
-		round := time.Unix(1_000_000, 0)
+		r.busy.Add(c.busy)
+		round := time.Unix(1_000_000, 0).Add(-phase)
 		if got := r.untilRound(round); got != c.want {
-			t.Errorf("%d followers wait %s from one round to the next, want %s", c.following, got, c.want)
+			t.Errorf("%d followers wait %s from one round to the next, want %s", c.busy, got, c.want)
 		}
 		late := round.Add(c.want - time.Millisecond)
 		if got := r.untilRound(late); got != time.Millisecond {
-			t.Errorf("%d followers: who has read a millisecond before the others' next round waits %s for it", c.following, got)
+			t.Errorf("%d followers: who has read a millisecond before the others' next round waits %s for it", c.busy, got)
 		}
 	}
 }
 
-func TestFollowersAreCounted(t *testing.T) {
+// TestBusyFollowersAreCounted counts who has something to read, until he has nothing or goes.
+func TestBusyFollowersAreCounted(t *testing.T) {
 	folder := t.TempDir()
 	running := &lives{path: filepath.Join(folder, "0.log")}
 	if err := os.WriteFile(running.path, []byte("2026-01-01T00:00:00.000000000Z stdout F one\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r := &Reader{Runtime: running, Folder: folder}
-	ctx, cancel := context.WithCancel(t.Context())
-	out, done := &gathering{rounds: make(chan string)}, make(chan error)
-	go func() { done <- r.Read(ctx, "r://abc", &v1.PodLogOptions{Follow: true}, out, out) }()
-	<-out.rounds
-	if n := r.following.Load(); n != 1 {
-		t.Errorf("%d logs are followed, want 1", n)
-	}
-	if err := r.Read(ctx, "r://abc", &v1.PodLogOptions{}, &strings.Builder{}, nil); err != nil {
-		t.Error(err)
-	}
-	cancel()
-	<-done
-	if n := r.following.Load(); n != 0 {
-		t.Errorf("%d logs are followed after the last reader has gone, want none", n)
+	for _, quiet := range []bool{true, false} {
+		ctx, cancel := context.WithCancel(t.Context())
+		out, done := &gathering{rounds: make(chan string)}, make(chan error)
+		go func() { done <- r.Read(ctx, "r://abc", &v1.PodLogOptions{Follow: true}, out, out) }()
+		<-out.rounds
+		proctest.Await(t, 10*time.Second, "one to be busy", func() bool { return r.busy.Load() == 1 })
+		if quiet {
+			proctest.Await(t, 10*time.Second, "none to be busy", func() bool { return r.busy.Load() == 0 })
+		}
+		cancel()
+		<-done
+		if n := r.busy.Load(); n != 0 {
+			t.Errorf("%d are busy after the last reader has gone, want none", n)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,32 +32,36 @@ type Reader struct {
 	// not read.
 	Folder string
 
-	following atomic.Int64 // how many logs are followed
+	busy atomic.Int64 // how many of those who follow had something to read in their last round
 }
 
-// A log that is followed is read in rounds. The time between two bounds what followers cost, however fast containers
-// write and however many they are. A line that comes after a pause is not held up, since the time is over then.
+// A log that is followed is read in rounds. The time between two that bring something bounds what followers cost,
+// however fast containers write and however many they are. A line after a silence is not held up.
 const (
 	// roundPause is the time between two rounds of few followers: nobody reads more than ten states a second.
 	roundPause = 100 * time.Millisecond
 	// roundsTogether is how many rounds all followers make in a second at most, as long as nobody waits longer than
 	// maxPause for that.
 	roundsTogether = 500
-	maxPause       = time.Second
+	maxPause       = 2 * time.Second
 )
 
-// untilRound is the time from now to the next round, which is the wall clock's and so the same for all: what is sent
-// to one client at one time, as by the apiserver to all of its own, shares packets.
+// phase sets this process's rounds apart from those of other nodes, whose clocks tick as this one's.
+var phase = rand.N(maxPause)
+
+// untilRound is the time from now to the next round. It comes for all at the same time, since what is sent to one
+// client together, as to the apiserver, shares packets.
 func (r *Reader) untilRound(now time.Time) time.Duration {
-	pause := time.Duration(r.following.Load()) * time.Second / roundsTogether
+	pause := time.Duration(r.busy.Load()) * time.Second / roundsTogether
 	pause = min(max((pause+roundPause-1).Truncate(roundPause), roundPause), maxPause)
-	return pause - time.Duration(now.UnixNano())%pause
+	return pause - (time.Duration(now.UnixNano())+phase)%pause
 }
 
 // Follower is a writer that holds back what it is given until it is told that there is no more for now.
 type Follower interface {
-	// CaughtUp says that all has been written that the log has. An error ends the reading.
-	CaughtUp() error
+	// CaughtUp says that all has been written that the log has, and is told whether that was anything since the last
+	// time. An error ends the reading.
+	CaughtUp() (anything bool, err error)
 }
 
 // Read writes the log of the container with this id, as pods' statuses have it, until its end, or, following, until the container
@@ -74,13 +79,11 @@ func (r *Reader) Read(ctx context.Context, id string, o *v1.PodLogOptions, stdou
 	if path, err = r.inside(path); err != nil {
 		return fmt.Errorf("log of container %s: %w", id, err)
 	}
-	if o.Follow {
-		r.following.Add(1)
-		defer r.following.Add(-1)
-	}
 	// The library logs the line that it could not parse or write, which is the pod's and for nobody else.
 	ctx = klog.NewContext(ctx, logr.Discard())
-	return logs.ReadLogs(ctx, path, bare(id), readOptions(o, time.Now()), statusOnly{reader: r, followers: followers(stdout, stderr)}, stdout, stderr)
+	s := &statusOnly{reader: r, followers: followers(stdout, stderr)}
+	defer s.setBusy(false)
+	return logs.ReadLogs(ctx, path, bare(id), readOptions(o, time.Now()), s, stdout, stderr)
 }
 
 // readOptions are the API's options as the library has them.
@@ -146,19 +149,36 @@ type statusOnly struct {
 	internalapi.RuntimeService
 	reader    *Reader
 	followers []Follower
+	busy      bool // it is counted among the reader's
 }
 
 // ContainerStatus implements internalapi.RuntimeService. It ends the round.
-func (s statusOnly) ContainerStatus(ctx context.Context, id string, _ bool) (*runtimeapi.ContainerStatusResponse, error) {
+func (s *statusOnly) ContainerStatus(ctx context.Context, id string, _ bool) (*runtimeapi.ContainerStatusResponse, error) {
+	anything := false
 	for _, f := range s.followers {
-		if err := f.CaughtUp(); err != nil {
+		some, err := f.CaughtUp()
+		if err != nil {
 			return nil, err
 		}
+		anything = anything || some
 	}
-	select {
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-time.After(s.reader.untilRound(time.Now())):
+	s.setBusy(anything)
+	if anything {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(s.reader.untilRound(time.Now())):
+		}
 	}
 	return s.reader.Runtime.Status(ctx, id)
+}
+
+func (s *statusOnly) setBusy(busy bool) {
+	switch {
+	case busy && !s.busy:
+		s.reader.busy.Add(1)
+	case !busy && s.busy:
+		s.reader.busy.Add(-1)
+	}
+	s.busy = busy
 }

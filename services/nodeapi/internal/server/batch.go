@@ -18,6 +18,7 @@ type batch struct {
 	w          http.ResponseWriter
 	controller *http.ResponseController
 	held       *[]byte // what is to be delivered; nil if nothing
+	delivered  bool    // something has been since all was written
 	err        error
 }
 
@@ -44,9 +45,11 @@ func (b *batch) Write(p []byte) (int, error) {
 }
 
 // CaughtUp implements containerlogs.Follower.
-func (b *batch) CaughtUp() error {
+func (b *batch) CaughtUp() (anything bool, err error) {
+	anything = b.delivered || b.held != nil
 	b.deliver()
-	return b.err
+	b.delivered = false
+	return anything, b.err
 }
 
 // begin sends the header, also when the log is silent for hours.
@@ -62,6 +65,7 @@ func (b *batch) deliver() {
 	}
 	if b.err == nil {
 		b.flush(*b.held)
+		b.delivered = true
 	}
 	if cap(*b.held) <= 2*batchSize { // one long line must not be kept for ever
 		*b.held = (*b.held)[:0]

@@ -59,8 +59,8 @@ func TestLinesThatAreReadTogetherGoTogether(t *testing.T) {
 			if lines != "" {
 				want = append(want, time.Now().Add(time.Minute)) // each delivery has its own time
 			}
-			if err := b.CaughtUp(); err != nil {
-				t.Error(err)
+			if anything, err := b.CaughtUp(); err != nil || anything != (lines != "") {
+				t.Errorf("after %q there was anything to deliver: %t, %v", lines, anything, err)
 			}
 		}
 		if diff := cmp.Diff([]string{"", "a", "bcd", "e"}, r.got); diff != "" {
@@ -79,7 +79,11 @@ func TestMuchGoesOutBeforeAllIsRead(t *testing.T) {
 	for range 65 {
 		write(t, b, line)
 	}
-	b.deliver()
+	for _, want := range []bool{true, false} {
+		if anything, err := b.CaughtUp(); err != nil || anything != want {
+			t.Errorf("there was anything to deliver: %t, %v, want %t", anything, err, want)
+		}
+	}
 	if whole := strings.Join(r.got, ""); whole != strings.Repeat(line, 65) {
 		t.Errorf("%d bytes arrived", len(whole))
 	}
@@ -98,7 +102,7 @@ func TestReaderThatIsGone(t *testing.T) {
 	r := &reader{broken: errors.New("gone")}
 	b := (&Server{}).newBatch(r)
 	write(t, b, "a") // held
-	if err := b.CaughtUp(); !errors.Is(err, r.broken) {
+	if _, err := b.CaughtUp(); !errors.Is(err, r.broken) {
 		t.Errorf("who is told of the end of the log is told %v", err)
 	}
 	if _, err := b.Write([]byte("c")); !errors.Is(err, r.broken) {
