@@ -69,6 +69,7 @@ func Command(r role.Role, short string, needsKubelet bool, bind func(fs *pflag.F
 		if err := cfg.Validate(); err != nil {
 			return err
 		}
+		TuneProcess(r, false)
 		return runService(run.Signals(cmd.Context()), cfg, kubelet)
 	}
 	return cmd

@@ -74,7 +74,6 @@ func New(cfg Config, r role.Role) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	tuneRuntime(r, cfg.Placement != nil)
 
 	s := &Service{
 		Role:    r,

@@ -4,7 +4,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -26,19 +25,15 @@ const (
 // processor to work costs them a good part of what they use. The prober grows by replicas.
 var busy = map[role.Role]bool{role.Podsync: true, role.NodeAPI: true}
 
-var tuneOnce sync.Once
-
-// tuneRuntime sets what GOGC and GOMAXPROCS have not, for a process of one service or, in the single
-// placement, of all.
-func tuneRuntime(r role.Role, single bool) {
-	tuneOnce.Do(func() {
-		if os.Getenv("GOGC") == "" {
-			debug.SetGCPercent(gcPercent)
-		}
-		if most := processors(r, single); os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) > most {
-			runtime.GOMAXPROCS(most)
-		}
-	})
+// TuneProcess sets Go's runtime up for a process of one service or, in the single placement, of all. It leaves what GOGC
+// and GOMAXPROCS have set. It is for programs, before they run a service: a test that runs one keeps its own.
+func TuneProcess(r role.Role, single bool) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	if most := processors(r, single); os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) > most {
+		runtime.GOMAXPROCS(most)
+	}
 }
 
 // processors is how many a process computes on at most.

@@ -45,6 +45,7 @@ func newUp() *cobra.Command {
 			return err
 		}
 		service.LogWarnings(warnings)
+		service.TuneProcess(role.Up, cfg.Placement == up.Single)
 		return up.Run(run.Signals(cmd.Context()), cfg)
 	}
 	return cmd
