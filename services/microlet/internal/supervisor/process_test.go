@@ -224,6 +224,13 @@ func TestProcessThatGivesWay(t *testing.T) {
 			if got, want := niceness(id), min(own+spec.Nice, 19); got != want {
 				t.Errorf("%s: a thread's niceness is %d, want %d", spec.Name, got, want)
 			}
+			slack, err := os.ReadFile(fmt.Sprintf("/proc/%d/timerslack_ns", id))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.TrimSpace(string(slack)); got != "1000000" {
+				t.Errorf("%s: a thread's timer slack is %s ns, want 1000000", spec.Name, got)
+			}
 		}
 	}
 	if now := niceness(os.Getpid()); now != own {

@@ -1,19 +1,25 @@
 package supervisor
 
-import "time"
+import (
+	"math/rand/v2"
+	"time"
+)
 
 const (
 	// tick is the time between two looks of a keeper at the watchdog of its process, and between two turns
-	// of the supervisor's own loop. All look at the same time, so that the process wakes once for all.
+	// of the supervisor's own loop. All look at the same time, so that the process wakes once for all looks.
 	tick = time.Second
 
 	// ownGap between two looks means that the supervisor itself stood still: it was stopped, or the
 	// machine was. What a process sent meanwhile is unread, and its silence means nothing.
-	ownGap = 2 * time.Second
+	ownGap = tick + 2*time.Second
 )
 
-// untilLook is the time from now to the next look of all: the wall clock's next tick.
-func untilLook(now time.Time) time.Duration { return tick - time.Duration(now.UnixNano())%tick }
+// phase sets this process's ticks apart from those of other nodes.
+var phase = rand.N(tick)
+
+// untilLook is the time from now to the next look of all.
+func untilLook(now time.Time) time.Duration { return tick - (time.Duration(now.UnixNano())+phase)%tick }
 
 // watchdog judges the silence of one process. Its clock is what it is given.
 type watchdog struct {
