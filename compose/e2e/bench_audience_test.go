@@ -4,11 +4,9 @@ package e2e
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -49,39 +47,51 @@ func TestBenchAudience(t *testing.T) {
 // later has that of who starts it. It ends with the test.
 func (m *meter) apart() {
 	m.t.Helper()
-	var first, second, all []int
-	for i := range runtime.NumCPU() {
-		if all = append(all, i); i < runtime.NumCPU()/2 {
-			first = append(first, i)
-		} else {
-			second = append(second, i)
-		}
-	}
-	if len(first) == 0 {
-		m.t.Fatal("the node and its audience need a processor each, and this machine has one")
-	}
-	pin := func(node, others []int) error {
-		errs := []error{machine.Pin(os.Getpid(), others...)}
-		for _, pid := range m.processes() {
-			errs = append(errs, machine.Pin(pid, node...))
-		}
-		for _, p := range shared.Status(m.t.Context()) {
-			if p.Program == rig.AgentProgram || p.Program == rig.Containerd {
-				errs = append(errs, machine.Pin(p.PID, node...))
-			} else {
-				errs = append(errs, machine.Pin(p.PID, others...))
-			}
-		}
-		return errors.Join(errs...)
-	}
-	m.t.Cleanup(func() {
-		if err := pin(all, all); err != nil {
-			m.t.Error(err)
-		}
-	})
-	if err := pin(second, first); err != nil {
+	all, err := machine.Processors()
+	if err != nil {
 		m.t.Fatal(err)
 	}
+	if len(all) < 2 {
+		m.t.Fatal("the node and its audience need a processor each, and this machine has one")
+	}
+	others, node := all[:len(all)/2], all[len(all)/2:]
+	for pid, processors := range m.places(node, others) {
+		if err := machine.Pin(pid, processors...); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+	m.t.Cleanup(func() {
+		for pid := range m.places(all, all) {
+			if err := machine.Pin(pid, all...); err != nil {
+				m.t.Error(err)
+			}
+		}
+	})
+}
+
+// places are the processors of every process that there is.
+func (m *meter) places(node, others []int) map[int][]int {
+	m.t.Helper()
+	places := map[int][]int{os.Getpid(): others}
+	for _, p := range shared.Status(m.t.Context()) {
+		places[p.PID] = others
+		if p.Program == rig.AgentProgram || p.Program == rig.Containerd {
+			places[p.PID] = node
+		}
+	}
+	agent, err := shared.AgentPID()
+	if err != nil {
+		m.t.Error(err)
+		return places
+	}
+	children, err := machine.Children(agent)
+	if err != nil {
+		m.t.Error(err)
+	}
+	for _, pid := range append(children, agent) {
+		places[pid] = node
+	}
+	return places
 }
 
 // audience starts pods in turns without, with, with, without, … an audience.

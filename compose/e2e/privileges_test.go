@@ -90,6 +90,13 @@ func TestPrivileges(t *testing.T) {
 		for _, p := range privileges(id, got) {
 			t.Errorf("%s: %s", r, p)
 		}
+		raw, err := unix.Getpriority(unix.PRIO_PROCESS, shared.mustPID(t, r))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if nice := 20 - raw; (nice > 0) != (r == role.NodeAPI) {
+			t.Errorf("%s: its niceness is %d, and nodeapi alone gives way to others", r, nice)
+		}
 		t.Logf("%-12s uid %d, groups %v, capabilities %x, at most %x, no new privileges %t", r, got.UIDs[1], got.Groups, got.Effective, got.Bounding, got.NoNewPrivileges)
 	}
 	// The positive control: this test runs as root, which no service but podsync may.

@@ -9,6 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Processors are those that this process may run on.
+func Processors() ([]int, error) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return nil, fmt.Errorf("ask for the own processors: %w", err)
+	}
+	var all []int
+	for i := 0; len(all) < set.Count(); i++ {
+		if set.IsSet(i) {
+			all = append(all, i)
+		}
+	}
+	return all, nil
+}
+
 // Pin lets a process, and what it starts from now on, run on these processors only.
 func Pin(pid int, processors ...int) error {
 	var set unix.CPUSet

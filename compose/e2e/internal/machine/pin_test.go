@@ -26,6 +26,9 @@ func TestPin(t *testing.T) {
 	if set.Count() != 1 || !set.IsSet(0) {
 		t.Errorf("it may run on %d processors, want the first only", set.Count())
 	}
+	if own, err := Processors(); err != nil || len(own) == 0 || own[0] < 0 {
+		t.Errorf("this process may run on %v: %v", own, err)
+	}
 	if err := Pin(cmd.Process.Pid); err == nil {
 		t.Error("a process was pinned to no processor")
 	}
