@@ -3,6 +3,7 @@ package nodestatus
 import (
 	"context"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 
 	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
@@ -27,6 +28,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
+	tellName(s.Metrics, cfg.Service.NodeName)
 	if cfg.Kubelet.Standalone() {
 		return runStandalone(ctx, cfg, s)
 	}
@@ -85,4 +87,11 @@ func Run(ctx context.Context, cfg Config) error {
 	s.Go("event delivery", delivery.Run)
 	s.Ready("reporting node " + cfg.Service.NodeName)
 	return s.Run(ctx)
+}
+
+// tellName makes the node's name known to who joins its other metrics by it.
+func tellName(to prometheus.Registerer, name string) {
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "kubelet_node_name", Help: "The node's name. The count is always 1."}, []string{"node"})
+	to.MustRegister(g)
+	g.WithLabelValues(name).Set(1)
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 func snap(state State) Snapshot {
@@ -83,4 +85,25 @@ func FuzzDiffAppliedTwiceIsQuiet(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestWhatRunsIsCounted(t *testing.T) {
+	m := newMetrics(prometheus.NewRegistry())
+	m.count(Snapshot{
+		"restarted": {"s1": {State: Exited, Sandbox: true}, "s2": {State: Running, Sandbox: true, Attempt: 1}, "c1": {State: Exited, Name: "c"}, "c2": {State: Running, Name: "c", Attempt: 1}},
+		"ended":     {"s3": {State: Exited, Sandbox: true}, "c3": {State: Exited, Name: "c"}},
+		"twice":     {"s4": {State: Running, Sandbox: true}, "s5": {State: Running, Sandbox: true, Attempt: 1}, "c4": {State: Created, Name: "c"}},
+	})
+	if got := testutil.ToFloat64(m.pods); got != 2 {
+		t.Errorf("%v pods run, want 2", got)
+	}
+	for state, want := range map[string]float64{"created": 1, "running": 1, "exited": 2, "unknown": 0} {
+		if got := testutil.ToFloat64(m.containers.WithLabelValues(state)); got != want {
+			t.Errorf("%v containers are %s, want %v", got, state, want)
+		}
+	}
+	m.count(Snapshot{})
+	if got := testutil.ToFloat64(m.containers.WithLabelValues("exited")); got != 0 {
+		t.Errorf("%v containers have exited where there is none", got)
+	}
 }

@@ -287,6 +287,7 @@ func (e *Engine) finished(r listed) {
 
 // compare tells the sink what the relist saw and the stream did not, and judges the stream by it.
 func (e *Engine) compare(r listed, now time.Time) {
+	e.metrics.count(r.snapshot)
 	if e.records == nil {
 		// The first relist has nothing to compare with. Pods in which all runs are as podsync
 		// left them; in the others something may have ended while pleg was away.

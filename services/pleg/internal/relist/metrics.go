@@ -9,6 +9,8 @@ type metrics struct {
 	discarded, connected, connectionErrors prometheus.Counter
 	failures                               prometheus.Counter
 	restarts                               prometheus.Counter
+	pods                                   prometheus.Gauge
+	containers                             *prometheus.GaugeVec
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -32,9 +34,35 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		period:           gauge("microlet_pleg_relist_period_seconds", "Current period between relists in seconds; it grows while the event stream proves right."),
 		streaming:        gauge("microlet_pleg_streaming", "1 while the runtime's event stream is connected."),
 		failures:         counter("microlet_pleg_relist_failures_total", "Relists that failed."),
-		restarts:         counter("microlet_pleg_stream_restarts_total", "Event streams that were closed because a relist saw an exit that they had not told."),
+		pods:             gauge("kubelet_running_pods", "Number of pods that have a running pod sandbox, as the last relist saw them."),
+		containers: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "kubelet_running_containers", Help: "Number of containers, by their state, as the last relist saw them.",
+		}, []string{"container_state"}),
+		restarts: counter("microlet_pleg_stream_restarts_total", "Event streams that were closed because a relist saw an exit that they had not told."),
 	}
 	r.MustRegister(m.duration, m.interval, m.latency, m.lastSeen, m.discarded, m.connected,
-		m.connectionErrors, m.period, m.streaming, m.failures, m.restarts)
+		m.connectionErrors, m.period, m.streaming, m.failures, m.restarts, m.pods, m.containers)
 	return m
+}
+
+// count counts what the runtime listed.
+func (m *metrics) count(s Snapshot) {
+	pods, containers := 0, map[State]int{}
+	for _, items := range s {
+		running := false
+		for _, item := range items {
+			if item.Sandbox {
+				running = running || item.State == Running
+			} else {
+				containers[item.State]++
+			}
+		}
+		if running {
+			pods++
+		}
+	}
+	m.pods.Set(float64(pods))
+	for state, name := range map[State]string{Created: "created", Running: "running", Exited: "exited", Unknown: "unknown"} {
+		m.containers.WithLabelValues(name).Set(float64(containers[state]))
+	}
 }

@@ -2,8 +2,11 @@ package status
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	dto "github.com/prometheus/client_model/go"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -127,4 +130,25 @@ func TestTerminationsAreCounted(t *testing.T) {
 			t.Errorf("%v: %v, want %v", labels, got, want)
 		}
 	}
+}
+
+func TestStartsAreTimed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, err := NewManager(Options{Client: newServer()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := testPod("a")
+		for _, s := range []*pod.State{ready(), ready(), ready(ctr("1", "a", running, 0)), ready(ctr("1", "a", dead, 1)), ready(ctr("2", "a", running, 0))} {
+			m.Set(p, Generate(p, s, inputs()))
+			time.Sleep(3 * time.Second)
+		}
+		var told dto.Metric
+		if err := m.metrics.started.Write(&told); err != nil {
+			t.Fatal(err)
+		}
+		if h := told.GetHistogram(); h.GetSampleCount() != 1 || h.GetSampleSum() != 6 {
+			t.Errorf("%d starts that took %v s together, want one of 6 s", h.GetSampleCount(), h.GetSampleSum())
+		}
+	})
 }

@@ -59,6 +59,8 @@ type Manager struct {
 // entry is what is known of one pod.
 type entry struct {
 	pod *v1.Pod // newest object of the API; its status is the base of patches
+	// seen is when podsync first told of the pod.
+	seen time.Time
 	// echo is the API's status after our last write, normalized: any other is somebody else's doing.
 	echo      *v1.PodStatus
 	want      *v1.PodStatus // nil until the first Set
@@ -151,6 +153,9 @@ func (m *Manager) set(p *v1.Pod, s v1.PodStatus, finished bool) {
 		before = &p.Status
 	}
 	m.metrics.countTerminations(before, want)
+	if before.Phase == v1.PodPending && want.Phase == v1.PodRunning {
+		m.metrics.started.Observe(time.Since(e.seen).Seconds())
+	}
 	if e.want == nil || !same(e.want, want) {
 		e.want = want
 		if e.version == e.delivered {
@@ -216,7 +221,7 @@ func (m *Manager) Pending() int {
 func (m *Manager) see(p *v1.Pod) *entry {
 	e := m.entries[p.UID]
 	if e == nil {
-		e = &entry{pod: p}
+		e = &entry{pod: p, seen: time.Now()}
 		m.entries[p.UID] = e
 		return e
 	}

@@ -15,6 +15,7 @@ type managerMetrics struct {
 	reconciled prometheus.Counter
 	failures   *prometheus.CounterVec
 	terminated *prometheus.CounterVec
+	started    prometheus.Histogram
 }
 
 func newMetrics(to prometheus.Registerer, m *Manager) (*managerMetrics, error) {
@@ -36,6 +37,11 @@ func newMetrics(to prometheus.Registerer, m *Manager) (*managerMetrics, error) {
 		terminated: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_terminated_containers_total", Help: "Cumulative number of container terminations.",
 		}, []string{"container_type", "exit_code", "reason"}),
+		started: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "kubelet_pod_start_duration_seconds",
+			Help:    "Duration in seconds from the first status of a pod until it runs: from when it was seen, within its first look.",
+			Buckets: []float64{0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600},
+		}),
 	}
 	if to == nil {
 		return mm, nil
@@ -43,7 +49,7 @@ func newMetrics(to prometheus.Registerer, m *Manager) (*managerMetrics, error) {
 	pending := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "microlet_pod_status_pending", Help: "Pods whose newest status or deletion has not arrived.",
 	}, func() float64 { return float64(m.Pending()) })
-	for _, c := range []prometheus.Collector{mm.duration, mm.patches, mm.reconciled, mm.failures, mm.terminated, pending} {
+	for _, c := range []prometheus.Collector{mm.duration, mm.patches, mm.reconciled, mm.failures, mm.terminated, mm.started, pending} {
 		if err := to.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics of pod statuses: %w", err)
 		}

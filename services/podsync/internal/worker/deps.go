@@ -13,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
@@ -170,6 +171,9 @@ type Metrics struct {
 	Wakes   *prometheus.CounterVec
 	Refused prometheus.Counter
 	syncs   *prometheus.HistogramVec
+
+	sandboxes, sandboxErrors    prometheus.Counter
+	containers, containerErrors *prometheus.CounterVec
 }
 
 // NewMetrics registers the workers' metrics.
@@ -185,13 +189,47 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "kubelet_pod_worker_duration_seconds", Help: "Duration in seconds to sync a single pod, by operation type.",
 			Buckets: prometheus.DefBuckets,
 		}, []string{"operation_type"}),
+		sandboxes: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_started_pods_total", Help: "Cumulative number of pod sandboxes that were to be started, failures included.",
+		}),
+		sandboxErrors: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_started_pods_errors_total", Help: "Cumulative number of pod sandboxes that could not be started.",
+		}),
+		containers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kubelet_started_containers_total", Help: "Cumulative number of containers that were to be started, failures included.",
+		}, []string{"container_type"}),
+		containerErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kubelet_started_containers_errors_total", Help: "Cumulative number of containers that could not be started, by the reason that their status tells.",
+		}, []string{"container_type", "code"}),
 	}
-	r.MustRegister(m.Wakes, m.Refused, m.syncs)
+	r.MustRegister(m.Wakes, m.Refused, m.syncs, m.sandboxes, m.sandboxErrors, m.containers, m.containerErrors)
 	return m
 }
 
 func (m *Metrics) observeSync(p phase, began time.Time) {
 	m.syncs.WithLabelValues(p.String()).Observe(time.Since(began).Seconds())
+}
+
+func (m *Metrics) countSandbox(err error) {
+	m.sandboxes.Inc()
+	if err != nil {
+		m.sandboxErrors.Inc()
+	}
+}
+
+// countStart counts a container that was to be started, and the reason if it was not.
+func (m *Metrics) countStart(s *decide.Start, err error, reason string) {
+	kind := "container"
+	switch {
+	case s.Init:
+		kind = "init_container"
+	case s.Ephemeral:
+		kind = "ephemeral_container"
+	}
+	m.containers.WithLabelValues(kind).Inc()
+	if err != nil {
+		m.containerErrors.WithLabelValues(kind, reason).Inc()
+	}
 }
 
 func equalMaps(a, b map[string]string) bool { return maps.Equal(a, b) }

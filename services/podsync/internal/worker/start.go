@@ -43,7 +43,11 @@ func (w *worker) start(ctx context.Context, p *v1.Pod, state *pod.State, a *deci
 	}
 	var errs []error
 	for i := range a.Start {
-		if err := w.startContainer(ctx, p, &a.Start[i], at); err != nil {
+		err := w.startContainer(ctx, p, &a.Start[i], at)
+		if ctx.Err() == nil {
+			w.deps.Metrics.countStart(&a.Start[i], err, w.history.waiting[a.Start[i].Name].Reason)
+		}
+		if err != nil {
 			errs = append(errs, err) // one container's trouble is not its neighbour's
 		}
 	}
@@ -109,6 +113,9 @@ func (w *worker) runSandbox(ctx context.Context, p *v1.Pod, config *runtimeapi.P
 		id, err = w.deps.Runtime.RunSandbox(ctx, config, handler, urgent(p))
 		return err
 	})
+	if ctx.Err() == nil {
+		w.deps.Metrics.countSandbox(err)
+	}
 	if err != nil {
 		if ctx.Err() == nil {
 			w.deps.event(p, v1.EventTypeWarning, reasonFailedCreatePodSandBox, "Failed to create pod sandbox: %v", plain(err))

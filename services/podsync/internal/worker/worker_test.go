@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/internal/fake"
@@ -273,10 +274,36 @@ func TestAFailedSandboxIsTriedAgain(t *testing.T) {
 		if n.running("a") {
 			t.Fatal("runs without a sandbox")
 		}
+		failed := float64(len(n.cri.Calls("RunPodSandbox")))
 		n.cri.Fail("RunPodSandbox", nil)
 		n.wait(5 * time.Second)
 		if !n.running("a") {
 			t.Fatalf("status %+v", n.statuses["a"])
+		}
+		m := n.dispatcher.deps.Metrics
+		if all, errors := testutil.ToFloat64(m.sandboxes), testutil.ToFloat64(m.sandboxErrors); failed == 0 || all != failed+1 || errors != failed {
+			t.Errorf("%v sandboxes were to be started and %v could not be, want %v and %v", all, errors, failed+1, failed)
+		}
+	})
+}
+
+func TestStartsOfContainersAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		n.cri.Fail("StartContainer", errors.New("no such file"))
+		defer n.run()()
+		n.dispatcher.SetPod(testPod("a"), api)
+		n.wait(time.Second)
+		failed := float64(len(n.cri.Calls("StartContainer")))
+		n.cri.Fail("StartContainer", nil)
+		n.wait(time.Minute)
+		if !n.running("a") {
+			t.Fatalf("status %+v", n.statuses["a"])
+		}
+		m := n.dispatcher.deps.Metrics
+		all, errors := testutil.ToFloat64(m.containers.WithLabelValues("container")), testutil.ToFloat64(m.containerErrors.WithLabelValues("container", reasonRunContainerError))
+		if failed == 0 || all != failed+1 || errors != failed || testutil.CollectAndCount(m.containerErrors) != 1 {
+			t.Errorf("%v containers were to be started and %v could not be, want %v and %v", all, errors, failed+1, failed)
 		}
 	})
 }
