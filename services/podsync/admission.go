@@ -44,7 +44,7 @@ func (n *node) buildAdmission() error {
 		Handlers: []admission.Handler{
 			admission.Pressure{}, sysctls, admission.NodeFit{}, admission.AppArmor{Enabled: admission.AppArmorEnabled()},
 			admission.PodLevelResources{Enabled: k.FeatureEnabled("PodLevelResources")}, features,
-			admission.Helpers{Namespace: n.cfg.HelperNamespace, Folders: admission.FoldersOf(n.cfg.Service.RuntimeDir)},
+			n.helpers(),
 		},
 		Nodes: n.object, Evictor: &preemptor{n}, Running: n.runtime.Running,
 		Metrics: n.service.Metrics, Log: n.service.Log,
@@ -101,4 +101,9 @@ func newRuntimeClasses(client kubernetes.Interface, factory informers.SharedInfo
 	classes := factory.Node().V1().RuntimeClasses()
 	classes.Informer() // has the factory watch them
 	return runtimeclass.Finder{Lister: classes.Lister(), Getter: client.NodeV1().RuntimeClasses()}
+}
+
+// helpers judges who may reach for what is the node agent's own.
+func (n *node) helpers() admission.Helpers {
+	return admission.Helpers{Namespace: n.cfg.HelperNamespace, Folders: admission.FoldersOf(n.cfg.Service.RuntimeDir)}
 }

@@ -310,7 +310,7 @@ func (n *node) buildLoops() error {
 		Images:  &images{puller: n.images, runtime: n.runtime, objects: n.objects, events: n.events},
 		Volumes: n.volumes, Cgroups: n.cgroups, Config: n.config, Objects: n.objects, Logs: n.logs,
 		Statuses: n.mirrors, Publish: n.probing, Probes: n.probing.results.Of, Hooks: hooks, Events: n.events, HostIPs: n.addresses.HostIPs,
-		Admission: n.admitter, RuntimeClasses: n.runtimeClasses,
+		Admission: n.admitter, AdmitEphemeral: n.helpers().AdmitEphemeral, RuntimeClasses: n.runtimeClasses,
 		RecursiveReadOnly: n.handlers.recursiveReadOnly,
 		Resync:            n.cfg.Kubelet.Kubelet.SyncFrequency.Duration, Gated: gated,
 		MaxBackoff: maxBackoff, KeepDead: int(n.cfg.Kubelet.Node.MaxDeadContainersPerContainer), Stray: n.cleanup.Soon, Supersede: n.supersede, Log: n.service.Log, Metrics: worker.NewMetrics(n.service.Metrics),

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/microlet/microlet/proto/role"
 )
 
@@ -72,15 +74,37 @@ func (h Helpers) Admit(_ context.Context, a *Attributes) Verdict {
 		}
 	}
 	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
-		if c.SecurityContext == nil {
-			continue
-		}
-		if r := helper(c.SecurityContext.RunAsUser); r != "" {
-			return h.forbid("container %q runs as user %d, which is the node agent's service %s, and the pod mounts volume %q of the host",
-				c.Name, *c.SecurityContext.RunAsUser, r, host)
+		if v := h.container(&c, host); !v.Admitted() {
+			return v
 		}
 	}
 	return Verdict{}
+}
+
+// AdmitEphemeral judges an ephemeral container, which comes to a pod that was admitted without it.
+func (h Helpers) AdmitEphemeral(p *v1.Pod, c *v1.Container) Verdict {
+	if p.Namespace == h.Namespace {
+		return Verdict{}
+	}
+	for i := range p.Spec.Volumes {
+		if p.Spec.Volumes[i].HostPath != nil {
+			return h.container(c, p.Spec.Volumes[i].Name)
+		}
+	}
+	return Verdict{}
+}
+
+// container judges a container of a pod that mounts a volume of the host.
+func (h Helpers) container(c *v1.Container, host string) Verdict {
+	if c.SecurityContext == nil {
+		return Verdict{}
+	}
+	r := helper(c.SecurityContext.RunAsUser)
+	if r == "" {
+		return Verdict{}
+	}
+	return h.forbid("container %q runs as user %d, which is the node agent's service %s, and the pod mounts volume %q of the host",
+		c.Name, *c.SecurityContext.RunAsUser, r, host)
 }
 
 func (h Helpers) forbid(format string, args ...any) Verdict {

@@ -56,6 +56,30 @@ func TestHelpers(t *testing.T) {
 	}
 }
 
+func TestHelpersOfEphemeralContainers(t *testing.T) {
+	h := Helpers{Namespace: "agents"}
+	for _, test := range []struct {
+		namespace string
+		hostPath  bool
+		uid       int64
+		admitted  bool
+	}{
+		{"ns", true, 47104, false}, {"ns", true, 1000, true}, {"ns", false, 47104, true}, {"agents", true, 47104, true},
+	} {
+		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: test.namespace}, Spec: v1.PodSpec{Volumes: []v1.Volume{{Name: "scratch"}}}}
+		if test.hostPath {
+			p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{Name: "host", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/tmp"}}})
+		}
+		v := h.AdmitEphemeral(p, &v1.Container{Name: "debug", SecurityContext: &v1.SecurityContext{RunAsUser: &test.uid}})
+		if v.Admitted() != test.admitted || !v.Admitted() && (v.Reason != ReasonHelperForbidden || !strings.Contains(v.Message, `container "debug" runs as user 47104`)) {
+			t.Errorf("%+v: %q, %q", test, v.Reason, v.Message)
+		}
+		if v := h.AdmitEphemeral(p, &v1.Container{Name: "debug"}); !v.Admitted() {
+			t.Errorf("%+v, without a user: %q", test, v.Message)
+		}
+	}
+}
+
 func TestFoldersOf(t *testing.T) {
 	dir := t.TempDir()
 	link := filepath.Join(dir, "link")

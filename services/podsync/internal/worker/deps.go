@@ -13,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
@@ -140,6 +141,8 @@ type Deps struct {
 	// Admission decides which pods may run here, RuntimeClasses by which handler.
 	Admission      Admission
 	RuntimeClasses RuntimeClasses
+	// AdmitEphemeral, if set, decides which containers may join a pod that runs.
+	AdmitEphemeral func(p *v1.Pod, c *v1.Container) admission.Verdict
 	// Probes returns what the prober said of a pod's containers; nil knows nothing.
 	Probes func(uid types.UID) probes.Verdicts
 	// HostIPs are the node's, primary first; empty while they are unknown.

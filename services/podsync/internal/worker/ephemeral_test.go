@@ -8,6 +8,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/services/podsync/internal/admission"
 )
 
 // debugged is a newer version of a pod, with an ephemeral container.
@@ -127,6 +129,38 @@ func TestARefusedEphemeralContainerDoesNotHurtThePod(t *testing.T) {
 		}
 		if len(n.created("debug")) != 0 || n.ephemeral("fine").State.Running == nil || !n.running("a") {
 			t.Fatalf("status %+v", n.status("a"))
+		}
+	})
+}
+
+// TestAForbiddenEphemeralContainerDoesNotStart, and the pod runs on.
+func TestAForbiddenEphemeralContainerDoesNotStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		n.dispatcher.deps.AdmitEphemeral = func(_ *v1.Pod, c *v1.Container) admission.Verdict {
+			if c.Name != "debug" {
+				return admission.Verdict{}
+			}
+			return admission.Verdict{Reason: "No", Message: "it may not"}
+		}
+		defer n.run()()
+		p := testPod("a")
+		n.dispatcher.SetPod(p, api)
+		n.wait(time.Second)
+		p = debugged(p, "debug")
+		n.dispatcher.SetPod(p, api)
+		n.wait(time.Minute)
+		s := n.ephemeral("debug")
+		if s.State.Waiting == nil || s.State.Waiting.Reason != reasonCreateContainerConfigError || s.State.Waiting.Message != "it may not" || !n.running("a") {
+			t.Fatalf("status %+v", s)
+		}
+		if created := n.created("debug"); len(created) != 0 {
+			t.Fatalf("it was created %d times", len(created))
+		}
+		n.dispatcher.SetPod(debugged(p, "other"), api)
+		n.wait(time.Minute)
+		if s := n.ephemeral("other"); s.State.Running == nil {
+			t.Fatalf("another one does not start: %+v", s)
 		}
 	})
 }
