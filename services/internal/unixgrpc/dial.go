@@ -19,9 +19,10 @@ const (
 	pingPeriod  = 10 * time.Second
 	pingTimeout = 5 * time.Second
 
-	// streamWindow and connWindow are how much a peer may send ahead of its reader. They are fixed: to size
-	// them by measuring, gRPC sends a ping beside almost every message, which costs both ends nearly as
-	// much as the call itself, and a socket within one machine has no distance to measure.
+	// streamWindow is how much of one call a peer may send ahead of its reader, and connWindow how much of all
+	// calls may be on its way. They are fixed: to size them by measuring, gRPC sends a ping beside almost every
+	// message, which costs both ends nearly as much as the call itself, and a socket within one machine has no
+	// distance to measure.
 	streamWindow = 1 << 20
 	connWindow   = 4 << 20
 

@@ -17,8 +17,8 @@ import (
 const (
 	// maxMessage is the largest CRI message taken, as the kubelet's.
 	maxMessage = 16 << 20
-	// streamWindow and connWindow are how much the runtime may send ahead of its reader; fixed, since gRPC
-	// would find them by a ping beside almost every answer.
+	// streamWindow is how much of one answer the runtime may send ahead of its reader, and connWindow how much of all
+	// may be on its way; fixed, since gRPC would find them by a ping beside almost every answer.
 	streamWindow = 1 << 20
 	connWindow   = 4 << 20
 	// A runtime that restarts is back within a second or two; its socket costs nothing
