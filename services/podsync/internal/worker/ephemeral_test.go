@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -156,6 +157,10 @@ func TestAForbiddenEphemeralContainerDoesNotStart(t *testing.T) {
 		}
 		if created := n.created("debug"); len(created) != 0 {
 			t.Fatalf("it was created %d times", len(created))
+		}
+		m := n.dispatcher.deps.Metrics
+		if starts := testutil.ToFloat64(m.containers.WithLabelValues("ephemeral_container")); starts != 0 {
+			t.Fatalf("it was to be started %v times: the pod does not come to rest", starts)
 		}
 		n.dispatcher.SetPod(debugged(p, "other"), api)
 		n.wait(time.Minute)

@@ -21,7 +21,7 @@ type history struct {
 	refresh time.Time
 	// adopted: the back-off was rebuilt from the runtime's containers.
 	adopted bool
-	// refusedEphemeral are the ephemeral containers that ask for what is not built.
+	// refusedEphemeral are the ephemeral containers that ask for what is not built, or may not join the pod.
 	refusedEphemeral map[string]bool
 	// failed and delayed are the failures of the last looks, as they were logged.
 	failed, delayed string

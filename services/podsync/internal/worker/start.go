@@ -149,14 +149,6 @@ func (w *worker) podIPs(ctx context.Context, p *v1.Pod, state *pod.State, a *dec
 
 func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start, at *place) error {
 	c := s.Spec
-	if s.Ephemeral && w.deps.AdmitEphemeral != nil {
-		if v := w.deps.AdmitEphemeral(p, c); !v.Admitted() {
-			err := errors.New(v.Message)
-			w.history.waits(c.Name, reasonCreateContainerConfigError, v.Message)
-			w.deps.containerEvent(p, c.Name, v1.EventTypeWarning, reasonFailed, "Error: %v", err)
-			return told("admit container "+c.Name, err)
-		}
-	}
 	present, err := w.pulled(ctx, c.Name)
 	if err != nil {
 		var waiting *image.Error

@@ -49,6 +49,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 	if refusal := admission.Honoured(p, w.deps.Gated...); refusal != nil && !hasEnded(p) && !w.mayGoOn(p, state, refusal) {
 		return w.refuse(p, state, refusal), nil
 	}
+	w.forbidEphemeral(p)
 	for range rounds {
 		actions := w.decide(p, state)
 		w.holdEphemeral(p, &actions)
@@ -203,15 +204,35 @@ func (w *worker) mayGoOn(p *v1.Pod, state *pod.State, refusal error) bool {
 	if !errors.As(refusal, &refused) || !refused.Only("spec.ephemeralContainers") || len(state.Containers) == 0 {
 		return false
 	}
-	w.tellRefusal(p, refusal)
-	w.history.refusedEphemeral = map[string]bool{}
 	for i := range p.Spec.EphemeralContainers {
-		if name := p.Spec.EphemeralContainers[i].Name; refused.Names(fmt.Sprintf("spec.ephemeralContainers[%d]", i)) {
-			w.history.refusedEphemeral[name] = true
-			w.history.waits(name, reasonCreateContainerConfigError, refusal.Error())
+		if refused.Names(fmt.Sprintf("spec.ephemeralContainers[%d]", i)) {
+			w.refuseEphemeral(p, p.Spec.EphemeralContainers[i].Name, refusal)
 		}
 	}
 	return true
+}
+
+// forbidEphemeral refuses those ephemeral containers that may not join this pod.
+func (w *worker) forbidEphemeral(p *v1.Pod) {
+	if w.deps.AdmitEphemeral == nil {
+		return
+	}
+	for i := range p.Spec.EphemeralContainers {
+		c := (*v1.Container)(&p.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		if v := w.deps.AdmitEphemeral(p, c); !v.Admitted() {
+			w.refuseEphemeral(p, c.Name, errors.New(v.Message))
+		}
+	}
+}
+
+// refuseEphemeral keeps an ephemeral container from being started in this turn.
+func (w *worker) refuseEphemeral(p *v1.Pod, name string, refusal error) {
+	w.tellRefusal(p, refusal)
+	if w.history.refusedEphemeral == nil {
+		w.history.refusedEphemeral = map[string]bool{}
+	}
+	w.history.refusedEphemeral[name] = true
+	w.history.waits(name, reasonCreateContainerConfigError, refusal.Error())
 }
 
 // holdEphemeral takes those ephemeral containers out of a decision whose images are not
