@@ -3,6 +3,8 @@ package service
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Pulse counts the turns of a service's own main loop. The loop turns it at least every 2 s, also
@@ -28,4 +30,17 @@ func (p *Pulse) Turns() uint64 { return p.turns.Load() }
 // Idle is the time since the last turn, or since the start.
 func (p *Pulse) Idle() time.Duration {
 	return time.Since(p.base) - time.Duration(p.last.Load())
+}
+
+func (s *Service) registerMetrics() {
+	s.Metrics.MustRegister(
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "microlet_pulse_turns_total",
+			Help: "Turns of the service's own main loop.",
+		}, func() float64 { return float64(s.Pulse.Turns()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "microlet_pulse_idle_seconds",
+			Help: "Time since the service's main loop turned last.",
+		}, func() float64 { return s.Pulse.Idle().Seconds() }),
+	)
 }

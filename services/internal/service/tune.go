@@ -5,8 +5,6 @@ import (
 	"runtime"
 	"runtime/debug"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/microlet/microlet/proto/role"
 )
 
@@ -42,17 +40,4 @@ func processors(r role.Role, single bool) int {
 		return maxProcs
 	}
 	return 1
-}
-
-func (s *Service) registerMetrics() {
-	s.Metrics.MustRegister(
-		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "microlet_pulse_turns_total",
-			Help: "Turns of the service's own main loop.",
-		}, func() float64 { return float64(s.Pulse.Turns()) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "microlet_pulse_idle_seconds",
-			Help: "Time since the service's main loop turned last.",
-		}, func() float64 { return s.Pulse.Idle().Seconds() }),
-	)
 }
