@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -150,16 +151,28 @@ func newUp(out, progress io.Writer) *cobra.Command {
 
 func printHints(out io.Writer, i *rig.Instance) {
 	_, _ = fmt.Fprintf(out, "\nTry next:\n  export KUBECONFIG=%s\n  %s get nodes,pods -A\n", i.Kubeconfig(), i.Kubectl())
-	_, _ = fmt.Fprintf(out, "  %s create deployment hello --image=%s --replicas=2 -- sleep infinity\n", i.Kubectl(), rig.BusyboxImage)
+	_, _ = fmt.Fprintf(out, "  %s\n", createHint(i.Kubectl()))
 	switch i.Agent() {
 	case rig.AgentMicrolet:
 		_, _ = fmt.Fprintf(out, "  %s status --runtime-dir=%s\n", i.Microlet(), i.RuntimeDir())
+		_, _ = fmt.Fprintf(out, "Kill any of the node's processes, and see that no container notices:\n  %s\n", killHint("podsync", i.RuntimeDir()))
 		_, _ = fmt.Fprintf(out, "Logs of microlet:  %s\n", i.Log(rig.AgentProgram))
 	case rig.AgentKubelet:
 		_, _ = fmt.Fprintf(out, "Log of the kubelet:  %s\n", i.Log(rig.AgentProgram))
 	case rig.AgentNone:
 		_, _ = fmt.Fprintf(out, "CRI socket:  %s\nNode's kubeconfig and configuration:  %s %s\n", i.RuntimeSocket(), i.NodeKubeconfig(), i.KubeletConfig())
 	}
+}
+
+// createHint creates a Deployment beside the demo's.
+func createHint(kubectl string) string {
+	return fmt.Sprintf("%s create deployment sleeper --image=%s --replicas=2 -- sleep infinity", kubectl, rig.BusyboxImage)
+}
+
+// killHint kills the process of one service of this instance, and of no other. The brackets keep the pattern from
+// meeting its own command line, such as sudo's.
+func killHint(service, runtimeDir string) string {
+	return fmt.Sprintf("pkill -KILL -f '[%s]%s --runtime-dir=%s '", service[:1], service[1:], regexp.QuoteMeta(runtimeDir))
 }
 
 func newDown(progress io.Writer) *cobra.Command {
@@ -331,17 +344,10 @@ func newKubectl() *cobra.Command {
 		Short:              "Run the instance's kubectl as its administrator",
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name := "default"
 			if len(args) > 0 && (args[0] == "--help" || args[0] == "-h") {
 				return cmd.Help()
 			}
-			if len(args) > 0 {
-				if value, ok := strings.CutPrefix(args[0], "--name="); ok {
-					name, args = value, args[1:]
-				} else if args[0] == "--name" && len(args) > 1 {
-					name, args = args[1], args[2:]
-				}
-			}
+			name, args := kubectlArgs(args)
 			i, err := rig.Open(name)
 			if err != nil {
 				return err
@@ -352,4 +358,20 @@ func newKubectl() *cobra.Command {
 			return kubectl.Run()
 		},
 	}
+}
+
+// kubectlArgs takes the instance's name, and a "--" that only ends rig's own flags, from before kubectl's arguments.
+func kubectlArgs(args []string) (name string, rest []string) {
+	name = "default"
+	if len(args) > 0 {
+		if value, ok := strings.CutPrefix(args[0], "--name="); ok {
+			name, args = value, args[1:]
+		} else if args[0] == "--name" && len(args) > 1 {
+			name, args = args[1], args[2:]
+		}
+	}
+	if len(args) > 0 && args[0] == "--" {
+		args = args[1:]
+	}
+	return name, args
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -35,6 +36,22 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	}
 }
 
+func TestKubectlArguments(t *testing.T) {
+	for _, tc := range []struct{ args, name, rest string }{
+		{"get pods", "default", "get pods"},
+		{"--name a get pods", "a", "get pods"},
+		{"--name=a exec p -- ls", "a", "exec p -- ls"},
+		{"-- get pods", "default", "get pods"},
+		{"--name a -- exec p -- ls", "a", "exec p -- ls"},
+		{"", "default", ""},
+	} {
+		name, rest := kubectlArgs(strings.Fields(tc.args))
+		if got := strings.Join(rest, " "); name != tc.name || got != tc.rest {
+			t.Errorf("%q: instance %q, arguments %q; want %q and %q", tc.args, name, got, tc.name, tc.rest)
+		}
+	}
+}
+
 func TestHelpNamesEveryCommand(t *testing.T) {
 	var out bytes.Buffer
 	if status := Main([]string{"--help"}, &out, &out); status != 0 {
@@ -43,6 +60,31 @@ func TestHelpNamesEveryCommand(t *testing.T) {
 	for _, command := range []string{"build", "up", "run", "down", "status", "clean", "env", "kubectl", "conformance"} {
 		if !strings.Contains(out.String(), "\n  "+command+" ") {
 			t.Errorf("help does not name %s:\n%s", command, out.String())
+		}
+	}
+}
+
+// What is proposed works beside the demo: its Deployment has another name, and a kill meets one process of this instance.
+func TestHints(t *testing.T) {
+	if hint := createHint("kubectl"); strings.Contains(hint, "deployment "+demoName+" ") {
+		t.Errorf("%q collides with the demo's own deployment", hint)
+	}
+	hint := killHint("pleg", "/run/rig.1/microlet")
+	pattern, ok := strings.CutPrefix(hint, "pkill -KILL -f '")
+	if !ok {
+		t.Fatalf("the hint is %q", hint)
+	}
+	match := regexp.MustCompile(strings.TrimSuffix(pattern, "'"))
+	for line, want := range map[string]bool{
+		"/opt/microlet pleg --runtime-dir=/run/rig.1/microlet --node-name=n":    true,
+		"/opt/microlet pleg --runtime-dir=/run/rig21/microlet --node-name=n":    false,
+		"/opt/microlet pleg --runtime-dir=/run/rig.1/microlet2 --node-name=n":   false,
+		"/opt/microlet podsync --runtime-dir=/run/rig.1/microlet --node-name=n": false,
+		"sudo " + hint: false,
+		"/opt/microlet up --runtime-dir=/run/rig.1/microlet --node-name=n": false,
+	} {
+		if match.MatchString(line) != want {
+			t.Errorf("%q meets %q: %t, want %t", hint, line, !want, want)
 		}
 	}
 }

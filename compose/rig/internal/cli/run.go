@@ -102,6 +102,9 @@ func stop(ctx context.Context, i *rig.Instance, signals <-chan os.Signal, progre
 	return err
 }
 
+// demoName is the demo's Deployment.
+const demoName = "hello"
+
 // runDemo shows that the node works: a Deployment, its pods and their
 // addresses.
 func runDemo(ctx context.Context, i *rig.Instance, out io.Writer, begin time.Time) error {
@@ -113,16 +116,16 @@ func runDemo(ctx context.Context, i *rig.Instance, out io.Writer, begin time.Tim
 		return err
 	}
 	replicas := int32(2)
-	labels := map[string]string{"app": "hello"}
+	labels := map[string]string{"app": demoName}
 	deployment := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: "hello"},
+		ObjectMeta: metav1.ObjectMeta{Name: demoName},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: &replicas,
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
 				Spec: corev1.PodSpec{Containers: []corev1.Container{{
-					Name: "hello", Image: rig.BusyboxImage,
+					Name: demoName, Image: rig.BusyboxImage,
 					Command: []string{"sh", "-c", "trap 'exit 0' TERM; while :; do echo hello from $(hostname); sleep 5 & wait; done"},
 				}}},
 			},
@@ -136,7 +139,7 @@ func runDemo(ctx context.Context, i *rig.Instance, out io.Writer, begin time.Tim
 	defer cancel()
 	told := map[string]bool{}
 	for {
-		pods, err := client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=hello"})
+		pods, err := client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=" + demoName})
 		if err != nil {
 			return fmt.Errorf("watch the demo's pods: %w", err)
 		}
