@@ -66,7 +66,7 @@ func prepare(ctx context.Context, o Options) (build.Binaries, []string, error) {
 		return nil, nil, err
 	}
 	layouts := []string{layout}
-	if slices.Contains(groups, build.GroupConformance) {
+	if slices.Contains(groups, build.GroupConformance) || slices.Contains(groups, build.GroupNodeConformance) {
 		source, err := builder.ModuleDir(ctx, "conformance", "k8s.io/kubernetes")
 		if err != nil {
 			return nil, nil, err

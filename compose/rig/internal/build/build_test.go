@@ -36,7 +36,7 @@ func TestEveryProgramIsPinned(t *testing.T) {
 		}
 		if p.Test {
 			text, err = os.ReadFile(filepath.Join(tools, p.Module, "suite.go"))
-			if err != nil || !strings.Contains(string(text), `import _ "`+p.Package+`"`) {
+			if err != nil || !strings.Contains(string(text), `_ "`+p.Package+`"`) {
 				t.Errorf("%s/suite.go does not import %s: go mod tidy would drop what pins it (%v)", p.Module, p.Package, err)
 			}
 			continue
@@ -48,6 +48,31 @@ func TestEveryProgramIsPinned(t *testing.T) {
 	for _, name := range CNIPlugins {
 		if !seen[name] {
 			t.Errorf("CNI plugin %s is used and not built", name)
+		}
+	}
+}
+
+func TestGroups(t *testing.T) {
+	for _, tc := range []struct {
+		groups, with, without []string
+	}{
+		{nil, []string{Etcd, Agnhost}, []string{Kubelet, Suite, NodeSuite, Ginkgo}},
+		{[]string{GroupConformance}, []string{Etcd, Suite, Ginkgo}, []string{NodeSuite, Prometheus}},
+		{[]string{GroupKubelet, GroupNodeConformance}, []string{Etcd, Kubelet, NodeSuite, Ginkgo}, []string{Suite}},
+	} {
+		in := map[string]bool{}
+		for _, p := range Programs() {
+			in[p.Name] = p.in(tc.groups)
+		}
+		for _, name := range tc.with {
+			if !in[name] {
+				t.Errorf("groups %q lack %s", tc.groups, name)
+			}
+		}
+		for _, name := range tc.without {
+			if in[name] {
+				t.Errorf("groups %q have %s", tc.groups, name)
+			}
 		}
 	}
 }

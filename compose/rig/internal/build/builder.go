@@ -72,12 +72,30 @@ func Locate(start string) (string, error) {
 // Build returns the paths of all programs of the base group and of the named
 // groups, and builds those that the cache lacks.
 func (b *Builder) Build(ctx context.Context, groups ...string) (Binaries, error) {
-	var todo []Program
+	var wanted []Program
 	for _, p := range Programs() {
-		if p.Group == "" || slices.Contains(groups, p.Group) {
-			todo = append(todo, p)
+		if p.in(groups) {
+			wanted = append(wanted, p)
 		}
 	}
+	return b.build(ctx, wanted)
+}
+
+// BuildOnly is Build for the named programs.
+func (b *Builder) BuildOnly(ctx context.Context, names ...string) (Binaries, error) {
+	var wanted []Program
+	for _, p := range Programs() {
+		if slices.Contains(names, p.Name) {
+			wanted = append(wanted, p)
+		}
+	}
+	if len(wanted) != len(names) {
+		return nil, fmt.Errorf("build %s: the rig does not know all of them", strings.Join(names, ", "))
+	}
+	return b.build(ctx, wanted)
+}
+
+func (b *Builder) build(ctx context.Context, wanted []Program) (Binaries, error) {
 	goVersion, err := goVersion(ctx)
 	if err != nil {
 		return nil, err
@@ -85,7 +103,7 @@ func (b *Builder) Build(ctx context.Context, groups ...string) (Binaries, error)
 	binaries := Binaries{}
 	begin := time.Now()
 	built := 0
-	for i, p := range todo {
+	for i, p := range wanted {
 		version, err := p.version(b.Tools)
 		if err != nil {
 			return nil, err
@@ -99,14 +117,14 @@ func (b *Builder) Build(ctx context.Context, groups ...string) (Binaries, error)
 		if exists(path) {
 			continue
 		}
-		progress := fmt.Sprintf("[%d/%d] %s %s", i+1, len(todo), p.Name, version)
+		progress := fmt.Sprintf("[%d/%d] %s %s", i+1, len(wanted), p.Name, version)
 		if err := b.buildLocked(ctx, p, version, path, progress); err != nil {
 			return nil, err
 		}
 		built++
 	}
 	if built > 0 {
-		b.printf("built %d of %d programs in %s", built, len(todo), time.Since(begin).Round(time.Second))
+		b.printf("built %d of %d programs in %s", built, len(wanted), time.Since(begin).Round(time.Second))
 	}
 	return binaries, nil
 }
@@ -148,7 +166,8 @@ func (b *Builder) buildLocked(ctx context.Context, p Program, version, path, pro
 func (p Program) args(version, out string) []string {
 	verb := []string{"build", "-v"}
 	if p.Test {
-		verb = []string{"test", "-c"}
+		// Upstream vets its own code.
+		verb = []string{"test", "-c", "-vet=off"}
 	}
 	return slices.Concat(verb, []string{"-trimpath", "-buildvcs=false", "-o", out}, p.settings(version))
 }

@@ -44,7 +44,7 @@ func needs(groups []string) []need {
 		{"iptables", "iptables", command("iptables")},
 		{"mount and umount", "mount", command("mount")},
 	}
-	if slices.Contains(groups, GroupConformance) {
+	if slices.Contains(groups, GroupConformance) || slices.Contains(groups, GroupNodeConformance) {
 		all = append(all,
 			need{"debootstrap (the base system of the suite's images)", "debootstrap", command("debootstrap")},
 			need{"the keys of Debian's archive", "debian-archive-keyring", file("/usr/share/keyrings/debian-archive-keyring.gpg")},

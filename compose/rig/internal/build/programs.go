@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/mod/modfile"
@@ -20,19 +21,20 @@ type Program struct {
 	Tags string
 	// Stamp returns linker variables that tell the program its version.
 	Stamp func(version string) map[string]string
-	// Group names what the program is for; "" is what every rig needs.
-	Group string
+	// Groups name what the program is for; without any every rig needs it.
+	Groups []string
 }
 
 // Groups of programs that are built on demand only.
 const (
-	GroupKubelet     = "kubelet"     // the real kubelet, to compare with
-	GroupConformance = "conformance" // upstream's end-to-end suite, and the images that it needs
-	GroupPrometheus  = "prometheus"  // the real Prometheus, which scrapes the node
+	GroupKubelet         = "kubelet"          // the real kubelet, to compare with
+	GroupConformance     = "conformance"      // upstream's end-to-end suite, and the images that it needs
+	GroupNodeConformance = "node-conformance" // upstream's suite of the node, and the images that it needs
+	GroupPrometheus      = "prometheus"       // the real Prometheus, which scrapes the node
 )
 
 // Groups are the names of all groups.
-var Groups = []string{GroupKubelet, GroupConformance, GroupPrometheus}
+var Groups = []string{GroupKubelet, GroupConformance, GroupNodeConformance, GroupPrometheus}
 
 // rigModule stands for compose/rig: the rig's own helper is built from there.
 const rigModule = "../rig"
@@ -53,6 +55,7 @@ const (
 	Crane             = "crane"
 	AgentLoop         = "rig-agent"
 	Suite             = "e2e.test"
+	NodeSuite         = "e2e_node.test"
 	Ginkgo            = "ginkgo"
 	Prometheus        = "prometheus"
 )
@@ -62,9 +65,9 @@ var CNIPlugins = []string{"bridge", "host-local", "portmap", "loopback", "firewa
 
 // Programs are all that the rig can build, in the order in which it does.
 func Programs() []Program {
-	kubernetes := func(name, pkg, group string) Program {
+	kubernetes := func(name, pkg string, groups ...string) Program {
 		return Program{
-			Name: name, Module: "kubernetes", Package: pkg, Group: group,
+			Name: name, Module: "kubernetes", Package: pkg, Groups: groups,
 			// As upstream's release builds.
 			Tags: "selinux,notest,grpcnotrace", Stamp: kubernetesStamp,
 		}
@@ -99,19 +102,26 @@ func Programs() []Program {
 		cni("meta", "firewall"),
 		plain(Crane, "registry", "github.com/google/go-containerregistry/cmd/crane"),
 		plain(AgentLoop, rigModule, "./cmd/rig-agent"),
-		kubernetes(APIServer, "k8s.io/kubernetes/cmd/kube-apiserver", ""),
-		kubernetes(ControllerManager, "k8s.io/kubernetes/cmd/kube-controller-manager", ""),
-		kubernetes(Scheduler, "k8s.io/kubernetes/cmd/kube-scheduler", ""),
-		kubernetes(Kubectl, "k8s.io/kubernetes/cmd/kubectl", ""),
-		kubernetes(Agnhost, "k8s.io/kubernetes/test/images/agnhost", ""),
+		kubernetes(APIServer, "k8s.io/kubernetes/cmd/kube-apiserver"),
+		kubernetes(ControllerManager, "k8s.io/kubernetes/cmd/kube-controller-manager"),
+		kubernetes(Scheduler, "k8s.io/kubernetes/cmd/kube-scheduler"),
+		kubernetes(Kubectl, "k8s.io/kubernetes/cmd/kubectl"),
+		kubernetes(Agnhost, "k8s.io/kubernetes/test/images/agnhost"),
 		kubernetes(Kubelet, "k8s.io/kubernetes/cmd/kubelet", GroupKubelet),
 		{
-			Name: Suite, Module: "conformance", Package: "k8s.io/kubernetes/test/e2e", Group: GroupConformance,
+			Name: Suite, Module: "conformance", Package: "k8s.io/kubernetes/test/e2e", Groups: []string{GroupConformance},
 			Test: true, CGO: true, Tags: "selinux,notest,grpcnotrace", Stamp: kubernetesStamp,
 		},
-		{Name: Ginkgo, Module: "conformance", Package: "github.com/onsi/ginkgo/v2/ginkgo", Group: GroupConformance},
 		{
-			Name: Prometheus, Module: "prometheus", Package: "github.com/prometheus/prometheus/cmd/prometheus", Group: GroupPrometheus,
+			Name: NodeSuite, Module: "conformance", Package: "k8s.io/kubernetes/test/e2e_node", Groups: []string{GroupNodeConformance},
+			Test: true, Tags: "selinux,notest,grpcnotrace", Stamp: kubernetesStamp,
+		},
+		{
+			Name: Ginkgo, Module: "conformance", Package: "github.com/onsi/ginkgo/v2/ginkgo",
+			Groups: []string{GroupConformance, GroupNodeConformance},
+		},
+		{
+			Name: Prometheus, Module: "prometheus", Package: "github.com/prometheus/prometheus/cmd/prometheus", Groups: []string{GroupPrometheus},
 			// Without this it contains the clients of some twenty clouds. The node's address comes from a file.
 			Tags: "remove_all_sd",
 		},
@@ -133,6 +143,11 @@ func kubernetesStamp(version string) map[string]string {
 		stamp[pkg+".gitCommit"] = "unknown" // a module's archive does not tell it
 	}
 	return stamp
+}
+
+// in reports whether the program is needed for one of the groups.
+func (p Program) in(groups []string) bool {
+	return len(p.Groups) == 0 || slices.ContainsFunc(p.Groups, func(group string) bool { return slices.Contains(groups, group) })
 }
 
 // Version returns the version to which the named program is pinned below the

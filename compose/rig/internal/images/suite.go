@@ -33,13 +33,16 @@ var suiteNames = map[string][]string{
 }
 
 // suiteFormat is part of the cache key, as format is.
-const suiteFormat = "2"
+const suiteFormat = "3"
 
 //go:embed nnp/nnp.c
 var nnpSource []byte
 
 //go:embed sh/sh.c
 var shellSource []byte
+
+//go:embed nmeter/nmeter.c
+var meterSource []byte
 
 //go:embed nginx/nginx.conf
 var nginxConfig []byte
@@ -68,7 +71,7 @@ func BuildSuite(ctx context.Context, cache string, in SuiteInput) (string, error
 	if err != nil {
 		return "", err
 	}
-	parts := map[string][]byte{"format": []byte(suiteFormat), "nnp.c": nnpSource, "sh.c": shellSource, "nginx.conf": nginxConfig, "bash": base.bash}
+	parts := map[string][]byte{"format": []byte(suiteFormat), "nnp.c": nnpSource, "sh.c": shellSource, "nmeter.c": meterSource, "nginx.conf": nginxConfig, "bash": base.bash}
 	sources := map[string][]byte{}
 	for _, path := range suiteFiles {
 		if sources[path], err = os.ReadFile(filepath.Join(in.Sources, path)); err != nil {
@@ -99,11 +102,15 @@ func BuildSuite(ctx context.Context, cache string, in SuiteInput) (string, error
 		if err != nil {
 			return nil, err
 		}
+		meter, err := compile(ctx, "nmeter", meterSource)
+		if err != nil {
+			return nil, err
+		}
 		debian, err := tarball.LayerFromFile(base.layer)
 		if err != nil {
 			return nil, fmt.Errorf("read layer of Debian: %w", err)
 		}
-		s := suite{base: base, debian: debian, files: sources, busybox: parts["busybox"], agnhost: parts["agnhost"], nnp: nnp, shell: shell, applets: applets}
+		s := suite{base: base, debian: debian, files: sources, busybox: parts["busybox"], agnhost: parts["agnhost"], nnp: nnp, shell: shell, meter: meter, applets: applets}
 		return s.images()
 	})
 }
@@ -115,6 +122,7 @@ type suite struct {
 	files            map[string][]byte
 	busybox, agnhost []byte
 	nnp, shell       []byte
+	meter            []byte
 	applets          []string
 }
 
@@ -168,10 +176,14 @@ func (s suite) images() (map[string]v1.Image, error) {
 	return made, nil
 }
 
-// busyboxFiles have a shell of their own; sh/sh.c says why.
+// busyboxFiles have a shell and an nmeter of their own; sh/sh.c and
+// nmeter/nmeter.c say why.
 func (s suite) busyboxFiles() []entry {
-	entries := slices.DeleteFunc(baseFiles(s.busybox, s.applets), func(e entry) bool { return e.path == "bin/sh" || e.path == "bin/bash" })
-	return append(entries, file("bin/bash", 0o755, s.base.bash), file("bin/sh", 0o755, s.shell))
+	own := []entry{file("bin/bash", 0o755, s.base.bash), file("bin/sh", 0o755, s.shell), file("bin/nmeter", 0o755, s.meter)}
+	entries := slices.DeleteFunc(baseFiles(s.busybox, s.applets), func(e entry) bool {
+		return slices.ContainsFunc(own, func(o entry) bool { return o.path == e.path })
+	})
+	return append(entries, own...)
 }
 
 // agnhostFiles are what upstream's image has beside its packages.
@@ -181,6 +193,7 @@ func (s suite) agnhostFiles() []entry {
 	return []entry{
 		file("agnhost", 0o755, s.agnhost),
 		link("agnhost-2", "agnhost"),
+		file("usr/local/bin/nmeter", 0o755, s.meter), // upstream's stands on busybox
 		file("localhost.crt", 0o644, s.files["agnhost/porter/localhost.crt"]),
 		file("localhost.key", 0o644, s.files["agnhost/porter/localhost.key"]),
 		file("etc/passwd", 0o644, passwd),

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"testing"
 
@@ -108,7 +110,7 @@ func suiteImages(t *testing.T) map[string]v1.Image {
 	}
 	made, err := suite{
 		base:   debianBase{bash: []byte("bash"), passwd: []byte("root:x:0:0::/root:/bin/sh\n"), group: []byte("root:x:0:\n")},
-		debian: debian, files: files, busybox: []byte("busybox"), agnhost: []byte("agnhost"), nnp: []byte("nnp"), shell: []byte("shell"), applets: []string{"bash", "env", "sh"},
+		debian: debian, files: files, busybox: []byte("busybox"), agnhost: []byte("agnhost"), nnp: []byte("nnp"), shell: []byte("shell"), meter: []byte("meter"), applets: []string{"bash", "env", "nmeter", "sh"},
 	}.images()
 	if err != nil {
 		t.Fatal(err)
@@ -145,8 +147,10 @@ func TestSuiteImages(t *testing.T) {
 	}{
 		{"suite-busybox", "bin/sh", seen{tar.TypeReg, 0o755, "", 5}},
 		{"suite-busybox", "bin/bash", seen{tar.TypeReg, 0o755, "", 4}},
+		{"suite-busybox", "bin/nmeter", seen{tar.TypeReg, 0o755, "", 5}},
 		{"suite-busybox", "bin/env", seen{tar.TypeSymlink, 0o777, "busybox", 0}},
 		{"suite-agnhost", "agnhost-2", seen{tar.TypeSymlink, 0o777, "agnhost", 0}},
+		{"suite-agnhost", "usr/local/bin/nmeter", seen{tar.TypeReg, 0o755, "", 5}},
 		{"suite-agnhost", "usr/bin/perl", seen{tar.TypeReg, 0o755, "", 4}},
 		{"suite-kitten", "agnhost", seen{tar.TypeReg, 0o755, "", 7}},
 		{"suite-kitten", "data.json", seen{tar.TypeReg, 0o644, "", 21}},
@@ -167,5 +171,24 @@ func TestSuiteReplacesBaseImages(t *testing.T) {
 		if !slices.Contains(SuiteNames(), name) || !slices.Contains(Names(), name) {
 			t.Errorf("%s is not in both sets", name)
 		}
+	}
+}
+
+func TestMeter(t *testing.T) {
+	program, err := compile(t.Context(), "nmeter", meterSource)
+	if err != nil {
+		t.Fatalf("compile: %v; install gcc and the C library's static half (libc6-dev)", err)
+	}
+	path := filepath.Join(t.TempDir(), "nmeter")
+	if err := os.WriteFile(path, program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// As the specs call it: it ends when head has its line.
+	out, err := exec.CommandContext(t.Context(), "sh", "-c", path+" -d0 '%3t' | head -n1").Output()
+	if err != nil || !regexp.MustCompile(`^[0-2]\d:[0-5]\d:[0-6]\d\.\d{3}\n$`).Match(out) {
+		t.Errorf("it prints %q, %v, want the time of day", out, err)
+	}
+	if err := exec.CommandContext(t.Context(), path, "-d1", "%c").Run(); err == nil {
+		t.Error("it accepts what it can't do")
 	}
 }
