@@ -50,6 +50,19 @@ func needs(groups []string) []need {
 			need{"the keys of Debian's archive", "debian-archive-keyring", file("/usr/share/keyrings/debian-archive-keyring.gpg")},
 		)
 	}
+	if slices.Contains(groups, GroupMachine) {
+		all = append(all,
+			need{"debootstrap (the machine's disk)", "debootstrap", command("debootstrap")},
+			need{"the keys of Debian's archive", "debian-archive-keyring", file("/usr/share/keyrings/debian-archive-keyring.gpg")},
+			need{"mkfs.ext4 (the machine's disk)", "e2fsprogs", command("mkfs.ext4")},
+			need{"make (the machine's kernel)", "make", command("make")},
+			need{"flex (the machine's kernel)", "flex", command("flex")},
+			need{"bison (the machine's kernel)", "bison", command("bison")},
+			need{"bc (the machine's kernel)", "bc", command("bc")},
+			need{"patch (the machine's kernel)", "patch", command("patch")},
+			need{"xz (the kernel's source)", "xz-utils", command("xz")},
+		)
+	}
 	return all
 }
 

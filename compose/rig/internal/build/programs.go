@@ -31,10 +31,11 @@ const (
 	GroupConformance     = "conformance"      // upstream's end-to-end suite, and the images that it needs
 	GroupNodeConformance = "node-conformance" // upstream's suite of the node, and the images that it needs
 	GroupPrometheus      = "prometheus"       // the real Prometheus, which scrapes the node
+	GroupMachine         = "machine"          // a machine of its own for the node, with its kernel and its disk
 )
 
 // Groups are the names of all groups.
-var Groups = []string{GroupKubelet, GroupConformance, GroupNodeConformance, GroupPrometheus}
+var Groups = []string{GroupKubelet, GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMachine}
 
 // rigModule stands for compose/rig: the rig's own helper is built from there.
 const rigModule = "../rig"

@@ -25,7 +25,14 @@ func TestPlansDoNotOverlap(t *testing.T) {
 		if len(plan.Bridge) > unix.IFNAMSIZ-1 {
 			t.Errorf("bridge name %q is too long", plan.Bridge)
 		}
-		for _, p := range []netip.Prefix{plan.PodCIDR, plan.Services} {
+		remote := plan.OnMachine()
+		if len(remote.Tap) > unix.IFNAMSIZ-1 || remote.Tap == plan.Bridge {
+			t.Errorf("tap device name %q", remote.Tap)
+		}
+		if remote.NodeIP == remote.Server.Addr() || !remote.Server.Contains(remote.NodeIP) || remote.Gateway != plan.Gateway || remote.PodCIDR != plan.PodCIDR {
+			t.Errorf("plan of a node on its own machine: %+v", remote)
+		}
+		for _, p := range []netip.Prefix{plan.PodCIDR, plan.Services, remote.Server.Masked()} {
 			if p != p.Masked() {
 				t.Errorf("%v has host bits", p)
 			}
@@ -36,7 +43,7 @@ func TestPlansDoNotOverlap(t *testing.T) {
 			}
 			all = append(all, p)
 		}
-		if !plan.PodCIDR.Contains(plan.NodeIP) || !plan.Services.Contains(plan.APIService) || !plan.Services.Contains(plan.DNSService) {
+		if !plan.PodCIDR.Contains(plan.NodeIP) || plan.Gateway != plan.NodeIP || plan.Server != netip.PrefixFrom(plan.NodeIP, plan.PodCIDR.Bits()) || plan.Tap != "" || !plan.Services.Contains(plan.APIService) || !plan.Services.Contains(plan.DNSService) {
 			t.Errorf("an address of %+v is outside its network", plan)
 		}
 	}
@@ -46,12 +53,12 @@ func TestPlansDoNotOverlap(t *testing.T) {
 }
 
 func TestChoose(t *testing.T) {
-	plan, err := choose(map[int]bool{0: true}, []netip.Prefix{netip.MustParsePrefix("10.210.5.0/24"), netip.MustParsePrefix("10.211.2.7/32")})
+	plan, err := choose(map[int]bool{0: true}, []netip.Prefix{netip.MustParsePrefix("10.210.5.0/24"), netip.MustParsePrefix("10.211.2.7/32"), netip.MustParsePrefix("10.212.3.0/28")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if plan.Index != 3 {
-		t.Errorf("index %d, want 3: 0 is taken, routes touch 1 and 2", plan.Index)
+	if plan.Index != 4 {
+		t.Errorf("index %d, want 4: 0 is taken, routes touch 1 to 3", plan.Index)
 	}
 	if _, err := choose(nil, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}); err == nil {
 		t.Error("a plan was found although a route covers all networks")

@@ -20,14 +20,18 @@ type Plan struct {
 	Index      int          `json:"index"`
 	Bridge     string       `json:"bridge"`     // also the CNI network's name
 	PodCIDR    netip.Prefix `json:"podCIDR"`    // 1,021 pods
-	NodeIP     netip.Addr   `json:"nodeIP"`     // the bridge's own address, the pods' gateway
+	Gateway    netip.Addr   `json:"gateway"`    // the pods' gateway
+	NodeIP     netip.Addr   `json:"nodeIP"`     // the node's address
+	Server     netip.Prefix `json:"server"`     // the bridge's own address, where the API server listens
+	Tap        string       `json:"tap"`        // the link of the node's machine, in the bridge; "": the node is this machine
 	Services   netip.Prefix `json:"services"`   // cluster IPs
 	APIService netip.Addr   `json:"apiService"` // the cluster IP of the Service kubernetes
 	DNSService netip.Addr   `json:"dnsService"` // where pods look for DNS
 }
 
 // For returns the plan of the instance with that index: pods in
-// 10.210.0.0/16, services in 10.211.0.0/16.
+// 10.210.0.0/16, services in 10.211.0.0/16. The node is this machine: its
+// address is the bridge's, and all pods are in the bridge.
 func For(index int) (Plan, error) {
 	if index < 0 || index > MaxIndex {
 		return Plan{}, fmt.Errorf("network index %d: it must be from 0 to %d", index, MaxIndex)
@@ -37,11 +41,23 @@ func For(index int) (Plan, error) {
 		Index:      index,
 		Bridge:     "mlrig" + strconv.Itoa(index),
 		PodCIDR:    netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 210, i * 4, 0}), 22),
+		Gateway:    netip.AddrFrom4([4]byte{10, 210, i * 4, 1}),
 		NodeIP:     netip.AddrFrom4([4]byte{10, 210, i * 4, 1}),
+		Server:     netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 210, i * 4, 1}), 22),
 		Services:   netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 211, i, 0}), 24),
 		APIService: netip.AddrFrom4([4]byte{10, 211, i, 1}),
 		DNSService: netip.AddrFrom4([4]byte{10, 211, i, 10}),
 	}, nil
+}
+
+// OnMachine returns the plan for a node on a machine of its own: the bridge is a
+// network of 10.212.0.0/16 between both machines, and pods are routed.
+func (p Plan) OnMachine() Plan {
+	i := byte(p.Index)
+	p.Server = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 212, i, 1}), 24)
+	p.NodeIP = netip.AddrFrom4([4]byte{10, 212, i, 2})
+	p.Tap = p.Bridge + "t"
+	return p
 }
 
 // Choose returns the plan with the lowest index that no other instance has
@@ -76,7 +92,7 @@ next:
 			return Plan{}, err
 		}
 		for _, u := range used {
-			if u.Overlaps(plan.PodCIDR) || u.Overlaps(plan.Services) {
+			if u.Overlaps(plan.PodCIDR) || u.Overlaps(plan.Services) || u.Overlaps(plan.OnMachine().Server) {
 				continue next
 			}
 		}

@@ -41,7 +41,7 @@ func rules(plan Plan, name string) []rule {
 	mark := []string{"-m", "comment", "--comment", comment(name)}
 	api := plan.APIService.String() + "/32"
 	toAPI := []string{"-d", api, "-p", "tcp", "-m", "tcp", "--dport", "443"}
-	dnat := []string{"-j", "DNAT", "--to-destination", fmt.Sprintf("%s:%d", plan.NodeIP, APIPort)}
+	dnat := []string{"-j", "DNAT", "--to-destination", fmt.Sprintf("%s:%d", plan.Server.Addr(), APIPort)}
 	return []rule{
 		{"filter", "FORWARD", slices.Concat([]string{"-i", plan.Bridge}, mark, []string{"-j", "ACCEPT"})},
 		{"filter", "FORWARD", slices.Concat([]string{"-o", plan.Bridge}, mark, []string{"-j", "ACCEPT"})},
@@ -54,7 +54,7 @@ func rules(plan Plan, name string) []rule {
 	}
 }
 
-// APIPort is the API server's port on the node's address.
+// APIPort is the API server's port on the address Plan.Server.
 const APIPort = 6443
 
 func addRules(plan Plan, name string) error {

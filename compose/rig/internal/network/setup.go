@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 
@@ -30,16 +31,22 @@ func EnableForwarding() (changed bool, err error) {
 	return true, nil
 }
 
-// Setup makes the bridge with the node's address, and the instance's rules.
+// Setup makes the bridge with its address, the link and the route to a node on
+// a machine of its own, and the instance's rules.
 func Setup(plan Plan, name string) error {
 	if err := makeBridge(plan, name); err != nil {
 		return err
+	}
+	if plan.Tap != "" {
+		if err := joinMachine(plan); err != nil {
+			return err
+		}
 	}
 	return addRules(plan, name)
 }
 
 // makeBridge makes the bridge as the CNI plugin of that name would: the plugin
-// then uses it as it is. The node's address has to be there before the first
+// then uses it as it is. The address has to be there before the first
 // pod is, since the API server listens on it.
 func makeBridge(plan Plan, name string) error {
 	attrs := netlink.NewLinkAttrs()
@@ -59,14 +66,60 @@ func makeBridge(plan Plan, name string) error {
 	if err := netlink.LinkSetAlias(link, comment(name)); err != nil {
 		return fmt.Errorf("give bridge %s its alias: %w", plan.Bridge, err)
 	}
-	addr := &netlink.Addr{IPNet: &net.IPNet{IP: plan.NodeIP.AsSlice(), Mask: net.CIDRMask(plan.PodCIDR.Bits(), 32)}}
+	addr := &netlink.Addr{IPNet: ipNet(plan.Server)}
 	if err := netlink.AddrReplace(link, addr); err != nil {
-		return fmt.Errorf("give bridge %s the address %s: %w", plan.Bridge, plan.NodeIP, err)
+		return fmt.Errorf("give bridge %s the address %s: %w", plan.Bridge, plan.Server, err)
 	}
 	if err := netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("set bridge %s up: %w", plan.Bridge, err)
 	}
 	return nil
+}
+
+// joinMachine makes the tap device in the bridge, and the route to the pods behind it. Both go with the bridge.
+func joinMachine(plan Plan) error {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("make tap device %s: %w", plan.Tap, err)
+	}
+	defer h.Close()
+	tap, err := AddTap(h, plan.Tap)
+	if err != nil {
+		return err
+	}
+	bridge, err := h.LinkByName(plan.Bridge)
+	if err == nil {
+		err = h.LinkSetMaster(tap, bridge)
+	}
+	if err != nil {
+		return fmt.Errorf("put %s into bridge %s: %w", plan.Tap, plan.Bridge, err)
+	}
+	if err := h.RouteReplace(&netlink.Route{LinkIndex: bridge.Attrs().Index, Dst: ipNet(plan.PodCIDR), Gw: plan.NodeIP.AsSlice()}); err != nil {
+		return fmt.Errorf("route pods' network %s to %s: %w", plan.PodCIDR, plan.NodeIP, err)
+	}
+	return nil
+}
+
+// AddTap makes a tap device for User-Mode Linux, which stays when nobody has it open, and sets it up.
+func AddTap(h *netlink.Handle, name string) (netlink.Link, error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	tap := &netlink.Tuntap{LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP, Flags: netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR}
+	if err := h.LinkAdd(tap); err != nil {
+		return nil, fmt.Errorf("make tap device %s: %w", name, err)
+	}
+	link, err := h.LinkByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("make tap device %s: %w", name, err)
+	}
+	if err := h.LinkSetUp(link); err != nil {
+		return nil, fmt.Errorf("set tap device %s up: %w", name, err)
+	}
+	return link, nil
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), 32)}
 }
 
 // bridgePorts returns the links that are in the bridge.

@@ -22,6 +22,12 @@ type Spec struct {
 	Dir     string   // working directory; empty: /
 	Log     string   // stdout and stderr are appended here
 	Cgroups []string // cgroup.procs files that the process enters before it runs
+	// PIDNamespace gives the program a PID namespace of its own, whose first process it is: all that it starts ends
+	// with it.
+	PIDNamespace bool
+	// Pdeathsig has the kernel kill the program when the thread that called Start ends, and so with the caller at the
+	// latest, however that ends. The caller keeps the thread for as long as the program shall live.
+	Pdeathsig bool
 }
 
 // Command returns the command line as it could be typed.
@@ -60,6 +66,12 @@ func Start(spec Spec) (Record, error) {
 	cmd.Stdout, cmd.Stderr = log, log
 	// A session of its own: a Ctrl-C in the caller's terminal is not for it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if spec.PIDNamespace {
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID
+	}
+	if spec.Pdeathsig {
+		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	}
 	if err := cmd.Start(); err != nil {
 		return Record{}, fmt.Errorf("start %s: %w", spec.Name, err)
 	}
