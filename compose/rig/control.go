@@ -53,6 +53,9 @@ func (i *Instance) StartAPIServer(ctx context.Context) error {
 // it kills stays dead until it is started again, but for the agent's loop,
 // which has no Kill of its own: see KillAgent.
 func (i *Instance) Kill(ctx context.Context, program string) error {
+	if i.isUnit(program) {
+		return i.signalUnit(ctx, program, unix.SIGKILL)
+	}
 	if program == AgentProgram {
 		return i.KillAgent(ctx)
 	}
@@ -62,6 +65,9 @@ func (i *Instance) Kill(ctx context.Context, program string) error {
 // KillAgent sends SIGKILL to the agent (microlet up, or the kubelet) and waits
 // for its end. The loop around it starts it again at once.
 func (i *Instance) KillAgent(ctx context.Context) error {
+	if i.onMachine() {
+		return i.signalUnit(ctx, AgentProgram, unix.SIGKILL)
+	}
 	p, err := i.agentProcess()
 	if err != nil {
 		return err
@@ -71,6 +77,9 @@ func (i *Instance) KillAgent(ctx context.Context) error {
 
 // SignalAgent sends a signal to the agent, such as SIGSTOP.
 func (i *Instance) SignalAgent(sig unix.Signal) error {
+	if i.onMachine() {
+		return i.signalUnit(context.Background(), AgentProgram, sig)
+	}
 	p, err := i.agentProcess()
 	if err != nil {
 		return err
@@ -78,8 +87,12 @@ func (i *Instance) SignalAgent(sig unix.Signal) error {
 	return p.Signal(sig)
 }
 
-// AgentPID is the pid of the agent as it runs now.
+// AgentPID is the pid of the agent as it runs now, on the node.
 func (i *Instance) AgentPID() (int, error) {
+	if i.onMachine() {
+		status, err := i.AgentStatus()
+		return status.PID, err
+	}
 	p, err := i.agentProcess()
 	return p.PID, err
 }
@@ -108,6 +121,9 @@ func (i *Instance) StopAgent(ctx context.Context) error {
 func (i *Instance) StartAgent(ctx context.Context) error {
 	if i.Agent() == AgentNone {
 		return fmt.Errorf("start agent: instance %s has none", i.r.Name)
+	}
+	if i.onMachine() {
+		return i.start(ctx, AgentProgram)
 	}
 	// A status of the loop before would name a pid that is long gone.
 	if err := os.Remove(i.agentStatusFile()); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -156,6 +172,11 @@ func (i *Instance) SwitchAgent(ctx context.Context, agent Agent, executable stri
 	}
 	i.r.Agent, i.r.AgentArgs = agent, args
 	i.mu.Unlock()
+	if i.onMachine() {
+		if err := i.installAgent(ctx); err != nil {
+			return err
+		}
+	}
 	return i.StartAgent(ctx)
 }
 
@@ -166,6 +187,9 @@ func (i *Instance) process(name string) process.Record {
 }
 
 func (i *Instance) stop(ctx context.Context, name string) error {
+	if i.isUnit(name) {
+		return i.stopUnit(ctx, name)
+	}
 	begin := time.Now()
 	if err := i.process(name).Stop(ctx, grace[name]); err != nil {
 		return fmt.Errorf("stop %s: %w", name, err)

@@ -38,6 +38,7 @@ var grace = map[string]time.Duration{
 	Scheduler:         3 * time.Second,
 	Registry:          2 * time.Second,
 	Etcd:              5 * time.Second,
+	Machine:           0, // nobody asks a machine without a future to put its things in order
 }
 
 // Down stops the instance and takes away all that it made, pods included. The
@@ -58,7 +59,7 @@ func (i *Instance) Down(ctx context.Context, opts ...DownOption) error {
 	var pods, plane []error
 	var strands errgroup.Group
 	strands.Go(func() error {
-		pods = append(pods, i.stopOne(ctx, Containerd, o), i.killPods(ctx))
+		pods = append(pods, i.stopOne(ctx, Containerd, o), i.stopOne(ctx, Machine, o), i.killPods(ctx))
 		return nil
 	})
 	strands.Go(func() error {
@@ -104,9 +105,9 @@ func (i *Instance) killPods(ctx context.Context) error {
 	for _, path := range []string{i.programCgroup(AgentProgram), i.programCgroup(Containerd)} {
 		problems = append(problems, cgroup.Kill(ctx, path))
 	}
-	for _, child := range i.tree.Children(i.CgroupRoot()) {
+	for _, child := range i.tree.Children(i.ownCgroup()) {
 		if child != "rig" {
-			problems = append(problems, cgroup.Kill(ctx, i.CgroupRoot()+"/"+child))
+			problems = append(problems, cgroup.Kill(ctx, i.ownCgroup()+"/"+child))
 		}
 	}
 	return errors.Join(problems...)
@@ -140,7 +141,7 @@ type stray struct {
 }
 
 func (i *Instance) strays() ([]stray, error) {
-	inside, err := process.InCgroup(i.CgroupRoot())
+	inside, err := process.InCgroup(i.ownCgroup())
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +154,7 @@ func (i *Instance) strays() ([]stray, error) {
 		s := stray{Record: c.Record}
 		for _, path := range c.Cgroups {
 			// The folder of a container is named by its id.
-			if id := filepath.Base(path); len(id) == 64 && !mounts.Inside(path, i.CgroupRoot()) {
+			if id := filepath.Base(path); len(id) == 64 && !mounts.Inside(path, i.ownCgroup()) {
 				s.cgroups = append(s.cgroups, path)
 			}
 		}
@@ -168,9 +169,9 @@ func (i *Instance) remove(ctx context.Context) error {
 	defer cancel()
 	// Records may be old and programs may have left children: the cgroup has
 	// the last word on what belongs to the instance.
-	problems := []error{cgroup.Kill(ctx, i.CgroupRoot())}
+	problems := []error{cgroup.Kill(ctx, i.ownCgroup())}
 	problems = append(problems, mounts.RemoveUnder(i.r.Dir, i.runDir()))
-	problems = append(problems, i.tree.Remove(ctx, i.CgroupRoot()))
+	problems = append(problems, i.tree.Remove(ctx, i.ownCgroup()))
 
 	unlock, err := lock.File(ctx, machineLock, nil)
 	if err != nil {
@@ -248,7 +249,7 @@ func logLinks(dir string) ([]string, error) {
 // It looks at the machine, whatever the records say.
 func (i *Instance) Leftovers(ctx context.Context) ([]string, error) {
 	var left []string
-	processes, err := process.InCgroup(i.CgroupRoot())
+	processes, err := process.InCgroup(i.ownCgroup())
 	if err != nil {
 		return nil, err
 	}
@@ -276,7 +277,7 @@ func (i *Instance) Leftovers(ctx context.Context) ([]string, error) {
 	for _, p := range points {
 		left = append(left, "mount: "+p)
 	}
-	for _, dir := range i.tree.Existing(i.CgroupRoot()) {
+	for _, dir := range i.tree.Existing(i.ownCgroup()) {
 		left = append(left, "cgroup: "+dir)
 	}
 	removal, err := i.removal()

@@ -20,6 +20,7 @@ import (
 	"github.com/microlet/microlet/compose/rig/internal/pki"
 	"github.com/microlet/microlet/compose/rig/internal/process"
 	"github.com/microlet/microlet/compose/rig/internal/supervise"
+	"github.com/microlet/microlet/compose/rig/machine"
 )
 
 // Instance is one rig: a control plane, a runtime, a registry and a node.
@@ -31,6 +32,9 @@ type Instance struct {
 	// after Up: the agent and the processes.
 	mu sync.Mutex
 	r  record
+
+	machineMu sync.Mutex
+	machine   machine.Machine // as soon as somebody has asked for it
 
 	outMu sync.Mutex // programs start at once, and each says so
 	out   io.Writer
@@ -88,7 +92,7 @@ func (i *Instance) Agent() Agent {
 // NodeName is the name of the Node, whether its agent runs or not.
 func (i *Instance) NodeName() string { return "rig-" + i.r.Name }
 
-// NodeIP is the node's address: the bridge's.
+// NodeIP is the node's address: the bridge's, or that of the node's own machine.
 func (i *Instance) NodeIP() string { return i.r.Network.NodeIP.String() }
 
 // PodCIDR is the network from which pods get their addresses.
@@ -101,7 +105,7 @@ func (i *Instance) ClusterDNS() string { return i.r.Network.DNSService.String() 
 // Kubeconfig is the path of the administrator's kubeconfig.
 func (i *Instance) Kubeconfig() string { return pki.Kubeconfig(i.pkiDir(), pki.Admin) }
 
-// NodeKubeconfig is the path of the node agent's kubeconfig:
+// NodeKubeconfig is the path, on this machine, of the node agent's kubeconfig:
 // system:node:<NodeName> in the group system:nodes.
 func (i *Instance) NodeKubeconfig() string { return pki.Kubeconfig(i.pkiDir(), pki.Node) }
 
@@ -129,36 +133,69 @@ func (i *Instance) Client() (kubernetes.Interface, error) {
 	return client, nil
 }
 
-// RuntimeSocket is the path of containerd's CRI socket.
-func (i *Instance) RuntimeSocket() string { return filepath.Join(i.runDir(), "containerd.sock") }
+// RuntimeSocket is the path of containerd's CRI socket, on the node; see DialRuntime.
+func (i *Instance) RuntimeSocket() string {
+	return i.place(filepath.Join(i.runDir(), "containerd.sock"), "/run/containerd/containerd.sock")
+}
 
 // RuntimeEndpoint is RuntimeSocket as the URL that agents take.
 func (i *Instance) RuntimeEndpoint() string { return "unix://" + i.RuntimeSocket() }
 
-// CgroupRoot is the cgroup below which the agent puts its pods.
-func (i *Instance) CgroupRoot() string { return cgroupHome + "/" + i.r.Name }
+// CgroupRoot is the cgroup below which the agent puts its pods, on the node.
+func (i *Instance) CgroupRoot() string {
+	if i.onMachine() {
+		return "/"
+	}
+	return i.ownCgroup()
+}
 
-// RuntimeDir is microlet's --runtime-dir.
-func (i *Instance) RuntimeDir() string { return filepath.Join(i.runDir(), "microlet") }
+// ownCgroup is the cgroup in which all processes of the instance are.
+func (i *Instance) ownCgroup() string { return cgroupHome + "/" + i.r.Name }
 
-// RootDir is the agent's --root-dir, in place of /var/lib/kubelet.
-func (i *Instance) RootDir() string { return filepath.Join(i.r.Dir, "kubelet") }
+// RuntimeDir is microlet's --runtime-dir, on the node.
+func (i *Instance) RuntimeDir() string {
+	return i.place(filepath.Join(i.runDir(), "microlet"), "/run/microlet")
+}
 
-// PodLogsDir is in place of /var/log/pods.
-func (i *Instance) PodLogsDir() string { return filepath.Join(i.r.Dir, "pods") }
+// RootDir is the agent's --root-dir, on the node: in place of /var/lib/kubelet where that is not the node's own.
+func (i *Instance) RootDir() string {
+	return i.place(filepath.Join(i.r.Dir, "kubelet"), "/var/lib/kubelet")
+}
 
-// KubeletConfig is the path of the KubeletConfiguration of either agent.
-func (i *Instance) KubeletConfig() string { return filepath.Join(i.r.Dir, "etc/kubelet.yaml") }
+// PodLogsDir is in place of /var/log/pods, on the node.
+func (i *Instance) PodLogsDir() string {
+	return i.place(filepath.Join(i.r.Dir, "pods"), "/var/log/pods")
+}
+
+// KubeletConfig is the path of the KubeletConfiguration of either agent, on the node.
+func (i *Instance) KubeletConfig() string {
+	return i.place(filepath.Join(i.r.Dir, "etc/kubelet.yaml"), "/var/lib/kubelet/config.yaml")
+}
 
 // BusAddress is microlet's --bus-address.
 func (i *Instance) BusAddress() string { return loopback(i.r.Ports.Bus) }
 
 // Registry is the address of the image registry, host:port, plain HTTP. It
 // answers for every registry's name.
-func (i *Instance) Registry() string { return loopback(i.r.Ports.Registry) }
+func (i *Instance) Registry() string {
+	if i.onMachine() {
+		return net.JoinHostPort(i.r.Network.Server.Addr().String(), strconv.Itoa(i.r.Ports.Registry))
+	}
+	return loopback(i.r.Ports.Registry)
+}
 
-// HealthAddress is where the agent serves /healthz.
-func (i *Instance) HealthAddress() string { return loopback(i.r.Ports.AgentHealth) }
+// HealthAddress is where the agent serves /healthz, on the node.
+func (i *Instance) HealthAddress() string {
+	return i.place(loopback(i.r.Ports.AgentHealth), loopback(10248))
+}
+
+// place is something's place on the node: here, or as a server has it where the node has a machine of its own.
+func (i *Instance) place(here, there string) string {
+	if i.onMachine() {
+		return there
+	}
+	return here
+}
 
 // Microlet is the path of the microlet executable; empty if it has none.
 func (i *Instance) Microlet() string {
@@ -194,6 +231,9 @@ func (i *Instance) AgentStatus() (AgentStatus, error) {
 	if i.Agent() == AgentNone {
 		return AgentStatus{}, fmt.Errorf("instance %s has no agent", i.r.Name)
 	}
+	if i.onMachine() {
+		return i.unitStatus(i.agentUnit())
+	}
 	return supervise.ReadStatus(i.agentStatusFile())
 }
 
@@ -222,11 +262,11 @@ func (i *Instance) binDir() string          { return filepath.Join(i.r.Dir, "bin
 func (i *Instance) containerdRoot() string  { return filepath.Join(i.r.Dir, "containerd") }
 func (i *Instance) agentStatusFile() string { return filepath.Join(i.runDir(), "agent.json") }
 func (i *Instance) programCgroup(name string) string {
-	return i.CgroupRoot() + "/rig/" + name
+	return i.ownCgroup() + "/rig/" + name
 }
 
 func (i *Instance) server() string {
-	return "https://" + net.JoinHostPort(i.NodeIP(), strconv.Itoa(apiPort))
+	return "https://" + net.JoinHostPort(i.r.Network.Server.Addr().String(), strconv.Itoa(apiPort))
 }
 
 func (i *Instance) printf(format string, args ...any) {

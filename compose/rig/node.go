@@ -109,6 +109,10 @@ func (i *Instance) checkLease(ctx context.Context, client kubernetes.Interface) 
 
 // await calls check until it succeeds, as long as the program lives.
 func (i *Instance) await(ctx context.Context, program string, check func(context.Context) error) error {
+	log := i.Log(program)
+	if i.isUnit(program) {
+		program, log = Machine, i.machineConsole()
+	}
 	i.mu.Lock()
 	p, ok := i.r.Processes[program]
 	i.mu.Unlock()
@@ -117,5 +121,5 @@ func (i *Instance) await(ctx context.Context, program string, check func(context
 	}
 	ctx, cancel := context.WithTimeout(ctx, readiness)
 	defer cancel()
-	return process.Await(ctx, p, i.Log(program), check)
+	return process.Await(ctx, p, log, check)
 }

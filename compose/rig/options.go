@@ -1,6 +1,7 @@
 package rig
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -43,11 +44,19 @@ type Options struct {
 	// Microlet is the microlet executable. Default: bin/microlet of the
 	// repository.
 	Microlet string
+	// Machine gives the node a machine of its own, with systemd and cgroup v2: containerd and the agent are services
+	// there, and find their files where a server has them. AgentWatchdog is for this machine only.
+	Machine bool
+	// MachineMemory is that machine's memory in MiB. Default: 3072.
+	MachineMemory int
+	// CgroupDriver is the node's: cgroupfs or systemd. Default: systemd on a machine of its own, and cgroupfs here,
+	// where no systemd need run.
+	CgroupDriver string
 	// MaxPods of the node. Default: 250.
 	MaxPods int
 	// With names groups of programs and images that are not always needed:
-	// GroupKubelet (AgentKubelet implies it), GroupConformance, GroupPrometheus. The images are
-	// pushed to the instance's registry.
+	// GroupKubelet (AgentKubelet implies it), GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMachine (for
+	// Build; Machine implies it). The images are pushed to the instance's registry.
 	With []string
 	// Source is a folder inside the repository, where the pins of the real
 	// programs are. Default: the working directory.
@@ -61,9 +70,16 @@ type Options struct {
 
 // Groups of programs and images for Options.With.
 const (
-	GroupKubelet     = build.GroupKubelet
-	GroupConformance = build.GroupConformance
-	GroupPrometheus  = build.GroupPrometheus
+	GroupKubelet         = build.GroupKubelet
+	GroupConformance     = build.GroupConformance
+	GroupNodeConformance = build.GroupNodeConformance
+	GroupPrometheus      = build.GroupPrometheus
+	GroupMachine         = build.GroupMachine
+)
+
+const (
+	cgroupfsDriver = "cgroupfs"
+	systemdDriver  = "systemd"
 )
 
 var nameRE = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?$`)
@@ -107,6 +123,21 @@ func (o Options) withDefaults() (Options, error) {
 		if !slices.Contains(build.Groups, group) {
 			return o, fmt.Errorf("group %q: there are %s", group, strings.Join(build.Groups, " and "))
 		}
+	}
+	if o.CgroupDriver == "" {
+		o.CgroupDriver = cgroupfsDriver
+		if o.Machine {
+			o.CgroupDriver = systemdDriver
+		}
+	}
+	if o.CgroupDriver != cgroupfsDriver && o.CgroupDriver != systemdDriver {
+		return o, fmt.Errorf("cgroup driver %q: use %s or %s", o.CgroupDriver, cgroupfsDriver, systemdDriver)
+	}
+	if o.CgroupDriver == systemdDriver && !o.Machine {
+		return o, errors.New("the cgroup driver systemd needs a machine of the node's own: another instance's pods would be in the same slices")
+	}
+	if o.MachineMemory == 0 {
+		o.MachineMemory = 3072
 	}
 	if o.AgentWatchdog == 0 {
 		o.AgentWatchdog = 10 * time.Second

@@ -24,6 +24,9 @@ func TestOptions(t *testing.T) {
 		{name: "hidden name", o: Options{Name: ".instances"}, wantErr: "instance name"},
 		{name: "long folder", o: Options{Dir: "/" + strings.Repeat("d", 50)}, wantErr: "choose a shorter one"},
 		{name: "unknown agent", o: Options{Agent: "cubelet"}, wantErr: "use microlet, kubelet or none"},
+		{name: "systemd here", o: Options{CgroupDriver: "systemd"}, wantErr: "machine of the node's own"},
+		{name: "systemd there", o: Options{CgroupDriver: "systemd", Machine: true}},
+		{name: "unknown driver", o: Options{CgroupDriver: "cgroup"}, wantErr: "use cgroupfs or systemd"},
 		{name: "too many pods", o: Options{MaxPods: 2000}, wantErr: "use 1 to 1000"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

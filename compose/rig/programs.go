@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -31,7 +32,8 @@ const (
 	APIServer         = build.APIServer
 	ControllerManager = build.ControllerManager
 	Scheduler         = build.Scheduler
-	AgentProgram      = "agent" // the loop around the node agent, and the agent's log
+	AgentProgram      = "agent"   // the loop around the node agent, and the agent's log
+	Machine           = "machine" // the node's own machine
 )
 
 // Programs of upstream's end-to-end suite, as Binary names them in an instance
@@ -44,8 +46,11 @@ const (
 // Prometheus, as Binary names it in an instance with GroupPrometheus.
 const Prometheus = build.Prometheus
 
-// programs in the order of their start.
+// programs in the order of their start. Those of a node with a machine of its own are services there.
 func (i *Instance) programs() []string {
+	if i.onMachine() {
+		return []string{Etcd, Registry, Machine, APIServer, ControllerManager, Scheduler}
+	}
 	names := []string{Etcd, Registry, Containerd, APIServer, ControllerManager, Scheduler}
 	if i.r.Agent != AgentNone {
 		names = append(names, AgentProgram)
@@ -122,7 +127,7 @@ func (i *Instance) spec(name string) process.Spec {
 func (i *Instance) apiServerArgs() []string {
 	certs := i.pkiDir()
 	return []string{
-		"--bind-address=" + i.NodeIP(), "--advertise-address=" + i.NodeIP(), "--secure-port=" + strconv.Itoa(apiPort),
+		"--bind-address=" + i.r.Network.Server.Addr().String(), "--advertise-address=" + i.r.Network.Server.Addr().String(), "--secure-port=" + strconv.Itoa(apiPort),
 		"--service-cluster-ip-range=" + i.r.Network.Services.String(),
 		"--etcd-servers=https://" + loopback(i.r.Ports.Etcd), "--etcd-cafile=" + filepath.Join(certs, pki.CA),
 		"--etcd-certfile=" + pki.Cert(certs, pki.APIServerEtcd), "--etcd-keyfile=" + pki.Key(certs, pki.APIServerEtcd),
@@ -164,6 +169,9 @@ func (i *Instance) agentArgs() []string {
 }
 
 func (i *Instance) containerdConfig() config.Containerd {
+	if i.onMachine() {
+		return i.machineContainerdConfig()
+	}
 	return config.Containerd{
 		Dir:        filepath.Join(i.r.Dir, "etc/containerd"),
 		Root:       i.containerdRoot(),
@@ -177,7 +185,7 @@ func (i *Instance) containerdConfig() config.Containerd {
 		Registry:   i.Registry(),
 		Bridge:     i.r.Network.Bridge,
 		PodCIDR:    i.r.Network.PodCIDR,
-		Gateway:    i.r.Network.NodeIP,
+		Gateway:    i.r.Network.Gateway,
 		// Not only where it must be: pods shall have the same scores on every
 		// machine.
 		RestrictOOM: true,
@@ -233,8 +241,23 @@ func (i *Instance) checkAPI(ctx context.Context) error {
 	return client.Discovery().RESTClient().Get().AbsPath("/readyz").Timeout(2 * time.Second).Do(ctx).Error()
 }
 
+// DialRuntime returns a connection to the runtime's CRI, wherever the node is. The caller closes it.
+func (i *Instance) DialRuntime() (*grpc.ClientConn, error) {
+	options := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy()}
+	if !i.onMachine() {
+		return grpc.NewClient(i.RuntimeEndpoint(), options...)
+	}
+	return grpc.NewClient("passthrough:///runtime", append(options, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+		m, err := i.Machine()
+		if err != nil {
+			return nil, err
+		}
+		return m.Dial(ctx, "unix", i.RuntimeSocket())
+	}))...)
+}
+
 func (i *Instance) checkRuntime(ctx context.Context) error {
-	conn, err := grpc.NewClient(i.RuntimeEndpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+	conn, err := i.DialRuntime()
 	if err != nil {
 		return err
 	}

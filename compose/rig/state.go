@@ -49,6 +49,7 @@ type record struct {
 	Microlet  string                    `json:"microlet,omitempty"`
 	Binaries  build.Binaries            `json:"binaries"`
 	Processes map[string]process.Record `json:"processes"`
+	Machine   *machineRecord            `json:"machine,omitempty"` // nil: the node is this machine
 }
 
 func recordPath(name string) string { return filepath.Join(recordsDir, name+".json") }
@@ -140,6 +141,9 @@ func reserve(ctx context.Context, r record) (record, error) {
 	}
 	if r.Network, err = network.Choose(taken); err != nil {
 		return r, err
+	}
+	if r.Machine != nil {
+		r.Network = r.Network.OnMachine()
 	}
 	picked, err := network.Ports(r.Network.Index, 8)
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/microlet/microlet/compose/rig/internal/network"
 	"github.com/microlet/microlet/compose/rig/internal/pki"
 	"github.com/microlet/microlet/compose/rig/internal/process"
+	"github.com/microlet/microlet/compose/rig/machine"
 )
 
 // readiness is how long any one program may take until it is ready; etcd and
@@ -33,7 +34,12 @@ func Build(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	_, _, err = prepare(ctx, o)
+	if _, _, err = prepare(ctx, o); err != nil {
+		return err
+	}
+	if o.Machine || slices.Contains(o.With, build.GroupMachine) {
+		_, err = machine.Build(ctx, o.Source, o.Out)
+	}
 	return err
 }
 
@@ -98,6 +104,10 @@ func Up(ctx context.Context, o Options) (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
+	onMachine, err := o.prepareMachine(ctx)
+	if err != nil {
+		return nil, err
+	}
 	begin := time.Now()
 	boot, err := process.BootID()
 	if err != nil {
@@ -105,7 +115,7 @@ func Up(ctx context.Context, o Options) (*Instance, error) {
 	}
 	r, err := reserve(ctx, record{
 		Name: o.Name, Dir: o.Dir, BootID: boot, CreatedAt: time.Now(), Agent: o.Agent, AgentArgs: o.AgentArgs, AgentEnv: o.AgentEnv,
-		Watchdog: o.AgentWatchdog, Microlet: o.Microlet, Binaries: binaries, Processes: map[string]process.Record{},
+		Watchdog: o.AgentWatchdog, Microlet: o.Microlet, Binaries: binaries, Processes: map[string]process.Record{}, Machine: onMachine,
 	})
 	if err != nil {
 		return nil, err
@@ -176,7 +186,7 @@ func (i *Instance) setup(o Options) error {
 	if err := network.Setup(i.r.Network, i.r.Name); err != nil {
 		return err
 	}
-	if err := i.tree.Create(i.CgroupRoot(), true); err != nil {
+	if err := i.tree.Create(i.ownCgroup(), true); err != nil {
 		return err
 	}
 	for _, name := range i.programs() {
@@ -186,11 +196,20 @@ func (i *Instance) setup(o Options) error {
 	}
 	if err := pki.Write(pki.Input{
 		Dir: i.pkiDir(), Server: i.server(), Cluster: "rig-" + i.r.Name, NodeName: i.NodeName(),
-		ServerIPs: []net.IP{i.r.Network.NodeIP.AsSlice(), i.r.Network.APIService.AsSlice()},
+		ServerIPs: []net.IP{i.r.Network.Server.Addr().AsSlice(), i.r.Network.APIService.AsSlice()},
 	}, time.Now()); err != nil {
 		return err
 	}
+	if err := i.link(i.binDir(), []string{build.Shim, build.Runc, build.Ctr, build.Kubectl}); err != nil {
+		return err
+	}
+	if i.onMachine() {
+		return i.stageMachine(o)
+	}
 	if err := i.containerdConfig().Write(); err != nil {
+		return err
+	}
+	if err := i.link(i.containerdConfig().PluginDir, build.CNIPlugins); err != nil {
 		return err
 	}
 	resolv := filepath.Join(i.r.Dir, "etc/resolv.conf")
@@ -198,22 +217,11 @@ func (i *Instance) setup(o Options) error {
 		return err
 	}
 	k := config.Kubelet{
-		RuntimeEndpoint: i.RuntimeEndpoint(), CgroupRoot: i.CgroupRoot(), PodLogs: i.PodLogsDir(), NodeIP: i.r.Network.NodeIP,
+		RuntimeEndpoint: i.RuntimeEndpoint(), CgroupDriver: o.CgroupDriver, CgroupRoot: i.ownCgroup(), PodLogs: i.PodLogsDir(), NodeIP: i.r.Network.NodeIP,
 		HealthPort: i.r.Ports.AgentHealth, DNS: i.r.Network.DNSService, ResolvConf: resolv,
 		ClientCA: filepath.Join(i.pkiDir(), pki.CA), PluginDir: filepath.Join(i.r.Dir, "volume-plugins"), MaxPods: int32(o.MaxPods),
 	}
-	if err := k.Write(i.KubeletConfig()); err != nil {
-		return err
-	}
-	for dir, names := range map[string][]string{
-		i.containerdConfig().PluginDir: build.CNIPlugins,
-		i.binDir():                     {build.Shim, build.Runc, build.Ctr, build.Kubectl},
-	} {
-		if err := i.link(dir, names); err != nil {
-			return err
-		}
-	}
-	return nil
+	return k.Write(i.KubeletConfig())
 }
 
 // link makes links to built programs in a folder of the instance.
@@ -245,6 +253,11 @@ func (i *Instance) startAll(ctx context.Context, layouts []string) error {
 		return nil
 	})
 	group.Go(func() error {
+		if i.onMachine() {
+			if err := i.startMachine(ctx); err != nil {
+				return err
+			}
+		}
 		if err := i.start(ctx, Containerd); err != nil {
 			return err
 		}
@@ -284,6 +297,9 @@ func (i *Instance) startAll(ctx context.Context, layouts []string) error {
 
 // start starts one program, records it and waits until it is ready.
 func (i *Instance) start(ctx context.Context, name string) error {
+	if i.isUnit(name) {
+		return i.startUnit(ctx, name)
+	}
 	begin := time.Now()
 	p, err := i.launch(name)
 	if err != nil {

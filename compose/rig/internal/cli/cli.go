@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/microlet/microlet/compose/rig"
+	"github.com/microlet/microlet/compose/rig/machine"
 )
 
 // Main runs one command and returns the exit status.
@@ -37,6 +38,10 @@ func Main(args []string, out, progress io.Writer) int {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() > 0 {
 		return exit.ExitCode() // kubectl has said why
+	}
+	var code exitCode
+	if errors.As(err, &code) {
+		return int(code)
 	}
 	if err != nil {
 		_, _ = fmt.Fprintln(progress, "rig: error:", err)
@@ -61,7 +66,7 @@ cache folder). It needs root, and sets net.ipv4.ip_forward=1.`,
 	}
 	root.AddCommand(
 		newBuild(progress), newUp(out, progress), newRun(out, progress), newDown(progress),
-		newStatus(out), newClean(out, progress), newEnv(out), newKubectl(), newConformance(out, progress),
+		newStatus(out), newClean(out, progress), newEnv(out), newKubectl(), newExec(), newConformance(out, progress),
 	)
 	return root
 }
@@ -108,7 +113,7 @@ func newBuild(progress io.Writer) *cobra.Command {
 }
 
 func withFlag(cmd *cobra.Command, with *[]string) {
-	cmd.Flags().StringSliceVar(with, "with", nil, "programs and images that are not always needed: kubelet, conformance, prometheus")
+	cmd.Flags().StringSliceVar(with, "with", nil, "programs and images that are not always needed: kubelet, conformance, prometheus, machine")
 }
 
 // upFlags are the options that up and run share.
@@ -122,6 +127,9 @@ func upFlags(cmd *cobra.Command, o *rig.Options) {
 	flags.StringArrayVar(&o.AgentArgs, "agent-arg", nil, "an argument to add to the agent's command line; may be repeated")
 	flags.StringArrayVar(&o.AgentEnv, "agent-env", nil, "NAME=value to add to the agent's environment; may be repeated")
 	flags.DurationVar(&o.AgentWatchdog, "agent-watchdog", 10*time.Second, "start an agent again whose watchdog messages stop for this long; below 0: never")
+	flags.BoolVar(&o.Machine, "machine", false, "give the node a machine of its own, with systemd and cgroup v2; its kernel is built once, for some 20 minutes")
+	flags.IntVar(&o.MachineMemory, "machine-memory", 3072, "that machine's memory in MiB")
+	flags.StringVar(&o.CgroupDriver, "cgroup-driver", "", "cgroupfs or systemd (default: systemd on a machine of its own, else cgroupfs)")
 	flags.IntVar(&o.MaxPods, "max-pods", 250, "the node's pods at most")
 	flags.BoolVar(&o.Keep, "keep", false, "keep an instance that did not come up, to look at it")
 }
@@ -152,6 +160,13 @@ func newUp(out, progress io.Writer) *cobra.Command {
 func printHints(out io.Writer, i *rig.Instance) {
 	_, _ = fmt.Fprintf(out, "\nTry next:\n  export KUBECONFIG=%s\n  %s get nodes,pods -A\n", i.Kubeconfig(), i.Kubectl())
 	_, _ = fmt.Fprintf(out, "  %s\n", createHint(i.Kubectl()))
+	if i.OnMachine() {
+		_, _ = fmt.Fprintf(out, "The node is a machine of its own:\n  %s exec --name %s -- systemctl status\n", os.Args[0], i.Name())
+		if i.Agent() != rig.AgentNone {
+			_, _ = fmt.Fprintf(out, "  %s exec --name %s -- journalctl -u %s -e\n", os.Args[0], i.Name(), i.Agent())
+		}
+		return
+	}
 	switch i.Agent() {
 	case rig.AgentMicrolet:
 		_, _ = fmt.Fprintf(out, "  %s status --runtime-dir=%s\n", i.Microlet(), i.RuntimeDir())
@@ -337,6 +352,43 @@ func newEnv(out io.Writer) *cobra.Command {
 	nameFlag(cmd, &name)
 	return cmd
 }
+
+func newExec() *cobra.Command {
+	var name string
+	cmd := &cobra.Command{
+		Use:   "exec [--name NAME] -- COMMAND [ARGS...]",
+		Short: "Run a command in the node's own machine, as root",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			i, err := rig.Open(name)
+			if err != nil {
+				return err
+			}
+			m, err := i.Machine()
+			if err != nil {
+				return err
+			}
+			ctx, stop := interruptible(cmd.Context())
+			defer stop()
+			r, err := m.Run(ctx, machine.Command{Args: args, Input: os.Stdin, Output: os.Stdout})
+			_, _ = os.Stderr.Write(r.Stderr)
+			if err != nil {
+				return err
+			}
+			if r.Code != 0 {
+				return exitCode(r.Code)
+			}
+			return nil
+		},
+	}
+	nameFlag(cmd, &name)
+	return cmd
+}
+
+// exitCode is the exit status of a command that has said itself why.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("the command has ended with %d", int(c)) }
 
 func newKubectl() *cobra.Command {
 	return &cobra.Command{

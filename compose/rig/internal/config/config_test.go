@@ -14,7 +14,7 @@ import (
 func TestKubeletConfigurationHoldsOnlyWhatIsSet(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	k := Kubelet{
-		RuntimeEndpoint: "unix:///run/x.sock", CgroupRoot: "/rigs/a", PodLogs: "/logs", NodeIP: netip.MustParseAddr("10.210.0.1"),
+		RuntimeEndpoint: "unix:///run/x.sock", CgroupDriver: "cgroupfs", CgroupRoot: "/rigs/a", PodLogs: "/logs", NodeIP: netip.MustParseAddr("10.210.0.1"),
 		HealthPort: 20003, DNS: netip.MustParseAddr("10.211.0.10"), ResolvConf: "/resolv.conf", ClientCA: "/ca.crt", PluginDir: "/plugins", MaxPods: 250,
 	}
 	if err := k.Write(path); err != nil {

@@ -13,19 +13,21 @@ import (
 
 // Containerd is what containerd's files depend on.
 type Containerd struct {
-	Dir        string // where the files go
-	Root       string // containerd's persistent data
-	State      string // its state: bundles, network namespaces; on tmpfs
-	Socket     string // the CRI socket
-	ShimSocket string // the folder of the shims' sockets, at most 42 bytes
-	RuncRoot   string // runc's state
-	Runc       string // the executable
-	PluginDir  string // CNI plugins
-	Pause      string // the sandbox image
-	Registry   string // host:port of the registry that mirrors all others
-	Bridge     string // the bridge, and the CNI network's name
-	PodCIDR    netip.Prefix
-	Gateway    netip.Addr
+	Dir           string // where the files go
+	Into          string // the root of the node's files as the caller has it; "": they are the caller's own
+	Root          string // containerd's persistent data
+	State         string // its state: bundles, network namespaces; on tmpfs
+	Socket        string // the CRI socket
+	ShimSocket    string // the folder of the shims' sockets, at most 42 bytes
+	RuncRoot      string // runc's state
+	Runc          string // the executable
+	PluginDir     string // CNI plugins
+	Pause         string // the sandbox image
+	Registry      string // host:port of the registry that mirrors all others
+	Bridge        string // the bridge, and the CNI network's name
+	PodCIDR       netip.Prefix
+	Gateway       netip.Addr
+	SystemdCgroup bool // runc has systemd make the cgroups
 	// RestrictOOM keeps containerd from asking for an OOM score below its own,
 	// which fails without CAP_SYS_RESOURCE.
 	RestrictOOM bool
@@ -83,7 +85,7 @@ runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
 BinaryName = {{q .Runc}}
 Root = {{q .RuncRoot}}
-SystemdCgroup = false
+SystemdCgroup = {{.SystemdCgroup}}
 
 # The name that upstream's RuntimeClass specs expect of a node that is set up for them.
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.test-handler]
@@ -92,7 +94,7 @@ runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.test-handler.options]
 BinaryName = {{q .Runc}}
 Root = {{q .RuncRoot}}
-SystemdCgroup = false
+SystemdCgroup = {{.SystemdCgroup}}
 
 [plugins."io.containerd.grpc.v1.cri"]
 stream_server_address = "127.0.0.1"
@@ -129,7 +131,7 @@ func (c Containerd) Write() error {
 		filepath.Join(c.netDir(), "10-rig.conflist"):          conflist,
 		filepath.Join(c.certsDir(), "_default", "hosts.toml"): []byte(c.mirror()),
 	} {
-		if err := write(path, text); err != nil {
+		if err := write(filepath.Join(c.Into, path), text); err != nil {
 			return err
 		}
 	}

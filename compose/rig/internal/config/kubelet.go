@@ -12,15 +12,16 @@ import (
 
 // Kubelet is what the KubeletConfiguration depends on.
 type Kubelet struct {
-	RuntimeEndpoint string // unix:///…
-	CgroupRoot      string
-	PodLogs         string
+	RuntimeEndpoint string     // unix:///…
+	CgroupDriver    string     // cgroupfs or systemd
+	CgroupRoot      string     // "": the kubelet's default
+	PodLogs         string     // "": the kubelet's default
 	NodeIP          netip.Addr // the HTTPS API listens there, on 10250
-	HealthPort      int        // on 127.0.0.1
+	HealthPort      int        // on 127.0.0.1; 0: the kubelet's default
 	DNS             netip.Addr
 	ResolvConf      string
 	ClientCA        string // who may sign in at the HTTPS API with a certificate
-	PluginDir       string // of FlexVolume drivers
+	PluginDir       string // of FlexVolume drivers; "": the kubelet's default
 	MaxPods         int32
 }
 
@@ -32,13 +33,12 @@ func (k Kubelet) Write(path string) error {
 		TypeMeta:                 metav1.TypeMeta{APIVersion: kubeletconfig.SchemeGroupVersion.String(), Kind: "KubeletConfiguration"},
 		ContainerRuntimeEndpoint: k.RuntimeEndpoint,
 		CgroupRoot:               k.CgroupRoot,
-		CgroupDriver:             "cgroupfs",
+		CgroupDriver:             k.CgroupDriver,
 		FailCgroupV1:             &no, // the rig runs on machines of both kinds
 		FailSwapOn:               &no, // a developer's machine has swap
 		PodLogsDir:               k.PodLogs,
 		Address:                  k.NodeIP.String(),
 		HealthzBindAddress:       "127.0.0.1",
-		HealthzPort:              ptr(int32(k.HealthPort)),
 		ClusterDomain:            "cluster.local",
 		ClusterDNS:               []string{k.DNS.String()},
 		ResolverConfig:           &k.ResolvConf,
@@ -46,6 +46,9 @@ func (k Kubelet) Write(path string) error {
 		MaxPods:                  k.MaxPods,
 	}
 	c.Authentication.X509.ClientCAFile = k.ClientCA
+	if k.HealthPort != 0 {
+		c.HealthzPort = ptr(int32(k.HealthPort))
+	}
 	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&c)
 	if err != nil {
 		return fmt.Errorf("write kubelet configuration: %w", err)
