@@ -101,7 +101,11 @@ func (i *Instance) stopOne(ctx context.Context, name string, o downOptions) erro
 func (i *Instance) killPods(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	problems := []error{i.killStrays(ctx)}
+	var problems []error
+	if len(i.defaultPlaces()) > 0 {
+		problems = append(problems, cgroup.Kill(ctx, defaultPods))
+	}
+	problems = append(problems, i.killStrays(ctx))
 	for _, path := range []string{i.programCgroup(AgentProgram), i.programCgroup(Containerd)} {
 		problems = append(problems, cgroup.Kill(ctx, path))
 	}
@@ -172,6 +176,13 @@ func (i *Instance) remove(ctx context.Context) error {
 	problems := []error{cgroup.Kill(ctx, i.ownCgroup())}
 	problems = append(problems, mounts.RemoveUnder(i.r.Dir, i.runDir()))
 	problems = append(problems, i.tree.Remove(ctx, i.ownCgroup()))
+	if len(i.defaultPlaces()) > 0 {
+		problems = append(problems, cgroup.Kill(ctx, defaultPods), i.tree.Remove(ctx, defaultPods))
+		// The links say whose these cgroups are.
+		if errors.Join(problems...) == nil {
+			problems = append(problems, i.releaseDefaultPlaces())
+		}
+	}
 
 	unlock, err := lock.File(ctx, machineLock, nil)
 	if err != nil {
@@ -293,7 +304,7 @@ func (i *Instance) Leftovers(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, l := range links {
+	for _, l := range slices.Concat(links, i.defaultPlaces()) {
 		left = append(left, "link: "+l)
 	}
 	for _, path := range []string{i.r.Dir, i.runDir(), recordPath(i.r.Name)} {

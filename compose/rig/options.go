@@ -54,6 +54,14 @@ type Options struct {
 	CgroupDriver string
 	// MaxPods of the node. Default: 250.
 	MaxPods int
+	// DefaultPlaces puts what belongs to the agent where a kubelet has it by
+	// default, for tests that know no other place: the folders /var/lib/kubelet
+	// and /var/log/pods and the socket /run/containerd/containerd.sock, which are
+	// links to the instance's, the pods' cgroups below /kubepods, and the
+	// read-only API at port 10255 of the node's address.
+	// The agent also gets a folder of static pods. Up fails on a machine that has
+	// one of them already: there is one such instance at a time.
+	DefaultPlaces bool
 	// With names groups of programs and images that are not always needed:
 	// GroupKubelet (AgentKubelet implies it), GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMachine (for
 	// Build; Machine implies it). The images are pushed to the instance's registry.

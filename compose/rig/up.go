@@ -221,6 +221,12 @@ func (i *Instance) setup(o Options) error {
 		HealthPort: i.r.Ports.AgentHealth, DNS: i.r.Network.DNSService, ResolvConf: resolv,
 		ClientCA: filepath.Join(i.pkiDir(), pki.CA), PluginDir: filepath.Join(i.r.Dir, "volume-plugins"), MaxPods: int32(o.MaxPods),
 	}
+	if o.DefaultPlaces {
+		if err := i.makeDefaultPlaces(); err != nil {
+			return err
+		}
+		k.CgroupRoot, k.StaticPods, k.ReadOnlyPort = "/", i.staticPodsDir(), ReadOnlyPort
+	}
 	return k.Write(i.KubeletConfig())
 }
 

@@ -30,14 +30,19 @@ func (p progress) Write(text []byte) (int, error) {
 
 func up(t *testing.T, name string, agent rig.Agent) *rig.Instance {
 	t.Helper()
+	return upWith(t, rig.Options{Name: name, Agent: agent, Out: progress{t}})
+}
+
+func upWith(t *testing.T, o rig.Options) *rig.Instance {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute) // a cold cache is filled first
 	defer cancel()
-	i, err := rig.Up(ctx, rig.Options{Name: name, Agent: agent, Out: progress{t}})
+	i, err := rig.Up(ctx, o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if _, err := rig.Clean(context.Background(), progress{t}, name); err != nil {
+		if _, err := rig.Clean(context.Background(), progress{t}, o.Name); err != nil {
 			t.Error(err)
 		}
 	})
@@ -213,6 +218,50 @@ func TestTwoInstancesSideBySide(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone(t, b)
+}
+
+// An instance with the machine's default places gives all of them back, a crashed one too; a second one is refused meanwhile.
+func TestDefaultPlaces(t *testing.T) {
+	places := []string{"/var/lib/kubelet", "/var/log/pods", "/run/containerd/containerd.sock"}
+	for _, place := range places {
+		if _, err := os.Lstat(place); err == nil {
+			t.Fatalf("this machine has a %s: run the test where there is no kubelet", place)
+		}
+	}
+	for name, remove := range map[string]func(*rig.Instance) error{
+		"places": func(i *rig.Instance) error { return i.Down(t.Context()) },
+		"places-crash": func(i *rig.Instance) error {
+			if err := os.Remove("/var/lib/microlet-rig/.instances/" + i.Name() + ".json"); err != nil {
+				return err
+			}
+			_, err := rig.Clean(t.Context(), progress{t}, i.Name())
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			options := rig.Options{Name: name, Agent: rig.AgentKubelet, DefaultPlaces: true, Out: progress{t}}
+			i := upWith(t, options)
+			deploy(t, i, 18080)
+			for _, place := range places {
+				if _, err := os.Stat(place); err != nil {
+					t.Error(err)
+				}
+			}
+			options.Name = "places-second"
+			if second, err := rig.Up(t.Context(), options); err == nil || !strings.Contains(err.Error(), "another instance") {
+				t.Errorf("a second instance with the same places: %v, %v", second, err)
+			}
+			if err := remove(i); err != nil {
+				t.Fatal(err)
+			}
+			gone(t, i)
+			for _, place := range append(places, "/sys/fs/cgroup/kubepods", "/sys/fs/cgroup/memory/kubepods") {
+				if _, err := os.Lstat(place); err == nil {
+					t.Errorf("%s is left", place)
+				}
+			}
+		})
+	}
 }
 
 func TestCleanAfterACrash(t *testing.T) {

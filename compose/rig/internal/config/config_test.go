@@ -50,6 +50,22 @@ volumePluginDir: /plugins
 	}
 }
 
+func TestKubeletConfigurationWithStaticPodsAndReadOnlyPort(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	if err := (Kubelet{CgroupRoot: "/", StaticPods: "/manifests", ReadOnlyPort: 10255}).Write(path); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"cgroupRoot: /", "staticPodPath: /manifests", "readOnlyPort: 10255"} {
+		if !strings.Contains("\n"+string(got), "\n"+line+"\n") {
+			t.Errorf("no %q in:\n%s", line, got)
+		}
+	}
+}
+
 func containerd(dir string) Containerd {
 	return Containerd{
 		Dir: dir, Root: dir + "/root", State: dir + "/state", Socket: dir + "/c.sock", ShimSocket: "/run/microlet-rig/a/s",

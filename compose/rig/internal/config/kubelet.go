@@ -23,6 +23,8 @@ type Kubelet struct {
 	ClientCA        string // who may sign in at the HTTPS API with a certificate
 	PluginDir       string // of FlexVolume drivers; "": the kubelet's default
 	MaxPods         int32
+	StaticPods      string // the folder of static pods; may be empty
+	ReadOnlyPort    int32  // the port of the API for everybody, on NodeIP; 0: none
 }
 
 // Write writes the KubeletConfiguration to the file. What it does not set has
@@ -44,6 +46,8 @@ func (k Kubelet) Write(path string) error {
 		ResolverConfig:           &k.ResolvConf,
 		VolumePluginDir:          k.PluginDir,
 		MaxPods:                  k.MaxPods,
+		StaticPodPath:            k.StaticPods,
+		ReadOnlyPort:             k.ReadOnlyPort,
 	}
 	c.Authentication.X509.ClientCAFile = k.ClientCA
 	if k.HealthPort != 0 {
