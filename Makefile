@@ -60,12 +60,12 @@ AGENT ?= both
 PROCS ?= 16
 
 .PHONY: conformance
-conformance: build ## upstream's end-to-end specs with the kubelet and microlet: FOCUS= AGENT= PROCS= LABELS=
-	@$(RIG) conformance --microlet bin/microlet --agent '$(AGENT)' --focus '$(FOCUS)' --labels '$(LABELS)' --procs '$(PROCS)'
+conformance: build ## upstream's end-to-end specs with the kubelet and microlet: SUITE= FOCUS= AGENT= PROCS= LABELS=
+	@$(RIG) conformance --microlet bin/microlet --suite '$(SUITE)' --agent '$(AGENT)' --focus '$(FOCUS)' --labels '$(LABELS)' --procs '$(PROCS)'
 
 .PHONY: conformance-record
 conformance-record: build ## the same in full, and write the kubelet's list and docs/conformance.md
-	@$(RIG) conformance --microlet bin/microlet --agent '$(AGENT)' --procs '$(PROCS)' --record
+	@$(RIG) conformance --microlet bin/microlet --suite '$(SUITE)' --agent '$(AGENT)' --procs '$(PROCS)' --record
 
 .PHONY: verify
 verify: ## format, vet, lint, import walls, generated code, module files

@@ -36,11 +36,12 @@ const (
 	Machine           = "machine" // the node's own machine
 )
 
-// Programs of upstream's end-to-end suite, as Binary names them in an instance
-// with GroupConformance.
+// Programs of upstream's end-to-end suites, as Binary names them in an instance
+// with GroupConformance or GroupNodeConformance.
 const (
-	Suite  = build.Suite
-	Ginkgo = build.Ginkgo
+	Suite     = build.Suite
+	NodeSuite = build.NodeSuite
+	Ginkgo    = build.Ginkgo
 )
 
 // Prometheus, as Binary names it in an instance with GroupPrometheus.

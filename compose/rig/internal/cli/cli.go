@@ -113,7 +113,7 @@ func newBuild(progress io.Writer) *cobra.Command {
 }
 
 func withFlag(cmd *cobra.Command, with *[]string) {
-	cmd.Flags().StringSliceVar(with, "with", nil, "programs and images that are not always needed: kubelet, conformance, prometheus, machine")
+	cmd.Flags().StringSliceVar(with, "with", nil, "programs and images that are not always needed: kubelet, conformance, node-conformance, prometheus, machine")
 }
 
 // upFlags are the options that up and run share.

@@ -20,6 +20,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		{"build --with kublet", "there are kubelet and conformance"},
 		{"up --with flowers", "there are kubelet and conformance"},
 		{"conformance --agent cubelet", "use kubelet, microlet or both"},
+		{"conformance --suite storage", "use e2e or node"},
 		{"conformance --focus (", "missing closing"},
 		{"conformance --procs 0", "use 1 or more"},
 		{"conformance --record --focus x", "default selection"},

@@ -19,21 +19,23 @@ import (
 
 // conformanceOptions are the flags of rig conformance.
 type conformanceOptions struct {
-	agent, focus, labels, output string
-	microlet                     string
-	procs                        int
-	timeout                      time.Duration
-	again, record                bool
+	suite, agent, focus, labels, output string
+	microlet                            string
+	procs                               int
+	timeout                             time.Duration
+	again, record                       bool
 }
 
 func newConformance(out, progress io.Writer) *cobra.Command {
 	var o conformanceOptions
 	cmd := &cobra.Command{
 		Use:   "conformance",
-		Short: "Run upstream's end-to-end suite against the kubelet and microlet",
-		Long: `Run upstream's end-to-end suite against an instance with the real kubelet, one with
-microlet, or one after the other, and compare the results with the list of specs
-that the kubelet is known to pass.
+		Short: "Run upstream's end-to-end suites against the kubelet and microlet",
+		Long: `Run one of upstream's end-to-end suites against an instance with the real kubelet, one
+with microlet, or one after the other, and compare the results with the list of
+specs that the kubelet is known to pass. The suite e2e looks at the cluster through
+its API server; node looks at the node from inside, and takes the places that a
+kubelet of this machine would have while it runs.
 
 The results go to a folder: for each agent junit.xml, report.json, output.log and
 the agent's log, and table.md with both agents side by side; what one agent
@@ -48,12 +50,13 @@ microlet does not pass a spec that the kubelet passed.`,
 		},
 	}
 	flags := cmd.Flags()
+	flags.StringVar(&o.suite, "suite", conformance.E2E.Name, "e2e or node")
 	flags.StringVar(&o.agent, "agent", "both", "kubelet, microlet or both")
 	flags.StringVar(&o.focus, "focus", "", "only specs whose full name this regular expression matches")
 	flags.StringVar(&o.labels, "labels", conformance.DefaultLabels, "only specs whose labels this filter of ginkgo matches")
 	flags.IntVar(&o.procs, "procs", 16, "specs that run in parallel")
 	flags.DurationVar(&o.timeout, "timeout", 90*time.Minute, "stop the suite of one agent after this time")
-	flags.StringVar(&o.output, "output", "conformance-results", "the folder of the results")
+	flags.StringVar(&o.output, "output", "", "the folder of the results (default conformance-results/<suite>)")
 	flags.StringVar(&o.microlet, "microlet", "", "the microlet executable (default bin/microlet of the repository)")
 	flags.BoolVar(&o.again, "again", true, "run a second time, with less in parallel, what failed")
 	flags.BoolVar(&o.record, "record", false, "write the kubelet's list and the page docs/conformance.md from these results; only for the default selection")
@@ -71,6 +74,10 @@ func (o conformanceOptions) agents() ([]rig.Agent, error) {
 }
 
 func runConformance(ctx context.Context, o conformanceOptions, out, progress io.Writer) error {
+	suite, err := conformance.FindSuite(o.suite)
+	if err != nil {
+		return err
+	}
 	agents, err := o.agents()
 	if err != nil {
 		return err
@@ -87,14 +94,17 @@ func runConformance(ctx context.Context, o conformanceOptions, out, progress io.
 	if o.record && (focus != nil || o.labels != conformance.DefaultLabels) {
 		return errors.New("--record needs the default selection: leave out --focus and --labels")
 	}
+	if o.output == "" {
+		o.output = filepath.Join("conformance-results", suite.Name)
+	}
 	if o.output, err = filepath.Abs(o.output); err != nil {
 		return fmt.Errorf("folder of the results: %w", err)
 	}
-	files, err := conformance.Locate()
+	files, err := conformance.Locate(suite)
 	if err != nil {
 		return err
 	}
-	c := comparison{o: o, focus: focus, files: files, out: out, progress: progress}
+	c := comparison{o: o, suite: suite, focus: focus, files: files, out: out, progress: progress}
 	for _, agent := range agents {
 		if err := c.run(ctx, agent); err != nil {
 			return err
@@ -106,6 +116,7 @@ func runConformance(ctx context.Context, o conformanceOptions, out, progress io.
 // comparison is one call of the command.
 type comparison struct {
 	o             conformanceOptions
+	suite         conformance.Suite
 	focus         *regexp.Regexp
 	files         conformance.Files
 	out, progress io.Writer
@@ -115,9 +126,13 @@ func (c *comparison) dir(agent string) string { return filepath.Join(c.o.output,
 
 // run runs the suite against a new instance with the agent.
 func (c *comparison) run(ctx context.Context, agent rig.Agent) (err error) {
+	name := "conformance-" + string(agent)
+	if c.suite.Name != conformance.E2E.Name {
+		name = c.suite.Name + "-suite-" + string(agent)
+	}
 	i, err := rig.Up(ctx, rig.Options{
-		Name: "conformance-" + string(agent), Agent: agent, Microlet: c.o.microlet,
-		With: []string{rig.GroupConformance}, Out: c.progress,
+		Name: name, Agent: agent, Microlet: c.o.microlet,
+		With: []string{c.suite.Group}, DefaultPlaces: c.suite.OnNode, Out: c.progress,
 	})
 	if err != nil {
 		return err
@@ -127,8 +142,12 @@ func (c *comparison) run(ctx context.Context, agent rig.Agent) (err error) {
 		defer cancel()
 		err = errors.Join(err, i.Down(stop))
 	}()
+	known, err := c.files.Explained(string(agent))
+	if err != nil {
+		return err
+	}
 	run := conformance.Run{
-		Instance: i, Labels: c.o.labels, Focus: c.focus, Procs: c.o.procs, Timeout: c.o.timeout,
+		Suite: c.suite, Known: known, Instance: i, Labels: c.o.labels, Focus: c.focus, Procs: c.o.procs, Timeout: c.o.timeout,
 		Dir: c.dir(string(agent)), Again: c.o.again, Out: c.progress,
 	}
 	results, err := run.Do(ctx)
@@ -162,7 +181,7 @@ func (c *comparison) conclude(ran []rig.Agent) error {
 			return err
 		}
 	}
-	ref, reasons, err := c.files.Read()
+	known, err := c.files.Read()
 	if err != nil {
 		return err
 	}
@@ -175,7 +194,7 @@ func (c *comparison) conclude(ran []rig.Agent) error {
 				compare = kubelet
 			}
 		}
-		j := conformance.Judge(string(agent), *results, ref, c.focus, c.o.labels, reasons, compare)
+		j := conformance.Judge(string(agent), *results, known, c.focus, c.o.labels, compare)
 		complaints += len(j.Complaints)
 		_, _ = fmt.Fprintf(c.out, "%s: %d passed (%d of them at the second try), %d failed, %d skipped; %d of %d specs of the kubelet's list passed\n",
 			agent, j.Passed, j.Second, j.Failed, j.Skipped, j.Met, j.Expected)

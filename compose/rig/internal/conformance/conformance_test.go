@@ -51,7 +51,7 @@ func TestParseReport(t *testing.T) {
 
 func TestReference(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubelet.txt")
-	if err := WriteReference(path, "v1.37.1", []string{"b | c", "a"}); err != nil {
+	if err := WriteReference(path, E2E, "v1.37.1", []string{"b | c", "a"}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := ReadReference(path)
@@ -114,6 +114,7 @@ func TestJudge(t *testing.T) {
 		focus   string
 		labels  string
 		reasons Reasons
+		skips   Reasons
 		compare map[string]State
 		met     int
 		want    []string
@@ -137,6 +138,14 @@ func TestJudge(t *testing.T) {
 			compare: map[string]State{"pods new": Passed, "pods odd": Failed}, want: []string{"not passed, and the kubelet passed it: pods new: because"},
 		},
 		{
+			name: "each skip has its reason", agent: Kubelet, met: 2, skips: Reasons{"pods new": "no disk here"},
+			results: results(map[string]State{"pods a": Passed, "pods b": Passed, "pods new": Failed, "pods odd": Skipped}),
+			want:    []string{"skipped, and nothing says why: pods odd: because"},
+		},
+		{name: "a skip may pass elsewhere", agent: Kubelet, met: 2, skips: Reasons{"pods new": "no disk here"}, results: results(map[string]State{"pods a": Passed, "pods b": Passed, "pods new": Passed})},
+		{name: "skips are the kubelet's", agent: Microlet, met: 2, skips: Reasons{"pods b": "x"}, results: results(good)},
+		{name: "skips are of the default selection", agent: Kubelet, met: 2, skips: Reasons{}, labels: "Slow", results: results(good)},
+		{
 			name: "the suite broke", agent: Kubelet, met: 2, want: []string{"outside of specs: no disk"},
 			results: func() Results { r := results(good); r.Broken = []string{"no\n  disk"}; return r }(),
 		},
@@ -155,7 +164,7 @@ func TestJudge(t *testing.T) {
 				r := results(tc.compare)
 				compare = &r
 			}
-			j := Judge(tc.agent, tc.results, ref, focus, labels, tc.reasons, compare)
+			j := Judge(tc.agent, tc.results, Known{Suite: E2E, Reference: ref, Reasons: tc.reasons, Skips: tc.skips}, focus, labels, compare)
 			if diff := cmp.Diff(tc.want, j.Complaints); diff != "" {
 				t.Errorf("complaints (-want +got):\n%s", diff)
 			}
@@ -171,7 +180,7 @@ func TestSecondTryIsCountedAndShown(t *testing.T) {
 	second := results(map[string]State{"a": Passed, "b": Failed, "c": ""})
 	first.Merge(second)
 	ref := Reference{Version: "v1.37.1", Specs: []string{"a", "b", "c"}}
-	if j := Judge(Microlet, first, ref, nil, DefaultLabels, nil, nil); j.Passed != 2 || j.Second != 1 || j.Failed != 1 {
+	if j := Judge(Microlet, first, Known{Suite: E2E, Reference: ref}, nil, DefaultLabels, nil); j.Passed != 2 || j.Second != 1 || j.Failed != 1 {
 		t.Errorf("judgement %+v, want 2 passed, one of them at the second try, and 1 failed", j)
 	}
 	want := "| spec | kubelet | microlet |\n|---|---|---|\n| a | not run | pass at try 2 0.0 s |\n| b | not run | **fail** 0.0 s |\n| c | not run | pass 0.0 s |\n| **all** | not run | 2 pass, 1 fail, 0 skip |\n"
@@ -180,38 +189,46 @@ func TestSecondTryIsCountedAndShown(t *testing.T) {
 	}
 	wantSection := "| suite | kubelet passes | microlet passes of these | of them at the second try |\n|---|---|---|---|\n| Kubernetes v1.37.1 | 3 | 2 | 1 |\n" +
 		"\nNot passed by microlet:\n\n| spec | why |\n|---|---|\n| b | not built yet: b |\n"
-	if diff := cmp.Diff(wantSection, Section(ref, first, Reasons{"b": "not built yet: b"})); diff != "" {
+	if diff := cmp.Diff(wantSection, Section(Known{Reference: ref, Reasons: Reasons{"b": "not built yet: b"}}, first)); diff != "" {
 		t.Errorf("section (-want +got):\n%s", diff)
 	}
 }
 
 func TestPageKeepsWhatIsWrittenByHand(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "page.md")
-	if err := WritePage(path, "x"); err == nil {
+	if err := WritePage(path, E2E, "x"); err == nil {
 		t.Error("a page that is not there was written")
 	}
-	if err := os.WriteFile(path, []byte("# Head\n"+pageBegin+"\nold\n"+pageEnd+"\ntail\n"), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte("# Head\n"+pageBegin(E2E)+"\nold\n"+pageEnd+"\nbetween\n"+pageBegin(Node)+"\nolder\n"+pageEnd+"\ntail\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := WritePage(path, "new"); err != nil {
-			t.Fatal(err)
+		for suite, section := range map[string]string{E2E.Name: "new", Node.Name: "newer"} {
+			s, err := FindSuite(suite)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := WritePage(path, s, section); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	got, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "# Head\n" + pageBegin + "\n\nnew\n" + pageEnd + "\ntail\n"; string(got) != want {
+	if want := "# Head\n" + pageBegin(E2E) + "\n\nnew\n" + pageEnd + "\nbetween\n" + pageBegin(Node) + "\n\nnewer\n" + pageEnd + "\ntail\n"; string(got) != want {
 		t.Errorf("page is\n%s\nwant\n%s", got, want)
 	}
 }
 
 func TestExactlyMatchesNothingElse(t *testing.T) {
-	focus := Exactly([]string{"a (b) [c]", "d"})
-	for name, want := range map[string]bool{"a (b) [c]": true, "d": true, "d e": false, "ad": false, "a b c": false} {
-		if focus.MatchString(described(name)) != want {
-			t.Errorf("%q matches: %v, want %v", name, !want, want)
+	for _, suite := range []Suite{E2E, Node} {
+		focus := suite.Exactly([]string{"a (b) [c]", "d"})
+		for name, want := range map[string]bool{"a (b) [c]": true, "d": true, "d e": false, "ad": false, "a b c": false} {
+			if focus.MatchString(suite.described(name)) != want {
+				t.Errorf("%s: %q matches: %v, want %v", suite.Name, name, !want, want)
+			}
 		}
 	}
 }
@@ -244,34 +261,45 @@ func TestSavedResultsAreLoaded(t *testing.T) {
 	}
 }
 
-// The committed files belong together, and to the pinned suite.
+// The committed files belong together, and to the pinned suites.
 func TestCommittedFiles(t *testing.T) {
-	files, err := Locate()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ref, reasons, err := files.Read()
-	if err != nil {
-		t.Fatal(err)
-	}
-	const passes = 239 // what the kubelet passes at least, on any machine it was tried on
-	if len(ref.Specs) < passes {
-		t.Errorf("the kubelet's list has %d specs, want at least %d", len(ref.Specs), passes)
-	}
-	known := map[string]bool{}
-	for _, name := range ref.Specs {
-		known[name] = true
-	}
-	for name := range reasons {
-		if !known[name] {
-			t.Errorf("reason for %q, which the kubelet's list does not have", name)
-		}
-	}
-	page, err := os.ReadFile(files.Page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(page), pageBegin) || !strings.Contains(string(page), pageEnd) {
-		t.Errorf("%s has no place for results", files.Page)
+	for _, tc := range []struct {
+		suite  Suite
+		passes int // what the kubelet passes at least, on any machine it was tried on
+	}{{E2E, 239}, {Node, 180}} {
+		t.Run(tc.suite.Name, func(t *testing.T) {
+			files, err := Locate(tc.suite)
+			if err != nil {
+				t.Fatal(err)
+			}
+			known, err := files.Read()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(known.Reference.Specs) < tc.passes {
+				t.Errorf("the kubelet's list has %d specs, want at least %d", len(known.Reference.Specs), tc.passes)
+			}
+			listed := map[string]bool{}
+			for _, name := range known.Reference.Specs {
+				listed[name] = true
+			}
+			for name := range known.Reasons {
+				if !listed[name] {
+					t.Errorf("reason for %q, which the kubelet's list does not have", name)
+				}
+			}
+			for name := range known.Skips {
+				if listed[name] {
+					t.Errorf("%q is skipped, and the kubelet's list has it", name)
+				}
+			}
+			page, err := os.ReadFile(files.Page)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, rest, ok := strings.Cut(string(page), pageBegin(tc.suite)); !ok || !strings.Contains(rest, pageEnd) {
+				t.Errorf("%s has no place for results", files.Page)
+			}
+		})
 	}
 }

@@ -31,7 +31,7 @@ type Judgement struct {
 // Judge compares the results of an agent with the kubelet's list. Compare is
 // what the kubelet did in the same selection, to judge specs that the list
 // does not have; it may be nil.
-func Judge(agent string, results Results, ref Reference, focus *regexp.Regexp, labels string, reasons Reasons, compare *Results) Judgement {
+func Judge(agent string, results Results, known Known, focus *regexp.Regexp, labels string, compare *Results) Judgement {
 	j := Judgement{Agent: agent}
 	for _, r := range results.Specs {
 		switch r.State {
@@ -53,9 +53,10 @@ func Judge(agent string, results Results, ref Reference, focus *regexp.Regexp, l
 	if j.Passed+j.Failed == 0 {
 		complain("no spec ran: look at the focus and the labels")
 	}
-	known := map[string]bool{}
-	for _, name := range ref.Focused(focus) {
-		known[name] = true
+	listed := map[string]bool{}
+	reasons := known.Reasons
+	for _, name := range known.Reference.Focused(known.Suite, focus) {
+		listed[name] = true
 		r, ran := results.Specs[name]
 		if !ran && labels != DefaultLabels && results.All[name] {
 			continue // another selection, which does not have it
@@ -81,8 +82,16 @@ func Judge(agent string, results Results, ref Reference, focus *regexp.Regexp, l
 	}
 	if compare != nil && agent == Microlet {
 		for _, name := range slices.Sorted(maps.Keys(compare.Specs)) {
-			if !known[name] && compare.Specs[name].State == Passed && results.Specs[name].State != Passed {
+			if !listed[name] && compare.Specs[name].State == Passed && results.Specs[name].State != Passed {
 				complain("not passed, and the kubelet passed it: %s: %s", name, oneLine(results.Specs[name].Reason))
+			}
+		}
+	}
+	if known.Skips != nil && agent == Kubelet && labels == DefaultLabels {
+		for _, name := range slices.Sorted(maps.Keys(results.Specs)) {
+			// One that passes in spite of a reason does so on another machine.
+			if r := results.Specs[name]; r.State != Passed && known.Skips[name] == "" && !listed[name] {
+				complain("%s, and nothing says why: %s: %s", r.State, name, oneLine(r.Reason))
 			}
 		}
 	}

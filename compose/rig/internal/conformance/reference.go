@@ -17,7 +17,7 @@ type Reference struct {
 	Specs   []string
 }
 
-const referenceHead = "# Specs of the default selection that the real kubelet passes in the rig, written by `rig conformance --record`."
+const referenceHead = "# Specs of the default selection that the real kubelet passes in the rig, written by `%s`."
 
 var referenceCount = regexp.MustCompile(`^# Kubernetes (v\S+), (\d+) specs$`)
 
@@ -65,9 +65,9 @@ func parseReference(text []byte) (Reference, error) {
 }
 
 // WriteReference writes the list of what the kubelet passed.
-func WriteReference(path, version string, passes []string) error {
+func WriteReference(path string, suite Suite, version string, passes []string) error {
 	var buf bytes.Buffer
-	_, _ = fmt.Fprintf(&buf, "%s\n# Kubernetes %s, %d specs\n", referenceHead, version, len(passes))
+	_, _ = fmt.Fprintf(&buf, referenceHead+"\n# Kubernetes %s, %d specs\n", suite.recorder(), version, len(passes))
 	for _, name := range slices.Sorted(slices.Values(passes)) {
 		_, _ = fmt.Fprintln(&buf, name)
 	}
@@ -78,11 +78,11 @@ func WriteReference(path, version string, passes []string) error {
 }
 
 // Focused are the specs of the list on which the expression focuses.
-func (r Reference) Focused(focus *regexp.Regexp) []string {
+func (r Reference) Focused(suite Suite, focus *regexp.Regexp) []string {
 	if focus == nil {
 		return r.Specs
 	}
-	return slices.DeleteFunc(slices.Clone(r.Specs), func(name string) bool { return !focus.MatchString(described(name)) })
+	return slices.DeleteFunc(slices.Clone(r.Specs), func(name string) bool { return !focus.MatchString(suite.described(name)) })
 }
 
 // Reasons tell, by the spec's name, why microlet does not pass it yet.

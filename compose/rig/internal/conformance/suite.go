@@ -10,7 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strings"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -24,6 +24,7 @@ const DefaultLabels = "NodeConformance && !Slow && !Serial && !Disruptive && !Fl
 
 // Run says what is run against an instance.
 type Run struct {
+	Suite    Suite
 	Instance *rig.Instance
 	Labels   string         // a label filter of ginkgo; "" selects all
 	Focus    *regexp.Regexp // over full names; nil selects all
@@ -31,6 +32,7 @@ type Run struct {
 	Timeout  time.Duration  // of the whole suite
 	Dir      string         // where reports and logs go; made anew
 	Again    bool           // run what failed a second time
+	Known    Reasons        // failures that are no surprise, by name: they are not run a second time
 	Out      io.Writer      // progress, a line at a time
 }
 
@@ -45,16 +47,21 @@ func (r Run) Do(ctx context.Context) (Results, error) {
 	if err := os.MkdirAll(r.Dir, 0o755); err != nil {
 		return Results{}, fmt.Errorf("run the suite: %w", err)
 	}
-	results, err := r.once(ctx, "", r.Focus, r.Procs)
+	flags, end, err := r.connect(ctx)
+	if err != nil {
+		return Results{}, err
+	}
+	defer end()
+	results, err := r.once(ctx, flags, "", r.Focus, r.Procs)
 	if err != nil {
 		return results, err
 	}
-	failures := results.Failures()
+	failures := slices.DeleteFunc(results.Failures(), func(name string) bool { return r.Known[name] != "" })
 	if !r.Again || len(failures) == 0 {
 		return results, nil
 	}
 	_, _ = fmt.Fprintf(r.Out, "conformance: %s: %d specs failed, running them once more, %d at a time\n", r.Instance.Agent(), len(failures), min(secondProcs, r.Procs))
-	second, err := r.once(ctx, "-second", Exactly(failures), min(secondProcs, r.Procs))
+	second, err := r.once(ctx, flags, "-second", r.Suite.Exactly(failures), min(secondProcs, r.Procs))
 	if err != nil {
 		return results, err
 	}
@@ -63,20 +70,21 @@ func (r Run) Do(ctx context.Context) (Results, error) {
 	return results, nil
 }
 
-// Exactly is a focus on the specs of these names and no other.
-func Exactly(names []string) *regexp.Regexp {
-	quoted := make([]string, len(names))
-	for i, name := range names {
-		quoted[i] = regexp.QuoteMeta(name)
+// connect returns the flags by which the suite finds the cluster and the node,
+// and a function that ends what it needs meanwhile.
+func (r Run) connect(ctx context.Context) (flags []string, end func(), err error) {
+	if r.Suite.OnNode {
+		return r.connectNode(ctx)
 	}
-	return regexp.MustCompile(`^` + regexp.QuoteMeta(described("")) + `(?:` + strings.Join(quoted, "|") + `)$`)
+	return []string{
+		"--provider=skeleton", "--kubeconfig=" + r.Instance.Kubeconfig(), "--kubectl-path=" + r.Instance.Kubectl(),
+		"--num-nodes=1", "--node-schedulable-timeout=30s",
+		// There is no SSH to the node, by which it would fetch logs.
+		"--disable-log-dump=true",
+	}, func() {}, nil
 }
 
-// described is the text that ginkgo compares with a focus: it puts the suite's
-// description before the spec's name.
-func described(name string) string { return "Kubernetes e2e suite " + name }
-
-func (r Run) args(suffix string, focus *regexp.Regexp, procs int) []string {
+func (r Run) args(flags []string, suffix string, focus *regexp.Regexp, procs int) []string {
 	args := []string{
 		fmt.Sprintf("--procs=%d", procs), "--no-color", "--silence-skips", "--timeout=" + r.Timeout.String(),
 		// Its default needs a file for all that specs print to stdout themselves.
@@ -87,23 +95,24 @@ func (r Run) args(suffix string, focus *regexp.Regexp, procs int) []string {
 	if focus != nil {
 		args = append(args, "--focus="+focus.String())
 	}
-	return append(args, r.Instance.Binary(rig.Suite), "--",
-		"--provider=skeleton", "--kubeconfig="+r.Instance.Kubeconfig(), "--kubectl-path="+r.Instance.Kubectl(),
-		"--num-nodes=1", "--node-schedulable-timeout=30s",
-		// There is no SSH to the node, by which it would fetch logs.
-		"--disable-log-dump=true",
-	)
+	if r.Suite.skipFiles != "" {
+		args = append(args, "--skip-file="+r.Suite.skipFiles)
+	}
+	if r.Suite.endless != "" && r.Instance.Agent() == rig.AgentMicrolet {
+		args = append(args, "--skip="+r.Suite.endless)
+	}
+	return append(append(args, r.Instance.Binary(r.Suite.Program), "--"), flags...)
 }
 
 // once runs the suite. Ginkgo gets the interrupt that ends ctx, so that specs
 // clean up.
-func (r Run) once(ctx context.Context, suffix string, focus *regexp.Regexp, procs int) (_ Results, err error) {
+func (r Run) once(ctx context.Context, flags []string, suffix string, focus *regexp.Regexp, procs int) (_ Results, err error) {
 	log, err := os.Create(filepath.Join(r.Dir, "output"+suffix+".log"))
 	if err != nil {
 		return Results{}, fmt.Errorf("run the suite: %w", err)
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	cmd := exec.CommandContext(ctx, r.Instance.Binary(rig.Ginkgo), r.args(suffix, focus, procs)...)
+	cmd := exec.CommandContext(ctx, r.Instance.Binary(rig.Ginkgo), r.args(flags, suffix, focus, procs)...)
 	cmd.Dir = r.Dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is ours to pass on, once
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }

@@ -60,24 +60,25 @@ func total(results *Results) string {
 // cell keeps a text from ending its cell.
 func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
 
-// The generated part of the page for users.
-const (
-	pageBegin = "<!-- results: written by `rig conformance --record` -->"
-	pageEnd   = "<!-- end of results -->"
-)
+// The lines around the generated part of the page for users; the first names
+// the suite by the command that writes it.
+func pageBegin(suite Suite) string { return "<!-- results: written by `" + suite.recorder() + "` -->" }
 
-// WritePage replaces the generated part of the page.
-func WritePage(path string, section string) error {
+const pageEnd = "<!-- end of results -->"
+
+// WritePage replaces the suite's generated part of the page.
+func WritePage(path string, suite Suite, section string) error {
+	begin := pageBegin(suite)
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("write results to the page: %w", err)
 	}
-	head, rest, ok := strings.Cut(string(text), pageBegin)
+	head, rest, ok := strings.Cut(string(text), begin)
 	_, tail, ok2 := strings.Cut(rest, pageEnd)
 	if !ok || !ok2 {
-		return fmt.Errorf("write results to the page %s: it lacks the lines %q and %q", path, pageBegin, pageEnd)
+		return fmt.Errorf("write results to the page %s: it lacks the lines %q and %q", path, begin, pageEnd)
 	}
-	if err := os.WriteFile(path, []byte(head+pageBegin+"\n\n"+section+"\n"+pageEnd+tail), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(head+begin+"\n\n"+section+"\n"+pageEnd+tail), 0o644); err != nil {
 		return fmt.Errorf("write results to the page: %w", err)
 	}
 	return nil
@@ -85,7 +86,8 @@ func WritePage(path string, section string) error {
 
 // Section is the generated part: counts, and each spec of the kubelet's list
 // that microlet does not pass, with the reason.
-func Section(ref Reference, microlet Results, reasons Reasons) string {
+func Section(known Known, microlet Results) string {
+	ref := known.Reference
 	var buf bytes.Buffer
 	var missing []string
 	second := 0
@@ -104,7 +106,7 @@ func Section(ref Reference, microlet Results, reasons Reasons) string {
 	}
 	_, _ = fmt.Fprintf(&buf, "\nNot passed by microlet:\n\n| spec | why |\n|---|---|\n")
 	for _, name := range missing {
-		reason := reasons[name]
+		reason := known.Reasons[name]
 		if reason == "" {
 			reason = "not looked into yet"
 		}

@@ -1,0 +1,92 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/microlet/microlet/compose/rig"
+)
+
+// nodeSuiteUser is the service account that the suite of the node signs in
+// as: it takes a token and no certificate.
+const nodeSuiteUser = "node-suite"
+
+// signIn makes the suite's account, which may do all, and returns a token for
+// it.
+func signIn(ctx context.Context, client kubernetes.Interface, lifetime time.Duration) (string, error) {
+	accounts := client.CoreV1().ServiceAccounts(metav1.NamespaceSystem)
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: nodeSuiteUser}}
+	if _, err := accounts.Create(ctx, account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return "", fmt.Errorf("make the suite's account: %w", err)
+	}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: nodeSuiteUser},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: metav1.NamespaceSystem, Name: nodeSuiteUser}},
+	}
+	if _, err := client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return "", fmt.Errorf("make the suite's account: %w", err)
+	}
+	const shortest = 10 * time.Minute // what the API server grants at least
+	seconds := int64(max(lifetime, shortest).Seconds())
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
+	token, err := accounts.CreateToken(ctx, nodeSuiteUser, request, metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("make the suite's token: %w", err)
+	}
+	return token.Status.Token, nil
+}
+
+// systemSpec is what the suite demands of the machine before it runs. Its own
+// one demands what the rig does without, such as the kernel's configuration in
+// a file.
+const systemSpec = "os: Linux\nkernelSpec: {versions: ['^[4-9]\\.', '^[1-9][0-9]\\.']}\n"
+
+// connectNode returns the flags of the suite of the node. The agent runs
+// already. The suite looks for the agent at the machine's loopback address,
+// where it finds it until end is called.
+func (r Run) connectNode(ctx context.Context) (flags []string, end func(), err error) {
+	config, err := r.Instance.RESTConfig()
+	if err != nil {
+		return nil, nil, err
+	}
+	client, err := r.Instance.Client()
+	if err != nil {
+		return nil, nil, err
+	}
+	token, err := signIn(ctx, client, 2*r.Timeout)
+	if err != nil {
+		return nil, nil, err
+	}
+	spec := filepath.Join(r.Dir, "system.yaml")
+	if err := os.WriteFile(spec, []byte(systemSpec), 0o644); err != nil {
+		return nil, nil, fmt.Errorf("run the suite: %w", err)
+	}
+	readOnly := strconv.Itoa(rig.ReadOnlyPort)
+	end, err = forwardAll(ctx, map[string]string{
+		net.JoinHostPort("127.0.0.1", readOnly): net.JoinHostPort(r.Instance.NodeIP(), readOnly),
+		"127.0.0.1:10248":                       r.Instance.HealthAddress(), // the kubelet's default, as healthzPort
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return []string{
+		"--host=" + config.Host, "--bearer-token=" + token, "--node-name=" + r.Instance.NodeName(),
+		"--dns-domain=cluster.local", "--start-services=false", "--stop-services=false",
+		"--container-runtime-endpoint=" + r.Instance.RuntimeEndpoint(), "--system-spec-file=" + spec,
+		// It would pull the images of all specs, of which the registry lacks some.
+		"--prepull-images=false", "--disable-log-dump=true",
+	}, end, nil
+}

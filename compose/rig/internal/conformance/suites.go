@@ -1,0 +1,78 @@
+package conformance
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/microlet/microlet/compose/rig"
+)
+
+// Suite is one of upstream's end-to-end suites.
+type Suite struct {
+	// Name is how a user calls it.
+	Name string
+	// Title is how it describes itself: ginkgo puts that before the names of
+	// specs when it compares them with a focus.
+	Title string
+	// Group of the rig's programs that has it, and its program there.
+	Group, Program string
+	// OnNode says that it runs on the node that it tests, and needs that in the
+	// kubelet's default places.
+	OnNode bool
+	// skipFiles leaves out specs by the files that have them; "" leaves out none.
+	skipFiles string
+	// endless matches specs that never end with microlet, and keep a processor
+	// busy for as long; "" matches none.
+	endless string
+	// prefix of the names of its files in the repository.
+	prefix string
+	// explained says that each spec of the default selection that the kubelet
+	// does not pass has its reason in a file, too.
+	explained bool
+}
+
+// Suites of upstream.
+var (
+	// E2E looks at a cluster through its API server.
+	E2E = Suite{Name: "e2e", Title: "Kubernetes e2e suite", Group: rig.GroupConformance, Program: rig.Suite}
+	// Node looks at one node from inside: its files, its cgroups, its runtime.
+	// The specs of test/e2e/common are in both suites; E2E runs them.
+	Node = Suite{
+		Name: "node", Title: "E2eNode Suite", Group: rig.GroupNodeConformance, Program: rig.NodeSuite, OnNode: true,
+		skipFiles: "/test/e2e/common/",
+		// It reads metrics with a parser that tries again for ever when they are
+		// none, as the answer of an agent without a stats service.
+		endless: "ContainerMetrics", prefix: "node-", explained: true,
+	}
+)
+
+// FindSuite returns the suite of that name.
+func FindSuite(name string) (Suite, error) {
+	for _, s := range []Suite{E2E, Node} {
+		if s.Name == name {
+			return s, nil
+		}
+	}
+	return Suite{}, fmt.Errorf("suite %q: use %s or %s", name, E2E.Name, Node.Name)
+}
+
+// recorder is the command that writes what is recorded of the suite.
+func (s Suite) recorder() string {
+	if s.Name == E2E.Name {
+		return "rig conformance --record"
+	}
+	return "rig conformance --suite " + s.Name + " --record"
+}
+
+// described is the text that ginkgo compares with a focus.
+func (s Suite) described(name string) string { return s.Title + " " + name }
+
+// Exactly is a focus on the specs of these names and no other.
+func (s Suite) Exactly(names []string) *regexp.Regexp {
+	quoted := make([]string, len(names))
+	for i, name := range names {
+		quoted[i] = regexp.QuoteMeta(name)
+	}
+	return regexp.MustCompile(`^` + regexp.QuoteMeta(s.described("")) + `(?:` + strings.Join(quoted, "|") + `)$`)
+}
