@@ -38,9 +38,10 @@ run: ## a real control plane, a microlet node and a Deployment on it; Ctrl-C sto
 .PHONY: test
 test: ## unit tests, each service alone, and the short end-to-end scenarios
 	@$(STAGE) 'build' $(MAKE) --no-print-directory build
+	@# First, since it installs what tests need of the machine too, such as iptables.
+	@$(STAGE) 'rig programs' $(RIG) build
 	@$(STAGE) 'unit and service tests' $(GO) test -race $(UNIT)
 	@$(STAGE) 'mutation tool' env GOWORK=off $(GO) -C compose/tools/mutation test -race .
-	@$(STAGE) 'rig programs' $(RIG) build
 	@$(STAGE) 'short end to end' $(GO) test -count=1 -timeout 20m ./compose/e2e/...
 
 .PHONY: test-long
