@@ -1,0 +1,24 @@
+// Package mountid tells which mount an open file is on: the kernel's list of mounts has the same
+// number first in each line (proc_pid_mountinfo(5)). A path may say something else by the time it is used.
+package mountid
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Of returns the id of the mount that the file descriptor was opened on.
+func Of(fd int) (int, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if id, ok := strings.CutPrefix(line, "mnt_id:"); ok {
+			return strconv.Atoi(strings.TrimSpace(id))
+		}
+	}
+	return 0, fmt.Errorf("file descriptor %d: the kernel does not tell its mount", fd)
+}
