@@ -15,6 +15,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -24,10 +25,12 @@ import (
 // programEnv says to a test's binary that it is the program.
 const programEnv = "MICROLET_TEST_PROGRAM"
 
-// Program is what TestMain calls first: in a process that Command made it is main and then exits with 0,
-// in the process of the tests it does nothing.
+// Program is what TestMain calls first: in a process that Command made, and in those that the program itself starts
+// with a word as its first argument, it is main and then exits with 0. In the process of the tests, whose arguments are
+// flags, it does nothing.
 func Program(main func()) {
-	if os.Getenv(programEnv) == "" {
+	word := len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-")
+	if os.Getenv(programEnv) == "" && !word {
 		return
 	}
 	main()
