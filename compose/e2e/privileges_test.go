@@ -166,7 +166,7 @@ func privileges(id role.Identity, got machine.Credentials) []string {
 	return problems
 }
 
-// TestGatewayGivesEachRoleItsMethods calls the CRI gateway as several users.
+// TestGatewayGivesEachRoleItsMethods calls the CRI gateway as several users, from outside and from where the agent lives.
 func TestGatewayGivesEachRoleItsMethods(t *testing.T) {
 	shared.use(t)
 	socket := filepath.Join(shared.RuntimeDir(), "cri", string(role.PLEG)+".sock")
@@ -191,19 +191,28 @@ func TestGatewayGivesEachRoleItsMethods(t *testing.T) {
 		return id.UID
 	}
 	for _, test := range []struct {
-		name string
-		uid  int
-		call func(context.Context, runtimeapi.RuntimeServiceClient) error
-		want codes.Code
+		name   string
+		inside bool // the caller lives in pleg's cgroup
+		uid    int
+		call   func(context.Context, runtimeapi.RuntimeServiceClient) error
+		want   codes.Code
 	}{
-		{"pleg lists", uid(role.PLEG), list, codes.OK},
-		{"pleg stops a container", uid(role.PLEG), stop, codes.PermissionDenied},
-		{"pleg executes", uid(role.PLEG), exec, codes.PermissionDenied},
-		{"nodestatus lists on pleg's socket", uid(role.NodeStatus), list, codes.PermissionDenied},
-		{"bus lists on pleg's socket", uid(role.Bus), list, codes.PermissionDenied},
-		{"nobody lists", 65534, list, codes.PermissionDenied},
-		{"root stops a container on pleg's socket", 0, stop, codes.PermissionDenied},
+		{"pleg lists", true, uid(role.PLEG), list, codes.OK},
+		{"pleg stops a container", true, uid(role.PLEG), stop, codes.PermissionDenied},
+		{"pleg executes", true, uid(role.PLEG), exec, codes.PermissionDenied},
+		{"nodestatus lists on pleg's socket", true, uid(role.NodeStatus), list, codes.PermissionDenied},
+		{"bus lists on pleg's socket", true, uid(role.Bus), list, codes.PermissionDenied},
+		{"nobody lists", true, 65534, list, codes.PermissionDenied},
+		{"root stops a container on pleg's socket", true, 0, stop, codes.PermissionDenied},
+		{"somebody with pleg's UID lists from elsewhere", false, uid(role.PLEG), list, codes.PermissionDenied},
 	} {
+		leave := func() error { return nil }
+		if test.inside {
+			var err error
+			if leave, err = machine.JoinCgroups(shared.mustPID(t, role.PLEG)); err != nil {
+				t.Fatal(err)
+			}
+		}
 		conn, err := grpc.NewClient("passthrough:///pleg", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
 			grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return dialAs(socket, test.uid) }))
 		if err != nil {
@@ -213,6 +222,9 @@ func TestGatewayGivesEachRoleItsMethods(t *testing.T) {
 		err = test.call(ctx, runtimeapi.NewRuntimeServiceClient(conn))
 		cancel()
 		conn.Close()
+		if err := leave(); err != nil {
+			t.Fatal(err)
+		}
 		if got := status.Code(err); got != test.want {
 			t.Errorf("%s: %s, want %s: %v", test.name, got, test.want, err)
 		}

@@ -177,7 +177,7 @@ func (n *node) buildRuntime() error {
 		return err
 	}
 	n.gateway, err = gateway.New(gateway.Options{
-		Runtime: n.conns.Runtime, Image: n.conns.Image, Log: n.service.Log, Metrics: n.service.Metrics,
+		Runtime: n.conns.Runtime, Image: n.conns.Image, Log: n.service.Log, Metrics: n.service.Metrics, Peers: n.cfg.Service.Peers(),
 	})
 	return err
 }

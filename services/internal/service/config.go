@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/peer"
 	"github.com/microlet/microlet/services/internal/telemetry"
 )
 
@@ -39,6 +41,9 @@ type Config struct {
 	// StopTimeout bounds the stop, counted from the signal. Default: 8 s, less than the 10 s after
 	// which the supervisor kills.
 	StopTimeout time.Duration
+	// PeerCgroups are the cgroups, beside this process's own, whose processes are the node agent's, such as
+	// /system.slice/microlet-bus.service. Services that are units of their own need them. Default: none.
+	PeerCgroups []string
 	// Log says how the process logs.
 	Log telemetry.LogOptions
 	// Placement is the process's own network in the single placement; nil for a process of its own.
@@ -63,6 +68,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.BusAddress, "bus-address", c.BusAddress, "host:port on loopback where the bus listens")
 	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of the Node object")
 	fs.StringVar(&c.Replica, "replica", c.Replica, "tells replicas of this service apart; the same after a restart")
+	fs.StringSliceVar(&c.PeerCgroups, "peer-cgroups", c.PeerCgroups,
+		"further cgroups whose processes are the node agent's, for services that are units of their own, such as /system.slice/microlet-bus.service")
 	if fs.Lookup("v") == nil { // the kubelet's flags bring their own
 		c.Log.AddFlags(fs)
 	}
@@ -76,6 +83,11 @@ func (c *Config) Validate() error {
 	}
 	if err := subject.ValidToken(c.Replica); err != nil {
 		errs = append(errs, fmt.Errorf("replica: %w", err))
+	}
+	for _, at := range c.PeerCgroups {
+		if !path.IsAbs(at) || path.Clean(at) != at || at == "/" {
+			errs = append(errs, fmt.Errorf("peer-cgroups has %q: give the path of a unit's cgroup, such as /system.slice/microlet-bus.service", at))
+		}
 	}
 	if c.StopTimeout <= 0 {
 		errs = append(errs, fmt.Errorf("stop timeout is %v: give a positive one", c.StopTimeout))
@@ -148,6 +160,14 @@ func Replicas(path string) ([]string, error) {
 func (c *Config) CRISocket(r role.Role) string {
 	return filepath.Join(c.RuntimeDir, "cri", string(r)+socketSuffix)
 }
+
+// Peers say which processes are this node's services, for servers and clients beside those that a Service makes.
+func (c *Config) Peers() peer.Rules {
+	return peer.Rules{Cgroups: c.PeerCgroups, Helpers: c.HelpersDir()}
+}
+
+// HelpersDir is the folder in which podsync records the helper pods.
+func (c *Config) HelpersDir() string { return filepath.Join(c.RuntimeDir, "helpers") }
 
 // NKeys is the folder of the services' bus keys.
 func (c *Config) NKeys() string { return filepath.Join(c.RuntimeDir, "nkeys") }

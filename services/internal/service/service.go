@@ -112,7 +112,7 @@ func New(cfg Config, r role.Role) (*Service, error) {
 	if s.Bus, err = bus.New(options); err != nil {
 		return nil, fmt.Errorf("bus client of %s: %w", r, err)
 	}
-	s.GRPC = unixgrpc.NewServer(unixgrpc.ServerOptions{Policy: s.policy, Log: log, Metrics: s.Metrics})
+	s.GRPC = unixgrpc.NewServer(unixgrpc.ServerOptions{Policy: s.policy, Log: log, Metrics: s.Metrics, Peers: cfg.Peers()})
 	s.Health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	grpc_health_v1.RegisterHealthServer(s.GRPC, s.Health)
 	s.registerMetrics()
@@ -181,7 +181,7 @@ func (s *Service) DialCRI() (*grpc.ClientConn, error) {
 }
 
 func (s *Service) dial(path string, to role.Role) (*grpc.ClientConn, error) {
-	o := unixgrpc.DialOptions{Server: to, Self: s.Role}
+	o := unixgrpc.DialOptions{Server: to, Self: s.Role, Peers: s.Config.Peers()}
 	if s.Config.Placement != nil {
 		o.Network = &s.Config.Placement.network
 	}

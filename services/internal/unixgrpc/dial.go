@@ -36,24 +36,21 @@ const (
 
 // DialOptions say whom a connection leads to.
 type DialOptions struct {
-	// Server is the role that must be serving: the server's UID must be that role's, or root. Empty
+	// Server is the role that must be serving: the server must have that role, or be root. Empty
 	// takes any server, which is for sockets whose folder is trusted.
 	Server role.Role
 	// Network and Self are for the single placement: the connection goes through Network as Self.
 	// A nil Network dials the unix socket.
 	Network *InProcess
 	Self    role.Role
-	// Roles maps a UID to its roles. Default: role.ByUID.
-	Roles func(uid int) []role.Role
+	// Peers say which processes have the roles of their user. Default: those in this process's own cgroups.
+	Peers Rules
 }
 
 // Dial returns a connection to the socket at path. It connects with the first call and for ever
 // again, waiting 1 s at most in between; a call while nobody serves fails with Unavailable, unless
 // it asks to wait (grpc.WaitForReady). A unary call without a deadline gets 30 s.
 func Dial(path string, o DialOptions, extra ...grpc.DialOption) (*grpc.ClientConn, error) {
-	if o.Roles == nil {
-		o.Roles = role.ByUID
-	}
 	dial := func(ctx context.Context, _ string) (net.Conn, error) {
 		if o.Network != nil {
 			return o.Network.Dial(ctx, o.Self, path)
@@ -62,7 +59,7 @@ func Dial(path string, o DialOptions, extra ...grpc.DialOption) (*grpc.ClientCon
 	}
 	options := []grpc.DialOption{
 		grpc.WithContextDialer(dial),
-		grpc.WithTransportCredentials(peerCredentials{roles: o.Roles, server: o.Server}),
+		grpc.WithTransportCredentials(peerCredentials{rules: o.Peers, server: o.Server}),
 		grpc.WithAuthority("localhost"),
 		grpc.WithChainUnaryInterceptor(withDeadline),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingPeriod, Timeout: pingTimeout}),

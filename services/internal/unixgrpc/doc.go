@@ -8,11 +8,12 @@
 // It guarantees that
 //   - a socket is only opened in a folder that strangers cannot enter, and never taken from a server
 //     that still answers;
-//   - every connection's UID is read from the kernel at the handshake, and mapped to roles; a
-//     message cannot claim another one;
+//   - every connection's UID and cgroups are read from the kernel at the handshake, and mapped to roles
+//     (package peer); a message cannot claim another one, and a container that runs as a service's user
+//     is a stranger;
 //   - a method is refused unless the policy gives it to one of the caller's roles, and each refusal
 //     is counted and logged;
-//   - a client talks only to a server that runs as the role it asked for, or as root;
+//   - a client talks only to a server that has the role it asked for, or is root on the host;
 //   - a call without a deadline gets one.
 //
 // In the single placement there are no other UIDs to tell apart: an InProcess network connects the

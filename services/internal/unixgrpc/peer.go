@@ -2,29 +2,22 @@ package unixgrpc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
-	"slices"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
+	grpcpeer "google.golang.org/grpc/peer"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/peer"
 )
 
 // Peer is the other end of a connection.
-type Peer struct {
-	// UID and PID are the kernel's word for who connected (SO_PEERCRED): of a client at its connect,
-	// of a server at its listen. In the single placement they are this process's.
-	UID int
-	PID int
-	// Roles are those the peer may act as; none for a stranger. Root may act as more than one.
-	Roles []role.Role
-}
+type Peer = peer.Peer
 
-// Is says whether the peer may act as r.
-func (p Peer) Is(r role.Role) bool { return slices.Contains(p.Roles, r) }
+// Rules say which processes have the roles of their user.
+type Rules = peer.Rules
 
 // authInfo is what the handshake knows and a handler's context carries.
 type authInfo struct {
@@ -38,7 +31,7 @@ func (authInfo) AuthType() string { return "unix-peercred" }
 // PeerOf returns the caller of a handler; false if the call did not come through this package's
 // credentials.
 func PeerOf(ctx context.Context) (Peer, bool) {
-	p, ok := peer.FromContext(ctx)
+	p, ok := grpcpeer.FromContext(ctx)
 	if !ok {
 		return Peer{}, false
 	}
@@ -49,8 +42,7 @@ func PeerOf(ctx context.Context) (Peer, bool) {
 // peerCredentials are transport credentials that encrypt nothing, since nothing leaves the kernel,
 // and ask it who the peer is.
 type peerCredentials struct {
-	// roles maps a UID to the roles it may act as.
-	roles func(uid int) []role.Role
+	rules Rules
 	// server is the role that a client expects to find; empty takes any, and in a server it is unused.
 	server role.Role
 }
@@ -58,7 +50,7 @@ type peerCredentials struct {
 var _ credentials.TransportCredentials = peerCredentials{}
 
 func (c peerCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	p, err := c.identify(conn)
+	p, err := Identify(conn, c.rules)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -66,12 +58,12 @@ func (c peerCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.A
 }
 
 func (c peerCredentials) ClientHandshake(_ context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	p, err := c.identify(conn)
+	p, err := Identify(conn, c.rules)
 	if err != nil {
 		return nil, nil, err
 	}
-	if c.server != "" && p.UID != 0 && !p.Is(c.server) {
-		return nil, nil, fmt.Errorf("the server on the socket has uid %d, which is not %s's", p.UID, c.server)
+	if c.server != "" && !p.Serves(c.server) {
+		return nil, nil, notServing(c.server, p)
 	}
 	return conn, newAuthInfo(p), nil
 }
@@ -80,8 +72,12 @@ func newAuthInfo(p Peer) authInfo {
 	return authInfo{CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, peer: p}
 }
 
-// identify asks the kernel, or an in-process connection, for the other end.
-func (c peerCredentials) identify(conn net.Conn) (Peer, error) {
+// Identify asks the kernel, or an in-process connection, who is at the other end: of a server's connection the
+// client, and of a client's the server. It reads the other process's cgroups, so it is called once for each connection. A
+// stranger is a Peer without roles; an error says that the other process has ended, or cannot be seen.
+//
+// A client goes on only if the peer Serves the role that it wants to reach.
+func Identify(conn net.Conn, rules Rules) (Peer, error) {
 	if in, ok := conn.(*inProcessConn); ok {
 		return in.peer, nil
 	}
@@ -89,30 +85,28 @@ func (c peerCredentials) identify(conn net.Conn) (Peer, error) {
 	if !ok {
 		return Peer{}, fmt.Errorf("a %T has no peer credentials; only unix sockets do", conn)
 	}
-	cred, err := peerCred(u)
-	if err != nil {
-		return Peer{}, err
-	}
-	return Peer{UID: int(cred.Uid), PID: int(cred.Pid), Roles: c.roles(int(cred.Uid))}, nil
+	return peer.Identify(u, rules)
 }
 
-func peerCred(conn *net.UnixConn) (*unix.Ucred, error) {
-	raw, err := conn.SyscallConn()
+// Connect dials the unix socket at path for clients that speak no gRPC, and returns a connection to a server that has the
+// role; empty takes any.
+func Connect(ctx context.Context, path string, server role.Role, rules Rules) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 	if err != nil {
-		return nil, fmt.Errorf("read peer credentials: %w", err)
+		return nil, err
 	}
-	var cred *unix.Ucred
-	var optErr error
-	err = raw.Control(func(fd uintptr) {
-		cred, optErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	})
-	if err == nil {
-		err = optErr
+	p, err := Identify(conn, rules)
+	if err == nil && server != "" && !p.Serves(server) {
+		err = notServing(server, p)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read peer credentials: %w", err)
+		return nil, errors.Join(fmt.Errorf("dial %s: %w", path, err), conn.Close())
 	}
-	return cred, nil
+	return conn, nil
+}
+
+func notServing(server role.Role, p Peer) error {
+	return fmt.Errorf("the server on the socket is not %s: %s", server, p)
 }
 
 // Info tells gRPC what these credentials are.

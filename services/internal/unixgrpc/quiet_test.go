@@ -71,9 +71,9 @@ func TestACallIsNoMoreThanItsMessages(t *testing.T) {
 	l, path := listen(t)
 	policy := NewPolicy(nil)
 	policy.Allow(check, role.Podsync)
-	r := serve(t, l, ServerOptions{Policy: policy, Roles: rolesOf(role.Podsync)})
+	r := serve(t, l, ServerOptions{Policy: policy, Peers: rolesOf(role.Podsync)})
 	at, end := tap(t, path)
-	conn, err := Dial(at, DialOptions{Roles: rolesOf(role.Podsync)})
+	conn, err := Dial(at, DialOptions{Peers: rolesOf(role.Podsync)})
 	if err != nil {
 		t.Fatal(err)
 	}

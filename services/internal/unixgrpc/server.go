@@ -13,8 +13,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
-
-	"github.com/microlet/microlet/proto/role"
 )
 
 const (
@@ -33,8 +31,8 @@ type ServerOptions struct {
 	Log *slog.Logger
 	// Metrics gets microlet_grpc_denied_total; servers may share one. Nil counts nowhere.
 	Metrics prometheus.Registerer
-	// Roles maps a UID to its roles. Default: role.ByUID.
-	Roles func(uid int) []role.Role
+	// Peers say which processes have the roles of their user. Default: those in this process's own cgroups.
+	Peers Rules
 }
 
 // NewServer returns a gRPC server that knows its callers by the kernel's word and refuses, with
@@ -48,12 +46,9 @@ func NewServer(o ServerOptions, extra ...grpc.ServerOption) *grpc.Server {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	if o.Roles == nil {
-		o.Roles = role.ByUID
-	}
 	g := &guard{policy: o.Policy, log: o.Log, denied: deniedCounter(o.Metrics), logged: map[denial]time.Time{}}
 	options := []grpc.ServerOption{
-		grpc.Creds(peerCredentials{roles: o.Roles}),
+		grpc.Creds(peerCredentials{rules: o.Peers}),
 		grpc.ChainUnaryInterceptor(g.unary),
 		grpc.ChainStreamInterceptor(g.stream),
 		// A method that nobody serves passes the guard too, which knows no such method and refuses it.
@@ -115,9 +110,9 @@ func (g *guard) check(ctx context.Context, method string) error {
 	}
 	g.denied.WithLabelValues(method, strconv.Itoa(p.UID)).Inc()
 	if g.mayLog(denial{p.UID, method}, time.Now()) {
-		g.log.Warn("gRPC call denied", "method", method, "uid", p.UID, "pid", p.PID, "roles", p.Roles)
+		g.log.Warn("gRPC call denied", "method", method, "uid", p.UID, "pid", p.PID, "roles", p.Roles, "reason", p.Reason)
 	}
-	return status.Errorf(codes.PermissionDenied, "uid %d (roles %v) may not call this method", p.UID, p.Roles)
+	return status.Errorf(codes.PermissionDenied, "%s may not call this method", p)
 }
 
 // mayLog limits what one caller can write into the log.

@@ -24,6 +24,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/peer/peertest"
+	"github.com/microlet/microlet/services/internal/proctest"
 )
 
 const (
@@ -40,6 +42,10 @@ func TestMain(m *testing.M) {
 		fmt.Print(callAsProcess(path))
 		os.Exit(0)
 	}
+	proctest.Program(func() {
+		peertest.Ready()
+		fmt.Println(callAsProcess(os.Args[1]))
+	})
 	os.Exit(m.Run())
 }
 
@@ -109,13 +115,13 @@ func dial(t *testing.T, path string, o DialOptions) grpc_health_v1.HealthClient 
 }
 
 // rolesOf gives this process's UID the roles.
-func rolesOf(roles ...role.Role) func(int) []role.Role {
-	return func(uid int) []role.Role {
+func rolesOf(roles ...role.Role) Rules {
+	return Rules{Roles: func(uid int) []role.Role {
 		if uid == os.Getuid() {
 			return roles
 		}
 		return nil
-	}
+	}}
 }
 
 func TestPolicyByTheKernelsWord(t *testing.T) {
@@ -124,7 +130,7 @@ func TestPolicyByTheKernelsWord(t *testing.T) {
 	metrics := prometheus.NewRegistry()
 	r := serve(t, l, ServerOptions{
 		Policy:  NewPolicy(map[string][]role.Role{check: {role.PLEG}, watch: {role.NodeStatus}}),
-		Roles:   rolesOf(role.PLEG),
+		Peers:   rolesOf(role.PLEG),
 		Log:     slog.New(slog.NewTextHandler(&logged, nil)),
 		Metrics: metrics,
 	})
@@ -165,7 +171,7 @@ microlet_grpc_denied_total{method="unknown",uid=%q} 3
 
 func TestMethodsThatNobodyServesAreDenied(t *testing.T) {
 	l, path := listen(t)
-	serve(t, l, ServerOptions{Policy: NewPolicy(nil), Roles: rolesOf(role.PLEG), Log: slog.New(slog.DiscardHandler)})
+	serve(t, l, ServerOptions{Policy: NewPolicy(nil), Peers: rolesOf(role.PLEG), Log: slog.New(slog.DiscardHandler)})
 	conn, err := Dial(path, DialOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -177,7 +183,48 @@ func TestMethodsThatNobodyServesAreDenied(t *testing.T) {
 	}
 }
 
-// Another user's process is told apart by nothing but its UID.
+// A container may run as a service's user, by its image alone; its pod gives it away.
+func TestAServicesUserInAPodIsDenied(t *testing.T) {
+	path := servePLEG(t)
+	pleg, err := role.Get(role.PLEG)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := peertest.Cgroup(t, "kubepods/pod0b4ad7d5-4f2c-4a5e-9a4c-6a8c9b3a7f10/c")
+	for _, c := range []struct {
+		options peertest.Options
+		want    codes.Code
+	}{
+		{peertest.Options{UID: pleg.UID}, codes.OK},
+		{peertest.Options{UID: pleg.UID, Cgroups: pod}, codes.PermissionDenied},
+	} {
+		if got := peertest.Start(t, c.options, path).Line(t); got != c.want.String() {
+			t.Errorf("%+v got %s, want %s", c.options, got, c.want)
+		}
+	}
+}
+
+// servePLEG serves what only pleg may call, where members of the node's group find it.
+func servePLEG(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "unixgrpc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := errors.Join(os.Chown(dir, 0, role.GroupNode), os.Chmod(dir, 0o750)); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "s.sock")
+	l, err := Listen(path, 0o660, role.GroupNode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve(t, l, ServerOptions{Policy: NewPolicy(map[string][]role.Role{check: {role.PLEG}}), Log: slog.New(slog.DiscardHandler)})
+	return path
+}
+
+// Another user's process is told apart by its UID.
 func TestAnotherUserIsDenied(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Fatal("run the tests as root: this one becomes other users")
@@ -236,8 +283,8 @@ func TestAnotherUserIsDenied(t *testing.T) {
 
 func TestClientRefusesAnImpostor(t *testing.T) {
 	l, path := listen(t)
-	serve(t, l, ServerOptions{Policy: NewPolicy(map[string][]role.Role{check: {role.PLEG}}), Roles: rolesOf(role.PLEG)})
-	creds := peerCredentials{server: role.Podsync, roles: func(int) []role.Role { return []role.Role{role.PLEG} }}
+	serve(t, l, ServerOptions{Policy: NewPolicy(map[string][]role.Role{check: {role.PLEG}}), Peers: rolesOf(role.PLEG)})
+	creds := peerCredentials{server: role.Podsync, rules: Rules{Roles: func(int) []role.Role { return []role.Role{role.PLEG} }}}
 	conn, err := net.Dial("unix", path)
 	if err != nil {
 		t.Fatal(err)
@@ -280,7 +327,7 @@ func TestInProcessRoles(t *testing.T) {
 	outside, path := listen(t)
 	r := serve(t, Merge(outside, inside), ServerOptions{
 		Policy: NewPolicy(map[string][]role.Role{check: {role.PLEG, role.Up}}),
-		Roles:  rolesOf(role.Up),
+		Peers:  rolesOf(role.Up),
 		Log:    slog.New(slog.DiscardHandler),
 	})
 	call := func(path string, o DialOptions) codes.Code {
@@ -314,7 +361,7 @@ func TestDialComesBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	serve(t, l, ServerOptions{Policy: NewPolicy(map[string][]role.Role{check: {role.PLEG}}), Roles: rolesOf(role.PLEG)})
+	serve(t, l, ServerOptions{Policy: NewPolicy(map[string][]role.Role{check: {role.PLEG}}), Peers: rolesOf(role.PLEG)})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if _, err := client.Check(ctx, &grpc_health_v1.HealthCheckRequest{}, grpc.WaitForReady(true)); err != nil {

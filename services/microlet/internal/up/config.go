@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -130,6 +131,9 @@ func (c *Config) arguments(s catalog.Service, replica int) []string {
 		"--bus-address=" + c.Service.BusAddress,
 		"--node-name=" + c.Service.NodeName,
 		"--replica=" + strconv.Itoa(replica),
+	}
+	if cgroups := c.Service.PeerCgroups; len(cgroups) > 0 {
+		args = append(args, "--peer-cgroups="+strings.Join(cgroups, ","))
 	}
 	if s.NeedsKubelet {
 		args = append(args, "--resolved-config="+c.resolvedPath(s))

@@ -51,7 +51,7 @@ func newBench(t *testing.T, roles func(int) []role.Role) *bench {
 	t.Cleanup(stopRuntime)
 	b.stop = stopRuntime
 	b.direct = dial(t, filepath.Join(dir, "runtime.sock"))
-	g, err := New(Options{Runtime: b.direct, Image: b.direct, Roles: roles, Log: slog.New(slog.DiscardHandler)})
+	g, err := New(Options{Runtime: b.direct, Image: b.direct, Peers: unixgrpc.Rules{Roles: roles}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,8 +42,8 @@ type Options struct {
 	Runtime, Image grpc.ClientConnInterface
 	// Timeout of a call that brings no deadline and does not wait by nature. 0 is 2 m.
 	Timeout time.Duration
-	// Roles maps a UID to its roles; nil is role.ByUID.
-	Roles func(uid int) []role.Role
+	// Peers say which processes have the roles of their user.
+	Peers unixgrpc.Rules
 	Log   *slog.Logger
 	// Metrics are registered here; nil registers none.
 	Metrics prometheus.Registerer
@@ -125,7 +125,7 @@ func (g *Gateway) server(r role.Role) *grpc.Server {
 			policy.Allow("/"+d.ServiceName+"/"+name, r, role.Podsync, role.Up)
 		}
 	}
-	s := unixgrpc.NewServer(unixgrpc.ServerOptions{Policy: policy, Log: g.opts.Log, Metrics: g.opts.Metrics, Roles: g.opts.Roles},
+	s := unixgrpc.NewServer(unixgrpc.ServerOptions{Policy: policy, Log: g.opts.Log, Metrics: g.opts.Metrics, Peers: g.opts.Peers},
 		grpc.ForceServerCodecV2(frameCodec{}), grpc.NumStreamWorkers(streamWorkers))
 	for _, d := range descriptions {
 		s.RegisterService(g.describe(r, d), nil)
