@@ -18,6 +18,10 @@ const (
 	FormatJSON = "json"
 )
 
+// MaxVerbosity is the most that a running process can be asked to log. From 8 on client-go logs the bodies of requests
+// and answers, which hold Secrets and tokens, into a log that nodeapi and its callers may read.
+const MaxVerbosity = 7
+
 // LogOptions say how a process logs.
 type LogOptions struct {
 	// Format is "text" or "json". Default: text.

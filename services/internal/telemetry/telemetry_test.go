@@ -9,12 +9,39 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"k8s.io/klog/v2"
 )
+
+// client-go logs bodies, in which Secrets and tokens are, from the level on that nobody can ask for.
+func TestVerbosityStaysBelowBodies(t *testing.T) {
+	defer func() {
+		if err := SetVerbosity(0); err != nil {
+			t.Error(err)
+		}
+	}()
+	for body, want := range map[string]int{"7": 200, "8": 400, "10": 400, "-1": 400, "x": 400} {
+		w := httptest.NewRecorder()
+		setVerbosity(w, httptest.NewRequest(http.MethodPut, "/debug/flags/v", strings.NewReader(body)))
+		if w.Code != want {
+			t.Errorf("verbosity %s: %d %s, want %d", body, w.Code, w.Body, want)
+		}
+		if klog.V(8).Enabled() {
+			t.Errorf("verbosity %s: bodies are logged", body)
+		}
+	}
+	w := httptest.NewRecorder()
+	setVerbosity(w, httptest.NewRequest(http.MethodPut, "/debug/flags/v", strings.NewReader("9")))
+	if !strings.Contains(w.Body.String(), "use 0 to 7") {
+		t.Errorf("the error tells no remedy: %s", w.Body)
+	}
+}
 
 // stuck is a reader of the log that has stopped until it is released.
 type stuck struct {

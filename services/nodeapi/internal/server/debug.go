@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/telemetry"
 	"github.com/microlet/microlet/services/nodeapi/internal/nodelogs"
 )
 
@@ -37,8 +38,9 @@ func (s *Server) verbosity(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	level, err := strconv.Atoi(strings.TrimSpace(string(body)))
-	if err != nil || level < 0 || level > 100 {
-		http.Error(w, fmt.Sprintf("verbosity is %q: give a whole number from 0 on", body), http.StatusBadRequest)
+	if err != nil || level < 0 || level > telemetry.MaxVerbosity {
+		http.Error(w, fmt.Sprintf("verbosity is %q: give a whole number from 0 to %d; above it Secrets and tokens are logged, which takes a restart with --v",
+			body, telemetry.MaxVerbosity), http.StatusBadRequest)
 		return
 	}
 	if err := s.options.Services.SetVerbosity(r.Context(), level); err != nil {

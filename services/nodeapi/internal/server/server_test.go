@@ -196,7 +196,7 @@ func TestAnswers(t *testing.T) {
 		{"GET", "/metrics/cadvisor", 503, "no stats service"},
 		{"GET", "/metrics/resource", 503, "no stats service"},
 		{"GET", "/debug/flags/v", 406, "unrecognized http method"},
-		{"PUT", "/debug/flags/v", 400, "give a whole number"},
+		{"PUT", "/debug/flags/v", 400, "give a whole number from 0 to 7"},
 		{"GET", "/debug/pprof/?service=nosuch", 400, "nosuch"},
 		{"GET", "/debug/pprof/", 502, "ask podsync"},
 		{"GET", "/nosuch", 404, ""},
