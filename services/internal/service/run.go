@@ -57,7 +57,7 @@ func (s *Service) Run(ctx context.Context) error {
 		return ServeGRPC(ctx, s.GRPC, func() error { return s.GRPC.Serve(api) })
 	})
 	group.Go("metrics", func(ctx context.Context) error {
-		return telemetry.Serve(ctx, metrics, s.Metrics, s.healthy)
+		return telemetry.Serve(ctx, metrics, s.Config.Peers(), s.Metrics, s.healthy)
 	})
 	group.Go("bus client", s.Bus.Run)
 	if s.Role != role.Up { // the supervisor reads heartbeats; systemd watches over its own life

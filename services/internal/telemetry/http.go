@@ -15,6 +15,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
 
 const (
@@ -26,8 +28,9 @@ const (
 
 // Serve answers /metrics from the registry, /healthz with 200 "ok" or 503 and the error of healthy,
 // /debug/pprof with the process's profiles, and a PUT to /debug/flags/v by changing how much it logs, until
-// the context ends. It owns the listener, which only the node's own processes may reach.
-func Serve(ctx context.Context, l net.Listener, r *prometheus.Registry, healthy func() error) error {
+// the context ends. It owns the listener, which is a unix socket's. Others than root and nodeapi, as the rules
+// know them, get 403.
+func Serve(ctx context.Context, l net.Listener, peers unixgrpc.Rules, r *prometheus.Registry, healthy func() error) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{Timeout: httpTimeout}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -46,8 +49,10 @@ func Serve(ctx context.Context, l net.Listener, r *prometheus.Registry, healthy 
 		mux.HandleFunc("GET /debug/pprof/"+path, profile) // it extends the write timeout by its own length
 	}
 	mux.HandleFunc("PUT /debug/flags/v", setVerbosity)
+	guard := newGuard(peers, r)
 	server := &http.Server{
-		Handler:           mux,
+		Handler:           guard.handler(mux),
+		ConnContext:       guard.connection,
 		ReadHeaderTimeout: httpTimeout,
 		WriteTimeout:      2 * httpTimeout,
 		IdleTimeout:       time.Minute,

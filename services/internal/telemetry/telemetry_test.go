@@ -5,19 +5,117 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/peer/peertest"
+	"github.com/microlet/microlet/services/internal/proctest"
+	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
+
+func TestMain(m *testing.M) {
+	proctest.Program(func() {
+		peertest.Ready()
+		ask(os.Args[1])
+	})
+	os.Exit(m.Run())
+}
+
+// dialer is a client of a unix socket.
+func dialer(path string) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		},
+	}}
+}
+
+// requests are all that the socket of metrics answers.
+var requests = []struct{ method, path string }{
+	{http.MethodGet, "/metrics"}, {http.MethodGet, "/healthz"}, {http.MethodGet, "/debug/pprof/cmdline"}, {http.MethodPut, "/debug/flags/v"},
+}
+
+// ask makes the requests and prints the answers' codes.
+func ask(path string) {
+	var codes []string
+	for _, r := range requests {
+		req, err := http.NewRequest(r.method, "http://service"+r.path, strings.NewReader("0"))
+		if err == nil {
+			var resp *http.Response
+			if resp, err = dialer(path).Do(req); err == nil {
+				codes = append(codes, strconv.Itoa(resp.StatusCode))
+				err = resp.Body.Close()
+			}
+		}
+		if err != nil {
+			codes = append(codes, err.Error())
+		}
+	}
+	fmt.Println(strings.Join(codes, " "))
+}
+
+// Only root and nodeapi may read and change what is on the socket of metrics: no other service, and no container that has
+// their users.
+func TestServeChecksItsPeers(t *testing.T) {
+	dir, err := os.MkdirTemp("/tmp", "telemetry")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	path := filepath.Join(dir, "m.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Chown(dir, 0, role.GroupNode), os.Chmod(dir, 0o750), os.Chown(path, 0, role.GroupNode), os.Chmod(path, 0o660)); err != nil {
+		t.Fatalf("run the tests as root: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, l, unixgrpc.Rules{}, NewRegistry("pleg"), func() error { return nil }) }()
+	uid := func(r role.Role) int {
+		id, err := role.Get(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id.UID
+	}
+	pod := peertest.Cgroup(t, "kubepods/pod0b4ad7d5-4f2c-4a5e-9a4c-6a8c9b3a7f10/c")
+	for _, c := range []struct {
+		name    string
+		options peertest.Options
+		want    string
+	}{
+		{"root", peertest.Options{}, "200 200 200 200"},
+		{"nodeapi", peertest.Options{UID: uid(role.NodeAPI)}, "200 200 200 200"},
+		{"prober", peertest.Options{UID: uid(role.Prober)}, "403 403 403 403"},
+		{"nobody", peertest.Options{UID: 65534}, "403 403 403 403"},
+		{"nodeapi's user in a pod", peertest.Options{UID: uid(role.NodeAPI), Cgroups: pod}, "403 403 403 403"},
+		{"root in a pod", peertest.Options{Cgroups: pod}, "403 403 403 403"},
+	} {
+		if got := peertest.Start(t, c.options, path).Line(t); got != c.want {
+			t.Errorf("%s gets %s for %v, want %s", c.name, got, requests, c.want)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Serve is %v", err)
+	}
+}
 
 // client-go logs bodies, in which Secrets and tokens are, from the level on that nobody can ask for.
 func TestVerbosityStaysBelowBodies(t *testing.T) {
@@ -134,12 +232,8 @@ func TestServe(t *testing.T) {
 	var sick error
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- Serve(ctx, l, NewRegistry("pleg"), func() error { return sick }) }()
-	client := &http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", path)
-		},
-	}}
+	go func() { done <- Serve(ctx, l, unixgrpc.Rules{}, NewRegistry("pleg"), func() error { return sick }) }()
+	client := dialer(path)
 	get := func(path string) (int, string) {
 		resp, err := client.Get("http://pleg" + path)
 		if err != nil {
@@ -174,7 +268,7 @@ func TestServe(t *testing.T) {
 func TestServeEndsWithItsListener(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &brokenListener{}
-		if err := Serve(t.Context(), l, NewRegistry("pleg"), func() error { return nil }); err == nil {
+		if err := Serve(t.Context(), l, unixgrpc.Rules{}, NewRegistry("pleg"), func() error { return nil }); err == nil {
 			t.Error("a listener that broke is no error")
 		}
 	})

@@ -185,7 +185,9 @@ func (e *edge) startMetrics(healthy func() error) (stop func()) {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	return e.Run(func(ctx context.Context) error { return telemetry.Serve(ctx, l, prometheus.NewRegistry(), healthy) })
+	return e.Run(func(ctx context.Context) error {
+		return telemetry.Serve(ctx, l, e.config.Service.Peers(), prometheus.NewRegistry(), healthy)
+	})
 }
 
 // caller is somebody who sends requests, each with its own deadline.
