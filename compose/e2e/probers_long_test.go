@@ -97,9 +97,9 @@ func TestProbersShare(t *testing.T) {
 
 // families are what a prober says of its probes, by its own socket.
 func (s *scene) families(replica int) (map[string]*dto.MetricFamily, error) {
-	path := filepath.Join(s.RuntimeDir(), "metrics", "prober.sock")
+	path := filepath.Join(s.RuntimeDir(), "sock", "prober", "metrics.sock")
 	if replica > 0 {
-		path = filepath.Join(s.RuntimeDir(), "metrics", fmt.Sprintf("prober.%d.sock", replica))
+		path = filepath.Join(s.RuntimeDir(), "sock", "prober", fmt.Sprintf("metrics.%d.sock", replica))
 	}
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", path)

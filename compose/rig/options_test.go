@@ -95,7 +95,7 @@ func TestSocketPathsFit(t *testing.T) {
 	i.r.Dir = home + "/" + i.r.Name
 	for _, path := range []string{
 		i.RuntimeSocket() + ".ttrpc",
-		i.RuntimeDir() + "/metrics/nodestatus.sock",
+		i.RuntimeDir() + "/sock/nodestatus/metrics.sock",
 		i.RootDir() + "/pod-resources/kubelet.sock",
 		i.RootDir() + "/device-plugins/kubelet.sock",
 		i.containerdConfig().ShimSocket + "/" + strings.Repeat("f", 64),

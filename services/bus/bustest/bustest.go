@@ -50,8 +50,12 @@ func New(t testing.TB) *Node {
 	})
 	n := &Node{t: t, dir: dir, address: "127.0.0.1:0"}
 	NKeys(t, filepath.Join(dir, "nkeys"))
-	for _, sub := range []string{"cri", "sock", "metrics"} {
-		if err := os.Mkdir(filepath.Join(dir, sub), 0o750); err != nil {
+	folders := []string{filepath.Join(dir, "cri")}
+	for _, r := range role.All() {
+		folders = append(folders, (&service.Config{RuntimeDir: dir}).SocketDir(r))
+	}
+	for _, f := range folders {
+		if err := os.MkdirAll(f, 0o750); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -3,6 +3,8 @@ package service
 import (
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -25,6 +27,12 @@ const (
 	DefaultReplica     = "0"
 	DefaultStopTimeout = 8 * time.Second
 )
+
+// MaxReplicas is far more than a node has use for.
+const MaxReplicas = 16
+
+// maxSocketFiles bounds what is read of a folder of sockets, which its service may fill.
+const maxSocketFiles = 1024
 
 const socketSuffix = ".sock"
 
@@ -117,14 +125,18 @@ func (c *Config) complete() {
 	}
 }
 
+// SocketDir is the folder of a role's sockets. The role's own user owns it, and nobody else may create
+// anything in it, so that no service can take the name of another's socket.
+func (c *Config) SocketDir(r role.Role) string { return filepath.Join(c.RuntimeDir, "sock", string(r)) }
+
 // Socket is where a role serves its gRPC API.
 func (c *Config) Socket(r role.Role) string {
-	return filepath.Join(c.RuntimeDir, "sock", string(r)+socketSuffix)
+	return filepath.Join(c.SocketDir(r), "grpc"+socketSuffix)
 }
 
 // MetricsSocket is where a role serves /metrics and /healthz.
 func (c *Config) MetricsSocket(r role.Role) string {
-	return filepath.Join(c.RuntimeDir, "metrics", string(r)+socketSuffix)
+	return filepath.Join(c.SocketDir(r), "metrics"+socketSuffix)
 }
 
 // ReplicaSocket is where a replica serves what the first one serves at path.
@@ -135,23 +147,36 @@ func ReplicaSocket(path, replica string) string {
 	return strings.TrimSuffix(path, socketSuffix) + "." + replica + socketSuffix
 }
 
-// Replicas returns the replicas that have a socket where ReplicaSocket puts it, the first one first.
-// One that was killed leaves its socket until it comes back or "microlet up" starts.
+// Replicas returns the replicas that have a socket where ReplicaSocket puts it, the first one first; none if the folder
+// is not there. One that was killed leaves its socket until it comes back or "microlet up" starts. Of more than
+// MaxReplicas it returns as many, with an error: a service may put into its folder what it likes.
 func Replicas(path string) ([]string, error) {
-	dir, first := filepath.Split(path)
-	entries, err := os.ReadDir(dir)
+	folder, first := filepath.Split(path)
+	dir, err := os.Open(filepath.Clean(folder))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list sockets: %w", err)
 	}
+	defer dir.Close()
+	files, err := dir.Readdirnames(maxSocketFiles)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("list sockets: %w", err)
+	}
+	slices.Sort(files)
 	var names []string
-	for _, e := range entries {
-		if e.Name() == first {
+	for _, file := range files {
+		if file == first {
 			names = slices.Insert(names, 0, DefaultReplica)
-		} else if rest, ok := strings.CutPrefix(e.Name(), strings.TrimSuffix(first, socketSuffix)+"."); ok {
+		} else if rest, ok := strings.CutPrefix(file, strings.TrimSuffix(first, socketSuffix)+"."); ok {
 			if replica, ok := strings.CutSuffix(rest, socketSuffix); ok && subject.ValidToken(replica) == nil {
 				names = append(names, replica)
 			}
 		}
+	}
+	if len(names) > MaxReplicas {
+		return names[:MaxReplicas], fmt.Errorf("list sockets: there are more than %d replicas in %s", MaxReplicas, folder)
 	}
 	return names, nil
 }

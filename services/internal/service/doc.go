@@ -4,7 +4,7 @@
 // Its job: the service's sockets, gRPC server, metrics, health, heartbeat, watchdog, connection to
 // the bus, and an orderly stop. Its inputs are a Config, a role, and the functions and gRPC services
 // that the service gives it before Run. Its outputs are, below the runtime folder,
-// sock/<service>.sock and metrics/<service>.sock; HEARTBEATS/<service>.<replica> on the bus; and
+// grpc.sock and metrics.sock in sock/<service>/; HEARTBEATS/<service>.<replica> on the bus; and
 // READY, WATCHDOG and STOPPING to the supervisor.
 //
 // It guarantees that the watchdog is fed only while the service's own loop turns (Pulse), that a

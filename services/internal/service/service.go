@@ -35,7 +35,7 @@ type Service struct {
 	Metrics *prometheus.Registry
 	// Bus is the connection to the bus. Watches and writers are made before Run.
 	Bus *bus.Client
-	// GRPC is the server on sock/<service>.sock; register services, and Allow their methods, before Run.
+	// GRPC is the server on sock/<service>/grpc.sock; register services, and Allow their methods, before Run.
 	GRPC *grpc.Server
 	// Health is served on it; Ready sets it.
 	Health *health.Server
@@ -188,11 +188,11 @@ func (s *Service) dial(path string, to role.Role) (*grpc.ClientConn, error) {
 	return unixgrpc.Dial(path, o)
 }
 
-// Listen opens a socket below the runtime folder for the node's group, makes its folder when it is
+// Listen opens a socket below the runtime folder for the node's group, makes its folders when they are
 // absent, and in the single placement listens inside the process too. It is for servers beside GRPC,
 // such as the CRI gateway's.
 func (s *Service) Listen(path string) (net.Listener, error) {
-	if err := makeSocketDir(filepath.Dir(path)); err != nil {
+	if err := s.makeSocketDir(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
 	gid := role.GroupNode
@@ -210,23 +210,36 @@ func (s *Service) Listen(path string) (net.Listener, error) {
 	return unixgrpc.Merge(l, in), nil
 }
 
-// makeSocketDir makes a folder in which members of the node's group may put sockets, each only its
-// own (the sticky bit). "microlet up" does the same with the right owner; this is for a service that
-// was started alone.
-func makeSocketDir(dir string) error {
-	if err := os.Mkdir(dir, 0o770); err != nil {
-		if errors.Is(err, fs.ErrExist) {
-			return nil
-		}
-		return fmt.Errorf("folder of sockets: %w", err)
+// makeSocketDir makes a folder below the runtime folder, and those on the way to it. Only their owner may
+// create sockets there; the node's group may reach them. "microlet up" does the same with the right
+// owners; this is for a service that was started alone.
+func (s *Service) makeSocketDir(dir string) error {
+	below, err := filepath.Rel(s.Config.RuntimeDir, dir)
+	if err != nil || !filepath.IsLocal(below) {
+		return fmt.Errorf("folder of sockets: %s is not below the runtime folder %s", dir, s.Config.RuntimeDir)
 	}
-	if os.Geteuid() == 0 {
-		if err := os.Chown(dir, 0, role.GroupNode); err != nil {
+	path := s.Config.RuntimeDir
+	for _, name := range strings.Split(below, string(filepath.Separator)) {
+		path = filepath.Join(path, name)
+		if err := makeOwnDir(path); err != nil {
 			return fmt.Errorf("folder of sockets: %w", err)
 		}
 	}
-	if err := os.Chmod(dir, 0o770|fs.ModeSticky); err != nil { // Mkdir's mode is subject to the umask
-		return fmt.Errorf("folder of sockets: %w", err)
-	}
 	return nil
+}
+
+// makeOwnDir makes a folder of this process's own unless it is there.
+func makeOwnDir(path string) error {
+	if err := os.Mkdir(path, 0o750); err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			return nil
+		}
+		return err
+	}
+	if os.Geteuid() == 0 {
+		if err := os.Lchown(path, 0, role.GroupNode); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(path, 0o750) // Mkdir's mode is subject to the umask
 }

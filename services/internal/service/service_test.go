@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -124,7 +126,7 @@ func TestLifeOfAService(t *testing.T) {
 	if got := <-notified; !slices.Equal(got, []string{run.NotifyStopping}) {
 		t.Errorf("notified %q at the stop", got)
 	}
-	if left, _ := filepath.Glob(filepath.Join(s.Config.RuntimeDir, "*", "*.sock")); len(left) != 0 {
+	if left, _ := filepath.Glob(filepath.Join(s.Config.RuntimeDir, "sock", "*", "*.sock")); len(left) != 0 {
 		t.Errorf("sockets are left: %v", left)
 	}
 }
@@ -341,6 +343,38 @@ func TestCommandPrintsHelpAndRefuses(t *testing.T) {
 	}
 }
 
+// TestSocketsOfOneServiceAreItsOwn: no folder of sockets is one that another service could create anything in.
+func TestSocketsOfOneServiceAreItsOwn(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Fatal("run the tests as root: folders of sockets belong to the node's group")
+	}
+	s := newTestService(t, role.PLEG, nil)
+	other := Config{RuntimeDir: s.Config.RuntimeDir}
+	seen := map[string]role.Role{}
+	for _, r := range role.All() {
+		for _, path := range []string{other.Socket(r), other.MetricsSocket(r), ReplicaSocket(other.MetricsSocket(r), "1")} {
+			l, err := s.Listen(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			for dir := filepath.Dir(path); dir != s.Config.RuntimeDir; dir = filepath.Dir(dir) {
+				info, err := os.Stat(dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if mode := info.Mode(); mode != fs.ModeDir|0o750 {
+					t.Errorf("%s, on the way to a socket of %s, is %v: others could take its sockets' names", dir, r, mode)
+				}
+			}
+			if first, ok := seen[filepath.Dir(path)]; ok && first != r {
+				t.Errorf("%s and %s share a folder", first, r)
+			}
+			seen[filepath.Dir(path)] = r
+		}
+	}
+}
+
 func TestReplicas(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "prober.sock")
@@ -357,7 +391,15 @@ func TestReplicas(t *testing.T) {
 	if got, err := Replicas(path); err != nil || !slices.Equal(got, []string{"0", "1", "11"}) {
 		t.Errorf("found %q, %v", got, err)
 	}
-	if _, err := Replicas(filepath.Join(dir, "none", "prober.sock")); err == nil {
-		t.Error("a folder that is not there has replicas")
+	for i := range 40 {
+		if err := os.WriteFile(ReplicaSocket(path, strconv.Itoa(100+i)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := Replicas(path); err == nil || len(got) != MaxReplicas || got[0] != "0" {
+		t.Errorf("of more than can be there are %q, %v", got, err)
+	}
+	if got, err := Replicas(filepath.Join(dir, "none", "prober.sock")); err != nil || len(got) != 0 {
+		t.Errorf("a folder that is not there has %q, %v", got, err)
 	}
 }

@@ -106,21 +106,8 @@ func lockDir(dir string) (unlock func(), err error) {
 	}
 }
 
-// RemoveStale removes the socket at path if nobody answers there. If a server does, the error is
-// ErrInUse.
-func RemoveStale(path string) error {
-	unlock, err := lockDir(filepath.Dir(path))
-	if err != nil {
-		return fmt.Errorf("remove socket %s: %w", path, err)
-	}
-	defer unlock()
-	if err := removeStale(path); err != nil {
-		return fmt.Errorf("remove socket %s: %w", path, err)
-	}
-	return nil
-}
-
-// removeStale is RemoveStale for who holds the folder's lock.
+// removeStale removes the socket at path if nobody answers there, for who holds the folder's lock. If a
+// server does, the error is ErrInUse.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {

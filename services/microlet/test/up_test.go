@@ -288,7 +288,7 @@ func TestProcesses(t *testing.T) {
 	a.start()
 	a.await("all ready after the supervisor's death", ready)
 	a.stop()
-	if left, _ := filepath.Glob(filepath.Join(a.runtimeDir(), "*", "*.sock")); len(left) != 0 {
+	if left, _ := filepath.Glob(filepath.Join(a.runtimeDir(), "sock", "*", "*.sock")); len(left) != 0 {
 		t.Errorf("sockets are left: %v", left)
 	}
 

@@ -70,8 +70,8 @@ func (p *podsync) ListLocalPods(context.Context, *podsyncv1.ListLocalPodsRequest
 func (p *podsync) serve(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	socket := filepath.Join(dir, "sock", "podsync.sock")
-	if err := os.Mkdir(filepath.Dir(socket), 0o750); err != nil {
+	socket := filepath.Join(dir, "sock", "podsync", "grpc.sock")
+	if err := os.MkdirAll(filepath.Dir(socket), 0o750); err != nil {
 		t.Fatal(err)
 	}
 	l, err := net.Listen("unix", socket)

@@ -65,13 +65,13 @@ func execute(t *testing.T, args ...string) (string, error) {
 
 func TestStatusSaysWhyThereIsNone(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "sock"), 0o750); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, "sock", "up"), 0o750); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := execute(t, "status", "--runtime-dir="+dir); err == nil || !strings.Contains(err.Error(), "microlet up is not running") {
 		t.Errorf("without a socket: %v", err)
 	}
-	path := filepath.Join(dir, "sock", "up.sock")
+	path := filepath.Join(dir, "sock", "up", "grpc.sock")
 	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		t.Fatal(err)

@@ -32,8 +32,6 @@ const (
 	minWatchdog = 5 * time.Second
 	// stopTimeout is above what the supervisor takes to stop all.
 	stopTimeout = 14 * time.Second
-	// maxReplicas is far more than a node has use for.
-	maxReplicas = 16
 )
 
 // Config is what "microlet up" is told.
@@ -94,8 +92,8 @@ func (c *Config) Validate() error {
 	if c.Watchdog != 0 && c.Watchdog < minWatchdog {
 		errs = append(errs, fmt.Errorf("watchdog is %v: use %v or more, or 0 for none", c.Watchdog, minWatchdog))
 	}
-	if c.ProberReplicas < 1 || c.ProberReplicas > maxReplicas {
-		errs = append(errs, fmt.Errorf("prober-replicas is %d: give 1 to %d", c.ProberReplicas, maxReplicas))
+	if c.ProberReplicas < 1 || c.ProberReplicas > service.MaxReplicas {
+		errs = append(errs, fmt.Errorf("prober-replicas is %d: give 1 to %d", c.ProberReplicas, service.MaxReplicas))
 	}
 	if c.ProberReplicas > 1 && c.Placement == Single {
 		errs = append(errs, fmt.Errorf("prober-replicas is %d: the single placement has one; use --placement=%s for more", c.ProberReplicas, Processes))

@@ -14,8 +14,6 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/bus"
-	"github.com/microlet/microlet/services/internal/service"
-	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
 
 const (
@@ -23,43 +21,6 @@ const (
 	lockWait  = 5 * time.Second
 	lockRetry = 20 * time.Millisecond
 )
-
-// folder is one folder of the runtime folder.
-type folder struct {
-	name     string
-	mode     fs.FileMode
-	uid, gid int
-	// deep also gives what is in it to the owner.
-	deep bool
-}
-
-// folders returns those that up makes. Sockets are in folders that the whole group may write to,
-// but in which each may only remove its own.
-func folders() ([]folder, error) {
-	busID, err := role.Get(role.Bus)
-	if err != nil {
-		return nil, err
-	}
-	statusID, err := role.Get(role.NodeStatus)
-	if err != nil {
-		return nil, err
-	}
-	apiID, err := role.Get(role.NodeAPI)
-	if err != nil {
-		return nil, err
-	}
-	return []folder{
-		{name: "sock", mode: 0o770 | fs.ModeSticky, gid: role.GroupNode},
-		{name: "metrics", mode: 0o770 | fs.ModeSticky, gid: role.GroupNode},
-		{name: "cri", mode: 0o750, gid: role.GroupNode},
-		{name: "notify", mode: 0o750, gid: role.GroupNode},
-		{name: "config", mode: 0o750, gid: role.GroupNode},
-		{name: "bus", mode: 0o700, uid: busID.UID, gid: busID.GID, deep: true},
-		{name: "credentials", mode: 0o750, gid: role.GroupNode},
-		{name: filepath.Join("credentials", string(role.NodeStatus)), mode: 0o700, uid: statusID.UID, gid: statusID.GID},
-		{name: filepath.Join("credentials", string(role.NodeAPI)), mode: 0o700, uid: apiID.UID, gid: apiID.GID},
-	}, nil
-}
 
 // prepare makes the runtime folder what the services need, and keeps it to this process until
 // release is called or the process ends.
@@ -70,7 +31,7 @@ func prepare(ctx context.Context, dir string, placement string) (release func() 
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, fmt.Errorf("runtime folder: %w", err)
 	}
-	if err := setFolder(dir, folder{mode: 0o750, gid: role.GroupNode}); err != nil {
+	if err := closeFolder(dir); err != nil {
 		return nil, fmt.Errorf("runtime folder: %w", err)
 	}
 	if placement == Processes {
@@ -82,30 +43,28 @@ func prepare(ctx context.Context, dir string, placement string) (release func() 
 	if err != nil {
 		return nil, err
 	}
-	if err := fill(dir); err != nil {
+	if err := fill(ctx, dir, placement); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return lock.Close, nil
 }
 
 // fill makes the folders and the services' keys. The bus itself empties its store after a boot.
-func fill(dir string) error {
-	list, err := folders()
+func fill(ctx context.Context, dir, placement string) error {
+	ctx, cancel := context.WithTimeout(ctx, removalTime)
+	defer cancel()
+	root, err := os.OpenRoot(dir)
 	if err != nil {
+		return fmt.Errorf("runtime folder: %w", err)
+	}
+	defer root.Close()
+	if err := makeFolders(ctx, root, placement); err != nil {
 		return err
 	}
-	for _, f := range list {
-		path := filepath.Join(dir, f.name)
-		if err := os.Mkdir(path, f.mode.Perm()); err != nil && !errors.Is(err, fs.ErrExist) {
-			return fmt.Errorf("runtime folder: %w", err)
-		}
-		if err := setFolder(path, f); err != nil {
-			return fmt.Errorf("runtime folder: %w", err)
-		}
-	}
-	if err := removeReplicas(dir); err != nil {
+	if err := removeDeadSockets(ctx, root); err != nil {
 		return err
 	}
+	empty(ctx, root, removed)
 	var identities []role.Identity
 	for _, r := range role.All() {
 		id, err := role.Get(r)
@@ -120,52 +79,16 @@ func fill(dir string) error {
 	return nil
 }
 
-// removeReplicas removes the sockets that dead replicas have left: there may be fewer of them from now
-// on, and who looks for replicas finds them by their sockets.
-func removeReplicas(dir string) error {
-	cfg := service.Config{RuntimeDir: dir}
-	for _, r := range role.All() {
-		for _, path := range []string{cfg.Socket(r), cfg.MetricsSocket(r)} {
-			replicas, err := service.Replicas(path)
-			if err != nil {
-				return fmt.Errorf("runtime folder: %w", err)
-			}
-			for _, replica := range replicas {
-				if replica == service.DefaultReplica {
-					continue // it is always there, and replaces its own
-				}
-				if err := unixgrpc.RemoveStale(service.ReplicaSocket(path, replica)); err != nil && !errors.Is(err, unixgrpc.ErrInUse) {
-					return fmt.Errorf("runtime folder: %w", err)
-				}
-			}
-		}
-	}
-	return nil
-}
-
-func setFolder(path string, f folder) error {
-	info, err := os.Lstat(path)
+// closeFolder gives the runtime folder to root and the node's group, and closes it to others.
+func closeFolder(dir string) error {
+	info, err := os.Lstat(dir)
 	if err != nil {
 		return err
 	}
 	if !info.IsDir() {
-		return fmt.Errorf("%s is no folder: move it", path)
+		return fmt.Errorf("%s is no folder: move it", dir)
 	}
-	if err := os.Lchown(path, f.uid, f.gid); err != nil {
-		return err
-	}
-	if err := os.Chmod(path, f.mode); err != nil {
-		return err
-	}
-	if !f.deep {
-		return nil
-	}
-	return filepath.WalkDir(path, func(p string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		return os.Lchown(p, f.uid, f.gid)
-	})
+	return errors.Join(os.Lchown(dir, 0, role.GroupNode), os.Chmod(dir, 0o750))
 }
 
 // checkReachable finds a folder on the way to dir that the services' users cannot enter: they would

@@ -3,8 +3,6 @@ package up
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -109,99 +107,6 @@ func TestArgumentsOfAService(t *testing.T) {
 		if err := cmd.ParseFlags(want[1:]); err != nil {
 			t.Errorf("%s refuses its arguments: %v", r, err)
 		}
-	}
-}
-
-func TestPrepare(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Fatal("run the tests as root: up gives folders to other users")
-	}
-	dir := filepath.Join(t.TempDir(), "run")
-	release, err := prepare(t.Context(), dir, Single)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, want := range map[string]struct {
-		mode     fs.FileMode
-		uid, gid uint32
-	}{
-		"":                       {0o750, 0, role.GroupNode},
-		"sock":                   {0o770 | fs.ModeSticky, 0, role.GroupNode},
-		"metrics":                {0o770 | fs.ModeSticky, 0, role.GroupNode},
-		"config":                 {0o750, 0, role.GroupNode},
-		"notify":                 {0o750, 0, role.GroupNode},
-		"bus":                    {0o700, 47101, role.GroupNode},
-		"credentials":            {0o750, 0, role.GroupNode},
-		"credentials/nodestatus": {0o700, 47103, role.GroupNode},
-		"credentials/nodeapi":    {0o700, 47108, role.GroupNode},
-		"nkeys/pleg.seed":        {0o600, 47102, role.GroupNode},
-	} {
-		info, err := os.Stat(filepath.Join(dir, name))
-		if err != nil {
-			t.Error(err)
-			continue
-		}
-		st, ok := info.Sys().(*syscall.Stat_t)
-		if got := info.Mode() & (fs.ModePerm | fs.ModeSticky); !ok || got != want.mode || st.Uid != want.uid || st.Gid != want.gid {
-			t.Errorf("%q is %v %d:%d, want %v %d:%d", name, got, st.Uid, st.Gid, want.mode, want.uid, want.gid)
-		}
-	}
-	seed, err := os.ReadFile(filepath.Join(dir, "nkeys/pleg.seed"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := release(); err != nil {
-		t.Fatal(err)
-	}
-	// One of two replicas has died, without removing its socket.
-	dead, living := filepath.Join(dir, "metrics/prober.1.sock"), filepath.Join(dir, "metrics/prober.2.sock")
-	for _, path := range []string{dead, living} {
-		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		if path == dead {
-			l.SetUnlinkOnClose(false)
-			if err := l.Close(); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if err := os.Chmod(dir, 0o777); err != nil { // whatever it was, it is closed at the next start
-		t.Fatal(err)
-	}
-	release, err = prepare(t.Context(), dir, Single)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = release() }()
-	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o750 {
-		t.Errorf("the folder is %v, %v", info.Mode(), err)
-	}
-	if _, err := os.Lstat(dead); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the dead replica's socket is left: %v", err)
-	}
-	if _, err := os.Lstat(living); err != nil {
-		t.Errorf("the living replica's socket is gone: %v", err)
-	}
-	if again, err := os.ReadFile(filepath.Join(dir, "nkeys/pleg.seed")); err != nil || string(again) != string(seed) {
-		t.Errorf("the key changed at the second start: %v", err)
-	}
-}
-
-func TestUnreachableRuntimeFolder(t *testing.T) {
-	parent := t.TempDir()
-	if err := os.Chmod(parent, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(parent, "run")
-	if err := os.Mkdir(dir, 0o750); err != nil {
-		t.Fatal(err)
-	}
-	err := checkReachable(dir)
-	if err == nil || !strings.Contains(err.Error(), parent+" (mode 0700)") {
-		t.Errorf("error is %v, want one that names %s", err, parent)
 	}
 }
 
