@@ -1,11 +1,8 @@
 package up
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
@@ -87,13 +84,13 @@ func (c credentials) sync() (changed bool, err error) {
 	}
 	// The kubeconfig is last: what it names is there then.
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		wrote, err := c.put(name, files[name])
+		wrote, err := copyFile(filepath.Join(c.dir, name), files[name], c.id)
 		if err != nil {
 			return changed, err
 		}
 		changed = changed || wrote
 	}
-	wrote, err := c.put("kubeconfig", data)
+	wrote, err := copyFile(c.path(), data, c.id)
 	return changed || wrote, err
 }
 
@@ -133,17 +130,4 @@ func (c credentials) adopt(config *clientcmdapi.Config) (map[string][]byte, erro
 		}
 	}
 	return files, nil
-}
-
-// put writes a file of the copy unless it is so already.
-func (c credentials) put(name string, data []byte) (bool, error) {
-	path := filepath.Join(c.dir, name)
-	old, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, err
-	}
-	if err == nil && bytes.Equal(old, data) {
-		return false, nil
-	}
-	return true, writeFile(path, data, 0o600, c.id.UID, c.id.GID)
 }

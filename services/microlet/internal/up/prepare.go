@@ -1,9 +1,11 @@
 package up
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -157,4 +159,31 @@ func writeFile(path string, data []byte, mode fs.FileMode, uid, gid int) (err er
 		return err
 	}
 	return f.Close()
+}
+
+// copyFile makes the file hold data, for its owner alone, and says whether it did not before.
+func copyFile(path string, data []byte, id role.Identity) (changed bool, err error) {
+	if same, err := holds(path, data); err != nil || same {
+		return false, err
+	}
+	return true, writeFile(path, data, 0o600, id.UID, id.GID)
+}
+
+// holds says whether path is a regular file that holds data. It follows no link, waits for no FIFO's writer and reads
+// no more than it expects: the file is another user's.
+func holds(path string, data []byte) (bool, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO): // nothing, a link, a socket
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() || info.Size() != int64(len(data)) {
+		return false, err
+	}
+	old, err := io.ReadAll(io.LimitReader(f, int64(len(data))+1))
+	return err == nil && bytes.Equal(old, data), err
 }

@@ -1,10 +1,8 @@
 package up
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -78,18 +76,11 @@ func (s *serving) sync() (changed bool, err error) {
 		if err != nil {
 			return changed, fmt.Errorf("%s: %w", f.field, err)
 		}
-		path := filepath.Join(s.dir, f.name)
-		old, err := os.ReadFile(path)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		wrote, err := copyFile(filepath.Join(s.dir, f.name), data, s.id)
+		if err != nil {
 			return changed, err
 		}
-		if err == nil && bytes.Equal(old, data) {
-			continue
-		}
-		if err := writeFile(path, data, 0o600, s.id.UID, s.id.GID); err != nil {
-			return changed, err
-		}
-		changed = true
+		changed = changed || wrote
 	}
 	return changed, nil
 }

@@ -204,6 +204,45 @@ func TestCredentialsFollowTheirSource(t *testing.T) {
 	}
 }
 
+// TestCopiesFollowNoLinkAndWaitForNobody has the service that reads the copies put other things in their place.
+func TestCopiesFollowNoLinkAndWaitForNobody(t *testing.T) {
+	id, err := role.Get(role.NodeStatus)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := openDir(t)
+	secret := filepath.Join(filepath.Dir(dir), "secret")
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, id.UID, id.GID), os.WriteFile(secret, []byte("data"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for name, script := range map[string]string{
+		"FIFO":      "mkfifo file",
+		"link":      "ln -s " + secret + " file", // it holds what is expected, and is still no copy
+		"long file": "echo longer than data > file",
+		"nothing":   "true",
+	} {
+		if err := asUser(t, id.UID, "cd "+dir+" && rm -f file && "+script); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, "file")
+		changed, err := copyFile(path, []byte("data"), id)
+		info, statErr := os.Lstat(path)
+		if err != nil || statErr != nil || !changed || !info.Mode().IsRegular() {
+			t.Errorf("%s: changed is %t, %v; there is %v, %v", name, changed, err, info, statErr)
+			continue
+		}
+		if data, err := os.ReadFile(path); err != nil || string(data) != "data" {
+			t.Errorf("%s: the copy is %q, %v", name, data, err)
+		}
+		if changed, err := copyFile(path, []byte("data"), id); err != nil || changed {
+			t.Errorf("%s: the second time changed is %t, %v", name, changed, err)
+		}
+	}
+	if info, err := os.Stat(secret); err != nil || info.Mode() != 0o600 {
+		t.Errorf("what the link leads to is %v, %v", info.Mode(), err)
+	}
+}
+
 func TestEachServiceSeesItsOwnConfiguration(t *testing.T) {
 	dir := t.TempDir()
 	for _, sub := range []string{"config", "credentials/nodestatus", "credentials/nodeapi"} {
