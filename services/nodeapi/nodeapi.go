@@ -62,7 +62,7 @@ func Run(ctx context.Context, cfg Config) error {
 		NodeLogs:    nodelogs.Logs{Files: nodelogs.Files{nodelogs.Folder, kubelet.PodLogsDir}, Command: "journalctl"},
 		LogQuery:    kubelet.EnableSystemLogQuery != nil && *kubelet.EnableSystemLogQuery,
 		Checkpoints: filepath.Join(cfg.Kubelet.Node.RootDir, "checkpoints"), Flags: cfg.Kubelet.FlagValues(),
-		Services:    scrape.New(cfg.Service.MetricsSocket, s.Log),
+		Services:    scrape.New(cfg.Service.MetricsSocket, cfg.Service.Peers(), s.Log),
 		MaxRequests: cfg.MaxRequests, MaxLogs: cfg.MaxLogs, MaxStreams: cfg.MaxStreams,
 		LongWrite: kubelet.StreamingConnectionIdleTimeout.Duration, Log: s.Log, Metrics: s.Metrics,
 	})

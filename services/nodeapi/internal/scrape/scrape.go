@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
@@ -29,13 +30,16 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
 
 const (
-	// timeout bounds what one service may take.
+	// timeout bounds what one service may take, with all its replicas.
 	timeout = 5 * time.Second
-	// maxAnswer bounds what one service may say.
+	// maxAnswer bounds what one service may say, with all its replicas.
 	maxAnswer = 32 << 20
+	// atOnce bounds how many replicas of a service are asked at one time.
+	atOnce = 4
 )
 
 // ContentType of what Write writes.
@@ -79,16 +83,18 @@ func (p process) String() string {
 // Services are the node's services, as their sockets show them. It is safe for concurrent use.
 type Services struct {
 	socket func(role.Role) string
+	peers  unixgrpc.Rules
 	log    *slog.Logger
+	limit  int64 // maxAnswer, but in tests
 	flight singleflight.Group
 
 	mu     sync.Mutex
 	client map[process]*http.Client
 }
 
-// New returns the services whose first replicas' sockets are at these paths.
-func New(socket func(role.Role) string, log *slog.Logger) *Services {
-	return &Services{socket: socket, log: log, client: map[process]*http.Client{}}
+// New returns the services whose first replicas' sockets are at these paths, and who are known by these rules.
+func New(socket func(role.Role) string, peers unixgrpc.Rules, log *slog.Logger) *Services {
+	return &Services{socket: socket, peers: peers, log: log, limit: maxAnswer, client: map[process]*http.Client{}}
 }
 
 // of returns a client that talks to one process.
@@ -102,7 +108,7 @@ func (s *Services) of(p process) *http.Client {
 			Timeout: timeout,
 			Transport: &http.Transport{
 				DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-					return (&net.Dialer{}).DialContext(ctx, "unix", path)
+					return unixgrpc.Connect(ctx, path, p.role, s.peers)
 				},
 				MaxIdleConns: 1, IdleConnTimeout: time.Minute,
 			},
@@ -118,8 +124,9 @@ func (s *Services) processes(roles ...role.Role) []process {
 	for _, r := range roles {
 		replicas, err := service.Replicas(s.socket(r))
 		if err != nil {
-			s.log.Warn("replicas of a service cannot be found", "service", r, "error", err)
+			s.log.Warn("not all replicas of a service can be asked", "of", r, "error", err)
 		}
+		s.forget(r, replicas)
 		for _, replica := range replicas {
 			all = append(all, process{r, replica})
 		}
@@ -127,12 +134,38 @@ func (s *Services) processes(roles ...role.Role) []process {
 	return all
 }
 
-// each asks processes at one time and returns what they answered in their order.
-func each[T any](of []process, ask func(process) T) []T {
+// forget drops the clients of replicas that are gone. The first replica's client stays, which Pass has too.
+func (s *Services) forget(r role.Role, there []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for p, c := range s.client {
+		if p.role == r && p.replica != service.DefaultReplica && !slices.Contains(there, p.replica) {
+			delete(s.client, p)
+			c.CloseIdleConnections()
+		}
+	}
+}
+
+// each asks processes and returns what they answered in their order: all services at one time, a few replicas of
+// each. A context that bounds the whole round is handed to ask.
+func each[T any](ctx context.Context, of []process, ask func(context.Context, process) T) []T {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	turns := map[role.Role]chan struct{}{}
+	for _, p := range of {
+		if turns[p.role] == nil {
+			turns[p.role] = make(chan struct{}, atOnce)
+		}
+	}
 	answers := make([]T, len(of))
 	var wg sync.WaitGroup
 	for i, p := range of {
-		wg.Go(func() { answers[i] = ask(p) })
+		turn := turns[p.role]
+		wg.Go(func() {
+			turn <- struct{}{}
+			defer func() { <-turn }()
+			answers[i] = ask(ctx, p)
+		})
 	}
 	wg.Wait()
 	return answers
@@ -144,8 +177,8 @@ func (s *Services) Healthy(ctx context.Context, r role.Role) error {
 	if len(of) == 0 {
 		return fmt.Errorf("%s has no socket: it does not run", r)
 	}
-	return errors.Join(each(of, func(p process) error {
-		body, err := s.ask(ctx, p, "/healthz")
+	return errors.Join(each(ctx, of, func(ctx context.Context, p process) error {
+		body, err := s.ask(ctx, p, "/healthz", s.limit)
 		if err != nil {
 			return err
 		}
@@ -173,9 +206,7 @@ func (s *Services) Pass(r role.Role) http.Handler {
 
 // SetVerbosity has all services that run log as much.
 func (s *Services) SetVerbosity(ctx context.Context, level int) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	return errors.Join(each(s.processes(Roles()...), func(p process) error {
+	return errors.Join(each(ctx, s.processes(Roles()...), func(ctx context.Context, p process) error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://"+p.String()+"/debug/flags/v", strings.NewReader(strconv.Itoa(level)))
 		if err != nil {
 			return err
@@ -194,10 +225,8 @@ func (s *Services) SetVerbosity(ctx context.Context, level int) error {
 // Exists says whether the node runs the service.
 func (s *Services) Exists(r role.Role) bool { return len(s.processes(r)) > 0 }
 
-// ask gets a path of a process.
-func (s *Services) ask(ctx context.Context, p process, path string) (body []byte, err error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
+// ask gets a path of a process, which may answer with so many bytes.
+func (s *Services) ask(ctx context.Context, p process, path string, limit int64) (body []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.String()+path, nil)
 	if err != nil {
 		return nil, err
@@ -207,12 +236,12 @@ func (s *Services) ask(ctx context.Context, p process, path string) (body []byte
 		return nil, fmt.Errorf("ask %s: %w", p, err)
 	}
 	defer func() { err = errors.Join(err, answer.Body.Close()) }()
-	body, err = io.ReadAll(io.LimitReader(answer.Body, maxAnswer+1))
+	body, err = io.ReadAll(io.LimitReader(answer.Body, limit+1))
 	if err != nil {
 		return nil, fmt.Errorf("ask %s: %w", p, err)
 	}
-	if len(body) > maxAnswer {
-		return nil, fmt.Errorf("ask %s: more than %d bytes", p, maxAnswer)
+	if int64(len(body)) > limit {
+		return nil, fmt.Errorf("ask %s: more than %d bytes", p, limit)
 	}
 	if answer.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%s says %d: %s", p, answer.StatusCode, strings.TrimSpace(string(body)))
@@ -235,11 +264,16 @@ func (s *Services) Write(ctx context.Context, w io.Writer, f Filter) error {
 	}
 }
 
-// gather asks all processes at once and joins what they say.
+// gather asks all processes and joins what they say.
 func (s *Services) gather(ctx context.Context, f Filter) ([]byte, error) {
 	of := s.processes(f.roles...)
-	said := each(of, func(p process) map[string]*dto.MetricFamily {
-		families, err := s.families(ctx, p)
+	left := map[role.Role]*atomic.Int64{} // what a service may still say
+	for _, r := range f.roles {
+		left[r] = &atomic.Int64{}
+		left[r].Store(s.limit)
+	}
+	said := each(ctx, of, func(ctx context.Context, p process) map[string]*dto.MetricFamily {
+		families, err := s.families(ctx, p, left[p.role])
 		if err != nil {
 			s.log.Warn("service gives no metrics", "of", p, "error", err)
 		}
@@ -255,10 +289,14 @@ func (s *Services) gather(ctx context.Context, f Filter) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-func (s *Services) families(ctx context.Context, p process) (map[string]*dto.MetricFamily, error) {
-	body, err := s.ask(ctx, p, "/metrics")
+// families asks for the metrics, which it takes from what the service may still say.
+func (s *Services) families(ctx context.Context, p process, left *atomic.Int64) (map[string]*dto.MetricFamily, error) {
+	body, err := s.ask(ctx, p, "/metrics", max(left.Load(), 0))
 	if err != nil {
 		return nil, err
+	}
+	if left.Add(-int64(len(body))) < 0 {
+		return nil, fmt.Errorf("ask %s: the service's replicas say more than %d bytes", p, s.limit)
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(body))

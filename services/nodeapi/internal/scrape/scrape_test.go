@@ -7,13 +7,19 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/proctest"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
 
 // node serves each role's text at its socket; a replica's name has its number behind a dot.
@@ -39,7 +45,7 @@ func node(t *testing.T, texts map[role.Role]string, healthy map[role.Role]error)
 		go func() { _ = s.Serve(l) }()
 		t.Cleanup(func() { _ = s.Close() })
 	}
-	return New(func(r role.Role) string { return filepath.Join(dir, string(r)+".sock") }, slog.New(slog.DiscardHandler))
+	return New(func(r role.Role) string { return filepath.Join(dir, string(r)+".sock") }, unixgrpc.Rules{}, slog.New(slog.DiscardHandler))
 }
 
 const (
@@ -183,4 +189,78 @@ func TestHealth(t *testing.T) {
 	if err := s.Healthy(ctx, role.Podsync); err == nil {
 		t.Error("who does not wait gets an answer")
 	}
+}
+
+// TestMoreReplicasThanCanBe: a service fills its folder with sockets and says as much on each as it may.
+func TestMoreReplicasThanCanBe(t *testing.T) {
+	const there = 40
+	dir := t.TempDir()
+	text := []byte("# TYPE a gauge\na 1\n" + strings.Repeat("#\n", 500))
+	var asked, now, most, open atomic.Int64
+	for i := range there {
+		path := filepath.Join(dir, fmt.Sprintf("pleg.%d.sock", i+1))
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &http.Server{
+			Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				asked.Add(1)
+				n := now.Add(1)
+				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+				}
+				time.Sleep(20 * time.Millisecond) // so that all that are asked at one time are here
+				_, _ = w.Write(text)
+				now.Add(-1)
+			}),
+			ConnState: func(_ net.Conn, state http.ConnState) {
+				switch state {
+				case http.StateNew:
+					open.Add(1)
+				case http.StateClosed:
+					open.Add(-1)
+				}
+			},
+		}
+		go func() { _ = s.Serve(l) }()
+		t.Cleanup(func() { _ = s.Close() })
+	}
+	s := New(func(r role.Role) string { return filepath.Join(dir, string(r)+".sock") }, unixgrpc.Rules{}, slog.New(slog.DiscardHandler))
+	s.limit = int64(3*len(text) + 1)
+	var out strings.Builder
+	if err := s.Write(t.Context(), &out, Everything); err != nil {
+		t.Fatal(err)
+	}
+	if asked.Load() > service.MaxReplicas || most.Load() > atOnce {
+		t.Errorf("%d are asked, %d of them at one time", asked.Load(), most.Load())
+	}
+	if got := strings.Count(out.String(), "a{"); got != 3 {
+		t.Errorf("of the replicas' answers %d are taken", got)
+	}
+	// They go, and nothing of them stays.
+	for i := range there {
+		if err := os.Remove(filepath.Join(dir, fmt.Sprintf("pleg.%d.sock", i+1))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.Exists(role.PLEG) {
+		t.Error("pleg is still there")
+	}
+	s.mu.Lock()
+	clients := len(s.client)
+	s.mu.Unlock()
+	if clients != 0 {
+		t.Errorf("%d clients of replicas that are gone are kept", clients)
+	}
+	proctest.Await(t, 10*time.Second, "the end of the connections to replicas that are gone", func() bool { return open.Load() == 0 })
+}
+
+// A process of another user on a service's socket is asked nothing.
+func TestAnImpostorIsAskedNothing(t *testing.T) {
+	s := node(t, map[role.Role]string{role.PLEG: plegText}, nil)
+	s.peers.Roles = func(int) []role.Role { return nil } // this process is a stranger
+	if err := s.Healthy(t.Context(), role.PLEG); err == nil || !strings.Contains(err.Error(), "is not pleg") {
+		t.Errorf("health of an impostor: %v", err)
+	}
+	joined(t, s, Everything, "")
 }

@@ -21,6 +21,7 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/fake"
+	"github.com/microlet/microlet/services/internal/unixgrpc"
 	"github.com/microlet/microlet/services/nodeapi/internal/auth"
 	"github.com/microlet/microlet/services/nodeapi/internal/containerlogs"
 	"github.com/microlet/microlet/services/nodeapi/internal/nodelogs"
@@ -65,7 +66,7 @@ func newNode(t testing.TB, change func(*Options)) *node {
 		Gate: func(string) bool { return true }, DebuggingHandlers: true,
 		Pods: pods.New(n.pods, n.statuses), Runtime: cri, Logs: &containerlogs.Reader{Runtime: cri, Folder: n.logs},
 		NodeLogs: nodelogs.Logs{Files: nodelogs.Files{t.TempDir()}, Command: "false"}, LogQuery: true,
-		Services:    scrape.New(func(r role.Role) string { return filepath.Join(sockets, string(r)) }, slog.New(slog.DiscardHandler)),
+		Services:    scrape.New(func(r role.Role) string { return filepath.Join(sockets, string(r)) }, unixgrpc.Rules{}, slog.New(slog.DiscardHandler)),
 		MaxRequests: 5, MaxLogs: 5, MaxStreams: 5, LongWrite: time.Minute,
 		Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Flags: map[string]string{"max-pods": "7"},
 	}
