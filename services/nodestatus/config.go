@@ -47,6 +47,16 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
+// KubeletFields are the fields of the kubelet's configuration that the service reads.
+func KubeletFields() []string {
+	return []string{
+		"contentType", "enableControllerAttachDetach", "enableServer", "eventBurst", "eventRecordQPS", "evictionHard", "featureGates",
+		"kubeReserved", "maxPods", "nodeLeaseDurationSeconds", "nodeStatusReportFrequency", "nodeStatusUpdateFrequency",
+		"podsPerCore", "port", "providerID", "registerNode", "registerWithTaints", "systemReserved",
+		"node.allocatableIgnoreEviction", "node.cloudProvider", "node.kubeconfig", "node.nodeIP", "node.nodeLabels", "node.rootDir",
+	}
+}
+
 // settings takes from the configuration what the Node is made of.
 func (c *Config) settings() node.Settings {
 	k := c.Kubelet

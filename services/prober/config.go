@@ -36,6 +36,9 @@ func DefaultConfig() Config {
 	return Config{Service: service.DefaultConfig(), Execs: DefaultExecs, PluginDir: DefaultPluginDir}
 }
 
+// KubeletFields are the fields of the kubelet's configuration that the service reads.
+func KubeletFields() []string { return []string{"featureGates"} }
+
 // AddFlags adds the prober's own flags.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.PluginDir, "probe-plugin-dir", c.PluginDir, "folder of the probe plugins that pods may name; empty allows none")

@@ -5,31 +5,30 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"sigs.k8s.io/yaml"
 )
 
-// WriteResolved writes c where ReadResolved finds it. The file appears at once and whole, with mode 0640 and the
-// group of its folder, so that services of that group can read it; it may hold secrets (staticPodURLHeader).
-func (c *Config) WriteResolved(path string) error {
-	if err := c.writeResolved(path); err != nil {
+// WriteResolved writes c, or only these fields of it, where ReadResolved finds them. A field is named as in a file,
+// "maxPods", a flag that no field mirrors by its name here, "node.rootDir"; nil is all. The file appears at once and
+// whole, and belongs to uid alone (mode 0600): it may hold secrets, such as staticPodURLHeader.
+func (c *Config) WriteResolved(path string, uid int, fields []string) error {
+	if err := c.writeResolved(path, uid, fields); err != nil {
 		return fmt.Errorf("write resolved configuration %s: %w", path, err)
 	}
 	return nil
 }
 
-func (c *Config) writeResolved(path string) (err error) {
-	data, err := yaml.Marshal(c)
+func (c *Config) writeResolved(path string, uid int, fields []string) (err error) {
+	part, err := c.part(fields)
 	if err != nil {
 		return err
 	}
-	dir := filepath.Dir(path)
-	info, err := os.Stat(dir)
+	data, err := yaml.Marshal(part)
 	if err != nil {
 		return err
 	}
-	file, err := os.CreateTemp(dir, ".resolved-*") // mode 0600
+	file, err := os.CreateTemp(filepath.Dir(path), ".resolved-*") // mode 0600
 	if err != nil {
 		return err
 	}
@@ -38,13 +37,10 @@ func (c *Config) writeResolved(path string) (err error) {
 			err = errors.Join(err, file.Close(), os.Remove(file.Name()))
 		}
 	}()
-	if owner, ok := info.Sys().(*syscall.Stat_t); ok && int(owner.Gid) != os.Getegid() {
-		if err := file.Chown(-1, int(owner.Gid)); err != nil {
+	if uid != os.Geteuid() {
+		if err := file.Chown(uid, -1); err != nil {
 			return err
 		}
-	}
-	if err := file.Chmod(0o640); err != nil {
-		return err
 	}
 	if _, err := file.Write(data); err != nil {
 		return err
@@ -58,8 +54,8 @@ func (c *Config) writeResolved(path string) (err error) {
 	return file.Close()
 }
 
-// ReadResolved reads what WriteResolved wrote and validates it again. It refuses keys that it does not know, which
-// another version may have written.
+// ReadResolved reads what WriteResolved wrote. Fields that were not written have their defaults; when all were, the
+// whole is validated again. It refuses keys that it does not know, which another version may have written.
 func ReadResolved(path string) (*Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -72,10 +68,17 @@ func ReadResolved(path string) (*Config, error) {
 	if c.Kubelet.APIVersion != apiVersion || c.Kubelet.Kind != kind {
 		return nil, fmt.Errorf("resolved configuration %s holds %s %s, not %s %s", path, c.Kubelet.APIVersion, c.Kubelet.Kind, apiVersion, kind)
 	}
+	complete, err := c.fillAbsent(data)
+	if err != nil {
+		return nil, fmt.Errorf("decode resolved configuration %s: %w", path, err)
+	}
 	// Not SetDefaults: a zero in this file was set on purpose, such as by --event-burst=0.
 	defaultPointers(&c.Kubelet)
 	if c.Node.NodeLabels == nil {
 		c.Node.NodeLabels = map[string]string{}
+	}
+	if !complete {
+		return c, nil // it was valid as a whole, and a part may lack what the rest is checked against
 	}
 	if err := Validate(c); err != nil {
 		return nil, fmt.Errorf("resolved configuration %s: %w", path, err)

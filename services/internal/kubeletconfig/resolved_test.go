@@ -15,7 +15,7 @@ func TestResolvedRoundTrip(t *testing.T) {
 		"featureGates: {MemoryQoS: false}\nlogging: {flushFrequency: 3s}\n"),
 		"--event-burst=0", "--resolv-conf=", "--node-labels=a=b", "--node-ip=10.0.0.1", "--max-open-files=0", "--register-node=false")
 	path := filepath.Join(t.TempDir(), "resolved.yaml")
-	if err := want.WriteResolved(path); err != nil {
+	if err := want.WriteResolved(path, os.Geteuid(), nil); err != nil {
 		t.Fatal(err)
 	}
 	got, err := ReadResolved(path)
@@ -29,10 +29,10 @@ func TestResolvedRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if info.Mode() != 0o640 {
-		t.Errorf("mode = %v, want -rw-r-----", info.Mode())
+	if info.Mode() != 0o600 {
+		t.Errorf("mode = %v, want -rw-------", info.Mode())
 	}
-	if err := want.WriteResolved(path); err != nil {
+	if err := want.WriteResolved(path, os.Geteuid(), nil); err != nil {
 		t.Errorf("writing over it: %v", err)
 	}
 	entries, err := os.ReadDir(filepath.Dir(path))
@@ -41,9 +41,63 @@ func TestResolvedRoundTrip(t *testing.T) {
 	}
 }
 
+// TestPartOfTheConfiguration: who reads some fields gets those and nothing of the others.
+func TestPartOfTheConfiguration(t *testing.T) {
+	c := mustLoad(t, "--config", file(t, "maxPods: 7\nclusterDomain: elsewhere.local\n"+
+		"staticPodURL: http://192.0.2.1/\nstaticPodURLHeader: {Authorization: [hunter2]}\n"),
+		"--event-burst=0", "--node-labels=a=b", "--kube-reserved=", "--root-dir=/elsewhere")
+	path := filepath.Join(t.TempDir(), "resolved.yaml")
+	fields := []string{"maxPods", "eventBurst", "kubeReserved", "evictionHard", "registerWithTaints", "node.nodeLabels", "node.hostnameOverride"}
+	if err := c.WriteResolved(path, os.Geteuid(), fields); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, other := range []string{"hunter2", "192.0.2.1", "elsewhere.local", "/elsewhere"} {
+		if strings.Contains(string(data), other) {
+			t.Errorf("the file says %q:\n%s", other, data)
+		}
+	}
+	got, err := ReadResolved(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &Config{Node: defaultNodeFlags()}
+	want.Kubelet.TypeMeta = c.Kubelet.TypeMeta
+	SetDefaults(&want.Kubelet)
+	want.Kubelet.MaxPods, want.Kubelet.EventBurst, want.Kubelet.KubeReserved, want.Kubelet.EvictionHard = 7, 0, c.Kubelet.KubeReserved, c.Kubelet.EvictionHard
+	want.Node.NodeLabels = map[string]string{"a": "b"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("what is read is not what was asked for (-want +got):\n%s", diff)
+	}
+	if err := c.WriteResolved(path, os.Geteuid(), []string{"maxPod"}); err == nil || !strings.Contains(err.Error(), "maxPod") {
+		t.Errorf("a field that is not there: %v", err)
+	}
+}
+
+func TestMasked(t *testing.T) {
+	c := mustLoad(t, "--config", file(t, "maxPods: 7\nstaticPodURL: http://me:hunter2@192.0.2.1/\nstaticPodURLHeader: {Authorization: [hunter2]}\n"))
+	path := filepath.Join(t.TempDir(), "resolved.yaml")
+	if err := c.Masked().WriteResolved(path, os.Geteuid(), nil); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil || strings.Contains(string(data), "hunter2") || !strings.Contains(string(data), "Authorization") {
+		t.Errorf("it is, %v:\n%s", err, data)
+	}
+	if got, err := ReadResolved(path); err != nil || got.Kubelet.MaxPods != 7 {
+		t.Errorf("it cannot be read: %v", err)
+	}
+	if c.Kubelet.StaticPodURLHeader["Authorization"][0] != "hunter2" {
+		t.Error("the original is masked too")
+	}
+}
+
 func TestResolvedThatIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "resolved.yaml")
-	if err := mustLoad(t).WriteResolved(path); err != nil {
+	if err := mustLoad(t).WriteResolved(path, os.Geteuid(), nil); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(path)
@@ -67,7 +121,7 @@ func TestResolvedThatIsRefused(t *testing.T) {
 	if _, err := ReadResolved("/nowhere/resolved.yaml"); err == nil {
 		t.Error("a missing file is accepted")
 	}
-	if err := mustLoad(t).WriteResolved("/nowhere/resolved.yaml"); err == nil {
+	if err := mustLoad(t).WriteResolved("/nowhere/resolved.yaml", os.Geteuid(), nil); err == nil {
 		t.Error("a missing folder is accepted")
 	}
 }
@@ -99,7 +153,7 @@ func FuzzLoad(f *testing.F) {
 				t.Fatalf("Load accepts what Validate refuses: %v", err)
 			}
 			resolved := filepath.Join(dir, "resolved.yaml")
-			if err := c.WriteResolved(resolved); err != nil {
+			if err := c.WriteResolved(resolved, os.Geteuid(), nil); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := ReadResolved(resolved); err != nil {

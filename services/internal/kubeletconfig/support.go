@@ -289,7 +289,7 @@ var plain = regexp.MustCompile(`^[\w./:%+@,=-]+$`)
 // show writes the value of a field on one line, unless it may be a secret.
 func show(field string, value any) string {
 	if strings.HasPrefix(field, "staticPodURLHeader") || field == "--manifest-url-header" {
-		return "<masked>"
+		return masked
 	}
 	if s, ok := value.(fmt.Stringer); ok {
 		return s.String()

@@ -20,7 +20,7 @@ func (c *Config) FlagValues() map[string]string {
 		}
 		values[fl.Name] = fl.Value.String()
 		if fl.Name == "manifest-url-header" && len(shown.StaticPodURLHeader) > 0 {
-			values[fl.Name] = "<masked>"
+			values[fl.Name] = masked
 		}
 	})
 	return values

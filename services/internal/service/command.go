@@ -75,6 +75,11 @@ func Command(r role.Role, short string, needsKubelet bool, bind func(fs *pflag.F
 	return cmd
 }
 
+// KubeletFields are the fields of the kubelet's configuration that every service reads that gets one.
+func KubeletFields() []string {
+	return []string{"enableContentionProfiling", "logging", "node.hostnameOverride"}
+}
+
 // LoadKubelet reads the configuration that "microlet up" resolved, or resolves the flags itself.
 func LoadKubelet(fs *pflag.FlagSet, flags *kubeletconfig.Flags, resolved string) (*kubeletconfig.Config, []kubeletconfig.Warning, error) {
 	if resolved == "" {

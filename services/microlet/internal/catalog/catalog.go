@@ -7,6 +7,7 @@ package catalog
 
 import (
 	"context"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -28,6 +29,8 @@ type Service struct {
 	Short string
 	// NeedsKubelet says that Run needs the kubelet's configuration.
 	NeedsKubelet bool
+	// KubeletFields are those of the configuration that Run reads, as kubeletconfig names them; nil is all.
+	KubeletFields []string
 	// Bind adds the service's own flags; Run goes by what they were set to. Nil adds none.
 	Bind func(fs *pflag.FlagSet)
 	Run  func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error
@@ -79,7 +82,7 @@ func Services() []Service {
 		},
 		{
 			Role: role.Prober, Short: "Probe containers: startup, liveness, readiness", NeedsKubelet: true,
-			Bind: proberConfig.AddFlags,
+			Bind: proberConfig.AddFlags, KubeletFields: slices.Concat(service.KubeletFields(), prober.KubeletFields()),
 			Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
 				proberConfig.Service, proberConfig.Kubelet = s, k
 				return prober.Run(ctx, proberConfig)
@@ -87,13 +90,14 @@ func Services() []Service {
 		},
 		{
 			Role: role.NodeStatus, Short: "Register the node and keep its status and Lease", NeedsKubelet: true,
+			KubeletFields: slices.Concat(service.KubeletFields(), nodestatus.KubeletFields()),
 			Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
 				nodestatusConfig.Service, nodestatusConfig.Kubelet = s, k
 				return nodestatus.Run(ctx, nodestatusConfig)
 			},
 		},
 		{
-			Role: role.NodeAPI, Short: "Serve the kubelet's HTTPS API", NeedsKubelet: true,
+			Role: role.NodeAPI, Short: "Serve the kubelet's HTTPS API", NeedsKubelet: true, // it shows all of it at /configz
 			Bind: nodeapiConfig.AddFlags, Nice: 10, // who reads logs must not keep a pod from starting
 			Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
 				nodeapiConfig.Service, nodeapiConfig.Kubelet = s, k

@@ -6,9 +6,9 @@ import (
 	"github.com/microlet/microlet/proto/role"
 )
 
-// writeResolved gives each service the kubelet's configuration as it should see it: one that is not
-// root, and acts at the apiserver, gets its own copy of the credentials; the HTTPS API gets one of its
-// certificates. It returns the copies.
+// writeResolved gives each service what it reads of the kubelet's configuration, in a file that it alone may read:
+// one that is not root sees no secret, and, if it acts at the apiserver, its own copy of the credentials; the HTTPS
+// API gets one of its certificates. It returns the copies.
 func (c *Config) writeResolved() ([]copied, error) {
 	var copies []copied
 	for _, s := range c.Services {
@@ -19,7 +19,10 @@ func (c *Config) writeResolved() ([]copied, error) {
 		if err != nil {
 			return nil, err
 		}
-		k := *c.Kubelet
+		k, uid := *c.Kubelet, 0
+		if id.UID != 0 && c.Placement == Processes {
+			k, uid = *k.Masked(), id.UID
+		}
 		if id.UID != 0 && id.APICredentials && k.Node.Kubeconfig != "" && c.Placement == Processes {
 			own := credentials{
 				source: k.Node.Kubeconfig,
@@ -39,7 +42,7 @@ func (c *Config) writeResolved() ([]copied, error) {
 			}
 			copies = append(copies, files)
 		}
-		if err := k.WriteResolved(c.resolvedPath(s)); err != nil {
+		if err := k.WriteResolved(c.resolvedPath(s), uid, s.KubeletFields); err != nil {
 			return nil, err
 		}
 	}

@@ -259,7 +259,8 @@ func TestEachServiceSeesItsOwnConfiguration(t *testing.T) {
 	}
 	config := filepath.Join(filepath.Dir(source), "config.yaml")
 	// Machines with cgroup v1 pass this test too.
-	data := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nfailCgroupV1: false\nenableServer: false\ncontainerRuntimeEndpoint: unix:///run/c.sock\n"
+	data := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nfailCgroupV1: false\nenableServer: false\ncontainerRuntimeEndpoint: unix:///run/c.sock\n" +
+		"staticPodURL: http://192.0.2.1/\nstaticPodURLHeader: {Authorization: [hunter2]}\n"
 	if err := os.WriteFile(config, []byte(data), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -289,6 +290,34 @@ func TestEachServiceSeesItsOwnConfiguration(t *testing.T) {
 			}
 			if k.Node.Kubeconfig != kubeconfig {
 				t.Errorf("%s: %s names %s, want %s", placement, file, k.Node.Kubeconfig, kubeconfig)
+			}
+		}
+		for service, secret := range map[string]bool{"podsync": true, "nodestatus": false, "nodeapi": placement == Single, "prober": false} {
+			path := filepath.Join(dir, "config", service+".yaml")
+			data, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(string(data), "hunter2") != secret {
+				t.Errorf("%s: the secret for podsync is in %s: %t", placement, path, !secret)
+			}
+			if service == "prober" && strings.Contains(string(data), "/run/c.sock") {
+				t.Errorf("%s: the prober gets what it does not read:\n%s", placement, data)
+			}
+			id, err := role.Get(role.Role(service))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := uint32(0)
+			if placement == Processes {
+				want = uint32(id.UID)
+			}
+			info, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if st, ok := info.Sys().(*syscall.Stat_t); !ok || info.Mode() != 0o600 || st.Uid != want {
+				t.Errorf("%s: %s is %v of uid %d, want -rw------- of uid %d", placement, path, info.Mode(), st.Uid, want)
 			}
 		}
 	}
