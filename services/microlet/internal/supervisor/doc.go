@@ -6,8 +6,8 @@
 // name, and an account of each process.
 //
 // It guarantees that
-//   - a process runs with the UID, groups and capabilities of its Spec and no others, and dies with
-//     the supervisor;
+//   - a process runs with the UID, groups, capabilities and environment of its Spec and no others, and
+//     dies with the supervisor;
 //   - one that ended is started again at once the first time, then after 0.1 to 1 s, and that this
 //     is forgotten after 2 s of life; there is no limit to it;
 //   - one whose WATCHDOG=1 stays out is killed and started again, but not when it was the supervisor

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -137,7 +138,7 @@ func supervise(t *testing.T, spec Spec, behaviour string, o Options) (*Superviso
 	t.Helper()
 	output, log := &proctest.Buffer{}, &proctest.Buffer{}
 	spec.Path = os.Args[0]
-	spec.Env = append(spec.Env, behaviourEnv+"="+behaviour)
+	spec.Env = append(spec.Env, "PATH="+os.Getenv("PATH"), behaviourEnv+"="+behaviour)
 	o.StopTimeout = 2 * time.Second // one of them hangs
 	o.Specs, o.NotifyDir, o.Output = []Spec{spec}, notifyDir(t), output
 	o.Log = slog.New(slog.NewTextHandler(log, nil))
@@ -337,6 +338,25 @@ func TestWhatAProcessLeavesBehindEndsWithIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "the child's end", func() bool { return !alive(child) })
+}
+
+// TestEnvironmentIsTheSpecs: what the supervisor knows from its own environment is not its processes'.
+func TestEnvironmentIsTheSpecs(t *testing.T) {
+	t.Setenv("SUPERVISOR_TEST_SECRET", "hunter2")
+	s, _, _ := supervise(t, Spec{Name: "p", Env: []string{"GIVEN=1"}}, "good", Options{Watchdog: waitLimit})
+	until(t, "READY", func() bool { return s.Processes()[0].State == Ready })
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", s.Processes()[0].PID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, variable := range strings.Split(strings.TrimRight(string(data), "\x00"), "\x00") {
+		name, _, _ := strings.Cut(variable, "=")
+		names = append(names, name)
+	}
+	if want := []string{"GIVEN", "PATH", behaviourEnv, "NOTIFY_SOCKET", "WATCHDOG_USEC"}; !slices.Equal(names, want) {
+		t.Errorf("the process has %q, want %q", names, want)
+	}
 }
 
 // alive says whether a process runs; a zombie doesn't.

@@ -195,7 +195,7 @@ func (sp *spawner) command(s Spec, path, notifySocket string) (*exec.Cmd, error)
 	cmd := &exec.Cmd{
 		Path:        path,
 		Args:        append([]string{s.Path}, s.Args...),
-		Env:         slices.Concat(os.Environ(), s.Env, []string{"NOTIFY_SOCKET=" + notifySocket}),
+		Env:         append(slices.Clone(s.Env), "NOTIFY_SOCKET="+notifySocket),
 		Dir:         "/",
 		SysProcAttr: attr,
 	}

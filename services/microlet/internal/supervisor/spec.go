@@ -17,7 +17,8 @@ type Spec struct {
 	// Path of the program, and its arguments without the program's own name.
 	Path string
 	Args []string
-	// Env is added to the supervisor's environment.
+	// Env is the process's environment, beside NOTIFY_SOCKET and WATCHDOG_USEC. Nothing is taken from the
+	// supervisor's.
 	Env []string
 	// UID, GID and Groups that the process runs as.
 	UID, GID int

@@ -109,7 +109,7 @@ func (c *Config) agents(s *service.Service) (agents, error) {
 		}
 		for i := range c.replicas(a) {
 			o.Specs = append(o.Specs, supervisor.Spec{
-				Name: processName(a, i), Path: program, Args: c.arguments(a, i),
+				Name: processName(a, i), Path: program, Args: c.arguments(a, i), Env: environment(os.Environ(), id),
 				UID: id.UID, GID: id.GID, Groups: groups(id, s.Log), Capabilities: id.Capabilities,
 				// Root's helpers (mount, iptables) may depend on transitions that this would forbid.
 				NoNewPrivileges: id.UID != 0,

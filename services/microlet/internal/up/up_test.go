@@ -110,6 +110,28 @@ func TestArgumentsOfAService(t *testing.T) {
 	}
 }
 
+func TestEnvironmentOfAService(t *testing.T) {
+	all := []string{
+		"PATH=/bin", "GOGC=50", "TZ=UTC", "HTTPS_PROXY=http://me:secret@proxy", "no_proxy=10.0.0.0/8", "KUBE_FEATURE_WatchListClient=false",
+		"SSL_CERT_FILE=/ca", "AWS_SECRET_ACCESS_KEY=secret", "NOTIFY_SOCKET=/run/systemd/notify", "LD_PRELOAD=/x.so", "KUBELET_EXTRA_ARGS=--v=4",
+		"INVOCATION_ID=1", "GOGCX=1",
+	}
+	common := []string{"PATH=/bin", "GOGC=50", "TZ=UTC"}
+	for r, want := range map[role.Role][]string{
+		role.Bus: common, role.PLEG: common, role.Prober: common, role.NodeAPI: common,
+		role.Podsync:    all[:7],
+		role.NodeStatus: all[:7],
+	} {
+		id, err := role.Get(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := environment(all, id); !slices.Equal(got, want) {
+			t.Errorf("%s gets %q, want %q", r, got, want)
+		}
+	}
+}
+
 func TestOneFolderOneSupervisor(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "up.lock")
 	first, err := lockFolder(t.Context(), path)
