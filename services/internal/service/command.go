@@ -44,6 +44,9 @@ func Command(r role.Role, short string, needsKubelet bool, bind func(fs *pflag.F
 		bind(fs)
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := KeepPrivate(); err != nil {
+			return err
+		}
 		var kubelet *kubeletconfig.Config
 		if needsKubelet {
 			if flags.Version() != "" {
@@ -115,6 +118,9 @@ func (c *Config) TakeKubelet(k *kubeletconfig.Config) error {
 // Main runs a command line to its end and exits the process: 0 when it ended well, also by SIGTERM.
 func Main(cmd *cobra.Command) {
 	err := cmd.ExecuteContext(context.Background())
+	if w := telemetry.ProcessWriter(); w != nil {
+		w.Flush(flushTimeout) // what was logged before a start failed
+	}
 	code := 0
 	var exit ExitError
 	switch {

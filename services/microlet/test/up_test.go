@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -237,7 +238,23 @@ func alive(pid int) bool {
 	return !strings.HasPrefix(rest, "Z")
 }
 
+// coreFiles is the line of /proc/<pid>/limits that says that there are none.
+var coreFiles = regexp.MustCompile(`(?m)^Max core file size +0 +0 `)
+
+func procFile(t *testing.T, pid int, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
 func TestProcesses(t *testing.T) {
+	t.Setenv("SOME_OTHER_PASSWORD", "hunter2")
+	if err := syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{Cur: 1 << 30, Max: 1 << 30}); err != nil {
+		t.Fatal(err)
+	}
 	a := newAgent(t)
 	a.start()
 	rows := a.await("all ready, with heartbeats and memory", func(rows map[string]row) bool {
@@ -259,6 +276,12 @@ func TestProcesses(t *testing.T) {
 		}
 		if caps := procStatus(t, rows[name].PID, "CapPrm"); (id.UID != 0) != (caps == "0000000000000000") {
 			t.Errorf("%s has capabilities %s", name, caps)
+		}
+		if limits := procFile(t, rows[name].PID, "limits"); !coreFiles.MatchString(limits) {
+			t.Errorf("%s may leave core files:\n%s", name, limits)
+		}
+		if environ := procFile(t, rows[name].PID, "environ"); name != "up" && strings.Contains(environ, "hunter2") {
+			t.Errorf("%s has the supervisor's environment: %q", name, environ)
 		}
 	}
 

@@ -30,6 +30,9 @@ func newUp() *cobra.Command {
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), "microlet", telemetry.Version)
 			return err
 		}
+		if err := service.KeepPrivate(); err != nil {
+			return err
+		}
 		kubelet, warnings, err := kubeletconfig.Load(fs, flags)
 		if err != nil {
 			return err

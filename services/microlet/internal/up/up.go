@@ -43,6 +43,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	raiseInotify(inotifyInstances, s.Log)
+	forbidCores(s.Log)
 	services, err := cfg.agents(s)
 	if err != nil {
 		return err

@@ -1,0 +1,50 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/microlet/microlet/services/internal/proctest"
+	"github.com/microlet/microlet/services/internal/telemetry"
+)
+
+const warnings = 200
+
+// failingStart is the process of a service whose start fails after warnings.
+func failingStart() {
+	cmd := &cobra.Command{Use: "service", SilenceErrors: true, SilenceUsage: true, RunE: func(*cobra.Command, []string) error {
+		if _, err := telemetry.ProcessLogger(telemetry.LogOptions{}, "service"); err != nil {
+			return err
+		}
+		for i := range warnings {
+			slog.Warn("kubelet configuration", "number", i)
+		}
+		return errors.New("the start fails")
+	}}
+	cmd.SetArgs([]string{})
+	Main(cmd)
+}
+
+// What a service logs before its start fails is on standard error when the process has ended.
+func TestAFailingStartLosesNoWarning(t *testing.T) {
+	for range 5 {
+		out, err := proctest.Command(t.Context(), "failing start").CombinedOutput()
+		if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+			t.Fatalf("ended with %v, want exit code 1:\n%s", err, out)
+		}
+		for i := range warnings {
+			if !strings.Contains(string(out), fmt.Sprintf("number=%d\n", i)) {
+				t.Fatalf("warning %d of %d is lost", i, warnings)
+			}
+		}
+		if !strings.HasSuffix(string(out), "service: the start fails\n") {
+			t.Errorf("the error is not the last line:\n%s", out)
+		}
+	}
+}
