@@ -7,8 +7,11 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/microlet/microlet/services/internal/telemetry"
 )
@@ -17,7 +20,8 @@ import (
 const maxLine = 64 << 10
 
 // stream is the one log stream of all processes. A line that its process has already labelled with
-// its name passes as it is; any other, such as a goroutine dump's, is wrapped into a line that is.
+// its name passes as it is; any other, such as a goroutine dump's or one in another service's name, is wrapped into a
+// line that is.
 type stream struct {
 	mu  sync.Mutex
 	out io.Writer
@@ -58,20 +62,97 @@ func (s *stream) line(service string, line []byte) {
 		_, _ = s.out.Write(whole)                // the log is where a failure would be told
 		return
 	}
-	s.raw.Warn("process output", "service", service, "line", string(line))
+	s.raw.Warn("process output", serviceKey, service, "line", string(line))
 }
 
-// labelled says whether the line is the service's own, complete log line.
+// labelled says whether the line is one that the service's own log writes: whole, with the service's name behind time,
+// level and message, and without a second name that some reader could take for it.
 func (s *stream) labelled(service string, line []byte) bool {
-	if !s.json {
-		text := string(line)
-		return strings.HasPrefix(text, "time=") && strings.Contains(text, " service="+service)
+	if s.json {
+		return labelledJSON(service, line)
 	}
-	if line[0] != '{' {
+	return labelledText(service, string(line))
+}
+
+// labels are the fields that begin each line of a service's log.
+var labels = [...]string{slog.TimeKey, slog.LevelKey, slog.MessageKey, serviceKey}
+
+const serviceKey = "service"
+
+func labelledJSON(service string, line []byte) bool {
+	if line[0] != '{' || !json.Valid(line) {
 		return false
 	}
-	var label struct {
-		Service string `json:"service"`
+	d := json.NewDecoder(bytes.NewReader(line))
+	if _, err := d.Token(); err != nil {
+		return false
 	}
-	return json.Unmarshal(line, &label) == nil && label.Service == service
+	fields := 0
+	for ; d.More(); fields++ {
+		key, err := d.Token()
+		name, isName := key.(string)
+		var value json.RawMessage
+		if err == nil {
+			err = d.Decode(&value)
+		}
+		if err != nil || !isName || !fits(fields, name) {
+			return false
+		}
+		if fields == len(labels)-1 {
+			var is string
+			if json.Unmarshal(value, &is) != nil || is != service {
+				return false
+			}
+		}
+	}
+	return fields >= len(labels)
 }
+
+func labelledText(service, line string) bool {
+	fields := 0
+	for ; ; fields++ {
+		key, rest, ok := textToken(line)
+		if !ok || !strings.HasPrefix(rest, "=") {
+			return false
+		}
+		value, rest, ok := textToken(rest[1:])
+		if !ok || !fits(fields, key) || fields == len(labels)-1 && value != service {
+			return false
+		}
+		if rest == "" {
+			return fields >= len(labels)-1
+		}
+		if line, ok = strings.CutPrefix(rest, " "); !ok {
+			return false
+		}
+	}
+}
+
+// fits says whether the field of this number may have the name. Some readers of JSON see no case.
+func fits(field int, name string) bool {
+	if field < len(labels) {
+		return name == labels[field]
+	}
+	return !strings.EqualFold(name, serviceKey)
+}
+
+// textToken returns the key or value at the beginning, as slog's text has them: in quotes if it has anything in it that
+// could be taken for something else.
+func textToken(text string) (token, rest string, ok bool) {
+	if strings.HasPrefix(text, `"`) {
+		quoted, err := strconv.QuotedPrefix(text)
+		if err != nil || strings.ContainsFunc(quoted, unprintable) {
+			return "", "", false
+		}
+		token, err = strconv.Unquote(quoted)
+		return token, text[len(quoted):], err == nil
+	}
+	end := strings.IndexAny(text, " =")
+	if end < 0 {
+		end = len(text)
+	}
+	token = text[:end]
+	return token, text[end:], token != "" && !strings.Contains(token, `"`) && !strings.ContainsFunc(token, unprintable)
+}
+
+func unprintable(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }

@@ -2,9 +2,15 @@ package supervisor
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
+	"log/slog"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/microlet/microlet/services/internal/telemetry"
 )
 
 func TestTextLines(t *testing.T) {
@@ -50,5 +56,67 @@ func TestLongLinesAreCut(t *testing.T) {
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	if got := strings.Count(out.String(), "x"); len(lines) != 4 || got != 3*maxLine {
 		t.Errorf("%d lines with %d of %d bytes", len(lines), got, 3*maxLine)
+	}
+}
+
+// TestLinesInAnothersName: none passes for the other's.
+func TestLinesInAnothersName(t *testing.T) {
+	for format, lines := range map[string][]string{
+		telemetry.FormatText: {
+			`time=2026-01-01T00:00:00Z level=INFO msg=hello service=podsync x=" service=pleg"`,
+			`time=2026-01-01T00:00:00Z level=INFO msg=hello service=podsync service=pleg`,
+			`time=2026-01-01T00:00:00Z level=INFO msg=hello service=pleg service=podsync`,
+			`time=2026-01-01T00:00:00Z level=INFO msg=hello service=pleg "service"=podsync`,
+			`time=2026-01-01T00:00:00Z level=INFO msg=hello service=plegs`,
+			`time=2026-01-01T00:00:00Z service=podsync level=INFO msg=hello service=pleg`,
+			`time=2026-01-01T00:00:00Z level=INFO msg=" service=pleg" service=podsync`,
+			"time=2026-01-01T00:00:00Z level=INFO msg=hello service=pleg x=\rtime=2026-01-01T00:00:00Z",
+			"time=2026-01-01T00:00:00Z level=INFO msg=hello service=pleg x=\"\x1b[2K service=podsync\"",
+			`time=2026-01-01T00:00:00Z level=INFO msg=hello service=pleg and more`,
+			`time=2026-01-01T00:00:00Z level=INFO msg=hello`,
+		},
+		telemetry.FormatJSON: {
+			`{"service":"podsync","time":"2026-01-01T00:00:00Z","level":"INFO","msg":"hello","Service":"pleg"}`,
+			`{"time":"2026-01-01T00:00:00Z","level":"INFO","msg":"hello","service":"podsync","Service":"pleg"}`,
+			`{"time":"2026-01-01T00:00:00Z","level":"INFO","msg":"hello","service":"podsync","service":"pleg"}`,
+			`{"time":"2026-01-01T00:00:00Z","level":"INFO","msg":"hello","service":"pleg","service":"podsync"}`,
+			`{"time":"2026-01-01T00:00:00Z","level":"INFO","msg":"hello","service":"pleg","serv\u0069ce":"podsync"}`,
+			`{"time":"2026-01-01T00:00:00Z","level":"INFO","msg":"hello","service":"pleg"}{"service":"podsync"}`,
+			`{"time":"2026-01-01T00:00:00Z","level":"INFO","msg":"hello","Service":"pleg"}`,
+			`{"time":"2026-01-01T00:00:00Z","level":"INFO","msg":"hello","service":["pleg"]}`,
+			`{"time":"2026-01-01T00:00:00Z","level":"INFO","msg":"hello"}`,
+		},
+	} {
+		for _, line := range lines {
+			var out bytes.Buffer
+			newStream(&out, format).copy("pleg", strings.NewReader(line+"\n"))
+			if got := out.String(); !strings.Contains(got, "process output") || strings.Count(got, "\n") != 1 {
+				t.Errorf("%s\npasses as %s", line, got)
+			}
+		}
+	}
+}
+
+// TestEveryLineOfTheLogPasses as the service's log writes it, whatever is in it.
+func TestEveryLineOfTheLogPasses(t *testing.T) {
+	for _, format := range []string{telemetry.FormatText, telemetry.FormatJSON} {
+		var log bytes.Buffer
+		o := telemetry.LogOptions{Format: format, Verbosity: 5, Output: &log}
+		l := slog.New(o.Handler()).With("service", "pleg")
+		for _, text := range []string{"hello", "", "two words", "a=b", `a "quote"`, "two\nlines", "\x1b[2K\r", "\xff", "grün \u202e", `\`, " service=podsync", "service", "{}"} {
+			l.Info(text, "value", text, "error", errors.New(text), "key of "+text, time.Second)
+			l.WithGroup("group").Log(context.Background(), -4, text, "service", text, "list", []string{text}, "any", struct{ Text string }{text})
+		}
+		var out bytes.Buffer
+		newStream(&out, format).copy("pleg", bytes.NewReader(log.Bytes()))
+		got, want := strings.Split(out.String(), "\n"), strings.Split(log.String(), "\n")
+		for i := range want {
+			if i < len(got) && got[i] != want[i] {
+				t.Errorf("%s\nis passed on as %s", want[i], got[i])
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("of %d lines %d are passed on", len(want), len(got))
+		}
 	}
 }

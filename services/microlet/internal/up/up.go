@@ -64,7 +64,7 @@ func groups(id role.Identity, log *slog.Logger) []int {
 	for _, name := range id.HostGroups {
 		g, err := user.LookupGroup(name)
 		if err != nil {
-			log.Info("group does not exist on this host; files of it are not read", "group", name, "service", id.Role)
+			log.Info("group does not exist on this host; files of it are not read", "group", name, "of", id.Role)
 			continue
 		}
 		gid, err := strconv.Atoi(g.Gid)
