@@ -3,9 +3,12 @@ package bus
 import (
 	"io/fs"
 	"os"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/nats-io/nkeys"
 
 	"github.com/microlet/microlet/proto/role"
 )
@@ -62,6 +65,103 @@ func TestGenerateNKeys(t *testing.T) {
 	}
 	if s := read(SeedFile(dir, role.PLEG)); !strings.HasPrefix(s, "SU") {
 		t.Errorf("a damaged seed was kept: %q", s)
+	}
+}
+
+// TestSeedThatItsServiceSpoiled: the file is the service's own, and root reads it at each start.
+func TestSeedThatItsServiceSpoiled(t *testing.T) {
+	dir := t.TempDir()
+	ids := []role.Identity{{Role: role.PLEG, UID: os.Getuid(), GID: os.Getgid()}}
+	seed := SeedFile(dir, role.PLEG)
+	for name, spoil := range map[string]func() error{
+		"an account's seed": func() error {
+			pair, err := nkeys.CreateAccount()
+			if err != nil {
+				return err
+			}
+			text, err := pair.Seed()
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(seed, text, 0o600)
+		},
+		"a large file": func() error { return os.Truncate(seed, 256<<20) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := GenerateNKeys(dir, ids); err != nil {
+				t.Fatal(err)
+			}
+			if err := spoil(); err != nil {
+				t.Fatal(err)
+			}
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			if err := GenerateNKeys(dir, ids); err != nil {
+				t.Fatal(err)
+			}
+			runtime.ReadMemStats(&after)
+			if took := after.TotalAlloc - before.TotalAlloc; took > 4<<20 {
+				t.Errorf("reading the seed took %d bytes", took)
+			}
+			if _, err := readSeed(seed); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestSeedThatServicesShare: a service writes another's seed into its own file, and each has a key of its own again.
+func TestSeedThatServicesShare(t *testing.T) {
+	dir := t.TempDir()
+	var ids []role.Identity
+	for _, r := range []role.Role{role.PLEG, role.Prober, role.NodeAPI} {
+		ids = append(ids, role.Identity{Role: r, UID: os.Getuid(), GID: os.Getgid()})
+	}
+	if err := GenerateNKeys(dir, ids); err != nil {
+		t.Fatal(err)
+	}
+	public := func(path string) string {
+		t.Helper()
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(text))
+	}
+	kept := public(PublicFile(dir, role.NodeAPI))
+	known := public(PublicFile(dir, role.Prober))
+	text, err := os.ReadFile(SeedFile(dir, role.Prober))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{SeedFile(dir, role.PLEG), ViewerSeedFile(dir)} {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := GenerateNKeys(dir, ids); err != nil {
+		t.Fatal(err)
+	}
+	owners := map[string]string{known: "whoever knew it"}
+	for seed, file := range map[string]string{
+		SeedFile(dir, role.PLEG): PublicFile(dir, role.PLEG), SeedFile(dir, role.Prober): PublicFile(dir, role.Prober),
+		SeedFile(dir, role.NodeAPI): PublicFile(dir, role.NodeAPI), ViewerSeedFile(dir): ViewerPublicFile(dir),
+	} {
+		key := public(file)
+		if other, taken := owners[key]; taken {
+			t.Errorf("%s is the key of %s too", file, other)
+		}
+		owners[key] = file
+		pair, err := readSeed(seed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := pair.PublicKey(); err != nil || got != key {
+			t.Errorf("the seed in %s is not of the key in %s: %v", seed, file, err)
+		}
+	}
+	if got := public(PublicFile(dir, role.NodeAPI)); got != kept {
+		t.Error("a key that nobody shared was replaced")
 	}
 }
 

@@ -3,6 +3,7 @@ package bus
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -64,14 +65,30 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// readSeed returns the key pair in a seed file.
+// maxSeed is several times what a seed has. The file is its service's, which may make it as large as it likes, and root reads it
+// too.
+const maxSeed = 512
+
+// readSeed returns the key pair in a user's seed file.
 func readSeed(path string) (nkeys.KeyPair, error) {
-	seed, err := os.ReadFile(path)
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("nkey seed: %w", err)
+	}
+	defer f.Close() // only read
+	seed, err := io.ReadAll(io.LimitReader(f, maxSeed))
 	if err != nil {
 		return nil, fmt.Errorf("nkey seed: %w", err)
 	}
 	defer clear(seed)
 	kp, err := nkeys.ParseDecoratedNKey(seed)
+	if err == nil {
+		var public string
+		if public, err = kp.PublicKey(); err == nil && !nkeys.IsValidPublicUserKey(public) {
+			kp.Wipe()
+			err = errors.New("it is not a user's")
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("nkey seed %s: %w; remove it and let \"microlet up\" write it again", path, err)
 	}
