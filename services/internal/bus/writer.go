@@ -257,6 +257,7 @@ func sleep(ctx context.Context, gone <-chan struct{}, d time.Duration) bool {
 // outcome is the end of one put.
 type outcome struct {
 	key     string // the mark's when it was that
+	cell    *cell  // whose put it was
 	version uint64
 	size    int
 	err     error
@@ -285,18 +286,21 @@ func (w *Writer) serve(parent context.Context, s *session) error {
 	marking, markAttempts, markAt := false, 0, time.Time{}
 	for {
 		for inflight < inflightPuts && underway < inflightBytes {
-			key, msg, version, putCtx := w.next(ctx)
+			o, msg, putCtx := w.next(ctx)
 			if msg == nil {
 				break
 			}
 			inflight++
-			underway += len(msg.Data)
-			puts.Go(func() { outcomes <- outcome{key, version, len(msg.Data), w.send(putCtx, s, msg)} })
+			underway += o.size
+			puts.Go(func() {
+				o.err = w.send(putCtx, s, msg)
+				outcomes <- o
+			})
 		}
 		if !marking && !time.Now().Before(markAt) && w.mayMark() {
 			marking = true
 			msg := w.message(w.mark, nil, false)
-			puts.Go(func() { outcomes <- outcome{w.mark, 0, 0, w.send(ctx, s, msg)} })
+			puts.Go(func() { outcomes <- outcome{key: w.mark, err: w.send(ctx, s, msg)} })
 		}
 		w.gauge()
 		if at := due.first(markAt); !at.IsZero() {
@@ -390,12 +394,13 @@ func (w *Writer) begin(ctx context.Context, s *session) error {
 	return nil
 }
 
-// next takes a key from the queue and returns its message.
-func (w *Writer) next(ctx context.Context) (key string, msg *nats.Msg, version uint64, putCtx context.Context) {
+// next takes a key from the queue and returns its message, nil when none is left, and the outcome that it will have.
+func (w *Writer) next(ctx context.Context) (o outcome, msg *nats.Msg, putCtx context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for len(w.queue) > 0 {
-		key, w.queue = w.queue[0], w.queue[1:]
+		key := w.queue[0]
+		w.queue = w.queue[1:]
 		c := w.cells[key]
 		if c == nil {
 			continue
@@ -405,10 +410,11 @@ func (w *Writer) next(ctx context.Context) (key string, msg *nats.Msg, version u
 			continue
 		}
 		putCtx, c.sending = context.WithTimeout(ctx, ackTimeout)
-		return key, w.messageLocked(key, c.value, c.deleted), c.version, putCtx
+		msg := w.messageLocked(key, c.value, c.deleted)
+		return outcome{key: key, cell: c, version: c.version, size: len(msg.Data)}, msg, putCtx
 	}
 	w.queue = nil
-	return "", nil, 0, nil
+	return outcome{}, nil, nil
 }
 
 func (w *Writer) message(key string, value []byte, deleted bool) *nats.Msg {
@@ -442,7 +448,8 @@ func (w *Writer) send(ctx context.Context, s *session, msg *nats.Msg) error {
 func (w *Writer) settle(o outcome) (time.Duration, bool) {
 	w.mu.Lock()
 	c := w.cells[o.key]
-	if c == nil {
+	if c == nil || c != o.cell {
+		// The key was given up meanwhile. If it was put again, that put has an outcome of its own.
 		w.mu.Unlock()
 		return 0, false
 	}
