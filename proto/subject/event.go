@@ -14,12 +14,22 @@ const (
 	// OutboxConsumer is nodestatus's durable consumer of it.
 	OutboxConsumer = "deliver"
 
-	// OutboxMaxMessages bounds the stream. Past it the oldest are dropped.
-	OutboxMaxMessages = 10_000
+	// OutboxMaxMessages bounds what the stream holds of one service. Past it that service's oldest are dropped.
+	OutboxMaxMessages = 2_000
 
-	// OutboxMaxBytes bounds the stream's size.
-	OutboxMaxBytes = 64 * mebibyte
+	// OutboxMaxEntry bounds one record, in bytes. An Event's message has 1,024 characters at most.
+	OutboxMaxEntry = 16 << 10
+
+	// OutboxMaxBytes bounds the stream's size. It is more than all services' shares together, so that none can drop
+	// another's.
+	OutboxMaxBytes = 10 * OutboxMaxMessages * OutboxMaxEntry
+
+	// OutboxMaxPending bounds the records that are given out and not acknowledged.
+	OutboxMaxPending = 256
 )
+
+// OutboxReader is the service that delivers the outbox. The stream is in its account.
+const OutboxReader = role.NodeStatus
 
 // OutboxSubjects matches every Outbox.
 //
@@ -84,7 +94,7 @@ func Outboxes() []Event {
 		if r == role.Bus {
 			continue // the bus has no opinion about pods
 		}
-		out = append(out, Event{Outbox(r), r, []role.Role{role.NodeStatus}})
+		out = append(out, Event{Outbox(r), r, []role.Role{OutboxReader}})
 	}
 	return out
 }

@@ -64,17 +64,17 @@ func outboxStream() jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name: subject.OutboxStream, Subjects: []string{subject.OutboxSubjects},
 		Storage: jetstream.FileStorage, Retention: jetstream.WorkQueuePolicy, Discard: jetstream.DiscardOld,
-		MaxMsgs: subject.OutboxMaxMessages, MaxBytes: subject.OutboxMaxBytes, MaxMsgSize: subject.MaxPayload,
+		MaxMsgsPerSubject: subject.OutboxMaxMessages, MaxMsgs: -1, MaxBytes: subject.OutboxMaxBytes, MaxMsgSize: subject.OutboxMaxEntry,
 		Replicas: 1, MaxConsumers: 1, Duplicates: dedupeWindow, DenyDelete: true, DenyPurge: true,
 	}
 }
 
-// outboxConsumer gives out one record at a time: with more under way, one that is repeated would come
-// after its successors.
+// outboxConsumer gives out several records at a time: one that the apiserver does not take must not hold up the others.
+// One that is given out again, since its deliverer died, comes after its successors.
 func outboxConsumer() jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
 		Durable: subject.OutboxConsumer, DeliverPolicy: jetstream.DeliverAllPolicy,
-		AckPolicy: jetstream.AckExplicitPolicy, AckWait: outboxAckWait, MaxAckPending: 1, MaxDeliver: -1,
+		AckPolicy: jetstream.AckExplicitPolicy, AckWait: outboxAckWait, MaxAckPending: subject.OutboxMaxPending, MaxDeliver: -1,
 		MaxWaiting: 16, Replicas: 1,
 	}
 }

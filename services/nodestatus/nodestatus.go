@@ -50,7 +50,7 @@ func Run(ctx context.Context, cfg Config) error {
 	events := outbox.NewRecorder(s.Bus, cfg.Service.NodeName, s.Log)
 	delivery, err := outbox.NewDelivery(s.Bus, clients.Events(), outbox.DeliveryOptions{
 		QPS: float32(*cfg.Kubelet.Kubelet.EventRecordQPS), Burst: int(cfg.Kubelet.Kubelet.EventBurst),
-		Log: s.Log, Metrics: s.Metrics,
+		Answered: clients.Answered, Log: s.Log, Metrics: s.Metrics,
 	})
 	if err != nil {
 		return err

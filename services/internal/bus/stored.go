@@ -51,8 +51,8 @@ type Record struct {
 }
 
 // Take waits some seconds for the next record of the outbox. It returns ErrNoRecord when none came and
-// ErrNotConnected while the bus is away. The record that was taken before must be acknowledged first;
-// if it is neither acknowledged nor kept, it is given out again after 10 s.
+// ErrNotConnected while the bus is away. No more than subject.OutboxMaxPending records are given out at a
+// time; one that is neither acknowledged nor kept is given out again after 10 s.
 func (c *Client) Take(ctx context.Context) (*Record, error) {
 	body, err := json.Marshal(map[string]any{"batch": 1, "expires": takeWait})
 	if err != nil {
@@ -63,7 +63,7 @@ func (c *Client) Take(ctx context.Context) (*Record, error) {
 		return nil, ErrNotConnected
 	}
 	defer cancel()
-	m, err := s.nc.RequestWithContext(ctx, subject.OutboxNext, body)
+	m, err := s.next(ctx, body)
 	if err != nil {
 		return nil, fmt.Errorf("take a record: %w", err)
 	}
@@ -75,6 +75,22 @@ func (c *Client) Take(ctx context.Context) (*Record, error) {
 	default:
 		return nil, fmt.Errorf("take a record: the bus answers %s %s", status, m.Header.Get(headerReason))
 	}
+}
+
+// next asks for the next record on an inbox of its own. A record comes under the subject that it was stored with, by which
+// the answers to requests, which share an inbox, cannot be told apart: with two under way it would be dropped, and
+// given out again after 10 s.
+func (s *session) next(ctx context.Context, body []byte) (*nats.Msg, error) {
+	inbox := s.nc.NewInbox()
+	sub, err := s.nc.SubscribeSync(inbox)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = sub.Unsubscribe() }() // it fails when the connection is gone, and the subscription with it
+	if err := s.nc.PublishRequest(subject.OutboxNext, inbox, body); err != nil {
+		return nil, err
+	}
+	return sub.NextMsgWithContext(ctx)
 }
 
 // Done acknowledges the record, and returns nil once the bus has confirmed that it is gone.

@@ -5,32 +5,27 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/tools/record/util"
 	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/utils/lru"
 
 	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
+	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
 )
 
 const (
-	// callTimeout bounds one call to the apiserver.
-	callTimeout = 10 * time.Second
-	// keepPeriod is well below the 10 s after which the bus gives a record out again.
+	// keepPeriod is well below the 10 s after which the bus gives a message out again.
 	keepPeriod = 3 * time.Second
-	// giveUpAfter bounds how long one Event that the apiserver answers with a server error holds up the
-	// others. An apiserver that does not answer at all is waited for without bound.
-	giveUpAfter = 10 * time.Minute
-	deliverMax  = 5 * time.Second
+	// rememberDone is how many delivered Events are known by name, for those whose acknowledgement was lost: more
+	// than can wait for one.
+	rememberDone = 4 * subject.OutboxMaxPending
 )
 
 // Sink is the apiserver's part for Events. It returns the errors of client-go.
@@ -47,27 +42,82 @@ type DeliveryOptions struct {
 	QPS float32
 	// Burst is eventBurst: how many may go at once. The kubelet's default is 100.
 	Burst int
+	// Answered returns when the apiserver last answered a request of another kind, by which an apiserver that is away is
+	// told from one that hangs over an Event. Nil if nobody knows.
+	Answered func() time.Time
 	// Log and Metrics are as elsewhere; Metrics may be nil.
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }
 
-// Delivery takes Events from the outbox to the apiserver, one after the other, for all services of the
-// node: they share one budget, and one correlation as the kubelet's, with its defaults.
+// message is an Event as the bus gives it out, until it is acknowledged.
+type message struct {
+	data []byte
+	// done acknowledges it, and keep says that it is still worked on.
+	done func(ctx context.Context) error
+	keep func() error
+}
+
+// source is the part of the bus that a Delivery needs.
+type source interface {
+	WaitConnected(ctx context.Context) error
+	// Take returns the next message, or bus.ErrNoRecord when none came for a while.
+	Take(ctx context.Context) (message, error)
+}
+
+// busSource is the bus's outbox.
+type busSource struct{ *bus.Client }
+
+// Take implements source.
+func (b busSource) Take(ctx context.Context) (message, error) {
+	r, err := b.Client.Take(ctx)
+	if err != nil {
+		return message{}, err
+	}
+	return message{data: r.Data, done: r.Done, keep: r.Keep}, nil
+}
+
+// Delivery takes Events from the outbox to the apiserver for all services of the node: they share one budget, and one
+// correlation as the kubelet's, with its defaults. Events about one object are delivered in their order, those of
+// different objects at the same time. An Event that the apiserver does not take waits aside and holds up no other.
 type Delivery struct {
-	bus        *bus.Client
+	source     source
 	sink       Sink
 	log        *slog.Logger
 	correlator *record.EventCorrelator
 	limit      flowcontrol.RateLimiter
+	calls      chan struct{} // calls under way
+	reach      *reach
+	answered   func() time.Time
 	outcomes   *prometheus.CounterVec
 	retries    prometheus.Counter
-	last       string // the Event that was delivered last
+
+	work sync.WaitGroup // of Run
+	room chan struct{}  // held Events
+	wake chan struct{}  // tells keepHeld that there are some
+	done *lru.Cache     // names of Events that are done with
+
+	mu       sync.Mutex
+	held     map[string]*item // taken and not done with, by name
+	lanes    map[corev1.ObjectReference]*lane
+	refused  map[*series]bool // what waits aside, of all lanes
+	accepted time.Time        // when the apiserver last accepted an Event
+}
+
+// item is one Event that was taken from the outbox.
+type item struct {
+	name    string
+	event   *corev1.Event
+	message message // guarded by Delivery.mu: it is replaced when the bus gives it out again
 }
 
 // NewDelivery returns the delivery; Run does it. Only the service that the contract lets read the outbox
 // may have one.
 func NewDelivery(c *bus.Client, sink Sink, o DeliveryOptions) (*Delivery, error) {
+	return newDelivery(busSource{c}, sink, o)
+}
+
+func newDelivery(from source, sink Sink, o DeliveryOptions) (*Delivery, error) {
 	if o.QPS < 0 {
 		return nil, fmt.Errorf("eventRecordQPS %v: it may not be negative; use 0 for no limit", o.QPS)
 	}
@@ -78,9 +128,12 @@ func NewDelivery(c *bus.Client, sink Sink, o DeliveryOptions) (*Delivery, error)
 		o.Log = slog.Default()
 	}
 	d := &Delivery{
-		bus: c, sink: sink, log: o.Log.With("component", "outbox"),
+		source: from, sink: sink, log: o.Log.With("component", "outbox"),
 		correlator: record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{}),
 		limit:      flowcontrol.NewFakeAlwaysRateLimiter(),
+		calls:      make(chan struct{}, maxCalls), reach: newReach(), answered: o.Answered,
+		room: make(chan struct{}, subject.OutboxMaxPending), wake: make(chan struct{}, 1), done: lru.New(rememberDone),
+		held: map[string]*item{}, lanes: map[corev1.ObjectReference]*lane{}, refused: map[*series]bool{},
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_outbox_delivered_events_total",
 			Help: "Kubernetes Events taken from the outbox, by outcome: created, patched, filtered (by the spam filter), rejected (by the apiserver), repeated (by the bus, after a lost acknowledgement), malformed, abandoned.",
@@ -88,6 +141,9 @@ func NewDelivery(c *bus.Client, sink Sink, o DeliveryOptions) (*Delivery, error)
 		retries: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "microlet_outbox_delivery_retries_total", Help: "Attempts to deliver a Kubernetes Event that failed and were repeated.",
 		}),
+	}
+	if d.answered == nil {
+		d.answered = func() time.Time { return time.Time{} }
 	}
 	if o.QPS > 0 {
 		d.limit = flowcontrol.NewTokenBucketRateLimiter(o.QPS, max(o.Burst, 1))
@@ -100,180 +156,143 @@ func NewDelivery(c *bus.Client, sink Sink, o DeliveryOptions) (*Delivery, error)
 	return d, nil
 }
 
-// Run delivers until ctx ends.
+// Run delivers until ctx ends. What is not delivered by then the bus gives out again.
 func (d *Delivery) Run(ctx context.Context) error {
+	defer d.work.Wait()
+	d.work.Go(func() { d.keepHeld(ctx) })
 	failures := 0
-	for ctx.Err() == nil {
-		if d.bus.WaitConnected(ctx) != nil {
-			break
+	for d.awaitRoom(ctx) && d.source.WaitConnected(ctx) == nil {
+		m, err := d.source.Take(ctx)
+		if err == nil {
+			failures = 0
+			d.accept(ctx, m)
+			continue
 		}
-		r, err := d.bus.Take(ctx)
+		<-d.room
 		switch {
+		case ctx.Err() != nil:
 		case errors.Is(err, bus.ErrNoRecord):
 			failures = 0
-			continue
-		case err != nil && ctx.Err() != nil:
-			continue
-		case err != nil:
+		default:
 			failures++
 			d.log.Warn("cannot take events from the outbox", "error", err)
 			pause(ctx, failures)
-			continue
-		}
-		failures = 0
-		if !d.deliver(ctx, r) {
-			break // ctx ended; the record is given out again
-		}
-		if err := r.Done(ctx); err != nil && ctx.Err() == nil {
-			// It comes again, and the apiserver refuses it as known.
-			d.log.Warn("an event was delivered and the bus does not know it", "error", err)
 		}
 	}
 	return nil
 }
 
-// deliver returns true when the apiserver has accepted the record or refused it for good.
-func (d *Delivery) deliver(ctx context.Context, r *bus.Record) bool {
+// awaitRoom takes a place in d.room for one more Event; false when ctx ended before.
+func (d *Delivery) awaitRoom(ctx context.Context) bool {
+	t := time.NewTicker(time.Second)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case d.room <- struct{}{}:
+			return true
+		case <-t.C:
+			d.limitRefused() // time alone may allow it
+		}
+	}
+}
+
+// accept gives a message to the lane of the object that its Event is about.
+func (d *Delivery) accept(ctx context.Context, m message) {
 	var wrapped busv1.KubernetesEvent
 	event := &corev1.Event{}
-	err := proto.Unmarshal(r.Data, &wrapped)
+	err := proto.Unmarshal(m.data, &wrapped)
 	if err == nil {
 		err = event.Unmarshal(wrapped.Event)
 	}
 	if err != nil {
 		d.outcomes.WithLabelValues("malformed").Inc()
 		d.log.Error("dropped an event that cannot be decoded", "error", err)
-		return true
+		d.acknowledge(ctx, m)
+		<-d.room
+		return
 	}
-	// Only one record is given out at a time, so only the last can come twice: its acknowledgement was
-	// lost with the bus. Correlation would count it as a second occurrence.
 	name := event.Namespace + "/" + event.Name
-	if name == d.last {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, done := d.done.Get(name)
+	it, held := d.held[name]
+	switch {
+	case done:
+		// Its acknowledgement was lost with the bus. Correlation would count it as a second occurrence.
 		d.outcomes.WithLabelValues("repeated").Inc()
-		return true
+		d.work.Go(func() { d.acknowledge(ctx, m); <-d.room })
+	case held:
+		d.outcomes.WithLabelValues("repeated").Inc()
+		it.message = m
+		<-d.room
+	default:
+		it = &item{name: name, event: event, message: m}
+		d.held[name] = it
+		d.enqueue(ctx, it)
+		select {
+		case d.wake <- struct{}{}:
+		default:
+		}
 	}
-	result, err := d.correlator.EventCorrelate(event)
-	if err != nil {
-		d.log.Warn("an event cannot be correlated, and is created as it is", "error", err)
-		result = &record.EventCorrelateResult{Event: event}
-	}
-	if result.Skip {
-		d.outcomes.WithLabelValues("filtered").Inc()
-		d.last = name
-		return true
-	}
-	stop := d.keep(ctx, r)
-	defer stop()
-	if err := d.limit.Wait(ctx); err != nil {
-		return false
-	}
-	if !d.persist(ctx, result) {
-		return false
-	}
-	d.last = name
-	return true
 }
 
-// keep tells the bus that the record is worked on, until stop is called.
-func (d *Delivery) keep(ctx context.Context, r *bus.Record) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		t := time.NewTicker(keepPeriod)
-		defer t.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-t.C:
-				// If it fails the record is given out again, at worst to this process after it is done.
-				_ = r.Keep()
-			}
-		}
-	})
-	return func() { cancel(); wg.Wait() }
+// finish is done with Events that have their final answer.
+func (d *Delivery) finish(ctx context.Context, outcome string, items ...*item) {
+	for _, it := range items {
+		d.outcomes.WithLabelValues(outcome).Inc()
+		d.mu.Lock()
+		d.done.Add(it.name, nil)
+		delete(d.held, it.name)
+		m := it.message
+		d.mu.Unlock()
+		d.acknowledge(ctx, m)
+		<-d.room
+	}
 }
 
-// persist writes until there is a final answer; false when ctx ended before.
-func (d *Delivery) persist(ctx context.Context, result *record.EventCorrelateResult) bool {
-	event := result.Event
-	about := event.InvolvedObject.Namespace + "/" + event.InvolvedObject.Name + " " + event.Reason
-	var refusing time.Time
-	for attempt := 1; ; attempt++ {
-		stored, outcome, err := d.write(ctx, result)
-		if ctx.Err() != nil {
-			return false
-		}
-		if err == nil {
-			d.correlator.UpdateState(stored)
-			d.outcomes.WithLabelValues(outcome).Inc()
-			return true
-		}
-		if final(err) {
-			if apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-				d.log.Debug("the apiserver refused an event", "event", about, "error", err)
-			} else {
-				d.log.Error("the apiserver refused an event", "event", about, "error", err)
-			}
-			d.outcomes.WithLabelValues("rejected").Inc()
-			return true
-		}
-		if status := apierrors.APIStatus(nil); errors.As(err, &status) {
-			if refusing.IsZero() {
-				refusing = time.Now()
-			}
-			if time.Since(refusing) > giveUpAfter {
-				d.log.Error("abandoned an event that the apiserver cannot take", "event", about, "error", err)
-				d.outcomes.WithLabelValues("abandoned").Inc()
-				return true
-			}
-		} else {
-			refusing = time.Time{}
-		}
-		d.retries.Inc()
-		d.log.Warn("an event could not be delivered and is tried again", "event", about, "attempt", attempt, "error", err)
-		t := time.NewTimer(min(retryMin<<min(attempt-1, 10), deliverMax))
+func (d *Delivery) acknowledge(ctx context.Context, m message) {
+	if err := m.done(ctx); err != nil && ctx.Err() == nil {
+		// It comes again, and is known by its name.
+		d.log.Warn("an event was delivered and the bus does not know it", "error", err)
+	}
+}
+
+// keepHeld tells the bus that what is held is worked on, until ctx ends.
+func (d *Delivery) keepHeld(ctx context.Context) {
+	t := time.NewTicker(keepPeriod)
+	defer t.Stop()
+	for {
 		select {
 		case <-ctx.Done():
-			t.Stop()
-			return false
+			return
 		case <-t.C:
 		}
-	}
-}
-
-// write makes one attempt: a patch of the count if the Event was seen before, else a new one.
-func (d *Delivery) write(ctx context.Context, result *record.EventCorrelateResult) (*corev1.Event, string, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	if result.Event.Count > 1 && result.Patch != nil {
-		stored, err := d.sink.Patch(ctx, result.Event, result.Patch)
-		if !util.IsKeyNotFoundError(err) {
-			return stored, "patched", err
+		messages := d.heldMessages()
+		for _, m := range messages {
+			// If it fails the message is given out again, at worst to this process after it is done.
+			_ = m.keep()
 		}
-		// It has expired at the apiserver.
+		if len(messages) > 0 {
+			continue
+		}
+		t.Stop() // an idle node has nothing to keep
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.wake:
+		}
+		t.Reset(keepPeriod)
 	}
-	event := result.Event.DeepCopy()
-	event.ResourceVersion = ""
-	stored, err := d.sink.Create(ctx, event)
-	return stored, "created", err
 }
 
-// final says whether trying again cannot help: the apiserver has understood the request and said no. It
-// may come to its senses after a server error, when it has less to do, or when the credentials are renewed.
-func final(err error) bool {
-	var construction *restclient.RequestConstructionError
-	if errors.As(err, &construction) {
-		return true
+func (d *Delivery) heldMessages() []message {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	messages := make([]message, 0, len(d.held))
+	for _, it := range d.held {
+		messages = append(messages, it.message)
 	}
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return false
-	}
-	switch code := status.Status().Code; code {
-	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusTooManyRequests:
-		return false
-	default:
-		return code >= 400 && code < 500
-	}
+	return messages
 }

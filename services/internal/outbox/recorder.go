@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -98,6 +99,13 @@ func newRecorder(s storer, of role.Role, writer, nodeName string, log *slog.Logg
 	}
 }
 
+const (
+	// maxMessage bounds an Event's message, in bytes: what a runtime says can be of any length.
+	maxMessage = 8 << 10
+	// recordOverhead is what the outbox adds to an Event: the envelope, and headers with its id.
+	recordOverhead = 1 << 10
+)
+
 // Event records an Event about an object, as record.EventRecorder has it.
 func (r *Recorder) Event(object runtime.Object, eventtype, reason, message string) {
 	r.record(object, nil, eventtype, reason, message)
@@ -124,6 +132,9 @@ func (r *Recorder) record(object runtime.Object, annotations map[string]string, 
 		r.malformed(fmt.Errorf("event type %q: it is Normal or Warning", eventtype), reason, message)
 		return
 	}
+	if len(message) > maxMessage {
+		message = strings.ToValidUTF8(message[:maxMessage], "") + " … (cut)"
+	}
 	now := metav1.Now()
 	namespace := ref.Namespace
 	if namespace == "" {
@@ -140,6 +151,10 @@ func (r *Recorder) record(object runtime.Object, annotations map[string]string, 
 	}).Marshal()
 	if err != nil {
 		r.malformed(err, reason, message)
+		return
+	}
+	if len(raw) > subject.OutboxMaxEntry-recordOverhead {
+		r.malformed(fmt.Errorf("it has %d bytes, more than the outbox takes", len(raw)), reason, message)
 		return
 	}
 	r.log.Debug("event", "kind", ref.Kind, "namespace", ref.Namespace, "name", ref.Name, "field", ref.FieldPath, "type", eventtype, "reason", reason, "message", message)

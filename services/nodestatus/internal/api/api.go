@@ -64,6 +64,7 @@ type Clients struct {
 
 	mu       sync.Mutex
 	failures int
+	answered time.Time
 }
 
 // New reads the kubeconfig. It does not connect.
@@ -124,6 +125,14 @@ func (c *Clients) Succeeded() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.failures = 0
+	c.answered = time.Now()
+}
+
+// Answered returns when the apiserver last answered a heartbeat; zero if it never has.
+func (c *Clients) Answered() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.answered
 }
 
 // Leases are the node Leases.
