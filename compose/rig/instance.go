@@ -172,9 +172,6 @@ func (i *Instance) KubeletConfig() string {
 	return i.place(filepath.Join(i.r.Dir, "etc/kubelet.yaml"), "/var/lib/kubelet/config.yaml")
 }
 
-// BusAddress is microlet's --bus-address.
-func (i *Instance) BusAddress() string { return loopback(i.r.Ports.Bus) }
-
 // Registry is the address of the image registry, host:port, plain HTTP. It
 // answers for every registry's name.
 func (i *Instance) Registry() string {

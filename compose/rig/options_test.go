@@ -55,7 +55,7 @@ func instance(t *testing.T, agent Agent) *Instance {
 	}
 	return &Instance{tree: cgroup.Tree{}, r: record{
 		Name: "a", Dir: home + "/a", Network: plan, Agent: agent, AgentArgs: []string{"--placement=single"}, Microlet: "/bin/microlet",
-		Watchdog: 10 * time.Second, Ports: ports{Bus: 20157}, Binaries: build.Binaries{build.Kubelet: "/cache/kubelet", build.AgentLoop: "/cache/rig-agent"},
+		Watchdog: 10 * time.Second, Binaries: build.Binaries{build.Kubelet: "/cache/kubelet", build.AgentLoop: "/cache/rig-agent"},
 	}}
 }
 
@@ -82,7 +82,7 @@ func TestAgentsGetTheSameCommandLine(t *testing.T) {
 		}
 	}
 	own := slices.DeleteFunc(slices.Clone(microlet[2:]), func(arg string) bool { return slices.Contains(kubelet, arg) })
-	want := []string{"--runtime-dir=/run/microlet-rig/a/microlet", "--bus-address=127.0.0.1:20157"}
+	want := []string{"--runtime-dir=/run/microlet-rig/a/microlet"}
 	if !slices.Equal(own, want) {
 		t.Errorf("only microlet gets %q, want %q", own, want)
 	}

@@ -164,7 +164,7 @@ func (i *Instance) agentArgs() []string {
 		args = append(append(args, i.r.Binaries[build.Kubelet]), common...)
 	} else {
 		args = append(append(args, i.r.Microlet, "up"), common...)
-		args = append(args, "--runtime-dir="+i.RuntimeDir(), "--bus-address="+i.BusAddress())
+		args = append(args, "--runtime-dir="+i.RuntimeDir())
 	}
 	return append(args, i.r.AgentArgs...)
 }

@@ -21,8 +21,11 @@ type Bucket struct {
 	// TTL after which an entry that was not put again is gone; 0 keeps it. It is the
 	// bucket's, since a key's own TTL applies on create only.
 	TTL time.Duration
-	// MaxBytes bounds the bucket's stream on disk.
+	// MaxBytes bounds what each owner may hold of the bucket. An owner that fills its part takes nothing from
+	// the others'.
 	MaxBytes int64
+	// MaxEntry bounds one entry, in bytes.
+	MaxEntry int32
 	// Grants say which keys there are. Patterns of different owners never overlap.
 	Grants []Grant
 }
@@ -56,33 +59,40 @@ const (
 	// pod travels whole.
 	MaxPayload = 16 * mebibyte
 
+	// smallEntry holds what is bounded by its kind: a heartbeat, a result, an account of a relist. A probe's output is
+	// cut long before.
+	smallEntry = 16 << 10
+
+	// nodeEntry holds the node's image list, the largest of NODE's values.
+	nodeEntry = 2 * mebibyte
+
 	// HeartbeatPeriod is how often a service puts its heartbeat.
 	HeartbeatPeriod = 5 * time.Second
 )
 
 // Buckets returns the contract's buckets.
 func Buckets() []Bucket {
-	heartbeats := Bucket{Name: Heartbeats, TTL: 10 * time.Minute, MaxBytes: 4 * mebibyte}
+	heartbeats := Bucket{Name: Heartbeats, TTL: 10 * time.Minute, MaxBytes: mebibyte, MaxEntry: smallEntry}
 	for _, r := range services() {
 		heartbeats.Grants = append(heartbeats.Grants, Grant{Pattern: string(r) + ".*", Owner: r, Readers: everyone()})
 	}
 	return []Bucket{
-		{Name: Pods, MaxBytes: 256 * mebibyte, Grants: []Grant{
+		{Name: Pods, MaxBytes: 256 * mebibyte, MaxEntry: MaxPayload, Grants: []Grant{
 			{"*", role.Podsync, []role.Role{role.Prober, role.Stats, role.Evictor, role.NodeAPI, role.NodeStatus}},
 		}},
-		{Name: PodStatus, MaxBytes: 256 * mebibyte, Grants: []Grant{
+		{Name: PodStatus, MaxBytes: 256 * mebibyte, MaxEntry: MaxPayload, Grants: []Grant{
 			{"*", role.Podsync, []role.Role{role.Prober, role.Stats, role.Evictor, role.NodeAPI}},
 		}},
-		{Name: Runtime, MaxBytes: 4 * mebibyte, Grants: []Grant{
+		{Name: Runtime, MaxBytes: 4 * mebibyte, MaxEntry: smallEntry, Grants: []Grant{
 			{"relist", role.PLEG, []role.Role{role.Podsync, role.NodeStatus}},
 		}},
-		{Name: Assignment, MaxBytes: 16 * mebibyte, Grants: []Grant{
+		{Name: Assignment, MaxBytes: 16 * mebibyte, MaxEntry: smallEntry, Grants: []Grant{
 			{"*", role.Podsync, []role.Role{role.Prober}},
 		}},
-		{Name: ProbeResults, MaxBytes: 64 * mebibyte, Grants: []Grant{
+		{Name: ProbeResults, MaxBytes: 16 * mebibyte, MaxEntry: smallEntry, Grants: []Grant{
 			{"*.*.*", role.Prober, []role.Role{role.Podsync}},
 		}},
-		{Name: Node, MaxBytes: 16 * mebibyte, Grants: []Grant{
+		{Name: Node, MaxBytes: 8 * mebibyte, MaxEntry: nodeEntry, Grants: []Grant{
 			{"runtime", role.Podsync, nodeReaders()},
 			{"capacity", role.Podsync, nodeReaders()},
 			{"volumes", role.Podsync, nodeReaders()},
@@ -92,7 +102,7 @@ func Buckets() []Bucket {
 			{"images", role.ImageGC, nodeReaders()},
 			{"pressure", role.Evictor, nodeReaders()},
 		}},
-		{Name: Stats, MaxBytes: 4 * mebibyte, Grants: []Grant{
+		{Name: Stats, MaxBytes: 4 * mebibyte, MaxEntry: smallEntry, Grants: []Grant{
 			{"summary", role.Stats, []role.Role{role.Evictor, role.NodeAPI}},
 		}},
 		heartbeats,

@@ -1,6 +1,7 @@
 package subject
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/microlet/microlet/proto/role"
@@ -10,10 +11,13 @@ import (
 // the key-value store, ADR-31 for direct gets), and are built here so that the permissions and
 // the client cannot disagree about them.
 
-// Stream is the name of the stream under a bucket.
+// Stream is the name of the stream that holds an owner's keys of a bucket. A bucket with several owners has a
+// stream in the account of each.
 //
-//	KV_<bucket>
-func Stream(bucket string) string { return "KV_" + bucket }
+//	KV_<bucket>_<service>
+func Stream(bucket string, owner role.Role) string {
+	return "KV_" + bucket + "_" + mustToken(string(owner))
+}
 
 // Entry is the subject on which a key is put.
 //
@@ -40,15 +44,38 @@ func ParseEntry(subj string) (bucket, key string, ok bool) {
 //	_epoch.<service>.*
 func EpochKeys(r role.Role) string { return epochPrefix + "." + mustToken(string(r)) + ".*" }
 
-// DirectGet is the request for any number of a bucket's entries.
+// DirectGet is the request for any number of the entries that an owner has in a bucket, in the owner's account.
 //
-//	$JS.API.DIRECT.GET.KV_<bucket>
-func DirectGet(bucket string) string { return "$JS.API.DIRECT.GET." + Stream(bucket) }
+//	$JS.API.DIRECT.GET.KV_<bucket>_<service>
+func DirectGet(bucket string, owner role.Role) string {
+	return "$JS.API.DIRECT.GET." + Stream(bucket, owner)
+}
 
-// DirectGetKey is the request for the newest entry of a key, or of what matches a pattern in a permission.
+// DirectGetKey is the request for the newest entry of one of the owner's keys, or of what matches a pattern in a
+// permission.
 //
-//	$JS.API.DIRECT.GET.KV_<bucket>.$KV.<bucket>.<key>
-func DirectGetKey(bucket, key string) string { return DirectGet(bucket) + "." + Entry(bucket, key) }
+//	$JS.API.DIRECT.GET.KV_<bucket>_<service>.$KV.<bucket>.<key>
+func DirectGetKey(bucket string, owner role.Role, key string) string {
+	return DirectGet(bucket, owner) + "." + Entry(bucket, key)
+}
+
+// List is the name under which the account of a reader imports the DirectGet of an owner.
+//
+//	microlet.list.<bucket>.<service>
+func List(bucket string, owner role.Role) string {
+	return "microlet.list." + mustToken(bucket) + "." + mustToken(string(owner))
+}
+
+// ListAs is the request of a service for an owner's entries: DirectGet for its own, List for another's.
+//
+//	$JS.API.DIRECT.GET.KV_<bucket>_<service>
+//	microlet.list.<bucket>.<service>
+func ListAs(r role.Role, bucket string, owner role.Role) string {
+	if r == owner {
+		return DirectGet(bucket, owner)
+	}
+	return List(bucket, owner)
+}
 
 // OutboxNext is the request for the next record of the outbox.
 //
@@ -116,25 +143,40 @@ func (b Bucket) Owner(key string) (role.Role, bool) {
 
 // Owners are the services that put anything into the bucket, in the order of its grants.
 func (b Bucket) Owners() []role.Role {
+	return b.OwnersOf(">")
+}
+
+// OwnersOf are the owners of any key that matches a pattern, in the order of the bucket's grants.
+func (b Bucket) OwnersOf(pattern string) []role.Role {
 	var owners []role.Role
-	seen := map[role.Role]bool{}
 	for _, g := range b.Grants {
-		if !seen[g.Owner] {
-			seen[g.Owner] = true
+		if Overlap(pattern, g.Pattern) && !slices.Contains(owners, g.Owner) {
 			owners = append(owners, g.Owner)
 		}
 	}
 	return owners
 }
 
-// ReadableBy says whether r may read the whole bucket: it owns, or is a reader of, every key.
+// KeysOf are the patterns of an owner's keys, its epoch marks among them; none for who owns nothing here. They do not
+// overlap.
+func (b Bucket) KeysOf(owner role.Role) []string {
+	var keys []string
+	for _, g := range b.Grants {
+		if g.Owner == owner {
+			keys = append(keys, g.Pattern)
+		}
+	}
+	marks := EpochKeys(owner)
+	if len(keys) == 0 || slices.ContainsFunc(keys, func(key string) bool { return Overlap(key, marks) }) {
+		return keys
+	}
+	return append(keys, marks)
+}
+
+// ReadableBy reports whether r may read every key of the bucket, as owner or reader.
 func (b Bucket) ReadableBy(r role.Role) bool {
 	for _, g := range b.Grants {
-		may := g.Owner == r
-		for _, reader := range g.Readers {
-			may = may || reader == r
-		}
-		if !may {
+		if g.Owner != r && !slices.Contains(g.Readers, r) {
 			return false
 		}
 	}

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -30,9 +31,14 @@ func Run(ctx context.Context, cfg Config) error {
 	told := &teller{publish: func(subj string) error { return s.Bus.Publish(subj, &emptypb.Empty{}) }}
 	s.Bus.OnConnect(told.rest)
 	o.Gone = func(r role.Role, replica string) { told.tell(subject.GoneEvent(r, replica)) }
-	server, err := StartServer(ctx, o)
+	// The folder of the socket is there before the server writes its certificate into it.
+	l, err := s.Listen(cfg.Service.BusSocket())
 	if err != nil {
 		return err
+	}
+	server, err := StartServer(ctx, o)
+	if err != nil {
+		return errors.Join(err, l.Close())
 	}
 	defer server.Close() // after every service of the process that hangs on it
 	if in := cfg.Service.Placement; in != nil {
@@ -42,9 +48,19 @@ func Run(ctx context.Context, cfg Config) error {
 	s.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "microlet_bus_connections", Help: "Clients connected to the bus.",
 	}, func() float64 { return float64(server.Connections()) }))
+	door := NewDoor(server, cfg.Service.Peers(), s.Metrics)
+	s.Go("door", func(ctx context.Context) error { return door.Serve(ctx, l) })
 	s.Go("server", func(ctx context.Context) error { return watch(ctx, server, s.Pulse.Turn) })
-	s.Ready("listening on " + server.Address())
+	s.Ready(cfg.listening(server))
 	return s.Run(ctx)
+}
+
+// listening says where, for the operator.
+func (c *Config) listening(s *Server) string {
+	if at := s.ViewAddress(); at != "" {
+		return "listening on " + c.Service.BusSocket() + ", and on " + at + " for the viewer"
+	}
+	return "listening on " + c.Service.BusSocket()
 }
 
 // watch is the bus's own loop: it turns while the server can serve, and ends the process when it cannot,

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"errors"
 	"path/filepath"
 
 	"github.com/spf13/pflag"
@@ -8,30 +9,40 @@ import (
 	"github.com/microlet/microlet/services/internal/service"
 )
 
-// Config is what the bus is told. It has no settings of its own: what it serves is the contract's.
+// Config is what the bus is told. What it serves is the contract's.
 type Config struct {
-	// Service is what every service is told. The bus listens on its BusAddress.
+	// Service is what every service is told. The bus listens on its BusSocket.
 	Service service.Config
+	// ViewAddress is a loopback host:port at which the viewer, who reads everything and writes nothing, may look at
+	// the bus with the tools of NATS, over TLS. Default: none.
+	ViewAddress string
 }
 
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config { return Config{Service: service.DefaultConfig()} }
 
-// AddFlags adds the bus's own flags: none.
-func (c *Config) AddFlags(*pflag.FlagSet) {}
+// AddFlags adds the bus's own flags.
+func (c *Config) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.ViewAddress, "bus-view-address", c.ViewAddress, `loopback host:port for looking at the bus with the "nats" command, over TLS and with the viewer's key, which reads and cannot write; empty for none`)
+}
 
 // Validate says what is wrong with the config: field, value, remedy.
 func (c *Config) Validate() error {
-	if err := c.Service.Validate(); err != nil {
-		return err
+	err := c.Service.Validate()
+	if c.ViewAddress != "" {
+		err = errors.Join(err, c.view().Validate())
 	}
-	_, err := c.server().server()
 	return err
 }
 
+func (c *Config) view() *View {
+	return &View{Address: c.ViewAddress, CertFile: filepath.Join(filepath.Dir(c.Service.BusSocket()), "view.crt")}
+}
+
 func (c *Config) server() ServerOptions {
-	return ServerOptions{
-		Address: c.Service.BusAddress, NKeyDir: c.Service.NKeys(),
-		StoreDir: filepath.Join(c.Service.RuntimeDir, "bus"),
+	o := ServerOptions{NKeyDir: c.Service.NKeys(), StoreDir: filepath.Join(c.Service.RuntimeDir, "bus")}
+	if c.ViewAddress != "" {
+		o.View = c.view()
 	}
+	return o
 }

@@ -1,18 +1,19 @@
-// Package bus is the node's bus: a NATS server with JetStream, on loopback, for this node's services only.
+// Package bus is the node's bus: a NATS server with JetStream, on a unix socket, for this node's services only.
 //
 // Its inputs are the contract in proto/subject and the services' public nkeys. Its outputs are the
 // buckets, the outbox, and what travels over them.
 //
 // What it guarantees:
 //
-//   - It listens on a loopback address or not at all, and takes only who signs in with the nkey of a role.
-//   - A role may publish and hear what the contract grants it, and nothing else. No role may create,
-//     alter, purge or delete a stream or a consumer: the bus makes them at its start, from the contract,
-//     with an identity that lives in its own memory.
+//   - It takes only who the kernel says is one of the node's services, and who then signs in with the nkey of a role.
+//     It listens to no network. A loopback port for looking at it (View) is off by default, and who signs in there
+//     reads and cannot write.
+//   - Each role has an account of its own, in which its keys are. What a role may publish and hear is what the contract
+//     grants it, and whatever reply subject, stream or consumer a service makes up stays within its account. No role
+//     may create, alter, purge or delete a stream or a consumer by request: the bus makes them at its start, from the
+//     contract, with identities that live in its own memory.
+//   - A role that fills its part of a bucket, its share of the outbox or its number of connections takes nothing from
+//     another.
 //   - What it has acknowledged is there again after a SIGKILL. At a new boot its store is emptied: what
 //     it held was about containers that are gone.
-//
-// One thing it does not keep apart: an answer of JetStream goes to whatever subject the asking service
-// names, also to a key's subject. Readers therefore check that an entry is signed by its key's owner; a
-// service that was taken over could forge that, as it could misuse its own keys.
 package bus

@@ -7,9 +7,9 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nkeys"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/proto/subject"
 )
 
 // goneSubject is where the NATS server itself tells its system account of lost connections.
@@ -23,12 +23,8 @@ type goneWatch struct {
 
 // watchGone tells tell of each service's connection that is lost, from one goroutine. The name of a
 // connection counts only if it signed in with that role's key.
-func (s *Server) watchGone(key nkeys.KeyPair, roles map[string]role.Role, tell func(r role.Role, replica string)) error {
-	public, err := key.PublicKey()
-	if err != nil {
-		return fmt.Errorf("system identity: %w", err)
-	}
-	nc, err := nats.Connect("", nats.InProcessServer(s.ns), nats.Nkey(public, key.Sign), nats.Name("system"), nats.NoReconnect())
+func (s *Server) watchGone(key signer, roles map[string]role.Role, tell func(r role.Role, replica string)) error {
+	nc, err := nats.Connect("", nats.InProcessServer(s.ns), key.option(), nats.Name("system"), nats.NoReconnect())
 	if err != nil {
 		return fmt.Errorf("system connection: %w", err)
 	}
@@ -42,7 +38,12 @@ func (s *Server) watchGone(key nkeys.KeyPair, roles map[string]role.Role, tell f
 		if !ok || roles[event.Client.User] != role.Role(name) {
 			return
 		}
-		s.log.Debug("lost the connection of a service", "service", name, "replica", replica, "reason", event.Reason)
+		// The name is the client's own choice, and becomes a part of a subject.
+		if err := subject.ValidToken(replica); err != nil {
+			s.log.Warn("a service gave its connection a name that is no replica's", "of", name, "error", err)
+			return
+		}
+		s.log.Debug("lost the connection of a service", "of", name, "replica", replica, "reason", event.Reason)
 		tell(role.Role(name), replica)
 	})
 	if err == nil {

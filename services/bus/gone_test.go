@@ -2,9 +2,9 @@ package bus
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"path/filepath"
+	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,14 +13,12 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	client "github.com/microlet/microlet/services/internal/bus"
-	"github.com/microlet/microlet/services/internal/proctest"
 )
 
 // A service whose connection is lost is told of at once, under the name that its key stands for.
 func TestRunTellsWhoIsGone(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Service.RuntimeDir = runtimeDir(t)
-	cfg.Service.BusAddress = proctest.FreeAddress(t)
 	run := func(f func(context.Context) error) (stop func()) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -41,7 +39,7 @@ func TestRunTellsWhoIsGone(t *testing.T) {
 	}
 	connect := func(r role.Role, replica string) (*client.Client, chan struct{}) {
 		c, err := client.New(client.Options{
-			Address: cfg.Service.BusAddress, SeedFile: client.SeedFile(cfg.Service.NKeys(), r), Role: r, Replica: replica,
+			Socket: cfg.Service.BusSocket(), SeedFile: client.SeedFile(cfg.Service.NKeys(), r), Role: r, Replica: replica,
 			Log: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
@@ -55,7 +53,7 @@ func TestRunTellsWhoIsGone(t *testing.T) {
 		t.Helper()
 		select {
 		case <-c:
-		case <-time.After(15 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("no %s", what)
 		}
 	}
@@ -78,53 +76,50 @@ func TestRunTellsWhoIsGone(t *testing.T) {
 			t.Errorf("gone is %s", subj)
 		}
 		t.Logf("told after %v", time.Since(began))
-	case <-time.After(15 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("nobody told that the prober is gone")
 	}
 }
 
-// A service may come before the server is there, and leave as soon as it is: it is told of all the same.
-func TestNobodyComesUnnoticed(t *testing.T) {
-	dir := runtimeDir(t)
-	address, keys := proctest.FreeAddress(t), filepath.Join(dir, "nkeys")
-	left := make(chan error, 1)
-	go func() {
-		left <- func() error {
-			c, err := nats.NkeyOptionFromSeed(client.SeedFile(keys, role.Prober))
-			if err != nil {
-				return err
-			}
-			for {
-				nc, err := nats.Connect(address, c, nats.Name(subject.Writer(role.Prober, "1")), nats.CustomInboxPrefix(subject.Inbox(role.Prober)))
-				if errors.Is(err, nats.ErrNoServers) && t.Context().Err() == nil {
-					continue
-				}
-				if err != nil {
-					return err
-				}
-				nc.Close()
-				return nil
-			}
-		}()
-	}()
-	gone := make(chan string, 16)
-	s, err := StartServer(t.Context(), ServerOptions{
-		Address: address, StoreDir: filepath.Join(dir, "bus"), NKeyDir: keys, Log: slog.New(slog.DiscardHandler),
-		Gone: func(r role.Role, replica string) { gone <- subject.Writer(r, replica) },
-	})
+// A connection's name is the client's own choice. One that is no replica's ends nothing but that connection.
+func TestANameThatIsNoReplicas(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Service.RuntimeDir = runtimeDir(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- Run(ctx, cfg) }()
+	key, err := nats.NkeyOptionFromSeed(client.SeedFile(cfg.Service.NKeys(), role.PLEG))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
-	if err := <-left; err != nil {
-		t.Errorf("the first to come: %v", err)
-	}
-	select {
-	case who := <-gone:
-		if who != "prober.1" {
-			t.Errorf("%s is gone", who)
+	connect := func(name string) *nats.Conn {
+		t.Helper()
+		for {
+			nc, err := nats.Connect("nats://bus", key, nats.Name(name), nats.SetCustomDialer(socketDialer(cfg.Service.BusSocket())))
+			if err == nil {
+				return nc
+			}
+			select {
+			case err := <-done:
+				t.Fatalf("the bus has ended: %v", err)
+			case <-time.After(20 * time.Millisecond):
+			}
 		}
-	case <-time.After(15 * time.Second):
-		t.Error("nobody told that the prober is gone")
+	}
+	for _, name := range []string{"pleg.a b", "pleg.", "pleg.>", "pleg." + strings.Repeat("x", 1000), "pleg.a.b", "pleg"} {
+		connect(name).Close()
+	}
+	nc := connect("pleg.0")
+	defer nc.Close()
+	if err := nc.FlushTimeout(15 * time.Second); err != nil {
+		t.Errorf("the bus does not answer: %v", err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("the bus ended with %v", err)
 	}
 }
+
+type socketDialer string
+
+func (d socketDialer) Dial(_, _ string) (net.Conn, error) { return net.Dial("unix", string(d)) }

@@ -14,7 +14,6 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	client "github.com/microlet/microlet/services/internal/bus"
-	"github.com/microlet/microlet/services/internal/proctest"
 )
 
 func runtimeDir(t *testing.T) string {
@@ -41,13 +40,16 @@ func TestServerSaysWhatIsWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	good := ServerOptions{Address: "127.0.0.1:0", StoreDir: filepath.Join(dir, "bus"), NKeyDir: filepath.Join(dir, "nkeys"), Log: slog.New(slog.DiscardHandler)}
+	good := ServerOptions{StoreDir: filepath.Join(dir, "bus"), NKeyDir: filepath.Join(dir, "nkeys"), Log: slog.New(slog.DiscardHandler)}
+	view := func(address string) func(*ServerOptions) {
+		return func(o *ServerOptions) { o.View = &View{Address: address, CertFile: filepath.Join(dir, "view.crt")} }
+	}
 	for want, alter := range map[string]func(*ServerOptions){
-		"loopback":  func(o *ServerOptions) { o.Address = "0.0.0.0:4222" },
-		"use a loo": func(o *ServerOptions) { o.Address = "192.0.2.1:4222" },
-		"host:port": func(o *ServerOptions) { o.Address = "127.0.0.1" },
-		"1 to 6553": func(o *ServerOptions) { o.Address = "127.0.0.1:70000" },
-		"in use":    func(o *ServerOptions) { o.Address = taken.Addr().String() },
+		"loopback":  view("0.0.0.0:4222"),
+		"use a loo": view("192.0.2.1:4222"),
+		"host:port": view("127.0.0.1"),
+		"1 to 6553": view("127.0.0.1:70000"),
+		"in use":    view(taken.Addr().String()),
 		"store fol": func(o *ServerOptions) { o.StoreDir = "" },
 		"nkey of b": func(o *ServerOptions) { o.NKeyDir = dir },
 		"boot id":   func(o *ServerOptions) { o.bootIDFile = filepath.Join(dir, "absent") },
@@ -118,13 +120,12 @@ func TestRunBeats(t *testing.T) {
 	dir := runtimeDir(t)
 	cfg := DefaultConfig()
 	cfg.Service.RuntimeDir = dir
-	cfg.Service.BusAddress = proctest.FreeAddress(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- Run(ctx, cfg) }()
 
 	c, err := client.New(client.Options{
-		Address: cfg.Service.BusAddress, SeedFile: client.SeedFile(cfg.Service.NKeys(), role.PLEG), Role: role.PLEG,
+		Socket: cfg.Service.BusSocket(), SeedFile: client.SeedFile(cfg.Service.NKeys(), role.PLEG), Role: role.PLEG,
 		Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -142,7 +143,7 @@ func TestRunBeats(t *testing.T) {
 		}
 	case err := <-done:
 		t.Fatalf("the bus ended: %v", err)
-	case <-time.After(15 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("no heartbeat of the bus")
 	}
 	ccancel()

@@ -12,7 +12,11 @@ import (
 // kernelBootID is the kernel's name for this boot.
 const kernelBootID = "/proc/sys/kernel/random/boot_id"
 
-// prepareStore makes the store's folder, and empties it when it is of another boot: a runtime folder
+// layout names how the store is divided into accounts and streams. It changes with them: what another layout holds
+// nobody would read or remove.
+const layout = "accounts-1"
+
+// prepareStore makes the store's folder, and empties it when it is of another boot or layout: a runtime folder
 // need not be a tmpfs, and what an earlier boot's services said would pose as the truth of now.
 func prepareStore(dir, bootIDFile string) (emptied bool, err error) {
 	raw, err := os.ReadFile(bootIDFile)
@@ -23,6 +27,7 @@ func prepareStore(dir, bootIDFile string) (emptied bool, err error) {
 	if boot == "" {
 		return false, fmt.Errorf("boot id: %s is empty", bootIDFile)
 	}
+	boot += " " + layout
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return false, fmt.Errorf("store: %w", err)
 	}

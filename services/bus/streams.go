@@ -3,11 +3,13 @@ package bus
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 )
 
@@ -15,20 +17,29 @@ const (
 	// outboxAckWait is after which time a record whose deliverer died is given out again. A living one
 	// says more often that it is still at it.
 	outboxAckWait = 10 * time.Second
-	// dedupeWindow is how long a record's id is remembered: longer than a publisher repeats within.
-	dedupeWindow = 2 * time.Minute
+	// dedupeWindow is how long a record's id is remembered: longer than a publisher waits for its acknowledgement and
+	// repeats it. The server keeps ids in memory.
+	dedupeWindow = 30 * time.Second
+	// noDedupe is the shortest that the server knows. Entries have no ids.
+	noDedupe = 100 * time.Millisecond
 )
 
-// ensureStreams makes or updates every stream of the contract, and the outbox's consumer.
-func ensureStreams(ctx context.Context, nc *nats.Conn) error {
+// ensureStreams makes or updates every stream of a role's account, and the outbox's consumer.
+func ensureStreams(ctx context.Context, nc *nats.Conn, r role.Role) error {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return fmt.Errorf("jetstream: %w", err)
 	}
 	for _, b := range subject.Buckets() {
-		if _, err := js.CreateOrUpdateStream(ctx, bucketStream(b)); err != nil {
-			return fmt.Errorf("bucket %s: %w; if its settings cannot be changed in place, stop the bus and remove its store", b.Name, err)
+		if !slices.Contains(b.Owners(), r) {
+			continue
 		}
+		if _, err := js.CreateOrUpdateStream(ctx, bucketStream(b, r)); err != nil {
+			return fmt.Errorf("bucket %s of %s: %w; if its settings cannot be changed in place, stop the bus and remove its store", b.Name, r, err)
+		}
+	}
+	if r != subject.OutboxReader {
+		return nil
 	}
 	if _, err := js.CreateOrUpdateStream(ctx, outboxStream()); err != nil {
 		return fmt.Errorf("stream %s: %w; if its settings cannot be changed in place, stop the bus and remove its store", subject.OutboxStream, err)
@@ -39,25 +50,22 @@ func ensureStreams(ctx context.Context, nc *nats.Conn) error {
 	return nil
 }
 
-// bucketStream is a key-value bucket as ADR-8 of NATS has it, with history 1, but that nobody may
-// purge: neither by the API nor by a message that rolls up.
-func bucketStream(b subject.Bucket) jetstream.StreamConfig {
+// bucketStream is an owner's part of a key-value bucket as ADR-8 of NATS has it, with history 1, but that nobody
+// may purge: neither by the API nor by a message that rolls up.
+func bucketStream(b subject.Bucket, owner role.Role) jetstream.StreamConfig {
+	var subjects []string
+	for _, key := range b.KeysOf(owner) {
+		subjects = append(subjects, subject.Entry(b.Name, key))
+	}
 	return jetstream.StreamConfig{
-		Name: subject.Stream(b.Name), Subjects: []string{subject.Entries(b.Name)},
+		Name: subject.Stream(b.Name, owner), Subjects: subjects,
 		Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew,
-		MaxMsgsPerSubject: 1, MaxBytes: b.MaxBytes, MaxMsgSize: subject.MaxPayload, MaxAge: b.TTL, MaxMsgs: -1,
-		Replicas: 1, MaxConsumers: -1, Duplicates: min(dedupeWindow, positive(b.TTL, dedupeWindow)),
+		MaxMsgsPerSubject: 1, MaxBytes: b.MaxBytes, MaxMsgSize: b.MaxEntry, MaxAge: b.TTL, MaxMsgs: -1,
+		Replicas: 1, MaxConsumers: -1, Duplicates: noDedupe,
 		DenyDelete: true, DenyPurge: true, AllowRollup: false,
 		AllowDirect: true, // lists of it need no consumer
 		AllowMsgTTL: true, // deletes go after a while
 	}
-}
-
-func positive(d, otherwise time.Duration) time.Duration {
-	if d > 0 {
-		return d
-	}
-	return otherwise
 }
 
 func outboxStream() jetstream.StreamConfig {

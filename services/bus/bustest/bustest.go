@@ -1,7 +1,7 @@
 // Package bustest surrounds one service with what it finds on a node, for the tests that run it alone.
 //
 // A Node is a runtime folder with the keys of all roles and a real bus, which can be killed and started
-// again at its address. The test plays the service's peers: on the bus with the clients of their roles,
+// again at its socket. The test plays the service's peers: on the bus with the clients of their roles,
 // and with servers on their sockets.
 //
 // It guarantees that whatever it started has ended when the test has.
@@ -9,6 +9,7 @@ package bustest
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"os"
@@ -22,6 +23,7 @@ import (
 	server "github.com/microlet/microlet/services/bus"
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
 
 // NodeName is the name of every Node.
@@ -29,10 +31,9 @@ const NodeName = "node-1"
 
 // Node is a runtime folder and the bus that serves it.
 type Node struct {
-	t       testing.TB
-	dir     string
-	address string
-	server  *server.Server
+	t   testing.TB
+	dir string
+	bus *Bus
 }
 
 // New makes the folder and its keys, and starts the bus.
@@ -48,7 +49,7 @@ func New(t testing.TB) *Node {
 			t.Error(err)
 		}
 	})
-	n := &Node{t: t, dir: dir, address: "127.0.0.1:0"}
+	n := &Node{t: t, dir: dir}
 	NKeys(t, filepath.Join(dir, "nkeys"))
 	folders := []string{filepath.Join(dir, "cri")}
 	for _, r := range role.All() {
@@ -81,32 +82,70 @@ func (n *Node) Dir() string { return n.dir }
 // Service is the config of a service of the node.
 func (n *Node) Service() service.Config {
 	c := service.DefaultConfig()
-	c.RuntimeDir, c.BusAddress, c.NodeName = n.dir, n.address, NodeName
+	c.RuntimeDir, c.NodeName = n.dir, NodeName
 	return c
 }
 
-// StartBus starts the bus, again at the address that it had before.
+// StartBus starts the bus, again at the socket that it had before.
 func (n *Node) StartBus() {
 	n.t.Helper()
-	s, err := server.StartServer(n.t.Context(), server.ServerOptions{
-		Address: n.address, StoreDir: filepath.Join(n.dir, "bus"), NKeyDir: filepath.Join(n.dir, "nkeys"),
-		Log: slog.New(slog.DiscardHandler),
-	})
+	b, err := Start(n.t.Context(), n.dir, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	n.server, n.address = s, s.Address()
-	n.t.Cleanup(s.Close)
+	n.bus = b
+	n.t.Cleanup(b.Close)
 }
 
 // StopBus ends the bus and cuts every connection to it.
-func (n *Node) StopBus() { n.server.Close() }
+func (n *Node) StopBus() { n.bus.Close() }
+
+// Bus is a bus that serves a runtime folder, as the service does but without its heartbeat.
+type Bus struct {
+	*server.Server
+	stop func()
+}
+
+// Start starts a bus in a runtime folder that has the keys of all roles. alter, if not nil, changes its options.
+func Start(ctx context.Context, dir string, log *slog.Logger, alter func(*server.ServerOptions)) (*Bus, error) {
+	cfg := service.Config{RuntimeDir: dir}
+	o := server.ServerOptions{StoreDir: filepath.Join(dir, "bus"), NKeyDir: cfg.NKeys(), Log: log}
+	if alter != nil {
+		alter(&o)
+	}
+	folder := filepath.Dir(cfg.BusSocket())
+	if err := os.MkdirAll(folder, 0o750); err != nil {
+		return nil, err
+	}
+	l, err := unixgrpc.Listen(cfg.BusSocket(), 0o660, -1)
+	if err != nil {
+		return nil, err
+	}
+	s, err := server.StartServer(ctx, o)
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	served := make(chan error, 1)
+	go func() { served <- server.NewDoor(s, cfg.Peers(), nil).Serve(ctx, l) }()
+	return &Bus{Server: s, stop: sync.OnceFunc(func() {
+		cancel()
+		s.Close()
+		if err := <-served; err != nil {
+			log.Error("the door of the bus failed", "error", err)
+		}
+	})}, nil
+}
+
+// Close ends the bus and cuts every connection to it.
+func (b *Bus) Close() { b.stop() }
 
 // Client runs the bus's client of a role until the test ends. setup makes its watches and writers.
 func (n *Node) Client(r role.Role, setup func(*bus.Client)) {
 	n.t.Helper()
+	cfg := n.Service()
 	c, err := bus.New(bus.Options{
-		Address: n.address, SeedFile: bus.SeedFile(filepath.Join(n.dir, "nkeys"), r), Role: r, Log: slog.New(slog.DiscardHandler),
+		Socket: cfg.BusSocket(), SeedFile: bus.SeedFile(cfg.NKeys(), r), Role: r, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		n.t.Fatal(err)

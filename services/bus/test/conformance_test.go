@@ -17,8 +17,8 @@ import (
 	"github.com/microlet/microlet/services/internal/proctest"
 )
 
-// A bus on two busy cores is back within a fraction of this.
-const bound = 8 * time.Second
+// bound is how long anything may take on a busy machine; on an idle one a bus is back within a second.
+const bound = time.Minute
 
 type (
 	value = wrapperspb.StringValue
@@ -329,7 +329,7 @@ func TestAStoppedBusIsGivenUp(t *testing.T) {
 
 	n.bus.Signal(syscall.SIGSTOP)
 	w.Put("a", wrapperspb.String("under way"))
-	took := proctest.Await(t, 15*time.Second, "the stopped bus is given up", func() bool { return !p.Connected() })
+	took := proctest.Await(t, bound, "the stopped bus is given up", func() bool { return !p.Connected() })
 	t.Logf("a stopped bus is given up after %v", took)
 	w.Put("a", wrapperspb.String("after"))
 	w.Delete("gone")

@@ -66,8 +66,19 @@ func TestADeniedPublishIsLoud(t *testing.T) {
 	})
 }
 
+// socketDialer connects to a unix socket without asking who serves it.
+type socketDialer string
+
+func (d socketDialer) Dial(_, _ string) (net.Conn, error) { return net.Dial("unix", string(d)) }
+
 // raw is a connection of a role without this project's client.
 func (n *node) raw(r role.Role) (*nats.Conn, func() string) {
+	n.t.Helper()
+	return n.rawThrough(r, socketDialer(n.socket()))
+}
+
+// rawThrough is raw with a way to the bus of the test's own.
+func (n *node) rawThrough(r role.Role, dialer nats.CustomDialer) (*nats.Conn, func() string) {
 	n.t.Helper()
 	opt, err := nats.NkeyOptionFromSeed(bus.SeedFile(n.nkeys(), r))
 	if err != nil {
@@ -75,7 +86,7 @@ func (n *node) raw(r role.Role) (*nats.Conn, func() string) {
 	}
 	var mu sync.Mutex
 	var last string
-	nc, err := nats.Connect("nats://"+n.address, opt, nats.CustomInboxPrefix(subject.Inbox(r)),
+	nc, err := nats.Connect("nats://bus", opt, nats.SetCustomDialer(dialer), nats.CustomInboxPrefix(subject.Inbox(r)),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -101,8 +112,8 @@ func TestNoServiceAltersAStream(t *testing.T) {
 	for _, r := range role.All() {
 		nc, last := n.raw(r)
 		for _, subj := range []string{
-			"$JS.API.STREAM.PURGE.KV_PODS", "$JS.API.STREAM.DELETE.KV_PODS", "$JS.API.STREAM.UPDATE.KV_PODS",
-			"$JS.API.STREAM.MSG.DELETE.KV_PODS", "$JS.API.STREAM.CREATE.MINE", "$JS.API.CONSUMER.CREATE.KV_PODS.mine.$KV.PODS.>",
+			"$JS.API.STREAM.PURGE.KV_PODS_podsync", "$JS.API.STREAM.DELETE.KV_PODS_podsync", "$JS.API.STREAM.UPDATE.KV_PODS_podsync",
+			"$JS.API.STREAM.MSG.DELETE.KV_PODS_podsync", "$JS.API.STREAM.CREATE.MINE", "$JS.API.CONSUMER.CREATE.KV_PODS_podsync.mine.$KV.PODS.>",
 			"$JS.API.CONSUMER.DELETE.OUTBOX.deliver", "$JS.API.CONSUMER.DURABLE.CREATE.OUTBOX.mine", "$SYS.REQ.SERVER.PING",
 		} {
 			if err := nc.Publish(subj, []byte(`{}`)); err != nil {
@@ -134,7 +145,7 @@ func TestNoServiceAltersAStream(t *testing.T) {
 		t.Errorf("the owner cannot put: %v", err)
 	}
 	body, _ := json.Marshal(map[string]any{"last_by_subj": subject.Entry(subject.Pods, "kept-too")})
-	if m, err := nc.RequestWithContext(ctx, subject.DirectGet(subject.Pods), body); err != nil || m.Header.Get("Status") != "" {
+	if m, err := nc.RequestWithContext(ctx, subject.DirectGet(subject.Pods, role.Podsync), body); err != nil || m.Header.Get("Status") != "" {
 		t.Errorf("the value is gone: %v %v", m, err)
 	}
 }
@@ -142,7 +153,7 @@ func TestNoServiceAltersAStream(t *testing.T) {
 func TestNobodyConnectsWithoutAKey(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	if nc, err := nats.Connect("nats://" + n.address); err == nil {
+	if nc, err := nats.Connect("nats://bus", nats.SetCustomDialer(socketDialer(n.socket()))); err == nil {
 		nc.Close()
 		t.Error("a connection without a key was taken")
 	}
@@ -158,7 +169,7 @@ type deafener struct {
 }
 
 func newDeafener(t *testing.T, to string) *deafener {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("unix", to+".proxy")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +180,7 @@ func newDeafener(t *testing.T, to string) *deafener {
 			if err != nil {
 				return
 			}
-			up, err := net.Dial("tcp", to)
+			up, err := net.Dial("unix", to)
 			if err != nil {
 				down.Close()
 				continue
@@ -210,7 +221,7 @@ func (d *deafener) filter(down io.Writer, up *bufio.Reader) {
 func TestADeafWatchIsFound(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	proxy := newDeafener(t, n.address)
+	proxy := newDeafener(t, n.socket())
 	defer proxy.Close()
 	var v view
 	reader := n.peer(role.Prober, "0", proxy.Addr().String(), func(c *bus.Client) { v = bus.Watch[value](c, subject.Pods, ">", nil) })

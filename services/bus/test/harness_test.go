@@ -1,4 +1,4 @@
-// Package test holds the bus to its contract: real bus processes on TCP, killed under every bucket, and
+// Package test holds the bus to its contract: real bus processes, killed under every bucket, and
 // the clients of every role on them.
 package test
 
@@ -16,24 +16,29 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/microlet/microlet/proto/role"
-	server "github.com/microlet/microlet/services/bus"
 	"github.com/microlet/microlet/services/bus/bustest"
 	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/peer/peertest"
 	"github.com/microlet/microlet/services/internal/proctest"
+	"github.com/microlet/microlet/services/internal/service"
 )
 
 func TestMain(m *testing.M) {
-	proctest.Program(func() { beBus(os.Args[1], os.Args[2]) })
+	if path := os.Getenv(strangerEnv); path != "" {
+		beStranger(path)
+	}
+	if path := os.Getenv(dialEnv); path != "" {
+		peertest.Ready()
+		beDialer(path)
+	}
+	proctest.Program(func() { beBus(os.Args[1]) })
 	os.Exit(m.Run())
 }
 
 // beBus is a bus in a folder until it is killed.
-func beBus(dir, address string) {
-	_, err := server.StartServer(context.Background(), server.ServerOptions{
-		Address: address, StoreDir: filepath.Join(dir, "bus"), NKeyDir: filepath.Join(dir, "nkeys"),
-		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
-	})
-	if err != nil {
+func beBus(dir string) {
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	if _, err := bustest.Start(context.Background(), dir, log, nil); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -46,27 +51,35 @@ const isReady = "the bus is ready"
 
 // node is a runtime folder and the bus that serves it.
 type node struct {
-	t       *testing.T
-	dir     string
-	address string
-	bus     *proctest.Process
+	t   *testing.T
+	dir string
+	bus *proctest.Process
 }
 
 // newNode makes the folder and the keys, and starts the bus.
 func newNode(t *testing.T) *node {
 	t.Helper()
-	n := &node{t: t, dir: t.TempDir(), address: proctest.FreeAddress(t)}
+	dir, err := os.MkdirTemp("", "bus") // a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	n := &node{t: t, dir: dir}
 	bustest.NKeys(t, n.nkeys())
 	n.start()
 	return n
 }
 
-func (n *node) nkeys() string { return filepath.Join(n.dir, "nkeys") }
+func (n *node) config() service.Config { return service.Config{RuntimeDir: n.dir} }
+
+func (n *node) nkeys() string { c := n.config(); return c.NKeys() }
+
+func (n *node) socket() string { c := n.config(); return c.BusSocket() }
 
 // start starts the bus and returns when it says that it is ready.
 func (n *node) start() {
 	n.t.Helper()
-	n.bus = proctest.Start(n.t, "the bus", n.dir, n.address)
+	n.bus = proctest.Start(n.t, "the bus", n.dir)
 	n.bus.Await(time.Minute, isReady, func() bool { return strings.Contains(n.bus.Log.String(), isReady+"\n") })
 }
 
@@ -89,15 +102,15 @@ type peer struct {
 }
 
 // peer makes a client of a role that runs until the test ends or it is closed. setup is called before
-// it runs, and may be nil.
-func (n *node) peer(r role.Role, replica, address string, setup func(*bus.Client)) *peer {
+// it runs, and may be nil. An empty socket is the bus's.
+func (n *node) peer(r role.Role, replica, socket string, setup func(*bus.Client)) *peer {
 	n.t.Helper()
 	p := &peer{t: n.t, metrics: prometheus.NewRegistry(), log: &proctest.Buffer{}, done: make(chan error, 1)}
-	if address == "" {
-		address = n.address
+	if socket == "" {
+		socket = n.socket()
 	}
 	c, err := bus.New(bus.Options{
-		Address: address, SeedFile: bus.SeedFile(n.nkeys(), r), Role: r, Replica: replica,
+		Socket: socket, SeedFile: bus.SeedFile(n.nkeys(), r), Role: r, Replica: replica,
 		Log: slog.New(slog.NewTextHandler(p.log, nil)), Metrics: p.metrics, AuditPeriod: 400 * time.Millisecond,
 	})
 	if err != nil {
@@ -129,7 +142,7 @@ func (p *peer) close() {
 		if ok {
 			close(p.done)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(bound):
 		p.t.Errorf("client %s does not end", p.Writer())
 	}
 }

@@ -135,7 +135,7 @@ func (c *Client) Run(ctx context.Context) error {
 	c.group = group
 	c.mu.Unlock()
 
-	nc, err := nats.Connect(c.url(), c.options()...)
+	nc, err := nats.Connect(busURL, c.options()...)
 	if err != nil {
 		return fmt.Errorf("connect to the bus: %w", err)
 	}
@@ -168,8 +168,6 @@ func (c *Client) Run(ctx context.Context) error {
 	return err
 }
 
-func (c *Client) url() string { return "nats://" + c.opts.Address }
-
 func (c *Client) options() []nats.Option {
 	opts := []nats.Option{
 		nats.Name(c.Writer()),
@@ -191,9 +189,11 @@ func (c *Client) options() []nats.Option {
 		nats.ErrorHandler(c.asyncError),
 	}
 	if c.opts.InProcess != nil {
-		opts = append(opts, nats.InProcessServer(c.opts.InProcess))
+		return append(opts, nats.InProcessServer(c.opts.InProcess))
 	}
-	return opts
+	return append(opts, nats.SetCustomDialer(&dialer{
+		socket: c.opts.Socket, rules: c.opts.Peers, log: c.log, strangers: c.metrics.strangers,
+	}))
 }
 
 // sign answers the bus's challenge. The seed is read each time, so that it need not stay in memory.

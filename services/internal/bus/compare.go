@@ -15,13 +15,9 @@ const compareAgain = 5 * time.Second
 // for ever. And a put that was under way when a stopped bus was given up: the bus may read it from the
 // old connection after what came by the new one.
 func (w *Writer) compare(ctx context.Context, s *session) {
-	b, ok := subject.BucketNamed(w.bucket)
-	if !ok || !b.ReadableBy(w.c.opts.Role) {
-		return // it has a few fixed keys, that are put often
-	}
 	for range 2 {
 		var old []string
-		err := list(ctx, s.nc, w.bucket, func(e entry) {
+		err := list(ctx, s.nc, w.c.opts.Role, w.bucket, func(e entry) {
 			if e.writer == w.c.Writer() && e.epoch < w.epochNow() && !subject.IsEpochKey(e.key) {
 				if e.deleted && !w.has(e.key) {
 					return

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
+	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 )
 
@@ -42,9 +43,28 @@ const (
 	headerSubject   = "Nats-Subject"
 	headerSequence  = "Nats-Sequence"
 	headerPending   = "Nats-Num-Pending"
+	headerStream    = "Nats-Stream"
 	headerStatus    = "Status"
 	headerReason    = "Description"
 )
+
+// control returns the status of an answer that is the server's own word. What a message was stored with comes back
+// with it, also a header of that name; but the server adds to a stored message the stream that it is from.
+func control(m *nats.Msg) string {
+	if m.Header.Get(headerStream) != "" {
+		return ""
+	}
+	return m.Header.Get(headerStatus)
+}
+
+// added returns a header that the server has added to a stored message. It comes after those of the message.
+func added(m *nats.Msg, name string) string {
+	values := m.Header.Values(name)
+	if len(values) == 0 {
+		return ""
+	}
+	return values[len(values)-1]
+}
 
 // parseEntry reads a key's message, whose subject is subj.
 func parseEntry(subj string, m *nats.Msg) (entry, error) {
@@ -62,14 +82,34 @@ func parseEntry(subj string, m *nats.Msg) (entry, error) {
 	}, nil
 }
 
-// listing reads the entries of a bucket page by page through direct gets, which need no consumer.
+// listing reads the entries of a bucket owner by owner and page by page, through direct gets, which need no consumer.
 type listing struct {
 	nc     *nats.Conn
 	bucket string
 	inbox  string
-	next   uint64 // the first sequence that was not seen
-	page   int    // counts requests, so that a late answer to an older one is not taken
-	got    int    // messages of this page
+	parts  []part
+	at     int // the part that is being read
+	// failures counts the parts that could not be read, and failed says why the last of them could not.
+	failures int
+	failed   error
+	page     int // counts requests, so that a late answer to an older one is not taken
+	got      int // messages of this page
+}
+
+// part is what one owner has in the bucket.
+type part struct {
+	owner   role.Role
+	request string
+	next    uint64 // the first sequence that was not seen
+}
+
+// newListing lists, as r, what the owners have in a bucket.
+func newListing(nc *nats.Conn, r role.Role, bucket string, owners []role.Role, inbox string) *listing {
+	l := &listing{nc: nc, bucket: bucket, inbox: inbox}
+	for _, owner := range owners {
+		l.parts = append(l.parts, part{owner: owner, request: subject.ListAs(r, bucket, owner)})
+	}
+	return l
 }
 
 // answers subscribes to what the bus answers to listings on this inbox.
@@ -83,18 +123,28 @@ func answers(nc *nats.Conn) (inbox string, ch chan *nats.Msg, sub *nats.Subscrip
 	return inbox, ch, sub, nil
 }
 
+// begin asks each owner, from the first on, for what was not seen yet.
+func (l *listing) begin() error {
+	l.at, l.failures, l.failed = 0, 0, nil
+	return l.request()
+}
+
+// owner is whose entries are being read.
+func (l *listing) owner() role.Role { return l.parts[l.at].owner }
+
 // request asks for the next page.
 func (l *listing) request() error {
+	p := &l.parts[l.at]
 	body, err := json.Marshal(map[string]any{
-		"seq": max(l.next, 1), "next_by_subj": subject.Entries(l.bucket), "batch": pageMessages, "max_bytes": pageBytes,
+		"seq": max(p.next, 1), "next_by_subj": subject.Entries(l.bucket), "batch": pageMessages, "max_bytes": pageBytes,
 	})
 	if err != nil {
 		return fmt.Errorf("list %s: %w", l.bucket, err)
 	}
 	l.page++
 	l.got = 0
-	if err := l.nc.PublishRequest(subject.DirectGet(l.bucket), l.inbox+"."+strconv.Itoa(l.page), body); err != nil {
-		return fmt.Errorf("list %s: %w", l.bucket, err)
+	if err := l.nc.PublishRequest(p.request, l.inbox+"."+strconv.Itoa(l.page), body); err != nil {
+		return fmt.Errorf("list %s of %s: %w", l.bucket, p.owner, err)
 	}
 	return nil
 }
@@ -105,35 +155,51 @@ func (l *listing) take(m *nats.Msg) (subj string, done bool, err error) {
 	if m.Subject != l.inbox+"."+strconv.Itoa(l.page) {
 		return "", false, nil
 	}
-	switch status := m.Header.Get(headerStatus); status {
+	switch status := control(m); status {
 	case "":
-		seq, err := strconv.ParseUint(m.Header.Get(headerSequence), 10, 64)
-		if err != nil {
-			return "", false, fmt.Errorf("list %s: sequence: %w", l.bucket, err)
+		seq, err := strconv.ParseUint(added(m, headerSequence), 10, 64)
+		if err != nil || seq < l.parts[l.at].next {
+			return "", false, fmt.Errorf("list %s of %s: the answer has sequence %q after %d", l.bucket, l.owner(), added(m, headerSequence), l.parts[l.at].next)
 		}
-		l.next, l.got = seq+1, l.got+1
-		return m.Header.Get(headerSubject), false, nil
+		l.parts[l.at].next = seq + 1
+		l.got++
+		return added(m, headerSubject), false, nil
 	case "204":
 		if pending := m.Header.Get(headerPending); pending != "" && pending != "0" && l.got > 0 {
 			return "", false, l.request()
 		}
-		return "", true, nil
+		return l.finishPart()
 	case "404":
-		return "", true, nil
+		return l.finishPart()
 	default:
-		return "", false, fmt.Errorf("list %s: the bus answers %s %s", l.bucket, status, m.Header.Get(headerReason))
+		// An owner that has harmed its own part harms nobody else's. It is asked again with the next listing.
+		l.failed = fmt.Errorf("list %s of %s: the bus answers %s %s", l.bucket, l.owner(), status, m.Header.Get(headerReason))
+		l.failures++
+		return l.finishPart()
 	}
 }
 
-// list calls f for every entry of a bucket, epoch marks too.
-func list(ctx context.Context, nc *nats.Conn, bucket string, f func(entry)) error {
+// finishPart goes on to the next owner. A listing of which every part has failed has failed.
+func (l *listing) finishPart() (subj string, done bool, err error) {
+	if l.at+1 == len(l.parts) {
+		if l.failures == len(l.parts) {
+			return "", false, l.failed
+		}
+		return "", true, nil
+	}
+	l.at++
+	return "", false, l.request()
+}
+
+// list calls f for every entry that r itself has in a bucket, epoch marks too.
+func list(ctx context.Context, nc *nats.Conn, r role.Role, bucket string, f func(entry)) error {
 	inbox, ch, sub, err := answers(nc)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	l := &listing{nc: nc, bucket: bucket, inbox: inbox}
-	if err := l.request(); err != nil {
+	l := newListing(nc, r, bucket, []role.Role{r}, inbox)
+	if err := l.begin(); err != nil {
 		return err
 	}
 	timer := time.NewTimer(answerTimeout)
@@ -160,22 +226,22 @@ func list(ctx context.Context, nc *nats.Conn, bucket string, f func(entry)) erro
 	}
 }
 
-// lastEpoch returns the epoch of a writer's mark in the bucket, 0 when there is none.
-func lastEpoch(ctx context.Context, nc *nats.Conn, bucket, key string) (int64, error) {
+// lastEpoch returns the epoch of a mark of r in the bucket, 0 when there is none.
+func lastEpoch(ctx context.Context, nc *nats.Conn, r role.Role, bucket, key string) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	m, err := nc.RequestWithContext(ctx, subject.DirectGetKey(bucket, key), nil)
+	m, err := nc.RequestWithContext(ctx, subject.DirectGetKey(bucket, r, key), nil)
 	if err != nil {
 		return 0, fmt.Errorf("read the mark %s/%s: %w", bucket, key, err)
 	}
-	switch status := m.Header.Get(headerStatus); status {
+	switch status := control(m); status {
 	case "":
 	case "404":
 		return 0, nil
 	default:
 		return 0, fmt.Errorf("read the mark %s/%s: the bus answers %s %s", bucket, key, status, m.Header.Get(headerReason))
 	}
-	e, err := parseEntry(m.Header.Get(headerSubject), m)
+	e, err := parseEntry(added(m, headerSubject), m)
 	if err != nil {
 		// Not this program's; the mark that follows replaces it.
 		return 0, nil

@@ -18,6 +18,7 @@ type metrics struct {
 	ghosts        *prometheus.CounterVec
 	rejected      *prometheus.CounterVec
 	denied        *prometheus.CounterVec
+	strangers     prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -41,13 +42,15 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		rejected:      counter("entries_rejected_total", "Entries that could not be decoded or were signed by a service that does not own their key.", "bucket"),
 		denied:        counter("denied_total", "What the bus's permissions denied this service, by operation: publish, subscribe.", "operation"),
 	}
+	m.strangers = prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "stranger_connections_total",
+		Help: "Connections to the bus's socket that were given up because a stranger served it."})
 	m.denied.WithLabelValues("publish")
 	m.denied.WithLabelValues("subscribe")
 	if reg == nil {
 		return m, nil
 	}
 	for _, c := range []prometheus.Collector{
-		m.connected, m.reconnects, m.disconnects, m.puts, m.putErrors, m.pending, m.watchRestarts, m.ghosts, m.rejected, m.denied,
+		m.connected, m.reconnects, m.disconnects, m.puts, m.putErrors, m.pending, m.watchRestarts, m.ghosts, m.rejected, m.denied, m.strangers,
 	} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("register the bus client's metrics: %w", err)

@@ -170,12 +170,12 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 	if err := GenerateNKeys(dir, []role.Identity{{Role: role.PLEG, UID: os.Getuid(), GID: os.Getgid()}}); err != nil {
 		t.Fatal(err)
 	}
-	good := Options{Address: "127.0.0.1:4222", SeedFile: SeedFile(dir, role.PLEG), Role: role.PLEG}
+	good := Options{Socket: dir + "/nats.sock", SeedFile: SeedFile(dir, role.PLEG), Role: role.PLEG}
 	if _, err := New(good); err != nil {
 		t.Fatal(err)
 	}
 	for want, alter := range map[string]func(*Options){
-		"host:port":    func(o *Options) { o.Address = "nowhere" },
+		"absolute":     func(o *Options) { o.Socket = "nowhere" },
 		"unknown role": func(o *Options) { o.Role = "nobody" },
 		"replica":      func(o *Options) { o.Replica = "a.b" },
 		"seed file":    func(o *Options) { o.SeedFile = "" },

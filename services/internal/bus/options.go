@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -15,12 +15,15 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/peer"
 )
 
 // Options say who connects, and where to.
 type Options struct {
-	// Address of the bus, host:port. Unused with InProcess.
-	Address string
+	// Socket is the path of the bus's unix socket. Unused with InProcess.
+	Socket string
+	// Peers say which processes may be taken for the bus.
+	Peers peer.Rules
 	// SeedFile holds the service's nkey seed, as GenerateNKeys wrote it.
 	SeedFile string
 	// Role of the service.
@@ -28,7 +31,7 @@ type Options struct {
 	// Replica tells replicas of a service apart; "0" when empty. It must be the same after a restart,
 	// or the entries of the life before are nobody's.
 	Replica string
-	// InProcess is the bus itself when it lives in this process; nil connects by TCP.
+	// InProcess is the bus itself when it lives in this process; nil connects to Socket.
 	InProcess nats.InProcessConnProvider
 	// AuditPeriod is how often a watch compares what it heard with what its bucket holds. Default: 15 s.
 	AuditPeriod time.Duration
@@ -54,10 +57,8 @@ func (o *Options) complete() error {
 	if err := subject.ValidToken(o.Replica); err != nil {
 		return fmt.Errorf("replica: %w", err)
 	}
-	if o.InProcess == nil {
-		if _, _, err := net.SplitHostPort(o.Address); err != nil {
-			return fmt.Errorf("bus address %q: give it as host:port, e.g. 127.0.0.1:4222: %w", o.Address, err)
-		}
+	if o.InProcess == nil && !filepath.IsAbs(o.Socket) {
+		return fmt.Errorf("socket of the bus is %q: give an absolute path", o.Socket)
 	}
 	if o.SeedFile == "" {
 		return errors.New("seed file: it is empty; name the service's file below nkeys")

@@ -25,7 +25,7 @@ const (
 var ErrNoRecord = errors.New("no record")
 
 // Store publishes a message to a stream and returns nil once the bus has acknowledged it. The id names
-// the message: repeated within two minutes it is stored once. It returns ErrNotConnected while the bus is away.
+// the message: repeated within half a minute it is stored once. It returns ErrNotConnected while the bus is away.
 func (c *Client) Store(ctx context.Context, subj, id string, m proto.Message) error {
 	data, err := proto.Marshal(m)
 	if err != nil {

@@ -2,12 +2,15 @@ package bus
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 )
 
@@ -26,13 +29,17 @@ func Watch[T any, M interface {
 }](c *Client, bucket, keys string, changed func(key string)) *View[M] {
 	s := &store{
 		c: c, bucket: bucket, keys: keys, changed: changed,
-		items: map[string]*item{}, marks: map[string]int64{},
+		items: map[string]*item{}, marks: map[string]int64{}, held: map[role.Role]int64{},
 		decode: func(b []byte) (proto.Message, error) {
 			m := M(new(T))
 			return m, proto.Unmarshal(b, m)
 		},
 	}
-	s.contract, s.known = subject.BucketNamed(bucket)
+	contract, ok := subject.BucketNamed(bucket)
+	if !ok || len(contract.OwnersOf(keys)) == 0 {
+		panic(fmt.Sprintf("watch of %s/%s: the contract has no such keys", bucket, keys)) // a bug that every start shows
+	}
+	s.contract = contract
 	w := &watch{c: c, bucket: bucket, keys: keys, view: s, audit: c.opts.AuditPeriod, slow: make(chan struct{}, 1)}
 	s.w = w
 	c.mu.Lock()
@@ -111,14 +118,17 @@ type store struct {
 	bucket   string
 	keys     string
 	contract subject.Bucket
-	known    bool
 	decode   func([]byte) (proto.Message, error)
 	changed  func(key string)
 
-	mu     sync.RWMutex
-	items  map[string]*item
-	marks  map[string]int64 // newest epoch mark by writer
-	synced bool
+	mu    sync.RWMutex
+	items map[string]*item
+	marks map[string]int64 // newest epoch mark by writer
+	// held is how many bytes of each owner the view holds. It is bounded as its part of the bucket is: what is heard
+	// has not been judged by the stream.
+	held     map[role.Role]int64
+	rejected time.Time // when a rejection was logged last
+	synced   bool
 	// syncedAt is when synced became true last.
 	syncedAt time.Time
 }
@@ -141,22 +151,94 @@ func (s *store) setSynced(synced bool) {
 	s.synced = synced
 }
 
-// authentic says whether an entry may be applied: it could be read, and is signed by a replica of
-// the service that owns its key. The bus lets no one else put it, but it publishes its own answers
-// wherever a client asks for them, also on a key's subject.
+// authentic reports whether an entry may be applied: it could be read, and is signed by a replica of
+// the service that owns its key. No one else can put it there; this catches a contract that two versions
+// understand differently.
 func (s *store) authentic(e entry, err error) bool {
-	if err == nil && s.known {
-		service, _, _ := strings.Cut(e.writer, ".")
-		owner, ok := s.contract.Owner(e.key)
-		if ok && string(owner) == service {
-			return true
-		}
-	} else if err == nil {
+	service, _, _ := strings.Cut(e.writer, ".")
+	owner, ok := s.contract.Owner(e.key)
+	if err == nil && ok && string(owner) == service {
 		return true
 	}
-	s.c.metrics.rejected.WithLabelValues(s.bucket).Inc()
-	s.c.log.Error("an entry of the bus is not what its key holds", "bucket", s.bucket, "key", e.key, "writer", e.writer, "error", err)
+	s.reject(e, err)
 	return false
+}
+
+// owns reports whether an entry that an owner's part of the bucket listed is that owner's.
+func (s *store) owns(from role.Role, e entry) bool {
+	if owner, ok := s.contract.Owner(e.key); ok && owner == from {
+		return true
+	}
+	s.reject(e, fmt.Errorf("the part of %s holds a key that is not its own", from))
+	return false
+}
+
+// fits reports whether an entry that was heard fits into what its owner may have in the bucket.
+func (s *store) fits(e entry) bool {
+	owner, _ := s.contract.Owner(e.key)
+	s.mu.RLock()
+	held := s.held[owner]
+	if old := s.items[e.key]; old != nil {
+		held -= old.size(e.key)
+	}
+	marks := len(s.marks)
+	s.mu.RUnlock()
+	switch {
+	case e.deleted, held+int64(len(e.key)+len(e.value)) <= s.contract.MaxBytes && !subject.IsEpochKey(e.key):
+		return true
+	case subject.IsEpochKey(e.key) && marks < maxMarks:
+		return true
+	}
+	s.reject(e, errors.New("its owner has filled its part of the bucket"))
+	return false
+}
+
+// maxMarks bounds the writers of a bucket: the replicas of its owners.
+const maxMarks = 1024
+
+func (it *item) size(key string) int64 { return int64(len(key) + len(it.raw)) }
+
+// set replaces or, with nil, removes what the view holds of a key, under s.mu.
+func (s *store) set(key string, it *item) {
+	owner, _ := s.contract.Owner(key)
+	if old := s.items[key]; old != nil {
+		s.held[owner] -= old.size(key)
+	}
+	if it == nil {
+		delete(s.items, key)
+		return
+	}
+	s.held[owner] += it.size(key)
+	s.items[key] = it
+}
+
+// unlisted says that an owner's part could not be listed, while the others were.
+func (s *store) unlisted(err error) {
+	if s.mayLog() {
+		s.c.log.Error("a part of a bucket cannot be listed", "bucket", s.bucket, "error", err)
+	}
+}
+
+// mayLog limits what others can write into this service's log.
+func (s *store) mayLog() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.rejected) < rejectLogPeriod {
+		return false
+	}
+	s.rejected = time.Now()
+	return true
+}
+
+// rejectLogPeriod is how often a view logs what it rejects. All is counted.
+const rejectLogPeriod = 10 * time.Second
+
+func (s *store) reject(e entry, err error) {
+	s.c.metrics.rejected.WithLabelValues(s.bucket).Inc()
+	if !s.mayLog() {
+		return
+	}
+	s.c.log.Error("an entry of the bus is not what its key holds", "bucket", s.bucket, "key", e.key, "writer", e.writer, "error", err)
 }
 
 // older says whether e is from before what is known of its key: the same writer has said something
@@ -180,8 +262,7 @@ func (s *store) apply(e entry) {
 	}
 	message, err := s.decode(e.value)
 	if err != nil {
-		s.c.metrics.rejected.WithLabelValues(s.bucket).Inc()
-		s.c.log.Error("a value of the bus cannot be decoded; the one before holds", "bucket", s.bucket, "key", e.key, "writer", e.writer, "error", err)
+		s.reject(e, fmt.Errorf("it cannot be decoded, and the value before holds: %w", err))
 		return
 	}
 	s.mu.Lock()
@@ -199,7 +280,7 @@ func (s *store) apply(e entry) {
 	if same {
 		it.message = old.message
 	}
-	s.items[e.key] = it
+	s.set(e.key, it)
 	s.mu.Unlock()
 	if !same {
 		s.tell(e.key)
@@ -213,7 +294,7 @@ func (s *store) drop(e entry) {
 		s.mu.Unlock()
 		return
 	}
-	delete(s.items, e.key)
+	s.set(e.key, nil)
 	s.mu.Unlock()
 	s.tell(e.key)
 }
@@ -230,7 +311,7 @@ func (s *store) dropOlder(writer string, epoch int64) {
 	for key, it := range s.items {
 		if it.writer == writer && it.epoch < epoch {
 			ghosts = append(ghosts, key)
-			delete(s.items, key)
+			s.set(key, nil)
 		}
 	}
 	s.mu.Unlock()
@@ -246,7 +327,7 @@ func (s *store) dropUnlisted(listed, heard map[string]bool) {
 		mark := s.marks[it.writer]
 		if !listed[key] && !heard[key] && listed[subject.EpochKeyOf(it.writer)] && it.epoch <= mark {
 			ghosts = append(ghosts, key)
-			delete(s.items, key)
+			s.set(key, nil)
 		}
 	}
 	s.mu.Unlock()

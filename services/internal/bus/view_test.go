@@ -24,7 +24,7 @@ func testView(t *testing.T) (*View[*wrapperspb.StringValue], *[]string) {
 	if err := GenerateNKeys(dir, []role.Identity{{Role: role.Podsync, UID: os.Getuid(), GID: os.Getgid()}}); err != nil {
 		t.Fatal(err)
 	}
-	c, err := New(Options{Address: "127.0.0.1:1", SeedFile: SeedFile(dir, role.Podsync), Role: role.Podsync, Log: slog.New(slog.DiscardHandler)})
+	c, err := New(Options{Socket: dir + "/nats.sock", SeedFile: SeedFile(dir, role.Podsync), Role: role.Podsync, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

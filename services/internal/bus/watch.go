@@ -5,17 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 )
 
 const (
 	// liveBuffer is how many messages may wait for a watch before some are dropped, upon which the
 	// watch begins anew.
-	liveBuffer = 8192
+	liveBuffer = 4096
 	// auditPeriod is how often a watch compares what it heard with what the bucket holds.
 	auditPeriod = 15 * time.Second
 	// auditGrace is how long what the bucket holds may take to be heard as well.
@@ -27,8 +29,9 @@ const (
 var followUps = []time.Duration{10 * time.Millisecond, 50 * time.Millisecond, 250 * time.Millisecond, time.Second}
 
 var (
-	errDeaf = errors.New("the bucket changed and the watch did not hear it")
-	errSlow = errors.New("the watch was too slow for the bucket's changes")
+	errDeaf     = errors.New("the bucket changed and the watch did not hear it")
+	errTooLarge = errors.New("the entry is larger than the contract allows")
+	errSlow     = errors.New("the watch was too slow for the bucket's changes")
 )
 
 // watch keeps a view equal to its bucket.
@@ -47,11 +50,11 @@ type watch struct {
 	view   *store
 	audit  time.Duration // Options.AuditPeriod
 	slow   chan struct{}
-	sub    *nats.Subscription // under c.mu
+	subs   []*nats.Subscription // under c.mu
 }
 
 func (w *watch) overrun(sub *nats.Subscription) {
-	if w.sub == sub {
+	if slices.Contains(w.subs, sub) {
 		select {
 		case w.slow <- struct{}{}:
 		default:
@@ -59,10 +62,40 @@ func (w *watch) overrun(sub *nats.Subscription) {
 	}
 }
 
-func (w *watch) setSub(sub *nats.Subscription) {
+func (w *watch) setSubs(subs []*nats.Subscription) {
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
-	w.sub = sub
+	w.subs = subs
+}
+
+// owners are those of the keys that are watched.
+func (w *watch) owners() []role.Role { return w.view.contract.OwnersOf(w.keys) }
+
+// subscribe hears, on one channel, the keys that are watched and their owners' epoch marks.
+func (w *watch) subscribe(nc *nats.Conn, live chan *nats.Msg) (unsubscribe func(), err error) {
+	keys := []string{w.keys}
+	if w.keys != ">" {
+		for _, owner := range w.owners() {
+			keys = append(keys, subject.EpochKeys(owner))
+		}
+	}
+	var subs []*nats.Subscription
+	unsubscribe = func() {
+		w.setSubs(nil)
+		for _, sub := range subs {
+			_ = sub.Unsubscribe()
+		}
+	}
+	for _, key := range keys {
+		sub, err := nc.ChanSubscribe(subject.Entry(w.bucket, key), live)
+		if err != nil {
+			unsubscribe()
+			return nil, fmt.Errorf("watch %s: %w", w.bucket, err)
+		}
+		subs = append(subs, sub)
+	}
+	w.setSubs(subs)
+	return unsubscribe, nil
 }
 
 func (w *watch) run(ctx context.Context) error {
@@ -111,23 +144,19 @@ func (w *watch) follow(ctx context.Context, s *session) (synced bool, err error)
 	default:
 	}
 	live := make(chan *nats.Msg, liveBuffer)
-	sub, err := s.nc.ChanSubscribe(subject.Entries(w.bucket), live)
+	unsubscribe, err := w.subscribe(s.nc, live)
 	if err != nil {
-		return false, fmt.Errorf("watch %s: %w", w.bucket, err)
-	}
-	w.setSub(sub)
-	inbox, answer, answerSub, err := answers(s.nc)
-	if err != nil {
-		_ = sub.Unsubscribe()
 		return false, err
 	}
-	defer func() {
-		w.setSub(nil)
-		_, _ = sub.Unsubscribe(), answerSub.Unsubscribe()
-	}()
+	defer unsubscribe()
+	inbox, answer, answerSub, err := answers(s.nc)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = answerSub.Unsubscribe() }()
 
-	l := &listing{nc: s.nc, bucket: w.bucket, inbox: inbox}
-	if err := l.request(); err != nil {
+	l := newListing(s.nc, w.c.opts.Role, w.bucket, w.owners(), inbox)
+	if err := l.begin(); err != nil {
 		return false, err
 	}
 	timeout := time.NewTimer(answerTimeout)
@@ -154,20 +183,24 @@ func (w *watch) follow(ctx context.Context, s *session) (synced bool, err error)
 			}
 		case m := <-live:
 			e, err := parseEntry(m.Subject, m)
-			if !w.view.authentic(e, err) {
+			if err == nil && m.Size()-len(m.Subject)-len(m.Reply) > int(w.view.contract.MaxEntry) {
+				err = errTooLarge // no stream has stored it
+			}
+			if !w.view.authentic(e, err) || !w.view.fits(e) {
 				continue
 			}
 			heard[e.key] = true
 			w.view.apply(e)
 		case m := <-answer:
 			timeout.Reset(answerTimeout)
+			from := l.owner()
 			subj, done, err := l.take(m)
 			if err != nil {
 				return synced, err
 			}
 			if subj != "" {
 				e, err := parseEntry(subj, m)
-				if !w.view.authentic(e, err) {
+				if !w.view.authentic(e, err) || !w.view.owns(from, e) {
 					continue
 				}
 				if !synced {
@@ -185,6 +218,9 @@ func (w *watch) follow(ctx context.Context, s *session) (synced bool, err error)
 				continue
 			}
 			listing = false
+			if l.failed != nil {
+				w.view.unlisted(l.failed)
+			}
 			if !synced {
 				synced = true
 				w.view.dropUnlisted(listed, heard)
@@ -211,7 +247,7 @@ func (w *watch) follow(ctx context.Context, s *session) (synced bool, err error)
 			continued++
 			listing = true
 			timeout.Reset(answerTimeout)
-			if err := l.request(); err != nil {
+			if err := l.begin(); err != nil {
 				return synced, err
 			}
 		}

@@ -37,6 +37,8 @@ type Writer struct {
 	c      *Client
 	bucket string
 	mark   string // key of this writer's epoch mark
+	// maxEntry bounds an entry, in bytes; 0 for a bucket that the contract does not have.
+	maxEntry int
 
 	mu       sync.Mutex
 	cells    map[string]*cell
@@ -73,6 +75,9 @@ func (c *Client) Own(bucket string) *Writer {
 	w = &Writer{
 		c: c, bucket: bucket, mark: subject.EpochKey(c.opts.Role, c.opts.Replica),
 		cells: map[string]*cell{}, behind: map[string]struct{}{}, wake: make(chan struct{}, 1),
+	}
+	if contract, ok := subject.BucketNamed(bucket); ok {
+		w.maxEntry = int(contract.MaxEntry)
 	}
 	c.writers[bucket] = w
 	c.mu.Unlock()
@@ -374,7 +379,7 @@ func (r retries) take(now time.Time) []string {
 // begin opens an epoch, in which every key is to be put anew.
 func (w *Writer) begin(ctx context.Context, s *session) error {
 	// A clock that was set back must not make this life look older than the one before.
-	last, err := lastEpoch(ctx, s.nc, w.bucket, w.mark)
+	last, err := lastEpoch(ctx, s.nc, w.c.opts.Role, w.bucket, w.mark)
 	if err != nil {
 		return err
 	}
@@ -438,6 +443,9 @@ func (w *Writer) messageLocked(key string, value []byte, deleted bool) *nats.Msg
 
 // send publishes and waits for JetStream's acknowledgement.
 func (w *Writer) send(ctx context.Context, s *session, msg *nats.Msg) error {
+	if w.maxEntry > 0 && len(msg.Data) > w.maxEntry {
+		return nats.ErrMaxPayload // the bus would cut the connection
+	}
 	ctx, cancel := context.WithTimeout(ctx, ackTimeout)
 	defer cancel()
 	_, err := s.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
@@ -478,7 +486,7 @@ func (w *Writer) settle(o outcome) (time.Duration, bool) {
 	}
 	c.attempts++
 	wait := backoff(c.attempts, retryMin, retryMax)
-	tooLarge := errors.Is(o.err, nats.ErrMaxPayload)
+	tooLarge := isTooLarge(o.err)
 	if tooLarge {
 		// No repetition makes it smaller. The next Put of this key is tried again.
 		c.denied = c.version == o.version
@@ -487,6 +495,16 @@ func (w *Writer) settle(o outcome) (time.Duration, bool) {
 	w.mu.Unlock()
 	w.failed(o.key, o.err)
 	return wait, !tooLarge
+}
+
+// exceedsMaximum is JetStream's code for a message that is larger than its stream takes (10054,
+// JSStreamMessageExceedsMaximumErr).
+const exceedsMaximum jetstream.ErrorCode = 10054
+
+// isTooLarge reports whether an entry failed because of its size: beyond what the bus takes of any, or of this bucket.
+func isTooLarge(err error) bool {
+	var api *jetstream.APIError
+	return errors.Is(err, nats.ErrMaxPayload) || errors.As(err, &api) && api.ErrorCode == exceedsMaximum
 }
 
 func (w *Writer) failed(key string, err error) {

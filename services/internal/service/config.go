@@ -23,7 +23,6 @@ import (
 // Defaults of Config.
 const (
 	DefaultRuntimeDir  = "/run/microlet"
-	DefaultBusAddress  = "127.0.0.1:4222"
 	DefaultReplica     = "0"
 	DefaultStopTimeout = 8 * time.Second
 )
@@ -40,8 +39,6 @@ const socketSuffix = ".sock"
 type Config struct {
 	// RuntimeDir is the folder of sockets, keys and the bus's store. Default: /run/microlet.
 	RuntimeDir string
-	// BusAddress is where the bus listens, host:port on loopback. Default: 127.0.0.1:4222.
-	BusAddress string
 	// NodeName is the name of the Node object. Not every service needs it; those that do say so.
 	NodeName string
 	// Replica tells the replicas of a service apart and is the same after a restart. Default: 0.
@@ -62,7 +59,6 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		RuntimeDir:  DefaultRuntimeDir,
-		BusAddress:  DefaultBusAddress,
 		Replica:     DefaultReplica,
 		StopTimeout: DefaultStopTimeout,
 		Log:         telemetry.LogOptions{Format: telemetry.FormatText},
@@ -73,7 +69,6 @@ func DefaultConfig() Config {
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	c.complete()
 	fs.StringVar(&c.RuntimeDir, "runtime-dir", c.RuntimeDir, "folder of sockets, keys and the bus's store")
-	fs.StringVar(&c.BusAddress, "bus-address", c.BusAddress, "host:port on loopback where the bus listens")
 	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of the Node object")
 	fs.StringVar(&c.Replica, "replica", c.Replica, "tells replicas of this service apart; the same after a restart")
 	fs.StringSliceVar(&c.PeerCgroups, "peer-cgroups", c.PeerCgroups,
@@ -110,9 +105,6 @@ func (c *Config) complete() {
 	d := DefaultConfig()
 	if c.RuntimeDir == "" {
 		c.RuntimeDir = d.RuntimeDir
-	}
-	if c.BusAddress == "" {
-		c.BusAddress = d.BusAddress
 	}
 	if c.Replica == "" {
 		c.Replica = d.Replica
@@ -193,6 +185,11 @@ func (c *Config) Peers() peer.Rules {
 
 // HelpersDir is the folder in which podsync records the helper pods.
 func (c *Config) HelpersDir() string { return filepath.Join(c.RuntimeDir, "helpers") }
+
+// BusSocket is where the bus takes the services' connections.
+func (c *Config) BusSocket() string {
+	return filepath.Join(c.RuntimeDir, "sock", string(role.Bus), "nats"+socketSuffix)
+}
 
 // NKeys is the folder of the services' bus keys.
 func (c *Config) NKeys() string { return filepath.Join(c.RuntimeDir, "nkeys") }

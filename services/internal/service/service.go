@@ -90,7 +90,8 @@ func New(cfg Config, r role.Role) (*Service, error) {
 		started: time.Now(),
 	}
 	options := bus.Options{
-		Address:  cfg.BusAddress,
+		Socket:   cfg.BusSocket(),
+		Peers:    cfg.Peers(),
 		SeedFile: bus.SeedFile(cfg.NKeys(), r),
 		Role:     r,
 		Replica:  cfg.Replica,

@@ -37,7 +37,6 @@ func newTestService(t *testing.T, r role.Role, placement *InProcess) *Service {
 	t.Helper()
 	cfg := DefaultConfig()
 	cfg.RuntimeDir = shortDir(t)
-	cfg.BusAddress = "127.0.0.1:1"
 	cfg.Placement = placement
 	return newIn(t, cfg, r)
 }

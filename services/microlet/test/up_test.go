@@ -40,10 +40,9 @@ current-context: x
 type agent struct {
 	*proctest.Process // once it is started
 
-	t       *testing.T
-	dir     string
-	address string
-	args    []string
+	t    *testing.T
+	dir  string
+	args []string
 }
 
 func newAgent(t *testing.T, args ...string) *agent {
@@ -55,7 +54,7 @@ func newAgent(t *testing.T, args ...string) *agent {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &agent{t: t, dir: dir, address: proctest.FreeAddress(t), args: args}
+	a := &agent{t: t, dir: dir, args: args}
 	cgroup := "/microlet-test-" + filepath.Base(dir)
 	t.Cleanup(func() {
 		removeCgroups(cgroup)
@@ -137,7 +136,7 @@ func (a *agent) up() []string {
 	return append([]string{
 		"up", "--config=" + filepath.Join(a.dir, "kubelet.yaml"), "--kubeconfig=" + filepath.Join(a.dir, "kubeconfig"),
 		"--root-dir=" + filepath.Join(a.dir, "root"), "--hostname-override=node",
-		"--runtime-dir=" + a.runtimeDir(), "--bus-address=" + a.address, "--container-log-links=" + filepath.Join(a.dir, "links"),
+		"--runtime-dir=" + a.runtimeDir(), "--container-log-links=" + filepath.Join(a.dir, "links"),
 	}, a.args...)
 }
 

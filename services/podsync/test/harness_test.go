@@ -96,7 +96,7 @@ func (n *node) start(args ...string) *proctest.Process {
 	s := n.Service()
 	args = append([]string{
 		"--config=" + n.config(), "--root-dir=" + n.root, "--hostname-override=" + bustest.NodeName,
-		"--runtime-dir=" + s.RuntimeDir, "--bus-address=" + s.BusAddress, "--container-log-links=",
+		"--runtime-dir=" + s.RuntimeDir, "--container-log-links=",
 	}, args...)
 	return proctest.Start(n.t, "podsync", args...)
 }

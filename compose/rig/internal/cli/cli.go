@@ -338,7 +338,7 @@ func newEnv(out io.Writer) *cobra.Command {
 				{"RIG_DIR", i.Dir()}, {"RIG_NODE_NAME", i.NodeName()}, {"RIG_NODE_IP", i.NodeIP()},
 				{"RIG_NODE_KUBECONFIG", i.NodeKubeconfig()}, {"RIG_KUBELET_CONFIG", i.KubeletConfig()},
 				{"RIG_ROOT_DIR", i.RootDir()}, {"RIG_POD_LOGS_DIR", i.PodLogsDir()}, {"RIG_RUNTIME_DIR", i.RuntimeDir()},
-				{"RIG_BUS_ADDRESS", i.BusAddress()}, {"CONTAINER_RUNTIME_ENDPOINT", i.RuntimeEndpoint()},
+				{"CONTAINER_RUNTIME_ENDPOINT", i.RuntimeEndpoint()},
 				{"CONTAINERD_ADDRESS", i.RuntimeSocket()}, {"CONTAINERD_NAMESPACE", "k8s.io"},
 				{"RIG_CGROUP_ROOT", i.CgroupRoot()}, {"RIG_REGISTRY", i.Registry()}, {"RIG_AGENT_LOG", i.Log(rig.AgentProgram)},
 			} {

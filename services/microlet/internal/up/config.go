@@ -126,7 +126,6 @@ func (c *Config) arguments(s catalog.Service, replica int) []string {
 	args := []string{
 		string(s.Role),
 		"--runtime-dir=" + c.Service.RuntimeDir,
-		"--bus-address=" + c.Service.BusAddress,
 		"--node-name=" + c.Service.NodeName,
 		"--replica=" + strconv.Itoa(replica),
 	}

@@ -87,12 +87,12 @@ func TestReplicasOfTheProber(t *testing.T) {
 }
 
 func TestArgumentsOfAService(t *testing.T) {
-	cfg, err := parse(t, "--runtime-dir=/run/x", "--bus-address=127.0.0.1:1", "--relist-period=3s", "--runtime-calls=7")
+	cfg, err := parse(t, "--runtime-dir=/run/x", "--relist-period=3s", "--runtime-calls=7", "--peer-cgroups=/system.slice/a.service,/b")
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg.Service.NodeName = "n"
-	common := []string{"--runtime-dir=/run/x", "--bus-address=127.0.0.1:1", "--node-name=n", "--replica=0"}
+	common := []string{"--runtime-dir=/run/x", "--node-name=n", "--replica=0", "--peer-cgroups=/system.slice/a.service,/b"}
 	for r, more := range map[role.Role][]string{
 		role.PLEG:    {"--logging-format=text", "--v=0", "--relist-period=3s"},
 		role.Podsync: {"--resolved-config=/run/x/config/podsync.yaml", "--runtime-calls=7"},

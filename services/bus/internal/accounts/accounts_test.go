@@ -1,4 +1,4 @@
-package permissions
+package accounts
 
 import (
 	"slices"
@@ -15,8 +15,8 @@ type name struct {
 	owner   role.Role
 }
 
-// names are all subjects of the contract that carry somebody's word.
-func names() []name {
+// words are all subjects of the contract that carry somebody's word.
+func words() []name {
 	var all []name
 	for _, b := range subject.Buckets() {
 		for _, g := range b.Grants {
@@ -74,10 +74,10 @@ func faults(contract []name, granted map[role.Role]Permissions) []string {
 }
 
 func TestEveryNameHasExactlyOnePublisher(t *testing.T) {
-	if got := len(names()); got < 30 {
+	if got := len(words()); got < 30 {
 		t.Fatalf("the contract has %d names, which cannot be all of it", got)
 	}
-	for _, fault := range faults(names(), grants(t)) {
+	for _, fault := range faults(words(), grants(t)) {
 		t.Error(fault)
 	}
 }
@@ -120,7 +120,7 @@ func TestFaultsAreFound(t *testing.T) {
 			if tt.alter != nil {
 				tt.alter(granted)
 			}
-			found := faults(append(names(), tt.extra...), granted)
+			found := faults(append(words(), tt.extra...), granted)
 			if !slices.ContainsFunc(found, func(s string) bool { return strings.Contains(s, tt.want) }) {
 				t.Errorf("found %q, want one that contains %q", found, tt.want)
 			}
@@ -139,18 +139,25 @@ func TestReadersAndTheAPI(t *testing.T) {
 	granted := grants(t)
 	for _, b := range subject.Buckets() {
 		for r, p := range granted {
-			may := b.ReadableBy(r)
-			if got := slices.Contains(p.Subscribe, subject.Entries(b.Name)); got != may {
-				t.Errorf("%s hears %s: %v, want %v", r, b.Name, got, may)
-			}
-			if got := slices.Contains(p.Publish, subject.DirectGet(b.Name)); got != may {
-				t.Errorf("%s lists %s: %v, want %v", r, b.Name, got, may)
+			for _, owner := range b.Owners() {
+				may, err := reads(b, owner, r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, key := range b.KeysOf(owner) {
+					if got := slices.Contains(p.Subscribe, subject.Entry(b.Name, key)); got != may {
+						t.Errorf("%s hears %s/%s of %s: %v, want %v", r, b.Name, key, owner, got, may)
+					}
+				}
+				if got := slices.Contains(p.Publish, subject.ListAs(r, b.Name, owner)); got != may {
+					t.Errorf("%s lists %s of %s: %v, want %v", r, b.Name, owner, got, may)
+				}
 			}
 		}
 		for _, g := range b.Grants {
 			for _, reader := range g.Readers {
-				if !b.ReadableBy(reader) {
-					t.Errorf("%s is a reader of %s/%s and cannot read the bucket", reader, b.Name, g.Pattern)
+				if may, err := reads(b, g.Owner, reader); !may || err != nil {
+					t.Errorf("%s is a reader of %s/%s and cannot read it: %v", reader, b.Name, g.Pattern, err)
 				}
 			}
 		}
@@ -182,10 +189,94 @@ func TestReadersAndTheAPI(t *testing.T) {
 	}
 }
 
-// A role that the contract does not know is granted nothing but an inbox, and never everything.
+// A reader of some keys of an owner would get the others with them.
+func TestReadersOfSomeKeysAreRefused(t *testing.T) {
+	b := subject.Bucket{Name: "B", Grants: []subject.Grant{
+		{Pattern: "a", Owner: role.Podsync, Readers: []role.Role{role.PLEG}}, {Pattern: "b", Owner: role.Podsync},
+	}}
+	if _, err := reads(b, role.Podsync, role.PLEG); err == nil || !strings.Contains(err.Error(), "pleg is a reader of some keys of podsync only") {
+		t.Errorf("error is %v", err)
+	}
+	if err := new(Permissions).bucket(b, role.PLEG); err == nil {
+		t.Error("it was granted")
+	}
+}
+
+// What is granted nothing may do nothing, and not everything.
 func TestNothingGrantedIsNotEverything(t *testing.T) {
-	s := Permissions{}.Server()
+	s := Permissions{}.config()
 	if !slices.Equal(s.Publish.Deny, []string{">"}) || !slices.Equal(s.Subscribe.Deny, []string{">"}) {
 		t.Errorf("empty permissions became %+v %+v", s.Publish, s.Subscribe)
+	}
+}
+
+// testKeys are some keys, each its own.
+func testKeys() Keys {
+	k := Keys{Roles: map[role.Role]string{}, Admins: map[role.Role]string{}, System: "system", Viewer: "viewer"}
+	for _, r := range role.All() {
+		k.Roles[r], k.Admins[r] = string(r), "admin of "+string(r)
+	}
+	return k
+}
+
+// What crosses from one account to another is what its owner gives, and nothing that carries somebody's word enters
+// an account by a request.
+func TestWhatCrossesAccounts(t *testing.T) {
+	k := testKeys()
+	all := map[role.Role]account{}
+	for _, r := range role.All() {
+		a, err := of(r, k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[r] = a
+	}
+	gives := func(owner, subj, to string) bool {
+		return slices.ContainsFunc(all[role.Role(owner)].Exports, func(e export) bool {
+			return (e.Stream == subj || e.Service == subj) && slices.Contains(e.Accounts, to)
+		})
+	}
+	for r, a := range all {
+		for _, e := range a.Exports {
+			if len(e.Accounts) == 0 {
+				t.Errorf("%s exports %s%s to everybody", r, e.Stream, e.Service)
+			}
+			// A service is a way into the account. Lists read, and the outbox's records are signed by their subject.
+			if e.Service != "" && !strings.HasPrefix(e.Service, "$JS.API.DIRECT.GET.KV_") && !strings.HasPrefix(e.Service, "outbox.") {
+				t.Errorf("%s takes requests on %s", r, e.Service)
+			}
+		}
+		for _, i := range append(slices.Clone(a.Imports), viewer("viewer").Imports...) {
+			from := i.Stream
+			if from == nil {
+				from = i.Service
+			}
+			to := string(r)
+			if i.Service != nil && i.Service.Account == string(r) || i.Stream != nil && i.Stream.Account == string(r) {
+				to = Viewer // nobody imports from itself
+			}
+			if !gives(from.Account, from.Subject, to) && !gives(from.Account, from.Subject, Viewer) {
+				t.Errorf("%s imports %s of %s, which does not give it", r, from.Subject, from.Account)
+			}
+		}
+	}
+	for _, w := range words() {
+		if strings.HasPrefix(w.pattern, "outbox.") {
+			continue
+		}
+		for r, a := range all {
+			for _, e := range a.Exports {
+				if e.Service != "" && subject.Overlap(e.Service, w.pattern) {
+					t.Errorf("%s of %s can be requested from %s", w.pattern, w.owner, r)
+				}
+			}
+		}
+	}
+}
+
+// All shares of the outbox together fit into it, so that no service's records drop another's.
+func TestSharesOfTheOutboxFit(t *testing.T) {
+	if n := len(subject.Outboxes()); n*subject.OutboxMaxMessages*subject.OutboxMaxEntry > subject.OutboxMaxBytes {
+		t.Errorf("%d services may have %d records of %d bytes, more than the %d of the stream", n, subject.OutboxMaxMessages, subject.OutboxMaxEntry, subject.OutboxMaxBytes)
 	}
 }

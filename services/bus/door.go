@@ -1,0 +1,191 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/microlet/microlet/services/internal/peer"
+	"github.com/microlet/microlet/services/internal/run"
+)
+
+const (
+	// maxConnections is for one user: a service has a connection a replica, and some for a moment while one
+	// replaces another. Whoever wants more takes nothing from the others.
+	maxConnections = 32
+	// copyBuffer is small because most messages are.
+	copyBuffer = 8 << 10
+	// refusalLogPeriod is how often refusals of one user are logged. All are counted.
+	refusalLogPeriod = 10 * time.Second
+)
+
+// Door lets the node's services in, and nobody else: it asks the kernel who has connected to the bus's unix
+// socket before the NATS server hears a byte of it.
+type Door struct {
+	server *Server
+	rules  peer.Rules
+	log    *slog.Logger
+
+	refused *prometheus.CounterVec
+
+	mu     sync.Mutex
+	open   map[int]int       // connections by UID
+	logged map[int]time.Time // when a refusal of this UID was logged last
+}
+
+// NewDoor returns the door of a server. Its counter of refusals goes to r, if that is not nil.
+func NewDoor(s *Server, rules peer.Rules, r prometheus.Registerer) *Door {
+	d := &Door{
+		server: s, rules: rules, log: s.log, open: map[int]int{}, logged: map[int]time.Time{},
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "microlet_bus_refused_connections_total",
+			Help: "Connections to the bus's socket that were refused: of a stranger, or of a user that has too many.",
+		}, []string{"reason"}),
+	}
+	if r != nil {
+		r.MustRegister(d.refused)
+	}
+	return d
+}
+
+// Serve takes connections from the listener until the context ends, and then cuts all of them. It owns the
+// listener.
+func (d *Door) Serve(ctx context.Context, l net.Listener) error {
+	group, _ := run.New(ctx)
+	group.Go("close", func(ctx context.Context) error {
+		<-ctx.Done()
+		return l.Close()
+	})
+	group.Go("accept", func(ctx context.Context) error {
+		for {
+			conn, err := l.Accept()
+			if ctx.Err() != nil {
+				if err == nil {
+					_ = conn.Close()
+				}
+				return nil
+			}
+			if temporary(err) {
+				d.log.Warn("cannot accept a connection", "error", err)
+				if !pause(ctx, acceptPause) {
+					return nil
+				}
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("accept on %s: %w", l.Addr(), err)
+			}
+			group.Go("connection", func(ctx context.Context) error {
+				d.take(ctx, conn)
+				return nil
+			})
+		}
+	})
+	return group.Wait()
+}
+
+// take judges a connection and carries it until one of its ends, or the context, does.
+func (d *Door) take(ctx context.Context, conn net.Conn) {
+	defer conn.Close()
+	unix, ok := conn.(*net.UnixConn)
+	if !ok {
+		return // services of this process connect within it
+	}
+	p, err := peer.Identify(unix, d.rules)
+	if err != nil {
+		d.refuse("unidentified", p, err.Error())
+		return
+	}
+	if len(p.Roles) == 0 {
+		d.refuse("stranger", p, p.String())
+		return
+	}
+	if !d.enter(p.UID) {
+		d.refuse("too_many", p, fmt.Sprintf("uid %d has %d connections already", p.UID, maxConnections))
+		return
+	}
+	defer d.leave(p.UID)
+	inner, err := d.server.InProcessConn()
+	if err != nil {
+		d.log.Warn("the nats server takes no connection", "error", err)
+		return
+	}
+	join(ctx, unix, inner)
+}
+
+// join copies both ways until either side ends.
+func join(ctx context.Context, a, b net.Conn) {
+	stop := context.AfterFunc(ctx, func() { _, _ = a.Close(), b.Close() })
+	defer stop()
+	var both sync.WaitGroup
+	carry := func(to, from net.Conn) {
+		// The end of one direction is the end of both: neither side of NATS goes on with half a connection.
+		defer func() { _, _ = to.Close(), from.Close() }()
+		_, _ = io.CopyBuffer(writerOnly{to}, readerOnly{from}, make([]byte, copyBuffer))
+	}
+	both.Go(func() { carry(a, b) })
+	both.Go(func() { carry(b, a) })
+	both.Wait()
+}
+
+// writerOnly and readerOnly hide that a connection could copy by itself, which takes a larger buffer.
+type writerOnly struct{ io.Writer }
+
+type readerOnly struct{ io.Reader }
+
+func (d *Door) enter(uid int) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.open[uid] >= maxConnections {
+		return false
+	}
+	d.open[uid]++
+	return true
+}
+
+func (d *Door) leave(uid int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.open[uid]--; d.open[uid] == 0 {
+		delete(d.open, uid)
+	}
+}
+
+func (d *Door) refuse(reason string, p peer.Peer, why string) {
+	d.refused.WithLabelValues(reason).Inc()
+	d.mu.Lock()
+	now := time.Now()
+	quiet := now.Sub(d.logged[p.UID]) < refusalLogPeriod
+	if !quiet {
+		d.logged[p.UID] = now
+	}
+	d.mu.Unlock()
+	if !quiet {
+		d.log.Warn("refused a connection to the bus", "uid", p.UID, "pid", p.PID, "reason", why)
+	}
+}
+
+// acceptPause lets others give back what there was too little of, such as descriptors.
+const acceptPause = 50 * time.Millisecond
+
+// temporary reports whether a later accept may succeed.
+func temporary(err error) bool {
+	var e interface{ Temporary() bool }
+	return errors.As(err, &e) && e.Temporary()
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
