@@ -34,6 +34,8 @@ const (
 	State_STATE_BACKOFF     State = 3
 	State_STATE_STOPPING    State = 4
 	State_STATE_STOPPED     State = 5
+	// Killed, does not end, and holds what its successor needs, which is therefore not started.
+	State_STATE_STUCK State = 6
 )
 
 // Enum value maps for State.
@@ -45,6 +47,7 @@ var (
 		3: "STATE_BACKOFF",
 		4: "STATE_STOPPING",
 		5: "STATE_STOPPED",
+		6: "STATE_STUCK",
 	}
 	State_value = map[string]int32{
 		"STATE_UNSPECIFIED": 0,
@@ -53,6 +56,7 @@ var (
 		"STATE_BACKOFF":     3,
 		"STATE_STOPPING":    4,
 		"STATE_STOPPED":     5,
+		"STATE_STUCK":       6,
 	}
 )
 
@@ -83,6 +87,69 @@ func (State) EnumDescriptor() ([]byte, []int) {
 	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{0}
 }
 
+// StuckProcess was killed and does not end, because the kernel holds a thread of it.
+type StuckProcess struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Pid   int32                  `protobuf:"varint,1,opt,name=pid,proto3" json:"pid,omitempty"`
+	// When it was found to be stuck.
+	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	// Where its threads wait in the kernel.
+	WaitsFor      string `protobuf:"bytes,3,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StuckProcess) Reset() {
+	*x = StuckProcess{}
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StuckProcess) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StuckProcess) ProtoMessage() {}
+
+func (x *StuckProcess) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StuckProcess.ProtoReflect.Descriptor instead.
+func (*StuckProcess) Descriptor() ([]byte, []int) {
+	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *StuckProcess) GetPid() int32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *StuckProcess) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *StuckProcess) GetWaitsFor() string {
+	if x != nil {
+		return x.WaitsFor
+	}
+	return ""
+}
+
 // Process is one supervised service.
 type Process struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -101,13 +168,15 @@ type Process struct {
 	Status string `protobuf:"bytes,9,opt,name=status,proto3" json:"status,omitempty"`
 	// How long it has left before the watchdog acts is not told; zero means that the watchdog is off.
 	WatchdogMilliseconds int64 `protobuf:"varint,10,opt,name=watchdog_milliseconds,json=watchdogMilliseconds,proto3" json:"watchdog_milliseconds,omitempty"`
-	unknownFields        protoimpl.UnknownFields
-	sizeCache            protoimpl.SizeCache
+	// Processes of the service that were killed and do not end.
+	Stuck         []*StuckProcess `protobuf:"bytes,11,rep,name=stuck,proto3" json:"stuck,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[0]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -119,7 +188,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[0]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -132,7 +201,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{0}
+	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *Process) GetService() string {
@@ -205,6 +274,13 @@ func (x *Process) GetWatchdogMilliseconds() int64 {
 	return 0
 }
 
+func (x *Process) GetStuck() []*StuckProcess {
+	if x != nil {
+		return x.Stuck
+	}
+	return nil
+}
+
 type GetStatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -213,7 +289,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[1]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -225,7 +301,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[1]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -238,7 +314,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{1}
+	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{2}
 }
 
 // GetStatusResponse holds the supervised processes in their start order.
@@ -255,7 +331,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[2]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -267,7 +343,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[2]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -280,7 +356,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{2}
+	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *GetStatusResponse) GetVersion() string {
@@ -322,7 +398,11 @@ var File_microlet_supervisor_v1_supervisor_proto protoreflect.FileDescriptor
 
 const file_microlet_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\n" +
-	"'microlet/supervisor/v1/supervisor.proto\x12\x16microlet.supervisor.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x81\x03\n" +
+	"'microlet/supervisor/v1/supervisor.proto\x12\x16microlet.supervisor.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"o\n" +
+	"\fStuckProcess\x12\x10\n" +
+	"\x03pid\x18\x01 \x01(\x05R\x03pid\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1b\n" +
+	"\twaits_for\x18\x03 \x01(\tR\bwaitsFor\"\xbd\x03\n" +
 	"\aProcess\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x123\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1d.microlet.supervisor.v1.StateR\x05state\x12\x10\n" +
@@ -334,21 +414,23 @@ const file_microlet_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\x1aheartbeat_age_milliseconds\x18\b \x01(\x03R\x18heartbeatAgeMilliseconds\x12\x16\n" +
 	"\x06status\x18\t \x01(\tR\x06status\x123\n" +
 	"\x15watchdog_milliseconds\x18\n" +
-	" \x01(\x03R\x14watchdogMilliseconds\"\x12\n" +
+	" \x01(\x03R\x14watchdogMilliseconds\x12:\n" +
+	"\x05stuck\x18\v \x03(\v2$.microlet.supervisor.v1.StuckProcessR\x05stuck\"\x12\n" +
 	"\x10GetStatusRequest\"\xd2\x01\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1c\n" +
 	"\tplacement\x18\x02 \x01(\tR\tplacement\x12\x10\n" +
 	"\x03pid\x18\x03 \x01(\x05R\x03pid\x124\n" +
 	"\astarted\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12=\n" +
-	"\tprocesses\x18\x05 \x03(\v2\x1f.microlet.supervisor.v1.ProcessR\tprocesses*}\n" +
+	"\tprocesses\x18\x05 \x03(\v2\x1f.microlet.supervisor.v1.ProcessR\tprocesses*\x8e\x01\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eSTATE_STARTING\x10\x01\x12\x0f\n" +
 	"\vSTATE_READY\x10\x02\x12\x11\n" +
 	"\rSTATE_BACKOFF\x10\x03\x12\x12\n" +
 	"\x0eSTATE_STOPPING\x10\x04\x12\x11\n" +
-	"\rSTATE_STOPPED\x10\x052u\n" +
+	"\rSTATE_STOPPED\x10\x05\x12\x0f\n" +
+	"\vSTATE_STUCK\x10\x062u\n" +
 	"\x11SupervisorService\x12`\n" +
 	"\tGetStatus\x12(.microlet.supervisor.v1.GetStatusRequest\x1a).microlet.supervisor.v1.GetStatusResponseB\xef\x01\n" +
 	"\x1acom.microlet.supervisor.v1B\x0fSupervisorProtoP\x01ZFgithub.com/microlet/microlet/proto/microlet/supervisor/v1;supervisorv1\xa2\x02\x03MSX\xaa\x02\x16Microlet.Supervisor.V1\xca\x02\x16Microlet\\Supervisor\\V1\xe2\x02\"Microlet\\Supervisor\\V1\\GPBMetadata\xea\x02\x18Microlet::Supervisor::V1b\x06proto3"
@@ -366,26 +448,29 @@ func file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP() []byte {
 }
 
 var file_microlet_supervisor_v1_supervisor_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_microlet_supervisor_v1_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_microlet_supervisor_v1_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_microlet_supervisor_v1_supervisor_proto_goTypes = []any{
 	(State)(0),                    // 0: microlet.supervisor.v1.State
-	(*Process)(nil),               // 1: microlet.supervisor.v1.Process
-	(*GetStatusRequest)(nil),      // 2: microlet.supervisor.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),     // 3: microlet.supervisor.v1.GetStatusResponse
-	(*timestamppb.Timestamp)(nil), // 4: google.protobuf.Timestamp
+	(*StuckProcess)(nil),          // 1: microlet.supervisor.v1.StuckProcess
+	(*Process)(nil),               // 2: microlet.supervisor.v1.Process
+	(*GetStatusRequest)(nil),      // 3: microlet.supervisor.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),     // 4: microlet.supervisor.v1.GetStatusResponse
+	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
 }
 var file_microlet_supervisor_v1_supervisor_proto_depIdxs = []int32{
-	0, // 0: microlet.supervisor.v1.Process.state:type_name -> microlet.supervisor.v1.State
-	4, // 1: microlet.supervisor.v1.Process.started:type_name -> google.protobuf.Timestamp
-	4, // 2: microlet.supervisor.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
-	1, // 3: microlet.supervisor.v1.GetStatusResponse.processes:type_name -> microlet.supervisor.v1.Process
-	2, // 4: microlet.supervisor.v1.SupervisorService.GetStatus:input_type -> microlet.supervisor.v1.GetStatusRequest
-	3, // 5: microlet.supervisor.v1.SupervisorService.GetStatus:output_type -> microlet.supervisor.v1.GetStatusResponse
-	5, // [5:6] is the sub-list for method output_type
-	4, // [4:5] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	5, // 0: microlet.supervisor.v1.StuckProcess.since:type_name -> google.protobuf.Timestamp
+	0, // 1: microlet.supervisor.v1.Process.state:type_name -> microlet.supervisor.v1.State
+	5, // 2: microlet.supervisor.v1.Process.started:type_name -> google.protobuf.Timestamp
+	1, // 3: microlet.supervisor.v1.Process.stuck:type_name -> microlet.supervisor.v1.StuckProcess
+	5, // 4: microlet.supervisor.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
+	2, // 5: microlet.supervisor.v1.GetStatusResponse.processes:type_name -> microlet.supervisor.v1.Process
+	3, // 6: microlet.supervisor.v1.SupervisorService.GetStatus:input_type -> microlet.supervisor.v1.GetStatusRequest
+	4, // 7: microlet.supervisor.v1.SupervisorService.GetStatus:output_type -> microlet.supervisor.v1.GetStatusResponse
+	7, // [7:8] is the sub-list for method output_type
+	6, // [6:7] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_microlet_supervisor_v1_supervisor_proto_init() }
@@ -399,7 +484,7 @@ func file_microlet_supervisor_v1_supervisor_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_microlet_supervisor_v1_supervisor_proto_rawDesc), len(file_microlet_supervisor_v1_supervisor_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -108,6 +108,15 @@ type Process struct {
 	MemoryBytes         uint64     `json:"memoryBytes"`
 	HeartbeatAgeSeconds *float64   `json:"heartbeatAgeSeconds"`
 	Status              string     `json:"status"`
+	// Stuck are those before it that were killed and do not end.
+	Stuck []StuckProcess `json:"stuck,omitempty"`
+}
+
+// StuckProcess was killed and does not end. WaitsFor says where its threads are in the kernel.
+type StuckProcess struct {
+	PID      int32     `json:"pid"`
+	Since    time.Time `json:"since"`
+	WaitsFor string    `json:"waitsFor"`
 }
 
 func newStatusOf(a *supervisorv1.GetStatusResponse, now time.Time) Status {
@@ -132,6 +141,9 @@ func newStatusOf(a *supervisorv1.GetStatusResponse, now time.Time) Status {
 		if ms := p.GetHeartbeatAgeMilliseconds(); ms >= 0 {
 			age := float64(ms) / 1000
 			row.HeartbeatAgeSeconds = &age
+		}
+		for _, s := range p.GetStuck() {
+			row.Stuck = append(row.Stuck, StuckProcess{PID: s.GetPid(), Since: s.GetSince().AsTime(), WaitsFor: s.GetWaitsFor()})
 		}
 		out.Processes = append(out.Processes, row)
 	}
@@ -162,7 +174,11 @@ func writeTable(w io.Writer, s Status) error {
 		if p.LastExit != "" {
 			exit = p.LastExit
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", p.Service, p.State, pid, uptime, p.Restarts, memory, heartbeat, exit, p.Status)
+		status := p.Status
+		for _, s := range p.Stuck {
+			status = strings.TrimPrefix(status+"; ", "; ") + fmt.Sprintf("pid %d was killed and does not end: %s", s.PID, s.WaitsFor)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", p.Service, p.State, pid, uptime, p.Restarts, memory, heartbeat, exit, status)
 	}
 	return t.Flush()
 }

@@ -23,6 +23,8 @@ func TestStatusOutput(t *testing.T) {
 			{Service: "bus", State: supervisorv1.State_STATE_READY, Pid: 8, Started: timestamppb.New(now.Add(-90 * time.Second)), Restarts: 2,
 				LastExit: "signal: killed", PssBytes: 3 << 20, HeartbeatAgeMilliseconds: 1500, Status: "listening"},
 			{Service: "pleg", State: supervisorv1.State_STATE_BACKOFF, HeartbeatAgeMilliseconds: -1},
+			{Service: "podsync", State: supervisorv1.State_STATE_STUCK, HeartbeatAgeMilliseconds: -1, Status: "waits for pid 9",
+				Stuck: []*supervisorv1.StuckProcess{{Pid: 9, Since: timestamppb.New(now), WaitsFor: "thread 10 (state D) in rpc_wait"}}},
 		},
 	}, now)
 	var table bytes.Buffer
@@ -32,6 +34,7 @@ func TestStatusOutput(t *testing.T) {
 	want := `SERVICE  STATE    PID  UPTIME  RESTARTS  MEMORY   HEARTBEAT  LAST EXIT       STATUS
 bus      ready    8    1m30s   2         3.0 MiB  1.5s ago   signal: killed  listening
 pleg     backoff  -    -       0         -        -          -               
+podsync  stuck    -    -       0         -        -          -               waits for pid 9; pid 9 was killed and does not end: thread 10 (state D) in rpc_wait
 `
 	if table.String() != want {
 		t.Errorf("table is\n%s\nwant\n%s", &table, want)
@@ -49,6 +52,9 @@ pleg     backoff  -    -       0         -        -          -
 	}
 	if p := back.Processes[1]; p.HeartbeatAgeSeconds != nil || p.Started != nil {
 		t.Errorf("JSON of a process that never lived is %s", &out)
+	}
+	if p := back.Processes[2]; p.State != "stuck" || len(p.Stuck) != 1 || p.Stuck[0].PID != 9 || !p.Stuck[0].Since.Equal(now) || p.Stuck[0].WaitsFor == "" {
+		t.Errorf("JSON of a stuck process is %s", &out)
 	}
 }
 

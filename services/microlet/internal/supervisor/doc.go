@@ -12,6 +12,8 @@
 //     is forgotten after 2 s of life; there is no limit to it;
 //   - one whose WATCHDOG=1 stays out is killed and started again, but not when it was the supervisor
 //     itself that stood still;
+//   - one that was killed and does not end, because the kernel holds a thread of it, is told as such, and gets
+//     a successor unless it holds what two cannot share;
 //   - a notification counts only when the kernel says that the process itself sent it;
 //   - no process that hangs or fails keeps another from being started, restarted or stopped.
 package supervisor

@@ -1,7 +1,9 @@
 package supervisor
 
 import (
+	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -23,6 +25,8 @@ type process interface {
 	// exited gives once how it ended.
 	exited() <-chan string
 	signal(syscall.Signal) error
+	// stuck says whether it was killed and does not end, and what its threads wait for.
+	stuck() (waitsFor string, is bool)
 	// close frees what is left of an ended process.
 	close() error
 }
@@ -35,16 +39,19 @@ type keeper struct {
 	metrics  *metrics
 	log      *slog.Logger
 
-	firstReady chan struct{} // closed at the first READY=1
-	stopping   chan struct{} // closed to stop
-	kill       chan struct{} // closed when the stop's time is over
-	done       chan struct{} // closed when run has returned
+	firstReady chan struct{}  // closed at the first READY=1
+	stopping   chan struct{}  // closed to stop
+	kill       chan struct{}  // closed when the stop's time is over
+	done       chan struct{}  // closed when run has returned
+	freed      chan struct{}  // holds one when a process that was stuck has ended
+	watches    sync.WaitGroup // over the processes that are stuck
 
 	mu      sync.Mutex
 	account Process
 }
 
 func newKeeper(s Spec, o *Options, l launcher, m *metrics) *keeper {
+	m.stuck.WithLabelValues(s.Name).Set(0)
 	return &keeper{
 		spec: s, options: o, launcher: l, metrics: m,
 		log:        o.Log.With("process", s.Name),
@@ -52,6 +59,7 @@ func newKeeper(s Spec, o *Options, l launcher, m *metrics) *keeper {
 		stopping:   make(chan struct{}),
 		kill:       make(chan struct{}),
 		done:       make(chan struct{}),
+		freed:      make(chan struct{}, 1),
 		account:    Process{Name: s.Name},
 	}
 }
@@ -81,6 +89,7 @@ func (k *keeper) asked() bool {
 // run starts the process again and again until it is asked to stop.
 func (k *keeper) run() {
 	defer close(k.done)
+	defer k.watches.Wait()
 	var b backoff
 	for starts := 0; !k.asked(); starts++ {
 		began := time.Now()
@@ -105,11 +114,12 @@ func (k *keeper) run() {
 		case <-time.After(delay):
 		case <-k.stopping:
 		}
+		k.awaitRoom()
 	}
 	k.update(func(p *Process) { p.State = Stopped })
 }
 
-// live starts the process once and stays until it has ended; it returns why.
+// live starts the process once and stays until it has ended, or is dead and does not end; it returns why.
 func (k *keeper) live() (why string) {
 	p, err := k.launcher.launch(k.spec)
 	if err != nil {
@@ -127,6 +137,7 @@ func (k *keeper) live() (why string) {
 	looks := time.NewTimer(dog.wait(time.Now()))
 	defer looks.Stop()
 	var killAt <-chan time.Time
+	dead := 0 // looks in a row that found it dead
 	notes, stopping, kill := p.notes(), k.stopping, k.kill
 	for {
 		select {
@@ -142,8 +153,15 @@ func (k *keeper) live() (why string) {
 			}
 			k.take(n, dog)
 		case <-looks.C:
-			expired := dog.expired(time.Now())
-			looks.Reset(dog.wait(time.Now()))
+			now := time.Now()
+			expired := dog.expired(now)
+			looks.Reset(dog.wait(now))
+			if waitsFor, is := k.look(p, why != "" || dog.quiet(now)); !is {
+				dead = 0
+			} else if dead++; dead == stuckLooks {
+				k.leave(p, waitsFor)
+				return strings.TrimPrefix(why+"; ", "; ") + fmt.Sprintf("pid %d was killed and does not end", p.pid())
+			}
 			if why != "" || !expired {
 				continue
 			}
@@ -172,6 +190,14 @@ func (k *keeper) live() (why string) {
 			k.send(p, syscall.SIGKILL)
 		}
 	}
+}
+
+// look asks a process that gives no sign of life whether it is dead and does not end.
+func (k *keeper) look(p process, quiet bool) (waitsFor string, is bool) {
+	if !quiet {
+		return "", false
+	}
+	return p.stuck()
 }
 
 // take does what a notification says.

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -43,17 +46,26 @@ func (l *fakeLauncher) launch(s Spec) (process, error) {
 	return p, nil
 }
 
+// started is how often a name was started.
+func (l *fakeLauncher) started(name string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.starts[name])
+}
+
 type fakeProcess struct {
 	number   int
 	received chan note
 	ended    chan string
 	signals  chan syscall.Signal
+	held     atomic.Bool // dead, and does not end
 }
 
 func (p *fakeProcess) pid() int              { return p.number }
 func (p *fakeProcess) notes() <-chan note    { return p.received }
 func (p *fakeProcess) exited() <-chan string { return p.ended }
 func (p *fakeProcess) close() error          { return nil }
+func (p *fakeProcess) stuck() (string, bool) { return "thread 7 (state D) in a_test", p.held.Load() }
 func (p *fakeProcess) signal(s syscall.Signal) error {
 	p.signals <- s
 	return nil
@@ -302,4 +314,152 @@ type brokenLauncher struct{ tries int }
 func (l *brokenLauncher) launch(Spec) (process, error) {
 	l.tries++
 	return nil, errors.New("no such program")
+}
+
+// TestAProcessThatDoesNotEnd: the kernel does not let a dead process go for an hour, here and there.
+func TestAProcessThatDoesNotEnd(t *testing.T) {
+	// stuckFirst is ready, and dies after a minute. Its end is an hour later.
+	stuckFirst := func(_ string, nth int, p *fakeProcess) string {
+		if nth > 0 {
+			return p.serve()
+		}
+		p.received <- note{ready: true}
+		for range 30 {
+			time.Sleep(2 * time.Second)
+			p.received <- note{watchdog: true}
+		}
+		p.held.Store(true)
+		time.Sleep(time.Hour)
+		return "signal: killed"
+	}
+	run := func(t *testing.T, l *fakeLauncher, s Spec) (*Supervisor, func()) {
+		s.Name = "pleg"
+		sup := testSupervisor(t, l, Options{Specs: []Spec{s}, Watchdog: 10 * time.Second})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- sup.Run(ctx) }()
+		return sup, func() { cancel(); <-done }
+	}
+	t.Run("it gets a successor", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			l := &fakeLauncher{behave: stuckFirst}
+			var released atomic.Int32
+			s, stop := run(t, l, Spec{Release: func() error { released.Add(1); return nil }})
+			time.Sleep(time.Minute + 9*time.Second)
+			synctest.Wait()
+			p := s.Processes()[0]
+			if p.State != Ready || p.PID != 101 || p.Restarts != 1 || p.LastExit != "pid 100 was killed and does not end" {
+				t.Errorf("account is %+v", p)
+			}
+			if len(p.Stuck) != 1 || p.Stuck[0].PID != 100 || p.Stuck[0].WaitsFor != "thread 7 (state D) in a_test" {
+				t.Errorf("stuck are %+v", p.Stuck)
+			}
+			if n := released.Load(); n != 1 {
+				t.Errorf("what it holds was freed %d times, want once", n)
+			}
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			if p := s.Processes()[0]; p.State != Ready || p.PID != 101 || p.Restarts != 1 || len(p.Stuck) != 0 {
+				t.Errorf("account after its end is %+v", p)
+			}
+			stop()
+		})
+	})
+	t.Run("it holds a lock", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			l := &fakeLauncher{behave: stuckFirst}
+			s, stop := run(t, l, Spec{Exclusive: "the lock of a folder"})
+			time.Sleep(30 * time.Minute)
+			synctest.Wait()
+			p := s.Processes()[0]
+			if p.State != Stuck || p.PID != 0 || p.Status != "waits for pid 100 to end, which holds the lock of a folder" || len(p.Stuck) != 1 {
+				t.Errorf("account is %+v", p)
+			}
+			if n := l.started("pleg"); n != 1 {
+				t.Errorf("started %d times while the lock is held", n)
+			}
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			if p := s.Processes()[0]; p.State != Ready || p.PID != 101 || len(p.Stuck) != 0 {
+				t.Errorf("account after its end is %+v", p)
+			}
+			stop()
+		})
+	})
+	t.Run("each of them", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			l := &fakeLauncher{behave: func(name string, _ int, p *fakeProcess) string { return stuckFirst(name, 0, p) }}
+			s, stop := run(t, l, Spec{})
+			time.Sleep(30 * time.Minute)
+			synctest.Wait()
+			if p := s.Processes()[0]; p.State != Stuck || len(p.Stuck) != maxStuck || l.started("pleg") != maxStuck {
+				t.Errorf("started %d times, account is %+v", l.started("pleg"), p)
+			}
+			stop()
+			time.Sleep(time.Hour) // their own end
+		})
+	})
+	t.Run("the node stops meanwhile", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			l := &fakeLauncher{behave: func(_ string, _ int, p *fakeProcess) string {
+				p.received <- note{ready: true}
+				p.hang()
+				p.held.Store(true)
+				time.Sleep(time.Hour)
+				return "signal: killed"
+			}}
+			s, stop := run(t, l, Spec{})
+			time.Sleep(time.Second)
+			began := time.Now()
+			stop()
+			if took := time.Since(began); took > 15*time.Second {
+				t.Errorf("the stop took %v, want less than 15 s", took)
+			}
+			if p := s.Processes()[0]; p.State != Stopped || len(p.Stuck) != 1 {
+				t.Errorf("account is %+v", p)
+			}
+			time.Sleep(2 * time.Hour) // its own end
+		})
+	})
+}
+
+func TestDeadProcessesAreRead(t *testing.T) {
+	const living, killed = "SigPnd:\t0000000000000000\n", "SigPnd:\t0000000000000100\n"
+	stack := "[<0>] percpu_rwsem_wait+0x15f/0x1d0\n[<0>] mnt_want_write+0x96/0xc0\n[<0>] path_openat+0x4cf/0x12d0\n[<0>] do_filp_open+0xc3/0x180\n[<0>] do_sys_openat2+0x6e/0xd0\n"
+	for name, c := range map[string]struct {
+		tasks map[string]map[string]string
+		want  string
+	}{
+		"it runs":      {map[string]map[string]string{"7": {"stat": "7 (a) b) S 1", "status": living}, "8": {"stat": "8 (a) D 1", "status": living}}, ""},
+		"it just ends": {map[string]map[string]string{"7": {"stat": "7 (a) Z 1", "status": killed}}, ""},
+		"it is gone":   {nil, ""},
+		"a thread of a dead one": {
+			map[string]map[string]string{"7": {"stat": "7 (a) b) Z 1", "status": living}, "8": {"stat": "8 ((x) D 1", "status": killed, "stack": stack, "wchan": "percpu_rwsem_wait"}},
+			"thread 8 (state D) in percpu_rwsem_wait < mnt_want_write < path_openat < do_filp_open",
+		},
+		"the first thread itself, and no stack": {map[string]map[string]string{"7": {"stat": "7 (a) D 1", "status": killed, "wchan": "rpc_wait"}}, "thread 7 (state D) in rpc_wait"},
+		"many": {
+			map[string]map[string]string{
+				"7": {"stat": "7 (a) D 1", "status": killed, "wchan": "0"}, "8": {"stat": "8 (a) D 1", "status": killed, "wchan": "x"},
+				"9": {"stat": "9 (a) D 1", "status": killed, "wchan": "x"}, "91": {"stat": "91 (a) D 1", "status": killed, "wchan": "x"},
+			},
+			"thread 7 (state D) in an unknown place of the kernel, thread 8 (state D) in x, thread 9 (state D) in x, 1 more",
+		},
+	} {
+		proc := t.TempDir()
+		for tid, files := range c.tasks {
+			dir := filepath.Join(proc, "7/task", tid)
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			for file, text := range files {
+				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if got, is := stuck(proc, 7); got != c.want || is != (c.want != "") {
+			t.Errorf("%s: it is %t, %q, want %q", name, is, got, c.want)
+		}
+	}
 }

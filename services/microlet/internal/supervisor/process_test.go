@@ -49,6 +49,8 @@ func behave(behaviour string) error {
 	switch behaviour {
 	case "good":
 		return serve(ctx, n)
+	case "touch":
+		return touch(ctx, n)
 	case "hung": // ready, and then no sign of life
 		if err := n.Notify(run.NotifyReady); err != nil {
 			return err

@@ -282,6 +282,8 @@ func (p *realProcess) signal(s syscall.Signal) error {
 	return err
 }
 
+func (p *realProcess) stuck() (string, bool) { return stuck("/proc", p.pid()) }
+
 // wait reaps the process. What it started and left behind ends with it: the group is killed while
 // the process is still there as a zombie, so that its number is nobody else's.
 func (p *realProcess) wait() {

@@ -32,6 +32,12 @@ type Spec struct {
 	Nice int
 	// StopStage orders the stop: those of stage 0 first, then 1 and so on; one stage stops at once.
 	StopStage int
+	// Exclusive says what the process holds that a successor needs and cannot have while it lives, such as a lock.
+	// There is then no successor to one that was killed and does not end. Empty holds nothing.
+	Exclusive string
+	// Release frees what a process holds that was killed and does not end, before its successor is started. Nil
+	// frees nothing.
+	Release func() error
 }
 
 // Options say what is supervised and how.
@@ -117,6 +123,7 @@ const (
 	Backoff               // ended, and waits for its next start
 	Stopping              // asked to stop
 	Stopped               // ended after it was asked to stop
+	Stuck                 // killed, does not end, and keeps its successor from starting
 )
 
 // Process is the account of one process at one time.
@@ -133,4 +140,6 @@ type Process struct {
 	LastExit string
 	// Status is what the process said last with STATUS=.
 	Status string
+	// Stuck are those before it that were killed and do not end.
+	Stuck []StuckProcess
 }

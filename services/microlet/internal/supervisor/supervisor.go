@@ -177,6 +177,7 @@ func (s *Supervisor) stop(started []*keeper) {
 // metrics count what the supervisor had to do.
 type metrics struct {
 	restarts, watchdog, refused *prometheus.CounterVec
+	stuck                       *prometheus.GaugeVec
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -187,7 +188,14 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}
 		return c
 	}
+	stuck := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "microlet_supervisor_stuck_processes", Help: "Processes that were killed and do not end.",
+	}, []string{"service"})
+	if r != nil {
+		r.MustRegister(stuck)
+	}
 	return &metrics{
+		stuck:    stuck,
 		restarts: vec("microlet_supervisor_restarts_total", "Starts of a process after its first."),
 		watchdog: vec("microlet_supervisor_watchdog_kills_total", "Processes killed because they hung."),
 		refused:  vec("microlet_supervisor_notifications_refused_total", "Notifications that did not come from the process itself."),

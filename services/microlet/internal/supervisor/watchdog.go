@@ -26,6 +26,7 @@ type watchdog struct {
 	limit    time.Duration // 0: off
 	deadline time.Time
 	looked   time.Time
+	heard    bool // it has been ready
 }
 
 func newWatchdog(limit, start time.Duration, now time.Time) *watchdog {
@@ -33,7 +34,13 @@ func newWatchdog(limit, start time.Duration, now time.Time) *watchdog {
 }
 
 // ready begins the regular watch.
-func (w *watchdog) ready(now time.Time) { w.deadline = now.Add(w.limit) }
+func (w *watchdog) ready(now time.Time) { w.deadline, w.heard = now.Add(w.limit), true }
+
+// quiet says whether the process has given no sign of life for a while, as far as is known: half the time after which
+// it counts as hung, twice the time between its signs.
+func (w *watchdog) quiet(now time.Time) bool {
+	return w.limit == 0 || !w.heard || now.After(w.deadline.Add(-w.limit/2))
+}
 
 // fed puts the deadline off, never forward.
 func (w *watchdog) fed(now time.Time) {

@@ -150,6 +150,18 @@ func (c *Config) arguments(s catalog.Service, replica int) []string {
 	return args
 }
 
+// exclusive says what a service holds that its successor cannot have beside it.
+func (c *Config) exclusive(r role.Role) string {
+	k := c.Kubelet
+	switch {
+	case r == role.Podsync:
+		return "the lock of --root-dir=" + k.Node.RootDir
+	case r == role.NodeAPI && (*k.Kubelet.EnableServer || *k.Kubelet.HealthzPort > 0):
+		return "the ports of the HTTP API"
+	}
+	return ""
+}
+
 // ownFolder is where a service finds its own copies of root's files.
 func (c *Config) ownFolder(r role.Role) string {
 	return filepath.Join(c.Service.RuntimeDir, "credentials", string(r))

@@ -58,6 +58,9 @@ func (s *server) process(p supervisor.Process) *supervisorv1.Process {
 		Status:                   p.Status,
 		HeartbeatAgeMilliseconds: -1,
 	}
+	for _, s := range p.Stuck {
+		out.Stuck = append(out.Stuck, &supervisorv1.StuckProcess{Pid: int32(s.PID), Since: timestamppb.New(s.Since), WaitsFor: s.WaitsFor})
+	}
 	if !p.Started.IsZero() {
 		out.Started = timestamppb.New(p.Started)
 	}
@@ -86,4 +89,5 @@ var states = map[supervisor.State]supervisorv1.State{
 	supervisor.Backoff:  supervisorv1.State_STATE_BACKOFF,
 	supervisor.Stopping: supervisorv1.State_STATE_STOPPING,
 	supervisor.Stopped:  supervisorv1.State_STATE_STOPPED,
+	supervisor.Stuck:    supervisorv1.State_STATE_STUCK,
 }

@@ -116,6 +116,8 @@ func (c *Config) agents(s *service.Service) (agents, error) {
 				NoNewPrivileges: id.UID != 0,
 				Nice:            a.Nice,
 				StopStage:       a.StopStage,
+				Exclusive:       c.exclusive(a.Role),
+				Release:         func() error { return removeSockets(c.Service.RuntimeDir, a.Role, i) },
 			})
 		}
 	}

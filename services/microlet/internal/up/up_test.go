@@ -1,8 +1,10 @@
 package up
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,9 +16,14 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/tools/clientcmd"
 
+	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
+	supervisorv1 "github.com/microlet/microlet/proto/microlet/supervisor/v1"
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/microlet/internal/catalog"
+	"github.com/microlet/microlet/services/microlet/internal/supervisor"
 )
 
 func parse(t *testing.T, args ...string) (Config, error) {
@@ -130,6 +137,43 @@ func TestEnvironmentOfAService(t *testing.T) {
 			t.Errorf("%s gets %q, want %q", r, got, want)
 		}
 	}
+}
+
+// TestStuckIsTold as "microlet status" asks for it.
+func TestStuckIsTold(t *testing.T) {
+	now := time.Now()
+	s := newServer(Processes, accounts{{
+		Name: "podsync", State: supervisor.Stuck, Status: "waits for pid 7 to end, which holds the lock", Stuck: []supervisor.StuckProcess{{PID: 7, Since: now, WaitsFor: "thread 8"}},
+	}}, bus.Watch[busv1.Heartbeat](nobodysBus(t), subject.Heartbeats, ">", nil))
+	answer, err := s.GetStatus(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := answer.GetProcesses()[1]
+	if p.GetState() != supervisorv1.State_STATE_STUCK || p.GetPid() != 0 || len(p.GetStuck()) != 1 || p.GetStuck()[0].GetPid() != 7 ||
+		p.GetStuck()[0].GetWaitsFor() != "thread 8" || !p.GetStuck()[0].GetSince().AsTime().Equal(now) {
+		t.Errorf("podsync is told as %v", p)
+	}
+}
+
+// accounts are agents that only account for themselves.
+type accounts []supervisor.Process
+
+func (a accounts) Run(context.Context) error       { return nil }
+func (a accounts) Processes() []supervisor.Process { return a }
+
+// nobodysBus is a client of a bus that is not there.
+func nobodysBus(t *testing.T) *bus.Client {
+	t.Helper()
+	dir := t.TempDir()
+	if err := bus.GenerateNKeys(dir, []role.Identity{{Role: role.Up}}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := bus.New(bus.Options{Socket: filepath.Join(dir, "nats.sock"), SeedFile: bus.SeedFile(dir, role.Up), Role: role.Up, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 func TestOneFolderOneSupervisor(t *testing.T) {
