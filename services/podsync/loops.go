@@ -91,7 +91,8 @@ func (n *node) upkeep(ctx context.Context) error {
 			return err
 		}
 		n.tokens.Collect()
-		if !n.dispatcher.Synced() {
+		if missing := n.dispatcher.Unheard(); len(missing) > 0 {
+			n.service.Waiting("waiting for pod sources: " + sourceNames(missing))
 			continue
 		}
 		if err := n.cgroups.UpdateQOS(n.dispatcher.Pods()); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -91,6 +92,14 @@ func (n *node) expectSources() {
 		kinds = append(kinds, s.kind)
 	}
 	n.dispatcher.Expect(kinds...)
+}
+
+func sourceNames(kinds []podsyncv1.PodSource) string {
+	names := make([]string, len(kinds))
+	for i, kind := range kinds {
+		names[i] = source.Name(kind)
+	}
+	return strings.Join(names, ", ")
 }
 
 // sink is where sources tell.

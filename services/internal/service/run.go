@@ -57,7 +57,7 @@ func (s *Service) Run(ctx context.Context) error {
 		return ServeGRPC(ctx, s.GRPC, func() error { return s.GRPC.Serve(api) })
 	})
 	group.Go("metrics", func(ctx context.Context) error {
-		return telemetry.Serve(ctx, metrics, s.Config.Peers(), s.Metrics, s.healthy)
+		return telemetry.Serve(ctx, metrics, s.Config.Peers(), s.Metrics, s.alive)
 	})
 	group.Go("bus client", s.Bus.Run)
 	if s.Role != role.Up { // the supervisor reads heartbeats; systemd watches over its own life
@@ -179,7 +179,7 @@ func (s *Service) feedWatchdog(ctx context.Context) error {
 	}
 }
 
-// watchHealth turns the gRPC health as the pulse stops and comes back.
+// watchHealth turns the gRPC health as the pulse stops and comes back, once the service is ready.
 func (s *Service) watchHealth(ctx context.Context) error {
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
@@ -190,18 +190,16 @@ func (s *Service) watchHealth(ctx context.Context) error {
 			return nil
 		case <-t.C:
 		}
-		if now := s.healthy() == nil; now != serving {
+		if now := s.isReady() && s.alive() == nil; now != serving {
 			serving = now
 			s.setServing(now)
 		}
 	}
 }
 
-// healthy says why the service is not.
-func (s *Service) healthy() error {
-	if !s.isReady() {
-		return errors.New("not ready yet")
-	}
+// alive says why the service is not: its own loop stands still. A service that waits for others, as for an apiserver that
+// is away, is alive and not ready; to restart it would help nobody.
+func (s *Service) alive() error {
 	if idle := s.Pulse.Idle(); idle > hungAfter {
 		return fmt.Errorf("main loop has stood still for %v", idle.Round(time.Second))
 	}

@@ -151,6 +151,13 @@ func (s *Service) Ready(status string) {
 	s.notify(run.NotifyReady, run.NotifyStatus+status)
 }
 
+// Waiting says what keeps the service from being ready; it is for the operator.
+func (s *Service) Waiting(status string) {
+	if !s.isReady() {
+		s.notify(run.NotifyStatus + strings.ReplaceAll(status, "\n", " "))
+	}
+}
+
 func (s *Service) isReady() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

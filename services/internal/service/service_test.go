@@ -102,8 +102,13 @@ func TestLifeOfAService(t *testing.T) {
 	if got := check(); got != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
 		t.Errorf("health before Ready is %v", got)
 	}
-	if code, _ := get(t, s, "/healthz"); code != http.StatusServiceUnavailable {
+	// What waits for others is alive: whoever restarts what is not must leave it alone.
+	if code, _ := get(t, s, "/healthz"); code != http.StatusOK {
 		t.Errorf("/healthz before Ready is %d", code)
+	}
+	s.Waiting("for\nothers")
+	if got, want := <-notified, []string{"STATUS=for others"}; !slices.Equal(got, want) {
+		t.Errorf("notified %q, want %q", got, want)
 	}
 	s.Ready("two\nlines")
 	if got, want := <-notified, []string{run.NotifyReady, "STATUS=two lines"}; !slices.Equal(got, want) {
@@ -112,6 +117,7 @@ func TestLifeOfAService(t *testing.T) {
 	if got := check(); got != grpc_health_v1.HealthCheckResponse_SERVING {
 		t.Errorf("health after Ready is %v", got)
 	}
+	s.Waiting("for nothing any more")
 	if code, _ := get(t, s, "/healthz"); code != http.StatusOK {
 		t.Errorf("/healthz after Ready is %d", code)
 	}

@@ -17,6 +17,10 @@ import (
 // singleTurn is the period of single's own loop.
 const singleTurn = 500 * time.Millisecond
 
+// singleReadyWait is how long the services may take before systemd is told READY regardless, as it is of processes: one that
+// waits for an apiserver that is away is no failed start.
+const singleReadyWait = 30 * time.Second
+
 // single runs all services in this process. There is nothing to restart alone in it: a service that
 // ends or hangs ends the process, which its own supervisor starts again.
 type single struct {
@@ -58,11 +62,11 @@ func (s *single) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// turn tells when all are ready, and ends the process when one hangs.
+// turn tells when all are ready or have had their time for it, and ends the process when one hangs.
 func (s *single) turn(ctx context.Context) error {
 	t := time.NewTicker(singleTurn)
 	defer t.Stop()
-	told, looked := false, time.Now()
+	told, looked, readyBy := false, time.Now(), time.Now().Add(singleReadyWait)
 	for {
 		select {
 		case <-ctx.Done():
@@ -70,9 +74,13 @@ func (s *single) turn(ctx context.Context) error {
 		case <-t.C:
 		}
 		s.self.Pulse.Turn()
-		if !told && s.allReady() {
+		if missing := s.notReady(); !told && (len(missing) == 0 || time.Now().After(readyBy)) {
 			told = true
-			s.self.Ready(fmt.Sprintf("%d services in one process", len(s.config.Services)))
+			status := fmt.Sprintf("%d services in one process", len(s.config.Services))
+			if len(missing) > 0 {
+				status += ", not ready yet: " + strings.Join(missing, ", ")
+			}
+			s.self.Ready(status)
 		}
 		// After a stop of the whole process every loop needs a moment to turn.
 		whole := time.Since(looked) > 4*singleTurn
@@ -119,13 +127,14 @@ func (s *single) state(r role.Role) (state supervisor.State) {
 	return state
 }
 
-func (s *single) allReady() bool {
+// notReady names the services that are not ready.
+func (s *single) notReady() (names []string) {
 	for _, p := range s.Processes() {
 		if p.State != supervisor.Ready {
-			return false
+			names = append(names, p.Name)
 		}
 	}
-	return true
+	return names
 }
 
 // Processes implements agents.

@@ -33,6 +33,13 @@ func (d *Dispatcher) heard(from podsyncv1.PodSource) bool {
 	return d.synced
 }
 
+// Unheard returns the sources that have not told of all that they had yet.
+func (d *Dispatcher) Unheard() []podsyncv1.PodSource {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.expected)
+}
+
 func isStatic(from podsyncv1.PodSource) bool { return from != podsyncv1.PodSource_POD_SOURCE_API }
 
 func fullName(p *v1.Pod) types.NamespacedName {
