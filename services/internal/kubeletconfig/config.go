@@ -1,6 +1,7 @@
 package kubeletconfig
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -28,17 +29,28 @@ type Config struct {
 // fs is the parsed flag set that f was added to. The error joins everything that is wrong, one Problem each, apart from
 // files that cannot be read. Warnings are for the caller to log, each once.
 func Load(fs *pflag.FlagSet, f *Flags) (*Config, []Warning, error) {
+	c, warnings, err := Inspect(fs, f)
+	if err != nil {
+		return nil, nil, err
+	}
+	return c, warnings, nil
+}
+
+// Inspect is Load, but beside an error it returns what is right of the configuration, so that the caller can check the
+// rest of its input too. It is nil if there is nothing to go by.
+func Inspect(fs *pflag.FlagSet, f *Flags) (*Config, []Warning, error) {
 	if fs.NArg() > 0 {
 		return nil, nil, Problem{Field: "command line", Value: fs.Arg(0), Detail: "it is no flag", Remedy: "remove it"}
 	}
 	from := provenance{}
 	flagGates := maps.Clone(f.shown.FeatureGates)
-	merged, err := f.loadFiles(from, flagGates)
-	if err != nil {
-		return nil, nil, err
+	merged, wrong := f.loadFiles(from, flagGates)
+	known := merged != nil
+	if !known {
+		merged = baseWithoutFile(flagGates)
 	}
 	if err := f.replay(merged, from); err != nil {
-		return nil, nil, err
+		wrong = errors.Join(wrong, err)
 	}
 	for name := range f.given() {
 		if _, mirrors := fieldOfFlag()[name]; !mirrors {
@@ -51,15 +63,17 @@ func Load(fs *pflag.FlagSet, f *Flags) (*Config, []Warning, error) {
 	c.Node.NodeLabels = maps.Clone(f.NodeLabels)
 
 	p := &problems{from: from}
-	validate(p, c)
-	warnings := checkSupport(p, c)
-	warnings = append(warnings, checkBootstrap(p, c)...)
-	warnings = append(warnings, f.host.check(p, c)...)
-	if err := p.err(); err != nil {
-		return nil, nil, err
+	warnings := checkBootstrap(p, c)
+	if known {
+		validate(p, c)
+		warnings = append(checkSupport(p, c), warnings...)
+		warnings = append(warnings, f.host.check(p, c)...)
+	}
+	if err := errors.Join(append(Flatten(wrong), Flatten(p.without(wrong).err())...)...); err != nil {
+		return c, nil, err
 	}
 	if err := c.absolutePaths(); err != nil {
-		return nil, nil, err
+		return c, nil, err
 	}
 	return c, warnings, nil
 }

@@ -30,7 +30,9 @@ type document struct {
 	config kubeletv1beta1.KubeletConfiguration
 }
 
-// decode reads one KubeletConfiguration. source is how the file is called in errors, which join all that is wrong.
+// decode reads one KubeletConfiguration. source is how the file is called in errors, which join all that is wrong. With
+// unknown keys, or values of the wrong type, it returns what is left without them, too; a document of another kind, or
+// none at all, is nil.
 func decode(source string, data []byte) (*document, error) {
 	bad := func(field string, value any, detail, remedy string) error {
 		return Problem{Field: field, Value: value, Source: source, Detail: detail, Remedy: remedy}
@@ -55,6 +57,10 @@ func decode(source string, data []byte) (*document, error) {
 	var wrong []error
 	if err != nil {
 		wrong = locate(source, asJSON, err)
+		// The decoder tells of unknown keys only where all values fit.
+		if rest, err := without(asJSON, wrong); err == nil {
+			strict, _ = kjson.UnmarshalStrict(rest, &d.config)
+		}
 	}
 	for _, problem := range strict {
 		wrong = append(wrong, keyProblem(source, problem))
@@ -69,14 +75,45 @@ func decode(source string, data []byte) (*document, error) {
 			wrong = append(wrong, bad("kind", meta.Kind, "it is not a known kind", "write "+kind))
 		}
 	}
-	if err := errors.Join(wrong...); err != nil {
-		return nil, err
+	if d.json, err = without(asJSON, wrong); err != nil || meta.APIVersion != apiVersion || meta.Kind != kind {
+		return nil, errors.Join(wrong...)
+	}
+	d.config = kubeletv1beta1.KubeletConfiguration{}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(d.json, &d.config); err != nil {
+		return nil, errors.Join(wrong...)
 	}
 	// kjson keeps whole numbers whole, which encoding/json does not.
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(asJSON, &d.object); err != nil {
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(d.json, &d.object); err != nil {
 		return nil, bad("document", nil, oneLine(err), "correct the file")
 	}
-	return d, nil
+	return d, errors.Join(wrong...)
+}
+
+// without returns the document without the values that are wrong.
+func without(asJSON []byte, wrong []error) ([]byte, error) {
+	if len(wrong) == 0 {
+		return asJSON, nil
+	}
+	var object map[string]any
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(asJSON, &object); err != nil {
+		return nil, err
+	}
+	for _, err := range wrong {
+		if p := (Problem{}); errors.As(err, &p) {
+			removeAt(object, p.Field)
+		}
+	}
+	return json.Marshal(object)
+}
+
+// removeAt removes the value at a path, if there is one.
+func removeAt(object map[string]any, path string) {
+	key, rest, nested := strings.Cut(path, ".")
+	if !nested {
+		delete(object, key)
+	} else if inner, ok := object[key].(map[string]any); ok {
+		removeAt(inner, rest)
+	}
 }
 
 // onlyDocument refuses a file of several documents, of which a YAML decoder would read the first and drop the rest.
@@ -185,10 +222,19 @@ func locateIn(source string, path []string, object map[string]any, t reflect.Typ
 		}
 		found = append(found, Problem{
 			Field: strings.Join(at, "."), Value: object[key], Source: source,
-			Detail: "the value does not fit: " + oneLine(err), Remedy: "write " + expected(field),
+			Detail: "the value does not fit" + reason(err), Remedy: "write " + expected(field),
 		})
 	}
 	return found
+}
+
+// reason is why a value of its own type does not fit. What encoding/json and time say is about Go.
+func reason(err error) string {
+	text := oneLine(err)
+	if strings.HasPrefix(text, "json: ") || strings.HasPrefix(text, "time: ") {
+		return ""
+	}
+	return ": " + text
 }
 
 // decodeAlone decodes one value as its field's type.

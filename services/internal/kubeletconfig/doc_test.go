@@ -32,7 +32,8 @@ Later wins:
 1. the kubelet's defaults;
 2. the file of ` + "`--config`" + `: a KubeletConfiguration, kubelet.config.k8s.io/v1beta1, in YAML or JSON. Relative paths in it start at its folder;
 3. the drop-ins of ` + "`--config-dir`" + `: every file whose name ends in ` + "`.conf`" + `, in lexical order, also in subfolders. Each names apiVersion
-   and kind. Mappings are merged key by key, lists are replaced, and ` + "`null`" + ` takes a value back to its default (KEP-3983);
+   and kind. Mappings are merged key by key, lists are replaced, and ` + "`null`" + ` takes a value away (KEP-3983): the
+   API's default applies, whatever the file or the command line's own defaults say. ` + "`evictionHard`" + ` has none: ` + "`null`" + ` leaves no threshold;
 4. the flags, as the kubelet has them: ` + "`--node_ip`" + ` is ` + "`--node-ip`" + `, and the gates of ` + "`--feature-gates`" + ` are added to those of the files.
 
 As with the kubelet, a start without ` + "`--config`" + ` has other defaults than one with an empty file: anonymous requests, AlwaysAllow,

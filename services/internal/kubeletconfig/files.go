@@ -13,25 +13,27 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// loadFiles returns the defaulted configuration that the flags apply to, or what is wrong with all of the files.
+// loadFiles returns the defaulted configuration that the flags apply to, and what is wrong with all of the files. The
+// configuration is nil if nothing can be said about it, since a file is not read at all.
 func (f *Flags) loadFiles(from provenance, flagGates map[string]bool) (*kubeletv1beta1.KubeletConfiguration, error) {
-	c := baseWithoutFile(flagGates)
+	c, whole := baseWithoutFile(flagGates), true
 	var wrong error
 	if f.ConfigFile != "" {
 		fromFile, err := loadFile(f.ConfigFile, from, flagGates)
-		if err == nil {
+		if whole = fromFile != nil; whole {
 			c = fromFile
 		}
 		wrong = err
 	}
 	if f.ConfigDir != "" {
 		merged, err := mergeDropIns(c, f.ConfigDir, from, flagGates)
+		whole = whole && merged != nil
 		c, wrong = merged, errors.Join(wrong, err)
 	}
-	if wrong != nil {
+	if !whole {
 		return nil, wrong
 	}
-	return c, nil
+	return c, wrong
 }
 
 // loadFile reads the file of --config. Relative paths in it start at its folder.
@@ -41,9 +43,9 @@ func loadFile(path string, from provenance, flagGates map[string]bool) (*kubelet
 		return nil, fmt.Errorf("make --config %q absolute: %w", path, err)
 	}
 	source := "file " + path
-	d, err := readDocument(source, path)
-	if err != nil {
-		return nil, err
+	d, wrong := readDocument(source, path)
+	if d == nil {
+		return nil, wrong
 	}
 	from.merge(d.object, source)
 	c := d.config
@@ -54,7 +56,7 @@ func loadFile(path string, from provenance, flagGates map[string]bool) (*kubelet
 			*field = filepath.Join(filepath.Dir(path), *field)
 		}
 	}
-	return &c, nil
+	return &c, wrong
 }
 
 func readDocument(source, path string) (*document, error) {
@@ -66,7 +68,7 @@ func readDocument(source, path string) (*document, error) {
 }
 
 // mergeDropIns merges the *.conf files under dir over c in lexical order, as RFC 7396 merges JSON (KEP-3983): mappings
-// key by key, lists replaced, and null takes a value back to its default. Relative paths in a drop-in start at the
+// key by key, lists replaced, and null takes a value away, so that the API's default applies. Relative paths in a drop-in start at the
 // working directory, as the kubelet's do.
 func mergeDropIns(c *kubeletv1beta1.KubeletConfiguration, dir string, from provenance, flagGates map[string]bool) (*kubeletv1beta1.KubeletConfiguration, error) {
 	dir, err := filepath.Abs(dir)
@@ -78,6 +80,7 @@ func mergeDropIns(c *kubeletv1beta1.KubeletConfiguration, dir string, from prove
 		return nil, fmt.Errorf("encode configuration for merging: %w", err)
 	}
 	var wrong []error
+	whole := true
 	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return fmt.Errorf("read --config-dir: %w", err)
@@ -87,8 +90,9 @@ func mergeDropIns(c *kubeletv1beta1.KubeletConfiguration, dir string, from prove
 		}
 		source := "drop-in " + path
 		d, err := readDocument(source, path)
-		if err != nil {
-			wrong = append(wrong, err)
+		wrong = append(wrong, err)
+		if d == nil {
+			whole = false
 			return nil // the next file may be wrong as well
 		}
 		from.merge(d.object, source)
@@ -97,13 +101,13 @@ func mergeDropIns(c *kubeletv1beta1.KubeletConfiguration, dir string, from prove
 		}
 		return nil
 	})
-	if err := errors.Join(append(wrong, err)...); err != nil {
-		return nil, err
+	if err != nil || !whole {
+		return nil, errors.Join(append(wrong, err)...)
 	}
 	result := &kubeletv1beta1.KubeletConfiguration{}
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(merged, result); err != nil {
-		return nil, fmt.Errorf("decode configuration merged from %s: %w", dir, err)
+		return nil, errors.Join(append(wrong, fmt.Errorf("decode configuration merged from %s: %w", dir, err))...)
 	}
 	setDefaults(result, flagGates)
-	return result, nil
+	return result, errors.Join(wrong...)
 }

@@ -122,6 +122,25 @@ func TestDropInsMergeAsRFC7396(t *testing.T) {
 	}
 }
 
+// A null in a drop-in leaves the API's default. evictionHard has none; the kubelet fills in its own for the file alone.
+func TestNullInADropIn(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "1.conf"), header+"evictionHard: null\nreadOnlyPort: null\n")
+	for name, args := range map[string][]string{
+		"over a file":         {"--config", file(t, "evictionHard: {memory.available: 0%}\nreadOnlyPort: 1\n")},
+		"over a default":      {"--config", file(t, "")},
+		"over a command line": nil,
+	} {
+		c := mustLoad(t, append(args, "--config-dir", dir)...)
+		if len(c.Kubelet.EvictionHard) != 0 || c.Kubelet.ReadOnlyPort != 0 {
+			t.Errorf("%s: evictionHard, readOnlyPort = %v, %d, want none and 0", name, c.Kubelet.EvictionHard, c.Kubelet.ReadOnlyPort)
+		}
+	}
+	if _, _, err := load(t, "--config", file(t, "evictionHard: null\n")); err != nil {
+		t.Errorf("null in the file is refused: %v", err)
+	}
+}
+
 func TestDropInsWithoutFile(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "1.conf"), header+"maxPods: 9\n")

@@ -57,6 +57,42 @@ func (p *problems) has(field string) bool {
 	})
 }
 
+// without leaves out what is about fields that err has named already: their values were not read.
+func (p *problems) without(err error) *problems {
+	named := &problems{}
+	for _, e := range Flatten(err) {
+		if q := (Problem{}); errors.As(e, &q) {
+			named.list = append(named.list, q)
+		}
+	}
+	left := &problems{from: p.from}
+	for _, q := range p.list {
+		if !slices.ContainsFunc(named.list, func(n Problem) bool {
+			rest, under := strings.CutPrefix(q.Field, n.Field)
+			return under && (rest == "" || rest[0] == '.' || rest[0] == '[')
+		}) {
+			left.list = append(left.list, q)
+		}
+	}
+	return left
+}
+
+// Flatten returns the errors that err joins; none for nil.
+func Flatten(err error) []error {
+	if err == nil {
+		return nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return []error{err}
+	}
+	var all []error
+	for _, e := range joined.Unwrap() {
+		all = append(all, Flatten(e)...)
+	}
+	return all
+}
+
 func (p *problems) err() error {
 	var all []error
 	for _, q := range p.list {

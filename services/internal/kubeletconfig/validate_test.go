@@ -2,6 +2,7 @@ package kubeletconfig
 
 import (
 	"errors"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -213,5 +214,24 @@ func TestKubeletDefaultsAreValid(t *testing.T) {
 	c.Kubelet.MaxPods = -1
 	if err := Validate(c); err == nil {
 		t.Error("maxPods: -1 is accepted")
+	}
+}
+
+// An unknown key, or a value of the wrong type, hides nothing else that is wrong.
+func TestAnUnknownKeyHidesNothing(t *testing.T) {
+	base := file(t, "maxPodz: 5\nport: 70000\nfailSwapOn: maybe\noomScoreAdj: 2000\n")
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "1.conf"), header+"podsPerCor: 5\nhairpinMode: bridge\n")
+	_, _, err := loadOn(t, machine(t, "/dev/sda2 partition 1 0 -2\n"), "--config="+base, "--config-dir="+dir, "--healthz-port=70000")
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, want := range []string{"maxPodz (", "podsPerCor (", "port=70000 (", "failSwapOn=maybe (", "oomScoreAdj=2000 (", "hairpinMode=bridge (", "healthzPort=70000 (flag"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error lacks %q:\n%v", want, err)
+		}
+	}
+	if n := strings.Count(err.Error(), "failSwapOn"); n != 1 {
+		t.Errorf("failSwapOn is named %d times, want once: its value is unknown:\n%v", n, err)
 	}
 }
