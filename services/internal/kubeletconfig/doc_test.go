@@ -60,7 +60,8 @@ microlet is stricter than the kubelet in this:
 
 And in this it is more lenient: ` + "`--pod-infra-container-image`" + `, removed from the kubelet in 1.35, is accepted with a warning.
 
-Like the kubelet, it does not start on a machine with cgroup v1 unless ` + "`failCgroupV1: false`" + `, nor on one with swap unless ` + "`failSwapOn: false`" + `.
+Like the kubelet, it does not start with a kubeconfig that no client can be made of, nor with an HTTPS API in which nobody could sign in
+("no authentication method configured"). Nor does it on a machine with cgroup v1 unless ` + "`failCgroupV1: false`" + `, nor on one with swap unless ` + "`failSwapOn: false`" + `.
 
 ## What is not built yet
 

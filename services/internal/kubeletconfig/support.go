@@ -231,6 +231,9 @@ func checkBootstrap(p *problems, c *Config) []Warning {
 		return nil
 	}
 	_, err := os.Stat(c.Node.Kubeconfig)
+	if err == nil {
+		checkKubeconfig(p, c.Node.Kubeconfig)
+	}
 	switch bootstrap := c.Node.BootstrapKubeconfig; {
 	case err == nil && bootstrap == "":
 		return nil

@@ -35,7 +35,7 @@ func kubeadmNode(t *testing.T) (root string, args []string) {
 
 func TestKubeadmNodeStarts(t *testing.T) {
 	root, args := kubeadmNode(t)
-	write(t, filepath.Join(root, "etc/kubernetes/kubelet.conf"), "kind: Config\n")
+	write(t, filepath.Join(root, "etc/kubernetes/kubelet.conf"), kubeconfig)
 	c, got, err := load(t, args...)
 	if err != nil {
 		t.Fatal(err)

@@ -34,7 +34,15 @@ func validateEdge(p *problems, k *kc) {
 		p.check(gateEnabled(k.FeatureGates, gateNodeLogQuery), "enableSystemLogQuery", true, "it needs the feature gate "+gateNodeLogQuery, "turn the gate on, or remove the field")
 		p.check(*k.EnableSystemLogHandler, "enableSystemLogQuery", true, "enableSystemLogHandler is false", "set that to true, or this to false")
 	}
+	validateAuthentication(p, k)
 	validateTracing(p, k)
+}
+
+// validateAuthentication refuses an API in which nobody could sign in, as the kubelet's start does.
+func validateAuthentication(p *problems, k *kc) {
+	a := &k.Authentication
+	p.check(a.X509.ClientCAFile != "" || *a.Webhook.Enabled || *a.Anonymous.Enabled, "authentication", nil, "no authentication method configured",
+		"set authentication.x509.clientCAFile, or authentication.webhook.enabled: true")
 }
 
 // validateLogging accepts the formats of the kubelet. The library knows a format only where its implementation is

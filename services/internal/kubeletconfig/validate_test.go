@@ -235,3 +235,20 @@ func TestAnUnknownKeyHidesNothing(t *testing.T) {
 		t.Errorf("failSwapOn is named %d times, want once: its value is unknown:\n%v", n, err)
 	}
 }
+
+// The kubelet does not start with an API in which nobody could sign in.
+func TestSomeAuthenticationIsNeeded(t *testing.T) {
+	none := "authentication: {anonymous: {enabled: false}, webhook: {enabled: false}}\n"
+	if _, _, err := load(t, "--config="+file(t, none)); err == nil || !strings.Contains(err.Error(), "no authentication method configured: set authentication.x509.clientCAFile") {
+		t.Errorf("error is %v", err)
+	}
+	for name, c := range map[string]string{
+		"certificates": strings.Replace(none, "{anonymous", "{x509: {clientCAFile: /ca.crt}, anonymous", 1),
+		"tokens":       strings.Replace(none, "webhook: {enabled: false}", "webhook: {enabled: true}", 1),
+		"anonymous":    strings.Replace(none, "anonymous: {enabled: false}", "anonymous: {enabled: true}", 1),
+	} {
+		if _, _, err := load(t, "--config="+file(t, c)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
