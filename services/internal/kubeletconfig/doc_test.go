@@ -41,7 +41,8 @@ the read-only port 10255, and no eviction thresholds.
 
 ## What is checked
 
-Everything that is wrong is reported at once, each with the field or flag, its value, where it was set, what is wrong and what to do:
+Everything that is wrong is reported at once, before anything starts, with the settings of microlet's own services too: each with the field or
+flag, its value, where it was set, what is wrong and what to do:
 
 ` + "```" + `
 oomScoreAdj=2000 (flag --oom-score-adj): the number is out of range: write a number from -1000 to 1000

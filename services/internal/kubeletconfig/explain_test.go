@@ -9,7 +9,10 @@ import (
 
 func TestExplain(t *testing.T) {
 	for arg, want := range map[string]string{
-		"--maxpods=3":                     "--maxpods: the flag is unknown: write --max-pods if that was meant, otherwise remove it",
+		"--maxpods=3":                     "--maxpods: the flag is unknown: did you mean --max-pods? If not, remove it",
+		"--nod-ip=10.0.0.1":               "--nod-ip: the flag is unknown: did you mean --node-ip? If not, remove it",
+		"--network-plugin=cni":            "--network-plugin: the kubelet has no such flag any more: remove it: the container runtime's own configuration names the CNI plugins, since 1.24",
+		"--oom-score-adj=abc":             "--oom-score-adj=abc: the value does not fit: write a whole number",
 		"--zzzzzzzzzzzzzz":                "--zzzzzzzzzzzzzz: the flag is unknown: remove it",
 		"--max-pods=abc":                  "--max-pods=abc: the value does not fit: write a whole number",
 		"--sync-frequency=5":              "--sync-frequency=5: the value does not fit: write a duration, such as 10s or 2h45m",
@@ -28,6 +31,13 @@ func TestExplain(t *testing.T) {
 		}
 		if got := Explain(fs, err).Error(); got != want {
 			t.Errorf("%s:\n got %s\nwant %s", arg, got, want)
+		}
+	}
+	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	NewFlags().AddTo(fs)
+	for name := range removedFlags {
+		if fs.Lookup(name) != nil {
+			t.Errorf("--%s is a flag of the kubelet's", name)
 		}
 	}
 	if err := Explain(nil, pflag.ErrHelp); !errors.Is(err, pflag.ErrHelp) {

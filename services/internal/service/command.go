@@ -30,10 +30,11 @@ func Command(r role.Role, short string, needsKubelet bool, bind func(fs *pflag.F
 	cmd := &cobra.Command{
 		Use:           string(r) + " [flags]",
 		Short:         short,
-		Args:          cobra.NoArgs,
+		Args:          NoArguments,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	cmd.SetFlagErrorFunc(ExplainFlag)
 	fs := cmd.Flags()
 	if needsKubelet {
 		flags.AddTo(fs)
@@ -113,6 +114,30 @@ func (c *Config) TakeKubelet(k *kubeletconfig.Config) error {
 	}
 	c.NodeName = name
 	return nil
+}
+
+// ExplainFlag says what is wrong with a flag, and what would be right. It is a cobra.Command's FlagErrorFunc.
+func ExplainFlag(cmd *cobra.Command, err error) error { return kubeletconfig.Explain(cmd.Flags(), err) }
+
+// NoArguments refuses arguments that are no flags.
+func NoArguments(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%q is no flag, and %s takes nothing else: write --flag=value, or remove it", args[0], cmd.CommandPath())
+}
+
+// OneArgument refuses anything but one argument, which is what.
+func OneArgument(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch len(args) {
+		case 0:
+			return fmt.Errorf("name %s: %s", what, cmd.UseLine())
+		case 1:
+			return nil
+		}
+		return fmt.Errorf("%q is one too many: name %s and nothing else", args[1], what)
+	}
 }
 
 // Main runs a command line to its end and exits the process: 0 when it ended well, also by SIGTERM.

@@ -34,6 +34,8 @@ type Service struct {
 	// Bind adds the service's own flags; Run goes by what they were set to. Nil adds none.
 	Bind func(fs *pflag.FlagSet)
 	Run  func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error
+	// Validate says what Run would refuse: field, value, remedy.
+	Validate func(s service.Config, k *kubeletconfig.Config) error
 	// Nice is how far the service gives way to the others where there is too little processor for all.
 	Nice int
 	// StopStage orders the stop: lower ones stop first.
@@ -63,6 +65,10 @@ func Services() []Service {
 				busConfig.Service = s
 				return bus.Run(ctx, busConfig)
 			},
+			Validate: func(s service.Config, _ *kubeletconfig.Config) error {
+				busConfig.Service = s
+				return busConfig.Validate()
+			},
 		},
 		{
 			Role: role.Podsync, Short: "Run the node's pods", NeedsKubelet: true,
@@ -70,6 +76,10 @@ func Services() []Service {
 			Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
 				podsyncConfig.Service, podsyncConfig.Kubelet = s, k
 				return podsync.Run(ctx, podsyncConfig)
+			},
+			Validate: func(s service.Config, k *kubeletconfig.Config) error {
+				podsyncConfig.Service, podsyncConfig.Kubelet = s, k
+				return podsyncConfig.Validate()
 			},
 		},
 		{
@@ -79,6 +89,10 @@ func Services() []Service {
 				plegConfig.Service = s
 				return pleg.Run(ctx, plegConfig)
 			},
+			Validate: func(s service.Config, _ *kubeletconfig.Config) error {
+				plegConfig.Service = s
+				return plegConfig.Validate()
+			},
 		},
 		{
 			Role: role.Prober, Short: "Probe containers: startup, liveness, readiness", NeedsKubelet: true,
@@ -86,6 +100,10 @@ func Services() []Service {
 			Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
 				proberConfig.Service, proberConfig.Kubelet = s, k
 				return prober.Run(ctx, proberConfig)
+			},
+			Validate: func(s service.Config, k *kubeletconfig.Config) error {
+				proberConfig.Service, proberConfig.Kubelet = s, k
+				return proberConfig.Validate()
 			},
 		},
 		{
@@ -95,6 +113,10 @@ func Services() []Service {
 				nodestatusConfig.Service, nodestatusConfig.Kubelet = s, k
 				return nodestatus.Run(ctx, nodestatusConfig)
 			},
+			Validate: func(s service.Config, k *kubeletconfig.Config) error {
+				nodestatusConfig.Service, nodestatusConfig.Kubelet = s, k
+				return nodestatusConfig.Validate()
+			},
 		},
 		{
 			Role: role.NodeAPI, Short: "Serve the kubelet's HTTPS API", NeedsKubelet: true, // it shows all of it at /configz
@@ -102,6 +124,10 @@ func Services() []Service {
 			Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
 				nodeapiConfig.Service, nodeapiConfig.Kubelet = s, k
 				return nodeapi.Run(ctx, nodeapiConfig)
+			},
+			Validate: func(s service.Config, k *kubeletconfig.Config) error {
+				nodeapiConfig.Service, nodeapiConfig.Kubelet = s, k
+				return nodeapiConfig.Validate()
 			},
 		},
 	}

@@ -80,7 +80,7 @@ standard input. The pod is a static pod: it may name no object of the API, and i
 It runs until "microlet rm-pod", also after a restart of the node. A changed manifest of the same pod replaces it.
 With a cluster, a mirror pod shows it there. Only root may do this.`,
 		Example: "  microlet run-pod web.yaml --wait\n  generate-pod | microlet run-pod -",
-		Args:    cobra.ExactArgs(1),
+		Args:    service.OneArgument(`the manifest's file, or "-" for the standard input`),
 	}
 	cmd.Flags().StringVar(&cfg.RuntimeDir, "runtime-dir", cfg.RuntimeDir, "runtime folder of the node agent that is asked")
 	cmd.Flags().BoolVar(&wait, "wait", wait, "wait until the pod is ready or has succeeded, and fail if it does not come to that")
@@ -119,7 +119,7 @@ func newRemovePod() *cobra.Command {
 		Short: "End a pod that run-pod began",
 		Long: `End a pod that run-pod began, within its grace period. The name may be the manifest's or the pod's, which ends
 with the node's name. Only root may do this.`,
-		Args: cobra.ExactArgs(1),
+		Args: service.OneArgument("the pod's name or UID"),
 	}
 	cmd.Flags().StringVar(&cfg.RuntimeDir, "runtime-dir", cfg.RuntimeDir, "runtime folder of the node agent that is asked")
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", namespace, "the pod's namespace")

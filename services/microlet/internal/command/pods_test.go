@@ -163,7 +163,7 @@ func TestRunPodSaysWhatIsWrong(t *testing.T) {
 		{[]string{"run-pod", long, "--runtime-dir=" + dir}, "longer than 10485760 bytes"},
 		{[]string{"run-pod", filepath.Join(dir, "none"), "--runtime-dir=" + dir}, "no such file"},
 		{[]string{"run-pod", bad, "--runtime-dir=" + t.TempDir()}, "podsync is not running"},
-		{[]string{"run-pod"}, "accepts 1 arg"},
+		{[]string{"run-pod"}, "name the manifest's file"},
 		{[]string{"rm-pod", "other", "--runtime-dir=" + dir}, "no pod of this name"},
 	} {
 		if _, err := execute(t, test.args...); err == nil || !strings.Contains(err.Error(), test.want) {

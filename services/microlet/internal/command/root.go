@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/telemetry"
 	"github.com/microlet/microlet/services/microlet/internal/catalog"
 )
@@ -26,6 +27,7 @@ func New() *cobra.Command {
 		SilenceErrors: true,
 		Version:       telemetry.Version,
 	}
+	root.SetFlagErrorFunc(service.ExplainFlag)
 	root.AddGroup(&cobra.Group{ID: "node", Title: "The node:"}, &cobra.Group{ID: "service", Title: "Its services:"})
 	for _, c := range []*cobra.Command{newUp(), newStatus(), newRunPod(), newRemovePod(), newVersion()} {
 		c.GroupID = "node"
@@ -43,7 +45,7 @@ func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  cobra.NoArgs,
+		Args:  service.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "microlet %s (%s %s/%s)\n", telemetry.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return err

@@ -30,7 +30,7 @@ func newStatus() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the node's services: state, pid, uptime, restarts, memory, heartbeat",
-		Args:  cobra.NoArgs,
+		Args:  service.NoArguments,
 	}
 	cmd.Flags().StringVar(&cfg.RuntimeDir, "runtime-dir", cfg.RuntimeDir, "runtime folder of the node agent that is asked")
 	cmd.Flags().StringVarP(&output, "output", "o", output, `"table" or "json"`)

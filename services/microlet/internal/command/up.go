@@ -1,9 +1,11 @@
 package command
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
@@ -20,7 +22,7 @@ func newUp() *cobra.Command {
 		Use:   "up [flags]",
 		Short: "Run the node agent: start all services and keep them running",
 		Long:  "Run the node agent: start all services and keep them running. It takes the kubelet's command\nline as a unit file or kubeadm gives it, and flags of its own.",
-		Args:  cobra.NoArgs,
+		Args:  service.NoArguments,
 	}
 	fs := cmd.Flags()
 	flags.AddTo(fs)
@@ -33,15 +35,8 @@ func newUp() *cobra.Command {
 		if err := service.KeepPrivate(); err != nil {
 			return err
 		}
-		kubelet, warnings, err := kubeletconfig.Load(fs, flags)
+		warnings, err := load(&cfg, fs, flags)
 		if err != nil {
-			return err
-		}
-		if err := cfg.Service.TakeKubelet(kubelet); err != nil {
-			return err
-		}
-		cfg.Kubelet = kubelet
-		if err := cfg.Validate(); err != nil {
 			return err
 		}
 		if _, err := telemetry.ProcessLogger(cfg.Service.Log, string(role.Up)); err != nil {
@@ -52,4 +47,19 @@ func newUp() *cobra.Command {
 		return up.Run(run.Signals(cmd.Context()), cfg)
 	}
 	return cmd
+}
+
+// load completes cfg with the kubelet's configuration. Its error joins all that is wrong with any of it.
+func load(cfg *up.Config, fs *pflag.FlagSet, flags *kubeletconfig.Flags) ([]kubeletconfig.Warning, error) {
+	kubelet, warnings, wrong := kubeletconfig.Inspect(fs, flags)
+	if kubelet == nil {
+		return nil, wrong
+	}
+	log := cfg.Service.Log
+	err := cfg.Service.TakeKubelet(kubelet)
+	if wrong != nil {
+		cfg.Service.Log = log // what is wrong with it is told
+	}
+	cfg.Kubelet = kubelet
+	return warnings, errors.Join(wrong, err, cfg.Validate())
 }

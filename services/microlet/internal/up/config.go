@@ -83,7 +83,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	}
 }
 
-// Validate says what is wrong with the config: field, value, remedy.
+// Validate says what is wrong with the config and with those of all services: field, value, remedy.
 func (c *Config) Validate() error {
 	errs := []error{c.Service.Validate()}
 	if c.Placement != Processes && c.Placement != Single {
@@ -100,8 +100,25 @@ func (c *Config) Validate() error {
 	}
 	if c.Kubelet == nil {
 		errs = append(errs, errors.New("there is no kubelet configuration: give the kubelet's flags"))
+		return errors.Join(errs...)
 	}
-	return errors.Join(errs...)
+	for _, s := range c.Services {
+		errs = append(errs, s.Validate(c.Service, c.Kubelet))
+	}
+	return distinct(errors.Join(errs...))
+}
+
+// distinct joins the errors in err, each once: services have settings in common.
+func distinct(err error) error {
+	var all []error
+	seen := map[string]bool{}
+	for _, e := range kubeletconfig.Flatten(err) {
+		if !seen[e.Error()] {
+			seen[e.Error()] = true
+			all = append(all, e)
+		}
+	}
+	return errors.Join(all...)
 }
 
 // replicas is how many processes a service has.
@@ -195,4 +212,4 @@ func (d *offDuration) Set(s string) error {
 
 func (d *offDuration) String() string { return time.Duration(*d).String() }
 
-func (d *offDuration) Type() string { return "duration" }
+func (d *offDuration) Type() string { return "duration or off" }
