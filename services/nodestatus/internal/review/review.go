@@ -1,9 +1,10 @@
 // Package review answers nodeapi's questions about its callers: whose token it is, and what a user may.
 //
 // Its input is nodestatus's ReviewService, its output the apiserver's TokenReview and
-// SubjectAccessReview. It guarantees that no more reviews than a bound are under way, each with a
-// deadline, so that a flood of unknown tokens at the node's edge neither floods the apiserver nor
-// delays the Lease. It keeps no answer: who asks caches.
+// SubjectAccessReview. It guarantees that of each kind no more than a bound are under way, each with a
+// deadline, so that a flood of unknown tokens at the node's edge neither floods the apiserver, nor
+// delays the Lease, nor keeps callers who are known from being authorized. It keeps no answer: who asks
+// caches.
 package review
 
 import (
@@ -23,7 +24,8 @@ import (
 )
 
 const (
-	// concurrency is how many reviews may be under way; more wait for their turn.
+	// concurrency is how many reviews of tokens may be under way, and as many of access; more wait for
+	// their turn.
 	concurrency = 16
 	// deadline bounds one review, its wait for a turn included. nodeapi's callers wait for it.
 	deadline = 10 * time.Second
@@ -38,16 +40,19 @@ type Reviewer interface {
 // Server is the ReviewService.
 type Server struct {
 	nodestatusv1.UnimplementedReviewServiceServer
-	reviewer Reviewer
-	places   chan struct{}
-	reviews  *prometheus.CounterVec
+	reviewer       Reviewer
+	tokens, access chan struct{} // the places of each kind
+	reviews        *prometheus.CounterVec
 }
 
 // NewServer returns the service; metrics nil registers none.
 func NewServer(r Reviewer, metrics prometheus.Registerer) *Server {
-	s := &Server{reviewer: r, places: make(chan struct{}, concurrency), reviews: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "microlet_nodestatus_reviews_total", Help: "Reviews that nodeapi asked for, by kind and gRPC code of the answer.",
-	}, []string{"kind", "code"})}
+	s := &Server{
+		reviewer: r, tokens: make(chan struct{}, concurrency), access: make(chan struct{}, concurrency),
+		reviews: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "microlet_nodestatus_reviews_total", Help: "Reviews that nodeapi asked for, by kind and gRPC code of the answer.",
+		}, []string{"kind", "code"}),
+	}
 	if metrics != nil {
 		metrics.MustRegister(s.reviews)
 	}
@@ -62,7 +67,7 @@ func (s *Server) ReviewToken(ctx context.Context, req *nodestatusv1.ReviewTokenR
 	}
 	// Who asks says what is to be reviewed, nothing else.
 	review = &authenticationv1.TokenReview{Spec: review.Spec}
-	answer, err := s.bounded(ctx, "token", func(ctx context.Context) (marshaler, error) { return s.reviewer.ReviewToken(ctx, review) })
+	answer, err := s.bounded(ctx, "token", s.tokens, func(ctx context.Context) (marshaler, error) { return s.reviewer.ReviewToken(ctx, review) })
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +81,7 @@ func (s *Server) ReviewAccess(ctx context.Context, req *nodestatusv1.ReviewAcces
 		return nil, status.Errorf(codes.InvalidArgument, "the request holds no SubjectAccessReview: %v", err)
 	}
 	review = &authorizationv1.SubjectAccessReview{Spec: review.Spec}
-	answer, err := s.bounded(ctx, "access", func(ctx context.Context) (marshaler, error) { return s.reviewer.ReviewAccess(ctx, review) })
+	answer, err := s.bounded(ctx, "access", s.access, func(ctx context.Context) (marshaler, error) { return s.reviewer.ReviewAccess(ctx, review) })
 	if err != nil {
 		return nil, err
 	}
@@ -87,13 +92,13 @@ func (s *Server) ReviewAccess(ctx context.Context, req *nodestatusv1.ReviewAcces
 type marshaler interface{ Marshal() ([]byte, error) }
 
 // bounded runs one review when there is a place for it, and encodes what came of it.
-func (s *Server) bounded(ctx context.Context, kind string, review func(context.Context) (marshaler, error)) (answer []byte, err error) {
+func (s *Server) bounded(ctx context.Context, kind string, places chan struct{}, review func(context.Context) (marshaler, error)) (answer []byte, err error) {
 	defer func() { s.reviews.WithLabelValues(kind, status.Code(err).String()).Inc() }()
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
 	select {
-	case s.places <- struct{}{}:
-		defer func() { <-s.places }()
+	case places <- struct{}{}:
+		defer func() { <-places }()
 	case <-ctx.Done():
 		return nil, status.FromContextError(fmt.Errorf("no review has come to its end: %w", ctx.Err())).Err()
 	}

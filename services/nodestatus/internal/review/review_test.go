@@ -22,19 +22,19 @@ import (
 type apiserver struct {
 	mu        sync.Mutex
 	now, peak int
-	takes     time.Duration
+	takes     time.Duration // the review of a token; one of access takes no time
 	err       error
 	saw       *authenticationv1.TokenReview
 }
 
-func (a *apiserver) enter(ctx context.Context) error {
+func (a *apiserver) enter(ctx context.Context, takes time.Duration) error {
 	a.mu.Lock()
 	a.now++
 	a.peak = max(a.peak, a.now)
 	a.mu.Unlock()
 	defer func() { a.mu.Lock(); a.now--; a.mu.Unlock() }()
 	select {
-	case <-time.After(a.takes):
+	case <-time.After(takes):
 		return a.err
 	case <-ctx.Done():
 		return ctx.Err()
@@ -42,7 +42,7 @@ func (a *apiserver) enter(ctx context.Context) error {
 }
 
 func (a *apiserver) ReviewToken(ctx context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
-	if err := a.enter(ctx); err != nil {
+	if err := a.enter(ctx, a.takes); err != nil {
 		return nil, err
 	}
 	a.mu.Lock()
@@ -54,7 +54,7 @@ func (a *apiserver) ReviewToken(ctx context.Context, r *authenticationv1.TokenRe
 }
 
 func (a *apiserver) ReviewAccess(ctx context.Context, r *authorizationv1.SubjectAccessReview) (*authorizationv1.SubjectAccessReview, error) {
-	if err := a.enter(ctx); err != nil {
+	if err := a.enter(ctx, 0); err != nil {
 		return nil, err
 	}
 	out := r.DeepCopy()
@@ -156,5 +156,33 @@ func TestReviewsAreBounded(t *testing.T) {
 		if _, err := s.ReviewToken(t.Context(), token(t)); err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// TestTokensDoNotHoldUpAccess has more tokens of nobody reviewed than there are places, by an apiserver that
+// does not answer.
+func TestTokensDoNotHoldUpAccess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &apiserver{takes: time.Hour}
+		s := NewServer(a, nil)
+		var wg sync.WaitGroup
+		for range 4 * concurrency {
+			wg.Go(func() {
+				if _, err := s.ReviewToken(t.Context(), token(t)); status.Code(err) != codes.DeadlineExceeded {
+					t.Errorf("a token: %v, want the deadline", err)
+				}
+			})
+		}
+		synctest.Wait()
+		access := authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: "jane"}}
+		data, err := access.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if _, err := s.ReviewAccess(t.Context(), &nodestatusv1.ReviewAccessRequest{Review: data}); err != nil || time.Since(began) > 0 {
+			t.Errorf("a review of access took %v behind the tokens: %v", time.Since(began), err)
+		}
+		wg.Wait()
 	})
 }
