@@ -31,8 +31,8 @@ type Config struct {
 	// Credentials is the folder of this service's own copies of the serving certificate, its key and the
 	// clients' CA, as "microlet up" makes them. Default: none, and the configured files are read.
 	Credentials string
-	// MaxConnections is how many connections a port may have; one address may have half of them.
-	// Default: 2000.
+	// MaxConnections is how many connections a port may have. Callers who are not authenticated may have
+	// three quarters of them on the HTTPS port, and one address an eighth. Default: 2000.
 	MaxConnections int
 	// MaxRequests is how many requests with short answers may be under way. Default: 100.
 	MaxRequests int
@@ -53,7 +53,7 @@ func DefaultConfig() Config {
 // AddFlags adds nodeapi's own flags.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Credentials, "api-credentials", c.Credentials, "folder of the kubelet's API's own copies of certificates and key; microlet up sets it")
-	fs.IntVar(&c.MaxConnections, "api-max-connections", c.MaxConnections, "connections that a port of the kubelet's API may have; one remote address may have half of them")
+	fs.IntVar(&c.MaxConnections, "api-max-connections", c.MaxConnections, "connections that a port of the kubelet's API may have; callers who are not authenticated may have three quarters of those of the HTTPS port, and one remote address (an IPv6 /64) an eighth")
 	fs.IntVar(&c.MaxRequests, "api-max-requests", c.MaxRequests, "requests with short answers that the kubelet's API serves at one time")
 	fs.IntVar(&c.MaxLogs, "api-max-logs", c.MaxLogs, "container logs that the kubelet's API serves at one time")
 	fs.IntVar(&c.MaxStreams, "api-max-streams", c.MaxStreams, "exec, attach and port-forward sessions that the kubelet's API serves at one time")

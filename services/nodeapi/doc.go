@@ -15,4 +15,6 @@
 //   - The bytes of exec, attach and port-forward pass through it and the runtime alone.
 //   - Connections, requests, logs and streams are bounded each, and what stands still ends; its end ends
 //     these and nothing else.
+//   - Strangers have a part of the connections, and few places in which they are authenticated, shared out
+//     among their addresses; they give way to each other, and never take a known caller's.
 package nodeapi

@@ -79,7 +79,7 @@ func Run(ctx context.Context, cfg Config) error {
 func ports(cfg Config, s *service.Service, certificates *edge.Certificates, guard *auth.Auth, api *server.Server) []*edge.Server {
 	kubelet := &cfg.Kubelet.Kubelet
 	limits := edge.Limits{
-		Connections: cfg.MaxConnections, PerAddress: cfg.MaxConnections / 2, Idle: kubelet.StreamingConnectionIdleTimeout.Duration,
+		Connections: cfg.MaxConnections, PerAddress: max(cfg.MaxConnections/8, 1), Idle: kubelet.StreamingConnectionIdleTimeout.Duration,
 	}
 	figures := edge.NewMetrics(s.Metrics)
 	var list []*edge.Server
@@ -90,7 +90,8 @@ func ports(cfg Config, s *service.Service, certificates *edge.Certificates, guar
 	}
 	if *kubelet.EnableServer {
 		secure := add("https", kubelet.Address, kubelet.Port)
-		secure.Handler, secure.TLS = api.Handler(guard), certificates.TLS
+		secure.Handler, secure.TLS, secure.Certified = api.Handler(guard), certificates.TLS, guard.Certified
+		secure.Unauthenticated = cfg.MaxConnections * 3 / 4 // on the other ports nobody is ever authenticated
 		if kubelet.ReadOnlyPort > 0 {
 			add("read-only", kubelet.Address, kubelet.ReadOnlyPort).Handler = api.ReadOnly()
 		}

@@ -108,7 +108,8 @@ func TestReviewsThatHang(t *testing.T) {
 	}
 	var hung sync.WaitGroup
 	for i := range callers {
-		c, want := e.holder(fmt.Sprintf("good-hang%d", i)), 401
+		c, want := e.caller(callerAddress(1+i%4)), 401 // one address may have a few reviewed at one time
+		c.token = fmt.Sprintf("good-hang%d", i)
 		if i%2 == 1 {
 			c, want = e.user(fmt.Sprintf("hang%d get_pods", i)), 500
 		}
@@ -120,21 +121,27 @@ func TestReviewsThatHang(t *testing.T) {
 			}
 		})
 	}
-	proctest.Await(t, slack, "all of them are asked about at once", func() bool { return e.reviews.hanging() == callers })
-	var worst time.Duration
+	proctest.Await(t, reviewTimeout, "most of them are asked about at once", func() bool { return e.reviews.hanging() > callers*3/4 })
+	// All at once: they are to be done before those who hang are given up, on a busy machine too.
+	answers := make(chan string, len(others))
 	for _, c := range others {
-		began := time.Now()
-		if code, body := c.get("/pods"); code != 200 {
-			t.Errorf("another caller: %d %q", code, body)
+		go func() {
+			began := time.Now()
+			code, body := c.get("/pods")
+			if took := time.Since(began); code != 200 || took > reviewTimeout/2 {
+				answers <- fmt.Sprintf("another caller: %d %q after %v", code, body, took)
+				return
+			}
+			answers <- ""
+		}()
+	}
+	for range others {
+		if problem := <-answers; problem != "" {
+			t.Error(problem)
 		}
-		worst = max(worst, time.Since(began))
 	}
-	t.Logf("beside %d callers who hang, the slowest of %d others took %v", e.reviews.hanging(), len(others), worst)
-	if e.reviews.hanging() != callers {
-		t.Errorf("only %d still hang: the others were not measured beside them", e.reviews.hanging())
-	}
-	if worst > soon {
-		t.Errorf("it is held up: more than %v", soon)
+	if still := e.reviews.hanging(); still < callers/2 {
+		t.Errorf("only %d of %d still hang: the others were not measured beside them", still, callers)
 	}
 	hung.Wait()
 	close(e.reviews.goOn)
@@ -226,11 +233,12 @@ func TestCertificatesAreReplaced(t *testing.T) {
 func TestStrangersWhoAreSlow(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t)
-	e.config.MaxConnections = 16
+	e.config.MaxConnections = 64
 	e.startReviews()
 	e.startPodsync()
 	e.start()
-	const stranger, share, headerTimeout = "127.0.0.7", 8, 10 * time.Second
+	const share, headerTimeout = 8, 10 * time.Second
+	stranger := callerAddress(7) // alone with its share
 	jane := e.user("jane get_pods,get_metrics")
 	jane.awaitGet(slack, "/pods", 200)
 	dial := func() net.Conn {
@@ -265,13 +273,14 @@ func TestStrangersWhoAreSlow(t *testing.T) {
 	if len(conns) != share {
 		t.Fatalf("%d connections", len(conns))
 	}
-	// All of them are counted when one more is refused.
-	extra := dial()
-	if err := extra.SetReadDeadline(time.Now().Add(slack)); err != nil {
+	// All of them are counted when one more takes the oldest one's place.
+	oldest := conns["who says nothing"]
+	conns["who comes last"] = dial()
+	if err := oldest.SetReadDeadline(time.Now().Add(slack)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := extra.Read(make([]byte, 1)); !errors.Is(err, io.EOF) && !isReset(err) {
-		t.Errorf("a connection too many of one address: %v", err)
+	if _, err := oldest.Read(make([]byte, 1)); !errors.Is(err, io.EOF) && !isReset(err) {
+		t.Errorf("the oldest of one connection too many of one address: %v", err)
 	}
 
 	var dripping sync.WaitGroup
@@ -325,7 +334,7 @@ func TestStrangersWhoAreSlow(t *testing.T) {
 		t.Errorf("another address was held up for %v", worst)
 	}
 	expect(t, soon, "the stranger's address again", func() (int, string) { return e.caller(stranger).get("/pods") }, 401, "")
-	expect(t, 2*soon, "what is told of it", func() (int, string) { return jane.get("/metrics") }, 200, `microlet_nodeapi_connections_refused_total{server="https",service="nodeapi"} 1`)
+	expect(t, 2*soon, "what is told of it", func() (int, string) { return jane.get("/metrics") }, 200, `microlet_nodeapi_connections_evicted_total{reason="address",server="https",service="nodeapi"} 1`)
 }
 
 // isReset says whether the other end threw the connection away.

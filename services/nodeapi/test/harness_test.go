@@ -40,6 +40,13 @@ import (
 
 func TestMain(m *testing.M) {
 	proctest.Program(func() { service.Main(nodeapi.Command()) })
+	if os.Getenv(networkEnv) == "" {
+		os.Exit(inNetwork())
+	}
+	if err := addAddresses(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	flag.Parse()
 	if err := flag.Set("test.parallel", "4"); err != nil { // they wait, most of the time
 		panic(err)
@@ -198,7 +205,7 @@ type caller struct {
 	token string
 }
 
-// caller returns one with these client certificates, from an address of loopback.
+// caller returns one with these client certificates, from an address: loopback's or a callerAddress.
 func (e *edge) caller(from string, pairs ...tls.Certificate) *caller {
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: pairs},

@@ -2,6 +2,7 @@ package auth
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,6 +23,7 @@ import (
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
+	"github.com/microlet/microlet/services/nodeapi/internal/edge"
 )
 
 // Options of an Auth.
@@ -42,7 +44,9 @@ type Auth struct {
 	nodeName string
 	who      authenticator.Request
 	may      authorizer.UnconditionalAuthorizer
-	log      *slog.Logger
+	// certificates authenticates by client certificate alone; nil knows none.
+	certificates authenticator.Request
+	log          *slog.Logger
 }
 
 // New puts together what the configuration asks for.
@@ -50,7 +54,8 @@ func New(o Options) (*Auth, error) {
 	a := &Auth{nodeName: o.NodeName, log: o.Log}
 	var ways []authenticator.Request
 	if o.ClientCA != nil {
-		ways = append(ways, x509.NewDynamic(o.ClientCA.VerifyOptions, x509.CommonNameUserConversion))
+		a.certificates = x509.NewDynamic(o.ClientCA.VerifyOptions, x509.CommonNameUserConversion)
+		ways = append(ways, a.certificates)
 	}
 	if *o.Authentication.Webhook.Enabled {
 		ttl := o.Authentication.Webhook.CacheTTL.Duration
@@ -90,6 +95,15 @@ func (always) Authorize(context.Context, authorizer.Attributes) (authorizer.Deci
 	return authorizer.DecisionAllow, "", nil
 }
 
+// Certified says whether a connection's client certificate authenticates the caller.
+func (a *Auth) Certified(state *tls.ConnectionState) bool {
+	if a.certificates == nil {
+		return false
+	}
+	_, ok, err := a.certificates.AuthenticateRequest(&http.Request{TLS: state})
+	return ok && err == nil
+}
+
 // Refusal is the answer to a request that may not pass.
 type Refusal struct {
 	// Code is an HTTP status code.
@@ -116,6 +130,10 @@ func (a *Auth) Check(r *http.Request, subresources []string) *Refusal {
 				fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource=%s)", answer.User.GetName(), verb, sub)}
 		}
 		if decision == authorizer.DecisionAllow {
+			// Who is anonymous is known only where everybody is allowed everything.
+			if _, everybody := a.may.(always); everybody || answer.User.GetName() != user.Anonymous {
+				edge.SetAuthenticated(r.Context())
+			}
 			return nil
 		}
 	}

@@ -1,44 +1,82 @@
 // Package edge is where the network ends: listeners that bear strangers, and the certificate they see.
 //
 // Its inputs are addresses, limits and files of certificates; its outputs HTTP servers. It guarantees
-// that the number of connections is bounded, also of one address, that none lives on without use, and
-// that a port that cannot be opened is tried again and holds up nothing else.
+// that the number of connections is bounded; that those of callers who are not authenticated are bounded
+// together and by address, and give way to new ones, so that whoever comes is heard; that none lives on
+// without use; and that a port that cannot be opened is tried again and holds up nothing else.
 package edge
 
 import (
+	"container/list"
 	"context"
+	"crypto/tls"
 	"net"
+	"net/http"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Limits of a listener.
 type Limits struct {
-	// Connections is how many there may be at one time. More are closed as they come.
+	// Connections is how many there may be at one time.
 	Connections int
-	// PerAddress is how many one remote address may have, so that no single stranger takes them all.
-	PerAddress int
+	// Unauthenticated is how many of them may be of callers who are not authenticated; the rest is kept for
+	// those who are; 0 keeps none. PerAddress is how many one address may have of these, an IPv6 address with all of its
+	// /64, and loopback with all of its addresses. One more takes the place of the oldest: of its own address, or of the one that has most.
+	Unauthenticated, PerAddress int
 	// Idle is how long a connection may pass no byte before it is closed; 0 is for ever.
 	Idle time.Duration
 }
 
+// Why connections are closed, in metrics and log lines.
+const (
+	reasonAddress         = "address"         // one address has more than PerAddress
+	reasonUnauthenticated = "unauthenticated" // there are more than Unauthenticated
+	reasonConnections     = "connections"     // there are more than Connections
+)
+
 // limited is a listener that keeps to limits.
 type limited struct {
 	net.Listener
-	limits  Limits
-	refused prometheus.Counter
+	limits Limits
+	// closed is told of a connection that is closed for its address's or the port's limit: one that makes
+	// room, or one that gets none.
+	closed func(address netip.Prefix, reason string, refused bool)
 
-	mu    sync.Mutex
-	conns map[*conn]struct{}
-	from  map[netip.Addr]int
+	mu                             sync.Mutex
+	addresses                      map[netip.Prefix]*connections
+	unauthenticated, authenticated int
 }
 
-func limit(l net.Listener, limits Limits, refused prometheus.Counter) *limited {
-	return &limited{Listener: l, limits: limits, refused: refused, conns: map[*conn]struct{}{}, from: map[netip.Addr]int{}}
+// connections are those of one address, oldest first.
+type connections struct{ unauthenticated, authenticated list.List }
+
+func limit(l net.Listener, limits Limits, closed func(netip.Prefix, string, bool)) *limited {
+	if limits.Unauthenticated == 0 {
+		limits.Unauthenticated = limits.Connections
+	}
+	return &limited{Listener: l, limits: limits, closed: closed, addresses: map[netip.Prefix]*connections{}}
+}
+
+// loopback counts as one address, whichever of its addresses a caller has.
+var loopback = netip.MustParsePrefix("127.0.0.0/8")
+
+// addressOf is what counts as one caller's address: whoever has an IPv6 address has a /64, and whoever is in the host's network has
+// all of loopback's.
+func addressOf(remote string) netip.Prefix {
+	at, _ := netip.ParseAddrPort(remote) // what is no address counts as one
+	ip := at.Addr().Unmap()
+	if ip.IsLoopback() {
+		return loopback
+	}
+	bits := ip.BitLen()
+	if ip.Is6() {
+		bits = 64
+	}
+	address, _ := ip.Prefix(bits)
+	return address
 }
 
 // Accept implements net.Listener.
@@ -51,34 +89,103 @@ func (l *limited) Accept() (net.Conn, error) {
 		if in := l.admit(c); in != nil {
 			return in, nil
 		}
-		l.refused.Inc()
 		_ = c.Close() // it was never ours
 	}
 }
 
 func (l *limited) admit(c net.Conn) net.Conn {
-	remote, _ := netip.ParseAddrPort(c.RemoteAddr().String()) // the zero address counts as one
-	in := &conn{Conn: c, owner: l, remote: remote.Addr().Unmap()}
+	in := &conn{Conn: c, owner: l, address: addressOf(c.RemoteAddr().String())}
 	in.used.Store(time.Now().UnixNano())
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.conns) >= l.limits.Connections || l.from[in.remote] >= l.limits.PerAddress {
-		return nil
+	gives, reason, ok := l.room(in.address)
+	if gives != nil {
+		l.remove(gives)
 	}
-	l.conns[in] = struct{}{}
-	l.from[in.remote]++
+	if ok {
+		at := l.addresses[in.address]
+		if at == nil {
+			at = &connections{}
+			l.addresses[in.address] = at
+		}
+		in.place = at.unauthenticated.PushBack(in)
+		l.unauthenticated++
+	}
+	l.mu.Unlock()
+	switch {
+	case !ok:
+		l.closed(in.address, reason, true)
+		return nil
+	case gives != nil:
+		l.closed(gives.address, reason, false)
+		_ = gives.Conn.Close() // whoever uses it learns it by its own error
+	}
 	return in
 }
 
-func (l *limited) forget(c *conn) {
+// room says whether another connection may come from an address, and which one it takes the place of.
+func (l *limited) room(address netip.Prefix) (gives *conn, reason string, ok bool) {
+	full := l.unauthenticated+l.authenticated >= l.limits.Connections
+	switch at := l.addresses[address]; {
+	case at != nil && at.unauthenticated.Len() >= l.limits.PerAddress:
+		return at.unauthenticated.Front().Value.(*conn), reasonAddress, true
+	case l.unauthenticated >= l.limits.Unauthenticated, full && l.unauthenticated > 0:
+		return l.oldestOfMost(func(c *connections) *list.List { return &c.unauthenticated }, func(*conn) bool { return true }), reasonUnauthenticated, true
+	case full:
+		gives = l.oldestOfMost(func(c *connections) *list.List { return &c.authenticated }, func(c *conn) bool { return !c.busy.Load() })
+		return gives, reasonConnections, gives != nil
+	}
+	return nil, "", true
+}
+
+// oldestOfMost returns the oldest connection that may go, of the address that has most of its kind.
+func (l *limited) oldestOfMost(kind func(*connections) *list.List, mayGo func(*conn) bool) (oldest *conn) {
+	most := 0
+	for _, at := range l.addresses {
+		of := kind(at)
+		if of.Len() <= most {
+			continue
+		}
+		for e := of.Front(); e != nil; e = e.Next() {
+			if c := e.Value.(*conn); mayGo(c) {
+				oldest, most = c, of.Len()
+				break
+			}
+		}
+	}
+	return oldest
+}
+
+// authenticate keeps a connection's place from those who are not authenticated.
+func (l *limited) authenticate(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, ok := l.conns[c]; !ok {
+	if c.place == nil || c.authenticated.Load() {
 		return
 	}
-	delete(l.conns, c)
-	if l.from[c.remote]--; l.from[c.remote] == 0 {
-		delete(l.from, c.remote)
+	at := l.addresses[c.address]
+	at.unauthenticated.Remove(c.place)
+	c.place = at.authenticated.PushBack(c)
+	c.authenticated.Store(true)
+	l.unauthenticated--
+	l.authenticated++
+}
+
+// remove drops a connection, once.
+func (l *limited) remove(c *conn) {
+	if c.place == nil {
+		return
+	}
+	at := l.addresses[c.address]
+	if c.authenticated.Load() {
+		at.authenticated.Remove(c.place)
+		l.authenticated--
+	} else {
+		at.unauthenticated.Remove(c.place)
+		l.unauthenticated--
+	}
+	c.place = nil
+	if at.unauthenticated.Len()+at.authenticated.Len() == 0 {
+		delete(l.addresses, c.address)
 	}
 }
 
@@ -105,9 +212,13 @@ func (l *limited) reap(ctx context.Context) {
 func (l *limited) closeOlder(idle time.Duration) {
 	var old []*conn
 	l.mu.Lock()
-	for c := range l.conns {
-		if time.Since(time.Unix(0, c.used.Load())) >= idle {
-			old = append(old, c)
+	for _, at := range l.addresses {
+		for _, of := range []*list.List{&at.unauthenticated, &at.authenticated} {
+			for e := of.Front(); e != nil; e = e.Next() {
+				if c := e.Value.(*conn); time.Since(time.Unix(0, c.used.Load())) >= idle {
+					old = append(old, c)
+				}
+			}
 		}
 	}
 	l.mu.Unlock()
@@ -116,12 +227,18 @@ func (l *limited) closeOlder(idle time.Duration) {
 	}
 }
 
-// conn notes when something passed last.
+// conn notes when something passed last, and whose it is.
 type conn struct {
 	net.Conn
-	owner  *limited
-	remote netip.Addr
-	used   atomic.Int64
+	owner   *limited
+	address netip.Prefix
+	place   *list.Element // under owner's lock; nil once it was removed
+	used    atomic.Int64
+	// busy: a request is under way, or the connection was handed over.
+	busy          atomic.Bool
+	authenticated atomic.Bool
+	// looked: its client certificate has been looked at.
+	looked atomic.Bool
 }
 
 func (c *conn) Read(b []byte) (int, error) {
@@ -141,6 +258,44 @@ func (c *conn) Write(b []byte) (int, error) {
 }
 
 func (c *conn) Close() error {
-	c.owner.forget(c)
+	c.owner.mu.Lock()
+	c.owner.remove(c)
+	c.owner.mu.Unlock()
 	return c.Conn.Close()
 }
+
+// under returns the connection that TLS is spoken on.
+func under(c net.Conn) *conn {
+	if secure, ok := c.(*tls.Conn); ok {
+		c = secure.NetConn()
+	}
+	in, _ := c.(*conn)
+	return in
+}
+
+// follow notes what the HTTP server does with a connection.
+func follow(c net.Conn, state http.ConnState) {
+	if in := under(c); in != nil {
+		in.busy.Store(state == http.StateActive || state == http.StateHijacked)
+	}
+}
+
+// key is the connection's in a request's context.
+type key struct{}
+
+// Authenticated says whether the caller at the other end of a request's connection is known: by a client
+// certificate, or by a request that was allowed to him.
+func Authenticated(ctx context.Context) bool {
+	in, _ := ctx.Value(key{}).(*conn)
+	return in != nil && in.authenticated.Load()
+}
+
+// SetAuthenticated says that he is.
+func SetAuthenticated(ctx context.Context) {
+	if in, _ := ctx.Value(key{}).(*conn); in != nil {
+		in.owner.authenticate(in)
+	}
+}
+
+// AddressOf returns what counts as the address of a request's caller.
+func AddressOf(r *http.Request) netip.Prefix { return addressOf(r.RemoteAddr) }

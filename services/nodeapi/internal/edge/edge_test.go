@@ -103,40 +103,6 @@ func ask(c net.Conn) (string, error) {
 	return string(body), err
 }
 
-func TestConnectionsAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := start(t, server(hello, Limits{Connections: 3, PerAddress: 2, Idle: time.Hour}))
-		closed := func(c net.Conn) bool {
-			t.Helper()
-			_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
-			_, err := c.Read(make([]byte, 1))
-			return errors.Is(err, io.EOF)
-		}
-		first, second := p.dial("192.0.2.1:1"), p.dial("192.0.2.1:2")
-		third := p.dial("192.0.2.1:3")
-		synctest.Wait()
-		if !closed(third) {
-			t.Error("one address has more than its part")
-		}
-		other := p.dial("192.0.2.2:1")
-		if got, err := ask(other); err != nil || got != "hello" {
-			t.Errorf("another address gets %q, %v", got, err)
-		}
-		fourth := p.dial("192.0.2.3:1")
-		synctest.Wait()
-		if !closed(fourth) {
-			t.Error("there are more connections than may be")
-		}
-		_, _ = first.Close(), second.Close()
-		synctest.Wait()
-		again := p.dial("192.0.2.1:4")
-		if got, err := ask(again); err != nil || got != "hello" {
-			t.Errorf("the place of who left: %q, %v", got, err)
-		}
-		_, _ = other.Close(), again.Close()
-	})
-}
-
 // TestSlowLoris writes a header byte by byte.
 func TestSlowLoris(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -8,9 +8,12 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/net/http2"
+	"golang.org/x/time/rate"
 )
 
 const (
@@ -25,6 +28,12 @@ const (
 	maxHeader = 64 << 10
 	// listenRetry is the pause before an address that could not be opened is tried again.
 	listenRetry = time.Second
+	// unauthenticatedStreams is how many requests one HTTP/2 connection may carry at one time whose client
+	// brought no certificate that is known, authenticatedStreams how many another may.
+	unauthenticatedStreams = 8
+	authenticatedStreams   = 250
+	// closedLogPeriod is how often it is logged that connections are closed for their number.
+	closedLogPeriod = 10 * time.Second
 	// stopGrace is how long answers under way may take once the service stops.
 	stopGrace = time.Second
 )
@@ -32,6 +41,7 @@ const (
 // Metrics are those of all ports.
 type Metrics struct {
 	refused *prometheus.CounterVec
+	evicted *prometheus.CounterVec
 	open    *prometheus.GaugeVec
 }
 
@@ -39,13 +49,17 @@ type Metrics struct {
 func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "microlet_nodeapi_connections_refused_total", Help: "Connections closed as they came, because there were too many.",
+			Name: "microlet_nodeapi_connections_refused_total", Help: "Connections closed as they came, because there were too many that are in use.",
 		}, []string{"server"}),
+		evicted: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "microlet_nodeapi_connections_evicted_total",
+			Help: "Connections closed to make room for new ones, by the limit that was reached: address, unauthenticated or connections.",
+		}, []string{"server", "reason"}),
 		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "microlet_nodeapi_port_open", Help: "1 while the port is open, 0 while it is tried again.",
 		}, []string{"server"}),
 	}
-	r.MustRegister(m.refused, m.open)
+	r.MustRegister(m.refused, m.evicted, m.open)
 	return m
 }
 
@@ -57,6 +71,8 @@ type Server struct {
 	Handler http.Handler
 	// TLS returns the configuration once it can be had; nil serves without.
 	TLS func() (*tls.Config, error)
+	// Certified says whether a client's certificate is one that authenticates it; nil knows none.
+	Certified func(*tls.ConnectionState) bool
 	Limits
 	Log     *slog.Logger
 	Metrics *Metrics
@@ -94,6 +110,9 @@ func (s *Server) serve(ctx context.Context) error {
 			return err
 		}
 		server.TLSConfig = config
+		if err := s.setHTTP2(server); err != nil {
+			return err
+		}
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Address)
 	if err != nil {
@@ -112,12 +131,76 @@ func (s *Server) server() *http.Server {
 		Handler: s.Handler, ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout, IdleTimeout: keepAlive, MaxHeaderBytes: maxHeader,
 		DisableGeneralOptionsHandler: true,                                                // "OPTIONS *" is for the handler to refuse, like all else
 		ErrorLog:                     slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug), // strangers must not fill the log
+		ConnState: func(c net.Conn, state http.ConnState) {
+			follow(c, state)
+			if state == http.StateActive {
+				s.recognize(c)
+			}
+		},
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, key{}, under(c)) },
+	}
+}
+
+// recognize looks at the client certificate of a connection whose handshake is done, once, and says whether
+// the caller is authenticated.
+func (s *Server) recognize(c net.Conn) bool {
+	in := under(c)
+	if in == nil {
+		return false
+	}
+	if secure, ok := c.(*tls.Conn); ok && s.Certified != nil && !in.looked.Swap(true) {
+		if state := secure.ConnectionState(); len(state.PeerCertificates) > 0 && s.Certified(&state) {
+			in.owner.authenticate(in)
+		}
+	}
+	return in.authenticated.Load()
+}
+
+// setHTTP2 has HTTP/2 spoken with few streams on a connection whose client is not known: each of them is a
+// request that has to be authenticated. A server tells a client the number once, at the beginning.
+//
+//nolint:staticcheck // SA1019: net/http has one number of streams for all connections
+func (s *Server) setHTTP2(server *http.Server) error {
+	few, many := &http2.Server{MaxConcurrentStreams: unauthenticatedStreams}, &http2.Server{MaxConcurrentStreams: authenticatedStreams}
+	if err := errors.Join(http2.ConfigureServer(server, few), http2.ConfigureServer(server, many)); err != nil {
+		return err
+	}
+	server.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){http2.NextProtoTLS: func(hs *http.Server, c *tls.Conn, h http.Handler) {
+		as := few
+		if s.recognize(c) {
+			as = many
+		}
+		options := &http2.ServeConnOpts{Handler: h, BaseConfig: hs}
+		// net/http hands the connection's context over in this way.
+		if base, ok := h.(interface{ BaseContext() context.Context }); ok {
+			options.Context = base.BaseContext()
+		}
+		as.ServeConn(c, options)
+	}}
+	return nil
+}
+
+// closed counts and logs that a connection was closed for the number of them.
+func (s *Server) closed() func(address netip.Prefix, reason string, refused bool) {
+	logged := map[string]*rate.Sometimes{}
+	for _, reason := range []string{reasonAddress, reasonUnauthenticated, reasonConnections} {
+		logged[reason] = &rate.Sometimes{First: 1, Interval: closedLogPeriod}
+	}
+	return func(address netip.Prefix, reason string, refused bool) {
+		if refused {
+			s.Metrics.refused.WithLabelValues(s.Name).Inc()
+		} else {
+			s.Metrics.evicted.WithLabelValues(s.Name, reason).Inc()
+		}
+		logged[reason].Do(func() {
+			s.Log.Warn("port has too many connections, one is closed", "server", s.Name, "address", address.String(), "limit", reason, "new", refused)
+		})
 	}
 }
 
 // serveOn serves on a listener that is open, and closes it.
 func (s *Server) serveOn(ctx context.Context, server *http.Server, listener net.Listener) error {
-	guarded := limit(listener, s.Limits, s.Metrics.refused.WithLabelValues(s.Name))
+	guarded := limit(listener, s.Limits, s.closed())
 	// Streams are closed last: the HTTP server does not know them any more.
 	reaping, stop := context.WithCancel(context.WithoutCancel(ctx))
 	reaped := make(chan struct{})
