@@ -20,6 +20,8 @@ const (
 	DefaultMaxRequests    = 100
 	DefaultMaxLogs        = 1000
 	DefaultMaxStreams     = 500
+
+	DefaultMaxUnauthenticated = 64
 )
 
 // Config is what nodeapi is told.
@@ -34,6 +36,9 @@ type Config struct {
 	// MaxConnections is how many connections a port may have. Callers who are not authenticated may have
 	// three quarters of them on the HTTPS port, and one address an eighth. Default: 2000.
 	MaxConnections int
+	// MaxUnauthenticated is how many requests on the HTTPS port may be under way whose callers are not
+	// authenticated yet; one address may have a quarter of them. Default: 64.
+	MaxUnauthenticated int
 	// MaxRequests is how many requests with short answers may be under way. Default: 100.
 	MaxRequests int
 	// MaxLogs is how many container logs may be read or followed at one time. Default: 1000.
@@ -46,7 +51,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Service: service.DefaultConfig(), MaxConnections: DefaultMaxConnections, MaxRequests: DefaultMaxRequests,
-		MaxLogs: DefaultMaxLogs, MaxStreams: DefaultMaxStreams,
+		MaxLogs: DefaultMaxLogs, MaxStreams: DefaultMaxStreams, MaxUnauthenticated: DefaultMaxUnauthenticated,
 	}
 }
 
@@ -54,6 +59,7 @@ func DefaultConfig() Config {
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Credentials, "api-credentials", c.Credentials, "folder of the kubelet's API's own copies of certificates and key; microlet up sets it")
 	fs.IntVar(&c.MaxConnections, "api-max-connections", c.MaxConnections, "connections that a port of the kubelet's API may have; callers who are not authenticated may have three quarters of those of the HTTPS port, and one remote address (an IPv6 /64) an eighth")
+	fs.IntVar(&c.MaxUnauthenticated, "api-max-unauthenticated", c.MaxUnauthenticated, "requests that the kubelet's API authenticates at one time of callers who are not known yet; one remote address (an IPv6 /64) may have a quarter of them")
 	fs.IntVar(&c.MaxRequests, "api-max-requests", c.MaxRequests, "requests with short answers that the kubelet's API serves at one time")
 	fs.IntVar(&c.MaxLogs, "api-max-logs", c.MaxLogs, "container logs that the kubelet's API serves at one time")
 	fs.IntVar(&c.MaxStreams, "api-max-streams", c.MaxStreams, "exec, attach and port-forward sessions that the kubelet's API serves at one time")
@@ -70,6 +76,7 @@ func (c *Config) Validate() error {
 	}
 	for name, n := range map[string]int{
 		"api-max-connections": c.MaxConnections, "api-max-requests": c.MaxRequests, "api-max-logs": c.MaxLogs, "api-max-streams": c.MaxStreams,
+		"api-max-unauthenticated": c.MaxUnauthenticated,
 	} {
 		if n < 2 {
 			errs = append(errs, fmt.Errorf("%s is %d: give 2 or more", name, n))

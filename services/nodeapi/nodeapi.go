@@ -64,7 +64,8 @@ func Run(ctx context.Context, cfg Config) error {
 		Checkpoints: filepath.Join(cfg.Kubelet.Node.RootDir, "checkpoints"), Flags: cfg.Kubelet.FlagValues(),
 		Services:    scrape.New(cfg.Service.MetricsSocket, cfg.Service.Peers(), s.Log),
 		MaxRequests: cfg.MaxRequests, MaxLogs: cfg.MaxLogs, MaxStreams: cfg.MaxStreams,
-		LongWrite: kubelet.StreamingConnectionIdleTimeout.Duration, Log: s.Log, Metrics: s.Metrics,
+		MaxUnauthenticated: cfg.MaxUnauthenticated,
+		LongWrite:          kubelet.StreamingConnectionIdleTimeout.Duration, Log: s.Log, Metrics: s.Metrics,
 	})
 	for _, p := range ports(cfg, s, certificates, guard, api) {
 		s.Go(p.Name+" port", p.Run)

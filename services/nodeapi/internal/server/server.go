@@ -12,11 +12,14 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 	"k8s.io/component-base/metrics/prometheus/slis"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/microlet/microlet/services/nodeapi/internal/auth"
 	"github.com/microlet/microlet/services/nodeapi/internal/containerlogs"
+	"github.com/microlet/microlet/services/nodeapi/internal/edge"
+	"github.com/microlet/microlet/services/nodeapi/internal/inflight"
 	"github.com/microlet/microlet/services/nodeapi/internal/nodelogs"
 	"github.com/microlet/microlet/services/nodeapi/internal/pods"
 	"github.com/microlet/microlet/services/nodeapi/internal/runtime"
@@ -28,6 +31,10 @@ const (
 	maxBody = 64 << 10
 	// bodyTimeout bounds the arrival of a body: who sends it byte by byte is gone after it.
 	bodyTimeout = 10 * time.Second
+	// unauthenticatedWait is how long a request waits for a place in which its caller is authenticated.
+	unauthenticatedWait = 5 * time.Second
+	// refusedLogPeriod is how often it is logged that there was none.
+	refusedLogPeriod = 10 * time.Second
 	// shortWrite bounds the writing of a short answer, which a slow reader may take so long to fetch.
 	shortWrite = 2 * time.Minute
 )
@@ -57,6 +64,9 @@ type Options struct {
 	Services *scrape.Services
 	// MaxRequests, MaxLogs and MaxStreams are how many requests of each cost a port may have at one time.
 	MaxRequests, MaxLogs, MaxStreams int
+	// MaxUnauthenticated is how many requests may be under way whose callers are not authenticated yet; one
+	// address may have a quarter of them.
+	MaxUnauthenticated int
 	// LongWrite bounds one write to a reader of a long answer: who reads nothing for so long is cut off.
 	// 0 is for ever.
 	LongWrite time.Duration
@@ -74,6 +84,9 @@ type Server struct {
 	upgrades *prometheus.CounterVec
 	busy     *prometheus.CounterVec
 	slis     http.Handler
+	// unauthenticated has the places of callers who are not known yet.
+	unauthenticated *inflight.Limiter
+	refusedLog      rate.Sometimes
 }
 
 // New returns a server; its metrics have the kubelet's names.
@@ -81,6 +94,10 @@ func New(o Options) *Server {
 	labels := []string{"method", "path", "server_type", "long_running"}
 	s := &Server{
 		options: o, started: time.Now(),
+		unauthenticated: inflight.New(inflight.Limits{
+			Total: o.MaxUnauthenticated, PerAddress: max(o.MaxUnauthenticated/4, 1), Queue: o.MaxUnauthenticated, Wait: unauthenticatedWait,
+		}),
+		refusedLog: rate.Sometimes{First: 1, Interval: refusedLogPeriod},
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_http_requests_total", Help: "Number of the http requests received since the server started",
 		}, labels),
@@ -155,7 +172,10 @@ func (s *Server) handler(routes []route, c Checker, serverType string) http.Hand
 			return
 		}
 		if c != nil {
-			if refusal := c.Check(req, r.subresources); refusal != nil {
+			if refusal := s.authorize(c, req, r.subresources); refusal != nil {
+				if refusal.Code == http.StatusTooManyRequests {
+					w.Header().Set("Retry-After", "1")
+				}
 				w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 				w.WriteHeader(refusal.Code)
 				_, _ = w.Write([]byte(refusal.Text)) // who was refused may have gone
@@ -181,6 +201,24 @@ func (s *Server) handler(routes []route, c Checker, serverType string) http.Hand
 		}
 		mux.ServeHTTP(w, req)
 	})
+}
+
+// authorize has the checker decide. For callers who are not known yet that is work which anybody could cause, so it
+// has few places, shared out among their addresses.
+func (s *Server) authorize(c Checker, r *http.Request, subresources []string) *auth.Refusal {
+	if edge.Authenticated(r.Context()) {
+		return c.Check(r, subresources)
+	}
+	release, err := s.unauthenticated.Acquire(r.Context(), edge.AddressOf(r))
+	if err != nil {
+		s.busy.WithLabelValues("unauthenticated").Inc()
+		s.refusedLog.Do(func() {
+			s.options.Log.Warn("request refused before its caller was authenticated", "address", edge.AddressOf(r).String(), "error", err)
+		})
+		return &auth.Refusal{Code: http.StatusTooManyRequests, Text: err.Error() + ": try again\n"}
+	}
+	defer release()
+	return c.Check(r, subresources)
 }
 
 func (c cost) String() string {

@@ -67,7 +67,7 @@ func newNode(t testing.TB, change func(*Options)) *node {
 		Pods: pods.New(n.pods, n.statuses), Runtime: cri, Logs: &containerlogs.Reader{Runtime: cri, Folder: n.logs},
 		NodeLogs: nodelogs.Logs{Files: nodelogs.Files{t.TempDir()}, Command: "false"}, LogQuery: true,
 		Services:    scrape.New(func(r role.Role) string { return filepath.Join(sockets, string(r)) }, unixgrpc.Rules{}, slog.New(slog.DiscardHandler)),
-		MaxRequests: 5, MaxLogs: 5, MaxStreams: 5, LongWrite: time.Minute,
+		MaxRequests: 5, MaxLogs: 5, MaxStreams: 5, MaxUnauthenticated: 4, LongWrite: time.Minute,
 		Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Flags: map[string]string{"max-pods": "7"},
 	}
 	if change != nil {
