@@ -2,6 +2,7 @@ package podsync
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/proto/role"
@@ -29,8 +31,8 @@ func (n *node) prepare() error {
 	for dir, mode := range map[string]os.FileMode{
 		filepath.Join(k.Node.RootDir, "pods"): 0o750, filepath.Join(k.Node.RootDir, "plugins"): 0o750,
 		// The runtime writes containers' checkpoints there, which hold their memory.
-		filepath.Join(k.Node.RootDir, "checkpoints"): 0o700,
-		k.Kubelet.PodLogsDir:                         0o755, n.cfg.ContainerLogLinks: 0o755,
+		n.checkpoints():      0o700,
+		k.Kubelet.PodLogsDir: 0o755, n.cfg.ContainerLogLinks: 0o755,
 	} {
 		if dir == "" {
 			continue
@@ -39,10 +41,29 @@ func (n *node) prepare() error {
 			return fmt.Errorf("make the node's folders: %w", err)
 		}
 	}
+	if err := closeFolder(n.checkpoints()); err != nil {
+		n.service.Log.Warn("containers cannot be checkpointed", "folder", n.checkpoints(), "error", err)
+	}
 	if err := n.cgroups.EnsureRoots(); err != nil {
 		return fmt.Errorf("make the node's cgroups: %w", err)
 	}
 	return nil
+}
+
+// checkpoints is the folder that the runtime writes containers' checkpoints to.
+func (n *node) checkpoints() string {
+	return filepath.Join(n.cfg.Kubelet.Node.RootDir, "checkpoints")
+}
+
+// closeFolder makes a folder this user's alone, which it may not be if something else made it. A link is left
+// alone.
+func closeFolder(path string) error {
+	folder, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
+	return errors.Join(folder.Chown(os.Geteuid(), os.Getegid()), folder.Chmod(0o700))
 }
 
 // serveGateway shares the runtime out, a socket a role.

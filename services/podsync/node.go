@@ -22,6 +22,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/cgroup"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
+	"github.com/microlet/microlet/services/podsync/internal/containers"
 	"github.com/microlet/microlet/services/podsync/internal/gateway"
 	"github.com/microlet/microlet/services/podsync/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/image"
@@ -94,6 +95,9 @@ type node struct {
 	mirrors        *mirror.Manager
 	local          *source.Local
 	synced         chan struct{}
+
+	// containers are those of all pods, by which the gateway decides.
+	containers containers.Index
 }
 
 func newNode(s *service.Service, cfg Config) (*node, error) {
@@ -177,7 +181,8 @@ func (n *node) buildRuntime() error {
 		return err
 	}
 	n.gateway, err = gateway.New(gateway.Options{
-		Runtime: n.conns.Runtime, Image: n.conns.Image, Log: n.service.Log, Metrics: n.service.Metrics, Peers: n.cfg.Service.Peers(),
+		Runtime: n.conns.Runtime, Image: n.conns.Image, Containers: &n.containers, Checkpoints: n.checkpoints(),
+		Log: n.service.Log, Metrics: n.service.Metrics, Peers: n.cfg.Service.Peers(),
 	})
 	return err
 }
@@ -314,7 +319,7 @@ func (n *node) buildLoops() error {
 		RecursiveReadOnly: n.handlers.recursiveReadOnly,
 		Resync:            n.cfg.Kubelet.Kubelet.SyncFrequency.Duration, Gated: gated,
 		MaxBackoff: maxBackoff, KeepDead: int(n.cfg.Kubelet.Node.MaxDeadContainersPerContainer), Stray: n.cleanup.Soon, Supersede: n.supersede, Log: n.service.Log, Metrics: worker.NewMetrics(n.service.Metrics),
-	}, n.service.Pulse.Turn, n.sourcesSynced, n.publisher.StatusesComplete)
+	}, n.service.Pulse.Turn, n.sourcesSynced, n.statesTold)
 	n.monitor = &monitor.Monitor{Runtime: n.runtime, Tell: n.tellRuntime(), CgroupDriver: n.driver, Log: n.service.Log}
 	n.signs = newSigns(n.service.Bus)
 	n.signs.listen(n.service.Bus, n.dispatcher)
@@ -334,6 +339,12 @@ func (n *node) sourcesSynced() {
 	n.mirrors.AllWanted()
 	close(n.synced)
 	n.service.Ready("pods synced")
+}
+
+// statesTold is called once after that, when the state of every pod is known too.
+func (n *node) statesTold() {
+	n.containers.SetComplete()
+	n.publisher.StatusesComplete()
 }
 
 var _ source.Sink = (*worker.Dispatcher)(nil)

@@ -11,36 +11,47 @@ import (
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/podsync/internal/assignment"
+	"github.com/microlet/microlet/services/podsync/internal/containers"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/probes"
 	"github.com/microlet/microlet/services/podsync/internal/publish"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
 // probing publishes pods and has those with probes probed: it gives them to the prober's replicas,
-// and brings back what these find.
+// and brings back what these find. What it publishes, the CRI gateway knows before.
 type probing struct {
 	*publish.Publisher
-	assigner *assignment.Assigner
-	results  *probes.Store
+	containers *containers.Index
+	assigner   *assignment.Assigner
+	results    *probes.Store
 }
 
 var _ worker.Publish = (*probing)(nil)
 
 // Pod implements worker.Publish.
 func (p *probing) Pod(api *v1.Pod, from podsyncv1.PodSource, terminating bool) {
+	p.containers.SetPod(api)
 	p.Publisher.Pod(api, from, terminating)
 	p.assigner.Set(api)
 }
 
+// Status implements worker.Publish.
+func (p *probing) Status(uid types.UID, state *pod.State, status *v1.PodStatus) {
+	p.containers.SetState(uid, state)
+	p.Publisher.Status(uid, state, status)
+}
+
 // Forget implements worker.Publish.
 func (p *probing) Forget(uid types.UID) {
+	p.containers.Forget(uid)
 	p.Publisher.Forget(uid)
 	p.assigner.Forget(uid)
 	p.results.Forget(uid)
 }
 
 func (n *node) buildProbes() error {
-	b, p := n.service.Bus, &probing{Publisher: n.publisher}
+	b, p := n.service.Bus, &probing{Publisher: n.publisher, containers: &n.containers}
 	// What comes from the bus comes after all is built: the client connects when it is run.
 	p.assigner = assignment.New(assignment.Options{
 		Writer:     b.Own(subject.Assignment),

@@ -1,8 +1,11 @@
 package expansion
 
 import (
+	"slices"
 	"strings"
 	"testing"
+
+	v1 "k8s.io/api/core/v1"
 )
 
 func lookup(name string) (string, bool) {
@@ -57,4 +60,19 @@ func FuzzExpand(f *testing.F) {
 			t.Errorf("escaping all of %q does not keep it", text)
 		}
 	})
+}
+
+func TestCommand(t *testing.T) {
+	env := []v1.EnvVar{
+		{Name: "A", Value: "a"}, {Name: "B", Value: "$(A)"}, {Name: "A", Value: "later"},
+		{Name: "F", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
+	}
+	command := []string{"sh", "-c", "$(A) $(B) $(F)| $(MISSING) $$(A) $HOME"}
+	want := []string{"sh", "-c", "later $(A) | $(MISSING) $(A) $HOME"}
+	if got := Command(command, env); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if command[2] != "$(A) $(B) $(F)| $(MISSING) $$(A) $HOME" {
+		t.Error("the pod's own command was changed")
+	}
 }

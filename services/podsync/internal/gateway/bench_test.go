@@ -6,6 +6,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -13,11 +15,15 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/fake"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
+	"github.com/microlet/microlet/services/podsync/internal/containers"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
 const testImage = "registry.example/app:1"
@@ -29,8 +35,38 @@ type bench struct {
 	byRole  map[role.Role]*grpc.ClientConn
 	stop    func()
 	sandbox string
-	// container runs, with the label app=web.
-	container string
+	// container runs, with the label app=web. Its pod declares the exec probe "hello", of 5 s.
+	container   string
+	gateway     *Gateway
+	index       *containers.Index
+	checkpoints string
+	passed      *passedOn
+}
+
+// passedOn notes the requests that reach the runtime, and makes checkpoints, which the fake has none of.
+type passedOn struct {
+	grpc.ClientConnInterface
+	mu       sync.Mutex
+	requests map[string][][]byte // by method
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (p *passedOn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	p.mu.Lock()
+	p.requests[nameOf(method)] = append(p.requests[nameOf(method)], args.(*frame).data)
+	p.mu.Unlock()
+	if nameOf(method) == "CheckpointContainer" {
+		return nil
+	}
+	return p.ClientConnInterface.Invoke(ctx, method, args, reply, opts...)
+}
+
+// take returns what came of a method since it was asked last.
+func (p *passedOn) take(method string) [][]byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	defer delete(p.requests, method)
+	return p.requests[method]
 }
 
 // anyone makes this process act as the role whose socket it opens.
@@ -51,7 +87,14 @@ func newBench(t *testing.T, roles func(int) []role.Role) *bench {
 	t.Cleanup(stopRuntime)
 	b.stop = stopRuntime
 	b.direct = dial(t, filepath.Join(dir, "runtime.sock"))
-	g, err := New(Options{Runtime: b.direct, Image: b.direct, Peers: unixgrpc.Rules{Roles: roles}, Log: slog.New(slog.DiscardHandler)})
+	b.passed, b.index, b.checkpoints = &passedOn{ClientConnInterface: b.direct, requests: map[string][][]byte{}}, &containers.Index{}, filepath.Join(dir, "checkpoints")
+	if err := os.Mkdir(b.checkpoints, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	g, err := New(Options{
+		Runtime: b.passed, Image: b.passed, Peers: unixgrpc.Rules{Roles: roles}, Containers: b.index, Checkpoints: b.checkpoints, Log: slog.New(slog.DiscardHandler),
+	})
+	b.gateway = g
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,12 +149,32 @@ func (b *bench) fill(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.fake.SetProgram("web", fake.Program{Exec: func(_ context.Context, cmd []string) ([]byte, []byte, int32, error) {
-		return []byte(cmd[0]), []byte("careful"), 3, nil
+		return []byte(strings.Join(cmd, " ")), []byte("careful"), 3, nil
 	}})
 	if _, err := rt.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: ct.ContainerId}); err != nil {
 		t.Fatal(err)
 	}
 	b.sandbox, b.container = sb.PodSandboxId, ct.ContainerId
+	b.index.SetPod(webPod())
+	b.index.SetState("u1", &pod.State{UID: "u1", Containers: []pod.Container{{ID: b.container, Name: "web"}}})
+	b.index.SetComplete()
+}
+
+// webPod has probes of each kind.
+func webPod() *v1.Pod {
+	exec := func(timeout int32, command ...string) *v1.Probe {
+		return &v1.Probe{TimeoutSeconds: timeout, ProbeHandler: v1.ProbeHandler{Exec: &v1.ExecAction{Command: command}}}
+	}
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "u1"},
+		Spec: v1.PodSpec{Containers: []v1.Container{
+			{
+				Name: "web", Env: []v1.EnvVar{{Name: "WHERE", Value: "/tmp/x"}},
+				StartupProbe: exec(1, "cat", "$(WHERE)"), LivenessProbe: exec(5, "hello"), ReadinessProbe: exec(2, "hello"),
+			},
+			{Name: "other", LivenessProbe: exec(1, "other"), ReadinessProbe: &v1.Probe{ProbeHandler: v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{}}}},
+		}},
+	}
 }
 
 // through is a connection that takes, for each method, the socket of a role that has it.

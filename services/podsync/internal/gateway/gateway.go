@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -44,23 +45,35 @@ type Options struct {
 	Timeout time.Duration
 	// Peers say which processes have the roles of their user.
 	Peers unixgrpc.Rules
-	Log   *slog.Logger
+	// Containers are those of the node's pods, by which commands and checkpoints are allowed. Required.
+	Containers Containers
+	// Checkpoints is the folder for containers' checkpoints, absolute and clean. Empty allows none.
+	Checkpoints string
+	Log         *slog.Logger
 	// Metrics are registered here; nil registers none.
 	Metrics prometheus.Registerer
 }
 
 // Gateway passes CRI calls on. It is safe for concurrent use.
 type Gateway struct {
-	opts   Options
-	joiner *joiner
-	calls  *prometheus.CounterVec
-	denied sync.Map // role and method of every refusal that was logged
+	opts          Options
+	joiner        *joiner
+	calls, denied *prometheus.CounterVec
+
+	mu     sync.Mutex
+	logged map[string]time.Time // when a refusal was logged last, by role, method and reason
 }
 
 // New checks the options and returns a gateway that serves nobody yet.
 func New(opts Options) (*Gateway, error) {
 	if opts.Runtime == nil || opts.Image == nil {
 		return nil, errors.New("the CRI gateway needs connections to the runtime's both services")
+	}
+	if opts.Containers == nil {
+		return nil, errors.New("the CRI gateway needs to know the pods' containers")
+	}
+	if opts.Checkpoints != "" && (!filepath.IsAbs(opts.Checkpoints) || filepath.Clean(opts.Checkpoints) != opts.Checkpoints) {
+		return nil, fmt.Errorf("the CRI gateway's folder for checkpoints is %q: give an absolute path without \"..\"", opts.Checkpoints)
 	}
 	if opts.Timeout < 0 {
 		return nil, fmt.Errorf("the CRI gateway's timeout %s must not be negative; 0 is 2m", opts.Timeout)
@@ -71,11 +84,18 @@ func New(opts Options) (*Gateway, error) {
 	if opts.Log == nil {
 		opts.Log = slog.Default()
 	}
-	g := &Gateway{opts: opts, joiner: newJoiner(defaultPatience, opts.Timeout), calls: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "microlet_cri_gateway_calls_total", Help: "Calls that services made through the CRI gateway, denied ones included.",
-	}, []string{"role", "method", "code"})}
+	g := &Gateway{
+		opts: opts, joiner: newJoiner(defaultPatience, opts.Timeout), logged: map[string]time.Time{},
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "microlet_cri_gateway_calls_total", Help: "Calls that services made through the CRI gateway, denied ones included.",
+		}, []string{"role", "method", "code"}),
+		denied: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "microlet_cri_gateway_denied_total",
+			Help: "Calls that the CRI gateway denied, by reason: a method that the role does not have, or what the request asks for.",
+		}, []string{"role", "method", "reason"}),
+	}
 	if opts.Metrics != nil {
-		if err := opts.Metrics.Register(g.calls); err != nil {
+		if err := errors.Join(opts.Metrics.Register(g.calls), opts.Metrics.Register(g.denied)); err != nil {
 			return nil, fmt.Errorf("register metrics of the CRI gateway: %w", err)
 		}
 	}
@@ -165,22 +185,8 @@ func (g *Gateway) describe(r role.Role, d *grpc.ServiceDesc) *grpc.ServiceDesc {
 	return own
 }
 
-// permit returns the refusal of what a role may not call.
-func (g *Gateway) permit(ctx context.Context, r role.Role, method string) error {
-	if Allowed(r, method) {
-		return nil
-	}
-	// Once for each role and method, so that a caller cannot fill the log; the metric
-	// counts them all.
-	if _, told := g.denied.LoadOrStore(string(r)+method, true); !told {
-		caller, _ := unixgrpc.PeerOf(ctx)
-		g.opts.Log.Warn("CRI call denied", "role", r, "method", method, "uid", caller.UID, "pid", caller.PID)
-	}
-	return status.Errorf(codes.PermissionDenied, "role %s may not call %s: the CRI gateway does not give it that method", r, method)
-}
-
 func (g *Gateway) count(r role.Role, method string, err error) {
-	g.calls.WithLabelValues(string(r), method[strings.LastIndex(method, "/")+1:], status.Code(err).String()).Inc()
+	g.calls.WithLabelValues(string(r), nameOf(method), status.Code(err).String()).Inc()
 }
 
 // answer is what came back of a unary call.
@@ -192,14 +198,18 @@ type answer struct {
 type unaryHandler = func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error)
 
 func (g *Gateway) unary(r role.Role, conn grpc.ClientConnInterface, method string) unaryHandler {
-	name := method[strings.LastIndex(method, "/")+1:]
+	name := nameOf(method)
 	call := func(ctx context.Context, req any) (any, error) {
-		if err := g.permit(ctx, r, method); err != nil {
+		if err := g.mayCall(ctx, r, method); err != nil {
 			return nil, err
 		}
 		request, ok := req.(*frame)
 		if !ok {
 			return nil, status.Errorf(codes.Internal, "the request is a %T", req)
+		}
+		var err error
+		if request.data, err = g.mayAsk(ctx, r, method, request.data); err != nil {
+			return nil, err
 		}
 		send := func(ctx context.Context) (answer, error) {
 			var a answer
@@ -213,7 +223,6 @@ func (g *Gateway) unary(r role.Role, conn grpc.ClientConnInterface, method strin
 			defer cancel()
 		}
 		var a answer
-		var err error
 		if joins(name) {
 			a, err = g.joiner.do(ctx, method+"\x00"+string(request.data), send)
 		} else {
@@ -243,11 +252,14 @@ func (g *Gateway) unary(r role.Role, conn grpc.ClientConnInterface, method strin
 func (g *Gateway) stream(r role.Role, conn grpc.ClientConnInterface, method string, desc grpc.StreamDesc) grpc.StreamHandler {
 	return func(_ any, in grpc.ServerStream) (err error) {
 		defer func() { g.count(r, method, err) }()
-		if err := g.permit(in.Context(), r, method); err != nil {
+		if err := g.mayCall(in.Context(), r, method); err != nil {
 			return err
 		}
 		request := &frame{}
 		if err := in.RecvMsg(request); err != nil {
+			return err
+		}
+		if request.data, err = g.mayAsk(in.Context(), r, method, request.data); err != nil {
 			return err
 		}
 		// The call to the runtime ends with this one, also when the caller went away.

@@ -49,6 +49,20 @@ var methods = map[role.Role][]string{
 	}),
 }
 
+// checks are the requests of a role that are decoded and decided upon; all others of its methods are passed
+// on as they come, since no field of theirs leads to the host: they name containers, sandboxes, images and
+// filters. TestEveryFieldIsAccountedFor holds the list against CRI.
+var checks = map[role.Role]map[string]check{
+	role.PLEG: {
+		"Status": checked(terse[*runtimeapi.StatusRequest]), "PodSandboxStatus": checked(terse[*runtimeapi.PodSandboxStatusRequest]),
+		"ContainerStatus": checked(terse[*runtimeapi.ContainerStatusRequest]), "ImageStatus": checked(terse[*runtimeapi.ImageStatusRequest]),
+	},
+	role.Prober:  {"ExecSync": checked(probeCommand)},
+	role.ImageGC: {"ImageStatus": checked(terse[*runtimeapi.ImageStatusRequest])},
+	// What else nodeapi runs in containers is for the apiserver to allow: Exec, Attach, PortForward, ExecSync.
+	role.NodeAPI: {"ContainerStatus": checked(terse[*runtimeapi.ContainerStatusRequest]), "CheckpointContainer": checked(checkpointFile)},
+}
+
 // Roles returns the roles that have a socket, in the order of role.All.
 func Roles() []role.Role {
 	return slices.DeleteFunc(role.All(), func(r role.Role) bool { return methods[r] == nil })
@@ -69,6 +83,10 @@ var services = []string{runtimeapi.RuntimeService_ServiceDesc.ServiceName, runti
 
 // patient are the calls that wait by nature: they have no deadline but their caller's.
 var patient = []string{"ExecSync", "CheckpointContainer"}
+
+// nameOf is a method's name for metrics. gRPC calls no handler for a name that is not registered, so a
+// caller cannot make up any number of them.
+func nameOf(fullMethod string) string { return fullMethod[strings.LastIndex(fullMethod, "/")+1:] }
 
 // joins says whether callers may share one answer of this method.
 func joins(method string) bool { return strings.HasPrefix(method, "List") }

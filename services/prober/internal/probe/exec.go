@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -26,7 +24,7 @@ const (
 
 // exec runs the command in the container. The runtime enforces the timeout, which is a failure.
 func (p *Prober) exec(ctx context.Context, t Target) (Verdict, error) {
-	command := expandCommand(t.Probe.Exec.Command, t.Container.Env)
+	command := expansion.Command(t.Probe.Exec.Command, t.Container.Env)
 	timeout := t.timeout()
 	release, err := p.execs.take(ctx, execHold)
 	if err != nil {
@@ -66,21 +64,4 @@ func output(a *runtimeapi.ExecSyncResponse) string {
 		out = append(out[:len(out):len(out)], a.GetStderr()...)
 	}
 	return string(out[:min(len(out), maxOutput)])
-}
-
-// expandCommand replaces references to the container's own variables; those whose value comes from
-// elsewhere are not known here, as in the kubelet.
-func expandCommand(command []string, env []v1.EnvVar) []string {
-	values := make(map[string]string, len(env))
-	for i := range env {
-		values[env[i].Name] = env[i].Value
-	}
-	out := make([]string, len(command))
-	for i, word := range command {
-		out[i] = expansion.Expand(word, func(name string) (string, bool) {
-			v, ok := values[name]
-			return v, ok
-		})
-	}
-	return out
 }

@@ -1,0 +1,32 @@
+package expansion
+
+import (
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// Command returns a command with the references to the container's own variables replaced. As in the
+// kubelet, only variables whose value is written in the pod are known: one whose value comes from elsewhere
+// (valueFrom) counts as empty, and those of envFrom are unknown.
+func Command(command []string, env []v1.EnvVar) []string {
+	var values map[string]string
+	value := func(name string) (string, bool) {
+		if values == nil {
+			values = make(map[string]string, len(env))
+			for i := range env {
+				values[env[i].Name] = env[i].Value
+			}
+		}
+		v, ok := values[name]
+		return v, ok
+	}
+	out := make([]string, len(command))
+	for i, word := range command {
+		out[i] = word
+		if strings.Contains(word, "$") {
+			out[i] = Expand(word, value)
+		}
+	}
+	return out
+}
