@@ -33,6 +33,15 @@ const (
 	GroupLogs = 47109
 )
 
+// The range of users and groups that are the node agent's, those that no role has yet among them.
+const (
+	firstID = 47100
+	lastID  = 47109
+)
+
+// Reserved says whether the user or group is the node agent's.
+func Reserved(id int64) bool { return id >= firstID && id <= lastID }
+
 // Identity is what a process of a role runs as.
 type Identity struct {
 	Role Role

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/peer"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/nodeobject"
 	"github.com/microlet/microlet/services/podsync/internal/runtimeclass"
@@ -49,6 +50,9 @@ func (n *node) buildAdmission() error {
 		Nodes: n.object, Evictor: &preemptor{n}, Running: n.runtime.Running,
 		Metrics: n.service.Metrics, Log: n.service.Log,
 	})
+	n.helperPods = &helperPods{
+		Admission: n.admitter, role: n.helpers().Role, records: peer.Helpers{Dir: n.cfg.Service.HelpersDir()}, log: n.service.Log,
+	}
 	return nil
 }
 

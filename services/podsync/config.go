@@ -22,14 +22,14 @@ type Config struct {
 	RuntimeCalls int
 	// ContainerLogLinks holds a link a container log. Default /var/log/containers.
 	ContainerLogLinks string
-	// HelperNamespace is the namespace whose pods may mount the runtime folder and run as the node
-	// agent's users. Default microlet-system.
+	// HelperNamespace is the namespace of helper pods, which carry the label microlet.dev/role: they may mount the runtime
+	// folder and run as the user of that role. Whoever may create pods in it has the roles of all helpers. Default: none.
 	HelperNamespace string
 }
 
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
-	return Config{RuntimeCalls: 4, ContainerLogLinks: "/var/log/containers", HelperNamespace: "microlet-system"}
+	return Config{RuntimeCalls: 4, ContainerLogLinks: "/var/log/containers"}
 }
 
 // AddFlags adds podsync's own flags.
@@ -39,7 +39,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.ContainerLogLinks, "container-log-links", c.ContainerLogLinks,
 		"folder of the links to container logs that log collectors follow; empty makes none")
 	fs.StringVar(&c.HelperNamespace, "helper-namespace", c.HelperNamespace,
-		"namespace whose pods may mount the runtime folder and run as the node agent's users; empty lets none")
+		"namespace of helper pods, which carry the label microlet.dev/role and may mount the runtime folder and run as that role's user; who may create pods in it has these roles; empty: there are none")
 }
 
 // Validate names what cannot be.

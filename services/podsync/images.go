@@ -8,6 +8,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/image"
 	"github.com/microlet/microlet/services/podsync/internal/objects"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
@@ -41,7 +42,7 @@ func (i *images) Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*worke
 		return nil, err
 	}
 	present := &worker.Image{Ref: ref}
-	if !mustNotBeRoot(p, c) {
+	if !mustNotBeRoot(p, c) && !admission.ReachesHost(p) {
 		return present, nil
 	}
 	found, err := i.runtime.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: ref})

@@ -89,6 +89,7 @@ type node struct {
 	signs          *signs
 	object         *nodeobject.Object
 	admitter       *admission.Admitter
+	helperPods     *helperPods
 	runtimeClasses runtimeclass.Finder
 	runtimeFacts   runtimeFacts
 	sources        []podSource
@@ -309,13 +310,16 @@ func (n *node) buildLoops() error {
 	if n.cfg.Kubelet.FeatureEnabled("ContainerStopSignals") {
 		gated = append(gated, worker.StopSignalField)
 	}
+	helpers := n.helpers()
+	judged := imageUsers{helpers: helpers, user: n.runtime.User}
 	n.dispatcher = worker.NewDispatcher(worker.Deps{
 		NetworkProblem: n.network.problem,
 		Runtime:        n.runtime, Remover: cleanup.Remover{Runtime: runtime.Unhurried{Runtime: n.runtime}},
 		Images:  &images{puller: n.images, runtime: n.runtime, objects: n.objects, events: n.events},
 		Volumes: n.volumes, Cgroups: n.cgroups, Config: n.config, Objects: n.objects, Logs: n.logs,
 		Statuses: n.mirrors, Publish: n.probing, Probes: n.probing.results.Of, Hooks: hooks, Events: n.events, HostIPs: n.addresses.HostIPs,
-		Admission: n.admitter, AdmitEphemeral: n.helpers().AdmitEphemeral, RuntimeClasses: n.runtimeClasses,
+		Admission: n.helperPods, AdmitEphemeral: helpers.AdmitEphemeral, RuntimeClasses: n.runtimeClasses,
+		AdmitImage: judged.admitImage, CheckCreated: judged.checkCreated,
 		RecursiveReadOnly: n.handlers.recursiveReadOnly,
 		Resync:            n.cfg.Kubelet.Kubelet.SyncFrequency.Duration, Gated: gated,
 		MaxBackoff: maxBackoff, KeepDead: int(n.cfg.Kubelet.Node.MaxDeadContainersPerContainer), Stray: n.cleanup.Soon, Supersede: n.supersede, Log: n.service.Log, Metrics: worker.NewMetrics(n.service.Metrics),

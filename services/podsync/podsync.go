@@ -37,6 +37,7 @@ func Run(ctx context.Context, cfg Config) error {
 	s.Go("runtime monitor", n.monitor.Run)
 	s.Go("relist", n.relister.Run)
 	s.Go("clean-up", n.runCleanup)
+	s.Go("helper pods", n.sweepHelpers)
 	s.Go("container logs", n.rotateLogs)
 	s.Go("upkeep", n.upkeep)
 	s.Go("probe assignment", n.probing.assigner.Run)

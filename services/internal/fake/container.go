@@ -224,7 +224,11 @@ func (r *Runtime) ContainerStatus(_ context.Context, req *runtimeapi.ContainerSt
 	if !ok {
 		return nil, notFound("container", req.ContainerId)
 	}
-	return &runtimeapi.ContainerStatusResponse{Status: c.status()}, nil
+	st := c.status()
+	if user := r.programs[c.config.Metadata.Name].User; user != nil {
+		st.User = &runtimeapi.ContainerUser{Linux: clone(user)}
+	}
+	return &runtimeapi.ContainerStatusResponse{Status: st}, nil
 }
 
 func (c *container) status() *runtimeapi.ContainerStatus {

@@ -26,6 +26,9 @@ type Program struct {
 	// StartErr is what StartContainer returns instead of starting it. The container is
 	// then exited with code 128 and reason StartError, as containerd leaves it.
 	StartErr error
+	// User is what the runtime says that it runs as, from its creation on; nil says nothing, as runtimes before
+	// CRI's field of 1.31.
+	User *runtimeapi.LinuxContainerUser
 	// Exec answers ExecSync; nil answers exit code 0 and nothing printed.
 	Exec func(ctx context.Context, cmd []string) (stdout, stderr []byte, exitCode int32, err error)
 }

@@ -4,26 +4,35 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/peer"
 )
 
 // ReasonHelperForbidden is the reason of a pod that reaches for what belongs to the node agent.
 const ReasonHelperForbidden = "HelperForbidden"
 
-// Helpers lets only the pods of one namespace be helpers of the node agent: no other pod may mount the
-// agent's own folder, where its sockets and keys are, or run as the user of one of its services beside a
-// volume of the host's, through which it could reach a socket as that service.
+// Helpers lets only helper pods reach for what is the node agent's: those of one namespace that carry the label
+// microlet.dev/role with the role that they have. No other pod may mount the agent's own folder, where its sockets
+// and keys are, or ask for one of its users or groups, whatever else it asks for: what one pod cannot reach, another may
+// hand to it over a socket, such as an open folder of the host. A helper may have the user and groups of its own role only.
 //
-// It judges what the pod says, so that it answers at once: a link on the host that leads into the folder is
-// not followed, and neither is a volume of what holds it, such as "/", refused. Both give a pod no more than
-// the rights of a host's user, which is why the users are judged as well.
+// Whoever may create pods in the namespace has the roles of all helpers. So there is no such namespace unless an operator
+// has named one, which must then exist and be guarded.
+//
+// It judges what the pod says, so that it answers at once. A link on the host that leads into the folder is not followed
+// here: what podsync itself looks at, a hostPath with a type and a subPath, is judged again when it is
+// mounted (volume.Options.Private). A volume of what holds the folder, such as "/", is not refused. Both give a pod no
+// more than the rights of a host's user, which is why users and groups are judged as well. Those that an image brings
+// are not known yet when a pod is admitted, and asking the runtime for them costs calls; AdmitImage and AdmitUser judge them
+// when a container is created, in pods that reach the host (see ReachesHost).
 type Helpers struct {
-	// Namespace whose pods may.
+	// Namespace of the helper pods; empty: there are none.
 	Namespace string
 	// Folders are all names of the agent's folder.
 	Folders []string
@@ -46,79 +55,202 @@ func FoldersOf(dir string) []string {
 	return names
 }
 
+// Role is the role that the pod is a helper for; empty if it is none.
+func (h Helpers) Role(p *v1.Pod) role.Role {
+	if r := role.Role(p.Labels[peer.LabelRole]); h.Namespace != "" && p.Namespace == h.Namespace && peer.MayHelp(r) {
+		return r
+	}
+	return ""
+}
+
 // Admit implements Handler.
 func (h Helpers) Admit(_ context.Context, a *Attributes) Verdict {
 	p := a.Pod
-	if p.Namespace == h.Namespace {
-		return Verdict{}
+	own := h.Role(p)
+	if label, ok := p.Labels[peer.LabelRole]; ok && own == "" && h.Namespace != "" && p.Namespace == h.Namespace {
+		return Verdict{Reason: ReasonHelperForbidden, Message: fmt.Sprintf("label %s is %q, which no pod can be: use one of %v", peer.LabelRole, label, helperRoles())}
 	}
-	host := ""
 	for i := range p.Spec.Volumes {
 		volume := &p.Spec.Volumes[i]
-		if volume.HostPath == nil {
+		if volume.HostPath == nil || own != "" {
 			continue
 		}
-		host = volume.Name
-		for _, folder := range h.Folders {
-			if path := filepath.Clean("/" + volume.HostPath.Path); path == folder || strings.HasPrefix(path, folder+"/") {
-				return h.forbid("volume %q mounts %s of the node agent's own folder %s", volume.Name, volume.HostPath.Path, h.Folders[0])
+		for _, path := range shown(p, volume) {
+			if h.isPrivate(path) {
+				return h.forbid("volume %q mounts %s of the node agent's own folder %s", volume.Name, path, h.Folders[0])
 			}
 		}
 	}
-	if host == "" {
-		return Verdict{}
-	}
-	if c := p.Spec.SecurityContext; c != nil {
-		if r := helper(c.RunAsUser); r != "" {
-			return h.forbid("the pod runs as user %d, which is the node agent's service %s, and mounts volume %q of the host", *c.RunAsUser, r, host)
-		}
+	if v := h.pod(p, own); !v.Admitted() {
+		return v
 	}
 	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
-		if v := h.container(&c, host); !v.Admitted() {
+		if v := h.container(p, &c); !v.Admitted() {
 			return v
 		}
 	}
 	return Verdict{}
 }
 
+// shown are the paths of the node that the pod's containers see of a hostPath: all of it, or a subPath.
+func shown(p *v1.Pod, volume *v1.Volume) []string {
+	paths := []string{volume.HostPath.Path}
+	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
+		for _, m := range c.VolumeMounts {
+			if m.Name == volume.Name && m.SubPath != "" {
+				paths = append(paths, filepath.Join(volume.HostPath.Path, m.SubPath))
+			}
+		}
+	}
+	return paths
+}
+
+// rootOf is the host's root by another name: as a process of the host sees it.
+var rootOf = regexp.MustCompile(`^/proc/[^/]+(/task/[^/]+)?/root(/|$)`)
+
+// isPrivate reports whether a path is the agent's folder or below it.
+func (h Helpers) isPrivate(path string) bool {
+	path = filepath.Clean("/" + path)
+	for at := rootOf.FindString(path); at != ""; at = rootOf.FindString(path) {
+		path = filepath.Clean("/" + strings.TrimPrefix(path, at))
+	}
+	return slices.ContainsFunc(h.Folders, func(folder string) bool { return path == folder || strings.HasPrefix(path, folder+"/") })
+}
+
 // AdmitEphemeral judges an ephemeral container, which comes to a pod that was admitted without it.
 func (h Helpers) AdmitEphemeral(p *v1.Pod, c *v1.Container) Verdict {
-	if p.Namespace == h.Namespace {
+	return h.container(p, c)
+}
+
+// AdmitImage judges a container whose image says what it runs as, before it is created. A name says nothing: only the image
+// knows whose it is.
+func (h Helpers) AdmitImage(p *v1.Pod, c *v1.Container, uid *int64) Verdict {
+	if uid == nil || SetsUser(p, c) || !ReachesHost(p) || !foreignUser(h.Role(p), *uid) {
 		return Verdict{}
 	}
-	for i := range p.Spec.Volumes {
-		if p.Spec.Volumes[i].HostPath != nil {
-			return h.container(c, p.Spec.Volumes[i].Name)
+	return h.forbid("container %q runs as user %d by its image, which is %s, and the pod %s", c.Name, *uid, owner(*uid), way(p))
+}
+
+// AdmitUser judges what the runtime says a created container has: what an image's own lists of users and groups give it is
+// known then.
+func (h Helpers) AdmitUser(p *v1.Pod, c *v1.Container, uid int64, gids []int64) Verdict {
+	if !ReachesHost(p) {
+		return Verdict{}
+	}
+	if foreignUser(h.Role(p), uid) {
+		return h.forbid("container %q runs as user %d by its image, which is %s, and the pod %s", c.Name, uid, owner(uid), way(p))
+	}
+	for _, gid := range gids {
+		if foreignGroup(h.Role(p), gid) {
+			return h.forbid("container %q is in the group %d by its image, which is the node agent's, and the pod %s", c.Name, gid, way(p))
 		}
 	}
 	return Verdict{}
 }
 
-// container judges a container of a pod that mounts a volume of the host.
-func (h Helpers) container(c *v1.Container, host string) Verdict {
-	if c.SecurityContext == nil {
+// pod judges what the pod gives to all of its containers.
+func (h Helpers) pod(p *v1.Pod, own role.Role) Verdict {
+	sc := p.Spec.SecurityContext
+	if sc == nil {
 		return Verdict{}
 	}
-	r := helper(c.SecurityContext.RunAsUser)
-	if r == "" {
+	if u := sc.RunAsUser; u != nil && foreignUser(own, *u) {
+		return h.forbid("the pod runs as user %d, which is %s", *u, owner(*u))
+	}
+	for _, groups := range []struct {
+		field string
+		gids  []int64
+	}{{"runAsGroup", value(sc.RunAsGroup)}, {"fsGroup", value(sc.FSGroup)}, {"supplementalGroups", sc.SupplementalGroups}} {
+		for _, gid := range groups.gids {
+			if foreignGroup(own, gid) {
+				return h.forbid("the pod is in the group %d (%s), which is the node agent's", gid, groups.field)
+			}
+		}
+	}
+	return Verdict{}
+}
+
+// container judges what a container says of itself.
+func (h Helpers) container(p *v1.Pod, c *v1.Container) Verdict {
+	sc, own := c.SecurityContext, h.Role(p)
+	if sc == nil {
 		return Verdict{}
 	}
-	return h.forbid("container %q runs as user %d, which is the node agent's service %s, and the pod mounts volume %q of the host",
-		c.Name, *c.SecurityContext.RunAsUser, r, host)
+	if u := sc.RunAsUser; u != nil && foreignUser(own, *u) {
+		return h.forbid("container %q runs as user %d, which is %s", c.Name, *u, owner(*u))
+	}
+	if g := sc.RunAsGroup; g != nil && foreignGroup(own, *g) {
+		return h.forbid("container %q is in the group %d (runAsGroup), which is the node agent's", c.Name, *g)
+	}
+	return Verdict{}
 }
 
 func (h Helpers) forbid(format string, args ...any) Verdict {
-	return Verdict{Reason: ReasonHelperForbidden, Message: fmt.Sprintf(format, args...) +
-		fmt.Sprintf(": only pods of the namespace %q may (--helper-namespace)", h.Namespace)}
+	who := fmt.Sprintf("only pods of the namespace %q with the label %s may, as the role that it names (--helper-namespace)", h.Namespace, peer.LabelRole)
+	if h.Namespace == "" {
+		who = "no pod may, since --helper-namespace names no namespace of helper pods"
+	}
+	return Verdict{Reason: ReasonHelperForbidden, Message: fmt.Sprintf(format, args...) + ": " + who}
 }
 
-// helper is the service that runs as the user.
-func helper(uid *int64) role.Role {
-	if uid == nil || *uid == 0 {
-		return ""
+// ReachesHost says whether the pod has a way to files of the host, to those that its processes have open, or to those that
+// another process hands over a socket that both reach: an abstract one of the host's network, or one in the host's /dev/shm.
+func ReachesHost(p *v1.Pod) bool { return way(p) != "" }
+
+// way is how the pod reaches the host; empty if it does not.
+func way(p *v1.Pod) string {
+	for i := range p.Spec.Volumes {
+		if p.Spec.Volumes[i].HostPath != nil {
+			return fmt.Sprintf("mounts volume %q of the host", p.Spec.Volumes[i].Name)
+		}
 	}
-	for _, r := range role.ByUID(int(*uid)) {
-		return r
+	if p.Spec.HostPID {
+		return "sees the host's processes (hostPID)"
+	}
+	if p.Spec.HostNetwork {
+		return "has the host's network (hostNetwork)"
+	}
+	if p.Spec.HostIPC {
+		return "has the host's /dev/shm (hostIPC)"
 	}
 	return ""
+}
+
+// foreignUser says whether the user is the node agent's and not that of the helper's own role.
+func foreignUser(own role.Role, uid int64) bool {
+	identity, err := role.Get(own)
+	return role.Reserved(uid) && (err != nil || uid != int64(identity.UID))
+}
+
+// foreignGroup says whether the group is the node agent's and not one of the helper's own role.
+func foreignGroup(own role.Role, gid int64) bool {
+	identity, err := role.Get(own)
+	return role.Reserved(gid) && (err != nil || gid != int64(identity.GID) && !slices.Contains(identity.Groups, int(gid)))
+}
+
+// owner names whose the user is.
+func owner(uid int64) string {
+	for _, r := range role.ByUID(int(uid)) {
+		return "the node agent's service " + string(r)
+	}
+	return "reserved for the node agent"
+}
+
+// SetsUser says whether the pod itself says what the container runs as.
+func SetsUser(p *v1.Pod, c *v1.Container) bool {
+	if c.SecurityContext != nil && c.SecurityContext.RunAsUser != nil {
+		return true
+	}
+	return p.Spec.SecurityContext != nil && p.Spec.SecurityContext.RunAsUser != nil
+}
+
+func helperRoles() []role.Role {
+	return slices.DeleteFunc(role.All(), func(r role.Role) bool { return !peer.MayHelp(r) })
+}
+
+func value(of *int64) []int64 {
+	if of == nil {
+		return nil
+	}
+	return []int64{*of}
 }

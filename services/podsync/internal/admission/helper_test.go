@@ -11,72 +11,184 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestHelpers(t *testing.T) {
-	h := Helpers{Namespace: "agents", Folders: []string{"/run/microlet", "/var/run/microlet"}}
-	mounts := func(paths ...string) *v1.Pod {
-		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c"}}}}
+// pod is one of a namespace, changed.
+func pod(namespace string, change ...func(*v1.Pod)) *v1.Pod {
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}, Spec: v1.PodSpec{
+		SecurityContext: &v1.PodSecurityContext{},
+		InitContainers:  []v1.Container{{Name: "i", SecurityContext: &v1.SecurityContext{}}}, Containers: []v1.Container{{Name: "c"}},
+	}}
+	for _, f := range change {
+		f(p)
+	}
+	return p
+}
+
+func mounts(paths ...string) func(*v1.Pod) {
+	return func(p *v1.Pod) {
 		for _, path := range paths {
 			p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{Name: "host", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: path}}})
 		}
-		return p
 	}
-	as := func(uid int64, p *v1.Pod) *v1.Pod {
-		p.Spec.SecurityContext = &v1.PodSecurityContext{RunAsUser: &uid}
-		return p
+}
+
+func subPath(path string) func(*v1.Pod) {
+	return func(p *v1.Pod) {
+		p.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "host", MountPath: "/x", SubPath: path}}
 	}
-	containerAs := func(uid int64, p *v1.Pod) *v1.Pod {
-		p.Spec.InitContainers = []v1.Container{{Name: "i", SecurityContext: &v1.SecurityContext{RunAsUser: &uid}}}
-		return p
-	}
-	in := func(namespace string, p *v1.Pod) *v1.Pod {
-		p.Namespace = namespace
-		return p
-	}
+}
+
+func labelled(value string) func(*v1.Pod) {
+	return func(p *v1.Pod) { p.Labels = map[string]string{"microlet.dev/role": value} }
+}
+
+func hostPID(p *v1.Pod) { p.Spec.HostPID = true }
+
+func hostNetwork(p *v1.Pod) { p.Spec.HostNetwork = true }
+
+func hostIPC(p *v1.Pod) { p.Spec.HostIPC = true }
+
+func user(uid int64) func(*v1.Pod) {
+	return func(p *v1.Pod) { p.Spec.SecurityContext.RunAsUser = &uid }
+}
+
+func group(gid int64) func(*v1.Pod) {
+	return func(p *v1.Pod) { p.Spec.SecurityContext.RunAsGroup = &gid }
+}
+
+func fsGroup(gid int64) func(*v1.Pod) {
+	return func(p *v1.Pod) { p.Spec.SecurityContext.FSGroup = &gid }
+}
+
+func groups(gids ...int64) func(*v1.Pod) {
+	return func(p *v1.Pod) { p.Spec.SecurityContext.SupplementalGroups = gids }
+}
+
+func containerUser(uid int64) func(*v1.Pod) {
+	return func(p *v1.Pod) { p.Spec.InitContainers[0].SecurityContext.RunAsUser = &uid }
+}
+
+func containerGroup(gid int64) func(*v1.Pod) {
+	return func(p *v1.Pod) { p.Spec.InitContainers[0].SecurityContext.RunAsGroup = &gid }
+}
+
+func TestHelpers(t *testing.T) {
+	h := Helpers{Namespace: "agents", Folders: []string{"/run/microlet", "/var/run/microlet"}}
 	for name, test := range map[string]struct {
 		pod  *v1.Pod
 		want string // part of the message; empty admits
 	}{
-		"nothing":                     {pod: mounts()},
-		"another folder":              {pod: mounts("/run/microlet-rig", "/run", "/")},
-		"the folder":                  {mounts("/run/microlet"), `volume "host" mounts /run/microlet of`},
-		"the folder, oddly spelled":   {mounts("/tmp", "//run/x/../microlet/"), "own folder /run/microlet"},
-		"below it":                    {mounts("/run/microlet/sock"), "--helper-namespace"},
-		"its other name":              {mounts("/var/run/microlet/nkeys"), `only pods of the namespace "agents" may`},
-		"the folder, by a helper":     {pod: in("agents", mounts("/run/microlet"))},
-		"a user alone":                {pod: as(47104, mounts())},
-		"a user with the host":        {as(47104, mounts("/tmp")), "the pod runs as user 47104, which is the node agent's service prober"},
-		"a user, by a helper":         {pod: in("agents", as(47104, mounts("/run/microlet")))},
-		"a container's user":          {containerAs(47108, mounts("/tmp")), `container "i" runs as user 47108, which is the node agent's service nodeapi`},
-		"root and others of the host": {pod: containerAs(0, as(47100, mounts("/tmp")))},
+		"nothing":                            {pod: pod("ns")},
+		"another folder":                     {pod: pod("ns", mounts("/run/microlet-rig", "/run", "/"))},
+		"the folder":                         {pod("ns", mounts("/run/microlet")), `volume "host" mounts /run/microlet of`},
+		"the folder, oddly spelled":          {pod("ns", mounts("/tmp", "//run/x/../microlet/")), "own folder /run/microlet"},
+		"below it":                           {pod("ns", mounts("/run/microlet/sock")), "--helper-namespace"},
+		"by a process of the host":           {pod("ns", mounts("/proc/1/root/proc/self/task/1/root/run/microlet/cri")), "own folder"},
+		"by a subPath":                       {pod("ns", mounts("/"), subPath("run/microlet/sock")), "mounts /run/microlet/sock of"},
+		"another subPath":                    {pod: pod("ns", mounts("/"), subPath("run/other"))},
+		"its other name":                     {pod("ns", mounts("/var/run/microlet/nkeys")), `only pods of the namespace "agents" with the label microlet.dev/role may`},
+		"the folder, by a helper":            {pod: pod("agents", labelled("prober"), mounts("/run/microlet"))},
+		"the folder, without the label":      {pod("agents", mounts("/run/microlet")), "own folder"},
+		"the folder, by the label alone":     {pod("ns", labelled("prober"), mounts("/run/microlet")), "own folder"},
+		"a host process's role":              {pod("agents", labelled("bus")), `label microlet.dev/role is "bus"`},
+		"an unknown role":                    {pod("agents", labelled("root")), "[prober imagegc stats evictor nodeapi]"},
+		"another namespace's label":          {pod: pod("ns", labelled("bus"))},
+		"a user alone":                       {pod("ns", user(47104)), "the pod runs as user 47104, which is the node agent's service prober: only pods"},
+		"a user with the host":               {pod("ns", user(47104), mounts("/tmp")), "user 47104"},
+		"a user with the host's processes":   {pod("ns", user(47104), hostPID), "user 47104"},
+		"a user with the host's network":     {pod("ns", user(47103), group(47100), hostNetwork), "service nodestatus"},
+		"a user alone, by a helper":          {pod: pod("agents", labelled("prober"), user(47104), groups(47100))},
+		"a container's user alone":           {pod("ns", containerUser(47108)), `container "i" runs as user 47108`},
+		"a container's group alone":          {pod("ns", containerGroup(47100)), `container "i" is in the group 47100 (runAsGroup)`},
+		"runAsGroup alone":                   {pod("ns", group(47100)), "group 47100 (runAsGroup)"},
+		"fsGroup alone":                      {pod("ns", fsGroup(47109)), "group 47109 (fsGroup)"},
+		"supplementalGroups alone":           {pod("ns", groups(47100)), "group 47100 (supplementalGroups)"},
+		"a user of nobody yet":               {pod("ns", user(47100), mounts("/tmp")), "reserved for the node agent"},
+		"a user, by a helper":                {pod: pod("agents", labelled("prober"), user(47104), group(47100), mounts("/run/microlet"))},
+		"another role's user, by a helper":   {pod("agents", labelled("prober"), user(47108), mounts("/run/microlet")), "service nodeapi"},
+		"a container's user":                 {pod("ns", containerUser(47108), mounts("/tmp")), `container "i" runs as user 47108, which is the node agent's service nodeapi`},
+		"a container's group":                {pod("ns", containerGroup(47100), mounts("/tmp")), `container "i" is in the group 47100 (runAsGroup)`},
+		"the group of the sockets":           {pod("ns", groups(1, 47100), mounts("/run")), "group 47100 (supplementalGroups)"},
+		"the group of the logs":              {pod("ns", groups(47109), mounts("/var/log")), "group 47109 (supplementalGroups)"},
+		"as fsGroup":                         {pod("ns", fsGroup(47109), mounts("/var/log")), "group 47109 (fsGroup)"},
+		"as runAsGroup":                      {pod("ns", group(47100), hostPID), "group 47100 (runAsGroup)"},
+		"the group of the logs, by nodeapi":  {pod: pod("agents", labelled("nodeapi"), user(47108), groups(47109), mounts("/var/log"))},
+		"the group of the logs, by a prober": {pod("agents", labelled("prober"), groups(47109), mounts("/var/log")), "group 47109"},
+		"root and others of the host":        {pod: pod("ns", user(47099), containerUser(0), groups(47110), mounts("/tmp"), hostNetwork)},
 	} {
 		v := h.Admit(t.Context(), &Attributes{Pod: test.pod})
 		if v.Admitted() != (test.want == "") || !strings.Contains(v.Message, test.want) || !v.Admitted() && v.Reason != ReasonHelperForbidden {
 			t.Errorf("%s: %q, %q; want %q", name, v.Reason, v.Message, test.want)
 		}
 	}
+	none := Helpers{Folders: h.Folders}
+	if v := none.Admit(t.Context(), &Attributes{Pod: pod("", labelled("prober"), mounts("/run/microlet"))}); !strings.Contains(v.Message, "no pod may") {
+		t.Errorf("with no namespace of helpers: %q, want a rejection", v.Message)
+	}
 }
 
 func TestHelpersOfEphemeralContainers(t *testing.T) {
 	h := Helpers{Namespace: "agents"}
+	helper := labelled("prober")
 	for _, test := range []struct {
-		namespace string
-		hostPath  bool
-		uid       int64
-		admitted  bool
+		name     string
+		pod      *v1.Pod
+		uid      int64
+		admitted bool
 	}{
-		{"ns", true, 47104, false}, {"ns", true, 1000, true}, {"ns", false, 47104, true}, {"agents", true, 47104, true},
+		{"a user with the host", pod("ns", mounts("/tmp")), 47104, false},
+		{"a user with the host's processes", pod("ns", hostPID), 47104, false},
+		{"another user", pod("ns", mounts("/tmp")), 1000, true},
+		{"a user with the host's network", pod("ns", hostNetwork), 47104, false},
+		{"a user alone", pod("ns"), 47104, false},
+		{"a helper", pod("agents", helper, mounts("/tmp")), 47104, true},
+		{"without the label", pod("agents", mounts("/tmp")), 47104, false},
 	} {
-		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: test.namespace}, Spec: v1.PodSpec{Volumes: []v1.Volume{{Name: "scratch"}}}}
-		if test.hostPath {
-			p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{Name: "host", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/tmp"}}})
-		}
-		v := h.AdmitEphemeral(p, &v1.Container{Name: "debug", SecurityContext: &v1.SecurityContext{RunAsUser: &test.uid}})
+		v := h.AdmitEphemeral(test.pod, &v1.Container{Name: "debug", SecurityContext: &v1.SecurityContext{RunAsUser: &test.uid}})
 		if v.Admitted() != test.admitted || !v.Admitted() && (v.Reason != ReasonHelperForbidden || !strings.Contains(v.Message, `container "debug" runs as user 47104`)) {
-			t.Errorf("%+v: %q, %q", test, v.Reason, v.Message)
+			t.Errorf("%s: %q, %q", test.name, v.Reason, v.Message)
 		}
-		if v := h.AdmitEphemeral(p, &v1.Container{Name: "debug"}); !v.Admitted() {
-			t.Errorf("%+v, without a user: %q", test, v.Message)
+		if v := h.AdmitEphemeral(test.pod, &v1.Container{Name: "debug"}); !v.Admitted() {
+			t.Errorf("%s, without a user: %q", test.name, v.Message)
 		}
+	}
+}
+
+// What an image brings is judged when its container is created.
+func TestHelpersOfImages(t *testing.T) {
+	h := Helpers{Namespace: "agents"}
+	c := &v1.Container{Name: "c"}
+	for _, test := range []struct {
+		name        string
+		pod         *v1.Pod
+		uid         int64
+		gids        []int64
+		image, user bool // admitted by each
+	}{
+		{"an image's user with the host", pod("ns", mounts("/run")), 47104, []int64{0}, false, false},
+		{"an image's user alone", pod("ns"), 47104, []int64{47100}, true, true},
+		{"an image's user with the host's processes", pod("ns", hostPID), 47108, nil, false, false},
+		{"an image's user with the host's network", pod("ns", hostNetwork), 47103, nil, false, false},
+		{"an image's user with the host's /dev/shm", pod("ns", hostIPC), 47103, nil, false, false},
+		{"an image's group with the host's /dev/shm", pod("ns", hostIPC), 1000, []int64{47100}, true, false},
+		{"an image's group with the host's network", pod("ns", hostNetwork), 1000, []int64{47100}, true, false},
+		{"an image's group", pod("ns", mounts("/run")), 1000, []int64{1000, 47100}, true, false},
+		{"an image's user that the pod replaces", pod("ns", user(1000), mounts("/run")), 47104, nil, true, false},
+		{"a helper's image", pod("agents", labelled("prober"), mounts("/run/microlet")), 47104, []int64{47100}, true, true},
+		{"a helper's image of another role", pod("agents", labelled("prober"), mounts("/run/microlet")), 47108, nil, false, false},
+		{"root", pod("ns", mounts("/run")), 0, []int64{0, 10}, true, true},
+	} {
+		image, user := h.AdmitImage(test.pod, c, &test.uid), h.AdmitUser(test.pod, c, test.uid, test.gids)
+		if image.Admitted() != test.image || user.Admitted() != test.user {
+			t.Errorf("%s: by the image %q, by the runtime %q", test.name, image.Message, user.Message)
+		}
+		for _, v := range []Verdict{image, user} {
+			if !v.Admitted() && !strings.Contains(v.Message, `container "c"`) {
+				t.Errorf("%s: the message names no container: %s", test.name, v.Message)
+			}
+		}
+	}
+	if v := h.AdmitImage(pod("ns", mounts("/run")), c, nil); !v.Admitted() {
+		t.Errorf("an image's user by name: %s", v.Message)
 	}
 }
 

@@ -36,6 +36,12 @@ func (e *StartError) Error() string {
 }
 func (e *StartError) Unwrap() error { return e.Err }
 
+// RefusedError says that a container was created as what it may not run as, and was not started. The kubelet's reason
+// for it is CreateContainerConfigError.
+type RefusedError struct{ Message string }
+
+func (e *RefusedError) Error() string { return e.Message }
+
 // Message returns the runtime's own words of an error, as the kubelet shows them in
 // events and in a waiting container's message, without the code and our wrapping. An
 // error that is not the runtime's is returned whole.

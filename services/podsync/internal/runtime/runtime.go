@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -149,12 +150,24 @@ func (r *Runtime) Start(ctx context.Context, id, name string, urgent bool) error
 	return nil
 }
 
-// StartContainer creates a container and starts it. An error is a *CreateError, or a
-// *StartError with the id of what was created; id is returned then too.
-func (r *Runtime) StartContainer(ctx context.Context, sandboxID string, cfg *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig, urgent bool) (id string, err error) {
+// Check looks at a container that was created, before it is started. A *RefusedError says that it may not be.
+type Check func(ctx context.Context, id string) error
+
+// StartContainer creates a container and starts it, unless the check, if there is one, fails: then it is removed again. An
+// error is a *CreateError, a *RefusedError, or a *StartError with the id of what was created; id is returned then too.
+func (r *Runtime) StartContainer(ctx context.Context, sandboxID string, cfg *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig, urgent bool, check Check) (id string, err error) {
 	id, err = r.CreateContainer(ctx, sandboxID, cfg, sandbox, urgent)
 	if err != nil {
 		return "", err
+	}
+	if check != nil {
+		if err := check(ctx, id); err != nil {
+			err = errors.Join(err, r.RemoveContainer(ctx, id))
+			if refused := (*RefusedError)(nil); errors.As(err, &refused) {
+				return "", err
+			}
+			return "", &CreateError{Container: cfg.GetMetadata().GetName(), Err: err}
+		}
 	}
 	return id, r.Start(ctx, id, cfg.GetMetadata().GetName(), urgent)
 }

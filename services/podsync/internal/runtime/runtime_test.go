@@ -26,14 +26,14 @@ func TestErrorsTellTheStep(t *testing.T) {
 		Metadata: &runtimeapi.ContainerMetadata{Name: "app"}, Image: &runtimeapi.ImageSpec{Image: testImage}, Labels: labels("u1", "app"),
 	}
 	b.fake.Fail("CreateContainer", status.Error(codes.Unknown, "no space left on device"))
-	_, err := b.rt.StartContainer(t.Context(), sb, cfg, nil, false)
+	_, err := b.rt.StartContainer(t.Context(), sb, cfg, nil, false, nil)
 	var create *CreateError
 	if !errors.As(err, &create) || create.Container != "app" || Message(err) != "no space left on device" {
 		t.Fatalf("got %v", err)
 	}
 	b.fake.Fail("CreateContainer", nil)
 	b.fake.SetProgram("app", fake.Program{StartErr: errors.New(`exec: "nope": not found`)})
-	id, err := b.rt.StartContainer(t.Context(), sb, cfg, nil, false)
+	id, err := b.rt.StartContainer(t.Context(), sb, cfg, nil, false, nil)
 	var start *StartError
 	if !errors.As(err, &start) || id == "" || start.ID != id || !strings.Contains(Message(err), `"nope": not found`) {
 		t.Fatalf("got %q, %v", id, err)

@@ -77,7 +77,7 @@ func (b *bench) container(uid, sandboxID, name string, attempt uint32, more func
 	if more != nil {
 		more(cfg)
 	}
-	id, err := b.rt.StartContainer(b.Context(), sandboxID, cfg, b.sandboxConfig(uid, 0), false)
+	id, err := b.rt.StartContainer(b.Context(), sandboxID, cfg, b.sandboxConfig(uid, 0), false, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
 	"github.com/microlet/microlet/services/podsync/internal/probes"
+	"github.com/microlet/microlet/services/podsync/internal/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 
@@ -28,7 +29,7 @@ import (
 type Runtime interface {
 	State(ctx context.Context, uid types.UID) (*pod.State, error)
 	RunSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string, urgent bool) (string, error)
-	StartContainer(ctx context.Context, sandboxID string, config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig, urgent bool) (string, error)
+	StartContainer(ctx context.Context, sandboxID string, config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig, urgent bool, check runtime.Check) (string, error)
 	StopContainer(ctx context.Context, id string, grace time.Duration) error
 	RemoveContainer(ctx context.Context, id string) error
 	StopSandbox(ctx context.Context, id string) error
@@ -50,7 +51,8 @@ type Images interface {
 type Image struct {
 	// Ref is what CRI creates the container with.
 	Ref string
-	// UID and User are what the image runs as, for runAsNonRoot.
+	// UID and User are what the image runs as, a number or a name. They are known where the pod says nothing and it decides
+	// whether the container may run.
 	UID  *int64
 	User string
 }
@@ -143,6 +145,10 @@ type Deps struct {
 	RuntimeClasses RuntimeClasses
 	// AdmitEphemeral, if set, decides which containers may join a pod that runs.
 	AdmitEphemeral func(p *v1.Pod, c *v1.Container) admission.Verdict
+	// AdmitImage, if set, decides whether a container of the pod may run as what its image says.
+	AdmitImage func(p *v1.Pod, c *v1.Container, image *Image) admission.Verdict
+	// CheckCreated, if set, returns what looks at a container between its creation and its start; nil if nothing needs to.
+	CheckCreated func(p *v1.Pod, c *v1.Container, image *Image) runtime.Check
 	// Probes returns what the prober said of a pod's containers; nil knows nothing.
 	Probes func(uid types.UID) probes.Verdicts
 	// HostIPs are the node's, primary first; empty while they are unknown.

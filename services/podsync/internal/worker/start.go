@@ -161,11 +161,12 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 		}
 		return told("image of container "+c.Name, err)
 	}
+	if err := w.admitImage(p, c, present); err != nil {
+		return w.misconfigured(p, c.Name, "judge the image of container ", err)
+	}
 	target, err := targetID(p, s, at.state)
 	if err != nil {
-		w.history.waits(c.Name, reasonCreateContainerConfigError, err.Error())
-		w.deps.containerEvent(p, c.Name, v1.EventTypeWarning, reasonFailed, "Error: %v", err)
-		return told("find the target of container "+c.Name, err)
+		return w.misconfigured(p, c.Name, "find the target of container ", err)
 	}
 	if s.RestartCount == 0 { // new, or forgotten by all but its logs
 		s.RestartCount = w.deps.Logs.NextRestartCount(podlogs.Pod{Namespace: p.Namespace, Name: p.Name, UID: w.uid}, c.Name)
@@ -175,14 +176,16 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 		PodIPs: at.podIPs, Volumes: at.volumes, TargetID: target,
 	})
 	if err != nil {
-		w.history.waits(c.Name, reasonCreateContainerConfigError, err.Error())
-		w.deps.containerEvent(p, c.Name, v1.EventTypeWarning, reasonFailed, "Error: %v", err)
-		return told("configure container "+c.Name, err)
+		return w.misconfigured(p, c.Name, "configure container ", err)
+	}
+	var check runtime.Check
+	if w.deps.CheckCreated != nil {
+		check = w.deps.CheckCreated(p, c, present)
 	}
 	w.backoff.Started(*s, time.Now())
 	var id string
 	err = w.create(ctx, func(ctx context.Context) (err error) {
-		id, err = w.deps.Runtime.StartContainer(ctx, at.sandboxID, config, at.sandbox, urgent(p))
+		id, err = w.deps.Runtime.StartContainer(ctx, at.sandboxID, config, at.sandbox, urgent(p), check)
 		return err
 	})
 	if err != nil {
@@ -201,8 +204,32 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 	return w.postStart(ctx, p, c, id)
 }
 
+// admitImage says why a container may not run as what its image says.
+func (w *worker) admitImage(p *v1.Pod, c *v1.Container, image *Image) error {
+	if w.deps.AdmitImage == nil {
+		return nil
+	}
+	if v := w.deps.AdmitImage(p, c, image); !v.Admitted() {
+		return errors.New(v.Message)
+	}
+	return nil
+}
+
+// misconfigured tells of a container that cannot be created as the pod or its image has it.
+func (w *worker) misconfigured(p *v1.Pod, name, doing string, err error) error {
+	w.history.waits(name, reasonCreateContainerConfigError, err.Error())
+	w.deps.containerEvent(p, name, v1.EventTypeWarning, reasonFailed, "Error: %v", err)
+	return told(doing+name, err)
+}
+
 // notStarted tells of a container that the runtime would not create or start.
 func (w *worker) notStarted(p *v1.Pod, name string, err error) {
+	var refused *runtime.RefusedError
+	if errors.As(err, &refused) {
+		w.history.waits(name, reasonCreateContainerConfigError, refused.Message)
+		w.deps.containerEvent(p, name, v1.EventTypeWarning, reasonFailed, "Error: %s", refused.Message)
+		return
+	}
 	reason := reasonCreateContainerError
 	var start *runtime.StartError
 	if errors.As(err, &start) {

@@ -1,0 +1,175 @@
+package podsync
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/peer"
+	"github.com/microlet/microlet/services/podsync/internal/admission"
+	"github.com/microlet/microlet/services/podsync/internal/runtime"
+	"github.com/microlet/microlet/services/podsync/internal/worker"
+)
+
+// lenient admits all pods but one.
+type lenient struct {
+	worker.Admission
+	rejects types.UID
+}
+
+func (l lenient) Admit(_ context.Context, p *v1.Pod, _ podsyncv1.PodSource, _ bool) (admission.Verdict, error) {
+	if p.UID == l.rejects {
+		return admission.Verdict{Reason: "No"}, nil
+	}
+	return admission.Verdict{}, nil
+}
+func (lenient) Ended(types.UID)  {}
+func (lenient) Forget(types.UID) {}
+
+func helperPod(uid types.UID, namespace, label string) *v1.Pod {
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Namespace: namespace, Name: "p", Labels: map[string]string{peer.LabelRole: label}}}
+}
+
+func TestHelperPodsAreRecorded(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "helpers")
+	h := &helperPods{
+		Admission: lenient{rejects: "rejected"}, role: admission.Helpers{Namespace: "agents"}.Role,
+		records: peer.Helpers{Dir: dir}, log: slog.New(slog.DiscardHandler),
+	}
+	admit := func(p *v1.Pod) {
+		t.Helper()
+		if _, err := h.Admit(t.Context(), p, podsyncv1.PodSource_POD_SOURCE_API, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	recorded := func(uid string) role.Role {
+		t.Helper()
+		r, err := peer.HelperRole(dir, uid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	admit(helperPod("a", "agents", "prober"))
+	admit(helperPod("b", "agents", "nodeapi"))
+	admit(helperPod("foreign", "default", "prober"))
+	admit(helperPod("host", "agents", "bus"))
+	admit(helperPod("rejected", "agents", "prober"))
+	for uid, want := range map[string]role.Role{"a": role.Prober, "b": role.NodeAPI, "foreign": "", "host": "", "rejected": ""} {
+		if got := recorded(uid); got != want {
+			t.Errorf("pod %s is recorded as %q, want %q", uid, got, want)
+		}
+	}
+	for path, want := range map[string]fs.FileMode{dir: 0o750, filepath.Join(dir, "a"): 0o640} {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st := info.Sys().(*syscall.Stat_t); info.Mode().Perm() != want || st.Uid != 0 || st.Gid != role.GroupNode {
+			t.Errorf("%s has mode %o and belongs to %d:%d, want %o and 0:%d", path, info.Mode().Perm(), st.Uid, st.Gid, want, role.GroupNode)
+		}
+	}
+	h.Ended("a")
+	h.Forget("b")
+	if recorded("a") != "" || recorded("b") != "" {
+		t.Error("a pod that has ended is still a helper")
+	}
+	// After a restart: one lives, one is gone, one is no helper any more, one was being written.
+	for _, uid := range []string{"lives", "gone", "changed"} {
+		if err := h.records.Record(uid, role.Prober); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unfinished := filepath.Join(dir, ".new-gone")
+	if err := os.WriteFile(unfinished, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	admit(helperPod("changed", "agents", ""))
+	if err := h.sweep(func(uid types.UID) bool { return uid != "gone" }); err != nil {
+		t.Fatal(err)
+	}
+	for uid, want := range map[string]role.Role{"lives": role.Prober, "gone": "", "changed": ""} {
+		if got := recorded(uid); got != want {
+			t.Errorf("after a restart pod %s is recorded as %q, want %q", uid, got, want)
+		}
+	}
+	if _, err := os.Stat(unfinished); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what was being written is left: %v", err)
+	}
+}
+
+// A record that nobody could read keeps the pod from starting, and the next try admits it.
+func TestAHelperThatCannotBeRecordedWaits(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "runtime", "helpers")
+	h := &helperPods{
+		Admission: lenient{}, role: admission.Helpers{Namespace: "agents"}.Role, records: peer.Helpers{Dir: dir}, log: slog.New(slog.DiscardHandler),
+	}
+	p := helperPod("a", "agents", "prober")
+	if _, err := h.Admit(t.Context(), p, podsyncv1.PodSource_POD_SOURCE_API, false); err == nil {
+		t.Fatal("admitted without a record")
+	}
+	if err := os.Mkdir(filepath.Dir(dir), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := h.Admit(t.Context(), p, podsyncv1.PodSource_POD_SOURCE_API, false); err != nil || !v.Admitted() {
+		t.Errorf("the next try: %v, %v", v, err)
+	}
+}
+
+// What a container's image gives it is judged by the runtime's word, where the pod reaches the host.
+func TestUsersOfContainers(t *testing.T) {
+	host := &v1.Pod{Spec: v1.PodSpec{HostPID: true}}
+	numbered := host.DeepCopy()
+	numbered.Spec.SecurityContext = &v1.PodSecurityContext{RunAsUser: new(int64(1000))}
+	user := func(uid, gid int64, groups ...int64) *runtimeapi.LinuxContainerUser {
+		return &runtimeapi.LinuxContainerUser{Uid: uid, Gid: gid, SupplementalGroups: groups}
+	}
+	away := errors.New("away")
+	for _, c := range []struct {
+		name  string
+		pod   *v1.Pod
+		image worker.Image
+		user  *runtimeapi.LinuxContainerUser
+		err   error
+		want  string // part of the refusal; empty starts
+	}{
+		{name: "an ordinary user", pod: host, image: worker.Image{User: "app"}, user: user(1000, 1000)},
+		{name: "a name that is the prober's user", pod: host, image: worker.Image{User: "app"}, user: user(47104, 0), want: "user 47104"},
+		{name: "the user's group", pod: host, user: user(1000, 47100), want: "group 47100"},
+		{name: "a group of the image's list, beside the pod's own user", pod: numbered, user: user(1000, 1000, 1, 47109), want: "group 47109"},
+		{name: "a name of which the runtime says nothing", pod: host, image: worker.Image{User: "app"}, want: "set runAsUser"},
+		{name: "a number of which the runtime says nothing", pod: host, image: worker.Image{UID: new(int64(1000))}},
+		{name: "a name that the pod's number replaces", pod: numbered, image: worker.Image{User: "app"}},
+		{name: "a runtime that does not answer", pod: host, err: away, want: "away"},
+	} {
+		judged := imageUsers{user: func(context.Context, string) (*runtimeapi.LinuxContainerUser, error) { return c.user, c.err }}
+		check := judged.checkCreated(c.pod, &v1.Container{Name: "c"}, &c.image)
+		err := check(t.Context(), "id")
+		refused := (*runtime.RefusedError)(nil)
+		switch {
+		case c.want == "" && err != nil, c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		case err != nil && errors.As(err, &refused) == (c.err != nil):
+			t.Errorf("%s: %T", c.name, err)
+		}
+	}
+	if (imageUsers{}).checkCreated(&v1.Pod{}, &v1.Container{}, &worker.Image{}) != nil {
+		t.Error("a pod that does not reach the host costs a call")
+	}
+	if v := (imageUsers{}).admitImage(host, &v1.Container{Name: "c"}, &worker.Image{UID: new(int64(47104))}); v.Admitted() {
+		t.Error("an image with the prober's user is admitted")
+	}
+}
