@@ -111,3 +111,11 @@ func newRuntimeClasses(client kubernetes.Interface, factory informers.SharedInfo
 func (n *node) helpers() admission.Helpers {
 	return admission.Helpers{Namespace: n.cfg.HelperNamespace, Folders: admission.FoldersOf(n.cfg.Service.RuntimeDir)}
 }
+
+// privateFolder is the runtime folder for pods that are no helpers.
+func (n *node) privateFolder(p *v1.Pod) string {
+	if n.helpers().Role(p) != "" {
+		return ""
+	}
+	return n.cfg.Service.RuntimeDir
+}

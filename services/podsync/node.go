@@ -227,6 +227,7 @@ func (n *node) buildObjects() error {
 	n.volumes = volume.New(volume.Options{
 		RootDir: n.cfg.Kubelet.Node.RootDir, Objects: n.objects, Tokens: n.tokens, Mounter: mount.New(""),
 		Allocatable: func() v1.ResourceList { return n.capacity.allocatable }, Log: n.service.Log,
+		Private: n.privateFolder,
 	})
 	return nil
 }

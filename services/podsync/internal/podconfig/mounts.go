@@ -71,7 +71,7 @@ func (b *Builder) source(ctx context.Context, p *v1.Pod, c *v1.Container, index 
 		return mounted.HostPath, nil
 	}
 	return b.SubPaths.SubPath(ctx, volume.SubPath{
-		Pod: p.UID, Volume: m.Name, Container: c.Name, Index: index, Root: mounted.HostPath, Path: path,
+		Pod: p, Volume: m.Name, Container: c.Name, Index: index, Root: mounted.HostPath, Path: path,
 	})
 }
 

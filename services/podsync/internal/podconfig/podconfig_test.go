@@ -104,7 +104,7 @@ func (paths) SubPath(_ context.Context, s volume.SubPath) (string, error) {
 	if err := volume.CheckSubPath(s.Path); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("/bound/%s/%s/%s/%d%s/%s", s.Pod, s.Volume, s.Container, s.Index, s.Root, s.Path), nil
+	return fmt.Sprintf("/bound/%s/%s/%s/%d%s/%s", s.Pod.UID, s.Volume, s.Container, s.Index, s.Root, s.Path), nil
 }
 
 func list(pairs ...string) v1.ResourceList {

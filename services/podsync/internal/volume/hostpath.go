@@ -16,7 +16,8 @@ import (
 
 // hostPath is something of the node itself. It may lie on a file system that hangs.
 type hostPath struct {
-	calls *calls
+	calls   *calls
+	reaches func(p *v1.Pod, path string) error // see Options.reaches
 
 	mu sync.Mutex
 	// checked are the volumes whose type was found right: the kubelet too looks once, when
@@ -48,9 +49,16 @@ func (h *hostPath) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 	if slices.Contains(strings.Split(source.Path, "/"), "..") {
 		return Mounted{}, fmt.Errorf("invalid HostPath `%s`: must not contain '..'", source.Path)
 	}
+	// Without a type the path is not even looked at, like in the kubelet: its file system may hang.
 	if source.Type != nil && *source.Type != v1.HostPathUnset {
 		path, kind := source.Path, *source.Type
-		if err := h.calls.do(ctx, path, func() error { return makeOfType(path, kind) }); err != nil {
+		err := h.calls.do(ctx, path, func() error {
+			if err := h.reaches(s.Pod, path); err != nil {
+				return err
+			}
+			return makeOfType(path, kind)
+		})
+		if err != nil {
 			return Mounted{}, err
 		}
 	}

@@ -43,6 +43,9 @@ type Options struct {
 	Mounter mount.Interface
 	// Allocatable is what pods may use of the node, for resourceFieldRef.
 	Allocatable func() v1.ResourceList
+	// Private returns the node agent's own folder for a pod that may not have anything of it, and nothing for a
+	// helper. Nil protects nothing.
+	Private func(p *v1.Pod) string
 	// Deadline of one pod's mounting or unmounting; 0 is 2 m.
 	Deadline time.Duration
 	Log      *slog.Logger
@@ -84,7 +87,7 @@ func New(opts Options) *Manager {
 	}
 	m := &Manager{opts: opts, calls: &calls{}}
 	m.memory = &memory{mounter: opts.Mounter, allocatable: opts.Allocatable, scratch: filepath.Join(opts.RootDir, "plugins", emptyDirName)}
-	m.nodes = &hostPath{calls: m.calls, checked: map[types.UID][]string{}}
+	m.nodes = &hostPath{calls: m.calls, reaches: m.opts.reaches, checked: map[types.UID][]string{}}
 	m.plugins = []Plugin{
 		&emptyDir{memory: m.memory, calls: m.calls},
 		m.nodes,

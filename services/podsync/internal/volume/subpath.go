@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"k8s.io/apimachinery/pkg/types"
+	v1 "k8s.io/api/core/v1"
 )
 
 // subPathsName is the folder of a pod's bind mounts, as the kubelet calls it.
@@ -21,7 +21,7 @@ const subPathsName = "volume-subpaths"
 
 // SubPath is what one mount of a container takes of a volume.
 type SubPath struct {
-	Pod               types.UID
+	Pod               *v1.Pod
 	Volume, Container string
 	// Index of the mount in the container's volumeMounts.
 	Index int
@@ -39,14 +39,17 @@ func (m *Manager) SubPath(ctx context.Context, s SubPath) (string, error) {
 	if err := CheckSubPath(s.Path); err != nil {
 		return "", err
 	}
-	if err := validUID(s.Pod); err != nil {
+	if err := validUID(s.Pod.UID); err != nil {
 		return "", err
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.opts.Deadline)
 	defer cancel()
-	target := filepath.Join(m.podDir(s.Pod), subPathsName, s.Volume, s.Container, strconv.Itoa(s.Index))
+	target := filepath.Join(m.podDir(s.Pod.UID), subPathsName, s.Volume, s.Container, strconv.Itoa(s.Index))
 	var made bool
 	err := m.calls.do(ctx, s.Root, func() error {
+		if err := m.opts.reaches(s.Pod, filepath.Join(s.Root, s.Path)); err != nil {
+			return err
+		}
 		// What is there and is no folder, such as a link to nowhere, the binding refuses.
 		if err := makeSubPath(s.Root, s.Path); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
@@ -60,7 +63,7 @@ func (m *Manager) SubPath(ctx context.Context, s SubPath) (string, error) {
 	case context.Cause(ctx) != nil: // made is still the call's that was left behind
 		return "", fmt.Errorf("volumeMount %q of container %q: %w", s.Volume, s.Container, err)
 	}
-	m.opts.Log.Warn("subPath refused", "uid", s.Pod, "container", s.Container, "volume", s.Volume, "subPath", s.Path, "err", err)
+	m.opts.Log.Warn("subPath refused", "uid", s.Pod.UID, "container", s.Container, "volume", s.Volume, "subPath", s.Path, "err", err)
 	if !made {
 		return "", fmt.Errorf("failed to create subPath directory for volumeMount %q of container %q", s.Volume, s.Container)
 	}

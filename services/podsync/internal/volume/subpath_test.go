@@ -35,7 +35,7 @@ func newScene(t *testing.T) scene {
 }
 
 func (s scene) bind(t *testing.T, path string, index int) (string, error) {
-	return s.m.SubPath(t.Context(), SubPath{Pod: "u1", Volume: "v", Container: "c", Index: index, Root: s.volume, Path: path})
+	return s.m.SubPath(t.Context(), SubPath{Pod: podWith(), Volume: "v", Container: "c", Index: index, Root: s.volume, Path: path})
 }
 
 func TestSubPathIsMadeAndBound(t *testing.T) {
