@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -147,13 +148,24 @@ func hostsMount(p *v1.Pod, c *v1.Container, podIPs []string, n *Node) (*runtimea
 // writeInPlace writes a file that running containers may have mounted: it must stay the
 // same file, and is left alone when it already says what it should.
 func writeInPlace(path string, text []byte, mode os.FileMode) error {
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, text) {
-		return os.Chmod(path, mode)
-	}
-	if err := os.WriteFile(path, text, mode); err != nil {
-		return err
+	if !holds(path, text) {
+		if err := os.WriteFile(path, text, mode); err != nil {
+			return err
+		}
 	}
 	return os.Chmod(path, mode) // whatever the umask took
+}
+
+// holds says whether a file says the text. It reads no more than it expects: root in a container may have made the file
+// as large as the file system lets it.
+func holds(path string, text []byte) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close() // only read
+	old, err := io.ReadAll(io.LimitReader(f, int64(len(text))+1))
+	return err == nil && bytes.Equal(old, text)
 }
 
 func podHosts(podIPs []string, hostname, domain string, aliases []v1.HostAlias) []byte {

@@ -3,10 +3,12 @@ package podconfig
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -565,5 +567,26 @@ func TestDefaultNode(t *testing.T) {
 	}
 	if n.MemoryCapacity <= 0 || n.PodLogsDir != "/var/log/pods" || !n.CPUCFSQuota || n.HostsFile != "/etc/hosts" {
 		t.Errorf("%+v", n)
+	}
+}
+
+// TestHostsFileThatAContainerMadeLarge: root in a container writes to the file that podsync compares.
+func TestHostsFileThatAContainerMadeLarge(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "etc-hosts")
+	if err := errors.Join(os.WriteFile(path, nil, 0o644), os.Truncate(path, 256<<20)); err != nil {
+		t.Fatal(err)
+	}
+	want := "127.0.0.1\tlocalhost\n"
+	var before, after goruntime.MemStats
+	goruntime.ReadMemStats(&before)
+	if err := writeInPlace(path, []byte(want), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	goruntime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > 4<<20 {
+		t.Errorf("a file of %d bytes took %d bytes of memory", len(want), took)
+	}
+	if got, err := os.ReadFile(path); err != nil || string(got) != want {
+		t.Errorf("%q, %v", got, err)
 	}
 }
