@@ -8,6 +8,7 @@
 package podlogs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,6 +20,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/microlet/microlet/services/internal/removal"
 )
 
 // Folders says where the logs are.
@@ -129,7 +132,7 @@ func (f Folders) List() ([]Pod, error) {
 // Remove removes the pod's log folder and the links that lead into it.
 func (f Folders) Remove(p Pod) error {
 	dir := f.dir(p)
-	if err := os.RemoveAll(dir); err != nil {
+	if err := removal.Tree(context.Background(), dir); err != nil {
 		return fmt.Errorf("log folder: %w", err)
 	}
 	_, err := f.unlink(func(_, target string) bool { return strings.HasPrefix(target, dir+"/") })

@@ -1,11 +1,15 @@
 package podlogs
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/microlet/microlet/proto/role"
 )
@@ -44,6 +48,29 @@ func TestRemoveTakesOnePodAndItsLinks(t *testing.T) {
 	links, err := os.ReadDir(f.Links)
 	if err != nil || len(links) != 1 || links[0].Name() != "link-12" {
 		t.Fatalf("links left: %v, %v", links, err)
+	}
+}
+
+// TestRemoveEntersNoMount: what somebody has mounted in a log folder keeps what it holds.
+func TestRemoveEntersNoMount(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("needs root: it mounts")
+	}
+	f := Folders{Pods: t.TempDir()}
+	p := Pod{Namespace: "ns", Name: "a", UID: "1"}
+	data, point := t.TempDir(), filepath.Join(f.dir(p), "c")
+	if err := errors.Join(os.MkdirAll(point, 0o750), os.WriteFile(filepath.Join(data, "precious"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(data, point, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(point, unix.MNT_DETACH) })
+	if err := f.Remove(p); err == nil || !strings.Contains(err.Error(), point) {
+		t.Errorf("%v: it must name the mount point", err)
+	}
+	if _, err := os.Stat(filepath.Join(data, "precious")); err != nil {
+		t.Errorf("what was mounted lost its content: %v", err)
 	}
 }
 

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/microlet/microlet/services/internal/removal"
 )
 
 // The names inside of a projected volume: each version of the files is a folder of its
@@ -46,7 +49,7 @@ func writeAtomically(dir string, files map[string]file, own func(version string)
 	if old == "" {
 		return nil
 	}
-	if err := os.RemoveAll(filepath.Join(dir, old)); err != nil {
+	if err := removal.Tree(context.Background(), filepath.Join(dir, old)); err != nil {
 		return fmt.Errorf("remove the old version: %w", err)
 	}
 	return nil
@@ -107,7 +110,7 @@ func writeVersion(dir string, files map[string]file, own func(string) error) (er
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, os.RemoveAll(version))
+			err = errors.Join(err, removal.Tree(context.Background(), version))
 		}
 	}()
 	if err := os.Chmod(version, 0o755); err != nil {

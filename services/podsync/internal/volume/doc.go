@@ -9,6 +9,7 @@
 // Guarantees: a reader of a volume with files of the API sees the old files or the new ones,
 // never a mixture; setting up again touches nothing that is there, and a refresh nothing that
 // did not change; a subPath never leaves its volume, whatever the pod's processes do
-// meanwhile; unmounting what is gone succeeds; a call that hangs in the kernel is abandoned
+// meanwhile; unmounting what is gone succeeds, and what a pod made of its folders leads the removal
+// nowhere else; a call that hangs in the kernel is abandoned
 // at its deadline, holds up no other pod, and is the only one that hangs on its path.
 package volume

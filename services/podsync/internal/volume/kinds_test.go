@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -28,7 +29,7 @@ func realManager(t *testing.T, a *api, allocatable string) *Manager {
 		return v1.ResourceList{v1.ResourceMemory: resource.MustParse(allocatable)}
 	}})
 	t.Cleanup(func() {
-		if err := m.remove(m.podDir("u1")); err != nil {
+		if err := m.remove(context.Background(), m.podDir("u1")); err != nil {
 			t.Error(err)
 		}
 	})

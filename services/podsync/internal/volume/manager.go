@@ -41,6 +41,9 @@ type Options struct {
 	Objects Objects
 	Tokens  Tokens
 	Mounter mount.Interface
+	// Unmount unmounts what is at a path of the kernel's list of mounts; nil is how this package
+	// does it, which follows no symbolic link.
+	Unmount func(path string) error
 	// Allocatable is what pods may use of the node, for resourceFieldRef.
 	Allocatable func() v1.ResourceList
 	// Private returns the node agent's own folder for a pod that may not have anything of it, and nothing for a
@@ -78,6 +81,9 @@ type Manager struct {
 func New(opts Options) *Manager {
 	if opts.Deadline == 0 {
 		opts.Deadline = defaultDeadline
+	}
+	if opts.Unmount == nil {
+		opts.Unmount = unmount
 	}
 	if opts.Log == nil {
 		opts.Log = slog.Default()
@@ -224,7 +230,7 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 	m.nodes.forget(uid)
 	dir := m.podDir(uid)
 	return m.calls.do(ctx, dir, func() error {
-		if err := m.remove(dir); err != nil {
+		if err := m.remove(ctx, dir); err != nil {
 			return fmt.Errorf("remove the pod's folder: %w", err)
 		}
 		return nil

@@ -1,36 +1,39 @@
 package volume
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/microlet/microlet/services/internal/removal"
 )
 
 // remove unmounts all below a pod's folder, whoever mounted it, and removes the folder. A
 // folder that is not there is success; as long as something is mounted nothing is removed.
-func (m *Manager) remove(dir string) error {
+func (m *Manager) remove(ctx context.Context, dir string) error {
 	// The kernel lists mounts without symbolic links: compared with the path as it was given,
-	// none would be found, and what is mounted would be removed with the folder.
-	dir, err := filepath.EvalSymlinks(dir)
+	// none would be found. What is mounted then would stop the removal halfway.
+	pods, err := filepath.EvalSymlinks(filepath.Dir(dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
+	dir = filepath.Join(pods, filepath.Base(dir))
 	mounts, err := m.mountsBelow(dir)
 	if err != nil {
 		return err
 	}
 	for _, path := range mounts {
-		if err := m.opts.Mounter.Unmount(path); err != nil {
+		if err := m.opts.Unmount(path); err != nil {
 			return fmt.Errorf("unmount %s: %w", path, err)
 		}
 	}
@@ -40,11 +43,7 @@ func (m *Manager) remove(dir string) error {
 	if len(mounts) > 0 {
 		return fmt.Errorf("%s is still mounted", mounts[0])
 	}
-	info, err := os.Lstat(dir)
-	if err != nil {
-		return err
-	}
-	return removeOnDevice(dir, deviceOf(info))
+	return removal.Tree(ctx, dir)
 }
 
 // mountEscapes are how the kernel writes what would end a field of its list.
@@ -68,38 +67,33 @@ func (m *Manager) mountsBelow(dir string) ([]string, error) {
 	return paths, nil
 }
 
-// removeOnDevice removes a tree and stops at anything of another file system: a mount that
-// appeared in between must not lose what it holds.
-func removeOnDevice(path string, device uint64) error {
-	info, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+// unmount unmounts what is at a path of the kernel's list of mounts. Such a path has no symbolic
+// links, and one that a pod has put into the way since leads nowhere.
+func unmount(path string) error {
+	parent, err := openWithoutLinks(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
-	if deviceOf(info) != device {
-		return fmt.Errorf("%s is on another file system: not removed", path)
-	}
-	if info.IsDir() {
-		entries, err := os.ReadDir(path)
-		if err != nil {
-			return err
-		}
-		for _, e := range entries {
-			if err := removeOnDevice(filepath.Join(path, e.Name()), device); err != nil {
-				return err
-			}
-		}
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	defer func() { _ = unix.Close(parent) }()
+	return unix.Unmount(fmt.Sprintf("/proc/self/fd/%d/%s", parent, filepath.Base(path)), unix.UMOUNT_NOFOLLOW)
 }
 
-func deviceOf(info fs.FileInfo) uint64 {
-	return info.Sys().(*syscall.Stat_t).Dev
+// openWithoutLinks opens a folder name by name, so that its path may be of any length.
+func openWithoutLinks(path string) (int, error) {
+	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Open("/", flags, 0)
+	if err != nil {
+		return -1, err
+	}
+	for name := range strings.FieldsFuncSeq(path, func(r rune) bool { return r == '/' }) {
+		next, err := unix.Openat(fd, name, flags, 0)
+		_ = unix.Close(fd)
+		if err != nil {
+			return -1, fmt.Errorf("open %s on the way: %w", name, err)
+		}
+		fd = next
+	}
+	return fd, nil
 }
 
 // validUID keeps a pod's UID, which a manifest may bring, from being a path.

@@ -1,8 +1,11 @@
 package volume
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -77,4 +80,115 @@ func TestUnmountRefusesPaths(t *testing.T) {
 	if _, err := os.Stat(outside); err != nil {
 		t.Errorf("a folder outside of pods is gone: %v", err)
 	}
+}
+
+// TestUnmountRemovesWhatNoPathCanSay: a container may nest folders beyond PATH_MAX, and mount something in
+// the deepest where it may mount.
+func TestUnmountRemovesWhatNoPathCanSay(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("needs root: it mounts")
+	}
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := New(Options{RootDir: dir, Tokens: noTokens{}, Mounter: mount.New("")})
+	volume := filepath.Join(m.podDir("uid"), "volumes", "kubernetes.io~empty-dir", "v")
+	if err := os.MkdirAll(volume, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", volume, "tmpfs", 0, "size=1m"); err != nil { // with which all of it can be detached
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(volume, unix.MNT_DETACH) })
+	data := t.TempDir()
+	precious := filepath.Join(data, "precious")
+	if err := os.WriteFile(precious, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	parent, err := os.Open(volume)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		name := strings.Repeat("d", 200)
+		if err := unix.Mkdirat(int(parent.Fd()), name, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		fd, err := unix.Openat(int(parent.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		if err := errors.Join(err, parent.Close()); err != nil {
+			t.Fatal(err)
+		}
+		parent = os.NewFile(uintptr(fd), name)
+	}
+	mounted := errors.Join(unix.Mount(data, fmt.Sprintf("/proc/self/fd/%d", parent.Fd()), "", unix.MS_BIND, ""), parent.Close())
+	if mounted != nil {
+		t.Fatal(mounted)
+	}
+	if err := m.Unmount(t.Context(), "uid"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(precious); err != nil {
+		t.Errorf("what was mounted lost its content: %v", err)
+	}
+	if _, err := os.Stat(m.podDir("uid")); !os.IsNotExist(err) {
+		t.Errorf("the pod's folder is still there: %v", err)
+	}
+}
+
+// TestUnmountFollowsNoLink: between the list of mounts and the unmounting, a pod exchanges a folder on the way
+// for a link to a place where something of the node's is mounted.
+func TestUnmountFollowsNoLink(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("needs root: it mounts")
+	}
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, theirs := filepath.Join(dir, "root"), filepath.Join(dir, "node", "mounted")
+	volume := filepath.Join(root, "pods", "uid", "volumes", "v")
+	point := filepath.Join(volume, "sub", "mounted")
+	if err := errors.Join(os.MkdirAll(point, 0o750), os.MkdirAll(theirs, 0o750)); err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []string{point, theirs} {
+		if err := unix.Mount("tmpfs", at, "tmpfs", 0, "size=64k"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
+	}
+	m := New(Options{RootDir: root, Tokens: noTokens{}, Mounter: &swapping{Interface: mount.New(""), afterList: func() {
+		aside := filepath.Join(volume, "aside")
+		if err := errors.Join(os.Rename(filepath.Join(volume, "sub"), aside), os.Symlink(filepath.Dir(theirs), filepath.Join(volume, "sub"))); err != nil {
+			t.Error(err)
+		}
+	}}})
+	if err := m.Unmount(t.Context(), "uid"); err == nil {
+		t.Error("nothing was wrong with a link in the way")
+	}
+	if !isMountPoint(mount.New(""), theirs) {
+		t.Error("something of the node's was unmounted")
+	}
+	if err := m.Unmount(t.Context(), "uid"); err != nil { // by its new name
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(root, "pods", "uid")); !os.IsNotExist(err) {
+		t.Errorf("the pod's folder is still there: %v", err)
+	}
+}
+
+// swapping does something once the mounts were listed.
+type swapping struct {
+	mount.Interface
+	afterList func()
+}
+
+func (s *swapping) List() ([]mount.MountPoint, error) {
+	points, err := s.Interface.List()
+	if s.afterList != nil {
+		s.afterList()
+		s.afterList = nil
+	}
+	return points, err
 }

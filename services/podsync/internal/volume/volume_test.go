@@ -68,7 +68,7 @@ func servicePod() *v1.Pod {
 func manager(t *testing.T, a *api) (*Manager, *mount.FakeMounter) {
 	t.Helper()
 	mounts := mount.NewFakeMounter(nil)
-	return New(Options{RootDir: t.TempDir(), Objects: a, Tokens: a, Mounter: mounts}), mounts
+	return New(Options{RootDir: t.TempDir(), Objects: a, Tokens: a, Mounter: mounts, Unmount: mounts.Unmount}), mounts
 }
 
 func read(t *testing.T, path string) string {
