@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/microlet/microlet/services/internal/removal"
@@ -21,9 +22,9 @@ const (
 	nextLink = "..data_tmp"
 )
 
-// writeAtomically makes dir hold files. own is called for each new version's folder
-// before anybody can see it. Files that are as they were are not written again.
-func writeAtomically(dir string, files map[string]file, own func(version string) error) error {
+// writeAtomically makes dir hold files. own is called when a new version of them was written and
+// nobody can see it yet. Files that are as they were are not written again.
+func writeAtomically(dir string, files map[string]file, own func() error) error {
 	clean := make(map[string]file, len(files))
 	for path, f := range files {
 		if err := checkPath(path); err != nil {
@@ -35,6 +36,9 @@ func writeAtomically(dir string, files map[string]file, own func(version string)
 	old, err := os.Readlink(filepath.Join(dir, dataLink))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read the current version: %w", err)
+	}
+	if old != "" && (filepath.Base(old) != old || !strings.HasPrefix(old, "..") || len(old) < 3) {
+		return fmt.Errorf("the current version is %q: %s must link to a folder of the volume whose name begins with '..'", old, dataLink)
 	}
 	if old == "" || !current(filepath.Join(dir, old), files) {
 		if err := writeVersion(dir, files, own); err != nil {
@@ -103,7 +107,7 @@ func current(version string, files map[string]file) bool {
 	return err == nil && seen == len(files)
 }
 
-func writeVersion(dir string, files map[string]file, own func(string) error) (err error) {
+func writeVersion(dir string, files map[string]file, own func() error) (err error) {
 	version, err := os.MkdirTemp(dir, time.Now().UTC().Format("..2006_01_02_15_04_05."))
 	if err != nil {
 		return fmt.Errorf("new version: %w", err)
@@ -121,7 +125,7 @@ func writeVersion(dir string, files map[string]file, own func(string) error) (er
 			return fmt.Errorf("write %s: %w", name, err)
 		}
 	}
-	if err := own(version); err != nil {
+	if err := own(); err != nil {
 		return err
 	}
 	next := filepath.Join(dir, nextLink)
@@ -157,14 +161,20 @@ func writeFile(path string, f file) error {
 // show makes the links that containers see, one for each first part of a path, and
 // removes those of files that are gone.
 func show(dir string, files map[string]file) error {
-	wanted := map[string]bool{}
-	for path := range files {
+	wanted := map[string]*int64{}
+	for path, f := range files {
 		first, _, _ := strings.Cut(path, "/")
-		wanted[first] = true
+		if owner, ok := wanted[first]; !ok || owner == nil {
+			wanted[first] = f.owner
+		}
 	}
-	for name := range wanted {
-		err := os.Symlink(filepath.Join(dataLink, name), filepath.Join(dir, name))
+	for name, owner := range wanted {
+		link := filepath.Join(dir, name)
+		err := os.Symlink(filepath.Join(dataLink, name), link)
 		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("show %s: %w", name, err)
+		}
+		if err := ownLink(dir, link, owner); err != nil {
 			return fmt.Errorf("show %s: %w", name, err)
 		}
 	}
@@ -173,7 +183,7 @@ func show(dir string, files map[string]file) error {
 		return fmt.Errorf("list the volume: %w", err)
 	}
 	for _, e := range entries {
-		if wanted[e.Name()] || strings.HasPrefix(e.Name(), "..") || e.Type()&fs.ModeSymlink == 0 {
+		if _, ok := wanted[e.Name()]; ok || strings.HasPrefix(e.Name(), "..") || e.Type()&fs.ModeSymlink == 0 {
 			continue
 		}
 		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -181,4 +191,29 @@ func show(dir string, files map[string]file) error {
 		}
 	}
 	return nil
+}
+
+// ownLink gives a link to the group that the volume's folder hands on, and to the owner of what it
+// leads to. One that has them already is left alone: a change would wake whoever watches the folder.
+func ownLink(dir, link string, owner *int64) error {
+	folder, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	info, err := os.Lstat(link)
+	if err != nil {
+		return err
+	}
+	uid, gid := -1, -1
+	has := info.Sys().(*syscall.Stat_t)
+	if group := folder.Sys().(*syscall.Stat_t).Gid; folder.Mode()&fs.ModeSetgid != 0 && has.Gid != group {
+		gid = int(group)
+	}
+	if owner != nil && int64(has.Uid) != *owner {
+		uid = int(*owner)
+	}
+	if uid < 0 && gid < 0 || info.Mode()&fs.ModeSymlink == 0 {
+		return nil
+	}
+	return os.Lchown(link, uid, gid)
 }

@@ -78,12 +78,8 @@ func (f *files) write(s *Spec, content map[string]file) error {
 	if err := nestedMountPoints(s.Pod, s.Volume.Name, s.Dir); err != nil {
 		return err
 	}
-	group := fsGroup(s.Pod)
-	give := func(version string) error { return giveToGroup(version, group, groupReads) }
-	if err := writeAtomically(s.Dir, content, give); err != nil {
-		return err
-	}
-	return giveFolderToGroup(s.Dir, group, groupReads)
+	// The whole volume: what is made in its folder from then on, such as links, inherits the group.
+	return writeAtomically(s.Dir, content, func() error { return giveToGroup(s.Dir, fsGroup(s.Pod), groupReads) })
 }
 
 // nestedMountPoints makes the folders on which containers mount other volumes inside of

@@ -3,7 +3,6 @@ package volume
 import (
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
 )
@@ -21,34 +20,29 @@ func fsGroup(p *v1.Pod) *int64 {
 	return p.Spec.SecurityContext.FSGroup
 }
 
-// giveToGroup gives dir and all in it to the group, and lets what will be made in its folders
-// inherit it. fsGroupChangePolicy says nothing of the volumes that are the node's own, here
-// as in the kubelet: they are given once, when they are made.
+// giveToGroup gives dir and all in it to the group, links too, and lets what will be made in its
+// folders inherit it. fsGroupChangePolicy says nothing of the volumes that are the node's own, here
+// as in the kubelet: they are given once, when they are made. A link that somebody puts into the way
+// leads nowhere outside of dir.
 func giveToGroup(dir string, group *int64, mask fs.FileMode) error {
 	if group == nil {
 		return nil
 	}
-	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		return giveOne(path, d, *group, mask)
-	})
-}
-
-func giveFolderToGroup(dir string, group *int64, mask fs.FileMode) error {
-	if group == nil {
-		return nil
-	}
-	info, err := os.Lstat(dir)
+	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
-	return giveOne(dir, fs.FileInfoToDirEntry(info), *group, mask)
+	defer func() { _ = root.Close() }() // nothing was written through it
+	return fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return giveOne(root, path, d, int(*group), mask)
+	})
 }
 
-func giveOne(path string, d fs.DirEntry, group int64, mask fs.FileMode) error {
-	if err := os.Lchown(path, -1, int(group)); err != nil {
+func giveOne(root *os.Root, path string, d fs.DirEntry, group int, mask fs.FileMode) error {
+	if err := root.Lchown(path, -1, group); err != nil {
 		return err
 	}
 	if d.Type()&fs.ModeSymlink != 0 {
@@ -62,5 +56,5 @@ func giveOne(path string, d fs.DirEntry, group int64, mask fs.FileMode) error {
 	if d.IsDir() {
 		mode |= 0o110 | fs.ModeSetgid
 	}
-	return os.Chmod(path, mode)
+	return root.Chmod(path, mode)
 }

@@ -1,0 +1,120 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// owners are those of all that is in a folder, links not followed; versions of files are called "..version".
+func owners(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	err := filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		if parts := strings.SplitN(name, "/", 2); strings.HasPrefix(parts[0], "..2") {
+			parts[0] = "..version"
+			name = strings.Join(parts, "/")
+		}
+		s := info.Sys().(*syscall.Stat_t)
+		out[name] = fmt.Sprintf("%d:%d", s.Uid, s.Gid)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// TestLinksHaveTheirFilesOwners: as the kubelet's, all in a volume has the fsGroup, links too, and a link to a
+// token belongs to the token's user.
+func TestLinksHaveTheirFilesOwners(t *testing.T) {
+	a := &api{configMaps: map[string]*v1.ConfigMap{"ca": {Data: map[string]string{"ca.crt": "one"}}}}
+	m := realManager(t, a, "100Mi")
+	user, group, mode := int64(4141), int64(4242), int32(0o644)
+	p := servicePod()
+	p.Spec.SecurityContext = &v1.PodSecurityContext{RunAsUser: &user, FSGroup: &group}
+	p.Spec.Volumes = append(p.Spec.Volumes, volumeOf("plain", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
+		LocalObjectReference: v1.LocalObjectReference{Name: "ca"}, DefaultMode: &mode}}))
+	mounted, err := m.Mount(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := func(what string) {
+		t.Helper()
+		for dir, want := range map[string]map[string]string{
+			mounted["access"].HostPath: {
+				"..version/token": "4141:4242", "token": "4141:4242", "ca": "0:4242", "namespace": "0:4242", "..data": "0:4242",
+				"..version": "0:4242", "..version/ca": "0:4242", "..version/ca/ca.crt": "0:4242", "..version/namespace": "0:4242", ".": "0:4242",
+			},
+			mounted["plain"].HostPath: {"ca.crt": "0:4242", "..data": "0:4242", "..version": "0:4242", "..version/ca.crt": "0:4242", ".": "0:4242"},
+		} {
+			if got := owners(t, dir); fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("%s, %s:\ngot  %v\nwant %v", what, filepath.Base(dir), got, want)
+			}
+		}
+	}
+	is("mounted")
+	// What a version before gave to root is mended, and then left alone.
+	link := filepath.Join(mounted["plain"].HostPath, "ca.crt")
+	if err := os.Lchown(link, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	var changed [2]time.Time
+	for i := range changed {
+		if err := m.Refresh(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Lstat(link)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := info.Sys().(*syscall.Stat_t).Ctim
+		changed[i] = time.Unix(at.Unix())
+	}
+	is("refreshed")
+	if !changed[0].Equal(changed[1]) {
+		t.Error("a refresh without a change changed a link")
+	}
+	a.configMaps["ca"].Data["ca.crt"] = "two"
+	if err := m.Refresh(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	is("changed")
+}
+
+// TestGivingFollowsNoLink: what a volume links to outside of it stays its owner's.
+func TestGivingFollowsNoLink(t *testing.T) {
+	dir := t.TempDir()
+	volume, outside := filepath.Join(dir, "volume"), filepath.Join(dir, "outside")
+	if err := errors.Join(os.Mkdir(volume, 0o700), os.WriteFile(outside, nil, 0o600), os.Symlink(outside, filepath.Join(volume, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	group := int64(4242)
+	if os.Geteuid() != 0 {
+		t.Fatal("needs root: it gives files away")
+	}
+	if err := giveToGroup(volume, &group, groupWrites); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Lstat(outside)
+	if err != nil || info.Mode().Perm() != 0o600 || info.Sys().(*syscall.Stat_t).Gid != 0 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if got := owners(t, volume); got["link"] != "0:4242" {
+		t.Errorf("%v", got)
+	}
+}
