@@ -18,6 +18,9 @@ func stateDir(rootDir string) string { return filepath.Join(rootDir, "microlet")
 // the process.
 func lockRoot(rootDir string) (unlock func(), err error) {
 	dir := stateDir(rootDir)
+	if err := os.MkdirAll(rootDir, 0o750); err != nil { // as the kubelet makes it
+		return nil, fmt.Errorf("make --root-dir: %w", err)
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make podsync's folder: %w", err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/cgroup"
 	"github.com/microlet/microlet/services/podsync/internal/gateway"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
+	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 
 // upkeepPeriod is how often the shares of the QoS cgroups are compared with the pods, and
@@ -28,6 +29,9 @@ const upkeepPeriod = 10 * time.Second
 // prepare makes what all pods share.
 func (n *node) prepare() error {
 	k := n.cfg.Kubelet
+	if err := volume.MakeRShared(k.Node.RootDir); err != nil { // lockRoot has made it
+		return fmt.Errorf("--root-dir: %w", err)
+	}
 	for dir, mode := range map[string]os.FileMode{
 		filepath.Join(k.Node.RootDir, "pods"): 0o750, filepath.Join(k.Node.RootDir, "plugins"): 0o750,
 		// The runtime writes containers' checkpoints there, which hold their memory.

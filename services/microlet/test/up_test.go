@@ -58,7 +58,15 @@ func newAgent(t *testing.T, args ...string) *agent {
 	cgroup := "/microlet-test-" + filepath.Base(dir)
 	t.Cleanup(func() {
 		removeCgroups(cgroup)
-		_ = os.RemoveAll(dir)
+		// podsync binds its root folder onto itself where nothing is shared, and one that was just started may do so
+		// after its supervisor was killed.
+		for range 100 {
+			_ = syscall.Unmount(filepath.Join(dir, "root"), syscall.MNT_DETACH)
+			if os.RemoveAll(dir) == nil {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
 	})
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)

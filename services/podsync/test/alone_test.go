@@ -157,6 +157,7 @@ func TestOnlyOne(t *testing.T) {
 	first := n.start()
 	a := n.runs("a")
 	elsewhere, other := filepath.Join(t.TempDir(), "root"), bustest.New(t)
+	unmountRoot(t, elsewhere)
 	for name, c := range map[string]struct{ flag, want string }{
 		"the same root folder":    {"--runtime-dir=" + other.Dir(), "--root-dir=" + n.root + ": another podsync works there"},
 		"the same runtime folder": {"--root-dir=" + elsewhere, "another server answers on the socket"},

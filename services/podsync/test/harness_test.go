@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	v1 "k8s.io/api/core/v1"
@@ -57,6 +58,7 @@ func newNode(t *testing.T) *node {
 	n := &node{
 		Node: bustest.New(t), t: t, root: filepath.Join(dir, "root"), manifests: filepath.Join(dir, "manifests"), runtime: fake.NewRuntime(time.Now),
 	}
+	unmountRoot(t, n.root)
 	if err := os.Mkdir(n.manifests, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -68,6 +70,11 @@ func newNode(t *testing.T) *node {
 	}
 	t.Cleanup(stop)
 	return n
+}
+
+// unmountRoot unmounts a root folder when the test ends: podsync binds it onto itself where nothing is shared.
+func unmountRoot(t *testing.T, dir string) {
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 }
 
 // config writes podsync's file of configuration, with further lines.
