@@ -16,7 +16,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -280,15 +279,17 @@ func (s *scene) debugs(t *testing.T) {
 	}
 	defer stdin.Close()
 	defer keys.Close()
+	// It answers when it is asked, and so not before the client is attached and hears it.
+	if _, err := io.WriteString(keys, "look\n"); err != nil {
+		t.Fatal(err)
+	}
 	out, problems, err := s.kubectl(stdin, "debug", "-i", "talk", "--image="+rig.BusyboxImage, "--container=look", "--target=main", "--",
-		"sh", "-c", `sleep 2; ps | grep -q '[t]rap' && echo it sees its neighbour`)
+		"sh", "-c", `read -r line; ps | grep -q '[t]rap' && echo it sees its neighbour`)
 	if err != nil || !strings.Contains(out, "it sees its neighbour") {
 		t.Errorf("debug: %v, %q, %q", err, out, problems)
 	}
 	s.says("it sees its neighbour", "logs", "talk", "-c", "look")
 }
-
-var forwarding = regexp.MustCompile(`Forwarding from (127\.0\.0\.1:\d+)`)
 
 // pours sends random bytes through a forwarded port to a server that sends them back, first on one
 // connection, then on several at the same time, and compares the digests. None of it passes through podsync.
@@ -296,38 +297,19 @@ func (s *scene) pours(t *testing.T, how string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, s.Kubectl(), "--kubeconfig="+s.Kubeconfig(), "--namespace="+s.ns, "port-forward", "--address=127.0.0.1", "talk", ":9000")
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var problems bytes.Buffer
-	cmd.Stderr = &problems
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewReader(stdout)
-	first, err := lines.ReadString('\n')
-	found := forwarding.FindStringSubmatch(first)
-	if err != nil || found == nil {
-		cancel()
-		_ = cmd.Wait()
-		t.Fatalf("port-forward, %s, says %q: %v %s", how, first, err, problems.String())
-	}
-	drained := make(chan struct{})
-	go func() { defer close(drained); _, _ = io.Copy(io.Discard, lines) }()
+	address, end := s.portForward(ctx, t, "talk", 9000)
 
 	podsync, nodeapi := s.mustPID(t, role.Podsync), s.mustPID(t, role.NodeAPI)
 	before := map[int]int64{podsync: s.passed(t, podsync), nodeapi: s.passed(t, nodeapi)}
 	began := time.Now()
-	if err := pour(found[1], poured, 0); err != nil {
+	if err := pour(address, poured, 0); err != nil {
 		t.Errorf("port-forward, %s, %d bytes each way: %v", how, poured, err)
 	}
 	alone := time.Since(began)
 	began = time.Now()
 	results := make(chan error, together)
 	for i := range together {
-		go func() { results <- pour(found[1], pouredTogether, byte(i+1)) }()
+		go func() { results <- pour(address, pouredTogether, byte(i+1)) }()
 	}
 	for range together {
 		if err := <-results; err != nil {
@@ -346,9 +328,7 @@ func (s *scene) pours(t *testing.T, how string) {
 		t.Errorf("of %d bytes podsync read and wrote %d meanwhile", total, by[podsync])
 	}
 	cancel()
-	<-drained
-	_ = cmd.Wait()
-	if text := problems.String(); text != "" {
+	if text := end(); text != "" {
 		t.Errorf("port-forward, %s: %s", how, text)
 	}
 }

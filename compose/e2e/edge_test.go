@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/rand"
@@ -14,9 +15,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/microlet/microlet/compose/e2e/internal/record"
 )
@@ -40,6 +45,21 @@ func (s *scene) says(want string, args ...string) {
 	}
 }
 
+// comesToSay runs the client until it says so much.
+func (s *scene) comesToSay(want string, args ...string) {
+	s.t.Helper()
+	await(s.t, patience, "kubectl "+strings.Join(args, " "), func() error {
+		out, problems, err := s.kubectl(nil, args...)
+		if err == nil && !strings.Contains(out, want) {
+			err = fmt.Errorf("%.500q, want %q", out, want)
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, problems)
+		}
+		return nil
+	})
+}
+
 // refuses runs the client, which must fail and say why.
 func (s *scene) refuses(want string, args ...string) {
 	s.t.Helper()
@@ -53,25 +73,49 @@ func (s *scene) refuses(want string, args ...string) {
 func TestEdge(t *testing.T) {
 	shared.use(t)
 	s := newScene(t)
-	talk := scripted("talk", `echo first; echo second >&2; `+forever)
-	talk.Spec.Containers = append(talk.Spec.Containers, shell("again", `echo life; exit 1`),
-		shell("web", `mkdir -p /tmp/www; cp /bin/busybox /tmp/www/file; httpd -f -p 8080 -h /tmp/www`))
-	s.create(talk)
-	s.wait(patience, "the first container to have been restarted", func(v record.View) error {
-		for _, c := range s.statuses(v, "talk") {
-			if c.Name == "again" && c.RestartCount > 0 {
-				return nil
-			}
-		}
-		return fmt.Errorf("it was not")
-	})
-	first := talk.Spec.Containers[0].Name
+	s.talks()
+	s.edge(t)
+}
 
-	s.says("first\n", "logs", "talk", "-c", first)
-	s.says("second\n", "logs", "talk", "-c", first, "--tail=1")
-	s.says("life\n", "logs", "talk", "-c", "again", "--previous")
+// talks starts the pod whose containers edge asks.
+func (s *scene) talks() {
+	s.t.Helper()
+	talk := scripted("talk", `echo first; echo second; `+forever)
+	web := shell("web", `mkdir -p /tmp/www; cp /bin/busybox /tmp/www/file; httpd -f -p 8080 -h /tmp/www`)
+	web.ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, TimeoutSeconds: 5, ProbeHandler: corev1.ProbeHandler{
+		HTTPGet: &corev1.HTTPGetAction{Path: "/file", Port: intstr.FromInt32(8080)},
+	}}
+	// The order of lines of different streams is nobody's promise: the runtime copies two pipes.
+	talk.Spec.Containers = append(talk.Spec.Containers, shell("again", `echo life; exit 1`), web, shell("complains", `echo problem >&2; `+forever))
+	s.create(talk)
+	s.wait(patience, "a container to have been restarted, and the web server", func(v record.View) error {
+		restarted, serves := false, false
+		for _, c := range s.statuses(v, "talk") {
+			restarted = restarted || c.Name == "again" && c.RestartCount > 0
+			serves = serves || c.Name == "web" && c.Ready
+		}
+		if !restarted || !serves {
+			return fmt.Errorf("restarted %t, serves %t", restarted, serves)
+		}
+		return nil
+	})
+}
+
+// edge asks the node's API for all that it has, with the pod of talks.
+func (s *scene) edge(t *testing.T) {
+	t.Helper()
+	const first = "main"
+	// A container that runs may not have written yet.
+	s.comesToSay("first\nsecond\n", "logs", "talk", "-c", first)
+	s.comesToSay("problem\n", "logs", "talk", "-c", "complains")
+	s.comesToSay("life\n", "logs", "talk", "-c", "again", "--previous")
+	if out, problems, err := s.kubectl(nil, "logs", "talk", "-c", first, "--tail=1"); err != nil || out != "second\n" {
+		t.Errorf("the last line of the log: %v, %q, %q", err, out, problems)
+	}
 	s.refuses("previous terminated container", "logs", "talk", "-c", first, "--previous")
-	s.says("firs", "logs", "talk", "-c", first, "--limit-bytes=4")
+	if out, problems, err := s.kubectl(nil, "logs", "talk", "-c", first, "--limit-bytes=4"); err != nil || out != "firs" {
+		t.Errorf("the first bytes of the log: %v, %q, %q", err, out, problems)
+	}
 
 	for _, how := range []string{"true", "false"} { // WebSocket, SPDY
 		t.Setenv("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", how)
@@ -109,15 +153,37 @@ func TestEdge(t *testing.T) {
 	s.strangers(t)
 }
 
-// freeAddress is one of loopback that nobody has at this moment, for a program that is to listen there.
-func freeAddress(t *testing.T) string {
+var forwarding = regexp.MustCompile(`Forwarding from (127\.0\.0\.1:\d+)`)
+
+// portForward runs kubectl port-forward until the context ends, on a port that kubectl chooses. The function that it
+// returns waits for kubectl's end, and returns what it complained about.
+func (s *scene) portForward(ctx context.Context, t *testing.T, pod string, port int) (address string, end func() string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	cmd := exec.CommandContext(ctx, s.Kubectl(), "--kubeconfig="+s.Kubeconfig(), "--namespace="+s.ns, "port-forward", "--address=127.0.0.1", pod, fmt.Sprintf(":%d", port))
+	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	var problems bytes.Buffer
+	cmd.Stderr = &problems
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(stdout)
+	first, err := lines.ReadString('\n')
+	found := forwarding.FindStringSubmatch(first)
+	if err != nil || found == nil {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		t.Fatalf("port-forward says %q: %v %s", first, err, problems.String())
+	}
+	drained := make(chan struct{})
+	go func() { defer close(drained); _, _ = io.Copy(io.Discard, lines) }()
+	return found[1], func() string {
+		<-drained
+		_ = cmd.Wait() // the context's end is its end
+		return problems.String()
+	}
 }
 
 // forward fetches a file through a forwarded port and compares it with the same bytes by exec.
@@ -125,13 +191,8 @@ func (s *scene) forward(t *testing.T, how string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	address := freeAddress(t)
-	_, port, _ := net.SplitHostPort(address)
-	cmd := exec.CommandContext(ctx, s.node.Kubectl(), "--kubeconfig="+s.node.Kubeconfig(), "--namespace="+s.ns, "port-forward", "--address=127.0.0.1", "talk", port+":8080")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { cancel(); _ = cmd.Wait() }()
+	address, end := s.portForward(ctx, t, "talk", 8080)
+	defer func() { cancel(); _ = end() }()
 	var body []byte
 	await(t, patience, "the forwarded port to answer", func() error {
 		answer, err := http.Get("http://" + address + "/file")

@@ -58,7 +58,7 @@ func TestPrometheus(t *testing.T) {
 		{`clamp_max(sum_over_time(up{job="metrics"}[1m]), 3)`, "3"},
 	} {
 		got := ""
-		p.await(t, time.Minute, want.query, func() error {
+		p.await(t, patience, want.query, func() error {
 			var err error
 			if got, err = p.ask(want.query); err == nil && got != want.value {
 				err = fmt.Errorf("it says %s, want %s", got, want.value)
@@ -97,6 +97,17 @@ func (s *scene) mayReadMetrics(t *testing.T) string {
 	return strings.TrimSpace(token)
 }
 
+// freeAddress is one of loopback that nobody has at this moment, for a program that cannot choose its own.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
 // prometheus is one that runs.
 type prometheus struct {
 	address string
@@ -120,7 +131,7 @@ func (s *scene) prometheus(t *testing.T, token string) *prometheus {
 			"tls_config": object{"insecure_skip_verify": true}, "static_configs": []object{{"targets": []string{net.JoinHostPort(s.NodeIP(), "10250")}}},
 		})
 	}
-	text, err := yaml.Marshal(object{"global": object{"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": jobs})
+	text, err := yaml.Marshal(object{"global": object{"scrape_interval": "5s", "scrape_timeout": "5s"}, "scrape_configs": jobs})
 	if err != nil {
 		t.Fatal(err)
 	}

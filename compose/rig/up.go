@@ -166,7 +166,8 @@ func (o *Options) findMicrolet() error {
 
 // setup makes all that is there before the first program.
 func (i *Instance) setup(o Options) error {
-	for _, dir := range []string{i.r.Dir, filepath.Join(i.r.Dir, "registry"), i.RootDir(), i.PodLogsDir(), filepath.Join(i.r.Dir, "logs")} {
+	// Not --root-dir and podLogsDir: an agent makes its own, and how it does is what another one finds.
+	for _, dir := range []string{i.r.Dir, filepath.Join(i.r.Dir, "registry"), filepath.Join(i.r.Dir, "logs")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("make instance folder: %w", err)
 		}

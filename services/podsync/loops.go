@@ -35,18 +35,17 @@ func (n *node) prepare() error {
 	for dir, mode := range map[string]os.FileMode{
 		filepath.Join(k.Node.RootDir, "pods"): 0o750, filepath.Join(k.Node.RootDir, "plugins"): 0o750,
 		// The runtime writes containers' checkpoints there, which hold their memory.
-		n.checkpoints():      0o700,
-		k.Kubelet.PodLogsDir: 0o755, n.cfg.ContainerLogLinks: 0o755,
+		n.checkpoints(): 0o700,
 	} {
-		if dir == "" {
-			continue
-		}
 		if err := os.MkdirAll(dir, mode); err != nil {
 			return fmt.Errorf("make the node's folders: %w", err)
 		}
 	}
 	if err := closeFolder(n.checkpoints()); err != nil {
 		n.service.Log.Warn("containers cannot be checkpointed", "folder", n.checkpoints(), "error", err)
+	}
+	if err := n.logs.Make(); err != nil {
+		return fmt.Errorf("make the node's folders: %w", err)
 	}
 	if err := n.cgroups.EnsureRoots(); err != nil {
 		return fmt.Errorf("make the node's cgroups: %w", err)

@@ -4,7 +4,8 @@
 // The layout is the kubelet's, so that either can take over from the other and log
 // collectors find what they look for. Folders belong to root and to the group that may read
 // logs without being root, and hand that group on to the files in them (mode 2750). Removing
-// what is gone succeeds.
+// what is gone succeeds. The folders above them are the kubelet's too: what of them is the agents'
+// own, and closed to the group, is opened to it.
 package podlogs
 
 import (
@@ -72,8 +73,9 @@ func (f Folders) Adopt() error {
 	if f.Group == 0 {
 		return nil
 	}
+	errs := []error{f.openWays()}
 	pods, err := f.List()
-	errs := []error{err}
+	errs = append(errs, err)
 	for _, p := range pods {
 		errs = append(errs, f.adopt(f.dir(p)))
 		containers, err := os.ReadDir(f.dir(p))

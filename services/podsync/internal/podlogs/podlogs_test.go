@@ -152,7 +152,7 @@ func TestFoldersBelongToTheGroup(t *testing.T) {
 }
 
 func TestAdoptBringsFoldersAndLogsInLine(t *testing.T) {
-	f := Folders{Pods: t.TempDir(), Group: aGroup()}
+	f := Folders{Pods: filepath.Join(openTempDir(t), "pods"), Group: aGroup()}
 	pod := filepath.Join(f.Pods, "ns_a_1")
 	logs := filepath.Join(pod, "c")
 	if err := os.MkdirAll(logs, 0o755); err != nil {
