@@ -23,6 +23,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/cgroup"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
 	"github.com/microlet/microlet/services/podsync/internal/containers"
+	"github.com/microlet/microlet/services/podsync/internal/firewall"
 	"github.com/microlet/microlet/services/podsync/internal/gateway"
 	"github.com/microlet/microlet/services/podsync/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/image"
@@ -76,6 +77,7 @@ type node struct {
 	rotator  *logrotate.Rotator
 	network  networkState
 	cleanup  *cleanup.Cleanup
+	firewall *firewall.Firewall // nil without makeIPTablesUtilChains
 
 	events         *outbox.Recorder
 	statuses       *status.Manager
@@ -104,7 +106,7 @@ type node struct {
 func newNode(s *service.Service, cfg Config) (*node, error) {
 	n := &node{cfg: cfg, service: s, synced: make(chan struct{})}
 	for _, build := range []func() error{
-		n.connect, n.buildRuntime, n.buildResources, n.buildObjects, n.buildConfig, n.buildReports, n.buildSources, n.buildProbes, n.buildGarbage, n.buildAdmission, n.buildLoops,
+		n.connect, n.buildRuntime, n.buildResources, n.buildObjects, n.buildConfig, n.buildReports, n.buildSources, n.buildProbes, n.buildGarbage, n.buildAdmission, n.buildLoops, n.buildFirewall,
 	} {
 		if err := build(); err != nil {
 			n.close()

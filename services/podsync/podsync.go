@@ -35,6 +35,9 @@ func Run(ctx context.Context, cfg Config) error {
 	s.Go("dispatcher", n.dispatcher.Run)
 	n.startSources()
 	s.Go("runtime monitor", n.monitor.Run)
+	if n.firewall != nil {
+		s.Go("firewall", n.firewall.Run)
+	}
 	s.Go("relist", n.relister.Run)
 	s.Go("clean-up", n.runCleanup)
 	s.Go("helper pods", n.sweepHelpers)

@@ -57,7 +57,7 @@ var supportTable = []supportRow{
 	{name: "containerLogMonitorInterval", state: honoured},
 	{name: "podCIDR", state: warned, note: "It matters on a standalone node alone."},
 	{name: "hairpinMode", state: idle, note: "The network plugin decides; the kubelet ignores it too."},
-	{name: "makeIPTablesUtilChains", state: warned, off: []string{"false"}, byDefault: true, note: "The kubelet's hint chain is not written yet."},
+	{name: "makeIPTablesUtilChains", state: honoured, note: "KUBE-FIREWALL and KUBE-IPTABLES-HINT, where the host has iptables and ip6tables."},
 	{name: "iptablesMasqueradeBit", state: idle, note: "The kubelet ignores it too (KEP-3178)."},
 	{name: "iptablesDropBit", state: idle, note: "The kubelet ignores it too (KEP-3178)."},
 	{name: "--minimum-container-ttl-duration", state: honoured},

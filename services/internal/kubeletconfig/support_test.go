@@ -50,7 +50,6 @@ func TestKubeadmNodeStarts(t *testing.T) {
 			"imagePullCredentialsVerificationPolicy=NeverVerifyPreloadedImages",
 			"imageGCHighThresholdPercent=85",
 			"localStorageCapacityIsolation=true",
-			"makeIPTablesUtilChains=true",
 			`evictionHard={"imagefs.available":"15%","imagefs.inodesFree":"5%","memory.available":"100Mi","nodefs.available":"10%","nodefs.inodesFree":"5%"}`,
 		}},
 		{"the kubeconfig exists, so the bootstrap kubeconfig is not needed; this version of microlet cannot request one", []string{
@@ -149,9 +148,9 @@ func TestWarnings(t *testing.T) {
 		{"featureGates: {MemoryQoS: false, KubeletCrashLoopBackOffMax: true, NodeSwap: true}\n", msgGates, []string{"MemoryQoS=false"}},
 		// As kind writes it: eviction and image collection are off, which this version is anyway.
 		{"evictionHard: {nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0%}\nimageGCHighThresholdPercent: 100\n" +
-			"imagePullCredentialsVerificationPolicy: NeverVerify\nlocalStorageCapacityIsolation: false\nmakeIPTablesUtilChains: false\n", msgByDefault, nil},
+			"imagePullCredentialsVerificationPolicy: NeverVerify\nlocalStorageCapacityIsolation: false\n", msgByDefault, nil},
 		{"evictionHard: {memory.available: 100Mi, nodefs.available: 10%, nodefs.inodesFree: 5%, imagefs.available: 15%, imagefs.inodesFree: 5%}\nimageGCHighThresholdPercent: 100\n" +
-			"imagePullCredentialsVerificationPolicy: NeverVerify\nlocalStorageCapacityIsolation: false\nmakeIPTablesUtilChains: false\n", msgByDefault, []string{"evictionHard="}},
+			"imagePullCredentialsVerificationPolicy: NeverVerify\nlocalStorageCapacityIsolation: false\n", msgByDefault, []string{"evictionHard="}},
 	} {
 		got := warningsOf(t, test.message, "--config", file(t, test.yaml))
 		if len(got) != len(test.want) || slices.ContainsFunc(test.want, func(w string) bool {

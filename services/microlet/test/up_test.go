@@ -85,7 +85,8 @@ cgroupDriver: cgroupfs
 cgroupRoot: %[2]s
 podLogsDir: %[1]s/logs
 logging: {format: json}
-# Who has the ports of this machine is of no matter to these tests.
+# Who has the ports of this machine, and its packet filter, is of no matter to these tests.
+makeIPTablesUtilChains: false
 enableServer: false
 healthzPort: 0
 authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}

@@ -89,6 +89,8 @@ enforceNodeAllocatable: [none]
 staticPodPath: %s
 podLogsDir: %s
 fileCheckFrequency: 1s
+# The packet filter is the machine's.
+makeIPTablesUtilChains: false
 %s`, n.endpoint, n.manifests, filepath.Join(n.root, "logs"), strings.Join(more, "\n"))
 	file := filepath.Join(n.t.TempDir(), "kubelet.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
