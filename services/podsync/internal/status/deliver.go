@@ -77,10 +77,13 @@ func (m *Manager) write(ctx context.Context, e *entry, p *v1.Pod, want *v1.PodSt
 	if !older(after, e.pod) {
 		e.pod = after
 	}
-	echo := after.Status.DeepCopy()
-	normalize(after, echo)
-	e.echo, e.force = echo, false
-	e.delivered = version
+	e.delivered, e.force = version, false
+	if e.version == version {
+		// A write that changes nothing of ours shows what the server drops.
+		if left := normalized(after, &after.Status); same(left, normalized(p, &p.Status)) {
+			e.refused = left
+		}
+	}
 	if patch != nil {
 		m.metrics.duration.Observe(time.Since(e.since).Seconds())
 	}

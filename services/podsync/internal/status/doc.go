@@ -14,6 +14,7 @@
 // Guarantees of Manager: podsync alone writes a pod's status. The newest status of each pod
 // arrives, however long the apiserver is away; statuses of one pod arrive in order, those of
 // different pods do not wait for each other; a status that the apiserver has already is not
-// written again; conditions of others are left alone. A pod is deleted from the API only after
+// written again; what another writes into a field of ours is written over after 10 s, whenever
+// it came; conditions of others are left alone. A pod is deleted from the API only after
 // its final status has arrived.
 package status

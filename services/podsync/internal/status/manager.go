@@ -16,7 +16,7 @@ import (
 const (
 	defaultWorkers = 8
 	defaultTimeout = 10 * time.Second
-	// reconcileAfter is how long a status that somebody else changed in the API may stay: long
+	// reconcileAfter is how long a status in the API that is not the wanted one may stay: long
 	// enough for a watch that lags behind, and the kubelet's own period.
 	reconcileAfter = 10 * time.Second
 	firstRetry     = 200 * time.Millisecond
@@ -61,13 +61,14 @@ type entry struct {
 	pod *v1.Pod // newest object of the API; its status is the base of patches
 	// seen is when podsync first told of the pod.
 	seen time.Time
-	// echo is the API's status after our last write, normalized: any other is somebody else's doing.
-	echo      *v1.PodStatus
-	want      *v1.PodStatus // nil until the first Set
-	version   uint64        // counts changes of want and delivered those that arrived
+	want *v1.PodStatus // nil until the first Set
+	// refused is what the API made of want when writing it changed nothing, normalized: the server
+	// drops the rest of want, and no write will ever bring it. Nil while that has not been seen.
+	refused   *v1.PodStatus
+	version   uint64 // counts changes of want and delivered those that arrived
 	delivered uint64
 	since     time.Time // of the first change that did not arrive yet
-	force     bool      // write want although it arrived already: somebody changed it
+	force     bool      // write want although it arrived already: the API has another status
 	finished  bool      // want is final and the pod may be deleted
 	deleted   bool      // the API has taken our deletion, or no longer has the pod
 
@@ -157,7 +158,7 @@ func (m *Manager) set(p *v1.Pod, s v1.PodStatus, finished bool) {
 		m.metrics.started.Observe(time.Since(e.seen).Seconds())
 	}
 	if e.want == nil || !same(e.want, want) {
-		e.want = want
+		e.want, e.refused = want, nil
 		if e.version == e.delivered {
 			e.since = time.Now()
 		}
@@ -302,14 +303,16 @@ func (m *Manager) next() (types.UID, bool) {
 	}
 }
 
-// reconcile plans a new write if the API's status is no longer what our last write made of it.
+// reconcile plans a new write if the API's status is not the wanted one. It is compared with what
+// is wanted, not with what the last write led to: another may have changed a field before that
+// write arrived, and the write carries only the fields that differed when it was made.
 func (m *Manager) reconcile(e *entry) {
-	if e.echo == nil || e.version != e.delivered || e.deleted {
+	if e.want == nil || e.version != e.delivered || e.deleted {
 		return
 	}
-	now := e.pod.Status.DeepCopy()
-	normalize(e.pod, now)
-	switch differs := !same(now, e.echo); {
+	now := normalized(e.pod, &e.pod.Status)
+	differs := !same(now, normalized(e.pod, merged(e.pod, e.want))) && (e.refused == nil || !same(now, e.refused))
+	switch {
 	case !differs && e.failures == 0:
 		e.due = time.Time{}
 	case differs && e.due.IsZero() && !e.queued && !e.inFlight:
@@ -355,9 +358,9 @@ func (m *Manager) release(now time.Time) (next time.Time) {
 			}
 		default:
 			if e.failures == 0 {
-				e.force = true // it is due because somebody changed what we wrote
+				e.force = true // it is due because the API has another status
 				m.metrics.reconciled.Inc()
-				m.log.Info("pod status was changed by another, writing it again", "pod", e.pod.Namespace+"/"+e.pod.Name, "uid", uid)
+				m.log.Info("pod status in the API is not the wanted one, writing it again", "pod", e.pod.Namespace+"/"+e.pod.Name, "uid", uid)
 			}
 			e.due = time.Time{}
 			m.enqueue(uid, e)

@@ -29,7 +29,7 @@ func newMetrics(to prometheus.Registerer, m *Manager) (*managerMetrics, error) {
 			Name: "microlet_pod_status_patches_total", Help: "Patches of pod statuses that were sent.",
 		}),
 		reconciled: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "microlet_pod_status_reconciled_total", Help: "Statuses that were written again because another had changed them.",
+			Name: "microlet_pod_status_reconciled_total", Help: "Statuses that were written again because the API had another than the wanted one.",
 		}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_pod_status_failures_total", Help: "Patches and deletions that failed, by the apiserver's reason; empty if it did not answer.",

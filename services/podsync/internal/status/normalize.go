@@ -47,6 +47,13 @@ func normalize(p *v1.Pod, s *v1.PodStatus) {
 	slices.SortFunc(s.InitContainerStatuses, func(a, b v1.ContainerStatus) int { return cmp.Compare(place[a.Name], place[b.Name]) })
 }
 
+// normalized returns a copy of a status in that form.
+func normalized(p *v1.Pod, s *v1.PodStatus) *v1.PodStatus {
+	n := s.DeepCopy()
+	normalize(p, n)
+	return n
+}
+
 func normalizeState(s *v1.ContainerState, limit int) {
 	if s.Running != nil {
 		round(&s.Running.StartedAt)
