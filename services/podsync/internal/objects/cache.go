@@ -2,6 +2,7 @@ package objects
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -10,13 +11,18 @@ import (
 
 type key struct{ namespace, name string }
 
-// cache holds objects of one kind for a short time. Requests for one object that come
+// cache holds objects of one kind. One that is older than the TTL is read again; while the apiserver cannot be asked,
+// the version that was read last serves, as under the kubelet, so that containers can be started again in an outage.
+// With a TTL of 0 nothing is held.
+//
+// Requests for one object that come
 // while one is under way share its answer, unless the object was invalidated since that
 // one began: an answer may be older than the question by nothing else.
 type cache[T any] struct {
 	fetch   func(ctx context.Context, namespace, name string) (T, error)
 	ttl     time.Duration
 	timeout time.Duration
+	log     *slog.Logger
 	state   *cacheState[T]
 }
 
@@ -29,6 +35,8 @@ type entry[T any] struct {
 	value T
 	have  bool
 	read  time.Time
+	// failed is when a newer version was asked for in vain, since it was read; zero for never.
+	failed time.Time
 	// call is the request under way, nil when there is none.
 	call *call[T]
 }
@@ -40,7 +48,7 @@ type call[T any] struct {
 }
 
 func newCache[T any](o Options, fetch func(ctx context.Context, namespace, name string) (T, error)) cache[T] {
-	return cache[T]{fetch: fetch, ttl: o.TTL, timeout: o.Timeout, state: &cacheState[T]{entries: map[key]*entry[T]{}}}
+	return cache[T]{fetch: fetch, ttl: o.TTL, timeout: o.Timeout, log: o.Log, state: &cacheState[T]{entries: map[key]*entry[T]{}}}
 }
 
 func (c *cache[T]) get(ctx context.Context, k key) (T, error) {
@@ -50,7 +58,7 @@ func (c *cache[T]) get(ctx context.Context, k key) (T, error) {
 		e = &entry[T]{}
 		c.state.entries[k] = e
 	}
-	if e.have && time.Since(e.read) < c.ttl {
+	if e.have && c.serves(e) {
 		value := e.value
 		c.state.Unlock()
 		return value, nil
@@ -73,6 +81,12 @@ func (c *cache[T]) get(ctx context.Context, k key) (T, error) {
 	}
 }
 
+// serves says whether what is held is returned without asking. After a try that failed it is for a while: an apiserver
+// that does not answer must not hold up every container that is started.
+func (c *cache[T]) serves(e *entry[T]) bool {
+	return time.Since(e.read) < c.ttl || !e.failed.IsZero() && time.Since(e.failed) < c.timeout
+}
+
 func (c *cache[T]) run(ctx context.Context, k key, e *entry[T], own *call[T]) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -83,9 +97,16 @@ func (c *cache[T]) run(ctx context.Context, k key, e *entry[T], own *call[T]) {
 		e.call = nil
 		switch {
 		case own.err == nil:
-			e.value, e.have, e.read = own.value, true, began
+			e.value, e.have, e.read, e.failed = own.value, true, began, time.Time{}
 		case apierrors.IsNotFound(own.err):
 			delete(c.state.entries, k)
+		case e.have && c.ttl > 0:
+			if e.failed.IsZero() {
+				c.log.Warn("object could not be read again, the version that was read last serves", "namespace", k.namespace, "name", k.name,
+					"read", e.read, "err", own.err)
+			}
+			e.failed = time.Now()
+			own.value, own.err = e.value, nil
 		}
 	}
 	c.state.Unlock()
@@ -98,12 +119,12 @@ func (c *cache[T]) invalidate(k key) {
 	c.state.Unlock()
 }
 
-// collect drops what is no longer fresh and not being read.
-func (c *cache[T]) collect() {
+// collect drops what is no longer fresh, not being read, and not in use.
+func (c *cache[T]) collect(used map[key]bool) {
 	c.state.Lock()
 	defer c.state.Unlock()
 	for k, e := range c.state.entries {
-		if e.call == nil && time.Since(e.read) >= c.ttl {
+		if e.call == nil && !used[k] && time.Since(e.read) >= c.ttl {
 			delete(c.state.entries, k)
 		}
 	}

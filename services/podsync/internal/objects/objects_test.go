@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	clienttesting "k8s.io/client-go/testing"
@@ -235,4 +236,63 @@ func TestServices(t *testing.T) {
 	if alone := NewServices(nil, nil); !alone.Synced() {
 		t.Error("a node without an apiserver waits for services")
 	}
+}
+
+// TestAnOutageLeavesWhatIsHeld: with the strategy Cache a container starts again although the apiserver has been away for
+// longer than the TTL, and soon has what is new when it is back. With Get nothing is held.
+func TestAnOutageLeavesWhatIsHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, down := fake.NewClientset(configMap("a", "1")), atomic.Bool{}
+		client.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if !down.Load() {
+				return false, nil, nil
+			}
+			time.Sleep(5 * time.Second) // a dial that nobody answers
+			return true, nil, errors.New("connection refused")
+		})
+		uses := func(uid types.UID) *v1.Pod {
+			return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", UID: uid}, Spec: v1.PodSpec{Containers: []v1.Container{{
+				EnvFrom: []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "a"}}}},
+			}}}}
+		}
+		held, none := New(client, Options{Strategy: Cache}), New(client, Options{Strategy: Get})
+		held.Register(uses("1"))
+		held.Register(uses("2"))
+		want := func(s *Store, value, why string) {
+			t.Helper()
+			got, err := s.ConfigMap(t.Context(), "ns", "a")
+			if err != nil || got.Data["k"] != value {
+				t.Errorf("%s: %v, %v, want %q", why, got, err, value)
+			}
+		}
+		want(held, "1", "Cache")
+		want(none, "1", "Get")
+		down.Store(true)
+		time.Sleep(time.Hour)
+		want(held, "1", "Cache in an outage")
+		began := time.Now()
+		want(held, "1", "Cache, asked in vain a moment ago")
+		if waited := time.Since(began); waited != 0 {
+			t.Errorf("waited %v for an apiserver that has just not answered", waited)
+		}
+		if got, err := none.ConfigMap(t.Context(), "ns", "a"); err == nil {
+			t.Errorf("Get in an outage: %v", got)
+		}
+		held.Unregister("2") // the other pod still needs it
+		time.Sleep(time.Hour)
+		want(held, "1", "Cache after another pod's end")
+		down.Store(false)
+		if _, err := client.CoreV1().ConfigMaps("ns").Update(t.Context(), configMap("a", "2"), metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(defaultTimeout)
+		want(held, "2", "Cache after the outage")
+		if err := client.CoreV1().ConfigMaps("ns").Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(defaultTTL)
+		if got, err := held.ConfigMap(t.Context(), "ns", "a"); !apierrors.IsNotFound(err) {
+			t.Errorf("a deleted object: %v, %v", got, err)
+		}
+	})
 }

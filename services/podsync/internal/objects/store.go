@@ -43,7 +43,8 @@ type Options struct {
 	// Changed is called with a pod one of whose objects is no longer what the pod was given, or
 	// now exists; strategy Watch only. It must not block. Default: nobody is told.
 	Changed func(pod types.UID)
-	// TTL is how long a Secret or ConfigMap counts as fresh; default 1 minute, as the kubelet's.
+	// TTL is how long a Secret or ConfigMap counts as fresh; default 1 minute, as the kubelet's. An older one serves only
+	// while the apiserver cannot be asked.
 	TTL time.Duration
 	// Timeout bounds each request; default 10 s.
 	Timeout time.Duration
@@ -75,6 +76,7 @@ type Store struct {
 	secrets    kind[*v1.Secret]
 	configMaps kind[*v1.ConfigMap]
 	end        context.CancelFunc
+	log        *slog.Logger
 
 	mu   sync.Mutex
 	pods map[types.UID]named
@@ -96,7 +98,7 @@ type kind[T object] struct {
 func New(client kubernetes.Interface, o Options) *Store {
 	o = o.withDefaults()
 	life, end := context.WithCancel(context.Background())
-	s := &Store{pods: map[types.UID]named{}, end: end}
+	s := &Store{pods: map[types.UID]named{}, end: end, log: o.Log}
 	s.secrets = kind[*v1.Secret]{name: "secret", cache: newCache(o, func(ctx context.Context, namespace, name string) (*v1.Secret, error) {
 		if client == nil {
 			return nil, fmt.Errorf("couldn't get secret %s/%s: %w", namespace, name, errStandalone)
@@ -188,7 +190,7 @@ func (k *kind[T]) get(ctx context.Context, at key) (T, error) {
 }
 
 // Secret returns a Secret: with strategy Watch as far as its watch has come, else not older
-// than the TTL.
+// than the TTL, save for Cache while the apiserver cannot be asked: then the version that was read last.
 func (s *Store) Secret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
 	return s.secrets.get(ctx, key{namespace, name})
 }
@@ -212,7 +214,7 @@ func (s *Store) Register(p *v1.Pod) {
 	s.configMaps.named(p.UID, before.configMaps, now.configMaps)
 }
 
-// Unregister forgets a pod, and with it what only stale entries still hold.
+// Unregister forgets a pod, and with it what is no longer fresh and named by no other pod.
 func (s *Store) Unregister(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,8 +222,26 @@ func (s *Store) Unregister(uid types.UID) {
 	delete(s.pods, uid)
 	s.secrets.named(uid, before.secrets, nil)
 	s.configMaps.named(uid, before.configMaps, nil)
-	s.secrets.cache.collect()
-	s.configMaps.cache.collect()
+	secrets, configMaps := map[key]bool{}, map[key]bool{}
+	for _, n := range s.pods {
+		for _, k := range n.secrets {
+			secrets[k] = true
+		}
+		for _, k := range n.configMaps {
+			configMaps[k] = true
+		}
+	}
+	s.secrets.collect(secrets)
+	s.configMaps.collect(configMaps)
+}
+
+// collect drops what is no longer fresh from the cache, but for what pods name: it serves in an outage of the apiserver.
+// Where there are watches these have it.
+func (k *kind[T]) collect(used map[key]bool) {
+	if k.watches != nil {
+		used = nil
+	}
+	k.cache.collect(used)
 }
 
 // named tells what a pod names now and named before.
