@@ -29,8 +29,8 @@ var _ worker.Images = (*images)(nil)
 // Ensure implements worker.Images.
 func (i *images) Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*worker.Image, error) {
 	secrets, missing, err := i.objects.PullSecrets(ctx, p)
-	if err != nil && len(missing) == 0 {
-		missing = []string{err.Error()}
+	if err != nil {
+		return nil, err // the pod has ended, or podsync has
 	}
 	if len(missing) > 0 {
 		// The image may need none of them, or be here already, so this goes on.

@@ -273,9 +273,8 @@ func keys(namespace string, names []string) []key {
 	return all
 }
 
-// PullSecrets returns the imagePullSecrets of a pod, and the names of those that do not
-// exist: a pull goes on without them, since the image may need none. Any other error is
-// returned, because a pull without the secret would then fail for a wrong reason.
+// PullSecrets returns the imagePullSecrets of a pod that can be read, and the names of the others: a pull goes on without
+// those, since the image may need none of them. The error is only ctx's.
 func (s *Store) PullSecrets(ctx context.Context, p *v1.Pod) (found []v1.Secret, missing []string, err error) {
 	for _, ref := range p.Spec.ImagePullSecrets {
 		if ref.Name == "" {
@@ -283,10 +282,11 @@ func (s *Store) PullSecrets(ctx context.Context, p *v1.Pod) (found []v1.Secret, 
 		}
 		secret, err := s.Secret(ctx, p.Namespace, ref.Name)
 		switch {
-		case apierrors.IsNotFound(err):
-			missing = append(missing, ref.Name)
+		case ctx.Err() != nil:
+			return nil, nil, fmt.Errorf("get imagePullSecret %s/%s: %w", p.Namespace, ref.Name, ctx.Err())
 		case err != nil:
-			return nil, nil, fmt.Errorf("get imagePullSecret %s/%s: %w", p.Namespace, ref.Name, err)
+			s.log.Warn("imagePullSecret cannot be read, the pull may fail", "pod", p.Namespace+"/"+p.Name, "uid", p.UID, "secret", ref.Name, "err", err)
+			missing = append(missing, ref.Name)
 		default:
 			found = append(found, *secret)
 		}
