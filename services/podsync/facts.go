@@ -3,10 +3,12 @@ package podsync
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -17,16 +19,18 @@ import (
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
 	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/podsync/internal/cgroup"
 	"github.com/microlet/microlet/services/podsync/internal/objects"
 )
 
 // capacity is what the node has and what pods may use of it.
 type capacity struct {
 	capacity, allocatable v1.ResourceList
-	// enforced is what the cgroup of all pods is limited to: allocatable and what eviction
-	// keeps free, which eviction must be able to find used.
-	enforced   v1.ResourceList
-	systemUUID string
+	// limits and enforced are what the cgroup of all pods is limited to, without and with
+	// enforceNodeAllocatable of pods: capacity, and that without the reservations. Only they
+	// know of the number of processes, which the API does not.
+	limits, enforced v1.ResourceList
+	systemUUID       string
 }
 
 func readCapacity(k *kubeletconfig.Config) (capacity, error) {
@@ -48,8 +52,7 @@ func readCapacity(k *kubeletconfig.Config) (capacity, error) {
 	if err != nil {
 		return capacity{}, err
 	}
-	reservation.IgnoreEviction = true
-	enforced, err := nodeinfo.Allocatable(total, reservation)
+	limits, enforced, err := podLimits(source, total, reservation)
 	if err != nil {
 		return capacity{}, err
 	}
@@ -57,7 +60,42 @@ func readCapacity(k *kubeletconfig.Config) (capacity, error) {
 	if err != nil {
 		return capacity{}, fmt.Errorf("read the machine's identity: %w", err)
 	}
-	return capacity{total, allocatable, enforced, machine.SystemUUID}, nil
+	return capacity{total, allocatable, limits, enforced, machine.SystemUUID}, nil
+}
+
+// podLimits returns what all pods together are limited to, without and with the reservations.
+func podLimits(source nodeinfo.Source, total v1.ResourceList, r nodeinfo.Reservation) (limits, enforced v1.ResourceList, err error) {
+	limits = maps.Clone(total)
+	processes, err := source.ProcessLimit()
+	if err != nil {
+		return nil, nil, err
+	}
+	limits[cgroup.ResourcePIDs] = *resource.NewQuantity(processes, resource.DecimalSI)
+	enforced, err = nodeinfo.Enforced(limits, r)
+	return limits, enforced, err
+}
+
+// serviceEnv are the environment variables that tell containers of Services, kept by a watch.
+type serviceEnv struct {
+	*objects.Services
+	factory informers.SharedInformerFactory
+}
+
+// newServiceEnv returns what tells of no Service when there is no apiserver.
+func newServiceEnv(client kubernetes.Interface, standalone bool) *serviceEnv {
+	factory := informers.NewSharedInformerFactory(client, 0)
+	if standalone {
+		return &serviceEnv{Services: objects.NewServices(nil, nil), factory: factory}
+	}
+	i := factory.Core().V1().Services()
+	return &serviceEnv{Services: objects.NewServices(i.Lister(), i.Informer().HasSynced), factory: factory}
+}
+
+func (e *serviceEnv) run(ctx context.Context) error {
+	e.factory.StartWithContext(ctx)
+	<-ctx.Done()
+	e.factory.Shutdown()
+	return nil
 }
 
 // addresses are the node's: as nodestatus reports them, and before it did, as the flags
@@ -100,27 +138,4 @@ func (a *addresses) HostIPs() []string {
 		return a.own
 	}
 	return ips
-}
-
-// serviceEnv are the environment variables that tell containers of Services, kept by a watch.
-type serviceEnv struct {
-	*objects.Services
-	factory informers.SharedInformerFactory
-}
-
-// newServiceEnv returns what tells of no Service when there is no apiserver.
-func newServiceEnv(client kubernetes.Interface, standalone bool) *serviceEnv {
-	factory := informers.NewSharedInformerFactory(client, 0)
-	if standalone {
-		return &serviceEnv{Services: objects.NewServices(nil, nil), factory: factory}
-	}
-	i := factory.Core().V1().Services()
-	return &serviceEnv{Services: objects.NewServices(i.Lister(), i.Informer().HasSynced), factory: factory}
-}
-
-func (e *serviceEnv) run(ctx context.Context) error {
-	e.factory.StartWithContext(ctx)
-	<-ctx.Done()
-	e.factory.Shutdown()
-	return nil
 }

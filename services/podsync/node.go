@@ -209,7 +209,7 @@ func (n *node) buildResources() error {
 		Root:                   k.CgroupRoot, Driver: n.driver, PerQOS: *k.CgroupsPerQOS,
 		CPUCFSQuota: *k.CPUCFSQuota, CPUCFSQuotaPeriod: k.CPUCFSQuotaPeriod.Duration,
 		PodPidsLimit: *k.PodPidsLimit, EnforceNodeAllocatable: k.EnforceNodeAllocatable,
-		Allocatable: n.capacity.enforced, Capacity: n.capacity.capacity, Log: n.service.Log,
+		Allocatable: n.capacity.enforced, Capacity: n.capacity.limits, Log: n.service.Log,
 	})
 	return err
 }

@@ -29,20 +29,9 @@ var evictionSignals = map[string]v1.ResourceName{
 // Allocatable returns what of the capacity pods may use: the capacity without what is reserved, and
 // memory without the huge pages, which no pod gets as plain memory. Nothing is less than zero.
 func Allocatable(capacity v1.ResourceList, r Reservation) (v1.ResourceList, error) {
-	reserved := v1.ResourceList{}
-	add := func(name v1.ResourceName, q resource.Quantity) {
-		sum := reserved[name]
-		sum.Add(q)
-		reserved[name] = sum
-	}
-	for field, list := range map[string]map[string]string{"systemReserved": r.System, "kubeReserved": r.Kube} {
-		for name, value := range list {
-			q, err := resource.ParseQuantity(value)
-			if err != nil {
-				return nil, fmt.Errorf("%s[%s]: %q is not a quantity, write it like 500m or 1Gi: %w", field, name, value, err)
-			}
-			add(v1.ResourceName(name), q)
-		}
+	reserved, err := r.sum()
+	if err != nil {
+		return nil, err
 	}
 	if !r.IgnoreEviction {
 		for signal, name := range evictionSignals {
@@ -54,13 +43,12 @@ func Allocatable(capacity v1.ResourceList, r Reservation) (v1.ResourceList, erro
 			if err != nil {
 				return nil, fmt.Errorf("evictionHard[%s]: %w", signal, err)
 			}
-			add(name, q)
+			sum := reserved[name]
+			sum.Add(q)
+			reserved[name] = sum
 		}
 	}
-	allocatable := make(v1.ResourceList, len(capacity))
-	for name, q := range capacity {
-		allocatable[name] = subtract(q, reserved[name])
-	}
+	allocatable := without(capacity, reserved)
 	if memory, has := allocatable[v1.ResourceMemory]; has {
 		for name, q := range capacity {
 			if strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) {
@@ -70,6 +58,41 @@ func Allocatable(capacity v1.ResourceList, r Reservation) (v1.ResourceList, erro
 		allocatable[v1.ResourceMemory] = memory
 	}
 	return allocatable, nil
+}
+
+// Enforced returns what the cgroup of all pods is limited to: the capacity without systemReserved and kubeReserved. What
+// eviction keeps free is in it, since eviction must be able to find it used, and so are huge pages, as with the kubelet.
+func Enforced(capacity v1.ResourceList, r Reservation) (v1.ResourceList, error) {
+	reserved, err := r.sum()
+	if err != nil {
+		return nil, err
+	}
+	return without(capacity, reserved), nil
+}
+
+// sum adds System and Kube up.
+func (r Reservation) sum() (v1.ResourceList, error) {
+	reserved := v1.ResourceList{}
+	for field, list := range map[string]map[string]string{"systemReserved": r.System, "kubeReserved": r.Kube} {
+		for name, value := range list {
+			q, err := resource.ParseQuantity(value)
+			if err != nil {
+				return nil, fmt.Errorf("%s[%s]: %q is not a quantity, write it like 500m or 1Gi: %w", field, name, value, err)
+			}
+			sum := reserved[v1.ResourceName(name)]
+			sum.Add(q)
+			reserved[v1.ResourceName(name)] = sum
+		}
+	}
+	return reserved, nil
+}
+
+func without(capacity, reserved v1.ResourceList) v1.ResourceList {
+	rest := make(v1.ResourceList, len(capacity))
+	for name, q := range capacity {
+		rest[name] = subtract(q, reserved[name])
+	}
+	return rest
 }
 
 func subtract(a, b resource.Quantity) resource.Quantity {

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -56,6 +57,24 @@ func (s Source) Capacity(o Options) (v1.ResourceList, error) {
 		list[v1.ResourceEphemeralStorage] = *resource.NewQuantity(size, resource.DecimalSI)
 	}
 	return list, errors.Join(errs...)
+}
+
+// ProcessLimit returns how many processes and threads the kernel lets the node have: the smaller one of kernel.pid_max
+// and kernel.threads-max.
+func (s Source) ProcessLimit() (int64, error) {
+	limit := int64(math.MaxInt64)
+	for _, file := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {
+		data, err := s.read(file)
+		if err != nil {
+			return 0, fmt.Errorf("read the limit of processes: %w", err)
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("read the limit of processes: %s holds %q, want a number", file, strings.TrimSpace(string(data)))
+		}
+		limit = min(limit, n)
+	}
+	return limit, nil
 }
 
 // onlineCPUs counts the logical CPUs that are on.

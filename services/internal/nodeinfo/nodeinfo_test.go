@@ -98,6 +98,45 @@ func TestCapacityTellsWhatItCannotRead(t *testing.T) {
 	}
 }
 
+func TestProcessLimitIsTheSmallerOne(t *testing.T) {
+	for _, c := range []struct {
+		pids, threads string
+		want          int64
+	}{{"4194304\n", "24142\n", 24142}, {"32768\n", "191000\n", 32768}} {
+		got, err := tree(t, map[string]string{"/proc/sys/kernel/pid_max": c.pids, "/proc/sys/kernel/threads-max": c.threads}).ProcessLimit()
+		if err != nil || got != c.want {
+			t.Errorf("pid_max %q, threads-max %q: %d, %v, want %d", c.pids, c.threads, got, err, c.want)
+		}
+	}
+	if _, err := tree(t, map[string]string{"/proc/sys/kernel/pid_max": "many\n"}).ProcessLimit(); err == nil || !strings.Contains(err.Error(), "pid_max") {
+		t.Errorf("error %v, want it to name the file", err)
+	}
+	if _, err := tree(t, nil).ProcessLimit(); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("error %v, want it to name the missing file", err)
+	}
+}
+
+func TestEnforcedIsTheCapacityWithoutTheReservations(t *testing.T) {
+	capacity := v1.ResourceList{
+		v1.ResourceCPU: resource.MustParse("4"), v1.ResourceMemory: resource.MustParse("1Gi"), "hugepages-2Mi": resource.MustParse("100Mi"),
+		"pid": resource.MustParse("24142"),
+	}
+	got, err := Enforced(capacity, Reservation{
+		System: map[string]string{"pid": "100", "cpu": "500m"}, Kube: map[string]string{"pid": "42", "memory": "24Mi"},
+		EvictionHard: map[string]string{"memory.available": "100Mi"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"cpu": "3500m", "memory": "1000Mi", "hugepages-2Mi": "100Mi", "pid": "24k"}
+	if d := cmp.Diff(want, quantities(got)); d != "" {
+		t.Errorf("enforced (-want +got):\n%s", d)
+	}
+	if _, err := Enforced(capacity, Reservation{Kube: map[string]string{"pid": "x"}}); err == nil || !strings.Contains(err.Error(), "kubeReserved[pid]") {
+		t.Errorf("error %v, want it to name the field", err)
+	}
+}
+
 func TestAllocatable(t *testing.T) {
 	capacity := v1.ResourceList{
 		v1.ResourceCPU:              resource.MustParse("4"),

@@ -219,7 +219,7 @@ func read(t *testing.T, file string) string {
 func TestOnThisMachine(t *testing.T) {
 	root, mounts := ownRoot(t)
 	o := Options{Root: root, PerQOS: true, CPUCFSQuota: true, PodPidsLimit: 77,
-		EnforceNodeAllocatable: []string{"pods"}, Allocatable: list("cpu", "1", "memory", "4Gi")}
+		EnforceNodeAllocatable: []string{"pods"}, Allocatable: list("cpu", "1", "memory", "4Gi", "pid", "5000")}
 	m, err := New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -251,6 +251,7 @@ func TestOnThisMachine(t *testing.T) {
 			mounts["cpu"] + parent + "/cpu.cfs_quota_us":                   "20000",
 			mounts["memory"] + parent + "/memory.limit_in_bytes":           "67108864",
 			mounts["pids"] + parent + "/pids.max":                          "77",
+			mounts["pids"] + root + "/kubepods/pids.max":                   "5000",
 			mounts["memory"] + filepath.Dir(parent) + "/memory.swappiness": read(t, mounts["memory"]+"/memory.swappiness"),
 		} {
 			if got := read(t, file); got != want {
@@ -259,9 +260,10 @@ func TestOnThisMachine(t *testing.T) {
 		}
 	} else {
 		for file, want := range map[string]string{
-			unifiedMount + parent + "/memory.max": "67108864",
-			unifiedMount + parent + "/cpu.max":    "20000 100000",
-			unifiedMount + parent + "/pids.max":   "77",
+			unifiedMount + parent + "/memory.max":      "67108864",
+			unifiedMount + parent + "/cpu.max":         "20000 100000",
+			unifiedMount + parent + "/pids.max":        "77",
+			unifiedMount + root + "/kubepods/pids.max": "5000",
 		} {
 			if got := read(t, file); got != want {
 				t.Errorf("%s = %s, want %s", file, got, want)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -82,6 +83,7 @@ func restoreControllers(t *testing.T, before string) {
 // goTheWholeWay makes the roots, a pod, a process in it, and takes all away again.
 func goTheWholeWay(t *testing.T, o Options, want string) {
 	t.Helper()
+	o.EnforceNodeAllocatable, o.Allocatable = []string{"pods"}, list("pid", "5000")
 	m, err := New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -89,6 +91,15 @@ func goTheWholeWay(t *testing.T, o Options, want string) {
 	for range 2 {
 		if err := m.EnsureRoots(); err != nil {
 			t.Fatal(err)
+		}
+	}
+	all, err := m.path(m.root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if slices.Contains(m.needed, "pids") {
+		if got := read(t, unifiedMount+all+"/pids.max"); got != "5000" {
+			t.Errorf("pids.max of all pods = %s, want 5000", got)
 		}
 	}
 	p := testPod("aaaa-1", v1.ResourceRequirements{
