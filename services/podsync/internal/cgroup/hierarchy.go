@@ -170,10 +170,8 @@ func (m *Manager) remove(ctx context.Context, n name) error {
 			break
 		}
 		m.log.Warn("killing processes left in a pod's cgroup", "cgroup", path, "pids", pids)
-		for _, pid := range pids {
-			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-				return fmt.Errorf("kill process %d of cgroup %s: %w", pid, path, err)
-			}
+		if err := m.kill(path, pids); err != nil {
+			return err
 		}
 		if err := pause(ctx, removeRetry); err != nil {
 			return fmt.Errorf("processes %v of cgroup %s do not end after SIGKILL: %w", pids, path, err)
@@ -195,6 +193,37 @@ func (m *Manager) remove(ctx context.Context, n name) error {
 	return nil
 }
 
+// kill kills the processes of a cgroup. With cgroup v2 the kernel does it (5.14): it misses none that
+// is forked meanwhile, and reaches those of a PID namespace that is not below ours. Such a process
+// reads as 0, and a signal to 0 would be one to podsync's own process group.
+func (m *Manager) kill(path string, pids []int) error {
+	if m.unified && writeExisting(filepath.Join(m.mounts[""], path, "cgroup.kill"), "1") == nil {
+		return nil
+	}
+	for _, pid := range pids {
+		if pid <= 0 {
+			continue
+		}
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("kill process %d of cgroup %s: %w", pid, path, err)
+		}
+	}
+	if pids[0] <= 0 {
+		return fmt.Errorf("cgroup %s has processes of another PID namespace, which only a kernel with cgroup.kill (5.14) can end from here: "+
+			"run microlet in the host's PID namespace", path)
+	}
+	return nil
+}
+
+func writeExisting(file, text string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
+}
+
 func (m *Manager) anywhere(path string) bool {
 	for _, mount := range m.mounts {
 		if libcgroups.PathExists(filepath.Join(mount, path)) {
@@ -204,7 +233,8 @@ func (m *Manager) anywhere(path string) bool {
 	return false
 }
 
-// pids returns every process in or below a cgroup, of all hierarchies.
+// pids returns every process in or below a cgroup, of all hierarchies, sorted. One that cannot be
+// seen from podsync's PID namespace is 0.
 func (m *Manager) pids(path string) []int {
 	var all []int
 	for _, mount := range m.mounts {
