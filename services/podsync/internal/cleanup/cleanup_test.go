@@ -3,6 +3,7 @@ package cleanup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -26,6 +29,7 @@ type machine struct {
 	lists   error
 	listed  int
 	stuck   types.UID // a pod whose container cannot be removed
+	gone    []string  // containers that were removed after the list was read
 	folders []types.UID
 	cgroups map[types.UID]string
 	touched []string
@@ -55,6 +59,9 @@ func (m *machine) List(context.Context) (map[types.UID]*pod.State, error) {
 
 func (m *machine) LogPath(_ context.Context, id string) (string, error) {
 	m.asked = append(m.asked, id)
+	if slices.Contains(m.gone, id) {
+		return "", fmt.Errorf("status of container %s: %w", id, status.Error(codes.NotFound, "no such container"))
+	}
 	return filepath.Join(m.logDir, id, "0.log"), nil
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
@@ -136,6 +137,9 @@ func (c *Cleanup) removeContainer(ctx context.Context, container *pod.Container)
 		}
 	}
 	path, err := c.Runtime.LogPath(ctx, container.ID)
+	if crierrors.IsNotFound(err) {
+		return nil // its pod's worker has removed it since the list was read, and its log with it
+	}
 	if err != nil {
 		return fmt.Errorf("log of container %s: %w", container.ID, err)
 	}

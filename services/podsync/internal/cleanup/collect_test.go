@@ -102,6 +102,20 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
+// TestAContainerThatIsGoneIsNoFailure: its pod's worker removes dead containers too.
+func TestAContainerThatIsGoneIsNoFailure(t *testing.T) {
+	var m machine
+	c := m.cleanup(t, "p")
+	m.containers("p", "web/3", "web/2", "web/1")
+	m.gone = []string{"1"}
+	if err := c.once(t.Context()); err != nil || m.failed != nil {
+		t.Errorf("%v, and ContainerGCFailed for %v", err, m.failed)
+	}
+	if want := []string{"remove 2"}; !slices.Equal(m.touched, want) {
+		t.Errorf("touched %q, want %q", m.touched, want)
+	}
+}
+
 func TestLogsGoWithTheirContainer(t *testing.T) {
 	var m machine
 	c := m.cleanup(t, "p")
