@@ -4,21 +4,15 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 
-	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
-	"github.com/microlet/microlet/proto/subject"
-	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
-	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/cgroup"
 	"github.com/microlet/microlet/services/podsync/internal/objects"
 )
@@ -96,46 +90,4 @@ func (e *serviceEnv) run(ctx context.Context) error {
 	<-ctx.Done()
 	e.factory.Shutdown()
 	return nil
-}
-
-// addresses are the node's: as nodestatus reports them, and before it did, as the flags
-// or the default route tell.
-type addresses struct {
-	reported *bus.View[*nodestatusv1.Addresses]
-	own      []string
-}
-
-func newAddresses(s *service.Service, k *kubeletconfig.Config) *addresses {
-	a := &addresses{
-		reported: bus.Watch[nodestatusv1.Addresses](s.Bus, subject.Node, subject.NodeAddresses, func(string) {}),
-	}
-	for _, ip := range k.NodeIPs() {
-		if !ip.IsUnspecified() {
-			a.own = append(a.own, ip.String())
-		}
-	}
-	if len(a.own) == 0 {
-		if ip, err := utilnet.ResolveBindAddress(nil); err == nil {
-			a.own = []string{ip.String()}
-		}
-	}
-	return a
-}
-
-// HostIPs returns the node's addresses, the primary one first.
-func (a *addresses) HostIPs() []string {
-	reported, ok := a.reported.Get(subject.NodeAddresses)
-	if !ok {
-		return a.own
-	}
-	var ips []string
-	for _, address := range reported.GetAddresses() {
-		if address.GetType() == string(v1.NodeInternalIP) && net.ParseIP(address.GetAddress()) != nil {
-			ips = append(ips, address.GetAddress())
-		}
-	}
-	if len(ips) == 0 {
-		return a.own
-	}
-	return ips
 }

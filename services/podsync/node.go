@@ -14,8 +14,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	mount "k8s.io/mount-utils"
 
+	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/outbox"
 	"github.com/microlet/microlet/services/internal/service"
@@ -26,6 +28,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/firewall"
 	"github.com/microlet/microlet/services/podsync/internal/gateway"
 	"github.com/microlet/microlet/services/podsync/internal/hook"
+	"github.com/microlet/microlet/services/podsync/internal/hostip"
 	"github.com/microlet/microlet/services/podsync/internal/image"
 	"github.com/microlet/microlet/services/podsync/internal/logrotate"
 	"github.com/microlet/microlet/services/podsync/internal/mirror"
@@ -83,7 +86,7 @@ type node struct {
 	statuses       *status.Manager
 	probing        *probing
 	publisher      *publish.Publisher
-	addresses      *addresses
+	hostIPs        *hostip.HostIPs
 	capacity       capacity
 	dispatcher     *worker.Dispatcher
 	monitor        *monitor.Monitor
@@ -225,13 +228,24 @@ func (n *node) buildObjects() error {
 	})
 	n.tokens = objects.NewTokens(asked, objects.Options{Log: n.service.Log})
 	n.services = newServiceEnv(n.client, n.standalone())
-	n.addresses = newAddresses(n.service, n.cfg.Kubelet)
+	n.buildHostIPs()
 	n.volumes = volume.New(volume.Options{
 		RootDir: n.cfg.Kubelet.Node.RootDir, Objects: n.objects, Tokens: n.tokens, Mounter: mount.New(""),
 		Allocatable: func() v1.ResourceList { return n.capacity.allocatable }, Log: n.service.Log,
 		Private: n.privateFolder,
 	})
 	return nil
+}
+
+// buildHostIPs has the pods' statuses corrected when nodestatus reports other addresses.
+func (n *node) buildHostIPs() {
+	reported := bus.Watch[nodestatusv1.Addresses](n.service.Bus, subject.Node, subject.NodeAddresses, func(string) { n.hostIPs.Heard() })
+	n.hostIPs = hostip.New(hostip.Options{
+		Configured: n.cfg.Kubelet.NodeIPs(),
+		Reported:   func() (*nodestatusv1.Addresses, bool) { return reported.Get(subject.NodeAddresses) },
+		Node:       func() *v1.Node { return n.object.Node() },
+		Changed:    func() { n.dispatcher.WakeAll("addresses") },
+	})
 }
 
 func (n *node) buildConfig() error {
@@ -261,7 +275,7 @@ func (n *node) buildConfig() error {
 	host.StopSignals = n.cfg.Kubelet.FeatureEnabled("ContainerStopSignals")
 	host.MemoryQoS = n.cfg.Kubelet.FeatureEnabled("MemoryQoS")
 	host.Allocatable = func() v1.ResourceList { return n.capacity.allocatable }
-	host.HostIPs = n.addresses.HostIPs
+	host.HostIPs = n.hostIPs.Assumed
 	// Admission lets no pod with a runtime class in, so that all run in the default handler.
 	n.handlers = &handlers{runtime: n.runtime, of: func(*v1.Pod) string { return "" }}
 	host.RecursiveReadOnly = n.handlers.recursiveReadOnly
@@ -320,7 +334,8 @@ func (n *node) buildLoops() error {
 		Runtime:        n.runtime, Remover: cleanup.Remover{Runtime: runtime.Unhurried{Runtime: n.runtime}},
 		Images:  &images{puller: n.images, runtime: n.runtime, objects: n.objects, events: n.events},
 		Volumes: n.volumes, Cgroups: n.cgroups, Config: n.config, Objects: n.objects, Logs: n.logs,
-		Statuses: n.mirrors, Publish: n.probing, Probes: n.probing.results.Of, Hooks: hooks, Events: n.events, HostIPs: n.addresses.HostIPs,
+		Statuses: n.mirrors, Publish: n.probing, Probes: n.probing.results.Of, Hooks: hooks, Events: n.events,
+		HostIPs: n.hostIPs.Known, AssumedHostIPs: n.hostIPs.Assumed, HostIPsAwaited: n.hostIPs.Awaited,
 		Admission: n.helperPods, AdmitEphemeral: helpers.AdmitEphemeral, RuntimeClasses: n.runtimeClasses,
 		AdmitImage: judged.admitImage, CheckCreated: judged.checkCreated,
 		RecursiveReadOnly: n.handlers.recursiveReadOnly,

@@ -151,8 +151,10 @@ type Deps struct {
 	CheckCreated func(p *v1.Pod, c *v1.Container, image *Image) runtime.Check
 	// Probes returns what the prober said of a pod's containers; nil knows nothing.
 	Probes func(uid types.UID) probes.Verdicts
-	// HostIPs are the node's, primary first; empty while they are unknown.
-	HostIPs func() []string
+	// HostIPs are the node's, primary first; empty while they are unknown. AssumedHostIPs are the same, or likely ones then,
+	// and HostIPsAwaited, if set, says that they are unknown and worth waiting for.
+	HostIPs, AssumedHostIPs func() []string
+	HostIPsAwaited          func() bool
 	// RecursiveReadOnly says whether the pod's runtime handler can mount read-only all the way
 	// down; nil: none can.
 	RecursiveReadOnly func(p *v1.Pod) bool

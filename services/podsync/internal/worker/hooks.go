@@ -17,7 +17,7 @@ const StopSignalField = "spec.containers.lifecycle.stopSignal"
 // see remembers of a state what stops and hooks need of it.
 func (w *worker) see(state *pod.State) {
 	if sandbox := state.ReadySandbox(); sandbox != nil {
-		w.ips = status.SortIPs(sandbox.IPs, primary(w.deps.HostIPs()))
+		w.ips = status.SortIPs(sandbox.IPs, primary(w.deps.AssumedHostIPs()))
 	}
 	for id := range w.stops {
 		if !mayRun(state, id) {
@@ -38,7 +38,7 @@ func mayRun(state *pod.State, id string) bool {
 func (w *worker) hookInput(p *v1.Pod, c *v1.Container, id string) hook.Input {
 	ips := w.ips
 	if p.Spec.HostNetwork {
-		ips = w.deps.HostIPs()
+		ips = w.deps.AssumedHostIPs()
 	}
 	return hook.Input{Pod: p, Container: c, ContainerID: id, PodIP: primary(ips)}
 }

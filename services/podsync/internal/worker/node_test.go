@@ -80,8 +80,9 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 		Runtime: rt, Remover: cleanup.Remover{Runtime: rt}, Images: n, Volumes: n, Cgroups: n, Config: n,
 		Objects: n, Logs: n, Statuses: n, Publish: n.published, Hooks: hooks, Events: n.events,
 		Admission: n.admission, RuntimeClasses: runtimeclass.Finder{},
-		HostIPs: func() []string { return []string{"192.0.2.1"} },
-		Log:     slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
+		HostIPs:        func() []string { return []string{"192.0.2.1"} },
+		AssumedHostIPs: func() []string { return []string{"192.0.2.1"} },
+		Log:            slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
 	}, func() {}, func() {}, func() { n.told.Store(true) })
 	return n
 }

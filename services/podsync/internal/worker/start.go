@@ -36,6 +36,9 @@ func (w *worker) start(ctx context.Context, p *v1.Pod, state *pod.State, a *deci
 	if err := w.networkReady(p); err != nil {
 		return err
 	}
+	if err := w.hostIPsReady(p); err != nil {
+		return err
+	}
 	w.pullAll(p, a.Start)
 	at, err := w.prepare(ctx, p, state, a)
 	if err != nil {
@@ -129,7 +132,7 @@ func (w *worker) runSandbox(ctx context.Context, p *v1.Pod, config *runtimeapi.P
 // the node's for a pod on the host's network.
 func (w *worker) podIPs(ctx context.Context, p *v1.Pod, state *pod.State, a *decide.Actions) ([]string, error) {
 	if p.Spec.HostNetwork {
-		return w.deps.HostIPs(), nil
+		return w.deps.AssumedHostIPs(), nil
 	}
 	if a.Sandbox != nil {
 		var err error
@@ -142,7 +145,7 @@ func (w *worker) podIPs(ctx context.Context, p *v1.Pod, state *pod.State, a *dec
 		w.report(p, state)
 	}
 	if current := state.ReadySandbox(); current != nil {
-		return status.SortIPs(current.IPs, primary(w.deps.HostIPs())), nil
+		return status.SortIPs(current.IPs, primary(w.deps.AssumedHostIPs())), nil
 	}
 	return nil, transient("read the sandbox's addresses", errors.New("it is gone again"))
 }

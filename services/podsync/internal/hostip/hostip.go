@@ -1,0 +1,119 @@
+// Package hostip knows the node's addresses, as pods are told them.
+//
+// Inputs: --node-ip, what nodestatus reports, and the Node's status when nodestatus stays away. Outputs: the addresses once they are known; until then what the default
+// route suggests, which may be another address than nodestatus finds, as the node's name may resolve.
+//
+// Guarantees: a status holds known addresses only. A container that is told one of them at its start, and never again,
+// waits for it, though not for ever: nodestatus may be away, and nothing that a pod needs to start depends on that.
+package hostip
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
+)
+
+// patience is how long after podsync's start a container waits for nodestatus, which starts beside podsync and reports
+// within about a second.
+const patience = 10 * time.Second
+
+// Options of HostIPs.
+type Options struct {
+	// Configured are the addresses of --node-ip. An unspecified one names a family and no address.
+	Configured []netip.Addr
+	// Reported is what nodestatus reported last.
+	Reported func() (*nodestatusv1.Addresses, bool)
+	// Node is this node's object as far as the API has told it. Its addresses serve when nodestatus stays away; they may be
+	// those of before a restart of the machine.
+	Node func() *v1.Node
+	// Changed is called when other addresses are known than before. It must not block.
+	Changed func()
+}
+
+// HostIPs are the node's addresses. Its methods may be called at the same time.
+type HostIPs struct {
+	o          Options
+	configured []string
+	began      time.Time
+	guess      func(net.IP) (net.IP, error)
+
+	mu   sync.Mutex
+	last []string
+}
+
+// New returns what is known at podsync's start.
+func New(o Options) *HostIPs {
+	h := &HostIPs{o: o, began: time.Now(), guess: utilnet.ResolveBindAddress}
+	for _, ip := range o.Configured {
+		if !ip.IsUnspecified() {
+			h.configured = append(h.configured, ip.Unmap().String())
+		}
+	}
+	h.last = h.configured
+	return h
+}
+
+// Known returns the node's addresses, the primary one first; empty while they are unknown.
+func (h *HostIPs) Known() []string {
+	if reported, ok := h.o.Reported(); ok {
+		list := make([]v1.NodeAddress, 0, len(reported.GetAddresses()))
+		for _, a := range reported.GetAddresses() {
+			list = append(list, v1.NodeAddress{Type: v1.NodeAddressType(a.GetType()), Address: a.GetAddress()})
+		}
+		if ips := hostIPs(list); len(ips) > 0 {
+			return ips
+		}
+	}
+	if len(h.configured) > 0 || time.Since(h.began) < patience {
+		return h.configured
+	}
+	return hostIPs(h.o.Node().Status.Addresses) // where the kubelet, too, has them from
+}
+
+// hostIPs are the addresses that the kubelet takes for the host's: the internal ones or, if there is none, the external.
+func hostIPs(list []v1.NodeAddress) (ips []string) {
+	for _, kind := range []v1.NodeAddressType{v1.NodeInternalIP, v1.NodeExternalIP} {
+		for _, a := range list {
+			if a.Type == kind && net.ParseIP(a.Address) != nil {
+				ips = append(ips, a.Address)
+			}
+		}
+		if len(ips) > 0 {
+			return ips
+		}
+	}
+	return nil
+}
+
+// Assumed returns Known or, while nothing is, the address of the interface with the default route.
+func (h *HostIPs) Assumed() []string {
+	if known := h.Known(); len(known) > 0 {
+		return known
+	}
+	if ip, err := h.guess(nil); err == nil {
+		return []string{ip.String()}
+	}
+	return nil
+}
+
+// Awaited says whether the addresses are unknown, and likely to be known in a moment.
+func (h *HostIPs) Awaited() bool { return len(h.Known()) == 0 && time.Since(h.began) < patience }
+
+// Heard tells that nodestatus has reported.
+func (h *HostIPs) Heard() {
+	known := h.Known()
+	h.mu.Lock()
+	changed := !slices.Equal(known, h.last)
+	h.last = known
+	h.mu.Unlock()
+	if changed {
+		h.o.Changed()
+	}
+}

@@ -1,0 +1,80 @@
+package hostip
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
+)
+
+func report(pairs ...string) *nodestatusv1.Addresses {
+	m := &nodestatusv1.Addresses{}
+	for i := 0; i < len(pairs); i += 2 {
+		m.Addresses = append(m.Addresses, &nodestatusv1.Addresses_Address{Type: pairs[i], Address: pairs[i+1]})
+	}
+	return m
+}
+
+func TestHostIPs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reported *nodestatusv1.Addresses
+		changes, node := 0, &v1.Node{}
+		h := New(Options{
+			Configured: []netip.Addr{netip.IPv4Unspecified()},
+			Reported:   func() (*nodestatusv1.Addresses, bool) { return reported, reported != nil },
+			Node:       func() *v1.Node { return node },
+			Changed:    func() { changes++ },
+		})
+		route := net.ParseIP("192.0.2.9")
+		h.guess = func(net.IP) (net.IP, error) {
+			if route == nil {
+				return nil, errors.New("no default route")
+			}
+			return route, nil
+		}
+		want := func(what string, known, assumed []string, awaited bool, times int) {
+			t.Helper()
+			if got := h.Known(); !slices.Equal(got, known) {
+				t.Errorf("%s: %v known, want %v", what, got, known)
+			}
+			if got := h.Assumed(); !slices.Equal(got, assumed) {
+				t.Errorf("%s: %v assumed, want %v", what, got, assumed)
+			}
+			if h.Awaited() != awaited || changes != times {
+				t.Errorf("%s: awaited %v, %d changes, want %v, %d", what, h.Awaited(), changes, awaited, times)
+			}
+		}
+		tell := func(m *nodestatusv1.Addresses) { reported = m; h.Heard() }
+		guess := []string{"192.0.2.9"}
+		want("nothing", nil, guess, true, 0)
+		node.Status.Addresses = []v1.NodeAddress{{Type: v1.NodeHostName, Address: "n"}, {Type: v1.NodeInternalIP, Address: "192.0.2.5"}}
+		want("the Node, which may be old", nil, guess, true, 0)
+		time.Sleep(patience)
+		want("nothing else for long", []string{"192.0.2.5"}, []string{"192.0.2.5"}, false, 0)
+		node = &v1.Node{}
+		want("nothing for long", nil, guess, false, 0)
+		route = nil
+		want("no route either", nil, nil, false, 0)
+		tell(report("InternalIP", "192.0.2.1", "InternalIP", "2001:db8::1", "Hostname", "n"))
+		both := []string{"192.0.2.1", "2001:db8::1"}
+		want("told", both, both, false, 1)
+		h.Heard()
+		want("told the same", both, both, false, 1)
+		tell(report("Hostname", "n", "ExternalIP", "198.51.100.1"))
+		want("no internal one", []string{"198.51.100.1"}, []string{"198.51.100.1"}, false, 2)
+		tell(report("Hostname", "n"))
+		want("none", nil, nil, false, 3)
+
+		flag := New(Options{Configured: []netip.Addr{netip.MustParseAddr("192.0.2.3")}, Reported: h.o.Reported})
+		if got := flag.Known(); !slices.Equal(got, []string{"192.0.2.3"}) || flag.Awaited() {
+			t.Errorf("--node-ip: %v known, awaited %v", got, flag.Awaited())
+		}
+	})
+}

@@ -1,0 +1,35 @@
+package worker
+
+import (
+	"errors"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// hostIPsReady holds back a pod whose containers are told the node's addresses while these are about to be known: what a
+// container is told at its start stays.
+func (w *worker) hostIPsReady(p *v1.Pod) error {
+	if w.deps.HostIPsAwaited == nil || !w.deps.HostIPsAwaited() || !showsHostIPs(p) {
+		return nil
+	}
+	return toldSoon("wait for the node's addresses", errors.New("nodestatus has not reported them yet"))
+}
+
+// showsHostIPs says whether a container has an address of the node in its environment.
+func showsHostIPs(p *v1.Pod) bool {
+	fields := []string{"status.hostIP", "status.hostIPs"}
+	if p.Spec.HostNetwork {
+		fields = append(fields, "status.podIP", "status.podIPs")
+	}
+	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			if slices.ContainsFunc(list[i].Env, func(e v1.EnvVar) bool {
+				return e.ValueFrom != nil && e.ValueFrom.FieldRef != nil && slices.Contains(fields, e.ValueFrom.FieldRef.FieldPath)
+			}) {
+				return true
+			}
+		}
+	}
+	return false
+}
