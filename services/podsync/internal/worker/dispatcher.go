@@ -157,7 +157,7 @@ func (d *Dispatcher) Wake(uid types.UID, reason string) {
 // Refresh makes a pod's worker look again and bring the pod's volumes up to date.
 func (d *Dispatcher) Refresh(uid types.UID, reason string) {
 	if w := d.worker(uid); w != nil {
-		w.stale.Store(true)
+		w.markStale()
 	}
 	d.Wake(uid, reason)
 }

@@ -2,7 +2,6 @@ package worker
 
 import (
 	"maps"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -17,14 +16,14 @@ type history struct {
 	// refused is the generation of the pod whose refusal was told in an event.
 	refused int64
 	told    bool
-	// refresh is when the volumes are brought up to date next.
-	refresh time.Time
 	// adopted: the back-off was rebuilt from the runtime's containers.
 	adopted bool
 	// refusedEphemeral are the ephemeral containers that ask for what is not built, or may not join the pod.
 	refusedEphemeral map[string]bool
 	// failed and delayed are the failures of the last looks, as they were logged.
 	failed, delayed string
+	// unswept is the same of the sweep of replaced sandboxes, and belongs to it.
+	unswept string
 }
 
 func newHistory() history {
@@ -48,6 +47,13 @@ func (h *history) delays(err error) bool {
 	before := h.delayed
 	h.delayed = err.Error()
 	return before != h.delayed
+}
+
+// sweepFails is fails for the sweep of replaced sandboxes.
+func (h *history) sweepFails(err error) bool {
+	before := h.unswept
+	h.unswept = err.Error()
+	return before != h.unswept
 }
 
 func (h *history) runs(name string) { delete(h.waiting, name) }

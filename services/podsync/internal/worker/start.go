@@ -86,6 +86,7 @@ func (w *worker) prepare(ctx context.Context, p *v1.Pod, state *pod.State, a *de
 		return nil, err
 	}
 	at.volumes = mounted.volumes
+	w.keepFresh(p)
 	at.podIPs, err = w.podIPs(ctx, p, state, a)
 	return at, err
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/status"
-	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 
 // rounds bounds how often one look may decide and act. Each round brings the pod
@@ -39,11 +38,11 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 		w.deps.Objects.Register(p)
 		w.backoff.Adopt(state)
 		w.history.adopted = true
-		w.history.refresh = time.Now().Add(volume.NextRefresh())
 	}
 	if admitted, err := w.admit(ctx, p, state); err != nil || !admitted {
 		return 0, err
 	}
+	w.duties(p, state)
 	// A pod that has ended asks for nothing any more: what it held is given back.
 	w.history.refusedEphemeral = nil
 	if refusal := admission.Honoured(p, w.deps.Gated...); refusal != nil && !hasEnded(p) && !w.mayGoOn(p, state, refusal) {
@@ -61,8 +60,8 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 		if idle(&actions) {
 			w.history.delayed = ""
 			w.report(p, state)
-			w.refresh(p)
-			return w.untilNext(sooner(actions.Wake, w.deadline(p))), w.sweep(ctx, state)
+			w.keepFresh(p)
+			return w.untilNext(sooner(actions.Wake, w.deadline(p))), nil
 		}
 		w.report(p, state)
 		failed := w.act(ctx, p, state, &actions)
@@ -155,20 +154,6 @@ func (w *worker) removeContainer(ctx context.Context, state *pod.State, id strin
 	return nil
 }
 
-// sweep removes sandboxes that were replaced and hold no container any more.
-func (w *worker) sweep(ctx context.Context, state *pod.State) error {
-	for i := range state.Sandboxes {
-		s := &state.Sandboxes[i]
-		if i == 0 || s.Ready || holdsContainer(state, s.ID) {
-			continue
-		}
-		if err := w.deps.Runtime.RemoveSandbox(ctx, s.ID); err != nil {
-			return transient("remove a replaced sandbox", err)
-		}
-	}
-	return nil
-}
-
 func holdsContainer(state *pod.State, sandboxID string) bool {
 	return slices.ContainsFunc(state.Containers, func(c pod.Container) bool { return c.SandboxID == sandboxID })
 }
@@ -180,9 +165,6 @@ func (w *worker) refuse(p *v1.Pod, state *pod.State, refusal error) time.Duratio
 		w.history.waits(p.Spec.Containers[i].Name, reasonCreateContainerConfigError, refusal.Error())
 	}
 	w.tellRefusal(p, refusal)
-	if state.AnyRunning() {
-		w.refresh(p)
-	}
 	w.report(p, state)
 	return jitter(w.deps.Resync)
 }

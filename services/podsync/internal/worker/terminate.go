@@ -13,6 +13,7 @@ import (
 
 // stop stops every container of the pod within the grace period, and then the sandboxes.
 func (w *worker) stop(ctx context.Context, p *v1.Pod, removed bool) error {
+	w.cancelDuties()
 	// A container that is just being started must not lose its sandbox: its end would be told as
 	// a failure to start.
 	if err := w.settle(ctx); err != nil {
@@ -59,7 +60,7 @@ func (w *worker) stop(ctx context.Context, p *v1.Pod, removed bool) error {
 
 // release gives back what the pod held on the node, and tells its last status.
 func (w *worker) release(ctx context.Context, p *v1.Pod) error {
-	w.endRefresh()
+	w.endDuties()
 	if err := w.deps.Volumes.Unmount(ctx, w.uid); err != nil {
 		return transient("unmount volumes", err)
 	}

@@ -25,12 +25,15 @@ func (w *worker) volumes(ctx context.Context, p *v1.Pod) (<-chan mounted, error)
 		result <- mounted{volumes: existing}
 		return result, nil
 	}
-	w.endRefresh()
 	if err := w.deps.Volumes.Check(ctx, p); err != nil {
 		return nil, w.notMounted(ctx, p, err)
 	}
-	w.history.refresh = time.Now().Add(volume.NextRefresh())
 	w.beside.Go(func() {
+		if !w.takeVolumes(ctx) {
+			result <- mounted{err: context.Cause(ctx)}
+			return
+		}
+		defer w.giveVolumes()
 		volumes, err := w.deps.Volumes.Mount(ctx, p)
 		if err != nil {
 			err = w.notMounted(ctx, p, err)
@@ -58,40 +61,56 @@ func (w *worker) tellNotMounted(p *v1.Pod, err error) {
 	}
 }
 
-// refresh is a refresh of mounted volumes that is under way.
-type refresh struct {
-	cancel context.CancelFunc
-	done   chan struct{}
-}
-
-// refresh brings what is mounted up to date when that is due: at once when what the volumes
-// are made from has changed, and from time to time, as tokens expire and a change may have
-// been missed. It goes on beside the worker, which an apiserver that is away must not hold up.
-func (w *worker) refresh(p *v1.Pod) {
-	if len(p.Spec.Volumes) == 0 || !w.stale.Swap(false) && time.Now().Before(w.history.refresh) {
+// keepFresh brings what is mounted up to date from now on: at once when what the volumes are made from has changed, and
+// from time to time, as tokens expire and a change may have been missed. It does so beside the worker, whose look may
+// last for as long as another container of the pod pulls its image or runs its hook, and may fail each time.
+func (w *worker) keepFresh(p *v1.Pod) {
+	if w.refreshing != nil || len(p.Spec.Volumes) == 0 {
 		return
 	}
-	w.endRefresh()
-	w.history.refresh = time.Now().Add(volume.NextRefresh())
-	ctx, cancel := context.WithCancel(w.life)
-	r := &refresh{cancel: cancel, done: make(chan struct{})}
-	w.refreshing = r
-	w.beside.Go(func() {
-		defer close(r.done)
-		defer cancel()
-		if err := w.deps.Volumes.Refresh(ctx, p); err != nil && ctx.Err() == nil {
-			w.tellNotMounted(p, err)
-			w.deps.Log.Warn("volumes not refreshed, what is mounted stays", "pod", podName(p), "uid", w.uid, "err", err)
+	w.refreshing = w.begin(func(ctx context.Context) {
+		due := time.NewTimer(volume.NextRefresh())
+		defer due.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-w.stale:
+			case <-due.C:
+			}
+			due.Reset(volume.NextRefresh())
+			w.refresh(ctx, w.latest())
 		}
 	})
 }
 
-// endRefresh ends a refresh that is under way, before anything else touches the volumes.
-func (w *worker) endRefresh() {
-	if w.refreshing == nil {
+func (w *worker) refresh(ctx context.Context, p *v1.Pod) {
+	if !w.takeVolumes(ctx) {
 		return
 	}
-	w.refreshing.cancel()
-	<-w.refreshing.done
-	w.refreshing = nil
+	defer w.giveVolumes()
+	if err := w.deps.Volumes.Refresh(ctx, p); err != nil && ctx.Err() == nil {
+		w.tellNotMounted(p, err)
+		w.deps.Log.Warn("volumes not refreshed, what is mounted stays", "pod", podName(p), "uid", w.uid, "err", err)
+	}
 }
+
+// markStale has the volumes refreshed as soon as they are mounted.
+func (w *worker) markStale() {
+	select {
+	case w.stale <- struct{}{}:
+	default:
+	}
+}
+
+// takeVolumes waits until nobody else changes the pod's volumes; it is false when ctx ends first.
+func (w *worker) takeVolumes(ctx context.Context) bool {
+	select {
+	case w.mounting <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (w *worker) giveVolumes() { <-w.mounting }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -43,8 +42,9 @@ type worker struct {
 	verdict  *verdict
 	stopped  chan struct{} // closed when ended is set
 
-	// stale: what the pod's volumes are made from has changed.
-	stale atomic.Bool
+	// stale holds a token when what the pod's volumes are made from has changed, mounting while somebody changes the
+	// volumes themselves.
+	stale, mounting chan struct{}
 
 	// What follows belongs to run's goroutine alone.
 	phase   phase
@@ -60,8 +60,9 @@ type worker struct {
 	// superseded: what ran of the pod under an earlier manifest has ended.
 	superseded bool
 	// life ends with podsync, not with a turn.
-	life       context.Context
-	refreshing *refresh
+	life context.Context
+	// refreshing and sweeping are the duties under way.
+	refreshing, sweeping *duty
 	// stops, pulls and creating are what outlives the look that began it.
 	stops    map[string]*stopping
 	pulls    map[string]*pull
@@ -75,6 +76,7 @@ type worker struct {
 func newWorker(p *v1.Pod, source podsyncv1.PodSource, deps *Deps) *worker {
 	return &worker{
 		uid: p.UID, source: source, pod: p, deps: deps, wake: make(chan struct{}, 1), probed: make(chan struct{}, 1), stopped: make(chan struct{}),
+		stale: make(chan struct{}, 1), mounting: make(chan struct{}, 1),
 		stops: map[string]*stopping{}, pulls: map[string]*pull{},
 		history: newHistory(), backoff: decide.NewBackoff(deps.MaxBackoff),
 	}
@@ -101,7 +103,7 @@ func (w *worker) set(p *v1.Pod) {
 		w.deps.Log.Warn("resize refused", "pod", podName(p), "uid", w.uid)
 	}
 	if !equalMaps(old.Labels, p.Labels) || !equalMaps(old.Annotations, p.Annotations) {
-		w.stale.Store(true) // volumes may show them
+		w.markStale() // volumes may show them
 	}
 	if sooner || !onlyStatusChanged(old, p) || gatesChanged(old, p) {
 		w.publish()

@@ -1,0 +1,95 @@
+package worker
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+)
+
+// duty is work that goes on beside the worker's looks and must wait for none of them.
+type duty struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// begin begins a duty, which ends by itself, with end, or with podsync.
+func (w *worker) begin(do func(ctx context.Context)) *duty {
+	ctx, cancel := context.WithCancel(w.life)
+	d := &duty{cancel: cancel, done: make(chan struct{})}
+	w.beside.Go(func() {
+		defer close(d.done)
+		defer cancel()
+		do(ctx)
+	})
+	return d
+}
+
+// end ends a duty and waits for it; nil has ended.
+func (d *duty) end() {
+	if d != nil {
+		d.cancel()
+		<-d.done
+	}
+}
+
+func (d *duty) ended() bool {
+	if d == nil {
+		return true
+	}
+	select {
+	case <-d.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// duties begins what is due whatever the look at the pod comes to: a container that cannot be started must not keep the
+// others' volumes from being refreshed, nor sandboxes from being removed that nobody needs.
+func (w *worker) duties(p *v1.Pod, state *pod.State) {
+	if state.AnyRunning() {
+		w.keepFresh(p)
+	}
+	w.sweep(p, state)
+}
+
+// cancelDuties has them end, as nothing of the pod is to run any more. It waits for none of them.
+func (w *worker) cancelDuties() {
+	for _, d := range []*duty{w.refreshing, w.sweeping} {
+		if d != nil {
+			d.cancel()
+		}
+	}
+}
+
+// endDuties waits for their ends, too.
+func (w *worker) endDuties() {
+	w.refreshing.end()
+	w.sweeping.end()
+	w.refreshing, w.sweeping = nil, nil
+}
+
+// sweep removes sandboxes that were replaced and hold no container any more. What fails is tried again by a later look.
+func (w *worker) sweep(p *v1.Pod, state *pod.State) {
+	if !w.sweeping.ended() {
+		return
+	}
+	var replaced []string
+	for i := range state.Sandboxes {
+		if s := &state.Sandboxes[i]; i > 0 && !s.Ready && !holdsContainer(state, s.ID) {
+			replaced = append(replaced, s.ID)
+		}
+	}
+	if len(replaced) == 0 {
+		return
+	}
+	w.sweeping = w.begin(func(ctx context.Context) {
+		for _, id := range replaced {
+			if err := w.deps.Runtime.RemoveSandbox(ctx, id); err != nil && ctx.Err() == nil && w.history.sweepFails(err) {
+				w.deps.Log.Warn("replaced sandbox not removed", "pod", podName(p), "uid", w.uid, "sandbox", id, "err", err)
+			}
+		}
+	})
+}
