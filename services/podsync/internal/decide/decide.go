@@ -46,6 +46,11 @@ type round struct {
 // stopFor stops what is left of a pod that will start nothing more.
 func stopFor(in Input, reason StopReason, message string) Actions {
 	stop := stopPod(in, reason, message)
+	for i := range in.State.Sandboxes {
+		if s := &in.State.Sandboxes[i]; !s.Ready && !in.Stopped[s.ID] {
+			stop.Sandboxes = append(stop.Sandboxes, s.ID)
+		}
+	}
 	if len(stop.Containers) == 0 && len(stop.Sandboxes) == 0 {
 		return Actions{Finished: true}
 	}

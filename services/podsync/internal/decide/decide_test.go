@@ -126,6 +126,7 @@ func TestDecide(t *testing.T) {
 		pod               *v1.Pod
 		state             *pod.State
 		terminating       bool
+		stopped           map[string]bool
 		liveness, startup map[string]Result
 		hash              func(*v1.Container) uint64
 		want              brief
@@ -149,7 +150,12 @@ func TestDecide(t *testing.T) {
 		"never is content with failure": {
 			pod: testPod(never, "a"), state: ready(ctr("1", "a", dead, 1)), want: brief{Stop: StopCompleted, Boxes: []string{"s0"}},
 		},
-		"never, done and stopped": {pod: testPod(never, "a"), state: notReady(ctr("1", "a", dead, 1)), want: brief{Finished: true}},
+		"never, done and stopped": {
+			pod: testPod(never, "a"), state: notReady(ctr("1", "a", dead, 1)), stopped: map[string]bool{"s0": true}, want: brief{Finished: true},
+		},
+		"never, done and rebooted": {
+			pod: testPod(never, "a"), state: notReady(ctr("1", "a", dead, 1)), want: brief{Stop: StopCompleted, Boxes: []string{"s0"}},
+		},
 		"never starts what never ran": {
 			pod: testPod(never, "a", "b"), state: ready(ctr("1", "a", dead, 1)), want: brief{Start: []string{"b"}},
 		},
@@ -188,7 +194,15 @@ func TestDecide(t *testing.T) {
 			pod: deleted(testPod(always, "a")), state: ready(ctr("1", "a", running, 0)), liveness: map[string]Result{"1": Failure},
 			want: brief{Stop: StopTerminating, StopIDs: []string{"1"}, Boxes: []string{"s0"}},
 		},
-		"deleted and stopped":     {pod: deleted(testPod(always, "a")), state: notReady(ctr("1", "a", dead, 0)), want: brief{Finished: true}},
+		"deleted and stopped": {
+			pod: deleted(testPod(always, "a")), state: notReady(ctr("1", "a", dead, 0)), stopped: map[string]bool{"s0": true}, want: brief{Finished: true},
+		},
+		"deleted and rebooted": {
+			pod: deleted(testPod(always, "a")), state: notReady(ctr("1", "a", dead, 0)), want: brief{Stop: StopTerminating, Boxes: []string{"s0"}},
+		},
+		"ended and rebooted": {
+			pod: phase(testPod(never, "a"), v1.PodSucceeded), state: notReady(ctr("1", "a", dead, 0)), want: brief{Stop: StopTerminating, Boxes: []string{"s0"}},
+		},
 		"deleted before anything": {pod: deleted(testPod(always, "a")), state: &pod.State{}, want: brief{Finished: true}},
 		"evicted": {
 			pod: testPod(always, "a"), state: ready(ctr("1", "a", running, 0)), terminating: true,
@@ -204,10 +218,10 @@ func TestDecide(t *testing.T) {
 			want: brief{Stop: StopSandboxChanged, Boxes: []string{"s0"}, Sandbox: sandboxNotReady, Start: []string{"b"}},
 		},
 		"sandbox died, on failure, all succeeded": {
-			pod: testPod(onFailure, "a"), state: notReady(ctr("1", "a", dead, 0)), want: brief{Finished: true},
+			pod: testPod(onFailure, "a"), state: notReady(ctr("1", "a", dead, 0)), want: brief{Stop: StopCompleted, Boxes: []string{"s0"}},
 		},
 		"sandbox died, never, ran": {
-			pod: testPod(never, "a"), state: notReady(ctr("1", "a", running, 0)), want: brief{Stop: StopCompleted, StopIDs: []string{"1"}},
+			pod: testPod(never, "a"), state: notReady(ctr("1", "a", running, 0)), want: brief{Stop: StopCompleted, StopIDs: []string{"1"}, Boxes: []string{"s0"}},
 		},
 		"sandbox failed before a container, never": {
 			pod: testPod(never, "a"), state: notReady(),
@@ -290,7 +304,7 @@ func TestDecide(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			got := Decide(Input{
-				Pod: test.pod, State: test.state, Now: t0.Add(time.Hour), Terminating: test.terminating,
+				Pod: test.pod, State: test.state, Now: t0.Add(time.Hour), Terminating: test.terminating, Stopped: test.stopped,
 				Liveness: test.liveness, Startup: test.startup, Hash: test.hash, Backoff: NewBackoff(0),
 			})
 			if diff := cmp.Diff(test.want, briefly(got)); diff != "" {

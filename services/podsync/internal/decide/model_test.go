@@ -26,7 +26,8 @@ type model struct {
 	now     time.Time
 	ids     int
 	hash    uint64
-	over    bool // nothing may start any more
+	stopped map[string]bool // sandboxes whose stop was carried out
+	over    bool            // nothing may start any more
 	// passed holds the init containers that were through in a sandbox, by "sandbox/name": their
 	// remains may be gone by the time it matters.
 	passed map[string]bool
@@ -42,7 +43,7 @@ func hashOf(m *model) func(*v1.Container) uint64 { return func(*v1.Container) ui
 func (m *model) input() Input {
 	return Input{
 		Pod: m.pod, State: m.state, Now: m.now, Backoff: m.backoff, Hash: hashOf(m),
-		Liveness: m.liveness, Startup: m.startup, KeepDead: m.keep,
+		Liveness: m.liveness, Startup: m.startup, KeepDead: m.keep, Stopped: m.stopped,
 	}
 }
 
@@ -82,6 +83,7 @@ func (m *model) apply(a Actions) {
 		for i := range m.state.Sandboxes {
 			if slices.Contains(a.StopPod.Sandboxes, m.state.Sandboxes[i].ID) {
 				m.state.Sandboxes[i].Ready = false
+				m.stopped[m.state.Sandboxes[i].ID] = true
 			}
 		}
 	}
@@ -174,7 +176,8 @@ func (m *model) settle() {
 			t.Fatal("deciding changed the pod")
 		}
 		acts := a.StopPod != nil || a.Sandbox != nil || len(a.Kill)+len(a.Start)+len(a.Remove)+len(a.Reset) > 0
-		if a.Finished && (acts || m.state.AnyRunning() || m.state.ReadySandbox() != nil) {
+		left := func(s pod.Sandbox) bool { return !m.stopped[s.ID] }
+		if a.Finished && (acts || m.state.AnyRunning() || slices.ContainsFunc(m.state.Sandboxes, left)) {
 			t.Fatalf("finished, but not at rest: %+v", a)
 		}
 		switch {
@@ -283,6 +286,7 @@ func (m *model) happen(what, which byte) {
 	case 11:
 		m.backoff = NewBackoff(0) // podsync was restarted
 		m.backoff.Adopt(m.state)
+		m.stopped = map[string]bool{}
 	case 12:
 		if c != nil {
 			m.liveness[c.ID] = Failure
@@ -333,7 +337,7 @@ func newModel(t *testing.T, shape byte) *model {
 		rule(v1.ContainerRestartRuleActionRestartAllContainers)
 	}
 	return &model{
-		t: t, pod: p, state: &pod.State{}, backoff: NewBackoff(0), now: t0, passed: map[string]bool{},
+		t: t, pod: p, state: &pod.State{}, backoff: NewBackoff(0), now: t0, passed: map[string]bool{}, stopped: map[string]bool{},
 		liveness: map[string]Result{}, startup: map[string]Result{}, keep: 1 + int(shape)/48%2,
 	}
 }

@@ -37,6 +37,9 @@ type Input struct {
 	Liveness, Startup map[string]Result
 	// Told is the status of the pod that was generated last; nil stands for the API's, which the pod carries.
 	Told *v1.PodStatus
+	// Stopped holds the sandboxes, by id, whose stop has succeeded: their network is gone. That a
+	// sandbox is not ready does not tell it: its process may have died, or the machine rebooted.
+	Stopped map[string]bool
 	// Refused names ephemeral containers that are not to be started.
 	Refused map[string]bool
 	// Hash of a container's definition, to be compared with the annotation on the running
@@ -80,7 +83,7 @@ type Actions struct {
 	Wait []Wait
 	// Wake is when time alone may change the decision; zero if it will not.
 	Wake time.Time
-	// Finished says that nothing of the pod runs, no sandbox is ready, and nothing will be started again.
+	// Finished says that nothing of the pod runs, every sandbox has been stopped, and nothing will be started again.
 	Finished bool
 }
 
@@ -105,8 +108,8 @@ type StopPod struct {
 	Message string
 	// Containers that run or may run, by ascending Stage.
 	Containers []Kill
-	// Sandboxes to stop: all that are ready, and the one that is to be replaced even if it is not,
-	// since its network may still be there.
+	// Sandboxes to stop: all that are ready. One that is to be replaced, and all of a pod that ends,
+	// even if they are not, since their network may still be there.
 	Sandboxes []string
 }
 

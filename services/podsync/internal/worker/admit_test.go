@@ -121,7 +121,7 @@ func TestPodRejectedBeforeTheRestartKeepsItsStatus(t *testing.T) {
 		p := testPod("a")
 		p.Status = v1.PodStatus{Phase: v1.PodFailed, Reason: "OutOfcpu", Message: "Pod was rejected: no"}
 		n.dispatcher.SetPod(p, podsyncv1.PodSource_POD_SOURCE_API)
-		synctest.Wait()
+		n.wait(adoptionJitter)
 		s, ok := n.Last(p.UID)
 		if !ok || s.Reason != "OutOfcpu" || len(s.ContainerStatuses) != 0 {
 			t.Errorf("told %v %+v", ok, s)

@@ -274,8 +274,12 @@ func (d *Dispatcher) finish(ctx context.Context, w *worker) {
 	d.startHeld(ctx, w)
 }
 
-// firstDelay is zero for a pod that waits to be started, and jittered for one that runs.
+// firstDelay is zero for a pod that waits to be started or to be stopped, and jittered for one
+// that runs or has ended.
 func firstDelay(p *v1.Pod) time.Duration {
+	if p.DeletionTimestamp == nil && hasEnded(p) {
+		return rand.N(adoptionJitter) // its sandboxes are stopped once more
+	}
 	if p.DeletionTimestamp != nil || p.Status.Phase != v1.PodRunning {
 		return 0
 	}

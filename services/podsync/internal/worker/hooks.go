@@ -2,6 +2,8 @@ package worker
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -24,6 +26,9 @@ func (w *worker) see(state *pod.State) {
 			delete(w.stops, id)
 		}
 	}
+	maps.DeleteFunc(w.stoppedSandboxes, func(id string, _ bool) bool {
+		return !slices.ContainsFunc(state.Sandboxes, func(s pod.Sandbox) bool { return s.ID == id })
+	})
 }
 
 func mayRun(state *pod.State, id string) bool {

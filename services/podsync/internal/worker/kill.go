@@ -24,6 +24,7 @@ func (w *worker) stopPod(ctx context.Context, p *v1.Pod, s *decide.StopPod) erro
 		if err := w.deps.Runtime.StopSandbox(ctx, id); err != nil {
 			return transient("stop the sandbox", err)
 		}
+		w.stoppedSandboxes[id] = true
 	}
 	return nil
 }

@@ -85,7 +85,7 @@ func (w *worker) decide(p *v1.Pod, state *pod.State) decide.Actions {
 	in := decide.Input{
 		Pod: p, State: state, Now: time.Now(), Backoff: w.backoff, Hash: podconfig.ContainerHash,
 		Liveness: verdicts.Liveness, Startup: verdicts.Startup,
-		KeepDead: w.deps.KeepDead, Refused: w.history.refusedEphemeral,
+		KeepDead: w.deps.KeepDead, Stopped: w.stoppedSandboxes, Refused: w.history.refusedEphemeral,
 	}
 	if last, ok := w.deps.Statuses.Last(w.uid); ok {
 		in.Told = &last

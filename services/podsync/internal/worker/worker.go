@@ -64,9 +64,11 @@ type worker struct {
 	// refreshing and sweeping are the duties under way.
 	refreshing, sweeping *duty
 	// stops, pulls and creating are what outlives the look that began it.
-	stops    map[string]*stopping
-	pulls    map[string]*pull
-	creating *creation
+	stops map[string]*stopping
+	// stoppedSandboxes are those, by id, whose network the runtime has taken down for this worker.
+	stoppedSandboxes map[string]bool
+	pulls            map[string]*pull
+	creating         *creation
 	// ips are the pod's own, as they were read last.
 	ips []string
 	// beside counts the worker's own goroutines: image pulls and mounts under way.
@@ -77,7 +79,7 @@ func newWorker(p *v1.Pod, source podsyncv1.PodSource, deps *Deps) *worker {
 	return &worker{
 		uid: p.UID, source: source, pod: p, deps: deps, wake: make(chan struct{}, 1), probed: make(chan struct{}, 1), stopped: make(chan struct{}),
 		stale: make(chan struct{}, 1), mounting: make(chan struct{}, 1),
-		stops: map[string]*stopping{}, pulls: map[string]*pull{},
+		stops: map[string]*stopping{}, stoppedSandboxes: map[string]bool{}, pulls: map[string]*pull{},
 		history: newHistory(), backoff: decide.NewBackoff(deps.MaxBackoff),
 	}
 }
