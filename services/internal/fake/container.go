@@ -2,6 +2,7 @@ package fake
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -135,6 +136,10 @@ func (r *Runtime) StopContainer(ctx context.Context, req *runtimeapi.StopContain
 		return &runtimeapi.StopContainerResponse{}, nil
 	}
 	grace := time.Duration(req.Timeout) * time.Second
+	if err := c.program.StopErr; err != nil {
+		r.mu.Unlock()
+		return nil, err
+	}
 	delay, code := c.program.StopDelay, c.program.ExitCode
 	if delay > grace {
 		delay, code = grace, killedCode
@@ -281,7 +286,11 @@ func (r *Runtime) ReopenContainerLog(_ context.Context, req *runtimeapi.ReopenCo
 	return &runtimeapi.ReopenContainerLogResponse{}, nil
 }
 
-// ExecSync implements CRI, answered by the container's Program.
+// errExited ends what is executed in a container when the container ends.
+var errExited = errors.New("the container has exited")
+
+// ExecSync implements CRI, answered by the container's Program. It ends with the container, as
+// all of a container's processes do.
 func (r *Runtime) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
 	r.mu.Lock()
 	c, ok := r.containers[req.ContainerId]
@@ -299,7 +308,19 @@ func (r *Runtime) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest)
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(req.Timeout)*time.Second)
 		defer cancel()
 	}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	go func() {
+		select {
+		case <-c.exited:
+			end(errExited)
+		case <-ctx.Done():
+		}
+	}()
 	stdout, stderr, code, err := exec(ctx, req.Cmd)
+	if errors.Is(context.Cause(ctx), errExited) {
+		return &runtimeapi.ExecSyncResponse{Stdout: stdout, Stderr: stderr, ExitCode: killedCode}, nil
+	}
 	if ctx.Err() != nil {
 		return nil, status.Errorf(codes.DeadlineExceeded, "failed to exec in container: timeout %ds exceeded", req.Timeout)
 	}

@@ -23,6 +23,9 @@ type Program struct {
 	// StopDelay is how long it takes to obey SIGTERM. If that is longer than the grace
 	// period, it is killed when the period ends and its exit code is 137.
 	StopDelay time.Duration
+	// StopErr is what StopContainer returns instead of stopping it, as containerd does when it
+	// cannot parse the image's STOPSIGNAL. The end of its sandbox ends it all the same.
+	StopErr error
 	// StartErr is what StartContainer returns instead of starting it. The container is
 	// then exited with code 128 and reason StartError, as containerd leaves it.
 	StartErr error

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -59,34 +60,66 @@ type Remover struct {
 	PreStop func(ctx context.Context, state *pod.State, c *pod.Container)
 }
 
-// Remove stops what still runs, and removes containers and sandboxes.
+// Remove stops what still runs, and removes containers and sandboxes. It goes as far as it can:
+// a container that cannot be stopped ends with its sandbox, and is removed then. A sandbox that
+// cannot be stopped stays, since its network is still there.
 func (r Remover) Remove(ctx context.Context, state *pod.State) error {
+	stopped, err := r.stop(ctx, state)
+	errs := []error{err}
+	for i := range state.Containers {
+		id := state.Containers[i].ID
+		if err := r.Runtime.RemoveContainer(ctx, id); err != nil {
+			errs = append(errs, fmt.Errorf("remove container %s: %w", id, err))
+		}
+	}
+	for _, id := range stopped {
+		if err := r.Runtime.RemoveSandbox(ctx, id); err != nil {
+			errs = append(errs, fmt.Errorf("remove sandbox %s: %w", id, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// stop ends what runs, first the containers and then the sandboxes, and returns the sandboxes
+// that have stopped.
+func (r Remover) stop(ctx context.Context, state *pod.State) (sandboxes []string, err error) {
+	errs := []error{r.stopContainers(ctx, state)}
+	for i := range state.Sandboxes {
+		id := state.Sandboxes[i].ID
+		if err := r.Runtime.StopSandbox(ctx, id); err != nil {
+			errs = append(errs, fmt.Errorf("stop sandbox %s: %w", id, err))
+			continue
+		}
+		sandboxes = append(sandboxes, id)
+	}
+	return sandboxes, errors.Join(errs...)
+}
+
+// stopContainers stops the containers that may run, all at once and within half of the pod's
+// time: a stop that hangs must leave some for the sandbox.
+func (r Remover) stopContainers(ctx context.Context, state *pod.State) error {
+	ctx, cancel := context.WithTimeout(ctx, podTimeout/2)
+	defer cancel()
+	errs := make([]error, len(state.Containers))
+	var all sync.WaitGroup
 	for i := range state.Containers {
 		c := &state.Containers[i]
-		if mayRun(c) {
+		if !mayRun(c) {
+			continue
+		}
+		all.Go(func() {
 			if r.PreStop != nil {
 				hook, cancel := context.WithTimeout(ctx, orphanGrace)
 				r.PreStop(hook, state, c)
 				cancel()
 			}
 			if err := r.Runtime.StopContainer(ctx, c.ID, orphanGrace); err != nil {
-				return fmt.Errorf("stop container %s: %w", c.ID, err)
+				errs[i] = fmt.Errorf("stop container %s: %w", c.ID, err)
 			}
-		}
-		if err := r.Runtime.RemoveContainer(ctx, c.ID); err != nil {
-			return fmt.Errorf("remove container %s: %w", c.ID, err)
-		}
+		})
 	}
-	for i := range state.Sandboxes {
-		id := state.Sandboxes[i].ID
-		if err := r.Runtime.StopSandbox(ctx, id); err != nil {
-			return fmt.Errorf("stop sandbox %s: %w", id, err)
-		}
-		if err := r.Runtime.RemoveSandbox(ctx, id); err != nil {
-			return fmt.Errorf("remove sandbox %s: %w", id, err)
-		}
-	}
-	return nil
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 // Volumes unmounts pods' volumes, and lists the pods that have a folder.
@@ -237,21 +270,8 @@ func (c *Cleanup) strays(ctx context.Context, states map[types.UID]*pod.State) e
 	_, err := c.each(ctx, running, func(ctx context.Context, state *pod.State) error {
 		c.Log.Info("stopping what runs of a pod that has ended", "pod", state.Namespace+"/"+state.Name, "uid", state.UID)
 		c.Metrics.orphans.Inc()
-		for i := range state.Containers {
-			if mayRun(&state.Containers[i]) {
-				if err := c.Runtime.StopContainer(ctx, state.Containers[i].ID, orphanGrace); err != nil {
-					return err
-				}
-			}
-		}
-		for i := range state.Sandboxes {
-			if state.Sandboxes[i].Ready {
-				if err := c.Runtime.StopSandbox(ctx, state.Sandboxes[i].ID); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
+		_, err := Remover{Runtime: c.Runtime}.stop(ctx, state)
+		return err
 	})
 	return err
 }

@@ -29,6 +29,7 @@ type machine struct {
 	lists   error
 	listed  int
 	stuck   types.UID // a pod whose container cannot be removed
+	failing []string  // what cannot be stopped
 	gone    []string  // containers that were removed after the list was read
 	folders []types.UID
 	cgroups map[types.UID]string
@@ -69,6 +70,9 @@ func (m *machine) Known(uid types.UID) bool { return slices.Contains(m.known, ui
 func (m *machine) Ended(uid types.UID) bool { return slices.Contains(m.ended, uid) }
 
 func (m *machine) StopContainer(_ context.Context, id string, _ time.Duration) error {
+	if slices.Contains(m.failing, id) {
+		return errors.New("failed to parse stop signal")
+	}
 	m.touch("stop " + id)
 	return nil
 }
@@ -82,6 +86,9 @@ func (m *machine) RemoveContainer(_ context.Context, id string) error {
 }
 
 func (m *machine) StopSandbox(_ context.Context, id string) error {
+	if slices.Contains(m.failing, id) {
+		return errors.New("no network plugin")
+	}
 	m.touch("stop " + id)
 	return nil
 }
@@ -150,7 +157,7 @@ func TestRemovesOnlyWhatNobodyOwns(t *testing.T) {
 	if err := m.cleanup(t, "known", "static").once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"stop c-orphan", "remove c-orphan", "stop s-orphan", "remove s-orphan", "unmount orphan", "cgroup orphan"}
+	want := []string{"stop c-orphan", "stop s-orphan", "remove c-orphan", "remove s-orphan", "unmount orphan", "cgroup orphan"}
 	if !slices.Equal(m.touched, want) {
 		t.Fatalf("touched %q", m.touched)
 	}
@@ -181,6 +188,46 @@ func TestOneThatCannotBeRemovedHoldsUpNoOther(t *testing.T) {
 	}
 	if !slices.Contains(m.touched, "cgroup orphan") {
 		t.Fatalf("the other pod was held up: %q", m.touched)
+	}
+}
+
+// TestAContainerThatCannotBeStoppedEndsWithItsSandbox, and keeps no orphan for ever.
+func TestAContainerThatCannotBeStoppedEndsWithItsSandbox(t *testing.T) {
+	var m machine
+	m.hold("orphan", "api")
+	m.failing = []string{"c-orphan"}
+	if err := m.cleanup(t).once(t.Context()); err == nil {
+		t.Error("the failure is not told")
+	}
+	if want := []string{"stop s-orphan", "remove c-orphan", "remove s-orphan"}; !slices.Equal(m.touched, want) {
+		t.Errorf("touched %q, want %q", m.touched, want)
+	}
+}
+
+// TestASandboxThatCannotBeStoppedStays: its network is still there.
+func TestASandboxThatCannotBeStoppedStays(t *testing.T) {
+	var m machine
+	m.hold("orphan", "api")
+	m.failing = []string{"s-orphan"}
+	if err := m.cleanup(t).once(t.Context()); err == nil {
+		t.Error("the failure is not told")
+	}
+	if want := []string{"stop c-orphan", "remove c-orphan"}; !slices.Equal(m.touched, want) {
+		t.Errorf("touched %q, want %q", m.touched, want)
+	}
+}
+
+// TestWhatRunsOfAnEndedPodEndsWithItsSandbox when it cannot be stopped by itself.
+func TestWhatRunsOfAnEndedPodEndsWithItsSandbox(t *testing.T) {
+	var m machine
+	m.hold("p", "api")
+	c := m.cleanup(t, "p")
+	m.ended, m.failing = []types.UID{"p"}, []string{"c-p"}
+	if err := c.once(t.Context()); err == nil {
+		t.Error("the failure is not told")
+	}
+	if want := []string{"stop s-p"}; !slices.Equal(m.touched, want) {
+		t.Errorf("touched %q, want %q", m.touched, want)
 	}
 }
 

@@ -213,7 +213,7 @@ func TestAPodThatHangsHoldsUpNoOther(t *testing.T) {
 			m.hold(types.UID(fmt.Sprint("orphan", i)), "api")
 		}
 		c := m.cleanup(t)
-		c.Runtime = hanging{&m, "c-orphan3"}
+		c.Runtime = hanging{&m, []string{"c-orphan3", "s-orphan3"}}
 		begun := time.Now()
 		if err := c.once(t.Context()); err == nil {
 			t.Error("the failure is not told")
@@ -230,16 +230,40 @@ func TestAPodThatHangsHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// hanging is a machine that does not come back from stopping one container.
+// TestAStopThatHangsLeavesTimeForTheSandbox, whose end is the container's too.
+func TestAStopThatHangsLeavesTimeForTheSandbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var m machine
+		m.hold("orphan", "api")
+		c := m.cleanup(t)
+		c.Runtime = hanging{&m, []string{"c-orphan"}}
+		if err := c.once(t.Context()); err == nil {
+			t.Error("the failure is not told")
+		}
+		if want := []string{"stop s-orphan", "remove c-orphan", "remove s-orphan"}; !slices.Equal(m.touched, want) {
+			t.Errorf("touched %q, want %q", m.touched, want)
+		}
+	})
+}
+
+// hanging is a machine that does not come back from stopping some of what it holds.
 type hanging struct {
 	*machine
-	id string
+	ids []string
 }
 
 func (h hanging) StopContainer(ctx context.Context, id string, grace time.Duration) error {
-	if id == h.id {
+	if slices.Contains(h.ids, id) {
 		<-ctx.Done()
 		return ctx.Err()
 	}
 	return h.machine.StopContainer(ctx, id, grace)
+}
+
+func (h hanging) StopSandbox(ctx context.Context, id string) error {
+	if slices.Contains(h.ids, id) {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return h.machine.StopSandbox(ctx, id)
 }

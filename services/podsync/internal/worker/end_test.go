@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -167,10 +169,13 @@ func TestAHookRunsOnce(t *testing.T) {
 		n.wait(time.Second)
 		n.dispatcher.SetPod(deleted(p, 60), api)
 		n.wait(5 * time.Second)
-		n.cri.Fail("StopContainer", errors.New("no runtime"))
+		n.cri.Fail("StopContainer", grpcstatus.Error(codes.Unavailable, "no runtime"))
 		n.dispatcher.SetPod(deleted(p, 20), api)
 		n.wait(10 * time.Second)
 		n.cri.Fail("StopContainer", nil)
+		if n.final["a"] || len(n.cri.Calls("StopPodSandbox")) != 0 {
+			t.Fatal("what was left of its grace period was taken from it")
+		}
 		n.wait(16 * time.Second)
 		if !n.final["a"] {
 			t.Fatal("it still runs: the failures prolonged its grace period")

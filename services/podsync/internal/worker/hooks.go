@@ -21,8 +21,9 @@ func (w *worker) see(state *pod.State) {
 	if sandbox := state.ReadySandbox(); sandbox != nil {
 		w.ips = status.SortIPs(sandbox.IPs, primary(w.deps.AssumedHostIPs()))
 	}
-	for id := range w.stops {
+	for id, stop := range w.stops {
 		if !mayRun(state, id) {
+			stop.end()
 			delete(w.stops, id)
 		}
 	}

@@ -10,33 +10,41 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/podsync/internal/decide"
+	"github.com/microlet/microlet/services/podsync/internal/runtime"
 )
 
 // minGrace is what every container gets to shut down, whatever its hook took of its time.
 const minGrace = 2 * time.Second
 
-// stopPod stops containers, each when its turn has come, and then sandboxes.
+// stopPod stops containers, each when its turn has come, and then sandboxes. A container that the
+// runtime would not stop ends with its sandbox.
 func (w *worker) stopPod(ctx context.Context, p *v1.Pod, s *decide.StopPod) error {
-	if err := w.kill(ctx, p, s.Containers); err != nil {
-		return err
+	err := w.kill(ctx, p, s.Containers)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, errCutOff):
+		return err // the containers have time left, which the end of their sandbox would take from them
 	}
+	errs := []error{err}
 	for _, id := range s.Sandboxes {
 		if err := w.deps.Runtime.StopSandbox(ctx, id); err != nil {
-			return transient("stop the sandbox", err)
+			errs = append(errs, transient("stop the sandbox", err))
+			continue
 		}
 		w.stoppedSandboxes[id] = true
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // stopping is how far the stop of one container has come. It outlives the look that began
 // it: a look that is overtaken or fails must neither begin a grace period anew nor run a
 // hook again.
 type stopping struct {
-	began  time.Time
-	grace  time.Duration
-	told   bool
-	hooked bool
+	began time.Time
+	grace time.Duration
+	told  bool
+	hook  *preStop // nil until the hook was begun
 }
 
 // stopOf returns how far the stop of a container has come. A grace period that is shorter
@@ -81,37 +89,50 @@ func (w *worker) killOne(ctx context.Context, p *v1.Pod, k *decide.Kill, s *stop
 	end := s.began.Add(s.grace)
 	grace, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
-	if k.PreStop && !s.hooked {
-		w.preStop(grace, p, k)
+	if k.PreStop {
+		if s.hook == nil {
+			s.hook = w.beginPreStop(p, k)
+		}
+		select {
+		case <-s.hook.done:
+		case <-grace.Done():
+		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		s.hooked = true
 	}
 	if err := turn(grace); err != nil && ctx.Err() != nil {
 		return ctx.Err()
-	} else if errors.Is(err, errHeldUp) {
+	} else if errors.Is(err, errCutOff) {
 		return transient("stop container "+k.Name, err)
 	}
-	if err := w.deps.Runtime.StopContainer(ctx, k.ID, max(time.Until(end), minGrace)); err != nil {
+	err := w.deps.Runtime.StopContainer(ctx, k.ID, max(time.Until(end), minGrace))
+	switch {
+	case err == nil:
+		s.end()
+		return nil
+	case runtime.IsUnavailable(err) && time.Now().Before(end):
+		return transient("stop container "+k.Name, fmt.Errorf("%w: %w", errCutOff, err))
+	default:
 		return transient("stop container "+k.Name, err)
 	}
-	return nil
 }
 
-// errHeldUp ends the wait for a container that could not be stopped.
-var errHeldUp = errors.New("a container that is to stop before it could not be stopped")
+// errCutOff is a stop that the runtime's absence ended within the grace period. The next look
+// goes on with what is left of it.
+var errCutOff = errors.New("the runtime went away within the grace period")
 
 // order lets sidecars stop in their turn: after the pod's containers, the last one first.
-// Init containers have no turn and keep nobody waiting.
+// Init containers have no turn and keep nobody waiting. One that the runtime would not stop runs
+// on, so that those after it wait until the grace period is over.
 type order struct {
 	kills  []decide.Kill
 	ends   []chan struct{}
-	failed []bool // written before the end is told
+	cutOff []bool // written before the end is closed
 }
 
 func newOrder(kills []decide.Kill) *order {
-	o := &order{kills: kills, ends: make([]chan struct{}, len(kills)), failed: make([]bool, len(kills))}
+	o := &order{kills: kills, ends: make([]chan struct{}, len(kills)), cutOff: make([]bool, len(kills))}
 	for i := range o.ends {
 		o.ends[i] = make(chan struct{})
 	}
@@ -126,8 +147,8 @@ func (o *order) wait(ctx context.Context, i int) error {
 		}
 		select {
 		case <-o.ends[j]:
-			if o.failed[j] {
-				return fmt.Errorf("%w: %s", errHeldUp, o.kills[j].Name)
+			if o.cutOff[j] {
+				return fmt.Errorf("%w: container %s is to stop first", errCutOff, o.kills[j].Name)
 			}
 		case <-ctx.Done():
 			return ctx.Err()
@@ -137,19 +158,10 @@ func (o *order) wait(ctx context.Context, i int) error {
 }
 
 func (o *order) end(i int, err error) {
-	o.failed[i] = err != nil
-	close(o.ends[i])
+	o.cutOff[i] = errors.Is(err, errCutOff)
+	if err == nil || o.cutOff[i] {
+		close(o.ends[i])
+	}
 }
 
 func before(a, b *decide.Kill) bool { return a.Stage < b.Stage && !a.PlainInit }
-
-// preStop runs a container's hook. That it fails is told and changes nothing.
-func (w *worker) preStop(ctx context.Context, p *v1.Pod, k *decide.Kill) {
-	err := w.deps.Hooks.Run(ctx, w.hookInput(p, k.Spec, k.ID), k.Spec.Lifecycle.PreStop)
-	if err == nil || errors.Is(context.Cause(ctx), context.Canceled) || errors.Is(context.Cause(ctx), errOvertaken) {
-		return
-	}
-	// Not the error itself: what a server answered may hold secrets.
-	w.deps.containerEvent(p, k.Name, v1.EventTypeWarning, reasonFailedPreStopHook, "PreStopHook failed")
-	w.deps.Log.Warn("preStop hook failed", "pod", podName(p), "uid", w.uid, "container", k.Name, "err", err)
-}

@@ -76,7 +76,7 @@ func TestCallsThatHangHoldUpTheirPodsAlone(t *testing.T) {
 			n.dispatcher.SetPod(testPod(hung[i]), api)
 		}
 		n.wait(5 * time.Second)
-		release := n.cri.Hang("StopContainer")
+		release, releaseSandboxes := n.cri.Hang("StopContainer"), n.cri.Hang("StopPodSandbox")
 		for _, uid := range hung {
 			n.dispatcher.SetPod(deleted(testPod(uid), 1), api)
 		}
@@ -93,6 +93,7 @@ func TestCallsThatHangHoldUpTheirPodsAlone(t *testing.T) {
 			}
 		}
 		release()
+		releaseSandboxes()
 		n.wait(time.Minute)
 		for _, uid := range hung {
 			if !n.final[uid] {
