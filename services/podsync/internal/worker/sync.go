@@ -8,6 +8,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
@@ -68,12 +69,17 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 		if context.Cause(ctx) != nil {
 			return 0, failed
 		}
+		before := state
 		if state, err = w.readState(ctx); err != nil {
 			return 0, err
 		}
 		if failed != nil {
 			w.report(p, state)
-			return w.afterFailure(p, failed, actions.Wake)
+			again, err := w.afterFailure(p, failed, actions.Wake)
+			if hasEndedSince(before, state) {
+				again = min(again, transientRetry)
+			}
+			return again, err
 		}
 	}
 	w.report(p, state)
@@ -252,6 +258,17 @@ func (w *worker) hold(p *v1.Pod, waits []decide.Wait) {
 		}
 		w.history.waits(wait.Name, reasonCrashLoopBackOff, wait.Message)
 	}
+}
+
+// hasEndedSince says whether a container has ended between two looks, as one does that the
+// runtime could not start. pleg does not tell of it, since it was seen, and whether it is to be
+// restarted must not wait for what else failed. A container that was only created is not meant.
+func hasEndedSince(before, now *pod.State) bool {
+	ended := func(c pod.Container) bool { return c.State == runtimeapi.ContainerState_CONTAINER_EXITED }
+	return slices.ContainsFunc(now.Containers, func(c pod.Container) bool {
+		same := func(other pod.Container) bool { return other.ID == c.ID && ended(other) }
+		return ended(c) && !slices.ContainsFunc(before.Containers, same)
+	})
 }
 
 // afterFailure says when to try again. What the pod's own status tells is no error of ours.

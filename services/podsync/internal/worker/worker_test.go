@@ -85,10 +85,18 @@ func TestACrashingContainerBacksOff(t *testing.T) {
 			n.dispatcher.Wake("a", "test")
 		}
 		synctest.Wait()
-		starts := len(cri.Calls("StartContainer"))
-		// At once, and then after 10, 20, 40, 80, 160 and 300 s, each with a second's life.
-		if starts < 6 || starts > 8 {
-			t.Fatalf("started %d times in ten minutes", starts)
+		// Each life takes a second. The first restart is made at once, later ones after a wait that doubles up to 5 m; what
+		// is due is noticed at the next wake. The seventh wait would end after ten minutes.
+		waits := []time.Duration{0, 10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second}
+		starts := cri.Calls("StartContainer")
+		if len(starts) != len(waits)+1 {
+			t.Fatalf("started %d times in ten minutes, want %d", len(starts), len(waits)+1)
+		}
+		for i, want := range waits {
+			waited := starts[i+1].At.Sub(starts[i].At) - time.Second
+			if waited < want || waited > want+time.Second {
+				t.Errorf("start %d came %v after the end before, want %v", i+2, waited, want)
+			}
 		}
 		s := n.statuses["a"].ContainerStatuses[0]
 		if s.State.Waiting == nil || s.State.Waiting.Reason != reasonCrashLoopBackOff || s.RestartCount < 5 {
