@@ -82,6 +82,9 @@ type Manager struct {
 	wanted map[types.NamespacedName][]types.UID
 	// mirrors are as the API has them.
 	mirrors map[types.NamespacedName]*v1.Pod
+	// outdated are mirrors, by their UID in the API, whose static pod has gone. If the same pod comes again it has a mirror of
+	// its own: the old one's status is not its.
+	outdated map[types.UID]bool
 	// listed: all mirrors of the API are known; heard: all static pods are.
 	listed, heard bool
 	nodeUID       types.UID
@@ -96,11 +99,13 @@ func New(o Options) (*Manager, error) {
 			Name: "microlet_podsync_mirror_failures_total", Help: "Attempts to create or delete a mirror pod that failed and are repeated.",
 		}),
 		statics: map[types.UID]*static{}, wanted: map[types.NamespacedName][]types.UID{}, mirrors: map[types.NamespacedName]*v1.Pod{},
+		outdated: map[types.UID]bool{},
 	}
 	return m, o.Metrics.Register(m.failures)
 }
 
-// Want tells of a static pod, before its worker is told.
+// Want tells of a static pod: when its source names it, before its worker is told, and again when its worker starts, as an
+// earlier worker of the same UID may have had it forgotten in between.
 func (m *Manager) Want(p *v1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -131,6 +136,7 @@ func (m *Manager) SetMirror(p *v1.Pod) {
 	old := m.mirrors[name]
 	m.mirrors[name] = p
 	if old != nil && old.UID != p.UID {
+		delete(m.outdated, old.UID)
 		m.statuses.Forget(old.UID)
 	}
 	shown := m.shown(p)
@@ -153,6 +159,7 @@ func (m *Manager) RemoveMirror(p *v1.Pod) {
 		delete(m.mirrors, name)
 		m.nodeUID = "" // it may have gone with its Node, which has another UID when it is back
 	}
+	delete(m.outdated, p.UID)
 	m.statuses.Forget(p.UID)
 	m.queue.Add(name)
 }
@@ -247,8 +254,11 @@ func (m *Manager) Forget(uid types.UID) {
 		return
 	}
 	defer m.mu.Unlock()
-	delete(m.statics, uid)
 	name := manifest.FullName(s.pod)
+	if mirror := m.mirrors[name]; mirror != nil && m.shown(mirror) == s {
+		m.outdated[mirror.UID] = true
+	}
+	delete(m.statics, uid)
 	m.wanted[name] = slices.DeleteFunc(m.wanted[name], func(u types.UID) bool { return u == uid })
 	if len(m.wanted[name]) == 0 {
 		delete(m.wanted, name)
@@ -265,7 +275,7 @@ func (m *Manager) isStatic(uid types.UID) bool {
 // shown is the static pod that the mirror shows, nil if it shows none that is wanted. The caller holds mu.
 func (m *Manager) shown(mirror *v1.Pod) *static {
 	s := m.first(manifest.FullName(mirror))
-	if s == nil || mirror.DeletionTimestamp != nil || mirror.Annotations[v1.MirrorPodAnnotationKey] != s.pod.Annotations[manifest.HashAnnotation] {
+	if s == nil || mirror.DeletionTimestamp != nil || m.outdated[mirror.UID] || mirror.Annotations[v1.MirrorPodAnnotationKey] != s.pod.Annotations[manifest.HashAnnotation] {
 		return nil
 	}
 	return s

@@ -216,6 +216,25 @@ func TestMirrorFollows(t *testing.T) {
 	})
 }
 
+// TestAPodThatComesAgainHasAMirrorOfItsOwn: what its last life came to is not told of the next.
+func TestAPodThatComesAgainHasAMirrorOfItsOwn(t *testing.T) {
+	run(t, func(t *testing.T, m *Manager, c *cluster) {
+		m.MirrorsSynced()
+		m.AllWanted()
+		m.Want(staticPod("a"))
+		m.Set(staticPod("a"), v1.PodStatus{Phase: v1.PodFailed})
+		c.want(t, "a", "mirror-1 Failed")
+		m.Forget("a")
+		m.Want(staticPod("a"))
+		if last, known := m.Last("a"); known {
+			t.Errorf("last status %v", last)
+		}
+		c.want(t, "a")
+		m.Set(staticPod("a"), v1.PodStatus{Phase: v1.PodRunning})
+		c.want(t, "a", "mirror-2 Running")
+	})
+}
+
 // TestNothingIsConcludedBeforeEverySourceWasHeard: the mirrors of a control plane outlive podsync's restarts.
 func TestNothingIsConcludedBeforeEverySourceWasHeard(t *testing.T) {
 	run(t, func(t *testing.T, m *Manager, c *cluster) {

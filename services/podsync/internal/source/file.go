@@ -71,7 +71,7 @@ func (f *File) Run(ctx context.Context, sink Sink) error {
 	quiet.Stop()
 	w.open()
 	f.relist()
-	dirty := map[string]bool{}
+	dirty := map[string]bool{} // true: it was gone in between
 	for {
 		select {
 		case <-ctx.Done():
@@ -88,7 +88,7 @@ func (f *File) Run(ctx context.Context, sink Sink) error {
 				continue
 			}
 			if name := w.changed(e); name != "" {
-				dirty[name] = true
+				dirty[name] = dirty[name] || e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)
 				quiet.Reset(settle)
 			}
 		case err, ok := <-w.errors():
@@ -97,12 +97,27 @@ func (f *File) Run(ctx context.Context, sink Sink) error {
 				f.set.log.Warn("watch of manifests broken, starting another", "path", f.path, "err", err)
 			}
 		case <-quiet.C:
+			f.takeBack(dirty)
 			for name := range dirty {
 				f.reread(name)
 			}
 			clear(dirty)
 			f.publish()
 		}
+	}
+}
+
+// takeBack ends the pods of those files that were removed, also if they are there again: who removes a manifest and puts it
+// back restarts its pod, as under the kubelet. A file that is replaced by renaming was never gone.
+func (f *File) takeBack(dirty map[string]bool) {
+	before := len(f.kept)
+	for name, gone := range dirty {
+		if gone {
+			delete(f.kept, name)
+		}
+	}
+	if len(f.kept) < before {
+		f.publish()
 	}
 }
 

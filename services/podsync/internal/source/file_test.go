@@ -53,6 +53,7 @@ func stepped(t *testing.T, path string) (*File, *wants) {
 // wants is what a source wants now, by name and image.
 type wants struct {
 	mu      sync.Mutex
+	removed int
 	pods    map[types.UID]*v1.Pod
 	synced  bool
 	changed chan struct{}
@@ -73,6 +74,7 @@ func (w *wants) RemovePod(uid types.UID, _ podsyncv1.PodSource) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.pods, uid)
+	w.removed++
 	w.changed <- struct{}{}
 }
 
@@ -275,6 +277,68 @@ func TestWatch(t *testing.T) {
 	}
 	put(t, filepath.Join(dir, "c.yaml"), text("c", "one"))
 	await("c-n=one")
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAFileThatIsPutBack: a manifest that is removed and put back at once is taken back and wanted again, as under the
+// kubelet; one that is replaced by renaming, or written again, with the same content, is not.
+func TestAFileThatIsPutBack(t *testing.T) {
+	dir := t.TempDir()
+	a, b := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "b.yaml")
+	put(t, a, text("a", "one"))
+	f := NewFile(FileOptions{Path: dir, Period: time.Hour, NodeName: "n", Log: slog.New(slog.DiscardHandler), Metrics: metrics(t)})
+	w := newWants()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx, w) }()
+	await := func(want string, removed int) {
+		t.Helper()
+		end := time.After(20 * time.Second)
+		for {
+			w.mu.Lock()
+			got := w.removed
+			w.mu.Unlock()
+			if w.String() == want && got == removed {
+				return
+			}
+			select {
+			case <-w.changed:
+			case <-end:
+				t.Fatalf("wants %q with %d removed, not %q with %d", w, got, want, removed)
+			}
+		}
+	}
+	await("a-n=one", 0)
+	before := uidOf(t, w, "a-n")
+
+	put(t, a, text("a", "one")) // the same
+	put(t, filepath.Join(dir, ".a.tmp"), text("a", "one"))
+	if err := os.Rename(filepath.Join(dir, ".a.tmp"), a); err != nil {
+		t.Fatal(err)
+	}
+	put(t, b, text("b", "one"))
+	await("a-n=one b-n=one", 0)
+
+	if err := os.Remove(a); err != nil {
+		t.Fatal(err)
+	}
+	put(t, a, text("a", "one"))
+	await("a-n=one b-n=one", 1)
+
+	away := filepath.Join(t.TempDir(), "a.yaml")
+	if err := os.Rename(a, away); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(away, a); err != nil {
+		t.Fatal(err)
+	}
+	await("a-n=one b-n=one", 2)
+	if uid := uidOf(t, w, "a-n"); uid != before {
+		t.Errorf("uid %s, want %s", uid, before)
+	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Fatal(err)

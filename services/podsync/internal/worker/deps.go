@@ -102,6 +102,8 @@ type Logs interface {
 
 // Statuses patches the pods' status in the API.
 type Statuses interface {
+	// Want tells of a static pod, which the API knows by its mirror pod alone.
+	Want(p *v1.Pod)
 	Set(p *v1.Pod, s v1.PodStatus)
 	Terminated(p *v1.Pod, s v1.PodStatus)
 	UpdateFromAPI(p *v1.Pod)

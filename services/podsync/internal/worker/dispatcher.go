@@ -248,8 +248,13 @@ func (d *Dispatcher) worker(uid types.UID) *worker {
 	return d.workers[uid]
 }
 
+// start tells all who keep something of a pod by its UID of the pod, and lets its worker run. Nobody may rest on having
+// heard of the UID before: a pod that comes again was forgotten when it went.
 func (d *Dispatcher) start(ctx context.Context, w *worker) {
 	d.deps.Admission.Add(w.pod, w.source)
+	if isStatic(w.source) {
+		d.deps.Statuses.Want(w.pod)
+	}
 	d.mu.Lock()
 	d.workers[w.uid] = w
 	d.mu.Unlock()
@@ -261,16 +266,22 @@ func (d *Dispatcher) start(ctx context.Context, w *worker) {
 	})
 }
 
-// finish lets a worker go whose pod is gone. If the source wants the pod again, as after a
-// list of an apiserver that was behind, it begins anew.
+// finish lets a worker go whose pod is gone, or is to be restarted. If the source wants the pod again, as after a list of
+// an apiserver that was behind or when a manifest was put back, it gets another worker.
 func (d *Dispatcher) finish(ctx context.Context, w *worker) {
-	d.mu.Lock()
-	delete(d.workers, w.uid)
-	d.mu.Unlock()
 	if p := w.wantedAgain(); p != nil {
 		d.start(ctx, newWorker(p, w.source, &d.deps))
 		return
 	}
+	if w.phase != gone { // it was to be restarted, and is wanted no longer: what was left for that is removed
+		last := newWorker(w.latest(), w.source, &d.deps)
+		last.remove()
+		d.start(ctx, last)
+		return
+	}
+	d.mu.Lock()
+	delete(d.workers, w.uid)
+	d.mu.Unlock()
 	d.startHeld(ctx, w)
 }
 

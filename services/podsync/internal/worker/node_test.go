@@ -57,7 +57,11 @@ type node struct {
 	mounted   map[types.UID]bool
 	// registered are the pods whose Secrets and ConfigMaps are watched.
 	registered map[types.UID]bool
-	logged     int32 // the restart count that the logs leave free
+	// wanted are the static pods that are mirrored.
+	wanted map[types.UID]bool
+	// forgotten are the pods whose last status the manager of statuses no longer has.
+	forgotten map[types.UID]bool
+	logged    int32 // the restart count that the logs leave free
 }
 
 func newNode(t *testing.T, cri *fake.Runtime) *node {
@@ -67,6 +71,7 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 		statuses:  map[types.UID]v1.PodStatus{}, history: map[types.UID][]v1.PodPhase{}, final: map[types.UID]bool{},
 		hung: map[types.UID]bool{}, slow: map[types.UID]bool{}, released: map[types.UID]bool{}, mounted: map[types.UID]bool{},
 		refreshed: map[types.UID]int{}, registered: map[types.UID]bool{},
+		wanted: map[types.UID]bool{}, forgotten: map[types.UID]bool{},
 	}
 	rt, err := runtime.New(cri.Conn(), cri.Conn(), runtime.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -225,7 +230,7 @@ func (n *node) Set(p *v1.Pod, s v1.PodStatus) {
 	if (s.Phase == v1.PodSucceeded || s.Phase == v1.PodFailed) && s.Reason == "" && !n.admission.hasEnded(p.UID) {
 		n.t.Errorf("pod %s was told to have ended before its place was free", p.UID)
 	}
-	n.statuses[p.UID] = s
+	n.statuses[p.UID], n.forgotten[p.UID] = s, false
 	if h := n.history[p.UID]; len(h) == 0 || h[len(h)-1] != s.Phase {
 		n.history[p.UID] = append(h, s.Phase)
 	}
@@ -246,10 +251,21 @@ func (n *node) Last(uid types.UID) (v1.PodStatus, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s, ok := n.statuses[uid]
-	return s, ok
+	return s, ok && !n.forgotten[uid]
 }
 
-func (n *node) Forget(types.UID) {}
+func (n *node) Want(p *v1.Pod) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.wanted[p.UID] = true
+}
+
+func (n *node) Forget(uid types.UID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.wanted, uid)
+	n.forgotten[uid] = true
+}
 
 // status is the pod's last one.
 func (n *node) status(uid types.UID) v1.PodStatus {

@@ -55,6 +55,7 @@ func (d *Dispatcher) hold(p *v1.Pod, from podsyncv1.PodSource) bool {
 	for i, h := range d.held[name] {
 		if h.pod.UID == p.UID {
 			d.held[name][i].pod = p
+			d.deps.Statuses.Want(p)
 			return true
 		}
 	}
@@ -63,6 +64,7 @@ func (d *Dispatcher) hold(p *v1.Pod, from podsyncv1.PodSource) bool {
 	}
 	d.log.Info("static pod waits for the end of another of its name", "pod", podName(p), "uid", p.UID, "source", from.String())
 	d.held[name] = append(d.held[name], held{p, from})
+	d.deps.Statuses.Want(p) // it may be known by its UID, and have been dropped since
 	return true
 }
 
@@ -102,6 +104,18 @@ func (d *Dispatcher) startHeld(ctx context.Context, w *worker) {
 		delete(d.held, name)
 	}
 	d.start(ctx, newWorker(list[0].pod, list[0].from, &d.deps))
+}
+
+// restarts says whether the pod's source has put it back after it was removed, and the pod goes on from what is left of
+// it, as under the kubelet: restart counts and logs continue, and its mirror pod stays. A pod that has ended by
+// itself, or whose containers are not all restarted, begins anew instead, as it would otherwise stay ended.
+func (w *worker) restarts() bool {
+	p := w.wantedAgain()
+	if p == nil || !isStatic(w.source) || p.Spec.RestartPolicy != v1.RestartPolicyAlways {
+		return false
+	}
+	last, _ := w.deps.Statuses.Last(w.uid)
+	return last.Phase != v1.PodSucceeded && last.Phase != v1.PodFailed
 }
 
 // supersede ends what runs of the same static pod under the UID of an earlier manifest, of before podsync's start.

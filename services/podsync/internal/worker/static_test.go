@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -105,4 +106,113 @@ func TestSyncedWhenEverySourceWasHeard(t *testing.T) {
 			t.Fatalf("told %d times", times)
 		}
 	})
+}
+
+func (n *node) isWanted(uid types.UID) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.wanted[uid]
+}
+
+// TestAManifestThatIsPutBackRestartsItsPod, as under the kubelet: the same pod goes on, with a restart.
+func TestAManifestThatIsPutBackRestartsItsPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		defer n.run()()
+		n.dispatcher.SetPod(staticPod("1"), file)
+		n.wait(time.Second)
+		n.dispatcher.RemovePod("1", file)
+		n.dispatcher.SetPod(staticPod("1"), file)
+		n.wait(time.Minute)
+		if !n.running("1") || n.status("1").ContainerStatuses[0].RestartCount != 1 || len(n.cri.Calls("StartContainer")) != 2 {
+			t.Fatalf("status %+v", n.status("1"))
+		}
+		if n.admission.asked["1"] != 2 || !n.isWanted("1") || n.published.said("1") != "" {
+			t.Errorf("admission asked %d times, mirrored %v, told %q", n.admission.asked["1"], n.isWanted("1"), n.published.said("1"))
+		}
+		n.dispatcher.RemovePod("1", file)
+		n.dispatcher.SetPod(staticPod("1"), file)
+		n.dispatcher.RemovePod("1", file)
+		n.wait(time.Minute)
+		state, err := n.dispatcher.deps.Runtime.State(t.Context(), "1")
+		if err != nil || len(state.Sandboxes)+len(state.Containers) > 0 || n.dispatcher.Known("1") || n.isWanted("1") {
+			t.Errorf("removed last: left %+v, %v, known %v, mirrored %v", state, err, n.dispatcher.Known("1"), n.isWanted("1"))
+		}
+	})
+}
+
+// TestAManifestThatIsTakenAwayWhileItsPodWasToRestart: whenever that happens, nothing is left.
+func TestAManifestThatIsTakenAwayWhileItsPodWasToRestart(t *testing.T) {
+	for _, after := range []time.Duration{0, time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t, newRuntime())
+			for _, method := range []string{"StopContainer", "StopPodSandbox", "RunPodSandbox", "RemovePodSandbox"} {
+				n.cri.SetLatency(method, time.Second)
+			}
+			defer n.run()()
+			n.dispatcher.SetPod(staticPod("1"), file)
+			n.wait(10 * time.Second)
+			n.dispatcher.RemovePod("1", file)
+			n.dispatcher.SetPod(staticPod("1"), file)
+			time.Sleep(after) // together with the steps of its end
+			n.dispatcher.RemovePod("1", file)
+			n.wait(time.Minute)
+			state, err := n.dispatcher.deps.Runtime.State(t.Context(), "1")
+			if err != nil || len(state.Sandboxes)+len(state.Containers) > 0 || n.dispatcher.Known("1") || n.isWanted("1") {
+				t.Errorf("after %v: left %+v, %v, known %v, mirrored %v", after, state, err, n.dispatcher.Known("1"), n.isWanted("1"))
+			}
+		})
+	}
+}
+
+// TestAPodThatComesBackIsMirrored: what keeps pods by their UID hears of it again, also when it was put back while what was
+// left of it was removed, when it had ended by itself, or while it waited for another of its name.
+func TestAPodThatComesBackIsMirrored(t *testing.T) {
+	for name, test := range map[string]func(n *node){
+		"while it is removed": func(n *node) {
+			n.cri.SetLatency("RemovePodSandbox", 10*time.Second)
+			n.dispatcher.RemovePod("1", file)
+			n.wait(5 * time.Second)
+			n.dispatcher.SetPod(staticPod("1"), file)
+		},
+		"after it had ended": func(n *node) {
+			n.dispatcher.RemovePod("1", file)
+			n.wait(time.Minute)
+			once := staticPod("1")
+			once.Spec.RestartPolicy = v1.RestartPolicyNever
+			n.dispatcher.SetPod(once, file)
+			n.wait(time.Second)
+			if err := n.cri.ExitContainer(strings.TrimPrefix(n.status("1").ContainerStatuses[0].ContainerID, "containerd://"), 0); err != nil {
+				n.t.Fatal(err)
+			}
+			n.dispatcher.Wake("1", "test")
+			n.wait(time.Second)
+			if n.status("1").Phase != v1.PodSucceeded {
+				n.t.Fatalf("status %+v", n.status("1"))
+			}
+			n.dispatcher.RemovePod("1", file)
+			n.dispatcher.SetPod(once, file)
+		},
+		"while it waits": func(n *node) {
+			n.cri.SetLatency("StopContainer", 10*time.Second)
+			n.dispatcher.SetPod(staticPod("2"), file)
+			n.dispatcher.RemovePod("1", file)
+			n.dispatcher.RemovePod("2", file)
+			n.dispatcher.SetPod(staticPod("1"), file)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t, newRuntime())
+				defer n.run()()
+				n.dispatcher.SetPod(staticPod("1"), file)
+				n.wait(time.Second)
+				test(n)
+				n.wait(time.Minute)
+				if !n.running("1") || !n.isWanted("1") || n.isWanted("2") || n.published.said("1") != "" {
+					t.Errorf("mirrored %v and %v, told %q, status %+v", n.isWanted("1"), n.isWanted("2"), n.published.said("1"), n.status("1"))
+				}
+			})
+		})
+	}
 }

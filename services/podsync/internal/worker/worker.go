@@ -88,8 +88,12 @@ func newWorker(p *v1.Pod, source podsyncv1.PodSource, deps *Deps) *worker {
 func (w *worker) set(p *v1.Pod) {
 	w.mu.Lock()
 	if w.removed {
+		first := w.again == nil
 		w.again = p
 		w.mu.Unlock()
+		if first {
+			w.deps.Log.Info("pod is wanted again before its end, it starts again after that", "pod", podName(p), "uid", w.uid)
+		}
 		return
 	}
 	old := w.pod
@@ -135,7 +139,7 @@ func (w *worker) poke() {
 	}
 }
 
-// run looks after the pod until nothing of it is left (true) or ctx ends (false).
+// run looks after the pod until nothing of it is left, or it is to be restarted (true), or ctx ends (false).
 func (w *worker) run(ctx context.Context) (finished bool) {
 	defer w.beside.Wait()
 	w.life = ctx
@@ -224,6 +228,11 @@ func (w *worker) step(ctx context.Context, p *v1.Pod, removed bool) (again time.
 	default:
 		if !removed {
 			return w.awaitRemoval(p)
+		}
+		if w.restarts() {
+			w.deps.Admission.Forget(w.uid) // it is judged anew
+			w.deps.Log.Info("pod is restarted: its source removed it and wants it again", "pod", podName(p), "uid", w.uid)
+			return 0, true, nil
 		}
 		if err := w.vanish(ctx, p); err != nil {
 			return 0, false, err

@@ -1,0 +1,93 @@
+package test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/bus/bustest"
+	"github.com/microlet/microlet/services/internal/proctest"
+)
+
+// TestAStaticPodComesBack: a manifest that is put back restarts its pod, whenever that happens, and all who keep the pod by
+// its UID know it again: the mirror pod in the API, the bus, the runtime.
+func TestAStaticPodComesBack(t *testing.T) {
+	n, api := newNode(t), newAPIServer(t)
+	n.put("a")
+	p := n.start("--kubeconfig="+kubeconfig(t, api.server.URL), "--config="+n.config("contentType: application/json"))
+	r := n.reads()
+	shows := func(want string) {
+		t.Helper()
+		defer func() {
+			if t.Failed() {
+				t.Logf("the API shows %s, want %s", api.shows("a-"+bustest.NodeName), want)
+			}
+		}()
+		proctest.Await(t, soon, "the mirror: "+want, func() bool { return api.shows("a-"+bustest.NodeName) == want })
+		r.is(t, map[string]string{"a": state(n.runs("a"))})
+	}
+	shows("api-1 runs, restarted 0 times")
+	heard := func(times int) {
+		t.Helper()
+		proctest.Await(t, soon, "podsync hears of it again", func() bool {
+			return strings.Count(p.Log.String(), "pod is wanted again before its end") == times
+		})
+	}
+
+	t.Log("at once")
+	n.remove("a")
+	n.put("a")
+	shows("api-1 runs, restarted 1 times")
+
+	t.Log("while its containers stop")
+	stop := n.runtime.Hang("StopContainer")
+	n.remove("a")
+	proctest.Await(t, soon, "its container is being stopped", func() bool { return n.runtime.InFlight("StopContainer") == 1 })
+	n.put("a")
+	heard(2)
+	stop()
+	shows("api-1 runs, restarted 2 times")
+
+	t.Log("while what is left of it is removed, when it begins anew")
+	deleted := api.deletions()
+	remove := n.runtime.Hang("RemovePodSandbox")
+	n.remove("a")
+	proctest.Await(t, soon, "its sandboxes are being removed", func() bool { return n.runtime.InFlight("RemovePodSandbox") > 0 })
+	n.put("a")
+	heard(3)
+	remove()
+	shows("api-2 runs, restarted 0 times")
+
+	t.Log("and away for good")
+	n.remove("a")
+	n.gone("a")
+	proctest.Await(t, soon, "the mirror is deleted", func() bool { return api.shows("a-"+bustest.NodeName) == "no pod" })
+	if got := api.deletions() - deleted; got != 2 {
+		t.Errorf("%d mirrors deleted, want 2", got)
+	}
+	r.is(t, map[string]string{})
+}
+
+// TestAnAPIServerThatIsAwayIsNoIllness: podsync waits for it and says so, works, and is not to be restarted for it.
+func TestAnAPIServerThatIsAwayIsNoIllness(t *testing.T) {
+	n := newNode(t)
+	n.put("a")
+	n.start("--kubeconfig=" + kubeconfig(t, "http://127.0.0.1:1"))
+	n.runs("a")
+	s := n.Service()
+	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", s.MetricsSocket(role.Podsync))
+	}}}
+	answer, err := client.Get("http://podsync/healthz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if body, err := io.ReadAll(answer.Body); err != nil || answer.StatusCode != http.StatusOK || string(body) != "ok\n" {
+		t.Errorf("/healthz is %d %q, %v", answer.StatusCode, body, err)
+	}
+}
