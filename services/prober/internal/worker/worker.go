@@ -84,6 +84,7 @@ type Worker struct {
 
 	// What follows belongs to Run's goroutine.
 	anchor time.Time // of the ticks of liveness and startup probes
+	start  delay     // the container's initial delay
 	first  time.Time // no probe before it
 	free   time.Time // since when no probe runs; ticks before it are gone
 	probes int       // of this container id, in this worker's life
@@ -126,9 +127,11 @@ func (w *Worker) Record() Record {
 func (w *Worker) Run(ctx context.Context) {
 	now := time.Now()
 	w.anchor, w.free = now, now
+	w.resume(now)
 	if w.o.Spread && w.o.Resume.LastStart.IsZero() {
-		w.first = now.Add(rand.N(period(w.current().Probe)))
-		w.anchor = w.first
+		every := period(w.current().Probe)
+		w.first = now.Add(rand.N(every))
+		w.anchor = w.first.Add(-every) // so that the first tick is at first
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -156,6 +159,33 @@ func (w *Worker) Run(ctx context.Context) {
 	}
 }
 
+// resume puts the time of the probe before on this process's clock. If it has yet to come, the clock was set back since,
+// and the probe counts as one of now: what has been counted stays, and the next one is due within a period.
+func (w *Worker) resume(now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if last := w.record.LastStart; !last.IsZero() {
+		w.record.LastStart = now.Add(min(last.Sub(now), 0))
+	}
+}
+
+// delay is the end of a container's initial delay, on this process's clock: no change of the host's time moves it.
+type delay struct {
+	id      string
+	started time.Time
+	end     time.Time
+}
+
+// of returns when the container's initial delay ends. It never takes longer from now than it is, however far the
+// container's start lies in the future after the clock was set back.
+func (d *delay) of(f *Facts) time.Time {
+	if d.end.IsZero() || d.id != f.ContainerID || !d.started.Equal(f.Started) {
+		now, length := time.Now(), time.Duration(f.Probe.InitialDelaySeconds)*time.Second
+		*d = delay{id: f.ContainerID, started: f.Started, end: now.Add(min(f.Started.Sub(now)+length, length))}
+	}
+	return d.end
+}
+
 // look takes the newest facts; a new container id begins a new record.
 func (w *Worker) look() *Facts {
 	w.mu.Lock()
@@ -179,7 +209,7 @@ func (w *Worker) next(f *Facts) (due time.Time, wanted bool) {
 		return time.Time{}, false
 	}
 	every := period(f.Probe)
-	start := f.Started.Add(time.Duration(f.Probe.InitialDelaySeconds) * time.Second)
+	start := w.start.of(f)
 	switch {
 	case !w.again.IsZero():
 		due = w.again

@@ -319,6 +319,45 @@ func TestResumeOnTheWay(t *testing.T) {
 	})
 }
 
+// After the clock was set back, neither the probe before nor the container's start lies so far in the future that
+// nothing is probed until that time comes.
+func TestResumeAfterTheClockWasSetBack(t *testing.T) {
+	const back = 2 * time.Hour
+	for _, kind := range []Kind{Readiness, Liveness, Startup} {
+		for name, r := range map[string]Record{
+			"success": {ContainerID: "one", Result: success, Last: success, Run: 1},
+			"failing": {ContainerID: "one", Result: success, Last: failure, Run: 1},
+			"new":     {},
+		} {
+			if kind == Startup {
+				r.Result = none
+			}
+			t.Run(string(kind)+" "+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					began := time.Now()
+					if r.ContainerID != "" {
+						r.LastStart = began.Add(back)
+					}
+					settings := every(10, 3)
+					settings.InitialDelaySeconds = 5
+					s := begin(kind, settings, r, true)
+					defer s.stop()
+					s.change(func(f *Facts) { f.Started = began.Add(back - time.Minute); f.Begun = kind != Startup })
+					s.target.set(probe.Failure, nil)
+					pass(16 * time.Second)
+					at := s.target.probed()
+					if len(at) == 0 || at[0].Sub(began) < 5*time.Second {
+						t.Fatalf("probed at %v, want the first after the initial delay and within a period", at)
+					}
+					if got := s.book.last(); name == "failing" && got.Run != 2 {
+						t.Errorf("counted %+v, want the failure before counted on", got)
+					}
+				})
+			})
+		}
+	}
+}
+
 // Many that begin at once are spread over their period.
 func TestSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -339,6 +378,23 @@ func TestSpread(t *testing.T) {
 			}
 		}
 	})
+}
+
+// None of those that begin at once waits for more than its period.
+func TestSpreadWithinAPeriod(t *testing.T) {
+	for _, kind := range []Kind{Readiness, Liveness, Startup} {
+		synctest.Test(t, func(t *testing.T) {
+			for range 200 {
+				s := begin(kind, every(10, 3), Record{}, true)
+				s.change(func(f *Facts) { f.Begun = kind != Startup })
+				pass(10 * time.Second)
+				s.stop()
+				if len(s.target.probed()) == 0 {
+					t.Fatalf("%s: not probed within a period", kind)
+				}
+			}
+		})
+	}
 }
 
 // However probes end, and whoever dies and takes over, there is never the verdict that restarts a
