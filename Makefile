@@ -49,10 +49,8 @@ test-long: build ## the outages, kills and tables in full
 	@$(STAGE) 'rig programs' $(RIG) build --with kubelet,prometheus
 	@$(STAGE) 'long end to end' $(GO) test -count=1 -timeout 120m -v -tags long ./compose/e2e/...
 
-.PHONY: bench
-bench: build ## memory, CPU and start times beside the real kubelet's, in the same rig
-	@$(RIG) build --with kubelet
-	$(GO) test -count=1 -timeout 120m -v -tags bench -run '^TestBench' ./compose/e2e/...
+# The scenarios that a node on its own machine runs: its own, and those of any node that ask it nothing in another way.
+ON_MACHINE ?= ^(TestBasic|TestKills|TestContainerdRestart|TestUnit.*|TestCgroupTwins|TestReboot|TestPowerCut)$$
 
 # Upstream's specs: which (FOCUS, LABELS), with whom (AGENT), how many at once.
 FOCUS ?=

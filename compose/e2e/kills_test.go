@@ -139,7 +139,7 @@ func (s *scene) holdDown(r role.Role) (release func()) {
 	s.mustPID(s.t, r)
 	wg.Go(func() {
 		for {
-			if pid := s.pid(r); pid != 0 && syscall.Kill(pid, syscall.SIGKILL) == nil {
+			if pid := s.pid(r); pid != 0 && s.kill(syscall.SIGKILL, pid) == nil {
 				killed++
 			}
 			select {
@@ -287,7 +287,7 @@ func (s *scene) endContainer(pod string) {
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		if err := s.kill(syscall.SIGKILL, pid); err != nil {
 			s.t.Fatalf("end container %s: %v", c.GetId(), err)
 		}
 		return

@@ -106,19 +106,15 @@ func (s *scene) traces(pods []*corev1.Pod) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	cgroups, err := machine.CgroupsBelow(s.CgroupRoot(), func(path string) bool { return path == "rig" })
+	cgroups, err := s.cgroups()
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := machine.MountsBelow(filepath.Dir(s.RuntimeDir()))
+	mounts, err := s.mounts()
 	if err != nil {
 		return nil, err
 	}
-	more, err := machine.MountsBelow(s.Dir())
-	if err != nil {
-		return nil, err
-	}
-	for what, paths := range map[string][]string{"cgroup ": cgroups, "mount ": append(mounts, more...)} {
+	for what, paths := range map[string][]string{"cgroup ": cgroups, "mount ": mounts} {
 		for _, path := range paths {
 			if mentions(path, uids) || orphaned(path, living) {
 				left = append(left, what+path)
@@ -126,7 +122,7 @@ func (s *scene) traces(pods []*corev1.Pod) ([]string, error) {
 		}
 	}
 	for what, dir := range map[string]string{"pod folder ": filepath.Join(s.RootDir(), "pods"), "log folder ": s.PodLogsDir(), "log link ": "/var/log/containers"} {
-		files, err := machine.Names(dir)
+		files, err := s.names(dir)
 		if err != nil {
 			return nil, err
 		}
@@ -149,7 +145,7 @@ func (s *scene) traces(pods []*corev1.Pod) ([]string, error) {
 // those of the sandboxes that exist.
 func (s *scene) networkTraces(ips map[string]bool) ([]string, error) {
 	var left []string
-	reserved, err := filepath.Glob(filepath.Join(s.Dir(), "etc/containerd/ipam/*/*"))
+	reserved, err := s.reservations()
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +185,7 @@ func (s *scene) networkTraces(ips map[string]bool) ([]string, error) {
 
 // networkNamespaces are those that the runtime keeps for its sandboxes.
 func (s *scene) networkNamespaces() ([]string, error) {
-	mounts, err := machine.MountsBelow(filepath.Dir(s.RuntimeDir()))
+	mounts, err := s.mounts()
 	if err != nil {
 		return nil, err
 	}
@@ -254,8 +250,47 @@ func (s *scene) knownNamespaces() (map[string]bool, error) {
 	return known, err
 }
 
+// cgroups are those of pods and below, and mounts those of the node's runtime and agent.
+func (s *scene) cgroups() ([]string, error) {
+	if s.OnMachine() {
+		return s.linesThere("find", "/sys/fs/cgroup", "-mindepth", "1", "-type", "d")
+	}
+	return machine.CgroupsBelow(s.CgroupRoot(), func(path string) bool { return path == "rig" })
+}
+
+func (s *scene) mounts() ([]string, error) {
+	if s.OnMachine() {
+		return s.linesThere("findmnt", "--list", "--noheadings", "--output=TARGET")
+	}
+	mounts, err := machine.MountsBelow(filepath.Dir(s.RuntimeDir()))
+	if err != nil {
+		return nil, err
+	}
+	more, err := machine.MountsBelow(s.Dir())
+	return append(mounts, more...), err
+}
+
+// names are what is in a folder of the node.
+func (s *scene) names(dir string) ([]string, error) {
+	if s.OnMachine() {
+		return s.linesThere("sh", "-c", `test ! -e "$1" || ls -A "$1"`, "ls", dir)
+	}
+	return machine.Names(dir)
+}
+
+// reservations are the files that reserve pods' addresses.
+func (s *scene) reservations() ([]string, error) {
+	if s.OnMachine() {
+		return s.linesThere("find", "/etc/containerd/ipam", "-type", "f")
+	}
+	return filepath.Glob(filepath.Join(s.Dir(), "etc/containerd/ipam/*/*"))
+}
+
 // bridgePorts counts the links at the instance's bridge, which is the one that has the node's address.
 func (s *scene) bridgePorts() (int, error) {
+	if s.OnMachine() {
+		return s.bridgePortsThere()
+	}
 	links, err := netlink.LinkList()
 	if err != nil {
 		return 0, fmt.Errorf("list links: %w", err)
@@ -291,6 +326,8 @@ func mentions(path string, words map[string]bool) bool {
 // orphaned says whether a path names a container that the runtime does not know.
 func orphaned(path string, living map[string]bool) bool {
 	for part := range strings.SplitSeq(path, "/") {
+		// systemd's name of a container's cgroup.
+		part = strings.TrimSuffix(strings.TrimPrefix(part, "cri-containerd-"), ".scope")
 		if len(part) == 64 && strings.Trim(part, "0123456789abcdef") == "" && !living[part] {
 			return true
 		}

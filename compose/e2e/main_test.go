@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -84,7 +82,7 @@ func start(ctx context.Context) (_ *node, err error) {
 	if _, err := os.Stat(microlet); err != nil {
 		return nil, fmt.Errorf("%w: run make build first", err)
 	}
-	i, err := rig.Up(ctx, rig.Options{Name: fmt.Sprintf("e2e-%d", os.Getpid()), Agent: firstAgent, Microlet: microlet, With: besides, Out: os.Stderr})
+	i, err := rig.Up(ctx, rig.Options{Name: fmt.Sprintf("e2e-%d", os.Getpid()), Agent: firstAgent, Microlet: microlet, With: append(besides, besidesThere...), Machine: onMachine, Out: os.Stderr})
 	if err != nil {
 		return nil, err
 	}
@@ -141,6 +139,11 @@ func (n *node) down() error {
 // keepLogs saves the logs of a failed run, which otherwise go with the rig.
 func (n *node) keepLogs() {
 	target := filepath.Join(os.TempDir(), "microlet-"+n.Name()+"-logs")
+	if n.OnMachine() {
+		if err := n.keepJournal(target); err != nil {
+			fmt.Fprintln(os.Stderr, "e2e: journal not kept:", err)
+		}
+	}
 	if err := os.CopyFS(target, os.DirFS(filepath.Dir(n.Log(rig.AgentProgram)))); err != nil {
 		fmt.Fprintln(os.Stderr, "e2e: logs not kept:", err)
 		return
@@ -150,7 +153,7 @@ func (n *node) keepLogs() {
 
 // cri calls f with a connection to the runtime, which is closed again: only podsync may stay connected.
 func (n *node) cri(f func(runtimeapi.RuntimeServiceClient) error) error {
-	conn, err := grpc.NewClient(n.RuntimeEndpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+	conn, err := n.DialRuntime()
 	if err != nil {
 		return err
 	}

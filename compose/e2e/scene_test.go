@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -279,7 +278,7 @@ func (s *scene) startTime(name string) time.Duration {
 // log reads what a container has written, without the runtime's prefixes.
 func (s *scene) log(p *corev1.Pod, container string, restart int) (string, error) {
 	dir := fmt.Sprintf("%s_%s_%s", p.Namespace, p.Name, p.UID)
-	text, err := os.ReadFile(filepath.Join(s.PodLogsDir(), dir, container, fmt.Sprintf("%d.log", restart)))
+	text, err := s.read(filepath.Join(s.PodLogsDir(), dir, container, fmt.Sprintf("%d.log", restart)))
 	if err != nil {
 		return "", err
 	}

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os/exec"
 	"slices"
@@ -30,9 +31,9 @@ type account struct {
 
 // status asks "microlet status".
 func (n *node) status(ctx context.Context) (map[role.Role]account, error) {
-	out, err := exec.CommandContext(ctx, n.microlet, "status", "--runtime-dir="+n.RuntimeDir(), "-o", "json").Output()
+	out, err := n.askStatus(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("microlet status: %w: %s", err, stderr(err))
+		return nil, fmt.Errorf("microlet status: %w", err)
 	}
 	var answer struct {
 		PID       int       `json:"pid"`
@@ -46,6 +47,19 @@ func (n *node) status(ctx context.Context) (map[role.Role]account, error) {
 		all[role.Role(a.Service)] = a
 	}
 	return all, nil
+}
+
+func (n *node) askStatus(ctx context.Context) ([]byte, error) {
+	args := []string{"status", "--runtime-dir=" + n.RuntimeDir(), "-o", "json"}
+	if n.OnMachine() {
+		out, err := n.there(ctx, append([]string{"microlet"}, args...)...)
+		return []byte(out), err
+	}
+	out, err := exec.CommandContext(ctx, n.microlet, args...).Output()
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, stderr(err))
+	}
+	return out, err
 }
 
 func stderr(err error) string {
@@ -65,6 +79,9 @@ func (n *node) pid(r role.Role) int {
 	if r == role.Up {
 		return up
 	}
+	if n.OnMachine() {
+		return n.pidThere(up, r)
+	}
 	children, err := machine.Children(up)
 	if err != nil {
 		return 0
@@ -75,6 +92,18 @@ func (n *node) pid(r role.Role) int {
 		}
 	}
 	return 0
+}
+
+// kill sends a signal to processes of the node, at once.
+func (n *node) kill(sig syscall.Signal, pids ...int) error {
+	if n.OnMachine() {
+		return n.killThere(sig, pids...)
+	}
+	var errs []error
+	for _, pid := range pids {
+		errs = append(errs, syscall.Kill(pid, sig))
+	}
+	return errors.Join(errs...)
 }
 
 // mustPID is pid of a service that must run.
@@ -118,10 +147,8 @@ func (n *node) signal(t *testing.T, sig syscall.Signal, roles ...role.Role) {
 	for i, r := range roles {
 		pids[i] = n.mustPID(t, r)
 	}
-	for i, pid := range pids {
-		if err := syscall.Kill(pid, sig); err != nil && !slices.Contains(roles, role.Up) { // children die with up
-			t.Fatalf("%v to %s: %v", sig, roles[i], err)
-		}
+	if err := n.kill(sig, pids...); err != nil && !slices.Contains(roles, role.Up) { // children die with up
+		t.Fatalf("%v to %v: %v", sig, roles, err)
 	}
 }
 

@@ -97,11 +97,11 @@ func (s *scene) stopped(r role.Role) map[work]string {
 	s.ready(patience, name("exits"), name("goes"))
 	w := s.witness()
 	pid := s.mustPID(s.t, r)
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+	if err := s.kill(syscall.SIGSTOP, pid); err != nil {
 		s.t.Fatal(err)
 	}
 	// A failed scenario must not leave it stopped.
-	s.t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
+	s.t.Cleanup(func() { _ = s.kill(syscall.SIGCONT, pid) })
 	begin := time.Now()
 	end := begin.Add(stopTime)
 	s.create(plain(name("starts")))
@@ -202,7 +202,7 @@ func TestHungProcessesComeBack(t *testing.T) {
 	for _, r := range hungRoles {
 		s.waitHealthy(t, patience)
 		pid := s.mustPID(t, r)
-		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		if err := s.kill(syscall.SIGSTOP, pid); err != nil {
 			t.Fatal(err)
 		}
 		begin := time.Now()

@@ -1,0 +1,9 @@
+//go:build !machine
+
+package e2e
+
+// onMachine says that the node has a machine of its own in this run.
+const onMachine = false
+
+// besidesThere are groups of programs that the scenarios of such a node need.
+var besidesThere []string

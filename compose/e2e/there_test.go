@@ -1,0 +1,101 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/microlet/microlet/compose/rig/machine"
+	"github.com/microlet/microlet/proto/role"
+)
+
+// there runs a command, which has to succeed, in the node's own machine, and returns what it writes.
+func (n *node) there(ctx context.Context, args ...string) (string, error) {
+	m, err := n.Machine()
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	r, err := m.Run(ctx, machine.Command{Args: args})
+	if err == nil && r.Code != 0 {
+		err = fmt.Errorf("%s has ended with %d: %s", strings.Join(args, " "), r.Code, r.Stderr)
+	}
+	return string(r.Stdout), err
+}
+
+// linesThere is there for a command that writes lines.
+func (n *node) linesThere(args ...string) ([]string, error) {
+	out, err := n.there(context.Background(), args...)
+	return strings.FieldsFunc(out, func(r rune) bool { return r == '\n' }), err
+}
+
+// read reads a file of the node.
+func (n *node) read(path string) ([]byte, error) {
+	if !n.OnMachine() {
+		return os.ReadFile(path)
+	}
+	out, err := n.there(context.Background(), "cat", path)
+	return []byte(out), err
+}
+
+// pidThere is pid in the node's own machine.
+func (n *node) pidThere(up int, r role.Role) int {
+	children, err := n.linesThere("ps", "-o", "pid=,stat=,args=", "--ppid", strconv.Itoa(up))
+	if err != nil {
+		return 0
+	}
+	for _, line := range children {
+		words := strings.Fields(line)
+		if len(words) < 4 || words[1][0] == 'Z' || words[3] != string(r) || !slices.Contains(words, "--replica=0") {
+			continue
+		}
+		if pid, err := strconv.Atoi(words[0]); err == nil {
+			return pid
+		}
+	}
+	return 0
+}
+
+func (n *node) killThere(sig syscall.Signal, pids ...int) error {
+	args := []string{"kill", "-" + strconv.Itoa(int(sig))}
+	for _, pid := range pids {
+		args = append(args, strconv.Itoa(pid))
+	}
+	_, err := n.there(context.Background(), args...)
+	return err
+}
+
+// bridgePortsThere counts the links at the bridge of the node's pods.
+func (n *node) bridgePortsThere() (int, error) {
+	ports, err := n.linesThere("find", "/sys/class/net/", "-maxdepth", "1", "-name", "veth*")
+	return len(ports), err
+}
+
+// keepJournal saves the journal of the node's own machine, and what its kernel said.
+func (n *node) keepJournal(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	m, err := n.Machine()
+	if err != nil {
+		return err
+	}
+	console := os.WriteFile(filepath.Join(dir, "console.log"), []byte(m.Console(200)), 0o644)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	out, err := n.there(ctx, "journalctl", "--no-pager", "-o", "short-precise")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "journal.log"), []byte(out), 0o644); err != nil {
+		return err
+	}
+	return console
+}

@@ -1,0 +1,114 @@
+//go:build machine && !bench
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/microlet/microlet/proto/role"
+)
+
+// TestUnitRestart restarts the unit. No container notices, and all services have what they need again.
+func TestUnitRestart(t *testing.T) {
+	shared.use(t)
+	s := newScene(t)
+	w := s.steady()
+	before := s.mustPID(t, role.Up)
+	if _, err := s.there(t.Context(), "systemctl", "restart", "microlet.service"); err != nil {
+		t.Fatal(err)
+	}
+	s.waitHealthy(t, patience)
+	if s.mustPID(t, role.Up) == before {
+		t.Error("the unit was not restarted")
+	}
+	s.create(plain("after"))
+	s.ready(patience, "after")
+	w.untouched()
+	w.nodeReady()
+}
+
+// TestUnitStop stops the unit: pods run on, and what is in its own cgroup has ended. Its journal tells of the stop.
+func TestUnitStop(t *testing.T) {
+	shared.use(t)
+	s := newScene(t)
+	w := s.steady()
+	if _, err := s.there(t.Context(), "systemctl", "stop", "microlet.service"); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := s.linesThere("sh", "-c", "cat /sys/fs/cgroup/system.slice/microlet.service/cgroup.procs 2>/dev/null || true"); err != nil || len(left) > 0 {
+		t.Errorf("processes %v of the stopped unit are left, %v", left, err)
+	}
+	for _, p := range w.pods {
+		if err := s.runsAttempt(p.Name, 0); err != nil {
+			t.Errorf("after the unit's stop: %v", err)
+		}
+	}
+	result, err := s.there(t.Context(), "systemctl", "show", "-p", "Result,ActiveState", "--value", "microlet.service")
+	if err != nil || strings.TrimSpace(result) != "success\ninactive" && strings.TrimSpace(result) != "inactive\nsuccess" {
+		t.Errorf("the unit's state after a stop is %q, %v", result, err)
+	}
+	journal, err := s.there(t.Context(), "journalctl", "--no-pager", "-o", "cat", "-u", "microlet.service", "-n", "200")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"level=INFO", "service=podsync", "service=up", "Stopped microlet.service"} {
+		if !strings.Contains(journal, want) {
+			t.Errorf("the unit's journal says nothing of %q; its end:\n%s", want, journal[max(0, len(journal)-2000):])
+		}
+	}
+	if _, err := s.there(t.Context(), "systemctl", "start", "microlet.service"); err != nil {
+		t.Fatal(err)
+	}
+	s.waitHealthy(t, patience)
+	s.create(plain("after"))
+	s.ready(patience, "after")
+	w.untouched()
+}
+
+// TestUnitWatchdog stops the supervisor by a signal that it can't catch: systemd takes it for hung, kills it and starts
+// it again. No container notices.
+func TestUnitWatchdog(t *testing.T) {
+	shared.use(t)
+	s := newScene(t)
+	w := s.steady()
+	before := s.mustPID(t, role.Up)
+	if err := s.kill(syscall.SIGSTOP, before); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	await(t, patience, "another supervisor", func() error {
+		status, err := s.AgentStatus()
+		if err != nil {
+			return err
+		}
+		if status.PID == before || !status.Ready {
+			return errors.New("the unit has pid " + fmt.Sprint(status.PID))
+		}
+		return nil
+	})
+	t.Logf("the supervisor was taken for hung and is ready again after %s", ms(time.Since(begin)))
+	s.waitHealthy(t, patience)
+	if _, err := s.there(t.Context(), "sh", "-c", "journalctl --no-pager -o cat -u microlet.service | grep 'Watchdog timeout'"); err != nil {
+		t.Errorf("the journal does not tell of a watchdog: %v", err)
+	}
+	s.create(plain("after"))
+	s.ready(patience, "after")
+	w.untouched()
+}
+
+// TestUnitAccounts: all that the agent is lives in its unit's cgroup, for systemd to account and to stop.
+func TestUnitAccounts(t *testing.T) {
+	shared.use(t)
+	s := newScene(t)
+	for _, r := range append([]role.Role{role.Up}, services...) {
+		cgroup, err := s.there(t.Context(), "cat", fmt.Sprintf("/proc/%d/cgroup", s.mustPID(t, r)))
+		if err != nil || strings.TrimSpace(cgroup) != "0::/system.slice/microlet.service" {
+			t.Errorf("%s is in %q, %v: want the unit's own cgroup", r, cgroup, err)
+		}
+	}
+}
