@@ -52,7 +52,22 @@ test-long: build ## the outages, kills and tables in full
 # The scenarios that a node on its own machine runs: its own, and those of any node that ask it nothing in another way.
 ON_MACHINE ?= ^(TestBasic|TestKills|TestContainerdRestart|TestUnit.*|TestCgroupTwins|TestReboot|TestPowerCut)$$
 
-# Upstream's specs: which (FOCUS, LABELS), with whom (AGENT), how many at once.
+.PHONY: test-machine
+test-machine: build ## the real machine: systemd, cgroup v2, reboots; builds a kernel the first time, some 20 minutes of a core
+	@$(STAGE) 'rig programs, kernel and disk' $(RIG) build --with kubelet,machine
+	@$(STAGE) 'machine' $(GO) test -count=1 -timeout 20m -v -tags machine ./compose/rig/machine/...
+	@$(STAGE) 'end to end on a machine' $(GO) test -count=1 -timeout 60m -v -tags machine -run '$(ON_MACHINE)' ./compose/e2e
+
+# Another build of microlet to compare this one with, in place of the kubelet.
+BEFORE ?=
+
+.PHONY: bench
+bench: build ## memory, CPU and start times beside the real kubelet's, in the same rig; beside another build's with BEFORE=
+	@$(RIG) build --with kubelet
+	MICROLET_BEFORE='$(BEFORE)' $(GO) test -count=1 -timeout 120m -v -tags bench -run '$(if $(BEFORE),^TestBuilds$$,^TestBench)' ./compose/e2e/...
+
+# Upstream's specs: of which suite (SUITE: e2e or node), which (FOCUS, LABELS), with whom (AGENT), how many at once.
+SUITE ?= e2e
 FOCUS ?=
 LABELS ?= NodeConformance && !Slow && !Serial && !Disruptive && !Flaky
 AGENT ?= both

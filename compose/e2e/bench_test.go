@@ -38,13 +38,15 @@ type contender struct {
 	name  string
 	agent rig.Agent
 	args  []string
+	// build is another executable of microlet; empty is this one.
+	build string
 }
 
 // agents in the order in which they are measured.
 var agents = []contender{
-	{"kubelet", rig.AgentKubelet, nil},
-	{"microlet", rig.AgentMicrolet, nil},
-	{"microlet, single", rig.AgentMicrolet, []string{single}},
+	{"kubelet", rig.AgentKubelet, nil, ""},
+	{"microlet", rig.AgentMicrolet, nil, ""},
+	{"microlet, single", rig.AgentMicrolet, []string{single}, ""},
 }
 
 // TestBenchAgents measures each agent on the same node and prints one table.
@@ -66,7 +68,11 @@ func compare(t *testing.T, measure func(m *meter), agents ...contender) {
 	var rows []string
 	for i, a := range agents {
 		results[i] = map[string]float64{}
-		shared.switchTo(t, a.agent, a.args...)
+		if a.build != "" {
+			shared.switchToBuild(t, a.build)
+		} else {
+			shared.switchTo(t, a.agent, a.args...)
+		}
 		measure(&meter{t: t, put: func(name string, value float64) {
 			if results[i][name] = value; !slices.Contains(rows, name) {
 				rows = append(rows, name)
