@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -47,8 +46,9 @@ func requesting(p *corev1.Pod, milliCPU int64) *corev1.Pod {
 	return p
 }
 
-// verdicts has pods rejected and one preempted, and returns what they show.
-func verdicts(t *testing.T) map[string]verdict {
+// verdicts has pods rejected and one preempted, and returns what they show. What was recorded is waited for, unless it
+// is nil.
+func verdicts(t *testing.T, recorded map[string]verdict) map[string]verdict {
 	t.Helper()
 	const port = 28080
 	s := newScene(t)
@@ -76,17 +76,19 @@ func verdicts(t *testing.T) map[string]verdict {
 	// One that fails when it is asked to end and one that does not: their phases differ.
 	half := node.Status.Allocatable.Cpu().MilliValue()/2 - 50
 	victims := []*corev1.Pod{
-		s.bound(requesting(scripted("preempted", "trap 'exit 3' TERM; "+forever), half)),
-		s.bound(requesting(scripted("preempted-politely", forever), half)),
+		s.bound(requesting(scripted("preempted", "trap 'exit 3' TERM; echo "+begins+"; "+forever), half)),
+		s.bound(requesting(scripted("preempted-politely", "echo "+begins+"; "+forever), half)),
 	}
 	s.create(victims...)
 	s.ready(patience, "preempted", "preempted-politely")
+	// A shell that has not come to its trap yet does not hear the signal at all.
+	s.sees(s.record.View().Pod(s.ns, "preempted"), 0, patience, begins)
+	s.sees(s.record.View().Pod(s.ns, "preempted-politely"), 0, patience, begins)
 	critical := requesting(plain("critical"), half+200)
 	critical.Spec.PriorityClassName = "system-node-critical"
 	s.create(s.bound(critical))
 	s.ready(patience, "critical")
 
-	all := map[string]verdict{}
 	for _, p := range slices.Concat(pods, victims) {
 		s.wait(patience, "the end of pod "+p.Name, func(v record.View) error {
 			now := v.Pod(s.ns, p.Name)
@@ -99,17 +101,21 @@ func verdicts(t *testing.T) map[string]verdict {
 			return nil
 		})
 	}
-	time.Sleep(settling)
-	s.sync()
-	for _, p := range slices.Concat(pods, victims) {
-		v := s.record.View()
-		now := v.Pod(s.ns, p.Name)
-		shown := s.symptom(v, p.Name)
-		for i := range shown.Events {
-			shown.Events[i] = amounts.ReplaceAllString(shown.Events[i], "$1: <n>")
+	all := comeTo(s, recorded, func(v record.View) map[string]verdict {
+		all := map[string]verdict{}
+		for _, p := range slices.Concat(pods, victims) {
+			now := v.Pod(s.ns, p.Name)
+			if now == nil {
+				continue
+			}
+			shown := s.symptom(v, p.Name)
+			for i := range shown.Events {
+				shown.Events[i] = amounts.ReplaceAllString(shown.Events[i], "$1: <n>")
+			}
+			all[p.Name] = verdict{now.Status.Reason, amounts.ReplaceAllString(now.Status.Message, "$1: <n>"), shown}
 		}
-		all[p.Name] = verdict{now.Status.Reason, amounts.ReplaceAllString(now.Status.Message, "$1: <n>"), shown}
-	}
+		return all
+	})
 	w.untouched()
 	return all
 }
@@ -120,7 +126,8 @@ var amounts = regexp.MustCompile(`\b(used|capacity): [0-9]+`)
 // TestAdmission compares what rejected and preempted pods show with what the real kubelet shows.
 func TestAdmission(t *testing.T) {
 	shared.use(t)
-	if diff := cmp.Diff(readRecorded[map[string]verdict](t, goldenVerdicts), verdicts(t)); diff != "" {
+	recorded := readRecorded[map[string]verdict](t, goldenVerdicts)
+	if diff := cmp.Diff(recorded, verdicts(t, recorded)); diff != "" {
 		t.Errorf("what rejected pods show (-kubelet +microlet):\n%s", diff)
 	}
 }

@@ -20,9 +20,6 @@ import (
 	"github.com/microlet/microlet/compose/rig"
 )
 
-// maxGone is how long a pod's end may take whose containers obey, or whose grace period is over.
-const maxGone = 10 * time.Second
-
 // TestKilledWhenTheGracePeriodEnds: what ignores SIGTERM gets SIGKILL in time, and the API is told how it ended.
 func TestKilledWhenTheGracePeriodEnds(t *testing.T) {
 	shared.use(t)
@@ -34,7 +31,7 @@ func TestKilledWhenTheGracePeriodEnds(t *testing.T) {
 	uid := s.record.View().Pod(s.ns, "deaf").UID
 	begin := time.Now()
 	s.remove("deaf")
-	s.wait(maxGone, "the end of what ignores SIGTERM", s.areGone("deaf"))
+	s.wait(patience, "the end of what ignores SIGTERM", s.areGone("deaf"))
 	took := time.Since(begin)
 	t.Logf("a container that ignores SIGTERM was gone %s after the deletion, with a grace period of 3 s", ms(took))
 	if took < 3*time.Second {
@@ -100,7 +97,7 @@ func TestDeletedWhileItsImageIsPulled(t *testing.T) {
 	begin := time.Now()
 	s.remove("goes")
 	s.removeNow("forced")
-	s.wait(maxGone, "the end of a pod whose image is being pulled", s.areGone("goes", "forced"))
+	s.wait(patience, "the end of a pod whose image is being pulled", s.areGone("goes", "forced")) // the registry is still stopped
 	t.Logf("pods whose image was being pulled were gone %s after their deletion", ms(time.Since(begin)))
 	release()
 	s.ready(patience, "late")

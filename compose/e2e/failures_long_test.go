@@ -19,11 +19,20 @@ var update = flag.Bool("update", false, "write what the real kubelet shows into 
 // TestFailuresOfTheKubelet holds the recorded texts to a live kubelet.
 func TestFailuresOfTheKubelet(t *testing.T) {
 	shared.switchTo(t, rig.AgentKubelet)
-	recorded(t, golden, symptoms(t))
+	compareOrRecord(t, golden, symptoms(t, unlessUpdated[map[string]symptom](t, golden)))
 }
 
-// recorded holds what the kubelet shows to the file in which that was recorded, or records it.
-func recorded[T any](t *testing.T, file string, got T) {
+// unlessUpdated is what was recorded of the kubelet in a file, or the zero value when it is to be recorded anew.
+func unlessUpdated[T any](t *testing.T, file string) (want T) {
+	t.Helper()
+	if *update {
+		return want
+	}
+	return readRecorded[T](t, file)
+}
+
+// compareOrRecord holds what the kubelet shows to the file in which that was recorded, or records it.
+func compareOrRecord[T any](t *testing.T, file string, got T) {
 	t.Helper()
 	if *update {
 		text, err := json.MarshalIndent(got, "", "  ")

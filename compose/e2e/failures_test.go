@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -23,14 +24,13 @@ import (
 // compares it with a live kubelet first.
 const golden = "testdata/failures.json"
 
-// settling is how long the events of what a pod shows may take to come, and is shorter than the first
-// back-off of 10 s.
+// settling is how long pods are looked at after they have shown all that they should, for what they should not.
 const settling = 3 * time.Second
 
 // symptom is what a user sees of a pod that fails: without order and count, which depend on when one looks.
 type symptom struct {
 	Phase      string   `json:"phase"`
-	Waiting    []string `json:"waiting"`    // reason: message, of all times
+	Waiting    []string `json:"waiting"`    // reason: message, of all times but the first moments
 	Terminated []string `json:"terminated"` // reason, exit code and message of containers that ended
 	Conditions []string `json:"conditions"` // as they came to be
 	Events     []string `json:"events"`     // type reason: message
@@ -64,8 +64,9 @@ func failing() (pods []*corev1.Pod, until map[string][]string) {
 	}
 }
 
-// symptoms runs the failing pods beside a healthy neighbour and returns what they show.
-func symptoms(t *testing.T) map[string]symptom {
+// symptoms runs the failing pods beside a healthy neighbour and returns what they show. What was recorded is waited for,
+// unless it is nil.
+func symptoms(t *testing.T, recorded map[string]symptom) map[string]symptom {
 	t.Helper()
 	s := newScene(t)
 	// The neighbour's image is the failing pods' too, so that none of them pulls it.
@@ -88,16 +89,36 @@ func symptoms(t *testing.T) map[string]symptom {
 			return nil
 		})
 	}
-	time.Sleep(settling)
-	s.sync()
-	all := map[string]symptom{}
-	for _, p := range pods {
-		all[p.Name] = s.symptom(s.record.View(), p.Name)
-	}
+	all := comeTo(s, recorded, func(v record.View) map[string]symptom {
+		all := map[string]symptom{}
+		for _, p := range pods {
+			all[p.Name] = s.symptom(v, p.Name)
+		}
+		return all
+	})
 	s.create(plain("neighbour-2"))
 	s.ready(patience, "neighbour-2")
 	w.untouched()
 	return all
+}
+
+// comeTo returns what collect gives a moment after it gave what was recorded; or in the end, if it never does.
+func comeTo[T any](s *scene, recorded map[string]T, collect func(record.View) map[string]T) map[string]T {
+	s.t.Helper()
+	if recorded != nil {
+		err := s.waitErr(patience, func(v record.View) error {
+			if cmp.Equal(recorded, collect(v)) {
+				return nil
+			}
+			return errors.New("it shows other things than were recorded")
+		})
+		if err != nil {
+			s.t.Logf("after %s: %v", patience, err) // in what it differs is the caller's to say
+		}
+	}
+	time.Sleep(settling)
+	s.sync()
+	return collect(s.record.View())
 }
 
 // symptom collects what a pod has shown until now.
@@ -111,7 +132,8 @@ func (s *scene) symptom(v record.View, pod string) symptom {
 	clean := func(text string) string { return normal(text, now) }
 	for _, p := range s.record.History(now.UID) {
 		for _, c := range p.Status.ContainerStatuses {
-			if w := c.State.Waiting; w != nil {
+			// A status that is followed closely by another need not reach the API, and this one does not come again.
+			if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" {
 				got.Waiting = append(got.Waiting, clean(w.Reason+": "+w.Message))
 			}
 			for _, e := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
@@ -173,7 +195,8 @@ func TestFailures(t *testing.T) {
 }
 
 func failures(t *testing.T) {
-	if diff := cmp.Diff(readRecorded[map[string]symptom](t, golden), symptoms(t)); diff != "" {
+	recorded := readRecorded[map[string]symptom](t, golden)
+	if diff := cmp.Diff(recorded, symptoms(t, recorded)); diff != "" {
 		t.Errorf("what failing pods show (-kubelet +microlet):\n%s", diff)
 	}
 	notHonoured(t)

@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,10 +21,9 @@ import (
 )
 
 const (
-	// maxLease is how old the node's Lease may ever be while the API server is there.
-	maxLease = 15 * time.Second
-	// maxRenewal is how soon after the API server's return the Lease is renewed.
-	maxRenewal = 10 * time.Second
+	// maxLease is how old the node's Lease may ever be while the API server is there: its own duration, after which others
+	// may take the node for lost. It is renewed every 10 s.
+	maxLease = 40 * time.Second
 )
 
 // killOrder is every process of the node agent.
@@ -112,14 +110,16 @@ func TestBusDown(t *testing.T) {
 	s.ready(patience, "restarts", "goes")
 	release := s.holdDown(role.Bus)
 	time.Sleep(time.Second) // it is down and the others have noticed
-	begin := time.Now()
+	begin, down := time.Now(), s.record.Mark()
 	s.create(plain("mid"))
 	s.remove("goes")
 	s.endContainer("restarts")
-	s.ready(outage-2*time.Second, "mid")
-	s.wait(outage-2*time.Second, "the end of a pod while the bus is down", s.areGone("goes"))
-	s.wait(outage-2*time.Second, "a container's restart while the bus is down", s.restarted("restarts", 1))
+	// The bus is down until all of this has happened.
+	s.ready(patience, "mid")
+	s.wait(patience, "the end of a pod while the bus is down", s.areGone("goes"))
+	s.wait(patience, "a container's restart while the bus is down", s.restarted("restarts", 1))
 	t.Logf("bus down: a pod is Ready after %s; all three things done after %s", ms(s.startTime("mid")), ms(time.Since(begin)))
+	s.wait(patience, "a second renewal of the Lease while the bus is down", func(record.View) error { return s.renewals(down, 2) })
 	time.Sleep(time.Until(begin.Add(outage - time.Second)))
 	release()
 	s.waitHealthy(t, patience)
@@ -173,7 +173,7 @@ func TestAPIServerDown(t *testing.T) {
 	down := s.record.Mark() // nothing is written until the API server is back
 	s.endContainer("restarts")
 	ended := time.Now()
-	await(t, outage, "the container's restart without an API server", func() error { return s.runsAttempt("restarts", 1) })
+	await(t, patience, "the container's restart without an API server", func() error { return s.runsAttempt("restarts", 1) })
 	again := time.Now()
 	t.Logf("a container that ended while the API server was down runs again after %s", ms(again.Sub(ended)))
 	time.Sleep(time.Until(stop.Add(outage)))
@@ -181,15 +181,8 @@ func TestAPIServerDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	back := time.Now()
-	s.wait(maxRenewal, "the renewal of the Lease", func(record.View) error {
-		for _, e := range s.record.Since(down) {
-			if _, ok := e.Object.(*coordinationv1.Lease); ok {
-				t.Logf("the Lease was renewed %s after the API server was ready again", ms(max(0, e.At.Sub(back))))
-				return nil
-			}
-		}
-		return errors.New("it was not renewed since")
-	})
+	s.wait(patience, "the renewal of the Lease", func(record.View) error { return s.renewals(down, 1) })
+	t.Logf("the Lease was renewed %s after the API server was ready again", ms(time.Since(back)))
 	s.wait(patience, "the status that came up meanwhile", func(v record.View) error {
 		for _, c := range s.statuses(v, "restarts") {
 			if c.RestartCount == 1 && c.State.Running != nil && c.State.Running.StartedAt.Before(timeOf(back)) {
@@ -229,6 +222,20 @@ func TestAPIServerDown(t *testing.T) {
 		}
 	}
 	t.Logf("changes after which the node was not Ready, by the node controller's word: %d", len(record.NodeReady(s.record.Since(w.mark))))
+}
+
+// renewals returns nil when the Lease was renewed so often since the mark.
+func (s *scene) renewals(since record.Mark, want int) error {
+	seen := 0
+	for _, e := range s.record.Since(since) {
+		if _, ok := e.Object.(*coordinationv1.Lease); ok && !e.Deleted {
+			seen++
+		}
+	}
+	if seen < want {
+		return fmt.Errorf("it was renewed %d times since, want %d", seen, want)
+	}
+	return nil
 }
 
 // restarted waits for the status of a container that was restarted so often and runs.

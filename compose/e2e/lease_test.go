@@ -39,7 +39,7 @@ func TestLeaseEndsWhenPodsyncHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	goes := time.Now()
-	await(t, maxRenewal, "the Lease's renewal", func() error { return s.fresh(goes) })
+	await(t, patience, "the Lease's renewal", func() error { return s.fresh(goes) })
 	s.create(plain("after"))
 	s.ready(patience, "after")
 	for _, p := range w.pods {

@@ -23,11 +23,11 @@ import (
 )
 
 // leavesNothing waits until nothing on the machine speaks of these pods any more. The garbage
-// collection of dead containers comes around once a minute.
+// collection of dead containers comes around once a minute, and may find one that it has to try again.
 func (s *scene) leavesNothing(pods []*corev1.Pod) {
 	s.t.Helper()
 	begin := time.Now()
-	await(s.t, 100*time.Second, "a clean machine", func() error {
+	await(s.t, time.Minute+patience, "a clean machine", func() error {
 		left, err := s.traces(pods)
 		if err != nil {
 			return err

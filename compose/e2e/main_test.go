@@ -28,6 +28,8 @@ type node struct {
 	client   kubernetes.Interface
 	record   *record.Recorder
 	microlet string // the executable
+	// lost are network namespaces that a killed runtime no longer knew. They outlive the scenario that killed it.
+	lost map[string]bool
 }
 
 // shared is set before the first scenario.
@@ -87,7 +89,7 @@ func start(ctx context.Context) (_ *node, err error) {
 		return nil, err
 	}
 	i.SetOutput(io.Discard)
-	n := &node{Instance: i, microlet: microlet}
+	n := &node{Instance: i, microlet: microlet, lost: map[string]bool{}}
 	defer func() {
 		if err != nil {
 			n.keepLogs()

@@ -55,7 +55,7 @@ func TestOnlyPodsyncIsConnectedToTheRuntime(t *testing.T) {
 		return found
 	}
 	// A connection of the scenario before may just be closing.
-	await(t, 5*time.Second, "podsync alone to be connected", func() error {
+	await(t, patience, "podsync alone to be connected", func() error {
 		if s := strangers(); len(s) > 0 {
 			return fmt.Errorf("connected to the runtime's socket beside podsync: %v", s)
 		}
@@ -67,7 +67,7 @@ func TestOnlyPodsyncIsConnectedToTheRuntime(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	await(t, 10*time.Second, "this test's own connection to be found, once it is accepted", func() error {
+	await(t, patience, "this test's own connection to be found, once it is accepted", func() error {
 		if s := strangers(); len(s) != 1 || !strings.HasPrefix(s[0], fmt.Sprintf("pid %d:", os.Getpid())) {
 			return fmt.Errorf("the clients beside podsync are %v", s)
 		}

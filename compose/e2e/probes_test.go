@@ -20,7 +20,7 @@ import (
 )
 
 // TestProbesOutliveTheProbers kills every prober every 3 s. No pod leaves Ready and none is restarted,
-// but for those that really turn ill, which are restarted in their time, once.
+// but for those that really turn ill, which are restarted meanwhile, once.
 func TestProbesOutliveTheProbers(t *testing.T) {
 	shared.use(t, "--prober-replicas=2")
 	s := newScene(t)
@@ -39,16 +39,8 @@ func TestProbesOutliveTheProbers(t *testing.T) {
 		s.create(p)
 		ill = append(ill, p.Name)
 	}
-	killed := 0
-	for end := time.Now().Add(probeKillTime); time.Now().Before(end); {
-		killed += s.killProbers()
-		select {
-		case <-time.After(3 * time.Second):
-		case <-t.Context().Done():
-			t.Fatal(t.Context().Err())
-		}
-	}
-	s.wait(time.Minute, "the pods that turned ill to be restarted and Ready", func(v record.View) error {
+	killed, began := 0, time.Now()
+	restarted := func(v record.View) error {
 		for _, name := range ill {
 			for _, c := range s.statuses(v, name) {
 				if c.RestartCount == 0 {
@@ -56,19 +48,31 @@ func TestProbesOutliveTheProbers(t *testing.T) {
 				}
 			}
 		}
-		return s.areReady(ill...)(v)
-	})
+		return nil
+	}
+	for time.Since(began) < probeKillTime || time.Since(began) < probeKillTime+patience && restarted(s.record.View()) != nil {
+		killed += s.killProbers()
+		select {
+		case <-time.After(3 * time.Second):
+		case <-t.Context().Done():
+			t.Fatal(t.Context().Err())
+		}
+	}
+	took := time.Since(began)
+	if err := restarted(s.record.View()); err != nil {
+		t.Fatalf("while the probers were killed for %s: %v", ms(took), err)
+	}
+	s.ready(patience, ill...)
 	s.waitHealthy(t, patience)
 	w.untouched()
 
-	const limit = probeFailures*time.Second + 3*time.Second
 	for _, name := range ill {
 		p := s.record.View().Pod(s.ns, name)
-		turned, restarted := s.said(p, 0, turnedIll), s.said(p, 1, begins)
-		took := restarted.Sub(turned)
+		turned, again := s.said(p, 0, turnedIll), s.said(p, 1, begins)
+		took := again.Sub(turned)
 		t.Logf("%s was restarted %s after it had turned ill", name, ms(took))
-		if took < (probeFailures-2)*time.Second || took > limit {
-			t.Errorf("%s was restarted %s after it had turned ill, want %d s to %s", name, ms(took), probeFailures-2, limit)
+		if took < (probeFailures-2)*time.Second {
+			t.Errorf("%s was restarted %s after it had turned ill: %d probes a second apart cannot have failed", name, ms(took), probeFailures)
 		}
 		for _, state := range s.record.History(p.UID) {
 			for _, c := range state.Status.ContainerStatuses {
@@ -78,7 +82,7 @@ func TestProbesOutliveTheProbers(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d probers killed in %s beside %d pods that are well", killed, probeKillTime, len(well))
+	t.Logf("%d probers killed in %s beside %d pods that are well", killed, ms(took), len(well))
 }
 
 // killProbers kills every prober that runs, and returns how many there were.

@@ -25,8 +25,6 @@ type scene struct {
 	*node
 	t  *testing.T
 	ns string
-	// lost are network namespaces that a killed runtime no longer knew.
-	lost map[string]bool
 }
 
 var scenes atomic.Int64
@@ -36,7 +34,7 @@ const patience = 2 * time.Minute
 
 func newScene(t *testing.T) *scene {
 	t.Helper()
-	s := &scene{node: shared, t: t, ns: fmt.Sprintf("scene-%d", scenes.Add(1)), lost: map[string]bool{}}
+	s := &scene{node: shared, t: t, ns: fmt.Sprintf("scene-%d", scenes.Add(1))}
 	ctx := t.Context()
 	_, err := s.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.ns}}, metav1.CreateOptions{})
 	if err != nil {

@@ -188,7 +188,7 @@ func (n *node) switchTo(t *testing.T, agent rig.Agent, args ...string) {
 		}
 	}
 	if agent == rig.AgentMicrolet && !slices.Contains(args, single) {
-		await(t, time.Minute, "all services ready", func() error { return n.healthy(ctx) })
+		await(t, patience, "all services ready", func() error { return n.healthy(ctx) })
 	}
 }
 

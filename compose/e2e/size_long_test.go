@@ -33,7 +33,7 @@ var besides = []string{rig.GroupPrometheus}
 
 var (
 	// Of each pod that turns ill, how long after its start.
-	illAfter = []time.Duration{8 * time.Second, 25 * time.Second, 45 * time.Second, 65 * time.Second, 85 * time.Second}
+	illAfter = []time.Duration{15 * time.Second, 25 * time.Second, 45 * time.Second, 65 * time.Second, 85 * time.Second}
 
 	stoppedRoles = []role.Role{role.Bus, role.Podsync, role.PLEG, role.Prober, role.NodeStatus, role.NodeAPI, role.Up}
 	hungRoles    = stoppedRoles

@@ -32,7 +32,7 @@ var besides []string
 
 var (
 	// Of each pod that turns ill, how long after its start.
-	illAfter = []time.Duration{8 * time.Second}
+	illAfter = []time.Duration{15 * time.Second}
 
 	stoppedRoles = []role.Role{role.Bus}
 	hungRoles    = []role.Role{role.PLEG}

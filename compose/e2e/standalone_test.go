@@ -33,7 +33,7 @@ func (n *node) withoutAPIServer(t *testing.T, args ...string) {
 	}
 	current.agent, current.args = rig.AgentMicrolet, args
 	t.Cleanup(func() { n.switchTo(t, firstAgent) })
-	n.waitHealthy(t, time.Minute)
+	n.waitHealthy(t, patience)
 }
 
 // TestStandalone: a node of its own runs what its folder and root ask for, through the death of every process, and

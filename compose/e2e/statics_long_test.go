@@ -14,23 +14,23 @@ func TestStaticPodsTable(t *testing.T) {
 	m := newManifests(t, rig.AgentMicrolet)
 	s := newScene(t)
 	m.put("other.yaml", s.static("other", forever))
-	other := s.runs(maxFollow, "other", nil)
+	other := s.runs(patience, "other", nil)
 
 	m.put("a.yaml", s.static("a", forever))
-	a := s.runs(maxFollow, "a", nil)
+	a := s.runs(patience, "a", nil)
 
 	// Renamed: its path is part of its UID, so another pod follows.
 	m.rename("a.yaml", "b.yaml")
-	b := s.runs(maxFollow+10*time.Second, "a", a)
+	b := s.runs(patience, "a", a)
 	if containerID(a) == containerID(b) {
 		t.Error("a renamed manifest is the same pod")
 	}
 
 	// Broken: its pod stays until the relist, and comes back with the manifest.
 	m.put("b.yaml", []byte("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {}\n"))
-	s.wait(45*time.Second, "the end of the broken manifest's pod", s.areGone(s.mirror("a")))
+	s.wait(patience, "the end of the broken manifest's pod", s.areGone(s.mirror("a")))
 	m.put("b.yaml", s.static("a", forever))
-	s.runs(maxFollow, "a", b)
+	s.runs(patience, "a", b)
 
 	// Removed while nobody looks: the next podsync ends it.
 	if err := shared.StopAgent(t.Context()); err != nil {
@@ -55,7 +55,7 @@ func TestStaticPodsTable(t *testing.T) {
 	}
 	s.runs(patience, "d", nil)
 
-	if now := s.runs(maxFollow, "other", nil); containerID(now) != containerID(other) || now.UID != other.UID {
+	if now := s.runs(patience, "other", nil); containerID(now) != containerID(other) || now.UID != other.UID {
 		t.Error("what was done to other manifests touched this one's pod")
 	}
 	for _, file := range []string{"other.yaml", "c.yaml", "d.yaml"} {

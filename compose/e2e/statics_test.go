@@ -20,9 +20,8 @@ import (
 	"github.com/microlet/microlet/compose/rig"
 )
 
-// maxFollow is how long a change of a manifest may take to arrive: seen by the watch, the old pod's end, a start. The
-// relist every 20 s would be too late.
-const maxFollow = 15 * time.Second
+// watchOnly has the agent list its folder of manifests so rarely that what it notices it has from its watch.
+const watchOnly = "--file-check-frequency=1h"
 
 // manifests is a folder of static pods' manifests.
 type manifests struct {
@@ -30,11 +29,11 @@ type manifests struct {
 	dir string
 }
 
-// newManifests has the agent read a folder, until the test ends.
-func newManifests(t *testing.T, agent rig.Agent) *manifests {
+// newManifests has the agent, with these arguments, read a folder until the test ends.
+func newManifests(t *testing.T, agent rig.Agent, args ...string) *manifests {
 	t.Helper()
 	m := &manifests{t: t, dir: t.TempDir()}
-	shared.switchTo(t, agent, m.flag())
+	shared.switchTo(t, agent, append([]string{m.flag()}, args...)...)
 	t.Cleanup(func() { shared.switchTo(t, firstAgent) })
 	return m
 }
@@ -111,43 +110,43 @@ func containerID(p *corev1.Pod) string { return p.Status.ContainerStatuses[0].Co
 
 // TestStaticPod: a manifest is put, changed and removed, its mirror deleted; and a pod is run by hand.
 func TestStaticPod(t *testing.T) {
-	m := newManifests(t, rig.AgentMicrolet)
+	m := newManifests(t, rig.AgentMicrolet, watchOnly)
 	s := newScene(t)
 	m.put("a.yaml", s.static("a", forever))
-	first := s.runs(maxFollow, "a", nil)
+	first := s.runs(patience, "a", nil)
 
 	s.remove(first.Name) // only the picture
-	again := s.runs(maxFollow, "a", first)
+	again := s.runs(patience, "a", first)
 	if containerID(again) != containerID(first) {
 		t.Error("the end of the mirror restarted the container")
 	}
 
 	m.put("a.yaml", s.static("a", forever+" # changed"))
-	changed := s.runs(maxFollow+10*time.Second, "a", again)
+	changed := s.runs(patience, "a", again)
 	if containerID(changed) == containerID(again) {
 		t.Error("a changed manifest left the container")
 	}
 	m.remove("a.yaml")
-	s.wait(maxFollow+10*time.Second, "the mirror's end", s.areGone(s.mirror("a")))
+	s.wait(patience, "the mirror's end", s.areGone(s.mirror("a")))
 
 	if out, err := s.microletPod(s.static("by-hand", forever), "run-pod", "-", "--wait"); err != nil {
 		t.Fatalf("run-pod: %v\n%s", err, out)
 	}
-	local := s.runs(maxFollow, "by-hand", nil)
+	local := s.runs(patience, "by-hand", nil)
 	if err := shared.KillAgent(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	shared.waitHealthy(t, time.Minute)
+	shared.waitHealthy(t, patience)
 	if out, err := s.microletPod(s.static("by-hand", forever), "run-pod", "-", "--wait"); err != nil || !bytes.Contains(out, []byte("unchanged")) {
 		t.Errorf("run-pod after a restart: %v\n%s", err, out)
 	}
-	if now := s.runs(maxFollow, "by-hand", nil); containerID(now) != containerID(local) || now.UID != local.UID {
+	if now := s.runs(patience, "by-hand", nil); containerID(now) != containerID(local) || now.UID != local.UID {
 		t.Error("the agent's restart touched the pod")
 	}
 	if out, err := s.microletPod(nil, "rm-pod", "by-hand", "--namespace="+s.ns, "--wait"); err != nil {
 		t.Errorf("rm-pod: %v\n%s", err, out)
 	}
-	s.wait(maxFollow, "the mirror's end", s.areGone(s.mirror("by-hand")))
+	s.wait(patience, "the mirror's end", s.areGone(s.mirror("by-hand")))
 }
 
 // microletPod runs a command of microlet against the rig's agent.

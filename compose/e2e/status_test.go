@@ -59,7 +59,7 @@ func TestAnInitContainerRunsAgain(t *testing.T) {
 		return nil
 	})
 	s.remove("again")
-	s.wait(maxGone, "its end", s.areGone("again"))
+	s.wait(patience, "its end", s.areGone("again"))
 	log, err := os.ReadFile(s.Log(rig.AgentProgram))
 	if err != nil {
 		t.Fatal(err)

@@ -40,13 +40,6 @@ var mayWait = map[role.Role][]work{
 	role.Up:         nil,
 }
 
-const (
-	// exitNoticed is how soon an exited container is restarted without pleg.
-	exitNoticed = 12 * time.Second
-	// hungBack is how soon a hung process is back with the watchdog on.
-	hungBack = 15 * time.Second
-)
-
 // TestStops stops each process for a while with the watchdog off, and shows what still works.
 func TestStops(t *testing.T) {
 	withoutWatchdog(t)
@@ -89,7 +82,8 @@ func withoutWatchdog(t *testing.T) {
 // waits begins a cell of what did not work.
 const waits = "waits"
 
-// stopped stops a service for stopTime and tells, for each kind of work, how long it took or that it waited.
+// stopped stops a service for stopTime, or as long as what must work takes, and tells for each kind of work how long it
+// took or that it waited.
 func (s *scene) stopped(r role.Role) map[work]string {
 	s.t.Helper()
 	name := func(what string) string { return what + "-" + string(r) }
@@ -103,43 +97,23 @@ func (s *scene) stopped(r role.Role) map[work]string {
 	// A failed scenario must not leave it stopped.
 	s.t.Cleanup(func() { _ = s.kill(syscall.SIGCONT, pid) })
 	begin := time.Now()
-	end := begin.Add(stopTime)
 	s.create(plain(name("starts")))
 	s.remove(name("goes"))
 	s.endContainer(name("exits"))
 
 	var again time.Time // the runtime has the exited container running again
-	for again.IsZero() && time.Now().Before(end) {
-		if s.runsAttempt(name("exits"), 1) == nil {
+	var row map[work]string
+	for time.Since(begin) < stopTime || time.Since(begin) < patience && !worked(r, row) {
+		if again.IsZero() && s.runsAttempt(name("exits"), 1) == nil {
 			again = time.Now()
 		}
 		time.Sleep(50 * time.Millisecond)
+		row = s.row(w, begin, again, name)
 	}
-	time.Sleep(time.Until(end))
 	s.sync()
-	entries := s.record.Since(w.mark)
-	stoppedAt := time.Now()
-	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+	row = s.row(w, begin, again, name)
+	if err := s.kill(syscall.SIGCONT, pid); err != nil {
 		s.t.Fatal(err)
-	}
-
-	row := map[work]string{restart: cell(again, begin)}
-	if r == role.PLEG && again.Sub(begin) > exitNoticed {
-		s.t.Errorf("%s stopped: an exit was noticed after %s, more than %s", r, ms(again.Sub(begin)), exitNoticed)
-	}
-	ready, gone, status, event := seen(s, entries, name)
-	row[podStarts], row[podDeleted], row[reported], row[events] = cell(ready, begin), cell(gone, begin), cell(status, begin), cell(event, begin)
-	if again.IsZero() {
-		row[reported] = waits // there was nothing to report
-	}
-	age := record.LeaseAge(w.lease, entries, stoppedAt)
-	row[leaseGoes] = "oldest " + ms(age).String()
-	if age > maxLease {
-		row[leaseGoes] = waits + ", " + row[leaseGoes]
-	}
-	row[nodeStays] = "stays"
-	if len(record.NodeReady(entries)) > 0 {
-		row[nodeStays] = waits + ", not Ready"
 	}
 
 	// What waited is done when the process goes on.
@@ -151,6 +125,34 @@ func (s *scene) stopped(r role.Role) map[work]string {
 	s.waitHealthy(s.t, patience)
 	s.remove(name("starts"), name("exits"))
 	return row
+}
+
+// row is what has worked so far while a service is stopped.
+func (s *scene) row(w *witness, begin, again time.Time, name func(string) string) map[work]string {
+	now, entries := time.Now(), s.record.Since(w.mark)
+	ready, gone, status, event := seen(s, entries, name)
+	row := map[work]string{
+		restart: cell(again, begin), podStarts: cell(ready, begin), podDeleted: cell(gone, begin), reported: cell(status, begin), events: cell(event, begin),
+		leaseGoes: "oldest " + ms(record.LeaseAge(w.lease, entries, now)).String(), nodeStays: "stays",
+	}
+	if again.IsZero() {
+		row[reported] = waits // there was nothing to report
+	}
+	// The first renewal may have been under way when the service was stopped.
+	if s.renewals(w.mark, 2) != nil {
+		row[leaseGoes] = waits + ", " + row[leaseGoes]
+	}
+	if len(record.NodeReady(entries)) > 0 {
+		row[nodeStays] = waits + ", not Ready"
+	}
+	return row
+}
+
+// worked says whether all has worked that must work while a service is stopped.
+func worked(r role.Role, row map[work]string) bool {
+	return !slices.ContainsFunc(works, func(c work) bool {
+		return (row[c] == "" || strings.HasPrefix(row[c], waits)) && !slices.Contains(mayWait[r], c)
+	})
 }
 
 // fresh returns nil when the Lease was renewed after a time.
@@ -214,9 +216,6 @@ func TestHungProcessesComeBack(t *testing.T) {
 		})
 		took := time.Since(begin)
 		t.Logf("%s hung, and is back after %s", r, ms(took))
-		if took > hungBack {
-			t.Errorf("%s was back after %s, more than %s", r, ms(took), hungBack)
-		}
 	}
 	s.create(plain("after"))
 	s.ready(patience, "after")

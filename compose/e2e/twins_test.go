@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/compose/e2e/internal/podgen"
@@ -89,8 +90,7 @@ func (s *scene) facts(pods []*corev1.Pod) map[string]twin.Facts {
 		if err := s.allAtRest(patience, names...); err != nil {
 			s.t.Errorf("under %s: %v", s.Agent(), err)
 		}
-		time.Sleep(5 * settling) // Events follow, and microlet delivers no more of them a second than a kubelet
-		s.sync()
+		s.quiet(5*settling, patience) // Events follow, and microlet delivers no more of them a second than a kubelet
 		v := s.record.View()
 		for _, name := range names {
 			err := s.cri(func(c runtimeapi.RuntimeServiceClient) error {
@@ -108,6 +108,23 @@ func (s *scene) facts(pods []*corev1.Pod) map[string]twin.Facts {
 		s.wait(patience, "the end of a wave", s.areGone(names...))
 	}
 	return all
+}
+
+// quiet returns when the record has had nothing new of the namespace for a while, or at the limit.
+func (s *scene) quiet(pause, limit time.Duration) {
+	s.t.Helper()
+	for end := time.Now().Add(limit); time.Now().Before(end); {
+		s.sync()
+		mark := s.record.Mark()
+		time.Sleep(pause)
+		s.sync()
+		if !slices.ContainsFunc(s.record.Since(mark), func(e record.Entry) bool {
+			o, ok := e.Object.(metav1.Object)
+			return ok && o.GetNamespace() == s.ns
+		}) {
+			return
+		}
+	}
 }
 
 // allAtRest waits for random pods by name, and returns which of them did not come to rest.

@@ -20,9 +20,9 @@ import (
 	"github.com/microlet/microlet/proto/role"
 )
 
-// shown is how long a running container may wait for a change of what is mounted into it. The kubelet
-// takes 60 to 90 s.
-const shown = 10 * time.Second
+// shown is how long a running container may wait for a change of what is mounted into it: less than 60 s, when a kubelet
+// looks for the first time.
+const shown = 45 * time.Second
 
 func TestVolumes(t *testing.T) {
 	shared.use(t)
@@ -144,7 +144,7 @@ func missingVolumes(t *testing.T) {
 	s.config("late", map[string]string{"k": "v"})
 	s.secret("late", "v")
 	begin := time.Now()
-	s.ready(shown, "waits")
+	s.ready(patience, "waits")
 	t.Logf("Ready %s after the last object came", ms(time.Since(begin)))
 }
 

@@ -3,6 +3,7 @@ package test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -101,10 +102,13 @@ func (n *node) startPod(uid string) string {
 	return ids["main"]
 }
 
-// await waits until what holds, which it must within the limit, and returns how long that took.
-func (n *node) await(limit time.Duration, what string, holds func() bool) time.Duration {
+// patience is how long anything may take on a busy machine.
+const patience = time.Minute
+
+// await waits until what holds.
+func (n *node) await(what string, holds func() bool) {
 	n.t.Helper()
-	return proctest.Await(n.t, limit, what, holds)
+	proctest.Await(n.t, patience, what, holds)
 }
 
 func (n *node) died(id string) bool {
@@ -144,42 +148,42 @@ func TestExitsAreToldWhateverIsAway(t *testing.T) {
 		ids[uid] = n.startPod(uid)
 	}
 	n.startPLEG()
-	n.await(10*time.Second, "RUNTIME/relist tells of the stream and of a relist", func() bool {
+	n.await("RUNTIME/relist tells of the stream and of a relist", func() bool {
 		r, ok := view.Get(subject.RuntimeRelist)
 		return ok && r.GetStreaming() && r.GetGeneration() > 2 && r.GetError() == ""
 	})
-	n.await(10*time.Second, "the relist slows down", func() bool {
+	n.await("the relist slows down", func() bool {
 		r, _ := view.Get(subject.RuntimeRelist)
 		return r.GetPeriodMilliseconds() == 2000
 	})
 
+	n.runtime.Fail("ListContainers", errors.New("nothing is listed")) // so that no relist can tell of it
 	n.exit(ids["stream"])
-	if took := n.await(time.Second, "a hint from the stream", func() bool { return n.died(ids["stream"]) }); took > 500*time.Millisecond {
-		t.Errorf("a hint from the stream took %v", took)
-	}
+	n.await("a hint from the stream", func() bool { return n.died(ids["stream"]) })
+	n.runtime.Fail("ListContainers", nil)
 
 	streams := n.runtime.EventStreams()
 	n.runtime.MuteEvents(true)
 	n.exit(ids["muted"])
-	n.await(4*time.Second, "a hint from the relist", func() bool { return n.died(ids["muted"]) })
+	n.await("a hint from the relist", func() bool { return n.died(ids["muted"]) })
 	n.runtime.MuteEvents(false)
-	n.await(10*time.Second, "the stream is replaced", func() bool {
+	n.await("the stream is replaced", func() bool {
 		r, _ := view.Get(subject.RuntimeRelist)
 		return r.GetStreaming() && n.runtime.EventStreams() >= streams
 	})
 
 	n.StopBus()
 	n.exit(ids["nobus"])
-	n.await(6*time.Second, "podsync is woken past the bus", func() bool { return n.woken("nobus") })
+	n.await("podsync is woken past the bus", func() bool { return n.woken("nobus") })
 	last, _ := view.Get(subject.RuntimeRelist)
 	n.StartBus()
 	// A later relist can only have come over the new bus; what was heard before it is still in the view.
-	n.await(10*time.Second, "RUNTIME/relist is put again", func() bool {
+	n.await("RUNTIME/relist is put again", func() bool {
 		r, _ := view.Get(subject.RuntimeRelist)
 		return view.Synced() && r.GetGeneration() > last.GetGeneration()
 	})
 	n.exit(ids["after"])
-	n.await(10*time.Second, "a hint over the new bus", func() bool { return n.died(ids["after"]) })
+	n.await("a hint over the new bus", func() bool { return n.died(ids["after"]) })
 }
 
 func TestRestartHintsAtWhatEndedMeanwhile(t *testing.T) {
@@ -188,7 +192,7 @@ func TestRestartHintsAtWhatEndedMeanwhile(t *testing.T) {
 	n.startPod("fine")
 	n.exit(n.startPod("ended"))
 	n.startPLEG()
-	n.await(10*time.Second, "a hint at the pod in which something ended", func() bool {
+	n.await("a hint at the pod in which something ended", func() bool {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		for _, h := range n.hints {
