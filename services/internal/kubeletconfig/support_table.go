@@ -67,7 +67,7 @@ var supportTable = []supportRow{
 
 	// Resources.
 	{name: "cgroupRoot", state: honoured},
-	{name: "cgroupsPerQOS", state: honoured},
+	{name: "cgroupsPerQOS", state: honoured, note: "Without it nothing tells root in a pod from root on the node; see security.md."},
 	{name: "cgroupDriver", state: honoured},
 	{name: "failCgroupV1", state: honoured},
 	{name: "failSwapOn", state: honoured},
