@@ -12,14 +12,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/microlet/microlet/services/internal/peer"
 	"github.com/microlet/microlet/services/internal/run"
+	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
 
 const (
-	// maxConnections is for one user: a service has a connection a replica, and some for a moment while one
-	// replaces another. Whoever wants more takes nothing from the others.
-	maxConnections = 32
 	// copyBuffer is small because most messages are.
 	copyBuffer = 8 << 10
 	// refusalLogPeriod is how often refusals of one user are logged. All are counted.
@@ -30,23 +27,22 @@ const (
 // socket before the NATS server hears a byte of it.
 type Door struct {
 	server *Server
-	rules  peer.Rules
+	rules  unixgrpc.Rules
 	log    *slog.Logger
 
 	refused *prometheus.CounterVec
 
 	mu     sync.Mutex
-	open   map[int]int       // connections by UID
 	logged map[int]time.Time // when a refusal of this UID was logged last
 }
 
 // NewDoor returns the door of a server. Its counter of refusals goes to r, if that is not nil.
-func NewDoor(s *Server, rules peer.Rules, r prometheus.Registerer) *Door {
+func NewDoor(s *Server, rules unixgrpc.Rules, r prometheus.Registerer) *Door {
 	d := &Door{
-		server: s, rules: rules, log: s.log, open: map[int]int{}, logged: map[int]time.Time{},
+		server: s, rules: rules, log: s.log, logged: map[int]time.Time{},
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_bus_refused_connections_total",
-			Help: "Connections to the bus's socket that were refused: of a stranger, or of a user that has too many.",
+			Help: "Connections to the bus's socket that were refused because they are a stranger's.",
 		}, []string{"reason"}),
 	}
 	if r != nil {
@@ -94,11 +90,7 @@ func (d *Door) Serve(ctx context.Context, l net.Listener) error {
 // take judges a connection and carries it until one of its ends, or the context, does.
 func (d *Door) take(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
-	unix, ok := conn.(*net.UnixConn)
-	if !ok {
-		return // services of this process connect within it
-	}
-	p, err := peer.Identify(unix, d.rules)
+	p, err := unixgrpc.Identify(conn, d.rules)
 	if err != nil {
 		d.refuse("unidentified", p, err.Error())
 		return
@@ -107,17 +99,12 @@ func (d *Door) take(ctx context.Context, conn net.Conn) {
 		d.refuse("stranger", p, p.String())
 		return
 	}
-	if !d.enter(p.UID) {
-		d.refuse("too_many", p, fmt.Sprintf("uid %d has %d connections already", p.UID, maxConnections))
-		return
-	}
-	defer d.leave(p.UID)
 	inner, err := d.server.InProcessConn()
 	if err != nil {
 		d.log.Warn("the nats server takes no connection", "error", err)
 		return
 	}
-	join(ctx, unix, inner)
+	join(ctx, conn, inner)
 }
 
 // join copies both ways until either side ends.
@@ -140,25 +127,7 @@ type writerOnly struct{ io.Writer }
 
 type readerOnly struct{ io.Reader }
 
-func (d *Door) enter(uid int) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.open[uid] >= maxConnections {
-		return false
-	}
-	d.open[uid]++
-	return true
-}
-
-func (d *Door) leave(uid int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.open[uid]--; d.open[uid] == 0 {
-		delete(d.open, uid)
-	}
-}
-
-func (d *Door) refuse(reason string, p peer.Peer, why string) {
+func (d *Door) refuse(reason string, p unixgrpc.Peer, why string) {
 	d.refused.WithLabelValues(reason).Inc()
 	d.mu.Lock()
 	now := time.Now()

@@ -121,6 +121,7 @@ func Start(ctx context.Context, dir string, log *slog.Logger, alter func(*server
 	if err != nil {
 		return nil, err
 	}
+	l = unixgrpc.Bound(l, unixgrpc.BoundOptions{Peers: cfg.Peers(), Log: log})
 	s, err := server.StartServer(ctx, o)
 	if err != nil {
 		return nil, errors.Join(err, l.Close())

@@ -197,7 +197,7 @@ func (s *Service) dial(path string, to role.Role) (*grpc.ClientConn, error) {
 }
 
 // Listen opens a socket below the runtime folder for the node's group, makes its folders when they are
-// absent, and in the single placement listens inside the process too. It is for servers beside GRPC,
+// absent, and in the single placement listens inside the process too. It bounds the connections of each user. It is for servers beside GRPC,
 // such as the CRI gateway's.
 func (s *Service) Listen(path string) (net.Listener, error) {
 	if err := s.makeSocketDir(filepath.Dir(path)); err != nil {
@@ -208,8 +208,12 @@ func (s *Service) Listen(path string) (net.Listener, error) {
 		gid = -1 // a developer's own process can give its socket to no group but its own
 	}
 	l, err := unixgrpc.Listen(path, 0o660, gid)
-	if err != nil || s.Config.Placement == nil {
-		return l, err
+	if err != nil {
+		return nil, err
+	}
+	l = unixgrpc.Bound(l, unixgrpc.BoundOptions{Peers: s.Config.Peers(), Log: s.Log, Metrics: s.Metrics})
+	if s.Config.Placement == nil {
+		return l, nil
 	}
 	in, err := s.Config.Placement.network.Listen(path)
 	if err != nil {

@@ -81,6 +81,9 @@ func Identify(conn net.Conn, rules Rules) (Peer, error) {
 	if in, ok := conn.(*inProcessConn); ok {
 		return in.peer, nil
 	}
+	if b, ok := conn.(*boundConn); ok {
+		conn = b.UnixConn
+	}
 	u, ok := conn.(*net.UnixConn)
 	if !ok {
 		return Peer{}, fmt.Errorf("a %T has no peer credentials; only unix sockets do", conn)

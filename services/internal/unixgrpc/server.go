@@ -2,7 +2,6 @@ package unixgrpc
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"strconv"
 	"sync"
@@ -126,23 +125,9 @@ func (g *guard) mayLog(d denial, now time.Time) bool {
 	return true
 }
 
-// deniedCounter returns the counter of refusals, the registry's own if it has one.
 func deniedCounter(r prometheus.Registerer) *prometheus.CounterVec {
-	c := prometheus.NewCounterVec(prometheus.CounterOpts{
+	return shared(r, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "microlet_grpc_denied_total",
 		Help: "Calls that were refused because the caller's roles do not have the method.",
-	}, []string{"method", "uid"})
-	if r == nil {
-		return c
-	}
-	if err := r.Register(c); err != nil {
-		var twice prometheus.AlreadyRegisteredError
-		if errors.As(err, &twice) {
-			if existing, ok := twice.ExistingCollector.(*prometheus.CounterVec); ok {
-				return existing
-			}
-		}
-		panic(err) // two metrics of one name: a bug, and one that every start shows
-	}
-	return c
+	}, []string{"method", "uid"}))
 }
