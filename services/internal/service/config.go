@@ -139,6 +139,15 @@ func ReplicaSocket(path, replica string) string {
 	return strings.TrimSuffix(path, socketSuffix) + "." + replica + socketSuffix
 }
 
+// ProcessName is the name of a replica's process, as "microlet status" and the log have it: the first replica's is
+// the service's.
+func ProcessName(r role.Role, replica string) string {
+	if replica == DefaultReplica {
+		return string(r)
+	}
+	return string(r) + "." + replica
+}
+
 // Replicas returns the replicas that have a socket where ReplicaSocket puts it, the first one first; none if the folder
 // is not there. One that was killed leaves its socket until it comes back or "microlet up" starts. Of more than
 // MaxReplicas it returns as many, with an error: a service may put into its folder what it likes.

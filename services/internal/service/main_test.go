@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
 
+	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/proctest"
 	"github.com/microlet/microlet/services/internal/telemetry"
 )
@@ -29,6 +31,31 @@ func failingStart() {
 	}}
 	cmd.SetArgs([]string{})
 	Main(cmd)
+}
+
+// logAsReplica is the process of a replica that logs a line.
+func logAsReplica(dir, replica string) {
+	cfg := DefaultConfig()
+	cfg.RuntimeDir, cfg.Replica = dir, replica
+	s, err := New(cfg, role.Prober)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return
+	}
+	s.Log.Info("hello")
+	telemetry.ProcessWriter().Flush(flushTimeout)
+}
+
+// TestTheLogHasTheProcessesName, which tells replicas apart. The supervisor takes a line in another name for output that
+// is not the log's.
+func TestTheLogHasTheProcessesName(t *testing.T) {
+	dir := newTestService(t, role.Prober, nil).Config.RuntimeDir
+	for replica, want := range map[string]string{"0": "msg=hello service=prober\n", "1": "msg=hello service=prober.1\n"} {
+		out, err := proctest.Command(t.Context(), "replica", dir, replica).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), want) {
+			t.Errorf("replica %s: %v: logs %s, want %s", replica, err, out, want)
+		}
+	}
 }
 
 // What a service logs before its start fails is on standard error when the process has ended.

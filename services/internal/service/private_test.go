@@ -43,6 +43,8 @@ func TestMain(m *testing.M) {
 			fmt.Println("end")
 		case "failing start":
 			failingStart()
+		case "replica":
+			logAsReplica(os.Args[2], os.Args[3])
 		case "wait":
 			fmt.Println("waits")
 			select {}

@@ -70,7 +70,7 @@ func New(cfg Config, r role.Role) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("config of %s: %w", r, err)
 	}
-	log, err := telemetry.ProcessLogger(cfg.Log, string(r))
+	log, err := telemetry.ProcessLogger(cfg.Log, ProcessName(r, cfg.Replica))
 	if err != nil {
 		return nil, err
 	}

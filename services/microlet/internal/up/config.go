@@ -129,13 +129,9 @@ func (c *Config) replicas(s catalog.Service) int {
 	return 1
 }
 
-// processName is the name of a service's process: the first replica's is the service's. A replica's
-// number is the same after a restart.
+// processName is the name of a service's process. A replica's number is the same after a restart.
 func processName(s catalog.Service, replica int) string {
-	if replica == 0 {
-		return string(s.Role)
-	}
-	return string(s.Role) + "." + strconv.Itoa(replica)
+	return service.ProcessName(s.Role, strconv.Itoa(replica))
 }
 
 // arguments are the command line of a service's process.

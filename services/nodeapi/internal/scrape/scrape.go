@@ -73,12 +73,7 @@ type process struct {
 }
 
 // String is the process's name, the supervisor's.
-func (p process) String() string {
-	if p.replica == service.DefaultReplica {
-		return string(p.role)
-	}
-	return string(p.role) + "." + p.replica
-}
+func (p process) String() string { return service.ProcessName(p.role, p.replica) }
 
 // Services are the node's services, as their sockets show them. It is safe for concurrent use.
 type Services struct {
