@@ -15,6 +15,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
+	"github.com/microlet/microlet/services/podsync/internal/labels"
 	"github.com/microlet/microlet/services/podsync/internal/manifest"
 	"github.com/microlet/microlet/services/podsync/internal/mirror"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
@@ -22,11 +23,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
-const (
-	// graceAnnotation is on each container: the pod's grace period, in seconds.
-	graceAnnotation = "io.kubernetes.pod.terminationGracePeriod"
-	defaultGrace    = 30 * time.Second
-)
+const defaultGrace = 30 * time.Second
 
 // podSource is one source of pods.
 type podSource struct {
@@ -150,7 +147,7 @@ func (n *node) end(ctx context.Context, state *pod.State) error {
 		}
 		all.Go(func() {
 			grace := defaultGrace
-			if seconds, err := strconv.Atoi(c.Annotations[graceAnnotation]); err == nil && seconds >= 0 {
+			if seconds, err := strconv.Atoi(c.Annotations[labels.PodTerminationGracePeriod]); err == nil && seconds >= 0 {
 				grace = time.Duration(seconds) * time.Second
 			}
 			if err := n.runtime.StopContainer(ctx, c.ID, grace); err != nil {

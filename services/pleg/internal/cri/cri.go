@@ -10,12 +10,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	kubelettypes "k8s.io/kubelet/pkg/types"
 
 	"github.com/microlet/microlet/services/pleg/internal/relist"
 )
-
-// podUIDLabel is the kubelet's label of a container with its pod's UID.
-const podUIDLabel = "io.kubernetes.pod.uid"
 
 // maxMessage is the largest list that is taken, the same as the kubelet's CRI client.
 const maxMessage = 16 << 20
@@ -68,7 +66,7 @@ func snapshot(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Conta
 	for _, c := range containers {
 		uid := podOf[c.GetPodSandboxId()]
 		if uid == "" {
-			uid = c.GetLabels()[podUIDLabel]
+			uid = c.GetLabels()[kubelettypes.KubernetesPodUIDLabel]
 		}
 		if uid == "" {
 			continue

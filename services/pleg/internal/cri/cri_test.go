@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	kubelettypes "k8s.io/kubelet/pkg/types"
 
 	"github.com/microlet/microlet/services/internal/fake"
 	"github.com/microlet/microlet/services/pleg/internal/relist"
@@ -116,7 +117,7 @@ func TestContainerWithoutListedSandboxIsFoundByItsLabel(t *testing.T) {
 	got := snapshot(
 		[]*runtimeapi.PodSandbox{{Id: "foreign"}},
 		[]*runtimeapi.Container{
-			{Id: "c1", PodSandboxId: "unlisted", Labels: map[string]string{podUIDLabel: "u"}, State: runtimeapi.ContainerState_CONTAINER_EXITED},
+			{Id: "c1", PodSandboxId: "unlisted", Labels: map[string]string{kubelettypes.KubernetesPodUIDLabel: "u"}, State: runtimeapi.ContainerState_CONTAINER_EXITED},
 			{Id: "c2", PodSandboxId: "foreign"},
 		})
 	want := relist.Snapshot{"u": {"c1": {State: relist.Exited}}}

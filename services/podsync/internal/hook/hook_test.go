@@ -22,8 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/microlet/microlet/services/podsync/internal/labels"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 )
 
 type execFunc func(id string, command []string) (stdout, stderr string, code int32, err error)
@@ -248,7 +248,7 @@ func TestOrphan(t *testing.T) {
 	for id, handler := range map[string]string{"1": `{"exec":{"command":["bye"]}}`, "2": "broken", "3": ""} {
 		c := &pod.Container{ID: id, Name: "c"}
 		if handler != "" {
-			c.Annotations = map[string]string{podconfig.PreStopHandlerAnnotation: handler}
+			c.Annotations = map[string]string{labels.ContainerPreStopHandler: handler}
 		}
 		r.Orphan(t.Context(), state, c)
 	}
@@ -266,14 +266,14 @@ func TestRestore(t *testing.T) {
 	}{
 		"none": {},
 		"a hook and ports": {
-			annotations: map[string]string{podconfig.PreStopHandlerAnnotation: handler, podconfig.PortsAnnotation: `[{"name":"web","containerPort":8080}]`},
+			annotations: map[string]string{labels.ContainerPreStopHandler: handler, labels.ContainerPorts: `[{"name":"web","containerPort":8080}]`},
 			want: &v1.Container{
 				Name: "c", Ports: []v1.ContainerPort{{Name: "web", ContainerPort: 8080}},
 				Lifecycle: &v1.Lifecycle{PreStop: &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Path: "/bye", Port: intstr.FromString("web")}}},
 			},
 		},
-		"a broken hook": {annotations: map[string]string{podconfig.PreStopHandlerAnnotation: "{"}, broken: true},
-		"broken ports":  {annotations: map[string]string{podconfig.PreStopHandlerAnnotation: handler, podconfig.PortsAnnotation: "{"}, broken: true},
+		"a broken hook": {annotations: map[string]string{labels.ContainerPreStopHandler: "{"}, broken: true},
+		"broken ports":  {annotations: map[string]string{labels.ContainerPreStopHandler: handler, labels.ContainerPorts: "{"}, broken: true},
 	} {
 		got, err := Restore(&pod.Container{Name: "c", Annotations: test.annotations})
 		if (err != nil) != test.broken || !test.broken && !cmp.Equal(got, test.want) {

@@ -12,26 +12,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-)
+	kubelettypes "k8s.io/kubelet/pkg/types"
 
-// Labels that the kubelet puts on sandboxes and containers (k8s.io/kubelet/pkg/types).
-const (
-	PodNameLabel       = "io.kubernetes.pod.name"
-	PodNamespaceLabel  = "io.kubernetes.pod.namespace"
-	PodUIDLabel        = "io.kubernetes.pod.uid"
-	ContainerNameLabel = "io.kubernetes.container.name"
-)
-
-// Annotations that the kubelet puts on containers, from which it knows them again.
-const (
-	HashAnnotation                     = "io.kubernetes.container.hash"
-	RestartCountAnnotation             = "io.kubernetes.container.restartCount"
-	TerminationMessagePathAnnotation   = "io.kubernetes.container.terminationMessagePath"
-	TerminationMessagePolicyAnnotation = "io.kubernetes.container.terminationMessagePolicy"
-	PreStopHandlerAnnotation           = "io.kubernetes.container.preStopHandler"
-	PortsAnnotation                    = "io.kubernetes.container.ports"
-	PodDeletionGracePeriodAnnotation   = "io.kubernetes.pod.deletionGracePeriod"
-	PodTerminationGraceAnnotation      = "io.kubernetes.pod.terminationGracePeriod"
+	"github.com/microlet/microlet/services/podsync/internal/labels"
 )
 
 // ContainerHash is the kubelet's hash of what makes a running container another one: its
@@ -52,44 +35,47 @@ func podLabels(p *v1.Pod) map[string]string {
 	for k, v := range p.Labels {
 		labels[k] = v
 	}
-	labels[PodNameLabel] = p.Name
-	labels[PodNamespaceLabel] = p.Namespace
-	labels[PodUIDLabel] = string(p.UID)
+	labels[kubelettypes.KubernetesPodNameLabel] = p.Name
+	labels[kubelettypes.KubernetesPodNamespaceLabel] = p.Namespace
+	labels[kubelettypes.KubernetesPodUIDLabel] = string(p.UID)
 	return labels
 }
 
 func containerLabels(p *v1.Pod, c *v1.Container) map[string]string {
 	return map[string]string{
-		PodNameLabel: p.Name, PodNamespaceLabel: p.Namespace, PodUIDLabel: string(p.UID), ContainerNameLabel: c.Name,
+		kubelettypes.KubernetesPodNameLabel:       p.Name,
+		kubelettypes.KubernetesPodNamespaceLabel:  p.Namespace,
+		kubelettypes.KubernetesPodUIDLabel:        string(p.UID),
+		kubelettypes.KubernetesContainerNameLabel: c.Name,
 	}
 }
 
 func containerAnnotations(p *v1.Pod, c *v1.Container, restartCount int32) (map[string]string, error) {
 	annotations := map[string]string{
-		HashAnnotation:                     strconv.FormatUint(ContainerHash(c), 16),
-		RestartCountAnnotation:             strconv.Itoa(int(restartCount)),
-		TerminationMessagePathAnnotation:   c.TerminationMessagePath,
-		TerminationMessagePolicyAnnotation: string(c.TerminationMessagePolicy),
+		labels.ContainerHash:                     strconv.FormatUint(ContainerHash(c), 16),
+		labels.ContainerRestartCount:             strconv.Itoa(int(restartCount)),
+		labels.ContainerTerminationMessagePath:   c.TerminationMessagePath,
+		labels.ContainerTerminationMessagePolicy: string(c.TerminationMessagePolicy),
 	}
 	if grace := p.DeletionGracePeriodSeconds; grace != nil {
-		annotations[PodDeletionGracePeriodAnnotation] = strconv.FormatInt(*grace, 10)
+		annotations[labels.PodDeletionGracePeriod] = strconv.FormatInt(*grace, 10)
 	}
 	if grace := p.Spec.TerminationGracePeriodSeconds; grace != nil {
-		annotations[PodTerminationGraceAnnotation] = strconv.FormatInt(*grace, 10)
+		annotations[labels.PodTerminationGracePeriod] = strconv.FormatInt(*grace, 10)
 	}
 	if c.Lifecycle != nil && c.Lifecycle.PreStop != nil {
 		text, err := json.Marshal(c.Lifecycle.PreStop)
 		if err != nil {
 			return nil, fmt.Errorf("write the preStop handler of container %s: %w", c.Name, err)
 		}
-		annotations[PreStopHandlerAnnotation] = string(text)
+		annotations[labels.ContainerPreStopHandler] = string(text)
 	}
 	if len(c.Ports) > 0 {
 		text, err := json.Marshal(c.Ports)
 		if err != nil {
 			return nil, fmt.Errorf("write the ports of container %s: %w", c.Name, err)
 		}
-		annotations[PortsAnnotation] = string(text)
+		annotations[labels.ContainerPorts] = string(text)
 	}
 	return annotations, nil
 }

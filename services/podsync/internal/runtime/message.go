@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/cri-client/pkg/logs"
 
+	"github.com/microlet/microlet/services/podsync/internal/labels"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
@@ -33,7 +34,7 @@ const (
 // its log. final is false when reading failed in a way that may not last; the message
 // then says so, as the kubelet's does.
 func terminationMessage(ctx context.Context, c *pod.Container) (message string, final bool) {
-	fallback := c.Annotations[annotationMessagePolicy] == string(v1.TerminationMessageFallbackToLogsOnError) &&
+	fallback := c.Annotations[labels.ContainerTerminationMessagePolicy] == string(v1.TerminationMessageFallbackToLogsOnError) &&
 		c.ExitCode != 0 && c.Reason != reasonCannotRun
 	if file := messageFile(c); file != "" {
 		text, err := readEnd(file, maxMessageBytes)
@@ -57,7 +58,7 @@ func terminationMessage(ctx context.Context, c *pod.Container) (message string, 
 // messageFile returns the file on the host that is mounted at the container's
 // terminationMessagePath, or "".
 func messageFile(c *pod.Container) string {
-	at := c.Annotations[annotationMessagePath]
+	at := c.Annotations[labels.ContainerTerminationMessagePath]
 	if at == "" {
 		return ""
 	}

@@ -14,15 +14,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	kubelettypes "k8s.io/kubelet/pkg/types"
 
+	"github.com/microlet/microlet/services/podsync/internal/labels"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-)
-
-// The kubelet's annotations on a container that a State tells of.
-const (
-	annotationHash          = "io.kubernetes.container.hash"
-	annotationRestartCount  = "io.kubernetes.container.restartCount"
-	annotationMessagePath   = "io.kubernetes.container.terminationMessagePath"
-	annotationMessagePolicy = "io.kubernetes.container.terminationMessagePolicy"
 )
 
 // known remembers what cannot change any more, by pod and by id.
@@ -280,14 +273,14 @@ func (r *Runtime) containerStatus(ctx context.Context, id, sandboxID string) (c 
 // annotate reads the kubelet's figures from the annotations. One that is missing or
 // broken reads as 0: a container that was not made by a kubelet has a hash that no spec has.
 func (r *Runtime) annotate(c *pod.Container) {
-	if text, ok := c.Annotations[annotationHash]; ok {
+	if text, ok := c.Annotations[labels.ContainerHash]; ok {
 		hash, err := strconv.ParseUint(text, 16, 64)
 		if err != nil {
 			r.opts.Log.Warn("container has a broken hash annotation", "container", c.ID, "value", text)
 		}
 		c.Hash = hash
 	}
-	if text, ok := c.Annotations[annotationRestartCount]; ok {
+	if text, ok := c.Annotations[labels.ContainerRestartCount]; ok {
 		count, err := strconv.ParseInt(text, 10, 32)
 		if err != nil {
 			r.opts.Log.Warn("container has a broken restart count annotation", "container", c.ID, "value", text)

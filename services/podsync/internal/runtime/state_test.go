@@ -17,6 +17,7 @@ import (
 	kubelettypes "k8s.io/kubelet/pkg/types"
 
 	"github.com/microlet/microlet/services/internal/fake"
+	"github.com/microlet/microlet/services/podsync/internal/labels"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
@@ -40,7 +41,7 @@ func newBench(t *testing.T, opts Options) *bench {
 	return &bench{T: t, fake: f, rt: rt}
 }
 
-func labels(uid, container string) map[string]string {
+func labelsOf(uid, container string) map[string]string {
 	l := map[string]string{
 		kubelettypes.KubernetesPodUIDLabel: uid, kubelettypes.KubernetesPodNameLabel: "pod-" + uid,
 		kubelettypes.KubernetesPodNamespaceLabel: "default",
@@ -54,7 +55,7 @@ func labels(uid, container string) map[string]string {
 func (b *bench) sandboxConfig(uid string, attempt uint32) *runtimeapi.PodSandboxConfig {
 	return &runtimeapi.PodSandboxConfig{
 		Metadata:     &runtimeapi.PodSandboxMetadata{Name: "pod-" + uid, Namespace: "default", Uid: uid, Attempt: attempt},
-		Labels:       labels(uid, ""),
+		Labels:       labelsOf(uid, ""),
 		LogDirectory: "/",
 	}
 }
@@ -72,7 +73,7 @@ func (b *bench) container(uid, sandboxID, name string, attempt uint32, more func
 	b.Helper()
 	cfg := &runtimeapi.ContainerConfig{
 		Metadata: &runtimeapi.ContainerMetadata{Name: name, Attempt: attempt}, Image: &runtimeapi.ImageSpec{Image: testImage},
-		Labels: labels(uid, name), Annotations: map[string]string{annotationHash: "cafe", annotationRestartCount: "3"},
+		Labels: labelsOf(uid, name), Annotations: map[string]string{labels.ContainerHash: "cafe", labels.ContainerRestartCount: "3"},
 	}
 	if more != nil {
 		more(cfg)
@@ -284,8 +285,8 @@ func TestTerminationMessage(t *testing.T) {
 			b := newBench(t, Options{})
 			id := b.container("u1", b.sandbox("u1", 0), "app", 0, func(cfg *runtimeapi.ContainerConfig) {
 				cfg.LogPath = logPath
-				cfg.Annotations[annotationMessagePath] = "/dev/termination-log"
-				cfg.Annotations[annotationMessagePolicy] = test.policy
+				cfg.Annotations[labels.ContainerTerminationMessagePath] = "/dev/termination-log"
+				cfg.Annotations[labels.ContainerTerminationMessagePolicy] = test.policy
 				cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/dev/termination-log", HostPath: test.file}}
 			})
 			if err := b.fake.ExitContainer(id, test.exit); err != nil {
