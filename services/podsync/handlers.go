@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
 )
 
@@ -65,12 +66,10 @@ func (h *handlers) ask() map[string]bool {
 }
 
 func wantsRecursiveReadOnly(p *v1.Pod) bool {
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			for _, m := range list[i].VolumeMounts {
-				if m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != v1.RecursiveReadOnlyDisabled {
-					return true
-				}
+	for c := range podutil.Containers(&p.Spec) {
+		for _, m := range c.VolumeMounts {
+			if m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != v1.RecursiveReadOnlyDisabled {
+				return true
 			}
 		}
 	}

@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
 	"github.com/microlet/microlet/services/podsync/internal/labels"
-	"github.com/microlet/microlet/services/podsync/internal/manifest"
 	"github.com/microlet/microlet/services/podsync/internal/mirror"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/source"
@@ -164,7 +164,7 @@ func (n *node) end(ctx context.Context, state *pod.State) error {
 
 func static(state *pod.State) bool {
 	for i := range state.Sandboxes {
-		if from := state.Sandboxes[i].Annotations[manifest.SourceAnnotation]; from != "" && from != source.Name(podsyncv1.PodSource_POD_SOURCE_API) {
+		if from := state.Sandboxes[i].Annotations[podutil.ConfigSourceAnnotation]; from != "" && from != source.Name(podsyncv1.PodSource_POD_SOURCE_API) {
 			return true
 		}
 	}

@@ -8,26 +8,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// HasContainer says whether the pod's spec names such a container, of whatever kind.
-func HasContainer(p *v1.Pod, name string) bool { return ContainerSpec(p, name) != nil }
-
-// ContainerSpec returns the container of that name, of whatever kind, or nil.
-func ContainerSpec(p *v1.Pod, name string) *v1.Container {
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
-		}
-	}
-	for i := range p.Spec.EphemeralContainers {
-		if c := &p.Spec.EphemeralContainers[i]; c.Name == name {
-			return (*v1.Container)(&c.EphemeralContainerCommon)
-		}
-	}
-	return nil
-}
-
 // ID returns the id, with the runtime's scheme, of the container whose log is meant: the running one's, else the one that
 // ended last; with previous, the one before. The error says why there is none.
 func ID(p *v1.Pod, name string, previous bool) (string, error) {

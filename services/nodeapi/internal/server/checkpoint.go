@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/microlet/microlet/services/nodeapi/internal/containerlogs"
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // gateCheckpoint is the API of checkpoints.
@@ -22,7 +22,7 @@ func (s *Server) checkpoint(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	name := r.PathValue("container")
-	if containerlogs.ContainerSpec(p.Pod, name) == nil {
+	if podutil.Container(&p.Pod.Spec, name) == nil {
 		http.Error(w, fmt.Sprintf("container %v does not exist", name), http.StatusNotFound)
 		return
 	}

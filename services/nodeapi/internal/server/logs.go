@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/nodeapi/internal/containerlogs"
 )
 
@@ -35,7 +36,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	name := r.PathValue("container")
-	if containerlogs.ContainerSpec(p.Pod, name) == nil {
+	if podutil.Container(&p.Pod.Spec, name) == nil {
 		http.Error(w, fmt.Sprintf("container %q not found in pod %q", name, p.Name), http.StatusNotFound)
 		return
 	}

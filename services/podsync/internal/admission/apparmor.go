@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 )
 
@@ -39,7 +41,7 @@ func (h AppArmor) Admit(_ context.Context, a *Attributes) Verdict {
 }
 
 func (h AppArmor) enforceable(p *v1.Pod) error {
-	containers := allContainers(p)
+	containers := slices.Collect(podutil.AllContainers(&p.Spec))
 	if !asksForAppArmor(p, containers) {
 		return nil
 	}
@@ -76,19 +78,4 @@ func asksForAppArmor(p *v1.Pod, containers []*v1.Container) bool {
 		}
 	}
 	return false
-}
-
-// allContainers are those of all three kinds.
-func allContainers(p *v1.Pod) []*v1.Container {
-	var all []*v1.Container
-	for i := range p.Spec.InitContainers {
-		all = append(all, &p.Spec.InitContainers[i])
-	}
-	for i := range p.Spec.Containers {
-		all = append(all, &p.Spec.Containers[i])
-	}
-	for i := range p.Spec.EphemeralContainers {
-		all = append(all, (*v1.Container)(&p.Spec.EphemeralContainers[i].EphemeralContainerCommon))
-	}
-	return all
 }

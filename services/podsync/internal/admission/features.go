@@ -13,8 +13,7 @@ import (
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 
-	"github.com/microlet/microlet/services/podsync/internal/cgroup"
-	"github.com/microlet/microlet/services/podsync/internal/podconfig"
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // PodLevelResources rejects pods with resources of their own while the feature gate of
@@ -78,12 +77,12 @@ func (Pressure) Admit(_ context.Context, a *Attributes) Verdict {
 			}
 		}
 	}
-	if len(under) == 0 || podconfig.Critical(a.Pod) {
+	if len(under) == 0 || podutil.IsCritical(a.Pod) {
 		return Verdict{}
 	}
 	if len(under) == 1 && under[0] == v1.NodeMemoryPressure {
 		taint := &v1.Taint{Key: v1.TaintNodeMemoryPressure, Effect: v1.TaintEffectNoSchedule}
-		if cgroup.QOSClass(a.Pod) != v1.PodQOSBestEffort ||
+		if podutil.QOSClass(a.Pod) != v1.PodQOSBestEffort ||
 			corev1helpers.TolerationsTolerateTaint(klog.Background(), a.Pod.Spec.Tolerations, taint, false) {
 			return Verdict{}
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/peer"
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // ReasonHelperForbidden is the reason of a pod that reaches for what belongs to the node agent.
@@ -84,8 +85,8 @@ func (h Helpers) Admit(_ context.Context, a *Attributes) Verdict {
 	if v := h.pod(p, own); !v.Admitted() {
 		return v
 	}
-	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
-		if v := h.container(p, &c); !v.Admitted() {
+	for c := range podutil.Containers(&p.Spec) {
+		if v := h.container(p, c); !v.Admitted() {
 			return v
 		}
 	}
@@ -95,7 +96,7 @@ func (h Helpers) Admit(_ context.Context, a *Attributes) Verdict {
 // shown are the paths of the node that the pod's containers see of a hostPath: all of it, or a subPath.
 func shown(p *v1.Pod, volume *v1.Volume) []string {
 	paths := []string{volume.HostPath.Path}
-	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
+	for c := range podutil.Containers(&p.Spec) {
 		for _, m := range c.VolumeMounts {
 			if m.Name == volume.Name && m.SubPath != "" {
 				paths = append(paths, filepath.Join(volume.HostPath.Path, m.SubPath))

@@ -15,7 +15,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
 
-	"github.com/microlet/microlet/services/podsync/internal/podconfig"
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/preemption"
 )
 
@@ -35,9 +35,9 @@ func (NodeFit) Admit(_ context.Context, a *Attributes) Verdict {
 	switch {
 	case len(lacking) == 0 && len(others) == 0:
 		return Verdict{}
-	case podconfig.Critical(a.Pod) && len(others) == 0:
+	case podutil.IsCritical(a.Pod) && len(others) == 0:
 		return preempt(a, lacking)
-	case podconfig.Critical(a.Pod) || len(lacking) == 0:
+	case podutil.IsCritical(a.Pod) || len(lacking) == 0:
 		first := others[0]
 		return Verdict{
 			Reason: first.name, Message: fmt.Sprintf("Predicate %s failed: %s", first.name, first.why),
@@ -160,7 +160,7 @@ func mismatches(a *Attributes) []mismatch {
 	if portsClash(a.Pod, a.Others) {
 		found = append(found, mismatch{nodePorts, "node(s) didn't have free ports for the requested pod ports"})
 	}
-	if !podconfig.Static(a.Pod) && !toleratesNoExecute(a.Pod, a.Node.Spec.Taints) {
+	if !podutil.IsStatic(a.Pod) && !toleratesNoExecute(a.Pod, a.Node.Spec.Taints) {
 		found = append(found, mismatch{taintToleration, "node(s) had taints that the pod didn't tolerate"})
 	}
 	return found
@@ -220,7 +220,7 @@ func hostPorts(p *v1.Pod) []hostPort {
 		}
 	}
 	for i := range p.Spec.InitContainers {
-		if c := &p.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
+		if c := &p.Spec.InitContainers[i]; podutil.IsSidecar(c) {
 			add(c)
 		}
 	}

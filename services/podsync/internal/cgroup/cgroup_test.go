@@ -59,37 +59,6 @@ func TestHugePages(t *testing.T) {
 	}
 }
 
-func TestQOSClass(t *testing.T) {
-	full := v1.ResourceRequirements{Requests: list("cpu", "1", "memory", "1Gi"), Limits: list("cpu", "1", "memory", "1Gi")}
-	request := v1.ResourceRequirements{Requests: list("cpu", "1")}
-	cpuOnly := v1.ResourceRequirements{Requests: list("cpu", "1"), Limits: list("cpu", "1")}
-	none := v1.ResourceRequirements{}
-	podLevel := testPod("u", none)
-	podLevel.Spec.Resources = &full
-	status := testPod("u", none)
-	status.Status.QOSClass = v1.PodQOSGuaranteed
-	for text, c := range map[string]struct {
-		pod  *v1.Pod
-		want v1.PodQOSClass
-	}{
-		"none":              {testPod("u", none), v1.PodQOSBestEffort},
-		"no containers":     {testPod("u"), v1.PodQOSBestEffort},
-		"full":              {testPod("u", full, full), v1.PodQOSGuaranteed},
-		"full and none":     {testPod("u", full, none), v1.PodQOSBurstable},
-		"none and full":     {testPod("u", none, full), v1.PodQOSBurstable},
-		"request":           {testPod("u", request), v1.PodQOSBurstable},
-		"burstable, full":   {testPod("u", request, full), v1.PodQOSBurstable},
-		"no memory":         {testPod("u", cpuOnly), v1.PodQOSBurstable},
-		"pod level":         {podLevel, v1.PodQOSGuaranteed},
-		"status decides":    {status, v1.PodQOSGuaranteed},
-		"zero is no amount": {testPod("u", v1.ResourceRequirements{Requests: list("cpu", "0")}), v1.PodQOSBestEffort},
-	} {
-		if got := QOSClass(c.pod); got != c.want {
-			t.Errorf("%s: %s, want %s", text, got, c.want)
-		}
-	}
-}
-
 func TestNames(t *testing.T) {
 	n := parseRoot("/", false).child("kubepods").child("burstable").child("pod1234-abcd")
 	if got := n.cgroupfs(); got != "/kubepods/burstable/pod1234-abcd" {

@@ -20,6 +20,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 const (
@@ -203,7 +205,7 @@ func (m *Manager) UpdateQOS(pods []*v1.Pod) error {
 	}
 	var milli int64
 	for _, p := range pods {
-		if QOSClass(p) == v1.PodQOSBurstable {
+		if podutil.QOSClass(p) == v1.PodQOSBurstable {
 			requests := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
 			milli += requests.Cpu().MilliValue()
 		}
@@ -319,7 +321,7 @@ func (m *Manager) classes() []name {
 
 func (m *Manager) podName(p *v1.Pod) name {
 	class := m.root
-	switch QOSClass(p) {
+	switch podutil.QOSClass(p) {
 	case v1.PodQOSBurstable:
 		class = m.root.child(burstablePart)
 	case v1.PodQOSBestEffort:

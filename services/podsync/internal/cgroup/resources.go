@@ -8,6 +8,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // resources is what a cgroup is given; nil leaves a value as it is.
@@ -37,7 +39,7 @@ func (m *Manager) podResources(p *v1.Pod) resources {
 	memory := limits.Memory().Value()
 
 	r := resources{shares: &shares, hugePages: HugePages(requests)}
-	switch QOSClass(p) {
+	switch podutil.QOSClass(p) {
 	case v1.PodQOSGuaranteed:
 		r.quota, r.period, r.memory = &quota, ptr.To(uint64(m.periodMicros())), &memory
 	case v1.PodQOSBurstable:
@@ -77,11 +79,9 @@ func memoryHigh(request, limit int64, factor float64) map[string]string {
 // limit, or the pod itself has.
 func limitsDeclared(p *v1.Pod) (cpu, memory bool) {
 	cpu, memory = true, true
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			cpu = cpu && !list[i].Resources.Limits.Cpu().IsZero()
-			memory = memory && !list[i].Resources.Limits.Memory().IsZero()
-		}
+	for c := range podutil.Containers(&p.Spec) {
+		cpu = cpu && !c.Resources.Limits.Cpu().IsZero()
+		memory = memory && !c.Resources.Limits.Memory().IsZero()
 	}
 	if resourcehelper.IsPodLevelResourcesSet(p) {
 		cpu = cpu || !p.Spec.Resources.Limits.Cpu().IsZero()

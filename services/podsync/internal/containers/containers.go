@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
@@ -111,24 +112,8 @@ func (x *Index) Find(id string) (p *v1.Pod, spec *v1.Container, ok bool) {
 	if !known {
 		return nil, nil, false
 	}
-	if spec = specOf(p, c.name); spec == nil {
+	if spec = podutil.Container(&p.Spec, c.name); spec == nil {
 		return nil, nil, false
 	}
 	return p, spec, true
-}
-
-func specOf(p *v1.Pod, name string) *v1.Container {
-	for _, list := range [][]v1.Container{p.Spec.Containers, p.Spec.InitContainers} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
-		}
-	}
-	for i := range p.Spec.EphemeralContainers {
-		if c := &p.Spec.EphemeralContainers[i]; c.Name == name {
-			return (*v1.Container)(&c.EphemeralContainerCommon)
-		}
-	}
-	return nil
 }

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
@@ -81,7 +82,7 @@ func stopPod(in Input, reason StopReason, message string) StopPod {
 func stopStage(p *v1.Pod, name string) int {
 	stage := 0
 	for i := len(p.Spec.InitContainers) - 1; i >= 0; i-- {
-		if !IsSidecar(&p.Spec.InitContainers[i]) {
+		if !podutil.IsSidecar(&p.Spec.InitContainers[i]) {
 			continue
 		}
 		stage++

@@ -6,6 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
@@ -47,7 +48,7 @@ func (r *round) initContainers() initState {
 			break
 		}
 		atFrontier := i == frontier && !done
-		if IsSidecar(spec) {
+		if podutil.IsSidecar(spec) {
 			started := r.sidecar(spec, i)
 			if atFrontier && started {
 				done = r.advance(i, last)

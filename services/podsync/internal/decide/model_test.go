@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
@@ -133,7 +134,7 @@ func (m *model) start(s Start, sandbox string) {
 	if !s.Init && !s.Ephemeral {
 		m.mustBeInitialized(s.Name, sandbox)
 	}
-	if IsSidecar(s.Spec) && s.Spec.StartupProbe == nil {
+	if podutil.IsSidecar(s.Spec) && s.Spec.StartupProbe == nil {
 		m.passed[sandbox+"/"+s.Name] = true
 	}
 	m.backoff.Started(s, m.now)
@@ -299,7 +300,7 @@ func (m *model) happen(what, which byte) {
 		for i := range m.state.Containers {
 			if c := &m.state.Containers[i]; c.Running() {
 				m.startup[c.ID], m.liveness[c.ID] = Success, Success
-				m.passed[c.SandboxID+"/"+c.Name] = m.passed[c.SandboxID+"/"+c.Name] || isInit(m.pod, c.Name) && IsSidecar(findSpec(m.pod, c.Name))
+				m.passed[c.SandboxID+"/"+c.Name] = m.passed[c.SandboxID+"/"+c.Name] || isInit(m.pod, c.Name) && podutil.IsSidecar(findSpec(m.pod, c.Name))
 			}
 		}
 	case 15:

@@ -7,18 +7,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
 // minGrace is what every container gets to shut down, whatever was asked: a SIGKILL
 // that nobody wanted is worse than two seconds.
 const minGrace = 2 * time.Second
-
-// IsSidecar says whether an init container is a restartable one (KEP-753): it runs beside
-// the pod's containers instead of before them.
-func IsSidecar(c *v1.Container) bool {
-	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
-}
 
 // ShouldRestart says whether a container that ended with this exit code runs again: by the
 // first of its restart rules that matches, else by its own policy, else by the pod's.
@@ -124,7 +119,7 @@ func newKill(in Input, c *pod.Container, reason KillReason, message string) Kill
 		Grace:   max(grace, minGrace),
 		PreStop: grace > 0 && spec != nil && spec.Lifecycle != nil && spec.Lifecycle.PreStop != nil,
 
-		PlainInit: spec != nil && !IsSidecar(spec) && isInit(in.Pod, c.Name),
+		PlainInit: spec != nil && !podutil.IsSidecar(spec) && isInit(in.Pod, c.Name),
 	}
 }
 

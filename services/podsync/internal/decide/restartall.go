@@ -5,6 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
@@ -14,11 +15,9 @@ func CouldRestartAll(p *v1.Pod) bool {
 	restartsAll := func(r v1.ContainerRestartRule) bool {
 		return r.Action == v1.ContainerRestartRuleActionRestartAllContainers
 	}
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			if slices.ContainsFunc(list[i].RestartPolicyRules, restartsAll) {
-				return true
-			}
+	for c := range podutil.Containers(&p.Spec) {
+		if slices.ContainsFunc(c.RestartPolicyRules, restartsAll) {
+			return true
 		}
 	}
 	return false
@@ -35,11 +34,9 @@ func RestartingAll(p *v1.Pod, st *pod.State, told *v1.PodStatus) bool {
 			return true
 		}
 	}
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			if newest := st.Latest(list[i].Name); exited(newest) && asksForAll(&list[i], newest) {
-				return true
-			}
+	for c := range podutil.Containers(&p.Spec) {
+		if newest := st.Latest(c.Name); exited(newest) && asksForAll(c, newest) {
+			return true
 		}
 	}
 	return false

@@ -6,6 +6,8 @@ import (
 	dockerref "github.com/distribution/reference"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // SetDefaults sets what a manifest leaves out to what the API server of 1.37 would, with its default feature gates.
@@ -15,12 +17,10 @@ func SetDefaults(p *v1.Pod) {
 	if grace := s.TerminationGracePeriodSeconds; grace != nil && *grace < 0 {
 		*grace = 1
 	}
-	for _, list := range [][]v1.Container{s.Containers, s.InitContainers} {
-		for i := range list {
-			requestLimits(&list[i].Resources)
-			if s.HostNetwork {
-				takeHostPorts(list[i].Ports)
-			}
+	for c := range podutil.Containers(s) {
+		requestLimits(&c.Resources)
+		if s.HostNetwork {
+			takeHostPorts(c.Ports)
 		}
 	}
 	orElse(&s.EnableServiceLinks, new(true))

@@ -16,6 +16,7 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // MaxBytes is how long a manifest may be, as for the kubelet.
@@ -23,9 +24,8 @@ const MaxBytes = 10 << 20
 
 // Annotations that the node gives its pods; the kubelet's names, which its handover goes by.
 const (
-	HashAnnotation   = "kubernetes.io/config.hash"
-	SourceAnnotation = "kubernetes.io/config.source"
-	SeenAnnotation   = "kubernetes.io/config.seen"
+	HashAnnotation = "kubernetes.io/config.hash"
+	SeenAnnotation = "kubernetes.io/config.seen"
 )
 
 // Origin says where a manifest came from. Path or URL goes into the UID.
@@ -175,7 +175,7 @@ func Annotate(p *v1.Pod, source, seen string) *v1.Pod {
 	for k, v := range p.Annotations {
 		annotations[k] = v
 	}
-	annotations[SourceAnnotation], annotations[SeenAnnotation] = source, seen
+	annotations[podutil.ConfigSourceAnnotation], annotations[SeenAnnotation] = source, seen
 	shallow := *p
 	shallow.Annotations = annotations
 	return &shallow

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/manifest"
 )
 
@@ -306,7 +307,7 @@ func (m *Manager) Source(name types.NamespacedName) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s := m.first(name); s != nil {
-		return s.pod.Annotations[manifest.SourceAnnotation]
+		return s.pod.Annotations[podutil.ConfigSourceAnnotation]
 	}
 	return ""
 }

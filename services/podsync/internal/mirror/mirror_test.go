@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/manifest"
 )
 
@@ -143,7 +144,7 @@ func newManager(t *testing.T) (*Manager, *cluster) {
 func staticPod(uid types.UID) *v1.Pod {
 	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: name.Namespace, Name: name.Name, UID: uid,
-		Annotations: map[string]string{manifest.HashAnnotation: string(uid), manifest.SourceAnnotation: "file"},
+		Annotations: map[string]string{manifest.HashAnnotation: string(uid), podutil.ConfigSourceAnnotation: "file"},
 	}}
 }
 

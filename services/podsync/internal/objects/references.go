@@ -2,6 +2,8 @@ package objects
 
 import (
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // references lists the Secrets and ConfigMaps that a pod names.
@@ -29,16 +31,9 @@ func references(p *v1.Pod) (secrets, configMaps []string) {
 			}
 		}
 	}
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			s, c := environmentReferences(list[i].Env, list[i].EnvFrom)
-			secrets, configMaps = append(secrets, s...), append(configMaps, c...)
-		}
-	}
-	for i := range p.Spec.EphemeralContainers {
-		e := &p.Spec.EphemeralContainers[i]
-		s, c := environmentReferences(e.Env, e.EnvFrom)
-		secrets, configMaps = append(secrets, s...), append(configMaps, c...)
+	for c := range podutil.AllContainers(&p.Spec) {
+		s, m := environmentReferences(c.Env, c.EnvFrom)
+		secrets, configMaps = append(secrets, s...), append(configMaps, m...)
 	}
 	return secrets, configMaps
 }

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/microlet/microlet/services/internal/expansion"
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig/downward"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig/envfile"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
@@ -84,7 +85,7 @@ func (e *environment) expandAll(text string) (string, error) {
 // environment makes a container's variables: those of envFrom, over them those of env,
 // and last those that tell of Services and that nobody set.
 func (b *Builder) environment(ctx context.Context, p *v1.Pod, c *v1.Container, a downward.Addresses, volumes map[string]volume.Mounted) (*environment, error) {
-	static := Static(p)
+	static := podutil.IsStatic(p)
 	if !static && !b.Services.Synced() {
 		return nil, errors.New("services have not yet been read at least once, cannot construct envvars")
 	}
@@ -210,10 +211,4 @@ func unlessOptional(err error, optional *bool) error {
 		return nil
 	}
 	return err
-}
-
-// Static says whether the pod comes from the node itself and not from the apiserver.
-func Static(p *v1.Pod) bool {
-	source, ok := p.Annotations[configSourceAnnotation]
-	return ok && source != "api"
 }

@@ -1,10 +1,12 @@
 package podconfig
 
 import (
+	"slices"
+
 	v1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
 
-	"github.com/microlet/microlet/services/podsync/internal/cgroup"
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // Scores of those whom the kernel kills last and first when memory runs out.
@@ -13,32 +15,13 @@ const (
 	bestEffortOOMScore = 1000
 )
 
-const (
-	systemCriticalPriority = 2000000000
-	nodeCriticalClass      = "system-node-critical"
-	configSourceAnnotation = "kubernetes.io/config.source"
-	configMirrorAnnotation = "kubernetes.io/config.mirror"
-)
-
-// Critical says whether the pod is one that the node must run: a static pod, its mirror,
-// or one of a priority of the system's.
-func Critical(p *v1.Pod) bool {
-	if source, ok := p.Annotations[configSourceAnnotation]; ok && source != "api" {
-		return true
-	}
-	if _, ok := p.Annotations[configMirrorAnnotation]; ok {
-		return true
-	}
-	return p.Spec.Priority != nil && *p.Spec.Priority >= systemCriticalPriority
-}
-
 // oomScoreAdj is how readily the kernel kills the container when memory runs out: among
 // burstable ones, the more readily the smaller the share of memory that it requests.
 func oomScoreAdj(p *v1.Pod, c *v1.Container, memoryCapacity int64) int64 {
-	if Critical(p) && p.Spec.PriorityClassName == nodeCriticalClass {
+	if podutil.IsCritical(p) && p.Spec.PriorityClassName == podutil.SystemNodeCritical {
 		return guaranteedOOMScore
 	}
-	switch cgroup.QOSClass(p) {
+	switch podutil.QOSClass(p) {
 	case v1.PodQOSGuaranteed:
 		return guaranteedOOMScore
 	case v1.PodQOSBestEffort:
@@ -70,13 +53,5 @@ func oomScoreAdj(p *v1.Pod, c *v1.Container, memoryCapacity int64) int64 {
 }
 
 func sidecar(p *v1.Pod, c *v1.Container) bool {
-	if c.RestartPolicy == nil || *c.RestartPolicy != v1.ContainerRestartPolicyAlways {
-		return false
-	}
-	for i := range p.Spec.InitContainers {
-		if p.Spec.InitContainers[i].Name == c.Name {
-			return true
-		}
-	}
-	return false
+	return podutil.IsSidecar(c) && slices.ContainsFunc(p.Spec.InitContainers, func(init v1.Container) bool { return init.Name == c.Name })
 }

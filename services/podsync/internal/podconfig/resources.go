@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
 
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/cgroup"
 )
 
@@ -87,7 +88,7 @@ func limitSwap(r *runtimeapi.LinuxContainerResources, p *v1.Pod, c *v1.Container
 	}
 	var swap int64
 	request, limit := c.Resources.Requests.Memory(), c.Resources.Limits.Memory()
-	if n.SwapBehavior == LimitedSwap && !Critical(p) && cgroup.QOSClass(p) == v1.PodQOSBurstable &&
+	if n.SwapBehavior == LimitedSwap && !podutil.IsCritical(p) && podutil.QOSClass(p) == v1.PodQOSBurstable &&
 		!request.IsZero() && request.Cmp(*limit) != 0 && n.MemoryCapacity > 0 && request.Value() <= n.MemoryCapacity {
 		swap = int64(float64(request.Value()) / float64(n.MemoryCapacity) * float64(n.SwapCapacity))
 	}
@@ -107,7 +108,7 @@ func memoryQoS(unified map[string]string, p *v1.Pod, c *v1.Container, n *Node) {
 	switch {
 	case request == 0 || !n.MemoryReservation:
 		unified["memory.min"], unified["memory.low"] = "0", "0"
-	case cgroup.QOSClass(p) == v1.PodQOSGuaranteed:
+	case podutil.QOSClass(p) == v1.PodQOSGuaranteed:
 		unified["memory.min"] = strconv.FormatInt(request, 10)
 	default:
 		unified["memory.low"] = strconv.FormatInt(request, 10)

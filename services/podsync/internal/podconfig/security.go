@@ -12,6 +12,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // What a container does not see, or cannot write to, of /proc and /sys unless procMount is
@@ -279,15 +281,8 @@ func selinuxOptions(of *v1.SELinuxOptions) *runtimeapi.SELinuxOption {
 }
 
 func anyPrivileged(p *v1.Pod) bool {
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			if sc := list[i].SecurityContext; sc != nil && isTrue(sc.Privileged) {
-				return true
-			}
-		}
-	}
-	for i := range p.Spec.EphemeralContainers {
-		if sc := p.Spec.EphemeralContainers[i].SecurityContext; sc != nil && isTrue(sc.Privileged) {
+	for c := range podutil.AllContainers(&p.Spec) {
+		if sc := c.SecurityContext; sc != nil && isTrue(sc.Privileged) {
 			return true
 		}
 	}

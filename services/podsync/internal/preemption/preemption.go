@@ -16,8 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
 
-	"github.com/microlet/microlet/services/podsync/internal/cgroup"
-	"github.com/microlet/microlet/services/podsync/internal/podconfig"
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // Need is how much of a resource must become free.
@@ -41,7 +40,7 @@ func Victims(preemptor *v1.Pod, pods []*v1.Pod, needs []Need) ([]*v1.Pod, error)
 	classes := map[v1.PodQOSClass][]*candidate{}
 	for _, p := range pods {
 		if mayPreempt(preemptor, p) {
-			class := cgroup.QOSClass(p)
+			class := podutil.QOSClass(p)
 			classes[class] = append(classes[class], newCandidate(p))
 		}
 	}
@@ -72,7 +71,7 @@ func Victims(preemptor *v1.Pod, pods []*v1.Pod, needs []Need) ([]*v1.Pod, error)
 
 // mayPreempt spares critical pods, save those of a lower priority than the preemptor's.
 func mayPreempt(preemptor, p *v1.Pod) bool {
-	if podconfig.Critical(preemptor) && !podconfig.Critical(p) {
+	if podutil.IsCritical(preemptor) && !podutil.IsCritical(p) {
 		return true
 	}
 	return preemptor.Spec.Priority != nil && p.Spec.Priority != nil && *preemptor.Spec.Priority > *p.Spec.Priority

@@ -16,6 +16,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/manifest"
 )
 
@@ -89,7 +90,7 @@ func (s *apiStore) Update(obj any) error {
 		return fmt.Errorf("a %T in the watch of pods", obj)
 	}
 	p.ManagedFields = nil // nobody on the node reads them, and every pod carries them
-	if isMirror(p) {
+	if podutil.IsMirror(p) {
 		s.pods[p.UID] = p
 		s.mirrors.SetMirror(p)
 		return nil
@@ -124,7 +125,7 @@ func (s *apiStore) remove(uid types.UID) {
 		return
 	}
 	delete(s.pods, uid)
-	if isMirror(p) {
+	if podutil.IsMirror(p) {
 		s.mirrors.RemoveMirror(p)
 		return
 	}
@@ -159,11 +160,6 @@ func (s *apiStore) Replace(list []any, _ string) error {
 
 // Resync implements cache.ReflectorStore; there is none.
 func (s *apiStore) Resync() error { return nil }
-
-func isMirror(p *v1.Pod) bool {
-	_, mirror := p.Annotations[v1.MirrorPodAnnotationKey]
-	return mirror
-}
 
 // Validate refuses a pod whose names could not be used on this node: its UID is a key of
 // the bus, a folder's name and a cgroup's.

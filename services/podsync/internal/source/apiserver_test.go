@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/manifest"
 )
 
@@ -83,7 +84,7 @@ func TestSeenStaysTheSame(t *testing.T) {
 	do(t, s.Replace([]any{named("1")}, "1"))
 	first := got.last["1"].Annotations[manifest.SeenAnnotation]
 	do(t, s.Update(named("1")))
-	if now := got.last["1"].Annotations; now[manifest.SeenAnnotation] != first || now[manifest.SourceAnnotation] != "api" || first == "" {
+	if now := got.last["1"].Annotations; now[manifest.SeenAnnotation] != first || now[podutil.ConfigSourceAnnotation] != "api" || first == "" {
 		t.Errorf("annotations are %v, seen first was %s", now, first)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/manifest"
 )
 
@@ -169,7 +170,7 @@ func uidOf(t *testing.T, w *wants, name string) types.UID {
 	defer w.mu.Unlock()
 	for uid, p := range w.pods {
 		if p.Name == name {
-			if p.Annotations[manifest.HashAnnotation] != string(uid) || p.Annotations[manifest.SourceAnnotation] != "file" || p.Annotations[manifest.SeenAnnotation] == "" {
+			if p.Annotations[manifest.HashAnnotation] != string(uid) || p.Annotations[podutil.ConfigSourceAnnotation] != "file" || p.Annotations[manifest.SeenAnnotation] == "" {
 				t.Errorf("annotations of %s are %v", name, p.Annotations)
 			}
 			return uid

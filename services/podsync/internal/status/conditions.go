@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 )
 
@@ -117,7 +118,7 @@ func (g *generator) initializedCondition(statuses []v1.ContainerStatus, phase v1
 		switch {
 		case s == nil:
 			unknown = append(unknown, spec.Name)
-		case decide.IsSidecar(spec) && (s.Started == nil || !*s.Started), !decide.IsSidecar(spec) && !s.Ready:
+		case podutil.IsSidecar(spec) && (s.Started == nil || !*s.Started), !podutil.IsSidecar(spec) && !s.Ready:
 			incomplete = append(incomplete, spec.Name)
 		}
 	}
@@ -158,7 +159,7 @@ func (g *generator) containersReady(statuses []v1.ContainerStatus, phase v1.PodP
 		}
 	}
 	for i := range g.pod.Spec.InitContainers {
-		if decide.IsSidecar(&g.pod.Spec.InitContainers[i]) {
+		if podutil.IsSidecar(&g.pod.Spec.InitContainers[i]) {
 			look(g.pod.Spec.InitContainers[i].Name)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
@@ -177,7 +178,7 @@ func (g *generator) state(c *pod.Container, old *v1.ContainerStatus) v1.Containe
 // with the reason, and lets a forgotten init container be done.
 func (g *generator) explain(spec *v1.Container, s *v1.ContainerStatus, init bool) {
 	newest := g.st.Latest(spec.Name)
-	if init && !decide.IsSidecar(spec) {
+	if init && !podutil.IsSidecar(spec) {
 		if newest != nil && newest.State == runtimeapi.ContainerState_CONTAINER_EXITED && newest.ExitCode == 0 {
 			return
 		}
@@ -225,7 +226,7 @@ func (g *generator) probes(s *v1.PodStatus) {
 			continue
 		}
 		g.probe(spec, c, find(g.old.InitContainerStatuses, c.Name))
-		if !decide.IsSidecar(spec) {
+		if !podutil.IsSidecar(spec) {
 			c.Ready = c.State.Terminated != nil && c.State.Terminated.ExitCode == 0
 		}
 	}

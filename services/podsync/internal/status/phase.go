@@ -3,7 +3,7 @@ package status
 import (
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/microlet/microlet/services/podsync/internal/decide"
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // phase sums up the containers' states.
@@ -26,7 +26,7 @@ func (g *generator) phase(statuses []v1.ContainerStatus) v1.PodPhase {
 		return v1.PodRunning
 	case main.running == 0 && main.stopped > 0 && main.unknown == 0:
 		// A static pod has no end of its own: it is to run as long as its manifest is there.
-		if main.restarting > 0 && (!g.in.Terminal || isStatic(g.pod)) {
+		if main.restarting > 0 && (!g.in.Terminal || podutil.IsStatic(g.pod)) {
 			return v1.PodRunning
 		}
 		if main.succeeded == main.stopped {
@@ -47,7 +47,7 @@ func (g *generator) countInit(statuses []v1.ContainerStatus) (n initCount) {
 	for i := range g.pod.Spec.InitContainers {
 		spec := &g.pod.Spec.InitContainers[i]
 		s := find(statuses, spec.Name)
-		if decide.IsSidecar(spec) {
+		if podutil.IsSidecar(spec) {
 			n.countSidecar(s)
 			continue
 		}
@@ -106,12 +106,6 @@ func (g *generator) countMain(statuses []v1.ContainerStatus) (n mainCount) {
 		}
 	}
 	return n
-}
-
-// isStatic says whether a pod comes from elsewhere than the API.
-func isStatic(p *v1.Pod) bool {
-	source := p.Annotations["kubernetes.io/config.source"]
-	return source != "" && source != "api"
 }
 
 // endOf returns how a container that does not run ended: now, or before it began to wait.

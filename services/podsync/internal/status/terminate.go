@@ -6,7 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/microlet/microlet/services/podsync/internal/decide"
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // Terminate makes a status final: nothing of the pod is left, so a container that is not known
@@ -23,7 +23,7 @@ func Terminate(p *v1.Pod, s v1.PodStatus, now time.Time) v1.PodStatus {
 		end(&final.InitContainerStatuses[i])
 	}
 	if !terminalPhase(final.Phase) {
-		if isStatic(p) { // its mirror pod stays as it is: a static pod starts again when its manifest is back
+		if podutil.IsStatic(p) { // its mirror pod stays as it is: a static pod starts again when its manifest is back
 			normalize(p, &final)
 			return final
 		}
@@ -72,7 +72,7 @@ func wasInitialized(p *v1.Pod, s *v1.PodStatus) bool {
 	switch {
 	case last == nil:
 		return false
-	case decide.IsSidecar(spec):
+	case podutil.IsSidecar(spec):
 		return last.State.Running != nil && last.Started != nil && *last.Started
 	default:
 		ended := last.State.Terminated

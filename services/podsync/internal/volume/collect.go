@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig/downward"
 )
 
@@ -201,14 +202,12 @@ func soleUser(p *v1.Pod) *int64 {
 		}
 		return nil
 	}
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			user := of(&list[i])
-			if user == nil || sole != nil && *sole != *user {
-				return nil
-			}
-			sole = user
+	for c := range podutil.Containers(&p.Spec) {
+		user := of(c)
+		if user == nil || sole != nil && *sole != *user {
+			return nil
 		}
+		sole = user
 	}
 	return sole
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // files are the kinds whose content comes from the API: projected, secret, configMap and
@@ -86,13 +88,8 @@ func (f *files) write(s *Spec, content map[string]file) error {
 // this one, which is read-only to them.
 func nestedMountPoints(p *v1.Pod, name, dir string) error {
 	var mounts [][]v1.VolumeMount
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			mounts = append(mounts, list[i].VolumeMounts)
-		}
-	}
-	for i := range p.Spec.EphemeralContainers {
-		mounts = append(mounts, p.Spec.EphemeralContainers[i].VolumeMounts)
+	for c := range podutil.AllContainers(&p.Spec) {
+		mounts = append(mounts, c.VolumeMounts)
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
 	mount "k8s.io/mount-utils"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // memory mounts the file systems that volumes have in memory.
@@ -73,11 +75,9 @@ func memoryLimited(p *v1.Pod) bool {
 	if p.Spec.Resources != nil && !p.Spec.Resources.Limits.Memory().IsZero() {
 		return true
 	}
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			if list[i].Resources.Limits.Memory().IsZero() {
-				return false
-			}
+	for c := range podutil.Containers(&p.Spec) {
+		if c.Resources.Limits.Memory().IsZero() {
+			return false
 		}
 	}
 	return true
@@ -163,10 +163,8 @@ func requestsOf(p *v1.Pod) []v1.ResourceList {
 	if p.Spec.Resources != nil {
 		all = append(all, p.Spec.Resources.Requests)
 	}
-	for _, list := range [][]v1.Container{p.Spec.Containers, p.Spec.InitContainers} {
-		for i := range list {
-			all = append(all, list[i].Resources.Requests)
-		}
+	for c := range podutil.Containers(&p.Spec) {
+		all = append(all, c.Resources.Requests)
 	}
 	return all
 }

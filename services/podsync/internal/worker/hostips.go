@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // hostIPsReady holds back a pod whose containers are told the node's addresses while these are about to be known: what a
@@ -22,13 +24,11 @@ func showsHostIPs(p *v1.Pod) bool {
 	if p.Spec.HostNetwork {
 		fields = append(fields, "status.podIP", "status.podIPs")
 	}
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			if slices.ContainsFunc(list[i].Env, func(e v1.EnvVar) bool {
-				return e.ValueFrom != nil && e.ValueFrom.FieldRef != nil && slices.Contains(fields, e.ValueFrom.FieldRef.FieldPath)
-			}) {
-				return true
-			}
+	for c := range podutil.Containers(&p.Spec) {
+		if slices.ContainsFunc(c.Env, func(e v1.EnvVar) bool {
+			return e.ValueFrom != nil && e.ValueFrom.FieldRef != nil && slices.Contains(fields, e.ValueFrom.FieldRef.FieldPath)
+		}) {
+			return true
 		}
 	}
 	return false

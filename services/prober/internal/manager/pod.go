@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/prober/internal/worker"
 )
 
@@ -78,7 +79,7 @@ func (p *pod) update(ctx context.Context, generation uint64, status *podsyncv1.P
 	}
 	for i := range p.pod.Spec.InitContainers {
 		c := &p.pod.Spec.InitContainers[i]
-		if c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
+		if podutil.IsSidecar(c) {
 			p.container(ctx, c, true, generation, status, told.InitContainerStatuses)
 		}
 	}

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // Addresses are what a pod and its node are reached at, primary address first.
@@ -176,11 +178,9 @@ func Allocatable(p *v1.Pod, node v1.ResourceList) v1.ResourceList {
 }
 
 func containerOf(p *v1.Pod, name string) *v1.Container {
-	for _, list := range [][]v1.Container{p.Spec.Containers, p.Spec.InitContainers} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
+	for c := range podutil.Containers(&p.Spec) {
+		if c.Name == name {
+			return c
 		}
 	}
 	return nil

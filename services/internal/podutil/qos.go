@@ -1,12 +1,12 @@
-package cgroup
+package podutil
 
 import (
 	v1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
-// QOSClass returns the pod's quality-of-service class: the one in its status, which the
-// apiserver sets for good, else the one that its spec has.
+// QOSClass returns the pod's quality-of-service class: the one in its status, which the API server sets for good, else
+// the one that its spec has.
 func QOSClass(p *v1.Pod) v1.PodQOSClass {
 	if p.Status.QOSClass != "" {
 		return p.Status.QOSClass
@@ -15,15 +15,13 @@ func QOSClass(p *v1.Pod) v1.PodQOSClass {
 		return requirementsClass(p.Spec.Resources)
 	}
 	var class v1.PodQOSClass
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			one := requirementsClass(&list[i].Resources)
-			switch {
-			case class == "":
-				class = one
-			case class != one:
-				return v1.PodQOSBurstable
-			}
+	for c := range Containers(&p.Spec) {
+		one := requirementsClass(&c.Resources)
+		switch {
+		case class == "":
+			class = one
+		case class != one:
+			return v1.PodQOSBurstable
 		}
 	}
 	if class == "" {
@@ -32,8 +30,8 @@ func QOSClass(p *v1.Pod) v1.PodQOSClass {
 	return class
 }
 
-// requirementsClass is the class of one set of requirements: Guaranteed when CPU and
-// memory each have a request that equals the limit, BestEffort when neither has any.
+// requirementsClass is the class of one set of requirements: Guaranteed when CPU and memory each have a request that
+// equals the limit, BestEffort when neither has any.
 func requirementsClass(r *v1.ResourceRequirements) v1.PodQOSClass {
 	var class v1.PodQOSClass
 	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
