@@ -105,11 +105,8 @@ func (c imageUsers) admitImage(p *v1.Pod, of *v1.Container, image *worker.Image)
 }
 
 // checkCreated returns what judges a container after it was created, by the runtime's word: only it knows what the image's
-// own lists make of a name, and which groups they give. Nil where it does not matter.
+// own lists make of a name, and which groups they give.
 func (c imageUsers) checkCreated(p *v1.Pod, of *v1.Container, image *worker.Image) runtime.Check {
-	if !admission.ReachesHost(p) {
-		return nil
-	}
 	return func(ctx context.Context, id string) error {
 		user, err := c.user(ctx, id)
 		switch {
@@ -117,7 +114,7 @@ func (c imageUsers) checkCreated(p *v1.Pod, of *v1.Container, image *worker.Imag
 			return err
 		case user == nil && image.User != "" && !admission.SetsUser(p, of):
 			return &runtime.RefusedError{Message: fmt.Sprintf("container %q runs as user %q of its image, and the runtime does not say which number that is: set runAsUser, "+
-				"since the pod reaches the host and the users of the node agent are forbidden to it", of.Name, image.User)}
+				"since the users of the node agent are forbidden to it", of.Name, image.User)}
 		case user == nil: // a number, which was judged before
 			return nil
 		}

@@ -129,10 +129,11 @@ func TestAHelperThatCannotBeRecordedWaits(t *testing.T) {
 	}
 }
 
-// What a container's image gives it is judged by the runtime's word, where the pod reaches the host.
+// What a container's image gives it is judged by the runtime's word, also in a pod that reaches nothing of the host: another
+// pod may hand it a folder of the host.
 func TestUsersOfContainers(t *testing.T) {
 	host := &v1.Pod{Spec: v1.PodSpec{HostPID: true}}
-	numbered := host.DeepCopy()
+	alone, numbered := &v1.Pod{}, host.DeepCopy()
 	numbered.Spec.SecurityContext = &v1.PodSecurityContext{RunAsUser: new(int64(1000))}
 	user := func(uid, gid int64, groups ...int64) *runtimeapi.LinuxContainerUser {
 		return &runtimeapi.LinuxContainerUser{Uid: uid, Gid: gid, SupplementalGroups: groups}
@@ -148,6 +149,9 @@ func TestUsersOfContainers(t *testing.T) {
 	}{
 		{name: "an ordinary user", pod: host, image: worker.Image{User: "app"}, user: user(1000, 1000)},
 		{name: "a name that is the prober's user", pod: host, image: worker.Image{User: "app"}, user: user(47104, 0), want: "user 47104"},
+		{name: "nodestatus's user in a pod of its own", pod: alone, user: user(47103, 0), want: "user 47103"},
+		{name: "the logs' group in a pod of its own", pod: alone, user: user(1000, 1000, 47109), want: "group 47109"},
+		{name: "an ordinary user in a pod of its own", pod: alone, user: user(1000, 1000)},
 		{name: "the user's group", pod: host, user: user(1000, 47100), want: "group 47100"},
 		{name: "a group of the image's list, beside the pod's own user", pod: numbered, user: user(1000, 1000, 1, 47109), want: "group 47109"},
 		{name: "a name of which the runtime says nothing", pod: host, image: worker.Image{User: "app"}, want: "set runAsUser"},
@@ -165,9 +169,6 @@ func TestUsersOfContainers(t *testing.T) {
 		case err != nil && errors.As(err, &refused) == (c.err != nil):
 			t.Errorf("%s: %T", c.name, err)
 		}
-	}
-	if (imageUsers{}).checkCreated(&v1.Pod{}, &v1.Container{}, &worker.Image{}) != nil {
-		t.Error("a pod that does not reach the host costs a call")
 	}
 	if v := (imageUsers{}).admitImage(host, &v1.Container{Name: "c"}, &worker.Image{UID: new(int64(47104))}); v.Admitted() {
 		t.Error("an image with the prober's user is admitted")

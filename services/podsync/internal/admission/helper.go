@@ -30,8 +30,8 @@ const ReasonHelperForbidden = "HelperForbidden"
 // here: what podsync itself looks at, a hostPath with a type and a subPath, is judged again when it is
 // mounted (volume.Options.Private). A volume of what holds the folder, such as "/", is not refused. Both give a pod no
 // more than the rights of a host's user, which is why users and groups are judged as well. Those that an image brings
-// are not known yet when a pod is admitted, and asking the runtime for them costs calls; AdmitImage and AdmitUser judge them
-// when a container is created, in pods that reach the host (see ReachesHost).
+// are not known yet when a pod is admitted; AdmitImage and AdmitUser judge them when a container is created, in pods that
+// reach nothing of the host, too: another pod may have their volumes as a hostPath, and hand them a folder of the host there.
 type Helpers struct {
 	// Namespace of the helper pods; empty: there are none.
 	Namespace string
@@ -106,8 +106,9 @@ func shown(p *v1.Pod, volume *v1.Volume) []string {
 	return paths
 }
 
-// rootOf is the host's root by another name: as a process of the host sees it.
-var rootOf = regexp.MustCompile(`^/proc/[^/]+(/task/[^/]+)?/root(/|$)`)
+// rootOf is the host's root by another name: as a process of the host sees it, or has it as its folder, which most do that run
+// for long.
+var rootOf = regexp.MustCompile(`^/proc/[^/]+(/task/[^/]+)?/(root|cwd)(/|$)`)
 
 // isPrivate reports whether a path is the agent's folder or below it.
 func (h Helpers) isPrivate(path string) bool {
@@ -126,24 +127,21 @@ func (h Helpers) AdmitEphemeral(p *v1.Pod, c *v1.Container) Verdict {
 // AdmitImage judges a container whose image says what it runs as, before it is created. A name says nothing: only the image
 // knows whose it is.
 func (h Helpers) AdmitImage(p *v1.Pod, c *v1.Container, uid *int64) Verdict {
-	if uid == nil || SetsUser(p, c) || !ReachesHost(p) || !foreignUser(h.Role(p), *uid) {
+	if uid == nil || SetsUser(p, c) || !foreignUser(h.Role(p), *uid) {
 		return Verdict{}
 	}
-	return h.forbid("container %q runs as user %d by its image, which is %s, and the pod %s", c.Name, *uid, owner(*uid), way(p))
+	return h.forbid("container %q runs as user %d by its image, which is %s", c.Name, *uid, owner(*uid))
 }
 
 // AdmitUser judges what the runtime says a created container has: what an image's own lists of users and groups give it is
 // known then.
 func (h Helpers) AdmitUser(p *v1.Pod, c *v1.Container, uid int64, gids []int64) Verdict {
-	if !ReachesHost(p) {
-		return Verdict{}
-	}
 	if foreignUser(h.Role(p), uid) {
-		return h.forbid("container %q runs as user %d by its image, which is %s, and the pod %s", c.Name, uid, owner(uid), way(p))
+		return h.forbid("container %q runs as user %d by its image, which is %s", c.Name, uid, owner(uid))
 	}
 	for _, gid := range gids {
 		if foreignGroup(h.Role(p), gid) {
-			return h.forbid("container %q is in the group %d by its image, which is the node agent's, and the pod %s", c.Name, gid, way(p))
+			return h.forbid("container %q is in the group %d by its image, which is the node agent's", c.Name, gid)
 		}
 	}
 	return Verdict{}
@@ -194,27 +192,11 @@ func (h Helpers) forbid(format string, args ...any) Verdict {
 	return Verdict{Reason: ReasonHelperForbidden, Message: fmt.Sprintf(format, args...) + ": " + who}
 }
 
-// ReachesHost says whether the pod has a way to files of the host, to those that its processes have open, or to those that
-// another process hands over a socket that both reach: an abstract one of the host's network, or one in the host's /dev/shm.
-func ReachesHost(p *v1.Pod) bool { return way(p) != "" }
-
-// way is how the pod reaches the host; empty if it does not.
-func way(p *v1.Pod) string {
-	for i := range p.Spec.Volumes {
-		if p.Spec.Volumes[i].HostPath != nil {
-			return fmt.Sprintf("mounts volume %q of the host", p.Spec.Volumes[i].Name)
-		}
-	}
-	if p.Spec.HostPID {
-		return "sees the host's processes (hostPID)"
-	}
-	if p.Spec.HostNetwork {
-		return "has the host's network (hostNetwork)"
-	}
-	if p.Spec.HostIPC {
-		return "has the host's /dev/shm (hostIPC)"
-	}
-	return ""
+// ReachesHost says whether the pod has a way to files of the host, to those that its processes have open, or to sockets that
+// processes of the host have too. What its images run as is then asked for before a container of it is created.
+func ReachesHost(p *v1.Pod) bool {
+	host := func(v v1.Volume) bool { return v.HostPath != nil }
+	return p.Spec.HostPID || p.Spec.HostNetwork || p.Spec.HostIPC || slices.ContainsFunc(p.Spec.Volumes, host)
 }
 
 // foreignUser says whether the user is the node agent's and not that of the helper's own role.

@@ -83,6 +83,7 @@ func TestHelpers(t *testing.T) {
 		"the folder, oddly spelled":          {pod("ns", mounts("/tmp", "//run/x/../microlet/")), "own folder /run/microlet"},
 		"below it":                           {pod("ns", mounts("/run/microlet/sock")), "--helper-namespace"},
 		"by a process of the host":           {pod("ns", mounts("/proc/1/root/proc/self/task/1/root/run/microlet/cri")), "own folder"},
+		"by the folder of a process":         {pod("ns", mounts("/proc/1/cwd/run/microlet")), "own folder"},
 		"by a subPath":                       {pod("ns", mounts("/"), subPath("run/microlet/sock")), "mounts /run/microlet/sock of"},
 		"another subPath":                    {pod: pod("ns", mounts("/"), subPath("run/other"))},
 		"its other name":                     {pod("ns", mounts("/var/run/microlet/nkeys")), `only pods of the namespace "agents" with the label microlet.dev/role may`},
@@ -165,7 +166,8 @@ func TestHelpersOfImages(t *testing.T) {
 		image, user bool // admitted by each
 	}{
 		{"an image's user with the host", pod("ns", mounts("/run")), 47104, []int64{0}, false, false},
-		{"an image's user alone", pod("ns"), 47104, []int64{47100}, true, true},
+		{"an image's user alone", pod("ns"), 47104, []int64{47100}, false, false},
+		{"an image's group alone", pod("ns"), 1000, []int64{47100}, true, false},
 		{"an image's user with the host's processes", pod("ns", hostPID), 47108, nil, false, false},
 		{"an image's user with the host's network", pod("ns", hostNetwork), 47103, nil, false, false},
 		{"an image's user with the host's /dev/shm", pod("ns", hostIPC), 47103, nil, false, false},
