@@ -3,14 +3,18 @@ package volume
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/microlet/microlet/services/internal/removal"
 )
@@ -24,6 +28,9 @@ const (
 
 // writeAtomically makes dir hold files. own is called when a new version of them was written and
 // nobody can see it yet. Files that are as they were are not written again.
+//
+// The folder is open to all users, and a pod that has it as a hostPath writes to it too: whatever is put into the way
+// there leads nowhere outside of it, and nobody waits for it.
 func writeAtomically(dir string, files map[string]file, own func() error) error {
 	clean := make(map[string]file, len(files))
 	for path, f := range files {
@@ -33,15 +40,20 @@ func writeAtomically(dir string, files map[string]file, own func() error) error 
 		clean[filepath.Clean(path)] = f
 	}
 	files = clean
-	old, err := os.Readlink(filepath.Join(dir, dataLink))
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }() // its files are closed one by one
+	old, err := root.Readlink(dataLink)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read the current version: %w", err)
 	}
 	if old != "" && (filepath.Base(old) != old || !strings.HasPrefix(old, "..") || len(old) < 3) {
 		return fmt.Errorf("the current version is %q: %s must link to a folder of the volume whose name begins with '..'", old, dataLink)
 	}
-	if old == "" || !current(filepath.Join(dir, old), files) {
-		if err := writeVersion(dir, files, own); err != nil {
+	if old == "" || !current(root, old, files) {
+		if err := writeVersion(root, files, own); err != nil {
 			return err
 		}
 	} else {
@@ -80,9 +92,9 @@ func checkPath(path string) error {
 }
 
 // current says whether the version holds exactly these files.
-func current(version string, files map[string]file) bool {
+func current(root *os.Root, version string, files map[string]file) bool {
 	seen := 0
-	err := filepath.WalkDir(version, func(path string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(root.FS(), version, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
@@ -90,16 +102,12 @@ func current(version string, files map[string]file) bool {
 		if err != nil {
 			return err
 		}
-		want, ok := files[filepath.ToSlash(name)]
+		want, ok := files[name]
 		if !ok {
 			return fs.ErrNotExist
 		}
-		have, err := os.ReadFile(path)
-		if err != nil {
+		if err := holds(root, path, want.data); err != nil {
 			return err
-		}
-		if !bytes.Equal(have, want.data) {
-			return fs.ErrInvalid
 		}
 		seen++
 		return nil
@@ -107,55 +115,87 @@ func current(version string, files map[string]file) bool {
 	return err == nil && seen == len(files)
 }
 
-func writeVersion(dir string, files map[string]file, own func() error) (err error) {
-	version, err := os.MkdirTemp(dir, time.Now().UTC().Format("..2006_01_02_15_04_05."))
+// holds fails unless the path is a file of just this content.
+func holds(root *os.Root, path string, data []byte) error {
+	f, err := root.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() || info.Size() != int64(len(data)) {
+		return fs.ErrInvalid
+	}
+	have, err := io.ReadAll(io.LimitReader(f, int64(len(data))+1))
+	if err == nil && !bytes.Equal(have, data) {
+		err = fs.ErrInvalid
+	}
+	return err
+}
+
+func writeVersion(root *os.Root, files map[string]file, own func() error) (err error) {
+	name := time.Now().UTC().Format("..2006_01_02_15_04_05.") + rand.Text()
+	if err := root.Mkdir(name, 0o700); err != nil {
 		return fmt.Errorf("new version: %w", err)
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, removal.Tree(context.Background(), version))
+			err = errors.Join(err, removal.Tree(context.Background(), filepath.Join(root.Name(), name)))
 		}
 	}()
-	if err := os.Chmod(version, 0o755); err != nil {
+	// All goes through the open folder, whatever has its name meanwhile.
+	version, err := root.OpenRoot(name)
+	if err != nil {
 		return fmt.Errorf("new version: %w", err)
 	}
-	for name, f := range files {
-		if err := writeFile(filepath.Join(version, filepath.FromSlash(name)), f); err != nil {
-			return fmt.Errorf("write %s: %w", name, err)
+	defer func() { _ = version.Close() }() // its files are closed one by one
+	if err := version.Chmod(".", 0o755); err != nil {
+		return fmt.Errorf("new version: %w", err)
+	}
+	for path, f := range files {
+		if err := writeFile(version, path, f); err != nil {
+			return fmt.Errorf("write %s: %w", path, err)
 		}
 	}
 	if err := own(); err != nil {
 		return err
 	}
-	next := filepath.Join(dir, nextLink)
-	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := root.Remove(nextLink); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove what a crash left: %w", err)
 	}
-	if err := os.Symlink(filepath.Base(version), next); err != nil {
+	if err := root.Symlink(name, nextLink); err != nil {
 		return fmt.Errorf("link the new version: %w", err)
 	}
-	if err := os.Rename(next, filepath.Join(dir, dataLink)); err != nil {
+	if err := root.Rename(nextLink, dataLink); err != nil {
 		return fmt.Errorf("switch to the new version: %w", err)
 	}
 	return nil
 }
 
-func writeFile(path string, f file) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+// writeFile makes a file that was not there.
+func writeFile(version *os.Root, path string, f file) (err error) {
+	if err := version.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
 	mode := fs.FileMode(f.mode) & fs.ModePerm
-	if err := os.WriteFile(path, f.data, mode); err != nil {
+	to, err := version.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
 		return err
 	}
-	if err := os.Chmod(path, mode); err != nil { // the umask
+	defer func() { err = errors.Join(err, to.Close()) }()
+	if _, err := to.Write(f.data); err != nil {
+		return err
+	}
+	if err := to.Chmod(mode); err != nil { // the umask
 		return err
 	}
 	if f.owner == nil {
 		return nil
 	}
-	return os.Chown(path, int(*f.owner), -1)
+	return to.Chown(int(*f.owner), -1)
 }
 
 // show makes the links that containers see, one for each first part of a path, and
