@@ -22,6 +22,9 @@ const (
 	// kernel accepts for a process that is stopped, so only a dead one fails to.
 	probeTimeout = time.Second
 
+	// lockName is the file whose lock those take who open a socket in its folder.
+	lockName = ".lock"
+
 	// lockTimeout bounds the wait for others who open a socket in the same folder just now.
 	lockTimeout = 2 * time.Second
 )
@@ -85,25 +88,38 @@ func checkClosed(dir string) error {
 	return nil
 }
 
-// lockDir makes those who look for a stale socket and replace it take turns. The lock is the
-// folder's own, so no lock file is left, and it ends with the process.
+// lockDir makes those who look for a stale socket and replace it take turns. The lock is of a file that only the folder's
+// owner may open: whoever may list a folder can lock that itself, and keep its owner from listening for ever. It ends with
+// the process.
 func lockDir(dir string) (unlock func(), err error) {
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
+	path := filepath.Join(dir, lockName)
 	deadline := time.Now().Add(lockTimeout)
 	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+		if err != nil {
+			return nil, err
+		}
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
+		if err == nil && isAt(f, path) {
 			return func() { _ = f.Close() }, nil // closing releases the lock
 		}
-		retry := errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR)
+		closed := f.Close()
+		retry := err == nil || errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR)
 		if !retry || time.Now().After(deadline) {
-			return nil, errors.Join(fmt.Errorf("lock folder %s: %w", dir, err), f.Close())
+			return nil, errors.Join(fmt.Errorf("lock folder %s: %w", dir, err), closed)
 		}
 		time.Sleep(5 * time.Millisecond) // flock has no deadline of its own
 	}
+}
+
+// isAt says whether the open file is the one of this name: "microlet up" removes it with what is left of dead servers.
+func isAt(f *os.File, path string) bool {
+	open, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	named, err := os.Lstat(path)
+	return err == nil && os.SameFile(open, named)
 }
 
 // removeStale removes the socket at path if nobody answers there, for who holds the folder's lock. If a

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func closedDir(t *testing.T) string {
@@ -35,6 +37,37 @@ func TestListenSetsModeAndGroup(t *testing.T) {
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); !ok || int(st.Gid) != os.Getegid() {
 		t.Errorf("group is %v, want %d", st.Gid, os.Getegid())
+	}
+}
+
+// TestListenWhereAnotherLocksTheFolder: the node's group may list a folder of sockets, and lock what it may open.
+func TestListenWhereAnotherLocksTheFolder(t *testing.T) {
+	dir := closedDir(t)
+	folder, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer folder.Close()
+	if err := unix.Flock(int(folder.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	l, err := Listen(filepath.Join(dir, "s.sock"), 0o660, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().IsRegular() && info.Mode().Perm() != 0o600 {
+			t.Errorf("%s, whose lock is taken, has mode %o: others may lock it", e.Name(), info.Mode().Perm())
+		}
 	}
 }
 
