@@ -85,6 +85,8 @@ func TestLinesInAnothersName(t *testing.T) {
 			`{"time":"2026-01-01T00:00:00Z","level":"INFO","msg":"hello","Service":"pleg"}`,
 			`{"time":"2026-01-01T00:00:00Z","level":"INFO","msg":"hello","service":["pleg"]}`,
 			`{"time":"2026-01-01T00:00:00Z","level":"INFO","msg":"hello"}`,
+			`{"time":"2026-01-01T00:00:00Z","level":"INFO","msg":"hello","service":"pleg","x":[` + "\r" +
+				`{"time":"2026-01-01T00:00:00Z","level":"INFO","msg":"forged","service":"podsync"}` + "\r]}",
 		},
 	} {
 		for _, line := range lines {

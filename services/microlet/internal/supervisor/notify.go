@@ -34,10 +34,21 @@ func parseNote(datagram string) note {
 		case "WATCHDOG":
 			n.watchdog = n.watchdog || value == "1"
 		case "STATUS":
-			n.status, n.hasStatus = value, true
+			n.status, n.hasStatus = printable(value), true
 		}
 	}
 	return n
+}
+
+// printable is what a terminal shows as it is, and a message of protobuf bears: the text comes from a process that may be
+// somebody else's.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unprintable(r) {
+			return '?'
+		}
+		return r
+	}, text)
 }
 
 // maxNote is the size of the largest datagram that is read; sd_notify messages are far smaller.

@@ -92,6 +92,10 @@ func TestParseNote(t *testing.T) {
 	if !n.ready || !n.watchdog || n.stopping || !n.hasStatus || n.status != "a=b" {
 		t.Errorf("parsed %+v", n)
 	}
+	// It is shown on root's terminal and passed on in a message, which bears nothing but UTF-8.
+	if n := parseNote("STATUS=gr\u00fcn\x1b[1A\rpodsync\t\xff\u009b"); n.status != "grün?[1A?podsync???" {
+		t.Errorf("the status is %q", n.status)
+	}
 	if n := parseNote("READY=0\nSTOPPING=1"); n.ready || !n.stopping || n.hasStatus {
 		t.Errorf("parsed %+v", n)
 	}
