@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/nats-io/nkeys"
+	"golang.org/x/sys/unix"
 
 	"github.com/microlet/microlet/proto/role"
 )
@@ -86,6 +87,15 @@ func TestSeedThatItsServiceSpoiled(t *testing.T) {
 			return os.WriteFile(seed, text, 0o600)
 		},
 		"a large file": func() error { return os.Truncate(seed, 256<<20) },
+		"a lease": func() error {
+			f, err := os.OpenFile(seed, os.O_RDWR, 0)
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { f.Close() })
+			_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK)
+			return err
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := GenerateNKeys(dir, ids); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
@@ -70,9 +71,10 @@ func (o *Options) complete() error {
 // too.
 const maxSeed = 512
 
-// readSeed returns the key pair in a user's seed file.
+// readSeed returns the key pair in a user's seed file. It waits for nobody: a service may hold a lease of its file, to which
+// the kernel has others come after 45 s only.
 func readSeed(path string) (nkeys.KeyPair, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("nkey seed: %w", err)
 	}

@@ -174,7 +174,8 @@ func copyFile(path string, data []byte, id role.Identity) (changed bool, err err
 func holds(path string, data []byte) (bool, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO): // nothing, a link, a socket
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO), errors.Is(err, unix.EWOULDBLOCK):
+		// Nothing, a link, a socket, or a file of which its owner holds a lease.
 		return false, nil
 	case err != nil:
 		return false, err
