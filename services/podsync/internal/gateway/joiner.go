@@ -42,15 +42,14 @@ func newJoiner(patience, timeout time.Duration) *joiner {
 	return &joiner{patience: patience, timeout: timeout, under: map[string]*round{}, next: map[string]*round{}}
 }
 
-// do returns the answer of a call to send that begins after do was called. ctx bounds
-// this caller's wait only; metadata and values that it carries are the call's if this
-// caller is its first.
+// do returns the answer of a call to send that begins after do was called. ctx bounds this caller's wait only. The call
+// carries nothing of it: what one caller sends beside its question must not decide what the others are answered.
 func (j *joiner) do(ctx context.Context, question string, send func(context.Context) (answer, error)) (answer, error) {
 	j.mu.Lock()
 	r := j.next[question]
 	if r == nil {
 		r = &round{done: make(chan struct{})}
-		r.ctx, r.cancel = context.WithTimeout(context.WithoutCancel(ctx), j.timeout)
+		r.ctx, r.cancel = context.WithTimeout(context.Background(), j.timeout)
 		before := j.under[question]
 		if before == nil {
 			j.under[question] = r

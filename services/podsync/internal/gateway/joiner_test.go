@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"google.golang.org/grpc/metadata"
 )
 
 // question is a list that takes its time and says how often it was sent.
@@ -146,4 +148,18 @@ func TestDifferentQuestionsAreNotJoined(t *testing.T) {
 		mu.Unlock()
 		j.wg.Wait()
 	})
+}
+
+// TestASharedCallIsNobodys: metadata that one caller sends does not go with a call whose answer others get.
+func TestASharedCallIsNobodys(t *testing.T) {
+	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("spoils", "the call"))
+	_, err := newJoiner(time.Minute, time.Hour).do(ctx, "list", func(ctx context.Context) (answer, error) {
+		if md, ok := metadata.FromOutgoingContext(outgoing(ctx)); ok {
+			t.Errorf("the call has the metadata %v of its first caller", md)
+		}
+		return answer{}, nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }
