@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -137,8 +138,50 @@ func (s *scene) traces(pods []*corev1.Pod) ([]string, error) {
 		return nil, err
 	}
 	left = append(left, network...)
+	if s.OnMachine() {
+		strays, err := s.straysThere(living)
+		if err != nil {
+			return nil, err
+		}
+		left = append(left, strays...)
+	}
 	slices.Sort(left)
 	return left, nil
+}
+
+// straysThere lists what the network plugins keep on the node's own machine for sandboxes that the runtime does not know:
+// addresses, whoever had them, and results.
+func (n *node) straysThere(living map[string]bool) ([]string, error) {
+	reserved, err := n.reservations()
+	if err != nil {
+		return nil, err
+	}
+	// A reservation's first line is its owner. One that was cut off has none.
+	owners, err := n.linesThere("sh", "-c", `test ! -e "$1" || find "$1" -type f -exec awk 'FNR == 1 {print FILENAME "=" $1}' {} +`, "owners", rig.Reservations)
+	if err != nil {
+		return nil, err
+	}
+	owned := map[string]bool{}
+	for _, line := range owners {
+		path, owner, _ := strings.Cut(line, "=")
+		owned[path] = living[strings.TrimSpace(owner)]
+	}
+	var strays []string
+	for _, path := range reserved {
+		if net.ParseIP(filepath.Base(path)) != nil && !owned[path] {
+			strays = append(strays, "address of no sandbox "+path)
+		}
+	}
+	results, err := n.names("/var/lib/cni/results")
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range results {
+		if id := longHex.FindString(name); id != "" && !living[id] {
+			strays = append(strays, "network result of no sandbox "+name)
+		}
+	}
+	return strays, nil
 }
 
 // networkTraces lists addresses that are still reserved, and network namespaces and links beyond
@@ -271,19 +314,19 @@ func (s *scene) mounts() ([]string, error) {
 }
 
 // names are what is in a folder of the node.
-func (s *scene) names(dir string) ([]string, error) {
-	if s.OnMachine() {
-		return s.linesThere("sh", "-c", `test ! -e "$1" || ls -A "$1"`, "ls", dir)
+func (n *node) names(dir string) ([]string, error) {
+	if n.OnMachine() {
+		return n.linesThere("sh", "-c", `test ! -e "$1" || ls -A "$1"`, "ls", dir)
 	}
 	return machine.Names(dir)
 }
 
 // reservations are the files that reserve pods' addresses.
-func (s *scene) reservations() ([]string, error) {
-	if s.OnMachine() {
-		return s.linesThere("find", "/etc/containerd/ipam", "-type", "f")
+func (n *node) reservations() ([]string, error) {
+	if n.OnMachine() {
+		return n.linesThere("sh", "-c", `test ! -e "$1" || find "$1" -type f`, "find", rig.Reservations)
 	}
-	return filepath.Glob(filepath.Join(s.Dir(), "etc/containerd/ipam/*/*"))
+	return filepath.Glob(filepath.Join(n.Dir(), "etc/containerd/ipam/*/*"))
 }
 
 // bridgePorts counts the links at the instance's bridge, which is the one that has the node's address.

@@ -47,6 +47,9 @@ func (o Options) prepareMachine(ctx context.Context) (*machineRecord, error) {
 	return &machineRecord{Assets: assets, Memory: o.MachineMemory, CgroupDriver: o.CgroupDriver, Unit: unit}, nil
 }
 
+// Reservations is the folder in which a machine reserves its pods' addresses, once there was one.
+const Reservations = "/run/cni/networks"
+
 // OnMachine reports whether the node has a machine of its own.
 func (i *Instance) OnMachine() bool { return i.onMachine() }
 
@@ -112,6 +115,9 @@ func (i *Instance) machineContainerdConfig() config.Containerd {
 	return config.Containerd{
 		Dir: "/etc/containerd", Into: i.stage(), Root: "/var/lib/containerd", State: "/run/containerd", Socket: i.RuntimeSocket(),
 		ShimSocket: "/run/containerd/s", RuncRoot: "/run/containerd/runc", Runc: "/usr/local/bin/runc", PluginDir: "/opt/cni/bin",
+		// An address is a network namespace's, and those end with the boot. On the disk a reservation would outlive a
+		// power cut that took the name of its owner, which the plugin writes without a sync, and never be released.
+		Reservations: Reservations, SyncImages: true,
 		Pause: PauseImage, Registry: i.Registry(), Bridge: i.r.Network.Bridge, PodCIDR: i.r.Network.PodCIDR, Gateway: i.r.Network.Gateway,
 		SystemdCgroup: i.r.Machine.CgroupDriver == systemdDriver,
 	}
@@ -231,7 +237,7 @@ func (i *Instance) installAgent(ctx context.Context) error {
 		other = AgentMicrolet
 	}
 	// The other one's unit is taken away, for it is not there to be chosen by a start of the machine.
-	const script = `systemctl disable --quiet "$2" 2>/dev/null; rm -rf "/etc/systemd/system/$2" "/etc/systemd/system/$2.d"; systemctl daemon-reload && systemctl enable --quiet "$1" containerd.service`
+	const script = `systemctl disable --quiet "$2" 2>/dev/null; rm -rf "/etc/systemd/system/$2" "/etc/systemd/system/$2.d"; systemctl daemon-reload && systemctl enable --quiet "$1" containerd.service && sync`
 	_, err = i.must(ctx, "sh", "-c", script, "install", unitOf(agent), unitOf(other))
 	return err
 }

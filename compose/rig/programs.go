@@ -182,11 +182,13 @@ func (i *Instance) containerdConfig() config.Containerd {
 		RuncRoot:   filepath.Join(i.runDir(), "runc"),
 		Runc:       i.r.Binaries[build.Runc],
 		PluginDir:  filepath.Join(i.r.Dir, "cni"),
-		Pause:      PauseImage,
-		Registry:   i.Registry(),
-		Bridge:     i.r.Network.Bridge,
-		PodCIDR:    i.r.Network.PodCIDR,
-		Gateway:    i.r.Network.Gateway,
+		// On a disk, as the plugin has it by default: what is reserved outlives a restart of the runtime.
+		Reservations: filepath.Join(i.r.Dir, "etc/containerd/ipam"),
+		Pause:        PauseImage,
+		Registry:     i.Registry(),
+		Bridge:       i.r.Network.Bridge,
+		PodCIDR:      i.r.Network.PodCIDR,
+		Gateway:      i.r.Network.Gateway,
 		// Not only where it must be: pods shall have the same scores on every
 		// machine.
 		RestrictOOM: true,

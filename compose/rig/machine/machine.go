@@ -20,7 +20,7 @@ type Machine interface {
 	// ends, the command is killed. The error is of the way there: the machine is off, or does not answer.
 	Run(ctx context.Context, c Command) (Result, error)
 	// CopyIn puts a file, or a folder with all that is in it, of this machine into the other one, with the file's
-	// mode. It replaces a file in one step and makes the folders above it.
+	// mode. It replaces a file in one step and makes the folders above it. What is there then outlives a power cut.
 	CopyIn(ctx context.Context, from, to string) error
 	// CopyOut is CopyIn the other way round.
 	CopyOut(ctx context.Context, from, to string) error

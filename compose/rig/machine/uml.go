@@ -346,9 +346,9 @@ func (m *uml) Write(ctx context.Context, to string, text []byte, mode fs.FileMod
 }
 
 // install writes a file from the standard input: beside its place first, so that whoever reads or runs it never has
-// half of it.
+// half of it, and on the disk, as a package manager does: a power cut leaves it there.
 func install(to string, mode fs.FileMode) []string {
-	const script = `mkdir -p "${1%/*}/" && cat > "$1.half" && chmod "$2" "$1.half" && mv -T "$1.half" "$1"`
+	const script = `mkdir -p "${1%/*}/" && cat > "$1.half" && chmod "$2" "$1.half" && mv -T "$1.half" "$1" && sync -f "$1"`
 	return []string{"sh", "-c", script, "install", to, fmt.Sprintf("%o", mode.Perm())}
 }
 
@@ -383,7 +383,7 @@ func (m *uml) copyIn(ctx context.Context, from, to string) error {
 	if err := pack.Start(); err != nil {
 		return err
 	}
-	_, err = m.must(ctx, Command{Args: []string{"sh", "-c", `mkdir -p "$1" && tar -C "$1" -xf -`, "unpack", to}, Input: out})
+	_, err = m.must(ctx, Command{Args: []string{"sh", "-c", `mkdir -p "$1" && tar -C "$1" -xf - && sync -f "$1"`, "unpack", to}, Input: out})
 	_ = out.Close() // if nobody reads the rest, tar shall end
 	if packErr := pack.Wait(); err == nil && packErr != nil {
 		err = fmt.Errorf("%w: %s", packErr, said.String())

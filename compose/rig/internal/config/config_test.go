@@ -70,7 +70,7 @@ func containerd(dir string) Containerd {
 	return Containerd{
 		Dir: dir, Root: dir + "/root", State: dir + "/state", Socket: dir + "/c.sock", ShimSocket: "/run/microlet-rig/a/s",
 		Registry: "127.0.0.1:20000", Bridge: "mlrig0", PodCIDR: netip.MustParsePrefix("10.210.0.0/22"), Gateway: netip.MustParseAddr("10.210.0.1"),
-		Pause: "registry.k8s.io/pause:3.10.2",
+		Pause: "registry.k8s.io/pause:3.10.2", Reservations: "/reserved",
 	}
 }
 
@@ -92,16 +92,39 @@ func TestContainerdFiles(t *testing.T) {
 	}
 	var network struct {
 		Name    string
-		Plugins []struct{ Type string }
+		Plugins []struct {
+			Type string
+			IPAM struct{ DataDir string }
+		}
 	}
 	if err := json.Unmarshal(conflist, &network); err != nil {
 		t.Fatal(err)
 	}
-	if network.Name != "mlrig0" || len(network.Plugins) != 2 {
+	if network.Name != "mlrig0" || len(network.Plugins) != 2 || network.Plugins[0].IPAM.DataDir != "/reserved" {
 		t.Errorf("network %+v", network)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "certs.d/_default/hosts.toml")); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestContainerdSyncsImagesWhereItIsTold(t *testing.T) {
+	const option = "\nimage_pull_with_sync_fs = true\nuse_local_image_pull = true"
+	for _, sync := range []bool{false, true} {
+		c := containerd(t.TempDir())
+		c.SyncImages = sync
+		if err := c.Write(); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(c.ConfigFile())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, images, _ := strings.Cut(string(text), "\n[plugins.\"io.containerd.cri.v1.images\"]\n")
+		images, _, _ = strings.Cut(images, "\n\n[")
+		if strings.Contains(images, option) != sync || !strings.Contains("\n"+images, "\nsnapshotter = ") {
+			t.Errorf("with SyncImages %t the section of images is:\n%s", sync, images)
+		}
 	}
 }
 

@@ -22,6 +22,7 @@ type Containerd struct {
 	RuncRoot      string // runc's state
 	Runc          string // the executable
 	PluginDir     string // CNI plugins
+	Reservations  string // the folder in which pods' addresses are reserved
 	Pause         string // the sandbox image
 	Registry      string // host:port of the registry that mirrors all others
 	Bridge        string // the bridge, and the CNI network's name
@@ -31,6 +32,9 @@ type Containerd struct {
 	// RestrictOOM keeps containerd from asking for an OOM score below its own,
 	// which fails without CAP_SYS_RESOURCE.
 	RestrictOOM bool
+	// SyncImages has an image on the disk before the runtime says that it is there. Without it a power cut soon after a
+	// pull leaves an image whose files are empty, and which nobody pulls again.
+	SyncImages bool
 }
 
 // Paths of the files that Write makes.
@@ -58,6 +62,10 @@ socket_dir = {{q .ShimSocket}}
 
 [plugins."io.containerd.cri.v1.images"]
 snapshotter = "overlayfs"
+{{- if .SyncImages}}
+image_pull_with_sync_fs = true
+use_local_image_pull = true # the other way to pull does not know of the sync
+{{- end}}
 
 [plugins."io.containerd.cri.v1.images".pinned_images]
 sandbox = {{q .Pause}}
@@ -157,7 +165,7 @@ func (c Containerd) network() ([]byte, error) {
 				"type": "bridge", "bridge": c.Bridge, "isGateway": true, "ipMasq": false, "hairpinMode": true,
 				"ipam": object{
 					"type":    "host-local",
-					"dataDir": filepath.Join(c.Dir, "ipam"),
+					"dataDir": c.Reservations,
 					"ranges":  []any{[]any{object{"subnet": c.PodCIDR.String(), "gateway": c.Gateway.String()}}},
 					"routes":  []any{object{"dst": "0.0.0.0/0"}},
 				},
