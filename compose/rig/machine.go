@@ -202,7 +202,7 @@ func (i *Instance) installAgent(ctx context.Context) error {
 		return fmt.Errorf("read the agent's unit: %w", err)
 	}
 	i.mu.Lock()
-	agent, args, env, executable := i.r.Agent, i.r.AgentArgs, i.r.AgentEnv, i.r.Microlet
+	agent, args, executable, extra := i.r.Agent, i.r.AgentArgs, i.r.Microlet, unitExtra(i.r.AgentEnv, i.r.Watchdog)
 	if agent == AgentKubelet {
 		executable = i.r.Binaries[build.Kubelet]
 	}
@@ -218,14 +218,9 @@ func (i *Instance) installAgent(ctx context.Context) error {
 	}
 	// kubeadm has a node's own flags there.
 	flags := append([]string{"--node-ip=" + i.NodeIP(), "--hostname-override=" + i.NodeName()}, args...)
-	extra := &strings.Builder{}
-	extra.WriteString("# What the rig adds.\n[Service]\n")
-	for _, e := range env {
-		_, _ = fmt.Fprintf(extra, "Environment=%s\n", strconv.Quote(e))
-	}
 	for _, f := range []struct{ to, text string }{
 		{"/etc/systemd/system/" + unitOf(agent), unit},
-		{"/etc/systemd/system/" + unitOf(agent) + ".d/rig.conf", extra.String()},
+		{"/etc/systemd/system/" + unitOf(agent) + ".d/rig.conf", extra},
 		{"/var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS=\"" + strings.Join(flags, " ") + "\"\n"},
 	} {
 		if err := m.Write(ctx, f.to, []byte(f.text), 0o644); err != nil {
@@ -240,6 +235,19 @@ func (i *Instance) installAgent(ctx context.Context) error {
 	const script = `systemctl disable --quiet "$2" 2>/dev/null; rm -rf "/etc/systemd/system/$2" "/etc/systemd/system/$2.d"; systemctl daemon-reload && systemctl enable --quiet "$1" containerd.service && sync`
 	_, err = i.must(ctx, "sh", "-c", script, "install", unitOf(agent), unitOf(other))
 	return err
+}
+
+// unitExtra is what the rig adds to the agent's unit.
+func unitExtra(env []string, watchdog time.Duration) string {
+	extra := &strings.Builder{}
+	extra.WriteString("# What the rig adds.\n[Service]\n")
+	for _, e := range env {
+		_, _ = fmt.Fprintf(extra, "Environment=%s\n", strconv.Quote(e))
+	}
+	if watchdog < 0 {
+		extra.WriteString("WatchdogSec=0\n")
+	}
+	return extra.String()
 }
 
 var execLine = regexp.MustCompile(`(?m)^ExecStart=/usr/bin/microlet up (.*) \$MICROLET_EXTRA_ARGS$`)

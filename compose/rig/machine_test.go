@@ -29,6 +29,18 @@ func TestKubeletUnitDiffersInTheProgramAlone(t *testing.T) {
 	}
 }
 
+func TestUnitExtra(t *testing.T) {
+	const head = "# What the rig adds.\n[Service]\n"
+	for watchdog, want := range map[time.Duration]string{
+		10 * time.Second: head + "Environment=\"A=b c\"\n", // the unit has a period of its own
+		-1:               head + "Environment=\"A=b c\"\nWatchdogSec=0\n",
+	} {
+		if got := unitExtra([]string{"A=b c"}, watchdog); got != want {
+			t.Errorf("watchdog %s: %q, want %q", watchdog, got, want)
+		}
+	}
+}
+
 func TestUnitStatus(t *testing.T) {
 	s, err := parseUnitStatus("MainPID=906\nResult=success\nNRestarts=2\nExecMainStartTimestamp=@1795341123\nExecMainStatus=0\nActiveState=active\n")
 	if err != nil || s.PID != 906 || s.Starts != 3 || !s.Ready || !s.StartedAt.Equal(time.Unix(1795341123, 0)) || s.LastExit == "" {

@@ -45,7 +45,8 @@ type Options struct {
 	// repository.
 	Microlet string
 	// Machine gives the node a machine of its own, with systemd and cgroup v2: containerd and the agent are services
-	// there, and find their files where a server has them. AgentWatchdog is for this machine only.
+	// there, and find their files where a server has them. Of AgentWatchdog only the switch is for that machine, whose
+	// unit has a period of its own.
 	Machine bool
 	// MachineMemory is that machine's memory in MiB. Default: 3072.
 	MachineMemory int
