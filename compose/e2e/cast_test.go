@@ -76,15 +76,11 @@ func (s *scene) cast(opts podgen.Options) *podgen.Generator {
 	opts.Image = rig.BusyboxImage
 	// Below the kubelet's folder, which is a shared mount: pods that want to see mounts of the host need one.
 	opts.HostDir = filepath.Join(s.RootDir(), "podgen-"+s.ns)
-	if err := os.MkdirAll(opts.HostDir, 0o755); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.mkdir(opts.HostDir))
 	opts.Server = rig.AgnhostImage
 	opts.Answers = s.answers()
 	opts.Seccomp = "podgen.json"
-	profiles := filepath.Join(s.RootDir(), "seccomp")
-	must(os.MkdirAll(profiles, 0o755))
-	must(os.WriteFile(filepath.Join(profiles, opts.Seccomp), []byte(`{"defaultAction": "SCMP_ACT_ALLOW"}`), 0o644))
+	must(s.write(filepath.Join(s.RootDir(), "seccomp", opts.Seccomp), []byte(`{"defaultAction": "SCMP_ACT_ALLOW"}`)))
 	// Their images are present from now on, for those that never pull.
 	server := plain("brings-the-server")
 	server.Spec.Containers[0].Image, server.Spec.Containers[0].Command, server.Spec.Containers[0].Args = opts.Server, nil, []string{"pause"}
@@ -95,8 +91,12 @@ func (s *scene) cast(opts podgen.Options) *podgen.Generator {
 	return podgen.New(opts)
 }
 
-// answers returns a port of 127.0.0.1 on which every request is answered until the test ends.
+// answers returns a port of the node's 127.0.0.1 on which every request is answered until the test ends.
 func (s *scene) answers() int32 {
+	s.t.Helper()
+	if s.OnMachine() {
+		return s.answersThere()
+	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "yes") }))
 	s.t.Cleanup(server.Close)
 	return int32(server.Listener.Addr().(*net.TCPAddr).Port) //nolint:gosec // a port fits

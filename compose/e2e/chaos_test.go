@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/microlet/microlet/compose/e2e/internal/machine"
 	"github.com/microlet/microlet/compose/e2e/internal/podgen"
 	"github.com/microlet/microlet/compose/e2e/internal/record"
 	"github.com/microlet/microlet/proto/role"
@@ -123,7 +122,7 @@ func (c *chaos) kill() {
 	i := c.rand.IntN(len(roles) + 1)
 	if i < len(roles) {
 		if pid := c.pid(roles[i]); pid != 0 {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended by itself
+			_ = c.node.kill(syscall.SIGKILL, pid) // it may have ended by itself
 			c.done["killed "+string(roles[i])]++
 		}
 		return
@@ -193,7 +192,7 @@ func (c *chaos) agree() error {
 	for id := range told {
 		problems = append(problems, "the API server is told of a running container that the runtime does not have: "+id)
 	}
-	names, err := machine.Names(c.RootDir() + "/pods")
+	names, err := c.names(c.RootDir() + "/pods")
 	if err != nil {
 		return err
 	}

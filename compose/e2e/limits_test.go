@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -25,7 +24,7 @@ func checkLimits(t *testing.T, s *scene, p *corev1.Pod) {
 		t.Errorf("%s: %v", p.Name, err)
 		return
 	}
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	text, err := s.read(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
 		t.Errorf("%s: %v", p.Name, err)
 		return
@@ -41,18 +40,18 @@ func checkLimits(t *testing.T, s *scene, p *corev1.Pod) {
 		filepath.Join("/sys/fs/cgroup", paths[""], "memory.max"): "33554432",
 		filepath.Join("/sys/fs/cgroup", paths[""], "cpu.max"):    "10000 100000",
 	}
-	if _, unified := os.Stat("/sys/fs/cgroup/cgroup.controllers"); unified != nil {
+	if _, unified := s.read("/sys/fs/cgroup/cgroup.controllers"); unified != nil {
 		want = map[string]string{
 			filepath.Join("/sys/fs/cgroup/memory", paths["memory"], "memory.limit_in_bytes"): "33554432",
 			filepath.Join("/sys/fs/cgroup/cpu", paths["cpu"], "cpu.cfs_quota_us"):            "10000",
 		}
 	}
 	for file, value := range want {
-		got, err := os.ReadFile(file)
+		got, err := s.read(file)
 		if err != nil || strings.TrimSpace(string(got)) != value {
 			t.Errorf("%s: %s is %q, want %q: %v", p.Name, file, strings.TrimSpace(string(got)), value, err)
 		}
-		if !strings.Contains(file, s.CgroupRoot()+"/") {
+		if !strings.Contains(file, strings.TrimSuffix(s.CgroupRoot(), "/")+"/kubepods") {
 			t.Errorf("%s: %s is not below the node's cgroup root %s", p.Name, file, s.CgroupRoot())
 		}
 	}

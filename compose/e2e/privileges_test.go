@@ -83,23 +83,23 @@ func TestPrivileges(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := machine.ReadCredentials(shared.mustPID(t, r))
+		text, err := shared.read(fmt.Sprintf("/proc/%d/status", shared.mustPID(t, r)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, p := range privileges(id, got) {
+		got, err := machine.ParseCredentials(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range privileges(shared, id, got) {
 			t.Errorf("%s: %s", r, p)
 		}
 		// What runs the tests may give way to others itself.
 		if nice, up := shared.niceness(t, r), shared.niceness(t, role.Up); (nice > up) != (r == role.NodeAPI) {
 			t.Errorf("%s: its niceness is %d, that of up %d, and nodeapi alone gives way to others", r, nice, up)
 		}
-		var own unix.Stat_t
-		if err := unix.Lstat(fmt.Sprintf("/proc/%d/fd", shared.mustPID(t, r)), &own); err != nil {
-			t.Fatal(err)
-		}
-		if own.Uid != 0 {
-			t.Errorf("%s: what /proc has of it belongs to uid %d, and others of its user may look into it", r, own.Uid)
+		if uid, err := shared.owner(fmt.Sprintf("/proc/%d/fd", shared.mustPID(t, r))); err != nil || uid != 0 {
+			t.Errorf("%s: what /proc has of it belongs to uid %d, and others of its user may look into it: %v", r, uid, err)
 		}
 		t.Logf("%-12s uid %d, groups %v, capabilities %x, at most %x, no new privileges %t", r, got.UIDs[1], got.Groups, got.Effective, got.Bounding, got.NoNewPrivileges)
 	}
@@ -113,7 +113,7 @@ func TestPrivileges(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		found := strings.Join(privileges(id, self), "; ")
+		found := strings.Join(privileges(shared, id, self), "; ")
 		for _, word := range []string{"user ids", "group ids", "permitted capabilities", "effective capabilities", "bounding capabilities", "new privileges"} {
 			if !strings.Contains(found, word) {
 				t.Errorf("a root process passes for %s in its %s: %s", r, word, found)
@@ -125,6 +125,13 @@ func TestPrivileges(t *testing.T) {
 // niceness is how much a service's process gives way to others.
 func (n *node) niceness(t *testing.T, r role.Role) int {
 	t.Helper()
+	if n.OnMachine() {
+		nice, err := n.numberThere("ps", "-o", "ni=", "-p", strconv.Itoa(n.mustPID(t, r)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return nice
+	}
 	raw, err := unix.Getpriority(unix.PRIO_PROCESS, n.mustPID(t, r))
 	if err != nil {
 		t.Fatal(err)
@@ -132,8 +139,32 @@ func (n *node) niceness(t *testing.T, r role.Role) int {
 	return 20 - raw
 }
 
-// privileges tells where a process differs from its identity.
-func privileges(id role.Identity, got machine.Credentials) []string {
+// owner is the user that a file of the node belongs to.
+func (n *node) owner(path string) (int, error) {
+	if n.OnMachine() {
+		return n.numberThere("stat", "-c", "%u", path)
+	}
+	var own unix.Stat_t
+	err := unix.Lstat(path, &own)
+	return int(own.Uid), err
+}
+
+// group is the number of a group of the node, if there is one of that name.
+func (n *node) group(name string) (gid int, found bool) {
+	if n.OnMachine() {
+		gid, err := n.numberThere("sh", "-c", `getent group "$1" | cut -d: -f3`, "getent", name)
+		return gid, err == nil
+	}
+	g, err := user.LookupGroup(name)
+	if err != nil {
+		return 0, false
+	}
+	gid, err = strconv.Atoi(g.Gid)
+	return gid, err == nil
+}
+
+// privileges tells where a process of the node differs from its identity.
+func privileges(n *node, id role.Identity, got machine.Credentials) []string {
 	var problems []string
 	if want := [4]int{id.UID, id.UID, id.UID, id.UID}; got.UIDs != want {
 		problems = append(problems, fmt.Sprintf("user ids are %v, want %v", got.UIDs, want))
@@ -146,11 +177,7 @@ func privileges(id role.Identity, got machine.Credentials) []string {
 	}
 	want := slices.Clone(id.Groups)
 	for _, name := range id.HostGroups {
-		if g, err := user.LookupGroup(name); err == nil {
-			gid, err := strconv.Atoi(g.Gid)
-			if err != nil {
-				return append(problems, err.Error())
-			}
+		if gid, ok := n.group(name); ok {
 			want = append(want, gid)
 		}
 	}

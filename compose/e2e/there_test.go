@@ -36,6 +36,63 @@ func (n *node) linesThere(args ...string) ([]string, error) {
 	return strings.FieldsFunc(out, func(r rune) bool { return r == '\n' }), err
 }
 
+// numberThere is there for a command that writes a number.
+func (n *node) numberThere(args ...string) (int, error) {
+	out, err := n.there(context.Background(), args...)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(out))
+}
+
+// write writes a file of the node, and the folders above it.
+func (n *node) write(path string, text []byte) error {
+	if !n.OnMachine() {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		return os.WriteFile(path, text, 0o644)
+	}
+	m, err := n.Machine()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return m.Write(ctx, path, text, 0o644)
+}
+
+// mkdir makes a folder of the node.
+func (n *node) mkdir(path string) error {
+	if !n.OnMachine() {
+		return os.MkdirAll(path, 0o755)
+	}
+	_, err := n.there(context.Background(), "mkdir", "-p", path)
+	return err
+}
+
+// answersThere is answers in the node's own machine, where a transient unit answers.
+func (s *scene) answersThere() int32 {
+	s.t.Helper()
+	const unit, port = "answers", 18080
+	// The request is read to its end: a connection closed before would be reset.
+	const script = `while read -r line && [ "$line" != "$(printf '\r')" ]; do :; done
+printf 'HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 4\r\nConnection: close\r\n\r\nyes\n'`
+	if err := s.write("/usr/local/bin/answer", []byte("#!/bin/sh\n"+script+"\n")); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		if _, err := s.there(context.Background(), "systemctl", "stop", unit); err != nil {
+			s.t.Error(err)
+		}
+	})
+	listen := fmt.Sprintf("TCP-LISTEN:%d,bind=127.0.0.1,reuseaddr,fork", port)
+	if _, err := s.there(s.t.Context(), "systemd-run", "--quiet", "--collect", "--unit="+unit, "socat", listen, "EXEC:sh /usr/local/bin/answer"); err != nil {
+		s.t.Fatal(err)
+	}
+	return port
+}
+
 // read reads a file of the node.
 func (n *node) read(path string) ([]byte, error) {
 	if !n.OnMachine() {

@@ -142,11 +142,19 @@ type Credentials struct {
 
 // ReadCredentials asks /proc as what a process runs.
 func ReadCredentials(pid int) (Credentials, error) {
-	var c Credentials
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		return c, err
+		return Credentials{}, err
 	}
+	c, err := ParseCredentials(text)
+	if err != nil {
+		return c, fmt.Errorf("/proc/%d/status: %w", pid, err)
+	}
+	return c, nil
+}
+
+// ParseCredentials reads them from what /proc/<pid>/status says, of this machine or another.
+func ParseCredentials(text []byte) (c Credentials, err error) {
 	values := map[string][]string{}
 	for line := range strings.Lines(string(text)) {
 		key, rest, _ := strings.Cut(line, ":")
@@ -154,24 +162,24 @@ func ReadCredentials(pid int) (Credentials, error) {
 	}
 	for key, ids := range map[string]*[4]int{"Uid": &c.UIDs, "Gid": &c.GIDs} {
 		if len(values[key]) != 4 {
-			return c, fmt.Errorf("/proc/%d/status: %s is %v", pid, key, values[key])
+			return c, fmt.Errorf("%s is %v", key, values[key])
 		}
 		for i, v := range values[key] {
 			if ids[i], err = strconv.Atoi(v); err != nil {
-				return c, fmt.Errorf("/proc/%d/status: %w", pid, err)
+				return c, err
 			}
 		}
 	}
 	for _, v := range values["Groups"] {
 		g, err := strconv.Atoi(v)
 		if err != nil {
-			return c, fmt.Errorf("/proc/%d/status: %w", pid, err)
+			return c, err
 		}
 		c.Groups = append(c.Groups, g)
 	}
 	for key, set := range map[string]*uint64{"CapPrm": &c.Permitted, "CapEff": &c.Effective, "CapInh": &c.Inheritable, "CapAmb": &c.Ambient, "CapBnd": &c.Bounding} {
 		if *set, err = strconv.ParseUint(strings.Join(values[key], ""), 16, 64); err != nil {
-			return c, fmt.Errorf("/proc/%d/status: %s: %w", pid, key, err)
+			return c, fmt.Errorf("%s: %w", key, err)
 		}
 	}
 	c.NoNewPrivileges = strings.Join(values["NoNewPrivs"], "") == "1"
