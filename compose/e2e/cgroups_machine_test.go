@@ -29,7 +29,7 @@ func TestCgroupTwins(t *testing.T) {
 	// The positive control: limits of all kinds were read, of each level.
 	for file, want := range map[string]string{
 		"kubepods/guaranteed/main/memory.max": "33554432", "kubepods/guaranteed/main/cpu.max": "20000 100000",
-		"kubepods/kubepods-burstable/burstable/memory.max": "max", "kubepods/kubepods-besteffort/cpu.weight": "1",
+		"kubepods/burstable/burstable/memory.max": "max", "kubepods/besteffort/cpu.weight": "1",
 	} {
 		if theirs[file] != want {
 			t.Errorf("under the kubelet %s is %q, want %q", file, theirs[file], want)
@@ -84,7 +84,9 @@ func (s *scene) limits(agent rig.Agent) map[string]string {
 	if err := s.StopAgent(s.t.Context()); err != nil {
 		s.t.Fatal(err)
 	}
-	if _, err := s.there(s.t.Context(), "sh", "-c", "systemctl stop kubepods.slice; ! test -e /sys/fs/cgroup/kubepods.slice"); err != nil {
+	const clear = `cd /sys/fs/cgroup; systemctl stop kubepods.slice; test ! -e kubepods || find kubepods -depth -type d -exec rmdir {} +
+! test -e kubepods.slice && ! test -e kubepods`
+	if _, err := s.there(s.t.Context(), "sh", "-c", clear); err != nil {
 		s.t.Fatal(err)
 	}
 	current.agent = rig.AgentNone
@@ -98,11 +100,13 @@ func (s *scene) limits(agent rig.Agent) map[string]string {
 	s.ready(patience, names...)
 	time.Sleep(settled)
 
-	words := []string{"kubepods.slice", "kubepods"}
+	// What the driver systemd calls kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice/cri-containerd-<id>.scope
+	// is kubepods/burstable/pod<uid>/<id> with cgroupfs.
+	words := []string{"kubepods.slice", "kubepods", "kubepods-burstable.slice", "burstable", "kubepods-besteffort.slice", "besteffort"}
 	err := s.cri(func(c runtimeapi.RuntimeServiceClient) error {
 		sandboxes, err := c.ListPodSandbox(s.t.Context(), &runtimeapi.ListPodSandboxRequest{})
 		for _, b := range sandboxes.GetItems() {
-			words = append(words, "cri-containerd-"+b.GetId()+".scope", "sandbox")
+			words = append(words, "cri-containerd-"+b.GetId()+".scope", "sandbox", b.GetId(), "sandbox")
 		}
 		return err
 	})
@@ -113,15 +117,16 @@ func (s *scene) limits(agent rig.Agent) map[string]string {
 	for _, name := range names {
 		p := v.Pod(s.ns, name)
 		for _, c := range p.Status.ContainerStatuses {
-			words = append(words, "cri-containerd-"+strings.TrimPrefix(c.ContainerID, "containerd://")+".scope", c.Name)
+			id := strings.TrimPrefix(c.ContainerID, "containerd://")
+			words = append(words, "cri-containerd-"+id+".scope", c.Name, id, c.Name)
 		}
+		words = append(words, "pod"+string(p.UID), name)
 		uid := strings.ReplaceAll(string(p.UID), "-", "_")
 		for _, class := range []string{"kubepods-burstable-pod", "kubepods-besteffort-pod", "kubepods-pod"} {
 			words = append(words, class+uid+".slice", name)
 		}
 	}
-	words = append(words, ".slice", "")
-	const script = `cd /sys/fs/cgroup && find kubepods.slice -type f \( -name 'cpu.max*' -o -name 'cpu.weight*' -o -name cpu.idle -o -name 'cpuset.cpus' \
+	const script = `cd /sys/fs/cgroup && find kubepods* -type f \( -name 'cpu.max*' -o -name 'cpu.weight*' -o -name cpu.idle -o -name 'cpuset.cpus' \
 -o -name cpuset.mems -o -name cpuset.cpus.partition -o -name 'memory.m[ai][xn]' -o -name memory.low -o -name memory.high -o -name memory.oom.group \
 -o -name 'memory.swap.*[xh]' -o -name 'memory.zswap.max' -o -name pids.max -o -name 'hugetlb.*.max' -o -name io.max -o -name 'io.weight' \
 -o -name cgroup.subtree_control -o -name cgroup.type -o -name 'cgroup.max.*' -o -name cgroup.freeze \) | while read -r f; do echo "$f=$(tr '\n' ' ' <"$f")"; done`

@@ -2,8 +2,15 @@
 
 package e2e
 
-import "github.com/microlet/microlet/compose/rig"
+import (
+	"os"
+
+	"github.com/microlet/microlet/compose/rig"
+)
 
 const onMachine = true
+
+// cgroupDriver is systemd, unless the environment names cgroupfs.
+var cgroupDriver = os.Getenv("MICROLET_CGROUP_DRIVER")
 
 var besidesThere = []string{rig.GroupKubelet}
