@@ -3,133 +3,261 @@
 package e2e
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/compose/e2e/internal/record"
 	"github.com/microlet/microlet/compose/rig"
 )
 
-// TestReboot reboots the node's machine with pods of each restart policy, running and done, and compares what became of
-// them with what becomes of them under the kubelet.
+// TestReboot reboots the node's machine with static pods, Jobs that are done and pods of each restart policy, and
+// compares what became of them with what becomes of them under the kubelet.
 func TestReboot(t *testing.T) {
-	s := newScene(t)
-	theirs := s.rebooted(rig.AgentKubelet, func() error {
-		m, err := s.Machine()
+	restarts(t, func() error {
+		m, err := shared.Machine()
 		if err != nil {
 			return err
 		}
 		return m.Reboot(t.Context())
 	})
-	ours := s.rebooted(rig.AgentMicrolet, func() error {
-		m, err := s.Machine()
-		if err != nil {
-			return err
-		}
-		return m.Reboot(t.Context())
-	})
-	s.sameEnd(theirs, ours)
 }
 
-// TestPowerCut is TestReboot without a word to the node before.
-func TestPowerCut(t *testing.T) {
-	s := newScene(t)
-	cut := func() error {
-		if err := s.CutPower(t.Context()); err != nil {
-			return err
-		}
-		return s.PowerOn(t.Context())
+// TestPowerCutAtRest is TestReboot without a word to the node before.
+func TestPowerCutAtRest(t *testing.T) {
+	restarts(t, func() error { return shared.cutPower(t.Context(), 0) })
+}
+
+// cutPower cuts the machine's power and gives it back after a pause.
+func (n *node) cutPower(ctx context.Context, pause time.Duration) error {
+	if err := n.CutPower(ctx); err != nil {
+		return err
 	}
-	theirs := s.rebooted(rig.AgentKubelet, cut)
-	ours := s.rebooted(rig.AgentMicrolet, cut)
-	s.sameEnd(theirs, ours)
+	time.Sleep(pause)
+	return n.PowerOn(ctx)
 }
 
-func (s *scene) sameEnd(theirs, ours map[string]string) {
-	s.t.Helper()
-	for name, end := range theirs {
-		s.t.Logf("%-20s %s", name, end)
-		if ours[name] != end {
-			s.t.Errorf("%s: under the kubelet %s; under microlet %s", name, end, ours[name])
+func restarts(t *testing.T, reboot func() error) {
+	m := newFolder(t)
+	t.Cleanup(func() { shared.switchTo(t, firstAgent) })
+	s := newScene(t)
+	theirs := s.rebooted(rig.AgentKubelet, m, reboot)
+	ours := s.rebooted(rig.AgentMicrolet, m, reboot)
+	for _, name := range slices.Sorted(maps.Keys(theirs)) {
+		t.Logf("%-17s %s", name, theirs[name])
+		if ours[name] != theirs[name] {
+			t.Errorf("%s: under the kubelet %s; under microlet %s", name, theirs[name], ours[name])
 		}
 	}
 	// The positive control: something was started again, and something stayed as it was.
 	if !strings.Contains(theirs["always"], "restarts 1") || !strings.HasPrefix(theirs["done-never"], "Succeeded") {
-		s.t.Errorf("the reboot was none: %v", theirs)
+		t.Errorf("the reboot was none: %v", theirs)
 	}
 }
 
-// rebootPods are pods of each restart policy, with the phase in which they come to rest before the reboot.
-func rebootPods() (pods []*corev1.Pod, rests map[string]corev1.PodPhase) {
-	rests = map[string]corev1.PodPhase{}
-	add := func(phase corev1.PodPhase, p *corev1.Pod) {
+// survivor is a pod that a reboot meets.
+type survivor struct {
+	name string
+	pod  *corev1.Pod
+	of   source
+	// rest is the phase in which it is before the reboot. One that runs has a container main that is ready, and one
+	// that is named done has ended.
+	rest corev1.PodPhase
+}
+
+// source is where a pod comes from.
+type source string
+
+const (
+	fromAPI  source = "API"
+	fromFile source = "file"
+	fromJob  source = "Job"
+)
+
+// again says whether the pod runs again after the reboot.
+func (p *survivor) again() bool {
+	return p.rest == corev1.PodRunning && p.pod.Spec.RestartPolicy != corev1.RestartPolicyNever
+}
+
+// survivors are pods of each restart policy and source, that run or are done, with volumes, init containers and sidecars.
+func survivors() []*survivor {
+	const (
+		running, succeeded, failed = corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed
+		always, onFailure, never   = corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever
+	)
+	restarted := corev1.ContainerRestartPolicyAlways
+	sidecar := shell("sidecar", forever)
+	sidecar.RestartPolicy = &restarted
+	disk := corev1.Volume{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
+	memory := corev1.Volume{Name: "memory", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}}
+	// A file on the node's disk is there again, one in memory is not.
+	const volumes = `ls /disk /memory; touch /disk/x /memory/x; sync; ` + forever
+	withVolumes := func(p *corev1.Pod) {
+		p.Spec.Volumes = []corev1.Volume{disk, memory}
+		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "disk", MountPath: "/disk"}, {Name: "memory", MountPath: "/memory"}}
+	}
+	withSidecar := func(p *corev1.Pod) { p.Spec.InitContainers = []corev1.Container{shell("first", "exit 0"), sidecar} }
+	withDone := func(p *corev1.Pod) { p.Spec.Containers = append(p.Spec.Containers, shell("done", "exit 0")) }
+	plainly := func(*corev1.Pod) {}
+
+	var all []*survivor
+	for _, c := range []struct {
+		name   string
+		of     source
+		policy corev1.RestartPolicy
+		script string
+		rest   corev1.PodPhase
+		change func(*corev1.Pod)
+	}{
+		{"always", fromAPI, always, forever, running, plainly},
+		{"on-failure", fromAPI, onFailure, forever, running, plainly},
+		{"never", fromAPI, never, forever, running, plainly},
+		{"done-on-failure", fromAPI, onFailure, "exit 0", succeeded, plainly},
+		{"done-never", fromAPI, never, "exit 0", succeeded, plainly},
+		{"failed-never", fromAPI, never, "exit 3", failed, plainly},
+		{"volumes", fromAPI, always, volumes, running, withVolumes},
+		{"sidecar", fromAPI, always, forever, running, withSidecar},
+		{"sidecar-never", fromAPI, never, forever, running, withSidecar},
+		{"sidecar-done", fromAPI, onFailure, "exit 0", succeeded, withSidecar},
+		{"half", fromAPI, onFailure, forever, running, withDone},
+		{"half-never", fromAPI, never, forever, running, withDone},
+		{"init", fromAPI, always, forever, running, func(p *corev1.Pod) {
+			p.Spec.InitContainers = []corev1.Container{shell("first", "exit 0"), shell("second", "exit 0")}
+		}},
+		{"host-network", fromAPI, always, forever, running, func(p *corev1.Pod) { p.Spec.HostNetwork = true }},
+		{"file-always", fromFile, always, forever, running, plainly},
+		{"file-on-failure", fromFile, onFailure, forever, running, plainly},
+		{"file-never", fromFile, never, forever, running, plainly},
+		{"file-done", fromFile, onFailure, "exit 0", succeeded, plainly},
+		{"file-volumes", fromFile, always, volumes, running, func(p *corev1.Pod) { withVolumes(p); withSidecar(p) }},
+		{"job-done", fromJob, never, "exit 0", succeeded, plainly},
+		{"job-on-failure", fromJob, onFailure, "exit 0", succeeded, plainly},
+		{"job-failed", fromJob, never, "exit 3", failed, plainly},
+		{"job-sidecar", fromJob, never, "exit 0", succeeded, withSidecar},
+	} {
+		p := scripted(c.name, c.script)
+		p.Spec.RestartPolicy = c.policy
 		p.Spec.TerminationGracePeriodSeconds = new(int64)
 		*p.Spec.TerminationGracePeriodSeconds = 2
-		pods, rests[p.Name] = append(pods, p), phase
+		c.change(p)
+		all = append(all, &survivor{name: c.name, pod: p, of: c.of, rest: c.rest})
 	}
-	for name, policy := range map[string]corev1.RestartPolicy{
-		"always": corev1.RestartPolicyAlways, "on-failure": corev1.RestartPolicyOnFailure, "never": corev1.RestartPolicyNever,
-	} {
-		p := scripted(name, forever)
-		p.Spec.RestartPolicy = policy
-		add(corev1.PodRunning, p)
-	}
-	for name, policy := range map[string]corev1.RestartPolicy{"done-on-failure": corev1.RestartPolicyOnFailure, "done-never": corev1.RestartPolicyNever} {
-		p := scripted(name, "exit 0")
-		p.Spec.RestartPolicy = policy
-		add(corev1.PodSucceeded, p)
-	}
-	failed := scripted("failed-never", "exit 3")
-	failed.Spec.RestartPolicy = corev1.RestartPolicyNever
-	add(corev1.PodFailed, failed)
-	// A file on the node's disk is there again, one in memory is not.
-	volumes := scripted("volumes", `ls /disk /memory; touch /disk/x /memory/x; sync; `+forever)
-	volumes.Spec.Volumes = []corev1.Volume{
-		{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-		{Name: "memory", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}},
-	}
-	volumes.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "disk", MountPath: "/disk"}, {Name: "memory", MountPath: "/memory"}}
-	add(corev1.PodRunning, volumes)
-	sidecar := scripted("sidecar", forever)
-	always := corev1.ContainerRestartPolicyAlways
-	first, beside := *sidecar.Spec.Containers[0].DeepCopy(), *sidecar.Spec.Containers[0].DeepCopy()
-	first.Name, first.Command = "first", []string{"sh", "-c", "exit 0"}
-	beside.Name, beside.RestartPolicy = "beside", &always
-	sidecar.Spec.InitContainers = []corev1.Container{first, beside}
-	add(corev1.PodRunning, sidecar)
-	return pods, rests
+	return all
 }
 
-// rebooted creates the pods under an agent, has the machine start again, and tells how each pod ends.
-func (s *scene) rebooted(agent rig.Agent, reboot func() error) map[string]string {
+// bring has the API server, a file or a Job bring the pod.
+func (s *scene) bring(p *survivor, files *manifests) {
 	s.t.Helper()
-	s.switchTo(s.t, agent)
-	pods, rests := rebootPods()
-	var names []string
-	for _, p := range pods {
-		names = append(names, p.Name)
+	switch p.of {
+	case fromAPI:
+		s.create(p.pod)
+	case fromFile:
+		files.put(p.name+".yaml", s.manifest(p.pod.DeepCopy()))
+	case fromJob:
+		_, err := s.client.BatchV1().Jobs(s.ns).Create(s.t.Context(), &batchv1.Job{
+			ObjectMeta: metav1.ObjectMeta{Name: p.name},
+			Spec:       batchv1.JobSpec{BackoffLimit: new(int32), Template: corev1.PodTemplateSpec{Spec: p.pod.Spec}},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			s.t.Fatal(err)
+		}
 	}
-	s.create(pods...)
+}
+
+// removeAll removes the pods with what brought them.
+func (s *scene) removeAll(all []*survivor, files *manifests) {
+	s.t.Helper()
+	background := metav1.DeletePropagationBackground
+	for _, p := range all {
+		switch p.of {
+		case fromAPI:
+			s.remove(p.name)
+		case fromFile:
+			files.remove(p.name + ".yaml")
+		case fromJob:
+			if err := s.client.BatchV1().Jobs(s.ns).Delete(s.t.Context(), p.name, metav1.DeleteOptions{PropagationPolicy: &background}); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+	}
+	s.wait(patience, "the end of the pods", func(v record.View) error { return noPods(v, s.ns) })
+}
+
+// now is the pod as the API has it; nil if it has none, or a Job has several.
+func (s *scene) now(v record.View, p *survivor) *corev1.Pod {
+	switch p.of {
+	case fromAPI:
+		return v.Pod(s.ns, p.name)
+	case fromFile:
+		return v.Pod(s.ns, s.mirror(p.name))
+	}
+	var found *corev1.Pod
+	for _, q := range v.Pods(s.ns) {
+		if q.Labels[batchv1.JobNameLabel] != p.name {
+			continue
+		}
+		if found != nil {
+			return nil
+		}
+		found = q
+	}
+	return found
+}
+
+// resting says whether the pod is where it stays until the reboot.
+func (p *survivor) resting(now *corev1.Pod) bool {
+	if now == nil || now.Status.Phase != p.rest {
+		return false
+	}
+	for _, c := range now.Status.ContainerStatuses {
+		switch {
+		case p.rest != corev1.PodRunning: // the phase says it
+		case c.Name == "main" && !c.Ready, c.Name == "done" && c.State.Terminated == nil:
+			return false
+		}
+	}
+	return true
+}
+
+func mainID(p *corev1.Pod) string {
+	for _, c := range p.Status.ContainerStatuses {
+		if c.Name == "main" {
+			return c.ContainerID
+		}
+	}
+	return ""
+}
+
+// rebooted brings the pods to a node with this agent, has its machine start again, and tells how each pod ends.
+func (s *scene) rebooted(agent rig.Agent, files *manifests, reboot func() error) map[string]string {
+	s.t.Helper()
+	s.switchTo(s.t, agent, files.flag())
+	all := survivors()
+	for _, p := range all {
+		s.bring(p, files)
+	}
 	s.wait(patience, "pods at rest before the reboot", func(v record.View) error {
-		for name, phase := range rests {
-			p := v.Pod(s.ns, name)
-			if p == nil || p.Status.Phase != phase || phase == corev1.PodRunning && !record.Ready(p) {
-				return fmt.Errorf("pod %s: %s", name, describe(p))
+		for _, p := range all {
+			if now := s.now(v, p); !p.resting(now) {
+				return fmt.Errorf("pod %s: %s", p.name, describe(now))
 			}
 		}
 		return nil
 	})
 	ids := map[string]string{}
-	v := s.record.View()
-	for _, name := range names {
-		for _, c := range v.Pod(s.ns, name).Status.ContainerStatuses {
-			ids[name] = c.ContainerID
-		}
+	for v, i := s.record.View(), 0; i < len(all); i++ {
+		ids[all[i].name] = mainID(s.now(v, all[i]))
 	}
 	begin := time.Now()
 	if err := reboot(); err != nil {
@@ -141,48 +269,52 @@ func (s *scene) rebooted(agent rig.Agent, reboot func() error) map[string]string
 	}
 	// Whoever is to run again does, and then nothing happens any more.
 	s.wait(patience, "pods that run again", func(v record.View) error {
-		for _, name := range []string{"always", "on-failure", "volumes", "sidecar"} {
-			p := v.Pod(s.ns, name)
-			if p == nil || !record.Ready(p) || p.Status.ContainerStatuses[0].ContainerID == ids[name] {
-				return fmt.Errorf("pod %s: %s", name, describe(p))
+		for _, p := range all {
+			if now := s.now(v, p); p.again() && (!p.resting(now) || mainID(now) == ids[p.name]) {
+				return fmt.Errorf("pod %s: %s", p.name, describe(now))
 			}
 		}
 		return nil
 	})
 	var ends map[string]string
 	for still := time.Now(); time.Since(still) < 15*time.Second; time.Sleep(time.Second) {
-		if now := s.ends(names); fmt.Sprint(now) != fmt.Sprint(ends) {
+		if now := s.ends(all); !maps.Equal(now, ends) {
 			ends, still = now, time.Now()
 		}
 	}
-	s.remove(names...)
-	s.wait(patience, "the end of the pods", s.areGone(names...))
+	s.removeAll(all, files)
 	return ends
 }
 
 // ends tells in words what the API says of pods, without what differs from one run to the next.
-func (s *scene) ends(names []string) map[string]string {
+func (s *scene) ends(all []*survivor) map[string]string {
 	s.sync()
 	v := s.record.View()
-	all := map[string]string{}
-	for _, name := range names {
-		p := v.Pod(s.ns, name)
-		if p == nil {
-			all[name] = "gone"
+	ends := map[string]string{}
+	for _, p := range all {
+		now := s.now(v, p)
+		if now == nil {
+			ends[p.name] = "gone"
 			continue
 		}
-		words := []string{string(p.Status.Phase), p.Status.Reason, fmt.Sprintf("ready %t", record.Ready(p))}
-		for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
-			words = append(words, fmt.Sprintf("%s: restarts %d, %s, before %s", c.Name, c.RestartCount, stateOf(c.State), stateOf(c.LastTerminationState)))
+		words := []string{string(now.Status.Phase), now.Status.Reason}
+		var conditions []string
+		for _, c := range now.Status.Conditions {
+			conditions = append(conditions, fmt.Sprintf("%s=%s %s", c.Type, c.Status, c.Reason))
 		}
-		all[name] = strings.Join(words, "; ")
-		if name == "volumes" && len(p.Status.ContainerStatuses) > 0 {
-			if text, err := s.log(p, "main", int(p.Status.ContainerStatuses[0].RestartCount)); err == nil {
-				all[name] += "; log " + strings.Join(strings.Fields(text), " ")
+		slices.Sort(conditions) // the kubelet's own order changes
+		words = append(words, conditions...)
+		for _, c := range slices.Concat(now.Status.InitContainerStatuses, now.Status.ContainerStatuses) {
+			words = append(words, fmt.Sprintf("%s: restarts %d, ready %t, %s, before %s", c.Name, c.RestartCount, c.Ready, stateOf(c.State), stateOf(c.LastTerminationState)))
+			if p.of == fromAPI && c.Name == "main" {
+				if text, err := s.log(now, c.Name, int(c.RestartCount)); err == nil {
+					words = append(words, "log "+strings.Join(strings.Fields(text), " "))
+				}
 			}
 		}
+		ends[p.name] = strings.Join(words, "; ")
 	}
-	return all
+	return ends
 }
 
 func stateOf(s corev1.ContainerState) string {
@@ -195,4 +327,106 @@ func stateOf(s corev1.ContainerState) string {
 		return fmt.Sprintf("ended with %d (%s)", s.Terminated.ExitCode, s.Terminated.Reason)
 	}
 	return "nothing"
+}
+
+const (
+	powerCuts   = 10
+	powerPods   = 14 // two of each kind
+	powerImages = 2  // every so many cuts the images are gone before, so that they are pulled as the power goes
+)
+
+// TestPowerCut cuts the power at random moments of a batch's start. No pod of it is lost, and when all are deleted
+// nothing of them is left.
+func TestPowerCut(t *testing.T) {
+	shared.use(t)
+	s := newScene(t)
+	random := rand.New(rand.NewPCG(seed(t, uint64(time.Now().UnixNano())), 3))
+
+	// How long a start takes that nobody disturbs, images and all; and the positive control of the search for leftovers.
+	s.removeImages()
+	pods, crashing := crowd(powerPods)
+	begin := time.Now()
+	s.create(pods...)
+	s.allRun(pods, crashing)
+	takes := time.Since(begin)
+	t.Logf("%d pods run %s after their creation", len(pods), ms(takes))
+	s.leavesTraces(s.record.View().Pods(s.ns))
+	s.removeBatch()
+
+	for i := range powerCuts {
+		if i%powerImages == 0 {
+			s.removeImages()
+		}
+		pods, crashing := crowd(powerPods)
+		moment := time.Duration(random.Int64N(int64(takes)))
+		s.create(pods...)
+		made := s.record.View().Pods(s.ns)
+		time.Sleep(moment)
+		if err := s.cutPower(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		clear(s.lost) // no network namespace outlives its kernel
+		if err := s.WaitNodeReady(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.allRun(pods, crashing)
+		v := s.record.View()
+		for _, p := range made {
+			if now := v.Pod(s.ns, p.Name); now == nil || now.UID != p.UID {
+				t.Errorf("cut %d: pod %s was lost", i, p.Name)
+			}
+		}
+		t.Logf("cut %d, %s after the creation of %d pods: all run %s after the power's return", i, ms(moment), len(pods), ms(time.Since(begin)))
+		s.removeBatch()
+	}
+}
+
+// allRun waits until all pods run: by the word of the API, with which the runtime and the disk agree.
+func (s *scene) allRun(pods []*corev1.Pod, crashing map[string]bool) {
+	s.t.Helper()
+	c := &chaos{scene: s}
+	await(s.t, 2*patience, "all pods to run", func() error {
+		v := s.record.View()
+		for _, p := range pods {
+			if now := v.Pod(s.ns, p.Name); now == nil || !hasRun(now, crashing[p.Name]) {
+				return errors.New("pod " + p.Name + ": " + describe(now))
+			}
+		}
+		return c.agree()
+	})
+}
+
+// removeBatch deletes all pods of the scenario, which leave nothing.
+func (s *scene) removeBatch() {
+	s.t.Helper()
+	s.sync()
+	pods := s.record.View().Pods(s.ns)
+	for _, p := range pods {
+		s.remove(p.Name)
+	}
+	s.wait(patience, "the pods' end", func(v record.View) error { return noPods(v, s.ns) })
+	s.leavesNothing(pods)
+}
+
+// removeImages has the runtime forget all images.
+func (s *scene) removeImages() {
+	s.t.Helper()
+	conn, err := s.DialRuntime()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	c := runtimeapi.NewImageServiceClient(conn)
+	all, err := c.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+	for _, image := range all.GetImages() {
+		if err == nil {
+			_, err = c.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: image.GetId()}})
+		}
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
 }

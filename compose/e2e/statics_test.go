@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,11 +33,32 @@ type manifests struct {
 // newManifests has the agent, with these arguments, read a folder until the test ends.
 func newManifests(t *testing.T, agent rig.Agent, args ...string) *manifests {
 	t.Helper()
-	m := &manifests{t: t, dir: t.TempDir()}
+	m := newFolder(t)
 	shared.switchTo(t, agent, append([]string{m.flag()}, args...)...)
 	t.Cleanup(func() { shared.switchTo(t, firstAgent) })
 	return m
 }
+
+// newFolder makes a folder of manifests on the node, which no agent reads yet.
+func newFolder(t *testing.T) *manifests {
+	t.Helper()
+	if !shared.OnMachine() {
+		return &manifests{t: t, dir: t.TempDir()}
+	}
+	// A reboot empties /tmp.
+	m := &manifests{t: t, dir: fmt.Sprintf("/etc/kubernetes/manifests-%d", folders.Add(1))}
+	if err := shared.mkdir(m.dir); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := shared.there(context.Background(), "rm", "-r", m.dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+var folders atomic.Int64
 
 func (m *manifests) flag() string { return "--pod-manifest-path=" + m.dir }
 
@@ -44,7 +66,7 @@ func (m *manifests) flag() string { return "--pod-manifest-path=" + m.dir }
 func (m *manifests) put(file string, content []byte) {
 	m.t.Helper()
 	hidden := filepath.Join(m.dir, "."+file)
-	if err := os.WriteFile(hidden, content, 0o600); err != nil {
+	if err := shared.write(hidden, content); err != nil {
 		m.t.Fatal(err)
 	}
 	m.rename("."+file, file)
@@ -52,14 +74,28 @@ func (m *manifests) put(file string, content []byte) {
 
 func (m *manifests) rename(from, to string) {
 	m.t.Helper()
-	if err := os.Rename(filepath.Join(m.dir, from), filepath.Join(m.dir, to)); err != nil {
+	from, to = filepath.Join(m.dir, from), filepath.Join(m.dir, to)
+	var err error
+	if shared.OnMachine() {
+		_, err = shared.there(m.t.Context(), "mv", "-T", from, to)
+	} else {
+		err = os.Rename(from, to)
+	}
+	if err != nil {
 		m.t.Fatal(err)
 	}
 }
 
 func (m *manifests) remove(file string) {
 	m.t.Helper()
-	if err := os.Remove(filepath.Join(m.dir, file)); err != nil {
+	path := filepath.Join(m.dir, file)
+	var err error
+	if shared.OnMachine() {
+		_, err = shared.there(m.t.Context(), "rm", path)
+	} else {
+		err = os.Remove(path)
+	}
+	if err != nil {
 		m.t.Fatal(err)
 	}
 }
