@@ -8,5 +8,5 @@ const onMachine = false
 // cgroupDriver is the one that the rig chooses by itself.
 const cgroupDriver = ""
 
-// besidesThere are groups of programs that the scenarios of such a node need.
+// besidesThere are groups of programs that the scenarios of such a node need, in place of besides.
 var besidesThere []string

@@ -84,7 +84,11 @@ func start(ctx context.Context) (_ *node, err error) {
 	if _, err := os.Stat(microlet); err != nil {
 		return nil, fmt.Errorf("%w: run make build first", err)
 	}
-	i, err := rig.Up(ctx, rig.Options{Name: fmt.Sprintf("e2e-%d", os.Getpid()), Agent: firstAgent, Microlet: microlet, With: append(besides, besidesThere...), Machine: onMachine, CgroupDriver: cgroupDriver, Out: os.Stderr})
+	with := besides
+	if onMachine { // of which no scenario asks for what the others need
+		with = besidesThere
+	}
+	i, err := rig.Up(ctx, rig.Options{Name: fmt.Sprintf("e2e-%d", os.Getpid()), Agent: firstAgent, Microlet: microlet, With: with, Machine: onMachine, CgroupDriver: cgroupDriver, Out: os.Stderr})
 	if err != nil {
 		return nil, err
 	}
