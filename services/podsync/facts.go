@@ -25,6 +25,7 @@ type capacity struct {
 	// know of the number of processes, which the API does not.
 	limits, enforced v1.ResourceList
 	systemUUID       string
+	bootID           string
 }
 
 func readCapacity(k *kubeletconfig.Config) (capacity, error) {
@@ -54,7 +55,7 @@ func readCapacity(k *kubeletconfig.Config) (capacity, error) {
 	if err != nil {
 		return capacity{}, fmt.Errorf("read the machine's identity: %w", err)
 	}
-	return capacity{total, allocatable, limits, enforced, machine.SystemUUID}, nil
+	return capacity{total, allocatable, limits, enforced, machine.SystemUUID, machine.BootID}, nil
 }
 
 // podLimits returns what all pods together are limited to, without and with the reservations.

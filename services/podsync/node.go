@@ -232,7 +232,7 @@ func (n *node) buildObjects() error {
 	n.volumes = volume.New(volume.Options{
 		RootDir: n.cfg.Kubelet.Node.RootDir, Objects: n.objects, Tokens: n.tokens, Mounter: mount.New(""),
 		Allocatable: func() v1.ResourceList { return n.capacity.allocatable }, Log: n.service.Log,
-		Private: n.privateFolder,
+		Private: n.privateFolder, BootID: n.capacity.bootID,
 	})
 	return nil
 }

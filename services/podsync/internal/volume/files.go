@@ -40,9 +40,15 @@ func (f *files) Existing(s *Spec) (Mounted, bool) {
 	if f.inMemory && !isMountPoint(f.m.memory.mounter, s.Dir) {
 		return Mounted{}, false
 	}
+	// On the disk is what the boot before has left, which may be empty where the power was cut, or long out of date.
+	if !f.inMemory && !f.mark(s).by(f.m.opts.BootID) {
+		return Mounted{}, false
+	}
 	_, err := os.Stat(filepath.Join(s.Dir, dataLink))
 	return f.mounted(s), err == nil
 }
+
+func (f *files) mark(s *Spec) ready { return s.ready("wrapped_" + s.Volume.Name) }
 
 func (f *files) mounted(s *Spec) Mounted {
 	return Mounted{HostPath: s.Dir, ReadOnly: true, SELinuxRelabel: true}
@@ -63,7 +69,7 @@ func (f *files) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 
 // write makes the volume's folder unless it is there, and writes the files.
 func (f *files) write(s *Spec, content map[string]file) error {
-	mark := s.ready("wrapped_" + s.Volume.Name)
+	mark := f.mark(s)
 	if _, err := os.Lstat(s.Dir); err != nil || !mark.is() {
 		if err := makeOpen(s.Dir); err != nil {
 			return err
@@ -74,14 +80,19 @@ func (f *files) write(s *Spec, content map[string]file) error {
 			return err
 		}
 	}
-	if err := mark.set(); err != nil {
-		return err
+	if !mark.is() {
+		if err := mark.set(); err != nil {
+			return err
+		}
 	}
 	if err := nestedMountPoints(s.Pod, s.Volume.Name, s.Dir); err != nil {
 		return err
 	}
 	// The whole volume: what is made in its folder from then on, such as links, inherits the group.
-	return writeAtomically(s.Dir, content, func() error { return giveToGroup(s.Dir, fsGroup(s.Pod), groupReads) })
+	if err := writeAtomically(s.Dir, content, func() error { return giveToGroup(s.Dir, fsGroup(s.Pod), groupReads) }); err != nil {
+		return err
+	}
+	return mark.setBy(f.m.opts.BootID) // last: now the files are this boot's
 }
 
 // nestedMountPoints makes the folders on which containers mount other volumes inside of

@@ -152,6 +152,52 @@ func TestEachKindIsWhereTheKubeletHasIt(t *testing.T) {
 	}
 }
 
+// A power cut leaves files that were not synced empty, and a ConfigMap may have changed since.
+func TestFilesOfAnotherBootAreComparedWithTheAPI(t *testing.T) {
+	a := &api{configMaps: map[string]*v1.ConfigMap{"c": {Data: map[string]string{"k": "map", "same": "same"}}}}
+	m, _ := manager(t, a)
+	mode := int32(0o644)
+	p := podWith(volumeOf("cm", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "c"}, DefaultMode: &mode}}),
+		volumeOf("disk", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}))
+	m.opts.BootID = "first"
+	mounted, err := m.Mount(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(mounted["cm"].HostPath, "k")
+	now := func(boot string) *Manager {
+		opts := m.opts
+		opts.BootID = boot
+		return New(opts)
+	}
+	if _, ok := now("first").Existing(p); !ok {
+		t.Error("a restart in the same boot does not find the files")
+	}
+	if err := os.Truncate(file, 0); err != nil {
+		t.Fatal(err)
+	}
+	second := now("second")
+	if there, ok := second.Existing(p); ok {
+		t.Errorf("files of the boot before pass for this one's: %v", there)
+	}
+	if _, err := second.Mount(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, file); got != "map" {
+		t.Errorf("a container would see %q, want what the API has", got)
+	}
+	if there, ok := second.Existing(p); !ok || fmt.Sprint(there) != fmt.Sprint(mounted) {
+		t.Errorf("after they were compared: %v, %t", there, ok)
+	}
+	// The kubelet's mark names no boot.
+	if err := os.Truncate(string(ready(filepath.Join(m.podDir(p.UID), "plugins", emptyDirName, "wrapped_cm", "ready"))), 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := second.Existing(p); ok {
+		t.Error("files of an unknown boot pass for this one's")
+	}
+}
+
 func unixMode(mode fs.FileMode) string {
 	text := []byte((mode & (fs.ModeDir | fs.ModePerm)).String())
 	if mode&fs.ModeSetgid != 0 {

@@ -49,6 +49,9 @@ type Options struct {
 	// Private returns the node agent's own folder for a pod that may not have anything of it, and nothing for a
 	// helper. Nil protects nothing.
 	Private func(p *v1.Pod) string
+	// BootID is the kernel's name of this boot. Files of the API that another boot has written are compared with the API's
+	// before a container sees them.
+	BootID string
 	// Deadline of one pod's mounting or unmounting; 0 is 2 m.
 	Deadline time.Duration
 	Log      *slog.Logger

@@ -71,5 +71,23 @@ func (r ready) set() error {
 	return f.Close()
 }
 
+// setBy is set with the name of the boot in which the volume was filled. The kubelet, which looks at nothing but the
+// file's presence, leaves it empty.
+func (r ready) setBy(boot string) error {
+	if err := os.MkdirAll(filepath.Dir(string(r)), 0o750); err != nil {
+		return err
+	}
+	if r.is() && r.by(boot) {
+		return nil
+	}
+	return os.WriteFile(string(r), []byte(boot), 0o644)
+}
+
+// by says whether the mark was set in this boot.
+func (r ready) by(boot string) bool {
+	was, err := os.ReadFile(string(r))
+	return err == nil && string(was) == boot
+}
+
 // errNotBuilt is what a volume of a kind without a plugin is told; admission refuses it first.
 var errNotBuilt = errors.New("this kind of volume is not built")
