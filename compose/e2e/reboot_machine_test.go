@@ -191,7 +191,7 @@ func (s *scene) removeAll(all []*survivor, files *manifests) {
 			}
 		}
 	}
-	s.wait(patience, "the end of the pods", func(v record.View) error { return noPods(v, s.ns) })
+	s.wait(2*patience, "the end of the pods", func(v record.View) error { return noPods(v, s.ns) })
 }
 
 // now is the pod as the API has it; nil if it has none, or a Job has several.
@@ -247,7 +247,7 @@ func (s *scene) rebooted(agent rig.Agent, files *manifests, reboot func() error)
 	for _, p := range all {
 		s.bring(p, files)
 	}
-	s.wait(patience, "pods at rest before the reboot", func(v record.View) error {
+	s.wait(2*patience, "pods at rest before the reboot", func(v record.View) error {
 		for _, p := range all {
 			if now := s.now(v, p); !p.resting(now) {
 				return fmt.Errorf("pod %s: %s", p.name, describe(now))
@@ -268,7 +268,7 @@ func (s *scene) rebooted(agent rig.Agent, files *manifests, reboot func() error)
 		s.t.Fatal(err)
 	}
 	// Whoever is to run again does, and then nothing happens any more.
-	s.wait(patience, "pods that run again", func(v record.View) error {
+	s.wait(2*patience, "pods that run again", func(v record.View) error {
 		for _, p := range all {
 			if now := s.now(v, p); p.again() && (!p.resting(now) || mainID(now) == ids[p.name]) {
 				return fmt.Errorf("pod %s: %s", p.name, describe(now))
@@ -331,7 +331,7 @@ func stateOf(s corev1.ContainerState) string {
 
 const (
 	powerCuts   = 10
-	powerPods   = 14 // two of each kind
+	powerPods   = 14 // two of each kind, and one with a ConfigMap
 	powerImages = 2  // every so many cuts the images are gone before, so that they are pulled as the power goes
 )
 
@@ -344,7 +344,8 @@ func TestPowerCut(t *testing.T) {
 
 	// How long a start takes that nobody disturbs, images and all; and the positive control of the search for leftovers.
 	s.removeImages()
-	pods, crashing := crowd(powerPods)
+	s.makeConfig()
+	pods, crashing := powerBatch()
 	begin := time.Now()
 	s.create(pods...)
 	s.allRun(pods, crashing)
@@ -357,7 +358,7 @@ func TestPowerCut(t *testing.T) {
 		if i%powerImages == 0 {
 			s.removeImages()
 		}
-		pods, crashing := crowd(powerPods)
+		pods, crashing := powerBatch()
 		moment := time.Duration(random.Int64N(int64(takes)))
 		s.create(pods...)
 		made := s.record.View().Pods(s.ns)
@@ -377,8 +378,44 @@ func TestPowerCut(t *testing.T) {
 				t.Errorf("cut %d: pod %s was lost", i, p.Name)
 			}
 		}
+		for _, p := range s.record.History(v.Pod(s.ns, powerConfig).UID) {
+			for _, c := range p.Status.ContainerStatuses {
+				for _, e := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
+					if e != nil && e.ExitCode == notWhole {
+						t.Fatalf("cut %d: a container saw a ConfigMap's file that was not whole", i)
+					}
+				}
+			}
+		}
 		t.Logf("cut %d, %s after the creation of %d pods: all run %s after the power's return", i, ms(moment), len(pods), ms(time.Since(begin)))
 		s.removeBatch()
+	}
+}
+
+const (
+	powerConfig = "config" // a pod, and its ConfigMap
+	configSize  = 1 << 16
+	notWhole    = 5 // the exit code of a container whose file has another size
+)
+
+// powerBatch are pods of all kinds, and one that reads a file of a ConfigMap.
+func powerBatch() (pods []*corev1.Pod, crashing map[string]bool) {
+	pods, crashing = crowd(powerPods)
+	p := scripted(powerConfig, fmt.Sprintf(`test "$(wc -c </config/file)" = %d || exit %d; %s`, configSize, notWhole, forever))
+	p.Spec.Volumes = []corev1.Volume{{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+		LocalObjectReference: corev1.LocalObjectReference{Name: powerConfig},
+	}}}}
+	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "config", MountPath: "/config"}}
+	return append(pods, p), crashing
+}
+
+func (s *scene) makeConfig() {
+	s.t.Helper()
+	_, err := s.client.CoreV1().ConfigMaps(s.ns).Create(s.t.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: powerConfig}, Data: map[string]string{"file": strings.Repeat("x", configSize)},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		s.t.Fatal(err)
 	}
 }
 
