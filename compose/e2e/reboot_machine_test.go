@@ -163,7 +163,10 @@ func (s *scene) bring(p *survivor, files *manifests) {
 	case fromAPI:
 		s.create(p.pod)
 	case fromFile:
-		files.put(p.name+".yaml", s.manifest(p.pod.DeepCopy()))
+		// The UID is a hash of the manifest: what the agent before has left of the pod is another pod's.
+		static := p.pod.DeepCopy()
+		static.Annotations = map[string]string{"agent": string(s.Agent())}
+		files.put(p.name+".yaml", s.manifest(static))
 	case fromJob:
 		_, err := s.client.BatchV1().Jobs(s.ns).Create(s.t.Context(), &batchv1.Job{
 			ObjectMeta: metav1.ObjectMeta{Name: p.name},
@@ -306,7 +309,8 @@ func (s *scene) ends(all []*survivor) map[string]string {
 		words = append(words, conditions...)
 		for _, c := range slices.Concat(now.Status.InitContainerStatuses, now.Status.ContainerStatuses) {
 			words = append(words, fmt.Sprintf("%s: restarts %d, ready %t, %s, before %s", c.Name, c.RestartCount, c.Ready, stateOf(c.State), stateOf(c.LastTerminationState)))
-			if p.of == fromAPI && c.Name == "main" {
+			// Whether a shell that does not run again has come to say that it was terminated is chance.
+			if p.of == fromAPI && p.again() && c.Name == "main" {
 				if text, err := s.log(now, c.Name, int(c.RestartCount)); err == nil {
 					words = append(words, "log "+strings.Join(strings.Fields(text), " "))
 				}
