@@ -334,7 +334,7 @@ func (n *node) buildLoops() error {
 		Runtime:        n.runtime, Remover: cleanup.Remover{Runtime: runtime.Unhurried{Runtime: n.runtime}},
 		Images:  &images{puller: n.images, runtime: n.runtime, objects: n.objects, events: n.events},
 		Volumes: n.volumes, Cgroups: n.cgroups, Config: n.config, Objects: n.objects, Logs: n.logs,
-		Statuses: n.mirrors, Publish: n.probing, Probes: n.probing.results.Of, Hooks: hooks, Events: n.events,
+		Mirrors: n.mirrors, Publish: n.probing, Probes: n.probing.results.Of, Hooks: hooks, Events: n.events,
 		HostIPs: n.hostIPs.Known, AssumedHostIPs: n.hostIPs.Assumed, HostIPsAwaited: n.hostIPs.Awaited,
 		Admission: n.helperPods, AdmitEphemeral: helpers.AdmitEphemeral, RuntimeClasses: n.runtimeClasses,
 		AdmitImage: judged.admitImage, CheckCreated: judged.checkCreated,

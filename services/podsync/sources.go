@@ -171,4 +171,4 @@ func static(state *pod.State) bool {
 	return false
 }
 
-var _ worker.Statuses = (*mirror.Manager)(nil)
+var _ worker.MirrorManager = (*mirror.Manager)(nil)

@@ -186,7 +186,7 @@ func (m *Manager) Get(uid types.UID) (*v1.Pod, *v1.PodStatus) {
 	return s.pod, s.status.DeepCopy()
 }
 
-// Set implements worker.Statuses.
+// Set implements worker.MirrorManager.
 func (m *Manager) Set(p *v1.Pod, status v1.PodStatus) {
 	m.mu.Lock()
 	s := m.statics[p.UID]
@@ -204,7 +204,7 @@ func (m *Manager) Set(p *v1.Pod, status v1.PodStatus) {
 	}
 }
 
-// Terminated implements worker.Statuses. The end of a static pod is not the API's to wait for.
+// Terminated implements worker.MirrorManager. The end of a static pod is not the API's to wait for.
 func (m *Manager) Terminated(p *v1.Pod, status v1.PodStatus) {
 	if m.isStatic(p.UID) {
 		m.Set(p, status)
@@ -215,14 +215,14 @@ func (m *Manager) Terminated(p *v1.Pod, status v1.PodStatus) {
 	}
 }
 
-// UpdateFromAPI implements worker.Statuses. What the API says of a static pod comes with its mirror.
+// UpdateFromAPI implements worker.MirrorManager. What the API says of a static pod comes with its mirror.
 func (m *Manager) UpdateFromAPI(p *v1.Pod) {
 	if m.statuses != nil && !m.isStatic(p.UID) {
 		m.statuses.UpdateFromAPI(p)
 	}
 }
 
-// Last implements worker.Statuses. After a restart the mirror remembers what was told of the static pod.
+// Last implements worker.MirrorManager. After a restart the mirror remembers what was told of the static pod.
 func (m *Manager) Last(uid types.UID) (v1.PodStatus, bool) {
 	m.mu.Lock()
 	s := m.statics[uid]
@@ -243,7 +243,7 @@ func (m *Manager) Last(uid types.UID) (v1.PodStatus, bool) {
 	return v1.PodStatus{}, false
 }
 
-// Forget implements worker.Statuses: nothing of the pod is left on the node.
+// Forget implements worker.MirrorManager: nothing of the pod is left on the node.
 func (m *Manager) Forget(uid types.UID) {
 	m.mu.Lock()
 	s := m.statics[uid]

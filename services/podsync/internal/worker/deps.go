@@ -100,8 +100,9 @@ type Logs interface {
 	NextRestartCount(p podlogs.Pod, container string) int32
 }
 
-// Statuses patches the pods' status in the API.
-type Statuses interface {
+// MirrorManager keeps the mirror pods of static pods, and passes the status of every pod on to the object that shows it in
+// the API; see mirror.Manager.
+type MirrorManager interface {
 	// Want tells of a static pod, which the API knows by its mirror pod alone.
 	Want(p *v1.Pod)
 	Set(p *v1.Pod, s v1.PodStatus)
@@ -130,18 +131,18 @@ type Hooks interface {
 
 // Deps are the rooms that workers use.
 type Deps struct {
-	Runtime  Runtime
-	Remover  Remover
-	Images   Images
-	Volumes  Volumes
-	Cgroups  Cgroups
-	Config   Config
-	Objects  Objects
-	Logs     Logs
-	Statuses Statuses
-	Publish  Publish
-	Hooks    Hooks
-	Events   record.EventRecorder
+	Runtime Runtime
+	Remover Remover
+	Images  Images
+	Volumes Volumes
+	Cgroups Cgroups
+	Config  Config
+	Objects Objects
+	Logs    Logs
+	Mirrors MirrorManager
+	Publish Publish
+	Hooks   Hooks
+	Events  record.EventRecorder
 	// Admission decides which pods may run here, RuntimeClasses by which handler.
 	Admission      Admission
 	RuntimeClasses RuntimeClasses

@@ -253,7 +253,7 @@ func (d *Dispatcher) worker(uid types.UID) *worker {
 func (d *Dispatcher) start(ctx context.Context, w *worker) {
 	d.deps.Admission.Add(w.pod, w.source)
 	if isStatic(w.source) {
-		d.deps.Statuses.Want(w.pod)
+		d.deps.Mirrors.Want(w.pod)
 	}
 	d.mu.Lock()
 	d.workers[w.uid] = w

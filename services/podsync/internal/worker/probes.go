@@ -58,7 +58,7 @@ func (w *worker) verdicts(p *v1.Pod) probes.Verdicts {
 	}
 	v := w.deps.Probes(w.uid)
 	told := p.Status.InitContainerStatuses
-	if last, ok := w.deps.Statuses.Last(w.uid); ok {
+	if last, ok := w.deps.Mirrors.Last(w.uid); ok {
 		told = last.InitContainerStatuses
 	}
 	for i := range told {

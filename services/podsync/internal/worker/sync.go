@@ -93,7 +93,7 @@ func (w *worker) decide(p *v1.Pod, state *pod.State) decide.Actions {
 		Liveness: verdicts.Liveness, Startup: verdicts.Startup,
 		KeepDead: w.deps.KeepDead, Stopped: w.stoppedSandboxes, Refused: w.history.refusedEphemeral,
 	}
-	if last, ok := w.deps.Statuses.Last(w.uid); ok {
+	if last, ok := w.deps.Mirrors.Last(w.uid); ok {
 		in.Told = &last
 	}
 	return decide.Decide(in)
@@ -294,7 +294,7 @@ func (w *worker) report(p *v1.Pod, state *pod.State) {
 		// The scheduler gives the place away when it hears of this, so it must be free before.
 		w.deps.Admission.Ended(w.uid)
 	}
-	w.deps.Statuses.Set(p, s)
+	w.deps.Mirrors.Set(p, s)
 	w.deps.Publish.Status(w.uid, state, &s)
 	w.mu.Lock()
 	w.reported = true
@@ -317,7 +317,7 @@ func (w *worker) status(p *v1.Pod, state *pod.State) v1.PodStatus {
 	if w.deps.RecursiveReadOnly != nil {
 		in.RecursiveReadOnly = w.deps.RecursiveReadOnly(p)
 	}
-	if last, ok := w.deps.Statuses.Last(w.uid); ok {
+	if last, ok := w.deps.Mirrors.Last(w.uid); ok {
 		in.Old = &last
 	}
 	switch {

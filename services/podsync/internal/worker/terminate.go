@@ -79,7 +79,7 @@ func (w *worker) awaitRemoval(p *v1.Pod) (time.Duration, bool, error) {
 		return jitter(w.deps.Resync), false, nil
 	}
 	// What was read when all had stopped does not change any more, and the runtime has enough to do.
-	w.deps.Statuses.Terminated(p, w.status(p, w.last))
+	w.deps.Mirrors.Terminated(p, w.status(p, w.last))
 	return jitter(w.deps.Resync), false, nil
 }
 
@@ -96,7 +96,7 @@ func (w *worker) vanish(ctx context.Context, p *v1.Pod) error {
 		return transient("remove the pod's logs", err)
 	}
 	w.deps.Objects.Unregister(w.uid)
-	w.deps.Statuses.Forget(w.uid)
+	w.deps.Mirrors.Forget(w.uid)
 	w.deps.Publish.Forget(w.uid)
 	w.deps.Admission.Forget(w.uid)
 	w.move(causeVanished)

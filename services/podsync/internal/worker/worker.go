@@ -115,7 +115,7 @@ func (w *worker) set(p *v1.Pod) {
 		w.publish()
 		w.poke()
 	}
-	w.deps.Statuses.UpdateFromAPI(p)
+	w.deps.Mirrors.UpdateFromAPI(p)
 }
 
 // remove tells the worker that its pod's object is gone.
@@ -144,7 +144,7 @@ func (w *worker) run(ctx context.Context) (finished bool) {
 	defer w.beside.Wait()
 	w.life = ctx
 	p, _ := w.current()
-	w.deps.Statuses.UpdateFromAPI(p)
+	w.deps.Mirrors.UpdateFromAPI(p)
 	timer := time.NewTimer(firstDelay(p))
 	defer timer.Stop()
 	for {
