@@ -49,7 +49,7 @@ type Assigner struct {
 	o        Options
 	replicas *replicas
 	moves    prometheus.Counter
-	wake     chan struct{}
+	woken    chan struct{}
 
 	mu       sync.Mutex
 	weights  map[string]float64
@@ -63,7 +63,7 @@ type Assigner struct {
 // New returns an assigner without pods.
 func New(o Options) *Assigner {
 	a := &Assigner{
-		o: o, replicas: newReplicas(o.Heartbeats), wake: make(chan struct{}, 1),
+		o: o, replicas: newReplicas(o.Heartbeats), woken: make(chan struct{}, 1),
 		weights: map[string]float64{}, current: map[string]*podsyncv1.Assignment{},
 		moves: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "microlet_podsync_probe_assignments_total", Help: "Assignments of a pod to a replica of the prober.",
@@ -82,7 +82,7 @@ func (a *Assigner) Set(p *v1.Pod) {
 	a.mu.Lock()
 	a.weights[string(p.UID)] = w
 	a.mu.Unlock()
-	a.poke()
+	a.wake()
 }
 
 // Forget tells that a pod is gone.
@@ -101,17 +101,17 @@ func (a *Assigner) Complete() {
 	a.mu.Lock()
 	a.complete = true
 	a.mu.Unlock()
-	a.poke()
+	a.wake()
 }
 
 // Lost is the bus's hint that a replica's connection is gone.
 func (a *Assigner) Lost(replica string) {
 	a.replicas.lost(replica)
-	a.poke()
+	a.wake()
 }
 
 // Beat is called when a heartbeat came.
-func (a *Assigner) Beat() { a.poke() }
+func (a *Assigner) Beat() { a.wake() }
 
 // Of returns a pod's assignment.
 func (a *Assigner) Of(uid string) (*podsyncv1.Assignment, bool) {
@@ -121,9 +121,9 @@ func (a *Assigner) Of(uid string) (*podsyncv1.Assignment, bool) {
 	return assignment, ok
 }
 
-func (a *Assigner) poke() {
+func (a *Assigner) wake() {
 	select {
-	case a.wake <- struct{}{}:
+	case a.woken <- struct{}{}:
 	default:
 	}
 }
@@ -142,7 +142,7 @@ func (a *Assigner) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-a.wake:
+		case <-a.woken:
 		case <-timer.C:
 		}
 	}

@@ -147,7 +147,7 @@ func (d *Dispatcher) Wake(uid types.UID, reason string) {
 	d.deps.Metrics.Wakes.WithLabelValues(reason).Inc()
 	w := d.worker(uid)
 	if w != nil {
-		w.poke()
+		w.wake()
 	}
 	if d.deps.Stray != nil && d.Synced() && (w == nil || w.hasEnded()) {
 		d.deps.Stray() // a creation that its pod's deletion overtook may have come to its end late

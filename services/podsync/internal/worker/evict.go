@@ -68,7 +68,7 @@ func (w *worker) evict(v verdict) {
 		w.overtake(errOvertaken)
 	}
 	w.mu.Unlock()
-	w.poke()
+	w.wake()
 }
 
 // grace is what the containers of a pod that ends get: the shortest of what its deletion and

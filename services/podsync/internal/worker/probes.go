@@ -24,7 +24,7 @@ func (d *Dispatcher) Probed(uid types.UID) {
 	case w.probed <- struct{}{}:
 	default:
 	}
-	w.poke()
+	w.wake()
 }
 
 // attend reports the pod anew at each verdict of a probe until the returned function is called,

@@ -26,7 +26,7 @@ type worker struct {
 	uid    types.UID
 	source podsyncv1.PodSource
 	deps   *Deps
-	wake   chan struct{}
+	woken  chan struct{}
 	probed chan struct{} // a probe's verdict changed
 
 	mu       sync.Mutex
@@ -77,7 +77,7 @@ type worker struct {
 
 func newWorker(p *v1.Pod, source podsyncv1.PodSource, deps *Deps) *worker {
 	return &worker{
-		uid: p.UID, source: source, pod: p, deps: deps, wake: make(chan struct{}, 1), probed: make(chan struct{}, 1), stopped: make(chan struct{}),
+		uid: p.UID, source: source, pod: p, deps: deps, woken: make(chan struct{}, 1), probed: make(chan struct{}, 1), stopped: make(chan struct{}),
 		stale: make(chan struct{}, 1), mounting: make(chan struct{}, 1),
 		stops: map[string]*stopping{}, stoppedSandboxes: map[string]bool{}, pulls: map[string]*pull{},
 		history: newHistory(), backoff: decide.NewBackoff(deps.MaxBackoff),
@@ -113,7 +113,7 @@ func (w *worker) set(p *v1.Pod) {
 	}
 	if sooner || !onlyStatusChanged(old, p) || gatesChanged(old, p) {
 		w.publish()
-		w.poke()
+		w.wake()
 	}
 	w.deps.Mirrors.UpdateFromAPI(p)
 }
@@ -128,13 +128,13 @@ func (w *worker) remove() {
 	}
 	w.mu.Unlock()
 	w.deps.Objects.Unregister(w.uid) // the apiserver forbids the node to read what no pod of its names any more
-	w.poke()
+	w.wake()
 }
 
-// poke wakes the worker; pokes that come while it is awake become one.
-func (w *worker) poke() {
+// wake has the worker look at its pod again; wake-ups that come while it is awake become one.
+func (w *worker) wake() {
 	select {
-	case w.wake <- struct{}{}:
+	case w.woken <- struct{}{}:
 	default:
 	}
 }
@@ -151,7 +151,7 @@ func (w *worker) run(ctx context.Context) (finished bool) {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-w.wake:
+		case <-w.woken:
 		case <-timer.C:
 		}
 		again, done := w.turn(ctx)
