@@ -31,7 +31,7 @@ func (n *node) buildGarbage() error {
 		return err
 	}
 	n.cleanup = cleanup.New(cleanup.Options{
-		Runtime: runtime.Unhurried{Runtime: n.runtime}, Volumes: n.volumes, Cgroups: n.cgroups, Logs: n.logs, Pods: livePods{n},
+		Runtime: runtime.LowPriority{Runtime: n.runtime}, Volumes: n.volumes, Cgroups: n.cgroups, Logs: n.logs, Pods: livePods{n},
 		Policy: cleanup.Policy{
 			MinAge:          k.Node.MinimumContainerTTL.Duration,
 			MaxPerContainer: int(k.Node.MaxDeadContainersPerContainer),

@@ -331,7 +331,7 @@ func (n *node) buildLoops() error {
 	judged := imageUsers{helpers: helpers, user: n.runtime.User}
 	n.dispatcher = worker.NewDispatcher(worker.Deps{
 		NetworkProblem: n.network.problem,
-		Runtime:        n.runtime, Remover: cleanup.Remover{Runtime: runtime.Unhurried{Runtime: n.runtime}},
+		Runtime:        n.runtime, Remover: cleanup.Remover{Runtime: runtime.LowPriority{Runtime: n.runtime}},
 		Images:  &images{puller: n.images, runtime: n.runtime, objects: n.objects, events: n.events},
 		Volumes: n.volumes, Cgroups: n.cgroups, Config: n.config, Objects: n.objects, Logs: n.logs,
 		Mirrors: n.mirrors, Publish: n.probing, Probes: n.probing.results.Of, Hooks: hooks, Events: n.events,

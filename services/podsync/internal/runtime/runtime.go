@@ -230,17 +230,17 @@ func (r *Runtime) removeSandbox(ctx context.Context, class Class, id string) err
 	return unlessGone("remove sandbox", id, err)
 }
 
-// Unhurried is a Runtime whose removals let everything else go first.
-type Unhurried struct{ *Runtime }
+// LowPriority is a Runtime whose removals let everything else go first.
+type LowPriority struct{ *Runtime }
 
 // RemoveContainer removes a container, when the runtime has nothing better to do.
-func (u Unhurried) RemoveContainer(ctx context.Context, id string) error {
-	return u.removeContainer(ctx, Idle, id)
+func (l LowPriority) RemoveContainer(ctx context.Context, id string) error {
+	return l.removeContainer(ctx, Idle, id)
 }
 
 // RemoveSandbox removes a sandbox, when the runtime has nothing better to do.
-func (u Unhurried) RemoveSandbox(ctx context.Context, id string) error {
-	return u.removeSandbox(ctx, Idle, id)
+func (l LowPriority) RemoveSandbox(ctx context.Context, id string) error {
+	return l.removeSandbox(ctx, Idle, id)
 }
 
 // unlessGone wraps err; that the thing is not there is what was wanted.
