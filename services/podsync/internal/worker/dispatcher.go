@@ -35,10 +35,10 @@ type Dispatcher struct {
 	signal  chan struct{}
 	workers map[types.UID]*worker
 	synced  bool
-	// onSynced is called once, from the loop, when every source has been heard, and onTold
-	// when after that the state of every pod was told.
-	onSynced, onTold func()
-	told             bool // belongs to the loop
+	// onSynced is called once, from the loop, when every source has been heard, and onReported
+	// when after that the state of every pod was reported.
+	onSynced, onReported func()
+	reported             bool // belongs to the loop
 	// expected are the sources that were not heard yet.
 	expected []podsyncv1.PodSource
 	// held belongs to the loop.
@@ -48,15 +48,15 @@ type Dispatcher struct {
 }
 
 // NewDispatcher returns a dispatcher without pods. onSynced is called once, when all
-// sources have told of all that they had and each of those pods was published; onTold once
+// sources have told of all that they had and each of those pods was published; onReported once
 // after that, when the state of each was published too, which takes a runtime that answers;
 // turn with every turn of the loop.
-func NewDispatcher(deps Deps, turn, onSynced, onTold func()) *Dispatcher {
+func NewDispatcher(deps Deps, turn, onSynced, onReported func()) *Dispatcher {
 	if deps.Resync == 0 {
 		deps.Resync = time.Minute
 	}
 	return &Dispatcher{
-		deps: deps, turn: turn, log: deps.Log, onSynced: onSynced, onTold: onTold,
+		deps: deps, turn: turn, log: deps.Log, onSynced: onSynced, onReported: onReported,
 		signal: make(chan struct{}, 1), workers: map[types.UID]*worker{},
 		expected: []podsyncv1.PodSource{podsyncv1.PodSource_POD_SOURCE_API}, held: map[types.NamespacedName][]held{},
 	}
@@ -72,7 +72,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		for _, do := range d.take() {
 			do(ctx)
 		}
-		d.tellTold()
+		d.checkReported()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -226,19 +226,19 @@ func (d *Dispatcher) Seen() map[types.UID]string {
 	return seen
 }
 
-// tellTold calls onTold once its time has come.
-func (d *Dispatcher) tellTold() {
-	if d.told {
+// checkReported calls onReported once its time has come.
+func (d *Dispatcher) checkReported() {
+	if d.reported {
 		return
 	}
 	d.mu.Lock()
-	d.told = d.synced
+	d.reported = d.synced
 	for _, w := range d.workers {
-		d.told = d.told && w.told()
+		d.reported = d.reported && w.hasReported()
 	}
 	d.mu.Unlock()
-	if d.told {
-		d.onTold()
+	if d.reported {
+		d.onReported()
 	}
 }
 

@@ -25,20 +25,20 @@ func (e *transientError) Unwrap() error { return e.err }
 
 func transient(what string, err error) error { return &transientError{what, err} }
 
-// toldError is a failure that the pod's own status or events tell its owner.
-type toldError struct {
+// reportedError is a failure that the pod's own status or events tell its owner.
+type reportedError struct {
 	what  string
 	err   error
 	again time.Duration
 }
 
-func (e *toldError) Error() string { return e.what + ": " + e.err.Error() }
-func (e *toldError) Unwrap() error { return e.err }
+func (e *reportedError) Error() string { return e.what + ": " + e.err.Error() }
+func (e *reportedError) Unwrap() error { return e.err }
 
-func told(what string, err error) error { return &toldError{what, err, startRetry} }
+func reported(what string, err error) error { return &reportedError{what, err, startRetry} }
 
-// toldSoon is told of a failure whose back-off somebody else keeps and wants to show.
-func toldSoon(what string, err error) error { return &toldError{what, err, transientRetry} }
+// reportedSoon is reported for a failure whose back-off somebody else keeps and wants to show.
+func reportedSoon(what string, err error) error { return &reportedError{what, err, transientRetry} }
 
 // retryAfter says how long to wait, with jitter, after an error that ended that many turns
 // one after another.

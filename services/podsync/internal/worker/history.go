@@ -14,8 +14,8 @@ type history struct {
 	// waiting says of each container why it could not be started last.
 	waiting map[string]status.Waiting
 	// refused is the generation of the pod whose refusal was told in an event.
-	refused int64
-	told    bool
+	refused   int64
+	announced bool
 	// adopted: the back-off was rebuilt from the runtime's containers.
 	adopted bool
 	// refusedEphemeral are the ephemeral containers that ask for what is not built, or may not join the pod.

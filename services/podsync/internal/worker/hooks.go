@@ -69,5 +69,5 @@ func (w *worker) postStart(ctx context.Context, p *v1.Pod, c *v1.Container, id s
 	if failed := w.kill(ctx, p, []decide.Kill{decide.NewKill(p, c, id, reasonFailedPostStartHook)}); failed != nil {
 		return failed
 	}
-	return toldSoon("postStart hook of container "+c.Name, err)
+	return reportedSoon("postStart hook of container "+c.Name, err)
 }

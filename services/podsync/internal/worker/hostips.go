@@ -15,7 +15,7 @@ func (w *worker) hostIPsReady(p *v1.Pod) error {
 	if w.deps.HostIPsAwaited == nil || !w.deps.HostIPsAwaited() || !showsHostIPs(p) {
 		return nil
 	}
-	return toldSoon("wait for the node's addresses", errors.New("nodestatus has not reported them yet"))
+	return reportedSoon("wait for the node's addresses", errors.New("nodestatus has not reported them yet"))
 }
 
 // showsHostIPs says whether a container has an address of the node in its environment.

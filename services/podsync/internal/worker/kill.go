@@ -41,10 +41,10 @@ func (w *worker) stopPod(ctx context.Context, p *v1.Pod, s *decide.StopPod) erro
 // it: a look that is overtaken or fails must neither begin a grace period anew nor run a
 // hook again.
 type stopping struct {
-	began time.Time
-	grace time.Duration
-	told  bool
-	hook  *preStop // nil until the hook was begun
+	began     time.Time
+	grace     time.Duration
+	announced bool
+	hook      *preStop // nil until the hook was begun
 }
 
 // stopOf returns how far the stop of a container has come. A grace period that is shorter
@@ -82,8 +82,8 @@ func (w *worker) kill(ctx context.Context, p *v1.Pod, kills []decide.Kill) error
 }
 
 func (w *worker) killOne(ctx context.Context, p *v1.Pod, k *decide.Kill, s *stopping, turn func(context.Context) error) error {
-	if !s.told {
-		s.told = true
+	if !s.announced {
+		s.announced = true
 		w.deps.containerEvent(p, k.Name, v1.EventTypeNormal, reasonKilling, "%s", k.Message)
 	}
 	end := s.began.Add(s.grace)

@@ -57,12 +57,12 @@ func (w *worker) verdicts(p *v1.Pod) probes.Verdicts {
 		return probes.Verdicts{}
 	}
 	v := w.deps.Probes(w.uid)
-	told := p.Status.InitContainerStatuses
+	statuses := p.Status.InitContainerStatuses
 	if last, ok := w.deps.Mirrors.Last(w.uid); ok {
-		told = last.InitContainerStatuses
+		statuses = last.InitContainerStatuses
 	}
-	for i := range told {
-		s := &told[i]
+	for i := range statuses {
+		s := &statuses[i]
 		_, id, _ := strings.Cut(s.ContainerID, "://")
 		if v.Startup[id] == decide.Unknown && id != "" && s.State.Running != nil && s.Started != nil && *s.Started {
 			v.Startup[id] = decide.Success

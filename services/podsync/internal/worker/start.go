@@ -71,7 +71,7 @@ func (w *worker) prepare(ctx context.Context, p *v1.Pod, state *pod.State, a *de
 	config, err := w.deps.Config.Sandbox(p, attempt(state, a), parent)
 	if err != nil {
 		w.deps.event(p, v1.EventTypeWarning, reasonFailedCreatePodSandBox, "Failed to create pod sandbox: %v", err)
-		return nil, told("generate the sandbox's config", err)
+		return nil, reported("generate the sandbox's config", err)
 	}
 	mounting, err := w.volumes(ctx, p)
 	if err != nil {
@@ -110,7 +110,7 @@ func (w *worker) runSandbox(ctx context.Context, p *v1.Pod, config *runtimeapi.P
 		if ctx.Err() == nil {
 			w.deps.event(p, v1.EventTypeWarning, reasonFailedCreatePodSandBox, "Failed to create pod sandbox: %v", err)
 		}
-		return "", told("find the runtime class", err)
+		return "", reported("find the runtime class", err)
 	}
 	var id string
 	err = w.create(ctx, func(ctx context.Context) (err error) {
@@ -160,10 +160,10 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 			w.history.waits(c.Name, waiting.Reason, waiting.Message)
 			if waiting.Reason == image.ReasonPull {
 				// The next look shows the puller's back-off, as with the kubelet.
-				return toldSoon("image of container "+c.Name, err)
+				return reportedSoon("image of container "+c.Name, err)
 			}
 		}
-		return told("image of container "+c.Name, err)
+		return reported("image of container "+c.Name, err)
 	}
 	if err := w.admitImage(p, c, present); err != nil {
 		return w.misconfigured(p, c.Name, "judge the image of container ", err)
@@ -197,7 +197,7 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 			return err
 		}
 		w.notStarted(p, c.Name, err)
-		return told("start container "+c.Name, err)
+		return reported("start container "+c.Name, err)
 	}
 	w.history.runs(c.Name)
 	w.deps.containerEvent(p, c.Name, v1.EventTypeNormal, reasonCreated, "Container created")
@@ -223,7 +223,7 @@ func (w *worker) admitImage(p *v1.Pod, c *v1.Container, image *Image) error {
 func (w *worker) misconfigured(p *v1.Pod, name, doing string, err error) error {
 	w.history.waits(name, reasonCreateContainerConfigError, err.Error())
 	w.deps.containerEvent(p, name, v1.EventTypeWarning, reasonFailed, "Error: %v", err)
-	return told(doing+name, err)
+	return reported(doing+name, err)
 }
 
 // notStarted tells of a container that the runtime would not create or start.

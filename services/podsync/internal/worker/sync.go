@@ -240,10 +240,10 @@ func (w *worker) holdEphemeral(p *v1.Pod, a *decide.Actions) {
 
 // tellRefusal tells of a refusal once a generation of the pod.
 func (w *worker) tellRefusal(p *v1.Pod, refusal error) {
-	if w.history.told && w.history.refused == p.Generation {
+	if w.history.announced && w.history.refused == p.Generation {
 		return
 	}
-	w.history.told, w.history.refused = true, p.Generation
+	w.history.announced, w.history.refused = true, p.Generation
 	w.deps.event(p, v1.EventTypeWarning, reasonFailed, "Error: %s", refusal.Error())
 	w.deps.Metrics.Refused.Inc()
 	w.deps.Log.Warn("pod refused", "pod", podName(p), "uid", w.uid, "err", refusal)
@@ -273,14 +273,14 @@ func hasEndedSince(before, now *pod.State) bool {
 
 // afterFailure says when to try again. What the pod's own status tells is no error of ours.
 func (w *worker) afterFailure(p *v1.Pod, failed error, wake time.Time) (time.Duration, error) {
-	var told *toldError
-	if !errors.As(failed, &told) {
+	var failure *reportedError
+	if !errors.As(failed, &failure) {
 		return 0, failed
 	}
 	if w.history.delays(failed) {
 		w.deps.Log.Warn("pod waits", "pod", podName(p), "uid", w.uid, "err", failed)
 	}
-	again := told.again
+	again := failure.again
 	if !wake.IsZero() {
 		again = min(again, max(time.Until(wake), 0))
 	}

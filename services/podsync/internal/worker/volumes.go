@@ -47,7 +47,7 @@ func (w *worker) notMounted(ctx context.Context, p *v1.Pod, err error) error {
 	if ctx.Err() == nil {
 		w.tellNotMounted(p, err)
 	}
-	return told("mount volumes", err)
+	return reported("mount volumes", err)
 }
 
 // tellNotMounted sends an event for each volume that failed, as the kubelet does.

@@ -35,7 +35,7 @@ type worker struct {
 	again    *v1.Pod // a version that came after removed: the source wants the pod anew
 	ending   bool    // it is being stopped for good
 	ended    bool    // nothing of the pod will run again
-	reported bool    // its state was told at least once
+	reported bool    // its state was reported at least once
 	overtake context.CancelCauseFunc
 	digest   string
 	read     bool
@@ -248,9 +248,9 @@ func (w *worker) publish() {
 	w.deps.Publish.Pod(w.pod, w.source, w.ending || w.pod.DeletionTimestamp != nil)
 }
 
-// told says whether the pod's state was told since podsync started; one that is gone has
-// nothing to tell.
-func (w *worker) told() bool {
+// hasReported reports whether the pod's state was reported since podsync started; one that is gone has
+// nothing to report.
+func (w *worker) hasReported() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.reported || w.removed
