@@ -14,7 +14,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
-	"github.com/microlet/microlet/services/internal/proctest"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
 // bound is how long anything may take on a busy machine; on an idle one a bus is back within a second.

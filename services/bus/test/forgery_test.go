@@ -25,8 +25,8 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
-	"github.com/microlet/microlet/services/internal/peer/peertest"
-	"github.com/microlet/microlet/services/internal/proctest"
+	"github.com/microlet/microlet/services/internal/testing/peertest"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
 // signedAs is an entry as a writer would put it.

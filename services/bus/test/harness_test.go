@@ -18,9 +18,9 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/bus/bustest"
 	"github.com/microlet/microlet/services/internal/bus"
-	"github.com/microlet/microlet/services/internal/peer/peertest"
-	"github.com/microlet/microlet/services/internal/proctest"
 	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/internal/testing/peertest"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
 func TestMain(m *testing.M) {

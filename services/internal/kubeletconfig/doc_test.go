@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/microlet/microlet/services/internal/golden"
+	"github.com/microlet/microlet/services/internal/testing/golden"
 )
 
 // TestConfigurationDoc fails when docs/configuration.md is not what the tables say: run it with -update then.

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/microlet/microlet/proto/role"
-	"github.com/microlet/microlet/services/internal/proctest"
 	"github.com/microlet/microlet/services/internal/telemetry"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
 const warnings = 200

@@ -14,8 +14,8 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
-	"github.com/microlet/microlet/services/internal/peer/peertest"
-	"github.com/microlet/microlet/services/internal/proctest"
+	"github.com/microlet/microlet/services/internal/testing/peertest"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
 func TestMain(m *testing.M) {

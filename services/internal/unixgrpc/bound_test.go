@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/microlet/microlet/proto/role"
-	"github.com/microlet/microlet/services/internal/proctest"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
 // boundedSocket writes a byte to each connection that it takes, and returns the socket's name.

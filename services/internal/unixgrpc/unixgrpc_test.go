@@ -24,8 +24,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/microlet/microlet/proto/role"
-	"github.com/microlet/microlet/services/internal/peer/peertest"
-	"github.com/microlet/microlet/services/internal/proctest"
+	"github.com/microlet/microlet/services/internal/testing/peertest"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
 const (

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/microlet/microlet/services/internal/proctest"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 	"github.com/microlet/microlet/services/nodeapi/internal/testpki"
 )
 

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/net/http2"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
-	"github.com/microlet/microlet/services/internal/proctest"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 	"github.com/microlet/microlet/services/nodeapi/internal/testpki"
 )
 

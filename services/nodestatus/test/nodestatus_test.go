@@ -24,7 +24,7 @@ import (
 	"github.com/microlet/microlet/services/bus/bustest"
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
-	"github.com/microlet/microlet/services/internal/proctest"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 	"github.com/microlet/microlet/services/nodestatus"
 )
 

@@ -17,8 +17,8 @@ import (
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/bus/bustest"
 	"github.com/microlet/microlet/services/internal/bus"
-	"github.com/microlet/microlet/services/internal/fake"
-	"github.com/microlet/microlet/services/internal/proctest"
+	"github.com/microlet/microlet/services/internal/testing/fake"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 	"github.com/microlet/microlet/services/pleg"
 )
 

@@ -16,8 +16,8 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/bus/bustest"
-	"github.com/microlet/microlet/services/internal/fake"
-	"github.com/microlet/microlet/services/internal/proctest"
+	"github.com/microlet/microlet/services/internal/testing/fake"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
 // is waits until a reader is told of these pods, with these states, and of no other.

@@ -24,9 +24,9 @@ import (
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/bus/bustest"
 	"github.com/microlet/microlet/services/internal/bus"
-	"github.com/microlet/microlet/services/internal/fake"
-	"github.com/microlet/microlet/services/internal/proctest"
 	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/internal/testing/fake"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 	"github.com/microlet/microlet/services/podsync"
 )
 

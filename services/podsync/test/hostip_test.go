@@ -12,7 +12,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
-	"github.com/microlet/microlet/services/internal/proctest"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
 // TestTheNodesAddressIsNoGuess: what the default route suggests before nodestatus has told the node's address is in no status and,

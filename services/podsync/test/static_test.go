@@ -10,7 +10,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/bus/bustest"
-	"github.com/microlet/microlet/services/internal/proctest"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
 // TestAStaticPodComesBack: a manifest that is put back restarts its pod, whenever that happens, and all who keep the pod by

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/microlet/microlet/services/internal/proctest"
 	"github.com/microlet/microlet/services/internal/run"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
 // touchEnv names a file that a child creates, in a thread of its own, if it is the first of its kind.

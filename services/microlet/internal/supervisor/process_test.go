@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/microlet/microlet/services/internal/proctest"
 	"github.com/microlet/microlet/services/internal/run"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
 // These tests start real processes: this test binary, which behaves as the variable says.

@@ -18,7 +18,7 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 
-	"github.com/microlet/microlet/services/internal/fake"
+	"github.com/microlet/microlet/services/internal/testing/fake"
 )
 
 // Runtime is a fake runtime that also streams: every command repeats what it is told, and so does every

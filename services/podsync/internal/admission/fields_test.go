@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/microlet/microlet/services/internal/golden"
+	"github.com/microlet/microlet/services/internal/testing/golden"
 )
 
 // The page of fields is what Honoured answers to a pod that sets one field, and nothing else.

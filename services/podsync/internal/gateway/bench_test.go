@@ -20,7 +20,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/proto/role"
-	"github.com/microlet/microlet/services/internal/fake"
+	"github.com/microlet/microlet/services/internal/testing/fake"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
 	"github.com/microlet/microlet/services/podsync/internal/containers"
 	"github.com/microlet/microlet/services/podsync/internal/pod"

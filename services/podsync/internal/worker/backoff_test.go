@@ -10,7 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/microlet/microlet/services/internal/fake"
+	"github.com/microlet/microlet/services/internal/testing/fake"
 )
 
 // TestACommandThatDoesNotExistIsTriedAgainSoon, and then backs off, as with the kubelet, whose

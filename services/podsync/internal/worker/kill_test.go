@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/microlet/microlet/services/internal/fake"
+	"github.com/microlet/microlet/services/internal/testing/fake"
 )
 
 // errStopSignal is containerd's answer for an image whose STOPSIGNAL it cannot parse.

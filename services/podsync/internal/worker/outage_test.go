@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/microlet/microlet/services/internal/fake"
+	"github.com/microlet/microlet/services/internal/testing/fake"
 )
 
 // TestADiskThatIsFullHurtsOnlyWhoNeedsIt: the pod says so, is tried again and runs when
