@@ -3,7 +3,8 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-MODULES := proto services/internal services/bus services/podsync services/pleg services/prober services/nodestatus services/nodeapi services/microlet compose/rig compose/e2e
+# The modules of the workspace.
+MODULES := $(shell sed -n 's,^	\./,,p' go.work)
 
 # Programs that are built once and kept outside the checkout.
 CACHE ?= $(or $(MICROLET_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/microlet)

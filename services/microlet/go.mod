@@ -114,6 +114,7 @@ require (
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/klauspost/compress v1.20.3 // indirect
 	github.com/microlet/microlet/services/bus v0.0.0
+	github.com/microlet/microlet/services/internal/testing v0.0.0
 	github.com/microlet/microlet/services/nodeapi v0.0.0
 	github.com/microlet/microlet/services/nodestatus v0.0.0
 	github.com/microlet/microlet/services/pleg v0.0.0
@@ -131,11 +132,12 @@ require (
 replace (
 	github.com/microlet/microlet/proto => ../../proto
 	github.com/microlet/microlet/services/bus => ../bus
+	github.com/microlet/microlet/services/bus/bustest => ../bus/bustest
 	github.com/microlet/microlet/services/internal => ../internal
+	github.com/microlet/microlet/services/internal/testing => ../internal/testing
 	github.com/microlet/microlet/services/nodeapi => ../nodeapi
 	github.com/microlet/microlet/services/nodestatus => ../nodestatus
 	github.com/microlet/microlet/services/pleg => ../pleg
 	github.com/microlet/microlet/services/podsync => ../podsync
+	github.com/microlet/microlet/services/prober => ../prober
 )
-
-replace github.com/microlet/microlet/services/prober => ../prober

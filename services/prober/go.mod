@@ -90,6 +90,6 @@ require (
 
 replace (
 	github.com/microlet/microlet/proto => ../../proto
-	github.com/microlet/microlet/services/bus => ../bus
 	github.com/microlet/microlet/services/internal => ../internal
+	github.com/microlet/microlet/services/internal/testing => ../internal/testing
 )

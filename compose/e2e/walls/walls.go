@@ -75,6 +75,15 @@ var walls = []wall{
 		reason: "stats alone measures containers",
 	},
 	{
+		imports: below("github.com/nats-io/nats-server"), allowed: below(services + "bus"),
+		reason: "the bus is the one NATS server; others are its clients",
+	},
+	{
+		imports: below(services+"internal/testing", services+"bus/bustest"),
+		allowed: below(services+"internal/testing", services+"bus/bustest", services+"nodeapi/internal/teststream"),
+		reason:  "what only tests use is in no program",
+	},
+	{
 		imports: below(strings.TrimSuffix(services, "/")), within: below(module+"proto", module+"compose"), allowed: none, tests: true,
 		reason: "the contract and the rig know the services from outside only",
 	},

@@ -25,7 +25,7 @@ func top(t *testing.T) string {
 func modules(t *testing.T) []string {
 	t.Helper()
 	var patterns []string
-	for _, glob := range []string{"proto/go.mod", "services/*/go.mod", "compose/rig/go.mod", "compose/e2e/go.mod"} {
+	for _, glob := range []string{"proto/go.mod", "services/*/go.mod", "services/*/*/go.mod", "compose/rig/go.mod", "compose/e2e/go.mod"} {
 		found, err := filepath.Glob(filepath.Join(top(t), glob))
 		if err != nil {
 			t.Fatal(err)
@@ -68,6 +68,8 @@ func TestWallsAreFoundBroken(t *testing.T) {
 		"services/podsync/cmd/podsync":   "k8s.io/kubernetes/pkg/kubelet",
 		"services/microlet/cmd/microlet": "k8s.io/kubernetes/pkg/apis/core",
 		"services/pleg":                  module + "services/podsync",
+		"services/nodeapi":               "github.com/nats-io/nats-server/v2/server",
+		"services/podsync":               module + "services/internal/testing/fake",
 		"proto/subject":                  module + "services/internal/run",
 		"compose/rig":                    module + "services/bus",
 	}
