@@ -21,13 +21,13 @@ import (
 // api is what podsync answers on its socket.
 type api struct {
 	*localPods
-	service    *service.Service
-	dispatcher *worker.Dispatcher
-	signs      *signs
+	service *service.Service
+	workers *worker.Workers
+	signs   *signs
 }
 
-func registerAPI(s *service.Service, d *worker.Dispatcher, signs *signs, local *localPods) {
-	podsyncv1.RegisterPodsyncServiceServer(s.GRPC, &api{localPods: local, service: s, dispatcher: d, signs: signs})
+func registerAPI(s *service.Service, w *worker.Workers, signs *signs, local *localPods) {
+	podsyncv1.RegisterPodsyncServiceServer(s.GRPC, &api{localPods: local, service: s, workers: w, signs: signs})
 	s.Allow(podsyncv1.PodsyncService_GetHealth_FullMethodName, role.NodeStatus, role.Up)
 	s.Allow(podsyncv1.PodsyncService_WakePod_FullMethodName, role.PLEG)
 	allowLocalPods(s)
@@ -45,9 +45,9 @@ func (a *api) GetHealth(context.Context, *podsyncv1.GetHealthRequest) (*podsyncv
 func (a *api) WakePod(_ context.Context, r *podsyncv1.WakePodRequest) (*podsyncv1.WakePodResponse, error) {
 	a.signs.hinted()
 	if r.GetPodUid() == "" {
-		a.dispatcher.WakeAll("pleg")
+		a.workers.WakeAll("pleg")
 	} else {
-		a.dispatcher.Wake(types.UID(r.GetPodUid()), "pleg")
+		a.workers.Wake(types.UID(r.GetPodUid()), "pleg")
 	}
 	return &podsyncv1.WakePodResponse{}, nil
 }
@@ -107,11 +107,11 @@ func (s *signs) last() time.Time {
 }
 
 // listen wakes the workers of the pods that pleg hints at.
-func (s *signs) listen(b *bus.Client, d *worker.Dispatcher) {
+func (s *signs) listen(b *bus.Client, w *worker.Workers) {
 	b.Subscribe(subject.LifecycleEvents, func(subj string, _ []byte) {
 		s.hinted()
 		if uid, ok := subject.LifecycleEventPod(subj); ok {
-			d.Wake(types.UID(uid), "pleg")
+			w.Wake(types.UID(uid), "pleg")
 		}
 	})
 }

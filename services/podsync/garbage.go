@@ -31,7 +31,7 @@ func (n *node) buildGarbage() error {
 		return err
 	}
 	n.cleanup = cleanup.New(cleanup.Options{
-		Runtime: runtime.LowPriority{Runtime: n.runtime}, Volumes: n.volumes, Cgroups: n.cgroups, Logs: n.logs, Pods: livePods{n},
+		Runtime: runtime.LowPriority{Runtime: n.runtime}, Volumes: n.volumes, Cgroups: n.cgroups, Logs: n.logs, Pods: n.workers, Orphans: n.workers.Orphans(),
 		Policy: cleanup.Policy{
 			MinAge:          k.Node.MinimumContainerTTL.Duration,
 			MaxPerContainer: int(k.Node.MaxDeadContainersPerContainer),
@@ -45,16 +45,7 @@ func (n *node) buildGarbage() error {
 	return nil
 }
 
-// livePods asks the dispatcher, which is furnished after the clean-up that it wakes.
-type livePods struct{ n *node }
-
-// Known implements cleanup.Pods.
-func (p livePods) Known(uid types.UID) bool { return p.n.dispatcher.Known(uid) }
-
-// Ended implements cleanup.Pods.
-func (p livePods) Ended(uid types.UID) bool { return p.n.dispatcher.Ended(uid) }
-
-func (n *node) runCleanup(ctx context.Context) error { return n.cleanup.Run(ctx, n.synced) }
+func (n *node) runCleanup(ctx context.Context) error { return n.cleanup.Run(ctx, n.workers.Synced()) }
 
 // rotateLogs runs beside everything else: neither a log nor a runtime that hangs holds up a pod.
 func (n *node) rotateLogs(ctx context.Context) error {

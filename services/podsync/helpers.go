@@ -130,9 +130,9 @@ func (n *node) sweepHelpers(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-n.synced:
+	case <-n.workers.Synced():
 	}
-	if err := n.helperPods.sweep(n.dispatcher.Known); err != nil {
+	if err := n.helperPods.sweep(n.workers.Known); err != nil {
 		return fmt.Errorf("helper pods of before: %w", err)
 	}
 	return nil

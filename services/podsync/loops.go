@@ -119,7 +119,7 @@ func (n *node) upkeep(ctx context.Context) error {
 			n.service.Waiting("waiting for pod sources: " + sourceNames(missing))
 			continue
 		}
-		if err := n.cgroups.UpdateQOS(n.dispatcher.Pods()); err != nil {
+		if err := n.cgroups.UpdateQOS(n.workers.Pods()); err != nil {
 			n.service.Log.Error("QoS cgroups not updated", "err", err)
 		}
 	}

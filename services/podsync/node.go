@@ -88,6 +88,7 @@ type node struct {
 	publisher      *publish.Publisher
 	hostIPs        *hostip.HostIPs
 	capacity       capacity
+	workers        *worker.Workers
 	dispatcher     *worker.Dispatcher
 	monitor        *monitor.Monitor
 	relister       *relist.Relister
@@ -100,14 +101,13 @@ type node struct {
 	sources        []podSource
 	mirrors        *mirror.Manager
 	local          *source.Local
-	synced         chan struct{}
 
 	// containers are those of all pods, by which the gateway decides.
 	containers containers.Index
 }
 
 func newNode(s *service.Service, cfg Config) (*node, error) {
-	n := &node{cfg: cfg, service: s, synced: make(chan struct{})}
+	n := &node{cfg: cfg, service: s, workers: worker.NewWorkers(worker.NewMetrics(s.Metrics))}
 	for _, build := range []func() error{
 		n.connect, n.buildRuntime, n.buildResources, n.buildObjects, n.buildConfig, n.buildReports, n.buildSources, n.buildProbes, n.buildGarbage, n.buildAdmission, n.buildLoops, n.buildFirewall,
 	} {
@@ -224,7 +224,7 @@ func (n *node) buildObjects() error {
 	}
 	n.objects = objects.New(asked, objects.Options{
 		Strategy: string(n.cfg.Kubelet.Kubelet.ConfigMapAndSecretChangeDetectionStrategy),
-		Changed:  func(uid types.UID) { n.dispatcher.Refresh(uid, "object") }, Log: n.service.Log,
+		Changed:  func(uid types.UID) { n.workers.Refresh(uid, "object") }, Log: n.service.Log,
 	})
 	n.tokens = objects.NewTokens(asked, objects.Options{Log: n.service.Log})
 	n.services = newServiceEnv(n.client, n.standalone())
@@ -244,7 +244,7 @@ func (n *node) buildHostIPs() {
 		Configured: n.cfg.Kubelet.NodeIPs(),
 		Reported:   func() (*nodestatusv1.Addresses, bool) { return reported.Get(subject.NodeAddresses) },
 		Node:       func() *v1.Node { return n.object.Node() },
-		Changed:    func() { n.dispatcher.WakeAll("addresses") },
+		Changed:    func() { n.workers.WakeAll("addresses") },
 	})
 }
 
@@ -329,7 +329,7 @@ func (n *node) buildLoops() error {
 	}
 	helpers := n.helpers()
 	judged := imageUsers{helpers: helpers, user: n.runtime.User}
-	n.dispatcher = worker.NewDispatcher(worker.Deps{
+	n.dispatcher = worker.NewDispatcher(n.workers, worker.Deps{
 		NetworkProblem: n.network.problem,
 		Runtime:        n.runtime, Remover: cleanup.Remover{Runtime: runtime.LowPriority{Runtime: n.runtime}},
 		Images:  &images{puller: n.images, runtime: n.runtime, objects: n.objects, events: n.events},
@@ -340,17 +340,16 @@ func (n *node) buildLoops() error {
 		AdmitImage: judged.admitImage, CheckCreated: judged.checkCreated,
 		RecursiveReadOnly: n.handlers.recursiveReadOnly,
 		Resync:            n.cfg.Kubelet.Kubelet.SyncFrequency.Duration, Gated: gated,
-		MaxBackoff: maxBackoff, KeepDead: int(n.cfg.Kubelet.Node.MaxDeadContainersPerContainer), Stray: n.cleanup.Soon, Supersede: n.supersede, Log: n.service.Log, Metrics: worker.NewMetrics(n.service.Metrics),
-	}, n.service.Pulse.Turn, n.sourcesSynced, n.statesTold)
+		MaxBackoff: maxBackoff, KeepDead: int(n.cfg.Kubelet.Node.MaxDeadContainersPerContainer), Supersede: n.supersede, Log: n.service.Log,
+	}, n.sourceKinds(), worker.Progress{Turn: n.service.Pulse.Turn, Synced: n.sourcesSynced, Reported: n.statesReported})
 	n.monitor = &monitor.Monitor{Runtime: n.runtime, Tell: n.tellRuntime(), CgroupDriver: n.driver, Log: n.service.Log}
 	n.signs = newSigns(n.service.Bus)
-	n.signs.listen(n.service.Bus, n.dispatcher)
+	n.signs.listen(n.service.Bus, n.workers)
 	n.relister = &relist.Relister{
-		Runtime: n.runtime, Workers: n.dispatcher, LastSign: n.signs.last,
+		Runtime: n.runtime, Workers: n.workers, LastSign: n.signs.last,
 		Log: n.service.Log, Relists: relist.NewCounter(n.service.Metrics),
 	}
-	n.expectSources()
-	registerAPI(n.service, n.dispatcher, n.signs, &localPods{pods: n.local, mirrors: n.mirrors})
+	registerAPI(n.service, n.workers, n.signs, &localPods{pods: n.local, mirrors: n.mirrors})
 	return nil
 }
 
@@ -359,12 +358,11 @@ func (n *node) sourcesSynced() {
 	n.publisher.PodsComplete()
 	n.probing.assigner.Complete()
 	n.mirrors.AllWanted()
-	close(n.synced)
 	n.service.Ready("pods synced")
 }
 
-// statesTold is called once after that, when the state of every pod is known too.
-func (n *node) statesTold() {
+// statesReported is called once after that, when the state of every pod is known too.
+func (n *node) statesReported() {
 	n.containers.SetComplete()
 	n.publisher.StatusesComplete()
 }

@@ -27,7 +27,7 @@ func (e *preemptor) Evict(ctx context.Context, victim *v1.Pod) error {
 	e.node.events.Event(victim, v1.EventTypeWarning, preempting, message)
 	ctx, cancel := context.WithTimeout(ctx, patience(victim))
 	defer cancel()
-	err := e.node.dispatcher.Evict(ctx, victim.UID, status.Override{
+	err := e.node.workers.Evict(ctx, victim.UID, status.Override{
 		Phase: v1.PodFailed, Reason: preempting, Message: message, Yields: true,
 		Condition: &v1.PodCondition{
 			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet,

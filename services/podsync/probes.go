@@ -63,7 +63,7 @@ func (n *node) buildProbes() error {
 	p.results = probes.New(probes.Options{
 		Results:  bus.Watch[proberv1.ProbeResult](b, subject.ProbeResults, ">", func(key string) { p.results.Changed(key) }),
 		Assigned: p.assigner.Of,
-		Wake:     func(uid types.UID) { n.dispatcher.Probed(uid) },
+		Wake:     n.workers.Probed,
 		Metrics:  n.service.Metrics,
 	})
 	b.Subscribe(subject.GoneEvents, func(subj string, _ []byte) {

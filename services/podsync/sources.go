@@ -82,13 +82,13 @@ func (n *node) startSources() {
 	n.service.Go("mirrors", n.mirrors.Run)
 }
 
-// expectSources tells the dispatcher whom to hear before anything is concluded from a pod's absence.
-func (n *node) expectSources() {
+// sourceKinds are who must be heard before anything is concluded from a pod's absence.
+func (n *node) sourceKinds() []podsyncv1.PodSource {
 	var kinds []podsyncv1.PodSource
 	for _, s := range n.sources {
 		kinds = append(kinds, s.kind)
 	}
-	n.dispatcher.Expect(kinds...)
+	return kinds
 }
 
 func sourceNames(kinds []podsyncv1.PodSource) string {
@@ -127,7 +127,7 @@ func (n *node) supersede(ctx context.Context, p *v1.Pod) error {
 	}
 	var errs []error
 	for uid, state := range states {
-		if uid == p.UID || state.Namespace != p.Namespace || state.Name != p.Name || n.dispatcher.Known(uid) || !static(state) {
+		if uid == p.UID || state.Namespace != p.Namespace || state.Name != p.Name || n.workers.Known(uid) || !static(state) {
 			continue
 		}
 		n.service.Log.Info("ending the static pod of an earlier manifest", "pod", p.Namespace+"/"+p.Name, "uid", uid, "successor", p.UID)

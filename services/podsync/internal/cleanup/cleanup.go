@@ -157,7 +157,6 @@ type Policy struct {
 // Cleanup is the loop. Make it with New.
 type Cleanup struct {
 	Options
-	asked chan struct{}
 }
 
 // Options of a Cleanup; all are needed but Failed and PreStop.
@@ -167,6 +166,8 @@ type Options struct {
 	Cgroups Cgroups
 	Logs    podlogs.Folders
 	Pods    Pods
+	// Orphans asks for a round before its time: something runs, or may run, of which no worker knows.
+	Orphans <-chan struct{}
 	Policy  Policy
 	// Failed is told when dead containers could not be collected: the event ContainerGCFailed.
 	Failed func(error)
@@ -177,16 +178,7 @@ type Options struct {
 }
 
 // New returns a clean-up that does nothing until Run runs.
-func New(o Options) *Cleanup { return &Cleanup{Options: o, asked: make(chan struct{}, 1)} }
-
-// Soon asks for a round before its time: something runs, or may run, of which no worker
-// knows. It never blocks.
-func (c *Cleanup) Soon() {
-	select {
-	case c.asked <- struct{}{}:
-	default:
-	}
-}
+func New(o Options) *Cleanup { return &Cleanup{Options: o} }
 
 // Run waits for the sources, and then cleans up until ctx ends.
 func (c *Cleanup) Run(ctx context.Context, synced <-chan struct{}) error {
@@ -207,7 +199,7 @@ func (c *Cleanup) Run(ctx context.Context, synced <-chan struct{}) error {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
-		case <-c.asked:
+		case <-c.Orphans:
 			select {
 			case <-ctx.Done():
 				return nil

@@ -168,10 +168,18 @@ func TestWhatRunsOfAnEndedPodIsStopped(t *testing.T) {
 	}
 }
 
-func TestSoonMakesOneRound(t *testing.T) {
+func TestNoticesOfOrphansMakeOneRound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m machine
 		c := m.cleanup(t)
+		orphans := make(chan struct{}, 1)
+		c.Orphans = orphans
+		notice := func() {
+			select {
+			case orphans <- struct{}{}:
+			default:
+			}
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 		defer cancel()
 		synced := make(chan struct{})
@@ -181,7 +189,7 @@ func TestSoonMakesOneRound(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		m.hold("late", "api")
 		for range 20 {
-			c.Soon()
+			notice()
 		}
 		time.Sleep(2 * soon)
 		synctest.Wait()
@@ -191,7 +199,7 @@ func TestSoonMakesOneRound(t *testing.T) {
 		}
 		m.mu.Unlock()
 		for range 20 { // each of them a sign, but not each a round
-			c.Soon()
+			notice()
 			time.Sleep(soon)
 		}
 		m.mu.Lock()

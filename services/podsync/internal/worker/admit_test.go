@@ -85,13 +85,13 @@ func TestRejectedPodFailsAndTouchesNothing(t *testing.T) {
 		if sandboxes(t, cri) != 0 {
 			t.Error("a rejected pod got a sandbox")
 		}
-		if active := n.dispatcher.Pods(); len(active) != 0 {
+		if active := n.workers.Pods(); len(active) != 0 {
 			t.Errorf("a rejected pod still counts: %v", active)
 		}
 		n.dispatcher.RemovePod(p.UID, podsyncv1.PodSource_POD_SOURCE_API)
 		synctest.Wait()
-		if n.dispatcher.Known(p.UID) || n.admission.gone != 1 || !n.admission.hasEnded(p.UID) {
-			t.Errorf("known %v, forgotten %d", n.dispatcher.Known(p.UID), n.admission.gone)
+		if n.workers.Known(p.UID) || n.admission.gone != 1 || !n.admission.hasEnded(p.UID) {
+			t.Errorf("known %v, forgotten %d", n.workers.Known(p.UID), n.admission.gone)
 		}
 	})
 }
@@ -106,7 +106,7 @@ func TestAdmissionIsAskedOnceAPod(t *testing.T) {
 		n.dispatcher.SetPod(over, podsyncv1.PodSource_POD_SOURCE_API)
 		n.dispatcher.SourceSynced(podsyncv1.PodSource_POD_SOURCE_API)
 		synctest.Wait()
-		n.dispatcher.Wake(p.UID, "test")
+		n.workers.Wake(p.UID, "test")
 		synctest.Wait()
 		if want := map[types.UID]int{p.UID: 1}; !maps.Equal(n.admission.asked, want) || n.admission.heard != 1 {
 			t.Errorf("asked %v, heard %d", n.admission.asked, n.admission.heard)

@@ -174,10 +174,7 @@ type Deps struct {
 	Supersede func(ctx context.Context, p *v1.Pod) error
 	// NetworkProblem, if set, says what keeps pods from having a network; empty when nothing does.
 	NetworkProblem func() string
-	// Stray, if set, is told that something happened to a pod that nobody looks after any more.
-	Stray   func()
-	Log     *slog.Logger
-	Metrics *Metrics
+	Log            *slog.Logger
 }
 
 // Metrics are the workers' own.

@@ -43,7 +43,7 @@ func (n *node) exit(name string) {
 	if err := n.cri.ExitContainer(strings.TrimPrefix(n.container(name).ContainerID, "containerd://"), 1); err != nil {
 		n.t.Fatal(err)
 	}
-	n.dispatcher.Wake("a", "test")
+	n.workers.Wake("a", "test")
 }
 
 // TestVolumesAreRefreshedBesideASiblingThatCannotStart: the tokens of what runs must not expire for another's sake, neither
@@ -80,7 +80,7 @@ func TestVolumesAreRefreshedBesideASiblingThatCannotStart(t *testing.T) {
 					t.Errorf("refreshed %d times in 6 h", got)
 				}
 				before := n.refreshes()
-				n.dispatcher.Refresh("a", "object")
+				n.workers.Refresh("a", "object")
 				n.wait(time.Second)
 				if got := n.refreshes(); got != before+1 {
 					t.Errorf("refreshed %d times after a change, want once", got-before)
@@ -112,7 +112,7 @@ func TestAReplacedSandboxGoesBesideASiblingThatCannotStart(t *testing.T) {
 		if err := n.cri.StopSandbox(before.Sandboxes[0].ID); err != nil {
 			t.Fatal(err)
 		}
-		n.dispatcher.Wake("a", "test")
+		n.workers.Wake("a", "test")
 		n.wait(time.Minute)
 		state, err := n.dispatcher.deps.Runtime.State(t.Context(), "a")
 		if err != nil {

@@ -68,17 +68,17 @@ func TestEvictAnswersWhenTheContainersHaveStopped(t *testing.T) {
 		began := time.Now()
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := n.dispatcher.Evict(short, "a", verdict, new(int64(20))); !errors.Is(err, context.DeadlineExceeded) {
+		if err := n.workers.Evict(short, "a", verdict, new(int64(20))); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("before the containers stopped: %v", err)
 		}
 		// Again, with another verdict, which comes too late, and a shorter grace period.
-		if err := n.dispatcher.Evict(t.Context(), "a", status.Override{Reason: "Other"}, new(int64(5))); err != nil {
+		if err := n.workers.Evict(t.Context(), "a", status.Override{Reason: "Other"}, new(int64(5))); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(began); took < 5*time.Second || took > 8*time.Second {
 			t.Fatalf("took %v", took)
 		}
-		if err := n.dispatcher.Evict(t.Context(), "a", verdict, nil); err != nil {
+		if err := n.workers.Evict(t.Context(), "a", verdict, nil); err != nil {
 			t.Fatalf("asked again: %v", err)
 		}
 		n.wait(time.Second)
@@ -92,14 +92,14 @@ func TestEvictAnswersWhenTheContainersHaveStopped(t *testing.T) {
 		if got := stopGraces(n.cri); !slices.Equal(got, []int64{20, 5}) {
 			t.Fatalf("grace periods %v", got)
 		}
-		if err := n.dispatcher.Evict(t.Context(), "nobody", verdict, nil); !errors.Is(err, ErrUnknownPod) {
+		if err := n.workers.Evict(t.Context(), "nobody", verdict, nil); !errors.Is(err, ErrUnknownPod) {
 			t.Fatalf("an unknown pod: %v", err)
 		}
 		// It stays until somebody deletes it, and is then gone.
 		n.dispatcher.SetPod(deleted(testPod("a"), 30), api)
 		n.dispatcher.RemovePod("a", api)
 		n.wait(time.Minute)
-		if n.dispatcher.Known("a") {
+		if n.workers.Known("a") {
 			t.Fatal("its worker is still there")
 		}
 	})

@@ -59,7 +59,7 @@ func TestAnEphemeralContainerRunsOnce(t *testing.T) {
 		if err := n.cri.ExitContainer(strings.TrimPrefix(s.ContainerID, "containerd://"), 1); err != nil {
 			t.Fatal(err)
 		}
-		n.dispatcher.Wake("a", "test")
+		n.workers.Wake("a", "test")
 		n.wait(5 * time.Minute)
 		if s := n.ephemeral("debug"); s.State.Terminated == nil || s.State.Terminated.ExitCode != 1 || !n.running("a") {
 			t.Fatalf("status %+v", s)
@@ -101,7 +101,7 @@ func TestAPodDoesNotWaitForAnEphemeralContainersImage(t *testing.T) {
 		if err := n.cri.ExitContainer(id, 1); err != nil {
 			t.Fatal(err)
 		}
-		n.dispatcher.Wake("a", "test")
+		n.workers.Wake("a", "test")
 		n.wait(time.Second)
 		if !n.running("a") || n.status("a").ContainerStatuses[0].RestartCount != 1 {
 			t.Fatalf("the container that exited was not started again: %+v", n.status("a").ContainerStatuses)
@@ -158,7 +158,7 @@ func TestAForbiddenEphemeralContainerDoesNotStart(t *testing.T) {
 		if created := n.created("debug"); len(created) != 0 {
 			t.Fatalf("it was created %d times", len(created))
 		}
-		m := n.dispatcher.deps.Metrics
+		m := n.workers.metrics
 		if starts := testutil.ToFloat64(m.containers.WithLabelValues("ephemeral_container")); starts != 0 {
 			t.Fatalf("it was to be started %v times: the pod does not come to rest", starts)
 		}

@@ -28,8 +28,8 @@ var ErrUnknownPod = errors.New("no such pod on this node")
 // The verdict does not survive podsync: a pod whose containers had not all stopped when
 // podsync ended runs on, and who wants it evicted asks again. It must not be called by
 // what the dispatcher's loop calls.
-func (d *Dispatcher) Evict(ctx context.Context, uid types.UID, override status.Override, grace *int64) error {
-	w := d.worker(uid)
+func (s *Workers) Evict(ctx context.Context, uid types.UID, override status.Override, grace *int64) error {
+	w := s.worker(uid)
 	if w == nil {
 		return fmt.Errorf("evict pod %s: %w", uid, ErrUnknownPod)
 	}

@@ -148,7 +148,7 @@ func TestSidecarsStartInTurn(t *testing.T) {
 		n.dispatcher.SetPod(p, api)
 		n.wait(time.Second)
 		n.wait(2 * time.Second)
-		n.dispatcher.Wake("a", "test")
+		n.workers.Wake("a", "test")
 		n.wait(time.Second)
 		var names []string
 		for _, c := range n.cri.Calls("CreateContainer") {

@@ -22,7 +22,7 @@ func TestPodsArePublishedBeforeTheMark(t *testing.T) {
 		n := newNode(t, newRuntime())
 		n.cri.Fail("ListContainers", errors.New("no runtime"))
 		var atMark string
-		n.dispatcher.onSynced = func() { atMark = n.published.said("a") }
+		n.dispatcher.progress.Synced = func() { atMark = n.published.said("a") }
 		defer n.run()()
 		p := testPod("a")
 		p.Labels = map[string]string{"v": "1"}
@@ -76,8 +76,8 @@ func TestAPodThatComesBackRuns(t *testing.T) {
 		n.dispatcher.RemovePod("a", api)
 		n.dispatcher.SetPod(testPod("a"), api)
 		n.wait(time.Minute)
-		if !n.dispatcher.Known("a") || !n.running("a") {
-			t.Fatalf("known %v, status %+v", n.dispatcher.Known("a"), n.statuses["a"])
+		if !n.workers.Known("a") || !n.running("a") {
+			t.Fatalf("known %v, status %+v", n.workers.Known("a"), n.statuses["a"])
 		}
 		if said := n.published.said("a"); said != "" {
 			t.Fatalf("told %q", said)
@@ -86,7 +86,7 @@ func TestAPodThatComesBackRuns(t *testing.T) {
 		n.dispatcher.SetPod(testPod("a"), api)
 		n.dispatcher.RemovePod("a", api)
 		n.wait(time.Minute)
-		if n.dispatcher.Known("a") {
+		if n.workers.Known("a") {
 			t.Fatal("it was taken away last, and is known")
 		}
 	})
@@ -105,7 +105,7 @@ func TestForceDeletionDoesNotBeginTheGracePeriodAnew(t *testing.T) {
 		n.wait(20 * time.Second)
 		n.dispatcher.RemovePod("a", api)
 		n.wait(15 * time.Second)
-		if n.dispatcher.Known("a") {
+		if n.workers.Known("a") {
 			t.Fatal("35 s after its deletion with a grace period of 30 s the pod is there")
 		}
 		if stops := n.cri.Calls("StopContainer"); len(stops) != 1 {
@@ -134,8 +134,8 @@ func TestOfAPodThatWasTakenAwayNothingIsWatched(t *testing.T) {
 		}
 		n.dispatcher.RemovePod("a", api)
 		n.wait(time.Second)
-		if watched() || !n.dispatcher.Known("a") {
-			t.Fatalf("watched %t, known %t", watched(), n.dispatcher.Known("a"))
+		if watched() || !n.workers.Known("a") {
+			t.Fatalf("watched %t, known %t", watched(), n.workers.Known("a"))
 		}
 	})
 }

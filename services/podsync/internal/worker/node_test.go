@@ -35,6 +35,7 @@ import (
 type node struct {
 	t          *testing.T
 	cri        *fake.Runtime
+	workers    *Workers
 	dispatcher *Dispatcher
 	events     *record.FakeRecorder
 
@@ -81,14 +82,15 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.dispatcher = NewDispatcher(Deps{
+	n.workers = NewWorkers(NewMetrics(prometheus.NewRegistry()))
+	n.dispatcher = NewDispatcher(n.workers, Deps{
 		Runtime: rt, Remover: cleanup.Remover{Runtime: rt}, Images: n, Volumes: n, Cgroups: n, Config: n,
 		Objects: n, Logs: n, Mirrors: n, Publish: n.published, Hooks: hooks, Events: n.events,
 		Admission: n.admission, RuntimeClasses: runtimeclass.Finder{},
 		HostIPs:        func() []string { return []string{"192.0.2.1"} },
 		AssumedHostIPs: func() []string { return []string{"192.0.2.1"} },
-		Log:            slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
-	}, func() {}, func() {}, func() { n.told.Store(true) })
+		Log:            slog.New(slog.DiscardHandler),
+	}, []podsyncv1.PodSource{api}, Progress{Turn: func() {}, Synced: func() {}, Reported: func() { n.told.Store(true) }})
 	return n
 }
 

@@ -57,7 +57,7 @@ func TestSidecarsWhosePreStopDoesNotExitEndTogether(t *testing.T) {
 		defer n.run()()
 		n.dispatcher.SetPod(p, api)
 		n.wait(6 * time.Second)
-		n.dispatcher.Wake("a", "test") // as pleg does when c has ended
+		n.workers.Wake("a", "test") // as pleg does when c has ended
 		n.wait(time.Minute)
 
 		if s := n.status("a"); s.Phase != v1.PodSucceeded {
@@ -132,7 +132,7 @@ func TestAHookEndsWithItsPod(t *testing.T) {
 		n.wait(8 * time.Second)
 		n.dispatcher.RemovePod("a", api)
 		n.wait(2 * time.Second)
-		if n.dispatcher.Known("a") {
+		if n.workers.Known("a") {
 			t.Fatal("its worker waits for the hook")
 		}
 	})

@@ -14,9 +14,9 @@ import (
 
 // Probed has a pod's worker act upon a probe's verdict. Unlike other wake-ups this one is heeded
 // while the pod is being stopped, too: a pod that ends turns unready as its probe says.
-func (d *Dispatcher) Probed(uid types.UID) {
-	d.deps.Metrics.Wakes.WithLabelValues("prober").Inc()
-	w := d.worker(uid)
+func (s *Workers) Probed(uid types.UID) {
+	s.metrics.Wakes.WithLabelValues("prober").Inc()
+	w := s.worker(uid)
 	if w == nil {
 		return
 	}

@@ -28,7 +28,7 @@ func TestAllContainersBeginAnew(t *testing.T) {
 		if err := n.cri.ExitContainer(id, 42); err != nil {
 			t.Fatal(err)
 		}
-		n.dispatcher.Wake("a", "test")
+		n.workers.Wake("a", "test")
 		n.wait(5 * time.Second)
 		s := n.status("a")
 		for _, c := range s.ContainerStatuses {

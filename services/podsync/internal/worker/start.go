@@ -48,7 +48,7 @@ func (w *worker) start(ctx context.Context, p *v1.Pod, state *pod.State, a *deci
 	for i := range a.Start {
 		err := w.startContainer(ctx, p, &a.Start[i], at)
 		if ctx.Err() == nil {
-			w.deps.Metrics.countStart(&a.Start[i], err, w.history.waiting[a.Start[i].Name].Reason)
+			w.metrics.countStart(&a.Start[i], err, w.history.waiting[a.Start[i].Name].Reason)
 		}
 		if err != nil {
 			errs = append(errs, err) // one container's trouble is not its neighbour's
@@ -118,7 +118,7 @@ func (w *worker) runSandbox(ctx context.Context, p *v1.Pod, config *runtimeapi.P
 		return err
 	})
 	if ctx.Err() == nil {
-		w.deps.Metrics.countSandbox(err)
+		w.metrics.countSandbox(err)
 	}
 	if err != nil {
 		if ctx.Err() == nil {

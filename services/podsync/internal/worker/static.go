@@ -17,27 +17,22 @@ type held struct {
 	from podsyncv1.PodSource
 }
 
-// Expect names the sources that must be heard before anything is concluded from a pod's absence. It is called before
-// Run; without it, the apiserver is the one.
-func (d *Dispatcher) Expect(sources ...podsyncv1.PodSource) { d.expected = sources }
-
-// heard notes that a source has told of all that it had, and says whether that was the last one.
+// heard notes that a source has told of all that it had, and reports whether that was the last one.
 func (d *Dispatcher) heard(from podsyncv1.PodSource) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.synced {
+	if d.workers.isSynced() {
 		return false
 	}
-	d.expected = slices.DeleteFunc(slices.Clone(d.expected), func(s podsyncv1.PodSource) bool { return s == from })
-	d.synced = len(d.expected) == 0
-	return d.synced
+	d.unheard = slices.DeleteFunc(slices.Clone(d.unheard), func(s podsyncv1.PodSource) bool { return s == from })
+	return len(d.unheard) == 0
 }
 
 // Unheard returns the sources that have not told of all that they had yet.
 func (d *Dispatcher) Unheard() []podsyncv1.PodSource {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return slices.Clone(d.expected)
+	return slices.Clone(d.unheard)
 }
 
 func isStatic(from podsyncv1.PodSource) bool { return from != podsyncv1.PodSource_POD_SOURCE_API }
@@ -69,9 +64,7 @@ func (d *Dispatcher) hold(p *v1.Pod, from podsyncv1.PodSource) bool {
 }
 
 func (d *Dispatcher) runsStatic(name types.NamespacedName) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, w := range d.workers {
+	for _, w := range d.workers.all() {
 		if isStatic(w.source) && fullName(w.latest()) == name {
 			return true
 		}
@@ -103,7 +96,7 @@ func (d *Dispatcher) startHeld(ctx context.Context, w *worker) {
 	if d.held[name] = list[1:]; len(list) == 1 {
 		delete(d.held, name)
 	}
-	d.start(ctx, newWorker(list[0].pod, list[0].from, &d.deps))
+	d.start(ctx, d.newWorker(list[0].pod, list[0].from))
 }
 
 // restarts says whether the pod's source has put it back after it was removed, and the pod goes on from what is left of

@@ -36,14 +36,14 @@ func TestAnEditedManifestWaitsForTheOldPod(t *testing.T) {
 		n.dispatcher.SetPod(staticPod("2"), file) // before its predecessor is taken back: another file of the same name
 		n.dispatcher.SetPod(staticPod("3"), web)
 		n.wait(time.Minute)
-		if n.dispatcher.Known("2") || n.dispatcher.Known("3") {
+		if n.workers.Known("2") || n.workers.Known("3") {
 			t.Fatal("a second pod of the name began")
 		}
 		n.dispatcher.RemovePod("2", file)
 		n.dispatcher.RemovePod("1", file)
 		n.wait(time.Minute)
-		if n.dispatcher.Known("1") || n.dispatcher.Known("2") || !n.running("3") {
-			t.Fatalf("pods are %v", n.dispatcher.UIDs())
+		if n.workers.Known("1") || n.workers.Known("2") || !n.running("3") {
+			t.Fatalf("pods are %v", n.workers.UIDs())
 		}
 		n.dispatcher.RemovePod("3", file) // not its source
 		n.wait(time.Minute)
@@ -90,19 +90,19 @@ func TestSyncedWhenEverySourceWasHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newRuntime())
 		times := 0
-		n.dispatcher.onSynced = func() { times++ }
-		n.dispatcher.Expect(api, file)
+		n.dispatcher.progress.Synced = func() { times++ }
+		n.dispatcher.unheard = []podsyncv1.PodSource{api, file}
 		defer n.run()()
 		n.dispatcher.SourceSynced(file)
 		n.dispatcher.SourceSynced(file)
 		n.wait(time.Second)
-		if n.dispatcher.Synced() {
+		if n.workers.isSynced() {
 			t.Fatal("synced without the apiserver")
 		}
 		n.dispatcher.SourceSynced(api)
 		n.dispatcher.SourceSynced(file)
 		n.wait(time.Second)
-		if !n.dispatcher.Synced() || times != 1 {
+		if !n.workers.isSynced() || times != 1 {
 			t.Fatalf("told %d times", times)
 		}
 	})
@@ -135,8 +135,8 @@ func TestAManifestThatIsPutBackRestartsItsPod(t *testing.T) {
 		n.dispatcher.RemovePod("1", file)
 		n.wait(time.Minute)
 		state, err := n.dispatcher.deps.Runtime.State(t.Context(), "1")
-		if err != nil || len(state.Sandboxes)+len(state.Containers) > 0 || n.dispatcher.Known("1") || n.isWanted("1") {
-			t.Errorf("removed last: left %+v, %v, known %v, mirrored %v", state, err, n.dispatcher.Known("1"), n.isWanted("1"))
+		if err != nil || len(state.Sandboxes)+len(state.Containers) > 0 || n.workers.Known("1") || n.isWanted("1") {
+			t.Errorf("removed last: left %+v, %v, known %v, mirrored %v", state, err, n.workers.Known("1"), n.isWanted("1"))
 		}
 	})
 }
@@ -158,8 +158,8 @@ func TestAManifestThatIsTakenAwayWhileItsPodWasToRestart(t *testing.T) {
 			n.dispatcher.RemovePod("1", file)
 			n.wait(time.Minute)
 			state, err := n.dispatcher.deps.Runtime.State(t.Context(), "1")
-			if err != nil || len(state.Sandboxes)+len(state.Containers) > 0 || n.dispatcher.Known("1") || n.isWanted("1") {
-				t.Errorf("after %v: left %+v, %v, known %v, mirrored %v", after, state, err, n.dispatcher.Known("1"), n.isWanted("1"))
+			if err != nil || len(state.Sandboxes)+len(state.Containers) > 0 || n.workers.Known("1") || n.isWanted("1") {
+				t.Errorf("after %v: left %+v, %v, known %v, mirrored %v", after, state, err, n.workers.Known("1"), n.isWanted("1"))
 			}
 		})
 	}
@@ -185,7 +185,7 @@ func TestAPodThatComesBackIsMirrored(t *testing.T) {
 			if err := n.cri.ExitContainer(strings.TrimPrefix(n.status("1").ContainerStatuses[0].ContainerID, "containerd://"), 0); err != nil {
 				n.t.Fatal(err)
 			}
-			n.dispatcher.Wake("1", "test")
+			n.workers.Wake("1", "test")
 			n.wait(time.Second)
 			if n.status("1").Phase != v1.PodSucceeded {
 				n.t.Fatalf("status %+v", n.status("1"))

@@ -245,7 +245,7 @@ func (w *worker) tellRefusal(p *v1.Pod, refusal error) {
 	}
 	w.history.announced, w.history.refused = true, p.Generation
 	w.deps.event(p, v1.EventTypeWarning, reasonFailed, "Error: %s", refusal.Error())
-	w.deps.Metrics.Refused.Inc()
+	w.metrics.Refused.Inc()
 	w.deps.Log.Warn("pod refused", "pod", podName(p), "uid", w.uid, "err", refusal)
 }
 

@@ -23,11 +23,12 @@ var errOvertaken = errors.New("overtaken by a newer version of the pod")
 // worker looks after one pod. It is woken for a reason that it is not told, and looks
 // at everything again.
 type worker struct {
-	uid    types.UID
-	source podsyncv1.PodSource
-	deps   *Deps
-	woken  chan struct{}
-	probed chan struct{} // a probe's verdict changed
+	uid     types.UID
+	source  podsyncv1.PodSource
+	deps    *Deps
+	metrics *Metrics
+	woken   chan struct{}
+	probed  chan struct{} // a probe's verdict changed
 
 	mu       sync.Mutex
 	pod      *v1.Pod
@@ -75,9 +76,10 @@ type worker struct {
 	beside sync.WaitGroup
 }
 
-func newWorker(p *v1.Pod, source podsyncv1.PodSource, deps *Deps) *worker {
+func newWorker(p *v1.Pod, source podsyncv1.PodSource, deps *Deps, metrics *Metrics) *worker {
 	return &worker{
-		uid: p.UID, source: source, pod: p, deps: deps, woken: make(chan struct{}, 1), probed: make(chan struct{}, 1), stopped: make(chan struct{}),
+		uid: p.UID, source: source, pod: p, deps: deps, metrics: metrics,
+		woken: make(chan struct{}, 1), probed: make(chan struct{}, 1), stopped: make(chan struct{}),
 		stale: make(chan struct{}, 1), mounting: make(chan struct{}, 1),
 		stops: map[string]*stopping{}, stoppedSandboxes: map[string]bool{}, pulls: map[string]*pull{},
 		history: newHistory(), backoff: decide.NewBackoff(deps.MaxBackoff),
@@ -184,7 +186,7 @@ func (w *worker) turn(ctx context.Context) (again time.Duration, done bool) {
 	w.mu.Lock()
 	w.overtake = nil
 	w.mu.Unlock()
-	w.deps.Metrics.observeSync(looked, began)
+	w.metrics.observeSync(looked, began)
 	switch {
 	case err == nil:
 		w.failures, w.history.failed = 0, ""

@@ -38,7 +38,7 @@ func TestAPodStartsIsReportedAndLeavesNothing(t *testing.T) {
 		if err != nil || len(left.Sandboxes)+len(left.Containers) != 0 {
 			t.Fatalf("left %+v, %v", left, err)
 		}
-		if n.dispatcher.Known("a") {
+		if n.workers.Known("a") {
 			t.Fatal("its worker is still there")
 		}
 	})
@@ -82,7 +82,7 @@ func TestACrashingContainerBacksOff(t *testing.T) {
 		began := time.Now()
 		for time.Since(began) < 10*time.Minute {
 			<-wake.C
-			n.dispatcher.Wake("a", "test")
+			n.workers.Wake("a", "test")
 		}
 		synctest.Wait()
 		// Each life takes a second. The first restart is made at once, later ones after a wait that doubles up to 5 m; what
@@ -141,7 +141,7 @@ func TestAContainerStartsAgainWithoutTheApiserver(t *testing.T) {
 		if err := n.cri.ExitContainer(id, 1); err != nil {
 			t.Fatal(err)
 		}
-		n.dispatcher.Wake("a", "test")
+		n.workers.Wake("a", "test")
 		n.wait(time.Second)
 		if !n.running("a") || n.statuses["a"].ContainerStatuses[0].RestartCount != 1 {
 			t.Fatalf("status %+v", n.statuses["a"].ContainerStatuses)
@@ -163,7 +163,7 @@ func TestARestartCountThatOnlyTheLogsKnowGoesOn(t *testing.T) {
 		if err := n.cri.ExitContainer(id, 1); err != nil {
 			t.Fatal(err)
 		}
-		n.dispatcher.Wake("a", "test")
+		n.workers.Wake("a", "test")
 		n.wait(time.Second)
 		if got := n.statuses["a"].ContainerStatuses[0].RestartCount; got != 8 { // and the logs are not asked again
 			t.Fatalf("restart count %d, want 8", got)
@@ -187,10 +187,10 @@ func TestVolumesAreRefreshedWhenTheirObjectsChange(t *testing.T) {
 				t.Fatalf("%s: refreshed %d times, want %d", why, n.refreshed["a"], times)
 			}
 		}
-		n.dispatcher.Wake("a", "test")
+		n.workers.Wake("a", "test")
 		n.wait(time.Second)
 		want(0, "nothing changed")
-		n.dispatcher.Refresh("a", "object")
+		n.workers.Refresh("a", "object")
 		n.wait(time.Second)
 		want(1, "an object changed")
 		relabelled := p.DeepCopy()
@@ -262,7 +262,7 @@ func TestAPodWhoseObjectVanishesIsStopped(t *testing.T) {
 		n.wait(time.Second)
 		n.dispatcher.RemovePod("a", api)
 		n.wait(time.Minute)
-		if n.dispatcher.Known("a") {
+		if n.workers.Known("a") {
 			t.Fatal("its worker is still there")
 		}
 		left, err := n.dispatcher.deps.Runtime.State(t.Context(), "a")
@@ -288,7 +288,7 @@ func TestAFailedSandboxIsTriedAgain(t *testing.T) {
 		if !n.running("a") {
 			t.Fatalf("status %+v", n.statuses["a"])
 		}
-		m := n.dispatcher.deps.Metrics
+		m := n.workers.metrics
 		if all, errors := testutil.ToFloat64(m.sandboxes), testutil.ToFloat64(m.sandboxErrors); failed == 0 || all != failed+1 || errors != failed {
 			t.Errorf("%v sandboxes were to be started and %v could not be, want %v and %v", all, errors, failed+1, failed)
 		}
@@ -308,7 +308,7 @@ func TestStartsOfContainersAreCounted(t *testing.T) {
 		if !n.running("a") {
 			t.Fatalf("status %+v", n.statuses["a"])
 		}
-		m := n.dispatcher.deps.Metrics
+		m := n.workers.metrics
 		all, errors := testutil.ToFloat64(m.containers.WithLabelValues("container")), testutil.ToFloat64(m.containerErrors.WithLabelValues("container", reasonRunContainerError))
 		if failed == 0 || all != failed+1 || errors != failed || testutil.CollectAndCount(m.containerErrors) != 1 {
 			t.Errorf("%v containers were to be started and %v could not be, want %v and %v", all, errors, failed+1, failed)
