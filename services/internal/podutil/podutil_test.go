@@ -120,3 +120,24 @@ func TestContainers(t *testing.T) {
 		}
 	}
 }
+
+func TestStatus(t *testing.T) {
+	for phase, want := range map[v1.PodPhase]bool{
+		"": false, v1.PodPending: false, v1.PodRunning: false, v1.PodUnknown: false, v1.PodSucceeded: true, v1.PodFailed: true,
+	} {
+		if got := IsTerminal(phase); got != want {
+			t.Errorf("%q is terminal: %t, want %t", phase, got, want)
+		}
+	}
+	s := &v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{Name: "a"}, {Name: "b"}}}
+	if ContainerStatus(s.ContainerStatuses, "b") != &s.ContainerStatuses[1] || ContainerStatus(s.ContainerStatuses, "c") != nil {
+		t.Error("the status of another container")
+	}
+	SetCondition(s, v1.PodCondition{Type: v1.PodReady, Status: v1.ConditionFalse})
+	SetCondition(s, v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionTrue})
+	SetCondition(s, v1.PodCondition{Type: v1.PodReady, Status: v1.ConditionTrue})
+	want := []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}, {Type: v1.PodScheduled, Status: v1.ConditionTrue}}
+	if !slices.Equal(s.Conditions, want) || Condition(s.Conditions, v1.PodScheduled) != &s.Conditions[1] || Condition(s.Conditions, "x") != nil {
+		t.Errorf("conditions %+v", s.Conditions)
+	}
+}

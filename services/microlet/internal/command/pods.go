@@ -16,6 +16,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
@@ -266,10 +267,8 @@ func describe(s *v1.PodStatus) (state string, done, failed bool) {
 	case v1.PodFailed:
 		return strings.TrimRight("failed: "+s.Reason+" "+s.Message, ": "), false, true
 	}
-	for _, c := range s.Conditions {
-		if c.Type == v1.PodReady && c.Status == v1.ConditionTrue {
-			return "ready", true, false
-		}
+	if c := podutil.Condition(s.Conditions, v1.PodReady); c != nil && c.Status == v1.ConditionTrue {
+		return "ready", true, false
 	}
 	for _, list := range [][]v1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses} {
 		for i := range list {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // Nodes knows this node's object.
@@ -99,7 +100,7 @@ func NewAdmitter(o Options) *Admitter {
 func (a *Admitter) Add(p *v1.Pod, source podsyncv1.PodSource) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.pods[p.UID] == nil && !terminal(p) {
+	if a.pods[p.UID] == nil && !podutil.IsTerminal(p.Status.Phase) {
 		a.pods[p.UID] = &entry{pod: p, source: source}
 	}
 }
@@ -340,8 +341,4 @@ func (a *Admitter) askWhatRuns(ctx context.Context) error {
 	}
 	a.asked = true
 	return nil
-}
-
-func terminal(p *v1.Pod) bool {
-	return p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed
 }

@@ -34,8 +34,7 @@ func Decide(in Input) Actions {
 }
 
 func ending(in Input) bool {
-	return in.Terminating || in.Pod.DeletionTimestamp != nil ||
-		in.Pod.Status.Phase == v1.PodSucceeded || in.Pod.Status.Phase == v1.PodFailed
+	return in.Terminating || in.Pod.DeletionTimestamp != nil || podutil.IsTerminal(in.Pod.Status.Phase)
 }
 
 // round collects the actions of one decision.

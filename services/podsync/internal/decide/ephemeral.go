@@ -7,6 +7,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
@@ -30,12 +31,8 @@ func WantsEphemeral(told *v1.PodStatus, name string, newest *pod.Container) bool
 	if newest != nil {
 		return newest.State == runtimeapi.ContainerState_CONTAINER_CREATED
 	}
-	for i := range told.EphemeralContainerStatuses {
-		if s := &told.EphemeralContainerStatuses[i]; s.Name == name {
-			return s.State.Terminated == nil && s.State.Running == nil
-		}
-	}
-	return true
+	s := podutil.ContainerStatus(told.EphemeralContainerStatuses, name)
+	return s == nil || s.State.Terminated == nil && s.State.Running == nil
 }
 
 func isEphemeral(p *v1.Pod, name string) bool {

@@ -29,10 +29,8 @@ func RestartingAll(p *v1.Pod, st *pod.State, told *v1.PodStatus) bool {
 	if !CouldRestartAll(p) {
 		return false
 	}
-	for i := range told.Conditions {
-		if c := &told.Conditions[i]; c.Type == v1.AllContainersRestarting && c.Status == v1.ConditionTrue {
-			return true
-		}
+	if c := podutil.Condition(told.Conditions, v1.AllContainersRestarting); c != nil && c.Status == v1.ConditionTrue {
+		return true
 	}
 	for c := range podutil.Containers(&p.Spec) {
 		if newest := st.Latest(c.Name); exited(newest) && asksForAll(c, newest) {

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 var _ Client = (*apiserver)(nil)
@@ -169,7 +171,7 @@ func takenBack(before, after *v1.Pod) *field.Error {
 		{"ephemeralContainerStatuses", before.Status.EphemeralContainerStatuses, after.Status.EphemeralContainerStatuses, never},
 	} {
 		for i, c := range list.before {
-			now := find(list.after, c.Name)
+			now := podutil.ContainerStatus(list.after, c.Name)
 			if c.State.Terminated != nil && now != nil && now.State.Terminated == nil && !list.again(c.State.Terminated.ExitCode) {
 				return field.Forbidden(field.NewPath("status", list.name).Index(i).Child("state"), "may not be transitioned to non-terminated state")
 			}

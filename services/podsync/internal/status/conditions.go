@@ -40,8 +40,8 @@ func (g *generator) conditions(s *v1.PodStatus) {
 			s.Conditions = append(s.Conditions, c)
 		}
 	}
-	if c := condition(g.old.Conditions, v1.DisruptionTarget); c != nil {
-		setCondition(s, *c)
+	if c := podutil.Condition(g.old.Conditions, v1.DisruptionTarget); c != nil {
+		podutil.SetCondition(s, *c)
 	}
 	if o := g.in.Override; o != nil && o.Condition != nil {
 		g.add(s, *o.Condition)
@@ -65,33 +65,16 @@ func (g *generator) add(s *v1.PodStatus, c v1.PodCondition) {
 		c.ObservedGeneration = g.pod.Generation
 	}
 	c.LastTransitionTime = metav1.NewTime(g.in.Now)
-	if before := condition(g.old.Conditions, c.Type); before != nil && before.Status == c.Status {
+	if before := podutil.Condition(g.old.Conditions, c.Type); before != nil && before.Status == c.Status {
 		c.LastTransitionTime = before.LastTransitionTime
 	}
-	setCondition(s, c)
-}
-
-func condition(list []v1.PodCondition, t v1.PodConditionType) *v1.PodCondition {
-	for i := range list {
-		if list[i].Type == t {
-			return &list[i]
-		}
-	}
-	return nil
-}
-
-func setCondition(s *v1.PodStatus, c v1.PodCondition) {
-	if at := condition(s.Conditions, c.Type); at != nil {
-		*at = c
-		return
-	}
-	s.Conditions = append(s.Conditions, c)
+	podutil.SetCondition(s, c)
 }
 
 func (g *generator) readyToStart() v1.PodCondition {
 	c := v1.PodCondition{Type: v1.PodReadyToStartContainers, Status: v1.ConditionTrue}
 	if g.st == nil {
-		if before := condition(g.old.Conditions, c.Type); before != nil {
+		if before := podutil.Condition(g.old.Conditions, c.Type); before != nil {
 			c.Status, c.Reason, c.Message = before.Status, before.Reason, before.Message
 			return c
 		}
@@ -114,7 +97,7 @@ func (g *generator) initializedCondition(statuses []v1.ContainerStatus, phase v1
 	var unknown, incomplete []string
 	for i := range g.pod.Spec.InitContainers {
 		spec := &g.pod.Spec.InitContainers[i]
-		s := find(statuses, spec.Name)
+		s := podutil.ContainerStatus(statuses, spec.Name)
 		switch {
 		case s == nil:
 			unknown = append(unknown, spec.Name)
@@ -129,13 +112,13 @@ func (g *generator) initializedCondition(statuses []v1.ContainerStatus, phase v1
 	// Once a regular container has been started the pod was initialized, even if a sidecar is
 	// down at the moment.
 	for i := range g.pod.Spec.Containers {
-		if s := find(statuses, g.pod.Spec.Containers[i].Name); s != nil && (s.State.Running != nil || s.State.Terminated != nil) {
+		if s := podutil.ContainerStatus(statuses, g.pod.Spec.Containers[i].Name); s != nil && (s.State.Running != nil || s.State.Terminated != nil) {
 			return c
 		}
 	}
 	if message := named(unknown, "unknown", incomplete, "incomplete"); message != "" {
 		// What was initialized stays so while its containers begin anew.
-		if before := condition(g.old.Conditions, c.Type); before != nil && before.Status == v1.ConditionTrue {
+		if before := podutil.Condition(g.old.Conditions, c.Type); before != nil && before.Status == v1.ConditionTrue {
 			return c
 		}
 		c.Status, c.Reason, c.Message = v1.ConditionFalse, reasonContainersNotInitialized, message
@@ -151,7 +134,7 @@ func (g *generator) containersReady(statuses []v1.ContainerStatus, phase v1.PodP
 	}
 	var unknown, unready []string
 	look := func(name string) {
-		switch s := find(statuses, name); {
+		switch s := podutil.ContainerStatus(statuses, name); {
 		case s == nil:
 			unknown = append(unknown, name)
 		case !s.Ready:
@@ -187,7 +170,7 @@ func (g *generator) podReady(conditions []v1.PodCondition, containers v1.PodCond
 	}
 	var unmet []string
 	for _, gate := range g.pod.Spec.ReadinessGates {
-		switch have := condition(conditions, gate.ConditionType); {
+		switch have := podutil.Condition(conditions, gate.ConditionType); {
 		case have == nil:
 			unmet = append(unmet, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", gate.ConditionType))
 		case have.Status != v1.ConditionTrue:

@@ -33,7 +33,7 @@ func (g *generator) containers(specs []v1.Container, old []v1.ContainerStatus, i
 	}
 	statuses := make([]v1.ContainerStatus, 0, len(specs))
 	for i := range specs {
-		s := g.container(&specs[i], find(old, specs[i].Name))
+		s := g.container(&specs[i], podutil.ContainerStatus(old, specs[i].Name))
 		g.explain(&specs[i], &s, init)
 		statuses = append(statuses, s)
 	}
@@ -216,7 +216,7 @@ func (g *generator) probes(s *v1.PodStatus) {
 	for i := range s.ContainerStatuses {
 		c := &s.ContainerStatuses[i]
 		if spec := specOf(g.pod.Spec.Containers, c.Name); spec != nil {
-			g.probe(spec, c, find(g.old.ContainerStatuses, c.Name))
+			g.probe(spec, c, podutil.ContainerStatus(g.old.ContainerStatuses, c.Name))
 		}
 	}
 	for i := range s.InitContainerStatuses {
@@ -225,7 +225,7 @@ func (g *generator) probes(s *v1.PodStatus) {
 		if spec == nil {
 			continue
 		}
-		g.probe(spec, c, find(g.old.InitContainerStatuses, c.Name))
+		g.probe(spec, c, podutil.ContainerStatus(g.old.InitContainerStatuses, c.Name))
 		if !podutil.IsSidecar(spec) {
 			c.Ready = c.State.Terminated != nil && c.State.Terminated.ExitCode == 0
 		}

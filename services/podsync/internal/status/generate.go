@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
 
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
@@ -151,10 +152,10 @@ func (g *generator) base() v1.PodStatus {
 
 // finish adds what follows from phase and containers.
 func (g *generator) finish(s *v1.PodStatus) {
-	if !terminalPhase(s.Phase) {
+	if !podutil.IsTerminal(s.Phase) {
 		// What has ended does not come back, whatever the runtime shows.
 		for _, before := range []v1.PodPhase{g.old.Phase, g.pod.Status.Phase} {
-			if terminalPhase(before) {
+			if podutil.IsTerminal(before) {
 				s.Phase = before
 				break
 			}
@@ -169,14 +170,12 @@ func (g *generator) finish(s *v1.PodStatus) {
 			s.Phase = v1.PodFailed
 		}
 	}
-	if terminalPhase(g.pod.Status.Phase) {
+	if podutil.IsTerminal(g.pod.Status.Phase) {
 		s.Phase = g.pod.Status.Phase
 	}
 	g.conditions(s)
 	normalize(g.pod, s)
 }
-
-func terminalPhase(p v1.PodPhase) bool { return p == v1.PodSucceeded || p == v1.PodFailed }
 
 func firstOf(a, b string) string {
 	if a != "" {

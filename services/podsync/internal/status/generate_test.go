@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
@@ -53,7 +54,7 @@ func inputs() Inputs { return Inputs{Now: t0, HostIPs: []string{"192.0.2.1"}} }
 
 func is(t *testing.T, s v1.PodStatus, kind v1.PodConditionType, status v1.ConditionStatus, reason, message string) {
 	t.Helper()
-	c := condition(s.Conditions, kind)
+	c := podutil.Condition(s.Conditions, kind)
 	if c == nil {
 		t.Fatalf("no condition %s", kind)
 	}
@@ -67,7 +68,7 @@ func TestRunningPod(t *testing.T) {
 	s := Generate(p, ready(ctr("2", "b", running, 0), ctr("1", "a", running, 0)), inputs())
 	for _, kind := range []v1.PodConditionType{v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled} {
 		is(t, s, kind, v1.ConditionTrue, "", "")
-		if c := condition(s.Conditions, kind); c.ObservedGeneration != 2 || !c.LastTransitionTime.Equal(&metav1.Time{Time: t0}) {
+		if c := podutil.Condition(s.Conditions, kind); c.ObservedGeneration != 2 || !c.LastTransitionTime.Equal(&metav1.Time{Time: t0}) {
 			t.Errorf("condition %s: generation %d, changed %s", kind, c.ObservedGeneration, c.LastTransitionTime)
 		}
 	}
@@ -135,7 +136,7 @@ func TestPhase(t *testing.T) {
 			if s.Phase != test.want {
 				t.Errorf("phase %s, want %s", s.Phase, test.want)
 			}
-			if terminalPhase(s.Phase) && condition(s.Conditions, v1.PodReady).Status != v1.ConditionFalse {
+			if podutil.IsTerminal(s.Phase) && podutil.Condition(s.Conditions, v1.PodReady).Status != v1.ConditionFalse {
 				t.Error("ready although it has ended")
 			}
 		})

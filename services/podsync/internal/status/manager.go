@@ -11,6 +11,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 const (
@@ -248,7 +250,7 @@ func (e *entry) needsWork() bool {
 
 func (e *entry) deletable() bool {
 	return e.finished && !e.deleted && e.version == e.delivered &&
-		e.pod.DeletionTimestamp != nil && terminalPhase(e.pod.Status.Phase)
+		e.pod.DeletionTimestamp != nil && podutil.IsTerminal(e.pod.Status.Phase)
 }
 
 // waits says whether a failed attempt is to be followed by another later.
@@ -260,7 +262,7 @@ func (e *entry) isUrgent() bool {
 	if e.finished || e.pod.DeletionTimestamp != nil {
 		return true
 	}
-	now, before := condition(e.want.Conditions, v1.PodReady), condition(e.pod.Status.Conditions, v1.PodReady)
+	now, before := podutil.Condition(e.want.Conditions, v1.PodReady), podutil.Condition(e.pod.Status.Conditions, v1.PodReady)
 	return (now != nil && now.Status == v1.ConditionTrue) != (before != nil && before.Status == v1.ConditionTrue)
 }
 

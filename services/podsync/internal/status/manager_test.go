@@ -14,6 +14,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // managed runs f against a running manager, in virtual time.
@@ -65,7 +67,7 @@ func TestPatchOnlyWhatChanged(t *testing.T) {
 		m.Set(p, runs(p))
 		settle(0)
 		got := a.get("web")
-		if got.Status.Phase != v1.PodRunning || condition(got.Status.Conditions, "lb") == nil || !m.Delivered(p.UID) || m.Pending() != 0 {
+		if got.Status.Phase != v1.PodRunning || podutil.Condition(got.Status.Conditions, "lb") == nil || !m.Delivered(p.UID) || m.Pending() != 0 {
 			t.Fatalf("status %+v", got.Status)
 		}
 		m.UpdateFromAPI(got)
@@ -270,14 +272,14 @@ func TestPhaseWaitsForContainers(t *testing.T) {
 		in.Override = &Override{Reason: "Evicted", Message: "m", Condition: &v1.PodCondition{Type: v1.DisruptionTarget, Status: v1.ConditionTrue}}
 		m.Set(p, Generate(p, ready(ctr("1", "a", running, 0)), in))
 		settle(0)
-		if s := a.get("web").Status; s.Phase != v1.PodPending || condition(s.Conditions, v1.DisruptionTarget) != nil {
+		if s := a.get("web").Status; s.Phase != v1.PodPending || podutil.Condition(s.Conditions, v1.DisruptionTarget) != nil {
 			t.Errorf("phase %s while a container runs", s.Phase)
 		}
 		last, _ := m.Last(p.UID)
 		in.Old, in.Terminal = &last, true
 		m.Set(p, Generate(p, ready(ctr("1", "a", dead, 143)), in))
 		settle(0)
-		if s := a.get("web").Status; s.Phase != v1.PodFailed || s.Reason != "Evicted" || condition(s.Conditions, v1.DisruptionTarget) == nil {
+		if s := a.get("web").Status; s.Phase != v1.PodFailed || s.Reason != "Evicted" || podutil.Condition(s.Conditions, v1.DisruptionTarget) == nil {
 			t.Errorf("status after the end: %+v", s)
 		}
 	})
@@ -347,7 +349,7 @@ func TestAnotherWritesWhileAPatchIsUnderWay(t *testing.T) {
 				m.Set(p, s)
 				settle(500 * time.Millisecond)
 				foreign := a.change("web", func(p *v1.Pod) {
-					setCondition(&p.Status, v1.PodCondition{Type: v1.PodReady, Status: v1.ConditionFalse, Reason: "Another"})
+					podutil.SetCondition(&p.Status, v1.PodCondition{Type: v1.PodReady, Status: v1.ConditionFalse, Reason: "Another"})
 				})
 				settle(time.Second)
 				m.UpdateFromAPI(foreign) // late, and older than the answer to our patch
@@ -355,7 +357,7 @@ func TestAnotherWritesWhileAPatchIsUnderWay(t *testing.T) {
 				m.Set(p, s)
 				settle(time.Minute)
 				got := a.get("web").Status
-				if c := condition(got.Conditions, v1.PodReady); c.Status != v1.ConditionTrue || got.ContainerStatuses[0].RestartCount != 1 {
+				if c := podutil.Condition(got.Conditions, v1.PodReady); c.Status != v1.ConditionTrue || got.ContainerStatuses[0].RestartCount != 1 {
 					t.Errorf("Ready is %s for %q, restart count %d", c.Status, c.Reason, got.ContainerStatuses[0].RestartCount)
 				}
 				calls := a.count("patch web")

@@ -6,6 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // managerMetrics are the kubelet's metric of the same name and what it does not tell.
@@ -72,7 +74,7 @@ func (mm *managerMetrics) countTerminations(before, now *v1.PodStatus) {
 			if ended == nil {
 				continue
 			}
-			if old := find(list.before, list.now[i].Name); old == nil || old.State.Terminated == nil {
+			if old := podutil.ContainerStatus(list.before, list.now[i].Name); old == nil || old.State.Terminated == nil {
 				mm.terminated.WithLabelValues(list.kind, strconv.Itoa(int(ended.ExitCode)), ended.Reason).Inc()
 			}
 		}

@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // merged is the status to write: ours, with what others wrote into the API's and what the API takes back of nobody.
@@ -23,7 +25,7 @@ func merged(p *v1.Pod, want *v1.PodStatus) *v1.PodStatus {
 
 	// A pod is told to have ended only when nothing of it runs: others take that as leave to use
 	// what it held.
-	held := terminalPhase(want.Phase) && !terminalPhase(api.Phase) && anyRunning(want)
+	held := podutil.IsTerminal(want.Phase) && !podutil.IsTerminal(api.Phase) && anyRunning(want)
 	if held {
 		s.Phase, s.Reason, s.Message = api.Phase, api.Reason, api.Message
 	}
@@ -37,9 +39,9 @@ func merged(p *v1.Pod, want *v1.PodStatus) *v1.PodStatus {
 	for _, c := range want.Conditions {
 		switch {
 		case isOwned(c.Type):
-			setCondition(s, c)
-		case c.Type == v1.DisruptionTarget && !held && terminalPhase(s.Phase) && !terminalPhase(api.Phase):
-			setCondition(s, c)
+			podutil.SetCondition(s, c)
+		case c.Type == v1.DisruptionTarget && !held && podutil.IsTerminal(s.Phase) && !podutil.IsTerminal(api.Phase):
+			podutil.SetCondition(s, c)
 		}
 	}
 	return s

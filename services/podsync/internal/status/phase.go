@@ -46,7 +46,7 @@ type initCount struct {
 func (g *generator) countInit(statuses []v1.ContainerStatus) (n initCount) {
 	for i := range g.pod.Spec.InitContainers {
 		spec := &g.pod.Spec.InitContainers[i]
-		s := find(statuses, spec.Name)
+		s := podutil.ContainerStatus(statuses, spec.Name)
 		if podutil.IsSidecar(spec) {
 			n.countSidecar(s)
 			continue
@@ -85,7 +85,7 @@ type mainCount struct{ unknown, running, waiting, stopped, succeeded, restarting
 func (g *generator) countMain(statuses []v1.ContainerStatus) (n mainCount) {
 	for i := range g.pod.Spec.Containers {
 		spec := &g.pod.Spec.Containers[i]
-		s := find(statuses, spec.Name)
+		s := podutil.ContainerStatus(statuses, spec.Name)
 		switch {
 		case s == nil:
 			n.unknown++
@@ -135,15 +135,6 @@ func (g *generator) initialized() bool {
 		}
 	}
 	return false
-}
-
-func find(statuses []v1.ContainerStatus, name string) *v1.ContainerStatus {
-	for i := range statuses {
-		if statuses[i].Name == name {
-			return &statuses[i]
-		}
-	}
-	return nil
 }
 
 func hasSpec(containers []v1.Container, name string) bool {

@@ -3,6 +3,7 @@ package status
 import (
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 )
 
@@ -41,7 +42,7 @@ func (g *generator) allRestarting(phase v1.PodPhase) v1.PodCondition {
 	case phase == v1.PodFailed:
 		c.Reason = reasonPodFailed
 	case g.st == nil:
-		if before := condition(g.old.Conditions, c.Type); before != nil {
+		if before := podutil.Condition(g.old.Conditions, c.Type); before != nil {
 			c.Status, c.Reason, c.Message = before.Status, before.Reason, before.Message
 		}
 	case g.restartingAll && !decide.AllRemoved(g.pod, g.st):

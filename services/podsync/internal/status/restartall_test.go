@@ -5,6 +5,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // TestRestartingAll follows a pod from the exit that asks for it to its new start.
@@ -43,7 +45,7 @@ func TestRestartingAll(t *testing.T) {
 	again := ctr("3", "a", running, 0)
 	again.RestartCount = 1
 	after := Generate(p, ready(again, ctr("4", "b", running, 0)), in)
-	if c := find(after.ContainerStatuses, "a"); c.State.Running == nil || c.RestartCount != 1 || c.LastTerminationState.Terminated.Reason != "RestartingAllContainers" {
+	if c := podutil.ContainerStatus(after.ContainerStatuses, "a"); c.State.Running == nil || c.RestartCount != 1 || c.LastTerminationState.Terminated.Reason != "RestartingAllContainers" {
 		t.Errorf("%+v", c)
 	}
 }

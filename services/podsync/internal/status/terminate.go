@@ -22,7 +22,7 @@ func Terminate(p *v1.Pod, s v1.PodStatus, now time.Time) v1.PodStatus {
 	for i := range attempted(final.InitContainerStatuses) {
 		end(&final.InitContainerStatuses[i])
 	}
-	if !terminalPhase(final.Phase) {
+	if !podutil.IsTerminal(final.Phase) {
 		if podutil.IsStatic(p) { // its mirror pod stays as it is: a static pod starts again when its manifest is back
 			normalize(p, &final)
 			return final
@@ -38,10 +38,10 @@ func Terminate(p *v1.Pod, s v1.PodStatus, now time.Time) v1.PodStatus {
 			Type: t, Status: v1.ConditionFalse, Reason: reason,
 			ObservedGeneration: max(p.Generation, s.ObservedGeneration), LastTransitionTime: metav1.NewTime(now),
 		}
-		if before := condition(s.Conditions, t); before != nil && before.Status == c.Status {
+		if before := podutil.Condition(s.Conditions, t); before != nil && before.Status == c.Status {
 			c.LastTransitionTime = before.LastTransitionTime
 		}
-		setCondition(&final, c)
+		podutil.SetCondition(&final, c)
 	}
 	normalize(p, &final)
 	return final
@@ -68,7 +68,7 @@ func wasInitialized(p *v1.Pod, s *v1.PodStatus) bool {
 		}
 	}
 	spec := &p.Spec.InitContainers[len(p.Spec.InitContainers)-1]
-	last := find(s.InitContainerStatuses, spec.Name)
+	last := podutil.ContainerStatus(s.InitContainerStatuses, spec.Name)
 	switch {
 	case last == nil:
 		return false

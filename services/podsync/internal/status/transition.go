@@ -5,6 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 )
 
@@ -29,7 +30,7 @@ func keepEnded(api, statuses []v1.ContainerStatus, restarts func(name string, ex
 		if s.State.Terminated != nil {
 			continue
 		}
-		before := find(api, s.Name)
+		before := podutil.ContainerStatus(api, s.Name)
 		if before == nil || before.State.Terminated == nil || restarts(s.Name, before.State.Terminated.ExitCode) {
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
@@ -24,7 +25,7 @@ type Admission interface {
 // that may not, which is then on its way to its end.
 func (w *worker) admit(ctx context.Context, p *v1.Pod, state *pod.State) (bool, error) {
 	// What has ended asks for no place any more.
-	if w.admitted || hasEnded(p) {
+	if w.admitted || podutil.IsTerminal(p.Status.Phase) {
 		return true, nil
 	}
 	running := state.ReadySandbox() != nil || state.AnyRunning()

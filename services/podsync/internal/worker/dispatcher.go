@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // tick is how often the loop turns when nothing happens, so that a watchdog can tell
@@ -202,7 +203,7 @@ func (d *Dispatcher) finish(ctx context.Context, w *worker) {
 // firstDelay is zero for a pod that waits to be started or to be stopped, and jittered for one
 // that runs or has ended.
 func firstDelay(p *v1.Pod) time.Duration {
-	if p.DeletionTimestamp == nil && hasEnded(p) {
+	if p.DeletionTimestamp == nil && podutil.IsTerminal(p.Status.Phase) {
 		return rand.N(adoptionJitter) // its sandboxes are stopped once more
 	}
 	if p.DeletionTimestamp != nil || p.Status.Phase != v1.PodRunning {

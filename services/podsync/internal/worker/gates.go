@@ -2,6 +2,8 @@ package worker
 
 import (
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // gatesChanged says whether a condition that the pod's readiness waits for is
@@ -16,10 +18,8 @@ func gatesChanged(old, p *v1.Pod) bool {
 }
 
 func conditionStatus(p *v1.Pod, kind v1.PodConditionType) v1.ConditionStatus {
-	for i := range p.Status.Conditions {
-		if p.Status.Conditions[i].Type == kind {
-			return p.Status.Conditions[i].Status
-		}
+	if c := podutil.Condition(p.Status.Conditions, kind); c != nil {
+		return c.Status
 	}
 	return ""
 }

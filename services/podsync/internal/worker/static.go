@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // held is a static pod that waits for another of its name to end: an edited manifest has another UID, and the pod of the
@@ -108,7 +109,7 @@ func (w *worker) restarts() bool {
 		return false
 	}
 	last, _ := w.deps.Mirrors.Last(w.uid)
-	return last.Phase != v1.PodSucceeded && last.Phase != v1.PodFailed
+	return !podutil.IsTerminal(last.Phase)
 }
 
 // supersede ends what runs of the same static pod under the UID of an earlier manifest, of before podsync's start.

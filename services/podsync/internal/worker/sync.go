@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
@@ -46,7 +47,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 	w.duties(p, state)
 	// A pod that has ended asks for nothing any more: what it held is given back.
 	w.history.refusedEphemeral = nil
-	if refusal := admission.Honoured(p, w.deps.Gated...); refusal != nil && !hasEnded(p) && !w.mayGoOn(p, state, refusal) {
+	if refusal := admission.Honoured(p, w.deps.Gated...); refusal != nil && !podutil.IsTerminal(p.Status.Phase) && !w.mayGoOn(p, state, refusal) {
 		return w.refuse(p, state, refusal), nil
 	}
 	w.forbidEphemeral(p)
@@ -180,10 +181,6 @@ func neverRan(p *v1.Pod) bool {
 	return len(p.Status.ContainerStatuses)+len(p.Status.InitContainerStatuses)+len(p.Status.EphemeralContainerStatuses) == 0
 }
 
-func hasEnded(p *v1.Pod) bool {
-	return p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed
-}
-
 // mayGoOn says whether a refusal concerns only what was added to a pod that runs: an
 // ephemeral container, which cannot be taken out again. It is not started; the pod must not
 // suffer.
@@ -290,7 +287,7 @@ func (w *worker) afterFailure(p *v1.Pod, failed error, wake time.Time) (time.Dur
 // report tells the apiserver and the bus what the pod is.
 func (w *worker) report(p *v1.Pod, state *pod.State) {
 	s := w.status(p, state)
-	if (s.Phase == v1.PodSucceeded || s.Phase == v1.PodFailed) && !state.AnyRunning() {
+	if podutil.IsTerminal(s.Phase) && !state.AnyRunning() {
 		// The scheduler gives the place away when it hears of this, so it must be free before.
 		w.deps.Admission.Ended(w.uid)
 	}
@@ -323,7 +320,7 @@ func (w *worker) status(p *v1.Pod, state *pod.State) v1.PodStatus {
 	switch {
 	case w.rejection != nil:
 		return status.Rejected(p, w.rejection.Reason, w.rejection.Message, in)
-	case hasEnded(p) && neverRan(p) && len(state.Containers) == 0:
+	case podutil.IsTerminal(p.Status.Phase) && neverRan(p) && len(state.Containers) == 0:
 		return *p.Status.DeepCopy() // an earlier podsync, or a kubelet, rejected it
 	}
 	s := status.Generate(p, state, in)

@@ -73,7 +73,7 @@ func (p *pod) update(ctx context.Context, generation uint64, status *podsyncv1.P
 		p.told, p.status = status, read
 	}
 	told := &p.status
-	if told.Phase == v1.PodSucceeded || told.Phase == v1.PodFailed {
+	if podutil.IsTerminal(told.Phase) {
 		p.stop(func(string) {}) // its last results stay: nothing runs that they could be about
 		return
 	}
