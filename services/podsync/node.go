@@ -43,7 +43,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/runtimeclass"
 	"github.com/microlet/microlet/services/podsync/internal/source"
-	"github.com/microlet/microlet/services/podsync/internal/status"
+	"github.com/microlet/microlet/services/podsync/internal/statusmanager"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
@@ -83,7 +83,7 @@ type node struct {
 	firewall *firewall.Firewall // nil without makeIPTablesUtilChains
 
 	events         *outbox.Recorder
-	statuses       *status.Manager
+	statuses       *statusmanager.Manager
 	probing        *probing
 	publisher      *publish.Publisher
 	hostIPs        *hostip.HostIPs
@@ -307,8 +307,8 @@ func (n *node) buildReports() error {
 		return nil
 	}
 	var err error
-	n.statuses, err = status.NewManager(status.Options{
-		Client: status.NewClient(n.client), Log: n.service.Log, Metrics: n.service.Metrics,
+	n.statuses, err = statusmanager.New(statusmanager.Options{
+		Client: statusmanager.NewClient(n.client), Log: n.service.Log, Metrics: n.service.Metrics,
 	})
 	return err
 }

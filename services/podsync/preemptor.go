@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/podsync/internal/admission"
-	"github.com/microlet/microlet/services/podsync/internal/status"
+	"github.com/microlet/microlet/services/podsync/internal/podstatus"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
@@ -27,7 +27,7 @@ func (e *preemptor) Evict(ctx context.Context, victim *v1.Pod) error {
 	e.node.events.Event(victim, v1.EventTypeWarning, preempting, message)
 	ctx, cancel := context.WithTimeout(ctx, patience(victim))
 	defer cancel()
-	err := e.node.workers.Evict(ctx, victim.UID, status.Override{
+	err := e.node.workers.Evict(ctx, victim.UID, podstatus.Override{
 		Phase: v1.PodFailed, Reason: preempting, Message: message, Yields: true,
 		Condition: &v1.PodCondition{
 			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet,

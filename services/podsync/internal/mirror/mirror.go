@@ -32,7 +32,7 @@ const (
 	timeout    = 10 * time.Second
 )
 
-// Statuses brings pods' statuses to the API; status.Manager does.
+// Statuses brings pods' statuses to the API; statusmanager.Manager does.
 type Statuses interface {
 	Set(p *v1.Pod, s v1.PodStatus)
 	Terminated(p *v1.Pod, s v1.PodStatus)

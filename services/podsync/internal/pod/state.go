@@ -2,7 +2,7 @@
 // runtime has of it at one moment.
 //
 // A State is read from CRI by package runtime, decided upon by package decide and
-// told to the apiserver by package status. It is a value: nobody changes one that it
+// told to the apiserver by package statusmanager. It is a value: nobody changes one that it
 // was given.
 package pod
 

@@ -5,7 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/microlet/microlet/services/podsync/internal/status"
+	"github.com/microlet/microlet/services/podsync/internal/podstatus"
 )
 
 // What a pod shows that ran for longer than it may, in the kubelet's words.
@@ -40,7 +40,7 @@ func (w *worker) expire(p *v1.Pod) {
 	w.deps.event(p, v1.EventTypeNormal, reasonDeadlineExceeded, messageDeadlineExceeded)
 	w.mu.Lock()
 	if w.verdict == nil {
-		w.verdict = &verdict{causeDeadline, status.Override{Reason: reasonDeadlineExceeded, Message: messageDeadlineExceeded}, nil}
+		w.verdict = &verdict{causeDeadline, podstatus.Override{Reason: reasonDeadlineExceeded, Message: messageDeadlineExceeded}, nil}
 	}
 	w.mu.Unlock()
 }

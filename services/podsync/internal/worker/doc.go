@@ -3,7 +3,7 @@
 // Inputs: pods from their sources, wake-ups from anywhere, a timer. A worker that is
 // woken reads what the runtime has of its pod, lets package decide say what is to be
 // done, does it, reads again and reports. Outputs: calls to the runtime, the pod's
-// status (package status), entries of the bus (package publish), Kubernetes Events.
+// status (package statusmanager), entries of the bus (package publish), Kubernetes Events.
 //
 // Guarantees: a wake-up carries no state, so one that is lost, doubled or late costs
 // time at most. A pod's worker waits for no other pod's, save for the bounded number of

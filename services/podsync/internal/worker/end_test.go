@@ -15,7 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/services/internal/testing/fake"
-	"github.com/microlet/microlet/services/podsync/internal/status"
+	"github.com/microlet/microlet/services/podsync/internal/podstatus"
 )
 
 func withPreStop(p *v1.Pod, command string) *v1.Pod {
@@ -61,7 +61,7 @@ func TestEvictAnswersWhenTheContainersHaveStopped(t *testing.T) {
 		defer n.run()()
 		n.dispatcher.SetPod(testPod("a"), api)
 		n.wait(time.Second)
-		verdict := status.Override{
+		verdict := podstatus.Override{
 			Reason: "Preempting", Message: "Preempted in order to admit critical pod",
 			Condition: &v1.PodCondition{Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet},
 		}
@@ -72,7 +72,7 @@ func TestEvictAnswersWhenTheContainersHaveStopped(t *testing.T) {
 			t.Fatalf("before the containers stopped: %v", err)
 		}
 		// Again, with another verdict, which comes too late, and a shorter grace period.
-		if err := n.workers.Evict(t.Context(), "a", status.Override{Reason: "Other"}, new(int64(5))); err != nil {
+		if err := n.workers.Evict(t.Context(), "a", podstatus.Override{Reason: "Other"}, new(int64(5))); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(began); took < 5*time.Second || took > 8*time.Second {

@@ -10,7 +10,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/status"
+	"github.com/microlet/microlet/services/podsync/internal/podstatus"
 )
 
 // StopSignalField is honoured with the gate ContainerStopSignals (KEP-4960).
@@ -19,7 +19,7 @@ const StopSignalField = "spec.containers.lifecycle.stopSignal"
 // see remembers of a state what stops and hooks need of it.
 func (w *worker) see(state *pod.State) {
 	if sandbox := state.ReadySandbox(); sandbox != nil {
-		w.ips = status.SortIPs(sandbox.IPs, primary(w.deps.AssumedHostIPs()))
+		w.ips = podstatus.SortIPs(sandbox.IPs, primary(w.deps.AssumedHostIPs()))
 	}
 	for id, stop := range w.stops {
 		if !mayRun(state, id) {

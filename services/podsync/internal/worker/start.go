@@ -15,8 +15,8 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
+	"github.com/microlet/microlet/services/podsync/internal/podstatus"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
-	"github.com/microlet/microlet/services/podsync/internal/status"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 
@@ -146,7 +146,7 @@ func (w *worker) podIPs(ctx context.Context, p *v1.Pod, state *pod.State, a *dec
 		w.report(p, state)
 	}
 	if current := state.ReadySandbox(); current != nil {
-		return status.SortIPs(current.IPs, primary(w.deps.AssumedHostIPs())), nil
+		return podstatus.SortIPs(current.IPs, primary(w.deps.AssumedHostIPs())), nil
 	}
 	return nil, transient("read the sandbox's addresses", errors.New("it is gone again"))
 }

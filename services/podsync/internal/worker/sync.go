@@ -15,7 +15,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
-	"github.com/microlet/microlet/services/podsync/internal/status"
+	"github.com/microlet/microlet/services/podsync/internal/podstatus"
 )
 
 // rounds bounds how often one look may decide and act. Each round brings the pod
@@ -299,11 +299,11 @@ func (w *worker) report(p *v1.Pod, state *pod.State) {
 }
 
 func (w *worker) status(p *v1.Pod, state *pod.State) v1.PodStatus {
-	in := status.Inputs{
+	in := podstatus.Inputs{
 		Now:         time.Now(),
 		StopSignals: slices.Contains(w.deps.Gated, StopSignalField),
 		Terminal:    w.phase >= terminated,
-		Waiting:     w.history.reasons(p, status.Waiting{}),
+		Waiting:     w.history.reasons(p, podstatus.Waiting{}),
 		HostIPs:     w.deps.HostIPs(),
 	}
 	verdicts := w.verdicts(p)
@@ -319,13 +319,13 @@ func (w *worker) status(p *v1.Pod, state *pod.State) v1.PodStatus {
 	}
 	switch {
 	case w.rejection != nil:
-		return status.Rejected(p, w.rejection.Reason, w.rejection.Message, in)
+		return podstatus.Rejected(p, w.rejection.Reason, w.rejection.Message, in)
 	case podutil.IsTerminal(p.Status.Phase) && neverRan(p) && len(state.Containers) == 0:
 		return *p.Status.DeepCopy() // an earlier podsync, or a kubelet, rejected it
 	}
-	s := status.Generate(p, state, in)
+	s := podstatus.Generate(p, state, in)
 	if w.phase >= terminated {
-		s = status.Terminate(p, s, in.Now)
+		s = podstatus.Terminate(p, s, in.Now)
 	}
 	return s
 }

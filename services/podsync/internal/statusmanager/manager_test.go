@@ -1,4 +1,4 @@
-package status
+package statusmanager
 
 import (
 	"context"
@@ -16,13 +16,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/microlet/microlet/services/internal/podutil"
+	"github.com/microlet/microlet/services/podsync/internal/podstatus"
 )
 
 // managed runs f against a running manager, in virtual time.
 func managed(t *testing.T, a *apiserver, workers int, f func(t *testing.T, m *Manager)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		m, err := NewManager(Options{Client: a, Workers: workers, Metrics: prometheus.NewRegistry()})
+		m, err := New(Options{Client: a, Workers: workers, Metrics: prometheus.NewRegistry()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,13 +46,13 @@ func managed(t *testing.T, a *apiserver, workers int, f func(t *testing.T, m *Ma
 func runs(p *v1.Pod) v1.PodStatus {
 	in := inputs()
 	in.Now = time.Now()
-	return Generate(p, ready(ctr("1", "a", running, 0)), in)
+	return podstatus.Generate(p, ready(ctr("1", "a", running, 0)), in)
 }
 
 func ended(p *v1.Pod) v1.PodStatus {
 	in := inputs()
 	in.Now, in.Terminal = time.Now(), true
-	return Generate(p, ready(ctr("1", "a", dead, 0)), in)
+	return podstatus.Generate(p, ready(ctr("1", "a", dead, 0)), in)
 }
 
 func settle(d time.Duration) {
@@ -76,7 +77,7 @@ func TestPatchOnlyWhatChanged(t *testing.T) {
 		in.Now = time.Now()
 		last, _ := m.Last(p.UID)
 		in.Old = &last
-		m.Set(got, Generate(got, ready(ctr("1", "a", running, 0)), in))
+		m.Set(got, podstatus.Generate(got, ready(ctr("1", "a", running, 0)), in))
 		settle(time.Hour)
 		if n := a.count("patch web"); n != 1 {
 			t.Errorf("%d patches for one status", n)
@@ -172,7 +173,7 @@ func TestUrgentFirst(t *testing.T) {
 		m.Set(p, runs(p))
 		synctest.Wait()
 		p = a.get("plain")
-		m.Set(p, Generate(p, ready(), inputs()))
+		m.Set(p, podstatus.Generate(p, ready(), inputs()))
 		p = a.get("ready")
 		m.Set(p, runs(p))
 		p = a.change("gone", func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
@@ -269,15 +270,15 @@ func TestPhaseWaitsForContainers(t *testing.T) {
 	managed(t, a, 1, func(t *testing.T, m *Manager) {
 		p := a.get("web")
 		in := inputs()
-		in.Override = &Override{Reason: "Evicted", Message: "m", Condition: &v1.PodCondition{Type: v1.DisruptionTarget, Status: v1.ConditionTrue}}
-		m.Set(p, Generate(p, ready(ctr("1", "a", running, 0)), in))
+		in.Override = &podstatus.Override{Reason: "Evicted", Message: "m", Condition: &v1.PodCondition{Type: v1.DisruptionTarget, Status: v1.ConditionTrue}}
+		m.Set(p, podstatus.Generate(p, ready(ctr("1", "a", running, 0)), in))
 		settle(0)
 		if s := a.get("web").Status; s.Phase != v1.PodPending || podutil.Condition(s.Conditions, v1.DisruptionTarget) != nil {
 			t.Errorf("phase %s while a container runs", s.Phase)
 		}
 		last, _ := m.Last(p.UID)
 		in.Old, in.Terminal = &last, true
-		m.Set(p, Generate(p, ready(ctr("1", "a", dead, 143)), in))
+		m.Set(p, podstatus.Generate(p, ready(ctr("1", "a", dead, 143)), in))
 		settle(0)
 		if s := a.get("web").Status; s.Phase != v1.PodFailed || s.Reason != "Evicted" || podutil.Condition(s.Conditions, v1.DisruptionTarget) == nil {
 			t.Errorf("status after the end: %+v", s)
@@ -427,10 +428,10 @@ func TestForgetWhileInFlight(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	if _, err := NewManager(Options{}); err == nil {
+	if _, err := New(Options{}); err == nil {
 		t.Error("no client is accepted")
 	}
-	if _, err := NewManager(Options{Client: newServer(), Workers: -1}); err == nil {
+	if _, err := New(Options{Client: newServer(), Workers: -1}); err == nil {
 		t.Error("negative workers are accepted")
 	}
 }

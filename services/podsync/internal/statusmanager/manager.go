@@ -1,4 +1,4 @@
-package status
+package statusmanager
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/microlet/microlet/services/internal/podutil"
+	"github.com/microlet/microlet/services/podsync/internal/podstatus"
 )
 
 const (
@@ -79,13 +80,13 @@ type entry struct {
 	due              time.Time // zero, or when to look at it again
 }
 
-// NewManager returns a Manager that writes nothing until Run runs.
-func NewManager(o Options) (*Manager, error) {
+// New returns a Manager that writes nothing until Run runs.
+func New(o Options) (*Manager, error) {
 	if o.Client == nil {
-		return nil, errors.New("status: Options.Client is missing: give a client of the apiserver")
+		return nil, errors.New("statusmanager: Options.Client is missing: give a client of the apiserver")
 	}
 	if o.Workers < 0 || o.Timeout < 0 {
-		return nil, errors.New("status: Options.Workers and Options.Timeout must not be negative: leave them 0 for the defaults")
+		return nil, errors.New("statusmanager: Options.Workers and Options.Timeout must not be negative: leave them 0 for the defaults")
 	}
 	m := &Manager{
 		client: o.Client, workers: o.Workers, timeout: o.Timeout, log: o.Log,
@@ -144,9 +145,9 @@ func (m *Manager) Terminated(p *v1.Pod, s v1.PodStatus) { m.set(p, s, true) }
 func (m *Manager) set(p *v1.Pod, s v1.PodStatus, finished bool) {
 	want := s.DeepCopy()
 	if finished {
-		*want = Terminate(p, s, time.Now())
+		*want = podstatus.Terminate(p, s, time.Now())
 	}
-	normalize(p, want)
+	podstatus.Normalize(p, want)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e := m.see(p)

@@ -1,4 +1,4 @@
-package status
+package podstatus
 
 import (
 	"time"
@@ -24,7 +24,7 @@ func Terminate(p *v1.Pod, s v1.PodStatus, now time.Time) v1.PodStatus {
 	}
 	if !podutil.IsTerminal(final.Phase) {
 		if podutil.IsStatic(p) { // its mirror pod stays as it is: a static pod starts again when its manifest is back
-			normalize(p, &final)
+			Normalize(p, &final)
 			return final
 		}
 		final.Phase = v1.PodFailed
@@ -43,7 +43,7 @@ func Terminate(p *v1.Pod, s v1.PodStatus, now time.Time) v1.PodStatus {
 		}
 		podutil.SetCondition(&final, c)
 	}
-	normalize(p, &final)
+	Normalize(p, &final)
 	return final
 }
 

@@ -1,4 +1,4 @@
-package status
+package podstatus
 
 import (
 	"fmt"
@@ -30,13 +30,14 @@ var owned = []v1.PodConditionType{
 	v1.PodResizeInProgress, v1.PodResizePending, v1.AllContainersRestarting,
 }
 
-func isOwned(t v1.PodConditionType) bool { return slices.Contains(owned, t) }
+// IsOwnedCondition reports whether a node agent alone writes conditions of this type.
+func IsOwnedCondition(t v1.PodConditionType) bool { return slices.Contains(owned, t) }
 
 // conditions adds those of others, as the API had them last, and ours.
 func (g *generator) conditions(s *v1.PodStatus) {
 	s.Conditions = make([]v1.PodCondition, 0, len(g.pod.Status.Conditions)+5)
 	for _, c := range g.pod.Status.Conditions {
-		if !isOwned(c.Type) {
+		if !IsOwnedCondition(c.Type) {
 			s.Conditions = append(s.Conditions, c)
 		}
 	}

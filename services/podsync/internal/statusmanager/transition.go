@@ -1,4 +1,4 @@
-package status
+package statusmanager
 
 import (
 	"slices"
@@ -17,8 +17,8 @@ func keepEnds(p *v1.Pod, api, s *v1.PodStatus) {
 	if decide.CouldRestartAll(p) { // the API lets those go back
 		return
 	}
-	s.ContainerStatuses = keepEnded(api.ContainerStatuses, s.ContainerStatuses, mayRestart(p, p.Spec.Containers))
-	s.InitContainerStatuses = keepEnded(api.InitContainerStatuses, s.InitContainerStatuses, mayRestart(p, p.Spec.InitContainers))
+	s.ContainerStatuses = keepEnded(api.ContainerStatuses, s.ContainerStatuses, mayRestart(p))
+	s.InitContainerStatuses = keepEnded(api.InitContainerStatuses, s.InitContainerStatuses, mayRestart(p))
 	s.EphemeralContainerStatuses = keepEnded(api.EphemeralContainerStatuses, s.EphemeralContainerStatuses, func(string, int32) bool { return false })
 }
 
@@ -46,9 +46,9 @@ func keepEnded(api, statuses []v1.ContainerStatus, restarts func(name string, ex
 }
 
 // mayRestart is the API's own question. Of a container that the pod does not have it takes nothing back.
-func mayRestart(p *v1.Pod, specs []v1.Container) func(name string, exitCode int32) bool {
+func mayRestart(p *v1.Pod) func(name string, exitCode int32) bool {
 	return func(name string, exitCode int32) bool {
-		spec := specOf(specs, name)
+		spec := podutil.Container(&p.Spec, name)
 		return spec != nil && decide.ShouldRestart(p, spec, exitCode)
 	}
 }

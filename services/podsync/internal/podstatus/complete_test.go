@@ -1,15 +1,10 @@
-package status
+package podstatus
 
 import (
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
-	dto "github.com/prometheus/client_model/go"
 	v1 "k8s.io/api/core/v1"
-
-	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
@@ -115,40 +110,16 @@ func TestAStaticPodHasNoEnd(t *testing.T) {
 	}
 }
 
-func TestTerminationsAreCounted(t *testing.T) {
-	m, err := NewManager(Options{Client: newServer()})
-	if err != nil {
-		t.Fatal(err)
-	}
+// TestAnEndOutlivesAnOldReasonToWait: an init container that failed for good, and whose remains are gone, does not wait.
+func TestAnEndOutlivesAnOldReasonToWait(t *testing.T) {
 	p := testPod("a")
-	p.Spec.InitContainers = []v1.Container{{Name: "i"}}
-	for range 3 { // telling it again counts nothing
-		m.Set(p, Generate(p, ready(ctr("2", "a", dead, 1), ctr("1", "i", dead, 0)), inputs()))
+	p.Spec.InitContainers = []v1.Container{{Name: "i", Image: "image-i"}}
+	p.Spec.RestartPolicy = v1.RestartPolicyNever
+	s := Generate(p, ready(ctr("1", "i", dead, 3)), inputs())
+	in := inputs()
+	in.Old, in.Waiting = &s, map[string]Waiting{"i": {"ImagePullBackOff", "of the time before"}}
+	got := Generate(p, ready(), in)
+	if end := got.InitContainerStatuses[0].State.Terminated; end == nil || end.ExitCode != 3 || got.Phase != v1.PodFailed {
+		t.Errorf("phase %s, init container %+v", got.Phase, got.InitContainerStatuses[0])
 	}
-	for labels, want := range map[[3]string]float64{{"container", "1", "Error"}: 1, {"init_container", "0", "Completed"}: 1, {"container", "0", "Completed"}: 0} {
-		if got := testutil.ToFloat64(m.metrics.terminated.WithLabelValues(labels[0], labels[1], labels[2])); got != want {
-			t.Errorf("%v: %v, want %v", labels, got, want)
-		}
-	}
-}
-
-func TestStartsAreTimed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m, err := NewManager(Options{Client: newServer()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := testPod("a")
-		for _, s := range []*pod.State{ready(), ready(), ready(ctr("1", "a", running, 0)), ready(ctr("1", "a", dead, 1)), ready(ctr("2", "a", running, 0))} {
-			m.Set(p, Generate(p, s, inputs()))
-			time.Sleep(3 * time.Second)
-		}
-		var told dto.Metric
-		if err := m.metrics.started.Write(&told); err != nil {
-			t.Fatal(err)
-		}
-		if h := told.GetHistogram(); h.GetSampleCount() != 1 || h.GetSampleSum() != 6 {
-			t.Errorf("%d starts that took %v s together, want one of 6 s", h.GetSampleCount(), h.GetSampleSum())
-		}
-	})
 }

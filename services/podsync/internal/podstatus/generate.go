@@ -1,4 +1,4 @@
-package status
+package podstatus
 
 import (
 	"net/netip"
@@ -114,7 +114,7 @@ func Rejected(p *v1.Pod, reason, message string, in Inputs) v1.PodStatus {
 	s.HostIP, s.HostIPs, s.PodIP, s.PodIPs = "", nil, "", nil
 	s.AllocatedResources, s.Resources = nil, nil
 	for _, c := range p.Status.Conditions {
-		if !isOwned(c.Type) {
+		if !IsOwnedCondition(c.Type) {
 			s.Conditions = append(s.Conditions, c)
 		}
 	}
@@ -174,7 +174,7 @@ func (g *generator) finish(s *v1.PodStatus) {
 		s.Phase = g.pod.Status.Phase
 	}
 	g.conditions(s)
-	normalize(g.pod, s)
+	Normalize(g.pod, s)
 }
 
 func firstOf(a, b string) string {

@@ -1,4 +1,4 @@
-package status
+package podstatus
 
 import (
 	"cmp"
@@ -7,16 +7,15 @@ import (
 	"unicode/utf8"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // maxMessages is what all termination messages of one pod may take together, in bytes.
 const maxMessages = 12 * 1024
 
-// normalize brings a status to the form in which the apiserver gives it back, so that two
+// Normalize brings a status to the form in which the apiserver gives it back, so that two
 // can be compared: times in whole seconds, lists in their order, messages within their limit.
-func normalize(p *v1.Pod, s *v1.PodStatus) {
+func Normalize(p *v1.Pod, s *v1.PodStatus) {
 	limit := maxMessages
 	if n := len(p.Spec.Containers) + len(p.Spec.InitContainers) + len(p.Spec.EphemeralContainers); n > 0 {
 		limit /= n
@@ -47,13 +46,6 @@ func normalize(p *v1.Pod, s *v1.PodStatus) {
 	slices.SortFunc(s.InitContainerStatuses, func(a, b v1.ContainerStatus) int { return cmp.Compare(place[a.Name], place[b.Name]) })
 }
 
-// normalized returns a copy of a status in that form.
-func normalized(p *v1.Pod, s *v1.PodStatus) *v1.PodStatus {
-	n := s.DeepCopy()
-	normalize(p, n)
-	return n
-}
-
 func normalizeState(s *v1.ContainerState, limit int) {
 	if s.Running != nil {
 		round(&s.Running.StartedAt)
@@ -72,31 +64,3 @@ func normalizeState(s *v1.ContainerState, limit int) {
 }
 
 func round(t *metav1.Time) { *t = t.Rfc3339Copy() }
-
-// same says whether two normalized statuses tell the same of what a node agent writes. When
-// a condition changed is not asked, only what it says.
-func same(a, b *v1.PodStatus) bool {
-	x, y := *a, *b
-	x.Conditions, y.Conditions = ours(a.Conditions), ours(b.Conditions)
-	// Written by others.
-	x.ResourceClaimStatuses, y.ResourceClaimStatuses = nil, nil
-	x.ExtendedResourceClaimStatus, y.ExtendedResourceClaimStatus = nil, nil
-	x.NodeAllocatableResourceClaimStatuses, y.NodeAllocatableResourceClaimStatuses = nil, nil
-	x.NominatedNodeName, y.NominatedNodeName = "", ""
-	return equality.Semantic.DeepEqual(&x, &y)
-}
-
-// ours are the conditions that a node agent writes, in one order, without their times.
-func ours(conditions []v1.PodCondition) []v1.PodCondition {
-	var list []v1.PodCondition
-	for _, c := range conditions {
-		if !isOwned(c.Type) && c.Type != v1.DisruptionTarget {
-			continue
-		}
-		list = append(list, v1.PodCondition{
-			Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message, ObservedGeneration: c.ObservedGeneration,
-		})
-	}
-	slices.SortFunc(list, func(a, b v1.PodCondition) int { return strings.Compare(string(a.Type), string(b.Type)) })
-	return list
-}
