@@ -67,20 +67,23 @@ bench: build ## memory, CPU and start times beside the real kubelet's, in the sa
 	@$(RIG) build --with kubelet
 	MICROLET_BEFORE='$(BEFORE)' $(GO) test -count=1 -timeout 120m -v -tags bench -run '$(if $(BEFORE),^TestBuilds$$,^TestBench)' ./compose/e2e/...
 
-# Upstream's specs: of which suite (SUITE: e2e or node), which (FOCUS, LABELS), with whom (AGENT), how many at once.
+# Upstream's specs: of which suite (SUITE: e2e or node), which (FOCUS, LABELS), with whom (AGENT), how many at once, and
+# on a machine of the node's own (MACHINE=1), which is best given fewer at once.
 SUITE ?= e2e
 FOCUS ?=
 LABELS ?= NodeConformance && !Slow && !Serial && !Disruptive && !Flaky
 AGENT ?= both
-PROCS ?= 16
+MACHINE ?=
+PROCS ?= $(if $(MACHINE),6,16)
+ON_NODE := $(if $(MACHINE),--machine)
 
 .PHONY: conformance
-conformance: build ## upstream's end-to-end specs with the kubelet and microlet: SUITE= FOCUS= AGENT= PROCS= LABELS=
-	@$(RIG) conformance --microlet bin/microlet --suite '$(SUITE)' --agent '$(AGENT)' --focus '$(FOCUS)' --labels '$(LABELS)' --procs '$(PROCS)'
+conformance: build ## upstream's end-to-end specs with the kubelet and microlet: SUITE= FOCUS= AGENT= PROCS= LABELS= MACHINE=
+	@$(RIG) conformance --microlet bin/microlet --suite '$(SUITE)' --agent '$(AGENT)' --focus '$(FOCUS)' --labels '$(LABELS)' --procs '$(PROCS)' $(ON_NODE)
 
 .PHONY: conformance-record
 conformance-record: build ## the same in full, and write the kubelet's list and docs/conformance.md
-	@$(RIG) conformance --microlet bin/microlet --suite '$(SUITE)' --agent '$(AGENT)' --procs '$(PROCS)' --record
+	@$(RIG) conformance --microlet bin/microlet --suite '$(SUITE)' --agent '$(AGENT)' --procs '$(PROCS)' $(ON_NODE) --record
 
 .PHONY: verify
 verify: ## format, vet, lint, import walls, generated code, module files

@@ -213,6 +213,30 @@ func (i *Instance) Log(program string) string {
 	return filepath.Join(i.r.Dir, "logs", program+".log")
 }
 
+// KeepAgentLog writes the agent's log to a file of this machine.
+func (i *Instance) KeepAgentLog(ctx context.Context, to string) error {
+	f, err := os.Create(to)
+	if err != nil {
+		return fmt.Errorf("keep the agent's log: %w", err)
+	}
+	if err := errors.Join(i.writeAgentLog(ctx, f), f.Close()); err != nil {
+		return fmt.Errorf("keep the agent's log: %w", err)
+	}
+	return nil
+}
+
+func (i *Instance) writeAgentLog(ctx context.Context, to io.Writer) error {
+	if i.onMachine() {
+		return i.writeJournal(ctx, i.agentUnit(), to)
+	}
+	from, err := os.Open(i.Log(AgentProgram))
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(to, from)
+	return errors.Join(err, from.Close())
+}
+
 // Binary is the path of a program that the rig built, such as kubectl or ctr;
 // empty if there is none of that name.
 func (i *Instance) Binary(name string) string { return i.r.Binaries[name] }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path"
@@ -287,6 +288,19 @@ func (i *Instance) must(ctx context.Context, args ...string) (string, error) {
 		return "", fmt.Errorf("%s has ended with %d: %s%s", strings.Join(args, " "), r.Code, r.Stderr, r.Stdout)
 	}
 	return string(r.Stdout), nil
+}
+
+// writeJournal writes what a service has said since the machine was made.
+func (i *Instance) writeJournal(ctx context.Context, unit string, to io.Writer) error {
+	m, err := i.Machine()
+	if err != nil {
+		return err
+	}
+	r, err := m.Run(ctx, machine.Command{Args: []string{"journalctl", "--no-pager", "-o", "cat", "-u", unit}, Output: to})
+	if err == nil && r.Code != 0 {
+		err = fmt.Errorf("journalctl has ended with %d: %s", r.Code, r.Stderr)
+	}
+	return err
 }
 
 // startUnit starts a service and waits until it is ready.

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,7 +22,7 @@ type conformanceOptions struct {
 	microlet                            string
 	procs                               int
 	timeout                             time.Duration
-	again, record                       bool
+	again, record, machine              bool
 }
 
 func newConformance(out, progress io.Writer) *cobra.Command {
@@ -35,7 +34,8 @@ func newConformance(out, progress io.Writer) *cobra.Command {
 with microlet, or one after the other, and compare the results with the list of
 specs that the kubelet is known to pass. The suite e2e looks at the cluster through
 its API server; node looks at the node from inside, and takes the places that a
-kubelet of this machine would have while it runs.
+kubelet of this machine would have while it runs. With --machine the node has a
+machine of its own, with systemd and cgroup v2.
 
 The results go to a folder: for each agent junit.xml, report.json, output.log and
 the agent's log, and table.md with both agents side by side; what one agent
@@ -56,7 +56,8 @@ microlet does not pass a spec that the kubelet passed.`,
 	flags.StringVar(&o.labels, "labels", conformance.DefaultLabels, "only specs whose labels this filter of ginkgo matches")
 	flags.IntVar(&o.procs, "procs", 16, "specs that run in parallel")
 	flags.DurationVar(&o.timeout, "timeout", 90*time.Minute, "stop the suite of one agent after this time")
-	flags.StringVar(&o.output, "output", "", "the folder of the results (default conformance-results/<suite>)")
+	flags.StringVar(&o.output, "output", "", "the folder of the results (default conformance-results/<suite>, or e2e-machine)")
+	flags.BoolVar(&o.machine, "machine", false, "give the node a machine of its own, with systemd and cgroup v2; its kernel is built once, for some 20 minutes")
 	flags.StringVar(&o.microlet, "microlet", "", "the microlet executable (default bin/microlet of the repository)")
 	flags.BoolVar(&o.again, "again", true, "run a second time, with less in parallel, what failed")
 	flags.BoolVar(&o.record, "record", false, "write the kubelet's list and the page docs/conformance.md from these results; only for the default selection")
@@ -74,7 +75,7 @@ func (o conformanceOptions) agents() ([]rig.Agent, error) {
 }
 
 func runConformance(ctx context.Context, o conformanceOptions, out, progress io.Writer) error {
-	suite, err := conformance.FindSuite(o.suite)
+	suite, err := conformance.FindSuite(o.suite, o.machine)
 	if err != nil {
 		return err
 	}
@@ -124,15 +125,22 @@ type comparison struct {
 
 func (c *comparison) dir(agent string) string { return filepath.Join(c.o.output, agent) }
 
+// instanceName tells the suites apart, so that two may run at a time.
+func (c *comparison) instanceName(agent rig.Agent) string {
+	switch {
+	case c.suite.OnMachine:
+		return "machine-e2e-" + string(agent)
+	case c.suite.OnNode:
+		return c.suite.Name + "-suite-" + string(agent)
+	}
+	return "conformance-" + string(agent)
+}
+
 // run runs the suite against a new instance with the agent.
 func (c *comparison) run(ctx context.Context, agent rig.Agent) (err error) {
-	name := "conformance-" + string(agent)
-	if c.suite.Name != conformance.E2E.Name {
-		name = c.suite.Name + "-suite-" + string(agent)
-	}
 	i, err := rig.Up(ctx, rig.Options{
-		Name: name, Agent: agent, Microlet: c.o.microlet,
-		With: []string{c.suite.Group}, DefaultPlaces: c.suite.OnNode, Out: c.progress,
+		Name: c.instanceName(agent), Agent: agent, Microlet: c.o.microlet,
+		With: []string{c.suite.Group}, DefaultPlaces: c.suite.OnNode, Machine: c.suite.OnMachine, Out: c.progress,
 	})
 	if err != nil {
 		return err
@@ -158,7 +166,9 @@ func (c *comparison) run(ctx context.Context, agent rig.Agent) (err error) {
 		}
 		err = results.Save(run.Dir)
 	}
-	return errors.Join(err, copyFile(i.Log(rig.AgentProgram), filepath.Join(run.Dir, "agent.log")))
+	kept, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	return errors.Join(err, i.KeepAgentLog(kept, filepath.Join(run.Dir, "agent.log")))
 }
 
 // conclude judges the agents that ran and writes what both did.
@@ -221,17 +231,6 @@ func (c *comparison) record(ran []rig.Agent, kubelet, microlet *conformance.Resu
 		if err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-func copyFile(from, to string) error {
-	text, err := os.ReadFile(from)
-	if err != nil {
-		return fmt.Errorf("keep %s: %w", strings.TrimSuffix(filepath.Base(to), ".log")+"'s log", err)
-	}
-	if err := os.WriteFile(to, text, 0o644); err != nil {
-		return fmt.Errorf("keep %s: %w", strings.TrimSuffix(filepath.Base(to), ".log")+"'s log", err)
 	}
 	return nil
 }

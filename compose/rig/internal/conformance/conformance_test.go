@@ -199,16 +199,19 @@ func TestPageKeepsWhatIsWrittenByHand(t *testing.T) {
 	if err := WritePage(path, E2E, "x"); err == nil {
 		t.Error("a page that is not there was written")
 	}
-	if err := os.WriteFile(path, []byte("# Head\n"+pageBegin(E2E)+"\nold\n"+pageEnd+"\nbetween\n"+pageBegin(Node)+"\nolder\n"+pageEnd+"\ntail\n"), 0o644); err != nil {
+	page := func(e2e, node, onMachine string) string {
+		return "# Head\n" + pageBegin(E2E) + "\n" + e2e + "\n" + pageEnd + "\nbetween\n" + pageBegin(Node) + "\n" + node + "\n" + pageEnd + "\n" +
+			pageBegin(E2EOnMachine) + "\n" + onMachine + "\n" + pageEnd + "\ntail\n"
+	}
+	if err := os.WriteFile(path, []byte(page("old", "older", "oldest")), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		for suite, section := range map[string]string{E2E.Name: "new", Node.Name: "newer"} {
-			s, err := FindSuite(suite)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := WritePage(path, s, section); err != nil {
+		for _, w := range []struct {
+			suite   Suite
+			section string
+		}{{E2E, "new"}, {Node, "newer"}, {E2EOnMachine, "newest"}} {
+			if err := WritePage(path, w.suite, w.section); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -217,7 +220,7 @@ func TestPageKeepsWhatIsWrittenByHand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "# Head\n" + pageBegin(E2E) + "\n\nnew\n" + pageEnd + "\nbetween\n" + pageBegin(Node) + "\n\nnewer\n" + pageEnd + "\ntail\n"; string(got) != want {
+	if want := page("\nnew", "\nnewer", "\nnewest"); string(got) != want {
 		t.Errorf("page is\n%s\nwant\n%s", got, want)
 	}
 }

@@ -136,12 +136,20 @@ func TestSignIn(t *testing.T) {
 
 func TestFindSuite(t *testing.T) {
 	for _, name := range []string{"e2e", "node"} {
-		if s, err := FindSuite(name); err != nil || s.Name != name {
+		if s, err := FindSuite(name, false); err != nil || s.Name != name || s.OnMachine {
 			t.Errorf("suite %s is %q, %v", name, s.Name, err)
 		}
 	}
-	if _, err := FindSuite("storage"); err == nil {
-		t.Error("an unknown suite was found")
+	if s, err := FindSuite("e2e", true); err != nil || !s.OnMachine || s.Program != E2E.Program {
+		t.Errorf("suite e2e on a machine is %q, %v", s.Name, err)
+	}
+	for _, onMachine := range []bool{false, true} {
+		if _, err := FindSuite("storage", onMachine); err == nil {
+			t.Error("an unknown suite was found")
+		}
+	}
+	if _, err := FindSuite("node", true); err == nil || !strings.Contains(err.Error(), "leave out --machine") {
+		t.Errorf("the suite that runs on the node was found for another machine: %v", err)
 	}
 }
 

@@ -20,6 +20,9 @@ type Suite struct {
 	// OnNode says that it runs on the node that it tests, and needs that in the
 	// kubelet's default places.
 	OnNode bool
+	// OnMachine says that the node has a machine of its own, with systemd and
+	// cgroup v2.
+	OnMachine bool
 	// skipFiles leaves out specs by the files that have them; "" leaves out none.
 	skipFiles string
 	// endless matches specs that never end with microlet, and keep a processor
@@ -45,21 +48,35 @@ var (
 		// none, as the answer of an agent without a stats service.
 		endless: "ContainerMetrics", prefix: "node-", explained: true,
 	}
+	// E2EOnMachine is E2E with a node that has a machine of its own, whose kernel
+	// and cgroups let other specs pass than those of the host.
+	E2EOnMachine = Suite{
+		Name: "e2e-machine", Title: E2E.Title, Group: E2E.Group, Program: E2E.Program, OnMachine: true, prefix: "machine-",
+	}
 )
 
-// FindSuite returns the suite of that name.
-func FindSuite(name string) (Suite, error) {
-	for _, s := range []Suite{E2E, Node} {
-		if s.Name == name {
-			return s, nil
-		}
+// FindSuite returns the suite of that name, for a node with a machine of its own
+// if onMachine is set.
+func FindSuite(name string, onMachine bool) (Suite, error) {
+	switch {
+	case name == E2E.Name && onMachine:
+		return E2EOnMachine, nil
+	case name == E2E.Name:
+		return E2E, nil
+	case name == Node.Name && onMachine:
+		return Suite{}, fmt.Errorf("suite %q runs on the node itself, which is this machine: leave out --machine, or use %s", name, E2E.Name)
+	case name == Node.Name:
+		return Node, nil
 	}
 	return Suite{}, fmt.Errorf("suite %q: use %s or %s", name, E2E.Name, Node.Name)
 }
 
 // recorder is the command that writes what is recorded of the suite.
 func (s Suite) recorder() string {
-	if s.Name == E2E.Name {
+	switch {
+	case s.OnMachine:
+		return "rig conformance --machine --record"
+	case s.Name == E2E.Name:
 		return "rig conformance --record"
 	}
 	return "rig conformance --suite " + s.Name + " --record"
