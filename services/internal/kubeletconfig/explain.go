@@ -2,6 +2,7 @@ package kubeletconfig
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -47,6 +48,58 @@ func Explain(fs *pflag.FlagSet, err error) error {
 		return Problem{Field: "--" + missing.GetSpecifiedName(), Detail: "the value is missing", Remedy: "write --" + missing.GetSpecifiedName() + "=" + strings.ToUpper(missing.GetFlag().Value.Type())}
 	}
 	return err
+}
+
+// ExplainAll explains err, which fs.Parse of args has returned, and every further mistake in args. What is right is
+// set on fs afterwards, some of it more than once.
+func ExplainAll(fs *pflag.FlagSet, args []string, err error) error {
+	var all []error
+	for err != nil {
+		all = append(all, Explain(fs, err))
+		rest := withoutMistake(fs, args, err)
+		if len(rest) == len(args) {
+			break // it is of no flag
+		}
+		args = rest
+		err = fs.Parse(args)
+	}
+	return errors.Join(all...)
+}
+
+// withoutMistake returns args without the flag that err is about, and without its value.
+func withoutMistake(fs *pflag.FlagSet, args []string, err error) []string {
+	var (
+		unknown *pflag.NotExistError
+		invalid *pflag.InvalidValueError
+		missing *pflag.ValueRequiredError
+		name    string
+	)
+	switch {
+	case errors.As(err, &unknown):
+		name = unknown.GetSpecifiedName()
+	case errors.As(err, &invalid):
+		name = invalid.GetFlag().Name
+	case errors.As(err, &missing):
+		name = missing.GetSpecifiedName()
+	}
+	normalized := fs.GetNormalizeFunc()
+	for i, arg := range args {
+		written, value, inline := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		if !strings.HasPrefix(arg, "-") || normalized(fs, written) != normalized(fs, name) {
+			continue
+		}
+		end := i + 1
+		apart := !inline && end < len(args) && !strings.HasPrefix(args[end], "-")
+		switch {
+		case apart:
+			value = args[end]
+			end++
+		case inline && invalid != nil && value != invalid.GetValue():
+			continue // the flag is there twice, and this one is right
+		}
+		return slices.Concat(args[:i], args[end:])
+	}
+	return args
 }
 
 // removedFlags are flags of older kubelets that stand in unit files still, with what to do instead.

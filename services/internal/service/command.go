@@ -116,8 +116,26 @@ func (c *Config) TakeKubelet(k *kubeletconfig.Config) error {
 	return nil
 }
 
-// ExplainFlag says what is wrong with a flag, and what would be right. It is a cobra.Command's FlagErrorFunc.
-func ExplainFlag(cmd *cobra.Command, err error) error { return kubeletconfig.Explain(cmd.Flags(), err) }
+// argumentsKey is the context's key of the command line's arguments.
+type argumentsKey struct{}
+
+// WithArguments returns a context by which a command that cobra executes knows all its arguments. Without them
+// ExplainFlag explains the first mistake alone, since cobra stops there.
+func WithArguments(ctx context.Context, args []string) context.Context {
+	return context.WithValue(ctx, argumentsKey{}, args)
+}
+
+// ExplainFlag explains what is wrong with any flag, and what would be right. It is a cobra.Command's FlagErrorFunc.
+func ExplainFlag(cmd *cobra.Command, err error) error {
+	args, ok := cmd.Context().Value(argumentsKey{}).([]string)
+	if !ok {
+		return kubeletconfig.Explain(cmd.Flags(), err)
+	}
+	if _, rest, unknown := cmd.Root().Find(args); unknown == nil {
+		args = rest
+	}
+	return kubeletconfig.ExplainAll(cmd.Flags(), args, err)
+}
 
 // NoArguments refuses arguments that are no flags.
 func NoArguments(cmd *cobra.Command, args []string) error {
@@ -142,7 +160,8 @@ func OneArgument(what string) cobra.PositionalArgs {
 
 // Main runs a command line to its end and exits the process: 0 when it ended well, also by SIGTERM.
 func Main(cmd *cobra.Command) {
-	err := cmd.ExecuteContext(context.Background())
+	cmd.SetArgs(os.Args[1:])
+	err := cmd.ExecuteContext(WithArguments(context.Background(), os.Args[1:]))
 	if w := telemetry.ProcessWriter(); w != nil {
 		w.Flush(flushTimeout) // what was logged before a start failed
 	}

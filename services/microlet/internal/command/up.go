@@ -27,6 +27,14 @@ func newUp() *cobra.Command {
 	fs := cmd.Flags()
 	flags.AddTo(fs)
 	cfg.AddFlags(fs)
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		wrong := service.ExplainFlag(cmd, err)
+		if errors.Is(wrong, pflag.ErrHelp) {
+			return wrong
+		}
+		_, more := load(&cfg, fs, flags)
+		return errors.Join(wrong, more)
+	})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if flags.Version() != "" {
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), "microlet", telemetry.Version)

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/microlet/microlet/services/internal/service"
 )
 
 // refused runs a command line that must be refused, and returns why.
@@ -13,7 +15,7 @@ func refused(t *testing.T, args ...string) string {
 	t.Helper()
 	cmd := New()
 	cmd.SetArgs(args)
-	err := cmd.ExecuteContext(t.Context())
+	err := cmd.ExecuteContext(service.WithArguments(t.Context(), args))
 	if err == nil {
 		t.Fatalf("%q was accepted", args)
 	}
@@ -31,10 +33,14 @@ func TestAllFaultsAreToldAtOnce(t *testing.T) {
 	}
 	got := refused(t, "up", "--config="+config, "--kubeconfig="+kubeconfig, "--runtime-dir="+run, "--hostname-override=n",
 		"--runtime-calls=0", "--probe-plugin-dir=rel", "--probe-execs=0", "--list-timeout=-1s", "--api-max-logs=1",
-		"--placement=both", "--prober-replicas=99", "--port=70000")
+		"--placement=both", "--prober-replicas=99", "--port=70000",
+		"--bus-adress=x", "--bus-viewaddress=x", "--max-pods=abc", "--max-pods=7", "--register_schedulable", "--oom-score-adj", "low", "--nodelabels", "a=b")
 	for _, want := range []string{
 		"maxPodz (file " + config + "): the key is unknown", "--kubeconfig=" + kubeconfig, "no authentication method configured",
 		"--runtime-calls=0: must be at least 1", `probe-plugin-dir is "rel": give an absolute path`, "probe-execs is 0", "list-timeout is -1s",
+		"--bus-adress: the flag is unknown", "--bus-viewaddress: the flag is unknown: did you mean --bus-view-address?", "--max-pods=abc: the value does not fit",
+		"--register_schedulable: the kubelet has no such flag any more", "--oom-score-adj=low: the value does not fit",
+		"--nodelabels: the flag is unknown: did you mean --node-labels?",
 		"api-max-logs is 1", `placement is "both"`, "prober-replicas is 99", "port=70000 (flag --port)",
 	} {
 		if n := strings.Count(got, want); n != 1 {
