@@ -2,15 +2,11 @@ package podsync
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/proto/role"
@@ -18,8 +14,8 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/podsync/internal/cgroup"
 	"github.com/microlet/microlet/services/podsync/internal/gateway"
+	"github.com/microlet/microlet/services/podsync/internal/rootdir"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
-	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 
 // upkeepPeriod is how often the shares of the QoS cgroups are compared with the pods, and
@@ -28,21 +24,8 @@ const upkeepPeriod = 10 * time.Second
 
 // prepare makes what all pods share.
 func (n *node) prepare() error {
-	k := n.cfg.Kubelet
-	if err := volume.MakeRShared(k.Node.RootDir); err != nil { // lockRoot has made it
-		return fmt.Errorf("--root-dir: %w", err)
-	}
-	for dir, mode := range map[string]os.FileMode{
-		filepath.Join(k.Node.RootDir, "pods"): 0o750, filepath.Join(k.Node.RootDir, "plugins"): 0o750,
-		// The runtime writes containers' checkpoints there, which hold their memory.
-		n.checkpoints(): 0o700,
-	} {
-		if err := os.MkdirAll(dir, mode); err != nil {
-			return fmt.Errorf("make the node's folders: %w", err)
-		}
-	}
-	if err := closeFolder(n.checkpoints()); err != nil {
-		n.service.Log.Warn("containers cannot be checkpointed", "folder", n.checkpoints(), "error", err)
+	if err := rootdir.Dir(n.cfg.Kubelet.Node.RootDir).Make(n.service.Log); err != nil {
+		return err
 	}
 	if err := n.logs.Make(); err != nil {
 		return fmt.Errorf("make the node's folders: %w", err)
@@ -51,22 +34,6 @@ func (n *node) prepare() error {
 		return fmt.Errorf("make the node's cgroups: %w", err)
 	}
 	return nil
-}
-
-// checkpoints is the folder that the runtime writes containers' checkpoints to.
-func (n *node) checkpoints() string {
-	return filepath.Join(n.cfg.Kubelet.Node.RootDir, "checkpoints")
-}
-
-// closeFolder makes a folder this user's alone, which it may not be if something else made it. A link is left
-// alone.
-func closeFolder(path string) error {
-	folder, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return err
-	}
-	defer folder.Close()
-	return errors.Join(folder.Chown(os.Geteuid(), os.Getegid()), folder.Chmod(0o700))
 }
 
 // serveGateway shares the runtime out, a socket a role.

@@ -40,6 +40,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
 	"github.com/microlet/microlet/services/podsync/internal/publish"
 	"github.com/microlet/microlet/services/podsync/internal/relist"
+	"github.com/microlet/microlet/services/podsync/internal/rootdir"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/runtimeclass"
 	"github.com/microlet/microlet/services/podsync/internal/source"
@@ -187,7 +188,7 @@ func (n *node) buildRuntime() error {
 		return err
 	}
 	n.gateway, err = gateway.New(gateway.Options{
-		Runtime: n.conns.Runtime, Image: n.conns.Image, Containers: &n.containers, Checkpoints: n.checkpoints(),
+		Runtime: n.conns.Runtime, Image: n.conns.Image, Containers: &n.containers, Checkpoints: rootdir.Dir(n.cfg.Kubelet.Node.RootDir).Checkpoints(),
 		Log: n.service.Log, Metrics: n.service.Metrics, Peers: n.cfg.Service.Peers(),
 	})
 	return err

@@ -5,6 +5,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/podsync/internal/rootdir"
 )
 
 // Run runs podsync until ctx ends. What runs of the node's pods goes on running.
@@ -12,7 +13,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	unlock, err := lockRoot(cfg.Kubelet.Node.RootDir)
+	unlock, err := rootdir.Dir(cfg.Kubelet.Node.RootDir).Lock()
 	if err != nil {
 		return err
 	}

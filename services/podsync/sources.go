@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,6 +18,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/labels"
 	"github.com/microlet/microlet/services/podsync/internal/mirror"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/rootdir"
 	"github.com/microlet/microlet/services/podsync/internal/source"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
@@ -62,7 +62,7 @@ func (n *node) buildSources() error {
 		}).Run})
 	}
 	n.local = source.NewLocal(source.LocalOptions{
-		Dir: filepath.Join(stateDir(n.cfg.Kubelet.Node.RootDir), "local-pods"), NodeName: n.name, Taken: n.mirrors.Source, Log: n.service.Log,
+		Dir: rootdir.Dir(n.cfg.Kubelet.Node.RootDir).LocalPods(), NodeName: n.name, Taken: n.mirrors.Source, Log: n.service.Log,
 	})
 	n.sources = append(n.sources, podSource{podsyncv1.PodSource_POD_SOURCE_LOCAL, n.local.Run})
 	return nil

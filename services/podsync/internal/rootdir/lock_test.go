@@ -1,4 +1,4 @@
-package podsync
+package rootdir
 
 import (
 	"fmt"
@@ -11,18 +11,18 @@ import (
 )
 
 func TestWhoHoldsTheLockIsTold(t *testing.T) {
-	root := t.TempDir()
-	unlock, err := lockRoot(root)
+	root := Dir(t.TempDir())
+	unlock, err := root.Lock()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer unlock()
-	if _, err := lockRoot(root); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("another podsync works there (pid %d)", os.Getpid())) {
+	if _, err := root.Lock(); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("another podsync works there (pid %d)", os.Getpid())) {
 		t.Errorf("the second one is told %v", err)
 	}
 
 	// One that was killed, and of which the kernel holds a thread.
-	file, err := os.Open(stateDir(root))
+	file, err := os.Open(root.state())
 	if err != nil {
 		t.Fatal(err)
 	}

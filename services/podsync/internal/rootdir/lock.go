@@ -1,4 +1,4 @@
-package podsync
+package rootdir
 
 import (
 	"errors"
@@ -10,15 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stateDir is podsync's own folder below --root-dir.
-func stateDir(rootDir string) string { return filepath.Join(rootDir, "microlet") }
-
-// lockRoot makes sure that one podsync alone works below a root folder: two would take each other's pods for leftovers,
+// Lock makes sure that one podsync alone works below a root folder: two would take each other's pods for leftovers,
 // also when their runtime folders differ. The lock is the folder's own, so that no file is left of it, and it ends with
 // the process.
-func lockRoot(rootDir string) (unlock func(), err error) {
-	dir := stateDir(rootDir)
-	if err := os.MkdirAll(rootDir, 0o750); err != nil { // as the kubelet makes it
+func (d Dir) Lock() (unlock func(), err error) {
+	dir := d.state()
+	if err := os.MkdirAll(string(d), 0o750); err != nil { // as the kubelet makes it
 		return nil, fmt.Errorf("make --root-dir: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -30,7 +27,7 @@ func lockRoot(rootDir string) (unlock func(), err error) {
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = fmt.Errorf("--root-dir=%s: another podsync works there%s: stop it, or give each its own folder", rootDir, holder("/proc", f))
+			err = fmt.Errorf("--root-dir=%s: another podsync works there%s: stop it, or give each its own folder", d, holder("/proc", f))
 		} else {
 			err = fmt.Errorf("lock podsync's folder %s: %w", dir, err)
 		}
@@ -39,7 +36,7 @@ func lockRoot(rootDir string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil // closing releases the lock
 }
 
-// holder says who has the lock of the open file, as far as the kernel tells it.
+// holder returns who has the lock of the open file, as far as the kernel tells it.
 func holder(proc string, file *os.File) string {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &st); err != nil {

@@ -1,0 +1,61 @@
+// Package rootdir lays out the folder --root-dir for podsync.
+//
+// Input: the folder's path. Output: podsync's lock of the folder, and the folders below it that belong to no pod. It
+// guarantees that one podsync alone works below a root folder, and that nobody but podsync's own user reads checkpoints.
+package rootdir
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/microlet/microlet/services/podsync/internal/volume"
+)
+
+// Dir is the path of a root folder.
+type Dir string
+
+// state is podsync's own folder.
+func (d Dir) state() string { return filepath.Join(string(d), "microlet") }
+
+// LocalPods holds the pods that run-pod was given.
+func (d Dir) LocalPods() string { return filepath.Join(d.state(), "local-pods") }
+
+// Checkpoints is what the runtime writes containers' checkpoints to.
+func (d Dir) Checkpoints() string { return filepath.Join(string(d), "checkpoints") }
+
+// Make makes the folders that all pods share, in a root folder that is locked. A folder of checkpoints that cannot be
+// closed to others is only logged: the gateway refuses to checkpoint then.
+func (d Dir) Make(log *slog.Logger) error {
+	if err := volume.MakeRShared(string(d)); err != nil {
+		return fmt.Errorf("--root-dir: %w", err)
+	}
+	for dir, mode := range map[string]os.FileMode{
+		filepath.Join(string(d), "pods"): 0o750, filepath.Join(string(d), "plugins"): 0o750,
+		// The runtime writes containers' checkpoints there, which hold their memory.
+		d.Checkpoints(): 0o700,
+	} {
+		if err := os.MkdirAll(dir, mode); err != nil {
+			return fmt.Errorf("make the node's folders: %w", err)
+		}
+	}
+	if err := closeFolder(d.Checkpoints()); err != nil {
+		log.Warn("containers cannot be checkpointed", "folder", d.Checkpoints(), "error", err)
+	}
+	return nil
+}
+
+// closeFolder makes a folder this user's alone, which it may not be if something else made it. A link is left
+// alone.
+func closeFolder(path string) error {
+	folder, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
+	return errors.Join(folder.Chown(os.Geteuid(), os.Getegid()), folder.Chmod(0o700))
+}
