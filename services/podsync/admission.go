@@ -83,7 +83,7 @@ func (n *node) ownNode() *v1.Node {
 	}}}
 	maps.Copy(own.Labels, n.cfg.Kubelet.Node.NodeLabels)
 	own.Spec.Taints = n.cfg.Kubelet.Kubelet.RegisterWithTaints
-	own.Status.Capacity, own.Status.Allocatable = n.capacity.capacity, n.capacity.allocatable
+	own.Status.Capacity, own.Status.Allocatable = n.capacity.Total, n.capacity.Allocatable
 	own.Status.Features = &v1.NodeFeatures{SupplementalGroupsPolicy: new(n.runtimeFacts.groupsPolicy())}
 	return own
 }

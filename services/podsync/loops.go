@@ -62,7 +62,7 @@ func (n *node) tellRuntime() func(*podsyncv1.Runtime) {
 		n.network.learn(r)
 		n.publisher.Runtime(r)
 		once.Do(func() {
-			n.publisher.Capacity(n.capacity.capacity, n.capacity.allocatable, n.capacity.systemUUID)
+			n.publisher.Capacity(n.capacity.Total, n.capacity.Allocatable, n.capacity.SystemUUID)
 			n.publisher.NodeComplete()
 		})
 	}

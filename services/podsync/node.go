@@ -3,25 +3,22 @@ package podsync
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	mount "k8s.io/mount-utils"
 
 	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
-	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/outbox"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
+	"github.com/microlet/microlet/services/podsync/internal/apiclient"
 	"github.com/microlet/microlet/services/podsync/internal/cgroup"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
 	"github.com/microlet/microlet/services/podsync/internal/containers"
@@ -31,6 +28,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/hostip"
 	"github.com/microlet/microlet/services/podsync/internal/image"
 	"github.com/microlet/microlet/services/podsync/internal/logrotate"
+	"github.com/microlet/microlet/services/podsync/internal/machine"
 	"github.com/microlet/microlet/services/podsync/internal/mirror"
 	"github.com/microlet/microlet/services/podsync/internal/monitor"
 	"github.com/microlet/microlet/services/podsync/internal/network"
@@ -47,12 +45,6 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/statusmanager"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
-)
-
-// How long a connection to the apiserver may take to come about, and how often it is proven to be alive.
-const (
-	dialTimeout = 5 * time.Second
-	keepAlive   = 10 * time.Second
 )
 
 // node is podsync's rooms, furnished and connected. The order of its construction is
@@ -88,7 +80,7 @@ type node struct {
 	probing        *probing
 	publisher      *publish.Publisher
 	hostIPs        *hostip.HostIPs
-	capacity       capacity
+	capacity       machine.Capacity
 	workers        *worker.Workers
 	dispatcher     *worker.Dispatcher
 	monitor        *monitor.Monitor
@@ -134,7 +126,7 @@ func (n *node) connect() error {
 	if n.name, err = n.cfg.Kubelet.NodeName(); err != nil {
 		return err
 	}
-	if n.client, err = n.newClient(); err != nil {
+	if n.client, err = apiclient.New(n.cfg.Kubelet); err != nil {
 		return err
 	}
 	n.conns, err = runtime.Dial(runtime.DialOptions{
@@ -142,39 +134,6 @@ func (n *node) connect() error {
 		Metrics: n.service.Metrics, Log: n.service.Log,
 	})
 	return err
-}
-
-func (n *node) newClient() (kubernetes.Interface, error) {
-	if n.standalone() {
-		return newOfflineClient()
-	}
-	config, err := restConfig(n.cfg.Kubelet)
-	if err != nil {
-		return nil, err
-	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig=%s: %w", n.cfg.Kubelet.Node.Kubeconfig, err)
-	}
-	return client, nil
-}
-
-func restConfig(k *kubeletconfig.Config) (*rest.Config, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", k.Node.Kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig=%s: %w", k.Node.Kubeconfig, err)
-	}
-	config.UserAgent = "microlet-podsync"
-	// An apiserver that is cut off answers no dial: each try must end soon, or the first one after its return is late.
-	config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
-	config.ContentType = k.Kubelet.ContentType
-	if config.ContentType == "" {
-		config.ContentType = "application/vnd.kubernetes.protobuf"
-	}
-	config.AcceptContentTypes = config.ContentType + ",application/json"
-	config.QPS = float32(*k.Kubelet.KubeAPIQPS)
-	config.Burst = int(k.Kubelet.KubeAPIBurst)
-	return config, nil
 }
 
 func (n *node) buildRuntime() error {
@@ -201,7 +160,7 @@ func (n *node) buildResources() error {
 	}
 	n.driver, n.driverSure = n.askCgroupDriver(context.Background())
 	var err error
-	if n.capacity, err = readCapacity(n.cfg.Kubelet); err != nil {
+	if n.capacity, err = machine.Read(n.cfg.Kubelet); err != nil {
 		return err
 	}
 	throttling := k.MemoryThrottlingFactor
@@ -213,7 +172,7 @@ func (n *node) buildResources() error {
 		Root:                   k.CgroupRoot, Driver: n.driver, PerQOS: *k.CgroupsPerQOS,
 		CPUCFSQuota: *k.CPUCFSQuota, CPUCFSQuotaPeriod: k.CPUCFSQuotaPeriod.Duration,
 		PodPidsLimit: *k.PodPidsLimit, EnforceNodeAllocatable: k.EnforceNodeAllocatable,
-		Allocatable: n.capacity.enforced, Capacity: n.capacity.limits, Log: n.service.Log,
+		Allocatable: n.capacity.Enforced, Capacity: n.capacity.Limits, Log: n.service.Log,
 	})
 	return err
 }
@@ -232,8 +191,8 @@ func (n *node) buildObjects() error {
 	n.buildHostIPs()
 	n.volumes = volume.New(volume.Options{
 		RootDir: n.cfg.Kubelet.Node.RootDir, Objects: n.objects, Tokens: n.tokens, Mounter: mount.New(""),
-		Allocatable: func() v1.ResourceList { return n.capacity.allocatable }, Log: n.service.Log,
-		Private: n.privateFolder, BootID: n.capacity.bootID,
+		Allocatable: func() v1.ResourceList { return n.capacity.Allocatable }, Log: n.service.Log,
+		Private: n.privateFolder, BootID: n.capacity.BootID,
 	})
 	return nil
 }
@@ -275,7 +234,7 @@ func (n *node) buildConfig() error {
 	host.SingleProcessOOMKill, host.MemoryThrottlingFactor = k.SingleProcessOOMKill, k.MemoryThrottlingFactor
 	host.StopSignals = n.cfg.Kubelet.FeatureEnabled("ContainerStopSignals")
 	host.MemoryQoS = n.cfg.Kubelet.FeatureEnabled("MemoryQoS")
-	host.Allocatable = func() v1.ResourceList { return n.capacity.allocatable }
+	host.Allocatable = func() v1.ResourceList { return n.capacity.Allocatable }
 	host.HostIPs = n.hostIPs.Assumed
 	// Admission lets no pod with a runtime class in, so that all run in the default handler.
 	n.handlers = &handlers{runtime: n.runtime, of: func(*v1.Pod) string { return "" }}
@@ -369,3 +328,6 @@ func (n *node) statesReported() {
 }
 
 var _ source.Sink = (*worker.Dispatcher)(nil)
+
+// standalone reports whether there is no apiserver: pods come from manifests and run-pod alone, and nobody is told of them.
+func (n *node) standalone() bool { return n.cfg.Kubelet.Standalone() }

@@ -1,4 +1,4 @@
-package podsync
+package apiclient
 
 import (
 	"errors"
@@ -17,11 +17,8 @@ type offline struct{}
 // RoundTrip implements http.RoundTripper.
 func (offline) RoundTrip(*http.Request) (*http.Response, error) { return nil, errNoAPIServer }
 
-// newOfflineClient returns the client of a node without an apiserver: whoever asks is told so at once. Nothing is listed
-// or watched with it; see standalone.
-func newOfflineClient() (kubernetes.Interface, error) {
+// newOffline returns the client of a node without an apiserver: whoever asks is told so at once. Nothing is listed
+// or watched with it.
+func newOffline() (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(&rest.Config{Host: "http://standalone.invalid", Transport: offline{}, QPS: -1})
 }
-
-// standalone says that there is no apiserver: pods come from manifests and run-pod alone, and nobody is told of them.
-func (n *node) standalone() bool { return n.cfg.Kubelet.Standalone() }

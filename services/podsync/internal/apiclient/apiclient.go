@@ -1,0 +1,58 @@
+// Package apiclient makes podsync's client of the apiserver.
+//
+// Input: the kubelet's configuration. Output: a client as the kubeconfig has it or, on a node without an apiserver, one
+// that answers every request with an error at once. Guarantee: a request to an apiserver that is cut off ends soon
+// enough that the first one after its return is not late.
+package apiclient
+
+import (
+	"fmt"
+	"net"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+)
+
+// How long a connection to the apiserver may take to come about, and how often it is proven to be alive.
+const (
+	dialTimeout = 5 * time.Second
+	keepAlive   = 10 * time.Second
+)
+
+// New returns the node's client. It waits for nobody.
+func New(k *kubeletconfig.Config) (kubernetes.Interface, error) {
+	if k.Standalone() {
+		return newOffline()
+	}
+	config, err := restConfig(k)
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig=%s: %w", k.Node.Kubeconfig, err)
+	}
+	return client, nil
+}
+
+func restConfig(k *kubeletconfig.Config) (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", k.Node.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig=%s: %w", k.Node.Kubeconfig, err)
+	}
+	config.UserAgent = "microlet-podsync"
+	// An apiserver that is cut off answers no dial: each try must end soon, or the first one after its return is late.
+	config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
+	config.ContentType = k.Kubelet.ContentType
+	if config.ContentType == "" {
+		config.ContentType = "application/vnd.kubernetes.protobuf"
+	}
+	config.AcceptContentTypes = config.ContentType + ",application/json"
+	config.QPS = float32(*k.Kubelet.KubeAPIQPS)
+	config.Burst = int(k.Kubelet.KubeAPIBurst)
+	return config, nil
+}
