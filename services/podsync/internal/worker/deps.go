@@ -166,7 +166,7 @@ type Deps struct {
 	// Resync is how often a pod is looked at when nothing wakes its worker, up to half added;
 	// 0 means a minute.
 	Resync time.Duration
-	// Gated are the pod fields that are honoured because their feature gate is on.
+	// Gated are the pod fields that are supported because their feature gate is on.
 	Gated []string
 	// KeepDead is how many dead incarnations of a container stay; at least 1 does.
 	KeepDead int

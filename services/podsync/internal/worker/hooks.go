@@ -13,7 +13,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/podstatus"
 )
 
-// StopSignalField is honoured with the gate ContainerStopSignals (KEP-4960).
+// StopSignalField is supported with the gate ContainerStopSignals (KEP-4960).
 const StopSignalField = "spec.containers.lifecycle.stopSignal"
 
 // see remembers of a state what stops and hooks need of it.

@@ -11,10 +11,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/services/internal/podutil"
-	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
+	"github.com/microlet/microlet/services/podsync/internal/podfields"
 	"github.com/microlet/microlet/services/podsync/internal/podstatus"
 )
 
@@ -47,7 +47,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 	w.duties(p, state)
 	// A pod that has ended asks for nothing any more: what it held is given back.
 	w.history.refusedEphemeral = nil
-	if refusal := admission.Honoured(p, w.deps.Gated...); refusal != nil && !podutil.IsTerminal(p.Status.Phase) && !w.mayGoOn(p, state, refusal) {
+	if refusal := podfields.Check(p, w.deps.Gated...); refusal != nil && !podutil.IsTerminal(p.Status.Phase) && !w.mayGoOn(p, state, refusal) {
 		return w.refuse(p, state, refusal), nil
 	}
 	w.forbidEphemeral(p)
@@ -185,7 +185,7 @@ func neverRan(p *v1.Pod) bool {
 // ephemeral container, which cannot be taken out again. It is not started; the pod must not
 // suffer.
 func (w *worker) mayGoOn(p *v1.Pod, state *pod.State, refusal error) bool {
-	var refused *admission.NotHonoured
+	var refused *podfields.UnsupportedError
 	if !errors.As(refusal, &refused) || !refused.Only("spec.ephemeralContainers") || len(state.Containers) == 0 {
 		return false
 	}

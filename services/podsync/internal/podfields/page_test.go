@@ -1,4 +1,4 @@
-package admission
+package podfields
 
 import (
 	"fmt"
@@ -16,7 +16,7 @@ import (
 	"github.com/microlet/microlet/services/internal/testing/golden"
 )
 
-// The page of fields is what Honoured answers to a pod that sets one field, and nothing else.
+// The page of fields is what Check answers to a pod that sets one field, and nothing else.
 func TestPageOfFields(t *testing.T) {
 	golden.Check(t, "../../../../docs/pod-fields.md", page())
 }
@@ -31,7 +31,7 @@ What is behind a feature gate that is off is among the refused. How each feature
 `)
 	lists := byFate(leaves(reflect.TypeFor[v1.PodSpec](), "spec", nil))
 	for _, section := range []struct{ fate, title, text string }{
-		{honoured, "Honoured", "The side-by-side test ([testing.md](testing.md)) covers each of them, but for a few that its generator names with the reason."},
+		{supportedHere, "Honoured", "The side-by-side test ([testing.md](testing.md)) covers each of them, but for a few that its generator names with the reason."},
 		{forOthers, "For others", "The scheduler, the controllers and admission act on these, or nodes with Windows; here they need nothing."},
 		{refused, "Refused", "A pod that sets one of these is not started, and its status says which. A field that is honoured with some of its values only is here, and\n[compatibility.md](compatibility.md) says which."},
 	} {
@@ -44,7 +44,7 @@ What is behind a feature gate that is off is among the refused. How each feature
 }
 
 // byFate sorts the fields by their fate. Where all that is in a field has one, and it is not that of being
-// honoured, the field stands for it.
+// supported, the field stands for it.
 func byFate(all []leaf) map[string][]string {
 	fates := map[string]map[string]bool{} // of a path and of all above it
 	for _, l := range all {
@@ -55,10 +55,10 @@ func byFate(all []leaf) map[string][]string {
 			fates[path][l.fate()] = true
 		}
 	}
-	lists := map[string]map[string]bool{honoured: {}, forOthers: {}, refused: {}}
+	lists := map[string]map[string]bool{supportedHere: {}, forOthers: {}, refused: {}}
 	for _, l := range all {
 		path, fate := l.path, l.fate()
-		for up, ok := cutLast(path); ok && fate != honoured && len(fates[up]) == 1; up, ok = cutLast(path) {
+		for up, ok := cutLast(path); ok && fate != supportedHere && len(fates[up]) == 1; up, ok = cutLast(path) {
 			path = up
 		}
 		lists[fate][path] = true
@@ -76,7 +76,7 @@ func cutLast(path string) (string, bool) {
 	return path[:max(i, 0)], i >= 0
 }
 
-const honoured, forOthers, refused = "honoured", "for others", "refused"
+const supportedHere, forOthers, refused = "supported", "for others", "refused"
 
 // leaf is a field with nothing below it.
 type leaf struct {
@@ -88,7 +88,7 @@ type leaf struct {
 func (l leaf) fate() string {
 	p := &v1.Pod{}
 	l.set(reflect.ValueOf(&p.Spec).Elem())
-	if Honoured(p) != nil {
+	if Check(p) != nil {
 		return refused
 	}
 	for field := range notTheNodes {
@@ -96,7 +96,7 @@ func (l leaf) fate() string {
 			return forOthers
 		}
 	}
-	return honoured
+	return supportedHere
 }
 
 var samples = map[reflect.Type]any{

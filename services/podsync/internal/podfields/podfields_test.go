@@ -1,4 +1,4 @@
-package admission
+package podfields
 
 import (
 	"errors"
@@ -48,39 +48,39 @@ func plain() *v1.Pod {
 	}}
 }
 
-func TestHonouredAdmitsThePlainPod(t *testing.T) {
-	if err := Honoured(plain()); err != nil {
+func TestCheckAdmitsThePlainPod(t *testing.T) {
+	if err := Check(plain()); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func TestHonouredAdmitsWhatCgroupsLimit(t *testing.T) {
+func TestCheckAdmitsWhatCgroupsLimit(t *testing.T) {
 	p := plain()
 	pages := v1.ResourceList{"hugepages-2Mi": resource.MustParse("4Mi"), v1.ResourceMemory: resource.MustParse("8Mi")}
 	p.Spec.Containers[0].Resources = v1.ResourceRequirements{Requests: pages, Limits: pages}
 	p.Spec.Resources = &v1.ResourceRequirements{Requests: pages, Limits: pages}
-	if err := Honoured(p); err != nil {
+	if err := Check(p); err != nil {
 		t.Error(err)
 	}
 	p.Spec.Resources.Limits["example.com/gpu"] = resource.MustParse("1")
-	if err := Honoured(p); err == nil {
+	if err := Check(p); err == nil {
 		t.Error("a device for the pod as a whole was admitted")
 	}
 }
 
-func TestHonouredTakesWhatIsWindowsAlone(t *testing.T) {
+func TestCheckTakesWhatIsWindowsAlone(t *testing.T) {
 	p := plain()
 	options := &v1.WindowsSecurityContextOptions{RunAsUserName: new("ContainerUser"), HostProcess: new(true), GMSACredentialSpec: new("{}")}
 	p.Spec.SecurityContext.WindowsOptions = options
 	for _, list := range [][]v1.Container{p.Spec.Containers, p.Spec.InitContainers} {
 		list[0].SecurityContext = &v1.SecurityContext{WindowsOptions: options}
 	}
-	if err := Honoured(p); err != nil {
+	if err := Check(p); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestHonouredNamesEachField(t *testing.T) {
+func TestCheckNamesEachField(t *testing.T) {
 	no := false
 	signal := v1.SIGUSR1
 	always := v1.ContainerRestartPolicyAlways
@@ -117,8 +117,8 @@ func TestHonouredNamesEachField(t *testing.T) {
 		t.Run(test.field, func(t *testing.T) {
 			p := plain()
 			test.change(&p.Spec)
-			var refused *NotHonoured
-			if err := Honoured(p); !errors.As(err, &refused) {
+			var refused *UnsupportedError
+			if err := Check(p); !errors.As(err, &refused) {
 				t.Fatalf("admitted: %v", err)
 			}
 			if !slices.Equal(refused.Fields, []string{test.field}) {

@@ -1,16 +1,10 @@
-// Package admission decides whether this node may start a pod at all.
+// Package podfields knows which fields of a pod's spec this node supports.
 //
-// Inputs: a pod as its source gave it, the pods that were admitted before it, the Node.
-// Outputs: a Verdict, the rejected pod's reason and message in the kubelet's words; and
-// what Honoured says of a pod that asks for what is not built.
+// Input: a pod as its source gave it. Output: the fields that it sets and that nothing here supports.
 //
-// Guarantees: one pod is judged at a time, against all that were admitted and have not
-// ended. What runs is never rejected. The order is that of creation, so that a restart
-// decides as the process before it did. A pod waits for no other, save for those that are
-// being preempted when it would not fit without their end. A field is honoured by
-// something here or meant for somebody else, or else the pod is refused: the rule is a
-// list of what is honoured, so that what the API gains tomorrow is refused and not ignored.
-package admission
+// Guarantees: a field is supported by something here or meant for somebody else, or else it is named. The table lists what
+// is supported, so that what the API gains tomorrow is refused and not ignored.
+package podfields
 
 import (
 	"fmt"
@@ -22,19 +16,19 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// NotHonoured is the error of a pod that asks for what is not built.
-type NotHonoured struct {
-	// Fields are the paths that nothing honours, as "spec.containers[0].lifecycle".
+// UnsupportedError is the error of a pod that asks for what is not built.
+type UnsupportedError struct {
+	// Fields are the paths that nothing supports, as "spec.containers[0].lifecycle".
 	Fields []string
 }
 
-func (e *NotHonoured) Error() string {
+func (e *UnsupportedError) Error() string {
 	return fmt.Sprintf("this node agent does not honour %s yet: remove it from the pod, or run the pod on another node",
 		strings.Join(e.Fields, ", "))
 }
 
-// Only says whether nothing but this field, or what is in it, is refused.
-func (e *NotHonoured) Only(path string) bool {
+// Only reports whether nothing but this field, or what is in it, is refused.
+func (e *UnsupportedError) Only(path string) bool {
 	for _, f := range e.Fields {
 		if !within(f, path) {
 			return false
@@ -43,8 +37,8 @@ func (e *NotHonoured) Only(path string) bool {
 	return true
 }
 
-// Names says whether this field, or what is in it, is refused.
-func (e *NotHonoured) Names(path string) bool {
+// Names reports whether this field, or what is in it, is refused.
+func (e *UnsupportedError) Names(path string) bool {
 	return slices.ContainsFunc(e.Fields, func(f string) bool { return within(f, path) })
 }
 
@@ -52,18 +46,17 @@ func within(field, path string) bool {
 	return field == path || strings.HasPrefix(field, path+"[") || strings.HasPrefix(field, path+".")
 }
 
-// Honoured returns a *NotHonoured that names each field that p sets and nothing here
-// honours, or nil.
+// Check returns an *UnsupportedError that names each field that p sets and nothing here supports, or nil.
 //
-// gated are fields that are honoured because a feature gate is on.
-func Honoured(p *v1.Pod, gated ...string) error {
+// gated are fields that are supported because a feature gate is on.
+func Check(p *v1.Pod, gated ...string) error {
 	w := walker{gated: gated}
 	w.walk("spec", "spec", reflect.ValueOf(p.Spec))
 	if len(w.refused) == 0 {
 		return nil
 	}
 	sort.Strings(w.refused)
-	return &NotHonoured{Fields: w.refused}
+	return &UnsupportedError{Fields: w.refused}
 }
 
 type walker struct {
@@ -122,7 +115,7 @@ func alike(shape string) string {
 	return shape
 }
 
-// hasRuleBelow says whether the table knows something inside of shape.
+// hasRuleBelow reports whether the table knows something inside of shape.
 func hasRuleBelow(shape string) bool {
 	for known := range rules {
 		if strings.HasPrefix(known, shape+".") {

@@ -1,4 +1,4 @@
-package admission
+package podfields
 
 import (
 	"maps"
@@ -9,30 +9,30 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// rule says whether a value that is set is honoured; a nil rule honours every value.
+// rule reports whether a value that is set is supported; a nil rule supports every value.
 type rule func(v reflect.Value) bool
 
 // notTheNodes are for the scheduler, the controllers and the handlers of admission: nothing else on
 // the node acts on them. What is for Windows alone means nothing here, as to a kubelet on Linux.
 var notTheNodes = merge(
-	honour("spec",
+	supported("spec",
 		"affinity", "nodeName", "nodeSelector", "preemptionPolicy", "priority", "priorityClassName",
 		"evictionResponders", "os", "schedulerName", "schedulingGates", "schedulingGroup", "tolerations", "topologySpreadConstraints",
 	),
-	honour("spec.securityContext", "windowsOptions"),
-	honour("spec.containers.securityContext", "windowsOptions"),
+	supported("spec.securityContext", "windowsOptions"),
+	supported("spec.containers.securityContext", "windowsOptions"),
 )
 
-// rules is the table of honoured fields: a path covers all that is below it.
+// rules is the table of supported fields: a path covers all that is below it.
 var rules = merge(
 	notTheNodes,
-	honour("spec",
+	supported("spec",
 		"automountServiceAccountToken", "dnsConfig", "dnsPolicy", "enableServiceLinks",
 		"hostAliases", "hostIPC", "hostNetwork", "hostPID", "hostname", "hostnameOverride", "imagePullSecrets", "overhead",
 		"activeDeadlineSeconds", "readinessGates", "restartPolicy", "runtimeClassName", "serviceAccount", "serviceAccountName", "setHostnameAsFQDN",
 		"shareProcessNamespace", "subdomain", "terminationGracePeriodSeconds",
 	),
-	honour("spec.securityContext",
+	supported("spec.securityContext",
 		"appArmorProfile", "fsGroup", "fsGroupChangePolicy", "runAsGroup", "runAsNonRoot", "runAsUser",
 		"seLinuxOptions", "seLinuxChangePolicy", "seccompProfile", "supplementalGroups", "supplementalGroupsPolicy", "sysctls",
 	),
@@ -51,23 +51,23 @@ var rules = merge(
 		"spec.resources":                builtResources,
 		"spec.containers.resources":     builtResources,
 	},
-	honour("spec.containers",
+	supported("spec.containers",
 		"name", "image", "command", "args", "workingDir", "ports", "envFrom", "restartPolicy", "restartPolicyRules",
 		"imagePullPolicy", "resizePolicy", "stdin", "stdinOnce", "tty",
 		"livenessProbe", "readinessProbe", "startupProbe",
 		"targetContainerName", "terminationMessagePath", "terminationMessagePolicy",
 	),
 	// A hook with tcpSocket fails, as with the kubelet: the API keeps it for old objects.
-	honour("spec.containers.lifecycle", "postStart", "preStop"),
-	honour("spec.containers.securityContext",
+	supported("spec.containers.lifecycle", "postStart", "preStop"),
+	supported("spec.containers.securityContext",
 		"allowPrivilegeEscalation", "appArmorProfile", "capabilities", "privileged", "procMount", "readOnlyRootFilesystem",
 		"runAsGroup", "runAsNonRoot", "runAsUser", "seLinuxOptions", "seccompProfile",
 	),
-	honour("spec.containers.env.valueFrom", "configMapKeyRef", "fieldRef", "fileKeyRef", "resourceFieldRef", "secretKeyRef"),
-	honour("spec.containers.volumeMounts", "name", "mountPath", "readOnly", "mountPropagation", "recursiveReadOnly", "subPath", "subPathExpr"),
+	supported("spec.containers.env.valueFrom", "configMapKeyRef", "fieldRef", "fileKeyRef", "resourceFieldRef", "secretKeyRef"),
+	supported("spec.containers.volumeMounts", "name", "mountPath", "readOnly", "mountPropagation", "recursiveReadOnly", "subPath", "subPathExpr"),
 )
 
-func honour(under string, fields ...string) map[string]rule {
+func supported(under string, fields ...string) map[string]rule {
 	m := make(map[string]rule, len(fields))
 	for _, f := range fields {
 		m[under+"."+f] = nil
@@ -85,7 +85,7 @@ func merge(tables ...map[string]rule) map[string]rule {
 
 func never(reflect.Value) bool { return false }
 
-// only honours a pointer to this one value.
+// only supports a pointer to this one value.
 func only[T comparable](want T) rule {
 	return func(v reflect.Value) bool {
 		got, ok := v.Interface().(*T)
@@ -154,7 +154,7 @@ func builtEmptyDir(v reflect.Value) bool {
 	return volume.Mode == nil && (volume.SizeLimit == nil || volume.Medium == v1.StorageMediumMemory)
 }
 
-// builtResources honours what a cgroup can enforce; extended resources and claims need the
+// builtResources supports what a cgroup can enforce; extended resources and claims need the
 // device managers.
 func builtResources(v reflect.Value) bool {
 	r, ok := v.Interface().(v1.ResourceRequirements)
