@@ -19,6 +19,7 @@ import (
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/apiclient"
+	"github.com/microlet/microlet/services/podsync/internal/calllimit"
 	"github.com/microlet/microlet/services/podsync/internal/cgroup"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
 	"github.com/microlet/microlet/services/podsync/internal/containers"
@@ -139,7 +140,7 @@ func (n *node) connect() error {
 func (n *node) buildRuntime() error {
 	var err error
 	n.runtime, err = runtime.New(n.conns.Runtime, n.conns.Image, runtime.Options{
-		Limits:  runtime.Limits{Places: n.cfg.RuntimeCalls},
+		Limits:  calllimit.Limits{Places: n.cfg.RuntimeCalls},
 		Timeout: n.cfg.Kubelet.Kubelet.RuntimeRequestTimeout.Duration,
 		Log:     n.service.Log, Metrics: n.service.Metrics,
 	})

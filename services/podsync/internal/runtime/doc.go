@@ -12,8 +12,6 @@
 //     a sandbox;
 //   - every call has a deadline; none waits for a runtime that is not there: it fails
 //     at once, and the connection is tried again twice a second;
-//   - at most Limits.Places of the calls that make a runtime work hard run at a time,
-//     first come, first served; one that takes longer than Limits.Patience no longer
-//     counts, and urgent pods have places of their own (see Limiter);
+//   - the calls that make a runtime work hard are bounded (package calllimit);
 //   - stopping or removing what is gone is a success.
 package runtime

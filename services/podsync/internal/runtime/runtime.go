@@ -12,6 +12,8 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
+
+	"github.com/microlet/microlet/services/podsync/internal/calllimit"
 )
 
 // defaultTimeout is KubeletConfiguration's runtimeRequestTimeout when it is not set.
@@ -19,7 +21,7 @@ const defaultTimeout = 2 * time.Minute
 
 // Options of a Runtime.
 type Options struct {
-	Limits Limits
+	Limits calllimit.Limits
 	// Timeout of a call; KubeletConfiguration's runtimeRequestTimeout. 0 is 2 m.
 	// RunPodSandbox has twice as long, StopContainer the grace period on top, and
 	// PullImage none but its caller's, as with the kubelet.
@@ -35,7 +37,7 @@ type Options struct {
 type Runtime struct {
 	cri     runtimeapi.RuntimeServiceClient
 	images  runtimeapi.ImageServiceClient
-	limiter *Limiter
+	limiter *calllimit.Limiter
 	opts    Options
 	known   known
 	sandbox *sandboxMetrics
@@ -62,7 +64,7 @@ func New(rt, images grpc.ClientConnInterface, opts Options) (*Runtime, error) {
 	if opts.Log == nil {
 		opts.Log = slog.Default()
 	}
-	limiter, err := NewLimiter(opts.Limits, opts.Metrics)
+	limiter, err := calllimit.New(opts.Limits, opts.Metrics)
 	if err != nil {
 		return nil, err
 	}
@@ -84,9 +86,21 @@ func New(rt, images grpc.ClientConnInterface, opts Options) (*Runtime, error) {
 	}, nil
 }
 
+// classOf is the class of a call that begins, or goes on with, a pod.
+func classOf(urgent, begun bool) calllimit.Class {
+	switch {
+	case urgent:
+		return calllimit.Urgent
+	case begun:
+		return calllimit.Begun
+	default:
+		return calllimit.Usual
+	}
+}
+
 // bounded runs a call in one of the limiter's places, with a deadline that counts from
 // when it has the place.
-func (r *Runtime) bounded(ctx context.Context, class Class, timeout time.Duration, call func(context.Context) error) error {
+func (r *Runtime) bounded(ctx context.Context, class calllimit.Class, timeout time.Duration, call func(context.Context) error) error {
 	done, err := r.limiter.Acquire(ctx, class)
 	if err != nil {
 		return fmt.Errorf("wait for a place among the runtime's calls: %w", err)
@@ -198,10 +212,10 @@ func (r *Runtime) ExecSync(ctx context.Context, id string, command []string, tim
 
 // RemoveContainer removes a container, and kills it first if it runs.
 func (r *Runtime) RemoveContainer(ctx context.Context, id string) error {
-	return r.removeContainer(ctx, Usual, id)
+	return r.removeContainer(ctx, calllimit.Usual, id)
 }
 
-func (r *Runtime) removeContainer(ctx context.Context, class Class, id string) error {
+func (r *Runtime) removeContainer(ctx context.Context, class calllimit.Class, id string) error {
 	err := r.bounded(ctx, class, r.opts.Timeout, func(ctx context.Context) error {
 		_, err := r.cri.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id})
 		return err
@@ -219,10 +233,10 @@ func (r *Runtime) StopSandbox(ctx context.Context, id string) error {
 
 // RemoveSandbox removes a sandbox and its containers.
 func (r *Runtime) RemoveSandbox(ctx context.Context, id string) error {
-	return r.removeSandbox(ctx, Usual, id)
+	return r.removeSandbox(ctx, calllimit.Usual, id)
 }
 
-func (r *Runtime) removeSandbox(ctx context.Context, class Class, id string) error {
+func (r *Runtime) removeSandbox(ctx context.Context, class calllimit.Class, id string) error {
 	err := r.bounded(ctx, class, r.opts.Timeout, func(ctx context.Context) error {
 		_, err := r.cri.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
 		return err
@@ -235,12 +249,12 @@ type LowPriority struct{ *Runtime }
 
 // RemoveContainer removes a container, when the runtime has nothing better to do.
 func (l LowPriority) RemoveContainer(ctx context.Context, id string) error {
-	return l.removeContainer(ctx, Idle, id)
+	return l.removeContainer(ctx, calllimit.Idle, id)
 }
 
 // RemoveSandbox removes a sandbox, when the runtime has nothing better to do.
 func (l LowPriority) RemoveSandbox(ctx context.Context, id string) error {
-	return l.removeSandbox(ctx, Idle, id)
+	return l.removeSandbox(ctx, calllimit.Idle, id)
 }
 
 // unlessGone wraps err; that the thing is not there is what was wanted.

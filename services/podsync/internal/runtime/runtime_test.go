@@ -17,6 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/services/internal/testing/fake"
+	"github.com/microlet/microlet/services/podsync/internal/calllimit"
 )
 
 func TestErrorsTellTheStep(t *testing.T) {
@@ -60,7 +61,7 @@ func TestGoneIsSuccess(t *testing.T) {
 
 func TestStopWaitsForTheGracePeriodAndNoPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{Limits: Limits{Places: 1}})
+		b := newBench(t, Options{Limits: calllimit.Limits{Places: 1}})
 		b.fake.SetProgram("deaf", fake.Program{StopDelay: time.Hour})
 		id := b.container("u1", b.sandbox("u1", 0), "deaf", 0, nil)
 		begun := time.Now()
@@ -102,7 +103,7 @@ func TestDeadlines(t *testing.T) {
 
 func TestHungSandboxesDoNotStopTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{Limits: Limits{Places: 2, Reserve: 1}})
+		b := newBench(t, Options{Limits: calllimit.Limits{Places: 2, Reserve: 1}})
 		release := b.fake.Hang("RunPodSandbox")
 		for i := range 2 {
 			go func() {

@@ -1,4 +1,4 @@
-package runtime
+package calllimit
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 
 func newTestLimiter(t *testing.T, limits Limits) *Limiter {
 	t.Helper()
-	l, err := NewLimiter(limits, nil)
+	l, err := New(limits, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestLimiterObeysContexts(t *testing.T) {
 }
 
 func TestLimiterRefusesNegativeLimits(t *testing.T) {
-	if _, err := NewLimiter(Limits{Places: -1}, nil); err == nil {
+	if _, err := New(Limits{Places: -1}, nil); err == nil {
 		t.Fatal("a negative bound was taken")
 	}
 }

@@ -1,4 +1,10 @@
-package runtime
+// Package calllimit bounds the calls that make a container runtime work hard.
+//
+// Input: calls, each with its class. Output: the permission to run, in the order of asking within a class.
+//
+// Guarantees: at most Limits.Places of the calls run at a time. One that takes longer than Limits.Patience no longer
+// counts, and urgent ones have places of their own.
+package calllimit
 
 import (
 	"container/list"
@@ -54,18 +60,6 @@ const (
 	Urgent
 )
 
-// classOf is the class of a call that begins, or goes on with, a pod.
-func classOf(urgent, begun bool) Class {
-	switch {
-	case urgent:
-		return Urgent
-	case begun:
-		return Begun
-	default:
-		return Usual
-	}
-}
-
 // Limiter gives out places for calls: in the order of asking within a class. A call
 // that holds its place longer than Limits.Patience loses it without being disturbed, so
 // that calls which hang, a CNI plugin's for one, never stop the others for longer.
@@ -85,8 +79,8 @@ type Limiter struct {
 	waited            prometheus.Histogram
 }
 
-// NewLimiter checks the limits and registers its metrics, unless reg is nil.
-func NewLimiter(limits Limits, reg prometheus.Registerer) (*Limiter, error) {
+// New checks the limits and registers its metrics, unless reg is nil.
+func New(limits Limits, reg prometheus.Registerer) (*Limiter, error) {
 	limits, err := limits.withDefaults()
 	if err != nil {
 		return nil, err
@@ -107,7 +101,15 @@ func NewLimiter(limits Limits, reg prometheus.Registerer) (*Limiter, error) {
 			Buckets: prometheus.ExponentialBuckets(.001, 4, 8),
 		}),
 	}
-	return l, register(reg, l.inFlight, l.waiting, l.givenBack, l.waited)
+	if reg == nil {
+		return l, nil
+	}
+	for _, c := range []prometheus.Collector{l.inFlight, l.waiting, l.givenBack, l.waited} {
+		if err := reg.Register(c); err != nil {
+			return nil, fmt.Errorf("register metrics of the runtime's calls: %w", err)
+		}
+	}
+	return l, nil
 }
 
 // place is what a call holds: waiting, then one of the two kinds, then nothing.
