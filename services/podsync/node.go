@@ -19,6 +19,7 @@ import (
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/apiclient"
+	"github.com/microlet/microlet/services/podsync/internal/assignment"
 	"github.com/microlet/microlet/services/podsync/internal/calllimit"
 	"github.com/microlet/microlet/services/podsync/internal/cgroup"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
@@ -37,6 +38,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/objects"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
+	"github.com/microlet/microlet/services/podsync/internal/probes"
 	"github.com/microlet/microlet/services/podsync/internal/publish"
 	"github.com/microlet/microlet/services/podsync/internal/relist"
 	"github.com/microlet/microlet/services/podsync/internal/rootdir"
@@ -78,7 +80,9 @@ type node struct {
 
 	events         *outbox.Recorder
 	statuses       *statusmanager.Manager
-	probing        *probing
+	observers      *podObservers
+	assigner       *assignment.Assigner
+	probeResults   *probes.Store
 	publisher      *publish.Publisher
 	hostIPs        *hostip.HostIPs
 	capacity       machine.Capacity
@@ -295,7 +299,7 @@ func (n *node) buildLoops() error {
 		Runtime:        n.runtime, Remover: cleanup.Remover{Runtime: runtime.LowPriority{Runtime: n.runtime}},
 		Images:  &images{puller: n.images, runtime: n.runtime, objects: n.objects, events: n.events},
 		Volumes: n.volumes, Cgroups: n.cgroups, Config: n.config, Objects: n.objects, Logs: n.logs,
-		Mirrors: n.mirrors, Publish: n.probing, Probes: n.probing.results.Of, Hooks: hooks, Events: n.events,
+		Mirrors: n.mirrors, Observer: n.observers, Probes: n.probeResults.Of, Hooks: hooks, Events: n.events,
 		HostIPs: n.hostIPs.Known, AssumedHostIPs: n.hostIPs.Assumed, HostIPsAwaited: n.hostIPs.Awaited,
 		Admission: n.helperPods, AdmitEphemeral: helpers.AdmitEphemeral, RuntimeClasses: n.runtimeClasses,
 		AdmitImage: judged.admitImage, CheckCreated: judged.checkCreated,
@@ -317,7 +321,7 @@ func (n *node) buildLoops() error {
 // sourcesSynced is called once, when every pod of every source is known.
 func (n *node) sourcesSynced() {
 	n.publisher.PodsComplete()
-	n.probing.assigner.Complete()
+	n.assigner.Complete()
 	n.mirrors.AllWanted()
 	n.service.Ready("pods synced")
 }

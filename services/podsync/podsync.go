@@ -44,6 +44,6 @@ func Run(ctx context.Context, cfg Config) error {
 	s.Go("helper pods", n.sweepHelpers)
 	s.Go("container logs", n.rotateLogs)
 	s.Go("upkeep", n.upkeep)
-	s.Go("probe assignment", n.probing.assigner.Run)
+	s.Go("probe assignment", n.assigner.Run)
 	return s.Run(ctx)
 }

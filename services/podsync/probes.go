@@ -1,7 +1,6 @@
 package podsync
 
 import (
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
@@ -11,66 +10,31 @@ import (
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/podsync/internal/assignment"
-	"github.com/microlet/microlet/services/podsync/internal/containers"
-	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/probes"
-	"github.com/microlet/microlet/services/podsync/internal/publish"
-	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
-// probing publishes pods and has those with probes probed: it gives them to the prober's replicas,
-// and brings back what these find. What it publishes, the CRI gateway knows before.
-type probing struct {
-	*publish.Publisher
-	containers *containers.Index
-	assigner   *assignment.Assigner
-	results    *probes.Store
-}
-
-var _ worker.Publish = (*probing)(nil)
-
-// Pod implements worker.Publish.
-func (p *probing) Pod(api *v1.Pod, from podsyncv1.PodSource, terminating bool) {
-	p.containers.SetPod(api)
-	p.Publisher.Pod(api, from, terminating)
-	p.assigner.Set(api)
-}
-
-// Status implements worker.Publish.
-func (p *probing) Status(uid types.UID, state *pod.State, status *v1.PodStatus) {
-	p.containers.SetState(uid, state)
-	p.Publisher.Status(uid, state, status)
-}
-
-// Forget implements worker.Publish.
-func (p *probing) Forget(uid types.UID) {
-	p.containers.Forget(uid)
-	p.Publisher.Forget(uid)
-	p.assigner.Forget(uid)
-	p.results.Forget(uid)
-}
-
+// buildProbes gives pods with probes to the prober's replicas, and brings back what these find.
 func (n *node) buildProbes() error {
-	b, p := n.service.Bus, &probing{Publisher: n.publisher, containers: &n.containers}
+	b := n.service.Bus
 	// What comes from the bus comes after all is built: the client connects when it is run.
-	p.assigner = assignment.New(assignment.Options{
+	n.assigner = assignment.New(assignment.Options{
 		Writer:     b.Own(subject.Assignment),
 		Known:      bus.Watch[podsyncv1.Assignment](b, subject.Assignment, ">", nil),
-		Heartbeats: bus.Watch[busv1.Heartbeat](b, subject.Heartbeats, string(role.Prober)+".*", func(string) { p.assigner.Beat() }),
-		Changed:    func(uid types.UID) { p.results.Assigned(uid) },
+		Heartbeats: bus.Watch[busv1.Heartbeat](b, subject.Heartbeats, string(role.Prober)+".*", func(string) { n.assigner.Beat() }),
+		Changed:    func(uid types.UID) { n.probeResults.Assigned(uid) },
 		Log:        n.service.Log, Metrics: n.service.Metrics,
 	})
-	p.results = probes.New(probes.Options{
-		Results:  bus.Watch[proberv1.ProbeResult](b, subject.ProbeResults, ">", func(key string) { p.results.Changed(key) }),
-		Assigned: p.assigner.Of,
+	n.probeResults = probes.New(probes.Options{
+		Results:  bus.Watch[proberv1.ProbeResult](b, subject.ProbeResults, ">", func(key string) { n.probeResults.Changed(key) }),
+		Assigned: n.assigner.Of,
 		Wake:     n.workers.Probed,
 		Metrics:  n.service.Metrics,
 	})
 	b.Subscribe(subject.GoneEvents, func(subj string, _ []byte) {
 		if r, replica, ok := subject.GoneEventOf(subj); ok && r == role.Prober {
-			p.assigner.Lost(replica)
+			n.assigner.Lost(replica)
 		}
 	})
-	n.probing = p
+	n.observers = &podObservers{gateway: &n.containers, bus: n.publisher, assigner: n.assigner, probeResults: n.probeResults}
 	return nil
 }

@@ -117,8 +117,8 @@ type RuntimeClasses interface {
 	Handler(ctx context.Context, class *string) (string, error)
 }
 
-// Publish tells the other services; see publish.Publisher.
-type Publish interface {
+// Observer is told of every pod that a worker has, of what becomes of it, and of its end.
+type Observer interface {
 	Pod(p *v1.Pod, source podsyncv1.PodSource, terminating bool)
 	Status(uid types.UID, state *pod.State, status *v1.PodStatus)
 	Forget(uid types.UID)
@@ -131,18 +131,18 @@ type Hooks interface {
 
 // Deps are the rooms that workers use.
 type Deps struct {
-	Runtime Runtime
-	Remover Remover
-	Images  Images
-	Volumes Volumes
-	Cgroups Cgroups
-	Config  Config
-	Objects Objects
-	Logs    Logs
-	Mirrors MirrorManager
-	Publish Publish
-	Hooks   Hooks
-	Events  record.EventRecorder
+	Runtime  Runtime
+	Remover  Remover
+	Images   Images
+	Volumes  Volumes
+	Cgroups  Cgroups
+	Config   Config
+	Objects  Objects
+	Logs     Logs
+	Mirrors  MirrorManager
+	Observer Observer
+	Hooks    Hooks
+	Events   record.EventRecorder
 	// Admission decides which pods may run here, RuntimeClasses by which handler.
 	Admission      Admission
 	RuntimeClasses RuntimeClasses

@@ -85,7 +85,7 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 	n.workers = NewWorkers(NewMetrics(prometheus.NewRegistry()))
 	n.dispatcher = NewDispatcher(n.workers, Deps{
 		Runtime: rt, Remover: cleanup.Remover{Runtime: rt}, Images: n, Volumes: n, Cgroups: n, Config: n,
-		Objects: n, Logs: n, Mirrors: n, Publish: n.published, Hooks: hooks, Events: n.events,
+		Objects: n, Logs: n, Mirrors: n, Observer: n.published, Hooks: hooks, Events: n.events,
 		Admission: n.admission, RuntimeClasses: runtimeclass.Finder{},
 		HostIPs:        func() []string { return []string{"192.0.2.1"} },
 		AssumedHostIPs: func() []string { return []string{"192.0.2.1"} },

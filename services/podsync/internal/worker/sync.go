@@ -292,7 +292,7 @@ func (w *worker) report(p *v1.Pod, state *pod.State) {
 		w.deps.Admission.Ended(w.uid)
 	}
 	w.deps.Mirrors.Set(p, s)
-	w.deps.Publish.Status(w.uid, state, &s)
+	w.deps.Observer.Status(w.uid, state, &s)
 	w.mu.Lock()
 	w.reported = true
 	w.mu.Unlock()

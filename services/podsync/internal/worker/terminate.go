@@ -97,7 +97,7 @@ func (w *worker) vanish(ctx context.Context, p *v1.Pod) error {
 	}
 	w.deps.Objects.Unregister(w.uid)
 	w.deps.Mirrors.Forget(w.uid)
-	w.deps.Publish.Forget(w.uid)
+	w.deps.Observer.Forget(w.uid)
 	w.deps.Admission.Forget(w.uid)
 	w.move(causeVanished)
 	w.deps.Log.Info("pod is gone", "pod", podName(p), "uid", w.uid)
