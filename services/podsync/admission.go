@@ -1,11 +1,9 @@
 package podsync
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	goruntime "runtime"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
@@ -13,7 +11,6 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 
-	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/peer"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/nodeobject"
@@ -38,8 +35,6 @@ func (n *node) buildAdmission() error {
 		return err
 	}
 	n.object = nodeobject.New(n.client, n.name, n.ownNode)
-	n.runtimeClasses = newRuntimeClasses(n.client, n.services.factory)
-	n.handlers.of = n.handlerOf
 	n.admitter = admission.NewAdmitter(admission.Options{
 		// In the kubelet's order, ours last: the first that rejects is what the pod shows.
 		Handlers: []admission.Handler{
@@ -54,16 +49,6 @@ func (n *node) buildAdmission() error {
 		Admission: n.admitter, role: n.helpers().Role, records: peer.Helpers{Dir: n.cfg.Service.HelpersDir()}, log: n.service.Log,
 	}
 	return nil
-}
-
-// handlerOf is the pod's handler as far as it is known without asking; a class that is
-// not known yet counts as none.
-func (n *node) handlerOf(p *v1.Pod) string {
-	handler, err := runtimeclass.Finder{Lister: n.runtimeClasses.Lister}.Handler(context.Background(), p.Spec.RuntimeClassName)
-	if err != nil {
-		return ""
-	}
-	return handler
 }
 
 func kernelRelease() (string, error) {
@@ -84,22 +69,9 @@ func (n *node) ownNode() *v1.Node {
 	maps.Copy(own.Labels, n.cfg.Kubelet.Node.NodeLabels)
 	own.Spec.Taints = n.cfg.Kubelet.Kubelet.RegisterWithTaints
 	own.Status.Capacity, own.Status.Allocatable = n.capacity.Total, n.capacity.Allocatable
-	own.Status.Features = &v1.NodeFeatures{SupplementalGroupsPolicy: new(n.runtimeFacts.groupsPolicy())}
+	own.Status.Features = &v1.NodeFeatures{SupplementalGroupsPolicy: new(n.state.SupplementalGroupsPolicy())}
 	return own
 }
-
-// runtimeFacts are what the runtime said last of what it can do.
-type runtimeFacts struct {
-	last atomic.Pointer[podsyncv1.Runtime]
-}
-
-func (f *runtimeFacts) learn(r *podsyncv1.Runtime) {
-	if r.GetError() == "" {
-		f.last.Store(r)
-	}
-}
-
-func (f *runtimeFacts) groupsPolicy() bool { return f.last.Load().GetSupplementalGroupsPolicy() }
 
 func newRuntimeClasses(client kubernetes.Interface, factory informers.SharedInformerFactory) runtimeclass.Finder {
 	classes := factory.Node().V1().RuntimeClasses()

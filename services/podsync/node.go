@@ -22,6 +22,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/assignment"
 	"github.com/microlet/microlet/services/podsync/internal/calllimit"
 	"github.com/microlet/microlet/services/podsync/internal/cgroup"
+	"github.com/microlet/microlet/services/podsync/internal/cgroupdriver"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
 	"github.com/microlet/microlet/services/podsync/internal/containers"
 	"github.com/microlet/microlet/services/podsync/internal/firewall"
@@ -44,6 +45,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/rootdir"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/runtimeclass"
+	"github.com/microlet/microlet/services/podsync/internal/runtimestate"
 	"github.com/microlet/microlet/services/podsync/internal/source"
 	"github.com/microlet/microlet/services/podsync/internal/statusmanager"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
@@ -56,9 +58,7 @@ type node struct {
 	cfg     Config
 	service *service.Service
 	name    string
-	driver  string
-	// driverSure: the runtime has told its cgroup driver, or cannot.
-	driverSure bool
+	driver  *cgroupdriver.Driver
 
 	client   kubernetes.Interface
 	conns    *runtime.Services
@@ -71,10 +71,9 @@ type node struct {
 	volumes  *volume.Manager
 	images   *image.Puller
 	config   *podconfig.Builder
-	handlers *handlers
+	state    *runtimestate.State
 	logs     podlogs.Folders
 	rotator  *logrotate.Rotator
-	network  networkState
 	cleanup  *cleanup.Cleanup
 	firewall *firewall.Firewall // nil without makeIPTablesUtilChains
 
@@ -95,7 +94,6 @@ type node struct {
 	admitter       *admission.Admitter
 	helperPods     *helperPods
 	runtimeClasses runtimeclass.Finder
-	runtimeFacts   runtimeFacts
 	sources        []podSource
 	mirrors        *mirror.Manager
 	local          *source.Local
@@ -163,7 +161,7 @@ func (n *node) buildResources() error {
 	if err := cgroup.CheckVersion(*k.FailCgroupV1); err != nil {
 		return err
 	}
-	n.driver, n.driverSure = n.askCgroupDriver(context.Background())
+	n.driver = cgroupdriver.Find(context.Background(), n.runtime, k.CgroupDriver, n.service.Log)
 	var err error
 	if n.capacity, err = machine.Read(n.cfg.Kubelet); err != nil {
 		return err
@@ -174,7 +172,7 @@ func (n *node) buildResources() error {
 	}
 	n.cgroups, err = cgroup.New(cgroup.Options{
 		MemoryThrottlingFactor: throttling,
-		Root:                   k.CgroupRoot, Driver: n.driver, PerQOS: *k.CgroupsPerQOS,
+		Root:                   k.CgroupRoot, Driver: n.driver.Name, PerQOS: *k.CgroupsPerQOS,
 		CPUCFSQuota: *k.CPUCFSQuota, CPUCFSQuotaPeriod: k.CPUCFSQuotaPeriod.Duration,
 		PodPidsLimit: *k.PodPidsLimit, EnforceNodeAllocatable: k.EnforceNodeAllocatable,
 		Allocatable: n.capacity.Enforced, Capacity: n.capacity.Limits, Log: n.service.Log,
@@ -193,6 +191,8 @@ func (n *node) buildObjects() error {
 	})
 	n.tokens = objects.NewTokens(asked, objects.Options{Log: n.service.Log})
 	n.services = newServiceEnv(n.client, n.standalone())
+	n.runtimeClasses = newRuntimeClasses(n.client, n.services.factory)
+	n.state = runtimestate.New(n.runtime, n.runtimeClasses)
 	n.buildHostIPs()
 	n.volumes = volume.New(volume.Options{
 		RootDir: n.cfg.Kubelet.Node.RootDir, Objects: n.objects, Tokens: n.tokens, Mounter: mount.New(""),
@@ -241,9 +241,7 @@ func (n *node) buildConfig() error {
 	host.MemoryQoS = n.cfg.Kubelet.FeatureEnabled("MemoryQoS")
 	host.Allocatable = func() v1.ResourceList { return n.capacity.Allocatable }
 	host.HostIPs = n.hostIPs.Assumed
-	// Admission lets no pod with a runtime class in, so that all run in the default handler.
-	n.handlers = &handlers{runtime: n.runtime, of: func(*v1.Pod) string { return "" }}
-	host.RecursiveReadOnly = n.handlers.recursiveReadOnly
+	host.RecursiveReadOnly = n.state.RecursiveReadOnly
 	n.config = &podconfig.Builder{Node: host, DNS: resolver, Objects: n.objects, Services: n.services, SubPaths: n.volumes}
 	n.images, err = image.NewPuller(image.Options{
 		Runtime: n.runtime, Events: n.events, Log: n.service.Log, Metrics: n.service.Metrics,
@@ -295,7 +293,7 @@ func (n *node) buildLoops() error {
 	helpers := n.helpers()
 	judged := imageUsers{helpers: helpers, user: n.runtime.User}
 	n.dispatcher = worker.NewDispatcher(n.workers, worker.Deps{
-		NetworkProblem: n.network.problem,
+		NetworkProblem: n.state.NetworkProblem,
 		Runtime:        n.runtime, Remover: cleanup.Remover{Runtime: runtime.LowPriority{Runtime: n.runtime}},
 		Images:  &images{puller: n.images, runtime: n.runtime, objects: n.objects, events: n.events},
 		Volumes: n.volumes, Cgroups: n.cgroups, Config: n.config, Objects: n.objects, Logs: n.logs,
@@ -303,11 +301,11 @@ func (n *node) buildLoops() error {
 		HostIPs: n.hostIPs.Known, AssumedHostIPs: n.hostIPs.Assumed, HostIPsAwaited: n.hostIPs.Awaited,
 		Admission: n.helperPods, AdmitEphemeral: helpers.AdmitEphemeral, RuntimeClasses: n.runtimeClasses,
 		AdmitImage: judged.admitImage, CheckCreated: judged.checkCreated,
-		RecursiveReadOnly: n.handlers.recursiveReadOnly,
+		RecursiveReadOnly: n.state.RecursiveReadOnly,
 		Resync:            n.cfg.Kubelet.Kubelet.SyncFrequency.Duration, Gated: gated,
 		MaxBackoff: maxBackoff, KeepDead: int(n.cfg.Kubelet.Node.MaxDeadContainersPerContainer), Supersede: n.supersede, Log: n.service.Log,
 	}, n.sourceKinds(), worker.Progress{Turn: n.service.Pulse.Turn, Synced: n.sourcesSynced, Reported: n.statesReported})
-	n.monitor = &monitor.Monitor{Runtime: n.runtime, Tell: n.tellRuntime(), CgroupDriver: n.driver, Log: n.service.Log}
+	n.monitor = monitor.New(n.runtime, n.driver.Name, n.service.Log, n.state, &nodeReports{publisher: n.publisher, capacity: n.capacity})
 	n.signs = newSigns(n.service.Bus)
 	n.signs.listen(n.service.Bus, n.workers)
 	n.relister = &relist.Relister{

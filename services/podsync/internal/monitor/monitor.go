@@ -1,7 +1,7 @@
 // Package monitor asks the container runtime how it is, and tells the node.
 //
 // Input: CRI Status and Version, every 5 s as the kubelet asks. Output: NODE/runtime on
-// change. Guarantee: a runtime that hangs or is gone is told within a call's deadline,
+// change. Guarantee: a runtime that hangs or is gone is reported within a call's deadline,
 // and holds up nothing but this loop.
 package monitor
 
@@ -28,17 +28,26 @@ type Runtime interface {
 	Version(ctx context.Context) (*runtimeapi.VersionResponse, error)
 }
 
+// Listener learns what the runtime answers. It must not block.
+type Listener interface {
+	// Learn takes each answer; one that failed says so in its Error.
+	Learn(r *podsyncv1.Runtime)
+}
+
 // Monitor is the loop.
 type Monitor struct {
-	Runtime Runtime
-	// Tell receives each answer.
-	Tell func(*podsyncv1.Runtime)
-	// CgroupDriver is what this node uses, as found at the start.
-	CgroupDriver string
-	Log          *slog.Logger
+	runtime   Runtime
+	driver    string
+	listeners []Listener
+	log       *slog.Logger
 
 	name, version string
 	failed        bool
+}
+
+// New returns a monitor whose listeners learn each answer in their order; driver is the cgroup driver that podsync uses.
+func New(runtime Runtime, driver string, log *slog.Logger, listeners ...Listener) *Monitor {
+	return &Monitor{runtime: runtime, driver: driver, listeners: listeners, log: log}
 }
 
 // Run asks until ctx ends.
@@ -46,7 +55,10 @@ func (m *Monitor) Run(ctx context.Context) error {
 	ticker := time.NewTicker(Period)
 	defer ticker.Stop()
 	for {
-		m.Tell(m.ask(ctx))
+		answer := m.ask(ctx)
+		for _, l := range m.listeners {
+			l.Learn(answer)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -58,50 +70,50 @@ func (m *Monitor) Run(ctx context.Context) error {
 func (m *Monitor) ask(ctx context.Context) *podsyncv1.Runtime {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	told, err := m.status(ctx)
+	answer, err := m.status(ctx)
 	if failed := err != nil; failed != m.failed {
 		m.failed = failed
 		if failed {
-			m.Log.Error("container runtime does not answer", "err", err)
+			m.log.Error("container runtime does not answer", "err", err)
 		} else {
-			m.Log.Info("container runtime answers again", "runtime", m.name, "version", m.version)
+			m.log.Info("container runtime answers again", "runtime", m.name, "version", m.version)
 		}
 	}
 	if err != nil {
-		return &podsyncv1.Runtime{Name: m.name, Version: m.version, CgroupDriver: m.CgroupDriver, Error: err.Error()}
+		return &podsyncv1.Runtime{Name: m.name, Version: m.version, CgroupDriver: m.driver, Error: err.Error()}
 	}
-	return told
+	return answer
 }
 
 func (m *Monitor) status(ctx context.Context) (*podsyncv1.Runtime, error) {
-	status, err := m.Runtime.Status(ctx)
+	status, err := m.runtime.Status(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("status: %w", err)
 	}
-	version, err := m.Runtime.Version(ctx)
+	version, err := m.runtime.Version(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("version: %w", err)
 	}
 	m.name, m.version = version.GetRuntimeName(), version.GetRuntimeVersion()
-	told := &podsyncv1.Runtime{
-		Name: m.name, Version: m.version, CgroupDriver: m.CgroupDriver,
+	answer := &podsyncv1.Runtime{
+		Name: m.name, Version: m.version, CgroupDriver: m.driver,
 		SupplementalGroupsPolicy: status.GetFeatures().GetSupplementalGroupsPolicy(),
 	}
 	for _, c := range status.GetStatus().GetConditions() {
 		condition := &podsyncv1.Runtime_Condition{Status: c.GetStatus(), Reason: c.GetReason(), Message: c.GetMessage()}
 		switch c.GetType() {
 		case runtimeapi.RuntimeReady:
-			told.RuntimeReady = condition
+			answer.RuntimeReady = condition
 		case runtimeapi.NetworkReady:
-			told.NetworkReady = condition
+			answer.NetworkReady = condition
 		}
 	}
 	for _, h := range status.GetRuntimeHandlers() {
-		told.Handlers = append(told.Handlers, &podsyncv1.Runtime_Handler{
+		answer.Handlers = append(answer.Handlers, &podsyncv1.Runtime_Handler{
 			Name:                    h.GetName(),
 			RecursiveReadOnlyMounts: h.GetFeatures().GetRecursiveReadOnlyMounts(),
 			UserNamespaces:          h.GetFeatures().GetUserNamespaces(),
 		})
 	}
-	return told, nil
+	return answer, nil
 }

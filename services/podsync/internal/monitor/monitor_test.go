@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,27 +38,49 @@ func (r *runtime) Version(context.Context) (*runtimeapi.VersionResponse, error) 
 	return &runtimeapi.VersionResponse{RuntimeName: "containerd", RuntimeVersion: "v2"}, nil
 }
 
-func TestTellsConditionsAndFailures(t *testing.T) {
-	var told *podsyncv1.Runtime
+func TestReportsConditionsAndFailures(t *testing.T) {
 	r := &runtime{}
-	m := &Monitor{Runtime: r, Tell: func(a *podsyncv1.Runtime) { told = a }, CgroupDriver: "systemd", Log: slog.New(slog.DiscardHandler)}
-	m.Tell(m.ask(t.Context()))
-	if !told.GetRuntimeReady().GetStatus() || told.GetNetworkReady().GetStatus() || told.GetNetworkReady().GetReason() != "NoCNI" ||
-		told.GetError() != "" || told.GetCgroupDriver() != "systemd" || !told.GetHandlers()[0].GetUserNamespaces() {
-		t.Fatalf("%+v", told)
+	m := New(r, "systemd", slog.New(slog.DiscardHandler))
+	answer := m.ask(t.Context())
+	if !answer.GetRuntimeReady().GetStatus() || answer.GetNetworkReady().GetStatus() || answer.GetNetworkReady().GetReason() != "NoCNI" ||
+		answer.GetError() != "" || answer.GetCgroupDriver() != "systemd" || !answer.GetHandlers()[0].GetUserNamespaces() {
+		t.Fatalf("%+v", answer)
 	}
 	r.err = errors.New("connection refused")
-	if told = m.ask(t.Context()); told.GetError() == "" || told.GetName() != "containerd" || told.GetRuntimeReady() != nil {
-		t.Fatalf("%+v", told)
+	if answer = m.ask(t.Context()); answer.GetError() == "" || answer.GetName() != "containerd" || answer.GetRuntimeReady() != nil {
+		t.Fatalf("%+v", answer)
 	}
 }
 
-func TestAHungRuntimeIsToldWithinTheDeadline(t *testing.T) {
+func TestAHungRuntimeIsReportedWithinTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		m := &Monitor{Runtime: &runtime{hang: true}, Log: slog.New(slog.DiscardHandler)}
-		if told := m.ask(t.Context()); told.GetError() == "" || time.Since(began) != timeout {
-			t.Fatalf("after %v: %+v", time.Since(began), told)
+		m := New(&runtime{hang: true}, "systemd", slog.New(slog.DiscardHandler))
+		if answer := m.ask(t.Context()); answer.GetError() == "" || time.Since(began) != timeout {
+			t.Fatalf("after %v: %+v", time.Since(began), answer)
+		}
+	})
+}
+
+// listener writes down what it learns.
+type listener struct {
+	name  string
+	heard *[]string
+}
+
+func (l listener) Learn(r *podsyncv1.Runtime) { *l.heard = append(*l.heard, l.name+" "+r.GetName()) }
+
+func TestEveryListenerLearnsEachAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var heard []string
+		m := New(&runtime{}, "systemd", slog.New(slog.DiscardHandler), listener{"first", &heard}, listener{"second", &heard})
+		ctx, cancel := context.WithTimeout(t.Context(), Period+time.Second)
+		defer cancel()
+		if err := m.Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if want := []string{"first containerd", "second containerd", "first containerd", "second containerd"}; !slices.Equal(heard, want) {
+			t.Errorf("heard %q, want %q", heard, want)
 		}
 	})
 }

@@ -43,3 +43,20 @@ func TestHandler(t *testing.T) {
 		t.Errorf("without an apiserver to ask: %v", err)
 	}
 }
+
+func TestKnownAsksNobody(t *testing.T) {
+	watched := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	if err := watched.Add(class("known", "runsc")); err != nil {
+		t.Fatal(err)
+	}
+	client := fake.NewClientset(class("new", "kata"))
+	f := Finder{Lister: nodelisters.NewRuntimeClassLister(watched), Getter: client.NodeV1().RuntimeClasses()}
+	for name, want := range map[string]string{"": "", "known": "runsc", "new": ""} {
+		if got := f.Known(&name); got != want {
+			t.Errorf("class %q: %q, want %q", name, got, want)
+		}
+	}
+	if asked := client.Actions(); len(asked) != 0 {
+		t.Errorf("the apiserver is asked: %v", asked)
+	}
+}

@@ -1,0 +1,78 @@
+// Package cgroupdriver finds out which cgroup driver the runtime uses.
+//
+// Inputs: the runtime's RuntimeConfig and, where it cannot tell, the configured driver (KEP-4033). Output: the driver's
+// name, which is fixed when podsync starts. Guarantee: a runtime that does not answer keeps podsync from nothing, and one
+// that turns out to use another driver is found, since every cgroup parent would be wrong.
+package cgroupdriver
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/services/podsync/internal/cgroup"
+	"github.com/microlet/microlet/services/podsync/internal/runtime"
+)
+
+const timeout = 2 * time.Second
+
+// Runtime answers for the container runtime.
+type Runtime interface {
+	RuntimeConfig(ctx context.Context) (*runtimeapi.RuntimeConfigResponse, error)
+}
+
+// Driver is the one that podsync works with.
+type Driver struct {
+	Name string
+
+	runtime    Runtime
+	configured string
+	log        *slog.Logger
+	// confirmed: the runtime has told its driver, or cannot.
+	confirmed bool
+}
+
+// Find asks the runtime, and takes the configured driver for now if it does not answer.
+func Find(ctx context.Context, r Runtime, configured string, log *slog.Logger) *Driver {
+	d := &Driver{runtime: r, configured: configured, log: log}
+	d.Name, d.confirmed = d.ask(ctx)
+	return d
+}
+
+// ask returns the runtime's driver; sure is false while the runtime does not answer.
+func (d *Driver) ask(ctx context.Context) (name string, sure bool) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	answer, err := d.runtime.RuntimeConfig(ctx)
+	switch {
+	case err != nil && !runtime.IsUnimplemented(err):
+		d.log.Warn("runtime did not tell its cgroup driver yet, taking the configured one", "driver", d.configured, "err", err)
+		return d.configured, false
+	case err != nil || answer.GetLinux() == nil:
+		return d.configured, true
+	case answer.GetLinux().GetCgroupDriver() == runtimeapi.CgroupDriver_SYSTEMD:
+		return cgroup.DriverSystemd, true
+	default:
+		return cgroup.DriverCgroupfs, true
+	}
+}
+
+// Confirm asks again as long as the runtime has not told its driver. It fails when that is another one than podsync started
+// with: podsync then ends, and is started again at once. It is called by one goroutine.
+func (d *Driver) Confirm(ctx context.Context) error {
+	if d.confirmed {
+		return nil
+	}
+	name, sure := d.ask(ctx)
+	if !sure {
+		return nil
+	}
+	if name != d.Name {
+		return fmt.Errorf("the runtime uses the cgroup driver %s, podsync started with %s before it could ask", name, d.Name)
+	}
+	d.confirmed = true
+	return nil
+}

@@ -1,0 +1,119 @@
+// Package runtimestate keeps what the container runtime said last of itself.
+//
+// Inputs: the monitor's answers, and single questions to the runtime where a pod cannot wait for the next one. Outputs:
+// whether pods have a network, and what the runtime can do. Guarantee: an answer that failed changes nothing, and what was
+// never said counts as neither broken nor supported.
+package runtimestate
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/podutil"
+)
+
+// timeout of a question that a pod's start waits for.
+const timeout = 2 * time.Second
+
+// Runtime answers for the container runtime.
+type Runtime interface {
+	Status(ctx context.Context) (*runtimeapi.StatusResponse, error)
+}
+
+// Classes finds the handlers of runtime classes.
+type Classes interface {
+	// Known is the handler of a class as far as it is known without asking; "" is the default handler.
+	Known(class *string) string
+}
+
+// State is the runtime's. Its methods may be called from any goroutine.
+type State struct {
+	runtime Runtime
+	classes Classes
+
+	network atomic.Pointer[podsyncv1.Runtime_Condition]
+	// answer is the newest one that did not fail; nil: the runtime has not answered yet.
+	answer atomic.Pointer[answer]
+}
+
+type answer struct {
+	groupsPolicy bool
+	// readOnly says of each handler whether it mounts read-only all the way down.
+	readOnly map[string]bool
+}
+
+// New returns the state of a runtime that was not heard yet.
+func New(runtime Runtime, classes Classes) *State { return &State{runtime: runtime, classes: classes} }
+
+// Learn implements monitor.Listener.
+func (s *State) Learn(r *podsyncv1.Runtime) {
+	if c := r.GetNetworkReady(); c != nil {
+		s.network.Store(c)
+	}
+	if r.GetError() != "" {
+		return
+	}
+	a := &answer{groupsPolicy: r.GetSupplementalGroupsPolicy(), readOnly: make(map[string]bool, len(r.GetHandlers()))}
+	for _, handler := range r.GetHandlers() {
+		a.readOnly[handler.GetName()] = handler.GetRecursiveReadOnlyMounts()
+	}
+	s.answer.Store(a)
+}
+
+// NetworkProblem is empty when there is a network, or nothing is known: then the runtime itself refuses what it cannot do.
+func (s *State) NetworkProblem() string {
+	c := s.network.Load()
+	if c == nil || c.GetStatus() {
+		return ""
+	}
+	return fmt.Sprintf("container runtime network not ready: NetworkReady=false reason:%s message:%s", c.GetReason(), c.GetMessage())
+}
+
+// SupplementalGroupsPolicy reports whether the runtime heeds that field of pods.
+func (s *State) SupplementalGroupsPolicy() bool {
+	a := s.answer.Load()
+	return a != nil && a.groupsPolicy
+}
+
+// RecursiveReadOnly reports whether the pod's handler can mount read-only all the way down. A pod that starts before the
+// runtime was heard waits for its answer: a mount that may be recursive would else silently not be.
+func (s *State) RecursiveReadOnly(p *v1.Pod) bool {
+	var known map[string]bool
+	if a := s.answer.Load(); a != nil {
+		known = a.readOnly
+	} else if wantsRecursiveReadOnly(p) {
+		known = s.ask()
+	}
+	return known[s.classes.Known(p.Spec.RuntimeClassName)]
+}
+
+func (s *State) ask() map[string]bool {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	status, err := s.runtime.Status(ctx)
+	if err != nil {
+		return nil
+	}
+	readOnly := map[string]bool{}
+	for _, handler := range status.GetRuntimeHandlers() {
+		readOnly[handler.GetName()] = handler.GetFeatures().GetRecursiveReadOnlyMounts()
+	}
+	return readOnly
+}
+
+func wantsRecursiveReadOnly(p *v1.Pod) bool {
+	for c := range podutil.Containers(&p.Spec) {
+		for _, m := range c.VolumeMounts {
+			if m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != v1.RecursiveReadOnlyDisabled {
+				return true
+			}
+		}
+	}
+	return false
+}
