@@ -199,11 +199,11 @@ func failures(t *testing.T) {
 	if diff := cmp.Diff(recorded, symptoms(t, recorded)); diff != "" {
 		t.Errorf("what failing pods show (-kubelet +microlet):\n%s", diff)
 	}
-	notHonoured(t)
+	unsupportedField(t)
 }
 
-// notHonoured: a pod that uses what is not built is refused and not started without it.
-func notHonoured(t *testing.T) {
+// unsupportedField: a pod that uses an unsupported field is refused, and not started without the field.
+func unsupportedField(t *testing.T) {
 	s := newScene(t)
 	s.create(plain("neighbour"))
 	s.ready(patience, "neighbour")

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// unset are honoured fields that no pod here can set, and why.
+// unset are supported fields that no pod here can set, and why.
 var unset = map[string]string{
 	"spec.containers.probe.grpc.mode":                 "the API server drops it while its gate is off",
 	"spec.containers.probe.httpGet.protocol":          "the API server drops it while its gate is off",
@@ -18,8 +18,8 @@ var unset = map[string]string{
 	"spec.securityContext.appArmorProfile.localhostProfile":            "it needs a kernel with AppArmor and a profile in it",
 }
 
-// What the page of fields says is honoured is covered.
-func TestEveryHonouredFieldIsCovered(t *testing.T) {
+// TestEverySupportedFieldIsCovered compares the generator with the page of supported fields.
+func TestEverySupportedFieldIsCovered(t *testing.T) {
 	claimed := Claimed(t)
 	for seed := range uint64(20) {
 		pods, _ := make100(seed)
@@ -50,7 +50,7 @@ func Claimed(t *testing.T) []string {
 		if title, ok := strings.CutPrefix(s.Text(), "## "); ok {
 			section = title
 		}
-		if field, ok := strings.CutPrefix(s.Text(), "* `"); ok && section == "Honoured" {
+		if field, ok := strings.CutPrefix(s.Text(), "* `"); ok && section == "Supported" {
 			all = append(all, folded(strings.TrimSuffix(field, "`")))
 		}
 	}

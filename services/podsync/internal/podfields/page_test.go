@@ -23,17 +23,22 @@ func TestPageOfFields(t *testing.T) {
 
 func page() string {
 	var b strings.Builder
-	b.WriteString(`# The fields of a pod
+	b.WriteString(`# Pod fields
 
-Every field of a pod's ` + "`spec`" + `, in the API's own names, by what this node does with it. A test writes the page from what admission
-answers to a pod that sets the one field, so it can't be out of date. Init and ephemeral containers have the rows of ` + "`containers`" + `.
-What is behind a feature gate that is off is among the refused. How each feature behaves is told in [compatibility.md](compatibility.md).
+This page lists every field of a pod's ` + "`spec`" + ` by what this node does with it. The names are those of the API. A test
+generates the page: it checks a pod that sets only this field with podsync's own code, so the page cannot be out of date.
+The fields of ` + "`containers`" + ` also apply to init and ephemeral containers. Fields whose feature gate is off are listed under
+Refused.
+[compatibility.md](compatibility.md) says how each feature behaves.
 `)
 	lists := byFate(leaves(reflect.TypeFor[v1.PodSpec](), "spec", nil))
 	for _, section := range []struct{ fate, title, text string }{
-		{supportedHere, "Honoured", "The side-by-side test ([testing.md](testing.md)) covers each of them, but for a few that its generator names with the reason."},
-		{forOthers, "For others", "The scheduler, the controllers and admission act on these, or nodes with Windows; here they need nothing."},
-		{refused, "Refused", "A pod that sets one of these is not started, and its status says which. A field that is honoured with some of its values only is here, and\n[compatibility.md](compatibility.md) says which."},
+		{supportedHere, "Supported", "The comparison with the kubelet ([testing.md](testing.md#comparison-with-the-kubelet)) covers each of these fields. Its\n" +
+			"generator lists a few exceptions, each with its reason."},
+		{forOthers, "For other components", "These fields are for the scheduler, the controllers, admission in the API server, or nodes with Windows. This node accepts\n" +
+			"them and has nothing to do."},
+		{refused, "Refused", "A pod that sets one of these fields is not started, and its status names the field. A field that is supported with some\n" +
+			"of its values only is listed here. [compatibility.md](compatibility.md#a-pod-that-uses-an-unsupported-field) says which\nvalues."},
 	} {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n", section.title, section.text)
 		for _, path := range lists[section.fate] {

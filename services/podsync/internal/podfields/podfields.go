@@ -23,7 +23,7 @@ type UnsupportedError struct {
 }
 
 func (e *UnsupportedError) Error() string {
-	return fmt.Sprintf("this node agent does not honour %s yet: remove it from the pod, or run the pod on another node",
+	return fmt.Sprintf("this node agent does not support %s yet: remove it from the pod, or run the pod on another node",
 		strings.Join(e.Fields, ", "))
 }
 
