@@ -21,8 +21,8 @@ import (
 type support int
 
 const (
-	// honoured: it works as in the kubelet.
-	honoured support = iota
+	// supported: it works as in the kubelet.
+	supported support = iota
 	// idle: there is nothing for it to do here, and nobody misses it.
 	idle
 	// warned: it is accepted and named in a warning.
@@ -76,7 +76,7 @@ func checkSupport(p *problems, c *Config) []Warning {
 				continue
 			}
 			value, standard := at(given, path), at(defaults, path)
-			if row.state == honoured || row.state == idle || reflect.DeepEqual(value, standard) || row.isOff(value) {
+			if row.state == supported || row.state == idle || reflect.DeepEqual(value, standard) || row.isOff(value) {
 				continue
 			}
 			said = true
@@ -170,7 +170,7 @@ func noThreshold(value any) bool {
 // flagSet says whether a flag that mirrors no field was set to another value than its default, and to which.
 func (r supportRow) flagSet(c *Config) (any, bool) {
 	name := strings.TrimPrefix(r.name, "--")
-	if c.Provenance[r.name] == "" || r.state == honoured || r.state == idle {
+	if c.Provenance[r.name] == "" || r.state == supported || r.state == idle {
 		return nil, false
 	}
 	if name == podInfraFlag { // it leaves no trace in NodeFlags
