@@ -20,7 +20,7 @@ func TestConfigurationDoc(t *testing.T) {
 
 const docIntro = `# Configuration
 
-<!-- Generated from services/internal/kubeletconfig; do not edit. Its tests fail when this page is stale, and update it with -update. -->
+<!-- Generated from services/internal/kubeletconfig; do not edit. Its tests fail if this page is stale. Update: -update. -->
 
 microlet takes the command line of kubelet 1.37 and the files that it names. A unit file of the kubelet, or what kubeadm
 wrote, works unchanged: replace ` + "`kubelet`" + ` with ` + "`microlet up`" + `. ` + "`microlet up --help`" + ` lists microlet's own flags, and
@@ -115,8 +115,8 @@ func configurationDoc() string {
 		}
 	}
 	fmt.Fprintf(&b, "\n## Feature gates\n\nmicrolet knows the %d gates of kubelet 1.37. It refuses an unknown gate, a change to a locked gate, and a gate without\n"+
-		"the gates that it depends on. The gates in this table change what this version does. Any other gate that differs from its\n"+
-		"default is named in a warning.\n\n| gate | stage | default |\n|---|---|---|\n", len(knownGates()))
+		"the gates that it depends on. The gates in this table change what this version does. Any other gate that differs from\n"+
+		"its default is named in a warning.\n\n| gate | stage | default |\n|---|---|---|\n", len(knownGates()))
 	for _, name := range slices.Sorted(maps.Keys(readGates)) {
 		if g := knownGates()[name]; !allGates(name) {
 			fmt.Fprintf(&b, "| `%s` | %s | %t |\n", name, g.Stage, g.Default)
