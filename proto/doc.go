@@ -1,8 +1,8 @@
-// Package proto is the whole contract between the services of a node.
+// Package proto contains the contract between the services of a node.
 //
-// The messages and gRPC services live in one package per owning service under
-// microlet/<service>/v1, the names of the bus in subject, and who may be whom in role.
-// A message changes only by addition; what cannot, gets a new package version.
+// The messages and gRPC services are in one package per owning service, microlet/<service>/v1. Package subject has
+// the names of the bus. Package role has the roles. A message changes only by addition. Any other change needs a new
+// package version.
 package proto
 
 //go:generate buf generate

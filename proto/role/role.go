@@ -1,8 +1,7 @@
-// Package role names the services of a node, and what each of them may be.
+// Package role names the services of a node and their privileges.
 //
-// A role is what a peer proves to be: by its UID on a unix socket, by its nkey on
-// the bus, by its connection in the single placement. Every table of the project
-// that speaks of "who" is keyed by it.
+// A peer proves its role by its UID on a unix socket, by its nkey on the bus, or by its connection in the single
+// placement. Every table in the project that grants access uses roles as keys.
 package role
 
 import "fmt"

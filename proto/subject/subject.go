@@ -1,8 +1,7 @@
-// Package subject holds every subject, stream, bucket and key of the bus, and who owns it.
+// Package subject contains every subject, stream, bucket and key of the bus, and its owner.
 //
-// Nothing else in the project builds such a name. The bus derives its buckets and its
-// permissions from this package, so a name that is not here can be neither published
-// nor put, and a name that is here has exactly one owner.
+// No other code builds such a name. The bus derives its buckets and its permissions from this package. So a service
+// can neither publish nor put a name that is not here, and each name here has exactly one owner.
 package subject
 
 import (
