@@ -1,19 +1,10 @@
-// Package bus is the node's bus: a NATS server with JetStream, on a unix socket, for this node's services only.
+// Package bus runs the bus of the node: a NATS server with JetStream on a unix socket.
 //
-// Its inputs are the contract in proto/subject and the services' public nkeys. Its outputs are the
-// buckets, the outbox, and what travels over them.
+// It creates the buckets and the outbox from the contract in proto/subject. Only services of this node can sign in:
+// the kernel identifies the process, and the service proves its role with its nkey.
 //
-// What it guarantees:
-//
-//   - It takes only who the kernel says is one of the node's services, and who then signs in with the nkey of a role.
-//     It listens to no network. A loopback port for looking at it (View) is off by default, and who signs in there
-//     reads and cannot write.
-//   - Each role has an account of its own, in which its keys are. What a role may publish and hear is what the contract
-//     grants it, and whatever reply subject, stream or consumer a service makes up stays within its account. No role
-//     may create, alter, purge or delete a stream or a consumer by request: the bus makes them at its start, from the
-//     contract, with identities that live in its own memory.
-//   - A role that fills its part of a bucket, its share of the outbox or its number of connections takes nothing from
-//     another.
-//   - What it has acknowledged is there again after a SIGKILL. At a new boot its store is emptied: what
-//     it held was about containers that are gone.
+// Each role has its own account, so a service can read and write only what the contract grants it, and can fill only
+// its own part. No role can create, change, purge or delete a stream or a consumer. Acknowledged data survives a
+// SIGKILL. A new boot empties the store, because its data describes containers that no longer exist. The loopback
+// port for inspecting the bus (View) is off by default and read-only.
 package bus

@@ -1,10 +1,8 @@
-// Package bustest surrounds one service with what it finds on a node, for the tests that run it alone.
+// Package bustest provides the surroundings of one service for tests that run it alone.
 //
-// A Node is a runtime folder with the keys of all roles and a real bus, which can be killed and started
-// again at its socket. The test plays the service's peers: on the bus with the clients of their roles,
-// and with servers on their sockets.
-//
-// It guarantees that whatever it started has ended when the test has.
+// A Node is a runtime folder with the keys of all roles and a real bus. A test can kill the bus and start it again
+// at the same socket. The test plays the peers of the service: on the bus with the clients of their roles, and with
+// servers on their sockets. Everything that the package starts ends with the test.
 package bustest
 
 import (

@@ -1,12 +1,9 @@
-// Package accounts derives from the contract what each role is and may do on the bus, in the terms of NATS.
+// Package accounts generates the NATS accounts and permissions of all roles from proto/subject.
 //
-// Each role has an account of its own, with its own part of every bucket that it writes. What a role may read of
-// another's, its account imports; what it gives to others, its account exports to those accounts alone. Accounts are
-// walls: a subject of one does not exist in another, so that no reply subject, stream or consumer that a service
-// could ask for reaches another's keys. Within the account, permissions keep a service to what the contract grants it.
-//
-// Its input is proto/subject, its output a configuration of nats-server. Whatever the contract does not grant is not
-// in it, and the server denies it.
+// Each role has its own account with its own part of every bucket that it writes. It imports what it may read from
+// other roles, and exports its keys only to the accounts that may read them. A subject of one account does not exist
+// in another, so no reply subject, stream or consumer that a service names reaches another service's keys. Within an
+// account, permissions limit the service to what the contract grants it. The server denies everything else.
 package accounts
 
 import (
