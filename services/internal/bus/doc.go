@@ -1,19 +1,13 @@
-// Package bus is a service's way to the node's bus: state as key-value entries, hints as messages.
+// Package bus is the client of the node's bus. It provides state as key-value entries and hints as messages.
 //
-// Its inputs are the service's role, its nkey seed and the bus's address. Its outputs are views of
-// what others wrote (Watch), writers of what the service alone owns (Own), and hints (Publish,
-// Subscribe).
+// A service watches what other services write (Watch), writes the keys that it owns (Own), and sends hints (Publish,
+// Subscribe). The bus may be down at any time: the client reconnects forever, a view keeps its last values, and a
+// writer keeps the newest value of each key.
 //
-// What it guarantees:
-//
-//   - The bus may be away at any time and for any time. The client reconnects for ever; a view keeps
-//     its last values meanwhile, and a writer remembers the newest value of each key.
-//   - A put counts as written only when JetStream has acknowledged it, and is repeated until then.
-//   - After each reconnect every watch starts anew: it subscribes first and reads the whole bucket
-//     second, so no change falls between. It needs no consumer at the server, hence nothing of it can
-//     be lost, deleted or left behind there.
-//   - A key whose delete was lost is dropped once its writer has said what it holds: see Writer.Complete.
-//   - A watch that hears nothing while its bucket changes is found by comparison with the bucket, and
-//     restarted.
-//   - What the bus's permissions deny is an error in the log and counted, never silence.
+//   - A put counts as written when JetStream has acknowledged it. Until then the client repeats it.
+//   - After each reconnect, every watch starts again. It subscribes before it reads the bucket, so it misses no
+//     change. It uses no consumer in the server.
+//   - A view drops a key whose delete was lost after its writer has put all of its keys; see Writer.Complete.
+//   - A watch that misses changes is detected by comparison with the bucket and is restarted.
+//   - An operation that the bus denies is logged as an error and counted.
 package bus

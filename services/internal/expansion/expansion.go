@@ -1,10 +1,8 @@
-// Package expansion replaces references of the form $(NAME) in commands, arguments and
-// environment values.
+// Package expansion replaces references of the form $(NAME) in commands, arguments and environment values.
 //
-// Its rules are those of the Pod API: $(NAME) becomes the variable's value, $$ becomes $
-// and so keeps what follows from being a reference, a reference to an unknown variable and
-// one that is never closed stay as they are written. What a reference brought in is not
-// looked at again.
+// It follows the rules of the Pod API: $(NAME) becomes the value of the variable. $$ becomes $, and what follows is
+// not a reference. A reference to an unknown variable, or one that is not closed, stays as it is written. The result
+// is not expanded again.
 package expansion
 
 import "strings"

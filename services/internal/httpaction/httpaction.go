@@ -1,9 +1,8 @@
-// Package httpaction makes the HTTP request that a probe or a lifecycle hook of a pod asks for.
+// Package httpaction builds the HTTP request of a probe or a lifecycle hook.
 //
-// Its input is a core/v1 HTTPGetAction, the container and the address it stands for; its output is a
-// request, and the policy for redirects. It guarantees that probes and hooks read an action the same
-// way: named ports, the path as it is spelled, the headers that the pod may set or suppress. Who
-// calls brings the client: what counts as success is its own matter.
+// It turns a core/v1 HTTPGetAction, the container and its address into a request and a redirect policy. Probes and
+// hooks so interpret an action in the same way: named ports, the path as it is written, and the headers that the pod
+// may set or suppress. The caller provides the client and decides what counts as success.
 package httpaction
 
 import (

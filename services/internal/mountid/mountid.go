@@ -1,5 +1,7 @@
-// Package mountid tells which mount an open file is on: the kernel's list of mounts has the same
-// number first in each line (proc_pid_mountinfo(5)). A path may say something else by the time it is used.
+// Package mountid returns the ID of the mount that an open file is on.
+//
+// The kernel's list of mounts has the same number first in each line (proc_pid_mountinfo(5)). A lookup by path could
+// give another mount by the time it is used.
 package mountid
 
 import (

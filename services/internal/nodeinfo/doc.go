@@ -1,9 +1,9 @@
-// Package nodeinfo reads what a node is and has: capacity, allocatable, machine identity, kernel and
-// operating system. podsync publishes the capacity that it admits by, nodestatus reports it; both
-// read it here, so that the two never disagree.
+// Package nodeinfo reads the properties of the node: capacity, allocatable, machine identity, kernel and operating
+// system.
 //
-// The figures and their places in /proc and /sys are the kubelet's (its cAdvisor's). Everything is
-// read from a Source, and each part fails alone: what could be read is returned along with the error.
+// podsync uses the capacity for admission and publishes it. nodestatus reports it. Both use this package, so they
+// always agree. The values and their sources in /proc and /sys are those of the kubelet (cAdvisor). Everything is
+// read from a Source. If one part fails, the other values are returned with the error.
 package nodeinfo
 
 import (

@@ -1,17 +1,13 @@
-// Package outbox carries Kubernetes Events from the service that records them to the apiserver.
+// Package outbox carries Kubernetes Events from the service that records them to the API server.
 //
-// Its input is what a service gives to a Recorder, its output what Delivery creates at the apiserver.
-// Between them is the bus's outbox stream.
+// A service records with a Recorder, which never blocks. The bus stores the Events in the outbox stream. Delivery
+// creates them in the API. Events of one service about one object arrive in order. Events about different objects
+// are delivered in parallel. If the API server rejects an Event, for example because a webhook fails, the Event is
+// tried again for 10 minutes and delays no other. After a restart of nodestatus, Events that it had taken come again
+// after 10 s.
 //
-// What it guarantees: recording never blocks. Events about one object are delivered in the order in which their
-// service recorded them, those about different objects side by side. An Event that the apiserver does not
-// take, as when a webhook fails, holds up no other: it waits aside, is tried for 10 minutes, and comes after its
-// successors then. After nodestatus has died, what it had taken comes again after 10 s, and newer Events may come first.
-//
-// An Event that was recorded survives the absence of bus, nodestatus and apiserver, up to these bounds: a
-// recorder keeps 1,000 Events while the bus is away and drops the oldest; the stream keeps what
-// subject.OutboxMaxMessages says; a service that dies takes with it what the bus has not acknowledged; a new
-// boot empties the stream. What is dropped is counted. An Event may be delivered twice when a process dies
-// between the apiserver's answer and the acknowledgement: the apiserver knows its name by then, and refuses
-// the second.
+// Events survive while the bus, nodestatus or the API server is down, within limits: a Recorder keeps 1,000 Events
+// and drops the oldest, the stream keeps subject.OutboxMaxMessages, an Event that the bus has not acknowledged dies
+// with its service, and a new boot empties the stream. Dropped Events are counted. An Event may be sent twice if a
+// process dies; the API server then knows its name and refuses the second.
 package outbox

@@ -1,5 +1,4 @@
-// Package podutil answers questions about a Pod object that more than one service asks: what kind of pod it is, which
-// containers it has, and what class of service it gets.
+// Package podutil answers questions about a Pod object: its kind, its containers and its QoS class.
 //
-// Its input is the object alone; it keeps nothing and asks nobody. Each rule is the kubelet's.
+// It depends on nothing but the object. Its rules are the kubelet's.
 package podutil

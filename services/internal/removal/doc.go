@@ -1,10 +1,7 @@
-// Package removal removes folders that others could write: the containers of a pod, or a service.
+// Package removal removes folders that other users can write to, such as those of a pod or a service.
 //
-// Input: the path of a folder whose parent only root can change. Output: the folder is gone with
-// all that is in it, or an error names what could not be removed; what was removed before the
-// error stays removed, and a further call goes on from there.
-//
-// Guarantees: every name is looked up in an open folder, so that no symbolic link is followed, no
-// mount is entered and no length of a path fails, whatever their owners' processes do meanwhile. The
-// number of open files does not grow with the depth.
+// It looks up every name in an open folder. So it follows no symbolic link, enters no mount and fails at no path
+// length, whatever other processes do in the folder meanwhile. The number of open files does not grow with the
+// depth. After an error, another call continues where the first one stopped. Only root may change the parent of the
+// folder.
 package removal

@@ -1,12 +1,8 @@
-// Package run holds a process together: its tasks, its signals and what it tells its supervisor.
+// Package run starts the tasks of a process, stops them together and waits for each.
 //
-// Its job: start tasks, stop them together, wait for each. Its inputs are functions that end when
-// their context does, the signals SIGTERM and SIGINT, and the environment that systemd's sd_notify
-// protocol defines. Its outputs are one error, and notifications.
-//
-// It guarantees that the first task that fails stops all, that a panic in a task is an error with
-// the task's name and stack and not the end of the process, and that Wait returns only when no task
-// runs any more.
+// A task is a function that ends when its context ends. The first task that fails stops all others. So do SIGTERM
+// and SIGINT. A panic in a task becomes an error with the name and the stack of the task. Wait returns when no task
+// runs. The package also sends notifications with systemd's sd_notify protocol.
 package run
 
 import (

@@ -1,21 +1,14 @@
-// Package unixgrpc is how the services of a node ask each other: gRPC over unix sockets, where the
-// kernel says who the caller is.
+// Package unixgrpc provides gRPC over unix sockets, with the caller's identity from the kernel.
 //
-// Its job: listen, dial, and decide who may call what. Its inputs are socket paths, the roles of
-// package role and a Policy that gives each method to roles. Its outputs are listeners, servers and
-// connections.
+// It listens, dials, and checks who may call which method. A Policy grants each method to roles.
 //
-// It guarantees that
-//   - a socket is only opened in a folder that strangers cannot enter, and never taken from a server
-//     that still answers;
-//   - every connection's UID and cgroups are read from the kernel at the handshake, and mapped to roles
-//     (package peer); a message cannot claim another one, and a container that runs as a service's user
-//     is a stranger;
-//   - a method is refused unless the policy gives it to one of the caller's roles, and each refusal
-//     is counted and logged;
-//   - a client talks only to a server that has the role it asked for, or is root on the host;
-//   - a call without a deadline gets one.
+//   - It opens a socket only in a folder that other users cannot enter, and never takes it from a server that still
+//     answers.
+//   - It reads the UID and cgroups of every connection from the kernel and maps them to roles (package peer).
+//   - It refuses a method unless the Policy grants it to a role of the caller. Refusals are counted and logged.
+//   - A client calls only a server that has the requested role or is root on the host.
+//   - A call without a deadline gets one.
 //
-// In the single placement there are no other UIDs to tell apart: an InProcess network connects the
-// services of one process, and the role of a connection is the one that opened it.
+// In the single placement, an InProcess network connects the services, and a connection has the role of the service
+// that opened it.
 package unixgrpc

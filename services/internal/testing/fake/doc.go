@@ -1,18 +1,11 @@
-// Package fake holds stand-ins with behaviour for what the services talk to. They are
-// for tests, and know nothing of any one test.
+// Package fake contains test doubles for what the services talk to.
 //
-// Runtime is a container runtime that speaks CRI v1: sandboxes, containers, images and
-// an event stream, kept in memory, with no processes behind them. It is served over a
-// unix socket as a real runtime is (Serve), or called without any transport (Conn),
-// which also works in a testing/synctest bubble, where time is virtual.
+// Runtime is a container runtime that implements CRI v1 with sandboxes, containers, images and an event stream. It
+// keeps them in memory and runs no processes. Serve serves it on a unix socket. Conn calls it without a transport,
+// also in a testing/synctest bubble, where time is virtual.
 //
-// What it guarantees:
-//   - a container goes through CRI's states as a real one does, and only forwards;
-//   - a call that is told to fail, to be slow or to hang does so before it changes
-//     anything, and obeys its context;
-//   - state outlives the server, so that stopping and serving again is the restart of
-//     a runtime whose containers ran on.
-//
-// What it leaves out: stats, checkpoints, and the streaming addresses of exec, attach
-// and port-forward answer Unimplemented.
+// A container passes through the states of CRI as a real one does, only forward. A call that must fail, be slow or
+// hang does so before it changes anything, and obeys its context. The state survives the server, so stopping and
+// serving again simulates a runtime restart. Stats, checkpoints, and the streaming addresses of exec, attach and
+// port-forward return Unimplemented.
 package fake

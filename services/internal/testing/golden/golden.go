@@ -1,7 +1,6 @@
-// Package golden holds what code makes to a file of the repository that shows it: a page of the
-// documentation, or the text that a test wants. It is for tests.
+// Package golden compares generated text with a file in the repository, such as a documentation page.
 //
-// A test that uses it has the flag -update, which writes the files instead of comparing with them.
+// A test that uses it has the flag -update, which writes the file instead.
 package golden
 
 import (

@@ -1,5 +1,6 @@
-// Package peertest starts processes that tests need as the other end of a unix socket: of any user, in any cgroup, held
-// in the real kernel. It is for tests that run as root.
+// Package peertest starts processes as the other end of a unix socket for tests.
+//
+// A process can have any user and any cgroup. The tests use the real kernel and must run as root.
 package peertest
 
 import (

@@ -1,11 +1,8 @@
-// Package proctest starts programs as real processes, for the tests that kill them, signal them and read
-// what they log. It is for tests, and knows nothing of any one program.
+// Package proctest starts programs as real processes for tests that kill them, signal them and read their logs.
 //
-// A test's binary is the program too: TestMain calls Program, and Start starts the binary again. What is
-// awaited between processes is awaited by Await, in real time.
-//
-// It guarantees that a process that it started has ended when the test has, also when the test was killed,
-// and that what the process logged is shown when the test failed.
+// The binary of the test is also the program: TestMain calls Program, and Start starts the binary again. Await waits
+// for events between processes, in real time. Every process ends with the test, even if the test is killed. If a
+// test fails, it shows the logs of its processes.
 package proctest
 
 import (
