@@ -15,7 +15,7 @@ import (
 )
 
 // tap stands between a client and the server at path, and counts the frames that pass.
-func tap(t *testing.T, path string) (at string, end func() map[http2.FrameType]int) {
+func tapped(t *testing.T, path string) (at string, end func() map[http2.FrameType]int) {
 	t.Helper()
 	at = filepath.Join(filepath.Dir(path), "tap.sock")
 	l, err := Listen(at, 0o600, -1)
@@ -72,7 +72,7 @@ func TestACallIsNoMoreThanItsMessages(t *testing.T) {
 	policy := NewPolicy(nil)
 	policy.Allow(check, role.Podsync)
 	r := serve(t, l, ServerOptions{Policy: policy, Peers: rolesOf(role.Podsync)})
-	at, end := tap(t, path)
+	at, end := tapped(t, path)
 	conn, err := Dial(at, DialOptions{Peers: rolesOf(role.Podsync)})
 	if err != nil {
 		t.Fatal(err)

@@ -12,11 +12,16 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 )
 
 const (
 	// maxMessage is as large as the bus's: the largest pod fits in one message.
 	maxMessage = 16 << 20
+
+	// maxStreams of one connection; a caller's further calls wait for the end of others. It is far above what a
+	// node's pods can have going on at once.
+	maxStreams = 1024
 
 	// denialLogPeriod is how often one caller's refusals of one method are logged. All are counted.
 	denialLogPeriod = 10 * time.Second
@@ -48,9 +53,9 @@ func NewServer(o ServerOptions, extra ...grpc.ServerOption) *grpc.Server {
 	g := &guard{policy: o.Policy, log: o.Log, denied: deniedCounter(o.Metrics), logged: map[denial]time.Time{}}
 	options := []grpc.ServerOption{
 		grpc.Creds(peerCredentials{rules: o.Peers}),
-		grpc.ChainUnaryInterceptor(g.unary),
-		grpc.ChainStreamInterceptor(g.stream),
-		// A method that nobody serves passes the guard too, which knows no such method and refuses it.
+		// Before anything of a call but its headers is read. It sees methods that nobody serves, too.
+		grpc.InTapHandle(g.admit),
+		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error {
 			return status.Error(codes.Unimplemented, "no such method")
 		}),
@@ -80,18 +85,9 @@ type denial struct {
 	method string
 }
 
-func (g *guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	if err := g.check(ctx, info.FullMethod); err != nil {
-		return nil, err
-	}
-	return handler(ctx, req)
-}
-
-func (g *guard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if err := g.check(ss.Context(), info.FullMethod); err != nil {
-		return err
-	}
-	return handler(srv, ss)
+// admit refuses a call that the policy does not give its caller. It runs in the goroutine that reads the connection.
+func (g *guard) admit(ctx context.Context, info *tap.Info) (context.Context, error) {
+	return ctx, g.check(ctx, info.FullMethodName)
 }
 
 func (g *guard) check(ctx context.Context, method string) error {

@@ -183,6 +183,26 @@ func TestMethodsThatNobodyServesAreDenied(t *testing.T) {
 	}
 }
 
+// Who may not call is told so before the server has read a message, which may be large and may never come.
+func TestACallIsJudgedByItsHeaders(t *testing.T) {
+	l, path := listen(t)
+	serve(t, l, ServerOptions{Policy: NewPolicy(nil), Peers: rolesOf(role.PLEG), Log: slog.New(slog.DiscardHandler)})
+	conn, err := Dial(path, DialOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{}, check)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.RecvMsg(&grpc_health_v1.HealthCheckResponse{}); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a call without its message: %v, want PermissionDenied", err)
+	}
+}
+
 // A container may run as a service's user, by its image alone; its pod gives it away.
 func TestAServicesUserInAPodIsDenied(t *testing.T) {
 	path := servePLEG(t)
