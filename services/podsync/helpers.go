@@ -8,13 +8,11 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/peer"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
-	"github.com/microlet/microlet/services/podsync/internal/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
@@ -91,38 +89,6 @@ func (h *helperPods) sweep(known func(types.UID) bool) error {
 		}
 	}
 	return nil
-}
-
-// imageUsers judges what the images of containers have them run as.
-type imageUsers struct {
-	helpers admission.Helpers
-	user    func(ctx context.Context, id string) (*runtimeapi.LinuxContainerUser, error)
-}
-
-// admitImage judges a container before it is created.
-func (c imageUsers) admitImage(p *v1.Pod, of *v1.Container, image *worker.Image) admission.Verdict {
-	return c.helpers.AdmitImage(p, of, image.UID)
-}
-
-// checkCreated returns what judges a container after it was created, by the runtime's word: only it knows what the image's
-// own lists make of a name, and which groups they give.
-func (c imageUsers) checkCreated(p *v1.Pod, of *v1.Container, image *worker.Image) runtime.Check {
-	return func(ctx context.Context, id string) error {
-		user, err := c.user(ctx, id)
-		switch {
-		case err != nil:
-			return err
-		case user == nil && image.User != "" && !admission.SetsUser(p, of):
-			return &runtime.RefusedError{Message: fmt.Sprintf("container %q runs as user %q of its image, and the runtime does not say which number that is: set runAsUser, "+
-				"since the users of the node agent are forbidden to it", of.Name, image.User)}
-		case user == nil: // a number, which was judged before
-			return nil
-		}
-		if v := c.helpers.AdmitUser(p, of, user.GetUid(), append([]int64{user.GetGid()}, user.GetSupplementalGroups()...)); !v.Admitted() {
-			return &runtime.RefusedError{Message: v.Message}
-		}
-		return nil
-	}
 }
 
 // sweepHelpers removes, once every source was heard, what an earlier podsync recorded of pods that are gone.

@@ -7,20 +7,17 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/peer"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
-	"github.com/microlet/microlet/services/podsync/internal/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
@@ -126,51 +123,5 @@ func TestAHelperThatCannotBeRecordedWaits(t *testing.T) {
 	}
 	if v, err := h.Admit(t.Context(), p, podsyncv1.PodSource_POD_SOURCE_API, false); err != nil || !v.Admitted() {
 		t.Errorf("the next try: %v, %v", v, err)
-	}
-}
-
-// What a container's image gives it is judged by the runtime's word, also in a pod that reaches nothing of the host: another
-// pod may hand it a folder of the host.
-func TestUsersOfContainers(t *testing.T) {
-	host := &v1.Pod{Spec: v1.PodSpec{HostPID: true}}
-	alone, numbered := &v1.Pod{}, host.DeepCopy()
-	numbered.Spec.SecurityContext = &v1.PodSecurityContext{RunAsUser: new(int64(1000))}
-	user := func(uid, gid int64, groups ...int64) *runtimeapi.LinuxContainerUser {
-		return &runtimeapi.LinuxContainerUser{Uid: uid, Gid: gid, SupplementalGroups: groups}
-	}
-	away := errors.New("away")
-	for _, c := range []struct {
-		name  string
-		pod   *v1.Pod
-		image worker.Image
-		user  *runtimeapi.LinuxContainerUser
-		err   error
-		want  string // part of the refusal; empty starts
-	}{
-		{name: "an ordinary user", pod: host, image: worker.Image{User: "app"}, user: user(1000, 1000)},
-		{name: "a name that is the prober's user", pod: host, image: worker.Image{User: "app"}, user: user(47104, 0), want: "user 47104"},
-		{name: "nodestatus's user in a pod of its own", pod: alone, user: user(47103, 0), want: "user 47103"},
-		{name: "the logs' group in a pod of its own", pod: alone, user: user(1000, 1000, 47109), want: "group 47109"},
-		{name: "an ordinary user in a pod of its own", pod: alone, user: user(1000, 1000)},
-		{name: "the user's group", pod: host, user: user(1000, 47100), want: "group 47100"},
-		{name: "a group of the image's list, beside the pod's own user", pod: numbered, user: user(1000, 1000, 1, 47109), want: "group 47109"},
-		{name: "a name of which the runtime says nothing", pod: host, image: worker.Image{User: "app"}, want: "set runAsUser"},
-		{name: "a number of which the runtime says nothing", pod: host, image: worker.Image{UID: new(int64(1000))}},
-		{name: "a name that the pod's number replaces", pod: numbered, image: worker.Image{User: "app"}},
-		{name: "a runtime that does not answer", pod: host, err: away, want: "away"},
-	} {
-		judged := imageUsers{user: func(context.Context, string) (*runtimeapi.LinuxContainerUser, error) { return c.user, c.err }}
-		check := judged.checkCreated(c.pod, &v1.Container{Name: "c"}, &c.image)
-		err := check(t.Context(), "id")
-		refused := (*runtime.RefusedError)(nil)
-		switch {
-		case c.want == "" && err != nil, c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
-			t.Errorf("%s: %v, want %q", c.name, err, c.want)
-		case err != nil && errors.As(err, &refused) == (c.err != nil):
-			t.Errorf("%s: %T", c.name, err)
-		}
-	}
-	if v := (imageUsers{}).admitImage(host, &v1.Container{Name: "c"}, &worker.Image{UID: new(int64(47104))}); v.Admitted() {
-		t.Error("an image with the prober's user is admitted")
 	}
 }

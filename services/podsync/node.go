@@ -24,6 +24,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/cgroup"
 	"github.com/microlet/microlet/services/podsync/internal/cgroupdriver"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
+	"github.com/microlet/microlet/services/podsync/internal/containeradmission"
 	"github.com/microlet/microlet/services/podsync/internal/containers"
 	"github.com/microlet/microlet/services/podsync/internal/firewall"
 	"github.com/microlet/microlet/services/podsync/internal/gateway"
@@ -39,6 +40,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/objects"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
+	"github.com/microlet/microlet/services/podsync/internal/predecessor"
 	"github.com/microlet/microlet/services/podsync/internal/probes"
 	"github.com/microlet/microlet/services/podsync/internal/publish"
 	"github.com/microlet/microlet/services/podsync/internal/relist"
@@ -291,19 +293,24 @@ func (n *node) buildLoops() error {
 		gated = append(gated, worker.StopSignalField)
 	}
 	helpers := n.helpers()
-	judged := imageUsers{helpers: helpers, user: n.runtime.User}
 	n.dispatcher = worker.NewDispatcher(n.workers, worker.Deps{
-		NetworkProblem: n.state.NetworkProblem,
-		Runtime:        n.runtime, Remover: cleanup.Remover{Runtime: runtime.LowPriority{Runtime: n.runtime}},
-		Images:  &images{puller: n.images, runtime: n.runtime, objects: n.objects, events: n.events},
-		Volumes: n.volumes, Cgroups: n.cgroups, Config: n.config, Objects: n.objects, Logs: n.logs,
-		Mirrors: n.mirrors, Observer: n.observers, Probes: n.probeResults.Of, Hooks: hooks, Events: n.events,
-		HostIPs: n.hostIPs.Known, AssumedHostIPs: n.hostIPs.Assumed, HostIPsAwaited: n.hostIPs.Awaited,
-		Admission: n.helperPods, AdmitEphemeral: helpers.AdmitEphemeral, RuntimeClasses: n.runtimeClasses,
-		AdmitImage: judged.admitImage, CheckCreated: judged.checkCreated,
-		RecursiveReadOnly: n.state.RecursiveReadOnly,
-		Resync:            n.cfg.Kubelet.Kubelet.SyncFrequency.Duration, Gated: gated,
-		MaxBackoff: maxBackoff, KeepDead: int(n.cfg.Kubelet.Node.MaxDeadContainersPerContainer), Supersede: n.supersede, Log: n.service.Log,
+		RuntimeSide: worker.RuntimeSide{
+			Runtime: n.runtime, Remover: cleanup.Remover{Runtime: runtime.LowPriority{Runtime: n.runtime}}, RuntimeState: n.state,
+			RuntimeClasses: n.runtimeClasses, Predecessors: predecessor.New(n.runtime, n.workers, n.service.Log),
+		},
+		Resources: worker.Resources{
+			Images:  &images{puller: n.images, runtime: n.runtime, objects: n.objects, events: n.events},
+			Volumes: n.volumes, Cgroups: n.cgroups, Config: n.config, Objects: n.objects, Logs: n.logs, Hooks: hooks,
+		},
+		Admissions: worker.Admissions{Admission: n.helperPods, ContainerAdmission: containeradmission.New(helpers, n.runtime)},
+		Reporting: worker.Reporting{
+			Mirrors: n.mirrors, Observer: n.observers, Events: n.events, Probes: n.probeResults, HostIPs: n.hostIPs,
+		},
+		Limits: worker.Limits{
+			Resync: n.cfg.Kubelet.Kubelet.SyncFrequency.Duration, Gated: gated, MaxBackoff: maxBackoff,
+			KeepDead: int(n.cfg.Kubelet.Node.MaxDeadContainersPerContainer),
+		},
+		Log: n.service.Log,
 	}, n.sourceKinds(), worker.Progress{Turn: n.service.Pulse.Turn, Synced: n.sourcesSynced, Reported: n.statesReported})
 	n.monitor = monitor.New(n.runtime, n.driver.Name, n.service.Log, n.state, &nodeReports{publisher: n.publisher, capacity: n.capacity})
 	n.signs = newSigns(n.service.Bus)

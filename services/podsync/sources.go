@@ -2,28 +2,17 @@ package podsync
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"strconv"
 	"strings"
-	"sync"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
-	"github.com/microlet/microlet/services/internal/podutil"
-	"github.com/microlet/microlet/services/podsync/internal/cleanup"
-	"github.com/microlet/microlet/services/podsync/internal/labels"
 	"github.com/microlet/microlet/services/podsync/internal/mirror"
-	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/rootdir"
 	"github.com/microlet/microlet/services/podsync/internal/source"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
-
-const defaultGrace = 30 * time.Second
 
 // podSource is one source of pods.
 type podSource struct {
@@ -117,58 +106,5 @@ func (s sink) RemovePod(uid types.UID, from podsyncv1.PodSource) { s.n.dispatche
 
 // SourceSynced implements source.Sink.
 func (s sink) SourceSynced(from podsyncv1.PodSource) { s.n.dispatcher.SourceSynced(from) }
-
-// supersede ends what the runtime has of a static pod under the UID of an earlier manifest: its containers hold the
-// ports and folders that the new one needs, and no worker knows them.
-func (n *node) supersede(ctx context.Context, p *v1.Pod) error {
-	states, err := n.runtime.List(ctx)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for uid, state := range states {
-		if uid == p.UID || state.Namespace != p.Namespace || state.Name != p.Name || n.workers.Known(uid) || !static(state) {
-			continue
-		}
-		n.service.Log.Info("ending the static pod of an earlier manifest", "pod", p.Namespace+"/"+p.Name, "uid", uid, "successor", p.UID)
-		errs = append(errs, n.end(ctx, state))
-	}
-	return errors.Join(errs...)
-}
-
-// end stops a pod's containers, each with the pod's grace period, and removes the pod.
-func (n *node) end(ctx context.Context, state *pod.State) error {
-	errs := make([]error, len(state.Containers))
-	var all sync.WaitGroup
-	for i := range state.Containers {
-		c := &state.Containers[i]
-		if !c.Running() {
-			continue
-		}
-		all.Go(func() {
-			grace := defaultGrace
-			if seconds, err := strconv.Atoi(c.Annotations[labels.PodTerminationGracePeriod]); err == nil && seconds >= 0 {
-				grace = time.Duration(seconds) * time.Second
-			}
-			if err := n.runtime.StopContainer(ctx, c.ID, grace); err != nil {
-				errs[i] = fmt.Errorf("stop container %s: %w", c.Name, err)
-			}
-		})
-	}
-	all.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	return cleanup.Remover{Runtime: n.runtime}.Remove(ctx, state)
-}
-
-func static(state *pod.State) bool {
-	for i := range state.Sandboxes {
-		if from := state.Sandboxes[i].Annotations[podutil.ConfigSourceAnnotation]; from != "" && from != source.Name(podsyncv1.PodSource_POD_SOURCE_API) {
-			return true
-		}
-	}
-	return false
-}
 
 var _ worker.MirrorManager = (*mirror.Manager)(nil)

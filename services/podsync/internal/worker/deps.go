@@ -3,10 +3,8 @@ package worker
 import (
 	"context"
 	"log/slog"
-	"maps"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -14,7 +12,6 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
-	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
@@ -129,38 +126,93 @@ type Hooks interface {
 	Run(ctx context.Context, in hook.Input, handler *v1.LifecycleHandler) error
 }
 
-// Deps are the rooms that workers use.
+// RuntimeState is what the container runtime said last of itself.
+type RuntimeState interface {
+	// NetworkProblem says what keeps pods from having a network; empty when nothing does.
+	NetworkProblem() string
+	// RecursiveReadOnly reports whether the pod's runtime handler can mount read-only all the way down.
+	RecursiveReadOnly(p *v1.Pod) bool
+}
+
+// Predecessors ends what runs of static pods under the UIDs of earlier manifests.
+type Predecessors interface {
+	// End ends what the runtime has of a static pod under another UID that no worker looks after.
+	End(ctx context.Context, p *v1.Pod) error
+}
+
+// ContainerAdmission decides which containers of an admitted pod may run.
+type ContainerAdmission interface {
+	// AdmitEphemeral decides which containers may join a pod that runs.
+	AdmitEphemeral(p *v1.Pod, c *v1.Container) admission.Verdict
+	// AdmitImage decides whether a container of the pod may run as what its image says.
+	AdmitImage(p *v1.Pod, c *v1.Container, image *Image) admission.Verdict
+	// CheckCreated returns what looks at a container between its creation and its start; nil if nothing needs to.
+	CheckCreated(p *v1.Pod, c *v1.Container, image *Image) runtime.Check
+}
+
+// Probes knows what the prober found.
+type Probes interface {
+	// Of returns what the prober said of a pod's containers.
+	Of(uid types.UID) probes.Verdicts
+}
+
+// HostIPs are the node's addresses, the primary one first.
+type HostIPs interface {
+	// Known are empty while the addresses are unknown.
+	Known() []string
+	// Assumed are Known, or likely addresses while these are unknown.
+	Assumed() []string
+	// Awaited reports whether the addresses are unknown and worth waiting for.
+	Awaited() bool
+}
+
+// Deps are what workers use, by concern. All interfaces are needed.
 type Deps struct {
-	Runtime  Runtime
-	Remover  Remover
-	Images   Images
-	Volumes  Volumes
-	Cgroups  Cgroups
-	Config   Config
-	Objects  Objects
-	Logs     Logs
+	RuntimeSide
+	Resources
+	Admissions
+	Reporting
+	Limits
+	Log *slog.Logger
+}
+
+// RuntimeSide is what runs pods.
+type RuntimeSide struct {
+	Runtime        Runtime
+	Remover        Remover
+	RuntimeState   RuntimeState
+	RuntimeClasses RuntimeClasses
+	Predecessors   Predecessors
+}
+
+// Resources are what pods run with.
+type Resources struct {
+	Images  Images
+	Volumes Volumes
+	Cgroups Cgroups
+	Config  Config
+	Objects Objects
+	Logs    Logs
+	Hooks   Hooks
+}
+
+// Admissions decide what may run here.
+type Admissions struct {
+	Admission          Admission
+	ContainerAdmission ContainerAdmission
+}
+
+// Reporting is whom workers report to, and what they report beside the runtime's word.
+type Reporting struct {
 	Mirrors  MirrorManager
 	Observer Observer
-	Hooks    Hooks
 	Events   record.EventRecorder
-	// Admission decides which pods may run here, RuntimeClasses by which handler.
-	Admission      Admission
-	RuntimeClasses RuntimeClasses
-	// AdmitEphemeral, if set, decides which containers may join a pod that runs.
-	AdmitEphemeral func(p *v1.Pod, c *v1.Container) admission.Verdict
-	// AdmitImage, if set, decides whether a container of the pod may run as what its image says.
-	AdmitImage func(p *v1.Pod, c *v1.Container, image *Image) admission.Verdict
-	// CheckCreated, if set, returns what looks at a container between its creation and its start; nil if nothing needs to.
-	CheckCreated func(p *v1.Pod, c *v1.Container, image *Image) runtime.Check
-	// Probes returns what the prober said of a pod's containers; nil knows nothing.
-	Probes func(uid types.UID) probes.Verdicts
-	// HostIPs are the node's, primary first; empty while they are unknown. AssumedHostIPs are the same, or likely ones then,
-	// and HostIPsAwaited, if set, says that they are unknown and worth waiting for.
-	HostIPs, AssumedHostIPs func() []string
-	HostIPsAwaited          func() bool
-	// RecursiveReadOnly says whether the pod's runtime handler can mount read-only all the way
-	// down; nil: none can.
-	RecursiveReadOnly func(p *v1.Pod) bool
+	Probes   Probes
+	HostIPs  HostIPs
+}
+
+// Limits are settings of the workers.
+type Limits struct {
 	// MaxBackoff bounds CrashLoopBackOff; 0 means 5 minutes.
 	MaxBackoff time.Duration
 	// Resync is how often a pod is looked at when nothing wakes its worker, up to half added;
@@ -170,77 +222,4 @@ type Deps struct {
 	Gated []string
 	// KeepDead is how many dead incarnations of a container stay; at least 1 does.
 	KeepDead int
-	// Supersede, if set, ends what the runtime has of a static pod under another UID that no worker looks after.
-	Supersede func(ctx context.Context, p *v1.Pod) error
-	// NetworkProblem, if set, says what keeps pods from having a network; empty when nothing does.
-	NetworkProblem func() string
-	Log            *slog.Logger
 }
-
-// Metrics are the workers' own.
-type Metrics struct {
-	Wakes   *prometheus.CounterVec
-	Refused prometheus.Counter
-	syncs   *prometheus.HistogramVec
-
-	sandboxes, sandboxErrors    prometheus.Counter
-	containers, containerErrors *prometheus.CounterVec
-}
-
-// NewMetrics registers the workers' metrics.
-func NewMetrics(r prometheus.Registerer) *Metrics {
-	m := &Metrics{
-		Wakes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "microlet_podsync_wakes_total", Help: "Wake-ups of pod workers, by who woke them.",
-		}, []string{"reason"}),
-		Refused: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "microlet_podsync_refused_total", Help: "Pods that were not started because they use what is not built.",
-		}),
-		syncs: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "kubelet_pod_worker_duration_seconds", Help: "Duration in seconds to sync a single pod, by operation type.",
-			Buckets: prometheus.DefBuckets,
-		}, []string{"operation_type"}),
-		sandboxes: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "kubelet_started_pods_total", Help: "Cumulative number of pod sandboxes that were to be started, failures included.",
-		}),
-		sandboxErrors: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "kubelet_started_pods_errors_total", Help: "Cumulative number of pod sandboxes that could not be started.",
-		}),
-		containers: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "kubelet_started_containers_total", Help: "Cumulative number of containers that were to be started, failures included.",
-		}, []string{"container_type"}),
-		containerErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "kubelet_started_containers_errors_total", Help: "Cumulative number of containers that could not be started, by the reason that their status tells.",
-		}, []string{"container_type", "code"}),
-	}
-	r.MustRegister(m.Wakes, m.Refused, m.syncs, m.sandboxes, m.sandboxErrors, m.containers, m.containerErrors)
-	return m
-}
-
-func (m *Metrics) observeSync(p phase, began time.Time) {
-	m.syncs.WithLabelValues(p.String()).Observe(time.Since(began).Seconds())
-}
-
-func (m *Metrics) countSandbox(err error) {
-	m.sandboxes.Inc()
-	if err != nil {
-		m.sandboxErrors.Inc()
-	}
-}
-
-// countStart counts a container that was to be started, and the reason if it was not.
-func (m *Metrics) countStart(s *decide.Start, err error, reason string) {
-	kind := "container"
-	switch {
-	case s.Init:
-		kind = "init_container"
-	case s.Ephemeral:
-		kind = "ephemeral_container"
-	}
-	m.containers.WithLabelValues(kind).Inc()
-	if err != nil {
-		m.containerErrors.WithLabelValues(kind, reason).Inc()
-	}
-}
-
-func equalMaps(a, b map[string]string) bool { return maps.Equal(a, b) }

@@ -138,7 +138,7 @@ func TestARefusedEphemeralContainerDoesNotHurtThePod(t *testing.T) {
 func TestAForbiddenEphemeralContainerDoesNotStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newRuntime())
-		n.dispatcher.deps.AdmitEphemeral = func(_ *v1.Pod, c *v1.Container) admission.Verdict {
+		n.judge.ephemeral = func(c *v1.Container) admission.Verdict {
 			if c.Name != "debug" {
 				return admission.Verdict{}
 			}

@@ -19,7 +19,7 @@ const StopSignalField = "spec.containers.lifecycle.stopSignal"
 // see remembers of a state what stops and hooks need of it.
 func (w *worker) see(state *pod.State) {
 	if sandbox := state.ReadySandbox(); sandbox != nil {
-		w.ips = podstatus.SortIPs(sandbox.IPs, primary(w.deps.AssumedHostIPs()))
+		w.ips = podstatus.SortIPs(sandbox.IPs, primary(w.deps.HostIPs.Assumed()))
 	}
 	for id, stop := range w.stops {
 		if !mayRun(state, id) {
@@ -44,7 +44,7 @@ func mayRun(state *pod.State, id string) bool {
 func (w *worker) hookInput(p *v1.Pod, c *v1.Container, id string) hook.Input {
 	ips := w.ips
 	if p.Spec.HostNetwork {
-		ips = w.deps.AssumedHostIPs()
+		ips = w.deps.HostIPs.Assumed()
 	}
 	return hook.Input{Pod: p, Container: c, ContainerID: id, PodIP: primary(ips)}
 }

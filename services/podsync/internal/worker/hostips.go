@@ -12,7 +12,7 @@ import (
 // hostIPsReady holds back a pod whose containers are told the node's addresses while these are about to be known: what a
 // container is told at its start stays.
 func (w *worker) hostIPsReady(p *v1.Pod) error {
-	if w.deps.HostIPsAwaited == nil || !w.deps.HostIPsAwaited() || !showsHostIPs(p) {
+	if !w.deps.HostIPs.Awaited() || !showsHostIPs(p) {
 		return nil
 	}
 	return reportedSoon("wait for the node's addresses", errors.New("nodestatus has not reported them yet"))

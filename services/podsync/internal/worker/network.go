@@ -9,10 +9,10 @@ import (
 // networkReady holds back a pod that needs the pods' network while the runtime says that there
 // is none. Pods on the host's network start: one of them may be what makes it.
 func (w *worker) networkReady(p *v1.Pod) error {
-	if p.Spec.HostNetwork || w.deps.NetworkProblem == nil {
+	if p.Spec.HostNetwork {
 		return nil
 	}
-	problem := w.deps.NetworkProblem()
+	problem := w.deps.RuntimeState.NetworkProblem()
 	if problem == "" {
 		return nil
 	}

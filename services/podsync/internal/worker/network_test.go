@@ -14,12 +14,12 @@ func TestAPodWaitsForTheNetworkUnlessItIsTheHosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newRuntime())
 		var up atomic.Bool
-		n.dispatcher.deps.NetworkProblem = func() string {
+		n.dispatcher.deps.RuntimeState = runtimeState(func() string {
 			if up.Load() {
 				return ""
 			}
 			return "cni plugin not initialized"
-		}
+		})
 		defer n.run()()
 		host := testPod("host")
 		host.Spec.HostNetwork = true

@@ -51,6 +51,7 @@ type node struct {
 
 	published *published
 	admission *admissions
+	judge     judge
 	slow      map[types.UID]bool // pods whose pulls never end
 	breakage  map[string]error   // by method and pod
 	slowImage string             // an image that takes slowPull
@@ -84,12 +85,14 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 	}
 	n.workers = NewWorkers(NewMetrics(prometheus.NewRegistry()))
 	n.dispatcher = NewDispatcher(n.workers, Deps{
-		Runtime: rt, Remover: cleanup.Remover{Runtime: rt}, Images: n, Volumes: n, Cgroups: n, Config: n,
-		Objects: n, Logs: n, Mirrors: n, Observer: n.published, Hooks: hooks, Events: n.events,
-		Admission: n.admission, RuntimeClasses: runtimeclass.Finder{},
-		HostIPs:        func() []string { return []string{"192.0.2.1"} },
-		AssumedHostIPs: func() []string { return []string{"192.0.2.1"} },
-		Log:            slog.New(slog.DiscardHandler),
+		RuntimeSide: RuntimeSide{
+			Runtime: rt, Remover: cleanup.Remover{Runtime: rt}, RuntimeState: runtimeState(func() string { return "" }),
+			RuntimeClasses: runtimeclass.Finder{}, Predecessors: predecessors(func(*v1.Pod) error { return nil }),
+		},
+		Resources:  Resources{Images: n, Volumes: n, Cgroups: n, Config: n, Objects: n, Logs: n, Hooks: hooks},
+		Admissions: Admissions{Admission: n.admission, ContainerAdmission: &n.judge},
+		Reporting:  Reporting{Mirrors: n, Observer: n.published, Events: n.events, Probes: unprobed{}, HostIPs: hostIPs{"192.0.2.1"}},
+		Log:        slog.New(slog.DiscardHandler),
 	}, []podsyncv1.PodSource{api}, Progress{Turn: func() {}, Synced: func() {}, Reported: func() { n.told.Store(true) }})
 	return n
 }

@@ -53,10 +53,7 @@ func (w *worker) attend(ctx context.Context, p *v1.Pod, removed bool) (stop func
 // verdicts are what the prober said of the pod's containers. A sidecar of which the API says that it
 // has started keeps that when the prober's word is lost: the pod's start must not wait for it again.
 func (w *worker) verdicts(p *v1.Pod) probes.Verdicts {
-	if w.deps.Probes == nil {
-		return probes.Verdicts{}
-	}
-	v := w.deps.Probes(w.uid)
+	v := w.deps.Probes.Of(w.uid)
 	statuses := p.Status.InitContainerStatuses
 	if last, ok := w.deps.Mirrors.Last(w.uid); ok {
 		statuses = last.InitContainerStatuses

@@ -133,7 +133,7 @@ func (w *worker) runSandbox(ctx context.Context, p *v1.Pod, config *runtimeapi.P
 // the node's for a pod on the host's network.
 func (w *worker) podIPs(ctx context.Context, p *v1.Pod, state *pod.State, a *decide.Actions) ([]string, error) {
 	if p.Spec.HostNetwork {
-		return w.deps.AssumedHostIPs(), nil
+		return w.deps.HostIPs.Assumed(), nil
 	}
 	if a.Sandbox != nil {
 		var err error
@@ -146,7 +146,7 @@ func (w *worker) podIPs(ctx context.Context, p *v1.Pod, state *pod.State, a *dec
 		w.report(p, state)
 	}
 	if current := state.ReadySandbox(); current != nil {
-		return podstatus.SortIPs(current.IPs, primary(w.deps.AssumedHostIPs())), nil
+		return podstatus.SortIPs(current.IPs, primary(w.deps.HostIPs.Assumed())), nil
 	}
 	return nil, transient("read the sandbox's addresses", errors.New("it is gone again"))
 }
@@ -182,10 +182,7 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 	if err != nil {
 		return w.misconfigured(p, c.Name, "configure container ", err)
 	}
-	var check runtime.Check
-	if w.deps.CheckCreated != nil {
-		check = w.deps.CheckCreated(p, c, present)
-	}
+	check := w.deps.ContainerAdmission.CheckCreated(p, c, present)
 	w.backoff.Started(*s, time.Now())
 	var id string
 	err = w.create(ctx, func(ctx context.Context) (err error) {
@@ -210,10 +207,7 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 
 // admitImage says why a container may not run as what its image says.
 func (w *worker) admitImage(p *v1.Pod, c *v1.Container, image *Image) error {
-	if w.deps.AdmitImage == nil {
-		return nil
-	}
-	if v := w.deps.AdmitImage(p, c, image); !v.Admitted() {
+	if v := w.deps.ContainerAdmission.AdmitImage(p, c, image); !v.Admitted() {
 		return errors.New(v.Message)
 	}
 	return nil

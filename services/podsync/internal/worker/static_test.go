@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"sync/atomic"
@@ -59,7 +58,7 @@ func TestAnEarlierVersionEndsFirst(t *testing.T) {
 		var fails atomic.Bool
 		var asked atomic.Int32
 		fails.Store(true)
-		n.dispatcher.deps.Supersede = func(_ context.Context, p *v1.Pod) error {
+		n.dispatcher.deps.Predecessors = predecessors(func(p *v1.Pod) error {
 			asked.Add(1)
 			if n.running(p.UID) {
 				t.Error("asked after the start")
@@ -68,7 +67,7 @@ func TestAnEarlierVersionEndsFirst(t *testing.T) {
 				return errors.New("runtime is away")
 			}
 			return nil
-		}
+		})
 		defer n.run()()
 		n.dispatcher.SetPod(staticPod("1"), file)
 		n.dispatcher.SetPod(testPod("ordinary"), api)

@@ -199,12 +199,9 @@ func (w *worker) mayGoOn(p *v1.Pod, state *pod.State, refusal error) bool {
 
 // forbidEphemeral refuses those ephemeral containers that may not join this pod.
 func (w *worker) forbidEphemeral(p *v1.Pod) {
-	if w.deps.AdmitEphemeral == nil {
-		return
-	}
 	for i := range p.Spec.EphemeralContainers {
 		c := (*v1.Container)(&p.Spec.EphemeralContainers[i].EphemeralContainerCommon)
-		if v := w.deps.AdmitEphemeral(p, c); !v.Admitted() {
+		if v := w.deps.ContainerAdmission.AdmitEphemeral(p, c); !v.Admitted() {
 			w.refuseEphemeral(p, c.Name, errors.New(v.Message))
 		}
 	}
@@ -304,15 +301,14 @@ func (w *worker) status(p *v1.Pod, state *pod.State) v1.PodStatus {
 		StopSignals: slices.Contains(w.deps.Gated, StopSignalField),
 		Terminal:    w.phase >= terminated,
 		Waiting:     w.history.reasons(p, podstatus.Waiting{}),
-		HostIPs:     w.deps.HostIPs(),
+		HostIPs:     w.deps.HostIPs.Known(),
+
+		RecursiveReadOnly: w.deps.RuntimeState.RecursiveReadOnly(p),
 	}
 	verdicts := w.verdicts(p)
 	in.Readiness, in.Startup = verdicts.Readiness, verdicts.Startup
 	if sentence := w.condemned(); sentence != nil {
 		in.Override = &sentence.override
-	}
-	if w.deps.RecursiveReadOnly != nil {
-		in.RecursiveReadOnly = w.deps.RecursiveReadOnly(p)
 	}
 	if last, ok := w.deps.Mirrors.Last(w.uid); ok {
 		in.Old = &last

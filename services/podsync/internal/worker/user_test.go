@@ -40,7 +40,7 @@ func (n *node) evilWaits(t *testing.T, p *v1.Pod, message string) {
 func TestAContainerThatMayNotRunAsItsImageSaysIsNotCreated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newRuntime())
-		n.dispatcher.deps.AdmitImage = func(_ *v1.Pod, c *v1.Container, _ *Image) admission.Verdict {
+		n.judge.image = func(c *v1.Container) admission.Verdict {
 			if c.Name == "evil" {
 				return admission.Verdict{Reason: "No", Message: "its image's user is the node agent's"}
 			}
@@ -63,7 +63,7 @@ func TestAContainerThatIsRefusedAfterItsCreationIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newRuntime())
 		checked := 0
-		n.dispatcher.deps.CheckCreated = func(_ *v1.Pod, c *v1.Container, _ *Image) runtime.Check {
+		n.judge.created = func(c *v1.Container) runtime.Check {
 			if c.Name != "evil" {
 				return nil
 			}

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -349,3 +350,5 @@ func onlyStatusChanged(old, p *v1.Pod) bool {
 }
 
 func podName(p *v1.Pod) string { return p.Namespace + "/" + p.Name }
+
+func equalMaps(a, b map[string]string) bool { return maps.Equal(a, b) }

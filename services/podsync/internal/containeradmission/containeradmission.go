@@ -1,0 +1,61 @@
+// Package containeradmission decides which containers of an admitted pod may run.
+//
+// Inputs: the pod and the container, what the image says, and the runtime's word on the user of a container that was
+// created. Output: a verdict. Guarantee: no container runs as a user or in a group of the node agent, unless its pod is a
+// helper with that role, whatever its image and the image's own lists of users say.
+package containeradmission
+
+import (
+	"context"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/services/podsync/internal/admission"
+	"github.com/microlet/microlet/services/podsync/internal/runtime"
+	"github.com/microlet/microlet/services/podsync/internal/worker"
+)
+
+// Runtime answers for the container runtime.
+type Runtime interface {
+	// User is what a container runs as; nil where the runtime does not say.
+	User(ctx context.Context, id string) (*runtimeapi.LinuxContainerUser, error)
+}
+
+// Judge decides. It admits ephemeral containers as its helpers do.
+type Judge struct {
+	admission.Helpers
+	runtime Runtime
+}
+
+var _ worker.ContainerAdmission = Judge{}
+
+// New returns a Judge.
+func New(helpers admission.Helpers, runtime Runtime) Judge { return Judge{helpers, runtime} }
+
+// AdmitImage implements worker.ContainerAdmission. It judges a container before it is created.
+func (j Judge) AdmitImage(p *v1.Pod, of *v1.Container, image *worker.Image) admission.Verdict {
+	return j.Helpers.AdmitImage(p, of, image.UID)
+}
+
+// CheckCreated implements worker.ContainerAdmission. It returns what judges a container after it was created, by the runtime's word: only it knows what the image's
+// own lists make of a name, and which groups they give.
+func (j Judge) CheckCreated(p *v1.Pod, of *v1.Container, image *worker.Image) runtime.Check {
+	return func(ctx context.Context, id string) error {
+		user, err := j.runtime.User(ctx, id)
+		switch {
+		case err != nil:
+			return err
+		case user == nil && image.User != "" && !admission.SetsUser(p, of):
+			return &runtime.RefusedError{Message: fmt.Sprintf("container %q runs as user %q of its image, and the runtime does not say which number that is: set runAsUser, "+
+				"since the users of the node agent are forbidden to it", of.Name, image.User)}
+		case user == nil: // a number, which was judged before
+			return nil
+		}
+		if v := j.Helpers.AdmitUser(p, of, user.GetUid(), append([]int64{user.GetGid()}, user.GetSupplementalGroups()...)); !v.Admitted() {
+			return &runtime.RefusedError{Message: v.Message}
+		}
+		return nil
+	}
+}

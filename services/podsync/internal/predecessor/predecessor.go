@@ -1,0 +1,100 @@
+// Package predecessor ends what still runs of the earlier version of a static pod.
+//
+// Inputs: what the runtime has, and which pods have workers. Output: calls that stop and remove. An edited manifest is a
+// pod with another UID: what podsync finds of the one before, after a restart, no source wants any more, and its containers
+// hold the ports and folders that the new one needs. Guarantee: nothing of a pod with a worker is touched.
+package predecessor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/podutil"
+	"github.com/microlet/microlet/services/podsync/internal/cleanup"
+	"github.com/microlet/microlet/services/podsync/internal/labels"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/source"
+)
+
+// defaultGrace is that of a container that does not say.
+const defaultGrace = 30 * time.Second
+
+// Workers knows which pods have workers.
+type Workers interface {
+	Known(uid types.UID) bool
+}
+
+// Ender ends predecessors.
+type Ender struct {
+	runtime cleanup.Runtime
+	workers Workers
+	log     *slog.Logger
+}
+
+// New returns an Ender that spares the pods that have workers.
+func New(runtime cleanup.Runtime, workers Workers, log *slog.Logger) *Ender {
+	return &Ender{runtime: runtime, workers: workers, log: log}
+}
+
+// End implements worker.Predecessors. It ends what the runtime has of a static pod under the UID of an earlier manifest: its containers hold the
+// ports and folders that the new one needs, and no worker knows them.
+func (e *Ender) End(ctx context.Context, p *v1.Pod) error {
+	states, err := e.runtime.List(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for uid, state := range states {
+		if uid == p.UID || state.Namespace != p.Namespace || state.Name != p.Name || e.workers.Known(uid) || !static(state) {
+			continue
+		}
+		e.log.Info("ending the static pod of an earlier manifest", "pod", p.Namespace+"/"+p.Name, "uid", uid, "successor", p.UID)
+		errs = append(errs, e.end(ctx, state))
+	}
+	return errors.Join(errs...)
+}
+
+// end stops a pod's containers, each with the pod's grace period, and removes the pod.
+func (e *Ender) end(ctx context.Context, state *pod.State) error {
+	errs := make([]error, len(state.Containers))
+	var all sync.WaitGroup
+	for i := range state.Containers {
+		c := &state.Containers[i]
+		if !c.Running() {
+			continue
+		}
+		all.Go(func() {
+			grace := defaultGrace
+			if seconds, err := strconv.Atoi(c.Annotations[labels.PodTerminationGracePeriod]); err == nil && seconds >= 0 {
+				grace = time.Duration(seconds) * time.Second
+			}
+			if err := e.runtime.StopContainer(ctx, c.ID, grace); err != nil {
+				errs[i] = fmt.Errorf("stop container %s: %w", c.Name, err)
+			}
+		})
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return cleanup.Remover{Runtime: e.runtime}.Remove(ctx, state)
+}
+
+// static reports whether the runtime has the pod from another source than the apiserver.
+func static(state *pod.State) bool {
+	for i := range state.Sandboxes {
+		if from := state.Sandboxes[i].Annotations[podutil.ConfigSourceAnnotation]; from != "" && from != source.Name(podsyncv1.PodSource_POD_SOURCE_API) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,75 @@
+package worker
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/microlet/microlet/services/podsync/internal/decide"
+)
+
+// Metrics are the workers' own.
+type Metrics struct {
+	Wakes   *prometheus.CounterVec
+	Refused prometheus.Counter
+	syncs   *prometheus.HistogramVec
+
+	sandboxes, sandboxErrors    prometheus.Counter
+	containers, containerErrors *prometheus.CounterVec
+}
+
+// NewMetrics registers the workers' metrics.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		Wakes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "microlet_podsync_wakes_total", Help: "Wake-ups of pod workers, by who woke them.",
+		}, []string{"reason"}),
+		Refused: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "microlet_podsync_refused_total", Help: "Pods that were not started because they use what is not built.",
+		}),
+		syncs: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "kubelet_pod_worker_duration_seconds", Help: "Duration in seconds to sync a single pod, by operation type.",
+			Buckets: prometheus.DefBuckets,
+		}, []string{"operation_type"}),
+		sandboxes: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_started_pods_total", Help: "Cumulative number of pod sandboxes that were to be started, failures included.",
+		}),
+		sandboxErrors: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_started_pods_errors_total", Help: "Cumulative number of pod sandboxes that could not be started.",
+		}),
+		containers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kubelet_started_containers_total", Help: "Cumulative number of containers that were to be started, failures included.",
+		}, []string{"container_type"}),
+		containerErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kubelet_started_containers_errors_total", Help: "Cumulative number of containers that could not be started, by the reason that their status tells.",
+		}, []string{"container_type", "code"}),
+	}
+	r.MustRegister(m.Wakes, m.Refused, m.syncs, m.sandboxes, m.sandboxErrors, m.containers, m.containerErrors)
+	return m
+}
+
+func (m *Metrics) observeSync(p phase, began time.Time) {
+	m.syncs.WithLabelValues(p.String()).Observe(time.Since(began).Seconds())
+}
+
+func (m *Metrics) countSandbox(err error) {
+	m.sandboxes.Inc()
+	if err != nil {
+		m.sandboxErrors.Inc()
+	}
+}
+
+// countStart counts a container that was to be started, and the reason if it was not.
+func (m *Metrics) countStart(s *decide.Start, err error, reason string) {
+	kind := "container"
+	switch {
+	case s.Init:
+		kind = "init_container"
+	case s.Ephemeral:
+		kind = "ephemeral_container"
+	}
+	m.containers.WithLabelValues(kind).Inc()
+	if err != nil {
+		m.containerErrors.WithLabelValues(kind, reason).Inc()
+	}
+}
