@@ -242,7 +242,13 @@ func (g *Gateway) unary(r role.Role, conn grpc.ClientConnInterface, method strin
 		if err := decode(request); err != nil {
 			return nil, err
 		}
-		reply, err := interceptor(ctx, request, &grpc.UnaryServerInfo{Server: srv, FullMethod: method}, call)
+		answer := call
+		if interceptor != nil {
+			answer = func(ctx context.Context, request any) (any, error) {
+				return interceptor(ctx, request, &grpc.UnaryServerInfo{Server: srv, FullMethod: method}, call)
+			}
+		}
+		reply, err := answer(ctx, request)
 		g.count(r, method, err)
 		return reply, err
 	}
