@@ -1,6 +1,6 @@
-// Package test runs the one binary whole: "microlet up" with all its services, a runtime that is faked and
-// an apiserver that isn't there, in both placements.
+// Package test runs the whole binary: "microlet up" with all services, in both placements.
 //
-// It shows what the supervisor promises of the real services: their identities, their return after a
-// kill, their end with it, and what "microlet status" says. What they do for pods is shown elsewhere.
+// The runtime is a fake, and there is no API server. The tests check what the supervisor promises for real services:
+// their identities, their restart after a kill, their end with the supervisor, and the output of "microlet status".
+// Other tests check what the services do for pods.
 package test

@@ -1,4 +1,4 @@
-// Command microlet holds every service of the node, and what starts and shows them.
+// Command microlet contains all services of the node, their supervisor and the tools of the operator.
 package main
 
 import (

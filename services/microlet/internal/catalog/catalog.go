@@ -1,8 +1,7 @@
-// Package catalog lists the services that the binary holds.
+// Package catalog lists the services of the binary in start order.
 //
-// Its job: give each service's name, flags and Run to whoever starts it, as a command, as a process
-// or in the single placement. It has no inputs; its output is the list, in start order. It
-// guarantees that a service is the same however it was started.
+// An entry has the name, flags and Run of a service. The command line, the supervisor and the single placement use
+// the same entry, so a service is the same however it is started.
 package catalog
 
 import (

@@ -1,9 +1,7 @@
-// Package command is the command line of the one binary.
+// Package command implements the command line of the binary.
 //
-// Its job: "microlet <service>" for each service, "microlet up" for all of them, and what an operator
-// asks. Its inputs are arguments; its outputs are the running services, or an answer on standard
-// output. It guarantees that a mistake in the arguments is told with its flag and value before
-// anything starts.
+// It provides "microlet <service>" for each service, "microlet up" for all of them, and the commands of the
+// operator. It reports an error in the arguments with its flag and value before it starts anything.
 package command
 
 import (

@@ -1,19 +1,12 @@
-// Package supervisor keeps the processes of a node alive.
+// Package supervisor keeps the processes of a node running.
 //
-// Its job: start each service as its own process, start it again when it ends or hangs, and stop all
-// in order. Its inputs are a Spec for each process and the sd_notify messages that the processes
-// send. Its outputs are the processes, one log stream in which every line carries its service's
-// name, and an account of each process.
+// It starts each service as a process with the UID, groups, capabilities and environment of its Spec. It restarts a
+// process that exits: at once the first time, then after 0.1 to 1 s, without a maximum number of restarts. After 2 s
+// of life the delay is reset. It kills and restarts a process that sends no WATCHDOG=1, unless the supervisor itself
+// stood still. If the kernel does not let a killed process end, the supervisor reports it as stuck and starts a
+// successor, unless two such processes cannot run at once.
 //
-// It guarantees that
-//   - a process runs with the UID, groups, capabilities and environment of its Spec and no others, and
-//     dies with the supervisor;
-//   - one that ended is started again at once the first time, then after 0.1 to 1 s, and that this
-//     is forgotten after 2 s of life; there is no limit to it;
-//   - one whose WATCHDOG=1 stays out is killed and started again, but not when it was the supervisor
-//     itself that stood still;
-//   - one that was killed and does not end, because the kernel holds a thread of it, is told as such, and gets
-//     a successor unless it holds what two cannot share;
-//   - a notification counts only when the kernel says that the process itself sent it;
-//   - no process that hangs or fails keeps another from being started, restarted or stopped.
+// The supervisor accepts a notification only if the kernel says that the process itself sent it. All processes end
+// with the supervisor. A process that hangs or fails does not delay another. All logs become one stream, and each
+// line names its service.
 package supervisor

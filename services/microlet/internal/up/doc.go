@@ -1,11 +1,9 @@
-// Package up is "microlet up": a whole node agent.
+// Package up implements "microlet up", which runs a whole node agent.
 //
-// Its job: prepare the runtime folder, give each service its keys, configuration and credentials,
-// and run all services, as processes that it supervises or in its own process. Its inputs are the
-// kubelet's command line and configuration, and the services' notifications and heartbeats. Its
-// outputs are the runtime folder, the services, and sock/up/grpc.sock, which "microlet status" asks.
+// It prepares the runtime folder, gives each service its keys, configuration and credentials, and runs all services,
+// as supervised processes or in its own process. "microlet status" asks it at sock/up/grpc.sock.
 //
-// It guarantees that nothing listens before the runtime folder is closed to strangers, that one
-// runtime folder has one supervisor, that a service finds nothing it need not read, and that after
-// its own death a new one starts from whatever the old one left.
+// No process listens before the runtime folder is closed to other users. A runtime folder has only one supervisor. A
+// service gets only the configuration and credentials that it reads. After a crash, a new start continues from what
+// the old one left.
 package up
