@@ -1,11 +1,8 @@
-// Package auth says who calls the node's HTTPS API, and whether he may.
+// Package auth authenticates and authorizes the callers of the HTTPS API.
 //
-// Its inputs are a client certificate and the CA's file, or a bearer token, which nodestatus has the
-// apiserver review; and what the caller asks for. Its outputs are a user, and a decision.
-//
-// It guarantees: nobody passes because something could not be asked. Answers are cached as the
-// kubelet's, so that a caller who passed a moment ago still does while nodestatus restarts. This
-// process holds no credential with which it could ask itself.
+// It checks client certificates against the client CA. For bearer tokens and for authorization, it has nodestatus
+// ask the API server, because nodeapi has no API credential. If nobody can be asked, the request is refused. Answers
+// are cached as in the kubelet, so a caller that was accepted recently stays accepted while nodestatus restarts.
 package auth
 
 import (

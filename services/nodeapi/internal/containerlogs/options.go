@@ -1,8 +1,7 @@
 // Package containerlogs finds and reads the log of a container.
 //
-// Its inputs are a request's query, the pod's status and the runtime's word on where the file is;
-// its output is the log, written as it grows if that was asked for. The words of its refusals are the
-// kubelet's, since kubectl shows them.
+// The query of the request, the status of the pod and the runtime determine the file and the options. The error
+// messages are the kubelet's, because kubectl shows them.
 package containerlogs
 
 import (

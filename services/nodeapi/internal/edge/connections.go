@@ -1,9 +1,8 @@
-// Package edge is where the network ends: listeners that bear strangers, and the certificate they see.
+// Package edge provides the HTTP servers on the network ports, with limits on connections.
 //
-// Its inputs are addresses, limits and files of certificates; its outputs HTTP servers. It guarantees
-// that the number of connections is bounded; that those of callers who are not authenticated are bounded
-// together and by address, and give way to new ones, so that whoever comes is heard; that none lives on
-// without use; and that a port that cannot be opened is tried again and holds up nothing else.
+// The number of connections is limited. Connections of unauthenticated callers have a limit in total and per
+// address, and an old one is closed for a new one, so a new caller is always served. Idle connections are closed. A
+// port that cannot be opened is tried again and delays nothing else.
 package edge
 
 import (

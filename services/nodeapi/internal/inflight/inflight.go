@@ -1,9 +1,8 @@
-// Package inflight bounds what is done for callers before it is known who they are.
+// Package inflight limits how many requests are authenticated and authorized at the same time.
 //
-// Its input is the address that a request comes from; its output a place for the request's authentication
-// and authorization, or ErrBusy. It guarantees that there are never more places taken than there are, and
-// by one address no more than its part; and that those who wait are served in turn, address by address, so
-// that no number of requests of one address keeps another's waiting for more than one of each.
+// A request of an address gets a slot or ErrBusy. One address never gets more than its share. Waiting requests are
+// served in turn, one address after the other, so many requests of one address do not delay another address by more
+// than one request each.
 package inflight
 
 import (

@@ -1,8 +1,7 @@
-// Package nodelogs shows the node's own logs: the files below /var/log, and the journal.
+// Package nodelogs serves the logs of the node: the files below /var/log and the journal.
 //
-// Its input is a request's path and query; its output a file, a list of a folder, or what journalctl
-// says. It guarantees that no path and no link leads out of the log folders, and that nothing but
-// files and folders is opened. What the process's user and groups may not read stays closed.
+// No path and no link leads out of the log folders, and the package opens only files and folders. It serves only
+// what the user and groups of the process may read.
 package nodelogs
 
 import (

@@ -1,7 +1,6 @@
-// Package pods knows the node's pods as podsync admitted them, and what it reports of them.
+// Package pods provides the admitted pods of the node and their status.
 //
-// Its inputs are the buckets PODS and POD_STATUS, its outputs a pod by its name, or all. While the
-// bus is away it goes by what was last heard.
+// It reads the buckets PODS and POD_STATUS. While the bus is down, it uses the last values.
 package pods
 
 import (

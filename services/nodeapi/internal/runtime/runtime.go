@@ -1,9 +1,8 @@
-// Package runtime is what nodeapi asks of the container runtime, through the CRI gateway.
+// Package runtime calls the container runtime through the CRI gateway, with the role nodeapi.
 //
-// Its input is the gateway's socket of the role nodeapi. Its outputs are the addresses at which the
-// runtime serves streams, so that their bytes pass through nobody but nodeapi; a container's log
-// file; and what runs. It guarantees that each call has a deadline, and that any number of readers
-// of one container's log cost the runtime one status call a second.
+// It returns the addresses at which the runtime serves streams, the log file of a container, and the running
+// containers. So the bytes of a stream pass only through nodeapi. Every call has a deadline. All readers of the log
+// of one container together cost the runtime one status call per second.
 package runtime
 
 import (

@@ -1,8 +1,7 @@
-// Package scrape gathers what the services say of themselves: their metrics, and their health.
+// Package scrape gathers the metrics and the health of all services from their sockets.
 //
-// Its inputs are the services' sockets of metrics; its output is one exposition in Prometheus' text
-// format. It guarantees that a service that is away or hangs costs nothing but its own figures, that
-// no series appears twice, and that callers who come at once share one round.
+// It combines the metrics in Prometheus' text format. If a service is down or hangs, only its metrics are missing.
+// No series appears twice. Callers that ask at the same time share one round.
 package scrape
 
 import (

@@ -1,8 +1,7 @@
 // Package server answers the requests of the kubelet's HTTP API.
 //
-// Its inputs are requests; its outputs what the pods, the runtime, the log files and the other services
-// say. The table of routes is the one place where a path, who may call it and what it costs are said;
-// a path that is not in it is answered like one that needs the right to everything.
+// Only the table of routes defines the paths, who may call them, and their limits. A path that is not in the table
+// is answered like one that needs the right to everything.
 package server
 
 import (

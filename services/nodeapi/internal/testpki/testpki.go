@@ -1,4 +1,4 @@
-// Package testpki makes certificate authorities and what they sign, good and bad, for tests.
+// Package testpki creates valid and invalid certificate authorities and certificates for tests.
 package testpki
 
 import (

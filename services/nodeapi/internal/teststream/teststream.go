@@ -1,5 +1,4 @@
-// Package teststream is a runtime for tests whose exec, attach and port-forward lead somewhere: to the
-// streaming server that real runtimes have.
+// Package teststream provides a test runtime whose exec, attach and port-forward lead to a real streaming server.
 package teststream
 
 import (
