@@ -1,7 +1,7 @@
-// Package api connects nodestatus to the apiserver.
+// Package api connects nodestatus to the API server.
 //
-// All clients share one dialer. A connection that is dead without anybody having said so, as after a
-// network that was cut, is dropped after the second failure in a row, instead of being waited for.
+// All clients share one dialer. If a connection is dead without an error, for example after a network failure, it is
+// closed after the second failed request in a row.
 package api
 
 import (

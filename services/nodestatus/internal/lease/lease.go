@@ -1,7 +1,7 @@
-// Package lease keeps the node's Lease, by which the control plane knows that the node lives.
+// Package lease renews the Lease of the node, which shows the control plane that the node is alive.
 //
-// It is not the controller of component-helpers, whose Run has no place for a gate and pauses for up
-// to 7 s after a failure, in which a Lease would be renewed too late after an apiserver's return.
+// It does not use the controller of component-helpers: its Run cannot be paused, and it waits up to 7 s after a
+// failure. The Lease would then be renewed too late after an outage of the API server.
 package lease
 
 import (

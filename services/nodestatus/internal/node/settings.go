@@ -1,7 +1,7 @@
-// Package node makes the Node object: the one that registers it, and each later status of it.
+// Package node builds the Node object for the registration and for each later status.
 //
-// Everything here is a pure function of what it is given. The texts of conditions, reasons and
-// labels are the kubelet's, since people and tools read them.
+// All functions are pure. The texts of conditions, reasons and labels are the kubelet's, because people and tools
+// read them.
 package node
 
 import (

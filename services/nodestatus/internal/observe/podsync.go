@@ -1,8 +1,7 @@
-// Package observe watches the other services of the node and judges by them whether the Lease is
-// renewed and whether the node is ready.
+// Package observe watches the other services and decides whether the Lease is renewed and the node is ready.
 //
-// It never takes silence for failure: while the bus is away, or this process was itself stopped, the
-// last judgement holds. Only what was asked and did not answer, or was told to be wrong, counts.
+// Silence is not a failure: while the bus is down, or if this process itself was stopped, the last decision stays.
+// Only a service that does not answer a question, or that reports an error, counts as failed.
 package observe
 
 import (

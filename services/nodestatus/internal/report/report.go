@@ -1,4 +1,4 @@
-// Package report registers the node and keeps its status at the apiserver, at the kubelet's cadence.
+// Package report registers the node and updates its status in the API, at the kubelet's cadence.
 package report
 
 import (

@@ -1,10 +1,8 @@
-// Package review answers nodeapi's questions about its callers: whose token it is, and what a user may.
+// Package review answers nodeapi's questions: who owns a token, and what a user may do.
 //
-// Its input is nodestatus's ReviewService, its output the apiserver's TokenReview and
-// SubjectAccessReview. It guarantees that of each kind no more than a bound are under way, each with a
-// deadline, so that a flood of unknown tokens at the node's edge neither floods the apiserver, nor
-// delays the Lease, nor keeps callers who are known from being authorized. It keeps no answer: who asks
-// caches.
+// It asks the API server with TokenReview and SubjectAccessReview. The number of concurrent reviews of each kind is
+// limited, and each has a deadline. So a flood of unknown tokens neither floods the API server nor delays the Lease
+// or the authorization of known callers. The caller caches the answers.
 package review
 
 import (

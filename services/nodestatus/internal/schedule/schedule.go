@@ -1,8 +1,7 @@
-// Package schedule runs a service's recurring jobs from one loop.
+// Package schedule runs the recurring jobs of a service from one loop.
 //
-// The loop only decides what is due; each job runs in a goroutine of its own, never twice at a time
-// and with a deadline. So the loop turns whatever the jobs wait for, and a loop that does not turn
-// is the service's own fault, which is what a watchdog is for.
+// The loop decides only what is due. Each job runs in its own goroutine, with a deadline, and never twice at a time.
+// So no job blocks the loop, and a loop that hangs is a fault of the service itself, which the watchdog detects.
 package schedule
 
 import (
