@@ -1,4 +1,4 @@
-// Package cri reads the runtime for pleg through the CRI gateway: the lists and the event stream.
+// Package cri reads the lists and the event stream of the runtime through the CRI gateway.
 package cri
 
 import (

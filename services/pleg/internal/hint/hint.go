@@ -1,9 +1,8 @@
-// Package hint brings pleg's hints to podsync: over the bus, and past it by podsync's own socket
-// when the bus is away or hangs.
+// Package hint sends pleg's hints to podsync: over the bus, or over podsync's socket if the bus is down or hangs.
 //
-// A published message has no receipt. So a hint counts as sent only when something else has come
-// out of the bus since, which shows that the bus lived; otherwise it is told again by gRPC. A hint
-// told twice costs podsync one look at a pod, a hint that is lost costs a container its restart.
+// A published message has no acknowledgement. So a hint counts as sent only if something else has arrived from the
+// bus since, which shows that the bus works. Otherwise the hint is sent again by gRPC. A duplicate hint costs
+// podsync one extra sync. A lost hint would delay the restart of a container.
 package hint
 
 import (

@@ -1,12 +1,9 @@
-// Package relist turns what the runtime lists and streams into hints that a pod's containers changed.
+// Package relist turns the runtime's lists and events into hints that containers of a pod changed.
 //
-// Its Engine owns the loop: it relists, follows the runtime's event stream, compares, and tells a
-// Sink. The loop itself never calls the runtime; workers do, each call with a deadline, so that a
-// runtime that hangs never stops the loop.
-//
-// The stream is fast and may lose events, hang or be absent; the relist is slow and true. While
-// the stream is down the relist runs once a second, as the kubelet's does; while the stream proves
-// right the relist slows to Options.Slowest, at which an exit that the stream lost is still noticed.
+// The loop of the Engine relists, follows the event stream, compares, and calls a Sink. The loop never calls the
+// runtime itself: workers do, each call with a deadline, so a runtime that hangs never blocks the loop. The stream
+// is fast but may lose events, hang or be absent. Without it the relist runs every second, as in the kubelet. While
+// the stream misses nothing, the relist slows to Options.Slowest, which still finds an exit that the stream lost.
 package relist
 
 import "sort"
