@@ -21,7 +21,7 @@ export GOFLAGS := -buildvcs=false
 # Packages of every module of the workspace.
 PACKAGES = $(foreach m,$(MODULES),./$(m)/...)
 # The end-to-end scenarios need the rig and run by themselves.
-UNIT = $(foreach m,$(filter-out compose/e2e,$(MODULES)),./$(m)/...)
+UNIT = $(foreach m,$(filter-out compose/e2e,$(MODULES)),./$(m)/...) ./compose/e2e/internal/...
 
 .PHONY: help
 help: ## list the targets
@@ -37,18 +37,20 @@ run: ## a real control plane, a microlet node and a Deployment on it; Ctrl-C sto
 	@$(RIG) run --agent microlet --microlet bin/microlet --demo
 
 .PHONY: test
-test: ## unit tests, each service alone, and the short end-to-end scenarios
+test: ## unit tests, import walls, each service alone, and the short end-to-end scenarios
 	@$(STAGE) 'build' $(MAKE) --no-print-directory build
 	@# First, since it installs what tests need of the machine too, such as iptables.
 	@$(STAGE) 'rig programs' $(RIG) build
 	@$(STAGE) 'unit and service tests' $(GO) test -race $(UNIT)
+	@# It reads what go list says, which the cache of results does not know.
+	@$(STAGE) 'import walls' $(GO) test -count=1 ./compose/e2e/walls
 	@$(STAGE) 'mutation tool' env GOWORK=off $(GO) -C compose/tools/mutation test -race .
-	@$(STAGE) 'short end to end' $(GO) test -count=1 -timeout 20m ./compose/e2e/...
+	@$(STAGE) 'short end to end' $(GO) test -count=1 -timeout 20m ./compose/e2e
 
 .PHONY: test-long
 test-long: build ## the outages, kills and tables in full
 	@$(STAGE) 'rig programs' $(RIG) build --with kubelet,prometheus
-	@$(STAGE) 'long end to end' $(GO) test -count=1 -timeout 120m -v -tags long ./compose/e2e/...
+	@$(STAGE) 'long end to end' $(GO) test -count=1 -timeout 120m -v -tags long ./compose/e2e
 
 # The scenarios that a node on its own machine runs: its own, and those of any node that ask it nothing in another way.
 ON_MACHINE ?= ^(TestBasic|TestKills|TestContainerdRestart|TestUnit.*|TestCgroupTwins|TestReboot|TestPowerCut)$$
@@ -65,7 +67,7 @@ BEFORE ?=
 .PHONY: bench
 bench: build ## memory, CPU and start times beside the real kubelet's, in the same rig; beside another build's with BEFORE=
 	@$(RIG) build --with kubelet
-	MICROLET_BEFORE='$(BEFORE)' $(GO) test -count=1 -timeout 120m -v -tags bench -run '$(if $(BEFORE),^TestBuilds$$,^TestBench)' ./compose/e2e/...
+	MICROLET_BEFORE='$(BEFORE)' $(GO) test -count=1 -timeout 120m -v -tags bench -run '$(if $(BEFORE),^TestBuilds$$,^TestBench)' ./compose/e2e
 
 # Upstream's specs: of which suite (SUITE: e2e or node), which (FOCUS, LABELS), with whom (AGENT), how many at once, and
 # on a machine of the node's own (MACHINE=1), which is best given fewer at once.
@@ -86,7 +88,7 @@ conformance-record: build ## the same in full, and write the kubelet's list and 
 	@$(RIG) conformance --microlet bin/microlet --suite '$(SUITE)' --agent '$(AGENT)' --procs '$(PROCS)' $(ON_NODE) --record
 
 .PHONY: verify
-verify: ## format, vet, lint, import walls, generated code, module files
+verify: ## format, vet, lint, generated code, module files
 	@$(STAGE) 'tools' $(MAKE) --no-print-directory $(TOOLS)/buf $(TOOLS)/golangci-lint
 	@$(STAGE) 'format' scripts/verify-format
 	@$(STAGE) 'generated code' scripts/verify-generated $(TOOLS)

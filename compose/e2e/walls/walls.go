@@ -79,6 +79,10 @@ var walls = []wall{
 		reason: "the bus is the one NATS server; others are its clients",
 	},
 	{
+		imports: below("github.com/pkg/errors"), allowed: none, tests: true,
+		reason: "the standard library wraps errors",
+	},
+	{
 		imports: below(services+"internal/testing", services+"bus/bustest"),
 		allowed: below(services+"internal/testing", services+"bus/bustest", services+"nodeapi/internal/teststream"),
 		reason:  "what only tests use is in no program",

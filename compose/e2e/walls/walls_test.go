@@ -65,6 +65,7 @@ func TestWallsAreFoundBroken(t *testing.T) {
 		"services/bus":                   "k8s.io/cri-client/pkg/logs",
 		"services/internal/run":          "k8s.io/client-go/kubernetes/typed/core/v1",
 		"services/nodestatus":            "github.com/google/cadvisor/manager",
+		"services/prober":                "github.com/pkg/errors",
 		"services/podsync/cmd/podsync":   "k8s.io/kubernetes/pkg/kubelet",
 		"services/microlet/cmd/microlet": "k8s.io/kubernetes/pkg/apis/core",
 		"services/pleg":                  module + "services/podsync",
