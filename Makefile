@@ -23,6 +23,9 @@ PACKAGES = $(foreach m,$(MODULES),./$(m)/...)
 # The end-to-end scenarios need the rig and run by themselves.
 UNIT = $(foreach m,$(filter-out compose/e2e,$(MODULES)),./$(m)/...) ./compose/e2e/internal/...
 
+# The sets of build tags, besides the empty one. Each file is in one of them at least.
+export TAG_SETS := long machine bench
+
 .PHONY: help
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -93,6 +96,7 @@ verify: ## format, vet, lint, generated code, module files
 	@$(STAGE) 'format' scripts/verify-format
 	@$(STAGE) 'generated code' scripts/verify-generated $(TOOLS)
 	@$(STAGE) 'modules' scripts/verify-modules $(MODULES)
+	@$(STAGE) 'vet' scripts/verify-vet $(MODULES)
 	@$(STAGE) 'lint' scripts/verify-lint $(TOOLS) $(MODULES)
 
 .PHONY: mutation
