@@ -91,10 +91,11 @@ conformance-record: build ## the same in full, and write the kubelet's list and 
 	@$(RIG) conformance --microlet bin/microlet --suite '$(SUITE)' --agent '$(AGENT)' --procs '$(PROCS)' $(ON_NODE) --record
 
 .PHONY: verify
-verify: ## format, vet, lint, generated code, module files
+verify: ## format, generated code, what the contract breaks, module files, vet, lint
 	@$(STAGE) 'tools' $(MAKE) --no-print-directory $(TOOLS)/buf $(TOOLS)/golangci-lint
 	@$(STAGE) 'format' scripts/verify-format
 	@$(STAGE) 'generated code' scripts/verify-generated $(TOOLS)
+	@$(STAGE) 'contract' scripts/verify-breaking $(TOOLS)
 	@$(STAGE) 'modules' scripts/verify-modules $(MODULES)
 	@$(STAGE) 'vet' scripts/verify-vet $(MODULES)
 	@$(STAGE) 'lint' scripts/verify-lint $(TOOLS) $(MODULES)
