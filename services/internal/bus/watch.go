@@ -155,103 +155,158 @@ func (w *watch) follow(ctx context.Context, s *session) (synced bool, err error)
 	}
 	defer func() { _ = answerSub.Unsubscribe() }()
 
-	l := newListing(s.nc, w.c.opts.Role, w.bucket, w.owners(), inbox)
-	if err := l.begin(); err != nil {
+	list := newListing(s.nc, w.c.opts.Role, w.bucket, w.owners(), inbox)
+	if err := list.begin(); err != nil {
 		return false, err
 	}
-	timeout := time.NewTimer(answerTimeout)
-	defer timeout.Stop()
-	audit := time.NewTimer(time.Hour)
-	defer audit.Stop()
+	f := newFollowing(w, list)
+	defer f.close()
+	err = f.run(ctx, s, live, answer)
+	return f.synced, err
+}
 
-	heard := map[string]bool{}    // keys heard since the listing began
-	listed := map[string]bool{}   // keys in the first listing
-	unheard := map[string]entry{} // entries that an audit found and that were not heard yet
-	listing := true
-	continued := 0
+// following is what a watch knows within one session.
+type following struct {
+	*watch
+	list *listing
+	// listing: an answer to the list is awaited, until timeout.
+	listing bool
+	timeout *time.Timer
+	// continued counts the continuations of the list; audit is when the next is due.
+	continued int
+	audits    *time.Timer
+	// synced: the first listing is complete, and the view as well.
+	synced bool
+
+	heard   map[string]bool  // keys heard since the listing began
+	listed  map[string]bool  // keys in the first listing
+	unheard map[string]entry // entries that an audit found and that were not heard yet
+}
+
+func newFollowing(w *watch, list *listing) *following {
+	return &following{
+		watch: w, list: list, listing: true, timeout: time.NewTimer(answerTimeout), audits: time.NewTimer(time.Hour),
+		heard: map[string]bool{}, listed: map[string]bool{}, unheard: map[string]entry{},
+	}
+}
+
+func (f *following) close() {
+	f.timeout.Stop()
+	f.audits.Stop()
+}
+
+// run returns why the watch ended.
+func (f *following) run(ctx context.Context, s *session, live, answer <-chan *nats.Msg) error {
 	for {
+		var err error
 		select {
 		case <-ctx.Done():
-			return synced, ctx.Err()
+			return ctx.Err()
 		case <-s.gone:
-			return synced, errSessionLost
-		case <-w.slow:
-			return synced, errSlow
-		case <-timeout.C:
-			if listing {
-				return synced, fmt.Errorf("list %s: no answer in %v", w.bucket, answerTimeout)
+			return errSessionLost
+		case <-f.slow:
+			return errSlow
+		case <-f.timeout.C:
+			if f.listing {
+				return fmt.Errorf("list %s: no answer in %v", f.bucket, answerTimeout)
 			}
 		case m := <-live:
-			e, err := parseEntry(m.Subject, m)
-			if err == nil && m.Size()-len(m.Subject)-len(m.Reply) > int(w.view.contract.MaxEntry) {
-				err = errTooLarge // no stream has stored it
-			}
-			if !w.view.authentic(e, err) || !w.view.fits(e) {
-				continue
-			}
-			heard[e.key] = true
-			w.view.apply(e)
+			f.hear(m)
 		case m := <-answer:
-			timeout.Reset(answerTimeout)
-			from := l.owner()
-			subj, done, err := l.take(m)
-			if err != nil {
-				return synced, err
-			}
-			if subj != "" {
-				e, err := parseEntry(subj, m)
-				if !w.view.authentic(e, err) || !w.view.owns(from, e) {
-					continue
-				}
-				if !synced {
-					listed[e.key] = true
-				}
-				if heard[e.key] {
-					continue // what was heard is at least as new
-				}
-				if continued > len(followUps) && w.view.lacks(e) {
-					unheard[e.key] = e
-				}
-				w.view.apply(e)
-			}
-			if !done {
-				continue
-			}
-			listing = false
-			if l.failed != nil {
-				w.view.unlisted(l.failed)
-			}
-			if !synced {
-				synced = true
-				w.view.dropUnlisted(listed, heard)
-				w.view.setSynced(true)
-				listed = nil
-			}
-			switch {
-			case continued < len(followUps):
-				audit.Reset(followUps[continued])
-			case len(unheard) > 0:
-				audit.Reset(auditGrace)
-			default:
-				audit.Reset(w.nextAudit())
-			}
-		case <-audit.C:
-			for key := range unheard {
-				// The value is known by now. What matters is that it did not come by itself.
-				if !heard[key] {
-					return synced, fmt.Errorf("%w: key %s", errDeaf, key)
-				}
-			}
-			clear(unheard)
-			clear(heard)
-			continued++
-			listing = true
-			timeout.Reset(answerTimeout)
-			if err := l.begin(); err != nil {
-				return synced, err
-			}
+			err = f.takeAnswer(m)
+		case <-f.audits.C:
+			err = f.continueList()
+		}
+		if err != nil {
+			return err
 		}
 	}
+}
+
+// hear takes a message of the subscription.
+func (f *following) hear(m *nats.Msg) {
+	e, err := parseEntry(m.Subject, m)
+	if err == nil && m.Size()-len(m.Subject)-len(m.Reply) > int(f.view.contract.MaxEntry) {
+		err = errTooLarge // no stream has stored it
+	}
+	if !f.view.authentic(e, err) || !f.view.fits(e) {
+		return
+	}
+	f.heard[e.key] = true
+	f.view.apply(e)
+}
+
+// takeAnswer takes a message of the list.
+func (f *following) takeAnswer(m *nats.Msg) error {
+	f.timeout.Reset(answerTimeout)
+	from := f.list.owner()
+	subj, done, err := f.list.take(m)
+	if err != nil {
+		return err
+	}
+	if subj != "" {
+		e, err := parseEntry(subj, m)
+		if !f.view.authentic(e, err) || !f.view.owns(from, e) || !f.takeListed(e) {
+			return nil
+		}
+	}
+	if done {
+		f.endList()
+	}
+	return nil
+}
+
+// takeListed takes an entry of the list, and reports whether it was news.
+func (f *following) takeListed(e entry) bool {
+	if !f.synced {
+		f.listed[e.key] = true
+	}
+	if f.heard[e.key] {
+		return false // what was heard is at least as new
+	}
+	if f.continued > len(followUps) && f.view.lacks(e) {
+		f.unheard[e.key] = e
+	}
+	f.view.apply(e)
+	return true
+}
+
+// endList concludes from a list that is complete, and plans its continuation.
+func (f *following) endList() {
+	f.listing = false
+	if f.list.failed != nil {
+		f.view.unlisted(f.list.failed)
+	}
+	if !f.synced {
+		f.synced = true
+		f.view.dropUnlisted(f.listed, f.heard)
+		f.view.setSynced(true)
+		f.listed = nil
+	}
+	switch {
+	case f.continued < len(followUps):
+		f.audits.Reset(followUps[f.continued])
+	case len(f.unheard) > 0:
+		f.audits.Reset(auditGrace)
+	default:
+		f.audits.Reset(f.nextAudit())
+	}
+}
+
+// continueList asks for what the bucket has stored since the list, unless the watch has turned out to be deaf.
+func (f *following) continueList() error {
+	for key := range f.unheard {
+		// The value is known by now. What matters is that it did not come by itself.
+		if !f.heard[key] {
+			return fmt.Errorf("%w: key %s", errDeaf, key)
+		}
+	}
+	clear(f.unheard)
+	clear(f.heard)
+	f.continued++
+	f.listing = true
+	f.timeout.Reset(answerTimeout)
+	return f.list.begin()
 }
 
 // nextAudit spreads the audits of a process's watches.
