@@ -271,8 +271,8 @@ type outcome struct {
 // serve writes through one session, until it is lost or ctx ends.
 func (w *Writer) serve(parent context.Context, s *session) error {
 	ctx, cancel := context.WithCancel(parent)
-	var puts sync.WaitGroup
-	defer puts.Wait()
+	v := serving{Writer: w, session: s, outcomes: make(chan outcome, inflightPuts+1)}
+	defer v.puts.Wait()
 	defer cancel()
 
 	if err := w.begin(ctx, s); err != nil {
@@ -283,32 +283,12 @@ func (w *Writer) serve(parent context.Context, s *session) error {
 			return err
 		}
 	}
-	outcomes := make(chan outcome, inflightPuts+1)
-	var due retries
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	inflight, underway := 0, 0
-	marking, markAttempts, markAt := false, 0, time.Time{}
 	for {
-		for inflight < inflightPuts && underway < inflightBytes {
-			o, msg, putCtx := w.next(ctx)
-			if msg == nil {
-				break
-			}
-			inflight++
-			underway += o.size
-			puts.Go(func() {
-				o.err = w.send(putCtx, s, msg)
-				outcomes <- o
-			})
-		}
-		if !marking && !time.Now().Before(markAt) && w.mayMark() {
-			marking = true
-			msg := w.message(w.mark, nil, false)
-			puts.Go(func() { outcomes <- outcome{key: w.mark, err: w.send(ctx, s, msg)} })
-		}
+		v.start(ctx)
 		w.gauge()
-		if at := due.first(markAt); !at.IsZero() {
+		if at := v.due.first(v.markAt); !at.IsZero() {
 			timer.Reset(time.Until(at))
 		}
 		select {
@@ -318,27 +298,72 @@ func (w *Writer) serve(parent context.Context, s *session) error {
 			return errSessionLost
 		case <-w.wake:
 		case <-timer.C:
-			w.again(due.take(time.Now()))
-		case o := <-outcomes:
-			if o.key == w.mark {
-				marking = false
-				if o.err != nil {
-					markAttempts++
-					markAt = time.Now().Add(backoff(markAttempts, retryMin, retryMax))
-					w.failed(w.mark, o.err)
-					continue
-				}
-				w.markWritten()
-				puts.Go(func() { w.compare(ctx, s) })
-				continue
-			}
-			inflight--
-			underway -= o.size
-			if wait, retry := w.settle(o); retry {
-				due.add(o.key, time.Now().Add(wait))
-			}
+			w.again(v.due.take(time.Now()))
+		case o := <-v.outcomes:
+			v.finish(ctx, o)
 		}
 	}
+}
+
+// serving is a writer's work within one session.
+type serving struct {
+	*Writer
+	session  *session
+	puts     sync.WaitGroup
+	outcomes chan outcome
+	due      retries
+	// inflight puts are under way, and have so many bytes.
+	inflight, bytes int
+	// marking: the put of the mark is under way; else it is due at markAt.
+	marking      bool
+	markAttempts int
+	markAt       time.Time
+}
+
+// start starts as many puts as may be under way, and that of the mark when its time has come.
+func (v *serving) start(ctx context.Context) {
+	for v.inflight < inflightPuts && v.bytes < inflightBytes {
+		o, msg, putCtx := v.next(ctx)
+		if msg == nil {
+			break
+		}
+		v.inflight++
+		v.bytes += o.size
+		v.puts.Go(func() {
+			o.err = v.send(putCtx, v.session, msg)
+			v.outcomes <- o
+		})
+	}
+	if !v.marking && !time.Now().Before(v.markAt) && v.mayMark() {
+		v.marking = true
+		msg := v.message(v.mark, nil, false)
+		v.puts.Go(func() { v.outcomes <- outcome{key: v.mark, err: v.send(ctx, v.session, msg)} })
+	}
+}
+
+// finish takes the end of a put, and plans another if it failed.
+func (v *serving) finish(ctx context.Context, o outcome) {
+	if o.key == v.mark {
+		v.finishMark(ctx, o.err)
+		return
+	}
+	v.inflight--
+	v.bytes -= o.size
+	if wait, retry := v.settle(o); retry {
+		v.due.add(o.key, time.Now().Add(wait))
+	}
+}
+
+func (v *serving) finishMark(ctx context.Context, err error) {
+	v.marking = false
+	if err != nil {
+		v.markAttempts++
+		v.markAt = time.Now().Add(backoff(v.markAttempts, retryMin, retryMax))
+		v.failed(v.mark, err)
+		return
+	}
+	v.markWritten()
+	v.puts.Go(func() { v.compare(ctx, v.session) })
 }
 
 // retries are the keys to send again, each with its time.
