@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -132,63 +133,94 @@ func (k *keeper) live() (why string) {
 	}()
 	k.log.Info("process started", "pid", p.pid())
 	k.update(func(a *Process) { a.PID = p.pid() })
+	l := &lifetime{keeper: k, p: p, dog: newWatchdog(k.options.Watchdog, k.options.StartTimeout, time.Now())}
+	return l.run()
+}
 
-	dog := newWatchdog(k.options.Watchdog, k.options.StartTimeout, time.Now())
-	looks := time.NewTimer(dog.wait(time.Now()))
+// lifetime is one process from its start to its end.
+type lifetime struct {
+	*keeper
+	p   process
+	dog *watchdog
+	// why the keeper ends the process; empty while it does not.
+	why    string
+	killAt <-chan time.Time
+	dead   int // looks in a row that found it dead
+}
+
+// run returns why the process has ended, or is given up.
+func (l *lifetime) run() string {
+	looks := time.NewTimer(l.dog.wait(time.Now()))
 	defer looks.Stop()
-	var killAt <-chan time.Time
-	dead := 0 // looks in a row that found it dead
-	notes, stopping, kill := p.notes(), k.stopping, k.kill
+	notes, stopping, kill := l.p.notes(), l.stopping, l.kill
 	for {
 		select {
-		case how := <-p.exited():
-			if why == "" {
-				why = how
-			}
-			return why
+		case how := <-l.p.exited():
+			return cmp.Or(l.why, how)
 		case n, ok := <-notes:
 			if !ok {
 				notes = nil
 				continue
 			}
-			k.take(n, dog)
+			l.take(n, l.dog)
 		case <-looks.C:
 			now := time.Now()
-			expired := dog.expired(now)
-			looks.Reset(dog.wait(now))
-			if waitsFor, is := k.look(p, why != "" || dog.quiet(now)); !is {
-				dead = 0
-			} else if dead++; dead == stuckLooks {
-				k.leave(p, waitsFor)
-				return strings.TrimPrefix(why+"; ", "; ") + fmt.Sprintf("pid %d was killed and does not end", p.pid())
+			expired := l.dog.expired(now)
+			looks.Reset(l.dog.wait(now))
+			if l.isStuck(now) {
+				return strings.TrimPrefix(l.why+"; ", "; ") + fmt.Sprintf("pid %d was killed and does not end", l.p.pid())
 			}
-			if why != "" || !expired {
-				continue
+			if expired && l.why == "" {
+				l.abort()
 			}
-			why = "watchdog: silent for " + k.options.Watchdog.String()
-			k.metrics.watchdog.WithLabelValues(k.spec.Name).Inc()
-			k.log.Error("process hangs and is killed", "pid", p.pid(), "silent", k.options.Watchdog)
-			k.send(p, syscall.SIGABRT)
-			killAt = time.After(abortWait)
 		case <-stopping:
 			stopping = nil
-			dog.off()
-			k.update(func(a *Process) { a.State = Stopping })
-			k.send(p, syscall.SIGTERM)
-			if killAt == nil {
-				killAt = time.After(k.options.StopTimeout)
-			}
+			l.stop()
 		case <-kill:
 			kill = nil
-			k.log.Error("process killed: the stop took too long", "pid", p.pid())
-			k.send(p, syscall.SIGKILL)
-		case <-killAt:
-			killAt = nil
-			if k.asked() {
-				k.log.Error("process killed: it did not stop in time", "pid", p.pid())
+			l.log.Error("process killed: the stop took too long", "pid", l.p.pid())
+			l.send(l.p, syscall.SIGKILL)
+		case <-l.killAt:
+			l.killAt = nil
+			if l.asked() {
+				l.log.Error("process killed: it did not stop in time", "pid", l.p.pid())
 			}
-			k.send(p, syscall.SIGKILL)
+			l.send(l.p, syscall.SIGKILL)
 		}
+	}
+}
+
+// isStuck reports whether the process was dead for so many looks that it is given up, and leaves it if so.
+func (l *lifetime) isStuck(now time.Time) bool {
+	waitsFor, is := l.look(l.p, l.why != "" || l.dog.quiet(now))
+	if !is {
+		l.dead = 0
+		return false
+	}
+	l.dead++
+	if l.dead != stuckLooks {
+		return false
+	}
+	l.leave(l.p, waitsFor)
+	return true
+}
+
+// abort ends a process that hangs, in a way that lets it show what hangs.
+func (l *lifetime) abort() {
+	l.why = "watchdog: silent for " + l.options.Watchdog.String()
+	l.metrics.watchdog.WithLabelValues(l.spec.Name).Inc()
+	l.log.Error("process hangs and is killed", "pid", l.p.pid(), "silent", l.options.Watchdog)
+	l.send(l.p, syscall.SIGABRT)
+	l.killAt = time.After(abortWait)
+}
+
+// stop asks the process to end.
+func (l *lifetime) stop() {
+	l.dog.off()
+	l.update(func(a *Process) { a.State = Stopping })
+	l.send(l.p, syscall.SIGTERM)
+	if l.killAt == nil {
+		l.killAt = time.After(l.options.StopTimeout)
 	}
 }
 
