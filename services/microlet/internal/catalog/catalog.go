@@ -48,86 +48,101 @@ func (s Service) Command() *cobra.Command {
 
 // Services returns new services, in start order. Each call's have flags of their own.
 func Services() []Service {
-	var (
-		busConfig        = bus.DefaultConfig()
-		podsyncConfig    = podsync.DefaultConfig()
-		plegConfig       = pleg.DefaultConfig()
-		proberConfig     = prober.DefaultConfig()
-		nodestatusConfig = nodestatus.DefaultConfig()
-		nodeapiConfig    = nodeapi.DefaultConfig()
-	)
-	return []Service{
-		{
-			Role: role.Bus, Short: "Carry state and hints between the services",
-			Bind: busConfig.AddFlags, StopStage: 2, // the others' last words go over it
-			Run: func(ctx context.Context, s service.Config, _ *kubeletconfig.Config) error {
-				busConfig.Service = s
-				return bus.Run(ctx, busConfig)
-			},
-			Validate: func(s service.Config, _ *kubeletconfig.Config) error {
-				busConfig.Service = s
-				return busConfig.Validate()
-			},
+	return []Service{busService(), podsyncService(), plegService(), proberService(), nodestatusService(), nodeapiService()}
+}
+
+func busService() Service {
+	config := bus.DefaultConfig()
+	return Service{
+		Role: role.Bus, Short: "Carry state and hints between the services",
+		Bind: config.AddFlags, StopStage: 2, // the others' last words go over it
+		Run: func(ctx context.Context, s service.Config, _ *kubeletconfig.Config) error {
+			config.Service = s
+			return bus.Run(ctx, config)
 		},
-		{
-			Role: role.Podsync, Short: "Run the node's pods", NeedsKubelet: true,
-			Bind: podsyncConfig.AddFlags, StopStage: 1, // the others reach the runtime through it
-			Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
-				podsyncConfig.Service, podsyncConfig.Kubelet = s, k
-				return podsync.Run(ctx, podsyncConfig)
-			},
-			Validate: func(s service.Config, k *kubeletconfig.Config) error {
-				podsyncConfig.Service, podsyncConfig.Kubelet = s, k
-				return podsyncConfig.Validate()
-			},
+		Validate: func(s service.Config, _ *kubeletconfig.Config) error {
+			config.Service = s
+			return config.Validate()
 		},
-		{
-			Role: role.PLEG, Short: "Turn what the runtime does into pod lifecycle events",
-			Bind: plegConfig.AddFlags,
-			Run: func(ctx context.Context, s service.Config, _ *kubeletconfig.Config) error {
-				plegConfig.Service = s
-				return pleg.Run(ctx, plegConfig)
-			},
-			Validate: func(s service.Config, _ *kubeletconfig.Config) error {
-				plegConfig.Service = s
-				return plegConfig.Validate()
-			},
+	}
+}
+
+func podsyncService() Service {
+	config := podsync.DefaultConfig()
+	return Service{
+		Role: role.Podsync, Short: "Run the node's pods", NeedsKubelet: true,
+		Bind: config.AddFlags, StopStage: 1, // the others reach the runtime through it
+		Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
+			config.Service, config.Kubelet = s, k
+			return podsync.Run(ctx, config)
 		},
-		{
-			Role: role.Prober, Short: "Probe containers: startup, liveness, readiness", NeedsKubelet: true,
-			Bind: proberConfig.AddFlags, KubeletFields: slices.Concat(service.KubeletFields(), prober.KubeletFields()),
-			Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
-				proberConfig.Service, proberConfig.Kubelet = s, k
-				return prober.Run(ctx, proberConfig)
-			},
-			Validate: func(s service.Config, k *kubeletconfig.Config) error {
-				proberConfig.Service, proberConfig.Kubelet = s, k
-				return proberConfig.Validate()
-			},
+		Validate: func(s service.Config, k *kubeletconfig.Config) error {
+			config.Service, config.Kubelet = s, k
+			return config.Validate()
 		},
-		{
-			Role: role.NodeStatus, Short: "Register the node and keep its status and Lease", NeedsKubelet: true,
-			KubeletFields: slices.Concat(service.KubeletFields(), nodestatus.KubeletFields()),
-			Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
-				nodestatusConfig.Service, nodestatusConfig.Kubelet = s, k
-				return nodestatus.Run(ctx, nodestatusConfig)
-			},
-			Validate: func(s service.Config, k *kubeletconfig.Config) error {
-				nodestatusConfig.Service, nodestatusConfig.Kubelet = s, k
-				return nodestatusConfig.Validate()
-			},
+	}
+}
+
+func plegService() Service {
+	config := pleg.DefaultConfig()
+	return Service{
+		Role: role.PLEG, Short: "Turn what the runtime does into pod lifecycle events",
+		Bind: config.AddFlags,
+		Run: func(ctx context.Context, s service.Config, _ *kubeletconfig.Config) error {
+			config.Service = s
+			return pleg.Run(ctx, config)
 		},
-		{
-			Role: role.NodeAPI, Short: "Serve the kubelet's HTTPS API", NeedsKubelet: true, // it shows all of it at /configz
-			Bind: nodeapiConfig.AddFlags, Nice: 10, // who reads logs must not keep a pod from starting
-			Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
-				nodeapiConfig.Service, nodeapiConfig.Kubelet = s, k
-				return nodeapi.Run(ctx, nodeapiConfig)
-			},
-			Validate: func(s service.Config, k *kubeletconfig.Config) error {
-				nodeapiConfig.Service, nodeapiConfig.Kubelet = s, k
-				return nodeapiConfig.Validate()
-			},
+		Validate: func(s service.Config, _ *kubeletconfig.Config) error {
+			config.Service = s
+			return config.Validate()
+		},
+	}
+}
+
+func proberService() Service {
+	config := prober.DefaultConfig()
+	return Service{
+		Role: role.Prober, Short: "Probe containers: startup, liveness, readiness", NeedsKubelet: true,
+		Bind: config.AddFlags, KubeletFields: slices.Concat(service.KubeletFields(), prober.KubeletFields()),
+		Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
+			config.Service, config.Kubelet = s, k
+			return prober.Run(ctx, config)
+		},
+		Validate: func(s service.Config, k *kubeletconfig.Config) error {
+			config.Service, config.Kubelet = s, k
+			return config.Validate()
+		},
+	}
+}
+
+func nodestatusService() Service {
+	config := nodestatus.DefaultConfig()
+	return Service{
+		Role: role.NodeStatus, Short: "Register the node and keep its status and Lease", NeedsKubelet: true,
+		KubeletFields: slices.Concat(service.KubeletFields(), nodestatus.KubeletFields()),
+		Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
+			config.Service, config.Kubelet = s, k
+			return nodestatus.Run(ctx, config)
+		},
+		Validate: func(s service.Config, k *kubeletconfig.Config) error {
+			config.Service, config.Kubelet = s, k
+			return config.Validate()
+		},
+	}
+}
+
+func nodeapiService() Service {
+	config := nodeapi.DefaultConfig()
+	return Service{
+		Role: role.NodeAPI, Short: "Serve the kubelet's HTTPS API", NeedsKubelet: true, // it shows all of it at /configz
+		Bind: config.AddFlags, Nice: 10, // who reads logs must not keep a pod from starting
+		Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
+			config.Service, config.Kubelet = s, k
+			return nodeapi.Run(ctx, config)
+		},
+		Validate: func(s service.Config, k *kubeletconfig.Config) error {
+			config.Service, config.Kubelet = s, k
+			return config.Validate()
 		},
 	}
 }
