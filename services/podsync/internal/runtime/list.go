@@ -21,31 +21,10 @@ import (
 // log paths are left out, because each of them would take a call of its own: State has them.
 func (r *Runtime) List(ctx context.Context) (map[types.UID]*pod.State, error) {
 	begun := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
-	defer cancel()
-	var sandboxes []*runtimeapi.PodSandbox
-	var containers []*runtimeapi.Container
-	lists, listCtx := errgroup.WithContext(ctx)
-	lists.Go(func() error {
-		resp, err := r.cri.ListPodSandbox(listCtx, &runtimeapi.ListPodSandboxRequest{})
-		if err != nil {
-			return fmt.Errorf("list sandboxes: %w", err)
-		}
-		sandboxes = resp.GetItems()
-		return nil
-	})
-	lists.Go(func() error {
-		resp, err := r.cri.ListContainers(listCtx, &runtimeapi.ListContainersRequest{})
-		if err != nil {
-			return fmt.Errorf("list containers: %w", err)
-		}
-		containers = resp.GetContainers()
-		return nil
-	})
-	if err := lists.Wait(); err != nil {
+	sandboxes, containers, err := r.listAll(ctx)
+	if err != nil {
 		return nil, err
 	}
-
 	states := map[types.UID]*pod.State{}
 	of := func(labels map[string]string) *pod.State {
 		uid := uidOf(labels)
@@ -84,6 +63,31 @@ func (r *Runtime) List(ctx context.Context) (map[types.UID]*pod.State, error) {
 	}
 	r.known.keep(states)
 	return states, nil
+}
+
+// listAll makes the two list calls, at the same time.
+func (r *Runtime) listAll(ctx context.Context) (sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container, err error) {
+	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
+	defer cancel()
+	lists, ctx := errgroup.WithContext(ctx)
+	lists.Go(func() error {
+		resp, err := r.cri.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+		if err != nil {
+			return fmt.Errorf("list sandboxes: %w", err)
+		}
+		sandboxes = resp.GetItems()
+		return nil
+	})
+	lists.Go(func() error {
+		resp, err := r.cri.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+		if err != nil {
+			return fmt.Errorf("list containers: %w", err)
+		}
+		containers = resp.GetContainers()
+		return nil
+	})
+	err = lists.Wait() // before the lists are read
+	return sandboxes, containers, err
 }
 
 func newestFirst(s *pod.State) {
