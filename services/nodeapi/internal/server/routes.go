@@ -55,8 +55,15 @@ var (
 
 // routes are all that this server knows, as the configuration has them.
 func (s *Server) routes() []route {
-	streams := []string{http.MethodGet, http.MethodPost}
-	all := []route{
+	if !s.options.DebuggingHandlers {
+		return append(s.publicRoutes(), disabledRoutes()...)
+	}
+	return slices.Concat(s.publicRoutes(), s.debugRoutes(), s.gatedRoutes())
+}
+
+// publicRoutes are those that need no debugging handlers.
+func (s *Server) publicRoutes() []route {
+	return []route{
 		{pattern: "/healthz", subresources: subHealthz, bucket: "healthz", public: true, handle: s.healthz},
 		{pattern: "/healthz/{check}", subresources: subHealthz, bucket: "healthz", public: true, handle: s.healthCheck},
 		{pattern: "/pods", methods: get, subresources: subPods, bucket: "pods", public: true, handle: s.listPods},
@@ -68,44 +75,62 @@ func (s *Server) routes() []route {
 		{pattern: "/metrics/resource", subresources: subMetrics, bucket: "metrics/resource", public: true, handle: noStats},
 		{pattern: "/stats/", subresources: subStats, bucket: "stats", public: true, handle: noStats},
 	}
-	if !s.options.DebuggingHandlers {
-		off := disabled("Debug endpoints are disabled.")
-		for _, path := range []string{"/run/", "/exec/", "/attach/", "/portForward/", "/containerLogs/", "/runningpods/", "/debug/pprof/", "/logs/"} {
-			sub := subProxy
-			switch path {
-			case "/logs/":
-				sub = subLog
-			case "/runningpods/":
-				sub = subPods
-			}
-			all = append(all, route{pattern: path, subresources: sub, bucket: bucketOf(path), handle: off})
+}
+
+// disabledRoutes say that the debugging handlers are off.
+func disabledRoutes() []route {
+	var all []route
+	off := disabled("Debug endpoints are disabled.")
+	for _, path := range []string{"/run/", "/exec/", "/attach/", "/portForward/", "/containerLogs/", "/runningpods/", "/debug/pprof/", "/logs/"} {
+		sub := subProxy
+		switch path {
+		case "/logs/":
+			sub = subLog
+		case "/runningpods/":
+			sub = subPods
 		}
-		return all
+		all = append(all, route{pattern: path, subresources: sub, bucket: bucketOf(path), handle: off})
 	}
-	const pod, container = "/{namespace}/{pod}", "/{namespace}/{pod}/{container}"
-	const podUID, containerUID = "/{namespace}/{pod}/{uid}", "/{namespace}/{pod}/{uid}/{container}"
-	all = append(all,
-		route{pattern: "/exec" + container, methods: streams, subresources: subProxy, cost: stream, bucket: "exec", handle: s.exec},
-		route{pattern: "/exec" + containerUID, methods: streams, subresources: subProxy, cost: stream, bucket: "exec", handle: s.exec},
-		route{pattern: "/attach" + container, methods: streams, subresources: subProxy, cost: stream, bucket: "attach", handle: s.attach},
-		route{pattern: "/attach" + containerUID, methods: streams, subresources: subProxy, cost: stream, bucket: "attach", handle: s.attach},
-		route{pattern: "/portForward" + pod, methods: streams, subresources: subProxy, cost: stream, bucket: "portForward", handle: s.portForward},
-		route{pattern: "/portForward" + podUID, methods: streams, subresources: subProxy, cost: stream, bucket: "portForward", handle: s.portForward},
-		route{pattern: "/run" + container, methods: []string{http.MethodPost}, subresources: subProxy, cost: long, bucket: "run", handle: s.run},
-		route{pattern: "/run" + containerUID, methods: []string{http.MethodPost}, subresources: subProxy, cost: long, bucket: "run", handle: s.run},
-		route{pattern: "/containerLogs" + container, methods: get, subresources: subProxy, cost: long, bucket: "containerLogs", handle: s.containerLogs},
-		route{pattern: "/runningpods", methods: get, subresources: subPods, bucket: "runningpods", handle: s.runningPods},
-		route{pattern: "/runningpods/{$}", methods: get, subresources: subPods, bucket: "runningpods", handle: s.runningPods},
-		route{pattern: "/configz", subresources: subConfigz, bucket: "configz", handle: s.configz},
+	return all
+}
+
+const (
+	podPath          = "/{namespace}/{pod}"
+	podUIDPath       = "/{namespace}/{pod}/{uid}"
+	containerPath    = "/{namespace}/{pod}/{container}"
+	containerUIDPath = "/{namespace}/{pod}/{uid}/{container}"
+)
+
+// debugRoutes are the debugging handlers.
+func (s *Server) debugRoutes() []route {
+	streams := []string{http.MethodGet, http.MethodPost}
+	return []route{
+		{pattern: "/exec" + containerPath, methods: streams, subresources: subProxy, cost: stream, bucket: "exec", handle: s.exec},
+		{pattern: "/exec" + containerUIDPath, methods: streams, subresources: subProxy, cost: stream, bucket: "exec", handle: s.exec},
+		{pattern: "/attach" + containerPath, methods: streams, subresources: subProxy, cost: stream, bucket: "attach", handle: s.attach},
+		{pattern: "/attach" + containerUIDPath, methods: streams, subresources: subProxy, cost: stream, bucket: "attach", handle: s.attach},
+		{pattern: "/portForward" + podPath, methods: streams, subresources: subProxy, cost: stream, bucket: "portForward", handle: s.portForward},
+		{pattern: "/portForward" + podUIDPath, methods: streams, subresources: subProxy, cost: stream, bucket: "portForward", handle: s.portForward},
+		{pattern: "/run" + containerPath, methods: []string{http.MethodPost}, subresources: subProxy, cost: long, bucket: "run", handle: s.run},
+		{pattern: "/run" + containerUIDPath, methods: []string{http.MethodPost}, subresources: subProxy, cost: long, bucket: "run", handle: s.run},
+		{pattern: "/containerLogs" + containerPath, methods: get, subresources: subProxy, cost: long, bucket: "containerLogs", handle: s.containerLogs},
+		{pattern: "/runningpods", methods: get, subresources: subPods, bucket: "runningpods", handle: s.runningPods},
+		{pattern: "/runningpods/{$}", methods: get, subresources: subPods, bucket: "runningpods", handle: s.runningPods},
+		{pattern: "/configz", subresources: subConfigz, bucket: "configz", handle: s.configz},
 		s.switched(route{pattern: "/logs/", methods: get, subresources: subLog, cost: long, bucket: "logs", handle: s.nodeLogs},
 			*s.options.Kubelet.EnableSystemLogHandler, "logs endpoint is disabled."),
 		s.switched(route{pattern: "/debug/pprof/", methods: get, subresources: subProxy, cost: long, bucket: "debug", handle: s.profile},
 			*s.options.Kubelet.EnableProfilingHandler, "profiling endpoint is disabled."),
 		s.switched(route{pattern: "/debug/flags/v", subresources: subProxy, bucket: "debug", handle: s.verbosity},
 			*s.options.Kubelet.EnableDebugFlagsHandler, "flags endpoint is disabled."),
-	)
+	}
+}
+
+// gatedRoutes are those whose feature gate is on.
+func (s *Server) gatedRoutes() []route {
+	var all []route
 	if s.options.Gate(gateCheckpoint) {
-		all = append(all, route{pattern: "/checkpoint" + container, methods: []string{http.MethodPost}, subresources: subCheckpoint, cost: long, bucket: "checkpoint", handle: s.checkpoint})
+		all = append(all, route{pattern: "/checkpoint" + containerPath, methods: []string{http.MethodPost}, subresources: subCheckpoint, cost: long, bucket: "checkpoint", handle: s.checkpoint})
 	}
 	if s.options.Gate(gateFlagz) {
 		all = append(all, route{pattern: "/flagz", methods: get, subresources: subFlagz, bucket: "flagz", handle: s.flagz})
