@@ -1,13 +1,11 @@
-// Package podsync makes the pods of a node run.
+// Package podsync runs the pods of a node.
 //
-// Inputs: the pods that the apiserver binds to this node, those of manifests, and those that
-// root asks for here; the container runtime's CRI
-// socket, which no other process opens; hints from pleg. Outputs: sandboxes and
-// containers, volumes, cgroups and folders; Pod status in the API; PODS, POD_STATUS and
-// its keys of NODE on the bus; Kubernetes Events in the outbox; the CRI gateway.
+// Its pods come from the API server, from manifests, and from "microlet run-pod". It is the only process that opens
+// the CRI socket; other services use its CRI gateway. It manages sandboxes, containers, volumes, cgroups and
+// folders, writes the pod status to the API and PODS, POD_STATUS and its keys of NODE to the bus, and records
+// Kubernetes Events in the outbox.
 //
-// Guarantees: a restart touches no container, since all that decides is read again from
-// the runtime and the API. Neither the bus nor another service of the node is needed to
-// start, restart or stop a pod. One pod never waits for another, save for a bounded
-// number of runtime calls. A pod that asks for what is not built is refused and says so.
+// A restart touches no container, because podsync reads all state again from the runtime and the API. No pod needs
+// the bus or another service to start, restart or stop. No pod waits for another, except for the limited number of
+// runtime calls. A pod with an unsupported field is refused, and its status says so.
 package podsync

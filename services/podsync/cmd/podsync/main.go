@@ -1,4 +1,4 @@
-// Command podsync makes the pods of a node run; see package podsync.
+// Command podsync runs the podsync service alone; see package podsync.
 package main
 
 import (

@@ -1,10 +1,7 @@
-// Package admission decides whether this node may start a pod at all.
+// Package admission decides whether this node may start a pod.
 //
-// Inputs: a pod as its source gave it, the pods that were admitted before it, the Node.
-// Outputs: a Verdict, the rejected pod's reason and message in the kubelet's words.
-//
-// Guarantees: one pod is judged at a time, against all that were admitted and have not
-// ended. What runs is never rejected. The order is that of creation, so that a restart
-// decides as the process before it did. A pod waits for no other, save for those that are
-// being preempted when it would not fit without their end.
+// It checks one pod at a time, in the order of creation, against the Node and all pods that were admitted and have
+// not ended. So a restart decides as the previous process did. The result is a Verdict with the kubelet's reason and
+// message. A running pod is never rejected. A pod waits only for pods that are being preempted, and only if it does
+// not fit before they have ended.
 package admission

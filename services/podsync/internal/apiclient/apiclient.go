@@ -1,8 +1,7 @@
-// Package apiclient makes podsync's client of the apiserver.
+// Package apiclient creates podsync's client of the API server from the kubelet's configuration.
 //
-// Input: the kubelet's configuration. Output: a client as the kubeconfig has it or, on a node without an apiserver, one
-// that answers every request with an error at once. Guarantee: a request to an apiserver that is cut off ends soon
-// enough that the first one after its return is not late.
+// On a node without an API server, the client answers every request with an error at once. A request to an
+// unreachable API server ends soon enough that the first request after its return is not late.
 package apiclient
 
 import (

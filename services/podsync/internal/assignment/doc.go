@@ -1,9 +1,7 @@
-// Package assignment divides the pods that have probes among the replicas of the prober.
+// Package assignment assigns each pod that has probes to one replica of the prober.
 //
-// Its inputs are the pods, and the replicas' signs of life: heartbeats, and the bus's word of lost
-// connections. Its output is ASSIGNMENT, a replica and a generation for each such pod.
-//
-// It guarantees that the probes per second are divided evenly, as far as whole pods can be, and that
-// no more pods move than that takes. A pod is taken from a replica only when that one is dead or
-// hangs and another lives, or when shares are uneven. While the bus is away nobody counts as dead.
+// It reads the pods, the heartbeats of the replicas and the bus's reports of lost connections. It writes ASSIGNMENT:
+// a replica and a generation for each such pod. It distributes the probes per second as evenly as whole pods allow,
+// and moves as few pods as possible. It takes a pod from a replica only if that replica is dead or hangs and another
+// is alive, or if the distribution is uneven. While the bus is down, no replica counts as dead.
 package assignment

@@ -1,9 +1,7 @@
-// Package calllimit bounds the calls that make a container runtime work hard.
+// Package calllimit limits the expensive calls to the container runtime.
 //
-// Input: calls, each with its class. Output: the permission to run, in the order of asking within a class.
-//
-// Guarantees: at most Limits.Places of the calls run at a time. One that takes longer than Limits.Patience no longer
-// counts, and urgent ones have places of their own.
+// At most Limits.Places calls run at a time, in the order of the requests within a class. A call that takes longer
+// than Limits.Patience no longer counts. Urgent calls have their own slots.
 package calllimit
 
 import (

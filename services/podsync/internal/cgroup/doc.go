@@ -1,14 +1,8 @@
-// Package cgroup owns the part of the node's cgroup tree that pods live in.
+// Package cgroup manages the part of the node's cgroup tree that contains the pods.
 //
-// Its job: the root "kubepods", the QoS classes "burstable" and "besteffort" below it and
-// one cgroup a pod, "pod<uid>", with the names, shares, quotas and limits of the kubelet,
-// so that a node can be handed from one to the other while its containers run.
-//
-// Inputs are the pods and the settings of KubeletConfiguration (cgroupRoot, cgroupDriver,
-// cgroupsPerQOS, cpuCFSQuota, podPidsLimit, enforceNodeAllocatable). Outputs are cgroups
-// and the name that CRI gets as a sandbox's cgroup_parent.
-//
-// It guarantees that each call is idempotent, that a cgroup which exists is never created
-// anew or emptied, and that nothing outside its own root is touched. It works with cgroup
-// v1 and v2 and with the cgroupfs and systemd drivers.
+// It creates the root "kubepods", the QoS classes "burstable" and "besteffort" below it, and a cgroup "pod<uid>" for
+// each pod. Names, shares, quotas and limits are the kubelet's, so a node can move between the two agents while its
+// containers run. It returns the cgroup_parent of a sandbox for CRI. Every call is idempotent. It never recreates or
+// empties an existing cgroup and changes nothing outside its root. It works with cgroup v1 and v2 and with the
+// drivers cgroupfs and systemd.
 package cgroup

@@ -1,8 +1,8 @@
-// Package cgroupdriver finds out which cgroup driver the runtime uses.
+// Package cgroupdriver determines the cgroup driver of the runtime.
 //
-// Inputs: the runtime's RuntimeConfig and, where it cannot tell, the configured driver (KEP-4033). Output: the driver's
-// name, which is fixed when podsync starts. Guarantee: a runtime that does not answer keeps podsync from nothing, and one
-// that turns out to use another driver is found, since every cgroup parent would be wrong.
+// It asks the runtime (RuntimeConfig). If the runtime does not say, it uses the configured driver (KEP-4033). The
+// driver is fixed when podsync starts. A runtime that does not answer does not block podsync. A runtime that later
+// reports another driver is detected, because every cgroup parent would be wrong.
 package cgroupdriver
 
 import (

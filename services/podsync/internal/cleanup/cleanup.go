@@ -1,14 +1,10 @@
-// Package cleanup finds and removes what no pod of this node needs any longer.
+// Package cleanup finds and removes sandboxes, containers, folders, mounts, logs and cgroups that no pod needs.
 //
-// Inputs: what the runtime, the cgroup tree and the folders hold; which pods have
-// workers. It runs only after every pod source has been heard (design rule 3), at once
-// then, each minute from there, and soon after a sign that something runs which nobody looks
-// after. A round takes two list calls; a log path is asked for only where a log is removed.
-//
-// Guarantees: the newest incarnation of each container of a pod that lives stays, with its
-// log: kubectl logs --previous and the decision what to start rest on it. What belongs to a
-// pod with a worker is otherwise touched only when it is dead, since the list is read before
-// the workers are asked; one thing that cannot be removed is told and holds up no other.
+// It runs once every pod source has delivered its list, then every minute, and soon after a container or sandbox
+// without a worker is seen. A round makes two list calls. It asks for a log path only if it removes the log. The
+// newest instance of each container of an existing pod stays, with its log, because kubectl logs --previous and
+// package decide need it. Of a pod with a worker, it otherwise touches only what is dead, because it reads the list
+// before it asks the workers. An error is reported and does not stop the round.
 package cleanup
 
 import (

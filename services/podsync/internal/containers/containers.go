@@ -1,11 +1,8 @@
-// Package containers finds the pod of a container by the container's id.
+// Package containers finds the pod of a container by the container ID.
 //
-// Its inputs are what podsync's workers say of their pods: the newest version of each, and the containers
-// that the runtime has of it. Its output is a look-up in memory.
-//
-// It guarantees that a container is found only while its pod is one of this node's, and by its whole
-// id, and that "no such container" and "not looked at yet" are told apart: after a start every container
-// is unknown until all workers have read what the runtime has of their pods.
+// The workers report the newest version of their pods and the containers that the runtime has. A look-up needs the
+// whole ID and finds a container only while its pod belongs to this node. It distinguishes "no such container" from
+// "not known yet": after a start, no container is known until all workers have read the runtime.
 package containers
 
 import (

@@ -1,18 +1,11 @@
-// Package decide compares what a pod asks for with what the runtime has of it, and
-// says what is to be done next.
+// Package decide compares a pod with its state in the runtime and decides what to do next.
 //
-// Input: the pod as admitted, the runtime's state of it at one moment, the time, the
-// container restart backoff and probe results by container id. Output: Actions, to be
-// carried out in the order of its fields; afterwards the state is read and decided
-// upon again.
+// Decide is a pure function of the admitted pod, the runtime state, the time, the restart backoff and the probe
+// results by container ID. It returns Actions, to be executed in the order of its fields. The worker then reads the
+// state and decides again. If all actions were executed and nothing else happened, the next decision has no actions.
+// Unknown data never stops a container: a state that was not read gives no actions, and a missing probe result is
+// neither a success nor a failure.
 //
-// Guarantees: Decide is pure. It keeps nothing, calls nobody and changes none of its
-// inputs, so the same input gives the same actions. Where the actions were carried out
-// and nothing else happened, deciding again gives no actions. What is unknown never
-// leads to a stop: a state that was not read gives no actions, and a probe without a
-// result counts neither as a success nor as a failure.
-//
-// The decisions are those of the kubelet: when a sandbox is replaced, which containers
-// restart under which policy, how init containers and sidecars are ordered (KEP-753),
-// container restart rules (KEP-5307) and the crash loop's backoff (KEP-4603).
+// The decisions are the kubelet's: when a sandbox is replaced, which containers restart, the order of init
+// containers and sidecars (KEP-753), container restart rules (KEP-5307) and the CrashLoopBackOff (KEP-4603).
 package decide

@@ -1,16 +1,11 @@
-// Package firewall keeps the packet filter's chains that a kubelet keeps
-// (makeIPTablesUtilChains).
+// Package firewall maintains the kubelet's iptables chains (makeIPTablesUtilChains).
 //
-// KUBE-FIREWALL drops IPv4 packets from elsewhere to 127.0.0.0/8 (CVE-2020-8558): kube-proxy sets
-// route_localnet, with which neighbours and pods would reach what listens on loopback alone.
-// Connections that somebody forwards there by NAT pass. KUBE-IPTABLES-HINT, in mangle, is empty:
-// where it is tells programs in containers whether the node uses the legacy or the nftables
-// variant of iptables.
+// KUBE-FIREWALL drops IPv4 packets from other hosts to 127.0.0.0/8 (CVE-2020-8558): kube-proxy sets route_localnet,
+// so neighbors and pods could otherwise reach programs that listen only on loopback. Connections that NAT forwards
+// there pass. KUBE-IPTABLES-HINT, in mangle, is empty: it shows containers whether the node uses legacy or nftables
+// iptables.
 //
-// Input: the iptables and ip6tables programs of the host. Output: the chains, with the kubelet's names,
-// rules and comments, so that either agent and kube-proxy find each other's and none is there twice.
-//
-// Guarantees: what somebody flushes is back within a period (Options); a host without one of the
-// programs gets one warning, and the other family its chains; chains and rules of others are left
-// alone, and everything stays when the agent ends.
+// Names, rules and comments are the kubelet's, so the agents and kube-proxy share the chains. Chains that are
+// flushed come back within a period (Options). A host without iptables or ip6tables gets one warning, and the other
+// family still works. The package does not change other chains and rules. Everything stays when the agent ends.
 package firewall

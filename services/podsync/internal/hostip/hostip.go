@@ -1,10 +1,9 @@
-// Package hostip knows the node's addresses, as pods are told them.
+// Package hostip provides the addresses of the node for pods.
 //
-// Inputs: --node-ip, what nodestatus reports, and the Node's status when nodestatus stays away. Outputs: the addresses once they are known; until then what the default
-// route suggests, which may be another address than nodestatus finds, as the node's name may resolve.
-//
-// Guarantees: a status holds known addresses only. A container that is told one of them at its start, and never again,
-// waits for it, though not for ever: nodestatus may be away, and nothing that a pod needs to start depends on that.
+// The addresses come from --node-ip, from nodestatus, or from the status of the Node if nodestatus is down. A
+// container that uses an address in its environment waits for them, but only for a limited time, because starting a
+// pod must not depend on nodestatus. It then gets the address of the default route. nodestatus may find another
+// address, because it also resolves the node name. A pod status never contains such a guess.
 package hostip
 
 import (

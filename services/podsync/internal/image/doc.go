@@ -1,19 +1,11 @@
-// Package image makes the image of a container present, as the container's pull policy
-// and the pod's credentials allow.
+// Package image makes the image of a container available, according to its pull policy and the credentials of the
+// pod.
 //
-// Its inputs are a pod, one of its containers and the pod's pull secrets. Its outputs
-// are the reference to create the container with, or an *Error whose reason and message
-// are the kubelet's, and the kubelet's events: Pulling, Pulled, Failed, BackOff,
-// ErrImageNeverPull, InspectFailed.
+// It returns the image reference for the container, or an *Error with the kubelet's reason and message. It records
+// the kubelet's events: Pulling, Pulled, Failed, BackOff, ErrImageNeverPull, InspectFailed.
 //
-// What it guarantees:
-//   - a failed pull is tried again after 10 s, then twice as long each time up to 5 m,
-//     for each pod and image on its own;
-//   - pulls wait for each other as serializeImagePulls and maxParallelImagePulls say, in
-//     the order in which they asked, and for nothing else; whoever waits or pulls stops
-//     at once when its context ends, and that is no failure of the image;
-//   - pulls start no faster than registryPullQPS and registryBurst.
-//
-// What it does not do: exec credential providers, and the check that a pod may use an
-// image which another one pulled with its secrets.
+// A failed pull is tried again after 10 s, doubling to 5 m, separately for each pod and image. Pulls wait only as
+// serializeImagePulls, maxParallelImagePulls, registryPullQPS and registryBurst require, in the order of the
+// requests. A pull or a wait stops at once when its context ends, and that is not an image error. Not built:
+// credential provider plugins, and the check that a pod may use an image that was pulled with another pod's secrets.
 package image

@@ -1,6 +1,7 @@
-// Package labels names the annotations that the kubelet puts on containers and knows them again by. A handover between
-// the two agents goes by them (upstream's pkg/kubelet/kuberuntime/labels.go). The labels of sandboxes and containers are
-// in k8s.io/kubelet/pkg/types.
+// Package labels names the annotations that the kubelet puts on containers.
+//
+// An agent recognizes containers by them when it takes over a node (upstream: pkg/kubelet/kuberuntime/labels.go).
+// The labels of sandboxes and containers are in k8s.io/kubelet/pkg/types.
 package labels
 
 // Annotations of a container.

@@ -1,16 +1,12 @@
-// Package logrotate keeps the logs of running containers from filling the disk.
+// Package logrotate rotates the logs of running containers.
 //
-// Inputs: which containers run and where their logs are (CRI), the limits of the
-// KubeletConfiguration. Outputs: a log that has become too large is renamed to
-// <log>.<local time as 20060102-150405>, the runtime is told to go on in a new file, and
-// older ones are compressed to <log>.<time>.gz or removed: the kubelet's names, so that
-// kubectl logs, collectors and a kubelet that follows find them.
+// It renames a log that exceeds the limit of the KubeletConfiguration to <log>.<local time as 20060102-150405>, and
+// has the runtime open a new file. It compresses older logs to <log>.<time>.gz or removes them. The names are the
+// kubelet's, so that kubectl logs, log collectors and a kubelet find the files. It keeps the current log and at most
+// containerLogMaxFiles-1 older ones, compressed except for the newest.
 //
-// Guarantees: of one container the present log and at most containerLogMaxFiles-1 older
-// ones are kept, compressed except for the newest. No line that the runtime has written is
-// lost by a rotation that fails or is cut short by a crash: the runtime writes on into the
-// renamed file until the next round repairs that. A runtime or a disk that hangs holds up
-// the logs alone, never a pod.
+// A rotation that fails or is interrupted loses no line: the runtime continues to write to the renamed file until
+// the next round repairs this. A runtime or a disk that hangs delays only logs, never a pod.
 package logrotate
 
 import (

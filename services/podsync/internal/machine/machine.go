@@ -1,7 +1,7 @@
-// Package machine reads what this node has, and what pods may use of it.
+// Package machine reads the capacity of the node and the limit of all pods together.
 //
-// Inputs: /proc, /sys, the file system of --root-dir, and the reservations of the kubelet's configuration. Output: what
-// the Node tells of its capacity, and the limits of all pods together. It is read once, at the start.
+// It reads /proc, /sys, the file system of --root-dir and the reservations of the kubelet's configuration, once at
+// the start.
 package machine
 
 import (

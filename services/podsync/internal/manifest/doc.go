@@ -1,11 +1,8 @@
-// Package manifest turns the text of a static pod's manifest into the pod that the node runs.
+// Package manifest turns the manifest of a static pod into the pod that the node runs.
 //
-// Input: YAML or JSON of a core/v1 Pod, or of a PodList, of at most 10 MiB, and where it came from. Output: the pod
-// with every default that the API server would have set, its node, name, UID and annotations as the kubelet gives them,
-// or an error that names field, value and remedy.
-//
-// Guarantees: the same manifest from the same place has the same UID under the kubelet and under microlet, so a node
-// that is handed over keeps its static pods. Nothing reaches the rest that could not run: what the API server would
-// refuse is refused here, and so is a reference to an object of the API, which a static pod cannot follow. No input
-// panics or takes more than its size.
+// A manifest is YAML or JSON of a core/v1 Pod or a PodList, at most 10 MiB. The pod gets all defaults of the API
+// server, and its node, name, UID and annotations as from the kubelet. So the same manifest in the same place has
+// the same UID under both agents, and static pods survive a move. An error names field, value and remedy. The
+// package refuses what the API server would refuse, and references to API objects, which a static pod cannot use. No
+// input causes a panic or takes more memory than its size.
 package manifest

@@ -1,12 +1,9 @@
-// Package mirror shows static pods to the API.
+// Package mirror creates and deletes the mirror pods that show static pods in the API.
 //
-// Inputs: the static pods that this node wants and what becomes of them; the mirror pods that the API has; the Node.
-// Outputs: for each static pod one mirror pod in the API, with the static pod's hash, owned by the Node, and its status.
-//
-// Guarantees: a mirror pod is only a picture. Its deletion ends nothing, it is made again; it is never run. One whose
-// static pod has another hash by now, or has gone from the node, is deleted; but only after every source has been heard,
-// since a pod that nobody named yet may still be wanted. Of two static pods of one name the mirror shows the one that
-// came first, until nothing of it is left. Without an apiserver nothing is mirrored, and everything else works.
+// Each static pod has one mirror pod with its hash and its status, owned by the Node. If a mirror pod is deleted, it
+// is created again, and nothing else happens. If its static pod has another hash or is gone, the mirror pod is
+// deleted, but only after every source has delivered its list. If two static pods have the same name, the mirror pod
+// shows the first one until nothing of it is left. Without an API server there are no mirror pods.
 package mirror
 
 import (

@@ -1,8 +1,7 @@
-// Package monitor asks the container runtime how it is, and tells the node.
+// Package monitor checks the container runtime and publishes its state.
 //
-// Input: CRI Status and Version, every 5 s as the kubelet asks. Output: NODE/runtime on
-// change. Guarantee: a runtime that hangs or is gone is reported within a call's deadline,
-// and holds up nothing but this loop.
+// It calls CRI Status and Version every 5 s, as the kubelet does, and puts NODE/runtime on change. A runtime that
+// hangs or is down is reported within the deadline of a call and blocks only this loop.
 package monitor
 
 import (

@@ -1,7 +1,6 @@
-// Package network gives a pod its resolver configuration.
+// Package network builds the resolver configuration of a pod.
 //
-// Its input is the pod's dnsPolicy and dnsConfig, the node's resolv.conf and the cluster's
-// DNS settings of KubeletConfiguration; its output is CRI's DNSConfig. The result is the
-// kubelet's, but in a stable order, and never beyond the limits of resolvers: what had to
-// be cut is told as the event DNSConfigForming.
+// It combines the pod's dnsPolicy and dnsConfig, the node's resolv.conf and the cluster DNS settings into CRI's
+// DNSConfig. The result is the kubelet's, but in a stable order, and within the limits of resolvers. The event
+// DNSConfigForming reports what was cut.
 package network

@@ -1,8 +1,7 @@
-// Package nodeobject keeps this node's object as the apiserver has it, for admission.
+// Package nodeobject provides the newest Node object for admission.
 //
-// Its input is a watch of the one Node, single reads that are asked for, and the Node as this machine
-// would register it. Its output is the newest of them. It guarantees that a read that was asked for is
-// never followed by an older version, and that static pods have a Node before the apiserver answers.
+// It watches the one Node and reads it on request. A requested read is never followed by an older version. For
+// static pods, it provides the Node as this machine would register it until the API server answers.
 package nodeobject
 
 import (

@@ -1,13 +1,9 @@
-// Package objects gets what pods name in the API: Secrets, ConfigMaps, service account
-// tokens and the Services of their environment.
+// Package objects reads the API objects that pods reference: Secrets, ConfigMaps, service account tokens and
+// Services.
 //
-// Inputs are a client that acts as the node (which the Node authorizer lets read the
-// objects of its own pods, by name) and the pods themselves. Outputs are the objects,
-// with the API's errors unchanged, so that "not found" reads as the kubelet's.
-//
-// It guarantees that no call takes longer than its time-out, and that many pods which start
-// together with the same object cause one request. A pod that starts sees what its objects
-// were at that moment or later; one whose object another pod has had watched for a while sees
-// it as far as that watch has come. With strategy Watch a pod is told at once when an object
-// that it names has changed, and an object that says it is immutable is not watched on.
+// Its client acts as the node, and the Node authorizer lets the node read the objects of its own pods by name.
+// Errors of the API are unchanged, so "not found" reads as in the kubelet. Every call has a timeout. Many pods that
+// start at the same time with the same object cause one request. A pod that starts sees its objects as of that
+// moment or later, or as of the watch that another pod already has. With the strategy Watch, a pod wakes when an
+// object changes. An immutable object is no longer watched.
 package objects

@@ -1,9 +1,7 @@
-// Package pod holds what podsync's rooms say to each other about a pod: what the
-// runtime has of it at one moment.
+// Package pod defines State: what the runtime has of a pod at one moment.
 //
-// A State is read from CRI by package runtime, decided upon by package decide and
-// told to the apiserver by package statusmanager. It is a value: nobody changes one that it
-// was given.
+// Package runtime reads a State from CRI, package decide uses it, and package statusmanager reports it to the API
+// server. A State is a value: nobody changes a State that it received.
 package pod
 
 import (

@@ -1,9 +1,7 @@
-// Package podfields knows which fields of a pod's spec this node supports.
+// Package podfields determines which fields of a pod's spec this node does not support.
 //
-// Input: a pod as its source gave it. Output: the fields that it sets and that nothing here supports.
-//
-// Guarantees: a field is supported by something here or meant for somebody else, or else it is named. The table lists what
-// is supported, so that what the API gains tomorrow is refused and not ignored.
+// A field is supported here, meant for another component, or unsupported. The table lists the supported fields, so a
+// field that the API gains later is refused and not ignored.
 package podfields
 
 import (

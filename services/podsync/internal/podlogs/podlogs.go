@@ -1,11 +1,8 @@
-// Package podlogs makes and removes the log folders of pods, and removes the links of
-// /var/log/containers into them.
+// Package podlogs creates and removes the log folders of pods, and removes the links in /var/log/containers to them.
 //
-// The layout is the kubelet's, so that either can take over from the other and log
-// collectors find what they look for. Folders belong to root and to the group that may read
-// logs without being root, and hand that group on to the files in them (mode 2750). Removing
-// what is gone succeeds. The folders above them are the kubelet's too: what of them is the agents'
-// own, and closed to the group, is opened to it.
+// The layout is the kubelet's, so the agents and log collectors can share it. Folders belong to root and to the
+// group that may read logs, and pass that group on to their files (mode 2750). If a folder above them belongs to the
+// agents and is closed to the group, the package opens it. Removing a folder that does not exist succeeds.
 package podlogs
 
 import (

@@ -1,9 +1,8 @@
-// Package preemption chooses the pods that end so that a critical pod can start.
+// Package preemption selects the pods that must end so that a critical pod can start.
 //
-// Inputs: the critical pod, the pods that were admitted, what the node lacks. Output: the
-// victims, in the order in which they are ended. Guarantees: a pod is a victim only of one
-// that may preempt it; those of a better quality-of-service class are spared as long as
-// worse ones suffice; the choice is the kubelet's, and the same inputs give the same choice.
+// The choice is the kubelet's, and the same input gives the same choice. A pod is selected only for a pod that may
+// preempt it. Pods of a better QoS class are spared while worse ones suffice. The result is in the order in which
+// the pods end.
 package preemption
 
 import (

@@ -1,8 +1,6 @@
-// Package probes is what podsync knows of its containers from the prober.
+// Package probes provides the probe results of podsync's containers.
 //
-// Its input is PROBE_RESULTS and the pods' assignments. Its output is, for each pod, the verdicts by
-// container id, and a wake-up of the pod's worker when one changes.
-//
-// It guarantees that a result counts only if it was made under the pod's newest assignment, and that
-// what counted once holds until another comes: a bus that is empty or away changes nothing.
+// It reads PROBE_RESULTS and the assignments. It returns the results of a pod by container ID, and wakes the pod's
+// worker when one changes. A result counts only if it belongs to the pod's newest assignment. It stays until another
+// one comes: an empty or unreachable bus changes nothing.
 package probes

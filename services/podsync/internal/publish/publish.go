@@ -1,9 +1,7 @@
-// Package publish tells the other services what podsync knows: PODS, POD_STATUS and
-// podsync's keys of NODE.
+// Package publish writes PODS, POD_STATUS and podsync's keys of NODE to the bus.
 //
-// Input: pods as admitted, and what was read of them. Output: entries of the bus, each
-// put on change only. Guarantees: nothing here waits for the bus; what could not be
-// put is put again when it is back (package bus).
+// It puts an entry only on change, and never waits for the bus. Package bus repeats a put that failed when the bus
+// is back.
 package publish
 
 import (

@@ -1,9 +1,8 @@
-// Package relist is podsync's own look at the runtime for when pleg does not look.
+// Package relist lists the runtime for podsync while pleg does not.
 //
-// pleg wakes podsync for what it did not cause. When pleg is silent, hung or gone, or
-// the bus between them is, this loop lists the runtime every 5 s and wakes the workers
-// of the pods that are not as they last saw them (design rule 2). Guarantee: an exit is
-// noticed within the silence allowed to pleg and one period, whatever pleg does.
+// If pleg is silent, hangs or is down, or the bus between them is, this loop lists the runtime every 5 s and wakes
+// the workers of pods that have changed. So podsync notices an exit within the silence allowed to pleg plus one
+// period.
 package relist
 
 import (

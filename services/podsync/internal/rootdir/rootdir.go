@@ -1,7 +1,6 @@
-// Package rootdir lays out the folder --root-dir for podsync.
+// Package rootdir locks the folder --root-dir and creates the folders in it that belong to no pod.
 //
-// Input: the folder's path. Output: podsync's lock of the folder, and the folders below it that belong to no pod. It
-// guarantees that one podsync alone works below a root folder, and that nobody but podsync's own user reads checkpoints.
+// Only one podsync can work in a root folder. Only podsync's own user can read checkpoints.
 package rootdir
 
 import (

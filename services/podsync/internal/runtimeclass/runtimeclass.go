@@ -1,8 +1,7 @@
 // Package runtimeclass finds the runtime handler of a pod's RuntimeClass.
 //
-// Input: RuntimeClasses as a watch of the API keeps them. Output: the handler's name, which
-// goes to the runtime as it is. Guarantee: a class that the watch has not told of yet is
-// asked for at the apiserver before it counts as missing.
+// It reads RuntimeClasses from a watch. If the watch does not know a class yet, the package asks the API server
+// before it reports the class as missing.
 package runtimeclass
 
 import (

@@ -1,8 +1,8 @@
-// Package runtimestate keeps what the container runtime said last of itself.
+// Package runtimestate keeps the last reported state of the container runtime.
 //
-// Inputs: the monitor's answers, and single questions to the runtime where a pod cannot wait for the next one. Outputs:
-// whether pods have a network, and what the runtime can do. Guarantee: an answer that failed changes nothing, and what was
-// never said counts as neither broken nor supported.
+// It gets the monitor's results, and asks the runtime itself where a pod cannot wait for the next one. It says
+// whether pods have a network and what the runtime supports. A failed query changes nothing. What the runtime never
+// reported counts as neither broken nor supported.
 package runtimestate
 
 import (

@@ -1,13 +1,12 @@
-// Package source brings in the pods that this node should run.
+// Package source delivers the pods that this node should run.
 //
-// A source tells a Sink which pods it wants, each newest version once, and says when it has told of all that it knew at
-// the start. Until then nothing may be concluded from a pod's absence. Inputs: a list and watch of the apiserver; a
-// folder of manifests, or one; a URL; and what root asked for by "microlet run-pod".
+// A source tells a Sink the newest version of each pod once, and says when it has delivered its full list. Before
+// that, a missing pod means nothing. The sources are the API server, a folder or file of manifests, a URL, and
+// "microlet run-pod".
 //
-// Guarantees: a pod whose UID could not be a key of the bus is refused here, with an error that names it, and never
-// reaches the rest. What cannot be read removes nothing that a source knows still to be wanted: an outage of the
-// apiserver, a folder that cannot be listed, a URL that does not answer. A manifest that is broken harms no other; as
-// under the kubelet, its own pod ends when a relist finds it broken, not while it is being written.
+// A source refuses a pod whose UID cannot be a key of the bus, with an error that names the pod. A source that
+// cannot be read removes no pod. A broken manifest does not affect others. As under the kubelet, its own pod ends
+// when a relist finds the manifest broken, not while somebody is still writing it.
 package source
 
 import (

@@ -1,13 +1,11 @@
-// Package worker looks after pods, one goroutine a pod.
+// Package worker runs one worker per pod, each in its own goroutine.
 //
-// Inputs: pods from their sources, wake-ups from anywhere, a timer. A worker that is
-// woken reads what the runtime has of its pod, lets package decide say what is to be
-// done, does it, reads again and reports. Outputs: calls to the runtime, the pod's
-// status (package statusmanager), entries of the bus (package publish), Kubernetes Events.
+// A worker wakes for its pod's source, for a hint, for a probe result or for a timer. It reads the runtime, calls
+// package decide, executes the actions, reads again and reports the status (package statusmanager, package publish,
+// Events).
 //
-// Guarantees: a wake-up carries no state, so one that is lost, doubled or late costs
-// time at most. A pod's worker waits for no other pod's, save for the bounded number of
-// runtime calls. Nothing is stopped because something is missing: only the pod's own
-// object, or its end after every source has been heard, ends a pod. A worker that is
-// overtaken by its pod's deletion drops what it does and goes on with that.
+// A wake carries no data, so a lost, duplicated or late wake costs time at most. A worker waits for no other worker,
+// except for the limited number of runtime calls. A missing object stops nothing: only the deletion of the pod
+// object, or its absence after every source has delivered its list, ends a pod. If the pod is deleted, the worker
+// drops its current work and ends the pod.
 package worker

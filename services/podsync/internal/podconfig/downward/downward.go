@@ -1,8 +1,6 @@
-// Package downward reads fields of a pod as the downward API gives them to containers, in
-// environment variables and in files.
+// Package downward reads the fields of a pod for the downward API, for environment variables and files.
 //
-// Input is a pod and a selector of the Pod API; output is text. What a selector may name
-// differs between variables and files, and the differences are the API's.
+// Variables and files allow different selectors. The differences are those of the API.
 package downward
 
 import (

@@ -1,12 +1,9 @@
 // Package envfile reads variables from the files that fileKeyRef names (KEP-3721).
 //
-// Input is a file that a container has written, into a volume that it may still change: it
-// is read as something hostile. Output is one variable's value. The format is a strict part
-// of a shell's: NAME='value', where the value may go over several lines and nothing in it is
-// special; blank lines, lines that begin with # and comments after a value are left out.
-//
-// It guarantees that nothing outside of the volume is read, that no file can make it wait,
-// and that it reads a bounded amount.
+// A container wrote the file and may still change it, so the file is untrusted: the package reads a limited amount,
+// never blocks on it, and never reads outside of the volume. The format is a strict subset of shell syntax:
+// NAME='value'. A value may span several lines, and nothing in it is special. Blank lines, lines that begin with #,
+// and comments after a value are ignored.
 package envfile
 
 import (
