@@ -1,8 +1,8 @@
 // Package containeradmission decides which containers of an admitted pod may run.
 //
-// Inputs: the pod and the container, what the image says, and the runtime's word on the user of a container that was
-// created. Output: a verdict. Guarantee: no container runs as a user or in a group of the node agent, unless its pod is a
-// helper with that role, whatever its image and the image's own lists of users say.
+// No container runs as a user or in a group of the node agent, unless its pod is a helper with that role. The
+// package checks the pod, the container, the user of the image, and the user that the runtime reports for the
+// created container.
 package containeradmission
 
 import (

@@ -1,8 +1,8 @@
-// Package predecessor ends what still runs of the earlier version of a static pod.
+// Package predecessor stops and removes what still runs of the earlier version of a static pod.
 //
-// Inputs: what the runtime has, and which pods have workers. Output: calls that stop and remove. An edited manifest is a
-// pod with another UID: what podsync finds of the one before, after a restart, no source wants any more, and its containers
-// hold the ports and folders that the new one needs. Guarantee: nothing of a pod with a worker is touched.
+// An edited manifest is a pod with another UID. After a restart of podsync, no source contains the earlier pod, and
+// its containers hold the ports and folders that the new pod needs. The package never touches a pod that has a
+// worker.
 package predecessor
 
 import (
