@@ -1,9 +1,9 @@
-// Package plugin is what a probe plugin is made of.
+// Package plugin provides the main function of a probe plugin.
 //
-// A plugin is a program that the node's owner puts into the prober's plugin folder. Its input is a
-// request for each probe, its output the verdict. It runs beside the prober, as the prober's user and
-// with none of its connections, and serves all the probes that name it, several at one time; a main
-// function that calls Serve is all that it needs. docs/plugins.md tells how to write and install one.
+// A plugin is a program that the owner of the node puts into the prober's plugin folder. It gets a request for each
+// probe and returns the result. It runs beside the prober, with the prober's user and none of its connections, and
+// serves all probes that name it, several at a time. Its main function only has to call Serve. docs/plugins.md says
+// how to write and install a plugin.
 package plugin
 
 import (

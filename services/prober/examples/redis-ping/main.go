@@ -1,5 +1,5 @@
-// Command redis-ping is a probe plugin that asks a Redis server whether it can serve, with PING over
-// RESP. It is the example of docs/plugins.md.
+// Command redis-ping is a probe plugin that sends PING to a Redis server over RESP. It is the example of
+// docs/plugins.md.
 package main
 
 import "github.com/microlet/microlet/services/prober/plugin"

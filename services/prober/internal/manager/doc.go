@@ -1,10 +1,7 @@
-// Package manager gives each probe of the pods that are assigned to this replica a worker.
+// Package manager runs a worker for each probe of the pods that are assigned to this replica.
 //
-// Its inputs are the buckets PODS, POD_STATUS and ASSIGNMENT, and PROBE_RESULTS as far as the workers
-// before had come. Its outputs are PROBE_RESULTS, Events in the outbox, and metrics with the kubelet's
-// names.
-//
-// It guarantees that nothing is probed before every bucket was read once, that a pod that moves to
-// another replica is left with its results, and that what is unknown changes nothing: a pod whose
-// entry is missing is not forgotten before its writer has said so, which package bus sees to.
+// It reads PODS, POD_STATUS, ASSIGNMENT, and the PROBE_RESULTS of earlier workers. It writes PROBE_RESULTS, Events
+// and the kubelet's metrics. It starts no probe before it has read every bucket once. A pod that moves to another
+// replica keeps its results. Unknown data changes nothing: the manager drops a pod only after the writer of its
+// entry has said that it is gone (package bus).
 package manager

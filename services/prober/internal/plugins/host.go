@@ -1,11 +1,8 @@
-// Package plugins runs the probe plugins that the node's owner installed.
+// Package plugins runs the probe plugins that the owner of the node installed.
 //
-// Its inputs are the plugin folder, and probes that name a plugin in it. Its outputs are verdicts. A
-// plugin is started with its first probe and kept.
-//
-// It guarantees that a name never leads out of the folder, that only root's files are run, and that a
-// plugin which crashes, hangs or lies about its size harms nothing but its own probes: those could
-// then not be run, which is no failure, and it is started again.
+// A plugin starts with its first probe and keeps running. A plugin name never leads out of the plugin folder, and
+// only files of root run. A plugin that crashes, hangs or answers too much affects only its own probes: they could
+// not run, which is not a failure, and the plugin is restarted.
 package plugins
 
 import (

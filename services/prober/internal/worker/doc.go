@@ -1,10 +1,7 @@
-// Package worker probes one container for one purpose, for as long as it is asked to.
+// Package worker runs one probe of one container repeatedly.
 //
-// Its inputs are Facts about the container, which change, and what an earlier worker of the same
-// probe has counted. Its output is the Record of the newest probe.
-//
-// It guarantees that one probe runs at a time and never more often than its period, that a failure is
-// a verdict only after failureThreshold failures in a row of this container id and of no other, and
-// that a probe which could not be run counts as nothing. A verdict that ends the container, and one
-// of a startup probe, is the last of its container id.
+// It gets Facts about the container, which change, and the counts of an earlier worker of the same probe. It returns
+// a Record of the newest probe. One probe runs at a time, and never more often than its period. The probe has failed
+// after failureThreshold failures in a row of the same container ID. A probe that could not run does not count. A
+// result that ends the container, and the result of a startup probe, is the last one for its container ID.
 package worker
