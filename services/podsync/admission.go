@@ -13,7 +13,9 @@ import (
 
 	"github.com/microlet/microlet/services/internal/peer"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
+	"github.com/microlet/microlet/services/podsync/internal/helperpods"
 	"github.com/microlet/microlet/services/podsync/internal/nodeobject"
+	"github.com/microlet/microlet/services/podsync/internal/preemptor"
 	"github.com/microlet/microlet/services/podsync/internal/runtimeclass"
 )
 
@@ -42,12 +44,10 @@ func (n *node) buildAdmission() error {
 			admission.PodLevelResources{Enabled: k.FeatureEnabled("PodLevelResources")}, features,
 			n.helpers(),
 		},
-		Nodes: n.object, Evictor: &preemptor{n}, Running: n.runtime.Running,
+		Nodes: n.object, Evictor: preemptor.New(n.workers, n.events), Running: n.runtime.Running,
 		Metrics: n.service.Metrics, Log: n.service.Log,
 	})
-	n.helperPods = &helperPods{
-		Admission: n.admitter, role: n.helpers().Role, records: peer.Helpers{Dir: n.cfg.Service.HelpersDir()}, log: n.service.Log,
-	}
+	n.helperPods = helperpods.New(n.admitter, n.helpers(), peer.Helpers{Dir: n.cfg.Service.HelpersDir()}, n.service.Log)
 	return nil
 }
 

@@ -28,6 +28,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/containers"
 	"github.com/microlet/microlet/services/podsync/internal/firewall"
 	"github.com/microlet/microlet/services/podsync/internal/gateway"
+	"github.com/microlet/microlet/services/podsync/internal/helperpods"
 	"github.com/microlet/microlet/services/podsync/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/hostip"
 	"github.com/microlet/microlet/services/podsync/internal/image"
@@ -39,6 +40,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/nodeobject"
 	"github.com/microlet/microlet/services/podsync/internal/objects"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
+	"github.com/microlet/microlet/services/podsync/internal/podimages"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
 	"github.com/microlet/microlet/services/podsync/internal/predecessor"
 	"github.com/microlet/microlet/services/podsync/internal/probes"
@@ -94,7 +96,7 @@ type node struct {
 	signs          *signs
 	object         *nodeobject.Object
 	admitter       *admission.Admitter
-	helperPods     *helperPods
+	helperPods     *helperpods.Admission
 	runtimeClasses runtimeclass.Finder
 	sources        []podSource
 	mirrors        *mirror.Manager
@@ -299,7 +301,7 @@ func (n *node) buildLoops() error {
 			RuntimeClasses: n.runtimeClasses, Predecessors: predecessor.New(n.runtime, n.workers, n.service.Log),
 		},
 		Resources: worker.Resources{
-			Images:  &images{puller: n.images, runtime: n.runtime, objects: n.objects, events: n.events},
+			Images:  podimages.New(n.images, n.runtime, n.objects, n.events),
 			Volumes: n.volumes, Cgroups: n.cgroups, Config: n.config, Objects: n.objects, Logs: n.logs, Hooks: hooks,
 		},
 		Admissions: worker.Admissions{Admission: n.helperPods, ContainerAdmission: containeradmission.New(helpers, n.runtime)},

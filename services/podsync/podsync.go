@@ -41,7 +41,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	s.Go("relist", n.relister.Run)
 	s.Go("clean-up", n.runCleanup)
-	s.Go("helper pods", n.sweepHelpers)
+	s.Go("helper pods", func(ctx context.Context) error { return n.helperPods.Sweep(ctx, n.workers) })
 	s.Go("container logs", n.rotateLogs)
 	s.Go("upkeep", n.upkeep)
 	s.Go("probe assignment", n.assigner.Run)

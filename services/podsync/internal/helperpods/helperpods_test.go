@@ -1,4 +1,4 @@
-package podsync
+package helperpods
 
 import (
 	"context"
@@ -36,16 +36,19 @@ func (l lenient) Admit(_ context.Context, p *v1.Pod, _ podsyncv1.PodSource, _ bo
 func (lenient) Ended(types.UID)  {}
 func (lenient) Forget(types.UID) {}
 
+// workers are those of all pods but one.
+type workers struct{ synced chan struct{} }
+
+func (w workers) Synced() <-chan struct{} { return w.synced }
+func (workers) Known(uid types.UID) bool  { return uid != "gone" }
+
 func helperPod(uid types.UID, namespace, label string) *v1.Pod {
 	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Namespace: namespace, Name: "p", Labels: map[string]string{peer.LabelRole: label}}}
 }
 
 func TestHelperPodsAreRecorded(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "helpers")
-	h := &helperPods{
-		Admission: lenient{rejects: "rejected"}, role: admission.Helpers{Namespace: "agents"}.Role,
-		records: peer.Helpers{Dir: dir}, log: slog.New(slog.DiscardHandler),
-	}
+	h := New(lenient{rejects: "rejected"}, admission.Helpers{Namespace: "agents"}, peer.Helpers{Dir: dir}, slog.New(slog.DiscardHandler))
 	admit := func(p *v1.Pod) {
 		t.Helper()
 		if _, err := h.Admit(t.Context(), p, podsyncv1.PodSource_POD_SOURCE_API, false); err != nil {
@@ -95,7 +98,14 @@ func TestHelperPodsAreRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	admit(helperPod("changed", "agents", ""))
-	if err := h.sweep(func(uid types.UID) bool { return uid != "gone" }); err != nil {
+	synced := make(chan struct{})
+	early, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := h.Sweep(early, workers{synced}); err != nil || recorded("gone") == "" {
+		t.Fatalf("a record went before every source was heard: %v", err)
+	}
+	close(synced)
+	if err := h.Sweep(t.Context(), workers{synced}); err != nil {
 		t.Fatal(err)
 	}
 	for uid, want := range map[string]role.Role{"lives": role.Prober, "gone": "", "changed": ""} {
@@ -111,9 +121,7 @@ func TestHelperPodsAreRecorded(t *testing.T) {
 // A record that nobody could read keeps the pod from starting, and the next try admits it.
 func TestAHelperThatCannotBeRecordedWaits(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "runtime", "helpers")
-	h := &helperPods{
-		Admission: lenient{}, role: admission.Helpers{Namespace: "agents"}.Role, records: peer.Helpers{Dir: dir}, log: slog.New(slog.DiscardHandler),
-	}
+	h := New(lenient{}, admission.Helpers{Namespace: "agents"}, peer.Helpers{Dir: dir}, slog.New(slog.DiscardHandler))
 	p := helperPod("a", "agents", "prober")
 	if _, err := h.Admit(t.Context(), p, podsyncv1.PodSource_POD_SOURCE_API, false); err == nil {
 		t.Fatal("admitted without a record")

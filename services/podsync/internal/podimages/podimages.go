@@ -1,4 +1,9 @@
-package podsync
+// Package podimages brings the images of pods' containers to the node.
+//
+// Inputs: a pod, one of its containers, and the pull secrets that the pod names. Outputs: the image's reference and, where
+// it matters whether the container may run, what the image runs as. Guarantee: a secret that cannot be read is told in an
+// event and does not keep the others from being used.
+package podimages
 
 import (
 	"context"
@@ -10,25 +15,39 @@ import (
 
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/image"
-	"github.com/microlet/microlet/services/podsync/internal/objects"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
-	"github.com/microlet/microlet/services/podsync/internal/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
-// images brings a pod's pull secrets and an image's user to where they are needed.
-type images struct {
+// Runtime tells of images that are present.
+type Runtime interface {
+	ImageStatus(ctx context.Context, spec *runtimeapi.ImageSpec) (*runtimeapi.Image, error)
+}
+
+// Secrets reads pull secrets.
+type Secrets interface {
+	// PullSecrets returns those that a pod names, and the names of those that cannot be read.
+	PullSecrets(ctx context.Context, p *v1.Pod) (secrets []v1.Secret, missing []string, err error)
+}
+
+// Images makes images present.
+type Images struct {
 	puller  *image.Puller
-	runtime *runtime.Runtime
-	objects *objects.Store
+	runtime Runtime
+	secrets Secrets
 	events  record.EventRecorder
 }
 
-var _ worker.Images = (*images)(nil)
+var _ worker.Images = (*Images)(nil)
+
+// New returns Images that puller pulls.
+func New(puller *image.Puller, runtime Runtime, secrets Secrets, events record.EventRecorder) *Images {
+	return &Images{puller: puller, runtime: runtime, secrets: secrets, events: events}
+}
 
 // Ensure implements worker.Images.
-func (i *images) Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*worker.Image, error) {
-	secrets, missing, err := i.objects.PullSecrets(ctx, p)
+func (i *Images) Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*worker.Image, error) {
+	secrets, missing, err := i.secrets.PullSecrets(ctx, p)
 	if err != nil {
 		return nil, err // the pod has ended, or podsync has
 	}
@@ -53,7 +72,7 @@ func (i *images) Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*worke
 	return present, nil
 }
 
-// mustNotBeRoot says whether the image's own user decides if the container may run.
+// mustNotBeRoot reports whether the image's own user decides if the container may run.
 func mustNotBeRoot(p *v1.Pod, c *v1.Container) bool {
 	is := func(b *bool) bool { return b != nil && *b }
 	if s := c.SecurityContext; s != nil && s.RunAsNonRoot != nil {

@@ -1,4 +1,4 @@
-package podsync
+package podimages
 
 import (
 	"errors"
@@ -50,7 +50,7 @@ func TestAPullSecretThatCannotBeReadLeavesTheOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := &images{puller: puller, runtime: rt, objects: objects.New(client, objects.Options{Log: log}), events: events}
+	i := New(puller, rt, objects.New(client, objects.Options{Log: log}), events)
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}, Spec: v1.PodSpec{
 		ImagePullSecrets: []v1.LocalObjectReference{{Name: "absent"}, {Name: "unreadable"}, {Name: "good"}},
 		Containers:       []v1.Container{{Name: "c", Image: app}},
@@ -62,5 +62,28 @@ func TestAPullSecretThatCannotBeReadLeavesTheOthers(t *testing.T) {
 		"attempting to pull the image may not succeed."
 	if got := <-events.Events; !strings.HasPrefix(got, want) {
 		t.Errorf("event %q, want %q", got, want)
+	}
+}
+
+// The image's own user is asked for only where it decides whether the container may run.
+func TestTheImagesUserIsKnownWhereItMatters(t *testing.T) {
+	for name, c := range map[string]struct {
+		pod       v1.PodSecurityContext
+		container *v1.SecurityContext
+		want      bool
+	}{
+		"the pod says nothing":                {},
+		"the pod must not run as root":        {pod: v1.PodSecurityContext{RunAsNonRoot: new(true)}, want: true},
+		"the container may nevertheless":      {v1.PodSecurityContext{RunAsNonRoot: new(true)}, &v1.SecurityContext{RunAsNonRoot: new(false)}, false},
+		"the container must not, the pod may": {v1.PodSecurityContext{}, &v1.SecurityContext{RunAsNonRoot: new(true)}, true},
+		"the container leaves it to the pod":  {v1.PodSecurityContext{RunAsNonRoot: new(true)}, &v1.SecurityContext{}, true},
+	} {
+		p := &v1.Pod{Spec: v1.PodSpec{SecurityContext: &c.pod}}
+		if got := mustNotBeRoot(p, &v1.Container{SecurityContext: c.container}); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+	if mustNotBeRoot(&v1.Pod{}, &v1.Container{}) {
+		t.Error("a pod without a security context must not run as root")
 	}
 }

@@ -1,4 +1,8 @@
-package podsync
+// Package preemptor ends pods in favour of a critical one.
+//
+// Input: a victim, as package preemption chose it. Outputs: the victim's end, with the kubelet's reason, message and
+// condition, and its events. Guarantee: a victim gets its own grace period, and who waits for its end does not wait for ever.
+package preemptor
 
 import (
 	"context"
@@ -7,27 +11,42 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
 
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/podstatus"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
-// preemptor ends pods in favour of a critical one.
-type preemptor struct{ node *node }
+// Workers end pods; see worker.Workers.
+type Workers interface {
+	Evict(ctx context.Context, uid types.UID, override podstatus.Override, grace *int64) error
+}
 
-var _ admission.Evictor = (*preemptor)(nil)
+// Preemptor ends victims.
+type Preemptor struct {
+	workers Workers
+	events  record.EventRecorder
+}
+
+var _ admission.Evictor = (*Preemptor)(nil)
+
+// New returns a Preemptor.
+func New(workers Workers, events record.EventRecorder) *Preemptor {
+	return &Preemptor{workers: workers, events: events}
+}
 
 const preempting = "Preempting"
 
 // Evict implements admission.Evictor. It gives the victim its own grace period and half
 // of it again, as the kubelet does, and at least 10 s.
-func (e *preemptor) Evict(ctx context.Context, victim *v1.Pod) error {
+func (e *Preemptor) Evict(ctx context.Context, victim *v1.Pod) error {
 	const message = "Preempted in order to admit critical pod"
-	e.node.events.Event(victim, v1.EventTypeWarning, preempting, message)
+	e.events.Event(victim, v1.EventTypeWarning, preempting, message)
 	ctx, cancel := context.WithTimeout(ctx, patience(victim))
 	defer cancel()
-	err := e.node.workers.Evict(ctx, victim.UID, podstatus.Override{
+	err := e.workers.Evict(ctx, victim.UID, podstatus.Override{
 		Phase: v1.PodFailed, Reason: preempting, Message: message, Yields: true,
 		Condition: &v1.PodCondition{
 			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet,
@@ -38,7 +57,7 @@ func (e *preemptor) Evict(ctx context.Context, victim *v1.Pod) error {
 	case errors.Is(err, worker.ErrUnknownPod):
 		return nil // it is gone, which is what was wanted
 	case errors.Is(err, context.DeadlineExceeded):
-		e.node.events.Event(victim, v1.EventTypeWarning, "ExceededGracePeriod",
+		e.events.Event(victim, v1.EventTypeWarning, "ExceededGracePeriod",
 			"Container runtime did not kill the pod within specified grace period.")
 		return fmt.Errorf("timeout waiting to kill pod: %w", err)
 	}
