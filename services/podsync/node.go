@@ -18,6 +18,7 @@ import (
 	"github.com/microlet/microlet/services/internal/outbox"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
+	"github.com/microlet/microlet/services/podsync/internal/api"
 	"github.com/microlet/microlet/services/podsync/internal/apiclient"
 	"github.com/microlet/microlet/services/podsync/internal/assignment"
 	"github.com/microlet/microlet/services/podsync/internal/calllimit"
@@ -39,6 +40,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/network"
 	"github.com/microlet/microlet/services/podsync/internal/nodeobject"
 	"github.com/microlet/microlet/services/podsync/internal/objects"
+	"github.com/microlet/microlet/services/podsync/internal/plegliveness"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/podimages"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
@@ -93,7 +95,7 @@ type node struct {
 	dispatcher     *worker.Dispatcher
 	monitor        *monitor.Monitor
 	relister       *relist.Relister
-	signs          *signs
+	pleg           *plegliveness.Liveness
 	object         *nodeobject.Object
 	admitter       *admission.Admitter
 	helperPods     *helperpods.Admission
@@ -315,13 +317,12 @@ func (n *node) buildLoops() error {
 		Log: n.service.Log,
 	}, n.sourceKinds(), worker.Progress{Turn: n.service.Pulse.Turn, Synced: n.sourcesSynced, Reported: n.statesReported})
 	n.monitor = monitor.New(n.runtime, n.driver.Name, n.service.Log, n.state, &nodeReports{publisher: n.publisher, capacity: n.capacity})
-	n.signs = newSigns(n.service.Bus)
-	n.signs.listen(n.service.Bus, n.workers)
+	n.pleg = plegliveness.Watch(n.service.Bus, n.workers)
 	n.relister = &relist.Relister{
-		Runtime: n.runtime, Workers: n.workers, LastSign: n.signs.last,
+		Runtime: n.runtime, Workers: n.workers, LastSign: n.pleg.Last,
 		Log: n.service.Log, Relists: relist.NewCounter(n.service.Metrics),
 	}
-	registerAPI(n.service, n.workers, n.signs, &localPods{pods: n.local, mirrors: n.mirrors})
+	api.Register(n.service, n.workers, n.pleg, n.local, n.mirrors)
 	return nil
 }
 

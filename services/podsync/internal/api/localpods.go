@@ -1,4 +1,4 @@
-package podsync
+package api
 
 import (
 	"context"
@@ -10,27 +10,28 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
-	"github.com/microlet/microlet/proto/role"
-	"github.com/microlet/microlet/services/internal/service"
-	"github.com/microlet/microlet/services/podsync/internal/mirror"
 	"github.com/microlet/microlet/services/podsync/internal/source"
 )
+
+// LocalPods are the pods that root runs here; see source.Local.
+type LocalPods interface {
+	Add(ctx context.Context, manifest []byte) (*v1.Pod, podsyncv1.RunPodResponse_Outcome, error)
+	Remove(ctx context.Context, namespace, name string) (*v1.Pod, error)
+	List(ctx context.Context) ([]*v1.Pod, error)
+}
+
+// Mirrors know the statuses of static pods; see mirror.Manager.
+type Mirrors interface {
+	// Get returns a static pod and its last status; nil of what is not known.
+	Get(uid types.UID) (*v1.Pod, *v1.PodStatus)
+}
 
 // localPods answers those who run pods on the node itself. Only root may ask: a pod can be anything, root with every
 // capability too.
 type localPods struct {
 	podsyncv1.UnimplementedPodsyncServiceServer
-	pods    *source.Local
-	mirrors *mirror.Manager
-}
-
-func allowLocalPods(s *service.Service) {
-	for _, method := range []string{
-		podsyncv1.PodsyncService_RunPod_FullMethodName, podsyncv1.PodsyncService_RemovePod_FullMethodName,
-		podsyncv1.PodsyncService_GetLocalPod_FullMethodName, podsyncv1.PodsyncService_ListLocalPods_FullMethodName,
-	} {
-		s.Allow(method, role.Up)
-	}
+	pods    LocalPods
+	mirrors Mirrors
 }
 
 // RunPod implements podsyncv1.PodsyncServiceServer.
@@ -53,14 +54,14 @@ func (l *localPods) RemovePod(ctx context.Context, r *podsyncv1.RemovePodRequest
 
 // GetLocalPod implements podsyncv1.PodsyncServiceServer. It tells of a pod that is ending, too.
 func (l *localPods) GetLocalPod(_ context.Context, r *podsyncv1.GetLocalPodRequest) (*podsyncv1.GetLocalPodResponse, error) {
-	p, told := l.mirrors.Get(types.UID(r.GetUid()))
+	p, reported := l.mirrors.Get(types.UID(r.GetUid()))
 	if p == nil {
 		return nil, status.Errorf(codes.NotFound, "nothing of pod %s is on this node", r.GetUid())
 	}
 	answer := &podsyncv1.GetLocalPodResponse{Pod: localPod(p)}
-	if told != nil {
+	if reported != nil {
 		var err error
-		if answer.Status, err = told.Marshal(); err != nil {
+		if answer.Status, err = reported.Marshal(); err != nil {
 			return nil, status.Errorf(codes.Internal, "encode the pod's status: %v", err)
 		}
 	}

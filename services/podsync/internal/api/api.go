@@ -1,0 +1,66 @@
+// Package api answers podsync's callers on its gRPC socket.
+//
+// Inputs: requests of nodestatus, pleg and root. Outputs: whether podsync's dispatcher turns, wake-ups of workers where the
+// bus is away, and the pods that root runs here. Guarantee: only root runs and removes pods, since a pod can be anything.
+package api
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/service"
+)
+
+// Workers wake the workers of pods.
+type Workers interface {
+	Wake(uid types.UID, reason string)
+	WakeAll(reason string)
+}
+
+// PLEG hears of pleg's hints.
+type PLEG interface {
+	// Hinted notes a sign of life.
+	Hinted()
+}
+
+// server is podsync's service.
+type server struct {
+	localPods
+	pulse   *service.Pulse
+	workers Workers
+	pleg    PLEG
+}
+
+// Register has s answer its callers, each role those that it may call.
+func Register(s *service.Service, workers Workers, pleg PLEG, pods LocalPods, mirrors Mirrors) {
+	podsyncv1.RegisterPodsyncServiceServer(s.GRPC, &server{
+		localPods: localPods{pods: pods, mirrors: mirrors}, pulse: s.Pulse, workers: workers, pleg: pleg,
+	})
+	s.Allow(podsyncv1.PodsyncService_GetHealth_FullMethodName, role.NodeStatus, role.Up)
+	s.Allow(podsyncv1.PodsyncService_WakePod_FullMethodName, role.PLEG)
+	for _, method := range []string{
+		podsyncv1.PodsyncService_RunPod_FullMethodName, podsyncv1.PodsyncService_RemovePod_FullMethodName,
+		podsyncv1.PodsyncService_GetLocalPod_FullMethodName, podsyncv1.PodsyncService_ListLocalPods_FullMethodName,
+	} {
+		s.Allow(method, role.Up)
+	}
+}
+
+// GetHealth tells whether the dispatcher turns.
+func (s *server) GetHealth(context.Context, *podsyncv1.GetHealthRequest) (*podsyncv1.GetHealthResponse, error) {
+	return &podsyncv1.GetHealthResponse{Turns: s.pulse.Turns(), IdleMilliseconds: s.pulse.Idle().Milliseconds()}, nil
+}
+
+// WakePod is pleg's hint when the bus is away.
+func (s *server) WakePod(_ context.Context, r *podsyncv1.WakePodRequest) (*podsyncv1.WakePodResponse, error) {
+	s.pleg.Hinted()
+	if r.GetPodUid() == "" {
+		s.workers.WakeAll("pleg")
+	} else {
+		s.workers.Wake(types.UID(r.GetPodUid()), "pleg")
+	}
+	return &podsyncv1.WakePodResponse{}, nil
+}

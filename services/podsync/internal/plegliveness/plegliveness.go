@@ -1,0 +1,86 @@
+// Package plegliveness knows when pleg last proved that it looks at the runtime.
+//
+// Inputs: pleg's heartbeats, relists and hints. Output: the time of the last proof, from which podsync decides whether it
+// must relist by itself. Guarantee: a pleg whose loop stands still, or that lives and does not relist, proves nothing.
+package plegliveness
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
+	plegv1 "github.com/microlet/microlet/proto/microlet/pleg/v1"
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/bus"
+)
+
+// staleRelist is the age from which pleg's last relist proves nothing: its slowest period
+// and then some.
+const staleRelist = 15 * time.Second
+
+// Workers wake the workers of pods.
+type Workers interface {
+	Wake(uid types.UID, reason string)
+}
+
+// Liveness is pleg's. Its methods may be called from any goroutine.
+type Liveness struct {
+	mu            sync.Mutex
+	turns         uint64
+	alive, relist time.Time
+}
+
+// Watch follows pleg on the bus, and wakes the workers of the pods that it hints at.
+func Watch(b *bus.Client, workers Workers) *Liveness {
+	l := &Liveness{}
+	// The view calls back once the client runs, and so after this assignment.
+	var beats *bus.View[*busv1.Heartbeat]
+	beats = bus.Watch[busv1.Heartbeat](b, subject.Heartbeats, string(role.PLEG)+".*", func(key string) {
+		if beat, ok := beats.Get(key); ok {
+			l.beat(beat.GetTurns())
+		}
+	})
+	bus.Watch[plegv1.Relist](b, subject.Runtime, subject.RuntimeRelist, func(string) { l.relisted() })
+	b.Subscribe(subject.LifecycleEvents, func(subj string, _ []byte) {
+		l.Hinted()
+		if uid, ok := subject.LifecycleEventPod(subj); ok {
+			workers.Wake(types.UID(uid), "pleg")
+		}
+	})
+	return l
+}
+
+// beat takes a heartbeat; one whose loop stands still proves nothing.
+func (l *Liveness) beat(turns uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if turns != l.turns {
+		l.turns, l.alive = turns, time.Now()
+	}
+}
+
+func (l *Liveness) relisted() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.relist = time.Now()
+}
+
+// Hinted notes a hint.
+func (l *Liveness) Hinted() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.alive = time.Now()
+}
+
+// Last is when pleg last proved that it looks; zero when it never did.
+func (l *Liveness) Last() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Since(l.relist) > staleRelist {
+		return l.relist
+	}
+	return l.alive
+}
