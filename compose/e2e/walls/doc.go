@@ -1,5 +1,5 @@
-// Package walls holds the project's packages to the architecture: who may import what.
+// Package walls checks which packages may import which others.
 //
-// Input: the direct imports of all packages of the workspace, from "go list". Output: each import that
-// breaks a wall, with the wall's reason. It needs no rig.
+// It reads the direct imports of all packages of the workspace from "go list", and reports each import that breaks a
+// rule, with the reason for the rule. It needs no rig.
 package walls

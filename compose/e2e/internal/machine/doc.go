@@ -1,6 +1,5 @@
 // Package machine asks the kernel about processes, sockets, cgroups and mounts.
 //
-// Input: pids, socket paths and cgroup paths. Output: who is connected to a socket, as what a process
-// runs, what it uses, and what containers have left. Guarantee: what it tells comes from the kernel
-// (/proc, /sys, sock_diag), never from the programs that are asked about.
+// It reports who is connected to a socket, the identity and resource use of a process, and what containers have left
+// behind. All answers come from the kernel (/proc, /sys, sock_diag), never from the programs under test.
 package machine

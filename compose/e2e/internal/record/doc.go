@@ -1,14 +1,10 @@
-// Package record keeps a record without gaps of what a cluster's objects went through.
+// Package record keeps a gapless record of all changes of a cluster's objects.
 //
-// Input: the address of the cluster's etcd and the node's name. Output: each change of every pod and
-// event, of the node and of its Lease, in order, with the time at which it was seen; judgements over a
-// part of it; and a way to wait for a state.
+// It records each change of every pod and event, of the node and of its Lease, in order and with its time. Tests
+// check parts of the record and wait for states. It reads from etcd, because the scenarios stop the API server: a
+// watch there cannot be resumed ("too old resource version"), and a list would leave a gap in which a pod may have
+// been unready. Revisions are the resource versions of the objects.
 //
-// It reads from etcd and not from the API server, because the scenarios stop the API server: a watch
-// there cannot be resumed afterwards (its cache begins anew and answers "too old resource version"),
-// and a list instead would leave a gap in which a pod may have been unready. Revisions are the
-// objects' resource versions.
-//
-// Guarantees: what a Sync that returned without error has passed is complete up to then. A watch that
-// cannot be resumed where it broke is an error of every later call.
+// The record is complete up to the point that a successful Sync has passed. If a watch cannot be resumed where it
+// broke, every later call returns an error.
 package record

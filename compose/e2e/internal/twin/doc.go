@@ -1,9 +1,8 @@
-// Package twin reads what a node agent made of a pod, in a form that two agents can be compared by.
+// Package twin reads what a node agent made of a pod, so that two agents can be compared.
 //
-// Its input is the pod at the API server, its Events, and what the container runtime was given for
-// its sandbox and containers: the CRI configurations and the OCI specs, read from the runtime
-// itself. Its output is a flat list of facts, path and value. It guarantees that everything is in it
-// but what Normalised names, so that a difference which nobody thought of is seen.
+// It reads the pod and its Events from the API server, and the CRI configurations and OCI specs of its sandbox and
+// containers from the runtime. The result is a flat list of facts, each with a path and a value. It contains
+// everything except what Normalised names, so that unexpected differences are seen too.
 package twin
 
 // Normalised is what is replaced or left out before two pods are compared, and why.
