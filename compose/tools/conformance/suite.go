@@ -1,6 +1,7 @@
-// Package conformance pins upstream's end-to-end suites, that of the cluster and
-// that of the node: their version, and those of all that they are built with.
-// The rig builds them: `rig build --with conformance`.
+// Package conformance pins the versions of Kubernetes' end-to-end suites, of the cluster and of the node, and of all
+// their dependencies.
+//
+// The rig builds them with `rig build --with conformance`.
 package conformance
 
 import (

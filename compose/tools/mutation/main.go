@@ -1,11 +1,9 @@
-// Command mutation tells how much a package's tests notice.
+// Command mutation measures how many faults the tests of a package notice.
 //
-// Input: a package of this repository. It writes a copy of it in which each condition,
-// comparison, sum and statement has a fault that an environment variable switches on,
-// builds the tests once over that copy, and runs them once for each fault. Output: the faults
-// that no test noticed, and the share of those that one did. A survivor that stands in the
-// file of explained ones, because it changes nothing that anybody could observe, is not
-// held against the tests; any other makes the command fail.
+// It copies a package of this repository and adds a fault at each condition, comparison, sum and statement. An
+// environment variable enables one fault. It builds the tests once and runs them once per fault. It prints the
+// faults that no test noticed, and the share of those that a test noticed. It fails if a test missed a fault, unless
+// the file of explained faults lists the fault because nobody can observe it.
 package main
 
 import (
