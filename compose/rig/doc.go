@@ -1,19 +1,13 @@
-// Package rig runs a real Kubernetes control plane, container runtime and
-// registry on this machine for one node, whose agent is a choice: microlet,
-// the real kubelet, or none.
+// Package rig runs a real Kubernetes control plane, container runtime and registry for one node on this machine.
 //
-// Input: Options. Output: an Instance, whose accessors say where everything
-// is, and whose methods stop and start single programs. Guarantees:
+// The node agent is microlet, the real kubelet, or none. Up returns an Instance, which knows its paths and stops and
+// starts single programs. The package needs root. It sets net.ipv4.ip_forward and does not set it back. Down removes
+// everything else.
 //
-//   - every instance has its own folder, ports, subnets, bridge and cgroup, so
-//     that instances run side by side; names are unique on the machine;
-//   - what Up started outlives the caller, and Down or Clean of any later
-//     process stops it, also when a program or the caller was killed before;
-//   - a process is signalled only after its pid and start time were compared
-//     with the record, or when the kernel says that it is in the instance's
-//     cgroup;
-//   - Leftovers asks the machine, not the records, what is left.
-//
-// It needs root. It switches net.ipv4.ip_forward on and leaves it on. All else
-// that it changes on the machine goes with Down.
+//   - Every instance has its own folder, ports, subnets, bridge and cgroup, so instances can run side by side. Names
+//     are unique on the machine.
+//   - What Up started outlives the caller. Down or Clean of a later process stops it, even after a crash.
+//   - A process gets a signal only if its PID and start time match the record, or if it is in the cgroup of the
+//     instance.
+//   - Leftovers asks the machine, not the records.
 package rig

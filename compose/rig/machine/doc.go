@@ -1,16 +1,12 @@
-// Package machine starts a real machine beside this one: a kernel of its own, systemd, cgroup v2, a disk that
-// survives a reboot, and a power cord.
+// Package machine starts a separate machine with its own kernel, systemd, cgroup v2, and a disk that survives a
+// reboot.
 //
-// Input: Options. Output: a Machine. Guarantees:
+// It can also cut the power. It needs root. Each start uses the clean disk, except after a reboot or a power cut.
+// Several machines can run side by side: they share only the cached kernel and disk, which they only read. A machine
+// without Options.Detached ends with its caller and takes its processes, link, network namespace and memory with it.
+// Only the folder that the caller named remains.
 //
-//   - each start is from the clean disk, unless it is a reboot or the power's coming back;
-//   - several machines run side by side, and share nothing but the cached kernel and disk, which they only read;
-//   - a machine without Options.Detached ends with its caller, however that ends, and takes its processes, its link,
-//     its network namespace and its memory with it. What it leaves then is the folder that the caller named.
-//
-// There is one kind now: User-Mode Linux, which needs no virtualisation. It is a Linux that runs as a process of
-// this machine's and uses its CPU directly. It does not wall off what runs in it from this machine: it is for code
-// that one would also run here. QEMU with KVM and a distribution's kernel would be the better machine where KVM works.
-//
-// It needs root.
+// The only kind is User-Mode Linux, a Linux that runs as a process of this machine and needs no virtualization. It
+// is not a security boundary, so run only code in it that you would also run here. Where KVM works, QEMU with the
+// kernel of a distribution would be better.
 package machine

@@ -1,5 +1,4 @@
-// Command rig-agent keeps a node agent running, as systemd would; see package
-// supervise.
+// Command rig-agent keeps a node agent running, as systemd would; see package supervise.
 package main
 
 import (

@@ -1,5 +1,4 @@
-// Command rig runs a real control plane, runtime and registry on this machine
-// for one node; see rig --help.
+// Command rig runs a real control plane, runtime and registry for one node on this machine; see rig --help.
 package main
 
 import (

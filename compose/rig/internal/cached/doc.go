@@ -1,6 +1,5 @@
-// Package cached keeps folders that take long to make, so that each is made once on a machine.
+// Package cached keeps folders that take long to create, so that each is created once per machine.
 //
-// Input: the folder's path, which names all that its content depends on, and a function that makes
-// the content. Output: the folder. Guarantees: it is there whole or not at all; two rigs may want it
-// at once, one waits for the other; a make that is cut off leaves nothing that looks made.
+// The path of a folder names everything that its content depends on. A folder exists completely or not at all. Two
+// rigs may request it at once: one waits for the other. An interrupted creation leaves nothing that looks complete.
 package cached

@@ -1,9 +1,7 @@
-// Package cgroup makes and removes the cgroups of a rig.
+// Package cgroup creates and removes the cgroups of a rig.
 //
-// Input: a cgroup's path, such as /microlet-rig/a. Output: that cgroup in
-// every hierarchy of the machine, cgroup v1 or v2, usable as the parent of
-// pods. Guarantees: in v2 the controllers that a node agent needs are enabled
-// down to the path; in v1 cpuset groups inherit their parent's CPUs and memory
-// nodes, without which no process may enter. Remove takes away only what is
-// below the path.
+// It creates a cgroup such as /microlet-rig/a in every hierarchy of the machine, cgroup v1 or v2, usable as the
+// parent of pods. In v2 it enables the controllers that a node agent needs. In v1, cpuset groups inherit the CPUs
+// and memory nodes of their parents, because no process can enter them otherwise. Remove removes only what is below
+// the path.
 package cgroup

@@ -1,6 +1,4 @@
-// Package cli is the command line of rig.
+// Package cli implements the command line of rig.
 //
-// Input: arguments and signals. Output: progress on stderr, what can be used
-// by other programs on stdout, and an exit status. Guarantee: an error names
-// what failed and what can be done.
+// Progress goes to stderr, and output for other programs goes to stdout. An error says what failed and what to do.
 package cli

@@ -1,5 +1,4 @@
-// Package lock lets several rigs on one machine take turns.
+// Package lock provides a lock file, so that several rigs on one machine can take turns.
 //
-// Input: a file's path. Output: a lock that one process has at a time.
-// Guarantee: it goes with its holder, also when that is killed.
+// One process holds the lock at a time. The lock ends with its holder, even if the holder is killed.
 package lock

@@ -1,5 +1,2 @@
-// Package mounts finds and removes the mounts of a rig.
-//
-// Input: the folders that belong to the rig. Output: nothing is mounted on
-// them or below them. Guarantee: a mount elsewhere is never touched.
+// Package mounts finds and removes the mounts on and below the folders of a rig. It never touches other mounts.
 package mounts

@@ -1,11 +1,7 @@
-// Package network gives a rig its bridge, subnets, ports and packet filter
-// rules, and takes them away again.
+// Package network creates and removes the bridge, subnets, ports and iptables rules of a rig.
 //
-// Input: the instance's name and index. Output: a Plan with addresses that no
-// other rig and no route of the machine uses, and on Setup the bridge with the
-// node's address and the rules that let pods reach each other, the API server
-// and the outside, also where another program (Docker) drops what is
-// forwarded. Guarantees: every rule carries the instance's name as a comment,
-// or is in a chain of the instance, so that Remove finds it without a record;
-// rules of others are never changed.
+// A Plan has addresses that no other rig and no route of the machine uses. Setup creates the bridge with the address
+// of the node, and rules that let pods reach each other, the API server and other networks, even if another program
+// (Docker) drops forwarded packets. Every rule has the name of the instance as a comment or is in a chain of the
+// instance, so Remove finds it without a record. Other rules never change.
 package network

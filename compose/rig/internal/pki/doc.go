@@ -1,9 +1,5 @@
-// Package pki makes the certificates, keys and kubeconfig files of one rig.
+// Package pki creates the certificates, keys and kubeconfig files of a rig.
 //
-// Input: the folder, the addresses under which the API server is reached and
-// the node's name. Output: a folder of PEM files and the kubeconfig files of
-// everybody who talks to the API server. Guarantees: every key is new, ECDSA
-// P-256, and readable by root only; nothing is written outside the folder;
-// certificates are valid for a year from an hour before they were made, so
-// that a clock that is a little late still accepts them.
+// Every key is new, ECDSA P-256, and readable only by root. All files are in one folder. Certificates are valid for
+// one year, beginning one hour before their creation, so that a clock that is slightly late accepts them.
 package pki

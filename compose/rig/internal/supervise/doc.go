@@ -1,14 +1,8 @@
-// Package supervise keeps one program running: it stands in for systemd
-// where the rig runs a node agent.
+// Package supervise keeps one program running, in place of systemd, where the rig runs a node agent.
 //
-// Input: a command line, a status file and optionally a watchdog interval.
-// Output: the program runs; when it ends, it is started again at once, and
-// after that with a growing pause until it has lived for a while. The status
-// file always says which process it is now. Guarantees: it speaks the
-// receiving side of systemd's notification protocol (READY, STOPPING,
-// WATCHDOG), and kills a program whose watchdog messages stop; on the end of
-// its context the program gets SIGTERM, and SIGKILL after the grace period.
-//
-// It imports the standard library only, so that its binary builds in a moment
-// and needs no key of the rig's dependencies.
+// It restarts the program at once when it ends, and then with a growing delay until it has run for a while. It
+// implements the receiving side of systemd's notification protocol (READY, STOPPING, WATCHDOG), and kills a program
+// that sends no WATCHDOG. The status file always names the current process. At the end of the context, the program
+// gets SIGTERM, and SIGKILL after the grace period. The package imports only the standard library, so its binary
+// builds quickly.
 package supervise

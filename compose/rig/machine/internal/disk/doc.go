@@ -1,10 +1,8 @@
-// Package disk makes the disk from which a machine starts: a small Debian with systemd, logind, D-Bus, sshd,
-// iptables, and the rig's own containerd, runc and CNI plugins.
+// Package disk creates the disk image of a machine: a small Debian with systemd, logind, D-Bus, sshd and iptables.
 //
-// Input: the programs to put on it. Output: a folder of the cache with the image, which nobody may write to,
-// and the keys with which one comes in. It is keyed by the list of packages, the files beside this package
-// and the programs' own keys.
+// The disk also contains the rig's containerd, runc and CNI plugins. The cache holds the read-only image and the
+// keys for logging in, keyed by the list of packages, the files beside this package, and the keys of the programs.
 //
-// The file etc/machine-id is empty: each machine has an id of its own, from the kernel's command line. Without the file,
-// systemd would take its first start for a new installation's, and enable all that Debian enables.
+// The file etc/machine-id is empty, because each machine gets its own ID from the kernel's command line. Without the
+// file, systemd would treat the first start as a new installation and enable everything that Debian enables.
 package disk
