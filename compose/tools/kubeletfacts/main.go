@@ -1,8 +1,8 @@
-// Command kubeletfacts writes what the pinned kubelet's command line, configuration defaults and feature gates are, as
-// flags.json, defaults.json and gates.json, into the folder that its argument names.
+// Command kubeletfacts writes the command line, configuration defaults and feature gates of the pinned kubelet.
 //
-// services/internal/kubeletconfig reads gates.json as its table of gates, and its tests hold its flags and defaults to
-// the other two. For another version of the kubelet, change go.mod here and run
+// It writes flags.json, defaults.json and gates.json to the folder of its argument. services/internal/kubeletconfig
+// reads gates.json as its table of gates, and its tests compare its flags and defaults with the other two. For
+// another version of the kubelet, change go.mod here and run
 //
 //	GOWORK=off go run . ../../../services/internal/kubeletconfig/upstream
 package main

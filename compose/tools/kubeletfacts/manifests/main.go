@@ -1,14 +1,14 @@
-// Command manifests writes what the pinned kubelet makes of static pod manifests: its first argument is a folder of
-// manifests, its second the file to write.
+// Command manifests writes what the pinned kubelet makes of static pod manifests.
 //
-// The manifests are read by the kubelet's own file source, from /tmp/kubelet-manifests and on a node named node-a, since
-// both go into the UIDs that it makes. The tests of services/podsync/internal/manifest hold microlet to the result. For
-// another version of the kubelet, change go.mod and run
+// Its first argument is a folder of manifests, and its second is the file to write. The kubelet's own file source
+// reads the manifests from /tmp/kubelet-manifests on a node named node-a, because both are part of the UIDs. The
+// tests of services/podsync/internal/manifest compare microlet with the result. For another version of the kubelet,
+// change go.mod and run
 //
 //	GOWORK=off go run ./manifests ../../../services/podsync/internal/manifest/testdata/manifests ../../../services/podsync/internal/manifest/testdata/kubelet.json
 //
-// One manifest more is made here: a Pod in which every field but times is set, of which only the hash is told. It proves that the
-// hash of any manifest can be made from the public types.
+// The command adds one manifest: a Pod in which every field except times is set. Only its hash is written. It proves
+// that the hash of any manifest can be computed from the public types.
 package main
 
 import (
