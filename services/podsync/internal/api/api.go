@@ -1,7 +1,7 @@
-// Package api answers podsync's callers on its gRPC socket.
+// Package api serves podsync's gRPC API to nodestatus, pleg and root.
 //
-// Inputs: requests of nodestatus, pleg and root. Outputs: whether podsync's dispatcher turns, wake-ups of workers where the
-// bus is away, and the pods that root runs here. Guarantee: only root runs and removes pods, since a pod can be anything.
+// It reports whether podsync's dispatcher makes progress, wakes workers if the bus is down, and runs and removes the
+// pods of "microlet run-pod". Only root may do the latter, because such a pod can be anything.
 package api
 
 import (

@@ -1,8 +1,9 @@
-// Package helperpods records which pods are helpers of the node agent, for as long as anything of them may run.
+// Package helperpods records which pods are helpers of the node agent.
 //
-// Inputs: the verdicts on pods that ask to run here, and their ends. Output: a file a helper in the runtime folder, in which
-// every service reads who may act as which role. Guarantees: a helper is recorded before anything of it starts, and one that
-// cannot be recorded waits; what an earlier podsync recorded of pods that are gone is removed once every source was heard.
+// It writes one file per helper to the runtime folder, as long as anything of the pod may run. Every service reads
+// there which pod has which role. A helper is recorded before anything of it starts, and waits if it cannot be
+// recorded. Records of an earlier podsync about pods that are gone are removed after every source has delivered its
+// list.
 package helperpods
 
 import (

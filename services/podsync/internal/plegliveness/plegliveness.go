@@ -1,7 +1,7 @@
-// Package plegliveness knows when pleg last proved that it looks at the runtime.
+// Package plegliveness knows when pleg last proved that it watches the runtime.
 //
-// Inputs: pleg's heartbeats, relists and hints. Output: the time of the last proof, from which podsync decides whether it
-// must relist by itself. Guarantee: a pleg whose loop stands still, or that lives and does not relist, proves nothing.
+// The proofs are pleg's heartbeats, relists and hints. podsync decides from the time of the last proof whether it
+// must relist by itself. A pleg whose loop hangs, or that does not relist, proves nothing.
 package plegliveness
 
 import (

@@ -1,8 +1,7 @@
-// Package podimages brings the images of pods' containers to the node.
+// Package podimages makes the images of a pod's containers available on the node.
 //
-// Inputs: a pod, one of its containers, and the pull secrets that the pod names. Outputs: the image's reference and, where
-// it matters whether the container may run, what the image runs as. Guarantee: a secret that cannot be read is told in an
-// event and does not keep the others from being used.
+// It reads the pull secrets of the pod and returns the image reference. Where it matters for admission, it also
+// returns the user of the image. An event reports a secret that cannot be read. The other secrets are still used.
 package podimages
 
 import (

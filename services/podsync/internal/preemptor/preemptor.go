@@ -1,7 +1,7 @@
-// Package preemptor ends pods in favour of a critical one.
+// Package preemptor ends a pod that package preemption selected, so that a critical pod can start.
 //
-// Input: a victim, as package preemption chose it. Outputs: the victim's end, with the kubelet's reason, message and
-// condition, and its events. Guarantee: a victim gets its own grace period, and who waits for its end does not wait for ever.
+// The end has the kubelet's reason, message, condition and events. The pod gets its own grace period. A caller that
+// waits for the end does not wait forever.
 package preemptor
 
 import (
