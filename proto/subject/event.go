@@ -65,10 +65,11 @@ const GoneEvents = "microlet.evt.bus.gone.*.*"
 
 // GoneEventOf returns whom a GoneEvent's subject is about.
 func GoneEventOf(subj string) (r role.Role, replica string, ok bool) {
-	rest, ok := strings.CutPrefix(subj, "microlet.evt.bus.gone.")
-	service, replica, cut := strings.Cut(rest, ".")
-	ok = ok && cut && ValidToken(service) == nil && ValidToken(replica) == nil
-	return role.Role(service), replica, ok
+	writer, ok := strings.CutPrefix(subj, "microlet.evt.bus.gone.")
+	if !ok {
+		return "", "", false
+	}
+	return ParseWriter(writer)
 }
 
 // Event is a subject pattern that one service publishes and others may receive.

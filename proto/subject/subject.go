@@ -7,6 +7,7 @@ package subject
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -73,7 +74,7 @@ const (
 func Buckets() []Bucket {
 	heartbeats := Bucket{Name: Heartbeats, TTL: 10 * time.Minute, MaxBytes: mebibyte, MaxEntry: smallEntry}
 	for _, r := range services() {
-		heartbeats.Grants = append(heartbeats.Grants, Grant{Pattern: string(r) + ".*", Owner: r, Readers: everyone()})
+		heartbeats.Grants = append(heartbeats.Grants, Grant{Pattern: HeartbeatKeys(r), Owner: r, Readers: everyone()})
 	}
 	return []Bucket{
 		{Name: Pods, MaxBytes: 256 * mebibyte, MaxEntry: MaxPayload, Grants: []Grant{
@@ -83,7 +84,7 @@ func Buckets() []Bucket {
 			{"*", role.Podsync, []role.Role{role.Prober, role.Stats, role.Evictor, role.NodeAPI}},
 		}},
 		{Name: Runtime, MaxBytes: 4 * mebibyte, MaxEntry: smallEntry, Grants: []Grant{
-			{"relist", role.PLEG, []role.Role{role.Podsync, role.NodeStatus}},
+			{RuntimeRelist, role.PLEG, []role.Role{role.Podsync, role.NodeStatus}},
 		}},
 		{Name: Assignment, MaxBytes: 16 * mebibyte, MaxEntry: smallEntry, Grants: []Grant{
 			{"*", role.Podsync, []role.Role{role.Prober}},
@@ -92,17 +93,17 @@ func Buckets() []Bucket {
 			{"*.*.*", role.Prober, []role.Role{role.Podsync}},
 		}},
 		{Name: Node, MaxBytes: 8 * mebibyte, MaxEntry: nodeEntry, Grants: []Grant{
-			{"runtime", role.Podsync, nodeReaders()},
-			{"capacity", role.Podsync, nodeReaders()},
-			{"volumes", role.Podsync, nodeReaders()},
-			{"csi", role.Podsync, nodeReaders()},
-			{"addresses", role.NodeStatus, nodeReaders()},
-			{"reported", role.NodeStatus, nodeReaders()},
-			{"images", role.ImageGC, nodeReaders()},
-			{"pressure", role.Evictor, nodeReaders()},
+			{NodeRuntime, role.Podsync, nodeReaders()},
+			{NodeCapacity, role.Podsync, nodeReaders()},
+			{NodeVolumes, role.Podsync, nodeReaders()},
+			{NodeCSI, role.Podsync, nodeReaders()},
+			{NodeAddresses, role.NodeStatus, nodeReaders()},
+			{NodeReported, role.NodeStatus, nodeReaders()},
+			{NodeImages, role.ImageGC, nodeReaders()},
+			{NodePressure, role.Evictor, nodeReaders()},
 		}},
 		{Name: Stats, MaxBytes: 4 * mebibyte, MaxEntry: smallEntry, Grants: []Grant{
-			{"summary", role.Stats, []role.Role{role.Evictor, role.NodeAPI}},
+			{StatsSummary, role.Stats, []role.Role{role.Evictor, role.NodeAPI}},
 		}},
 		heartbeats,
 	}
@@ -149,11 +150,27 @@ func mustToken(s string) string {
 //	<podUID>
 func PodKey(podUID string) string { return mustToken(podUID) }
 
+// The kinds of probes, as they are named in keys.
+const (
+	ProbeReadiness = "readiness"
+	ProbeLiveness  = "liveness"
+	ProbeStartup   = "startup"
+)
+
 // ProbeResultKey is a key of PROBE_RESULTS.
 //
 //	<podUID>.<container>.<probe>
 func ProbeResultKey(podUID, container, probe string) string {
 	return mustToken(podUID) + "." + mustToken(container) + "." + mustToken(probe)
+}
+
+// ParseProbeResultKey takes a ProbeResultKey apart; ok is false for any other key.
+func ParseProbeResultKey(key string) (podUID, container, probe string, ok bool) {
+	parts := strings.Split(key, ".")
+	if len(parts) != 3 || slices.ContainsFunc(parts, func(part string) bool { return ValidToken(part) != nil }) {
+		return "", "", "", false
+	}
+	return parts[0], parts[1], parts[2], true
 }
 
 // Keys of RUNTIME, NODE and STATS.
@@ -215,6 +232,20 @@ const (
 func HeartbeatKey(r role.Role, replica string) string {
 	return mustToken(string(r)) + "." + mustToken(replica)
 }
+
+// ParseHeartbeatKey takes a HeartbeatKey apart; ok is false for any other key.
+func ParseHeartbeatKey(key string) (r role.Role, replica string, ok bool) {
+	service, replica, ok := strings.Cut(key, ".")
+	if !ok || ValidToken(service) != nil || ValidToken(replica) != nil {
+		return "", "", false
+	}
+	return role.Role(service), replica, true
+}
+
+// HeartbeatKeys matches the heartbeats of every replica of r.
+//
+//	<service>.*
+func HeartbeatKeys(r role.Role) string { return mustToken(string(r)) + ".*" }
 
 // epochPrefix begins the keys of epoch marks, which no other key's first token may be.
 const epochPrefix = "_epoch"

@@ -1,6 +1,7 @@
 package subject
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -48,7 +49,7 @@ func TestOwnersOfKeys(t *testing.T) {
 		want        role.Role
 	}{
 		{Pods, PodKey("3f2c"), role.Podsync}, {PodStatus, PodKey("3f2c"), role.Podsync}, {Assignment, PodKey("3f2c"), role.Podsync},
-		{Runtime, RuntimeRelist, role.PLEG}, {ProbeResults, ProbeResultKey("3f2c", "c", "liveness"), role.Prober},
+		{Runtime, RuntimeRelist, role.PLEG}, {ProbeResults, ProbeResultKey("3f2c", "c", ProbeLiveness), role.Prober},
 		{Node, NodeRuntime, role.Podsync}, {Node, NodeCapacity, role.Podsync}, {Node, NodeVolumes, role.Podsync}, {Node, NodeCSI, role.Podsync},
 		{Node, NodeAddresses, role.NodeStatus}, {Node, NodeReported, role.NodeStatus}, {Node, NodeImages, role.ImageGC}, {Node, NodePressure, role.Evictor},
 		{Stats, StatsSummary, role.Stats}, {Heartbeats, HeartbeatKey(role.PLEG, "0"), role.PLEG},
@@ -91,7 +92,7 @@ func FuzzTokensStayTokens(f *testing.F) {
 					t.Errorf("a key was built of %q", s)
 				}
 			}()
-			_ = ProbeResultKey(s, "c", "liveness")
+			_ = ProbeResultKey(s, "c", ProbeLiveness)
 			return
 		}
 		key := ProbeResultKey(s, s, s)
@@ -99,4 +100,31 @@ func FuzzTokensStayTokens(f *testing.F) {
 			t.Errorf("%q becomes the key %q", s, key)
 		}
 	})
+}
+
+// What is parsed is what was built, and nothing else is parsed.
+func FuzzParsedKeys(f *testing.F) {
+	for _, key := range []string{
+		"", ".", "..", "a", "a.b", "a.b.c", "a.b.c.d", ".b.c", "a..c", "a.b.", "_epoch.prober.0", "*.b.c", "a.>", "a. .c", "prober.0",
+		ProbeResultKey("3f2c-11", "web", ProbeReadiness), HeartbeatKey(role.Prober, "0"), EpochKey(role.Prober, "0"),
+	} {
+		f.Add(key)
+	}
+	f.Fuzz(func(t *testing.T, key string) {
+		if uid, container, probe, ok := ParseProbeResultKey(key); ok && ProbeResultKey(uid, container, probe) != key {
+			t.Errorf("%q was read as %q, %q, %q", key, uid, container, probe)
+		} else if ok == (IsEpochKey(key) || !Matches("*.*.*", key)) && !hasInvalidPart(key) {
+			t.Errorf("%q is a probe result's key: %t", key, ok)
+		}
+		r, replica, ok := ParseHeartbeatKey(key)
+		if ok && (HeartbeatKey(r, replica) != key || !Matches(HeartbeatKeys(r), key)) {
+			t.Errorf("%q was read as %q, %q", key, r, replica)
+		} else if ok == !Matches("*.*", key) && !hasInvalidPart(key) {
+			t.Errorf("%q is a heartbeat's key: %t", key, ok)
+		}
+	})
+}
+
+func hasInvalidPart(key string) bool {
+	return slices.ContainsFunc(strings.Split(key, "."), func(part string) bool { return ValidToken(part) != nil })
 }

@@ -103,6 +103,11 @@ func Inbox(r role.Role) string { return "_INBOX_" + mustToken(string(r)) }
 //	<service>.<replica>
 func Writer(r role.Role, replica string) string { return HeartbeatKey(r, replica) }
 
+// ParseWriter takes a Writer apart; ok is false for anything else.
+func ParseWriter(writer string) (r role.Role, replica string, ok bool) {
+	return ParseHeartbeatKey(writer)
+}
+
 // Matches says whether a subject or key matches a pattern in NATS terms.
 func Matches(pattern, name string) bool {
 	p, n := strings.Split(pattern, "."), strings.Split(name, ".")
