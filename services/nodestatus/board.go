@@ -31,7 +31,7 @@ func newBoard(s *service.Service) *board {
 	return &board{
 		nodeName:   s.Config.NodeName,
 		client:     s.Bus,
-		heartbeats: bus.Watch[busv1.Heartbeat](s.Bus, subject.Heartbeats, string(role.Podsync)+".*", nil),
+		heartbeats: bus.Watch[busv1.Heartbeat](s.Bus, subject.Heartbeats, subject.HeartbeatKeys(role.Podsync), nil),
 		relist:     bus.Watch[plegv1.Relist](s.Bus, subject.Runtime, subject.RuntimeRelist, nil),
 		runtime:    bus.Watch[podsyncv1.Runtime](s.Bus, subject.Node, subject.NodeRuntime, nil),
 		capacity:   bus.Watch[podsyncv1.Capacity](s.Bus, subject.Node, subject.NodeCapacity, nil),

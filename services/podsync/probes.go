@@ -20,7 +20,7 @@ func (n *node) buildProbes() error {
 	n.assigner = assignment.New(assignment.Options{
 		Writer:     b.Own(subject.Assignment),
 		Known:      bus.Watch[podsyncv1.Assignment](b, subject.Assignment, ">", nil),
-		Heartbeats: bus.Watch[busv1.Heartbeat](b, subject.Heartbeats, string(role.Prober)+".*", func(string) { n.assigner.Beat() }),
+		Heartbeats: bus.Watch[busv1.Heartbeat](b, subject.Heartbeats, subject.HeartbeatKeys(role.Prober), func(string) { n.assigner.Beat() }),
 		Changed:    func(uid types.UID) { n.probeResults.Assigned(uid) },
 		Log:        n.service.Log, Metrics: n.service.Metrics,
 	})

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -155,9 +154,9 @@ func (s *store) setSynced(synced bool) {
 // the service that owns its key. No one else can put it there; this catches a contract that two versions
 // understand differently.
 func (s *store) authentic(e entry, err error) bool {
-	service, _, _ := strings.Cut(e.writer, ".")
+	service, _, signed := subject.ParseWriter(e.writer)
 	owner, ok := s.contract.Owner(e.key)
-	if err == nil && ok && string(owner) == service {
+	if err == nil && ok && signed && owner == service {
 		return true
 	}
 	s.reject(e, err)

@@ -3,11 +3,12 @@ package assignment
 import (
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/proto/subject"
 )
 
 const (
@@ -81,7 +82,10 @@ func (r *replicas) alive() (names, takers []string, again time.Time, known bool)
 	}
 	beats := r.beats.All()
 	for key, b := range beats {
-		_, name, _ := strings.Cut(key, ".")
+		_, name, ok := subject.ParseHeartbeatKey(key)
+		if !ok {
+			continue
+		}
 		received := r.beats.Received(key)
 		at, lost := r.gone[name]
 		s, known := r.seen[name]
@@ -133,7 +137,7 @@ func (r *replicas) forget() {
 	}
 	beats := r.beats.All()
 	maps.DeleteFunc(r.seen, func(name string, s sign) bool {
-		_, beating := beats["prober."+name]
+		_, beating := beats[subject.HeartbeatKey(role.Prober, name)]
 		return !beating && time.Since(s.at) > hungAfter
 	})
 }

@@ -38,7 +38,7 @@ func Watch(b *bus.Client, workers Workers) *Liveness {
 	l := &Liveness{}
 	// The view calls back once the client runs, and so after this assignment.
 	var beats *bus.View[*busv1.Heartbeat]
-	beats = bus.Watch[busv1.Heartbeat](b, subject.Heartbeats, string(role.PLEG)+".*", func(key string) {
+	beats = bus.Watch[busv1.Heartbeat](b, subject.Heartbeats, subject.HeartbeatKeys(role.PLEG), func(key string) {
 		if beat, ok := beats.Get(key); ok {
 			l.beat(beat.GetTurns())
 		}

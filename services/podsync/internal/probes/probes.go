@@ -1,7 +1,6 @@
 package probes
 
 import (
-	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -9,6 +8,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	proberv1 "github.com/microlet/microlet/proto/microlet/prober/v1"
+	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 )
 
@@ -38,8 +38,11 @@ type Store struct {
 	dropped prometheus.Counter
 
 	mu   sync.Mutex
-	pods map[string]map[string]verdict // by pod UID, then by "<container>.<probe>"
+	pods map[string]map[probe]verdict // by pod UID
 }
+
+// probe is one of a pod's.
+type probe struct{ container, kind string }
 
 type verdict struct {
 	id         string
@@ -49,7 +52,7 @@ type verdict struct {
 
 // New returns an empty store.
 func New(o Options) *Store {
-	s := &Store{o: o, pods: map[string]map[string]verdict{}, dropped: prometheus.NewCounter(prometheus.CounterOpts{
+	s := &Store{o: o, pods: map[string]map[probe]verdict{}, dropped: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "microlet_podsync_probe_results_dropped_total",
 		Help: "Probe results that were dropped because another replica had been assigned the pod.",
 	})}
@@ -67,7 +70,7 @@ func (s *Store) Changed(key string) {
 // Assigned looks again at the results of a pod whose assignment has changed.
 func (s *Store) Assigned(uid types.UID) {
 	for key, r := range s.o.Results.All() {
-		if strings.HasPrefix(key, string(uid)+".") {
+		if of, _, _, ok := subject.ParseProbeResultKey(key); ok && of == string(uid) {
 			s.take(key, r)
 		}
 	}
@@ -75,7 +78,7 @@ func (s *Store) Assigned(uid types.UID) {
 
 // take accepts a result if it is from who is assigned the pod.
 func (s *Store) take(key string, r *proberv1.ProbeResult) {
-	uid, probe, ok := strings.Cut(key, ".")
+	uid, container, kind, ok := subject.ParseProbeResultKey(key)
 	if !ok {
 		return
 	}
@@ -90,10 +93,11 @@ func (s *Store) take(key string, r *proberv1.ProbeResult) {
 	v := verdict{id: r.GetContainerId(), result: results[r.GetResult()], generation: r.GetGeneration()}
 	s.mu.Lock()
 	if s.pods[uid] == nil {
-		s.pods[uid] = map[string]verdict{}
+		s.pods[uid] = map[probe]verdict{}
 	}
-	old := s.pods[uid][probe]
-	s.pods[uid][probe] = v
+	of := probe{container, kind}
+	old := s.pods[uid][of]
+	s.pods[uid][of] = v
 	s.mu.Unlock()
 	if old.id != v.id && v.result != decide.Unknown || old.id == v.id && old.result != v.result {
 		s.o.Wake(types.UID(uid))
@@ -110,16 +114,16 @@ func (s *Store) Of(uid types.UID) Verdicts {
 	v := Verdicts{map[string]decide.Result{}, map[string]decide.Result{}, map[string]decide.Result{}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for probe, r := range s.pods[string(uid)] {
+	for of, r := range s.pods[string(uid)] {
 		if r.result == decide.Unknown {
 			continue
 		}
-		switch probe[strings.LastIndex(probe, ".")+1:] {
-		case "readiness":
+		switch of.kind {
+		case subject.ProbeReadiness:
 			v.Readiness[r.id] = r.result
-		case "liveness":
+		case subject.ProbeLiveness:
 			v.Liveness[r.id] = r.result
-		case "startup":
+		case subject.ProbeStartup:
 			v.Startup[r.id] = r.result
 		}
 	}

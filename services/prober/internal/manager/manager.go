@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -94,8 +93,9 @@ func Watch(o Options, c *bus.Client) *Manager {
 	known = bus.Watch[proberv1.ProbeResult](c, subject.ProbeResults, ">", func(key string) {
 		// Its own results tell a replica nothing new.
 		if r, ok := known.Get(key); ok && r.GetReplica() != o.Replica {
-			uid, _, _ := strings.Cut(key, ".")
-			m.Changed(uid)
+			if uid, _, _, ok := subject.ParseProbeResultKey(key); ok {
+				m.Changed(uid)
+			}
 		}
 	})
 	m.b = Buckets{
@@ -178,8 +178,8 @@ func (m *Manager) sweep() {
 		return
 	}
 	for key, r := range m.b.Known.All() {
-		uid, _, _ := strings.Cut(key, ".")
-		if _, known := m.b.Pods.Get(uid); !known && r.GetReplica() == m.o.Replica {
+		uid, _, _, ok := subject.ParseProbeResultKey(key)
+		if _, known := m.b.Pods.Get(uid); ok && !known && r.GetReplica() == m.o.Replica {
 			m.b.Results.Delete(key)
 		}
 	}

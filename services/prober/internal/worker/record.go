@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	proberv1 "github.com/microlet/microlet/proto/microlet/prober/v1"
+	"github.com/microlet/microlet/proto/subject"
 )
 
 // Kind is what a probe is for. Its value is the probe's name in keys.
@@ -15,9 +16,9 @@ type Kind string
 
 // The kinds.
 const (
-	Readiness Kind = "readiness"
-	Liveness  Kind = "liveness"
-	Startup   Kind = "startup"
+	Readiness Kind = subject.ProbeReadiness
+	Liveness  Kind = subject.ProbeLiveness
+	Startup   Kind = subject.ProbeStartup
 )
 
 // Kinds are all of them.
