@@ -4,8 +4,8 @@
 // 	protoc        (unknown)
 // source: microlet/bus/v1/bus.proto
 
-// Package microlet.bus.v1 is what every user of the bus shares: the envelope
-// that state travels in, the heartbeat, and a Kubernetes Event on its way out.
+// Package microlet.bus.v1 has the messages that all users of the bus share: the envelope of state, the heartbeat, and
+// the record of a Kubernetes Event.
 
 package busv1
 
@@ -25,19 +25,19 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Entry is the value of every key of every bucket. The envelope lets a reader
-// tell a live key from a ghost: one whose delete was lost with the bus.
+// Entry is the value of every key of every bucket. With this envelope, a reader can distinguish a live key from a stale
+// one, whose delete was lost with the bus.
 type Entry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Service and replica that wrote the entry, "<service>.<replica>".
 	Writer string `protobuf:"bytes,1,opt,name=writer,proto3" json:"writer,omitempty"`
-	// Epoch of the writer. It grows each time the writer starts and each time it
-	// finds the bus again (nanoseconds since 1970, so that it grows over restarts).
+	// Epoch of the writer. It grows each time the writer starts and each time it reconnects to the bus. It is in
+	// nanoseconds since 1970, so that it also grows over restarts.
 	Epoch int64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// The owning service's message, marshalled. Empty in an epoch mark and in a delete.
+	// The marshalled message of the owning service. Empty in an epoch mark and in a delete.
 	Value []byte `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`
-	// Counts the writer's puts and deletes within the epoch, from 1. With the epoch it
-	// orders what one writer said of one key, whatever way it reached the reader.
+	// Counts the writer's puts and deletes within the epoch, from 1. Epoch and revision order the entries of one writer
+	// for one key, however they reached the reader.
 	Revision      uint64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -102,14 +102,14 @@ func (x *Entry) GetRevision() uint64 {
 }
 
 // Heartbeat is the value of HEARTBEATS/<service>.<replica>, put every 5 s.
-// A reader judges its age by its own clock since receipt, never by a field.
+// A reader measures its age with its own clock from the time of receipt, never from a field.
 type Heartbeat struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Version string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	Pid     int32                  `protobuf:"varint,2,opt,name=pid,proto3" json:"pid,omitempty"`
 	Started *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=started,proto3" json:"started,omitempty"`
-	// Turns of the service's own loop since its start. A heartbeat whose count
-	// stands still tells of a process that lives and a loop that does not.
+	// Iterations of the service's main loop since its start. If the count does not grow, the process lives but its loop
+	// hangs.
 	Turns         uint64 `protobuf:"varint,4,opt,name=turns,proto3" json:"turns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -176,8 +176,8 @@ func (x *Heartbeat) GetTurns() uint64 {
 // KubernetesEvent is one record of the outbox stream.
 type KubernetesEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A core/v1 Event in its Kubernetes protobuf encoding, complete but for what
-	// delivery adds (correlation, counts, series).
+	// A core/v1 Event in its Kubernetes protobuf encoding. It is complete except for what delivery adds (correlation,
+	// counts, series).
 	Event         []byte `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: microlet/nodestatus/v1/nodestatus.proto
 
-// Package microlet.nodestatus.v1 is what nodestatus says about the node.
+// Package microlet.nodestatus.v1 has the messages and services of nodestatus.
 
 package nodestatusv1
 
@@ -23,12 +23,12 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Addresses is the value of NODE/addresses: the node's addresses as its status reports them.
+// Addresses is the value of NODE/addresses: the node's addresses as in its status.
 type Addresses struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In the order of the Node's status; the first InternalIP of a family is the node's IP of that family.
+	// In the order of the Node's status. The first InternalIP of an IP family is the node IP of that family.
 	Addresses []*Addresses_Address `protobuf:"bytes,1,rep,name=addresses,proto3" json:"addresses,omitempty"`
-	// Node name that the addresses belong to.
+	// The name of the node that has the addresses.
 	NodeName      string `protobuf:"bytes,2,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -78,12 +78,12 @@ func (x *Addresses) GetNodeName() string {
 	return ""
 }
 
-// Reported is the value of NODE/reported: what of the node's status the apiserver has accepted.
+// Reported is the value of NODE/reported: the part of the node's status that the API server has accepted.
 type Reported struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Volumes in use, as the apiserver has accepted them.
+	// Volumes in use, as accepted by the API server.
 	VolumesInUse []string `protobuf:"bytes,1,rep,name=volumes_in_use,json=volumesInUse,proto3" json:"volumes_in_use,omitempty"`
-	// Whether the Node object exists at the apiserver.
+	// Whether the Node object exists in the API.
 	Registered    bool `protobuf:"varint,2,opt,name=registered,proto3" json:"registered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -21,7 +21,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ReviewTokenRequest holds the spec to review.
+// ReviewTokenRequest has the spec to review.
 type ReviewTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// An authentication/v1 TokenReview.
@@ -67,7 +67,7 @@ func (x *ReviewTokenRequest) GetReview() []byte {
 	return nil
 }
 
-// ReviewTokenResponse holds the review with its status.
+// ReviewTokenResponse has the review with its status.
 type ReviewTokenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// An authentication/v1 TokenReview.
@@ -113,7 +113,7 @@ func (x *ReviewTokenResponse) GetReview() []byte {
 	return nil
 }
 
-// ReviewAccessRequest holds the spec to review.
+// ReviewAccessRequest has the spec to review.
 type ReviewAccessRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// An authorization/v1 SubjectAccessReview.
@@ -159,7 +159,7 @@ func (x *ReviewAccessRequest) GetReview() []byte {
 	return nil
 }
 
-// ReviewAccessResponse holds the review with its status.
+// ReviewAccessResponse has the review with its status.
 type ReviewAccessResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// An authorization/v1 SubjectAccessReview.

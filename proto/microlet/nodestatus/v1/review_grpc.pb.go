@@ -27,16 +27,15 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ReviewService asks the apiserver who a caller of the node's HTTPS API is and what it may, so that
-// nodeapi, which listens to the network, needs no credentials of its own. Kubernetes objects travel in
-// their own protobuf encoding.
+// ReviewService asks the API server who a caller of the node's HTTPS API is and what the caller may do. So nodeapi,
+// which listens on the network, needs no credential. Kubernetes objects have their own protobuf encoding.
 //
-// An apiserver that cannot be reached or asked too often is UNAVAILABLE; one that refuses to answer is
-// FAILED_PRECONDITION. Neither says anything about the caller.
+// The error is UNAVAILABLE if the API server cannot be reached or gets too many requests, and FAILED_PRECONDITION if it
+// refuses to answer. Neither says anything about the caller.
 type ReviewServiceClient interface {
-	// ReviewToken tells whose bearer token it is.
+	// ReviewToken returns the user of a bearer token.
 	ReviewToken(ctx context.Context, in *ReviewTokenRequest, opts ...grpc.CallOption) (*ReviewTokenResponse, error)
-	// ReviewAccess tells whether a user may do something.
+	// ReviewAccess returns whether a user may do something.
 	ReviewAccess(ctx context.Context, in *ReviewAccessRequest, opts ...grpc.CallOption) (*ReviewAccessResponse, error)
 }
 
@@ -72,16 +71,15 @@ func (c *reviewServiceClient) ReviewAccess(ctx context.Context, in *ReviewAccess
 // All implementations must embed UnimplementedReviewServiceServer
 // for forward compatibility.
 //
-// ReviewService asks the apiserver who a caller of the node's HTTPS API is and what it may, so that
-// nodeapi, which listens to the network, needs no credentials of its own. Kubernetes objects travel in
-// their own protobuf encoding.
+// ReviewService asks the API server who a caller of the node's HTTPS API is and what the caller may do. So nodeapi,
+// which listens on the network, needs no credential. Kubernetes objects have their own protobuf encoding.
 //
-// An apiserver that cannot be reached or asked too often is UNAVAILABLE; one that refuses to answer is
-// FAILED_PRECONDITION. Neither says anything about the caller.
+// The error is UNAVAILABLE if the API server cannot be reached or gets too many requests, and FAILED_PRECONDITION if it
+// refuses to answer. Neither says anything about the caller.
 type ReviewServiceServer interface {
-	// ReviewToken tells whose bearer token it is.
+	// ReviewToken returns the user of a bearer token.
 	ReviewToken(context.Context, *ReviewTokenRequest) (*ReviewTokenResponse, error)
-	// ReviewAccess tells whether a user may do something.
+	// ReviewAccess returns whether a user may do something.
 	ReviewAccess(context.Context, *ReviewAccessRequest) (*ReviewAccessResponse, error)
 	mustEmbedUnimplementedReviewServiceServer()
 }

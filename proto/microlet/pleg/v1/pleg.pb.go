@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: microlet/pleg/v1/pleg.proto
 
-// Package microlet.pleg.v1 is what pleg says about the runtime's containers.
+// Package microlet.pleg.v1 has the messages of pleg about the runtime's containers.
 
 package plegv1
 
@@ -83,19 +83,18 @@ func (LifecycleEventType) EnumDescriptor() ([]byte, []int) {
 	return file_microlet_pleg_v1_pleg_proto_rawDescGZIP(), []int{0}
 }
 
-// Relist is the value of RUNTIME/relist, put when a relist ends and when the
-// event stream comes or goes.
+// Relist is the value of RUNTIME/relist. pleg puts it when a relist ends, and when the event stream starts or ends.
 type Relist struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When the last finished relist began.
+	// When the last completed relist began.
 	Began *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=began,proto3" json:"began,omitempty"`
-	// Counts the relists since pleg's start.
+	// The number of relists since the start of pleg.
 	Generation uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
-	// The runtime's event stream is connected.
+	// Whether the runtime's event stream is connected.
 	Streaming bool `protobuf:"varint,3,opt,name=streaming,proto3" json:"streaming,omitempty"`
-	// The error of the last relist; empty when it succeeded.
+	// The error of the last relist; empty if it succeeded.
 	Error string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
-	// The current period between relists, in milliseconds; it adapts to the stream's health.
+	// The current period between relists in milliseconds. It depends on the health of the stream.
 	PeriodMilliseconds int64 `protobuf:"varint,5,opt,name=period_milliseconds,json=periodMilliseconds,proto3" json:"period_milliseconds,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
@@ -166,13 +165,12 @@ func (x *Relist) GetPeriodMilliseconds() int64 {
 	return 0
 }
 
-// LifecycleEvent is the body of a lifecycle event. It is a hint: a receiver
-// looks at the runtime itself before it does anything.
+// LifecycleEvent is the body of a lifecycle event. It is a hint: the receiver reads the runtime itself before it acts.
 type LifecycleEvent struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Type   LifecycleEventType     `protobuf:"varint,1,opt,name=type,proto3,enum=microlet.pleg.v1.LifecycleEventType" json:"type,omitempty"`
 	PodUid string                 `protobuf:"bytes,2,opt,name=pod_uid,json=podUid,proto3" json:"pod_uid,omitempty"`
-	// Container or sandbox id, bare; empty for a pod-wide event.
+	// Container or sandbox ID without the runtime's scheme; empty for an event of the whole pod.
 	Id            string `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

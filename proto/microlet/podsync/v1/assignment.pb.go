@@ -21,13 +21,13 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Assignment is the value of ASSIGNMENT/<podUID>: who probes a pod. Pods without a probe have none.
+// Assignment is the value of ASSIGNMENT/<podUID>: the replica that probes a pod. Pods without a probe have none.
 type Assignment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Replica of the prober, as in its heartbeat's key.
+	// Replica of the prober, as in the key of its heartbeat.
 	Replica string `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`
-	// Grows with each change of the pod's replica, over podsync's restarts too. A result that
-	// carries an older one is dropped.
+	// Grows with each change of the pod's replica, also over restarts of podsync. A result with an older generation is
+	// dropped.
 	Generation    uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

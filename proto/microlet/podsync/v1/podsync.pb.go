@@ -4,8 +4,8 @@
 // 	protoc        (unknown)
 // source: microlet/podsync/v1/podsync.proto
 
-// Package microlet.podsync.v1 is what podsync says: the pods that it has
-// admitted, what runs of them, and what it knows of the runtime.
+// Package microlet.podsync.v1 has the messages and services of podsync: admitted pods, their containers, and the state
+// of the runtime.
 
 package podsyncv1
 
@@ -25,7 +25,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// PodSource says who wants a pod to run.
+// PodSource is where a pod comes from.
 type PodSource int32
 
 const (
@@ -33,7 +33,7 @@ const (
 	PodSource_POD_SOURCE_API         PodSource = 1
 	PodSource_POD_SOURCE_FILE        PodSource = 2
 	PodSource_POD_SOURCE_HTTP        PodSource = 3
-	// Asked for on the node itself, by "microlet run-pod".
+	// "microlet run-pod" on the node.
 	PodSource_POD_SOURCE_LOCAL PodSource = 4
 )
 
@@ -82,7 +82,7 @@ func (PodSource) EnumDescriptor() ([]byte, []int) {
 	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{0}
 }
 
-// ContainerState is a container's state as the runtime told it last.
+// ContainerState is the last state of a container that the runtime reported.
 type ContainerState int32
 
 const (
@@ -138,7 +138,7 @@ func (ContainerState) EnumDescriptor() ([]byte, []int) {
 	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{1}
 }
 
-// Outcome says what a request changed.
+// Outcome is what a request changed.
 type RunPodResponse_Outcome int32
 
 const (
@@ -147,7 +147,7 @@ const (
 	RunPodResponse_OUTCOME_CREATED RunPodResponse_Outcome = 1
 	// The pod of this name is replaced.
 	RunPodResponse_OUTCOME_REPLACED RunPodResponse_Outcome = 2
-	// The same manifest was asked for before.
+	// The manifest is the same as before.
 	RunPodResponse_OUTCOME_UNCHANGED RunPodResponse_Outcome = 3
 )
 
@@ -194,13 +194,13 @@ func (RunPodResponse_Outcome) EnumDescriptor() ([]byte, []int) {
 	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{10, 0}
 }
 
-// Pod is the value of PODS/<podUID>: a pod as admitted.
+// Pod is the value of PODS/<podUID>: an admitted pod.
 type Pod struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A core/v1 Pod in its Kubernetes protobuf encoding.
 	Pod    []byte    `protobuf:"bytes,1,opt,name=pod,proto3" json:"pod,omitempty"`
 	Source PodSource `protobuf:"varint,2,opt,name=source,proto3,enum=microlet.podsync.v1.PodSource" json:"source,omitempty"`
-	// The pod is being torn down: nothing may start, restart or kill it.
+	// The pod is being terminated: nothing may start, restart or kill it.
 	Terminating   bool `protobuf:"varint,3,opt,name=terminating,proto3" json:"terminating,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -257,11 +257,11 @@ func (x *Pod) GetTerminating() bool {
 	return false
 }
 
-// Container is one container of a pod as it is now.
+// Container is the current state of one container of a pod.
 type Container struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Bare id, without the runtime's scheme.
+	// ID without the runtime's scheme.
 	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
 	State         ContainerState         `protobuf:"varint,3,opt,name=state,proto3,enum=microlet.podsync.v1.ContainerState" json:"state,omitempty"`
 	Started       *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=started,proto3" json:"started,omitempty"`
@@ -405,8 +405,8 @@ func (x *PodStatus) GetStatus() []byte {
 	return nil
 }
 
-// Runtime is the value of NODE/runtime: what podsync's own connection to the
-// container runtime told it. Put on change; podsync's heartbeat tells whether it still asks.
+// Runtime is the value of NODE/runtime: the state of the container runtime, from podsync's own connection. podsync puts
+// it on change. The heartbeat of podsync shows whether podsync still checks the runtime.
 type Runtime struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name and version as the runtime reports them, e.g. "containerd", "2.4.2".
@@ -415,13 +415,13 @@ type Runtime struct {
 	// RuntimeReady and NetworkReady of CRI Status.
 	RuntimeReady *Runtime_Condition `protobuf:"bytes,3,opt,name=runtime_ready,json=runtimeReady,proto3" json:"runtime_ready,omitempty"`
 	NetworkReady *Runtime_Condition `protobuf:"bytes,4,opt,name=network_ready,json=networkReady,proto3" json:"network_ready,omitempty"`
-	// Runtime handlers, as the Node's status.runtimeHandlers reports them.
+	// Runtime handlers, as in the Node's status.runtimeHandlers.
 	Handlers []*Runtime_Handler `protobuf:"bytes,5,rep,name=handlers,proto3" json:"handlers,omitempty"`
 	// CRI RuntimeFeatures.supplemental_groups_policy.
 	SupplementalGroupsPolicy bool `protobuf:"varint,6,opt,name=supplemental_groups_policy,json=supplementalGroupsPolicy,proto3" json:"supplemental_groups_policy,omitempty"`
-	// cgroup driver that the runtime uses (CRI RuntimeConfig), "systemd" or "cgroupfs"; empty when unknown.
+	// The cgroup driver of the runtime (CRI RuntimeConfig), "systemd" or "cgroupfs"; empty if unknown.
 	CgroupDriver string `protobuf:"bytes,7,opt,name=cgroup_driver,json=cgroupDriver,proto3" json:"cgroup_driver,omitempty"`
-	// The error of the last Status call; empty when it succeeded.
+	// The error of the last Status call; empty if it succeeded.
 	Error         string `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -513,13 +513,13 @@ func (x *Runtime) GetError() string {
 	return ""
 }
 
-// Capacity is the value of NODE/capacity: what the node has and what pods may use of it.
+// Capacity is the value of NODE/capacity: the capacity and the allocatable resources of the node.
 type Capacity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Quantities in their canonical form, keyed by resource name ("cpu", "memory", …).
 	Capacity    map[string]string `protobuf:"bytes,1,rep,name=capacity,proto3" json:"capacity,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Allocatable map[string]string `protobuf:"bytes,2,rep,name=allocatable,proto3" json:"allocatable,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// The firmware's UUID, which only root may read on most machines; empty when unknown.
+	// The UUID of the firmware; empty if unknown. On most machines only root may read it.
 	SystemUuid    string `protobuf:"bytes,3,opt,name=system_uuid,json=systemUuid,proto3" json:"system_uuid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -576,7 +576,7 @@ func (x *Capacity) GetSystemUuid() string {
 	return ""
 }
 
-// Health is the answer of podsync's loops about themselves.
+// GetHealthRequest asks about the health of podsync's loops.
 type GetHealthRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -613,13 +613,13 @@ func (*GetHealthRequest) Descriptor() ([]byte, []int) {
 	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{5}
 }
 
-// GetHealthResponse tells whether podsync's dispatcher turns, whatever the state of
-// the runtime and the apiserver is.
+// GetHealthResponse shows whether podsync's dispatcher makes progress, whatever the state of the runtime and the API
+// server is.
 type GetHealthResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Turns of the dispatcher's loop since the start.
+	// Iterations of the dispatcher's loop since the start.
 	Turns uint64 `protobuf:"varint,1,opt,name=turns,proto3" json:"turns,omitempty"`
-	// How long ago it turned last, in milliseconds.
+	// The time since the last iteration, in milliseconds.
 	IdleMilliseconds int64 `protobuf:"varint,2,opt,name=idle_milliseconds,json=idleMilliseconds,proto3" json:"idle_milliseconds,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -669,7 +669,7 @@ func (x *GetHealthResponse) GetIdleMilliseconds() int64 {
 	return 0
 }
 
-// WakePodRequest asks for a sync of one pod, or of all pods when the UID is empty.
+// WakePodRequest requests a sync of one pod, or of all pods if the UID is empty.
 type WakePodRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	PodUid        string                 `protobuf:"bytes,1,opt,name=pod_uid,json=podUid,proto3" json:"pod_uid,omitempty"`
@@ -714,7 +714,7 @@ func (x *WakePodRequest) GetPodUid() string {
 	return ""
 }
 
-// WakePodResponse is empty: a wake-up carries no state.
+// WakePodResponse is empty, because a wake carries no data.
 type WakePodResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -751,10 +751,10 @@ func (*WakePodResponse) Descriptor() ([]byte, []int) {
 	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{8}
 }
 
-// RunPodRequest asks for a pod to be run on this node until RemovePod, also after a restart.
+// RunPodRequest requests that a pod runs on this node until RemovePod, also after a restart.
 type RunPodRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// YAML or JSON of a core/v1 Pod, of 10 MiB at most.
+	// YAML or JSON of a core/v1 Pod, at most 10 MiB.
 	Manifest      []byte `protobuf:"bytes,1,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -851,12 +851,12 @@ func (x *RunPodResponse) GetOutcome() RunPodResponse_Outcome {
 	return RunPodResponse_OUTCOME_UNSPECIFIED
 }
 
-// RemovePodRequest asks for the end of a pod that RunPod began.
+// RemovePodRequest ends a pod of RunPod.
 type RemovePodRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The pod's name, with or without the node's name at its end, or its UID.
+	// The name of the pod, with or without the name of the node at its end, or its UID.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Namespace of the name; "default" when empty. A UID needs none.
+	// Namespace of the name; "default" if empty. A UID needs none.
 	Namespace     string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -951,7 +951,7 @@ func (x *RemovePodResponse) GetPod() *LocalPod {
 	return nil
 }
 
-// GetLocalPodRequest asks what has become of a pod that RunPod began.
+// GetLocalPodRequest requests the status of a pod of RunPod.
 type GetLocalPodRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Uid           string                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
@@ -996,11 +996,11 @@ func (x *GetLocalPodRequest) GetUid() string {
 	return ""
 }
 
-// GetLocalPodResponse tells it. A pod of which nothing is left on the node is NOT_FOUND.
+// GetLocalPodResponse has the status. If nothing of the pod is left on the node, the error is NOT_FOUND.
 type GetLocalPodResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Pod   *LocalPod              `protobuf:"bytes,1,opt,name=pod,proto3" json:"pod,omitempty"`
-	// The core/v1 PodStatus, in its Kubernetes protobuf encoding; empty while nothing was done for the pod yet.
+	// The core/v1 PodStatus, in its Kubernetes protobuf encoding; empty before the first sync of the pod.
 	Status        []byte `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1050,7 +1050,7 @@ func (x *GetLocalPodResponse) GetStatus() []byte {
 	return nil
 }
 
-// ListLocalPodsRequest asks for the pods that RunPod began.
+// ListLocalPodsRequest requests the list of the pods of RunPod.
 type ListLocalPodsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1087,7 +1087,7 @@ func (*ListLocalPodsRequest) Descriptor() ([]byte, []int) {
 	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{15}
 }
 
-// ListLocalPodsResponse names them, by namespace and name.
+// ListLocalPodsResponse has the pods, ordered by namespace and name.
 type ListLocalPodsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Pods          []*LocalPod            `protobuf:"bytes,1,rep,name=pods,proto3" json:"pods,omitempty"`
@@ -1132,7 +1132,7 @@ func (x *ListLocalPodsResponse) GetPods() []*LocalPod {
 	return nil
 }
 
-// LocalPod is a pod that was asked for on the node itself.
+// LocalPod is a pod of RunPod.
 type LocalPod struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -1254,7 +1254,7 @@ func (x *Runtime_Condition) GetMessage() string {
 	return ""
 }
 
-// Handler is one runtime handler and what it can do.
+// Handler is one runtime handler and its features.
 type Runtime_Handler struct {
 	state                   protoimpl.MessageState `protogen:"open.v1"`
 	Name                    string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`

@@ -4,8 +4,8 @@
 // - protoc             (unknown)
 // source: microlet/podsync/v1/podsync.proto
 
-// Package microlet.podsync.v1 is what podsync says: the pods that it has
-// admitted, what runs of them, and what it knows of the runtime.
+// Package microlet.podsync.v1 has the messages and services of podsync: admitted pods, their containers, and the state
+// of the runtime.
 
 package podsyncv1
 
@@ -34,14 +34,14 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// PodsyncService is what podsync answers on its own socket.
+// PodsyncService is podsync's gRPC API.
 type PodsyncServiceClient interface {
-	// GetHealth is asked by nodestatus before it renews the Lease while the bus is silent.
+	// nodestatus calls GetHealth before it renews the Lease while the bus is silent.
 	GetHealth(ctx context.Context, in *GetHealthRequest, opts ...grpc.CallOption) (*GetHealthResponse, error)
-	// WakePod is pleg's way round a silent bus: the same hint as its lifecycle events.
+	// pleg calls WakePod if the bus is silent. It is the same hint as a lifecycle event.
 	WakePod(ctx context.Context, in *WakePodRequest, opts ...grpc.CallOption) (*WakePodResponse, error)
-	// RunPod, RemovePod, GetLocalPod and ListLocalPods are root's way to run pods without an apiserver. What is wrong with
-	// a manifest is INVALID_ARGUMENT.
+	// With RunPod, RemovePod, GetLocalPod and ListLocalPods, root runs pods without an API server. The error of an
+	// invalid manifest is INVALID_ARGUMENT.
 	RunPod(ctx context.Context, in *RunPodRequest, opts ...grpc.CallOption) (*RunPodResponse, error)
 	RemovePod(ctx context.Context, in *RemovePodRequest, opts ...grpc.CallOption) (*RemovePodResponse, error)
 	GetLocalPod(ctx context.Context, in *GetLocalPodRequest, opts ...grpc.CallOption) (*GetLocalPodResponse, error)
@@ -120,14 +120,14 @@ func (c *podsyncServiceClient) ListLocalPods(ctx context.Context, in *ListLocalP
 // All implementations must embed UnimplementedPodsyncServiceServer
 // for forward compatibility.
 //
-// PodsyncService is what podsync answers on its own socket.
+// PodsyncService is podsync's gRPC API.
 type PodsyncServiceServer interface {
-	// GetHealth is asked by nodestatus before it renews the Lease while the bus is silent.
+	// nodestatus calls GetHealth before it renews the Lease while the bus is silent.
 	GetHealth(context.Context, *GetHealthRequest) (*GetHealthResponse, error)
-	// WakePod is pleg's way round a silent bus: the same hint as its lifecycle events.
+	// pleg calls WakePod if the bus is silent. It is the same hint as a lifecycle event.
 	WakePod(context.Context, *WakePodRequest) (*WakePodResponse, error)
-	// RunPod, RemovePod, GetLocalPod and ListLocalPods are root's way to run pods without an apiserver. What is wrong with
-	// a manifest is INVALID_ARGUMENT.
+	// With RunPod, RemovePod, GetLocalPod and ListLocalPods, root runs pods without an API server. The error of an
+	// invalid manifest is INVALID_ARGUMENT.
 	RunPod(context.Context, *RunPodRequest) (*RunPodResponse, error)
 	RemovePod(context.Context, *RemovePodRequest) (*RemovePodResponse, error)
 	GetLocalPod(context.Context, *GetLocalPodRequest) (*GetLocalPodResponse, error)

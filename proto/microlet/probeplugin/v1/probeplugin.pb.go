@@ -4,8 +4,8 @@
 // 	protoc        (unknown)
 // source: microlet/probeplugin/v1/probeplugin.proto
 
-// Package microlet.probeplugin.v1 is what the prober asks a probe plugin: a program of the node's
-// owner that decides whether a container is well.
+// Package microlet.probeplugin.v1 is the interface of a probe plugin: a program that decides whether a container is
+// healthy. The owner of the node installs it.
 
 package probepluginv1
 
@@ -29,13 +29,13 @@ type ProbeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "readiness", "liveness" or "startup".
 	Probe string `protobuf:"bytes,1,opt,name=probe,proto3" json:"probe,omitempty"`
-	// Where the container answers: the host and port of the probe's handler, named ports resolved, and the
-	// pod's address where the handler names no host. The port is 0 for a handler without one.
+	// The address of the container: host and port of the probe's handler. Named ports are resolved. If the handler names
+	// no host, it is the address of the pod. The port is 0 for a handler without a port.
 	Host string `protobuf:"bytes,2,opt,name=host,proto3" json:"host,omitempty"`
 	Port int32  `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
-	// The path of an httpGet handler, the service of a gRPC one; empty for others.
+	// The path of an httpGet handler or the service of a gRPC handler; empty for other handlers.
 	Path string `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
-	// How long the plugin has.
+	// The time limit of the plugin.
 	TimeoutMilliseconds int64  `protobuf:"varint,5,opt,name=timeout_milliseconds,json=timeoutMilliseconds,proto3" json:"timeout_milliseconds,omitempty"`
 	Namespace           string `protobuf:"bytes,6,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	Pod                 string `protobuf:"bytes,7,opt,name=pod,proto3" json:"pod,omitempty"`
@@ -138,12 +138,12 @@ func (x *ProbeRequest) GetContainer() string {
 	return ""
 }
 
-// ProbeResponse is the plugin's verdict. That a probe could not be run is an error of the call instead,
-// which counts as no failure.
+// ProbeResponse is the result of the probe. If the probe could not run, the call returns an error instead. The error
+// does not count as a failure of the container.
 type ProbeResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Healthy bool                   `protobuf:"varint,1,opt,name=healthy,proto3" json:"healthy,omitempty"`
-	// Told in the Event of a failure.
+	// The message in the Event of a failure.
 	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -4,8 +4,8 @@
 // - protoc             (unknown)
 // source: microlet/probeplugin/v1/probeplugin.proto
 
-// Package microlet.probeplugin.v1 is what the prober asks a probe plugin: a program of the node's
-// owner that decides whether a container is well.
+// Package microlet.probeplugin.v1 is the interface of a probe plugin: a program that decides whether a container is
+// healthy. The owner of the node installs it.
 
 package probepluginv1
 
@@ -29,7 +29,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ProbePluginService is what a plugin serves.
+// ProbePluginService is the service that a plugin serves.
 type ProbePluginServiceClient interface {
 	Probe(ctx context.Context, in *ProbeRequest, opts ...grpc.CallOption) (*ProbeResponse, error)
 }
@@ -56,7 +56,7 @@ func (c *probePluginServiceClient) Probe(ctx context.Context, in *ProbeRequest, 
 // All implementations must embed UnimplementedProbePluginServiceServer
 // for forward compatibility.
 //
-// ProbePluginService is what a plugin serves.
+// ProbePluginService is the service that a plugin serves.
 type ProbePluginServiceServer interface {
 	Probe(context.Context, *ProbeRequest) (*ProbeResponse, error)
 	mustEmbedUnimplementedProbePluginServiceServer()

@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: microlet/prober/v1/prober.proto
 
-// Package microlet.prober.v1 is what the prober says of containers.
+// Package microlet.prober.v1 has the probe results of the prober.
 
 package proberv1
 
@@ -24,7 +24,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Outcome is what a probe, or a run of them, came to.
+// Outcome is the outcome of one probe or of several in a row.
 type Outcome int32
 
 const (
@@ -74,24 +74,24 @@ func (Outcome) EnumDescriptor() ([]byte, []int) {
 	return file_microlet_prober_v1_prober_proto_rawDescGZIP(), []int{0}
 }
 
-// ProbeResult is the value of PROBE_RESULTS/<podUID>.<container>.<probe>. It is put when it
-// changes, and else every 10 s.
+// ProbeResult is the value of PROBE_RESULTS/<podUID>.<container>.<probe>. The prober puts it on change, and otherwise
+// every 10 s.
 type ProbeResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What the probe's thresholds make of the runs so far; unspecified until one was reached.
+	// The result according to the thresholds; unspecified until the first threshold is reached.
 	Result Outcome `protobuf:"varint,1,opt,name=result,proto3,enum=microlet.prober.v1.Outcome" json:"result,omitempty"`
-	// Bare id of the container that was probed. The result says nothing of any other.
+	// ID of the container, without the scheme of the runtime. The result says nothing about other containers.
 	ContainerId string `protobuf:"bytes,2,opt,name=container_id,json=containerId,proto3" json:"container_id,omitempty"`
-	// Outcome of the newest probe, and how many in a row had it, counted up to its threshold.
+	// Outcome of the newest probe, and the number of probes in a row with this outcome, counted up to the threshold.
 	Last Outcome `protobuf:"varint,3,opt,name=last,proto3,enum=microlet.prober.v1.Outcome" json:"last,omitempty"`
 	Run  int32   `protobuf:"varint,4,opt,name=run,proto3" json:"run,omitempty"`
 	// When the newest probe began.
 	LastStart *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=last_start,json=lastStart,proto3" json:"last_start,omitempty"`
-	// Who probed, and under which assignment.
+	// The replica that ran the probe, and the generation of its assignment.
 	Replica    string `protobuf:"bytes,6,opt,name=replica,proto3" json:"replica,omitempty"`
 	Generation uint64 `protobuf:"varint,7,opt,name=generation,proto3" json:"generation,omitempty"`
-	// Which bus the writer was connected to: the id of the NATS server's process. Who goes on from an entry that
-	// came to an earlier one can't know what was found while there was none, and counts anew.
+	// The bus that the writer was connected to: the ID of the NATS server process. If the bus has restarted since,
+	// results may be missing, and the replica that continues from this entry starts the count again.
 	Bus           string `protobuf:"bytes,8,opt,name=bus,proto3" json:"bus,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

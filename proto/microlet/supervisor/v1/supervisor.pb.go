@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: microlet/supervisor/v1/supervisor.proto
 
-// Package microlet.supervisor.v1 is what "microlet up" answers about the processes that it supervises.
+// Package microlet.supervisor.v1 is the API of "microlet up" about the processes that it supervises.
 
 package supervisorv1
 
@@ -24,7 +24,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// State is where a supervised process is in its life.
+// State is the state of a supervised process.
 type State int32
 
 const (
@@ -34,7 +34,7 @@ const (
 	State_STATE_BACKOFF     State = 3
 	State_STATE_STOPPING    State = 4
 	State_STATE_STOPPED     State = 5
-	// Killed, does not end, and holds what its successor needs, which is therefore not started.
+	// The process was killed and does not end. It holds what its successor needs, so the successor is not started.
 	State_STATE_STUCK State = 6
 )
 
@@ -87,7 +87,7 @@ func (State) EnumDescriptor() ([]byte, []int) {
 	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{0}
 }
 
-// StuckProcess was killed and does not end, because the kernel holds a thread of it.
+// StuckProcess is a process that was killed and does not end, because the kernel holds one of its threads.
 type StuckProcess struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Pid   int32                  `protobuf:"varint,1,opt,name=pid,proto3" json:"pid,omitempty"`
@@ -158,17 +158,18 @@ type Process struct {
 	Pid      int32                  `protobuf:"varint,3,opt,name=pid,proto3" json:"pid,omitempty"`
 	Started  *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=started,proto3" json:"started,omitempty"`
 	Restarts uint32                 `protobuf:"varint,5,opt,name=restarts,proto3" json:"restarts,omitempty"`
-	// Why it ended last, e.g. "signal: killed", "exit status 1", "watchdog: silent for 10s"; empty when it never ended.
+	// The reason of the last exit, e.g. "signal: killed", "exit status 1", "watchdog: silent for 10s"; empty if there was
+	// none.
 	LastExit string `protobuf:"bytes,6,opt,name=last_exit,json=lastExit,proto3" json:"last_exit,omitempty"`
-	// Proportional set size in bytes (smaps_rollup); zero when it cannot be read.
+	// Proportional set size in bytes (smaps_rollup); zero if it cannot be read.
 	PssBytes uint64 `protobuf:"varint,7,opt,name=pss_bytes,json=pssBytes,proto3" json:"pss_bytes,omitempty"`
-	// Age of the newest heartbeat seen on the bus, in milliseconds; negative when none was seen.
+	// Age of the newest heartbeat on the bus in milliseconds; negative if there was none.
 	HeartbeatAgeMilliseconds int64 `protobuf:"varint,8,opt,name=heartbeat_age_milliseconds,json=heartbeatAgeMilliseconds,proto3" json:"heartbeat_age_milliseconds,omitempty"`
-	// Status text that the service sent last (sd_notify STATUS=).
+	// The last status text of the service (sd_notify STATUS=).
 	Status string `protobuf:"bytes,9,opt,name=status,proto3" json:"status,omitempty"`
-	// How long it has left before the watchdog acts is not told; zero means that the watchdog is off.
+	// The time limit of the watchdog. No version sets this field yet.
 	WatchdogMilliseconds int64 `protobuf:"varint,10,opt,name=watchdog_milliseconds,json=watchdogMilliseconds,proto3" json:"watchdog_milliseconds,omitempty"`
-	// Processes of the service that were killed and do not end.
+	// Processes of this service that were killed and do not end.
 	Stuck         []*StuckProcess `protobuf:"bytes,11,rep,name=stuck,proto3" json:"stuck,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -317,7 +318,7 @@ func (*GetStatusRequest) Descriptor() ([]byte, []int) {
 	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{2}
 }
 
-// GetStatusResponse holds the supervised processes in their start order.
+// GetStatusResponse has the supervised processes in start order.
 type GetStatusResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`

@@ -4,7 +4,7 @@
 // - protoc             (unknown)
 // source: microlet/supervisor/v1/supervisor.proto
 
-// Package microlet.supervisor.v1 is what "microlet up" answers about the processes that it supervises.
+// Package microlet.supervisor.v1 is the API of "microlet up" about the processes that it supervises.
 
 package supervisorv1
 
@@ -28,7 +28,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// SupervisorService is what "microlet status" asks.
+// SupervisorService serves "microlet status".
 type SupervisorServiceClient interface {
 	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
 }
@@ -55,7 +55,7 @@ func (c *supervisorServiceClient) GetStatus(ctx context.Context, in *GetStatusRe
 // All implementations must embed UnimplementedSupervisorServiceServer
 // for forward compatibility.
 //
-// SupervisorService is what "microlet status" asks.
+// SupervisorService serves "microlet status".
 type SupervisorServiceServer interface {
 	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
 	mustEmbedUnimplementedSupervisorServiceServer()
