@@ -174,7 +174,7 @@ func namespaces(t *testing.T) map[string]bool {
 func TestSideBySideAndOpenedAgain(t *testing.T) {
 	a := newMachine(t, func(o *Options) { o.Name, o.Detached = "first", true })
 	b := newMachine(t, func(o *Options) { o.Name = "second" })
-	again, err := Open(a.(*uml).dir)
+	again, err := Open(a.(*machine).dir)
 	if err != nil {
 		t.Fatal(err)
 	}

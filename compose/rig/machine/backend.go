@@ -1,0 +1,29 @@
+package machine
+
+import "context"
+
+// backend is what the kinds of machines differ in. All else is machine's: a reboot is systemd's matter, and the power is
+// cut by the end of the process.
+type backend interface {
+	// prepare puts into the machine's folder what a start needs and does not find there.
+	prepare(ctx context.Context) error
+	// program is what is started. It runs as long as the machine has power, through reboots too, and what it writes is
+	// the console.
+	program() program
+}
+
+// program is an executable with its arguments, and what its environment has beyond this process's.
+type program struct {
+	path      string
+	args, env []string
+}
+
+func backendOf(dir string, r record) backend { return &uml{dir: dir, r: r} }
+
+// parameters are what any machine's kernel is told: who it is, for systemd and for the disk's machine-net.
+func (r record) parameters() []string {
+	return []string{
+		"machine.address=" + r.Link.Address.String(), "machine.gateway=" + r.Link.Gateway.String(),
+		"systemd.hostname=" + r.Name, "systemd.machine_id=" + r.ID, "mitigations=off", "quiet", "systemd.show_status=0",
+	}
+}
