@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -16,7 +15,7 @@ import (
 	"strings"
 
 	"github.com/microlet/microlet/compose/rig/internal/cached"
-	"github.com/microlet/microlet/compose/rig/internal/images"
+	"github.com/microlet/microlet/compose/rig/machine/internal/archive"
 )
 
 // series of the source: the first whose kernels run their programs without ptrace, which is two to three times faster,
@@ -111,9 +110,13 @@ func unpack(ctx context.Context, work, tree string, say func(string, ...any)) er
 	if err := os.RemoveAll(work); err != nil {
 		return err
 	}
-	archive, err := download(ctx, work, say)
+	debian, err := archive.Open(ctx, work, release, say)
 	if err != nil {
-		return err
+		return fmt.Errorf("fetch the source: %w", err)
+	}
+	source, err := debian.Download(ctx, "linux-source-"+series)
+	if err != nil {
+		return fmt.Errorf("fetch the source: %w", err)
 	}
 	half := tree + ".half"
 	if err := os.MkdirAll(half, 0o755); err != nil {
@@ -121,7 +124,7 @@ func unpack(ctx context.Context, work, tree string, say func(string, ...any)) er
 	}
 	// The package is an archive that holds the source's archive.
 	const both = `dpkg-deb --fsys-tarfile "$1" | tar -xO --wildcards '*/linux-source-*.tar.xz' | tar -C "$2" --strip-components=1 -xJ`
-	if err := cached.Run(ctx, cached.Command{Args: []string{"bash", "-o", "pipefail", "-c", both, "unpack", archive, half}}, say); err != nil {
+	if err := cached.Run(ctx, cached.Command{Args: []string{"bash", "-o", "pipefail", "-c", both, "unpack", source, half}}, say); err != nil {
 		return err
 	}
 	patches, err := files.ReadDir("patches")
@@ -140,45 +143,6 @@ func unpack(ctx context.Context, work, tree string, say func(string, ...any)) er
 		}
 	}
 	return os.Rename(half, tree)
-}
-
-// download fetches the source's package with lists of its own, so that this machine's apt does not come to know another
-// release.
-func download(ctx context.Context, work string, say func(string, ...any)) (string, error) {
-	const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
-	apt := filepath.Join(work, "apt")
-	for _, dir := range []string{"lists/partial", "cache/archives/partial"} {
-		if err := os.MkdirAll(filepath.Join(apt, dir), 0o755); err != nil {
-			return "", err
-		}
-	}
-	for name, text := range map[string]string{
-		"sources.list": fmt.Sprintf("deb [signed-by=%s] %s %s main\n", keyring, images.Mirror(), release),
-		"status":       "",
-		"apt.conf": strings.Join([]string{
-			`Dir::Etc::sourcelist "` + apt + `/sources.list";`, `Dir::Etc::sourceparts "/dev/null";`, `Dir::Etc::preferencesparts "/dev/null";`,
-			// What this machine's own settings have apt fetch and start beside is of no use here. A proxy comes from
-			// the environment, as debootstrap's does. A mirror may be one of the past: it is signed all the same.
-			`Dir::Etc::parts "/dev/null";`, `Dir::Etc::main "/dev/null";`, `Acquire::Check-Valid-Until "false";`,
-			`Dir::State::lists "` + apt + `/lists";`, `Dir::State::status "` + apt + `/status";`, `Dir::Cache "` + apt + `/cache";`,
-			`Acquire::Languages "none";`, `APT::Sandbox::User "root";`, "",
-		}, "\n"),
-	} {
-		if err := os.WriteFile(filepath.Join(apt, name), []byte(text), 0o644); err != nil {
-			return "", err
-		}
-	}
-	env := []string{"APT_CONFIG=" + filepath.Join(apt, "apt.conf")}
-	for _, args := range [][]string{{"apt-get", "-q", "update"}, {"apt-get", "-q", "download", "linux-source-" + series}} {
-		if err := cached.Run(ctx, cached.Command{Args: args, Dir: work, Env: env}, say); err != nil {
-			return "", fmt.Errorf("fetch the source (is %s reachable? set MICROLET_DEBIAN_MIRROR): %w", images.Mirror(), err)
-		}
-	}
-	found, err := filepath.Glob(filepath.Join(work, "linux-source-*.deb"))
-	if err != nil || len(found) != 1 {
-		return "", errors.Join(fmt.Errorf("fetch the source: %d packages came, want one", len(found)), err)
-	}
-	return found[0], nil
 }
 
 // configure writes the tree's options: the architecture's defaults with those of the file config.
