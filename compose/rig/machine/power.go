@@ -106,7 +106,7 @@ func (m *machine) awaitBoot(ctx context.Context, not string) error {
 }
 
 func (m *machine) bootID(ctx context.Context) (string, error) {
-	r, err := m.shell.run(ctx, Command{Args: []string{"cat", "/proc/sys/kernel/random/boot_id"}})
+	r, err := m.shell.ask(ctx, "cat", "/proc/sys/kernel/random/boot_id")
 	if err == nil && r.Code != 0 {
 		err = fmt.Errorf("cat has ended with %d: %s", r.Code, r.Stderr)
 	}
@@ -118,10 +118,11 @@ func (m *machine) Reboot(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reboot machine %s: %w", m.r.Name, err)
 	}
-	// The connection may end before the answer comes.
+	// In the background: the answer might not come, since the machine goes down with the connection. The bound is for one
+	// that has hung before.
 	bounded, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	_, _ = m.shell.run(bounded, Command{Args: []string{"systemctl", "reboot"}})
+	_, _ = m.shell.run(bounded, Command{Args: []string{"sh", "-c", "setsid -f systemctl reboot > /dev/null 2>&1"}})
 	if err := m.awaitBoot(ctx, id); err != nil {
 		return fmt.Errorf("reboot machine %s: %w; the end of its console:\n%s", m.r.Name, err, m.Console(20))
 	}

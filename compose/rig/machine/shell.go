@@ -111,7 +111,17 @@ func (s *shell) session(ctx context.Context) (*ssh.Session, error) {
 	}
 }
 
-func (s *shell) run(ctx context.Context, c Command) (Result, error) {
+// run runs a command and kills it when the context ends.
+func (s *shell) run(ctx context.Context, c Command) (Result, error) { return s.do(ctx, c, s.kill) }
+
+// ask runs a command that asks and changes nothing. When the context ends the connection ends, and the command with it:
+// nobody looks for a machine that has gone down meanwhile.
+func (s *shell) ask(ctx context.Context, args ...string) (Result, error) {
+	return s.do(ctx, Command{Args: args}, func(context.Context, string) { s.drop(nil) })
+}
+
+// do runs a command. It has stop end it by its mark when the context ends.
+func (s *shell) do(ctx context.Context, c Command, stop func(ctx context.Context, mark string)) (Result, error) {
 	if len(c.Args) == 0 {
 		return Result{}, errors.New("no command")
 	}
@@ -134,7 +144,7 @@ func (s *shell) run(ctx context.Context, c Command) (Result, error) {
 	select {
 	case err = <-ended:
 	case <-ctx.Done():
-		s.kill(context.WithoutCancel(ctx), mark)
+		stop(context.WithoutCancel(ctx), mark)
 		_ = session.Close()
 		select {
 		case <-ended:
