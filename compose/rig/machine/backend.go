@@ -1,9 +1,15 @@
 package machine
 
-import "context"
+import (
+	"context"
+	"fmt"
+	"time"
 
-// backend is what the kinds of machines differ in. All else is machine's: a reboot is systemd's matter, and the power is
-// cut by the end of the process.
+	"github.com/microlet/microlet/compose/rig/machine/internal/qemu"
+)
+
+// backend is what the kinds of machines differ in. All else is machine's: a reboot is systemd's matter, and the end of
+// the process cuts the power.
 type backend interface {
 	// prepare puts into the machine's folder what a start needs and does not find there.
 	prepare(ctx context.Context) error
@@ -18,7 +24,24 @@ type program struct {
 	args, env []string
 }
 
-func backendOf(dir string, r record) backend { return &uml{dir: dir, r: r} }
+func backendOf(dir string, r record) (backend, error) {
+	switch r.Assets.kind() {
+	case KindUML:
+		return &uml{dir: dir, r: r}, nil
+	case KindQEMU:
+		return &qemuBackend{dir: dir, r: r}, nil
+	default:
+		return nil, fmt.Errorf("there is no machine of kind %q", r.Assets.Kind)
+	}
+}
+
+// patience is how long a machine that works may take for a simple answer, such as that to a connection attempt.
+func (r record) patience() time.Duration {
+	if r.Assets.Accel == string(qemu.TCG) {
+		return 5 * time.Second
+	}
+	return 500 * time.Millisecond
+}
 
 // parameters are what any machine's kernel is told: who it is, for systemd and for the disk's machine-net.
 func (r record) parameters() []string {

@@ -12,10 +12,22 @@ import (
 
 // Assets are what all machines of a kind share and only read.
 type Assets struct {
-	Kernel  string `json:"kernel"`  // the executable
-	Image   string `json:"image"`   // the clean disk
-	Key     string `json:"key"`     // root's private key
-	HostKey string `json:"hostKey"` // the public key of the machine itself
+	Kind    Kind   `json:"kind,omitempty"`    // "" is KindUML
+	Accel   string `json:"accel,omitempty"`   // of QEMU: kvm or tcg
+	Kernel  string `json:"kernel"`            // the executable of User-Mode Linux, or what QEMU starts
+	Initrd  string `json:"initrd,omitempty"`  // of QEMU: the kernel's first filesystem
+	Modules string `json:"modules,omitempty"` // of QEMU: the disk with the kernel's modules
+	Image   string `json:"image"`             // the clean disk
+	Key     string `json:"key"`               // root's private key
+	HostKey string `json:"hostKey"`           // the public key of the machine itself
+}
+
+// kind of the machines. What was recorded when there was one kind has none.
+func (a Assets) kind() Kind {
+	if a.Kind == "" {
+		return KindUML
+	}
+	return a.Kind
 }
 
 // Places of programs on the disk.

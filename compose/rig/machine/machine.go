@@ -48,8 +48,11 @@ type Machine interface {
 // Kind is what a machine is made of.
 type Kind string
 
-// KindUML is User-Mode Linux.
-const KindUML Kind = "uml"
+// KindUML is User-Mode Linux, KindQEMU a virtual machine of QEMU's.
+const (
+	KindUML  Kind = "uml"
+	KindQEMU Kind = "qemu"
+)
 
 // Options say what Start shall start.
 type Options struct {
@@ -57,11 +60,11 @@ type Options struct {
 	Dir string
 	// Name is the machine's host name. Default: machine.
 	Name string
-	// Assets are the kernel and the disk; see Build.
+	// Assets are the kernel and the disk, and with them the kind of the machine; see Build.
 	Assets Assets
-	// Memory in MiB. It is taken from /dev/shm as the machine uses it. Default: 2048.
+	// Memory in MiB. It is taken as the machine uses it; User-Mode Linux takes it from /dev/shm. Default: 2048.
 	Memory int
-	// CPUs of the machine. Threads of one process take turns on one. Default: 2.
+	// CPUs of the machine. In User-Mode Linux threads of one process take turns on one. Default: 2.
 	CPUs int
 	// Link joins the machine to a network. Default: a network namespace of the machine's own, in which there is
 	// nobody but the two ends of the link. It goes with the machine.
@@ -71,7 +74,7 @@ type Options struct {
 	// Cgroups are the cgroup.procs files of the cgroups in which the machine's processes shall be.
 	Cgroups []string
 	// BootTimeout bounds the time from power to the end of systemd's start. Default: 2 min, some thirty times what it
-	// takes on an idle machine.
+	// takes on an idle machine, and 20 min for QEMU without KVM.
 	BootTimeout time.Duration
 }
 

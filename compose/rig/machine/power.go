@@ -82,7 +82,7 @@ func (m *machine) awaitBoot(ctx context.Context, not string) error {
 			return fmt.Errorf("%w: it has ended while it started", ErrOff)
 		}
 		// A connection attempt that nobody answers is tried again by the kernel only after a second.
-		attempt, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+		attempt, cancel := context.WithTimeout(ctx, m.r.patience())
 		id, err := m.bootID(attempt)
 		cancel()
 		if err == nil && id != not {
@@ -120,7 +120,7 @@ func (m *machine) Reboot(ctx context.Context) error {
 	}
 	// In the background: the answer might not come, since the machine goes down with the connection. The bound is for one
 	// that has hung before.
-	bounded, cancel := context.WithTimeout(ctx, 5*time.Second)
+	bounded, cancel := context.WithTimeout(ctx, 10*m.r.patience())
 	defer cancel()
 	_, _ = m.shell.run(bounded, Command{Args: []string{"sh", "-c", "setsid -f systemctl reboot > /dev/null 2>&1"}})
 	if err := m.awaitBoot(ctx, id); err != nil {

@@ -12,7 +12,6 @@ import (
 
 // record is what is known of a machine, in a file of its folder.
 type record struct {
-	Kind        Kind           `json:"kind"`
 	Name        string         `json:"name"`
 	ID          string         `json:"id"` // the machine's machine-id
 	Assets      Assets         `json:"assets"`

@@ -19,16 +19,17 @@ import (
 
 // shell runs commands in a machine over one SSH connection, which it makes anew when it was lost.
 type shell struct {
-	config  *ssh.ClientConfig
-	address string
-	connect func(ctx context.Context) (net.Conn, error)
+	config   *ssh.ClientConfig
+	address  string
+	patience time.Duration // for a simple answer
+	connect  func(ctx context.Context) (net.Conn, error)
 
 	mu     sync.Mutex
 	client *ssh.Client
 }
 
-func newShell(assets Assets, address string, connect func(context.Context) (net.Conn, error)) (*shell, error) {
-	text, err := os.ReadFile(assets.Key)
+func newShell(r record, address string, connect func(context.Context) (net.Conn, error)) (*shell, error) {
+	text, err := os.ReadFile(r.Assets.Key)
 	if err != nil {
 		return nil, fmt.Errorf("read the machine's key: %w", err)
 	}
@@ -36,14 +37,14 @@ func newShell(assets Assets, address string, connect func(context.Context) (net.
 	if err != nil {
 		return nil, fmt.Errorf("read the machine's key: %w", err)
 	}
-	if text, err = os.ReadFile(assets.HostKey); err != nil {
+	if text, err = os.ReadFile(r.Assets.HostKey); err != nil {
 		return nil, fmt.Errorf("read the machine's key: %w", err)
 	}
 	host, _, _, _, err := ssh.ParseAuthorizedKey(text)
 	if err != nil {
 		return nil, fmt.Errorf("read the machine's key: %w", err)
 	}
-	return &shell{address: address, connect: connect, config: &ssh.ClientConfig{
+	return &shell{address: address, patience: r.patience(), connect: connect, config: &ssh.ClientConfig{
 		User: "root", Auth: []ssh.AuthMethod{ssh.PublicKeys(key)}, HostKeyCallback: ssh.FixedHostKey(host),
 	}}, nil
 }
@@ -173,7 +174,7 @@ func newMark() string {
 // kill kills a command by its mark. sshd would pass a signal on for any user but root.
 func (s *shell) kill(ctx context.Context, mark string) {
 	// A machine that does not answer gets no more of the caller's time.
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 10*s.patience)
 	defer cancel()
 	session, err := s.session(ctx)
 	if err != nil {

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"github.com/microlet/microlet/compose/rig/internal/process"
 )
@@ -47,7 +46,7 @@ func Start(ctx context.Context, o Options) (Machine, error) {
 	id := make([]byte, 16)
 	_, _ = rand.Read(id) // it never fails
 	r := record{
-		Kind: KindUML, Name: o.Name, ID: hex.EncodeToString(id), Assets: o.Assets, Memory: o.Memory, CPUs: o.CPUs,
+		Name: o.Name, ID: hex.EncodeToString(id), Assets: o.Assets, Memory: o.Memory, CPUs: o.CPUs,
 		Detached: o.Detached, Cgroups: o.Cgroups, BootTimeout: o.BootTimeout,
 	}
 	if r.Name == "" {
@@ -60,7 +59,8 @@ func Start(ctx context.Context, o Options) (Machine, error) {
 		r.CPUs = 2
 	}
 	if r.BootTimeout == 0 {
-		r.BootTimeout = 2 * time.Minute
+		const answers = 240 // in whose time a machine that works starts, on a busy host too
+		r.BootTimeout = answers * r.patience()
 	}
 	if o.Link != nil {
 		r.Link = *o.Link
@@ -94,10 +94,13 @@ func Open(dir string) (Machine, error) {
 }
 
 func attach(dir string, r record) (*machine, error) {
-	m := &machine{dir: dir, backend: backendOf(dir, r), r: r}
+	b, err := backendOf(dir, r)
+	if err != nil {
+		return nil, err
+	}
+	m := &machine{dir: dir, backend: b, r: r}
 	address := net.JoinHostPort(r.Link.Address.Addr().String(), "22")
-	var err error
-	m.shell, err = newShell(r.Assets, address, func(ctx context.Context) (net.Conn, error) {
+	m.shell, err = newShell(r, address, func(ctx context.Context) (net.Conn, error) {
 		p := m.process()
 		if !p.Alive() {
 			return nil, ErrOff
@@ -116,7 +119,7 @@ func (m *machine) process() process.Record {
 	return m.r.Process
 }
 
-func (m *machine) Kind() Kind          { return m.r.Kind }
+func (m *machine) Kind() Kind          { return m.r.Assets.kind() }
 func (m *machine) Address() netip.Addr { return m.r.Link.Address.Addr() }
 func (m *machine) Running() bool       { return m.process().Alive() }
 
