@@ -59,7 +59,7 @@ test-long: build ## the outages, kills and tables in full
 ON_MACHINE ?= ^(TestBasic|TestKills|TestContainerdRestart|TestUnit.*|TestCgroupTwins|TestReboot|TestPowerCut)$$
 
 .PHONY: test-machine
-test-machine: build ## the real machine: systemd, cgroup v2, reboots; builds a kernel the first time, some 20 minutes of a core
+test-machine: build ## the real machine: systemd, cgroup v2, reboots; without KVM it builds a kernel the first time, some 20 minutes of a core
 	@$(STAGE) 'rig programs, kernel and disk' $(RIG) build --with kubelet,machine
 	@$(STAGE) 'machine' $(GO) test -count=1 -timeout 20m -v -tags machine ./compose/rig/machine/...
 	@$(STAGE) 'end to end on a machine' $(GO) test -count=1 -timeout 60m -v -tags machine -run '$(ON_MACHINE)' ./compose/e2e

@@ -6,7 +6,8 @@
 // without Options.Detached ends with its caller and takes its processes, link, network namespace and memory with it.
 // Only the folder that the caller named remains.
 //
-// The only kind is User-Mode Linux, a Linux that runs as a process of this machine and needs no virtualization. It
-// is not a security boundary, so run only code in it that you would also run here. Where KVM works, QEMU with the
-// kernel of a distribution would be better.
+// There are two kinds. Build chooses QEMU with Debian's own kernel where KVM works, and User-Mode Linux elsewhere,
+// unless KindVariable names one. User-Mode Linux is a Linux that runs as a process of this machine and needs no
+// virtualization. It is not a security boundary, so run only code in it that you would also run here. A backend is what
+// the kinds differ in: the program, its arguments, and what the machine's folder holds before it starts.
 package machine

@@ -55,6 +55,17 @@ func needs(groups []string) []need {
 			need{"debootstrap (the machine's disk)", "debootstrap", command("debootstrap")},
 			need{"the keys of Debian's archive", "debian-archive-keyring", file("/usr/share/keyrings/debian-archive-keyring.gpg")},
 			need{"mkfs.ext4 (the machine's disk)", "e2fsprogs", command("mkfs.ext4")},
+		)
+	}
+	if slices.Contains(groups, GroupMachineQEMU) {
+		all = append(all,
+			need{"QEMU (the machine)", "qemu-system-x86", command("qemu-system-x86_64")},
+			need{"qemu-img (the machine's disk)", "qemu-utils", command("qemu-img")},
+			need{"depmod (the machine's kernel)", "kmod", command("depmod")},
+		)
+	}
+	if slices.Contains(groups, GroupMachineUML) {
+		all = append(all,
 			need{"make (the machine's kernel)", "make", command("make")},
 			need{"flex (the machine's kernel)", "flex", command("flex")},
 			need{"bison (the machine's kernel)", "bison", command("bison")},

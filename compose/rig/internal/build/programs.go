@@ -34,6 +34,12 @@ const (
 	GroupMachine         = "machine"          // a machine of its own for the node, with its kernel and its disk
 )
 
+// Groups of packages for the kinds of that machine. They are machine.Build's, and nobody asks for them by name.
+const (
+	GroupMachineUML  = "machine-uml"
+	GroupMachineQEMU = "machine-qemu"
+)
+
 // Groups are the names of all groups.
 var Groups = []string{GroupKubelet, GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMachine}
 

@@ -100,7 +100,7 @@ func joinMachine(plan Plan) error {
 	return nil
 }
 
-// AddTap makes a tap device for User-Mode Linux, which stays when nobody has it open, and sets it up.
+// AddTap makes a tap device for a machine, which stays when nobody has it open, and sets it up.
 func AddTap(h *netlink.Handle, name string) (netlink.Link, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name

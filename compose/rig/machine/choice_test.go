@@ -1,0 +1,49 @@
+package machine
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/microlet/microlet/compose/rig/machine/internal/qemu"
+)
+
+func TestChoose(t *testing.T) {
+	works, broken := qemu.Verdict{Works: true, Why: "it started"}, qemu.Verdict{Why: "it hung"}
+	for _, tc := range []struct {
+		wanted string
+		kvm    qemu.Verdict
+		kind   Kind
+		accel  qemu.Accel
+		says   string
+	}{
+		{"", works, KindQEMU, qemu.KVM, "QEMU with KVM: KVM works here: it started"},
+		{"", broken, KindUML, "", "User-Mode Linux: KVM does not work here: it hung"},
+		{"qemu", works, KindQEMU, qemu.KVM, "QEMU with KVM: KVM works here: it started"},
+		{"qemu", broken, KindQEMU, qemu.TCG,
+			"QEMU without KVM, which is slow: MICROLET_MACHINE=qemu, and KVM does not work here: it hung"},
+	} {
+		c, err := choose(tc.wanted, func() (qemu.Verdict, error) { return tc.kvm, nil })
+		if err != nil || c.kind != tc.kind || c.accel != tc.accel || c.String() != tc.says {
+			t.Errorf("%q with %+v: %+v %q, %v, want %s %s %q", tc.wanted, tc.kvm, c, c, err, tc.kind, tc.accel, tc.says)
+		}
+	}
+}
+
+func TestChooseTriesKVMOnlyIfItHasToKnow(t *testing.T) {
+	tried := errors.New("tried")
+	try := func() (qemu.Verdict, error) { return qemu.Verdict{}, tried }
+	c, err := choose("uml", try)
+	if err != nil || c.kind != KindUML || !strings.Contains(c.String(), "MICROLET_MACHINE=uml") {
+		t.Errorf("uml: %+v, %v", c, err)
+	}
+	_, err = choose("vmware", try)
+	if err == nil || errors.Is(err, tried) || !strings.Contains(err.Error(), "use uml or qemu") {
+		t.Errorf("an unknown kind: %v, want a word about those that there are", err)
+	}
+	for _, wanted := range []string{"", "qemu"} {
+		if _, err := choose(wanted, try); !errors.Is(err, tried) {
+			t.Errorf("%q: %v, want that of the trial", wanted, err)
+		}
+	}
+}
