@@ -1,5 +1,5 @@
-// Package archive fetches packages of a release of Debian, whatever this machine runs.
+// Package archive downloads packages of a given Debian release, whatever release this machine runs.
 //
-// Input: the release and a folder to work in. Output: the packages' files, whose signatures apt has verified. The lists
-// of packages are the folder's own, so that this machine's apt does not come to know another release.
+// apt verifies the signatures of the packages. The package lists are in a separate folder, so the machine's own apt
+// does not see the other release.
 package archive

@@ -1,7 +1,7 @@
-// Package debian takes Debian's own kernel for virtual machines from its package, and makes what starts with it.
+// Package debian extracts Debian's own kernel for virtual machines and prepares what starts with it.
 //
-// Input: the cache. Output: a folder of it with the kernel, a first filesystem in memory that knows the machine's
-// hardware and hands over to the disk's systemd, and a disk with the kernel's modules, which is mounted where a
-// distribution has them: the machine's disk itself knows of no kernel. The version is the release's when the folder is
-// made.
+// It creates a folder in the cache with the kernel, an initial file system in memory that supports the machine's
+// hardware and starts systemd from the disk, and a disk with the kernel's modules. The module disk is mounted where
+// a distribution has its modules, because the machine's disk contains no kernel. The version is that of the release
+// when the folder is created.
 package debian

@@ -1,4 +1,4 @@
-// Package qemu knows how a machine is started with QEMU, and finds out whether this machine can do it with KVM.
+// Package qemu builds the command line that starts a machine with QEMU, and tests whether this machine supports KVM.
 //
-// Input: the machine's hardware. Output: QEMU's command line; for Try, a verdict of this boot, which the cache keeps.
+// The cache keeps the result of the test (Try) until the next boot.
 package qemu
