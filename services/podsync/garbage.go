@@ -5,9 +5,9 @@ import (
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/eventref"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
 	"github.com/microlet/microlet/services/podsync/internal/logrotate"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
@@ -38,7 +38,7 @@ func (n *node) buildGarbage() error {
 			MaxContainers:   int(k.Node.MaxDeadContainers),
 		},
 		Failed: func(err error) {
-			n.events.Event(&v1.ObjectReference{Kind: "Node", Name: n.name, UID: types.UID(n.name)}, v1.EventTypeWarning, reasonContainerGCFailed, err.Error())
+			n.events.Event(eventref.Node(n.name), v1.EventTypeWarning, reasonContainerGCFailed, err.Error())
 		},
 		Log: n.service.Log, Metrics: cleanup.NewMetrics(n.service.Metrics),
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/eventref"
 	"github.com/microlet/microlet/services/internal/outbox"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
@@ -231,7 +232,7 @@ func (n *node) buildConfig() error {
 		ResolvConf: *k.ResolverConfig, Log: n.service.Log,
 		Warn: func(p *v1.Pod, reason, message string) { n.events.Event(p, v1.EventTypeWarning, reason, message) },
 		WarnNode: func(reason, message string) {
-			n.events.Event(&v1.ObjectReference{Kind: "Node", Name: n.name, UID: types.UID(n.name)}, v1.EventTypeWarning, reason, message)
+			n.events.Event(eventref.Node(n.name), v1.EventTypeWarning, reason, message)
 		},
 	})
 	_ = resolver.Check() // which tells the log and the Node's events

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/microlet/microlet/services/internal/eventref"
 	"github.com/microlet/microlet/services/podsync/internal/image/keyring"
 )
 
@@ -125,7 +126,7 @@ func (p *Puller) Ensure(ctx context.Context, pod *v1.Pod, c *v1.Container, sandb
 // must. It blocks as long as the pull, or its place in the queue, takes. Its error is an
 // *Error, which an event has told of too, or ctx's, which is no failure of the image.
 func (p *Puller) EnsureRequest(ctx context.Context, r Request) (string, error) {
-	t := &task{p: p, req: r, ref: containerRef(r.Pod, r.Container)}
+	t := &task{p: p, req: r, ref: eventref.Container(r.Pod, r.Container.Name)}
 	ref, err := t.run(ctx)
 	p.metrics.request(t)
 	if ctxErr := ctx.Err(); err != nil && ctxErr != nil {
@@ -325,23 +326,4 @@ func (t *task) fetch(ctx context.Context, auths []keyring.Auth) (ref string, siz
 		return "", 0, errs[0]
 	}
 	return "", 0, utilerrors.NewAggregate(errs)
-}
-
-// containerRef names the container in events as the kubelet does.
-func containerRef(p *v1.Pod, c *v1.Container) *v1.ObjectReference {
-	ref := &v1.ObjectReference{
-		Kind: "Pod", APIVersion: "v1", Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion,
-		FieldPath: fmt.Sprintf("spec.containers{%s}", c.Name),
-	}
-	for i := range p.Spec.InitContainers {
-		if p.Spec.InitContainers[i].Name == c.Name {
-			ref.FieldPath = fmt.Sprintf("spec.initContainers{%s}", c.Name)
-		}
-	}
-	for i := range p.Spec.EphemeralContainers {
-		if p.Spec.EphemeralContainers[i].Name == c.Name {
-			ref.FieldPath = fmt.Sprintf("spec.ephemeralContainers{%s}", c.Name)
-		}
-	}
-	return ref
 }

@@ -387,18 +387,6 @@ func TestWhatTheRuntimeIsAsked(t *testing.T) {
 	}
 }
 
-func TestEventsNameTheContainer(t *testing.T) {
-	p := podOf("web", app, "")
-	p.Spec.InitContainers = []v1.Container{{Name: "init"}}
-	p.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "debug"}}}
-	for name, want := range map[string]string{"app": "spec.containers{app}", "init": "spec.initContainers{init}", "debug": "spec.ephemeralContainers{debug}"} {
-		ref := containerRef(p, &v1.Container{Name: name})
-		if ref.FieldPath != want || ref.Kind != "Pod" || ref.APIVersion != "v1" || ref.UID != p.UID {
-			t.Errorf("got %+v, want %s", ref, want)
-		}
-	}
-}
-
 func TestMetrics(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	b := newBench(t, Options{Metrics: reg})

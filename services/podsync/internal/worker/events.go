@@ -2,10 +2,11 @@ package worker
 
 import (
 	"errors"
-	"slices"
 
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/internal/eventref"
 )
 
 // Reasons of events and waiting containers, as the kubelet's: tools filter on them.
@@ -36,18 +37,12 @@ const (
 
 // event records an event about the pod.
 func (d *Deps) event(p *v1.Pod, kind, reason, format string, args ...any) {
-	d.Events.Eventf(podRef(p, ""), kind, reason, format, args...)
+	d.Events.Eventf(eventref.Pod(p), kind, reason, format, args...)
 }
 
 // containerEvent records an event about one container of the pod.
 func (d *Deps) containerEvent(p *v1.Pod, container, kind, reason, format string, args ...any) {
-	list := "containers"
-	if slices.ContainsFunc(p.Spec.InitContainers, func(c v1.Container) bool { return c.Name == container }) {
-		list = "initContainers"
-	} else if isEphemeral(p, container) {
-		list = "ephemeralContainers"
-	}
-	d.Events.Eventf(podRef(p, "spec."+list+"{"+container+"}"), kind, reason, format, args...)
+	d.Events.Eventf(eventref.Container(p, container), kind, reason, format, args...)
 }
 
 // plain takes our own words off an error of the runtime: an event tells the runtime's.
@@ -60,11 +55,4 @@ func plain(err error) error {
 		return wire
 	}
 	return err
-}
-
-func podRef(p *v1.Pod, fieldPath string) *v1.ObjectReference {
-	return &v1.ObjectReference{
-		Kind: "Pod", APIVersion: "v1", Namespace: p.Namespace, Name: p.Name, UID: p.UID,
-		ResourceVersion: p.ResourceVersion, FieldPath: fieldPath,
-	}
 }

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/eventref"
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/prober/internal/worker"
 )
@@ -80,16 +81,16 @@ func (p *pod) update(ctx context.Context, generation uint64, status *podsyncv1.P
 	for i := range p.pod.Spec.InitContainers {
 		c := &p.pod.Spec.InitContainers[i]
 		if podutil.IsSidecar(c) {
-			p.container(ctx, c, true, generation, status, told.InitContainerStatuses)
+			p.container(ctx, c, generation, status, told.InitContainerStatuses)
 		}
 	}
 	for i := range p.pod.Spec.Containers {
-		p.container(ctx, &p.pod.Spec.Containers[i], false, generation, status, told.ContainerStatuses)
+		p.container(ctx, &p.pod.Spec.Containers[i], generation, status, told.ContainerStatuses)
 	}
 }
 
-func (p *pod) container(ctx context.Context, c *v1.Container, init bool, generation uint64, status *podsyncv1.PodStatus, told []v1.ContainerStatus) {
-	facts := worker.Facts{Pod: p.pod, Container: c, Init: init, Ending: p.message.GetTerminating(), Begun: c.StartupProbe == nil}
+func (p *pod) container(ctx context.Context, c *v1.Container, generation uint64, status *podsyncv1.PodStatus, told []v1.ContainerStatus) {
+	facts := worker.Facts{Pod: p.pod, Container: c, Ending: p.message.GetTerminating(), Begun: c.StartupProbe == nil}
 	if ips := status.GetPodIps(); len(ips) > 0 {
 		facts.PodIP = ips[0]
 	}
@@ -205,12 +206,5 @@ func (r *reporter) NotRun(err error) {
 
 // Event implements worker.Reporter.
 func (r *reporter) Event(f *worker.Facts, reason, message string) {
-	field := "spec.containers{" + f.Container.Name + "}"
-	if f.Init {
-		field = "spec.initContainers{" + f.Container.Name + "}"
-	}
-	r.m.o.Events.Event(&v1.ObjectReference{
-		Kind: "Pod", APIVersion: "v1", Namespace: f.Pod.Namespace, Name: f.Pod.Name, UID: f.Pod.UID,
-		ResourceVersion: f.Pod.ResourceVersion, FieldPath: field,
-	}, v1.EventTypeWarning, reason, message)
+	r.m.o.Events.Event(eventref.Container(f.Pod, f.Container.Name), v1.EventTypeWarning, reason, message)
 }

@@ -26,9 +26,7 @@ const (
 type Facts struct {
 	Pod       *v1.Pod
 	Container *v1.Container
-	// Init says that the container is a restartable init container.
-	Init  bool
-	Probe *v1.Probe
+	Probe     *v1.Probe
 	// Plugin names what runs the probe instead of its handler; empty for none.
 	Plugin string
 	PodIP  string
