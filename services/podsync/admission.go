@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/microlet/microlet/services/internal/kubeversion"
 	"github.com/microlet/microlet/services/internal/peer"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/helperpods"
@@ -18,9 +19,6 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/preemptor"
 	"github.com/microlet/microlet/services/podsync/internal/runtimeclass"
 )
-
-// kubeletVersion is the kubelet whose behaviour this is, for features that depend on it.
-const kubeletVersion = "1.37.1"
 
 func (n *node) buildAdmission() error {
 	k := n.cfg.Kubelet
@@ -32,7 +30,7 @@ func (n *node) buildAdmission() error {
 	if err != nil {
 		return err
 	}
-	features, err := admission.NewDeclaredFeatures(k.DeclaredFeatures(), kubeletVersion)
+	features, err := admission.NewDeclaredFeatures(k.DeclaredFeatures(), kubeversion.Version)
 	if err != nil {
 		return err
 	}

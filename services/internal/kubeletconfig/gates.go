@@ -11,6 +11,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/component-base/featuregate"
+
+	"github.com/microlet/microlet/services/internal/kubeversion"
 )
 
 // Gates that this package or a service reads. All others of the kubelet are known, checked, and without effect.
@@ -127,7 +129,7 @@ func validateGates(p *problems, set map[string]bool) {
 			if near := nearest(name, names); near != "" {
 				remedy = fmt.Sprintf("write %q if that was meant, otherwise remove it", near)
 			}
-			p.add("featureGates."+name, set[name], "it is no feature gate of kubelet 1.37", remedy)
+			p.add("featureGates."+name, set[name], "it is no feature gate of kubelet "+kubeversion.MajorMinor, remedy)
 		case g.Locked && set[name] != g.Default:
 			p.add("featureGates."+name, set[name], fmt.Sprintf("the gate is locked to %t", g.Default), "remove it")
 		}

@@ -15,6 +15,7 @@ import (
 	flagzv1beta1 "k8s.io/apiserver/pkg/server/flagz/api/v1beta1"
 	statuszv1beta1 "k8s.io/apiserver/pkg/server/statusz/api/v1beta1"
 
+	"github.com/microlet/microlet/services/internal/kubeversion"
 	"github.com/microlet/microlet/services/internal/telemetry"
 )
 
@@ -67,7 +68,7 @@ func (s *Server) statusz(w http.ResponseWriter, r *http.Request) {
 		TypeMeta:   metav1.TypeMeta{Kind: "Statusz", APIVersion: zGroup + "/v1beta1"},
 		ObjectMeta: metav1.ObjectMeta{Name: component},
 		StartTime:  metav1.Time{Time: s.started}, UptimeSeconds: int64(time.Since(s.started).Seconds()),
-		GoVersion: goruntime.Version(), BinaryVersion: telemetry.Version, EmulationVersion: "1.37", Paths: s.paths(),
+		GoVersion: goruntime.Version(), BinaryVersion: telemetry.Version, EmulationVersion: kubeversion.MajorMinor, Paths: s.paths(),
 	}
 	if object {
 		writeObject(w, status)

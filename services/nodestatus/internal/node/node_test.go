@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/kubeversion"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
 )
 
@@ -54,7 +55,7 @@ func TestFirstStatus(t *testing.T) {
 		t.Errorf("spec %v, annotations %v", n.Spec, n.Annotations)
 	}
 	info := n.Status.NodeInfo
-	if info.KubeletVersion != "v1.37.1+microlet.v1.0.0-rc.1-dirty-" || info.ContainerRuntimeVersion != "containerd://v2.4.2" ||
+	if info.KubeletVersion != "v"+kubeversion.Version+"+microlet.v1.0.0-rc.1-dirty-" || info.ContainerRuntimeVersion != "containerd://v2.4.2" ||
 		info.OSImage != "os" || *info.Swap.Capacity != 1024 || info.SystemUUID != "s" {
 		t.Errorf("node info %+v", info)
 	}

@@ -10,11 +10,9 @@ import (
 	"runtime"
 
 	v1 "k8s.io/api/core/v1"
-)
 
-// kubeletVersion is the kubelet whose behaviour microlet has. It is reported as the node's version,
-// because the scheduler, kubeadm and version-skew checks parse it.
-const kubeletVersion = "v1.37.1"
+	"github.com/microlet/microlet/services/internal/kubeversion"
+)
 
 // Labels and annotations that have no constant in k8s.io/api.
 const (
@@ -55,9 +53,10 @@ type Settings struct {
 
 var notBuildMetadata = regexp.MustCompile(`[^0-9A-Za-z.-]+`)
 
-// version is a semantic version: what follows the + is ignored by all who compare.
+// version is a semantic version: what follows the + is ignored by all who compare. It is the kubelet's, because the
+// scheduler, kubeadm and version-skew checks parse it.
 func (s Settings) version() string {
-	v := kubeletVersion + "+microlet"
+	v := "v" + kubeversion.Version + "+microlet"
 	if m := notBuildMetadata.ReplaceAllString(s.MicroletVersion, "-"); m != "" {
 		v += "." + m
 	}

@@ -8,6 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/microlet/microlet/services/internal/kubeversion"
 )
 
 func list(pairs ...string) v1.ResourceList {
@@ -305,7 +307,7 @@ func TestFeatures(t *testing.T) {
 	const feature = "RestartAllContainersOnContainerExits"
 	restarting := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{RestartPolicyRules: []v1.ContainerRestartRule{{Action: v1.ContainerRestartRuleActionRestartAllContainers}}}}}}
 	for _, declared := range [][]string{nil, {feature}} {
-		h, err := NewDeclaredFeatures(declared, "1.37.1")
+		h, err := NewDeclaredFeatures(declared, kubeversion.Version)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/microlet/microlet/services/internal/kubeversion"
 	"github.com/microlet/microlet/services/podsync/internal/labels"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
@@ -119,7 +120,7 @@ func TestHTTPGet(t *testing.T) {
 				t.Fatal(err)
 			}
 			if seen.Host != "example.com" || seen.RequestURI != "/echo?a=b" || !cmp.Equal(seen.Header["X-A"], []string{"1", "2"}) ||
-				seen.UserAgent() != "kube-lifecycle/1.37" || seen.Header.Get("Accept") != "*/*" {
+				seen.UserAgent() != "kube-lifecycle/"+kubeversion.MajorMinor || seen.Header.Get("Accept") != "*/*" {
 				t.Fatalf("asked %s %s with %v", seen.Host, seen.RequestURI, seen.Header)
 			}
 			if len(events.Events) != 0 {

@@ -11,10 +11,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/internal/httpaction"
+	"github.com/microlet/microlet/services/internal/kubeversion"
 )
 
 const (
-	userAgent = "kube-lifecycle/1.37"
+	userAgent = "kube-lifecycle/" + kubeversion.MajorMinor
 	// maxBody is how much of an answer is read: as much as a friendly server sends.
 	maxBody = 10 << 10
 	// plainAnswer is what net/http says of a server that answers HTTPS with HTTP.

@@ -11,13 +11,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/services/internal/httpaction"
+	"github.com/microlet/microlet/services/internal/kubeversion"
 )
 
 const (
 	// maxOutput bounds what is kept of an answer, as in the kubelet.
 	maxOutput = 10 << 10
 	// userAgent is the kubelet's of the version that this stands in for: servers filter on it.
-	userAgent = "kube-probe/1.37"
+	userAgent = "kube-probe/" + kubeversion.MajorMinor
 )
 
 // Outcome of a probe that could be run.

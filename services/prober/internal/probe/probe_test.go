@@ -27,6 +27,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/services/internal/kubeversion"
 )
 
 func prober() *Prober { return New(Options{Execs: 2, H2C: true}) }
@@ -103,7 +105,7 @@ func TestHTTPRequest(t *testing.T) {
 		return <-requests
 	}
 	r := ask(get(t, plain.URL))
-	if r.UserAgent() != "kube-probe/1.37" || r.Header.Get("Accept") != "*/*" || r.Header.Get("Accept-Encoding") != "" || !r.Close || r.ProtoMajor != 1 {
+	if r.UserAgent() != "kube-probe/"+kubeversion.MajorMinor || r.Header.Get("Accept") != "*/*" || r.Header.Get("Accept-Encoding") != "" || !r.Close || r.ProtoMajor != 1 {
 		t.Errorf("request %v, close %v, %s", r.Header, r.Close, r.Proto)
 	}
 	r = ask(get(t, plain.URL, v1.HTTPHeader{Name: "Host", Value: "web.example"}, v1.HTTPHeader{Name: "Accept", Value: ""},

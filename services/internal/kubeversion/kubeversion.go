@@ -1,0 +1,9 @@
+// Package kubeversion names the version of Kubernetes whose kubelet microlet stands for.
+package kubeversion
+
+const (
+	// MajorMinor is the version whose behaviour, feature gates and settings microlet has.
+	MajorMinor = "1.37"
+	// Version is the release of it that microlet is compared with.
+	Version = MajorMinor + ".1"
+)

@@ -1,0 +1,23 @@
+package kubeversion
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// The libraries of Kubernetes 1.x are numbered 0.x.
+func TestVersionIsWhatIsRequired(t *testing.T) {
+	for file, want := range map[string]string{
+		"../go.mod": "k8s.io/api v0." + strings.TrimPrefix(MajorMinor, "1.") + ".",
+		"../../../compose/tools/kubeletfacts/go.mod": "k8s.io/kubernetes v" + Version + "\n",
+	} {
+		mod, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(mod), want) {
+			t.Errorf("%s requires no %q", file, want)
+		}
+	}
+}
