@@ -2,10 +2,10 @@
 package eventref
 
 import (
-	"slices"
-
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // Node is this node. As with the kubelet its UID is its name, so that an Event needs no Node object.
@@ -24,9 +24,9 @@ func Pod(p *v1.Pod) *v1.ObjectReference {
 func Container(p *v1.Pod, name string) *v1.ObjectReference {
 	list := "containers"
 	switch {
-	case slices.ContainsFunc(p.Spec.InitContainers, func(c v1.Container) bool { return c.Name == name }):
+	case podutil.IsInit(&p.Spec, name):
 		list = "initContainers"
-	case slices.ContainsFunc(p.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == name }):
+	case podutil.IsEphemeral(&p.Spec, name):
 		list = "ephemeralContainers"
 	}
 	ref := Pod(p)

@@ -2,6 +2,7 @@ package podutil
 
 import (
 	"iter"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 )
@@ -36,6 +37,22 @@ func AllContainers(s *v1.PodSpec) iter.Seq[*v1.Container] {
 	}
 }
 
+// LongRunning yields the containers that run as long as the pod does: its sidecars and then its containers.
+func LongRunning(s *v1.PodSpec) iter.Seq[*v1.Container] {
+	return func(yield func(*v1.Container) bool) {
+		for i := range s.InitContainers {
+			if c := &s.InitContainers[i]; IsSidecar(c) && !yield(c) {
+				return
+			}
+		}
+		for i := range s.Containers {
+			if !yield(&s.Containers[i]) {
+				return
+			}
+		}
+	}
+}
+
 // Container returns the container of that name, of whatever kind, or nil.
 func Container(s *v1.PodSpec, name string) *v1.Container {
 	for c := range AllContainers(s) {
@@ -44,6 +61,16 @@ func Container(s *v1.PodSpec, name string) *v1.Container {
 		}
 	}
 	return nil
+}
+
+// IsInit reports whether the container of that name is an init container.
+func IsInit(s *v1.PodSpec, name string) bool {
+	return slices.ContainsFunc(s.InitContainers, func(c v1.Container) bool { return c.Name == name })
+}
+
+// IsEphemeral reports whether the container of that name is an ephemeral one.
+func IsEphemeral(s *v1.PodSpec, name string) bool {
+	return slices.ContainsFunc(s.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == name })
 }
 
 // IsSidecar reports whether an init container is a restartable one (KEP-753): it runs beside the pod's containers

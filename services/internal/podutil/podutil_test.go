@@ -105,6 +105,23 @@ func TestContainers(t *testing.T) {
 	if want := []string{"i", "s", "n", "a", "b"}; !slices.Equal(names, want) || !slices.Equal(all, append(want, "e")) || !slices.Equal(sidecars, []string{"s"}) {
 		t.Errorf("containers %v, all %v, sidecars %v", names, all, sidecars)
 	}
+	var long []string
+	for c := range LongRunning(s) {
+		long = append(long, c.Name)
+	}
+	if want := []string{"s", "a", "b"}; !slices.Equal(long, want) {
+		t.Errorf("long-running containers %v, want %v", long, want)
+	}
+	for _, last := range []string{"s", "a"} {
+		for c := range LongRunning(s) {
+			if c.Name == last {
+				break
+			}
+		}
+	}
+	if !IsInit(s, "s") || IsInit(s, "a") || IsInit(s, "e") || !IsEphemeral(s, "e") || IsEphemeral(s, "i") || IsEphemeral(s, "b") {
+		t.Error("a container is taken for one of another kind")
+	}
 	if c := Container(s, "e"); c == nil || c.Image != "changed" || s.EphemeralContainers[0].Image != "changed" || s.Containers[1].Image != "changed" {
 		t.Error("the containers are copies of those in the spec")
 	}

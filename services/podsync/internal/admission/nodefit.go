@@ -204,7 +204,7 @@ func portsClash(p *v1.Pod, others []*v1.Pod) bool {
 // hostPorts are those of the containers that run as long as the pod does.
 func hostPorts(p *v1.Pod) []hostPort {
 	var ports []hostPort
-	add := func(c *v1.Container) {
+	for c := range podutil.LongRunning(&p.Spec) {
 		for _, port := range c.Ports {
 			if port.HostPort <= 0 {
 				continue
@@ -218,14 +218,6 @@ func hostPorts(p *v1.Pod) []hostPort {
 			}
 			ports = append(ports, h)
 		}
-	}
-	for i := range p.Spec.InitContainers {
-		if c := &p.Spec.InitContainers[i]; podutil.IsSidecar(c) {
-			add(c)
-		}
-	}
-	for i := range p.Spec.Containers {
-		add(&p.Spec.Containers[i])
 	}
 	return ports
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // unevenness is how far apart shares may be, of the mean, before pods move for it.
@@ -14,18 +16,12 @@ const unevenness = 0.1
 // Weight is how many probes a second a pod asks for; 0 when it has no probe.
 func Weight(p *v1.Pod) float64 {
 	weight := 0.0
-	add := func(c *v1.Container) {
+	for c := range podutil.Containers(&p.Spec) {
 		for _, probe := range []*v1.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
 			if probe != nil {
 				weight += 1 / float64(max(probe.PeriodSeconds, 1))
 			}
 		}
-	}
-	for i := range p.Spec.InitContainers {
-		add(&p.Spec.InitContainers[i])
-	}
-	for i := range p.Spec.Containers {
-		add(&p.Spec.Containers[i])
 	}
 	return weight
 }

@@ -104,7 +104,7 @@ func replaceSandbox(in Input, attempt uint32, message string) Actions {
 	}
 
 	var wanted []int
-	ran := anyCreated(p, st)
+	ran := AnyCreated(p, st)
 	for i := range p.Spec.Containers {
 		spec := &p.Spec.Containers[i]
 		newest := st.Latest(spec.Name)
@@ -132,7 +132,7 @@ func replaceSandbox(in Input, attempt uint32, message string) Actions {
 	}
 	if len(p.Spec.InitContainers) > 0 {
 		for i := range st.Containers {
-			if isInit(p, st.Containers[i].Name) {
+			if podutil.IsInit(&p.Spec, st.Containers[i].Name) {
 				r.actions.Remove = append(r.actions.Remove, st.Containers[i].ID)
 			}
 		}
@@ -237,7 +237,7 @@ func (r *round) killUnknown(c *pod.Container, kind string) {
 func (r *round) start(spec *v1.Container, index int, init bool) {
 	st := r.in.State
 	newest := st.Latest(spec.Name)
-	s := Start{Name: spec.Name, Spec: spec, Index: index, Init: init, Ephemeral: isEphemeral(r.in.Pod, spec.Name), RestartCount: r.restartCount(spec.Name, newest)}
+	s := Start{Name: spec.Name, Spec: spec, Index: index, Init: init, Ephemeral: podutil.IsEphemeral(&r.in.Pod.Spec, spec.Name), RestartCount: r.restartCount(spec.Name, newest)}
 	s.Changed = newest != nil && r.changed(spec, newest)
 	if last := latestExited(st, spec.Name); last != nil {
 		s.Previous = last.Finished
@@ -319,13 +319,10 @@ func latestExited(st *pod.State, name string) *pod.Container {
 	return nil
 }
 
-func anyCreated(p *v1.Pod, st *pod.State) bool {
+// AnyCreated reports whether a regular container of the pod has been created, as far as the runtime knows.
+func AnyCreated(p *v1.Pod, st *pod.State) bool {
 	return slices.ContainsFunc(p.Spec.Containers, func(c v1.Container) bool {
 		newest := st.Latest(c.Name)
 		return newest != nil && newest.State != runtimeapi.ContainerState_CONTAINER_UNKNOWN
 	})
-}
-
-func isInit(p *v1.Pod, name string) bool {
-	return slices.ContainsFunc(p.Spec.InitContainers, func(c v1.Container) bool { return c.Name == name })
 }

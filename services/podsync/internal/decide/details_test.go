@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
@@ -176,7 +177,7 @@ func TestKills(t *testing.T) {
 		in := test.in
 		in.Pod, in.State, in.Now = p, st, t0
 		test.want.Restart = true
-		test.want.Spec = findSpec(p, test.want.Name)
+		test.want.Spec = podutil.Container(&p.Spec, test.want.Name)
 		a := Decide(in)
 		if diff := cmp.Diff([]Kill{test.want}, a.Kill); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -198,10 +199,10 @@ func TestStops(t *testing.T) {
 		ctr("5", "stranger", running, 0), ctr("4", "e", running, 0), ctr("3", "a", running, 0), ctr("2", "i", running, 0), ctr("1", "s", running, 0))})
 	want := []Kill{
 		{ID: "5", Name: "stranger", Message: "Stopping container stranger", Grace: 30 * time.Second},
-		{ID: "4", Name: "e", Message: "Stopping container e", Grace: 30 * time.Second, Spec: findSpec(p, "e")},
-		{ID: "3", Name: "a", Message: "Stopping container a", Grace: 30 * time.Second, Spec: findSpec(p, "a")},
-		{ID: "2", Name: "i", Message: "Stopping container i", Grace: 30 * time.Second, Spec: findSpec(p, "i"), PlainInit: true},
-		{ID: "1", Name: "s", Message: "Stopping container s", Grace: 30 * time.Second, Spec: findSpec(p, "s"), Stage: 1},
+		{ID: "4", Name: "e", Message: "Stopping container e", Grace: 30 * time.Second, Spec: podutil.Container(&p.Spec, "e")},
+		{ID: "3", Name: "a", Message: "Stopping container a", Grace: 30 * time.Second, Spec: podutil.Container(&p.Spec, "a")},
+		{ID: "2", Name: "i", Message: "Stopping container i", Grace: 30 * time.Second, Spec: podutil.Container(&p.Spec, "i"), PlainInit: true},
+		{ID: "1", Name: "s", Message: "Stopping container s", Grace: 30 * time.Second, Spec: podutil.Container(&p.Spec, "s"), Stage: 1},
 	}
 	if diff := cmp.Diff(want, a.StopPod.Containers); diff != "" {
 		t.Errorf("stops (-want +got):\n%s", diff)

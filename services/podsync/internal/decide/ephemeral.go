@@ -1,8 +1,6 @@
 package decide
 
 import (
-	"slices"
-
 	v1 "k8s.io/api/core/v1"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -33,8 +31,4 @@ func WantsEphemeral(told *v1.PodStatus, name string, newest *pod.Container) bool
 	}
 	s := podutil.ContainerStatus(told.EphemeralContainerStatuses, name)
 	return s == nil || s.State.Terminated == nil && s.State.Running == nil
-}
-
-func isEphemeral(p *v1.Pod, name string) bool {
-	return slices.ContainsFunc(p.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == name })
 }

@@ -96,7 +96,7 @@ func (m *model) apply(a Actions) {
 		m.state.Containers = slices.DeleteFunc(m.state.Containers, func(c pod.Container) bool { return c.ID == id })
 	}
 	for _, id := range a.Reset {
-		if c := m.container(id); c == nil || MayRun(c) || isEphemeral(m.pod, c.Name) {
+		if c := m.container(id); c == nil || MayRun(c) || podutil.IsEphemeral(&m.pod.Spec, c.Name) {
 			t.Fatalf("%s is to be reset, but it is %+v", id, c)
 		}
 		m.state.Containers = slices.DeleteFunc(m.state.Containers, func(c pod.Container) bool { return c.ID == id })
@@ -152,7 +152,7 @@ func (m *model) mustBeInitialized(name, sandbox string) {
 		return
 	}
 	for _, c := range m.state.Containers {
-		if c.SandboxID == sandbox && !isInit(m.pod, c.Name) && !isEphemeral(m.pod, c.Name) {
+		if c.SandboxID == sandbox && !podutil.IsInit(&m.pod.Spec, c.Name) && !podutil.IsEphemeral(&m.pod.Spec, c.Name) {
 			return // it was before
 		}
 	}
@@ -272,7 +272,7 @@ func (m *model) happen(what, which byte) {
 			c.State = unknown
 		}
 	case 8:
-		if c != nil && c == m.state.Latest(c.Name) && c.Running() && !isEphemeral(m.pod, c.Name) {
+		if c != nil && c == m.state.Latest(c.Name) && c.Running() && !podutil.IsEphemeral(&m.pod.Spec, c.Name) {
 			c.State = created
 		}
 	case 9:
@@ -300,7 +300,7 @@ func (m *model) happen(what, which byte) {
 		for i := range m.state.Containers {
 			if c := &m.state.Containers[i]; c.Running() {
 				m.startup[c.ID], m.liveness[c.ID] = Success, Success
-				m.passed[c.SandboxID+"/"+c.Name] = m.passed[c.SandboxID+"/"+c.Name] || isInit(m.pod, c.Name) && podutil.IsSidecar(findSpec(m.pod, c.Name))
+				m.passed[c.SandboxID+"/"+c.Name] = m.passed[c.SandboxID+"/"+c.Name] || podutil.IsInit(&m.pod.Spec, c.Name) && podutil.IsSidecar(podutil.Container(&m.pod.Spec, c.Name))
 			}
 		}
 	case 15:

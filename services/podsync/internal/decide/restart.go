@@ -109,7 +109,7 @@ func NewKill(p *v1.Pod, spec *v1.Container, id, message string) Kill {
 
 // newKill fills in what every stop of a container needs.
 func newKill(in Input, c *pod.Container, reason KillReason, message string) Kill {
-	spec := findSpec(in.Pod, c.Name)
+	spec := podutil.Container(&in.Pod.Spec, c.Name)
 	if message == "" {
 		message = "Stopping container " + c.Name
 	}
@@ -119,7 +119,7 @@ func newKill(in Input, c *pod.Container, reason KillReason, message string) Kill
 		Grace:   max(grace, minGrace),
 		PreStop: grace > 0 && spec != nil && spec.Lifecycle != nil && spec.Lifecycle.PreStop != nil,
 
-		PlainInit: spec != nil && !podutil.IsSidecar(spec) && isInit(in.Pod, c.Name),
+		PlainInit: spec != nil && !podutil.IsSidecar(spec) && podutil.IsInit(&in.Pod.Spec, c.Name),
 	}
 }
 
@@ -150,23 +150,4 @@ func killingProbe(spec *v1.Container, reason KillReason) *v1.Probe {
 	default:
 		return nil
 	}
-}
-
-func findSpec(p *v1.Pod, name string) *v1.Container {
-	for i := range p.Spec.Containers {
-		if p.Spec.Containers[i].Name == name {
-			return &p.Spec.Containers[i]
-		}
-	}
-	for i := range p.Spec.InitContainers {
-		if p.Spec.InitContainers[i].Name == name {
-			return &p.Spec.InitContainers[i]
-		}
-	}
-	for i := range p.Spec.EphemeralContainers {
-		if p.Spec.EphemeralContainers[i].Name == name {
-			return (*v1.Container)(&p.Spec.EphemeralContainers[i].EphemeralContainerCommon)
-		}
-	}
-	return nil
 }

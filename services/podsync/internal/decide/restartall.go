@@ -47,7 +47,7 @@ func AllRemoved(p *v1.Pod, st *pod.State) bool {
 }
 
 func isResettable(p *v1.Pod, name string) bool {
-	return isInit(p, name) || slices.ContainsFunc(p.Spec.Containers, func(c v1.Container) bool { return c.Name == name })
+	return podutil.IsInit(&p.Spec, name) || slices.ContainsFunc(p.Spec.Containers, func(c v1.Container) bool { return c.Name == name })
 }
 
 func asksForAll(c *v1.Container, ended *pod.Container) bool {
@@ -73,7 +73,7 @@ func resetAll(in Input) Actions {
 			kill.Restart = true
 			a.Kill = append(a.Kill, kill)
 		}
-		if exited(c) && asksForAll(findSpec(in.Pod, c.Name), c) {
+		if exited(c) && asksForAll(podutil.Container(&in.Pod.Spec, c.Name), c) {
 			sources = append(sources, c.ID)
 		} else {
 			a.Reset = append(a.Reset, c.ID)

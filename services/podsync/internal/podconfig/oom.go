@@ -1,8 +1,6 @@
 package podconfig
 
 import (
-	"slices"
-
 	v1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
 
@@ -53,5 +51,5 @@ func oomScoreAdj(p *v1.Pod, c *v1.Container, memoryCapacity int64) int64 {
 }
 
 func sidecar(p *v1.Pod, c *v1.Container) bool {
-	return podutil.IsSidecar(c) && slices.ContainsFunc(p.Spec.InitContainers, func(init v1.Container) bool { return init.Name == c.Name })
+	return podutil.IsSidecar(c) && podutil.IsInit(&p.Spec, c.Name)
 }

@@ -134,21 +134,13 @@ func (g *generator) containersReady(statuses []v1.ContainerStatus, phase v1.PodP
 		return c
 	}
 	var unknown, unready []string
-	look := func(name string) {
-		switch s := podutil.ContainerStatus(statuses, name); {
+	for spec := range podutil.LongRunning(&g.pod.Spec) {
+		switch s := podutil.ContainerStatus(statuses, spec.Name); {
 		case s == nil:
-			unknown = append(unknown, name)
+			unknown = append(unknown, spec.Name)
 		case !s.Ready:
-			unready = append(unready, name)
+			unready = append(unready, spec.Name)
 		}
-	}
-	for i := range g.pod.Spec.InitContainers {
-		if podutil.IsSidecar(&g.pod.Spec.InitContainers[i]) {
-			look(g.pod.Spec.InitContainers[i].Name)
-		}
-	}
-	for i := range g.pod.Spec.Containers {
-		look(g.pod.Spec.Containers[i].Name)
 	}
 	switch {
 	case phase == v1.PodSucceeded && len(unknown) == 0:

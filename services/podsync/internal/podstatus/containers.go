@@ -182,7 +182,7 @@ func (g *generator) explain(spec *v1.Container, s *v1.ContainerStatus, init bool
 		if newest != nil && newest.State == runtimeapi.ContainerState_CONTAINER_EXITED && newest.ExitCode == 0 {
 			return
 		}
-		if newest == nil && s.State.Waiting != nil && g.anyRegularMade() {
+		if newest == nil && s.State.Waiting != nil && decide.AnyCreated(g.pod, g.st) {
 			s.State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{Reason: "Completed", Message: forgottenInit}}
 			return
 		}
@@ -203,25 +203,18 @@ func (g *generator) explain(spec *v1.Container, s *v1.ContainerStatus, init bool
 	s.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: why.Reason, Message: why.Message}}
 }
 
-func (g *generator) anyRegularMade() bool {
-	return slices.ContainsFunc(g.pod.Spec.Containers, func(c v1.Container) bool {
-		newest := g.st.Latest(c.Name)
-		return newest != nil && newest.State != runtimeapi.ContainerState_CONTAINER_UNKNOWN
-	})
-}
-
 // probes sets what only probes, or their absence, can say. Without a result the last word
 // on the same container id holds.
 func (g *generator) probes(s *v1.PodStatus) {
 	for i := range s.ContainerStatuses {
 		c := &s.ContainerStatuses[i]
-		if spec := specOf(g.pod.Spec.Containers, c.Name); spec != nil {
+		if spec := podutil.Container(&g.pod.Spec, c.Name); spec != nil {
 			g.probe(spec, c, podutil.ContainerStatus(g.old.ContainerStatuses, c.Name))
 		}
 	}
 	for i := range s.InitContainerStatuses {
 		c := &s.InitContainerStatuses[i]
-		spec := specOf(g.pod.Spec.InitContainers, c.Name)
+		spec := podutil.Container(&g.pod.Spec, c.Name)
 		if spec == nil {
 			continue
 		}
@@ -294,15 +287,6 @@ func user(c *pod.Container) *v1.ContainerUser {
 	return &v1.ContainerUser{Linux: &v1.LinuxContainerUser{
 		UID: linux.Uid, GID: linux.Gid, SupplementalGroups: slices.Clone(linux.SupplementalGroups),
 	}}
-}
-
-func specOf(specs []v1.Container, name string) *v1.Container {
-	for i := range specs {
-		if specs[i].Name == name {
-			return &specs[i]
-		}
-	}
-	return nil
 }
 
 func deepCopyStatuses(statuses []v1.ContainerStatus) []v1.ContainerStatus {

@@ -3,10 +3,10 @@ package worker
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 )
 
@@ -47,7 +47,7 @@ func (w *worker) pullAll(p *v1.Pod, starts []decide.Start) {
 		w.pulls[c.Name] = w.pull(p, c, nil)
 	}
 	for name, under := range w.pulls {
-		if !wanted[name] && !isEphemeral(p, name) {
+		if !wanted[name] && !podutil.IsEphemeral(&p.Spec, name) {
 			under.cancel()
 			delete(w.pulls, name)
 		}
@@ -88,8 +88,4 @@ func (w *worker) abandonPulls() {
 		under.cancel()
 		delete(w.pulls, name)
 	}
-}
-
-func isEphemeral(p *v1.Pod, name string) bool {
-	return slices.ContainsFunc(p.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == name })
 }

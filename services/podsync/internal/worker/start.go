@@ -10,6 +10,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/image"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
@@ -264,6 +265,5 @@ func primary(ips []string) string {
 // urgent pods have a reserve of the runtime's places: a network plugin that hangs must
 // not keep its own repairman from starting.
 func urgent(p *v1.Pod) bool {
-	const systemCritical = 2_000_000_000 // the priority from which a pod is critical
-	return p.Spec.HostNetwork || p.Spec.Priority != nil && *p.Spec.Priority >= systemCritical
+	return p.Spec.HostNetwork || p.Spec.Priority != nil && *p.Spec.Priority >= podutil.SystemCriticalPriority
 }

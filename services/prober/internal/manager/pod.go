@@ -78,18 +78,13 @@ func (p *pod) update(ctx context.Context, generation uint64, status *podsyncv1.P
 		p.stop(func(string) {}) // its last results stay: nothing runs that they could be about
 		return
 	}
-	for i := range p.pod.Spec.InitContainers {
-		c := &p.pod.Spec.InitContainers[i]
-		if podutil.IsSidecar(c) {
-			p.container(ctx, c, generation, status, told.InitContainerStatuses)
-		}
-	}
-	for i := range p.pod.Spec.Containers {
-		p.container(ctx, &p.pod.Spec.Containers[i], generation, status, told.ContainerStatuses)
+	statuses := slices.Concat(told.InitContainerStatuses, told.ContainerStatuses)
+	for c := range podutil.LongRunning(&p.pod.Spec) {
+		p.container(ctx, c, generation, status, podutil.ContainerStatus(statuses, c.Name))
 	}
 }
 
-func (p *pod) container(ctx context.Context, c *v1.Container, generation uint64, status *podsyncv1.PodStatus, told []v1.ContainerStatus) {
+func (p *pod) container(ctx context.Context, c *v1.Container, generation uint64, status *podsyncv1.PodStatus, told *v1.ContainerStatus) {
 	facts := worker.Facts{Pod: p.pod, Container: c, Ending: p.message.GetTerminating(), Begun: c.StartupProbe == nil}
 	if ips := status.GetPodIps(); len(ips) > 0 {
 		facts.PodIP = ips[0]
@@ -101,8 +96,8 @@ func (p *pod) container(ctx context.Context, c *v1.Container, generation uint64,
 			facts.Started = s.GetStarted().AsTime()
 		}
 	}
-	if i := slices.IndexFunc(told, func(s v1.ContainerStatus) bool { return s.Name == c.Name }); i >= 0 && facts.Running {
-		facts.Begun = facts.Begun || told[i].Started != nil && *told[i].Started
+	if told != nil && facts.Running {
+		facts.Begun = facts.Begun || told.Started != nil && *told.Started
 	}
 	for _, kind := range worker.Kinds() {
 		if probe := kind.Of(c); probe != nil {
