@@ -108,10 +108,3 @@ type Warning struct {
 	// Fields are what it is about, each as "path=value (source)" or in words.
 	Fields []string
 }
-
-func (w Warning) String() string {
-	if len(w.Fields) == 0 {
-		return w.Message
-	}
-	return w.Message + ": " + strings.Join(w.Fields, ", ")
-}

@@ -192,7 +192,7 @@ func TestHost(t *testing.T) {
 	}
 	_, warnings, err := loadOn(t, swap, "--fail-swap-on=false")
 	if err != nil || !slices.ContainsFunc(warnings, func(w Warning) bool {
-		return strings.Contains(w.String(), "failSwapOn=false (flag --fail-swap-on), /dev/sda2")
+		return strings.Contains(strings.Join(w.Fields, ", "), "failSwapOn=false (flag --fail-swap-on), /dev/sda2")
 	}) {
 		t.Errorf("swap with --fail-swap-on=false: %v, %v", warnings, err)
 	}
