@@ -59,13 +59,6 @@ func Clean(ctx context.Context, out io.Writer, names ...string) ([]string, error
 	return cleaned, errors.Join(problems...)
 }
 
-// Discover returns the names of all instances that left anything on the
-// machine.
-func Discover() ([]string, error) {
-	names, _, err := discover()
-	return names, err
-}
-
 func discover() ([]string, network.Found, error) {
 	var none network.Found
 	names, err := recorded()

@@ -9,6 +9,3 @@ const (
 	BusyboxImage = images.Busybox
 	AgnhostImage = images.Agnhost
 )
-
-// ImageNames returns all names of images that the registry has.
-func ImageNames() []string { return images.Names() }

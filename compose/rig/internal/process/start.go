@@ -30,11 +30,6 @@ type Spec struct {
 	Pdeathsig bool
 }
 
-// Command returns the command line as it could be typed.
-func (s Spec) Command() string {
-	return strings.Join(append([]string{s.Path}, s.Args...), " ")
-}
-
 // enter puts the shell that runs it into the cgroups and then becomes the
 // program. It is how a process is in its cgroups before it can start children,
 // in cgroup v1 too, where clone3 can't do that.

@@ -9,7 +9,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -121,17 +120,6 @@ func (p *Process) Await(within time.Duration, what string, holds func() bool) ti
 		}
 		return false
 	})
-}
-
-// FreeAddress is one of loopback that nobody has at this moment, for a program that is to listen there.
-func FreeAddress(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // Await waits until something holds, which it must within the limit, and returns how long that took.
