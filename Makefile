@@ -91,14 +91,15 @@ conformance-record: build ## the same in full, and write the kubelet's list and 
 	@$(RIG) conformance --microlet bin/microlet --suite '$(SUITE)' --agent '$(AGENT)' --procs '$(PROCS)' $(ON_NODE) --record
 
 .PHONY: verify
-verify: ## format, generated code, what the contract breaks, module files, vet, lint
-	@$(STAGE) 'tools' $(MAKE) --no-print-directory $(TOOLS)/buf $(TOOLS)/golangci-lint
+verify: ## format, generated code, what the contract breaks, module files, vet, lint, dead code
+	@$(STAGE) 'tools' $(MAKE) --no-print-directory $(TOOLS)/buf $(TOOLS)/golangci-lint $(TOOLS)/deadcode
 	@$(STAGE) 'format' scripts/verify-format
 	@$(STAGE) 'generated code' scripts/verify-generated $(TOOLS)
 	@$(STAGE) 'contract' scripts/verify-breaking $(TOOLS)
 	@$(STAGE) 'modules' scripts/verify-modules $(MODULES)
 	@$(STAGE) 'vet' scripts/verify-vet $(MODULES)
 	@$(STAGE) 'lint' scripts/verify-lint $(TOOLS) $(MODULES)
+	@$(STAGE) 'dead code' scripts/verify-deadcode $(TOOLS)
 
 .PHONY: mutation
 mutation: ## how much the tests of the decision notice
@@ -119,7 +120,7 @@ $(TOOLS)/buf: compose/tools/proto/go.mod
 	cd compose/tools/proto && GOWORK=off GOBIN=$(TOOLS) $(GO) install tool
 	@touch $@
 
-$(TOOLS)/golangci-lint: compose/tools/lint/go.mod
+$(TOOLS)/golangci-lint $(TOOLS)/deadcode &: compose/tools/lint/go.mod
 	@mkdir -p $(TOOLS)
 	cd compose/tools/lint && GOWORK=off GOBIN=$(TOOLS) $(GO) install tool
-	@touch $@
+	@touch $(TOOLS)/golangci-lint $(TOOLS)/deadcode
