@@ -1,5 +1,4 @@
-// Package test holds the bus to its contract: real bus processes, killed under every bucket, and
-// the clients of every role on them.
+// Package test runs real bus processes with the clients of every role, and kills the bus under every bucket.
 package test
 
 import (

@@ -1,5 +1,6 @@
-// Package test runs nodeapi alone, against a real bus: the test plays the runtime behind podsync's
-// gateway, nodestatus' reviews, and podsync's metrics and pods.
+// Package test runs nodeapi alone against a real bus.
+//
+// The test plays the runtime behind podsync's gateway, nodestatus's reviews, and podsync's metrics and pods.
 package test
 
 import (

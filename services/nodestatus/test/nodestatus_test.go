@@ -1,4 +1,4 @@
-// Package test runs nodestatus alone, against a real bus, a faked podsync and a small apiserver.
+// Package test runs nodestatus alone against a real bus, a fake podsync and a small API server.
 package test
 
 import (

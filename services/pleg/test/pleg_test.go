@@ -1,4 +1,4 @@
-// Package test runs pleg alone, against a real bus and a faked runtime.
+// Package test runs pleg alone against a real bus and a fake runtime.
 package test
 
 import (

@@ -1,5 +1,6 @@
-// Package test runs podsync alone: the process itself, against a real bus and a faked runtime. There is no apiserver, and
-// none of its peers unless a test plays one.
+// Package test runs the podsync process alone against a real bus and a fake runtime.
+//
+// There is no API server, and a peer exists only if a test plays it.
 package test
 
 import (
