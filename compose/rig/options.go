@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/microlet/microlet/compose/rig/internal/build"
+	"github.com/microlet/microlet/compose/rig/machine"
 )
 
 // Agent is the program that acts as the node.
@@ -133,20 +134,8 @@ func (o Options) withDefaults() (Options, error) {
 			return o, fmt.Errorf("group %q: there are %s", group, strings.Join(build.Groups, " and "))
 		}
 	}
-	if o.CgroupDriver == "" {
-		o.CgroupDriver = cgroupfsDriver
-		if o.Machine {
-			o.CgroupDriver = systemdDriver
-		}
-	}
-	if o.CgroupDriver != cgroupfsDriver && o.CgroupDriver != systemdDriver {
-		return o, fmt.Errorf("cgroup driver %q: use %s or %s", o.CgroupDriver, cgroupfsDriver, systemdDriver)
-	}
-	if o.CgroupDriver == systemdDriver && !o.Machine {
-		return o, errors.New("the cgroup driver systemd needs a machine of the node's own: another instance's pods would be in the same slices")
-	}
-	if o.MachineMemory == 0 {
-		o.MachineMemory = 3072
+	if err := o.machineDefaults(); err != nil {
+		return o, err
 	}
 	if o.AgentWatchdog == 0 {
 		o.AgentWatchdog = 10 * time.Second
@@ -166,4 +155,26 @@ func (o Options) withDefaults() (Options, error) {
 		o.Out = io.Discard
 	}
 	return o, nil
+}
+
+// machineDefaults sets and checks what depends on whether the node has a machine of its own.
+func (o *Options) machineDefaults() error {
+	if o.CgroupDriver == "" {
+		o.CgroupDriver = cgroupfsDriver
+		if o.Machine {
+			o.CgroupDriver = systemdDriver
+		}
+	}
+	if o.CgroupDriver != cgroupfsDriver && o.CgroupDriver != systemdDriver {
+		return fmt.Errorf("cgroup driver %q: use %s or %s", o.CgroupDriver, cgroupfsDriver, systemdDriver)
+	}
+	if o.CgroupDriver == systemdDriver && !o.Machine {
+		return errors.New("the cgroup driver systemd needs a machine of the node's own: another instance's pods would be in the same slices")
+	}
+	if o.MachineMemory == 0 {
+		o.MachineMemory = 3072
+	}
+	// Before anything is built.
+	_, err := machine.AskedKind()
+	return err
 }

@@ -59,6 +59,16 @@ func instance(t *testing.T, agent Agent) *Instance {
 	}}
 }
 
+func TestOptionsOfAMachine(t *testing.T) {
+	if o, err := (Options{Machine: true}).withDefaults(); err != nil || o.CgroupDriver != "systemd" || o.MachineMemory != 3072 {
+		t.Errorf("cgroup driver %q, memory %d, %v", o.CgroupDriver, o.MachineMemory, err)
+	}
+	t.Setenv("MICROLET_MACHINE", "vmware")
+	if _, err := (Options{Machine: true}).withDefaults(); err == nil || !strings.Contains(err.Error(), "vmware") {
+		t.Errorf("an unknown kind of machine: %v, want a word about it", err)
+	}
+}
+
 func TestAgentsGetTheSameCommandLine(t *testing.T) {
 	lines := map[Agent][]string{}
 	for _, agent := range []Agent{AgentKubelet, AgentMicrolet} {

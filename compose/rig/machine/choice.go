@@ -35,17 +35,23 @@ func (c choice) String() string {
 	}
 }
 
-// choose decides by what is wanted, the value of KindVariable, and by what KVM does here, which it finds out only if it
-// has to know.
-func choose(wanted string, try func() (qemu.Verdict, error)) (choice, error) {
-	asked := fmt.Sprintf("%s=%s", KindVariable, wanted)
-	switch Kind(wanted) {
-	case KindUML:
-		return choice{kind: KindUML, why: asked}, nil
-	case KindQEMU, "":
+// AskedKind is the kind that KindVariable asks for, or "".
+func AskedKind() (Kind, error) {
+	switch k := Kind(os.Getenv(KindVariable)); k {
+	case "", KindUML, KindQEMU:
+		return k, nil
 	default:
 		const remedy = "use %s or %s, or unset it and let the host decide"
-		return choice{}, fmt.Errorf("%s is no kind of machine: "+remedy, asked, KindUML, KindQEMU)
+		return "", fmt.Errorf("%s=%s is no kind of machine: "+remedy, KindVariable, k, KindUML, KindQEMU)
+	}
+}
+
+// choose decides by the kind that is asked for, if any, and by what KVM does here, which it finds out only if it has to
+// know.
+func choose(asked Kind, try func() (qemu.Verdict, error)) (choice, error) {
+	because := fmt.Sprintf("%s=%s", KindVariable, asked)
+	if asked == KindUML {
+		return choice{kind: KindUML, why: because}, nil
 	}
 	v, err := try()
 	switch {
@@ -53,10 +59,10 @@ func choose(wanted string, try func() (qemu.Verdict, error)) (choice, error) {
 		return choice{}, err
 	case v.Works:
 		return choice{kind: KindQEMU, accel: qemu.KVM, why: "KVM works here: " + v.Why}, nil
-	case wanted == "":
+	case asked == "":
 		return choice{kind: KindUML, why: "KVM does not work here: " + v.Why}, nil
 	default:
-		return choice{kind: KindQEMU, accel: qemu.TCG, why: asked + ", and KVM does not work here: " + v.Why}, nil
+		return choice{kind: KindQEMU, accel: qemu.TCG, why: because + ", and KVM does not work here: " + v.Why}, nil
 	}
 }
 
@@ -99,7 +105,11 @@ func untried(ctx context.Context, err error) (qemu.Verdict, error) {
 
 // chooseHere decides for new machines of this one, and says how.
 func chooseHere(ctx context.Context, cache string, out io.Writer) (choice, error) {
-	c, err := choose(os.Getenv(KindVariable), func() (qemu.Verdict, error) { return tryKVM(ctx, cache, out) })
+	asked, err := AskedKind()
+	if err != nil {
+		return choice{}, err
+	}
+	c, err := choose(asked, func() (qemu.Verdict, error) { return tryKVM(ctx, cache, out) })
 	if err != nil {
 		return choice{}, fmt.Errorf("choose the kind of machine: %w", err)
 	}
