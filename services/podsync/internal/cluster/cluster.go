@@ -1,0 +1,77 @@
+// Package cluster keeps what podsync reads of the API beside pods and its Node.
+//
+// Inputs: watches and single reads of the objects that pods name, of Services and of runtime classes. Outputs: the objects,
+// the tokens and the handlers, and a wake-up of each pod whose objects have changed. Guarantee: without an apiserver each of
+// them answers at once, with what could not be asked for.
+package cluster
+
+import (
+	"context"
+	"log/slog"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/podsync/internal/objects"
+	"github.com/microlet/microlet/services/podsync/internal/runtimeclass"
+)
+
+// Workers are told of changes; see worker.Workers.
+type Workers interface {
+	Refresh(uid types.UID, reason string)
+}
+
+// Cluster is what was read.
+type Cluster struct {
+	// Objects are ConfigMaps, Secrets and what else pods name, Tokens those of their service accounts.
+	Objects *objects.Store
+	Tokens  *objects.Tokens
+	// Services are the environment variables that tell containers of Services.
+	Services       *objects.Services
+	RuntimeClasses runtimeclass.Finder
+
+	factory    informers.SharedInformerFactory
+	standalone bool
+}
+
+// New returns what client reads, as far as there is an apiserver.
+func New(client kubernetes.Interface, k *kubeletconfig.Config, workers Workers, log *slog.Logger) *Cluster {
+	factory := informers.NewSharedInformerFactory(client, 0)
+	classes := factory.Node().V1().RuntimeClasses()
+	classes.Informer() // has the factory watch them
+	c := &Cluster{
+		RuntimeClasses: runtimeclass.Finder{Lister: classes.Lister(), Getter: client.NodeV1().RuntimeClasses()},
+		factory:        factory, standalone: k.Standalone(),
+	}
+	if c.standalone {
+		c.Services = objects.NewServices(nil, nil)
+		client = nil // so that it tells what could not be asked for
+	} else {
+		services := factory.Core().V1().Services()
+		c.Services = objects.NewServices(services.Lister(), services.Informer().HasSynced)
+	}
+	c.Objects = objects.New(client, objects.Options{
+		Strategy: string(k.Kubelet.ConfigMapAndSecretChangeDetectionStrategy),
+		Changed:  func(uid types.UID) { workers.Refresh(uid, "object") }, Log: log,
+	})
+	c.Tokens = objects.NewTokens(client, objects.Options{Log: log})
+	return c
+}
+
+// Start has s keep the watches.
+func (c *Cluster) Start(s *service.Service) {
+	s.Go("objects", c.Objects.Run)
+	if !c.standalone {
+		s.Go("services", c.watch)
+	}
+}
+
+func (c *Cluster) watch(ctx context.Context) error {
+	c.factory.StartWithContext(ctx)
+	<-ctx.Done()
+	c.factory.Shutdown()
+	return nil
+}

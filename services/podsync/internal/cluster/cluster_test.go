@@ -1,0 +1,51 @@
+package cluster
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+)
+
+// nobody is woken.
+type nobody struct{}
+
+func (nobody) Refresh(types.UID, string) {}
+
+func TestRuntimeClassesAreWatched(t *testing.T) {
+	k := &kubeletconfig.Config{}
+	k.Node.Kubeconfig = "some"
+	client := fake.NewClientset(&nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "strict"}, Handler: "runsc"})
+	c := New(client, k, nobody{}, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.watch(ctx) }()
+	for c.RuntimeClasses.Known(new("strict")) != "runsc" {
+		c.factory.WaitForCacheSync(t.Context().Done())
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWithoutAnApiserverNothingIsAskedFor(t *testing.T) {
+	client := fake.NewClientset()
+	c := New(client, &kubeletconfig.Config{}, nobody{}, slog.New(slog.DiscardHandler))
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}, Spec: v1.PodSpec{
+		ImagePullSecrets: []v1.LocalObjectReference{{Name: "secret"}},
+	}}
+	if _, missing, err := c.Objects.PullSecrets(t.Context(), p); err != nil || len(missing) != 1 {
+		t.Errorf("missing %q, %v", missing, err)
+	}
+	if asked := client.Actions(); len(asked) != 0 {
+		t.Errorf("the apiserver is asked: %v", asked)
+	}
+}

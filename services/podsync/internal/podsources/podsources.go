@@ -1,0 +1,133 @@
+// Package podsources gathers the sources of pods that the configuration names.
+//
+// Inputs: the apiserver, manifests in a folder and from a URL, and the pods that root runs here. Output: all of them, to the
+// dispatcher. Guarantee: a static pod is known to the mirrors before the dispatcher, so that a worker never reports of a
+// pod that has no mirror to show it.
+package podsources
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/podsync/internal/mirror"
+	"github.com/microlet/microlet/services/podsync/internal/rootdir"
+	"github.com/microlet/microlet/services/podsync/internal/source"
+)
+
+// Options of Sources.
+type Options struct {
+	NodeName string
+	Kubelet  *kubeletconfig.Config
+	Client   kubernetes.Interface
+	Mirrors  *mirror.Manager
+	Events   record.EventRecorder
+	Log      *slog.Logger
+	Metrics  prometheus.Registerer
+}
+
+// Sources are those of this node.
+type Sources struct {
+	// Local has the pods that root runs here.
+	Local *source.Local
+
+	all     []podSource
+	mirrors *mirror.Manager
+}
+
+// podSource is one source of pods.
+type podSource struct {
+	kind podsyncv1.PodSource
+	run  func(ctx context.Context, sink source.Sink) error
+}
+
+// New makes the sources that the configuration names.
+func New(o Options) (*Sources, error) {
+	metrics, err := source.NewMetrics(o.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	s, k := &Sources{mirrors: o.Mirrors}, &o.Kubelet.Kubelet
+	if !o.Kubelet.Standalone() {
+		s.add(podsyncv1.PodSource_POD_SOURCE_API, source.NewAPIServer(o.Client, o.NodeName, o.Mirrors, o.Log).Run)
+	}
+	if k.StaticPodPath != "" {
+		s.add(podsyncv1.PodSource_POD_SOURCE_FILE, source.NewFile(source.FileOptions{
+			Path: k.StaticPodPath, Period: k.FileCheckFrequency.Duration, NodeName: o.NodeName, Log: o.Log, Metrics: metrics,
+		}).Run)
+	}
+	if k.StaticPodURL != "" {
+		s.add(podsyncv1.PodSource_POD_SOURCE_HTTP, source.NewURL(source.URLOptions{
+			URL: k.StaticPodURL, Header: k.StaticPodURLHeader, Period: k.HTTPCheckFrequency.Duration, NodeName: o.NodeName,
+			Events: o.Events, Log: o.Log, Metrics: metrics,
+		}).Run)
+	}
+	s.Local = source.NewLocal(source.LocalOptions{
+		Dir: rootdir.Dir(o.Kubelet.Node.RootDir).LocalPods(), NodeName: o.NodeName, Taken: o.Mirrors.Source, Log: o.Log,
+	})
+	s.add(podsyncv1.PodSource_POD_SOURCE_LOCAL, s.Local.Run)
+	return s, nil
+}
+
+func (s *Sources) add(kind podsyncv1.PodSource, run func(context.Context, source.Sink) error) {
+	s.all = append(s.all, podSource{kind, run})
+}
+
+// Kinds are who must be heard before anything is concluded from a pod's absence.
+func (s *Sources) Kinds() []podsyncv1.PodSource {
+	var kinds []podsyncv1.PodSource
+	for _, one := range s.all {
+		kinds = append(kinds, one.kind)
+	}
+	return kinds
+}
+
+// Start has on run the sources, which tell dispatcher, and those of static pods the mirrors too.
+func (s *Sources) Start(on *service.Service, dispatcher source.Sink) {
+	for _, one := range s.all {
+		on.Go("source "+source.Name(one.kind), func(ctx context.Context) error {
+			return one.run(ctx, sink{dispatcher, s.mirrors})
+		})
+	}
+}
+
+// Names are what a log calls sources.
+func Names(kinds []podsyncv1.PodSource) string {
+	names := make([]string, len(kinds))
+	for i, kind := range kinds {
+		names[i] = source.Name(kind)
+	}
+	return strings.Join(names, ", ")
+}
+
+// wanter keeps the mirrors of static pods.
+type wanter interface{ Want(p *v1.Pod) }
+
+// sink is where sources tell.
+type sink struct {
+	dispatcher source.Sink
+	mirrors    wanter
+}
+
+// SetPod implements source.Sink.
+func (s sink) SetPod(p *v1.Pod, from podsyncv1.PodSource) {
+	if source.Static(from) {
+		s.mirrors.Want(p)
+	}
+	s.dispatcher.SetPod(p, from)
+}
+
+// RemovePod implements source.Sink. The mirror of a static pod goes when nothing of the pod is left.
+func (s sink) RemovePod(uid types.UID, from podsyncv1.PodSource) { s.dispatcher.RemovePod(uid, from) }
+
+// SourceSynced implements source.Sink.
+func (s sink) SourceSynced(from podsyncv1.PodSource) { s.dispatcher.SourceSynced(from) }

@@ -1,0 +1,87 @@
+// Package thisnode knows the Node that podsync works for: its object and its addresses.
+//
+// Inputs: a watch of the Node, the addresses that nodestatus reports, and this machine. Outputs: the newest Node or, before
+// the apiserver answers, the Node as this machine would register it; the addresses that pods are told, and a wake-up of all
+// pods when these change.
+package thisnode
+
+import (
+	"maps"
+	"runtime"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
+	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/podsync/internal/hostip"
+	"github.com/microlet/microlet/services/podsync/internal/machine"
+	"github.com/microlet/microlet/services/podsync/internal/nodeobject"
+)
+
+// Runtime tells what the container runtime can do.
+type Runtime interface {
+	SupplementalGroupsPolicy() bool
+}
+
+// Workers are woken when the addresses have changed.
+type Workers interface {
+	WakeAll(reason string)
+}
+
+// Options of a Node.
+type Options struct {
+	Name     string
+	Client   kubernetes.Interface
+	Kubelet  *kubeletconfig.Config
+	Capacity machine.Capacity
+	Runtime  Runtime
+	Bus      *bus.Client
+	Workers  Workers
+}
+
+// Node is this node.
+type Node struct {
+	Object  *nodeobject.Object
+	HostIPs *hostip.HostIPs
+
+	standalone bool
+}
+
+// New returns what is known at podsync's start.
+func New(o Options) *Node {
+	n := &Node{Object: nodeobject.New(o.Client, o.Name, o.own), standalone: o.Kubelet.Standalone()}
+	// The view calls back once the bus's client runs, and so after HostIPs is set.
+	reported := bus.Watch[nodestatusv1.Addresses](o.Bus, subject.Node, subject.NodeAddresses, func(string) { n.HostIPs.Heard() })
+	n.HostIPs = hostip.New(hostip.Options{
+		Configured: o.Kubelet.NodeIPs(),
+		Reported:   func() (*nodestatusv1.Addresses, bool) { return reported.Get(subject.NodeAddresses) },
+		Node:       n.Object.Node,
+		Changed:    func() { o.Workers.WakeAll("addresses") },
+	})
+	return n
+}
+
+// Start has s watch the Node, if there is an apiserver.
+func (n *Node) Start(s *service.Service) {
+	if !n.standalone {
+		s.Go("node object", n.Object.Run)
+	}
+}
+
+// own is the Node as this machine would register it, for static pods that start before the apiserver answers.
+func (o *Options) own() *v1.Node {
+	own := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: o.Name, Labels: map[string]string{
+		v1.LabelHostname: o.Name, v1.LabelOSStable: runtime.GOOS, v1.LabelArchStable: runtime.GOARCH,
+		"beta.kubernetes.io/os": runtime.GOOS, "beta.kubernetes.io/arch": runtime.GOARCH,
+	}}}
+	maps.Copy(own.Labels, o.Kubelet.Node.NodeLabels)
+	own.Spec.Taints = o.Kubelet.Kubelet.RegisterWithTaints
+	own.Status.Capacity, own.Status.Allocatable = o.Capacity.Total, o.Capacity.Allocatable
+	own.Status.Features = &v1.NodeFeatures{SupplementalGroupsPolicy: new(o.Runtime.SupplementalGroupsPolicy())}
+	return own
+}
