@@ -1,0 +1,115 @@
+// Package podadmission decides which pods run on this node, as the kubelet of one release does.
+//
+// Inputs: pods that ask, the Node, what runs already, and the configuration. Outputs: verdicts on pods and their containers,
+// the ends of pods that give way to a critical one, and the records of helper pods. Guarantee: the handlers are asked in the
+// kubelet's order, so that a pod shows the rejection that it would show there.
+package podadmission
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/peer"
+	"github.com/microlet/microlet/services/podsync/internal/admission"
+	"github.com/microlet/microlet/services/podsync/internal/containeradmission"
+	"github.com/microlet/microlet/services/podsync/internal/helperpods"
+	"github.com/microlet/microlet/services/podsync/internal/preemptor"
+	"github.com/microlet/microlet/services/podsync/internal/worker"
+)
+
+// kubeletVersion is the kubelet whose behaviour this is, for features that depend on it.
+const kubeletVersion = "1.37.1"
+
+// Runtime tells what runs, and as what.
+type Runtime interface {
+	containeradmission.Runtime
+	// Running tells of which pods something runs.
+	Running(ctx context.Context) (map[types.UID]bool, error)
+}
+
+// Options of an Admission.
+type Options struct {
+	Kubelet *kubeletconfig.Config
+	// Helpers judge who may reach for what is the node agent's own, and HelperRecords is where they are recorded.
+	Helpers       admission.Helpers
+	HelperRecords string
+	Nodes         admission.Nodes
+	Runtime       Runtime
+	Workers       preemptor.Workers
+	Events        record.EventRecorder
+	Log           *slog.Logger
+	Metrics       prometheus.Registerer
+}
+
+// Admission is this node's.
+type Admission struct {
+	pods       *helperpods.Admission
+	containers containeradmission.Judge
+}
+
+// Helpers judge who may reach for the node agent's own folder and users; without a namespace there are none.
+func Helpers(namespace, runtimeDir string) admission.Helpers {
+	return admission.Helpers{Namespace: namespace, Folders: admission.FoldersOf(runtimeDir)}
+}
+
+// New returns an admission that knows no pods.
+func New(o Options) (*Admission, error) {
+	handlers, err := handlers(o.Kubelet, o.Helpers)
+	if err != nil {
+		return nil, err
+	}
+	admitter := admission.NewAdmitter(admission.Options{
+		Handlers: handlers, Nodes: o.Nodes, Evictor: preemptor.New(o.Workers, o.Events), Running: o.Runtime.Running,
+		Metrics: o.Metrics, Log: o.Log,
+	})
+	return &Admission{
+		pods:       helperpods.New(admitter, o.Helpers, peer.Helpers{Dir: o.HelperRecords}, o.Log),
+		containers: containeradmission.New(o.Helpers, o.Runtime),
+	}, nil
+}
+
+// handlers are in the kubelet's order, ours last: the first that rejects is what the pod shows.
+func handlers(k *kubeletconfig.Config, helpers admission.Helpers) ([]admission.Handler, error) {
+	kernel, err := kernelRelease()
+	if err != nil {
+		return nil, err
+	}
+	sysctls, err := admission.NewSysctls(k.Kubelet.AllowedUnsafeSysctls, kernel)
+	if err != nil {
+		return nil, err
+	}
+	features, err := admission.NewDeclaredFeatures(k.DeclaredFeatures(), kubeletVersion)
+	if err != nil {
+		return nil, err
+	}
+	return []admission.Handler{
+		admission.Pressure{}, sysctls, admission.NodeFit{}, admission.AppArmor{Enabled: admission.AppArmorEnabled()},
+		admission.PodLevelResources{Enabled: k.FeatureEnabled("PodLevelResources")}, features,
+		helpers,
+	}, nil
+}
+
+func kernelRelease() (string, error) {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return "", fmt.Errorf("read the kernel's release: %w", err)
+	}
+	return unix.ByteSliceToString(name.Release[:]), nil
+}
+
+// ForWorkers is what workers ask.
+func (a *Admission) ForWorkers() worker.Admissions {
+	return worker.Admissions{Admission: a.pods, ContainerAdmission: a.containers}
+}
+
+// Sweep removes, once every source was heard, what an earlier podsync recorded of helpers that are gone.
+func (a *Admission) Sweep(ctx context.Context, workers helperpods.Workers) error {
+	return a.pods.Sweep(ctx, workers)
+}

@@ -1,0 +1,163 @@
+// Package podreports passes on what podsync finds out, to whom it concerns.
+//
+// Inputs: what workers report of pods, what the runtime says of itself, and how far the dispatcher has come. Outputs: pods'
+// statuses in the API, podsync's entries of the bus, the prober's assignments, and the containers by which the CRI gateway
+// decides. Guarantees: the gateway knows a container before another service does, which may ask for it at once; a bucket is
+// called complete only when all that it is to hold was put.
+package podreports
+
+import (
+	"log/slog"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/podsync/internal/containers"
+	"github.com/microlet/microlet/services/podsync/internal/machine"
+	"github.com/microlet/microlet/services/podsync/internal/mirror"
+	"github.com/microlet/microlet/services/podsync/internal/monitor"
+	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/probing"
+	"github.com/microlet/microlet/services/podsync/internal/publish"
+	"github.com/microlet/microlet/services/podsync/internal/statusmanager"
+	"github.com/microlet/microlet/services/podsync/internal/worker"
+)
+
+// Options of Reports.
+type Options struct {
+	NodeName string
+	Kubelet  *kubeletconfig.Config
+	Client   kubernetes.Interface
+	Bus      *bus.Client
+	Workers  probing.Workers
+	// Gateway decides by the containers of all pods.
+	Gateway  *containers.Index
+	Capacity machine.Capacity
+	Log      *slog.Logger
+	Metrics  prometheus.Registerer
+}
+
+// Prober probes pods; see probing.Probing.
+type Prober interface {
+	Set(p *v1.Pod)
+	Forget(uid types.UID)
+	Complete()
+}
+
+// Reports are podsync's.
+type Reports struct {
+	// Mirrors bring statuses to the API, and Probing the prober's verdicts to the workers.
+	Mirrors *mirror.Manager
+	Probing *probing.Probing
+
+	statuses *statusmanager.Manager // nil without an apiserver
+	pods     observers
+	node     nodeKeys
+}
+
+// New returns reports that tell nothing before Start.
+func New(o Options) (*Reports, error) {
+	r := &Reports{Probing: probing.New(o.Bus, o.Workers, o.Log, o.Metrics)}
+	bus := publish.New(o.Bus.Own(subject.Pods), o.Bus.Own(subject.PodStatus), o.Bus.Own(subject.Node), o.Log)
+	r.pods = observers{gateway: o.Gateway, bus: bus, prober: r.Probing}
+	r.node = nodeKeys{bus: bus, capacity: o.Capacity}
+	mirrors := mirror.Options{NodeName: o.NodeName, Log: o.Log, Metrics: o.Metrics}
+	if !o.Kubelet.Standalone() {
+		var err error
+		r.statuses, err = statusmanager.New(statusmanager.Options{
+			Client: statusmanager.NewClient(o.Client), Log: o.Log, Metrics: o.Metrics,
+		})
+		if err != nil {
+			return nil, err
+		}
+		mirrors.API, mirrors.Statuses = mirror.NewAPI(o.Client), r.statuses
+	}
+	var err error
+	r.Mirrors, err = mirror.New(mirrors)
+	return r, err
+}
+
+// Start has s deliver statuses, keep mirror pods and assign probes.
+func (r *Reports) Start(s *service.Service) {
+	if r.statuses != nil {
+		s.Go("statuses", r.statuses.Run)
+		s.Go("mirrors", r.Mirrors.Run)
+	}
+	s.Go("probe assignment", r.Probing.Run)
+}
+
+// Pods are told of each pod by its worker.
+func (r *Reports) Pods() worker.Observer { return &r.pods }
+
+// Node is told of the runtime by the monitor.
+func (r *Reports) Node() monitor.Listener { return &r.node }
+
+// Synced tells that every pod of every source is known. It is called once.
+func (r *Reports) Synced() {
+	r.pods.synced()
+	r.Mirrors.AllWanted()
+}
+
+// Reported tells, after that, that the state of every pod is known too. It is called once.
+func (r *Reports) Reported() { r.pods.reported() }
+
+// observers pass on what workers report of pods. The CRI gateway comes first.
+type observers struct {
+	gateway *containers.Index
+	bus     *publish.Publisher
+	prober  Prober
+}
+
+// Pod implements worker.Observer.
+func (o *observers) Pod(api *v1.Pod, from podsyncv1.PodSource, terminating bool) {
+	o.gateway.SetPod(api)
+	o.bus.Pod(api, from, terminating)
+	o.prober.Set(api)
+}
+
+// Status implements worker.Observer.
+func (o *observers) Status(uid types.UID, state *pod.State, status *v1.PodStatus) {
+	o.gateway.SetState(uid, state)
+	o.bus.Status(uid, state, status)
+}
+
+// Forget implements worker.Observer.
+func (o *observers) Forget(uid types.UID) {
+	o.gateway.Forget(uid)
+	o.bus.Forget(uid)
+	o.prober.Forget(uid)
+}
+
+func (o *observers) synced() {
+	o.bus.PodsComplete()
+	o.prober.Complete()
+}
+
+func (o *observers) reported() {
+	o.gateway.SetComplete()
+	o.bus.StatusesComplete()
+}
+
+// nodeKeys are podsync's keys of NODE: the runtime's state, and with the first one all the others.
+type nodeKeys struct {
+	bus      *publish.Publisher
+	capacity machine.Capacity
+	once     sync.Once
+}
+
+// Learn implements monitor.Listener.
+func (k *nodeKeys) Learn(r *podsyncv1.Runtime) {
+	k.bus.Runtime(r)
+	k.once.Do(func() {
+		k.bus.Capacity(k.capacity.Total, k.capacity.Allocatable, k.capacity.SystemUUID)
+		k.bus.NodeComplete()
+	})
+}

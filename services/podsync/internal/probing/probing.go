@@ -1,0 +1,79 @@
+// Package probing has pods probed: it gives those with probes to the prober's replicas, and brings back what these find.
+//
+// Inputs: the pods, the replicas' heartbeats and results on the bus. Outputs: ASSIGNMENT, each pod's verdicts, and a wake-up
+// of the pod whose verdict has changed. Guarantee: a result counts only from the replica that the pod is assigned to.
+package probing
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	proberv1 "github.com/microlet/microlet/proto/microlet/prober/v1"
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/podsync/internal/assignment"
+	"github.com/microlet/microlet/services/podsync/internal/probes"
+)
+
+// Workers are woken by verdicts; see worker.Workers.
+type Workers interface {
+	Probed(uid types.UID)
+}
+
+// Probing is the node's.
+type Probing struct {
+	assigner *assignment.Assigner
+	results  *probes.Store
+}
+
+// New follows the prober on the bus.
+//
+// A pod's assignment decides which results count, and a new assignment has the results looked at again, so that the two
+// know each other. Neither is called before both exist: the bus's client connects once it runs, and pods come later still.
+func New(b *bus.Client, workers Workers, log *slog.Logger, metrics prometheus.Registerer) *Probing {
+	p := &Probing{}
+	p.assigner = assignment.New(assignment.Options{
+		Writer:     b.Own(subject.Assignment),
+		Known:      bus.Watch[podsyncv1.Assignment](b, subject.Assignment, ">", nil),
+		Heartbeats: bus.Watch[busv1.Heartbeat](b, subject.Heartbeats, string(role.Prober)+".*", func(string) { p.assigner.Beat() }),
+		Changed:    func(uid types.UID) { p.results.Assigned(uid) },
+		Log:        log, Metrics: metrics,
+	})
+	p.results = probes.New(probes.Options{
+		Results:  bus.Watch[proberv1.ProbeResult](b, subject.ProbeResults, ">", func(key string) { p.results.Changed(key) }),
+		Assigned: p.assigner.Of,
+		Wake:     workers.Probed,
+		Metrics:  metrics,
+	})
+	b.Subscribe(subject.GoneEvents, func(subj string, _ []byte) {
+		if r, replica, ok := subject.GoneEventOf(subj); ok && r == role.Prober {
+			p.assigner.Lost(replica)
+		}
+	})
+	return p
+}
+
+// Set takes the newest version of a pod.
+func (p *Probing) Set(api *v1.Pod) { p.assigner.Set(api) }
+
+// Forget drops a pod that is gone.
+func (p *Probing) Forget(uid types.UID) {
+	p.assigner.Forget(uid)
+	p.results.Forget(uid)
+}
+
+// Complete tells that every pod of the sources was set.
+func (p *Probing) Complete() { p.assigner.Complete() }
+
+// Of implements worker.Probes.
+func (p *Probing) Of(uid types.UID) probes.Verdicts { return p.results.Of(uid) }
+
+// Run assigns until ctx ends.
+func (p *Probing) Run(ctx context.Context) error { return p.assigner.Run(ctx) }
