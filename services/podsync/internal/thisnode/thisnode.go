@@ -11,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
@@ -48,13 +49,18 @@ type Options struct {
 type Node struct {
 	Object  *nodeobject.Object
 	HostIPs *hostip.HostIPs
+	// Reference is what events about the Node refer to, by the name alone as with the kubelet.
+	Reference *v1.ObjectReference
 
 	standalone bool
 }
 
 // New returns what is known at podsync's start.
 func New(o Options) *Node {
-	n := &Node{Object: nodeobject.New(o.Client, o.Name, o.own), standalone: o.Kubelet.Standalone()}
+	n := &Node{
+		Object:    nodeobject.New(o.Client, o.Name, o.own),
+		Reference: &v1.ObjectReference{Kind: "Node", Name: o.Name, UID: types.UID(o.Name)}, standalone: o.Kubelet.Standalone(),
+	}
 	// The view calls back once the bus's client runs, and so after HostIPs is set.
 	reported := bus.Watch[nodestatusv1.Addresses](o.Bus, subject.Node, subject.NodeAddresses, func(string) { n.HostIPs.Heard() })
 	n.HostIPs = hostip.New(hostip.Options{

@@ -1,0 +1,125 @@
+// Package containerruntime is podsync's side of the container runtime, which nobody else on the node calls.
+//
+// Inputs: the runtime's sockets. Outputs: podsync's own calls, bounded in number; the CRI gateway, which passes on those of
+// the other services that they may make; the cgroup driver; and the runtime's state, which a monitor keeps. Guarantee: none
+// of them waits for the runtime when podsync starts, but for the question which driver it uses, and that only for a moment.
+package containerruntime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/podsync/internal/calllimit"
+	"github.com/microlet/microlet/services/podsync/internal/cgroupdriver"
+	"github.com/microlet/microlet/services/podsync/internal/cleanup"
+	"github.com/microlet/microlet/services/podsync/internal/containers"
+	"github.com/microlet/microlet/services/podsync/internal/gateway"
+	"github.com/microlet/microlet/services/podsync/internal/monitor"
+	"github.com/microlet/microlet/services/podsync/internal/predecessor"
+	"github.com/microlet/microlet/services/podsync/internal/rootdir"
+	"github.com/microlet/microlet/services/podsync/internal/runtime"
+	"github.com/microlet/microlet/services/podsync/internal/runtimeclass"
+	"github.com/microlet/microlet/services/podsync/internal/runtimestate"
+	"github.com/microlet/microlet/services/podsync/internal/worker"
+)
+
+// Options of a Runtime.
+type Options struct {
+	Kubelet *kubeletconfig.Config
+	// Classes finds the handlers of pods.
+	Classes runtimeclass.Finder
+	// Calls bounds the calls that start or remove sandboxes and containers at one time.
+	Calls   int
+	Service *service.Service
+}
+
+// Runtime is the node's.
+type Runtime struct {
+	*runtime.Runtime
+	// Driver is the cgroup driver, and State what the runtime said last of itself.
+	Driver *cgroupdriver.Driver
+	State  *runtimestate.State
+	// Containers are those of all pods, by which the gateway decides. Who reports of pods fills them.
+	Containers *containers.Index
+
+	classes     runtimeclass.Finder
+	connections *runtime.Services
+	gateway     *gateway.Gateway
+	log         *slog.Logger
+}
+
+// Connect prepares the connections. Close closes them.
+func Connect(ctx context.Context, o Options) (*Runtime, error) {
+	s, index := o.Service, &containers.Index{}
+	connections, err := runtime.Dial(runtime.DialOptions{
+		RuntimeEndpoint: o.Kubelet.RuntimeEndpoint(), ImageEndpoint: o.Kubelet.ImageEndpoint(), Metrics: s.Metrics, Log: s.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	own, err := runtime.New(connections.Runtime, connections.Image, runtime.Options{
+		Limits:  calllimit.Limits{Places: o.Calls},
+		Timeout: o.Kubelet.Kubelet.RuntimeRequestTimeout.Duration,
+		Log:     s.Log, Metrics: s.Metrics,
+	})
+	if err != nil {
+		return nil, errors.Join(err, connections.Close())
+	}
+	shared, err := gateway.New(gateway.Options{
+		Runtime: connections.Runtime, Image: connections.Image, Containers: index,
+		Checkpoints: rootdir.Dir(o.Kubelet.Node.RootDir).Checkpoints(), Log: s.Log, Metrics: s.Metrics, Peers: s.Config.Peers(),
+	})
+	if err != nil {
+		return nil, errors.Join(err, connections.Close())
+	}
+	return &Runtime{
+		Runtime: own, Driver: cgroupdriver.Find(ctx, own, o.Kubelet.Kubelet.CgroupDriver, s.Log),
+		State: runtimestate.New(own, o.Classes), Containers: index, classes: o.Classes, connections: connections, gateway: shared, log: s.Log,
+	}, nil
+}
+
+// Close closes the connections.
+func (r *Runtime) Close() {
+	if err := r.connections.Close(); err != nil {
+		r.log.Warn("connections to the runtime not closed", "err", err)
+	}
+}
+
+// Start has s serve the gateway and ask the runtime how it is, of which listeners learn too.
+func (r *Runtime) Start(s *service.Service, listeners ...monitor.Listener) {
+	s.Go("gateway", func(ctx context.Context) error { return r.serve(ctx, s) })
+	s.Go("runtime monitor", monitor.New(r.Runtime, r.Driver.Name, r.log, append([]monitor.Listener{r.State}, listeners...)...).Run)
+}
+
+// serve shares the runtime out, a socket a role.
+func (r *Runtime) serve(ctx context.Context, s *service.Service) error {
+	listeners := map[role.Role]net.Listener{}
+	for _, to := range gateway.Roles() {
+		l, err := s.Listen(s.Config.CRISocket(to))
+		if err != nil {
+			for _, open := range listeners {
+				open.Close()
+			}
+			return fmt.Errorf("CRI socket of %s: %w", to, err)
+		}
+		listeners[to] = l
+	}
+	return r.gateway.Run(ctx, listeners)
+}
+
+// LowPriority lets other calls go before its removals.
+func (r *Runtime) LowPriority() runtime.LowPriority { return runtime.LowPriority{Runtime: r.Runtime} }
+
+// ForWorkers is what workers run pods with.
+func (r *Runtime) ForWorkers(workers predecessor.Workers) worker.RuntimeSide {
+	return worker.RuntimeSide{
+		Runtime: r.Runtime, Remover: cleanup.Remover{Runtime: r.LowPriority()}, RuntimeState: r.State,
+		RuntimeClasses: r.classes, Predecessors: predecessor.New(r.Runtime, workers, r.log),
+	}
+}

@@ -1,0 +1,110 @@
+// Package housekeeping does what is due from time to time and belongs to no pod.
+//
+// Inputs: what the runtime, the cgroup tree, the folders and the host's packet filter hold, and which pods have workers.
+// Outputs: what nobody needs any more is removed, logs are rotated, the shares of the QoS cgroups follow the pods, and the
+// kubelet's chains are kept. Guarantee: nothing here holds up a pod, and each of these goes on while another hangs.
+package housekeeping
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/podsync/internal/cleanup"
+	"github.com/microlet/microlet/services/podsync/internal/containerruntime"
+	"github.com/microlet/microlet/services/podsync/internal/firewall"
+	"github.com/microlet/microlet/services/podsync/internal/logrotate"
+	"github.com/microlet/microlet/services/podsync/internal/podresources"
+	"github.com/microlet/microlet/services/podsync/internal/worker"
+)
+
+// reasonContainerGCFailed is the kubelet's event for dead containers that cannot be collected.
+const reasonContainerGCFailed = "ContainerGCFailed"
+
+// Options of a Housekeeping.
+type Options struct {
+	Kubelet   *kubeletconfig.Config
+	Runtime   *containerruntime.Runtime
+	Resources *podresources.Resources
+	Tokens    Tokens
+	Workers   *worker.Workers
+	Sources   Sources
+	// Waiting is told which sources are awaited.
+	Waiting func(status string)
+	// Node is what events about the Node refer to.
+	Node    *v1.ObjectReference
+	Events  record.EventRecorder
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
+}
+
+// Housekeeping is podsync's.
+type Housekeeping struct {
+	cleanup  *cleanup.Cleanup
+	rotator  *logrotate.Rotator
+	firewall *firewall.Firewall // nil without makeIPTablesUtilChains
+	upkeep   upkeep
+	o        Options
+}
+
+// New returns what does nothing before Start.
+func New(o Options) (*Housekeeping, error) {
+	k, h := o.Kubelet, &Housekeeping{o: o, cleanup: o.newCleanup()}
+	var err error
+	h.rotator, err = logrotate.New(logrotate.Options{
+		Runtime: o.Runtime.Runtime, MaxSize: k.Kubelet.ContainerLogMaxSize, MaxFiles: int(*k.Kubelet.ContainerLogMaxFiles),
+		Workers: int(*k.Kubelet.ContainerLogMaxWorkers), Interval: k.Kubelet.ContainerLogMonitorInterval.Duration,
+		Log: o.Log, Metrics: o.Metrics,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if *k.Kubelet.MakeIPTablesUtilChains {
+		h.firewall, err = firewall.New(firewall.Options{Log: o.Log, Metrics: o.Metrics})
+	}
+	h.upkeep = upkeep{
+		driver: o.Runtime.Driver, tokens: o.Tokens, sources: o.Sources, cgroups: o.Resources.Cgroups, pods: o.Workers.Pods,
+		waiting: o.Waiting, log: o.Log,
+	}
+	return h, err
+}
+
+func (o *Options) newCleanup() *cleanup.Cleanup {
+	node := &o.Kubelet.Node
+	return cleanup.New(cleanup.Options{
+		Runtime: o.Runtime.LowPriority(), Volumes: o.Resources.Volumes, Cgroups: o.Resources.Cgroups, Logs: o.Resources.Logs,
+		Pods: o.Workers, Orphans: o.Workers.Orphans(), PreStop: o.Resources.Hooks.Orphan,
+		Policy: cleanup.Policy{
+			MinAge:          node.MinimumContainerTTL.Duration,
+			MaxPerContainer: int(node.MaxDeadContainersPerContainer),
+			MaxContainers:   int(node.MaxDeadContainers),
+		},
+		Failed: func(err error) { o.Events.Event(o.Node, v1.EventTypeWarning, reasonContainerGCFailed, err.Error()) },
+		Log:    o.Log, Metrics: cleanup.NewMetrics(o.Metrics),
+	})
+}
+
+// Start has s keep house.
+func (h *Housekeeping) Start(s *service.Service) {
+	s.Go("clean-up", func(ctx context.Context) error { return h.cleanup.Run(ctx, h.o.Workers.Synced()) })
+	s.Go("container logs", h.rotateLogs)
+	s.Go("upkeep", h.upkeep.run)
+	if h.firewall != nil {
+		s.Go("firewall", h.firewall.Run)
+	}
+}
+
+// rotateLogs runs beside everything else: neither a log nor a runtime that hangs holds up a pod.
+func (h *Housekeeping) rotateLogs(ctx context.Context) error {
+	logs := h.o.Resources.Logs
+	if err := logs.Adopt(); err != nil {
+		h.o.Log.Warn("log folders not all brought in line", "err", fmt.Errorf("group %d: %w", logs.Group, err))
+	}
+	return h.rotator.Run(ctx)
+}

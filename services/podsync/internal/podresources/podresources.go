@@ -1,0 +1,196 @@
+// Package podresources provides what pods run with: cgroups, volumes, images, folders and the configuration for the runtime.
+//
+// Inputs: the kubelet's configuration, what the machine has, the objects that pods name, and the runtime. Outputs: the parts
+// that workers use, and those that the clean-up takes away again. Guarantee: all parts have the same view of the node, such
+// as its addresses and what pods may use of it.
+package podresources
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
+	mount "k8s.io/mount-utils"
+
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/podsync/internal/admission"
+	"github.com/microlet/microlet/services/podsync/internal/cgroup"
+	"github.com/microlet/microlet/services/podsync/internal/cluster"
+	"github.com/microlet/microlet/services/podsync/internal/containerruntime"
+	"github.com/microlet/microlet/services/podsync/internal/hook"
+	"github.com/microlet/microlet/services/podsync/internal/image"
+	"github.com/microlet/microlet/services/podsync/internal/machine"
+	"github.com/microlet/microlet/services/podsync/internal/network"
+	"github.com/microlet/microlet/services/podsync/internal/podconfig"
+	"github.com/microlet/microlet/services/podsync/internal/podimages"
+	"github.com/microlet/microlet/services/podsync/internal/podlogs"
+	"github.com/microlet/microlet/services/podsync/internal/thisnode"
+	"github.com/microlet/microlet/services/podsync/internal/volume"
+	"github.com/microlet/microlet/services/podsync/internal/worker"
+)
+
+// Options of Resources.
+type Options struct {
+	Kubelet *kubeletconfig.Config
+	// LogLinks holds a link a container log; empty makes none.
+	LogLinks string
+	// RuntimeDir is the node agent's own folder, which no pod but its helpers gets to see.
+	RuntimeDir string
+	Helpers    admission.Helpers
+	Capacity   machine.Capacity
+	Runtime    *containerruntime.Runtime
+	Cluster    *cluster.Cluster
+	Node       *thisnode.Node
+	Events     record.EventRecorder
+	Log        *slog.Logger
+	Metrics    prometheus.Registerer
+}
+
+// Resources are the parts.
+type Resources struct {
+	Cgroups *cgroup.Manager
+	Volumes *volume.Manager
+	Logs    podlogs.Folders
+	Hooks   *hook.Runner
+
+	workers worker.Resources
+}
+
+// New makes the parts. Nothing is made on the node before Prepare.
+func New(o Options) (*Resources, error) {
+	cgroups, err := o.newCgroups()
+	if err != nil {
+		return nil, err
+	}
+	volumes := volume.New(volume.Options{
+		RootDir: o.Kubelet.Node.RootDir, Objects: o.Cluster.Objects, Tokens: o.Cluster.Tokens, Mounter: mount.New(""),
+		Allocatable: o.allocatable, Log: o.Log, Private: o.privateFolder, BootID: o.Capacity.BootID,
+	})
+	config, err := o.newConfig(volumes)
+	if err != nil {
+		return nil, err
+	}
+	images, err := o.newImages()
+	if err != nil {
+		return nil, err
+	}
+	hooks, err := hook.New(hook.Options{Exec: o.Runtime, Events: o.Events, Log: o.Log, Metrics: o.Metrics})
+	if err != nil {
+		return nil, err
+	}
+	logs := podlogs.Folders{Pods: o.Kubelet.Kubelet.PodLogsDir, Links: o.LogLinks, Group: role.GroupLogs}
+	return &Resources{Cgroups: cgroups, Volumes: volumes, Logs: logs, Hooks: hooks, workers: worker.Resources{
+		Images: images, Volumes: volumes, Cgroups: cgroups, Config: config, Objects: o.Cluster.Objects, Logs: logs, Hooks: hooks,
+	}}, nil
+}
+
+// Prepare makes the folders and cgroups that all pods share.
+func (r *Resources) Prepare() error {
+	if err := r.Logs.Make(); err != nil {
+		return fmt.Errorf("make the node's folders: %w", err)
+	}
+	if err := r.Cgroups.EnsureRoots(); err != nil {
+		return fmt.Errorf("make the node's cgroups: %w", err)
+	}
+	return nil
+}
+
+// ForWorkers is what workers give their pods.
+func (r *Resources) ForWorkers() worker.Resources { return r.workers }
+
+func (o *Options) allocatable() v1.ResourceList { return o.Capacity.Allocatable }
+
+// privateFolder is the node agent's folder for pods that are no helpers.
+func (o *Options) privateFolder(p *v1.Pod) string {
+	if o.Helpers.Role(p) != "" {
+		return ""
+	}
+	return o.RuntimeDir
+}
+
+func (o *Options) newCgroups() (*cgroup.Manager, error) {
+	k := &o.Kubelet.Kubelet
+	if err := cgroup.CheckVersion(*k.FailCgroupV1); err != nil {
+		return nil, err
+	}
+	throttling := k.MemoryThrottlingFactor
+	if !o.Kubelet.FeatureEnabled("MemoryQoS") {
+		throttling = nil
+	}
+	return cgroup.New(cgroup.Options{
+		MemoryThrottlingFactor: throttling,
+		Root:                   k.CgroupRoot, Driver: o.Runtime.Driver.Name, PerQOS: *k.CgroupsPerQOS,
+		CPUCFSQuota: *k.CPUCFSQuota, CPUCFSQuotaPeriod: k.CPUCFSQuotaPeriod.Duration,
+		PodPidsLimit: *k.PodPidsLimit, EnforceNodeAllocatable: k.EnforceNodeAllocatable,
+		Allocatable: o.Capacity.Enforced, Capacity: o.Capacity.Limits, Log: o.Log,
+	})
+}
+
+// newConfig returns what turns pods into what CRI takes.
+func (o *Options) newConfig(volumes *volume.Manager) (*podconfig.Builder, error) {
+	resolver, err := o.newResolver()
+	if err != nil {
+		return nil, err
+	}
+	host, err := podconfig.DefaultNode(o.Kubelet.Node.RootDir)
+	if err != nil {
+		return nil, err
+	}
+	k := &o.Kubelet.Kubelet
+	host.PodLogsDir, host.ContainerLogsDir, host.LogsGroup = k.PodLogsDir, o.LogLinks, role.GroupLogs
+	host.ClusterDomain, host.SeccompDefault = k.ClusterDomain, o.Kubelet.SeccompDefault()
+	host.CPUCFSQuota, host.CPUCFSQuotaPeriod = *k.CPUCFSQuota, k.CPUCFSQuotaPeriod.Duration
+	host.SingleProcessOOMKill, host.MemoryThrottlingFactor = k.SingleProcessOOMKill, k.MemoryThrottlingFactor
+	host.StopSignals = o.Kubelet.FeatureEnabled("ContainerStopSignals")
+	host.MemoryQoS = o.Kubelet.FeatureEnabled("MemoryQoS")
+	host.Allocatable = o.allocatable
+	host.HostIPs = o.Node.HostIPs.Assumed
+	host.RecursiveReadOnly = o.Runtime.State.RecursiveReadOnly
+	return &podconfig.Builder{
+		Node: host, DNS: resolver, Objects: o.Cluster.Objects, Services: o.Cluster.Services, SubPaths: volumes,
+	}, nil
+}
+
+func (o *Options) newResolver() (*network.Configurer, error) {
+	k := &o.Kubelet.Kubelet
+	dns, err := clusterDNS(k.ClusterDNS)
+	if err != nil {
+		return nil, err
+	}
+	resolver := network.New(network.Options{
+		NodeIPs: o.Kubelet.NodeIPs(), ClusterDNS: dns, ClusterDomain: k.ClusterDomain, ResolvConf: *k.ResolverConfig, Log: o.Log,
+		Warn:     func(p *v1.Pod, reason, message string) { o.Events.Event(p, v1.EventTypeWarning, reason, message) },
+		WarnNode: func(reason, message string) { o.Events.Event(o.Node.Reference, v1.EventTypeWarning, reason, message) },
+	})
+	_ = resolver.Check() // which tells the log and the Node's events
+	return resolver, nil
+}
+
+func clusterDNS(servers []string) ([]netip.Addr, error) {
+	out := make([]netip.Addr, 0, len(servers))
+	for _, s := range servers {
+		ip, err := netip.ParseAddr(s)
+		if err != nil {
+			return nil, fmt.Errorf("clusterDNS: %w", err)
+		}
+		out = append(out, ip)
+	}
+	return out, nil
+}
+
+func (o *Options) newImages() (*podimages.Images, error) {
+	k := &o.Kubelet.Kubelet
+	puller, err := image.NewPuller(image.Options{
+		Runtime: o.Runtime.Runtime, Events: o.Events, Log: o.Log, Metrics: o.Metrics,
+		Serial: *k.SerializeImagePulls, MaxParallel: k.MaxParallelImagePulls,
+		QPS: float32(*k.RegistryPullQPS), Burst: int(k.RegistryBurst), RootDir: o.Kubelet.Node.RootDir,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return podimages.New(puller, o.Runtime, o.Cluster.Objects, o.Events), nil
+}
