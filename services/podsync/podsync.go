@@ -13,7 +13,8 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	unlock, err := rootdir.Dir(cfg.Kubelet.Node.RootDir).Lock()
+	root := rootdir.Dir(cfg.Kubelet.Node.RootDir)
+	unlock, err := root.Lock()
 	if err != nil {
 		return err
 	}
@@ -22,28 +23,23 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	n, err := newNode(s, cfg)
+	around, err := newSurroundings(ctx, s, &cfg)
 	if err != nil {
 		return err
 	}
-	defer n.close()
-	if err := n.prepare(); err != nil {
+	defer around.runtime.Close()
+	pods, err := newPodWork(s, &cfg, around)
+	if err != nil {
 		return err
 	}
-	s.Go("gateway", n.serveGateway)
-	s.Go("events", n.events.Run)
-	s.Go("objects", n.objects.Run)
-	s.Go("dispatcher", n.dispatcher.Run)
-	n.startSources()
-	s.Go("runtime monitor", n.monitor.Run)
-	if n.firewall != nil {
-		s.Go("firewall", n.firewall.Run)
+	if err := root.Make(s.Log); err != nil {
+		return err
 	}
-	s.Go("relist", n.relister.Run)
-	s.Go("clean-up", n.runCleanup)
-	s.Go("helper pods", func(ctx context.Context) error { return n.helperPods.Sweep(ctx, n.workers) })
-	s.Go("container logs", n.rotateLogs)
-	s.Go("upkeep", n.upkeep)
-	s.Go("probe assignment", n.assigner.Run)
+	if err := pods.resources.Prepare(); err != nil {
+		return err
+	}
+	around.start(s, pods.reports)
+	pods.start(s, around)
+	startWakers(s, around, pods)
 	return s.Run(ctx)
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/kubeversion"
 	"github.com/microlet/microlet/services/internal/peer"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/containeradmission"
@@ -23,9 +24,6 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/preemptor"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
-
-// kubeletVersion is the kubelet whose behaviour this is, for features that depend on it.
-const kubeletVersion = "1.37.1"
 
 // Runtime tells what runs, and as what.
 type Runtime interface {
@@ -85,7 +83,7 @@ func handlers(k *kubeletconfig.Config, helpers admission.Helpers) ([]admission.H
 	if err != nil {
 		return nil, err
 	}
-	features, err := admission.NewDeclaredFeatures(k.DeclaredFeatures(), kubeletVersion)
+	features, err := admission.NewDeclaredFeatures(k.DeclaredFeatures(), kubeversion.Version)
 	if err != nil {
 		return nil, err
 	}

@@ -42,7 +42,7 @@ func New(b *bus.Client, workers Workers, log *slog.Logger, metrics prometheus.Re
 	p.assigner = assignment.New(assignment.Options{
 		Writer:     b.Own(subject.Assignment),
 		Known:      bus.Watch[podsyncv1.Assignment](b, subject.Assignment, ">", nil),
-		Heartbeats: bus.Watch[busv1.Heartbeat](b, subject.Heartbeats, string(role.Prober)+".*", func(string) { p.assigner.Beat() }),
+		Heartbeats: bus.Watch[busv1.Heartbeat](b, subject.Heartbeats, subject.HeartbeatKeys(role.Prober), func(string) { p.assigner.Beat() }),
 		Changed:    func(uid types.UID) { p.results.Assigned(uid) },
 		Log:        log, Metrics: metrics,
 	})

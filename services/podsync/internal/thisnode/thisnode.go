@@ -11,12 +11,12 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/eventref"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/hostip"
@@ -49,7 +49,7 @@ type Options struct {
 type Node struct {
 	Object  *nodeobject.Object
 	HostIPs *hostip.HostIPs
-	// Reference is what events about the Node refer to, by the name alone as with the kubelet.
+	// Reference is what events about the Node refer to.
 	Reference *v1.ObjectReference
 
 	standalone bool
@@ -59,7 +59,7 @@ type Node struct {
 func New(o Options) *Node {
 	n := &Node{
 		Object:    nodeobject.New(o.Client, o.Name, o.own),
-		Reference: &v1.ObjectReference{Kind: "Node", Name: o.Name, UID: types.UID(o.Name)}, standalone: o.Kubelet.Standalone(),
+		Reference: eventref.Node(o.Name), standalone: o.Kubelet.Standalone(),
 	}
 	// The view calls back once the bus's client runs, and so after HostIPs is set.
 	reported := bus.Watch[nodestatusv1.Addresses](o.Bus, subject.Node, subject.NodeAddresses, func(string) { n.HostIPs.Heard() })
