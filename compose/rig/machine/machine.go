@@ -73,8 +73,8 @@ type Options struct {
 	Detached bool
 	// Cgroups are the cgroup.procs files of the cgroups in which the machine's processes shall be.
 	Cgroups []string
-	// BootTimeout bounds the time from power to the end of systemd's start. Default: 2 min, some thirty times what it
-	// takes on an idle machine, and 20 min for QEMU without KVM.
+	// BootTimeout bounds the time from power to the end of systemd's start. Default: 5 min, some sixty times what it
+	// takes on an idle machine, and 50 min for QEMU without KVM.
 	BootTimeout time.Duration
 }
 

@@ -72,17 +72,21 @@ func (m *machine) launch(ctx context.Context) error {
 	return m.r.save(m.dir)
 }
 
+// maxPatience bounds an attempt to reach a machine that starts.
+const maxPatience = 20 * time.Second
+
 // awaitBoot waits until a boot other than the one with that id has ended.
 func (m *machine) awaitBoot(ctx context.Context, not string) error {
 	ctx, cancel := context.WithTimeout(ctx, m.r.BootTimeout)
 	defer cancel()
 	const pause = 50 * time.Millisecond
-	for {
+	for patience := m.r.patience(); ; patience = min(patience+patience/4, maxPatience) {
 		if !m.Running() {
 			return fmt.Errorf("%w: it has ended while it started", ErrOff)
 		}
-		// A connection attempt that nobody answers is tried again by the kernel only after a second.
-		attempt, cancel := context.WithTimeout(ctx, m.r.patience())
+		// The kernel repeats a connection attempt that nobody answers only after a second, so the first ones are short.
+		// A machine that starts many pods on a busy host needs longer for the handshake alone.
+		attempt, cancel := context.WithTimeout(ctx, patience)
 		id, err := m.bootID(attempt)
 		cancel()
 		if err == nil && id != not {

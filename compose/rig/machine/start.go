@@ -59,7 +59,7 @@ func Start(ctx context.Context, o Options) (Machine, error) {
 		r.CPUs = 2
 	}
 	if r.BootTimeout == 0 {
-		const answers = 240 // in whose time a machine that works starts, on a busy host too
+		const answers = 600 // in whose time a machine that works starts, on a busy host too
 		r.BootTimeout = answers * r.patience()
 	}
 	if o.Link != nil {
