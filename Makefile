@@ -39,16 +39,22 @@ run: ## a real control plane, a microlet node and a Deployment on it; Ctrl-C sto
 	@$(MAKE) --no-print-directory build
 	@$(RIG) run --agent microlet --microlet bin/microlet --demo
 
+# What a node on a machine of its own shows within a minute: systemd starts, stops and restarts the agent, pods run in
+# its cgroups.
+SHORTEST_ON_MACHINE := ^(TestBasic|TestUnitRestart|TestUnitAccounts)$$
+
 .PHONY: test
-test: ## unit tests, import walls, each service alone, and the short end-to-end scenarios
+test: ## unit tests, import walls, each service alone, and the short end-to-end scenarios, some on a real machine
 	@$(STAGE) 'build' $(MAKE) --no-print-directory build
 	@# First, since it installs what tests need of the machine too, such as iptables.
-	@$(STAGE) 'rig programs' $(RIG) build
+	@# The kernel takes a quarter of an hour of a core, once a version.
+	@$(STAGE) 'rig programs, kernel and disk' $(RIG) build --with kubelet,machine
 	@$(STAGE) 'unit and service tests' $(GO) test -race $(UNIT)
 	@# It reads what go list says, which the cache of results does not know.
 	@$(STAGE) 'import walls' $(GO) test -count=1 ./compose/e2e/walls
 	@$(STAGE) 'mutation tool' env GOWORK=off $(GO) -C compose/tools/mutation test -race .
 	@$(STAGE) 'short end to end' $(GO) test -count=1 -timeout 20m ./compose/e2e
+	@$(STAGE) 'shortest on a machine' $(GO) test -count=1 -timeout 10m -tags machine -run '$(SHORTEST_ON_MACHINE)' ./compose/e2e
 
 .PHONY: test-long
 test-long: build ## the outages, kills and tables in full
@@ -56,7 +62,7 @@ test-long: build ## the outages, kills and tables in full
 	@$(STAGE) 'long end to end' $(GO) test -count=1 -timeout 120m -v -tags long ./compose/e2e
 
 # The scenarios that a node on its own machine runs: its own, and those of any node that ask it nothing in another way.
-ON_MACHINE ?= ^(TestBasic|TestKills|TestContainerdRestart|TestUnit.*|TestCgroupTwins|TestReboot|TestPowerCut)$$
+ON_MACHINE ?= ^(TestBasic|TestKills|TestStops|TestHungProcessesComeBack|TestPrivileges|TestCrowd|TestChaos|TestContainerdRestart|TestUnit.*|TestCgroupTwins|TestReboot|TestPowerCut|TestPowerCutAtRest)$$
 
 .PHONY: test-machine
 test-machine: build ## the real machine: systemd, cgroup v2, reboots; without KVM it builds a kernel the first time, some 20 minutes of a core
