@@ -38,7 +38,7 @@ const (
 	lastID  = 47109
 )
 
-// Reserved says whether the user or group is the node agent's.
+// Reserved reports whether the user or group is the node agent's.
 func Reserved(id int64) bool { return id >= firstID && id <= lastID }
 
 // Identity is what a process of a role runs as.

@@ -127,7 +127,7 @@ func everyone() []role.Role { return append(services(), role.Up) }
 // control character. It begins with a letter or digit, so that no name can pose as an epoch mark.
 var token = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,252}$`)
 
-// ValidToken says whether s is safe as one token of a subject or key. Pod UIDs are checked
+// ValidToken reports whether s is safe as one token of a subject or key. Pod UIDs are checked
 // with it at their source, since a static manifest may bring its own.
 func ValidToken(s string) error {
 	if !token.MatchString(s) {
@@ -257,7 +257,7 @@ func EpochKey(r role.Role, replica string) string {
 	return epochPrefix + "." + mustToken(string(r)) + "." + mustToken(replica)
 }
 
-// IsEpochKey says whether key is an epoch mark.
+// IsEpochKey reports whether key is an epoch mark.
 func IsEpochKey(key string) bool { return strings.HasPrefix(key, epochPrefix+".") }
 
 // EpochKeyOf is the EpochKey of a writer that signs as "<service>.<replica>".

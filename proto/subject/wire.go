@@ -108,7 +108,7 @@ func ParseWriter(writer string) (r role.Role, replica string, ok bool) {
 	return ParseHeartbeatKey(writer)
 }
 
-// Matches says whether a subject or key matches a pattern in NATS terms.
+// Matches reports whether a subject or key matches a pattern in NATS terms.
 func Matches(pattern, name string) bool {
 	p, n := strings.Split(pattern, "."), strings.Split(name, ".")
 	for i, t := range p {
@@ -122,7 +122,7 @@ func Matches(pattern, name string) bool {
 	return len(p) == len(n)
 }
 
-// Overlap says whether any name matches both patterns.
+// Overlap reports whether any name matches both patterns.
 func Overlap(a, b string) bool {
 	as, bs := strings.Split(a, "."), strings.Split(b, ".")
 	for i := 0; i < len(as) && i < len(bs); i++ {

@@ -97,7 +97,7 @@ func holds(v view) map[string]string {
 	return got
 }
 
-// current says whether every reader of every bucket holds exactly what its writers do, in sync.
+// current reports whether every reader of every bucket holds exactly what its writers do, in sync.
 func (w *world) current() bool {
 	for b, views := range w.views {
 		for _, v := range views {

@@ -287,7 +287,7 @@ func (c *Client) current() *session {
 	return c.session
 }
 
-// Connected says whether there is a connection to the bus now.
+// Connected reports whether there is a connection to the bus now.
 func (c *Client) Connected() bool { return c.current() != nil }
 
 // ServerID names the process of the bus that there is a connection to; "" while there is none. A bus that was

@@ -70,7 +70,7 @@ func (v *View[M]) All() map[string]M {
 	return all
 }
 
-// Synced says whether all that the bucket held has been seen on the connection of now. While the bus is
+// Synced reports whether all that the bucket held has been seen on the connection of now. While the bus is
 // away it is false, and the values are those of before.
 func (v *View[M]) Synced() bool {
 	v.s.mu.RLock()
@@ -240,7 +240,7 @@ func (s *store) reject(e entry, err error) {
 	s.c.log.Error("an entry of the bus is not what its key holds", "bucket", s.bucket, "key", e.key, "writer", e.writer, "error", err)
 }
 
-// older says whether e is from before what is known of its key: the same writer has said something
+// older reports whether e is from before what is known of its key: the same writer has said something
 // newer. Entries of different writers are taken in the order in which they come.
 func (it *item) older(e entry) bool {
 	return it.writer == e.writer && (e.epoch < it.epoch || e.epoch == it.epoch && e.rev < it.rev)
@@ -344,7 +344,7 @@ func (s *store) dropped(ghosts []string) {
 	}
 }
 
-// lacks says whether the view does not know what e says, nor anything newer.
+// lacks reports whether the view does not know what e says, nor anything newer.
 func (s *store) lacks(e entry) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

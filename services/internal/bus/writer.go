@@ -183,7 +183,7 @@ func (w *Writer) pending() int {
 	return n
 }
 
-// Marked says whether the bus has this writer's epoch mark of the current connection.
+// Marked reports whether the bus has this writer's epoch mark of the current connection.
 func (w *Writer) Marked() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -548,7 +548,7 @@ func (w *Writer) again(keys []string) {
 	}
 }
 
-// mayMark says whether all that was there when the epoch began, or when Complete was called, is written.
+// mayMark reports whether all that was there when the epoch began, or when Complete was called, is written.
 func (w *Writer) mayMark() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

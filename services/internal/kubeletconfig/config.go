@@ -147,7 +147,7 @@ func (c *Config) ImageEndpoint() string {
 	return c.RuntimeEndpoint()
 }
 
-// SeccompDefault says whether containers that name no seccomp profile get RuntimeDefault: either the field or
+// SeccompDefault reports whether containers that name no seccomp profile get RuntimeDefault: either the field or
 // --seccomp-default asks for it.
 func (c *Config) SeccompDefault() bool {
 	return c.Node.SeccompDefault || *c.Kubelet.SeccompDefault
@@ -166,7 +166,7 @@ func (c *Config) DeclaredFeatures() []string {
 	return declared
 }
 
-// FeatureEnabled says whether a feature gate of kubelet 1.37 is on. It panics at a name that the kubelet does not
+// FeatureEnabled reports whether a feature gate of kubelet 1.37 is on. It panics at a name that the kubelet does not
 // have, which is the caller's mistake.
 func (c *Config) FeatureEnabled(gate string) bool {
 	return gateEnabled(c.Kubelet.FeatureGates, gate)

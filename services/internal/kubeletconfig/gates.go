@@ -102,7 +102,7 @@ func newGate(set map[string]bool) (featuregate.FeatureGate, error) {
 
 func allGates(name string) bool { return name == "AllAlpha" || name == "AllBeta" }
 
-// gateEnabled says whether one gate is on when the given ones are set.
+// gateEnabled reports whether one gate is on when the given ones are set.
 func gateEnabled(set map[string]bool, name string) bool {
 	g, known := knownGates()[name]
 	if !known {

@@ -41,7 +41,7 @@ func (h host) check(p *problems, c *Config) []Warning {
 	return nil
 }
 
-// cgroup2 says whether the unified hierarchy is mounted, which alone has this file in its root.
+// cgroup2 reports whether the unified hierarchy is mounted, which alone has this file in its root.
 func (h host) cgroup2() bool {
 	_, err := os.Stat(filepath.Join(h.root, "sys/fs/cgroup/cgroup.controllers"))
 	return err == nil

@@ -56,7 +56,7 @@ func (c *Config) part(fields []string) (map[string]any, error) {
 	return part, nil
 }
 
-// fillAbsent gives the fields that data does not name their defaults, and says whether it names all.
+// fillAbsent gives the fields that data does not name their defaults, and reports whether it names all.
 func (c *Config) fillAbsent(data []byte) (complete bool, err error) {
 	var named struct{ Kubelet, Node map[string]any }
 	if err := yaml.Unmarshal(data, &named); err != nil {

@@ -167,7 +167,7 @@ func noThreshold(value any) bool {
 	return true
 }
 
-// flagSet says whether a flag that mirrors no field was set to another value than its default, and to which.
+// flagSet reports whether a flag that mirrors no field was set to another value than its default, and to which.
 func (r supportRow) flagSet(c *Config) (any, bool) {
 	name := strings.TrimPrefix(r.name, "--")
 	if c.Provenance[r.name] == "" || r.state == supported || r.state == idle {

@@ -114,7 +114,7 @@ func statusCode(err error) int32 {
 	return status.Status().Code
 }
 
-// final says whether trying again cannot help: the apiserver has understood the request and said no. It
+// final reports whether trying again cannot help: the apiserver has understood the request and said no. It
 // may come to its senses after a server error, when it has less to do, or when the credentials are renewed.
 func final(err error) bool {
 	var construction *restclient.RequestConstructionError
@@ -129,7 +129,7 @@ func final(err error) bool {
 	}
 }
 
-// aboutThis says whether an error that is not final is about the one Event, as when a webhook fails. One about all
+// aboutThis reports whether an error that is not final is about the one Event, as when a webhook fails. One about all
 // requests is as if the apiserver were away.
 func aboutThis(err error) bool {
 	switch statusCode(err) {

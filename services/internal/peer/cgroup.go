@@ -42,10 +42,10 @@ func parseCgroups(text string) (cgroups, error) {
 	return found, nil
 }
 
-// equal says whether both are the same cgroup in every hierarchy.
+// equal reports whether both are the same cgroup in every hierarchy.
 func (c cgroups) equal(other cgroups) bool { return maps.Equal(c, other) }
 
-// within says whether these are the cgroups of a unit of this path: each hierarchy has the path or, where the
+// within reports whether these are the cgroups of a unit of this path: each hierarchy has the path or, where the
 // unit has no cgroup of its own for those controllers, one above it, and one hierarchy at least has the path.
 func (c cgroups) within(unit string) bool {
 	unit = path.Clean("/" + unit)

@@ -25,8 +25,8 @@ const (
 	unfinishedPrefix = ".new-"
 )
 
-// MayHelp says whether processes of a pod may have the role: those of the host's own, which are root or hold what all
-// others need, may not.
+// MayHelp reports whether processes of a pod may have the role: those of the host's own, which are root or hold what
+// all others need, may not.
 func MayHelp(r role.Role) bool {
 	switch r {
 	case role.Prober, role.ImageGC, role.Stats, role.Evictor, role.NodeAPI:

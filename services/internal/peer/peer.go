@@ -21,10 +21,10 @@ type Peer struct {
 	Reason string
 }
 
-// Is says whether the peer may act as r.
+// Is reports whether the peer may act as r.
 func (p Peer) Is(r role.Role) bool { return slices.Contains(p.Roles, r) }
 
-// Serves says whether a server that is this peer may be taken for r: it has the role, or is root and no stranger.
+// Serves reports whether a server that is this peer may be taken for r: it has the role, or is root and no stranger.
 func (p Peer) Serves(r role.Role) bool { return p.Is(r) || p.UID == 0 && len(p.Roles) > 0 }
 
 // String names the peer for errors and logs.

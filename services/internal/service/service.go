@@ -164,7 +164,7 @@ func (s *Service) isReady() bool {
 	return s.ready
 }
 
-// ownsProcess says whether the process's standard error, supervisor and end are this service's; in
+// ownsProcess reports whether the process's standard error, supervisor and end are this service's; in
 // the single placement they are the one's that holds all services.
 func (s *Service) ownsProcess() bool { return s.Config.Placement == nil || s.Role == role.Up }
 

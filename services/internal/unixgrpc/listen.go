@@ -112,7 +112,8 @@ func lockDir(dir string) (unlock func(), err error) {
 	}
 }
 
-// isAt says whether the open file is the one of this name: "microlet up" removes it with what is left of dead servers.
+// isAt reports whether the open file is the one of this name: "microlet up" removes it with what is left of dead
+// servers.
 func isAt(f *os.File, path string) bool {
 	open, err := f.Stat()
 	if err != nil {

@@ -30,7 +30,7 @@ func (p *Policy) Allow(fullMethod string, roles ...role.Role) {
 	p.methods[fullMethod] = append(slices.Clone(p.methods[fullMethod]), roles...)
 }
 
-// allows says whether one of the roles may call the method, and whether the policy knows it at all.
+// allows reports whether one of the roles may call the method, and whether the policy knows it at all.
 func (p *Policy) allows(fullMethod string, roles []role.Role) (allowed, known bool) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()

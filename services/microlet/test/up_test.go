@@ -193,7 +193,7 @@ func (a *agent) await(what string, ok func(map[string]row) bool) map[string]row 
 
 var all = []string{"up", "bus", "podsync", "pleg", "prober", "nodestatus", "nodeapi"}
 
-// ready says whether all services do what they can without an apiserver: podsync is ready only when it
+// ready reports whether all services do what they can without an apiserver: podsync is ready only when it
 // knows what shall run, so its heartbeat counts here.
 func ready(rows map[string]row) bool {
 	for _, name := range all {

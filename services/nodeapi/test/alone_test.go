@@ -337,7 +337,7 @@ func TestStrangersWhoAreSlow(t *testing.T) {
 	expect(t, 2*soon, "what is told of it", func() (int, string) { return jane.get("/metrics") }, 200, `microlet_nodeapi_connections_evicted_total{reason="address",server="https",service="nodeapi"} 1`)
 }
 
-// isReset says whether the other end threw the connection away.
+// isReset reports whether the other end threw the connection away.
 func isReset(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "reset by peer")
 }

@@ -140,7 +140,7 @@ func (r *Runtime) newID() string {
 	return fmt.Sprintf("%064x", r.serial)
 }
 
-// matches says whether every pair of selector is in labels.
+// matches reports whether every pair of selector is in labels.
 func matches(selector, labels map[string]string) bool {
 	for k, v := range selector {
 		if got, ok := labels[k]; !ok || got != v {

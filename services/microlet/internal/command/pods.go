@@ -259,7 +259,7 @@ func (p *pods) look(ctx context.Context, pod *podsyncv1.LocalPod, timeout time.D
 	}
 }
 
-// describe puts a status into words, and says whether it is what was waited for.
+// describe puts a status into words, and reports whether it is what was waited for.
 func describe(s *v1.PodStatus) (state string, done, failed bool) {
 	switch s.Phase {
 	case v1.PodSucceeded:

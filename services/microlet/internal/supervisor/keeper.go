@@ -26,7 +26,7 @@ type process interface {
 	// exited gives once how it ended.
 	exited() <-chan string
 	signal(syscall.Signal) error
-	// stuck says whether it was killed and does not end, and what its threads wait for.
+	// stuck reports whether it was killed and does not end, and what its threads wait for.
 	stuck() (waitsFor string, is bool)
 	// close frees what is left of an ended process.
 	close() error

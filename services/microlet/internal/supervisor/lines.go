@@ -65,8 +65,8 @@ func (s *stream) line(service string, line []byte) {
 	s.raw.Warn("process output", serviceKey, service, "line", string(line))
 }
 
-// labelled says whether the line is one that the service's own log writes: whole, with the service's name behind time,
-// level and message, and without a second name that some reader could take for it.
+// labelled reports whether the line is one that the service's own log writes: whole, with the service's name behind
+// time, level and message, and without a second name that some reader could take for it.
 func (s *stream) labelled(service string, line []byte) bool {
 	if s.json {
 		return labelledJSON(service, line)
@@ -129,7 +129,7 @@ func labelledText(service, line string) bool {
 	}
 }
 
-// fits says whether the field of this number may have the name. Some readers of JSON see no case.
+// fits reports whether the field of this number may have the name. Some readers of JSON see no case.
 func fits(field int, name string) bool {
 	if field < len(labels) {
 		return name == labels[field]

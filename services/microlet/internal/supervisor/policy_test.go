@@ -25,7 +25,7 @@ func TestWatchdog(t *testing.T) {
 	const limit = 10 * time.Second
 	now := time.Unix(0, 0)
 	w := newWatchdog(limit, 90*time.Second, now)
-	// look looks for d in the keeper's rhythm and says whether the watchdog expired.
+	// look looks for d in the keeper's rhythm and reports whether the watchdog expired.
 	look := func(d time.Duration) bool {
 		for end := now.Add(d); now.Before(end); {
 			now = now.Add(min(w.wait(now), end.Sub(now)))

@@ -361,7 +361,7 @@ func TestEnvironmentIsTheSpecs(t *testing.T) {
 	}
 }
 
-// alive says whether a process runs; a zombie doesn't.
+// alive reports whether a process runs; a zombie doesn't.
 func alive(pid int) bool {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

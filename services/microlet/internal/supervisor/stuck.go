@@ -80,7 +80,7 @@ func stateOf(task string) string {
 	return string(rest[:1])
 }
 
-// killPending says whether SIGKILL waits for the thread to take it.
+// killPending reports whether SIGKILL waits for the thread to take it.
 func killPending(task string) bool {
 	data, err := os.ReadFile(filepath.Join(task, "status"))
 	if err != nil {

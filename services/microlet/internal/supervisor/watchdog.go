@@ -36,8 +36,8 @@ func newWatchdog(limit, start time.Duration, now time.Time) *watchdog {
 // ready begins the regular watch.
 func (w *watchdog) ready(now time.Time) { w.deadline, w.heard = now.Add(w.limit), true }
 
-// quiet says whether the process has given no sign of life for a while, as far as is known: half the time after which
-// it counts as hung, twice the time between its signs.
+// quiet reports whether the process has given no sign of life for a while, as far as is known: half the time after
+// which it counts as hung, twice the time between its signs.
 func (w *watchdog) quiet(now time.Time) bool {
 	return w.limit == 0 || !w.heard || now.After(w.deadline.Add(-w.limit/2))
 }
@@ -60,7 +60,7 @@ func (w *watchdog) wait(now time.Time) time.Duration {
 // off ends the watch: the process said that it stops, or was asked to.
 func (w *watchdog) off() { w.limit = 0 }
 
-// expired says whether the process has been silent for too long.
+// expired reports whether the process has been silent for too long.
 func (w *watchdog) expired(now time.Time) bool {
 	gap := now.Sub(w.looked)
 	w.looked = now

@@ -107,7 +107,7 @@ func (f folder) make(ctx context.Context, root *os.Root) error {
 	return errors.Join(root.Lchown(f.name, f.uid, f.gid), root.Chmod(f.name, f.mode))
 }
 
-// fits says whether what is there is the owner's and no more than a service has use for: another placement, another
+// fits reports whether what is there is the owner's and no more than a service has use for: another placement, another
 // version of microlet or, in folders that other versions shared, another service may have made it, and its owner may
 // have put there what it likes.
 func (f folder) fits(root *os.Root, info fs.FileInfo) bool {
@@ -332,7 +332,7 @@ func removeDead(ctx context.Context, root *os.Root, dir string) (err error) {
 	return nil
 }
 
-// answers says whether a server listens on the socket of this name in the folder. It follows no link and opens
+// answers reports whether a server listens on the socket of this name in the folder. It follows no link and opens
 // nothing that could block.
 func answers(folder *os.File, name string) bool {
 	fd, err := unix.Openat(int(folder.Fd()), name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)

@@ -161,7 +161,7 @@ func writeFile(path string, data []byte, mode fs.FileMode, uid, gid int) (err er
 	return f.Close()
 }
 
-// copyFile makes the file hold data, for its owner alone, and says whether it did not before.
+// copyFile makes the file hold data, for its owner alone, and reports whether it did not before.
 func copyFile(path string, data []byte, id role.Identity) (changed bool, err error) {
 	if same, err := holds(path, data); err != nil || same {
 		return false, err
@@ -169,8 +169,8 @@ func copyFile(path string, data []byte, id role.Identity) (changed bool, err err
 	return true, writeFile(path, data, 0o600, id.UID, id.GID)
 }
 
-// holds says whether path is a regular file that holds data. It follows no link, waits for no FIFO's writer and reads
-// no more than it expects: the file is another user's.
+// holds reports whether path is a regular file that holds data. It follows no link, waits for no FIFO's writer and
+// reads no more than it expects: the file is another user's.
 func holds(path string, data []byte) (bool, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	switch {

@@ -95,7 +95,7 @@ func (always) Authorize(context.Context, authorizer.Attributes) (authorizer.Deci
 	return authorizer.DecisionAllow, "", nil
 }
 
-// Certified says whether a connection's client certificate authenticates the caller.
+// Certified reports whether a connection's client certificate authenticates the caller.
 func (a *Auth) Certified(state *tls.ConnectionState) bool {
 	if a.certificates == nil {
 		return false
@@ -111,7 +111,7 @@ type Refusal struct {
 	Text string
 }
 
-// Check says whether a request may do what needs one of these subresources of the node. Nil is yes.
+// Check reports whether a request may do what needs one of these subresources of the node. Nil is yes.
 func (a *Auth) Check(r *http.Request, subresources []string) *Refusal {
 	// The authenticator removes the token from the request, so that nothing behind it can pass it on.
 	answer, ok, err := a.who.AuthenticateRequest(r)

@@ -126,7 +126,7 @@ func (r *Reader) inside(path string) (string, error) {
 	return real, nil
 }
 
-// within says whether a clean path leads below the folder.
+// within reports whether a clean path leads below the folder.
 func within(folder, path string) bool {
 	rel, err := filepath.Rel(folder, path)
 	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")

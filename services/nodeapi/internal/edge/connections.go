@@ -121,7 +121,7 @@ func (l *limited) admit(c net.Conn) net.Conn {
 	return in
 }
 
-// room says whether another connection may come from an address, and which one it takes the place of.
+// room reports whether another connection may come from an address, and which one it takes the place of.
 func (l *limited) room(address netip.Prefix) (gives *conn, reason string, ok bool) {
 	full := l.unauthenticated+l.authenticated >= l.limits.Connections
 	switch at := l.addresses[address]; {
@@ -282,7 +282,7 @@ func follow(c net.Conn, state http.ConnState) {
 // key is the connection's in a request's context.
 type key struct{}
 
-// Authenticated says whether the caller at the other end of a request's connection is known: by a client
+// Authenticated reports whether the caller at the other end of a request's connection is known: by a client
 // certificate, or by a request that was allowed to him.
 func Authenticated(ctx context.Context) bool {
 	in, _ := ctx.Value(key{}).(*conn)

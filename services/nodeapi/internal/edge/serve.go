@@ -71,7 +71,7 @@ type Server struct {
 	Handler http.Handler
 	// TLS returns the configuration once it can be had; nil serves without.
 	TLS func() (*tls.Config, error)
-	// Certified says whether a client's certificate is one that authenticates it; nil knows none.
+	// Certified reports whether a client's certificate is one that authenticates it; nil knows none.
 	Certified func(*tls.ConnectionState) bool
 	Limits
 	Log     *slog.Logger
@@ -141,7 +141,7 @@ func (s *Server) server() *http.Server {
 	}
 }
 
-// recognize looks at the client certificate of a connection whose handshake is done, once, and says whether
+// recognize looks at the client certificate of a connection whose handshake is done, once, and reports whether
 // the caller is authenticated.
 func (s *Server) recognize(c net.Conn) bool {
 	in := under(c)

@@ -37,7 +37,7 @@ type Query struct {
 // parameters of a query.
 var parameters = []string{queryParameter, "sinceTime", "untilTime", "tailLines", "boot", "pattern"}
 
-// Asks says whether a request's query is one to the logs, and not for a file by its path.
+// Asks reports whether a request's query is one to the logs, and not for a file by its path.
 func Asks(q url.Values) bool {
 	for _, p := range parameters {
 		if q.Get(p) != "" || p == queryParameter && q.Has(p) {
@@ -123,7 +123,7 @@ func (n *Query) choose(files []string, readable bool) (problems []error) {
 	return problems
 }
 
-// filtered says whether not all of a log is wanted.
+// filtered reports whether not all of a log is wanted.
 func (n *Query) filtered() bool {
 	return !n.since.IsZero() || !n.until.IsZero() || n.tail != nil || n.boot != nil || n.pattern != ""
 }

@@ -33,7 +33,7 @@ type Pod struct {
 	Reported bool
 }
 
-// Is says whether a request that names a UID means this pod. An empty one names none.
+// Is reports whether a request that names a UID means this pod. An empty one names none.
 func (p *Pod) Is(uid types.UID) bool { return uid == "" || uid == p.UID || p.Static }
 
 // Pods are the node's pods. It is safe for concurrent use.
@@ -65,7 +65,7 @@ func (p *Pods) changed(uid string) {
 	delete(p.names, uid)
 }
 
-// Known says whether all pods have been heard of. Before that, one that is not found may exist.
+// Known reports whether all pods have been heard of. Before that, one that is not found may exist.
 func (p *Pods) Known() bool { return p.pods.Synced() }
 
 // ByName returns the pod of this name. Of two, as when one is recreated while the old one still

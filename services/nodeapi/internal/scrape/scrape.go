@@ -216,7 +216,7 @@ func (s *Services) SetVerbosity(ctx context.Context, level int) error {
 	})...)
 }
 
-// Exists says whether the node runs the service.
+// Exists reports whether the node runs the service.
 func (s *Services) Exists(r role.Role) bool { return len(s.processes(r)) > 0 }
 
 // ask gets a path of a process, which may answer with so many bytes.

@@ -47,7 +47,7 @@ type Checker interface {
 // Options of a Server.
 type Options struct {
 	Kubelet *kubeletv1beta1.KubeletConfiguration
-	// Gate says whether a feature gate is on.
+	// Gate reports whether a feature gate is on.
 	Gate func(name string) bool
 	// DebuggingHandlers are enableDebuggingHandlers.
 	DebuggingHandlers bool
@@ -55,7 +55,7 @@ type Options struct {
 	Runtime           *runtime.Runtime
 	Logs              *containerlogs.Reader
 	NodeLogs          nodelogs.Logs
-	// LogQuery says whether the journal may be queried.
+	// LogQuery reports whether the journal may be queried.
 	LogQuery bool
 	// Checkpoints is the folder that the runtime writes containers' checkpoints to.
 	Checkpoints string

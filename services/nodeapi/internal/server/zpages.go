@@ -36,7 +36,7 @@ Warning: This endpoint is not meant to be machine parseable, has no formatting c
 // zGroup is the API group of the pages as objects.
 const zGroup = "config.k8s.io"
 
-// asObject says whether a request wants the page as an object of this kind, which a client must ask for
+// asObject reports whether a request wants the page as an object of this kind, which a client must ask for
 // by name; ok is false when it wants what there is not.
 func asObject(r *http.Request, kind string) (object, ok bool) {
 	accept := r.Header.Get("Accept")

@@ -20,7 +20,7 @@ func Condition(n *v1.Node, t v1.NodeConditionType) *v1.NodeCondition {
 	return nil
 }
 
-// IsReady says whether the Node is said to be ready.
+// IsReady reports whether the Node is said to be ready.
 func IsReady(n *v1.Node) bool {
 	c := Condition(n, v1.NodeReady)
 	return c != nil && c.Status == v1.ConditionTrue

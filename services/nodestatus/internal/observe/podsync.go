@@ -36,7 +36,7 @@ type HealthClient interface {
 
 var _ HealthClient = (podsyncv1.PodsyncServiceClient)(nil)
 
-// Podsync tells whether podsync's dispatcher turns: by its heartbeat, and where that stands still, by asking it.
+// Podsync reports whether podsync's dispatcher turns: by its heartbeat, and where that stands still, by asking it.
 type Podsync struct {
 	heartbeat func() *busv1.Heartbeat
 	client    HealthClient

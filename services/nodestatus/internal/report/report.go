@@ -233,7 +233,7 @@ func (r *Reporter) trySync(ctx context.Context, full bool, try int) error {
 	return nil
 }
 
-// older says whether the watch lags behind what the apiserver answered: from a stale Node a change
+// older reports whether the watch lags behind what the apiserver answered: from a stale Node a change
 // would be seen, and its Event sent, twice.
 func older(cached, last *v1.Node) bool {
 	if last == nil || cached.UID != last.UID {

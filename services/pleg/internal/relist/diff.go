@@ -41,7 +41,7 @@ type Event struct {
 	PodUID string
 	// ID of the container or sandbox, bare; empty for PodSync.
 	ID string
-	// Sandbox tells whether ID is a sandbox's.
+	// Sandbox reports whether ID is a sandbox's.
 	Sandbox bool
 }
 

@@ -54,7 +54,7 @@ type Report struct {
 	Began time.Time
 	// Generation counts finished relists.
 	Generation uint64
-	// Streaming tells whether the event stream is connected.
+	// Streaming reports whether the event stream is connected.
 	Streaming bool
 	// Err is the last relist's error; nil when it succeeded.
 	Err error

@@ -112,7 +112,7 @@ func (s *stream) run(ctx context.Context) {
 	}
 }
 
-// once opens the stream, follows it to its end, and says whether it was ever up.
+// once opens the stream, follows it to its end, and reports whether it was ever up.
 func (s *stream) once(parent context.Context) (up bool, err error) {
 	ctx, cancel := context.WithCancel(parent)
 	s.mu.Lock()

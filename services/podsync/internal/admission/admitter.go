@@ -222,7 +222,7 @@ func (a *Admitter) decide(ctx context.Context, p *v1.Pod) (entry, <-chan struct{
 	return told, a.changed
 }
 
-// due says whether a pod's turn has come. One that is being deleted asks for nothing.
+// due reports whether a pod's turn has come. One that is being deleted asks for nothing.
 func (a *Admitter) due(e *entry) bool {
 	if a.runs[e.pod.UID] {
 		return true

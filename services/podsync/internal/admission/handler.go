@@ -45,7 +45,7 @@ type Preemption struct {
 	Signal v1.ResourceName
 }
 
-// Admitted says whether the pod may run.
+// Admitted reports whether the pod may run.
 func (v *Verdict) Admitted() bool { return v.Reason == "" }
 
 // ask asks one handler after another; the first rejection is the verdict.

@@ -192,20 +192,21 @@ func (h Helpers) forbid(format string, args ...any) Verdict {
 	return Verdict{Reason: ReasonHelperForbidden, Message: fmt.Sprintf(format, args...) + ": " + who}
 }
 
-// ReachesHost says whether the pod has a way to files of the host, to those that its processes have open, or to sockets that
-// processes of the host have too. What its images run as is then asked for before a container of it is created.
+// ReachesHost reports whether the pod has a way to files of the host, to those that its processes have open, or to
+// sockets that processes of the host have too. What its images run as is then asked for before a container of it is
+// created.
 func ReachesHost(p *v1.Pod) bool {
 	host := func(v v1.Volume) bool { return v.HostPath != nil }
 	return p.Spec.HostPID || p.Spec.HostNetwork || p.Spec.HostIPC || slices.ContainsFunc(p.Spec.Volumes, host)
 }
 
-// foreignUser says whether the user is the node agent's and not that of the helper's own role.
+// foreignUser reports whether the user is the node agent's and not that of the helper's own role.
 func foreignUser(own role.Role, uid int64) bool {
 	identity, err := role.Get(own)
 	return role.Reserved(uid) && (err != nil || uid != int64(identity.UID))
 }
 
-// foreignGroup says whether the group is the node agent's and not one of the helper's own role.
+// foreignGroup reports whether the group is the node agent's and not one of the helper's own role.
 func foreignGroup(own role.Role, gid int64) bool {
 	identity, err := role.Get(own)
 	return role.Reserved(gid) && (err != nil || gid != int64(identity.GID) && !slices.Contains(identity.Groups, int(gid)))
@@ -219,7 +220,7 @@ func owner(uid int64) string {
 	return "reserved for the node agent"
 }
 
-// SetsUser says whether the pod itself says what the container runs as.
+// SetsUser reports whether the pod itself says what the container runs as.
 func SetsUser(p *v1.Pod, c *v1.Container) bool {
 	if c.SecurityContext != nil && c.SecurityContext.RunAsUser != nil {
 		return true

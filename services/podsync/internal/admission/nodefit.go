@@ -127,7 +127,7 @@ func countedResources(list v1.ResourceList) []v1.ResourceName {
 	return names
 }
 
-// isExtended says whether a resource is of a domain of its own, such as example.com/gpu.
+// isExtended reports whether a resource is of a domain of its own, such as example.com/gpu.
 func isExtended(name v1.ResourceName) bool {
 	text := string(name)
 	if !strings.Contains(text, "/") || strings.Contains(text, v1.ResourceDefaultNamespacePrefix) ||

@@ -49,7 +49,7 @@ func Register(s *service.Service, workers Workers, pleg PLEG, pods LocalPods, mi
 	}
 }
 
-// GetHealth tells whether the dispatcher turns.
+// GetHealth reports whether the dispatcher turns.
 func (s *server) GetHealth(context.Context, *podsyncv1.GetHealthRequest) (*podsyncv1.GetHealthResponse, error) {
 	return &podsyncv1.GetHealthResponse{Turns: s.pulse.Turns(), IdleMilliseconds: s.pulse.Idle().Milliseconds()}, nil
 }

@@ -210,7 +210,7 @@ func (l *Limiter) serve() {
 	}
 }
 
-// giveBack frees the place of a call, once, and says whether it did. The caller holds mu.
+// giveBack frees the place of a call, once, and reports whether it did. The caller holds mu.
 func (l *Limiter) giveBack(p *place) bool {
 	if p.free {
 		return false

@@ -116,7 +116,7 @@ func effectiveCPUs() string {
 	return ""
 }
 
-// exists says whether the cgroup is there with every controller that it needs.
+// exists reports whether the cgroup is there with every controller that it needs.
 func (m *Manager) exists(n name) (bool, error) {
 	path, err := m.path(n)
 	if err != nil {

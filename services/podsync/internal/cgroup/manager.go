@@ -89,7 +89,7 @@ type Manager struct {
 	}
 }
 
-// Unified says whether the host runs cgroup v2 alone.
+// Unified reports whether the host runs cgroup v2 alone.
 func Unified() bool { return libcgroups.IsCgroup2UnifiedMode() }
 
 // CheckVersion returns an error when the host runs cgroup v1 and failCgroupV1 forbids it.

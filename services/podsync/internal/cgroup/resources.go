@@ -75,7 +75,7 @@ func memoryHigh(request, limit int64, factor float64) map[string]string {
 	return map[string]string{"memory.high": strconv.FormatInt(high, 10)}
 }
 
-// limitsDeclared says whether the pod as a whole may be limited: every container has the
+// limitsDeclared reports whether the pod as a whole may be limited: every container has the
 // limit, or the pod itself has.
 func limitsDeclared(p *v1.Pod) (cpu, memory bool) {
 	cpu, memory = true, true

@@ -132,9 +132,9 @@ type Cgroups interface {
 
 // Pods knows which pods have workers.
 type Pods interface {
-	// Known says whether a pod has a worker.
+	// Known reports whether a pod has a worker.
 	Known(uid types.UID) bool
-	// Ended says whether a pod has a worker that has seen everything of it stopped for good.
+	// Ended reports whether a pod has a worker that has seen everything of it stopped for good.
 	Ended(uid types.UID) bool
 }
 
@@ -273,7 +273,7 @@ func anyReady(state *pod.State) bool {
 	return false
 }
 
-// orphan says whether nobody needs what is left of a pod.
+// orphan reports whether nobody needs what is left of a pod.
 func (c *Cleanup) orphan(uid types.UID, states map[types.UID]*pod.State) bool {
 	_, runs := states[uid]
 	return !runs && !c.Pods.Known(uid)

@@ -169,7 +169,7 @@ func (c *Cleanup) removeSandbox(ctx context.Context, id string) error {
 	return nil
 }
 
-// mayRun says whether a container has a process, or might have one.
+// mayRun reports whether a container has a process, or might have one.
 func mayRun(c *pod.Container) bool {
 	return c.Running() || c.State == runtimeapi.ContainerState_CONTAINER_UNKNOWN
 }

@@ -89,7 +89,7 @@ func (x *Index) SetComplete() {
 	x.complete = true
 }
 
-// Complete says whether a container that is not found is no pod's. Before, it may be one of a pod that
+// Complete reports whether a container that is not found is no pod's. Before, it may be one of a pod that
 // podsync has not looked at since it started.
 func (x *Index) Complete() bool {
 	x.mu.RLock()

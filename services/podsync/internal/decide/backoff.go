@@ -85,7 +85,7 @@ func (b *Backoff) Adopt(st *pod.State) {
 	}
 }
 
-// wait says whether a container that ended at that time has to wait at the moment now, and
+// wait reports whether a container that ended at that time has to wait at the moment now, and
 // until when. A container that never ran does not.
 func (b *Backoff) wait(name string, ended, now time.Time) (until time.Time, delay time.Duration, waits bool) {
 	if b == nil || ended.IsZero() {

@@ -146,7 +146,7 @@ func replaceSandbox(in Input, attempt uint32, message string) Actions {
 	return r.actions
 }
 
-// doneForGood says whether a container need not be in the next sandbox: it has ended, and not in
+// doneForGood reports whether a container need not be in the next sandbox: it has ended, and not in
 // a way that lets it run again. To take it along would give the pod a sandbox that nothing is in,
 // which is stopped at once, and again and again.
 func doneForGood(p *v1.Pod, c *v1.Container, newest *pod.Container) bool {

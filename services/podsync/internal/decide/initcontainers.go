@@ -72,7 +72,7 @@ func (r *round) initContainers() initState {
 	return initPending
 }
 
-// advance starts the init container after the one at index i; it says whether there is none.
+// advance starts the init container after the one at index i; it reports whether there is none.
 func (r *round) advance(i, last int) bool {
 	if i == last {
 		return true
@@ -105,7 +105,7 @@ func (r *round) plainInit(spec *v1.Container, index int) initState {
 	return initPending
 }
 
-// sidecar keeps a restartable init container running; it says whether the container has
+// sidecar keeps a restartable init container running; it reports whether the container has
 // started as far as those after it are concerned.
 func (r *round) sidecar(spec *v1.Container, index int) (started bool) {
 	c := r.active(spec.Name)

@@ -15,7 +15,7 @@ import (
 // that nobody wanted is worse than two seconds.
 const minGrace = 2 * time.Second
 
-// ShouldRestart says whether a container that ended with this exit code runs again: by the
+// ShouldRestart reports whether a container that ended with this exit code runs again: by the
 // first of its restart rules that matches, else by its own policy, else by the pod's.
 func ShouldRestart(p *v1.Pod, c *v1.Container, exitCode int32) bool {
 	if c.RestartPolicy == nil {
@@ -57,7 +57,7 @@ func matchingRule(c *v1.Container, exitCode int32) *v1.ContainerRestartRule {
 	return nil
 }
 
-// restartsAfterKill says whether a container that is about to be stopped runs again. Its
+// restartsAfterKill reports whether a container that is about to be stopped runs again. Its
 // restart rules say nothing about that: there is no exit code yet.
 func restartsAfterKill(p *v1.Pod, c *v1.Container) bool {
 	if c.RestartPolicy != nil {
@@ -66,7 +66,7 @@ func restartsAfterKill(p *v1.Pod, c *v1.Container) bool {
 	return p.Spec.RestartPolicy != v1.RestartPolicyNever
 }
 
-// WantsStart says whether a container of which the newest incarnation is given has to be
+// WantsStart reports whether a container of which the newest incarnation is given has to be
 // started. If the runtime has none, the end that the pod's status tells counts: a container
 // that is to run once does not run again because its remains were removed.
 func WantsStart(p *v1.Pod, told *v1.PodStatus, c *v1.Container, newest *pod.Container) bool {
@@ -97,7 +97,7 @@ func toldEnd(told *v1.PodStatus, name string) *v1.ContainerStateTerminated {
 	return nil
 }
 
-// MayRun says whether a container has a process, or might have one.
+// MayRun reports whether a container has a process, or might have one.
 func MayRun(c *pod.Container) bool {
 	return c.State == runtimeapi.ContainerState_CONTAINER_RUNNING || c.State == runtimeapi.ContainerState_CONTAINER_UNKNOWN
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
-// CouldRestartAll says whether a restart rule of the pod may restart all of its containers
+// CouldRestartAll reports whether a restart rule of the pod may restart all of its containers
 // (KEP-5532).
 func CouldRestartAll(p *v1.Pod) bool {
 	restartsAll := func(r v1.ContainerRestartRule) bool {
@@ -23,7 +23,7 @@ func CouldRestartAll(p *v1.Pod) bool {
 	return false
 }
 
-// RestartingAll says whether all containers of the pod are to begin anew: one has ended in a
+// RestartingAll reports whether all containers of the pod are to begin anew: one has ended in a
 // way that asks for it, or the pod's status tells that it was begun.
 func RestartingAll(p *v1.Pod, st *pod.State, told *v1.PodStatus) bool {
 	if !CouldRestartAll(p) {
@@ -40,7 +40,7 @@ func RestartingAll(p *v1.Pod, st *pod.State, told *v1.PodStatus) bool {
 	return false
 }
 
-// AllRemoved says whether the runtime has none of the pod's containers any more, as before
+// AllRemoved reports whether the runtime has none of the pod's containers any more, as before
 // they begin anew.
 func AllRemoved(p *v1.Pod, st *pod.State) bool {
 	return !slices.ContainsFunc(st.Containers, func(c pod.Container) bool { return isResettable(p, c.Name) })

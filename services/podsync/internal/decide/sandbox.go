@@ -16,7 +16,7 @@ const (
 	sandboxHasNoIP     = "pod sandbox has no IP address"
 )
 
-// SandboxChanged says whether the pod needs a new sandbox, the attempt number of the one
+// SandboxChanged reports whether the pod needs a new sandbox, the attempt number of the one
 // that it needs or has, and what is wrong with the present one.
 func SandboxChanged(p *v1.Pod, st *pod.State) (changed bool, attempt uint32, message string) {
 	if len(st.Sandboxes) == 0 {

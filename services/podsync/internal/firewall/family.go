@@ -56,7 +56,7 @@ type family struct {
 	problem string
 }
 
-// ensure puts in place what is missing; changed says whether anything was. wait is called before chains are put
+// ensure puts in place what is missing; changed reports whether anything was. wait is called before chains are put
 // back that were in place before.
 func (f *family) ensure(ctx context.Context, open func(iptables.Protocol) (Tables, error), wait func() error) (changed bool, err error) {
 	if f.tables == nil {

@@ -261,7 +261,7 @@ func TestPacketsFromElsewhere(t *testing.T) {
 		must(t, err)
 		defer func() { _ = loopback.Close() }()
 		port := loopback.LocalAddr().(*net.UDPAddr).Port
-		// arrives says whether packets from there get through. After each the node sends one itself: it shows that
+		// arrives reports whether packets from there get through. After each the node sends one itself: it shows that
 		// the reader waits for nothing but the other. Those that a queue held since an earlier call do not count.
 		call := 0
 		arrives := func(to string) bool {

@@ -32,7 +32,7 @@ const denialLogPeriod = 10 * time.Second
 type Containers interface {
 	// Find returns a container's pod and its place in the pod's spec.
 	Find(id string) (p *v1.Pod, spec *v1.Container, ok bool)
-	// Complete says whether a container that is not found is no pod's.
+	// Complete reports whether a container that is not found is no pod's.
 	Complete() bool
 }
 

@@ -68,7 +68,7 @@ func Roles() []role.Role {
 	return slices.DeleteFunc(role.All(), func(r role.Role) bool { return methods[r] == nil })
 }
 
-// Allowed says whether a role may call the method of this full name.
+// Allowed reports whether a role may call the method of this full name.
 func Allowed(r role.Role, fullMethod string) bool {
 	if !slices.Contains(services, strings.TrimPrefix(fullMethod[:max(strings.LastIndex(fullMethod, "/"), 0)], "/")) {
 		return false
@@ -88,5 +88,5 @@ var patient = []string{"ExecSync", "CheckpointContainer"}
 // caller cannot make up any number of them.
 func nameOf(fullMethod string) string { return fullMethod[strings.LastIndex(fullMethod, "/")+1:] }
 
-// joins says whether callers may share one answer of this method.
+// joins reports whether callers may share one answer of this method.
 func joins(method string) bool { return strings.HasPrefix(method, "List") }

@@ -102,7 +102,7 @@ func (h *HostIPs) Assumed() []string {
 	return nil
 }
 
-// Awaited says whether the addresses are unknown, and likely to be known in a moment.
+// Awaited reports whether the addresses are unknown, and likely to be known in a moment.
 func (h *HostIPs) Awaited() bool { return len(h.Known()) == 0 && time.Since(h.began) < patience }
 
 // Heard tells that nodestatus has reported.

@@ -18,7 +18,7 @@ func hugePages(name v1.ResourceName) bool {
 	return strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix)
 }
 
-// native says whether the resource is Kubernetes' own, of which more may be promised than there is.
+// native reports whether the resource is Kubernetes' own, of which more may be promised than there is.
 func native(name v1.ResourceName) bool {
 	return !strings.Contains(string(name), "/") || strings.Contains(string(name), "kubernetes.io/")
 }

@@ -162,7 +162,7 @@ func (c *Configurer) fitSearches(p *v1.Pod, searches []string) []string {
 	return fit
 }
 
-// Check tells whether the node's own resolv.conf leaves room for what pods get besides. The
+// Check reports whether the node's own resolv.conf leaves room for what pods get besides. The
 // kubelet says so in the event CheckLimitsForResolvConf of the node; Check sends it and
 // returns the same as an error.
 func (c *Configurer) Check() error {

@@ -81,8 +81,8 @@ func (c *cache[T]) get(ctx context.Context, k key) (T, error) {
 	}
 }
 
-// serves says whether what is held is returned without asking. After a try that failed it is for a while: an apiserver
-// that does not answer must not hold up every container that is started.
+// serves reports whether what is held is returned without asking. After a try that failed it is for a while: an
+// apiserver that does not answer must not hold up every container that is started.
 func (c *cache[T]) serves(e *entry[T]) bool {
 	return time.Since(e.read) < c.ttl || !e.failed.IsZero() && time.Since(e.failed) < c.timeout
 }

@@ -33,7 +33,7 @@ func bound[T any](ctx context.Context, ask func() (T, error)) (T, error) {
 	}
 }
 
-// lags says whether an answer may be of an apiserver that is behind: the Node authorizer refuses what no
+// lags reports whether an answer may be of an apiserver that is behind: the Node authorizer refuses what no
 // pod of the node names, and no token is given for a pod that is not there.
 func lags(err error) bool {
 	if apierrors.IsForbidden(err) {

@@ -27,7 +27,7 @@ func NewServices(lister corelisters.ServiceLister, synced func() bool) *Services
 	return &Services{lister: lister, synced: synced}
 }
 
-// Synced says whether the Services have been read at least once. Before that, no container
+// Synced reports whether the Services have been read at least once. Before that, no container
 // may be made: it would miss KUBERNETES_SERVICE_HOST for its whole life.
 func (s *Services) Synced() bool {
 	return s.lister == nil || s.synced()

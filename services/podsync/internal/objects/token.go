@@ -108,7 +108,7 @@ func (t *Tokens) Collect() {
 	}
 }
 
-// due says whether a token is to be replaced.
+// due reports whether a token is to be replaced.
 func due(held *authenticationv1.TokenRequest, now time.Time) bool {
 	if held.Spec.ExpirationSeconds == nil { // the apiserver always sets it
 		return false

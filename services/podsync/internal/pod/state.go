@@ -72,7 +72,7 @@ type Container struct {
 	Mounts      []*runtimeapi.Mount
 }
 
-// Running says whether the container's process is alive.
+// Running reports whether the container's process is alive.
 func (c *Container) Running() bool {
 	return c.State == runtimeapi.ContainerState_CONTAINER_RUNNING
 }
@@ -95,7 +95,7 @@ func (s *State) ReadySandbox() *Sandbox {
 	return &s.Sandboxes[0]
 }
 
-// AnyRunning says whether a container of the pod runs, of whatever incarnation or sandbox.
+// AnyRunning reports whether a container of the pod runs, of whatever incarnation or sandbox.
 func (s *State) AnyRunning() bool {
 	for i := range s.Containers {
 		if s.Containers[i].Running() {

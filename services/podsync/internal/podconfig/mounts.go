@@ -156,8 +156,8 @@ func writeInPlace(path string, text []byte, mode os.FileMode) error {
 	return os.Chmod(path, mode) // whatever the umask took
 }
 
-// holds says whether a file says the text. It reads no more than it expects: root in a container may have made the file
-// as large as the file system lets it.
+// holds reports whether a file says the text. It reads no more than it expects: root in a container may have made the
+// file as large as the file system lets it.
 func holds(path string, text []byte) bool {
 	f, err := os.Open(path)
 	if err != nil {

@@ -64,7 +64,7 @@ type Node struct {
 	HugePageSizes []string
 	// ThermalPaths are the CPUs' thermal_throttle folders, which containers do not get to see.
 	ThermalPaths []string
-	// RecursiveReadOnly says whether the pod's runtime handler can mount read-only all the way
+	// RecursiveReadOnly reports whether the pod's runtime handler can mount read-only all the way
 	// down; nil: none can.
 	RecursiveReadOnly func(p *v1.Pod) bool
 
@@ -96,7 +96,7 @@ func DefaultNode(rootDir string) (Node, error) {
 	return n, nil
 }
 
-// swapController says whether cgroups can limit swap here.
+// swapController reports whether cgroups can limit swap here.
 func swapController(unified bool) (bool, error) {
 	file := "/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes"
 	if unified {
@@ -157,7 +157,7 @@ func (n *Node) periodMicros() int64 {
 	return n.CPUCFSQuotaPeriod.Microseconds()
 }
 
-// wholeGroupOOM says whether an out-of-memory kill takes all processes of a container.
+// wholeGroupOOM reports whether an out-of-memory kill takes all processes of a container.
 func (n *Node) wholeGroupOOM() bool {
 	return n.Unified && (n.SingleProcessOOMKill == nil || !*n.SingleProcessOOMKill)
 }

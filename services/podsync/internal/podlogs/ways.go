@@ -99,7 +99,7 @@ func (f Folders) openWay(dir string, ours bool) error {
 	return chmod(dir, mode&(fs.ModePerm|fs.ModeSetgid|fs.ModeSticky)|0o050)
 }
 
-// agentsOwn says whether an agent may have made the folder above podLogsDir: one that root alone has with
+// agentsOwn reports whether an agent may have made the folder above podLogsDir: one that root alone has with
 // the mode that it gives, below the folders that a system brings along.
 func agentsOwn(dir string) bool {
 	parts := strings.Split(strings.Trim(dir, "/"), "/")

@@ -122,7 +122,7 @@ func endOf(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
 	}
 }
 
-// initialized says whether a regular container was made in the present sandbox, which takes
+// initialized reports whether a regular container was made in the present sandbox, which takes
 // all init containers to be through.
 func (g *generator) initialized() bool {
 	if g.st == nil || len(g.st.Sandboxes) == 0 {

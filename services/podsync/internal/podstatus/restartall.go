@@ -28,7 +28,7 @@ func (g *generator) resetStatus(spec *v1.Container, old *v1.ContainerStatus) v1.
 	}
 }
 
-// runsAgain says whether a container that ended so will run again.
+// runsAgain reports whether a container that ended so will run again.
 func (g *generator) runsAgain(spec *v1.Container, ended *v1.ContainerStateTerminated) bool {
 	return ended.Reason == reasonRestartingAll || decide.ShouldRestart(g.pod, spec, ended.ExitCode)
 }

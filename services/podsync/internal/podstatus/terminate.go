@@ -57,7 +57,7 @@ func end(s *v1.ContainerStatus) {
 	}
 }
 
-// wasInitialized says whether a regular container may ever have been started.
+// wasInitialized reports whether a regular container may ever have been started.
 func wasInitialized(p *v1.Pod, s *v1.PodStatus) bool {
 	if len(p.Spec.InitContainers) == 0 {
 		return true

@@ -116,7 +116,7 @@ func (c *candidate) distance(needs []Need) float64 {
 	return sum
 }
 
-// smaller says whether c requests no more than other: memory counts first, then CPU.
+// smaller reports whether c requests no more than other: memory counts first, then CPU.
 func (c *candidate) smaller(other *candidate) bool {
 	for _, name := range []v1.ResourceName{v1.ResourceMemory, v1.ResourceCPU} {
 		if a, b := c.amount(name), other.amount(name); a != b {

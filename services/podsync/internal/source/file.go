@@ -265,7 +265,7 @@ type watch struct {
 	failed  string
 }
 
-// open begins to watch, and says whether it does so from now.
+// open begins to watch, and reports whether it does so from now.
 func (w *watch) open() bool {
 	if w.watcher != nil {
 		return false

@@ -46,7 +46,7 @@ var names = map[podsyncv1.PodSource]string{
 // Name is what a source is called in annotations, logs and metrics.
 func Name(s podsyncv1.PodSource) string { return names[s] }
 
-// Static says whether pods of the source are unknown to the API until a mirror tells of them.
+// Static reports whether pods of the source are unknown to the API until a mirror tells of them.
 func Static(s podsyncv1.PodSource) bool { return s != podsyncv1.PodSource_POD_SOURCE_API }
 
 // Metrics of the static sources.

@@ -199,7 +199,7 @@ func (m *Manager) Last(uid types.UID) (v1.PodStatus, bool) {
 	return v1.PodStatus{}, false
 }
 
-// Delivered says whether the apiserver has the newest status of the pod.
+// Delivered reports whether the apiserver has the newest status of the pod.
 func (m *Manager) Delivered(uid types.UID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -235,7 +235,7 @@ func (m *Manager) see(p *v1.Pod) *entry {
 	return e
 }
 
-// older says whether a is known to be an older version of b.
+// older reports whether a is known to be an older version of b.
 func older(a, b *v1.Pod) bool {
 	if a.ResourceVersion == "" || b.ResourceVersion == "" {
 		return false
@@ -244,7 +244,7 @@ func older(a, b *v1.Pod) bool {
 	return err == nil && order < 0
 }
 
-// needsWork says whether the apiserver has to be called.
+// needsWork reports whether the apiserver has to be called.
 func (e *entry) needsWork() bool {
 	return !e.deleted && e.want != nil && (e.version != e.delivered || e.force || e.deletable())
 }
@@ -254,7 +254,7 @@ func (e *entry) deletable() bool {
 		e.pod.DeletionTimestamp != nil && podutil.IsTerminal(e.pod.Status.Phase)
 }
 
-// waits says whether a failed attempt is to be followed by another later.
+// waits reports whether a failed attempt is to be followed by another later.
 func (e *entry) waits() bool { return e.failures > 0 && !e.due.IsZero() }
 
 // isUrgent are the statuses that others wait for: traffic that begins or ends, and a name

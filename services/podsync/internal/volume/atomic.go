@@ -91,7 +91,7 @@ func checkPath(path string) error {
 	return nil
 }
 
-// current says whether the version holds exactly these files.
+// current reports whether the version holds exactly these files.
 func current(root *os.Root, version string, files map[string]file) bool {
 	seen := 0
 	err := fs.WalkDir(root.FS(), version, func(path string, d fs.DirEntry, err error) error {

@@ -15,7 +15,8 @@ import (
 )
 
 // exchange puts a link into the place of the version that is written to dir, as a pod may that has the volume's folder as a
-// hostPath, and says whether that was before the whole number of files was written. It gives up when the context ends.
+// hostPath, and reports whether that was before the whole number of files was written. It gives up when the context
+// ends.
 func exchange(ctx context.Context, dir, target string, whole int) bool {
 	aside := filepath.Join(dir, "..aside")
 	if os.Symlink(target, aside) != nil {

@@ -117,7 +117,7 @@ func New(opts Options) *Manager {
 // node do not ask all at once.
 func NextRefresh() time.Duration { return time.Minute + rand.N(30*time.Second) }
 
-// Check says whether what the pod's volumes need is there: objects with the keys that are
+// Check reports whether what the pod's volumes need is there: objects with the keys that are
 // named, types of paths on the node. What it fetched, Mount finds in the caches. Each volume
 // that lacks something is an *Error in the one that is returned.
 func (m *Manager) Check(ctx context.Context, p *v1.Pod) error {

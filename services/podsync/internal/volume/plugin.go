@@ -14,9 +14,9 @@ import (
 type Plugin interface {
 	// Name is the plugin's name as it stands in paths, such as kubernetes.io~empty-dir.
 	Name() string
-	// Handles says whether the volume is of this kind.
+	// Handles reports whether the volume is of this kind.
 	Handles(v *v1.Volume) bool
-	// Check says whether what the volume needs is there, so that the pod may get its sandbox.
+	// Check reports whether what the volume needs is there, so that the pod may get its sandbox.
 	Check(ctx context.Context, s *Spec) error
 	// Existing returns the volume if it is set up and filled, by whomever. It answers at once:
 	// it asks neither the API nor a foreign file system.
@@ -24,7 +24,7 @@ type Plugin interface {
 	// SetUp sets the volume up, or brings it up to date. What may hang in the kernel it does
 	// where it can be left behind when ctx ends.
 	SetUp(ctx context.Context, s *Spec) (Mounted, error)
-	// Refreshes says whether SetUp changes a volume that is set up already.
+	// Refreshes reports whether SetUp changes a volume that is set up already.
 	Refreshes() bool
 }
 
@@ -83,7 +83,7 @@ func (r ready) setBy(boot string) error {
 	return os.WriteFile(string(r), []byte(boot), 0o644)
 }
 
-// by says whether the mark was set in this boot.
+// by reports whether the mark was set in this boot.
 func (r ready) by(boot string) bool {
 	was, err := os.ReadFile(string(r))
 	return err == nil && string(was) == boot

@@ -70,7 +70,7 @@ func tmpfsSize(p *v1.Pod, allocatable v1.ResourceList, volume *resource.Quantity
 	return size
 }
 
-// memoryLimited says whether the pod as a whole has a limit: its own, or one in each container.
+// memoryLimited reports whether the pod as a whole has a limit: its own, or one in each container.
 func memoryLimited(p *v1.Pod) bool {
 	if p.Spec.Resources != nil && !p.Spec.Resources.Limits.Memory().IsZero() {
 		return true
@@ -83,7 +83,7 @@ func memoryLimited(p *v1.Pod) bool {
 	return true
 }
 
-// noSwap says whether the kernel can keep a tmpfs out of swap, where a secret would reach the
+// noSwap reports whether the kernel can keep a tmpfs out of swap, where a secret would reach the
 // disk. Only trying tells: kernels were given the option in patches too.
 func (m *memory) noSwap() bool {
 	m.once.Do(func() {

@@ -56,7 +56,7 @@ type Image struct {
 
 // Volumes mounts what a pod names and unmounts what was mounted.
 type Volumes interface {
-	// Check tells whether every object that the pod's volumes name exists.
+	// Check reports whether every object that the pod's volumes name exists.
 	Check(ctx context.Context, p *v1.Pod) error
 	// Existing returns the pod's volumes if all are mounted and filled.
 	Existing(p *v1.Pod) (map[string]volume.Mounted, bool)

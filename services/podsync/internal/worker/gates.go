@@ -6,7 +6,7 @@ import (
 	"github.com/microlet/microlet/services/internal/podutil"
 )
 
-// gatesChanged says whether a condition that the pod's readiness waits for is
+// gatesChanged reports whether a condition that the pod's readiness waits for is
 // another than it was. Only the pod's status shows it, and only others write it.
 func gatesChanged(old, p *v1.Pod) bool {
 	for _, gate := range p.Spec.ReadinessGates {

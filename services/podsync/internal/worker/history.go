@@ -34,7 +34,7 @@ func (h *history) waits(name, reason, message string) {
 	h.waiting[name] = podstatus.Waiting{Reason: reason, Message: message}
 }
 
-// fails says whether a failure is another than the last one, so that a pod whose trouble
+// fails reports whether a failure is another than the last one, so that a pod whose trouble
 // lasts is told of once.
 func (h *history) fails(err error) bool {
 	before := h.failed

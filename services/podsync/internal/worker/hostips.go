@@ -18,7 +18,7 @@ func (w *worker) hostIPsReady(p *v1.Pod) error {
 	return reportedSoon("wait for the node's addresses", errors.New("nodestatus has not reported them yet"))
 }
 
-// showsHostIPs says whether a container has an address of the node in its environment.
+// showsHostIPs reports whether a container has an address of the node in its environment.
 func showsHostIPs(p *v1.Pod) bool {
 	fields := []string{"status.hostIP", "status.hostIPs"}
 	if p.Spec.HostNetwork {

@@ -21,7 +21,7 @@ type pull struct {
 	err    error
 }
 
-// ended says whether result and err are set.
+// ended reports whether result and err are set.
 func (p *pull) ended() bool {
 	select {
 	case <-p.done:

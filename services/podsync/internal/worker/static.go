@@ -42,7 +42,7 @@ func fullName(p *v1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 }
 
-// hold keeps a static pod back while another of its name has a worker, and says whether it does.
+// hold keeps a static pod back while another of its name has a worker, and reports whether it does.
 func (d *Dispatcher) hold(p *v1.Pod, from podsyncv1.PodSource) bool {
 	if !isStatic(from) {
 		return false
@@ -100,8 +100,8 @@ func (d *Dispatcher) startHeld(ctx context.Context, w *worker) {
 	d.start(ctx, d.newWorker(list[0].pod, list[0].from))
 }
 
-// restarts says whether the pod's source has put it back after it was removed, and the pod goes on from what is left of
-// it, as under the kubelet: restart counts and logs continue, and its mirror pod stays. A pod that has ended by
+// restarts reports whether the pod's source has put it back after it was removed, and the pod goes on from what is left
+// of it, as under the kubelet: restart counts and logs continue, and its mirror pod stays. A pod that has ended by
 // itself, or whose containers are not all restarted, begins anew instead, as it would otherwise stay ended.
 func (w *worker) restarts() bool {
 	p := w.wantedAgain()

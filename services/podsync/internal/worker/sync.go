@@ -100,7 +100,7 @@ func (w *worker) decide(p *v1.Pod, state *pod.State) decide.Actions {
 	return decide.Decide(in)
 }
 
-// idle says whether there is nothing to do but to wait.
+// idle reports whether there is nothing to do but to wait.
 func idle(a *decide.Actions) bool {
 	return a.StopPod == nil && len(a.Kill) == 0 && len(a.Remove) == 0 && len(a.Reset) == 0 && a.Sandbox == nil && len(a.Start) == 0
 }
@@ -176,12 +176,12 @@ func (w *worker) refuse(p *v1.Pod, state *pod.State, refusal error) time.Duratio
 	return jitter(w.deps.Resync)
 }
 
-// neverRan says whether no container of the pod was ever told of.
+// neverRan reports whether no container of the pod was ever told of.
 func neverRan(p *v1.Pod) bool {
 	return len(p.Status.ContainerStatuses)+len(p.Status.InitContainerStatuses)+len(p.Status.EphemeralContainerStatuses) == 0
 }
 
-// mayGoOn says whether a refusal concerns only what was added to a pod that runs: an
+// mayGoOn reports whether a refusal concerns only what was added to a pod that runs: an
 // ephemeral container, which cannot be taken out again. It is not started; the pod must not
 // suffer.
 func (w *worker) mayGoOn(p *v1.Pod, state *pod.State, refusal error) bool {
@@ -254,7 +254,7 @@ func (w *worker) hold(p *v1.Pod, waits []decide.Wait) {
 	}
 }
 
-// hasEndedSince says whether a container has ended between two looks, as one does that the
+// hasEndedSince reports whether a container has ended between two looks, as one does that the
 // runtime could not start. pleg does not tell of it, since it was seen, and whether it is to be
 // restarted must not wait for what else failed. A container that was only created is not meant.
 func hasEndedSince(before, now *pod.State) bool {

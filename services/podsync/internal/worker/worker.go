@@ -322,7 +322,7 @@ func (w *worker) look(ctx context.Context) (*pod.State, error) {
 	return state, nil
 }
 
-// endsSooner says whether p must end and its older version need not, or must end within
+// endsSooner reports whether p must end and its older version need not, or must end within
 // a shorter grace period than it. The caller holds mu.
 func (w *worker) endsSooner(old, p *v1.Pod) bool {
 	if p.DeletionTimestamp == nil || w.ended {
@@ -334,7 +334,7 @@ func (w *worker) endsSooner(old, p *v1.Pod) bool {
 	return w.grace(p) < w.grace(old)
 }
 
-// resized says whether p asks for other resources than its older version.
+// resized reports whether p asks for other resources than its older version.
 func resized(old, p *v1.Pod) bool {
 	return !equality.Semantic.DeepEqual(old.Spec.Resources, p.Spec.Resources) ||
 		!slices.EqualFunc(old.Spec.Containers, p.Spec.Containers, func(a, b v1.Container) bool {

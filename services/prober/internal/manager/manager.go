@@ -161,7 +161,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// synced says whether every bucket has been read.
+// synced reports whether every bucket has been read.
 func (m *Manager) synced() bool {
 	if !m.b.Pods.Synced() || !m.b.Statuses.Synced() || !m.b.Assignments.Synced() || !m.b.Known.Synced() {
 		return false
@@ -217,7 +217,7 @@ func (m *Manager) reconcile(ctx context.Context, uid string) {
 	p.update(ctx, assignment.GetGeneration(), status)
 }
 
-// spread says whether workers that begin now are many: the process has just started.
+// spread reports whether workers that begin now are many: the process has just started.
 func (m *Manager) spread(probe *v1.Probe) bool {
 	return time.Since(m.began) < time.Duration(probe.PeriodSeconds)*time.Second
 }

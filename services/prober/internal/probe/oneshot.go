@@ -66,7 +66,7 @@ func (o *oneShot) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// simple says whether a request is one that this is for, and is one that http.Transport would send.
+// simple reports whether a request is one that this is for, and is one that http.Transport would send.
 func simple(r *http.Request) bool {
 	if r.URL.Scheme != "http" || r.Body != nil && r.Body != http.NoBody {
 		return false

@@ -82,16 +82,16 @@ func (r *Record) count(p *v1.Probe, o Outcome) {
 // have ended must not be gone on with (a restart needs failureThreshold failures in a row). The verdict stands.
 func (r *Record) doubt() { r.Last, r.Run = none, 0 }
 
-// final says whether the container id needs no more probes of this kind: it has started, or is about
+// final reports whether the container id needs no more probes of this kind: it has started, or is about
 // to be ended.
 func (r *Record) final(k Kind) bool {
 	return k == Startup && r.Result != none || k == Liveness && r.Result == failure
 }
 
-// counting says whether the newest probe spoke against the verdict, and the threshold is yet to come.
+// counting reports whether the newest probe spoke against the verdict, and the threshold is yet to come.
 func (r *Record) counting() bool { return r.Result != none && r.Last != none && r.Last != r.Result }
 
-// same says whether two records differ in nothing but the time of their probe.
+// same reports whether two records differ in nothing but the time of their probe.
 func (r *Record) same(o *Record) bool {
 	return r.ContainerID == o.ContainerID && r.Result == o.Result && r.Last == o.Last && r.Run == o.Run
 }

@@ -81,7 +81,7 @@ func (k *Keyring) Lookup(repository string) []Auth {
 	return slices.Clone(found)
 }
 
-// match says whether the credentials under key are for this repository.
+// match reports whether the credentials under key are for this repository.
 func match(key, repository string) bool {
 	k, err := url.Parse("https://" + key)
 	if err != nil {
@@ -111,7 +111,7 @@ func splitHost(host string) (labels []string, port string) {
 	return strings.Split(host, "."), port
 }
 
-// isDefault says whether a repository is at docker.io, where names without a host are.
+// isDefault reports whether a repository is at docker.io, where names without a host are.
 func isDefault(repository string) bool {
 	host, _, hasPath := strings.Cut(repository, "/")
 	switch {
