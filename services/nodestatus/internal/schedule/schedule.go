@@ -43,20 +43,27 @@ type Loop struct {
 	jobs map[string]*state
 }
 
-// New returns a loop over the jobs, each due at once. turned is called at each turn, at least once a second.
-func New(turned func(), jobs ...Job) (*Loop, error) {
-	l := &Loop{turned: turned, kicks: make(chan struct{}, 1), jobs: make(map[string]*state, len(jobs))}
+// New returns a loop without jobs. turned is called at each turn, at least once a second.
+func New(turned func()) *Loop {
+	return &Loop{turned: turned, kicks: make(chan struct{}, 1), jobs: map[string]*state{}}
+}
+
+// Add adds jobs, each due at once. It is called before Run. The loop exists before its jobs so that one of them can kick
+// another.
+func (l *Loop) Add(jobs ...Job) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	now := time.Now()
 	for _, job := range jobs {
 		if job.Name == "" || job.Run == nil || job.Deadline <= 0 {
-			return nil, fmt.Errorf("job %q needs a name, a function and a deadline", job.Name)
+			return fmt.Errorf("job %q needs a name, a function and a deadline", job.Name)
 		}
 		if _, twice := l.jobs[job.Name]; twice {
-			return nil, fmt.Errorf("job %q is there twice", job.Name)
+			return fmt.Errorf("job %q is there twice", job.Name)
 		}
 		l.jobs[job.Name] = &state{job: job, next: now}
 	}
-	return l, nil
+	return nil
 }
 
 // Kick makes a job due now; one that runs is run once more when it ends. It never blocks, and may be

@@ -10,8 +10,8 @@ import (
 
 func start(t *testing.T, turned func(), jobs ...Job) *Loop {
 	t.Helper()
-	l, err := New(turned, jobs...)
-	if err != nil {
+	l := New(turned)
+	if err := l.Add(jobs...); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -85,8 +85,8 @@ func TestBadJobsAreRefused(t *testing.T) {
 		{{Name: "", Deadline: 1, Run: ok}}, {{Name: "a", Run: ok}}, {{Name: "a", Deadline: 1}},
 		{{"a", 1, ok}, {"a", 1, ok}},
 	} {
-		if _, err := New(func() {}, jobs...); err == nil {
-			t.Errorf("New took %v", jobs)
+		if err := New(func() {}).Add(jobs...); err == nil {
+			t.Errorf("Add took %v", jobs)
 		}
 	}
 }

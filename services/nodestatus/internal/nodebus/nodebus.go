@@ -1,0 +1,109 @@
+// Package nodebus is nodestatus's part of the bus: the entries that it reads and those that it writes.
+//
+// It reads podsync's heartbeat, runtime and capacity, and pleg's relist. It writes the node's addresses, and what the API
+// server has accepted of the Node.
+package nodebus
+
+import (
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
+	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
+	plegv1 "github.com/microlet/microlet/proto/microlet/pleg/v1"
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/nodestatus/internal/observe"
+)
+
+// Entries are those of nodestatus. The values of others are the last ones while the bus is away.
+type Entries struct {
+	nodeName   string
+	client     *bus.Client
+	heartbeats heartbeats
+	relist     *bus.View[*plegv1.Relist]
+	runtime    *bus.View[*podsyncv1.Runtime]
+	capacity   *bus.View[*podsyncv1.Capacity]
+	writer     *bus.Writer
+}
+
+// heartbeats are HEARTBEATS by key; see bus.View.
+type heartbeats interface {
+	All() map[string]*busv1.Heartbeat
+}
+
+// Watch watches the entries that nodestatus reads.
+func Watch(s *service.Service) *Entries {
+	return &Entries{
+		nodeName:   s.Config.NodeName,
+		client:     s.Bus,
+		heartbeats: bus.Watch[busv1.Heartbeat](s.Bus, subject.Heartbeats, subject.HeartbeatKeys(role.Podsync), nil),
+		relist:     bus.Watch[plegv1.Relist](s.Bus, subject.Runtime, subject.RuntimeRelist, nil),
+		runtime:    bus.Watch[podsyncv1.Runtime](s.Bus, subject.Node, subject.NodeRuntime, nil),
+		capacity:   bus.Watch[podsyncv1.Capacity](s.Bus, subject.Node, subject.NodeCapacity, nil),
+		writer:     s.Bus.Own(subject.Node),
+	}
+}
+
+// PodsyncHeartbeat returns the heartbeat of podsync that came last, nil when none has.
+func (e *Entries) PodsyncHeartbeat() *busv1.Heartbeat {
+	var newest *busv1.Heartbeat
+	for key, beat := range e.heartbeats.All() {
+		if !strings.HasPrefix(key, string(role.Podsync)+".") {
+			continue
+		}
+		if newest == nil || beat.GetStarted().AsTime().After(newest.GetStarted().AsTime()) {
+			newest = beat
+		}
+	}
+	return newest
+}
+
+// Capacity returns what podsync says the node has, nil while it has not.
+func (e *Entries) Capacity() *podsyncv1.Capacity {
+	m, _ := e.capacity.Get(subject.NodeCapacity)
+	return m
+}
+
+// Runtime returns what the runtime told podsync last, nil before.
+func (e *Entries) Runtime() *podsyncv1.Runtime {
+	m, _ := e.runtime.Get(subject.NodeRuntime)
+	return m
+}
+
+// Show lets ready see what the entries say of runtime and pleg, and how old that is.
+func (e *Entries) Show(ready *observe.Ready) {
+	runtime := observe.Value[*podsyncv1.Runtime]{Message: e.Runtime()}
+	runtime.Age, runtime.Known = e.runtime.Age(subject.NodeRuntime)
+	relist := observe.Value[*plegv1.Relist]{}
+	relist.Message, _ = e.relist.Get(subject.RuntimeRelist)
+	relist.Age, relist.Known = e.relist.Age(subject.RuntimeRelist)
+	connected := e.client.Connected() && e.runtime.Synced() && e.relist.Synced()
+	ready.Observe(connected, runtime, relist)
+}
+
+// Addresses puts NODE/addresses.
+func (e *Entries) Addresses(list []v1.NodeAddress) {
+	m := &nodestatusv1.Addresses{NodeName: e.nodeName}
+	for _, a := range list {
+		m.Addresses = append(m.Addresses, &nodestatusv1.Addresses_Address{Type: string(a.Type), Address: a.Address})
+	}
+	e.writer.Put(subject.NodeAddresses, m)
+}
+
+// Reported puts NODE/reported, after which nothing of nodestatus is missing.
+func (e *Entries) Reported(n *v1.Node) {
+	m := &nodestatusv1.Reported{Registered: true}
+	for _, name := range n.Status.VolumesInUse {
+		m.VolumesInUse = append(m.VolumesInUse, string(name))
+	}
+	e.writer.Put(subject.NodeReported, m)
+	e.Complete()
+}
+
+// Complete tells readers that nothing of nodestatus is missing: what an earlier one left besides may go.
+func (e *Entries) Complete() { e.writer.Complete() }
