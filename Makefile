@@ -56,6 +56,21 @@ test: ## unit tests, import walls, each service alone, and the short end-to-end 
 	@$(STAGE) 'short end to end' $(GO) test -count=1 -timeout 20m ./compose/e2e
 	@$(STAGE) 'shortest on a machine' $(GO) test -count=1 -timeout 10m -tags machine -run '$(SHORTEST_ON_MACHINE)' ./compose/e2e
 
+# The service that test-service tests, such as pleg.
+SERVICE ?=
+
+.PHONY: test-service
+test-service: ## the tests of one service: SERVICE=pleg
+	@test -f 'services/$(SERVICE)/go.mod' || { echo 'say which service: make test-service SERVICE=pleg' >&2; exit 2; }
+	$(GO) test -race $(patsubst %,./%/...,$(filter services/$(SERVICE) services/$(SERVICE)/%,$(MODULES)))
+
+# How long fuzz runs each target.
+FUZZTIME ?= 1m
+
+.PHONY: fuzz
+fuzz: ## every fuzz target of the workspace for a while: FUZZTIME=1m
+	@scripts/fuzz $(FUZZTIME)
+
 .PHONY: test-long
 test-long: build ## the outages, kills and tables in full
 	@$(STAGE) 'rig programs' $(RIG) build --with kubelet,prometheus
@@ -102,10 +117,20 @@ verify: ## format, generated code, what the contract breaks, module files, vet, 
 	@$(STAGE) 'format' scripts/verify-format
 	@$(STAGE) 'generated code' scripts/verify-generated $(TOOLS)
 	@$(STAGE) 'contract' scripts/verify-breaking $(TOOLS)
+	@$(STAGE) 'dependabot' scripts/verify-dependabot
 	@$(STAGE) 'modules' scripts/verify-modules $(MODULES)
 	@$(STAGE) 'vet' scripts/verify-vet $(MODULES)
 	@$(STAGE) 'lint' scripts/verify-lint $(TOOLS) $(MODULES)
 	@$(STAGE) 'dead code' scripts/verify-deadcode $(TOOLS)
+
+# The packages whose tests write a page of docs/.
+PAGES := ./services/internal/kubeletconfig ./services/podsync/internal/podfields
+
+.PHONY: fix
+fix: generate ## write what verify compares: format, generated code, module files, pages that tests write
+	git ls-files -z '*.go' ':!*.pb.go' | xargs -0 gofmt -w
+	@for m in $(MODULES); do echo "go mod tidy: $$m"; GOWORK=off $(GO) -C $$m mod tidy || exit 1; done
+	@for p in $(PAGES); do $(GO) test "$$p" -update || exit 1; done
 
 .PHONY: mutation
 mutation: ## how much the tests of the decision notice
