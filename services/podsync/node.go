@@ -144,7 +144,7 @@ func (p *podWork) start(s *service.Service, e *surroundings) {
 func startWakers(s *service.Service, e *surroundings, p *podWork) {
 	pleg := plegliveness.Watch(s.Bus, e.workers)
 	relister := &relist.Relister{
-		Runtime: e.runtime, Workers: e.workers, LastSign: pleg.Last, Log: s.Log, Relists: relist.NewCounter(s.Metrics),
+		Runtime: e.runtime, Workers: e.workers, LastProof: pleg.Last, Log: s.Log, Relists: relist.NewCounter(s.Metrics),
 	}
 	s.Go("relist", relister.Run)
 	api.Register(s, e.workers, pleg, p.sources.Local, p.reports.Mirrors)

@@ -1,8 +1,7 @@
-// Package cluster keeps what podsync reads of the API beside pods and its Node.
+// Package cluster reads the API objects that pods need: ConfigMaps, Secrets, tokens, Services and runtime classes.
 //
-// Inputs: watches and single reads of the objects that pods name, of Services and of runtime classes. Outputs: the objects,
-// the tokens and the handlers, and a wake-up of each pod whose objects have changed. Guarantee: without an apiserver each of
-// them answers at once, with what could not be asked for.
+// A change of an object wakes the workers of the pods that reference it. On a node without an API server, each read
+// answers at once and reports what is missing.
 package cluster
 
 import (

@@ -1,8 +1,8 @@
-// Package containerruntime is podsync's side of the container runtime, which nobody else on the node calls.
+// Package containerruntime connects podsync to the container runtime.
 //
-// Inputs: the runtime's sockets. Outputs: podsync's own calls, bounded in number; the CRI gateway, which passes on those of
-// the other services that they may make; the cgroup driver; and the runtime's state, which a monitor keeps. Guarantee: none
-// of them waits for the runtime when podsync starts, but for the question which driver it uses, and that only for a moment.
+// It provides podsync's own calls, which are limited in number, the CRI gateway for the other services, the cgroup
+// driver, and the monitor of the runtime's state. It does not wait for the runtime when podsync starts, except for up
+// to 2 s for the cgroup driver.
 package containerruntime
 
 import (

@@ -1,8 +1,8 @@
-// Package housekeeping does what is due from time to time and belongs to no pod.
+// Package housekeeping runs the periodic work that belongs to no single pod.
 //
-// Inputs: what the runtime, the cgroup tree, the folders and the host's packet filter hold, and which pods have workers.
-// Outputs: what nobody needs any more is removed, logs are rotated, the shares of the QoS cgroups follow the pods, and the
-// kubelet's chains are kept. Guarantee: nothing here holds up a pod, and each of these goes on while another hangs.
+// It removes what no pod needs any more, rotates container logs, keeps the shares of the QoS cgroups, and keeps the
+// kubelet's chains in the packet filter of the host. None of this blocks a pod, and each part continues while another
+// one hangs.
 package housekeeping
 
 import (

@@ -1,8 +1,7 @@
-// Package podadmission decides which pods run on this node, as the kubelet of one release does.
+// Package podadmission decides which pods and containers this node runs.
 //
-// Inputs: pods that ask, the Node, what runs already, and the configuration. Outputs: verdicts on pods and their containers,
-// the ends of pods that give way to a critical one, and the records of helper pods. Guarantee: the handlers are asked in the
-// kubelet's order, so that a pod shows the rejection that it would show there.
+// It runs the handlers in the kubelet's order, so a pod shows the same rejection as with the kubelet. It also ends the
+// pods that a critical pod preempts, and records the helper pods.
 package podadmission
 
 import (

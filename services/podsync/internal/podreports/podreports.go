@@ -1,9 +1,8 @@
-// Package podreports passes on what podsync finds out, to whom it concerns.
+// Package podreports distributes what podsync learns about pods and the runtime.
 //
-// Inputs: what workers report of pods, what the runtime says of itself, and how far the dispatcher has come. Outputs: pods'
-// statuses in the API, podsync's entries of the bus, the prober's assignments, and the containers by which the CRI gateway
-// decides. Guarantees: the gateway knows a container before another service does, which may ask for it at once; a bucket is
-// called complete only when all that it is to hold was put.
+// Pod status goes to the API, entries go to the bus, pods with probes go to the prober, and container IDs go to the
+// CRI gateway. The gateway learns of a container first, because another service may ask for it as soon as the bus
+// shows it. A bucket is complete only after every entry was put.
 package podreports
 
 import (

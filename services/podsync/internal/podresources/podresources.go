@@ -1,8 +1,7 @@
-// Package podresources provides what pods run with: cgroups, volumes, images, folders and the configuration for the runtime.
+// Package podresources provides what pods run with: cgroups, volumes, images, logs, hooks and the CRI configuration.
 //
-// Inputs: the kubelet's configuration, what the machine has, the objects that pods name, and the runtime. Outputs: the parts
-// that workers use, and those that the clean-up takes away again. Guarantee: all parts have the same view of the node, such
-// as its addresses and what pods may use of it.
+// Workers use these parts, and package housekeeping removes what they leave. All parts share one view of the node,
+// such as its addresses and its allocatable resources.
 package podresources
 
 import (

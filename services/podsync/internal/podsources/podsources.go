@@ -1,8 +1,7 @@
-// Package podsources gathers the sources of pods that the configuration names.
+// Package podsources creates the sources of pods that the configuration names, and connects them to the dispatcher.
 //
-// Inputs: the apiserver, manifests in a folder and from a URL, and the pods that root runs here. Output: all of them, to the
-// dispatcher. Guarantee: a static pod is known to the mirrors before the dispatcher, so that a worker never reports of a
-// pod that has no mirror to show it.
+// The sources are the API server, a folder of manifests, a URL, and the pods of "microlet run-pod". The mirrors learn
+// of a static pod before the dispatcher does, so a worker never reports a pod without a mirror.
 package podsources
 
 import (

@@ -1,7 +1,7 @@
-// Package probing has pods probed: it gives those with probes to the prober's replicas, and brings back what these find.
+// Package probing assigns pods with probes to the prober's replicas and collects their results.
 //
-// Inputs: the pods, the replicas' heartbeats and results on the bus. Outputs: ASSIGNMENT, each pod's verdicts, and a wake-up
-// of the pod whose verdict has changed. Guarantee: a result counts only from the replica that the pod is assigned to.
+// A changed result wakes the worker of the pod. A result counts only if it is from the replica that the pod is
+// assigned to.
 package probing
 
 import (

@@ -43,8 +43,8 @@ type Workers interface {
 type Relister struct {
 	Runtime Runtime
 	Workers Workers
-	// LastSign is when pleg last gave proof of looking; zero when it never did.
-	LastSign func() time.Time
+	// LastProof is when pleg last proved that it watches the runtime; zero if it never did.
+	LastProof func() time.Time
 	Log      *slog.Logger
 	// Relists counts the looks.
 	Relists prometheus.Counter
@@ -57,17 +57,17 @@ func (r *Relister) Run(ctx context.Context) error {
 	ticker := time.NewTicker(check)
 	defer ticker.Stop()
 	var looked time.Time
-	began := time.Now() // pleg gets as long to give its first sign
+	began := time.Now() // pleg gets as long to give its first proof
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case now := <-ticker.C:
-			sign := r.LastSign()
-			if sign.Before(began) {
-				sign = began
+			proof := r.LastProof()
+			if proof.Before(began) {
+				proof = began
 			}
-			silent := now.Sub(sign) > Silence
+			silent := now.Sub(proof) > Silence
 			r.tellChange(silent)
 			if silent && now.Sub(looked) >= Period {
 				looked = now

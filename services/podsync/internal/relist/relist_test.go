@@ -48,7 +48,7 @@ func relist(t *testing.T, n *node, span time.Duration, sign func() time.Time) {
 	ctx, cancel := context.WithTimeout(t.Context(), span)
 	defer cancel()
 	r := Relister{
-		Runtime: n, Workers: n, LastSign: sign, Log: slog.New(slog.DiscardHandler),
+		Runtime: n, Workers: n, LastProof: sign, Log: slog.New(slog.DiscardHandler),
 		Relists: NewCounter(prometheus.NewRegistry()),
 	}
 	if err := r.Run(ctx); err != nil {

@@ -1,8 +1,7 @@
-// Package thisnode knows the Node that podsync works for: its object and its addresses.
+// Package thisnode provides the Node object of this node and the node's addresses.
 //
-// Inputs: a watch of the Node, the addresses that nodestatus reports, and this machine. Outputs: the newest Node or, before
-// the apiserver answers, the Node as this machine would register it; the addresses that pods are told, and a wake-up of all
-// pods when these change.
+// Until the API server answers, the Node is the one that this machine would register. A change of the addresses wakes
+// all workers, because every pod status shows them.
 package thisnode
 
 import (
