@@ -69,6 +69,6 @@ func TestPing(t *testing.T) {
 		t.Errorf("nobody there: %v, %q, %v", healthy, message, err)
 	}
 	if _, _, err := ping(t.Context(), &probepluginv1.ProbeRequest{Host: "127.0.0.1"}); err == nil {
-		t.Error("a probe without a port has a verdict")
+		t.Error("a probe without a port has a result")
 	}
 }

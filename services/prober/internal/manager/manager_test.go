@@ -100,7 +100,7 @@ func newNode(t *testing.T) *node {
 }
 
 // Probe implements worker.Prober.
-func (n *node) Probe(_ context.Context, t probe.Target) (probe.Verdict, error) {
+func (n *node) Probe(_ context.Context, t probe.Target) (probe.Result, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.probes[t.ContainerID]++
@@ -114,9 +114,9 @@ func (n *node) Probe(_ context.Context, t probe.Target) (probe.Verdict, error) {
 		}
 	}
 	if sick {
-		return probe.Verdict{Outcome: probe.Failure, Output: "sick"}, nil
+		return probe.Result{Outcome: probe.Failure, Output: "sick"}, nil
 	}
-	return probe.Verdict{Outcome: probe.Success}, nil
+	return probe.Result{Outcome: probe.Success}, nil
 }
 
 // busID is the bus's, as a client knows it.
@@ -468,10 +468,10 @@ func TestNoCountOutlivesTheBus(t *testing.T) {
 }
 
 // Whoever dies, comes back and takes over from whom, the bus too, and however containers fare and are replaced: the
-// verdict that restarts a container never comes without failureThreshold failures in a row of this
+// result that restarts a container never comes without failureThreshold failures in a row of this
 // very container id. This goes by what podsync would take: results of the newest assignment.
 func TestNeverARestartWithoutEnoughFailures(t *testing.T) {
-	verdicts := 0
+	results := 0
 	for seed := range uint64(40) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 2))
@@ -493,10 +493,10 @@ func TestNeverARestartWithoutEnoughFailures(t *testing.T) {
 				defer n.mu.Unlock()
 				if !told[id] {
 					told[id] = true
-					verdicts++
+					results++
 				}
 				if n.longest[id] < threshold {
-					t.Errorf("seed %d: verdict on %s after %d failures in a row, threshold %d", seed, id, n.longest[id], threshold)
+					t.Errorf("seed %d: result on %s after %d failures in a row, threshold %d", seed, id, n.longest[id], threshold)
 				}
 			}
 			const pods = 4
@@ -538,7 +538,7 @@ func TestNeverARestartWithoutEnoughFailures(t *testing.T) {
 			}
 		})
 	}
-	if verdicts < 20 {
-		t.Errorf("%d verdicts in all: the property was hardly tried", verdicts)
+	if results < 20 {
+		t.Errorf("%d results in all: the property was hardly tried", results)
 	}
 }

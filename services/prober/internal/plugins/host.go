@@ -71,14 +71,14 @@ type process struct {
 }
 
 // Probe implements probe.Plugins.
-func (h *Host) Probe(ctx context.Context, t probe.Target) (probe.Verdict, error) {
+func (h *Host) Probe(ctx context.Context, t probe.Target) (probe.Result, error) {
 	path, err := h.find(t.Plugin)
 	if err != nil {
-		return probe.Verdict{}, err
+		return probe.Result{}, err
 	}
 	host, port, err := probe.Endpoint(t)
 	if err != nil {
-		return probe.Verdict{}, err
+		return probe.Result{}, err
 	}
 	timeout := time.Duration(max(t.Probe.TimeoutSeconds, 1)) * time.Second
 	request := &probepluginv1.ProbeRequest{
@@ -135,10 +135,10 @@ func (h *Host) Close() {
 }
 
 // probe asks the plugin, and starts it first if it does not run.
-func (p *process) probe(ctx context.Context, path string, r *probepluginv1.ProbeRequest, timeout time.Duration) (probe.Verdict, error) {
+func (p *process) probe(ctx context.Context, path string, r *probepluginv1.ProbeRequest, timeout time.Duration) (probe.Result, error) {
 	client, api, err := p.ensure(ctx, path)
 	if err != nil {
-		return probe.Verdict{}, fmt.Errorf("probe plugin %q does not start: %w", p.name, err)
+		return probe.Result{}, fmt.Errorf("probe plugin %q does not start: %w", p.name, err)
 	}
 	outer := ctx
 	ctx, cancel := context.WithTimeout(ctx, timeout+grace)
@@ -146,21 +146,21 @@ func (p *process) probe(ctx context.Context, path string, r *probepluginv1.Probe
 	answer, err := api.Probe(ctx, r, grpc.MaxCallRecvMsgSize(maxMessage))
 	switch {
 	case outer.Err() != nil:
-		return probe.Verdict{}, outer.Err()
+		return probe.Result{}, outer.Err()
 	case err == nil && answer.GetHealthy():
-		return probe.Verdict{Outcome: probe.Success, Output: answer.GetMessage()}, nil
+		return probe.Result{Outcome: probe.Success, Output: answer.GetMessage()}, nil
 	case err == nil:
-		return probe.Verdict{Outcome: probe.Failure, Output: answer.GetMessage()}, nil
+		return probe.Result{Outcome: probe.Failure, Output: answer.GetMessage()}, nil
 	// The plugin's side of the call knows the deadline too, and may give up first.
 	case ctx.Err() != nil, status.Code(err) == codes.DeadlineExceeded, status.Code(err) == codes.Canceled:
 		p.kill(client)
 		p.host.log.Warn("probe plugin hung and was ended", "plugin", p.name, "after", timeout+grace)
-		return probe.Verdict{}, fmt.Errorf("probe plugin %q did not answer within %v and was ended", p.name, timeout+grace)
+		return probe.Result{}, fmt.Errorf("probe plugin %q did not answer within %v and was ended", p.name, timeout+grace)
 	case client.Exited() || status.Code(err) == codes.Unavailable:
 		p.kill(client)
-		return probe.Verdict{}, fmt.Errorf("probe plugin %q crashed", p.name)
+		return probe.Result{}, fmt.Errorf("probe plugin %q crashed", p.name)
 	default:
-		return probe.Verdict{}, fmt.Errorf("probe plugin %q: %s", p.name, status.Convert(err).Message())
+		return probe.Result{}, fmt.Errorf("probe plugin %q: %s", p.name, status.Convert(err).Message())
 	}
 }
 

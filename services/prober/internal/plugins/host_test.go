@@ -84,12 +84,12 @@ func TestPlugin(t *testing.T) {
 	h := install(t)
 	well := func(when string) {
 		t.Helper()
-		if got, err := h.Probe(t.Context(), target("c")); err != nil || got != (probe.Verdict{Outcome: probe.Success, Output: "well"}) {
+		if got, err := h.Probe(t.Context(), target("c")); err != nil || got != (probe.Result{Outcome: probe.Success, Output: "well"}) {
 			t.Errorf("%s: %+v, %v", when, got, err)
 		}
 	}
 	well("at first")
-	if got, err := h.Probe(t.Context(), target("ill")); err != nil || got != (probe.Verdict{Outcome: probe.Failure, Output: "not well"}) {
+	if got, err := h.Probe(t.Context(), target("ill")); err != nil || got != (probe.Result{Outcome: probe.Failure, Output: "not well"}) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for container, want := range map[string]string{

@@ -15,7 +15,7 @@ import (
 
 const (
 	// execSlack is what the runtime may take beside the command itself: to start it, and to end it at
-	// its timeout. A runtime that takes longer gives no verdict.
+	// its timeout. A runtime that takes longer gives no result.
 	execSlack = 15 * time.Second
 	// execHold is how long a command keeps its place at most. Most of the work is in the start; one
 	// that waits must not keep the others from theirs.
@@ -23,12 +23,12 @@ const (
 )
 
 // exec runs the command in the container. The runtime enforces the timeout, which is a failure.
-func (p *Prober) exec(ctx context.Context, t Target) (Verdict, error) {
+func (p *Prober) exec(ctx context.Context, t Target) (Result, error) {
 	command := expansion.Command(t.Probe.Exec.Command, t.Container.Env)
 	timeout := t.timeout()
 	release, err := p.execs.take(ctx, execHold)
 	if err != nil {
-		return Verdict{}, err
+		return Result{}, err
 	}
 	defer release()
 	outer := ctx
@@ -39,21 +39,21 @@ func (p *Prober) exec(ctx context.Context, t Target) (Verdict, error) {
 	})
 	switch {
 	case err == nil && answer.GetExitCode() == 0:
-		return Verdict{Success, output(answer)}, nil
+		return Result{Success, output(answer)}, nil
 	case err == nil:
-		return Verdict{Failure, output(answer)}, nil
+		return Result{Failure, output(answer)}, nil
 	case outer.Err() != nil:
-		return Verdict{}, outer.Err()
+		return Result{}, outer.Err()
 	case ctx.Err() != nil:
-		return Verdict{}, fmt.Errorf("%w: the runtime did not answer within %v", ErrUnreachable, timeout+execSlack)
+		return Result{}, fmt.Errorf("%w: the runtime did not answer within %v", ErrUnreachable, timeout+execSlack)
 	}
 	switch status.Code(err) {
 	case codes.DeadlineExceeded:
 		return failure("command timed out: %q timed out after %s", strings.Join(command, " "), timeout)
 	case codes.Unavailable:
-		return Verdict{}, fmt.Errorf("%w: %w", ErrUnreachable, err)
+		return Result{}, fmt.Errorf("%w: %w", ErrUnreachable, err)
 	default:
-		return Verdict{}, err
+		return Result{}, err
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 )
 
 // grpc asks the health service that the gRPC project defines.
-func (p *Prober) grpc(ctx context.Context, t Target) (Verdict, error) {
+func (p *Prober) grpc(ctx context.Context, t Target) (Result, error) {
 	outer := ctx
 	timeout := t.timeout()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -42,7 +42,7 @@ func (p *Prober) grpc(ctx context.Context, t Target) (Verdict, error) {
 	defer conn.Close()
 	if err := connect(ctx, conn); err != nil {
 		if outer.Err() != nil {
-			return Verdict{}, outer.Err()
+			return Result{}, outer.Err()
 		}
 		return failure("timeout: failed to connect service %q within %v: %+v", address, timeout, err)
 	}
@@ -53,11 +53,11 @@ func (p *Prober) grpc(ctx context.Context, t Target) (Verdict, error) {
 	answer, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: service})
 	switch {
 	case err == nil && answer.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING:
-		return Verdict{Success, "service healthy"}, nil
+		return Result{Success, "service healthy"}, nil
 	case err == nil:
 		return failure("service unhealthy (responded with %q)", answer.GetStatus())
 	case outer.Err() != nil:
-		return Verdict{}, outer.Err()
+		return Result{}, outer.Err()
 	}
 	switch s := status.Convert(err); s.Code() {
 	case codes.Unimplemented:

@@ -33,14 +33,14 @@ func newHTTPClients() httpClients {
 	return httpClients{&oneShot{dial: dialer().DialContext, other: transport()}, h2c}
 }
 
-func (p *Prober) httpGet(ctx context.Context, t Target) (Verdict, error) {
+func (p *Prober) httpGet(ctx context.Context, t Target) (Result, error) {
 	// The client's own timeout needs a goroutine with a transport that it does not know.
 	outer := ctx
 	ctx, cancel := context.WithTimeout(ctx, t.timeout())
 	defer cancel()
 	request, err := newRequest(ctx, t)
 	if err != nil {
-		return Verdict{}, err
+		return Result{}, err
 	}
 	client := &http.Client{Transport: p.http.plain, CheckRedirect: httpaction.StayAtHost}
 	if protocol := t.Probe.HTTPGet.Protocol; p.o.H2C && protocol != nil && *protocol == v1.HTTPProtocolHTTP2 {
@@ -50,7 +50,7 @@ func (p *Prober) httpGet(ctx context.Context, t Target) (Verdict, error) {
 	if err != nil {
 		switch {
 		case outer.Err() != nil:
-			return Verdict{}, outer.Err()
+			return Result{}, outer.Err()
 		case ctx.Err() != nil:
 			return failure("%s (Client.Timeout exceeded while awaiting headers)", err) // the client's words
 		}
@@ -62,16 +62,16 @@ func (p *Prober) httpGet(ctx context.Context, t Target) (Verdict, error) {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("%w (Client.Timeout or context cancellation while reading body)", err)
 		}
-		return Verdict{}, fmt.Errorf("%w: %w", ErrBroken, err)
+		return Result{}, fmt.Errorf("%w: %w", ErrBroken, err)
 	}
 	switch code := response.StatusCode; {
 	case code < http.StatusOK || code >= http.StatusBadRequest:
 		// The body stays out of the event: it is the application's, and may tell its secrets.
 		return failure("HTTP probe failed with statuscode: %d", code)
 	case code >= http.StatusMultipleChoices:
-		return Verdict{Warning, "Probe terminated redirects, Response body: " + string(body)}, nil
+		return Result{Warning, "Probe terminated redirects, Response body: " + string(body)}, nil
 	default:
-		return Verdict{Success, string(body)}, nil
+		return Result{Success, string(body)}, nil
 	}
 }
 

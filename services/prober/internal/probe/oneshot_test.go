@@ -17,7 +17,7 @@ import (
 // ports are those of the prober's end of a connection, of which no two are alike.
 var ports = regexp.MustCompile(`127\.0\.0\.1:\d+`)
 
-// Whatever a server says, the verdict and its words are those that http.Transport would have led to.
+// Whatever a server says, the result and its words are those that http.Transport would have led to.
 func TestOneShotIsATransport(t *testing.T) {
 	answers := map[string]string{
 		"plain":                  "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody",
@@ -68,7 +68,7 @@ func TestOneShotIsATransport(t *testing.T) {
 			target.Probe.TimeoutSeconds = 5
 			got, gotErr := one.Probe(t.Context(), target)
 			want, wantErr := other.Probe(t.Context(), target)
-			say := func(v Verdict, err error) string {
+			say := func(v Result, err error) string {
 				return ports.ReplaceAllString(fmt.Sprintf("%d %q %v", v.Outcome, v.Output, err), "address")
 			}
 			if say(got, gotErr) != say(want, wantErr) {

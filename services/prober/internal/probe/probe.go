@@ -32,15 +32,15 @@ const (
 	Failure
 )
 
-// Verdict is what a probe found.
-type Verdict struct {
+// Result is what a probe found.
+type Result struct {
 	Outcome Outcome
 	// Output is what events tell: the kubelet's words, or what the command printed.
 	Output string
 }
 
-func failure(format string, args ...any) (Verdict, error) {
-	return Verdict{Failure, fmt.Sprintf(format, args...)}, nil
+func failure(format string, args ...any) (Result, error) {
+	return Result{Failure, fmt.Sprintf(format, args...)}, nil
 }
 
 // ErrUnreachable is wrapped by the error of a probe that never got as far as the node's runtime or
@@ -48,7 +48,7 @@ func failure(format string, args ...any) (Verdict, error) {
 var ErrUnreachable = errors.New("what runs the probe cannot be reached")
 
 // ErrBroken is wrapped by the error of a probe whose target began to answer and did not end. The
-// kubelet gives no verdict then either.
+// kubelet gives no result then either.
 var ErrBroken = errors.New("the answer broke off")
 
 // Target is what is probed.
@@ -75,7 +75,7 @@ func (t *Target) timeout() time.Duration {
 
 // Plugins probe in the node owner's way; see package plugin.
 type Plugins interface {
-	Probe(ctx context.Context, t Target) (Verdict, error)
+	Probe(ctx context.Context, t Target) (Result, error)
 }
 
 // Options of a Prober.
@@ -103,13 +103,13 @@ func New(o Options) *Prober {
 	return &Prober{o: o, http: newHTTPClients(), execs: newPlaces(o.Execs)}
 }
 
-// Probe runs the probe once. An error says that it could not be run, or not to a verdict; ErrUnreachable
+// Probe runs the probe once. An error says that it could not be run, or not to a result; ErrUnreachable
 // in it, that this is no fault of the pod.
-func (p *Prober) Probe(ctx context.Context, t Target) (Verdict, error) {
+func (p *Prober) Probe(ctx context.Context, t Target) (Result, error) {
 	switch h := &t.Probe.ProbeHandler; {
 	case t.Plugin != "":
 		if p.o.Plugins == nil {
-			return Verdict{}, fmt.Errorf("probe plugin %q is not installed: this node has no plugin folder", t.Plugin)
+			return Result{}, fmt.Errorf("probe plugin %q is not installed: this node has no plugin folder", t.Plugin)
 		}
 		return p.o.Plugins.Probe(ctx, t)
 	case h.Exec != nil:
@@ -121,7 +121,7 @@ func (p *Prober) Probe(ctx context.Context, t Target) (Verdict, error) {
 	case h.GRPC != nil:
 		return p.grpc(ctx, t)
 	default:
-		return Verdict{}, fmt.Errorf("missing probe handler for container %s", t.Container.Name)
+		return Result{}, fmt.Errorf("missing probe handler for container %s", t.Container.Name)
 	}
 }
 

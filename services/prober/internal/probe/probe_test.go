@@ -51,7 +51,7 @@ func get(t *testing.T, address string, headers ...v1.HTTPHeader) Target {
 	}}
 }
 
-func TestHTTPVerdicts(t *testing.T) {
+func TestHTTPResults(t *testing.T) {
 	mux := http.NewServeMux()
 	for path, code := range map[string]int{"/200": 200, "/204": 204, "/399": 399, "/400": 400, "/404": 404, "/500": 500, "/302": 302} {
 		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code); _, _ = io.WriteString(w, "body") })
@@ -63,7 +63,7 @@ func TestHTTPVerdicts(t *testing.T) {
 	mux.HandleFunc("/loop", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/loop", http.StatusFound) })
 	server := httptest.NewServer(mux)
 	defer server.Close()
-	for path, want := range map[string]Verdict{
+	for path, want := range map[string]Result{
 		"/200":   {Success, "body"},
 		"/204":   {Success, ""},
 		"/400":   {Failure, "HTTP probe failed with statuscode: 400"},
@@ -144,7 +144,7 @@ func serve(t *testing.T, f func(net.Conn)) string {
 	return "http://" + l.Addr().String()
 }
 
-// A target that means harm gets the kubelet's verdict, in the time that it has, and no memory.
+// A target that means harm gets the kubelet's result, in the time that it has, and no memory.
 func TestHostileTargets(t *testing.T) {
 	var sent atomic.Int64
 	request := func(c net.Conn) { _, _ = http.ReadRequest(bufio.NewReader(c)) }
@@ -283,13 +283,13 @@ func TestGRPC(t *testing.T) {
 	for _, test := range []struct {
 		port    int32
 		service *string
-		want    Verdict
+		want    Result
 	}{
-		{port(l), nil, Verdict{Success, "service healthy"}},
-		{port(l), new("ill"), Verdict{Failure, `service unhealthy (responded with "NOT_SERVING")`}},
-		{port(l), new("nobody"), Verdict{Failure, "error: health rpc probe failed: rpc error: code = NotFound desc = unknown service"}},
-		{port(bare), nil, Verdict{Failure, "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): unknown service grpc.health.v1.Health"}},
-		{1, nil, Verdict{Failure, `timeout: failed to connect service "127.0.0.1:1" within 1s: context deadline exceeded`}},
+		{port(l), nil, Result{Success, "service healthy"}},
+		{port(l), new("ill"), Result{Failure, `service unhealthy (responded with "NOT_SERVING")`}},
+		{port(l), new("nobody"), Result{Failure, "error: health rpc probe failed: rpc error: code = NotFound desc = unknown service"}},
+		{port(bare), nil, Result{Failure, "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): unknown service grpc.health.v1.Health"}},
+		{1, nil, Result{Failure, `timeout: failed to connect service "127.0.0.1:1" within 1s: context deadline exceeded`}},
 	} {
 		target := Target{PodIP: "127.0.0.1", Probe: &v1.Probe{TimeoutSeconds: 1, ProbeHandler: v1.ProbeHandler{GRPC: &v1.GRPCAction{Port: test.port, Service: test.service}}}}
 		if got, err := prober().Probe(t.Context(), target); err != nil || got != test.want {
@@ -326,13 +326,13 @@ func TestExec(t *testing.T) {
 	for name, test := range map[string]struct {
 		answer *runtimeapi.ExecSyncResponse
 		err    error
-		want   Verdict
+		want   Result
 		wrong  error
 	}{
-		"succeeds":    {answer: &runtimeapi.ExecSyncResponse{Stdout: []byte("out"), Stderr: []byte("err")}, want: Verdict{Success, "outerr"}},
-		"fails":       {answer: &runtimeapi.ExecSyncResponse{ExitCode: 1, Stderr: []byte("err")}, want: Verdict{Failure, "err"}},
-		"prints much": {answer: &runtimeapi.ExecSyncResponse{Stdout: make([]byte, 1<<20)}, want: Verdict{Success, string(make([]byte, maxOutput))}},
-		"times out":   {err: status.Error(codes.DeadlineExceeded, "late"), want: Verdict{Failure, `command timed out: "sh value" timed out after 3s`}},
+		"succeeds":    {answer: &runtimeapi.ExecSyncResponse{Stdout: []byte("out"), Stderr: []byte("err")}, want: Result{Success, "outerr"}},
+		"fails":       {answer: &runtimeapi.ExecSyncResponse{ExitCode: 1, Stderr: []byte("err")}, want: Result{Failure, "err"}},
+		"prints much": {answer: &runtimeapi.ExecSyncResponse{Stdout: make([]byte, 1<<20)}, want: Result{Success, string(make([]byte, maxOutput))}},
+		"times out":   {err: status.Error(codes.DeadlineExceeded, "late"), want: Result{Failure, `command timed out: "sh value" timed out after 3s`}},
 		"gateway":     {err: status.Error(codes.Unavailable, "gone"), wrong: ErrUnreachable},
 		"no program":  {err: status.Error(codes.Unknown, "no such file"), wrong: status.Error(codes.Unknown, "no such file")},
 	} {
@@ -347,7 +347,7 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// A runtime that hangs gives no verdict, and commands that hang leave room for others.
+// A runtime that hangs gives no result, and commands that hang leave room for others.
 func TestExecThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var atOnce, most atomic.Int32
@@ -370,7 +370,7 @@ func TestExecThatHangs(t *testing.T) {
 		}
 		synctest.Wait()
 		began := time.Now()
-		done := make(chan Verdict, 20)
+		done := make(chan Result, 20)
 		for range 20 {
 			go func() {
 				v, _ := p.Probe(t.Context(), command("true"))

@@ -7,20 +7,20 @@ import (
 )
 
 // tcp succeeds when a connection can be opened. Nothing is said on it.
-func (p *Prober) tcp(ctx context.Context, t Target) (Verdict, error) {
+func (p *Prober) tcp(ctx context.Context, t Target) (Result, error) {
 	host, port, err := Endpoint(t)
 	if err != nil {
-		return Verdict{}, err
+		return Result{}, err
 	}
 	d := dialer()
 	d.Timeout = t.timeout()
 	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
 		if ctx.Err() != nil {
-			return Verdict{}, ctx.Err()
+			return Result{}, ctx.Err()
 		}
 		return failure("%s", err)
 	}
 	_ = conn.Close() // it was opened, which is all that was asked
-	return Verdict{Outcome: Success}, nil
+	return Result{Outcome: Success}, nil
 }

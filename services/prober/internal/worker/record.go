@@ -54,7 +54,7 @@ const (
 // Record is what the probes of one container id came to.
 type Record struct {
 	ContainerID string
-	// Result is the verdict that a threshold has reached last.
+	// Result is the outcome that has reached its threshold last.
 	Result Outcome
 	// Last is the newest probe's outcome, and Run how many in a row had it, up to its threshold.
 	Last Outcome
@@ -79,7 +79,7 @@ func (r *Record) count(p *v1.Probe, o Outcome) {
 }
 
 // doubt forgets the count, since some probe may have come between that nobody remembers: what it would
-// have ended must not be gone on with (a restart needs failureThreshold failures in a row). The verdict stands.
+// have ended must not be gone on with (a restart needs failureThreshold failures in a row). The result stands.
 func (r *Record) doubt() { r.Last, r.Run = none, 0 }
 
 // final reports whether the container id needs no more probes of this kind: it has started, or is about
@@ -88,7 +88,7 @@ func (r *Record) final(k Kind) bool {
 	return k == Startup && r.Result != none || k == Liveness && r.Result == failure
 }
 
-// counting reports whether the newest probe spoke against the verdict, and the threshold is yet to come.
+// counting reports whether the newest probe spoke against the result, and the threshold is yet to come.
 func (r *Record) counting() bool { return r.Result != none && r.Last != none && r.Last != r.Result }
 
 // same reports whether two records differ in nothing but the time of their probe.

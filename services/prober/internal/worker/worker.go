@@ -43,14 +43,14 @@ type Facts struct {
 
 // Prober runs a probe once; see probe.Prober.
 type Prober interface {
-	Probe(ctx context.Context, t probe.Target) (probe.Verdict, error)
+	Probe(ctx context.Context, t probe.Target) (probe.Result, error)
 }
 
 // Reporter is told what a worker finds. Its methods must not block.
 type Reporter interface {
 	// Record takes a record that changed, or whose time is to be told again.
 	Record(r Record)
-	// Counted tells of one probe that came to a verdict.
+	// Counted tells of one probe that came to a result.
 	Counted(o Outcome, took time.Duration)
 	// Event records an Event about the container.
 	Event(f *Facts, reason, message string)
@@ -216,7 +216,7 @@ func (w *Worker) next(f *Facts) (due time.Time, wanted bool) {
 		// kubelet asks again about a second later, too.
 		due = r.LastStart.Add(min(every, time.Second))
 	case w.probes == 0 && r.counting():
-		// The worker before died on its way to another verdict, which is not to wait for the next tick
+		// The worker before died on its way to another result, which is not to wait for the next tick
 		// too. Few are, so that this is no burst.
 		due = later(r.LastStart.Add(every), w.free)
 	case !r.LastStart.IsZero():
@@ -252,7 +252,7 @@ func period(p *v1.Probe) time.Duration {
 // probe runs one probe and counts it.
 func (w *Worker) probe(ctx context.Context, f *Facts) {
 	began := time.Now()
-	verdict, err := w.try(ctx, f)
+	result, err := w.try(ctx, f)
 	w.free = time.Now()
 	if ctx.Err() != nil {
 		return // whoever goes on runs it again
@@ -276,12 +276,12 @@ func (w *Worker) probe(ctx context.Context, f *Facts) {
 		return
 	}
 	outcome := success
-	switch verdict.Outcome {
+	switch result.Outcome {
 	case probe.Failure:
 		outcome = failure
-		w.o.Reporter.Event(f, "Unhealthy", w.o.Kind.Title()+" probe failed: "+verdict.Output)
+		w.o.Reporter.Event(f, "Unhealthy", w.o.Kind.Title()+" probe failed: "+result.Output)
 	case probe.Warning:
-		w.o.Reporter.Event(f, "ProbeWarning", w.o.Kind.Title()+" probe warning: "+verdict.Output)
+		w.o.Reporter.Event(f, "ProbeWarning", w.o.Kind.Title()+" probe warning: "+result.Output)
 	case probe.Success:
 	}
 	w.o.Reporter.Counted(outcome, time.Since(began))
@@ -289,7 +289,7 @@ func (w *Worker) probe(ctx context.Context, f *Facts) {
 }
 
 // try runs the probe, and again if it could not be run for a reason of its own.
-func (w *Worker) try(ctx context.Context, f *Facts) (v probe.Verdict, err error) {
+func (w *Worker) try(ctx context.Context, f *Facts) (v probe.Result, err error) {
 	target := probe.Target{
 		Probe: f.Probe, Container: f.Container, ContainerID: f.ContainerID, PodIP: f.PodIP,
 		Kind: string(w.o.Kind), Plugin: f.Plugin, Pod: f.Pod,
@@ -315,7 +315,7 @@ func (w *Worker) count(f *Facts, o Outcome) {
 	r := w.record
 	w.mu.Unlock()
 	if before != r.Result {
-		w.o.Log.Debug("probe came to a verdict", "probe", w.o.Kind, "container", f.Container.Name, "id", f.ContainerID, "result", r.Result)
+		w.o.Log.Debug("probe came to a result", "probe", w.o.Kind, "container", f.Container.Name, "id", f.ContainerID, "result", r.Result)
 	}
 	if now := time.Now(); !r.same(&w.told) || now.Sub(w.toldAt) >= refresh {
 		w.told, w.toldAt = r, now

@@ -21,7 +21,7 @@ import (
 // target is a container as the probes see it.
 type target struct {
 	mu      sync.Mutex
-	verdict probe.Outcome
+	result  probe.Outcome
 	err     error
 	takes   time.Duration
 	times   []time.Time
@@ -29,12 +29,12 @@ type target struct {
 	atOnce  int
 }
 
-func (g *target) Probe(ctx context.Context, _ probe.Target) (probe.Verdict, error) {
+func (g *target) Probe(ctx context.Context, _ probe.Target) (probe.Result, error) {
 	g.mu.Lock()
 	g.times = append(g.times, time.Now())
 	g.running++
 	g.atOnce = max(g.atOnce, g.running)
-	takes, v, err := g.takes, g.verdict, g.err
+	takes, v, err := g.takes, g.result, g.err
 	g.mu.Unlock()
 	select {
 	case <-time.After(takes):
@@ -44,13 +44,13 @@ func (g *target) Probe(ctx context.Context, _ probe.Target) (probe.Verdict, erro
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.running--
-	return probe.Verdict{Outcome: v}, err
+	return probe.Result{Outcome: v}, err
 }
 
 func (g *target) set(v probe.Outcome, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.verdict, g.err = v, err
+	g.result, g.err = v, err
 }
 
 func (g *target) probed() []time.Time {
@@ -103,7 +103,7 @@ type scene struct {
 }
 
 func begin(kind Kind, p *v1.Probe, resume Record, spread bool) *scene {
-	s := &scene{target: &target{verdict: probe.Success}, book: &book{}, facts: Facts{
+	s := &scene{target: &target{result: probe.Success}, book: &book{}, facts: Facts{
 		Pod: &v1.Pod{}, Container: &v1.Container{Name: "c"}, Probe: p,
 		ContainerID: "one", Running: true, Started: time.Now(), Begun: kind != Startup,
 	}}
@@ -156,7 +156,7 @@ func TestThresholds(t *testing.T) {
 		n := len(s.target.probed())
 		pass(time.Minute)
 		if got := len(s.target.probed()); got != n {
-			t.Fatalf("probed %d times after the verdict that ends the container", got-n)
+			t.Fatalf("probed %d times after the result that ends the container", got-n)
 		}
 		s.container("two")
 		pass(14 * time.Second)
@@ -182,7 +182,7 @@ func TestWhatCannotBeRunIsNoFailure(t *testing.T) {
 		before := len(s.target.probed())
 		pass(time.Second)
 		if r := s.book.last(); r.Result != none {
-			t.Fatalf("an error became the verdict %+v", r)
+			t.Fatalf("an error became the result %+v", r)
 		}
 		if got := len(s.target.probed()) - before; got != tries {
 			t.Fatalf("tried %d times", got)
@@ -288,7 +288,7 @@ func TestResume(t *testing.T) {
 	})
 }
 
-// A worker that takes over on the way to another verdict does not wait for the next tick of the rhythm,
+// A worker that takes over on the way to another result does not wait for the next tick of the rhythm,
 // and one that has nothing to find out does.
 func TestResumeOnTheWay(t *testing.T) {
 	for last, wait := range map[Outcome]time.Duration{failure: 0, success: 7 * time.Second} {
@@ -397,7 +397,7 @@ func TestSpreadWithinAPeriod(t *testing.T) {
 	}
 }
 
-// However probes end, and whoever dies and takes over, there is never the verdict that restarts a
+// However probes end, and whoever dies and takes over, there is never the result that restarts a
 // container without failureThreshold failures in a row of this very container id.
 func TestNeverARestartWithoutEnoughFailures(t *testing.T) {
 	for seed := range uint64(60) {
@@ -410,7 +410,7 @@ func TestNeverARestartWithoutEnoughFailures(t *testing.T) {
 				kind = Startup
 			}
 			id, record := "id-0", Record{}
-			verdicts := 0
+			results := 0
 			for step := range 40 {
 				s := begin(kind, every(1, threshold), record, random.IntN(2) == 0)
 				if id != "one" {
@@ -438,9 +438,9 @@ func TestNeverARestartWithoutEnoughFailures(t *testing.T) {
 					}
 					r := s.book.last()
 					if len(s.book.records) > counted && r.Result == failure && (before.Result != failure || before.ContainerID != r.ContainerID) {
-						verdicts++
+						results++
 						if r.ContainerID != id || history[id] < threshold {
-							t.Fatalf("seed %d, step %d: verdict on %s after %d failures in a row of %s, threshold %d", seed, step, r.ContainerID, history[id], id, threshold)
+							t.Fatalf("seed %d, step %d: result on %s after %d failures in a row of %s, threshold %d", seed, step, r.ContainerID, history[id], id, threshold)
 						}
 					}
 					if r.ContainerID == id {
@@ -452,8 +452,8 @@ func TestNeverARestartWithoutEnoughFailures(t *testing.T) {
 					id = fmt.Sprintf("id-%d", step+1)
 				}
 			}
-			if verdicts == 0 && kind == Liveness && threshold == 1 {
-				t.Errorf("seed %d: no verdict at all: the property was not tried", seed)
+			if results == 0 && kind == Liveness && threshold == 1 {
+				t.Errorf("seed %d: no result at all: the property was not tried", seed)
 			}
 		})
 	}
