@@ -82,8 +82,8 @@ type entry struct {
 	pod    *v1.Pod
 	source podsyncv1.PodSource
 	stage  stage
-	// verdict of a rejected pod; of an admitted one only Preempt.
-	verdict Verdict
+	// result of a rejected pod; of an admitted one only Preempt.
+	result Result
 	// The labels of the node may be old, and whether a newer version was asked for.
 	stale, refreshed bool
 }
@@ -136,19 +136,19 @@ func (a *Admitter) Forget(uid types.UID) {
 
 // giveUp drops a preemption that nobody will carry out: its pod has ended before it could.
 func (a *Admitter) giveUp(e *entry) {
-	if e.verdict.Preempt != nil {
-		e.verdict.Preempt = nil
+	if e.result.Preempt != nil {
+		e.result.Preempt = nil
 		a.preempting--
 		a.wake()
 	}
 }
 
-// Admit returns the verdict on a pod, which stands for as long as the pod does. It waits
+// Admit returns the result on a pod, which stands for as long as the pod does. It waits
 // until the pod's source was heard, and for the end of those whom the pod preempts; ctx
 // ends that. running: something of the pod runs.
-func (a *Admitter) Admit(ctx context.Context, p *v1.Pod, source podsyncv1.PodSource, running bool) (Verdict, error) {
+func (a *Admitter) Admit(ctx context.Context, p *v1.Pod, source podsyncv1.PodSource, running bool) (Result, error) {
 	if err := a.askWhatRuns(ctx); err != nil {
-		return Verdict{}, err
+		return Result{}, err
 	}
 	a.Add(p, source)
 	if running {
@@ -159,31 +159,31 @@ func (a *Admitter) Admit(ctx context.Context, p *v1.Pod, source podsyncv1.PodSou
 	if source == podsyncv1.PodSource_POD_SOURCE_API {
 		// The kubelet too looks at no pod of the apiserver's before it knows the Node.
 		if err := a.o.Nodes.Wait(ctx); err != nil {
-			return Verdict{}, fmt.Errorf("wait for the Node: %w", err)
+			return Result{}, fmt.Errorf("wait for the Node: %w", err)
 		}
 		a.knowNode()
 	}
 	for {
 		e, changed := a.decide(ctx, p)
 		switch {
-		case e.stage == admitted && e.verdict.Preempt != nil:
-			a.preempt(ctx, p, e.verdict.Preempt)
-			return Verdict{}, ctx.Err()
+		case e.stage == admitted && e.result.Preempt != nil:
+			a.preempt(ctx, p, e.result.Preempt)
+			return Result{}, ctx.Err()
 		case e.stage != undecided:
-			return e.verdict, nil
+			return e.result, nil
 		case e.stale:
 			if err := a.o.Nodes.Refresh(ctx); err != nil {
 				a.o.Log.Warn("node not read anew, its known labels decide", "err", err)
 			}
 			if ctx.Err() != nil {
-				return Verdict{}, ctx.Err()
+				return Result{}, ctx.Err()
 			}
 			a.refreshed(p.UID)
 		default:
 			select {
 			case <-changed:
 			case <-ctx.Done():
-				return Verdict{}, ctx.Err()
+				return Result{}, ctx.Err()
 			}
 		}
 	}
@@ -218,7 +218,7 @@ func (a *Admitter) decide(ctx context.Context, p *v1.Pod) (entry, <-chan struct{
 		}
 	}
 	told := *own
-	own.verdict.Preempt = nil // from here on it is this caller's to carry out
+	own.result.Preempt = nil // from here on it is this caller's to carry out
 	return told, a.changed
 }
 
@@ -248,14 +248,14 @@ func (a *Admitter) decideOne(ctx context.Context, e *entry, others []*entry) {
 	case (v.Preempt != nil || v.Resources) && a.preempting > 0:
 		// What others make room for may be enough for this one too: it is asked again then.
 	case v.Admitted():
-		e.stage, e.verdict = admitted, v
+		e.stage, e.result = admitted, v
 		if v.Preempt != nil {
 			a.preempting++
 		}
 	case v.NodeMayBeOld && !e.refreshed:
 		e.stale = true
 	default:
-		e.stage, e.verdict = rejected, v
+		e.stage, e.result = rejected, v
 		a.metrics.rejected(v.Reason)
 		a.o.Log.Warn("pod rejected", "pod", e.pod.Namespace+"/"+e.pod.Name, "uid", e.pod.UID, "reason", v.Reason, "message", v.Message)
 	}

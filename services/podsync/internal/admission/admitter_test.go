@@ -208,7 +208,7 @@ func TestAnEndedPodFreesItsPlace(t *testing.T) {
 		m.ask(t.Context(), a, second, api)
 		a.want(t, map[string]string{"first": "admitted", "second": "NodePorts"})
 		m.Ended(first.UID)
-		m.ask(t.Context(), a, second, api) // its verdict stands
+		m.ask(t.Context(), a, second, api) // its result stands
 		m.ask(t.Context(), a, third, api)
 		a.want(t, map[string]string{"first": "admitted", "second": "NodePorts", "third": "admitted"})
 		m.Forget(second.UID)
@@ -307,7 +307,7 @@ func TestAPreemptorThatIsDeletedHoldsUpNobody(t *testing.T) {
 	})
 }
 
-func TestAVerdictThatNobodyFetchesHoldsUpNobody(t *testing.T) {
+func TestAResultThatNobodyFetchesHoldsUpNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, a := newMachine(t), &answers{got: map[string]string{}}
 		m.Heard(api)

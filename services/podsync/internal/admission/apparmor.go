@@ -30,14 +30,14 @@ func AppArmorEnabled() bool {
 }
 
 // Admit implements Handler.
-func (h AppArmor) Admit(_ context.Context, a *Attributes) Verdict {
+func (h AppArmor) Admit(_ context.Context, a *Attributes) Result {
 	if phase := a.Pod.Status.Phase; phase != v1.PodPending && phase != "" {
-		return Verdict{} // it runs: what it runs under is decided
+		return Result{} // it runs: what it runs under is decided
 	}
 	if err := h.enforceable(a.Pod); err != nil {
-		return Verdict{Reason: "AppArmor", Message: fmt.Sprintf("Cannot enforce AppArmor: %v", err)}
+		return Result{Reason: "AppArmor", Message: fmt.Sprintf("Cannot enforce AppArmor: %v", err)}
 	}
-	return Verdict{}
+	return Result{}
 }
 
 func (h AppArmor) enforceable(p *v1.Pod) error {

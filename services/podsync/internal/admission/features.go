@@ -21,11 +21,11 @@ import (
 type PodLevelResources struct{ Enabled bool }
 
 // Admit implements Handler.
-func (h PodLevelResources) Admit(_ context.Context, a *Attributes) Verdict {
+func (h PodLevelResources) Admit(_ context.Context, a *Attributes) Result {
 	if h.Enabled || !resourcehelper.IsPodLevelResourcesSet(a.Pod) {
-		return Verdict{}
+		return Result{}
 	}
-	return Verdict{Reason: "PodLevelResourcesNotSupported", Message: "PodLevelResources feature gate is disabled"}
+	return Result{Reason: "PodLevelResourcesNotSupported", Message: "PodLevelResources feature gate is disabled"}
 }
 
 // DeclaredFeatures rejects pods that need a feature which nodes declare one by one
@@ -46,20 +46,20 @@ func NewDeclaredFeatures(declared []string, kubelet string) (*DeclaredFeatures, 
 }
 
 // Admit implements Handler.
-func (h *DeclaredFeatures) Admit(_ context.Context, a *Attributes) Verdict {
+func (h *DeclaredFeatures) Admit(_ context.Context, a *Attributes) Result {
 	const reason = "PodFeatureUnsupported"
 	needs, err := nodedeclaredfeatures.DefaultFramework.InferForPodScheduling(&types.PodInfo{Spec: &a.Pod.Spec, Status: &a.Pod.Status}, h.version)
 	if err != nil {
-		return Verdict{Reason: reason, Message: fmt.Sprintf("Failed to infer pod's feature requirements: %v", err)}
+		return Result{Reason: reason, Message: fmt.Sprintf("Failed to infer pod's feature requirements: %v", err)}
 	}
 	match, err := nodedeclaredfeatures.DefaultFramework.MatchNodeFeatureSet(needs, h.has)
 	if err != nil {
-		return Verdict{Reason: reason, Message: fmt.Sprintf("Failed to match pod's feature requirements against the node: %v", err)}
+		return Result{Reason: reason, Message: fmt.Sprintf("Failed to match pod's feature requirements against the node: %v", err)}
 	}
 	if !match.IsMatch {
-		return Verdict{Reason: reason, Message: "Pod requires node features that are not available: " + strings.Join(match.UnsatisfiedRequirements, ", ")}
+		return Result{Reason: reason, Message: "Pod requires node features that are not available: " + strings.Join(match.UnsatisfiedRequirements, ", ")}
 	}
-	return Verdict{}
+	return Result{}
 }
 
 // Pressure keeps pods off a node that runs out of something: all but critical ones, and
@@ -67,7 +67,7 @@ func (h *DeclaredFeatures) Admit(_ context.Context, a *Attributes) Verdict {
 type Pressure struct{}
 
 // Admit implements Handler.
-func (Pressure) Admit(_ context.Context, a *Attributes) Verdict {
+func (Pressure) Admit(_ context.Context, a *Attributes) Result {
 	var under []v1.NodeConditionType
 	for _, c := range a.Node.Status.Conditions {
 		switch c.Type {
@@ -78,14 +78,14 @@ func (Pressure) Admit(_ context.Context, a *Attributes) Verdict {
 		}
 	}
 	if len(under) == 0 || podutil.IsCritical(a.Pod) {
-		return Verdict{}
+		return Result{}
 	}
 	if len(under) == 1 && under[0] == v1.NodeMemoryPressure {
 		taint := &v1.Taint{Key: v1.TaintNodeMemoryPressure, Effect: v1.TaintEffectNoSchedule}
 		if podutil.QOSClass(a.Pod) != v1.PodQOSBestEffort ||
 			corev1helpers.TolerationsTolerateTaint(klog.Background(), a.Pod.Spec.Tolerations, taint, false) {
-			return Verdict{}
+			return Result{}
 		}
 	}
-	return Verdict{Reason: "Evicted", Message: fmt.Sprintf("The node had condition: %v. ", under)}
+	return Result{Reason: "Evicted", Message: fmt.Sprintf("The node had condition: %v. ", under)}
 }

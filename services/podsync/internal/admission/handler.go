@@ -21,11 +21,11 @@ type Attributes struct {
 // Handler has one reason to reject pods. It answers at once: what it needs to know it
 // keeps, so that no pod waits for another's answer.
 type Handler interface {
-	Admit(ctx context.Context, a *Attributes) Verdict
+	Admit(ctx context.Context, a *Attributes) Result
 }
 
-// Verdict is a handler's answer. The zero value admits.
-type Verdict struct {
+// Result is a handler's answer. The zero value admits.
+type Result struct {
 	// Reason and Message of a rejection, as the kubelet's: tools filter on them. An empty
 	// reason admits.
 	Reason, Message string
@@ -46,11 +46,11 @@ type Preemption struct {
 }
 
 // Admitted reports whether the pod may run.
-func (v *Verdict) Admitted() bool { return v.Reason == "" }
+func (v *Result) Admitted() bool { return v.Reason == "" }
 
-// ask asks one handler after another; the first rejection is the verdict.
-func ask(ctx context.Context, handlers []Handler, a *Attributes) Verdict {
-	var all Verdict
+// ask asks one handler after another; the first rejection is the result.
+func ask(ctx context.Context, handlers []Handler, a *Attributes) Result {
+	var all Result
 	for _, h := range handlers {
 		one := h.Admit(ctx, a)
 		if !one.Admitted() {

@@ -197,7 +197,7 @@ func TestNodeFitPreempts(t *testing.T) {
 	v := NodeFit{}.Admit(t.Context(), &Attributes{
 		Pod: important(requesting("p", "cpu", "1500m")), Others: []*v1.Pod{requesting("small", "cpu", "100m"), victim}, Node: testNode(),
 	})
-	want := Verdict{Preempt: &Preemption{Victims: []*v1.Pod{victim}, Signal: v1.ResourceCPU}}
+	want := Result{Preempt: &Preemption{Victims: []*v1.Pod{victim}, Signal: v1.ResourceCPU}}
 	if d := cmp.Diff(want, v); d != "" {
 		t.Errorf("-want +got\n%s", d)
 	}

@@ -65,11 +65,11 @@ func (h Helpers) Role(p *v1.Pod) role.Role {
 }
 
 // Admit implements Handler.
-func (h Helpers) Admit(_ context.Context, a *Attributes) Verdict {
+func (h Helpers) Admit(_ context.Context, a *Attributes) Result {
 	p := a.Pod
 	own := h.Role(p)
 	if label, ok := p.Labels[peer.LabelRole]; ok && own == "" && h.Namespace != "" && p.Namespace == h.Namespace {
-		return Verdict{Reason: ReasonHelperForbidden, Message: fmt.Sprintf("label %s is %q, which no pod can be: use one of %v", peer.LabelRole, label, helperRoles())}
+		return Result{Reason: ReasonHelperForbidden, Message: fmt.Sprintf("label %s is %q, which no pod can be: use one of %v", peer.LabelRole, label, helperRoles())}
 	}
 	for i := range p.Spec.Volumes {
 		volume := &p.Spec.Volumes[i]
@@ -90,7 +90,7 @@ func (h Helpers) Admit(_ context.Context, a *Attributes) Verdict {
 			return v
 		}
 	}
-	return Verdict{}
+	return Result{}
 }
 
 // shown are the paths of the node that the pod's containers see of a hostPath: all of it, or a subPath.
@@ -120,22 +120,22 @@ func (h Helpers) isPrivate(path string) bool {
 }
 
 // AdmitEphemeral judges an ephemeral container, which comes to a pod that was admitted without it.
-func (h Helpers) AdmitEphemeral(p *v1.Pod, c *v1.Container) Verdict {
+func (h Helpers) AdmitEphemeral(p *v1.Pod, c *v1.Container) Result {
 	return h.container(p, c)
 }
 
 // AdmitImage judges a container whose image says what it runs as, before it is created. A name says nothing: only the image
 // knows whose it is.
-func (h Helpers) AdmitImage(p *v1.Pod, c *v1.Container, uid *int64) Verdict {
+func (h Helpers) AdmitImage(p *v1.Pod, c *v1.Container, uid *int64) Result {
 	if uid == nil || SetsUser(p, c) || !foreignUser(h.Role(p), *uid) {
-		return Verdict{}
+		return Result{}
 	}
 	return h.forbid("container %q runs as user %d by its image, which is %s", c.Name, *uid, owner(*uid))
 }
 
 // AdmitUser judges what the runtime says a created container has: what an image's own lists of users and groups give it is
 // known then.
-func (h Helpers) AdmitUser(p *v1.Pod, c *v1.Container, uid int64, gids []int64) Verdict {
+func (h Helpers) AdmitUser(p *v1.Pod, c *v1.Container, uid int64, gids []int64) Result {
 	if foreignUser(h.Role(p), uid) {
 		return h.forbid("container %q runs as user %d by its image, which is %s", c.Name, uid, owner(uid))
 	}
@@ -144,14 +144,14 @@ func (h Helpers) AdmitUser(p *v1.Pod, c *v1.Container, uid int64, gids []int64) 
 			return h.forbid("container %q is in the group %d by its image, which is the node agent's", c.Name, gid)
 		}
 	}
-	return Verdict{}
+	return Result{}
 }
 
 // pod judges what the pod gives to all of its containers.
-func (h Helpers) pod(p *v1.Pod, own role.Role) Verdict {
+func (h Helpers) pod(p *v1.Pod, own role.Role) Result {
 	sc := p.Spec.SecurityContext
 	if sc == nil {
-		return Verdict{}
+		return Result{}
 	}
 	if u := sc.RunAsUser; u != nil && foreignUser(own, *u) {
 		return h.forbid("the pod runs as user %d, which is %s", *u, owner(*u))
@@ -166,14 +166,14 @@ func (h Helpers) pod(p *v1.Pod, own role.Role) Verdict {
 			}
 		}
 	}
-	return Verdict{}
+	return Result{}
 }
 
 // container judges what a container says of itself.
-func (h Helpers) container(p *v1.Pod, c *v1.Container) Verdict {
+func (h Helpers) container(p *v1.Pod, c *v1.Container) Result {
 	sc, own := c.SecurityContext, h.Role(p)
 	if sc == nil {
-		return Verdict{}
+		return Result{}
 	}
 	if u := sc.RunAsUser; u != nil && foreignUser(own, *u) {
 		return h.forbid("container %q runs as user %d, which is %s", c.Name, *u, owner(*u))
@@ -181,15 +181,15 @@ func (h Helpers) container(p *v1.Pod, c *v1.Container) Verdict {
 	if g := sc.RunAsGroup; g != nil && foreignGroup(own, *g) {
 		return h.forbid("container %q is in the group %d (runAsGroup), which is the node agent's", c.Name, *g)
 	}
-	return Verdict{}
+	return Result{}
 }
 
-func (h Helpers) forbid(format string, args ...any) Verdict {
+func (h Helpers) forbid(format string, args ...any) Result {
 	who := fmt.Sprintf("only pods of the namespace %q with the label %s may, as the role that it names (--helper-namespace)", h.Namespace, peer.LabelRole)
 	if h.Namespace == "" {
 		who = "no pod may, since --helper-namespace names no namespace of helper pods"
 	}
-	return Verdict{Reason: ReasonHelperForbidden, Message: fmt.Sprintf(format, args...) + ": " + who}
+	return Result{Reason: ReasonHelperForbidden, Message: fmt.Sprintf(format, args...) + ": " + who}
 }
 
 // ReachesHost reports whether the pod has a way to files of the host, to those that its processes have open, or to

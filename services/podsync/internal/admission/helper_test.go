@@ -183,7 +183,7 @@ func TestHelpersOfImages(t *testing.T) {
 		if image.Admitted() != test.image || user.Admitted() != test.user {
 			t.Errorf("%s: by the image %q, by the runtime %q", test.name, image.Message, user.Message)
 		}
-		for _, v := range []Verdict{image, user} {
+		for _, v := range []Result{image, user} {
 			if !v.Admitted() && !strings.Contains(v.Message, `container "c"`) {
 				t.Errorf("%s: the message names no container: %s", test.name, v.Message)
 			}

@@ -26,7 +26,7 @@ type NodeFit struct{}
 
 // Admit implements Handler. The order of the checks is the kubelet's, because the first
 // that fails is what the pod shows.
-func (NodeFit) Admit(_ context.Context, a *Attributes) Verdict {
+func (NodeFit) Admit(_ context.Context, a *Attributes) Result {
 	if v := systemFits(a.Pod, a.Node); !v.Admitted() {
 		return v
 	}
@@ -34,19 +34,19 @@ func (NodeFit) Admit(_ context.Context, a *Attributes) Verdict {
 	others := mismatches(a)
 	switch {
 	case len(lacking) == 0 && len(others) == 0:
-		return Verdict{}
+		return Result{}
 	case podutil.IsCritical(a.Pod) && len(others) == 0:
 		return preempt(a, lacking)
 	case podutil.IsCritical(a.Pod) || len(lacking) == 0:
 		first := others[0]
-		return Verdict{
+		return Result{
 			Reason: first.name, Message: fmt.Sprintf("Predicate %s failed: %s", first.name, first.why),
 			NodeMayBeOld: len(others) == 1 && first.name == nodeAffinity,
 			Resources:    first.name == nodePorts,
 		}
 	}
 	short := lacking[0]
-	return Verdict{
+	return Result{
 		Reason: "OutOf" + string(short.name), Resources: true,
 		Message: fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
 			short.name, short.requested, short.used, short.capacity),
@@ -54,27 +54,27 @@ func (NodeFit) Admit(_ context.Context, a *Attributes) Verdict {
 }
 
 // systemFits checks what no preemption could help with, and says so before any.
-func systemFits(p *v1.Pod, node *v1.Node) Verdict {
+func systemFits(p *v1.Pod, node *v1.Node) Result {
 	if want, ok := p.Labels[v1.LabelOSStable]; ok && want != runtime.GOOS {
-		return Verdict{
+		return Result{
 			Reason:  "PodOSSelectorNodeLabelDoesNotMatch",
 			Message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",
 		}
 	}
 	if p.Spec.OS != nil && string(p.Spec.OS.Name) != runtime.GOOS {
-		return Verdict{Reason: "PodOSNotSupported", Message: "Failed to admit pod as the OS field doesn't match node OS"}
+		return Result{Reason: "PodOSNotSupported", Message: "Failed to admit pod as the OS field doesn't match node OS"}
 	}
 	sc := p.Spec.SecurityContext
 	if sc == nil || sc.SupplementalGroupsPolicy == nil || *sc.SupplementalGroupsPolicy != v1.SupplementalGroupsPolicyStrict {
-		return Verdict{}
+		return Result{}
 	}
 	if f := node.Status.Features; f == nil || f.SupplementalGroupsPolicy == nil || !*f.SupplementalGroupsPolicy {
-		return Verdict{
+		return Result{
 			Reason:  "SupplementalGroupsPolicyNotSupported",
 			Message: "SupplementalGroupsPolicy=Strict is not supported in this node",
 		}
 	}
-	return Verdict{}
+	return Result{}
 }
 
 // shortage is a resource of which the node has not enough left, in the units of the
@@ -223,17 +223,17 @@ func hostPorts(p *v1.Pod) []hostPort {
 }
 
 // preempt admits a critical pod and names those who must go for it.
-func preempt(a *Attributes, lacking []shortage) Verdict {
+func preempt(a *Attributes, lacking []shortage) Result {
 	needs := make([]preemption.Need, len(lacking))
 	for i, s := range lacking {
 		needs[i] = preemption.Need{Resource: s.name, Amount: s.requested - (s.capacity - s.used)}
 	}
 	victims, err := preemption.Victims(a.Pod, a.Others, needs)
 	if err != nil {
-		return Verdict{
+		return Result{
 			Reason: "UnexpectedAdmissionError", Resources: true,
 			Message: fmt.Sprintf("Unexpected error while attempting to recover from admission failure: %v", err),
 		}
 	}
-	return Verdict{Preempt: &Preemption{Victims: victims, Signal: lacking[0].name}}
+	return Result{Preempt: &Preemption{Victims: victims, Signal: lacking[0].name}}
 }

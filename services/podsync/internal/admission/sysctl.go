@@ -80,16 +80,16 @@ func (s *Sysctls) allow(pattern string) error {
 }
 
 // Admit implements Handler.
-func (s *Sysctls) Admit(_ context.Context, a *Attributes) Verdict {
+func (s *Sysctls) Admit(_ context.Context, a *Attributes) Result {
 	if a.Pod.Spec.SecurityContext == nil {
-		return Verdict{}
+		return Result{}
 	}
 	for _, one := range a.Pod.Spec.SecurityContext.Sysctls {
 		if err := s.check(sysctl.NormalizeName(one.Name), &a.Pod.Spec); err != nil {
-			return Verdict{Reason: "SysctlForbidden", Message: fmt.Sprintf("forbidden sysctl: %v", err)}
+			return Result{Reason: "SysctlForbidden", Message: fmt.Sprintf("forbidden sysctl: %v", err)}
 		}
 	}
-	return Verdict{}
+	return Result{}
 }
 
 func (s *Sysctls) check(name string, spec *v1.PodSpec) error {

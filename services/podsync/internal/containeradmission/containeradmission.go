@@ -35,7 +35,7 @@ var _ worker.ContainerAdmission = Judge{}
 func New(helpers admission.Helpers, runtime Runtime) Judge { return Judge{helpers, runtime} }
 
 // AdmitImage implements worker.ContainerAdmission. It judges a container before it is created.
-func (j Judge) AdmitImage(p *v1.Pod, of *v1.Container, image *worker.Image) admission.Verdict {
+func (j Judge) AdmitImage(p *v1.Pod, of *v1.Container, image *worker.Image) admission.Result {
 	return j.Helpers.AdmitImage(p, of, image.UID)
 }
 

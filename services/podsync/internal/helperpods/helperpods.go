@@ -39,10 +39,10 @@ func New(a worker.Admission, helpers admission.Helpers, records peer.Helpers, lo
 }
 
 // Admit implements worker.Admission. A helper that cannot be recorded is not admitted yet.
-func (a *Admission) Admit(ctx context.Context, p *v1.Pod, source podsyncv1.PodSource, running bool) (admission.Verdict, error) {
-	verdict, err := a.Admission.Admit(ctx, p, source, running)
-	if err != nil || !verdict.Admitted() {
-		return verdict, err
+func (a *Admission) Admit(ctx context.Context, p *v1.Pod, source podsyncv1.PodSource, running bool) (admission.Result, error) {
+	result, err := a.Admission.Admit(ctx, p, source, running)
+	if err != nil || !result.Admitted() {
+		return result, err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -53,12 +53,12 @@ func (a *Admission) Admit(ctx context.Context, p *v1.Pod, source podsyncv1.PodSo
 		err = a.records.Record(string(p.UID), r)
 	}
 	if err != nil {
-		return admission.Verdict{}, err
+		return admission.Result{}, err
 	}
 	if r != "" {
 		a.log.Info("pod is a helper", "pod", p.Namespace+"/"+p.Name, "uid", p.UID, "role", r)
 	}
-	return verdict, nil
+	return result, nil
 }
 
 // Ended implements worker.Admission.

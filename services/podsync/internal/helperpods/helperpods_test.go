@@ -27,11 +27,11 @@ type lenient struct {
 	rejects types.UID
 }
 
-func (l lenient) Admit(_ context.Context, p *v1.Pod, _ podsyncv1.PodSource, _ bool) (admission.Verdict, error) {
+func (l lenient) Admit(_ context.Context, p *v1.Pod, _ podsyncv1.PodSource, _ bool) (admission.Result, error) {
 	if p.UID == l.rejects {
-		return admission.Verdict{Reason: "No"}, nil
+		return admission.Result{Reason: "No"}, nil
 	}
-	return admission.Verdict{}, nil
+	return admission.Result{}, nil
 }
 func (lenient) Ended(types.UID)  {}
 func (lenient) Forget(types.UID) {}

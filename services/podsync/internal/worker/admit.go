@@ -16,7 +16,7 @@ import (
 type Admission interface {
 	Add(p *v1.Pod, source podsyncv1.PodSource)
 	Heard(source podsyncv1.PodSource)
-	Admit(ctx context.Context, p *v1.Pod, source podsyncv1.PodSource, running bool) (admission.Verdict, error)
+	Admit(ctx context.Context, p *v1.Pod, source podsyncv1.PodSource, running bool) (admission.Result, error)
 	Ended(uid types.UID)
 	Forget(uid types.UID)
 }
@@ -29,16 +29,16 @@ func (w *worker) admit(ctx context.Context, p *v1.Pod, state *pod.State) (bool, 
 		return true, nil
 	}
 	running := state.ReadySandbox() != nil || state.AnyRunning()
-	verdict, err := w.deps.Admission.Admit(ctx, p, w.source, running)
+	result, err := w.deps.Admission.Admit(ctx, p, w.source, running)
 	if err != nil {
 		return false, transient("admit the pod", err)
 	}
-	if verdict.Admitted() {
+	if result.Admitted() {
 		w.admitted = true
 		return true, nil
 	}
-	w.rejection = &verdict
+	w.rejection = &result
 	w.move(causeRejected)
-	w.deps.event(p, v1.EventTypeWarning, verdict.Reason, "%s", verdict.Message)
+	w.deps.event(p, v1.EventTypeWarning, result.Reason, "%s", result.Message)
 	return false, nil
 }

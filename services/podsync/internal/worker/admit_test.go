@@ -21,7 +21,7 @@ import (
 // admissions admits all pods but those in reject, and counts.
 type admissions struct {
 	mu     sync.Mutex
-	reject map[types.UID]admission.Verdict
+	reject map[types.UID]admission.Result
 	asked  map[types.UID]int
 	heard  int
 	ended  map[types.UID]bool
@@ -52,7 +52,7 @@ func (a *admissions) count(what *int) {
 	*what++
 }
 
-func (a *admissions) Admit(_ context.Context, p *v1.Pod, _ podsyncv1.PodSource, running bool) (admission.Verdict, error) {
+func (a *admissions) Admit(_ context.Context, p *v1.Pod, _ podsyncv1.PodSource, running bool) (admission.Result, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.asked[p.UID]++
@@ -68,7 +68,7 @@ func TestRejectedPodFailsAndTouchesNothing(t *testing.T) {
 		n := newNode(t, cri)
 		defer n.run()()
 		p := testPod("a")
-		n.admission.reject[p.UID] = admission.Verdict{Reason: "NodePorts", Message: "Predicate NodePorts failed: taken"}
+		n.admission.reject[p.UID] = admission.Result{Reason: "NodePorts", Message: "Predicate NodePorts failed: taken"}
 		n.dispatcher.SetPod(p, podsyncv1.PodSource_POD_SOURCE_API)
 		synctest.Wait()
 

@@ -143,9 +143,9 @@ type Predecessors interface {
 // ContainerAdmission decides which containers of an admitted pod may run.
 type ContainerAdmission interface {
 	// AdmitEphemeral decides which containers may join a pod that runs.
-	AdmitEphemeral(p *v1.Pod, c *v1.Container) admission.Verdict
+	AdmitEphemeral(p *v1.Pod, c *v1.Container) admission.Result
 	// AdmitImage decides whether a container of the pod may run as what its image says.
-	AdmitImage(p *v1.Pod, c *v1.Container, image *Image) admission.Verdict
+	AdmitImage(p *v1.Pod, c *v1.Container, image *Image) admission.Result
 	// CheckCreated returns what looks at a container between its creation and its start; nil if nothing needs to.
 	CheckCreated(p *v1.Pod, c *v1.Container, image *Image) runtime.Check
 }

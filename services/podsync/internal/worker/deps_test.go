@@ -25,18 +25,18 @@ func (e predecessors) End(_ context.Context, p *v1.Pod) error { return e(p) }
 
 // judge admits the containers that its fields do not judge.
 type judge struct {
-	ephemeral, image func(c *v1.Container) admission.Verdict
+	ephemeral, image func(c *v1.Container) admission.Result
 	created          func(c *v1.Container) runtime.Check
 }
 
-func (j *judge) AdmitEphemeral(_ *v1.Pod, c *v1.Container) (v admission.Verdict) {
+func (j *judge) AdmitEphemeral(_ *v1.Pod, c *v1.Container) (v admission.Result) {
 	if j.ephemeral != nil {
 		v = j.ephemeral(c)
 	}
 	return v
 }
 
-func (j *judge) AdmitImage(_ *v1.Pod, c *v1.Container, _ *Image) (v admission.Verdict) {
+func (j *judge) AdmitImage(_ *v1.Pod, c *v1.Container, _ *Image) (v admission.Result) {
 	if j.image != nil {
 		v = j.image(c)
 	}

@@ -138,11 +138,11 @@ func TestARefusedEphemeralContainerDoesNotHurtThePod(t *testing.T) {
 func TestAForbiddenEphemeralContainerDoesNotStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newRuntime())
-		n.judge.ephemeral = func(c *v1.Container) admission.Verdict {
+		n.judge.ephemeral = func(c *v1.Container) admission.Result {
 			if c.Name != "debug" {
-				return admission.Verdict{}
+				return admission.Result{}
 			}
-			return admission.Verdict{Reason: "No", Message: "it may not"}
+			return admission.Result{Reason: "No", Message: "it may not"}
 		}
 		defer n.run()()
 		p := testPod("a")

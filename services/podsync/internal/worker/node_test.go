@@ -69,7 +69,7 @@ type node struct {
 func newNode(t *testing.T, cri *fake.Runtime) *node {
 	n := &node{
 		t: t, cri: cri, events: record.NewFakeRecorder(1000), published: &published{pods: map[types.UID]string{}},
-		admission: &admissions{reject: map[types.UID]admission.Verdict{}, asked: map[types.UID]int{}, ended: map[types.UID]bool{}},
+		admission: &admissions{reject: map[types.UID]admission.Result{}, asked: map[types.UID]int{}, ended: map[types.UID]bool{}},
 		statuses:  map[types.UID]v1.PodStatus{}, history: map[types.UID][]v1.PodPhase{}, final: map[types.UID]bool{},
 		hung: map[types.UID]bool{}, slow: map[types.UID]bool{}, released: map[types.UID]bool{}, mounted: map[types.UID]bool{},
 		refreshed: map[types.UID]int{}, registered: map[types.UID]bool{},

@@ -40,11 +40,11 @@ func (n *node) evilWaits(t *testing.T, p *v1.Pod, message string) {
 func TestAContainerThatMayNotRunAsItsImageSaysIsNotCreated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newRuntime())
-		n.judge.image = func(c *v1.Container) admission.Verdict {
+		n.judge.image = func(c *v1.Container) admission.Result {
 			if c.Name == "evil" {
-				return admission.Verdict{Reason: "No", Message: "its image's user is the node agent's"}
+				return admission.Result{Reason: "No", Message: "its image's user is the node agent's"}
 			}
-			return admission.Verdict{}
+			return admission.Result{}
 		}
 		defer n.run()()
 		p := twoContainers()

@@ -54,7 +54,7 @@ type worker struct {
 	backoff *decide.Backoff
 	// admitted: the pod may run here; rejection is why it may not.
 	admitted  bool
-	rejection *admission.Verdict
+	rejection *admission.Result
 	// last is the state in which everything had stopped for good; nil before.
 	last *pod.State
 	// failures counts the turns that failed one after another.
