@@ -53,7 +53,7 @@ type Prober interface {
 
 // Reports are podsync's.
 type Reports struct {
-	// Mirrors bring statuses to the API, and Probing the prober's verdicts to the workers.
+	// Mirrors bring statuses to the API, and Probing the prober's results to the workers.
 	Mirrors *mirror.Manager
 	Probing *probing.Probing
 

@@ -232,16 +232,16 @@ func (g *generator) probe(spec *v1.Container, s, old *v1.ContainerStatus) {
 	id := bareID(s.ContainerID)
 	started := s.State.Running != nil
 	if started && spec.StartupProbe != nil {
-		started = verdict(g.in.Startup[id], old != nil && old.Started != nil && *old.Started)
+		started = resultOr(g.in.Startup[id], old != nil && old.Started != nil && *old.Started)
 	}
 	s.Started = &started
 	s.Ready = started
 	if started && spec.ReadinessProbe != nil {
-		s.Ready = verdict(g.in.Readiness[id], old != nil && old.Ready)
+		s.Ready = resultOr(g.in.Readiness[id], old != nil && old.Ready)
 	}
 }
 
-func verdict(r decide.Result, before bool) bool {
+func resultOr(r decide.Result, before bool) bool {
 	switch r {
 	case decide.Success:
 		return true

@@ -17,7 +17,7 @@ import (
 // Waiting is why a container could not be started.
 type Waiting struct{ Reason, Message string }
 
-// Override is a verdict on the pod as a whole, such as an eviction or a missed deadline.
+// Override is a decision on the pod as a whole, such as an eviction or a missed deadline.
 type Override struct {
 	// Phase that it brings; empty stands for Failed.
 	Phase           v1.PodPhase

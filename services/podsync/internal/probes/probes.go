@@ -12,19 +12,19 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 )
 
-// Verdicts are what probes said of a pod's containers, by bare container id. An id that is not in
+// Results are what probes said of a pod's containers, by bare container id. An id that is not in
 // them is unknown.
-type Verdicts struct{ Readiness, Liveness, Startup map[string]decide.Result }
+type Results struct{ Readiness, Liveness, Startup map[string]decide.Result }
 
-// Results is PROBE_RESULTS; see bus.View.
-type Results interface {
+// View is PROBE_RESULTS; see bus.View.
+type View interface {
 	Get(key string) (*proberv1.ProbeResult, bool)
 	All() map[string]*proberv1.ProbeResult
 }
 
 // Options of a Store.
 type Options struct {
-	Results Results
+	Results View
 	// Assigned returns a pod's assignment.
 	Assigned func(uid string) (*podsyncv1.Assignment, bool)
 	// Wake wakes a pod's worker; it must not block.
@@ -38,13 +38,13 @@ type Store struct {
 	dropped prometheus.Counter
 
 	mu   sync.Mutex
-	pods map[string]map[probe]verdict // by pod UID
+	pods map[string]map[probe]latest // by pod UID
 }
 
 // probe is one of a pod's.
 type probe struct{ container, kind string }
 
-type verdict struct {
+type latest struct {
 	id         string
 	result     decide.Result
 	generation uint64
@@ -52,7 +52,7 @@ type verdict struct {
 
 // New returns an empty store.
 func New(o Options) *Store {
-	s := &Store{o: o, pods: map[string]map[probe]verdict{}, dropped: prometheus.NewCounter(prometheus.CounterOpts{
+	s := &Store{o: o, pods: map[string]map[probe]latest{}, dropped: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "microlet_podsync_probe_results_dropped_total",
 		Help: "Probe results that were dropped because another replica had been assigned the pod.",
 	})}
@@ -90,10 +90,10 @@ func (s *Store) take(key string, r *proberv1.ProbeResult) {
 		s.dropped.Inc()
 		return
 	}
-	v := verdict{id: r.GetContainerId(), result: results[r.GetResult()], generation: r.GetGeneration()}
+	v := latest{id: r.GetContainerId(), result: results[r.GetResult()], generation: r.GetGeneration()}
 	s.mu.Lock()
 	if s.pods[uid] == nil {
-		s.pods[uid] = map[probe]verdict{}
+		s.pods[uid] = map[probe]latest{}
 	}
 	of := probe{container, kind}
 	old := s.pods[uid][of]
@@ -109,9 +109,9 @@ var results = map[proberv1.Outcome]decide.Result{
 	proberv1.Outcome_OUTCOME_FAILURE: decide.Failure,
 }
 
-// Of returns a pod's verdicts.
-func (s *Store) Of(uid types.UID) Verdicts {
-	v := Verdicts{map[string]decide.Result{}, map[string]decide.Result{}, map[string]decide.Result{}}
+// Of returns a pod's results.
+func (s *Store) Of(uid types.UID) Results {
+	v := Results{map[string]decide.Result{}, map[string]decide.Result{}, map[string]decide.Result{}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for of, r := range s.pods[string(uid)] {

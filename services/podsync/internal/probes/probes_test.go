@@ -42,7 +42,7 @@ func TestOnlyTheNewestAssignmentCounts(t *testing.T) {
 		b[key] = r
 		s.Changed(key)
 	}
-	expect := func(what string, wakes int, want Verdicts) {
+	expect := func(what string, wakes int, want Results) {
 		t.Helper()
 		if diff := cmp.Diff(want, s.Of("p")); diff != "" {
 			t.Errorf("%s: %s", what, diff)
@@ -52,8 +52,8 @@ func TestOnlyTheNewestAssignmentCounts(t *testing.T) {
 		}
 		woken = nil
 	}
-	v := func(probe, id string, r decide.Result) Verdicts {
-		all := Verdicts{map[string]decide.Result{}, map[string]decide.Result{}, map[string]decide.Result{}}
+	v := func(probe, id string, r decide.Result) Results {
+		all := Results{map[string]decide.Result{}, map[string]decide.Result{}, map[string]decide.Result{}}
 		if id != "" {
 			map[string]map[string]decide.Result{"readiness": all.Readiness, "liveness": all.Liveness, "startup": all.Startup}[probe][id] = r
 		}
@@ -82,7 +82,7 @@ func TestOnlyTheNewestAssignmentCounts(t *testing.T) {
 	expect("what is missing changes nothing", 0, v("liveness", "one", decide.Success))
 
 	put("p.c.liveness", result(proberv1.Outcome_OUTCOME_UNSPECIFIED, "two", "1", 6))
-	expect("a new container has no verdict", 0, v("", "", 0))
+	expect("a new container has no result", 0, v("", "", 0))
 	put("p.c.liveness", result(failure, "two", "1", 6))
 	expect("its own", 1, v("liveness", "two", decide.Failure))
 	s.Forget("p")
@@ -124,8 +124,8 @@ func TestWhatCountsWasAlwaysAssigned(t *testing.T) {
 				}
 				s.Changed("p.c.liveness")
 			}
-			for id, verdict := range s.Of("p").Liveness {
-				if accepted++; verdict == decide.Failure && !failed[id] {
+			for id, result := range s.Of("p").Liveness {
+				if accepted++; result == decide.Failure && !failed[id] {
 					t.Fatalf("seed %d: %s is to be restarted, and nobody who was assigned said so", seed, id)
 				}
 			}

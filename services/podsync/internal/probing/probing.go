@@ -22,7 +22,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/probes"
 )
 
-// Workers are woken by verdicts; see worker.Workers.
+// Workers are woken by results; see worker.Workers.
 type Workers interface {
 	Probed(uid types.UID)
 }
@@ -73,7 +73,7 @@ func (p *Probing) Forget(uid types.UID) {
 func (p *Probing) Complete() { p.assigner.Complete() }
 
 // Of implements worker.Probes.
-func (p *Probing) Of(uid types.UID) probes.Verdicts { return p.results.Of(uid) }
+func (p *Probing) Of(uid types.UID) probes.Results { return p.results.Of(uid) }
 
 // Run assigns until ctx ends.
 func (p *Probing) Run(ctx context.Context) error { return p.assigner.Run(ctx) }

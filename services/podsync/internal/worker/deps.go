@@ -153,7 +153,7 @@ type ContainerAdmission interface {
 // Probes knows what the prober found.
 type Probes interface {
 	// Of returns what the prober said of a pod's containers.
-	Of(uid types.UID) probes.Verdicts
+	Of(uid types.UID) probes.Results
 }
 
 // HostIPs are the node's addresses, the primary one first.

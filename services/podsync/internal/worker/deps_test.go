@@ -53,8 +53,8 @@ func (j *judge) CheckCreated(_ *v1.Pod, c *v1.Container, _ *Image) runtime.Check
 // unprobed are pods of which the prober said nothing.
 type unprobed struct{}
 
-func (unprobed) Of(types.UID) probes.Verdicts {
-	return probes.Verdicts{Readiness: map[string]decide.Result{}, Liveness: map[string]decide.Result{}, Startup: map[string]decide.Result{}}
+func (unprobed) Of(types.UID) probes.Results {
+	return probes.Results{Readiness: map[string]decide.Result{}, Liveness: map[string]decide.Result{}, Startup: map[string]decide.Result{}}
 }
 
 // hostIPs are the node's addresses, which are known.

@@ -12,7 +12,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/probes"
 )
 
-// Probed has a pod's worker act upon a probe's verdict. Unlike other wake-ups this one is heeded
+// Probed has a pod's worker act upon a probe's result. Unlike other wake-ups this one is heeded
 // while the pod is being stopped, too: a pod that ends turns unready as its probe says.
 func (s *Workers) Probed(uid types.UID) {
 	s.metrics.Wakes.WithLabelValues("prober").Inc()
@@ -27,7 +27,7 @@ func (s *Workers) Probed(uid types.UID) {
 	w.wake()
 }
 
-// attend reports the pod anew at each verdict of a probe until the returned function is called,
+// attend reports the pod anew at each result of a probe until the returned function is called,
 // which waits for the last report. The worker itself must change nothing of its own meanwhile.
 func (w *worker) attend(ctx context.Context, p *v1.Pod, removed bool) (stop func()) {
 	if removed {
@@ -50,9 +50,9 @@ func (w *worker) attend(ctx context.Context, p *v1.Pod, removed bool) (stop func
 	return func() { cancel(); attending.Wait() }
 }
 
-// verdicts are what the prober said of the pod's containers. A sidecar of which the API says that it
+// probeResults are what the prober said of the pod's containers. A sidecar of which the API says that it
 // has started keeps that when the prober's word is lost: the pod's start must not wait for it again.
-func (w *worker) verdicts(p *v1.Pod) probes.Verdicts {
+func (w *worker) probeResults(p *v1.Pod) probes.Results {
 	v := w.deps.Probes.Of(w.uid)
 	statuses := p.Status.InitContainerStatuses
 	if last, ok := w.deps.Mirrors.Last(w.uid); ok {

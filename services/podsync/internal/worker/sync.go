@@ -88,10 +88,10 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 }
 
 func (w *worker) decide(p *v1.Pod, state *pod.State) decide.Actions {
-	verdicts := w.verdicts(p)
+	results := w.probeResults(p)
 	in := decide.Input{
 		Pod: p, State: state, Now: time.Now(), Backoff: w.backoff, Hash: podconfig.ContainerHash,
-		Liveness: verdicts.Liveness, Startup: verdicts.Startup,
+		Liveness: results.Liveness, Startup: results.Startup,
 		KeepDead: w.deps.KeepDead, Stopped: w.stoppedSandboxes, Refused: w.history.refusedEphemeral,
 	}
 	if last, ok := w.deps.Mirrors.Last(w.uid); ok {
@@ -305,8 +305,8 @@ func (w *worker) status(p *v1.Pod, state *pod.State) v1.PodStatus {
 
 		RecursiveReadOnly: w.deps.RuntimeState.RecursiveReadOnly(p),
 	}
-	verdicts := w.verdicts(p)
-	in.Readiness, in.Startup = verdicts.Readiness, verdicts.Startup
+	results := w.probeResults(p)
+	in.Readiness, in.Startup = results.Readiness, results.Startup
 	if sentence := w.condemned(); sentence != nil {
 		in.Override = &sentence.override
 	}

@@ -29,7 +29,7 @@ type worker struct {
 	deps    *Deps
 	metrics *Metrics
 	woken   chan struct{}
-	probed  chan struct{} // a probe's verdict changed
+	probed  chan struct{} // a probe's result changed
 
 	mu       sync.Mutex
 	pod      *v1.Pod
