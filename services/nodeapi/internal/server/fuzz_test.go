@@ -31,7 +31,7 @@ func FuzzPaths(f *testing.F) {
 	}
 	n := newNode(f, nil)
 	n.add(f, pod("p", "c"))
-	refusing, allowing := n.Handler(verdict{refusal: &auth.Refusal{Code: 403}}), n.Handler(verdict{})
+	refusing, allowing := n.Handler(decision{refusal: &auth.Refusal{Code: 403}}), n.Handler(decision{})
 	f.Fuzz(func(t *testing.T, target string) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://n/", nil)
 		if err != nil {
@@ -121,7 +121,7 @@ func FuzzStreamHeaders(f *testing.F) {
 		f.Cleanup(func() { close(l); running.Wait() })
 		return l
 	}
-	allowed, refused := server(verdict{}), server(verdict{refusal: &auth.Refusal{Code: 403}})
+	allowed, refused := server(decision{}), server(decision{refusal: &auth.Refusal{Code: 403}})
 	f.Fuzz(func(t *testing.T, method, target, headers, rest string) {
 		request := method + " " + target + " HTTP/1.1\r\nHost: n\r\n" + headers + "\r\n" + rest
 		for _, l := range []many{allowed, refused} {

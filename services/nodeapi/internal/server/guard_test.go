@@ -47,7 +47,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 	}
 	for _, refusal := range []*auth.Refusal{{Code: 401, Text: "Unauthorized"}, {Code: 403, Text: "Forbidden"}} {
 		var asked []string
-		h := n.Handler(verdict{refusal, &asked})
+		h := n.Handler(decision{refusal, &asked})
 		for _, c := range cases {
 			for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} {
 				asked = nil
@@ -65,7 +65,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 		t.Errorf("the runtime was called for who was refused: %v", calls)
 	}
 	// The positive control: with a checker that lets pass, the same table answers.
-	if code, _, _ := serve(t, n.Handler(verdict{}), "GET", "/healthz/ping"); code != 200 {
+	if code, _, _ := serve(t, n.Handler(decision{}), "GET", "/healthz/ping"); code != 200 {
 		t.Errorf("who may call gets %d", code)
 	}
 }
@@ -73,7 +73,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 // TestSubresources holds the table to what the kubelet asks for.
 func TestSubresources(t *testing.T) {
 	var asked []string
-	h := newNode(t, nil).Handler(verdict{&auth.Refusal{Code: 403}, &asked})
+	h := newNode(t, nil).Handler(decision{&auth.Refusal{Code: 403}, &asked})
 	for path, want := range map[string]string{
 		"/pods": "pods proxy", "/pods/": "pods proxy", "/runningpods/": "pods proxy", "/healthz": "healthz proxy", "/healthz/x": "healthz proxy",
 		"/configz": "configz proxy", "/flagz": "configz", "/statusz": "statusz", "/stats/summary": "stats", "/metrics": "metrics",
@@ -242,13 +242,13 @@ func TestSlowBodies(t *testing.T) {
 		request string
 		checker Checker
 	}{
-		"refused":             {"POST /pods", verdict{refusal: &auth.Refusal{Code: 401, Text: "Unauthorized"}}},
-		"refused, a stream":   {"POST /exec/ns/p/c", verdict{refusal: &auth.Refusal{Code: 403}}},
-		"a method too many":   {"POST /pods", verdict{}},
-		"a body that is read": {"PUT /debug/flags/v", verdict{}},
-		"a body for nothing":  {"GET /pods", verdict{}},
-		"a log's":             {"GET /containerLogs/ns/p/c?follow=true", verdict{}},
-		"a stream's":          {"POST /exec/ns/p/c?command=x&output=1", verdict{}},
+		"refused":             {"POST /pods", decision{refusal: &auth.Refusal{Code: 401, Text: "Unauthorized"}}},
+		"refused, a stream":   {"POST /exec/ns/p/c", decision{refusal: &auth.Refusal{Code: 403}}},
+		"a method too many":   {"POST /pods", decision{}},
+		"a body that is read": {"PUT /debug/flags/v", decision{}},
+		"a body for nothing":  {"GET /pods", decision{}},
+		"a log's":             {"GET /containerLogs/ns/p/c?follow=true", decision{}},
+		"a stream's":          {"POST /exec/ns/p/c?command=x&output=1", decision{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 // TestServiceLevelIndicators are counted when all checks are asked for, and can be reset.
 func TestServiceLevelIndicators(t *testing.T) {
 	n := newNode(t, nil)
-	h := n.Handler(verdict{})
+	h := n.Handler(decision{})
 	serve(t, h, "DELETE", "/metrics/slis") // the counts are the process's: other tests ask too
 	serve(t, h, "GET", "/healthz?exclude=log")
 	_, body, _ := serve(t, h, "GET", "/metrics/slis")

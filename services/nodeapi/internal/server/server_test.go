@@ -113,13 +113,13 @@ func pod(name string, containers ...string) v1.Pod {
 	return p
 }
 
-// verdict is a checker that always says the same, and notes what it was asked.
-type verdict struct {
+// decision is a checker that always says the same, and notes what it was asked.
+type decision struct {
 	refusal *auth.Refusal
 	asked   *[]string
 }
 
-func (v verdict) Check(_ *http.Request, subresources []string) *auth.Refusal {
+func (v decision) Check(_ *http.Request, subresources []string) *auth.Refusal {
 	if v.asked != nil {
 		*v.asked = subresources
 	}
@@ -157,7 +157,7 @@ func TestAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.statuses.values["w-uid"] = &podsyncv1.PodStatus{Status: data}
-	h := n.Handler(verdict{})
+	h := n.Handler(decision{})
 	for _, test := range []struct {
 		method, path string
 		code         int
@@ -230,7 +230,7 @@ func TestOtherPorts(t *testing.T) {
 func TestDisabledHandlers(t *testing.T) {
 	n := newNode(t, func(o *Options) { o.DebuggingHandlers = false })
 	for path, want := range map[string]int{"/exec/ns/p/c": 405, "/logs/": 405, "/debug/pprof/": 405, "/containerLogs/ns/p/c": 405, "/pods": 200, "/configz": 404} {
-		if code, _, _ := serve(t, n.Handler(verdict{}), "GET", path); code != want {
+		if code, _, _ := serve(t, n.Handler(decision{}), "GET", path); code != want {
 			t.Errorf("without debugging handlers %s: %d, want %d", path, code, want)
 		}
 	}
@@ -241,12 +241,12 @@ func TestDisabledHandlers(t *testing.T) {
 	for path, want := range map[string]string{
 		"/logs/": "logs endpoint is disabled.", "/debug/pprof/heap": "profiling endpoint is disabled.", "/debug/flags/v": "flags endpoint is disabled.",
 	} {
-		if code, body, _ := serve(t, n.Handler(verdict{}), "GET", path); code != 405 || !strings.Contains(body, want) {
+		if code, body, _ := serve(t, n.Handler(decision{}), "GET", path); code != 405 || !strings.Contains(body, want) {
 			t.Errorf("%s: %d %q, want 405 %q", path, code, body, want)
 		}
 	}
 	for _, path := range []string{"/checkpoint/ns/p/c", "/flagz", "/statusz"} {
-		if code, _, _ := serve(t, n.Handler(verdict{}), "POST", path); code != 404 {
+		if code, _, _ := serve(t, n.Handler(decision{}), "POST", path); code != 404 {
 			t.Errorf("%s is there without its gate: %d", path, code)
 		}
 	}
@@ -256,13 +256,13 @@ func TestPodsThatAreNotKnownYet(t *testing.T) {
 	n := newNode(t, nil)
 	n.pods.away = true
 	for _, path := range []string{"/containerLogs/ns/p/c", "/exec/ns/p/c?output=1", "/pods"} {
-		code, _, header := serve(t, n.Handler(verdict{}), "GET", path)
+		code, _, header := serve(t, n.Handler(decision{}), "GET", path)
 		if code != 503 || header.Get("Retry-After") == "" {
 			t.Errorf("%s: %d, want 503 and when to come again", path, code)
 		}
 	}
 	n.add(t, pod("p", "c")) // heard of before the bus went away
-	if code, _, _ := serve(t, n.Handler(verdict{}), "GET", "/pods"); code != 200 {
+	if code, _, _ := serve(t, n.Handler(decision{}), "GET", "/pods"); code != 200 {
 		t.Errorf("while the bus is away what is known is not shown: %d", code)
 	}
 }
@@ -273,7 +273,7 @@ func TestTooManyAreRefused(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(n.logs, "c.log"), []byte("2026-01-01T00:00:00.000000000Z stdout F one\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := httptest.NewServer(n.Handler(verdict{}))
+	s := httptest.NewServer(n.Handler(decision{}))
 	defer s.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -300,7 +300,7 @@ func TestTooManyAreRefused(t *testing.T) {
 	if third.StatusCode != 429 || third.Header.Get("Retry-After") == "" {
 		t.Errorf("a third one: %d, want 429", third.StatusCode)
 	}
-	if code, _, _ := serve(t, n.Handler(verdict{}), "GET", "/pods"); code != 200 {
+	if code, _, _ := serve(t, n.Handler(decision{}), "GET", "/pods"); code != 200 {
 		t.Errorf("logs take the place of others: %d", code)
 	}
 }

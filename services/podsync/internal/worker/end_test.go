@@ -61,24 +61,24 @@ func TestEvictAnswersWhenTheContainersHaveStopped(t *testing.T) {
 		defer n.run()()
 		n.dispatcher.SetPod(testPod("a"), api)
 		n.wait(time.Second)
-		verdict := podstatus.Override{
+		eviction := podstatus.Override{
 			Reason: "Preempting", Message: "Preempted in order to admit critical pod",
 			Condition: &v1.PodCondition{Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet},
 		}
 		began := time.Now()
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := n.workers.Evict(short, "a", verdict, new(int64(20))); !errors.Is(err, context.DeadlineExceeded) {
+		if err := n.workers.Evict(short, "a", eviction, new(int64(20))); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("before the containers stopped: %v", err)
 		}
-		// Again, with another verdict, which comes too late, and a shorter grace period.
+		// Again, with another eviction, which comes too late, and a shorter grace period.
 		if err := n.workers.Evict(t.Context(), "a", podstatus.Override{Reason: "Other"}, new(int64(5))); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(began); took < 5*time.Second || took > 8*time.Second {
 			t.Fatalf("took %v", took)
 		}
-		if err := n.workers.Evict(t.Context(), "a", verdict, nil); err != nil {
+		if err := n.workers.Evict(t.Context(), "a", eviction, nil); err != nil {
 			t.Fatalf("asked again: %v", err)
 		}
 		n.wait(time.Second)
@@ -92,7 +92,7 @@ func TestEvictAnswersWhenTheContainersHaveStopped(t *testing.T) {
 		if got := stopGraces(n.cri); !slices.Equal(got, []int64{20, 5}) {
 			t.Fatalf("grace periods %v", got)
 		}
-		if err := n.workers.Evict(t.Context(), "nobody", verdict, nil); !errors.Is(err, ErrUnknownPod) {
+		if err := n.workers.Evict(t.Context(), "nobody", eviction, nil); !errors.Is(err, ErrUnknownPod) {
 			t.Fatalf("an unknown pod: %v", err)
 		}
 		// It stays until somebody deletes it, and is then gone.

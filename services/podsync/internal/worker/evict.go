@@ -25,7 +25,7 @@ var ErrUnknownPod = errors.New("no such pod on this node")
 // grace period holds, and each caller is answered. A pod that has no worker gives
 // ErrUnknownPod.
 //
-// The verdict does not survive podsync: a pod whose containers had not all stopped when
+// The eviction does not survive podsync: a pod whose containers had not all stopped when
 // podsync ended runs on, and who wants it evicted asks again. It must not be called by
 // what the dispatcher's loop calls.
 func (s *Workers) Evict(ctx context.Context, uid types.UID, override podstatus.Override, grace *int64) error {
@@ -33,7 +33,7 @@ func (s *Workers) Evict(ctx context.Context, uid types.UID, override podstatus.O
 	if w == nil {
 		return fmt.Errorf("evict pod %s: %w", uid, ErrUnknownPod)
 	}
-	w.evict(verdict{causeEvicted, override, grace})
+	w.evict(eviction{causeEvicted, override, grace})
 	select {
 	case <-w.stopped:
 		return nil
@@ -42,28 +42,28 @@ func (s *Workers) Evict(ctx context.Context, uid types.UID, override podstatus.O
 	}
 }
 
-// verdict is why a pod is ended by its node, and within which grace period.
-type verdict struct {
+// eviction is why a pod is ended by its node, and within which grace period.
+type eviction struct {
 	cause    cause
 	override podstatus.Override
 	grace    *int64
 }
 
-// evict gives the pod its verdict and makes its worker act on it at once.
-func (w *worker) evict(v verdict) {
+// evict gives the pod its eviction and makes its worker act on it at once.
+func (w *worker) evict(v eviction) {
 	w.mu.Lock()
 	if w.ended {
 		w.mu.Unlock()
 		return
 	}
 	before := w.grace(w.pod)
-	if earlier := w.verdict; earlier != nil {
+	if earlier := w.eviction; earlier != nil {
 		if v.grace == nil || earlier.grace != nil && *earlier.grace < *v.grace {
 			v.grace = earlier.grace
 		}
 		v.cause, v.override = earlier.cause, earlier.override
 	}
-	w.verdict = &v
+	w.eviction = &v
 	if w.overtake != nil && (!w.ending || w.grace(w.pod) < before) {
 		w.overtake(errOvertaken)
 	}
@@ -77,8 +77,8 @@ func (w *worker) evict(v verdict) {
 func (w *worker) grace(p *v1.Pod) time.Duration {
 	var shortest *int64
 	asked := []*int64{p.DeletionGracePeriodSeconds}
-	if w.verdict != nil {
-		asked = append(asked, w.verdict.grace)
+	if w.eviction != nil {
+		asked = append(asked, w.eviction.grace)
 	}
 	for _, seconds := range asked {
 		if seconds != nil && (shortest == nil || *seconds < *shortest) {
@@ -101,9 +101,9 @@ func (w *worker) graceSeconds(p *v1.Pod) *int64 {
 	return new(int64(w.grace(p) / time.Second))
 }
 
-// condemned returns the pod's verdict, or nil.
-func (w *worker) condemned() *verdict {
+// currentEviction returns the pod's eviction, or nil.
+func (w *worker) currentEviction() *eviction {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.verdict
+	return w.eviction
 }

@@ -307,7 +307,7 @@ func (w *worker) status(p *v1.Pod, state *pod.State) v1.PodStatus {
 	}
 	results := w.probeResults(p)
 	in.Readiness, in.Startup = results.Readiness, results.Startup
-	if sentence := w.condemned(); sentence != nil {
+	if sentence := w.currentEviction(); sentence != nil {
 		in.Override = &sentence.override
 	}
 	if last, ok := w.deps.Mirrors.Last(w.uid); ok {

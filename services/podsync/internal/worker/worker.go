@@ -41,7 +41,7 @@ type worker struct {
 	overtake context.CancelCauseFunc
 	digest   string
 	read     bool
-	verdict  *verdict
+	eviction *eviction
 	stopped  chan struct{} // closed when ended is set
 
 	// stale holds a token when what the pod's volumes are made from has changed, mounting while somebody changes the
@@ -203,7 +203,7 @@ func (w *worker) turn(ctx context.Context) (again time.Duration, done bool) {
 }
 
 func (w *worker) step(ctx context.Context, p *v1.Pod, removed bool) (again time.Duration, done bool, err error) {
-	switch sentence := w.condemned(); {
+	switch sentence := w.currentEviction(); {
 	case removed:
 		w.move(causeRemoved)
 	case p.DeletionTimestamp != nil:
