@@ -27,9 +27,9 @@ func (s *Workers) Probed(uid types.UID) {
 	w.wake()
 }
 
-// attend reports the pod anew at each result of a probe until the returned function is called,
+// reportProbes reports the pod anew at each result of a probe until the returned function is called,
 // which waits for the last report. The worker itself must change nothing of its own meanwhile.
-func (w *worker) attend(ctx context.Context, p *v1.Pod, removed bool) (stop func()) {
+func (w *worker) reportProbes(ctx context.Context, p *v1.Pod, removed bool) (stop func()) {
 	if removed {
 		return func() {}
 	}

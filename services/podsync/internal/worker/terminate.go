@@ -34,7 +34,7 @@ func (w *worker) stop(ctx context.Context, p *v1.Pod, removed bool) error {
 		if stopped = actions.StopPod == nil; stopped {
 			break
 		}
-		attended := w.attend(ctx, p, removed)
+		attended := w.reportProbes(ctx, p, removed)
 		err := w.stopPod(ctx, p, actions.StopPod)
 		attended()
 		if err != nil {
