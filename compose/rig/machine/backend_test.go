@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/microlet/microlet/compose/rig/machine/internal/qemu"
 )
 
 func testRecord(a Assets) record {
@@ -32,7 +30,7 @@ func TestProgram(t *testing.T) {
 		{uml, "/m/boot", []string{
 			"mem=1024M", "ncpus=2", "ubd0=/m/disk.cow,/c/disk.img", "vec0:transport=tap,ifname=tap7,depth=128,gro=1",
 		}},
-		{kvm, qemu.Program, []string{
+		{kvm, "/m/boot", []string{
 			"kvm", "/c/vmlinuz", "/c/initrd", "1024M", "virtio-net-pci,netdev=link,mac=52:54:00:01:23:45",
 			"if=none,id=modules,format=raw,readonly=on,file=/c/modules.img",
 		}},

@@ -23,10 +23,23 @@ type qemuBackend struct {
 // programs open, and the sysctls of the disk need that of the bridge.
 const modules = "overlay,br_netfilter,fuse,loop,tun"
 
-func (q *qemuBackend) disk() string { return filepath.Join(q.dir, "disk.qcow2") }
+// restarter starts QEMU, and another one when the machine has restarted: the kernel says so last. QEMU could restart the
+// machine itself, but without KVM it gets slower with each time, since it keeps what it has translated.
+const restarter = `#!/bin/sh
+while
+	echo "machine: the power is on"
+	%s "$@" && tail -n 1 console.log | grep -q 'reboot: Restarting system'
+do :; done
+`
+
+func (q *qemuBackend) restarter() string { return filepath.Join(q.dir, "boot") }
+func (q *qemuBackend) disk() string      { return filepath.Join(q.dir, "disk.qcow2") }
 
 // prepare makes the machine's own disk, which has what is written, over the clean one.
 func (q *qemuBackend) prepare(ctx context.Context) error {
+	if err := os.WriteFile(q.restarter(), fmt.Appendf(nil, restarter, qemu.Program), 0o700); err != nil {
+		return err
+	}
 	if _, err := os.Stat(q.disk()); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -45,7 +58,7 @@ func (q *qemuBackend) program() program {
 		Parameters: slices.Concat([]string{"modules_load=" + modules}, q.r.parameters()),
 		Disk:       q.disk(), Modules: a.Modules, Tap: q.r.Link.Tap, MAC: q.mac(),
 	}
-	return program{path: qemu.Program, args: h.Args()}
+	return program{path: q.restarter(), args: h.Args()}
 }
 
 // mac is the address of the machine's link: its own, and the same after each start.

@@ -32,10 +32,11 @@ type Hardware struct {
 }
 
 // Args is the command line. QEMU writes the console to its standard output, and ends when the machine switches itself
-// off or its kernel panics. A reboot does not end it.
+// off, restarts, or has a kernel that panics.
 func (h Hardware) Args() []string {
-	// What the CPU has, without the fifth level of page tables: each costs the translator time.
-	cpu := "max,la57=off"
+	// All that can be translated, but for what costs the translator time: a fifth level of page tables, and copies byte by
+	// byte.
+	cpu := "max,la57=off,erms=off,fsrm=off"
 	if h.Accel == KVM {
 		cpu = "host"
 	}
@@ -44,7 +45,7 @@ func (h Hardware) Args() []string {
 		"-machine", "q35,usb=off", "-accel", string(h.Accel), "-cpu", cpu,
 		"-smp", fmt.Sprint(h.CPUs), "-m", fmt.Sprintf("%dM", h.Memory),
 		"-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console",
-		"-device", "virtio-rng-pci", "-device", "pvpanic-pci", "-action", "panic=shutdown",
+		"-device", "virtio-rng-pci", "-device", "pvpanic-pci", "-action", "reboot=shutdown,panic=shutdown",
 		"-kernel", h.Kernel, "-initrd", h.Initrd,
 		"-append", strings.Join(append([]string{"console=ttyS0"}, h.Parameters...), " "),
 	}
