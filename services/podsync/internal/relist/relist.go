@@ -45,7 +45,7 @@ type Relister struct {
 	Workers Workers
 	// LastProof is when pleg last proved that it watches the runtime; zero if it never did.
 	LastProof func() time.Time
-	Log      *slog.Logger
+	Log       *slog.Logger
 	// Relists counts the looks.
 	Relists prometheus.Counter
 

@@ -32,13 +32,13 @@ func TestPodsArePublishedBeforeTheMark(t *testing.T) {
 		if atMark != "1" {
 			t.Fatalf("when all pods were to be told, of this one was told %q", atMark)
 		}
-		if n.told.Load() {
-			t.Fatal("its state is called told, and was never read")
+		if n.reported.Load() {
+			t.Fatal("its state is called reported, and was never read")
 		}
 		n.cri.Fail("ListContainers", nil)
 		n.wait(20 * time.Second)
-		if !n.told.Load() {
-			t.Fatal("its state was told, and is not called told")
+		if !n.reported.Load() {
+			t.Fatal("its state was reported, and is not called reported")
 		}
 	})
 }

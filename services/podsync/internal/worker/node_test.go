@@ -44,7 +44,7 @@ type node struct {
 	history  map[types.UID][]v1.PodPhase
 	final    map[types.UID]bool
 	hung     map[types.UID]bool // pods whose volumes hang
-	told     atomic.Bool
+	reported atomic.Bool
 	ensured  atomic.Int32 // images asked for
 
 	refreshed map[types.UID]int
@@ -93,7 +93,7 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 		Admissions: Admissions{Admission: n.admission, ContainerAdmission: &n.judge},
 		Reporting:  Reporting{Mirrors: n, Observer: n.published, Events: n.events, Probes: unprobed{}, HostIPs: hostIPs{"192.0.2.1"}},
 		Log:        slog.New(slog.DiscardHandler),
-	}, []podsyncv1.PodSource{api}, Progress{Turn: func() {}, Synced: func() {}, Reported: func() { n.told.Store(true) }})
+	}, []podsyncv1.PodSource{api}, Progress{Turn: func() {}, Synced: func() {}, Reported: func() { n.reported.Store(true) }})
 	return n
 }
 
