@@ -24,9 +24,9 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
-// surroundings are what podsync finds around it: the apiserver, the machine, the runtime. The workers are among them since
-// news of these wakes them; they are filled by the dispatcher, which is made last.
-type surroundings struct {
+// environment is what podsync works with: the API server, the machine, the runtime. The workers are part of it because
+// changes in it wake them. The dispatcher, which is created last, adds them.
+type environment struct {
 	name     string
 	client   kubernetes.Interface
 	capacity machine.Capacity
@@ -37,8 +37,8 @@ type surroundings struct {
 	node     *thisnode.Node
 }
 
-// newSurroundings waits for none of them. The caller closes the runtime.
-func newSurroundings(ctx context.Context, s *service.Service, cfg *Config) (*surroundings, error) {
+// newEnvironment waits for nothing but the question for the cgroup driver. The caller closes the runtime.
+func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*environment, error) {
 	k := cfg.Kubelet
 	name, err := k.NodeName()
 	if err != nil {
@@ -60,7 +60,7 @@ func newSurroundings(ctx context.Context, s *service.Service, cfg *Config) (*sur
 	if err != nil {
 		return nil, err
 	}
-	return &surroundings{
+	return &environment{
 		name: name, client: client, capacity: capacity, events: outbox.NewRecorder(s.Bus, name, s.Log), workers: workers,
 		cluster: objects, runtime: cri, node: thisnode.New(thisnode.Options{
 			Name: name, Client: client, Kubelet: k, Capacity: capacity, Runtime: cri.State, Bus: s.Bus, Workers: workers,
@@ -68,11 +68,11 @@ func newSurroundings(ctx context.Context, s *service.Service, cfg *Config) (*sur
 	}, nil
 }
 
-func (e *surroundings) start(s *service.Service, reports *podreports.Reports) {
-	s.Go("events", e.events.Run)
-	e.cluster.Start(s)
-	e.node.Start(s)
-	e.runtime.Start(s, reports.Node())
+func (env *environment) start(s *service.Service, reports *podreports.Reports) {
+	s.Go("events", env.events.Run)
+	env.cluster.Start(s)
+	env.node.Start(s)
+	env.runtime.Start(s, reports.Node())
 }
 
 // podWork is what podsync does for pods, from their sources to what is left of them.
@@ -85,69 +85,69 @@ type podWork struct {
 	housekeeping *housekeeping.Housekeeping
 }
 
-func newPodWork(s *service.Service, cfg *Config, e *surroundings) (*podWork, error) {
+func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, error) {
 	k := cfg.Kubelet
 	reports, err := podreports.New(podreports.Options{
-		NodeName: e.name, Kubelet: k, Client: e.client, Bus: s.Bus, Workers: e.workers, Gateway: e.runtime.Containers,
-		Capacity: e.capacity, Log: s.Log, Metrics: s.Metrics,
+		NodeName: env.name, Kubelet: k, Client: env.client, Bus: s.Bus, Workers: env.workers, Gateway: env.runtime.Containers,
+		Capacity: env.capacity, Log: s.Log, Metrics: s.Metrics,
 	})
 	if err != nil {
 		return nil, err
 	}
 	sources, err := podsources.New(podsources.Options{
-		NodeName: e.name, Kubelet: k, Client: e.client, Mirrors: reports.Mirrors, Events: e.events, Log: s.Log, Metrics: s.Metrics,
+		NodeName: env.name, Kubelet: k, Client: env.client, Mirrors: reports.Mirrors, Events: env.events, Log: s.Log, Metrics: s.Metrics,
 	})
 	if err != nil {
 		return nil, err
 	}
 	helpers := podadmission.Helpers(cfg.HelperNamespace, cfg.Service.RuntimeDir)
 	resources, err := podresources.New(podresources.Options{
-		Kubelet: k, LogLinks: cfg.ContainerLogLinks, RuntimeDir: cfg.Service.RuntimeDir, Helpers: helpers, Capacity: e.capacity,
-		Runtime: e.runtime, Cluster: e.cluster, Node: e.node, Events: e.events, Log: s.Log, Metrics: s.Metrics,
+		Kubelet: k, LogLinks: cfg.ContainerLogLinks, RuntimeDir: cfg.Service.RuntimeDir, Helpers: helpers, Capacity: env.capacity,
+		Runtime: env.runtime, Cluster: env.cluster, Node: env.node, Events: env.events, Log: s.Log, Metrics: s.Metrics,
 	})
 	if err != nil {
 		return nil, err
 	}
 	admission, err := podadmission.New(podadmission.Options{
-		Kubelet: k, Helpers: helpers, HelperRecords: cfg.Service.HelpersDir(), Nodes: e.node.Object, Runtime: e.runtime,
-		Workers: e.workers, Events: e.events, Log: s.Log, Metrics: s.Metrics,
+		Kubelet: k, Helpers: helpers, HelperRecords: cfg.Service.HelpersDir(), Nodes: env.node.Object, Runtime: env.runtime,
+		Workers: env.workers, Events: env.events, Log: s.Log, Metrics: s.Metrics,
 	})
 	if err != nil {
 		return nil, err
 	}
-	dispatcher := worker.NewDispatcher(e.workers, worker.Deps{
-		RuntimeSide: e.runtime.ForWorkers(e.workers),
+	dispatcher := worker.NewDispatcher(env.workers, worker.Deps{
+		RuntimeSide: env.runtime.ForWorkers(env.workers),
 		Resources:   resources.ForWorkers(),
 		Admissions:  admission.ForWorkers(),
 		Reporting: worker.Reporting{
-			Mirrors: reports.Mirrors, Observer: reports.Pods(), Events: e.events, Probes: reports.Probing, HostIPs: e.node.HostIPs,
+			Mirrors: reports.Mirrors, Observer: reports.Pods(), Events: env.events, Probes: reports.Probing, HostIPs: env.node.HostIPs,
 		},
 		Limits: limits(k),
 		Log:    s.Log,
 	}, sources.Kinds(), progress(s, reports))
 	house, err := housekeeping.New(housekeeping.Options{
-		Kubelet: k, Runtime: e.runtime, Resources: resources, Tokens: e.cluster.Tokens, Workers: e.workers, Sources: dispatcher,
-		Waiting: s.Waiting, Node: e.node.Reference, Events: e.events, Log: s.Log, Metrics: s.Metrics,
+		Kubelet: k, Runtime: env.runtime, Resources: resources, Tokens: env.cluster.Tokens, Workers: env.workers, Sources: dispatcher,
+		Waiting: s.Waiting, Node: env.node.Reference, Events: env.events, Log: s.Log, Metrics: s.Metrics,
 	})
 	return &podWork{reports, sources, resources, admission, dispatcher, house}, err
 }
 
-func (p *podWork) start(s *service.Service, e *surroundings) {
+func (p *podWork) start(s *service.Service, env *environment) {
 	s.Go("dispatcher", p.dispatcher.Run)
 	p.reports.Start(s)
 	p.sources.Start(s, p.dispatcher)
 	p.housekeeping.Start(s)
-	s.Go("helper pods", func(ctx context.Context) error { return p.admission.Sweep(ctx, e.workers) })
+	s.Go("helper pods", func(ctx context.Context) error { return p.admission.Sweep(ctx, env.workers) })
 }
 
 // startWakers has the workers woken from outside: by pleg, by a relist while pleg is silent, and by callers of the API.
-func startWakers(s *service.Service, e *surroundings, p *podWork) {
-	pleg := plegliveness.Watch(s.Bus, e.workers)
+func startWakers(s *service.Service, env *environment, p *podWork) {
+	pleg := plegliveness.Watch(s.Bus, env.workers)
 	relister := &relist.Relister{
-		Runtime: e.runtime, Workers: e.workers, LastProof: pleg.Last, Log: s.Log, Relists: relist.NewCounter(s.Metrics),
+		Runtime: env.runtime, Workers: env.workers, LastProof: pleg.Last, Log: s.Log, Relists: relist.NewCounter(s.Metrics),
 	}
 	s.Go("relist", relister.Run)
-	api.Register(s, e.workers, pleg, p.sources.Local, p.reports.Mirrors)
+	api.Register(s, env.workers, pleg, p.sources.Local, p.reports.Mirrors)
 }
 
 // limits are the workers' settings.

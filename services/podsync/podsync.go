@@ -23,12 +23,12 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	around, err := newSurroundings(ctx, s, &cfg)
+	env, err := newEnvironment(ctx, s, &cfg)
 	if err != nil {
 		return err
 	}
-	defer around.runtime.Close()
-	pods, err := newPodWork(s, &cfg, around)
+	defer env.runtime.Close()
+	pods, err := newPodWork(s, &cfg, env)
 	if err != nil {
 		return err
 	}
@@ -38,8 +38,8 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := pods.resources.Prepare(); err != nil {
 		return err
 	}
-	around.start(s, pods.reports)
-	pods.start(s, around)
-	startWakers(s, around, pods)
+	env.start(s, pods.reports)
+	pods.start(s, env)
+	startWakers(s, env, pods)
 	return s.Run(ctx)
 }
