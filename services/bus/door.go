@@ -69,7 +69,7 @@ func (d *Door) Serve(ctx context.Context, l net.Listener) error {
 				return nil
 			}
 			if temporary(err) {
-				d.log.Warn("cannot accept a connection", "error", err)
+				d.log.Warn("cannot accept a connection", "err", err)
 				if !pause(ctx, acceptPause) {
 					return nil
 				}
@@ -101,7 +101,7 @@ func (d *Door) take(ctx context.Context, conn net.Conn) {
 	}
 	inner, err := d.server.InProcessConn()
 	if err != nil {
-		d.log.Warn("the nats server takes no connection", "error", err)
+		d.log.Warn("the nats server takes no connection", "err", err)
 		return
 	}
 	join(ctx, conn, inner)

@@ -31,7 +31,7 @@ func (s *Server) watchGone(key signer, roles map[string]role.Role, tell func(r r
 	_, err = nc.Subscribe(goneSubject, func(m *nats.Msg) {
 		var event server.DisconnectEventMsg
 		if err := json.Unmarshal(m.Data, &event); err != nil {
-			s.log.Warn("a lost connection was told of in a way that is not known", "error", err)
+			s.log.Warn("a lost connection was told of in a way that is not known", "err", err)
 			return
 		}
 		name, replica, ok := strings.Cut(event.Client.Name, ".")
@@ -40,7 +40,7 @@ func (s *Server) watchGone(key signer, roles map[string]role.Role, tell func(r r
 		}
 		// The name is the client's own choice, and becomes a part of a subject.
 		if err := subject.ValidToken(replica); err != nil {
-			s.log.Warn("a service gave its connection a name that is no replica's", "of", name, "error", err)
+			s.log.Warn("a service gave its connection a name that is no replica's", "of", name, "err", err)
 			return
 		}
 		s.log.Debug("lost the connection of a service", "of", name, "replica", replica, "reason", event.Reason)

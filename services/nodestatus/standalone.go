@@ -39,7 +39,7 @@ func addressesJob(cfg *Config, s *service.Service, entries *nodebus.Entries) sch
 			entries.Complete()
 		} else if failed != err.Error() {
 			failed = err.Error()
-			s.Log.Warn("the node's addresses cannot be found", "error", err)
+			s.Log.Warn("the node's addresses cannot be found", "err", err)
 		}
 		return period
 	}}

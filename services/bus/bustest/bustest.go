@@ -131,7 +131,7 @@ func Start(ctx context.Context, dir string, log *slog.Logger, alter func(*server
 		cancel()
 		s.Close()
 		if err := <-served; err != nil {
-			log.Error("the door of the bus failed", "error", err)
+			log.Error("the door of the bus failed", "err", err)
 		}
 	})}, nil
 }

@@ -219,7 +219,7 @@ func (c *Client) connected(nc *nats.Conn, first bool) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		// It fails for options only, of which there are none.
-		c.log.Error("cannot use JetStream", "error", err)
+		c.log.Error("cannot use JetStream", "err", err)
 		return
 	}
 	c.mu.Lock()
@@ -243,7 +243,7 @@ func (c *Client) connected(nc *nats.Conn, first bool) {
 func (c *Client) disconnected(_ *nats.Conn, err error) {
 	if c.lost() {
 		c.metrics.disconnects.Inc()
-		c.log.Warn("lost the bus", "error", err)
+		c.log.Warn("lost the bus", "err", err)
 	}
 }
 
@@ -342,7 +342,7 @@ func (c *Client) Subscribe(subj string, h func(subject string, data []byte)) {
 		return // Run does it
 	}
 	if err := c.subscribe(nc, s); err != nil {
-		c.log.Error("cannot subscribe", "subject", subj, "error", err)
+		c.log.Error("cannot subscribe", "subject", subj, "err", err)
 	}
 }
 

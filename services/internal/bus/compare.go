@@ -26,7 +26,7 @@ func (w *Writer) compare(ctx context.Context, s *session) {
 			}
 		})
 		if err != nil && ctx.Err() == nil && w.c.current() == s {
-			w.c.log.Warn("cannot compare a bucket with what was written to it", "bucket", w.bucket, "error", err)
+			w.c.log.Warn("cannot compare a bucket with what was written to it", "bucket", w.bucket, "err", err)
 		}
 		w.rewrite(old)
 		if !sleep(ctx, s.gone, compareAgain) {

@@ -34,7 +34,7 @@ func (c *Client) asyncError(_ *nats.Conn, sub *nats.Subscription, err error) {
 			operation, subj = "publish", ""
 		}
 		c.metrics.denied.WithLabelValues(operation).Inc()
-		c.log.Error("the bus denied what this service is not granted", "operation", operation, "subject", subj, "error", err)
+		c.log.Error("the bus denied what this service is not granted", "operation", operation, "subject", subj, "err", err)
 		if operation == "publish" {
 			c.deniedPut(subj)
 		}
@@ -46,7 +46,7 @@ func (c *Client) asyncError(_ *nats.Conn, sub *nats.Subscription, err error) {
 		}
 		c.log.Warn("messages of the bus were dropped: their receiver is too slow", "subject", sub.Subject)
 	default:
-		c.log.Warn("the bus's connection reports an error", "error", err)
+		c.log.Warn("the bus's connection reports an error", "err", err)
 	}
 }
 

@@ -214,7 +214,7 @@ func (s *store) set(key string, it *item) {
 // unlisted says that an owner's part could not be listed, while the others were.
 func (s *store) unlisted(err error) {
 	if s.mayLog() {
-		s.c.log.Error("a part of a bucket cannot be listed", "bucket", s.bucket, "error", err)
+		s.c.log.Error("a part of a bucket cannot be listed", "bucket", s.bucket, "err", err)
 	}
 }
 
@@ -237,7 +237,7 @@ func (s *store) reject(e entry, err error) {
 	if !s.mayLog() {
 		return
 	}
-	s.c.log.Error("an entry of the bus is not what its key holds", "bucket", s.bucket, "key", e.key, "writer", e.writer, "error", err)
+	s.c.log.Error("an entry of the bus is not what its key holds", "bucket", s.bucket, "key", e.key, "writer", e.writer, "err", err)
 }
 
 // older reports whether e is from before what is known of its key: the same writer has said something

@@ -130,7 +130,7 @@ func (w *watch) run(ctx context.Context) error {
 			reason = "error"
 		}
 		failures++
-		w.c.log.Warn("a watch begins anew", "bucket", w.bucket, "error", err)
+		w.c.log.Warn("a watch begins anew", "bucket", w.bucket, "err", err)
 		if !sleep(ctx, s.gone, backoff(failures, retryMin, time.Second)) {
 			return nil
 		}

@@ -97,7 +97,7 @@ func (w *Writer) put(key string, m proto.Message, always bool) {
 	if err != nil {
 		// It fails for invalid UTF-8 in a string only. The value before holds.
 		w.c.metrics.putErrors.WithLabelValues(w.bucket).Inc()
-		w.c.log.Error("cannot encode what was put", "bucket", w.bucket, "key", key, "error", err)
+		w.c.log.Error("cannot encode what was put", "bucket", w.bucket, "key", key, "err", err)
 		return
 	}
 	w.mu.Lock()
@@ -239,7 +239,7 @@ func (w *Writer) run(ctx context.Context) error {
 			continue
 		}
 		failures++
-		w.c.log.Warn("cannot begin to write a bucket", "bucket", w.bucket, "error", err)
+		w.c.log.Warn("cannot begin to write a bucket", "bucket", w.bucket, "err", err)
 		if !sleep(ctx, s.gone, backoff(failures, retryMin, time.Second)) {
 			return nil
 		}
@@ -534,7 +534,7 @@ func isTooLarge(err error) bool {
 
 func (w *Writer) failed(key string, err error) {
 	w.c.metrics.putErrors.WithLabelValues(w.bucket).Inc()
-	w.c.log.Warn("the bus did not take an entry", "bucket", w.bucket, "key", key, "error", err)
+	w.c.log.Warn("the bus did not take an entry", "bucket", w.bucket, "key", key, "err", err)
 }
 
 // again queues keys whose time has come.

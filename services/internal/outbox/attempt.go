@@ -75,7 +75,7 @@ func (d *Delivery) attempt(ctx context.Context, result *record.EventCorrelateRes
 		return answer{kind: refused, err: err}
 	}
 	if ctx.Err() == nil && d.reach.silent() {
-		d.log.Warn("the apiserver takes no events, which wait", "error", err)
+		d.log.Warn("the apiserver takes no events, which wait", "err", err)
 	}
 	return answer{kind: unreachable, err: err}
 }
@@ -99,10 +99,10 @@ func (d *Delivery) write(ctx context.Context, result *record.EventCorrelateResul
 
 func (d *Delivery) logRejected(event *corev1.Event, err error) {
 	if apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		d.log.Debug("the apiserver refused an event", "event", about(event), "error", err)
+		d.log.Debug("the apiserver refused an event", "event", about(event), "err", err)
 		return
 	}
-	d.log.Error("the apiserver refused an event", "event", about(event), "error", err)
+	d.log.Error("the apiserver refused an event", "event", about(event), "err", err)
 }
 
 // statusCode is the code of an apiserver's answer; 0 if there was none.

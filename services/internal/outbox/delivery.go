@@ -175,7 +175,7 @@ func (d *Delivery) Run(ctx context.Context) error {
 			failures = 0
 		default:
 			failures++
-			d.log.Warn("cannot take events from the outbox", "error", err)
+			d.log.Warn("cannot take events from the outbox", "err", err)
 			pause(ctx, failures)
 		}
 	}
@@ -208,7 +208,7 @@ func (d *Delivery) accept(ctx context.Context, m message) {
 	}
 	if err != nil {
 		d.outcomes.WithLabelValues("malformed").Inc()
-		d.log.Error("dropped an event that cannot be decoded", "error", err)
+		d.log.Error("dropped an event that cannot be decoded", "err", err)
 		d.acknowledge(ctx, m)
 		<-d.room
 		return
@@ -255,7 +255,7 @@ func (d *Delivery) finish(ctx context.Context, outcome string, items ...*item) {
 func (d *Delivery) acknowledge(ctx context.Context, m message) {
 	if err := m.done(ctx); err != nil && ctx.Err() == nil {
 		// It comes again, and is known by its name.
-		d.log.Warn("an event was delivered and the bus does not know it", "error", err)
+		d.log.Warn("an event was delivered and the bus does not know it", "err", err)
 	}
 }
 

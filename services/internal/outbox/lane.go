@@ -92,7 +92,7 @@ func (d *Delivery) drain(ctx context.Context, l *lane) {
 	for it := d.next(l); it != nil; it = d.next(l) {
 		result, err := d.correlator.EventCorrelate(it.event)
 		if err != nil {
-			d.log.Warn("an event cannot be correlated, and is created as it is", "error", err)
+			d.log.Warn("an event cannot be correlated, and is created as it is", "err", err)
 			result = &record.EventCorrelateResult{Event: it.event}
 		}
 		if result.Skip {
@@ -140,7 +140,7 @@ func (d *Delivery) deliver(ctx context.Context, s *series) bool {
 			return true
 		case refused:
 			d.retries.Inc()
-			d.log.Warn("the apiserver does not take an event, which is tried again beside the others", "event", s.about, "error", a.err)
+			d.log.Warn("the apiserver does not take an event, which is tried again beside the others", "event", s.about, "err", a.err)
 			d.setAside(ctx, s)
 			return true
 		case unreachable:
@@ -201,7 +201,7 @@ func (d *Delivery) retryRefused(ctx context.Context, s *series) bool {
 			wait = retryRefusedMin / 2
 		case ctx.Err() == nil:
 			d.retries.Inc()
-			d.log.Debug("an event is still not taken", "event", s.about, "error", a.err)
+			d.log.Debug("an event is still not taken", "event", s.about, "err", a.err)
 			d.tried(s, a)
 			if a.kind == unreachable {
 				d.reach.wait(ctx)

@@ -81,7 +81,7 @@ var (
 func NewRecorder(c *bus.Client, nodeName string, log *slog.Logger) *Recorder {
 	r := newRecorder(c, c.Role(), c.Writer(), nodeName, log)
 	if err := c.Register(r.recorded, r.dropped); err != nil {
-		r.log.Error("the outbox's metrics are not served", "error", err)
+		r.log.Error("the outbox's metrics are not served", "err", err)
 	}
 	return r
 }
@@ -178,7 +178,7 @@ func (r *Recorder) record(object runtime.Object, annotations map[string]string, 
 
 func (r *Recorder) malformed(err error, reason, message string) {
 	r.dropped.Inc()
-	r.log.Error("dropped a malformed event", "reason", reason, "message", message, "error", err)
+	r.log.Error("dropped a malformed event", "reason", reason, "message", message, "err", err)
 }
 
 func (r *Recorder) lose(e entry) {
@@ -218,7 +218,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 				return nil
 			}
 			failures++
-			r.log.Warn("the bus did not take an event", "event", e.about, "error", err)
+			r.log.Warn("the bus did not take an event", "event", e.about, "err", err)
 			pause(ctx, failures)
 			continue
 		}

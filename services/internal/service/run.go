@@ -73,7 +73,7 @@ func (s *Service) Run(ctx context.Context) error {
 	s.Health.Shutdown()
 	err = s.waitBounded(group)
 	if err != nil {
-		s.Log.Error("service ended with an error", "error", err)
+		s.Log.Error("service ended with an error", "err", err)
 	}
 	return err
 }

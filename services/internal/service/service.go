@@ -173,7 +173,7 @@ func (s *Service) ownsProcess() bool { return s.Config.Placement == nil || s.Rol
 func (s *Service) tellNotifier(states ...string) {
 	err := s.notifier.Notify(states...)
 	if deaf := err != nil; s.deaf.Swap(deaf) != deaf && deaf {
-		s.Log.Warn("supervisor does not hear", "states", states, "error", err)
+		s.Log.Warn("supervisor does not hear", "states", states, "err", err)
 	}
 }
 

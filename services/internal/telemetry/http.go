@@ -40,7 +40,7 @@ func Serve(ctx context.Context, l net.Listener, peers unixgrpc.Rules, r *prometh
 			body = err.Error()
 		}
 		if _, err := w.Write([]byte(body + "\n")); err != nil {
-			slog.Debug("healthz answer not delivered", "error", err)
+			slog.Debug("healthz answer not delivered", "err", err)
 		}
 	})
 	for path, profile := range map[string]http.HandlerFunc{

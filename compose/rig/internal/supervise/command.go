@@ -38,7 +38,7 @@ func Main(args []string, out io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := Run(ctx, c); err != nil {
-		c.Log.Error("cannot go on", "error", err)
+		c.Log.Error("cannot go on", "err", err)
 		return 1
 	}
 	return 0

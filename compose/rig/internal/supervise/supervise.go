@@ -91,7 +91,7 @@ func Run(ctx context.Context, c Config) error {
 			return c.write(status)
 		}
 		if err != nil {
-			c.Log.Error("cannot start the program", "error", err)
+			c.Log.Error("cannot start the program", "err", err)
 			exit = err.Error()
 		}
 		lived := time.Since(began)
@@ -169,7 +169,7 @@ func (c Config) life(ctx context.Context, status *Status, messages <-chan string
 						status.Ready = true
 						c.Log.Info("program is ready", "pid", status.PID, "after", time.Since(status.StartedAt).Round(time.Millisecond).String())
 						if err := c.write(*status); err != nil {
-							c.Log.Error("cannot write the status file", "error", err)
+							c.Log.Error("cannot write the status file", "err", err)
 						}
 					}
 				case "WATCHDOG=1":

@@ -128,7 +128,7 @@ func (k *keeper) live() (why string) {
 	}
 	defer func() {
 		if err := p.close(); err != nil {
-			k.log.Warn("process not cleaned up", "error", err)
+			k.log.Warn("process not cleaned up", "err", err)
 		}
 	}()
 	k.log.Info("process started", "pid", p.pid())
@@ -263,6 +263,6 @@ func (k *keeper) take(n note, dog *watchdog) {
 
 func (k *keeper) send(p process, s syscall.Signal) {
 	if err := p.signal(s); err != nil {
-		k.log.Error("signal not sent", "signal", s.String(), "pid", p.pid(), "error", err)
+		k.log.Error("signal not sent", "signal", s.String(), "pid", p.pid(), "err", err)
 	}
 }

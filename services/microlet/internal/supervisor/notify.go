@@ -108,7 +108,7 @@ func (m *mailbox) read(pid int, notes chan<- note, done <-chan struct{}, log *sl
 			return
 		}
 		if err != nil {
-			log.Warn("notification not read", "error", err)
+			log.Warn("notification not read", "err", err)
 			select {
 			case <-done:
 				return
@@ -119,7 +119,7 @@ func (m *mailbox) read(pid int, notes chan<- note, done <-chan struct{}, log *sl
 		sender, err := senderOf(oob[:oobn])
 		if err != nil || int(sender.Pid) != pid {
 			refused()
-			log.Warn("notification refused: the sender is not the supervised process", "sender", sender.Pid, "uid", sender.Uid, "pid", pid, "error", err)
+			log.Warn("notification refused: the sender is not the supervised process", "sender", sender.Pid, "uid", sender.Uid, "pid", pid, "err", err)
 			continue
 		}
 		select {

@@ -132,10 +132,10 @@ func (sp *spawner) thread(s Spec) (*thread, error) {
 	}
 	t, err := newThread(func() error {
 		if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(timerSlack.Nanoseconds()), 0, 0, 0); err != nil {
-			sp.options.Log.Warn("process has no timer slack", "process", s.Name, "error", err)
+			sp.options.Log.Warn("process has no timer slack", "process", s.Name, "err", err)
 		}
 		if err := giveWay(s.Nice); err != nil {
-			sp.options.Log.Warn("process does not give way to others", "process", s.Name, "error", err)
+			sp.options.Log.Warn("process does not give way to others", "process", s.Name, "err", err)
 		}
 		if !s.NoNewPrivileges {
 			return nil
@@ -143,7 +143,7 @@ func (sp *spawner) thread(s Spec) (*thread, error) {
 		err := bind(s.Capabilities)
 		if errors.Is(err, errBounding) {
 			// They could be gained in no way but by new privileges, which are given up already.
-			sp.options.Log.Warn("bounding set stays as it is", "error", err)
+			sp.options.Log.Warn("bounding set stays as it is", "err", err)
 			return nil
 		}
 		return err

@@ -186,7 +186,7 @@ func (k *keeper) awaitRoom() {
 		if why == "" && len(left) < maxStuck {
 			if k.spec.Release != nil {
 				if err := k.spec.Release(); err != nil {
-					k.log.Warn("successor of a stuck process may find its sockets taken", "error", err)
+					k.log.Warn("successor of a stuck process may find its sockets taken", "err", err)
 				}
 			}
 			return

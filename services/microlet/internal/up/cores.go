@@ -10,6 +10,6 @@ import (
 // their memory.
 func forbidCores(log *slog.Logger) {
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
-		log.Warn("a crash may leave a core file, which holds credentials", "error", err)
+		log.Warn("a crash may leave a core file, which holds credentials", "err", err)
 	}
 }

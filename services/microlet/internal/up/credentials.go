@@ -37,7 +37,7 @@ func keep(ctx context.Context, c copied, log *slog.Logger) error {
 		}
 		changed, err := c.sync()
 		if err != nil && !failing {
-			log.Error("files not copied; the old copy stays", "what", c.name(), "error", err)
+			log.Error("files not copied; the old copy stays", "what", c.name(), "err", err)
 		}
 		failing = err != nil
 		if changed {

@@ -212,7 +212,7 @@ func empty(ctx context.Context, root *os.Root, name string) {
 		}
 	}()
 	if err != nil {
-		slog.Warn("a folder cannot be emptied; the next start tries again", "path", filepath.Join(root.Name(), name), "error", err)
+		slog.Warn("a folder cannot be emptied; the next start tries again", "path", filepath.Join(root.Name(), name), "err", err)
 	}
 }
 
@@ -326,7 +326,7 @@ func removeDead(ctx context.Context, root *os.Root, dir string) (err error) {
 			continue
 		}
 		if err := discard(ctx, root, filepath.Join(dir, name)); err != nil {
-			slog.Warn("a dead socket cannot be removed; the next start tries again", "path", filepath.Join(dir, name), "error", err)
+			slog.Warn("a dead socket cannot be removed; the next start tries again", "path", filepath.Join(dir, name), "err", err)
 		}
 	}
 	return nil

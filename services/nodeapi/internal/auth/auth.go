@@ -116,7 +116,7 @@ func (a *Auth) Check(r *http.Request, subresources []string) *Refusal {
 	// The authenticator removes the token from the request, so that nothing behind it can pass it on.
 	answer, ok, err := a.who.AuthenticateRequest(r)
 	if err != nil {
-		a.log.Info("caller could not be authenticated", "remote", r.RemoteAddr, "path", r.URL.Path, "error", err)
+		a.log.Info("caller could not be authenticated", "remote", r.RemoteAddr, "path", r.URL.Path, "err", err)
 	}
 	if err != nil || !ok {
 		return &Refusal{http.StatusUnauthorized, "Unauthorized"}
@@ -125,7 +125,7 @@ func (a *Auth) Check(r *http.Request, subresources []string) *Refusal {
 	for _, sub := range subresources {
 		decision, _, err := a.may.Authorize(r.Context(), a.attributes(answer.User, verb, sub, r.URL.Path))
 		if err != nil {
-			a.log.Error("caller could not be authorized", "user", answer.User.GetName(), "verb", verb, "subresource", sub, "error", err)
+			a.log.Error("caller could not be authorized", "user", answer.User.GetName(), "verb", verb, "subresource", sub, "err", err)
 			return &Refusal{http.StatusInternalServerError,
 				fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource=%s)", answer.User.GetName(), verb, sub)}
 		}

@@ -92,7 +92,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		if err.Error() != told {
 			told = err.Error()
-			s.Log.Error("port is not open; it is tried again", "server", s.Name, "address", s.Address, "error", err)
+			s.Log.Error("port is not open; it is tried again", "server", s.Name, "address", s.Address, "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -224,7 +224,7 @@ func (s *Server) serveOn(ctx context.Context, server *http.Server, listener net.
 	if err := server.Shutdown(grace); err != nil {
 		err = server.Close() // who reads so slowly gets half an answer
 		if err != nil {
-			s.Log.Debug("server closed", "server", s.Name, "error", err)
+			s.Log.Debug("server closed", "server", s.Name, "err", err)
 		}
 	}
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {

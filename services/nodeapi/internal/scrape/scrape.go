@@ -118,7 +118,7 @@ func (s *Services) processes(roles ...role.Role) []process {
 	for _, r := range roles {
 		replicas, err := service.Replicas(s.socket(r))
 		if err != nil {
-			s.log.Warn("not all replicas of a service can be asked", "of", r, "error", err)
+			s.log.Warn("not all replicas of a service can be asked", "of", r, "err", err)
 		}
 		s.forget(r, replicas)
 		for _, replica := range replicas {
@@ -269,7 +269,7 @@ func (s *Services) gather(ctx context.Context, f Filter) ([]byte, error) {
 	said := each(ctx, of, func(ctx context.Context, p process) map[string]*dto.MetricFamily {
 		families, err := s.families(ctx, p, left[p.role])
 		if err != nil {
-			s.log.Warn("service gives no metrics", "of", p, "error", err)
+			s.log.Warn("service gives no metrics", "of", p, "err", err)
 		}
 		return families
 	})

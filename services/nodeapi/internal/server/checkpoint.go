@@ -36,7 +36,7 @@ func (s *Server) checkpoint(w http.ResponseWriter, r *http.Request) {
 		timeout = time.Duration(seconds) * time.Second
 	}
 	fail := func(err error) {
-		s.options.Log.Warn("checkpoint failed", "namespace", p.Namespace, "pod", p.Name, "container", name, "error", err)
+		s.options.Log.Warn("checkpoint failed", "pod", p.Namespace+"/"+p.Name, "container", name, "err", err)
 		http.Error(w, fmt.Sprintf("checkpointing of %v/%v/%v failed (%v)", p.Namespace, p.Name, name, err), http.StatusInternalServerError)
 	}
 	id, err := s.options.Runtime.Container(r.Context(), string(p.UID), name)

@@ -63,7 +63,7 @@ func (s *Server) nodeLogs(w http.ResponseWriter, r *http.Request) {
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=UTF-8")
 		if err := s.options.NodeLogs.Write(r.Context(), w, q); err != nil {
-			s.options.Log.Debug("node log not delivered", "error", err)
+			s.options.Log.Debug("node log not delivered", "err", err)
 		}
 		return
 	}

@@ -91,7 +91,7 @@ func (s *Server) healthCheck(w http.ResponseWriter, r *http.Request) {
 func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", scrape.ContentType)
 	if err := s.options.Services.Write(r.Context(), w, scrape.Everything); err != nil {
-		s.options.Log.Debug("metrics not delivered", "error", err)
+		s.options.Log.Debug("metrics not delivered", "err", err)
 	}
 }
 
@@ -99,6 +99,6 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
 func (s *Server) probeMetrics(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", scrape.ContentType)
 	if err := s.options.Services.Write(r.Context(), w, scrape.Probes); err != nil {
-		s.options.Log.Debug("metrics of probes not delivered", "error", err)
+		s.options.Log.Debug("metrics of probes not delivered", "err", err)
 	}
 }

@@ -65,7 +65,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := s.options.Logs.Read(r.Context(), id, options, stdout, stderr); err != nil && r.Context().Err() == nil {
-		s.options.Log.Info("log was not read to its end", "namespace", p.Namespace, "pod", p.Name, "container", name, "error", err)
+		s.options.Log.Info("log was not read to its end", "pod", p.Namespace+"/"+p.Name, "container", name, "err", err)
 		_, _ = out.Write([]byte(err.Error())) // the only place that is left to tell it
 	}
 }

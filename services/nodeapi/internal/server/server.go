@@ -213,7 +213,7 @@ func (s *Server) authorize(c Checker, r *http.Request, subresources []string) *a
 	if err != nil {
 		s.busy.WithLabelValues("unauthenticated").Inc()
 		s.refusedLog.Do(func() {
-			s.options.Log.Warn("request refused before its caller was authenticated", "address", edge.AddressOf(r).String(), "error", err)
+			s.options.Log.Warn("request refused before its caller was authenticated", "address", edge.AddressOf(r).String(), "err", err)
 		})
 		return &auth.Refusal{Code: http.StatusTooManyRequests, Text: err.Error() + ": try again\n"}
 	}

@@ -42,7 +42,7 @@ func (s *Server) pod(w http.ResponseWriter, r *http.Request) (*pods.Pod, bool) {
 // fail answers with the runtime's words.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if !errors.Is(err, runtime.ErrNoContainer) && !errors.Is(err, runtime.ErrNoSandbox) {
-		s.options.Log.Warn("request failed", "path", r.URL.Path, "error", err)
+		s.options.Log.Warn("request failed", "path", r.URL.Path, "err", err)
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_ = streaming.WriteError(err, w) // who asked may have gone
@@ -129,7 +129,7 @@ func (s *Server) upgrader(to *url.URL) http.Handler {
 type responder struct{ s *Server }
 
 func (e responder) Error(w http.ResponseWriter, r *http.Request, err error) {
-	e.s.options.Log.Warn("stream could not be handed over", "path", r.URL.Path, "error", err)
+	e.s.options.Log.Warn("stream could not be handed over", "path", r.URL.Path, "err", err)
 	http.Error(w, err.Error(), http.StatusInternalServerError)
 }
 

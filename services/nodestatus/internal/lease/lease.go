@@ -104,7 +104,7 @@ func (r *Renewer) Renew(ctx context.Context) time.Duration {
 	if err := r.o.Gate(); err != nil {
 		r.renewals.WithLabelValues("withheld").Inc()
 		if !r.closed {
-			r.o.Log.Error("the lease is no longer renewed: the node does not do its work", "error", err)
+			r.o.Log.Error("the lease is no longer renewed: the node does not do its work", "err", err)
 		}
 		r.closed = true
 		return closedRetry
@@ -116,7 +116,7 @@ func (r *Renewer) Renew(ctx context.Context) time.Duration {
 	uid := r.o.NodeUID()
 	if err := r.renew(ctx, uid); err != nil {
 		r.renewals.WithLabelValues("error").Inc()
-		r.o.Log.Warn("lease not renewed, will retry", "error", err)
+		r.o.Log.Warn("lease not renewed, will retry", "err", err)
 		r.o.Failed(err)
 		pause := min(firstRetry<<min(r.failures, 10), lastRetry)
 		r.failures++

@@ -100,7 +100,7 @@ func (c *Collector) tell(what string, err error) {
 	if c.told[what] != text {
 		c.told[what] = text
 		if err != nil {
-			c.Log.Warn(what, "error", err)
+			c.Log.Warn(what, "err", err)
 		}
 	}
 }

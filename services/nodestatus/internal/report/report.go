@@ -104,7 +104,7 @@ func (r *Reporter) Report(ctx context.Context) time.Duration {
 	if !r.registered {
 		if err := r.register(ctx); err != nil {
 			r.updates.WithLabelValues("register", "error").Inc()
-			r.o.Log.Warn("node not registered, will retry", "error", err, "in", r.backoff)
+			r.o.Log.Warn("node not registered, will retry", "err", err, "in", r.backoff)
 			r.o.Failed(err)
 			pause := r.backoff
 			r.backoff = min(2*r.backoff, lastRegisterRetry)
@@ -119,7 +119,7 @@ func (r *Reporter) Report(ctx context.Context) time.Duration {
 		r.nextFull = time.Now().Add(r.o.UpdateFrequency)
 	}
 	if err := r.sync(ctx, full); err != nil {
-		r.o.Log.Warn("node status not reported, will retry", "error", err)
+		r.o.Log.Warn("node status not reported, will retry", "err", err)
 	}
 	if !r.ready && time.Since(r.started) < fastFor && r.Last() != nil {
 		return fastPeriod

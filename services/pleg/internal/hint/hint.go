@@ -83,7 +83,7 @@ func New(bus Publisher, podsync Waker, log *slog.Logger, metrics prometheus.Regi
 // admitted by podsync; it is somebody else's and nobody needs the hint.
 func (h *Hinter) Hint(ev relist.Event) {
 	if err := subject.ValidToken(ev.PodUID); err != nil {
-		h.log.Debug("ignoring a pod that podsync cannot have started", "error", err)
+		h.log.Debug("ignoring a pod that podsync cannot have started", "err", err)
 		return
 	}
 	h.mu.Lock()
@@ -188,7 +188,7 @@ func (h *Hinter) wakeAll(ctx context.Context) bool {
 		cancel()
 		if err != nil {
 			h.sent.WithLabelValues("grpc", "error").Inc()
-			h.log.Warn("cannot tell podsync of a change past the bus, will retry", "pod", uid, "error", err)
+			h.log.Warn("cannot tell podsync of a change past the bus, will retry", "podUID", uid, "err", err)
 			return false
 		}
 		h.sent.WithLabelValues("grpc", "ok").Inc()

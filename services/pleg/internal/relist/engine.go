@@ -266,7 +266,7 @@ func (e *Engine) finished(r listed) {
 	if r.err != nil {
 		e.metrics.failures.Inc()
 		if failed == nil || failed.Error() != r.err.Error() {
-			e.opts.Log.Warn("relist failed, will retry", "error", r.err)
+			e.opts.Log.Warn("relist failed, will retry", "err", r.err)
 		}
 		e.setPeriod(e.opts.Fastest)
 	} else {
@@ -313,7 +313,7 @@ func (e *Engine) compare(r listed, now time.Time) {
 				e.missed[event.ID] = now
 			}
 		}
-		e.opts.Log.Debug("relist saw a change", "type", event.Type.String(), "pod", event.PodUID, "id", event.ID)
+		e.opts.Log.Debug("relist saw a change", "type", event.Type.String(), "podUID", event.PodUID, "id", event.ID)
 		e.opts.Sink.Hint(event)
 	}
 	e.records = r.snapshot

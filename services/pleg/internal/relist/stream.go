@@ -97,7 +97,7 @@ func (s *stream) run(ctx context.Context) {
 		if errors.Is(err, ErrNoStream) {
 			pause = absentBackoff
 		}
-		s.log.Warn("event stream ended, will open it again", "error", err, "in", pause)
+		s.log.Warn("event stream ended, will open it again", "err", err, "in", pause)
 		backoff = min(2*backoff, lastBackoff)
 		timer := time.NewTimer(pause)
 		select {

@@ -257,7 +257,7 @@ func (a *Admitter) decideOne(ctx context.Context, e *entry, others []*entry) {
 	default:
 		e.stage, e.result = rejected, v
 		a.metrics.rejected(v.Reason)
-		a.o.Log.Warn("pod rejected", "pod", e.pod.Namespace+"/"+e.pod.Name, "uid", e.pod.UID, "reason", v.Reason, "message", v.Message)
+		a.o.Log.Warn("pod rejected", "pod", e.pod.Namespace+"/"+e.pod.Name, "podUID", e.pod.UID, "reason", v.Reason, "message", v.Message)
 	}
 }
 
@@ -281,7 +281,7 @@ func (a *Admitter) preempt(ctx context.Context, p *v1.Pod, preemption *Preemptio
 	var all sync.WaitGroup
 	for _, victim := range preemption.Victims {
 		all.Go(func() {
-			log := a.o.Log.With("pod", victim.Namespace+"/"+victim.Name, "uid", victim.UID, "for", p.Namespace+"/"+p.Name)
+			log := a.o.Log.With("pod", victim.Namespace+"/"+victim.Name, "podUID", victim.UID, "for", p.Namespace+"/"+p.Name)
 			log.Info("pod is preempted", "resource", preemption.Signal)
 			if err := a.o.Evictor.Evict(ctx, victim); err != nil {
 				log.Error("preempted pod did not end", "err", err)

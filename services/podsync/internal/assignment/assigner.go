@@ -201,7 +201,7 @@ func (a *Assigner) balance(alive, takers []string) (changed []string) {
 		a.o.Writer.Put(subject.PodKey(uid), a.current[uid])
 		a.moves.Inc()
 		changed = append(changed, uid)
-		a.o.Log.Debug("pod assigned", "pod", uid, "replica", replica, "before", current[uid])
+		a.o.Log.Debug("pod assigned", "podUID", uid, "replica", replica, "before", current[uid])
 	}
 	return changed
 }

@@ -236,7 +236,7 @@ func (c *Cleanup) orphans(ctx context.Context, states map[types.UID]*pod.State) 
 		}
 	}
 	gone, err := c.each(ctx, wanted, func(ctx context.Context, state *pod.State) error {
-		c.Log.Info("removing a pod that no source wants", "pod", state.Namespace+"/"+state.Name, "uid", state.UID)
+		c.Log.Info("removing a pod that no source wants", "pod", state.Namespace+"/"+state.Name, "podUID", state.UID)
 		c.Metrics.orphans.Inc()
 		return Remover{c.Runtime, c.PreStop}.Remove(ctx, state)
 	})
@@ -256,7 +256,7 @@ func (c *Cleanup) strays(ctx context.Context, states map[types.UID]*pod.State) e
 		}
 	}
 	_, err := c.each(ctx, running, func(ctx context.Context, state *pod.State) error {
-		c.Log.Info("stopping what runs of a pod that has ended", "pod", state.Namespace+"/"+state.Name, "uid", state.UID)
+		c.Log.Info("stopping what runs of a pod that has ended", "pod", state.Namespace+"/"+state.Name, "podUID", state.UID)
 		c.Metrics.orphans.Inc()
 		_, err := Remover{Runtime: c.Runtime}.stop(ctx, state)
 		return err

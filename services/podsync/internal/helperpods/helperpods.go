@@ -56,7 +56,7 @@ func (a *Admission) Admit(ctx context.Context, p *v1.Pod, source podsyncv1.PodSo
 		return admission.Result{}, err
 	}
 	if r != "" {
-		a.log.Info("pod is a helper", "pod", p.Namespace+"/"+p.Name, "uid", p.UID, "role", r)
+		a.log.Info("pod is a helper", "pod", p.Namespace+"/"+p.Name, "podUID", p.UID, "role", r)
 	}
 	return result, nil
 }
@@ -77,7 +77,7 @@ func (a *Admission) forget(uid types.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := a.records.Forget(string(uid)); err != nil {
-		a.log.Error("a pod that has ended is still recorded as a helper", "uid", uid, "err", err)
+		a.log.Error("a pod that has ended is still recorded as a helper", "podUID", uid, "err", err)
 	}
 }
 

@@ -27,6 +27,6 @@ func (r *Runner) Orphan(ctx context.Context, state *pod.State, c *pod.Container)
 		err = r.Run(ctx, in, spec.Lifecycle.PreStop)
 	}
 	if err != nil {
-		r.opts.Log.Warn("preStop hook failed", "pod", state.Namespace+"/"+state.Name, "uid", state.UID, "container", c.Name, "err", err)
+		r.opts.Log.Warn("preStop hook failed", "pod", state.Namespace+"/"+state.Name, "podUID", state.UID, "container", c.Name, "err", err)
 	}
 }

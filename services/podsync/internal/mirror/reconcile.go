@@ -92,7 +92,7 @@ func (m *Manager) reconcile(ctx context.Context, name types.NamespacedName) erro
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // conflict: another pod has the name by now
 			return fmt.Errorf("delete mirror pod: %w", err)
 		}
-		m.log.Info("mirror pod deleted, it shows no static pod as it is now", "pod", name.String(), "uid", mirror.UID)
+		m.log.Info("mirror pod deleted, it shows no static pod as it is now", "pod", name.String(), "podUID", mirror.UID)
 		m.RemoveMirror(mirror)
 		return nil
 	}
@@ -134,7 +134,7 @@ func (m *Manager) create(ctx context.Context, p *v1.Pod) error {
 	if err != nil {
 		return fmt.Errorf("create mirror pod: %w", err)
 	}
-	m.log.Info("mirror pod created", "pod", p.Namespace+"/"+p.Name, "uid", p.UID)
+	m.log.Info("mirror pod created", "pod", p.Namespace+"/"+p.Name, "podUID", p.UID)
 	return nil
 }
 

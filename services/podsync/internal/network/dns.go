@@ -168,7 +168,7 @@ func (c *Configurer) fitSearches(p *v1.Pod, searches []string) []string {
 func (c *Configurer) Check() error {
 	err := c.check()
 	if err != nil {
-		c.o.Log.Warn("resolv.conf leaves no room for the search domains of pods", "error", err)
+		c.o.Log.Warn("resolv.conf leaves no room for the search domains of pods", "err", err)
 		c.o.WarnNode("CheckLimitsForResolvConf", err.Error())
 	}
 	return err

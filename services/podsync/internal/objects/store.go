@@ -285,7 +285,7 @@ func (s *Store) PullSecrets(ctx context.Context, p *v1.Pod) (found []v1.Secret, 
 		case ctx.Err() != nil:
 			return nil, nil, fmt.Errorf("get imagePullSecret %s/%s: %w", p.Namespace, ref.Name, ctx.Err())
 		case err != nil:
-			s.log.Warn("imagePullSecret cannot be read, the pull may fail", "pod", p.Namespace+"/"+p.Name, "uid", p.UID, "secret", ref.Name, "err", err)
+			s.log.Warn("imagePullSecret cannot be read, the pull may fail", "pod", p.Namespace+"/"+p.Name, "podUID", p.UID, "secret", ref.Name, "err", err)
 			missing = append(missing, ref.Name)
 		default:
 			found = append(found, *secret)

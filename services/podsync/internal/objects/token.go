@@ -76,7 +76,7 @@ func (t *Tokens) Token(ctx context.Context, namespace, account string, request *
 		return nil, fmt.Errorf("token of service account %s/%s expired and refresh failed: %w", namespace, account, err)
 	default:
 		t.log.Warn("a service account token could not be refreshed and is still valid", "namespace", namespace,
-			"serviceAccount", account, "expires", held.Status.ExpirationTimestamp.Time, "error", err)
+			"serviceAccount", account, "expires", held.Status.ExpirationTimestamp.Time, "err", err)
 		return held, nil
 	}
 	t.mu.Lock()

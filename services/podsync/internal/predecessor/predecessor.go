@@ -57,7 +57,7 @@ func (e *Ender) End(ctx context.Context, p *v1.Pod) error {
 		if uid == p.UID || state.Namespace != p.Namespace || state.Name != p.Name || e.workers.Known(uid) || !static(state) {
 			continue
 		}
-		e.log.Info("ending the static pod of an earlier manifest", "pod", p.Namespace+"/"+p.Name, "uid", uid, "successor", p.UID)
+		e.log.Info("ending the static pod of an earlier manifest", "pod", p.Namespace+"/"+p.Name, "podUID", uid, "successor", p.UID)
 		errs = append(errs, e.end(ctx, state))
 	}
 	return errors.Join(errs...)

@@ -43,7 +43,7 @@ func (d Dir) Make(log *slog.Logger) error {
 		}
 	}
 	if err := closeFolder(d.Checkpoints()); err != nil {
-		log.Warn("containers cannot be checkpointed", "folder", d.Checkpoints(), "error", err)
+		log.Warn("containers cannot be checkpointed", "folder", d.Checkpoints(), "err", err)
 	}
 	return nil
 }

@@ -107,7 +107,7 @@ func (m *Manager) remove(ctx context.Context, e *entry) error {
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // conflict: another pod has the name by now
 		return fmt.Errorf("delete pod: %w", err)
 	}
-	m.log.Info("pod terminated and deleted", "pod", p.Namespace+"/"+p.Name, "uid", p.UID)
+	m.log.Info("pod terminated and deleted", "pod", p.Namespace+"/"+p.Name, "podUID", p.UID)
 	return m.gone(e)
 }
 
@@ -157,8 +157,8 @@ func (m *Manager) failed(ctx context.Context, e *entry, err error) {
 	e.failures++
 	m.outage = m.outage || apierrors.ReasonForError(err) == "" || apierrors.IsServerTimeout(err) || apierrors.IsInternalError(err) ||
 		apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err)
-	m.log.Warn("pod status could not be written, trying again", "pod", e.pod.Namespace+"/"+e.pod.Name, "uid", e.pod.UID,
-		"attempt", e.failures, "in", delay.Round(time.Millisecond), "error", err)
+	m.log.Warn("pod status could not be written, trying again", "pod", e.pod.Namespace+"/"+e.pod.Name, "podUID", e.pod.UID,
+		"attempt", e.failures, "in", delay.Round(time.Millisecond), "err", err)
 	m.wakeAt(e, time.Now().Add(delay))
 }
 

@@ -35,7 +35,7 @@ func (w *worker) beginPreStop(p *v1.Pod, k *decide.Kill) *preStop {
 		}
 		// Not the error itself: what a server answered may hold secrets.
 		w.deps.containerEvent(p, k.Name, v1.EventTypeWarning, reasonFailedPreStopHook, "PreStopHook failed")
-		w.deps.Log.Warn("preStop hook failed", "pod", podName(p), "uid", w.uid, "container", k.Name, "err", err)
+		w.deps.Log.Warn("preStop hook failed", "pod", podName(p), "podUID", w.uid, "container", k.Name, "err", err)
 	})
 	return h
 }

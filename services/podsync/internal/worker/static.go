@@ -58,7 +58,7 @@ func (d *Dispatcher) hold(p *v1.Pod, from podsyncv1.PodSource) bool {
 	if !d.runsStatic(name) {
 		return false
 	}
-	d.log.Info("static pod waits for the end of another of its name", "pod", podName(p), "uid", p.UID, "source", from.String())
+	d.log.Info("static pod waits for the end of another of its name", "pod", podName(p), "podUID", p.UID, "source", from.String())
 	d.held[name] = append(d.held[name], held{p, from})
 	d.deps.Mirrors.Want(p) // it may be known by its UID, and have been dropped since
 	return true

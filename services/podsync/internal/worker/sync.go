@@ -240,7 +240,7 @@ func (w *worker) tellRefusal(p *v1.Pod, refusal error) {
 	w.history.announced, w.history.refused = true, p.Generation
 	w.deps.event(p, v1.EventTypeWarning, reasonFailed, "Error: %s", refusal.Error())
 	w.metrics.Refused.Inc()
-	w.deps.Log.Warn("pod refused", "pod", podName(p), "uid", w.uid, "err", refusal)
+	w.deps.Log.Warn("pod refused", "pod", podName(p), "podUID", w.uid, "err", refusal)
 }
 
 // hold notes the containers that CrashLoopBackOff holds.
@@ -272,7 +272,7 @@ func (w *worker) afterFailure(p *v1.Pod, failed error, wake time.Time) (time.Dur
 		return 0, failed
 	}
 	if w.history.delays(failed) {
-		w.deps.Log.Warn("pod waits", "pod", podName(p), "uid", w.uid, "err", failed)
+		w.deps.Log.Warn("pod waits", "pod", podName(p), "podUID", w.uid, "err", failed)
 	}
 	again := failure.again
 	if !wake.IsZero() {

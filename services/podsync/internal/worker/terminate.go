@@ -100,6 +100,6 @@ func (w *worker) vanish(ctx context.Context, p *v1.Pod) error {
 	w.deps.Observer.Forget(w.uid)
 	w.deps.Admission.Forget(w.uid)
 	w.move(causeVanished)
-	w.deps.Log.Info("pod is gone", "pod", podName(p), "uid", w.uid)
+	w.deps.Log.Info("pod is gone", "pod", podName(p), "podUID", w.uid)
 	return nil
 }

@@ -91,7 +91,7 @@ func (w *worker) refresh(ctx context.Context, p *v1.Pod) {
 	defer w.giveVolumes()
 	if err := w.deps.Volumes.Refresh(ctx, p); err != nil && ctx.Err() == nil {
 		w.tellNotMounted(p, err)
-		w.deps.Log.Warn("volumes not refreshed, what is mounted stays", "pod", podName(p), "uid", w.uid, "err", err)
+		w.deps.Log.Warn("volumes not refreshed, what is mounted stays", "pod", podName(p), "podUID", w.uid, "err", err)
 	}
 }
 

@@ -95,7 +95,7 @@ func (w *worker) set(p *v1.Pod) {
 		w.again = p
 		w.mu.Unlock()
 		if first {
-			w.deps.Log.Info("pod is wanted again before its end, it starts again after that", "pod", podName(p), "uid", w.uid)
+			w.deps.Log.Info("pod is wanted again before its end, it starts again after that", "pod", podName(p), "podUID", w.uid)
 		}
 		return
 	}
@@ -109,7 +109,7 @@ func (w *worker) set(p *v1.Pod) {
 	if resized(old, p) {
 		w.deps.event(p, v1.EventTypeWarning, reasonResizeInfeasible,
 			"changing the resources of a running pod is not built: its containers keep what they have, delete the pod to change it")
-		w.deps.Log.Warn("resize refused", "pod", podName(p), "uid", w.uid)
+		w.deps.Log.Warn("resize refused", "pod", podName(p), "podUID", w.uid)
 	}
 	if !equalMaps(old.Labels, p.Labels) || !equalMaps(old.Annotations, p.Annotations) {
 		w.markStale() // volumes may show them
@@ -196,7 +196,7 @@ func (w *worker) turn(ctx context.Context) (again time.Duration, done bool) {
 		return 0, false // overtaken: at once; or podsync ends, and run sees that
 	}
 	if w.history.fails(err) {
-		w.deps.Log.Error("pod sync failed", "pod", podName(p), "uid", w.uid, "err", err)
+		w.deps.Log.Error("pod sync failed", "pod", podName(p), "podUID", w.uid, "err", err)
 	}
 	w.failures++
 	return retryAfter(err, w.failures), false
@@ -234,7 +234,7 @@ func (w *worker) step(ctx context.Context, p *v1.Pod, removed bool) (again time.
 		}
 		if w.restarts() {
 			w.deps.Admission.Forget(w.uid) // it is judged anew
-			w.deps.Log.Info("pod is restarted: its source removed it and wants it again", "pod", podName(p), "uid", w.uid)
+			w.deps.Log.Info("pod is restarted: its source removed it and wants it again", "pod", podName(p), "podUID", w.uid)
 			return 0, true, nil
 		}
 		if err := w.vanish(ctx, p); err != nil {

@@ -210,7 +210,7 @@ func (m *Manager) reconcile(ctx context.Context, uid string) {
 		m.pods[uid] = p
 	}
 	if err := p.read(message); err != nil {
-		m.o.Log.Error("pod cannot be read, it is probed as it was", "pod", uid, "err", err)
+		m.o.Log.Error("pod cannot be read, it is probed as it was", "podUID", uid, "err", err)
 		return
 	}
 	status, _ := m.b.Statuses.Get(uid)

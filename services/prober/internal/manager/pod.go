@@ -68,7 +68,7 @@ func (p *pod) update(ctx context.Context, generation uint64, status *podsyncv1.P
 	if p.told != status {
 		var read v1.PodStatus
 		if err := read.Unmarshal(status.GetStatus()); err != nil {
-			p.m.o.Log.Error("pod status cannot be read, the pod is probed as it was", "pod", podName(p.pod), "uid", p.uid, "err", err)
+			p.m.o.Log.Error("pod status cannot be read, the pod is probed as it was", "pod", podName(p.pod), "podUID", p.uid, "err", err)
 			return
 		}
 		p.told, p.status = status, read
