@@ -1,7 +1,7 @@
 // Package calllimit limits the expensive calls to the container runtime.
 //
-// At most Limits.Places calls run at a time, in the order of the requests within a class. A call that takes longer
-// than Limits.Patience no longer counts. Urgent calls have their own slots.
+// At most Limits.Slots calls run at a time, in the order of the requests within a class. A call that takes longer
+// than Limits.SlotTimeout no longer counts. Urgent calls have their own slots.
 package calllimit
 
 import (
@@ -17,32 +17,32 @@ import (
 // Limits bound the calls that make a runtime work hard: RunPodSandbox, CreateContainer,
 // StartContainer, RemoveContainer and RemovePodSandbox.
 type Limits struct {
-	// Places for calls that run at a time. 0 is 4, near where runtimes stop getting faster.
-	Places int
+	// Slots for calls that run at a time. 0 is 4, near where runtimes stop getting faster.
+	Slots int
 	// Reserve is how many more may run for urgent pods (host network, critical), so that
 	// the pod that repairs the network is never behind those that wait for it. 0 is 1.
 	Reserve int
-	// Patience after which a call that still runs gives its place to the next. 0 is 5 s.
-	Patience time.Duration
+	// SlotTimeout after which a call that still runs gives its slot to the next. 0 is 5 s.
+	SlotTimeout time.Duration
 }
 
 func (l Limits) withDefaults() (Limits, error) {
-	if l.Places < 0 || l.Reserve < 0 || l.Patience < 0 {
+	if l.Slots < 0 || l.Reserve < 0 || l.SlotTimeout < 0 {
 		return l, fmt.Errorf("limits %+v: no value may be negative; 0 is the default", l)
 	}
-	if l.Places == 0 {
-		l.Places = 4
+	if l.Slots == 0 {
+		l.Slots = 4
 	}
 	if l.Reserve == 0 {
 		l.Reserve = 1
 	}
-	if l.Patience == 0 {
-		l.Patience = 5 * time.Second
+	if l.SlotTimeout == 0 {
+		l.SlotTimeout = 5 * time.Second
 	}
 	return l, nil
 }
 
-// Class of a call: who goes first when places are few.
+// Class of a call: who goes first when slots are few.
 type Class int
 
 const (
@@ -58,18 +58,18 @@ const (
 	Urgent
 )
 
-// Limiter gives out places for calls: in the order of asking within a class. A call
-// that holds its place longer than Limits.Patience loses it without being disturbed, so
+// Limiter gives out slots for calls: in the order of asking within a class. A call
+// that holds its slot longer than Limits.SlotTimeout loses it without being disturbed, so
 // that calls which hang, a CNI plugin's for one, never stop the others for longer.
 type Limiter struct {
 	limits Limits
 
 	mu sync.Mutex
-	// normal and reserved count the places in use of either kind.
+	// normal and reserved count the slots in use of either kind.
 	normal, reserved int
-	// tidying says that an idle call has one of the normal places.
+	// tidying says that an idle call has one of the normal slots.
 	tidying bool
-	// Waiters are channels that are closed when their place is given.
+	// Waiters are channels that are closed when their slot is given.
 	urgent, begun, usual, idle list.List
 
 	inFlight, waiting prometheus.Gauge
@@ -86,16 +86,16 @@ func New(limits Limits, reg prometheus.Registerer) (*Limiter, error) {
 	l := &Limiter{
 		limits: limits,
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "microlet_runtime_calls_in_flight", Help: "Bounded runtime calls that run now, those that lost their place included.",
+			Name: "microlet_runtime_calls_in_flight", Help: "Bounded runtime calls that run now, those that lost their slot included.",
 		}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "microlet_runtime_calls_waiting", Help: "Bounded runtime calls that wait for a place.",
+			Name: "microlet_runtime_calls_waiting", Help: "Bounded runtime calls that wait for a slot.",
 		}),
 		givenBack: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "microlet_runtime_places_given_back_total", Help: "Runtime calls that took so long that they lost their place.",
+			Name: "microlet_runtime_places_given_back_total", Help: "Runtime calls that took so long that they lost their slot.",
 		}),
 		waited: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "microlet_runtime_place_wait_seconds", Help: "How long a bounded runtime call waited for its place.",
+			Name: "microlet_runtime_place_wait_seconds", Help: "How long a bounded runtime call waited for its slot.",
 			Buckets: prometheus.ExponentialBuckets(.001, 4, 8),
 		}),
 	}
@@ -110,22 +110,22 @@ func New(limits Limits, reg prometheus.Registerer) (*Limiter, error) {
 	return l, nil
 }
 
-// place is what a call holds: waiting, then one of the two kinds, then nothing.
-type place struct {
+// slot is what a call holds: waiting, then one of the two kinds, then nothing.
+type slot struct {
 	given    chan struct{}
 	idle     bool
 	reserved bool
 	free     bool
 }
 
-// Acquire waits for a place, or for the end of ctx. done must be called when the call
+// Acquire waits for a slot, or for the end of ctx. done must be called when the call
 // ends; more than once is harmless.
 func (l *Limiter) Acquire(ctx context.Context, class Class) (done func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	asked := time.Now()
-	p := &place{given: make(chan struct{}), idle: class == Idle}
+	p := &slot{given: make(chan struct{}), idle: class == Idle}
 	queue := l.queue(class)
 	l.mu.Lock()
 	entry := queue.PushBack(p)
@@ -152,7 +152,7 @@ func (l *Limiter) Acquire(ctx context.Context, class Class) (done func(), err er
 	l.waited.Observe(time.Since(asked).Seconds())
 
 	l.inFlight.Inc()
-	patience := time.AfterFunc(l.limits.Patience, func() {
+	timeout := time.AfterFunc(l.limits.SlotTimeout, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.giveBack(p) {
@@ -160,7 +160,7 @@ func (l *Limiter) Acquire(ctx context.Context, class Class) (done func(), err er
 		}
 	})
 	return sync.OnceFunc(func() {
-		patience.Stop()
+		timeout.Stop()
 		l.inFlight.Dec()
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -181,26 +181,26 @@ func (l *Limiter) queue(class Class) *list.List {
 	}
 }
 
-// serve gives free places to those who wait. The caller holds mu.
+// serve gives free slots to those who wait. The caller holds mu.
 func (l *Limiter) serve() {
 	for {
-		var p *place
+		var p *slot
 		switch {
-		case l.urgent.Len() > 0 && l.normal < l.limits.Places:
-			p = l.urgent.Remove(l.urgent.Front()).(*place)
+		case l.urgent.Len() > 0 && l.normal < l.limits.Slots:
+			p = l.urgent.Remove(l.urgent.Front()).(*slot)
 			l.normal++
 		case l.urgent.Len() > 0 && l.reserved < l.limits.Reserve:
-			p = l.urgent.Remove(l.urgent.Front()).(*place)
+			p = l.urgent.Remove(l.urgent.Front()).(*slot)
 			p.reserved = true
 			l.reserved++
-		case l.begun.Len() > 0 && l.normal < l.limits.Places:
-			p = l.begun.Remove(l.begun.Front()).(*place)
+		case l.begun.Len() > 0 && l.normal < l.limits.Slots:
+			p = l.begun.Remove(l.begun.Front()).(*slot)
 			l.normal++
-		case l.usual.Len() > 0 && l.normal < l.limits.Places:
-			p = l.usual.Remove(l.usual.Front()).(*place)
+		case l.usual.Len() > 0 && l.normal < l.limits.Slots:
+			p = l.usual.Remove(l.usual.Front()).(*slot)
 			l.normal++
-		case l.idle.Len() > 0 && l.normal < l.limits.Places && !l.tidying:
-			p = l.idle.Remove(l.idle.Front()).(*place)
+		case l.idle.Len() > 0 && l.normal < l.limits.Slots && !l.tidying:
+			p = l.idle.Remove(l.idle.Front()).(*slot)
 			l.normal++
 			l.tidying = true
 		default:
@@ -210,8 +210,8 @@ func (l *Limiter) serve() {
 	}
 }
 
-// giveBack frees the place of a call, once, and reports whether it did. The caller holds mu.
-func (l *Limiter) giveBack(p *place) bool {
+// giveBack frees the slot of a call, once, and reports whether it did. The caller holds mu.
+func (l *Limiter) giveBack(p *slot) bool {
 	if p.free {
 		return false
 	}

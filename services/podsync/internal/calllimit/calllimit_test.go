@@ -58,8 +58,8 @@ func (w *load) expect(t *testing.T, want ...string) {
 
 func TestLimiterIsFirstComeFirstServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &load{l: newTestLimiter(t, Limits{Places: 2})}
-		// No two end at the same moment, so that each place has one taker.
+		w := &load{l: newTestLimiter(t, Limits{Slots: 2})}
+		// No two end at the same moment, so that each slot has one taker.
 		for i, name := range []string{"a", "b", "c", "d", "e"} {
 			w.call(t.Context(), name, Usual, time.Second+time.Duration(i)*100*time.Millisecond)
 		}
@@ -79,9 +79,9 @@ func TestLimiterIsFirstComeFirstServed(t *testing.T) {
 	})
 }
 
-func TestLimiterHungCallsGiveTheirPlacesBack(t *testing.T) {
+func TestLimiterHungCallsGiveTheirSlotsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &load{l: newTestLimiter(t, Limits{Places: 2})}
+		w := &load{l: newTestLimiter(t, Limits{Slots: 2})}
 		w.call(t.Context(), "hung1", Usual, time.Hour)
 		w.call(t.Context(), "hung2", Usual, time.Hour)
 		w.call(t.Context(), "next", Usual, time.Second)
@@ -91,18 +91,18 @@ func TestLimiterHungCallsGiveTheirPlacesBack(t *testing.T) {
 		w.expect(t, "hung1", "hung2", "next")
 		w.wg.Wait()
 		if n := testutil.ToFloat64(w.l.givenBack); n != 2 {
-			t.Fatalf("%v places given back, want 2", n)
+			t.Fatalf("%v slots given back, want 2", n)
 		}
-		// A place is freed once only, though its holder ended much later.
+		// A slot is freed once only, though its holder ended much later.
 		if w.l.normal != 0 || w.l.reserved != 0 {
-			t.Fatalf("%d and %d places in use at the end", w.l.normal, w.l.reserved)
+			t.Fatalf("%d and %d slots in use at the end", w.l.normal, w.l.reserved)
 		}
 	})
 }
 
 func TestLimiterUrgentHaveAReserve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &load{l: newTestLimiter(t, Limits{Places: 1, Reserve: 1})}
+		w := &load{l: newTestLimiter(t, Limits{Slots: 1, Reserve: 1})}
 		w.call(t.Context(), "a", Usual, 3*time.Second)
 		w.call(t.Context(), "b", Usual, time.Second)
 		w.call(t.Context(), "cni", Urgent, 2*time.Second)
@@ -118,7 +118,7 @@ func TestLimiterUrgentHaveAReserve(t *testing.T) {
 
 func TestLimiterObeysContexts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &load{l: newTestLimiter(t, Limits{Places: 1})}
+		w := &load{l: newTestLimiter(t, Limits{Slots: 1})}
 		w.call(t.Context(), "a", Usual, 2*time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -134,14 +134,14 @@ func TestLimiterObeysContexts(t *testing.T) {
 }
 
 func TestLimiterRefusesNegativeLimits(t *testing.T) {
-	if _, err := New(Limits{Places: -1}, nil); err == nil {
+	if _, err := New(Limits{Slots: -1}, nil); err == nil {
 		t.Fatal("a negative bound was taken")
 	}
 }
 
 func TestLimiterGoesOnWithWhatIsBegun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &load{l: newTestLimiter(t, Limits{Places: 1})}
+		w := &load{l: newTestLimiter(t, Limits{Slots: 1})}
 		w.call(t.Context(), "sandbox1", Usual, time.Second)
 		w.call(t.Context(), "sandbox2", Usual, time.Second)
 		w.call(t.Context(), "create1", Begun, time.Second)
@@ -152,21 +152,21 @@ func TestLimiterGoesOnWithWhatIsBegun(t *testing.T) {
 
 func TestIdleCallsGoLastAndOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &load{l: newTestLimiter(t, Limits{Places: 3})}
+		w := &load{l: newTestLimiter(t, Limits{Slots: 3})}
 		for _, name := range []string{"tidy1", "tidy2"} {
 			w.call(t.Context(), name, Idle, time.Second)
 		}
 		w.call(t.Context(), "a", Usual, 2*time.Second)
 		w.call(t.Context(), "b", Begun, 2*time.Second)
 		w.call(t.Context(), "c", Usual, 2*time.Second)
-		w.expect(t, "tidy1", "a", "b") // two places are left for the others, and the third is taken by no second idle call
+		w.expect(t, "tidy1", "a", "b") // two slots are left for the others, and the third is taken by no second idle call
 		time.Sleep(time.Second)
 		w.expect(t, "tidy1", "a", "b", "c")
 		time.Sleep(time.Second)
 		w.expect(t, "tidy1", "a", "b", "c", "tidy2")
 		w.wg.Wait()
-		// One that hangs gives its place back like any other.
-		hung := &load{l: newTestLimiter(t, Limits{Places: 1, Patience: 5 * time.Second})}
+		// One that hangs gives its slot back like any other.
+		hung := &load{l: newTestLimiter(t, Limits{Slots: 1, SlotTimeout: 5 * time.Second})}
 		hung.call(t.Context(), "hung", Idle, time.Hour)
 		hung.call(t.Context(), "next", Idle, time.Second)
 		time.Sleep(5 * time.Second)

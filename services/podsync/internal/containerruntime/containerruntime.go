@@ -64,7 +64,7 @@ func Connect(ctx context.Context, o Options) (*Runtime, error) {
 		return nil, err
 	}
 	own, err := runtime.New(connections.Runtime, connections.Image, runtime.Options{
-		Limits:  calllimit.Limits{Places: o.Calls},
+		Limits:  calllimit.Limits{Slots: o.Calls},
 		Timeout: o.Kubelet.Kubelet.RuntimeRequestTimeout.Duration,
 		Log:     s.Log, Metrics: s.Metrics,
 	})

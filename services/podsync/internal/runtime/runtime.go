@@ -98,12 +98,12 @@ func classOf(urgent, begun bool) calllimit.Class {
 	}
 }
 
-// bounded runs a call in one of the limiter's places, with a deadline that counts from
-// when it has the place.
+// bounded runs a call in one of the limiter's slots, with a deadline that counts from
+// when it has the slot.
 func (r *Runtime) bounded(ctx context.Context, class calllimit.Class, timeout time.Duration, call func(context.Context) error) error {
 	done, err := r.limiter.Acquire(ctx, class)
 	if err != nil {
-		return fmt.Errorf("wait for a place among the runtime's calls: %w", err)
+		return fmt.Errorf("wait for a slot among the runtime's calls: %w", err)
 	}
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, timeout)

@@ -61,7 +61,7 @@ func TestGoneIsSuccess(t *testing.T) {
 
 func TestStopWaitsForTheGracePeriodAndNoPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{Limits: calllimit.Limits{Places: 1}})
+		b := newBench(t, Options{Limits: calllimit.Limits{Slots: 1}})
 		b.fake.SetProgram("deaf", fake.Program{StopDelay: time.Hour})
 		id := b.container("u1", b.sandbox("u1", 0), "deaf", 0, nil)
 		begun := time.Now()
@@ -103,7 +103,7 @@ func TestDeadlines(t *testing.T) {
 
 func TestHungSandboxesDoNotStopTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, Options{Limits: calllimit.Limits{Places: 2, Reserve: 1}})
+		b := newBench(t, Options{Limits: calllimit.Limits{Slots: 2, Reserve: 1}})
 		release := b.fake.Hang("RunPodSandbox")
 		for i := range 2 {
 			go func() {

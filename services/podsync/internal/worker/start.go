@@ -262,7 +262,7 @@ func primary(ips []string) string {
 	return ips[0]
 }
 
-// urgent pods have a reserve of the runtime's places: a network plugin that hangs must
+// urgent pods have a reserve of slots for runtime calls: a network plugin that hangs must
 // not keep its own repairman from starting.
 func urgent(p *v1.Pod) bool {
 	return p.Spec.HostNetwork || p.Spec.Priority != nil && *p.Spec.Priority >= podutil.SystemCriticalPriority
