@@ -85,7 +85,7 @@ func (p *pod) update(ctx context.Context, generation uint64, status *podsyncv1.P
 }
 
 func (p *pod) container(ctx context.Context, c *v1.Container, generation uint64, status *podsyncv1.PodStatus, told *v1.ContainerStatus) {
-	facts := worker.Facts{Pod: p.pod, Container: c, Ending: p.message.GetTerminating(), Begun: c.StartupProbe == nil}
+	facts := worker.Facts{Pod: p.pod, Container: c, Ending: p.message.GetTerminating(), Started: c.StartupProbe == nil}
 	if ips := status.GetPodIps(); len(ips) > 0 {
 		facts.PodIP = ips[0]
 	}
@@ -93,11 +93,11 @@ func (p *pod) container(ctx context.Context, c *v1.Container, generation uint64,
 		if s.GetName() == c.Name {
 			facts.ContainerID = s.GetId()
 			facts.Running = s.GetState() == podsyncv1.ContainerState_CONTAINER_STATE_RUNNING
-			facts.Started = s.GetStarted().AsTime()
+			facts.StartTime = s.GetStarted().AsTime()
 		}
 	}
 	if told != nil && facts.Running {
-		facts.Begun = facts.Begun || told.Started != nil && *told.Started
+		facts.Started = facts.Started || told.Started != nil && *told.Started
 	}
 	for _, kind := range worker.Kinds() {
 		if probe := kind.Of(c); probe != nil {

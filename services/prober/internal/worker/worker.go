@@ -33,10 +33,10 @@ type Facts struct {
 	// ContainerID is bare; empty before there is a container.
 	ContainerID string
 	Running     bool
-	// Started is when this container id was.
-	Started time.Time
-	// Begun says that no startup probe stands in the way any more.
-	Begun bool
+	// StartTime is when this container id was started.
+	StartTime time.Time
+	// Started says that no startup probe stands in the way any more.
+	Started bool
 	// Ending says that the pod is being torn down.
 	Ending bool
 }
@@ -177,9 +177,9 @@ type delay struct {
 // of returns when the container's initial delay ends. It never takes longer from now than it is, however far the
 // container's start lies in the future after the clock was set back.
 func (d *delay) of(f *Facts) time.Time {
-	if d.end.IsZero() || d.id != f.ContainerID || !d.started.Equal(f.Started) {
+	if d.end.IsZero() || d.id != f.ContainerID || !d.started.Equal(f.StartTime) {
 		now, length := time.Now(), time.Duration(f.Probe.InitialDelaySeconds)*time.Second
-		*d = delay{id: f.ContainerID, started: f.Started, end: now.Add(min(f.Started.Sub(now)+length, length))}
+		*d = delay{id: f.ContainerID, started: f.StartTime, end: now.Add(min(f.StartTime.Sub(now)+length, length))}
 	}
 	return d.end
 }
@@ -203,7 +203,7 @@ func (w *Worker) next(f *Facts) (due time.Time, wanted bool) {
 		return time.Time{}, false
 	case f.Ending && w.o.Kind != Readiness:
 		return time.Time{}, false // nothing restarts a container of a pod that ends
-	case f.Begun == (w.o.Kind == Startup):
+	case f.Started == (w.o.Kind == Startup):
 		return time.Time{}, false
 	}
 	every := period(f.Probe)

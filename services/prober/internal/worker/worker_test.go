@@ -105,7 +105,7 @@ type scene struct {
 func begin(kind Kind, p *v1.Probe, resume Record, spread bool) *scene {
 	s := &scene{target: &target{result: probe.Success}, book: &book{}, facts: Facts{
 		Pod: &v1.Pod{}, Container: &v1.Container{Name: "c"}, Probe: p,
-		ContainerID: "one", Running: true, Started: time.Now(), Begun: kind != Startup,
+		ContainerID: "one", Running: true, StartTime: time.Now(), Started: kind != Startup,
 	}}
 	f := s.facts
 	s.Worker = New(Options{
@@ -127,7 +127,7 @@ func (s *scene) change(f func(*Facts)) {
 }
 
 func (s *scene) container(id string) {
-	s.change(func(f *Facts) { f.ContainerID, f.Started = id, time.Now() })
+	s.change(func(f *Facts) { f.ContainerID, f.StartTime = id, time.Now() })
 }
 
 func pass(d time.Duration) { time.Sleep(d); synctest.Wait() }
@@ -230,13 +230,13 @@ func TestStartupStandsInTheWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := begin(Readiness, every(1, 3), Record{}, false)
 		defer s.stop()
-		s.change(func(f *Facts) { f.Begun = false })
+		s.change(func(f *Facts) { f.Started = false })
 		n := len(s.target.probed())
 		pass(10 * time.Second)
 		if got := len(s.target.probed()); got != n {
 			t.Fatalf("probed %d times before the container had started", got-n)
 		}
-		s.change(func(f *Facts) { f.Begun = true })
+		s.change(func(f *Facts) { f.Started = true })
 		pass(time.Second)
 		if got := len(s.target.probed()); got == n {
 			t.Fatal("not probed after the container had started")
@@ -342,7 +342,7 @@ func TestResumeAfterTheClockWasSetBack(t *testing.T) {
 					settings.InitialDelaySeconds = 5
 					s := begin(kind, settings, r, true)
 					defer s.stop()
-					s.change(func(f *Facts) { f.Started = began.Add(back - time.Minute); f.Begun = kind != Startup })
+					s.change(func(f *Facts) { f.StartTime = began.Add(back - time.Minute); f.Started = kind != Startup })
 					s.target.set(probe.Failure, nil)
 					pass(16 * time.Second)
 					at := s.target.probed()
@@ -386,7 +386,7 @@ func TestSpreadWithinAPeriod(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			for range 200 {
 				s := begin(kind, every(10, 3), Record{}, true)
-				s.change(func(f *Facts) { f.Begun = kind != Startup })
+				s.change(func(f *Facts) { f.Started = kind != Startup })
 				pass(10 * time.Second)
 				s.stop()
 				if len(s.target.probed()) == 0 {
