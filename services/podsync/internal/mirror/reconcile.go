@@ -77,7 +77,7 @@ func (m *Manager) do(ctx context.Context, name types.NamespacedName) {
 	}
 	m.failures.Inc()
 	if n := m.queue.NumRequeues(name); n == 0 || n == 10 {
-		m.log.Warn("static pod is not mirrored yet, trying again", "pod", name.String(), "attempt", n+1, "err", err)
+		m.log.Warn("mirror pod not created or deleted, retrying", "pod", name.String(), "attempt", n+1, "err", err)
 	}
 	m.queue.AddRateLimited(name)
 }

@@ -157,7 +157,7 @@ func (m *Manager) failed(ctx context.Context, e *entry, err error) {
 	e.failures++
 	m.outage = m.outage || apierrors.ReasonForError(err) == "" || apierrors.IsServerTimeout(err) || apierrors.IsInternalError(err) ||
 		apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err)
-	m.log.Warn("pod status could not be written, trying again", "pod", e.pod.Namespace+"/"+e.pod.Name, "podUID", e.pod.UID,
+	m.log.Warn("status patch failed, retrying", "pod", e.pod.Namespace+"/"+e.pod.Name, "podUID", e.pod.UID,
 		"attempt", e.failures, "in", delay.Round(time.Millisecond), "err", err)
 	m.wakeAt(e, time.Now().Add(delay))
 }

@@ -363,7 +363,7 @@ func (m *Manager) release(now time.Time) (next time.Time) {
 			if e.failures == 0 {
 				e.force = true // it is due because the API has another status
 				m.metrics.reconciled.Inc()
-				m.log.Info("pod status in the API is not the wanted one, writing it again", "pod", e.pod.Namespace+"/"+e.pod.Name, "podUID", uid)
+				m.log.Info("pod status in the API differs, patching it again", "pod", e.pod.Namespace+"/"+e.pod.Name, "podUID", uid)
 			}
 			e.due = time.Time{}
 			m.enqueue(uid, e)
