@@ -21,7 +21,9 @@ const (
 )
 
 // jobs are all that nodestatus does again and again.
-func jobs(podsync *observe.Podsync, ready *observe.Ready, entries *nodebus.Entries, renewer *lease.Renewer, reporter *report.Reporter) []schedule.Job {
+func jobs(
+	podsync *observe.Podsync, ready *observe.Ready, entries *nodebus.Entries, renewer *lease.Renewer, reporter *report.Reporter,
+) []schedule.Job {
 	return []schedule.Job{
 		{Name: jobPodsync, Deadline: 5 * time.Second, Run: func(ctx context.Context) time.Duration {
 			podsync.Look(ctx)

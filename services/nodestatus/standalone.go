@@ -11,8 +11,8 @@ import (
 	"github.com/microlet/microlet/services/nodestatus/internal/schedule"
 )
 
-// runStandalone is nodestatus on a node without an API server: no Node, no Lease. It tells the other services the node's
-// addresses, and writes Events, which nobody else takes, into the log.
+// runStandalone is nodestatus on a node without an API server: no Node, no Lease. It tells the other services the
+// node's addresses, and writes Events, which nobody else takes, into the log.
 func runStandalone(ctx context.Context, cfg *Config, s *service.Service) error {
 	delivery, err := newDelivery(cfg, s, eventlog.Sink{Log: s.Log}, nil)
 	if err != nil {

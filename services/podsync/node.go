@@ -95,15 +95,17 @@ func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, er
 		return nil, err
 	}
 	sources, err := podsources.New(podsources.Options{
-		NodeName: env.name, Kubelet: k, Client: env.client, Mirrors: reports.Mirrors, Events: env.events, Log: s.Log, Metrics: s.Metrics,
+		NodeName: env.name, Kubelet: k, Client: env.client, Mirrors: reports.Mirrors, Events: env.events, Log: s.Log,
+		Metrics: s.Metrics,
 	})
 	if err != nil {
 		return nil, err
 	}
 	helpers := podadmission.Helpers(cfg.HelperNamespace, cfg.Service.RuntimeDir)
 	resources, err := podresources.New(podresources.Options{
-		Kubelet: k, LogLinks: cfg.ContainerLogLinks, RuntimeDir: cfg.Service.RuntimeDir, Helpers: helpers, Capacity: env.capacity,
-		Runtime: env.runtime, Cluster: env.cluster, Node: env.node, Events: env.events, Log: s.Log, Metrics: s.Metrics,
+		Kubelet: k, LogLinks: cfg.ContainerLogLinks, RuntimeDir: cfg.Service.RuntimeDir, Helpers: helpers,
+		Capacity: env.capacity,
+		Runtime:  env.runtime, Cluster: env.cluster, Node: env.node, Events: env.events, Log: s.Log, Metrics: s.Metrics,
 	})
 	if err != nil {
 		return nil, err
@@ -120,13 +122,15 @@ func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, er
 		Resources:   resources.ForWorkers(),
 		Admissions:  admission.ForWorkers(),
 		Reporting: worker.Reporting{
-			Mirrors: reports.Mirrors, Observer: reports.Pods(), Events: env.events, Probes: reports.Probing, HostIPs: env.node.HostIPs,
+			Mirrors: reports.Mirrors, Observer: reports.Pods(), Events: env.events, Probes: reports.Probing,
+			HostIPs: env.node.HostIPs,
 		},
 		Limits: limits(k),
 		Log:    s.Log,
 	}, sources.Kinds(), progress(s, reports))
 	house, err := housekeeping.New(housekeeping.Options{
-		Kubelet: k, Runtime: env.runtime, Resources: resources, Tokens: env.cluster.Tokens, Workers: env.workers, Sources: dispatcher,
+		Kubelet: k, Runtime: env.runtime, Resources: resources, Tokens: env.cluster.Tokens, Workers: env.workers,
+		Sources: dispatcher,
 		Waiting: s.Waiting, Node: env.node.Reference, Events: env.events, Log: s.Log, Metrics: s.Metrics,
 	})
 	return &podWork{reports, sources, resources, admission, dispatcher, house}, err

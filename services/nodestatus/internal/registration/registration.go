@@ -1,8 +1,9 @@
-// Package registration acts when the API server has the Node: when one is found at the start, and when it accepts one.
+// Package registration acts when the API server has the Node: when one is found at the start, and when it accepts
+// one.
 //
-// A node that was ready before this service started, in the same boot, stays ready until the opposite is known. Once the
-// API server has accepted the Node, the other services learn of it, the kubelet's event Starting is sent, and the Lease is
-// renewed.
+// A node that was ready before this service started, in the same boot, stays ready until the opposite is known.
+// Once the API server has accepted the Node, the other services learn of it, the kubelet's event Starting is sent,
+// and the Lease is renewed.
 package registration
 
 import (
@@ -78,8 +79,8 @@ func (r *Registration) Record(n *v1.Node, e node.Event) {
 	r.o.Events.Event(ref, e.Type, e.Reason, e.Message)
 }
 
-// NodeUID is the Node's as the watch has it or, before the watch has one, as it was accepted last; empty while there is no
-// Node.
+// NodeUID is the Node's as the watch has it or, before the watch has one, as it was accepted last; empty while
+// there is no Node.
 func (r *Registration) NodeUID() types.UID {
 	if n := r.o.Watched(); n != nil {
 		return n.UID

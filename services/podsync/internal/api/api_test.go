@@ -84,8 +84,10 @@ func TestHealthIsTheDispatchersPulse(t *testing.T) {
 
 func TestWhatFailsHasItsCode(t *testing.T) {
 	for err, want := range map[error]codes.Code{
-		fmt.Errorf("no name: %w", source.ErrInvalid): codes.InvalidArgument, source.ErrNotFound: codes.NotFound, source.ErrConflict: codes.AlreadyExists,
-		context.DeadlineExceeded: codes.Unavailable, context.Canceled: codes.Unavailable, errors.New("disk full"): codes.Internal,
+		fmt.Errorf("no name: %w", source.ErrInvalid): codes.InvalidArgument, source.ErrNotFound: codes.NotFound,
+		source.ErrConflict:       codes.AlreadyExists,
+		context.DeadlineExceeded: codes.Unavailable, context.Canceled: codes.Unavailable,
+		errors.New("disk full"): codes.Internal,
 	} {
 		s := &server{localPods: localPods{pods: pods{err: err}}}
 		_, run := s.RunPod(t.Context(), &podsyncv1.RunPodRequest{})

@@ -60,8 +60,8 @@ func (d *Driver) ask(ctx context.Context) (name string, sure bool) {
 	}
 }
 
-// Confirm asks again as long as the runtime has not told its driver. It fails when that is another one than podsync started
-// with: podsync then ends, and is started again at once. It is called by one goroutine.
+// Confirm asks again as long as the runtime has not told its driver. It fails when that is another one than podsync
+// started with: podsync then ends, and is started again at once. It is called by one goroutine.
 func (d *Driver) Confirm(ctx context.Context) error {
 	if d.confirmed {
 		return nil

@@ -39,8 +39,8 @@ func (j Judge) AdmitImage(p *v1.Pod, of *v1.Container, image *worker.Image) admi
 	return j.Helpers.AdmitImage(p, of, image.UID)
 }
 
-// CheckCreated implements worker.ContainerAdmission. It returns what judges a container after it was created, by the runtime's word: only it knows what the image's
-// own lists make of a name, and which groups they give.
+// CheckCreated implements worker.ContainerAdmission. It returns what judges a container after it was created, by
+// the runtime's word: only it knows what the image's own lists make of a name, and which groups they give.
 func (j Judge) CheckCreated(p *v1.Pod, of *v1.Container, image *worker.Image) runtime.Check {
 	return func(ctx context.Context, id string) error {
 		user, err := j.runtime.User(ctx, id)

@@ -24,8 +24,8 @@ func (a answer) User(context.Context, string) (*runtimeapi.LinuxContainerUser, e
 	return a.user, a.err
 }
 
-// What a container's image gives it is judged by the runtime's word, also in a pod that reaches nothing of the host: another
-// pod may hand it a folder of the host.
+// What a container's image gives it is judged by the runtime's word, also in a pod that reaches nothing of the
+// host: another pod may hand it a folder of the host.
 func TestUsersOfContainers(t *testing.T) {
 	host := &v1.Pod{Spec: v1.PodSpec{HostPID: true}}
 	alone, numbered := &v1.Pod{}, host.DeepCopy()

@@ -58,7 +58,8 @@ type Runtime struct {
 func Connect(ctx context.Context, o Options) (*Runtime, error) {
 	s, index := o.Service, &containers.Index{}
 	connections, err := runtime.Dial(runtime.DialOptions{
-		RuntimeEndpoint: o.Kubelet.RuntimeEndpoint(), ImageEndpoint: o.Kubelet.ImageEndpoint(), Metrics: s.Metrics, Log: s.Log,
+		RuntimeEndpoint: o.Kubelet.RuntimeEndpoint(), ImageEndpoint: o.Kubelet.ImageEndpoint(), Metrics: s.Metrics,
+		Log: s.Log,
 	})
 	if err != nil {
 		return nil, err
@@ -73,14 +74,16 @@ func Connect(ctx context.Context, o Options) (*Runtime, error) {
 	}
 	shared, err := gateway.New(gateway.Options{
 		Runtime: connections.Runtime, Image: connections.Image, Containers: index,
-		Checkpoints: rootdir.Dir(o.Kubelet.Node.RootDir).Checkpoints(), Log: s.Log, Metrics: s.Metrics, Peers: s.Config.Peers(),
+		Checkpoints: rootdir.Dir(o.Kubelet.Node.RootDir).Checkpoints(), Log: s.Log, Metrics: s.Metrics,
+		Peers: s.Config.Peers(),
 	})
 	if err != nil {
 		return nil, errors.Join(err, connections.Close())
 	}
 	return &Runtime{
 		Runtime: own, Driver: cgroupdriver.Find(ctx, own, o.Kubelet.Kubelet.CgroupDriver, s.Log),
-		State: runtimestate.New(own, o.Classes), Containers: index, classes: o.Classes, connections: connections, gateway: shared, log: s.Log,
+		State: runtimestate.New(own, o.Classes), Containers: index, classes: o.Classes, connections: connections,
+		gateway: shared, log: s.Log,
 	}, nil
 }
 
@@ -94,7 +97,8 @@ func (r *Runtime) Close() {
 // Start has s serve the gateway and ask the runtime how it is, of which listeners learn too.
 func (r *Runtime) Start(s *service.Service, listeners ...monitor.Listener) {
 	s.Go("gateway", func(ctx context.Context) error { return r.serve(ctx, s) })
-	s.Go("runtime monitor", monitor.New(r.Runtime, r.Driver.Name, r.log, append([]monitor.Listener{r.State}, listeners...)...).Run)
+	all := append([]monitor.Listener{r.State}, listeners...)
+	s.Go("runtime monitor", monitor.New(r.Runtime, r.Driver.Name, r.log, all...).Run)
 }
 
 // serve shares the runtime out, a socket a role.

@@ -83,7 +83,8 @@ func New(o Options) (*Resources, error) {
 	}
 	logs := podlogs.Folders{Pods: o.Kubelet.Kubelet.PodLogsDir, Links: o.LogLinks, Group: role.GroupLogs}
 	return &Resources{Cgroups: cgroups, Volumes: volumes, Logs: logs, Hooks: hooks, workers: worker.Resources{
-		Images: images, Volumes: volumes, Cgroups: cgroups, Config: config, Objects: o.Cluster.Objects, Logs: logs, Hooks: hooks,
+		Images: images, Volumes: volumes, Cgroups: cgroups, Config: config, Objects: o.Cluster.Objects, Logs: logs,
+		Hooks: hooks,
 	}}, nil
 }
 
@@ -161,7 +162,8 @@ func (o *Options) newResolver() (*network.Configurer, error) {
 		return nil, err
 	}
 	resolver := network.New(network.Options{
-		NodeIPs: o.Kubelet.NodeIPs(), ClusterDNS: dns, ClusterDomain: k.ClusterDomain, ResolvConf: *k.ResolverConfig, Log: o.Log,
+		NodeIPs: o.Kubelet.NodeIPs(), ClusterDNS: dns, ClusterDomain: k.ClusterDomain, ResolvConf: *k.ResolverConfig,
+		Log:      o.Log,
 		Warn:     func(p *v1.Pod, reason, message string) { o.Events.Event(p, v1.EventTypeWarning, reason, message) },
 		WarnNode: func(reason, message string) { o.Events.Event(o.Node.Reference, v1.EventTypeWarning, reason, message) },
 	})

@@ -43,7 +43,8 @@ func TestTheConfigurationNamesTheSources(t *testing.T) {
 			t.Fatal(err)
 		}
 		s, err := New(Options{
-			NodeName: "n", Kubelet: k, Client: fake.NewClientset(), Mirrors: mirrors, Events: record.NewFakeRecorder(1), Log: log, Metrics: metrics,
+			NodeName: "n", Kubelet: k, Client: fake.NewClientset(), Mirrors: mirrors, Events: record.NewFakeRecorder(1),
+			Log: log, Metrics: metrics,
 		})
 		if err != nil {
 			t.Fatal(err)

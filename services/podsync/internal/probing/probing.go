@@ -35,8 +35,9 @@ type Probing struct {
 
 // New follows the prober on the bus.
 //
-// A pod's assignment decides which results count, and a new assignment has the results looked at again, so that the two
-// know each other. Neither is called before both exist: the bus's client connects once it runs, and pods come later still.
+// A pod's assignment decides which results count, and a new assignment has the results looked at again, so that the
+// two know each other. Neither is called before both exist: the bus's client connects once it runs, and pods come
+// later still.
 func New(b *bus.Client, workers Workers, log *slog.Logger, metrics prometheus.Registerer) *Probing {
 	p := &Probing{}
 	p.assigner = assignment.New(assignment.Options{

@@ -66,7 +66,8 @@ func (s *State) Learn(r *podsyncv1.Runtime) {
 	s.answer.Store(a)
 }
 
-// NetworkProblem is empty when there is a network, or nothing is known: then the runtime itself refuses what it cannot do.
+// NetworkProblem is empty when there is a network, or nothing is known: then the runtime itself refuses what it
+// cannot do.
 func (s *State) NetworkProblem() string {
 	c := s.network.Load()
 	if c == nil || c.GetStatus() {
@@ -81,8 +82,8 @@ func (s *State) SupplementalGroupsPolicy() bool {
 	return a != nil && a.groupsPolicy
 }
 
-// RecursiveReadOnly reports whether the pod's handler can mount read-only all the way down. A pod that starts before the
-// runtime was heard waits for its answer: a mount that may be recursive would else silently not be.
+// RecursiveReadOnly reports whether the pod's handler can mount read-only all the way down. A pod that starts
+// before the runtime was heard waits for its answer: a mount that may be recursive would else silently not be.
 func (s *State) RecursiveReadOnly(p *v1.Pod) bool {
 	var known map[string]bool
 	if a := s.answer.Load(); a != nil {

@@ -61,7 +61,9 @@ func New(o Options) *Node {
 		Reference: eventref.Node(o.Name), standalone: o.Kubelet.Standalone(),
 	}
 	// The view calls back once the bus's client runs, and so after HostIPs is set.
-	reported := bus.Watch[nodestatusv1.Addresses](o.Bus, subject.Node, subject.NodeAddresses, func(string) { n.HostIPs.Heard() })
+	reported := bus.Watch[nodestatusv1.Addresses](o.Bus, subject.Node, subject.NodeAddresses, func(string) {
+		n.HostIPs.Heard()
+	})
 	n.HostIPs = hostip.New(hostip.Options{
 		Configured: o.Kubelet.NodeIPs(),
 		Reported:   func() (*nodestatusv1.Addresses, bool) { return reported.Get(subject.NodeAddresses) },

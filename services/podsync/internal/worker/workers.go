@@ -9,11 +9,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Workers are the workers of the node's pods, to be woken and asked after. Its methods may be called from any goroutine, and
-// none but Evict blocks.
+// Workers are the workers of the node's pods, to be woken and asked after. Its methods may be called from any
+// goroutine, and none but Evict blocks.
 //
-// They exist before the Dispatcher, which alone adds and removes workers: what hears of changes wakes workers here, and
-// much of that is what workers use, so that it is made before the Dispatcher is.
+// They exist before the Dispatcher, which alone adds and removes workers: what hears of changes wakes workers here,
+// and much of that is what workers use, so that it is made before the Dispatcher is.
 type Workers struct {
 	metrics *Metrics
 	synced  chan struct{} // closed by the Dispatcher

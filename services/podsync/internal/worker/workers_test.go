@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// What happens to a pod that nobody looks after is noticed, and not before every source has been heard: until then a pod
-// without a worker may be one that is yet to come.
+// What happens to a pod that nobody looks after is noticed, and not before every source has been heard: until then
+// a pod without a worker may be one that is yet to come.
 func TestOrphansAreNoticed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newRuntime())
