@@ -89,7 +89,7 @@ func (w *watches[T]) add(k key, pod types.UID) {
 		if w.life.Err() != nil {
 			return
 		}
-		ctx, stop := context.WithCancel(w.life)
+		ctx, stop := context.WithCancel(w.life) //nolint:gosec // the item calls stop when no pod needs it
 		i = &item[T]{owner: w, key: k, pods: map[types.UID]bool{}, stop: stop, start: make(chan struct{})}
 		w.items[k] = i
 		w.running.Go(func() { i.run(ctx) })
