@@ -28,9 +28,9 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	o := cfg.server()
 	o.Log = s.Log
-	told := &teller{publish: func(subj string) error { return s.Bus.Publish(subj, &emptypb.Empty{}) }}
-	s.Bus.OnConnect(told.rest)
-	o.Gone = func(r role.Role, replica string) { told.tell(subject.GoneEvent(r, replica)) }
+	lost := &notifier{publish: func(subj string) error { return s.Bus.Publish(subj, &emptypb.Empty{}) }}
+	s.Bus.OnConnect(lost.retry)
+	o.Gone = func(r role.Role, replica string) { lost.notify(subject.GoneEvent(r, replica)) }
 	// The folder of the socket is there before the server writes its certificate into it.
 	l, err := s.Listen(cfg.Service.BusSocket())
 	if err != nil {

@@ -21,9 +21,9 @@ type goneWatch struct {
 	nc *nats.Conn
 }
 
-// watchGone tells tell of each service's connection that is lost, from one goroutine. The name of a
+// watchGone calls notify for each service's connection that is lost, from one goroutine. The name of a
 // connection counts only if it signed in with that role's key.
-func (s *Server) watchGone(key signer, roles map[string]role.Role, tell func(r role.Role, replica string)) error {
+func (s *Server) watchGone(key signer, roles map[string]role.Role, notify func(r role.Role, replica string)) error {
 	nc, err := nats.Connect("", nats.InProcessServer(s.ns), key.option(), nats.Name("system"), nats.NoReconnect())
 	if err != nil {
 		return fmt.Errorf("system connection: %w", err)
@@ -31,7 +31,7 @@ func (s *Server) watchGone(key signer, roles map[string]role.Role, tell func(r r
 	_, err = nc.Subscribe(goneSubject, func(m *nats.Msg) {
 		var event server.DisconnectEventMsg
 		if err := json.Unmarshal(m.Data, &event); err != nil {
-			s.log.Warn("a lost connection was told of in a way that is not known", "err", err)
+			s.log.Warn("the event of a lost connection cannot be read", "err", err)
 			return
 		}
 		name, replica, ok := strings.Cut(event.Client.Name, ".")
@@ -44,7 +44,7 @@ func (s *Server) watchGone(key signer, roles map[string]role.Role, tell func(r r
 			return
 		}
 		s.log.Debug("lost the connection of a service", "of", name, "replica", replica, "reason", event.Reason)
-		tell(role.Role(name), replica)
+		notify(role.Role(name), replica)
 	})
 	if err == nil {
 		err = nc.Flush()
