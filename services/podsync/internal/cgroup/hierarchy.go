@@ -96,8 +96,9 @@ func (m *Manager) convert(n name, r resources) *libcgroups.Resources {
 		if len(r.unified) > 0 && has("memory") {
 			lib.Unified = r.unified
 		}
-		if m.systemd && slices.Equal(n, m.root) && has("cpuset") {
-			// systemd drops a controller that no unit asks for, and the tree would count as incomplete.
+		if slices.Equal(n, m.root) && has("cpuset") {
+			// systemd drops a controller that no unit asks for, and the tree would count as incomplete. The kubelet sets
+			// it with either driver.
 			lib.CpusetCpus = effectiveCPUs()
 		}
 	}

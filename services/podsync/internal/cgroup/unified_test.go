@@ -181,6 +181,21 @@ func TestUnifiedValues(t *testing.T) {
 	}
 }
 
+// Of all cgroups the root of the pods alone gets CPUs, with either driver.
+func TestRootHasCPUs(t *testing.T) {
+	for _, systemd := range []bool{false, true} {
+		m := &Manager{unified: true, systemd: systemd, root: name{"kubepods"}, needed: []string{"cpu", "cpuset"}}
+		for _, test := range []struct {
+			of   name
+			want bool
+		}{{m.root, true}, {name{"kubepods", "burstable"}, false}} {
+			if cpus := m.convert(test.of, resources{}).CpusetCpus; (cpus != "") != test.want {
+				t.Errorf("systemd %v: %v has the CPUs %q", systemd, test.of, cpus)
+			}
+		}
+	}
+}
+
 func TestPodLevelResources(t *testing.T) {
 	m := &Manager{o: Options{CPUCFSQuota: true, CPUCFSQuotaPeriod: 100 * time.Millisecond}}
 	p := testPod("u", v1.ResourceRequirements{Requests: list("cpu", "100m")}, v1.ResourceRequirements{})
