@@ -2,8 +2,13 @@
 
 package e2e
 
+import "time"
+
 // onMachine says that the node has a machine of its own in this run.
 const onMachine = false
+
+// patience is how long something may take that has no limit of its own, on a machine that is busy.
+const patience = 2 * time.Minute
 
 // cgroupDriver is the one that the rig chooses by itself.
 const cgroupDriver = ""

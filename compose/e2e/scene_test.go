@@ -29,9 +29,6 @@ type scene struct {
 
 var scenes atomic.Int64
 
-// patience is how long something may take that has no limit of its own, on a machine that is busy.
-const patience = 2 * time.Minute
-
 func newScene(t *testing.T) *scene {
 	t.Helper()
 	s := &scene{node: shared, t: t, ns: fmt.Sprintf("scene-%d", scenes.Add(1))}
