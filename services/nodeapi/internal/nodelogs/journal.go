@@ -77,7 +77,7 @@ func (l Logs) command(ctx context.Context, args ...string) *exec.Cmd {
 
 func (l Logs) journal(ctx context.Context, w io.Writer, args []string) error {
 	cmd := l.command(ctx, args...)
-	out := &told{w: w}
+	out := &errWriter{w: w}
 	cmd.Stdout, cmd.Stderr = out, out
 	err := cmd.Run()
 	if out.err != nil {
@@ -91,13 +91,13 @@ func (l Logs) journal(ctx context.Context, w io.Writer, args []string) error {
 	return nil
 }
 
-// told notes that its reader has gone.
-type told struct {
+// errWriter keeps the error of a reader that has gone.
+type errWriter struct {
 	w   io.Writer
 	err error
 }
 
-func (t *told) Write(p []byte) (int, error) {
+func (t *errWriter) Write(p []byte) (int, error) {
 	n, err := t.w.Write(p)
 	if err != nil {
 		t.err = err

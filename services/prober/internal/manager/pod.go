@@ -17,13 +17,13 @@ import (
 
 // pod is one assigned pod and the workers of its probes.
 type pod struct {
-	m       *Manager
-	uid     string
-	message *podsyncv1.Pod
-	pod     *v1.Pod
-	told    *podsyncv1.PodStatus
-	status  v1.PodStatus
-	probes  map[string]*running // by key
+	m        *Manager
+	uid      string
+	message  *podsyncv1.Pod
+	pod      *v1.Pod
+	reported *podsyncv1.PodStatus
+	status   v1.PodStatus
+	probes   map[string]*running // by key
 }
 
 // running is a worker that runs.
@@ -65,26 +65,26 @@ func (r *running) stop(deal func()) {
 
 // update gives every probe a worker and every worker its facts.
 func (p *pod) update(ctx context.Context, generation uint64, status *podsyncv1.PodStatus) {
-	if p.told != status {
+	if p.reported != status {
 		var read v1.PodStatus
 		if err := read.Unmarshal(status.GetStatus()); err != nil {
 			p.m.o.Log.Error("pod status cannot be read, the pod is probed as it was", "pod", podName(p.pod), "podUID", p.uid, "err", err)
 			return
 		}
-		p.told, p.status = status, read
+		p.reported, p.status = status, read
 	}
-	told := &p.status
-	if podutil.IsTerminal(told.Phase) {
+	reported := &p.status
+	if podutil.IsTerminal(reported.Phase) {
 		p.stop(func(string) {}) // its last results stay: nothing runs that they could be about
 		return
 	}
-	statuses := slices.Concat(told.InitContainerStatuses, told.ContainerStatuses)
+	statuses := slices.Concat(reported.InitContainerStatuses, reported.ContainerStatuses)
 	for c := range podutil.LongRunning(&p.pod.Spec) {
 		p.container(ctx, c, generation, status, podutil.ContainerStatus(statuses, c.Name))
 	}
 }
 
-func (p *pod) container(ctx context.Context, c *v1.Container, generation uint64, status *podsyncv1.PodStatus, told *v1.ContainerStatus) {
+func (p *pod) container(ctx context.Context, c *v1.Container, generation uint64, status *podsyncv1.PodStatus, reported *v1.ContainerStatus) {
 	facts := worker.Facts{Pod: p.pod, Container: c, Ending: p.message.GetTerminating(), Started: c.StartupProbe == nil}
 	if ips := status.GetPodIps(); len(ips) > 0 {
 		facts.PodIP = ips[0]
@@ -96,8 +96,8 @@ func (p *pod) container(ctx context.Context, c *v1.Container, generation uint64,
 			facts.StartTime = s.GetStarted().AsTime()
 		}
 	}
-	if told != nil && facts.Running {
-		facts.Started = facts.Started || told.Started != nil && *told.Started
+	if reported != nil && facts.Running {
+		facts.Started = facts.Started || reported.Started != nil && *reported.Started
 	}
 	for _, kind := range worker.Kinds() {
 		if probe := kind.Of(c); probe != nil {

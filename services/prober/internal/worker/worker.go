@@ -46,9 +46,9 @@ type Prober interface {
 	Probe(ctx context.Context, t probe.Target) (probe.Result, error)
 }
 
-// Reporter is told what a worker finds. Its methods must not block.
+// Reporter hears what a worker finds. Its methods must not block.
 type Reporter interface {
-	// Record takes a record that changed, or whose time is to be told again.
+	// Record takes a record that changed, or whose time is to be reported again.
 	Record(r Record)
 	// Counted tells of one probe that came to a result.
 	Counted(o Outcome, took time.Duration)
@@ -81,14 +81,14 @@ type Worker struct {
 	record Record
 
 	// What follows belongs to Run's goroutine.
-	anchor time.Time // of the ticks of liveness and startup probes
-	start  delay     // the container's initial delay
-	first  time.Time // no probe before it
-	free   time.Time // since when no probe runs; ticks before it are gone
-	probes int       // of this container id, in this worker's life
-	told   Record    // as reported last
-	toldAt time.Time
-	again  time.Time // when a probe that could not be run is to be run again
+	anchor     time.Time // of the ticks of liveness and startup probes
+	start      delay     // the container's initial delay
+	first      time.Time // no probe before it
+	free       time.Time // since when no probe runs; ticks before it are gone
+	probes     int       // of this container id, in this worker's life
+	reported   Record    // as reported last
+	reportedAt time.Time
+	again      time.Time // when a probe that could not be run is to be run again
 }
 
 // New returns a worker that goes by f; Run runs it.
@@ -317,8 +317,8 @@ func (w *Worker) count(f *Facts, o Outcome) {
 	if before != r.Result {
 		w.o.Log.Debug("probe came to a result", "probe", w.o.Kind, "container", f.Container.Name, "id", f.ContainerID, "result", r.Result)
 	}
-	if now := time.Now(); !r.same(&w.told) || now.Sub(w.toldAt) >= refresh {
-		w.told, w.toldAt = r, now
+	if now := time.Now(); !r.same(&w.reported) || now.Sub(w.reportedAt) >= refresh {
+		w.reported, w.reportedAt = r, now
 		w.o.Reporter.Record(r)
 	}
 }
