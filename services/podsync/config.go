@@ -22,8 +22,9 @@ type Config struct {
 	RuntimeCalls int
 	// ContainerLogLinks holds a link a container log. Default /var/log/containers.
 	ContainerLogLinks string
-	// HelperNamespace is the namespace of helper pods, which carry the label microlet.dev/role: they may mount the runtime
-	// folder and run as the user of that role. Whoever may create pods in it has the roles of all helpers. Default: none.
+	// HelperNamespace is the namespace of helper pods, which carry the label microlet.dev/role: they may mount the
+	// runtime folder and run as the user of that role. Whoever may create pods in it has the roles of all helpers.
+	// Default: none.
 	HelperNamespace string
 }
 
@@ -53,11 +54,13 @@ func (c *Config) Validate() error {
 	}
 	if c.HelperNamespace != "" {
 		if problems := validation.IsDNS1123Label(c.HelperNamespace); len(problems) > 0 {
-			errs = append(errs, fmt.Errorf("--helper-namespace=%q: %s", c.HelperNamespace, strings.Join(problems, "; ")))
+			errs = append(errs,
+				fmt.Errorf("--helper-namespace=%q: %s", c.HelperNamespace, strings.Join(problems, "; ")))
 		}
 	}
 	if c.Kubelet.RuntimeEndpoint() == "" {
-		errs = append(errs, errors.New("containerRuntimeEndpoint is empty: name the runtime's socket, such as unix:///run/containerd/containerd.sock"))
+		errs = append(errs,
+			errors.New("containerRuntimeEndpoint is empty: name the runtime's socket, such as unix:///run/containerd/containerd.sock"))
 	}
 	return errors.Join(errs...)
 }

@@ -61,9 +61,21 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 		return nil, err
 	}
 	return &environment{
-		name: name, client: client, capacity: capacity, events: outbox.NewRecorder(s.Bus, name, s.Log), workers: workers,
-		cluster: objects, runtime: cri, node: thisnode.New(thisnode.Options{
-			Name: name, Client: client, Kubelet: k, Capacity: capacity, Runtime: cri.State, Bus: s.Bus, Workers: workers,
+		name:     name,
+		client:   client,
+		capacity: capacity,
+		events:   outbox.NewRecorder(s.Bus, name, s.Log),
+		workers:  workers,
+		cluster:  objects,
+		runtime:  cri,
+		node: thisnode.New(thisnode.Options{
+			Name:     name,
+			Client:   client,
+			Kubelet:  k,
+			Capacity: capacity,
+			Runtime:  cri.State,
+			Bus:      s.Bus,
+			Workers:  workers,
 		}),
 	}, nil
 }
@@ -88,8 +100,15 @@ type podWork struct {
 func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, error) {
 	k := cfg.Kubelet
 	reports, err := podreports.New(podreports.Options{
-		NodeName: env.name, Kubelet: k, Client: env.client, Bus: s.Bus, Workers: env.workers, Gateway: env.runtime.Containers,
-		Capacity: env.capacity, Log: s.Log, Metrics: s.Metrics,
+		NodeName: env.name,
+		Kubelet:  k,
+		Client:   env.client,
+		Bus:      s.Bus,
+		Workers:  env.workers,
+		Gateway:  env.runtime.Containers,
+		Capacity: env.capacity,
+		Log:      s.Log,
+		Metrics:  s.Metrics,
 	})
 	if err != nil {
 		return nil, err
@@ -111,8 +130,15 @@ func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, er
 		return nil, err
 	}
 	admission, err := podadmission.New(podadmission.Options{
-		Kubelet: k, Helpers: helpers, HelperRecords: cfg.Service.HelpersDir(), Nodes: env.node.Object, Runtime: env.runtime,
-		Workers: env.workers, Events: env.events, Log: s.Log, Metrics: s.Metrics,
+		Kubelet:       k,
+		Helpers:       helpers,
+		HelperRecords: cfg.Service.HelpersDir(),
+		Nodes:         env.node.Object,
+		Runtime:       env.runtime,
+		Workers:       env.workers,
+		Events:        env.events,
+		Log:           s.Log,
+		Metrics:       s.Metrics,
 	})
 	if err != nil {
 		return nil, err
@@ -148,7 +174,11 @@ func (p *podWork) start(s *service.Service, env *environment) {
 func startWakers(s *service.Service, env *environment, p *podWork) {
 	pleg := plegliveness.Watch(s.Bus, env.workers)
 	relister := &relist.Relister{
-		Runtime: env.runtime, Workers: env.workers, LastProof: pleg.Last, Log: s.Log, Relists: relist.NewCounter(s.Metrics),
+		Runtime:   env.runtime,
+		Workers:   env.workers,
+		LastProof: pleg.Last,
+		Log:       s.Log,
+		Relists:   relist.NewCounter(s.Metrics),
 	}
 	s.Go("relist", relister.Run)
 	api.Register(s, env.workers, pleg, p.sources.Local, p.reports.Mirrors)

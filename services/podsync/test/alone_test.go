@@ -103,7 +103,8 @@ func TestAPullThatHangsHoldsUpItsPodAlone(t *testing.T) {
 	n.put("a")
 	n.runs("a")
 	n.remove("slow")
-	proctest.Await(t, soon, "the pull has ended with its pod", func() bool { return n.runtime.InFlight("PullImage") == 0 })
+	proctest.Await(t, soon, "the pull has ended with its pod",
+		func() bool { return n.runtime.InFlight("PullImage") == 0 })
 	n.put("b")
 	n.runs("b")
 
@@ -159,7 +160,8 @@ func TestOnlyOne(t *testing.T) {
 	elsewhere, other := filepath.Join(t.TempDir(), "root"), bustest.New(t)
 	unmountRoot(t, elsewhere)
 	for name, c := range map[string]struct{ flag, want string }{
-		"the same root folder":    {"--runtime-dir=" + other.Dir(), "--root-dir=" + n.root + ": another podsync works there"},
+		"the same root folder": {"--runtime-dir=" + other.Dir(), "--root-dir=" + n.root +
+			": another podsync works there"},
 		"the same runtime folder": {"--root-dir=" + elsewhere, "another server answers on the socket"},
 	} {
 		second := n.start(c.flag)
@@ -204,8 +206,11 @@ func TestWrongConfiguration(t *testing.T) {
 func TestABrokenManifest(t *testing.T) {
 	n := newNode(t)
 	for file, text := range map[string]string{
-		"noyaml.yaml": "{", "nopod.yaml": "kind: Deployment\napiVersion: apps/v1\nmetadata: {name: x}\n", "binary.yaml": "\x00\xff\x00",
-		"nocontainer.yaml": "apiVersion: v1\nkind: Pod\nmetadata: {name: nocontainer}\nspec: {}\n", "empty.yaml": "",
+		"noyaml.yaml":      "{",
+		"nopod.yaml":       "kind: Deployment\napiVersion: apps/v1\nmetadata: {name: x}\n",
+		"binary.yaml":      "\x00\xff\x00",
+		"nocontainer.yaml": "apiVersion: v1\nkind: Pod\nmetadata: {name: nocontainer}\nspec: {}\n",
+		"empty.yaml":       "",
 	} {
 		n.write(file, text)
 	}

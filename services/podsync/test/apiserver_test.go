@@ -79,7 +79,8 @@ func (a *apiserver) routes() http.Handler {
 		answer(w, p)
 	})
 	const pod = "/api/v1/namespaces/{namespace}/pods/{name}"
-	mux.HandleFunc("GET "+pod, a.with(func(w http.ResponseWriter, _ *http.Request, _ string, p *v1.Pod) { answer(w, p) }))
+	mux.HandleFunc("GET "+pod,
+		a.with(func(w http.ResponseWriter, _ *http.Request, _ string, p *v1.Pod) { answer(w, p) }))
 	mux.HandleFunc("DELETE "+pod, a.with(func(w http.ResponseWriter, _ *http.Request, key string, p *v1.Pod) {
 		a.put("DELETED", key, p.DeepCopy())
 		answer(w, p)
@@ -99,14 +100,26 @@ func (a *apiserver) routes() http.Handler {
 		answer(w, next)
 	}))
 	mux.HandleFunc("GET /api/v1/nodes/{name}", func(w http.ResponseWriter, r *http.Request) {
-		answer(w, &v1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: r.PathValue("name"), UID: "node"}})
+		answer(w,
+			&v1.Node{
+				TypeMeta:   metav1.TypeMeta{Kind: "Node", APIVersion: "v1"},
+				ObjectMeta: metav1.ObjectMeta{Name: r.PathValue("name"), UID: "node"},
+			})
 	})
 	for path, kind := range map[string][2]string{
-		"/api/v1/nodes": {"NodeList", "v1"}, "/api/v1/services": {"ServiceList", "v1"}, "/apis/node.k8s.io/v1/runtimeclasses": {"RuntimeClassList", "node.k8s.io/v1"},
+		"/api/v1/nodes":                       {"NodeList", "v1"},
+		"/api/v1/services":                    {"ServiceList", "v1"},
+		"/apis/node.k8s.io/v1/runtimeclasses": {"RuntimeClassList", "node.k8s.io/v1"},
 	} {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Query().Get("watch") == "" {
-				answer(w, map[string]any{"kind": kind[0], "apiVersion": kind[1], "metadata": map[string]string{"resourceVersion": "1"}, "items": []int{}})
+				answer(w,
+					map[string]any{
+						"kind":       kind[0],
+						"apiVersion": kind[1],
+						"metadata":   map[string]string{"resourceVersion": "1"},
+						"items":      []int{},
+					})
 				return
 			}
 			a.follow(w, r, 0, false)
@@ -201,7 +214,11 @@ func fail(w http.ResponseWriter, code int, reason metav1.StatusReason) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(&metav1.Status{
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: string(reason),
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusFailure,
+		Code:     int32(code),
+		Reason:   reason,
+		Message:  string(reason),
 	})
 }
 
@@ -213,7 +230,8 @@ func (a *apiserver) shows(name string) string {
 	switch {
 	case p == nil:
 		return "no pod"
-	case len(p.Status.ContainerStatuses) != 1 || p.Status.ContainerStatuses[0].State.Running == nil || p.Status.Phase != v1.PodRunning:
+	case len(p.Status.ContainerStatuses) != 1 || p.Status.ContainerStatuses[0].State.Running == nil ||
+		p.Status.Phase != v1.PodRunning:
 		return fmt.Sprintf("%s does not run: %s %v", p.UID, p.Status.Phase, p.Status.ContainerStatuses)
 	}
 	return fmt.Sprintf("%s runs, restarted %d times", p.UID, p.Status.ContainerStatuses[0].RestartCount)

@@ -23,7 +23,8 @@ import (
 func (n *node) cri(r role.Role) runtimeapi.RuntimeServiceClient {
 	n.t.Helper()
 	s := n.Service()
-	conn, err := grpc.NewClient("unix://"+s.CRISocket(r), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"))
+	conn, err := grpc.NewClient("unix://"+s.CRISocket(r), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithAuthority("localhost"))
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -60,7 +61,8 @@ spec:
 	}
 	save := func(folder string) codes.Code {
 		_, err := nodeapi.CheckpointContainer(t.Context(), &runtimeapi.CheckpointContainerRequest{
-			ContainerId: id, Location: filepath.Join(folder, "checkpoint-a-"+bustest.NodeName+"_ns-c-a-2026-03-04T05:06:07Z.tar"),
+			ContainerId: id,
+			Location:    filepath.Join(folder, "checkpoint-a-"+bustest.NodeName+"_ns-c-a-2026-03-04T05:06:07Z.tar"),
 		})
 		return status.Code(err)
 	}

@@ -57,7 +57,11 @@ func newNode(t *testing.T) *node {
 	t.Helper()
 	dir := t.TempDir()
 	n := &node{
-		Node: bustest.New(t), t: t, root: filepath.Join(dir, "root"), manifests: filepath.Join(dir, "manifests"), runtime: fake.NewRuntime(time.Now),
+		Node:      bustest.New(t),
+		t:         t,
+		root:      filepath.Join(dir, "root"),
+		manifests: filepath.Join(dir, "manifests"),
+		runtime:   fake.NewRuntime(time.Now),
 	}
 	unmountRoot(t, n.root)
 	if err := os.Mkdir(n.manifests, 0o700); err != nil {
@@ -151,10 +155,11 @@ func (n *node) running(name string) []string {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), soon)
 	defer cancel()
-	got, err := runtimeapi.NewRuntimeServiceClient(n.runtime.Conn()).ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
-		State:         &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
-		LabelSelector: map[string]string{"io.kubernetes.pod.name": name + "-" + bustest.NodeName},
-	}})
+	got, err := runtimeapi.NewRuntimeServiceClient(n.runtime.Conn()).ListContainers(ctx,
+		&runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+			State:         &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+			LabelSelector: map[string]string{"io.kubernetes.pod.name": name + "-" + bustest.NodeName},
+		}})
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -197,7 +202,8 @@ func (n *node) counts(name string) *count {
 	}
 	var reading sync.WaitGroup
 	n.t.Cleanup(func() { _ = conn.Close(); reading.Wait() })
-	events, err := runtimeapi.NewRuntimeServiceClient(conn).GetContainerEvents(context.Background(), &runtimeapi.GetEventsRequest{})
+	events, err := runtimeapi.NewRuntimeServiceClient(conn).GetContainerEvents(context.Background(),
+		&runtimeapi.GetEventsRequest{})
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -212,7 +218,8 @@ func (n *node) counts(name string) *count {
 			}
 		}
 	})
-	proctest.Await(n.t, soon, "the runtime tells of its containers", func() bool { return n.runtime.EventStreams() == 1 })
+	proctest.Await(n.t, soon, "the runtime tells of its containers",
+		func() bool { return n.runtime.EventStreams() == 1 })
 	return c
 }
 

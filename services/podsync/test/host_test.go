@@ -39,7 +39,8 @@ func TestIPTablesChains(t *testing.T) {
 	}
 	n.start("--make-iptables-util-chains=true").Await(soon, "the chains are in place", func() bool {
 		got := chains()
-		return strings.Contains(got, "block incoming localnet connections") && strings.Contains(got, "KUBE-IPTABLES-HINT")
+		return strings.Contains(got, "block incoming localnet connections") &&
+			strings.Contains(got, "KUBE-IPTABLES-HINT")
 	})
 }
 

@@ -15,15 +15,17 @@ import (
 	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
-// TestTheNodesAddressIsNoGuess: what the default route suggests before nodestatus has told the node's address is in no status and,
-// as far as nodestatus is not away for long, in no container.
+// TestTheNodesAddressIsNoGuess: what the default route suggests before nodestatus has told the node's address is in no
+// status and, as far as nodestatus is not away for long, in no container.
 func TestTheNodesAddressIsNoGuess(t *testing.T) {
 	const address = "192.0.2.7" // which no default route of this machine has
 	n := newNode(t)
 	r := n.reads()
 	n.start()
 	n.write("host.yaml", strings.Replace(manifest("host"), "spec:", "spec:\n  hostNetwork: true", 1))
-	n.write("shows.yaml", strings.Replace(manifest("shows"), "containers: [{", "containers: [{env: [{name: HOST, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}], ", 1))
+	n.write("shows.yaml",
+		strings.Replace(manifest("shows"), "containers: [{",
+			"containers: [{env: [{name: HOST, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}], ", 1))
 	n.put("a")
 	n.runs("host") // what needs no address of the node waits for none
 	n.runs("a")
@@ -46,10 +48,15 @@ func TestTheNodesAddressIsNoGuess(t *testing.T) {
 
 	var node *bus.Writer
 	n.Client(role.NodeStatus, func(c *bus.Client) { node = c.Own(subject.Node) })
-	node.Put(subject.NodeAddresses, &nodestatusv1.Addresses{NodeName: "n", Addresses: []*nodestatusv1.Addresses_Address{{Type: "InternalIP", Address: address}}})
+	node.Put(subject.NodeAddresses,
+		&nodestatusv1.Addresses{
+			NodeName:  "n",
+			Addresses: []*nodestatusv1.Addresses_Address{{Type: "InternalIP", Address: address}},
+		})
 	n.runs("shows")
 	proctest.Await(t, soon, "statuses with the node's address and the pods'", func() bool {
-		return !slices.ContainsFunc(statuses(), func(s v1.PodStatus) bool { return s.HostIP != address || s.PodIP == "" })
+		return !slices.ContainsFunc(statuses(),
+			func(s v1.PodStatus) bool { return s.HostIP != address || s.PodIP == "" })
 	})
 	own := 0
 	for _, s := range statuses() {

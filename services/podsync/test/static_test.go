@@ -13,8 +13,8 @@ import (
 	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
-// TestAStaticPodComesBack: a manifest that is put back restarts its pod, whenever that happens, and all who keep the pod by
-// its UID know it again: the mirror pod in the API, the bus, the runtime.
+// TestAStaticPodComesBack: a manifest that is put back restarts its pod, whenever that happens, and all who keep the
+// pod by its UID know it again: the mirror pod in the API, the bus, the runtime.
 func TestAStaticPodComesBack(t *testing.T) {
 	n, api := newNode(t), newAPIServer(t)
 	n.put("a")
@@ -46,7 +46,8 @@ func TestAStaticPodComesBack(t *testing.T) {
 	t.Log("while its containers stop")
 	stop := n.runtime.Hang("StopContainer")
 	n.remove("a")
-	proctest.Await(t, soon, "its container is being stopped", func() bool { return n.runtime.InFlight("StopContainer") == 1 })
+	proctest.Await(t, soon, "its container is being stopped",
+		func() bool { return n.runtime.InFlight("StopContainer") == 1 })
 	n.put("a")
 	heard(2)
 	stop()
@@ -56,7 +57,8 @@ func TestAStaticPodComesBack(t *testing.T) {
 	deleted := api.deletions()
 	remove := n.runtime.Hang("RemovePodSandbox")
 	n.remove("a")
-	proctest.Await(t, soon, "its sandboxes are being removed", func() bool { return n.runtime.InFlight("RemovePodSandbox") > 0 })
+	proctest.Await(t, soon, "its sandboxes are being removed",
+		func() bool { return n.runtime.InFlight("RemovePodSandbox") > 0 })
 	n.put("a")
 	heard(3)
 	remove()
@@ -65,7 +67,8 @@ func TestAStaticPodComesBack(t *testing.T) {
 	t.Log("and away for good")
 	n.remove("a")
 	n.gone("a")
-	proctest.Await(t, soon, "the mirror is deleted", func() bool { return api.shows("a-"+bustest.NodeName) == "no pod" })
+	proctest.Await(t, soon, "the mirror is deleted",
+		func() bool { return api.shows("a-"+bustest.NodeName) == "no pod" })
 	if got := api.deletions() - deleted; got != 2 {
 		t.Errorf("%d mirrors deleted, want 2", got)
 	}
@@ -79,15 +82,18 @@ func TestAnAPIServerThatIsAwayIsNoIllness(t *testing.T) {
 	n.start("--kubeconfig=" + kubeconfig(t, "http://127.0.0.1:1"))
 	n.runs("a")
 	s := n.Service()
-	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", s.MetricsSocket(role.Podsync))
-	}}}
+	client := http.Client{
+		Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", s.MetricsSocket(role.Podsync))
+		}},
+	}
 	answer, err := client.Get("http://podsync/healthz")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer answer.Body.Close()
-	if body, err := io.ReadAll(answer.Body); err != nil || answer.StatusCode != http.StatusOK || string(body) != "ok\n" {
+	if body, err := io.ReadAll(answer.Body); err != nil || answer.StatusCode != http.StatusOK ||
+		string(body) != "ok\n" {
 		t.Errorf("/healthz is %d %q, %v", answer.StatusCode, body, err)
 	}
 }

@@ -227,7 +227,8 @@ func (a *Admitter) due(e *entry) bool {
 	if a.runs[e.pod.UID] {
 		return true
 	}
-	return a.heard[e.source] && e.pod.DeletionTimestamp == nil && (a.nodeKnown || e.source != podsyncv1.PodSource_POD_SOURCE_API)
+	return a.heard[e.source] && e.pod.DeletionTimestamp == nil &&
+		(a.nodeKnown || e.source != podsyncv1.PodSource_POD_SOURCE_API)
 }
 
 func (a *Admitter) decideOne(ctx context.Context, e *entry, others []*entry) {
@@ -257,7 +258,8 @@ func (a *Admitter) decideOne(ctx context.Context, e *entry, others []*entry) {
 	default:
 		e.stage, e.result = rejected, v
 		a.metrics.rejected(v.Reason)
-		a.o.Log.Warn("pod rejected", "pod", e.pod.Namespace+"/"+e.pod.Name, "podUID", e.pod.UID, "reason", v.Reason, "message", v.Message)
+		a.o.Log.Warn("pod rejected", "pod", e.pod.Namespace+"/"+e.pod.Name, "podUID", e.pod.UID, "reason", v.Reason,
+			"message", v.Message)
 	}
 }
 
@@ -271,7 +273,8 @@ func (a *Admitter) order(x, y *entry) int {
 	}
 	return cmp.Or(
 		x.pod.CreationTimestamp.Compare(y.pod.CreationTimestamp.Time),
-		cmp.Compare(x.pod.Namespace, y.pod.Namespace), cmp.Compare(x.pod.Name, y.pod.Name), cmp.Compare(x.pod.UID, y.pod.UID),
+		cmp.Compare(x.pod.Namespace, y.pod.Namespace), cmp.Compare(x.pod.Name, y.pod.Name),
+		cmp.Compare(x.pod.UID, y.pod.UID),
 	)
 }
 
@@ -281,7 +284,8 @@ func (a *Admitter) preempt(ctx context.Context, p *v1.Pod, preemption *Preemptio
 	var all sync.WaitGroup
 	for _, victim := range preemption.Victims {
 		all.Go(func() {
-			log := a.o.Log.With("pod", victim.Namespace+"/"+victim.Name, "podUID", victim.UID, "for", p.Namespace+"/"+p.Name)
+			log := a.o.Log.With("pod", victim.Namespace+"/"+victim.Name, "podUID", victim.UID,
+				"for", p.Namespace+"/"+p.Name)
 			log.Info("pod is preempted", "resource", preemption.Signal)
 			if err := a.o.Evictor.Evict(ctx, victim); err != nil {
 				log.Error("preempted pod did not end", "err", err)

@@ -157,7 +157,12 @@ func TestOlderPodsComeFirst(t *testing.T) {
 			a.want(t, map[string]string{}) // the source has more to tell
 			m.Heard(api)
 			a.want(t, map[string]string{
-				"p0": "admitted", "p1": "admitted", "p2": "OutOfcpu", "p3": "OutOfcpu", "p4": "OutOfcpu", "p5": "OutOfcpu",
+				"p0": "admitted",
+				"p1": "admitted",
+				"p2": "OutOfcpu",
+				"p3": "OutOfcpu",
+				"p4": "OutOfcpu",
+				"p5": "OutOfcpu",
 			})
 			if n := testutil.ToFloat64(m.metrics.rejections.WithLabelValues("OutOfcpu")); n != 4 {
 				t.Errorf("counted %v rejections", n)
@@ -202,7 +207,9 @@ func TestAnEndedPodFreesItsPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, a := newMachine(t), &answers{got: map[string]string{}}
 		m.Heard(api)
-		first, second, third := born(onPort("first", "", 80, ""), 0), born(onPort("second", "", 80, ""), 1), born(onPort("third", "", 80, ""), 2)
+		first, second, third := born(onPort("first", "", 80, ""), 0), born(onPort("second", "", 80, ""), 1), born(
+			onPort("third", "", 80, ""), 2,
+		)
 		m.ask(t.Context(), a, first, api)
 		synctest.Wait()
 		m.ask(t.Context(), a, second, api)

@@ -73,7 +73,8 @@ func asksForAppArmor(p *v1.Pod, containers []*v1.Container) bool {
 		}
 	}
 	for key, value := range p.Annotations {
-		if strings.HasPrefix(key, v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix) && value != v1.DeprecatedAppArmorBetaProfileNameUnconfined {
+		if strings.HasPrefix(key, v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix) &&
+			value != v1.DeprecatedAppArmorBetaProfileNameUnconfined {
 			return true
 		}
 	}

@@ -48,16 +48,25 @@ func NewDeclaredFeatures(declared []string, kubelet string) (*DeclaredFeatures, 
 // Admit implements Handler.
 func (h *DeclaredFeatures) Admit(_ context.Context, a *Attributes) Result {
 	const reason = "PodFeatureUnsupported"
-	needs, err := nodedeclaredfeatures.DefaultFramework.InferForPodScheduling(&types.PodInfo{Spec: &a.Pod.Spec, Status: &a.Pod.Status}, h.version)
+	needs, err := nodedeclaredfeatures.DefaultFramework.InferForPodScheduling(
+		&types.PodInfo{Spec: &a.Pod.Spec, Status: &a.Pod.Status}, h.version,
+	)
 	if err != nil {
 		return Result{Reason: reason, Message: fmt.Sprintf("Failed to infer pod's feature requirements: %v", err)}
 	}
 	match, err := nodedeclaredfeatures.DefaultFramework.MatchNodeFeatureSet(needs, h.has)
 	if err != nil {
-		return Result{Reason: reason, Message: fmt.Sprintf("Failed to match pod's feature requirements against the node: %v", err)}
+		return Result{
+			Reason:  reason,
+			Message: fmt.Sprintf("Failed to match pod's feature requirements against the node: %v", err),
+		}
 	}
 	if !match.IsMatch {
-		return Result{Reason: reason, Message: "Pod requires node features that are not available: " + strings.Join(match.UnsatisfiedRequirements, ", ")}
+		return Result{
+			Reason: reason,
+			Message: "Pod requires node features that are not available: " +
+				strings.Join(match.UnsatisfiedRequirements, ", "),
+		}
 	}
 	return Result{}
 }

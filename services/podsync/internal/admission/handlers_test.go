@@ -67,53 +67,82 @@ func TestNodeFit(t *testing.T) {
 		{name: "fits", pod: requesting("p", "cpu", "2", "memory", "1Gi")},
 		{name: "asks for nothing", pod: requesting("p"), others: []*v1.Pod{requesting("o", "cpu", "5")}},
 		{
-			name: "cpu", pod: requesting("p", "cpu", "1500m"), others: []*v1.Pod{requesting("o", "cpu", "600m")},
-			reason: "OutOfcpu", message: "Node didn't have enough resource: cpu, requested: 1500, used: 600, capacity: 2000",
+			name:    "cpu",
+			pod:     requesting("p", "cpu", "1500m"),
+			others:  []*v1.Pod{requesting("o", "cpu", "600m")},
+			reason:  "OutOfcpu",
+			message: "Node didn't have enough resource: cpu, requested: 1500, used: 600, capacity: 2000",
 		},
 		{
-			name: "memory", pod: requesting("p", "memory", "2Gi"),
-			reason: "OutOfmemory", message: "Node didn't have enough resource: memory, requested: 2147483648, used: 0, capacity: 1073741824",
+			name:    "memory",
+			pod:     requesting("p", "memory", "2Gi"),
+			reason:  "OutOfmemory",
+			message: "Node didn't have enough resource: memory, requested: 2147483648, used: 0, capacity: 1073741824",
 		},
 		{
-			name: "memory, with overhead", pod: changed(requesting("p", "memory", "1Gi"), func(p *v1.Pod) { p.Spec.Overhead = list("memory", "1Mi") }),
-			reason: "OutOfmemory", message: "Node didn't have enough resource: memory, requested: 1074790400, used: 0, capacity: 1073741824",
+			name: "memory, with overhead",
+			pod: changed(requesting("p", "memory", "1Gi"),
+				func(p *v1.Pod) { p.Spec.Overhead = list("memory", "1Mi") }),
+			reason:  "OutOfmemory",
+			message: "Node didn't have enough resource: memory, requested: 1074790400, used: 0, capacity: 1073741824",
 		},
 		{
-			name: "storage", pod: requesting("p", "ephemeral-storage", "11Gi"),
-			reason: "OutOfephemeral-storage", message: "Node didn't have enough resource: ephemeral-storage, requested: 11811160064, used: 0, capacity: 10737418240",
+			name:    "storage",
+			pod:     requesting("p", "ephemeral-storage", "11Gi"),
+			reason:  "OutOfephemeral-storage",
+			message: "Node didn't have enough resource: ephemeral-storage, requested: 11811160064, used: 0, capacity: 10737418240",
 		},
 		{
 			name: "pods", pod: requesting("p"), others: []*v1.Pod{requesting("a"), requesting("b"), requesting("c")},
 			reason: "OutOfpods", message: "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3",
 		},
 		{
-			name: "huge pages", pod: requesting("p", "hugepages-2Mi", "4Mi"), others: []*v1.Pod{requesting("a", "hugepages-2Mi", "2Mi")},
-			reason: "OutOfhugepages-2Mi", message: "Node didn't have enough resource: hugepages-2Mi, requested: 4194304, used: 2097152, capacity: 4194304",
+			name:    "huge pages",
+			pod:     requesting("p", "hugepages-2Mi", "4Mi"),
+			others:  []*v1.Pod{requesting("a", "hugepages-2Mi", "2Mi")},
+			reason:  "OutOfhugepages-2Mi",
+			message: "Node didn't have enough resource: hugepages-2Mi, requested: 4194304, used: 2097152, capacity: 4194304",
 		},
 		{
-			name: "extended resource that the node has", pod: requesting("p", "example.com/gpu", "2"),
-			reason: "OutOfexample.com/gpu", message: "Node didn't have enough resource: example.com/gpu, requested: 2, used: 0, capacity: 1",
+			name:    "extended resource that the node has",
+			pod:     requesting("p", "example.com/gpu", "2"),
+			reason:  "OutOfexample.com/gpu",
+			message: "Node didn't have enough resource: example.com/gpu, requested: 2, used: 0, capacity: 1",
 		},
 		{name: "extended resource that is not the node's", pod: requesting("p", "example.com/licence", "2")},
 		{
-			name: "pod-level requests", pod: changed(requesting("p"), func(p *v1.Pod) {
+			name: "pod-level requests",
+			pod: changed(requesting("p"), func(p *v1.Pod) {
 				p.Spec.Resources = &v1.ResourceRequirements{Requests: list("cpu", "3")}
 			}),
-			reason: "OutOfcpu", message: "Node didn't have enough resource: cpu, requested: 3000, used: 0, capacity: 2000",
+			reason:  "OutOfcpu",
+			message: "Node didn't have enough resource: cpu, requested: 3000, used: 0, capacity: 2000",
 		},
 		{
-			name: "the first shortage is told", pod: requesting("p", "memory", "2Gi", "cpu", "3"),
-			reason: "OutOfcpu", message: "Node didn't have enough resource: cpu, requested: 3000, used: 0, capacity: 2000",
+			name:    "the first shortage is told",
+			pod:     requesting("p", "memory", "2Gi", "cpu", "3"),
+			reason:  "OutOfcpu",
+			message: "Node didn't have enough resource: cpu, requested: 3000, used: 0, capacity: 2000",
 		},
 		{
-			name: "node selector", pod: changed(requesting("p"), func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "b"} }),
-			reason: "NodeAffinity", message: predicate + "node(s) didn't match Pod's node affinity/selector",
+			name:    "node selector",
+			pod:     changed(requesting("p"), func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "b"} }),
+			reason:  "NodeAffinity",
+			message: predicate + "node(s) didn't match Pod's node affinity/selector",
 		},
 		{
 			name: "node affinity", pod: changed(requesting("p"), func(p *v1.Pod) {
-				p.Spec.Affinity = &v1.Affinity{NodeAffinity: &v1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &v1.NodeSelector{
-					NodeSelectorTerms: []v1.NodeSelectorTerm{{MatchExpressions: []v1.NodeSelectorRequirement{{Key: "zone", Operator: v1.NodeSelectorOpNotIn, Values: []string{"a"}}}}},
-				}}}
+				p.Spec.Affinity = &v1.Affinity{
+					NodeAffinity: &v1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &v1.NodeSelector{
+						NodeSelectorTerms: []v1.NodeSelectorTerm{{
+							MatchExpressions: []v1.NodeSelectorRequirement{{
+								Key:      "zone",
+								Operator: v1.NodeSelectorOpNotIn,
+								Values:   []string{"a"},
+							}},
+						}},
+					}},
+				}
 			}),
 			reason: "NodeAffinity", message: predicate + "node(s) didn't match Pod's node affinity/selector",
 		},
@@ -122,43 +151,66 @@ func TestNodeFit(t *testing.T) {
 			reason: "NodeName", message: predicate + "node(s) didn't match the requested node name",
 		},
 		{
-			name: "port", pod: onPort("p", "", 8080, v1.ProtocolTCP), others: []*v1.Pod{onPort("o", "192.0.2.1", 8080, "")},
-			reason: "NodePorts", message: predicate + "node(s) didn't have free ports for the requested pod ports",
+			name:    "port",
+			pod:     onPort("p", "", 8080, v1.ProtocolTCP),
+			others:  []*v1.Pod{onPort("o", "192.0.2.1", 8080, "")},
+			reason:  "NodePorts",
+			message: predicate + "node(s) didn't have free ports for the requested pod ports",
 		},
 		{
 			name: "port of a sidecar", pod: onPort("p", "0.0.0.0", 8080, v1.ProtocolTCP),
 			others: []*v1.Pod{changed(requesting("o"), func(p *v1.Pod) {
-				p.Spec.InitContainers = []v1.Container{{Name: "s", RestartPolicy: &always, Ports: []v1.ContainerPort{{HostPort: 8080}}}}
+				p.Spec.InitContainers = []v1.Container{{
+					Name:          "s",
+					RestartPolicy: &always,
+					Ports:         []v1.ContainerPort{{HostPort: 8080}},
+				}}
 			})},
 			reason: "NodePorts", message: predicate + "node(s) didn't have free ports for the requested pod ports",
 		},
-		{name: "port of an init container is free again", pod: onPort("p", "", 8080, v1.ProtocolTCP), others: []*v1.Pod{changed(requesting("o"), func(p *v1.Pod) {
-			p.Spec.InitContainers = []v1.Container{{Name: "i", Ports: []v1.ContainerPort{{HostPort: 8080}}}}
-		})}},
+		{
+			name: "port of an init container is free again",
+			pod:  onPort("p", "", 8080, v1.ProtocolTCP),
+			others: []*v1.Pod{changed(requesting("o"), func(p *v1.Pod) {
+				p.Spec.InitContainers = []v1.Container{{Name: "i", Ports: []v1.ContainerPort{{HostPort: 8080}}}}
+			})},
+		},
 		{name: "port of another address", pod: onPort("p", "192.0.2.2", 8080, v1.ProtocolTCP), others: []*v1.Pod{onPort("o", "192.0.2.1", 8080, v1.ProtocolTCP)}},
 		{name: "port of another protocol", pod: onPort("p", "", 8080, v1.ProtocolUDP), others: []*v1.Pod{onPort("o", "", 8080, v1.ProtocolTCP)}},
 		{
-			name: "taint", pod: requesting("p"), node: func(n *v1.Node) { n.Spec.Taints = []v1.Taint{{Key: "k", Effect: v1.TaintEffectNoExecute}} },
-			reason: "TaintToleration", message: predicate + "node(s) had taints that the pod didn't tolerate",
+			name:    "taint",
+			pod:     requesting("p"),
+			node:    func(n *v1.Node) { n.Spec.Taints = []v1.Taint{{Key: "k", Effect: v1.TaintEffectNoExecute}} },
+			reason:  "TaintToleration",
+			message: predicate + "node(s) had taints that the pod didn't tolerate",
 		},
 		{name: "taint for the scheduler alone", pod: requesting("p"), node: func(n *v1.Node) { n.Spec.Taints = []v1.Taint{{Key: "k", Effect: v1.TaintEffectNoSchedule}} }},
 		{
-			name: "taint and a static pod", pod: changed(requesting("p"), func(p *v1.Pod) { p.Annotations = map[string]string{"kubernetes.io/config.source": "file"} }),
+			name: "taint and a static pod",
+			pod: changed(requesting("p"),
+				func(p *v1.Pod) { p.Annotations = map[string]string{"kubernetes.io/config.source": "file"} }),
 			node: func(n *v1.Node) { n.Spec.Taints = []v1.Taint{{Key: "k", Effect: v1.TaintEffectNoExecute}} },
 		},
 		{
-			name: "operating system", pod: changed(requesting("p"), func(p *v1.Pod) { p.Spec.OS = &v1.PodOS{Name: v1.Windows} }),
-			reason: "PodOSNotSupported", message: "Failed to admit pod as the OS field doesn't match node OS",
+			name:    "operating system",
+			pod:     changed(requesting("p"), func(p *v1.Pod) { p.Spec.OS = &v1.PodOS{Name: v1.Windows} }),
+			reason:  "PodOSNotSupported",
+			message: "Failed to admit pod as the OS field doesn't match node OS",
 		},
 		{
-			name: "operating system's label", pod: changed(requesting("p"), func(p *v1.Pod) { p.Labels = map[string]string{v1.LabelOSStable: "windows"} }),
-			reason: "PodOSSelectorNodeLabelDoesNotMatch", message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",
+			name: "operating system's label",
+			pod: changed(requesting("p"),
+				func(p *v1.Pod) { p.Labels = map[string]string{v1.LabelOSStable: "windows"} }),
+			reason:  "PodOSSelectorNodeLabelDoesNotMatch",
+			message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",
 		},
 		{
-			name: "supplemental groups", pod: changed(requesting("p"), func(p *v1.Pod) {
+			name: "supplemental groups",
+			pod: changed(requesting("p"), func(p *v1.Pod) {
 				p.Spec.SecurityContext = &v1.PodSecurityContext{SupplementalGroupsPolicy: &strict}
 			}),
-			reason: "SupplementalGroupsPolicyNotSupported", message: "SupplementalGroupsPolicy=Strict is not supported in this node",
+			reason:  "SupplementalGroupsPolicyNotSupported",
+			message: "SupplementalGroupsPolicy=Strict is not supported in this node",
 		},
 		{
 			name: "supplemental groups where there are", pod: changed(requesting("p"), func(p *v1.Pod) {
@@ -167,15 +219,22 @@ func TestNodeFit(t *testing.T) {
 			node: func(n *v1.Node) { n.Status.Features = &v1.NodeFeatures{SupplementalGroupsPolicy: new(true)} },
 		},
 		{
-			name: "a critical pod that nothing can make fit", pod: important(requesting("p", "cpu", "3")), others: []*v1.Pod{requesting("o", "cpu", "500m")},
-			reason: "UnexpectedAdmissionError", message: "Unexpected error while attempting to recover from admission failure: " +
+			name:   "a critical pod that nothing can make fit",
+			pod:    important(requesting("p", "cpu", "3")),
+			others: []*v1.Pod{requesting("o", "cpu", "500m")},
+			reason: "UnexpectedAdmissionError",
+			message: "Unexpected error while attempting to recover from admission failure: " +
 				"preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [(res: cpu, q: 1000), ]",
 		},
 		{
-			name: "a critical pod whose port is taken preempts nobody", pod: important(changed(onPort("p", "", 80, ""), func(p *v1.Pod) {
+			name: "a critical pod whose port is taken preempts nobody",
+			pod: important(changed(onPort("p", "", 80, ""), func(p *v1.Pod) {
 				p.Spec.Containers[0].Resources.Requests = list("cpu", "2")
-			})), others: []*v1.Pod{changed(onPort("o", "", 80, ""), func(p *v1.Pod) { p.Spec.Containers[0].Resources.Requests = list("cpu", "1") })},
-			reason: "NodePorts", message: predicate + "node(s) didn't have free ports for the requested pod ports",
+			})),
+			others: []*v1.Pod{changed(onPort("o", "", 80, ""),
+				func(p *v1.Pod) { p.Spec.Containers[0].Resources.Requests = list("cpu", "1") })},
+			reason:  "NodePorts",
+			message: predicate + "node(s) didn't have free ports for the requested pod ports",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -195,7 +254,9 @@ func TestNodeFit(t *testing.T) {
 func TestNodeFitPreempts(t *testing.T) {
 	victim := requesting("victim", "cpu", "1")
 	v := NodeFit{}.Admit(t.Context(), &Attributes{
-		Pod: important(requesting("p", "cpu", "1500m")), Others: []*v1.Pod{requesting("small", "cpu", "100m"), victim}, Node: testNode(),
+		Pod:    important(requesting("p", "cpu", "1500m")),
+		Others: []*v1.Pod{requesting("small", "cpu", "100m"), victim},
+		Node:   testNode(),
 	})
 	want := Result{Preempt: &Preemption{Victims: []*v1.Pod{victim}, Signal: v1.ResourceCPU}}
 	if d := cmp.Diff(want, v); d != "" {
@@ -237,7 +298,8 @@ func TestSysctls(t *testing.T) {
 		p := &v1.Pod{Spec: test.spec}
 		p.Spec.SecurityContext = &v1.PodSecurityContext{Sysctls: []v1.Sysctl{{Name: test.sysctl, Value: "1"}}}
 		v := s.Admit(t.Context(), &Attributes{Pod: p})
-		if v.Message != test.message || v.Admitted() != (test.message == "") || !v.Admitted() && v.Reason != "SysctlForbidden" {
+		if v.Message != test.message || v.Admitted() != (test.message == "") ||
+			!v.Admitted() && v.Reason != "SysctlForbidden" {
 			t.Errorf("%s: %+v, want %q", test.sysctl, v, test.message)
 		}
 	}
@@ -247,7 +309,9 @@ func TestSysctls(t *testing.T) {
 }
 
 func TestSafeSysctlsFollowTheKernel(t *testing.T) {
-	p := &v1.Pod{Spec: v1.PodSpec{SecurityContext: &v1.PodSecurityContext{Sysctls: []v1.Sysctl{{Name: "net.ipv4.tcp_rmem"}}}}}
+	p := &v1.Pod{
+		Spec: v1.PodSpec{SecurityContext: &v1.PodSecurityContext{Sysctls: []v1.Sysctl{{Name: "net.ipv4.tcp_rmem"}}}},
+	}
 	for kernel, safe := range map[string]bool{"4.14.9": false, "4.15.0": true, "6.12.1+deb13": true} {
 		s, err := NewSysctls(nil, kernel)
 		if err != nil {
@@ -260,8 +324,10 @@ func TestSafeSysctlsFollowTheKernel(t *testing.T) {
 }
 
 func TestSysctlPatternsThatCannotBe(t *testing.T) {
-	for _, pattern := range []string{"vm.overcommit_memory", "Net.Ipv4", "net.*.x", "net..x", strings.Repeat("net.", 80) + "x", ""} {
-		if _, err := NewSysctls([]string{pattern}, "6.1"); err == nil || !strings.Contains(err.Error(), "allowedUnsafeSysctls") {
+	for _, pattern := range []string{"vm.overcommit_memory", "Net.Ipv4", "net.*.x", "net..x",
+		strings.Repeat("net.", 80) + "x", ""} {
+		if _, err := NewSysctls([]string{pattern}, "6.1"); err == nil ||
+			!strings.Contains(err.Error(), "allowedUnsafeSysctls") {
 			t.Errorf("%q: %v", pattern, err)
 		}
 	}
@@ -269,7 +335,12 @@ func TestSysctlPatternsThatCannotBe(t *testing.T) {
 
 func TestAppArmor(t *testing.T) {
 	confined := func(of v1.AppArmorProfileType) *v1.Pod {
-		return &v1.Pod{Spec: v1.PodSpec{SecurityContext: &v1.PodSecurityContext{AppArmorProfile: &v1.AppArmorProfile{Type: of}}, Containers: []v1.Container{{Name: "c"}}}}
+		return &v1.Pod{
+			Spec: v1.PodSpec{
+				SecurityContext: &v1.PodSecurityContext{AppArmorProfile: &v1.AppArmorProfile{Type: of}},
+				Containers:      []v1.Container{{Name: "c"}},
+			},
+		}
 	}
 	for _, test := range []struct {
 		name    string
@@ -305,7 +376,13 @@ func TestFeatures(t *testing.T) {
 	}
 
 	const feature = "RestartAllContainersOnContainerExits"
-	restarting := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{RestartPolicyRules: []v1.ContainerRestartRule{{Action: v1.ContainerRestartRuleActionRestartAllContainers}}}}}}
+	restarting := &v1.Pod{
+		Spec: v1.PodSpec{
+			Containers: []v1.Container{{
+				RestartPolicyRules: []v1.ContainerRestartRule{{Action: v1.ContainerRestartRuleActionRestartAllContainers}},
+			}},
+		},
+	}
 	for _, declared := range [][]string{nil, {feature}} {
 		h, err := NewDeclaredFeatures(declared, kubeversion.Version)
 		if err != nil {

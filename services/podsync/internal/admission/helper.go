@@ -19,19 +19,21 @@ import (
 const ReasonHelperForbidden = "HelperForbidden"
 
 // Helpers lets only helper pods reach for what is the node agent's: those of one namespace that carry the label
-// microlet.dev/role with the role that they have. No other pod may mount the agent's own folder, where its sockets
-// and keys are, or ask for one of its users or groups, whatever else it asks for: what one pod cannot reach, another may
-// hand to it over a socket, such as an open folder of the host. A helper may have the user and groups of its own role only.
+// microlet.dev/role with the role that they have. No other pod may mount the agent's own folder, where its sockets and
+// keys are, or ask for one of its users or groups, whatever else it asks for: what one pod cannot reach, another may
+// hand to it over a socket, such as an open folder of the host. A helper may have the user and groups of its own role
+// only.
 //
-// Whoever may create pods in the namespace has the roles of all helpers. So there is no such namespace unless an operator
-// has named one, which must then exist and be guarded.
+// Whoever may create pods in the namespace has the roles of all helpers. So there is no such namespace unless an
+// operator has named one, which must then exist and be guarded.
 //
-// It judges what the pod says, so that it answers at once. A link on the host that leads into the folder is not followed
-// here: what podsync itself looks at, a hostPath with a type and a subPath, is judged again when it is
-// mounted (volume.Options.Private). A volume of what holds the folder, such as "/", is not refused. Both give a pod no
-// more than the rights of a host's user, which is why users and groups are judged as well. Those that an image brings
-// are not known yet when a pod is admitted; AdmitImage and AdmitUser judge them when a container is created, in pods that
-// reach nothing of the host, too: another pod may have their volumes as a hostPath, and hand them a folder of the host there.
+// It judges what the pod says, so that it answers at once. A link on the host that leads into the folder is not
+// followed here: what podsync itself looks at, a hostPath with a type and a subPath, is judged again when it is mounted
+// (volume.Options.Private). A volume of what holds the folder, such as "/", is not refused. Both give a pod no more
+// than the rights of a host's user, which is why users and groups are judged as well. Those that an image brings are
+// not known yet when a pod is admitted; AdmitImage and AdmitUser judge them when a container is created, in pods that
+// reach nothing of the host, too: another pod may have their volumes as a hostPath, and hand them a folder of the host
+// there.
 type Helpers struct {
 	// Namespace of the helper pods; empty: there are none.
 	Namespace string
@@ -69,7 +71,11 @@ func (h Helpers) Admit(_ context.Context, a *Attributes) Result {
 	p := a.Pod
 	own := h.Role(p)
 	if label, ok := p.Labels[peer.LabelRole]; ok && own == "" && h.Namespace != "" && p.Namespace == h.Namespace {
-		return Result{Reason: ReasonHelperForbidden, Message: fmt.Sprintf("label %s is %q, which no pod can be: use one of %v", peer.LabelRole, label, helperRoles())}
+		return Result{
+			Reason: ReasonHelperForbidden,
+			Message: fmt.Sprintf("label %s is %q, which no pod can be: use one of %v", peer.LabelRole, label,
+				helperRoles()),
+		}
 	}
 	for i := range p.Spec.Volumes {
 		volume := &p.Spec.Volumes[i]
@@ -78,7 +84,8 @@ func (h Helpers) Admit(_ context.Context, a *Attributes) Result {
 		}
 		for _, path := range shown(p, volume) {
 			if h.isPrivate(path) {
-				return h.forbid("volume %q mounts %s of the node agent's own folder %s", volume.Name, path, h.Folders[0])
+				return h.forbid("volume %q mounts %s of the node agent's own folder %s", volume.Name, path,
+					h.Folders[0])
 			}
 		}
 	}
@@ -106,8 +113,8 @@ func shown(p *v1.Pod, volume *v1.Volume) []string {
 	return paths
 }
 
-// rootOf is the host's root by another name: as a process of the host sees it, or has it as its folder, which most do that run
-// for long.
+// rootOf is the host's root by another name: as a process of the host sees it, or has it as its folder, which most do
+// that run for long.
 var rootOf = regexp.MustCompile(`^/proc/[^/]+(/task/[^/]+)?/(root|cwd)(/|$)`)
 
 // isPrivate reports whether a path is the agent's folder or below it.
@@ -116,7 +123,8 @@ func (h Helpers) isPrivate(path string) bool {
 	for at := rootOf.FindString(path); at != ""; at = rootOf.FindString(path) {
 		path = filepath.Clean("/" + strings.TrimPrefix(path, at))
 	}
-	return slices.ContainsFunc(h.Folders, func(folder string) bool { return path == folder || strings.HasPrefix(path, folder+"/") })
+	return slices.ContainsFunc(h.Folders,
+		func(folder string) bool { return path == folder || strings.HasPrefix(path, folder+"/") })
 }
 
 // AdmitEphemeral judges an ephemeral container, which comes to a pod that was admitted without it.
@@ -124,8 +132,8 @@ func (h Helpers) AdmitEphemeral(p *v1.Pod, c *v1.Container) Result {
 	return h.container(p, c)
 }
 
-// AdmitImage judges a container whose image says what it runs as, before it is created. A name says nothing: only the image
-// knows whose it is.
+// AdmitImage judges a container whose image says what it runs as, before it is created. A name says nothing: only the
+// image knows whose it is.
 func (h Helpers) AdmitImage(p *v1.Pod, c *v1.Container, uid *int64) Result {
 	if uid == nil || SetsUser(p, c) || !foreignUser(h.Role(p), *uid) {
 		return Result{}
@@ -133,8 +141,8 @@ func (h Helpers) AdmitImage(p *v1.Pod, c *v1.Container, uid *int64) Result {
 	return h.forbid("container %q runs as user %d by its image, which is %s", c.Name, *uid, owner(*uid))
 }
 
-// AdmitUser judges what the runtime says a created container has: what an image's own lists of users and groups give it is
-// known then.
+// AdmitUser judges what the runtime says a created container has: what an image's own lists of users and groups give it
+// is known then.
 func (h Helpers) AdmitUser(p *v1.Pod, c *v1.Container, uid int64, gids []int64) Result {
 	if foreignUser(h.Role(p), uid) {
 		return h.forbid("container %q runs as user %d by its image, which is %s", c.Name, uid, owner(uid))
@@ -159,7 +167,8 @@ func (h Helpers) pod(p *v1.Pod, own role.Role) Result {
 	for _, groups := range []struct {
 		field string
 		gids  []int64
-	}{{"runAsGroup", value(sc.RunAsGroup)}, {"fsGroup", value(sc.FSGroup)}, {"supplementalGroups", sc.SupplementalGroups}} {
+	}{{"runAsGroup", value(sc.RunAsGroup)}, {"fsGroup", value(sc.FSGroup)},
+		{"supplementalGroups", sc.SupplementalGroups}} {
 		for _, gid := range groups.gids {
 			if foreignGroup(own, gid) {
 				return h.forbid("the pod is in the group %d (%s), which is the node agent's", gid, groups.field)
@@ -209,7 +218,8 @@ func foreignUser(own role.Role, uid int64) bool {
 // foreignGroup reports whether the group is the node agent's and not one of the helper's own role.
 func foreignGroup(own role.Role, gid int64) bool {
 	identity, err := role.Get(own)
-	return role.Reserved(gid) && (err != nil || gid != int64(identity.GID) && !slices.Contains(identity.Groups, int(gid)))
+	return role.Reserved(gid) &&
+		(err != nil || gid != int64(identity.GID) && !slices.Contains(identity.Groups, int(gid)))
 }
 
 // owner names whose the user is.

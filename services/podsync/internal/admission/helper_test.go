@@ -15,7 +15,8 @@ import (
 func pod(namespace string, change ...func(*v1.Pod)) *v1.Pod {
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}, Spec: v1.PodSpec{
 		SecurityContext: &v1.PodSecurityContext{},
-		InitContainers:  []v1.Container{{Name: "i", SecurityContext: &v1.SecurityContext{}}}, Containers: []v1.Container{{Name: "c"}},
+		InitContainers:  []v1.Container{{Name: "i", SecurityContext: &v1.SecurityContext{}}},
+		Containers:      []v1.Container{{Name: "c"}},
 	}}
 	for _, f := range change {
 		f(p)
@@ -26,7 +27,8 @@ func pod(namespace string, change ...func(*v1.Pod)) *v1.Pod {
 func mounts(paths ...string) func(*v1.Pod) {
 	return func(p *v1.Pod) {
 		for _, path := range paths {
-			p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{Name: "host", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: path}}})
+			p.Spec.Volumes = append(p.Spec.Volumes,
+				v1.Volume{Name: "host", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: path}}})
 		}
 	}
 }
@@ -77,47 +79,51 @@ func TestHelpers(t *testing.T) {
 		pod  *v1.Pod
 		want string // part of the message; empty admits
 	}{
-		"nothing":                            {pod: pod("ns")},
-		"another folder":                     {pod: pod("ns", mounts("/run/microlet-rig", "/run", "/"))},
-		"the folder":                         {pod("ns", mounts("/run/microlet")), `volume "host" mounts /run/microlet of`},
-		"the folder, oddly spelled":          {pod("ns", mounts("/tmp", "//run/x/../microlet/")), "own folder /run/microlet"},
-		"below it":                           {pod("ns", mounts("/run/microlet/sock")), "--helper-namespace"},
-		"by a process of the host":           {pod("ns", mounts("/proc/1/root/proc/self/task/1/root/run/microlet/cri")), "own folder"},
-		"by the folder of a process":         {pod("ns", mounts("/proc/1/cwd/run/microlet")), "own folder"},
-		"by a subPath":                       {pod("ns", mounts("/"), subPath("run/microlet/sock")), "mounts /run/microlet/sock of"},
-		"another subPath":                    {pod: pod("ns", mounts("/"), subPath("run/other"))},
-		"its other name":                     {pod("ns", mounts("/var/run/microlet/nkeys")), `only pods of the namespace "agents" with the label microlet.dev/role may`},
-		"the folder, by a helper":            {pod: pod("agents", labelled("prober"), mounts("/run/microlet"))},
-		"the folder, without the label":      {pod("agents", mounts("/run/microlet")), "own folder"},
-		"the folder, by the label alone":     {pod("ns", labelled("prober"), mounts("/run/microlet")), "own folder"},
-		"a host process's role":              {pod("agents", labelled("bus")), `label microlet.dev/role is "bus"`},
-		"an unknown role":                    {pod("agents", labelled("root")), "[prober imagegc stats evictor nodeapi]"},
-		"another namespace's label":          {pod: pod("ns", labelled("bus"))},
-		"a user alone":                       {pod("ns", user(47104)), "the pod runs as user 47104, which is the node agent's service prober: only pods"},
-		"a user with the host":               {pod("ns", user(47104), mounts("/tmp")), "user 47104"},
-		"a user with the host's processes":   {pod("ns", user(47104), hostPID), "user 47104"},
-		"a user with the host's network":     {pod("ns", user(47103), group(47100), hostNetwork), "service nodestatus"},
-		"a user alone, by a helper":          {pod: pod("agents", labelled("prober"), user(47104), groups(47100))},
-		"a container's user alone":           {pod("ns", containerUser(47108)), `container "i" runs as user 47108`},
-		"a container's group alone":          {pod("ns", containerGroup(47100)), `container "i" is in the group 47100 (runAsGroup)`},
-		"runAsGroup alone":                   {pod("ns", group(47100)), "group 47100 (runAsGroup)"},
-		"fsGroup alone":                      {pod("ns", fsGroup(47109)), "group 47109 (fsGroup)"},
-		"supplementalGroups alone":           {pod("ns", groups(47100)), "group 47100 (supplementalGroups)"},
-		"a user of nobody yet":               {pod("ns", user(47100), mounts("/tmp")), "reserved for the node agent"},
-		"a user, by a helper":                {pod: pod("agents", labelled("prober"), user(47104), group(47100), mounts("/run/microlet"))},
-		"another role's user, by a helper":   {pod("agents", labelled("prober"), user(47108), mounts("/run/microlet")), "service nodeapi"},
-		"a container's user":                 {pod("ns", containerUser(47108), mounts("/tmp")), `container "i" runs as user 47108, which is the node agent's service nodeapi`},
-		"a container's group":                {pod("ns", containerGroup(47100), mounts("/tmp")), `container "i" is in the group 47100 (runAsGroup)`},
-		"the group of the sockets":           {pod("ns", groups(1, 47100), mounts("/run")), "group 47100 (supplementalGroups)"},
-		"the group of the logs":              {pod("ns", groups(47109), mounts("/var/log")), "group 47109 (supplementalGroups)"},
-		"as fsGroup":                         {pod("ns", fsGroup(47109), mounts("/var/log")), "group 47109 (fsGroup)"},
-		"as runAsGroup":                      {pod("ns", group(47100), hostPID), "group 47100 (runAsGroup)"},
-		"the group of the logs, by nodeapi":  {pod: pod("agents", labelled("nodeapi"), user(47108), groups(47109), mounts("/var/log"))},
+		"nothing":                          {pod: pod("ns")},
+		"another folder":                   {pod: pod("ns", mounts("/run/microlet-rig", "/run", "/"))},
+		"the folder":                       {pod("ns", mounts("/run/microlet")), `volume "host" mounts /run/microlet of`},
+		"the folder, oddly spelled":        {pod("ns", mounts("/tmp", "//run/x/../microlet/")), "own folder /run/microlet"},
+		"below it":                         {pod("ns", mounts("/run/microlet/sock")), "--helper-namespace"},
+		"by a process of the host":         {pod("ns", mounts("/proc/1/root/proc/self/task/1/root/run/microlet/cri")), "own folder"},
+		"by the folder of a process":       {pod("ns", mounts("/proc/1/cwd/run/microlet")), "own folder"},
+		"by a subPath":                     {pod("ns", mounts("/"), subPath("run/microlet/sock")), "mounts /run/microlet/sock of"},
+		"another subPath":                  {pod: pod("ns", mounts("/"), subPath("run/other"))},
+		"its other name":                   {pod("ns", mounts("/var/run/microlet/nkeys")), `only pods of the namespace "agents" with the label microlet.dev/role may`},
+		"the folder, by a helper":          {pod: pod("agents", labelled("prober"), mounts("/run/microlet"))},
+		"the folder, without the label":    {pod("agents", mounts("/run/microlet")), "own folder"},
+		"the folder, by the label alone":   {pod("ns", labelled("prober"), mounts("/run/microlet")), "own folder"},
+		"a host process's role":            {pod("agents", labelled("bus")), `label microlet.dev/role is "bus"`},
+		"an unknown role":                  {pod("agents", labelled("root")), "[prober imagegc stats evictor nodeapi]"},
+		"another namespace's label":        {pod: pod("ns", labelled("bus"))},
+		"a user alone":                     {pod("ns", user(47104)), "the pod runs as user 47104, which is the node agent's service prober: only pods"},
+		"a user with the host":             {pod("ns", user(47104), mounts("/tmp")), "user 47104"},
+		"a user with the host's processes": {pod("ns", user(47104), hostPID), "user 47104"},
+		"a user with the host's network":   {pod("ns", user(47103), group(47100), hostNetwork), "service nodestatus"},
+		"a user alone, by a helper":        {pod: pod("agents", labelled("prober"), user(47104), groups(47100))},
+		"a container's user alone":         {pod("ns", containerUser(47108)), `container "i" runs as user 47108`},
+		"a container's group alone":        {pod("ns", containerGroup(47100)), `container "i" is in the group 47100 (runAsGroup)`},
+		"runAsGroup alone":                 {pod("ns", group(47100)), "group 47100 (runAsGroup)"},
+		"fsGroup alone":                    {pod("ns", fsGroup(47109)), "group 47109 (fsGroup)"},
+		"supplementalGroups alone":         {pod("ns", groups(47100)), "group 47100 (supplementalGroups)"},
+		"a user of nobody yet":             {pod("ns", user(47100), mounts("/tmp")), "reserved for the node agent"},
+		"a user, by a helper": {pod: pod("agents", labelled("prober"), user(47104), group(47100),
+			mounts("/run/microlet"))},
+		"another role's user, by a helper": {pod("agents", labelled("prober"), user(47108), mounts("/run/microlet")), "service nodeapi"},
+		"a container's user":               {pod("ns", containerUser(47108), mounts("/tmp")), `container "i" runs as user 47108, which is the node agent's service nodeapi`},
+		"a container's group":              {pod("ns", containerGroup(47100), mounts("/tmp")), `container "i" is in the group 47100 (runAsGroup)`},
+		"the group of the sockets":         {pod("ns", groups(1, 47100), mounts("/run")), "group 47100 (supplementalGroups)"},
+		"the group of the logs":            {pod("ns", groups(47109), mounts("/var/log")), "group 47109 (supplementalGroups)"},
+		"as fsGroup":                       {pod("ns", fsGroup(47109), mounts("/var/log")), "group 47109 (fsGroup)"},
+		"as runAsGroup":                    {pod("ns", group(47100), hostPID), "group 47100 (runAsGroup)"},
+		"the group of the logs, by nodeapi": {pod: pod("agents", labelled("nodeapi"), user(47108), groups(47109),
+			mounts("/var/log"))},
 		"the group of the logs, by a prober": {pod("agents", labelled("prober"), groups(47109), mounts("/var/log")), "group 47109"},
-		"root and others of the host":        {pod: pod("ns", user(47099), containerUser(0), groups(47110), mounts("/tmp"), hostNetwork)},
+		"root and others of the host": {pod: pod("ns", user(47099), containerUser(0), groups(47110),
+			mounts("/tmp"), hostNetwork)},
 	} {
 		v := h.Admit(t.Context(), &Attributes{Pod: test.pod})
-		if v.Admitted() != (test.want == "") || !strings.Contains(v.Message, test.want) || !v.Admitted() && v.Reason != ReasonHelperForbidden {
+		if v.Admitted() != (test.want == "") || !strings.Contains(v.Message, test.want) ||
+			!v.Admitted() && v.Reason != ReasonHelperForbidden {
 			t.Errorf("%s: %q, %q; want %q", name, v.Reason, v.Message, test.want)
 		}
 	}
@@ -144,8 +150,12 @@ func TestHelpersOfEphemeralContainers(t *testing.T) {
 		{"a helper", pod("agents", helper, mounts("/tmp")), 47104, true},
 		{"without the label", pod("agents", mounts("/tmp")), 47104, false},
 	} {
-		v := h.AdmitEphemeral(test.pod, &v1.Container{Name: "debug", SecurityContext: &v1.SecurityContext{RunAsUser: &test.uid}})
-		if v.Admitted() != test.admitted || !v.Admitted() && (v.Reason != ReasonHelperForbidden || !strings.Contains(v.Message, `container "debug" runs as user 47104`)) {
+		v := h.AdmitEphemeral(test.pod,
+			&v1.Container{Name: "debug", SecurityContext: &v1.SecurityContext{RunAsUser: &test.uid}})
+		if v.Admitted() != test.admitted ||
+			!v.Admitted() &&
+				(v.Reason != ReasonHelperForbidden ||
+					!strings.Contains(v.Message, `container "debug" runs as user 47104`)) {
 			t.Errorf("%s: %q, %q", test.name, v.Reason, v.Message)
 		}
 		if v := h.AdmitEphemeral(test.pod, &v1.Container{Name: "debug"}); !v.Admitted() {
@@ -204,7 +214,8 @@ func TestFoldersOf(t *testing.T) {
 		t.Errorf("folders of %s: %q, want %q", link, have, want)
 	}
 	if target, err := filepath.EvalSymlinks("/var/run"); err == nil && target == "/run" {
-		if have, want := FoldersOf("/run/nowhere"), []string{"/run/nowhere", "/var/run/nowhere"}; !slices.Equal(have, want) {
+		if have, want := FoldersOf("/run/nowhere"), []string{"/run/nowhere", "/var/run/nowhere"}; !slices.Equal(have,
+			want) {
 			t.Errorf("folders of /run/nowhere: %q, want %q", have, want)
 		}
 	}

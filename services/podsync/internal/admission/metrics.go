@@ -14,7 +14,8 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{
 		rejections: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "kubelet_admission_rejections_total", Help: "Cumulative number pod admission rejections by the Kubelet.",
+			Name: "kubelet_admission_rejections_total",
+			Help: "Cumulative number pod admission rejections by the Kubelet.",
 		}, []string{"reason"}),
 		preemptions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_preemptions", Help: "Cumulative number of pod preemptions by preemption resource",

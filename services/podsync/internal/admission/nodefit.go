@@ -65,7 +65,8 @@ func systemFits(p *v1.Pod, node *v1.Node) Result {
 		return Result{Reason: "PodOSNotSupported", Message: "Failed to admit pod as the OS field doesn't match node OS"}
 	}
 	sc := p.Spec.SecurityContext
-	if sc == nil || sc.SupplementalGroupsPolicy == nil || *sc.SupplementalGroupsPolicy != v1.SupplementalGroupsPolicyStrict {
+	if sc == nil || sc.SupplementalGroupsPolicy == nil ||
+		*sc.SupplementalGroupsPolicy != v1.SupplementalGroupsPolicyStrict {
 		return Result{}
 	}
 	if f := node.Status.Features; f == nil || f.SupplementalGroupsPolicy == nil || !*f.SupplementalGroupsPolicy {

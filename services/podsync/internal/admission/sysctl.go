@@ -57,8 +57,9 @@ func NewSysctls(allowed []string, kernel string) (*Sysctls, error) {
 	}
 	for _, pattern := range allowed {
 		if len(pattern) > maxSysctlName || !sysctlPattern.MatchString(pattern) {
-			errs = append(errs, fmt.Errorf("allowedUnsafeSysctls: %q is no sysctl: write it with dots or slashes, in %d characters at most; a last * stands for anything",
-				pattern, maxSysctlName))
+			errs = append(errs,
+				fmt.Errorf("allowedUnsafeSysctls: %q is no sysctl: write it with dots or slashes, in %d characters at most; a last * stands for anything",
+					pattern, maxSysctlName))
 			continue
 		}
 		errs = append(errs, s.allow(pattern))

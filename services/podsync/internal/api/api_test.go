@@ -120,7 +120,8 @@ func TestAPodIsToldWithItsStatus(t *testing.T) {
 		t.Errorf("a pod that is not here: %v", err)
 	}
 	s.mirrors = mirrors{pod: p}
-	if got, err = s.GetLocalPod(t.Context(), &podsyncv1.GetLocalPodRequest{Uid: "a"}); err != nil || got.GetStatus() != nil {
+	if got, err = s.GetLocalPod(t.Context(), &podsyncv1.GetLocalPodRequest{Uid: "a"}); err != nil ||
+		got.GetStatus() != nil {
 		t.Errorf("a pod that has no status yet: %v, %v", got, err)
 	}
 }

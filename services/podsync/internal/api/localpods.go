@@ -44,7 +44,8 @@ func (l *localPods) RunPod(ctx context.Context, r *podsyncv1.RunPodRequest) (*po
 }
 
 // RemovePod implements podsyncv1.PodsyncServiceServer.
-func (l *localPods) RemovePod(ctx context.Context, r *podsyncv1.RemovePodRequest) (*podsyncv1.RemovePodResponse, error) {
+func (l *localPods) RemovePod(ctx context.Context,
+	r *podsyncv1.RemovePodRequest) (*podsyncv1.RemovePodResponse, error) {
 	p, err := l.pods.Remove(ctx, r.GetNamespace(), r.GetName())
 	if err != nil {
 		return nil, asStatus(err)
@@ -53,7 +54,8 @@ func (l *localPods) RemovePod(ctx context.Context, r *podsyncv1.RemovePodRequest
 }
 
 // GetLocalPod implements podsyncv1.PodsyncServiceServer. It tells of a pod that is ending, too.
-func (l *localPods) GetLocalPod(_ context.Context, r *podsyncv1.GetLocalPodRequest) (*podsyncv1.GetLocalPodResponse, error) {
+func (l *localPods) GetLocalPod(_ context.Context,
+	r *podsyncv1.GetLocalPodRequest) (*podsyncv1.GetLocalPodResponse, error) {
 	p, reported := l.mirrors.Get(types.UID(r.GetUid()))
 	if p == nil {
 		return nil, status.Errorf(codes.NotFound, "nothing of pod %s is on this node", r.GetUid())
@@ -69,7 +71,8 @@ func (l *localPods) GetLocalPod(_ context.Context, r *podsyncv1.GetLocalPodReque
 }
 
 // ListLocalPods implements podsyncv1.PodsyncServiceServer.
-func (l *localPods) ListLocalPods(ctx context.Context, _ *podsyncv1.ListLocalPodsRequest) (*podsyncv1.ListLocalPodsResponse, error) {
+func (l *localPods) ListLocalPods(ctx context.Context,
+	_ *podsyncv1.ListLocalPodsRequest) (*podsyncv1.ListLocalPodsResponse, error) {
 	pods, err := l.pods.List(ctx)
 	if err != nil {
 		return nil, asStatus(err)

@@ -32,7 +32,10 @@ func TestTheClientIsAsConfigured(t *testing.T) {
 	if err := os.WriteFile(path, []byte(kubeconfig), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for asked, want := range map[string]string{"": "application/vnd.kubernetes.protobuf", "application/json": "application/json"} {
+	for asked, want := range map[string]string{
+		"":                 "application/vnd.kubernetes.protobuf",
+		"application/json": "application/json",
+	} {
 		k := &kubeletconfig.Config{Kubelet: kubeletconfigv1.KubeletConfiguration{
 			ContentType: asked, KubeAPIQPS: new(int32(7)), KubeAPIBurst: 9,
 		}}
@@ -41,10 +44,13 @@ func TestTheClientIsAsConfigured(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if config.Host != "https://192.0.2.1:6443" || config.ContentType != want || config.QPS != 7 || config.Burst != 9 {
-			t.Errorf("contentType %q gives host %s, content %s, %v QPS, burst %d", asked, config.Host, config.ContentType, config.QPS, config.Burst)
+		if config.Host != "https://192.0.2.1:6443" || config.ContentType != want || config.QPS != 7 ||
+			config.Burst != 9 {
+			t.Errorf("contentType %q gives host %s, content %s, %v QPS, burst %d", asked, config.Host,
+				config.ContentType, config.QPS, config.Burst)
 		}
-		if !strings.HasPrefix(config.AcceptContentTypes, want) || config.UserAgent != "microlet-podsync" || config.Dial == nil {
+		if !strings.HasPrefix(config.AcceptContentTypes, want) || config.UserAgent != "microlet-podsync" ||
+			config.Dial == nil {
 			t.Errorf("contentType %q: accepts %q as %q", asked, config.AcceptContentTypes, config.UserAgent)
 		}
 	}

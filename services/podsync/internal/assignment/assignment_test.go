@@ -140,7 +140,10 @@ func TestBalanceAlways(t *testing.T) {
 func TestWeight(t *testing.T) {
 	p := &v1.Pod{Spec: v1.PodSpec{
 		InitContainers: []v1.Container{{StartupProbe: &v1.Probe{PeriodSeconds: 4}}},
-		Containers:     []v1.Container{{ReadinessProbe: &v1.Probe{PeriodSeconds: 1}, LivenessProbe: &v1.Probe{PeriodSeconds: 2}}},
+		Containers: []v1.Container{{
+			ReadinessProbe: &v1.Probe{PeriodSeconds: 1},
+			LivenessProbe:  &v1.Probe{PeriodSeconds: 2},
+		}},
 	}}
 	if got := Weight(p); got != 1.75 {
 		t.Errorf("weight %v", got)
@@ -239,7 +242,12 @@ type scene struct {
 // newScene runs an assigner, which has so many pods, until the bubble ends.
 func newScene(t *testing.T, b *bus, pods int) *scene {
 	s := &scene{bus: b, t: t, Assigner: New(Options{
-		Writer: b, Known: kept{b}, Heartbeats: b, Changed: func(types.UID) {}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Writer:     b,
+		Known:      kept{b},
+		Heartbeats: b,
+		Changed:    func(types.UID) {},
+		Log:        slog.New(slog.DiscardHandler),
+		Metrics:    prometheus.NewRegistry(),
 	})}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

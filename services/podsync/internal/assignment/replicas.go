@@ -91,7 +91,13 @@ func (r *replicas) alive() (names, takers []string, again time.Time, known bool)
 		s, known := r.seen[name]
 		switch {
 		case !known || s.pid != b.GetPid():
-			r.seen[name] = sign{pid: b.GetPid(), turns: b.GetTurns(), at: now, since: received, frail: known && lost && at.Sub(s.since) < settled}
+			r.seen[name] = sign{
+				pid:   b.GetPid(),
+				turns: b.GetTurns(),
+				at:    now,
+				since: received,
+				frail: known && lost && at.Sub(s.since) < settled,
+			}
 		case s.turns != b.GetTurns():
 			s.turns, s.at = b.GetTurns(), now
 			r.seen[name] = s

@@ -86,13 +86,15 @@ func New(limits Limits, reg prometheus.Registerer) (*Limiter, error) {
 	l := &Limiter{
 		limits: limits,
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "microlet_runtime_calls_in_flight", Help: "Bounded runtime calls that run now, those that lost their slot included.",
+			Name: "microlet_runtime_calls_in_flight",
+			Help: "Bounded runtime calls that run now, those that lost their slot included.",
 		}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "microlet_runtime_calls_waiting", Help: "Bounded runtime calls that wait for a slot.",
 		}),
 		givenBack: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "microlet_runtime_places_given_back_total", Help: "Runtime calls that took so long that they lost their slot.",
+			Name: "microlet_runtime_places_given_back_total",
+			Help: "Runtime calls that took so long that they lost their slot.",
 		}),
 		waited: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "microlet_runtime_place_wait_seconds", Help: "How long a bounded runtime call waited for its slot.",

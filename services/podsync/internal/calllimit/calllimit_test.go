@@ -123,7 +123,8 @@ func TestLimiterObeysContexts(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		begun := time.Now()
-		if _, err := w.l.Acquire(ctx, Usual); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Second {
+		if _, err := w.l.Acquire(ctx, Usual); !errors.Is(err, context.DeadlineExceeded) ||
+			time.Since(begun) != time.Second {
 			t.Fatalf("after %v: %v", time.Since(begun), err)
 		}
 		w.call(t.Context(), "b", Usual, time.Second)

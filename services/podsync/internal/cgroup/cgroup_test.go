@@ -40,7 +40,8 @@ func TestSharesAndQuota(t *testing.T) {
 			t.Errorf("MilliCPUToShares(%d) = %d, want %d", milli, got, want)
 		}
 	}
-	for _, c := range []struct{ milli, period, want int64 }{{0, 100000, 0}, {1, 100000, 1000}, {200, 100000, 20000}, {1500, 10000, 15000}} {
+	for _, c := range []struct{ milli, period, want int64 }{{0, 100000, 0}, {1, 100000, 1000}, {200, 100000, 20000},
+		{1500, 10000, 15000}} {
 		if got := MilliCPUToQuota(c.milli, c.period); got != c.want {
 			t.Errorf("MilliCPUToQuota(%d, %d) = %d, want %d", c.milli, c.period, got, c.want)
 		}
@@ -71,7 +72,12 @@ func TestNames(t *testing.T) {
 	if got := parseRoot("/my_own.slice/my_own-sub.slice", true).cgroupfs(); got != "/my-own/sub" {
 		t.Error(got)
 	}
-	for dir, want := range map[string]string{"kubepods-burstable-pod1_2.slice": "1-2", "kubepods-pod1_2.slice": "1-2", "kubepods-burstable.slice": "", "x": ""} {
+	for dir, want := range map[string]string{
+		"kubepods-burstable-pod1_2.slice": "1-2",
+		"kubepods-pod1_2.slice":           "1-2",
+		"kubepods-burstable.slice":        "",
+		"x":                               "",
+	} {
 		if got, _ := uidOf(dir, true); got != want {
 			t.Errorf("uidOf(%q) = %q, want %q", dir, got, want)
 		}
@@ -114,7 +120,10 @@ func TestPodResources(t *testing.T) {
 }
 
 func TestNodeResources(t *testing.T) {
-	o := Options{Capacity: list("cpu", "4", "memory", "8Gi"), Allocatable: list("cpu", "3", "memory", "7Gi", "pid", "1000")}
+	o := Options{
+		Capacity:    list("cpu", "4", "memory", "8Gi"),
+		Allocatable: list("cpu", "3", "memory", "7Gi", "pid", "1000"),
+	}
 	m := &Manager{o: o}
 	if r := m.nodeResources(); *r.shares != 4096 || *r.memory != 8<<30 || r.pids != nil {
 		t.Errorf("capacity: %+v", r)
@@ -212,16 +221,17 @@ func TestOnThisMachine(t *testing.T) {
 	}
 	if !Unified() {
 		for file, want := range map[string]string{
-			mounts["cpu"] + root + "/kubepods/cpu.shares":                  "1024",
-			mounts["memory"] + root + "/kubepods/memory.limit_in_bytes":    "4294967296",
-			mounts["cpu"] + root + "/kubepods/burstable/cpu.shares":        "102",
-			mounts["cpu"] + root + "/kubepods/besteffort/cpu.shares":       "2",
-			mounts["cpu"] + parent + "/cpu.shares":                         "102",
-			mounts["cpu"] + parent + "/cpu.cfs_quota_us":                   "20000",
-			mounts["memory"] + parent + "/memory.limit_in_bytes":           "67108864",
-			mounts["pids"] + parent + "/pids.max":                          "77",
-			mounts["pids"] + root + "/kubepods/pids.max":                   "5000",
-			mounts["memory"] + filepath.Dir(parent) + "/memory.swappiness": read(t, mounts["memory"]+"/memory.swappiness"),
+			mounts["cpu"] + root + "/kubepods/cpu.shares":               "1024",
+			mounts["memory"] + root + "/kubepods/memory.limit_in_bytes": "4294967296",
+			mounts["cpu"] + root + "/kubepods/burstable/cpu.shares":     "102",
+			mounts["cpu"] + root + "/kubepods/besteffort/cpu.shares":    "2",
+			mounts["cpu"] + parent + "/cpu.shares":                      "102",
+			mounts["cpu"] + parent + "/cpu.cfs_quota_us":                "20000",
+			mounts["memory"] + parent + "/memory.limit_in_bytes":        "67108864",
+			mounts["pids"] + parent + "/pids.max":                       "77",
+			mounts["pids"] + root + "/kubepods/pids.max":                "5000",
+			mounts["memory"] + filepath.Dir(parent) + "/memory.swappiness": read(t,
+				mounts["memory"]+"/memory.swappiness"),
 		} {
 			if got := read(t, file); got != want {
 				t.Errorf("%s = %s, want %s", file, got, want)

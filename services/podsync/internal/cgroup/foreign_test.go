@@ -63,7 +63,11 @@ func TestRemovePodOfAForeignPIDNamespace(t *testing.T) {
 		there := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
 		there.Env = append(os.Environ(), foreignRoot+"="+root)
 		// A process group of its own, so that what is aimed at it hits nobody else.
-		there.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Setpgid: true, Pdeathsig: syscall.SIGKILL}
+		there.SysProcAttr = &syscall.SysProcAttr{
+			Cloneflags: syscall.CLONE_NEWPID,
+			Setpgid:    true,
+			Pdeathsig:  syscall.SIGKILL,
+		}
 		out, err := there.CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
 			t.Fatalf("in another PID namespace: %v\n%s", err, out)

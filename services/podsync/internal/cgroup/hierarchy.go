@@ -89,7 +89,8 @@ func (m *Manager) convert(n name, r resources) *libcgroups.Resources {
 	}
 	if r.hugePages != nil && slices.Contains(m.needed, "hugetlb") {
 		for _, page := range libcgroups.HugePageSizes() {
-			lib.HugetlbLimit = append(lib.HugetlbLimit, &libcgroups.HugepageLimit{Pagesize: page, Limit: uint64(max(r.hugePages[page], 0))})
+			lib.HugetlbLimit = append(lib.HugetlbLimit,
+				&libcgroups.HugepageLimit{Pagesize: page, Limit: uint64(max(r.hugePages[page], 0))})
 		}
 	}
 	if m.unified {
@@ -97,8 +98,8 @@ func (m *Manager) convert(n name, r resources) *libcgroups.Resources {
 			lib.Unified = r.unified
 		}
 		if slices.Equal(n, m.root) && has("cpuset") {
-			// systemd drops a controller that no unit asks for, and the tree would count as incomplete. The kubelet sets
-			// it with either driver.
+			// systemd drops a controller that no unit asks for, and the tree would count as incomplete. The kubelet
+			// sets it with either driver.
 			lib.CpusetCpus = effectiveCPUs()
 		}
 	}

@@ -115,7 +115,8 @@ func New(o Options) (*Manager, error) {
 	case DriverSystemd:
 		m.systemd = true
 		if !systemd.IsRunningSystemd() {
-			return nil, errors.New(`cgroupDriver is "systemd" and systemd does not run on this host: set cgroupDriver: cgroupfs, here and in the runtime`)
+			return nil,
+				errors.New(`cgroupDriver is "systemd" and systemd does not run on this host: set cgroupDriver: cgroupfs, here and in the runtime`)
 		}
 	default:
 		return nil, fmt.Errorf(`cgroupDriver is %q: it must be "cgroupfs" or "systemd"`, o.Driver)

@@ -35,7 +35,8 @@ func TestOnSystemd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again := exec.Command("nsenter", "--target", strconv.Itoa(pid), "--mount", "--pid", "--cgroup", own, "-test.run=^"+t.Name()+"$", "-test.v")
+	again := exec.Command("nsenter", "--target", strconv.Itoa(pid), "--mount", "--pid", "--cgroup", own,
+		"-test.run=^"+t.Name()+"$", "-test.v")
 	again.Env = append(os.Environ(), inside+"=1")
 	out, err := again.CombinedOutput()
 	t.Logf("%s", out)
@@ -74,7 +75,8 @@ mount -t tmpfs tmpfs /run
 container=microlet-test exec ` + systemdInit + ` --system --unit=rescue.target'`
 	systemd := exec.Command("bash", "-c", boot, of)
 	systemd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC, Pdeathsig: syscall.SIGKILL,
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
+		Pdeathsig:  syscall.SIGKILL,
 	}
 	if err := systemd.Start(); err != nil {
 		t.Fatal(err)

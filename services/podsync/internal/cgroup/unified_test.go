@@ -103,7 +103,8 @@ func goTheWholeWay(t *testing.T, o Options, want string) {
 		}
 	}
 	p := testPod("aaaa-1", v1.ResourceRequirements{
-		Requests: list("cpu", "100m", "hugepages-2Mi", "4Mi"), Limits: list("cpu", "200m", "memory", "64Mi", "hugepages-2Mi", "4Mi"),
+		Requests: list("cpu", "100m", "hugepages-2Mi", "4Mi"),
+		Limits:   list("cpu", "200m", "memory", "64Mi", "hugepages-2Mi", "4Mi"),
 	})
 	parent, err := m.EnsurePod(p)
 	if err != nil || parent != want {
@@ -114,7 +115,9 @@ func goTheWholeWay(t *testing.T, o Options, want string) {
 	}
 	for _, c := range m.needed {
 		limit, ok := map[string][2]string{
-			"hugetlb": {"hugetlb.2MB.max", "4194304"}, "memory": {"memory.max", "67108864"}, "cpu": {"cpu.max", "20000 100000"},
+			"hugetlb": {"hugetlb.2MB.max", "4194304"},
+			"memory":  {"memory.max", "67108864"},
+			"cpu":     {"cpu.max", "20000 100000"},
 		}[c]
 		if !ok {
 			continue
@@ -156,11 +159,23 @@ func TestUnifiedValues(t *testing.T) {
 	factor := 0.9
 	m := &Manager{
 		unified: true, needed: []string{"cpu", "memory", "pids", "cpuset"},
-		o: Options{CPUCFSQuota: true, CPUCFSQuotaPeriod: 100 * time.Millisecond, PodPidsLimit: 77, MemoryThrottlingFactor: &factor},
+		o: Options{
+			CPUCFSQuota:            true,
+			CPUCFSQuotaPeriod:      100 * time.Millisecond,
+			PodPidsLimit:           77,
+			MemoryThrottlingFactor: &factor,
+		},
 	}
-	limited := testPod("u", v1.ResourceRequirements{Requests: list("cpu", "1", "memory", "64Mi"), Limits: list("cpu", "2", "memory", "128Mi")})
+	limited := testPod("u",
+		v1.ResourceRequirements{
+			Requests: list("cpu", "1", "memory", "64Mi"),
+			Limits:   list("cpu", "2", "memory", "128Mi"),
+		})
 	podLevel := testPod("u", v1.ResourceRequirements{})
-	podLevel.Spec.Resources = &v1.ResourceRequirements{Requests: list("cpu", "500m", "memory", "100Mi"), Limits: list("cpu", "1", "memory", "200Mi")}
+	podLevel.Spec.Resources = &v1.ResourceRequirements{
+		Requests: list("cpu", "500m", "memory", "100Mi"),
+		Limits:   list("cpu", "1", "memory", "200Mi"),
+	}
 	for _, test := range []struct {
 		name string
 		pod  *v1.Pod
@@ -171,7 +186,8 @@ func TestUnifiedValues(t *testing.T) {
 		{"pod level", podLevel, "weight 20, quota 100000 of 100000, memory 209715200, pids 77, map[memory.high:199229440]"},
 	} {
 		r := m.convert(name{"x"}, m.podResources(test.pod))
-		got := fmt.Sprintf("weight %d, quota %d of %d, memory %d, pids %d, %v", r.CpuWeight, r.CpuQuota, r.CpuPeriod, r.Memory, *r.PidsLimit, r.Unified)
+		got := fmt.Sprintf("weight %d, quota %d of %d, memory %d, pids %d, %v", r.CpuWeight, r.CpuQuota, r.CpuPeriod,
+			r.Memory, *r.PidsLimit, r.Unified)
 		if d := cmp.Diff(test.want, got); d != "" {
 			t.Errorf("%s: -want +got\n%s", test.name, d)
 		}
@@ -199,9 +215,13 @@ func TestRootHasCPUs(t *testing.T) {
 func TestPodLevelResources(t *testing.T) {
 	m := &Manager{o: Options{CPUCFSQuota: true, CPUCFSQuotaPeriod: 100 * time.Millisecond}}
 	p := testPod("u", v1.ResourceRequirements{Requests: list("cpu", "100m")}, v1.ResourceRequirements{})
-	p.Spec.Resources = &v1.ResourceRequirements{Requests: list("cpu", "500m", "memory", "64Mi", "hugepages-2Mi", "2Mi"), Limits: list("cpu", "1", "memory", "64Mi", "hugepages-2Mi", "2Mi")}
+	p.Spec.Resources = &v1.ResourceRequirements{
+		Requests: list("cpu", "500m", "memory", "64Mi", "hugepages-2Mi", "2Mi"),
+		Limits:   list("cpu", "1", "memory", "64Mi", "hugepages-2Mi", "2Mi"),
+	}
 	r := m.podResources(p)
-	if *r.shares != 512 || *r.quota != 100000 || *r.memory != 64<<20 || r.hugePages["2MB"] != 2<<20 || r.unified != nil {
+	if *r.shares != 512 || *r.quota != 100000 || *r.memory != 64<<20 || r.hugePages["2MB"] != 2<<20 ||
+		r.unified != nil {
 		t.Errorf("shares %d, quota %d, memory %d, %v, %v", *r.shares, *r.quota, *r.memory, r.hugePages, r.unified)
 	}
 	if memoryHigh(64<<20, 64<<20, 0.9) != nil || memoryHigh(0, 0, 0.9) != nil {

@@ -49,7 +49,8 @@ func (d *Driver) ask(ctx context.Context) (name string, sure bool) {
 	answer, err := d.runtime.RuntimeConfig(ctx)
 	switch {
 	case err != nil && !runtime.IsUnimplemented(err):
-		d.log.Warn("runtime did not tell its cgroup driver yet, taking the configured one", "driver", d.configured, "err", err)
+		d.log.Warn("runtime did not tell its cgroup driver yet, taking the configured one", "driver", d.configured,
+			"err", err)
 		return d.configured, false
 	case err != nil || answer.GetLinux() == nil:
 		return d.configured, true
@@ -71,7 +72,8 @@ func (d *Driver) Confirm(ctx context.Context) error {
 		return nil
 	}
 	if name != d.Name {
-		return fmt.Errorf("the runtime uses the cgroup driver %s, podsync started with %s before it could ask", name, d.Name)
+		return fmt.Errorf("the runtime uses the cgroup driver %s, podsync started with %s before it could ask", name,
+			d.Name)
 	}
 	d.confirmed = true
 	return nil

@@ -256,7 +256,8 @@ func (c *Cleanup) strays(ctx context.Context, states map[types.UID]*pod.State) e
 		}
 	}
 	_, err := c.each(ctx, running, func(ctx context.Context, state *pod.State) error {
-		c.Log.Info("stopping what runs of a pod that has ended", "pod", state.Namespace+"/"+state.Name, "podUID", state.UID)
+		c.Log.Info("stopping what runs of a pod that has ended", "pod", state.Namespace+"/"+state.Name,
+			"podUID", state.UID)
 		c.Metrics.orphans.Inc()
 		_, err := Remover{Runtime: c.Runtime}.stop(ctx, state)
 		return err

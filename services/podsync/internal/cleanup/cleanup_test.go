@@ -131,8 +131,12 @@ func (m *machine) hold(uid types.UID, source string) {
 		m.states, m.cgroups = map[types.UID]*pod.State{}, map[types.UID]string{}
 	}
 	m.states[uid] = &pod.State{
-		UID:        uid,
-		Sandboxes:  []pod.Sandbox{{ID: "s-" + string(uid), Ready: true, Annotations: map[string]string{"kubernetes.io/config.source": source}}},
+		UID: uid,
+		Sandboxes: []pod.Sandbox{{
+			ID:          "s-" + string(uid),
+			Ready:       true,
+			Annotations: map[string]string{"kubernetes.io/config.source": source},
+		}},
 		Containers: []pod.Container{{ID: "c-" + string(uid), State: runtimeapi.ContainerState_CONTAINER_RUNNING}},
 	}
 	m.folders = append(m.folders, uid)
@@ -157,7 +161,8 @@ func TestRemovesOnlyWhatNobodyOwns(t *testing.T) {
 	if err := m.cleanup(t, "known", "static").once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"stop c-orphan", "stop s-orphan", "remove c-orphan", "remove s-orphan", "unmount orphan", "cgroup orphan"}
+	want := []string{"stop c-orphan", "stop s-orphan", "remove c-orphan", "remove s-orphan", "unmount orphan",
+		"cgroup orphan"}
 	if !slices.Equal(m.touched, want) {
 		t.Fatalf("touched %q", m.touched)
 	}

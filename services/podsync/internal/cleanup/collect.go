@@ -176,7 +176,8 @@ func mayRun(c *pod.Container) bool {
 
 // each does something with pods, some at one time and each within its own deadline, and returns
 // those that it was done with.
-func (c *Cleanup) each(ctx context.Context, states []*pod.State, do func(context.Context, *pod.State) error) ([]*pod.State, error) {
+func (c *Cleanup) each(ctx context.Context, states []*pod.State,
+	do func(context.Context, *pod.State) error) ([]*pod.State, error) {
 	var mu sync.Mutex
 	var done []*pod.State
 	var errs []error

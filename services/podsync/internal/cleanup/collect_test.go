@@ -34,8 +34,11 @@ func (m *machine) containers(uid types.UID, list ...string) {
 		text, state, _ := strings.Cut(text, " ")
 		name, id, _ := strings.Cut(text, "/")
 		s.Containers = append(s.Containers, pod.Container{
-			ID: id, Name: name, SandboxID: "s-" + string(uid), Created: time.Now().Add(-time.Duration(i+1) * time.Second),
-			State: map[string]runtimeapi.ContainerState{"": dying, "running": running, "unknown": unknown}[state],
+			ID:        id,
+			Name:      name,
+			SandboxID: "s-" + string(uid),
+			Created:   time.Now().Add(-time.Duration(i+1) * time.Second),
+			State:     map[string]runtimeapi.ContainerState{"": dying, "running": running, "unknown": unknown}[state],
 		})
 	}
 	m.states[uid] = s
@@ -50,19 +53,23 @@ func TestPolicy(t *testing.T) {
 		want   []string
 	}{
 		{"one dead incarnation stays", Policy{MaxPerContainer: 1, MaxContainers: -1},
-			map[types.UID][]string{"p": {"web/4 running", "web/3", "web/2", "web/1", "log/9"}}, nil, []string{"1", "2"}},
+			map[types.UID][]string{"p": {"web/4 running", "web/3", "web/2", "web/1", "log/9"}}, nil,
+			[]string{"1", "2"}},
 		{"each container counts for itself", Policy{MaxPerContainer: 2, MaxContainers: -1},
 			map[types.UID][]string{"p": {"web/3", "web/2", "web/1"}, "q": {"web/6", "web/5"}}, nil, []string{"1"}},
 		{"none, but what lives keeps its newest", Policy{MaxPerContainer: 0, MaxContainers: -1},
-			map[types.UID][]string{"p": {"web/3 running", "web/2", "web/1", "done/7", "done/6"}}, nil, []string{"1", "2", "6"}},
+			map[types.UID][]string{"p": {"web/3 running", "web/2", "web/1", "done/7", "done/6"}}, nil,
+			[]string{"1", "2", "6"}},
 		{"none of a pod that has ended", Policy{MaxPerContainer: 0, MaxContainers: -1},
 			map[types.UID][]string{"p": {"web/3", "web/2"}}, []types.UID{"p"}, []string{"2", "3"}},
 		{"no limit", Policy{MaxPerContainer: -1, MaxContainers: -1},
 			map[types.UID][]string{"p": {"web/3", "web/2", "web/1"}}, nil, nil},
 		{"the node's limit is shared out", Policy{MaxPerContainer: -1, MaxContainers: 4},
-			map[types.UID][]string{"p": {"web/3", "web/2", "web/1"}, "q": {"web/13", "web/12", "web/11"}}, nil, []string{"1", "11"}},
+			map[types.UID][]string{"p": {"web/3", "web/2", "web/1"}, "q": {"web/13", "web/12", "web/11"}}, nil,
+			[]string{"1", "11"}},
 		{"and then takes the oldest of the node", Policy{MaxPerContainer: -1, MaxContainers: 1},
-			map[types.UID][]string{"p": {"web/3 running", "web/2"}, "q": {"x/9 running", "web/13 running", "web/12"}}, nil, []string{"12"}},
+			map[types.UID][]string{"p": {"web/3 running", "web/2"}, "q": {"x/9 running", "web/13 running", "web/12"}},
+			nil, []string{"12"}},
 		{"the node's limit takes nothing that a pod needs", Policy{MaxPerContainer: -1, MaxContainers: 0},
 			map[types.UID][]string{"p": {"web/3", "web/2"}}, nil, []string{"2"}},
 		{"young ones stay", Policy{MinAge: 2500 * time.Millisecond, MaxPerContainer: 0, MaxContainers: -1},

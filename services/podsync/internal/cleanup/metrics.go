@@ -13,16 +13,20 @@ type Metrics struct {
 func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		orphans: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "kubelet_orphaned_runtime_pods_total", Help: "Pods found running in the container runtime that no worker looked after.",
+			Name: "kubelet_orphaned_runtime_pods_total",
+			Help: "Pods found running in the container runtime that no worker looked after.",
 		}),
 		volumes: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "kubelet_orphan_pod_cleaned_volumes", Help: "Pods without a worker whose volumes the last clean-up removed.",
+			Name: "kubelet_orphan_pod_cleaned_volumes",
+			Help: "Pods without a worker whose volumes the last clean-up removed.",
 		}),
 		volumeErrors: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "kubelet_orphan_pod_cleaned_volumes_errors", Help: "Pods without a worker whose volumes the last clean-up could not remove.",
+			Name: "kubelet_orphan_pod_cleaned_volumes_errors",
+			Help: "Pods without a worker whose volumes the last clean-up could not remove.",
 		}),
 		removed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "microlet_podsync_collected_total", Help: "What clean-up removed because nothing needed it: container, sandbox, log folder, log link or cgroup.",
+			Name: "microlet_podsync_collected_total",
+			Help: "What clean-up removed because nothing needed it: container, sandbox, log folder, log link or cgroup.",
 		}, []string{"kind"}),
 	}
 	if r != nil {

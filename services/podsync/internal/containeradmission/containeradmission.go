@@ -48,8 +48,10 @@ func (j Judge) CheckCreated(p *v1.Pod, of *v1.Container, image *worker.Image) ru
 		case err != nil:
 			return err
 		case user == nil && image.User != "" && !admission.SetsUser(p, of):
-			return &runtime.RefusedError{Message: fmt.Sprintf("container %q runs as user %q of its image, and the runtime does not say which number that is: set runAsUser, "+
-				"since the users of the node agent are forbidden to it", of.Name, image.User)}
+			return &runtime.RefusedError{
+				Message: fmt.Sprintf("container %q runs as user %q of its image, and the runtime does not say which number that is: set runAsUser, "+
+					"since the users of the node agent are forbidden to it", of.Name, image.User),
+			}
 		case user == nil: // a number, which was judged before
 			return nil
 		}

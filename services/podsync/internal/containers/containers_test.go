@@ -13,9 +13,11 @@ func thePod() *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "ns", UID: "u"},
 		Spec: v1.PodSpec{
-			InitContainers:      []v1.Container{{Name: "sidecar"}},
-			Containers:          []v1.Container{{Name: "main", Image: "one"}},
-			EphemeralContainers: []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "debug"}}},
+			InitContainers: []v1.Container{{Name: "sidecar"}},
+			Containers:     []v1.Container{{Name: "main", Image: "one"}},
+			EphemeralContainers: []v1.EphemeralContainer{{
+				EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "debug"},
+			}},
 		},
 	}
 }
@@ -46,7 +48,8 @@ func TestFind(t *testing.T) {
 	x.SetPod(thePod())
 	is("a pod without a state", map[string]string{"m1": "", "": ""})
 	x.SetState("u", state(pod.Container{ID: "m2", Name: "main"}, pod.Container{ID: "m1", Name: "main"},
-		pod.Container{ID: "s1", Name: "sidecar"}, pod.Container{ID: "d1", Name: "debug"}, pod.Container{ID: "x1", Name: "nosuch"}))
+		pod.Container{ID: "s1", Name: "sidecar"}, pod.Container{ID: "d1", Name: "debug"},
+		pod.Container{ID: "x1", Name: "nosuch"}))
 	is("all kinds, and those that have ended", map[string]string{
 		"m2": "web/main/one", "m1": "web/main/one", "s1": "web/sidecar/", "d1": "web/debug/", "x1": "", "m": "", "": "",
 	})

@@ -58,8 +58,18 @@ func TestBackoffMessage(t *testing.T) {
 	b.Started(Start{Name: "a", Previous: t0}, t0)
 	c := ctr("1", "a", dead, 1)
 	c.Finished = t0.Add(time.Second)
-	a := Decide(Input{Pod: testPod(v1.RestartPolicyAlways, "a"), State: ready(c), Now: t0.Add(2 * time.Second), Backoff: b})
-	want := []Wait{{Name: "a", Until: t0.Add(11 * time.Second), Delay: 10 * time.Second, Message: "back-off 10s restarting failed container=a pod=web_shop(u1)"}}
+	a := Decide(Input{
+		Pod:     testPod(v1.RestartPolicyAlways, "a"),
+		State:   ready(c),
+		Now:     t0.Add(2 * time.Second),
+		Backoff: b,
+	})
+	want := []Wait{{
+		Name:    "a",
+		Until:   t0.Add(11 * time.Second),
+		Delay:   10 * time.Second,
+		Message: "back-off 10s restarting failed container=a pod=web_shop(u1)",
+	}}
 	if diff := cmp.Diff(want, a.Wait); diff != "" {
 		t.Error(diff)
 	}
@@ -104,7 +114,12 @@ func TestAdopt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b, st := NewBackoff(0), incarnations(test.restarts, test.pause)
 			b.Adopt(st)
-			a := Decide(Input{Pod: testPod(v1.RestartPolicyAlways, "a"), State: st, Now: st.Containers[0].Finished, Backoff: b})
+			a := Decide(Input{
+				Pod:     testPod(v1.RestartPolicyAlways, "a"),
+				State:   st,
+				Now:     st.Containers[0].Finished,
+				Backoff: b,
+			})
 			if len(a.Wait) != 1 || a.Wait[0].Delay != test.want {
 				t.Errorf("waits %+v, want one of %s", a.Wait, test.want)
 			}

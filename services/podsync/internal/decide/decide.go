@@ -237,7 +237,14 @@ func (r *round) killUnknown(c *pod.Container, kind string) {
 func (r *round) start(spec *v1.Container, index int, init bool) {
 	st := r.in.State
 	newest := st.Latest(spec.Name)
-	s := Start{Name: spec.Name, Spec: spec, Index: index, Init: init, Ephemeral: podutil.IsEphemeral(&r.in.Pod.Spec, spec.Name), RestartCount: r.restartCount(spec.Name, newest)}
+	s := Start{
+		Name:         spec.Name,
+		Spec:         spec,
+		Index:        index,
+		Init:         init,
+		Ephemeral:    podutil.IsEphemeral(&r.in.Pod.Spec, spec.Name),
+		RestartCount: r.restartCount(spec.Name, newest),
+	}
 	s.Changed = newest != nil && r.changed(spec, newest)
 	if last := latestExited(st, spec.Name); last != nil {
 		s.Previous = last.Finished

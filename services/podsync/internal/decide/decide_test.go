@@ -132,39 +132,59 @@ func TestDecide(t *testing.T) {
 		want              brief
 	}{
 		"unread state": {pod: testPod(always, "a"), state: nil},
-		"new pod":      {pod: testPod(always, "a", "b"), state: &pod.State{}, want: brief{Sandbox: noSandbox, Start: []string{"a", "b"}}},
-		"all run":      {pod: testPod(always, "a"), state: ready(ctr("1", "a", running, 0))},
+		"new pod": {pod: testPod(always, "a", "b"), state: &pod.State{}, want: brief{
+			Sandbox: noSandbox,
+			Start:   []string{"a", "b"},
+		}},
+		"all run": {pod: testPod(always, "a"), state: ready(ctr("1", "a", running, 0))},
 		"one is missing": {
 			pod: testPod(always, "a", "b"), state: ready(ctr("1", "a", running, 0)), want: brief{Start: []string{"b"}},
 		},
-		"always restarts a success": {pod: testPod(always, "a"), state: ready(ctr("1", "a", dead, 0)), want: brief{Start: []string{"a"}}},
+		"always restarts a success": {pod: testPod(always, "a"), state: ready(ctr("1", "a", dead, 0)), want: brief{
+			Start: []string{"a"},
+		}},
 		"on failure restarts a failure": {
 			pod: testPod(onFailure, "a"), state: ready(ctr("1", "a", dead, 1)), want: brief{Start: []string{"a"}},
 		},
 		"on failure is content with success": {
-			pod: testPod(onFailure, "a"), state: ready(ctr("1", "a", dead, 0)), want: brief{Stop: StopCompleted, Boxes: []string{"s0"}},
+			pod:   testPod(onFailure, "a"),
+			state: ready(ctr("1", "a", dead, 0)),
+			want:  brief{Stop: StopCompleted, Boxes: []string{"s0"}},
 		},
 		"on failure with another running": {
 			pod: testPod(onFailure, "a", "b"), state: ready(ctr("1", "a", dead, 0), ctr("2", "b", running, 0)),
 		},
 		"never is content with failure": {
-			pod: testPod(never, "a"), state: ready(ctr("1", "a", dead, 1)), want: brief{Stop: StopCompleted, Boxes: []string{"s0"}},
+			pod:   testPod(never, "a"),
+			state: ready(ctr("1", "a", dead, 1)),
+			want:  brief{Stop: StopCompleted, Boxes: []string{"s0"}},
 		},
 		"never, done and stopped": {
-			pod: testPod(never, "a"), state: notReady(ctr("1", "a", dead, 1)), stopped: map[string]bool{"s0": true}, want: brief{Finished: true},
+			pod:     testPod(never, "a"),
+			state:   notReady(ctr("1", "a", dead, 1)),
+			stopped: map[string]bool{"s0": true},
+			want:    brief{Finished: true},
 		},
 		"never, done and rebooted": {
-			pod: testPod(never, "a"), state: notReady(ctr("1", "a", dead, 1)), want: brief{Stop: StopCompleted, Boxes: []string{"s0"}},
+			pod:   testPod(never, "a"),
+			state: notReady(ctr("1", "a", dead, 1)),
+			want:  brief{Stop: StopCompleted, Boxes: []string{"s0"}},
 		},
 		"never starts what never ran": {
 			pod: testPod(never, "a", "b"), state: ready(ctr("1", "a", dead, 1)), want: brief{Start: []string{"b"}},
 		},
 		"created is made anew": {
-			pod: testPod(never, "a"), state: ready(ctr("1", "a", created, 0)), want: brief{Remove: []string{"1"}, Start: []string{"a"}},
+			pod:   testPod(never, "a"),
+			state: ready(ctr("1", "a", created, 0)),
+			want:  brief{Remove: []string{"1"}, Start: []string{"a"}},
 		},
 		"unknown is stopped first": {
 			pod: testPod(always, "a"), state: ready(ctr("1", "a", unknown, 0)),
-			want: brief{Kill: []string{"1"}, Messages: []string{`Container is in "unknown" state, try killing it before restart`}, Start: []string{"a"}},
+			want: brief{
+				Kill:     []string{"1"},
+				Messages: []string{`Container is in "unknown" state, try killing it before restart`},
+				Start:    []string{"a"},
+			},
 		},
 		"older dead are removed": {
 			pod:   testPod(always, "a"),
@@ -172,64 +192,129 @@ func TestDecide(t *testing.T) {
 			want:  brief{Remove: []string{"1"}},
 		},
 		"definition changed": {
-			pod: testPod(never, "a"), state: ready(ctr("1", "a", running, 0)), hash: func(*v1.Container) uint64 { return 7 },
-			want: brief{Kill: []string{"1"}, Messages: []string{"Container a definition changed, will be restarted"}, Start: []string{"a"}},
+			pod:   testPod(never, "a"),
+			state: ready(ctr("1", "a", running, 0)),
+			hash:  func(*v1.Container) uint64 { return 7 },
+			want: brief{
+				Kill:     []string{"1"},
+				Messages: []string{"Container a definition changed, will be restarted"},
+				Start:    []string{"a"},
+			},
 		},
 		"liveness failed": {
-			pod: testPod(always, "a"), state: ready(ctr("1", "a", running, 0)), liveness: map[string]Result{"1": Failure},
-			want: brief{Kill: []string{"1"}, Messages: []string{"Container a failed liveness probe, will be restarted"}, Start: []string{"a"}},
+			pod:      testPod(always, "a"),
+			state:    ready(ctr("1", "a", running, 0)),
+			liveness: map[string]Result{"1": Failure},
+			want: brief{
+				Kill:     []string{"1"},
+				Messages: []string{"Container a failed liveness probe, will be restarted"},
+				Start:    []string{"a"},
+			},
 		},
 		"liveness failed, never": {
-			pod: testPod(never, "a"), state: ready(ctr("1", "a", running, 0)), liveness: map[string]Result{"1": Failure},
-			want: brief{Kill: []string{"1"}, Messages: []string{"Container a failed liveness probe"}},
+			pod:      testPod(never, "a"),
+			state:    ready(ctr("1", "a", running, 0)),
+			liveness: map[string]Result{"1": Failure},
+			want:     brief{Kill: []string{"1"}, Messages: []string{"Container a failed liveness probe"}},
 		},
 		"startup failed": {
-			pod: testPod(always, "a"), state: ready(ctr("1", "a", running, 0)), startup: map[string]Result{"1": Failure},
-			want: brief{Kill: []string{"1"}, Messages: []string{"Container a failed startup probe, will be restarted"}, Start: []string{"a"}},
+			pod:     testPod(always, "a"),
+			state:   ready(ctr("1", "a", running, 0)),
+			startup: map[string]Result{"1": Failure},
+			want: brief{
+				Kill:     []string{"1"},
+				Messages: []string{"Container a failed startup probe, will be restarted"},
+				Start:    []string{"a"},
+			},
 		},
 		"liveness of another id": {
-			pod: testPod(always, "a"), state: ready(ctr("2", "a", running, 0)), liveness: map[string]Result{"1": Failure},
+			pod:      testPod(always, "a"),
+			state:    ready(ctr("2", "a", running, 0)),
+			liveness: map[string]Result{"1": Failure},
 		},
 		"probe failure of a terminating pod restarts nothing": {
-			pod: deleted(testPod(always, "a")), state: ready(ctr("1", "a", running, 0)), liveness: map[string]Result{"1": Failure},
-			want: brief{Stop: StopTerminating, StopIDs: []string{"1"}, Boxes: []string{"s0"}},
+			pod:      deleted(testPod(always, "a")),
+			state:    ready(ctr("1", "a", running, 0)),
+			liveness: map[string]Result{"1": Failure},
+			want:     brief{Stop: StopTerminating, StopIDs: []string{"1"}, Boxes: []string{"s0"}},
 		},
 		"deleted and stopped": {
-			pod: deleted(testPod(always, "a")), state: notReady(ctr("1", "a", dead, 0)), stopped: map[string]bool{"s0": true}, want: brief{Finished: true},
+			pod:     deleted(testPod(always, "a")),
+			state:   notReady(ctr("1", "a", dead, 0)),
+			stopped: map[string]bool{"s0": true},
+			want:    brief{Finished: true},
 		},
 		"deleted and rebooted": {
-			pod: deleted(testPod(always, "a")), state: notReady(ctr("1", "a", dead, 0)), want: brief{Stop: StopTerminating, Boxes: []string{"s0"}},
+			pod:   deleted(testPod(always, "a")),
+			state: notReady(ctr("1", "a", dead, 0)),
+			want:  brief{Stop: StopTerminating, Boxes: []string{"s0"}},
 		},
 		"ended and rebooted": {
-			pod: phase(testPod(never, "a"), v1.PodSucceeded), state: notReady(ctr("1", "a", dead, 0)), want: brief{Stop: StopTerminating, Boxes: []string{"s0"}},
+			pod:   phase(testPod(never, "a"), v1.PodSucceeded),
+			state: notReady(ctr("1", "a", dead, 0)),
+			want:  brief{Stop: StopTerminating, Boxes: []string{"s0"}},
 		},
 		"deleted before anything": {pod: deleted(testPod(always, "a")), state: &pod.State{}, want: brief{Finished: true}},
 		"evicted": {
 			pod: testPod(always, "a"), state: ready(ctr("1", "a", running, 0)), terminating: true,
 			want: brief{Stop: StopTerminating, StopIDs: []string{"1"}, Boxes: []string{"s0"}},
 		},
-		"terminal phase never starts again": {pod: phase(testPod(always, "a"), v1.PodFailed), state: &pod.State{}, want: brief{Finished: true}},
+		"terminal phase never starts again": {
+			pod:   phase(testPod(always, "a"), v1.PodFailed),
+			state: &pod.State{},
+			want: brief{
+				Finished: true,
+			},
+		},
 		"sandbox died": {
 			pod: testPod(always, "a"), state: notReady(ctr("1", "a", running, 0)),
-			want: brief{Stop: StopSandboxChanged, StopIDs: []string{"1"}, Boxes: []string{"s0"}, Sandbox: sandboxNotReady, Start: []string{"a"}},
+			want: brief{
+				Stop:    StopSandboxChanged,
+				StopIDs: []string{"1"},
+				Boxes:   []string{"s0"},
+				Sandbox: sandboxNotReady,
+				Start:   []string{"a"},
+			},
 		},
 		"sandbox died, on failure, one succeeded": {
 			pod: testPod(onFailure, "a", "b"), state: notReady(ctr("1", "a", dead, 0), ctr("2", "b", dead, 137)),
-			want: brief{Stop: StopSandboxChanged, Boxes: []string{"s0"}, Sandbox: sandboxNotReady, Start: []string{"b"}},
+			want: brief{
+				Stop:    StopSandboxChanged,
+				Boxes:   []string{"s0"},
+				Sandbox: sandboxNotReady,
+				Start:   []string{"b"},
+			},
 		},
 		"sandbox died, on failure, all succeeded": {
-			pod: testPod(onFailure, "a"), state: notReady(ctr("1", "a", dead, 0)), want: brief{Stop: StopCompleted, Boxes: []string{"s0"}},
+			pod:   testPod(onFailure, "a"),
+			state: notReady(ctr("1", "a", dead, 0)),
+			want:  brief{Stop: StopCompleted, Boxes: []string{"s0"}},
 		},
 		"sandbox died, never, ran": {
-			pod: testPod(never, "a"), state: notReady(ctr("1", "a", running, 0)), want: brief{Stop: StopCompleted, StopIDs: []string{"1"}, Boxes: []string{"s0"}},
+			pod:   testPod(never, "a"),
+			state: notReady(ctr("1", "a", running, 0)),
+			want:  brief{Stop: StopCompleted, StopIDs: []string{"1"}, Boxes: []string{"s0"}},
 		},
 		"sandbox failed before a container, never": {
 			pod: testPod(never, "a"), state: notReady(),
-			want: brief{Stop: StopSandboxChanged, Boxes: []string{"s0"}, Sandbox: sandboxNotReady, Start: []string{"a"}},
+			want: brief{
+				Stop:    StopSandboxChanged,
+				Boxes:   []string{"s0"},
+				Sandbox: sandboxNotReady,
+				Start:   []string{"a"},
+			},
 		},
-		"never, ended for the API, forgotten by the runtime": {pod: told(testPod(never, "a"), 1), state: &pod.State{}, want: brief{Finished: true}},
+		"never, ended for the API, forgotten by the runtime": {
+			pod:   told(testPod(never, "a"), 1),
+			state: &pod.State{},
+			want: brief{
+				Finished: true,
+			},
+		},
 		"on failure, failed for the API, forgotten by the runtime": {
-			pod: told(testPod(onFailure, "a"), 1), state: &pod.State{}, want: brief{Sandbox: noSandbox, Start: []string{"a"}},
+			pod:   told(testPod(onFailure, "a"), 1),
+			state: &pod.State{},
+			want:  brief{Sandbox: noSandbox, Start: []string{"a"}},
 		},
 		"never, ended for the API, forgotten but for the sandbox": {
 			pod: told(testPod(never, "a"), 0), state: ready(), want: brief{Stop: StopCompleted, Boxes: []string{"s0"}},
@@ -238,37 +323,87 @@ func TestDecide(t *testing.T) {
 			pod: testPod(always, "a"), state: &pod.State{Sandboxes: []pod.Sandbox{
 				{ID: "s1", Ready: true, IPs: []string{"10.0.0.3"}}, {ID: "s0", Ready: true, IPs: []string{"10.0.0.2"}},
 			}},
-			want: brief{Stop: StopSandboxChanged, Boxes: []string{"s1", "s0"}, Sandbox: manySandboxes, Start: []string{"a"}},
+			want: brief{
+				Stop:    StopSandboxChanged,
+				Boxes:   []string{"s1", "s0"},
+				Sandbox: manySandboxes,
+				Start:   []string{"a"},
+			},
 		},
 		"network mode changed": {
 			pod: hostNetwork(testPod(always, "a")), state: ready(),
-			want: brief{Stop: StopSandboxChanged, Boxes: []string{"s0"}, Sandbox: networkModeChanged, Start: []string{"a"}},
+			want: brief{
+				Stop:    StopSandboxChanged,
+				Boxes:   []string{"s0"},
+				Sandbox: networkModeChanged,
+				Start:   []string{"a"},
+			},
 		},
 		"no address": {
 			pod: testPod(always, "a"), state: &pod.State{Sandboxes: []pod.Sandbox{{ID: "s0", Ready: true}}},
 			want: brief{Stop: StopSandboxChanged, Boxes: []string{"s0"}, Sandbox: sandboxHasNoIP, Start: []string{"a"}},
 		},
 		"host network needs no address": {
-			pod:   hostNetwork(testPod(always, "a")),
-			state: &pod.State{Sandboxes: []pod.Sandbox{{ID: "s0", Ready: true, HostNetwork: true}}, Containers: []pod.Container{ctr("1", "a", running, 0)}},
+			pod: hostNetwork(testPod(always, "a")),
+			state: &pod.State{
+				Sandboxes:  []pod.Sandbox{{ID: "s0", Ready: true, HostNetwork: true}},
+				Containers: []pod.Container{ctr("1", "a", running, 0)},
+			},
 		},
 
-		"init: first": {pod: withInit(testPod(always, "a"), plain("i"), plain("j")), state: ready(), want: brief{Start: []string{"i"}}},
+		"init: first": {pod: withInit(testPod(always, "a"), plain("i"), plain("j")), state: ready(), want: brief{
+			Start: []string{"i"},
+		}},
 		"init: new pod": {
-			pod: withInit(testPod(always, "a"), plain("i")), state: &pod.State{}, want: brief{Sandbox: noSandbox, Start: []string{"i"}},
+			pod:   withInit(testPod(always, "a"), plain("i")),
+			state: &pod.State{},
+			want:  brief{Sandbox: noSandbox, Start: []string{"i"}},
 		},
-		"init: runs":       {pod: withInit(testPod(always, "a"), plain("i")), state: ready(ctr("1", "i", running, 0))},
-		"init: second":     {pod: withInit(testPod(always, "a"), plain("i"), plain("j")), state: ready(ctr("1", "i", dead, 0)), want: brief{Start: []string{"j"}}},
-		"init: all done":   {pod: withInit(testPod(always, "a"), plain("i")), state: ready(ctr("1", "i", dead, 0)), want: brief{Start: []string{"a"}}},
-		"init: first gone": {pod: withInit(testPod(always, "a"), plain("i"), plain("j")), state: ready(ctr("2", "j", dead, 0)), want: brief{Start: []string{"a"}}},
-		"init: all gone":   {pod: withInit(testPod(always, "a"), plain("i")), state: ready(ctr("2", "a", running, 0))},
-		"init: failed":     {pod: withInit(testPod(always, "a"), plain("i")), state: ready(ctr("1", "i", dead, 1)), want: brief{Start: []string{"i"}}},
+		"init: runs": {pod: withInit(testPod(always, "a"), plain("i")), state: ready(ctr("1", "i", running, 0))},
+		"init: second": {
+			pod:   withInit(testPod(always, "a"), plain("i"), plain("j")),
+			state: ready(ctr("1", "i", dead, 0)),
+			want: brief{
+				Start: []string{"j"},
+			},
+		},
+		"init: all done": {
+			pod:   withInit(testPod(always, "a"), plain("i")),
+			state: ready(ctr("1", "i", dead, 0)),
+			want: brief{
+				Start: []string{"a"},
+			},
+		},
+		"init: first gone": {
+			pod:   withInit(testPod(always, "a"), plain("i"), plain("j")),
+			state: ready(ctr("2", "j", dead, 0)),
+			want: brief{
+				Start: []string{"a"},
+			},
+		},
+		"init: all gone": {pod: withInit(testPod(always, "a"), plain("i")), state: ready(ctr("2", "a", running, 0))},
+		"init: failed": {
+			pod:   withInit(testPod(always, "a"), plain("i")),
+			state: ready(ctr("1", "i", dead, 1)),
+			want: brief{
+				Start: []string{"i"},
+			},
+		},
 		"init: failed, never": {
-			pod: withInit(testPod(never, "a"), plain("i")), state: ready(ctr("1", "i", dead, 1)), want: brief{Stop: StopInitFailed, Boxes: []string{"s0"}},
+			pod:   withInit(testPod(never, "a"), plain("i")),
+			state: ready(ctr("1", "i", dead, 1)),
+			want:  brief{Stop: StopInitFailed, Boxes: []string{"s0"}},
 		},
 		"init: of a dead sandbox is run again": {
-			pod: withInit(testPod(always, "a"), plain("i")), state: notReady(ctr("1", "i", dead, 0), ctr("2", "a", dead, 137)),
-			want: brief{Stop: StopSandboxChanged, Boxes: []string{"s0"}, Remove: []string{"1"}, Sandbox: sandboxNotReady, Start: []string{"i"}},
+			pod:   withInit(testPod(always, "a"), plain("i")),
+			state: notReady(ctr("1", "i", dead, 0), ctr("2", "a", dead, 137)),
+			want: brief{
+				Stop:    StopSandboxChanged,
+				Boxes:   []string{"s0"},
+				Remove:  []string{"1"},
+				Sandbox: sandboxNotReady,
+				Start:   []string{"i"},
+			},
 		},
 		"init: containers of an old sandbox do not count": {
 			pod: withInit(testPod(always, "a"), plain("i")),
@@ -279,11 +414,14 @@ func TestDecide(t *testing.T) {
 			want: brief{Start: []string{"i"}},
 		},
 		"sidecar: runs, next": {
-			pod: withInit(testPod(always, "a"), sidecar("s"), plain("i")), state: ready(ctr("1", "s", running, 0)), want: brief{Start: []string{"i"}},
+			pod:   withInit(testPod(always, "a"), sidecar("s"), plain("i")),
+			state: ready(ctr("1", "s", running, 0)),
+			want:  brief{Start: []string{"i"}},
 		},
 		"sidecar: is kept alive": {
-			pod: withInit(testPod(always, "a"), sidecar("s")), state: ready(ctr("2", "a", running, 0), ctr("1", "s", dead, 1)),
-			want: brief{Start: []string{"s"}},
+			pod:   withInit(testPod(always, "a"), sidecar("s")),
+			state: ready(ctr("2", "a", running, 0), ctr("1", "s", dead, 1)),
+			want:  brief{Start: []string{"s"}},
 		},
 		"sidecar: waits for its startup probe": {
 			pod: withInit(testPod(always, "a"), v1.Container{
@@ -292,8 +430,9 @@ func TestDecide(t *testing.T) {
 			state: ready(ctr("1", "s", running, 0)),
 		},
 		"sidecar: ends with the pod": {
-			pod: withInit(testPod(never, "a"), sidecar("s")), state: ready(ctr("2", "a", dead, 0), ctr("1", "s", running, 0)),
-			want: brief{Stop: StopCompleted, StopIDs: []string{"1"}, Boxes: []string{"s0"}},
+			pod:   withInit(testPod(never, "a"), sidecar("s")),
+			state: ready(ctr("2", "a", dead, 0), ctr("1", "s", running, 0)),
+			want:  brief{Stop: StopCompleted, StopIDs: []string{"1"}, Boxes: []string{"s0"}},
 		},
 		"sidecars: stop last, last first": {
 			pod:   deleted(withInit(testPod(always, "a"), sidecar("s"), sidecar("t"))),
@@ -304,8 +443,15 @@ func TestDecide(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			got := Decide(Input{
-				Pod: test.pod, State: test.state, Now: t0.Add(time.Hour), Terminating: test.terminating, Stopped: test.stopped,
-				Liveness: test.liveness, Startup: test.startup, Hash: test.hash, Backoff: NewBackoff(0),
+				Pod:         test.pod,
+				State:       test.state,
+				Now:         t0.Add(time.Hour),
+				Terminating: test.terminating,
+				Stopped:     test.stopped,
+				Liveness:    test.liveness,
+				Startup:     test.startup,
+				Hash:        test.hash,
+				Backoff:     NewBackoff(0),
 			})
 			if diff := cmp.Diff(test.want, briefly(got)); diff != "" {
 				t.Errorf("actions (-want +got):\n%s", diff)
@@ -321,10 +467,19 @@ func TestGrace(t *testing.T) {
 		grace   time.Duration
 		preStop bool
 	}{
-		"the pod's own":        {func(*v1.Pod, *Input) {}, 30 * time.Second, true},
-		"deletion's":           {func(p *v1.Pod, _ *Input) { p.DeletionGracePeriodSeconds = new(int64(7)) }, 7 * time.Second, true},
-		"forced":               {func(p *v1.Pod, _ *Input) { p.DeletionGracePeriodSeconds = new(int64(0)) }, 2 * time.Second, false},
-		"an eviction's":        {func(_ *v1.Pod, in *Input) { in.GraceOverride = new(int64(1)) }, 2 * time.Second, true},
+		"the pod's own": {func(*v1.Pod, *Input) {}, 30 * time.Second, true},
+		"deletion's": {func(p *v1.Pod,
+			_ *Input) {
+			p.DeletionGracePeriodSeconds = new(int64(7))
+		}, 7 * time.Second, true},
+		"forced": {func(p *v1.Pod,
+			_ *Input) {
+			p.DeletionGracePeriodSeconds = new(int64(0))
+		}, 2 * time.Second, false},
+		"an eviction's": {func(_ *v1.Pod,
+			in *Input) {
+			in.GraceOverride = new(int64(1))
+		}, 2 * time.Second, true},
 		"the liveness probe's": {func(p *v1.Pod, in *Input) { p.DeletionTimestamp = nil; in.Liveness = map[string]Result{"1": Failure} }, 5 * time.Second, true},
 	}
 	for name, test := range tests {
@@ -374,7 +529,13 @@ func TestRestartRules(t *testing.T) {
 	c := &p.Spec.Containers[0]
 	c.RestartPolicy = new(v1.ContainerRestartPolicyNever)
 	c.RestartPolicyRules = []v1.ContainerRestartRule{
-		{Action: v1.ContainerRestartRuleActionRestart, ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}}},
+		{
+			Action: v1.ContainerRestartRuleActionRestart,
+			ExitCodes: &v1.ContainerRestartRuleOnExitCodes{
+				Operator: v1.ContainerRestartRuleOnExitCodesOpIn,
+				Values:   []int32{42},
+			},
+		},
 	}
 	for code, want := range map[int32]bool{0: false, 1: false, 42: true} {
 		if got := ShouldRestart(p, c, code); got != want {
@@ -391,7 +552,9 @@ func TestRestartRules(t *testing.T) {
 
 func TestEphemeralContainers(t *testing.T) {
 	debugged := func(p *v1.Pod) *v1.Pod {
-		p.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "debug"}}}
+		p.Spec.EphemeralContainers = []v1.EphemeralContainer{{
+			EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "debug"},
+		}}
 		return p
 	}
 	for name, test := range map[string]struct {
@@ -403,11 +566,14 @@ func TestEphemeralContainers(t *testing.T) {
 		"starts in a pod that runs":           {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: ready(ctr("1", "a", running, 0)), want: []string{"debug"}},
 		"starts first":                        {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: ready(), want: []string{"debug", "a"}},
 		"starts while the pod is initialized": {pod: debugged(withInit(testPod(v1.RestartPolicyAlways, "a"), plain("i"))), state: ready(ctr("1", "i", running, 0)), want: []string{"debug"}},
-		"is not started twice":                {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: ready(ctr("2", "debug", dead, 1), ctr("1", "a", running, 0))},
-		"is started if it was created only":   {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: ready(ctr("2", "debug", created, 0), ctr("1", "a", running, 0)), want: []string{"debug"}},
-		"refused":                             {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: ready(ctr("1", "a", running, 0)), refused: true},
-		"does not keep a pod that has ended":  {pod: debugged(testPod(v1.RestartPolicyNever, "a")), state: ready(ctr("1", "a", dead, 0))},
-		"waits for the sandbox":               {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: &pod.State{}, want: []string{"a"}},
+		"is not started twice": {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: ready(
+			ctr("2", "debug", dead, 1), ctr("1", "a", running, 0),
+		)},
+		"is started if it was created only": {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: ready(ctr("2", "debug", created, 0), ctr("1", "a", running, 0)), want: []string{"debug"}},
+		"refused":                           {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: ready(ctr("1", "a", running, 0)), refused: true},
+		"does not keep a pod that has ended": {pod: debugged(testPod(v1.RestartPolicyNever, "a")), state: ready(ctr("1",
+			"a", dead, 0))},
+		"waits for the sandbox": {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: &pod.State{}, want: []string{"a"}},
 	} {
 		var started []string
 		for _, s := range Decide(Input{Pod: test.pod, State: test.state, Now: t0, Refused: map[string]bool{"debug": test.refused}}).Start {
@@ -421,7 +587,10 @@ func TestEphemeralContainers(t *testing.T) {
 		}
 	}
 	told := debugged(testPod(v1.RestartPolicyAlways, "a"))
-	told.Status.EphemeralContainerStatuses = []v1.ContainerStatus{{Name: "debug", State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{}}}}
+	told.Status.EphemeralContainerStatuses = []v1.ContainerStatus{{
+		Name:  "debug",
+		State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{}},
+	}}
 	if a := Decide(Input{Pod: told, State: ready(ctr("1", "a", running, 0)), Now: t0}); len(a.Start) != 0 {
 		t.Errorf("one whose remains were removed is started again: %v", a.Start)
 	}

@@ -126,7 +126,9 @@ func TestWhatIsSaidOfANewSandbox(t *testing.T) {
 // TestStarts looks at what a start says of the container.
 func TestStarts(t *testing.T) {
 	p := withInit(testPod(v1.RestartPolicyAlways, "a", "b"), plain("i"), plain("j"))
-	p.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "e"}}}
+	p.Spec.EphemeralContainers = []v1.EphemeralContainer{{
+		EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "e"},
+	}}
 	a := Decide(Input{Pod: p, State: ready(ctr("1", "i", dead, 0)), Now: t0})
 	if len(a.Start) != 2 {
 		t.Fatalf("starts %+v", a.Start)
@@ -139,7 +141,8 @@ func TestStarts(t *testing.T) {
 		t.Errorf("init container: %+v", j)
 	}
 	a = Decide(Input{Pod: p, State: ready(ctr("4", "e", running, 0), ctr("3", "a", running, 0)), Now: t0})
-	if len(a.Start) != 1 || a.Start[0].Name != "b" || a.Start[0].Init || a.Start[0].Index != 1 || a.Start[0].Spec != &p.Spec.Containers[1] {
+	if len(a.Start) != 1 || a.Start[0].Name != "b" || a.Start[0].Init || a.Start[0].Index != 1 ||
+		a.Start[0].Spec != &p.Spec.Containers[1] {
 		t.Errorf("regular container: %+v", a.Start)
 	}
 }
@@ -168,11 +171,40 @@ func TestKills(t *testing.T) {
 		in   Input
 		want Kill
 	}{
-		"liveness of a container": {Input{Liveness: failed("1"), Startup: fine}, Kill{ID: "1", Name: "a", Reason: KillLivenessProbe, Message: "Container a failed liveness probe, will be restarted", Grace: 5 * time.Second}},
-		"startup of a container":  {Input{Liveness: fine, Startup: failed("1")}, Kill{ID: "1", Name: "a", Reason: KillStartupProbe, Message: "Container a failed startup probe, will be restarted", Grace: 6 * time.Second}},
-		"liveness of a sidecar":   {Input{Liveness: failed("2"), Startup: fine}, Kill{ID: "2", Name: "s", Reason: KillLivenessProbe, Message: "Init container s failed liveness probe", Grace: 5 * time.Second}},
-		"startup of a sidecar":    {Input{Liveness: fine, Startup: failed("2")}, Kill{ID: "2", Name: "s", Reason: KillStartupProbe, Message: "Init container s failed startup probe", Grace: 6 * time.Second}},
-		"definition of a sidecar": {Input{Liveness: fine, Startup: fine, Hash: edited}, Kill{ID: "2", Name: "s", Message: "Init container s definition changed", Grace: 30 * time.Second}},
+		"liveness of a container": {Input{Liveness: failed("1"), Startup: fine}, Kill{
+			ID:      "1",
+			Name:    "a",
+			Reason:  KillLivenessProbe,
+			Message: "Container a failed liveness probe, will be restarted",
+			Grace:   5 * time.Second,
+		}},
+		"startup of a container": {Input{Liveness: fine, Startup: failed("1")}, Kill{
+			ID:      "1",
+			Name:    "a",
+			Reason:  KillStartupProbe,
+			Message: "Container a failed startup probe, will be restarted",
+			Grace:   6 * time.Second,
+		}},
+		"liveness of a sidecar": {Input{Liveness: failed("2"), Startup: fine}, Kill{
+			ID:      "2",
+			Name:    "s",
+			Reason:  KillLivenessProbe,
+			Message: "Init container s failed liveness probe",
+			Grace:   5 * time.Second,
+		}},
+		"startup of a sidecar": {Input{Liveness: fine, Startup: failed("2")}, Kill{
+			ID:      "2",
+			Name:    "s",
+			Reason:  KillStartupProbe,
+			Message: "Init container s failed startup probe",
+			Grace:   6 * time.Second,
+		}},
+		"definition of a sidecar": {Input{Liveness: fine, Startup: fine, Hash: edited}, Kill{
+			ID:      "2",
+			Name:    "s",
+			Message: "Init container s definition changed",
+			Grace:   30 * time.Second,
+		}},
 	} {
 		in := test.in
 		in.Pod, in.State, in.Now = p, st, t0
@@ -193,10 +225,12 @@ func TestStops(t *testing.T) {
 	p := withInit(testPod(v1.RestartPolicyAlways, "a"), sidecar("s"), plain("i"))
 	p.DeletionTimestamp = &metav1.Time{Time: t0}
 	for _, name := range []string{"d", "e"} {
-		p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, v1.EphemeralContainer{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: name}})
+		p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers,
+			v1.EphemeralContainer{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: name}})
 	}
 	a := Decide(Input{Pod: p, Now: t0, State: ready(
-		ctr("5", "stranger", running, 0), ctr("4", "e", running, 0), ctr("3", "a", running, 0), ctr("2", "i", running, 0), ctr("1", "s", running, 0))})
+		ctr("5", "stranger", running, 0), ctr("4", "e", running, 0), ctr("3", "a", running, 0),
+		ctr("2", "i", running, 0), ctr("1", "s", running, 0))})
 	want := []Kill{
 		{ID: "5", Name: "stranger", Message: "Stopping container stranger", Grace: 30 * time.Second},
 		{ID: "4", Name: "e", Message: "Stopping container e", Grace: 30 * time.Second, Spec: podutil.Container(&p.Spec, "e")},

@@ -119,7 +119,8 @@ func (r *round) sidecar(spec *v1.Container, index int) (started bool) {
 		case Unknown:
 			return false
 		case Failure:
-			r.restartSidecar(spec, index, c, KillStartupProbe, fmt.Sprintf("Init container %s failed startup probe", spec.Name))
+			r.restartSidecar(spec, index, c, KillStartupProbe,
+				fmt.Sprintf("Init container %s failed startup probe", spec.Name))
 			return false
 		case Success:
 		}
@@ -128,7 +129,8 @@ func (r *round) sidecar(spec *v1.Container, index int) (started bool) {
 	case r.changed(spec, c):
 		r.restartSidecar(spec, index, c, "", fmt.Sprintf("Init container %s definition changed", spec.Name))
 	case r.in.Liveness[c.ID] == Failure:
-		r.restartSidecar(spec, index, c, KillLivenessProbe, fmt.Sprintf("Init container %s failed liveness probe", spec.Name))
+		r.restartSidecar(spec, index, c, KillLivenessProbe,
+			fmt.Sprintf("Init container %s failed liveness probe", spec.Name))
 	}
 	return true
 }

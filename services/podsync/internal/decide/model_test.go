@@ -106,7 +106,11 @@ func (m *model) apply(a Actions) {
 		m.ids++
 		sandbox = "s" + strconv.Itoa(m.ids)
 		m.state.Sandboxes = slices.Insert(m.state.Sandboxes, 0, pod.Sandbox{
-			ID: sandbox, Ready: true, IPs: []string{"10.0.0.2"}, Attempt: a.Sandbox.Attempt, HostNetwork: m.pod.Spec.HostNetwork,
+			ID:          sandbox,
+			Ready:       true,
+			IPs:         []string{"10.0.0.2"},
+			Attempt:     a.Sandbox.Attempt,
+			HostNetwork: m.pod.Spec.HostNetwork,
 		})
 	}
 	for _, s := range a.Start {
@@ -242,7 +246,8 @@ func (m *model) tell() {
 }
 
 func (m *model) wasTold(ephemeral string) bool {
-	return slices.ContainsFunc(m.pod.Status.EphemeralContainerStatuses, func(s v1.ContainerStatus) bool { return s.Name == ephemeral })
+	return slices.ContainsFunc(m.pod.Status.EphemeralContainerStatuses,
+		func(s v1.ContainerStatus) bool { return s.Name == ephemeral })
 }
 
 // happen lets one thing happen to the pod.
@@ -277,7 +282,8 @@ func (m *model) happen(what, which byte) {
 		}
 	case 9:
 		if c != nil && !MayRun(c) {
-			m.state.Containers = slices.Delete(m.state.Containers, int(which)%len(m.state.Containers), int(which)%len(m.state.Containers)+1)
+			m.state.Containers = slices.Delete(m.state.Containers, int(which)%len(m.state.Containers),
+				int(which)%len(m.state.Containers)+1)
 		}
 	case 10:
 		if which%4 == 0 {
@@ -300,13 +306,15 @@ func (m *model) happen(what, which byte) {
 		for i := range m.state.Containers {
 			if c := &m.state.Containers[i]; c.Running() {
 				m.startup[c.ID], m.liveness[c.ID] = Success, Success
-				m.passed[c.SandboxID+"/"+c.Name] = m.passed[c.SandboxID+"/"+c.Name] || podutil.IsInit(&m.pod.Spec, c.Name) && podutil.IsSidecar(podutil.Container(&m.pod.Spec, c.Name))
+				m.passed[c.SandboxID+"/"+c.Name] = m.passed[c.SandboxID+"/"+c.Name] ||
+					podutil.IsInit(&m.pod.Spec, c.Name) && podutil.IsSidecar(podutil.Container(&m.pod.Spec, c.Name))
 			}
 		}
 	case 15:
 		if n := len(m.pod.Spec.EphemeralContainers); n < 3 && !m.over {
 			m.pod.Spec.EphemeralContainers = append(m.pod.Spec.EphemeralContainers,
-				v1.EphemeralContainer{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "e" + strconv.Itoa(n)}})
+				v1.EphemeralContainer{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "e" +
+					strconv.Itoa(n)}})
 		}
 	}
 }
@@ -327,8 +335,11 @@ func newModel(t *testing.T, shape byte) *model {
 	rule := func(action v1.ContainerRestartRuleAction) {
 		p.Spec.Containers[0].RestartPolicy = new(v1.ContainerRestartPolicyNever)
 		p.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{{
-			Action:    action,
-			ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{1}},
+			Action: action,
+			ExitCodes: &v1.ContainerRestartRuleOnExitCodes{
+				Operator: v1.ContainerRestartRuleOnExitCodesOpIn,
+				Values:   []int32{1},
+			},
 		}}
 	}
 	switch shape / 12 % 4 {
@@ -338,8 +349,16 @@ func newModel(t *testing.T, shape byte) *model {
 		rule(v1.ContainerRestartRuleActionRestartAllContainers)
 	}
 	return &model{
-		t: t, pod: p, state: &pod.State{}, backoff: NewBackoff(0), now: t0, passed: map[string]bool{}, stopped: map[string]bool{},
-		liveness: map[string]Result{}, startup: map[string]Result{}, keep: 1 + int(shape)/48%2,
+		t:        t,
+		pod:      p,
+		state:    &pod.State{},
+		backoff:  NewBackoff(0),
+		now:      t0,
+		passed:   map[string]bool{},
+		stopped:  map[string]bool{},
+		liveness: map[string]Result{},
+		startup:  map[string]Result{},
+		keep:     1 + int(shape)/48%2,
 	}
 }
 
@@ -389,15 +408,25 @@ func middle(t *testing.T, script []byte) {
 	m.lenient = true
 	for i := range int(script[1]) % 3 {
 		m.state.Sandboxes = append(m.state.Sandboxes, pod.Sandbox{
-			ID: "found" + strconv.Itoa(i), Ready: script[1]>>(2+i)&1 == 1, IPs: []string{"10.0.0.9"}, Attempt: uint32(5 - i),
+			ID:      "found" + strconv.Itoa(i),
+			Ready:   script[1]>>(2+i)&1 == 1,
+			IPs:     []string{"10.0.0.9"},
+			Attempt: uint32(5 - i),
 		})
 	}
 	names := []string{"a", "b", "i", "j", "s", "t", "stranger"}
 	for i, b := range script[2:min(len(script), 12)] {
 		name := names[int(b)%len(names)]
 		c := pod.Container{
-			ID: "was" + strconv.Itoa(i), Name: name, SandboxID: "found" + strconv.Itoa(int(b>>3)%3), RestartCount: int32(20 - i),
-			Created: m.now, Started: m.now, Finished: m.now, ExitCode: int32(b >> 6), Hash: uint64(b >> 7),
+			ID:           "was" + strconv.Itoa(i),
+			Name:         name,
+			SandboxID:    "found" + strconv.Itoa(int(b>>3)%3),
+			RestartCount: int32(20 - i),
+			Created:      m.now,
+			Started:      m.now,
+			Finished:     m.now,
+			ExitCode:     int32(b >> 6),
+			Hash:         uint64(b >> 7),
 		}
 		c.State = dead
 		// Of several only the newest may run, and in no sandbox but the newest: a sandbox is replaced

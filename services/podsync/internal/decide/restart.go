@@ -99,7 +99,8 @@ func toldEnd(told *v1.PodStatus, name string) *v1.ContainerStateTerminated {
 
 // MayRun reports whether a container has a process, or might have one.
 func MayRun(c *pod.Container) bool {
-	return c.State == runtimeapi.ContainerState_CONTAINER_RUNNING || c.State == runtimeapi.ContainerState_CONTAINER_UNKNOWN
+	return c.State == runtimeapi.ContainerState_CONTAINER_RUNNING ||
+		c.State == runtimeapi.ContainerState_CONTAINER_UNKNOWN
 }
 
 // NewKill is the stop of one container of a pod that runs on.

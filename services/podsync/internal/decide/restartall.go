@@ -47,7 +47,8 @@ func AllRemoved(p *v1.Pod, st *pod.State) bool {
 }
 
 func isResettable(p *v1.Pod, name string) bool {
-	return podutil.IsInit(&p.Spec, name) || slices.ContainsFunc(p.Spec.Containers, func(c v1.Container) bool { return c.Name == name })
+	return podutil.IsInit(&p.Spec, name) ||
+		slices.ContainsFunc(p.Spec.Containers, func(c v1.Container) bool { return c.Name == name })
 }
 
 func asksForAll(c *v1.Container, ended *pod.Container) bool {

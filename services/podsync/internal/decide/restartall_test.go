@@ -16,8 +16,11 @@ func together() *v1.Pod {
 	p := withInit(testPod(v1.RestartPolicyNever, "a", "b"), plain("i"))
 	p.Spec.Containers[0].RestartPolicy = new(v1.ContainerRestartPolicyNever)
 	p.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{{
-		Action:    v1.ContainerRestartRuleActionRestartAllContainers,
-		ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}},
+		Action: v1.ContainerRestartRuleActionRestartAllContainers,
+		ExitCodes: &v1.ContainerRestartRuleOnExitCodes{
+			Operator: v1.ContainerRestartRuleOnExitCodesOpIn,
+			Values:   []int32{42},
+		},
 	}}
 	return p
 }
@@ -25,7 +28,11 @@ func together() *v1.Pod {
 func TestRestartAll(t *testing.T) {
 	begun := &v1.PodStatus{Conditions: []v1.PodCondition{{Type: v1.AllContainersRestarting, Status: v1.ConditionTrue}}}
 	told := begun.DeepCopy()
-	told.ContainerStatuses = []v1.ContainerStatus{{Name: "b", ContainerID: "x://3", State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{}}}}
+	told.ContainerStatuses = []v1.ContainerStatus{{
+		Name:        "b",
+		ContainerID: "x://3",
+		State:       v1.ContainerState{Terminated: &v1.ContainerStateTerminated{}},
+	}}
 	for name, test := range map[string]struct {
 		state *pod.State
 		told  *v1.PodStatus
@@ -37,9 +44,11 @@ func TestRestartAll(t *testing.T) {
 			state: ready(ctr("3", "a", dead, 42), ctr("2", "b", running, 0), ctr("1", "i", dead, 0)),
 			kill:  []string{"2"}, reset: []string{"2", "1", "3"},
 		},
-		"another exit code does not": {state: ready(ctr("3", "a", dead, 1), ctr("2", "b", running, 0), ctr("1", "i", dead, 0))},
+		"another exit code does not": {state: ready(ctr("3", "a", dead, 1), ctr("2", "b", running, 0),
+			ctr("1", "i", dead, 0))},
 		"an older incarnation does not": {
-			state: ready(ctr("4", "a", running, 0), ctr("3", "a", dead, 42), ctr("2", "b", running, 0), ctr("1", "i", dead, 0)),
+			state: ready(ctr("4", "a", running, 0), ctr("3", "a", dead, 42), ctr("2", "b", running, 0),
+				ctr("1", "i", dead, 0)),
 		},
 		"one that was begun goes on": {state: ready(ctr("1", "i", dead, 0)), told: begun, reset: []string{"1"}},
 		"then it begins anew":        {state: ready(), told: begun, start: []string{"i"}},
@@ -59,7 +68,8 @@ func TestRestartAll(t *testing.T) {
 		for _, s := range a.Start {
 			start = append(start, s.Name)
 		}
-		if !slices.Equal(kill, test.kill) || !slices.Equal(a.Reset, test.reset) || !slices.Equal(start, test.start) || a.StopPod != nil {
+		if !slices.Equal(kill, test.kill) || !slices.Equal(a.Reset, test.reset) || !slices.Equal(start, test.start) ||
+			a.StopPod != nil {
 			t.Errorf("%s: kill %v, reset %v, start %v, stop %v", name, kill, a.Reset, start, a.StopPod)
 		}
 	}

@@ -61,7 +61,9 @@ func (s situation) pod() *v1.Pod {
 	var told int32
 	if n, _ := fmt.Sscanf(s.found, "told %d", &told); n == 1 {
 		p.Status.ContainerStatuses = []v1.ContainerStatus{{
-			Name: "a", ContainerID: "containerd://9", State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: told}},
+			Name:        "a",
+			ContainerID: "containerd://9",
+			State:       v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: told}},
 		}}
 	}
 	return p
@@ -132,7 +134,12 @@ func (s situation) expected() outcome {
 			lost := s.around == "sandbox lost" // its network may still be there
 			return outcome{Stops: alive || lost, Finished: !alive && !lost}
 		}
-		return outcome{Stops: alive || s.around == "sandbox lost", Sandbox: true, Starts: true, Removes: s.found == "created"}
+		return outcome{
+			Stops:   alive || s.around == "sandbox lost",
+			Sandbox: true,
+			Starts:  true,
+			Removes: s.found == "created",
+		}
 	}
 
 	switch {
@@ -154,7 +161,8 @@ func situations(visit func(situation)) {
 				if own == "" && rule != "" {
 					continue // the API takes rules only beside a policy
 				}
-				for _, found := range []string{"nothing", "told 0", "told 3", "created", "running", "exited 0", "exited 1", "exited 3", "unknown"} {
+				for _, found := range []string{"nothing", "told 0", "told 3", "created", "running", "exited 0",
+					"exited 1", "exited 3", "unknown"} {
 					for _, probes := range []string{"", "live fails", "startup fails", "both fine"} {
 						for _, edited := range []bool{false, true} {
 							for _, around := range []string{"", "deleted", "ended", "no sandbox", "sandbox lost"} {
@@ -187,7 +195,8 @@ func TestEverySituationOfOneContainer(t *testing.T) {
 		}
 		if a.StopPod != nil {
 			alive := s.found == "running" || s.found == "unknown"
-			if (len(a.StopPod.Containers) == 1) != alive || (len(a.StopPod.Sandboxes) == 1) == (s.around == "no sandbox") && a.Sandbox == nil {
+			if (len(a.StopPod.Containers) == 1) != alive ||
+				(len(a.StopPod.Sandboxes) == 1) == (s.around == "no sandbox") && a.Sandbox == nil {
 				t.Errorf("%+v: stops %+v", s, a.StopPod)
 			}
 		}
@@ -330,8 +339,11 @@ func TestEveryStageOfInitialization(t *testing.T) {
 		for n := range len(kinds) * len(kinds) * len(found) * len(found) * 2 * 3 {
 			pick := func(of int) int { i := n % of; n /= of; return i }
 			s := stage{
-				policy: policy, kinds: [2]string{kinds[pick(3)], kinds[pick(3)]}, found: [2]string{found[pick(7)], found[pick(7)]},
-				begun: pick(2) == 1, result: Result(pick(3)),
+				policy: policy,
+				kinds:  [2]string{kinds[pick(3)], kinds[pick(3)]},
+				found:  [2]string{found[pick(7)], found[pick(7)]},
+				begun:  pick(2) == 1,
+				result: Result(pick(3)),
 			}
 			visited++
 			a := Decide(s.input())

@@ -58,7 +58,8 @@ type family struct {
 
 // ensure puts in place what is missing; changed reports whether anything was. wait is called before chains are put
 // back that were in place before.
-func (f *family) ensure(ctx context.Context, open func(iptables.Protocol) (Tables, error), wait func() error) (changed bool, err error) {
+func (f *family) ensure(ctx context.Context, open func(iptables.Protocol) (Tables, error),
+	wait func() error) (changed bool, err error) {
 	if f.tables == nil {
 		tables, err := open(f.protocol)
 		if err != nil {

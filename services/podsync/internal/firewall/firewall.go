@@ -66,10 +66,12 @@ func New(opts Options) (*Firewall, error) {
 			{name: "IPv6", program: "ip6tables", protocol: iptables.ProtocolIPv6, lacks: "there is no KUBE-IPTABLES-HINT for IPv6"},
 		},
 		restored: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "microlet_podsync_iptables_restored_total", Help: "Times that the kubelet's iptables chains were gone and were put back.",
+			Name: "microlet_podsync_iptables_restored_total",
+			Help: "Times that the kubelet's iptables chains were gone and were put back.",
 		}, []string{"ip_family"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "microlet_podsync_iptables_failures_total", Help: "Looks at the kubelet's iptables chains that failed, or could not put them in place.",
+			Name: "microlet_podsync_iptables_failures_total",
+			Help: "Looks at the kubelet's iptables chains that failed, or could not put them in place.",
 		}, []string{"ip_family"}),
 	}
 	for _, counter := range []*prometheus.CounterVec{f.restored, f.failures} {
@@ -103,7 +105,8 @@ func (f *Firewall) Run(ctx context.Context) error {
 func (f *Firewall) keep(ctx context.Context, family *family) {
 	gone, err := family.ensure(ctx, f.opts.Open, func() error {
 		f.restored.WithLabelValues(family.name).Inc()
-		f.opts.Log.Warn("iptables chains were removed by somebody, and are put back", "family", family.name, "in", f.opts.Settle)
+		f.opts.Log.Warn("iptables chains were removed by somebody, and are put back", "family", family.name,
+			"in", f.opts.Settle)
 		return pause(ctx, f.opts.Settle)
 	})
 	switch {
@@ -111,7 +114,8 @@ func (f *Firewall) keep(ctx context.Context, family *family) {
 	case err != nil:
 		f.failures.WithLabelValues(family.name).Inc()
 		if family.problem == "" {
-			f.opts.Log.Warn("iptables chains not in place: "+family.lacks+"; install a "+family.program+" that works here, or set makeIPTablesUtilChains: false",
+			f.opts.Log.Warn("iptables chains not in place: "+family.lacks+"; install a "+family.program+
+				" that works here, or set makeIPTablesUtilChains: false",
 				"family", family.name, "err", err)
 		}
 		family.problem = err.Error()

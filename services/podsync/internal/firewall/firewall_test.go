@@ -110,7 +110,8 @@ func TestMissingProgramsAreToldOnce(t *testing.T) {
 		if n := strings.Count(log.String(), "level=WARN"); n != 1 {
 			t.Errorf("warned %d times:\n%s", n, log)
 		}
-		for _, want := range []string{"CVE-2020-8558", "makeIPTablesUtilChains", "executable file not found", "family=IPv4"} {
+		for _, want := range []string{"CVE-2020-8558", "makeIPTablesUtilChains", "executable file not found",
+			"family=IPv4"} {
 			if !strings.Contains(log.String(), want) {
 				t.Errorf("%q is not told:\n%s", want, log)
 			}
@@ -152,7 +153,8 @@ func TestFlushedChainsComeBack(t *testing.T) {
 				complete := func() bool {
 					v4.Lock()
 					defer v4.Unlock()
-					return slices.Equal(v4.rules["filter INPUT"], []string{"-j KUBE-FIREWALL"}) && slices.Equal(v4.rules["filter OUTPUT"], []string{"-j KUBE-FIREWALL"}) &&
+					return slices.Equal(v4.rules["filter INPUT"], []string{"-j KUBE-FIREWALL"}) &&
+						slices.Equal(v4.rules["filter OUTPUT"], []string{"-j KUBE-FIREWALL"}) &&
 						len(v4.rules["filter "+firewallChain]) == 1 && len(v4.rules) == 2+5
 				}
 				if !complete() {
@@ -170,7 +172,8 @@ func TestFlushedChainsComeBack(t *testing.T) {
 				if !complete() {
 					t.Errorf("not put back: %v", v4.rules)
 				}
-				if got := testutil.ToFloat64(f.restored.WithLabelValues("IPv4")); got != 1 || strings.Count(log.String(), "level=WARN") != 1 {
+				if got := testutil.ToFloat64(f.restored.WithLabelValues("IPv4")); got != 1 ||
+					strings.Count(log.String(), "level=WARN") != 1 {
 					t.Errorf("counted %v:\n%s", got, log)
 				}
 				if len(v6.rules) != 2+4 || len(v6.rules["filter INPUT"]) != 0 {

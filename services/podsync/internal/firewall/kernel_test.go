@@ -100,23 +100,28 @@ func TestChainsAreTheKubelets(t *testing.T) {
 			want           []string
 		}{
 			{"iptables", "filter", []string{
-				"-P INPUT ACCEPT", "-P FORWARD ACCEPT", "-P OUTPUT ACCEPT", "-N KUBE-FIREWALL", "-N KUBE-KUBELET-CANARY",
-				"-A INPUT -j KUBE-FIREWALL", "-A INPUT -p tcp -m tcp --dport 22 -j ACCEPT", "-A OUTPUT -j KUBE-FIREWALL", drop,
+				"-P INPUT ACCEPT", "-P FORWARD ACCEPT", "-P OUTPUT ACCEPT", "-N KUBE-FIREWALL",
+				"-N KUBE-KUBELET-CANARY",
+				"-A INPUT -j KUBE-FIREWALL", "-A INPUT -p tcp -m tcp --dport 22 -j ACCEPT",
+				"-A OUTPUT -j KUBE-FIREWALL", drop,
 			}},
 			{"iptables", "mangle", []string{
-				"-P PREROUTING ACCEPT", "-P INPUT ACCEPT", "-P FORWARD ACCEPT", "-P OUTPUT ACCEPT", "-P POSTROUTING ACCEPT", "-N KUBE-IPTABLES-HINT", "-N KUBE-KUBELET-CANARY",
+				"-P PREROUTING ACCEPT", "-P INPUT ACCEPT", "-P FORWARD ACCEPT", "-P OUTPUT ACCEPT",
+				"-P POSTROUTING ACCEPT", "-N KUBE-IPTABLES-HINT", "-N KUBE-KUBELET-CANARY",
 			}},
 			{"iptables", "nat", []string{"-P PREROUTING ACCEPT", "-P INPUT ACCEPT", "-P OUTPUT ACCEPT", "-P POSTROUTING ACCEPT", "-N KUBE-KUBELET-CANARY"}},
 			{"ip6tables", "filter", []string{"-P INPUT ACCEPT", "-P FORWARD ACCEPT", "-P OUTPUT ACCEPT", "-N KUBE-KUBELET-CANARY"}},
 			{"ip6tables", "mangle", []string{
-				"-P PREROUTING ACCEPT", "-P INPUT ACCEPT", "-P FORWARD ACCEPT", "-P OUTPUT ACCEPT", "-P POSTROUTING ACCEPT", "-N KUBE-IPTABLES-HINT", "-N KUBE-KUBELET-CANARY",
+				"-P PREROUTING ACCEPT", "-P INPUT ACCEPT", "-P FORWARD ACCEPT", "-P OUTPUT ACCEPT",
+				"-P POSTROUTING ACCEPT", "-N KUBE-IPTABLES-HINT", "-N KUBE-KUBELET-CANARY",
 			}},
 		} {
 			got := rules(t, test.program, test.table)
 			slices.Sort(got)
 			slices.Sort(test.want)
 			if !slices.Equal(got, test.want) {
-				t.Errorf("%s -t %s:\n%s\nwant\n%s", test.program, test.table, strings.Join(got, "\n"), strings.Join(test.want, "\n"))
+				t.Errorf("%s -t %s:\n%s\nwant\n%s", test.program, test.table, strings.Join(got, "\n"),
+					strings.Join(test.want, "\n"))
 			}
 		}
 	})
@@ -126,7 +131,8 @@ func TestChainsAreTheKubelets(t *testing.T) {
 func TestEarlierChainsStay(t *testing.T) {
 	withOwnNetwork(t, func(t *testing.T) {
 		for _, line := range []string{
-			"-t mangle -N KUBE-IPTABLES-HINT", "-t mangle -N KUBE-KUBELET-CANARY", "-t nat -N KUBE-KUBELET-CANARY", "-t filter -N KUBE-KUBELET-CANARY",
+			"-t mangle -N KUBE-IPTABLES-HINT", "-t mangle -N KUBE-KUBELET-CANARY", "-t nat -N KUBE-KUBELET-CANARY",
+			"-t filter -N KUBE-KUBELET-CANARY",
 			"-N KUBE-FIREWALL", "-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP",
 			"-A KUBE-FIREWALL -m comment --comment block\x00incoming\x00localnet\x00connections --dst 127.0.0.0/8 ! --src 127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP",
 			"-A OUTPUT -p tcp --dport 9 -j ACCEPT", "-A OUTPUT -j KUBE-FIREWALL", "-A INPUT -j KUBE-FIREWALL",
@@ -155,15 +161,20 @@ func TestEarlierChainsStay(t *testing.T) {
 func TestFlushIsMended(t *testing.T) {
 	withOwnNetwork(t, func(t *testing.T) {
 		f, err := New(Options{
-			Period: 20 * time.Millisecond, Settle: 10 * time.Millisecond, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+			Period:  20 * time.Millisecond,
+			Settle:  10 * time.Millisecond,
+			Log:     slog.New(slog.DiscardHandler),
+			Metrics: prometheus.NewRegistry(),
 		})
 		must(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- f.Run(ctx) }()
 		inPlace := func() bool {
-			return slices.Contains(rules(t, "iptables", "filter"), drop) && slices.Contains(rules(t, "iptables", "filter"), "-A INPUT -j KUBE-FIREWALL") &&
-				slices.Contains(rules(t, "iptables", "mangle"), "-N KUBE-IPTABLES-HINT") && slices.Contains(rules(t, "ip6tables", "mangle"), "-N KUBE-IPTABLES-HINT")
+			return slices.Contains(rules(t, "iptables", "filter"), drop) &&
+				slices.Contains(rules(t, "iptables", "filter"), "-A INPUT -j KUBE-FIREWALL") &&
+				slices.Contains(rules(t, "iptables", "mangle"), "-N KUBE-IPTABLES-HINT") &&
+				slices.Contains(rules(t, "ip6tables", "mangle"), "-N KUBE-IPTABLES-HINT")
 		}
 		for _, flush := range [][]string{
 			nil,
@@ -233,7 +244,9 @@ func neighbour(t *testing.T) (do func(f func() error) error) {
 		}
 		// The neighbour has no loopback of its own in the way.
 		return netlink.RouteAdd(&netlink.Route{
-			LinkIndex: link.Attrs().Index, Dst: &net.IPNet{IP: net.IPv4(127, 0, 0, 0), Mask: net.CIDRMask(8, 32)}, Gw: net.ParseIP(nodeIP),
+			LinkIndex: link.Attrs().Index,
+			Dst:       &net.IPNet{IP: net.IPv4(127, 0, 0, 0), Mask: net.CIDRMask(8, 32)},
+			Gw:        net.ParseIP(nodeIP),
 		})
 	}))
 	return do
@@ -300,7 +313,8 @@ func TestPacketsFromElsewhere(t *testing.T) {
 			t.Error("a packet from elsewhere reaches 127.0.0.1")
 		}
 		// What a node port on loopback does: it is forwarded by NAT on purpose.
-		command(t, "iptables", "-t", "nat", "-A", "PREROUTING", "-d", nodeIP, "-p", "udp", "-j", "DNAT", "--to-destination", fmt.Sprintf("127.0.0.1:%d", port))
+		command(t, "iptables", "-t", "nat", "-A", "PREROUTING", "-d", nodeIP, "-p", "udp", "-j", "DNAT",
+			"--to-destination", fmt.Sprintf("127.0.0.1:%d", port))
 		comesToArrive(nodeIP, "a connection that is forwarded to loopback gets through")
 		tables, err := iptables.New()
 		must(t, err)

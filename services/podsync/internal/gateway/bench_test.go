@@ -92,7 +92,12 @@ func newBench(t *testing.T, roles func(int) []role.Role) *bench {
 		t.Fatal(err)
 	}
 	g, err := New(Options{
-		Runtime: b.passed, Image: b.passed, Peers: unixgrpc.Rules{Roles: roles}, Containers: b.index, Checkpoints: b.checkpoints, Log: slog.New(slog.DiscardHandler),
+		Runtime:     b.passed,
+		Image:       b.passed,
+		Peers:       unixgrpc.Rules{Roles: roles},
+		Containers:  b.index,
+		Checkpoints: b.checkpoints,
+		Log:         slog.New(slog.DiscardHandler),
 	})
 	b.gateway = g
 	if err != nil {
@@ -121,7 +126,8 @@ func newBench(t *testing.T, roles func(int) []role.Role) *bench {
 
 func dial(t *testing.T, path string) *grpc.ClientConn {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"),
+	conn, err := grpc.NewClient("passthrough:///unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithAuthority("localhost"),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", path)
 		}))
@@ -137,14 +143,18 @@ func (b *bench) fill(t *testing.T) {
 	b.fake.AddImage(testImage)
 	rt := runtimeapi.NewRuntimeServiceClient(b.direct)
 	sb, err := rt.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
-		Metadata: &runtimeapi.PodSandboxMetadata{Name: "web", Namespace: "default", Uid: "u1"}, Labels: map[string]string{"app": "web"},
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: "web", Namespace: "default", Uid: "u1"},
+		Labels:   map[string]string{"app": "web"},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ct, err := rt.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: sb.PodSandboxId, Config: &runtimeapi.ContainerConfig{
-		Metadata: &runtimeapi.ContainerMetadata{Name: "web"}, Image: &runtimeapi.ImageSpec{Image: testImage}, Labels: map[string]string{"app": "web"},
-	}})
+	ct, err := rt.CreateContainer(t.Context(),
+		&runtimeapi.CreateContainerRequest{PodSandboxId: sb.PodSandboxId, Config: &runtimeapi.ContainerConfig{
+			Metadata: &runtimeapi.ContainerMetadata{Name: "web"},
+			Image:    &runtimeapi.ImageSpec{Image: testImage},
+			Labels:   map[string]string{"app": "web"},
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,8 +179,11 @@ func webPod() *v1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "u1"},
 		Spec: v1.PodSpec{Containers: []v1.Container{
 			{
-				Name: "web", Env: []v1.EnvVar{{Name: "WHERE", Value: "/tmp/x"}},
-				StartupProbe: exec(1, "cat", "$(WHERE)"), LivenessProbe: exec(5, "hello"), ReadinessProbe: exec(2, "hello"),
+				Name:           "web",
+				Env:            []v1.EnvVar{{Name: "WHERE", Value: "/tmp/x"}},
+				StartupProbe:   exec(1, "cat", "$(WHERE)"),
+				LivenessProbe:  exec(5, "hello"),
+				ReadinessProbe: exec(2, "hello"),
 			},
 			{Name: "other", LivenessProbe: exec(1, "other"), ReadinessProbe: &v1.Probe{ProbeHandler: v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{}}}},
 		}},
@@ -199,7 +212,8 @@ func (c through) Invoke(ctx context.Context, method string, args, reply any, opt
 }
 
 // NewStream implements grpc.ClientConnInterface.
-func (c through) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (c through) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string,
+	opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	conn, err := c.conn(method)
 	if err != nil {
 		return nil, err

@@ -72,7 +72,8 @@ func checked[T any, M interface {
 	return func(g *Gateway, request []byte) ([]byte, error) {
 		m := M(new(T))
 		if err := proto.Unmarshal(request, m); err != nil {
-			return nil, status.Errorf(codes.InvalidArgument, "the request is no %s: %v", m.ProtoReflect().Descriptor().Name(), err)
+			return nil, status.Errorf(codes.InvalidArgument, "the request is no %s: %v",
+				m.ProtoReflect().Descriptor().Name(), err)
 		}
 		if field := unknownField(m.ProtoReflect()); field != "" {
 			return nil, deny(reasonField, "the CRI gateway does not know a field of the request: %s", field)
@@ -130,7 +131,8 @@ func (g *Gateway) find(id string) (*v1.Pod, *v1.Container, error) {
 	case ok:
 		return p, c, nil
 	case !complete:
-		return nil, nil, status.Errorf(codes.Unavailable, "podsync has started and does not know all containers yet, %q is not among them: try again", id)
+		return nil, nil, status.Errorf(codes.Unavailable,
+			"podsync has started and does not know all containers yet, %q is not among them: try again", id)
 	default:
 		return nil, nil, deny(reasonContainer, "container %q is of no pod on this node", id)
 	}
@@ -150,10 +152,12 @@ func probeCommand(g *Gateway, r *runtimeapi.ExecSyncRequest) error {
 		}
 	}
 	if longest == 0 {
-		return deny(reasonCommand, "the command is no exec probe of container %s of pod %s/%s (%s)", c.Name, p.Namespace, p.Name, r.GetContainerId())
+		return deny(reasonCommand, "the command is no exec probe of container %s of pod %s/%s (%s)", c.Name,
+			p.Namespace, p.Name, r.GetContainerId())
 	}
 	if r.GetTimeout() < 1 || r.GetTimeout() > longest {
-		return deny(reasonTimeout, "timeout is %d s: the probe of container %s of pod %s/%s has 1 to %d s", r.GetTimeout(), c.Name, p.Namespace, p.Name, longest)
+		return deny(reasonTimeout, "timeout is %d s: the probe of container %s of pod %s/%s has 1 to %d s",
+			r.GetTimeout(), c.Name, p.Namespace, p.Name, longest)
 	}
 	return nil
 }
@@ -173,14 +177,17 @@ func checkpointFile(g *Gateway, r *runtimeapi.CheckpointContainerRequest) error 
 	rest, named := strings.CutPrefix(filepath.Base(location), prefix)
 	taken, suffixed := strings.CutSuffix(rest, ".tar")
 	if _, err := time.Parse(time.RFC3339, taken); !named || !suffixed || err != nil {
-		return deny(reasonLocation, "location %q is not named %s<time>.tar, with a time as %s", location, prefix, time.RFC3339)
+		return deny(reasonLocation, "location %q is not named %s<time>.tar, with a time as %s", location, prefix,
+			time.RFC3339)
 	}
 	folder, err := os.Lstat(g.opts.Checkpoints)
 	if err != nil {
 		return status.Errorf(codes.FailedPrecondition, "the folder for checkpoints: %v", err)
 	}
-	if owner, ok := folder.Sys().(*syscall.Stat_t); !ok || !folder.IsDir() || folder.Mode().Perm()&0o077 != 0 || int(owner.Uid) != os.Geteuid() {
-		return deny(reasonLocation, "%s must be a folder, no link, that root alone may enter (0700); it is %s", g.opts.Checkpoints, folder.Mode())
+	if owner, ok := folder.Sys().(*syscall.Stat_t); !ok || !folder.IsDir() || folder.Mode().Perm()&0o077 != 0 ||
+		int(owner.Uid) != os.Geteuid() {
+		return deny(reasonLocation, "%s must be a folder, no link, that root alone may enter (0700); it is %s",
+			g.opts.Checkpoints, folder.Mode())
 	}
 	switch _, err := os.Lstat(location); {
 	case err == nil:
@@ -224,7 +231,8 @@ func (g *Gateway) tell(ctx context.Context, r role.Role, method string, err erro
 	g.denied.WithLabelValues(string(r), nameOf(method), d.reason).Inc()
 	if g.mayLog(string(r) + " " + method + " " + d.reason) {
 		caller, _ := unixgrpc.PeerOf(ctx)
-		g.opts.Log.Warn("CRI call denied", "role", r, "method", method, "reason", d.reason, "message", d.message, "uid", caller.UID, "pid", caller.PID)
+		g.opts.Log.Warn("CRI call denied", "role", r, "method", method, "reason", d.reason, "message", d.message,
+			"uid", caller.UID, "pid", caller.PID)
 	}
 }
 

@@ -79,7 +79,11 @@ func TestOnlyDeclaredProbesRun(t *testing.T) {
 		"for another probe's time":       {b.container, 5, []string{"cat", "/tmp/x"}, reasonTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
-			request := &runtimeapi.ExecSyncRequest{ContainerId: test.container, Cmd: test.command, Timeout: test.timeout}
+			request := &runtimeapi.ExecSyncRequest{
+				ContainerId: test.container,
+				Cmd:         test.command,
+				Timeout:     test.timeout,
+			}
 			counted := b.gateway.denied.WithLabelValues("prober", "ExecSync", cmp.Or(test.denied, "none"))
 			before := testutil.ToFloat64(counted)
 			err := send(t, b.byRole[role.Prober], execSync, encode(t, request))
@@ -139,10 +143,15 @@ func TestRequestsSayWhatWasRead(t *testing.T) {
 	good := encode(t, &runtimeapi.ExecSyncRequest{ContainerId: b.container, Cmd: []string{"hello"}, Timeout: 1})
 	bad := encode(t, &runtimeapi.ExecSyncRequest{ContainerId: "another"})
 	for name, request := range map[string][]byte{
-		"an unknown field":                 protowire.AppendString(protowire.AppendTag(slices.Clone(good), 99, protowire.BytesType), "/etc"),
-		"a known field's number":           protowire.AppendVarint(protowire.AppendTag(slices.Clone(good), 1, protowire.VarintType), 1),
+		"an unknown field": protowire.AppendString(
+			protowire.AppendTag(slices.Clone(good), 99, protowire.BytesType), "/etc",
+		),
+		"a known field's number": protowire.AppendVarint(
+			protowire.AppendTag(slices.Clone(good), 1, protowire.VarintType), 1,
+		),
 		"the id twice, the bad at the end": append(slices.Clone(good), bad...),
-		"two commands":                     append(slices.Clone(good), encode(t, &runtimeapi.ExecSyncRequest{Cmd: []string{"sh"}})...),
+		"two commands": append(slices.Clone(good),
+			encode(t, &runtimeapi.ExecSyncRequest{Cmd: []string{"sh"}})...),
 	} {
 		err := send(t, b.byRole[role.Prober], execSync, request)
 		if passed := b.passed.take("ExecSync"); status.Code(err) != codes.PermissionDenied || len(passed) != 0 {
@@ -166,12 +175,16 @@ func TestCheckpointsStayInTheirFolder(t *testing.T) {
 	const name = "checkpoint-web_default-web-2026-03-04T05:06:07Z.tar"
 	in := func(name string) string { return b.checkpoints + "/" + name }
 	ask := func(location string) error {
-		return send(t, b.byRole[role.NodeAPI], checkpoint, encode(t, &runtimeapi.CheckpointContainerRequest{ContainerId: b.container, Location: location}))
+		return send(t, b.byRole[role.NodeAPI], checkpoint,
+			encode(t, &runtimeapi.CheckpointContainerRequest{ContainerId: b.container, Location: location}))
 	}
 	for _, location := range []string{
-		"", name, "/", b.checkpoints, in(""), in("x.tar"), in("../" + name), in("./" + name), in("a/" + name), in("a/../" + name), "/" + in(name),
-		"/etc/cron.d/" + name, "/etc/passwd", in("checkpoint-other_default-web-2026-03-04T05:06:07Z.tar"), in("checkpoint-web_default-other-2026-03-04T05:06:07Z.tar"),
-		in("checkpoint-web_default-web-now.tar"), in("checkpoint-web_default-web-2026-03-04T05:06:07Z"), in("checkpoint-web_default-web-.tar"), in(name + "\x00"), in("checkpoint-web_default-web-../../x.tar"),
+		"", name, "/", b.checkpoints, in(""), in("x.tar"), in("../" + name), in("./" + name), in("a/" + name),
+		in("a/../" + name), "/" + in(name),
+		"/etc/cron.d/" + name, "/etc/passwd", in("checkpoint-other_default-web-2026-03-04T05:06:07Z.tar"),
+		in("checkpoint-web_default-other-2026-03-04T05:06:07Z.tar"),
+		in("checkpoint-web_default-web-now.tar"), in("checkpoint-web_default-web-2026-03-04T05:06:07Z"),
+		in("checkpoint-web_default-web-.tar"), in(name + "\x00"), in("checkpoint-web_default-web-../../x.tar"),
 	} {
 		if err := ask(location); status.Code(err) != codes.PermissionDenied {
 			t.Errorf("%q: %v", location, err)
@@ -231,7 +244,8 @@ func TestNobodySeesMore(t *testing.T) {
 				}
 				seen++
 				request := protowire.AppendVarint(protowire.AppendTag(nil, verbose.Number(), protowire.VarintType), 1)
-				if err := send(t, b.byRole[r], method, request); status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "verbose") {
+				if err := send(t, b.byRole[r], method, request); status.Code(err) != codes.PermissionDenied ||
+					!strings.Contains(err.Error(), "verbose") {
 					t.Errorf("%s asks %s: %v", r, name, err)
 				}
 			}
@@ -256,25 +270,47 @@ func requestOf(t *testing.T, d *grpc.ServiceDesc, method string) protoreflect.Me
 var fields = map[string]string{
 	"VersionRequest.version": "a number",
 
-	"StatusRequest.verbose": "terse", "PodSandboxStatusRequest.verbose": "terse", "ContainerStatusRequest.verbose": "terse", "ImageStatusRequest.verbose": "terse",
-	"PodSandboxStatusRequest.pod_sandbox_id": "read only", "ContainerStatusRequest.container_id": "read only", "ImageStatusRequest.image": "read only",
-	"ContainerStatsRequest.container_id": "read only", "PodSandboxStatsRequest.pod_sandbox_id": "read only",
+	"StatusRequest.verbose":                  "terse",
+	"PodSandboxStatusRequest.verbose":        "terse",
+	"ContainerStatusRequest.verbose":         "terse",
+	"ImageStatusRequest.verbose":             "terse",
+	"PodSandboxStatusRequest.pod_sandbox_id": "read only",
+	"ContainerStatusRequest.container_id":    "read only",
+	"ImageStatusRequest.image":               "read only",
+	"ContainerStatsRequest.container_id":     "read only",
+	"PodSandboxStatsRequest.pod_sandbox_id":  "read only",
 
-	"ImageSpec.image": "a name", "ImageSpec.annotations": "a hint for images of several platforms", "ImageSpec.user_specified_image": "a name",
-	"ImageSpec.runtime_handler": "a name", "ImageSpec.image_ref": "a digest",
-	"RemoveImageRequest.image": "imagegc's work: any image that no container has",
+	"ImageSpec.image":                "a name",
+	"ImageSpec.annotations":          "a hint for images of several platforms",
+	"ImageSpec.user_specified_image": "a name",
+	"ImageSpec.runtime_handler":      "a name",
+	"ImageSpec.image_ref":            "a digest",
+	"RemoveImageRequest.image":       "imagegc's work: any image that no container has",
 
-	"ExecSyncRequest.container_id": "probeCommand; nodeapi: any", "ExecSyncRequest.cmd": "probeCommand; nodeapi: any", "ExecSyncRequest.timeout": "probeCommand; nodeapi: any",
-	"ExecRequest.container_id": "nodeapi: any", "ExecRequest.cmd": "nodeapi: any", "ExecRequest.tty": "a choice",
-	"ExecRequest.stdin": "a choice", "ExecRequest.stdout": "a choice", "ExecRequest.stderr": "a choice",
-	"AttachRequest.container_id": "nodeapi: any", "AttachRequest.tty": "a choice",
-	"AttachRequest.stdin": "a choice", "AttachRequest.stdout": "a choice", "AttachRequest.stderr": "a choice",
-	"PortForwardRequest.pod_sandbox_id": "nodeapi: any", "PortForwardRequest.port": "nodeapi: any",
-	"CheckpointContainerRequest.container_id": "checkpointFile", "CheckpointContainerRequest.location": "checkpointFile", "CheckpointContainerRequest.timeout": "a time",
+	"ExecSyncRequest.container_id":            "probeCommand; nodeapi: any",
+	"ExecSyncRequest.cmd":                     "probeCommand; nodeapi: any",
+	"ExecSyncRequest.timeout":                 "probeCommand; nodeapi: any",
+	"ExecRequest.container_id":                "nodeapi: any",
+	"ExecRequest.cmd":                         "nodeapi: any",
+	"ExecRequest.tty":                         "a choice",
+	"ExecRequest.stdin":                       "a choice",
+	"ExecRequest.stdout":                      "a choice",
+	"ExecRequest.stderr":                      "a choice",
+	"AttachRequest.container_id":              "nodeapi: any",
+	"AttachRequest.tty":                       "a choice",
+	"AttachRequest.stdin":                     "a choice",
+	"AttachRequest.stdout":                    "a choice",
+	"AttachRequest.stderr":                    "a choice",
+	"PortForwardRequest.pod_sandbox_id":       "nodeapi: any",
+	"PortForwardRequest.port":                 "nodeapi: any",
+	"CheckpointContainerRequest.container_id": "checkpointFile",
+	"CheckpointContainerRequest.location":     "checkpointFile",
+	"CheckpointContainerRequest.timeout":      "a time",
 }
 
 // filters narrow lists; none of their fields leads anywhere.
-var filters = []string{"PodSandboxFilter", "ContainerFilter", "ImageFilter", "ContainerStatsFilter", "PodSandboxStatsFilter"}
+var filters = []string{"PodSandboxFilter", "ContainerFilter", "ImageFilter", "ContainerStatsFilter",
+	"PodSandboxStatsFilter"}
 
 func TestEveryFieldIsAccountedFor(t *testing.T) {
 	unseen := maps.Clone(fields)

@@ -50,17 +50,20 @@ func TestConformance(t *testing.T) {
 func conformLists(t *testing.T, b *bench, rt runtimeapi.RuntimeServiceClient, _ runtimeapi.ImageServiceClient) {
 	for value, want := range map[string]int{"web": 1, "other": 0} {
 		filter := map[string]string{"app": value}
-		sandboxes, err := rt.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: filter}})
+		sandboxes, err := rt.ListPodSandbox(t.Context(),
+			&runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: filter}})
 		if err != nil || len(sandboxes.Items) != want {
 			t.Errorf("sandboxes of %s: %v, %v", value, sandboxes, err)
 		}
-		containers, err := rt.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: filter}})
+		containers, err := rt.ListContainers(t.Context(),
+			&runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: filter}})
 		if err != nil || len(containers.Containers) != want {
 			t.Errorf("containers of %s: %v, %v", value, containers, err)
 		}
 	}
 	st, err := rt.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: b.container})
-	if err != nil || st.Status.Labels["app"] != "web" || st.Status.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
+	if err != nil || st.Status.Labels["app"] != "web" ||
+		st.Status.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("status: %v, %v", st, err)
 	}
 	if v, err := rt.Version(t.Context(), &runtimeapi.VersionRequest{}); err != nil || v.RuntimeName != "fake" {
@@ -70,7 +73,8 @@ func conformLists(t *testing.T, b *bench, rt runtimeapi.RuntimeServiceClient, _ 
 
 func conformErrors(t *testing.T, b *bench, rt runtimeapi.RuntimeServiceClient, _ runtimeapi.ImageServiceClient) {
 	_, err := rt.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: "nope"})
-	if s := status.Convert(err); s.Code() != codes.NotFound || s.Message() != `an error occurred when try to find container "nope": not found` {
+	if s := status.Convert(err); s.Code() != codes.NotFound ||
+		s.Message() != `an error occurred when try to find container "nope": not found` {
 		t.Errorf("got %v", err)
 	}
 	want, err := status.New(codes.ResourceExhausted, "full").WithDetails(&runtimeapi.VersionRequest{Version: "detail"})
@@ -124,7 +128,8 @@ func conformEvents(t *testing.T, b *bench, rt runtimeapi.RuntimeServiceClient, _
 		t.Fatal(err)
 	}
 	ev, err := events.Recv()
-	if err != nil || ev.ContainerId != b.container || ev.ContainerEventType != runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT {
+	if err != nil || ev.ContainerId != b.container ||
+		ev.ContainerEventType != runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT {
 		t.Fatalf("got %v, %v", ev, err)
 	}
 	// The runtime's stream ends when the caller's does.
@@ -133,7 +138,8 @@ func conformEvents(t *testing.T, b *bench, rt runtimeapi.RuntimeServiceClient, _
 }
 
 func conformExec(t *testing.T, b *bench, rt runtimeapi.RuntimeServiceClient, _ runtimeapi.ImageServiceClient) {
-	resp, err := rt.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: b.container, Cmd: []string{"hello"}, Timeout: 5})
+	resp, err := rt.ExecSync(t.Context(),
+		&runtimeapi.ExecSyncRequest{ContainerId: b.container, Cmd: []string{"hello"}, Timeout: 5})
 	if err != nil || string(resp.Stdout) != "hello" || string(resp.Stderr) != "careful" || resp.ExitCode != 3 {
 		t.Fatalf("got %v, %v", resp, err)
 	}
@@ -141,13 +147,15 @@ func conformExec(t *testing.T, b *bench, rt runtimeapi.RuntimeServiceClient, _ r
 
 func conformImages(t *testing.T, _ *bench, _ runtimeapi.RuntimeServiceClient, images runtimeapi.ImageServiceClient) {
 	spec := &runtimeapi.ImageSpec{Image: testImage}
-	if info, err := images.ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{}); err != nil || len(info.ImageFilesystems) != 1 {
+	if info, err := images.ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{}); err != nil ||
+		len(info.ImageFilesystems) != 1 {
 		t.Fatalf("got %v, %v", info, err)
 	}
 	if _, err := images.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: spec}); err != nil {
 		t.Fatal(err)
 	}
-	if st, err := images.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: spec}); err != nil || st.Image != nil {
+	if st, err := images.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: spec}); err != nil ||
+		st.Image != nil {
 		t.Fatalf("got %v, %v", st, err)
 	}
 }

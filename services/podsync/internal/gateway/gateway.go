@@ -72,8 +72,10 @@ func New(opts Options) (*Gateway, error) {
 	if opts.Containers == nil {
 		return nil, errors.New("the CRI gateway needs to know the pods' containers")
 	}
-	if opts.Checkpoints != "" && (!filepath.IsAbs(opts.Checkpoints) || filepath.Clean(opts.Checkpoints) != opts.Checkpoints) {
-		return nil, fmt.Errorf("the CRI gateway's folder for checkpoints is %q: give an absolute path without \"..\"", opts.Checkpoints)
+	if opts.Checkpoints != "" &&
+		(!filepath.IsAbs(opts.Checkpoints) || filepath.Clean(opts.Checkpoints) != opts.Checkpoints) {
+		return nil, fmt.Errorf("the CRI gateway's folder for checkpoints is %q: give an absolute path without \"..\"",
+			opts.Checkpoints)
 	}
 	if opts.Timeout < 0 {
 		return nil, fmt.Errorf("the CRI gateway's timeout %s must not be negative; 0 is 2m", opts.Timeout)
@@ -87,7 +89,8 @@ func New(opts Options) (*Gateway, error) {
 	g := &Gateway{
 		opts: opts, joiner: newJoiner(defaultPatience, opts.Timeout), logged: map[string]time.Time{},
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "microlet_cri_gateway_calls_total", Help: "Calls that services made through the CRI gateway, denied ones included.",
+			Name: "microlet_cri_gateway_calls_total",
+			Help: "Calls that services made through the CRI gateway, denied ones included.",
 		}, []string{"role", "method", "code"}),
 		denied: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_cri_gateway_denied_total",
@@ -145,7 +148,12 @@ func (g *Gateway) server(r role.Role) *grpc.Server {
 			policy.Allow("/"+d.ServiceName+"/"+name, r, role.Podsync, role.Up)
 		}
 	}
-	s := unixgrpc.NewServer(unixgrpc.ServerOptions{Policy: policy, Log: g.opts.Log, Metrics: g.opts.Metrics, Peers: g.opts.Peers},
+	s := unixgrpc.NewServer(unixgrpc.ServerOptions{
+		Policy:  policy,
+		Log:     g.opts.Log,
+		Metrics: g.opts.Metrics,
+		Peers:   g.opts.Peers,
+	},
 		grpc.ForceServerCodecV2(frameCodec{}), grpc.NumStreamWorkers(streamWorkers))
 	for _, d := range descriptions {
 		s.RegisterService(g.describe(r, d), nil)
@@ -179,7 +187,12 @@ func (g *Gateway) describe(r role.Role, d *grpc.ServiceDesc) *grpc.ServiceDesc {
 		full := "/" + d.ServiceName + "/" + m.StreamName
 		own.Streams = append(own.Streams, grpc.StreamDesc{
 			StreamName: m.StreamName, ServerStreams: m.ServerStreams, ClientStreams: m.ClientStreams,
-			Handler: g.stream(r, conn, full, grpc.StreamDesc{StreamName: m.StreamName, ServerStreams: m.ServerStreams, ClientStreams: m.ClientStreams}),
+			Handler: g.stream(r, conn, full,
+				grpc.StreamDesc{
+					StreamName:    m.StreamName,
+					ServerStreams: m.ServerStreams,
+					ClientStreams: m.ClientStreams,
+				}),
 		})
 	}
 	return own
@@ -195,7 +208,8 @@ type answer struct {
 	header, trailer metadata.MD
 }
 
-type unaryHandler = func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error)
+type unaryHandler = func(srv any, ctx context.Context, decode func(any) error,
+	interceptor grpc.UnaryServerInterceptor) (any, error)
 
 func (g *Gateway) unary(r role.Role, conn grpc.ClientConnInterface, method string) unaryHandler {
 	name := nameOf(method)
@@ -214,7 +228,8 @@ func (g *Gateway) unary(r role.Role, conn grpc.ClientConnInterface, method strin
 		send := func(ctx context.Context) (answer, error) {
 			var a answer
 			err := conn.Invoke(outgoing(ctx), method, request, &a.message, grpc.ForceCodecV2(frameCodec{}),
-				grpc.Header(&a.header), grpc.Trailer(&a.trailer), grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage))
+				grpc.Header(&a.header), grpc.Trailer(&a.trailer), grpc.MaxCallRecvMsgSize(maxMessage),
+				grpc.MaxCallSendMsgSize(maxMessage))
 			return a, err
 		}
 		if _, ok := ctx.Deadline(); !ok && !slices.Contains(patient, name) {
@@ -237,7 +252,8 @@ func (g *Gateway) unary(r role.Role, conn grpc.ClientConnInterface, method strin
 		}
 		return &a.message, nil
 	}
-	return func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+	return func(srv any, ctx context.Context, decode func(any) error,
+		interceptor grpc.UnaryServerInterceptor) (any, error) {
 		request := &frame{}
 		if err := decode(request); err != nil {
 			return nil, err
@@ -255,7 +271,8 @@ func (g *Gateway) unary(r role.Role, conn grpc.ClientConnInterface, method strin
 }
 
 // stream passes a server's stream on: one request, then answers until it ends.
-func (g *Gateway) stream(r role.Role, conn grpc.ClientConnInterface, method string, desc grpc.StreamDesc) grpc.StreamHandler {
+func (g *Gateway) stream(r role.Role, conn grpc.ClientConnInterface, method string,
+	desc grpc.StreamDesc) grpc.StreamHandler {
 	return func(_ any, in grpc.ServerStream) (err error) {
 		defer func() { g.count(r, method, err) }()
 		if err := g.mayCall(in.Context(), r, method); err != nil {
@@ -271,7 +288,8 @@ func (g *Gateway) stream(r role.Role, conn grpc.ClientConnInterface, method stri
 		// The call to the runtime ends with this one, also when the caller went away.
 		ctx, cancel := context.WithCancel(outgoing(in.Context()))
 		defer cancel()
-		out, err := conn.NewStream(ctx, &desc, method, grpc.ForceCodecV2(frameCodec{}), grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage))
+		out, err := conn.NewStream(ctx, &desc, method, grpc.ForceCodecV2(frameCodec{}),
+			grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage))
 		if err != nil {
 			return asStatus(err)
 		}
@@ -312,7 +330,8 @@ func outgoing(ctx context.Context) context.Context {
 func passed(md metadata.MD) metadata.MD {
 	clean := metadata.MD{}
 	for k, v := range md {
-		if strings.HasPrefix(k, ":") || strings.HasPrefix(k, "grpc-") || k == "content-type" || k == "user-agent" || k == "te" {
+		if strings.HasPrefix(k, ":") || strings.HasPrefix(k, "grpc-") || k == "content-type" || k == "user-agent" ||
+			k == "te" {
 			continue
 		}
 		clean[k] = v

@@ -59,7 +59,8 @@ func TestJoinsOnlyWhatIsNotSent(t *testing.T) {
 		q.wg.Wait()
 		q.ask(t.Context(), "d")
 		q.wg.Wait()
-		if len(q.sent) != 3 || q.answers["a"] != 1 || q.answers["b"] != 2 || q.answers["c"] != 2 || q.answers["d"] != 3 {
+		if len(q.sent) != 3 || q.answers["a"] != 1 || q.answers["b"] != 2 || q.answers["c"] != 2 ||
+			q.answers["d"] != 3 {
 			t.Fatalf("sent %d, answers %v", len(q.sent), q.answers)
 		}
 		if d := q.sent[1].Sub(q.sent[0]); d != 10*time.Second {

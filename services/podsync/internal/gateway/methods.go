@@ -40,8 +40,10 @@ var methods = map[role.Role][]string{
 		// The rest of the lists: they are all read-only.
 		"ListContainerStats", "ListPodSandboxStats", "ListMetricDescriptors", "ListPodSandboxMetrics",
 	}),
-	role.Prober:  slices.Concat(hello, []string{"ExecSync"}),
-	role.ImageGC: slices.Concat(hello, []string{"ListImages", "StreamImages", "ImageStatus", "RemoveImage", "ImageFsInfo", "ListContainers", "StreamContainers"}),
+	role.Prober: slices.Concat(hello, []string{"ExecSync"}),
+	role.ImageGC: slices.Concat(hello,
+		[]string{"ListImages", "StreamImages", "ImageStatus", "RemoveImage", "ImageFsInfo", "ListContainers",
+			"StreamContainers"}),
 	role.Stats:   slices.Concat(hello, lists, stats, []string{"ImageFsInfo"}),
 	role.Evictor: slices.Concat(hello, lists, stats, []string{"ImageFsInfo"}),
 	role.NodeAPI: slices.Concat(hello, lists, []string{
@@ -54,13 +56,20 @@ var methods = map[role.Role][]string{
 // filters. TestEveryFieldIsAccountedFor holds the list against CRI.
 var checks = map[role.Role]map[string]check{
 	role.PLEG: {
-		"Status": checked(terse[*runtimeapi.StatusRequest]), "PodSandboxStatus": checked(terse[*runtimeapi.PodSandboxStatusRequest]),
-		"ContainerStatus": checked(terse[*runtimeapi.ContainerStatusRequest]), "ImageStatus": checked(terse[*runtimeapi.ImageStatusRequest]),
+		"Status":           checked(terse[*runtimeapi.StatusRequest]),
+		"PodSandboxStatus": checked(terse[*runtimeapi.PodSandboxStatusRequest]),
+		"ContainerStatus":  checked(terse[*runtimeapi.ContainerStatusRequest]),
+		"ImageStatus":      checked(terse[*runtimeapi.ImageStatusRequest]),
 	},
 	role.Prober:  {"ExecSync": checked(probeCommand)},
 	role.ImageGC: {"ImageStatus": checked(terse[*runtimeapi.ImageStatusRequest])},
 	// What else nodeapi runs in containers is for the apiserver to allow: Exec, Attach, PortForward, ExecSync.
-	role.NodeAPI: {"ContainerStatus": checked(terse[*runtimeapi.ContainerStatusRequest]), "CheckpointContainer": checked(checkpointFile)},
+	role.NodeAPI: {
+		"ContainerStatus": checked(terse[*runtimeapi.ContainerStatusRequest]),
+		"CheckpointContainer": checked(
+			checkpointFile,
+		),
+	},
 }
 
 // Roles returns the roles that have a socket, in the order of role.All.
@@ -79,7 +88,8 @@ func Allowed(r role.Role, fullMethod string) bool {
 // descriptions are CRI's services, whose every method is registered.
 var descriptions = []*grpc.ServiceDesc{&runtimeapi.RuntimeService_ServiceDesc, &runtimeapi.ImageService_ServiceDesc}
 
-var services = []string{runtimeapi.RuntimeService_ServiceDesc.ServiceName, runtimeapi.ImageService_ServiceDesc.ServiceName}
+var services = []string{runtimeapi.RuntimeService_ServiceDesc.ServiceName,
+	runtimeapi.ImageService_ServiceDesc.ServiceName}
 
 // patient are the calls that wait by nature: they have no deadline but their caller's.
 var patient = []string{"ExecSync", "CheckpointContainer"}

@@ -81,7 +81,8 @@ func TestEveryMethodForEveryRole(t *testing.T) {
 				method := "/" + d.ServiceName + "/" + name
 				err := ask(t, b.byRole[r], method, i >= len(d.Methods))
 				// What a role has may still be denied for what it asks, which here is nothing at all.
-				denied := status.Code(err) == codes.PermissionDenied && strings.Contains(err.Error(), "does not give it that method")
+				denied := status.Code(err) == codes.PermissionDenied &&
+					strings.Contains(err.Error(), "does not give it that method")
 				if want := slices.Contains(granted[name], r); denied == want {
 					t.Errorf("%s calls %s: %v; granted is %t", r, name, err, want)
 				}
@@ -116,7 +117,8 @@ func TestTheTableNamesRealMethods(t *testing.T) {
 
 func TestWhatIsNewIsDenied(t *testing.T) {
 	b := newBench(t, anyone)
-	for _, method := range []string{"/runtime.v1.RuntimeService/FormatDisk", "/runtime.v2.RuntimeService/Version", "/other.Service/ListContainers"} {
+	for _, method := range []string{"/runtime.v1.RuntimeService/FormatDisk", "/runtime.v2.RuntimeService/Version",
+		"/other.Service/ListContainers"} {
 		for _, r := range Roles() {
 			if Allowed(r, method) {
 				t.Errorf("%s may call %s", r, method)
@@ -149,7 +151,8 @@ func TestOnlyTheSocketsRoleAndRootMayConnect(t *testing.T) {
 }
 
 func TestMetadataGoesOn(t *testing.T) {
-	in := metadata.Pairs("traceparent", "00-1-2-01", ":authority", "localhost", "user-agent", "x", "grpc-timeout", "1S", "content-type", "application/grpc")
+	in := metadata.Pairs("traceparent", "00-1-2-01", ":authority", "localhost", "user-agent", "x", "grpc-timeout", "1S",
+		"content-type", "application/grpc")
 	out, ok := metadata.FromOutgoingContext(outgoing(metadata.NewIncomingContext(t.Context(), in)))
 	if !ok || len(out) != 1 || out.Get("traceparent")[0] != "00-1-2-01" {
 		t.Fatalf("got %v", out)

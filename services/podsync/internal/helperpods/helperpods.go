@@ -39,7 +39,8 @@ func New(a worker.Admission, helpers admission.Helpers, records peer.Helpers, lo
 }
 
 // Admit implements worker.Admission. A helper that cannot be recorded is not admitted yet.
-func (a *Admission) Admit(ctx context.Context, p *v1.Pod, source podsyncv1.PodSource, running bool) (admission.Result, error) {
+func (a *Admission) Admit(ctx context.Context, p *v1.Pod, source podsyncv1.PodSource,
+	running bool) (admission.Result, error) {
 	result, err := a.Admission.Admit(ctx, p, source, running)
 	if err != nil || !result.Admitted() {
 		return result, err

@@ -43,12 +43,20 @@ func (w workers) Synced() <-chan struct{} { return w.synced }
 func (workers) Known(uid types.UID) bool  { return uid != "gone" }
 
 func helperPod(uid types.UID, namespace, label string) *v1.Pod {
-	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Namespace: namespace, Name: "p", Labels: map[string]string{peer.LabelRole: label}}}
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			UID:       uid,
+			Namespace: namespace,
+			Name:      "p",
+			Labels:    map[string]string{peer.LabelRole: label},
+		},
+	}
 }
 
 func TestHelperPodsAreRecorded(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "helpers")
-	h := New(lenient{rejects: "rejected"}, admission.Helpers{Namespace: "agents"}, peer.Helpers{Dir: dir}, slog.New(slog.DiscardHandler))
+	h := New(lenient{rejects: "rejected"}, admission.Helpers{Namespace: "agents"}, peer.Helpers{Dir: dir},
+		slog.New(slog.DiscardHandler))
 	admit := func(p *v1.Pod) {
 		t.Helper()
 		if _, err := h.Admit(t.Context(), p, podsyncv1.PodSource_POD_SOURCE_API, false); err != nil {
@@ -68,7 +76,13 @@ func TestHelperPodsAreRecorded(t *testing.T) {
 	admit(helperPod("foreign", "default", "prober"))
 	admit(helperPod("host", "agents", "bus"))
 	admit(helperPod("rejected", "agents", "prober"))
-	for uid, want := range map[string]role.Role{"a": role.Prober, "b": role.NodeAPI, "foreign": "", "host": "", "rejected": ""} {
+	for uid, want := range map[string]role.Role{
+		"a":        role.Prober,
+		"b":        role.NodeAPI,
+		"foreign":  "",
+		"host":     "",
+		"rejected": "",
+	} {
 		if got := recorded(uid); got != want {
 			t.Errorf("pod %s is recorded as %q, want %q", uid, got, want)
 		}
@@ -79,7 +93,8 @@ func TestHelperPodsAreRecorded(t *testing.T) {
 			t.Fatal(err)
 		}
 		if st := info.Sys().(*syscall.Stat_t); info.Mode().Perm() != want || st.Uid != 0 || st.Gid != role.GroupNode {
-			t.Errorf("%s has mode %o and belongs to %d:%d, want %o and 0:%d", path, info.Mode().Perm(), st.Uid, st.Gid, want, role.GroupNode)
+			t.Errorf("%s has mode %o and belongs to %d:%d, want %o and 0:%d", path, info.Mode().Perm(), st.Uid, st.Gid,
+				want, role.GroupNode)
 		}
 	}
 	h.Ended("a")

@@ -16,7 +16,8 @@ import (
 
 // Exec runs a command in a container and waits for its end. A timeout of 0 is none.
 type Exec interface {
-	ExecSync(ctx context.Context, containerID string, command []string, timeout time.Duration) (stdout, stderr []byte, exitCode int32, err error)
+	ExecSync(ctx context.Context, containerID string, command []string,
+		timeout time.Duration) (stdout, stderr []byte, exitCode int32, err error)
 }
 
 // Options of a Runner. Exec and Events are needed.
@@ -50,7 +51,8 @@ type Runner struct {
 // New returns a Runner.
 func New(o Options) (*Runner, error) {
 	if o.Exec == nil || o.Events == nil {
-		return nil, errors.New("hook: Options.Exec and Options.Events are needed: give the runtime and the event recorder")
+		return nil,
+			errors.New("hook: Options.Exec and Options.Events are needed: give the runtime and the event recorder")
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()

@@ -29,7 +29,8 @@ import (
 
 type execFunc func(id string, command []string) (stdout, stderr string, code int32, err error)
 
-func (f execFunc) ExecSync(_ context.Context, id string, command []string, _ time.Duration) (stdout, stderr []byte, code int32, err error) {
+func (f execFunc) ExecSync(_ context.Context, id string, command []string,
+	_ time.Duration) (stdout, stderr []byte, code int32, err error) {
 	out, errs, code, err := f(id, command)
 	return []byte(out), []byte(errs), code, err
 }
@@ -37,7 +38,12 @@ func (f execFunc) ExecSync(_ context.Context, id string, command []string, _ tim
 func newRunner(t *testing.T, exec execFunc) (*Runner, *record.FakeRecorder) {
 	t.Helper()
 	events := record.NewFakeRecorder(10)
-	r, err := New(Options{Exec: exec, Events: events, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry()})
+	r, err := New(Options{
+		Exec:    exec,
+		Events:  events,
+		Log:     slog.New(slog.DiscardHandler),
+		Metrics: prometheus.NewRegistry(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,8 +52,10 @@ func newRunner(t *testing.T, exec execFunc) (*Runner, *record.FakeRecorder) {
 
 func input(ip string) Input {
 	return Input{
-		Pod:       &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}},
-		Container: &v1.Container{Name: "c", Ports: []v1.ContainerPort{{Name: "web", ContainerPort: 8080}}}, ContainerID: "id", PodIP: ip,
+		Pod:         &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}},
+		Container:   &v1.Container{Name: "c", Ports: []v1.ContainerPort{{Name: "web", ContainerPort: 8080}}},
+		ContainerID: "id",
+		PodIP:       ip,
 	}
 }
 
@@ -70,7 +78,8 @@ func TestExec(t *testing.T) {
 		"fails":  `Exec lifecycle hook ([fails -x]) for Container "c" in Pod "p_ns(u)" failed - error: command 'fails -x' exited with 7: err, message: "outerr"`,
 		"breaks": `Exec lifecycle hook ([breaks -x]) for Container "c" in Pod "p_ns(u)" failed - error: no runtime, message: ""`,
 	} {
-		err := r.Run(t.Context(), input(""), &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{command, "-x"}}})
+		err := r.Run(t.Context(), input(""),
+			&v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{command, "-x"}}})
 		if got := text(err); got != want {
 			t.Errorf("%s: %s", command, cmp.Diff(want, got))
 		}
@@ -104,7 +113,10 @@ func TestHTTPGet(t *testing.T) {
 		seen = r.Clone(context.Background())
 		w.WriteHeader(http.StatusInternalServerError) // of no interest to a hook
 	})
-	for name, start := range map[string]func(http.Handler) *httptest.Server{"HTTP": httptest.NewServer, "HTTPS": httptest.NewTLSServer} {
+	for name, start := range map[string]func(http.Handler) *httptest.Server{
+		"HTTP":  httptest.NewServer,
+		"HTTPS": httptest.NewTLSServer,
+	} {
 		t.Run(name, func(t *testing.T) {
 			server := start(handler)
 			defer server.Close()
@@ -114,12 +126,14 @@ func TestHTTPGet(t *testing.T) {
 			in.Container.Ports = append(in.Container.Ports, v1.ContainerPort{Name: "named", ContainerPort: port.IntVal})
 			err := r.Run(t.Context(), in, &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{
 				Path: "/echo?a=b", Port: intstr.FromString("named"), Scheme: v1.URIScheme(name),
-				HTTPHeaders: []v1.HTTPHeader{{Name: "Host", Value: "example.com"}, {Name: "X-A", Value: "1"}, {Name: "X-A", Value: "2"}},
+				HTTPHeaders: []v1.HTTPHeader{{Name: "Host", Value: "example.com"}, {Name: "X-A", Value: "1"},
+					{Name: "X-A", Value: "2"}},
 			}})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if seen.Host != "example.com" || seen.RequestURI != "/echo?a=b" || !cmp.Equal(seen.Header["X-A"], []string{"1", "2"}) ||
+			if seen.Host != "example.com" || seen.RequestURI != "/echo?a=b" ||
+				!cmp.Equal(seen.Header["X-A"], []string{"1", "2"}) ||
 				seen.UserAgent() != "kube-lifecycle/"+kubeversion.MajorMinor || seen.Header.Get("Accept") != "*/*" {
 				t.Fatalf("asked %s %s with %v", seen.Host, seen.RequestURI, seen.Header)
 			}
@@ -133,12 +147,18 @@ func TestHTTPGet(t *testing.T) {
 // TestHTTPSFallsBack to HTTP when that is what the server speaks, without credentials.
 func TestHTTPSFallsBack(t *testing.T) {
 	var asked []http.Header
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked = append(asked, r.Header.Clone()) }))
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter,
+		r *http.Request) {
+		asked = append(asked, r.Header.Clone())
+	}))
 	defer server.Close()
 	host, port := address(t, server)
 	r, events := newRunner(t, nil)
 	err := r.Run(t.Context(), input("192.0.2.1"), &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{
-		Host: host, Port: port, Scheme: v1.URISchemeHTTPS, HTTPHeaders: []v1.HTTPHeader{{Name: "Authorization", Value: "secret"}},
+		Host:        host,
+		Port:        port,
+		Scheme:      v1.URISchemeHTTPS,
+		HTTPHeaders: []v1.HTTPHeader{{Name: "Authorization", Value: "secret"}},
 	}})
 	if err != nil || len(asked) != 1 || asked[0].Get("Authorization") != "" {
 		t.Fatalf("asked %v, %v", asked, err)
@@ -173,7 +193,8 @@ func TestHTTPGetSaysWhatIsWrong(t *testing.T) {
 		"connect: connection refused":  {"127.0.0.1", intstr.FromInt(port)},
 		"HTTP lifecycle hook (/x) for": {"", intstr.FromInt(80)},
 	} {
-		err := r.Run(t.Context(), input(in.ip), &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Path: "/x", Port: in.port}})
+		err := r.Run(t.Context(), input(in.ip),
+			&v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Path: "/x", Port: in.port}})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in %v", want, err)
 		}
@@ -181,7 +202,10 @@ func TestHTTPGetSaysWhatIsWrong(t *testing.T) {
 }
 
 func TestRedirectsStayOnTheHost(t *testing.T) {
-	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("followed to another host") }))
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter,
+		*http.Request) {
+		t.Error("followed to another host")
+	}))
 	defer elsewhere.Close()
 	there, err := url.Parse(elsewhere.URL)
 	if err != nil {
@@ -220,7 +244,8 @@ func TestSleep(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		took, err := sleep(ctx, 5)
-		if took != 2*time.Second || err == nil || !strings.HasSuffix(err.Error(), "failed - error: container terminated before sleep hook finished") {
+		if took != 2*time.Second || err == nil ||
+			!strings.HasSuffix(err.Error(), "failed - error: container terminated before sleep hook finished") {
 			t.Errorf("took %v, %v", took, err)
 		}
 		if n := testutil.ToFloat64(r.cutSleeps); n != 1 {
@@ -232,7 +257,8 @@ func TestSleep(t *testing.T) {
 func TestWhatIsNoHookFails(t *testing.T) {
 	r, _ := newRunner(t, nil)
 	for _, h := range []*v1.LifecycleHandler{{}, {TCPSocket: &v1.TCPSocketAction{Port: intstr.FromInt(80)}}} {
-		if err := r.Run(t.Context(), input("127.0.0.1"), h); err == nil || !strings.HasPrefix(err.Error(), "Cannot run handler: invalid handler") {
+		if err := r.Run(t.Context(), input("127.0.0.1"), h); err == nil ||
+			!strings.HasPrefix(err.Error(), "Cannot run handler: invalid handler") {
 			t.Errorf("%v", err)
 		}
 	}
@@ -267,10 +293,17 @@ func TestRestore(t *testing.T) {
 	}{
 		"none": {},
 		"a hook and ports": {
-			annotations: map[string]string{labels.ContainerPreStopHandler: handler, labels.ContainerPorts: `[{"name":"web","containerPort":8080}]`},
+			annotations: map[string]string{
+				labels.ContainerPreStopHandler: handler,
+				labels.ContainerPorts:          `[{"name":"web","containerPort":8080}]`,
+			},
 			want: &v1.Container{
 				Name: "c", Ports: []v1.ContainerPort{{Name: "web", ContainerPort: 8080}},
-				Lifecycle: &v1.Lifecycle{PreStop: &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Path: "/bye", Port: intstr.FromString("web")}}},
+				Lifecycle: &v1.Lifecycle{
+					PreStop: &v1.LifecycleHandler{
+						HTTPGet: &v1.HTTPGetAction{Path: "/bye", Port: intstr.FromString("web")},
+					},
+				},
 			},
 		},
 		"a broken hook": {annotations: map[string]string{labels.ContainerPreStopHandler: "{"}, broken: true},

@@ -18,7 +18,9 @@ func (r *Runner) Orphan(ctx context.Context, state *pod.State, c *pod.Container)
 	}
 	if err == nil {
 		in := Input{
-			Pod:       &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: state.Namespace, Name: state.Name, UID: state.UID}},
+			Pod: &v1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: state.Namespace, Name: state.Name, UID: state.UID},
+			},
 			Container: spec, ContainerID: c.ID,
 		}
 		if sandbox := state.ReadySandbox(); sandbox != nil && len(sandbox.IPs) > 0 {
@@ -27,6 +29,7 @@ func (r *Runner) Orphan(ctx context.Context, state *pod.State, c *pod.Container)
 		err = r.Run(ctx, in, spec.Lifecycle.PreStop)
 	}
 	if err != nil {
-		r.opts.Log.Warn("preStop hook failed", "pod", state.Namespace+"/"+state.Name, "podUID", state.UID, "container", c.Name, "err", err)
+		r.opts.Log.Warn("preStop hook failed", "pod", state.Namespace+"/"+state.Name, "podUID", state.UID,
+			"container", c.Name, "err", err)
 	}
 }

@@ -29,8 +29,8 @@ type Options struct {
 	Configured []netip.Addr
 	// Reported is what nodestatus reported last.
 	Reported func() (*nodestatusv1.Addresses, bool)
-	// Node is this node's object as far as the API has told it. Its addresses serve when nodestatus stays away; they may be
-	// those of before a restart of the machine.
+	// Node is this node's object as far as the API has told it. Its addresses serve when nodestatus stays away; they
+	// may be those of before a restart of the machine.
 	Node func() *v1.Node
 	// Changed is called when other addresses are known than before. It must not block.
 	Changed func()
@@ -76,7 +76,8 @@ func (h *HostIPs) Known() []string {
 	return hostIPs(h.o.Node().Status.Addresses) // where the kubelet, too, has them from
 }
 
-// hostIPs are the addresses that the kubelet takes for the host's: the internal ones or, if there is none, the external.
+// hostIPs are the addresses that the kubelet takes for the host's: the internal ones or, if there is none, the
+// external.
 func hostIPs(list []v1.NodeAddress) (ips []string) {
 	for _, kind := range []v1.NodeAddressType{v1.NodeInternalIP, v1.NodeExternalIP} {
 		for _, a := range list {

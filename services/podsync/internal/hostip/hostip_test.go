@@ -54,7 +54,8 @@ func TestHostIPs(t *testing.T) {
 		tell := func(m *nodestatusv1.Addresses) { reported = m; h.Heard() }
 		guess := []string{"192.0.2.9"}
 		want("nothing", nil, guess, true, 0)
-		node.Status.Addresses = []v1.NodeAddress{{Type: v1.NodeHostName, Address: "n"}, {Type: v1.NodeInternalIP, Address: "192.0.2.5"}}
+		node.Status.Addresses = []v1.NodeAddress{{Type: v1.NodeHostName, Address: "n"},
+			{Type: v1.NodeInternalIP, Address: "192.0.2.5"}}
 		want("the Node, which may be old", nil, guess, true, 0)
 		time.Sleep(patience)
 		want("nothing else for long", []string{"192.0.2.5"}, []string{"192.0.2.5"}, false, 0)

@@ -58,9 +58,13 @@ func New(o Options) (*Housekeeping, error) {
 	k, h := o.Kubelet, &Housekeeping{o: o, cleanup: o.newCleanup()}
 	var err error
 	h.rotator, err = logrotate.New(logrotate.Options{
-		Runtime: o.Runtime.Runtime, MaxSize: k.Kubelet.ContainerLogMaxSize, MaxFiles: int(*k.Kubelet.ContainerLogMaxFiles),
-		Workers: int(*k.Kubelet.ContainerLogMaxWorkers), Interval: k.Kubelet.ContainerLogMonitorInterval.Duration,
-		Log: o.Log, Metrics: o.Metrics,
+		Runtime:  o.Runtime.Runtime,
+		MaxSize:  k.Kubelet.ContainerLogMaxSize,
+		MaxFiles: int(*k.Kubelet.ContainerLogMaxFiles),
+		Workers:  int(*k.Kubelet.ContainerLogMaxWorkers),
+		Interval: k.Kubelet.ContainerLogMonitorInterval.Duration,
+		Log:      o.Log,
+		Metrics:  o.Metrics,
 	})
 	if err != nil {
 		return nil, err
@@ -69,8 +73,13 @@ func New(o Options) (*Housekeeping, error) {
 		h.firewall, err = firewall.New(firewall.Options{Log: o.Log, Metrics: o.Metrics})
 	}
 	h.upkeep = upkeep{
-		driver: o.Runtime.Driver, tokens: o.Tokens, sources: o.Sources, cgroups: o.Resources.Cgroups, pods: o.Workers.Pods,
-		waiting: o.Waiting, log: o.Log,
+		driver:  o.Runtime.Driver,
+		tokens:  o.Tokens,
+		sources: o.Sources,
+		cgroups: o.Resources.Cgroups,
+		pods:    o.Workers.Pods,
+		waiting: o.Waiting,
+		log:     o.Log,
 	}
 	return h, err
 }
@@ -78,15 +87,21 @@ func New(o Options) (*Housekeeping, error) {
 func (o *Options) newCleanup() *cleanup.Cleanup {
 	node := &o.Kubelet.Node
 	return cleanup.New(cleanup.Options{
-		Runtime: o.Runtime.LowPriority(), Volumes: o.Resources.Volumes, Cgroups: o.Resources.Cgroups, Logs: o.Resources.Logs,
-		Pods: o.Workers, Orphans: o.Workers.Orphans(), PreStop: o.Resources.Hooks.Orphan,
+		Runtime: o.Runtime.LowPriority(),
+		Volumes: o.Resources.Volumes,
+		Cgroups: o.Resources.Cgroups,
+		Logs:    o.Resources.Logs,
+		Pods:    o.Workers,
+		Orphans: o.Workers.Orphans(),
+		PreStop: o.Resources.Hooks.Orphan,
 		Policy: cleanup.Policy{
 			MinAge:          node.MinimumContainerTTL.Duration,
 			MaxPerContainer: int(node.MaxDeadContainersPerContainer),
 			MaxContainers:   int(node.MaxDeadContainers),
 		},
-		Failed: func(err error) { o.Events.Event(o.Node, v1.EventTypeWarning, reasonContainerGCFailed, err.Error()) },
-		Log:    o.Log, Metrics: cleanup.NewMetrics(o.Metrics),
+		Failed:  func(err error) { o.Events.Event(o.Node, v1.EventTypeWarning, reasonContainerGCFailed, err.Error()) },
+		Log:     o.Log,
+		Metrics: cleanup.NewMetrics(o.Metrics),
 	})
 }
 

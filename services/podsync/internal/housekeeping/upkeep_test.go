@@ -35,22 +35,30 @@ func (h *house) UpdateQOS(pods []*v1.Pod) error {
 
 func (h *house) upkeep() *upkeep {
 	return &upkeep{
-		driver: h, tokens: h, sources: h, cgroups: h, pods: func() []*v1.Pod { return []*v1.Pod{{}} }, waiting: h.waiting,
-		log: slog.New(slog.DiscardHandler),
+		driver:  h,
+		tokens:  h,
+		sources: h,
+		cgroups: h,
+		pods:    func() []*v1.Pod { return []*v1.Pod{{}} },
+		waiting: h.waiting,
+		log:     slog.New(slog.DiscardHandler),
 	}
 }
 
 // Shares are not changed for pods of which some are not known yet.
 func TestCgroupsFollowThePodsOnceAllAreKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := &house{unheard: []podsyncv1.PodSource{podsyncv1.PodSource_POD_SOURCE_FILE, podsyncv1.PodSource_POD_SOURCE_API}}
+		h := &house{
+			unheard: []podsyncv1.PodSource{podsyncv1.PodSource_POD_SOURCE_FILE, podsyncv1.PodSource_POD_SOURCE_API},
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), 2*upkeepPeriod+time.Second)
 		defer cancel()
 		time.AfterFunc(upkeepPeriod+time.Second, func() { h.unheard = nil })
 		if err := h.upkeep().run(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if want := []string{"tokens", "waiting for pod sources: file, api", "tokens", "cgroups"}; !slices.Equal(h.did, want) {
+		if want := []string{"tokens", "waiting for pod sources: file, api", "tokens", "cgroups"}; !slices.Equal(h.did,
+			want) {
 			t.Errorf("did %q, want %q", h.did, want)
 		}
 	})
@@ -59,7 +67,8 @@ func TestCgroupsFollowThePodsOnceAllAreKnown(t *testing.T) {
 func TestTheWrongDriverEndsPodsync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, began := &house{driver: errors.New("the runtime uses another")}, time.Now()
-		if err := h.upkeep().run(t.Context()); !errors.Is(err, h.driver) || time.Since(began) != upkeepPeriod || len(h.did) != 0 {
+		if err := h.upkeep().run(t.Context()); !errors.Is(err, h.driver) || time.Since(began) != upkeepPeriod ||
+			len(h.did) != 0 {
 			t.Errorf("after %v and %q: %v", time.Since(began), h.did, err)
 		}
 	})

@@ -23,7 +23,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Buckets: []float64{1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600},
 		}, []string{"image_size_in_bytes"}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "kubelet_image_manager_ensure_image_requests_total", Help: "Number of ensure-image requests processed by the kubelet.",
+			Name: "kubelet_image_manager_ensure_image_requests_total",
+			Help: "Number of ensure-image requests processed by the kubelet.",
 		}, []string{"pull_policy", "present_locally", "pull_required"}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "microlet_image_pulls_waiting", Help: "Image pulls that wait for others to end.",

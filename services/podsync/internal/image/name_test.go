@@ -24,7 +24,8 @@ func TestParseName(t *testing.T) {
 			t.Errorf("%s: got %+v, %v; want %+v", image, got, err, want)
 		}
 	}
-	for _, image := range []string{"", "UPPER", "a b", "registry.example/", "app:", "app@sha256:12", strings.Repeat("x", 300)} {
+	for _, image := range []string{"", "UPPER", "a b", "registry.example/", "app:", "app@sha256:12",
+		strings.Repeat("x", 300)} {
 		if got, err := parseName(image); err == nil {
 			t.Errorf("%q was taken as %+v", image, got)
 		}

@@ -41,7 +41,8 @@ type Runtime interface {
 	// ImageStatus returns nil for an image that is not there.
 	ImageStatus(ctx context.Context, image *runtimeapi.ImageSpec) (*runtimeapi.Image, error)
 	// PullImage returns the reference of the image; auth may be nil.
-	PullImage(ctx context.Context, image *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig, sandbox *runtimeapi.PodSandboxConfig) (string, error)
+	PullImage(ctx context.Context, image *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig,
+		sandbox *runtimeapi.PodSandboxConfig) (string, error)
 }
 
 // Options of a Puller; the fields of KubeletConfiguration are named in parentheses.
@@ -82,7 +83,8 @@ func NewPuller(opts Options) (*Puller, error) {
 		return nil, errors.New("the image puller needs a runtime and a recorder of events")
 	}
 	if opts.QPS < 0 || opts.Burst < 0 || opts.QPS > 0 && opts.Burst == 0 {
-		return nil, fmt.Errorf("registryPullQPS %v and registryBurst %d: neither may be negative, and a burst of 0 would allow no pull", opts.QPS, opts.Burst)
+		return nil,
+			fmt.Errorf("registryPullQPS %v and registryBurst %d: neither may be negative, and a burst of 0 would allow no pull", opts.QPS, opts.Burst)
 	}
 	if opts.MaxParallel != nil && *opts.MaxParallel < 0 {
 		return nil, fmt.Errorf("maxParallelImagePulls %d must not be negative", *opts.MaxParallel)
@@ -90,7 +92,11 @@ func NewPuller(opts Options) (*Puller, error) {
 	if opts.Log == nil {
 		opts.Log = slog.Default()
 	}
-	p := &Puller{opts: opts, rate: flowcontrol.NewFakeAlwaysRateLimiter(), backOff: flowcontrol.NewBackOff(backOffFirst, backOffMax)}
+	p := &Puller{
+		opts:    opts,
+		rate:    flowcontrol.NewFakeAlwaysRateLimiter(),
+		backOff: flowcontrol.NewBackOff(backOffFirst, backOffMax),
+	}
 	if opts.QPS > 0 {
 		p.rate = flowcontrol.NewTokenBucketRateLimiter(opts.QPS, opts.Burst)
 	}
@@ -118,7 +124,8 @@ type Request struct {
 }
 
 // Ensure is EnsureRequest for the default runtime handler.
-func (p *Puller) Ensure(ctx context.Context, pod *v1.Pod, c *v1.Container, sandbox *runtimeapi.PodSandboxConfig, secrets []v1.Secret) (string, error) {
+func (p *Puller) Ensure(ctx context.Context, pod *v1.Pod, c *v1.Container, sandbox *runtimeapi.PodSandboxConfig,
+	secrets []v1.Secret) (string, error) {
 	return p.EnsureRequest(ctx, Request{Pod: pod, Container: c, Sandbox: sandbox, Secrets: secrets})
 }
 
@@ -167,7 +174,11 @@ func (t *task) run(ctx context.Context) (string, error) {
 	if t.policy == "" {
 		t.policy = t.name.policy
 	}
-	t.spec = &runtimeapi.ImageSpec{Image: t.name.pull, Annotations: t.req.Pod.Annotations, RuntimeHandler: t.req.Handler}
+	t.spec = &runtimeapi.ImageSpec{
+		Image:          t.name.pull,
+		Annotations:    t.req.Pod.Annotations,
+		RuntimeHandler: t.req.Handler,
+	}
 	if t.policy != v1.PullAlways {
 		ref, err := t.look(ctx)
 		if ref != "" || err != nil {
@@ -200,7 +211,8 @@ func (t *task) look(ctx context.Context) (string, error) {
 		return "", nil
 	}
 	t.required = new(false)
-	t.event(v1.EventTypeNormal, eventPulled, fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", image))
+	t.event(v1.EventTypeNormal, eventPulled,
+		fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", image))
 	return found.GetId(), nil
 }
 
@@ -245,7 +257,9 @@ func (t *task) pull(ctx context.Context) (string, error) {
 		return "", t.failed(key, err)
 	}
 	took, total := time.Since(begun).Truncate(time.Millisecond), time.Since(asked).Truncate(time.Millisecond)
-	t.event(v1.EventTypeNormal, eventPulled, fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %v bytes.", image, took, total, size))
+	t.event(v1.EventTypeNormal, eventPulled,
+		fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %v bytes.", image, took,
+			total, size))
 	p.metrics.pulled(size, total)
 	p.backOff.GC()
 	return ref, nil
@@ -274,7 +288,8 @@ func (t *task) failed(key string, err error) *Error {
 	t.p.backOff.Next(key, t.p.backOff.Clock.Now())
 	shown := pullError(image, err)
 	t.p.last.set(key, shown.Error())
-	t.p.opts.Log.Warn("image pull failed", "pod", t.req.Pod.Namespace+"/"+t.req.Pod.Name, "container", t.req.Container.Name, "image", image, "err", err)
+	t.p.opts.Log.Warn("image pull failed", "pod", t.req.Pod.Namespace+"/"+t.req.Pod.Name,
+		"container", t.req.Container.Name, "image", image, "err", err)
 	return shown
 }
 

@@ -60,7 +60,8 @@ func podOf(name, image string, policy v1.PullPolicy) *v1.Pod {
 	}
 }
 
-func (b *bench) ensure(ctx context.Context, name, image string, policy v1.PullPolicy, secrets ...v1.Secret) (string, error) {
+func (b *bench) ensure(ctx context.Context, name, image string, policy v1.PullPolicy,
+	secrets ...v1.Secret) (string, error) {
 	p := podOf(name, image, policy)
 	return b.puller.Ensure(ctx, p, &p.Spec.Containers[0], nil, secrets)
 }
@@ -95,7 +96,8 @@ func (b *bench) expectError(err error, reason, message string) {
 
 func TestPolicies(t *testing.T) {
 	pulling := `Normal Pulling Pulling image "` + app + `"`
-	pulled := `Normal Pulled Successfully pulled image "` + app + `" in 2s (2s including waiting). Image size: 5242880 bytes.`
+	pulled := `Normal Pulled Successfully pulled image "` + app +
+		`" in 2s (2s including waiting). Image size: 5242880 bytes.`
 	present := `Normal Pulled Container image "` + app + `" already present on machine and can be accessed by the pod`
 	for _, test := range []struct {
 		policy  v1.PullPolicy
@@ -126,7 +128,8 @@ func TestPolicies(t *testing.T) {
 					t.Errorf("got %q, %v", ref, err)
 				}
 				if test.reason != "" {
-					b.expectError(err, test.reason, `Container image "`+app+`" is not present with pull policy of Never`)
+					b.expectError(err, test.reason,
+						`Container image "`+app+`" is not present with pull policy of Never`)
 				}
 				b.expectEvents(test.want...)
 			})
@@ -167,9 +170,11 @@ func TestBackOff(t *testing.T) {
 
 func TestReasonsOfTheRuntime(t *testing.T) {
 	for text, want := range map[string]Error{
-		"RegistryUnavailable: connection refused": {"RegistryUnavailable", "image pull failed for " + app + " because the registry is unavailable: connection refused"},
-		"SignatureValidationFailed: no key":       {"SignatureValidationFailed", "image pull failed for " + app + " because the signature validation failed: no key"},
-		"no space left on device":                 {ReasonPull, "no space left on device"},
+		"RegistryUnavailable: connection refused": {"RegistryUnavailable", "image pull failed for " + app +
+			" because the registry is unavailable: connection refused"},
+		"SignatureValidationFailed: no key": {"SignatureValidationFailed", "image pull failed for " + app +
+			" because the signature validation failed: no key"},
+		"no space left on device": {ReasonPull, "no space left on device"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBench(t, Options{})
@@ -183,7 +188,8 @@ func TestReasonsOfTheRuntime(t *testing.T) {
 func TestInvalidName(t *testing.T) {
 	b := newBench(t, Options{})
 	_, err := b.ensure(t.Context(), "web", "Not A Name", v1.PullAlways)
-	b.expectError(err, ReasonInvalidName, `Failed to apply default image tag "Not A Name": couldn't parse image name "Not A Name": invalid reference format: repository name (library/Not A Name) must be lowercase`)
+	b.expectError(err, ReasonInvalidName,
+		`Failed to apply default image tag "Not A Name": couldn't parse image name "Not A Name": invalid reference format: repository name (library/Not A Name) must be lowercase`)
 	if events := b.said(); len(events) != 2 || !strings.HasPrefix(events[0], "Warning InspectFailed Failed to apply") {
 		t.Errorf("events %v", events)
 	}
@@ -382,7 +388,8 @@ func TestWhatTheRuntimeIsAsked(t *testing.T) {
 		t.Fatalf("%d pulls", len(calls))
 	}
 	req := calls[0].Request.(*runtimeapi.PullImageRequest)
-	if req.Image.Image != "busybox:latest" || req.Image.RuntimeHandler != "kata" || req.Image.Annotations["a"] != "b" || req.Auth != nil || req.SandboxConfig.GetMetadata().GetUid() != "u" {
+	if req.Image.Image != "busybox:latest" || req.Image.RuntimeHandler != "kata" || req.Image.Annotations["a"] != "b" ||
+		req.Auth != nil || req.SandboxConfig.GetMetadata().GetUid() != "u" {
 		t.Fatalf("asked %v", req)
 	}
 }
@@ -401,7 +408,14 @@ kubelet_image_manager_ensure_image_requests_total{present_locally="false",pull_p
 	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "kubelet_image_manager_ensure_image_requests_total"); err != nil {
 		t.Error(err)
 	}
-	for size, want := range map[uint64]string{0: "N/A", 1: "0-10MB", 10 * mib: "0-10MB", 10*mib + 1: "10MB-100MB", 2 * gib: "1GB-5GB", 200 * gib: "GT100GB"} {
+	for size, want := range map[uint64]string{
+		0:          "N/A",
+		1:          "0-10MB",
+		10 * mib:   "0-10MB",
+		10*mib + 1: "10MB-100MB",
+		2 * gib:    "1GB-5GB",
+		200 * gib:  "GT100GB",
+	} {
 		if got := sizeBucket(size); got != want {
 			t.Errorf("%d: got %s, want %s", size, got, want)
 		}

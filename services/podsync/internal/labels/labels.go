@@ -10,7 +10,8 @@ const (
 	ContainerHash = "io.kubernetes.container.hash"
 	// ContainerRestartCount is how often the container was started again before.
 	ContainerRestartCount = "io.kubernetes.container.restartCount"
-	// ContainerTerminationMessagePath and ContainerTerminationMessagePolicy say where the container leaves its last words.
+	// ContainerTerminationMessagePath and ContainerTerminationMessagePolicy say where the container leaves its last
+	// words.
 	ContainerTerminationMessagePath   = "io.kubernetes.container.terminationMessagePath"
 	ContainerTerminationMessagePolicy = "io.kubernetes.container.terminationMessagePolicy"
 	// ContainerPreStopHandler is the hook to run before the container is stopped, as JSON.

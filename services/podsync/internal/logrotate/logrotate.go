@@ -74,14 +74,17 @@ type Rotator struct {
 func New(o Options) (*Rotator, error) {
 	size, err := resource.ParseQuantity(o.MaxSize)
 	if err != nil {
-		return nil, fmt.Errorf("containerLogMaxSize=%q: %w: write a quantity such as 10Mi, or -1 for no rotation", o.MaxSize, err)
+		return nil, fmt.Errorf("containerLogMaxSize=%q: %w: write a quantity such as 10Mi, or -1 for no rotation",
+			o.MaxSize, err)
 	}
 	bytes, whole := size.AsInt64()
 	switch {
 	case !whole:
-		return nil, fmt.Errorf("containerLogMaxSize=%q: it is not a whole number of bytes up to %d: write a quantity such as 10Mi", o.MaxSize, int64(math.MaxInt64))
+		return nil,
+			fmt.Errorf("containerLogMaxSize=%q: it is not a whole number of bytes up to %d: write a quantity such as 10Mi", o.MaxSize, int64(math.MaxInt64))
 	case o.MaxFiles < 2:
-		return nil, fmt.Errorf("containerLogMaxFiles=%d: the present log and one more are the least: write 2 or more", o.MaxFiles)
+		return nil, fmt.Errorf("containerLogMaxFiles=%d: the present log and one more are the least: write 2 or more",
+			o.MaxFiles)
 	case o.Workers < 1:
 		return nil, fmt.Errorf("containerLogMaxWorkers=%d: somebody has to rotate: write 1 or more", o.Workers)
 	case o.Interval <= 0:
@@ -90,7 +93,8 @@ func New(o Options) (*Rotator, error) {
 	r := &Rotator{
 		opts: o, maxSize: bytes, paths: map[string]string{}, ended: map[string]bool{},
 		rotated: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "microlet_podsync_log_rotations_total", Help: "Rotations of container logs, by result: ok, failed (tried again), reopened (the log was missing).",
+			Name: "microlet_podsync_log_rotations_total",
+			Help: "Rotations of container logs, by result: ok, failed (tried again), reopened (the log was missing).",
 		}, []string{"result"}),
 	}
 	if o.Metrics != nil {

@@ -43,7 +43,11 @@ type writer struct {
 }
 
 func newWriter() *writer {
-	return &writer{logs: map[string]*os.File{}, paths: map[string]string{}, states: map[string]runtimeapi.ContainerState{}}
+	return &writer{
+		logs:   map[string]*os.File{},
+		paths:  map[string]string{},
+		states: map[string]runtimeapi.ContainerState{},
+	}
 }
 
 func (w *writer) hung(ctx context.Context) error {
@@ -111,7 +115,12 @@ func newBench(t *testing.T, files int) *bench {
 	b := &bench{T: t, writer: newWriter(), dir: t.TempDir()}
 	var err error
 	b.r, err = New(Options{
-		Runtime: b.writer, MaxSize: "10", MaxFiles: files, Workers: 1, Interval: 10 * time.Second, Log: slog.New(slog.DiscardHandler),
+		Runtime:  b.writer,
+		MaxSize:  "10",
+		MaxFiles: files,
+		Workers:  1,
+		Interval: 10 * time.Second,
+		Log:      slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -213,7 +222,8 @@ func TestRotatesCompressesAndKeepsAsManyAsAsked(t *testing.T) {
 			synctest.Wait()
 		}
 		names := b.names("a")
-		if len(names) != 3 || names[0] != "0.log" || !strings.HasSuffix(names[1], ".gz") || strings.HasSuffix(names[2], ".gz") {
+		if len(names) != 3 || names[0] != "0.log" || !strings.HasSuffix(names[1], ".gz") ||
+			strings.HasSuffix(names[2], ".gz") {
 			t.Fatalf("files %v", names)
 		}
 		at, err := time.ParseInLocation("0.log."+timeFormat, names[2], time.Local)
@@ -298,7 +308,12 @@ func TestCrashesAreRepaired(t *testing.T) {
 		// ... and one while it compressed: half a file, and a whole one whose source was not removed.
 		b.container("half")
 		b.write("half", "a long enough line\n")
-		for name, text := range map[string]string{".19990101-000000": "full\n", ".19990101-000000.gz": zipped(t, "full\n"), ".19990101-000001": "next\n", ".19990101-000001.tmp": "ne"} {
+		for name, text := range map[string]string{
+			".19990101-000000":     "full\n",
+			".19990101-000000.gz":  zipped(t, "full\n"),
+			".19990101-000001":     "next\n",
+			".19990101-000001.tmp": "ne",
+		} {
 			if err := os.WriteFile(b.paths["half"]+name, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -357,7 +372,9 @@ func TestAFullDiskStillRotates(t *testing.T) {
 		b.write("a", "a first long line\n")
 		b.run()
 		names := b.names("a")
-		if want := []string{"0.log", filepath.Base(rotated), "0.log." + time.Now().Format(timeFormat)}; !slices.Equal(want, names) {
+		if want := []string{"0.log", filepath.Base(rotated), "0.log." + time.Now().Format(timeFormat)}; !slices.Equal(
+			want, names,
+		) {
 			t.Errorf("files: %s", cmp.Diff(want, names))
 		}
 	})

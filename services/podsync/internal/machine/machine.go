@@ -60,7 +60,8 @@ func Read(k *kubeletconfig.Config) (Capacity, error) {
 }
 
 // podLimits returns what all pods together are limited to, without and with the reservations.
-func podLimits(source nodeinfo.Source, total v1.ResourceList, r nodeinfo.Reservation) (limits, enforced v1.ResourceList, err error) {
+func podLimits(source nodeinfo.Source, total v1.ResourceList,
+	r nodeinfo.Reservation) (limits, enforced v1.ResourceList, err error) {
 	limits = maps.Clone(total)
 	processes, err := source.ProcessLimit()
 	if err != nil {

@@ -23,7 +23,8 @@ func TestPodsAreLimitedToTheNodesProcesses(t *testing.T) {
 		}
 	}
 	total := v1.ResourceList{v1.ResourceMemory: resource.MustParse("1Gi")}
-	limits, enforced, err := podLimits(nodeinfo.Source{Root: root}, total, nodeinfo.Reservation{Kube: map[string]string{"pid": "1000", "memory": "24Mi"}})
+	limits, enforced, err := podLimits(nodeinfo.Source{Root: root}, total,
+		nodeinfo.Reservation{Kube: map[string]string{"pid": "1000", "memory": "24Mi"}})
 	if err != nil {
 		t.Fatal(err)
 	}

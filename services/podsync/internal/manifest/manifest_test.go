@@ -12,7 +12,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// truth is testdata/kubelet.json: what the kubelet itself makes of the manifests, see compose/tools/kubeletfacts/manifests.
+// truth is testdata/kubelet.json: what the kubelet itself makes of the manifests, see
+// compose/tools/kubeletfacts/manifests.
 type truth struct {
 	Manifests map[string]struct {
 		Pod   *v1.Pod
@@ -47,7 +48,8 @@ func TestAsTheKubelet(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(files) != len(facts.Manifests) {
-		t.Fatalf("%d manifests and the kubelet was asked of %d: run compose/tools/kubeletfacts/manifests", len(files), len(facts.Manifests))
+		t.Fatalf("%d manifests and the kubelet was asked of %d: run compose/tools/kubeletfacts/manifests", len(files),
+			len(facts.Manifests))
 	}
 	for name, want := range facts.Manifests {
 		t.Run(name, func(t *testing.T) {
@@ -60,7 +62,8 @@ func TestAsTheKubelet(t *testing.T) {
 				t.Fatalf("error is %v, the kubelet's %q", err, want.Error)
 			}
 			if err != nil {
-				if where, _, ok := strings.Cut(strings.TrimPrefix(want.Error, "invalid pod: ["), ": "); ok && strings.HasPrefix(where, "spec.") && !strings.Contains(err.Error(), parent(where)) {
+				if where, _, ok := strings.Cut(strings.TrimPrefix(want.Error, "invalid pod: ["), ": "); ok &&
+					strings.HasPrefix(where, "spec.") && !strings.Contains(err.Error(), parent(where)) {
 					t.Errorf("error is %v, and the kubelet blames %s", err, where)
 				}
 				return
@@ -118,7 +121,8 @@ func TestLists(t *testing.T) {
 
 func TestStrictNamesTheField(t *testing.T) {
 	data := []byte("apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {restartPolice: Never, containers: [{name: c, image: i}]}\n")
-	if _, err := Parse(data, Origin{NodeName: "n", Strict: true}); err == nil || !strings.Contains(err.Error(), `"spec.restartPolice"`) {
+	if _, err := Parse(data, Origin{NodeName: "n", Strict: true}); err == nil ||
+		!strings.Contains(err.Error(), `"spec.restartPolice"`) {
 		t.Errorf("error is %v", err)
 	}
 }
@@ -151,7 +155,8 @@ func FuzzParse(f *testing.F) {
 				continue
 			}
 			for _, p := range pods {
-				if p.Name == "" || p.UID == "" || p.Namespace == "" || p.Spec.NodeName == "" || len(p.Spec.Containers) == 0 {
+				if p.Name == "" || p.UID == "" || p.Namespace == "" || p.Spec.NodeName == "" ||
+					len(p.Spec.Containers) == 0 {
 					t.Fatalf("a pod without an identity: %v", p)
 				}
 				if errs := validate(p); len(errs) > 0 {

@@ -59,7 +59,8 @@ func serializer(strict bool) runtime.Decoder {
 	// Errors are impossible here: the types are compiled in.
 	scheme.AddKnownTypes(v1.SchemeGroupVersion, &v1.Pod{}, &v1.PodList{})
 	metav1.AddToGroupVersion(scheme, v1.SchemeGroupVersion)
-	return json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme, scheme, json.SerializerOptions{Strict: strict})
+	return json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme, scheme,
+		json.SerializerOptions{Strict: strict})
 }
 
 // Parse returns the pod of a manifest that holds one.
@@ -114,7 +115,8 @@ func decode(data []byte, from Origin) (runtime.Object, error) {
 	case runtime.IsMissingKind(err) || runtime.IsMissingVersion(err):
 		return nil, errors.New(`no apiVersion and kind: a manifest begins with "apiVersion: v1" and "kind: Pod"`)
 	case runtime.IsNotRegisteredError(err):
-		return nil, fmt.Errorf("%s: only pods can be run from a manifest, give apiVersion v1 and kind Pod", kindOf(kind))
+		return nil, fmt.Errorf("%s: only pods can be run from a manifest, give apiVersion v1 and kind Pod",
+			kindOf(kind))
 	case err != nil:
 		return nil, fmt.Errorf("not a pod: %w", err)
 	}

@@ -31,8 +31,10 @@ type check struct {
 // validate says what the API server would refuse of a pod that has its defaults, and what a static pod may not have.
 func validate(p *v1.Pod) field.ErrorList {
 	c := &check{pod: p}
-	c.errs = append(c.errs, apivalidation.ValidateObjectMeta(&p.ObjectMeta, true, apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"))...)
-	if errs := validation.IsDNS1123Label(p.Namespace); len(errs) > 0 && !slices.ContainsFunc(c.errs, func(e *field.Error) bool { return e.Field == "metadata.namespace" }) {
+	c.errs = append(c.errs,
+		apivalidation.ValidateObjectMeta(&p.ObjectMeta, true, apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"))...)
+	if errs := validation.IsDNS1123Label(p.Namespace); len(errs) > 0 &&
+		!slices.ContainsFunc(c.errs, func(e *field.Error) bool { return e.Field == "metadata.namespace" }) {
 		c.invalid(field.NewPath("metadata", "namespace"), p.Namespace, errs...)
 	}
 	spec := field.NewPath("spec")
@@ -85,18 +87,22 @@ func oneOfSet[T ~string](c *check, at *field.Path, value *T, known ...T) {
 func (c *check) placement(at *field.Path) {
 	s := &c.pod.Spec
 	c.invalid(at.Child("nodeName"), s.NodeName, validation.IsDNS1123Subdomain(s.NodeName)...)
-	oneOf(c, at.Child("restartPolicy"), s.RestartPolicy, v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever)
+	oneOf(c, at.Child("restartPolicy"), s.RestartPolicy, v1.RestartPolicyAlways, v1.RestartPolicyOnFailure,
+		v1.RestartPolicyNever)
 	if s.ActiveDeadlineSeconds != nil && (*s.ActiveDeadlineSeconds < 1 || *s.ActiveDeadlineSeconds > math.MaxInt32) {
-		c.invalid(at.Child("activeDeadlineSeconds"), *s.ActiveDeadlineSeconds, validation.InclusiveRangeError(1, math.MaxInt32))
+		c.invalid(at.Child("activeDeadlineSeconds"), *s.ActiveDeadlineSeconds,
+			validation.InclusiveRangeError(1, math.MaxInt32))
 	}
 	c.notNegative(at.Child("terminationGracePeriodSeconds"), *s.TerminationGracePeriodSeconds)
 	oneOfSet(c, at.Child("preemptionPolicy"), s.PreemptionPolicy, v1.PreemptLowerPriority, v1.PreemptNever)
 	c.errs = append(c.errs, metavalidation.ValidateLabels(s.NodeSelector, at.Child("nodeSelector"))...)
 	if s.RuntimeClassName != nil {
-		c.invalid(at.Child("runtimeClassName"), *s.RuntimeClassName, validation.IsDNS1123Subdomain(*s.RuntimeClassName)...)
+		c.invalid(at.Child("runtimeClassName"), *s.RuntimeClassName,
+			validation.IsDNS1123Subdomain(*s.RuntimeClassName)...)
 	}
 	if s.PriorityClassName != "" {
-		c.invalid(at.Child("priorityClassName"), s.PriorityClassName, validation.IsDNS1123Subdomain(s.PriorityClassName)...)
+		c.invalid(at.Child("priorityClassName"), s.PriorityClassName,
+			validation.IsDNS1123Subdomain(s.PriorityClassName)...)
 	}
 	if len(s.SchedulingGates) > 0 {
 		c.forbidden(at.Child("nodeName"), "cannot be set until all schedulingGates have been cleared: a static pod has its node, remove spec.schedulingGates")
@@ -105,7 +111,8 @@ func (c *check) placement(at *field.Path) {
 		oneOf(c, at.Child("os"), s.OS.Name, v1.Linux, v1.Windows)
 	}
 	for i, gate := range s.ReadinessGates {
-		c.invalid(at.Child("readinessGates").Index(i).Child("conditionType"), gate.ConditionType, validation.IsQualifiedName(string(gate.ConditionType))...)
+		c.invalid(at.Child("readinessGates").Index(i).Child("conditionType"), gate.ConditionType,
+			validation.IsQualifiedName(string(gate.ConditionType))...)
 	}
 	c.affinity(at.Child("affinity"))
 	c.tolerations(at.Child("tolerations"))
@@ -128,7 +135,8 @@ func (c *check) affinity(at *field.Path) {
 	}
 	for i := range a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
 		term := &a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution[i]
-		if at := at.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i); term.Weight < 1 || term.Weight > 100 {
+		if at := at.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i); term.Weight < 1 ||
+			term.Weight > 100 {
 			c.invalid(at.Child("weight"), term.Weight, validation.InclusiveRangeError(1, 100))
 		}
 	}
@@ -140,7 +148,8 @@ func (c *check) tolerations(list *field.Path) {
 		if t.Key != "" {
 			c.errs = append(c.errs, metavalidation.ValidateLabelName(t.Key, at.Child("key"))...)
 		} else if t.Operator != v1.TolerationOpExists {
-			c.invalid(at.Child("operator"), t.Operator, "must be Exists when key is empty, which means to match all taints")
+			c.invalid(at.Child("operator"), t.Operator,
+				"must be Exists when key is empty, which means to match all taints")
 		}
 		if t.TolerationSeconds != nil && t.Effect != v1.TaintEffectNoExecute {
 			c.invalid(at.Child("effect"), t.Effect, "must be NoExecute when tolerationSeconds is set")
@@ -153,10 +162,12 @@ func (c *check) tolerations(list *field.Path) {
 				c.invalid(at.Child("operator"), t.Value, "value must be empty when operator is Exists")
 			}
 		default:
-			c.add(field.NotSupported(at.Child("operator"), t.Operator, []v1.TolerationOperator{v1.TolerationOpEqual, v1.TolerationOpExists}))
+			c.add(field.NotSupported(at.Child("operator"), t.Operator,
+				[]v1.TolerationOperator{v1.TolerationOpEqual, v1.TolerationOpExists}))
 		}
 		if t.Effect != "" {
-			oneOf(c, at.Child("effect"), t.Effect, v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule, v1.TaintEffectNoExecute)
+			oneOf(c, at.Child("effect"), t.Effect, v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule,
+				v1.TaintEffectNoExecute)
 		}
 	}
 }
@@ -170,7 +181,8 @@ func (c *check) network(at *field.Path) {
 		}
 	}
 	if s.HostnameOverride != nil {
-		c.invalid(at.Child("hostnameOverride"), *s.HostnameOverride, validation.IsDNS1123Subdomain(*s.HostnameOverride)...)
+		c.invalid(at.Child("hostnameOverride"), *s.HostnameOverride,
+			validation.IsDNS1123Subdomain(*s.HostnameOverride)...)
 	}
 	for i, alias := range s.HostAliases {
 		at := at.Child("hostAliases").Index(i)
@@ -181,7 +193,8 @@ func (c *check) network(at *field.Path) {
 			c.invalid(at.Child("hostnames").Index(j), name, validation.IsDNS1123Subdomain(name)...)
 		}
 	}
-	oneOf(c, at.Child("dnsPolicy"), s.DNSPolicy, v1.DNSClusterFirstWithHostNet, v1.DNSClusterFirst, v1.DNSDefault, v1.DNSNone)
+	oneOf(c, at.Child("dnsPolicy"), s.DNSPolicy, v1.DNSClusterFirstWithHostNet, v1.DNSClusterFirst, v1.DNSDefault,
+		v1.DNSNone)
 	dns := s.DNSConfig
 	config := at.Child("dnsConfig")
 	if s.DNSPolicy == v1.DNSNone {
@@ -199,17 +212,20 @@ func (c *check) network(at *field.Path) {
 	}
 	for i, server := range dns.Nameservers {
 		if _, err := netip.ParseAddr(server); err != nil {
-			c.invalid(config.Child("nameservers").Index(i), server, "must be a valid IP address, such as 10.9.8.7 or 2001:db8::ffff")
+			c.invalid(config.Child("nameservers").Index(i), server,
+				"must be a valid IP address, such as 10.9.8.7 or 2001:db8::ffff")
 		}
 	}
 	if len(dns.Searches) > maxSearches || len(strings.Join(dns.Searches, " ")) > maxSearchChars {
-		c.invalid(config.Child("searches"), dns.Searches, "must not have more than 32 search paths, nor more than 2048 characters together")
+		c.invalid(config.Child("searches"), dns.Searches,
+			"must not have more than 32 search paths, nor more than 2048 characters together")
 	}
 	for i, search := range dns.Searches {
 		if search == "." {
 			continue
 		}
-		c.invalid(config.Child("searches").Index(i), search, validation.IsDNS1123SubdomainWithUnderscore(strings.TrimSuffix(search, "."))...)
+		c.invalid(config.Child("searches").Index(i), search,
+			validation.IsDNS1123SubdomainWithUnderscore(strings.TrimSuffix(search, "."))...)
 	}
 	for i, option := range dns.Options {
 		if option.Name == "" {

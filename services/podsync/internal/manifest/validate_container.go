@@ -24,13 +24,15 @@ func (c *check) containers(spec *field.Path, volumes sets.Set[string]) {
 		c.lifecycle(at.Child("lifecycle"), s.Containers[i].Lifecycle)
 		c.probes(at, &s.Containers[i])
 		if policy := s.Containers[i].RestartPolicy; policy != nil {
-			oneOf(c, at.Child("restartPolicy"), *policy, v1.ContainerRestartPolicyAlways, v1.ContainerRestartPolicyOnFailure, v1.ContainerRestartPolicyNever)
+			oneOf(c, at.Child("restartPolicy"), *policy, v1.ContainerRestartPolicyAlways,
+				v1.ContainerRestartPolicyOnFailure, v1.ContainerRestartPolicyNever)
 		}
 	}
 	for i := range s.InitContainers {
 		init, at := &s.InitContainers[i], spec.Child("initContainers").Index(i)
 		c.container(at, init, names, volumes, sets.New[string]()) // one after the other: they may share ports
-		oneOfSet(c, at.Child("restartPolicy"), init.RestartPolicy, v1.ContainerRestartPolicyAlways, v1.ContainerRestartPolicyNever, v1.ContainerRestartPolicyOnFailure)
+		oneOfSet(c, at.Child("restartPolicy"), init.RestartPolicy, v1.ContainerRestartPolicyAlways,
+			v1.ContainerRestartPolicyNever, v1.ContainerRestartPolicyOnFailure)
 		if init.RestartPolicy != nil && *init.RestartPolicy == v1.ContainerRestartPolicyAlways {
 			c.lifecycle(at.Child("lifecycle"), init.Lifecycle)
 			c.probes(at, init)
@@ -41,7 +43,8 @@ func (c *check) containers(spec *field.Path, volumes sets.Set[string]) {
 			"readinessProbe": init.ReadinessProbe != nil, "startupProbe": init.StartupProbe != nil,
 		} {
 			if set {
-				c.forbidden(at.Child(name), "may not be set for init containers without restartPolicy=Always: remove it")
+				c.forbidden(at.Child(name),
+					"may not be set for init containers without restartPolicy=Always: remove it")
 			}
 		}
 	}
@@ -57,7 +60,8 @@ func (c *check) container(at *field.Path, o *v1.Container, names uniqueNames, vo
 		c.invalid(at.Child("image"), o.Image, "must not have leading or trailing whitespace")
 	}
 	oneOf(c, at.Child("imagePullPolicy"), o.ImagePullPolicy, v1.PullAlways, v1.PullIfNotPresent, v1.PullNever)
-	oneOf(c, at.Child("terminationMessagePolicy"), o.TerminationMessagePolicy, v1.TerminationMessageReadFile, v1.TerminationMessageFallbackToLogsOnError)
+	oneOf(c, at.Child("terminationMessagePolicy"), o.TerminationMessagePolicy, v1.TerminationMessageReadFile,
+		v1.TerminationMessageFallbackToLogsOnError)
 	c.ports(at.Child("ports"), o.Ports, hostPorts)
 	c.environment(at, o)
 	c.mounts(at.Child("volumeMounts"), o, volumes)
@@ -114,14 +118,16 @@ func (c *check) environment(at *field.Path, o *v1.Container) {
 		}
 		at = at.Child("valueFrom")
 		sources := 0
-		for _, set := range []bool{from.FieldRef != nil, from.ResourceFieldRef != nil, from.ConfigMapKeyRef != nil, from.SecretKeyRef != nil, from.FileKeyRef != nil} {
+		for _, set := range []bool{from.FieldRef != nil, from.ResourceFieldRef != nil, from.ConfigMapKeyRef != nil,
+			from.SecretKeyRef != nil, from.FileKeyRef != nil} {
 			if set {
 				sources++
 			}
 		}
 		switch {
 		case sources == 0:
-			c.invalid(at, "", "must specify one of: fieldRef, resourceFieldRef, configMapKeyRef, secretKeyRef or fileKeyRef")
+			c.invalid(at, "",
+				"must specify one of: fieldRef, resourceFieldRef, configMapKeyRef, secretKeyRef or fileKeyRef")
 		case sources > 1:
 			c.invalid(at, "", "may not have more than one field specified at a time")
 		case e.Value != "":
@@ -168,20 +174,23 @@ func (c *check) mounts(list *field.Path, o *v1.Container, volumes sets.Set[strin
 		}
 		if m.SubPathExpr != "" {
 			if m.SubPath != "" {
-				c.invalid(at.Child("subPathExpr"), m.SubPathExpr, "subPathExpr and subPath are mutually exclusive: remove one of them")
+				c.invalid(at.Child("subPathExpr"), m.SubPathExpr,
+					"subPathExpr and subPath are mutually exclusive: remove one of them")
 			}
 			c.insidePath(list.Child("subPathExpr"), m.SubPathExpr)
 		}
 		if m.MountPropagation != nil {
 			at := list.Child("mountPropagation")
-			oneOf(c, at, *m.MountPropagation, v1.MountPropagationBidirectional, v1.MountPropagationHostToContainer, v1.MountPropagationNone)
+			oneOf(c, at, *m.MountPropagation, v1.MountPropagationBidirectional, v1.MountPropagationHostToContainer,
+				v1.MountPropagationNone)
 			if *m.MountPropagation == v1.MountPropagationBidirectional && !privileged {
 				c.forbidden(at, "Bidirectional is available only to privileged containers: make the container privileged or use HostToContainer")
 			}
 		}
 		if m.RecursiveReadOnly != nil {
 			at := list.Child("recursiveReadOnly")
-			oneOf(c, at, *m.RecursiveReadOnly, v1.RecursiveReadOnlyDisabled, v1.RecursiveReadOnlyIfPossible, v1.RecursiveReadOnlyEnabled)
+			oneOf(c, at, *m.RecursiveReadOnly, v1.RecursiveReadOnlyDisabled, v1.RecursiveReadOnlyIfPossible,
+				v1.RecursiveReadOnlyEnabled)
 			if *m.RecursiveReadOnly == v1.RecursiveReadOnlyDisabled {
 				continue
 			}
@@ -209,7 +218,8 @@ func (c *check) probes(at *field.Path, o *v1.Container) {
 		}
 	}
 	if p := o.ReadinessProbe; p != nil && p.TerminationGracePeriodSeconds != nil {
-		c.invalid(at.Child("readinessProbe", grace), *p.TerminationGracePeriodSeconds, "must not be set for readinessProbes")
+		c.invalid(at.Child("readinessProbe", grace), *p.TerminationGracePeriodSeconds,
+			"must not be set for readinessProbes")
 	}
 }
 
@@ -219,8 +229,11 @@ func (c *check) probe(at *field.Path, p *v1.Probe) {
 	}
 	c.handler(at, p.Exec, p.HTTPGet, p.TCPSocket, p.GRPC, nil)
 	for name, n := range map[string]int32{
-		"initialDelaySeconds": p.InitialDelaySeconds, "timeoutSeconds": p.TimeoutSeconds, "periodSeconds": p.PeriodSeconds,
-		"successThreshold": p.SuccessThreshold, "failureThreshold": p.FailureThreshold,
+		"initialDelaySeconds": p.InitialDelaySeconds,
+		"timeoutSeconds":      p.TimeoutSeconds,
+		"periodSeconds":       p.PeriodSeconds,
+		"successThreshold":    p.SuccessThreshold,
+		"failureThreshold":    p.FailureThreshold,
 	} {
 		c.notNegative(at.Child(name), int64(n))
 	}
@@ -242,7 +255,8 @@ func (c *check) lifecycle(at *field.Path, l *v1.Lifecycle) {
 }
 
 // handler checks that there is one, and that one.
-func (c *check) handler(at *field.Path, exec *v1.ExecAction, http *v1.HTTPGetAction, tcp *v1.TCPSocketAction, grpc *v1.GRPCAction, sleep *v1.SleepAction) {
+func (c *check) handler(at *field.Path, exec *v1.ExecAction, http *v1.HTTPGetAction, tcp *v1.TCPSocketAction,
+	grpc *v1.GRPCAction, sleep *v1.SleepAction) {
 	count := 0
 	next := func(name string) *field.Path {
 		if count++; count > 1 {
@@ -272,7 +286,8 @@ func (c *check) handler(at *field.Path, exec *v1.ExecAction, http *v1.HTTPGetAct
 	if sleep != nil {
 		at := next("sleep")
 		if grace := *c.pod.Spec.TerminationGracePeriodSeconds; sleep.Seconds < 0 || sleep.Seconds > max(grace, 0) {
-			c.invalid(at, sleep.Seconds, fmt.Sprintf("must be non-negative and less than terminationGracePeriodSeconds (%d)", grace))
+			c.invalid(at, sleep.Seconds,
+				fmt.Sprintf("must be non-negative and less than terminationGracePeriodSeconds (%d)", grace))
 		}
 	}
 	if count == 0 {

@@ -65,7 +65,8 @@ func (c *check) quantities(at *field.Path, r *v1.ResourceRequirements) {
 		overcommit := native(name) && !hugePages(name)
 		switch {
 		case limited && request.Cmp(limit) > 0:
-			c.invalid(requests, request.String(), fmt.Sprintf("must be less than or equal to %s limit of %s", name, limit.String()))
+			c.invalid(requests, request.String(),
+				fmt.Sprintf("must be less than or equal to %s limit of %s", name, limit.String()))
 		case !overcommit && limited && request.Cmp(limit) != 0:
 			c.invalid(requests, request.String(), fmt.Sprintf("must be equal to %s limit of %s", name, limit.String()))
 		case !overcommit && !limited:

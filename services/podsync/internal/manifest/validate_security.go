@@ -24,7 +24,11 @@ func (c *check) podSecurity(at *field.Path) {
 		c.invalid(at.Child("shareProcessNamespace"), true, "cannot be set together with hostPID: remove one of them")
 	}
 	if s.HostUsers != nil && !*s.HostUsers {
-		for name, set := range map[string]bool{"hostNetwork": s.HostNetwork, "hostPID": s.HostPID, "hostIPC": s.HostIPC} {
+		for name, set := range map[string]bool{
+			"hostNetwork": s.HostNetwork,
+			"hostPID":     s.HostPID,
+			"hostIPC":     s.HostIPC,
+		} {
 			if set {
 				c.forbidden(at.Child(name), "when hostUsers is false: remove one of them")
 			}
@@ -38,9 +42,12 @@ func (c *check) podSecurity(at *field.Path) {
 	for i, group := range sc.SupplementalGroups {
 		c.invalid(at.Child("supplementalGroups").Index(i), group, validation.IsValidGroupID(group)...)
 	}
-	oneOfSet(c, at.Child("fsGroupChangePolicy"), sc.FSGroupChangePolicy, v1.FSGroupChangeOnRootMismatch, v1.FSGroupChangeAlways)
-	oneOfSet(c, at.Child("supplementalGroupsPolicy"), sc.SupplementalGroupsPolicy, v1.SupplementalGroupsPolicyMerge, v1.SupplementalGroupsPolicyStrict)
-	oneOfSet(c, at.Child("seLinuxChangePolicy"), sc.SELinuxChangePolicy, v1.SELinuxChangePolicyRecursive, v1.SELinuxChangePolicyMountOption)
+	oneOfSet(c, at.Child("fsGroupChangePolicy"), sc.FSGroupChangePolicy, v1.FSGroupChangeOnRootMismatch,
+		v1.FSGroupChangeAlways)
+	oneOfSet(c, at.Child("supplementalGroupsPolicy"), sc.SupplementalGroupsPolicy, v1.SupplementalGroupsPolicyMerge,
+		v1.SupplementalGroupsPolicyStrict)
+	oneOfSet(c, at.Child("seLinuxChangePolicy"), sc.SELinuxChangePolicy, v1.SELinuxChangePolicyRecursive,
+		v1.SELinuxChangePolicyMountOption)
 	c.profiles(at, sc.SeccompProfile, sc.AppArmorProfile)
 	if sc.WindowsOptions != nil && (s.OS == nil || s.OS.Name == v1.Linux) {
 		c.forbidden(at.Child("windowsOptions"), "cannot be set for a linux pod: remove it")
@@ -73,12 +80,14 @@ func (c *check) ids(at *field.Path, user, group *int64) {
 func (c *check) profiles(at *field.Path, seccomp *v1.SeccompProfile, appArmor *v1.AppArmorProfile) {
 	if seccomp != nil {
 		at := at.Child("seccompProfile")
-		oneOf(c, at.Child("type"), seccomp.Type, v1.SeccompProfileTypeLocalhost, v1.SeccompProfileTypeRuntimeDefault, v1.SeccompProfileTypeUnconfined)
+		oneOf(c, at.Child("type"), seccomp.Type, v1.SeccompProfileTypeLocalhost, v1.SeccompProfileTypeRuntimeDefault,
+			v1.SeccompProfileTypeUnconfined)
 		c.localhost(at, seccomp.Type == v1.SeccompProfileTypeLocalhost, seccomp.LocalhostProfile, true)
 	}
 	if appArmor != nil {
 		at := at.Child("appArmorProfile")
-		oneOf(c, at.Child("type"), appArmor.Type, v1.AppArmorProfileTypeLocalhost, v1.AppArmorProfileTypeRuntimeDefault, v1.AppArmorProfileTypeUnconfined)
+		oneOf(c, at.Child("type"), appArmor.Type, v1.AppArmorProfileTypeLocalhost, v1.AppArmorProfileTypeRuntimeDefault,
+			v1.AppArmorProfileTypeUnconfined)
 		c.localhost(at, appArmor.Type == v1.AppArmorProfileTypeLocalhost, appArmor.LocalhostProfile, false)
 	}
 }
@@ -123,12 +132,14 @@ func (c *check) containerSecurity(at *field.Path, sc *v1.SecurityContext) {
 	privileged := sc.Privileged != nil && *sc.Privileged
 	if sc.AllowPrivilegeEscalation != nil && !*sc.AllowPrivilegeEscalation {
 		if privileged {
-			c.invalid(at, "allowPrivilegeEscalation: false", "cannot be set together with privileged: remove one of them")
+			c.invalid(at, "allowPrivilegeEscalation: false",
+				"cannot be set together with privileged: remove one of them")
 		}
 		if sc.Capabilities != nil {
 			for _, capability := range sc.Capabilities.Add {
 				if capability == "CAP_SYS_ADMIN" {
-					c.invalid(at, "allowPrivilegeEscalation: false", "cannot be set together with the capability CAP_SYS_ADMIN: remove one of them")
+					c.invalid(at, "allowPrivilegeEscalation: false",
+						"cannot be set together with the capability CAP_SYS_ADMIN: remove one of them")
 				}
 			}
 		}

@@ -16,8 +16,9 @@ const maxFileMode = 0o777
 
 // Fields of a pod that the downward API tells. What ends in a bracket takes a key.
 var (
-	commonFields = []string{"metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels['", "metadata.annotations['"}
-	envFields    = append([]string{
+	commonFields = []string{"metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels['",
+		"metadata.annotations['"}
+	envFields = append([]string{
 		"spec.nodeName", "spec.serviceAccountName", "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs",
 	}, commonFields...)
 	volumeFields = append([]string{"metadata.labels", "metadata.annotations"}, commonFields...)
@@ -33,7 +34,8 @@ func (c *check) volumes(list *field.Path) sets.Set[string] {
 		switch {
 		case v.EmptyDir != nil:
 			if limit := v.EmptyDir.SizeLimit; limit != nil && limit.Sign() < 0 {
-				c.forbidden(at.Child("emptyDir", "sizeLimit"), fmt.Sprintf("%s is negative: give a size, such as 1Gi", limit))
+				c.forbidden(at.Child("emptyDir", "sizeLimit"),
+					fmt.Sprintf("%s is negative: give a size, such as 1Gi", limit))
 			}
 		case v.HostPath != nil:
 			c.hostPath(at.Child("hostPath"), v.HostPath)
@@ -49,7 +51,8 @@ func (c *check) volumes(list *field.Path) sets.Set[string] {
 			if v.Image.Reference == "" {
 				c.required(at.Child("image", "reference"), "name the image")
 			}
-			oneOf(c, at.Child("image", "pullPolicy"), v.Image.PullPolicy, v1.PullAlways, v1.PullIfNotPresent, v1.PullNever)
+			oneOf(c, at.Child("image", "pullPolicy"), v.Image.PullPolicy, v1.PullAlways, v1.PullIfNotPresent,
+				v1.PullNever)
 		}
 	}
 	return sets.Set[string](names)
@@ -135,7 +138,8 @@ func (c *check) projected(list *field.Path, sources []v1.VolumeProjection) {
 			c.forbidden(at, "must specify exactly 1 source: give each an entry of its own")
 		}
 		if s.ServiceAccountToken != nil {
-			c.forbidden(at.Child("serviceAccountToken"), "must not be specified when serviceAccountName is not set, and static pods have none: remove it")
+			c.forbidden(at.Child("serviceAccountToken"),
+				"must not be specified when serviceAccountName is not set, and static pods have none: remove it")
 		}
 		if s.DownwardAPI == nil {
 			continue
@@ -196,14 +200,16 @@ func (c *check) resourceRef(at *field.Path, ref *v1.ResourceFieldSelector, named
 		allowed = allowed && hugePages(v1.ResourceName(name))
 	}
 	if !allowed {
-		c.invalid(at.Child("resource"), ref.Resource, "must be limits or requests of cpu, memory, ephemeral-storage or hugepages-<size>, such as limits.cpu")
+		c.invalid(at.Child("resource"), ref.Resource,
+			"must be limits or requests of cpu, memory, ephemeral-storage or hugepages-<size>, such as limits.cpu")
 	}
 	divisors := map[string][]string{
 		"cpu": {"0", "1m", "1"},
 	}
 	allowedDivisors, ok := divisors[name]
 	if !ok {
-		allowedDivisors = []string{"0", "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"}
+		allowedDivisors = []string{"0", "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi",
+			"1Ei"}
 	}
 	for _, d := range allowedDivisors {
 		if ref.Divisor.String() == d {

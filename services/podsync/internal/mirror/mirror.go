@@ -80,8 +80,8 @@ type Manager struct {
 	wanted map[types.NamespacedName][]types.UID
 	// mirrors are as the API has them.
 	mirrors map[types.NamespacedName]*v1.Pod
-	// outdated are mirrors, by their UID in the API, whose static pod has gone. If the same pod comes again it has a mirror of
-	// its own: the old one's status is not its.
+	// outdated are mirrors, by their UID in the API, whose static pod has gone. If the same pod comes again it has a
+	// mirror of its own: the old one's status is not its.
 	outdated map[types.UID]bool
 	// listed: all mirrors of the API are known; heard: all static pods are.
 	listed, heard bool
@@ -91,19 +91,27 @@ type Manager struct {
 // New returns a manager; without Run it keeps statuses and mirrors nothing.
 func New(o Options) (*Manager, error) {
 	m := &Manager{
-		nodeName: o.NodeName, api: o.API, statuses: o.Statuses, log: o.Log,
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstRetry, lastRetry)),
+		nodeName: o.NodeName,
+		api:      o.API,
+		statuses: o.Statuses,
+		log:      o.Log,
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstRetry, lastRetry),
+		),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "microlet_podsync_mirror_failures_total", Help: "Attempts to create or delete a mirror pod that failed and are repeated.",
+			Name: "microlet_podsync_mirror_failures_total",
+			Help: "Attempts to create or delete a mirror pod that failed and are repeated.",
 		}),
-		statics: map[types.UID]*static{}, wanted: map[types.NamespacedName][]types.UID{}, mirrors: map[types.NamespacedName]*v1.Pod{},
+		statics:  map[types.UID]*static{},
+		wanted:   map[types.NamespacedName][]types.UID{},
+		mirrors:  map[types.NamespacedName]*v1.Pod{},
 		outdated: map[types.UID]bool{},
 	}
 	return m, o.Metrics.Register(m.failures)
 }
 
-// Want tells of a static pod: when its source names it, before its worker is told, and again when its worker starts, as an
-// earlier worker of the same UID may have had it forgotten in between.
+// Want tells of a static pod: when its source names it, before its worker is told, and again when its worker starts, as
+// an earlier worker of the same UID may have had it forgotten in between.
 func (m *Manager) Want(p *v1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -234,7 +242,8 @@ func (m *Manager) Last(uid types.UID) (v1.PodStatus, bool) {
 	if s.status != nil {
 		return *s.status.DeepCopy(), true
 	}
-	if mirror := m.mirrors[manifest.FullName(s.pod)]; mirror != nil && m.shown(mirror) == s && mirror.Status.StartTime != nil {
+	if mirror := m.mirrors[manifest.FullName(s.pod)]; mirror != nil && m.shown(mirror) == s &&
+		mirror.Status.StartTime != nil {
 		return *mirror.Status.DeepCopy(), true
 	}
 	return v1.PodStatus{}, false
@@ -273,7 +282,8 @@ func (m *Manager) isStatic(uid types.UID) bool {
 // shown is the static pod that the mirror shows, nil if it shows none that is wanted. The caller holds mu.
 func (m *Manager) shown(mirror *v1.Pod) *static {
 	s := m.first(manifest.FullName(mirror))
-	if s == nil || mirror.DeletionTimestamp != nil || m.outdated[mirror.UID] || mirror.Annotations[v1.MirrorPodAnnotationKey] != s.pod.Annotations[manifest.HashAnnotation] {
+	if s == nil || mirror.DeletionTimestamp != nil || m.outdated[mirror.UID] ||
+		mirror.Annotations[v1.MirrorPodAnnotationKey] != s.pod.Annotations[manifest.HashAnnotation] {
 		return nil
 	}
 	return s

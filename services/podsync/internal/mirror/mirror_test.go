@@ -133,7 +133,13 @@ func (c *cluster) statuses() []string {
 func newManager(t *testing.T) (*Manager, *cluster) {
 	t.Helper()
 	c := &cluster{pods: map[types.NamespacedName]*v1.Pod{}, status: map[types.UID]v1.PodStatus{}, node: true}
-	m, err := New(Options{NodeName: "n", API: c, Statuses: c, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry()})
+	m, err := New(Options{
+		NodeName: "n",
+		API:      c,
+		Statuses: c,
+		Log:      slog.New(slog.DiscardHandler),
+		Metrics:  prometheus.NewRegistry(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -89,10 +89,12 @@ func (m *Manager) reconcile(ctx context.Context, name types.NamespacedName) erro
 	m.mu.Unlock()
 	if stale {
 		err := m.api.DeletePod(ctx, mirror.Namespace, mirror.Name, mirror.UID)
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // conflict: another pod has the name by now
+		if err != nil && !apierrors.IsNotFound(err) &&
+			!apierrors.IsConflict(err) { // conflict: another pod has the name by now
 			return fmt.Errorf("delete mirror pod: %w", err)
 		}
-		m.log.Info("mirror pod deleted, it shows no static pod as it is now", "pod", name.String(), "podUID", mirror.UID)
+		m.log.Info("mirror pod deleted, it shows no static pod as it is now", "pod", name.String(),
+			"podUID", mirror.UID)
 		m.RemoveMirror(mirror)
 		return nil
 	}
@@ -125,7 +127,8 @@ func (m *Manager) create(ctx context.Context, p *v1.Pod) error {
 		if existing.Annotations[v1.MirrorPodAnnotationKey] == hash {
 			return nil // ours, and the watch is about to tell
 		}
-		return fmt.Errorf("another pod of uid %s has the mirror's name: delete it, or rename the static pod", existing.UID)
+		return fmt.Errorf("another pod of uid %s has the mirror's name: delete it, or rename the static pod",
+			existing.UID)
 	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err):
 		m.mu.Lock()
 		m.nodeUID = "" // the Node may have been made anew

@@ -30,7 +30,10 @@ func (r *runtime) Status(ctx context.Context) (*runtimeapi.StatusResponse, error
 			{Type: runtimeapi.RuntimeReady, Status: true},
 			{Type: runtimeapi.NetworkReady, Reason: "NoCNI", Message: "no network"},
 		}},
-		RuntimeHandlers: []*runtimeapi.RuntimeHandler{{Name: "runc", Features: &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true}}},
+		RuntimeHandlers: []*runtimeapi.RuntimeHandler{{
+			Name:     "runc",
+			Features: &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true},
+		}},
 	}, r.err
 }
 
@@ -42,12 +45,15 @@ func TestReportsConditionsAndFailures(t *testing.T) {
 	r := &runtime{}
 	m := New(r, "systemd", slog.New(slog.DiscardHandler))
 	answer := m.ask(t.Context())
-	if !answer.GetRuntimeReady().GetStatus() || answer.GetNetworkReady().GetStatus() || answer.GetNetworkReady().GetReason() != "NoCNI" ||
-		answer.GetError() != "" || answer.GetCgroupDriver() != "systemd" || !answer.GetHandlers()[0].GetUserNamespaces() {
+	if !answer.GetRuntimeReady().GetStatus() || answer.GetNetworkReady().GetStatus() ||
+		answer.GetNetworkReady().GetReason() != "NoCNI" ||
+		answer.GetError() != "" || answer.GetCgroupDriver() != "systemd" ||
+		!answer.GetHandlers()[0].GetUserNamespaces() {
 		t.Fatalf("%+v", answer)
 	}
 	r.err = errors.New("connection refused")
-	if answer = m.ask(t.Context()); answer.GetError() == "" || answer.GetName() != "containerd" || answer.GetRuntimeReady() != nil {
+	if answer = m.ask(t.Context()); answer.GetError() == "" || answer.GetName() != "containerd" ||
+		answer.GetRuntimeReady() != nil {
 		t.Fatalf("%+v", answer)
 	}
 }
@@ -73,7 +79,8 @@ func (l listener) Learn(r *podsyncv1.Runtime) { *l.heard = append(*l.heard, l.na
 func TestEveryListenerLearnsEachAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var heard []string
-		m := New(&runtime{}, "systemd", slog.New(slog.DiscardHandler), listener{"first", &heard}, listener{"second", &heard})
+		m := New(&runtime{}, "systemd", slog.New(slog.DiscardHandler), listener{"first", &heard},
+			listener{"second", &heard})
 		ctx, cancel := context.WithTimeout(t.Context(), Period+time.Second)
 		defer cancel()
 		if err := m.Run(ctx); err != nil {

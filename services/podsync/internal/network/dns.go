@@ -73,7 +73,8 @@ func (c *Configurer) PodDNS(p *v1.Pod) (*runtimeapi.DNSConfig, error) {
 			dns.Servers = append(dns.Servers, ip.String())
 		}
 		if domain := c.o.ClusterDomain; domain != "" {
-			dns.Searches = unique(append([]string{p.Namespace + ".svc." + domain, "svc." + domain, domain}, dns.Searches...))
+			dns.Searches = unique(append([]string{p.Namespace + ".svc." + domain, "svc." + domain, domain},
+				dns.Searches...))
 		}
 		// The node's own options are not the cluster's.
 		dns.Options = []string{"ndots:5"}
@@ -139,7 +140,8 @@ func (c *Configurer) fitServers(p *v1.Pod, servers []string) []string {
 		return servers
 	}
 	servers = servers[:maxServers]
-	c.o.Warn(p, "DNSConfigForming", "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: "+strings.Join(servers, " "))
+	c.o.Warn(p,
+		"DNSConfigForming", "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: "+strings.Join(servers, " "))
 	return servers
 }
 
@@ -157,7 +159,8 @@ func (c *Configurer) fitSearches(p *v1.Pod, searches []string) []string {
 		fit = append(fit, domain)
 	}
 	if len(fit) < all {
-		c.o.Warn(p, "DNSConfigForming", "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: "+strings.Join(fit, " "))
+		c.o.Warn(p,
+			"DNSConfigForming", "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: "+strings.Join(fit, " "))
 	}
 	return fit
 }

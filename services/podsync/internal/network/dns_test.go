@@ -37,36 +37,71 @@ func TestPodDNS(t *testing.T) {
 		warnings []string
 	}{
 		"cluster first": {
-			o: Options{ResolvConf: conf, ClusterDNS: cluster, ClusterDomain: "cluster.local"}, policy: v1.DNSClusterFirst,
-			want: &runtimeapi.DNSConfig{Servers: []string{"10.96.0.10"}, Searches: []string{"ns.svc.cluster.local", "svc.cluster.local", "cluster.local", "corp.example"}, Options: []string{"ndots:5"}},
+			o:      Options{ResolvConf: conf, ClusterDNS: cluster, ClusterDomain: "cluster.local"},
+			policy: v1.DNSClusterFirst,
+			want: &runtimeapi.DNSConfig{
+				Servers:  []string{"10.96.0.10"},
+				Searches: []string{"ns.svc.cluster.local", "svc.cluster.local", "cluster.local", "corp.example"},
+				Options:  []string{"ndots:5"},
+			},
 		},
 		"cluster first on the host's network": {
-			o: Options{ResolvConf: conf, ClusterDNS: cluster, ClusterDomain: "cluster.local"}, policy: v1.DNSClusterFirst, hostNet: true,
-			want: &runtimeapi.DNSConfig{Servers: []string{"10.1.1.1", "10.1.1.2"}, Searches: []string{"corp.example"}, Options: []string{"ndots:2", "timeout:3"}},
+			o:       Options{ResolvConf: conf, ClusterDNS: cluster, ClusterDomain: "cluster.local"},
+			policy:  v1.DNSClusterFirst,
+			hostNet: true,
+			want: &runtimeapi.DNSConfig{
+				Servers:  []string{"10.1.1.1", "10.1.1.2"},
+				Searches: []string{"corp.example"},
+				Options:  []string{"ndots:2", "timeout:3"},
+			},
 		},
 		"cluster first with host net": {
 			o: Options{ResolvConf: conf, ClusterDNS: cluster}, policy: v1.DNSClusterFirstWithHostNet, hostNet: true,
-			want: &runtimeapi.DNSConfig{Servers: []string{"10.96.0.10"}, Searches: []string{"corp.example"}, Options: []string{"ndots:5"}},
+			want: &runtimeapi.DNSConfig{
+				Servers:  []string{"10.96.0.10"},
+				Searches: []string{"corp.example"},
+				Options:  []string{"ndots:5"},
+			},
 		},
 		"no cluster DNS": {
 			o: Options{ResolvConf: conf}, policy: v1.DNSClusterFirst,
-			want:     &runtimeapi.DNSConfig{Servers: []string{"10.1.1.1", "10.1.1.2"}, Searches: []string{"corp.example"}, Options: []string{"ndots:2", "timeout:3"}},
+			want: &runtimeapi.DNSConfig{
+				Servers:  []string{"10.1.1.1", "10.1.1.2"},
+				Searches: []string{"corp.example"},
+				Options:  []string{"ndots:2", "timeout:3"},
+			},
 			warnings: []string{"node MissingClusterDNS", "p MissingClusterDNS"},
 		},
 		"none": {
 			o: Options{ResolvConf: conf, ClusterDNS: cluster}, policy: v1.DNSNone,
-			add:  &v1.PodDNSConfig{Nameservers: []string{"1.1.1.1", "1.1.1.1"}, Searches: []string{"a"}, Options: []v1.PodDNSConfigOption{{Name: "edns0"}, {Name: "ndots", Value: ptr.To("1")}}},
-			want: &runtimeapi.DNSConfig{Servers: []string{"1.1.1.1"}, Searches: []string{"a"}, Options: []string{"edns0", "ndots:1"}},
+			add: &v1.PodDNSConfig{
+				Nameservers: []string{"1.1.1.1", "1.1.1.1"},
+				Searches:    []string{"a"},
+				Options:     []v1.PodDNSConfigOption{{Name: "edns0"}, {Name: "ndots", Value: ptr.To("1")}},
+			},
+			want: &runtimeapi.DNSConfig{
+				Servers:  []string{"1.1.1.1"},
+				Searches: []string{"a"},
+				Options:  []string{"edns0", "ndots:1"},
+			},
 		},
 		"default with more": {
 			o: Options{ResolvConf: conf}, policy: v1.DNSDefault,
-			add:      &v1.PodDNSConfig{Nameservers: []string{"1.1.1.1", "2.2.2.2"}, Options: []v1.PodDNSConfigOption{{Name: "ndots", Value: ptr.To("9")}}},
-			want:     &runtimeapi.DNSConfig{Servers: []string{"10.1.1.1", "10.1.1.2", "1.1.1.1"}, Searches: []string{"corp.example"}, Options: []string{"ndots:9", "timeout:3"}},
+			add: &v1.PodDNSConfig{
+				Nameservers: []string{"1.1.1.1", "2.2.2.2"},
+				Options:     []v1.PodDNSConfigOption{{Name: "ndots", Value: ptr.To("9")}},
+			},
+			want: &runtimeapi.DNSConfig{
+				Servers:  []string{"10.1.1.1", "10.1.1.2", "1.1.1.1"},
+				Searches: []string{"corp.example"},
+				Options:  []string{"ndots:9", "timeout:3"},
+			},
 			warnings: []string{"p DNSConfigForming"},
 		},
 		"no resolv.conf": {
-			o: Options{NodeIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}}, policy: v1.DNSDefault,
-			want: &runtimeapi.DNSConfig{Servers: []string{"127.0.0.1", "::1"}, Searches: []string{"."}},
+			o:      Options{NodeIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}},
+			policy: v1.DNSDefault,
+			want:   &runtimeapi.DNSConfig{Servers: []string{"127.0.0.1", "::1"}, Searches: []string{"."}},
 		},
 		"no resolv.conf, no address": {
 			policy: v1.DNSDefault,
@@ -77,7 +112,10 @@ func TestPodDNS(t *testing.T) {
 			var warnings []string
 			c.o.Warn = func(p *v1.Pod, reason, _ string) { warnings = append(warnings, p.Name+" "+reason) }
 			c.o.WarnNode = func(reason, _ string) { warnings = append(warnings, "node "+reason) }
-			p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns"}, Spec: v1.PodSpec{DNSPolicy: c.policy, HostNetwork: c.hostNet, DNSConfig: c.add}}
+			p := &v1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns"},
+				Spec:       v1.PodSpec{DNSPolicy: c.policy, HostNetwork: c.hostNet, DNSConfig: c.add},
+			}
 			got, err := New(c.o).PodDNS(p)
 			if err != nil {
 				t.Fatal(err)

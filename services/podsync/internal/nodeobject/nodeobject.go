@@ -39,12 +39,18 @@ var _ admission.Nodes = (*Object)(nil)
 
 // New returns an Object of the named node; own is the Node as this machine would register it.
 func New(client kubernetes.Interface, name string, own func() *v1.Node) *Object {
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
-	}))
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0,
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+		}))
 	nodes := factory.Core().V1().Nodes()
 	return &Object{
-		name: name, client: client, factory: factory, lister: nodes.Lister(), synced: nodes.Informer().HasSyncedChecker(), own: own,
+		name:    name,
+		client:  client,
+		factory: factory,
+		lister:  nodes.Lister(),
+		synced:  nodes.Informer().HasSyncedChecker(),
+		own:     own,
 	}
 }
 

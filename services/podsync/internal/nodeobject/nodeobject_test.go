@@ -11,7 +11,9 @@ import (
 )
 
 func namedNode(version, zone string) *v1.Node {
-	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: version, Labels: map[string]string{"zone": zone}}}
+	return &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: version, Labels: map[string]string{"zone": zone}},
+	}
 }
 
 func TestTheNewestNodeCounts(t *testing.T) {

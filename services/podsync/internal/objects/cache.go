@@ -48,7 +48,13 @@ type call[T any] struct {
 }
 
 func newCache[T any](o Options, fetch func(ctx context.Context, namespace, name string) (T, error)) cache[T] {
-	return cache[T]{fetch: fetch, ttl: o.TTL, timeout: o.Timeout, log: o.Log, state: &cacheState[T]{entries: map[key]*entry[T]{}}}
+	return cache[T]{
+		fetch:   fetch,
+		ttl:     o.TTL,
+		timeout: o.Timeout,
+		log:     o.Log,
+		state:   &cacheState[T]{entries: map[key]*entry[T]{}},
+	}
 }
 
 func (c *cache[T]) get(ctx context.Context, k key) (T, error) {
@@ -102,7 +108,8 @@ func (c *cache[T]) run(ctx context.Context, k key, e *entry[T], own *call[T]) {
 			delete(c.state.entries, k)
 		case e.have && c.ttl > 0:
 			if e.failed.IsZero() {
-				c.log.Warn("object could not be read again, the version that was read last serves", "namespace", k.namespace, "name", k.name,
+				c.log.Warn("object could not be read again, the version that was read last serves",
+					"namespace", k.namespace, "name", k.name,
 					"read", e.read, "err", own.err)
 			}
 			e.failed = time.Now()

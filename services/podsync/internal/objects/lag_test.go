@@ -58,7 +58,8 @@ func TestAnAPIServerThatIsBehind(t *testing.T) {
 					return a.GetSubresource() == "token", &authenticationv1.TokenRequest{}, nil
 				})
 				err := ask(t.Context(), client)
-				if took := time.Since(began); (err != nil) != test.fails || took < test.least || took > test.least+2*longestPause {
+				if took := time.Since(began); (err != nil) != test.fails || took < test.least ||
+					took > test.least+2*longestPause {
 					t.Errorf("%s, %s: %v after %v", what, name, err, took)
 				}
 			})

@@ -25,7 +25,10 @@ import (
 )
 
 func configMap(name, value string) *v1.ConfigMap {
-	return &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Data: map[string]string{"k": value}}
+	return &v1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+		Data:       map[string]string{"k": value},
+	}
 }
 
 // counting is a client whose gets are counted, and take a while if asked to.
@@ -63,9 +66,14 @@ func TestGetIsFreshSharedAndShortLived(t *testing.T) {
 			t.Error("read again within the TTL")
 		}
 		// A pod that starts sees what is there now.
-		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", UID: "u"}, Spec: v1.PodSpec{Containers: []v1.Container{{
-			EnvFrom: []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "a"}}}},
-		}}}}
+		p := &v1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", UID: "u"},
+			Spec: v1.PodSpec{Containers: []v1.Container{{
+				EnvFrom: []v1.EnvFromSource{{
+					ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "a"}},
+				}},
+			}}},
+		}
 		s.Register(p)
 		if got, _ := s.ConfigMap(t.Context(), "ns", "a"); got.Data["k"] != "2" {
 			t.Error("a pod that starts got an old value")
@@ -108,7 +116,8 @@ func TestGetEnds(t *testing.T) {
 			return 0, ctx.Err()
 		})
 		began := time.Now()
-		if _, err := c.get(t.Context(), key{}); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != defaultTimeout {
+		if _, err := c.get(t.Context(), key{}); !errors.Is(err, context.DeadlineExceeded) ||
+			time.Since(began) != defaultTimeout {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -135,7 +144,10 @@ func TestNotFound(t *testing.T) {
 
 func TestPullSecrets(t *testing.T) {
 	s := New(fake.NewClientset(&v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}}), Options{})
-	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: v1.PodSpec{ImagePullSecrets: []v1.LocalObjectReference{{Name: "a"}, {Name: ""}, {Name: "b"}}}}
+	p := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns"},
+		Spec:       v1.PodSpec{ImagePullSecrets: []v1.LocalObjectReference{{Name: "a"}, {Name: ""}, {Name: "b"}}},
+	}
 	found, missing, err := s.PullSecrets(t.Context(), p)
 	if err != nil || len(found) != 1 || found[0].Name != "a" || !cmp.Equal(missing, []string{"b"}) {
 		t.Errorf("%v, %v, %v", found, missing, err)
@@ -153,14 +165,19 @@ func TestTokens(t *testing.T) {
 			}
 			asked++
 			request := a.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenRequest).DeepCopy()
-			request.Status.ExpirationTimestamp = metav1.NewTime(time.Now().Add(time.Duration(*request.Spec.ExpirationSeconds) * time.Second))
+			request.Status.ExpirationTimestamp = metav1.NewTime(
+				time.Now().Add(time.Duration(*request.Spec.ExpirationSeconds) * time.Second),
+			)
 			request.Status.Token = "token"
 			return true, request, nil
 		})
 		tokens := NewTokens(client, Options{})
 		get := func(seconds int64) error {
-			_, err := tokens.Token(t.Context(), "ns", "sa", &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-				ExpirationSeconds: ptr.To(seconds), BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", UID: "u"}}})
+			_, err := tokens.Token(t.Context(), "ns", "sa",
+				&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+					ExpirationSeconds: ptr.To(seconds),
+					BoundObjectRef:    &authenticationv1.BoundObjectReference{Kind: "Pod", UID: "u"},
+				}})
 			return err
 		}
 		step := func(what string, wait time.Duration, seconds int64, want int, fails bool) {
@@ -196,7 +213,8 @@ func TestTokens(t *testing.T) {
 }
 
 func TestServices(t *testing.T) {
-	index := clientcache.NewIndexer(clientcache.MetaNamespaceKeyFunc, clientcache.Indexers{clientcache.NamespaceIndex: clientcache.MetaNamespaceIndexFunc})
+	index := clientcache.NewIndexer(clientcache.MetaNamespaceKeyFunc,
+		clientcache.Indexers{clientcache.NamespaceIndex: clientcache.MetaNamespaceIndexFunc})
 	for _, s := range []*v1.Service{
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}, Spec: v1.ServiceSpec{ClusterIP: "10.0.0.1", Ports: []v1.ServicePort{{Name: "https", Port: 443, Protocol: "TCP"}}}},
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "my-db"}, Spec: v1.ServiceSpec{ClusterIP: "fd00::5", Ports: []v1.ServicePort{{Port: 53, Protocol: "UDP"}, {Name: "x-y", Port: 54}}}},
@@ -209,9 +227,14 @@ func TestServices(t *testing.T) {
 	}
 	s := NewServices(corelisters.NewServiceLister(index), func() bool { return true })
 	api := map[string]string{
-		"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443", "KUBERNETES_SERVICE_PORT_HTTPS": "443",
-		"KUBERNETES_PORT": "tcp://10.0.0.1:443", "KUBERNETES_PORT_443_TCP": "tcp://10.0.0.1:443", "KUBERNETES_PORT_443_TCP_PROTO": "tcp",
-		"KUBERNETES_PORT_443_TCP_PORT": "443", "KUBERNETES_PORT_443_TCP_ADDR": "10.0.0.1",
+		"KUBERNETES_SERVICE_HOST":       "10.0.0.1",
+		"KUBERNETES_SERVICE_PORT":       "443",
+		"KUBERNETES_SERVICE_PORT_HTTPS": "443",
+		"KUBERNETES_PORT":               "tcp://10.0.0.1:443",
+		"KUBERNETES_PORT_443_TCP":       "tcp://10.0.0.1:443",
+		"KUBERNETES_PORT_443_TCP_PROTO": "tcp",
+		"KUBERNETES_PORT_443_TCP_PORT":  "443",
+		"KUBERNETES_PORT_443_TCP_ADDR":  "10.0.0.1",
 	}
 	got, err := s.Env("ns", false)
 	if err != nil {
@@ -221,9 +244,18 @@ func TestServices(t *testing.T) {
 		t.Error(diff)
 	}
 	for k, v := range map[string]string{
-		"MY_DB_SERVICE_HOST": "fd00::5", "MY_DB_SERVICE_PORT": "53", "MY_DB_SERVICE_PORT_X_Y": "54", "MY_DB_PORT": "udp://[fd00::5]:53",
-		"MY_DB_PORT_53_UDP": "udp://[fd00::5]:53", "MY_DB_PORT_53_UDP_PROTO": "udp", "MY_DB_PORT_53_UDP_PORT": "53", "MY_DB_PORT_53_UDP_ADDR": "fd00::5",
-		"MY_DB_PORT_54_TCP": "tcp://[fd00::5]:54", "MY_DB_PORT_54_TCP_PROTO": "tcp", "MY_DB_PORT_54_TCP_PORT": "54", "MY_DB_PORT_54_TCP_ADDR": "fd00::5",
+		"MY_DB_SERVICE_HOST":      "fd00::5",
+		"MY_DB_SERVICE_PORT":      "53",
+		"MY_DB_SERVICE_PORT_X_Y":  "54",
+		"MY_DB_PORT":              "udp://[fd00::5]:53",
+		"MY_DB_PORT_53_UDP":       "udp://[fd00::5]:53",
+		"MY_DB_PORT_53_UDP_PROTO": "udp",
+		"MY_DB_PORT_53_UDP_PORT":  "53",
+		"MY_DB_PORT_53_UDP_ADDR":  "fd00::5",
+		"MY_DB_PORT_54_TCP":       "tcp://[fd00::5]:54",
+		"MY_DB_PORT_54_TCP_PROTO": "tcp",
+		"MY_DB_PORT_54_TCP_PORT":  "54",
+		"MY_DB_PORT_54_TCP_ADDR":  "fd00::5",
 	} {
 		api[k] = v
 	}
@@ -238,8 +270,8 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// TestAnOutageLeavesWhatIsHeld: with the strategy Cache a container starts again although the apiserver has been away for
-// longer than the TTL, and soon has what is new when it is back. With Get nothing is held.
+// TestAnOutageLeavesWhatIsHeld: with the strategy Cache a container starts again although the apiserver has been away
+// for longer than the TTL, and soon has what is new when it is back. With Get nothing is held.
 func TestAnOutageLeavesWhatIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, down := fake.NewClientset(configMap("a", "1")), atomic.Bool{}
@@ -251,9 +283,14 @@ func TestAnOutageLeavesWhatIsHeld(t *testing.T) {
 			return true, nil, errors.New("connection refused")
 		})
 		uses := func(uid types.UID) *v1.Pod {
-			return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", UID: uid}, Spec: v1.PodSpec{Containers: []v1.Container{{
-				EnvFrom: []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "a"}}}},
-			}}}}
+			return &v1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "ns", UID: uid},
+				Spec: v1.PodSpec{Containers: []v1.Container{{
+					EnvFrom: []v1.EnvFromSource{{
+						ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "a"}},
+					}},
+				}}},
+			}
 		}
 		held, none := New(client, Options{Strategy: Cache}), New(client, Options{Strategy: Get})
 		held.Register(uses("1"))

@@ -10,8 +10,9 @@ import (
 )
 
 const (
-	// forbiddenFor is how long a watch may be forbidden without an operator being told. The Node authorizer learns of pods
-	// by a watch of its own: for a moment it does not know a pod yet, or knows it no more while its containers still stop.
+	// forbiddenFor is how long a watch may be forbidden without an operator being told. The Node authorizer learns of
+	// pods by a watch of its own: for a moment it does not know a pod yet, or knows it no more while its containers
+	// still stop.
 	forbiddenFor = 15 * time.Second
 	// quietly is the verbosity of what is harmless.
 	quietly = 4

@@ -51,8 +51,8 @@ func (e *errorLines) taken() []string {
 	return lines
 }
 
-// TestAMomentOfForbiddenIsNoError: the apiserver does not know a new pod at once, and forgets one that ends; a node that
-// may never read is told of.
+// TestAMomentOfForbiddenIsNoError: the apiserver does not know a new pod at once, and forgets one that ends; a node
+// that may never read is told of.
 func TestAMomentOfForbiddenIsNoError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &errorLines{}

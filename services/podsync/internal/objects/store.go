@@ -43,8 +43,8 @@ type Options struct {
 	// Changed is called with a pod one of whose objects is no longer what the pod was given, or
 	// now exists; strategy Watch only. It must not block. Default: nobody is told.
 	Changed func(pod types.UID)
-	// TTL is how long a Secret or ConfigMap counts as fresh; default 1 minute, as the kubelet's. An older one serves only
-	// while the apiserver cannot be asked.
+	// TTL is how long a Secret or ConfigMap counts as fresh; default 1 minute, as the kubelet's. An older one serves
+	// only while the apiserver cannot be asked.
 	TTL time.Duration
 	// Timeout bounds each request; default 10 s.
 	Timeout time.Duration
@@ -99,24 +99,30 @@ func New(client kubernetes.Interface, o Options) *Store {
 	o = o.withDefaults()
 	life, end := context.WithCancel(context.Background())
 	s := &Store{pods: map[types.UID]named{}, end: end, log: o.Log}
-	s.secrets = kind[*v1.Secret]{name: "secret", cache: newCache(o, func(ctx context.Context, namespace, name string) (*v1.Secret, error) {
-		if client == nil {
-			return nil, fmt.Errorf("couldn't get secret %s/%s: %w", namespace, name, errStandalone)
-		}
-		got, err := bound(ctx, func() (*v1.Secret, error) {
-			return client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
-		})
-		return got, singular(err, "secret", name)
-	})}
-	s.configMaps = kind[*v1.ConfigMap]{name: "configmap", cache: newCache(o, func(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
-		if client == nil {
-			return nil, fmt.Errorf("couldn't get configMap %s/%s: %w", namespace, name, errStandalone)
-		}
-		got, err := bound(ctx, func() (*v1.ConfigMap, error) {
-			return client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
-		})
-		return got, singular(err, "configmap", name)
-	})}
+	s.secrets = kind[*v1.Secret]{
+		name: "secret",
+		cache: newCache(o, func(ctx context.Context, namespace, name string) (*v1.Secret, error) {
+			if client == nil {
+				return nil, fmt.Errorf("couldn't get secret %s/%s: %w", namespace, name, errStandalone)
+			}
+			got, err := bound(ctx, func() (*v1.Secret, error) {
+				return client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+			})
+			return got, singular(err, "secret", name)
+		}),
+	}
+	s.configMaps = kind[*v1.ConfigMap]{
+		name: "configmap",
+		cache: newCache(o, func(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
+			if client == nil {
+				return nil, fmt.Errorf("couldn't get configMap %s/%s: %w", namespace, name, errStandalone)
+			}
+			got, err := bound(ctx, func() (*v1.ConfigMap, error) {
+				return client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+			})
+			return got, singular(err, "configmap", name)
+		}),
+	}
 	if o.Strategy != Watch || client == nil {
 		return s
 	}
@@ -235,8 +241,8 @@ func (s *Store) Unregister(uid types.UID) {
 	s.configMaps.collect(configMaps)
 }
 
-// collect drops what is no longer fresh from the cache, but for what pods name: it serves in an outage of the apiserver.
-// Where there are watches these have it.
+// collect drops what is no longer fresh from the cache, but for what pods name: it serves in an outage of the
+// apiserver. Where there are watches these have it.
 func (k *kind[T]) collect(used map[key]bool) {
 	if k.watches != nil {
 		used = nil
@@ -273,8 +279,8 @@ func keys(namespace string, names []string) []key {
 	return all
 }
 
-// PullSecrets returns the imagePullSecrets of a pod that can be read, and the names of the others: a pull goes on without
-// those, since the image may need none of them. The error is only ctx's.
+// PullSecrets returns the imagePullSecrets of a pod that can be read, and the names of the others: a pull goes on
+// without those, since the image may need none of them. The error is only ctx's.
 func (s *Store) PullSecrets(ctx context.Context, p *v1.Pod) (found []v1.Secret, missing []string, err error) {
 	for _, ref := range p.Spec.ImagePullSecrets {
 		if ref.Name == "" {
@@ -285,7 +291,8 @@ func (s *Store) PullSecrets(ctx context.Context, p *v1.Pod) (found []v1.Secret, 
 		case ctx.Err() != nil:
 			return nil, nil, fmt.Errorf("get imagePullSecret %s/%s: %w", p.Namespace, ref.Name, ctx.Err())
 		case err != nil:
-			s.log.Warn("imagePullSecret cannot be read, the pull may fail", "pod", p.Namespace+"/"+p.Name, "podUID", p.UID, "secret", ref.Name, "err", err)
+			s.log.Warn("imagePullSecret cannot be read, the pull may fail", "pod", p.Namespace+"/"+p.Name,
+				"podUID", p.UID, "secret", ref.Name, "err", err)
 			missing = append(missing, ref.Name)
 		default:
 			found = append(found, *secret)

@@ -52,7 +52,8 @@ func NewTokens(client kubernetes.Interface, o Options) *Tokens {
 
 // Token returns a token that serves for a while yet. When a token that is still valid
 // cannot be refreshed, it is returned, and the failure is logged.
-func (t *Tokens) Token(ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+func (t *Tokens) Token(ctx context.Context, namespace, account string,
+	request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 	k := keyOf(namespace, account, request)
 	t.mu.Lock()
 	held := t.cache[k]
@@ -120,7 +121,12 @@ func due(held *authenticationv1.TokenRequest, now time.Time) bool {
 }
 
 func keyOf(namespace, account string, request *authenticationv1.TokenRequest) tokenKey {
-	k := tokenKey{namespace: namespace, account: account, audiences: fmt.Sprintf("%q", request.Spec.Audiences), uid: request.UID}
+	k := tokenKey{
+		namespace: namespace,
+		account:   account,
+		audiences: fmt.Sprintf("%q", request.Spec.Audiences),
+		uid:       request.UID,
+	}
 	if request.Spec.ExpirationSeconds != nil {
 		k.seconds = *request.Spec.ExpirationSeconds
 	}

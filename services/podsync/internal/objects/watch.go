@@ -192,7 +192,9 @@ func (i *item[T]) run(ctx context.Context) {
 	clientcache.NewReflectorWithOptions(
 		clientcache.ToListWatcherWithWatchListSemantics(lw, i.owner.client), r.example, i,
 		clientcache.ReflectorOptions{
-			Name: "object-" + i.key.namespace + "/" + i.key.name, MinWatchTimeout: watchLife, Backoff: new(watchBackoff),
+			Name:            "object-" + i.key.namespace + "/" + i.key.name,
+			MinWatchTimeout: watchLife,
+			Backoff:         new(watchBackoff),
 		},
 	).RunWithContext(ctx)
 }

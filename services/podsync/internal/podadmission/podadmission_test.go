@@ -22,7 +22,8 @@ func TestHandlersAreInTheKubeletsOrder(t *testing.T) {
 		got = append(got, fmt.Sprintf("%T", h))
 	}
 	want := []string{
-		"admission.Pressure", "*admission.Sysctls", "admission.NodeFit", "admission.AppArmor", "admission.PodLevelResources",
+		"admission.Pressure", "*admission.Sysctls", "admission.NodeFit", "admission.AppArmor",
+		"admission.PodLevelResources",
 		"*admission.DeclaredFeatures", "admission.Helpers",
 	}
 	if !slices.Equal(got, want) {

@@ -26,12 +26,14 @@ type ContainerInput struct {
 }
 
 // container puts the config together from its parts. It is pure.
-func container(p *v1.Pod, c *v1.Container, in *ContainerInput, e *environment, mounts []*runtimeapi.Mount, n *Node) (*runtimeapi.ContainerConfig, error) {
+func container(p *v1.Pod, c *v1.Container, in *ContainerInput, e *environment, mounts []*runtimeapi.Mount,
+	n *Node) (*runtimeapi.ContainerConfig, error) {
 	security, err := containerSecurity(p, c, in, n)
 	if err != nil {
 		return nil, err
 	}
-	if namespaces := security.GetNamespaceOptions(); in.TargetID != "" && namespaces.GetPid() == runtimeapi.NamespaceMode_CONTAINER {
+	if namespaces := security.GetNamespaceOptions(); in.TargetID != "" &&
+		namespaces.GetPid() == runtimeapi.NamespaceMode_CONTAINER {
 		namespaces.Pid, namespaces.TargetId = runtimeapi.NamespaceMode_TARGET, in.TargetID
 	}
 	annotations, err := containerAnnotations(p, c, in.RestartCount)
@@ -53,6 +55,9 @@ func container(p *v1.Pod, c *v1.Container, in *ContainerInput, e *environment, m
 		StdinOnce:   c.StdinOnce,
 		Tty:         c.TTY,
 		StopSignal:  stopSignal(c, n),
-		Linux:       &runtimeapi.LinuxContainerConfig{Resources: containerResources(p, c, n), SecurityContext: security},
+		Linux: &runtimeapi.LinuxContainerConfig{
+			Resources:       containerResources(p, c, n),
+			SecurityContext: security,
+		},
 	}, nil
 }

@@ -84,7 +84,8 @@ func (e *environment) expandAll(text string) (string, error) {
 
 // environment makes a container's variables: those of envFrom, over them those of env,
 // and last those that tell of Services and that nobody set.
-func (b *Builder) environment(ctx context.Context, p *v1.Pod, c *v1.Container, a downward.Addresses, volumes map[string]volume.Mounted) (*environment, error) {
+func (b *Builder) environment(ctx context.Context, p *v1.Pod, c *v1.Container, a downward.Addresses,
+	volumes map[string]volume.Mounted) (*environment, error) {
 	static := podutil.IsStatic(p)
 	if !static && !b.Services.Synced() {
 		return nil, errors.New("services have not yet been read at least once, cannot construct envvars")
@@ -153,7 +154,8 @@ func (b *Builder) setFrom(ctx context.Context, e *environment, namespace string,
 }
 
 // valueFrom reads one variable from elsewhere; set is false when it is optional and missing.
-func (b *Builder) valueFrom(ctx context.Context, p *v1.Pod, c *v1.Container, v *v1.EnvVar, a downward.Addresses, volumes map[string]volume.Mounted) (value string, set bool, err error) {
+func (b *Builder) valueFrom(ctx context.Context, p *v1.Pod, c *v1.Container, v *v1.EnvVar, a downward.Addresses,
+	volumes map[string]volume.Mounted) (value string, set bool, err error) {
 	switch from := v.ValueFrom; {
 	case from.FieldRef != nil:
 		value, err = downward.Field(from.FieldRef, p, a)
@@ -200,7 +202,8 @@ func fromFile(ref *v1.FileKeySelector, volumes map[string]volume.Mounted) (value
 		return "", false, fmt.Errorf("couldn't parse env file %s of volume %s: %w", ref.Path, ref.VolumeName, err)
 	}
 	if value == "" && !isTrue(ref.Optional) {
-		return "", false, fmt.Errorf("environment variable key %q not found in file %q of volume %q", ref.Key, ref.Path, ref.VolumeName)
+		return "", false, fmt.Errorf("environment variable key %q not found in file %q of volume %q", ref.Key, ref.Path,
+			ref.VolumeName)
 	}
 	return value, value != "", nil
 }

@@ -26,7 +26,8 @@ type SubPaths interface {
 }
 
 // volumeMounts are the container's mounts of the pod's volumes.
-func (b *Builder) volumeMounts(ctx context.Context, p *v1.Pod, c *v1.Container, volumes map[string]volume.Mounted, e *environment) ([]*runtimeapi.Mount, error) {
+func (b *Builder) volumeMounts(ctx context.Context, p *v1.Pod, c *v1.Container, volumes map[string]volume.Mounted,
+	e *environment) ([]*runtimeapi.Mount, error) {
 	mounts := []*runtimeapi.Mount{}
 	for i := range c.VolumeMounts {
 		m := &c.VolumeMounts[i]
@@ -51,15 +52,20 @@ func (b *Builder) volumeMounts(ctx context.Context, p *v1.Pod, c *v1.Container, 
 			target = "/" + target
 		}
 		mounts = append(mounts, &runtimeapi.Mount{
-			HostPath: source, ContainerPath: target, Readonly: m.ReadOnly || mounted.ReadOnly,
-			SelinuxRelabel: mounted.SELinuxRelabel && b.Node.SELinux, Propagation: propagation, RecursiveReadOnly: recursive,
+			HostPath:          source,
+			ContainerPath:     target,
+			Readonly:          m.ReadOnly || mounted.ReadOnly,
+			SelinuxRelabel:    mounted.SELinuxRelabel && b.Node.SELinux,
+			Propagation:       propagation,
+			RecursiveReadOnly: recursive,
 		})
 	}
 	return mounts, nil
 }
 
 // source is what the container's mount of that index shows: the volume, or a path in it.
-func (b *Builder) source(ctx context.Context, p *v1.Pod, c *v1.Container, index int, mounted volume.Mounted, e *environment) (string, error) {
+func (b *Builder) source(ctx context.Context, p *v1.Pod, c *v1.Container, index int, mounted volume.Mounted,
+	e *environment) (string, error) {
 	m := &c.VolumeMounts[index]
 	path := m.SubPath
 	if m.SubPathExpr != "" {
@@ -99,14 +105,18 @@ func recursiveReadOnly(m *v1.VolumeMount, supported bool) (bool, error) {
 		return false, fmt.Errorf("volume %q requested recursive read-only mode, but it is not read-only", m.Name)
 	}
 	if m.MountPropagation != nil && *m.MountPropagation != v1.MountPropagationNone {
-		return false, fmt.Errorf("volume %q requested recursive read-only mode, but it is not compatible with propagation %q", m.Name, *m.MountPropagation)
+		return false,
+			fmt.Errorf("volume %q requested recursive read-only mode, but it is not compatible with propagation %q",
+				m.Name, *m.MountPropagation)
 	}
 	switch *m.RecursiveReadOnly {
 	case v1.RecursiveReadOnlyIfPossible:
 		return supported, nil
 	case v1.RecursiveReadOnlyEnabled:
 		if !supported {
-			return false, fmt.Errorf("volume %q requested recursive read-only mode, but it is not supported by the runtime", m.Name)
+			return false,
+				fmt.Errorf("volume %q requested recursive read-only mode, but it is not supported by the runtime",
+					m.Name)
 		}
 		return true, nil
 	}

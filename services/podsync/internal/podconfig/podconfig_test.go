@@ -83,11 +83,17 @@ func builder(t *testing.T) *Builder {
 	}
 	return &Builder{
 		Node: Node{
-			RootDir: filepath.Join(dir, "kubelet"), PodLogsDir: filepath.Join(dir, "pods"), ContainerLogsDir: filepath.Join(dir, "containers"),
-			HostsFile: hosts, ClusterDomain: "cluster.local", CPUCFSQuota: true, MemoryQoS: true,
-			MemoryCapacity: 8 << 30, HugePageSizes: []string{"1GB", "2MB"},
-			HostIPs:     func() []string { return []string{"10.0.0.1"} },
-			Allocatable: func() v1.ResourceList { return list("cpu", "4", "memory", "8Gi") },
+			RootDir:          filepath.Join(dir, "kubelet"),
+			PodLogsDir:       filepath.Join(dir, "pods"),
+			ContainerLogsDir: filepath.Join(dir, "containers"),
+			HostsFile:        hosts,
+			ClusterDomain:    "cluster.local",
+			CPUCFSQuota:      true,
+			MemoryQoS:        true,
+			MemoryCapacity:   8 << 30,
+			HugePageSizes:    []string{"1GB", "2MB"},
+			HostIPs:          func() []string { return []string{"10.0.0.1"} },
+			Allocatable:      func() v1.ResourceList { return list("cpu", "4", "memory", "8Gi") },
 		},
 		DNS: network.New(network.Options{ClusterDomain: "cluster.local"}),
 		Objects: &store{
@@ -119,15 +125,31 @@ func list(pairs ...string) v1.ResourceList {
 
 func plainPod() *v1.Pod {
 	return &v1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "ns", UID: "0b5c-1", Labels: map[string]string{"app": "web"},
-			Annotations: map[string]string{"kubernetes.io/config.source": "api", "kubernetes.io/config.seen": "2026-01-02T03:04:05Z"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:      "web",
+			Namespace: "ns",
+			UID:       "0b5c-1",
+			Labels:    map[string]string{"app": "web"},
+			Annotations: map[string]string{
+				"kubernetes.io/config.source": "api",
+				"kubernetes.io/config.seen":   "2026-01-02T03:04:05Z",
+			},
+		},
 		Spec: v1.PodSpec{
-			DNSPolicy: v1.DNSDefault, EnableServiceLinks: ptr.To(true), TerminationGracePeriodSeconds: ptr.To[int64](30),
-			SecurityContext: &v1.PodSecurityContext{}, ServiceAccountName: "default", NodeName: "node",
+			DNSPolicy:                     v1.DNSDefault,
+			EnableServiceLinks:            ptr.To(true),
+			TerminationGracePeriodSeconds: ptr.To[int64](30),
+			SecurityContext:               &v1.PodSecurityContext{},
+			ServiceAccountName:            "default",
+			NodeName:                      "node",
 			Containers: []v1.Container{{
 				Name: "main", Image: "registry.example/web:1", TerminationMessagePath: "/dev/termination-log",
 				TerminationMessagePolicy: v1.TerminationMessageReadFile, ImagePullPolicy: v1.PullIfNotPresent,
-				VolumeMounts: []v1.VolumeMount{{Name: "token", MountPath: "/var/run/secrets/kubernetes.io/serviceaccount", ReadOnly: true}},
+				VolumeMounts: []v1.VolumeMount{{
+					Name:      "token",
+					MountPath: "/var/run/secrets/kubernetes.io/serviceaccount",
+					ReadOnly:  true,
+				}},
 			}},
 		},
 	}
@@ -142,25 +164,43 @@ func lockedPod() *v1.Pod {
 	p.Spec.ShareProcessNamespace = ptr.To(true)
 	p.Spec.HostAliases = []v1.HostAlias{{IP: "1.2.3.4", Hostnames: []string{"a", "b"}}}
 	p.Spec.DNSPolicy = v1.DNSNone
-	p.Spec.DNSConfig = &v1.PodDNSConfig{Nameservers: []string{"9.9.9.9"}, Searches: []string{"example.com"}, Options: []v1.PodDNSConfigOption{{Name: "ndots", Value: ptr.To("2")}}}
+	p.Spec.DNSConfig = &v1.PodDNSConfig{
+		Nameservers: []string{"9.9.9.9"},
+		Searches:    []string{"example.com"},
+		Options:     []v1.PodDNSConfigOption{{Name: "ndots", Value: ptr.To("2")}},
+	}
 	p.Spec.Overhead = list("cpu", "100m", "memory", "16Mi")
 	p.Spec.SecurityContext = &v1.PodSecurityContext{
-		RunAsUser: ptr.To[int64](1000), RunAsGroup: ptr.To[int64](2000), RunAsNonRoot: ptr.To(true), FSGroup: ptr.To[int64](3000),
-		SupplementalGroups: []int64{4000, 4001}, SupplementalGroupsPolicy: ptr.To(v1.SupplementalGroupsPolicyStrict),
-		SELinuxOptions: &v1.SELinuxOptions{Level: "s0:c1,c2"}, Sysctls: []v1.Sysctl{{Name: "net.ipv4.ping_group_range", Value: "0 1"}},
-		SeccompProfile:  &v1.SeccompProfile{Type: v1.SeccompProfileTypeRuntimeDefault},
-		AppArmorProfile: &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeUnconfined},
+		RunAsUser:                ptr.To[int64](1000),
+		RunAsGroup:               ptr.To[int64](2000),
+		RunAsNonRoot:             ptr.To(true),
+		FSGroup:                  ptr.To[int64](3000),
+		SupplementalGroups:       []int64{4000, 4001},
+		SupplementalGroupsPolicy: ptr.To(v1.SupplementalGroupsPolicyStrict),
+		SELinuxOptions:           &v1.SELinuxOptions{Level: "s0:c1,c2"},
+		Sysctls:                  []v1.Sysctl{{Name: "net.ipv4.ping_group_range", Value: "0 1"}},
+		SeccompProfile:           &v1.SeccompProfile{Type: v1.SeccompProfileTypeRuntimeDefault},
+		AppArmorProfile:          &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeUnconfined},
 	}
 	c := &p.Spec.Containers[0]
 	c.Command, c.Args, c.WorkingDir = []string{"/bin/sh", "-c"}, []string{"echo $(GREETING) $$(X) $(NOT)"}, "/work"
 	c.Stdin, c.StdinOnce, c.TTY = true, true, true
-	c.Ports = []v1.ContainerPort{{Name: "http", ContainerPort: 80, Protocol: v1.ProtocolTCP}, {ContainerPort: 53, HostPort: 5353, HostIP: "10.0.0.1", Protocol: v1.ProtocolUDP}}
+	c.Ports = []v1.ContainerPort{{Name: "http", ContainerPort: 80, Protocol: v1.ProtocolTCP},
+		{ContainerPort: 53, HostPort: 5353, HostIP: "10.0.0.1", Protocol: v1.ProtocolUDP}}
 	c.Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"stop"}}}}
-	c.Resources = v1.ResourceRequirements{Requests: list("cpu", "250m", "memory", "64Mi"), Limits: list("cpu", "500m", "memory", "128Mi", "hugepages-2Mi", "4Mi")}
+	c.Resources = v1.ResourceRequirements{
+		Requests: list("cpu", "250m", "memory", "64Mi"),
+		Limits:   list("cpu", "500m", "memory", "128Mi", "hugepages-2Mi", "4Mi"),
+	}
 	c.SecurityContext = &v1.SecurityContext{
-		Capabilities: &v1.Capabilities{Add: []v1.Capability{"NET_ADMIN"}, Drop: []v1.Capability{"ALL"}}, RunAsUser: ptr.To[int64](1001),
-		ReadOnlyRootFilesystem: ptr.To(true), AllowPrivilegeEscalation: ptr.To(false),
-		SeccompProfile:  &v1.SeccompProfile{Type: v1.SeccompProfileTypeLocalhost, LocalhostProfile: ptr.To("p/a.json")},
+		Capabilities:             &v1.Capabilities{Add: []v1.Capability{"NET_ADMIN"}, Drop: []v1.Capability{"ALL"}},
+		RunAsUser:                ptr.To[int64](1001),
+		ReadOnlyRootFilesystem:   ptr.To(true),
+		AllowPrivilegeEscalation: ptr.To(false),
+		SeccompProfile: &v1.SeccompProfile{
+			Type:             v1.SeccompProfileTypeLocalhost,
+			LocalhostProfile: ptr.To("p/a.json"),
+		},
 		AppArmorProfile: &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeLocalhost, LocalhostProfile: ptr.To("k8s-x")},
 	}
 	c.EnvFrom = []v1.EnvFromSource{
@@ -184,7 +224,10 @@ func hostPod() *v1.Pod {
 	p.Spec.HostNetwork, p.Spec.HostPID, p.Spec.HostIPC, p.Spec.HostUsers = true, true, true, ptr.To(true)
 	p.Spec.EnableServiceLinks = ptr.To(false)
 	p.Spec.PriorityClassName, p.Spec.Priority = "system-node-critical", ptr.To[int32](2000001000)
-	p.Spec.Containers[0].SecurityContext = &v1.SecurityContext{Privileged: ptr.To(true), ProcMount: ptr.To(v1.UnmaskedProcMount)}
+	p.Spec.Containers[0].SecurityContext = &v1.SecurityContext{
+		Privileged: ptr.To(true),
+		ProcMount:  ptr.To(v1.UnmaskedProcMount),
+	}
 	return p
 }
 
@@ -206,8 +249,13 @@ func TestGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			config, err := b.Container(t.Context(), p, &p.Spec.Containers[0], ContainerInput{
-				RestartCount: 2, ImageRef: "sha256:abc", ImageUID: ptr.To[int64](0), PodIPs: []string{"10.1.0.2", "fd00::2"},
-				Volumes: map[string]volume.Mounted{"token": {HostPath: "/volumes/token", ReadOnly: true, SELinuxRelabel: true}},
+				RestartCount: 2,
+				ImageRef:     "sha256:abc",
+				ImageUID:     ptr.To[int64](0),
+				PodIPs:       []string{"10.1.0.2", "fd00::2"},
+				Volumes: map[string]volume.Mounted{
+					"token": {HostPath: "/volumes/token", ReadOnly: true, SELinuxRelabel: true},
+				},
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -271,7 +319,8 @@ func TestConfigErrors(t *testing.T) {
 		"named user": {func(p *v1.Pod, in *ContainerInput) {
 			p.Spec.SecurityContext.RunAsNonRoot = ptr.To(true)
 			in.ImageUID, in.ImageUser = nil, "nginx"
-		}, `container has runAsNonRoot and image has non-numeric user (nginx), cannot verify user is non-root (pod: "web_ns(0b5c-1)", container: main)`},
+		},
+			`container has runAsNonRoot and image has non-numeric user (nginx), cannot verify user is non-root (pod: "web_ns(0b5c-1)", container: main)`},
 		"told to be root": {func(p *v1.Pod, in *ContainerInput) {
 			p.Spec.SecurityContext.RunAsNonRoot, p.Spec.SecurityContext.RunAsUser = ptr.To(true), ptr.To[int64](0)
 		}, `container's runAsUser breaks non-root policy (pod: "web_ns(0b5c-1)", container: main)`},
@@ -280,31 +329,62 @@ func TestConfigErrors(t *testing.T) {
 			in.ImageUID = uid(1 << 40)
 		}, "image has an invalid user id (1099511627776)"},
 		"no config map": {func(p *v1.Pod, _ *ContainerInput) {
-			p.Spec.Containers[0].EnvFrom = []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "x"}}}}
+			p.Spec.Containers[0].EnvFrom = []v1.EnvFromSource{{
+				ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "x"}},
+			}}
 		}, `configmap "x" not found`},
 		"no secret": {func(p *v1.Pod, _ *ContainerInput) {
-			p.Spec.Containers[0].Env = []v1.EnvVar{{Name: "A", ValueFrom: &v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{LocalObjectReference: v1.LocalObjectReference{Name: "x"}, Key: "k"}}}}
+			p.Spec.Containers[0].Env = []v1.EnvVar{{
+				Name: "A",
+				ValueFrom: &v1.EnvVarSource{
+					SecretKeyRef: &v1.SecretKeySelector{
+						LocalObjectReference: v1.LocalObjectReference{Name: "x"},
+						Key:                  "k",
+					},
+				},
+			}}
 		}, `secret "x" not found`},
 		"no key": {func(p *v1.Pod, _ *ContainerInput) {
-			p.Spec.Containers[0].Env = []v1.EnvVar{{Name: "A", ValueFrom: &v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{LocalObjectReference: v1.LocalObjectReference{Name: "c"}, Key: "k"}}}}
+			p.Spec.Containers[0].Env = []v1.EnvVar{{
+				Name: "A",
+				ValueFrom: &v1.EnvVarSource{
+					ConfigMapKeyRef: &v1.ConfigMapKeySelector{
+						LocalObjectReference: v1.LocalObjectReference{Name: "c"},
+						Key:                  "k",
+					},
+				},
+			}}
 		}, "couldn't find key k in ConfigMap ns/c"},
 		"not known": {func(p *v1.Pod, _ *ContainerInput) {
 			p.Spec.Containers[0].Env = []v1.EnvVar{{Name: "A", ValueFrom: &v1.EnvVarSource{}}}
 		}, "source that is not built"},
 		"no env volume": {func(p *v1.Pod, _ *ContainerInput) {
-			p.Spec.Containers[0].Env = []v1.EnvVar{{Name: "A", ValueFrom: &v1.EnvVarSource{FileKeyRef: &v1.FileKeySelector{VolumeName: "x"}}}}
+			p.Spec.Containers[0].Env = []v1.EnvVar{{
+				Name:      "A",
+				ValueFrom: &v1.EnvVarSource{FileKeyRef: &v1.FileKeySelector{VolumeName: "x"}},
+			}}
 		}, `cannot find the volume "x" referenced by FileKeyRef`},
 		"no env file": {func(p *v1.Pod, _ *ContainerInput) {
-			p.Spec.Containers[0].Env = []v1.EnvVar{{Name: "A", ValueFrom: &v1.EnvVarSource{FileKeyRef: &v1.FileKeySelector{VolumeName: "token", Path: "f"}}}}
+			p.Spec.Containers[0].Env = []v1.EnvVar{{
+				Name:      "A",
+				ValueFrom: &v1.EnvVarSource{FileKeyRef: &v1.FileKeySelector{VolumeName: "token", Path: "f"}},
+			}}
 		}, "couldn't parse env file"},
-		"no volume": {func(_ *v1.Pod, in *ContainerInput) { in.Volumes = nil }, `cannot find volume "token" to mount into container "main"`},
-		"subPath":   {func(p *v1.Pod, _ *ContainerInput) { p.Spec.Containers[0].VolumeMounts[0].SubPath = "../x" }, "unable to provision SubPath"},
+		"no volume": {func(_ *v1.Pod,
+			in *ContainerInput) {
+			in.Volumes = nil
+		}, `cannot find volume "token" to mount into container "main"`},
+		"subPath": {func(p *v1.Pod,
+			_ *ContainerInput) {
+			p.Spec.Containers[0].VolumeMounts[0].SubPath = "../x"
+		}, "unable to provision SubPath"},
 		"subPathExpr": {func(p *v1.Pod, _ *ContainerInput) {
 			p.Spec.Containers[0].VolumeMounts[0].SubPathExpr = "$(Y)/$(X)/$(KUBERNETES_SERVICE_HOST)"
 		}, "missing value for X, Y"},
 		"recursive": {func(p *v1.Pod, _ *ContainerInput) {
 			p.Spec.Containers[0].VolumeMounts[0].RecursiveReadOnly = ptr.To(v1.RecursiveReadOnlyEnabled)
-		}, `failed to resolve recursive read-only mode: volume "token" requested recursive read-only mode, but it is not supported by the runtime`},
+		},
+			`failed to resolve recursive read-only mode: volume "token" requested recursive read-only mode, but it is not supported by the runtime`},
 		"user namespaces": {func(p *v1.Pod, _ *ContainerInput) { p.Spec.HostUsers = ptr.To(false) }, "hostUsers"},
 		"seccomp": {func(p *v1.Pod, _ *ContainerInput) {
 			p.Spec.SecurityContext.SeccompProfile = &v1.SeccompProfile{Type: v1.SeccompProfileTypeLocalhost}
@@ -313,7 +393,11 @@ func TestConfigErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := plainPod()
-			in := ContainerInput{ImageUID: uid(0), PodIPs: []string{"10.1.0.2"}, Volumes: map[string]volume.Mounted{"token": {HostPath: "/v"}}}
+			in := ContainerInput{
+				ImageUID: uid(0),
+				PodIPs:   []string{"10.1.0.2"},
+				Volumes:  map[string]volume.Mounted{"token": {HostPath: "/v"}},
+			}
 			c.change(p, &in)
 			if err := b.Prepare(p); err != nil {
 				t.Fatal(err)
@@ -327,7 +411,8 @@ func TestConfigErrors(t *testing.T) {
 	t.Run("services not read", func(t *testing.T) {
 		b.Services = &links{}
 		p := plainPod()
-		if _, err := b.Container(t.Context(), p, &p.Spec.Containers[0], ContainerInput{}); err == nil || !strings.Contains(err.Error(), "services have not yet been read") {
+		if _, err := b.Container(t.Context(), p, &p.Spec.Containers[0], ContainerInput{}); err == nil ||
+			!strings.Contains(err.Error(), "services have not yet been read") {
 			t.Errorf("err = %v", err)
 		}
 	})
@@ -344,7 +429,9 @@ func TestMountsOfPaths(t *testing.T) {
 	p := plainPod()
 	c := &p.Spec.Containers[0]
 	ref := func(key string, optional bool) *v1.EnvVarSource {
-		return &v1.EnvVarSource{FileKeyRef: &v1.FileKeySelector{VolumeName: "token", Path: "env", Key: key, Optional: &optional}}
+		return &v1.EnvVarSource{
+			FileKeyRef: &v1.FileKeySelector{VolumeName: "token", Path: "env", Key: key, Optional: &optional},
+		}
 	}
 	c.Env = []v1.EnvVar{{Name: "A", ValueFrom: ref("FROM", false)}, {Name: "NONE", ValueFrom: ref("MISSING", true)}}
 	c.VolumeMounts = []v1.VolumeMount{
@@ -357,7 +444,8 @@ func TestMountsOfPaths(t *testing.T) {
 	if err := b.Prepare(p); err != nil {
 		t.Fatal(err)
 	}
-	config, err := b.Container(t.Context(), p, c, ContainerInput{Volumes: map[string]volume.Mounted{"token": {HostPath: dir}}})
+	config, err := b.Container(t.Context(), p, c,
+		ContainerInput{Volumes: map[string]volume.Mounted{"token": {HostPath: dir}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -367,13 +455,15 @@ func TestMountsOfPaths(t *testing.T) {
 	}
 	bound := "/bound/0b5c-1/token/main/"
 	want := []string{
-		"/whole " + dir + " false", "/sub " + bound + "1" + dir + "/a/b false", "/expr " + bound + "2" + dir + "/file/$(A) false",
+		"/whole " + dir + " false", "/sub " + bound + "1" + dir + "/a/b false",
+		"/expr " + bound + "2" + dir + "/file/$(A) false",
 		"/ro " + dir + " true", "/maybe " + dir + " true",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if config.Envs[0].Key != "A" || string(config.Envs[0].Value) != "file" || slices.ContainsFunc(config.Envs, func(e *runtimeapi.KeyValue) bool { return e.Key == "NONE" }) {
+	if config.Envs[0].Key != "A" || string(config.Envs[0].Value) != "file" ||
+		slices.ContainsFunc(config.Envs, func(e *runtimeapi.KeyValue) bool { return e.Key == "NONE" }) {
 		t.Errorf("variables %v", config.Envs)
 	}
 }
@@ -381,7 +471,11 @@ func TestMountsOfPaths(t *testing.T) {
 func TestOOMScore(t *testing.T) {
 	const capacity = 4_000_000_000
 	pod := func(requests, limits v1.ResourceList) *v1.Pod {
-		return &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Resources: v1.ResourceRequirements{Requests: requests, Limits: limits}}}}}
+		return &v1.Pod{
+			Spec: v1.PodSpec{
+				Containers: []v1.Container{{Resources: v1.ResourceRequirements{Requests: requests, Limits: limits}}},
+			},
+		}
 	}
 	for name, c := range map[string]struct {
 		pod  *v1.Pod
@@ -418,7 +512,13 @@ func TestUnifiedResources(t *testing.T) {
 	p := plainPod()
 	c := &p.Spec.Containers[0]
 	c.Resources = v1.ResourceRequirements{Requests: list("memory", "1Gi"), Limits: list("memory", "2Gi")}
-	want := map[string]string{"memory.oom.group": "1", "memory.min": "0", "memory.low": "0", "memory.high": "2040107008", "memory.swap.max": "134217728"}
+	want := map[string]string{
+		"memory.oom.group": "1",
+		"memory.min":       "0",
+		"memory.low":       "0",
+		"memory.high":      "2040107008",
+		"memory.swap.max":  "134217728",
+	}
 	if diff := cmp.Diff(want, containerResources(p, c, &n).Unified); diff != "" {
 		t.Error(diff)
 	}
@@ -450,7 +550,8 @@ func TestHostname(t *testing.T) {
 	}
 	p = plainPod()
 	p.Spec.Subdomain, p.Spec.SetHostnameAsFQDN = strings.Repeat("s", 60), ptr.To(true)
-	if _, err := kernelHostname(p, "cluster.local"); err == nil || !strings.Contains(err.Error(), "is too long (64 characters is the max") {
+	if _, err := kernelHostname(p, "cluster.local"); err == nil ||
+		!strings.Contains(err.Error(), "is too long (64 characters is the max") {
 		t.Errorf("err = %v", err)
 	}
 }
@@ -491,10 +592,12 @@ func TestLogs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got, err := os.Readlink(filepath.Join(b.Node.ContainerLogsDir, "web_ns_main-id.log")); err != nil || got != filepath.Join(dir, "3.log") {
+	if got, err := os.Readlink(filepath.Join(b.Node.ContainerLogsDir, "web_ns_main-id.log")); err != nil ||
+		got != filepath.Join(dir, "3.log") {
 		t.Errorf("%q, %v", got, err)
 	}
-	if got := LogLink("/d", "ns", strings.Repeat("p", 253), "c", "id"); len(filepath.Base(got)) != 255 || !strings.HasSuffix(got, ".log") {
+	if got := LogLink("/d", "ns", strings.Repeat("p", 253), "c", "id"); len(filepath.Base(got)) != 255 ||
+		!strings.HasSuffix(got, ".log") {
 		t.Errorf("%d characters", len(filepath.Base(got)))
 	}
 }
@@ -506,7 +609,11 @@ func TestFilesStay(t *testing.T) {
 	if err := b.Prepare(p); err != nil {
 		t.Fatal(err)
 	}
-	in := ContainerInput{ImageUID: ptr.To[int64](0), PodIPs: []string{"10.1.0.2"}, Volumes: map[string]volume.Mounted{"token": {HostPath: "/v"}}}
+	in := ContainerInput{
+		ImageUID: ptr.To[int64](0),
+		PodIPs:   []string{"10.1.0.2"},
+		Volumes:  map[string]volume.Mounted{"token": {HostPath: "/v"}},
+	}
 	hosts := filepath.Join(b.Node.PodDir(p.UID), "etc-hosts")
 	start := func() os.FileInfo {
 		config, err := b.Container(t.Context(), p, c, in)

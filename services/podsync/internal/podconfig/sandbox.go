@@ -30,7 +30,12 @@ type SandboxInput struct {
 // Sandbox returns the config of a pod's sandbox. It is pure.
 func Sandbox(p *v1.Pod, in SandboxInput, n *Node) (*runtimeapi.PodSandboxConfig, error) {
 	config := &runtimeapi.PodSandboxConfig{
-		Metadata:     &runtimeapi.PodSandboxMetadata{Name: p.Name, Namespace: p.Namespace, Uid: string(p.UID), Attempt: in.Attempt},
+		Metadata: &runtimeapi.PodSandboxMetadata{
+			Name:      p.Name,
+			Namespace: p.Namespace,
+			Uid:       string(p.UID),
+			Attempt:   in.Attempt,
+		},
 		Labels:       podLabels(p),
 		Annotations:  p.Annotations,
 		DnsConfig:    in.DNS,
@@ -95,7 +100,8 @@ func portMappings(p *v1.Pod) []*runtimeapi.PortMapping {
 						family = "v6"
 					}
 				}
-				name = fmt.Sprintf("%s-%s-%s:%d:%d", family, port.Protocol, port.HostIP, port.ContainerPort, port.HostPort)
+				name = fmt.Sprintf("%s-%s-%s:%d:%d", family, port.Protocol, port.HostIP, port.ContainerPort,
+					port.HostPort)
 			}
 			if seen[name] {
 				continue
@@ -120,7 +126,8 @@ func portMappings(p *v1.Pod) []*runtimeapi.PortMapping {
 func Hostname(p *v1.Pod, clusterDomain string) (hostname, domain string, err error) {
 	if override := p.Spec.HostnameOverride; override != nil {
 		if errs := validation.IsDNS1123Subdomain(*override); len(errs) != 0 {
-			return "", "", fmt.Errorf("pod HostnameOverride %q is not a valid DNS subdomain: %s", *override, strings.Join(errs, ";"))
+			return "", "", fmt.Errorf("pod HostnameOverride %q is not a valid DNS subdomain: %s", *override,
+				strings.Join(errs, ";"))
 		}
 		hostname, err = cutHostname(p, *override)
 		return hostname, "", err
@@ -128,7 +135,8 @@ func Hostname(p *v1.Pod, clusterDomain string) (hostname, domain string, err err
 	hostname = p.Name
 	if p.Spec.Hostname != "" {
 		if errs := validation.IsDNS1123Label(p.Spec.Hostname); len(errs) != 0 {
-			return "", "", fmt.Errorf("pod Hostname %q is not a valid DNS label: %s", p.Spec.Hostname, strings.Join(errs, ";"))
+			return "", "", fmt.Errorf("pod Hostname %q is not a valid DNS label: %s", p.Spec.Hostname,
+				strings.Join(errs, ";"))
 		}
 		hostname = p.Spec.Hostname
 	}
@@ -137,7 +145,8 @@ func Hostname(p *v1.Pod, clusterDomain string) (hostname, domain string, err err
 	}
 	if p.Spec.Subdomain != "" {
 		if errs := validation.IsDNS1123Label(p.Spec.Subdomain); len(errs) != 0 {
-			return "", "", fmt.Errorf("pod Subdomain %q is not a valid DNS label: %s", p.Spec.Subdomain, strings.Join(errs, ";"))
+			return "", "", fmt.Errorf("pod Subdomain %q is not a valid DNS label: %s", p.Spec.Subdomain,
+				strings.Join(errs, ";"))
 		}
 		domain = fmt.Sprintf("%s.%s.svc.%s", p.Spec.Subdomain, p.Namespace, clusterDomain)
 	}
@@ -167,7 +176,8 @@ func kernelHostname(p *v1.Pod, clusterDomain string) (string, error) {
 	}
 	fqdn := hostname + "." + domain
 	if len(fqdn) > maxFQDN {
-		return "", fmt.Errorf("failed to construct FQDN from pod hostname and cluster domain, FQDN %s is too long (%d characters is the max, %d characters requested)", fqdn, maxFQDN, len(fqdn))
+		return "",
+			fmt.Errorf("failed to construct FQDN from pod hostname and cluster domain, FQDN %s is too long (%d characters is the max, %d characters requested)", fqdn, maxFQDN, len(fqdn))
 	}
 	return fqdn, nil
 }

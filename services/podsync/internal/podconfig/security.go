@@ -20,7 +20,8 @@ import (
 // Unmasked. The lists are those of the kubelet, which follow moby's.
 var (
 	maskedPaths = []string{
-		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
+		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+		"/proc/timer_list",
 		"/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap",
 	}
 	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
@@ -48,7 +49,8 @@ func sandboxSecurity(p *v1.Pod) (*runtimeapi.LinuxSandboxSecurityContext, error)
 	return sc, err
 }
 
-func containerSecurity(p *v1.Pod, c *v1.Container, in *ContainerInput, n *Node) (*runtimeapi.LinuxContainerSecurityContext, error) {
+func containerSecurity(p *v1.Pod, c *v1.Container, in *ContainerInput,
+	n *Node) (*runtimeapi.LinuxContainerSecurityContext, error) {
 	effective := effectiveSecurity(p, c)
 	if err := verifyNonRoot(p, c, effective, in); err != nil {
 		return nil, err
@@ -122,7 +124,8 @@ func verifyNonRoot(p *v1.Pod, c *v1.Container, effective *v1.SecurityContext, in
 	}
 	if user := effective.RunAsUser; user != nil {
 		if *user == 0 {
-			return fmt.Errorf("container's runAsUser breaks non-root policy (pod: %q, container: %s)", podText(p), c.Name)
+			return fmt.Errorf("container's runAsUser breaks non-root policy (pod: %q, container: %s)", podText(p),
+				c.Name)
 		}
 		return nil
 	}
@@ -132,7 +135,8 @@ func verifyNonRoot(p *v1.Pod, c *v1.Container, effective *v1.SecurityContext, in
 	case in.ImageUID == nil:
 		return nil
 	case *in.ImageUID == 0:
-		return fmt.Errorf("container has runAsNonRoot and image will run as root (pod: %q, container: %s)", podText(p), c.Name)
+		return fmt.Errorf("container has runAsNonRoot and image will run as root (pod: %q, container: %s)", podText(p),
+			c.Name)
 	}
 	if errs := validation.IsValidUserID(*in.ImageUID); len(errs) > 0 {
 		return fmt.Errorf("container has runAsNonRoot and image has an invalid user id (%d). (Must be 1-(%d)): %s (pod: %q, container: %s)",
@@ -206,7 +210,8 @@ func seccomp(p *v1.Pod, c *v1.Container, n *Node) (*runtimeapi.SecurityProfile, 
 		return nil, errors.New("localhostProfile must be set if seccompProfile type is Localhost")
 	}
 	return &runtimeapi.SecurityProfile{
-		ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: filepath.Join(n.RootDir, "seccomp", *profile.LocalhostProfile),
+		ProfileType:  runtimeapi.SecurityProfile_Localhost,
+		LocalhostRef: filepath.Join(n.RootDir, "seccomp", *profile.LocalhostProfile),
 	}, nil
 }
 
@@ -233,14 +238,19 @@ func appArmor(p *v1.Pod, c *v1.Container) (*runtimeapi.SecurityProfile, string, 
 	}
 	switch profile.Type {
 	case v1.AppArmorProfileTypeRuntimeDefault:
-		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}, v1.DeprecatedAppArmorBetaProfileRuntimeDefault, nil
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
+			v1.DeprecatedAppArmorBetaProfileRuntimeDefault, nil
 	case v1.AppArmorProfileTypeUnconfined:
-		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}, v1.DeprecatedAppArmorBetaProfileNameUnconfined, nil
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined},
+			v1.DeprecatedAppArmorBetaProfileNameUnconfined, nil
 	case v1.AppArmorProfileTypeLocalhost:
 		if profile.LocalhostProfile == nil {
 			return nil, "", errors.New("missing localhost apparmor profile name")
 		}
-		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: *profile.LocalhostProfile},
+		return &runtimeapi.SecurityProfile{
+				ProfileType:  runtimeapi.SecurityProfile_Localhost,
+				LocalhostRef: *profile.LocalhostProfile,
+			},
 			v1.DeprecatedAppArmorBetaProfileNamePrefix + *profile.LocalhostProfile, nil
 	}
 	return nil, "", fmt.Errorf("unknown apparmor profile type: %q", profile.Type)

@@ -13,7 +13,9 @@ import (
 
 // secured is a pod with two contexts, either of which may be nil.
 func secured(pod *v1.PodSecurityContext, container *v1.SecurityContext) *v1.Pod {
-	return &v1.Pod{Spec: v1.PodSpec{SecurityContext: pod, Containers: []v1.Container{{Name: "c", SecurityContext: container}}}}
+	return &v1.Pod{
+		Spec: v1.PodSpec{SecurityContext: pod, Containers: []v1.Container{{Name: "c", SecurityContext: container}}},
+	}
 }
 
 func securityOf(t *testing.T, p *v1.Pod, in ContainerInput) *runtimeapi.LinuxContainerSecurityContext {
@@ -27,17 +29,23 @@ func securityOf(t *testing.T, p *v1.Pod, in ContainerInput) *runtimeapi.LinuxCon
 
 func TestTheContainersContextComesFirst(t *testing.T) {
 	pod := &v1.PodSecurityContext{
-		RunAsUser: new(int64(1)), RunAsGroup: new(int64(2)), RunAsNonRoot: new(true), SELinuxOptions: &v1.SELinuxOptions{Level: "s0"},
-		FSGroup: new(int64(3)), SupplementalGroups: []int64{4, 5},
+		RunAsUser:          new(int64(1)),
+		RunAsGroup:         new(int64(2)),
+		RunAsNonRoot:       new(true),
+		SELinuxOptions:     &v1.SELinuxOptions{Level: "s0"},
+		FSGroup:            new(int64(3)),
+		SupplementalGroups: []int64{4, 5},
 	}
 	inherited := securityOf(t, secured(pod, nil), ContainerInput{})
-	if inherited.GetRunAsUser().GetValue() != 1 || inherited.GetRunAsGroup().GetValue() != 2 || inherited.GetSelinuxOptions().GetLevel() != "s0" {
+	if inherited.GetRunAsUser().GetValue() != 1 || inherited.GetRunAsGroup().GetValue() != 2 ||
+		inherited.GetSelinuxOptions().GetLevel() != "s0" {
 		t.Errorf("inherited: %v", inherited)
 	}
 	own := securityOf(t, secured(pod, &v1.SecurityContext{
 		RunAsUser: new(int64(7)), RunAsGroup: new(int64(8)), SELinuxOptions: &v1.SELinuxOptions{Level: "s1"},
 	}), ContainerInput{})
-	if own.GetRunAsUser().GetValue() != 7 || own.GetRunAsGroup().GetValue() != 8 || own.GetSelinuxOptions().GetLevel() != "s1" {
+	if own.GetRunAsUser().GetValue() != 7 || own.GetRunAsGroup().GetValue() != 8 ||
+		own.GetSelinuxOptions().GetLevel() != "s1" {
 		t.Errorf("own: %v", own)
 	}
 	for _, sc := range []*runtimeapi.LinuxContainerSecurityContext{inherited, own} {
@@ -67,7 +75,8 @@ func TestGroupsPolicy(t *testing.T) {
 		t.Errorf("strict: %v", sc.GetSupplementalGroupsPolicy())
 	}
 	p := secured(&v1.PodSecurityContext{SupplementalGroupsPolicy: &wrong}, nil)
-	if _, err := containerSecurity(p, &p.Spec.Containers[0], &ContainerInput{}, &Node{}); err == nil || err.Error() != "unsupported supplementalGroupsPolicy: Loose" {
+	if _, err := containerSecurity(p, &p.Spec.Containers[0], &ContainerInput{}, &Node{}); err == nil ||
+		err.Error() != "unsupported supplementalGroupsPolicy: Loose" {
 		t.Errorf("unknown: %v", err)
 	}
 }
@@ -84,7 +93,8 @@ func TestPrivileges(t *testing.T) {
 		t.Errorf("capabilities: -want +got\n%s", d)
 	}
 	p := secured(nil, &v1.SecurityContext{Privileged: new(true)})
-	if sc := securityOf(t, p, ContainerInput{}); !sc.GetPrivileged() || sc.GetNoNewPrivs() || sc.GetCapabilities() != nil {
+	if sc := securityOf(t, p, ContainerInput{}); !sc.GetPrivileged() || sc.GetNoNewPrivs() ||
+		sc.GetCapabilities() != nil {
 		t.Errorf("privileged: %v", sc)
 	}
 	sandbox, err := sandboxSecurity(p)
@@ -133,14 +143,16 @@ func TestSeccomp(t *testing.T) {
 		{"a file", nil, profile(v1.SeccompProfileTypeLocalhost, "audit.json"), false, localhost, "/kubelet/seccomp/audit.json"},
 		{"a file in a folder", profile(v1.SeccompProfileTypeLocalhost, "team/audit.json"), nil, true, localhost, "/kubelet/seccomp/team/audit.json"},
 	} {
-		p := secured(&v1.PodSecurityContext{SeccompProfile: test.pod}, &v1.SecurityContext{SeccompProfile: test.container})
+		p := secured(&v1.PodSecurityContext{SeccompProfile: test.pod},
+			&v1.SecurityContext{SeccompProfile: test.container})
 		got, err := seccomp(p, &p.Spec.Containers[0], &Node{RootDir: "/kubelet", SeccompDefault: test.byDefault})
 		if err != nil || got.GetProfileType() != test.want || got.GetLocalhostRef() != filepath.FromSlash(test.ref) {
 			t.Errorf("%s: %v, %v", test.name, got, err)
 		}
 	}
 	p := secured(nil, &v1.SecurityContext{SeccompProfile: profile(v1.SeccompProfileTypeLocalhost, "")})
-	if _, err := seccomp(p, &p.Spec.Containers[0], &Node{}); err == nil || !strings.HasPrefix(err.Error(), "localhostProfile must be set") {
+	if _, err := seccomp(p, &p.Spec.Containers[0], &Node{}); err == nil ||
+		!strings.HasPrefix(err.Error(), "localhostProfile must be set") {
 		t.Errorf("a file without a name: %v", err)
 	}
 }
@@ -148,7 +160,9 @@ func TestSeccomp(t *testing.T) {
 func TestAppArmorProfiles(t *testing.T) {
 	local := "web"
 	pod := &v1.PodSecurityContext{AppArmorProfile: &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeRuntimeDefault}}
-	own := &v1.SecurityContext{AppArmorProfile: &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeLocalhost, LocalhostProfile: &local}}
+	own := &v1.SecurityContext{
+		AppArmorProfile: &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeLocalhost, LocalhostProfile: &local},
+	}
 	annotated := secured(pod, nil)
 	annotated.Annotations = map[string]string{v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + "c": "unconfined"}
 	for _, test := range []struct {

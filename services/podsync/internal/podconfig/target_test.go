@@ -25,12 +25,14 @@ func TestAnEphemeralContainerSeesItsTargetsProcesses(t *testing.T) {
 		if err := b.Prepare(p); err != nil {
 			t.Fatal(err)
 		}
-		config, err := b.Container(t.Context(), p, &p.Spec.Containers[0], ContainerInput{ImageRef: "i", TargetID: test.target})
+		config, err := b.Container(t.Context(), p, &p.Spec.Containers[0],
+			ContainerInput{ImageRef: "i", TargetID: test.target})
 		if err != nil {
 			t.Fatal(err)
 		}
 		got := config.GetLinux().GetSecurityContext().GetNamespaceOptions()
-		if got.GetPid() != test.want || (got.GetTargetId() == "other") != (test.want == runtimeapi.NamespaceMode_TARGET) {
+		if got.GetPid() != test.want ||
+			(got.GetTargetId() == "other") != (test.want == runtimeapi.NamespaceMode_TARGET) {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

@@ -143,7 +143,8 @@ func leaves(t reflect.Type, path string, reach func(reflect.Value) reflect.Value
 			if below == "spec.initContainers" || below == "spec.ephemeralContainers" {
 				continue // alike
 			}
-			all = append(all, leaves(t.Field(i).Type, below, func(v reflect.Value) reflect.Value { return reach(v).Field(i) })...)
+			all = append(all,
+				leaves(t.Field(i).Type, below, func(v reflect.Value) reflect.Value { return reach(v).Field(i) })...)
 		}
 		if len(all) == 0 { // an empty struct says all by being there
 			all = []leaf{{path, func(v reflect.Value) { reach(v) }}}
@@ -179,7 +180,8 @@ func TestLeavesKnowEveryField(t *testing.T) {
 			t.Errorf("%s sets nothing", l.path)
 		}
 	}
-	for _, want := range []string{"spec.nodeName", "spec.containers.env.valueFrom.fieldRef.fieldPath", "spec.volumes.emptyDir.sizeLimit", "spec.containers.resources.limits"} {
+	for _, want := range []string{"spec.nodeName", "spec.containers.env.valueFrom.fieldRef.fieldPath",
+		"spec.volumes.emptyDir.sizeLimit", "spec.containers.resources.limits"} {
 		if !paths[want] {
 			t.Errorf("no %s among %v", want, slices.Sorted(maps.Keys(paths)))
 		}

@@ -20,13 +20,16 @@ func plain() *v1.Pod {
 		EnableServiceLinks: &links, TerminationGracePeriodSeconds: &grace,
 		SecurityContext: &v1.PodSecurityContext{},
 		Tolerations:     []v1.Toleration{{Key: "node.kubernetes.io/not-ready", Operator: v1.TolerationOpExists}},
-		Volumes: []v1.Volume{{Name: "kube-api-access", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{
-			DefaultMode: &mode,
-			Sources: []v1.VolumeProjection{
-				{ServiceAccountToken: &v1.ServiceAccountTokenProjection{ExpirationSeconds: &seconds, Path: "token"}},
-				{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: v1.LocalObjectReference{Name: "kube-root-ca.crt"}}},
-			},
-		}}},
+		Volumes: []v1.Volume{{
+			Name: "kube-api-access",
+			VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{
+				DefaultMode: &mode,
+				Sources: []v1.VolumeProjection{
+					{ServiceAccountToken: &v1.ServiceAccountTokenProjection{ExpirationSeconds: &seconds, Path: "token"}},
+					{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: v1.LocalObjectReference{Name: "kube-root-ca.crt"}}},
+				},
+			}},
+		},
 			{Name: "empty", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}},
 			{Name: "memory", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory, SizeLimit: new(resource.MustParse("1Mi"))}}},
 			{Name: "host", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/", Type: new(v1.HostPathDirectory)}}},
@@ -35,16 +38,26 @@ func plain() *v1.Pod {
 			{Name: "downward", VolumeSource: v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{DefaultMode: &mode}}},
 		},
 		Containers: []v1.Container{{
-			Name: "c", Image: "busybox", Command: []string{"sleep"}, Args: []string{"1"}, ImagePullPolicy: v1.PullIfNotPresent,
-			TerminationMessagePath: "/dev/termination-log", TerminationMessagePolicy: v1.TerminationMessageReadFile,
-			Env:       []v1.EnvVar{{Name: "A", Value: "b"}, {Name: "N", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.name"}}}},
+			Name:                     "c",
+			Image:                    "busybox",
+			Command:                  []string{"sleep"},
+			Args:                     []string{"1"},
+			ImagePullPolicy:          v1.PullIfNotPresent,
+			TerminationMessagePath:   "/dev/termination-log",
+			TerminationMessagePolicy: v1.TerminationMessageReadFile,
+			Env: []v1.EnvVar{{Name: "A", Value: "b"},
+				{Name: "N", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.name"}}}},
 			Resources: v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}},
 			VolumeMounts: []v1.VolumeMount{
 				{Name: "kube-api-access", MountPath: "/var/run/x", ReadOnly: true, RecursiveReadOnly: new(v1.RecursiveReadOnlyIfPossible)},
 				{Name: "empty", MountPath: "/x", SubPath: "a"}, {Name: "host", MountPath: "/y", SubPathExpr: "$(N)"},
 			},
 		}},
-		InitContainers: []v1.Container{{Name: "i", Image: "busybox", TerminationMessagePolicy: v1.TerminationMessageReadFile}},
+		InitContainers: []v1.Container{{
+			Name:                     "i",
+			Image:                    "busybox",
+			TerminationMessagePolicy: v1.TerminationMessageReadFile,
+		}},
 	}}
 }
 
@@ -70,7 +83,11 @@ func TestCheckAdmitsWhatCgroupsLimit(t *testing.T) {
 
 func TestCheckTakesWhatIsWindowsAlone(t *testing.T) {
 	p := plain()
-	options := &v1.WindowsSecurityContextOptions{RunAsUserName: new("ContainerUser"), HostProcess: new(true), GMSACredentialSpec: new("{}")}
+	options := &v1.WindowsSecurityContextOptions{
+		RunAsUserName:      new("ContainerUser"),
+		HostProcess:        new(true),
+		GMSACredentialSpec: new("{}"),
+	}
 	p.Spec.SecurityContext.WindowsOptions = options
 	for _, list := range [][]v1.Container{p.Spec.Containers, p.Spec.InitContainers} {
 		list[0].SecurityContext = &v1.SecurityContext{WindowsOptions: options}
@@ -89,7 +106,11 @@ func TestCheckNamesEachField(t *testing.T) {
 		change func(*v1.PodSpec)
 	}{
 		{"spec.initContainers[0].lifecycle.stopSignal", func(s *v1.PodSpec) {
-			s.InitContainers = []v1.Container{{Name: "i", RestartPolicy: &always, Lifecycle: &v1.Lifecycle{StopSignal: &signal}}}
+			s.InitContainers = []v1.Container{{
+				Name:          "i",
+				RestartPolicy: &always,
+				Lifecycle:     &v1.Lifecycle{StopSignal: &signal},
+			}}
 		}},
 		{"spec.ephemeralContainers[0].volumeDevices", func(s *v1.PodSpec) {
 			debug := v1.EphemeralContainerCommon{Name: "d", VolumeDevices: []v1.VolumeDevice{{Name: "v"}}}
@@ -97,17 +118,29 @@ func TestCheckNamesEachField(t *testing.T) {
 		}},
 		{"spec.hostUsers", func(s *v1.PodSpec) { s.HostUsers = &no }},
 		{"spec.volumes[7].nfs", func(s *v1.PodSpec) {
-			s.Volumes = append(s.Volumes, v1.Volume{Name: "h", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{Path: "/"}}})
+			s.Volumes = append(s.Volumes,
+				v1.Volume{Name: "h", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{Path: "/"}}})
 		}},
 		{"spec.volumes[7].emptyDir", func(s *v1.PodSpec) {
 			limit := resource.MustParse("1Gi")
-			s.Volumes = append(s.Volumes, v1.Volume{Name: "e", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{SizeLimit: &limit}}})
+			s.Volumes = append(s.Volumes,
+				v1.Volume{
+					Name:         "e",
+					VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{SizeLimit: &limit}},
+				})
 		}},
 		{"spec.volumes[7].secret", func(s *v1.PodSpec) {
-			s.Volumes = append(s.Volumes, v1.Volume{Name: "s", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{Items: []v1.KeyToPath{{User: new(int64)}}}}})
+			s.Volumes = append(s.Volumes,
+				v1.Volume{
+					Name: "s",
+					VolumeSource: v1.VolumeSource{
+						Secret: &v1.SecretVolumeSource{Items: []v1.KeyToPath{{User: new(int64)}}},
+					},
+				})
 		}},
 		{"spec.volumes[0].projected", func(s *v1.PodSpec) {
-			s.Volumes[0].Projected.Sources = append(s.Volumes[0].Projected.Sources, v1.VolumeProjection{PodCertificate: &v1.PodCertificateProjection{}})
+			s.Volumes[0].Projected.Sources = append(s.Volumes[0].Projected.Sources,
+				v1.VolumeProjection{PodCertificate: &v1.PodCertificateProjection{}})
 		}},
 		{"spec.containers[0].volumeDevices", func(s *v1.PodSpec) { s.Containers[0].VolumeDevices = []v1.VolumeDevice{{Name: "d"}} }},
 		{"spec.containers[0].resources", func(s *v1.PodSpec) {

@@ -17,7 +17,8 @@ type rule func(v reflect.Value) bool
 var notTheNodes = merge(
 	supported("spec",
 		"affinity", "nodeName", "nodeSelector", "preemptionPolicy", "priority", "priorityClassName",
-		"evictionResponders", "os", "schedulerName", "schedulingGates", "schedulingGroup", "tolerations", "topologySpreadConstraints",
+		"evictionResponders", "os", "schedulerName", "schedulingGates", "schedulingGroup", "tolerations",
+		"topologySpreadConstraints",
 	),
 	supported("spec.securityContext", "windowsOptions"),
 	supported("spec.containers.securityContext", "windowsOptions"),
@@ -28,13 +29,16 @@ var rules = merge(
 	notTheNodes,
 	supported("spec",
 		"automountServiceAccountToken", "dnsConfig", "dnsPolicy", "enableServiceLinks",
-		"hostAliases", "hostIPC", "hostNetwork", "hostPID", "hostname", "hostnameOverride", "imagePullSecrets", "overhead",
-		"activeDeadlineSeconds", "readinessGates", "restartPolicy", "runtimeClassName", "serviceAccount", "serviceAccountName", "setHostnameAsFQDN",
+		"hostAliases", "hostIPC", "hostNetwork", "hostPID", "hostname", "hostnameOverride", "imagePullSecrets",
+		"overhead",
+		"activeDeadlineSeconds", "readinessGates", "restartPolicy", "runtimeClassName", "serviceAccount",
+		"serviceAccountName", "setHostnameAsFQDN",
 		"shareProcessNamespace", "subdomain", "terminationGracePeriodSeconds",
 	),
 	supported("spec.securityContext",
 		"appArmorProfile", "fsGroup", "fsGroupChangePolicy", "runAsGroup", "runAsNonRoot", "runAsUser",
-		"seLinuxOptions", "seLinuxChangePolicy", "seccompProfile", "supplementalGroups", "supplementalGroupsPolicy", "sysctls",
+		"seLinuxOptions", "seLinuxChangePolicy", "seccompProfile", "supplementalGroups", "supplementalGroupsPolicy",
+		"sysctls",
 	),
 	map[string]rule{
 		"spec.hostUsers":                only(true),
@@ -60,11 +64,14 @@ var rules = merge(
 	// A hook with tcpSocket fails, as with the kubelet: the API keeps it for old objects.
 	supported("spec.containers.lifecycle", "postStart", "preStop"),
 	supported("spec.containers.securityContext",
-		"allowPrivilegeEscalation", "appArmorProfile", "capabilities", "privileged", "procMount", "readOnlyRootFilesystem",
+		"allowPrivilegeEscalation", "appArmorProfile", "capabilities", "privileged", "procMount",
+		"readOnlyRootFilesystem",
 		"runAsGroup", "runAsNonRoot", "runAsUser", "seLinuxOptions", "seccompProfile",
 	),
-	supported("spec.containers.env.valueFrom", "configMapKeyRef", "fieldRef", "fileKeyRef", "resourceFieldRef", "secretKeyRef"),
-	supported("spec.containers.volumeMounts", "name", "mountPath", "readOnly", "mountPropagation", "recursiveReadOnly", "subPath", "subPathExpr"),
+	supported("spec.containers.env.valueFrom", "configMapKeyRef", "fieldRef", "fileKeyRef", "resourceFieldRef",
+		"secretKeyRef"),
+	supported("spec.containers.volumeMounts", "name", "mountPath", "readOnly", "mountPropagation", "recursiveReadOnly",
+		"subPath", "subPathExpr"),
 )
 
 func supported(under string, fields ...string) map[string]rule {

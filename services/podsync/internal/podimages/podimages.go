@@ -53,7 +53,8 @@ func (i *Images) Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*worke
 	if len(missing) > 0 {
 		// The image may need none of them, or be here already, so this goes on.
 		i.events.Eventf(p, v1.EventTypeWarning, "FailedToRetrieveImagePullSecret",
-			"Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.", strings.Join(missing, ", "))
+			"Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.",
+			strings.Join(missing, ", "))
 	}
 	ref, err := i.puller.Ensure(ctx, p, c, nil, secrets)
 	if err != nil {

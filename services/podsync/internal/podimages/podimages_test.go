@@ -26,7 +26,9 @@ func TestAPullSecretThatCannotBeReadLeavesTheOthers(t *testing.T) {
 	const app = "registry.example/app:1"
 	client := fake.NewClientset(&v1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "good"}, Type: v1.SecretTypeDockerConfigJson,
-		Data: map[string][]byte{v1.DockerConfigJsonKey: []byte(`{"auths":{"registry.example":{"username":"ann","password":"secret"}}}`)},
+		Data: map[string][]byte{
+			v1.DockerConfigJsonKey: []byte(`{"auths":{"registry.example":{"username":"ann","password":"secret"}}}`),
+		},
 	})
 	client.PrependReactor("get", "secrets", func(a clienttesting.Action) (bool, apiruntime.Object, error) {
 		if a.(clienttesting.GetAction).GetName() == "unreadable" {

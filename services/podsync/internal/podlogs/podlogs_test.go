@@ -179,7 +179,8 @@ func TestAdoptBringsFoldersAndLogsInLine(t *testing.T) {
 	owned(t, pod, 0o750|os.ModeSetgid)
 	owned(t, logs, 0o750|os.ModeSetgid)
 	owned(t, log, 0o640)
-	if after, err := os.Stat(secret); err != nil || after.Sys().(*syscall.Stat_t).Gid != before.Sys().(*syscall.Stat_t).Gid {
+	if after, err := os.Stat(secret); err != nil ||
+		after.Sys().(*syscall.Stat_t).Gid != before.Sys().(*syscall.Stat_t).Gid {
 		t.Error("a link led out of the folders")
 	}
 	next := filepath.Join(logs, "2.log")

@@ -28,7 +28,9 @@ func readAsNodeAPI(t *testing.T, file string) (string, error) {
 	}
 	cat := exec.Command("cat", file)
 	cat.Dir = "/"
-	cat.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(id.UID), Gid: uint32(id.GID), Groups: groups}}
+	cat.SysProcAttr = &syscall.SysProcAttr{
+		Credential: &syscall.Credential{Uid: uint32(id.UID), Gid: uint32(id.GID), Groups: groups},
+	}
 	out, err := cat.CombinedOutput()
 	return string(out), err
 }
@@ -65,7 +67,11 @@ func TestAdoptLetsNodeAPIReadAKubeletsLogs(t *testing.T) {
 	for name, below := range map[string]string{"default": "pods", "folders above": "kubernetes/logs/pods"} {
 		t.Run(name, func(t *testing.T) {
 			dir := openTempDir(t)
-			f := Folders{Pods: filepath.Join(dir, below), Links: filepath.Join(dir, "containers"), Group: role.GroupLogs}
+			f := Folders{
+				Pods:  filepath.Join(dir, below),
+				Links: filepath.Join(dir, "containers"),
+				Group: role.GroupLogs,
+			}
 			if err := errors.Join(os.MkdirAll(f.Pods, 0o750), os.Mkdir(f.Links, 0o700)); err != nil {
 				t.Fatal(err)
 			}
@@ -123,7 +129,8 @@ func TestAdoptLeavesOthersFolders(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := f.Adopt()
-		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+		if test.want == "" && err != nil ||
+			test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 			t.Errorf("%04o: %v, want %q", test.mode, err, test.want)
 		}
 		if mode, gid := attributes(others); mode != test.mode || gid != uint32(test.gid) {

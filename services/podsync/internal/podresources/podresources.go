@@ -163,9 +163,12 @@ func (o *Options) newResolver() (*network.Configurer, error) {
 	}
 	resolver := network.New(network.Options{
 		NodeIPs: o.Kubelet.NodeIPs(), ClusterDNS: dns, ClusterDomain: k.ClusterDomain, ResolvConf: *k.ResolverConfig,
-		Log:      o.Log,
-		Warn:     func(p *v1.Pod, reason, message string) { o.Events.Event(p, v1.EventTypeWarning, reason, message) },
-		WarnNode: func(reason, message string) { o.Events.Event(o.Node.Reference, v1.EventTypeWarning, reason, message) },
+		Log:  o.Log,
+		Warn: func(p *v1.Pod, reason, message string) { o.Events.Event(p, v1.EventTypeWarning, reason, message) },
+		WarnNode: func(reason, message string) {
+			o.Events.Event(o.Node.Reference, v1.EventTypeWarning, reason,
+				message)
+		},
 	})
 	_ = resolver.Check() // which tells the log and the Node's events
 	return resolver, nil

@@ -14,7 +14,9 @@ import (
 func TestHelpersAloneGetTheAgentsFolder(t *testing.T) {
 	o := &Options{RuntimeDir: "/run/microlet", Helpers: admission.Helpers{Namespace: "agents"}}
 	pod := func(namespace string) *v1.Pod {
-		return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Labels: map[string]string{peer.LabelRole: "prober"}}}
+		return &v1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Labels: map[string]string{peer.LabelRole: "prober"}},
+		}
 	}
 	if got := o.privateFolder(pod("default")); got != "/run/microlet" {
 		t.Errorf("of an ordinary pod %q is kept", got)

@@ -61,13 +61,22 @@ func New(o Options) (*Sources, error) {
 	}
 	if k.StaticPodPath != "" {
 		s.add(podsyncv1.PodSource_POD_SOURCE_FILE, source.NewFile(source.FileOptions{
-			Path: k.StaticPodPath, Period: k.FileCheckFrequency.Duration, NodeName: o.NodeName, Log: o.Log, Metrics: metrics,
+			Path:     k.StaticPodPath,
+			Period:   k.FileCheckFrequency.Duration,
+			NodeName: o.NodeName,
+			Log:      o.Log,
+			Metrics:  metrics,
 		}).Run)
 	}
 	if k.StaticPodURL != "" {
 		s.add(podsyncv1.PodSource_POD_SOURCE_HTTP, source.NewURL(source.URLOptions{
-			URL: k.StaticPodURL, Header: k.StaticPodURLHeader, Period: k.HTTPCheckFrequency.Duration, NodeName: o.NodeName,
-			Events: o.Events, Log: o.Log, Metrics: metrics,
+			URL:      k.StaticPodURL,
+			Header:   k.StaticPodURLHeader,
+			Period:   k.HTTPCheckFrequency.Duration,
+			NodeName: o.NodeName,
+			Events:   o.Events,
+			Log:      o.Log,
+			Metrics:  metrics,
 		}).Run)
 	}
 	s.Local = source.NewLocal(source.LocalOptions{

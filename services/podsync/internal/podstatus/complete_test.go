@@ -13,10 +13,15 @@ func TestEphemeralContainers(t *testing.T) {
 	p := testPod("a")
 	for _, name := range []string{"shell", "trace"} {
 		p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers,
-			v1.EphemeralContainer{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: name, Image: "image-" + name}})
+			v1.EphemeralContainer{
+				EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: name, Image: "image-" + name},
+			})
 	}
 	in := inputs()
-	in.Waiting = map[string]Waiting{"shell": {"ErrImagePull", "no such image"}, "trace": {"RunContainerError", "of an older attempt"}}
+	in.Waiting = map[string]Waiting{
+		"shell": {"ErrImagePull", "no such image"},
+		"trace": {"RunContainerError", "of an older attempt"},
+	}
 	s := Generate(p, ready(ctr("2", "trace", dead, 1), ctr("1", "a", running, 0)), in)
 	if len(s.EphemeralContainerStatuses) != 2 {
 		t.Fatalf("statuses %+v", s.EphemeralContainerStatuses)
@@ -56,7 +61,8 @@ func TestCountsAndEndsOutliveTheRuntimesMemory(t *testing.T) {
 	// The runtime was reset: the next container begins at 0.
 	s := Generate(p, ready(ctr("2", "a", running, 0)), inputs())
 	got := s.ContainerStatuses[0]
-	if got.RestartCount != 5 || got.LastTerminationState.Terminated == nil || got.LastTerminationState.Terminated.ExitCode != 3 {
+	if got.RestartCount != 5 || got.LastTerminationState.Terminated == nil ||
+		got.LastTerminationState.Terminated.ExitCode != 3 {
 		t.Errorf("after the runtime forgot: %+v", got)
 	}
 	later := inputs()
@@ -110,7 +116,8 @@ func TestAStaticPodHasNoEnd(t *testing.T) {
 	}
 }
 
-// TestAnEndOutlivesAnOldReasonToWait: an init container that failed for good, and whose remains are gone, does not wait.
+// TestAnEndOutlivesAnOldReasonToWait: an init container that failed for good, and whose remains are gone, does not
+// wait.
 func TestAnEndOutlivesAnOldReasonToWait(t *testing.T) {
 	p := testPod("a")
 	p.Spec.InitContainers = []v1.Container{{Name: "i", Image: "image-i"}}
@@ -119,7 +126,8 @@ func TestAnEndOutlivesAnOldReasonToWait(t *testing.T) {
 	in := inputs()
 	in.Old, in.Waiting = &s, map[string]Waiting{"i": {"ImagePullBackOff", "of the time before"}}
 	got := Generate(p, ready(), in)
-	if end := got.InitContainerStatuses[0].State.Terminated; end == nil || end.ExitCode != 3 || got.Phase != v1.PodFailed {
+	if end := got.InitContainerStatuses[0].State.Terminated; end == nil || end.ExitCode != 3 ||
+		got.Phase != v1.PodFailed {
 		t.Errorf("phase %s, init container %+v", got.Phase, got.InitContainerStatuses[0])
 	}
 }

@@ -113,7 +113,8 @@ func (g *generator) initializedCondition(statuses []v1.ContainerStatus, phase v1
 	// Once a regular container has been started the pod was initialized, even if a sidecar is
 	// down at the moment.
 	for i := range g.pod.Spec.Containers {
-		if s := podutil.ContainerStatus(statuses, g.pod.Spec.Containers[i].Name); s != nil && (s.State.Running != nil || s.State.Terminated != nil) {
+		if s := podutil.ContainerStatus(statuses, g.pod.Spec.Containers[i].Name); s != nil &&
+			(s.State.Running != nil || s.State.Terminated != nil) {
 			return c
 		}
 	}
@@ -157,7 +158,12 @@ func (g *generator) containersReady(statuses []v1.ContainerStatus, phase v1.PodP
 
 // podReady follows the containers, and asks for the pod's readiness gates as well.
 func (g *generator) podReady(conditions []v1.PodCondition, containers v1.PodCondition) v1.PodCondition {
-	c := v1.PodCondition{Type: v1.PodReady, Status: containers.Status, Reason: containers.Reason, Message: containers.Message}
+	c := v1.PodCondition{
+		Type:    v1.PodReady,
+		Status:  containers.Status,
+		Reason:  containers.Reason,
+		Message: containers.Message,
+	}
 	if containers.Status != v1.ConditionTrue {
 		return c
 	}
@@ -165,9 +171,12 @@ func (g *generator) podReady(conditions []v1.PodCondition, containers v1.PodCond
 	for _, gate := range g.pod.Spec.ReadinessGates {
 		switch have := podutil.Condition(conditions, gate.ConditionType); {
 		case have == nil:
-			unmet = append(unmet, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", gate.ConditionType))
+			unmet = append(unmet,
+				fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", gate.ConditionType))
 		case have.Status != v1.ConditionTrue:
-			unmet = append(unmet, fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", gate.ConditionType, have.Status))
+			unmet = append(unmet,
+				fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", gate.ConditionType,
+					have.Status))
 		}
 	}
 	if len(unmet) > 0 {

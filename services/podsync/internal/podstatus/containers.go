@@ -87,7 +87,12 @@ func (g *generator) missing(spec *v1.Container, old *v1.ContainerStatus) v1.Cont
 	if old != nil && old.State.Terminated != nil {
 		return *old.DeepCopy()
 	}
-	s := v1.ContainerStatus{Name: spec.Name, Image: spec.Image, State: g.waitingByDefault(), VolumeMounts: g.volumeMounts(spec)}
+	s := v1.ContainerStatus{
+		Name:         spec.Name,
+		Image:        spec.Image,
+		State:        g.waitingByDefault(),
+		VolumeMounts: g.volumeMounts(spec),
+	}
 	if old == nil {
 		return s
 	}
@@ -183,14 +188,17 @@ func (g *generator) explain(spec *v1.Container, s *v1.ContainerStatus, init bool
 			return
 		}
 		if newest == nil && s.State.Waiting != nil && decide.AnyCreated(g.pod, g.st) {
-			s.State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{Reason: "Completed", Message: forgottenInit}}
+			s.State = v1.ContainerState{
+				Terminated: &v1.ContainerStateTerminated{Reason: "Completed", Message: forgottenInit},
+			}
 			return
 		}
 	}
 	if g.in.Terminal || g.pod.DeletionTimestamp != nil || !decide.WantsStart(g.pod, g.old, spec, newest) {
 		return
 	}
-	if ended := s.State.Terminated; newest == nil && ended != nil && !decide.ShouldRestart(g.pod, spec, ended.ExitCode) {
+	if ended := s.State.Terminated; newest == nil && ended != nil &&
+		!decide.ShouldRestart(g.pod, spec, ended.ExitCode) {
 		return // its remains are gone, and the reason to wait is one of the time before
 	}
 	why, known := g.in.Waiting[spec.Name]
@@ -258,7 +266,8 @@ func (g *generator) volumeMounts(spec *v1.Container) []v1.VolumeMountStatus {
 		s := v1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
 		if m.ReadOnly {
 			mode := v1.RecursiveReadOnlyDisabled
-			if g.in.RecursiveReadOnly && m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != v1.RecursiveReadOnlyDisabled {
+			if g.in.RecursiveReadOnly && m.RecursiveReadOnly != nil &&
+				*m.RecursiveReadOnly != v1.RecursiveReadOnlyDisabled {
 				mode = v1.RecursiveReadOnlyEnabled
 			}
 			s.RecursiveReadOnly = &mode

@@ -15,7 +15,8 @@ func (g *generator) ephemerals() []v1.ContainerStatus {
 		spec := (*v1.Container)(&g.pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
 		s := g.container(spec, podutil.ContainerStatus(g.old.EphemeralContainerStatuses, spec.Name))
 		why, known := g.in.Waiting[spec.Name]
-		if known && !g.in.Terminal && g.pod.DeletionTimestamp == nil && decide.WantsEphemeral(g.old, spec.Name, g.st.Latest(spec.Name)) {
+		if known && !g.in.Terminal && g.pod.DeletionTimestamp == nil &&
+			decide.WantsEphemeral(g.old, spec.Name, g.st.Latest(spec.Name)) {
 			s.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: why.Reason, Message: why.Message}}
 		}
 		statuses = append(statuses, s)

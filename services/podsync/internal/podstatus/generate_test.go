@@ -38,8 +38,16 @@ func testPod(names ...string) *v1.Pod {
 
 func ctr(id, name string, state runtimeapi.ContainerState, exit int32) pod.Container {
 	return pod.Container{
-		ID: id, Name: name, SandboxID: "s0", State: state, ExitCode: exit, Image: "image-" + name, ImageRef: "sha256:" + name,
-		Started: t0.Add(-time.Minute), Finished: t0.Add(-time.Second), Reason: map[bool]string{true: "Completed", false: "Error"}[exit == 0],
+		ID:        id,
+		Name:      name,
+		SandboxID: "s0",
+		State:     state,
+		ExitCode:  exit,
+		Image:     "image-" + name,
+		ImageRef:  "sha256:" + name,
+		Started:   t0.Add(-time.Minute),
+		Finished:  t0.Add(-time.Second),
+		Reason:    map[bool]string{true: "Completed", false: "Error"}[exit == 0],
 	}
 }
 
@@ -59,25 +67,37 @@ func is(t *testing.T, s v1.PodStatus, kind v1.PodConditionType, status v1.Condit
 		t.Fatalf("no condition %s", kind)
 	}
 	if c.Status != status || c.Reason != reason || c.Message != message {
-		t.Errorf("condition %s is %s %q %q, want %s %q %q", kind, c.Status, c.Reason, c.Message, status, reason, message)
+		t.Errorf("condition %s is %s %q %q, want %s %q %q", kind, c.Status, c.Reason, c.Message, status, reason,
+			message)
 	}
 }
 
 func TestRunningPod(t *testing.T) {
 	p := testPod("b", "a")
 	s := Generate(p, ready(ctr("2", "b", running, 0), ctr("1", "a", running, 0)), inputs())
-	for _, kind := range []v1.PodConditionType{v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled} {
+	for _, kind := range []v1.PodConditionType{v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady,
+		v1.ContainersReady, v1.PodScheduled} {
 		is(t, s, kind, v1.ConditionTrue, "", "")
-		if c := podutil.Condition(s.Conditions, kind); c.ObservedGeneration != 2 || !c.LastTransitionTime.Equal(&metav1.Time{Time: t0}) {
+		if c := podutil.Condition(s.Conditions, kind); c.ObservedGeneration != 2 ||
+			!c.LastTransitionTime.Equal(&metav1.Time{Time: t0}) {
 			t.Errorf("condition %s: generation %d, changed %s", kind, c.ObservedGeneration, c.LastTransitionTime)
 		}
 	}
-	if s.Phase != v1.PodRunning || s.PodIP != "10.0.0.2" || s.HostIP != "192.0.2.1" || s.ObservedGeneration != 2 || !s.StartTime.Equal(&metav1.Time{Time: t0}) {
+	if s.Phase != v1.PodRunning || s.PodIP != "10.0.0.2" || s.HostIP != "192.0.2.1" || s.ObservedGeneration != 2 ||
+		!s.StartTime.Equal(&metav1.Time{Time: t0}) {
 		t.Errorf("status %+v", s)
 	}
 	want := v1.ContainerStatus{
-		Name: "a", Ready: true, Started: new(true), Image: "image-a", ImageID: "sha256:a", ContainerID: "containerd://1",
-		State: v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: metav1.NewTime(t0.Add(-time.Minute))}}, Resources: &v1.ResourceRequirements{},
+		Name:        "a",
+		Ready:       true,
+		Started:     new(true),
+		Image:       "image-a",
+		ImageID:     "sha256:a",
+		ContainerID: "containerd://1",
+		State: v1.ContainerState{
+			Running: &v1.ContainerStateRunning{StartedAt: metav1.NewTime(t0.Add(-time.Minute))},
+		},
+		Resources: &v1.ResourceRequirements{},
 	}
 	if diff := cmp.Diff(want, s.ContainerStatuses[0]); diff != "" {
 		t.Errorf("container (-want +got):\n%s", diff)
@@ -155,7 +175,8 @@ func TestWaiting(t *testing.T) {
 
 	in.Waiting = map[string]Waiting{"a": {"ImagePullBackOff", "no such image"}}
 	s = Generate(p, ready(), in)
-	if w := s.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "ImagePullBackOff" || w.Message != "no such image" || s.Phase != v1.PodPending {
+	if w := s.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "ImagePullBackOff" ||
+		w.Message != "no such image" || s.Phase != v1.PodPending {
 		t.Errorf("no image: phase %s, %+v", s.Phase, s.ContainerStatuses[0].State)
 	}
 
@@ -164,7 +185,8 @@ func TestWaiting(t *testing.T) {
 	c.RestartCount = 1
 	s = Generate(p, ready(c, before), in)
 	got := s.ContainerStatuses[0]
-	if got.State.Waiting == nil || got.State.Waiting.Reason != "CrashLoopBackOff" || got.LastTerminationState.Terminated.ExitCode != 3 || got.RestartCount != 1 || s.Phase != v1.PodRunning {
+	if got.State.Waiting == nil || got.State.Waiting.Reason != "CrashLoopBackOff" ||
+		got.LastTerminationState.Terminated.ExitCode != 3 || got.RestartCount != 1 || s.Phase != v1.PodRunning {
 		t.Errorf("crash loop: phase %s, %+v", s.Phase, got)
 	}
 	s = Generate(p, ready(ctr("1", "a", running, 0)), in)
@@ -205,7 +227,11 @@ func TestReadiness(t *testing.T) {
 	is("a result for another id", in, true, false)
 
 	old := v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{
-		Name: "a", ContainerID: "containerd://1", Started: new(true), Ready: true, State: v1.ContainerState{Running: &v1.ContainerStateRunning{}},
+		Name:        "a",
+		ContainerID: "containerd://1",
+		Started:     new(true),
+		Ready:       true,
+		State:       v1.ContainerState{Running: &v1.ContainerStateRunning{}},
 	}}}
 	p.Status = old
 	is("the API's word on the same id holds", inputs(), true, true)
@@ -235,14 +261,16 @@ func TestVanished(t *testing.T) {
 	p.Status = Generate(p, ready(ctr("1", "a", running, 0)), inputs())
 	s := Generate(p, ready(), inputs())
 	got := s.ContainerStatuses[0]
-	if got.State.Waiting == nil || got.LastTerminationState.Terminated == nil || got.LastTerminationState.Terminated.ExitCode != 137 || got.RestartCount != 1 {
+	if got.State.Waiting == nil || got.LastTerminationState.Terminated == nil ||
+		got.LastTerminationState.Terminated.ExitCode != 137 || got.RestartCount != 1 {
 		t.Errorf("a container that vanished: %+v", got)
 	}
 	if s.Phase != v1.PodRunning {
 		t.Errorf("phase %s, want Running: it did run", s.Phase)
 	}
 	s = Generate(p, ready(ctr("1", "a", lost, 0)), inputs())
-	if ended := s.ContainerStatuses[0].State.Terminated; ended == nil || ended.Reason != "ContainerStatusUnknown" || ended.ExitCode != 137 {
+	if ended := s.ContainerStatuses[0].State.Terminated; ended == nil || ended.Reason != "ContainerStatusUnknown" ||
+		ended.ExitCode != 137 {
 		t.Errorf("a container in unknown state: %+v", s.ContainerStatuses[0].State)
 	}
 	in := inputs()
@@ -266,9 +294,11 @@ func TestReadinessGates(t *testing.T) {
 	st := ready(ctr("1", "a", running, 0))
 	s := Generate(p, st, inputs())
 	is(t, s, v1.ContainersReady, v1.ConditionTrue, "", "")
-	is(t, s, v1.PodReady, v1.ConditionFalse, "ReadinessGatesNotReady", `corresponding condition of pod readiness gate "lb" does not exist.`)
+	is(t, s, v1.PodReady, v1.ConditionFalse, "ReadinessGatesNotReady",
+		`corresponding condition of pod readiness gate "lb" does not exist.`)
 	p.Status.Conditions = []v1.PodCondition{{Type: "lb", Status: v1.ConditionFalse}}
-	is(t, Generate(p, st, inputs()), v1.PodReady, v1.ConditionFalse, "ReadinessGatesNotReady", `the status of pod readiness gate "lb" is not "True", but False`)
+	is(t, Generate(p, st, inputs()), v1.PodReady, v1.ConditionFalse, "ReadinessGatesNotReady",
+		`the status of pod readiness gate "lb" is not "True", but False`)
 	p.Status.Conditions[0].Status = v1.ConditionTrue
 	s = Generate(p, st, inputs())
 	is(t, s, v1.PodReady, v1.ConditionTrue, "", "")
@@ -309,28 +339,38 @@ func TestResources(t *testing.T) {
 	asked := v1.ResourceList{v1.ResourceCPU: resource.MustParse("300m"), v1.ResourceMemory: resource.MustParse("64Mi")}
 	p.Spec.Containers[0].Resources = v1.ResourceRequirements{Requests: asked, Limits: asked}
 	c := ctr("1", "a", running, 0)
-	linux := &runtimeapi.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 30000, CpuShares: 307, MemoryLimitInBytes: 64 << 20}
+	linux := &runtimeapi.LinuxContainerResources{
+		CpuPeriod:          100000,
+		CpuQuota:           30000,
+		CpuShares:          307,
+		MemoryLimitInBytes: 64 << 20,
+	}
 	c.Resources = &runtimeapi.ContainerResources{Linux: linux}
-	c.User = &runtimeapi.ContainerUser{Linux: &runtimeapi.LinuxContainerUser{Uid: 5, Gid: 6, SupplementalGroups: []int64{6}}}
+	c.User = &runtimeapi.ContainerUser{
+		Linux: &runtimeapi.LinuxContainerUser{Uid: 5, Gid: 6, SupplementalGroups: []int64{6}},
+	}
 	p.Status.QOSClass = ""
 	s := Generate(p, ready(c), inputs())
 	got := s.ContainerStatuses[0]
 	if diff := cmp.Diff(p.Spec.Containers[0].Resources, *got.Resources); diff != "" {
 		t.Errorf("resources differ by rounding:\n%s", diff)
 	}
-	if got.AllocatedResources.Cpu().MilliValue() != 300 || got.User.Linux.UID != 5 || s.QOSClass != v1.PodQOSGuaranteed || s.Resources.Limits.Cpu().MilliValue() != 300 {
+	if got.AllocatedResources.Cpu().MilliValue() != 300 || got.User.Linux.UID != 5 ||
+		s.QOSClass != v1.PodQOSGuaranteed || s.Resources.Limits.Cpu().MilliValue() != 300 {
 		t.Errorf("container %+v, class %s, pod %+v", got, s.QOSClass, s.Resources)
 	}
 	linux.CpuQuota, linux.MemoryLimitInBytes, linux.CpuShares = 50000, 32<<20, 512
 	r := Generate(p, ready(c), inputs()).ContainerStatuses[0].Resources
-	if r.Limits.Cpu().MilliValue() != 500 || r.Limits.Memory().Value() != 32<<20 || r.Requests.Cpu().MilliValue() != 500 {
+	if r.Limits.Cpu().MilliValue() != 500 || r.Limits.Memory().Value() != 32<<20 ||
+		r.Requests.Cpu().MilliValue() != 500 {
 		t.Errorf("what the container really has is not told: %+v", r)
 	}
 }
 
 func TestRejected(t *testing.T) {
 	s := Rejected(testPod("a"), "OutOfcpu", "too much", inputs())
-	if s.Phase != v1.PodFailed || s.Reason != "OutOfcpu" || s.Message != "Pod was rejected: too much" || len(s.ContainerStatuses) != 0 {
+	if s.Phase != v1.PodFailed || s.Reason != "OutOfcpu" || s.Message != "Pod was rejected: too much" ||
+		len(s.ContainerStatuses) != 0 {
 		t.Errorf("status %+v", s)
 	}
 	if len(s.Conditions) != 0 || s.StartTime == nil || s.QOSClass == "" || s.HostIP != "" {
@@ -342,7 +382,8 @@ func TestTerminate(t *testing.T) {
 	p := testPod("a", "b")
 	s := Generate(p, ready(ctr("1", "a", dead, 0)), inputs())
 	final := Terminate(p, s, t0)
-	if final.Phase != v1.PodFailed || final.ContainerStatuses[0].State.Terminated.ExitCode != 0 || final.ContainerStatuses[1].State.Terminated.ExitCode != 137 {
+	if final.Phase != v1.PodFailed || final.ContainerStatuses[0].State.Terminated.ExitCode != 0 ||
+		final.ContainerStatuses[1].State.Terminated.ExitCode != 137 {
 		t.Errorf("a container of which nothing is known: %+v", final)
 	}
 	in := inputs()
@@ -353,7 +394,8 @@ func TestTerminate(t *testing.T) {
 	}
 	p.Spec.InitContainers = []v1.Container{{Name: "i"}, {Name: "j"}}
 	final = Terminate(p, Generate(p, ready(ctr("1", "i", running, 0)), inputs()), t0)
-	if final.InitContainerStatuses[0].State.Terminated == nil || final.InitContainerStatuses[1].State.Waiting == nil || final.ContainerStatuses[0].State.Waiting == nil {
+	if final.InitContainerStatuses[0].State.Terminated == nil || final.InitContainerStatuses[1].State.Waiting == nil ||
+		final.ContainerStatuses[0].State.Waiting == nil {
 		t.Errorf("what was never attempted is shown as failed: %+v", final)
 	}
 }

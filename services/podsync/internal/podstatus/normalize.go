@@ -30,7 +30,8 @@ func Normalize(p *v1.Pod, s *v1.PodStatus) {
 	for i := range s.VolumeHealth {
 		round(&s.VolumeHealth[i].LastTransitionTime)
 	}
-	for _, list := range [][]v1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses, s.EphemeralContainerStatuses} {
+	for _, list := range [][]v1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses,
+		s.EphemeralContainerStatuses} {
 		for i := range list {
 			normalizeState(&list[i].State, limit)
 			normalizeState(&list[i].LastTerminationState, limit)
@@ -43,7 +44,8 @@ func Normalize(p *v1.Pod, s *v1.PodStatus) {
 	for i := range p.Spec.InitContainers {
 		place[p.Spec.InitContainers[i].Name] = i
 	}
-	slices.SortFunc(s.InitContainerStatuses, func(a, b v1.ContainerStatus) int { return cmp.Compare(place[a.Name], place[b.Name]) })
+	slices.SortFunc(s.InitContainerStatuses,
+		func(a, b v1.ContainerStatus) int { return cmp.Compare(place[a.Name], place[b.Name]) })
 }
 
 func normalizeState(s *v1.ContainerState, limit int) {

@@ -21,7 +21,9 @@ const (
 func (g *generator) resetStatus(spec *v1.Container, old *v1.ContainerStatus) v1.ContainerStatus {
 	return v1.ContainerStatus{
 		Name: spec.Name, Image: spec.Image, VolumeMounts: g.volumeMounts(spec), RestartCount: old.RestartCount + 1,
-		State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: reasonRestartingAll, Message: messageRestartingAll}},
+		State: v1.ContainerState{
+			Waiting: &v1.ContainerStateWaiting{Reason: reasonRestartingAll, Message: messageRestartingAll},
+		},
 		LastTerminationState: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
 			Reason: reasonRestartingAll, Message: messageRestartingAll, ExitCode: lostExitCode,
 		}},

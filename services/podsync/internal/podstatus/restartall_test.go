@@ -15,8 +15,11 @@ func TestRestartingAll(t *testing.T) {
 	p.Spec.RestartPolicy = v1.RestartPolicyNever
 	p.Spec.Containers[0].RestartPolicy = new(v1.ContainerRestartPolicyNever)
 	p.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{{
-		Action:    v1.ContainerRestartRuleActionRestartAllContainers,
-		ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}},
+		Action: v1.ContainerRestartRuleActionRestartAllContainers,
+		ExitCodes: &v1.ContainerRestartRuleOnExitCodes{
+			Operator: v1.ContainerRestartRuleOnExitCodesOpIn,
+			Values:   []int32{42},
+		},
 	}}
 	const running, dead = runtimeapi.ContainerState_CONTAINER_RUNNING, runtimeapi.ContainerState_CONTAINER_EXITED
 	in := inputs()
@@ -26,7 +29,8 @@ func TestRestartingAll(t *testing.T) {
 
 	in.Old = &before
 	begun := Generate(p, ready(ctr("1", "a", dead, 42), ctr("2", "b", running, 0)), in)
-	is(t, begun, v1.AllContainersRestarting, v1.ConditionTrue, "RestartAllContainersStarted", "container exited with restart policy rule")
+	is(t, begun, v1.AllContainersRestarting, v1.ConditionTrue, "RestartAllContainersStarted",
+		"container exited with restart policy rule")
 
 	in.Old = &begun
 	removed := Generate(p, ready(), in)
@@ -36,7 +40,8 @@ func TestRestartingAll(t *testing.T) {
 	}
 	for _, c := range removed.ContainerStatuses {
 		last := c.LastTerminationState.Terminated
-		if c.State.Waiting == nil || c.State.Waiting.Reason != "RestartingAllContainers" || c.RestartCount != 1 || last == nil || last.ExitCode != 137 {
+		if c.State.Waiting == nil || c.State.Waiting.Reason != "RestartingAllContainers" || c.RestartCount != 1 ||
+			last == nil || last.ExitCode != 137 {
 			t.Errorf("%s: %+v", c.Name, c)
 		}
 	}
@@ -45,7 +50,8 @@ func TestRestartingAll(t *testing.T) {
 	again := ctr("3", "a", running, 0)
 	again.RestartCount = 1
 	after := Generate(p, ready(again, ctr("4", "b", running, 0)), in)
-	if c := podutil.ContainerStatus(after.ContainerStatuses, "a"); c.State.Running == nil || c.RestartCount != 1 || c.LastTerminationState.Terminated.Reason != "RestartingAllContainers" {
+	if c := podutil.ContainerStatus(after.ContainerStatuses, "a"); c.State.Running == nil || c.RestartCount != 1 ||
+		c.LastTerminationState.Terminated.Reason != "RestartingAllContainers" {
 		t.Errorf("%+v", c)
 	}
 }

@@ -54,10 +54,12 @@ func (e *Ender) End(ctx context.Context, p *v1.Pod) error {
 	}
 	var errs []error
 	for uid, state := range states {
-		if uid == p.UID || state.Namespace != p.Namespace || state.Name != p.Name || e.workers.Known(uid) || !static(state) {
+		if uid == p.UID || state.Namespace != p.Namespace || state.Name != p.Name || e.workers.Known(uid) ||
+			!static(state) {
 			continue
 		}
-		e.log.Info("ending the static pod of an earlier manifest", "pod", p.Namespace+"/"+p.Name, "podUID", uid, "successor", p.UID)
+		e.log.Info("ending the static pod of an earlier manifest", "pod", p.Namespace+"/"+p.Name, "podUID", uid,
+			"successor", p.UID)
 		errs = append(errs, e.end(ctx, state))
 	}
 	return errors.Join(errs...)
@@ -74,7 +76,8 @@ func (e *Ender) end(ctx context.Context, state *pod.State) error {
 		}
 		all.Go(func() {
 			grace := defaultGrace
-			if seconds, err := strconv.Atoi(c.Annotations[labels.PodTerminationGracePeriod]); err == nil && seconds >= 0 {
+			if seconds, err := strconv.Atoi(c.Annotations[labels.PodTerminationGracePeriod]); err == nil &&
+				seconds >= 0 {
 				grace = time.Duration(seconds) * time.Second
 			}
 			if err := e.runtime.StopContainer(ctx, c.ID, grace); err != nil {
@@ -92,7 +95,8 @@ func (e *Ender) end(ctx context.Context, state *pod.State) error {
 // static reports whether the runtime has the pod from another source than the apiserver.
 func static(state *pod.State) bool {
 	for i := range state.Sandboxes {
-		if from := state.Sandboxes[i].Annotations[podutil.ConfigSourceAnnotation]; from != "" && from != source.Name(podsyncv1.PodSource_POD_SOURCE_API) {
+		if from := state.Sandboxes[i].Annotations[podutil.ConfigSourceAnnotation]; from != "" &&
+			from != source.Name(podsyncv1.PodSource_POD_SOURCE_API) {
 			return true
 		}
 	}

@@ -63,7 +63,10 @@ func (r *fakeRuntime) RemoveSandbox(_ context.Context, id string) error {
 func staticState(uid types.UID, name, grace string) *pod.State {
 	return &pod.State{
 		UID: uid, Namespace: "ns", Name: name,
-		Sandboxes: []pod.Sandbox{{ID: "s-" + string(uid), Annotations: map[string]string{podutil.ConfigSourceAnnotation: "file"}}},
+		Sandboxes: []pod.Sandbox{{
+			ID:          "s-" + string(uid),
+			Annotations: map[string]string{podutil.ConfigSourceAnnotation: "file"},
+		}},
 		Containers: []pod.Container{{
 			ID: "c-" + string(uid), Name: "c", State: runtimeapi.ContainerState_CONTAINER_RUNNING,
 			Annotations: map[string]string{labels.PodTerminationGracePeriod: grace},
@@ -86,8 +89,12 @@ func TestOnlyAnUnknownStaticPodOfTheNameIsEnded(t *testing.T) {
 	unnamed := staticState("unnamed", "p", "5")
 	delete(unnamed.Sandboxes[0].Annotations, podutil.ConfigSourceAnnotation)
 	r := &fakeRuntime{pods: map[types.UID]*pod.State{
-		"old": staticState("old", "p", "5"), "other": staticState("other", "q", "5"), "new": staticState("new", "p", "5"),
-		"known": staticState("known", "p", "5"), "api": fromAPI, "unnamed": unnamed,
+		"old":     staticState("old", "p", "5"),
+		"other":   staticState("other", "q", "5"),
+		"new":     staticState("new", "p", "5"),
+		"known":   staticState("known", "p", "5"),
+		"api":     fromAPI,
+		"unnamed": unnamed,
 	}}
 	if err := New(r, known{"known"}, slog.New(slog.DiscardHandler)).End(t.Context(), successor()); err != nil {
 		t.Fatal(err)
@@ -101,7 +108,8 @@ func TestOnlyAnUnknownStaticPodOfTheNameIsEnded(t *testing.T) {
 	}
 	for _, done := range r.done {
 		for _, spared := range []string{"-other", "-new", "-known", "-api", "-unnamed"} {
-			if slices.Contains([]string{"remove c" + spared, "remove sandbox s" + spared, "stop c" + spared + " in 5s"}, done) {
+			if slices.Contains([]string{"remove c" + spared, "remove sandbox s" + spared, "stop c" + spared + " in 5s"},
+				done) {
 				t.Errorf("%s: it is none of the pod's", done)
 			}
 		}

@@ -79,7 +79,8 @@ func TestVictims(t *testing.T) {
 func TestVictimsThatAreNotEnough(t *testing.T) {
 	preemptor := withPriority(testPod("critical", "1", "1Gi", true), critical)
 	protected := withPriority(testPod("protected", "500m", "500Mi", true), critical)
-	_, err := Victims(preemptor, []*v1.Pod{protected, testPod("burstable", "100m", "", false)}, []Need{{v1.ResourceCPU, 400}})
+	_, err := Victims(preemptor, []*v1.Pod{protected, testPod("burstable", "100m", "", false)},
+		[]Need{{v1.ResourceCPU, 400}})
 	const want = "no set of running pods found to reclaim resources: [(res: cpu, q: 300), ]"
 	if err == nil || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("got %v, want …%s", err, want)
@@ -105,7 +106,10 @@ func TestOrdinaryPodsPreemptByPriorityAlone(t *testing.T) {
 
 func TestOverheadIsFreedWithARequest(t *testing.T) {
 	p := testPod("p", "100m", "", false)
-	p.Spec.Overhead = v1.ResourceList{v1.ResourceCPU: resource.MustParse("50m"), v1.ResourceMemory: resource.MustParse("10Mi")}
+	p.Spec.Overhead = v1.ResourceList{
+		v1.ResourceCPU:    resource.MustParse("50m"),
+		v1.ResourceMemory: resource.MustParse("10Mi"),
+	}
 	c := newCandidate(p)
 	if cpu, memory := c.amount(v1.ResourceCPU), c.amount(v1.ResourceMemory); cpu != 150 || memory != 0 {
 		t.Errorf("cpu %d, memory %d", cpu, memory)

@@ -55,7 +55,8 @@ func TestAVictimEndsAsUnderTheKubelet(t *testing.T) {
 			t.Fatal(err)
 		}
 		o := w.override
-		if o.Phase != v1.PodFailed || o.Reason != "Preempting" || o.Message != "Preempted in order to admit critical pod" || !o.Yields || w.grace != nil {
+		if o.Phase != v1.PodFailed || o.Reason != "Preempting" ||
+			o.Message != "Preempted in order to admit critical pod" || !o.Yields || w.grace != nil {
 			t.Errorf("ended with %+v and grace %v", o, w.grace)
 		}
 		if c := o.Condition; c == nil || c.Type != v1.DisruptionTarget || c.Reason != v1.PodReasonTerminationByKubelet {

@@ -112,14 +112,17 @@ func TestWhatCountsWasAlwaysAssigned(t *testing.T) {
 			if random.IntN(4) == 0 {
 				generation++
 				assigned = &podsyncv1.Assignment{Replica: fmt.Sprint(random.IntN(3)), Generation: generation}
-				if r := b["p.c.liveness"]; r != nil && r.GetReplica() == assigned.GetReplica() && r.GetGeneration() == generation && r.GetResult() == failure {
+				if r := b["p.c.liveness"]; r != nil && r.GetReplica() == assigned.GetReplica() &&
+					r.GetGeneration() == generation && r.GetResult() == failure {
 					failed[r.GetContainerId()] = true
 				}
 				s.Assigned("p")
 			} else {
-				r := result([]proberv1.Outcome{success, failure}[random.IntN(2)], fmt.Sprint("id-", random.IntN(3)), fmt.Sprint(random.IntN(3)), generation+uint64(random.IntN(2))-uint64(random.IntN(2)))
+				r := result([]proberv1.Outcome{success, failure}[random.IntN(2)], fmt.Sprint("id-", random.IntN(3)),
+					fmt.Sprint(random.IntN(3)), generation+uint64(random.IntN(2))-uint64(random.IntN(2)))
 				b["p.c.liveness"] = r
-				if assigned != nil && r.GetReplica() == assigned.GetReplica() && r.GetGeneration() == assigned.GetGeneration() && r.GetResult() == failure {
+				if assigned != nil && r.GetReplica() == assigned.GetReplica() &&
+					r.GetGeneration() == assigned.GetGeneration() && r.GetResult() == failure {
 					failed[r.GetContainerId()] = true
 				}
 				s.Changed("p.c.liveness")

@@ -41,14 +41,16 @@ type Probing struct {
 func New(b *bus.Client, workers Workers, log *slog.Logger, metrics prometheus.Registerer) *Probing {
 	p := &Probing{}
 	p.assigner = assignment.New(assignment.Options{
-		Writer:     b.Own(subject.Assignment),
-		Known:      bus.Watch[podsyncv1.Assignment](b, subject.Assignment, ">", nil),
-		Heartbeats: bus.Watch[busv1.Heartbeat](b, subject.Heartbeats, subject.HeartbeatKeys(role.Prober), func(string) { p.assigner.Beat() }),
-		Changed:    func(uid types.UID) { p.results.Assigned(uid) },
-		Log:        log, Metrics: metrics,
+		Writer: b.Own(subject.Assignment),
+		Known:  bus.Watch[podsyncv1.Assignment](b, subject.Assignment, ">", nil),
+		Heartbeats: bus.Watch[busv1.Heartbeat](b, subject.Heartbeats, subject.HeartbeatKeys(role.Prober),
+			func(string) { p.assigner.Beat() }),
+		Changed: func(uid types.UID) { p.results.Assigned(uid) },
+		Log:     log, Metrics: metrics,
 	})
 	p.results = probes.New(probes.Options{
-		Results:  bus.Watch[proberv1.ProbeResult](b, subject.ProbeResults, ">", func(key string) { p.results.Changed(key) }),
+		Results: bus.Watch[proberv1.ProbeResult](b, subject.ProbeResults, ">",
+			func(key string) { p.results.Changed(key) }),
 		Assigned: p.assigner.Of,
 		Wake:     workers.Probed,
 		Metrics:  metrics,

@@ -47,7 +47,8 @@ func TestReadersGetThePodAndTheNewestIncarnation(t *testing.T) {
 		},
 	}, &v1.PodStatus{Phase: v1.PodRunning, PodIPs: []v1.PodIP{{IP: "192.0.2.7"}}})
 	status := statuses.values["u1"].(*podsyncv1.PodStatus)
-	if status.GetSandboxId() != "new" || !slices.Equal(status.GetPodIps(), []string{"192.0.2.7"}) || len(status.GetContainers()) != 1 {
+	if status.GetSandboxId() != "new" || !slices.Equal(status.GetPodIps(), []string{"192.0.2.7"}) ||
+		len(status.GetContainers()) != 1 {
 		t.Fatalf("%+v", status)
 	}
 	c := status.GetContainers()[0]

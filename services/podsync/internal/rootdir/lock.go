@@ -27,7 +27,8 @@ func (d Dir) Lock() (unlock func(), err error) {
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = fmt.Errorf("--root-dir=%s: another podsync works there%s: stop it, or give each its own folder", d, holder("/proc", f))
+			err = fmt.Errorf("--root-dir=%s: another podsync works there%s: stop it, or give each its own folder", d,
+				holder("/proc", f))
 		} else {
 			err = fmt.Errorf("lock podsync's folder %s: %w", dir, err)
 		}
@@ -55,7 +56,9 @@ func holder(proc string, file *os.File) string {
 		pid := fields[4]
 		stat, err := os.ReadFile(filepath.Join(proc, pid, "stat"))
 		if err == nil && strings.HasPrefix(string(stat[strings.LastIndexByte(string(stat), ')')+1:]), " Z") {
-			return fmt.Sprintf(" (pid %s, which was killed and does not end: /proc/%s/task/*/stack says what it waits for)", pid, pid)
+			return fmt.Sprintf(
+				" (pid %s, which was killed and does not end: /proc/%s/task/*/stack says what it waits for)", pid, pid,
+			)
 		}
 		return fmt.Sprintf(" (pid %s)", pid)
 	}

@@ -17,7 +17,8 @@ func TestWhoHoldsTheLockIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unlock()
-	if _, err := root.Lock(); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("another podsync works there (pid %d)", os.Getpid())) {
+	if _, err := root.Lock(); err == nil ||
+		!strings.Contains(err.Error(), fmt.Sprintf("another podsync works there (pid %d)", os.Getpid())) {
 		t.Errorf("the second one is told %v", err)
 	}
 

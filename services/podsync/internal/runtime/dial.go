@@ -56,7 +56,8 @@ type Services struct {
 // down, and its clients cannot pass a foreign request on, which the gateway must.
 func Dial(opts DialOptions) (*Services, error) {
 	if opts.RuntimeEndpoint == "" {
-		return nil, errors.New("containerRuntimeEndpoint is empty: set it to the runtime's socket, such as unix:///run/containerd/containerd.sock")
+		return nil,
+			errors.New("containerRuntimeEndpoint is empty: set it to the runtime's socket, such as unix:///run/containerd/containerd.sock")
 	}
 	if opts.Log == nil {
 		opts.Log = slog.Default()
@@ -85,7 +86,8 @@ func Dial(opts DialOptions) (*Services, error) {
 func (s *Services) connect(field, endpoint string) (*grpc.ClientConn, error) {
 	address, dialer, err := util.GetAddressAndDialer(endpoint)
 	if err != nil {
-		return nil, fmt.Errorf("%s %q: %w: it must look like unix:///run/containerd/containerd.sock", field, endpoint, err)
+		return nil, fmt.Errorf("%s %q: %w: it must look like unix:///run/containerd/containerd.sock", field, endpoint,
+			err)
 	}
 	delays := backoff.DefaultConfig
 	delays.BaseDelay, delays.MaxDelay = reconnectFirst, reconnectMax

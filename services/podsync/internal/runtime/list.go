@@ -42,8 +42,13 @@ func (r *Runtime) List(ctx context.Context) (map[types.UID]*pod.State, error) {
 		}
 		s := of(sb.GetLabels())
 		s.Sandboxes = append(s.Sandboxes, pod.Sandbox{
-			ID: sb.GetId(), Ready: isReady(sb.GetState()), Created: time.Unix(0, sb.GetCreatedAt()),
-			Attempt: sb.GetMetadata().GetAttempt(), Labels: sb.GetLabels(), Annotations: sb.GetAnnotations(), Handler: sb.GetRuntimeHandler(),
+			ID:          sb.GetId(),
+			Ready:       isReady(sb.GetState()),
+			Created:     time.Unix(0, sb.GetCreatedAt()),
+			Attempt:     sb.GetMetadata().GetAttempt(),
+			Labels:      sb.GetLabels(),
+			Annotations: sb.GetAnnotations(),
+			Handler:     sb.GetRuntimeHandler(),
 		})
 	}
 	for _, c := range containers {
@@ -52,8 +57,12 @@ func (r *Runtime) List(ctx context.Context) (map[types.UID]*pod.State, error) {
 		}
 		s := of(c.GetLabels())
 		listed := pod.Container{
-			ID: c.GetId(), Name: cmp.Or(c.GetLabels()[kubelettypes.KubernetesContainerNameLabel], c.GetMetadata().GetName()),
-			SandboxID: c.GetPodSandboxId(), State: c.GetState(), Created: time.Unix(0, c.GetCreatedAt()), Annotations: c.GetAnnotations(),
+			ID:          c.GetId(),
+			Name:        cmp.Or(c.GetLabels()[kubelettypes.KubernetesContainerNameLabel], c.GetMetadata().GetName()),
+			SandboxID:   c.GetPodSandboxId(),
+			State:       c.GetState(),
+			Created:     time.Unix(0, c.GetCreatedAt()),
+			Annotations: c.GetAnnotations(),
 		}
 		r.annotate(&listed)
 		s.Containers = append(s.Containers, listed)
@@ -95,7 +104,8 @@ func newestFirst(s *pod.State) {
 		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.Attempt, a.Attempt), cmp.Compare(a.ID, b.ID))
 	})
 	slices.SortFunc(s.Containers, func(a, b pod.Container) int {
-		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.RestartCount, a.RestartCount), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.RestartCount, a.RestartCount),
+			cmp.Compare(a.ID, b.ID))
 	})
 }
 

@@ -53,13 +53,16 @@ type callMetrics struct {
 func newCallMetrics(reg prometheus.Registerer) (*callMetrics, error) {
 	m := &callMetrics{
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "kubelet_runtime_operations_total", Help: "Cumulative number of runtime operations by operation type.",
+			Name: "kubelet_runtime_operations_total",
+			Help: "Cumulative number of runtime operations by operation type.",
 		}, []string{"operation_type"}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "kubelet_runtime_operations_errors_total", Help: "Cumulative number of runtime operation errors by operation type.",
+			Name: "kubelet_runtime_operations_errors_total",
+			Help: "Cumulative number of runtime operation errors by operation type.",
 		}, []string{"operation_type"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "kubelet_runtime_operations_duration_seconds", Help: "Duration in seconds of runtime operations. Broken down by operation type.",
+			Name:    "kubelet_runtime_operations_duration_seconds",
+			Help:    "Duration in seconds of runtime operations. Broken down by operation type.",
 			Buckets: prometheus.ExponentialBuckets(.005, 2.5, 14),
 		}, []string{"operation_type"}),
 	}
@@ -102,7 +105,8 @@ func (c instrumented) Invoke(ctx context.Context, method string, args, reply any
 }
 
 // NewStream implements grpc.ClientConnInterface; what is counted is the opening.
-func (c instrumented) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (c instrumented) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string,
+	opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	begun := time.Now()
 	s, err := c.ClientConnInterface.NewStream(ctx, desc, method, opts...)
 	c.metrics.observe(method, begun, err)

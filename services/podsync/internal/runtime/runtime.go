@@ -53,7 +53,8 @@ type sandboxMetrics struct {
 // Services.Image of Dial.
 func New(rt, images grpc.ClientConnInterface, opts Options) (*Runtime, error) {
 	if opts.Timeout < 0 || opts.ReadConcurrency < 0 {
-		return nil, fmt.Errorf("runtime timeout %s and read concurrency %d must not be negative; 0 is the default", opts.Timeout, opts.ReadConcurrency)
+		return nil, fmt.Errorf("runtime timeout %s and read concurrency %d must not be negative; 0 is the default",
+			opts.Timeout, opts.ReadConcurrency)
 	}
 	if opts.Timeout == 0 {
 		opts.Timeout = defaultTimeout
@@ -70,11 +71,13 @@ func New(rt, images grpc.ClientConnInterface, opts Options) (*Runtime, error) {
 	}
 	m := &sandboxMetrics{
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "kubelet_run_podsandbox_duration_seconds", Help: "Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.",
+			Name:    "kubelet_run_podsandbox_duration_seconds",
+			Help:    "Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.",
 			Buckets: prometheus.DefBuckets,
 		}, []string{"runtime_handler"}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "kubelet_run_podsandbox_errors_total", Help: "Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.",
+			Name: "kubelet_run_podsandbox_errors_total",
+			Help: "Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.",
 		}, []string{"runtime_handler"}),
 	}
 	if err := register(opts.Metrics, m.duration, m.errors); err != nil {
@@ -100,7 +103,8 @@ func classOf(urgent, begun bool) calllimit.Class {
 
 // bounded runs a call in one of the limiter's slots, with a deadline that counts from
 // when it has the slot.
-func (r *Runtime) bounded(ctx context.Context, class calllimit.Class, timeout time.Duration, call func(context.Context) error) error {
+func (r *Runtime) bounded(ctx context.Context, class calllimit.Class, timeout time.Duration,
+	call func(context.Context) error) error {
 	done, err := r.limiter.Acquire(ctx, class)
 	if err != nil {
 		return fmt.Errorf("wait for a slot among the runtime's calls: %w", err)
@@ -113,7 +117,8 @@ func (r *Runtime) bounded(ctx context.Context, class calllimit.Class, timeout ti
 
 // RunSandbox creates and starts a sandbox and returns its id. handler is the runtime
 // class's, empty for the default. urgent is true for host-network and critical pods.
-func (r *Runtime) RunSandbox(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handler string, urgent bool) (string, error) {
+func (r *Runtime) RunSandbox(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handler string,
+	urgent bool) (string, error) {
 	var id string
 	err := r.bounded(ctx, classOf(urgent, false), 2*r.opts.Timeout, func(ctx context.Context) error {
 		begun := time.Now()
@@ -136,10 +141,12 @@ func (r *Runtime) RunSandbox(ctx context.Context, cfg *runtimeapi.PodSandboxConf
 }
 
 // CreateContainer creates a container. Its error is a *CreateError.
-func (r *Runtime) CreateContainer(ctx context.Context, sandboxID string, cfg *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig, urgent bool) (string, error) {
+func (r *Runtime) CreateContainer(ctx context.Context, sandboxID string, cfg *runtimeapi.ContainerConfig,
+	sandbox *runtimeapi.PodSandboxConfig, urgent bool) (string, error) {
 	var id string
 	err := r.bounded(ctx, classOf(urgent, true), r.opts.Timeout, func(ctx context.Context) error {
-		resp, err := r.cri.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: sandboxID, Config: cfg, SandboxConfig: sandbox})
+		resp, err := r.cri.CreateContainer(ctx,
+			&runtimeapi.CreateContainerRequest{PodSandboxId: sandboxID, Config: cfg, SandboxConfig: sandbox})
 		id = resp.GetContainerId()
 		return err
 	})
@@ -167,9 +174,11 @@ func (r *Runtime) Start(ctx context.Context, id, name string, urgent bool) error
 // Check looks at a container that was created, before it is started. A *RefusedError says that it may not be.
 type Check func(ctx context.Context, id string) error
 
-// StartContainer creates a container and starts it, unless the check, if there is one, fails: then it is removed again. An
-// error is a *CreateError, a *RefusedError, or a *StartError with the id of what was created; id is returned then too.
-func (r *Runtime) StartContainer(ctx context.Context, sandboxID string, cfg *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig, urgent bool, check Check) (id string, err error) {
+// StartContainer creates a container and starts it, unless the check, if there is one, fails: then it is removed again.
+// An error is a *CreateError, a *RefusedError, or a *StartError with the id of what was created; id is returned then
+// too.
+func (r *Runtime) StartContainer(ctx context.Context, sandboxID string, cfg *runtimeapi.ContainerConfig,
+	sandbox *runtimeapi.PodSandboxConfig, urgent bool, check Check) (id string, err error) {
 	id, err = r.CreateContainer(ctx, sandboxID, cfg, sandbox, urgent)
 	if err != nil {
 		return "", err
@@ -198,7 +207,8 @@ func (r *Runtime) StopContainer(ctx context.Context, id string, grace time.Durat
 
 // ExecSync runs a command in a container and returns what it printed and its exit code. It
 // ends with ctx, or after timeout if that is not 0.
-func (r *Runtime) ExecSync(ctx context.Context, id string, command []string, timeout time.Duration) (stdout, stderr []byte, exitCode int32, err error) {
+func (r *Runtime) ExecSync(ctx context.Context, id string, command []string,
+	timeout time.Duration) (stdout, stderr []byte, exitCode int32, err error) {
 	if timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, timeout+r.opts.Timeout) // the runtime's own end of the command comes first
@@ -274,7 +284,8 @@ func (r *Runtime) Status(ctx context.Context) (*runtimeapi.StatusResponse, error
 		return nil, fmt.Errorf("read the runtime's status: %w", err)
 	}
 	if len(resp.GetStatus().GetConditions()) < 2 {
-		return nil, fmt.Errorf("read the runtime's status: it must have the conditions %s and %s, not %v", runtimeapi.RuntimeReady, runtimeapi.NetworkReady, resp.GetStatus().GetConditions())
+		return nil, fmt.Errorf("read the runtime's status: it must have the conditions %s and %s, not %v",
+			runtimeapi.RuntimeReady, runtimeapi.NetworkReady, resp.GetStatus().GetConditions())
 	}
 	return resp, nil
 }
@@ -332,7 +343,8 @@ func (r *Runtime) ImageStatus(ctx context.Context, image *runtimeapi.ImageSpec) 
 // PullImage pulls an image and returns its reference. auth may be nil. It has no
 // deadline of its own, since a large image may take hours: the runtime ends a pull that
 // makes no progress, and the caller's context ends it at any time.
-func (r *Runtime) PullImage(ctx context.Context, image *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig, sandbox *runtimeapi.PodSandboxConfig) (string, error) {
+func (r *Runtime) PullImage(ctx context.Context, image *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig,
+	sandbox *runtimeapi.PodSandboxConfig) (string, error) {
 	resp, err := r.images.PullImage(ctx, &runtimeapi.PullImageRequest{Image: image, Auth: auth, SandboxConfig: sandbox})
 	if err != nil {
 		return "", err

@@ -24,7 +24,9 @@ func TestErrorsTellTheStep(t *testing.T) {
 	b := newBench(t, Options{})
 	sb := b.sandbox("u1", 0)
 	cfg := &runtimeapi.ContainerConfig{
-		Metadata: &runtimeapi.ContainerMetadata{Name: "app"}, Image: &runtimeapi.ImageSpec{Image: testImage}, Labels: labelsOf("u1", "app"),
+		Metadata: &runtimeapi.ContainerMetadata{Name: "app"},
+		Image:    &runtimeapi.ImageSpec{Image: testImage},
+		Labels:   labelsOf("u1", "app"),
 	}
 	b.fake.Fail("CreateContainer", status.Error(codes.Unknown, "no space left on device"))
 	_, err := b.rt.StartContainer(t.Context(), sb, cfg, nil, false, nil)

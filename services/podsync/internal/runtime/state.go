@@ -86,7 +86,8 @@ func (k *known) keep(states map[types.UID]*pod.State) {
 // with nothing in it, not an error.
 func (r *Runtime) State(ctx context.Context, uid types.UID) (*pod.State, error) {
 	selector := map[string]string{kubelettypes.KubernetesPodUIDLabel: string(uid)}
-	states, err := r.read(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: selector}, &runtimeapi.ContainerFilter{LabelSelector: selector})
+	states, err := r.read(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: selector},
+		&runtimeapi.ContainerFilter{LabelSelector: selector})
 	if err != nil {
 		return nil, fmt.Errorf("read the state of pod %s: %w", uid, err)
 	}
@@ -98,7 +99,8 @@ func (r *Runtime) State(ctx context.Context, uid types.UID) (*pod.State, error) 
 	return s, nil
 }
 
-func (r *Runtime) read(ctx context.Context, sf *runtimeapi.PodSandboxFilter, cf *runtimeapi.ContainerFilter) (map[types.UID]*pod.State, error) {
+func (r *Runtime) read(ctx context.Context, sf *runtimeapi.PodSandboxFilter,
+	cf *runtimeapi.ContainerFilter) (map[types.UID]*pod.State, error) {
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()
@@ -159,7 +161,8 @@ func (r *Runtime) read(ctx context.Context, sf *runtimeapi.PodSandboxFilter, cf 
 	return r.assemble(begun, sandboxes, fullSandboxes, containers, fullContainers, final), nil
 }
 
-func (r *Runtime) assemble(begun time.Time, sandboxes []*runtimeapi.PodSandbox, fullSandboxes []*pod.Sandbox, containers []*runtimeapi.Container, fullContainers []*pod.Container, final []bool) map[types.UID]*pod.State {
+func (r *Runtime) assemble(begun time.Time, sandboxes []*runtimeapi.PodSandbox, fullSandboxes []*pod.Sandbox,
+	containers []*runtimeapi.Container, fullContainers []*pod.Container, final []bool) map[types.UID]*pod.State {
 	states := map[types.UID]*pod.State{}
 	finals := map[string]bool{}
 	of := func(labels map[string]string) *pod.State {
@@ -213,7 +216,9 @@ func (r *Runtime) sandboxStatus(ctx context.Context, id string) (*pod.Sandbox, e
 	}
 	st := resp.GetStatus()
 	if st.GetId() == "" || st.GetMetadata() == nil || st.GetCreatedAt() == 0 {
-		return nil, fmt.Errorf("status of sandbox %s: the runtime's answer lacks the id, the metadata or the time of creation", id)
+		return nil,
+			fmt.Errorf("status of sandbox %s: the runtime's answer lacks the id, the metadata or the time of creation",
+				id)
 	}
 	sb := &pod.Sandbox{
 		ID: st.Id, Ready: isReady(st.State), Created: time.Unix(0, st.CreatedAt), Attempt: st.Metadata.GetAttempt(),
@@ -241,13 +246,26 @@ func (r *Runtime) containerStatus(ctx context.Context, id, sandboxID string) (c 
 	}
 	st := resp.GetStatus()
 	if st.GetId() == "" || st.GetMetadata() == nil || st.GetCreatedAt() == 0 {
-		return nil, false, fmt.Errorf("status of container %s: the runtime's answer lacks the id, the metadata or the time of creation", id)
+		return nil, false,
+			fmt.Errorf(
+				"status of container %s: the runtime's answer lacks the id, the metadata or the time of creation", id,
+			)
 	}
 	c = &pod.Container{
-		ID: st.Id, Name: cmp.Or(st.Labels[kubelettypes.KubernetesContainerNameLabel], st.Metadata.GetName()), SandboxID: sandboxID,
-		State: st.State, Created: time.Unix(0, st.CreatedAt), StopSignal: st.StopSignal,
-		Image: st.GetImage().GetImage(), ImageRef: st.ImageRef, ImageID: cmp.Or(st.ImageId, st.ImageRef),
-		Annotations: st.Annotations, LogPath: st.LogPath, Resources: st.Resources, User: st.User, Mounts: st.Mounts,
+		ID:          st.Id,
+		Name:        cmp.Or(st.Labels[kubelettypes.KubernetesContainerNameLabel], st.Metadata.GetName()),
+		SandboxID:   sandboxID,
+		State:       st.State,
+		Created:     time.Unix(0, st.CreatedAt),
+		StopSignal:  st.StopSignal,
+		Image:       st.GetImage().GetImage(),
+		ImageRef:    st.ImageRef,
+		ImageID:     cmp.Or(st.ImageId, st.ImageRef),
+		Annotations: st.Annotations,
+		LogPath:     st.LogPath,
+		Resources:   st.Resources,
+		User:        st.User,
+		Mounts:      st.Mounts,
 	}
 	r.annotate(c)
 	if st.State != runtimeapi.ContainerState_CONTAINER_CREATED {

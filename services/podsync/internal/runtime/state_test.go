@@ -54,7 +54,12 @@ func labelsOf(uid, container string) map[string]string {
 
 func (b *bench) sandboxConfig(uid string, attempt uint32) *runtimeapi.PodSandboxConfig {
 	return &runtimeapi.PodSandboxConfig{
-		Metadata:     &runtimeapi.PodSandboxMetadata{Name: "pod-" + uid, Namespace: "default", Uid: uid, Attempt: attempt},
+		Metadata: &runtimeapi.PodSandboxMetadata{
+			Name:      "pod-" + uid,
+			Namespace: "default",
+			Uid:       uid,
+			Attempt:   attempt,
+		},
 		Labels:       labelsOf(uid, ""),
 		LogDirectory: "/",
 	}
@@ -72,8 +77,10 @@ func (b *bench) sandbox(uid string, attempt uint32) string {
 func (b *bench) container(uid, sandboxID, name string, attempt uint32, more func(*runtimeapi.ContainerConfig)) string {
 	b.Helper()
 	cfg := &runtimeapi.ContainerConfig{
-		Metadata: &runtimeapi.ContainerMetadata{Name: name, Attempt: attempt}, Image: &runtimeapi.ImageSpec{Image: testImage},
-		Labels: labelsOf(uid, name), Annotations: map[string]string{labels.ContainerHash: "cafe", labels.ContainerRestartCount: "3"},
+		Metadata:    &runtimeapi.ContainerMetadata{Name: name, Attempt: attempt},
+		Image:       &runtimeapi.ImageSpec{Image: testImage},
+		Labels:      labelsOf(uid, name),
+		Annotations: map[string]string{labels.ContainerHash: "cafe", labels.ContainerRestartCount: "3"},
 	}
 	if more != nil {
 		more(cfg)
@@ -112,7 +119,8 @@ func TestStateIsNewestFirst(t *testing.T) {
 		b.container("u2", b.sandbox("u2", 0), "other", 0, nil)
 
 		s := b.state("u1")
-		if len(s.Sandboxes) != 2 || s.Sandboxes[0].ID != current || !s.Sandboxes[0].Ready || s.Sandboxes[1].Ready || s.Sandboxes[0].Attempt != 1 {
+		if len(s.Sandboxes) != 2 || s.Sandboxes[0].ID != current || !s.Sandboxes[0].Ready || s.Sandboxes[1].Ready ||
+			s.Sandboxes[0].Attempt != 1 {
 			t.Fatalf("sandboxes: %+v", s.Sandboxes)
 		}
 		if len(s.Sandboxes[0].IPs) != 1 || len(s.Sandboxes[1].IPs) != 0 {
@@ -122,7 +130,8 @@ func TestStateIsNewestFirst(t *testing.T) {
 			t.Fatalf("containers: %+v", s.Containers)
 		}
 		ended := s.Containers[1]
-		if ended.ID != first || ended.ExitCode != 9 || ended.Reason != "Error" || ended.Finished.Sub(ended.Started) != time.Second {
+		if ended.ID != first || ended.ExitCode != 9 || ended.Reason != "Error" ||
+			ended.Finished.Sub(ended.Started) != time.Second {
 			t.Fatalf("the ended one: %+v", ended)
 		}
 		if ended.Hash != 0xcafe || ended.RestartCount != 3 || ended.SandboxID != current || ended.Image != testImage {
@@ -203,7 +212,9 @@ func TestListTellsOfAllPodsInTwoCalls(t *testing.T) {
 	for _, uid := range []string{"u1", "u2", "u3"} {
 		b.container(uid, b.sandbox(uid, 0), "app", 0, nil)
 	}
-	foreign := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "crictl", Namespace: "default", Uid: "x"}}
+	foreign := &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: "crictl", Namespace: "default", Uid: "x"},
+	}
 	if _, err := b.rt.RunSandbox(t.Context(), foreign, "", false); err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +228,8 @@ func TestListTellsOfAllPodsInTwoCalls(t *testing.T) {
 	}
 	whole := b.state("u2")
 	listed, read := states["u2"].Containers[0], whole.Containers[0]
-	if listed.ID != read.ID || listed.Name != "app" || listed.Hash != read.Hash || !listed.Created.Equal(read.Created) ||
+	if listed.ID != read.ID || listed.Name != "app" || listed.Hash != read.Hash ||
+		!listed.Created.Equal(read.Created) ||
 		listed.SandboxID != read.SandboxID || !listed.Running() || states["u2"].Digest() != whole.Digest() {
 		t.Errorf("listed %+v, read %+v", listed, read)
 	}

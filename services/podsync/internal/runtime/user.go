@@ -8,8 +8,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// User is what a container runs as, once it was created: by then the runtime has looked up names, and the groups that the
-// image's own lists give. It is nil if the runtime does not say.
+// User is what a container runs as, once it was created: by then the runtime has looked up names, and the groups that
+// the image's own lists give. It is nil if the runtime does not say.
 func (r *Runtime) User(ctx context.Context, id string) (*runtimeapi.LinuxContainerUser, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()
@@ -41,7 +41,8 @@ func userOf(info string) *runtimeapi.LinuxContainerUser {
 			} `json:"process"`
 		} `json:"runtimeSpec"`
 	}
-	if info == "" || json.Unmarshal([]byte(info), &details) != nil || details.RuntimeSpec == nil || details.RuntimeSpec.Process == nil {
+	if info == "" || json.Unmarshal([]byte(info), &details) != nil || details.RuntimeSpec == nil ||
+		details.RuntimeSpec.Process == nil {
 		return nil
 	}
 	user := details.RuntimeSpec.Process.User

@@ -14,10 +14,12 @@ import (
 
 func TestUserOfAContainer(t *testing.T) {
 	b := newBench(t, Options{})
-	b.fake.SetProgram("app", fake.Program{User: &runtimeapi.LinuxContainerUser{Uid: 47104, Gid: 1, SupplementalGroups: []int64{47100}}})
+	b.fake.SetProgram("app",
+		fake.Program{User: &runtimeapi.LinuxContainerUser{Uid: 47104, Gid: 1, SupplementalGroups: []int64{47100}}})
 	id := b.container("u1", b.sandbox("u1", 0), "app", 0, nil)
 	user, err := b.rt.User(t.Context(), id)
-	if err != nil || user.GetUid() != 47104 || user.GetGid() != 1 || !slices.Equal(user.GetSupplementalGroups(), []int64{47100}) {
+	if err != nil || user.GetUid() != 47104 || user.GetGid() != 1 ||
+		!slices.Equal(user.GetSupplementalGroups(), []int64{47100}) {
 		t.Errorf("user is %v, %v", user, err)
 	}
 	silent := b.container("u2", b.sandbox("u2", 0), "silent", 0, nil)
@@ -33,7 +35,8 @@ func TestUserOfAContainer(t *testing.T) {
 func TestUserOfAVerboseStatus(t *testing.T) {
 	// The relevant part of what containerd 1.7 and CRI-O 1.29 show.
 	user := userOf(`{"sandboxID":"x","runtimeSpec":{"ociVersion":"1.1.0","process":{"user":{"uid":47104,"gid":47100,"additionalGids":[47100,47109]},"args":["sh"]}}}`)
-	if user.GetUid() != 47104 || user.GetGid() != 47100 || !slices.Equal(user.GetSupplementalGroups(), []int64{47100, 47109}) {
+	if user.GetUid() != 47104 || user.GetGid() != 47100 ||
+		!slices.Equal(user.GetSupplementalGroups(), []int64{47100, 47109}) {
 		t.Errorf("user is %v", user)
 	}
 	for _, info := range []string{"", "{", "{}", `{"runtimeSpec":{}}`, `{"runtimeSpec":null}`} {

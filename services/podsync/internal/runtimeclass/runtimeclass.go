@@ -52,8 +52,8 @@ func (f Finder) Handler(ctx context.Context, class *string) (string, error) {
 	return found.Handler, nil
 }
 
-// Known is the handler of a class as far as it is known without asking the apiserver; a class that is not known yet counts
-// as none.
+// Known is the handler of a class as far as it is known without asking the apiserver; a class that is not known yet
+// counts as none.
 func (f Finder) Known(class *string) string {
 	handler, err := Finder{Lister: f.Lister}.Handler(context.Background(), class)
 	if err != nil {

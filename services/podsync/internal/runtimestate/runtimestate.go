@@ -73,7 +73,8 @@ func (s *State) NetworkProblem() string {
 	if c == nil || c.GetStatus() {
 		return ""
 	}
-	return fmt.Sprintf("container runtime network not ready: NetworkReady=false reason:%s message:%s", c.GetReason(), c.GetMessage())
+	return fmt.Sprintf("container runtime network not ready: NetworkReady=false reason:%s message:%s", c.GetReason(),
+		c.GetMessage())
 }
 
 // SupplementalGroupsPolicy reports whether the runtime heeds that field of pods.

@@ -65,7 +65,10 @@ func TestAnAnswerThatFailedChangesNothing(t *testing.T) {
 	if s.SupplementalGroupsPolicy() {
 		t.Error("supported before the runtime was heard")
 	}
-	s.Learn(&podsyncv1.Runtime{SupplementalGroupsPolicy: true, Handlers: []*podsyncv1.Runtime_Handler{{Name: "strict", RecursiveReadOnlyMounts: true}}})
+	s.Learn(&podsyncv1.Runtime{
+		SupplementalGroupsPolicy: true,
+		Handlers:                 []*podsyncv1.Runtime_Handler{{Name: "strict", RecursiveReadOnlyMounts: true}},
+	})
 	s.Learn(&podsyncv1.Runtime{Error: "away"})
 	if !s.SupplementalGroupsPolicy() || !s.RecursiveReadOnly(podOf("strict", v1.RecursiveReadOnlyEnabled)) {
 		t.Error("what the runtime said before is forgotten")

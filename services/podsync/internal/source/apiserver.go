@@ -47,10 +47,16 @@ func NewAPIServer(client kubernetes.Interface, nodeName string, mirrors Mirrors,
 	return &APIServer{client: client, nodeName: nodeName, mirrors: mirrors, log: log}
 }
 
-// backoff bounds the pause between two tries while the apiserver is away to 2 s. client-go's own grows to 30 s and more,
-// and for so long a pod that was bound meanwhile would wait after the apiserver is back.
+// backoff bounds the pause between two tries while the apiserver is away to 2 s. client-go's own grows to 30 s and
+// more, and for so long a pod that was bound meanwhile would wait after the apiserver is back.
 func backoff() *wait.Backoff {
-	return &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.25, Steps: 10, Cap: 1600 * time.Millisecond}
+	return &wait.Backoff{
+		Duration: 200 * time.Millisecond,
+		Factor:   2,
+		Jitter:   0.25,
+		Steps:    10,
+		Cap:      1600 * time.Millisecond,
+	}
 }
 
 // Run lists and watches until ctx ends, however often that fails.
@@ -58,7 +64,8 @@ func (s *APIServer) Run(ctx context.Context, sink Sink) error {
 	ofThisNode := fields.OneTermEqualSelector("spec.nodeName", s.nodeName).String()
 	lw := cache.NewFilteredListWatchFromClient(s.client.CoreV1().RESTClient(), "pods", metav1.NamespaceAll,
 		func(o *metav1.ListOptions) { o.FieldSelector = ofThisNode })
-	reflector := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, s.client), &v1.Pod{}, s.store(sink),
+	reflector := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, s.client), &v1.Pod{},
+		s.store(sink),
 		cache.ReflectorOptions{Name: "pods", Backoff: backoff()})
 	reflector.RunWithContext(ctx)
 	return nil

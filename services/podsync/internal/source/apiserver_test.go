@@ -84,7 +84,8 @@ func TestSeenStaysTheSame(t *testing.T) {
 	do(t, s.Replace([]any{named("1")}, "1"))
 	first := got.last["1"].Annotations[manifest.SeenAnnotation]
 	do(t, s.Update(named("1")))
-	if now := got.last["1"].Annotations; now[manifest.SeenAnnotation] != first || now[podutil.ConfigSourceAnnotation] != "api" || first == "" {
+	if now := got.last["1"].Annotations; now[manifest.SeenAnnotation] != first ||
+		now[podutil.ConfigSourceAnnotation] != "api" || first == "" {
 		t.Errorf("annotations are %v, seen first was %s", now, first)
 	}
 }

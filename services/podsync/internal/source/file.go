@@ -32,7 +32,8 @@ const (
 type FileOptions struct {
 	// Path is staticPodPath: a folder of manifests, or one manifest.
 	Path string
-	// Period is fileCheckFrequency: how often all is read again, whatever the watch told. The kubelet's default is 20 s.
+	// Period is fileCheckFrequency: how often all is read again, whatever the watch told. The kubelet's default is 20
+	// s.
 	Period   time.Duration
 	NodeName string
 	Log      *slog.Logger
@@ -107,8 +108,8 @@ func (f *File) Run(ctx context.Context, sink Sink) error {
 	}
 }
 
-// takeBack ends the pods of those files that were removed, also if they are there again: who removes a manifest and puts it
-// back restarts its pod, as under the kubelet. A file that is replaced by renaming was never gone.
+// takeBack ends the pods of those files that were removed, also if they are there again: who removes a manifest and
+// puts it back restarts its pod, as under the kubelet. A file that is replaced by renaming was never gone.
 func (f *File) takeBack(dirty map[string]bool) {
 	before := len(f.kept)
 	for name, gone := range dirty {

@@ -32,7 +32,8 @@ func metrics(t *testing.T) *Metrics {
 }
 
 func text(name, image string) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec: {containers: [{name: c, image: %s}]}\n", name, image)
+	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec: {containers: [{name: c, image: %s}]}\n",
+		name, image)
 }
 
 func put(t *testing.T, path, content string) {
@@ -45,7 +46,13 @@ func put(t *testing.T, path, content string) {
 // stepped is a file source whose reads the test makes, and what it wants after each.
 func stepped(t *testing.T, path string) (*File, *wants) {
 	t.Helper()
-	f := NewFile(FileOptions{Path: path, Period: time.Hour, NodeName: "node-1", Log: slog.New(slog.DiscardHandler), Metrics: metrics(t)})
+	f := NewFile(FileOptions{
+		Path:     path,
+		Period:   time.Hour,
+		NodeName: "node-1",
+		Log:      slog.New(slog.DiscardHandler),
+		Metrics:  metrics(t),
+	})
 	w := newWants()
 	f.set = newSet(podsyncv1.PodSource_POD_SOURCE_FILE, w, f.o.Log)
 	return f, w
@@ -170,7 +177,9 @@ func uidOf(t *testing.T, w *wants, name string) types.UID {
 	defer w.mu.Unlock()
 	for uid, p := range w.pods {
 		if p.Name == name {
-			if p.Annotations[manifest.HashAnnotation] != string(uid) || p.Annotations[podutil.ConfigSourceAnnotation] != "file" || p.Annotations[manifest.SeenAnnotation] == "" {
+			if p.Annotations[manifest.HashAnnotation] != string(uid) ||
+				p.Annotations[podutil.ConfigSourceAnnotation] != "file" ||
+				p.Annotations[manifest.SeenAnnotation] == "" {
 				t.Errorf("annotations of %s are %v", name, p.Annotations)
 			}
 			return uid
@@ -239,7 +248,13 @@ func TestAFolderThatCannotBeReadRemovesNothing(t *testing.T) {
 // TestWatch lets the kernel tell.
 func TestWatch(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "manifests")
-	f := NewFile(FileOptions{Path: dir, Period: time.Hour, NodeName: "n", Log: slog.New(slog.DiscardHandler), Metrics: metrics(t)})
+	f := NewFile(FileOptions{
+		Path:     dir,
+		Period:   time.Hour,
+		NodeName: "n",
+		Log:      slog.New(slog.DiscardHandler),
+		Metrics:  metrics(t),
+	})
 	w := newWants()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -290,7 +305,13 @@ func TestAFileThatIsPutBack(t *testing.T) {
 	dir := t.TempDir()
 	a, b := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "b.yaml")
 	put(t, a, text("a", "one"))
-	f := NewFile(FileOptions{Path: dir, Period: time.Hour, NodeName: "n", Log: slog.New(slog.DiscardHandler), Metrics: metrics(t)})
+	f := NewFile(FileOptions{
+		Path:     dir,
+		Period:   time.Hour,
+		NodeName: "n",
+		Log:      slog.New(slog.DiscardHandler),
+		Metrics:  metrics(t),
+	})
 	w := newWants()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -142,13 +142,16 @@ func (l *Local) Add(ctx context.Context, data []byte) (*v1.Pod, podsyncv1.RunPod
 	before := l.named(manifest.FullName(p))
 	if before == nil {
 		if other := l.o.Taken(manifest.FullName(p)); other != "" {
-			return nil, 0, fmt.Errorf("%w: static pod %s/%s of source %s: choose another name", ErrConflict, p.Namespace, p.Name, other)
+			return nil, 0, fmt.Errorf("%w: static pod %s/%s of source %s: choose another name", ErrConflict,
+				p.Namespace, p.Name, other)
 		}
 	}
 	if old := l.set.pods[p.UID]; old != nil && before == nil {
-		return nil, 0, fmt.Errorf("%w: metadata.uid %s is pod %s/%s's: choose another or leave it out", ErrConflict, p.UID, old.Namespace, old.Name)
+		return nil, 0, fmt.Errorf("%w: metadata.uid %s is pod %s/%s's: choose another or leave it out", ErrConflict,
+			p.UID, old.Namespace, old.Name)
 	}
-	if before != nil && before.UID == p.UID && equality.Semantic.DeepEqual(before.Spec, p.Spec) && equality.Semantic.DeepEqual(before.Labels, p.Labels) {
+	if before != nil && before.UID == p.UID && equality.Semantic.DeepEqual(before.Spec, p.Spec) &&
+		equality.Semantic.DeepEqual(before.Labels, p.Labels) {
 		return before, podsyncv1.RunPodResponse_OUTCOME_UNCHANGED, nil
 	}
 	if err := l.write(p); err != nil {
@@ -184,7 +187,8 @@ func (l *Local) Remove(ctx context.Context, namespace, name string) (*v1.Pod, er
 		}
 	}
 	if p == nil {
-		return nil, fmt.Errorf("%w: no pod of this name or uid was run with run-pod in namespace %s: %s", ErrNotFound, namespace, name)
+		return nil, fmt.Errorf("%w: no pod of this name or uid was run with run-pod in namespace %s: %s", ErrNotFound,
+			namespace, name)
 	}
 	if err := l.unlink(p.UID); err != nil {
 		return nil, err

@@ -13,12 +13,17 @@ import (
 )
 
 func openLocal(dir string) (*Local, *wants) {
-	l := NewLocal(LocalOptions{Dir: dir, NodeName: "n", Log: slog.New(slog.DiscardHandler), Taken: func(name types.NamespacedName) string {
-		if name.Name == "taken-n" {
-			return "file"
-		}
-		return ""
-	}})
+	l := NewLocal(LocalOptions{
+		Dir:      dir,
+		NodeName: "n",
+		Log:      slog.New(slog.DiscardHandler),
+		Taken: func(name types.NamespacedName) string {
+			if name.Name == "taken-n" {
+				return "file"
+			}
+			return ""
+		},
+	})
 	w := newWants()
 	l.load(w)
 	return l, w

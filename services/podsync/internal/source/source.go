@@ -59,10 +59,12 @@ type Metrics struct {
 func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		broken: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "microlet_podsync_broken_manifests", Help: "Manifests of static pods that cannot be used now, by source.",
+			Name: "microlet_podsync_broken_manifests",
+			Help: "Manifests of static pods that cannot be used now, by source.",
 		}, []string{"source"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "microlet_podsync_source_failures_total", Help: "Reads of a static pod source that failed, by source.",
+			Name: "microlet_podsync_source_failures_total",
+			Help: "Reads of a static pod source that failed, by source.",
 		}, []string{"source"}),
 	}
 	return m, errors.Join(r.Register(m.broken), r.Register(m.failures))
@@ -84,11 +86,17 @@ type set struct {
 }
 
 func newSet(from podsyncv1.PodSource, sink Sink, log *slog.Logger) *set {
-	return &set{from: from, sink: sink, log: log.With("source", Name(from)), pods: map[types.UID]*v1.Pod{}, duplicates: map[types.NamespacedName]bool{}}
+	return &set{
+		from:       from,
+		sink:       sink,
+		log:        log.With("source", Name(from)),
+		pods:       map[types.UID]*v1.Pod{},
+		duplicates: map[types.NamespacedName]bool{},
+	}
 }
 
-// replace tells the sink how the wanted pods differ from those of before: ends first, so that a pod can follow another of
-// its name. The first call completes the source.
+// replace tells the sink how the wanted pods differ from those of before: ends first, so that a pod can follow another
+// of its name. The first call completes the source.
 func (s *set) replace(pods []*v1.Pod) {
 	wanted := map[types.UID]*v1.Pod{}
 	for _, p := range pods {

@@ -85,7 +85,8 @@ func (u *URL) once(ctx context.Context) error {
 	u.set.replace(u.set.unique(pods, false, func(p *v1.Pod) {
 		u.set.log.Error("the URL names a pod twice, the first is run", "pod", p.Namespace+"/"+p.Name)
 		u.o.Events.Eventf(p, v1.EventTypeWarning, "FailedValidation",
-			"Error validating pod %s_%s(%s) from http due to duplicate pod name %q, ignoring", p.Name, p.Namespace, p.UID, p.Name)
+			"Error validating pod %s_%s(%s) from http due to duplicate pod name %q, ignoring", p.Name, p.Namespace,
+			p.UID, p.Name)
 	}))
 	return nil
 }

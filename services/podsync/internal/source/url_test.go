@@ -67,13 +67,19 @@ func TestURL(t *testing.T) {
 			t.Errorf("%s: wants %q, not %q", step.what, got, step.wants)
 		}
 	}
-	if e := <-events.Events; !strings.Contains(e, "FailedValidation") || !strings.Contains(e, `duplicate pod name "a-n"`) {
+	if e := <-events.Events; !strings.Contains(e, "FailedValidation") ||
+		!strings.Contains(e, `duplicate pod name "a-n"`) {
 		t.Errorf("event is %q", e)
 	}
 }
 
 func TestURLErrorsHoldNoPassword(t *testing.T) {
-	u := NewURL(URLOptions{URL: "http://user:hunter2@127.0.0.1:1/", NodeName: "n", Metrics: metrics(t), Log: slog.New(slog.DiscardHandler)})
+	u := NewURL(URLOptions{
+		URL:      "http://user:hunter2@127.0.0.1:1/",
+		NodeName: "n",
+		Metrics:  metrics(t),
+		Log:      slog.New(slog.DiscardHandler),
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	if _, err := u.get(ctx); err == nil || strings.Contains(err.Error(), "hunter2") {

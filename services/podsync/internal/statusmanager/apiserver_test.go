@@ -172,8 +172,10 @@ func takenBack(before, after *v1.Pod) *field.Error {
 	} {
 		for i, c := range list.before {
 			now := podutil.ContainerStatus(list.after, c.Name)
-			if c.State.Terminated != nil && now != nil && now.State.Terminated == nil && !list.again(c.State.Terminated.ExitCode) {
-				return field.Forbidden(field.NewPath("status", list.name).Index(i).Child("state"), "may not be transitioned to non-terminated state")
+			if c.State.Terminated != nil && now != nil && now.State.Terminated == nil &&
+				!list.again(c.State.Terminated.ExitCode) {
+				return field.Forbidden(field.NewPath("status", list.name).Index(i).Child("state"),
+					"may not be transitioned to non-terminated state")
 			}
 		}
 	}

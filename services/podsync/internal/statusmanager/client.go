@@ -27,7 +27,8 @@ type clientset struct{ kubernetes.Interface }
 var _ Client = clientset{}
 
 func (c clientset) PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) (*v1.Pod, error) {
-	return c.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	return c.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{},
+		"status")
 }
 
 func (c clientset) DeletePod(ctx context.Context, namespace, name string, uid types.UID) error {

@@ -34,7 +34,8 @@ func TestClient(t *testing.T) {
 		t.Errorf("patch of %q as %s", first.GetSubresource(), first.GetPatchType())
 	}
 	want := metav1.DeleteOptions{GracePeriodSeconds: new(int64(0)), Preconditions: metav1.NewUIDPreconditions("u1")}
-	if o := last.DeleteOptions; *o.GracePeriodSeconds != *want.GracePeriodSeconds || *o.Preconditions.UID != *want.Preconditions.UID {
+	if o := last.DeleteOptions; *o.GracePeriodSeconds != *want.GracePeriodSeconds ||
+		*o.Preconditions.UID != *want.Preconditions.UID {
 		t.Errorf("deleted with %+v", o)
 	}
 }

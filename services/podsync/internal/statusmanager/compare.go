@@ -38,7 +38,11 @@ func ours(conditions []v1.PodCondition) []v1.PodCondition {
 			continue
 		}
 		list = append(list, v1.PodCondition{
-			Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message, ObservedGeneration: c.ObservedGeneration,
+			Type:               c.Type,
+			Status:             c.Status,
+			Reason:             c.Reason,
+			Message:            c.Message,
+			ObservedGeneration: c.ObservedGeneration,
 		})
 	}
 	slices.SortFunc(list, func(a, b v1.PodCondition) int { return strings.Compare(string(a.Type), string(b.Type)) })

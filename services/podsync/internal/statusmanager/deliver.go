@@ -104,7 +104,8 @@ func (m *Manager) remove(ctx context.Context, e *entry) error {
 	call, cancel := context.WithTimeout(ctx, m.timeout)
 	defer cancel()
 	err := m.client.DeletePod(call, p.Namespace, p.Name, p.UID)
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // conflict: another pod has the name by now
+	if err != nil && !apierrors.IsNotFound(err) &&
+		!apierrors.IsConflict(err) { // conflict: another pod has the name by now
 		return fmt.Errorf("delete pod: %w", err)
 	}
 	m.log.Info("pod terminated and deleted", "pod", p.Namespace+"/"+p.Name, "podUID", p.UID)
@@ -155,7 +156,8 @@ func (m *Manager) failed(ctx context.Context, e *entry, err error) {
 	// Up to a fifth less, so that pods that failed together do not come back together.
 	delay -= time.Duration(rand.Int64N(int64(delay / 5)))
 	e.failures++
-	m.outage = m.outage || apierrors.ReasonForError(err) == "" || apierrors.IsServerTimeout(err) || apierrors.IsInternalError(err) ||
+	m.outage = m.outage || apierrors.ReasonForError(err) == "" || apierrors.IsServerTimeout(err) ||
+		apierrors.IsInternalError(err) ||
 		apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err)
 	m.log.Warn("status patch failed, retrying", "pod", e.pod.Namespace+"/"+e.pod.Name, "podUID", e.pod.UID,
 		"attempt", e.failures, "in", delay.Round(time.Millisecond), "err", err)

@@ -32,8 +32,16 @@ func testPod(names ...string) *v1.Pod {
 
 func ctr(id, name string, state runtimeapi.ContainerState, exit int32) pod.Container {
 	return pod.Container{
-		ID: id, Name: name, SandboxID: "s0", State: state, ExitCode: exit, Image: "image-" + name, ImageRef: "sha256:" + name,
-		Started: t0.Add(-time.Minute), Finished: t0.Add(-time.Second), Reason: map[bool]string{true: "Completed", false: "Error"}[exit == 0],
+		ID:        id,
+		Name:      name,
+		SandboxID: "s0",
+		State:     state,
+		ExitCode:  exit,
+		Image:     "image-" + name,
+		ImageRef:  "sha256:" + name,
+		Started:   t0.Add(-time.Minute),
+		Finished:  t0.Add(-time.Second),
+		Reason:    map[bool]string{true: "Completed", false: "Error"}[exit == 0],
 	}
 }
 

@@ -86,7 +86,8 @@ func New(o Options) (*Manager, error) {
 		return nil, errors.New("statusmanager: Options.Client is missing: give a client of the apiserver")
 	}
 	if o.Workers < 0 || o.Timeout < 0 {
-		return nil, errors.New("statusmanager: Options.Workers and Options.Timeout must not be negative: leave them 0 for the defaults")
+		return nil,
+			errors.New("statusmanager: Options.Workers and Options.Timeout must not be negative: leave them 0 for the defaults")
 	}
 	m := &Manager{
 		client: o.Client, workers: o.Workers, timeout: o.Timeout, log: o.Log,
@@ -263,7 +264,8 @@ func (e *entry) isUrgent() bool {
 	if e.finished || e.pod.DeletionTimestamp != nil {
 		return true
 	}
-	now, before := podutil.Condition(e.want.Conditions, v1.PodReady), podutil.Condition(e.pod.Status.Conditions, v1.PodReady)
+	now, before := podutil.Condition(e.want.Conditions, v1.PodReady), podutil.Condition(e.pod.Status.Conditions,
+		v1.PodReady)
 	return (now != nil && now.Status == v1.ConditionTrue) != (before != nil && before.Status == v1.ConditionTrue)
 }
 
@@ -363,7 +365,8 @@ func (m *Manager) release(now time.Time) (next time.Time) {
 			if e.failures == 0 {
 				e.force = true // it is due because the API has another status
 				m.metrics.reconciled.Inc()
-				m.log.Info("pod status in the API differs, patching it again", "pod", e.pod.Namespace+"/"+e.pod.Name, "podUID", uid)
+				m.log.Info("pod status in the API differs, patching it again", "pod", e.pod.Namespace+"/"+e.pod.Name,
+					"podUID", uid)
 			}
 			e.due = time.Time{}
 			m.enqueue(uid, e)

@@ -63,12 +63,14 @@ func settle(d time.Duration) {
 func TestPatchOnlyWhatChanged(t *testing.T) {
 	a := newServer("web")
 	managed(t, a, 1, func(t *testing.T, m *Manager) {
-		a.change("web", func(p *v1.Pod) { p.Status.Conditions = []v1.PodCondition{{Type: "lb", Status: v1.ConditionTrue}} })
+		a.change("web",
+			func(p *v1.Pod) { p.Status.Conditions = []v1.PodCondition{{Type: "lb", Status: v1.ConditionTrue}} })
 		p := a.get("web")
 		m.Set(p, runs(p))
 		settle(0)
 		got := a.get("web")
-		if got.Status.Phase != v1.PodRunning || podutil.Condition(got.Status.Conditions, "lb") == nil || !m.Delivered(p.UID) || m.Pending() != 0 {
+		if got.Status.Phase != v1.PodRunning || podutil.Condition(got.Status.Conditions, "lb") == nil ||
+			!m.Delivered(p.UID) || m.Pending() != 0 {
 			t.Fatalf("status %+v", got.Status)
 		}
 		m.UpdateFromAPI(got)
@@ -211,7 +213,8 @@ func TestOutage(t *testing.T) {
 		}
 		settle(time.Millisecond)
 		if m.Pending() != 0 || a.get("a").Status.Message != "newest" {
-			t.Errorf("the apiserver answers again, but %d statuses wait; message %q", m.Pending(), a.get("a").Status.Message)
+			t.Errorf("the apiserver answers again, but %d statuses wait; message %q", m.Pending(),
+				a.get("a").Status.Message)
 		}
 	})
 }
@@ -270,17 +273,23 @@ func TestPhaseWaitsForContainers(t *testing.T) {
 	managed(t, a, 1, func(t *testing.T, m *Manager) {
 		p := a.get("web")
 		in := inputs()
-		in.Override = &podstatus.Override{Reason: "Evicted", Message: "m", Condition: &v1.PodCondition{Type: v1.DisruptionTarget, Status: v1.ConditionTrue}}
+		in.Override = &podstatus.Override{
+			Reason:    "Evicted",
+			Message:   "m",
+			Condition: &v1.PodCondition{Type: v1.DisruptionTarget, Status: v1.ConditionTrue},
+		}
 		m.Set(p, podstatus.Generate(p, ready(ctr("1", "a", running, 0)), in))
 		settle(0)
-		if s := a.get("web").Status; s.Phase != v1.PodPending || podutil.Condition(s.Conditions, v1.DisruptionTarget) != nil {
+		if s := a.get("web").Status; s.Phase != v1.PodPending ||
+			podutil.Condition(s.Conditions, v1.DisruptionTarget) != nil {
 			t.Errorf("phase %s while a container runs", s.Phase)
 		}
 		last, _ := m.Last(p.UID)
 		in.Old, in.Terminal = &last, true
 		m.Set(p, podstatus.Generate(p, ready(ctr("1", "a", dead, 143)), in))
 		settle(0)
-		if s := a.get("web").Status; s.Phase != v1.PodFailed || s.Reason != "Evicted" || podutil.Condition(s.Conditions, v1.DisruptionTarget) == nil {
+		if s := a.get("web").Status; s.Phase != v1.PodFailed || s.Reason != "Evicted" ||
+			podutil.Condition(s.Conditions, v1.DisruptionTarget) == nil {
 			t.Errorf("status after the end: %+v", s)
 		}
 	})
@@ -350,7 +359,8 @@ func TestAnotherWritesWhileAPatchIsUnderWay(t *testing.T) {
 				m.Set(p, s)
 				settle(500 * time.Millisecond)
 				foreign := a.change("web", func(p *v1.Pod) {
-					podutil.SetCondition(&p.Status, v1.PodCondition{Type: v1.PodReady, Status: v1.ConditionFalse, Reason: "Another"})
+					podutil.SetCondition(&p.Status,
+						v1.PodCondition{Type: v1.PodReady, Status: v1.ConditionFalse, Reason: "Another"})
 				})
 				settle(time.Second)
 				m.UpdateFromAPI(foreign) // late, and older than the answer to our patch
@@ -358,8 +368,10 @@ func TestAnotherWritesWhileAPatchIsUnderWay(t *testing.T) {
 				m.Set(p, s)
 				settle(time.Minute)
 				got := a.get("web").Status
-				if c := podutil.Condition(got.Conditions, v1.PodReady); c.Status != v1.ConditionTrue || got.ContainerStatuses[0].RestartCount != 1 {
-					t.Errorf("Ready is %s for %q, restart count %d", c.Status, c.Reason, got.ContainerStatuses[0].RestartCount)
+				if c := podutil.Condition(got.Conditions, v1.PodReady); c.Status != v1.ConditionTrue ||
+					got.ContainerStatuses[0].RestartCount != 1 {
+					t.Errorf("Ready is %s for %q, restart count %d", c.Status, c.Reason,
+						got.ContainerStatuses[0].RestartCount)
 				}
 				calls := a.count("patch web")
 				settle(time.Hour)
@@ -383,7 +395,8 @@ func TestGoneAndReplaced(t *testing.T) {
 		a.mu.Unlock()
 		m.Set(p, runs(p))
 		settle(time.Hour)
-		if m.Pending() != 0 || a.count("patch web") != 1 || a.count("patch new") != 1 || a.get("new").Status.Phase != v1.PodPending {
+		if m.Pending() != 0 || a.count("patch web") != 1 || a.count("patch new") != 1 ||
+			a.get("new").Status.Phase != v1.PodPending {
 			t.Errorf("%d pending, calls %v", m.Pending(), a.calls)
 		}
 		m.Forget(p.UID)

@@ -31,18 +31,21 @@ func newMetrics(to prometheus.Registerer, m *Manager) (*managerMetrics, error) {
 			Name: "microlet_pod_status_patches_total", Help: "Patches of pod statuses that were sent.",
 		}),
 		reconciled: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "microlet_pod_status_reconciled_total", Help: "Statuses that were written again because the API had another than the wanted one.",
+			Name: "microlet_pod_status_reconciled_total",
+			Help: "Statuses that were written again because the API had another than the wanted one.",
 		}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "microlet_pod_status_failures_total", Help: "Patches and deletions that failed, by the apiserver's reason; empty if it did not answer.",
+			Name: "microlet_pod_status_failures_total",
+			Help: "Patches and deletions that failed, by the apiserver's reason; empty if it did not answer.",
 		}, []string{"reason"}),
 		terminated: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_terminated_containers_total", Help: "Cumulative number of container terminations.",
 		}, []string{"container_type", "exit_code", "reason"}),
 		started: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "kubelet_pod_start_duration_seconds",
-			Help:    "Duration in seconds from the first status of a pod until it runs: from when it was seen, within its first look.",
-			Buckets: []float64{0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600},
+			Name: "kubelet_pod_start_duration_seconds",
+			Help: "Duration in seconds from the first status of a pod until it runs: from when it was seen, within its first look.",
+			Buckets: []float64{0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900,
+				1200, 1800, 2700, 3600},
 		}),
 	}
 	if to == nil {
@@ -51,7 +54,8 @@ func newMetrics(to prometheus.Registerer, m *Manager) (*managerMetrics, error) {
 	pending := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "microlet_pod_status_pending", Help: "Pods whose newest status or deletion has not arrived.",
 	}, func() float64 { return float64(m.Pending()) })
-	for _, c := range []prometheus.Collector{mm.duration, mm.patches, mm.reconciled, mm.failures, mm.terminated, mm.started, pending} {
+	for _, c := range []prometheus.Collector{mm.duration, mm.patches, mm.reconciled, mm.failures, mm.terminated,
+		mm.started, pending} {
 		if err := to.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics of pod statuses: %w", err)
 		}
@@ -74,7 +78,8 @@ func (mm *managerMetrics) countTerminations(before, now *v1.PodStatus) {
 			if ended == nil {
 				continue
 			}
-			if old := podutil.ContainerStatus(list.before, list.now[i].Name); old == nil || old.State.Terminated == nil {
+			if old := podutil.ContainerStatus(list.before, list.now[i].Name); old == nil ||
+				old.State.Terminated == nil {
 				mm.terminated.WithLabelValues(list.kind, strconv.Itoa(int(ended.ExitCode)), ended.Reason).Inc()
 			}
 		}

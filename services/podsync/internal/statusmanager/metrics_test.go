@@ -23,7 +23,11 @@ func TestTerminationsAreCounted(t *testing.T) {
 	for range 3 { // telling it again counts nothing
 		m.Set(p, podstatus.Generate(p, ready(ctr("2", "a", dead, 1), ctr("1", "i", dead, 0)), inputs()))
 	}
-	for labels, want := range map[[3]string]float64{{"container", "1", "Error"}: 1, {"init_container", "0", "Completed"}: 1, {"container", "0", "Completed"}: 0} {
+	for labels, want := range map[[3]string]float64{
+		{"container", "1", "Error"}:          1,
+		{"init_container", "0", "Completed"}: 1,
+		{"container", "0", "Completed"}:      0,
+	} {
 		if got := testutil.ToFloat64(m.metrics.terminated.WithLabelValues(labels[0], labels[1], labels[2])); got != want {
 			t.Errorf("%v: %v, want %v", labels, got, want)
 		}
@@ -37,7 +41,8 @@ func TestStartsAreTimed(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := testPod("a")
-		for _, s := range []*pod.State{ready(), ready(), ready(ctr("1", "a", running, 0)), ready(ctr("1", "a", dead, 1)), ready(ctr("2", "a", running, 0))} {
+		for _, s := range []*pod.State{ready(), ready(), ready(ctr("1", "a", running, 0)),
+			ready(ctr("1", "a", dead, 1)), ready(ctr("2", "a", running, 0))} {
 			m.Set(p, podstatus.Generate(p, s, inputs()))
 			time.Sleep(3 * time.Second)
 		}

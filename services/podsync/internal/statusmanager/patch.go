@@ -49,7 +49,8 @@ func merged(p *v1.Pod, want *v1.PodStatus) *v1.PodStatus {
 }
 
 func anyRunning(s *v1.PodStatus) bool {
-	for _, list := range [][]v1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses, s.EphemeralContainerStatuses} {
+	for _, list := range [][]v1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses,
+		s.EphemeralContainerStatuses} {
 		if slices.ContainsFunc(list, func(c v1.ContainerStatus) bool { return c.State.Running != nil }) {
 			return true
 		}

@@ -10,20 +10,22 @@ import (
 )
 
 // keepEnds leaves those containers as the API has them that ended for good by its word, and of which s tells otherwise.
-// That happens in truth: a lost sandbox makes the init containers of a pod run again whose restartPolicy is OnFailure, and
-// a container whose state the runtime has lost is started again. The API refuses such a status whole, so that nothing of
-// the pod would be told any more, and a pod that is being deleted would stay for ever.
+// That happens in truth: a lost sandbox makes the init containers of a pod run again whose restartPolicy is OnFailure,
+// and a container whose state the runtime has lost is started again. The API refuses such a status whole, so that
+// nothing of the pod would be told any more, and a pod that is being deleted would stay for ever.
 func keepEnds(p *v1.Pod, api, s *v1.PodStatus) {
 	if decide.CouldRestartAll(p) { // the API lets those go back
 		return
 	}
 	s.ContainerStatuses = keepEnded(api.ContainerStatuses, s.ContainerStatuses, mayRestart(p))
 	s.InitContainerStatuses = keepEnded(api.InitContainerStatuses, s.InitContainerStatuses, mayRestart(p))
-	s.EphemeralContainerStatuses = keepEnded(api.EphemeralContainerStatuses, s.EphemeralContainerStatuses, func(string, int32) bool { return false })
+	s.EphemeralContainerStatuses = keepEnded(api.EphemeralContainerStatuses, s.EphemeralContainerStatuses,
+		func(string, int32) bool { return false })
 }
 
 // keepEnded returns the statuses with those that the API has in place of theirs that it would refuse.
-func keepEnded(api, statuses []v1.ContainerStatus, restarts func(name string, exitCode int32) bool) []v1.ContainerStatus {
+func keepEnded(api, statuses []v1.ContainerStatus,
+	restarts func(name string, exitCode int32) bool) []v1.ContainerStatus {
 	var kept []v1.ContainerStatus
 	for i := range statuses {
 		s := &statuses[i]

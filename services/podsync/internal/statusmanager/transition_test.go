@@ -66,10 +66,18 @@ func TestWhatEndedForGoodDoesNotKeepTheRestFromTheAPI(t *testing.T) {
 // TestEndsThatStay: what the API has refused to take back, of all kinds of containers, and what it takes.
 func TestEndsThatStay(t *testing.T) {
 	ended := func(name string, code int32) v1.ContainerStatus {
-		return v1.ContainerStatus{Name: name, ContainerID: "old", State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: code}}}
+		return v1.ContainerStatus{
+			Name:        name,
+			ContainerID: "old",
+			State:       v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: code}},
+		}
 	}
 	runs := func(name string) v1.ContainerStatus {
-		return v1.ContainerStatus{Name: name, ContainerID: "new", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}
+		return v1.ContainerStatus{
+			Name:        name,
+			ContainerID: "new",
+			State:       v1.ContainerState{Running: &v1.ContainerStateRunning{}},
+		}
 	}
 	always := v1.ContainerRestartPolicyAlways
 	for name, c := range map[string]struct {
@@ -88,7 +96,9 @@ func TestEndsThatStay(t *testing.T) {
 			p.Spec.Containers[0].RestartPolicy, p.Spec.InitContainers[0].RestartPolicy = &always, &always
 		}},
 		"all may restart": {policy: v1.RestartPolicyNever, change: func(p *v1.Pod) {
-			p.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{{Action: v1.ContainerRestartRuleActionRestartAllContainers}}
+			p.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{{
+				Action: v1.ContainerRestartRuleActionRestartAllContainers,
+			}}
 		}},
 		"not in the pod": {policy: v1.RestartPolicyAlways, stays: true, change: func(p *v1.Pod) {
 			p.Spec.Containers[0].Name, p.Spec.InitContainers[0].Name = "other", "others"

@@ -21,12 +21,19 @@ func TestOwnNodeIsAsThisMachineWouldRegisterIt(t *testing.T) {
 	k.Kubelet.RegisterWithTaints = []v1.Taint{{Key: "dedicated", Effect: v1.TaintEffectNoSchedule}}
 	total := v1.ResourceList{v1.ResourceCPU: resource.MustParse("4")}
 	allocatable := v1.ResourceList{v1.ResourceCPU: resource.MustParse("3")}
-	o := Options{Name: "n", Kubelet: k, Capacity: machine.Capacity{Total: total, Allocatable: allocatable}, Runtime: can(true)}
+	o := Options{
+		Name:     "n",
+		Kubelet:  k,
+		Capacity: machine.Capacity{Total: total, Allocatable: allocatable},
+		Runtime:  can(true),
+	}
 	own := o.own()
-	if own.Name != "n" || own.Labels["zone"] != "a" || own.Labels[v1.LabelHostname] != "other" || own.Labels[v1.LabelOSStable] != "linux" {
+	if own.Name != "n" || own.Labels["zone"] != "a" || own.Labels[v1.LabelHostname] != "other" ||
+		own.Labels[v1.LabelOSStable] != "linux" {
 		t.Errorf("node %s has labels %v", own.Name, own.Labels)
 	}
-	if len(own.Spec.Taints) != 1 || own.Status.Capacity.Cpu().Value() != 4 || own.Status.Allocatable.Cpu().Value() != 3 {
+	if len(own.Spec.Taints) != 1 || own.Status.Capacity.Cpu().Value() != 4 ||
+		own.Status.Allocatable.Cpu().Value() != 3 {
 		t.Errorf("taints %v, capacity %v, allocatable %v", own.Spec.Taints, own.Status.Capacity, own.Status.Allocatable)
 	}
 	if f := own.Status.Features; f == nil || !*f.SupplementalGroupsPolicy {

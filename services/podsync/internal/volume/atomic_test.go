@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exchange puts a link into the place of the version that is written to dir, as a pod may that has the volume's folder as a
-// hostPath, and reports whether that was before the whole number of files was written. It gives up when the context
-// ends.
+// exchange puts a link into the place of the version that is written to dir, as a pod may that has the volume's folder
+// as a hostPath, and reports whether that was before the whole number of files was written. It gives up when the
+// context ends.
 func exchange(ctx context.Context, dir, target string, whole int) bool {
 	aside := filepath.Join(dir, "..aside")
 	if os.Symlink(target, aside) != nil {
@@ -75,12 +75,16 @@ func TestAVersionThatBecomesALink(t *testing.T) {
 	}
 }
 
-// TestAVersionOfAnothersMaking: what somebody puts into the volume's folder is neither waited for nor read without an end.
+// TestAVersionOfAnothersMaking: what somebody puts into the volume's folder is neither waited for nor read without an
+// end.
 func TestAVersionOfAnothersMaking(t *testing.T) {
 	for name, put := range map[string]func(path string) error{
 		"a FIFO":         func(path string) error { return unix.Mkfifo(path, 0o666) },
 		"an endless one": func(path string) error { return os.Symlink("/dev/zero", path) },
-		"a long one":     func(path string) error { return errors.Join(os.WriteFile(path, nil, 0o666), os.Truncate(path, 1<<40)) },
+		"a long one": func(path string) error {
+			return errors.Join(os.WriteFile(path, nil, 0o666),
+				os.Truncate(path, 1<<40))
+		},
 		"a link outside": func(path string) error { return os.Symlink("../../same", path) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -98,7 +102,8 @@ func TestAVersionOfAnothersMaking(t *testing.T) {
 			if link, err := os.Readlink(filepath.Join(dir, dataLink)); err != nil || !strings.HasPrefix(link, "..2") {
 				t.Errorf("the current version is %s, %v", link, err)
 			}
-			if info, err := os.Lstat(filepath.Join(dir, dataLink, "key")); err != nil || info.Mode() != fs.FileMode(0o640) || read(t, filepath.Join(dir, "key")) != "value" {
+			if info, err := os.Lstat(filepath.Join(dir, dataLink, "key")); err != nil ||
+				info.Mode() != fs.FileMode(0o640) || read(t, filepath.Join(dir, "key")) != "value" {
 				t.Errorf("the file is %v, %v", info, err)
 			}
 		})

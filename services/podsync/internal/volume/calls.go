@@ -76,7 +76,8 @@ func (c *calls) enter(ctx context.Context, path string) (*call, error) {
 		hangs, since := before.left, before.began
 		c.mu.Unlock()
 		if hangs {
-			return nil, fmt.Errorf("%s does not answer: a call that began %s ago still hangs there", path, time.Since(since).Round(time.Second))
+			return nil, fmt.Errorf("%s does not answer: a call that began %s ago still hangs there", path,
+				time.Since(since).Round(time.Second))
 		}
 		select {
 		case <-before.done:

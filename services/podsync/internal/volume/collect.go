@@ -52,7 +52,9 @@ func (m *Manager) configMapVolume(ctx context.Context, s *Spec) (map[string]file
 	if v.DefaultMode == nil {
 		return nil, errNoMode
 	}
-	return m.configMap(ctx, s.Pod, &v1.ConfigMapProjection{LocalObjectReference: v.LocalObjectReference, Items: v.Items, Optional: v.Optional}, *v.DefaultMode)
+	return m.configMap(ctx, s.Pod,
+		&v1.ConfigMapProjection{LocalObjectReference: v.LocalObjectReference, Items: v.Items, Optional: v.Optional},
+		*v.DefaultMode)
 }
 
 func (m *Manager) secretVolume(ctx context.Context, s *Spec) (map[string]file, error) {
@@ -61,7 +63,8 @@ func (m *Manager) secretVolume(ctx context.Context, s *Spec) (map[string]file, e
 		return nil, errNoMode
 	}
 	return m.secret(ctx, s.Pod, &v1.SecretProjection{
-		LocalObjectReference: v1.LocalObjectReference{Name: v.SecretName}, Items: v.Items, Optional: v.Optional}, *v.DefaultMode)
+		LocalObjectReference: v1.LocalObjectReference{Name: v.SecretName}, Items: v.Items, Optional: v.Optional},
+		*v.DefaultMode)
 }
 
 func (m *Manager) downwardVolume(_ context.Context, s *Spec) (map[string]file, error) {
@@ -87,14 +90,20 @@ func (m *Manager) source(ctx context.Context, p *v1.Pod, s *v1.VolumeProjection,
 	}
 }
 
-func (m *Manager) token(ctx context.Context, p *v1.Pod, s *v1.ServiceAccountTokenProjection, mode int32) (map[string]file, error) {
+func (m *Manager) token(ctx context.Context, p *v1.Pod, s *v1.ServiceAccountTokenProjection,
+	mode int32) (map[string]file, error) {
 	owner := soleUser(p)
 	if owner != nil || fsGroup(p) != nil {
 		mode = 0o600 // whoever may read it is given it; the group by its ownership of the volume
 	}
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: s.ExpirationSeconds,
-		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: p.Name, UID: p.UID},
+		BoundObjectRef: &authenticationv1.BoundObjectReference{
+			APIVersion: "v1",
+			Kind:       "Pod",
+			Name:       p.Name,
+			UID:        p.UID,
+		},
 	}}
 	if s.Audience != "" {
 		request.Spec.Audiences = []string{s.Audience}
@@ -106,7 +115,8 @@ func (m *Manager) token(ctx context.Context, p *v1.Pod, s *v1.ServiceAccountToke
 	return map[string]file{s.Path: {data: []byte(answer.Status.Token), mode: mode, owner: owner}}, nil
 }
 
-func (m *Manager) configMap(ctx context.Context, p *v1.Pod, s *v1.ConfigMapProjection, mode int32) (map[string]file, error) {
+func (m *Manager) configMap(ctx context.Context, p *v1.Pod, s *v1.ConfigMapProjection,
+	mode int32) (map[string]file, error) {
 	optional := s.Optional != nil && *s.Optional
 	object, err := m.opts.Objects.ConfigMap(ctx, p.Namespace, s.Name)
 	if optional && apierrors.IsNotFound(err) {
@@ -138,7 +148,8 @@ func (m *Manager) secret(ctx context.Context, p *v1.Pod, s *v1.SecretProjection,
 }
 
 // pick takes the keys that items name to the paths that they name, or all keys.
-func pick(data map[string][]byte, items []v1.KeyToPath, mode int32, optional bool, missing string) (map[string]file, error) {
+func pick(data map[string][]byte, items []v1.KeyToPath, mode int32, optional bool,
+	missing string) (map[string]file, error) {
 	files := make(map[string]file, len(data))
 	if len(items) == 0 {
 		for k, content := range data {

@@ -37,7 +37,8 @@ func (e *emptyDir) Check(_ context.Context, s *Spec) error {
 }
 
 func isHugePages(medium v1.StorageMedium) bool {
-	return medium == v1.StorageMediumHugePages || strings.HasPrefix(string(medium), string(v1.StorageMediumHugePagesPrefix))
+	return medium == v1.StorageMediumHugePages ||
+		strings.HasPrefix(string(medium), string(v1.StorageMediumHugePagesPrefix))
 }
 
 func (e *emptyDir) Existing(s *Spec) (Mounted, bool) {

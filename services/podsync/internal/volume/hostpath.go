@@ -113,11 +113,13 @@ func makeOfType(path string, kind v1.HostPathType) error {
 		err = fmt.Errorf("path %q does not exist", path)
 	}
 	if err != nil {
-		return fmt.Errorf("hostPath type check failed, %s is not a %s, unable to determine its type: %w", path, wanted.called, err)
+		return fmt.Errorf("hostPath type check failed, %s is not a %s, unable to determine its type: %w", path,
+			wanted.called, err)
 	}
 	is, err := typeOf(info.Mode())
 	if err != nil {
-		return fmt.Errorf("hostPath type check failed, %s is not a %s, unable to determine its type: %w", path, wanted.called, err)
+		return fmt.Errorf("hostPath type check failed, %s is not a %s, unable to determine its type: %w", path,
+			wanted.called, err)
 	}
 	if is != wanted.is {
 		return fmt.Errorf("hostPath type check failed: %s is not a %s, it's a %s", path, wanted.called, is)

@@ -25,9 +25,15 @@ func realManager(t *testing.T, a *api, allocatable string) *Manager {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: it mounts")
 	}
-	m := New(Options{RootDir: t.TempDir(), Objects: a, Tokens: a, Mounter: mount.New(""), Allocatable: func() v1.ResourceList {
-		return v1.ResourceList{v1.ResourceMemory: resource.MustParse(allocatable)}
-	}})
+	m := New(Options{
+		RootDir: t.TempDir(),
+		Objects: a,
+		Tokens:  a,
+		Mounter: mount.New(""),
+		Allocatable: func() v1.ResourceList {
+			return v1.ResourceList{v1.ResourceMemory: resource.MustParse(allocatable)}
+		},
+	})
 	t.Cleanup(func() {
 		if err := m.remove(context.Background(), m.podDir("u1")); err != nil {
 			t.Error(err)
@@ -37,8 +43,10 @@ func realManager(t *testing.T, a *api, allocatable string) *Manager {
 }
 
 func podWith(volumes ...v1.Volume) *v1.Pod {
-	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u1", Labels: map[string]string{"a": "b"}},
-		Spec: v1.PodSpec{Volumes: volumes, Containers: []v1.Container{{Name: "c"}}}}
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u1", Labels: map[string]string{"a": "b"}},
+		Spec:       v1.PodSpec{Volumes: volumes, Containers: []v1.Container{{Name: "c"}}},
+	}
 }
 
 func volumeOf(name string, source v1.VolumeSource) v1.Volume {
@@ -47,20 +55,36 @@ func volumeOf(name string, source v1.VolumeSource) v1.Volume {
 
 func TestEachKindIsWhereTheKubeletHasIt(t *testing.T) {
 	a := &api{
-		configMaps: map[string]*v1.ConfigMap{"c": {Data: map[string]string{"k": "map"}, BinaryData: map[string][]byte{"bin": {0, 1}}}},
-		secrets:    map[string]*v1.Secret{"s": {Data: map[string][]byte{"k": []byte("secret"), "other": nil}}},
+		configMaps: map[string]*v1.ConfigMap{
+			"c": {Data: map[string]string{"k": "map"}, BinaryData: map[string][]byte{"bin": {0, 1}}},
+		},
+		secrets: map[string]*v1.Secret{"s": {Data: map[string][]byte{"k": []byte("secret"), "other": nil}}},
 	}
 	m := realManager(t, a, "100Mi")
 	host, group, mode, own := t.TempDir(), int64(4242), int32(0o400), int32(0o444)
 	p := podWith(
 		volumeOf("disk", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}),
-		volumeOf("mem", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory, SizeLimit: new(resource.MustParse("8Mi"))}}),
+		volumeOf("mem",
+			v1.VolumeSource{
+				EmptyDir: &v1.EmptyDirVolumeSource{
+					Medium:    v1.StorageMediumMemory,
+					SizeLimit: new(resource.MustParse("8Mi")),
+				},
+			}),
 		volumeOf("host", v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: host}}),
-		volumeOf("cm", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "c"}, DefaultMode: &own}}),
+		volumeOf("cm",
+			v1.VolumeSource{
+				ConfigMap: &v1.ConfigMapVolumeSource{
+					LocalObjectReference: v1.LocalObjectReference{Name: "c"},
+					DefaultMode:          &own,
+				},
+			}),
 		volumeOf("sec", v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s", DefaultMode: &mode,
 			Items: []v1.KeyToPath{{Key: "k", Path: "deep/file"}, {Key: "other", Path: "other", Mode: &own}}}}),
 		volumeOf("down", v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{DefaultMode: &mode,
-			Items: []v1.DownwardAPIVolumeFile{{Path: "labels", FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.labels"}},
+			Items: []v1.DownwardAPIVolumeFile{{Path: "labels", FieldRef: &v1.ObjectFieldSelector{
+				FieldPath: "metadata.labels",
+			}},
 				{Path: "memory", ResourceFieldRef: &v1.ResourceFieldSelector{ContainerName: "c", Resource: "limits.memory", Divisor: resource.MustParse("1Mi")}}}}}),
 	)
 	p.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: &group}
@@ -133,7 +157,8 @@ func TestEachKindIsWhereTheKubeletHasIt(t *testing.T) {
 		}
 	}
 	var stat unix.Statfs_t
-	if err := unix.Statfs(mounted["mem"].HostPath, &stat); err != nil || stat.Type != unix.TMPFS_MAGIC || int64(stat.Blocks)*stat.Bsize != 8<<20 {
+	if err := unix.Statfs(mounted["mem"].HostPath, &stat); err != nil || stat.Type != unix.TMPFS_MAGIC ||
+		int64(stat.Blocks)*stat.Bsize != 8<<20 {
 		t.Errorf("size of the memory volume: %d, %v", int64(stat.Blocks)*stat.Bsize, err)
 	}
 	if there, ok := m.Existing(p); !ok || fmt.Sprint(there) != fmt.Sprint(mounted) {
@@ -157,7 +182,13 @@ func TestFilesOfAnotherBootAreComparedWithTheAPI(t *testing.T) {
 	a := &api{configMaps: map[string]*v1.ConfigMap{"c": {Data: map[string]string{"k": "map", "same": "same"}}}}
 	m, _ := manager(t, a)
 	mode := int32(0o644)
-	p := podWith(volumeOf("cm", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "c"}, DefaultMode: &mode}}),
+	p := podWith(volumeOf("cm",
+		v1.VolumeSource{
+			ConfigMap: &v1.ConfigMapVolumeSource{
+				LocalObjectReference: v1.LocalObjectReference{Name: "c"},
+				DefaultMode:          &mode,
+			},
+		}),
 		volumeOf("disk", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}))
 	m.opts.BootID = "first"
 	mounted, err := m.Mount(t.Context(), p)
@@ -325,7 +356,8 @@ func TestHostPathTypes(t *testing.T) {
 		{dir + "/a/../a", v1.HostPathDirectory, "invalid HostPath `" + dir + "/a/../a`: must not contain '..'"},
 		{file, "Other", "Other is an invalid volume type"},
 	} {
-		p := podWith(volumeOf("v", v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: test.path, Type: &test.kind}}))
+		p := podWith(volumeOf("v",
+			v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: test.path, Type: &test.kind}}))
 		want := test.want
 		if want != "" {
 			want = `MountVolume.SetUp failed for volume "v" : ` + want

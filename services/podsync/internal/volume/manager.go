@@ -30,7 +30,8 @@ type Objects interface {
 
 // Tokens are the service accounts' tokens, kept until they are due for another.
 type Tokens interface {
-	Token(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
+	Token(ctx context.Context, namespace, serviceAccount string,
+		request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
 	Forget(podUID types.UID)
 }
 
@@ -49,8 +50,8 @@ type Options struct {
 	// Private returns the node agent's own folder for a pod that may not have anything of it, and nothing for a
 	// helper. Nil protects nothing.
 	Private func(p *v1.Pod) string
-	// BootID is the kernel's name of this boot. Files of the API that another boot has written are compared with the API's
-	// before a container sees them.
+	// BootID is the kernel's name of this boot. Files of the API that another boot has written are compared with the
+	// API's before a container sees them.
 	BootID string
 	// Deadline of one pod's mounting or unmounting; 0 is 2 m.
 	Deadline time.Duration
@@ -95,7 +96,11 @@ func New(opts Options) *Manager {
 		opts.Allocatable = func() v1.ResourceList { return nil }
 	}
 	m := &Manager{opts: opts, calls: &calls{}}
-	m.memory = &memory{mounter: opts.Mounter, allocatable: opts.Allocatable, scratch: filepath.Join(opts.RootDir, "plugins", emptyDirName)}
+	m.memory = &memory{
+		mounter:     opts.Mounter,
+		allocatable: opts.Allocatable,
+		scratch:     filepath.Join(opts.RootDir, "plugins", emptyDirName),
+	}
 	m.nodes = &hostPath{calls: m.calls, reaches: m.opts.reaches, checked: map[types.UID][]string{}}
 	m.plugins = []Plugin{
 		&emptyDir{memory: m.memory, calls: m.calls},

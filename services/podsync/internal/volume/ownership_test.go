@@ -57,8 +57,16 @@ func TestLinksHaveTheirFilesOwners(t *testing.T) {
 		t.Helper()
 		for dir, want := range map[string]map[string]string{
 			mounted["access"].HostPath: {
-				"..version/token": "4141:4242", "token": "4141:4242", "ca": "0:4242", "namespace": "0:4242", "..data": "0:4242",
-				"..version": "0:4242", "..version/ca": "0:4242", "..version/ca/ca.crt": "0:4242", "..version/namespace": "0:4242", ".": "0:4242",
+				"..version/token":     "4141:4242",
+				"token":               "4141:4242",
+				"ca":                  "0:4242",
+				"namespace":           "0:4242",
+				"..data":              "0:4242",
+				"..version":           "0:4242",
+				"..version/ca":        "0:4242",
+				"..version/ca/ca.crt": "0:4242",
+				"..version/namespace": "0:4242",
+				".":                   "0:4242",
 			},
 			mounted["plain"].HostPath: {"ca.crt": "0:4242", "..data": "0:4242", "..version": "0:4242", "..version/ca.crt": "0:4242", ".": "0:4242"},
 		} {

@@ -26,7 +26,8 @@ func TestNothingOfTheNodeAgentsFolder(t *testing.T) {
 		return own
 	}
 	for _, path := range []string{
-		filepath.Join(own, "made"), filepath.Join(link, "made"), filepath.Join("/proc/self/root", own, "made"), own + "/made/below", link,
+		filepath.Join(own, "made"), filepath.Join(link, "made"), filepath.Join("/proc/self/root", own, "made"),
+		own + "/made/below", link,
 	} {
 		for _, kind := range []v1.HostPathType{v1.HostPathDirectoryOrCreate, v1.HostPathFileOrCreate} {
 			volume := volumeOf("v", v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: path, Type: &kind}})

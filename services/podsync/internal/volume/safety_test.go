@@ -23,7 +23,11 @@ func TestUnmountNeverRemovesThroughMounts(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: it mounts")
 	}
-	for name, at := range map[string]string{"plain": "volumes/x/v", "blank": "volumes/x/a b", "symlinked root": "volumes/x/v"} {
+	for name, at := range map[string]string{
+		"plain":          "volumes/x/v",
+		"blank":          "volumes/x/a b",
+		"symlinked root": "volumes/x/v",
+	} {
 		t.Run(name, func(t *testing.T) {
 			dir, err := filepath.EvalSymlinks(t.TempDir())
 			if err != nil {
@@ -121,7 +125,8 @@ func TestUnmountRemovesWhatNoPathCanSay(t *testing.T) {
 		}
 		parent = os.NewFile(uintptr(fd), name)
 	}
-	mounted := errors.Join(unix.Mount(data, fmt.Sprintf("/proc/self/fd/%d", parent.Fd()), "", unix.MS_BIND, ""), parent.Close())
+	mounted := errors.Join(unix.Mount(data, fmt.Sprintf("/proc/self/fd/%d", parent.Fd()), "", unix.MS_BIND, ""),
+		parent.Close())
 	if mounted != nil {
 		t.Fatal(mounted)
 	}

@@ -63,9 +63,11 @@ func (m *Manager) SubPath(ctx context.Context, s SubPath) (string, error) {
 	case context.Cause(ctx) != nil: // made is still the call's that was left behind
 		return "", fmt.Errorf("volumeMount %q of container %q: %w", s.Volume, s.Container, err)
 	}
-	m.opts.Log.Warn("subPath refused", "podUID", s.Pod.UID, "container", s.Container, "volume", s.Volume, "subPath", s.Path, "err", err)
+	m.opts.Log.Warn("subPath refused", "podUID", s.Pod.UID, "container", s.Container, "volume", s.Volume,
+		"subPath", s.Path, "err", err)
 	if !made {
-		return "", fmt.Errorf("failed to create subPath directory for volumeMount %q of container %q", s.Volume, s.Container)
+		return "", fmt.Errorf("failed to create subPath directory for volumeMount %q of container %q", s.Volume,
+			s.Container)
 	}
 	return "", fmt.Errorf("failed to prepare subPath for volumeMount %q of container %q", s.Volume, s.Container)
 }

@@ -35,7 +35,8 @@ func newScene(t *testing.T) scene {
 }
 
 func (s scene) bind(t *testing.T, path string, index int) (string, error) {
-	return s.m.SubPath(t.Context(), SubPath{Pod: podWith(), Volume: "v", Container: "c", Index: index, Root: s.volume, Path: path})
+	return s.m.SubPath(t.Context(),
+		SubPath{Pod: podWith(), Volume: "v", Container: "c", Index: index, Root: s.volume, Path: path})
 }
 
 func TestSubPathIsMadeAndBound(t *testing.T) {
@@ -186,7 +187,8 @@ func TestSubPathAgainstARacingLink(t *testing.T) {
 
 // FuzzSubPath: whatever the text, what is bound is in the volume, and nothing is made elsewhere.
 func FuzzSubPath(f *testing.F) {
-	for _, path := range []string{"a", "a/b", "..", "../outside", "a/../..", "/etc", "link", "link/x", ".", "", "a//b", "a/./b", "x\x00y", "...", "link/../secret"} {
+	for _, path := range []string{"a", "a/b", "..", "../outside", "a/../..", "/etc", "link", "link/x", ".", "", "a//b",
+		"a/./b", "x\x00y", "...", "link/../secret"} {
 		f.Add(path)
 	}
 	dir := f.TempDir()

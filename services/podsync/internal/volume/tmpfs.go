@@ -61,7 +61,8 @@ func tmpfsSize(p *v1.Pod, allocatable v1.ResourceList, volume *resource.Quantity
 			size = limit
 		}
 	}
-	if limit, ok := resourcehelper.PodLimits(p, resourcehelper.PodResourcesOptions{})[v1.ResourceMemory]; ok && memoryLimited(p) {
+	if limit, ok := resourcehelper.PodLimits(p, resourcehelper.PodResourcesOptions{})[v1.ResourceMemory]; ok &&
+		memoryLimited(p) {
 		lower(limit.Value())
 	}
 	if volume != nil {
@@ -147,13 +148,16 @@ func pageSize(p *v1.Pod, medium v1.StorageMedium) (resource.Quantity, error) {
 				continue
 			}
 			if found != nil && found.Cmp(size) != 0 {
-				return size, fmt.Errorf("medium: %s can't be used if container requests multiple huge page sizes", medium)
+				return size, fmt.Errorf("medium: %s can't be used if container requests multiple huge page sizes",
+					medium)
 			}
 			found = &size
 		}
 	}
 	if found == nil {
-		return resource.Quantity{}, fmt.Errorf("medium %s: hugePages storage requested, but there is no resource request for huge pages", medium)
+		return resource.Quantity{},
+			fmt.Errorf("medium %s: hugePages storage requested, but there is no resource request for huge pages",
+				medium)
 	}
 	return *found, nil
 }

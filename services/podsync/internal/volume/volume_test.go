@@ -40,7 +40,8 @@ func (a *api) Secret(_ context.Context, _, name string) (*v1.Secret, error) {
 	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, name)
 }
 
-func (a *api) Token(_ context.Context, namespace, account string, r *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+func (a *api) Token(_ context.Context, namespace, account string,
+	r *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 	r.Status.Token = fmt.Sprintf("token %d of %s/%s for %s", a.token, namespace, account, r.Spec.BoundObjectRef.UID)
 	return r, nil
 }

@@ -52,7 +52,8 @@ func (a *admissions) count(what *int) {
 	*what++
 }
 
-func (a *admissions) Admit(_ context.Context, p *v1.Pod, _ podsyncv1.PodSource, running bool) (admission.Result, error) {
+func (a *admissions) Admit(_ context.Context, p *v1.Pod, _ podsyncv1.PodSource,
+	running bool) (admission.Result, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.asked[p.UID]++
@@ -73,13 +74,15 @@ func TestRejectedPodFailsAndTouchesNothing(t *testing.T) {
 		synctest.Wait()
 
 		s, _ := n.Last(p.UID)
-		if s.Phase != v1.PodFailed || s.Reason != "NodePorts" || s.Message != "Pod was rejected: Predicate NodePorts failed: taken" {
+		if s.Phase != v1.PodFailed || s.Reason != "NodePorts" ||
+			s.Message != "Pod was rejected: Predicate NodePorts failed: taken" {
 			t.Errorf("told %s %s %q", s.Phase, s.Reason, s.Message)
 		}
 		if len(s.ContainerStatuses) != 0 {
 			t.Errorf("a pod that never ran shows containers: %v", s.ContainerStatuses)
 		}
-		if event := <-n.events.Events; !strings.HasPrefix(event, "Warning NodePorts Predicate NodePorts failed: taken") {
+		if event := <-n.events.Events; !strings.HasPrefix(event,
+			"Warning NodePorts Predicate NodePorts failed: taken") {
 			t.Errorf("event %q", event)
 		}
 		if sandboxes(t, cri) != 0 {

@@ -40,7 +40,8 @@ func (w *worker) expire(p *v1.Pod) {
 	w.deps.event(p, v1.EventTypeNormal, reasonDeadlineExceeded, messageDeadlineExceeded)
 	w.mu.Lock()
 	if w.eviction == nil {
-		w.eviction = &eviction{causeDeadline, podstatus.Override{Reason: reasonDeadlineExceeded, Message: messageDeadlineExceeded}, nil}
+		w.eviction = &eviction{causeDeadline,
+			podstatus.Override{Reason: reasonDeadlineExceeded, Message: messageDeadlineExceeded}, nil}
 	}
 	w.mu.Unlock()
 }

@@ -26,7 +26,8 @@ import (
 type Runtime interface {
 	State(ctx context.Context, uid types.UID) (*pod.State, error)
 	RunSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string, urgent bool) (string, error)
-	StartContainer(ctx context.Context, sandboxID string, config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig, urgent bool, check runtime.Check) (string, error)
+	StartContainer(ctx context.Context, sandboxID string, config *runtimeapi.ContainerConfig,
+		sandbox *runtimeapi.PodSandboxConfig, urgent bool, check runtime.Check) (string, error)
 	StopContainer(ctx context.Context, id string, grace time.Duration) error
 	RemoveContainer(ctx context.Context, id string) error
 	StopSandbox(ctx context.Context, id string) error
@@ -48,8 +49,8 @@ type Images interface {
 type Image struct {
 	// Ref is what CRI creates the container with.
 	Ref string
-	// UID and User are what the image runs as, a number or a name. They are known where the pod says nothing and it decides
-	// whether the container may run.
+	// UID and User are what the image runs as, a number or a name. They are known where the pod says nothing and it
+	// decides whether the container may run.
 	UID  *int64
 	User string
 }
@@ -78,7 +79,8 @@ type Cgroups interface {
 type Config interface {
 	Prepare(p *v1.Pod) error
 	Sandbox(p *v1.Pod, attempt uint32, cgroupParent string) (*runtimeapi.PodSandboxConfig, error)
-	Container(ctx context.Context, p *v1.Pod, c *v1.Container, in podconfig.ContainerInput) (*runtimeapi.ContainerConfig, error)
+	Container(ctx context.Context, p *v1.Pod, c *v1.Container,
+		in podconfig.ContainerInput) (*runtimeapi.ContainerConfig, error)
 	LinkLogs(p *v1.Pod, c *v1.Container, restartCount int32, id string) error
 }
 
@@ -97,8 +99,8 @@ type Logs interface {
 	NextRestartCount(p podlogs.Pod, container string) int32
 }
 
-// MirrorManager keeps the mirror pods of static pods, and passes the status of every pod on to the object that shows it in
-// the API; see mirror.Manager.
+// MirrorManager keeps the mirror pods of static pods, and passes the status of every pod on to the object that shows it
+// in the API; see mirror.Manager.
 type MirrorManager interface {
 	// Want tells of a static pod, which the API knows by its mirror pod alone.
 	Want(p *v1.Pod)

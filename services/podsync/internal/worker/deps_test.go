@@ -54,7 +54,11 @@ func (j *judge) CheckCreated(_ *v1.Pod, c *v1.Container, _ *Image) runtime.Check
 type unprobed struct{}
 
 func (unprobed) Of(types.UID) probes.Results {
-	return probes.Results{Readiness: map[string]decide.Result{}, Liveness: map[string]decide.Result{}, Startup: map[string]decide.Result{}}
+	return probes.Results{
+		Readiness: map[string]decide.Result{},
+		Liveness:  map[string]decide.Result{},
+		Startup:   map[string]decide.Result{},
+	}
 }
 
 // hostIPs are the node's addresses, which are known.

@@ -112,7 +112,8 @@ func (d *Dispatcher) SetPod(p *v1.Pod, from podsyncv1.PodSource) {
 	d.post(func(ctx context.Context) {
 		if w := d.workers.worker(p.UID); w != nil {
 			if w.source != from {
-				d.log.Error("two sources want a pod of the same UID, the first is heeded", "pod", podName(p), "podUID", p.UID,
+				d.log.Error("two sources want a pod of the same UID, the first is heeded", "pod", podName(p),
+					"podUID", p.UID,
 					"first", w.source.String(), "second", from.String())
 				return
 			}
@@ -183,8 +184,8 @@ func (d *Dispatcher) start(ctx context.Context, w *worker) {
 	})
 }
 
-// finish lets a worker go whose pod is gone, or is to be restarted. If the source wants the pod again, as after a list of
-// an apiserver that was behind or when a manifest was put back, it gets another worker.
+// finish lets a worker go whose pod is gone, or is to be restarted. If the source wants the pod again, as after a list
+// of an apiserver that was behind or when a manifest was put back, it gets another worker.
 func (d *Dispatcher) finish(ctx context.Context, w *worker) {
 	if p := w.wantedAgain(); p != nil {
 		d.start(ctx, d.newWorker(p, w.source))

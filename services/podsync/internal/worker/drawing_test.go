@@ -15,7 +15,8 @@ func TestTheDrawingIsTheCode(t *testing.T) {
 		t.Fatal(err)
 	}
 	drawn := map[string]int{}
-	for _, arrow := range regexp.MustCompile(`(?m)^\s*(\w+) --> (\w+): (\w+)$`).FindAllStringSubmatch(string(page), -1) {
+	for _, arrow := range regexp.MustCompile(`(?m)^\s*(\w+) --> (\w+): (\w+)$`).FindAllStringSubmatch(string(page),
+		-1) {
 		drawn[arrow[1]+" "+arrow[3]+" "+arrow[2]]++
 	}
 	coded := map[string]int{}

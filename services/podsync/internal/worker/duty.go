@@ -87,8 +87,10 @@ func (w *worker) sweep(p *v1.Pod, state *pod.State) {
 	}
 	w.sweeping = w.begin(func(ctx context.Context) {
 		for _, id := range replaced {
-			if err := w.deps.Runtime.RemoveSandbox(ctx, id); err != nil && ctx.Err() == nil && w.history.sweepFails(err) {
-				w.deps.Log.Warn("replaced sandbox not removed", "pod", podName(p), "podUID", w.uid, "sandbox", id, "err", err)
+			if err := w.deps.Runtime.RemoveSandbox(ctx, id); err != nil && ctx.Err() == nil &&
+				w.history.sweepFails(err) {
+				w.deps.Log.Warn("replaced sandbox not removed", "pod", podName(p), "podUID", w.uid, "sandbox", id,
+					"err", err)
 			}
 		}
 	})

@@ -46,8 +46,8 @@ func (n *node) exit(name string) {
 	n.workers.Wake("a", "test")
 }
 
-// TestVolumesAreRefreshedBesideASiblingThatCannotStart: the tokens of what runs must not expire for another's sake, neither
-// when each look fails nor when one look lasts.
+// TestVolumesAreRefreshedBesideASiblingThatCannotStart: the tokens of what runs must not expire for another's sake,
+// neither when each look fails nor when one look lasts.
 func TestVolumesAreRefreshedBesideASiblingThatCannotStart(t *testing.T) {
 	for name, hinder := range map[string]func(n *node){
 		"each look fails": func(n *node) {

@@ -19,7 +19,9 @@ import (
 )
 
 func withPreStop(p *v1.Pod, command string) *v1.Pod {
-	p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{command}}}}
+	p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{
+		PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{command}}},
+	}
 	return p
 }
 
@@ -63,7 +65,11 @@ func TestEvictAnswersWhenTheContainersHaveStopped(t *testing.T) {
 		n.wait(time.Second)
 		eviction := podstatus.Override{
 			Reason: "Preempting", Message: "Preempted in order to admit critical pod",
-			Condition: &v1.PodCondition{Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet},
+			Condition: &v1.PodCondition{
+				Type:   v1.DisruptionTarget,
+				Status: v1.ConditionTrue,
+				Reason: v1.PodReasonTerminationByKubelet,
+			},
 		}
 		began := time.Now()
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -149,7 +155,8 @@ func TestAPreStopHookTakesOfTheGracePeriod(t *testing.T) {
 				if got := stopGraces(n.cri); !slices.Equal(got, []int64{want}) {
 					t.Fatalf("grace periods %v, want %d", got, want)
 				}
-				told := slices.ContainsFunc(n.drain(), func(e string) bool { return strings.Contains(e, "FailedPreStopHook PreStopHook failed") })
+				told := slices.ContainsFunc(n.drain(),
+					func(e string) bool { return strings.Contains(e, "FailedPreStopHook PreStopHook failed") })
 				if told != (command != "10s") {
 					t.Fatalf("told of a failure: %v", told)
 				}
@@ -277,13 +284,15 @@ func TestAPodPastItsDeadlineFails(t *testing.T) {
 		next.dispatcher.SetPod(p, api)
 		next.wait(12 * time.Second)
 		s := next.status("a")
-		if s.Phase != v1.PodFailed || s.Reason != "DeadlineExceeded" || s.Message != "Pod was active on the node longer than the specified deadline" {
+		if s.Phase != v1.PodFailed || s.Reason != "DeadlineExceeded" ||
+			s.Message != "Pod was active on the node longer than the specified deadline" {
 			t.Fatalf("status %s %q %q", s.Phase, s.Reason, s.Message)
 		}
 		if s.ContainerStatuses[0].State.Terminated == nil {
 			t.Fatalf("its container: %+v", s.ContainerStatuses[0].State)
 		}
-		if events := next.drain(); !slices.Contains(events, "Normal DeadlineExceeded Pod was active on the node longer than the specified deadline") {
+		if events := next.drain(); !slices.Contains(events,
+			"Normal DeadlineExceeded Pod was active on the node longer than the specified deadline") {
 			t.Fatalf("events %q", events)
 		}
 	})

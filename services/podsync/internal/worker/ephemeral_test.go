@@ -125,7 +125,8 @@ func TestARefusedEphemeralContainerDoesNotHurtThePod(t *testing.T) {
 		refused.Spec.EphemeralContainers[0].VolumeDevices = []v1.VolumeDevice{{Name: "v"}}
 		n.dispatcher.SetPod(refused, api)
 		n.wait(time.Minute)
-		if s := n.ephemeral("debug"); s.State.Waiting == nil || !strings.Contains(s.State.Waiting.Message, "spec.ephemeralContainers[0].volumeDevices") {
+		if s := n.ephemeral("debug"); s.State.Waiting == nil ||
+			!strings.Contains(s.State.Waiting.Message, "spec.ephemeralContainers[0].volumeDevices") {
 			t.Fatalf("status %+v", s)
 		}
 		if len(n.created("debug")) != 0 || n.ephemeral("fine").State.Running == nil || !n.running("a") {
@@ -152,7 +153,8 @@ func TestAForbiddenEphemeralContainerDoesNotStart(t *testing.T) {
 		n.dispatcher.SetPod(p, api)
 		n.wait(time.Minute)
 		s := n.ephemeral("debug")
-		if s.State.Waiting == nil || s.State.Waiting.Reason != reasonCreateContainerConfigError || s.State.Waiting.Message != "it may not" || !n.running("a") {
+		if s.State.Waiting == nil || s.State.Waiting.Reason != reasonCreateContainerConfigError ||
+			s.State.Waiting.Message != "it may not" || !n.running("a") {
 			t.Fatalf("status %+v", s)
 		}
 		if created := n.created("debug"); len(created) != 0 {

@@ -16,7 +16,9 @@ import (
 )
 
 func withPostStart(p *v1.Pod, command string) *v1.Pod {
-	p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PostStart: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{command}}}}
+	p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{
+		PostStart: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{command}}},
+	}
 	return p
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/microlet/microlet/services/internal/podutil"
 )
 
-// hostIPsReady holds back a pod whose containers are told the node's addresses while these are about to be known: what a
-// container is told at its start stays.
+// hostIPsReady holds back a pod whose containers are told the node's addresses while these are about to be known: what
+// a container is told at its start stays.
 func (w *worker) hostIPsReady(p *v1.Pod) error {
 	if !w.deps.HostIPs.Awaited() || !showsHostIPs(p) {
 		return nil
@@ -26,7 +26,8 @@ func showsHostIPs(p *v1.Pod) bool {
 	}
 	for c := range podutil.Containers(&p.Spec) {
 		if slices.ContainsFunc(c.Env, func(e v1.EnvVar) bool {
-			return e.ValueFrom != nil && e.ValueFrom.FieldRef != nil && slices.Contains(fields, e.ValueFrom.FieldRef.FieldPath)
+			return e.ValueFrom != nil && e.ValueFrom.FieldRef != nil &&
+				slices.Contains(fields, e.ValueFrom.FieldRef.FieldPath)
 		}) {
 			return true
 		}

@@ -81,7 +81,8 @@ func (w *worker) kill(ctx context.Context, p *v1.Pod, kills []decide.Kill) error
 	return errors.Join(errs...)
 }
 
-func (w *worker) killOne(ctx context.Context, p *v1.Pod, k *decide.Kill, s *stopping, turn func(context.Context) error) error {
+func (w *worker) killOne(ctx context.Context, p *v1.Pod, k *decide.Kill, s *stopping,
+	turn func(context.Context) error) error {
 	if !s.announced {
 		s.announced = true
 		w.deps.containerEvent(p, k.Name, v1.EventTypeNormal, reasonKilling, "%s", k.Message)

@@ -34,7 +34,8 @@ func TestAContainerThatCannotBeStoppedEndsWithItsSandbox(t *testing.T) {
 			t.Errorf("stopped %d times", stops)
 		}
 		told := func(e string) bool {
-			return strings.HasPrefix(e, "Warning FailedKillPod error killing pod: ") && strings.Contains(e, errStopSignal.Error())
+			return strings.HasPrefix(e, "Warning FailedKillPod error killing pod: ") &&
+				strings.Contains(e, errStopSignal.Error())
 		}
 		if events := n.drain(); !slices.ContainsFunc(events, told) {
 			t.Errorf("not told: %q", events)
@@ -104,7 +105,8 @@ func TestASandboxThatDiedIsStoppedWhenItsPodEnds(t *testing.T) {
 				second.dispatcher.SetPod(p, api)
 				second.wait(time.Hour)
 				stopped := cri.Calls("StopPodSandbox")
-				if len(stopped) != 1 || stopped[0].Request.(*runtimeapi.StopPodSandboxRequest).PodSandboxId != state.Sandboxes[0].ID {
+				if len(stopped) != 1 ||
+					stopped[0].Request.(*runtimeapi.StopPodSandboxRequest).PodSandboxId != state.Sandboxes[0].ID {
 					t.Errorf("stopped %v, want the sandbox, once", stopped)
 				}
 				if !second.released["a"] {

@@ -25,23 +25,29 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "microlet_podsync_wakes_total", Help: "Wake-ups of pod workers, by who woke them.",
 		}, []string{"reason"}),
 		Refused: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "microlet_podsync_refused_total", Help: "Pods that were not started because they use what is not built.",
+			Name: "microlet_podsync_refused_total",
+			Help: "Pods that were not started because they use what is not built.",
 		}),
 		syncs: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "kubelet_pod_worker_duration_seconds", Help: "Duration in seconds to sync a single pod, by operation type.",
+			Name:    "kubelet_pod_worker_duration_seconds",
+			Help:    "Duration in seconds to sync a single pod, by operation type.",
 			Buckets: prometheus.DefBuckets,
 		}, []string{"operation_type"}),
 		sandboxes: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "kubelet_started_pods_total", Help: "Cumulative number of pod sandboxes that were to be started, failures included.",
+			Name: "kubelet_started_pods_total",
+			Help: "Cumulative number of pod sandboxes that were to be started, failures included.",
 		}),
 		sandboxErrors: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "kubelet_started_pods_errors_total", Help: "Cumulative number of pod sandboxes that could not be started.",
+			Name: "kubelet_started_pods_errors_total",
+			Help: "Cumulative number of pod sandboxes that could not be started.",
 		}),
 		containers: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "kubelet_started_containers_total", Help: "Cumulative number of containers that were to be started, failures included.",
+			Name: "kubelet_started_containers_total",
+			Help: "Cumulative number of containers that were to be started, failures included.",
 		}, []string{"container_type"}),
 		containerErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "kubelet_started_containers_errors_total", Help: "Cumulative number of containers that could not be started, by the reason that their status tells.",
+			Name: "kubelet_started_containers_errors_total",
+			Help: "Cumulative number of containers that could not be started, by the reason that their status tells.",
 		}, []string{"container_type", "code"}),
 	}
 	r.MustRegister(m.Wakes, m.Refused, m.syncs, m.sandboxes, m.sandboxErrors, m.containers, m.containerErrors)

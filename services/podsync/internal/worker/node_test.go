@@ -68,12 +68,26 @@ type node struct {
 
 func newNode(t *testing.T, cri *fake.Runtime) *node {
 	n := &node{
-		t: t, cri: cri, events: record.NewFakeRecorder(1000), published: &published{pods: map[types.UID]string{}},
-		admission: &admissions{reject: map[types.UID]admission.Result{}, asked: map[types.UID]int{}, ended: map[types.UID]bool{}},
-		statuses:  map[types.UID]v1.PodStatus{}, history: map[types.UID][]v1.PodPhase{}, final: map[types.UID]bool{},
-		hung: map[types.UID]bool{}, slow: map[types.UID]bool{}, released: map[types.UID]bool{}, mounted: map[types.UID]bool{},
-		refreshed: map[types.UID]int{}, registered: map[types.UID]bool{},
-		wanted: map[types.UID]bool{}, forgotten: map[types.UID]bool{},
+		t:         t,
+		cri:       cri,
+		events:    record.NewFakeRecorder(1000),
+		published: &published{pods: map[types.UID]string{}},
+		admission: &admissions{
+			reject: map[types.UID]admission.Result{},
+			asked:  map[types.UID]int{},
+			ended:  map[types.UID]bool{},
+		},
+		statuses:   map[types.UID]v1.PodStatus{},
+		history:    map[types.UID][]v1.PodPhase{},
+		final:      map[types.UID]bool{},
+		hung:       map[types.UID]bool{},
+		slow:       map[types.UID]bool{},
+		released:   map[types.UID]bool{},
+		mounted:    map[types.UID]bool{},
+		refreshed:  map[types.UID]int{},
+		registered: map[types.UID]bool{},
+		wanted:     map[types.UID]bool{},
+		forgotten:  map[types.UID]bool{},
 	}
 	rt, err := runtime.New(cri.Conn(), cri.Conn(), runtime.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -91,9 +105,16 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 		},
 		Resources:  Resources{Images: n, Volumes: n, Cgroups: n, Config: n, Objects: n, Logs: n, Hooks: hooks},
 		Admissions: Admissions{Admission: n.admission, ContainerAdmission: &n.judge},
-		Reporting:  Reporting{Mirrors: n, Observer: n.published, Events: n.events, Probes: unprobed{}, HostIPs: hostIPs{"192.0.2.1"}},
-		Log:        slog.New(slog.DiscardHandler),
-	}, []podsyncv1.PodSource{api}, Progress{Turn: func() {}, Synced: func() {}, Reported: func() { n.reported.Store(true) }})
+		Reporting: Reporting{
+			Mirrors:  n,
+			Observer: n.published,
+			Events:   n.events,
+			Probes:   unprobed{},
+			HostIPs:  hostIPs{"192.0.2.1"},
+		},
+		Log: slog.New(slog.DiscardHandler),
+	}, []podsyncv1.PodSource{api},
+		Progress{Turn: func() {}, Synced: func() {}, Reported: func() { n.reported.Store(true) }})
 	return n
 }
 
@@ -202,18 +223,26 @@ func (n *node) registers(uid types.UID, yes bool) {
 
 func podLabels(p *v1.Pod) map[string]string {
 	return map[string]string{
-		"io.kubernetes.pod.name": p.Name, "io.kubernetes.pod.namespace": p.Namespace, "io.kubernetes.pod.uid": string(p.UID),
+		"io.kubernetes.pod.name":      p.Name,
+		"io.kubernetes.pod.namespace": p.Namespace,
+		"io.kubernetes.pod.uid":       string(p.UID),
 	}
 }
 
 func (n *node) Sandbox(p *v1.Pod, attempt uint32, parent string) (*runtimeapi.PodSandboxConfig, error) {
 	return &runtimeapi.PodSandboxConfig{
-		Metadata: &runtimeapi.PodSandboxMetadata{Name: p.Name, Namespace: p.Namespace, Uid: string(p.UID), Attempt: attempt},
-		Labels:   podLabels(p), Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: parent},
+		Metadata: &runtimeapi.PodSandboxMetadata{
+			Name:      p.Name,
+			Namespace: p.Namespace,
+			Uid:       string(p.UID),
+			Attempt:   attempt,
+		},
+		Labels: podLabels(p), Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: parent},
 	}, nil
 }
 
-func (n *node) Container(_ context.Context, p *v1.Pod, c *v1.Container, in podconfig.ContainerInput) (*runtimeapi.ContainerConfig, error) {
+func (n *node) Container(_ context.Context, p *v1.Pod, c *v1.Container,
+	in podconfig.ContainerInput) (*runtimeapi.ContainerConfig, error) {
 	if err := n.broken("Container", p.UID); err != nil {
 		return nil, err
 	}

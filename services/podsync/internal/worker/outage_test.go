@@ -37,7 +37,8 @@ func TestADiskThatIsFullHurtsOnlyWhoNeedsIt(t *testing.T) {
 				}
 				if where == "Container" {
 					waiting := n.status("a").ContainerStatuses[0].State.Waiting
-					if waiting == nil || waiting.Reason != "CreateContainerConfigError" || waiting.Message != "no space left on device" {
+					if waiting == nil || waiting.Reason != "CreateContainerConfigError" ||
+						waiting.Message != "no space left on device" {
 						t.Fatalf("waiting %+v", waiting)
 					}
 				}
@@ -103,8 +104,8 @@ func TestCallsThatHangHoldUpTheirPodsAlone(t *testing.T) {
 	})
 }
 
-// TestATokenThatExpiresStopsNoPod: the apiserver has been away for longer than the token of a volume lives. The pod says
-// so, runs on, and has a fresh token soon after the apiserver's return.
+// TestATokenThatExpiresStopsNoPod: the apiserver has been away for longer than the token of a volume lives. The pod
+// says so, runs on, and has a fresh token soon after the apiserver's return.
 func TestATokenThatExpiresStopsNoPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newRuntime())
@@ -121,7 +122,8 @@ func TestATokenThatExpiresStopsNoPod(t *testing.T) {
 		if !slices.Contains(n.drain(), "Warning FailedMount failed to fetch token: connection refused") {
 			t.Error("not told")
 		}
-		if !n.running("a") || len(n.cri.Calls("StopContainer"))+len(n.cri.Calls("StopPodSandbox")) > 0 || len(n.cri.Calls("StartContainer")) != 1 {
+		if !n.running("a") || len(n.cri.Calls("StopContainer"))+len(n.cri.Calls("StopPodSandbox")) > 0 ||
+			len(n.cri.Calls("StartContainer")) != 1 {
 			t.Errorf("the pod was touched: %+v", n.status("a"))
 		}
 		n.breaks("Refresh", "a", nil)
@@ -152,7 +154,8 @@ func TestARestartAtAnyMoment(t *testing.T) {
 func restartAt(t *testing.T, offset time.Duration, deleting bool) {
 	cri := newRuntime()
 	slow := func(d time.Duration) {
-		for _, method := range []string{"RunPodSandbox", "CreateContainer", "StartContainer", "StopPodSandbox", "RemoveContainer", "RemovePodSandbox"} {
+		for _, method := range []string{"RunPodSandbox", "CreateContainer", "StartContainer", "StopPodSandbox",
+			"RemoveContainer", "RemovePodSandbox"} {
 			cri.SetLatency(method, d)
 		}
 	}
@@ -206,7 +209,8 @@ func restartAt(t *testing.T, offset time.Duration, deleting bool) {
 			running++
 		}
 	}
-	if deleting && len(state.Sandboxes)+len(state.Containers) != 0 || !deleting && (running != 1 || state.ReadySandbox() == nil) {
+	if deleting && len(state.Sandboxes)+len(state.Containers) != 0 ||
+		!deleting && (running != 1 || state.ReadySandbox() == nil) {
 		t.Fatalf("left %+v", state)
 	}
 }

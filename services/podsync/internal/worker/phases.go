@@ -82,7 +82,8 @@ func (w *worker) move(on cause) {
 	if w.phase == before {
 		return
 	}
-	w.deps.Log.Debug("pod moves on", "pod", podName(w.latest()), "podUID", w.uid, "from", before.String(), "to", w.phase.String(), "cause", string(on))
+	w.deps.Log.Debug("pod moves on", "pod", podName(w.latest()), "podUID", w.uid, "from", before.String(),
+		"to", w.phase.String(), "cause", string(on))
 	switch w.phase {
 	case terminating:
 		w.mu.Lock()

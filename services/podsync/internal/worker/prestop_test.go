@@ -125,7 +125,9 @@ func TestAHookEndsWithItsPod(t *testing.T) {
 		n.cri.SetProgram("c", fake.Program{StopErr: errors.New("no such signal"), Exec: takes})
 		defer n.run()()
 		p := testPod("a")
-		p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Sleep: &v1.SleepAction{Seconds: 3600}}}
+		p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{
+			PreStop: &v1.LifecycleHandler{Sleep: &v1.SleepAction{Seconds: 3600}},
+		}
 		n.dispatcher.SetPod(p, api)
 		n.wait(time.Second)
 		n.dispatcher.SetPod(deleted(p, 5), api)

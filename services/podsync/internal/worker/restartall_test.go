@@ -19,8 +19,11 @@ func TestAllContainersBeginAnew(t *testing.T) {
 		p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: "d", Image: "busybox"})
 		p.Spec.Containers[0].RestartPolicy = new(v1.ContainerRestartPolicyNever)
 		p.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{{
-			Action:    v1.ContainerRestartRuleActionRestartAllContainers,
-			ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}},
+			Action: v1.ContainerRestartRuleActionRestartAllContainers,
+			ExitCodes: &v1.ContainerRestartRuleOnExitCodes{
+				Operator: v1.ContainerRestartRuleOnExitCodesOpIn,
+				Values:   []int32{42},
+			},
 		}}
 		n.dispatcher.SetPod(p, api)
 		n.wait(time.Second)

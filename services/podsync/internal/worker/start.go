@@ -61,12 +61,14 @@ func (w *worker) start(ctx context.Context, p *v1.Pod, state *pod.State, a *deci
 // prepare gives the pod its folders, cgroup, volumes and sandbox.
 func (w *worker) prepare(ctx context.Context, p *v1.Pod, state *pod.State, a *decide.Actions) (*place, error) {
 	if err := w.deps.Config.Prepare(p); err != nil {
-		w.deps.event(p, v1.EventTypeWarning, reasonFailedToMakePodDataDirectories, "error making pod data directories: %v", err)
+		w.deps.event(p, v1.EventTypeWarning, reasonFailedToMakePodDataDirectories,
+			"error making pod data directories: %v", err)
 		return nil, transient("make the pod's folders", err)
 	}
 	parent, err := w.deps.Cgroups.EnsurePod(p)
 	if err != nil {
-		w.deps.event(p, v1.EventTypeWarning, reasonFailedToCreatePodContainer, "unable to ensure pod container exists: %v", err)
+		w.deps.event(p, v1.EventTypeWarning, reasonFailedToCreatePodContainer,
+			"unable to ensure pod container exists: %v", err)
 		return nil, transient("make the pod's cgroup", err)
 	}
 	config, err := w.deps.Config.Sandbox(p, attempt(state, a), parent)
@@ -102,9 +104,11 @@ func attempt(state *pod.State, a *decide.Actions) uint32 {
 	return 0
 }
 
-func (w *worker) runSandbox(ctx context.Context, p *v1.Pod, config *runtimeapi.PodSandboxConfig, s *decide.Sandbox) (string, error) {
+func (w *worker) runSandbox(ctx context.Context, p *v1.Pod, config *runtimeapi.PodSandboxConfig,
+	s *decide.Sandbox) (string, error) {
 	if s.Attempt > 0 {
-		w.deps.event(p, v1.EventTypeNormal, reasonSandboxChanged, "Pod sandbox changed, it will be killed and re-created.")
+		w.deps.event(p, v1.EventTypeNormal, reasonSandboxChanged,
+			"Pod sandbox changed, it will be killed and re-created.")
 	}
 	handler, err := w.deps.RuntimeClasses.Handler(ctx, p.Spec.RuntimeClassName)
 	if err != nil {
@@ -123,7 +127,8 @@ func (w *worker) runSandbox(ctx context.Context, p *v1.Pod, config *runtimeapi.P
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			w.deps.event(p, v1.EventTypeWarning, reasonFailedCreatePodSandBox, "Failed to create pod sandbox: %v", plain(err))
+			w.deps.event(p, v1.EventTypeWarning, reasonFailedCreatePodSandBox, "Failed to create pod sandbox: %v",
+				plain(err))
 		}
 		return "", transient("create the sandbox", err)
 	}
@@ -140,7 +145,8 @@ func (w *worker) podIPs(ctx context.Context, p *v1.Pod, state *pod.State, a *dec
 		var err error
 		if state, err = w.readState(ctx); err != nil {
 			if ctx.Err() == nil {
-				w.deps.event(p, v1.EventTypeWarning, reasonFailedStatusPodSandBox, "Unable to get pod sandbox status: %v", plain(err))
+				w.deps.event(p, v1.EventTypeWarning, reasonFailedStatusPodSandBox,
+					"Unable to get pod sandbox status: %v", plain(err))
 			}
 			return nil, err
 		}
@@ -174,7 +180,8 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 		return w.misconfigured(p, c.Name, "find the target of container ", err)
 	}
 	if s.RestartCount == 0 { // new, or forgotten by all but its logs
-		s.RestartCount = w.deps.Logs.NextRestartCount(podlogs.Pod{Namespace: p.Namespace, Name: p.Name, UID: w.uid}, c.Name)
+		s.RestartCount = w.deps.Logs.NextRestartCount(podlogs.Pod{Namespace: p.Namespace, Name: p.Name, UID: w.uid},
+			c.Name)
 	}
 	config, err := w.deps.Config.Container(ctx, p, c, podconfig.ContainerInput{
 		RestartCount: s.RestartCount, ImageRef: present.Ref, ImageUID: present.UID, ImageUser: present.User,

@@ -11,8 +11,8 @@ import (
 	"github.com/microlet/microlet/services/internal/podutil"
 )
 
-// held is a static pod that waits for another of its name to end: an edited manifest has another UID, and the pod of the
-// one before still holds its ports and its folders.
+// held is a static pod that waits for another of its name to end: an edited manifest has another UID, and the pod of
+// the one before still holds its ports and its folders.
 type held struct {
 	pod  *v1.Pod
 	from podsyncv1.PodSource
@@ -58,7 +58,8 @@ func (d *Dispatcher) hold(p *v1.Pod, from podsyncv1.PodSource) bool {
 	if !d.runsStatic(name) {
 		return false
 	}
-	d.log.Info("static pod waits for the end of another of its name", "pod", podName(p), "podUID", p.UID, "source", from.String())
+	d.log.Info("static pod waits for the end of another of its name", "pod", podName(p), "podUID", p.UID,
+		"source", from.String())
 	d.held[name] = append(d.held[name], held{p, from})
 	d.deps.Mirrors.Want(p) // it may be known by its UID, and have been dropped since
 	return true

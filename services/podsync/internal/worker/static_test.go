@@ -123,11 +123,13 @@ func TestAManifestThatIsPutBackRestartsItsPod(t *testing.T) {
 		n.dispatcher.RemovePod("1", file)
 		n.dispatcher.SetPod(staticPod("1"), file)
 		n.wait(time.Minute)
-		if !n.running("1") || n.status("1").ContainerStatuses[0].RestartCount != 1 || len(n.cri.Calls("StartContainer")) != 2 {
+		if !n.running("1") || n.status("1").ContainerStatuses[0].RestartCount != 1 ||
+			len(n.cri.Calls("StartContainer")) != 2 {
 			t.Fatalf("status %+v", n.status("1"))
 		}
 		if n.admission.asked["1"] != 2 || !n.isWanted("1") || n.published.said("1") != "" {
-			t.Errorf("admission asked %d times, mirrored %v, told %q", n.admission.asked["1"], n.isWanted("1"), n.published.said("1"))
+			t.Errorf("admission asked %d times, mirrored %v, told %q", n.admission.asked["1"], n.isWanted("1"),
+				n.published.said("1"))
 		}
 		n.dispatcher.RemovePod("1", file)
 		n.dispatcher.SetPod(staticPod("1"), file)
@@ -135,7 +137,8 @@ func TestAManifestThatIsPutBackRestartsItsPod(t *testing.T) {
 		n.wait(time.Minute)
 		state, err := n.dispatcher.deps.Runtime.State(t.Context(), "1")
 		if err != nil || len(state.Sandboxes)+len(state.Containers) > 0 || n.workers.Known("1") || n.isWanted("1") {
-			t.Errorf("removed last: left %+v, %v, known %v, mirrored %v", state, err, n.workers.Known("1"), n.isWanted("1"))
+			t.Errorf("removed last: left %+v, %v, known %v, mirrored %v", state, err, n.workers.Known("1"),
+				n.isWanted("1"))
 		}
 	})
 }
@@ -158,14 +161,15 @@ func TestAManifestThatIsTakenAwayWhileItsPodWasToRestart(t *testing.T) {
 			n.wait(time.Minute)
 			state, err := n.dispatcher.deps.Runtime.State(t.Context(), "1")
 			if err != nil || len(state.Sandboxes)+len(state.Containers) > 0 || n.workers.Known("1") || n.isWanted("1") {
-				t.Errorf("after %v: left %+v, %v, known %v, mirrored %v", after, state, err, n.workers.Known("1"), n.isWanted("1"))
+				t.Errorf("after %v: left %+v, %v, known %v, mirrored %v", after, state, err, n.workers.Known("1"),
+					n.isWanted("1"))
 			}
 		})
 	}
 }
 
-// TestAPodThatComesBackIsMirrored: what keeps pods by their UID hears of it again, also when it was put back while what was
-// left of it was removed, when it had ended by itself, or while it waited for another of its name.
+// TestAPodThatComesBackIsMirrored: what keeps pods by their UID hears of it again, also when it was put back while what
+// was left of it was removed, when it had ended by itself, or while it waited for another of its name.
 func TestAPodThatComesBackIsMirrored(t *testing.T) {
 	for name, test := range map[string]func(n *node){
 		"while it is removed": func(n *node) {
@@ -209,7 +213,8 @@ func TestAPodThatComesBackIsMirrored(t *testing.T) {
 				test(n)
 				n.wait(time.Minute)
 				if !n.running("1") || !n.isWanted("1") || n.isWanted("2") || n.published.said("1") != "" {
-					t.Errorf("mirrored %v and %v, told %q, status %+v", n.isWanted("1"), n.isWanted("2"), n.published.said("1"), n.status("1"))
+					t.Errorf("mirrored %v and %v, told %q, status %+v", n.isWanted("1"), n.isWanted("2"),
+						n.published.said("1"), n.status("1"))
 				}
 			})
 		})

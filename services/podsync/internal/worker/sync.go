@@ -47,7 +47,8 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 	w.duties(p, state)
 	// A pod that has ended asks for nothing any more: what it held is given back.
 	w.history.refusedEphemeral = nil
-	if refusal := podfields.Check(p, w.deps.Gated...); refusal != nil && !podutil.IsTerminal(p.Status.Phase) && !w.mayGoOn(p, state, refusal) {
+	if refusal := podfields.Check(p, w.deps.Gated...); refusal != nil && !podutil.IsTerminal(p.Status.Phase) &&
+		!w.mayGoOn(p, state, refusal) {
 		return w.refuse(p, state, refusal), nil
 	}
 	w.forbidEphemeral(p)
@@ -102,7 +103,8 @@ func (w *worker) decide(p *v1.Pod, state *pod.State) decide.Actions {
 
 // idle reports whether there is nothing to do but to wait.
 func idle(a *decide.Actions) bool {
-	return a.StopPod == nil && len(a.Kill) == 0 && len(a.Remove) == 0 && len(a.Reset) == 0 && a.Sandbox == nil && len(a.Start) == 0
+	return a.StopPod == nil && len(a.Kill) == 0 && len(a.Remove) == 0 && len(a.Reset) == 0 && a.Sandbox == nil &&
+		len(a.Start) == 0
 }
 
 // sooner is the earlier of two times of which either may be zero, for never.
@@ -248,7 +250,8 @@ func (w *worker) hold(p *v1.Pod, waits []decide.Wait) {
 	for _, wait := range waits {
 		if w.history.waiting[wait.Name].Message != wait.Message {
 			w.deps.containerEvent(p, wait.Name, v1.EventTypeWarning, reasonBackOff, "%s",
-				"Back-off restarting failed container "+wait.Name+" in pod "+p.Name+"_"+p.Namespace+"("+string(p.UID)+")")
+				"Back-off restarting failed container "+wait.Name+" in pod "+p.Name+"_"+p.Namespace+"("+string(p.UID)+
+					")")
 		}
 		w.history.waits(wait.Name, reasonCrashLoopBackOff, wait.Message)
 	}

@@ -29,7 +29,12 @@ func (w *worker) stop(ctx context.Context, p *v1.Pod, removed bool) error {
 	stopped := false
 	for range rounds {
 		actions := decide.Decide(decide.Input{
-			Pod: p, State: state, Now: time.Now(), Terminating: true, GraceOverride: w.graceSeconds(p), Stopped: w.stoppedSandboxes,
+			Pod:           p,
+			State:         state,
+			Now:           time.Now(),
+			Terminating:   true,
+			GraceOverride: w.graceSeconds(p),
+			Stopped:       w.stoppedSandboxes,
 		})
 		if stopped = actions.StopPod == nil; stopped {
 			break

@@ -29,7 +29,9 @@ func (n *node) evilWaits(t *testing.T, p *v1.Pod, message string) {
 		switch waiting := s.State.Waiting; {
 		case s.Name != "evil" && s.State.Running == nil:
 			t.Errorf("its neighbour does not run: %+v", s)
-		case s.Name == "evil" && (waiting == nil || waiting.Reason != reasonCreateContainerConfigError || !strings.Contains(waiting.Message, message)):
+		case s.Name == "evil" &&
+			(waiting == nil || waiting.Reason != reasonCreateContainerConfigError ||
+				!strings.Contains(waiting.Message, message)):
 			t.Errorf("the container is %+v, want it to wait with %q", s.State, message)
 		case s.Name == "evil" && s.RestartCount != 0:
 			t.Errorf("it was restarted %d times", s.RestartCount)
@@ -57,8 +59,8 @@ func TestAContainerThatMayNotRunAsItsImageSaysIsNotCreated(t *testing.T) {
 	})
 }
 
-// What the runtime made of an image is looked at before any process of it runs; nothing is left of a container that is refused, and
-// the pod may be deleted.
+// What the runtime made of an image is looked at before any process of it runs; nothing is left of a container that is
+// refused, and the pod may be deleted.
 func TestAContainerThatIsRefusedAfterItsCreationIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newRuntime())

@@ -95,7 +95,8 @@ func (w *worker) set(p *v1.Pod) {
 		w.again = p
 		w.mu.Unlock()
 		if first {
-			w.deps.Log.Info("pod is wanted again before its end, it starts again after that", "pod", podName(p), "podUID", w.uid)
+			w.deps.Log.Info("pod is wanted again before its end, it starts again after that", "pod", podName(p),
+				"podUID", w.uid)
 		}
 		return
 	}
@@ -234,7 +235,8 @@ func (w *worker) step(ctx context.Context, p *v1.Pod, removed bool) (again time.
 		}
 		if w.restarts() {
 			w.deps.Admission.Forget(w.uid) // it is judged anew
-			w.deps.Log.Info("pod is restarted: its source removed it and wants it again", "pod", podName(p), "podUID", w.uid)
+			w.deps.Log.Info("pod is restarted: its source removed it and wants it again", "pod", podName(p),
+				"podUID", w.uid)
 			return 0, true, nil
 		}
 		if err := w.vanish(ctx, p); err != nil {

@@ -85,9 +85,10 @@ func TestACrashingContainerBacksOff(t *testing.T) {
 			n.workers.Wake("a", "test")
 		}
 		synctest.Wait()
-		// Each life takes a second. The first restart is made at once, later ones after a wait that doubles up to 5 m; what
-		// is due is noticed at the next wake. The seventh wait would end after ten minutes.
-		waits := []time.Duration{0, 10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second}
+		// Each life takes a second. The first restart is made at once, later ones after a wait that doubles up to 5 m;
+		// what is due is noticed at the next wake. The seventh wait would end after ten minutes.
+		waits := []time.Duration{0, 10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second,
+			160 * time.Second}
 		starts := cri.Calls("StartContainer")
 		if len(starts) != len(waits)+1 {
 			t.Fatalf("started %d times in ten minutes, want %d", len(starts), len(waits)+1)
@@ -289,8 +290,10 @@ func TestAFailedSandboxIsTriedAgain(t *testing.T) {
 			t.Fatalf("status %+v", n.statuses["a"])
 		}
 		m := n.workers.metrics
-		if all, errors := testutil.ToFloat64(m.sandboxes), testutil.ToFloat64(m.sandboxErrors); failed == 0 || all != failed+1 || errors != failed {
-			t.Errorf("%v sandboxes were to be started and %v could not be, want %v and %v", all, errors, failed+1, failed)
+		if all, errors := testutil.ToFloat64(m.sandboxes), testutil.ToFloat64(m.sandboxErrors); failed == 0 ||
+			all != failed+1 || errors != failed {
+			t.Errorf("%v sandboxes were to be started and %v could not be, want %v and %v", all, errors, failed+1,
+				failed)
 		}
 	})
 }
@@ -309,9 +312,12 @@ func TestStartsOfContainersAreCounted(t *testing.T) {
 			t.Fatalf("status %+v", n.statuses["a"])
 		}
 		m := n.workers.metrics
-		all, errors := testutil.ToFloat64(m.containers.WithLabelValues("container")), testutil.ToFloat64(m.containerErrors.WithLabelValues("container", reasonRunContainerError))
+		all, errors := testutil.ToFloat64(m.containers.WithLabelValues("container")), testutil.ToFloat64(
+			m.containerErrors.WithLabelValues("container", reasonRunContainerError),
+		)
 		if failed == 0 || all != failed+1 || errors != failed || testutil.CollectAndCount(m.containerErrors) != 1 {
-			t.Errorf("%v containers were to be started and %v could not be, want %v and %v", all, errors, failed+1, failed)
+			t.Errorf("%v containers were to be started and %v could not be, want %v and %v", all, errors, failed+1,
+				failed)
 		}
 	})
 }

@@ -83,7 +83,8 @@ func TestSecretsInTheirOrder(t *testing.T) {
 }
 
 func TestBrokenSecretsAreNamedAndNotShown(t *testing.T) {
-	for _, data := range []string{`{"auths": "hunter2"}`, `{"auths": {"r": {"auth": "aHVudGVyMg=="}}}`, `{"auths": {"r": {"auth": "!hunter2"}}}`, `hunter2`} {
+	for _, data := range []string{`{"auths": "hunter2"}`, `{"auths": {"r": {"auth": "aHVudGVyMg=="}}}`,
+		`{"auths": {"r": {"auth": "!hunter2"}}}`, `hunter2`} {
 		s := secret(nil)
 		s.Data[v1.DockerConfigJsonKey] = []byte(data)
 		_, err := FromSecrets([]v1.Secret{s})
@@ -116,7 +117,8 @@ func TestFromNode(t *testing.T) {
 
 func FuzzKeyring(f *testing.F) {
 	f.Add([]byte(`{"auths": {"https://index.docker.io/v1/": {"auth": "YTpi"}}}`), "docker.io/library/busybox")
-	f.Add([]byte(`{"registry.example:5000/team": {"username": "a", "password": "b"}}`), "registry.example:5000/team/app")
+	f.Add([]byte(`{"registry.example:5000/team": {"username": "a", "password": "b"}}`),
+		"registry.example:5000/team/app")
 	f.Add([]byte(`{"auths": {"[": {}, "*.[a": {}}}`), "x.[a/b")
 	f.Fuzz(func(t *testing.T, data []byte, repository string) {
 		for _, old := range []bool{true, false} {

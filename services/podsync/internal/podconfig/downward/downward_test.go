@@ -18,8 +18,12 @@ func list(pairs ...string) v1.ResourceList {
 
 func TestField(t *testing.T) {
 	p := &v1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "n", Namespace: "ns", UID: "u",
-			Labels: map[string]string{"b": "2", "a": `x"y`, "a/c": "1"}, Annotations: map[string]string{"example.com/Key": "v"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "n",
+			Namespace:   "ns",
+			UID:         "u",
+			Labels:      map[string]string{"b": "2", "a": `x"y`, "a/c": "1"},
+			Annotations: map[string]string{"example.com/Key": "v"},
+		},
 		Spec: v1.PodSpec{NodeName: "node", ServiceAccountName: "sa"},
 	}
 	a := Addresses{PodIPs: []string{"10.1.0.2", "fd00::2"}, HostIPs: []string{"10.0.0.1", "fd00::1"}}
@@ -85,7 +89,8 @@ func TestResource(t *testing.T) {
 			t.Errorf("%s %s / %s = %q, %v, want %q", c.container, c.resource, c.divisor, got, err, c.want)
 		}
 	}
-	for _, ref := range []v1.ResourceFieldSelector{{Resource: "limits.pods"}, {Resource: "cpu"}, {Resource: "x.cpu"}, {ContainerName: "z", Resource: "limits.cpu"}} {
+	for _, ref := range []v1.ResourceFieldSelector{{Resource: "limits.pods"}, {Resource: "cpu"}, {Resource: "x.cpu"},
+		{ContainerName: "z", Resource: "limits.cpu"}} {
 		if got, err := Resource(&ref, p, &p.Spec.Containers[0], node); err == nil {
 			t.Errorf("%+v = %q, want an error", ref, got)
 		}
@@ -94,7 +99,8 @@ func TestResource(t *testing.T) {
 		t.Error("no container, and no error")
 	}
 	p.Spec.Resources = &v1.ResourceRequirements{Limits: list("cpu", "2")}
-	got, err := Resource(&v1.ResourceFieldSelector{ContainerName: "b", Resource: "limits.cpu"}, p, nil, Allocatable(p, node))
+	got, err := Resource(&v1.ResourceFieldSelector{ContainerName: "b", Resource: "limits.cpu"}, p, nil,
+		Allocatable(p, node))
 	if err != nil || got != "2" {
 		t.Errorf("with a limit on the pod: %q, %v", got, err)
 	}

@@ -61,7 +61,15 @@ func TestReadStaysInTheVolume(t *testing.T) {
 		unix.Mkfifo(filepath.Join(volume, "pipe"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	for path, ok := range map[string]bool{"sub/f": true, "in": true, "out": false, "../secret": false, "pipe": false, "sub": false, "none": false} {
+	for path, ok := range map[string]bool{
+		"sub/f":     true,
+		"in":        true,
+		"out":       false,
+		"../secret": false,
+		"pipe":      false,
+		"sub":       false,
+		"none":      false,
+	} {
 		got, err := Read(volume, path, "A")
 		if (err == nil) != ok || ok && got != "x" {
 			t.Errorf("%s: %q, %v", path, got, err)
