@@ -93,7 +93,9 @@ func New(opts Options) (*Client, error) {
 		return nil, fmt.Errorf("bus client: nkey seed %s: %w", opts.SeedFile, err)
 	}
 	if !nkeys.IsValidPublicUserKey(key) {
-		return nil, fmt.Errorf("bus client: nkey seed %s: not a user's; remove it and let \"microlet up\" write it again", opts.SeedFile)
+		return nil,
+			fmt.Errorf("bus client: nkey seed %s: not a user's; remove it and let \"microlet up\" write it again",
+				opts.SeedFile)
 	}
 	m, err := newMetrics(opts.Metrics)
 	if err != nil {

@@ -34,7 +34,8 @@ func (c *Client) asyncError(_ *nats.Conn, sub *nats.Subscription, err error) {
 			operation, subj = "publish", ""
 		}
 		c.metrics.denied.WithLabelValues(operation).Inc()
-		c.log.Error("the bus denied what this service is not granted", "operation", operation, "subject", subj, "err", err)
+		c.log.Error("the bus denied what this service is not granted", "operation", operation, "subject", subj,
+			"err", err)
 		if operation == "publish" {
 			c.deniedPut(subj)
 		}

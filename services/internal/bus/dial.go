@@ -57,7 +57,8 @@ func (d *dialer) check(conn *net.UnixConn) error {
 	}
 	d.strangers.Inc()
 	if d.mayLog() {
-		d.log.Error("a stranger serves the bus's socket; the service does not sign in there", "socket", d.socket, "uid", p.UID, "pid", p.PID, "peer", p.String())
+		d.log.Error("a stranger serves the bus's socket; the service does not sign in there", "socket", d.socket,
+			"uid", p.UID, "pid", p.PID, "peer", p.String())
 	}
 	return fmt.Errorf("the server on %s is not the bus: %s", d.socket, p)
 }

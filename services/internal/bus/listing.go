@@ -159,7 +159,8 @@ func (l *listing) take(m *nats.Msg) (subj string, done bool, err error) {
 	case "":
 		seq, err := strconv.ParseUint(added(m, headerSequence), 10, 64)
 		if err != nil || seq < l.parts[l.at].next {
-			return "", false, fmt.Errorf("list %s of %s: the answer has sequence %q after %d", l.bucket, l.owner(), added(m, headerSequence), l.parts[l.at].next)
+			return "", false, fmt.Errorf("list %s of %s: the answer has sequence %q after %d", l.bucket, l.owner(),
+				added(m, headerSequence), l.parts[l.at].next)
 		}
 		l.parts[l.at].next = seq + 1
 		l.got++
@@ -173,7 +174,8 @@ func (l *listing) take(m *nats.Msg) (subj string, done bool, err error) {
 		return l.finishPart()
 	default:
 		// An owner that has harmed its own part harms nobody else's. It is asked again with the next listing.
-		l.failed = fmt.Errorf("list %s of %s: the bus answers %s %s", l.bucket, l.owner(), status, m.Header.Get(headerReason))
+		l.failed = fmt.Errorf("list %s of %s: the bus answers %s %s", l.bucket, l.owner(), status,
+			m.Header.Get(headerReason))
 		l.failures++
 		return l.finishPart()
 	}
@@ -239,7 +241,8 @@ func lastEpoch(ctx context.Context, nc *nats.Conn, r role.Role, bucket, key stri
 	case "404":
 		return 0, nil
 	default:
-		return 0, fmt.Errorf("read the mark %s/%s: the bus answers %s %s", bucket, key, status, m.Header.Get(headerReason))
+		return 0, fmt.Errorf("read the mark %s/%s: the bus answers %s %s", bucket, key, status,
+			m.Header.Get(headerReason))
 	}
 	e, err := parseEntry(added(m, headerSubject), m)
 	if err != nil {

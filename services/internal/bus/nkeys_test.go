@@ -21,7 +21,8 @@ func TestGenerateNKeys(t *testing.T) {
 	if uid == 0 {
 		other = 47102
 	}
-	ids := []role.Identity{{Role: role.Podsync, UID: uid, GID: os.Getgid()}, {Role: role.PLEG, UID: other, GID: os.Getgid()}}
+	ids := []role.Identity{{Role: role.Podsync, UID: uid, GID: os.Getgid()},
+		{Role: role.PLEG, UID: other, GID: os.Getgid()}}
 	if err := GenerateNKeys(dir, ids); err != nil {
 		t.Fatal(err)
 	}

@@ -67,12 +67,12 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// maxSeed is several times what a seed has. The file is its service's, which may make it as large as it likes, and root reads it
-// too.
+// maxSeed is several times what a seed has. The file is its service's, which may make it as large as it likes, and root
+// reads it too.
 const maxSeed = 512
 
-// readSeed returns the key pair in a user's seed file. It waits for nobody: a service may hold a lease of its file, to which
-// the kernel has others come after 45 s only.
+// readSeed returns the key pair in a user's seed file. It waits for nobody: a service may hold a lease of its file, to
+// which the kernel has others come after 45 s only.
 func readSeed(path string) (nkeys.KeyPair, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -237,7 +237,8 @@ func (s *store) reject(e entry, err error) {
 	if !s.mayLog() {
 		return
 	}
-	s.c.log.Error("an entry of the bus is not what its key holds", "bucket", s.bucket, "key", e.key, "writer", e.writer, "err", err)
+	s.c.log.Error("an entry of the bus is not what its key holds", "bucket", s.bucket, "key", e.key, "writer", e.writer,
+		"err", err)
 }
 
 // older reports whether e is from before what is known of its key: the same writer has said something

@@ -24,12 +24,18 @@ func testView(t *testing.T) (*View[*wrapperspb.StringValue], *[]string) {
 	if err := GenerateNKeys(dir, []role.Identity{{Role: role.Podsync, UID: os.Getuid(), GID: os.Getgid()}}); err != nil {
 		t.Fatal(err)
 	}
-	c, err := New(Options{Socket: dir + "/nats.sock", SeedFile: SeedFile(dir, role.Podsync), Role: role.Podsync, Log: slog.New(slog.DiscardHandler)})
+	c, err := New(Options{
+		Socket:   dir + "/nats.sock",
+		SeedFile: SeedFile(dir, role.Podsync),
+		Role:     role.Podsync,
+		Log:      slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	told := &[]string{}
-	return Watch[wrapperspb.StringValue](c, subject.ProbeResults, ">", func(key string) { *told = append(*told, key) }), told
+	return Watch[wrapperspb.StringValue](c, subject.ProbeResults, ">", func(key string) { *told = append(*told, key) }),
+		told
 }
 
 func put(writer string, epoch int64, rev uint64, key, val string) entry {
@@ -54,19 +60,37 @@ func TestViewKeepsWhatIsNewest(t *testing.T) {
 		in   []entry
 		want map[string]string
 	}{
-		"the later put":                      {[]entry{put(a, 1, 1, k, "x"), put(a, 1, 2, k, "y")}, map[string]string{k: "y"}},
-		"an older revision is late":          {[]entry{put(a, 1, 2, k, "y"), put(a, 1, 1, k, "x")}, map[string]string{k: "y"}},
-		"an older epoch is late":             {[]entry{put(a, 2, 1, k, "y"), put(a, 1, 9, k, "x")}, map[string]string{k: "y"}},
-		"another writer takes over":          {[]entry{put(a, 9, 9, k, "x"), put(b, 1, 1, k, "y")}, map[string]string{k: "y"}},
-		"a delete":                           {[]entry{put(a, 1, 1, k, "x"), del(a, 1, 2, k)}, map[string]string{}},
-		"a delete that is late":              {[]entry{put(a, 1, 3, k, "x"), del(a, 1, 2, k)}, map[string]string{k: "x"}},
-		"a ghost at the mark":                {[]entry{put(a, 1, 1, k, "x"), mark(a, 2)}, map[string]string{}},
-		"no ghost: put anew":                 {[]entry{put(a, 1, 1, k, "x"), put(a, 2, 1, k, "x"), mark(a, 2)}, map[string]string{k: "x"}},
-		"no ghost: another replica's mark":   {[]entry{put(a, 1, 1, k, "x"), mark(b, 2)}, map[string]string{k: "x"}},
-		"an old put after the mark":          {[]entry{mark(a, 2), put(a, 1, 1, k, "x")}, map[string]string{}},
-		"an old mark":                        {[]entry{mark(a, 2), put(a, 2, 1, k, "x"), mark(a, 1)}, map[string]string{k: "x"}},
-		"a value that cannot be decoded":     {[]entry{put(a, 1, 1, k, "x"), {key: k, writer: a, epoch: 1, rev: 2, value: []byte{0xff}}}, map[string]string{k: "x"}},
-		"keys are kept before the mark came": {[]entry{put(a, 1, 1, k, "x"), put(a, 2, 1, "q.c.liveness", "y")}, map[string]string{k: "x", "q.c.liveness": "y"}},
+		"the later put": {[]entry{put(a, 1, 1, k, "x"), put(a, 1, 2, k, "y")}, map[string]string{
+			k: "y",
+		}},
+		"an older revision is late": {[]entry{put(a, 1, 2, k, "y"), put(a, 1, 1, k, "x")}, map[string]string{
+			k: "y",
+		}},
+		"an older epoch is late": {[]entry{put(a, 2, 1, k, "y"), put(a, 1, 9, k, "x")}, map[string]string{
+			k: "y",
+		}},
+		"another writer takes over": {[]entry{put(a, 9, 9, k, "x"), put(b, 1, 1, k, "y")}, map[string]string{
+			k: "y",
+		}},
+		"a delete":              {[]entry{put(a, 1, 1, k, "x"), del(a, 1, 2, k)}, map[string]string{}},
+		"a delete that is late": {[]entry{put(a, 1, 3, k, "x"), del(a, 1, 2, k)}, map[string]string{k: "x"}},
+		"a ghost at the mark":   {[]entry{put(a, 1, 1, k, "x"), mark(a, 2)}, map[string]string{}},
+		"no ghost: put anew": {[]entry{put(a, 1, 1, k, "x"), put(a, 2, 1, k, "x"), mark(a, 2)}, map[string]string{
+			k: "x",
+		}},
+		"no ghost: another replica's mark": {[]entry{put(a, 1, 1, k, "x"), mark(b, 2)}, map[string]string{k: "x"}},
+		"an old put after the mark":        {[]entry{mark(a, 2), put(a, 1, 1, k, "x")}, map[string]string{}},
+		"an old mark": {[]entry{mark(a, 2), put(a, 2, 1, k, "x"), mark(a, 1)}, map[string]string{
+			k: "x",
+		}},
+		"a value that cannot be decoded": {[]entry{put(a, 1, 1, k, "x"), {key: k, writer: a, epoch: 1, rev: 2, value: []byte{0xff}}}, map[string]string{
+			k: "x",
+		}},
+		"keys are kept before the mark came": {[]entry{put(a, 1, 1, k, "x"), put(a, 2, 1, "q.c.liveness", "y")},
+			map[string]string{
+				k:              "x",
+				"q.c.liveness": "y",
+			}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -88,7 +112,8 @@ func TestViewKeepsWhatIsNewest(t *testing.T) {
 func TestViewTellsOfChangesOnly(t *testing.T) {
 	v, told := testView(t)
 	const a, k = "prober.a", "p.c.liveness"
-	for _, e := range []entry{put(a, 1, 1, k, "x"), put(a, 1, 2, k, "x"), mark(a, 1), put(a, 1, 3, k, "y"), del(a, 1, 4, k), del(a, 1, 5, k)} {
+	for _, e := range []entry{put(a, 1, 1, k, "x"), put(a, 1, 2, k, "x"), mark(a, 1), put(a, 1, 3, k, "y"),
+		del(a, 1, 4, k), del(a, 1, 5, k)} {
 		v.s.apply(e)
 	}
 	if got, want := fmt.Sprint(*told), fmt.Sprint([]string{k, k, k}); got != want {
@@ -99,7 +124,8 @@ func TestViewTellsOfChangesOnly(t *testing.T) {
 // What a reader held, the bucket does not hold, and its writer's mark is there: it is gone for good.
 func TestUnlistedKeysGoWithTheirWritersMarkOnly(t *testing.T) {
 	v, _ := testView(t)
-	for _, e := range []entry{put("prober.a", 1, 1, "p.c.liveness", "x"), mark("prober.a", 1), put("prober.b", 1, 1, "q.c.liveness", "y")} {
+	for _, e := range []entry{put("prober.a", 1, 1, "p.c.liveness", "x"), mark("prober.a", 1),
+		put("prober.b", 1, 1, "q.c.liveness", "y")} {
 		v.s.apply(e)
 	}
 	v.s.dropUnlisted(map[string]bool{}, nil)
@@ -121,8 +147,10 @@ func TestEntriesOfOthersAreRejected(t *testing.T) {
 		t.Error("the owner's entry was rejected")
 	}
 	for name, e := range map[string]entry{
-		"another service's": put("stats.0", 1, 1, "p.c.liveness", ""), "no key of the contract": put("prober.a", 1, 1, "p", ""),
-		"unsigned": put("", 1, 1, "p.c.liveness", ""), "another's mark": {key: "_epoch.podsync.0", writer: "podsync.0", epoch: 1},
+		"another service's":      put("stats.0", 1, 1, "p.c.liveness", ""),
+		"no key of the contract": put("prober.a", 1, 1, "p", ""),
+		"unsigned":               put("", 1, 1, "p.c.liveness", ""),
+		"another's mark":         {key: "_epoch.podsync.0", writer: "podsync.0", epoch: 1},
 	} {
 		if v.s.authentic(e, nil) {
 			t.Errorf("%s entry was taken", name)

@@ -19,7 +19,12 @@ func TestReleasedAndPutAgainWhileUnderWay(t *testing.T) {
 	if err := GenerateNKeys(dir, []role.Identity{{Role: role.Prober, UID: os.Getuid(), GID: os.Getgid()}}); err != nil {
 		t.Fatal(err)
 	}
-	c, err := New(Options{Socket: dir + "/nats.sock", SeedFile: SeedFile(dir, role.Prober), Role: role.Prober, Log: slog.New(slog.DiscardHandler)})
+	c, err := New(Options{
+		Socket:   dir + "/nats.sock",
+		SeedFile: SeedFile(dir, role.Prober),
+		Role:     role.Prober,
+		Log:      slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,12 @@ func Node(name string) *v1.ObjectReference {
 // Pod is a pod as a whole.
 func Pod(p *v1.Pod) *v1.ObjectReference {
 	return &v1.ObjectReference{
-		Kind: "Pod", APIVersion: "v1", Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion,
+		Kind:            "Pod",
+		APIVersion:      "v1",
+		Namespace:       p.Namespace,
+		Name:            p.Name,
+		UID:             p.UID,
+		ResourceVersion: p.ResourceVersion,
 	}
 }
 

@@ -46,7 +46,8 @@ func Port(port intstr.IntOrString, c *v1.Container) (int, error) {
 // NewRequest makes the action's request to a host and port, which Port has resolved. The agent is
 // what User-Agent says unless the action sets it: servers filter on it. An empty Accept suppresses
 // the header.
-func NewRequest(ctx context.Context, action *v1.HTTPGetAction, host string, port int, agent string) (*http.Request, error) {
+func NewRequest(ctx context.Context, action *v1.HTTPGetAction, host string, port int,
+	agent string) (*http.Request, error) {
 	target, err := url.Parse(action.Path)
 	if err != nil {
 		target = &url.URL{Path: action.Path} // too late to refuse it: it is sent as it is

@@ -55,10 +55,12 @@ func TestNewRequest(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got.URL.String() != test.url || got.Header.Get("User-Agent") != test.agent || got.Host != test.requestHost {
+			if got.URL.String() != test.url || got.Header.Get("User-Agent") != test.agent ||
+				got.Host != test.requestHost {
 				t.Errorf("%s as %q for %q", got.URL, got.Header.Get("User-Agent"), got.Host)
 			}
-			if accept := got.Header["Accept"]; len(accept) != len(test.accept) || len(accept) == 1 && accept[0] != test.accept[0] {
+			if accept := got.Header["Accept"]; len(accept) != len(test.accept) ||
+				len(accept) == 1 && accept[0] != test.accept[0] {
 				t.Errorf("Accept %q, want %q", accept, test.accept)
 			}
 		})

@@ -89,7 +89,8 @@ func Validate(c *Config) error {
 // Paths in the file of --config are absolute already.
 func (c *Config) absolutePaths() error {
 	paths := []*string{
-		&c.Node.ConfigFile, &c.Node.ConfigDir, &c.Node.Kubeconfig, &c.Node.BootstrapKubeconfig, &c.Node.CertDir, &c.Node.RootDir,
+		&c.Node.ConfigFile, &c.Node.ConfigDir, &c.Node.Kubeconfig, &c.Node.BootstrapKubeconfig, &c.Node.CertDir,
+		&c.Node.RootDir,
 		&c.Node.LockFile, &c.Node.ImageCredentialProviderConfig, &c.Node.ImageCredentialProviderBinDir,
 	}
 	for _, path := range append(paths, pathFields(&c.Kubelet)...) {

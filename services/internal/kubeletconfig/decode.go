@@ -44,13 +44,15 @@ func decode(source string, data []byte) (*document, error) {
 	asJSON := data
 	if !json.Valid(data) {
 		if asJSON, err = yaml.YAMLToJSONStrict(data); err != nil {
-			return nil, bad("document", nil, "it is not YAML or JSON, or has a key twice: "+oneLine(err), "correct the file")
+			return nil, bad("document", nil, "it is not YAML or JSON, or has a key twice: "+oneLine(err),
+				"correct the file")
 		}
 	}
 	d := &document{json: asJSON}
 	var mapping map[string]json.RawMessage
 	if err := json.Unmarshal(asJSON, &mapping); err != nil {
-		return nil, bad("document", nil, "it holds no mapping of keys to values", "start with apiVersion: "+apiVersion+" and kind: "+kind)
+		return nil, bad("document", nil, "it holds no mapping of keys to values",
+			"start with apiVersion: "+apiVersion+" and kind: "+kind)
 	}
 
 	strict, err := kjson.UnmarshalStrict(asJSON, &d.config)

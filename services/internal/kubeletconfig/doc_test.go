@@ -109,7 +109,8 @@ func configurationDoc() string {
 	}
 	fmt.Fprintf(&b, "\nmicrolet cannot request a client certificate with `--bootstrap-kubeconfig` yet. If the file of `--kubeconfig` exists,\nnone is needed. If it does not exist, the start fails.\n")
 	for _, section := range docSections {
-		fmt.Fprintf(&b, "\n### %s\n\n%s\n\n| field | flag | default | |\n|---|---|---|---|\n", section.title, section.text)
+		fmt.Fprintf(&b, "\n### %s\n\n%s\n\n| field | flag | default | |\n|---|---|---|---|\n", section.title,
+			section.text)
 		for _, line := range docLines(section.state) {
 			b.WriteString(line)
 		}
@@ -143,12 +144,14 @@ func docLines(state support) []string {
 		}
 		note := row.note
 		if name, isFlag := strings.CutPrefix(row.name, "--"); isFlag {
-			lines = append(lines, fmt.Sprintf("| | `--%s` | %s | %s |\n", name, docValue(fs.Lookup(name).DefValue), note))
+			lines = append(lines,
+				fmt.Sprintf("| | `--%s` | %s | %s |\n", name, docValue(fs.Lookup(name).DefValue), note))
 			continue
 		}
 		for _, leaf := range leaves {
 			if rowOf(leaf).name == row.name {
-				lines = append(lines, fmt.Sprintf("| `%s` | %s | %s | %s |\n", leaf, flags[leaf], docValue(at(defaults, leaf)), note))
+				lines = append(lines,
+					fmt.Sprintf("| `%s` | %s | %s | %s |\n", leaf, flags[leaf], docValue(at(defaults, leaf)), note))
 				note = ""
 			}
 		}

@@ -32,7 +32,12 @@ func Explain(fs *pflag.FlagSet, err error) error {
 		return p
 	case errors.As(err, &invalid):
 		f := invalid.GetFlag()
-		p := Problem{Field: "--" + f.Name, Value: invalid.GetValue(), Detail: oneLine(invalid.Unwrap()), Remedy: "see --help"}
+		p := Problem{
+			Field:  "--" + f.Name,
+			Value:  invalid.GetValue(),
+			Detail: oneLine(invalid.Unwrap()),
+			Remedy: "see --help",
+		}
 		if number := (*strconv.NumError)(nil); errors.As(err, &number) {
 			p.Detail, p.Remedy = "the value does not fit", "write a number"
 		}
@@ -45,7 +50,11 @@ func Explain(fs *pflag.FlagSet, err error) error {
 		}
 		return p
 	case errors.As(err, &missing):
-		return Problem{Field: "--" + missing.GetSpecifiedName(), Detail: "the value is missing", Remedy: "write --" + missing.GetSpecifiedName() + "=" + strings.ToUpper(missing.GetFlag().Value.Type())}
+		return Problem{
+			Field:  "--" + missing.GetSpecifiedName(),
+			Detail: "the value is missing",
+			Remedy: "write --" + missing.GetSpecifiedName() + "=" + strings.ToUpper(missing.GetFlag().Value.Type()),
+		}
 	}
 	return err
 }
@@ -111,19 +120,36 @@ var removedFlags = func() map[string]string {
 		server = "use --kubeconfig"
 	)
 	return map[string]string{
-		"network-plugin": cni, "network-plugin-dir": cni, "network-plugin-mtu": cni, "cni-bin-dir": cni, "cni-cache-dir": cni, "cni-conf-dir": cni,
-		"docker-endpoint": docker, "image-pull-progress-deadline": docker, "experimental-dockershim-root-directory": docker,
-		"add-dir-header": klog, "alsologtostderr": klog, "log-backtrace-at": klog, "log-dir": klog, "log-file": klog, "log-file-max-size": klog,
-		"logtostderr": klog, "one-output": klog, "skip-headers": klog, "skip-log-headers": klog, "stderrthreshold": klog,
-		"api-servers": server, "require-kubeconfig": "remove it: --kubeconfig alone says whether there is an API server",
-		"allow-privileged":            "remove it: admission in the cluster says who may be privileged",
-		"cadvisor-port":               "remove it: cAdvisor's metrics are at /metrics/cadvisor of the HTTPS API",
-		"cloud-config":                "use --cloud-provider=external and a cloud controller manager",
-		"container-runtime":           "remove it: every runtime is a CRI one since 1.27, and containerRuntimeEndpoint names its socket",
-		"dynamic-config-dir":          "use --config and --config-dir: configuration from the API ended with 1.24",
-		"keep-terminated-pod-volumes": "remove it: the volumes of a pod that has ended are unmounted",
-		"non-masquerade-cidr":         "remove it: masquerading is the network plugin's",
-		"register-schedulable":        "use --register-with-taints=node.kubernetes.io/unschedulable:NoSchedule",
+		"network-plugin":                         cni,
+		"network-plugin-dir":                     cni,
+		"network-plugin-mtu":                     cni,
+		"cni-bin-dir":                            cni,
+		"cni-cache-dir":                          cni,
+		"cni-conf-dir":                           cni,
+		"docker-endpoint":                        docker,
+		"image-pull-progress-deadline":           docker,
+		"experimental-dockershim-root-directory": docker,
+		"add-dir-header":                         klog,
+		"alsologtostderr":                        klog,
+		"log-backtrace-at":                       klog,
+		"log-dir":                                klog,
+		"log-file":                               klog,
+		"log-file-max-size":                      klog,
+		"logtostderr":                            klog,
+		"one-output":                             klog,
+		"skip-headers":                           klog,
+		"skip-log-headers":                       klog,
+		"stderrthreshold":                        klog,
+		"api-servers":                            server,
+		"require-kubeconfig":                     "remove it: --kubeconfig alone says whether there is an API server",
+		"allow-privileged":                       "remove it: admission in the cluster says who may be privileged",
+		"cadvisor-port":                          "remove it: cAdvisor's metrics are at /metrics/cadvisor of the HTTPS API",
+		"cloud-config":                           "use --cloud-provider=external and a cloud controller manager",
+		"container-runtime":                      "remove it: every runtime is a CRI one since 1.27, and containerRuntimeEndpoint names its socket",
+		"dynamic-config-dir":                     "use --config and --config-dir: configuration from the API ended with 1.24",
+		"keep-terminated-pod-volumes":            "remove it: the volumes of a pod that has ended are unmounted",
+		"non-masquerade-cidr":                    "remove it: masquerading is the network plugin's",
+		"register-schedulable":                   "use --register-with-taints=node.kubernetes.io/unschedulable:NoSchedule",
 	}
 }()
 

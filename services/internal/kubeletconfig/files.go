@@ -68,9 +68,10 @@ func readDocument(source, path string) (*document, error) {
 }
 
 // mergeDropIns merges the *.conf files under dir over c in lexical order, as RFC 7396 merges JSON (KEP-3983): mappings
-// key by key, lists replaced, and null takes a value away, so that the API's default applies. Relative paths in a drop-in start at the
-// working directory, as the kubelet's do.
-func mergeDropIns(c *kubeletv1beta1.KubeletConfiguration, dir string, from provenance, flagGates map[string]bool) (*kubeletv1beta1.KubeletConfiguration, error) {
+// key by key, lists replaced, and null takes a value away, so that the API's default applies. Relative paths in a
+// drop-in start at the working directory, as the kubelet's do.
+func mergeDropIns(c *kubeletv1beta1.KubeletConfiguration, dir string, from provenance,
+	flagGates map[string]bool) (*kubeletv1beta1.KubeletConfiguration, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, fmt.Errorf("make --config-dir %q absolute: %w", dir, err)

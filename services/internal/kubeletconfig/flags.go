@@ -35,7 +35,8 @@ type NodeFlags struct {
 	CloudProvider string `json:"cloudProvider,omitempty"`
 	// RuntimeCgroups is the cgroup that the container runtime is expected in (--runtime-cgroups).
 	RuntimeCgroups string `json:"runtimeCgroups,omitempty"`
-	// ImageCredentialProviderConfig is a file or folder of CredentialProviderConfig (--image-credential-provider-config).
+	// ImageCredentialProviderConfig is a file or folder of CredentialProviderConfig
+	// (--image-credential-provider-config).
 	ImageCredentialProviderConfig string `json:"imageCredentialProviderConfig,omitempty"`
 	// ImageCredentialProviderBinDir holds the credential plugins (--image-credential-provider-bin-dir).
 	ImageCredentialProviderBinDir string `json:"imageCredentialProviderBinDir,omitempty"`

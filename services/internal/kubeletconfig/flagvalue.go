@@ -64,7 +64,8 @@ func (v *taintsValue) Set(s string) error {
 func parseTaint(spec string) (corev1.Taint, error) {
 	keyValue, effect, ok := strings.Cut(spec, ":")
 	if !ok {
-		return corev1.Taint{}, fmt.Errorf("taint %q has no effect: write key=value:NoSchedule, PreferNoSchedule or NoExecute", spec)
+		return corev1.Taint{},
+			fmt.Errorf("taint %q has no effect: write key=value:NoSchedule, PreferNoSchedule or NoExecute", spec)
 	}
 	key, value, _ := strings.Cut(keyValue, "=")
 	taint := corev1.Taint{Key: key, Value: value, Effect: corev1.TaintEffect(effect)}

@@ -62,7 +62,9 @@ var baseGate = sync.OnceValue(func() featuregate.MutableVersionedFeatureGate {
 	specs := map[featuregate.Feature]featuregate.FeatureSpec{}
 	dependencies := map[featuregate.Feature][]featuregate.Feature{}
 	stages := map[string]featuregate.FeatureSpec{
-		"ALPHA": {PreRelease: featuregate.Alpha}, "BETA": {PreRelease: featuregate.Beta}, "DEPRECATED": {PreRelease: featuregate.Deprecated},
+		"ALPHA":      {PreRelease: featuregate.Alpha},
+		"BETA":       {PreRelease: featuregate.Beta},
+		"DEPRECATED": {PreRelease: featuregate.Deprecated},
 	}
 	for name, g := range knownGates() {
 		if allGates(name) {
@@ -72,7 +74,8 @@ var baseGate = sync.OnceValue(func() featuregate.MutableVersionedFeatureGate {
 		spec.Default, spec.LockToDefault = g.Default, g.Locked
 		specs[featuregate.Feature(name)] = spec
 		for _, d := range g.DependsOn {
-			dependencies[featuregate.Feature(name)] = append(dependencies[featuregate.Feature(name)], featuregate.Feature(d))
+			dependencies[featuregate.Feature(name)] = append(dependencies[featuregate.Feature(name)],
+				featuregate.Feature(d))
 		}
 	}
 	gate := featuregate.NewFeatureGate()

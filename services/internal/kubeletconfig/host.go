@@ -23,7 +23,8 @@ func (h host) check(p *problems, c *Config) []Warning {
 		p.add("failCgroupV1", true, "this machine has cgroup v1", "boot it with cgroup v2, or set failCgroupV1: false")
 	}
 	if kill := c.Kubelet.SingleProcessOOMKill; v1 && kill != nil && !*kill {
-		p.add("singleProcessOOMKill", false, "this machine has cgroup v1, which cannot kill a container as a whole", "remove it or set true")
+		p.add("singleProcessOOMKill", false, "this machine has cgroup v1, which cannot kill a container as a whole",
+			"remove it or set true")
 	}
 	if v1 && c.Kubelet.MemorySwap.SwapBehavior == limitedSwap {
 		p.add("memorySwap.swapBehavior", limitedSwap, "this machine has cgroup v1", "set NoSwap")
@@ -31,7 +32,8 @@ func (h host) check(p *problems, c *Config) []Warning {
 	switch swap := h.swap(); {
 	case len(swap) == 0:
 	case *c.Kubelet.FailSwapOn:
-		p.add("failSwapOn", true, "swap is on: "+strings.Join(swap, ", "), "turn it off with swapoff, or set failSwapOn: false")
+		p.add("failSwapOn", true, "swap is on: "+strings.Join(swap, ", "),
+			"turn it off with swapoff, or set failSwapOn: false")
 	default:
 		return []Warning{{
 			Message: "swap is on, and microlet does not keep containers from using it yet",

@@ -30,14 +30,17 @@ func TestWhatIsNoKubeconfig(t *testing.T) {
 			switch {
 			case c.want == "" && err != nil:
 				t.Errorf("refused: %v", err)
-			case c.want != "" && (err == nil || !strings.Contains(err.Error(), "--kubeconfig="+path) || !strings.Contains(err.Error(), c.want)):
+			case c.want != "" &&
+				(err == nil || !strings.Contains(err.Error(), "--kubeconfig="+path) ||
+					!strings.Contains(err.Error(), c.want)):
 				t.Errorf("error is %v, want %q", err, c.want)
 			case err != nil && strings.Contains(err.Error(), "Go value"):
 				t.Errorf("the error is Go's: %v", err)
 			}
 		})
 	}
-	if _, _, err := load(t, "--kubeconfig="+t.TempDir()); err == nil || !strings.Contains(err.Error(), "it is no file") {
+	if _, _, err := load(t, "--kubeconfig="+t.TempDir()); err == nil ||
+		!strings.Contains(err.Error(), "it is no file") {
 		t.Errorf("a folder: %v", err)
 	}
 }

@@ -73,14 +73,17 @@ func TestPrecedence(t *testing.T) {
 	base := file(t, "maxPods: 20\npodsPerCore: 2\nkubeAPIQPS: 7\nclusterDNS: [10.0.0.1, 10.0.0.2]\nfeatureGates: {KubeletCrashLoopBackOffMax: true, NodeSwap: true}\n")
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "20-b.conf"), header+"maxPods: 40\nclusterDNS: [10.0.0.9]\n")
-	write(t, filepath.Join(dir, "10-a.conf"), header+"maxPods: 30\npodsPerCore: 3\nauthentication: {webhook: {cacheTTL: 9s}}\n")
+	write(t, filepath.Join(dir, "10-a.conf"),
+		header+"maxPods: 30\npodsPerCore: 3\nauthentication: {webhook: {cacheTTL: 9s}}\n")
 	write(t, filepath.Join(dir, "sub/30-c.conf"), header+"podsPerCore: 5\n")
 	write(t, filepath.Join(dir, "99-ignored.yaml"), "not: read\n")
 
-	c := mustLoad(t, "--config", base, "--config-dir", dir, "--max-pods=50", "--feature-gates=CustomCPUCFSQuotaPeriod=true", "--cpu_cfs_quota_period=50ms")
+	c := mustLoad(t, "--config", base, "--config-dir", dir, "--max-pods=50",
+		"--feature-gates=CustomCPUCFSQuotaPeriod=true", "--cpu_cfs_quota_period=50ms")
 	k := c.Kubelet
 	if k.MaxPods != 50 || k.PodsPerCore != 5 || *k.KubeAPIQPS != 7 {
-		t.Errorf("maxPods, podsPerCore, kubeAPIQPS = %d, %d, %d, want 50 (flag), 5 (last drop-in), 7 (file)", k.MaxPods, k.PodsPerCore, *k.KubeAPIQPS)
+		t.Errorf("maxPods, podsPerCore, kubeAPIQPS = %d, %d, %d, want 50 (flag), 5 (last drop-in), 7 (file)", k.MaxPods,
+			k.PodsPerCore, *k.KubeAPIQPS)
 	}
 	if diff := cmp.Diff([]string{"10.0.0.9"}, k.ClusterDNS); diff != "" {
 		t.Errorf("a drop-in's list does not replace the file's:\n%s", diff)
@@ -93,10 +96,15 @@ func TestPrecedence(t *testing.T) {
 		t.Errorf("feature gates of file and flag are not merged:\n%s", diff)
 	}
 	want := map[string]string{
-		"maxPods": "flag --max-pods", "kubeAPIQPS": "file " + base, "clusterDNS": "drop-in " + filepath.Join(dir, "20-b.conf"),
-		"podsPerCore": "drop-in " + filepath.Join(dir, "sub/30-c.conf"), "featureGates": "file " + base + " + flag --feature-gates",
-		"authentication.webhook.cacheTTL": "drop-in " + filepath.Join(dir, "10-a.conf"), "cpuCFSQuotaPeriod": "flag --cpu-cfs-quota-period",
-		"--config": "flag --config", "--config-dir": "flag --config-dir",
+		"maxPods":                         "flag --max-pods",
+		"kubeAPIQPS":                      "file " + base,
+		"clusterDNS":                      "drop-in " + filepath.Join(dir, "20-b.conf"),
+		"podsPerCore":                     "drop-in " + filepath.Join(dir, "sub/30-c.conf"),
+		"featureGates":                    "file " + base + " + flag --feature-gates",
+		"authentication.webhook.cacheTTL": "drop-in " + filepath.Join(dir, "10-a.conf"),
+		"cpuCFSQuotaPeriod":               "flag --cpu-cfs-quota-period",
+		"--config":                        "flag --config",
+		"--config-dir":                    "flag --config-dir",
 	}
 	if diff := cmp.Diff(want, c.Provenance); diff != "" {
 		t.Errorf("provenance (-want +got):\n%s", diff)
@@ -106,7 +114,8 @@ func TestPrecedence(t *testing.T) {
 func TestDropInsMergeAsRFC7396(t *testing.T) {
 	base := file(t, "maxPods: 20\nfeatureGates: {NodeSwap: true}\nregisterWithTaints: [{key: a, effect: NoSchedule}, {key: b, effect: NoSchedule}]\n")
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "1.conf"), header+"maxPods: null\nfeatureGates: {KubeletCrashLoopBackOffMax: true}\nregisterWithTaints: [{key: c, effect: NoExecute}]\n")
+	write(t, filepath.Join(dir, "1.conf"),
+		header+"maxPods: null\nfeatureGates: {KubeletCrashLoopBackOffMax: true}\nregisterWithTaints: [{key: c, effect: NoExecute}]\n")
 	c := mustLoad(t, "--config", base, "--config-dir", dir)
 	if c.Kubelet.MaxPods != 110 {
 		t.Errorf("maxPods = %d, want the default after null", c.Kubelet.MaxPods)
@@ -133,7 +142,8 @@ func TestNullInADropIn(t *testing.T) {
 	} {
 		c := mustLoad(t, append(args, "--config-dir", dir)...)
 		if len(c.Kubelet.EvictionHard) != 0 || c.Kubelet.ReadOnlyPort != 0 {
-			t.Errorf("%s: evictionHard, readOnlyPort = %v, %d, want none and 0", name, c.Kubelet.EvictionHard, c.Kubelet.ReadOnlyPort)
+			t.Errorf("%s: evictionHard, readOnlyPort = %v, %d, want none and 0", name, c.Kubelet.EvictionHard,
+				c.Kubelet.ReadOnlyPort)
 		}
 	}
 	if _, _, err := load(t, "--config", file(t, "evictionHard: null\n")); err != nil {
@@ -146,14 +156,16 @@ func TestDropInsWithoutFile(t *testing.T) {
 	write(t, filepath.Join(dir, "1.conf"), header+"maxPods: 9\n")
 	c := mustLoad(t, "--config-dir", dir)
 	if c.Kubelet.MaxPods != 9 || c.Kubelet.ReadOnlyPort != 10255 {
-		t.Errorf("maxPods, readOnlyPort = %d, %d, want 9 over the command line's defaults (10255)", c.Kubelet.MaxPods, c.Kubelet.ReadOnlyPort)
+		t.Errorf("maxPods, readOnlyPort = %d, %d, want 9 over the command line's defaults (10255)", c.Kubelet.MaxPods,
+			c.Kubelet.ReadOnlyPort)
 	}
 }
 
 func TestFlagsReplaceMapsAndLists(t *testing.T) {
 	base := file(t, "clusterDNS: [10.0.0.1]\nevictionHard: {memory.available: 0%}\n")
 	c := mustLoad(t, "--config", base, "--cluster-dns=10.1.0.1,10.1.0.2", "--cluster-dns=10.1.0.3",
-		"--eviction-hard=nodefs.available<0%", "--register-with-taints=a=b:NoSchedule", "--register-with-taints=c:NoExecute")
+		"--eviction-hard=nodefs.available<0%", "--register-with-taints=a=b:NoSchedule",
+		"--register-with-taints=c:NoExecute")
 	if diff := cmp.Diff([]string{"10.1.0.1", "10.1.0.2", "10.1.0.3"}, c.Kubelet.ClusterDNS); diff != "" {
 		t.Errorf("clusterDNS (-want +got):\n%s", diff)
 	}
@@ -168,13 +180,15 @@ func TestFlagsReplaceMapsAndLists(t *testing.T) {
 func TestZeroByFlagIsKept(t *testing.T) {
 	c := mustLoad(t, "--config", file(t, "eventBurst: 3\n"), "--event-burst=0", "--healthz-port=0", "--resolv-conf=")
 	if c.Kubelet.EventBurst != 0 || *c.Kubelet.HealthzPort != 0 || *c.Kubelet.ResolverConfig != "" {
-		t.Errorf("eventBurst, healthzPort, resolvConf = %d, %d, %q, want the flags' zeros", c.Kubelet.EventBurst, *c.Kubelet.HealthzPort, *c.Kubelet.ResolverConfig)
+		t.Errorf("eventBurst, healthzPort, resolvConf = %d, %d, %q, want the flags' zeros", c.Kubelet.EventBurst,
+			*c.Kubelet.HealthzPort, *c.Kubelet.ResolverConfig)
 	}
 }
 
 func TestWithoutFile(t *testing.T) {
 	k := mustLoad(t).Kubelet
-	if !*k.Authentication.Anonymous.Enabled || *k.Authentication.Webhook.Enabled || k.Authorization.Mode != "AlwaysAllow" || k.ReadOnlyPort != 10255 || k.EvictionHard != nil {
+	if !*k.Authentication.Anonymous.Enabled || *k.Authentication.Webhook.Enabled ||
+		k.Authorization.Mode != "AlwaysAllow" || k.ReadOnlyPort != 10255 || k.EvictionHard != nil {
 		t.Errorf("without a file the kubelet's command line has other defaults: %+v", k)
 	}
 	k = mustLoad(t, "--config", file(t, "")).Kubelet
@@ -187,7 +201,8 @@ func TestRelativePaths(t *testing.T) {
 	base := file(t, "resolvConf: dns/resolv.conf\ntlsCertFile: ../x.crt\n")
 	folder := filepath.Dir(base)
 	t.Chdir(filepath.Dir(folder))
-	c := mustLoad(t, "--config", filepath.Join(filepath.Base(folder), "config.yaml"), "--root-dir=kubelet", "--tls-private-key-file=y.key")
+	c := mustLoad(t, "--config", filepath.Join(filepath.Base(folder), "config.yaml"), "--root-dir=kubelet",
+		"--tls-private-key-file=y.key")
 	wd, err := os.Getwd()
 	if err != nil {
 		t.Fatal(err)
@@ -227,18 +242,23 @@ func TestFilesThatAreRefused(t *testing.T) {
 		"wrong type":           {header + "maxPods: many\n", []string{"maxPods=many", "a whole number"}},
 		"wrong duration":       {header + "authentication: {webhook: {cacheTTL: soon}}\n", []string{"authentication.webhook.cacheTTL=soon", "a duration, such as 10s"}},
 		"several wrong values": {header + "maxPods: many\nsyncFrequency: soon\nenableServer: 7\n", []string{"maxPods=many", "syncFrequency=soon", "enableServer=7", "true or false"}},
-		"no version":           {"kind: KubeletConfiguration\n", []string{"apiVersion", "write kubelet.config.k8s.io/v1beta1"}},
-		"no kind":              {"apiVersion: kubelet.config.k8s.io/v1beta1\n", []string{"kind", "write KubeletConfiguration"}},
-		"another kind":         {"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: CredentialProviderConfig\n", []string{"kind=CredentialProviderConfig"}},
-		"empty":                {"", []string{"the file is empty"}},
-		"only a comment":       {"# nothing\n", []string{"the file is empty"}},
-		"two documents":        {header + "---\n" + header, []string{"2 documents"}},
-		"a list":               {"- a\n- b\n", []string{"no mapping"}},
-		"no YAML":              {header + "maxPods: [\n", []string{"not YAML or JSON"}},
+		"no version": {"kind: KubeletConfiguration\n", []string{"apiVersion",
+			"write kubelet.config.k8s.io/v1beta1"}},
+		"no kind": {"apiVersion: kubelet.config.k8s.io/v1beta1\n", []string{"kind",
+			"write KubeletConfiguration"}},
+		"another kind":   {"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: CredentialProviderConfig\n", []string{"kind=CredentialProviderConfig"}},
+		"empty":          {"", []string{"the file is empty"}},
+		"only a comment": {"# nothing\n", []string{"the file is empty"}},
+		"two documents":  {header + "---\n" + header, []string{"2 documents"}},
+		"a list":         {"- a\n- b\n", []string{"no mapping"}},
+		"no YAML":        {header + "maxPods: [\n", []string{"not YAML or JSON"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := write(t, filepath.Join(t.TempDir(), "f.conf"), test.content)
-			for kind, args := range map[string][]string{"file ": {"--config", path}, "drop-in ": {"--config-dir", filepath.Dir(path)}} {
+			for kind, args := range map[string][]string{
+				"file ":    {"--config", path},
+				"drop-in ": {"--config-dir", filepath.Dir(path)},
+			} {
 				_, _, err := load(t, args...)
 				if err == nil {
 					t.Fatalf("%s: accepted", kind)
@@ -278,10 +298,20 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 
 func TestFlagValuesThatAreRefused(t *testing.T) {
 	for flag, want := range map[string]string{
-		"--max-pods=x": "max-pods", "--address=here": "not an IP", "--register-with-taints=a": "has no effect", "--register-with-taints=a=b:Never": "Never",
-		"--register-with-taints=a:NoSchedule,a=c:NoSchedule": "twice", "--reserved-memory=1Gi": "NUMA node", "--reserved-memory=x:memory=1Gi": "whole number",
-		"--reserved-memory=0:memory": "type=quantity", "--reserved-memory=0:disk=1Gi": "disk", "--reserved-memory=0:memory=much": "much",
-		"--version=1.2": "vX.Y.Z", "--feature-gates=A": "A", "--no-such-flag": "no-such-flag", "--log-text-info-buffer-size=x": "log-text-info-buffer-size",
+		"--max-pods=x":                                       "max-pods",
+		"--address=here":                                     "not an IP",
+		"--register-with-taints=a":                           "has no effect",
+		"--register-with-taints=a=b:Never":                   "Never",
+		"--register-with-taints=a:NoSchedule,a=c:NoSchedule": "twice",
+		"--reserved-memory=1Gi":                              "NUMA node",
+		"--reserved-memory=x:memory=1Gi":                     "whole number",
+		"--reserved-memory=0:memory":                         "type=quantity",
+		"--reserved-memory=0:disk=1Gi":                       "disk",
+		"--reserved-memory=0:memory=much":                    "much",
+		"--version=1.2":                                      "vX.Y.Z",
+		"--feature-gates=A":                                  "A",
+		"--no-such-flag":                                     "no-such-flag",
+		"--log-text-info-buffer-size=x":                      "log-text-info-buffer-size",
 	} {
 		if _, _, err := load(t, flag); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v does not say %q", flag, err, want)
@@ -290,14 +320,21 @@ func TestFlagValuesThatAreRefused(t *testing.T) {
 }
 
 func TestLoggingFlags(t *testing.T) {
-	c := mustLoad(t, "--config", file(t, "logging: {format: text, verbosity: 1}\n"), "-v=5", "--logging-format=json", "--log-flush-frequency=1s")
-	if l := c.Kubelet.Logging; l.Verbosity != 5 || l.Format != "json" || l.FlushFrequency.Duration.Duration.String() != "1s" {
+	c := mustLoad(t, "--config", file(t, "logging: {format: text, verbosity: 1}\n"), "-v=5", "--logging-format=json",
+		"--log-flush-frequency=1s")
+	if l := c.Kubelet.Logging; l.Verbosity != 5 || l.Format != "json" ||
+		l.FlushFrequency.Duration.Duration.String() != "1s" {
 		t.Errorf("logging = %+v, want the flags' values", l)
 	}
 }
 
 func TestVersionFlag(t *testing.T) {
-	for arg, want := range map[string]string{"--version": "true", "--version=raw": "raw", "--version=v1.2.3": "v1.2.3", "--version=false": ""} {
+	for arg, want := range map[string]string{
+		"--version":        "true",
+		"--version=raw":    "raw",
+		"--version=v1.2.3": "v1.2.3",
+		"--version=false":  "",
+	} {
 		f := NewFlags()
 		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 		f.AddTo(fs)
@@ -308,7 +345,8 @@ func TestVersionFlag(t *testing.T) {
 }
 
 func TestAccessors(t *testing.T) {
-	c := mustLoad(t, "--hostname-override=Node-1.Example", "--node-ip=10.0.0.1,fd00::1", "--node-labels=a=b,topology.kubernetes.io/zone=z", "--node-labels=c=d",
+	c := mustLoad(t, "--hostname-override=Node-1.Example", "--node-ip=10.0.0.1,fd00::1",
+		"--node-labels=a=b,topology.kubernetes.io/zone=z", "--node-labels=c=d",
 		"--container-runtime-endpoint=unix:///run/x.sock", "--seccomp-default")
 	if name, err := c.NodeName(); err != nil || name != "node-1.example" {
 		t.Errorf("NodeName() = %q, %v", name, err)
@@ -323,8 +361,10 @@ func TestAccessors(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"a": "b", "c": "d", "topology.kubernetes.io/zone": "z"}, c.Node.NodeLabels); diff != "" {
 		t.Errorf("labels (-want +got):\n%s", diff)
 	}
-	if !c.Standalone() || c.RuntimeEndpoint() != "unix:///run/x.sock" || c.ImageEndpoint() != "unix:///run/x.sock" || !c.SeccompDefault() {
-		t.Errorf("standalone, endpoints, seccomp default = %t, %s, %s, %t", c.Standalone(), c.RuntimeEndpoint(), c.ImageEndpoint(), c.SeccompDefault())
+	if !c.Standalone() || c.RuntimeEndpoint() != "unix:///run/x.sock" || c.ImageEndpoint() != "unix:///run/x.sock" ||
+		!c.SeccompDefault() {
+		t.Errorf("standalone, endpoints, seccomp default = %t, %s, %s, %t", c.Standalone(), c.RuntimeEndpoint(),
+			c.ImageEndpoint(), c.SeccompDefault())
 	}
 	if !c.FeatureEnabled("NodeSwap") || c.FeatureEnabled("DefaultPodSysctls") {
 		t.Error("feature gates do not have their defaults")

@@ -39,7 +39,8 @@ type problems struct {
 }
 
 func (p *problems) add(field string, value any, detail, remedy string) {
-	p.list = append(p.list, Problem{Field: field, Value: value, Source: p.from.of(field), Detail: detail, Remedy: remedy})
+	p.list = append(p.list,
+		Problem{Field: field, Value: value, Source: p.from.of(field), Detail: detail, Remedy: remedy})
 }
 
 // check adds a problem unless ok.

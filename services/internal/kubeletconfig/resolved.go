@@ -66,7 +66,8 @@ func ReadResolved(path string) (*Config, error) {
 		return nil, fmt.Errorf("decode resolved configuration %s: %w", path, err)
 	}
 	if c.Kubelet.APIVersion != apiVersion || c.Kubelet.Kind != kind {
-		return nil, fmt.Errorf("resolved configuration %s holds %s %s, not %s %s", path, c.Kubelet.APIVersion, c.Kubelet.Kind, apiVersion, kind)
+		return nil, fmt.Errorf("resolved configuration %s holds %s %s, not %s %s", path, c.Kubelet.APIVersion,
+			c.Kubelet.Kind, apiVersion, kind)
 	}
 	complete, err := c.fillAbsent(data)
 	if err != nil {

@@ -11,9 +11,11 @@ import (
 )
 
 func TestResolvedRoundTrip(t *testing.T) {
-	want := mustLoad(t, "--config", file(t, "maxPods: 7\nclusterDNS: [10.0.0.1]\nregisterWithTaints: [{key: a, effect: NoSchedule}]\n"+
-		"featureGates: {MemoryQoS: false}\nlogging: {flushFrequency: 3s}\n"),
-		"--event-burst=0", "--resolv-conf=", "--node-labels=a=b", "--node-ip=10.0.0.1", "--max-open-files=0", "--register-node=false")
+	want := mustLoad(t, "--config",
+		file(t, "maxPods: 7\nclusterDNS: [10.0.0.1]\nregisterWithTaints: [{key: a, effect: NoSchedule}]\n"+
+			"featureGates: {MemoryQoS: false}\nlogging: {flushFrequency: 3s}\n"),
+		"--event-burst=0", "--resolv-conf=", "--node-labels=a=b", "--node-ip=10.0.0.1", "--max-open-files=0",
+		"--register-node=false")
 	path := filepath.Join(t.TempDir(), "resolved.yaml")
 	if err := want.WriteResolved(path, os.Geteuid(), nil); err != nil {
 		t.Fatal(err)
@@ -47,7 +49,8 @@ func TestPartOfTheConfiguration(t *testing.T) {
 		"staticPodURL: http://192.0.2.1/\nstaticPodURLHeader: {Authorization: [hunter2]}\n"),
 		"--event-burst=0", "--node-labels=a=b", "--kube-reserved=", "--root-dir=/elsewhere")
 	path := filepath.Join(t.TempDir(), "resolved.yaml")
-	fields := []string{"maxPods", "eventBurst", "kubeReserved", "evictionHard", "registerWithTaints", "node.nodeLabels", "node.hostnameOverride"}
+	fields := []string{"maxPods", "eventBurst", "kubeReserved", "evictionHard", "registerWithTaints", "node.nodeLabels",
+		"node.hostnameOverride"}
 	if err := c.WriteResolved(path, os.Geteuid(), fields); err != nil {
 		t.Fatal(err)
 	}
@@ -72,13 +75,16 @@ func TestPartOfTheConfiguration(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("what is read is not what was asked for (-want +got):\n%s", diff)
 	}
-	if err := c.WriteResolved(path, os.Geteuid(), []string{"maxPod"}); err == nil || !strings.Contains(err.Error(), "maxPod") {
+	if err := c.WriteResolved(path, os.Geteuid(), []string{"maxPod"}); err == nil ||
+		!strings.Contains(err.Error(), "maxPod") {
 		t.Errorf("a field that is not there: %v", err)
 	}
 }
 
 func TestMasked(t *testing.T) {
-	c := mustLoad(t, "--config", file(t, "maxPods: 7\nstaticPodURL: http://me:hunter2@192.0.2.1/\nstaticPodURLHeader: {Authorization: [hunter2]}\n"))
+	c := mustLoad(t, "--config",
+		file(t,
+			"maxPods: 7\nstaticPodURL: http://me:hunter2@192.0.2.1/\nstaticPodURLHeader: {Authorization: [hunter2]}\n"))
 	path := filepath.Join(t.TempDir(), "resolved.yaml")
 	if err := c.Masked().WriteResolved(path, os.Geteuid(), nil); err != nil {
 		t.Fatal(err)
@@ -134,14 +140,16 @@ func FuzzLoad(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(config, []byte(header+"maxPods: null\n"), "110")
-	f.Add([]byte(header+"evictionHard: {memory.available: 5%}\nlogging: {verbosity: 3}\n"), []byte(header+"clusterDNS: [::1]\n"), "x")
+	f.Add([]byte(header+"evictionHard: {memory.available: 5%}\nlogging: {verbosity: 3}\n"),
+		[]byte(header+"clusterDNS: [::1]\n"), "x")
 	f.Add([]byte(`{"apiVersion":"kubelet.config.k8s.io/v1beta1","kind":"KubeletConfiguration","registerWithTaints":[{"key":"a"}]}`), []byte("---\n"), "-1")
 	f.Add([]byte("a: &a [*a]\n"), []byte("\x00"), "")
 	f.Fuzz(func(t *testing.T, config, dropIn []byte, pods string) {
 		dir := t.TempDir()
 		path := write(t, filepath.Join(dir, "config.yaml"), string(config))
 		write(t, filepath.Join(dir, "d/1.conf"), string(dropIn))
-		for _, args := range [][]string{{"--config", path}, {"--config-dir", filepath.Join(dir, "d"), "--max-pods=" + pods}, {"--config", path, "--config-dir", filepath.Join(dir, "d")}} {
+		for _, args := range [][]string{{"--config", path},
+			{"--config-dir", filepath.Join(dir, "d"), "--max-pods=" + pods}, {"--config", path, "--config-dir", filepath.Join(dir, "d")}} {
 			c, _, err := load(t, args...)
 			if err != nil {
 				if c != nil || err.Error() == "" {

@@ -133,7 +133,18 @@ func warnings(fields map[support][]string, opened, byDefault, gates []string) []
 }
 
 // readGates are the gates that change what this version does.
-var readGates = map[string]bool{gateCustomCPUCFSQuotaPeriod: true, gateCrashLoopBackOffMax: true, "ExtendWebSocketsToKubelet": true, "PodLogsQuerySplitStreams": true, "ContainerCheckpoint": true, "ContainerStopSignals": true, "H2CContainerProbe": true, "GRPCContainerProbeTLS": true, "AllAlpha": true, "AllBeta": true}
+var readGates = map[string]bool{
+	gateCustomCPUCFSQuotaPeriod: true,
+	gateCrashLoopBackOffMax:     true,
+	"ExtendWebSocketsToKubelet": true,
+	"PodLogsQuerySplitStreams":  true,
+	"ContainerCheckpoint":       true,
+	"ContainerStopSignals":      true,
+	"H2CContainerProbe":         true,
+	"GRPCContainerProbeTLS":     true,
+	"AllAlpha":                  true,
+	"AllBeta":                   true,
+}
 
 // idleGates are the gates that are set to another value than their default and read by nobody.
 func idleGates(c *Config) []string {
@@ -243,12 +254,15 @@ func checkBootstrap(p *problems, c *Config) []Warning {
 			Fields:  []string{describe("--bootstrap-kubeconfig", bootstrap, p.from)},
 		}}
 	case errors.Is(err, fs.ErrNotExist) && bootstrap != "":
-		p.add("--kubeconfig", c.Node.Kubeconfig, "the file does not exist, and this version of microlet cannot request it with --bootstrap-kubeconfig yet",
+		p.add("--kubeconfig", c.Node.Kubeconfig,
+			"the file does not exist, and this version of microlet cannot request it with --bootstrap-kubeconfig yet",
 			"let the kubelet join the cluster on this node first, or put a kubeconfig with client credentials there")
 	case errors.Is(err, fs.ErrNotExist):
-		p.add("--kubeconfig", c.Node.Kubeconfig, "the file does not exist", "create it, or remove the flag for a node without an API server")
+		p.add("--kubeconfig", c.Node.Kubeconfig, "the file does not exist",
+			"create it, or remove the flag for a node without an API server")
 	default:
-		p.add("--kubeconfig", c.Node.Kubeconfig, "the file cannot be reached: "+err.Error(), "correct the path or its permissions")
+		p.add("--kubeconfig", c.Node.Kubeconfig, "the file cannot be reached: "+err.Error(),
+			"correct the path or its permissions")
 	}
 	return nil
 }

@@ -24,7 +24,9 @@ func kubeadmNode(t *testing.T) (root string, args []string) {
 	}
 	write(t, filepath.Join(root, "lib/kubelet/config.yaml"), read("kubeadm-config.yaml"))
 	unit := strings.NewReplacer("%E", root+"/etc", "%S", root+"/lib").Replace(read("10-kubeadm.conf"))
-	for _, value := range regexp.MustCompile(`="(?:KUBELET_\w+=)?(--[^"]*)"`).FindAllStringSubmatch(unit+read("kubeadm-flags.env"), -1) {
+	for _, value := range regexp.MustCompile(`="(?:KUBELET_\w+=)?(--[^"]*)"`).FindAllStringSubmatch(
+		unit+read("kubeadm-flags.env"), -1,
+	) {
 		args = append(args, strings.Fields(value[1])...)
 	}
 	if len(args) != 7 {
@@ -40,7 +42,8 @@ func TestKubeadmNodeStarts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Kubelet.ContainerRuntimeEndpoint != "unix:///var/run/containerd/containerd.sock" || c.Kubelet.CgroupDriver != "systemd" || c.Kubelet.SyncFrequency.Duration.String() != "1m0s" {
+	if c.Kubelet.ContainerRuntimeEndpoint != "unix:///var/run/containerd/containerd.sock" ||
+		c.Kubelet.CgroupDriver != "systemd" || c.Kubelet.SyncFrequency.Duration.String() != "1m0s" {
 		t.Errorf("configuration of kubeadm is not taken over: %+v", c.Kubelet)
 	}
 	config := "(file " + root + "/lib/kubelet/config.yaml)"
@@ -87,15 +90,20 @@ func TestKubeconfig(t *testing.T) {
 
 func TestWhatIsNotBuiltIsRefused(t *testing.T) {
 	for _, yaml := range []string{
-		"systemReserved: {cpu: 100m}", "kubeReserved: {memory: 1Gi}", "reservedSystemCPUs: 0-1", "cpuManagerPolicy: static", "memoryManagerPolicy: Static",
-		"reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]", "topologyManagerPolicy: restricted", "systemReservedCgroup: /system", "kubeReservedCgroup: /kube",
-		"evictionHard: {memory.available: 200Mi}", "{evictionSoft: {memory.available: 300Mi}, evictionSoftGracePeriod: {memory.available: 30s}}",
-		"evictionMinimumReclaim: {memory.available: 1Mi}", "protectKernelDefaults: true", "shutdownGracePeriod: 30s", "imagePullCredentialsVerificationPolicy: AlwaysVerify",
+		"systemReserved: {cpu: 100m}", "kubeReserved: {memory: 1Gi}", "reservedSystemCPUs: 0-1",
+		"cpuManagerPolicy: static", "memoryManagerPolicy: Static",
+		"reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]", "topologyManagerPolicy: restricted",
+		"systemReservedCgroup: /system", "kubeReservedCgroup: /kube",
+		"evictionHard: {memory.available: 200Mi}",
+		"{evictionSoft: {memory.available: 300Mi}, evictionSoftGracePeriod: {memory.available: 30s}}",
+		"evictionMinimumReclaim: {memory.available: 1Mi}", "protectKernelDefaults: true", "shutdownGracePeriod: 30s",
+		"imagePullCredentialsVerificationPolicy: AlwaysVerify",
 		"memorySwap: {swapBehavior: LimitedSwap}", "qosReserved: {memory: 50%}",
 		"{featureGates: {DefaultPodSysctls: true}, defaultPodSysctls: {net.ipv4.tcp_syncookies: '1'}}",
 		"{enforceNodeAllocatable: [pods, system-reserved], systemReservedCgroup: /system}",
 	} {
-		field := regexp.MustCompile(`\w+`).FindString(strings.TrimPrefix(yaml, "{featureGates: {DefaultPodSysctls: true}, "))
+		field := regexp.MustCompile(`\w+`).FindString(strings.TrimPrefix(yaml,
+			"{featureGates: {DefaultPodSysctls: true}, "))
 		content := header + yaml + "\n"
 		if strings.HasPrefix(yaml, "{") {
 			content = strings.TrimSuffix(yaml, "}") + ", apiVersion: " + apiVersion + ", kind: " + kind + "}"
@@ -148,9 +156,11 @@ func TestWarnings(t *testing.T) {
 		{"featureGates: {MemoryQoS: false, KubeletCrashLoopBackOffMax: true, NodeSwap: true}\n", msgGates, []string{"MemoryQoS=false"}},
 		// As kind writes it: eviction and image collection are off, which this version is anyway.
 		{"evictionHard: {nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0%}\nimageGCHighThresholdPercent: 100\n" +
-			"imagePullCredentialsVerificationPolicy: NeverVerify\nlocalStorageCapacityIsolation: false\n", msgByDefault, nil},
+			"imagePullCredentialsVerificationPolicy: NeverVerify\nlocalStorageCapacityIsolation: false\n", msgByDefault,
+			nil},
 		{"evictionHard: {memory.available: 100Mi, nodefs.available: 10%, nodefs.inodesFree: 5%, imagefs.available: 15%, imagefs.inodesFree: 5%}\nimageGCHighThresholdPercent: 100\n" +
-			"imagePullCredentialsVerificationPolicy: NeverVerify\nlocalStorageCapacityIsolation: false\n", msgByDefault, []string{"evictionHard="}},
+			"imagePullCredentialsVerificationPolicy: NeverVerify\nlocalStorageCapacityIsolation: false\n", msgByDefault,
+			[]string{"evictionHard="}},
 	} {
 		got := warningsOf(t, test.message, "--config", file(t, test.yaml))
 		if len(got) != len(test.want) || slices.ContainsFunc(test.want, func(w string) bool {
@@ -159,7 +169,8 @@ func TestWarnings(t *testing.T) {
 			t.Errorf("%s\nwarns %q of %q, want %q", test.yaml, test.message, got, test.want)
 		}
 	}
-	weaker := warningsOf(t, msgWeaker, "--config", file(t, ""), "--anonymous-auth", "--read-only-port=10255", "--tls-min-version=VersionTLS13")
+	weaker := warningsOf(t, msgWeaker, "--config", file(t, ""), "--anonymous-auth", "--read-only-port=10255",
+		"--tls-min-version=VersionTLS13")
 	if want := []string{
 		"authentication.anonymous.enabled=true (flag --anonymous-auth)",
 		"readOnlyPort=10255 (flag --read-only-port)",
@@ -170,14 +181,16 @@ func TestWarnings(t *testing.T) {
 
 func TestSecretsAreNotShown(t *testing.T) {
 	_, _, err := load(t, "--config", file(t, "staticPodURLHeader: {Authorization: hunter2}\n"))
-	if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "staticPodURLHeader=<masked>") {
+	if err == nil || strings.Contains(err.Error(), "hunter2") ||
+		!strings.Contains(err.Error(), "staticPodURLHeader=<masked>") {
 		t.Errorf("a header of the wrong type: %v", err)
 	}
 }
 
 func TestHost(t *testing.T) {
 	v1 := host{root: t.TempDir()}
-	if _, _, err := loadOn(t, v1); err == nil || !strings.Contains(err.Error(), "failCgroupV1=true: this machine has cgroup v1: boot it with cgroup v2") {
+	if _, _, err := loadOn(t, v1); err == nil ||
+		!strings.Contains(err.Error(), "failCgroupV1=true: this machine has cgroup v1: boot it with cgroup v2") {
 		t.Errorf("cgroup v1: error = %v", err)
 	}
 	if _, _, err := loadOn(t, v1, "--fail-cgroupv1=false"); err != nil {

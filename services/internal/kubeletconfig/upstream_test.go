@@ -43,7 +43,8 @@ func TestFlagsAreTheKubelets(t *testing.T) {
 	var got []fact
 	fs.VisitAll(func(f *pflag.Flag) {
 		if f.Name != podInfraFlag { // removed from the kubelet, see its row in supportTable
-			got = append(got, fact{f.Name, f.Shorthand, f.Value.Type(), f.DefValue, f.NoOptDefVal, f.Deprecated != "", f.Hidden})
+			got = append(got,
+				fact{f.Name, f.Shorthand, f.Value.Type(), f.DefValue, f.NoOptDefVal, f.Deprecated != "", f.Hidden})
 		}
 	})
 	slices.SortFunc(got, func(a, b fact) int { return strings.Compare(a.Name, b.Name) })
@@ -83,21 +84,46 @@ func normal(t *testing.T, c kc) map[string]any {
 func TestDefaultValues(t *testing.T) {
 	object := normal(t, Default())
 	for path, want := range map[string]any{
-		"syncFrequency": "1m0s", "maxPods": 110.0, "port": 10250.0, "healthzPort": 10248.0, "oomScoreAdj": -999.0,
-		"nodeStatusUpdateFrequency": "10s", "nodeStatusReportFrequency": "5m0s", "nodeLeaseDurationSeconds": 40.0,
-		"authentication.anonymous.enabled": false, "authentication.webhook.cacheTTL": "2m0s", "authorization.mode": "Webhook",
-		"registryPullQPS": 5.0, "registryBurst": 10.0, "kubeAPIQPS": 50.0, "kubeAPIBurst": 100.0, "eventRecordQPS": 50.0,
-		"serializeImagePulls": true, "podPidsLimit": -1.0, "resolvConf": "/etc/resolv.conf", "cpuCFSQuotaPeriod": "100ms",
-		"containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock", "podLogsDir": "/var/log/pods",
-		"cgroupDriver": "cgroupfs", "failCgroupV1": true, "runtimeRequestTimeout": "2m0s",
-		"contentType": "application/vnd.kubernetes.protobuf", "logging.format": "text",
+		"syncFrequency":                          "1m0s",
+		"maxPods":                                110.0,
+		"port":                                   10250.0,
+		"healthzPort":                            10248.0,
+		"oomScoreAdj":                            -999.0,
+		"nodeStatusUpdateFrequency":              "10s",
+		"nodeStatusReportFrequency":              "5m0s",
+		"nodeLeaseDurationSeconds":               40.0,
+		"authentication.anonymous.enabled":       false,
+		"authentication.webhook.cacheTTL":        "2m0s",
+		"authorization.mode":                     "Webhook",
+		"registryPullQPS":                        5.0,
+		"registryBurst":                          10.0,
+		"kubeAPIQPS":                             50.0,
+		"kubeAPIBurst":                           100.0,
+		"eventRecordQPS":                         50.0,
+		"serializeImagePulls":                    true,
+		"podPidsLimit":                           -1.0,
+		"resolvConf":                             "/etc/resolv.conf",
+		"cpuCFSQuotaPeriod":                      "100ms",
+		"containerRuntimeEndpoint":               "unix:///run/containerd/containerd.sock",
+		"podLogsDir":                             "/var/log/pods",
+		"cgroupDriver":                           "cgroupfs",
+		"failCgroupV1":                           true,
+		"runtimeRequestTimeout":                  "2m0s",
+		"contentType":                            "application/vnd.kubernetes.protobuf",
+		"logging.format":                         "text",
 		"imagePullCredentialsVerificationPolicy": "NeverVerifyPreloadedImages",
 	} {
 		if got := at(object, path); got != want {
 			t.Errorf("default of %s = %v, want %v", path, got, want)
 		}
 	}
-	want := map[string]any{"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%", "imagefs.available": "15%", "imagefs.inodesFree": "5%"}
+	want := map[string]any{
+		"memory.available":   "100Mi",
+		"nodefs.available":   "10%",
+		"nodefs.inodesFree":  "5%",
+		"imagefs.available":  "15%",
+		"imagefs.inodesFree": "5%",
+	}
 	if diff := cmp.Diff(any(want), object["evictionHard"]); diff != "" {
 		t.Errorf("evictionHard (-want +got):\n%s", diff)
 	}
@@ -119,7 +145,8 @@ func TestConditionalDefaults(t *testing.T) {
 		t.Error("maxParallelImagePulls: 1 makes pulls parallel")
 	}
 	if c := parse("nodeStatusUpdateFrequency: 7s\n"); c.NodeStatusReportFrequency.Duration.String() != "7s" {
-		t.Errorf("nodeStatusReportFrequency = %s, want that of nodeStatusUpdateFrequency", c.NodeStatusReportFrequency.Duration)
+		t.Errorf("nodeStatusReportFrequency = %s, want that of nodeStatusUpdateFrequency",
+			c.NodeStatusReportFrequency.Duration)
 	}
 	if c := parse("podPidsLimit: -7\n"); *c.PodPidsLimit != -1 {
 		t.Errorf("podPidsLimit = %d, want -1 for any negative number", *c.PodPidsLimit)
@@ -207,8 +234,10 @@ func TestGates(t *testing.T) {
 	} else if got, want := gate.Enabled(featureName("RotateKubeletServerCertificate")), gateEnabled(map[string]bool{"AllBeta": false}, "RotateKubeletServerCertificate"); got != want {
 		t.Errorf("with AllBeta=false a beta gate is %t here and %t in the library", want, got)
 	}
-	for _, name := range []string{gateCustomCPUCFSQuotaPeriod, gateCrashLoopBackOffMax, gateEnsureSecretPulledImages, gateGracefulNodeShutdown,
-		gateGracefulNodeShutdownPriority, gateImageMaximumGCAge, gateMemoryQoS, gateNodeLogQuery, gateNodeSwap, gateRotateServerCertificate,
+	for _, name := range []string{gateCustomCPUCFSQuotaPeriod, gateCrashLoopBackOffMax, gateEnsureSecretPulledImages,
+		gateGracefulNodeShutdown,
+		gateGracefulNodeShutdownPriority, gateImageMaximumGCAge, gateMemoryQoS, gateNodeLogQuery, gateNodeSwap,
+		gateRotateServerCertificate,
 		gateDefaultPodSysctls, gateTopologyManagerOptions} {
 		gate, err := newGate(nil)
 		if err != nil {

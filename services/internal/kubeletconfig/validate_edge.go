@@ -21,18 +21,25 @@ func validateEdge(p *problems, k *kc) {
 		_, err := netip.ParseAddr(address)
 		p.check(err == nil, name, address, "it is no IP address", "write one, such as 0.0.0.0")
 	}
-	oneOf(p, "authorization.mode", string(k.Authorization.Mode), string(kubeletv1beta1.KubeletAuthorizationModeWebhook), string(kubeletv1beta1.KubeletAuthorizationModeAlwaysAllow))
+	oneOf(p, "authorization.mode", string(k.Authorization.Mode), string(kubeletv1beta1.KubeletAuthorizationModeWebhook),
+		string(kubeletv1beta1.KubeletAuthorizationModeAlwaysAllow))
 	_, err := cliflag.TLSCipherSuites(k.TLSCipherSuites)
-	p.check(err == nil, "tlsCipherSuites", k.TLSCipherSuites, "a name is no cipher suite", "write names of "+strings.Join(cliflag.TLSCipherPossibleValues(), ", "))
+	p.check(err == nil, "tlsCipherSuites", k.TLSCipherSuites, "a name is no cipher suite",
+		"write names of "+strings.Join(cliflag.TLSCipherPossibleValues(), ", "))
 	_, err = cliflag.TLSVersion(k.TLSMinVersion)
-	p.check(err == nil, "tlsMinVersion", k.TLSMinVersion, "it is no TLS version", "write one of "+strings.Join(cliflag.TLSPossibleVersions(), ", "))
+	p.check(err == nil, "tlsMinVersion", k.TLSMinVersion, "it is no TLS version",
+		"write one of "+strings.Join(cliflag.TLSPossibleVersions(), ", "))
 	_, err = cliflag.TLSCurvePreferences(k.TLSCurvePreferences)
-	p.check(err == nil, "tlsCurvePreferences", k.TLSCurvePreferences, "a number is no known curve", "write IANA numbers that Go supports, such as 29 for X25519")
-	p.check(!k.ServerTLSBootstrap || gateEnabled(k.FeatureGates, gateRotateServerCertificate), "serverTLSBootstrap", true,
+	p.check(err == nil, "tlsCurvePreferences", k.TLSCurvePreferences, "a number is no known curve",
+		"write IANA numbers that Go supports, such as 29 for X25519")
+	p.check(!k.ServerTLSBootstrap || gateEnabled(k.FeatureGates, gateRotateServerCertificate), "serverTLSBootstrap",
+		true,
 		"it needs the feature gate "+gateRotateServerCertificate, "turn the gate on, or remove the field")
 	if query := k.EnableSystemLogQuery; query != nil && *query {
-		p.check(gateEnabled(k.FeatureGates, gateNodeLogQuery), "enableSystemLogQuery", true, "it needs the feature gate "+gateNodeLogQuery, "turn the gate on, or remove the field")
-		p.check(*k.EnableSystemLogHandler, "enableSystemLogQuery", true, "enableSystemLogHandler is false", "set that to true, or this to false")
+		p.check(gateEnabled(k.FeatureGates, gateNodeLogQuery), "enableSystemLogQuery", true,
+			"it needs the feature gate "+gateNodeLogQuery, "turn the gate on, or remove the field")
+		p.check(*k.EnableSystemLogHandler, "enableSystemLogQuery", true, "enableSystemLogHandler is false",
+			"set that to true, or this to false")
 	}
 	validateAuthentication(p, k)
 	validateTracing(p, k)
@@ -41,7 +48,8 @@ func validateEdge(p *problems, k *kc) {
 // validateAuthentication refuses an API in which nobody could sign in, as the kubelet's start does.
 func validateAuthentication(p *problems, k *kc) {
 	a := &k.Authentication
-	p.check(a.X509.ClientCAFile != "" || *a.Webhook.Enabled || *a.Anonymous.Enabled, "authentication", nil, "no authentication method configured",
+	p.check(a.X509.ClientCAFile != "" || *a.Webhook.Enabled || *a.Anonymous.Enabled, "authentication", nil,
+		"no authentication method configured",
 		"set authentication.x509.clientCAFile, or authentication.webhook.enabled: true")
 }
 
@@ -49,7 +57,8 @@ func validateAuthentication(p *problems, k *kc) {
 // linked in, which for json is zap; the services' logs are written by log/slog.
 func validateLogging(p *problems, k *kc) {
 	oneOf(p, "logging.format", k.Logging.Format, "text", "json")
-	p.check(k.Logging.Format != "json" || len(k.Logging.VModule) == 0, "logging.vmodule", k.Logging.VModule, "it works with the text format alone", "remove it, or set logging.format: text")
+	p.check(k.Logging.Format != "json" || len(k.Logging.VModule) == 0, "logging.vmodule", k.Logging.VModule,
+		"it works with the text format alone", "remove it, or set logging.format: text")
 	gate, err := newGate(k.FeatureGates)
 	if err != nil {
 		return // validateGates has told it
@@ -65,15 +74,19 @@ func validateNodeFlags(p *problems, f *NodeFlags) {
 		pair := key + "=" + value
 		p.check(!isKubernetesKey(key) || kubeletapis.IsKubeletLabel(key), "--node-labels", pair,
 			"a node may not give itself this label of Kubernetes' own namespace",
-			fmt.Sprintf("use a prefix of %s or one of %s", strings.Join(kubeletapis.KubeletLabelNamespaces(), ", "), strings.Join(kubeletapis.KubeletLabels(), ", ")))
+			fmt.Sprintf("use a prefix of %s or one of %s", strings.Join(kubeletapis.KubeletLabelNamespaces(), ", "),
+				strings.Join(kubeletapis.KubeletLabels(), ", ")))
 		for _, why := range append(utilvalidation.IsQualifiedName(key), utilvalidation.IsValidLabelValue(value)...) {
 			p.add("--node-labels", pair, why, "correct the label")
 		}
 	}
 	p.check(f.RootDir != "", "--root-dir", "", "the folder is empty", "write one, such as /var/lib/kubelet")
-	p.check(f.CloudProvider == "" || f.CloudProvider == "external", "--cloud-provider", f.CloudProvider, "the kubelet has no cloud providers of its own any more", "write external, or remove it")
-	p.check(!f.ExitOnLockContention || f.LockFile != "", "--exit-on-lock-contention", true, "--lock-file is not given", "give it, or remove this")
-	p.check((f.ImageCredentialProviderConfig == "") == (f.ImageCredentialProviderBinDir == ""), "--image-credential-provider-config", f.ImageCredentialProviderConfig,
+	p.check(f.CloudProvider == "" || f.CloudProvider == "external", "--cloud-provider", f.CloudProvider,
+		"the kubelet has no cloud providers of its own any more", "write external, or remove it")
+	p.check(!f.ExitOnLockContention || f.LockFile != "", "--exit-on-lock-contention", true, "--lock-file is not given",
+		"give it, or remove this")
+	p.check((f.ImageCredentialProviderConfig == "") == (f.ImageCredentialProviderBinDir == ""),
+		"--image-credential-provider-config", f.ImageCredentialProviderConfig,
 		"it works only together with --image-credential-provider-bin-dir", "give both or none")
 	if f.HostnameOverride != "" {
 		name := strings.ToLower(strings.TrimSpace(f.HostnameOverride))
@@ -95,6 +108,8 @@ func isKubernetesKey(key string) bool {
 // cannot read; a node with another address than it was given is worse than none.
 func validateNodeIP(p *problems, given string) {
 	_, unreadable, err := nodeutil.ParseNodeIPArgument(given, "")
-	p.check(err == nil, "--node-ip", given, fmt.Sprint(err), "write one address, or an IPv4 and an IPv6 address joined by a comma")
-	p.check(len(unreadable) == 0, "--node-ip", given, fmt.Sprintf("%q is no IP address", strings.Join(unreadable, ",")), "write one address, or an IPv4 and an IPv6 address joined by a comma")
+	p.check(err == nil, "--node-ip", given, fmt.Sprint(err),
+		"write one address, or an IPv4 and an IPv6 address joined by a comma")
+	p.check(len(unreadable) == 0, "--node-ip", given, fmt.Sprintf("%q is no IP address", strings.Join(unreadable, ",")),
+		"write one address, or an IPv4 and an IPv6 address joined by a comma")
 }

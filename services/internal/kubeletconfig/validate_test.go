@@ -163,7 +163,8 @@ func splitFlow(flow string) []string {
 }
 
 func TestProblemsAreAggregatedWithTheirSources(t *testing.T) {
-	found := problemsOf(t, "maxPods: -1\nport: 70000\nevictionHard: {memory.available: 1Gi}\n", "--node-labels=kubernetes.io/role=x", "--oom-score-adj=2000")
+	found := problemsOf(t, "maxPods: -1\nport: 70000\nevictionHard: {memory.available: 1Gi}\n",
+		"--node-labels=kubernetes.io/role=x", "--oom-score-adj=2000")
 	for field, source := range map[string]string{
 		"maxPods": "file ", "port": "file ", "evictionHard.memory.available": "", "evictionHard": "file ",
 		"--node-labels": "flag --node-labels", "oomScoreAdj": "flag --oom-score-adj",
@@ -222,11 +223,13 @@ func TestAnUnknownKeyHidesNothing(t *testing.T) {
 	base := file(t, "maxPodz: 5\nport: 70000\nfailSwapOn: maybe\noomScoreAdj: 2000\n")
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "1.conf"), header+"podsPerCor: 5\nhairpinMode: bridge\n")
-	_, _, err := loadOn(t, machine(t, "/dev/sda2 partition 1 0 -2\n"), "--config="+base, "--config-dir="+dir, "--healthz-port=70000")
+	_, _, err := loadOn(t, machine(t, "/dev/sda2 partition 1 0 -2\n"), "--config="+base, "--config-dir="+dir,
+		"--healthz-port=70000")
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, want := range []string{"maxPodz (", "podsPerCor (", "port=70000 (", "failSwapOn=maybe (", "oomScoreAdj=2000 (", "hairpinMode=bridge (", "healthzPort=70000 (flag"} {
+	for _, want := range []string{"maxPodz (", "podsPerCor (", "port=70000 (", "failSwapOn=maybe (",
+		"oomScoreAdj=2000 (", "hairpinMode=bridge (", "healthzPort=70000 (flag"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error lacks %q:\n%v", want, err)
 		}
@@ -239,7 +242,8 @@ func TestAnUnknownKeyHidesNothing(t *testing.T) {
 // The kubelet does not start with an API in which nobody could sign in.
 func TestSomeAuthenticationIsNeeded(t *testing.T) {
 	none := "authentication: {anonymous: {enabled: false}, webhook: {enabled: false}}\n"
-	if _, _, err := load(t, "--config="+file(t, none)); err == nil || !strings.Contains(err.Error(), "no authentication method configured: set authentication.x509.clientCAFile") {
+	if _, _, err := load(t, "--config="+file(t, none)); err == nil ||
+		!strings.Contains(err.Error(), "no authentication method configured: set authentication.x509.clientCAFile") {
 		t.Errorf("error is %v", err)
 	}
 	for name, c := range map[string]string{

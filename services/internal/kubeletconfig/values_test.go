@@ -6,13 +6,21 @@ import (
 )
 
 func TestFlagValues(t *testing.T) {
-	c, _, err := load(t, "--config", file(t, "maxPods: 7\nstaticPodURL: http://x/\nstaticPodURLHeader: {Authorization: [secret]}\n"), "--node-ip=192.0.2.1", "--hostname-override=n")
+	c, _, err := load(t, "--config",
+		file(t, "maxPods: 7\nstaticPodURL: http://x/\nstaticPodURLHeader: {Authorization: [secret]}\n"),
+		"--node-ip=192.0.2.1", "--hostname-override=n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	before := *c.Kubelet.DeepCopy()
 	got := c.FlagValues()
-	for name, want := range map[string]string{"max-pods": "7", "node-ip": "192.0.2.1", "port": "10250", "root-dir": "/var/lib/kubelet", "manifest-url-header": "<masked>"} {
+	for name, want := range map[string]string{
+		"max-pods":            "7",
+		"node-ip":             "192.0.2.1",
+		"port":                "10250",
+		"root-dir":            "/var/lib/kubelet",
+		"manifest-url-header": "<masked>",
+	} {
 		if got[name] != want {
 			t.Errorf("--%s is %q, want %q", name, got[name], want)
 		}

@@ -60,8 +60,9 @@ func Allocatable(capacity v1.ResourceList, r Reservation) (v1.ResourceList, erro
 	return allocatable, nil
 }
 
-// Enforced returns what the cgroup of all pods is limited to: the capacity without systemReserved and kubeReserved. What
-// eviction keeps free is in it, since eviction must be able to find it used, and so are huge pages, as with the kubelet.
+// Enforced returns what the cgroup of all pods is limited to: the capacity without systemReserved and kubeReserved.
+// What eviction keeps free is in it, since eviction must be able to find it used, and so are huge pages, as with the
+// kubelet.
 func Enforced(capacity v1.ResourceList, r Reservation) (v1.ResourceList, error) {
 	reserved, err := r.sum()
 	if err != nil {
@@ -77,7 +78,8 @@ func (r Reservation) sum() (v1.ResourceList, error) {
 		for name, value := range list {
 			q, err := resource.ParseQuantity(value)
 			if err != nil {
-				return nil, fmt.Errorf("%s[%s]: %q is not a quantity, write it like 500m or 1Gi: %w", field, name, value, err)
+				return nil, fmt.Errorf("%s[%s]: %q is not a quantity, write it like 500m or 1Gi: %w", field, name,
+					value, err)
 			}
 			sum := reserved[v1.ResourceName(name)]
 			sum.Add(q)
@@ -110,7 +112,8 @@ func threshold(value string, capacity resource.Quantity) (resource.Quantity, err
 	if !isPercentage {
 		q, err := resource.ParseQuantity(value)
 		if err != nil {
-			return resource.Quantity{}, fmt.Errorf("%q is neither a quantity nor a percentage, write it like 100Mi or 10%%: %w", value, err)
+			return resource.Quantity{},
+				fmt.Errorf("%q is neither a quantity nor a percentage, write it like 100Mi or 10%%: %w", value, err)
 		}
 		return q, nil
 	}

@@ -70,7 +70,8 @@ func (s Source) ProcessLimit() (int64, error) {
 		}
 		n, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
 		if err != nil {
-			return 0, fmt.Errorf("read the limit of processes: %s holds %q, want a number", file, strings.TrimSpace(string(data)))
+			return 0, fmt.Errorf("read the limit of processes: %s holds %q, want a number", file,
+				strings.TrimSpace(string(data)))
 		}
 		limit = min(limit, n)
 	}
@@ -132,7 +133,8 @@ func parseMeminfo(data []byte, field string) (int64, error) {
 		number, isKiB := strings.CutSuffix(strings.TrimSpace(rest), " kB")
 		kib, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
 		if err != nil || !isKiB || kib < 0 || kib > (1<<63-1)/1024 {
-			return 0, fmt.Errorf("read memory size: field %s of /proc/meminfo is %q, want a number of kB", field, strings.TrimSpace(rest))
+			return 0, fmt.Errorf("read memory size: field %s of /proc/meminfo is %q, want a number of kB", field,
+				strings.TrimSpace(rest))
 		}
 		return kib * 1024, nil
 	}

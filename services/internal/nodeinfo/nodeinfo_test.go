@@ -60,7 +60,13 @@ func TestCapacity(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := map[string]string{"cpu": "4", "memory": "8000000Ki", "pods": c.pods, "hugepages-2Mi": "200Mi", "hugepages-1Gi": "0"}
+			want := map[string]string{
+				"cpu":           "4",
+				"memory":        "8000000Ki",
+				"pods":          c.pods,
+				"hugepages-2Mi": "200Mi",
+				"hugepages-1Gi": "0",
+			}
 			if d := cmp.Diff(want, text(got)); d != "" {
 				t.Errorf("capacity (-want +got):\n%s", d)
 			}
@@ -108,7 +114,8 @@ func TestProcessLimitIsTheSmallerOne(t *testing.T) {
 			t.Errorf("pid_max %q, threads-max %q: %d, %v, want %d", c.pids, c.threads, got, err, c.want)
 		}
 	}
-	if _, err := tree(t, map[string]string{"/proc/sys/kernel/pid_max": "many\n"}).ProcessLimit(); err == nil || !strings.Contains(err.Error(), "pid_max") {
+	if _, err := tree(t, map[string]string{"/proc/sys/kernel/pid_max": "many\n"}).ProcessLimit(); err == nil ||
+		!strings.Contains(err.Error(), "pid_max") {
 		t.Errorf("error %v, want it to name the file", err)
 	}
 	if _, err := tree(t, nil).ProcessLimit(); !errors.Is(err, os.ErrNotExist) {
@@ -118,8 +125,10 @@ func TestProcessLimitIsTheSmallerOne(t *testing.T) {
 
 func TestEnforcedIsTheCapacityWithoutTheReservations(t *testing.T) {
 	capacity := v1.ResourceList{
-		v1.ResourceCPU: resource.MustParse("4"), v1.ResourceMemory: resource.MustParse("1Gi"), "hugepages-2Mi": resource.MustParse("100Mi"),
-		"pid": resource.MustParse("24142"),
+		v1.ResourceCPU:    resource.MustParse("4"),
+		v1.ResourceMemory: resource.MustParse("1Gi"),
+		"hugepages-2Mi":   resource.MustParse("100Mi"),
+		"pid":             resource.MustParse("24142"),
 	}
 	got, err := Enforced(capacity, Reservation{
 		System: map[string]string{"pid": "100", "cpu": "500m"}, Kube: map[string]string{"pid": "42", "memory": "24Mi"},
@@ -132,7 +141,8 @@ func TestEnforcedIsTheCapacityWithoutTheReservations(t *testing.T) {
 	if d := cmp.Diff(want, quantities(got)); d != "" {
 		t.Errorf("enforced (-want +got):\n%s", d)
 	}
-	if _, err := Enforced(capacity, Reservation{Kube: map[string]string{"pid": "x"}}); err == nil || !strings.Contains(err.Error(), "kubeReserved[pid]") {
+	if _, err := Enforced(capacity, Reservation{Kube: map[string]string{"pid": "x"}}); err == nil ||
+		!strings.Contains(err.Error(), "kubeReserved[pid]") {
 		t.Errorf("error %v, want it to name the field", err)
 	}
 }
@@ -152,11 +162,19 @@ func TestAllocatable(t *testing.T) {
 	}{
 		{"huge pages are no plain memory", Reservation{}, map[string]string{"memory": "924Mi"}},
 		{"kubelet's defaults", Reservation{EvictionHard: map[string]string{
-			"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%", "imagefs.available": "15%",
+			"memory.available":  "100Mi",
+			"nodefs.available":  "10%",
+			"nodefs.inodesFree": "5%",
+			"imagefs.available": "15%",
 		}}, map[string]string{"memory": "824Mi", "ephemeral-storage": "900"}},
-		{"ignored eviction", Reservation{IgnoreEviction: true, EvictionHard: map[string]string{"memory.available": "100Mi"}},
+		{"ignored eviction",
+			Reservation{IgnoreEviction: true, EvictionHard: map[string]string{"memory.available": "100Mi"}},
 			map[string]string{"memory": "924Mi"}},
-		{"reserved", Reservation{System: map[string]string{"cpu": "500m"}, Kube: map[string]string{"cpu": "500m", "memory": "2Gi"}},
+		{"reserved",
+			Reservation{
+				System: map[string]string{"cpu": "500m"},
+				Kube:   map[string]string{"cpu": "500m", "memory": "2Gi"},
+			},
 			map[string]string{"cpu": "3", "memory": "0"}},
 	}
 	for _, c := range cases {
@@ -193,7 +211,14 @@ func TestAllocatableNamesTheBadValue(t *testing.T) {
 
 func TestMachine(t *testing.T) {
 	got, err := tree(t, machineFiles).Machine()
-	want := Machine{MachineID: "abc", SystemUUID: "UUID-1", BootID: "boot", Kernel: "6.18.0", OSImage: "Some Linux 12 (word)", SwapBytes: 1 << 20}
+	want := Machine{
+		MachineID:  "abc",
+		SystemUUID: "UUID-1",
+		BootID:     "boot",
+		Kernel:     "6.18.0",
+		OSImage:    "Some Linux 12 (word)",
+		SwapBytes:  1 << 20,
+	}
 	if err != nil || got != want {
 		t.Errorf("machine = %+v, %v, want %+v", got, err, want)
 	}
@@ -228,7 +253,10 @@ func TestUnreadableFirmwareIsNotReplacedByAnotherIdentity(t *testing.T) {
 }
 
 func TestMessageRoundTrip(t *testing.T) {
-	capacity := v1.ResourceList{v1.ResourceCPU: resource.MustParse("2"), v1.ResourceMemory: resource.MustParse("24589432Ki")}
+	capacity := v1.ResourceList{
+		v1.ResourceCPU:    resource.MustParse("2"),
+		v1.ResourceMemory: resource.MustParse("24589432Ki"),
+	}
 	c, a, err := FromMessage(Message(capacity, v1.ResourceList{}, ""))
 	if err != nil || !cmp.Equal(quantities(c), quantities(capacity)) || len(a) != 0 {
 		t.Errorf("got %v, %v, %v", c, a, err)

@@ -140,7 +140,8 @@ func aboutThis(err error) bool {
 	}
 }
 
-// reach knows whether the apiserver takes Events. While it does not, one attempt after the other is made, not all at once.
+// reach knows whether the apiserver takes Events. While it does not, one attempt after the other is made, not all at
+// once.
 type reach struct {
 	scout chan struct{} // held by the one that tries
 

@@ -42,8 +42,8 @@ type DeliveryOptions struct {
 	QPS float32
 	// Burst is eventBurst: how many may go at once. The kubelet's default is 100.
 	Burst int
-	// Answered returns when the apiserver last answered a request of another kind, by which an apiserver that is away is
-	// told from one that hangs over an Event. Nil if nobody knows.
+	// Answered returns when the apiserver last answered a request of another kind, by which an apiserver that is away
+	// is told from one that hangs over an Event. Nil if nobody knows.
 	Answered func() time.Time
 	// Log and Metrics are as elsewhere; Metrics may be nil.
 	Log     *slog.Logger
@@ -139,7 +139,8 @@ func newDelivery(from source, sink Sink, o DeliveryOptions) (*Delivery, error) {
 			Help: "Kubernetes Events taken from the outbox, by outcome: created, patched, filtered (by the spam filter), rejected (by the apiserver), repeated (by the bus, after a lost acknowledgement), malformed, abandoned.",
 		}, []string{"outcome"}),
 		retries: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "microlet_outbox_delivery_retries_total", Help: "Attempts to deliver a Kubernetes Event that failed and were repeated.",
+			Name: "microlet_outbox_delivery_retries_total",
+			Help: "Attempts to deliver a Kubernetes Event that failed and were repeated.",
 		}),
 	}
 	if d.answered == nil {

@@ -277,7 +277,8 @@ func TestAFailingWebhookHoldsUpNoOtherEvent(t *testing.T) {
 				if name == "hangs" {
 					wait(3 * time.Minute) // each that hangs takes its time before the next about the same pod
 				}
-				if got, want := to.of("mixed"), []string{"0", "1", "2", "3", "4", "5", "6", "7"}; !slices.Equal(got, want) {
+				if got, want := to.of("mixed"), []string{"0", "1", "2", "3", "4", "5", "6", "7"}; !slices.Equal(got,
+					want) {
 					t.Errorf("mixed has %q, want %q", got, want)
 				}
 				to.set(nil)
@@ -293,8 +294,8 @@ func TestAFailingWebhookHoldsUpNoOtherEvent(t *testing.T) {
 	}
 }
 
-// More Events than may wait aside are refused: the oldest are given up, and the others come through. What is refused for
-// ever is given up too.
+// More Events than may wait aside are refused: the oldest are given up, and the others come through. What is refused
+// for ever is given up too.
 func TestRefusedEventsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := &stream{}
@@ -350,8 +351,8 @@ func TestAWebhookThatHangsOverEverythingFillsNothing(t *testing.T) {
 	})
 }
 
-// A batch of pods does not wait for one Event after the other, an object's Events keep their order, and the apiserver is
-// not flooded.
+// A batch of pods does not wait for one Event after the other, an object's Events keep their order, and the apiserver
+// is not flooded.
 func TestABatchOfPodsIsDeliveredAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := &stream{}
@@ -385,8 +386,10 @@ func TestABatchOfPodsIsDeliveredAtOnce(t *testing.T) {
 // An outage of hours loses nothing, changes no order, and costs few calls.
 func TestAnOutageLosesNoEvent(t *testing.T) {
 	for name, away := range map[string]error{
-		"no answer": errAway, "credentials have expired": apierrors.NewUnauthorized("expired"),
-		"overloaded": apierrors.NewTooManyRequests("later", 1), "not ready": apierrors.NewServiceUnavailable("not ready"),
+		"no answer":                errAway,
+		"credentials have expired": apierrors.NewUnauthorized("expired"),
+		"overloaded":               apierrors.NewTooManyRequests("later", 1),
+		"not ready":                apierrors.NewServiceUnavailable("not ready"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -15,7 +15,8 @@ const (
 	// that does not answer at all is waited for without bound.
 	giveUpAfter = 10 * time.Minute
 	// maxRefused bounds the Events that wait aside; the rest of subject.OutboxMaxPending is for the others. Past it the
-	// one that has been refused longest is given up, at once if the apiserver accepts others, and else after refusedPatience.
+	// one that has been refused longest is given up, at once if the apiserver accepts others, and else after
+	// refusedPatience.
 	maxRefused      = subject.OutboxMaxPending * 3 / 4
 	refusedPatience = time.Minute
 	// An Event that waits aside is tried again after retryRefusedMin, then twice that, up to retryRefusedMax.
@@ -23,8 +24,9 @@ const (
 	retryRefusedMax = 30 * time.Second
 )
 
-// lane holds the Events about one object, which are delivered in their order: all that the correlator remembers is about
-// one object, and it must know what became of one Event before it sees the next. Its fields are guarded by Delivery.mu.
+// lane holds the Events about one object, which are delivered in their order: all that the correlator remembers is
+// about one object, and it must know what became of one Event before it sees the next. Its fields are guarded by
+// Delivery.mu.
 type lane struct {
 	of      corev1.ObjectReference
 	queue   []*item
@@ -140,7 +142,8 @@ func (d *Delivery) deliver(ctx context.Context, s *series) bool {
 			return true
 		case refused:
 			d.retries.Inc()
-			d.log.Warn("the apiserver does not take an event, which is tried again beside the others", "event", s.about, "err", a.err)
+			d.log.Warn("the apiserver does not take an event, which is tried again beside the others", "event", s.about,
+				"err", a.err)
 			d.setAside(ctx, s)
 			return true
 		case unreachable:
@@ -266,7 +269,8 @@ func (d *Delivery) limitRefused() {
 				oldest = s
 			}
 		}
-		if waiting <= maxRefused || oldest == nil || !d.accepted.After(oldest.since) && time.Since(oldest.since) < refusedPatience {
+		if waiting <= maxRefused || oldest == nil ||
+			!d.accepted.After(oldest.since) && time.Since(oldest.since) < refusedPatience {
 			return
 		}
 		d.remove(oldest)

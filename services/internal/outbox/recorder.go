@@ -93,7 +93,8 @@ func newRecorder(s storer, of role.Role, writer, nodeName string, log *slog.Logg
 			Name: "microlet_outbox_recorded_events_total", Help: "Kubernetes Events that this service recorded.",
 		}),
 		dropped: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "microlet_outbox_dropped_events_total", Help: "Kubernetes Events that this service dropped because too many waited for the bus, or because they were malformed.",
+			Name: "microlet_outbox_dropped_events_total",
+			Help: "Kubernetes Events that this service dropped because too many waited for the bus, or because they were malformed.",
 		}),
 		life: time.Now().UnixNano(), wake: make(chan struct{}, 1),
 	}
@@ -117,7 +118,8 @@ func (r *Recorder) Eventf(object runtime.Object, eventtype, reason, messageFmt s
 }
 
 // AnnotatedEventf is Eventf with annotations on the Event.
-func (r *Recorder) AnnotatedEventf(object runtime.Object, annotations map[string]string, eventtype, reason, messageFmt string, args ...any) {
+func (r *Recorder) AnnotatedEventf(object runtime.Object, annotations map[string]string,
+	eventtype, reason, messageFmt string, args ...any) {
 	r.record(object, annotations, eventtype, reason, fmt.Sprintf(messageFmt, args...))
 }
 
@@ -157,7 +159,8 @@ func (r *Recorder) record(object runtime.Object, annotations map[string]string, 
 		r.malformed(fmt.Errorf("it has %d bytes, more than the outbox takes", len(raw)), reason, message)
 		return
 	}
-	r.log.Debug("event", "kind", ref.Kind, "namespace", ref.Namespace, "name", ref.Name, "field", ref.FieldPath, "type", eventtype, "reason", reason, "message", message)
+	r.log.Debug("event", "kind", ref.Kind, "namespace", ref.Namespace, "name", ref.Name, "field", ref.FieldPath,
+		"type", eventtype, "reason", reason, "message", message)
 
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -68,8 +68,8 @@ func readRecord(path string) (string, error) {
 	return string(buf[:n]), nil
 }
 
-// Helpers is the folder in which podsync records the helper pods that it has admitted: a file for each, by the
-// pod's UID, that holds its role. Every service reads it, without asking podsync. Its methods are for podsync alone, which is
+// Helpers is the folder in which podsync records the helper pods that it has admitted: a file for each, by the pod's
+// UID, that holds its role. Every service reads it, without asking podsync. Its methods are for podsync alone, which is
 // root, and may be called for one pod by one goroutine at a time.
 type Helpers struct {
 	// Dir is the folder; it is made when it is absent.

@@ -174,7 +174,8 @@ func (p place) check(t *testing.T, got Peer, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(got.Roles, p.want) || (got.Reason == "") != (p.reason == "") || !strings.Contains(got.Reason, p.reason) {
+	if !slices.Equal(got.Roles, p.want) || (got.Reason == "") != (p.reason == "") ||
+		!strings.Contains(got.Reason, p.reason) {
 		t.Errorf("the peer is %s; want the roles %v and the reason %q", got, p.want, p.reason)
 	}
 	for _, r := range role.All() {
@@ -227,7 +228,12 @@ func TestConfiguredCgroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := theirs.String()
-	for unit, want := range map[string]bool{at: true, at + "/below": false, filepath.Dir(at): false, "/system.slice/other.service": false} {
+	for unit, want := range map[string]bool{
+		at:                            true,
+		at + "/below":                 false,
+		filepath.Dir(at):              false,
+		"/system.slice/other.service": false,
+	} {
 		p, err := Identify(conn, Rules{Cgroups: []string{"/elsewhere", unit}})
 		if err != nil || p.Is(role.Prober) != want {
 			t.Errorf("with the cgroup %s configured, the peer is %v (%v), want its role: %v", unit, p, err, want)
@@ -258,8 +264,8 @@ func TestAPeerThatEnded(t *testing.T) {
 	}
 }
 
-// The other threads of a process live on when its main thread exits. On cgroup v1 /proc then shows the root of each hierarchy, where
-// root would be no pod's, and a service's user beside a node agent in the root.
+// The other threads of a process live on when its main thread exits. On cgroup v1 /proc then shows the root of each
+// hierarchy, where root would be no pod's, and a service's user beside a node agent in the root.
 func TestAPeerWhoseMainThreadExited(t *testing.T) {
 	for name, uid := range map[string]int{"root": 0, "a service's user": identity(t, role.Prober).UID} {
 		l, path := listen(t)

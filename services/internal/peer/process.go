@@ -32,7 +32,8 @@ var errNoPidfd = errors.New("the kernel gives no pidfd of a peer")
 
 // holdByPidfd reads while a pidfd holds the peer: its number is nobody else's as long as it has not ended.
 func holdByPidfd(conn *net.UnixConn, cred *unix.Ucred) (cgroups, error) {
-	fd, err := getsockopt(conn, func(s int) (int, error) { return unix.GetsockoptInt(s, unix.SOL_SOCKET, unix.SO_PEERPIDFD) })
+	fd, err := getsockopt(conn,
+		func(s int) (int, error) { return unix.GetsockoptInt(s, unix.SOL_SOCKET, unix.SO_PEERPIDFD) })
 	switch {
 	case errors.Is(err, unix.ENOPROTOOPT):
 		return nil, errNoPidfd
@@ -87,10 +88,11 @@ func holdByStart(_ *net.UnixConn, cred *unix.Ucred) (cgroups, error) {
 	return theirs, nil
 }
 
-// readAlive reads the cgroups of the process that the number belongs to, and its start, while it is the same one and its main
-// thread lives: /proc shows the cgroups of that thread, which is in the root of each hierarchy of cgroup v1 once it exits, also
-// while others of the process live on. Another thread's execve makes that one the main thread, with the same number and start, so
-// the cgroups are read again: they are not those of a thread that exited between the first two looks.
+// readAlive reads the cgroups of the process that the number belongs to, and its start, while it is the same one and
+// its main thread lives: /proc shows the cgroups of that thread, which is in the root of each hierarchy of cgroup v1
+// once it exits, also while others of the process live on. Another thread's execve makes that one the main thread, with
+// the same number and start, so the cgroups are read again: they are not those of a thread that exited between the
+// first two looks.
 func readAlive(cred *unix.Ucred) (cgroups, uint64, error) {
 	start, err := startOf(cred)
 	if err != nil {
@@ -125,7 +127,9 @@ func readOther(cred *unix.Ucred) (cgroups, error) {
 // visible refuses a peer that has no number here.
 func visible(cred *unix.Ucred) error {
 	if cred.Pid <= 0 {
-		return errors.New("the process is in a PID namespace that cannot be seen from here; a helper pod needs hostPID: true")
+		return errors.New(
+			"the process is in a PID namespace that cannot be seen from here; a helper pod needs hostPID: true",
+		)
 	}
 	return nil
 }
@@ -204,7 +208,8 @@ func effectiveUID(cred *unix.Ucred) (uint32, error) {
 
 // credentials asks the kernel who opened the other end.
 func credentials(conn *net.UnixConn) (*unix.Ucred, error) {
-	cred, err := getsockopt(conn, func(s int) (*unix.Ucred, error) { return unix.GetsockoptUcred(s, unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	cred, err := getsockopt(conn,
+		func(s int) (*unix.Ucred, error) { return unix.GetsockoptUcred(s, unix.SOL_SOCKET, unix.SO_PEERCRED) })
 	if err != nil {
 		return nil, fmt.Errorf("read peer credentials: %w", err)
 	}

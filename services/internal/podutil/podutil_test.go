@@ -25,7 +25,10 @@ func requiring(all ...v1.ResourceRequirements) *v1.Pod {
 }
 
 func TestQOSClass(t *testing.T) {
-	full := v1.ResourceRequirements{Requests: list("cpu", "1", "memory", "1Gi"), Limits: list("cpu", "1", "memory", "1Gi")}
+	full := v1.ResourceRequirements{
+		Requests: list("cpu", "1", "memory", "1Gi"),
+		Limits:   list("cpu", "1", "memory", "1Gi"),
+	}
 	request := v1.ResourceRequirements{Requests: list("cpu", "1")}
 	cpuOnly := v1.ResourceRequirements{Requests: list("cpu", "1"), Limits: list("cpu", "1")}
 	none := v1.ResourceRequirements{}
@@ -80,15 +83,18 @@ func TestKinds(t *testing.T) {
 		"of a user's priority": {prior(SystemCriticalPriority - 1), false, false, false},
 		"of the system's":      {prior(SystemCriticalPriority), false, false, true},
 	} {
-		if static, mirror, critical := IsStatic(c.pod), IsMirror(c.pod), IsCritical(c.pod); static != c.static || mirror != c.mirror || critical != c.critical {
-			t.Errorf("%s: static %t, mirror %t, critical %t; want %t, %t, %t", text, static, mirror, critical, c.static, c.mirror, c.critical)
+		if static, mirror, critical := IsStatic(c.pod), IsMirror(c.pod), IsCritical(c.pod); static != c.static ||
+			mirror != c.mirror || critical != c.critical {
+			t.Errorf("%s: static %t, mirror %t, critical %t; want %t, %t, %t", text, static, mirror, critical, c.static,
+				c.mirror, c.critical)
 		}
 	}
 }
 
 func TestContainers(t *testing.T) {
 	s := &v1.PodSpec{
-		InitContainers:      []v1.Container{{Name: "i"}, {Name: "s", RestartPolicy: new(v1.ContainerRestartPolicyAlways)}, {Name: "n", RestartPolicy: new(v1.ContainerRestartPolicyNever)}},
+		InitContainers: []v1.Container{{Name: "i"},
+			{Name: "s", RestartPolicy: new(v1.ContainerRestartPolicyAlways)}, {Name: "n", RestartPolicy: new(v1.ContainerRestartPolicyNever)}},
 		Containers:          []v1.Container{{Name: "a"}, {Name: "b"}},
 		EphemeralContainers: []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "e"}}},
 	}
@@ -102,7 +108,8 @@ func TestContainers(t *testing.T) {
 		all = append(all, c.Name)
 		c.Image = "changed"
 	}
-	if want := []string{"i", "s", "n", "a", "b"}; !slices.Equal(names, want) || !slices.Equal(all, append(want, "e")) || !slices.Equal(sidecars, []string{"s"}) {
+	if want := []string{"i", "s", "n", "a", "b"}; !slices.Equal(names, want) || !slices.Equal(all, append(want, "e")) ||
+		!slices.Equal(sidecars, []string{"s"}) {
 		t.Errorf("containers %v, all %v, sidecars %v", names, all, sidecars)
 	}
 	var long []string
@@ -119,10 +126,12 @@ func TestContainers(t *testing.T) {
 			}
 		}
 	}
-	if !IsInit(s, "s") || IsInit(s, "a") || IsInit(s, "e") || !IsEphemeral(s, "e") || IsEphemeral(s, "i") || IsEphemeral(s, "b") {
+	if !IsInit(s, "s") || IsInit(s, "a") || IsInit(s, "e") || !IsEphemeral(s, "e") || IsEphemeral(s, "i") ||
+		IsEphemeral(s, "b") {
 		t.Error("a container is taken for one of another kind")
 	}
-	if c := Container(s, "e"); c == nil || c.Image != "changed" || s.EphemeralContainers[0].Image != "changed" || s.Containers[1].Image != "changed" {
+	if c := Container(s, "e"); c == nil || c.Image != "changed" || s.EphemeralContainers[0].Image != "changed" ||
+		s.Containers[1].Image != "changed" {
 		t.Error("the containers are copies of those in the spec")
 	}
 	if Container(s, "x") != nil {
@@ -140,21 +149,29 @@ func TestContainers(t *testing.T) {
 
 func TestStatus(t *testing.T) {
 	for phase, want := range map[v1.PodPhase]bool{
-		"": false, v1.PodPending: false, v1.PodRunning: false, v1.PodUnknown: false, v1.PodSucceeded: true, v1.PodFailed: true,
+		"":              false,
+		v1.PodPending:   false,
+		v1.PodRunning:   false,
+		v1.PodUnknown:   false,
+		v1.PodSucceeded: true,
+		v1.PodFailed:    true,
 	} {
 		if got := IsTerminal(phase); got != want {
 			t.Errorf("%q is terminal: %t, want %t", phase, got, want)
 		}
 	}
 	s := &v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{Name: "a"}, {Name: "b"}}}
-	if ContainerStatus(s.ContainerStatuses, "b") != &s.ContainerStatuses[1] || ContainerStatus(s.ContainerStatuses, "c") != nil {
+	if ContainerStatus(s.ContainerStatuses, "b") != &s.ContainerStatuses[1] ||
+		ContainerStatus(s.ContainerStatuses, "c") != nil {
 		t.Error("the status of another container")
 	}
 	SetCondition(s, v1.PodCondition{Type: v1.PodReady, Status: v1.ConditionFalse})
 	SetCondition(s, v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionTrue})
 	SetCondition(s, v1.PodCondition{Type: v1.PodReady, Status: v1.ConditionTrue})
-	want := []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}, {Type: v1.PodScheduled, Status: v1.ConditionTrue}}
-	if !slices.Equal(s.Conditions, want) || Condition(s.Conditions, v1.PodScheduled) != &s.Conditions[1] || Condition(s.Conditions, "x") != nil {
+	want := []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue},
+		{Type: v1.PodScheduled, Status: v1.ConditionTrue}}
+	if !slices.Equal(s.Conditions, want) || Condition(s.Conditions, v1.PodScheduled) != &s.Conditions[1] ||
+		Condition(s.Conditions, "x") != nil {
 		t.Errorf("conditions %+v", s.Conditions)
 	}
 }

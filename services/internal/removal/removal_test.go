@@ -255,7 +255,8 @@ func TestTreeStopsAtMounts(t *testing.T) {
 				}
 				t.Cleanup(func() { _ = unix.Unmount(point, unix.MNT_DETACH) })
 				err := removeWith(open, pod, nil)
-				if err == nil || !strings.Contains(err.Error(), point) || !strings.Contains(err.Error(), "mount point") {
+				if err == nil || !strings.Contains(err.Error(), point) ||
+					!strings.Contains(err.Error(), "mount point") {
 					t.Errorf("%v: it must name the mount point %s", err, point)
 				}
 				if _, err := os.Stat(precious); err != nil {

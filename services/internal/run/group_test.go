@@ -93,7 +93,8 @@ func TestPanicIsAnErrorWithItsStack(t *testing.T) {
 	if !errors.As(err, &p) || !errors.Is(err, errBroken) {
 		t.Fatalf("Wait is %v, want a PanicError that is the value", err)
 	}
-	if !strings.Contains(string(p.Stack), "TestPanicIsAnErrorWithItsStack") || !strings.HasPrefix(err.Error(), "panics: panic: broken") {
+	if !strings.Contains(string(p.Stack), "TestPanicIsAnErrorWithItsStack") ||
+		!strings.HasPrefix(err.Error(), "panics: panic: broken") {
 		t.Errorf("error is %v: want the task's name, and the place in the stack", err)
 	}
 }

@@ -23,7 +23,8 @@ import (
 // bind adds the service's own flags; nil adds none. A service that needs the kubelet's configuration
 // also takes all of the kubelet's flags, or --resolved-config with the file that "microlet up" wrote;
 // run then gets that configuration, and nil otherwise. run's context ends with SIGTERM.
-func Command(r role.Role, short string, needsKubelet bool, bind func(fs *pflag.FlagSet), runService func(ctx context.Context, s Config, k *kubeletconfig.Config) error) *cobra.Command {
+func Command(r role.Role, short string, needsKubelet bool, bind func(fs *pflag.FlagSet),
+	runService func(ctx context.Context, s Config, k *kubeletconfig.Config) error) *cobra.Command {
 	cfg := DefaultConfig()
 	flags := kubeletconfig.NewFlags()
 	resolved := ""
@@ -38,7 +39,8 @@ func Command(r role.Role, short string, needsKubelet bool, bind func(fs *pflag.F
 	fs := cmd.Flags()
 	if needsKubelet {
 		flags.AddTo(fs)
-		fs.StringVar(&resolved, "resolved-config", "", `file of the kubelet's resolved configuration, as "microlet up" writes it; the kubelet's own flags are then not read`)
+		fs.StringVar(&resolved, "resolved-config", "",
+			`file of the kubelet's resolved configuration, as "microlet up" writes it; the kubelet's own flags are then not read`)
 	}
 	cfg.AddFlags(fs)
 	if bind != nil {
@@ -85,7 +87,8 @@ func KubeletFields() []string {
 }
 
 // LoadKubelet reads the configuration that "microlet up" resolved, or resolves the flags itself.
-func LoadKubelet(fs *pflag.FlagSet, flags *kubeletconfig.Flags, resolved string) (*kubeletconfig.Config, []kubeletconfig.Warning, error) {
+func LoadKubelet(fs *pflag.FlagSet, flags *kubeletconfig.Flags,
+	resolved string) (*kubeletconfig.Config, []kubeletconfig.Warning, error) {
 	if resolved == "" {
 		return kubeletconfig.Load(fs, flags)
 	}
@@ -142,7 +145,8 @@ func NoArguments(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%q is no flag, and %s takes nothing else: write --flag=value, or remove it", args[0], cmd.CommandPath())
+	return fmt.Errorf("%q is no flag, and %s takes nothing else: write --flag=value, or remove it", args[0],
+		cmd.CommandPath())
 }
 
 // OneArgument refuses anything but one argument, which is what.

@@ -89,7 +89,8 @@ func (c *Config) Validate() error {
 	}
 	for _, at := range c.PeerCgroups {
 		if !path.IsAbs(at) || path.Clean(at) != at || at == "/" {
-			errs = append(errs, fmt.Errorf("peer-cgroups has %q: give the path of a unit's cgroup, such as /system.slice/microlet-bus.service", at))
+			errs = append(errs,
+				fmt.Errorf("peer-cgroups has %q: give the path of a unit's cgroup, such as /system.slice/microlet-bus.service", at))
 		}
 	}
 	if c.StopTimeout <= 0 {
@@ -177,7 +178,8 @@ func Replicas(path string) ([]string, error) {
 		}
 	}
 	if len(names) > MaxReplicas {
-		return names[:MaxReplicas], fmt.Errorf("list sockets: there are more than %d replicas in %s", MaxReplicas, folder)
+		return names[:MaxReplicas], fmt.Errorf("list sockets: there are more than %d replicas in %s", MaxReplicas,
+			folder)
 	}
 	return names, nil
 }

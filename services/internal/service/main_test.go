@@ -20,15 +20,20 @@ const warnings = 200
 
 // failingStart is the process of a service whose start fails after warnings.
 func failingStart() {
-	cmd := &cobra.Command{Use: "service", SilenceErrors: true, SilenceUsage: true, RunE: func(*cobra.Command, []string) error {
-		if _, err := telemetry.ProcessLogger(telemetry.LogOptions{}, "service"); err != nil {
-			return err
-		}
-		for i := range warnings {
-			slog.Warn("kubelet configuration", "number", i)
-		}
-		return errors.New("the start fails")
-	}}
+	cmd := &cobra.Command{
+		Use:           "service",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		RunE: func(*cobra.Command, []string) error {
+			if _, err := telemetry.ProcessLogger(telemetry.LogOptions{}, "service"); err != nil {
+				return err
+			}
+			for i := range warnings {
+				slog.Warn("kubelet configuration", "number", i)
+			}
+			return errors.New("the start fails")
+		},
+	}
 	cmd.SetArgs([]string{})
 	Main(cmd)
 }
@@ -46,11 +51,14 @@ func logAsReplica(dir, replica string) {
 	telemetry.ProcessWriter().Flush(flushTimeout)
 }
 
-// TestTheLogHasTheProcessesName, which tells replicas apart. The supervisor takes a line in another name for output that
-// is not the log's.
+// TestTheLogHasTheProcessesName, which tells replicas apart. The supervisor takes a line in another name for output
+// that is not the log's.
 func TestTheLogHasTheProcessesName(t *testing.T) {
 	dir := newTestService(t, role.Prober, nil).Config.RuntimeDir
-	for replica, want := range map[string]string{"0": "msg=hello service=prober\n", "1": "msg=hello service=prober.1\n"} {
+	for replica, want := range map[string]string{
+		"0": "msg=hello service=prober\n",
+		"1": "msg=hello service=prober.1\n",
+	} {
 		out, err := proctest.Command(t.Context(), "replica", dir, replica).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), want) {
 			t.Errorf("replica %s: %v: logs %s, want %s", replica, err, out, want)

@@ -23,11 +23,12 @@ func TestMain(m *testing.M) {
 		peertest.Ready()
 		switch os.Args[1] {
 		case "service":
-			cmd := Command(role.PLEG, "", false, func(*pflag.FlagSet) {}, func(context.Context, Config, *kubeletconfig.Config) error {
-				_, err := os.ReadDir("/proc/self/fd") // what the service itself needs
-				fmt.Println("runs", err)
-				select {}
-			})
+			cmd := Command(role.PLEG, "", false, func(*pflag.FlagSet) {},
+				func(context.Context, Config, *kubeletconfig.Config) error {
+					_, err := os.ReadDir("/proc/self/fd") // what the service itself needs
+					fmt.Println("runs", err)
+					select {}
+				})
 			cmd.SetArgs([]string{})
 			fmt.Println(cmd.Execute())
 		case "look":

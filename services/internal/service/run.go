@@ -197,8 +197,8 @@ func (s *Service) watchHealth(ctx context.Context) error {
 	}
 }
 
-// alive says why the service is not: its own loop stands still. A service that waits for others, as for an apiserver that
-// is away, is alive and not ready; to restart it would help nobody.
+// alive says why the service is not: its own loop stands still. A service that waits for others, as for an apiserver
+// that is away, is alive and not ready; to restart it would help nobody.
 func (s *Service) alive() error {
 	if idle := s.Pulse.Idle(); idle > hungAfter {
 		return fmt.Errorf("main loop has stood still for %v", idle.Round(time.Second))

@@ -113,7 +113,12 @@ func New(cfg Config, r role.Role) (*Service, error) {
 	if s.Bus, err = bus.New(options); err != nil {
 		return nil, fmt.Errorf("bus client of %s: %w", r, err)
 	}
-	s.GRPC = unixgrpc.NewServer(unixgrpc.ServerOptions{Policy: s.policy, Log: log, Metrics: s.Metrics, Peers: cfg.Peers()})
+	s.GRPC = unixgrpc.NewServer(unixgrpc.ServerOptions{
+		Policy:  s.policy,
+		Log:     log,
+		Metrics: s.Metrics,
+		Peers:   cfg.Peers(),
+	})
 	s.Health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	grpc_health_v1.RegisterHealthServer(s.GRPC, s.Health)
 	s.registerMetrics()
@@ -196,9 +201,9 @@ func (s *Service) dial(path string, to role.Role) (*grpc.ClientConn, error) {
 	return unixgrpc.Dial(path, o)
 }
 
-// Listen opens a socket below the runtime folder for the node's group, makes its folders when they are
-// absent, and in the single placement listens inside the process too. It bounds the connections of each user. It is for servers beside GRPC,
-// such as the CRI gateway's.
+// Listen opens a socket below the runtime folder for the node's group, makes its folders when they are absent, and in
+// the single placement listens inside the process too. It bounds the connections of each user. It is for servers beside
+// GRPC, such as the CRI gateway's.
 func (s *Service) Listen(path string) (net.Listener, error) {
 	if err := s.makeSocketDir(filepath.Dir(path)); err != nil {
 		return nil, err

@@ -93,7 +93,8 @@ func TestLifeOfAService(t *testing.T) {
 	defer conn.Close()
 	check := func() grpc_health_v1.HealthCheckResponse_ServingStatus {
 		t.Helper()
-		resp, err := grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}, grpc.WaitForReady(true))
+		resp, err := grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{},
+			grpc.WaitForReady(true))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -243,11 +244,18 @@ func TestWatchdogIsFedOnlyWhileThePulseTurns(t *testing.T) {
 func TestHealthFollowsThePulse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		s := &Service{Role: role.PLEG, Log: slog.New(slog.DiscardHandler), Pulse: NewPulse(), Health: health.NewServer(), ready: true}
+		s := &Service{
+			Role:   role.PLEG,
+			Log:    slog.New(slog.DiscardHandler),
+			Pulse:  NewPulse(),
+			Health: health.NewServer(),
+			ready:  true,
+		}
 		done := make(chan error, 1)
 		go func() { done <- s.watchHealth(ctx) }()
 		for _, want := range []grpc_health_v1.HealthCheckResponse_ServingStatus{
-			grpc_health_v1.HealthCheckResponse_SERVING, grpc_health_v1.HealthCheckResponse_NOT_SERVING, grpc_health_v1.HealthCheckResponse_SERVING,
+			grpc_health_v1.HealthCheckResponse_SERVING, grpc_health_v1.HealthCheckResponse_NOT_SERVING,
+			grpc_health_v1.HealthCheckResponse_SERVING,
 		} {
 			if want == grpc_health_v1.HealthCheckResponse_NOT_SERVING {
 				time.Sleep(hungAfter)
@@ -292,7 +300,8 @@ func TestSinglePlacement(t *testing.T) {
 	if _, err := grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}, grpc.WaitForReady(true)); err != nil {
 		t.Errorf("pleg asks podsync: %v", err)
 	}
-	err = conn.Invoke(t.Context(), "/microlet.podsync.v1.PodsyncService/Unlisted", &grpc_health_v1.HealthCheckRequest{}, &grpc_health_v1.HealthCheckResponse{})
+	err = conn.Invoke(t.Context(), "/microlet.podsync.v1.PodsyncService/Unlisted", &grpc_health_v1.HealthCheckRequest{},
+		&grpc_health_v1.HealthCheckResponse{})
 	if status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a method that was given to nobody: %v", err)
 	}
@@ -322,7 +331,8 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 	if err == nil {
 		t.Fatal("the config passed")
 	}
-	for _, want := range []string{`runtime-dir is "run": give an absolute path`, `replica: "a.b"`, `logging-format is "xml"`} {
+	for _, want := range []string{`runtime-dir is "run": give an absolute path`, `replica: "a.b"`,
+		`logging-format is "xml"`} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q lacks %q", err, want)
 		}
@@ -357,7 +367,8 @@ func TestSocketsOfOneServiceAreItsOwn(t *testing.T) {
 	other := Config{RuntimeDir: s.Config.RuntimeDir}
 	seen := map[string]role.Role{}
 	for _, r := range role.All() {
-		for _, path := range []string{other.Socket(r), other.MetricsSocket(r), ReplicaSocket(other.MetricsSocket(r), "1")} {
+		for _, path := range []string{other.Socket(r), other.MetricsSocket(r),
+			ReplicaSocket(other.MetricsSocket(r), "1")} {
 			l, err := s.Listen(path)
 			if err != nil {
 				t.Fatal(err)
@@ -369,7 +380,8 @@ func TestSocketsOfOneServiceAreItsOwn(t *testing.T) {
 					t.Fatal(err)
 				}
 				if mode := info.Mode(); mode != fs.ModeDir|0o750 {
-					t.Errorf("%s, on the way to a socket of %s, is %v: others could take its sockets' names", dir, r, mode)
+					t.Errorf("%s, on the way to a socket of %s, is %v: others could take its sockets' names", dir, r,
+						mode)
 				}
 			}
 			if first, ok := seen[filepath.Dir(path)]; ok && first != r {

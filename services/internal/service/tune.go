@@ -23,8 +23,8 @@ const (
 // processor to work costs them a good part of what they use. The prober grows by replicas.
 var busy = map[role.Role]bool{role.Podsync: true, role.NodeAPI: true}
 
-// TuneProcess sets Go's runtime up for a process of one service or, in the single placement, of all. It leaves what GOGC
-// and GOMAXPROCS have set. It is for programs, before they run a service: a test that runs one keeps its own.
+// TuneProcess sets Go's runtime up for a process of one service or, in the single placement, of all. It leaves what
+// GOGC and GOMAXPROCS have set. It is for programs, before they run a service: a test that runs one keeps its own.
 func TuneProcess(r role.Role, single bool) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)

@@ -17,7 +17,8 @@ func TestProcessors(t *testing.T) {
 		{role.Up, true, maxProcs},
 	} {
 		if got := processors(c.r, c.single); got != c.want {
-			t.Errorf("%s computes on %d processors at most (all in one process: %v), want %d", c.r, got, c.single, c.want)
+			t.Errorf("%s computes on %d processors at most (all in one process: %v), want %d", c.r, got, c.single,
+				c.want)
 		}
 	}
 }

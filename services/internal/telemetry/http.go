@@ -30,7 +30,8 @@ const (
 // /debug/pprof with the process's profiles, and a PUT to /debug/flags/v by changing how much it logs, until
 // the context ends. It owns the listener, which is a unix socket's. Others than root and nodeapi, as the rules
 // know them, get 403.
-func Serve(ctx context.Context, l net.Listener, peers unixgrpc.Rules, r *prometheus.Registry, healthy func() error) error {
+func Serve(ctx context.Context, l net.Listener, peers unixgrpc.Rules, r *prometheus.Registry,
+	healthy func() error) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{Timeout: httpTimeout}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -44,7 +45,11 @@ func Serve(ctx context.Context, l net.Listener, peers unixgrpc.Rules, r *prometh
 		}
 	})
 	for path, profile := range map[string]http.HandlerFunc{
-		"": pprof.Index, "cmdline": pprof.Cmdline, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
+		"":        pprof.Index,
+		"cmdline": pprof.Cmdline,
+		"profile": pprof.Profile,
+		"symbol":  pprof.Symbol,
+		"trace":   pprof.Trace,
 	} {
 		mux.HandleFunc("GET /debug/pprof/"+path, profile) // it extends the write timeout by its own length
 	}

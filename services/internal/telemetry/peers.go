@@ -37,7 +37,8 @@ type guard struct {
 
 func newGuard(peers unixgrpc.Rules, r *prometheus.Registry) *guard {
 	g := &guard{peers: peers, denied: prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "microlet_metrics_denied_total", Help: "Requests on the socket of metrics that were refused because the caller is neither root nor nodeapi.",
+		Name: "microlet_metrics_denied_total",
+		Help: "Requests on the socket of metrics that were refused because the caller is neither root nor nodeapi.",
 	})}
 	r.MustRegister(g.denied)
 	return g
@@ -61,7 +62,8 @@ func (g *guard) handler(next http.Handler) http.Handler {
 		}
 		g.denied.Inc()
 		if g.mayLog(time.Now()) {
-			slog.Warn("request on the socket of metrics denied", "path", r.URL.Path, "uid", p.UID, "pid", p.PID, "roles", p.Roles, "reason", p.Reason)
+			slog.Warn("request on the socket of metrics denied", "path", r.URL.Path, "uid", p.UID, "pid", p.PID,
+				"roles", p.Roles, "reason", p.Reason)
 		}
 		http.Error(w, fmt.Sprintf("%s may not ask: only root and nodeapi may", p), http.StatusForbidden)
 	})

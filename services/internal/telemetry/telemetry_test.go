@@ -68,8 +68,8 @@ func ask(path string) {
 	fmt.Println(strings.Join(codes, " "))
 }
 
-// Only root and nodeapi may read and change what is on the socket of metrics: no other service, and no container that has
-// their users.
+// Only root and nodeapi may read and change what is on the socket of metrics: no other service, and no container that
+// has their users.
 func TestServeChecksItsPeers(t *testing.T) {
 	dir, err := os.MkdirTemp("/tmp", "telemetry")
 	if err != nil {
@@ -247,7 +247,8 @@ func TestServe(t *testing.T) {
 		return resp.StatusCode, string(body)
 	}
 	code, body := get("/metrics")
-	for _, want := range []string{`microlet_build_info{`, `service="pleg"`, "go_goroutines", "process_resident_memory_bytes", "microlet_log_writes_dropped_total"} {
+	for _, want := range []string{`microlet_build_info{`, `service="pleg"`, "go_goroutines",
+		"process_resident_memory_bytes", "microlet_log_writes_dropped_total"} {
 		if code != http.StatusOK || !strings.Contains(body, want) {
 			t.Errorf("/metrics is %d and lacks %s", code, want)
 		}

@@ -75,7 +75,8 @@ func (b *bounded) Accept() (net.Conn, error) {
 		}
 		unix, ok := conn.(*net.UnixConn)
 		if !ok {
-			return nil, errors.Join(fmt.Errorf("a %T has no user; only connections of unix sockets do", conn), conn.Close())
+			return nil, errors.Join(fmt.Errorf("a %T has no user; only connections of unix sockets do", conn),
+				conn.Close())
 		}
 		uid, err := peer.UID(unix)
 		if err != nil {

@@ -116,7 +116,8 @@ func TestABoundOnTheConnectionsOfAUser(t *testing.T) {
 		}
 		// An end frees the place as soon as the server has noticed it.
 		first.Close()
-		proctest.Await(t, 10*time.Second, "the place that is free again", func() bool { _, taken := connect(t, name, user); return taken })
+		proctest.Await(t, 10*time.Second, "the place that is free again",
+			func() bool { _, taken := connect(t, name, user); return taken })
 		if _, taken := connect(t, name, other); !taken {
 			t.Errorf("uid %d took the places of another service", user)
 		}

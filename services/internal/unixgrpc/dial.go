@@ -66,7 +66,12 @@ func Dial(path string, o DialOptions, extra ...grpc.DialOption) (*grpc.ClientCon
 		grpc.WithStaticStreamWindowSize(streamWindow),
 		grpc.WithStaticConnWindowSize(connWindow),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: reconnectBase, Multiplier: 1.6, Jitter: 0.2, MaxDelay: reconnectMax},
+			Backoff: backoff.Config{
+				BaseDelay:  reconnectBase,
+				Multiplier: 1.6,
+				Jitter:     0.2,
+				MaxDelay:   reconnectMax,
+			},
 			MinConnectTimeout: reconnectMax,
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
@@ -81,7 +86,8 @@ func Dial(path string, o DialOptions, extra ...grpc.DialOption) (*grpc.ClientCon
 }
 
 // withDeadline bounds a call that its caller did not bound.
-func withDeadline(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func withDeadline(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, callTimeout)

@@ -39,7 +39,8 @@ var ErrInUse = errors.New("another server answers on the socket")
 // error is ErrInUse. Anything at path that is no socket is an error and stays.
 func Listen(path string, mode os.FileMode, gid int) (net.Listener, error) {
 	if len(path) > maxPath {
-		return nil, fmt.Errorf("listen on %s: the path has %d bytes and a unix socket's may have %d; choose a shorter --runtime-dir", path, len(path), maxPath)
+		return nil,
+			fmt.Errorf("listen on %s: the path has %d bytes and a unix socket's may have %d; choose a shorter --runtime-dir", path, len(path), maxPath)
 	}
 	dir := filepath.Dir(path)
 	if err := checkClosed(dir); err != nil {
@@ -88,9 +89,9 @@ func checkClosed(dir string) error {
 	return nil
 }
 
-// lockDir makes those who look for a stale socket and replace it take turns. The lock is of a file that only the folder's
-// owner may open: whoever may list a folder can lock that itself, and keep its owner from listening for ever. It ends with
-// the process.
+// lockDir makes those who look for a stale socket and replace it take turns. The lock is of a file that only the
+// folder's owner may open: whoever may list a folder can lock that itself, and keep its owner from listening for ever.
+// It ends with the process.
 func lockDir(dir string) (unlock func(), err error) {
 	path := filepath.Join(dir, lockName)
 	deadline := time.Now().Add(lockTimeout)

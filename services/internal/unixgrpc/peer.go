@@ -57,7 +57,8 @@ func (c peerCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.A
 	return conn, newAuthInfo(p), nil
 }
 
-func (c peerCredentials) ClientHandshake(_ context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (c peerCredentials) ClientHandshake(_ context.Context, _ string,
+	conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	p, err := Identify(conn, c.rules)
 	if err != nil {
 		return nil, nil, err
@@ -72,8 +73,8 @@ func newAuthInfo(p Peer) authInfo {
 	return authInfo{CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, peer: p}
 }
 
-// Identify asks the kernel, or an in-process connection, who is at the other end: of a server's connection the
-// client, and of a client's the server. It reads the other process's cgroups, so it is called once for each connection. A
+// Identify asks the kernel, or an in-process connection, who is at the other end: of a server's connection the client,
+// and of a client's the server. It reads the other process's cgroups, so it is called once for each connection. A
 // stranger is a Peer without roles; an error says that the other process has ended, or cannot be seen.
 //
 // A client goes on only if the peer Serves the role that it wants to reach.
@@ -91,8 +92,8 @@ func Identify(conn net.Conn, rules Rules) (Peer, error) {
 	return peer.Identify(u, rules)
 }
 
-// Connect dials the unix socket at path for clients that speak no gRPC, and returns a connection to a server that has the
-// role; empty takes any.
+// Connect dials the unix socket at path for clients that speak no gRPC, and returns a connection to a server that has
+// the role; empty takes any.
 func Connect(ctx context.Context, path string, server role.Role, rules Rules) (net.Conn, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 	if err != nil {

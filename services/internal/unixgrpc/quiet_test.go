@@ -89,9 +89,11 @@ func TestACallIsNoMoreThanItsMessages(t *testing.T) {
 	}
 	seen := end()
 	if seen[http2.FrameData] != 2*calls {
-		t.Fatalf("%d frames of data passed, want a question and an answer for each of %d calls: %v", seen[http2.FrameData], calls, seen)
+		t.Fatalf("%d frames of data passed, want a question and an answer for each of %d calls: %v",
+			seen[http2.FrameData], calls, seen)
 	}
 	if seen[http2.FramePing] != 0 {
-		t.Errorf("%d pings went beside %d calls, want none: the windows' sizes must be fixed", seen[http2.FramePing], calls)
+		t.Errorf("%d pings went beside %d calls, want none: the windows' sizes must be fixed", seen[http2.FramePing],
+			calls)
 	}
 }

@@ -64,7 +64,10 @@ func NewServer(o ServerOptions, extra ...grpc.ServerOption) *grpc.Server {
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connWindow),
 		// Half the period at which Dial pings.
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingPeriod / 2, PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
+			MinTime:             pingPeriod / 2,
+			PermitWithoutStream: true,
+		}),
 	}
 	return grpc.NewServer(append(options, extra...)...)
 }
@@ -105,7 +108,8 @@ func (g *guard) check(ctx context.Context, method string) error {
 	}
 	g.denied.WithLabelValues(method, strconv.Itoa(p.UID)).Inc()
 	if g.mayLog(denial{p.UID, method}, time.Now()) {
-		g.log.Warn("gRPC call denied", "method", method, "uid", p.UID, "pid", p.PID, "roles", p.Roles, "reason", p.Reason)
+		g.log.Warn("gRPC call denied", "method", method, "uid", p.UID, "pid", p.PID, "roles", p.Roles,
+			"reason", p.Reason)
 	}
 	return status.Errorf(codes.PermissionDenied, "%s may not call this method", p)
 }

@@ -58,7 +58,8 @@ func callAsProcess(path string) string {
 		return err.Error()
 	}
 	defer conn.Close()
-	_, err = grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{}, grpc.WaitForReady(true))
+	_, err = grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{},
+		grpc.WaitForReady(true))
 	return status.Code(err).String()
 }
 
@@ -68,7 +69,8 @@ type recorder struct {
 	peers chan Peer
 }
 
-func (r recorder) Check(ctx context.Context, req *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+func (r recorder) Check(ctx context.Context,
+	req *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
 	p, ok := PeerOf(ctx)
 	if !ok {
 		return nil, status.Error(codes.Internal, "no peer")
@@ -177,7 +179,8 @@ func TestMethodsThatNobodyServesAreDenied(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	err = conn.Invoke(t.Context(), "/no.such.Service/Method", &grpc_health_v1.HealthCheckRequest{}, &grpc_health_v1.HealthCheckResponse{})
+	err = conn.Invoke(t.Context(), "/no.such.Service/Method", &grpc_health_v1.HealthCheckRequest{},
+		&grpc_health_v1.HealthCheckResponse{})
 	if status.Code(err) != codes.PermissionDenied {
 		t.Errorf("error is %v, want PermissionDenied", err)
 	}
@@ -240,7 +243,11 @@ func servePLEG(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	serve(t, l, ServerOptions{Policy: NewPolicy(map[string][]role.Role{check: {role.PLEG}}), Log: slog.New(slog.DiscardHandler)})
+	serve(t, l,
+		ServerOptions{
+			Policy: NewPolicy(map[string][]role.Role{check: {role.PLEG}}),
+			Log:    slog.New(slog.DiscardHandler),
+		})
 	return path
 }
 
@@ -304,7 +311,10 @@ func TestAnotherUserIsDenied(t *testing.T) {
 func TestClientRefusesAnImpostor(t *testing.T) {
 	l, path := listen(t)
 	serve(t, l, ServerOptions{Policy: NewPolicy(map[string][]role.Role{check: {role.PLEG}}), Peers: rolesOf(role.PLEG)})
-	creds := peerCredentials{server: role.Podsync, rules: Rules{Roles: func(int) []role.Role { return []role.Role{role.PLEG} }}}
+	creds := peerCredentials{
+		server: role.Podsync,
+		rules:  Rules{Roles: func(int) []role.Role { return []role.Role{role.PLEG} }},
+	}
 	conn, err := net.Dial("unix", path)
 	if err != nil {
 		t.Fatal(err)
@@ -326,7 +336,8 @@ func TestClientRefusesAnImpostor(t *testing.T) {
 	defer a.Close()
 	defer b.Close()
 	impostor := &inProcessConn{Conn: a, peer: Peer{UID: 47102, Roles: []role.Role{role.PLEG}}}
-	if _, _, err := creds.ClientHandshake(t.Context(), "", impostor); err == nil || !strings.Contains(err.Error(), "podsync") {
+	if _, _, err := creds.ClientHandshake(t.Context(), "", impostor); err == nil ||
+		!strings.Contains(err.Error(), "podsync") {
 		t.Errorf("error is %v, want one that names podsync", err)
 	}
 	impostor.peer.Roles = []role.Role{role.Podsync}

@@ -34,7 +34,8 @@ type container struct {
 }
 
 // CreateContainer implements CRI.
-func (r *Runtime) CreateContainer(_ context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+func (r *Runtime) CreateContainer(_ context.Context,
+	req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
 	if req.GetConfig().GetMetadata() == nil {
 		return nil, status.Error(codes.InvalidArgument, "container config must include metadata")
 	}
@@ -49,11 +50,14 @@ func (r *Runtime) CreateContainer(_ context.Context, req *runtimeapi.CreateConta
 		return nil, fmt.Errorf("sandbox %q is not running", s.id)
 	}
 	if image == nil {
-		return nil, status.Errorf(codes.NotFound, "failed to resolve image %q: not found", req.Config.GetImage().GetImage())
+		return nil, status.Errorf(codes.NotFound, "failed to resolve image %q: not found",
+			req.Config.GetImage().GetImage())
 	}
 	for _, other := range r.containers {
-		if other.sandboxID == s.id && other.config.Metadata.Name == req.Config.Metadata.Name && other.config.Metadata.Attempt == req.Config.Metadata.Attempt {
-			return nil, fmt.Errorf("failed to reserve container name %q: it is reserved for %q", req.Config.Metadata.Name, other.id)
+		if other.sandboxID == s.id && other.config.Metadata.Name == req.Config.Metadata.Name &&
+			other.config.Metadata.Attempt == req.Config.Metadata.Attempt {
+			return nil, fmt.Errorf("failed to reserve container name %q: it is reserved for %q",
+				req.Config.Metadata.Name, other.id)
 		}
 	}
 	c := &container{
@@ -70,7 +74,8 @@ func (r *Runtime) CreateContainer(_ context.Context, req *runtimeapi.CreateConta
 }
 
 // StartContainer implements CRI.
-func (r *Runtime) StartContainer(_ context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+func (r *Runtime) StartContainer(_ context.Context,
+	req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c, ok := r.containers[req.ContainerId]
@@ -128,7 +133,8 @@ func (r *Runtime) ExitContainer(id string, code int32) error {
 }
 
 // StopContainer implements CRI: idempotent, and it waits as the container's Program says.
-func (r *Runtime) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+func (r *Runtime) StopContainer(ctx context.Context,
+	req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
 	r.mu.Lock()
 	c, ok := r.containers[req.ContainerId]
 	if !ok || c.state == runtimeapi.ContainerState_CONTAINER_EXITED {
@@ -162,7 +168,8 @@ func (r *Runtime) StopContainer(ctx context.Context, req *runtimeapi.StopContain
 }
 
 // RemoveContainer implements CRI: idempotent, and it kills what runs.
-func (r *Runtime) RemoveContainer(_ context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+func (r *Runtime) RemoveContainer(_ context.Context,
+	req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c, ok := r.containers[req.ContainerId]; ok {
@@ -179,12 +186,14 @@ func (r *Runtime) removeContainer(c *container) {
 }
 
 // ListContainers implements CRI.
-func (r *Runtime) ListContainers(_ context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+func (r *Runtime) ListContainers(_ context.Context,
+	req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
 	return &runtimeapi.ListContainersResponse{Containers: r.listContainers(req.GetFilter())}, nil
 }
 
 // StreamContainers implements CRI, one container a message.
-func (r *Runtime) StreamContainers(req *runtimeapi.StreamContainersRequest, out grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
+func (r *Runtime) StreamContainers(req *runtimeapi.StreamContainersRequest,
+	out grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
 	for _, c := range r.listContainers(req.GetFilter()) {
 		if err := out.Send(&runtimeapi.StreamContainersResponse{Containers: []*runtimeapi.Container{c}}); err != nil {
 			return err
@@ -222,7 +231,8 @@ func (r *Runtime) sorted() []*container {
 }
 
 // ContainerStatus implements CRI.
-func (r *Runtime) ContainerStatus(_ context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+func (r *Runtime) ContainerStatus(_ context.Context,
+	req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c, ok := r.containers[req.ContainerId]
@@ -262,7 +272,8 @@ func (c *container) status() *runtimeapi.ContainerStatus {
 }
 
 // UpdateContainerResources implements CRI.
-func (r *Runtime) UpdateContainerResources(_ context.Context, req *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+func (r *Runtime) UpdateContainerResources(_ context.Context,
+	req *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c, ok := r.containers[req.ContainerId]
@@ -277,7 +288,8 @@ func (r *Runtime) UpdateContainerResources(_ context.Context, req *runtimeapi.Up
 }
 
 // ReopenContainerLog implements CRI; the fake writes no logs.
-func (r *Runtime) ReopenContainerLog(_ context.Context, req *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
+func (r *Runtime) ReopenContainerLog(_ context.Context,
+	req *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c, ok := r.containers[req.ContainerId]; !ok || c.state != runtimeapi.ContainerState_CONTAINER_RUNNING {
@@ -322,7 +334,8 @@ func (r *Runtime) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest)
 		return &runtimeapi.ExecSyncResponse{Stdout: stdout, Stderr: stderr, ExitCode: killedCode}, nil
 	}
 	if ctx.Err() != nil {
-		return nil, status.Errorf(codes.DeadlineExceeded, "failed to exec in container: timeout %ds exceeded", req.Timeout)
+		return nil, status.Errorf(codes.DeadlineExceeded, "failed to exec in container: timeout %ds exceeded",
+			req.Timeout)
 	}
 	if err != nil {
 		return nil, err

@@ -71,7 +71,8 @@ func (r *Runtime) EventStreams() int {
 }
 
 // GetContainerEvents implements CRI.
-func (r *Runtime) GetContainerEvents(_ *runtimeapi.GetEventsRequest, out grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
+func (r *Runtime) GetContainerEvents(_ *runtimeapi.GetEventsRequest,
+	out grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
 	sub := make(chan *runtimeapi.ContainerEventResponse, eventBuffer)
 	r.events.mu.Lock()
 	if r.events.subs == nil {

@@ -92,12 +92,14 @@ func (s *imageStore) find(ref string) *runtimeapi.Image {
 }
 
 // ListImages implements CRI.
-func (s *imageStore) ListImages(_ context.Context, req *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
+func (s *imageStore) ListImages(_ context.Context,
+	req *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
 	return &runtimeapi.ListImagesResponse{Images: s.list(req.GetFilter())}, nil
 }
 
 // StreamImages implements CRI, one image a message.
-func (s *imageStore) StreamImages(req *runtimeapi.StreamImagesRequest, out grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]) error {
+func (s *imageStore) StreamImages(req *runtimeapi.StreamImagesRequest,
+	out grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]) error {
 	for _, img := range s.list(req.GetFilter()) {
 		if err := out.Send(&runtimeapi.StreamImagesResponse{Images: []*runtimeapi.Image{img}}); err != nil {
 			return err
@@ -124,12 +126,14 @@ func (s *imageStore) list(f *runtimeapi.ImageFilter) []*runtimeapi.Image {
 }
 
 // ImageStatus implements CRI; an image that is not there is no error.
-func (s *imageStore) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+func (s *imageStore) ImageStatus(_ context.Context,
+	req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	return &runtimeapi.ImageStatusResponse{Image: s.find(req.GetImage().GetImage())}, nil
 }
 
 // PullImage implements CRI, as SetPull says.
-func (s *imageStore) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
+func (s *imageStore) PullImage(ctx context.Context,
+	req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
 	name := req.GetImage().GetImage()
 	s.mu.Lock()
 	p := s.pulls[name]
@@ -155,7 +159,8 @@ func (s *imageStore) PullImage(ctx context.Context, req *runtimeapi.PullImageReq
 }
 
 // RemoveImage implements CRI: idempotent.
-func (s *imageStore) RemoveImage(_ context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
+func (s *imageStore) RemoveImage(_ context.Context,
+	req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
 	if img := s.find(req.GetImage().GetImage()); img != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -165,7 +170,8 @@ func (s *imageStore) RemoveImage(_ context.Context, req *runtimeapi.RemoveImageR
 }
 
 // ImageFsInfo implements CRI.
-func (s *imageStore) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
+func (s *imageStore) ImageFsInfo(context.Context,
+	*runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var used uint64
@@ -173,7 +179,9 @@ func (s *imageStore) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest
 		used += img.Size
 	}
 	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: []*runtimeapi.FilesystemUsage{{
-		Timestamp: time.Now().UnixNano(), FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: "/var/lib/fake"},
-		UsedBytes: &runtimeapi.UInt64Value{Value: used}, InodesUsed: &runtimeapi.UInt64Value{Value: uint64(len(s.present))},
+		Timestamp:  time.Now().UnixNano(),
+		FsId:       &runtimeapi.FilesystemIdentifier{Mountpoint: "/var/lib/fake"},
+		UsedBytes:  &runtimeapi.UInt64Value{Value: used},
+		InodesUsed: &runtimeapi.UInt64Value{Value: uint64(len(s.present))},
 	}}}, nil
 }

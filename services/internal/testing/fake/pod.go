@@ -24,7 +24,9 @@ func (r *Runtime) StartPod(ctx context.Context, p Pod) (sandbox string, containe
 	client := runtimeapi.NewRuntimeServiceClient(r.Conn())
 	labels := func(more ...string) map[string]string {
 		m := map[string]string{
-			kubelettypes.KubernetesPodUIDLabel: p.UID, kubelettypes.KubernetesPodNameLabel: p.Name, kubelettypes.KubernetesPodNamespaceLabel: p.Namespace,
+			kubelettypes.KubernetesPodUIDLabel:       p.UID,
+			kubelettypes.KubernetesPodNameLabel:      p.Name,
+			kubelettypes.KubernetesPodNamespaceLabel: p.Namespace,
 		}
 		for i := 0; i+1 < len(more); i += 2 {
 			m[more[i]] = more[i+1]

@@ -93,7 +93,8 @@ func (r *Runtime) SetCondition(kind string, ok bool, reason, message string) {
 			return
 		}
 	}
-	r.conditions = append(r.conditions, &runtimeapi.RuntimeCondition{Type: kind, Status: ok, Reason: reason, Message: message})
+	r.conditions = append(r.conditions,
+		&runtimeapi.RuntimeCondition{Type: kind, Status: ok, Reason: reason, Message: message})
 }
 
 // SetCgroupDriver sets what RuntimeConfig answers.
@@ -112,7 +113,10 @@ func (r *Runtime) Version(context.Context, *runtimeapi.VersionRequest) (*runtime
 func (r *Runtime) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	resp := &runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{}, Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true}}
+	resp := &runtimeapi.StatusResponse{
+		Status:   &runtimeapi.RuntimeStatus{},
+		Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
+	}
 	for _, c := range r.conditions {
 		resp.Status.Conditions = append(resp.Status.Conditions, clone(c))
 	}
@@ -123,14 +127,16 @@ func (r *Runtime) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeap
 }
 
 // RuntimeConfig implements CRI.
-func (r *Runtime) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
+func (r *Runtime) RuntimeConfig(context.Context,
+	*runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: r.driver}}, nil
 }
 
 // UpdateRuntimeConfig implements CRI; the fake has nothing to configure.
-func (r *Runtime) UpdateRuntimeConfig(context.Context, *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
+func (r *Runtime) UpdateRuntimeConfig(context.Context,
+	*runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
 	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
 }
 

@@ -27,9 +27,12 @@ func start(t *testing.T, conn grpc.ClientConnInterface, name string) (sandboxID,
 	if err != nil {
 		t.Fatal(err)
 	}
-	ct, err := c.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: sb.PodSandboxId, Config: &runtimeapi.ContainerConfig{
-		Metadata: &runtimeapi.ContainerMetadata{Name: name}, Image: &runtimeapi.ImageSpec{Image: "busybox:1"}, Labels: map[string]string{"pod": name},
-	}})
+	ct, err := c.CreateContainer(t.Context(),
+		&runtimeapi.CreateContainerRequest{PodSandboxId: sb.PodSandboxId, Config: &runtimeapi.ContainerConfig{
+			Metadata: &runtimeapi.ContainerMetadata{Name: name},
+			Image:    &runtimeapi.ImageSpec{Image: "busybox:1"},
+			Labels:   map[string]string{"pod": name},
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +44,8 @@ func start(t *testing.T, conn grpc.ClientConnInterface, name string) (sandboxID,
 
 func statusOf(t *testing.T, conn grpc.ClientConnInterface, id string) *runtimeapi.ContainerStatus {
 	t.Helper()
-	resp, err := runtimeapi.NewRuntimeServiceClient(conn).ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id})
+	resp, err := runtimeapi.NewRuntimeServiceClient(conn).ContainerStatus(t.Context(),
+		&runtimeapi.ContainerStatusRequest{ContainerId: id})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +67,8 @@ func TestProgramsRunInVirtualTime(t *testing.T) {
 			t.Fatalf("the job is %s before its hour", st.State)
 		}
 		time.Sleep(2 * time.Second)
-		if st := statusOf(t, r.Conn(), job); st.ExitCode != 3 || st.Reason != "Error" || st.FinishedAt-st.StartedAt != int64(time.Hour) {
+		if st := statusOf(t, r.Conn(), job); st.ExitCode != 3 || st.Reason != "Error" ||
+			st.FinishedAt-st.StartedAt != int64(time.Hour) {
 			t.Fatalf("the job ended as %v", st)
 		}
 
@@ -71,7 +76,8 @@ func TestProgramsRunInVirtualTime(t *testing.T) {
 		if _, err := client.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: deaf, Timeout: 30}); err != nil {
 			t.Fatal(err)
 		}
-		if took, st := time.Since(begun), statusOf(t, r.Conn(), deaf); took != 30*time.Second || st.ExitCode != killedCode {
+		if took, st := time.Since(begun), statusOf(t, r.Conn(), deaf); took != 30*time.Second ||
+			st.ExitCode != killedCode {
 			t.Fatalf("stopped after %v with %d", took, st.ExitCode)
 		}
 	})
@@ -83,7 +89,8 @@ func TestHooks(t *testing.T) {
 		client := runtimeapi.NewRuntimeServiceClient(r.Conn())
 		r.SetLatency("Version", time.Minute)
 		begun := time.Now()
-		if _, err := client.Version(t.Context(), &runtimeapi.VersionRequest{}); err != nil || time.Since(begun) != time.Minute {
+		if _, err := client.Version(t.Context(), &runtimeapi.VersionRequest{}); err != nil ||
+			time.Since(begun) != time.Minute {
 			t.Fatalf("after %v: %v", time.Since(begun), err)
 		}
 		r.Fail("Status", status.Error(codes.Internal, "broken"))
@@ -98,7 +105,8 @@ func TestHooks(t *testing.T) {
 		}
 		time.AfterFunc(time.Minute, release)
 		begun = time.Now()
-		if _, err := client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{}); err != nil || time.Since(begun) != time.Minute {
+		if _, err := client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{}); err != nil ||
+			time.Since(begun) != time.Minute {
 			t.Fatalf("after %v: %v", time.Since(begun), err)
 		}
 		if n := len(r.Calls("ListContainers")); n != 2 {
@@ -122,7 +130,8 @@ func TestStateOutlivesTheServer(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 	sandboxID, containerID := start(t, conn, "web")
 
-	events, err := runtimeapi.NewRuntimeServiceClient(conn).GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{})
+	events, err := runtimeapi.NewRuntimeServiceClient(conn).GetContainerEvents(t.Context(),
+		&runtimeapi.GetEventsRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +166,8 @@ func TestEventsTellWhatHappened(t *testing.T) {
 	}
 	defer func() { _ = conn.Close() }()
 	_, containerID := start(t, conn, "web")
-	events, err := runtimeapi.NewRuntimeServiceClient(conn).GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{})
+	events, err := runtimeapi.NewRuntimeServiceClient(conn).GetContainerEvents(t.Context(),
+		&runtimeapi.GetEventsRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +184,8 @@ func TestEventsTellWhatHappened(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ev.ContainerId != containerID || ev.ContainerEventType != runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT ||
+	if ev.ContainerId != containerID ||
+		ev.ContainerEventType != runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT ||
 		len(ev.ContainersStatuses) != 1 || ev.ContainersStatuses[0].ExitCode != 7 {
 		t.Fatalf("got %v", ev)
 	}
@@ -194,14 +205,17 @@ func TestPull(t *testing.T) {
 	if _, err := images.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: spec}); err == nil {
 		t.Fatal("pulled without credentials")
 	}
-	if st, err := images.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: spec}); err != nil || st.Image != nil {
+	if st, err := images.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: spec}); err != nil ||
+		st.Image != nil {
 		t.Fatalf("an image that was not pulled: %v, %v", st, err)
 	}
-	pulled, err := images.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: spec, Auth: &runtimeapi.AuthConfig{Password: "secret"}})
+	pulled, err := images.PullImage(t.Context(),
+		&runtimeapi.PullImageRequest{Image: spec, Auth: &runtimeapi.AuthConfig{Password: "secret"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st, err := images.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: spec}); err != nil || st.Image.GetId() != pulled.ImageRef {
+	if st, err := images.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: spec}); err != nil ||
+		st.Image.GetId() != pulled.ImageRef {
 		t.Fatalf("a pulled image: %v, %v", st, err)
 	}
 }

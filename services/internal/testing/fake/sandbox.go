@@ -32,19 +32,22 @@ func sandboxKey(m *runtimeapi.PodSandboxMetadata) string {
 }
 
 // RunPodSandbox implements CRI.
-func (r *Runtime) RunPodSandbox(_ context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+func (r *Runtime) RunPodSandbox(_ context.Context,
+	req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
 	meta := req.GetConfig().GetMetadata()
 	if meta == nil {
 		return nil, status.Error(codes.InvalidArgument, "sandbox config must include metadata")
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !slices.ContainsFunc(r.handlers, func(h *runtimeapi.RuntimeHandler) bool { return h.Name == req.RuntimeHandler }) {
+	if !slices.ContainsFunc(r.handlers,
+		func(h *runtimeapi.RuntimeHandler) bool { return h.Name == req.RuntimeHandler }) {
 		return nil, fmt.Errorf("failed to get sandbox runtime: no runtime for %q is configured", req.RuntimeHandler)
 	}
 	for _, s := range r.sandboxes {
 		if sandboxKey(s.config.Metadata) == sandboxKey(meta) {
-			return nil, fmt.Errorf("failed to reserve sandbox name %q: name %q is reserved for %q", sandboxKey(meta), sandboxKey(meta), s.id)
+			return nil, fmt.Errorf("failed to reserve sandbox name %q: name %q is reserved for %q", sandboxKey(meta),
+				sandboxKey(meta), s.id)
 		}
 	}
 	s := &sandbox{id: r.newID(), config: clone(req.Config), handler: req.RuntimeHandler, ready: true, created: r.now()}
@@ -58,7 +61,8 @@ func (r *Runtime) RunPodSandbox(_ context.Context, req *runtimeapi.RunPodSandbox
 }
 
 // StopPodSandbox implements CRI: idempotent, and it stops the containers too.
-func (r *Runtime) StopPodSandbox(_ context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+func (r *Runtime) StopPodSandbox(_ context.Context,
+	req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s, ok := r.sandboxes[req.PodSandboxId]; ok {
@@ -81,7 +85,8 @@ func (r *Runtime) stopSandbox(s *sandbox) {
 }
 
 // RemovePodSandbox implements CRI: idempotent, and it removes the containers too.
-func (r *Runtime) RemovePodSandbox(_ context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+func (r *Runtime) RemovePodSandbox(_ context.Context,
+	req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s, ok := r.sandboxes[req.PodSandboxId]
@@ -100,7 +105,8 @@ func (r *Runtime) RemovePodSandbox(_ context.Context, req *runtimeapi.RemovePodS
 }
 
 // PodSandboxStatus implements CRI.
-func (r *Runtime) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+func (r *Runtime) PodSandboxStatus(_ context.Context,
+	req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s, ok := r.sandboxes[req.PodSandboxId]
@@ -111,12 +117,14 @@ func (r *Runtime) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandbox
 }
 
 // ListPodSandbox implements CRI; newest first, as no runtime promises any order.
-func (r *Runtime) ListPodSandbox(_ context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+func (r *Runtime) ListPodSandbox(_ context.Context,
+	req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
 	return &runtimeapi.ListPodSandboxResponse{Items: r.listSandboxes(req.GetFilter())}, nil
 }
 
 // StreamPodSandboxes implements CRI, one sandbox a message.
-func (r *Runtime) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, out grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
+func (r *Runtime) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest,
+	out grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
 	for _, s := range r.listSandboxes(req.GetFilter()) {
 		if err := out.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: []*runtimeapi.PodSandbox{s}}); err != nil {
 			return err
@@ -130,7 +138,8 @@ func (r *Runtime) listSandboxes(f *runtimeapi.PodSandboxFilter) []*runtimeapi.Po
 	defer r.mu.Unlock()
 	var items []*runtimeapi.PodSandbox
 	for _, s := range r.sandboxes {
-		if f.GetId() != "" && f.Id != s.id || f.GetState() != nil && f.State.State != s.state() || !matches(f.GetLabelSelector(), s.config.Labels) {
+		if f.GetId() != "" && f.Id != s.id || f.GetState() != nil && f.State.State != s.state() ||
+			!matches(f.GetLabelSelector(), s.config.Labels) {
 			continue
 		}
 		items = append(items, &runtimeapi.PodSandbox{

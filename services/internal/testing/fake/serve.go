@@ -27,7 +27,8 @@ func (r *Runtime) Serve(path string) (stop func(), err error) {
 
 // ServeOn is Serve on a listener, which it closes at the end.
 func (r *Runtime) ServeOn(l net.Listener) (stop func()) {
-	s := grpc.NewServer(grpc.ChainUnaryInterceptor(r.unary), grpc.ChainStreamInterceptor(r.stream), grpc.MaxRecvMsgSize(16<<20))
+	s := grpc.NewServer(grpc.ChainUnaryInterceptor(r.unary), grpc.ChainStreamInterceptor(r.stream),
+		grpc.MaxRecvMsgSize(16<<20))
 	runtimeapi.RegisterRuntimeServiceServer(s, r)
 	runtimeapi.RegisterImageServiceServer(s, &r.images)
 	done := make(chan struct{})
@@ -86,6 +87,7 @@ func asStatus(err error) error {
 }
 
 // NewStream implements grpc.ClientConnInterface.
-func (d direct) NewStream(_ context.Context, _ *grpc.StreamDesc, method string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+func (d direct) NewStream(_ context.Context, _ *grpc.StreamDesc, method string,
+	_ ...grpc.CallOption) (grpc.ClientStream, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method %s needs a connection: use Serve", method)
 }

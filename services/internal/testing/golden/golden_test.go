@@ -43,7 +43,8 @@ func TestCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	said := check(t, file, "new\n")
-	for _, want := range []string{file + " is not what the code makes", "go test -run '^TestCheck$' -update", "old", "new"} {
+	for _, want := range []string{file + " is not what the code makes", "go test -run '^TestCheck$' -update", "old",
+		"new"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("a file that is old: %q, want %q in it", said, want)
 		}

@@ -159,8 +159,9 @@ type Options struct {
 	Cgroups []string
 }
 
-// Start starts the program (see proctest.Program) with these arguments, as a user of the node's group. The program has to call
-// Ready before it does anything else, and it goes on once it is in its cgroups. It is killed when the test ends.
+// Start starts the program (see proctest.Program) with these arguments, as a user of the node's group. The program has
+// to call Ready before it does anything else, and it goes on once it is in its cgroups. It is killed when the test
+// ends.
 func Start(t testing.TB, o Options, args ...string) *Process {
 	t.Helper()
 	cmd := proctest.Command(t.Context(), args...)

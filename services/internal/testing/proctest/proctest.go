@@ -58,7 +58,13 @@ type Process struct {
 func Start(t testing.TB, name string, args ...string) *Process {
 	t.Helper()
 	// Not the test's context, which ends before the test's own cleanup does.
-	p := &Process{Log: &Buffer{}, t: t, name: name, cmd: Command(context.Background(), args...), ended: make(chan struct{})}
+	p := &Process{
+		Log:   &Buffer{},
+		t:     t,
+		name:  name,
+		cmd:   Command(context.Background(), args...),
+		ended: make(chan struct{}),
+	}
 	p.cmd.Stderr = p.Log
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
