@@ -57,12 +57,15 @@ func DefaultConfig() Config {
 
 // AddFlags adds nodeapi's own flags.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.Credentials, "api-credentials", c.Credentials, "folder of the kubelet's API's own copies of certificates and key; microlet up sets it")
+	fs.StringVar(&c.Credentials, "api-credentials", c.Credentials,
+		"folder of the kubelet's API's own copies of certificates and key; microlet up sets it")
 	fs.IntVar(&c.MaxConnections, "api-max-connections", c.MaxConnections, "connections that a port of the kubelet's API may have; callers who are not authenticated may have three quarters of those of the HTTPS port, and one remote address (an IPv6 /64) an eighth")
 	fs.IntVar(&c.MaxUnauthenticated, "api-max-unauthenticated", c.MaxUnauthenticated, "requests that the kubelet's API authenticates at one time of callers who are not known yet; one remote address (an IPv6 /64) may have a quarter of them")
-	fs.IntVar(&c.MaxRequests, "api-max-requests", c.MaxRequests, "requests with short answers that the kubelet's API serves at one time")
+	fs.IntVar(&c.MaxRequests, "api-max-requests", c.MaxRequests,
+		"requests with short answers that the kubelet's API serves at one time")
 	fs.IntVar(&c.MaxLogs, "api-max-logs", c.MaxLogs, "container logs that the kubelet's API serves at one time")
-	fs.IntVar(&c.MaxStreams, "api-max-streams", c.MaxStreams, "exec, attach and port-forward sessions that the kubelet's API serves at one time")
+	fs.IntVar(&c.MaxStreams, "api-max-streams", c.MaxStreams,
+		"exec, attach and port-forward sessions that the kubelet's API serves at one time")
 }
 
 // Validate says what is wrong with the config: field, value, remedy.
@@ -75,7 +78,10 @@ func (c *Config) Validate() error {
 		errs = append(errs, errors.New("node-name is empty: give the name of the Node"))
 	}
 	for name, n := range map[string]int{
-		"api-max-connections": c.MaxConnections, "api-max-requests": c.MaxRequests, "api-max-logs": c.MaxLogs, "api-max-streams": c.MaxStreams,
+		"api-max-connections":     c.MaxConnections,
+		"api-max-requests":        c.MaxRequests,
+		"api-max-logs":            c.MaxLogs,
+		"api-max-streams":         c.MaxStreams,
 		"api-max-unauthenticated": c.MaxUnauthenticated,
 	} {
 		if n < 2 {
@@ -99,7 +105,9 @@ func (c *Config) files() *kubeletv1beta1.KubeletConfiguration {
 		return &k
 	}
 	for path, name := range map[*string]string{
-		&k.TLSCertFile: ServingCertificate, &k.TLSPrivateKeyFile: ServingKey, &k.Authentication.X509.ClientCAFile: ClientCA,
+		&k.TLSCertFile:                      ServingCertificate,
+		&k.TLSPrivateKeyFile:                ServingKey,
+		&k.Authentication.X509.ClientCAFile: ClientCA,
 	} {
 		if *path != "" {
 			*path = filepath.Join(c.Credentials, name)

@@ -77,10 +77,13 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 // ports are those that the configuration opens.
-func ports(cfg Config, s *service.Service, certificates *edge.Certificates, guard *auth.Auth, api *server.Server) []*edge.Server {
+func ports(cfg Config, s *service.Service, certificates *edge.Certificates, guard *auth.Auth,
+	api *server.Server) []*edge.Server {
 	kubelet := &cfg.Kubelet.Kubelet
 	limits := edge.Limits{
-		Connections: cfg.MaxConnections, PerAddress: max(cfg.MaxConnections/8, 1), Idle: kubelet.StreamingConnectionIdleTimeout.Duration,
+		Connections: cfg.MaxConnections,
+		PerAddress:  max(cfg.MaxConnections/8, 1),
+		Idle:        kubelet.StreamingConnectionIdleTimeout.Duration,
 	}
 	figures := edge.NewMetrics(s.Metrics)
 	var list []*edge.Server

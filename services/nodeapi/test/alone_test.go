@@ -39,14 +39,18 @@ func TestPeersComeAndGo(t *testing.T) {
 	jane := e.user("jane get_pods,get_proxy,create_proxy")
 	ping := func() (int, string) { return e.healthz("/healthz/ping") }
 	expect(t, soon, "ping", ping, 200, "ok")
-	expect(t, soon, "health", func() (int, string) { return e.healthz("/healthz") }, 500, "[-]syncloop failed: podsync has no socket: it does not run")
-	expect(t, soon, "health of one who never was there", func() (int, string) { return e.healthz("/healthz/pleg") }, 404, "")
+	expect(t, soon, "health", func() (int, string) { return e.healthz("/healthz") }, 500,
+		"[-]syncloop failed: podsync has no socket: it does not run")
+	expect(t, soon, "health of one who never was there", func() (int, string) { return e.healthz("/healthz/pleg") },
+		404, "")
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
-		expect(t, reviewTimeout+slack, "pods, while nobody says what jane may", func() (int, string) { return jane.get("/pods") }, 500, "Authorization error (user=jane get_pods")
+		expect(t, reviewTimeout+slack, "pods, while nobody says what jane may",
+			func() (int, string) { return jane.get("/pods") }, 500, "Authorization error (user=jane get_pods")
 	})
 	waiting.Go(func() {
-		expect(t, reviewTimeout+slack, "pods, while nobody says whose token it is", func() (int, string) { return e.holder("good-joe-get_pods").get("/pods") }, 401, "Unauthorized")
+		expect(t, reviewTimeout+slack, "pods, while nobody says whose token it is",
+			func() (int, string) { return e.holder("good-joe-get_pods").get("/pods") }, 401, "Unauthorized")
 	})
 	waiting.Wait()
 	expect(t, soon, "ping after that", ping, 200, "ok")
@@ -54,7 +58,8 @@ func TestPeersComeAndGo(t *testing.T) {
 	t.Log("nodestatus comes")
 	stopReviews := e.startReviews()
 	jane.awaitGet(slack, "/pods", 503)
-	expect(t, soon, "pods without the bus", func() (int, string) { return jane.get("/pods") }, 503, "the node's pods are not known yet")
+	expect(t, soon, "pods without the bus", func() (int, string) { return jane.get("/pods") }, 503,
+		"the node's pods are not known yet")
 	expect(t, soon, "what runs without the gateway", func() (int, string) { return jane.get("/runningpods/") }, 500, "")
 
 	t.Log("podsync and the bus come")
@@ -73,10 +78,14 @@ func TestPeersComeAndGo(t *testing.T) {
 	stopReviews()
 	stopGateway()
 	stopMetrics()
-	expect(t, soon, "what was known, by whom was allowed a moment ago", func() (int, string) { return jane.get("/pods") }, 200, `"name":"p"`)
-	expect(t, soon, "a log without the gateway", func() (int, string) { return jane.get("/containerLogs/ns/p/c?tailLines=1") }, 200, "")
-	expect(t, soon, "a command without the gateway", func() (int, string) { return jane.get("/exec/ns/p/c?output=1&command=x") }, 500, "")
-	expect(t, soon, "health without podsync", func() (int, string) { return e.healthz("/healthz") }, 500, "[-]syncloop failed")
+	expect(t, soon, "what was known, by whom was allowed a moment ago",
+		func() (int, string) { return jane.get("/pods") }, 200, `"name":"p"`)
+	expect(t, soon, "a log without the gateway",
+		func() (int, string) { return jane.get("/containerLogs/ns/p/c?tailLines=1") }, 200, "")
+	expect(t, soon, "a command without the gateway",
+		func() (int, string) { return jane.get("/exec/ns/p/c?output=1&command=x") }, 500, "")
+	expect(t, soon, "health without podsync", func() (int, string) { return e.healthz("/healthz") }, 500,
+		"[-]syncloop failed")
 	expect(t, soon, "ping", ping, 200, "ok")
 
 	t.Log("they come back, and podsync has one more pod")
@@ -86,7 +95,8 @@ func TestPeersComeAndGo(t *testing.T) {
 	e.StartBus()
 	e.addPod("q")
 	e.user("joe get_proxy").awaitGet(slack*2, "/containerLogs/ns/q/c", 200)
-	expect(t, soon, "health as podsync tells it", func() (int, string) { return e.healthz("/healthz") }, 500, "the loop stands still")
+	expect(t, soon, "health as podsync tells it", func() (int, string) { return e.healthz("/healthz") }, 500,
+		"the loop stands still")
 	s := e.exec("joe create_proxy,get_proxy")
 	s.repeats("after all of that")
 }
@@ -116,12 +126,15 @@ func TestReviewsThatHang(t *testing.T) {
 		hung.Go(func() {
 			began := time.Now()
 			code, body := c.get("/pods")
-			if took := time.Since(began); code != want || took < reviewTimeout-time.Second || took > reviewTimeout+slack {
-				t.Errorf("a caller about whom nothing can be learned: %d %q after %v; want %d after %v", code, body, took, want, reviewTimeout)
+			if took := time.Since(began); code != want || took < reviewTimeout-time.Second ||
+				took > reviewTimeout+slack {
+				t.Errorf("a caller about whom nothing can be learned: %d %q after %v; want %d after %v", code, body,
+					took, want, reviewTimeout)
 			}
 		})
 	}
-	proctest.Await(t, reviewTimeout, "most of them are asked about at once", func() bool { return e.reviews.hanging() > callers*3/4 })
+	proctest.Await(t, reviewTimeout, "most of them are asked about at once",
+		func() bool { return e.reviews.hanging() > callers*3/4 })
 	// All at once: they are to be done before those who hang are given up, on a busy machine too.
 	answers := make(chan string, len(others))
 	for _, c := range others {
@@ -145,8 +158,10 @@ func TestReviewsThatHang(t *testing.T) {
 	}
 	hung.Wait()
 	close(e.reviews.goOn)
-	expect(t, soon, "the same caller, once there is an answer", func() (int, string) { return e.user("hang1 get_pods").get("/pods") }, 200, "")
-	expect(t, soon, "the same token", func() (int, string) { return e.holder("good-hang0").get("/pods") }, 403, "Forbidden (user=hang0")
+	expect(t, soon, "the same caller, once there is an answer",
+		func() (int, string) { return e.user("hang1 get_pods").get("/pods") }, 200, "")
+	expect(t, soon, "the same token", func() (int, string) { return e.holder("good-hang0").get("/pods") }, 403,
+		"Forbidden (user=hang0")
 }
 
 // TestCredentials comes with certificates and tokens, good and bad, over real TLS.
@@ -183,7 +198,8 @@ func TestCredentials(t *testing.T) {
 	stopReviews()
 	expect(t, soon, "a token that was good a moment ago", pods(e.holder("good-joe-get_pods")), 200, "")
 	expect(t, soon, "a token that was bad a moment ago", pods(e.holder("bad-joe-get_pods")), 401, "")
-	expect(t, reviewTimeout+slack, "a new token while nobody can be asked", pods(e.holder("good-jim-get_pods")), 401, "")
+	expect(t, reviewTimeout+slack, "a new token while nobody can be asked", pods(e.holder("good-jim-get_pods")), 401,
+		"")
 }
 
 // TestCertificatesAreReplaced replaces the node's certificate and the clients' authority under connections
@@ -214,17 +230,23 @@ func TestCertificatesAreReplaced(t *testing.T) {
 	next := testpki.New(t, "next")
 	testpki.Replace(t, map[string][]byte{e.kubelet().Authentication.X509.ClientCAFile: next.PEM})
 	e.caller("127.0.0.1", next.Pair(testpki.Client("jane get_pods"))).awaitGet(30*time.Second, "/pods", 200)
-	expect(t, soon, "a connection from before, of the old authority's client", func() (int, string) { return jane.get("/pods") }, 401, "")
+	expect(t, soon, "a connection from before, of the old authority's client",
+		func() (int, string) { return jane.get("/pods") }, 401, "")
 	session.repeats("while the authority changed")
 
 	// What is broken is not taken: the last good one stays.
-	testpki.Replace(t, map[string][]byte{e.kubelet().TLSPrivateKeyFile: []byte("broken"), e.kubelet().Authentication.X509.ClientCAFile: []byte("broken")})
+	testpki.Replace(t,
+		map[string][]byte{
+			e.kubelet().TLSPrivateKeyFile:                []byte("broken"),
+			e.kubelet().Authentication.X509.ClientCAFile: []byte("broken"),
+		})
 	joe := e.caller("127.0.0.1", next.Pair(testpki.Client("joe get_pods")))
 	for range 20 {
 		if name := served(); name != "second" {
 			t.Fatalf("after a broken key the certificate is of %q", name)
 		}
-		expect(t, soon, "with a broken file of the authority", func() (int, string) { return joe.get("/pods") }, 200, "")
+		expect(t, soon, "with a broken file of the authority", func() (int, string) { return joe.get("/pods") }, 200,
+			"")
 	}
 }
 
@@ -243,7 +265,8 @@ func TestStrangersWhoAreSlow(t *testing.T) {
 	jane.awaitGet(slack, "/pods", 200)
 	dial := func() net.Conn {
 		t.Helper()
-		c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(stranger)}}).DialContext(t.Context(), "tcp", e.secure())
+		c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(stranger)}}).DialContext(t.Context(), "tcp",
+			e.secure())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -326,15 +349,18 @@ func TestStrangersWhoAreSlow(t *testing.T) {
 		case <-visits.C:
 		}
 	}
-	t.Logf("the last of them was gone after %v; meanwhile another's slowest request took %v", time.Duration(longest.Load()), worst)
+	t.Logf("the last of them was gone after %v; meanwhile another's slowest request took %v",
+		time.Duration(longest.Load()), worst)
 	if took := time.Duration(longest.Load()); took > headerTimeout+slack {
 		t.Errorf("somebody slow was borne for %v, want %v", took, headerTimeout)
 	}
 	if worst > soon {
 		t.Errorf("another address was held up for %v", worst)
 	}
-	expect(t, soon, "the stranger's address again", func() (int, string) { return e.caller(stranger).get("/pods") }, 401, "")
-	expect(t, 2*soon, "what is told of it", func() (int, string) { return jane.get("/metrics") }, 200, `microlet_nodeapi_connections_evicted_total{reason="address",server="https",service="nodeapi"} 1`)
+	expect(t, soon, "the stranger's address again", func() (int, string) { return e.caller(stranger).get("/pods") },
+		401, "")
+	expect(t, 2*soon, "what is told of it", func() (int, string) { return jane.get("/metrics") }, 200,
+		`microlet_nodeapi_connections_evicted_total{reason="address",server="https",service="nodeapi"} 1`)
 }
 
 // isReset reports whether the other end threw the connection away.
@@ -357,7 +383,11 @@ func TestReaderWhoReadsNothing(t *testing.T) {
 	const name = "jane get_proxy"
 	e.user(name).awaitGet(slack, "/containerLogs/ns/p/c?tailLines=0", 200)
 	for range 2 {
-		c, err := tls.Dial("tcp", e.secure(), &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{e.clients.Pair(testpki.Client(name))}})
+		c, err := tls.Dial("tcp", e.secure(),
+			&tls.Config{
+				InsecureSkipVerify: true,
+				Certificates:       []tls.Certificate{e.clients.Pair(testpki.Client(name))},
+			})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -370,8 +400,11 @@ func TestReaderWhoReadsNothing(t *testing.T) {
 		}
 	}
 	reader := e.user(name)
-	expect(t, soon, "one log more than may be", func() (int, string) { return reader.get("/containerLogs/ns/p/c?tailLines=1") }, 429, "too many requests of this kind")
-	reader.awaitGet(4*e.kubelet().StreamingConnectionIdleTimeout.Duration+slack, "/containerLogs/ns/p/c?tailLines=1", 200)
+	expect(t, soon, "one log more than may be",
+		func() (int, string) { return reader.get("/containerLogs/ns/p/c?tailLines=1") }, 429,
+		"too many requests of this kind")
+	reader.awaitGet(4*e.kubelet().StreamingConnectionIdleTimeout.Duration+slack, "/containerLogs/ns/p/c?tailLines=1",
+		200)
 }
 
 // TestPathsThatLeadOut writes request lines that no client would.
@@ -386,13 +419,16 @@ func TestPathsThatLeadOut(t *testing.T) {
 	var targets []string
 	for _, dots := range up {
 		climb := strings.Repeat(dots+"/", 6)
-		for _, top := range []string{"/logs/", "/logs//", "//logs/", "/logs/./", "/logs/nosuch/", "/containerLogs/ns/p/", "/containerLogs/", "/containerLogs/ns/", "/debug/pprof/"} {
+		for _, top := range []string{"/logs/", "/logs//", "//logs/", "/logs/./", "/logs/nosuch/",
+			"/containerLogs/ns/p/", "/containerLogs/", "/containerLogs/ns/", "/debug/pprof/"} {
 			targets = append(targets, top+climb+"etc/passwd", top+strings.ReplaceAll(climb, "/", "%2f")+"etc%2fpasswd")
 		}
 		targets = append(targets, "/logs/?query="+strings.ReplaceAll("/"+climb, "/", "%2f")+"etc/passwd")
 	}
-	targets = append(targets, "/logs/etc/passwd", "/logs//etc/passwd", "/logs/%2fetc/passwd", "/logs/?query=%2fetc%2fpasswd", "/logs/?query=--file%3d%2fetc%2fpasswd",
-		"/logs/?query=kubelet&pattern=--file%3d%2fetc%2fpasswd", "/logs", "/logs/..", "/containerLogs/ns/p/c%00", "/containerLogs/ns/p%2f..%2fp/c")
+	targets = append(targets, "/logs/etc/passwd", "/logs//etc/passwd", "/logs/%2fetc/passwd",
+		"/logs/?query=%2fetc%2fpasswd", "/logs/?query=--file%3d%2fetc%2fpasswd",
+		"/logs/?query=kubelet&pattern=--file%3d%2fetc%2fpasswd", "/logs", "/logs/..", "/containerLogs/ns/p/c%00",
+		"/containerLogs/ns/p%2f..%2fp/c")
 	seen := map[string]int{}
 	for _, target := range targets {
 		answer := e.raw(name, "GET "+target+" HTTP/1.1")
@@ -409,8 +445,10 @@ func TestPathsThatLeadOut(t *testing.T) {
 	if _, err := os.Stat("/etc/passwd"); err != nil {
 		t.Fatalf("what must not be seen is not there: %v", err)
 	}
-	for _, line := range []string{"OPTIONS * HTTP/1.1", "CONNECT n:1 HTTP/1.1", "CONNECT /pods HTTP/1.1", "GET http://other/pods HTTP/1.1", "PRI * HTTP/2.0", "GET  /pods HTTP/1.1", "GET /pods HTTP/9.9"} {
-		if answer := e.raw("", line); strings.HasPrefix(answer, "HTTP/1.1 2") || strings.HasPrefix(answer, "HTTP/1.1 3") {
+	for _, line := range []string{"OPTIONS * HTTP/1.1", "CONNECT n:1 HTTP/1.1", "CONNECT /pods HTTP/1.1",
+		"GET http://other/pods HTTP/1.1", "PRI * HTTP/2.0", "GET  /pods HTTP/1.1", "GET /pods HTTP/9.9"} {
+		if answer := e.raw("", line); strings.HasPrefix(answer, "HTTP/1.1 2") ||
+			strings.HasPrefix(answer, "HTTP/1.1 3") {
 			t.Errorf("without a credential %q is answered %q", line, answer)
 		}
 	}
@@ -456,5 +494,6 @@ func TestPortThatIsTaken(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	proctest.Await(t, slack, "the port is served once it is free", func() bool { code, _ := e.healthz("/healthz/ping"); return code == 200 })
+	proctest.Await(t, slack, "the port is served once it is free",
+		func() bool { code, _ := e.healthz("/healthz/ping"); return code == 200 })
 }

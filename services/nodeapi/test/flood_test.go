@@ -172,7 +172,8 @@ func TestFloodOfTokens(t *testing.T) {
 	if took := time.Since(began); took > soon {
 		t.Errorf("they waited %v", took)
 	}
-	proctest.Await(t, 20*time.Second, "most of the flood is told to try again", func() bool { return len(codes) >= cap(codes)/2 })
+	proctest.Await(t, 20*time.Second, "most of the flood is told to try again",
+		func() bool { return len(codes) >= cap(codes)/2 })
 	if got := e.reviews.hanging(); got > 8 {
 		t.Errorf("%d tokens of two addresses are reviewed at one time, want 8 at most", got)
 	}
@@ -189,7 +190,8 @@ func TestStreamsOfStrangers(t *testing.T) {
 	e.start()
 	streams := func(pairs ...tls.Certificate) uint32 {
 		t.Helper()
-		c, err := tls.Dial("tcp", e.secure(), &tls.Config{InsecureSkipVerify: true, Certificates: pairs, NextProtos: []string{"h2"}})
+		c, err := tls.Dial("tcp", e.secure(),
+			&tls.Config{InsecureSkipVerify: true, Certificates: pairs, NextProtos: []string{"h2"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -225,8 +227,14 @@ func TestStreamsOfStrangers(t *testing.T) {
 		t.Errorf("a stranger with a certificate of his own may have %d streams, want 8", got)
 	}
 	// And HTTP/2 works, for both.
-	for name, pairs := range map[string][]tls.Certificate{"a stranger": nil, "a known client": {e.clients.Pair(testpki.Client("jane get_healthz"))}} {
-		transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: pairs}, ForceAttemptHTTP2: true}
+	for name, pairs := range map[string][]tls.Certificate{
+		"a stranger":     nil,
+		"a known client": {e.clients.Pair(testpki.Client("jane get_healthz"))},
+	} {
+		transport := &http.Transport{
+			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true, Certificates: pairs},
+			ForceAttemptHTTP2: true,
+		}
 		defer transport.CloseIdleConnections()
 		answer, err := (&http.Client{Transport: transport, Timeout: soon}).Get("https://" + e.secure() + "/nosuch")
 		if err != nil {

@@ -83,13 +83,20 @@ type edge struct {
 func newEdge(t *testing.T) *edge {
 	t.Helper()
 	e := &edge{
-		Node: bustest.New(t), t: t, dir: t.TempDir(), clients: testpki.New(t, "clients"), servers: testpki.New(t, "servers"),
-		reviews: newReviews(), runtime: teststream.New(t), config: nodeapi.DefaultConfig(),
+		Node:    bustest.New(t),
+		t:       t,
+		dir:     t.TempDir(),
+		clients: testpki.New(t, "clients"),
+		servers: testpki.New(t, "servers"),
+		reviews: newReviews(),
+		runtime: teststream.New(t),
+		config:  nodeapi.DefaultConfig(),
 	}
 	kubelet := kubeletconfig.Default()
 	kubelet.Address, kubelet.HealthzBindAddress = "127.0.0.1", "127.0.0.1"
 	kubelet.Port, kubelet.HealthzPort = freePort(t), new(freePort(t))
-	kubelet.TLSCertFile, kubelet.TLSPrivateKeyFile = filepath.Join(e.dir, "serving.crt"), filepath.Join(e.dir, "serving.key")
+	kubelet.TLSCertFile, kubelet.TLSPrivateKeyFile = filepath.Join(e.dir, "serving.crt"), filepath.Join(e.dir,
+		"serving.key")
 	kubelet.Authentication.X509.ClientCAFile = filepath.Join(e.dir, "ca.crt")
 	kubelet.PodLogsDir = filepath.Join(e.dir, "pods")
 	if err := os.Mkdir(kubelet.PodLogsDir, 0o755); err != nil {
@@ -166,11 +173,16 @@ func (e *edge) addPod(name string) {
 	p := v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name + "-uid")}}
 	p.Spec.Containers = []v1.Container{{Name: "c", Image: "image"}}
 	logs := filepath.Join(e.kubelet().PodLogsDir, name)
-	_, ids, err := e.runtime.StartPod(e.t.Context(), fake.Pod{Namespace: "ns", Name: name, UID: string(p.UID), LogDirectory: logs, Containers: []string{"c"}})
+	_, ids, err := e.runtime.StartPod(e.t.Context(),
+		fake.Pod{Namespace: "ns", Name: name, UID: string(p.UID), LogDirectory: logs, Containers: []string{"c"}})
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	p.Status.ContainerStatuses = []v1.ContainerStatus{{Name: "c", ContainerID: "fake://" + ids["c"], State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}}
+	p.Status.ContainerStatuses = []v1.ContainerStatus{{
+		Name:        "c",
+		ContainerID: "fake://" + ids["c"],
+		State:       v1.ContainerState{Running: &v1.ContainerStateRunning{}},
+	}}
 	if err := errors.Join(os.Mkdir(logs, 0o755), os.WriteFile(filepath.Join(logs, "c.log"), []byte("2026-01-01T00:00:00.000000000Z stdout F one\n"), 0o644)); err != nil {
 		e.t.Fatal(err)
 	}
@@ -213,7 +225,11 @@ func (e *edge) caller(from string, pairs ...tls.Certificate) *caller {
 		DialContext:     (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext,
 	}
 	e.t.Cleanup(transport.CloseIdleConnections)
-	return &caller{Client: &http.Client{Transport: transport, Timeout: reviewTimeout + slack}, t: e.t, base: "https://" + e.secure()}
+	return &caller{
+		Client: &http.Client{Transport: transport, Timeout: reviewTimeout + slack},
+		t:      e.t,
+		base:   "https://" + e.secure(),
+	}
 }
 
 // user is a caller whose certificate names him; what he may do is in the name, see reviews.

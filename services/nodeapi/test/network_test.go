@@ -36,7 +36,8 @@ func inNetwork() int {
 
 // addAddresses gives the namespace loopback, and the addresses of callers.
 func addAddresses() error {
-	for _, args := range [][]string{{"link", "set", "lo", "up"}, {"route", "add", "local", "198.51.100.0/24", "dev", "lo"}} {
+	for _, args := range [][]string{{"link", "set", "lo", "up"},
+		{"route", "add", "local", "198.51.100.0/24", "dev", "lo"}} {
 		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
 			return fmt.Errorf("ip %v: %w: %s", args, err, out)
 		}

@@ -52,7 +52,8 @@ func (r *reviews) hanging() int {
 }
 
 // ReviewToken implements the service.
-func (r *reviews) ReviewToken(ctx context.Context, in *nodestatusv1.ReviewTokenRequest) (*nodestatusv1.ReviewTokenResponse, error) {
+func (r *reviews) ReviewToken(ctx context.Context,
+	in *nodestatusv1.ReviewTokenRequest) (*nodestatusv1.ReviewTokenResponse, error) {
 	var review authenticationv1.TokenReview
 	if err := review.Unmarshal(in.GetReview()); err != nil {
 		return nil, err
@@ -61,13 +62,17 @@ func (r *reviews) ReviewToken(ctx context.Context, in *nodestatusv1.ReviewTokenR
 		return nil, err
 	}
 	name, good := strings.CutPrefix(review.Spec.Token, "good-")
-	review.Status = authenticationv1.TokenReviewStatus{Authenticated: good, User: authenticationv1.UserInfo{Username: strings.ReplaceAll(name, "-", " ")}}
+	review.Status = authenticationv1.TokenReviewStatus{
+		Authenticated: good,
+		User:          authenticationv1.UserInfo{Username: strings.ReplaceAll(name, "-", " ")},
+	}
 	data, err := review.Marshal()
 	return &nodestatusv1.ReviewTokenResponse{Review: data}, err
 }
 
 // ReviewAccess implements the service.
-func (r *reviews) ReviewAccess(ctx context.Context, in *nodestatusv1.ReviewAccessRequest) (*nodestatusv1.ReviewAccessResponse, error) {
+func (r *reviews) ReviewAccess(ctx context.Context,
+	in *nodestatusv1.ReviewAccessRequest) (*nodestatusv1.ReviewAccessResponse, error) {
 	var review authorizationv1.SubjectAccessReview
 	if err := review.Unmarshal(in.GetReview()); err != nil {
 		return nil, err
@@ -80,19 +85,22 @@ func (r *reviews) ReviewAccess(ctx context.Context, in *nodestatusv1.ReviewAcces
 	if review.Spec.User == user.Anonymous {
 		may = "get_healthz" // as an operator may allow
 	}
-	review.Status.Allowed = a.Resource == "nodes" && a.Name == bustest.NodeName && slices.Contains(strings.Split(may, ","), a.Verb+"_"+a.Subresource)
+	review.Status.Allowed = a.Resource == "nodes" && a.Name == bustest.NodeName &&
+		slices.Contains(strings.Split(may, ","), a.Verb+"_"+a.Subresource)
 	data, err := review.Marshal()
 	return &nodestatusv1.ReviewAccessResponse{Review: data}, err
 }
 
 func (e *edge) startReviews() (stop func()) {
 	e.t.Helper()
-	return e.Serve(e.config.Service.Socket(role.NodeStatus), func(s *grpc.Server) { nodestatusv1.RegisterReviewServiceServer(s, e.reviews) })
+	return e.Serve(e.config.Service.Socket(role.NodeStatus),
+		func(s *grpc.Server) { nodestatusv1.RegisterReviewServiceServer(s, e.reviews) })
 }
 
 func (e *edge) startGateway() (stop func()) {
 	e.t.Helper()
-	return e.Serve(e.config.Service.CRISocket(role.NodeAPI), func(s *grpc.Server) { runtimeapi.RegisterRuntimeServiceServer(s, e.runtime) })
+	return e.Serve(e.config.Service.CRISocket(role.NodeAPI),
+		func(s *grpc.Server) { runtimeapi.RegisterRuntimeServiceServer(s, e.runtime) })
 }
 
 // startPeers starts all that nodeapi asks for what it answers.

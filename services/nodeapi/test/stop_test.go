@@ -40,7 +40,10 @@ func (e *edge) exec(user string) *session {
 	// nodeapi hears of pods when it hears of them, and says "pod does not exist" of others.
 	e.user("witness get_proxy").awaitGet(slack, "/containerLogs/ns/p/c?tailLines=0", 200)
 	certificate, key := e.clients.Issue(testpki.Client(user))
-	config := &rest.Config{Host: "https://" + e.secure(), TLSClientConfig: rest.TLSClientConfig{Insecure: true, CertData: certificate, KeyData: key}}
+	config := &rest.Config{
+		Host:            "https://" + e.secure(),
+		TLSClientConfig: rest.TLSClientConfig{Insecure: true, CertData: certificate, KeyData: key},
+	}
 	to := &url.URL{Scheme: "https", Host: e.secure(), Path: "/exec/ns/p/c", RawQuery: "command=cat&input=1&output=1"}
 	executor, err := remotecommand.NewSPDYExecutor(config, http.MethodPost, to)
 	if err != nil {
@@ -71,7 +74,8 @@ func (s *session) repeats(text string) {
 	case <-time.After(slack):
 		s.t.Fatalf("%q cannot be sent", text)
 	}
-	proctest.Await(s.t, slack, fmt.Sprintf("%q comes back", text), func() bool { return strings.HasSuffix(s.out.String(), text) })
+	proctest.Await(s.t, slack, fmt.Sprintf("%q comes back", text),
+		func() bool { return strings.HasSuffix(s.out.String(), text) })
 }
 
 // startProcess starts nodeapi as a process of its own, with the same configuration.

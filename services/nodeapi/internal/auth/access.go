@@ -33,7 +33,12 @@ type access struct {
 var _ authorizer.UnconditionalAuthorizer = (*access)(nil)
 
 func newAccess(client nodestatusv1.ReviewServiceClient, allowTTL, denyTTL time.Duration) *access {
-	return &access{client: client, allowTTL: allowTTL, denyTTL: denyTTL, decisions: cache.NewLRUExpireCache(maxDecisions)}
+	return &access{
+		client:    client,
+		allowTTL:  allowTTL,
+		denyTTL:   denyTTL,
+		decisions: cache.NewLRUExpireCache(maxDecisions),
+	}
 }
 
 // Authorize implements authorizer.UnconditionalAuthorizer.

@@ -75,13 +75,15 @@ func New(o Options) (*Auth, error) {
 		}
 	}
 	if a.who == nil {
-		return nil, errors.New("authentication: no method is on, so nobody could sign in: set authentication.x509.clientCAFile, or authentication.webhook.enabled")
+		return nil,
+			errors.New("authentication: no method is on, so nobody could sign in: set authentication.x509.clientCAFile, or authentication.webhook.enabled")
 	}
 	switch o.Authorization.Mode {
 	case kubeletv1beta1.KubeletAuthorizationModeAlwaysAllow:
 		a.may = always{}
 	case kubeletv1beta1.KubeletAuthorizationModeWebhook:
-		a.may = newAccess(o.Reviews, o.Authorization.Webhook.CacheAuthorizedTTL.Duration, o.Authorization.Webhook.CacheUnauthorizedTTL.Duration)
+		a.may = newAccess(o.Reviews, o.Authorization.Webhook.CacheAuthorizedTTL.Duration,
+			o.Authorization.Webhook.CacheUnauthorizedTTL.Duration)
 	default:
 		return nil, fmt.Errorf("authorization.mode is %q: use Webhook or AlwaysAllow", o.Authorization.Mode)
 	}
@@ -125,9 +127,11 @@ func (a *Auth) Check(r *http.Request, subresources []string) *Refusal {
 	for _, sub := range subresources {
 		decision, _, err := a.may.Authorize(r.Context(), a.attributes(answer.User, verb, sub, r.URL.Path))
 		if err != nil {
-			a.log.Error("caller could not be authorized", "user", answer.User.GetName(), "verb", verb, "subresource", sub, "err", err)
+			a.log.Error("caller could not be authorized", "user", answer.User.GetName(), "verb", verb,
+				"subresource", sub, "err", err)
 			return &Refusal{http.StatusInternalServerError,
-				fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource=%s)", answer.User.GetName(), verb, sub)}
+				fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource=%s)",
+					answer.User.GetName(), verb, sub)}
 		}
 		if decision == authorizer.DecisionAllow {
 			// Who is anonymous is known only where everybody is allowed everything.
@@ -137,8 +141,9 @@ func (a *Auth) Check(r *http.Request, subresources []string) *Refusal {
 			return nil
 		}
 	}
-	return &Refusal{http.StatusForbidden, fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource(s)=[%s])\n",
-		answer.User.GetName(), verb, strings.Join(subresources, " "))}
+	return &Refusal{http.StatusForbidden,
+		fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource(s)=[%s])\n",
+			answer.User.GetName(), verb, strings.Join(subresources, " "))}
 }
 
 func (a *Auth) attributes(who user.Info, verb, subresource, path string) authorizer.Attributes {

@@ -34,7 +34,8 @@ type reviewer struct {
 	fail           error
 }
 
-func (r *reviewer) ReviewToken(_ context.Context, in *nodestatusv1.ReviewTokenRequest, _ ...grpc.CallOption) (*nodestatusv1.ReviewTokenResponse, error) {
+func (r *reviewer) ReviewToken(_ context.Context, in *nodestatusv1.ReviewTokenRequest,
+	_ ...grpc.CallOption) (*nodestatusv1.ReviewTokenResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.tokens++
@@ -47,14 +48,18 @@ func (r *reviewer) ReviewToken(_ context.Context, in *nodestatusv1.ReviewTokenRe
 	}
 	if review.Spec.Token == "good" {
 		review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{
-			Username: "jane", UID: "7", Groups: []string{"dev"}, Extra: map[string]authenticationv1.ExtraValue{"k": {"v"}},
+			Username: "jane",
+			UID:      "7",
+			Groups:   []string{"dev"},
+			Extra:    map[string]authenticationv1.ExtraValue{"k": {"v"}},
 		}}
 	}
 	data, err := review.Marshal()
 	return &nodestatusv1.ReviewTokenResponse{Review: data}, err
 }
 
-func (r *reviewer) ReviewAccess(_ context.Context, in *nodestatusv1.ReviewAccessRequest, _ ...grpc.CallOption) (*nodestatusv1.ReviewAccessResponse, error) {
+func (r *reviewer) ReviewAccess(_ context.Context, in *nodestatusv1.ReviewAccessRequest,
+	_ ...grpc.CallOption) (*nodestatusv1.ReviewAccessResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.access++
@@ -93,8 +98,11 @@ func options(r nodestatusv1.ReviewServiceClient) Options {
 			Anonymous: kubeletv1beta1.KubeletAnonymousAuthentication{Enabled: new(false)},
 		},
 		Authorization: kubeletv1beta1.KubeletAuthorization{
-			Mode:    kubeletv1beta1.KubeletAuthorizationModeWebhook,
-			Webhook: kubeletv1beta1.KubeletWebhookAuthorization{CacheAuthorizedTTL: d(5 * time.Minute), CacheUnauthorizedTTL: d(30 * time.Second)},
+			Mode: kubeletv1beta1.KubeletAuthorizationModeWebhook,
+			Webhook: kubeletv1beta1.KubeletWebhookAuthorization{
+				CacheAuthorizedTTL:   d(5 * time.Minute),
+				CacheUnauthorizedTTL: d(30 * time.Second),
+			},
 		},
 	}
 }

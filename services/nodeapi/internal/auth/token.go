@@ -53,7 +53,11 @@ func (t tokens) AuthenticateToken(ctx context.Context, token string) (*authentic
 		}
 		return nil, false, nil
 	}
-	who := &user.DefaultInfo{Name: review.Status.User.Username, UID: review.Status.User.UID, Groups: review.Status.User.Groups}
+	who := &user.DefaultInfo{
+		Name:   review.Status.User.Username,
+		UID:    review.Status.User.UID,
+		Groups: review.Status.User.Groups,
+	}
 	for key, values := range review.Status.User.Extra {
 		if who.Extra == nil {
 			who.Extra = map[string][]string{}

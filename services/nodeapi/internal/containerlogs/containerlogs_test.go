@@ -73,7 +73,8 @@ func FuzzParseOptions(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if o.TailLines != nil && *o.TailLines < 0 || o.LimitBytes != nil && *o.LimitBytes < 1 || o.SinceSeconds != nil && *o.SinceSeconds < 1 {
+		if o.TailLines != nil && *o.TailLines < 0 || o.LimitBytes != nil && *o.LimitBytes < 1 ||
+			o.SinceSeconds != nil && *o.SinceSeconds < 1 {
 			t.Errorf("%q passes: %+v", raw, o)
 		}
 	})
@@ -122,7 +123,8 @@ func TestWhichContainerIsMeant(t *testing.T) {
 			}
 		}
 	}
-	if _, err := ID(&v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}, "c", false); err == nil || err.Error() != `container "c" in pod "p" is not available` {
+	if _, err := ID(&v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}, "c", false); err == nil ||
+		err.Error() != `container "c" in pod "p" is not available` {
 		t.Errorf("a container without status: %v", err)
 	}
 }
@@ -138,7 +140,8 @@ func (r teller) Status(_ context.Context, id string) (*runtimeapi.ContainerStatu
 	if r.err != nil || id != "abc" {
 		return nil, errors.Join(r.err, status.Error(codes.NotFound, "no such container"))
 	}
-	return &runtimeapi.ContainerStatusResponse{Status: &runtimeapi.ContainerStatus{LogPath: r.path, State: r.state}}, nil
+	return &runtimeapi.ContainerStatusResponse{Status: &runtimeapi.ContainerStatus{LogPath: r.path, State: r.state}},
+		nil
 }
 
 func TestRead(t *testing.T) {
@@ -193,7 +196,8 @@ func TestRead(t *testing.T) {
 		"gone":                       {teller{err: errors.New("x")}, "unable to retrieve container logs for r://abc"},
 		"removed":                    {teller{path: filepath.Join(folder, "gone"), state: ended}, "no such file"},
 	} {
-		err := (&Reader{Runtime: test.runtime, Folder: folder}).Read(t.Context(), "r://abc", &v1.PodLogOptions{}, &out, &out)
+		err := (&Reader{Runtime: test.runtime, Folder: folder}).Read(t.Context(), "r://abc", &v1.PodLogOptions{}, &out,
+			&out)
 		if err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, want %q", name, err, test.want)
 		}
@@ -227,7 +231,8 @@ func TestLogsStayOutOfTheLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	var said strings.Builder
-	ctx := klog.NewContext(t.Context(), funcr.New(func(prefix, args string) { said.WriteString(args) }, funcr.Options{}))
+	ctx := klog.NewContext(t.Context(),
+		funcr.New(func(prefix, args string) { said.WriteString(args) }, funcr.Options{}))
 	r := Reader{Runtime: teller{path: path, state: runtimeapi.ContainerState_CONTAINER_EXITED}, Folder: folder}
 	for name, out := range map[string]io.Writer{"a reader who has left": gone{}, "a line that is none": io.Discard} {
 		if err := r.Read(ctx, "r://abc", &v1.PodLogOptions{}, out, out); (err != nil) != (out == gone{}) {

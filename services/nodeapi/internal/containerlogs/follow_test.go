@@ -69,7 +69,8 @@ func TestFollowerIsToldOfEachRound(t *testing.T) {
 	out := &gathering{rounds: make(chan string)}
 	done := make(chan error)
 	go func() {
-		done <- (&Reader{Runtime: r, Folder: folder}).Read(t.Context(), "r://abc", &v1.PodLogOptions{Follow: true}, out, out)
+		done <- (&Reader{Runtime: r, Folder: folder}).Read(t.Context(), "r://abc", &v1.PodLogOptions{Follow: true}, out,
+			out)
 	}()
 	for _, want := range []string{"one\ntwo\n", "three\n", "four\nfive\n"} {
 		select {
@@ -151,7 +152,8 @@ func TestManyFollowersShareRounds(t *testing.T) {
 	for _, c := range []struct {
 		busy int64
 		want time.Duration
-	}{{0, roundPause}, {1, roundPause}, {50, roundPause}, {51, 2 * roundPause}, {200, 4 * roundPause}, {1000, 2 * time.Second}, {10_000, maxPause}} {
+	}{{0, roundPause}, {1, roundPause}, {50, roundPause}, {51, 2 * roundPause}, {200, 4 * roundPause},
+		{1000, 2 * time.Second}, {10_000, maxPause}} {
 		r := &Reader{}
 		r.busy.Add(c.busy)
 		round := time.Unix(1_000_000, 0).Add(-phase)
@@ -160,7 +162,8 @@ func TestManyFollowersShareRounds(t *testing.T) {
 		}
 		late := round.Add(c.want - time.Millisecond)
 		if got := r.untilRound(late); got != time.Millisecond {
-			t.Errorf("%d followers: who has read a millisecond before the others' next round waits %s for it", c.busy, got)
+			t.Errorf("%d followers: who has read a millisecond before the others' next round waits %s for it", c.busy,
+				got)
 		}
 	}
 }

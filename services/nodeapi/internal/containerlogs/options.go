@@ -26,7 +26,11 @@ func ParseOptions(q url.Values) (*v1.PodLogOptions, error) {
 	if q.Get("tail") != "" {
 		tail = "tail"
 	}
-	for name, to := range map[string]**int64{"sinceSeconds": &o.SinceSeconds, "limitBytes": &o.LimitBytes, tail: &o.TailLines} {
+	for name, to := range map[string]**int64{
+		"sinceSeconds": &o.SinceSeconds,
+		"limitBytes":   &o.LimitBytes,
+		tail:           &o.TailLines,
+	} {
 		text := q.Get(name)
 		if text == "" || name == "tail" && text == "all" {
 			continue
@@ -37,7 +41,12 @@ func ParseOptions(q url.Values) (*v1.PodLogOptions, error) {
 		}
 		*to = &n
 	}
-	for name, to := range map[string]*bool{"follow": &o.Follow, "previous": &o.Previous, "timestamps": &o.Timestamps, "insecureSkipTLSVerifyBackend": &o.InsecureSkipTLSVerifyBackend} {
+	for name, to := range map[string]*bool{
+		"follow":                       &o.Follow,
+		"previous":                     &o.Previous,
+		"timestamps":                   &o.Timestamps,
+		"insecureSkipTLSVerifyBackend": &o.InsecureSkipTLSVerifyBackend,
+	} {
 		// As in the API: given without a value it is true, and only "false" and "0" are false.
 		if values, ok := q[name]; ok && len(values) > 0 {
 			*to = values[0] != "false" && values[0] != "0"
@@ -69,7 +78,8 @@ func validate(o *v1.PodLogOptions) error {
 	add(o.SinceSeconds != nil && *o.SinceSeconds < 1, "sinceSeconds must be positive")
 	if o.Stream != nil {
 		s := *o.Stream
-		add(s != v1.LogStreamAll && s != v1.LogStreamStdout && s != v1.LogStreamStderr, "stream must be All, Stdout or Stderr")
+		add(s != v1.LogStreamAll && s != v1.LogStreamStdout && s != v1.LogStreamStderr,
+			"stream must be All, Stdout or Stderr")
 		add(s != v1.LogStreamAll && o.TailLines != nil, "tailLines and a single stream must not both be given")
 	}
 	return errors.Join(problems...)

@@ -64,9 +64,9 @@ type Follower interface {
 	CaughtUp() (anything bool, err error)
 }
 
-// Read writes the log of the container with this id, as pods' statuses have it, until its end, or, following, until the container
-// has ended and all is written, or ctx ends. A nil writer's stream is left out. A writer that is a Follower is told
-// after each round, but the last.
+// Read writes the log of the container with this id, as pods' statuses have it, until its end, or, following, until the
+// container has ended and all is written, or ctx ends. A nil writer's stream is left out. A writer that is a Follower
+// is told after each round, but the last.
 func (r *Reader) Read(ctx context.Context, id string, o *v1.PodLogOptions, stdout, stderr io.Writer) error {
 	answer, err := r.Runtime.Status(ctx, bare(id))
 	if err != nil {
@@ -153,7 +153,8 @@ type statusOnly struct {
 }
 
 // ContainerStatus implements internalapi.RuntimeService. It ends the round.
-func (s *statusOnly) ContainerStatus(ctx context.Context, id string, _ bool) (*runtimeapi.ContainerStatusResponse, error) {
+func (s *statusOnly) ContainerStatus(ctx context.Context, id string,
+	_ bool) (*runtimeapi.ContainerStatusResponse, error) {
 	anything := false
 	for _, f := range s.followers {
 		some, err := f.CaughtUp()

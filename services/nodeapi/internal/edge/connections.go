@@ -21,9 +21,10 @@ import (
 type Limits struct {
 	// Connections is how many there may be at one time.
 	Connections int
-	// Unauthenticated is how many of them may be of callers who are not authenticated; the rest is kept for
-	// those who are; 0 keeps none. PerAddress is how many one address may have of these, an IPv6 address with all of its
-	// /64, and loopback with all of its addresses. One more takes the place of the oldest: of its own address, or of the one that has most.
+	// Unauthenticated is how many of them may be of callers who are not authenticated; the rest is kept for those who
+	// are; 0 keeps none. PerAddress is how many one address may have of these, an IPv6 address with all of its /64, and
+	// loopback with all of its addresses. One more takes the place of the oldest: of its own address, or of the one
+	// that has most.
 	Unauthenticated, PerAddress int
 	// Idle is how long a connection may pass no byte before it is closed; 0 is for ever.
 	Idle time.Duration
@@ -62,8 +63,8 @@ func limit(l net.Listener, limits Limits, closed func(netip.Prefix, string, bool
 // loopback counts as one address, whichever of its addresses a caller has.
 var loopback = netip.MustParsePrefix("127.0.0.0/8")
 
-// addressOf is what counts as one caller's address: whoever has an IPv6 address has a /64, and whoever is in the host's network has
-// all of loopback's.
+// addressOf is what counts as one caller's address: whoever has an IPv6 address has a /64, and whoever is in the host's
+// network has all of loopback's.
 func addressOf(remote string) netip.Prefix {
 	at, _ := netip.ParseAddrPort(remote) // what is no address counts as one
 	ip := at.Addr().Unmap()
@@ -130,7 +131,8 @@ func (l *limited) room(address netip.Prefix) (gives *conn, reason string, ok boo
 	case l.unauthenticated >= l.limits.Unauthenticated, full && l.unauthenticated > 0:
 		return l.oldestOfMost(func(c *connections) *list.List { return &c.unauthenticated }, func(*conn) bool { return true }), reasonUnauthenticated, true
 	case full:
-		gives = l.oldestOfMost(func(c *connections) *list.List { return &c.authenticated }, func(c *conn) bool { return !c.busy.Load() })
+		gives = l.oldestOfMost(func(c *connections) *list.List { return &c.authenticated },
+			func(c *conn) bool { return !c.busy.Load() })
 		return gives, reasonConnections, gives != nil
 	}
 	return nil, "", true

@@ -67,7 +67,13 @@ func (p *pipes) dial(remote string) net.Conn {
 }
 
 func server(h http.Handler, l Limits) *Server {
-	return &Server{Name: "test", Handler: h, Limits: l, Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry())}
+	return &Server{
+		Name:    "test",
+		Handler: h,
+		Limits:  l,
+		Log:     slog.New(slog.DiscardHandler),
+		Metrics: NewMetrics(prometheus.NewRegistry()),
+	}
 }
 
 // start serves on pipes until the test ends.
@@ -209,7 +215,11 @@ func served(t *testing.T, address string, max uint16) (string, uint16, error) {
 
 func TestCertificateIsReadAgain(t *testing.T) {
 	dir := t.TempDir()
-	k := &kubeletv1beta1.KubeletConfiguration{TLSCertFile: filepath.Join(dir, "s.crt"), TLSPrivateKeyFile: filepath.Join(dir, "s.key"), TLSMinVersion: "VersionTLS13"}
+	k := &kubeletv1beta1.KubeletConfiguration{
+		TLSCertFile:       filepath.Join(dir, "s.crt"),
+		TLSPrivateKeyFile: filepath.Join(dir, "s.key"),
+		TLSMinVersion:     "VersionTLS13",
+	}
 	certificates, err := NewCertificates(k, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -250,7 +260,8 @@ func TestClientCAMustBeReadable(t *testing.T) {
 		t.Errorf("without a CA: %v, %v", c.ClientCA(), err)
 	}
 	k.Authentication.X509.ClientCAFile = filepath.Join(t.TempDir(), "nosuch")
-	if _, err := NewCertificates(k, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "authentication.x509.clientCAFile") {
+	if _, err := NewCertificates(k, slog.New(slog.DiscardHandler)); err == nil ||
+		!strings.Contains(err.Error(), "authentication.x509.clientCAFile") {
 		t.Errorf("a CA that cannot be read: %v", err)
 	}
 }

@@ -49,7 +49,8 @@ type Metrics struct {
 func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "microlet_nodeapi_connections_refused_total", Help: "Connections closed as they came, because there were too many that are in use.",
+			Name: "microlet_nodeapi_connections_refused_total",
+			Help: "Connections closed as they came, because there were too many that are in use.",
 		}, []string{"server"}),
 		evicted: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_nodeapi_connections_evicted_total",
@@ -128,7 +129,11 @@ func (s *Server) serve(ctx context.Context) error {
 
 func (s *Server) server() *http.Server {
 	return &http.Server{
-		Handler: s.Handler, ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout, IdleTimeout: keepAlive, MaxHeaderBytes: maxHeader,
+		Handler:                      s.Handler,
+		ReadHeaderTimeout:            headerTimeout,
+		WriteTimeout:                 writeTimeout,
+		IdleTimeout:                  keepAlive,
+		MaxHeaderBytes:               maxHeader,
 		DisableGeneralOptionsHandler: true,                                                // "OPTIONS *" is for the handler to refuse, like all else
 		ErrorLog:                     slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug), // strangers must not fill the log
 		ConnState: func(c net.Conn, state http.ConnState) {
@@ -137,7 +142,10 @@ func (s *Server) server() *http.Server {
 				s.recognize(c)
 			}
 		},
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, key{}, under(c)) },
+		ConnContext: func(ctx context.Context,
+			c net.Conn) context.Context {
+			return context.WithValue(ctx, key{}, under(c))
+		},
 	}
 }
 
@@ -161,11 +169,14 @@ func (s *Server) recognize(c net.Conn) bool {
 //
 //nolint:staticcheck // SA1019: net/http has one number of streams for all connections
 func (s *Server) setHTTP2(server *http.Server) error {
-	few, many := &http2.Server{MaxConcurrentStreams: unauthenticatedStreams}, &http2.Server{MaxConcurrentStreams: authenticatedStreams}
+	few, many := &http2.Server{MaxConcurrentStreams: unauthenticatedStreams}, &http2.Server{
+		MaxConcurrentStreams: authenticatedStreams,
+	}
 	if err := errors.Join(http2.ConfigureServer(server, few), http2.ConfigureServer(server, many)); err != nil {
 		return err
 	}
-	server.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){http2.NextProtoTLS: func(hs *http.Server, c *tls.Conn, h http.Handler) {
+	server.TLSNextProto = map[string]func(*http.Server, *tls.Conn,
+		http.Handler){http2.NextProtoTLS: func(hs *http.Server, c *tls.Conn, h http.Handler) {
 		as := few
 		if s.recognize(c) {
 			as = many
@@ -193,7 +204,8 @@ func (s *Server) closed() func(address netip.Prefix, reason string, refused bool
 			s.Metrics.evicted.WithLabelValues(s.Name, reason).Inc()
 		}
 		logged[reason].Do(func() {
-			s.Log.Warn("port has too many connections, one is closed", "server", s.Name, "address", address.String(), "limit", reason, "new", refused)
+			s.Log.Warn("port has too many connections, one is closed", "server", s.Name, "address", address.String(),
+				"limit", reason, "new", refused)
 		})
 	}
 }

@@ -49,7 +49,8 @@ func (l Logs) Write(ctx context.Context, w io.Writer, q *Query) error {
 		}
 	}
 	if len(inFiles) > 0 && q.filtered() {
-		_, err := fmt.Fprintf(w, "\noptions present and query resolved to log files for %v\ntry without specifying options\n", inFiles)
+		_, err := fmt.Fprintf(w,
+			"\noptions present and query resolved to log files for %v\ntry without specifying options\n", inFiles)
 		return err
 	}
 	for _, s := range inFiles {

@@ -22,7 +22,11 @@ func tree(t testing.TB) (files Files, top string) {
 	top = t.TempDir()
 	logs, pods := filepath.Join(top, "log"), filepath.Join(top, "pods")
 	for path, data := range map[string]string{
-		"log/plain.log": "plain", "log/unit/unit.log": "of a unit", "pods/p/0.log": "of a pod", "secret/key": "secret", "logs-beside/x": "secret",
+		"log/plain.log":     "plain",
+		"log/unit/unit.log": "of a unit",
+		"pods/p/0.log":      "of a pod",
+		"secret/key":        "secret",
+		"logs-beside/x":     "secret",
 	} {
 		full := filepath.Join(top, path)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(full), 0o755), os.WriteFile(full, []byte(data), 0o644)); err != nil {
@@ -30,9 +34,15 @@ func tree(t testing.TB) (files Files, top string) {
 		}
 	}
 	for link, to := range map[string]string{
-		"log/inside": "plain.log", "log/absolute": filepath.Join(logs, "plain.log"), "log/pod.log": filepath.Join(pods, "p/0.log"),
-		"log/out": "../secret/key", "log/out-absolute": filepath.Join(top, "secret/key"), "log/folder": "../secret", "log/loop": "loop", "log/gone": "nosuch",
-		"log/beside": filepath.Join(top, "logs-beside"),
+		"log/inside":       "plain.log",
+		"log/absolute":     filepath.Join(logs, "plain.log"),
+		"log/pod.log":      filepath.Join(pods, "p/0.log"),
+		"log/out":          "../secret/key",
+		"log/out-absolute": filepath.Join(top, "secret/key"),
+		"log/folder":       "../secret",
+		"log/loop":         "loop",
+		"log/gone":         "nosuch",
+		"log/beside":       filepath.Join(top, "logs-beside"),
 	} {
 		if err := os.Symlink(to, filepath.Join(top, link)); err != nil {
 			t.Fatal(err)
@@ -47,7 +57,12 @@ func tree(t testing.TB) (files Files, top string) {
 func TestNothingLeadsOut(t *testing.T) {
 	files, top := tree(t)
 	for name, want := range map[string]string{
-		"/plain.log": "plain", "plain.log": "plain", "/unit/unit.log": "of a unit", "/inside": "plain", "/absolute": "plain", "/pod.log": "of a pod",
+		"/plain.log":         "plain",
+		"plain.log":          "plain",
+		"/unit/unit.log":     "of a unit",
+		"/inside":            "plain",
+		"/absolute":          "plain",
+		"/pod.log":           "of a pod",
 		"/unit/../plain.log": "plain",
 	} {
 		f, err := files.Open(name)
@@ -64,7 +79,8 @@ func TestNothingLeadsOut(t *testing.T) {
 		}
 	}
 	for _, name := range []string{
-		"/out", "/out-absolute", "/folder/key", "/folder", "/beside/x", "/../secret/key", "/../../etc/passwd", "/loop", "/gone", "/pipe",
+		"/out", "/out-absolute", "/folder/key", "/folder", "/beside/x", "/../secret/key", "/../../etc/passwd", "/loop",
+		"/gone", "/pipe",
 		"/unit/../../secret/key", "//..//secret/key", top + "/secret/key", "/\x00", "/plain.log/x",
 	} {
 		f, err := files.Open(name)
@@ -87,7 +103,8 @@ func TestNothingLeadsOut(t *testing.T) {
 }
 
 func FuzzOpen(f *testing.F) {
-	for _, seed := range []string{"/plain.log", "/../secret/key", "/folder/../secret/key", "/./out", "unit/../../secret/key", "/out-absolute"} {
+	for _, seed := range []string{"/plain.log", "/../secret/key", "/folder/../secret/key", "/./out",
+		"unit/../../secret/key", "/out-absolute"} {
 		f.Add(seed)
 	}
 	files, _ := tree(f)
@@ -167,7 +184,8 @@ func FuzzParseQuery(f *testing.F) {
 		if err != nil {
 			return
 		}
-		known := []string{"--utc", "--no-pager", "--output=short-precise", "--pager-end", "--since=", "--until=", "--lines=", "--unit=", "--grep=", "--boot="}
+		known := []string{"--utc", "--no-pager", "--output=short-precise", "--pager-end", "--since=", "--until=",
+			"--lines=", "--unit=", "--grep=", "--boot="}
 		for _, arg := range q.journalArguments(q.Services) {
 			ok := false
 			for _, k := range known {
@@ -189,7 +207,8 @@ func FuzzParseQuery(f *testing.F) {
 func journalctl(t *testing.T, body string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "journalctl")
-	script := fmt.Sprintf("#!/bin/sh\nif [ \"$1\" = --field=_SYSTEMD_UNIT ]; then echo known.service; exit; fi\n%s\n", body)
+	script := fmt.Sprintf("#!/bin/sh\nif [ \"$1\" = --field=_SYSTEMD_UNIT ]; then echo known.service; exit; fi\n%s\n",
+		body)
 	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -114,7 +114,8 @@ func (n *Query) choose(files []string, readable bool) (problems []error) {
 	case len(files) > 1:
 		problems = append(problems, errors.New("query names several files: give one"))
 	case len(n.Services) > maxServices:
-		problems = append(problems, fmt.Errorf("query names %d services: give %d at most", len(n.Services), maxServices))
+		problems = append(problems,
+			fmt.Errorf("query names %d services: give %d at most", len(n.Services), maxServices))
 	case len(files) == 1 && n.filtered():
 		problems = append(problems, errors.New("query names a file, of which all is shown: give no options"))
 	case len(files) == 1:

@@ -81,7 +81,8 @@ func (p *Pods) ByName(namespace, name string) (*Pod, bool) {
 			continue // it was logged by who decodes all
 		}
 		if found == nil || found.DeletionTimestamp != nil && pod.DeletionTimestamp == nil ||
-			(found.DeletionTimestamp == nil) == (pod.DeletionTimestamp == nil) && found.CreationTimestamp.Before(&pod.CreationTimestamp) {
+			(found.DeletionTimestamp == nil) == (pod.DeletionTimestamp == nil) &&
+				found.CreationTimestamp.Before(&pod.CreationTimestamp) {
 			found = pod
 		}
 	}

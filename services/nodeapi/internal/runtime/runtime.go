@@ -60,8 +60,11 @@ func (r *Runtime) Container(ctx context.Context, podUID, name string) (string, e
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	answer, err := r.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
-		State:         &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
-		LabelSelector: map[string]string{kubelettypes.KubernetesPodUIDLabel: podUID, kubelettypes.KubernetesContainerNameLabel: name},
+		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+		LabelSelector: map[string]string{
+			kubelettypes.KubernetesPodUIDLabel:        podUID,
+			kubelettypes.KubernetesContainerNameLabel: name,
+		},
 	}})
 	if err != nil {
 		return "", err
@@ -200,15 +203,17 @@ type Running struct {
 func (r *Runtime) Pods(ctx context.Context) ([]Running, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	sandboxes, err := r.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
-		State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
-	}})
+	sandboxes, err := r.client.ListPodSandbox(ctx,
+		&runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
+			State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
+		}})
 	if err != nil {
 		return nil, err
 	}
-	containers, err := r.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
-		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
-	}})
+	containers, err := r.client.ListContainers(ctx,
+		&runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+			State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+		}})
 	if err != nil {
 		return nil, err
 	}
@@ -224,7 +229,11 @@ func (r *Runtime) Pods(ctx context.Context) ([]Running, error) {
 		}
 		p := pods[uid]
 		if p == nil { // its sandbox is not ready any more
-			p = &Running{Namespace: c.GetLabels()[kubelettypes.KubernetesPodNamespaceLabel], Name: c.GetLabels()[kubelettypes.KubernetesPodNameLabel], UID: uid}
+			p = &Running{
+				Namespace: c.GetLabels()[kubelettypes.KubernetesPodNamespaceLabel],
+				Name:      c.GetLabels()[kubelettypes.KubernetesPodNameLabel],
+				UID:       uid,
+			}
 			pods[uid] = p
 		}
 		p.Containers = append(p.Containers, c)

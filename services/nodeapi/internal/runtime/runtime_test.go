@@ -18,7 +18,8 @@ import (
 // start runs a container of a pod, and returns its sandbox's id and its own.
 func start(t *testing.T, f *fake.Runtime, pod, name string) (string, string) {
 	t.Helper()
-	sandbox, ids, err := f.StartPod(t.Context(), fake.Pod{Namespace: "ns", Name: pod, UID: pod, Containers: []string{name}})
+	sandbox, ids, err := f.StartPod(t.Context(),
+		fake.Pod{Namespace: "ns", Name: pod, UID: pod, Containers: []string{name}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +34,8 @@ func TestWhatRunsIsFound(t *testing.T) {
 	if id, err := r.Container(t.Context(), "one", "c"); err != nil || id != container {
 		t.Errorf("the container is %q, %v, want %q", id, err, container)
 	}
-	if _, err := r.Container(t.Context(), "one", "other"); !errors.Is(err, ErrNoContainer) || err.Error() != `container not found ("other")` {
+	if _, err := r.Container(t.Context(), "one", "other"); !errors.Is(err, ErrNoContainer) ||
+		err.Error() != `container not found ("other")` {
 		t.Errorf("another container: %v", err)
 	}
 	if id, err := r.Sandbox(t.Context(), "one"); err != nil || id != sandbox {
@@ -81,7 +83,8 @@ func TestReadersShareAStatus(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(statusAge)
-		if s, err := r.Status(t.Context(), container); err != nil || s.GetStatus().GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
+		if s, err := r.Status(t.Context(), container); err != nil ||
+			s.GetStatus().GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
 			t.Errorf("a second after its end the container is %v, %v", s.GetStatus().GetState(), err)
 		}
 	})
@@ -127,7 +130,13 @@ func TestARuntimeThatHangs(t *testing.T) {
 
 func TestStreamingAddress(t *testing.T) {
 	for text, ok := range map[string]bool{
-		"http://127.0.0.1:1/exec/x": true, "https://127.0.0.1:1/exec/x": true, "/exec/x": false, "": false, "unix:///run/x": false, "file:///etc": false, "http:// ": false,
+		"http://127.0.0.1:1/exec/x":  true,
+		"https://127.0.0.1:1/exec/x": true,
+		"/exec/x":                    false,
+		"":                           false,
+		"unix:///run/x":              false,
+		"file:///etc":                false,
+		"http:// ":                   false,
 	} {
 		if _, err := address(text); (err == nil) != ok {
 			t.Errorf("%q: %v", text, err)

@@ -52,7 +52,8 @@ func join(of []process, said []map[string]*dto.MetricFamily, f Filter) map[strin
 
 // kubelets reports whether the kubelet has a family of this name, and one process of it alone.
 func kubelets(family string) bool {
-	for _, prefix := range []string{"kubelet_", "prober_", "kubernetes_", "storage_operation_", "volume_manager_", "plugin_manager_"} {
+	for _, prefix := range []string{"kubelet_", "prober_", "kubernetes_", "storage_operation_", "volume_manager_",
+		"plugin_manager_"} {
 		if strings.HasPrefix(family, prefix) {
 			return true
 		}

@@ -201,7 +201,8 @@ func (s *Services) Pass(r role.Role) http.Handler {
 // SetVerbosity has all services that run log as much.
 func (s *Services) SetVerbosity(ctx context.Context, level int) error {
 	return errors.Join(each(ctx, s.processes(Roles()...), func(ctx context.Context, p process) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://"+p.String()+"/debug/flags/v", strings.NewReader(strconv.Itoa(level)))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://"+p.String()+"/debug/flags/v",
+			strings.NewReader(strconv.Itoa(level)))
 		if err != nil {
 			return err
 		}

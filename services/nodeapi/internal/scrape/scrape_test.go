@@ -45,7 +45,8 @@ func node(t *testing.T, texts map[role.Role]string, healthy map[role.Role]error)
 		go func() { _ = s.Serve(l) }()
 		t.Cleanup(func() { _ = s.Close() })
 	}
-	return New(func(r role.Role) string { return filepath.Join(dir, string(r)+".sock") }, unixgrpc.Rules{}, slog.New(slog.DiscardHandler))
+	return New(func(r role.Role) string { return filepath.Join(dir, string(r)+".sock") }, unixgrpc.Rules{},
+		slog.New(slog.DiscardHandler))
 }
 
 const (
@@ -88,7 +89,8 @@ func joined(t *testing.T, s *Services, filter Filter, want string) {
 }
 
 func TestMetricsAreJoined(t *testing.T) {
-	s := node(t, map[role.Role]string{role.Podsync: podsyncText, role.PLEG: plegText, role.Prober: proberText, role.NodeStatus: "this is no metric {"}, nil)
+	s := node(t,
+		map[role.Role]string{role.Podsync: podsyncText, role.PLEG: plegText, role.Prober: proberText, role.NodeStatus: "this is no metric {"}, nil)
 	joined(t, s, Everything, `# HELP go_goroutines Goroutines.
 # TYPE go_goroutines gauge
 go_goroutines{service="podsync"} 7
@@ -138,7 +140,9 @@ prober_probe_total{pod="moved",result="successful"} 70
 # TYPE process_start_time_seconds gauge
 process_start_time_seconds 12
 `
-	s := node(t, map[role.Role]string{role.Prober: firstText, role.Prober + ".1": secondText, role.Prober + ".2": "it is ill {"}, nil)
+	s := node(t,
+		map[role.Role]string{role.Prober: firstText, role.Prober + ".1": secondText, role.Prober + ".2": "it is ill {"},
+		nil)
 	joined(t, s, Probes, `# HELP prober_probe_total Probes.
 # TYPE prober_probe_total counter
 prober_probe_total{pod="a",result="failed"} 1
@@ -164,14 +168,17 @@ process_start_time_seconds{service="prober",replica="1"} 13
 }
 
 func TestHealthIsOfAllReplicas(t *testing.T) {
-	s := node(t, map[role.Role]string{role.Prober: "", role.Prober + ".1": ""}, map[role.Role]error{role.Prober + ".1": errors.New("it hangs")})
-	if err := s.Healthy(t.Context(), role.Prober); err == nil || !strings.Contains(err.Error(), "prober.1 says 503: it hangs") {
+	s := node(t, map[role.Role]string{role.Prober: "", role.Prober + ".1": ""},
+		map[role.Role]error{role.Prober + ".1": errors.New("it hangs")})
+	if err := s.Healthy(t.Context(), role.Prober); err == nil ||
+		!strings.Contains(err.Error(), "prober.1 says 503: it hangs") {
 		t.Errorf("the second replica hangs: %v", err)
 	}
 }
 
 func TestHealth(t *testing.T) {
-	s := node(t, map[role.Role]string{role.Podsync: "", role.PLEG: ""}, map[role.Role]error{role.PLEG: errors.New("it hangs")})
+	s := node(t, map[role.Role]string{role.Podsync: "", role.PLEG: ""},
+		map[role.Role]error{role.PLEG: errors.New("it hangs")})
 	if err := s.Healthy(t.Context(), role.Podsync); err != nil {
 		t.Error(err)
 	}
@@ -225,7 +232,8 @@ func TestMoreReplicasThanCanBe(t *testing.T) {
 		go func() { _ = s.Serve(l) }()
 		t.Cleanup(func() { _ = s.Close() })
 	}
-	s := New(func(r role.Role) string { return filepath.Join(dir, string(r)+".sock") }, unixgrpc.Rules{}, slog.New(slog.DiscardHandler))
+	s := New(func(r role.Role) string { return filepath.Join(dir, string(r)+".sock") }, unixgrpc.Rules{},
+		slog.New(slog.DiscardHandler))
 	s.limit = int64(3*len(text) + 1)
 	var out strings.Builder
 	if err := s.Write(t.Context(), &out, Everything); err != nil {
@@ -252,7 +260,8 @@ func TestMoreReplicasThanCanBe(t *testing.T) {
 	if clients != 0 {
 		t.Errorf("%d clients of replicas that are gone are kept", clients)
 	}
-	proctest.Await(t, 10*time.Second, "the end of the connections to replicas that are gone", func() bool { return open.Load() == 0 })
+	proctest.Await(t, 10*time.Second, "the end of the connections to replicas that are gone",
+		func() bool { return open.Load() == 0 })
 }
 
 // A process of another user on a service's socket is asked nothing.

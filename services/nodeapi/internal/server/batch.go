@@ -11,8 +11,8 @@ const batchSize = 16 << 10
 // buffers are those of all batches: a log that is silent holds none.
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// batch passes lines on to a reader of a log: those that are read together in one delivery, since each costs a record of
-// TLS and a system call, here and in the apiserver. A delivery that nobody takes ends the request.
+// batch passes lines on to a reader of a log: those that are read together in one delivery, since each costs a record
+// of TLS and a system call, here and in the apiserver. A delivery that nobody takes ends the request.
 type batch struct {
 	s          *Server
 	w          http.ResponseWriter

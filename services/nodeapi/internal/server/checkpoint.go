@@ -37,14 +37,16 @@ func (s *Server) checkpoint(w http.ResponseWriter, r *http.Request) {
 	}
 	fail := func(err error) {
 		s.options.Log.Warn("checkpoint failed", "pod", p.Namespace+"/"+p.Name, "container", name, "err", err)
-		http.Error(w, fmt.Sprintf("checkpointing of %v/%v/%v failed (%v)", p.Namespace, p.Name, name, err), http.StatusInternalServerError)
+		http.Error(w,
+			fmt.Sprintf("checkpointing of %v/%v/%v failed (%v)", p.Namespace, p.Name, name, err), http.StatusInternalServerError)
 	}
 	id, err := s.options.Runtime.Container(r.Context(), string(p.UID), name)
 	if err != nil {
 		fail(err)
 		return
 	}
-	file := filepath.Join(s.options.Checkpoints, fmt.Sprintf("checkpoint-%s_%s-%s-%s.tar", p.Name, p.Namespace, name, time.Now().Format(time.RFC3339)))
+	file := filepath.Join(s.options.Checkpoints,
+		fmt.Sprintf("checkpoint-%s_%s-%s-%s.tar", p.Name, p.Namespace, name, time.Now().Format(time.RFC3339)))
 	if !setWriteDeadline(w, s.options.LongWrite) {
 		return
 	}

@@ -20,7 +20,8 @@ func (s *Server) profile(w http.ResponseWriter, r *http.Request) {
 		of = role.Role(name)
 	}
 	if _, err := role.Get(of); err != nil {
-		http.Error(w, fmt.Sprintf("service is %q: give the name of one of this node's services", of), http.StatusBadRequest)
+		http.Error(w,
+			fmt.Sprintf("service is %q: give the name of one of this node's services", of), http.StatusBadRequest)
 		return
 	}
 	s.options.Services.Pass(of).ServeHTTP(w, r)
@@ -39,12 +40,14 @@ func (s *Server) verbosity(w http.ResponseWriter, r *http.Request) {
 	}
 	level, err := strconv.Atoi(strings.TrimSpace(string(body)))
 	if err != nil || level < 0 || level > telemetry.MaxVerbosity {
-		http.Error(w, fmt.Sprintf("verbosity is %q: give a whole number from 0 to %d; above it Secrets and tokens are logged, which takes a restart with --v",
-			body, telemetry.MaxVerbosity), http.StatusBadRequest)
+		http.Error(w,
+			fmt.Sprintf("verbosity is %q: give a whole number from 0 to %d; above it Secrets and tokens are logged, which takes a restart with --v",
+				body, telemetry.MaxVerbosity), http.StatusBadRequest)
 		return
 	}
 	if err := s.options.Services.SetVerbosity(r.Context(), level); err != nil {
-		http.Error(w, fmt.Sprintf("not all services log with verbosity %d now: %v", level, err), http.StatusInternalServerError)
+		http.Error(w,
+			fmt.Sprintf("not all services log with verbosity %d now: %v", level, err), http.StatusInternalServerError)
 		return
 	}
 	fmt.Fprintf(w, "successfully set klog.logging.verbosity to %d", level)

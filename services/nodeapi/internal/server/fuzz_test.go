@@ -24,8 +24,10 @@ import (
 // passes whom the checker refuses.
 func FuzzPaths(f *testing.F) {
 	for _, seed := range []string{
-		"/exec/ns/p/c?command=%00", "/containerLogs/ns/p/../../c", "/logs/%2e%2e/%2e%2e/etc/shadow", "/logs/?query=--file=/etc/shadow",
-		"//pods", "/pods;x", "/containerLogs/ns/p/c?tailLines=99999999999999999999", "/run/ns/p/c?cmd=a&cmd=b", "/healthz/%2e%2e", "/portForward/ns/p?port=0",
+		"/exec/ns/p/c?command=%00", "/containerLogs/ns/p/../../c", "/logs/%2e%2e/%2e%2e/etc/shadow",
+		"/logs/?query=--file=/etc/shadow",
+		"//pods", "/pods;x", "/containerLogs/ns/p/c?tailLines=99999999999999999999", "/run/ns/p/c?cmd=a&cmd=b",
+		"/healthz/%2e%2e", "/portForward/ns/p?port=0",
 	} {
 		f.Add(seed)
 	}
@@ -86,11 +88,14 @@ func (many) Addr() net.Addr { return &net.TCPAddr{} }
 func FuzzStreamHeaders(f *testing.F) {
 	const spdy = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n"
 	const ws = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-	for _, path := range []string{"/exec/ns/p/c?command=x&output=1&input=1&tty=1", "/attach/ns/p/c?output=1", "/portForward/ns/p?port=80", "/portForward/ns/p"} {
+	for _, path := range []string{"/exec/ns/p/c?command=x&output=1&input=1&tty=1", "/attach/ns/p/c?output=1",
+		"/portForward/ns/p?port=80", "/portForward/ns/p"} {
 		f.Add("POST", path, spdy, "")
 		f.Add("GET", path, ws+"Sec-WebSocket-Protocol: v5.channel.k8s.io\r\n", "\x82\x85\x00\x00\x00\x00\x00hell")
 		f.Add("GET", path, ws+"Sec-WebSocket-Protocol: SPDY/3.1+portforward.k8s.io\r\n", "\x82\x83\x01\x02\x03\x04abc")
-		f.Add("GET", path, ws+"Sec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.Z29vZA, v4.base64.channel.k8s.io\r\n", "\x88\x80\x00\x00\x00\x00")
+		f.Add("GET", path,
+			ws+"Sec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.Z29vZA, v4.base64.channel.k8s.io\r\n",
+			"\x88\x80\x00\x00\x00\x00")
 		f.Add("GET", path, "Connection: keep-alive, Upgrade\r\nUpgrade: SPDY/3.1, websocket\r\nX-Stream-Protocol-Version: portforward.k8s.io\r\nX-Stream-Protocol-Version: v9\r\n", "\x80\x03\x00\x01\x01\x00\x00\x0a")
 	}
 	streams := teststream.New(f)

@@ -75,10 +75,27 @@ func TestSubresources(t *testing.T) {
 	var asked []string
 	h := newNode(t, nil).Handler(decision{&auth.Refusal{Code: 403}, &asked})
 	for path, want := range map[string]string{
-		"/pods": "pods proxy", "/pods/": "pods proxy", "/runningpods/": "pods proxy", "/healthz": "healthz proxy", "/healthz/x": "healthz proxy",
-		"/configz": "configz proxy", "/flagz": "configz", "/statusz": "statusz", "/stats/summary": "stats", "/metrics": "metrics",
-		"/metrics/cadvisor": "metrics", "/metrics/probes": "metrics", "/metrics/slis": "metrics", "/logs/": "log", "/logs/a/b": "log", "/checkpoint/ns/p/c": "checkpoint",
-		"/exec/ns/p/c": "proxy", "/containerLogs/ns/p/c": "proxy", "/debug/pprof/heap": "proxy", "/debug/flags/v": "proxy", "/run/ns/p/c": "proxy",
+		"/pods":                 "pods proxy",
+		"/pods/":                "pods proxy",
+		"/runningpods/":         "pods proxy",
+		"/healthz":              "healthz proxy",
+		"/healthz/x":            "healthz proxy",
+		"/configz":              "configz proxy",
+		"/flagz":                "configz",
+		"/statusz":              "statusz",
+		"/stats/summary":        "stats",
+		"/metrics":              "metrics",
+		"/metrics/cadvisor":     "metrics",
+		"/metrics/probes":       "metrics",
+		"/metrics/slis":         "metrics",
+		"/logs/":                "log",
+		"/logs/a/b":             "log",
+		"/checkpoint/ns/p/c":    "checkpoint",
+		"/exec/ns/p/c":          "proxy",
+		"/containerLogs/ns/p/c": "proxy",
+		"/debug/pprof/heap":     "proxy",
+		"/debug/flags/v":        "proxy",
+		"/run/ns/p/c":           "proxy",
 	} {
 		serve(t, h, "GET", path)
 		if got := strings.Join(asked, " "); got != want {
@@ -90,18 +107,23 @@ func TestSubresources(t *testing.T) {
 // rights is an apiserver whose tokens say themselves what their holders may: "token get proxy,get log".
 type rights struct{}
 
-func (rights) ReviewToken(_ context.Context, in *nodestatusv1.ReviewTokenRequest, _ ...grpc.CallOption) (*nodestatusv1.ReviewTokenResponse, error) {
+func (rights) ReviewToken(_ context.Context, in *nodestatusv1.ReviewTokenRequest,
+	_ ...grpc.CallOption) (*nodestatusv1.ReviewTokenResponse, error) {
 	var review authenticationv1.TokenReview
 	if err := review.Unmarshal(in.GetReview()); err != nil {
 		return nil, err
 	}
 	may, ok := strings.CutPrefix(review.Spec.Token, "token")
-	review.Status = authenticationv1.TokenReviewStatus{Authenticated: ok, User: authenticationv1.UserInfo{Username: "user" + may}}
+	review.Status = authenticationv1.TokenReviewStatus{
+		Authenticated: ok,
+		User:          authenticationv1.UserInfo{Username: "user" + may},
+	}
 	data, err := review.Marshal()
 	return &nodestatusv1.ReviewTokenResponse{Review: data}, err
 }
 
-func (rights) ReviewAccess(_ context.Context, in *nodestatusv1.ReviewAccessRequest, _ ...grpc.CallOption) (*nodestatusv1.ReviewAccessResponse, error) {
+func (rights) ReviewAccess(_ context.Context, in *nodestatusv1.ReviewAccessRequest,
+	_ ...grpc.CallOption) (*nodestatusv1.ReviewAccessResponse, error) {
 	var review authorizationv1.SubjectAccessReview
 	if err := review.Unmarshal(in.GetReview()); err != nil {
 		return nil, err
@@ -139,7 +161,10 @@ func TestEveryRouteNeedsItsRight(t *testing.T) {
 	guard, err := auth.New(auth.Options{
 		NodeName: "n", Reviews: rights{}, Log: slog.New(slog.DiscardHandler),
 		Authentication: kubeletv1beta1.KubeletAuthentication{
-			Webhook:   kubeletv1beta1.KubeletWebhookAuthentication{Enabled: new(true), CacheTTL: metav1.Duration{Duration: time.Minute}},
+			Webhook: kubeletv1beta1.KubeletWebhookAuthentication{
+				Enabled:  new(true),
+				CacheTTL: metav1.Duration{Duration: time.Minute},
+			},
 			Anonymous: kubeletv1beta1.KubeletAnonymousAuthentication{Enabled: new(false)},
 		},
 		Authorization: kubeletv1beta1.KubeletAuthorization{Mode: kubeletv1beta1.KubeletAuthorizationModeWebhook},
@@ -147,9 +172,19 @@ func TestEveryRouteNeedsItsRight(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	verbs := map[string]string{"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "OPTIONS": "", "HEAD": "", "BREW": ""}
+	verbs := map[string]string{
+		"GET":     "get",
+		"POST":    "create",
+		"PUT":     "update",
+		"PATCH":   "patch",
+		"DELETE":  "delete",
+		"OPTIONS": "",
+		"HEAD":    "",
+		"BREW":    "",
+	}
 	var every []string
-	for _, sub := range [][]string{subProxy, subPods, subHealthz, subConfigz, subFlagz, subStatusz, subStats, subMetrics, subLog, subCheckpoint} {
+	for _, sub := range [][]string{subProxy, subPods, subHealthz, subConfigz, subFlagz, subStatusz, subStats,
+		subMetrics, subLog, subCheckpoint} {
 		every = append(every, sub...)
 	}
 	requests := 0
@@ -178,7 +213,8 @@ func TestEveryRouteNeedsItsRight(t *testing.T) {
 			requests++
 			return answer.StatusCode
 		}
-		table := append(n.routes(), route{pattern: "/", subresources: subProxy}, route{pattern: "/nosuch", subresources: subProxy}, route{pattern: "//pods", subresources: subPods})
+		table := append(n.routes(), route{pattern: "/", subresources: subProxy},
+			route{pattern: "/nosuch", subresources: subProxy}, route{pattern: "//pods", subresources: subPods})
 		if len(table) < 15 {
 			t.Fatalf("%s: %d routes: the table is not what it was", name, len(table))
 		}
@@ -187,9 +223,16 @@ func TestEveryRouteNeedsItsRight(t *testing.T) {
 				t.Errorf("%s: route %s names no subresource: nobody could be allowed", name, r.pattern)
 			}
 			path := example(r.pattern)
-			others := slices.DeleteFunc(slices.Clone(every), func(s string) bool { return slices.Contains(r.subresources, s) })
+			others := slices.DeleteFunc(slices.Clone(every),
+				func(s string) bool { return slices.Contains(r.subresources, s) })
 			for method, verb := range verbs {
-				for who, want := range map[string]int{"": 401, "wrong": 401, "token": 403, token(verb, others...): 403, token("watch", every...): 403} {
+				for who, want := range map[string]int{
+					"":                       401,
+					"wrong":                  401,
+					"token":                  403,
+					token(verb, others...):   403,
+					token("watch", every...): 403,
+				} {
 					if got := ask(method, path, who); got != want {
 						t.Errorf("%s, %s %s with the token %q: %d, want %d", name, method, path, who, got, want)
 					}
@@ -215,7 +258,8 @@ func TestWhatIsPublic(t *testing.T) {
 		}
 	}
 	slices.Sort(public)
-	want := []string{"/healthz", "/healthz/{check}", "/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/resource", "/metrics/slis", "/pods", "/pods/{$}", "/stats/"}
+	want := []string{"/healthz", "/healthz/{check}", "/metrics", "/metrics/cadvisor", "/metrics/probes",
+		"/metrics/resource", "/metrics/slis", "/pods", "/pods/{$}", "/stats/"}
 	if !slices.Equal(public, want) {
 		t.Errorf("public are %v, want %v", public, want)
 	}
@@ -264,7 +308,8 @@ func TestSlowBodies(t *testing.T) {
 					t.Fatal(err)
 				}
 				said, err := io.ReadAll(near)
-				if err != nil || !strings.HasPrefix(string(said), "HTTP/1.1 4") && !strings.HasPrefix(string(said), "HTTP/1.1 5") {
+				if err != nil ||
+					!strings.HasPrefix(string(said), "HTTP/1.1 4") && !strings.HasPrefix(string(said), "HTTP/1.1 5") {
 					t.Errorf("the answer is %q, %v", said, err)
 				}
 				if took := time.Since(began); took > bodyTimeout+time.Second {

@@ -15,7 +15,8 @@ import (
 
 // noStats answers what only the stats service could.
 func noStats(w http.ResponseWriter, _ *http.Request) {
-	http.Error(w, "this node has no stats service: usage of pods and containers is not measured", http.StatusServiceUnavailable)
+	http.Error(w,
+		"this node has no stats service: usage of pods and containers is not measured", http.StatusServiceUnavailable)
 }
 
 // healthz speaks of the core alone: that this process answers, and that podsync's loop turns. A helper

@@ -13,7 +13,8 @@ func TestServiceLevelIndicators(t *testing.T) {
 	serve(t, h, "GET", "/healthz?exclude=log")
 	_, body, _ := serve(t, h, "GET", "/metrics/slis")
 	for _, want := range []string{
-		`kubernetes_healthcheck{name="ping",type="healthz"} 1`, `kubernetes_healthcheck{name="syncloop",type="healthz"} 0`, // no podsync here
+		`kubernetes_healthcheck{name="ping",type="healthz"} 1`,
+		`kubernetes_healthcheck{name="syncloop",type="healthz"} 0`, // no podsync here
 		`kubernetes_healthchecks_total{name="syncloop",status="error",type="healthz"} 1`,
 	} {
 		if !strings.Contains(body, want) {

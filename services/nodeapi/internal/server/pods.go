@@ -29,7 +29,8 @@ func (s *Server) runningPods(w http.ResponseWriter, r *http.Request) {
 	for _, p := range running {
 		pod := v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: types.UID(p.UID)}}
 		for _, c := range p.Containers {
-			pod.Spec.Containers = append(pod.Spec.Containers, v1.Container{Name: c.GetMetadata().GetName(), Image: c.GetImage().GetImage()})
+			pod.Spec.Containers = append(pod.Spec.Containers,
+				v1.Container{Name: c.GetMetadata().GetName(), Image: c.GetImage().GetImage()})
 		}
 		list = append(list, pod)
 	}

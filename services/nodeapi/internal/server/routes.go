@@ -81,7 +81,8 @@ func (s *Server) publicRoutes() []route {
 func disabledRoutes() []route {
 	var all []route
 	off := disabled("Debug endpoints are disabled.")
-	for _, path := range []string{"/run/", "/exec/", "/attach/", "/portForward/", "/containerLogs/", "/runningpods/", "/debug/pprof/", "/logs/"} {
+	for _, path := range []string{"/run/", "/exec/", "/attach/", "/portForward/", "/containerLogs/", "/runningpods/",
+		"/debug/pprof/", "/logs/"} {
 		sub := subProxy
 		switch path {
 		case "/logs/":
@@ -117,9 +118,23 @@ func (s *Server) debugRoutes() []route {
 		{pattern: "/runningpods", methods: get, subresources: subPods, bucket: "runningpods", handle: s.runningPods},
 		{pattern: "/runningpods/{$}", methods: get, subresources: subPods, bucket: "runningpods", handle: s.runningPods},
 		{pattern: "/configz", subresources: subConfigz, bucket: "configz", handle: s.configz},
-		s.switched(route{pattern: "/logs/", methods: get, subresources: subLog, cost: long, bucket: "logs", handle: s.nodeLogs},
+		s.switched(route{
+			pattern:      "/logs/",
+			methods:      get,
+			subresources: subLog,
+			cost:         long,
+			bucket:       "logs",
+			handle:       s.nodeLogs,
+		},
 			*s.options.Kubelet.EnableSystemLogHandler, "logs endpoint is disabled."),
-		s.switched(route{pattern: "/debug/pprof/", methods: get, subresources: subProxy, cost: long, bucket: "debug", handle: s.profile},
+		s.switched(route{
+			pattern:      "/debug/pprof/",
+			methods:      get,
+			subresources: subProxy,
+			cost:         long,
+			bucket:       "debug",
+			handle:       s.profile,
+		},
 			*s.options.Kubelet.EnableProfilingHandler, "profiling endpoint is disabled."),
 		s.switched(route{pattern: "/debug/flags/v", subresources: subProxy, bucket: "debug", handle: s.verbosity},
 			*s.options.Kubelet.EnableDebugFlagsHandler, "flags endpoint is disabled."),
@@ -130,13 +145,23 @@ func (s *Server) debugRoutes() []route {
 func (s *Server) gatedRoutes() []route {
 	var all []route
 	if s.options.Gate(gateCheckpoint) {
-		all = append(all, route{pattern: "/checkpoint" + containerPath, methods: []string{http.MethodPost}, subresources: subCheckpoint, cost: long, bucket: "checkpoint", handle: s.checkpoint})
+		all = append(all,
+			route{
+				pattern:      "/checkpoint" + containerPath,
+				methods:      []string{http.MethodPost},
+				subresources: subCheckpoint,
+				cost:         long,
+				bucket:       "checkpoint",
+				handle:       s.checkpoint,
+			})
 	}
 	if s.options.Gate(gateFlagz) {
-		all = append(all, route{pattern: "/flagz", methods: get, subresources: subFlagz, bucket: "flagz", handle: s.flagz})
+		all = append(all,
+			route{pattern: "/flagz", methods: get, subresources: subFlagz, bucket: "flagz", handle: s.flagz})
 	}
 	if s.options.Gate(gateStatusz) {
-		all = append(all, route{pattern: "/statusz", methods: get, subresources: subStatusz, bucket: "statusz", handle: s.statusz})
+		all = append(all,
+			route{pattern: "/statusz", methods: get, subresources: subStatusz, bucket: "statusz", handle: s.statusz})
 	}
 	return all
 }

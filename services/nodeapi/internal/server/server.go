@@ -95,14 +95,19 @@ func New(o Options) *Server {
 	s := &Server{
 		options: o, started: time.Now(),
 		unauthenticated: inflight.New(inflight.Limits{
-			Total: o.MaxUnauthenticated, PerAddress: max(o.MaxUnauthenticated/4, 1), Queue: o.MaxUnauthenticated, Wait: unauthenticatedWait,
+			Total:      o.MaxUnauthenticated,
+			PerAddress: max(o.MaxUnauthenticated/4, 1),
+			Queue:      o.MaxUnauthenticated,
+			Wait:       unauthenticatedWait,
 		}),
 		refusedLog: rate.Sometimes{First: 1, Interval: refusedLogPeriod},
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_http_requests_total", Help: "Number of the http requests received since the server started",
 		}, labels),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "kubelet_http_requests_duration_seconds", Help: "Duration in seconds to serve http requests", Buckets: prometheus.DefBuckets,
+			Name:    "kubelet_http_requests_duration_seconds",
+			Help:    "Duration in seconds to serve http requests",
+			Buckets: prometheus.DefBuckets,
 		}, labels),
 		inflight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kubelet_http_inflight_requests", Help: "Number of the inflight http requests",
@@ -112,7 +117,8 @@ func New(o Options) *Server {
 			Help: "Total number of WebSocket streaming requests (exec/attach/portforward) received by the kubelet.",
 		}, []string{"subresource"}),
 		busy: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "microlet_nodeapi_busy_total", Help: "Requests refused because as many of their kind were under way as may be.",
+			Name: "microlet_nodeapi_busy_total",
+			Help: "Requests refused because as many of their kind were under way as may be.",
 		}, []string{"kind"}),
 	}
 	o.Metrics.MustRegister(s.requests, s.duration, s.inflight, s.upgrades, s.busy)
@@ -152,7 +158,9 @@ func (s *Server) handler(routes []route, c Checker, serverType string) http.Hand
 	byPattern := map[string]route{}
 	// A port's own, so that nobody who takes all of one takes another's, such as that of the node's health.
 	places := map[cost]chan struct{}{
-		short: make(chan struct{}, s.options.MaxRequests), long: make(chan struct{}, s.options.MaxLogs), stream: make(chan struct{}, s.options.MaxStreams),
+		short:  make(chan struct{}, s.options.MaxRequests),
+		long:   make(chan struct{}, s.options.MaxLogs),
+		stream: make(chan struct{}, s.options.MaxStreams),
 	}
 	mux := http.NewServeMux()
 	for _, r := range routes {
@@ -193,7 +201,8 @@ func (s *Server) handler(routes []route, c Checker, serverType string) http.Hand
 		default:
 			s.busy.WithLabelValues(r.cost.String()).Inc()
 			w.Header().Set("Retry-After", "1")
-			http.Error(w, fmt.Sprintf("too many requests of this kind (%s) are under way: try again", r.cost), http.StatusTooManyRequests)
+			http.Error(w,
+				fmt.Sprintf("too many requests of this kind (%s) are under way: try again", r.cost), http.StatusTooManyRequests)
 			return
 		}
 		if r.cost != stream && !takeBody(w, req) {
@@ -213,7 +222,8 @@ func (s *Server) authorize(c Checker, r *http.Request, subresources []string) *a
 	if err != nil {
 		s.busy.WithLabelValues("unauthenticated").Inc()
 		s.refusedLog.Do(func() {
-			s.options.Log.Warn("request refused before its caller was authenticated", "address", edge.AddressOf(r).String(), "err", err)
+			s.options.Log.Warn("request refused before its caller was authenticated",
+				"address", edge.AddressOf(r).String(), "err", err)
 		})
 		return &auth.Refusal{Code: http.StatusTooManyRequests, Text: err.Error() + ": try again\n"}
 	}
@@ -257,7 +267,8 @@ func takeBody(w http.ResponseWriter, r *http.Request) bool {
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		http.Error(w, fmt.Sprintf("the body has more than %d bytes: nothing here takes so much", maxBody), http.StatusRequestEntityTooLarge)
+		http.Error(w,
+			fmt.Sprintf("the body has more than %d bytes: nothing here takes so much", maxBody), http.StatusRequestEntityTooLarge)
 		return false
 	case err != nil:
 		http.Error(w, fmt.Sprintf("read the body: %v", err), http.StatusBadRequest)

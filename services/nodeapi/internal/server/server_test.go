@@ -63,12 +63,23 @@ func newNode(t testing.TB, change func(*Options)) *node {
 		Kubelet: &kubeletv1beta1.KubeletConfiguration{
 			EnableSystemLogHandler: new(true), EnableProfilingHandler: new(true), EnableDebugFlagsHandler: new(true),
 		},
-		Gate: func(string) bool { return true }, DebuggingHandlers: true,
-		Pods: pods.New(n.pods, n.statuses), Runtime: cri, Logs: &containerlogs.Reader{Runtime: cri, Folder: n.logs},
-		NodeLogs: nodelogs.Logs{Files: nodelogs.Files{t.TempDir()}, Command: "false"}, LogQuery: true,
-		Services:    scrape.New(func(r role.Role) string { return filepath.Join(sockets, string(r)) }, unixgrpc.Rules{}, slog.New(slog.DiscardHandler)),
-		MaxRequests: 5, MaxLogs: 5, MaxStreams: 5, MaxUnauthenticated: 4, LongWrite: time.Minute,
-		Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Flags: map[string]string{"max-pods": "7"},
+		Gate:              func(string) bool { return true },
+		DebuggingHandlers: true,
+		Pods:              pods.New(n.pods, n.statuses),
+		Runtime:           cri,
+		Logs:              &containerlogs.Reader{Runtime: cri, Folder: n.logs},
+		NodeLogs:          nodelogs.Logs{Files: nodelogs.Files{t.TempDir()}, Command: "false"},
+		LogQuery:          true,
+		Services: scrape.New(func(r role.Role) string { return filepath.Join(sockets, string(r)) }, unixgrpc.Rules{},
+			slog.New(slog.DiscardHandler)),
+		MaxRequests:        5,
+		MaxLogs:            5,
+		MaxStreams:         5,
+		MaxUnauthenticated: 4,
+		LongWrite:          time.Minute,
+		Log:                slog.New(slog.DiscardHandler),
+		Metrics:            prometheus.NewRegistry(),
+		Flags:              map[string]string{"max-pods": "7"},
 	}
 	if change != nil {
 		change(&o)
@@ -84,13 +95,16 @@ func (n *node) add(t testing.TB, p v1.Pod) {
 	for _, c := range p.Spec.Containers {
 		names = append(names, c.Name)
 	}
-	_, ids, err := n.runtime.StartPod(t.Context(), fake.Pod{Namespace: p.Namespace, Name: p.Name, UID: string(p.UID), LogDirectory: n.logs, Containers: names})
+	_, ids, err := n.runtime.StartPod(t.Context(),
+		fake.Pod{Namespace: p.Namespace, Name: p.Name, UID: string(p.UID), LogDirectory: n.logs, Containers: names})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range names {
 		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, v1.ContainerStatus{
-			Name: name, ContainerID: "fake://" + ids[name], State: v1.ContainerState{Running: &v1.ContainerStateRunning{}},
+			Name:        name,
+			ContainerID: "fake://" + ids[name],
+			State:       v1.ContainerState{Running: &v1.ContainerStateRunning{}},
 		})
 	}
 	spec, err := p.Marshal()
@@ -135,7 +149,10 @@ func serve(t *testing.T, h http.Handler, method, path string) (int, string, http
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := (&http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}).Do(r)
+	answer, err := (&http.Client{CheckRedirect: func(*http.Request,
+		[]*http.Request) error {
+		return http.ErrUseLastResponse
+	}}).Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +168,12 @@ func TestAnswers(t *testing.T) {
 	}
 	waiting := pod("w", "c")
 	n.add(t, waiting)
-	status := v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{Name: "c", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ContainerCreating"}}}}}
+	status := v1.PodStatus{
+		ContainerStatuses: []v1.ContainerStatus{{
+			Name:  "c",
+			State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ContainerCreating"}},
+		}},
+	}
 	data, err := status.Marshal()
 	if err != nil {
 		t.Fatal(err)
@@ -213,8 +235,17 @@ func TestAnswers(t *testing.T) {
 func TestOtherPorts(t *testing.T) {
 	n := newNode(t, nil)
 	for path, want := range map[string]int{
-		"/pods": 200, "/metrics": 200, "/healthz/ping": 200, "/stats/": 503,
-		"/exec/ns/p/c": 404, "/containerLogs/ns/p/c": 404, "/configz": 404, "/logs/": 404, "/debug/pprof/": 404, "/run/ns/p/c": 404, "/flagz": 404,
+		"/pods":                 200,
+		"/metrics":              200,
+		"/healthz/ping":         200,
+		"/stats/":               503,
+		"/exec/ns/p/c":          404,
+		"/containerLogs/ns/p/c": 404,
+		"/configz":              404,
+		"/logs/":                404,
+		"/debug/pprof/":         404,
+		"/run/ns/p/c":           404,
+		"/flagz":                404,
 	} {
 		if code, _, _ := serve(t, n.ReadOnly(), "GET", path); code != want {
 			t.Errorf("read-only %s: %d, want %d", path, code, want)
@@ -229,7 +260,14 @@ func TestOtherPorts(t *testing.T) {
 
 func TestDisabledHandlers(t *testing.T) {
 	n := newNode(t, func(o *Options) { o.DebuggingHandlers = false })
-	for path, want := range map[string]int{"/exec/ns/p/c": 405, "/logs/": 405, "/debug/pprof/": 405, "/containerLogs/ns/p/c": 405, "/pods": 200, "/configz": 404} {
+	for path, want := range map[string]int{
+		"/exec/ns/p/c":          405,
+		"/logs/":                405,
+		"/debug/pprof/":         405,
+		"/containerLogs/ns/p/c": 405,
+		"/pods":                 200,
+		"/configz":              404,
+	} {
 		if code, _, _ := serve(t, n.Handler(decision{}), "GET", path); code != want {
 			t.Errorf("without debugging handlers %s: %d, want %d", path, code, want)
 		}
@@ -239,7 +277,9 @@ func TestDisabledHandlers(t *testing.T) {
 		o.Gate = func(string) bool { return false }
 	})
 	for path, want := range map[string]string{
-		"/logs/": "logs endpoint is disabled.", "/debug/pprof/heap": "profiling endpoint is disabled.", "/debug/flags/v": "flags endpoint is disabled.",
+		"/logs/":            "logs endpoint is disabled.",
+		"/debug/pprof/heap": "profiling endpoint is disabled.",
+		"/debug/flags/v":    "flags endpoint is disabled.",
 	} {
 		if code, body, _ := serve(t, n.Handler(decision{}), "GET", path); code != 405 || !strings.Contains(body, want) {
 			t.Errorf("%s: %d %q, want 405 %q", path, code, body, want)

@@ -87,7 +87,8 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("container")
 	spec := podutil.Container(&p.Pod.Spec, name)
 	if spec == nil {
-		http.Error(w, fmt.Sprintf("container %s not found in pod %s_%s", name, p.Name, p.Namespace), http.StatusNotFound)
+		http.Error(w,
+			fmt.Sprintf("container %s not found in pod %s_%s", name, p.Name, p.Namespace), http.StatusNotFound)
 		return
 	}
 	container, err := s.options.Runtime.Container(r.Context(), string(p.UID), name)

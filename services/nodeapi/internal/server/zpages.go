@@ -61,14 +61,19 @@ func asObject(r *http.Request, kind string) (object, ok bool) {
 func (s *Server) statusz(w http.ResponseWriter, r *http.Request) {
 	object, ok := asObject(r, "Statusz")
 	if !ok {
-		http.Error(w, "only text/plain, or application/json;g=config.k8s.io;v=v1beta1;as=Statusz can be had", http.StatusNotAcceptable)
+		http.Error(w,
+			"only text/plain, or application/json;g=config.k8s.io;v=v1beta1;as=Statusz can be had", http.StatusNotAcceptable)
 		return
 	}
 	status := statuszv1beta1.Statusz{
-		TypeMeta:   metav1.TypeMeta{Kind: "Statusz", APIVersion: zGroup + "/v1beta1"},
-		ObjectMeta: metav1.ObjectMeta{Name: component},
-		StartTime:  metav1.Time{Time: s.started}, UptimeSeconds: int64(time.Since(s.started).Seconds()),
-		GoVersion: goruntime.Version(), BinaryVersion: telemetry.Version, EmulationVersion: kubeversion.MajorMinor, Paths: s.paths(),
+		TypeMeta:         metav1.TypeMeta{Kind: "Statusz", APIVersion: zGroup + "/v1beta1"},
+		ObjectMeta:       metav1.ObjectMeta{Name: component},
+		StartTime:        metav1.Time{Time: s.started},
+		UptimeSeconds:    int64(time.Since(s.started).Seconds()),
+		GoVersion:        goruntime.Version(),
+		BinaryVersion:    telemetry.Version,
+		EmulationVersion: kubeversion.MajorMinor,
+		Paths:            s.paths(),
 	}
 	if object {
 		writeObject(w, status)
@@ -99,7 +104,8 @@ func (s *Server) paths() []string {
 func (s *Server) flagz(w http.ResponseWriter, r *http.Request) {
 	object, ok := asObject(r, "Flagz")
 	if !ok {
-		http.Error(w, "only text/plain, or application/json;g=config.k8s.io;v=v1beta1;as=Flagz can be had", http.StatusNotAcceptable)
+		http.Error(w,
+			"only text/plain, or application/json;g=config.k8s.io;v=v1beta1;as=Flagz can be had", http.StatusNotAcceptable)
 		return
 	}
 	if object {

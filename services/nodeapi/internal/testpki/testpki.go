@@ -33,8 +33,13 @@ func New(t testing.TB, name string) *Authority {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		SerialNumber:          big.NewInt(1),
+		Subject:               pkix.Name{CommonName: name},
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageCertSign,
+		NotBefore:             time.Now().Add(-24 * time.Hour),
+		NotAfter:              time.Now().Add(24 * time.Hour),
 	}
 	a := &Authority{t: t, cert: template, key: key}
 	der := a.sign(template, key)
@@ -84,9 +89,13 @@ func (a *Authority) Issue(l Leaf) (certificate, key []byte) {
 		a.t.Fatal(err)
 	}
 	der := a.sign(&x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: l.Name, Organization: []string{"dev"}},
-		DNSNames: []string{"localhost"}, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: l.Usage,
-		NotBefore: time.Now().Add(l.From), NotAfter: time.Now().Add(l.To),
+		SerialNumber: big.NewInt(time.Now().UnixNano()),
+		Subject:      pkix.Name{CommonName: l.Name, Organization: []string{"dev"}},
+		DNSNames:     []string{"localhost"},
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  l.Usage,
+		NotBefore:    time.Now().Add(l.From),
+		NotAfter:     time.Now().Add(l.To),
 	}, k)
 	pkcs8, err := x509.MarshalPKCS8PrivateKey(k)
 	if err != nil {

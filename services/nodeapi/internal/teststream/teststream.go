@@ -57,7 +57,8 @@ func (r *Runtime) Attach(_ context.Context, in *runtimeapi.AttachRequest) (*runt
 }
 
 // PortForward implements CRI.
-func (r *Runtime) PortForward(_ context.Context, in *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
+func (r *Runtime) PortForward(_ context.Context,
+	in *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
 	return r.streams.GetPortForward(in)
 }
 
@@ -94,13 +95,15 @@ func (d direct) Invoke(ctx context.Context, method string, args, reply any, o ..
 type repeats struct{}
 
 // Exec implements streaming.Runtime.
-func (repeats) Exec(_ context.Context, _ string, _ []string, in io.Reader, out, _ io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
+func (repeats) Exec(_ context.Context, _ string, _ []string, in io.Reader, out, _ io.WriteCloser, _ bool,
+	_ <-chan remotecommand.TerminalSize) error {
 	_, err := io.Copy(out, in)
 	return err
 }
 
 // Attach implements streaming.Runtime.
-func (repeats) Attach(_ context.Context, _ string, in io.Reader, out, _ io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
+func (repeats) Attach(_ context.Context, _ string, in io.Reader, out, _ io.WriteCloser, _ bool,
+	_ <-chan remotecommand.TerminalSize) error {
 	_, err := io.Copy(out, in)
 	return err
 }
