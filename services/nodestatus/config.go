@@ -50,10 +50,12 @@ func (c *Config) Validate() error {
 // KubeletFields are the fields of the kubelet's configuration that the service reads.
 func KubeletFields() []string {
 	return []string{
-		"contentType", "enableControllerAttachDetach", "enableServer", "eventBurst", "eventRecordQPS", "evictionHard", "featureGates",
+		"contentType", "enableControllerAttachDetach", "enableServer", "eventBurst", "eventRecordQPS", "evictionHard",
+		"featureGates",
 		"kubeReserved", "maxPods", "nodeLeaseDurationSeconds", "nodeStatusReportFrequency", "nodeStatusUpdateFrequency",
 		"podsPerCore", "port", "providerID", "registerNode", "registerWithTaints", "systemReserved",
-		"node.allocatableIgnoreEviction", "node.cloudProvider", "node.kubeconfig", "node.nodeIP", "node.nodeLabels", "node.rootDir",
+		"node.allocatableIgnoreEviction", "node.cloudProvider", "node.kubeconfig", "node.nodeIP", "node.nodeLabels",
+		"node.rootDir",
 	}
 }
 

@@ -22,7 +22,8 @@ const (
 
 // jobs are all that nodestatus does again and again.
 func jobs(
-	podsync *observe.Podsync, ready *observe.Ready, entries *nodebus.Entries, renewer *lease.Renewer, reporter *report.Reporter,
+	podsync *observe.Podsync, ready *observe.Ready, entries *nodebus.Entries, renewer *lease.Renewer,
+	reporter *report.Reporter,
 ) []schedule.Job {
 	return []schedule.Job{
 		{Name: jobPodsync, Deadline: 5 * time.Second, Run: func(ctx context.Context) time.Duration {

@@ -36,7 +36,9 @@ func Run(ctx context.Context, cfg Config) error {
 		return runStandalone(ctx, &cfg, s)
 	}
 	clients, err := api.New(cfg.Service.NodeName, api.Options{
-		Kubeconfig: cfg.Kubelet.Node.Kubeconfig, ContentType: cfg.Kubelet.Kubelet.ContentType, RequestTimeout: cfg.RequestTimeout,
+		Kubeconfig:     cfg.Kubelet.Node.Kubeconfig,
+		ContentType:    cfg.Kubelet.Kubelet.ContentType,
+		RequestTimeout: cfg.RequestTimeout,
 	})
 	if err != nil {
 		return err

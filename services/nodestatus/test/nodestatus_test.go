@@ -95,7 +95,8 @@ func (h *host) startOthers() {
 	h.Client(role.Podsync, func(c *bus.Client) {
 		h.reads = bus.Watch[nodestatusv1.Addresses](c, subject.Node, subject.NodeAddresses, nil)
 		w := c.Own(subject.Node)
-		w.Put(subject.NodeRuntime, &podsyncv1.Runtime{Name: "containerd", Version: "2.4", RuntimeReady: condition, NetworkReady: condition})
+		w.Put(subject.NodeRuntime,
+			&podsyncv1.Runtime{Name: "containerd", Version: "2.4", RuntimeReady: condition, NetworkReady: condition})
 		w.Complete()
 		beats := c.Own(subject.Heartbeats)
 		h.every(time.Second, func(i uint64) {

@@ -151,12 +151,14 @@ func (c *Clients) Create(ctx context.Context, n *corev1.Node) (*corev1.Node, err
 }
 
 // ReviewToken asks the apiserver whose token it is.
-func (c *Clients) ReviewToken(ctx context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+func (c *Clients) ReviewToken(ctx context.Context,
+	r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
 	return c.tokens.TokenReviews().Create(ctx, r, metav1.CreateOptions{})
 }
 
 // ReviewAccess asks the apiserver whether a user may do something.
-func (c *Clients) ReviewAccess(ctx context.Context, r *authorizationv1.SubjectAccessReview) (*authorizationv1.SubjectAccessReview, error) {
+func (c *Clients) ReviewAccess(ctx context.Context,
+	r *authorizationv1.SubjectAccessReview) (*authorizationv1.SubjectAccessReview, error) {
 	return c.access.SubjectAccessReviews().Create(ctx, r, metav1.CreateOptions{})
 }
 
@@ -216,5 +218,6 @@ func (e Events) Create(ctx context.Context, event *corev1.Event) (*corev1.Event,
 
 // Patch implements outbox.Sink.
 func (e Events) Patch(ctx context.Context, event *corev1.Event, patch []byte) (*corev1.Event, error) {
-	return e.core.Events(event.Namespace).Patch(ctx, event.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	return e.core.Events(event.Namespace).Patch(ctx, event.Name, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{})
 }

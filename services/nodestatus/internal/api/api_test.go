@@ -90,7 +90,8 @@ func clients(t *testing.T, url string) *Clients {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := New("n", Options{Kubeconfig: file, ContentType: "application/json", RequestTimeout: 300 * time.Millisecond})
+	c, err := New("n",
+		Options{Kubeconfig: file, ContentType: "application/json", RequestTimeout: 300 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,8 +21,10 @@ func (s Sink) Create(ctx context.Context, e *v1.Event) (*v1.Event, error) {
 	if e.Type == v1.EventTypeWarning {
 		level = slog.LevelWarn
 	}
-	s.Log.Log(ctx, level, "event", "kind", e.InvolvedObject.Kind, "object", e.InvolvedObject.Namespace+"/"+e.InvolvedObject.Name,
-		"uid", e.InvolvedObject.UID, "field", e.InvolvedObject.FieldPath, "reason", e.Reason, "message", e.Message, "count", e.Count)
+	s.Log.Log(ctx, level, "event", "kind", e.InvolvedObject.Kind, "object",
+		e.InvolvedObject.Namespace+"/"+e.InvolvedObject.Name,
+		"uid", e.InvolvedObject.UID, "field", e.InvolvedObject.FieldPath, "reason", e.Reason, "message", e.Message,
+		"count", e.Count)
 	return e, nil
 }
 

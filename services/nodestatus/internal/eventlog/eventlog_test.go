@@ -13,8 +13,11 @@ func TestAnEventIsALine(t *testing.T) {
 	var out bytes.Buffer
 	s := Sink{Log: slog.New(slog.NewTextHandler(&out, nil))}
 	e := &v1.Event{
-		InvolvedObject: v1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: "p", UID: "u"}, Type: v1.EventTypeWarning,
-		Reason: "BackOff", Message: "Back-off restarting", Count: 1,
+		InvolvedObject: v1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: "p", UID: "u"},
+		Type:           v1.EventTypeWarning,
+		Reason:         "BackOff",
+		Message:        "Back-off restarting",
+		Count:          1,
 	}
 	if _, err := s.Create(t.Context(), e); err != nil {
 		t.Fatal(err)
@@ -25,7 +28,8 @@ func TestAnEventIsALine(t *testing.T) {
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	const rest = `msg=event kind=Pod object=ns/p uid=u field="" reason=BackOff message="Back-off restarting" count=`
-	if len(lines) != 2 || !strings.HasSuffix(lines[0], "level=WARN "+rest+"1") || !strings.HasSuffix(lines[1], "level=INFO "+rest+"2") {
+	if len(lines) != 2 || !strings.HasSuffix(lines[0], "level=WARN "+rest+"1") ||
+		!strings.HasSuffix(lines[1], "level=INFO "+rest+"2") {
 		t.Errorf("wrote %q", lines)
 	}
 }

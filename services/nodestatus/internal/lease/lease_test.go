@@ -57,7 +57,8 @@ func (a *apiserver) Get(ctx context.Context, name string, _ metav1.GetOptions) (
 	return a.lease.DeepCopy(), nil
 }
 
-func (a *apiserver) Create(ctx context.Context, l *coordinationv1.Lease, _ metav1.CreateOptions) (*coordinationv1.Lease, error) {
+func (a *apiserver) Create(ctx context.Context, l *coordinationv1.Lease,
+	_ metav1.CreateOptions) (*coordinationv1.Lease, error) {
 	if err := a.request(ctx); err != nil {
 		return nil, err
 	}
@@ -69,7 +70,8 @@ func (a *apiserver) Create(ctx context.Context, l *coordinationv1.Lease, _ metav
 	return a.store(l), nil
 }
 
-func (a *apiserver) Update(ctx context.Context, l *coordinationv1.Lease, _ metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+func (a *apiserver) Update(ctx context.Context, l *coordinationv1.Lease,
+	_ metav1.UpdateOptions) (*coordinationv1.Lease, error) {
 	if err := a.request(ctx); err != nil {
 		return nil, err
 	}
@@ -165,9 +167,16 @@ func TestExistingLeaseIsRenewedAtOnce(t *testing.T) {
 		a := &apiserver{}
 		a.store(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
 		r := New(Options{
-			Leases: a, NodeName: "n", Duration: 40 * time.Second, RequestTimeout: time.Second,
-			Gate: func() error { return nil }, NodeUID: func() types.UID { return "" },
-			Failed: func(error) {}, Succeeded: func() {}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+			Leases:         a,
+			NodeName:       "n",
+			Duration:       40 * time.Second,
+			RequestTimeout: time.Second,
+			Gate:           func() error { return nil },
+			NodeUID:        func() types.UID { return "" },
+			Failed:         func(error) {},
+			Succeeded:      func() {},
+			Log:            slog.New(slog.DiscardHandler),
+			Metrics:        prometheus.NewRegistry(),
 		})
 		r.Renew(t.Context())
 		if len(a.writes) != 2 {

@@ -55,7 +55,8 @@ func (s Settings) setReady(n *v1.Node, o Observed, now time.Time) []Event {
 			events = append(events, s.StatusEvent(reason))
 		}
 	}
-	n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == v1.NodeReady })
+	n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions,
+		func(c v1.NodeCondition) bool { return c.Type == v1.NodeReady })
 	n.Status.Conditions = append(n.Status.Conditions, c)
 	return events
 }
@@ -90,7 +91,8 @@ func setPressure(n *v1.Node, now time.Time) {
 			n.Status.Conditions = append(n.Status.Conditions, v1.NodeCondition{Type: p.condition})
 			c = Condition(n, p.condition)
 		}
-		if (c.Status == v1.ConditionTrue || c.Status == v1.ConditionFalse) && now.Sub(c.LastHeartbeatTime.Time) < pressureHeld {
+		if (c.Status == v1.ConditionTrue || c.Status == v1.ConditionFalse) &&
+			now.Sub(c.LastHeartbeatTime.Time) < pressureHeld {
 			continue
 		}
 		if c.Status != v1.ConditionUnknown || c.LastTransitionTime.IsZero() {

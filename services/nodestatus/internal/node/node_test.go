@@ -30,24 +30,45 @@ func resources(pairs ...string) v1.ResourceList {
 
 func observed() Observed {
 	return Observed{
-		Addresses:   []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "10.0.0.1"}, {Type: v1.NodeHostName, Address: "n"}},
+		Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "10.0.0.1"},
+			{Type: v1.NodeHostName, Address: "n"}},
 		Capacity:    resources("cpu", "2", "memory", "4Gi", "pods", "110", "ephemeral-storage", "100Gi"),
 		Allocatable: resources("cpu", "2", "memory", "3996Mi", "pods", "110", "ephemeral-storage", "90Gi"),
-		Machine:     nodeinfo.Machine{MachineID: "m", SystemUUID: "s", BootID: "b", Kernel: "6.1", OSImage: "os", SwapBytes: 1024},
+		Machine: nodeinfo.Machine{
+			MachineID:  "m",
+			SystemUUID: "s",
+			BootID:     "b",
+			Kernel:     "6.1",
+			OSImage:    "os",
+			SwapBytes:  1024,
+		},
 		Runtime: &podsyncv1.Runtime{Name: "containerd", Version: "v2.4.2", SupplementalGroupsPolicy: true,
 			Handlers: []*podsyncv1.Runtime_Handler{{Name: "runc", UserNamespaces: true}, {Name: ""}}},
 	}
 }
 
 func TestFirstStatus(t *testing.T) {
-	s := Settings{Name: "n", Hostname: "n", MicroletVersion: "v1.0.0-rc.1 (dirty)", Labels: map[string]string{"a": "b", v1.LabelHostname: "other"},
-		Taints: []v1.Taint{{Key: "k", Effect: v1.TaintEffectNoSchedule}}, ProviderID: "p://1", ControllerAttachDetach: true}
+	s := Settings{
+		Name:                   "n",
+		Hostname:               "n",
+		MicroletVersion:        "v1.0.0-rc.1 (dirty)",
+		Labels:                 map[string]string{"a": "b", v1.LabelHostname: "other"},
+		Taints:                 []v1.Taint{{Key: "k", Effect: v1.TaintEffectNoSchedule}},
+		ProviderID:             "p://1",
+		ControllerAttachDetach: true,
+	}
 	n, changed, events := s.Update(s.Initial(), observed(), now)
 	if !changed || len(events) != 0 {
 		t.Errorf("changed %v, events %v", changed, events)
 	}
-	wantLabels := map[string]string{"a": "b", v1.LabelHostname: "other", v1.LabelOSStable: "linux", labelOSBeta: "linux",
-		v1.LabelArchStable: n.Status.NodeInfo.Architecture, labelArchBeta: n.Status.NodeInfo.Architecture}
+	wantLabels := map[string]string{
+		"a":                "b",
+		v1.LabelHostname:   "other",
+		v1.LabelOSStable:   "linux",
+		labelOSBeta:        "linux",
+		v1.LabelArchStable: n.Status.NodeInfo.Architecture,
+		labelArchBeta:      n.Status.NodeInfo.Architecture,
+	}
 	if d := cmp.Diff(wantLabels, n.Labels); d != "" {
 		t.Errorf("labels:\n%s", d)
 	}
@@ -55,18 +76,21 @@ func TestFirstStatus(t *testing.T) {
 		t.Errorf("spec %v, annotations %v", n.Spec, n.Annotations)
 	}
 	info := n.Status.NodeInfo
-	if info.KubeletVersion != "v"+kubeversion.Version+"+microlet.v1.0.0-rc.1-dirty-" || info.ContainerRuntimeVersion != "containerd://v2.4.2" ||
+	if info.KubeletVersion != "v"+kubeversion.Version+"+microlet.v1.0.0-rc.1-dirty-" ||
+		info.ContainerRuntimeVersion != "containerd://v2.4.2" ||
 		info.OSImage != "os" || *info.Swap.Capacity != 1024 || info.SystemUUID != "s" {
 		t.Errorf("node info %+v", info)
 	}
-	if h := n.Status.RuntimeHandlers; len(h) != 2 || h[0].Name != "" || !*h[1].Features.UserNamespaces || *h[1].Features.RecursiveReadOnlyMounts {
+	if h := n.Status.RuntimeHandlers; len(h) != 2 || h[0].Name != "" || !*h[1].Features.UserNamespaces ||
+		*h[1].Features.RecursiveReadOnlyMounts {
 		t.Errorf("runtime handlers %v", h)
 	}
 	if !*n.Status.Features.SupplementalGroupsPolicy {
 		t.Error("supplemental groups policy is lost")
 	}
 	last := n.Status.Conditions[len(n.Status.Conditions)-1]
-	if last.Type != v1.NodeReady || last.Status != v1.ConditionTrue || last.Reason != "KubeletReady" || last.Message != "kubelet is posting ready status" {
+	if last.Type != v1.NodeReady || last.Status != v1.ConditionTrue || last.Reason != "KubeletReady" ||
+		last.Message != "kubelet is posting ready status" {
 		t.Errorf("last condition %+v, want Ready", last)
 	}
 	if _, again, _ := s.Update(n, observed(), now.Add(time.Hour)); again {
@@ -122,7 +146,8 @@ func TestReadyCondition(t *testing.T) {
 			c.change(&o)
 			n, _, events := s.Update(ready, o, now.Add(time.Minute))
 			got := Condition(n, v1.NodeReady)
-			if got.Status != c.status || got.Message != c.message || !got.LastHeartbeatTime.Time.Equal(now.Add(time.Minute)) {
+			if got.Status != c.status || got.Message != c.message ||
+				!got.LastHeartbeatTime.Time.Equal(now.Add(time.Minute)) {
 				t.Errorf("condition %+v", got)
 			}
 			if moved := got.LastTransitionTime.Time.Equal(now.Add(time.Minute)); moved != (c.event != "") {
@@ -131,7 +156,9 @@ func TestReadyCondition(t *testing.T) {
 			switch {
 			case c.event == "" && len(events) != 0:
 				t.Errorf("events %v", events)
-			case c.event != "" && (len(events) != 1 || events[0].Reason != c.event || events[0].Message != "Node n status is now: "+c.event):
+			case c.event != "" &&
+				(len(events) != 1 || events[0].Reason != c.event ||
+					events[0].Message != "Node n status is now: "+c.event):
 				t.Errorf("events %v, want %s", events, c.event)
 			}
 		})
@@ -145,8 +172,13 @@ func TestReadyCondition(t *testing.T) {
 func TestPressureIsUnknownAfterWhatWasKnownIsStale(t *testing.T) {
 	s := Settings{Name: "n"}
 	n := &v1.Node{}
-	n.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeMemoryPressure, Status: v1.ConditionTrue, Reason: "KubeletHasInsufficientMemory",
-		LastHeartbeatTime: metav1.NewTime(now), LastTransitionTime: metav1.NewTime(now)}}
+	n.Status.Conditions = []v1.NodeCondition{{
+		Type:               v1.NodeMemoryPressure,
+		Status:             v1.ConditionTrue,
+		Reason:             "KubeletHasInsufficientMemory",
+		LastHeartbeatTime:  metav1.NewTime(now),
+		LastTransitionTime: metav1.NewTime(now),
+	}}
 	n, _, _ = s.Update(n, Observed{}, now.Add(4*time.Minute))
 	if c := Condition(n, v1.NodeMemoryPressure); c.Status != v1.ConditionTrue || !c.LastHeartbeatTime.Time.Equal(now) {
 		t.Errorf("after 4 minutes: %+v, want what the kubelet said", c)
@@ -165,13 +197,19 @@ func TestRebootIsTold(t *testing.T) {
 	o := observed()
 	o.Machine.BootID = "b2"
 	_, _, events := s.Update(n, o, now)
-	if len(events) != 1 || events[0] != (Event{v1.EventTypeWarning, "Rebooted", "Node n has been rebooted, boot id: b2"}) {
+	if len(events) != 1 ||
+		events[0] != (Event{v1.EventTypeWarning, "Rebooted", "Node n has been rebooted, boot id: b2"}) {
 		t.Errorf("events %v", events)
 	}
 }
 
 func TestReconcile(t *testing.T) {
-	s := Settings{Name: "n", Hostname: "n", ControllerAttachDetach: true, Labels: map[string]string{"own": "new", v1.LabelTopologyZone: "z"}}
+	s := Settings{
+		Name:                   "n",
+		Hostname:               "n",
+		ControllerAttachDetach: true,
+		Labels:                 map[string]string{"own": "new", v1.LabelTopologyZone: "z"},
+	}
 	o := observed()
 	o.Capacity["hugepages-2Mi"], o.Allocatable["hugepages-2Mi"] = resource.MustParse("4Mi"), resource.MustParse("4Mi")
 	initial, _, _ := s.Update(s.Initial(), o, now)
@@ -190,7 +228,8 @@ func TestReconcile(t *testing.T) {
 	if !Reconcile(old, initial) {
 		t.Fatal("nothing changed")
 	}
-	if old.Labels["own"] != "old" || old.Labels[v1.LabelHostname] != "n" || old.Labels[labelOSBeta] != "linux" || old.Labels[v1.LabelTopologyZone] != "z" {
+	if old.Labels["own"] != "old" || old.Labels[v1.LabelHostname] != "n" || old.Labels[labelOSBeta] != "linux" ||
+		old.Labels[v1.LabelTopologyZone] != "z" {
 		t.Errorf("labels %v", old.Labels)
 	}
 	if old.Annotations[annotationAttachDetach] != "true" {
@@ -308,7 +347,8 @@ func TestExternalCloudKeepsItsAddresses(t *testing.T) {
 		t.Errorf("addresses %v, annotations %v", n.Status.Addresses, n.Annotations)
 	}
 	s.ExternalCloud = false
-	if n, _, _ = s.Update(n, observed(), now); n.Annotations[annotationProvidedIP] != "" || len(n.Status.Addresses) != 2 {
+	if n, _, _ = s.Update(n, observed(), now); n.Annotations[annotationProvidedIP] != "" ||
+		len(n.Status.Addresses) != 2 {
 		t.Errorf("without a cloud: addresses %v, annotations %v", n.Status.Addresses, n.Annotations)
 	}
 }

@@ -79,7 +79,8 @@ func (s Settings) Initial() *v1.Node {
 	}
 	n.Spec.Taints = append(n.Spec.Taints, s.Taints...)
 	if s.ExternalCloud {
-		n.Spec.Taints = append(n.Spec.Taints, v1.Taint{Key: taintUninitialized, Value: "true", Effect: v1.TaintEffectNoSchedule})
+		n.Spec.Taints = append(n.Spec.Taints,
+			v1.Taint{Key: taintUninitialized, Value: "true", Effect: v1.TaintEffectNoSchedule})
 	}
 	if s.ControllerAttachDetach {
 		n.Annotations = map[string]string{annotationAttachDetach: "true"}

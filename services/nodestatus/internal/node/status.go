@@ -35,9 +35,10 @@ type Event struct {
 // Update returns a copy of the Node with its labels, annotations and status as observed, whether that differs
 // from the Node in more than heartbeat times, and the Events to send once the change is accepted.
 //
-// It reports no images, since nothing here keeps account of them. Volumes in use stay as a kubelet before may have left them: the volumes may still
-// be mounted.
-func (s Settings) Update(original *v1.Node, o Observed, now time.Time) (updated *v1.Node, changed bool, events []Event) {
+// It reports no images, since nothing here keeps account of them. Volumes in use stay as a kubelet before may have left
+// them: the volumes may still be mounted.
+func (s Settings) Update(original *v1.Node, o Observed,
+	now time.Time) (updated *v1.Node, changed bool, events []Event) {
 	n := original.DeepCopy()
 	s.setLabels(n)
 	s.setAddresses(n, o)
@@ -148,8 +149,11 @@ func setRuntime(n *v1.Node, r *podsyncv1.Runtime) {
 	for _, h := range handlers {
 		readOnly, userNamespaces := h.GetRecursiveReadOnlyMounts(), h.GetUserNamespaces()
 		n.Status.RuntimeHandlers = append(n.Status.RuntimeHandlers, v1.NodeRuntimeHandler{
-			Name:     h.GetName(),
-			Features: &v1.NodeRuntimeHandlerFeatures{RecursiveReadOnlyMounts: &readOnly, UserNamespaces: &userNamespaces},
+			Name: h.GetName(),
+			Features: &v1.NodeRuntimeHandlerFeatures{
+				RecursiveReadOnlyMounts: &readOnly,
+				UserNamespaces:          &userNamespaces,
+			},
 		})
 	}
 	policy := r.GetSupplementalGroupsPolicy()
@@ -176,7 +180,8 @@ func Differs(a, b *v1.Node) bool {
 // missingCapacity names the resources without which nothing can be scheduled.
 func missingCapacity(n *v1.Node) error {
 	var missing []string
-	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourcePods, v1.ResourceEphemeralStorage} {
+	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourcePods,
+		v1.ResourceEphemeralStorage} {
 		if _, has := n.Status.Capacity[name]; !has {
 			missing = append(missing, string(name))
 		}

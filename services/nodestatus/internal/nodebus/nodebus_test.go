@@ -26,7 +26,9 @@ func TestTheHeartbeatOfTheNewestPodsyncCounts(t *testing.T) {
 		t.Errorf("without one: %v", got)
 	}
 	e.heartbeats = beats{
-		"podsync.0": beat(began, 7), "podsync.1": beat(began.Add(time.Second), 3), "pleg.0": beat(began.Add(time.Minute), 1),
+		"podsync.0": beat(began, 7),
+		"podsync.1": beat(began.Add(time.Second), 3),
+		"pleg.0":    beat(began.Add(time.Minute), 1),
 	}
 	if got := e.PodsyncHeartbeat().GetTurns(); got != 3 {
 		t.Errorf("got the one with %d turns", got)

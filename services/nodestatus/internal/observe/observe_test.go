@@ -66,7 +66,8 @@ func (f *fakePodsync) heartbeat() *busv1.Heartbeat {
 	return f.beat
 }
 
-func (f *fakePodsync) GetHealth(ctx context.Context, _ *podsyncv1.GetHealthRequest, _ ...grpc.CallOption) (*podsyncv1.GetHealthResponse, error) {
+func (f *fakePodsync) GetHealth(ctx context.Context, _ *podsyncv1.GetHealthRequest,
+	_ ...grpc.CallOption) (*podsyncv1.GetHealthResponse, error) {
 	f.mu.Lock()
 	f.asked++
 	away, silent, turns, idle := f.away, f.silent, f.turns, time.Since(f.last)
@@ -208,9 +209,24 @@ func TestOldHeartbeatIsNoProof(t *testing.T) {
 }
 
 var (
-	good       = &podsyncv1.Runtime{Name: "containerd", RuntimeReady: &podsyncv1.Runtime_Condition{Status: true}, NetworkReady: &podsyncv1.Runtime_Condition{Status: true}}
-	noNetwork  = &podsyncv1.Runtime{Name: "containerd", RuntimeReady: &podsyncv1.Runtime_Condition{Status: true}, NetworkReady: &podsyncv1.Runtime_Condition{Reason: "NetworkPluginNotReady", Message: "cni plugin not initialized"}}
-	notReady   = &podsyncv1.Runtime{Name: "containerd", RuntimeReady: &podsyncv1.Runtime_Condition{Reason: "Why", Message: "not"}, NetworkReady: &podsyncv1.Runtime_Condition{Status: true}}
+	good = &podsyncv1.Runtime{
+		Name:         "containerd",
+		RuntimeReady: &podsyncv1.Runtime_Condition{Status: true},
+		NetworkReady: &podsyncv1.Runtime_Condition{Status: true},
+	}
+	noNetwork = &podsyncv1.Runtime{
+		Name:         "containerd",
+		RuntimeReady: &podsyncv1.Runtime_Condition{Status: true},
+		NetworkReady: &podsyncv1.Runtime_Condition{
+			Reason:  "NetworkPluginNotReady",
+			Message: "cni plugin not initialized",
+		},
+	}
+	notReady = &podsyncv1.Runtime{
+		Name:         "containerd",
+		RuntimeReady: &podsyncv1.Runtime_Condition{Reason: "Why", Message: "not"},
+		NetworkReady: &podsyncv1.Runtime_Condition{Status: true},
+	}
 	failing    = &podsyncv1.Runtime{Error: "rpc error: deadline"}
 	relisted   = &plegv1.Relist{Generation: 5}
 	relistFail = &plegv1.Relist{Generation: 6, Error: "list sandboxes: deadline"}
@@ -252,7 +268,11 @@ func TestReady(t *testing.T) {
 			{runtime: good, relist: relisted},
 		}},
 		{"runtime not ready", false, []step{
-			{runtime: notReady, relist: relisted, want: []string{"container runtime not ready: RuntimeReady=false reason:Why message:not"}},
+			{
+				runtime: notReady,
+				relist:  relisted,
+				want:    []string{"container runtime not ready: RuntimeReady=false reason:Why message:not"},
+			},
 		}},
 		{"runtime restarts", false, []step{
 			{runtime: good, relist: relisted}, {runtime: failing, relist: relistFail},
@@ -316,7 +336,8 @@ func TestReadyNeedsPodsync(t *testing.T) {
 		r := NewReady(p)
 		look := func() string {
 			p.Look(t.Context())
-			r.Observe(true, Value[*podsyncv1.Runtime]{Message: good, Known: true}, Value[*plegv1.Relist]{Message: relisted, Known: true})
+			r.Observe(true, Value[*podsyncv1.Runtime]{Message: good, Known: true},
+				Value[*plegv1.Relist]{Message: relisted, Known: true})
 			return errors.Join(r.Problems()...).Error()
 		}
 		if got := look(); !strings.Contains(got, "podsync has yet to be seen active") {
@@ -329,7 +350,9 @@ func TestReadyNeedsPodsync(t *testing.T) {
 			got = errors.Join(r.Problems()...)
 			pass(2 * time.Second)
 		}
-		if got == nil || !strings.Contains(got.Error(), "podsync is not healthy: podsync was last seen active 1m0s ago; threshold is 1m0s") {
+		if got == nil ||
+			!strings.Contains(got.Error(),
+				"podsync is not healthy: podsync was last seen active 1m0s ago; threshold is 1m0s") {
 			t.Errorf("problems %v after a minute without podsync", got)
 		}
 	})

@@ -31,7 +31,8 @@ const (
 
 // HealthClient is podsync's own socket, as far as this needs it.
 type HealthClient interface {
-	GetHealth(ctx context.Context, in *podsyncv1.GetHealthRequest, opts ...grpc.CallOption) (*podsyncv1.GetHealthResponse, error)
+	GetHealth(ctx context.Context, in *podsyncv1.GetHealthRequest,
+		opts ...grpc.CallOption) (*podsyncv1.GetHealthResponse, error)
 }
 
 var _ HealthClient = (podsyncv1.PodsyncServiceClient)(nil)
@@ -111,7 +112,8 @@ func (p *Podsync) Turns() error {
 	if age < PodsyncSlack {
 		return nil
 	}
-	return fmt.Errorf("podsync was last seen active %v ago; threshold is %v: %w", age.Round(time.Second), PodsyncSlack, p.problem)
+	return fmt.Errorf("podsync was last seen active %v ago; threshold is %v: %w", age.Round(time.Second), PodsyncSlack,
+		p.problem)
 }
 
 // Seen reports whether podsync was seen turning in this service's life.

@@ -122,7 +122,9 @@ func (r *Ready) Problems() []error {
 	case !r.pleg.ever:
 		errs = append(errs, errPLEGUnknown)
 	case age >= PLEGSlack:
-		errs = append(errs, fmt.Errorf("PLEG is not healthy: pleg was last seen active %v ago; threshold is %v", age.Round(time.Second), PLEGSlack))
+		errs = append(errs,
+			fmt.Errorf("PLEG is not healthy: pleg was last seen active %v ago; threshold is %v", age.Round(time.Second),
+				PLEGSlack))
 	}
 	if err := r.podsync.Turns(); err != nil {
 		errs = append(errs, fmt.Errorf("podsync is not healthy: %w", err))

@@ -41,7 +41,10 @@ func TestANodeThatWasReadyInThisBootStaysReady(t *testing.T) {
 		"no boot is known":       {"", errors.New("no such file"), nodeOf("u", "", v1.ConditionTrue), 0},
 	} {
 		var got told
-		New(Options{Ready: &got, Machine: func() (nodeinfo.Machine, error) { return nodeinfo.Machine{BootID: c.boot}, c.fails }}).Found(c.node)
+		New(Options{Ready: &got, Machine: func() (nodeinfo.Machine, error) {
+			return nodeinfo.Machine{BootID: c.boot},
+				c.fails
+		}}).Found(c.node)
 		if got.assumed != c.want {
 			t.Errorf("%s: assumed %d times, want %d", name, got.assumed, c.want)
 		}

@@ -93,7 +93,10 @@ func start(t *testing.T, a *apiserver, o node.Observed, register bool) *rig {
 	t.Helper()
 	r := &rig{apiserver: a, observed: o}
 	r.reporter = New(Options{
-		Settings: node.Settings{Name: "n", Hostname: "n"}, Register: register, Nodes: a, Cached: a.cached,
+		Settings: node.Settings{Name: "n", Hostname: "n"},
+		Register: register,
+		Nodes:    a,
+		Cached:   a.cached,
 		Observe:  func(context.Context, bool) node.Observed { r.mu.Lock(); defer r.mu.Unlock(); return r.observed },
 		Found:    func(*v1.Node) { r.mu.Lock(); defer r.mu.Unlock(); r.found++ },
 		Accepted: func(n *v1.Node) { r.mu.Lock(); defer r.mu.Unlock(); r.ready = append(r.ready, node.IsReady(n)) },
@@ -102,8 +105,12 @@ func start(t *testing.T, a *apiserver, o node.Observed, register bool) *rig {
 			defer r.mu.Unlock()
 			r.events = append(r.events, e.Reason)
 		},
-		UpdateFrequency: 10 * time.Second, ReportFrequency: 5 * time.Minute,
-		Failed: func(error) {}, Succeeded: func() {}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		UpdateFrequency: 10 * time.Second,
+		ReportFrequency: 5 * time.Minute,
+		Failed:          func(error) {},
+		Succeeded:       func() {},
+		Log:             slog.New(slog.DiscardHandler),
+		Metrics:         prometheus.NewRegistry(),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})

@@ -32,7 +32,8 @@ const (
 // Reviewer is the apiserver's part.
 type Reviewer interface {
 	ReviewToken(ctx context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error)
-	ReviewAccess(ctx context.Context, r *authorizationv1.SubjectAccessReview) (*authorizationv1.SubjectAccessReview, error)
+	ReviewAccess(ctx context.Context,
+		r *authorizationv1.SubjectAccessReview) (*authorizationv1.SubjectAccessReview, error)
 }
 
 // Server is the ReviewService.
@@ -48,7 +49,8 @@ func NewServer(r Reviewer, metrics prometheus.Registerer) *Server {
 	s := &Server{
 		reviewer: r, tokens: make(chan struct{}, concurrency), access: make(chan struct{}, concurrency),
 		reviews: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "microlet_nodestatus_reviews_total", Help: "Reviews that nodeapi asked for, by kind and gRPC code of the answer.",
+			Name: "microlet_nodestatus_reviews_total",
+			Help: "Reviews that nodeapi asked for, by kind and gRPC code of the answer.",
 		}, []string{"kind", "code"}),
 	}
 	if metrics != nil {
@@ -58,14 +60,16 @@ func NewServer(r Reviewer, metrics prometheus.Registerer) *Server {
 }
 
 // ReviewToken implements ReviewService.
-func (s *Server) ReviewToken(ctx context.Context, req *nodestatusv1.ReviewTokenRequest) (*nodestatusv1.ReviewTokenResponse, error) {
+func (s *Server) ReviewToken(ctx context.Context,
+	req *nodestatusv1.ReviewTokenRequest) (*nodestatusv1.ReviewTokenResponse, error) {
 	review := &authenticationv1.TokenReview{}
 	if err := review.Unmarshal(req.GetReview()); err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "the request holds no TokenReview: %v", err)
 	}
 	// Who asks says what is to be reviewed, nothing else.
 	review = &authenticationv1.TokenReview{Spec: review.Spec}
-	answer, err := s.bounded(ctx, "token", s.tokens, func(ctx context.Context) (marshaler, error) { return s.reviewer.ReviewToken(ctx, review) })
+	answer, err := s.bounded(ctx, "token", s.tokens,
+		func(ctx context.Context) (marshaler, error) { return s.reviewer.ReviewToken(ctx, review) })
 	if err != nil {
 		return nil, err
 	}
@@ -73,13 +77,15 @@ func (s *Server) ReviewToken(ctx context.Context, req *nodestatusv1.ReviewTokenR
 }
 
 // ReviewAccess implements ReviewService.
-func (s *Server) ReviewAccess(ctx context.Context, req *nodestatusv1.ReviewAccessRequest) (*nodestatusv1.ReviewAccessResponse, error) {
+func (s *Server) ReviewAccess(ctx context.Context,
+	req *nodestatusv1.ReviewAccessRequest) (*nodestatusv1.ReviewAccessResponse, error) {
 	review := &authorizationv1.SubjectAccessReview{}
 	if err := review.Unmarshal(req.GetReview()); err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "the request holds no SubjectAccessReview: %v", err)
 	}
 	review = &authorizationv1.SubjectAccessReview{Spec: review.Spec}
-	answer, err := s.bounded(ctx, "access", s.access, func(ctx context.Context) (marshaler, error) { return s.reviewer.ReviewAccess(ctx, review) })
+	answer, err := s.bounded(ctx, "access", s.access,
+		func(ctx context.Context) (marshaler, error) { return s.reviewer.ReviewAccess(ctx, review) })
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +96,8 @@ func (s *Server) ReviewAccess(ctx context.Context, req *nodestatusv1.ReviewAcces
 type marshaler interface{ Marshal() ([]byte, error) }
 
 // bounded runs one review when there is a place for it, and encodes what came of it.
-func (s *Server) bounded(ctx context.Context, kind string, places chan struct{}, review func(context.Context) (marshaler, error)) (answer []byte, err error) {
+func (s *Server) bounded(ctx context.Context, kind string, places chan struct{},
+	review func(context.Context) (marshaler, error)) (answer []byte, err error) {
 	defer func() { s.reviews.WithLabelValues(kind, status.Code(err).String()).Inc() }()
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()

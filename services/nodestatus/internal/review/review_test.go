@@ -41,7 +41,8 @@ func (a *apiserver) enter(ctx context.Context, takes time.Duration) error {
 	}
 }
 
-func (a *apiserver) ReviewToken(ctx context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+func (a *apiserver) ReviewToken(ctx context.Context,
+	r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
 	if err := a.enter(ctx, a.takes); err != nil {
 		return nil, err
 	}
@@ -49,11 +50,15 @@ func (a *apiserver) ReviewToken(ctx context.Context, r *authenticationv1.TokenRe
 	defer a.mu.Unlock()
 	a.saw = r.DeepCopy()
 	out := r.DeepCopy()
-	out.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: "jane"}}
+	out.Status = authenticationv1.TokenReviewStatus{
+		Authenticated: true,
+		User:          authenticationv1.UserInfo{Username: "jane"},
+	}
 	return out, nil
 }
 
-func (a *apiserver) ReviewAccess(ctx context.Context, r *authorizationv1.SubjectAccessReview) (*authorizationv1.SubjectAccessReview, error) {
+func (a *apiserver) ReviewAccess(ctx context.Context,
+	r *authorizationv1.SubjectAccessReview) (*authorizationv1.SubjectAccessReview, error) {
 	if err := a.enter(ctx, 0); err != nil {
 		return nil, err
 	}
@@ -180,7 +185,8 @@ func TestTokensDoNotHoldUpAccess(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		if _, err := s.ReviewAccess(t.Context(), &nodestatusv1.ReviewAccessRequest{Review: data}); err != nil || time.Since(began) > 0 {
+		if _, err := s.ReviewAccess(t.Context(), &nodestatusv1.ReviewAccessRequest{Review: data}); err != nil ||
+			time.Since(began) > 0 {
 			t.Errorf("a review of access took %v behind the tokens: %v", time.Since(began), err)
 		}
 		wg.Wait()

@@ -48,8 +48,8 @@ func New(turned func()) *Loop {
 	return &Loop{turned: turned, kicks: make(chan struct{}, 1), jobs: map[string]*state{}}
 }
 
-// Add adds jobs, each due at once. It is called before Run. The loop exists before its jobs so that one of them can kick
-// another.
+// Add adds jobs, each due at once. It is called before Run. The loop exists before its jobs so that one of them can
+// kick another.
 func (l *Loop) Add(jobs ...Job) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

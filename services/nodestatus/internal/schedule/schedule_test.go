@@ -40,7 +40,8 @@ func TestHangingJobStopsNeitherTheLoopNorTheOthers(t *testing.T) {
 			Job{"other", time.Second, func(context.Context) time.Duration { others.Add(1); return 2 * time.Second }})
 		pass(19 * time.Second)
 		if turns.Load() < 19 || others.Load() != 10 || ended.Load() != 0 {
-			t.Errorf("%d turns, %d runs of the other job, %d ends; want 19 or more, 10, 0", turns.Load(), others.Load(), ended.Load())
+			t.Errorf("%d turns, %d runs of the other job, %d ends; want 19 or more, 10, 0", turns.Load(), others.Load(),
+				ended.Load())
 		}
 		pass(2 * time.Second)
 		if ended.Load() != 1 {
