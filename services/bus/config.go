@@ -23,7 +23,8 @@ func DefaultConfig() Config { return Config{Service: service.DefaultConfig()} }
 
 // AddFlags adds the bus's own flags.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.ViewAddress, "bus-view-address", c.ViewAddress, `loopback host:port for looking at the bus with the "nats" command, over TLS and with the viewer's key, which reads and cannot write; empty for none`)
+	fs.StringVar(&c.ViewAddress, "bus-view-address", c.ViewAddress,
+		`loopback host:port for looking at the bus with the "nats" command, over TLS and with the viewer's key, which reads and cannot write; empty for none`)
 }
 
 // Validate says what is wrong with the config: field, value, remedy.

@@ -39,8 +39,11 @@ func TestRunTellsWhoIsGone(t *testing.T) {
 	}
 	connect := func(r role.Role, replica string) (*client.Client, chan struct{}) {
 		c, err := client.New(client.Options{
-			Socket: cfg.Service.BusSocket(), SeedFile: client.SeedFile(cfg.Service.NKeys(), r), Role: r, Replica: replica,
-			Log: slog.New(slog.DiscardHandler),
+			Socket:   cfg.Service.BusSocket(),
+			SeedFile: client.SeedFile(cfg.Service.NKeys(), r),
+			Role:     r,
+			Replica:  replica,
+			Log:      slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -95,7 +98,8 @@ func TestANameThatIsNoReplicas(t *testing.T) {
 	connect := func(name string) *nats.Conn {
 		t.Helper()
 		for {
-			nc, err := nats.Connect("nats://bus", key, nats.Name(name), nats.SetCustomDialer(socketDialer(cfg.Service.BusSocket())))
+			nc, err := nats.Connect("nats://bus", key, nats.Name(name),
+				nats.SetCustomDialer(socketDialer(cfg.Service.BusSocket())))
 			if err == nil {
 				return nc
 			}
@@ -106,7 +110,8 @@ func TestANameThatIsNoReplicas(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"pleg.a b", "pleg.", "pleg.>", "pleg." + strings.Repeat("x", 1000), "pleg.a.b", "pleg"} {
+	for _, name := range []string{"pleg.a b", "pleg.", "pleg.>", "pleg." + strings.Repeat("x", 1000), "pleg.a.b",
+		"pleg"} {
 		connect(name).Close()
 	}
 	nc := connect("pleg.0")

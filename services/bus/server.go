@@ -140,7 +140,9 @@ func (s *Server) prepare(ctx context.Context, ids *identities, gone func(role.Ro
 	defer cancel()
 	s.ns.Start()
 	if !s.ns.ReadyForConnections(startTimeout) || !s.ns.JetStreamEnabled() {
-		return errors.New("the nats server does not come up; its log above says why, mostly a store that cannot be written")
+		return errors.New(
+			"the nats server does not come up; its log above says why, mostly a store that cannot be written",
+		)
 	}
 	for r, admin := range ids.admins {
 		if err := s.makeStreams(ctx, r, admin); err != nil {
@@ -155,7 +157,8 @@ func (s *Server) prepare(ctx context.Context, ids *identities, gone func(role.Ro
 
 // makeStreams makes those of a role's account.
 func (s *Server) makeStreams(ctx context.Context, r role.Role, admin signer) error {
-	nc, err := nats.Connect("", nats.InProcessServer(s.ns), admin.option(), nats.Name("admin of "+string(r)), nats.NoReconnect())
+	nc, err := nats.Connect("", nats.InProcessServer(s.ns), admin.option(), nats.Name("admin of "+string(r)),
+		nats.NoReconnect())
 	if err != nil {
 		return fmt.Errorf("admin connection for %s: %w", r, err)
 	}
@@ -167,7 +170,9 @@ func (s *Server) makeStreams(ctx context.Context, r role.Role, admin signer) err
 func (s *Server) listen() error {
 	s.ns.AcceptLoop(make(chan struct{}))
 	if s.ns.Addr() == nil {
-		return errors.New("the port for looking at the bus cannot be opened; the log above says why, mostly a port in use")
+		return errors.New(
+			"the port for looking at the bus cannot be opened; the log above says why, mostly a port in use",
+		)
 	}
 	return nil
 }

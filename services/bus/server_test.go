@@ -40,7 +40,11 @@ func TestServerSaysWhatIsWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	good := ServerOptions{StoreDir: filepath.Join(dir, "bus"), NKeyDir: filepath.Join(dir, "nkeys"), Log: slog.New(slog.DiscardHandler)}
+	good := ServerOptions{
+		StoreDir: filepath.Join(dir, "bus"),
+		NKeyDir:  filepath.Join(dir, "nkeys"),
+		Log:      slog.New(slog.DiscardHandler),
+	}
 	view := func(address string) func(*ServerOptions) {
 		return func(o *ServerOptions) { o.View = &View{Address: address, CertFile: filepath.Join(dir, "view.crt")} }
 	}

@@ -70,10 +70,20 @@ func bucketStream(b subject.Bucket, owner role.Role) jetstream.StreamConfig {
 
 func outboxStream() jetstream.StreamConfig {
 	return jetstream.StreamConfig{
-		Name: subject.OutboxStream, Subjects: []string{subject.OutboxSubjects},
-		Storage: jetstream.FileStorage, Retention: jetstream.WorkQueuePolicy, Discard: jetstream.DiscardOld,
-		MaxMsgsPerSubject: subject.OutboxMaxMessages, MaxMsgs: -1, MaxBytes: subject.OutboxMaxBytes, MaxMsgSize: subject.OutboxMaxEntry,
-		Replicas: 1, MaxConsumers: 1, Duplicates: dedupeWindow, DenyDelete: true, DenyPurge: true,
+		Name:              subject.OutboxStream,
+		Subjects:          []string{subject.OutboxSubjects},
+		Storage:           jetstream.FileStorage,
+		Retention:         jetstream.WorkQueuePolicy,
+		Discard:           jetstream.DiscardOld,
+		MaxMsgsPerSubject: subject.OutboxMaxMessages,
+		MaxMsgs:           -1,
+		MaxBytes:          subject.OutboxMaxBytes,
+		MaxMsgSize:        subject.OutboxMaxEntry,
+		Replicas:          1,
+		MaxConsumers:      1,
+		Duplicates:        dedupeWindow,
+		DenyDelete:        true,
+		DenyPurge:         true,
 	}
 }
 
@@ -81,8 +91,13 @@ func outboxStream() jetstream.StreamConfig {
 // One that is given out again, since its deliverer died, comes after its successors.
 func outboxConsumer() jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
-		Durable: subject.OutboxConsumer, DeliverPolicy: jetstream.DeliverAllPolicy,
-		AckPolicy: jetstream.AckExplicitPolicy, AckWait: outboxAckWait, MaxAckPending: subject.OutboxMaxPending, MaxDeliver: -1,
-		MaxWaiting: 16, Replicas: 1,
+		Durable:       subject.OutboxConsumer,
+		DeliverPolicy: jetstream.DeliverAllPolicy,
+		AckPolicy:     jetstream.AckExplicitPolicy,
+		AckWait:       outboxAckWait,
+		MaxAckPending: subject.OutboxMaxPending,
+		MaxDeliver:    -1,
+		MaxWaiting:    16,
+		Replicas:      1,
 	}
 }

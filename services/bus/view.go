@@ -48,7 +48,8 @@ func (v *View) hostPort() (host string, port int, err error) {
 		host = "127.0.0.1"
 	}
 	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
-		return "", 0, fmt.Errorf("bus-view-address is %q: the bus is for this node only; use a loopback address such as 127.0.0.1", v.Address)
+		return "", 0,
+			fmt.Errorf("bus-view-address is %q: the bus is for this node only; use a loopback address such as 127.0.0.1", v.Address)
 	}
 	number, err := strconv.ParseUint(text, 10, 16)
 	if err != nil {
@@ -84,11 +85,16 @@ func (v *View) certificate() (tls.Certificate, error) {
 	}
 	now := time.Now()
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: "microlet bus"},
-		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(viewCertLife),
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		BasicConstraintsValid: true, IsCA: true,
-		DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+		SerialNumber:          big.NewInt(now.UnixNano()),
+		Subject:               pkix.Name{CommonName: "microlet bus"},
+		NotBefore:             now.Add(-time.Hour),
+		NotAfter:              now.Add(viewCertLife),
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		BasicConstraintsValid: true,
+		IsCA:                  true,
+		DNSNames:              []string{"localhost"},
+		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {

@@ -42,7 +42,8 @@ func BenchmarkEntry(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				nc, err := nats.Connect("nats://bus", key, nats.SetCustomDialer(socketDialer(cfg.BusSocket())), nats.CustomInboxPrefix(subject.Inbox(r)))
+				nc, err := nats.Connect("nats://bus", key, nats.SetCustomDialer(socketDialer(cfg.BusSocket())),
+					nats.CustomInboxPrefix(subject.Inbox(r)))
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -124,7 +124,8 @@ func (w *world) await(what string) time.Duration {
 			}
 		}
 	}()
-	return proctest.Await(w.t, bound, what+": everyone is current", func() bool { current = w.current(); return current })
+	return proctest.Await(w.t, bound, what+": everyone is current",
+		func() bool { current = w.current(); return current })
 }
 
 // The bus is killed under every bucket of the contract, comes back on its store, and then on an empty
@@ -217,11 +218,13 @@ func TestAcknowledgedValuesSurvive(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				p.Own(subject.PodStatus).Put(subject.PodKey(fmt.Sprintf("pod-%d", i%10)), wrapperspb.String(fmt.Sprint(i)))
+				p.Own(subject.PodStatus).Put(subject.PodKey(fmt.Sprintf("pod-%d", i%10)),
+					wrapperspb.String(fmt.Sprint(i)))
 			}
 		}
 	})
-	proctest.Await(t, bound, "statuses flow", func() bool { return p.metric("microlet_bus_puts_total", "bucket", subject.PodStatus) > 100 })
+	proctest.Await(t, bound, "statuses flow",
+		func() bool { return p.metric("microlet_bus_puts_total", "bucket", subject.PodStatus) > 100 })
 	n.bus.Kill()
 	close(stop)
 	wg.Wait()
@@ -244,7 +247,8 @@ func TestGhostsGoAtTheMarkAndOnlyTheWritersOwn(t *testing.T) {
 	n.peer(role.Podsync, "0", "", func(c *bus.Client) { v = bus.Watch[value](c, subject.ProbeResults, ">", nil) })
 	first, other := n.peer(role.Prober, "a", "", nil), n.peer(role.Prober, "b", "", nil)
 	for i := range 3 {
-		first.Own(subject.ProbeResults).Put(subject.ProbeResultKey(fmt.Sprintf("p%d", i), "c", "liveness"), wrapperspb.String("a"))
+		first.Own(subject.ProbeResults).Put(subject.ProbeResultKey(fmt.Sprintf("p%d", i), "c", "liveness"),
+			wrapperspb.String("a"))
 	}
 	first.Own(subject.ProbeResults).Complete()
 	other.Own(subject.ProbeResults).Put(subject.ProbeResultKey("p9", "c", "liveness"), wrapperspb.String("b"))
@@ -270,7 +274,8 @@ func TestGhostsGoAtTheMarkAndOnlyTheWritersOwn(t *testing.T) {
 		return second.metric("microlet_bus_puts_total", "bucket", subject.ProbeResults) >= 3
 	})
 	var late view
-	p := n.peer(role.Podsync, "1", "", func(c *bus.Client) { late = bus.Watch[value](c, subject.ProbeResults, ">", nil) })
+	p := n.peer(role.Podsync, "1", "",
+		func(c *bus.Client) { late = bus.Watch[value](c, subject.ProbeResults, ">", nil) })
 	proctest.Await(t, bound, "a late reader is in sync", late.Synced)
 	if got := holds(late); !maps.Equal(got, want) {
 		t.Errorf("a late reader holds %v, want %v", got, want)
@@ -294,7 +299,8 @@ func TestManyAndLarge(t *testing.T) {
 	proctest.Await(t, bound, "written", w.Marked)
 	var v view
 	start := time.Now()
-	podsync := n.peer(role.Podsync, "0", "", func(c *bus.Client) { v = bus.Watch[value](c, subject.ProbeResults, ">", nil) })
+	podsync := n.peer(role.Podsync, "0", "",
+		func(c *bus.Client) { v = bus.Watch[value](c, subject.ProbeResults, ">", nil) })
 	proctest.Await(t, bound, "in sync", v.Synced)
 	t.Logf("%d keys listed %v after the start", count, time.Since(start))
 	if got := len(v.All()); got != count {
@@ -335,11 +341,13 @@ func TestAStoppedBusIsGivenUp(t *testing.T) {
 	w.Delete("gone")
 	n.bus.Signal(syscall.SIGCONT)
 	want := map[string]string{"a": "after"}
-	took = proctest.Await(t, bound, "the newest is heard", func() bool { return v.Synced() && maps.Equal(holds(v), want) })
+	took = proctest.Await(t, bound, "the newest is heard",
+		func() bool { return v.Synced() && maps.Equal(holds(v), want) })
 	t.Logf("current %v after the bus went on", took)
 	proctest.Await(t, bound, "acknowledged", func() bool { return w.Pending() == 0 && w.Marked() })
 	var late view
 	n.peer(role.Prober, "1", "", func(c *bus.Client) { late = bus.Watch[value](c, subject.Pods, ">", nil) })
 	// The comparison that puts it right comes once more after 5 s.
-	proctest.Await(t, bound, "the bucket holds the newest", func() bool { return late.Synced() && maps.Equal(holds(late), want) })
+	proctest.Await(t, bound, "the bucket holds the newest",
+		func() bool { return late.Synced() && maps.Equal(holds(late), want) })
 }

@@ -35,7 +35,8 @@ func TestADeniedPublishIsLoud(t *testing.T) {
 
 	// The owner may: no denial, and it is heard.
 	podsync.Own(subject.Node).Put(subject.NodeCapacity, wrapperspb.String("true"))
-	proctest.Await(t, bound, "the owner's put is heard", func() bool { _, ok := node.Get(subject.NodeCapacity); return ok })
+	proctest.Await(t, bound, "the owner's put is heard",
+		func() bool { _, ok := node.Get(subject.NodeCapacity); return ok })
 	if got := podsync.metric("microlet_bus_denied_total"); got != 0 {
 		t.Errorf("the owner was denied %v times", got)
 	}
@@ -112,9 +113,12 @@ func TestNoServiceAltersAStream(t *testing.T) {
 	for _, r := range role.All() {
 		nc, last := n.raw(r)
 		for _, subj := range []string{
-			"$JS.API.STREAM.PURGE.KV_PODS_podsync", "$JS.API.STREAM.DELETE.KV_PODS_podsync", "$JS.API.STREAM.UPDATE.KV_PODS_podsync",
-			"$JS.API.STREAM.MSG.DELETE.KV_PODS_podsync", "$JS.API.STREAM.CREATE.MINE", "$JS.API.CONSUMER.CREATE.KV_PODS_podsync.mine.$KV.PODS.>",
-			"$JS.API.CONSUMER.DELETE.OUTBOX.deliver", "$JS.API.CONSUMER.DURABLE.CREATE.OUTBOX.mine", "$SYS.REQ.SERVER.PING",
+			"$JS.API.STREAM.PURGE.KV_PODS_podsync", "$JS.API.STREAM.DELETE.KV_PODS_podsync",
+			"$JS.API.STREAM.UPDATE.KV_PODS_podsync",
+			"$JS.API.STREAM.MSG.DELETE.KV_PODS_podsync", "$JS.API.STREAM.CREATE.MINE",
+			"$JS.API.CONSUMER.CREATE.KV_PODS_podsync.mine.$KV.PODS.>",
+			"$JS.API.CONSUMER.DELETE.OUTBOX.deliver", "$JS.API.CONSUMER.DURABLE.CREATE.OUTBOX.mine",
+			"$SYS.REQ.SERVER.PING",
 		} {
 			if err := nc.Publish(subj, []byte(`{}`)); err != nil {
 				t.Fatal(err)
@@ -122,7 +126,8 @@ func TestNoServiceAltersAStream(t *testing.T) {
 			if err := nc.FlushTimeout(bound); err != nil {
 				t.Fatal(err)
 			}
-			proctest.Await(t, bound, fmt.Sprintf("%s is denied %s", r, subj), func() bool { return strings.Contains(last(), subj) })
+			proctest.Await(t, bound, fmt.Sprintf("%s is denied %s", r, subj),
+				func() bool { return strings.Contains(last(), subj) })
 		}
 	}
 	nc, _ := n.raw(role.Podsync)
@@ -133,7 +138,8 @@ func TestNoServiceAltersAStream(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	put := func(header nats.Header) error {
-		_, err := js.PublishMsg(ctx, &nats.Msg{Subject: subject.Entry(subject.Pods, "kept"), Header: header, Data: []byte{}})
+		_, err := js.PublishMsg(ctx,
+			&nats.Msg{Subject: subject.Entry(subject.Pods, "kept"), Header: header, Data: []byte{}})
 		return err
 	}
 	for _, rollup := range []string{"all", "sub"} {
@@ -145,7 +151,8 @@ func TestNoServiceAltersAStream(t *testing.T) {
 		t.Errorf("the owner cannot put: %v", err)
 	}
 	body, _ := json.Marshal(map[string]any{"last_by_subj": subject.Entry(subject.Pods, "kept-too")})
-	if m, err := nc.RequestWithContext(ctx, subject.DirectGet(subject.Pods, role.Podsync), body); err != nil || m.Header.Get("Status") != "" {
+	if m, err := nc.RequestWithContext(ctx, subject.DirectGet(subject.Pods, role.Podsync), body); err != nil ||
+		m.Header.Get("Status") != "" {
 		t.Errorf("the value is gone: %v %v", m, err)
 	}
 }
@@ -224,7 +231,8 @@ func TestADeafWatchIsFound(t *testing.T) {
 	proxy := newDeafener(t, n.socket())
 	defer proxy.Close()
 	var v view
-	reader := n.peer(role.Prober, "0", proxy.Addr().String(), func(c *bus.Client) { v = bus.Watch[value](c, subject.Pods, ">", nil) })
+	reader := n.peer(role.Prober, "0", proxy.Addr().String(),
+		func(c *bus.Client) { v = bus.Watch[value](c, subject.Pods, ">", nil) })
 	podsync := n.peer(role.Podsync, "0", "", nil)
 	podsync.Own(subject.Pods).Put("a", wrapperspb.String("1"))
 	proctest.Await(t, bound, "heard", func() bool { _, ok := v.Get("a"); return ok })
@@ -236,7 +244,8 @@ func TestADeafWatchIsFound(t *testing.T) {
 	}
 	proxy.deaf.Store(true)
 	podsync.Own(subject.Pods).Put("a", wrapperspb.String("2"))
-	took := proctest.Await(t, bound, "the missed value is known", func() bool { m, _ := v.Get("a"); return m.GetValue() == "2" })
+	took := proctest.Await(t, bound, "the missed value is known",
+		func() bool { m, _ := v.Get("a"); return m.GetValue() == "2" })
 	t.Logf("the missed value is known after %v", took)
 	proctest.Await(t, bound, "the deaf watch is counted", func() bool {
 		return reader.metric("microlet_bus_watch_restarts_total", "bucket", subject.Pods, "reason", "deaf") >= 1

@@ -36,7 +36,12 @@ func signedAs(t *testing.T, writer, content string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	data, err := proto.Marshal(&busv1.Entry{Writer: writer, Epoch: time.Now().Add(time.Hour).UnixNano(), Revision: 1 << 40, Value: raw})
+	data, err := proto.Marshal(&busv1.Entry{
+		Writer:   writer,
+		Epoch:    time.Now().Add(time.Hour).UnixNano(),
+		Revision: 1 << 40,
+		Value:    raw,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +103,8 @@ func TestAReplyReachesNobodysKeys(t *testing.T) {
 
 	// Whatever came of it has come by now: the bus stores in order, and this put came after all of them.
 	owner.Put("after", wrapperspb.String("true"))
-	proctest.Await(t, bound, "what the owner puts afterwards is heard", func() bool { _, ok := assignments.Get("after"); return ok })
+	proctest.Await(t, bound, "what the owner puts afterwards is heard",
+		func() bool { _, ok := assignments.Get("after"); return ok })
 	check := func(when string) {
 		t.Helper()
 		if m, ok := assignments.Get("a-pod"); !ok || m.GetValue() != "true" {
@@ -128,7 +134,9 @@ func TestAFullPartHarmsNobody(t *testing.T) {
 	big := bytes.Repeat([]byte("x"), 15<<10)
 	full := false
 	for i := range 1000 {
-		answer, err := pleg.Request(subject.Entry(subject.Heartbeats, subject.HeartbeatKey(role.PLEG, fmt.Sprintf("r%d", i))), big, bound)
+		answer, err := pleg.Request(
+			subject.Entry(subject.Heartbeats, subject.HeartbeatKey(role.PLEG, fmt.Sprintf("r%d", i))), big, bound,
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -204,7 +212,8 @@ func TestReadersHoldNoMoreThanABucket(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	var beats view
-	reader := n.peer(role.Podsync, "0", "", func(c *bus.Client) { beats = bus.Watch[value](c, subject.Heartbeats, ">", nil) })
+	reader := n.peer(role.Podsync, "0", "",
+		func(c *bus.Client) { beats = bus.Watch[value](c, subject.Heartbeats, ">", nil) })
 	proctest.Await(t, bound, "the reader is in sync", beats.Synced)
 	bucket, _ := subject.BucketNamed(subject.Heartbeats)
 
@@ -215,7 +224,8 @@ func TestReadersHoldNoMoreThanABucket(t *testing.T) {
 	if _, err := fmt.Fprintf(line.first(), "PUB %s %d\r\n%s\r\n", large, bucket.MaxEntry+1, make([]byte, bucket.MaxEntry+1)); err != nil {
 		t.Fatal(err)
 	}
-	proctest.Await(t, bound, "the bus cuts who sends too much", func() bool { return !pleg.IsConnected() || pleg.Stats().Reconnects > 0 })
+	proctest.Await(t, bound, "the bus cuts who sends too much",
+		func() bool { return !pleg.IsConnected() || pleg.Stats().Reconnects > 0 })
 
 	// Many that are each as large as they may be.
 	pleg, _ = n.raw(role.PLEG)
@@ -243,7 +253,8 @@ func TestReadersHoldNoMoreThanABucket(t *testing.T) {
 	}
 	podsync := reader.Own(subject.Heartbeats)
 	podsync.Put(subject.HeartbeatKey(role.Podsync, "0"), wrapperspb.String("alive"))
-	proctest.Await(t, bound, "another's heartbeat is heard", func() bool { _, ok := beats.Get(subject.HeartbeatKey(role.Podsync, "0")); return ok })
+	proctest.Await(t, bound, "another's heartbeat is heard",
+		func() bool { _, ok := beats.Get(subject.HeartbeatKey(role.Podsync, "0")); return ok })
 }
 
 // One service's flood of records drops its own, and not another's.
@@ -361,9 +372,11 @@ func TestAStrangersBusIsLeftAlone(t *testing.T) {
 
 	var pods view
 	p := n.peer(role.Prober, "0", "", func(c *bus.Client) { pods = bus.Watch[value](c, subject.Pods, ">", nil) })
-	proctest.Await(t, bound, "the stranger is counted", func() bool { return p.metric("microlet_bus_stranger_connections_total") >= 2 })
+	proctest.Await(t, bound, "the stranger is counted",
+		func() bool { return p.metric("microlet_bus_stranger_connections_total") >= 2 })
 	proctest.Await(t, bound, "and told of", func() bool {
-		return strings.Contains(p.log.String(), "a stranger serves the bus's socket") && strings.Contains(p.log.String(), "uid=65534")
+		return strings.Contains(p.log.String(), "a stranger serves the bus's socket") &&
+			strings.Contains(p.log.String(), "uid=65534")
 	})
 	if p.Connected() || strings.Contains(out.String(), "CONNECT") {
 		t.Errorf("the prober signed in at the stranger's:\n%s", out.String())
@@ -403,7 +416,8 @@ func TestTheDoorRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, dir := range cgroups {
-			err = errors.Join(err, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0))
+			err = errors.Join(err,
+				os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0))
 		}
 		_, wrote := in.Write([]byte("go\n"))
 		err = errors.Join(err, wrote, cmd.Wait())

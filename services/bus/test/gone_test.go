@@ -38,7 +38,8 @@ func TestNobodyComesUnnoticed(t *testing.T) {
 			for {
 				nc, err := nats.Connect("nats://bus", key, nats.SetCustomDialer(socketDialer(cfg.BusSocket())),
 					nats.Name(subject.Writer(role.Prober, "1")), nats.CustomInboxPrefix(subject.Inbox(role.Prober)))
-				if errors.Is(err, nats.ErrNoServers) || errors.Is(err, os.ErrNotExist) || errors.Is(err, nats.ErrTimeout) {
+				if errors.Is(err, nats.ErrNoServers) || errors.Is(err, os.ErrNotExist) ||
+					errors.Is(err, nats.ErrTimeout) {
 					if t.Context().Err() == nil {
 						continue
 					}
@@ -105,7 +106,8 @@ func TestTheViewerReadsAndCannotWrite(t *testing.T) {
 		return nats.Connect(url, append(options, key)...)
 	}
 	denied := make(chan error, 16)
-	nc, err := view(bus.ViewerSeedFile(cfg.NKeys()), nats.RootCAs(cert), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err }))
+	nc, err := view(bus.ViewerSeedFile(cfg.NKeys()), nats.RootCAs(cert),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err }))
 	if err != nil {
 		t.Fatal(err)
 	}

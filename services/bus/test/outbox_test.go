@@ -129,7 +129,8 @@ func TestEventsArriveWhateverIsAway(t *testing.T) {
 	proctest.Await(t, bound, "the recorder's bus is gone", func() bool { return !podsync.Connected() })
 	record(10)
 	n.start()
-	t.Logf("10 events recorded while the bus was away: delivered %v after its return", proctest.Await(t, bound, "after the bus", arrived))
+	t.Logf("10 events recorded while the bus was away: delivered %v after its return",
+		proctest.Await(t, bound, "after the bus", arrived))
 
 	api.set(func() { api.away = true })
 	record(10)
@@ -139,7 +140,8 @@ func TestEventsArriveWhateverIsAway(t *testing.T) {
 	n.bus.Kill() // the bus dies while a record is given out
 	n.start()
 	api.set(func() { api.away = false })
-	t.Logf("10 events delivered %v after the apiserver's return", proctest.Await(t, bound, "after the apiserver", arrived))
+	t.Logf("10 events delivered %v after the apiserver's return",
+		proctest.Await(t, bound, "after the apiserver", arrived))
 
 	stop()
 	record(10)
@@ -148,7 +150,8 @@ func TestEventsArriveWhateverIsAway(t *testing.T) {
 	n.start()
 	stop = deliverer()
 	defer func() { stop() }()
-	t.Logf("10 events delivered %v after the deliverer's return", proctest.Await(t, 2*bound, "after the deliverer", arrived))
+	t.Logf("10 events delivered %v after the deliverer's return",
+		proctest.Await(t, 2*bound, "after the deliverer", arrived))
 
 	r.Event(podOf(0), corev1.EventTypeWarning, "Refused", "the apiserver refuses this for good")
 	record(3)
@@ -161,7 +164,8 @@ func TestEventsArriveWhateverIsAway(t *testing.T) {
 	}
 	for name, e := range api.events {
 		if e.Source.Component != "kubelet" || e.Source.Host != "node-1" || e.ReportingController != "kubelet" ||
-			e.InvolvedObject.Kind != "Pod" || e.InvolvedObject.UID != "u" || !strings.HasPrefix(name, e.InvolvedObject.Name+".") {
+			e.InvolvedObject.Kind != "Pod" || e.InvolvedObject.UID != "u" ||
+			!strings.HasPrefix(name, e.InvolvedObject.Name+".") {
 			t.Errorf("event is not as the kubelet's: %+v", e)
 		}
 	}
@@ -257,7 +261,8 @@ func TestARecordIsNotLostAmongOtherAnswers(t *testing.T) {
 	n := newNode(t)
 	api := &apiserver{}
 	podsync, ns := n.peer(role.Podsync, "0", "", nil), n.peer(role.NodeStatus, "0", "", nil)
-	others, own := outbox.NewRecorder(podsync.Client, "node-1", slog.Default()), outbox.NewRecorder(ns.Client, "node-1", slog.Default())
+	others, own := outbox.NewRecorder(podsync.Client, "node-1", slog.Default()), outbox.NewRecorder(ns.Client, "node-1",
+		slog.Default())
 	defer part(others.Run)()
 	defer part(own.Run)()
 	d, err := outbox.NewDelivery(ns.Client, api, outbox.DeliveryOptions{})

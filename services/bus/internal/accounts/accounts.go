@@ -38,7 +38,9 @@ type Keys struct {
 
 // Config is the accounts' part of a configuration of nats-server, which reads JSON.
 func Config(k Keys) (string, error) {
-	all := map[string]account{System: {Users: []user{{NKey: k.System, Connections: inside}}, Limits: limits{Payload: subject.MaxPayload}}}
+	all := map[string]account{
+		System: {Users: []user{{NKey: k.System, Connections: inside}}, Limits: limits{Payload: subject.MaxPayload}},
+	}
 	for _, r := range role.All() {
 		a, err := of(r, k)
 		if err != nil {
@@ -209,7 +211,8 @@ func (a *account) bucket(b subject.Bucket, r role.Role, viewed bool) error {
 			for _, key := range b.KeysOf(owner) {
 				a.Exports = append(a.Exports, export{Stream: subject.Entry(b.Name, key), Accounts: readers})
 			}
-			a.Exports = append(a.Exports, export{Service: subject.DirectGet(b.Name, owner), Response: "stream", Accounts: readers})
+			a.Exports = append(a.Exports,
+				export{Service: subject.DirectGet(b.Name, owner), Response: "stream", Accounts: readers})
 			continue
 		}
 		if may, err := reads(b, owner, r); err != nil {
@@ -227,7 +230,8 @@ func (a *account) take(b subject.Bucket, owner role.Role) {
 	for _, key := range b.KeysOf(owner) {
 		a.Imports = append(a.Imports, imported{Stream: &source{from, subject.Entry(b.Name, key)}})
 	}
-	a.Imports = append(a.Imports, imported{Service: &source{from, subject.DirectGet(b.Name, owner)}, To: subject.List(b.Name, owner)})
+	a.Imports = append(a.Imports,
+		imported{Service: &source{from, subject.DirectGet(b.Name, owner)}, To: subject.List(b.Name, owner)})
 }
 
 func readersOf(b subject.Bucket, owner role.Role) ([]string, error) {
@@ -262,7 +266,8 @@ func (a *account) outbox(e subject.Event, r role.Role) {
 	case e.Owner == r && r != subject.OutboxReader:
 		a.Imports = append(a.Imports, imported{Service: &source{string(subject.OutboxReader), e.Pattern}})
 	case r == subject.OutboxReader && e.Owner != r:
-		a.Exports = append(a.Exports, export{Service: e.Pattern, Response: "singleton", Accounts: []string{string(e.Owner)}})
+		a.Exports = append(a.Exports,
+			export{Service: e.Pattern, Response: "singleton", Accounts: []string{string(e.Owner)}})
 	}
 }
 

@@ -58,7 +58,8 @@ func faults(contract []name, granted map[role.Role]Permissions) []string {
 			}
 			for _, pattern := range p.Publish {
 				if subject.Overlap(pattern, n.pattern) {
-					found = append(found, n.pattern+" of "+string(n.owner)+" may also be published by "+string(r)+" as "+pattern)
+					found = append(found,
+						n.pattern+" of "+string(n.owner)+" may also be published by "+string(r)+" as "+pattern)
 				}
 			}
 		}
@@ -194,7 +195,8 @@ func TestReadersOfSomeKeysAreRefused(t *testing.T) {
 	b := subject.Bucket{Name: "B", Grants: []subject.Grant{
 		{Pattern: "a", Owner: role.Podsync, Readers: []role.Role{role.PLEG}}, {Pattern: "b", Owner: role.Podsync},
 	}}
-	if _, err := reads(b, role.Podsync, role.PLEG); err == nil || !strings.Contains(err.Error(), "pleg is a reader of some keys of podsync only") {
+	if _, err := reads(b, role.Podsync, role.PLEG); err == nil ||
+		!strings.Contains(err.Error(), "pleg is a reader of some keys of podsync only") {
 		t.Errorf("error is %v", err)
 	}
 	if err := new(Permissions).bucket(b, role.PLEG); err == nil {
@@ -242,7 +244,8 @@ func TestWhatCrossesAccounts(t *testing.T) {
 				t.Errorf("%s exports %s%s to everybody", r, e.Stream, e.Service)
 			}
 			// A service is a way into the account. Lists read, and the outbox's records are signed by their subject.
-			if e.Service != "" && !strings.HasPrefix(e.Service, "$JS.API.DIRECT.GET.KV_") && !strings.HasPrefix(e.Service, "outbox.") {
+			if e.Service != "" && !strings.HasPrefix(e.Service, "$JS.API.DIRECT.GET.KV_") &&
+				!strings.HasPrefix(e.Service, "outbox.") {
 				t.Errorf("%s takes requests on %s", r, e.Service)
 			}
 		}
@@ -277,6 +280,7 @@ func TestWhatCrossesAccounts(t *testing.T) {
 // All shares of the outbox together fit into it, so that no service's records drop another's.
 func TestSharesOfTheOutboxFit(t *testing.T) {
 	if n := len(subject.Outboxes()); n*subject.OutboxMaxMessages*subject.OutboxMaxEntry > subject.OutboxMaxBytes {
-		t.Errorf("%d services may have %d records of %d bytes, more than the %d of the stream", n, subject.OutboxMaxMessages, subject.OutboxMaxEntry, subject.OutboxMaxBytes)
+		t.Errorf("%d services may have %d records of %d bytes, more than the %d of the stream", n,
+			subject.OutboxMaxMessages, subject.OutboxMaxEntry, subject.OutboxMaxBytes)
 	}
 }

@@ -65,7 +65,8 @@ func (p *Permissions) bucket(b subject.Bucket, r role.Role) error {
 		}
 		if owner == r {
 			// A writer puts its own marks, and reads the one of its life before.
-			p.Publish = append(p.Publish, subject.Entry(b.Name, subject.EpochKeys(r)), subject.DirectGetKey(b.Name, r, subject.EpochKeys(r)))
+			p.Publish = append(p.Publish, subject.Entry(b.Name, subject.EpochKeys(r)),
+				subject.DirectGetKey(b.Name, r, subject.EpochKeys(r)))
 		}
 	}
 	if b.ReadableBy(r) {
@@ -88,7 +89,8 @@ func reads(b subject.Bucket, owner, r role.Role) (bool, error) {
 		}
 	}
 	if some && !all {
-		return false, fmt.Errorf("bucket %s: %s is a reader of some keys of %s only; make it a reader of all, or move the keys to another bucket", b.Name, r, owner)
+		return false,
+			fmt.Errorf("bucket %s: %s is a reader of some keys of %s only; make it a reader of all, or move the keys to another bucket", b.Name, r, owner)
 	}
 	return some, nil
 }
