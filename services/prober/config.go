@@ -41,7 +41,8 @@ func KubeletFields() []string { return []string{"featureGates"} }
 
 // AddFlags adds the prober's own flags.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.PluginDir, "probe-plugin-dir", c.PluginDir, "folder of the probe plugins that pods may name; empty allows none")
+	fs.StringVar(&c.PluginDir, "probe-plugin-dir", c.PluginDir,
+		"folder of the probe plugins that pods may name; empty allows none")
 	fs.IntVar(&c.Execs, "probe-execs", c.Execs, "how many exec probes may be starting at one time")
 }
 

@@ -28,8 +28,10 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	defer runtime.Close()
 	o := probe.Options{
-		Runtime: runtimeapi.NewRuntimeServiceClient(runtime), Execs: cfg.Execs,
-		H2C: cfg.Kubelet.FeatureEnabled("H2CContainerProbe"), GRPCTLS: cfg.Kubelet.FeatureEnabled("GRPCContainerProbeTLS"),
+		Runtime: runtimeapi.NewRuntimeServiceClient(runtime),
+		Execs:   cfg.Execs,
+		H2C:     cfg.Kubelet.FeatureEnabled("H2CContainerProbe"),
+		GRPCTLS: cfg.Kubelet.FeatureEnabled("GRPCContainerProbeTLS"),
 	}
 	if cfg.PluginDir != "" {
 		host := plugins.New(cfg.PluginDir, s.Log)

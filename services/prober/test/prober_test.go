@@ -93,9 +93,13 @@ func (n *node) run(uid, replica string, handler v1.ProbeHandler) {
 		n.t.Fatal(err)
 	}
 	n.pods.Put(subject.PodKey(uid), &podsyncv1.Pod{Pod: raw})
-	n.statuses.Put(subject.PodKey(uid), &podsyncv1.PodStatus{PodIps: []string{"127.0.0.1"}, Status: status, Containers: []*podsyncv1.Container{{
-		Name: container, Id: "id-" + uid, State: podsyncv1.ContainerState_CONTAINER_STATE_RUNNING, Started: timestamppb.Now(),
-	}}})
+	n.statuses.Put(subject.PodKey(uid),
+		&podsyncv1.PodStatus{PodIps: []string{"127.0.0.1"}, Status: status, Containers: []*podsyncv1.Container{{
+			Name:    container,
+			Id:      "id-" + uid,
+			State:   podsyncv1.ContainerState_CONTAINER_STATE_RUNNING,
+			Started: timestamppb.Now(),
+		}}})
 	n.assign(uid, replica, 1)
 }
 
@@ -141,7 +145,10 @@ func newTarget(t *testing.T, hold <-chan struct{}) *target {
 		}
 	}))
 	t.Cleanup(s.Close)
-	g.handler.HTTPGet = &v1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(int32(s.Listener.Addr().(*net.TCPAddr).Port))}
+	g.handler.HTTPGet = &v1.HTTPGetAction{
+		Path: "/",
+		Port: intstr.FromInt32(int32(s.Listener.Addr().(*net.TCPAddr).Port)),
+	}
 	return g
 }
 
@@ -196,7 +203,8 @@ func TestHungTargetsDelayNobody(t *testing.T) {
 	n.awaitResult("web", proberv1.Outcome_OUTCOME_SUCCESS)
 	n.askedAgain(g, "probes beside those that hang")
 	if asked, execs := silent.asked.Load(), n.runtime.InFlight("ExecSync"); asked != hung || execs != hung {
-		t.Errorf("%d requests and %d commands, want %d of each: a probe begins when the one before it has ended", asked, execs, hung)
+		t.Errorf("%d requests and %d commands, want %d of each: a probe begins when the one before it has ended", asked,
+			execs, hung)
 	}
 	for i := range hung {
 		for _, uid := range []string{fmt.Sprintf("silent-%d", i), fmt.Sprintf("stuck-%d", i)} {
@@ -221,7 +229,8 @@ func TestTwoProbersShare(t *testing.T) {
 		uid := fmt.Sprintf("web-%d", i)
 		n.awaitResult(uid, proberv1.Outcome_OUTCOME_SUCCESS)
 		if r := n.result(uid); r.GetReplica() != fmt.Sprint(i%2) || r.GetGeneration() != 1 {
-			t.Errorf("%s was probed by replica %s in generation %d, want %d and 1", uid, r.GetReplica(), r.GetGeneration(), i%2)
+			t.Errorf("%s was probed by replica %s in generation %d, want %d and 1", uid, r.GetReplica(),
+				r.GetGeneration(), i%2)
 		}
 	}
 

@@ -91,9 +91,16 @@ type node struct {
 
 func newNode(t *testing.T) *node {
 	n := &node{
-		t: t, pods: newBucket[*podsyncv1.Pod](), statuses: newBucket[*podsyncv1.PodStatus](),
-		assignments: newBucket[*podsyncv1.Assignment](), results: newBucket[*proberv1.ProbeResult](),
-		replicas: map[string]*replica{}, sick: map[string]bool{}, failures: map[string]int32{}, longest: map[string]int32{}, probes: map[string]int{},
+		t:           t,
+		pods:        newBucket[*podsyncv1.Pod](),
+		statuses:    newBucket[*podsyncv1.PodStatus](),
+		assignments: newBucket[*podsyncv1.Assignment](),
+		results:     newBucket[*proberv1.ProbeResult](),
+		replicas:    map[string]*replica{},
+		sick:        map[string]bool{},
+		failures:    map[string]int32{},
+		longest:     map[string]int32{},
+		probes:      map[string]int{},
 	}
 	t.Cleanup(n.stopAll)
 	return n
@@ -180,7 +187,15 @@ func (n *node) start(name string) *replica {
 	r.manager = New(Options{
 		Replica: name, Prober: n, Events: record.NewFakeRecorder(1000), Metrics: NewMetrics(r.metrics),
 		Turned: func() {}, Ready: func() {}, Log: slog.New(slog.DiscardHandler),
-	}, Buckets{Pods: n.pods, Statuses: n.statuses, Assignments: n.assignments, Known: n.results, Results: r, Bus: n.busID})
+	},
+		Buckets{
+			Pods:        n.pods,
+			Statuses:    n.statuses,
+			Assignments: n.assignments,
+			Known:       n.results,
+			Results:     r,
+			Bus:         n.busID,
+		})
 	n.mu.Lock()
 	n.replicas[name] = r
 	n.mu.Unlock()
@@ -287,7 +302,11 @@ func (n *node) pod(uid string, failures int32) {
 	}
 	p := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Name: uid, Namespace: "default"},
-		Spec:       v1.PodSpec{Containers: []v1.Container{{Name: "c", ReadinessProbe: every(), LivenessProbe: every()}}},
+		Spec: v1.PodSpec{Containers: []v1.Container{{
+			Name:           "c",
+			ReadinessProbe: every(),
+			LivenessProbe:  every(),
+		}}},
 	}
 	raw, err := p.Marshal()
 	if err != nil {
@@ -341,7 +360,8 @@ func TestAPodMoves(t *testing.T) {
 		n.setSick("id-moves", true)
 		pass(1500 * time.Millisecond)
 		before, _ := n.results.Get("moves.c.liveness")
-		if before.GetLast() != proberv1.Outcome_OUTCOME_FAILURE || before.GetResult() != proberv1.Outcome_OUTCOME_SUCCESS {
+		if before.GetLast() != proberv1.Outcome_OUTCOME_FAILURE ||
+			before.GetResult() != proberv1.Outcome_OUTCOME_SUCCESS {
 			t.Fatalf("before it moves: %v", before)
 		}
 		n.assign("moves", "1")
@@ -352,7 +372,8 @@ func TestAPodMoves(t *testing.T) {
 		if len(n.wasRelease) != 2 {
 			t.Errorf("released %q, want both of its results", n.wasRelease)
 		}
-		if r, ok := n.results.Get("moves.c.liveness"); !ok || r.GetReplica() != "1" || r.GetGeneration() != n.generation || r.GetRun() != before.GetRun() {
+		if r, ok := n.results.Get("moves.c.liveness"); !ok || r.GetReplica() != "1" ||
+			r.GetGeneration() != n.generation || r.GetRun() != before.GetRun() {
 			t.Errorf("at the takeover: %v, want it to go on from %v", r, before)
 		}
 		pass(2 * time.Second)
@@ -423,11 +444,17 @@ func TestALateWordIsPutRight(t *testing.T) {
 		n.assigned("p", "id", "0", 3)
 		n.assign("p", "1")
 		pass(3 * time.Second)
-		late := worker.Record{ContainerID: "id", Result: proberv1.Outcome_OUTCOME_FAILURE, Last: proberv1.Outcome_OUTCOME_FAILURE, Run: 3}
+		late := worker.Record{
+			ContainerID: "id",
+			Result:      proberv1.Outcome_OUTCOME_FAILURE,
+			Last:        proberv1.Outcome_OUTCOME_FAILURE,
+			Run:         3,
+		}
 		n.results.put("p.c.liveness", late.Message("0", n.generation-1, n.busID()))
 		n.changed("p", "")
 		synctest.Wait()
-		if r, _ := n.results.Get("p.c.liveness"); r.GetReplica() != "1" || r.GetResult() != proberv1.Outcome_OUTCOME_SUCCESS {
+		if r, _ := n.results.Get("p.c.liveness"); r.GetReplica() != "1" ||
+			r.GetResult() != proberv1.Outcome_OUTCOME_SUCCESS {
 			t.Errorf("the result is %v", r)
 		}
 	})
@@ -457,7 +484,8 @@ func TestNoCountOutlivesTheBus(t *testing.T) {
 		n.setSick("id", true)
 		n.start("0")
 		pass(2 * time.Second)
-		if r := result(); r.GetResult() != proberv1.Outcome_OUTCOME_SUCCESS || r.GetLast() != proberv1.Outcome_OUTCOME_FAILURE {
+		if r := result(); r.GetResult() != proberv1.Outcome_OUTCOME_SUCCESS ||
+			r.GetLast() != proberv1.Outcome_OUTCOME_FAILURE {
 			t.Errorf("after less than three failures in a row: %v", r)
 		}
 		pass(2 * time.Second)
@@ -486,7 +514,8 @@ func TestNeverARestartWithoutEnoughFailures(t *testing.T) {
 				uid, rest, _ := strings.Cut(key, ".")
 				a, _ := n.assignments.Get(uid)
 				id := r.GetContainerId()
-				if rest != "c.liveness" || r.GetResult() != proberv1.Outcome_OUTCOME_FAILURE || a.GetReplica() != r.GetReplica() || a.GetGeneration() != r.GetGeneration() {
+				if rest != "c.liveness" || r.GetResult() != proberv1.Outcome_OUTCOME_FAILURE ||
+					a.GetReplica() != r.GetReplica() || a.GetGeneration() != r.GetGeneration() {
 					return
 				}
 				n.mu.Lock()
@@ -496,7 +525,8 @@ func TestNeverARestartWithoutEnoughFailures(t *testing.T) {
 					results++
 				}
 				if n.longest[id] < threshold {
-					t.Errorf("seed %d: result on %s after %d failures in a row, threshold %d", seed, id, n.longest[id], threshold)
+					t.Errorf("seed %d: result on %s after %d failures in a row, threshold %d", seed, id, n.longest[id],
+						threshold)
 				}
 			}
 			const pods = 4

@@ -26,7 +26,9 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Help: "Cumulative number of a liveness, readiness or startup probe for a container by result.",
 		}, []string{"probe_type", "result", "container", "pod", "namespace", "pod_uid"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "prober_probe_duration_seconds", Help: "Duration in seconds for a probe response.", Buckets: prometheus.DefBuckets,
+			Name:    "prober_probe_duration_seconds",
+			Help:    "Duration in seconds for a probe response.",
+			Buckets: prometheus.DefBuckets,
 		}, []string{"probe_type", "container", "pod", "namespace"}),
 		notRun: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "microlet_prober_not_run_total",
@@ -46,9 +48,20 @@ type counters struct {
 
 func (m *Metrics) of(p *v1.Pod, container string, kind worker.Kind) counters {
 	return counters{
-		m:        m,
-		total:    prometheus.Labels{"probe_type": kind.Title(), "container": container, "pod": p.Name, "namespace": p.Namespace, "pod_uid": string(p.UID)},
-		duration: prometheus.Labels{"probe_type": kind.Title(), "container": container, "pod": p.Name, "namespace": p.Namespace},
+		m: m,
+		total: prometheus.Labels{
+			"probe_type": kind.Title(),
+			"container":  container,
+			"pod":        p.Name,
+			"namespace":  p.Namespace,
+			"pod_uid":    string(p.UID),
+		},
+		duration: prometheus.Labels{
+			"probe_type": kind.Title(),
+			"container":  container,
+			"pod":        p.Name,
+			"namespace":  p.Namespace,
+		},
 	}
 }
 

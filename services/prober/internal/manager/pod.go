@@ -68,7 +68,8 @@ func (p *pod) update(ctx context.Context, generation uint64, status *podsyncv1.P
 	if p.reported != status {
 		var read v1.PodStatus
 		if err := read.Unmarshal(status.GetStatus()); err != nil {
-			p.m.o.Log.Error("pod status cannot be read, the pod is probed as it was", "pod", podName(p.pod), "podUID", p.uid, "err", err)
+			p.m.o.Log.Error("pod status cannot be read, the pod is probed as it was", "pod", podName(p.pod),
+				"podUID", p.uid, "err", err)
 			return
 		}
 		p.reported, p.status = status, read
@@ -84,7 +85,8 @@ func (p *pod) update(ctx context.Context, generation uint64, status *podsyncv1.P
 	}
 }
 
-func (p *pod) container(ctx context.Context, c *v1.Container, generation uint64, status *podsyncv1.PodStatus, reported *v1.ContainerStatus) {
+func (p *pod) container(ctx context.Context, c *v1.Container, generation uint64, status *podsyncv1.PodStatus,
+	reported *v1.ContainerStatus) {
 	facts := worker.Facts{Pod: p.pod, Container: c, Ending: p.message.GetTerminating(), Started: c.StartupProbe == nil}
 	if ips := status.GetPodIps(); len(ips) > 0 {
 		facts.PodIP = ips[0]
@@ -118,7 +120,13 @@ func (p *pod) probe(ctx context.Context, kind worker.Kind, f *worker.Facts, gene
 		return
 	}
 	reporter := newReporter(p.m, k, kind, f, generation)
-	o := worker.Options{Kind: kind, Prober: p.m.o.Prober, Reporter: reporter, Spread: p.m.spread(f.Probe), Log: p.m.o.Log}
+	o := worker.Options{
+		Kind:     kind,
+		Prober:   p.m.o.Prober,
+		Reporter: reporter,
+		Spread:   p.m.spread(f.Probe),
+		Log:      p.m.o.Log,
+	}
 	if known, ok := p.m.b.Known.Get(k); ok {
 		o.Resume = worker.RecordOf(known, p.m.b.Bus())
 		reporter.Record(o.Resume)
@@ -195,7 +203,8 @@ func (r *reporter) NotRun(err error) {
 	r.notRun = true
 	r.mu.Unlock()
 	if first {
-		r.m.o.Log.Warn("probe could not be run, it is no failure", "pod", podName(r.pod), "container", r.name, "probe", r.kind, "err", err)
+		r.m.o.Log.Warn("probe could not be run, it is no failure", "pod", podName(r.pod), "container", r.name,
+			"probe", r.kind, "err", err)
 	}
 }
 

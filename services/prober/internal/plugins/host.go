@@ -119,8 +119,11 @@ func (h *Host) find(plugin string) (string, error) {
 		return "", fmt.Errorf("probe plugin %q: %w", plugin, err)
 	}
 	owner, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 || info.Mode().Perm()&0o022 != 0 || owner.Uid != 0 {
-		return "", fmt.Errorf("probe plugin %q is not run: its file must be a program of root's that nobody else may write", plugin)
+	if !ok || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 || info.Mode().Perm()&0o022 != 0 ||
+		owner.Uid != 0 {
+		return "",
+			fmt.Errorf("probe plugin %q is not run: its file must be a program of root's that nobody else may write",
+				plugin)
 	}
 	return path, nil
 }
@@ -135,7 +138,8 @@ func (h *Host) Close() {
 }
 
 // probe asks the plugin, and starts it first if it does not run.
-func (p *process) probe(ctx context.Context, path string, r *probepluginv1.ProbeRequest, timeout time.Duration) (probe.Result, error) {
+func (p *process) probe(ctx context.Context, path string, r *probepluginv1.ProbeRequest,
+	timeout time.Duration) (probe.Result, error) {
 	client, api, err := p.ensure(ctx, path)
 	if err != nil {
 		return probe.Result{}, fmt.Errorf("probe plugin %q does not start: %w", p.name, err)
@@ -155,7 +159,8 @@ func (p *process) probe(ctx context.Context, path string, r *probepluginv1.Probe
 	case ctx.Err() != nil, status.Code(err) == codes.DeadlineExceeded, status.Code(err) == codes.Canceled:
 		p.kill(client)
 		p.host.log.Warn("probe plugin hung and was ended", "plugin", p.name, "after", timeout+grace)
-		return probe.Result{}, fmt.Errorf("probe plugin %q did not answer within %v and was ended", p.name, timeout+grace)
+		return probe.Result{}, fmt.Errorf("probe plugin %q did not answer within %v and was ended", p.name,
+			timeout+grace)
 	case client.Exited() || status.Code(err) == codes.Unavailable:
 		p.kill(client)
 		return probe.Result{}, fmt.Errorf("probe plugin %q crashed", p.name)
@@ -165,7 +170,8 @@ func (p *process) probe(ctx context.Context, path string, r *probepluginv1.Probe
 }
 
 // ensure returns the running plugin.
-func (p *process) ensure(ctx context.Context, path string) (*goplugin.Client, probepluginv1.ProbePluginServiceClient, error) {
+func (p *process) ensure(ctx context.Context,
+	path string) (*goplugin.Client, probepluginv1.ProbePluginServiceClient, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.client != nil && !p.client.Exited() {
@@ -183,7 +189,11 @@ func (p *process) ensure(ctx context.Context, path string) (*goplugin.Client, pr
 		HandshakeConfig: plugin.Handshake, Plugins: goplugin.PluginSet{plugin.Name: &plugin.Bridge{}},
 		Cmd: exec.Command(path), AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC},
 		SkipHostEnv: true, AutoMTLS: true, StartTimeout: startTimeout,
-		Logger: hclog.New(&hclog.LoggerOptions{Name: p.name, Level: hclog.Info, Output: &logWriter{log: p.host.log, plugin: p.name}}),
+		Logger: hclog.New(&hclog.LoggerOptions{
+			Name:   p.name,
+			Level:  hclog.Info,
+			Output: &logWriter{log: p.host.log, plugin: p.name},
+		}),
 	})
 	connection, err := client.Client()
 	if err == nil {

@@ -84,12 +84,14 @@ func TestPlugin(t *testing.T) {
 	h := install(t)
 	well := func(when string) {
 		t.Helper()
-		if got, err := h.Probe(t.Context(), target("c")); err != nil || got != (probe.Result{Outcome: probe.Success, Output: "well"}) {
+		if got, err := h.Probe(t.Context(), target("c")); err != nil ||
+			got != (probe.Result{Outcome: probe.Success, Output: "well"}) {
 			t.Errorf("%s: %+v, %v", when, got, err)
 		}
 	}
 	well("at first")
-	if got, err := h.Probe(t.Context(), target("ill")); err != nil || got != (probe.Result{Outcome: probe.Failure, Output: "not well"}) {
+	if got, err := h.Probe(t.Context(), target("ill")); err != nil ||
+		got != (probe.Result{Outcome: probe.Failure, Output: "not well"}) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for container, want := range map[string]string{
@@ -109,8 +111,11 @@ func TestPlugin(t *testing.T) {
 func TestWhatIsNotRun(t *testing.T) {
 	h := install(t)
 	for name, want := range map[string]string{
-		"absent": "is not installed on this node", "../plugin-under-test": "a plugin's name is of", "/bin/true": "a plugin's name is of",
-		"writable": "must be a program of root's", "no-program": "must be a program of root's",
+		"absent":               "is not installed on this node",
+		"../plugin-under-test": "a plugin's name is of",
+		"/bin/true":            "a plugin's name is of",
+		"writable":             "must be a program of root's",
+		"no-program":           "must be a program of root's",
 	} {
 		g := target("c")
 		g.Plugin = name

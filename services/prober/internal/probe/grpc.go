@@ -31,7 +31,8 @@ func (p *Prober) grpc(ctx context.Context, t Target) (Result, error) {
 	}
 	address := net.JoinHostPort(t.PodIP, strconv.Itoa(int(t.Probe.GRPC.Port)))
 	conn, err := grpc.NewClient("passthrough:///"+address,
-		grpc.WithUserAgent(userAgent), grpc.WithTransportCredentials(secure), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
+		grpc.WithUserAgent(userAgent), grpc.WithTransportCredentials(secure), grpc.WithNoProxy(),
+		grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxOutput)),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer().DialContext(ctx, "tcp", address)
@@ -61,7 +62,8 @@ func (p *Prober) grpc(ctx context.Context, t Target) (Result, error) {
 	}
 	switch s := status.Convert(err); s.Code() {
 	case codes.Unimplemented:
-		return failure("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): %s", s.Message())
+		return failure("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): %s",
+			s.Message())
 	case codes.DeadlineExceeded:
 		return failure("timeout: health rpc did not complete within %v", timeout)
 	default:

@@ -108,7 +108,9 @@ func TestOneShotLetsGo(t *testing.T) {
 	wait(t, gone)
 
 	target := get(t, address)
-	if _, err := p.Probe(t.Context(), target); !errors.Is(err, ErrBroken) || !strings.Contains(err.Error(), "context deadline exceeded (Client.Timeout or context cancellation while reading body)") {
+	if _, err := p.Probe(t.Context(), target); !errors.Is(err, ErrBroken) ||
+		!strings.Contains(err.Error(),
+			"context deadline exceeded (Client.Timeout or context cancellation while reading body)") {
 		t.Errorf("a body that does not end: %v", err)
 	}
 	wait(t, gone)

@@ -46,21 +46,35 @@ func get(t *testing.T, address string, headers ...v1.HTTPHeader) Target {
 	}
 	return Target{PodIP: u.Hostname(), Container: &v1.Container{Name: "c"}, Probe: &v1.Probe{
 		TimeoutSeconds: 1, ProbeHandler: v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{
-			Path: u.RequestURI(), Port: intstr.FromInt(port), Scheme: v1.URIScheme(strings.ToUpper(u.Scheme)), HTTPHeaders: headers,
+			Path:        u.RequestURI(),
+			Port:        intstr.FromInt(port),
+			Scheme:      v1.URIScheme(strings.ToUpper(u.Scheme)),
+			HTTPHeaders: headers,
 		}},
 	}}
 }
 
 func TestHTTPResults(t *testing.T) {
 	mux := http.NewServeMux()
-	for path, code := range map[string]int{"/200": 200, "/204": 204, "/399": 399, "/400": 400, "/404": 404, "/500": 500, "/302": 302} {
-		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code); _, _ = io.WriteString(w, "body") })
+	for path, code := range map[string]int{
+		"/200": 200,
+		"/204": 204,
+		"/399": 399,
+		"/400": 400,
+		"/404": 404,
+		"/500": 500,
+		"/302": 302,
+	} {
+		mux.HandleFunc(path,
+			func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code); _, _ = io.WriteString(w, "body") })
 	}
-	mux.HandleFunc("/here", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/200", http.StatusFound) })
+	mux.HandleFunc("/here",
+		func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/200", http.StatusFound) })
 	mux.HandleFunc("/away", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "http://example.invalid/", http.StatusFound)
 	})
-	mux.HandleFunc("/loop", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/loop", http.StatusFound) })
+	mux.HandleFunc("/loop",
+		func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/loop", http.StatusFound) })
 	server := httptest.NewServer(mux)
 	defer server.Close()
 	for path, want := range map[string]Result{
@@ -105,12 +119,16 @@ func TestHTTPRequest(t *testing.T) {
 		return <-requests
 	}
 	r := ask(get(t, plain.URL))
-	if r.UserAgent() != "kube-probe/"+kubeversion.MajorMinor || r.Header.Get("Accept") != "*/*" || r.Header.Get("Accept-Encoding") != "" || !r.Close || r.ProtoMajor != 1 {
+	if r.UserAgent() != "kube-probe/"+kubeversion.MajorMinor || r.Header.Get("Accept") != "*/*" ||
+		r.Header.Get("Accept-Encoding") != "" || !r.Close || r.ProtoMajor != 1 {
 		t.Errorf("request %v, close %v, %s", r.Header, r.Close, r.Proto)
 	}
-	r = ask(get(t, plain.URL, v1.HTTPHeader{Name: "Host", Value: "web.example"}, v1.HTTPHeader{Name: "Accept", Value: ""},
-		v1.HTTPHeader{Name: "User-Agent", Value: "me"}, v1.HTTPHeader{Name: "X", Value: "1"}, v1.HTTPHeader{Name: "X", Value: "2"}))
-	if r.Host != "web.example" || r.UserAgent() != "me" || r.Header.Get("Accept") != "" || len(r.Header.Values("X")) != 2 {
+	r = ask(get(t, plain.URL, v1.HTTPHeader{Name: "Host", Value: "web.example"},
+		v1.HTTPHeader{Name: "Accept", Value: ""},
+		v1.HTTPHeader{Name: "User-Agent", Value: "me"}, v1.HTTPHeader{Name: "X", Value: "1"},
+		v1.HTTPHeader{Name: "X", Value: "2"}))
+	if r.Host != "web.example" || r.UserAgent() != "me" || r.Header.Get("Accept") != "" ||
+		len(r.Header.Values("X")) != 2 {
 		t.Errorf("host %s, headers %v", r.Host, r.Header)
 	}
 	if r := ask(get(t, secure.URL)); r.ProtoMajor != 2 {
@@ -217,7 +235,8 @@ func TestHostileTargets(t *testing.T) {
 					continue
 				}
 				if err != nil || got.Outcome != target.outcome || !strings.Contains(got.Output, target.output) {
-					t.Errorf("%v %.200q, %v; want %v %.80q", got.Outcome, got.Output, err, target.outcome, target.output)
+					t.Errorf("%v %.200q, %v; want %v %.80q", got.Outcome, got.Output, err, target.outcome,
+						target.output)
 				}
 			}
 		})
@@ -248,11 +267,13 @@ func TestTCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	target.Probe.TCPSocket.Port = intstr.FromInt(closed)
-	if got, err := prober().Probe(t.Context(), target); err != nil || got.Outcome != Failure || !strings.Contains(got.Output, "connection refused") {
+	if got, err := prober().Probe(t.Context(), target); err != nil || got.Outcome != Failure ||
+		!strings.Contains(got.Output, "connection refused") {
 		t.Errorf("%+v, %v", got, err)
 	}
 	target.Probe.TCPSocket.Port = intstr.FromString("web")
-	if got, err := prober().Probe(t.Context(), target); err == nil || !strings.Contains(err.Error(), `port "web" not found`) {
+	if got, err := prober().Probe(t.Context(), target); err == nil ||
+		!strings.Contains(err.Error(), `port "web" not found`) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	target.Container.Ports = []v1.ContainerPort{{Name: "web", ContainerPort: port.IntVal}}
@@ -291,7 +312,13 @@ func TestGRPC(t *testing.T) {
 		{port(bare), nil, Result{Failure, "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): unknown service grpc.health.v1.Health"}},
 		{1, nil, Result{Failure, `timeout: failed to connect service "127.0.0.1:1" within 1s: context deadline exceeded`}},
 	} {
-		target := Target{PodIP: "127.0.0.1", Probe: &v1.Probe{TimeoutSeconds: 1, ProbeHandler: v1.ProbeHandler{GRPC: &v1.GRPCAction{Port: test.port, Service: test.service}}}}
+		target := Target{
+			PodIP: "127.0.0.1",
+			Probe: &v1.Probe{
+				TimeoutSeconds: 1,
+				ProbeHandler:   v1.ProbeHandler{GRPC: &v1.GRPCAction{Port: test.port, Service: test.service}},
+			},
+		}
 		if got, err := prober().Probe(t.Context(), target); err != nil || got != test.want {
 			t.Errorf("%+v, %v; want %+v", got, err, test.want)
 		}
@@ -304,7 +331,8 @@ type runtimeOf struct {
 	exec func(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error)
 }
 
-func (r runtimeOf) ExecSync(ctx context.Context, q *runtimeapi.ExecSyncRequest, _ ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
+func (r runtimeOf) ExecSync(ctx context.Context, q *runtimeapi.ExecSyncRequest,
+	_ ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
 	return r.exec(ctx, q)
 }
 
@@ -319,22 +347,31 @@ func TestExec(t *testing.T) {
 	var answer *runtimeapi.ExecSyncResponse
 	var failed error
 	var asked *runtimeapi.ExecSyncRequest
-	p := New(Options{Execs: 1, Runtime: runtimeOf{exec: func(_ context.Context, r *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
-		asked = r
-		return answer, failed
-	}}})
+	p := New(Options{
+		Execs: 1,
+		Runtime: runtimeOf{
+			exec: func(_ context.Context, r *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+				asked = r
+				return answer, failed
+			},
+		},
+	})
 	for name, test := range map[string]struct {
 		answer *runtimeapi.ExecSyncResponse
 		err    error
 		want   Result
 		wrong  error
 	}{
-		"succeeds":    {answer: &runtimeapi.ExecSyncResponse{Stdout: []byte("out"), Stderr: []byte("err")}, want: Result{Success, "outerr"}},
-		"fails":       {answer: &runtimeapi.ExecSyncResponse{ExitCode: 1, Stderr: []byte("err")}, want: Result{Failure, "err"}},
-		"prints much": {answer: &runtimeapi.ExecSyncResponse{Stdout: make([]byte, 1<<20)}, want: Result{Success, string(make([]byte, maxOutput))}},
-		"times out":   {err: status.Error(codes.DeadlineExceeded, "late"), want: Result{Failure, `command timed out: "sh value" timed out after 3s`}},
-		"gateway":     {err: status.Error(codes.Unavailable, "gone"), wrong: ErrUnreachable},
-		"no program":  {err: status.Error(codes.Unknown, "no such file"), wrong: status.Error(codes.Unknown, "no such file")},
+		"succeeds": {answer: &runtimeapi.ExecSyncResponse{Stdout: []byte("out"), Stderr: []byte("err")}, want: Result{Success, "outerr"}},
+		"fails": {answer: &runtimeapi.ExecSyncResponse{ExitCode: 1, Stderr: []byte("err")}, want: Result{Failure,
+			"err"}},
+		"prints much": {answer: &runtimeapi.ExecSyncResponse{Stdout: make([]byte, 1<<20)}, want: Result{Success,
+			string(make([]byte, maxOutput))}},
+		"times out": {err: status.Error(codes.DeadlineExceeded, "late"), want: Result{Failure,
+			`command timed out: "sh value" timed out after 3s`}},
+		"gateway": {err: status.Error(codes.Unavailable, "gone"), wrong: ErrUnreachable},
+		"no program": {err: status.Error(codes.Unknown, "no such file"), wrong: status.Error(codes.Unknown,
+			"no such file")},
 	} {
 		answer, failed = test.answer, test.err
 		got, err := p.Probe(t.Context(), command("sh", "$(NAME)"))
@@ -351,16 +388,21 @@ func TestExec(t *testing.T) {
 func TestExecThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var atOnce, most atomic.Int32
-		p := New(Options{Execs: 2, Runtime: runtimeOf{exec: func(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
-			if r.GetCmd()[0] == "hang" {
-				<-ctx.Done()
-				return nil, status.FromContextError(ctx.Err()).Err()
-			}
-			most.Store(max(most.Load(), atOnce.Add(1)))
-			time.Sleep(100 * time.Millisecond)
-			atOnce.Add(-1)
-			return &runtimeapi.ExecSyncResponse{}, nil
-		}}})
+		p := New(Options{
+			Execs: 2,
+			Runtime: runtimeOf{
+				exec: func(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+					if r.GetCmd()[0] == "hang" {
+						<-ctx.Done()
+						return nil, status.FromContextError(ctx.Err()).Err()
+					}
+					most.Store(max(most.Load(), atOnce.Add(1)))
+					time.Sleep(100 * time.Millisecond)
+					atOnce.Add(-1)
+					return &runtimeapi.ExecSyncResponse{}, nil
+				},
+			},
+		})
 		hung := make(chan error, 2)
 		for range 2 {
 			go func() {

@@ -112,7 +112,13 @@ func RecordOf(m *proberv1.ProbeResult, bus string) Record {
 // Message is the record as the bus carries it.
 func (r *Record) Message(replica string, generation uint64, bus string) *proberv1.ProbeResult {
 	m := &proberv1.ProbeResult{
-		Result: r.Result, ContainerId: r.ContainerID, Last: r.Last, Run: r.Run, Replica: replica, Generation: generation, Bus: bus,
+		Result:      r.Result,
+		ContainerId: r.ContainerID,
+		Last:        r.Last,
+		Run:         r.Run,
+		Replica:     replica,
+		Generation:  generation,
+		Bus:         bus,
 	}
 	if !r.LastStart.IsZero() {
 		m.LastStart = timestamppb.New(r.LastStart)

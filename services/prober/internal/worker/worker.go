@@ -157,8 +157,8 @@ func (w *Worker) Run(ctx context.Context) {
 	}
 }
 
-// resume puts the time of the probe before on this process's clock. If it has yet to come, the clock was set back since,
-// and the probe counts as one of now: what has been counted stays, and the next one is due within a period.
+// resume puts the time of the probe before on this process's clock. If it has yet to come, the clock was set back
+// since, and the probe counts as one of now: what has been counted stays, and the next one is due within a period.
 func (w *Worker) resume(now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -272,7 +272,8 @@ func (w *Worker) probe(ctx context.Context, f *Facts) {
 		if errors.Is(err, probe.ErrBroken) {
 			state = "failure"
 		}
-		w.o.Reporter.Event(f, "Unhealthy", w.o.Kind.Title()+" probe errored and resulted in "+state+" state: "+err.Error())
+		w.o.Reporter.Event(f, "Unhealthy",
+			w.o.Kind.Title()+" probe errored and resulted in "+state+" state: "+err.Error())
 		return
 	}
 	outcome := success
@@ -315,7 +316,8 @@ func (w *Worker) count(f *Facts, o Outcome) {
 	r := w.record
 	w.mu.Unlock()
 	if before != r.Result {
-		w.o.Log.Debug("probe came to a result", "probe", w.o.Kind, "container", f.Container.Name, "id", f.ContainerID, "result", r.Result)
+		w.o.Log.Debug("probe came to a result", "probe", w.o.Kind, "container", f.Container.Name, "id", f.ContainerID,
+			"result", r.Result)
 	}
 	if now := time.Now(); !r.same(&w.reported) || now.Sub(w.reportedAt) >= refresh {
 		w.reported, w.reportedAt = r, now

@@ -109,7 +109,12 @@ func begin(kind Kind, p *v1.Probe, resume Record, spread bool) *scene {
 	}}
 	f := s.facts
 	s.Worker = New(Options{
-		Kind: kind, Prober: s.target, Reporter: s.book, Resume: resume, Spread: spread, Log: slog.New(slog.DiscardHandler),
+		Kind:     kind,
+		Prober:   s.target,
+		Reporter: s.book,
+		Resume:   resume,
+		Spread:   spread,
+		Log:      slog.New(slog.DiscardHandler),
 	}, &f)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -163,7 +168,8 @@ func TestThresholds(t *testing.T) {
 		if r := s.book.last(); r.ContainerID != "two" || r.Result != none || r.Run != 1 {
 			t.Fatalf("of the next container: %+v", r)
 		}
-		if want := 4; len(s.book.events) != want || !strings.HasPrefix(s.book.events[0], "Unhealthy: Liveness probe failed: ") {
+		if want := 4; len(s.book.events) != want ||
+			!strings.HasPrefix(s.book.events[0], "Unhealthy: Liveness probe failed: ") {
 			t.Fatalf("events %q", s.book.events)
 		}
 	})
@@ -294,7 +300,13 @@ func TestResumeOnTheWay(t *testing.T) {
 	for last, wait := range map[Outcome]time.Duration{failure: 0, success: 7 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			began := time.Now()
-			r := Record{ContainerID: "one", Result: success, Last: last, Run: 1, LastStart: began.Add(-13 * time.Second)}
+			r := Record{
+				ContainerID: "one",
+				Result:      success,
+				Last:        last,
+				Run:         1,
+				LastStart:   began.Add(-13 * time.Second),
+			}
 			s := begin(Liveness, every(10, 3), r, true)
 			defer s.stop()
 			pass(28 * time.Second)
@@ -342,7 +354,9 @@ func TestResumeAfterTheClockWasSetBack(t *testing.T) {
 					settings.InitialDelaySeconds = 5
 					s := begin(kind, settings, r, true)
 					defer s.stop()
-					s.change(func(f *Facts) { f.StartTime = began.Add(back - time.Minute); f.Started = kind != Startup })
+					s.change(
+						func(f *Facts) { f.StartTime = began.Add(back - time.Minute); f.Started = kind != Startup },
+					)
 					s.target.set(probe.Failure, nil)
 					pass(16 * time.Second)
 					at := s.target.probed()
@@ -437,10 +451,12 @@ func TestNeverARestartWithoutEnoughFailures(t *testing.T) {
 						}
 					}
 					r := s.book.last()
-					if len(s.book.records) > counted && r.Result == failure && (before.Result != failure || before.ContainerID != r.ContainerID) {
+					if len(s.book.records) > counted && r.Result == failure &&
+						(before.Result != failure || before.ContainerID != r.ContainerID) {
 						results++
 						if r.ContainerID != id || history[id] < threshold {
-							t.Fatalf("seed %d, step %d: result on %s after %d failures in a row of %s, threshold %d", seed, step, r.ContainerID, history[id], id, threshold)
+							t.Fatalf("seed %d, step %d: result on %s after %d failures in a row of %s, threshold %d",
+								seed, step, r.ContainerID, history[id], id, threshold)
 						}
 					}
 					if r.ContainerID == id {
