@@ -42,8 +42,10 @@ func DefaultConfig() Config {
 
 // AddFlags adds pleg's own flags.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
-	fs.DurationVar(&c.RelistPeriod, "relist-period", c.RelistPeriod, "pause between relists while the runtime's event stream is down")
-	fs.DurationVar(&c.SlowestRelistPeriod, "slowest-relist-period", c.SlowestRelistPeriod, "pause between relists while the runtime's event stream proves right")
+	fs.DurationVar(&c.RelistPeriod, "relist-period", c.RelistPeriod,
+		"pause between relists while the runtime's event stream is down")
+	fs.DurationVar(&c.SlowestRelistPeriod, "slowest-relist-period", c.SlowestRelistPeriod,
+		"pause between relists while the runtime's event stream proves right")
 	fs.DurationVar(&c.ListTimeout, "list-timeout", c.ListTimeout, "how long one relist may take")
 }
 
@@ -54,7 +56,9 @@ func (c *Config) Validate() error {
 		errs = append(errs, fmt.Errorf("relist-period is %v: give 100ms or more", c.RelistPeriod))
 	}
 	if c.SlowestRelistPeriod < c.RelistPeriod {
-		errs = append(errs, fmt.Errorf("slowest-relist-period is %v: give no less than relist-period, %v", c.SlowestRelistPeriod, c.RelistPeriod))
+		errs = append(errs,
+			fmt.Errorf("slowest-relist-period is %v: give no less than relist-period, %v", c.SlowestRelistPeriod,
+				c.RelistPeriod))
 	}
 	if c.ListTimeout <= 0 || c.ListTimeout > 90*time.Second {
 		errs = append(errs, fmt.Errorf("list-timeout is %v: give more than 0 and no more than 1m30s", c.ListTimeout))

@@ -95,7 +95,8 @@ func (n *node) startPLEG() {
 // startPod starts a pod of one container in the runtime and returns the container's id.
 func (n *node) startPod(uid string) string {
 	n.t.Helper()
-	_, ids, err := n.runtime.StartPod(n.t.Context(), fake.Pod{Namespace: "default", Name: uid, UID: uid, Containers: []string{"main"}})
+	_, ids, err := n.runtime.StartPod(n.t.Context(),
+		fake.Pod{Namespace: "default", Name: uid, UID: uid, Containers: []string{"main"}})
 	if err != nil {
 		n.t.Fatal(err)
 	}

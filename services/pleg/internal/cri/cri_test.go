@@ -48,7 +48,9 @@ func TestListAndStreamFollowAContainersLife(t *testing.T) {
 	}
 
 	client := runtimeapi.NewRuntimeServiceClient(conn)
-	sandbox := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "p", Namespace: "n", Uid: "uid-1", Attempt: 2}}
+	sandbox := &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: "p", Namespace: "n", Uid: "uid-1", Attempt: 2},
+	}
 	sb, err := client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: sandbox})
 	if err != nil {
 		t.Fatal(err)

@@ -30,7 +30,8 @@ type Publisher interface {
 
 // Waker is podsync's own socket.
 type Waker interface {
-	WakePod(ctx context.Context, in *podsyncv1.WakePodRequest, opts ...grpc.CallOption) (*podsyncv1.WakePodResponse, error)
+	WakePod(ctx context.Context, in *podsyncv1.WakePodRequest,
+		opts ...grpc.CallOption) (*podsyncv1.WakePodResponse, error)
 }
 
 var _ Waker = (podsyncv1.PodsyncServiceClient)(nil)

@@ -37,7 +37,8 @@ func (f *fakes) Publish(subject string, _ proto.Message) error {
 	return nil
 }
 
-func (f *fakes) WakePod(_ context.Context, in *podsyncv1.WakePodRequest, _ ...grpc.CallOption) (*podsyncv1.WakePodResponse, error) {
+func (f *fakes) WakePod(_ context.Context, in *podsyncv1.WakePodRequest,
+	_ ...grpc.CallOption) (*podsyncv1.WakePodResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.podsyncErr != nil {

@@ -178,7 +178,8 @@ func (e *Engine) Healthy() error {
 		return fmt.Errorf("pleg has yet to be successful")
 	}
 	if age := time.Since(last); age > e.opts.Unhealthy {
-		return fmt.Errorf("pleg was last seen active %v ago; threshold is %v", age.Round(time.Millisecond), e.opts.Unhealthy)
+		return fmt.Errorf("pleg was last seen active %v ago; threshold is %v", age.Round(time.Millisecond),
+			e.opts.Unhealthy)
 	}
 	return nil
 }

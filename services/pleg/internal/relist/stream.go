@@ -57,7 +57,13 @@ type stream struct {
 }
 
 func newStream(s Streamer, log *slog.Logger, m *metrics) *stream {
-	return &stream{streamer: s, log: log, metrics: m, messages: make(chan message, backlog), tries: make(chan struct{}, 1)}
+	return &stream{
+		streamer: s,
+		log:      log,
+		metrics:  m,
+		messages: make(chan message, backlog),
+		tries:    make(chan struct{}, 1),
+	}
 }
 
 // retry opens the stream at once if it waits to be opened again.
