@@ -49,8 +49,10 @@ func TestUnit(t *testing.T) {
 	}
 	// With these volumes do not reach their containers, or have no set-group-ID bit for their fsGroup.
 	for _, key := range []string{
-		"PrivateTmp", "PrivateDevices", "PrivateMounts", "ProtectSystem", "ProtectHome", "ProtectKernelTunables", "ProtectKernelModules",
-		"ProtectKernelLogs", "ProtectControlGroups", "ProtectProc", "ReadOnlyPaths", "ReadWritePaths", "InaccessiblePaths", "BindPaths",
+		"PrivateTmp", "PrivateDevices", "PrivateMounts", "ProtectSystem", "ProtectHome", "ProtectKernelTunables",
+		"ProtectKernelModules",
+		"ProtectKernelLogs", "ProtectControlGroups", "ProtectProc", "ReadOnlyPaths", "ReadWritePaths",
+		"InaccessiblePaths", "BindPaths",
 		"TemporaryFileSystem", "RootDirectory", "RestrictSUIDSGID", "User", "DynamicUser",
 	} {
 		if got, is := settings[key]; is {

@@ -303,7 +303,8 @@ func TestProcesses(t *testing.T) {
 		return ready(now)
 	})
 
-	if out, err := proctest.Command(t.Context(), a.up()...).CombinedOutput(); err == nil || !strings.Contains(string(out), "another microlet up") {
+	if out, err := proctest.Command(t.Context(), a.up()...).CombinedOutput(); err == nil ||
+		!strings.Contains(string(out), "another microlet up") {
 		t.Errorf("a second microlet up in the same folder: %v: %s", err, out)
 	}
 

@@ -48,7 +48,8 @@ func (s Service) Command() *cobra.Command {
 
 // Services returns new services, in start order. Each call's have flags of their own.
 func Services() []Service {
-	return []Service{busService(), podsyncService(), plegService(), proberService(), nodestatusService(), nodeapiService()}
+	return []Service{busService(), podsyncService(), plegService(), proberService(), nodestatusService(),
+		nodeapiService()}
 }
 
 func busService() Service {
@@ -134,8 +135,11 @@ func nodestatusService() Service {
 func nodeapiService() Service {
 	config := nodeapi.DefaultConfig()
 	return Service{
-		Role: role.NodeAPI, Short: "Serve the kubelet's HTTPS API", NeedsKubelet: true, // it shows all of it at /configz
-		Bind: config.AddFlags, Nice: 10, // who reads logs must not keep a pod from starting
+		Role:         role.NodeAPI,
+		Short:        "Serve the kubelet's HTTPS API",
+		NeedsKubelet: true, // it shows all of it at /configz
+		Bind:         config.AddFlags,
+		Nice:         10, // who reads logs must not keep a pod from starting
 		Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
 			config.Service, config.Kubelet = s, k
 			return nodeapi.Run(ctx, config)

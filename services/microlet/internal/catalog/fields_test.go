@@ -105,17 +105,19 @@ func fieldsRead(t *testing.T, dir string) []string {
 			}
 			return true
 		})
-		ast.Inspect(source, func(n ast.Node) bool { // nobody takes a part as a whole, in which this test would not find what is read
-			switch n := n.(type) {
-			case *ast.AssignStmt:
-				for _, value := range n.Rhs {
-					if sel, ok := value.(*ast.SelectorExpr); ok && (sel.Sel.Name == "Kubelet" || sel.Sel.Name == "Node") && last(sel.X) == "Kubelet" {
-						t.Errorf("%s: the part %s of the configuration is read as a whole", path, sel.Sel.Name)
+		ast.Inspect(source,
+			func(n ast.Node) bool { // nobody takes a part as a whole, in which this test would not find what is read
+				switch n := n.(type) {
+				case *ast.AssignStmt:
+					for _, value := range n.Rhs {
+						if sel, ok := value.(*ast.SelectorExpr); ok &&
+							(sel.Sel.Name == "Kubelet" || sel.Sel.Name == "Node") && last(sel.X) == "Kubelet" {
+							t.Errorf("%s: the part %s of the configuration is read as a whole", path, sel.Sel.Name)
+						}
 					}
 				}
-			}
-			return true
-		})
+				return true
+			})
 		return nil
 	})
 	if err != nil {

@@ -62,7 +62,8 @@ func explainPods(err error, socket string) error {
 		return fmt.Errorf("podsync on %s is of an older version, which cannot do this: restart it", socket)
 	}
 	if errors.Is(err, os.ErrNotExist) || told.Code() == codes.Unavailable {
-		return fmt.Errorf("podsync is not running: nobody serves %s; start microlet up, or name its --runtime-dir", socket)
+		return fmt.Errorf("podsync is not running: nobody serves %s; start microlet up, or name its --runtime-dir",
+			socket)
 	}
 	if errors.Is(err, os.ErrPermission) {
 		return fmt.Errorf("only root may run pods on the node: use sudo: %w", err)
@@ -83,8 +84,10 @@ With a cluster, a mirror pod shows it there. Only root may do this.`,
 		Example: "  microlet run-pod web.yaml --wait\n  generate-pod | microlet run-pod -",
 		Args:    service.OneArgument(`the manifest's file, or "-" for the standard input`),
 	}
-	cmd.Flags().StringVar(&cfg.RuntimeDir, "runtime-dir", cfg.RuntimeDir, "runtime folder of the node agent that is asked")
-	cmd.Flags().BoolVar(&wait, "wait", wait, "wait until the pod is ready or has succeeded, and fail if it does not come to that")
+	cmd.Flags().StringVar(&cfg.RuntimeDir, "runtime-dir", cfg.RuntimeDir,
+		"runtime folder of the node agent that is asked")
+	cmd.Flags().BoolVar(&wait, "wait", wait,
+		"wait until the pod is ready or has succeeded, and fail if it does not come to that")
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		manifest, err := readManifest(cmd.InOrStdin(), args[0])
@@ -122,7 +125,8 @@ func newRemovePod() *cobra.Command {
 with the node's name. Only root may do this.`,
 		Args: service.OneArgument("the pod's name or UID"),
 	}
-	cmd.Flags().StringVar(&cfg.RuntimeDir, "runtime-dir", cfg.RuntimeDir, "runtime folder of the node agent that is asked")
+	cmd.Flags().StringVar(&cfg.RuntimeDir, "runtime-dir", cfg.RuntimeDir,
+		"runtime folder of the node agent that is asked")
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", namespace, "the pod's namespace")
 	cmd.Flags().BoolVar(&wait, "wait", wait, "wait until nothing of the pod is left on the node")
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait")
@@ -227,9 +231,10 @@ func (p *pods) awaitGone(ctx context.Context, out io.Writer, pod *podsyncv1.Loca
 	}, func() string { return "still there" })
 }
 
-// look asks for the pod's status again and again, until judge says that it is over. A podsync that restarts meanwhile is
-// waited for.
-func (p *pods) look(ctx context.Context, pod *podsyncv1.LocalPod, timeout time.Duration, judge func(s *v1.PodStatus, gone bool) (bool, error), late func() string) error {
+// look asks for the pod's status again and again, until judge says that it is over. A podsync that restarts meanwhile
+// is waited for.
+func (p *pods) look(ctx context.Context, pod *podsyncv1.LocalPod, timeout time.Duration,
+	judge func(s *v1.PodStatus, gone bool) (bool, error), late func() string) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	ticker := time.NewTicker(lookEvery)

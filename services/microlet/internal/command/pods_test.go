@@ -62,7 +62,8 @@ func (p *podsync) GetLocalPod(context.Context, *podsyncv1.GetLocalPodRequest) (*
 	return &podsyncv1.GetLocalPodResponse{Pod: local, Status: body}, err
 }
 
-func (p *podsync) ListLocalPods(context.Context, *podsyncv1.ListLocalPodsRequest) (*podsyncv1.ListLocalPodsResponse, error) {
+func (p *podsync) ListLocalPods(context.Context,
+	*podsyncv1.ListLocalPodsRequest) (*podsyncv1.ListLocalPodsResponse, error) {
 	return &podsyncv1.ListLocalPodsResponse{Pods: []*podsyncv1.LocalPod{local}}, nil
 }
 
@@ -100,9 +101,13 @@ func (p *podsync) serve(t *testing.T) (dir string) {
 
 func TestRunPod(t *testing.T) {
 	waiting := &v1.PodStatus{Phase: v1.PodPending, ContainerStatuses: []v1.ContainerStatus{{
-		Name: "c", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"}},
+		Name:  "c",
+		State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"}},
 	}}}
-	ready := &v1.PodStatus{Phase: v1.PodRunning, Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}}}
+	ready := &v1.PodStatus{
+		Phase:      v1.PodRunning,
+		Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}},
+	}
 	p := &podsync{states: []*v1.PodStatus{{}, waiting, waiting, ready}}
 	dir := p.serve(t)
 	file := filepath.Join(dir, "pod.yaml")
@@ -115,11 +120,13 @@ func TestRunPod(t *testing.T) {
 		t.Errorf("%v\n%s\nwant\n%s", err, out, want)
 	}
 	p.states = []*v1.PodStatus{{Phase: v1.PodFailed, Reason: "Evicted", Message: "too much"}}
-	if out, err := execute(t, "run-pod", file, "--runtime-dir="+dir, "--wait"); err == nil || !strings.Contains(out, "failed: Evicted too much") {
+	if out, err := execute(t, "run-pod", file, "--runtime-dir="+dir, "--wait"); err == nil ||
+		!strings.Contains(out, "failed: Evicted too much") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	p.states = []*v1.PodStatus{waiting, waiting, waiting, waiting, waiting, waiting}
-	if _, err := execute(t, "run-pod", file, "--runtime-dir="+dir, "--wait", "--timeout=1s"); err == nil || !strings.Contains(err.Error(), "no such image") {
+	if _, err := execute(t, "run-pod", file, "--runtime-dir="+dir, "--wait", "--timeout=1s"); err == nil ||
+		!strings.Contains(err.Error(), "no such image") {
 		t.Errorf("a pod that does not become ready: %v", err)
 	}
 }
@@ -179,7 +186,8 @@ func TestRemovePod(t *testing.T) {
 	if err != nil || out != "pod default/web-n is ending\npod default/web-n is gone\n" || p.removed != "apps/web" {
 		t.Errorf("%v, %q\n%s", err, p.removed, out)
 	}
-	if out, err := execute(t, "__complete", "rm-pod", "--runtime-dir="+dir, ""); err != nil || !strings.HasPrefix(out, "web-n\n") {
+	if out, err := execute(t, "__complete", "rm-pod", "--runtime-dir="+dir, ""); err != nil ||
+		!strings.HasPrefix(out, "web-n\n") {
 		t.Errorf("completes %q, %v", out, err)
 	}
 }

@@ -45,7 +45,8 @@ func newVersion() *cobra.Command {
 		Short: "Print the version",
 		Args:  service.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "microlet %s (%s %s/%s)\n", telemetry.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "microlet %s (%s %s/%s)\n", telemetry.Version, runtime.Version(),
+				runtime.GOOS, runtime.GOARCH)
 			return err
 		},
 	}

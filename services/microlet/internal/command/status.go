@@ -32,7 +32,8 @@ func newStatus() *cobra.Command {
 		Short: "Show the node's services: state, pid, uptime, restarts, memory, heartbeat",
 		Args:  service.NoArguments,
 	}
-	cmd.Flags().StringVar(&cfg.RuntimeDir, "runtime-dir", cfg.RuntimeDir, "runtime folder of the node agent that is asked")
+	cmd.Flags().StringVar(&cfg.RuntimeDir, "runtime-dir", cfg.RuntimeDir,
+		"runtime folder of the node agent that is asked")
 	cmd.Flags().StringVarP(&output, "output", "o", output, `"table" or "json"`)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var show func(io.Writer, Status) error
@@ -120,7 +121,12 @@ type StuckProcess struct {
 }
 
 func newStatusOf(a *supervisorv1.GetStatusResponse, now time.Time) Status {
-	out := Status{Version: a.GetVersion(), Placement: a.GetPlacement(), PID: a.GetPid(), Started: a.GetStarted().AsTime()}
+	out := Status{
+		Version:   a.GetVersion(),
+		Placement: a.GetPlacement(),
+		PID:       a.GetPid(),
+		Started:   a.GetStarted().AsTime(),
+	}
 	for _, p := range a.GetProcesses() {
 		row := Process{
 			Service:     p.GetService(),
@@ -143,7 +149,8 @@ func newStatusOf(a *supervisorv1.GetStatusResponse, now time.Time) Status {
 			row.HeartbeatAgeSeconds = &age
 		}
 		for _, s := range p.GetStuck() {
-			row.Stuck = append(row.Stuck, StuckProcess{PID: s.GetPid(), Since: s.GetSince().AsTime(), WaitsFor: s.GetWaitsFor()})
+			row.Stuck = append(row.Stuck,
+				StuckProcess{PID: s.GetPid(), Since: s.GetSince().AsTime(), WaitsFor: s.GetWaitsFor()})
 		}
 		out.Processes = append(out.Processes, row)
 	}
@@ -176,9 +183,11 @@ func writeTable(w io.Writer, s Status) error {
 		}
 		status := p.Status
 		for _, s := range p.Stuck {
-			status = strings.TrimPrefix(status+"; ", "; ") + fmt.Sprintf("pid %d was killed and does not end: %s", s.PID, s.WaitsFor)
+			status = strings.TrimPrefix(status+"; ", "; ") +
+				fmt.Sprintf("pid %d was killed and does not end: %s", s.PID, s.WaitsFor)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", p.Service, p.State, pid, uptime, p.Restarts, memory, heartbeat, exit, status)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", p.Service, p.State, pid, uptime, p.Restarts, memory,
+			heartbeat, exit, status)
 	}
 	return t.Flush()
 }

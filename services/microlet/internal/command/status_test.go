@@ -20,11 +20,29 @@ func TestStatusOutput(t *testing.T) {
 	s := newStatusOf(&supervisorv1.GetStatusResponse{
 		Version: "v1", Placement: "processes", Pid: 7, Started: timestamppb.New(now),
 		Processes: []*supervisorv1.Process{
-			{Service: "bus", State: supervisorv1.State_STATE_READY, Pid: 8, Started: timestamppb.New(now.Add(-90 * time.Second)), Restarts: 2,
-				LastExit: "signal: killed", PssBytes: 3 << 20, HeartbeatAgeMilliseconds: 1500, Status: "listening"},
+			{
+				Service:                  "bus",
+				State:                    supervisorv1.State_STATE_READY,
+				Pid:                      8,
+				Started:                  timestamppb.New(now.Add(-90 * time.Second)),
+				Restarts:                 2,
+				LastExit:                 "signal: killed",
+				PssBytes:                 3 << 20,
+				HeartbeatAgeMilliseconds: 1500,
+				Status:                   "listening",
+			},
 			{Service: "pleg", State: supervisorv1.State_STATE_BACKOFF, HeartbeatAgeMilliseconds: -1},
-			{Service: "podsync", State: supervisorv1.State_STATE_STUCK, HeartbeatAgeMilliseconds: -1, Status: "waits for pid 9",
-				Stuck: []*supervisorv1.StuckProcess{{Pid: 9, Since: timestamppb.New(now), WaitsFor: "thread 10 (state D) in rpc_wait"}}},
+			{
+				Service:                  "podsync",
+				State:                    supervisorv1.State_STATE_STUCK,
+				HeartbeatAgeMilliseconds: -1,
+				Status:                   "waits for pid 9",
+				Stuck: []*supervisorv1.StuckProcess{{
+					Pid:      9,
+					Since:    timestamppb.New(now),
+					WaitsFor: "thread 10 (state D) in rpc_wait",
+				}},
+			},
 		},
 	}, now)
 	var table bytes.Buffer
@@ -47,13 +65,15 @@ podsync  stuck    -    -       0         -        -          -               wai
 	if err := json.Unmarshal(out.Bytes(), &back); err != nil {
 		t.Fatal(err)
 	}
-	if p := back.Processes[0]; p.MemoryBytes != 3<<20 || p.HeartbeatAgeSeconds == nil || *p.HeartbeatAgeSeconds != 1.5 || p.UptimeSeconds != 90 {
+	if p := back.Processes[0]; p.MemoryBytes != 3<<20 || p.HeartbeatAgeSeconds == nil ||
+		*p.HeartbeatAgeSeconds != 1.5 || p.UptimeSeconds != 90 {
 		t.Errorf("JSON is %s", &out)
 	}
 	if p := back.Processes[1]; p.HeartbeatAgeSeconds != nil || p.Started != nil {
 		t.Errorf("JSON of a process that never lived is %s", &out)
 	}
-	if p := back.Processes[2]; p.State != "stuck" || len(p.Stuck) != 1 || p.Stuck[0].PID != 9 || !p.Stuck[0].Since.Equal(now) || p.Stuck[0].WaitsFor == "" {
+	if p := back.Processes[2]; p.State != "stuck" || len(p.Stuck) != 1 || p.Stuck[0].PID != 9 ||
+		!p.Stuck[0].Since.Equal(now) || p.Stuck[0].WaitsFor == "" {
 		t.Errorf("JSON of a stuck process is %s", &out)
 	}
 }
@@ -74,7 +94,8 @@ func TestStatusSaysWhyThereIsNone(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "sock", "up"), 0o750); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := execute(t, "status", "--runtime-dir="+dir); err == nil || !strings.Contains(err.Error(), "microlet up is not running") {
+	if _, err := execute(t, "status", "--runtime-dir="+dir); err == nil ||
+		!strings.Contains(err.Error(), "microlet up is not running") {
 		t.Errorf("without a socket: %v", err)
 	}
 	path := filepath.Join(dir, "sock", "up", "grpc.sock")
@@ -86,7 +107,8 @@ func TestStatusSaysWhyThereIsNone(t *testing.T) {
 	if err := dead.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := execute(t, "status", "--runtime-dir="+dir); err == nil || !strings.Contains(err.Error(), "microlet up is not running") {
+	if _, err := execute(t, "status", "--runtime-dir="+dir); err == nil ||
+		!strings.Contains(err.Error(), "microlet up is not running") {
 		t.Errorf("with the socket of a dead one: %v", err)
 	}
 	if _, err := execute(t, "status", "-o", "xml"); err == nil || !strings.Contains(err.Error(), `output is "xml"`) {
@@ -99,7 +121,8 @@ func TestCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"up", "status", "version", "completion", "bus", "podsync", "pleg", "prober", "nodestatus", "nodeapi"} {
+	for _, name := range []string{"up", "status", "version", "completion", "bus", "podsync", "pleg", "prober",
+		"nodestatus", "nodeapi"} {
 		if !strings.Contains(out, "\n  "+name+" ") {
 			t.Errorf("--help lacks %s:\n%s", name, out)
 		}

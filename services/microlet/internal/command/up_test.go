@@ -25,20 +25,26 @@ func refused(t *testing.T, args ...string) string {
 // All that is wrong with any service's settings and the kubelet's is told at once, before anything starts.
 func TestAllFaultsAreToldAtOnce(t *testing.T) {
 	dir := t.TempDir()
-	config, kubeconfig, run := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "run")
+	config, kubeconfig, run := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "kubeconfig"), filepath.Join(dir,
+		"run")
 	data := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nfailCgroupV1: false\nmaxPodz: 3\n" +
 		"authentication: {anonymous: {enabled: false}, webhook: {enabled: false}}\n"
 	if err := errors.Join(os.WriteFile(config, []byte(data), 0o600), os.WriteFile(kubeconfig, []byte("garbage"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	got := refused(t, "up", "--config="+config, "--kubeconfig="+kubeconfig, "--runtime-dir="+run, "--hostname-override=n",
+	got := refused(t, "up", "--config="+config, "--kubeconfig="+kubeconfig, "--runtime-dir="+run,
+		"--hostname-override=n",
 		"--runtime-calls=0", "--probe-plugin-dir=rel", "--probe-execs=0", "--list-timeout=-1s", "--api-max-logs=1",
 		"--placement=both", "--prober-replicas=99", "--port=70000",
-		"--bus-adress=x", "--bus-viewaddress=x", "--max-pods=abc", "--max-pods=7", "--register_schedulable", "--oom-score-adj", "low", "--nodelabels", "a=b")
+		"--bus-adress=x", "--bus-viewaddress=x", "--max-pods=abc", "--max-pods=7", "--register_schedulable",
+		"--oom-score-adj", "low", "--nodelabels", "a=b")
 	for _, want := range []string{
-		"maxPodz (file " + config + "): the key is unknown", "--kubeconfig=" + kubeconfig, "no authentication method configured",
-		"--runtime-calls=0: must be at least 1", `probe-plugin-dir is "rel": give an absolute path`, "probe-execs is 0", "list-timeout is -1s",
-		"--bus-adress: the flag is unknown", "--bus-viewaddress: the flag is unknown: did you mean --bus-view-address?", "--max-pods=abc: the value does not fit",
+		"maxPodz (file " + config + "): the key is unknown", "--kubeconfig=" + kubeconfig,
+		"no authentication method configured",
+		"--runtime-calls=0: must be at least 1", `probe-plugin-dir is "rel": give an absolute path`, "probe-execs is 0",
+		"list-timeout is -1s",
+		"--bus-adress: the flag is unknown", "--bus-viewaddress: the flag is unknown: did you mean --bus-view-address?",
+		"--max-pods=abc: the value does not fit",
 		"--register_schedulable: the kubelet has no such flag any more", "--oom-score-adj=low: the value does not fit",
 		"--nodelabels: the flag is unknown: did you mean --node-labels?",
 		"api-max-logs is 1", `placement is "both"`, "prober-replicas is 99", "port=70000 (flag --port)",

@@ -42,7 +42,8 @@ func frozen(t *testing.T) (dir string, thaw func()) {
 		{"truncate", "-s", "16M", image}, {"mkfs.ext4", "-q", image}, {"mkdir", dir}, {"mount", "-o", "loop", image, dir},
 	} {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v: %s (this test needs util-linux, e2fsprogs and loop devices)", strings.Join(args, " "), err, out)
+			t.Fatalf("%s: %v: %s (this test needs util-linux, e2fsprogs and loop devices)", strings.Join(args, " "),
+				err, out)
 		}
 	}
 	is := false
@@ -69,7 +70,8 @@ func frozen(t *testing.T) (dir string, thaw func()) {
 // TestAProcessHeldByAFrozenFileSystem kills a process of which the kernel does not let one thread go.
 func TestAProcessHeldByAFrozenFileSystem(t *testing.T) {
 	dir, thaw := frozen(t)
-	s, _, log := supervise(t, Spec{Name: "p", Env: []string{touchEnv + "=" + dir}}, "touch", Options{Watchdog: 2 * time.Second})
+	s, _, log := supervise(t, Spec{Name: "p", Env: []string{touchEnv + "=" + dir}}, "touch",
+		Options{Watchdog: 2 * time.Second})
 	t.Cleanup(thaw) // before the supervisor's stop, which would wait for a process that it does not know to be stuck
 	until(t, "READY", func() bool { return state(s).State == Ready })
 	pid := state(s).PID
@@ -90,7 +92,8 @@ func TestAProcessHeldByAFrozenFileSystem(t *testing.T) {
 	}
 	until(t, "a successor", func() bool { p := state(s); return p.State == Ready && p.PID != pid })
 	p := state(s)
-	if len(p.Stuck) != 1 || p.Stuck[0].PID != pid || !strings.Contains(p.Stuck[0].WaitsFor, "(state D) in ") || p.Restarts != 1 {
+	if len(p.Stuck) != 1 || p.Stuck[0].PID != pid || !strings.Contains(p.Stuck[0].WaitsFor, "(state D) in ") ||
+		p.Restarts != 1 {
 		t.Errorf("account is %+v", p)
 	}
 	t.Logf("it is told as: pid %d was killed and does not end: %s", pid, p.Stuck[0].WaitsFor)

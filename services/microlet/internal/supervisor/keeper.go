@@ -110,7 +110,8 @@ func (k *keeper) run() {
 			break
 		}
 		delay := b.next(lived)
-		k.log.Warn("process ended and is started again", "why", why, "lived", lived.Round(time.Millisecond), "delay", delay)
+		k.log.Warn("process ended and is started again", "why", why, "lived", lived.Round(time.Millisecond),
+			"delay", delay)
 		select {
 		case <-time.After(delay):
 		case <-k.stopping:
@@ -168,7 +169,8 @@ func (l *lifetime) run() string {
 			expired := l.dog.expired(now)
 			looks.Reset(l.dog.wait(now))
 			if l.isStuck(now) {
-				return strings.TrimPrefix(l.why+"; ", "; ") + fmt.Sprintf("pid %d was killed and does not end", l.p.pid())
+				return strings.TrimPrefix(l.why+"; ", "; ") +
+					fmt.Sprintf("pid %d was killed and does not end", l.p.pid())
 			}
 			if expired && l.why == "" {
 				l.abort()

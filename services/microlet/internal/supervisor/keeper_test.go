@@ -35,7 +35,12 @@ func (l *fakeLauncher) launch(s Spec) (process, error) {
 	nth := len(l.starts[s.Name])
 	l.starts[s.Name] = append(l.starts[s.Name], time.Now())
 	l.events = append(l.events, "start "+s.Name)
-	p := &fakeProcess{number: 100 + nth, received: make(chan note), ended: make(chan string, 1), signals: make(chan syscall.Signal, 8)}
+	p := &fakeProcess{
+		number:   100 + nth,
+		received: make(chan note),
+		ended:    make(chan string, 1),
+		signals:  make(chan syscall.Signal, 8),
+	}
 	go func() {
 		how := l.behave(s.Name, nth, p)
 		l.mu.Lock()
@@ -135,7 +140,8 @@ func TestRestartsOfACrashingProcess(t *testing.T) {
 		synctest.Wait()
 		var delays []time.Duration
 		for i := 1; i < len(l.starts["pleg"]); i++ {
-			delays = append(delays, l.starts["pleg"][i].Sub(l.starts["pleg"][i-1]).Round(time.Millisecond)/time.Millisecond)
+			delays = append(delays,
+				l.starts["pleg"][i].Sub(l.starts["pleg"][i-1]).Round(time.Millisecond)/time.Millisecond)
 		}
 		if want := []time.Duration{0, 100, 200, 400, 800, 1000, 3000, 100}; !slices.Equal(delays, want) {
 			t.Errorf("milliseconds between starts are %d, want %d", delays, want)
@@ -215,7 +221,8 @@ func TestAHungProcessDelaysNobodyForLong(t *testing.T) {
 			return p.serve()
 		}}
 		ready := make(chan string, 1)
-		s := testSupervisor(t, l, Options{Specs: names("bus", "podsync", "pleg"), OnReady: func(status string) { ready <- status }})
+		s := testSupervisor(t, l,
+			Options{Specs: names("bus", "podsync", "pleg"), OnReady: func(status string) { ready <- status }})
 		ctx, cancel := context.WithCancel(t.Context())
 		began := time.Now()
 		done := make(chan error, 1)
@@ -226,7 +233,11 @@ func TestAHungProcessDelaysNobodyForLong(t *testing.T) {
 		if took := time.Since(began); took > s.options.ReadyWait+tick+time.Second {
 			t.Errorf("told after %v", took)
 		}
-		for name, by := range map[string]time.Duration{"bus": 0, "podsync": time.Second, "pleg": 1100 * time.Millisecond} {
+		for name, by := range map[string]time.Duration{
+			"bus":     0,
+			"podsync": time.Second,
+			"pleg":    1100 * time.Millisecond,
+		} {
 			if at := l.starts[name][0].Sub(began); at != by {
 				t.Errorf("%s was started after %v, want %v", name, at, by)
 			}
@@ -348,7 +359,8 @@ func TestAProcessThatDoesNotEnd(t *testing.T) {
 			time.Sleep(time.Minute + 9*time.Second)
 			synctest.Wait()
 			p := s.Processes()[0]
-			if p.State != Ready || p.PID != 101 || p.Restarts != 1 || p.LastExit != "pid 100 was killed and does not end" {
+			if p.State != Ready || p.PID != 101 || p.Restarts != 1 ||
+				p.LastExit != "pid 100 was killed and does not end" {
 				t.Errorf("account is %+v", p)
 			}
 			if len(p.Stuck) != 1 || p.Stuck[0].PID != 100 || p.Stuck[0].WaitsFor != "thread 7 (state D) in a_test" {
@@ -372,7 +384,8 @@ func TestAProcessThatDoesNotEnd(t *testing.T) {
 			time.Sleep(30 * time.Minute)
 			synctest.Wait()
 			p := s.Processes()[0]
-			if p.State != Stuck || p.PID != 0 || p.Status != "waits for pid 100 to end, which holds the lock of a folder" || len(p.Stuck) != 1 {
+			if p.State != Stuck || p.PID != 0 ||
+				p.Status != "waits for pid 100 to end, which holds the lock of a folder" || len(p.Stuck) != 1 {
 				t.Errorf("account is %+v", p)
 			}
 			if n := l.started("pleg"); n != 1 {
@@ -388,7 +401,10 @@ func TestAProcessThatDoesNotEnd(t *testing.T) {
 	})
 	t.Run("each of them", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			l := &fakeLauncher{behave: func(name string, _ int, p *fakeProcess) string { return stuckFirst(name, 0, p) }}
+			l := &fakeLauncher{behave: func(name string, _ int,
+				p *fakeProcess) string {
+				return stuckFirst(name, 0, p)
+			}}
 			s, stop := run(t, l, Spec{})
 			time.Sleep(30 * time.Minute)
 			synctest.Wait()
@@ -434,14 +450,19 @@ func TestDeadProcessesAreRead(t *testing.T) {
 		"it just ends": {map[string]map[string]string{"7": {"stat": "7 (a) Z 1", "status": killed}}, ""},
 		"it is gone":   {nil, ""},
 		"a thread of a dead one": {
-			map[string]map[string]string{"7": {"stat": "7 (a) b) Z 1", "status": living}, "8": {"stat": "8 ((x) D 1", "status": killed, "stack": stack, "wchan": "percpu_rwsem_wait"}},
+			map[string]map[string]string{
+				"7": {"stat": "7 (a) b) Z 1", "status": living},
+				"8": {"stat": "8 ((x) D 1", "status": killed, "stack": stack, "wchan": "percpu_rwsem_wait"},
+			},
 			"thread 8 (state D) in percpu_rwsem_wait < mnt_want_write < path_openat < do_filp_open",
 		},
 		"the first thread itself, and no stack": {map[string]map[string]string{"7": {"stat": "7 (a) D 1", "status": killed, "wchan": "rpc_wait"}}, "thread 7 (state D) in rpc_wait"},
 		"many": {
 			map[string]map[string]string{
-				"7": {"stat": "7 (a) D 1", "status": killed, "wchan": "0"}, "8": {"stat": "8 (a) D 1", "status": killed, "wchan": "x"},
-				"9": {"stat": "9 (a) D 1", "status": killed, "wchan": "x"}, "91": {"stat": "91 (a) D 1", "status": killed, "wchan": "x"},
+				"7":  {"stat": "7 (a) D 1", "status": killed, "wchan": "0"},
+				"8":  {"stat": "8 (a) D 1", "status": killed, "wchan": "x"},
+				"9":  {"stat": "9 (a) D 1", "status": killed, "wchan": "x"},
+				"91": {"stat": "91 (a) D 1", "status": killed, "wchan": "x"},
 			},
 			"thread 7 (state D) in an unknown place of the kernel, thread 8 (state D) in x, thread 9 (state D) in x, 1 more",
 		},

@@ -80,7 +80,8 @@ var labels = [...]string{slog.TimeKey, slog.LevelKey, slog.MessageKey, serviceKe
 const serviceKey = "service"
 
 func labelledJSON(service string, line []byte) bool {
-	// JSON has control characters between its tokens alone, where the log writes none and where some readers end a line.
+	// JSON has control characters between its tokens alone, where the log writes none and where some readers end a
+	// line.
 	if line[0] != '{' || !json.Valid(line) || bytes.ContainsFunc(line, func(r rune) bool { return r < ' ' }) {
 		return false
 	}

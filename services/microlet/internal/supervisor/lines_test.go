@@ -105,9 +105,11 @@ func TestEveryLineOfTheLogPasses(t *testing.T) {
 		var log bytes.Buffer
 		o := telemetry.LogOptions{Format: format, Verbosity: 5, Output: &log}
 		l := slog.New(o.Handler()).With("service", "pleg")
-		for _, text := range []string{"hello", "", "two words", "a=b", `a "quote"`, "two\nlines", "\x1b[2K\r", "\xff", "grün \u202e", `\`, " service=podsync", "service", "{}"} {
+		for _, text := range []string{"hello", "", "two words", "a=b", `a "quote"`, "two\nlines", "\x1b[2K\r", "\xff",
+			"grün \u202e", `\`, " service=podsync", "service", "{}"} {
 			l.Info(text, "value", text, "error", errors.New(text), "key of "+text, time.Second)
-			l.WithGroup("group").Log(context.Background(), -4, text, "service", text, "list", []string{text}, "any", struct{ Text string }{text})
+			l.WithGroup("group").Log(context.Background(), -4, text, "service", text, "list", []string{text}, "any",
+				struct{ Text string }{text})
 		}
 		var out bytes.Buffer
 		newStream(&out, format).copy("pleg", bytes.NewReader(log.Bytes()))

@@ -40,8 +40,8 @@ func parseNote(datagram string) note {
 	return n
 }
 
-// printable is what a terminal shows as it is, and a message of protobuf bears: the text comes from a process that may be
-// somebody else's.
+// printable is what a terminal shows as it is, and a message of protobuf bears: the text comes from a process that may
+// be somebody else's.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unprintable(r) {
@@ -119,7 +119,8 @@ func (m *mailbox) read(pid int, notes chan<- note, done <-chan struct{}, log *sl
 		sender, err := senderOf(oob[:oobn])
 		if err != nil || int(sender.Pid) != pid {
 			refused()
-			log.Warn("notification refused: the sender is not the supervised process", "sender", sender.Pid, "uid", sender.Uid, "pid", pid, "err", err)
+			log.Warn("notification refused: the sender is not the supervised process", "sender", sender.Pid,
+				"uid", sender.Uid, "pid", pid, "err", err)
 			continue
 		}
 		select {

@@ -109,8 +109,17 @@ func serve(ctx context.Context, n *run.Notifier) error {
 func superviseGood(ctx context.Context) error {
 	var s *Supervisor
 	s, err := New(Options{
-		Specs:     []Spec{{Name: "good", Path: os.Args[0], UID: 47102, GID: 47100, NoNewPrivileges: true, Env: []string{behaviourEnv + "=good"}}},
-		NotifyDir: os.Getenv("NOTIFY_DIR"), Output: os.Stderr, OnReady: func(string) { fmt.Println(s.Processes()[0].PID) },
+		Specs: []Spec{{
+			Name:            "good",
+			Path:            os.Args[0],
+			UID:             47102,
+			GID:             47100,
+			NoNewPrivileges: true,
+			Env:             []string{behaviourEnv + "=good"},
+		}},
+		NotifyDir: os.Getenv("NOTIFY_DIR"),
+		Output:    os.Stderr,
+		OnReady:   func(string) { fmt.Println(s.Processes()[0].PID) },
 	})
 	if err != nil {
 		return err
@@ -178,13 +187,24 @@ func TestIdentityOfAProcess(t *testing.T) {
 		want map[string]string
 	}{
 		{Spec{Name: "plain", UID: 47102, GID: 47100, NoNewPrivileges: true}, map[string]string{
-			"Uid": "47102 47102 47102 47102", "Gid": "47100 47100 47100 47100", "Groups": "",
-			"CapEff": "0000000000000000", "CapPrm": "0000000000000000", "CapInh": "0000000000000000", "CapAmb": "0000000000000000",
-			"CapBnd": "0000000000000000", "NoNewPrivs": "1",
+			"Uid":        "47102 47102 47102 47102",
+			"Gid":        "47100 47100 47100 47100",
+			"Groups":     "",
+			"CapEff":     "0000000000000000",
+			"CapPrm":     "0000000000000000",
+			"CapInh":     "0000000000000000",
+			"CapAmb":     "0000000000000000",
+			"CapBnd":     "0000000000000000",
+			"NoNewPrivs": "1",
 		}},
 		{Spec{Name: "able", UID: 47107, GID: 47100, Groups: []int{47109}, Capabilities: []string{"CAP_DAC_READ_SEARCH", "CAP_SYSLOG"}, NoNewPrivileges: true}, map[string]string{
-			"Uid": "47107 47107 47107 47107", "Groups": "47109",
-			"CapEff": "0000000400000004", "CapPrm": "0000000400000004", "CapAmb": "0000000400000004", "CapBnd": "0000000400000004", "NoNewPrivs": "1",
+			"Uid":        "47107 47107 47107 47107",
+			"Groups":     "47109",
+			"CapEff":     "0000000400000004",
+			"CapPrm":     "0000000400000004",
+			"CapAmb":     "0000000400000004",
+			"CapBnd":     "0000000400000004",
+			"NoNewPrivs": "1",
 		}},
 		{Spec{Name: "root"}, map[string]string{"Uid": "0 0 0 0", "CapEff": own["CapEff"], "CapBnd": own["CapBnd"], "NoNewPrivs": "0"}},
 	} {
@@ -258,7 +278,8 @@ func statusFields(t *testing.T, pid int) map[string]string {
 }
 
 func TestUnknownCapabilityIsRefused(t *testing.T) {
-	s, _, _ := supervise(t, Spec{Name: "odd", UID: 47102, GID: 47100, Capabilities: []string{"CAP_FLY"}}, "good", Options{})
+	s, _, _ := supervise(t, Spec{Name: "odd", UID: 47102, GID: 47100, Capabilities: []string{"CAP_FLY"}}, "good",
+		Options{})
 	until(t, "error", func() bool { return strings.Contains(state(s).LastExit, "CAP_FLY") })
 }
 

@@ -86,7 +86,8 @@ func bind(keep []string) error {
 		if err != nil { // the kernel has no more of them
 			return nil
 		}
-		kept := slices.ContainsFunc(keep, func(name string) bool { known, ok := capabilities[name]; return ok && known == c })
+		kept := slices.ContainsFunc(keep,
+			func(name string) bool { known, ok := capabilities[name]; return ok && known == c })
 		if has == 0 || kept {
 			continue
 		}
@@ -232,7 +233,8 @@ func (sp *spawner) launch(s Spec) (process, error) {
 		sp.stream.copy(s.Name, r)
 		_ = r.Close()
 	}()
-	go box.read(cmd.Process.Pid, p.received, p.closed, sp.options.Log.With("process", s.Name), sp.metrics.refused.WithLabelValues(s.Name).Inc)
+	go box.read(cmd.Process.Pid, p.received, p.closed, sp.options.Log.With("process", s.Name),
+		sp.metrics.refused.WithLabelValues(s.Name).Inc)
 	go p.wait()
 	return p, nil
 }
@@ -254,7 +256,8 @@ func (sp *spawner) start(s Spec, notifySocket string, out *os.File) (*exec.Cmd, 
 		if err == nil {
 			return cmd, nil
 		}
-		if self, e := os.Executable(); !errors.Is(err, fs.ErrPermission) || path != s.Path || e != nil || self != s.Path {
+		if self, e := os.Executable(); !errors.Is(err, fs.ErrPermission) || path != s.Path || e != nil ||
+			self != s.Path {
 			return nil, err
 		}
 	}

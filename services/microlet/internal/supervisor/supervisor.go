@@ -198,6 +198,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		stuck:    stuck,
 		restarts: vec("microlet_supervisor_restarts_total", "Starts of a process after its first."),
 		watchdog: vec("microlet_supervisor_watchdog_kills_total", "Processes killed because they hung."),
-		refused:  vec("microlet_supervisor_notifications_refused_total", "Notifications that did not come from the process itself."),
+		refused: vec("microlet_supervisor_notifications_refused_total",
+			"Notifications that did not come from the process itself."),
 	}
 }

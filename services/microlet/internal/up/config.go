@@ -58,14 +58,22 @@ type Config struct {
 func DefaultConfig() Config {
 	s := service.DefaultConfig()
 	s.StopTimeout = stopTimeout
-	return Config{Service: s, Placement: Processes, Watchdog: defaultWatchdog, ProberReplicas: 1, Services: catalog.Services()}
+	return Config{
+		Service:        s,
+		Placement:      Processes,
+		Watchdog:       defaultWatchdog,
+		ProberReplicas: 1,
+		Services:       catalog.Services(),
+	}
 }
 
 // AddFlags adds up's own flags and those of its services.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	c.Service.AddFlags(fs)
-	fs.StringVar(&c.Placement, "placement", c.Placement, `"processes": each service a process with its own identity; "single": all in one process, for a small node`)
-	fs.Var((*offDuration)(&c.Watchdog), "watchdog", `how long a service may stand still before it is started again; "0" or "off" is for ever`)
+	fs.StringVar(&c.Placement, "placement", c.Placement,
+		`"processes": each service a process with its own identity; "single": all in one process, for a small node`)
+	fs.Var((*offDuration)(&c.Watchdog), "watchdog",
+		`how long a service may stand still before it is started again; "0" or "off" is for ever`)
 	fs.IntVar(&c.ProberReplicas, "prober-replicas", c.ProberReplicas, "how many probers share the pods among them")
 	c.own = map[string]*pflag.FlagSet{}
 	for _, s := range c.Services {
@@ -96,7 +104,9 @@ func (c *Config) Validate() error {
 		errs = append(errs, fmt.Errorf("prober-replicas is %d: give 1 to %d", c.ProberReplicas, service.MaxReplicas))
 	}
 	if c.ProberReplicas > 1 && c.Placement == Single {
-		errs = append(errs, fmt.Errorf("prober-replicas is %d: the single placement has one; use --placement=%s for more", c.ProberReplicas, Processes))
+		errs = append(errs,
+			fmt.Errorf("prober-replicas is %d: the single placement has one; use --placement=%s for more",
+				c.ProberReplicas, Processes))
 	}
 	if c.Kubelet == nil {
 		errs = append(errs, errors.New("there is no kubelet configuration: give the kubelet's flags"))

@@ -75,10 +75,12 @@ func folders(placement string) ([]folder, error) {
 		list = append(list, folder{name: cfg.SocketDir(r), mode: 0o750, uid: uid, gid: role.GroupNode, private: true})
 		switch r {
 		case role.Bus:
-			list = append(list, folder{name: "bus", mode: 0o700, uid: uid, gid: role.GroupNode, private: true, deep: true})
+			list = append(list,
+				folder{name: "bus", mode: 0o700, uid: uid, gid: role.GroupNode, private: true, deep: true})
 		case role.NodeStatus, role.NodeAPI:
 			// Root's, since root copies files to it; the files are the service's.
-			list = append(list, folder{name: filepath.Join("credentials", string(r)), mode: 0o750, gid: role.GroupNode, private: true})
+			list = append(list,
+				folder{name: filepath.Join("credentials", string(r)), mode: 0o750, gid: role.GroupNode, private: true})
 		}
 	}
 	return list, nil
@@ -155,7 +157,8 @@ func owned(dir *os.File, uid, depth int, files *int) error {
 			if depth == 0 {
 				return errors.New("the folders are too deep")
 			}
-			fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+			fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC,
+				0)
 			if err != nil {
 				return err
 			}
@@ -182,8 +185,8 @@ func discard(ctx context.Context, root *os.Root, name string) error {
 	return removal.Tree(ctx, filepath.Join(root.Name(), name))
 }
 
-// empty removes what is in a folder, as far as it can be before ctx ends. What is left harms nobody, or its owner alone:
-// no start fails for it.
+// empty removes what is in a folder, as far as it can be before ctx ends. What is left harms nobody, or its owner
+// alone: no start fails for it.
 func empty(ctx context.Context, root *os.Root, name string) {
 	err := func() error {
 		dir, err := root.Open(name)
@@ -212,7 +215,8 @@ func empty(ctx context.Context, root *os.Root, name string) {
 		}
 	}()
 	if err != nil {
-		slog.Warn("a folder cannot be emptied; the next start tries again", "path", filepath.Join(root.Name(), name), "err", err)
+		slog.Warn("a folder cannot be emptied; the next start tries again", "path", filepath.Join(root.Name(), name),
+			"err", err)
 	}
 }
 
@@ -326,7 +330,8 @@ func removeDead(ctx context.Context, root *os.Root, dir string) (err error) {
 			continue
 		}
 		if err := discard(ctx, root, filepath.Join(dir, name)); err != nil {
-			slog.Warn("a dead socket cannot be removed; the next start tries again", "path", filepath.Join(dir, name), "err", err)
+			slog.Warn("a dead socket cannot be removed; the next start tries again", "path", filepath.Join(dir, name),
+				"err", err)
 		}
 	}
 	return nil

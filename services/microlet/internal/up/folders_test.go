@@ -51,7 +51,8 @@ func TestPrepare(t *testing.T) {
 			continue
 		}
 		st, ok := info.Sys().(*syscall.Stat_t)
-		if got := info.Mode() & (fs.ModePerm | fs.ModeSticky); !ok || got != want.mode || st.Uid != want.uid || st.Gid != want.gid {
+		if got := info.Mode() & (fs.ModePerm | fs.ModeSticky); !ok || got != want.mode || st.Uid != want.uid ||
+			st.Gid != want.gid {
 			t.Errorf("%q is %v %d:%d, want %v %d:%d", name, got, st.Uid, st.Gid, want.mode, want.uid, want.gid)
 		}
 	}
@@ -144,7 +145,8 @@ func TestNoServiceTakesAnothersName(t *testing.T) {
 	preparedDir(t, dir, Processes)
 	cfg := service.Config{RuntimeDir: dir}
 	for _, r := range role.All() {
-		for _, path := range []string{cfg.Socket(r), cfg.MetricsSocket(r), service.ReplicaSocket(cfg.Socket(r), "1"), cfg.SocketDir(r) + "x"} {
+		for _, path := range []string{cfg.Socket(r), cfg.MetricsSocket(r), service.ReplicaSocket(cfg.Socket(r), "1"),
+			cfg.SocketDir(r) + "x"} {
 			err := asUser(t, 47104, ": > "+path)
 			own := r == role.Prober && filepath.Dir(path) == cfg.SocketDir(r)
 			if (err == nil) != own {

@@ -28,7 +28,8 @@ const (
 // release is called or the process ends.
 func prepare(ctx context.Context, dir string, placement string) (release func() error, err error) {
 	if os.Geteuid() != 0 {
-		return nil, fmt.Errorf("microlet up runs as uid %d: run it as root, it gives each service its own identity", os.Geteuid())
+		return nil, fmt.Errorf("microlet up runs as uid %d: run it as root, it gives each service its own identity",
+			os.Geteuid())
 	}
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, fmt.Errorf("runtime folder: %w", err)
@@ -126,7 +127,8 @@ func lockFolder(ctx context.Context, path string) (*os.File, error) {
 			return f, nil
 		}
 		if time.Now().After(deadline) || ctx.Err() != nil || !errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, errors.Join(fmt.Errorf("another microlet up supervises %s: stop it, or choose another --runtime-dir: %w", filepath.Dir(path), err), f.Close())
+			return nil,
+				errors.Join(fmt.Errorf("another microlet up supervises %s: stop it, or choose another --runtime-dir: %w", filepath.Dir(path), err), f.Close())
 		}
 		select {
 		case <-ctx.Done():

@@ -59,7 +59,8 @@ func (s *server) process(p supervisor.Process) *supervisorv1.Process {
 		HeartbeatAgeMilliseconds: -1,
 	}
 	for _, s := range p.Stuck {
-		out.Stuck = append(out.Stuck, &supervisorv1.StuckProcess{Pid: int32(s.PID), Since: timestamppb.New(s.Since), WaitsFor: s.WaitsFor})
+		out.Stuck = append(out.Stuck,
+			&supervisorv1.StuckProcess{Pid: int32(s.PID), Since: timestamppb.New(s.Since), WaitsFor: s.WaitsFor})
 	}
 	if !p.Started.IsZero() {
 		out.Started = timestamppb.New(p.Started)

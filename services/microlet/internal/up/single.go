@@ -17,8 +17,8 @@ import (
 // singleTurn is the period of single's own loop.
 const singleTurn = 500 * time.Millisecond
 
-// singleReadyWait is how long the services may take before systemd is told READY regardless, as it is of processes: one that
-// waits for an apiserver that is away is no failed start.
+// singleReadyWait is how long the services may take before systemd is told READY regardless, as it is of processes: one
+// that waits for an apiserver that is away is no failed start.
 const singleReadyWait = 30 * time.Second
 
 // single runs all services in this process. There is nothing to restart alone in it: a service that

@@ -18,8 +18,8 @@ import (
 	"github.com/microlet/microlet/services/microlet/internal/catalog"
 )
 
-// TestAServiceThatWaitsIsNoFailedStart: systemd restarts what is not READY in time, and a podsync that waits for an apiserver
-// that is away would be restarted throughout the outage.
+// TestAServiceThatWaitsIsNoFailedStart: systemd restarts what is not READY in time, and a podsync that waits for an
+// apiserver that is away would be restarted throughout the outage.
 func TestAServiceThatWaitsIsNoFailedStart(t *testing.T) {
 	// The log is the process's, and outlives the test's own time.
 	if _, err := telemetry.ProcessLogger(DefaultConfig().Service.Log, "test"); err != nil {

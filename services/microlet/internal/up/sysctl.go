@@ -38,6 +38,7 @@ func raiseInotify(path string, log *slog.Logger) {
 		return nil
 	}()
 	if err != nil {
-		log.Warn("sysctl not raised; fewer container logs can be followed at one time", "sysctl", "fs.inotify.max_user_instances", "err", err)
+		log.Warn("sysctl not raised; fewer container logs can be followed at one time",
+			"sysctl", "fs.inotify.max_user_instances", "err", err)
 	}
 }

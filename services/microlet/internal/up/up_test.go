@@ -56,7 +56,8 @@ func TestFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = cfg.Validate()
-	for _, want := range []string{`placement is "both": use "processes" or "single"`, "watchdog is 1s: use 5s or more"} {
+	for _, want := range []string{`placement is "both": use "processes" or "single"`,
+		"watchdog is 1s: use 5s or more"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v lacks %q", err, want)
 		}
@@ -82,7 +83,8 @@ func TestReplicasOfTheProber(t *testing.T) {
 	if n := cfg.replicas(cfg.Services[0]); n != 1 {
 		t.Errorf("%d of %s", n, cfg.Services[0].Role)
 	}
-	for _, args := range [][]string{{"--prober-replicas=0"}, {"--prober-replicas=17"}, {"--prober-replicas=2", "--placement=single"}} {
+	for _, args := range [][]string{{"--prober-replicas=0"}, {"--prober-replicas=17"},
+		{"--prober-replicas=2", "--placement=single"}} {
 		cfg, err := parse(t, args...)
 		if err != nil {
 			t.Fatal(err)
@@ -94,12 +96,14 @@ func TestReplicasOfTheProber(t *testing.T) {
 }
 
 func TestArgumentsOfAService(t *testing.T) {
-	cfg, err := parse(t, "--runtime-dir=/run/x", "--relist-period=3s", "--runtime-calls=7", "--peer-cgroups=/system.slice/a.service,/b")
+	cfg, err := parse(t, "--runtime-dir=/run/x", "--relist-period=3s", "--runtime-calls=7",
+		"--peer-cgroups=/system.slice/a.service,/b")
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg.Service.NodeName = "n"
-	common := []string{"--runtime-dir=/run/x", "--node-name=n", "--replica=0", "--peer-cgroups=/system.slice/a.service,/b"}
+	common := []string{"--runtime-dir=/run/x", "--node-name=n", "--replica=0",
+		"--peer-cgroups=/system.slice/a.service,/b"}
 	for r, more := range map[role.Role][]string{
 		role.PLEG:    {"--logging-format=text", "--v=0", "--relist-period=3s"},
 		role.Podsync: {"--resolved-config=/run/x/config/podsync.yaml", "--runtime-calls=7"},
@@ -119,8 +123,10 @@ func TestArgumentsOfAService(t *testing.T) {
 
 func TestEnvironmentOfAService(t *testing.T) {
 	all := []string{
-		"PATH=/bin", "GOGC=50", "TZ=UTC", "HTTPS_PROXY=http://me:secret@proxy", "no_proxy=10.0.0.0/8", "KUBE_FEATURE_WatchListClient=false",
-		"SSL_CERT_FILE=/ca", "AWS_SECRET_ACCESS_KEY=secret", "NOTIFY_SOCKET=/run/systemd/notify", "LD_PRELOAD=/x.so", "KUBELET_EXTRA_ARGS=--v=4",
+		"PATH=/bin", "GOGC=50", "TZ=UTC", "HTTPS_PROXY=http://me:secret@proxy", "no_proxy=10.0.0.0/8",
+		"KUBE_FEATURE_WatchListClient=false",
+		"SSL_CERT_FILE=/ca", "AWS_SECRET_ACCESS_KEY=secret", "NOTIFY_SOCKET=/run/systemd/notify", "LD_PRELOAD=/x.so",
+		"KUBELET_EXTRA_ARGS=--v=4",
 		"INVOCATION_ID=1", "GOGCX=1",
 	}
 	common := []string{"PATH=/bin", "GOGC=50", "TZ=UTC"}
@@ -143,14 +149,18 @@ func TestEnvironmentOfAService(t *testing.T) {
 func TestStuckIsTold(t *testing.T) {
 	now := time.Now()
 	s := newServer(Processes, accounts{{
-		Name: "podsync", State: supervisor.Stuck, Status: "waits for pid 7 to end, which holds the lock", Stuck: []supervisor.StuckProcess{{PID: 7, Since: now, WaitsFor: "thread 8"}},
+		Name:   "podsync",
+		State:  supervisor.Stuck,
+		Status: "waits for pid 7 to end, which holds the lock",
+		Stuck:  []supervisor.StuckProcess{{PID: 7, Since: now, WaitsFor: "thread 8"}},
 	}}, bus.Watch[busv1.Heartbeat](nobodysBus(t), subject.Heartbeats, ">", nil))
 	answer, err := s.GetStatus(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := answer.GetProcesses()[1]
-	if p.GetState() != supervisorv1.State_STATE_STUCK || p.GetPid() != 0 || len(p.GetStuck()) != 1 || p.GetStuck()[0].GetPid() != 7 ||
+	if p.GetState() != supervisorv1.State_STATE_STUCK || p.GetPid() != 0 || len(p.GetStuck()) != 1 ||
+		p.GetStuck()[0].GetPid() != 7 ||
 		p.GetStuck()[0].GetWaitsFor() != "thread 8" || !p.GetStuck()[0].GetSince().AsTime().Equal(now) {
 		t.Errorf("podsync is told as %v", p)
 	}
@@ -169,7 +179,12 @@ func nobodysBus(t *testing.T) *bus.Client {
 	if err := bus.GenerateNKeys(dir, []role.Identity{{Role: role.Up}}); err != nil {
 		t.Fatal(err)
 	}
-	c, err := bus.New(bus.Options{Socket: filepath.Join(dir, "nats.sock"), SeedFile: bus.SeedFile(dir, role.Up), Role: role.Up, Log: slog.New(slog.DiscardHandler)})
+	c, err := bus.New(bus.Options{
+		Socket:   filepath.Join(dir, "nats.sock"),
+		SeedFile: bus.SeedFile(dir, role.Up),
+		Role:     role.Up,
+		Log:      slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -358,7 +373,12 @@ func TestEachServiceSeesItsOwnConfiguration(t *testing.T) {
 				t.Errorf("%s: %s names %s, want %s", placement, file, k.Node.Kubeconfig, kubeconfig)
 			}
 		}
-		for service, secret := range map[string]bool{"podsync": true, "nodestatus": false, "nodeapi": placement == Single, "prober": false} {
+		for service, secret := range map[string]bool{
+			"podsync":    true,
+			"nodestatus": false,
+			"nodeapi":    placement == Single,
+			"prober":     false,
+		} {
 			path := filepath.Join(dir, "config", service+".yaml")
 			data, err := os.ReadFile(path)
 			if err != nil {
@@ -383,7 +403,8 @@ func TestEachServiceSeesItsOwnConfiguration(t *testing.T) {
 				t.Fatal(err)
 			}
 			if st, ok := info.Sys().(*syscall.Stat_t); !ok || info.Mode() != 0o600 || st.Uid != want {
-				t.Errorf("%s: %s is %v of uid %d, want -rw------- of uid %d", placement, path, info.Mode(), st.Uid, want)
+				t.Errorf("%s: %s is %v of uid %d, want -rw------- of uid %d", placement, path, info.Mode(), st.Uid,
+					want)
 			}
 		}
 	}
