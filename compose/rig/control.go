@@ -103,7 +103,8 @@ func (i *Instance) agentProcess() (process.Record, error) {
 		return process.Record{}, err
 	}
 	if status.PID == 0 {
-		return process.Record{}, fmt.Errorf("the agent of instance %s is between two lives: %w", i.r.Name, process.ErrGone)
+		return process.Record{}, fmt.Errorf("the agent of instance %s is between two lives: %w", i.r.Name,
+			process.ErrGone)
 	}
 	return process.Find(AgentProgram, status.PID)
 }
@@ -156,7 +157,9 @@ func (i *Instance) SwitchAgent(ctx context.Context, agent Agent, executable stri
 		}
 		if i.r.Binaries["kubelet"] == "" {
 			i.mu.Unlock()
-			return errors.New("switch agent: the kubelet was not built: run rig build --with kubelet, and say where it is")
+			return errors.New(
+				"switch agent: the kubelet was not built: run rig build --with kubelet, and say where it is",
+			)
 		}
 	case AgentMicrolet:
 		if executable != "" {

@@ -87,8 +87,13 @@ func (i *Instance) stageMachine(o Options) error {
 	}
 	const ca = "/etc/kubernetes/pki/ca.crt"
 	k := config.Kubelet{
-		RuntimeEndpoint: i.RuntimeEndpoint(), CgroupDriver: o.CgroupDriver, NodeIP: i.r.Network.NodeIP, DNS: i.r.Network.DNSService,
-		ResolvConf: "/etc/resolv.conf", ClientCA: ca, MaxPods: int32(o.MaxPods),
+		RuntimeEndpoint: i.RuntimeEndpoint(),
+		CgroupDriver:    o.CgroupDriver,
+		NodeIP:          i.r.Network.NodeIP,
+		DNS:             i.r.Network.DNSService,
+		ResolvConf:      "/etc/resolv.conf",
+		ClientCA:        ca,
+		MaxPods:         int32(o.MaxPods),
 	}
 	if err := k.Write(filepath.Join(i.stage(), i.KubeletConfig())); err != nil {
 		return err
@@ -114,12 +119,24 @@ func (i *Instance) stageMachine(o Options) error {
 
 func (i *Instance) machineContainerdConfig() config.Containerd {
 	return config.Containerd{
-		Dir: "/etc/containerd", Into: i.stage(), Root: "/var/lib/containerd", State: "/run/containerd", Socket: i.RuntimeSocket(),
-		ShimSocket: "/run/containerd/s", RuncRoot: "/run/containerd/runc", Runc: "/usr/local/bin/runc", PluginDir: "/opt/cni/bin",
+		Dir:        "/etc/containerd",
+		Into:       i.stage(),
+		Root:       "/var/lib/containerd",
+		State:      "/run/containerd",
+		Socket:     i.RuntimeSocket(),
+		ShimSocket: "/run/containerd/s",
+		RuncRoot:   "/run/containerd/runc",
+		Runc:       "/usr/local/bin/runc",
+		PluginDir:  "/opt/cni/bin",
 		// An address is a network namespace's, and those end with the boot. On the disk a reservation would outlive a
 		// power cut that took the name of its owner, which the plugin writes without a sync, and never be released.
-		Reservations: Reservations, SyncImages: true,
-		Pause: PauseImage, Registry: i.Registry(), Bridge: i.r.Network.Bridge, PodCIDR: i.r.Network.PodCIDR, Gateway: i.r.Network.Gateway,
+		Reservations:  Reservations,
+		SyncImages:    true,
+		Pause:         PauseImage,
+		Registry:      i.Registry(),
+		Bridge:        i.r.Network.Bridge,
+		PodCIDR:       i.r.Network.PodCIDR,
+		Gateway:       i.r.Network.Gateway,
 		SystemdCgroup: i.r.Machine.CgroupDriver == systemdDriver,
 	}
 }
@@ -128,11 +145,18 @@ func (i *Instance) machineContainerdConfig() config.Containerd {
 func (i *Instance) startMachine(ctx context.Context) error {
 	begin := time.Now()
 	link := machine.Link{
-		Tap: i.r.Network.Tap, Address: netip.PrefixFrom(i.r.Network.NodeIP, i.r.Network.Server.Bits()), Gateway: i.r.Network.Server.Addr(),
+		Tap:     i.r.Network.Tap,
+		Address: netip.PrefixFrom(i.r.Network.NodeIP, i.r.Network.Server.Bits()),
+		Gateway: i.r.Network.Server.Addr(),
 	}
 	m, err := machine.Start(ctx, machine.Options{
-		Dir: i.machineDir(), Name: i.NodeName(), Assets: i.r.Machine.Assets, Memory: i.r.Machine.Memory, Link: &link, Detached: true,
-		Cgroups: i.tree.ProcsFiles(i.programCgroup(Machine)),
+		Dir:      i.machineDir(),
+		Name:     i.NodeName(),
+		Assets:   i.r.Machine.Assets,
+		Memory:   i.r.Machine.Memory,
+		Link:     &link,
+		Detached: true,
+		Cgroups:  i.tree.ProcsFiles(i.programCgroup(Machine)),
 	})
 	if err != nil {
 		return err
@@ -296,7 +320,8 @@ func (i *Instance) writeJournal(ctx context.Context, unit string, to io.Writer) 
 	if err != nil {
 		return err
 	}
-	r, err := m.Run(ctx, machine.Command{Args: []string{"journalctl", "--no-pager", "-o", "cat", "-u", unit}, Output: to})
+	r, err := m.Run(ctx,
+		machine.Command{Args: []string{"journalctl", "--no-pager", "-o", "cat", "-u", unit}, Output: to})
 	if err == nil && r.Code != 0 {
 		err = fmt.Errorf("journalctl has ended with %d: %s", r.Code, r.Stderr)
 	}
@@ -332,7 +357,8 @@ func (i *Instance) stopUnit(ctx context.Context, program string) error {
 
 // signalUnit sends a signal to a service's main process.
 func (i *Instance) signalUnit(ctx context.Context, program string, sig unix.Signal) error {
-	_, err := i.must(ctx, "systemctl", "kill", "--kill-whom=main", "--signal="+strconv.Itoa(int(sig)), i.unitName(program))
+	_, err := i.must(ctx, "systemctl", "kill", "--kill-whom=main", "--signal="+strconv.Itoa(int(sig)),
+		i.unitName(program))
 	return err
 }
 
@@ -340,7 +366,8 @@ func (i *Instance) signalUnit(ctx context.Context, program string, sig unix.Sign
 func (i *Instance) unitStatus(unit string) (AgentStatus, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	text, err := i.must(ctx, "systemctl", "show", "--timestamp=unix", "-p", "MainPID,NRestarts,ActiveState,ExecMainStartTimestamp,ExecMainStatus,Result", unit)
+	text, err := i.must(ctx, "systemctl", "show", "--timestamp=unix", "-p",
+		"MainPID,NRestarts,ActiveState,ExecMainStartTimestamp,ExecMainStatus,Result", unit)
 	if err != nil {
 		return AgentStatus{}, fmt.Errorf("read status of the agent: %w", err)
 	}

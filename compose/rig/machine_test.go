@@ -43,10 +43,13 @@ func TestUnitExtra(t *testing.T) {
 
 func TestUnitStatus(t *testing.T) {
 	s, err := parseUnitStatus("MainPID=906\nResult=success\nNRestarts=2\nExecMainStartTimestamp=@1795341123\nExecMainStatus=0\nActiveState=active\n")
-	if err != nil || s.PID != 906 || s.Starts != 3 || !s.Ready || !s.StartedAt.Equal(time.Unix(1795341123, 0)) || s.LastExit == "" {
+	if err != nil || s.PID != 906 || s.Starts != 3 || !s.Ready || !s.StartedAt.Equal(time.Unix(1795341123, 0)) ||
+		s.LastExit == "" {
 		t.Errorf("%+v, %v", s, err)
 	}
-	s, err = parseUnitStatus("MainPID=0\nResult=signal\nNRestarts=0\nExecMainStartTimestamp=\nExecMainStatus=9\nActiveState=activating\n")
+	s, err = parseUnitStatus(
+		"MainPID=0\nResult=signal\nNRestarts=0\nExecMainStartTimestamp=\nExecMainStatus=9\nActiveState=activating\n",
+	)
 	if err != nil || s.PID != 0 || s.Ready || !s.StartedAt.IsZero() {
 		t.Errorf("%+v, %v", s, err)
 	}

@@ -89,7 +89,8 @@ func (i *Instance) explain(err error) error {
 	if unknown != nil || status.Starts < 2 {
 		return err
 	}
-	return fmt.Errorf("%w; the agent was started %d times, its last life ended with: %s", err, status.Starts, status.LastExit)
+	return fmt.Errorf("%w; the agent was started %d times, its last life ended with: %s", err, status.Starts,
+		status.LastExit)
 }
 
 func (i *Instance) checkLease(ctx context.Context, client kubernetes.Interface) error {

@@ -64,9 +64,9 @@ type Options struct {
 	// The agent also gets a folder of static pods. Up fails on a machine that has
 	// one of them already: there is one such instance at a time.
 	DefaultPlaces bool
-	// With names groups of programs and images that are not always needed:
-	// GroupKubelet (AgentKubelet implies it), GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMachine (for
-	// Build; Machine implies it). The images are pushed to the instance's registry.
+	// With names groups of programs and images that are not always needed: GroupKubelet (AgentKubelet implies it),
+	// GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMachine (for Build; Machine implies it). The images
+	// are pushed to the instance's registry.
 	With []string
 	// Source is a folder inside the repository, where the pins of the real
 	// programs are. Default: the working directory.
@@ -120,7 +120,8 @@ func (o Options) withDefaults() (Options, error) {
 	// accepts 107 bytes.
 	const longest = 50
 	if len(o.Dir) > longest {
-		return o, fmt.Errorf("instance folder %q has %d bytes, at most %d are possible since unix sockets are below it: choose a shorter one", o.Dir, len(o.Dir), longest)
+		return o,
+			fmt.Errorf("instance folder %q has %d bytes, at most %d are possible since unix sockets are below it: choose a shorter one", o.Dir, len(o.Dir), longest)
 	}
 	switch o.Agent {
 	case "":

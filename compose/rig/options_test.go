@@ -40,7 +40,8 @@ func TestOptions(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got.Agent != AgentMicrolet || got.MaxPods != 250 || got.AgentWatchdog != 10*time.Second || got.Source == "" || got.Out == nil {
+			if got.Agent != AgentMicrolet || got.MaxPods != 250 || got.AgentWatchdog != 10*time.Second ||
+				got.Source == "" || got.Out == nil {
 				t.Errorf("defaults: %+v", got)
 			}
 		})
@@ -54,13 +55,20 @@ func instance(t *testing.T, agent Agent) *Instance {
 		t.Fatal(err)
 	}
 	return &Instance{tree: cgroup.Tree{}, r: record{
-		Name: "a", Dir: home + "/a", Network: plan, Agent: agent, AgentArgs: []string{"--placement=single"}, Microlet: "/bin/microlet",
-		Watchdog: 10 * time.Second, Binaries: build.Binaries{build.Kubelet: "/cache/kubelet", build.AgentLoop: "/cache/rig-agent"},
+		Name:      "a",
+		Dir:       home + "/a",
+		Network:   plan,
+		Agent:     agent,
+		AgentArgs: []string{"--placement=single"},
+		Microlet:  "/bin/microlet",
+		Watchdog:  10 * time.Second,
+		Binaries:  build.Binaries{build.Kubelet: "/cache/kubelet", build.AgentLoop: "/cache/rig-agent"},
 	}}
 }
 
 func TestOptionsOfAMachine(t *testing.T) {
-	if o, err := (Options{Machine: true}).withDefaults(); err != nil || o.CgroupDriver != "systemd" || o.MachineMemory != 3072 {
+	if o, err := (Options{Machine: true}).withDefaults(); err != nil || o.CgroupDriver != "systemd" ||
+		o.MachineMemory != 3072 {
 		t.Errorf("cgroup driver %q, memory %d, %v", o.CgroupDriver, o.MachineMemory, err)
 	}
 	t.Setenv("MICROLET_MACHINE", "vmware")
@@ -130,7 +138,8 @@ func TestEveryProgramCanBeStartedCheckedAndStopped(t *testing.T) {
 		}
 	}
 	args := i.spec(APIServer).Args
-	for _, want := range []string{"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--kubelet-preferred-address-types=InternalIP", "--advertise-address=10.210.12.1"} {
+	for _, want := range []string{"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+		"--kubelet-preferred-address-types=InternalIP", "--advertise-address=10.210.12.1"} {
 		if !slices.Contains(args, want) {
 			t.Errorf("the API server is not started with %s", want)
 		}

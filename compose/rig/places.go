@@ -25,7 +25,9 @@ const ReadOnlyPort = 10255
 // makeDefaultPlaces gives the instance the machine's default places.
 func (i *Instance) makeDefaultPlaces() error {
 	for _, dir := range i.tree.Existing(defaultPods) {
-		return fmt.Errorf("cgroup %s exists: it belongs to a kubelet of this machine, or to another instance: stop that first", dir)
+		return fmt.Errorf(
+			"cgroup %s exists: it belongs to a kubelet of this machine, or to another instance: stop that first", dir,
+		)
 	}
 	// Links that lead nowhere would be in the way of the agent, which makes
 	// folders below them.
@@ -37,9 +39,14 @@ func (i *Instance) makeDefaultPlaces() error {
 	if err := os.MkdirAll(filepath.Dir(defaultRuntime), 0o711); err != nil {
 		return fmt.Errorf("make the default place: %w", err)
 	}
-	for link, target := range map[string]string{defaultRoot: i.RootDir(), defaultPodLogs: i.PodLogsDir(), defaultRuntime: i.RuntimeSocket()} {
+	for link, target := range map[string]string{
+		defaultRoot:    i.RootDir(),
+		defaultPodLogs: i.PodLogsDir(),
+		defaultRuntime: i.RuntimeSocket(),
+	} {
 		if err := os.Symlink(target, link); err != nil {
-			return fmt.Errorf("the default place is taken, by a kubelet of this machine or by another instance: %w", err)
+			return fmt.Errorf("the default place is taken, by a kubelet of this machine or by another instance: %w",
+				err)
 		}
 	}
 	return nil
@@ -50,7 +57,8 @@ func (i *Instance) makeDefaultPlaces() error {
 func (i *Instance) defaultPlaces() []string {
 	var found []string
 	for _, link := range []string{defaultRoot, defaultPodLogs, defaultRuntime} {
-		if target, err := os.Readlink(link); err == nil && (mounts.Inside(target, i.r.Dir) || mounts.Inside(target, i.runDir())) {
+		if target, err := os.Readlink(link); err == nil &&
+			(mounts.Inside(target, i.r.Dir) || mounts.Inside(target, i.runDir())) {
 			found = append(found, link)
 		}
 	}

@@ -82,7 +82,8 @@ func (i *Instance) spec(name string) process.Spec {
 		}
 	case Registry:
 		s.Path = i.r.Binaries[build.Crane]
-		s.Args = []string{"registry", "serve", "--address=" + i.Registry(), "--disk=" + filepath.Join(i.r.Dir, "registry")}
+		s.Args = []string{"registry", "serve", "--address=" + i.Registry(),
+			"--disk=" + filepath.Join(i.r.Dir, "registry")}
 		// It reads layers into memory, and would keep that for long.
 		s.Env = []string{"GOMEMLIMIT=128MiB"}
 	case Containerd:
@@ -97,7 +98,8 @@ func (i *Instance) spec(name string) process.Spec {
 	case ControllerManager:
 		kubeconfig := pki.Kubeconfig(certs, pki.ControllerManager)
 		s.Args = []string{
-			"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
+			"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig,
+			"--authorization-kubeconfig=" + kubeconfig,
 			"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(i.r.Ports.ControllerManager),
 			"--cert-dir=" + filepath.Join(i.r.Dir, "serving", name),
 			"--leader-elect=false", "--use-service-account-credentials=true",
@@ -106,13 +108,15 @@ func (i *Instance) spec(name string) process.Spec {
 			"--kube-api-qps=500", "--kube-api-burst=1000",
 			"--root-ca-file=" + filepath.Join(certs, pki.CA),
 			"--service-account-private-key-file=" + filepath.Join(certs, pki.ServiceAccountKey),
-			"--cluster-signing-cert-file=" + filepath.Join(certs, pki.CA), "--cluster-signing-key-file=" + filepath.Join(certs, pki.CAKey),
+			"--cluster-signing-cert-file=" + filepath.Join(certs, pki.CA),
+			"--cluster-signing-key-file=" + filepath.Join(certs, pki.CAKey),
 			"--cluster-name=" + i.r.Name, "--flex-volume-plugin-dir=" + filepath.Join(i.r.Dir, "volume-plugins"),
 		}
 	case Scheduler:
 		kubeconfig := pki.Kubeconfig(certs, pki.Scheduler)
 		s.Args = []string{
-			"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
+			"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig,
+			"--authorization-kubeconfig=" + kubeconfig,
 			"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(i.r.Ports.Scheduler),
 			"--cert-dir=" + filepath.Join(i.r.Dir, "serving", name),
 			"--leader-elect=false",
@@ -128,7 +132,8 @@ func (i *Instance) spec(name string) process.Spec {
 func (i *Instance) apiServerArgs() []string {
 	certs := i.pkiDir()
 	return []string{
-		"--bind-address=" + i.r.Network.Server.Addr().String(), "--advertise-address=" + i.r.Network.Server.Addr().String(), "--secure-port=" + strconv.Itoa(apiPort),
+		"--bind-address=" + i.r.Network.Server.Addr().String(),
+		"--advertise-address=" + i.r.Network.Server.Addr().String(), "--secure-port=" + strconv.Itoa(apiPort),
 		"--service-cluster-ip-range=" + i.r.Network.Services.String(),
 		"--etcd-servers=https://" + loopback(i.r.Ports.Etcd), "--etcd-cafile=" + filepath.Join(certs, pki.CA),
 		"--etcd-certfile=" + pki.Cert(certs, pki.APIServerEtcd), "--etcd-keyfile=" + pki.Key(certs, pki.APIServerEtcd),
@@ -136,15 +141,19 @@ func (i *Instance) apiServerArgs() []string {
 		"--allow-privileged=true",
 		"--client-ca-file=" + filepath.Join(certs, pki.CA),
 		"--tls-cert-file=" + pki.Cert(certs, pki.APIServer), "--tls-private-key-file=" + pki.Key(certs, pki.APIServer),
-		"--kubelet-client-certificate=" + pki.Cert(certs, pki.APIServerKubelet), "--kubelet-client-key=" + pki.Key(certs, pki.APIServerKubelet),
+		"--kubelet-client-certificate=" + pki.Cert(certs, pki.APIServerKubelet),
+		"--kubelet-client-key=" + pki.Key(certs, pki.APIServerKubelet),
 		// The node's name is in no DNS.
 		"--kubelet-preferred-address-types=InternalIP",
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--service-account-key-file=" + filepath.Join(certs, pki.ServiceAccountPub),
 		"--service-account-signing-key-file=" + filepath.Join(certs, pki.ServiceAccountKey),
-		"--requestheader-client-ca-file=" + filepath.Join(certs, pki.FrontProxyCA), "--requestheader-allowed-names=front-proxy-client",
-		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
-		"--proxy-client-cert-file=" + pki.Cert(certs, pki.FrontProxy), "--proxy-client-key-file=" + pki.Key(certs, pki.FrontProxy),
+		"--requestheader-client-ca-file=" + filepath.Join(certs, pki.FrontProxyCA),
+		"--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file=" + pki.Cert(certs, pki.FrontProxy),
+		"--proxy-client-key-file=" + pki.Key(certs, pki.FrontProxy),
 	}
 }
 
@@ -153,7 +162,8 @@ func (i *Instance) apiServerArgs() []string {
 func (i *Instance) agentArgs() []string {
 	common := []string{
 		"--config=" + i.KubeletConfig(), "--kubeconfig=" + i.NodeKubeconfig(), "--root-dir=" + i.RootDir(),
-		"--hostname-override=" + i.NodeName(), "--node-ip=" + i.NodeIP(), "--cert-dir=" + filepath.Join(i.RootDir(), "pki"),
+		"--hostname-override=" + i.NodeName(), "--node-ip=" + i.NodeIP(),
+		"--cert-dir=" + filepath.Join(i.RootDir(), "pki"),
 	}
 	var args []string
 	if i.r.Watchdog > 0 {
@@ -250,13 +260,14 @@ func (i *Instance) DialRuntime() (*grpc.ClientConn, error) {
 	if !i.onMachine() {
 		return grpc.NewClient(i.RuntimeEndpoint(), options...)
 	}
-	return grpc.NewClient("passthrough:///runtime", append(options, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-		m, err := i.Machine()
-		if err != nil {
-			return nil, err
-		}
-		return m.Dial(ctx, "unix", i.RuntimeSocket())
-	}))...)
+	return grpc.NewClient("passthrough:///runtime",
+		append(options, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			m, err := i.Machine()
+			if err != nil {
+				return nil, err
+			}
+			return m.Dial(ctx, "unix", i.RuntimeSocket())
+		}))...)
 }
 
 func (i *Instance) checkRuntime(ctx context.Context) error {

@@ -64,7 +64,8 @@ func loadRecord(name string) (record, error) {
 		return record{}, fmt.Errorf("read record of instance %s: %w: run rig clean %s", name, err, name)
 	}
 	if r.Name != name || r.Dir == "" {
-		return record{}, fmt.Errorf("read record of instance %s: it is of %q in %q: run rig clean %s", name, r.Name, r.Dir, name)
+		return record{}, fmt.Errorf("read record of instance %s: it is of %q in %q: run rig clean %s", name, r.Name,
+			r.Dir, name)
 	}
 	return r, nil
 }
@@ -120,7 +121,8 @@ func reserve(ctx context.Context, r record) (record, error) {
 		return r, fmt.Errorf("instance %s exists: stop it with rig down %s, or choose another name", r.Name, r.Name)
 	}
 	if entries, err := os.ReadDir(r.Dir); err == nil && len(entries) > 0 {
-		return r, fmt.Errorf("instance folder %s is not empty: remove what is left with rig clean %s, or choose another folder", r.Dir, r.Name)
+		return r,
+			fmt.Errorf("instance folder %s is not empty: remove what is left with rig clean %s, or choose another folder", r.Dir, r.Name)
 	}
 	taken := map[int]bool{}
 	for _, name := range names {
@@ -150,7 +152,8 @@ func reserve(ctx context.Context, r record) (record, error) {
 		return r, err
 	}
 	p := &r.Ports
-	for i, port := range []*int{&p.Registry, &p.Etcd, &p.EtcdPeer, &p.EtcdHealth, &p.ControllerManager, &p.Scheduler, &p.AgentHealth} {
+	for i, port := range []*int{&p.Registry, &p.Etcd, &p.EtcdPeer, &p.EtcdHealth, &p.ControllerManager, &p.Scheduler,
+		&p.AgentHealth} {
 		*port = picked[i]
 	}
 	return r, r.save()

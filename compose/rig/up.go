@@ -77,7 +77,8 @@ func prepare(ctx context.Context, o Options) (build.Binaries, []string, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		suite, err := images.BuildSuite(ctx, cache, images.SuiteInput{Input: in, Sources: filepath.Join(source, "test/images"), Out: o.Out})
+		suite, err := images.BuildSuite(ctx, cache,
+			images.SuiteInput{Input: in, Sources: filepath.Join(source, "test/images"), Out: o.Out})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -114,8 +115,18 @@ func Up(ctx context.Context, o Options) (*Instance, error) {
 		return nil, err
 	}
 	r, err := reserve(ctx, record{
-		Name: o.Name, Dir: o.Dir, BootID: boot, CreatedAt: time.Now(), Agent: o.Agent, AgentArgs: o.AgentArgs, AgentEnv: o.AgentEnv,
-		Watchdog: o.AgentWatchdog, Microlet: o.Microlet, Binaries: binaries, Processes: map[string]process.Record{}, Machine: onMachine,
+		Name:      o.Name,
+		Dir:       o.Dir,
+		BootID:    boot,
+		CreatedAt: time.Now(),
+		Agent:     o.Agent,
+		AgentArgs: o.AgentArgs,
+		AgentEnv:  o.AgentEnv,
+		Watchdog:  o.AgentWatchdog,
+		Microlet:  o.Microlet,
+		Binaries:  binaries,
+		Processes: map[string]process.Record{},
+		Machine:   onMachine,
 	})
 	if err != nil {
 		return nil, err
@@ -130,7 +141,8 @@ func Up(ctx context.Context, o Options) (*Instance, error) {
 	}
 	if err != nil {
 		if o.Keep {
-			return nil, fmt.Errorf("start instance %s (kept: look at %s, then rig down %s): %w", o.Name, i.Dir(), o.Name, err)
+			return nil, fmt.Errorf("start instance %s (kept: look at %s, then rig down %s): %w", o.Name, i.Dir(),
+				o.Name, err)
 		}
 		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
@@ -218,9 +230,17 @@ func (i *Instance) setup(o Options) error {
 		return err
 	}
 	k := config.Kubelet{
-		RuntimeEndpoint: i.RuntimeEndpoint(), CgroupDriver: o.CgroupDriver, CgroupRoot: i.ownCgroup(), PodLogs: i.PodLogsDir(), NodeIP: i.r.Network.NodeIP,
-		HealthPort: i.r.Ports.AgentHealth, DNS: i.r.Network.DNSService, ResolvConf: resolv,
-		ClientCA: filepath.Join(i.pkiDir(), pki.CA), PluginDir: filepath.Join(i.r.Dir, "volume-plugins"), MaxPods: int32(o.MaxPods),
+		RuntimeEndpoint: i.RuntimeEndpoint(),
+		CgroupDriver:    o.CgroupDriver,
+		CgroupRoot:      i.ownCgroup(),
+		PodLogs:         i.PodLogsDir(),
+		NodeIP:          i.r.Network.NodeIP,
+		HealthPort:      i.r.Ports.AgentHealth,
+		DNS:             i.r.Network.DNSService,
+		ResolvConf:      resolv,
+		ClientCA:        filepath.Join(i.pkiDir(), pki.CA),
+		PluginDir:       filepath.Join(i.r.Dir, "volume-plugins"),
+		MaxPods:         int32(o.MaxPods),
 	}
 	if o.DefaultPlaces {
 		if err := i.makeDefaultPlaces(); err != nil {

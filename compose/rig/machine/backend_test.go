@@ -13,14 +13,23 @@ import (
 func testRecord(a Assets) record {
 	return record{
 		Name: "node", ID: "0123456789abcdef0123456789abcdef", Assets: a, Memory: 1024, CPUs: 2,
-		Link: Link{Tap: "tap7", Address: netip.MustParsePrefix("10.0.0.2/24"), Gateway: netip.MustParseAddr("10.0.0.1")},
+		Link: Link{
+			Tap:     "tap7",
+			Address: netip.MustParsePrefix("10.0.0.2/24"),
+			Gateway: netip.MustParseAddr("10.0.0.1"),
+		},
 	}
 }
 
 func TestProgram(t *testing.T) {
 	uml := Assets{Kernel: "/c/linux", Image: "/c/disk.img"}
 	kvm := Assets{
-		Kind: KindQEMU, Accel: "kvm", Kernel: "/c/vmlinuz", Initrd: "/c/initrd", Modules: "/c/modules.img", Image: "/c/disk.img",
+		Kind:    KindQEMU,
+		Accel:   "kvm",
+		Kernel:  "/c/vmlinuz",
+		Initrd:  "/c/initrd",
+		Modules: "/c/modules.img",
+		Image:   "/c/disk.img",
 	}
 	for _, tc := range []struct {
 		assets Assets

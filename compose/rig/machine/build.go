@@ -39,8 +39,8 @@ const (
 
 // Build chooses the kind of machine, by the host and by KindVariable, and returns its kernel and the disk. It makes
 // those that the cache lacks: the first time three minutes and some 150 MB from Debian's mirror, for User-Mode Linux
-// twenty minutes of a core and some 300 MB; nothing later. Source is a folder inside the repository. Out gets progress, a
-// line at a time.
+// twenty minutes of a core and some 300 MB; nothing later. Source is a folder inside the repository. Out gets progress,
+// a line at a time.
 func Build(ctx context.Context, source string, out io.Writer) (Assets, error) {
 	if err := build.InstallPackages(ctx, out, build.GroupMachine); err != nil {
 		return Assets{}, err

@@ -87,7 +87,12 @@ func tryKVM(ctx context.Context, cache string, out io.Writer) (qemu.Verdict, err
 	return qemu.Try(ctx, cache, qemu.Trial{
 		Name: trial, Program: qemu.Program, Marker: debian.Marker, Limit: trialLimit,
 		Hardware: qemu.Hardware{
-			Accel: qemu.KVM, Memory: 256, CPUs: 2, Kernel: k.Image, Initrd: k.Initrd, Parameters: []string{debian.Probe},
+			Accel:      qemu.KVM,
+			Memory:     256,
+			CPUs:       2,
+			Kernel:     k.Image,
+			Initrd:     k.Initrd,
+			Parameters: []string{debian.Probe},
 		},
 	})
 }

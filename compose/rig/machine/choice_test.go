@@ -54,7 +54,8 @@ func TestAskedKind(t *testing.T) {
 	for _, value := range []string{"vmware", "QEMU", "qemu "} {
 		t.Setenv(KindVariable, value)
 		_, err := AskedKind()
-		if err == nil || !strings.Contains(err.Error(), "MICROLET_MACHINE="+value+" is no kind of machine: use uml or qemu") {
+		if err == nil ||
+			!strings.Contains(err.Error(), "MICROLET_MACHINE="+value+" is no kind of machine: use uml or qemu") {
 			t.Errorf("%q: %v, want a word about the kinds that there are", value, err)
 		}
 	}

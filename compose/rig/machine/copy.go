@@ -92,7 +92,11 @@ func (m *machine) copyIn(ctx context.Context, from, to string) error {
 	if err := pack.Start(); err != nil {
 		return err
 	}
-	_, err = m.must(ctx, Command{Args: []string{"sh", "-c", `mkdir -p "$1" && tar -C "$1" -xf - && sync -f "$1"`, "unpack", to}, Input: out})
+	_, err = m.must(ctx,
+		Command{
+			Args:  []string{"sh", "-c", `mkdir -p "$1" && tar -C "$1" -xf - && sync -f "$1"`, "unpack", to},
+			Input: out,
+		})
 	_ = out.Close() // if nobody reads the rest, tar shall end
 	if packErr := pack.Wait(); err == nil && packErr != nil {
 		err = fmt.Errorf("%w: %s", packErr, said.String())

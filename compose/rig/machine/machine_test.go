@@ -196,14 +196,18 @@ func TestSideBySideAndOpenedAgain(t *testing.T) {
 		t.Errorf("machine ids %q and %q", x, y)
 	}
 	if err := again.CutPower(t.Context()); err != nil || a.Running() || !b.Running() {
-		t.Errorf("power cut by another hand: %v, running: %v and %v, want false and true", err, a.Running(), b.Running())
+		t.Errorf("power cut by another hand: %v, running: %v and %v, want false and true", err, a.Running(),
+			b.Running())
 	}
 }
 
 // What only the kernel of one kind has.
 var (
-	controllers = map[Kind]string{KindUML: "cpuset cpu io memory pids misc", KindQEMU: "cpuset cpu io memory hugetlb pids rdma misc"}
-	hugePages   = map[Kind]string{KindQEMU: "HugePages_Total:       2"}
+	controllers = map[Kind]string{
+		KindUML:  "cpuset cpu io memory pids misc",
+		KindQEMU: "cpuset cpu io memory hugetlb pids rdma misc",
+	}
+	hugePages = map[Kind]string{KindQEMU: "HugePages_Total:       2"}
 )
 
 func TestMachine(t *testing.T) {
@@ -236,11 +240,16 @@ func TestMachine(t *testing.T) {
 	})
 
 	t.Run("keeps streams and exit codes apart", func(t *testing.T) {
-		r, err := m.Run(t.Context(), Command{Args: []string{"sh", "-c", `cat; echo "$1" >&2; exit 7`, "sh", "it's $HOME"}, Input: strings.NewReader("in")})
+		r, err := m.Run(t.Context(),
+			Command{
+				Args:  []string{"sh", "-c", `cat; echo "$1" >&2; exit 7`, "sh", "it's $HOME"},
+				Input: strings.NewReader("in"),
+			})
 		if err != nil || string(r.Stdout) != "in" || string(r.Stderr) != "it's $HOME\n" || r.Code != 7 {
 			t.Errorf("stdout %q, stderr %q, code %d, %v", r.Stdout, r.Stderr, r.Code, err)
 		}
-		if r, err := m.Run(t.Context(), Command{Args: []string{"sh", "-c", "kill -TERM $$"}}); err != nil || r.Code != 128+15 {
+		if r, err := m.Run(t.Context(), Command{Args: []string{"sh", "-c", "kill -TERM $$"}}); err != nil ||
+			r.Code != 128+15 {
 			t.Errorf("a command that a signal killed: code %d, %v, want 143", r.Code, err)
 		}
 	})

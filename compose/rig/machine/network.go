@@ -46,7 +46,10 @@ func enterPrivate() error {
 	if err != nil {
 		return err
 	}
-	addr := &netlink.Addr{IPNet: &net.IPNet{IP: privateGateway.AsSlice(), Mask: net.CIDRMask(privateAddress.Bits(), 32)}}
+	addr := &netlink.Addr{IPNet: &net.IPNet{
+		IP:   privateGateway.AsSlice(),
+		Mask: net.CIDRMask(privateAddress.Bits(), 32),
+	}}
 	if err := h.AddrAdd(tap, addr); err != nil {
 		return fmt.Errorf("give %s the address %s: %w", privateTap, privateGateway, err)
 	}

@@ -22,7 +22,9 @@ func (m *machine) PowerOn(ctx context.Context) error {
 	}
 	if err := m.awaitBoot(ctx, ""); err != nil {
 		cleanup := m.CutPower(context.WithoutCancel(ctx))
-		return errors.Join(fmt.Errorf("start machine %s: %w; the end of its console:\n%s", m.r.Name, err, m.Console(20)), cleanup)
+		return errors.Join(
+			fmt.Errorf("start machine %s: %w; the end of its console:\n%s", m.r.Name, err, m.Console(20)), cleanup,
+		)
 	}
 	return nil
 }
@@ -122,8 +124,8 @@ func (m *machine) Reboot(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reboot machine %s: %w", m.r.Name, err)
 	}
-	// In the background: the answer might not come, since the machine goes down with the connection. The bound is for one
-	// that has hung before.
+	// In the background: the answer might not come, since the machine goes down with the connection. The bound is for
+	// one that has hung before.
 	bounded, cancel := context.WithTimeout(ctx, 10*m.r.patience())
 	defer cancel()
 	_, _ = m.shell.run(bounded, Command{Args: []string{"sh", "-c", "setsid -f systemctl reboot > /dev/null 2>&1"}})

@@ -23,8 +23,8 @@ type qemuBackend struct {
 // programs open, and the sysctls of the disk need that of the bridge.
 const modules = "overlay,br_netfilter,fuse,loop,tun"
 
-// restarter starts QEMU, and another one when the machine has restarted: the kernel says so last. QEMU could restart the
-// machine itself, but without KVM it gets slower with each time, since it keeps what it has translated.
+// restarter starts QEMU, and another one when the machine has restarted: the kernel says so last. QEMU could restart
+// the machine itself, but without KVM it gets slower with each time, since it keeps what it has translated.
 const restarter = `#!/bin/sh
 while
 	echo "machine: the power is on"
@@ -44,7 +44,8 @@ func (q *qemuBackend) prepare(ctx context.Context) error {
 		return err
 	}
 	half := q.disk() + ".half"
-	cmd := exec.CommandContext(ctx, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", q.r.Assets.Image, half)
+	cmd := exec.CommandContext(ctx, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", q.r.Assets.Image,
+		half)
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("make the machine's disk: %w: %s", err, said)
 	}

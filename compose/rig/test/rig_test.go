@@ -70,7 +70,9 @@ func deploy(t *testing.T, i *rig.Instance, hostPort int32) map[string]string {
 	}
 	labels := map[string]string{"app": "probe"}
 	replicas := int32(2)
-	template := corev1.PodSpec{Containers: []corev1.Container{{Name: "probe", Image: rig.AgnhostImage, Args: []string{"netexec"}}}}
+	template := corev1.PodSpec{
+		Containers: []corev1.Container{{Name: "probe", Image: rig.AgnhostImage, Args: []string{"netexec"}}},
+	}
 	_, err = client.AppsV1().Deployments("default").Create(t.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "probe"},
 		Spec: appsv1.DeploymentSpec{
@@ -140,8 +142,12 @@ func TestTwoInstancesSideBySide(t *testing.T) {
 	ctx := t.Context()
 	a, b := up(t, "it-a", rig.AgentKubelet), up(t, "it-b", rig.AgentKubelet)
 	for what, pair := range map[string][2]string{
-		"folder": {a.Dir(), b.Dir()}, "CRI socket": {a.RuntimeSocket(), b.RuntimeSocket()}, "node address": {a.NodeIP(), b.NodeIP()},
-		"pods' network": {a.PodCIDR(), b.PodCIDR()}, "registry": {a.Registry(), b.Registry()}, "cgroup": {a.CgroupRoot(), b.CgroupRoot()},
+		"folder":        {a.Dir(), b.Dir()},
+		"CRI socket":    {a.RuntimeSocket(), b.RuntimeSocket()},
+		"node address":  {a.NodeIP(), b.NodeIP()},
+		"pods' network": {a.PodCIDR(), b.PodCIDR()},
+		"registry":      {a.Registry(), b.Registry()},
+		"cgroup":        {a.CgroupRoot(), b.CgroupRoot()},
 	} {
 		if pair[0] == pair[1] {
 			t.Errorf("both instances have the %s %s", what, pair[0])
@@ -191,7 +197,8 @@ func TestTwoInstancesSideBySide(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range []string{"process: etcd", "process: pause", "mount: ", "cgroup: ", "bridge: ", "link: veth", "iptables rule: ", "iptables chain: CNI-DN-", "CNI result: ", "folder or file: "} {
+	for _, kind := range []string{"process: etcd", "process: pause", "mount: ", "cgroup: ", "bridge: ", "link: veth",
+		"iptables rule: ", "iptables chain: CNI-DN-", "CNI result: ", "folder or file: "} {
 		if !strings.Contains("\n"+strings.Join(left, "\n"), "\n"+kind) {
 			t.Errorf("while it runs, Leftovers finds no %q", kind)
 		}
@@ -220,7 +227,8 @@ func TestTwoInstancesSideBySide(t *testing.T) {
 	gone(t, b)
 }
 
-// An instance with the machine's default places gives all of them back, a crashed one too; a second one is refused meanwhile.
+// An instance with the machine's default places gives all of them back, a crashed one too; a second one is refused
+// meanwhile.
 func TestDefaultPlaces(t *testing.T) {
 	places := []string{"/var/lib/kubelet", "/var/log/pods", "/run/containerd/containerd.sock"}
 	for _, place := range places {
@@ -248,7 +256,8 @@ func TestDefaultPlaces(t *testing.T) {
 				}
 			}
 			options.Name = "places-second"
-			if second, err := rig.Up(t.Context(), options); err == nil || !strings.Contains(err.Error(), "another instance") {
+			if second, err := rig.Up(t.Context(), options); err == nil ||
+				!strings.Contains(err.Error(), "another instance") {
 				t.Errorf("a second instance with the same places: %v, %v", second, err)
 			}
 			if err := remove(i); err != nil {

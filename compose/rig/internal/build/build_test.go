@@ -37,11 +37,13 @@ func TestEveryProgramIsPinned(t *testing.T) {
 		if p.Test {
 			text, err = os.ReadFile(filepath.Join(tools, p.Module, "suite.go"))
 			if err != nil || !strings.Contains(string(text), `_ "`+p.Package+`"`) {
-				t.Errorf("%s/suite.go does not import %s: go mod tidy would drop what pins it (%v)", p.Module, p.Package, err)
+				t.Errorf("%s/suite.go does not import %s: go mod tidy would drop what pins it (%v)", p.Module,
+					p.Package, err)
 			}
 			continue
 		}
-		if !strings.Contains(string(text), "\t"+p.Package+"\n") && !strings.Contains(string(text), "tool "+p.Package+"\n") {
+		if !strings.Contains(string(text), "\t"+p.Package+"\n") &&
+			!strings.Contains(string(text), "tool "+p.Package+"\n") {
 			t.Errorf("%s/go.mod has no tool line for %s: go mod tidy would drop what pins it", p.Module, p.Package)
 		}
 	}

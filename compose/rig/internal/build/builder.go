@@ -66,7 +66,8 @@ func Locate(start string) (string, error) {
 			return filepath.Clean(tools), nil
 		}
 	}
-	return "", fmt.Errorf("compose/tools is neither in %s nor in a folder above it: run this inside the repository", start)
+	return "", fmt.Errorf("compose/tools is neither in %s nor in a folder above it: run this inside the repository",
+		start)
 }
 
 // Build returns the paths of all programs of the base group and of the named
@@ -299,7 +300,8 @@ func (b *Builder) ModuleDir(ctx context.Context, module, dependency string) (str
 // key is a digest of all that a build depends on.
 func (b *Builder) key(p Program, version, goVersion string) (string, error) {
 	h := sha256.New()
-	for _, part := range slices.Concat([]string{goVersion, runtime.GOOS, runtime.GOARCH}, p.args(version, ""), p.env()) {
+	for _, part := range slices.Concat([]string{goVersion, runtime.GOOS, runtime.GOARCH}, p.args(version, ""),
+		p.env()) {
 		_, _ = fmt.Fprintln(h, part)
 	}
 	files := []string{"go.mod", "go.sum"}

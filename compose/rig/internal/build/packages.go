@@ -47,13 +47,15 @@ func needs(groups []string) []need {
 	if slices.Contains(groups, GroupConformance) || slices.Contains(groups, GroupNodeConformance) {
 		all = append(all,
 			need{"debootstrap (the base system of the suite's images)", "debootstrap", command("debootstrap")},
-			need{"the keys of Debian's archive", "debian-archive-keyring", file("/usr/share/keyrings/debian-archive-keyring.gpg")},
+			need{"the keys of Debian's archive", "debian-archive-keyring",
+				file("/usr/share/keyrings/debian-archive-keyring.gpg")},
 		)
 	}
 	if slices.Contains(groups, GroupMachine) {
 		all = append(all,
 			need{"debootstrap (the machine's disk)", "debootstrap", command("debootstrap")},
-			need{"the keys of Debian's archive", "debian-archive-keyring", file("/usr/share/keyrings/debian-archive-keyring.gpg")},
+			need{"the keys of Debian's archive", "debian-archive-keyring",
+				file("/usr/share/keyrings/debian-archive-keyring.gpg")},
 			need{"mkfs.ext4 (the machine's disk)", "e2fsprogs", command("mkfs.ext4")},
 		)
 	}
@@ -120,7 +122,8 @@ func install(ctx context.Context, out io.Writer, needs []need, apt func(context.
 	if len(missing) == 0 {
 		return nil
 	}
-	remedy := fmt.Sprintf("missing: %s: install them (on Debian: apt-get install %s)", strings.Join(missing, ", "), strings.Join(pkgs, " "))
+	remedy := fmt.Sprintf("missing: %s: install them (on Debian: apt-get install %s)", strings.Join(missing, ", "),
+		strings.Join(pkgs, " "))
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("install packages: not root: %s", remedy)
 	}
@@ -138,7 +141,8 @@ func install(ctx context.Context, out io.Writer, needs []need, apt func(context.
 	}
 	for _, n := range needs {
 		if !n.present() {
-			return fmt.Errorf("install packages: %s is still missing although %s is installed: look at the machine", n.what, n.pkg)
+			return fmt.Errorf("install packages: %s is still missing although %s is installed: look at the machine",
+				n.what, n.pkg)
 		}
 	}
 	return nil

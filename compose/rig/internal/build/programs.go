@@ -116,19 +116,33 @@ func Programs() []Program {
 		kubernetes(Agnhost, "k8s.io/kubernetes/test/images/agnhost"),
 		kubernetes(Kubelet, "k8s.io/kubernetes/cmd/kubelet", GroupKubelet),
 		{
-			Name: Suite, Module: "conformance", Package: "k8s.io/kubernetes/test/e2e", Groups: []string{GroupConformance},
-			Test: true, CGO: true, Tags: "selinux,notest,grpcnotrace", Stamp: kubernetesStamp,
+			Name:    Suite,
+			Module:  "conformance",
+			Package: "k8s.io/kubernetes/test/e2e",
+			Groups:  []string{GroupConformance},
+			Test:    true,
+			CGO:     true,
+			Tags:    "selinux,notest,grpcnotrace",
+			Stamp:   kubernetesStamp,
 		},
 		{
-			Name: NodeSuite, Module: "conformance", Package: "k8s.io/kubernetes/test/e2e_node", Groups: []string{GroupNodeConformance},
-			Test: true, Tags: "selinux,notest,grpcnotrace", Stamp: kubernetesStamp,
+			Name:    NodeSuite,
+			Module:  "conformance",
+			Package: "k8s.io/kubernetes/test/e2e_node",
+			Groups:  []string{GroupNodeConformance},
+			Test:    true,
+			Tags:    "selinux,notest,grpcnotrace",
+			Stamp:   kubernetesStamp,
 		},
 		{
 			Name: Ginkgo, Module: "conformance", Package: "github.com/onsi/ginkgo/v2/ginkgo",
 			Groups: []string{GroupConformance, GroupNodeConformance},
 		},
 		{
-			Name: Prometheus, Module: "prometheus", Package: "github.com/prometheus/prometheus/cmd/prometheus", Groups: []string{GroupPrometheus},
+			Name:    Prometheus,
+			Module:  "prometheus",
+			Package: "github.com/prometheus/prometheus/cmd/prometheus",
+			Groups:  []string{GroupPrometheus},
 			// Without this it contains the clients of some twenty clouds. The node's address comes from a file.
 			Tags: "remove_all_sd",
 		},
@@ -154,7 +168,8 @@ func kubernetesStamp(version string) map[string]string {
 
 // in reports whether the program is needed for one of the groups.
 func (p Program) in(groups []string) bool {
-	return len(p.Groups) == 0 || slices.ContainsFunc(p.Groups, func(group string) bool { return slices.Contains(groups, group) })
+	return len(p.Groups) == 0 ||
+		slices.ContainsFunc(p.Groups, func(group string) bool { return slices.Contains(groups, group) })
 }
 
 // Version returns the version to which the named program is pinned below the

@@ -92,7 +92,8 @@ func TestRunKillsWhatTheCommandStarted(t *testing.T) {
 		}
 		gone <- err
 	}()
-	err := Run(ctx, Command{Args: []string{"sh", "-c", `exec 3> "$1"; sleep 3600 & echo runs >&3; wait`, "sh", pipe}}, quiet)
+	err := Run(ctx, Command{Args: []string{"sh", "-c", `exec 3> "$1"; sleep 3600 & echo runs >&3; wait`, "sh", pipe}},
+		quiet)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("it ended with %v", err)
 	}

@@ -76,7 +76,8 @@ func Run(ctx context.Context, c Command, say func(format string, args ...any)) e
 				last = tail[len(tail)-1]
 			}
 			mu.Unlock()
-			say("%s: %s, %d lines, last: %s", c.Args[0], time.Since(begin).Round(time.Second), n, strings.TrimSpace(last))
+			say("%s: %s, %d lines, last: %s", c.Args[0], time.Since(begin).Round(time.Second), n,
+				strings.TrimSpace(last))
 		case err := <-ended:
 			<-read
 			if err != nil && ctx.Err() != nil {

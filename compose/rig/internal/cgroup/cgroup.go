@@ -55,7 +55,8 @@ func Detect() (Tree, error) {
 		t.v1[filepath.Base(m.Mountpoint)] = m.Mountpoint
 	}
 	if t.unified == "" && t.v1["memory"] == "" {
-		return Tree{}, errors.New("detect cgroups: neither a v2 hierarchy at /sys/fs/cgroup nor a v1 hierarchy at /sys/fs/cgroup/memory: mount one of them")
+		return Tree{},
+			errors.New("detect cgroups: neither a v2 hierarchy at /sys/fs/cgroup nor a v1 hierarchy at /sys/fs/cgroup/memory: mount one of them")
 	}
 	return t, nil
 }

@@ -67,7 +67,10 @@ func TestCreateV1InheritsCPUSet(t *testing.T) {
 	write("cpuset/rigs/cpuset.cpus", "\n")
 	write("cpuset/rigs/cpuset.mems", "\n")
 	write("memory/tasks", "")
-	tree := Tree{v1: map[string]string{"cpuset": filepath.Join(root, "cpuset"), "memory": filepath.Join(root, "memory")}}
+	tree := Tree{v1: map[string]string{
+		"cpuset": filepath.Join(root, "cpuset"),
+		"memory": filepath.Join(root, "memory"),
+	}}
 	if err := tree.Create("/rigs", true); err != nil {
 		t.Fatal(err)
 	}

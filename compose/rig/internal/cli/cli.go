@@ -104,7 +104,8 @@ func newBuild(progress io.Writer) *cobra.Command {
 			if err := rig.Build(ctx, rig.Options{Agent: rig.AgentNone, With: with, Out: progress}); err != nil {
 				return err
 			}
-			_, _ = fmt.Fprintf(progress, "rig: everything is built (%s)\n", time.Since(begin).Round(100*time.Millisecond))
+			_, _ = fmt.Fprintf(progress, "rig: everything is built (%s)\n",
+				time.Since(begin).Round(100*time.Millisecond))
 			return nil
 		},
 	}
@@ -113,7 +114,8 @@ func newBuild(progress io.Writer) *cobra.Command {
 }
 
 func withFlag(cmd *cobra.Command, with *[]string) {
-	cmd.Flags().StringSliceVar(with, "with", nil, "programs and images that are not always needed: kubelet, conformance, node-conformance, prometheus, machine")
+	cmd.Flags().StringSliceVar(with, "with", nil,
+		"programs and images that are not always needed: kubelet, conformance, node-conformance, prometheus, machine")
 }
 
 // upFlags are the options that up and run share.
@@ -122,14 +124,18 @@ func upFlags(cmd *cobra.Command, o *rig.Options) {
 	withFlag(cmd, &o.With)
 	flags := cmd.Flags()
 	flags.StringVar(&o.Dir, "dir", "", "the instance's folder (default /var/lib/microlet-rig/<name>)")
-	flags.StringVar((*string)(&o.Agent), "agent", string(rig.AgentMicrolet), "the node agent: microlet, kubelet or none")
+	flags.StringVar((*string)(&o.Agent), "agent", string(rig.AgentMicrolet),
+		"the node agent: microlet, kubelet or none")
 	flags.StringVar(&o.Microlet, "microlet", "", "the microlet executable (default bin/microlet of the repository)")
-	flags.StringArrayVar(&o.AgentArgs, "agent-arg", nil, "an argument to add to the agent's command line; may be repeated")
+	flags.StringArrayVar(&o.AgentArgs, "agent-arg", nil,
+		"an argument to add to the agent's command line; may be repeated")
 	flags.StringArrayVar(&o.AgentEnv, "agent-env", nil, "NAME=value to add to the agent's environment; may be repeated")
-	flags.DurationVar(&o.AgentWatchdog, "agent-watchdog", 10*time.Second, "start an agent again whose watchdog messages stop for this long; below 0: never")
+	flags.DurationVar(&o.AgentWatchdog, "agent-watchdog", 10*time.Second,
+		"start an agent again whose watchdog messages stop for this long; below 0: never")
 	flags.BoolVar(&o.Machine, "machine", false, "give the node a machine of its own, with systemd and cgroup v2; without KVM its kernel is built once, for some 20 minutes")
 	flags.IntVar(&o.MachineMemory, "machine-memory", 3072, "that machine's memory in MiB")
-	flags.StringVar(&o.CgroupDriver, "cgroup-driver", "", "cgroupfs or systemd (default: systemd on a machine of its own, else cgroupfs)")
+	flags.StringVar(&o.CgroupDriver, "cgroup-driver", "",
+		"cgroupfs or systemd (default: systemd on a machine of its own, else cgroupfs)")
 	flags.IntVar(&o.MaxPods, "max-pods", 250, "the node's pods at most")
 	flags.BoolVar(&o.Keep, "keep", false, "keep an instance that did not come up, to look at it")
 }
@@ -158,10 +164,12 @@ func newUp(out, progress io.Writer) *cobra.Command {
 }
 
 func printHints(out io.Writer, i *rig.Instance) {
-	_, _ = fmt.Fprintf(out, "\nTry next:\n  export KUBECONFIG=%s\n  %s get nodes,pods -A\n", i.Kubeconfig(), i.Kubectl())
+	_, _ = fmt.Fprintf(out, "\nTry next:\n  export KUBECONFIG=%s\n  %s get nodes,pods -A\n", i.Kubeconfig(),
+		i.Kubectl())
 	_, _ = fmt.Fprintf(out, "  %s\n", createHint(i.Kubectl()))
 	if i.OnMachine() {
-		_, _ = fmt.Fprintf(out, "The node is a machine of its own:\n  %s exec --name %s -- systemctl status\n", os.Args[0], i.Name())
+		_, _ = fmt.Fprintf(out, "The node is a machine of its own:\n  %s exec --name %s -- systemctl status\n",
+			os.Args[0], i.Name())
 		if i.Agent() != rig.AgentNone {
 			_, _ = fmt.Fprintf(out, "  %s exec --name %s -- journalctl -u %s -e\n", os.Args[0], i.Name(), i.Agent())
 		}
@@ -170,24 +178,28 @@ func printHints(out io.Writer, i *rig.Instance) {
 	switch i.Agent() {
 	case rig.AgentMicrolet:
 		_, _ = fmt.Fprintf(out, "  %s status --runtime-dir=%s\n", i.Microlet(), i.RuntimeDir())
-		_, _ = fmt.Fprintf(out, "Kill any of the node's processes, and see that no container notices:\n  %s\n", killHint("podsync", i.RuntimeDir()))
+		_, _ = fmt.Fprintf(out, "Kill any of the node's processes, and see that no container notices:\n  %s\n",
+			killHint("podsync", i.RuntimeDir()))
 		_, _ = fmt.Fprintf(out, "Logs of microlet:  %s\n", i.Log(rig.AgentProgram))
 	case rig.AgentKubelet:
 		_, _ = fmt.Fprintf(out, "Log of the kubelet:  %s\n", i.Log(rig.AgentProgram))
 	case rig.AgentNone:
-		_, _ = fmt.Fprintf(out, "CRI socket:  %s\nNode's kubeconfig and configuration:  %s %s\n", i.RuntimeSocket(), i.NodeKubeconfig(), i.KubeletConfig())
+		_, _ = fmt.Fprintf(out, "CRI socket:  %s\nNode's kubeconfig and configuration:  %s %s\n", i.RuntimeSocket(),
+			i.NodeKubeconfig(), i.KubeletConfig())
 	}
 }
 
 // createHint creates a Deployment beside the demo's.
 func createHint(kubectl string) string {
-	return fmt.Sprintf("%s create deployment sleeper --image=%s --replicas=2 -- sleep infinity", kubectl, rig.BusyboxImage)
+	return fmt.Sprintf("%s create deployment sleeper --image=%s --replicas=2 -- sleep infinity", kubectl,
+		rig.BusyboxImage)
 }
 
 // killHint kills the process of one service of this instance, and of no other. The brackets keep the pattern from
 // meeting its own command line, such as sudo's.
 func killHint(service, runtimeDir string) string {
-	return fmt.Sprintf("pkill -KILL -f '[%s]%s --runtime-dir=%s '", service[:1], service[1:], regexp.QuoteMeta(runtimeDir))
+	return fmt.Sprintf("pkill -KILL -f '[%s]%s --runtime-dir=%s '", service[:1], service[1:],
+		regexp.QuoteMeta(runtimeDir))
 }
 
 func newDown(progress io.Writer) *cobra.Command {

@@ -66,7 +66,8 @@ func TestHelpNamesEveryCommand(t *testing.T) {
 	}
 }
 
-// What is proposed works beside the demo: its Deployment has another name, and a kill meets one process of this instance.
+// What is proposed works beside the demo: its Deployment has another name, and a kill meets one process of this
+// instance.
 func TestHints(t *testing.T) {
 	if hint := createHint("kubectl"); strings.Contains(hint, "deployment "+demoName+" ") {
 		t.Errorf("%q collides with the demo's own deployment", hint)

@@ -53,14 +53,18 @@ microlet does not pass a spec that the kubelet passed.`,
 	flags.StringVar(&o.suite, "suite", conformance.E2E.Name, "e2e or node")
 	flags.StringVar(&o.agent, "agent", "both", "kubelet, microlet or both")
 	flags.StringVar(&o.focus, "focus", "", "only specs whose full name this regular expression matches")
-	flags.StringVar(&o.labels, "labels", conformance.DefaultLabels, "only specs whose labels this filter of ginkgo matches")
+	flags.StringVar(&o.labels, "labels", conformance.DefaultLabels,
+		"only specs whose labels this filter of ginkgo matches")
 	flags.IntVar(&o.procs, "procs", 16, "specs that run in parallel")
 	flags.DurationVar(&o.timeout, "timeout", 90*time.Minute, "stop the suite of one agent after this time")
-	flags.StringVar(&o.output, "output", "", "the folder of the results (default conformance-results/<suite>, or e2e-machine)")
-	flags.BoolVar(&o.machine, "machine", false, "give the node a machine of its own, with systemd and cgroup v2; its kernel is built once, for some 20 minutes")
+	flags.StringVar(&o.output, "output", "",
+		"the folder of the results (default conformance-results/<suite>, or e2e-machine)")
+	flags.BoolVar(&o.machine, "machine", false,
+		"give the node a machine of its own, with systemd and cgroup v2; its kernel is built once, for some 20 minutes")
 	flags.StringVar(&o.microlet, "microlet", "", "the microlet executable (default bin/microlet of the repository)")
 	flags.BoolVar(&o.again, "again", true, "run a second time, with less in parallel, what failed")
-	flags.BoolVar(&o.record, "record", false, "write the kubelet's list and the page docs/conformance.md from these results; only for the default selection")
+	flags.BoolVar(&o.record, "record", false,
+		"write the kubelet's list and the page docs/conformance.md from these results; only for the default selection")
 	return cmd
 }
 
@@ -155,14 +159,24 @@ func (c *comparison) run(ctx context.Context, agent rig.Agent) (err error) {
 		return err
 	}
 	run := conformance.Run{
-		Suite: c.suite, Known: known, Instance: i, Labels: c.o.labels, Focus: c.focus, Procs: c.o.procs, Timeout: c.o.timeout,
-		Dir: c.dir(string(agent)), Again: c.o.again, Out: c.progress,
+		Suite:    c.suite,
+		Known:    known,
+		Instance: i,
+		Labels:   c.o.labels,
+		Focus:    c.focus,
+		Procs:    c.o.procs,
+		Timeout:  c.o.timeout,
+		Dir:      c.dir(string(agent)),
+		Again:    c.o.again,
+		Out:      c.progress,
 	}
 	results, err := run.Do(ctx)
 	if err == nil {
 		status, unknown := i.AgentStatus()
 		if unknown == nil && status.Starts > 1 {
-			results.Broken = append(results.Broken, fmt.Sprintf("the agent was started %d times, its last life ended with: %s", status.Starts, status.LastExit))
+			results.Broken = append(results.Broken,
+				fmt.Sprintf("the agent was started %d times, its last life ended with: %s", status.Starts,
+					status.LastExit))
 		}
 		err = results.Save(run.Dir)
 	}
@@ -212,7 +226,8 @@ func (c *comparison) conclude(ran []rig.Agent) error {
 			_, _ = fmt.Fprintf(c.out, "  %s\n", complaint)
 		}
 	}
-	_, _ = fmt.Fprintf(c.out, "Both agents beside each other: %s\nJUnit, output and agents' logs: %s\n", filepath.Join(c.o.output, "table.md"), c.o.output)
+	_, _ = fmt.Fprintf(c.out, "Both agents beside each other: %s\nJUnit, output and agents' logs: %s\n",
+		filepath.Join(c.o.output, "table.md"), c.o.output)
 	if complaints > 0 {
 		return fmt.Errorf("%d complaints, see above", complaints)
 	}

@@ -126,7 +126,8 @@ func runDemo(ctx context.Context, i *rig.Instance, out io.Writer, begin time.Tim
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
 				Spec: corev1.PodSpec{Containers: []corev1.Container{{
 					Name: demoName, Image: rig.BusyboxImage,
-					Command: []string{"sh", "-c", "trap 'exit 0' TERM; while :; do echo hello from $(hostname); sleep 5 & wait; done"},
+					Command: []string{"sh", "-c",
+						"trap 'exit 0' TERM; while :; do echo hello from $(hostname); sleep 5 & wait; done"},
 				}}},
 			},
 		},
@@ -146,7 +147,8 @@ func runDemo(ctx context.Context, i *rig.Instance, out io.Writer, begin time.Tim
 		for _, p := range pods.Items {
 			if p.Status.Phase == corev1.PodRunning && p.Status.PodIP != "" && !told[p.Name] {
 				told[p.Name] = true
-				_, _ = fmt.Fprintf(out, "pod %s is Running with address %s, %s after the command\n", p.Name, p.Status.PodIP, time.Since(begin).Round(100*time.Millisecond))
+				_, _ = fmt.Fprintf(out, "pod %s is Running with address %s, %s after the command\n", p.Name,
+					p.Status.PodIP, time.Since(begin).Round(100*time.Millisecond))
 			}
 		}
 		if len(told) >= int(replicas) {

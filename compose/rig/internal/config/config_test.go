@@ -14,8 +14,17 @@ import (
 func TestKubeletConfigurationHoldsOnlyWhatIsSet(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	k := Kubelet{
-		RuntimeEndpoint: "unix:///run/x.sock", CgroupDriver: "cgroupfs", CgroupRoot: "/rigs/a", PodLogs: "/logs", NodeIP: netip.MustParseAddr("10.210.0.1"),
-		HealthPort: 20003, DNS: netip.MustParseAddr("10.211.0.10"), ResolvConf: "/resolv.conf", ClientCA: "/ca.crt", PluginDir: "/plugins", MaxPods: 250,
+		RuntimeEndpoint: "unix:///run/x.sock",
+		CgroupDriver:    "cgroupfs",
+		CgroupRoot:      "/rigs/a",
+		PodLogs:         "/logs",
+		NodeIP:          netip.MustParseAddr("10.210.0.1"),
+		HealthPort:      20003,
+		DNS:             netip.MustParseAddr("10.211.0.10"),
+		ResolvConf:      "/resolv.conf",
+		ClientCA:        "/ca.crt",
+		PluginDir:       "/plugins",
+		MaxPods:         250,
 	}
 	if err := k.Write(path); err != nil {
 		t.Fatal(err)
@@ -68,9 +77,17 @@ func TestKubeletConfigurationWithStaticPodsAndReadOnlyPort(t *testing.T) {
 
 func containerd(dir string) Containerd {
 	return Containerd{
-		Dir: dir, Root: dir + "/root", State: dir + "/state", Socket: dir + "/c.sock", ShimSocket: "/run/microlet-rig/a/s",
-		Registry: "127.0.0.1:20000", Bridge: "mlrig0", PodCIDR: netip.MustParsePrefix("10.210.0.0/22"), Gateway: netip.MustParseAddr("10.210.0.1"),
-		Pause: "registry.k8s.io/pause:3.10.2", Reservations: "/reserved",
+		Dir:          dir,
+		Root:         dir + "/root",
+		State:        dir + "/state",
+		Socket:       dir + "/c.sock",
+		ShimSocket:   "/run/microlet-rig/a/s",
+		Registry:     "127.0.0.1:20000",
+		Bridge:       "mlrig0",
+		PodCIDR:      netip.MustParsePrefix("10.210.0.0/22"),
+		Gateway:      netip.MustParseAddr("10.210.0.1"),
+		Pause:        "registry.k8s.io/pause:3.10.2",
+		Reservations: "/reserved",
 	}
 }
 

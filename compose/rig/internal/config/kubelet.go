@@ -32,7 +32,10 @@ type Kubelet struct {
 func (k Kubelet) Write(path string) error {
 	no := false
 	c := kubeletconfig.KubeletConfiguration{
-		TypeMeta:                 metav1.TypeMeta{APIVersion: kubeletconfig.SchemeGroupVersion.String(), Kind: "KubeletConfiguration"},
+		TypeMeta: metav1.TypeMeta{
+			APIVersion: kubeletconfig.SchemeGroupVersion.String(),
+			Kind:       "KubeletConfiguration",
+		},
 		ContainerRuntimeEndpoint: k.RuntimeEndpoint,
 		CgroupRoot:               k.CgroupRoot,
 		CgroupDriver:             k.CgroupDriver,

@@ -35,7 +35,10 @@ func TestParseReport(t *testing.T) {
 			"[sig-node] Pods needs SSH":              {State: Skipped, Tries: 1, Reason: "no SSH"},
 		},
 		All: map[string]bool{
-			"[sig-node] Pods runs [NodeConformance]": true, "[sig-node] Pods when deleted ends": true, "[sig-node] Pods needs SSH": true, "elsewhere": true,
+			"[sig-node] Pods runs [NodeConformance]": true,
+			"[sig-node] Pods when deleted ends":      true,
+			"[sig-node] Pods needs SSH":              true,
+			"elsewhere":                              true,
 		},
 		Broken: []string{"Suite Timeout Elapsed", "ReportAfterSuite: no disk"},
 	}
@@ -125,8 +128,12 @@ func TestJudge(t *testing.T) {
 		{name: "one skips itself", agent: Microlet, results: results(map[string]State{"pods a": Passed, "pods b": Skipped}), met: 1, want: []string{"skipped, and the kubelet's list has it: pods b: because"}},
 		{name: "one fails", agent: Microlet, results: results(map[string]State{"pods a": Passed, "pods b": Failed}), met: 1, want: []string{"failed, and the kubelet's list has it: pods b: because"}},
 		{
-			name: "a known failure is one", agent: Microlet, results: results(map[string]State{"pods a": Passed, "pods b": Failed}), met: 1,
-			reasons: Reasons{"pods b": "not built yet: b"}, want: []string{"failed (known: not built yet: b): pods b"},
+			name:    "a known failure is one",
+			agent:   Microlet,
+			results: results(map[string]State{"pods a": Passed, "pods b": Failed}),
+			met:     1,
+			reasons: Reasons{"pods b": "not built yet: b"},
+			want:    []string{"failed (known: not built yet: b): pods b"},
 		},
 		{name: "a reason is out of date", agent: Microlet, results: results(good), met: 2, reasons: Reasons{"pods b": "x"}, want: []string{"passed, remove its line from the reasons: pods b"}},
 		{name: "reasons are microlet's", agent: Kubelet, results: results(good), met: 2, reasons: Reasons{"pods b": "x"}},
@@ -134,13 +141,27 @@ func TestJudge(t *testing.T) {
 		{name: "nothing ran", agent: Microlet, results: results(map[string]State{"pods a": "", "pods b": ""}), focus: "volumes", want: []string{"no spec ran: look at the focus and the labels"}},
 		{name: "other labels", agent: Microlet, labels: "Conformance", results: results(map[string]State{"pods a": Passed, "pods b": ""}), met: 1},
 		{
-			name: "the kubelet passes one that the list lacks", agent: Microlet, results: results(map[string]State{"pods a": Passed, "pods b": Passed, "pods new": Failed, "pods odd": Failed}), met: 2,
-			compare: map[string]State{"pods new": Passed, "pods odd": Failed}, want: []string{"not passed, and the kubelet passed it: pods new: because"},
+			name:  "the kubelet passes one that the list lacks",
+			agent: Microlet,
+			results: results(map[string]State{
+				"pods a":   Passed,
+				"pods b":   Passed,
+				"pods new": Failed,
+				"pods odd": Failed,
+			}),
+			met:     2,
+			compare: map[string]State{"pods new": Passed, "pods odd": Failed},
+			want:    []string{"not passed, and the kubelet passed it: pods new: because"},
 		},
 		{
 			name: "each skip has its reason", agent: Kubelet, met: 2, skips: Reasons{"pods new": "no disk here"},
-			results: results(map[string]State{"pods a": Passed, "pods b": Passed, "pods new": Failed, "pods odd": Skipped}),
-			want:    []string{"skipped, and nothing says why: pods odd: because"},
+			results: results(map[string]State{
+				"pods a":   Passed,
+				"pods b":   Passed,
+				"pods new": Failed,
+				"pods odd": Skipped,
+			}),
+			want: []string{"skipped, and nothing says why: pods odd: because"},
 		},
 		{name: "a skip may pass elsewhere", agent: Kubelet, met: 2, skips: Reasons{"pods new": "no disk here"}, results: results(map[string]State{"pods a": Passed, "pods b": Passed, "pods new": Passed})},
 		{name: "skips are the kubelet's", agent: Microlet, met: 2, skips: Reasons{"pods b": "x"}, results: results(good)},
@@ -164,7 +185,8 @@ func TestJudge(t *testing.T) {
 				r := results(tc.compare)
 				compare = &r
 			}
-			j := Judge(tc.agent, tc.results, Known{Suite: E2E, Reference: ref, Reasons: tc.reasons, Skips: tc.skips}, focus, labels, compare)
+			j := Judge(tc.agent, tc.results, Known{Suite: E2E, Reference: ref, Reasons: tc.reasons, Skips: tc.skips},
+				focus, labels, compare)
 			if diff := cmp.Diff(tc.want, j.Complaints); diff != "" {
 				t.Errorf("complaints (-want +got):\n%s", diff)
 			}
@@ -180,7 +202,8 @@ func TestSecondTryIsCountedAndShown(t *testing.T) {
 	second := results(map[string]State{"a": Passed, "b": Failed, "c": ""})
 	first.Merge(second)
 	ref := Reference{Version: "v1.37.1", Specs: []string{"a", "b", "c"}}
-	if j := Judge(Microlet, first, Known{Suite: E2E, Reference: ref}, nil, DefaultLabels, nil); j.Passed != 2 || j.Second != 1 || j.Failed != 1 {
+	if j := Judge(Microlet, first, Known{Suite: E2E, Reference: ref}, nil, DefaultLabels, nil); j.Passed != 2 ||
+		j.Second != 1 || j.Failed != 1 {
 		t.Errorf("judgement %+v, want 2 passed, one of them at the second try, and 1 failed", j)
 	}
 	want := "| spec | kubelet | microlet |\n|---|---|---|\n| a | not run | pass at try 2 0.0 s |\n| b | not run | **fail** 0.0 s |\n| c | not run | pass 0.0 s |\n| **all** | not run | 2 pass, 1 fail, 0 skip |\n"
@@ -200,7 +223,8 @@ func TestPageKeepsWhatIsWrittenByHand(t *testing.T) {
 		t.Error("a page that is not there was written")
 	}
 	page := func(e2e, node, onMachine string) string {
-		return "# Head\n" + pageBegin(E2E) + "\n" + e2e + "\n" + pageEnd + "\nbetween\n" + pageBegin(Node) + "\n" + node + "\n" + pageEnd + "\n" +
+		return "# Head\n" + pageBegin(E2E) + "\n" + e2e + "\n" + pageEnd + "\nbetween\n" + pageBegin(Node) + "\n" +
+			node + "\n" + pageEnd + "\n" +
 			pageBegin(E2EOnMachine) + "\n" + onMachine + "\n" + pageEnd + "\ntail\n"
 	}
 	if err := os.WriteFile(path, []byte(page("old", "older", "oldest")), 0o644); err != nil {
@@ -228,7 +252,13 @@ func TestPageKeepsWhatIsWrittenByHand(t *testing.T) {
 func TestExactlyMatchesNothingElse(t *testing.T) {
 	for _, suite := range []Suite{E2E, Node} {
 		focus := suite.Exactly([]string{"a (b) [c]", "d"})
-		for name, want := range map[string]bool{"a (b) [c]": true, "d": true, "d e": false, "ad": false, "a b c": false} {
+		for name, want := range map[string]bool{
+			"a (b) [c]": true,
+			"d":         true,
+			"d e":       false,
+			"ad":        false,
+			"a b c":     false,
+		} {
 			if focus.MatchString(suite.described(name)) != want {
 				t.Errorf("%s: %q matches: %v, want %v", suite.Name, name, !want, want)
 			}

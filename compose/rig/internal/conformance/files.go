@@ -38,8 +38,11 @@ func Locate(suite Suite) (Files, error) {
 	}
 	dir := filepath.Join(filepath.Dir(tools), "conformance")
 	files := Files{
-		Suite: suite, Kubelet: filepath.Join(dir, suite.prefix+"kubelet.txt"), Reasons: filepath.Join(dir, suite.prefix+"reasons.txt"),
-		Page: filepath.Join(tools, "../../docs/conformance.md"), version: version,
+		Suite:   suite,
+		Kubelet: filepath.Join(dir, suite.prefix+"kubelet.txt"),
+		Reasons: filepath.Join(dir, suite.prefix+"reasons.txt"),
+		Page:    filepath.Join(tools, "../../docs/conformance.md"),
+		version: version,
 	}
 	if suite.explained {
 		files.Skips = filepath.Join(dir, suite.prefix+"skips.txt")
@@ -63,7 +66,8 @@ func (f Files) Read() (Known, error) {
 		return known, err
 	}
 	if version := known.Reference.Version; version != f.version {
-		return known, fmt.Errorf("the kubelet's list %s is of Kubernetes %s and the suite is of %s: record it again", f.Kubelet, version, f.version)
+		return known, fmt.Errorf("the kubelet's list %s is of Kubernetes %s and the suite is of %s: record it again",
+			f.Kubelet, version, f.version)
 	}
 	if known.Reasons, err = ReadReasons(f.Reasons); err != nil || f.Skips == "" {
 		return known, err

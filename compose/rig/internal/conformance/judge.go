@@ -31,7 +31,8 @@ type Judgement struct {
 // Judge compares the results of an agent with the kubelet's list. Compare is
 // what the kubelet did in the same selection, to judge specs that the list
 // does not have; it may be nil.
-func Judge(agent string, results Results, known Known, focus *regexp.Regexp, labels string, compare *Results) Judgement {
+func Judge(agent string, results Results, known Known, focus *regexp.Regexp, labels string,
+	compare *Results) Judgement {
 	j := Judgement{Agent: agent}
 	for _, r := range results.Specs {
 		switch r.State {

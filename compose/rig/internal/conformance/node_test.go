@@ -129,7 +129,8 @@ func TestSignIn(t *testing.T) {
 		}
 	}
 	binding, err := client.RbacV1().ClusterRoleBindings().Get(t.Context(), nodeSuiteUser, metav1.GetOptions{})
-	if err != nil || binding.RoleRef.Name != "cluster-admin" || len(binding.Subjects) != 1 || binding.Subjects[0].Name != nodeSuiteUser {
+	if err != nil || binding.RoleRef.Name != "cluster-admin" || len(binding.Subjects) != 1 ||
+		binding.Subjects[0].Name != nodeSuiteUser {
 		t.Errorf("binding %v, %v", binding, err)
 	}
 }
@@ -156,7 +157,10 @@ func TestFindSuite(t *testing.T) {
 func TestWhatIsKnownIsNotRunTwice(t *testing.T) {
 	dir := t.TempDir()
 	files := Files{Reasons: filepath.Join(dir, "reasons.txt"), Skips: filepath.Join(dir, "skips.txt")}
-	for path, text := range map[string]string{files.Reasons: "a\tnot built yet: a\n", files.Skips: "b\tno disk here\n"} {
+	for path, text := range map[string]string{
+		files.Reasons: "a\tnot built yet: a\n",
+		files.Skips:   "b\tno disk here\n",
+	} {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}

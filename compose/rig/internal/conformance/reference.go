@@ -59,7 +59,9 @@ func parseReference(text []byte) (Reference, error) {
 		return ref, err
 	}
 	if count := fmt.Sprint(len(ref.Specs)); declared != count || len(ref.Specs) == 0 {
-		return ref, fmt.Errorf("it has %s specs and says that it has %q: restore it, or record it again with the kubelet", count, declared)
+		return ref,
+			fmt.Errorf("it has %s specs and says that it has %q: restore it, or record it again with the kubelet",
+				count, declared)
 	}
 	return ref, nil
 }
@@ -82,7 +84,8 @@ func (r Reference) Focused(suite Suite, focus *regexp.Regexp) []string {
 	if focus == nil {
 		return r.Specs
 	}
-	return slices.DeleteFunc(slices.Clone(r.Specs), func(name string) bool { return !focus.MatchString(suite.described(name)) })
+	return slices.DeleteFunc(slices.Clone(r.Specs),
+		func(name string) bool { return !focus.MatchString(suite.described(name)) })
 }
 
 // Reasons tell, by the spec's name, why microlet does not pass it yet.

@@ -60,7 +60,8 @@ func (r Run) Do(ctx context.Context) (Results, error) {
 	if !r.Again || len(failures) == 0 {
 		return results, nil
 	}
-	_, _ = fmt.Fprintf(r.Out, "conformance: %s: %d specs failed, running them once more, %d at a time\n", r.Instance.Agent(), len(failures), min(secondProcs, r.Procs))
+	_, _ = fmt.Fprintf(r.Out, "conformance: %s: %d specs failed, running them once more, %d at a time\n",
+		r.Instance.Agent(), len(failures), min(secondProcs, r.Procs))
 	second, err := r.once(ctx, flags, "-second", r.Suite.Exactly(failures), min(secondProcs, r.Procs))
 	if err != nil {
 		return results, err
@@ -106,7 +107,8 @@ func (r Run) args(flags []string, suffix string, focus *regexp.Regexp, procs int
 
 // once runs the suite. Ginkgo gets the interrupt that ends ctx, so that specs
 // clean up.
-func (r Run) once(ctx context.Context, flags []string, suffix string, focus *regexp.Regexp, procs int) (_ Results, err error) {
+func (r Run) once(ctx context.Context, flags []string, suffix string, focus *regexp.Regexp,
+	procs int) (_ Results, err error) {
 	log, err := os.Create(filepath.Join(r.Dir, "output"+suffix+".log"))
 	if err != nil {
 		return Results{}, fmt.Errorf("run the suite: %w", err)
@@ -155,7 +157,8 @@ func (r Run) report(log string, stop <-chan struct{}) {
 			if err != nil {
 				continue // it is only for the eye
 			}
-			_, _ = fmt.Fprintf(r.Out, "conformance: %s: %s, %s\n", r.Instance.Agent(), time.Since(begin).Round(time.Second), progress(text))
+			_, _ = fmt.Fprintf(r.Out, "conformance: %s: %s, %s\n", r.Instance.Agent(),
+				time.Since(begin).Round(time.Second), progress(text))
 		}
 	}
 }

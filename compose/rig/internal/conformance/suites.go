@@ -51,7 +51,12 @@ var (
 	// E2EOnMachine is E2E with a node that has a machine of its own, whose kernel
 	// and cgroups let other specs pass than those of the host.
 	E2EOnMachine = Suite{
-		Name: "e2e-machine", Title: E2E.Title, Group: E2E.Group, Program: E2E.Program, OnMachine: true, prefix: "machine-",
+		Name:      "e2e-machine",
+		Title:     E2E.Title,
+		Group:     E2E.Group,
+		Program:   E2E.Program,
+		OnMachine: true,
+		prefix:    "machine-",
 	}
 )
 
@@ -64,7 +69,9 @@ func FindSuite(name string, onMachine bool) (Suite, error) {
 	case name == E2E.Name:
 		return E2E, nil
 	case name == Node.Name && onMachine:
-		return Suite{}, fmt.Errorf("suite %q runs on the node itself, which is this machine: leave out --machine, or use %s", name, E2E.Name)
+		return Suite{},
+			fmt.Errorf("suite %q runs on the node itself, which is this machine: leave out --machine, or use %s", name,
+				E2E.Name)
 	case name == Node.Name:
 		return Node, nil
 	}

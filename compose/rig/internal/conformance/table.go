@@ -54,7 +54,8 @@ func total(results *Results) string {
 	if results == nil {
 		return "not run"
 	}
-	return fmt.Sprintf("%d pass, %d fail, %d skip", len(results.Passes()), len(results.Failures()), len(results.named(Skipped)))
+	return fmt.Sprintf("%d pass, %d fail, %d skip", len(results.Passes()), len(results.Failures()),
+		len(results.named(Skipped)))
 }
 
 // cell keeps a text from ending its cell.

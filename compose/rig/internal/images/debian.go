@@ -57,11 +57,14 @@ func Mirror() string {
 // makeDebian returns the base system, which it makes with debootstrap if the
 // cache lacks it. It needs root.
 func makeDebian(ctx context.Context, cache string, out io.Writer) (debianBase, error) {
-	sum := sha256.Sum256([]byte(strings.Join([]string{debianFormat, debianRelease, debianPackages, strings.Join(debianUnused, " ")}, "\n")))
+	sum := sha256.Sum256([]byte(
+		strings.Join([]string{debianFormat, debianRelease, debianPackages, strings.Join(debianUnused, " ")}, "\n"),
+	))
 	dir := filepath.Join(cache, "debian", debianRelease+"-"+hex.EncodeToString(sum[:])[:12])
 	begin := time.Now()
 	unlock, err := lock.File(ctx, dir+".lock", func() {
-		_, _ = fmt.Fprintf(out, "rig: Debian %s: waiting for another rig that makes it, %s\n", debianRelease, time.Since(begin).Round(time.Second))
+		_, _ = fmt.Fprintf(out, "rig: Debian %s: waiting for another rig that makes it, %s\n", debianRelease,
+			time.Since(begin).Round(time.Second))
 	})
 	if err != nil {
 		return debianBase{}, err
@@ -96,7 +99,11 @@ func bootstrap(ctx context.Context, dir string, out io.Writer) error {
 	if err := debootstrap(ctx, root, out); err != nil {
 		return err
 	}
-	for name, path := range map[string]string{"bash-static": "usr/bin/bash-static", "passwd": "etc/passwd", "group": "etc/group"} {
+	for name, path := range map[string]string{
+		"bash-static": "usr/bin/bash-static",
+		"passwd":      "etc/passwd",
+		"group":       "etc/group",
+	} {
 		text, err := os.ReadFile(filepath.Join(root, path))
 		if err != nil {
 			return err
@@ -130,8 +137,10 @@ func bootstrap(ctx context.Context, dir string, out io.Writer) error {
 
 func debootstrap(ctx context.Context, root string, out io.Writer) error {
 	begin := time.Now()
-	_, _ = fmt.Fprintf(out, "rig: Debian %s: making the base system of the suite's images from %s\n", debianRelease, Mirror())
-	cmd := exec.CommandContext(ctx, "debootstrap", "--variant=minbase", "--include="+debianPackages, debianRelease, root, Mirror())
+	_, _ = fmt.Fprintf(out, "rig: Debian %s: making the base system of the suite's images from %s\n", debianRelease,
+		Mirror())
+	cmd := exec.CommandContext(ctx, "debootstrap", "--variant=minbase", "--include="+debianPackages, debianRelease,
+		root, Mirror())
 	cmd.WaitDelay = 5 * time.Second
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
@@ -149,7 +158,8 @@ func debootstrap(ctx context.Context, root string, out io.Writer) error {
 		case err := <-done:
 			if err != nil {
 				lines := strings.Split(strings.TrimSpace(said.String()), "\n")
-				return fmt.Errorf("debootstrap (is %s reachable? set MICROLET_DEBIAN_MIRROR): %w: %s", Mirror(), err, strings.Join(lines[max(0, len(lines)-5):], "; "))
+				return fmt.Errorf("debootstrap (is %s reachable? set MICROLET_DEBIAN_MIRROR): %w: %s", Mirror(), err,
+					strings.Join(lines[max(0, len(lines)-5):], "; "))
 			}
 			_, _ = fmt.Fprintf(out, "rig: Debian %s: done in %s\n", debianRelease, time.Since(begin).Round(time.Second))
 			return nil

@@ -68,17 +68,18 @@ func Build(ctx context.Context, cache string, in Input) (string, error) {
 		_, _ = fmt.Fprintln(h, len(part))
 		_, _ = h.Write(part)
 	}
-	return makeLayout(filepath.Join(cache, "images", hex.EncodeToString(h.Sum(nil))[:16]), func() (map[string]v1.Image, error) {
-		applets, err := listApplets(ctx, in.Busybox)
-		if err != nil {
-			return nil, err
-		}
-		pause, err := compile(ctx, "pause", pauseSource)
-		if err != nil {
-			return nil, err
-		}
-		return makeImages(pause, busybox, agnhost, applets)
-	})
+	return makeLayout(filepath.Join(cache, "images", hex.EncodeToString(h.Sum(nil))[:16]),
+		func() (map[string]v1.Image, error) {
+			applets, err := listApplets(ctx, in.Busybox)
+			if err != nil {
+				return nil, err
+			}
+			pause, err := compile(ctx, "pause", pauseSource)
+			if err != nil {
+				return nil, err
+			}
+			return makeImages(pause, busybox, agnhost, applets)
+		})
 }
 
 // makeLayout writes an OCI layout to the folder, unless it is there.
@@ -131,7 +132,8 @@ var agnhostConfig = v1.Config{
 func makeImages(pause, busybox, agnhost []byte, applets []string) (map[string]v1.Image, error) {
 	made := map[string]v1.Image{}
 	var err error
-	made["pause"], err = image([]entry{file("pause", 0o755, pause)}, v1.Config{Entrypoint: []string{"/pause"}, User: "65535:65535"})
+	made["pause"], err = image([]entry{file("pause", 0o755, pause)},
+		v1.Config{Entrypoint: []string{"/pause"}, User: "65535:65535"})
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +153,8 @@ func makeImages(pause, busybox, agnhost []byte, applets []string) (map[string]v1
 func baseFiles(busybox []byte, applets []string) []entry {
 	entries := []entry{
 		file("bin/busybox", 0o755, busybox),
-		file("etc/passwd", 0o644, []byte("root:x:0:0:root:/root:/bin/sh\ndaemon:x:1:1:daemon:/usr/sbin:/bin/false\nnobody:x:65534:65534:nobody:/home:/bin/false\n")),
+		file("etc/passwd", 0o644,
+			[]byte("root:x:0:0:root:/root:/bin/sh\ndaemon:x:1:1:daemon:/usr/sbin:/bin/false\nnobody:x:65534:65534:nobody:/home:/bin/false\n")),
 		file("etc/group", 0o644, []byte("root:x:0:\ndaemon:x:1:\nnogroup:x:65534:\n")),
 		folder("root", 0o700),
 		folder("home", 0o755),
@@ -216,7 +219,8 @@ func compile(ctx context.Context, program string, source []byte) ([]byte, error)
 	if err := os.WriteFile(filepath.Join(dir, program+".c"), source, 0o600); err != nil {
 		return nil, fmt.Errorf("compile %s: %w", program, err)
 	}
-	cmd := exec.CommandContext(ctx, "gcc", "-Os", "-Wall", "-Werror", "-static", "-s", "-Wl,--build-id=none", "-o", program, program+".c")
+	cmd := exec.CommandContext(ctx, "gcc", "-Os", "-Wall", "-Werror", "-static", "-s", "-Wl,--build-id=none", "-o",
+		program, program+".c")
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("compile %s: %w: %s", program, err, strings.TrimSpace(string(out)))

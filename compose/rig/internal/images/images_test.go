@@ -36,13 +36,15 @@ func TestImagesAreReproducible(t *testing.T) {
 	if diff := cmp.Diff(first, digests(t, []string{"ls", "sh"})); diff != "" {
 		t.Errorf("the same inputs gave other images (-first +second):\n%s", diff)
 	}
-	if other := digests(t, []string{"ls", "sh", "wc"}); other["busybox"] == first["busybox"] || other["pause"] != first["pause"] {
+	if other := digests(t, []string{"ls", "sh", "wc"}); other["busybox"] == first["busybox"] ||
+		other["pause"] != first["pause"] {
 		t.Error("an applet more must change busybox and not pause")
 	}
 }
 
 func TestArchiveRefusesBadPaths(t *testing.T) {
-	for _, bad := range [][]entry{{file("/etc/x", 0o644, nil)}, {file("a/../b", 0o644, nil)}, {file("", 0o644, nil)}, {link("a", "b"), folder("a", 0o755)}} {
+	for _, bad := range [][]entry{{file("/etc/x", 0o644, nil)}, {file("a/../b", 0o644, nil)}, {file("", 0o644, nil)},
+		{link("a", "b"), folder("a", 0o755)}} {
 		if _, err := archive(bad); err == nil {
 			t.Errorf("%+v was accepted", bad)
 		}

@@ -71,7 +71,14 @@ func BuildSuite(ctx context.Context, cache string, in SuiteInput) (string, error
 	if err != nil {
 		return "", err
 	}
-	parts := map[string][]byte{"format": []byte(suiteFormat), "nnp.c": nnpSource, "sh.c": shellSource, "nmeter.c": meterSource, "nginx.conf": nginxConfig, "bash": base.bash}
+	parts := map[string][]byte{
+		"format":     []byte(suiteFormat),
+		"nnp.c":      nnpSource,
+		"sh.c":       shellSource,
+		"nmeter.c":   meterSource,
+		"nginx.conf": nginxConfig,
+		"bash":       base.bash,
+	}
 	sources := map[string][]byte{}
 	for _, path := range suiteFiles {
 		if sources[path], err = os.ReadFile(filepath.Join(in.Sources, path)); err != nil {
@@ -89,30 +96,41 @@ func BuildSuite(ctx context.Context, cache string, in SuiteInput) (string, error
 		_, _ = fmt.Fprintln(h, name, len(parts[name]))
 		_, _ = h.Write(parts[name])
 	}
-	return makeLayout(filepath.Join(cache, "images", "suite-"+hex.EncodeToString(h.Sum(nil))[:16]), func() (map[string]v1.Image, error) {
-		applets, err := listApplets(ctx, in.Busybox)
-		if err != nil {
-			return nil, err
-		}
-		nnp, err := compile(ctx, "nnp", nnpSource)
-		if err != nil {
-			return nil, err
-		}
-		shell, err := compile(ctx, "sh", shellSource)
-		if err != nil {
-			return nil, err
-		}
-		meter, err := compile(ctx, "nmeter", meterSource)
-		if err != nil {
-			return nil, err
-		}
-		debian, err := tarball.LayerFromFile(base.layer)
-		if err != nil {
-			return nil, fmt.Errorf("read layer of Debian: %w", err)
-		}
-		s := suite{base: base, debian: debian, files: sources, busybox: parts["busybox"], agnhost: parts["agnhost"], nnp: nnp, shell: shell, meter: meter, applets: applets}
-		return s.images()
-	})
+	return makeLayout(filepath.Join(cache, "images", "suite-"+hex.EncodeToString(h.Sum(nil))[:16]),
+		func() (map[string]v1.Image, error) {
+			applets, err := listApplets(ctx, in.Busybox)
+			if err != nil {
+				return nil, err
+			}
+			nnp, err := compile(ctx, "nnp", nnpSource)
+			if err != nil {
+				return nil, err
+			}
+			shell, err := compile(ctx, "sh", shellSource)
+			if err != nil {
+				return nil, err
+			}
+			meter, err := compile(ctx, "nmeter", meterSource)
+			if err != nil {
+				return nil, err
+			}
+			debian, err := tarball.LayerFromFile(base.layer)
+			if err != nil {
+				return nil, fmt.Errorf("read layer of Debian: %w", err)
+			}
+			s := suite{
+				base:    base,
+				debian:  debian,
+				files:   sources,
+				busybox: parts["busybox"],
+				agnhost: parts["agnhost"],
+				nnp:     nnp,
+				shell:   shell,
+				meter:   meter,
+				applets: applets,
+			}
+			return s.images()
+		})
 }
 
 // suite is what the suite's images consist of.
@@ -132,7 +150,12 @@ func (s suite) images() (map[string]v1.Image, error) {
 	nonroot := debian
 	nonroot.User = "1234"
 	nonewprivs := v1.Config{Cmd: []string{"nnp"}, Env: env}
-	nginx := v1.Config{Cmd: []string{"nginx", "-g", "daemon off;"}, Env: env, ExposedPorts: map[string]struct{}{"80/tcp": {}}, StopSignal: "SIGQUIT"}
+	nginx := v1.Config{
+		Cmd:          []string{"nginx", "-g", "daemon off;"},
+		Env:          env,
+		ExposedPorts: map[string]struct{}{"80/tcp": {}},
+		StopSignal:   "SIGQUIT",
+	}
 	page := agnhostConfig
 	page.Cmd = []string{"test-webserver"}
 
@@ -146,8 +169,10 @@ func (s suite) images() (map[string]v1.Image, error) {
 		"suite-agnhost":    s.agnhostFiles(),
 		"suite-nginx":      {file("etc/nginx/nginx.conf", 0o644, nginxConfig)},
 		"suite-nonewprivs": {file("usr/local/bin/nnp", 0o6755, s.nnp)},
-		"suite-kitten":     {file("kitten.jpg", 0o644, s.files["kitten/html/kitten.jpg"]), file("data.json", 0o644, s.files["kitten/html/data.json"])},
-		"suite-nautilus":   {file("nautilus.jpg", 0o644, s.files["nautilus/html/nautilus.jpg"]), file("data.json", 0o644, s.files["nautilus/html/data.json"])},
+		"suite-kitten": {file("kitten.jpg", 0o644, s.files["kitten/html/kitten.jpg"]), file("data.json", 0o644,
+			s.files["kitten/html/data.json"])},
+		"suite-nautilus": {file("nautilus.jpg", 0o644, s.files["nautilus/html/nautilus.jpg"]), file("data.json", 0o644,
+			s.files["nautilus/html/data.json"])},
 	}
 	layers := map[string]v1.Layer{}
 	for name, entries := range own {
@@ -179,7 +204,8 @@ func (s suite) images() (map[string]v1.Image, error) {
 // busyboxFiles have a shell and an nmeter of their own; sh/sh.c and
 // nmeter/nmeter.c say why.
 func (s suite) busyboxFiles() []entry {
-	own := []entry{file("bin/bash", 0o755, s.base.bash), file("bin/sh", 0o755, s.shell), file("bin/nmeter", 0o755, s.meter)}
+	own := []entry{file("bin/bash", 0o755, s.base.bash), file("bin/sh", 0o755, s.shell),
+		file("bin/nmeter", 0o755, s.meter)}
 	entries := slices.DeleteFunc(baseFiles(s.busybox, s.applets), func(e entry) bool {
 		return slices.ContainsFunc(own, func(o entry) bool { return o.path == e.path })
 	})
@@ -188,8 +214,10 @@ func (s suite) busyboxFiles() []entry {
 
 // agnhostFiles are what upstream's image has beside its packages.
 func (s suite) agnhostFiles() []entry {
-	passwd := slices.Concat(s.base.passwd, []byte("user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n"))
-	group := slices.Concat(s.base.group, []byte("user-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n"))
+	passwd := slices.Concat(s.base.passwd,
+		[]byte("user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n"))
+	group := slices.Concat(s.base.group,
+		[]byte("user-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n"))
 	return []entry{
 		file("agnhost", 0o755, s.agnhost),
 		link("agnhost-2", "agnhost"),

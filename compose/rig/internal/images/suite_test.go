@@ -109,8 +109,19 @@ func suiteImages(t *testing.T) map[string]v1.Image {
 		files[name] = []byte(name)
 	}
 	made, err := suite{
-		base:   debianBase{bash: []byte("bash"), passwd: []byte("root:x:0:0::/root:/bin/sh\n"), group: []byte("root:x:0:\n")},
-		debian: debian, files: files, busybox: []byte("busybox"), agnhost: []byte("agnhost"), nnp: []byte("nnp"), shell: []byte("shell"), meter: []byte("meter"), applets: []string{"bash", "env", "nmeter", "sh"},
+		base: debianBase{
+			bash:   []byte("bash"),
+			passwd: []byte("root:x:0:0::/root:/bin/sh\n"),
+			group:  []byte("root:x:0:\n"),
+		},
+		debian:  debian,
+		files:   files,
+		busybox: []byte("busybox"),
+		agnhost: []byte("agnhost"),
+		nnp:     []byte("nnp"),
+		shell:   []byte("shell"),
+		meter:   []byte("meter"),
+		applets: []string{"bash", "env", "nmeter", "sh"},
 	}.images()
 	if err != nil {
 		t.Fatal(err)

@@ -29,7 +29,8 @@ func TestPlansDoNotOverlap(t *testing.T) {
 		if len(remote.Tap) > unix.IFNAMSIZ-1 || remote.Tap == plan.Bridge {
 			t.Errorf("tap device name %q", remote.Tap)
 		}
-		if remote.NodeIP == remote.Server.Addr() || !remote.Server.Contains(remote.NodeIP) || remote.Gateway != plan.Gateway || remote.PodCIDR != plan.PodCIDR {
+		if remote.NodeIP == remote.Server.Addr() || !remote.Server.Contains(remote.NodeIP) ||
+			remote.Gateway != plan.Gateway || remote.PodCIDR != plan.PodCIDR {
 			t.Errorf("plan of a node on its own machine: %+v", remote)
 		}
 		for _, p := range []netip.Prefix{plan.PodCIDR, plan.Services, remote.Server.Masked()} {
@@ -43,7 +44,9 @@ func TestPlansDoNotOverlap(t *testing.T) {
 			}
 			all = append(all, p)
 		}
-		if !plan.PodCIDR.Contains(plan.NodeIP) || plan.Gateway != plan.NodeIP || plan.Server != netip.PrefixFrom(plan.NodeIP, plan.PodCIDR.Bits()) || plan.Tap != "" || !plan.Services.Contains(plan.APIService) || !plan.Services.Contains(plan.DNSService) {
+		if !plan.PodCIDR.Contains(plan.NodeIP) || plan.Gateway != plan.NodeIP ||
+			plan.Server != netip.PrefixFrom(plan.NodeIP, plan.PodCIDR.Bits()) || plan.Tap != "" ||
+			!plan.Services.Contains(plan.APIService) || !plan.Services.Contains(plan.DNSService) {
 			t.Errorf("an address of %+v is outside its network", plan)
 		}
 	}
@@ -53,7 +56,9 @@ func TestPlansDoNotOverlap(t *testing.T) {
 }
 
 func TestChoose(t *testing.T) {
-	plan, err := choose(map[int]bool{0: true}, []netip.Prefix{netip.MustParsePrefix("10.210.5.0/24"), netip.MustParsePrefix("10.211.2.7/32"), netip.MustParsePrefix("10.212.3.0/28")})
+	plan, err := choose(map[int]bool{0: true},
+		[]netip.Prefix{netip.MustParsePrefix("10.210.5.0/24"), netip.MustParsePrefix("10.211.2.7/32"),
+			netip.MustParsePrefix("10.212.3.0/28")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +83,8 @@ func TestPortsSkipThoseInUse(t *testing.T) {
 	if diff := cmp.Diff([]int{20101, 20102}, got); diff != "" {
 		t.Errorf("ports (-want +got):\n%s", diff)
 	}
-	if _, err := ports(0, 1, func(int) error { return unix.EADDRINUSE }); err == nil || !strings.Contains(err.Error(), "only 0 of 1") {
+	if _, err := ports(0, 1, func(int) error { return unix.EADDRINUSE }); err == nil ||
+		!strings.Contains(err.Error(), "only 0 of 1") {
 		t.Errorf("error %v, want one that counts the free ports", err)
 	}
 	if _, err := ports(0, 1, func(int) error { return unix.EACCES }); !errors.Is(err, unix.EACCES) {
@@ -107,7 +113,8 @@ func TestPortsOnThisMachine(t *testing.T) {
 
 func TestSplitRule(t *testing.T) {
 	got := splitRule(`-A CNI-HOSTPORT-DNAT -m comment --comment "dnat name: \"mlrig1\" id: \"abc\"" -j CNI-DN-1`)
-	want := []string{"-A", "CNI-HOSTPORT-DNAT", "-m", "comment", "--comment", `dnat name: "mlrig1" id: "abc"`, "-j", "CNI-DN-1"}
+	want := []string{"-A", "CNI-HOSTPORT-DNAT", "-m", "comment", "--comment", `dnat name: "mlrig1" id: "abc"`, "-j",
+		"CNI-DN-1"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("words (-want +got):\n%s", diff)
 	}
@@ -179,7 +186,14 @@ func (f fakeFilter) ClearAndDeleteChain(table, chain string) error {
 }
 
 func newFakeFilter() fakeFilter {
-	return fakeFilter{"filter/FORWARD": nil, "filter/INPUT": nil, "nat/PREROUTING": nil, "nat/OUTPUT": nil, "nat/POSTROUTING": nil, "mangle/OUTPUT": nil}
+	return fakeFilter{
+		"filter/FORWARD":  nil,
+		"filter/INPUT":    nil,
+		"nat/PREROUTING":  nil,
+		"nat/OUTPUT":      nil,
+		"nat/POSTROUTING": nil,
+		"mangle/OUTPUT":   nil,
+	}
 }
 
 func TestRulesOfOneInstanceOnly(t *testing.T) {
@@ -201,7 +215,8 @@ func TestRulesOfOneInstanceOnly(t *testing.T) {
 	// A pod with a host port in each.
 	for plan, pod := range map[Plan]string{planA: "CNI-DN-a", planB: "CNI-DN-b"} {
 		text := `dnat name: "` + plan.Bridge + `" id: "0123"`
-		filter["nat/"+hostportDNAT] = append(filter["nat/"+hostportDNAT], []string{"-m", "comment", "--comment", text, "-j", pod})
+		filter["nat/"+hostportDNAT] = append(filter["nat/"+hostportDNAT],
+			[]string{"-m", "comment", "--comment", text, "-j", pod})
 		filter["nat/"+pod] = [][]string{{"-j", "DNAT"}}
 	}
 	filter["nat/PREROUTING"] = append(filter["nat/PREROUTING"], []string{"-m", "addrtype", "-j", hostportDNAT})

@@ -98,7 +98,9 @@ next:
 		}
 		return plan, nil
 	}
-	return Plan{}, fmt.Errorf("no free network: all %d are used by other rigs or by routes of this machine: run rig clean", MaxIndex+1)
+	return Plan{},
+		fmt.Errorf("no free network: all %d are used by other rigs or by routes of this machine: run rig clean",
+			MaxIndex+1)
 }
 
 // Ports of an instance are on the loopback address, below the range from
@@ -133,7 +135,8 @@ func ports(index, count int, try func(port int) error) ([]int, error) {
 		picked = append(picked, port)
 	}
 	if len(picked) < count {
-		return nil, fmt.Errorf("only %d of %d ports from %d to %d are free", len(picked), count, firstPort+index*perIndex, firstPort+(index+1)*perIndex-1)
+		return nil, fmt.Errorf("only %d of %d ports from %d to %d are free", len(picked), count,
+			firstPort+index*perIndex, firstPort+(index+1)*perIndex-1)
 	}
 	return picked, nil
 }

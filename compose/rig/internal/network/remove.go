@@ -61,7 +61,8 @@ func Leftovers(r Removal) ([]string, error) {
 		return nil, err
 	}
 	for _, rule := range found {
-		left = append(left, fmt.Sprintf("iptables rule: -t %s -A %s %s", rule.table, rule.chain, strings.Join(rule.spec, " ")))
+		left = append(left,
+			fmt.Sprintf("iptables rule: -t %s -A %s %s", rule.table, rule.chain, strings.Join(rule.spec, " ")))
 	}
 	for _, chain := range chains {
 		left = append(left, "iptables chain: "+chain)
@@ -115,7 +116,8 @@ func Discover() (Found, error) {
 	if err != nil {
 		return found, err
 	}
-	for _, at := range []Chain{{"filter", "FORWARD"}, {"filter", "INPUT"}, {"nat", "PREROUTING"}, {"nat", "OUTPUT"}, {"nat", "POSTROUTING"}} {
+	for _, at := range []Chain{{"filter", "FORWARD"}, {"filter", "INPUT"}, {"nat", "PREROUTING"}, {"nat", "OUTPUT"},
+		{"nat", "POSTROUTING"}} {
 		lines, err := filter.List(at.Table, at.Name)
 		if err != nil {
 			return found, fmt.Errorf("list %s %s: %w", at.Table, at.Name, err)
@@ -137,7 +139,8 @@ func Discover() (Found, error) {
 		if err != nil {
 			return found, err
 		}
-		i := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().Name == plan.Bridge && l.Type() == "bridge" })
+		i := slices.IndexFunc(links,
+			func(l netlink.Link) bool { return l.Attrs().Name == plan.Bridge && l.Type() == "bridge" })
 		if i < 0 {
 			continue
 		}

@@ -131,7 +131,8 @@ func ours(spec []string, plan Plan, name string) bool {
 		return false
 	}
 	text := spec[i+1]
-	return text == comment(name) || plan.Bridge != "" && strings.HasPrefix(text, fmt.Sprintf("dnat name: %q ", plan.Bridge))
+	return text == comment(name) ||
+		plan.Bridge != "" && strings.HasPrefix(text, fmt.Sprintf("dnat name: %q ", plan.Bridge))
 }
 
 // splitRule splits a rule as iptables -S prints it: words, where a word with

@@ -104,7 +104,11 @@ func joinMachine(plan Plan) error {
 func AddTap(h *netlink.Handle, name string) (netlink.Link, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
-	tap := &netlink.Tuntap{LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP, Flags: netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR}
+	tap := &netlink.Tuntap{
+		LinkAttrs: attrs,
+		Mode:      netlink.TUNTAP_MODE_TAP,
+		Flags:     netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR,
+	}
 	if err := h.LinkAdd(tap); err != nil {
 		return nil, fmt.Errorf("make tap device %s: %w", name, err)
 	}

@@ -85,7 +85,8 @@ func (a *Authority) Issue(req Request, now time.Time) (Pair, error) {
 		return Pair{}, fmt.Errorf("issue certificate: no common name")
 	}
 	if !req.Server && !req.Client {
-		return Pair{}, fmt.Errorf("issue certificate for %s: it is neither for a server nor for a client", req.CommonName)
+		return Pair{}, fmt.Errorf("issue certificate for %s: it is neither for a server nor for a client",
+			req.CommonName)
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -92,7 +92,8 @@ func Write(in Input, now time.Time) error {
 	}{
 		{APIServer, ca, Request{
 			CommonName: "kube-apiserver", Server: true, IPs: append([]net.IP{loopback}, in.ServerIPs...),
-			DNSNames: []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
+			DNSNames: []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
+				"kubernetes.default.svc.cluster.local"},
 		}},
 		{APIServerKubelet, ca, Request{CommonName: "kube-apiserver-kubelet-client", Organizations: []string{"system:masters"}, Client: true}},
 		{APIServerEtcd, ca, Request{CommonName: "kube-apiserver-etcd-client", Client: true}},

@@ -30,7 +30,13 @@ func parse(t *testing.T, text []byte) *x509.Certificate {
 
 func TestWrite(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pki")
-	in := Input{Dir: dir, Server: "https://10.210.0.1:6443", ServerIPs: []net.IP{net.IPv4(10, 210, 0, 1), net.IPv4(10, 211, 0, 1)}, Cluster: "rig-a", NodeName: "rig-a"}
+	in := Input{
+		Dir:       dir,
+		Server:    "https://10.210.0.1:6443",
+		ServerIPs: []net.IP{net.IPv4(10, 210, 0, 1), net.IPv4(10, 211, 0, 1)},
+		Cluster:   "rig-a",
+		NodeName:  "rig-a",
+	}
 	if err := Write(in, now); err != nil {
 		t.Fatal(err)
 	}
@@ -45,13 +51,21 @@ func TestWrite(t *testing.T) {
 	roots.AppendCertsFromPEM(read(CA))
 
 	for _, host := range []string{"10.210.0.1", "10.211.0.1", "127.0.0.1", "kubernetes.default.svc"} {
-		_, err := parse(t, read(APIServer+".crt")).Verify(x509.VerifyOptions{Roots: roots, DNSName: host, CurrentTime: now})
+		_, err := parse(t, read(APIServer+".crt")).Verify(x509.VerifyOptions{
+			Roots:       roots,
+			DNSName:     host,
+			CurrentTime: now,
+		})
 		if err != nil {
 			t.Errorf("the API server's certificate does not hold for %s: %v", host, err)
 		}
 	}
 
-	client := x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	client := x509.VerifyOptions{
+		Roots:       roots,
+		CurrentTime: now,
+		KeyUsages:   []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
 	config, err := clientcmd.LoadFromFile(Kubeconfig(dir, Node))
 	if err != nil {
 		t.Fatal(err)

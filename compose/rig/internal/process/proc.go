@@ -38,7 +38,8 @@ func ParseStat(text string) (Stat, error) {
 	fields := strings.Fields(text[end+1:])
 	const state, parent, start = 0, 1, 19
 	if len(fields) <= start {
-		return Stat{}, fmt.Errorf("parse stat %q: %d fields after the command, want at least %d", clip(text), len(fields), start+1)
+		return Stat{}, fmt.Errorf("parse stat %q: %d fields after the command, want at least %d", clip(text),
+			len(fields), start+1)
 	}
 	if len(fields[state]) != 1 {
 		return Stat{}, fmt.Errorf("parse stat %q: state %q is not one letter", clip(text), fields[state])

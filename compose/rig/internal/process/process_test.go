@@ -122,7 +122,13 @@ func TestAwaitTellsWhyAProcessEnded(t *testing.T) {
 func TestStartEntersCgroupsFirst(t *testing.T) {
 	procs := filepath.Join(t.TempDir(), "cgroup.procs")
 	log := filepath.Join(t.TempDir(), "log")
-	r, err := Start(Spec{Name: "probe", Path: "/bin/sh", Args: []string{"-c", "cat " + procs}, Log: log, Cgroups: []string{procs}})
+	r, err := Start(Spec{
+		Name:    "probe",
+		Path:    "/bin/sh",
+		Args:    []string{"-c", "cat " + procs},
+		Log:     log,
+		Cgroups: []string{procs},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -92,7 +92,8 @@ func Await(ctx context.Context, record Record, log string, check func(context.Co
 	for {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s is not ready: %w (last check: %w); the end of %s:\n%s", record.Name, ctx.Err(), last, log, Tail(log, 8))
+			return fmt.Errorf("%s is not ready: %w (last check: %w); the end of %s:\n%s", record.Name, ctx.Err(), last,
+				log, Tail(log, 8))
 		case <-timer.C:
 		}
 		attempt, cancel := context.WithTimeout(ctx, 2*time.Second)

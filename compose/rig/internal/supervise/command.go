@@ -18,13 +18,15 @@ func Main(args []string, out io.Writer) int {
 	flags := flag.NewFlagSet("rig-agent", flag.ContinueOnError)
 	flags.SetOutput(out)
 	flags.Usage = func() {
-		_, _ = fmt.Fprintln(out, "rig-agent keeps a node agent running, as systemd would.\n\nUsage: rig-agent [flags] -- program [arguments]")
+		_, _ = fmt.Fprintln(out,
+			"rig-agent keeps a node agent running, as systemd would.\n\nUsage: rig-agent [flags] -- program [arguments]")
 		flags.PrintDefaults()
 	}
 	var c Config
 	flags.StringVar(&c.Status, "status", "", "`file` that always says which process the program is (required)")
 	flags.StringVar(&c.Notify, "notify", "", "`path` of the notification socket that the program is given (required)")
-	flags.DurationVar(&c.Watchdog, "watchdog", 0, "kill the program when its watchdog messages stop for this long; 0: never")
+	flags.DurationVar(&c.Watchdog, "watchdog", 0,
+		"kill the program when its watchdog messages stop for this long; 0: never")
 	flags.DurationVar(&c.Grace, "grace", 10*time.Second, "time between SIGTERM and SIGKILL at the end")
 	if err := flags.Parse(args); err != nil {
 		return 2

@@ -100,7 +100,8 @@ func Run(ctx context.Context, c Config) error {
 		}
 		failures++
 		pause := backoff(failures)
-		c.Log.Warn("the program has ended, starting it again", "exit", exit, "lived", lived.Round(time.Millisecond).String(), "pause", pause.String())
+		c.Log.Warn("the program has ended, starting it again", "exit", exit,
+			"lived", lived.Round(time.Millisecond).String(), "pause", pause.String())
 		status.PID, status.Ready, status.LastExit = 0, false, exit
 		if err := c.write(status); err != nil {
 			return err
@@ -159,7 +160,8 @@ func (c Config) life(ctx context.Context, status *Status, messages <-chan string
 			c.Log.Warn("the program did not end in time, killing it", "grace", c.Grace.String())
 			_ = cmd.Process.Kill()
 		case <-watchdog.C:
-			c.Log.Warn("the program's watchdog messages stopped, killing it", "pid", status.PID, "watchdog", c.Watchdog.String())
+			c.Log.Warn("the program's watchdog messages stopped, killing it", "pid", status.PID,
+				"watchdog", c.Watchdog.String())
 			_ = cmd.Process.Kill()
 		case message := <-messages:
 			for line := range strings.Lines(message) {
@@ -167,7 +169,8 @@ func (c Config) life(ctx context.Context, status *Status, messages <-chan string
 				case "READY=1":
 					if !status.Ready {
 						status.Ready = true
-						c.Log.Info("program is ready", "pid", status.PID, "after", time.Since(status.StartedAt).Round(time.Millisecond).String())
+						c.Log.Info("program is ready", "pid", status.PID,
+							"after", time.Since(status.StartedAt).Round(time.Millisecond).String())
 						if err := c.write(*status); err != nil {
 							c.Log.Error("cannot write the status file", "err", err)
 						}

@@ -32,11 +32,13 @@ func Open(ctx context.Context, dir, release string, say func(string, ...any)) (*
 		"sources.list": fmt.Sprintf("deb [signed-by=%s] %s %s main\n", keyring, images.Mirror(), release),
 		"status":       "",
 		"apt.conf": strings.Join([]string{
-			`Dir::Etc::sourcelist "` + apt + `/sources.list";`, `Dir::Etc::sourceparts "/dev/null";`, `Dir::Etc::preferencesparts "/dev/null";`,
+			`Dir::Etc::sourcelist "` + apt + `/sources.list";`, `Dir::Etc::sourceparts "/dev/null";`,
+			`Dir::Etc::preferencesparts "/dev/null";`,
 			// What this machine's own settings have apt fetch and start beside is of no use here. A proxy comes from
 			// the environment, as debootstrap's does. A mirror may be one of the past: it is signed all the same.
 			`Dir::Etc::parts "/dev/null";`, `Dir::Etc::main "/dev/null";`, `Acquire::Check-Valid-Until "false";`,
-			`Dir::State::lists "` + apt + `/lists";`, `Dir::State::status "` + apt + `/status";`, `Dir::Cache "` + apt + `/cache";`,
+			`Dir::State::lists "` + apt + `/lists";`, `Dir::State::status "` + apt + `/status";`,
+			`Dir::Cache "` + apt + `/cache";`,
 			`Acquire::Languages "none";`, `APT::Sandbox::User "root";`, "",
 		}, "\n"),
 	} {

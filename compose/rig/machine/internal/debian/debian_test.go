@@ -28,7 +28,8 @@ func TestClosure(t *testing.T) {
 		"kernel/b/virtio_net.ko.xz: kernel/a/virtio_ring.ko\n" +
 		"kernel/b/other.ko: kernel/a/core.ko\n"
 	got, err := closure(index, []string{"virtio_rng", "virtio_net"})
-	want := []string{"kernel/a/core.ko", "kernel/a/virtio-rng.ko", "kernel/a/virtio_ring.ko", "kernel/b/virtio_net.ko.xz"}
+	want := []string{"kernel/a/core.ko", "kernel/a/virtio-rng.ko", "kernel/a/virtio_ring.ko",
+		"kernel/b/virtio_net.ko.xz"}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v; files (-want +got):\n%s", err, diff)
 	}

@@ -36,10 +36,13 @@ const (
 // masked units have nothing to do here: there is no console to log in at, no hardware that comes and goes, and nobody
 // keeps the machine for so long that it wants upkeep.
 var masked = []string{
-	"getty.target", "getty@.service", "getty@tty1.service", "serial-getty@.service", "apt-daily.timer", "apt-daily-upgrade.timer", "e2scrub_all.timer",
-	"e2scrub_reap.service", "fstrim.timer", "dpkg-db-backup.timer", "systemd-random-seed.service", "systemd-update-utmp.service",
+	"getty.target", "getty@.service", "getty@tty1.service", "serial-getty@.service", "apt-daily.timer",
+	"apt-daily-upgrade.timer", "e2scrub_all.timer",
+	"e2scrub_reap.service", "fstrim.timer", "dpkg-db-backup.timer", "systemd-random-seed.service",
+	"systemd-update-utmp.service",
 	"systemd-update-utmp-runlevel.service", "dev-hugepages.mount", "sys-kernel-debug.mount", "sys-kernel-tracing.mount",
-	"systemd-udev-trigger.service", "systemd-udevd.service", "systemd-udevd-control.socket", "systemd-udevd-kernel.socket",
+	"systemd-udev-trigger.service", "systemd-udevd.service", "systemd-udevd-control.socket",
+	"systemd-udevd-kernel.socket",
 	"systemd-pstore.service", "modprobe@.service", "kmod-static-nodes.service",
 }
 
@@ -50,7 +53,8 @@ var (
 )
 
 // unused files have no reader here.
-var unused = []string{"var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/info", "usr/share/locale", "usr/share/i18n"}
+var unused = []string{"var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/info",
+	"usr/share/locale", "usr/share/i18n"}
 
 //go:embed files
 var files embed.FS
@@ -155,7 +159,8 @@ func build(ctx context.Context, half string, in Input, say func(string, ...any))
 		return err
 	}
 	// No block is set aside for root, and the tables of inodes are written now: the first start shall not do it.
-	mkfs := []string{"mkfs.ext4", "-q", "-F", "-m0", "-E", "lazy_itable_init=0,lazy_journal_init=0", "-N", "500000", "-J", "size=32", "-d", root, image}
+	mkfs := []string{"mkfs.ext4", "-q", "-F", "-m0", "-E", "lazy_itable_init=0,lazy_journal_init=0", "-N", "500000",
+		"-J", "size=32", "-d", root, image}
 	if err := cached.Run(ctx, cached.Command{Args: mkfs, Nice: 10}, say); err != nil {
 		return err
 	}

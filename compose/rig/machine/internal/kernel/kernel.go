@@ -79,7 +79,11 @@ func Build(ctx context.Context, in Input) (string, error) {
 		if err := configure(ctx, tree, say); err != nil {
 			return err
 		}
-		build := cached.Command{Args: []string{"make", "ARCH=um", fmt.Sprintf("-j%d", runtime.GOMAXPROCS(0)), "linux"}, Dir: tree, Nice: 10}
+		build := cached.Command{
+			Args: []string{"make", "ARCH=um", fmt.Sprintf("-j%d", runtime.GOMAXPROCS(0)), "linux"},
+			Dir:  tree,
+			Nice: 10,
+		}
 		if err := cached.Run(ctx, build, say); err != nil {
 			return err
 		}
@@ -185,7 +189,8 @@ func check(path, want string) error {
 		if strings.HasPrefix(line, "CONFIG_") && !strings.Contains(got, "\n"+line+"\n") {
 			missing = append(missing, line)
 		}
-		if name, off := strings.CutSuffix(strings.TrimPrefix(line, "# "), " is not set"); off && strings.Contains(got, "\n"+name+"=") {
+		if name, off := strings.CutSuffix(strings.TrimPrefix(line, "# "), " is not set"); off &&
+			strings.Contains(got, "\n"+name+"=") {
 			missing = append(missing, line)
 		}
 	}

@@ -34,8 +34,8 @@ type Hardware struct {
 // Args is the command line. QEMU writes the console to its standard output, and ends when the machine switches itself
 // off, restarts, or has a kernel that panics.
 func (h Hardware) Args() []string {
-	// All that can be translated, but for what costs the translator time: a fifth level of page tables, and copies byte by
-	// byte.
+	// All that can be translated, but for what costs the translator time: a fifth level of page tables, and copies byte
+	// by byte.
 	cpu := "max,la57=off,erms=off,fsrm=off"
 	if h.Accel == KVM {
 		cpu = "host"
@@ -53,9 +53,10 @@ func (h Hardware) Args() []string {
 		args = append(args,
 			// The machine is told that the disk has a cache of its own, and flushes it to have something kept. QEMU
 			// keeps until then in its memory where in the file new data are: they are lost with the process, as those
-			// in the cache of a real disk are with the power. The clean disk below is only read: a lock of it would be in
-			// the way of User-Mode Linux, which locks it in a way of its own.
-			"-drive", "if=none,id=disk,format=qcow2,cache=writeback,discard=unmap,backing.file.locking=off,file="+escape(h.Disk),
+			// in the cache of a real disk are with the power. The clean disk below is only read: a lock of it would be
+			// in the way of User-Mode Linux, which locks it in a way of its own.
+			"-drive", "if=none,id=disk,format=qcow2,cache=writeback,discard=unmap,backing.file.locking=off,file="+
+				escape(h.Disk),
 			"-device", "virtio-blk-pci,drive=disk,write-cache=on",
 			"-drive", "if=none,id=modules,format=raw,readonly=on,file="+escape(h.Modules),
 			"-device", "virtio-blk-pci,drive=modules",
@@ -63,7 +64,8 @@ func (h Hardware) Args() []string {
 	}
 	if h.Tap != "" {
 		args = append(args,
-			"-netdev", "tap,id=link,script=no,downscript=no,ifname="+h.Tap, "-device", "virtio-net-pci,netdev=link,mac="+h.MAC)
+			"-netdev", "tap,id=link,script=no,downscript=no,ifname="+h.Tap, "-device",
+			"virtio-net-pci,netdev=link,mac="+h.MAC)
 	}
 	return args
 }
