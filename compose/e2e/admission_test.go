@@ -37,12 +37,18 @@ func (s *scene) bound(p *corev1.Pod) *corev1.Pod {
 
 func onPort(name string, port int32) *corev1.Pod {
 	p := plain(name)
-	p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: port, Protocol: corev1.ProtocolTCP}}
+	p.Spec.Containers[0].Ports = []corev1.ContainerPort{{
+		ContainerPort: 80,
+		HostPort:      port,
+		Protocol:      corev1.ProtocolTCP,
+	}}
 	return p
 }
 
 func requesting(p *corev1.Pod, milliCPU int64) *corev1.Pod {
-	p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(milliCPU, resource.DecimalSI)}
+	p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{
+		corev1.ResourceCPU: *resource.NewMilliQuantity(milliCPU, resource.DecimalSI),
+	}
 	return p
 }
 
@@ -62,7 +68,9 @@ func verdicts(t *testing.T, recorded map[string]verdict) map[string]verdict {
 	selects := plain("elsewhere")
 	selects.Spec.NodeSelector = map[string]string{"example.com/no-such": "node"}
 	unsafe := plain("unsafe-sysctl")
-	unsafe.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "kernel.msgmax", Value: "1000"}}}
+	unsafe.Spec.SecurityContext = &corev1.PodSecurityContext{
+		Sysctls: []corev1.Sysctl{{Name: "kernel.msgmax", Value: "1000"}},
+	}
 	pods := []*corev1.Pod{onPort("port-taken", port), requesting(plain("too-large"), 1_000_000), selects, unsafe}
 	for _, p := range pods {
 		s.bound(p)
@@ -95,7 +103,8 @@ func verdicts(t *testing.T, recorded map[string]verdict) map[string]verdict {
 			if now == nil || now.Status.Phase != corev1.PodFailed && now.Status.Phase != corev1.PodSucceeded {
 				return fmt.Errorf("pod: %s", describe(now))
 			}
-			if !slices.ContainsFunc(s.symptom(v, p.Name).Events, func(e string) bool { return strings.HasPrefix(e, "Warning ") }) {
+			if !slices.ContainsFunc(s.symptom(v, p.Name).Events,
+				func(e string) bool { return strings.HasPrefix(e, "Warning ") }) {
 				return fmt.Errorf("no warning yet")
 			}
 			return nil

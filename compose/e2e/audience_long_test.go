@@ -16,9 +16,10 @@ import (
 const (
 	// watched is how long memory is looked at.
 	watched = time.Minute
-	// perStream is how much nodeapi may grow for each stream. A log that is followed has a reader of the kernel's notices, whose
-	// buffer makes its stack 128 KiB, and some 30 KiB of buffers and other stacks; a session two buffers of 32 KiB to copy
-	// with, and TLS's and HTTP's own. What is not on a stack counts twice, since Go's collector comes when it has doubled.
+	// perStream is how much nodeapi may grow for each stream. A log that is followed has a reader of the kernel's
+	// notices, whose buffer makes its stack 128 KiB, and some 30 KiB of buffers and other stacks; a session two buffers
+	// of 32 KiB to copy with, and TLS's and HTTP's own. What is not on a stack counts twice, since Go's collector comes
+	// when it has doubled.
 	perStream = 256 << 10
 	// flat is how much memory may grow between two looks at a load that stays the same.
 	flat = 8 << 20
@@ -36,7 +37,8 @@ func TestAudience(t *testing.T) {
 	before := memory(t, pids)
 	a := s.gather(t)
 	began := time.Now()
-	table := fmt.Sprintf("| RSS (MiB) | before | with %d streams, after 10 s | after %s |\n|---|---|---|---|\n", streams, watched)
+	table := fmt.Sprintf("| RSS (MiB) | before | with %d streams, after 10 s | after %s |\n|---|---|---|---|\n",
+		streams, watched)
 	time.Sleep(time.Until(began.Add(10 * time.Second)))
 	soon := memory(t, pids)
 	lines, spoken := a.lines.Load(), a.spoken.Load()
@@ -46,10 +48,12 @@ func TestAudience(t *testing.T) {
 		table += fmt.Sprintf("| %s | %.1f | %.1f | %.1f |\n", name, mib(before[name]), mib(soon[name]), mib(late[name]))
 	}
 	seconds := (watched - 10*time.Second).Seconds()
-	t.Logf("%sdelivered: %.0f lines and %.0f answers a second; nodeapi grew by %.0f KiB a stream", table, float64(a.lines.Load()-lines)/seconds, float64(a.spoken.Load()-spoken)/seconds,
+	t.Logf("%sdelivered: %.0f lines and %.0f answers a second; nodeapi grew by %.0f KiB a stream", table,
+		float64(a.lines.Load()-lines)/seconds, float64(a.spoken.Load()-spoken)/seconds,
 		float64(late["nodeapi"]-before["nodeapi"])/streams/1024)
 	if late["nodeapi"]-before["nodeapi"] > streams*perStream {
-		t.Errorf("nodeapi grew by %.1f MiB with %d streams, more than %d KiB each", mib(late["nodeapi"]-before["nodeapi"]), streams, perStream>>10)
+		t.Errorf("nodeapi grew by %.1f MiB with %d streams, more than %d KiB each",
+			mib(late["nodeapi"]-before["nodeapi"]), streams, perStream>>10)
 	}
 	if grew := late["nodeapi"] - soon["nodeapi"]; grew > flat {
 		t.Errorf("nodeapi grew by %.1f MiB while its load stayed the same", mib(grew))
@@ -60,7 +64,8 @@ func TestAudience(t *testing.T) {
 	if problems := a.complaints(); len(problems) > 0 {
 		t.Errorf("of the streams went wrong:\n%s", strings.Join(problems, "\n"))
 	}
-	// How many is the machine's matter, that none of them stands still is nodeapi's. Each line is looked at by who follows.
+	// How many is the machine's matter, that none of them stands still is nodeapi's. Each line is looked at by who
+	// follows.
 	if got := a.lines.Load() - lines; got < followers {
 		t.Errorf("%d lines were delivered to %d followers in %.0f s", got, followers, seconds)
 	}
@@ -83,7 +88,8 @@ func TestAudience(t *testing.T) {
 		}
 		return nil
 	})
-	t.Logf("after SIGKILL of nodeapi: a new session after %s, all streams that read had ended after %s", ms(back), ms(time.Since(killed)))
+	t.Logf("after SIGKILL of nodeapi: a new session after %s, all streams that read had ended after %s", ms(back),
+		ms(time.Since(killed)))
 	a.dismiss()
 	w.untouched()
 	w.nodeReady()

@@ -67,11 +67,14 @@ func (s *scene) stage() []string {
 		p := plain(fmt.Sprintf("writes-%d", i))
 		const hours = 2
 		p.Spec.Containers[0].Image = rig.AgnhostImage
-		p.Spec.Containers[0].Args = []string{"logs-generator", fmt.Sprintf("--log-lines-total=%d", int(hours*time.Hour/lineEvery)), fmt.Sprintf("--run-duration=%dh", hours)}
+		p.Spec.Containers[0].Args = []string{"logs-generator",
+			fmt.Sprintf("--log-lines-total=%d", int(hours*time.Hour/lineEvery)),
+			fmt.Sprintf("--run-duration=%dh", hours)}
 		pods, names = append(pods, p), append(names, p.Name)
 	}
 	// As much as a log may hold before it is rotated, in long lines: far more than the kernel's buffers hold.
-	wrote := scripted("wrote", `line=$(head -c 8000 /dev/zero | tr '\0' x); for i in $(seq 1100); do echo $line; done; `+forever)
+	wrote := scripted("wrote",
+		`line=$(head -c 8000 /dev/zero | tr '\0' x); for i in $(seq 1100); do echo $line; done; `+forever)
 	s.create(append(pods, scripted("talks", forever), wrote)...)
 	s.ready(2*patience, names...)
 	return names
@@ -198,7 +201,8 @@ func (a *audience) openAtNode() (io.ReadCloser, error) {
 		TLSClientConfig: config, DisableKeepAlives: true,
 		TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{}, // not HTTP/2, which would read ahead
 	}}
-	r, err := http.NewRequestWithContext(a.ctx, http.MethodGet, "https://"+net.JoinHostPort(a.s.NodeIP(), "10250")+"/containerLogs/"+a.s.ns+"/wrote/main?follow=true", nil)
+	r, err := http.NewRequestWithContext(a.ctx, http.MethodGet,
+		"https://"+net.JoinHostPort(a.s.NodeIP(), "10250")+"/containerLogs/"+a.s.ns+"/wrote/main?follow=true", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -277,8 +281,8 @@ func (a *audience) talk(websocket bool, pause time.Duration) error {
 	return nil // it ended as it was ended
 }
 
-// flood lets a command write far more than all buffers on the way hold, and takes the first of it. It does not write without end: the
-// apiserver goes on reading from the node, and throws away, when a WebSocket client has gone.
+// flood lets a command write far more than all buffers on the way hold, and takes the first of it. It does not write
+// without end: the apiserver goes on reading from the node, and throws away, when a WebSocket client has gone.
 func (a *audience) flood(websocket bool) {
 	first := sync.OnceFunc(func() { a.present.Add(1) })
 	err := a.session(websocket, remotecommand.StreamOptions{Stdout: writerFunc(func(p []byte) (int, error) {

@@ -96,7 +96,8 @@ func checkRunning(t *testing.T, s *scene, p *corev1.Pod) {
 	if p.Status.HostIP != s.NodeIP() {
 		t.Errorf("%s: host IP %q, want %s", p.Name, p.Status.HostIP, s.NodeIP())
 	}
-	for _, c := range []corev1.PodConditionType{corev1.PodScheduled, corev1.PodInitialized, corev1.PodReadyToStartContainers, corev1.ContainersReady, corev1.PodReady} {
+	for _, c := range []corev1.PodConditionType{corev1.PodScheduled, corev1.PodInitialized,
+		corev1.PodReadyToStartContainers, corev1.ContainersReady, corev1.PodReady} {
 		if got := record.PodCondition(p, c); got != corev1.ConditionTrue {
 			t.Errorf("%s: condition %s is %s", p.Name, c, got)
 		}
@@ -105,7 +106,8 @@ func checkRunning(t *testing.T, s *scene, p *corev1.Pod) {
 		t.Errorf("%s: QoS class %q", p.Name, p.Status.QOSClass)
 	}
 	for _, c := range p.Status.ContainerStatuses {
-		if !c.Ready || c.Started == nil || !*c.Started || c.State.Running == nil || c.RestartCount != 0 || !strings.HasPrefix(c.ContainerID, "containerd://") || c.ImageID == "" {
+		if !c.Ready || c.Started == nil || !*c.Started || c.State.Running == nil || c.RestartCount != 0 ||
+			!strings.HasPrefix(c.ContainerID, "containerd://") || c.ImageID == "" {
 			t.Errorf("%s: container status %+v", p.Name, c)
 		}
 	}
@@ -140,7 +142,8 @@ func checkInside(t *testing.T, s *scene, p *corev1.Pod) {
 		"PLAIN=value\n", "EXPANDED=<value>\n", "POD_IP=" + p.Status.PodIP + "\n", "POD_NAME=" + p.Name + "\n",
 		"KUBERNETES_SERVICE_PORT=443\n", "HOSTNAME=" + p.Name + "\n",
 		p.Status.PodIP + "\t" + p.Name, "192.0.2.7\talias.example",
-		"nameserver " + s.ClusterDNS(), "search " + s.ns + ".svc.cluster.local svc.cluster.local cluster.local", "ndots:5",
+		"nameserver " + s.ClusterDNS(), "search " + s.ns + ".svc.cluster.local svc.cluster.local cluster.local",
+		"ndots:5",
 		"ca.crt\nnamespace\ntoken\n" + s.ns + "\n", "-----BEGIN CERTIFICATE-----",
 		"==args " + p.Name,
 	} {

@@ -29,8 +29,8 @@ const (
 )
 
 // TestBenchAudience measures how much slower pods start while two hundred followers of logs and fifty sessions are
-// served, some of which stop reading, and whose CPU that takes. The audience and the control plane, who are elsewhere on a
-// real cluster, have processors of their own.
+// served, some of which stop reading, and whose CPU that takes. The audience and the control plane, who are elsewhere
+// on a real cluster, have processors of their own.
 func TestBenchAudience(t *testing.T) {
 	for _, a := range agents[:2] {
 		t.Run(a.name, func(t *testing.T) {
@@ -140,7 +140,8 @@ func (m *meter) audience() {
 			record.Percentile(starts[0], part).Seconds(), record.Percentile(starts[1], part).Seconds())
 	}
 	for _, name := range slices.Sorted(maps.Keys(used[0])) {
-		row("CPU of "+name+" (cores)", used[0][name].Seconds()/lasted[0].Seconds(), used[1][name].Seconds()/lasted[1].Seconds())
+		row("CPU of "+name+" (cores)", used[0][name].Seconds()/lasted[0].Seconds(),
+			used[1][name].Seconds()/lasted[1].Seconds())
 	}
 	for _, name := range slices.Sorted(maps.Keys(calls[0])) {
 		row("call "+name+" of the runtime, mean (s)", calls[0][name].value(), calls[1][name].value())
@@ -190,7 +191,8 @@ func (m *meter) calls() map[string]mean {
 	all := map[string]mean{}
 	for _, metric := range families["kubelet_runtime_operations_duration_seconds"].GetMetric() {
 		for _, label := range metric.GetLabel() {
-			if label.GetName() == "operation_type" && slices.Contains([]string{"run_podsandbox", "create_container", "start_container"}, label.GetValue()) {
+			if label.GetName() == "operation_type" &&
+				slices.Contains([]string{"run_podsandbox", "create_container", "start_container"}, label.GetValue()) {
 				h := metric.GetHistogram()
 				all[label.GetValue()] = mean{h.GetSampleSum(), float64(h.GetSampleCount())}
 			}

@@ -29,9 +29,10 @@ var execProbe = corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"
 func TestBenchProbes(t *testing.T) {
 	compare(t, func(m *meter) {
 		m.warm()
-		m.probes(fmt.Sprintf("%d pods, HTTP readiness and liveness each second", httpPods), httpPods, func(name string) *corev1.Pod {
-			return probed(name, httpProbe)
-		})
+		m.probes(fmt.Sprintf("%d pods, HTTP readiness and liveness each second", httpPods), httpPods,
+			func(name string) *corev1.Pod {
+				return probed(name, httpProbe)
+			})
 		m.probes(fmt.Sprintf("%d pods, exec each second", execPods), execPods, func(name string) *corev1.Pod {
 			p := probed(name, execProbe)
 			p.Spec.Containers[0].LivenessProbe = nil

@@ -49,13 +49,17 @@ func TestBenchRuntime(t *testing.T) {
 			}
 		}
 		began := time.Now()
-		ids, err := each(batch, func(i int) (string, error) { return runPod(t.Context(), c, fmt.Sprintf("many-%d", i)) })
+		ids, err := each(batch,
+			func(i int) (string, error) { return runPod(t.Context(), c, fmt.Sprintf("many-%d", i)) })
 		if err != nil {
 			return err
 		}
 		ran := time.Since(began)
 		began = time.Now()
-		if _, err := each(batch, func(i int) (string, error) { return "", endPod(t.Context(), c, ids[i]) }); err != nil {
+		if _, err := each(batch, func(i int) (string, error) {
+			return "",
+				endPod(t.Context(), c, ids[i])
+		}); err != nil {
 			return err
 		}
 		t.Logf("runtime alone, %d calls at a time:\n| what | runtime alone |\n|---|---|\n| one pod: sandbox, create, start, p50 (s) | %.3f |\n| %d pods, until all run (s) | %.3f |\n| %d pods stopped and removed (s) | %.3f |",
@@ -113,8 +117,10 @@ func runPod(ctx context.Context, c runtimeapi.RuntimeServiceClient, name string)
 	container, err := c.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
 		PodSandboxId: made.GetPodSandboxId(), SandboxConfig: sandbox,
 		Config: &runtimeapi.ContainerConfig{
-			Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Image: &runtimeapi.ImageSpec{Image: rig.PauseImage}, LogPath: "main.log",
-			Linux: &runtimeapi.LinuxContainerConfig{},
+			Metadata: &runtimeapi.ContainerMetadata{Name: "main"},
+			Image:    &runtimeapi.ImageSpec{Image: rig.PauseImage},
+			LogPath:  "main.log",
+			Linux:    &runtimeapi.LinuxContainerConfig{},
 		},
 	})
 	if err != nil {

@@ -177,7 +177,8 @@ func (m *meter) batches() {
 	}
 	m.put(fmt.Sprintf("%d pods at once, until all are Ready (s)", batch), record.Percentile(all, 0.5).Seconds())
 	m.put(fmt.Sprintf("%d pods at once, created to Ready, p50 (s)", batch), record.Percentile(middle, 0.5).Seconds())
-	m.put(fmt.Sprintf("%d pods deleted at once, until all are gone (s)", batch), record.Percentile(deleted, 0.5).Seconds())
+	m.put(fmt.Sprintf("%d pods deleted at once, until all are gone (s)", batch),
+		record.Percentile(deleted, 0.5).Seconds())
 }
 
 // spread gives each pod's time to Ready, the first creation and the last Ready.
@@ -293,7 +294,8 @@ func (m *meter) kills() {
 			s.ready(patience, name)
 			starts = append(starts, s.startTime(name))
 		}
-		m.put("a pod created at the SIGKILL of "+way+", created to Ready, p50 (s)", record.Percentile(starts, 0.5).Seconds())
+		m.put("a pod created at the SIGKILL of "+way+", created to Ready, p50 (s)",
+			record.Percentile(starts, 0.5).Seconds())
 		s.clear()
 	}
 }

@@ -55,7 +55,9 @@ func (s *scene) cast(opts podgen.Options) *podgen.Generator {
 	_, err := s.client.NodeV1().RuntimeClasses().Create(ctx, class, metav1.CreateOptions{})
 	must(err)
 	for name, value := range priorities {
-		_, err := s.client.SchedulingV1().PriorityClasses().Create(ctx, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value}, metav1.CreateOptions{})
+		_, err := s.client.SchedulingV1().PriorityClasses().Create(ctx,
+			&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value},
+			metav1.CreateOptions{})
 		must(err)
 	}
 	for _, o := range podgen.Objects(s.ns) {
@@ -97,7 +99,10 @@ func (s *scene) answers() int32 {
 	if s.OnMachine() {
 		return s.answersThere()
 	}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "yes") }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		fmt.Fprintln(w, "yes")
+	}))
 	s.t.Cleanup(server.Close)
 	return int32(server.Listener.Addr().(*net.TCPAddr).Port) //nolint:gosec // a port fits
 }
@@ -121,7 +126,8 @@ func TestRandomPodsAreValid(t *testing.T) {
 	g := s.cast(podgen.Options{Seed: seed(t, uint64(time.Now().UnixNano())), Node: s.NodeName()})
 	for i := range randomPods {
 		p, traits := g.Pod(fmt.Sprintf("judged-%d", i))
-		_, err := s.client.CoreV1().Pods(s.ns).Create(t.Context(), p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := s.client.CoreV1().Pods(s.ns).Create(t.Context(), p,
+			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err != nil {
 			t.Errorf("pod %d, of the traits %s: %v", i, strings.Join(traits, ", "), err)
 		}

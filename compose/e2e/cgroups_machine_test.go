@@ -16,7 +16,8 @@ import (
 	"github.com/microlet/microlet/compose/rig"
 )
 
-// settled is how long a tree of cgroups is left alone before it is read: the kubelet updates its QoS classes each minute.
+// settled is how long a tree of cgroups is left alone before it is read: the kubelet updates its QoS classes each
+// minute.
 const settled = 65 * time.Second
 
 // TestCgroupTwins runs the same pods under the kubelet and under microlet, each from an empty tree, and compares every
@@ -100,9 +101,11 @@ func (s *scene) limits(agent rig.Agent) map[string]string {
 	s.ready(patience, names...)
 	time.Sleep(settled)
 
-	// What the driver systemd calls kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice/cri-containerd-<id>.scope
-	// is kubepods/burstable/pod<uid>/<id> with cgroupfs.
-	words := []string{"kubepods.slice", "kubepods", "kubepods-burstable.slice", "burstable", "kubepods-besteffort.slice", "besteffort"}
+	// What the driver systemd calls
+	// kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice/cri-containerd-<id>.scope is
+	// kubepods/burstable/pod<uid>/<id> with cgroupfs.
+	words := []string{"kubepods.slice", "kubepods", "kubepods-burstable.slice", "burstable",
+		"kubepods-besteffort.slice", "besteffort"}
 	err := s.cri(func(c runtimeapi.RuntimeServiceClient) error {
 		sandboxes, err := c.ListPodSandbox(s.t.Context(), &runtimeapi.ListPodSandboxRequest{})
 		for _, b := range sandboxes.GetItems() {

@@ -71,7 +71,8 @@ type chaos struct {
 
 // act does one thing.
 func (c *chaos) act() {
-	present := slices.DeleteFunc(c.record.View().Pods(c.ns), func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
+	present := slices.DeleteFunc(c.record.View().Pods(c.ns),
+		func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
 	slices.SortFunc(present, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	what := c.rand.IntN(20)
 	switch {
@@ -83,7 +84,8 @@ func (c *chaos) act() {
 	case what < 13:
 		p := present[c.rand.IntN(len(present))]
 		grace := []*int64{nil, new(int64(0)), new(int64(1))}[c.rand.IntN(3)]
-		err := c.client.CoreV1().Pods(c.ns).Delete(c.t.Context(), p.Name, metav1.DeleteOptions{GracePeriodSeconds: grace})
+		err := c.client.CoreV1().Pods(c.ns).Delete(c.t.Context(), p.Name,
+			metav1.DeleteOptions{GracePeriodSeconds: grace})
 		if err != nil && !apierrors.IsNotFound(err) {
 			c.t.Fatal(err)
 		}
@@ -98,7 +100,8 @@ func (c *chaos) act() {
 // change changes what may be changed of a pod.
 func (c *chaos) change(p *corev1.Pod) {
 	patches := []string{
-		fmt.Sprintf(`{"metadata":{"annotations":{"note":"changed %d"},"labels":{"changed":"%d"}}}`, c.rand.IntN(100), c.rand.IntN(100)),
+		fmt.Sprintf(`{"metadata":{"annotations":{"note":"changed %d"},"labels":{"changed":"%d"}}}`, c.rand.IntN(100),
+			c.rand.IntN(100)),
 		`{"spec":{"activeDeadlineSeconds":1}}`,
 		fmt.Sprintf(`{"spec":{"containers":[{"name":"main","image":%q}]}}`, otherBusybox),
 	}
@@ -106,7 +109,8 @@ func (c *chaos) change(p *corev1.Pod) {
 	if i == 2 && podgen.Ends(p) {
 		i = 0 // another image begins it anew: whether it still ends is the image's matter
 	}
-	_, err := c.client.CoreV1().Pods(c.ns).Patch(c.t.Context(), p.Name, types.StrategicMergePatchType, []byte(patches[i]), metav1.PatchOptions{})
+	_, err := c.client.CoreV1().Pods(c.ns).Patch(c.t.Context(), p.Name, types.StrategicMergePatchType,
+		[]byte(patches[i]), metav1.PatchOptions{})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		c.t.Fatalf("change pod %s with %s: %v", p.Name, patches[i], err)
 	}
@@ -141,7 +145,8 @@ func (c *chaos) agree() error {
 	told, known := map[string]bool{}, map[string]bool{} // containers that run, pods that are there
 	for _, p := range c.record.View().Pods(c.ns) {
 		known[string(p.UID)] = true
-		for _, status := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses) {
+		for _, status := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses,
+			p.Status.EphemeralContainerStatuses) {
 			if status.State.Running != nil {
 				_, id, _ := strings.Cut(status.ContainerID, "://")
 				told[id] = true
@@ -151,13 +156,15 @@ func (c *chaos) agree() error {
 	var problems []string
 	err := c.cri(func(r runtimeapi.RuntimeServiceClient) error {
 		ours := map[string]string{"io.kubernetes.pod.namespace": c.ns}
-		list, err := r.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: ours}})
+		list, err := r.ListContainers(ctx,
+			&runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: ours}})
 		if err != nil {
 			return err
 		}
 		for _, x := range list.GetContainers() {
 			running := x.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING
-			what := fmt.Sprintf("container %s of %s, %s: ", x.GetMetadata().GetName(), x.GetLabels()["io.kubernetes.pod.name"], x.GetState())
+			what := fmt.Sprintf("container %s of %s, %s: ", x.GetMetadata().GetName(),
+				x.GetLabels()["io.kubernetes.pod.name"], x.GetState())
 			switch {
 			case !known[x.GetLabels()["io.kubernetes.pod.uid"]]:
 				problems = append(problems, what+"its pod is gone")
@@ -168,7 +175,8 @@ func (c *chaos) agree() error {
 			}
 			delete(told, x.GetId())
 		}
-		boxes, err := r.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: ours}})
+		boxes, err := r.ListPodSandbox(ctx,
+			&runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: ours}})
 		if err != nil {
 			return err
 		}

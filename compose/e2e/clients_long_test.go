@@ -46,9 +46,11 @@ func TestClients(t *testing.T) {
 	shared.use(t)
 	s := newScene(t)
 	talk := scripted("talk", forever)
-	listens, term := shell("listens", `while read -r line; do echo "heard $line"; done; `+forever), shell("term", "exec sh -i")
+	listens, term := shell("listens", `while read -r line; do echo "heard $line"; done; `+forever), shell("term",
+		"exec sh -i")
 	listens.Stdin, term.Stdin, term.TTY = true, true, true
-	lives := shell("lives", `if [ -e /lives/one ]; then echo life two; `+forever+`; fi; touch /lives/one; echo life one; exit 1`)
+	lives := shell("lives",
+		`if [ -e /lives/one ]; then echo life two; `+forever+`; fi; touch /lives/one; echo life one; exit 1`)
 	lives.VolumeMounts = []corev1.VolumeMount{{Name: "lives", MountPath: "/lives"}}
 	talk.Spec.Volumes = []corev1.Volume{{Name: "lives"}}
 	talk.Spec.Containers = append(talk.Spec.Containers, listens, term, lives, shell("echoes", "nc -ll -p 9000 -e cat"))
@@ -102,7 +104,8 @@ func (s *scene) logsToTheEnd(t *testing.T, counts *corev1.Pod) {
 	}
 	out, problems, err := s.kubectl(nil, "logs", "-f", "counts")
 	if err != nil || out != want.String() {
-		t.Errorf("logs -f to the container's end: %v, %q, %d of %d lines", err, problems, strings.Count(out, "\n"), counted)
+		t.Errorf("logs -f to the container's end: %v, %q, %d of %d lines", err, problems, strings.Count(out, "\n"),
+			counted)
 	}
 }
 
@@ -121,7 +124,8 @@ func (s *scene) terminal(t *testing.T, size pty.Winsize, args ...string) *termin
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	x := &terminal{ended: make(chan struct{})}
-	x.cmd = exec.CommandContext(ctx, s.Kubectl(), append([]string{"--kubeconfig=" + s.Kubeconfig(), "--namespace=" + s.ns}, args...)...)
+	x.cmd = exec.CommandContext(ctx, s.Kubectl(),
+		append([]string{"--kubeconfig=" + s.Kubeconfig(), "--namespace=" + s.ns}, args...)...)
 	var err error
 	if x.File, err = pty.StartWithSize(x.cmd, &size); err != nil {
 		t.Fatal(err)
@@ -164,7 +168,8 @@ func (x *terminal) until(t *testing.T, want string) {
 // terminals: a program sees the size of the client's terminal, now and after a change, and its keys.
 func (s *scene) terminals(t *testing.T) {
 	t.Helper()
-	x := s.terminal(t, pty.Winsize{Rows: 33, Cols: 101}, "exec", "-it", "talk", "-c", "main", "--", "sh", "-c", "while :; do stty size; sleep 0.2; done")
+	x := s.terminal(t, pty.Winsize{Rows: 33, Cols: 101}, "exec", "-it", "talk", "-c", "main", "--", "sh", "-c",
+		"while :; do stty size; sleep 0.2; done")
 	x.until(t, "33 101")
 	if err := pty.Setsize(x.File, &pty.Winsize{Rows: 44, Cols: 111}); err != nil {
 		t.Fatal(err)
@@ -189,7 +194,8 @@ func (s *scene) attaches(t *testing.T, how string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, s.Kubectl(), "--kubeconfig="+s.Kubeconfig(), "--namespace="+s.ns, "attach", "-i", "talk", "-c", "listens")
+	cmd := exec.CommandContext(ctx, s.Kubectl(), "--kubeconfig="+s.Kubeconfig(), "--namespace="+s.ns, "attach", "-i",
+		"talk", "-c", "listens")
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -283,7 +289,8 @@ func (s *scene) debugs(t *testing.T) {
 	if _, err := io.WriteString(keys, "look\n"); err != nil {
 		t.Fatal(err)
 	}
-	out, problems, err := s.kubectl(stdin, "debug", "-i", "talk", "--image="+rig.BusyboxImage, "--container=look", "--target=main", "--",
+	out, problems, err := s.kubectl(stdin, "debug", "-i", "talk", "--image="+rig.BusyboxImage, "--container=look",
+		"--target=main", "--",
 		"sh", "-c", `read -r line; ps | grep -q '[t]rap' && echo it sees its neighbour`)
 	if err != nil || !strings.Contains(out, "it sees its neighbour") {
 		t.Errorf("debug: %v, %q, %q", err, out, problems)
@@ -318,11 +325,15 @@ func (s *scene) pours(t *testing.T, how string) {
 	}
 	atOnce := time.Since(began)
 	total := int64(2 * (poured + together*pouredTogether))
-	by := map[int]int64{podsync: s.passed(t, podsync) - before[podsync], nodeapi: s.passed(t, nodeapi) - before[nodeapi]}
+	by := map[int]int64{
+		podsync: s.passed(t, podsync) - before[podsync],
+		nodeapi: s.passed(t, nodeapi) - before[nodeapi],
+	}
 	t.Logf("port-forward, %s: %d MiB each way in %s, then %d × %d MiB each way at the same time in %s; nodeapi read and wrote %d MiB, podsync %d MiB",
 		how, poured>>20, ms(alone), together, pouredTogether>>20, ms(atOnce), by[nodeapi]>>20, by[podsync]>>20)
 	if by[nodeapi] < 2*total { // it reads and writes each
-		t.Errorf("of %d bytes nodeapi read and wrote %d: they went another way, so this proves nothing", total, by[nodeapi])
+		t.Errorf("of %d bytes nodeapi read and wrote %d: they went another way, so this proves nothing", total,
+			by[nodeapi])
 	}
 	if by[podsync] > total/20 {
 		t.Errorf("of %d bytes podsync read and wrote %d meanwhile", total, by[podsync])

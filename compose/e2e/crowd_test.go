@@ -45,7 +45,8 @@ func bigCrowd(t *testing.T) {
 			starts = append(starts, times.Ready.Sub(times.Created))
 		}
 	}
-	t.Logf("%d pods of %d kinds: all run after %s; created to Ready: p50 %s, p90 %s", len(pods), len(kinds), ms(took), ms(record.Percentile(starts, 0.5)), ms(record.Percentile(starts, 0.9)))
+	t.Logf("%d pods of %d kinds: all run after %s; created to Ready: p50 %s, p90 %s", len(pods), len(kinds), ms(took),
+		ms(record.Percentile(starts, 0.5)), ms(record.Percentile(starts, 0.9)))
 	checkKinds(t, s)
 
 	now := s.record.View().Pods(s.ns)
@@ -67,7 +68,9 @@ func hasRun(p *corev1.Pod, crashing bool) bool {
 		return record.Ready(p)
 	}
 	for _, c := range p.Status.ContainerStatuses {
-		if c.RestartCount > 0 && (c.LastTerminationState.Terminated != nil && c.LastTerminationState.Terminated.ExitCode == 3 || c.State.Terminated != nil && c.State.Terminated.ExitCode == 3) {
+		if c.RestartCount > 0 &&
+			(c.LastTerminationState.Terminated != nil && c.LastTerminationState.Terminated.ExitCode == 3 ||
+				c.State.Terminated != nil && c.State.Terminated.ExitCode == 3) {
 			return true
 		}
 	}

@@ -149,7 +149,8 @@ func TestDeletedWhilePodsyncIsDown(t *testing.T) {
 	shared.use(t)
 	s := newScene(t)
 	gone := []string{"goes", "forced", "replaced", "deaf"}
-	s.create(plain("neighbour"), scripted("goes", forever), scripted("forced", forever), scripted("replaced", forever), stubborn("deaf", 3))
+	s.create(plain("neighbour"), scripted("goes", forever), scripted("forced", forever), scripted("replaced", forever),
+		stubborn("deaf", 3))
 	s.ready(patience, append(gone, "neighbour")...)
 	w := s.witness("neighbour")
 	v := s.record.View()
@@ -180,7 +181,8 @@ func TestDeletedWhilePodsyncIsDown(t *testing.T) {
 	s.wait(patience, "the end of pods that were deleted meanwhile", s.areGone("goes", "deaf"))
 	s.endedWith(pods[3].UID, 137)
 	s.ready(patience, "replaced")
-	if now := s.record.View().Pod(s.ns, "replaced"); now.UID == pods[2].UID || containerID(now) == containerID(pods[2]) {
+	if now := s.record.View().Pod(s.ns, "replaced"); now.UID == pods[2].UID ||
+		containerID(now) == containerID(pods[2]) {
 		t.Errorf("the pod of the same name is the one before")
 	}
 	await(t, patience, "nothing left of pods that were deleted meanwhile", func() error {

@@ -30,7 +30,8 @@ import (
 func (s *scene) kubectl(stdin io.Reader, args ...string) (stdout, stderr string, err error) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, s.node.Kubectl(), append([]string{"--kubeconfig=" + s.node.Kubeconfig(), "--namespace=" + s.ns}, args...)...)
+	cmd := exec.CommandContext(ctx, s.node.Kubectl(),
+		append([]string{"--kubeconfig=" + s.node.Kubeconfig(), "--namespace=" + s.ns}, args...)...)
 	var out, problems bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &problems
 	err = cmd.Run()
@@ -86,7 +87,8 @@ func (s *scene) talks() {
 		HTTPGet: &corev1.HTTPGetAction{Path: "/file", Port: intstr.FromInt32(8080)},
 	}}
 	// The order of lines of different streams is nobody's promise: the runtime copies two pipes.
-	talk.Spec.Containers = append(talk.Spec.Containers, shell("again", `echo life; exit 1`), web, shell("complains", `echo problem >&2; `+forever))
+	talk.Spec.Containers = append(talk.Spec.Containers, shell("again", `echo life; exit 1`), web,
+		shell("complains", `echo problem >&2; `+forever))
 	s.create(talk)
 	s.wait(patience, "a container to have been restarted, and the web server", func(v record.View) error {
 		restarted, serves := false, false
@@ -113,7 +115,8 @@ func (s *scene) edge(t *testing.T) {
 		t.Errorf("the last line of the log: %v, %q, %q", err, out, problems)
 	}
 	s.refuses("previous terminated container", "logs", "talk", "-c", first, "--previous")
-	if out, problems, err := s.kubectl(nil, "logs", "talk", "-c", first, "--limit-bytes=4"); err != nil || out != "firs" {
+	if out, problems, err := s.kubectl(nil, "logs", "talk", "-c", first, "--limit-bytes=4"); err != nil ||
+		out != "firs" {
 		t.Errorf("the first bytes of the log: %v, %q, %q", err, out, problems)
 	}
 
@@ -143,8 +146,15 @@ func (s *scene) edge(t *testing.T) {
 
 	proxy := "/api/v1/nodes/" + s.node.NodeName() + "/proxy"
 	for path, want := range map[string]string{
-		"/pods": `"name":"talk"`, "/runningpods/": `"name":"talk"`, "/configz": `"kubeletconfig"`, "/healthz": "ok", "/healthz/pleg": "ok",
-		"/metrics": "kubelet_runtime_operations_total", "/statusz": "kubelet statusz", "/flagz": "hostname-override=" + s.node.NodeName(), "/logs/": "<a href=",
+		"/pods":                `"name":"talk"`,
+		"/runningpods/":        `"name":"talk"`,
+		"/configz":             `"kubeletconfig"`,
+		"/healthz":             "ok",
+		"/healthz/pleg":        "ok",
+		"/metrics":             "kubelet_runtime_operations_total",
+		"/statusz":             "kubelet statusz",
+		"/flagz":               "hostname-override=" + s.node.NodeName(),
+		"/logs/":               "<a href=",
 		"/debug/pprof/cmdline": "podsync",
 	} {
 		s.says(want, "get", "--raw", proxy+path)
@@ -157,9 +167,11 @@ var forwarding = regexp.MustCompile(`Forwarding from (127\.0\.0\.1:\d+)`)
 
 // portForward runs kubectl port-forward until the context ends, on a port that kubectl chooses. The function that it
 // returns waits for kubectl's end, and returns what it complained about.
-func (s *scene) portForward(ctx context.Context, t *testing.T, pod string, port int) (address string, end func() string) {
+func (s *scene) portForward(ctx context.Context, t *testing.T, pod string,
+	port int) (address string, end func() string) {
 	t.Helper()
-	cmd := exec.CommandContext(ctx, s.Kubectl(), "--kubeconfig="+s.Kubeconfig(), "--namespace="+s.ns, "port-forward", "--address=127.0.0.1", pod, fmt.Sprintf(":%d", port))
+	cmd := exec.CommandContext(ctx, s.Kubectl(), "--kubeconfig="+s.Kubeconfig(), "--namespace="+s.ns, "port-forward",
+		"--address=127.0.0.1", pod, fmt.Sprintf(":%d", port))
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -212,7 +224,10 @@ func (s *scene) forward(t *testing.T, how string) {
 // strangers go to the port itself.
 func (s *scene) strangers(t *testing.T) {
 	t.Helper()
-	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	client := &http.Client{
+		Timeout:   10 * time.Second,
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
+	}
 	defer client.CloseIdleConnections()
 	account, problems, err := s.kubectl(nil, "create", "token", "default")
 	if err != nil {
@@ -237,7 +252,8 @@ func (s *scene) strangers(t *testing.T) {
 				t.Error(err)
 			}
 			if answer.StatusCode != want {
-				t.Errorf("%s with %d characters of token: %d %s, want %d", path, len(token), answer.StatusCode, body, want)
+				t.Errorf("%s with %d characters of token: %d %s, want %d", path, len(token), answer.StatusCode, body,
+					want)
 			}
 		}
 	}

@@ -48,9 +48,12 @@ func failing() (pods []*corev1.Pod, until map[string][]string) {
 	command := plain("no-command")
 	command.Spec.Containers[0].Command = []string{"/does/not/exist"}
 	key := scripted("no-configmap", forever)
-	key.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
-		LocalObjectReference: corev1.LocalObjectReference{Name: "missing"}, Key: "a",
-	}}}}
+	key.Spec.Containers[0].Env = []corev1.EnvVar{{
+		Name: "A",
+		ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
+			LocalObjectReference: corev1.LocalObjectReference{Name: "missing"}, Key: "a",
+		}},
+	}}
 	yes := true
 	root := scripted("must-not-be-root", forever)
 	root.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsNonRoot: &yes}
@@ -64,8 +67,8 @@ func failing() (pods []*corev1.Pod, until map[string][]string) {
 	}
 }
 
-// symptoms runs the failing pods beside a healthy neighbour and returns what they show. What was recorded is waited for,
-// unless it is nil.
+// symptoms runs the failing pods beside a healthy neighbour and returns what they show. What was recorded is waited
+// for, unless it is nil.
 func symptoms(t *testing.T, recorded map[string]symptom) map[string]symptom {
 	t.Helper()
 	s := newScene(t)
@@ -136,9 +139,11 @@ func (s *scene) symptom(v record.View, pod string) symptom {
 			if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" {
 				got.Waiting = append(got.Waiting, clean(w.Reason+": "+w.Message))
 			}
-			for _, e := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
+			for _, e := range []*corev1.ContainerStateTerminated{c.State.Terminated,
+				c.LastTerminationState.Terminated} {
 				if e != nil {
-					got.Terminated = append(got.Terminated, clean(fmt.Sprintf("%s %d: %s", e.Reason, e.ExitCode, e.Message)))
+					got.Terminated = append(got.Terminated,
+						clean(fmt.Sprintf("%s %d: %s", e.Reason, e.ExitCode, e.Message)))
 				}
 			}
 		}
@@ -214,7 +219,8 @@ func unsupportedField(t *testing.T) {
 	s.create(p)
 	s.wait(patience, "the refusal", func(v record.View) error {
 		for _, c := range s.statuses(v, "not-built") {
-			if c.State.Waiting != nil && c.State.Waiting.Reason == "CreateContainerConfigError" && strings.Contains(c.State.Waiting.Message, "spec.hostUsers") {
+			if c.State.Waiting != nil && c.State.Waiting.Reason == "CreateContainerConfigError" &&
+				strings.Contains(c.State.Waiting.Message, "spec.hostUsers") {
 				return nil
 			}
 		}
@@ -223,7 +229,8 @@ func unsupportedField(t *testing.T) {
 	s.wait(patience, "the event of the refusal", func(v record.View) error {
 		var seen []string
 		for _, e := range v.Events(s.ns, "not-built") {
-			if seen = append(seen, e.Reason+": "+e.Message); e.Type == corev1.EventTypeWarning && strings.Contains(e.Message, "spec.hostUsers") {
+			if seen = append(seen, e.Reason+": "+e.Message); e.Type == corev1.EventTypeWarning &&
+				strings.Contains(e.Message, "spec.hostUsers") {
 				return nil
 			}
 		}

@@ -27,14 +27,19 @@ import (
 func TestExecProbes(t *testing.T) {
 	shared.use(t)
 	s := newScene(t)
-	exec := corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"test", "-e", "$(FILE)", "-a", "$$(FILE)", "!=", ""}}}
+	exec := corev1.ProbeHandler{
+		Exec: &corev1.ExecAction{Command: []string{"test", "-e", "$(FILE)", "-a", "$$(FILE)", "!=", ""}},
+	}
 	p := probed("probed", exec)
 	c := &p.Spec.Containers[0]
 	c.Env = []corev1.EnvVar{{Name: "FILE", Value: "/tmp/www/ok"}}
 	c.StartupProbe = &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 60, ProbeHandler: exec}
 	sidecar := shell("sidecar", "echo ok > /tmp/ok; "+forever)
 	sidecar.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
-	sidecar.ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"cat", "/tmp/ok"}}}}
+	sidecar.ReadinessProbe = &corev1.Probe{
+		PeriodSeconds: 1,
+		ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"cat", "/tmp/ok"}}},
+	}
 	p.Spec.InitContainers = []corev1.Container{sidecar}
 	s.create(p)
 	s.ready(patience, p.Name)
@@ -58,7 +63,8 @@ func TestExecProbes(t *testing.T) {
 	})
 	ask := func(r role.Role, call func(context.Context, runtimeapi.RuntimeServiceClient) error) codes.Code {
 		conn, err := grpc.NewClient("unix://"+filepath.Join(shared.RuntimeDir(), "cri", string(r)+".sock"),
-			grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"), grpc.WithNoProxy())
+			grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"),
+			grpc.WithNoProxy())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +87,8 @@ func TestExecProbes(t *testing.T) {
 		}
 	}
 	if got := ask(role.NodeAPI, func(ctx context.Context, c runtimeapi.RuntimeServiceClient) error {
-		_, err := c.CheckpointContainer(ctx, &runtimeapi.CheckpointContainerRequest{ContainerId: id, Location: filepath.Join(t.TempDir(), "x.tar")})
+		_, err := c.CheckpointContainer(ctx,
+			&runtimeapi.CheckpointContainerRequest{ContainerId: id, Location: filepath.Join(t.TempDir(), "x.tar")})
 		return err
 	}); got != codes.PermissionDenied {
 		t.Errorf("a checkpoint into a folder of the caller's: %v", got)

@@ -28,7 +28,10 @@ func TestHandover(t *testing.T) {
 	s := newScene(t)
 	s.talks()
 	// Pods with a gate of their own are never Ready.
-	g := s.cast(podgen.Options{Seed: seed(t, uint64(time.Now().UnixNano())), Without: append(podgen.Ending(), "readiness gate")})
+	g := s.cast(podgen.Options{
+		Seed:    seed(t, uint64(time.Now().UnixNano())),
+		Without: append(podgen.Ending(), "readiness gate"),
+	})
 	mixed := func(by string, count int) (names []string) {
 		var pods []*corev1.Pod
 		for i := range count {
@@ -87,7 +90,8 @@ func TestHandover(t *testing.T) {
 const kubeletStartGrace = 12 * time.Second
 
 func hasStartupProbe(p *corev1.Pod) bool {
-	return slices.ContainsFunc(slices.Concat(p.Spec.InitContainers, p.Spec.Containers), func(c corev1.Container) bool { return c.StartupProbe != nil })
+	return slices.ContainsFunc(slices.Concat(p.Spec.InitContainers, p.Spec.Containers),
+		func(c corev1.Container) bool { return c.StartupProbe != nil })
 }
 
 // TestSingle runs with all services in one process what needs no separate ones.

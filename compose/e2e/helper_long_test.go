@@ -107,7 +107,8 @@ func (s *scene) helper(name string) *corev1.Pod {
 		Name: "prober", Image: rig.BusyboxImage, ImagePullPolicy: corev1.PullIfNotPresent,
 		Command: []string{
 			"/microlet", "prober", "--runtime-dir=" + s.RuntimeDir(), "--node-name=" + s.NodeName(), "--replica=1",
-			"--resolved-config=" + filepath.Join(s.RuntimeDir(), "config", "prober.yaml"), "--peer-cgroups=" + s.agentCgroup(),
+			"--resolved-config=" + filepath.Join(s.RuntimeDir(), "config", "prober.yaml"),
+			"--peer-cgroups=" + s.agentCgroup(),
 		},
 		VolumeMounts: mounted,
 	}}

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// maxLease is how old the node's Lease may ever be while the API server is there: its own duration, after which others
-	// may take the node for lost. It is renewed every 10 s.
+	// maxLease is how old the node's Lease may ever be while the API server is there: its own duration, after which
+	// others may take the node for lost. It is renewed every 10 s.
 	maxLease = 40 * time.Second
 )
 
@@ -118,8 +118,10 @@ func TestBusDown(t *testing.T) {
 	s.ready(patience, "mid")
 	s.wait(patience, "the end of a pod while the bus is down", s.areGone("goes"))
 	s.wait(patience, "a container's restart while the bus is down", s.restarted("restarts", 1))
-	t.Logf("bus down: a pod is Ready after %s; all three things done after %s", ms(s.startTime("mid")), ms(time.Since(begin)))
-	s.wait(patience, "a second renewal of the Lease while the bus is down", func(record.View) error { return s.renewals(down, 2) })
+	t.Logf("bus down: a pod is Ready after %s; all three things done after %s", ms(s.startTime("mid")),
+		ms(time.Since(begin)))
+	s.wait(patience, "a second renewal of the Lease while the bus is down",
+		func(record.View) error { return s.renewals(down, 2) })
 	time.Sleep(time.Until(begin.Add(outage - time.Second)))
 	release()
 	s.waitHealthy(t, patience)
@@ -173,7 +175,8 @@ func TestAPIServerDown(t *testing.T) {
 	down := s.record.Mark() // nothing is written until the API server is back
 	s.endContainer("restarts")
 	ended := time.Now()
-	await(t, patience, "the container's restart without an API server", func() error { return s.runsAttempt("restarts", 1) })
+	await(t, patience, "the container's restart without an API server",
+		func() error { return s.runsAttempt("restarts", 1) })
 	again := time.Now()
 	t.Logf("a container that ended while the API server was down runs again after %s", ms(again.Sub(ended)))
 	time.Sleep(time.Until(stop.Add(outage)))
@@ -202,7 +205,8 @@ func TestAPIServerDown(t *testing.T) {
 		}
 		return fmt.Errorf("no event Started of the time without an API server: %v", seen)
 	})
-	t.Logf("status and event of that time have been delivered %s after the API server was ready again", ms(time.Since(back)))
+	t.Logf("status and event of that time have been delivered %s after the API server was ready again",
+		ms(time.Since(back)))
 	after := plain("after")
 	after.Spec.NodeName = s.NodeName() // the scheduler needs a while to come back by itself
 	s.create(after)
@@ -218,10 +222,12 @@ func TestAPIServerDown(t *testing.T) {
 		}
 		was := w.pods[slices.IndexFunc(w.pods, func(q *corev1.Pod) bool { return q.UID == p.UID })]
 		if fmt.Sprint(record.Containers(p)) != fmt.Sprint(record.Containers(was)) || e.Deleted {
-			t.Errorf("%s was touched: containers were %v and are %v, deleted %t", p.Name, record.Containers(was), record.Containers(p), e.Deleted)
+			t.Errorf("%s was touched: containers were %v and are %v, deleted %t", p.Name, record.Containers(was),
+				record.Containers(p), e.Deleted)
 		}
 	}
-	t.Logf("changes after which the node was not Ready, by the node controller's word: %d", len(record.NodeReady(s.record.Since(w.mark))))
+	t.Logf("changes after which the node was not Ready, by the node controller's word: %d",
+		len(record.NodeReady(s.record.Since(w.mark))))
 }
 
 // renewals returns nil when the Lease was renewed so often since the mark.

@@ -43,7 +43,8 @@ func TestLeaseEndsWhenPodsyncHangs(t *testing.T) {
 	s.create(plain("after"))
 	s.ready(patience, "after")
 	for _, p := range w.pods {
-		if now := s.record.View().Pod(s.ns, p.Name); now == nil || now.Status.ContainerStatuses[0].ContainerID != p.Status.ContainerStatuses[0].ContainerID {
+		if now := s.record.View().Pod(s.ns, p.Name); now == nil ||
+			now.Status.ContainerStatuses[0].ContainerID != p.Status.ContainerStatuses[0].ContainerID {
 			t.Errorf("the container of %s was touched", p.Name)
 		}
 	}

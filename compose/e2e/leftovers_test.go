@@ -49,7 +49,8 @@ func (s *scene) leavesTraces(pods []*corev1.Pod) {
 		s.t.Fatal(err)
 	}
 	text := "\n" + strings.Join(found, "\n")
-	for _, kind := range []string{"sandbox ", "container ", "cgroup ", "mount ", "pod folder ", "log folder ", "address reservation "} {
+	for _, kind := range []string{"sandbox ", "container ", "cgroup ", "mount ", "pod folder ", "log folder ",
+		"address reservation "} {
 		if !strings.Contains(text, "\n"+kind) {
 			s.t.Errorf("of pods that run the search for leftovers finds no %q, only:%s", kind, text)
 		}
@@ -63,7 +64,8 @@ func (s *scene) leavesTraces(pods []*corev1.Pod) {
 		s.t.Fatal(err)
 	}
 	if !slices.ContainsFunc(namespaces, func(path string) bool { return known[path] }) {
-		s.t.Errorf("none of the namespaces %q is one that the runtime says that its sandboxes have: %v", namespaces, known)
+		s.t.Errorf("none of the namespaces %q is one that the runtime says that its sandboxes have: %v", namespaces,
+			known)
 	}
 	if ports, err := s.bridgePorts(); err != nil || ports == 0 {
 		s.t.Errorf("the search for links at the bridge finds %d: %v", ports, err)
@@ -90,7 +92,8 @@ func (s *scene) traces(pods []*corev1.Pod) ([]string, error) {
 		}
 		for _, b := range sandboxes.GetItems() {
 			if living[b.GetId()] = true; uids[b.GetMetadata().GetUid()] {
-				left = append(left, fmt.Sprintf("sandbox %s of %s: %s", b.GetId(), b.GetMetadata().GetName(), b.GetState()))
+				left = append(left,
+					fmt.Sprintf("sandbox %s of %s: %s", b.GetId(), b.GetMetadata().GetName(), b.GetState()))
 			}
 		}
 		containers, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
@@ -99,7 +102,9 @@ func (s *scene) traces(pods []*corev1.Pod) ([]string, error) {
 		}
 		for _, b := range containers.GetContainers() {
 			if living[b.GetId()] = true; uids[b.GetLabels()["io.kubernetes.pod.uid"]] {
-				left = append(left, fmt.Sprintf("container %s of %s: %s", b.GetId(), b.GetLabels()["io.kubernetes.pod.name"], b.GetState()))
+				left = append(left,
+					fmt.Sprintf("container %s of %s: %s", b.GetId(), b.GetLabels()["io.kubernetes.pod.name"],
+						b.GetState()))
 			}
 		}
 		return nil
@@ -122,7 +127,11 @@ func (s *scene) traces(pods []*corev1.Pod) ([]string, error) {
 			}
 		}
 	}
-	for what, dir := range map[string]string{"pod folder ": filepath.Join(s.RootDir(), "pods"), "log folder ": s.PodLogsDir(), "log link ": "/var/log/containers"} {
+	for what, dir := range map[string]string{
+		"pod folder ": filepath.Join(s.RootDir(), "pods"),
+		"log folder ": s.PodLogsDir(),
+		"log link ":   "/var/log/containers",
+	} {
 		files, err := s.names(dir)
 		if err != nil {
 			return nil, err
@@ -149,15 +158,17 @@ func (s *scene) traces(pods []*corev1.Pod) ([]string, error) {
 	return left, nil
 }
 
-// straysThere lists what the network plugins keep on the node's own machine for sandboxes that the runtime does not know:
-// addresses, whoever had them, and results.
+// straysThere lists what the network plugins keep on the node's own machine for sandboxes that the runtime does not
+// know: addresses, whoever had them, and results.
 func (n *node) straysThere(living map[string]bool) ([]string, error) {
 	reserved, err := n.reservations()
 	if err != nil {
 		return nil, err
 	}
 	// A reservation's first line is its owner. One that was cut off has none.
-	owners, err := n.linesThere("sh", "-c", `test ! -e "$1" || find "$1" -type f -exec awk 'FNR == 1 {print FILENAME "=" $1}' {} +`, "owners", rig.Reservations)
+	owners, err := n.linesThere("sh", "-c",
+		`test ! -e "$1" || find "$1" -type f -exec awk 'FNR == 1 {print FILENAME "=" $1}' {} +`, "owners",
+		rig.Reservations)
 	if err != nil {
 		return nil, err
 	}
@@ -273,7 +284,8 @@ func (s *scene) knownNamespaces() (map[string]bool, error) {
 			return fmt.Errorf("list sandboxes: %w", err)
 		}
 		for _, b := range all.GetItems() {
-			answer, err := c.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: b.GetId(), Verbose: true})
+			answer, err := c.PodSandboxStatus(ctx,
+				&runtimeapi.PodSandboxStatusRequest{PodSandboxId: b.GetId(), Verbose: true})
 			if status.Code(err) == codes.NotFound {
 				continue // removed since, with its namespace
 			}

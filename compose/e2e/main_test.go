@@ -88,7 +88,16 @@ func start(ctx context.Context) (_ *node, err error) {
 	if onMachine { // of which no scenario asks for what the others need
 		with = besidesThere
 	}
-	i, err := rig.Up(ctx, rig.Options{Name: fmt.Sprintf("e2e-%d", os.Getpid()), Agent: firstAgent, Microlet: microlet, With: with, Machine: onMachine, CgroupDriver: cgroupDriver, Out: os.Stderr})
+	i, err := rig.Up(ctx,
+		rig.Options{
+			Name:         fmt.Sprintf("e2e-%d", os.Getpid()),
+			Agent:        firstAgent,
+			Microlet:     microlet,
+			With:         with,
+			Machine:      onMachine,
+			CgroupDriver: cgroupDriver,
+			Out:          os.Stderr,
+		})
 	if err != nil {
 		return nil, err
 	}

@@ -74,8 +74,8 @@ func TestRuntimeDown(t *testing.T) {
 	}
 }
 
-// sameContainers judges that the containers of a witness' pods are those from before. Their Ready may have been taken from
-// them meanwhile by the node controller.
+// sameContainers judges that the containers of a witness' pods are those from before. Their Ready may have been taken
+// from them meanwhile by the node controller.
 func (s *scene) sameContainers(w *witness) {
 	s.t.Helper()
 	s.sync()
@@ -106,8 +106,8 @@ const (
 	besideHung = time.Minute
 )
 
-// TestRuntimeCallsHang: the shims of some pods stop answering, so that what is asked of the runtime about these pods hangs.
-// Everything else goes on.
+// TestRuntimeCallsHang: the shims of some pods stop answering, so that what is asked of the runtime about these pods
+// hangs. Everything else goes on.
 func TestRuntimeCallsHang(t *testing.T) {
 	shared.use(t)
 	s := newScene(t)
@@ -147,7 +147,8 @@ func TestRuntimeCallsHang(t *testing.T) {
 	s.ready(besideHung, "comes")
 	s.wait(besideHung, "the end of another pod", s.areGone("goes"))
 	s.wait(besideHung, "the restart of another pod's container", s.restarted("ends", 1))
-	t.Logf("while the calls about %d pods hang others start, end and restart within %s", len(hung), ms(time.Since(begin)))
+	t.Logf("while the calls about %d pods hang others start, end and restart within %s", len(hung),
+		ms(time.Since(begin)))
 	time.Sleep(20 * time.Second) // the hung pods are past their grace period of 10 s
 	s.sync()
 	for _, name := range hung {
@@ -169,8 +170,8 @@ func TestRuntimeCallsHang(t *testing.T) {
 // expiry is how long the node's short certificate is good for: long enough for a start on a busy machine.
 const expiry = 90 * time.Second
 
-// TestCertificateExpires: the node's client certificate expires under it. Pods run on and their containers are restarted;
-// when the files are renewed, all that came up meanwhile is told.
+// TestCertificateExpires: the node's client certificate expires under it. Pods run on and their containers are
+// restarted; when the files are renewed, all that came up meanwhile is told.
 func TestCertificateExpires(t *testing.T) {
 	s := newScene(t)
 	c := s.newCredentials()
@@ -193,7 +194,8 @@ func TestCertificateExpires(t *testing.T) {
 	time.Sleep(15 * time.Second)
 	s.sync()
 	for _, e := range s.record.Since(mark) {
-		if p, ok := e.Object.(*corev1.Pod); ok && p.Name == "ends" && len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].RestartCount > 0 {
+		if p, ok := e.Object.(*corev1.Pod); ok && p.Name == "ends" && len(p.Status.ContainerStatuses) > 0 &&
+			p.Status.ContainerStatuses[0].RestartCount > 0 {
 			t.Fatal("the node was heard, so its certificate is still good and this test shows nothing")
 		}
 	}
@@ -206,7 +208,8 @@ func TestCertificateExpires(t *testing.T) {
 	s.ready(patience, "comes")
 	await(t, patience, "a fresh Lease", func() error { return s.fresh(renewed) })
 	t.Logf("the Lease was renewed %s after the certificate", ms(time.Since(renewed)))
-	if now := s.record.View().Pod(s.ns, "ends"); now.UID != w.pods[0].UID || now.Status.ContainerStatuses[0].RestartCount != 1 {
+	if now := s.record.View().Pod(s.ns, "ends"); now.UID != w.pods[0].UID ||
+		now.Status.ContainerStatuses[0].RestartCount != 1 {
 		t.Errorf("the pod was restarted more than once: %s", describe(now))
 	}
 }
@@ -222,7 +225,12 @@ type credentials struct {
 func (s *scene) newCredentials() *credentials {
 	s.t.Helper()
 	dir := s.t.TempDir()
-	c := &credentials{s: s, kubeconfig: filepath.Join(dir, "kubeconfig"), cert: filepath.Join(dir, "client.crt"), key: filepath.Join(dir, "client.key")}
+	c := &credentials{
+		s:          s,
+		kubeconfig: filepath.Join(dir, "kubeconfig"),
+		cert:       filepath.Join(dir, "client.crt"),
+		key:        filepath.Join(dir, "client.key"),
+	}
 	pki := filepath.Join(s.Dir(), "pki")
 	ca, err := tls.LoadX509KeyPair(filepath.Join(pki, "ca.crt"), filepath.Join(pki, "ca.key"))
 	if err != nil {
@@ -267,9 +275,12 @@ func (c *credentials) issue(life time.Duration) {
 	}
 	now := time.Now()
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: "system:node:" + c.s.NodeName(), Organization: []string{"system:nodes"}},
-		NotBefore: now.Add(-time.Minute), NotAfter: now.Add(life),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		SerialNumber: serial,
+		Subject:      pkix.Name{CommonName: "system:node:" + c.s.NodeName(), Organization: []string{"system:nodes"}},
+		NotBefore:    now.Add(-time.Minute),
+		NotAfter:     now.Add(life),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, issuer, issuer.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -283,8 +294,8 @@ func (c *credentials) issue(life time.Duration) {
 	}
 }
 
-// TestDiskFull: the disk of the pods' folders, or of their logs, is full. A new pod says so and runs when there is room;
-// one that is deleted goes, as that is what makes room; others are not touched.
+// TestDiskFull: the disk of the pods' folders, or of their logs, is full. A new pod says so and runs when there is
+// room; one that is deleted goes, as that is what makes room; others are not touched.
 func TestDiskFull(t *testing.T) {
 	for name, disk := range map[string]struct {
 		dir  func(*scene) string
@@ -296,7 +307,10 @@ func TestDiskFull(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			shared.use(t)
 			s := newScene(t)
-			config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "big"}, Data: map[string]string{"a": strings.Repeat("a", 200<<10)}}
+			config := &corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{Name: "big"},
+				Data:       map[string]string{"a": strings.Repeat("a", 200<<10)},
+			}
 			if _, err := s.client.CoreV1().ConfigMaps(s.ns).Create(t.Context(), config, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
@@ -319,7 +333,8 @@ func TestDiskFull(t *testing.T) {
 			s.wait(patience, "word of the full disk", func(v record.View) error {
 				var told []string
 				for _, e := range v.Events(s.ns, "waits") {
-					if told = append(told, e.Reason+": "+e.Message); e.Type == corev1.EventTypeWarning && strings.Contains(e.Message, "no space left on device") {
+					if told = append(told, e.Reason+": "+e.Message); e.Type == corev1.EventTypeWarning &&
+						strings.Contains(e.Message, "no space left on device") {
 						t.Logf("told: %s: %s", e.Reason, e.Message)
 						return nil
 					}

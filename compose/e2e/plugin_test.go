@@ -66,7 +66,8 @@ func TestProbePlugin(t *testing.T) {
 	s.told("redis", `answers "-LOADING Redis is loading the dataset in memory"`)
 	s.says("", "exec", "redis", "--", "rm", "/tmp/loading")
 	s.ready(patience, "redis")
-	s.told("lost", `Readiness probe errored and resulted in unknown state: probe plugin "no-such" is not installed on this node`)
+	s.told("lost",
+		`Readiness probe errored and resulted in unknown state: probe plugin "no-such" is not installed on this node`)
 	s.sync()
 	for _, name := range []string{"redis", "lost"} {
 		for _, p := range s.record.History(s.record.View().Pod(s.ns, name).UID) {

@@ -32,7 +32,11 @@ func plain(name string) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}},
 		Spec: corev1.PodSpec{
 			TerminationGracePeriodSeconds: &grace,
-			Containers:                    []corev1.Container{{Name: "main", Image: rig.PauseImage, ImagePullPolicy: corev1.PullIfNotPresent}},
+			Containers: []corev1.Container{{
+				Name:            "main",
+				Image:           rig.PauseImage,
+				ImagePullPolicy: corev1.PullIfNotPresent,
+			}},
 		},
 	}
 }
@@ -58,9 +62,15 @@ var httpProbe = corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/ok", 
 
 // probed is a pod that is asked each second whether it is ready and whether it lives.
 func probed(name string, how corev1.ProbeHandler) *corev1.Pod {
-	p := scripted(name, "echo "+begins+"; mkdir -p /tmp/www; echo ok > /tmp/www/ok; httpd -p 8080 -h /tmp/www; "+forever)
+	p := scripted(name,
+		"echo "+begins+"; mkdir -p /tmp/www; echo ok > /tmp/www/ok; httpd -p 8080 -h /tmp/www; "+forever)
 	probe := func() *corev1.Probe {
-		return &corev1.Probe{PeriodSeconds: 1, TimeoutSeconds: 5, FailureThreshold: probeFailures, ProbeHandler: *how.DeepCopy()}
+		return &corev1.Probe{
+			PeriodSeconds:    1,
+			TimeoutSeconds:   5,
+			FailureThreshold: probeFailures,
+			ProbeHandler:     *how.DeepCopy(),
+		}
 	}
 	c := &p.Spec.Containers[0]
 	c.ReadinessProbe, c.LivenessProbe = probe(), probe()
@@ -70,11 +80,15 @@ func probed(name string, how corev1.ProbeHandler) *corev1.Pod {
 
 // turnsIll has a probed pod turn ill some time after its start, but not when it was restarted for that.
 func turnsIll(p *corev1.Pod, after time.Duration) *corev1.Pod {
-	p.Spec.Volumes = []corev1.Volume{{Name: "memory", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	p.Spec.Volumes = []corev1.Volume{{
+		Name:         "memory",
+		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
+	}}
 	c := &p.Spec.Containers[0]
 	c.VolumeMounts = []corev1.VolumeMount{{Name: "memory", MountPath: "/memory"}}
 	script := &c.Command[len(c.Command)-1]
-	ill := fmt.Sprintf("test -e /memory/ill || { sleep %d; touch /memory/ill; rm /tmp/www/ok; echo %s; }; ", int(after.Seconds()), turnedIll)
+	ill := fmt.Sprintf("test -e /memory/ill || { sleep %d; touch /memory/ill; rm /tmp/www/ok; echo %s; }; ",
+		int(after.Seconds()), turnedIll)
 	*script = strings.TrimSuffix(*script, forever) + ill + forever
 	return p
 }
@@ -94,8 +108,14 @@ var kinds = []kind{
 	}},
 	{name: "limits", change: func(p *corev1.Pod) {
 		p.Spec.Containers[0].Resources = corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("5m"), corev1.ResourceMemory: resource.MustParse("8Mi")},
-			Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("32Mi")},
+			Requests: corev1.ResourceList{
+				corev1.ResourceCPU:    resource.MustParse("5m"),
+				corev1.ResourceMemory: resource.MustParse("8Mi"),
+			},
+			Limits: corev1.ResourceList{
+				corev1.ResourceCPU:    resource.MustParse("100m"),
+				corev1.ResourceMemory: resource.MustParse("32Mi"),
+			},
 		}
 	}},
 	{name: "nonroot", change: func(p *corev1.Pod) {
@@ -111,7 +131,9 @@ var kinds = []kind{
 		grace := int64(2)
 		p.Spec.TerminationGracePeriodSeconds = &grace
 		p.Spec.Containers = []corev1.Container{{
-			Name: "main", Image: rig.BusyboxImage, Command: []string{"sh", "-c", "trap '' TERM; while :; do sleep 1; done"},
+			Name:    "main",
+			Image:   rig.BusyboxImage,
+			Command: []string{"sh", "-c", "trap '' TERM; while :; do sleep 1; done"},
 		}}
 	}},
 }

@@ -50,7 +50,8 @@ func TestOnlyPodsyncIsConnectedToTheRuntime(t *testing.T) {
 			}
 		}
 		if ours == 0 {
-			t.Fatalf("podsync (pid %d) is not connected to %s: the clients are %v", podsync, shared.RuntimeSocket(), clients)
+			t.Fatalf("podsync (pid %d) is not connected to %s: the clients are %v", podsync, shared.RuntimeSocket(),
+				clients)
 		}
 		return found
 	}
@@ -99,9 +100,11 @@ func TestPrivileges(t *testing.T) {
 			t.Errorf("%s: its niceness is %d, that of up %d, and nodeapi alone gives way to others", r, nice, up)
 		}
 		if uid, err := shared.owner(fmt.Sprintf("/proc/%d/fd", shared.mustPID(t, r))); err != nil || uid != 0 {
-			t.Errorf("%s: what /proc has of it belongs to uid %d, and others of its user may look into it: %v", r, uid, err)
+			t.Errorf("%s: what /proc has of it belongs to uid %d, and others of its user may look into it: %v", r, uid,
+				err)
 		}
-		t.Logf("%-12s uid %d, groups %v, capabilities %x, at most %x, no new privileges %t", r, got.UIDs[1], got.Groups, got.Effective, got.Bounding, got.NoNewPrivileges)
+		t.Logf("%-12s uid %d, groups %v, capabilities %x, at most %x, no new privileges %t", r, got.UIDs[1], got.Groups,
+			got.Effective, got.Bounding, got.NoNewPrivileges)
 	}
 	// The positive control: this test runs as root, which no service but podsync may.
 	self, err := machine.ReadCredentials(os.Getpid())
@@ -114,7 +117,8 @@ func TestPrivileges(t *testing.T) {
 			t.Fatal(err)
 		}
 		found := strings.Join(privileges(shared, id, self), "; ")
-		for _, word := range []string{"user ids", "group ids", "permitted capabilities", "effective capabilities", "bounding capabilities", "new privileges"} {
+		for _, word := range []string{"user ids", "group ids", "permitted capabilities", "effective capabilities",
+			"bounding capabilities", "new privileges"} {
 			if !strings.Contains(found, word) {
 				t.Errorf("a root process passes for %s in its %s: %s", r, word, found)
 			}
@@ -191,7 +195,11 @@ func privileges(n *node, id role.Identity, got machine.Credentials) []string {
 	if err != nil {
 		return append(problems, err.Error())
 	}
-	for name, set := range map[string]uint64{"permitted": got.Permitted, "effective": got.Effective, "bounding": got.Bounding} {
+	for name, set := range map[string]uint64{
+		"permitted": got.Permitted,
+		"effective": got.Effective,
+		"bounding":  got.Bounding,
+	} {
 		if set != may {
 			problems = append(problems, fmt.Sprintf("%s capabilities are %x, want %x", name, set, may))
 		}
@@ -207,7 +215,8 @@ func privileges(n *node, id role.Identity, got machine.Credentials) []string {
 	return problems
 }
 
-// TestGatewayGivesEachRoleItsMethods calls the CRI gateway as several users, from outside and from where the agent lives.
+// TestGatewayGivesEachRoleItsMethods calls the CRI gateway as several users, from outside and from where the agent
+// lives.
 func TestGatewayGivesEachRoleItsMethods(t *testing.T) {
 	shared.use(t)
 	socket := filepath.Join(shared.RuntimeDir(), "cri", string(role.PLEG)+".sock")
@@ -254,7 +263,8 @@ func TestGatewayGivesEachRoleItsMethods(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		conn, err := grpc.NewClient("passthrough:///pleg", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
+		conn, err := grpc.NewClient("passthrough:///pleg", grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithNoProxy(),
 			grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return dialAs(socket, test.uid) }))
 		if err != nil {
 			t.Fatal(err)
@@ -319,11 +329,15 @@ func TestForeignPodsStayOut(t *testing.T) {
 	shared.use(t)
 	s := newScene(t)
 	p := s.bound(plain("nosy"))
-	p.Spec.Volumes = []corev1.Volume{{Name: "agent", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: s.RuntimeDir() + "/nkeys"}}}}
+	p.Spec.Volumes = []corev1.Volume{{
+		Name:         "agent",
+		VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: s.RuntimeDir() + "/nkeys"}},
+	}}
 	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "agent", MountPath: "/agent"}}
 	s.create(p)
 	s.wait(patience, "the rejection of a pod that mounts the runtime folder", func(v record.View) error {
-		if p := v.Pod(s.ns, "nosy"); p == nil || p.Status.Reason != "HelperForbidden" || len(p.Status.ContainerStatuses) != 0 {
+		if p := v.Pod(s.ns, "nosy"); p == nil || p.Status.Reason != "HelperForbidden" ||
+			len(p.Status.ContainerStatuses) != 0 {
 			return fmt.Errorf("it is %s", describe(p))
 		}
 		return nil

@@ -67,7 +67,8 @@ func TestProbersShare(t *testing.T) {
 			had := s.share(victim)
 			revive := s.keepDead(victim)
 			took := s.takenOver(had, others)
-			t.Logf("%d probers, one killed and kept dead: others had probed all of its %d pods after %s", replicas, len(had), ms(took))
+			t.Logf("%d probers, one killed and kept dead: others had probed all of its %d pods after %s", replicas,
+				len(had), ms(took))
 			s.even(others...)
 			s.gathered(others...)
 			t.Logf("the killed prober was killed %d times", revive())
@@ -80,7 +81,8 @@ func TestProbersShare(t *testing.T) {
 				t.Fatal(err)
 			}
 			took = s.takenOver(had, others)
-			t.Logf("%d probers, one stopped: others had probed all of its %d pods after %s", replicas, len(had), ms(took))
+			t.Logf("%d probers, one stopped: others had probed all of its %d pods after %s", replicas, len(had),
+				ms(took))
 			if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
 				t.Fatal(err)
 			}
@@ -98,9 +100,12 @@ func (s *scene) families(replica int) (map[string]*dto.MetricFamily, error) {
 	if replica > 0 {
 		path = filepath.Join(s.RuntimeDir(), "sock", "prober", fmt.Sprintf("metrics.%d.sock", replica))
 	}
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", path)
-	}}}
+	client := &http.Client{
+		Timeout: 5 * time.Second,
+		Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		}},
+	}
 	defer client.CloseIdleConnections()
 	answer, err := client.Get("http://prober/metrics")
 	if err != nil {
@@ -185,7 +190,8 @@ func (s *scene) even(replicas ...int) {
 		}
 		return nil
 	})
-	s.t.Logf("%d probers: each probe, due each second, has run %d times after %s", len(replicas), shareRuns, ms(time.Since(began)))
+	s.t.Logf("%d probers: each probe, due each second, has run %d times after %s", len(replicas), shareRuns,
+		ms(time.Since(began)))
 }
 
 // gathered judges /metrics/probes, as the apiserver fetches it: every family once, every series once,
@@ -267,7 +273,8 @@ func (s *scene) proberPID(replica int) int {
 	}
 	for _, c := range children {
 		a := machine.Arguments(c)
-		if len(a) > 1 && a[1] == string(role.Prober) && slices.Contains(a, fmt.Sprintf("--replica=%d", replica)) && machine.Alive(c) {
+		if len(a) > 1 && a[1] == string(role.Prober) && slices.Contains(a, fmt.Sprintf("--replica=%d", replica)) &&
+			machine.Alive(c) {
 			return c
 		}
 	}

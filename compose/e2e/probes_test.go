@@ -50,7 +50,8 @@ func TestProbesOutliveTheProbers(t *testing.T) {
 		}
 		return nil
 	}
-	for time.Since(began) < probeKillTime || time.Since(began) < probeKillTime+patience && restarted(s.record.View()) != nil {
+	for time.Since(began) < probeKillTime ||
+		time.Since(began) < probeKillTime+patience && restarted(s.record.View()) != nil {
 		killed += s.killProbers()
 		select {
 		case <-time.After(3 * time.Second):
@@ -72,7 +73,8 @@ func TestProbesOutliveTheProbers(t *testing.T) {
 		took := again.Sub(turned)
 		t.Logf("%s was restarted %s after it had turned ill", name, ms(took))
 		if took < (probeFailures-2)*time.Second {
-			t.Errorf("%s was restarted %s after it had turned ill: %d probes a second apart cannot have failed", name, ms(took), probeFailures)
+			t.Errorf("%s was restarted %s after it had turned ill: %d probes a second apart cannot have failed", name,
+				ms(took), probeFailures)
 		}
 		for _, state := range s.record.History(p.UID) {
 			for _, c := range state.Status.ContainerStatuses {
@@ -110,7 +112,8 @@ func (s *scene) killProbers() int {
 // said is when a container of a pod's life wrote a line, by the runtime's clock.
 func (s *scene) said(p *corev1.Pod, restart int, line string) time.Time {
 	s.t.Helper()
-	path := filepath.Join(s.PodLogsDir(), fmt.Sprintf("%s_%s_%s", p.Namespace, p.Name, p.UID), "main", fmt.Sprintf("%d.log", restart))
+	path := filepath.Join(s.PodLogsDir(), fmt.Sprintf("%s_%s_%s", p.Namespace, p.Name, p.UID), "main",
+		fmt.Sprintf("%d.log", restart))
 	text, err := os.ReadFile(path)
 	if err != nil {
 		s.t.Fatal(err)

@@ -90,7 +90,8 @@ func (p *survivor) again() bool {
 	return p.rest == corev1.PodRunning && p.pod.Spec.RestartPolicy != corev1.RestartPolicyNever
 }
 
-// survivors are pods of each restart policy and source, that run or are done, with volumes, init containers and sidecars.
+// survivors are pods of each restart policy and source, that run or are done, with volumes, init containers and
+// sidecars.
 func survivors() []*survivor {
 	const (
 		running, succeeded, failed = corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed
@@ -100,12 +101,16 @@ func survivors() []*survivor {
 	sidecar := shell("sidecar", forever)
 	sidecar.RestartPolicy = &restarted
 	disk := corev1.Volume{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
-	memory := corev1.Volume{Name: "memory", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}}
+	memory := corev1.Volume{
+		Name:         "memory",
+		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}},
+	}
 	// A file on the node's disk is there again, one in memory is not.
 	const volumes = `ls /disk /memory; touch /disk/x /memory/x; sync; ` + forever
 	withVolumes := func(p *corev1.Pod) {
 		p.Spec.Volumes = []corev1.Volume{disk, memory}
-		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "disk", MountPath: "/disk"}, {Name: "memory", MountPath: "/memory"}}
+		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "disk", MountPath: "/disk"},
+			{Name: "memory", MountPath: "/memory"}}
 	}
 	withSidecar := func(p *corev1.Pod) { p.Spec.InitContainers = []corev1.Container{shell("first", "exit 0"), sidecar} }
 	withDone := func(p *corev1.Pod) { p.Spec.Containers = append(p.Spec.Containers, shell("done", "exit 0")) }
@@ -308,7 +313,9 @@ func (s *scene) ends(all []*survivor) map[string]string {
 		slices.Sort(conditions) // the kubelet's own order changes
 		words = append(words, conditions...)
 		for _, c := range slices.Concat(now.Status.InitContainerStatuses, now.Status.ContainerStatuses) {
-			words = append(words, fmt.Sprintf("%s: restarts %d, ready %t, %s, before %s", c.Name, c.RestartCount, c.Ready, stateOf(c.State), stateOf(c.LastTerminationState)))
+			words = append(words,
+				fmt.Sprintf("%s: restarts %d, ready %t, %s, before %s", c.Name, c.RestartCount, c.Ready,
+					stateOf(c.State), stateOf(c.LastTerminationState)))
 			// Whether a shell that does not run again has come to say that it was terminated is chance.
 			if p.of == fromAPI && p.again() && c.Name == "main" {
 				if text, err := s.log(now, c.Name, int(c.RestartCount)); err == nil {
@@ -346,7 +353,8 @@ func TestPowerCut(t *testing.T) {
 	s := newScene(t)
 	random := rand.New(rand.NewPCG(seed(t, uint64(time.Now().UnixNano())), 3))
 
-	// How long a start takes that nobody disturbs, images and all; and the positive control of the search for leftovers.
+	// How long a start takes that nobody disturbs, images and all; and the positive control of the search for
+	// leftovers.
 	s.removeImages()
 	s.makeConfig()
 	pods, crashing := powerBatch()
@@ -384,14 +392,16 @@ func TestPowerCut(t *testing.T) {
 		}
 		for _, p := range s.record.History(v.Pod(s.ns, powerConfig).UID) {
 			for _, c := range p.Status.ContainerStatuses {
-				for _, e := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
+				for _, e := range []*corev1.ContainerStateTerminated{c.State.Terminated,
+					c.LastTerminationState.Terminated} {
 					if e != nil && e.ExitCode == notWhole {
 						t.Fatalf("cut %d: a container saw a ConfigMap's file that was not whole", i)
 					}
 				}
 			}
 		}
-		t.Logf("cut %d, %s after the creation of %d pods: all run %s after the power's return", i, ms(moment), len(pods), ms(time.Since(begin)))
+		t.Logf("cut %d, %s after the creation of %d pods: all run %s after the power's return", i, ms(moment),
+			len(pods), ms(time.Since(begin)))
 		s.removeBatch()
 	}
 }
@@ -405,10 +415,14 @@ const (
 // powerBatch are pods of all kinds, and one that reads a file of a ConfigMap.
 func powerBatch() (pods []*corev1.Pod, crashing map[string]bool) {
 	pods, crashing = crowd(powerPods)
-	p := scripted(powerConfig, fmt.Sprintf(`test "$(wc -c </config/file)" = %d || exit %d; %s`, configSize, notWhole, forever))
-	p.Spec.Volumes = []corev1.Volume{{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
-		LocalObjectReference: corev1.LocalObjectReference{Name: powerConfig},
-	}}}}
+	p := scripted(powerConfig,
+		fmt.Sprintf(`test "$(wc -c </config/file)" = %d || exit %d; %s`, configSize, notWhole, forever))
+	p.Spec.Volumes = []corev1.Volume{{
+		Name: "config",
+		VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: powerConfig},
+		}},
+	}}
 	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "config", MountPath: "/config"}}
 	return append(pods, p), crashing
 }
@@ -416,7 +430,8 @@ func powerBatch() (pods []*corev1.Pod, crashing map[string]bool) {
 func (s *scene) makeConfig() {
 	s.t.Helper()
 	_, err := s.client.CoreV1().ConfigMaps(s.ns).Create(s.t.Context(), &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: powerConfig}, Data: map[string]string{"file": strings.Repeat("x", configSize)},
+		ObjectMeta: metav1.ObjectMeta{Name: powerConfig},
+		Data:       map[string]string{"file": strings.Repeat("x", configSize)},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		s.t.Fatal(err)
@@ -464,7 +479,8 @@ func (s *scene) removeImages() {
 	all, err := c.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 	for _, image := range all.GetImages() {
 		if err == nil {
-			_, err = c.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: image.GetId()}})
+			_, err = c.RemoveImage(ctx,
+				&runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: image.GetId()}})
 		}
 	}
 	if err != nil {

@@ -33,7 +33,8 @@ func newScene(t *testing.T) *scene {
 	t.Helper()
 	s := &scene{node: shared, t: t, ns: fmt.Sprintf("scene-%d", scenes.Add(1))}
 	ctx := t.Context()
-	_, err := s.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.ns}}, metav1.CreateOptions{})
+	_, err := s.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.ns}},
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +172,8 @@ func describe(p *corev1.Pod) string {
 		case c.State.Waiting != nil:
 			text += fmt.Sprintf(", %s waiting: %s %s", c.Name, c.State.Waiting.Reason, c.State.Waiting.Message)
 		case c.State.Terminated != nil:
-			text += fmt.Sprintf(", %s terminated: %s %d", c.Name, c.State.Terminated.Reason, c.State.Terminated.ExitCode)
+			text += fmt.Sprintf(", %s terminated: %s %d", c.Name, c.State.Terminated.Reason,
+				c.State.Terminated.ExitCode)
 		}
 	}
 	return text

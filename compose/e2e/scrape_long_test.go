@@ -31,7 +31,10 @@ func TestPrometheus(t *testing.T) {
 	shared.use(t)
 	s := newScene(t)
 	probed := scripted("probed", forever)
-	probed.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"true"}}}, PeriodSeconds: 1}
+	probed.Spec.Containers[0].ReadinessProbe = &corev1.Probe{
+		ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"true"}}},
+		PeriodSeconds: 1,
+	}
 	s.create(probed)
 	s.ready(patience, "probed")
 	s.says("ok", "get", "--raw", "/api/v1/nodes/"+s.NodeName()+"/proxy/healthz") // so that the indicators of health have been taken
@@ -79,7 +82,14 @@ func (s *scene) mayReadMetrics(t *testing.T) string {
 	if _, err := s.client.CoreV1().ServiceAccounts(s.ns).Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	role := &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"nodes/metrics"}, Verbs: []string{"get"}}}}
+	role := &rbacv1.ClusterRole{
+		ObjectMeta: meta,
+		Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{""},
+			Resources: []string{"nodes/metrics"},
+			Verbs:     []string{"get"},
+		}},
+	}
 	if _, err := s.client.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -125,13 +135,25 @@ func (s *scene) prometheus(t *testing.T, token string) *prometheus {
 	}
 	type object = map[string]any
 	jobs := []object{{"job_name": "itself", "static_configs": []object{{"targets": []string{address}}}}}
-	for name, path := range map[string]string{"metrics": "/metrics", "probes": "/metrics/probes", "slis": "/metrics/slis", "forbidden": "/debug/pprof/cmdline"} {
+	for name, path := range map[string]string{
+		"metrics":   "/metrics",
+		"probes":    "/metrics/probes",
+		"slis":      "/metrics/slis",
+		"forbidden": "/debug/pprof/cmdline",
+	} {
 		jobs = append(jobs, object{
-			"job_name": name, "scheme": "https", "metrics_path": path, "authorization": object{"credentials_file": tokenFile},
-			"tls_config": object{"insecure_skip_verify": true}, "static_configs": []object{{"targets": []string{net.JoinHostPort(s.NodeIP(), "10250")}}},
+			"job_name":       name,
+			"scheme":         "https",
+			"metrics_path":   path,
+			"authorization":  object{"credentials_file": tokenFile},
+			"tls_config":     object{"insecure_skip_verify": true},
+			"static_configs": []object{{"targets": []string{net.JoinHostPort(s.NodeIP(), "10250")}}},
 		})
 	}
-	text, err := yaml.Marshal(object{"global": object{"scrape_interval": "5s", "scrape_timeout": "5s"}, "scrape_configs": jobs})
+	text, err := yaml.Marshal(object{
+		"global":         object{"scrape_interval": "5s", "scrape_timeout": "5s"},
+		"scrape_configs": jobs,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +165,8 @@ func (s *scene) prometheus(t *testing.T, token string) *prometheus {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(s.Binary(rig.Prometheus), "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
+	cmd := exec.Command(s.Binary(rig.Prometheus), "--config.file="+config,
+		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
 	cmd.Stdout, cmd.Stderr = logs, logs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {

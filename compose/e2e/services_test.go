@@ -87,7 +87,8 @@ func (n *node) pid(r role.Role) int {
 		return 0
 	}
 	for _, c := range children {
-		if a := machine.Arguments(c); len(a) > 1 && a[1] == string(r) && slices.Contains(a, "--replica=0") && machine.Alive(c) {
+		if a := machine.Arguments(c); len(a) > 1 && a[1] == string(r) && slices.Contains(a, "--replica=0") &&
+			machine.Alive(c) {
 			return c
 		}
 	}

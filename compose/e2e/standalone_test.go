@@ -55,7 +55,9 @@ func TestStandalone(t *testing.T) {
 	for _, c := range needAPI() {
 		p := scripted("refused", forever)
 		c.change(p)
-		if got, err := s.microletPod(s.manifest(p), "run-pod", "-"); err == nil || !strings.Contains(string(got), c.field) || !strings.Contains(string(got), "static pods may not reference "+c.what) {
+		if got, err := s.microletPod(s.manifest(p), "run-pod", "-"); err == nil ||
+			!strings.Contains(string(got), c.field) ||
+			!strings.Contains(string(got), "static pods may not reference "+c.what) {
 			t.Errorf("a pod that needs %s: %v\n%s", c.what, err, got)
 		}
 	}
@@ -76,7 +78,8 @@ func TestStandalone(t *testing.T) {
 	if err := shared.StartAgent(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, patience, "the restart of a container that ended meanwhile", func() error { return s.runsAttempt("by-hand-"+s.NodeName(), 1) })
+	await(t, patience, "the restart of a container that ended meanwhile",
+		func() error { return s.runsAttempt("by-hand-"+s.NodeName(), 1) })
 	s.stays(map[string]string{"folder": begin["folder"]}, "the start after a stop")
 
 	pods := []*corev1.Pod{{}, {}}
@@ -86,7 +89,8 @@ func TestStandalone(t *testing.T) {
 	if got, err := s.microletPod(nil, "rm-pod", "by-hand", "--namespace="+s.ns, "--wait"); err != nil {
 		t.Errorf("rm-pod: %v\n%s", err, got)
 	}
-	if got, err := s.microletPod(nil, "rm-pod", "by-hand", "--namespace="+s.ns); err == nil || !strings.Contains(string(got), "not found") {
+	if got, err := s.microletPod(nil, "rm-pod", "by-hand", "--namespace="+s.ns); err == nil ||
+		!strings.Contains(string(got), "not found") {
 		t.Errorf("a second rm-pod: %v\n%s", err, got)
 	}
 	m.remove("folder.yaml")
@@ -106,12 +110,15 @@ func TestStandalone(t *testing.T) {
 // own, and what it wrote to and read from an emptyDir.
 func (s *scene) localPod(name, out string) []byte {
 	s.t.Helper()
-	p := scripted(name, `echo data > /scratch/a && echo "$WORD $POD $(cat /scratch/a)" > /out/.$POD && mv /out/.$POD /out/$POD; `+forever)
+	p := scripted(name,
+		`echo data > /scratch/a && echo "$WORD $POD $(cat /scratch/a)" > /out/.$POD && mv /out/.$POD /out/$POD; `+
+			forever)
 	p.Spec.Containers[0].Env = []corev1.EnvVar{
 		{Name: "WORD", Value: "hello"},
 		{Name: "POD", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
 	}
-	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "out", MountPath: "/out"}, {Name: "scratch", MountPath: "/scratch"}}
+	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "out", MountPath: "/out"},
+		{Name: "scratch", MountPath: "/scratch"}}
 	p.Spec.Volumes = []corev1.Volume{
 		{Name: "out", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: out}}},
 		{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
@@ -150,7 +157,9 @@ func needAPI() []unresolved {
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "a"},
 		})},
 		{"configmaps", "spec.containers[0].envFrom[0]", func(p *corev1.Pod) {
-			p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: named}}}
+			p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{
+				ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: named},
+			}}
 		}},
 		{"secrets", "spec.containers[0].env[0]", func(p *corev1.Pod) {
 			p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{
@@ -192,10 +201,13 @@ func (s *scene) onlyRoot(manifest []byte) {
 		cmd := exec.CommandContext(ctx, program, "run-pod", "-", "--runtime-dir="+s.RuntimeDir())
 		cmd.Dir = "/"
 		cmd.Stdin = bytes.NewReader(manifest)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(who.uid), Gid: uint32(who.gid)}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{
+			Credential: &syscall.Credential{Uid: uint32(who.uid), Gid: uint32(who.gid)},
+		}
 		out, err := cmd.CombinedOutput()
 		cancel()
-		if err == nil || !strings.Contains(string(out), "only root may run pods on the node") || !strings.Contains(string(out), who.want) {
+		if err == nil || !strings.Contains(string(out), "only root may run pods on the node") ||
+			!strings.Contains(string(out), who.want) {
 			s.t.Errorf("run-pod as %s: %v\n%s", who.name, err, out)
 		}
 	}

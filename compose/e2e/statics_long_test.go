@@ -73,8 +73,10 @@ func TestStaticPodsAreHandedOver(t *testing.T) {
 	for _, agent := range []rig.Agent{rig.AgentMicrolet, rig.AgentKubelet, rig.AgentMicrolet} {
 		shared.switchTo(t, agent, m.flag())
 		time.Sleep(10 * time.Second) // in which the agent could end what it takes for another pod
-		if now := s.runs(patience, "a", nil); containerID(now) != containerID(first) || now.UID != first.UID || now.Status.ContainerStatuses[0].RestartCount != 0 {
-			t.Fatalf("%s made another pod of the manifest: container %s, was %s", agent, containerID(now), containerID(first))
+		if now := s.runs(patience, "a", nil); containerID(now) != containerID(first) || now.UID != first.UID ||
+			now.Status.ContainerStatuses[0].RestartCount != 0 {
+			t.Fatalf("%s made another pod of the manifest: container %s, was %s", agent, containerID(now),
+				containerID(first))
 		}
 	}
 	m.remove("a.yaml")

@@ -134,7 +134,8 @@ func (s *scene) runs(limit time.Duration, name string, before *corev1.Pod) *core
 		}
 		return nil
 	})
-	for _, key := range []string{corev1.MirrorPodAnnotationKey, "kubernetes.io/config.hash", "kubernetes.io/config.source"} {
+	for _, key := range []string{corev1.MirrorPodAnnotationKey, "kubernetes.io/config.hash",
+		"kubernetes.io/config.source"} {
 		if found.Annotations[key] == "" {
 			s.t.Errorf("mirror %s has no annotation %s", found.Name, key)
 		}
@@ -173,7 +174,8 @@ func TestStaticPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	shared.waitHealthy(t, patience)
-	if out, err := s.microletPod(s.static("by-hand", forever), "run-pod", "-", "--wait"); err != nil || !bytes.Contains(out, []byte("unchanged")) {
+	if out, err := s.microletPod(s.static("by-hand", forever), "run-pod", "-", "--wait"); err != nil ||
+		!bytes.Contains(out, []byte("unchanged")) {
 		t.Errorf("run-pod after a restart: %v\n%s", err, out)
 	}
 	if now := s.runs(patience, "by-hand", nil); containerID(now) != containerID(local) || now.UID != local.UID {

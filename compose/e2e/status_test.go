@@ -24,7 +24,10 @@ func TestAnInitContainerRunsAgain(t *testing.T) {
 	s := newScene(t)
 	p := scripted("again", forever)
 	p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
-	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	p.Spec.Volumes = []corev1.Volume{{
+		Name:         "v",
+		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
+	}}
 	first := shell("first", "test -e /v/ran || exec touch /v/ran; "+forever) // the second time it has no end
 	first.VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 	p.Spec.InitContainers = []corev1.Container{first}

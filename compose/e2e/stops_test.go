@@ -132,8 +132,13 @@ func (s *scene) row(w *witness, begin, again time.Time, name func(string) string
 	now, entries := time.Now(), s.record.Since(w.mark)
 	ready, gone, status, event := seen(s, entries, name)
 	row := map[work]string{
-		restart: cell(again, begin), podStarts: cell(ready, begin), podDeleted: cell(gone, begin), reported: cell(status, begin), events: cell(event, begin),
-		leaseGoes: "oldest " + ms(record.LeaseAge(w.lease, entries, now)).String(), nodeStays: "stays",
+		restart:    cell(again, begin),
+		podStarts:  cell(ready, begin),
+		podDeleted: cell(gone, begin),
+		reported:   cell(status, begin),
+		events:     cell(event, begin),
+		leaseGoes:  "oldest " + ms(record.LeaseAge(w.lease, entries, now)).String(),
+		nodeStays:  "stays",
 	}
 	if again.IsZero() {
 		row[reported] = waits // there was nothing to report

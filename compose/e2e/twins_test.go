@@ -65,12 +65,16 @@ func TestTwins(t *testing.T) {
 		}
 		for _, d := range differences {
 			if groups[d.Path] == nil {
-				groups[d.Path] = &group{example: fmt.Sprintf("%s (%s)\n\tkubelet  %q\n\tmicrolet %q", p.Name, strings.Join(traits[p.Name], ", "), d.A, d.B)}
+				groups[d.Path] = &group{
+					example: fmt.Sprintf("%s (%s)\n\tkubelet  %q\n\tmicrolet %q", p.Name,
+						strings.Join(traits[p.Name], ", "), d.A, d.B),
+				}
 			}
 			groups[d.Path].count++
 		}
 	}
-	t.Logf("%d pods, %d facts compared: %d pods are the same, %d kinds of difference", len(pods), compared, same, len(groups))
+	t.Logf("%d pods, %d facts compared: %d pods are the same, %d kinds of difference", len(pods), compared, same,
+		len(groups))
 	for _, path := range slices.Sorted(maps.Keys(groups)) {
 		t.Errorf("%s differs in %d pods, as in %s", path, groups[path].count, groups[path].example)
 	}

@@ -49,7 +49,8 @@ func TestUnitStop(t *testing.T) {
 		}
 	}
 	result, err := s.there(t.Context(), "systemctl", "show", "-p", "Result,ActiveState", "--value", "microlet.service")
-	if err != nil || strings.TrimSpace(result) != "success\ninactive" && strings.TrimSpace(result) != "inactive\nsuccess" {
+	if err != nil ||
+		strings.TrimSpace(result) != "success\ninactive" && strings.TrimSpace(result) != "inactive\nsuccess" {
 		t.Errorf("the unit's state after a stop is %q, %v", result, err)
 	}
 	journal, err := s.there(t.Context(), "journalctl", "--no-pager", "-o", "cat", "-u", "microlet.service", "-n", "200")

@@ -93,7 +93,10 @@ func TestHungVolume(t *testing.T) {
 	var hung []string
 	for i := range 5 {
 		p := plain(fmt.Sprintf("hung-%d", i))
-		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path, Type: &directory}}}}
+		p.Spec.Volumes = []corev1.Volume{{
+			Name:         "v",
+			VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path, Type: &directory}},
+		}}
 		s.create(p)
 		hung = append(hung, p.Name)
 	}
@@ -114,7 +117,8 @@ func TestHungVolume(t *testing.T) {
 		s.wait(5*time.Minute, "word of the path that hangs", func(v record.View) error {
 			var seen []string
 			for _, e := range v.Events(s.ns, name) {
-				if seen = append(seen, e.Message); e.Reason == "FailedMount" && strings.Contains(e.Message, path+" does not answer: a call that began") {
+				if seen = append(seen, e.Message); e.Reason == "FailedMount" &&
+					strings.Contains(e.Message, path+" does not answer: a call that began") {
 					return nil
 				}
 			}

@@ -20,8 +20,8 @@ import (
 	"github.com/microlet/microlet/proto/role"
 )
 
-// shown is how long a running container may wait for a change of what is mounted into it: less than 60 s, when a kubelet
-// looks for the first time.
+// shown is how long a running container may wait for a change of what is mounted into it: less than 60 s, when a
+// kubelet looks for the first time.
 const shown = 45 * time.Second
 
 func TestVolumes(t *testing.T) {
@@ -46,7 +46,8 @@ test -w host && echo x >host/by-the-pod
 // volumesPod has a volume of each kind that needs no driver.
 func volumesPod(host string) *corev1.Pod {
 	directory, password, group := corev1.HostPathDirectoryOrCreate, int32(0o400), int64(4242)
-	p := scripted("volumes", look+"echo ==end; while sleep 0.2; do echo now: $(cat /v/config/key) $(cat /v/downward/labels) $(cat /v/secret/deep/password); done")
+	p := scripted("volumes",
+		look+"echo ==end; while sleep 0.2; do echo now: $(cat /v/config/key) $(cat /v/downward/labels) $(cat /v/secret/deep/password); done")
 	main := &p.Spec.Containers[0]
 	main.Env = []corev1.EnvVar{
 		{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
@@ -61,7 +62,8 @@ func volumesPod(host string) *corev1.Pod {
 		{Name: "empty", MountPath: "/v/sub", SubPathExpr: "$(POD_NAME)/data"}, {Name: "config", MountPath: "/v/file", SubPath: "other"},
 		{Name: "empty", MountPath: "/v/recursive", ReadOnly: true, RecursiveReadOnly: &recursive},
 	}
-	p.Spec.InitContainers = []corev1.Container{shell("init", `echo "VAR='from the file'" >/e/env; echo one >/e/kept; d=/e/$(hostname)/data; mkdir -p $d; echo two >$d/kept`)}
+	p.Spec.InitContainers = []corev1.Container{shell("init",
+		`echo "VAR='from the file'" >/e/env; echo one >/e/kept; d=/e/$(hostname)/data; mkdir -p $d; echo two >$d/kept`)}
 	p.Spec.InitContainers[0].VolumeMounts = []corev1.VolumeMount{{Name: "empty", MountPath: "/e"}}
 	p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
 	config := corev1.LocalObjectReference{Name: "config"}
@@ -91,7 +93,8 @@ func everyVolume(t *testing.T) {
 	for _, want := range []string{
 		`content: config=first secret=hidden labels=app="volumes" projected=first`, "env: from the file bound",
 		"mode: empty 2777 4242", "mode: memory 3777 4242", "mode: config 2777 4242", "mode: secret 3777 4242",
-		"mode: secret/deep/password 440 4242", "mode: config/key 644 4242", "mode: sub 2755 4242", "mode: file 644 4242",
+		"mode: secret/deep/password 440 4242", "mode: config/key 644 4242", "mode: sub 2755 4242",
+		"mode: file 644 4242",
 		"memory: 4 MiB", "kept: one two bound: bound", "config: read-only", "recursive: read-only",
 	} {
 		s.sees(p, 0, 0, want)
@@ -100,14 +103,17 @@ func everyVolume(t *testing.T) {
 		t.Errorf("the container did not write to the hostPath: %v", err)
 	}
 	for _, m := range p.Status.ContainerStatuses[0].VolumeMounts {
-		if m.MountPath == "/v/recursive" && (m.RecursiveReadOnly == nil || *m.RecursiveReadOnly != corev1.RecursiveReadOnlyEnabled) {
+		if m.MountPath == "/v/recursive" &&
+			(m.RecursiveReadOnly == nil || *m.RecursiveReadOnly != corev1.RecursiveReadOnlyEnabled) {
 			t.Errorf("the status says of the recursively read-only mount: %v", m.RecursiveReadOnly)
 		}
 	}
-	s.changes(p, `now: second app="volumes" hidden`, func() { s.config("config", map[string]string{"key": "second", "other": "bound"}) })
+	s.changes(p, `now: second app="volumes" hidden`,
+		func() { s.config("config", map[string]string{"key": "second", "other": "bound"}) })
 	s.changes(p, `now: second app="volumes" other`, func() { s.secret("secret", "other") })
 	s.changes(p, "labelled=", func() {
-		_, err := s.client.CoreV1().Pods(s.ns).Patch(t.Context(), p.Name, types.MergePatchType, []byte(`{"metadata":{"labels":{"labelled":"yes"}}}`), metav1.PatchOptions{})
+		_, err := s.client.CoreV1().Pods(s.ns).Patch(t.Context(), p.Name, types.MergePatchType,
+			[]byte(`{"metadata":{"labels":{"labelled":"yes"}}}`), metav1.PatchOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +138,8 @@ func missingVolumes(t *testing.T) {
 		{Name: "optional", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "never", Optional: new(true)}}},
 	}
 	for _, v := range p.Spec.Volumes {
-		p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
+		p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts,
+			corev1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
 	}
 	s.create(p)
 	for _, want := range []string{
@@ -152,7 +159,10 @@ func missingVolumes(t *testing.T) {
 func subPathsOut(t *testing.T) {
 	s := newScene(t)
 	p := plain("leads-out")
-	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	p.Spec.Volumes = []corev1.Volume{{
+		Name:         "v",
+		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
+	}}
 	p.Spec.InitContainers = []corev1.Container{shell("init", "ln -s /etc /v/link; ln -s ../../../../.. /v/up")}
 	p.Spec.InitContainers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 	up := p.DeepCopy()
@@ -160,12 +170,16 @@ func subPathsOut(t *testing.T) {
 	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v", SubPath: "link"}}
 	up.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v", SubPath: "up/new"}}
 	s.create(p, up)
-	s.wait(patience, "the refusal", s.tells("leads-out", "Failed", `Error: failed to prepare subPath for volumeMount "v" of container "main"`))
-	s.wait(patience, "the refusal", s.tells("leads-up", "Failed", `Error: failed to create subPath directory for volumeMount "v" of container "main"`))
+	s.wait(patience, "the refusal",
+		s.tells("leads-out", "Failed", `Error: failed to prepare subPath for volumeMount "v" of container "main"`))
+	s.wait(patience, "the refusal",
+		s.tells("leads-up", "Failed",
+			`Error: failed to create subPath directory for volumeMount "v" of container "main"`))
 	for _, name := range []string{p.Name, up.Name} {
 		s.wait(patience, "the container's reason", func(v record.View) error {
 			statuses := s.statuses(v, name)
-			if len(statuses) > 0 && statuses[0].State.Waiting != nil && statuses[0].State.Waiting.Reason == "CreateContainerConfigError" {
+			if len(statuses) > 0 && statuses[0].State.Waiting != nil &&
+				statuses[0].State.Waiting.Reason == "CreateContainerConfigError" {
 				return nil
 			}
 			return errors.New(describe(v.Pod(s.ns, name)))
@@ -191,7 +205,10 @@ func (s *scene) config(name string, data map[string]string) {
 func (s *scene) secret(name, password string) {
 	s.t.Helper()
 	c := s.client.CoreV1().Secrets(s.ns)
-	object := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"password": password}}
+	object := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		StringData: map[string]string{"password": password},
+	}
 	_, err := c.Update(s.t.Context(), object, metav1.UpdateOptions{})
 	if err != nil {
 		_, err = c.Create(s.t.Context(), object, metav1.CreateOptions{})

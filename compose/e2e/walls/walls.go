@@ -41,7 +41,8 @@ type wall struct {
 // below says whether a package is this one or below it.
 func below(roots ...string) func(string) bool {
 	return func(path string) bool {
-		return slices.ContainsFunc(roots, func(root string) bool { return path == root || strings.HasPrefix(path, root+"/") })
+		return slices.ContainsFunc(roots,
+			func(root string) bool { return path == root || strings.HasPrefix(path, root+"/") })
 	}
 }
 
@@ -67,8 +68,9 @@ var walls = []wall{
 	},
 	{
 		imports: below("k8s.io/client-go/kubernetes"),
-		within:  below(strings.TrimSuffix(services, "/"), module+"proto"), allowed: below(services+"podsync", services+"nodestatus"),
-		reason: "podsync and nodestatus alone have API credentials",
+		within:  below(strings.TrimSuffix(services, "/"), module+"proto"),
+		allowed: below(services+"podsync", services+"nodestatus"),
+		reason:  "podsync and nodestatus alone have API credentials",
 	},
 	{
 		imports: below("github.com/google/cadvisor"), allowed: below(services + "stats"),
@@ -88,8 +90,11 @@ var walls = []wall{
 		reason:  "what only tests use is in no program",
 	},
 	{
-		imports: below(strings.TrimSuffix(services, "/")), within: below(module+"proto", module+"compose"), allowed: none, tests: true,
-		reason: "the contract and the rig know the services from outside only",
+		imports: below(strings.TrimSuffix(services, "/")),
+		within:  below(module+"proto", module+"compose"),
+		allowed: none,
+		tests:   true,
+		reason:  "the contract and the rig know the services from outside only",
 	},
 }
 
@@ -116,7 +121,8 @@ func Violations(packages []Package) []string {
 	for _, p := range packages {
 		for _, i := range p.Imports {
 			if foreign(p.ImportPath, i) {
-				found = append(found, fmt.Sprintf("%s imports %s: services meet only through the contract", p.ImportPath, i))
+				found = append(found,
+					fmt.Sprintf("%s imports %s: services meet only through the contract", p.ImportPath, i))
 			}
 		}
 		for _, w := range walls {
@@ -139,7 +145,8 @@ func Violations(packages []Package) []string {
 
 // List asks go for the packages that match the patterns, in the folder.
 func List(ctx context.Context, dir string, args ...string) ([]Package, error) {
-	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-e", "-json=ImportPath,Imports,TestImports,XTestImports"}, args...)...)
+	cmd := exec.CommandContext(ctx, "go",
+		append([]string{"list", "-e", "-json=ImportPath,Imports,TestImports,XTestImports"}, args...)...)
 	cmd.Dir = dir
 	var out, problems bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problems

@@ -25,7 +25,8 @@ func top(t *testing.T) string {
 func modules(t *testing.T) []string {
 	t.Helper()
 	var patterns []string
-	for _, glob := range []string{"proto/go.mod", "services/*/go.mod", "services/*/*/go.mod", "compose/rig/go.mod", "compose/e2e/go.mod"} {
+	for _, glob := range []string{"proto/go.mod", "services/*/go.mod", "services/*/*/go.mod", "compose/rig/go.mod",
+		"compose/e2e/go.mod"} {
 		found, err := filepath.Glob(filepath.Join(top(t), glob))
 		if err != nil {
 			t.Fatal(err)
@@ -46,8 +47,10 @@ func TestWalls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"services/podsync", "services/pleg", "services/nodestatus", "services/nodeapi", "services/bus", "services/microlet/cmd/microlet", "proto/role", "compose/rig"} {
-		if !slices.ContainsFunc(packages, func(p Package) bool { return p.ImportPath == module+name && len(p.Imports) > 0 }) {
+	for _, name := range []string{"services/podsync", "services/pleg", "services/nodestatus", "services/nodeapi",
+		"services/bus", "services/microlet/cmd/microlet", "proto/role", "compose/rig"} {
+		if !slices.ContainsFunc(packages,
+			func(p Package) bool { return p.ImportPath == module+name && len(p.Imports) > 0 }) {
 			t.Errorf("go list does not show the imports of %s%s", module, name)
 		}
 	}
@@ -98,7 +101,8 @@ func TestWallsAreFoundBroken(t *testing.T) {
 	}
 	found := Violations(packages)
 	for dir, imported := range breaks {
-		if !slices.ContainsFunc(found, func(v string) bool { return strings.HasPrefix(v, module+dir+" imports "+imported+":") }) {
+		if !slices.ContainsFunc(found,
+			func(v string) bool { return strings.HasPrefix(v, module+dir+" imports "+imported+":") }) {
 			t.Errorf("%s imports %s, which is not found", dir, imported)
 		}
 	}

@@ -65,7 +65,8 @@ func cgroupFolders(cgroups, mounts string) []string {
 			}
 			options := strings.Split(m[3], ",")
 			unified := fields[1] == "" && m[2] == "cgroup2"
-			if unified || fields[1] != "" && m[2] == "cgroup" && slices.Contains(options, strings.Split(fields[1], ",")[0]) {
+			if unified ||
+				fields[1] != "" && m[2] == "cgroup" && slices.Contains(options, strings.Split(fields[1], ",")[0]) {
 				folders = append(folders, filepath.Join(m[1], fields[2]))
 				break
 			}

@@ -177,7 +177,13 @@ func ParseCredentials(text []byte) (c Credentials, err error) {
 		}
 		c.Groups = append(c.Groups, g)
 	}
-	for key, set := range map[string]*uint64{"CapPrm": &c.Permitted, "CapEff": &c.Effective, "CapInh": &c.Inheritable, "CapAmb": &c.Ambient, "CapBnd": &c.Bounding} {
+	for key, set := range map[string]*uint64{
+		"CapPrm": &c.Permitted,
+		"CapEff": &c.Effective,
+		"CapInh": &c.Inheritable,
+		"CapAmb": &c.Ambient,
+		"CapBnd": &c.Bounding,
+	} {
 		if *set, err = strconv.ParseUint(strings.Join(values[key], ""), 16, 64); err != nil {
 			return c, fmt.Errorf("%s: %w", key, err)
 		}

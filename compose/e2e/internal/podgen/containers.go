@@ -28,11 +28,16 @@ func containerTraits() []trait {
 		}},
 		{name: "env fields", apply: func(g *Generator, p *corev1.Pod) {
 			for i, path := range []string{
-				"metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels['app']", "metadata.annotations['note']",
-				"spec.nodeName", "spec.serviceAccountName", "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs",
+				"metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels['app']",
+				"metadata.annotations['note']",
+				"spec.nodeName", "spec.serviceAccountName", "status.hostIP", "status.hostIPs", "status.podIP",
+				"status.podIPs",
 			} {
 				main(p).Env = append(main(p).Env, corev1.EnvVar{
-					Name: fmt.Sprintf("FIELD_%d", i), ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}},
+					Name: fmt.Sprintf("FIELD_%d", i),
+					ValueFrom: &corev1.EnvVarSource{
+						FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path},
+					},
 				})
 			}
 		}},
@@ -52,10 +57,41 @@ func containerTraits() []trait {
 		{name: "env keys", apply: func(g *Generator, p *corev1.Pod) {
 			ref := func(name string) corev1.LocalObjectReference { return corev1.LocalObjectReference{Name: name} }
 			main(p).Env = append(main(p).Env,
-				corev1.EnvVar{Name: "COLOUR", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: ref(settings), Key: "colour"}}},
-				corev1.EnvVar{Name: "PASSWORD", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: ref(secrets), Key: "password"}}},
-				corev1.EnvVar{Name: "ABSENT", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: ref("absent"), Key: "a", Optional: new(true)}}},
-				corev1.EnvVar{Name: "ABSENT_KEY", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: ref(secrets), Key: "absent", Optional: new(true)}}},
+				corev1.EnvVar{
+					Name: "COLOUR",
+					ValueFrom: &corev1.EnvVarSource{
+						ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
+							LocalObjectReference: ref(settings),
+							Key:                  "colour",
+						},
+					},
+				},
+				corev1.EnvVar{
+					Name: "PASSWORD",
+					ValueFrom: &corev1.EnvVarSource{
+						SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: ref(secrets), Key: "password"},
+					},
+				},
+				corev1.EnvVar{
+					Name: "ABSENT",
+					ValueFrom: &corev1.EnvVarSource{
+						ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
+							LocalObjectReference: ref("absent"),
+							Key:                  "a",
+							Optional:             new(true),
+						},
+					},
+				},
+				corev1.EnvVar{
+					Name: "ABSENT_KEY",
+					ValueFrom: &corev1.EnvVarSource{
+						SecretKeyRef: &corev1.SecretKeySelector{
+							LocalObjectReference: ref(secrets),
+							Key:                  "absent",
+							Optional:             new(true),
+						},
+					},
+				},
 			)
 		}},
 		{name: "envFrom", apply: func(g *Generator, p *corev1.Pod) {
@@ -81,31 +117,47 @@ func containerTraits() []trait {
 			)
 		}},
 		{name: "ports", alone: "network", apply: func(g *Generator, p *corev1.Pod) {
-			main(p).Ports = append(main(p).Ports, corev1.ContainerPort{Name: "web", ContainerPort: 8080}, corev1.ContainerPort{Name: "dns", ContainerPort: 53, Protocol: corev1.ProtocolUDP})
+			main(p).Ports = append(main(p).Ports, corev1.ContainerPort{Name: "web", ContainerPort: 8080},
+				corev1.ContainerPort{Name: "dns", ContainerPort: 53, Protocol: corev1.ProtocolUDP})
 		}},
 		{name: "host port", alone: "network", apply: func(g *Generator, p *corev1.Pod) {
 			g.used++
 			main(p).Ports = append(main(p).Ports, corev1.ContainerPort{
-				Name: "host", ContainerPort: 9090, HostPort: int32(20000 + g.used), HostIP: next(g, "host IP", "", "127.0.0.1"),
-				Protocol: one(g, corev1.ProtocolTCP, corev1.ProtocolUDP),
+				Name:          "host",
+				ContainerPort: 9090,
+				HostPort:      int32(20000 + g.used),
+				HostIP:        next(g, "host IP", "", "127.0.0.1"),
+				Protocol:      one(g, corev1.ProtocolTCP, corev1.ProtocolUDP),
 			})
 		}},
 		{name: "burstable", alone: "resources", apply: func(g *Generator, p *corev1.Pod) {
 			main(p).Resources = corev1.ResourceRequirements{
-				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(one(g, "1m", "3m", "11m")), corev1.ResourceMemory: resource.MustParse("4Mi")},
-				Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(one(g, "32Mi", "50M"))},
+				Requests: corev1.ResourceList{
+					corev1.ResourceCPU:    resource.MustParse(one(g, "1m", "3m", "11m")),
+					corev1.ResourceMemory: resource.MustParse("4Mi"),
+				},
+				Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(one(g, "32Mi", "50M"))},
 			}
 		}},
 		{name: "guaranteed", alone: "resources", apply: func(g *Generator, p *corev1.Pod) {
-			main(p).Resources.Limits = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(one(g, "100m", "150m")), corev1.ResourceMemory: resource.MustParse("24Mi")}
+			main(p).Resources.Limits = corev1.ResourceList{
+				corev1.ResourceCPU:    resource.MustParse(one(g, "100m", "150m")),
+				corev1.ResourceMemory: resource.MustParse("24Mi"),
+			}
 		}},
 		{name: "storage request", alone: "resources", apply: func(g *Generator, p *corev1.Pod) {
 			main(p).Resources.Requests = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("1Mi")}
 		}},
 		{name: "pod resources", alone: "resources", apply: func(g *Generator, p *corev1.Pod) {
 			p.Spec.Resources = &corev1.ResourceRequirements{
-				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("5m"), corev1.ResourceMemory: resource.MustParse("16Mi")},
-				Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
+				Requests: corev1.ResourceList{
+					corev1.ResourceCPU:    resource.MustParse("5m"),
+					corev1.ResourceMemory: resource.MustParse("16Mi"),
+				},
+				Limits: corev1.ResourceList{
+					corev1.ResourceCPU:    resource.MustParse("50m"),
+					corev1.ResourceMemory: resource.MustParse("64Mi"),
+				},
 			}
 		}},
 		{name: "resize policy", lasting: true, apply: func(g *Generator, p *corev1.Pod) {
@@ -114,33 +166,97 @@ func containerTraits() []trait {
 			}
 		}},
 		{name: "readiness probe", alone: "readiness", lasting: true, apply: func(g *Generator, p *corev1.Pod) {
-			main(p).ReadinessProbe = &corev1.Probe{ProbeHandler: g.healthy(), PeriodSeconds: 1, SuccessThreshold: 2, FailureThreshold: 5, TimeoutSeconds: 5}
+			main(p).ReadinessProbe = &corev1.Probe{
+				ProbeHandler:     g.healthy(),
+				PeriodSeconds:    1,
+				SuccessThreshold: 2,
+				FailureThreshold: 5,
+				TimeoutSeconds:   5,
+			}
 		}},
 		{name: "liveness probe", alone: "liveness", lasting: true, apply: func(g *Generator, p *corev1.Pod) {
-			main(p).LivenessProbe = &corev1.Probe{ProbeHandler: g.healthy(), PeriodSeconds: 2, FailureThreshold: 5, TimeoutSeconds: 5, TerminationGracePeriodSeconds: new(int64(3))}
+			main(p).LivenessProbe = &corev1.Probe{
+				ProbeHandler:                  g.healthy(),
+				PeriodSeconds:                 2,
+				FailureThreshold:              5,
+				TimeoutSeconds:                5,
+				TerminationGracePeriodSeconds: new(int64(3)),
+			}
 		}},
 		{name: "startup probe", lasting: true, apply: func(g *Generator, p *corev1.Pod) {
-			main(p).StartupProbe = &corev1.Probe{ProbeHandler: g.healthy(), PeriodSeconds: 1, FailureThreshold: 30, InitialDelaySeconds: 1}
+			main(p).StartupProbe = &corev1.Probe{
+				ProbeHandler:        g.healthy(),
+				PeriodSeconds:       1,
+				FailureThreshold:    30,
+				InitialDelaySeconds: 1,
+			}
 		}},
-		{name: "probes of the node", alone: "readiness liveness", lasting: true, apply: func(g *Generator, p *corev1.Pod) {
-			port := intstr.FromInt32(g.opts.Answers)
-			main(p).ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
-				Host: "127.0.0.1", Port: port, Path: "/answers?all=1", Scheme: corev1.URISchemeHTTP,
-				HTTPHeaders: []corev1.HTTPHeader{{Name: "X-Probe", Value: "ready"}, {Name: "Accept", Value: "text/plain"}},
-			}}}
-			main(p).LivenessProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Host: "127.0.0.1", Port: port}}}
-		}},
-		{name: "probes of a server", alone: "network pod-user", lasting: true, apply: func(g *Generator, p *corev1.Pod) {
-			web := corev1.Container{Name: "web", Image: g.opts.Server, Args: []string{"netexec", "--http-port=8083"}, Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8083}}}
-			web.ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 60, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromString("http")}}}
-			web.StartupProbe = &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 60, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(8083)}}}
-			health := corev1.Container{Name: "health", Image: g.opts.Server, Args: []string{"grpc-health-checking", "--port=5000", "--http-port=8084"}}
-			health.StartupProbe = &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 60, ProbeHandler: corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: 5000, Service: new("")}}}
-			p.Spec.Containers = append(p.Spec.Containers, web, health)
-		}},
+		{
+			name:    "probes of the node",
+			alone:   "readiness liveness",
+			lasting: true,
+			apply: func(g *Generator, p *corev1.Pod) {
+				port := intstr.FromInt32(g.opts.Answers)
+				main(p).ReadinessProbe = &corev1.Probe{
+					PeriodSeconds: 1,
+					ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+						Host: "127.0.0.1", Port: port, Path: "/answers?all=1", Scheme: corev1.URISchemeHTTP,
+						HTTPHeaders: []corev1.HTTPHeader{{Name: "X-Probe", Value: "ready"},
+							{Name: "Accept", Value: "text/plain"}},
+					}},
+				}
+				main(p).LivenessProbe = &corev1.Probe{
+					PeriodSeconds: 1,
+					ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{
+						Host: "127.0.0.1",
+						Port: port,
+					}},
+				}
+			},
+		},
+		{
+			name:    "probes of a server",
+			alone:   "network pod-user",
+			lasting: true,
+			apply: func(g *Generator, p *corev1.Pod) {
+				web := corev1.Container{
+					Name:  "web",
+					Image: g.opts.Server,
+					Args:  []string{"netexec", "--http-port=8083"},
+					Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8083}},
+				}
+				web.ReadinessProbe = &corev1.Probe{
+					PeriodSeconds:    1,
+					FailureThreshold: 60,
+					ProbeHandler: corev1.ProbeHandler{
+						HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromString("http")},
+					},
+				}
+				web.StartupProbe = &corev1.Probe{
+					PeriodSeconds:    1,
+					FailureThreshold: 60,
+					ProbeHandler: corev1.ProbeHandler{
+						TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(8083)},
+					},
+				}
+				health := corev1.Container{
+					Name:  "health",
+					Image: g.opts.Server,
+					Args:  []string{"grpc-health-checking", "--port=5000", "--http-port=8084"},
+				}
+				health.StartupProbe = &corev1.Probe{
+					PeriodSeconds:    1,
+					FailureThreshold: 60,
+					ProbeHandler:     corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: 5000, Service: new("")}},
+				}
+				p.Spec.Containers = append(p.Spec.Containers, web, health)
+			},
+		},
 		{name: "postStart", lasting: true, apply: func(g *Generator, p *corev1.Pod) {
 			lifecycle(p).PostStart = next(g, "postStart",
-				&corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"sh", "-c", "echo started > /tmp/started || true"}}},
+				&corev1.LifecycleHandler{
+					Exec: &corev1.ExecAction{Command: []string{"sh", "-c", "echo started > /tmp/started || true"}},
+				},
 				&corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 1}},
 			)
 		}},
@@ -151,16 +267,24 @@ func containerTraits() []trait {
 			)
 		}},
 		{name: "preStop that calls", alone: "preStop", apply: func(g *Generator, p *corev1.Pod) {
-			lifecycle(p).PreStop = next(g, "preStop that calls", // the first two fail: nobody listens, and the kubelet knows no such hook
+			lifecycle(p).PreStop = next(g,
+				"preStop that calls", // the first two fail: nobody listens, and the kubelet knows no such hook
 				&corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/bye", Port: intstr.FromInt32(1)}},
-				&corev1.LifecycleHandler{TCPSocket: &corev1.TCPSocketAction{Host: "127.0.0.1", Port: intstr.FromInt32(1)}},
+				&corev1.LifecycleHandler{
+					TCPSocket: &corev1.TCPSocketAction{Host: "127.0.0.1", Port: intstr.FromInt32(1)},
+				},
 				&corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{
-					Host: "127.0.0.1", Port: intstr.FromInt32(g.opts.Answers), Path: "/bye", Scheme: corev1.URISchemeHTTP, HTTPHeaders: []corev1.HTTPHeader{{Name: "X-Hook", Value: "bye"}},
+					Host:        "127.0.0.1",
+					Port:        intstr.FromInt32(g.opts.Answers),
+					Path:        "/bye",
+					Scheme:      corev1.URISchemeHTTP,
+					HTTPHeaders: []corev1.HTTPHeader{{Name: "X-Hook", Value: "bye"}},
 				}},
 			)
 		}},
 		{name: "terminal", apply: func(g *Generator, p *corev1.Pod) {
-			main(p).Stdin, main(p).StdinOnce, main(p).TTY = true, next(g, "stdinOnce", true, false), next(g, "tty", true, false)
+			main(p).Stdin, main(p).StdinOnce, main(p).TTY = true, next(g, "stdinOnce", true, false), next(g, "tty",
+				true, false)
 		}},
 		{name: "termination message", apply: func(g *Generator, p *corev1.Pod) {
 			main(p).TerminationMessagePath, main(p).TerminationMessagePolicy = "/tmp/last-words", corev1.TerminationMessageFallbackToLogsOnError
@@ -169,7 +293,8 @@ func containerTraits() []trait {
 			p.Spec.Containers = append(p.Spec.Containers, g.forever("second"))
 		}},
 		{name: "ends", alone: end, apply: func(g *Generator, p *corev1.Pod) {
-			g.ends(p, "echo done > /dev/termination-log; exit 0", one(g, corev1.RestartPolicyNever, corev1.RestartPolicyOnFailure))
+			g.ends(p, "echo done > /dev/termination-log; exit 0",
+				one(g, corev1.RestartPolicyNever, corev1.RestartPolicyOnFailure))
 		}},
 		{name: "fails", alone: end, apply: func(g *Generator, p *corev1.Pod) {
 			g.ends(p, "echo the last line; exit 7", corev1.RestartPolicyNever)
@@ -177,17 +302,22 @@ func containerTraits() []trait {
 		}},
 		{name: "ends at the second try", alone: end, apply: func(g *Generator, p *corev1.Pod) {
 			g.ends(p, "if test -e /try/first; then exit 0; fi; touch /try/first; exit 3", corev1.RestartPolicyOnFailure)
-			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "try", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+			p.Spec.Volumes = append(p.Spec.Volumes,
+				corev1.Volume{Name: "try", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 			main(p).VolumeMounts = append(main(p).VolumeMounts, corev1.VolumeMount{Name: "try", MountPath: "/try"})
 		}},
 		{name: "restart rules", alone: end, apply: func(g *Generator, p *corev1.Pod) {
 			g.ends(p, "if test -e /try/first; then exit 0; fi; touch /try/first; exit 42", corev1.RestartPolicyNever)
-			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "try", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+			p.Spec.Volumes = append(p.Spec.Volumes,
+				corev1.Volume{Name: "try", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 			main(p).VolumeMounts = append(main(p).VolumeMounts, corev1.VolumeMount{Name: "try", MountPath: "/try"})
 			main(p).RestartPolicy = new(corev1.ContainerRestartPolicyNever)
 			main(p).RestartPolicyRules = []corev1.ContainerRestartRule{{
-				Action:    corev1.ContainerRestartRuleActionRestart,
-				ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}},
+				Action: corev1.ContainerRestartRuleActionRestart,
+				ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{
+					Operator: corev1.ContainerRestartRuleOnExitCodesOpIn,
+					Values:   []int32{42},
+				},
 			}}
 		}},
 	}
@@ -217,7 +347,8 @@ func lifecycle(p *corev1.Pod) *corev1.Lifecycle {
 func initTraits() []trait {
 	return []trait{
 		{name: "init containers", apply: func(g *Generator, p *corev1.Pod) {
-			p.Spec.InitContainers = append(p.Spec.InitContainers, g.script("first", "exit 0"), g.script("next", "sleep 0.2"))
+			p.Spec.InitContainers = append(p.Spec.InitContainers, g.script("first", "exit 0"),
+				g.script("next", "sleep 0.2"))
 		}},
 		{name: "sidecar", apply: func(g *Generator, p *corev1.Pod) {
 			c := g.forever("sidecar")

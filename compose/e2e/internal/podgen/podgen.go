@@ -96,7 +96,8 @@ func (g *Generator) deal(taken map[string]bool) (trait, bool) {
 		g.rand.Shuffle(len(g.deck), func(i, j int) { g.deck[i], g.deck[j] = g.deck[j], g.deck[i] })
 	}
 	for i, t := range g.deck {
-		fits := !taken[t.name] && !slices.ContainsFunc(strings.Fields(t.alone), func(class string) bool { return taken[class] })
+		fits := !taken[t.name] &&
+			!slices.ContainsFunc(strings.Fields(t.alone), func(class string) bool { return taken[class] })
 		if fits && !(t.lasting && taken[end]) && !(t.alone == end && taken["lasting"]) {
 			g.deck = slices.Delete(g.deck, i, i+1)
 			return t, true
@@ -207,15 +208,23 @@ func Objects(namespace string) []runtime.Object {
 		return m
 	}
 	return []runtime.Object{
-		&corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"colour": "green", "size": "12", "text.conf": "a = 1\nb = 2\n"}, BinaryData: map[string][]byte{"bytes": {0, 1, 2, 255}}},
-		&corev1.Secret{ObjectMeta: named(secrets), Data: map[string][]byte{"password": []byte("s3cret"), "user": []byte("jane")}},
+		&corev1.ConfigMap{
+			ObjectMeta: meta,
+			Data:       map[string]string{"colour": "green", "size": "12", "text.conf": "a = 1\nb = 2\n"},
+			BinaryData: map[string][]byte{"bytes": {0, 1, 2, 255}},
+		},
+		&corev1.Secret{
+			ObjectMeta: named(secrets),
+			Data:       map[string][]byte{"password": []byte("s3cret"), "user": []byte("jane")},
+		},
 		&corev1.Secret{ObjectMeta: named(pullSecret), Type: corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{
 			corev1.DockerConfigJsonKey: []byte(`{"auths":{"registry.example":{"username":"u","password":"p"}}}`),
 		}},
 		&corev1.ServiceAccount{ObjectMeta: named(account)},
 		&corev1.Service{ObjectMeta: named("podgen-web"), Spec: corev1.ServiceSpec{
 			Selector: map[string]string{"app": "none"},
-			Ports:    []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromInt32(8080)}, {Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP}},
+			Ports: []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromInt32(8080)},
+				{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP}},
 		}},
 	}
 }

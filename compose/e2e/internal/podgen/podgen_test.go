@@ -10,7 +10,16 @@ import (
 )
 
 func make100(seed uint64, without ...string) ([]*corev1.Pod, map[string]int) {
-	g := New(Options{Seed: seed, Node: "node", Image: "image", Server: "server", Answers: 8080, Seccomp: "profile.json", HostDir: "/host", Without: without})
+	g := New(Options{
+		Seed:    seed,
+		Node:    "node",
+		Image:   "image",
+		Server:  "server",
+		Answers: 8080,
+		Seccomp: "profile.json",
+		HostDir: "/host",
+		Without: without,
+	})
 	var pods []*corev1.Pod
 	used := map[string]int{}
 	for i := range 100 {
@@ -72,12 +81,22 @@ func TestPodsThatEndHaveNothingThatRunsForEver(t *testing.T) {
 func TestFields(t *testing.T) {
 	p := &corev1.Pod{Spec: corev1.PodSpec{
 		HostNetwork: true,
-		Containers:  []corev1.Container{{Name: "a", Env: []corev1.EnvVar{{Name: "X", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "f"}}}}}},
-		Volumes:     []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
+		Containers: []corev1.Container{{
+			Name: "a",
+			Env: []corev1.EnvVar{{
+				Name:      "X",
+				ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "f"}},
+			}},
+		}},
+		Volumes: []corev1.Volume{{
+			Name:         "v",
+			VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
+		}},
 	}}
 	want := []string{
 		"spec.containers", "spec.containers.env", "spec.containers.env.name", "spec.containers.env.valueFrom",
-		"spec.containers.env.valueFrom.fieldRef", "spec.containers.env.valueFrom.fieldRef.fieldPath", "spec.containers.name",
+		"spec.containers.env.valueFrom.fieldRef", "spec.containers.env.valueFrom.fieldRef.fieldPath",
+		"spec.containers.name",
 		"spec.hostNetwork", "spec.volumes", "spec.volumes.emptyDir", "spec.volumes.name",
 	}
 	if diff := cmp.Diff(want, Fields(p)); diff != "" {
@@ -91,10 +110,19 @@ func TestTraitsOfPodsThatLastAndEndDoNotMeet(t *testing.T) {
 		lasting[trait.name], ending[trait.name] = trait.lasting, trait.alone == end
 	}
 	for seed := range uint64(50) {
-		g := New(Options{Seed: seed, Image: "image", Server: "server", Answers: 8080, Seccomp: "profile.json", HostDir: "/host", Traits: 8})
+		g := New(Options{
+			Seed:    seed,
+			Image:   "image",
+			Server:  "server",
+			Answers: 8080,
+			Seccomp: "profile.json",
+			HostDir: "/host",
+			Traits:  8,
+		})
 		for range 100 {
 			_, traits := g.Pod("p")
-			if slices.ContainsFunc(traits, func(n string) bool { return lasting[n] }) && slices.ContainsFunc(traits, func(n string) bool { return ending[n] }) {
+			if slices.ContainsFunc(traits, func(n string) bool { return lasting[n] }) &&
+				slices.ContainsFunc(traits, func(n string) bool { return ending[n] }) {
 				t.Fatalf("seed %d: one pod has the traits %q", seed, traits)
 			}
 		}

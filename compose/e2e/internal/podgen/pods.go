@@ -25,7 +25,8 @@ func podTraits() []trait {
 			p.Spec.HostnameOverride = new("somebody.else.example")
 		}},
 		{name: "aliases", apply: func(g *Generator, p *corev1.Pod) {
-			p.Spec.HostAliases = []corev1.HostAlias{{IP: "10.9.8.7", Hostnames: []string{"seven", "sieben"}}, {IP: "10.9.8.6", Hostnames: []string{"six"}}}
+			p.Spec.HostAliases = []corev1.HostAlias{{IP: "10.9.8.7", Hostnames: []string{"seven", "sieben"}},
+				{IP: "10.9.8.6", Hostnames: []string{"six"}}}
 		}},
 		{name: "DNS none", alone: "dns", apply: func(g *Generator, p *corev1.Pod) {
 			p.Spec.DNSPolicy = corev1.DNSNone
@@ -49,10 +50,21 @@ func podTraits() []trait {
 		{name: "priority", apply: func(g *Generator, p *corev1.Pod) { p.Spec.PriorityClassName = priority }},
 		{name: "scheduling", apply: func(g *Generator, p *corev1.Pod) {
 			p.Spec.NodeSelector = map[string]string{"kubernetes.io/os": "linux"}
-			p.Spec.Tolerations = []corev1.Toleration{{Key: "some", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}}
-			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "kubernetes.io/arch", Operator: corev1.NodeSelectorOpExists}}}},
-			}}}
+			p.Spec.Tolerations = []corev1.Toleration{{
+				Key:      "some",
+				Operator: corev1.TolerationOpExists,
+				Effect:   corev1.TaintEffectNoExecute,
+			}}
+			p.Spec.Affinity = &corev1.Affinity{
+				NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+					NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+						MatchExpressions: []corev1.NodeSelectorRequirement{{
+							Key:      "kubernetes.io/arch",
+							Operator: corev1.NodeSelectorOpExists,
+						}},
+					}},
+				}},
+			}
 			p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 				MaxSkew: 1, TopologyKey: "kubernetes.io/hostname", WhenUnsatisfiable: corev1.ScheduleAnyway,
 				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "none"}},

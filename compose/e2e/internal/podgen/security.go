@@ -12,7 +12,8 @@ func securityTraits() []trait {
 			s.RunAsUser, s.RunAsGroup, s.FSGroup = new(int64(1000+g.rand.IntN(3))), new(int64(2000)), new(int64(3000))
 			s.SupplementalGroups = []int64{4000, 4001}
 			s.FSGroupChangePolicy = new(one(g, corev1.FSGroupChangeAlways, corev1.FSGroupChangeOnRootMismatch))
-			s.SupplementalGroupsPolicy = new(one(g, corev1.SupplementalGroupsPolicyMerge, corev1.SupplementalGroupsPolicyStrict))
+			s.SupplementalGroupsPolicy = new(one(g, corev1.SupplementalGroupsPolicyMerge,
+				corev1.SupplementalGroupsPolicyStrict))
 		}},
 		{name: "container user", apply: func(g *Generator, p *corev1.Pod) {
 			s := ctx(main(p))
@@ -35,16 +36,26 @@ func securityTraits() []trait {
 		}},
 		{name: "read-only root", apply: func(g *Generator, p *corev1.Pod) { ctx(main(p)).ReadOnlyRootFilesystem = new(true) }},
 		{name: "pod seccomp", alone: "pod-seccomp", apply: func(g *Generator, p *corev1.Pod) {
-			pct(p).SeccompProfile = &corev1.SeccompProfile{Type: one(g, corev1.SeccompProfileTypeRuntimeDefault, corev1.SeccompProfileTypeUnconfined)}
+			pct(p).SeccompProfile = &corev1.SeccompProfile{
+				Type: one(g, corev1.SeccompProfileTypeRuntimeDefault, corev1.SeccompProfileTypeUnconfined),
+			}
 		}},
 		{name: "container seccomp", alone: "seccomp", apply: func(g *Generator, p *corev1.Pod) {
-			ctx(main(p)).SeccompProfile = &corev1.SeccompProfile{Type: one(g, corev1.SeccompProfileTypeRuntimeDefault, corev1.SeccompProfileTypeUnconfined)}
+			ctx(main(p)).SeccompProfile = &corev1.SeccompProfile{
+				Type: one(g, corev1.SeccompProfileTypeRuntimeDefault, corev1.SeccompProfileTypeUnconfined),
+			}
 		}},
 		{name: "pod's own seccomp", alone: "pod-seccomp", apply: func(g *Generator, p *corev1.Pod) {
-			pct(p).SeccompProfile = &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: new(g.opts.Seccomp)}
+			pct(p).SeccompProfile = &corev1.SeccompProfile{
+				Type:             corev1.SeccompProfileTypeLocalhost,
+				LocalhostProfile: new(g.opts.Seccomp),
+			}
 		}},
 		{name: "container's own seccomp", alone: "seccomp", apply: func(g *Generator, p *corev1.Pod) {
-			ctx(main(p)).SeccompProfile = &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: new(g.opts.Seccomp)}
+			ctx(main(p)).SeccompProfile = &corev1.SeccompProfile{
+				Type:             corev1.SeccompProfileTypeLocalhost,
+				LocalhostProfile: new(g.opts.Seccomp),
+			}
 		}},
 		{name: "no AppArmor", apply: func(g *Generator, p *corev1.Pod) {
 			pct(p).AppArmorProfile = &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}
@@ -52,14 +63,26 @@ func securityTraits() []trait {
 		}},
 		{name: "procMount", apply: func(g *Generator, p *corev1.Pod) { ctx(main(p)).ProcMount = new(corev1.DefaultProcMount) }},
 		{name: "sysctls", alone: "network", apply: func(g *Generator, p *corev1.Pod) {
-			pct(p).Sysctls = []corev1.Sysctl{{Name: "net.ipv4.ip_unprivileged_port_start", Value: "0"}, {Name: "kernel.shm_rmid_forced", Value: "1"}}
+			pct(p).Sysctls = []corev1.Sysctl{{Name: "net.ipv4.ip_unprivileged_port_start", Value: "0"},
+				{Name: "kernel.shm_rmid_forced", Value: "1"}}
 		}},
 		{name: "SELinux", apply: func(g *Generator, p *corev1.Pod) {
-			pct(p).SELinuxOptions = &corev1.SELinuxOptions{User: "system_u", Role: "system_r", Type: "container_t", Level: "s0:c123,c456"}
-			pct(p).SELinuxChangePolicy = new(next(g, "SELinux", corev1.SELinuxChangePolicyRecursive, corev1.SELinuxChangePolicyMountOption))
+			pct(p).SELinuxOptions = &corev1.SELinuxOptions{
+				User:  "system_u",
+				Role:  "system_r",
+				Type:  "container_t",
+				Level: "s0:c123,c456",
+			}
+			pct(p).SELinuxChangePolicy = new(next(g, "SELinux", corev1.SELinuxChangePolicyRecursive,
+				corev1.SELinuxChangePolicyMountOption))
 		}},
 		{name: "container SELinux", apply: func(g *Generator, p *corev1.Pod) {
-			ctx(main(p)).SELinuxOptions = &corev1.SELinuxOptions{User: "system_u", Role: "system_r", Type: "container_t", Level: "s0:c1,c2"}
+			ctx(main(p)).SELinuxOptions = &corev1.SELinuxOptions{
+				User:  "system_u",
+				Role:  "system_r",
+				Type:  "container_t",
+				Level: "s0:c1,c2",
+			}
 		}},
 		{name: "host users", apply: func(g *Generator, p *corev1.Pod) { p.Spec.HostUsers = new(true) }},
 	}

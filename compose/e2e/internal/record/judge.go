@@ -68,7 +68,8 @@ func Untouched(before []*corev1.Pod, entries []Entry) []string {
 			continue
 		}
 		if !Ready(p) {
-			problems = append(problems, at+fmt.Sprintf("not Ready: phase %s, conditions %s", p.Status.Phase, conditions(p)))
+			problems = append(problems,
+				at+fmt.Sprintf("not Ready: phase %s, conditions %s", p.Status.Phase, conditions(p)))
 		}
 		if now, was := Containers(p), Containers(want[p.UID]); !maps.Equal(now, was) {
 			problems = append(problems, at+fmt.Sprintf("containers were %v and are %v", was, now))
@@ -94,7 +95,9 @@ func NodeReady(entries []Entry) []string {
 			continue
 		}
 		if e.Deleted || !NodeIsReady(n) {
-			problems = append(problems, fmt.Sprintf("node at %s (revision %d): deleted %t, conditions %+v", e.At.Format("15:04:05.000"), e.Revision, e.Deleted, n.Status.Conditions))
+			problems = append(problems,
+				fmt.Sprintf("node at %s (revision %d): deleted %t, conditions %+v", e.At.Format("15:04:05.000"),
+					e.Revision, e.Deleted, n.Status.Conditions))
 		}
 	}
 	return problems

@@ -54,7 +54,11 @@ func TestUntouchedFindsEachTouch(t *testing.T) {
 
 func TestNodeReadyFindsTheMoment(t *testing.T) {
 	node := func(s corev1.ConditionStatus) Entry {
-		return Entry{Object: &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: s}}}}}
+		return Entry{
+			Object: &corev1.Node{
+				Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: s}}},
+			},
+		}
 	}
 	if p := NodeReady([]Entry{node(corev1.ConditionTrue), {Object: pod(same)}}); len(p) > 0 {
 		t.Errorf("problems %q", p)
@@ -66,7 +70,9 @@ func TestNodeReadyFindsTheMoment(t *testing.T) {
 
 func TestLeaseAgeIsThatOfTheLongestWait(t *testing.T) {
 	lease := func(after time.Duration) *coordinationv1.Lease {
-		return &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: start.Add(after)}}}
+		return &coordinationv1.Lease{
+			Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: start.Add(after)}},
+		}
 	}
 	entry := func(after time.Duration) Entry {
 		return Entry{At: start.Add(after + time.Second), Object: lease(after)}

@@ -79,7 +79,8 @@ func (v View) Events(namespace, pod string) []*corev1.Event {
 	var events []*corev1.Event
 	for _, e := range v.objects {
 		ev, ok := e.Object.(*corev1.Event)
-		if ok && ev.InvolvedObject.Kind == "Pod" && ev.InvolvedObject.Namespace == namespace && ev.InvolvedObject.Name == pod {
+		if ok && ev.InvolvedObject.Kind == "Pod" && ev.InvolvedObject.Namespace == namespace &&
+			ev.InvolvedObject.Name == pod {
 			events = append(events, ev)
 		}
 	}
@@ -112,7 +113,14 @@ func Start(ctx context.Context, o Options) (*Recorder, error) {
 		return nil, errors.Join(err, s.close())
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	r := &Recorder{source: s, cancel: cancel, done: make(chan struct{}), objects: map[string]Entry{}, progress: revision, changed: make(chan struct{})}
+	r := &Recorder{
+		source:   s,
+		cancel:   cancel,
+		done:     make(chan struct{}),
+		objects:  map[string]Entry{},
+		progress: revision,
+		changed:  make(chan struct{}),
+	}
 	r.add(listed...)
 	go func() {
 		defer close(r.done)

@@ -67,7 +67,8 @@ func dial(o Options) (*source, error) {
 	}
 	return &source{
 		conn: conn, kv: etcdserverpb.NewKVClient(conn), watch: etcdserverpb.NewWatchClient(conn),
-		keys: []span{prefix(podPrefix), prefix(eventPrefix), {from: []byte(nodePrefix + o.Node)}, {from: []byte(leasePrefix + o.Node)}},
+		keys: []span{prefix(podPrefix), prefix(eventPrefix), {from: []byte(nodePrefix + o.Node)},
+			{from: []byte(leasePrefix + o.Node)}},
 	}, nil
 }
 
@@ -111,7 +112,11 @@ func (s *source) askProgress() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stream != nil {
-		_ = s.stream.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_ProgressRequest{ProgressRequest: &etcdserverpb.WatchProgressRequest{}}})
+		_ = s.stream.Send(&etcdserverpb.WatchRequest{
+			RequestUnion: &etcdserverpb.WatchRequest_ProgressRequest{
+				ProgressRequest: &etcdserverpb.WatchProgressRequest{},
+			},
+		})
 	}
 }
 
@@ -149,9 +154,11 @@ func (s *source) follow(ctx context.Context, next []int64, add func(...Entry), p
 		return err
 	}
 	for i, k := range s.keys {
-		if err := stream.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{CreateRequest: &etcdserverpb.WatchCreateRequest{
-			Key: k.from, RangeEnd: k.to, StartRevision: next[i], WatchId: int64(i + 1),
-		}}}); err != nil {
+		if err := stream.Send(&etcdserverpb.WatchRequest{
+			RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{CreateRequest: &etcdserverpb.WatchCreateRequest{
+				Key: k.from, RangeEnd: k.to, StartRevision: next[i], WatchId: int64(i + 1),
+			}},
+		}); err != nil {
 			return err
 		}
 	}
@@ -167,7 +174,8 @@ func (s *source) follow(ctx context.Context, next []int64, add func(...Entry), p
 		}
 		now := time.Now()
 		if got.GetCanceled() {
-			return &lostError{fmt.Sprintf("etcd ended watch %d (compacted at revision %d): %s", got.GetWatchId(), got.GetCompactRevision(), got.GetCancelReason())}
+			return &lostError{fmt.Sprintf("etcd ended watch %d (compacted at revision %d): %s", got.GetWatchId(),
+				got.GetCompactRevision(), got.GetCancelReason())}
 		}
 		if got.GetCreated() {
 			if created++; created == len(s.keys) {

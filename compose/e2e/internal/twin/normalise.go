@@ -84,7 +84,8 @@ func (n *normaliser) flatten(path string, v any, facts Facts) {
 }
 
 func sorted(list []any) []any {
-	return slices.SortedFunc(slices.Values(list), func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+	return slices.SortedFunc(slices.Values(list),
+		func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 }
 
 // index names an element of a list: by what identifies it where the order means nothing, by its place

@@ -16,13 +16,15 @@ import (
 type Facts map[string]string
 
 // Read reads a pod as it is now.
-func Read(ctx context.Context, client kubernetes.Interface, cri runtimeapi.RuntimeServiceClient, p *corev1.Pod) (Facts, error) {
+func Read(ctx context.Context, client kubernetes.Interface, cri runtimeapi.RuntimeServiceClient,
+	p *corev1.Pod) (Facts, error) {
 	n := newNormaliser(p)
 	sandbox, containers, err := boxes(ctx, cri, p, n)
 	if err != nil {
 		return nil, err
 	}
-	events, err := client.CoreV1().Events(p.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(p.UID)})
+	events, err := client.CoreV1().Events(p.Namespace).List(ctx,
+		metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(p.UID)})
 	if err != nil {
 		return nil, fmt.Errorf("list events of %s: %w", p.Name, err)
 	}
@@ -50,13 +52,16 @@ func Read(ctx context.Context, client kubernetes.Interface, cri runtimeapi.Runti
 
 // boxes are what the runtime was given for the pod's newest sandbox and the newest incarnation of each
 // container.
-func boxes(ctx context.Context, cri runtimeapi.RuntimeServiceClient, p *corev1.Pod, n *normaliser) (sandbox any, containers map[string]any, err error) {
+func boxes(ctx context.Context, cri runtimeapi.RuntimeServiceClient, p *corev1.Pod,
+	n *normaliser) (sandbox any, containers map[string]any, err error) {
 	ours := map[string]string{"io.kubernetes.pod.uid": string(p.UID)}
-	sandboxes, err := cri.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: ours}})
+	sandboxes, err := cri.ListPodSandbox(ctx,
+		&runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: ours}})
 	if err != nil {
 		return nil, nil, fmt.Errorf("list sandboxes of %s: %w", p.Name, err)
 	}
-	list, err := cri.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: ours}})
+	list, err := cri.ListContainers(ctx,
+		&runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: ours}})
 	if err != nil {
 		return nil, nil, fmt.Errorf("list containers of %s: %w", p.Name, err)
 	}
@@ -64,7 +69,8 @@ func boxes(ctx context.Context, cri runtimeapi.RuntimeServiceClient, p *corev1.P
 	for _, s := range sandboxes.GetItems() {
 		n.replace(s.GetId(), "<sandbox>")
 	}
-	slices.SortFunc(list.GetContainers(), func(a, b *runtimeapi.Container) int { return int(b.GetCreatedAt() - a.GetCreatedAt()) })
+	slices.SortFunc(list.GetContainers(),
+		func(a, b *runtimeapi.Container) int { return int(b.GetCreatedAt() - a.GetCreatedAt()) })
 	for _, c := range list.GetContainers() {
 		if name := c.GetMetadata().GetName(); newest[name] == nil {
 			newest[name] = c
@@ -72,8 +78,10 @@ func boxes(ctx context.Context, cri runtimeapi.RuntimeServiceClient, p *corev1.P
 		}
 	}
 	if items := sandboxes.GetItems(); len(items) > 0 {
-		box := slices.MaxFunc(items, func(a, b *runtimeapi.PodSandbox) int { return int(a.GetCreatedAt() - b.GetCreatedAt()) })
-		status, err := cri.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: box.GetId(), Verbose: true})
+		box := slices.MaxFunc(items,
+			func(a, b *runtimeapi.PodSandbox) int { return int(a.GetCreatedAt() - b.GetCreatedAt()) })
+		status, err := cri.PodSandboxStatus(ctx,
+			&runtimeapi.PodSandboxStatusRequest{PodSandboxId: box.GetId(), Verbose: true})
 		if err != nil {
 			return nil, nil, fmt.Errorf("read sandbox of %s: %w", p.Name, err)
 		}
@@ -83,7 +91,8 @@ func boxes(ctx context.Context, cri runtimeapi.RuntimeServiceClient, p *corev1.P
 	}
 	containers = map[string]any{}
 	for name, c := range newest {
-		status, err := cri.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.GetId(), Verbose: true})
+		status, err := cri.ContainerStatus(ctx,
+			&runtimeapi.ContainerStatusRequest{ContainerId: c.GetId(), Verbose: true})
 		if err != nil {
 			return nil, nil, fmt.Errorf("read container %s of %s: %w", name, p.Name, err)
 		}

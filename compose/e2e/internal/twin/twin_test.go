@@ -11,7 +11,10 @@ import (
 
 func facts(t *testing.T, uid, ip string, v any) Facts {
 	t.Helper()
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}, Status: corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: ip}}}}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)},
+		Status:     corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: ip}}},
+	}
 	n := newNormaliser(p)
 	parsed, err := tree(v)
 	if err != nil {
@@ -42,8 +45,9 @@ func TestWhatIsRandomIsNoDifference(t *testing.T) {
 func TestWhatDiffersIsSeen(t *testing.T) {
 	base := func() map[string]any {
 		return map[string]any{
-			"process":      map[string]any{"env": []any{"A=1", "B=2"}},
-			"mounts":       []any{map[string]any{"destination": "/a", "source": "/s"}, map[string]any{"destination": "/b"}},
+			"process": map[string]any{"env": []any{"A=1", "B=2"}},
+			"mounts": []any{map[string]any{"destination": "/a", "source": "/s"},
+				map[string]any{"destination": "/b"}},
 			"restartCount": 1, "flag": true,
 		}
 	}
@@ -54,7 +58,8 @@ func TestWhatDiffersIsSeen(t *testing.T) {
 		change func(m map[string]any)
 		want   []Difference
 	}{
-		"a value":            {func(m map[string]any) { m["restartCount"] = 2 }, []Difference{{"x.restartCount", "1", "2"}}},
+		"a value": {func(m map[string]any) { m["restartCount"] = 2 }, []Difference{{"x.restartCount", "1",
+			"2"}}},
 		"one is missing":     {func(m map[string]any) { delete(m, "flag") }, []Difference{{"x.flag", "true", ""}}},
 		"the order of env":   {func(m map[string]any) { m["process"] = map[string]any{"env": []any{"B=2", "A=1"}} }, nil},
 		"a variable's value": {func(m map[string]any) { m["process"] = map[string]any{"env": []any{"A=1", "B=3"}} }, []Difference{{"x.process.env[B]", "B=2", "B=3"}}},
