@@ -88,7 +88,8 @@ func flagFacts() ([]flagFact, error) {
 	options.AddGlobalFlags(fs)
 	var facts []flagFact
 	fs.VisitAll(func(f *pflag.Flag) {
-		facts = append(facts, flagFact{f.Name, f.Shorthand, f.Value.Type(), f.DefValue, f.NoOptDefVal, f.Deprecated != "", f.Hidden})
+		facts = append(facts,
+			flagFact{f.Name, f.Shorthand, f.Value.Type(), f.DefValue, f.NoOptDefVal, f.Deprecated != "", f.Hidden})
 	})
 	slices.SortFunc(facts, func(a, b flagFact) int { return strings.Compare(a.Name, b.Name) })
 	return facts, nil
@@ -98,7 +99,12 @@ func gateFacts() []gateFact {
 	var facts []gateFact
 	dependencies := utilfeature.DefaultMutableFeatureGate.Dependencies()
 	for name, spec := range utilfeature.DefaultMutableFeatureGate.GetAll() {
-		g := gateFact{Name: string(name), Default: spec.Default, Stage: string(spec.PreRelease), Locked: spec.LockToDefault}
+		g := gateFact{
+			Name:    string(name),
+			Default: spec.Default,
+			Stage:   string(spec.PreRelease),
+			Locked:  spec.LockToDefault,
+		}
 		if g.Stage == "" {
 			g.Stage = "GA"
 		}

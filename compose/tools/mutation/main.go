@@ -27,8 +27,10 @@ import (
 )
 
 func main() {
-	explained := flag.String("explained", "", "file of survivors that are explained: a line each, the survivor and behind a tab the reason")
-	patience := flag.Duration("patience", time.Minute, "how long one run of the tests may take; a fault that makes them take longer is noticed")
+	explained := flag.String("explained", "",
+		"file of survivors that are explained: a line each, the survivor and behind a tab the reason")
+	patience := flag.Duration("patience", time.Minute,
+		"how long one run of the tests may take; a fault that makes them take longer is noticed")
 	parallel := flag.Int("parallel", runtime.NumCPU(), "how many faults are tried at one time")
 	flag.Usage = func() {
 		fmt.Fprintln(os.Stderr, "usage: mutation [flags] FOLDER\n\nFOLDER is a package's.")
@@ -110,7 +112,8 @@ func report(out io.Writer, faults []string, survived []bool, reasons map[string]
 			fmt.Fprintf(out, "SURVIVED   %s\n", fault)
 		}
 	}
-	fmt.Fprintf(out, "noticed %d of %d (%.1f %%), %d explained, %d open\n", killed, len(faults), 100*float64(killed)/float64(max(len(faults), 1)), equivalent, open)
+	fmt.Fprintf(out, "noticed %d of %d (%.1f %%), %d explained, %d open\n", killed, len(faults),
+		100*float64(killed)/float64(max(len(faults), 1)), equivalent, open)
 	if open > 0 {
 		return fmt.Errorf("%d faults were not noticed: write a test for each, or explain it", open)
 	}

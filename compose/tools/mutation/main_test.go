@@ -87,7 +87,8 @@ func TestFaultsThatAreNoticedAndNot(t *testing.T) {
 			fmt.Sprintf("%d faults were not noticed: write a test for each, or explain it", n),
 		},
 		"a test that notices all but one": {
-			most, "", "SURVIVED   " + byOne + "\n" + fmt.Sprintf("noticed %d of %d (92.9 %%), 0 explained, 1 open\n", n-1, n),
+			most, "",
+			"SURVIVED   " + byOne + "\n" + fmt.Sprintf("noticed %d of %d (92.9 %%), 0 explained, 1 open\n", n-1, n),
 			"1 faults were not noticed: write a test for each, or explain it",
 		},
 		"the one is explained": {

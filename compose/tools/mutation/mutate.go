@@ -143,7 +143,8 @@ func (p *planter) expression(e ast.Expr, text string) string {
 				p.fault(b, b.Op.String()+" swapped"), p.source(b.X), other, p.source(b.Y), text)
 		case token.LSS, token.LEQ, token.GTR, token.GEQ:
 			near := map[token.Token]string{token.LSS: "<=", token.LEQ: "<", token.GTR: ">=", token.GEQ: ">"}[b.Op]
-			text = fmt.Sprintf("func() bool { if mutantOn(%d) { return %s %s %s }; return %s }()", p.fault(b, "by one"), p.source(b.X), near, p.source(b.Y), text)
+			text = fmt.Sprintf("func() bool { if mutantOn(%d) { return %s %s %s }; return %s }()", p.fault(b, "by one"),
+				p.source(b.X), near, p.source(b.Y), text)
 		case token.EQL, token.NEQ:
 			if !p.conditions[e] {
 				return fmt.Sprintf("mutantNot(%d, %s)", p.fault(e, "negated"), text)
