@@ -131,7 +131,9 @@ var token = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,252}$`)
 // with it at their source, since a static manifest may bring its own.
 func ValidToken(s string) error {
 	if !token.MatchString(s) {
-		return fmt.Errorf("%q cannot be part of a subject: use 1 to 253 letters, digits, - or _, the first a letter or digit", s)
+		return fmt.Errorf(
+			"%q cannot be part of a subject: use 1 to 253 letters, digits, - or _, the first a letter or digit", s,
+		)
 	}
 	return nil
 }

@@ -96,7 +96,8 @@ func FuzzTokensStayTokens(f *testing.F) {
 			return
 		}
 		key := ProbeResultKey(s, s, s)
-		if !Matches("*.*.*", key) || IsEpochKey(key) || !strings.HasPrefix(Entry(ProbeResults, key), "$KV.PROBE_RESULTS.") {
+		if !Matches("*.*.*", key) || IsEpochKey(key) ||
+			!strings.HasPrefix(Entry(ProbeResults, key), "$KV.PROBE_RESULTS.") {
 			t.Errorf("%q becomes the key %q", s, key)
 		}
 	})
@@ -105,7 +106,8 @@ func FuzzTokensStayTokens(f *testing.F) {
 // What is parsed is what was built, and nothing else is parsed.
 func FuzzParsedKeys(f *testing.F) {
 	for _, key := range []string{
-		"", ".", "..", "a", "a.b", "a.b.c", "a.b.c.d", ".b.c", "a..c", "a.b.", "_epoch.prober.0", "*.b.c", "a.>", "a. .c", "prober.0",
+		"", ".", "..", "a", "a.b", "a.b.c", "a.b.c.d", ".b.c", "a..c", "a.b.", "_epoch.prober.0", "*.b.c", "a.>",
+		"a. .c", "prober.0",
 		ProbeResultKey("3f2c-11", "web", ProbeReadiness), HeartbeatKey(role.Prober, "0"), EpochKey(role.Prober, "0"),
 	} {
 		f.Add(key)
