@@ -15,12 +15,14 @@ type Stat struct {
 	Command   string // comm, without its parentheses, at most 15 bytes
 	State     byte   // R, S, D, Z, T, …: see proc_pid_stat(5)
 	Parent    int
+	Threads   int
 	StartTime uint64 // clock ticks since boot
 }
 
 // Dead reports whether the process has ended, even if its parent has not
-// collected it yet.
-func (s Stat) Dead() bool { return s.State == 'Z' || s.State == 'X' }
+// collected it yet. One whose first thread has ended still has all its files
+// and locks while another thread lives.
+func (s Stat) Dead() bool { return (s.State == 'Z' || s.State == 'X') && s.Threads <= 1 }
 
 // ParseStat parses the content of /proc/<pid>/stat. The command may hold
 // spaces and parentheses, so it ends at the last closing one.
@@ -36,7 +38,7 @@ func ParseStat(text string) (Stat, error) {
 	}
 	// Fields after the command, counted from state, which is field 3.
 	fields := strings.Fields(text[end+1:])
-	const state, parent, start = 0, 1, 19
+	const state, parent, threads, start = 0, 1, 17, 19
 	if len(fields) <= start {
 		return Stat{}, fmt.Errorf("parse stat %q: %d fields after the command, want at least %d", clip(text),
 			len(fields), start+1)
@@ -48,11 +50,22 @@ func ParseStat(text string) (Stat, error) {
 	if err != nil {
 		return Stat{}, fmt.Errorf("parse stat %q: parent: %w", clip(text), err)
 	}
+	count, err := strconv.Atoi(fields[threads])
+	if err != nil {
+		return Stat{}, fmt.Errorf("parse stat %q: threads: %w", clip(text), err)
+	}
 	ticks, err := strconv.ParseUint(fields[start], 10, 64)
 	if err != nil {
 		return Stat{}, fmt.Errorf("parse stat %q: start time: %w", clip(text), err)
 	}
-	return Stat{PID: pid, Command: text[open+1 : end], State: fields[state][0], Parent: ppid, StartTime: ticks}, nil
+	return Stat{
+		PID:       pid,
+		Command:   text[open+1 : end],
+		State:     fields[state][0],
+		Parent:    ppid,
+		Threads:   count,
+		StartTime: ticks,
+	}, nil
 }
 
 // ReadStat reads the Stat of a live process. The error wraps fs.ErrNotExist

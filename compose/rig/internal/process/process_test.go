@@ -3,7 +3,9 @@ package process
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,8 +21,8 @@ func TestParseStat(t *testing.T) {
 		name, text, wantErr string
 		want                Stat
 	}{
-		{name: "plain", text: "12 (etcd)" + rest, want: Stat{PID: 12, Command: "etcd", State: 'S', Parent: 7, StartTime: 4242}},
-		{name: "hostile command", text: "12 (a) R (b c)" + rest, want: Stat{PID: 12, Command: "a) R (b c", State: 'S', Parent: 7, StartTime: 4242}},
+		{name: "plain", text: "12 (etcd)" + rest, want: Stat{PID: 12, Command: "etcd", State: 'S', Parent: 7, Threads: 1, StartTime: 4242}},
+		{name: "hostile command", text: "12 (a) R (b c)" + rest, want: Stat{PID: 12, Command: "a) R (b c", State: 'S', Parent: 7, Threads: 1, StartTime: 4242}},
 		{name: "empty", text: "", wantErr: "no command"},
 		{name: "short", text: "12 (etcd) S 7", wantErr: "fields after the command"},
 		{name: "no pid", text: "x (etcd)" + rest, wantErr: "pid"},
@@ -40,6 +42,59 @@ func TestParseStat(t *testing.T) {
 				t.Errorf("stat (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// firstThreadEnds has this program end its first thread and go on until its standard input ends.
+const firstThreadEnds = "PROCESS_TEST_FIRST_THREAD_ENDS"
+
+func init() {
+	if os.Getenv(firstThreadEnds) == "" {
+		return
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}()
+	time.Sleep(10 * time.Millisecond)
+	_, _, _ = unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0) // init functions run in the first thread
+}
+
+// A process whose first thread has ended looks like one that has ended, and still has its files and locks.
+func TestAProcessLivesAsLongAsItsThreads(t *testing.T) {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), firstThreadEnds+"=1")
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	r, err := Find("threads", cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if s, err := ReadStat(r.PID); err == nil && s.State == 'Z' {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("its first thread has not ended")
+		}
+	}
+	if !r.Alive() {
+		t.Error("a process counts as dead although one of its threads lives")
+	}
+	if err := stdin.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if r.Alive() {
+		t.Error("a process counts as alive after its end")
 	}
 }
 
