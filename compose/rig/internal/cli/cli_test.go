@@ -25,6 +25,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		{"conformance --focus (", "missing closing"},
 		{"conformance --procs 0", "use 1 or more"},
 		{"conformance --record --focus x", "default selection"},
+		{"conformance --record --machine", "leave out --machine"},
 		{"clean ../etc", "instance name"},
 		{"frobnicate", "unknown command"},
 	} {

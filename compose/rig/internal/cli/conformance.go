@@ -96,6 +96,9 @@ func runConformance(ctx context.Context, o conformanceOptions, out, progress io.
 	if o.procs < 1 {
 		return fmt.Errorf("procs %d: use 1 or more", o.procs)
 	}
+	if o.record && o.machine {
+		return errors.New("--record writes what the kubelet passes on this machine: leave out --machine")
+	}
 	if o.record && (focus != nil || o.labels != conformance.DefaultLabels) {
 		return errors.New("--record needs the default selection: leave out --focus and --labels")
 	}

@@ -48,15 +48,14 @@ var (
 		// none, as the answer of an agent without a stats service.
 		endless: "ContainerMetrics", prefix: "node-", explained: true,
 	}
-	// E2EOnMachine is E2E with a node that has a machine of its own, whose kernel
-	// and cgroups let other specs pass than those of the host.
+	// E2EOnMachine is E2E with a node that has a machine of its own. It is judged by
+	// the same list: what the kubelet passes on the host, it passes there.
 	E2EOnMachine = Suite{
 		Name:      "e2e-machine",
 		Title:     E2E.Title,
 		Group:     E2E.Group,
 		Program:   E2E.Program,
 		OnMachine: true,
-		prefix:    "machine-",
 	}
 )
 
@@ -80,10 +79,7 @@ func FindSuite(name string, onMachine bool) (Suite, error) {
 
 // recorder is the command that writes what is recorded of the suite.
 func (s Suite) recorder() string {
-	switch {
-	case s.OnMachine:
-		return "rig conformance --machine --record"
-	case s.Name == E2E.Name:
+	if s.Name == E2E.Name {
 		return "rig conformance --record"
 	}
 	return "rig conformance --suite " + s.Name + " --record"
