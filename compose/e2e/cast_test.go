@@ -104,7 +104,7 @@ func (s *scene) answers() int32 {
 		fmt.Fprintln(w, "yes")
 	}))
 	s.t.Cleanup(server.Close)
-	return int32(server.Listener.Addr().(*net.TCPAddr).Port) //nolint:gosec // a port fits
+	return int32(server.Listener.Addr().(*net.TCPAddr).Port)
 }
 
 // atRest says whether a random pod has come to where it stays.
