@@ -19,12 +19,20 @@ type house struct {
 	did     []string
 	driver  error
 	unheard []podsyncv1.PodSource
+	heard   time.Time // when all sources are heard; zero: never
 }
 
-func (h *house) Confirm(context.Context) error  { return h.driver }
-func (h *house) Collect()                       { h.did = append(h.did, "tokens") }
-func (h *house) Unheard() []podsyncv1.PodSource { return h.unheard }
-func (h *house) waiting(status string)          { h.did = append(h.did, status) }
+func (h *house) Confirm(context.Context) error { return h.driver }
+func (h *house) Collect()                      { h.did = append(h.did, "tokens") }
+func (h *house) waiting(status string)         { h.did = append(h.did, status) }
+
+func (h *house) Unheard() []podsyncv1.PodSource {
+	if !h.heard.IsZero() && time.Now().After(h.heard) {
+		return nil
+	}
+	return h.unheard
+}
+
 func (h *house) UpdateQOS(pods []*v1.Pod) error {
 	h.did = append(h.did, "cgroups")
 	if len(pods) != 1 {
@@ -50,15 +58,15 @@ func TestCgroupsFollowThePodsOnceAllAreKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &house{
 			unheard: []podsyncv1.PodSource{podsyncv1.PodSource_POD_SOURCE_FILE, podsyncv1.PodSource_POD_SOURCE_API},
+			heard:   time.Now().Add(upkeepPeriod + time.Second),
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 2*upkeepPeriod+time.Second)
 		defer cancel()
-		time.AfterFunc(upkeepPeriod+time.Second, func() { h.unheard = nil })
 		if err := h.upkeep().run(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if want := []string{"tokens", "waiting for pod sources: file, api", "tokens", "cgroups"}; !slices.Equal(h.did,
-			want) {
+		want := []string{"tokens", "waiting for pod sources: file, api", "tokens", "cgroups"}
+		if !slices.Equal(h.did, want) {
 			t.Errorf("did %q, want %q", h.did, want)
 		}
 	})
