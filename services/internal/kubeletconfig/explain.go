@@ -101,7 +101,6 @@ func withoutMistake(fs *pflag.FlagSet, args []string, err error) []string {
 		apart := !inline && end < len(args) && !strings.HasPrefix(args[end], "-")
 		switch {
 		case apart:
-			value = args[end]
 			end++
 		case inline && invalid != nil && value != invalid.GetValue():
 			continue // the flag is there twice, and this one is right
