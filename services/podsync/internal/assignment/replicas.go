@@ -80,32 +80,7 @@ func (r *replicas) alive() (names, takers []string, again time.Time, known bool)
 		}
 		return nil, nil, time.Time{}, false
 	}
-	beats := r.beats.All()
-	for key, b := range beats {
-		_, name, ok := subject.ParseHeartbeatKey(key)
-		if !ok {
-			continue
-		}
-		received := r.beats.Received(key)
-		at, lost := r.gone[name]
-		s, known := r.seen[name]
-		switch {
-		case !known || s.pid != b.GetPid():
-			r.seen[name] = sign{
-				pid:   b.GetPid(),
-				turns: b.GetTurns(),
-				at:    now,
-				since: received,
-				frail: known && lost && at.Sub(s.since) < settled,
-			}
-		case s.turns != b.GetTurns():
-			s.turns, s.at = b.GetTurns(), now
-			r.seen[name] = s
-		}
-		if lost && received.After(at) {
-			delete(r.gone, name)
-		}
-	}
+	r.observe(now)
 	until := func(t time.Time) {
 		if again.IsZero() || t.Before(again) {
 			again = t
@@ -132,6 +107,35 @@ func (r *replicas) alive() (names, takers []string, again time.Time, known bool)
 	slices.Sort(names)
 	slices.Sort(takers)
 	return names, takers, again, true
+}
+
+// observe takes in the replicas' heartbeats.
+func (r *replicas) observe(now time.Time) {
+	for key, b := range r.beats.All() {
+		_, name, ok := subject.ParseHeartbeatKey(key)
+		if !ok {
+			continue
+		}
+		received := r.beats.Received(key)
+		at, lost := r.gone[name]
+		s, known := r.seen[name]
+		switch {
+		case !known || s.pid != b.GetPid():
+			r.seen[name] = sign{
+				pid:   b.GetPid(),
+				turns: b.GetTurns(),
+				at:    now,
+				since: received,
+				frail: known && lost && at.Sub(s.since) < settled,
+			}
+		case s.turns != b.GetTurns():
+			s.turns, s.at = b.GetTurns(), now
+			r.seen[name] = s
+		}
+		if lost && received.After(at) {
+			delete(r.gone, name)
+		}
+	}
 }
 
 // forget lets go of replicas that have been silent for long.
