@@ -100,15 +100,8 @@ type podWork struct {
 func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, error) {
 	k := cfg.Kubelet
 	reports, err := podreports.New(podreports.Options{
-		NodeName: env.name,
-		Kubelet:  k,
-		Client:   env.client,
-		Bus:      s.Bus,
-		Workers:  env.workers,
-		Gateway:  env.runtime.Containers,
-		Capacity: env.capacity,
-		Log:      s.Log,
-		Metrics:  s.Metrics,
+		NodeName: env.name, Kubelet: k, Client: env.client, Bus: s.Bus, Workers: env.workers,
+		Gateway: env.runtime.Containers, Capacity: env.capacity, Log: s.Log, Metrics: s.Metrics,
 	})
 	if err != nil {
 		return nil, err
