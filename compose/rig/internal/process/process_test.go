@@ -52,12 +52,14 @@ func init() {
 	if os.Getenv(firstThreadEnds) == "" {
 		return
 	}
+	begun := make(chan struct{})
 	go func() {
+		close(begun)
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}()
-	time.Sleep(10 * time.Millisecond)
-	_, _, _ = unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0) // init functions run in the first thread
+	<-begun                                        // so that another thread runs
+	_, _, _ = unix.Syscall(unix.SYS_EXIT, 0, 0, 0) // init functions run in the first thread
 }
 
 // A process whose first thread has ended looks like one that has ended, and still has its files and locks.
