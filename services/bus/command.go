@@ -10,12 +10,28 @@ import (
 	"github.com/microlet/microlet/services/internal/service"
 )
 
-// Command returns the bus's command line.
-func Command() *cobra.Command {
+// Command returns the command line of the bus.
+func Command() *cobra.Command { return Definition().Command() }
+
+// Definition returns the bus with flags of its own.
+func Definition() service.Definition {
 	cfg := DefaultConfig()
-	return service.Command(role.Bus, "carry what the services of this node say to each other", false, cfg.AddFlags,
-		func(ctx context.Context, s service.Config, _ *kubeletconfig.Config) error {
-			cfg.Service = s
-			return Run(ctx, cfg)
-		})
+	with := func(s service.Config) Config {
+		c := cfg
+		c.Service = s
+		return c
+	}
+	return service.Definition{
+		Role:  role.Bus,
+		Short: "Carry state and hints between the services",
+		Bind:  cfg.AddFlags,
+		Run: func(ctx context.Context, s service.Config, _ *kubeletconfig.Config) error {
+			return Run(ctx, with(s))
+		},
+		Validate: func(s service.Config, _ *kubeletconfig.Config) error {
+			c := with(s)
+			return c.Validate()
+		},
+		StopStage: 2, // the others' last words go over it
+	}
 }

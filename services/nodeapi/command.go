@@ -10,13 +10,29 @@ import (
 	"github.com/microlet/microlet/services/internal/service"
 )
 
-// Command returns nodeapi's command line.
-func Command() *cobra.Command {
+// Command returns the command line of nodeapi.
+func Command() *cobra.Command { return Definition().Command() }
+
+// Definition returns nodeapi with flags of its own.
+func Definition() service.Definition {
 	cfg := DefaultConfig()
-	return service.Command(role.NodeAPI, "serve the kubelet's HTTPS API: logs, exec, port-forward, metrics", true,
-		cfg.AddFlags,
-		func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
-			cfg.Service, cfg.Kubelet = s, k
-			return Run(ctx, cfg)
-		})
+	with := func(s service.Config, k *kubeletconfig.Config) Config {
+		c := cfg
+		c.Service, c.Kubelet = s, k
+		return c
+	}
+	return service.Definition{
+		Role:         role.NodeAPI,
+		Short:        "Serve the kubelet's HTTPS API",
+		NeedsKubelet: true, // it shows all of it at /configz
+		Bind:         cfg.AddFlags,
+		Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
+			return Run(ctx, with(s, k))
+		},
+		Validate: func(s service.Config, k *kubeletconfig.Config) error {
+			c := with(s, k)
+			return c.Validate()
+		},
+		Nice: 10, // who reads logs must not keep a pod from starting
+	}
 }

@@ -2,6 +2,7 @@ package nodestatus
 
 import (
 	"context"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -10,12 +11,28 @@ import (
 	"github.com/microlet/microlet/services/internal/service"
 )
 
-// Command returns nodestatus's command line.
-func Command() *cobra.Command {
+// Command returns the command line of nodestatus.
+func Command() *cobra.Command { return Definition().Command() }
+
+// Definition returns nodestatus with flags of its own.
+func Definition() service.Definition {
 	cfg := DefaultConfig()
-	return service.Command(role.NodeStatus, "report the node to the apiserver: Node, Lease and Events", true, nil,
-		func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
-			cfg.Service, cfg.Kubelet = s, k
-			return Run(ctx, cfg)
-		})
+	with := func(s service.Config, k *kubeletconfig.Config) Config {
+		c := cfg
+		c.Service, c.Kubelet = s, k
+		return c
+	}
+	return service.Definition{
+		Role:          role.NodeStatus,
+		Short:         "Register the node and keep its status and Lease",
+		NeedsKubelet:  true,
+		KubeletFields: slices.Concat(service.KubeletFields(), KubeletFields()),
+		Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
+			return Run(ctx, with(s, k))
+		},
+		Validate: func(s service.Config, k *kubeletconfig.Config) error {
+			c := with(s, k)
+			return c.Validate()
+		},
+	}
 }

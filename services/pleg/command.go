@@ -10,12 +10,27 @@ import (
 	"github.com/microlet/microlet/services/internal/service"
 )
 
-// Command returns pleg's command line.
-func Command() *cobra.Command {
+// Command returns the command line of pleg.
+func Command() *cobra.Command { return Definition().Command() }
+
+// Definition returns pleg with flags of its own.
+func Definition() service.Definition {
 	cfg := DefaultConfig()
-	return service.Command(role.PLEG, "turn what the runtime does into pod lifecycle events", false, cfg.AddFlags,
-		func(ctx context.Context, s service.Config, _ *kubeletconfig.Config) error {
-			cfg.Service = s
-			return Run(ctx, cfg)
-		})
+	with := func(s service.Config) Config {
+		c := cfg
+		c.Service = s
+		return c
+	}
+	return service.Definition{
+		Role:  role.PLEG,
+		Short: "Turn what the runtime does into pod lifecycle events",
+		Bind:  cfg.AddFlags,
+		Run: func(ctx context.Context, s service.Config, _ *kubeletconfig.Config) error {
+			return Run(ctx, with(s))
+		},
+		Validate: func(s service.Config, _ *kubeletconfig.Config) error {
+			c := with(s)
+			return c.Validate()
+		},
+	}
 }

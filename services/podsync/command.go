@@ -11,11 +11,28 @@ import (
 )
 
 // Command returns the command line of podsync.
-func Command() *cobra.Command {
+func Command() *cobra.Command { return Definition().Command() }
+
+// Definition returns podsync with flags of its own.
+func Definition() service.Definition {
 	cfg := DefaultConfig()
-	return service.Command(role.Podsync, "make the pods of a node run", true, cfg.AddFlags,
-		func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
-			cfg.Service, cfg.Kubelet = s, k
-			return Run(ctx, cfg)
-		})
+	with := func(s service.Config, k *kubeletconfig.Config) Config {
+		c := cfg
+		c.Service, c.Kubelet = s, k
+		return c
+	}
+	return service.Definition{
+		Role:         role.Podsync,
+		Short:        "Run the node's pods",
+		NeedsKubelet: true,
+		Bind:         cfg.AddFlags,
+		Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
+			return Run(ctx, with(s, k))
+		},
+		Validate: func(s service.Config, k *kubeletconfig.Config) error {
+			c := with(s, k)
+			return c.Validate()
+		},
+		StopStage: 1, // the others reach the runtime through it
+	}
 }

@@ -2,6 +2,7 @@ package prober
 
 import (
 	"context"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -10,12 +11,29 @@ import (
 	"github.com/microlet/microlet/services/internal/service"
 )
 
-// Command returns the prober's command line.
-func Command() *cobra.Command {
+// Command returns the command line of the prober.
+func Command() *cobra.Command { return Definition().Command() }
+
+// Definition returns the prober with flags of its own.
+func Definition() service.Definition {
 	cfg := DefaultConfig()
-	return service.Command(role.Prober, "probe containers: startup, liveness, readiness", true, cfg.AddFlags,
-		func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
-			cfg.Service, cfg.Kubelet = s, k
-			return Run(ctx, cfg)
-		})
+	with := func(s service.Config, k *kubeletconfig.Config) Config {
+		c := cfg
+		c.Service, c.Kubelet = s, k
+		return c
+	}
+	return service.Definition{
+		Role:          role.Prober,
+		Short:         "Probe containers: startup, liveness, readiness",
+		NeedsKubelet:  true,
+		KubeletFields: slices.Concat(service.KubeletFields(), KubeletFields()),
+		Bind:          cfg.AddFlags,
+		Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
+			return Run(ctx, with(s, k))
+		},
+		Validate: func(s service.Config, k *kubeletconfig.Config) error {
+			c := with(s, k)
+			return c.Validate()
+		},
+	}
 }

@@ -11,47 +11,44 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/run"
 	"github.com/microlet/microlet/services/internal/telemetry"
 )
 
-// Command returns the command line of a service: "<service> [flags]", the same in the one binary and
+// Command returns the command line of the service: "<service> [flags]", the same in the one binary and
 // in the service's own.
 //
-// bind adds the service's own flags; nil adds none. A service that needs the kubelet's configuration
-// also takes all of the kubelet's flags, or --resolved-config with the file that "microlet up" wrote;
-// run then gets that configuration, and nil otherwise. run's context ends with SIGTERM.
-func Command(r role.Role, short string, needsKubelet bool, bind func(fs *pflag.FlagSet),
-	runService func(ctx context.Context, s Config, k *kubeletconfig.Config) error) *cobra.Command {
+// A service that needs the kubelet's configuration also takes all of the kubelet's flags, or --resolved-config with
+// the file that "microlet up" wrote. Run's context ends with SIGTERM.
+func (d Definition) Command() *cobra.Command {
 	cfg := DefaultConfig()
 	flags := kubeletconfig.NewFlags()
 	resolved := ""
 	cmd := &cobra.Command{
-		Use:           string(r) + " [flags]",
-		Short:         short,
+		Use:           string(d.Role) + " [flags]",
+		Short:         d.Short,
 		Args:          NoArguments,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	cmd.SetFlagErrorFunc(ExplainFlag)
 	fs := cmd.Flags()
-	if needsKubelet {
+	if d.NeedsKubelet {
 		flags.AddTo(fs)
 		fs.StringVar(&resolved, "resolved-config", "",
 			`file of the kubelet's resolved configuration, as "microlet up" writes it; the kubelet's own flags are then not read`)
 	}
 	cfg.AddFlags(fs)
-	if bind != nil {
-		bind(fs)
+	if d.Bind != nil {
+		d.Bind(fs)
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := KeepPrivate(); err != nil {
 			return err
 		}
 		var kubelet *kubeletconfig.Config
-		if needsKubelet {
+		if d.NeedsKubelet {
 			if flags.Version() != "" {
 				fmt.Fprintln(cmd.OutOrStdout(), "microlet", telemetry.Version)
 				return nil
@@ -67,7 +64,7 @@ func Command(r role.Role, short string, needsKubelet bool, bind func(fs *pflag.F
 			if kubelet.Kubelet.EnableContentionProfiling {
 				goruntime.SetBlockProfileRate(1)
 			}
-			if _, err := telemetry.ProcessLogger(cfg.Log, string(r)); err != nil {
+			if _, err := telemetry.ProcessLogger(cfg.Log, string(d.Role)); err != nil {
 				return err
 			}
 			LogWarnings(warnings)
@@ -75,8 +72,8 @@ func Command(r role.Role, short string, needsKubelet bool, bind func(fs *pflag.F
 		if err := cfg.Validate(); err != nil {
 			return err
 		}
-		TuneProcess(r, false)
-		return runService(run.Signals(cmd.Context()), cfg, kubelet)
+		TuneProcess(d.Role, false)
+		return d.Run(run.Signals(cmd.Context()), cfg, kubelet)
 	}
 	return cmd
 }

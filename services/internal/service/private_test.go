@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/spf13/pflag"
-
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/testing/peertest"
@@ -23,12 +21,15 @@ func TestMain(m *testing.M) {
 		peertest.Ready()
 		switch os.Args[1] {
 		case "service":
-			cmd := Command(role.PLEG, "", false, func(*pflag.FlagSet) {},
-				func(context.Context, Config, *kubeletconfig.Config) error {
+			d := Definition{
+				Role: role.PLEG,
+				Run: func(context.Context, Config, *kubeletconfig.Config) error {
 					_, err := os.ReadDir("/proc/self/fd") // what the service itself needs
 					fmt.Println("runs", err)
 					select {}
-				})
+				},
+			}
+			cmd := d.Command()
 			cmd.SetArgs([]string{})
 			fmt.Println(cmd.Execute())
 		case "look":

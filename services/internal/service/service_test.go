@@ -340,7 +340,7 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 }
 
 func TestCommandPrintsHelpAndRefuses(t *testing.T) {
-	cmd := Command(role.PLEG, "turn", false, nil, nil)
+	cmd := Definition{Role: role.PLEG, Short: "turn"}.Command()
 	var out bytes.Buffer
 	cmd.SetOut(&out)
 	cmd.SetErr(&out)
@@ -349,7 +349,7 @@ func TestCommandPrintsHelpAndRefuses(t *testing.T) {
 		t.Errorf("--help is %v: %s", err, &out)
 	}
 	for _, args := range [][]string{{"--no-such"}, {"word"}, {"--replica=*"}} {
-		cmd := Command(role.PLEG, "turn", false, nil, nil)
+		cmd := Definition{Role: role.PLEG, Short: "turn"}.Command()
 		cmd.SetOut(io.Discard)
 		cmd.SetArgs(args)
 		if err := cmd.Execute(); err == nil {

@@ -48,7 +48,7 @@ type Config struct {
 	// ProberReplicas is how many probers share the pods. Default: 1. The single placement has one.
 	ProberReplicas int
 	// Services are those that run, in start order.
-	Services []catalog.Service
+	Services []service.Definition
 
 	// own are each service's own flags, to be handed on.
 	own map[string]*pflag.FlagSet
@@ -132,7 +132,7 @@ func distinct(err error) error {
 }
 
 // replicas is how many processes a service has.
-func (c *Config) replicas(s catalog.Service) int {
+func (c *Config) replicas(s service.Definition) int {
 	if s.Role == role.Prober {
 		return c.ProberReplicas
 	}
@@ -140,12 +140,12 @@ func (c *Config) replicas(s catalog.Service) int {
 }
 
 // processName is the name of a service's process. A replica's number is the same after a restart.
-func processName(s catalog.Service, replica int) string {
+func processName(s service.Definition, replica int) string {
 	return service.ProcessName(s.Role, strconv.Itoa(replica))
 }
 
 // arguments are the command line of a service's process.
-func (c *Config) arguments(s catalog.Service, replica int) []string {
+func (c *Config) arguments(s service.Definition, replica int) []string {
 	args := []string{
 		string(s.Role),
 		"--runtime-dir=" + c.Service.RuntimeDir,
@@ -191,7 +191,7 @@ func (c *Config) ownFolder(r role.Role) string {
 }
 
 // resolvedPath is the file of the kubelet's configuration as the service should see it.
-func (c *Config) resolvedPath(s catalog.Service) string {
+func (c *Config) resolvedPath(s service.Definition) string {
 	return filepath.Join(c.Service.RuntimeDir, "config", string(s.Role)+".yaml")
 }
 

@@ -15,7 +15,6 @@ import (
 	"github.com/microlet/microlet/services/internal/run"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/telemetry"
-	"github.com/microlet/microlet/services/microlet/internal/catalog"
 )
 
 // TestAServiceThatWaitsIsNoFailedStart: systemd restarts what is not READY in time, and a podsync that waits for an
@@ -33,7 +32,7 @@ func TestAServiceThatWaitsIsNoFailedStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		waits := func(ctx context.Context, _ service.Config, _ *kubeletconfig.Config) error { <-ctx.Done(); return nil }
-		cfg.Services = []catalog.Service{{Role: role.Bus, Run: waits}, {Role: role.Podsync, Run: waits}}
+		cfg.Services = []service.Definition{{Role: role.Bus, Run: waits}, {Role: role.Podsync, Run: waits}}
 		self, err := service.New(cfg.Service, role.Up)
 		if err != nil {
 			t.Fatal(err)

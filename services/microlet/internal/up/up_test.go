@@ -22,7 +22,7 @@ import (
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
-	"github.com/microlet/microlet/services/microlet/internal/catalog"
+	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/microlet/internal/supervisor"
 )
 
@@ -69,7 +69,7 @@ func TestReplicasOfTheProber(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(cfg.Services, func(s catalog.Service) bool { return s.Role == role.Prober })
+	i := slices.IndexFunc(cfg.Services, func(s service.Definition) bool { return s.Role == role.Prober })
 	var names []string
 	for n := range cfg.replicas(cfg.Services[i]) {
 		names = append(names, processName(cfg.Services[i], n))
@@ -108,7 +108,7 @@ func TestArgumentsOfAService(t *testing.T) {
 		role.PLEG:    {"--logging-format=text", "--v=0", "--relist-period=3s"},
 		role.Podsync: {"--resolved-config=/run/x/config/podsync.yaml", "--runtime-calls=7"},
 	} {
-		i := slices.IndexFunc(cfg.Services, func(s catalog.Service) bool { return s.Role == r })
+		i := slices.IndexFunc(cfg.Services, func(s service.Definition) bool { return s.Role == r })
 		want := slices.Concat([]string{string(r)}, common, more)
 		if got := cfg.arguments(cfg.Services[i], 0); !slices.Equal(got, want) {
 			t.Errorf("arguments of %s are %q, want %q", r, got, want)

@@ -1,0 +1,30 @@
+package service
+
+import (
+	"context"
+
+	"github.com/spf13/pflag"
+
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+)
+
+// Definition is what a service is to those that start it: its own program, the one binary and the supervisor. Each
+// service has one.
+type Definition struct {
+	Role  role.Role
+	Short string
+	// NeedsKubelet says that Run needs the kubelet's configuration; it gets nil otherwise.
+	NeedsKubelet bool
+	// KubeletFields are those of the configuration that Run reads, as kubeletconfig names them; nil is all.
+	KubeletFields []string
+	// Bind adds the service's own flags; Run goes by what they were set to. Nil adds none.
+	Bind func(fs *pflag.FlagSet)
+	Run  func(ctx context.Context, s Config, k *kubeletconfig.Config) error
+	// Validate says what Run would refuse: field, value, remedy.
+	Validate func(s Config, k *kubeletconfig.Config) error
+	// Nice is how far the service gives way to the others where there is too little processor for all.
+	Nice int
+	// StopStage orders the stop: lower ones stop first.
+	StopStage int
+}
