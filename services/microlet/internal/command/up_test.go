@@ -36,14 +36,14 @@ func TestAllFaultsAreToldAtOnce(t *testing.T) {
 		"--hostname-override=n",
 		"--runtime-calls=0", "--probe-plugin-dir=rel", "--probe-execs=0", "--list-timeout=-1s", "--api-max-logs=1",
 		"--placement=both", "--prober-replicas=99", "--port=70000",
-		"--bus-adress=x", "--bus-viewaddress=x", "--max-pods=abc", "--max-pods=7", "--register_schedulable",
+		"--bus-endpoint=x", "--bus-viewaddress=x", "--max-pods=abc", "--max-pods=7", "--register_schedulable",
 		"--oom-score-adj", "low", "--nodelabels", "a=b")
 	for _, want := range []string{
 		"maxPodz (file " + config + "): the key is unknown", "--kubeconfig=" + kubeconfig,
 		"no authentication method configured",
 		"--runtime-calls=0: must be at least 1", `probe-plugin-dir is "rel": give an absolute path`, "probe-execs is 0",
 		"list-timeout is -1s",
-		"--bus-adress: the flag is unknown", "--bus-viewaddress: the flag is unknown: did you mean --bus-view-address?",
+		"--bus-endpoint: the flag is unknown", "--bus-viewaddress: the flag is unknown: did you mean --bus-view-address?",
 		"--max-pods=abc: the value does not fit",
 		"--register_schedulable: the kubelet has no such flag any more", "--oom-score-adj=low: the value does not fit",
 		"--nodelabels: the flag is unknown: did you mean --node-labels?",
