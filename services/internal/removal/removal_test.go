@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/microlet/microlet/services/internal/samemount"
 )
 
 // nest makes folders in one another, deeper than any path can say, each with a file in it.
@@ -42,7 +44,7 @@ func nest(t *testing.T, dir string, depth int) {
 }
 
 // openers are both ways to open a folder: what this kernel does not need, an older one does.
-var openers = map[string]func(int, string) (int, error){"openat2": openOnMount, "openat": openComparingMounts}
+var openers = map[string]func(int, string) (int, error){"openat2": samemount.Open, "openat": samemount.OpenComparing}
 
 func removeWith(open func(int, string) (int, error), path string, beforeDescent func(string)) error {
 	parent, err := os.Open(filepath.Dir(path))
@@ -211,7 +213,7 @@ func TestTreeThatIsMovedMeanwhile(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(filepath.Join(pod, "a", "b"), 0o700), os.MkdirAll(filepath.Join(outside, "b-was-here"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	err := removeWith(openOnMount, pod, func(name string) {
+	err := removeWith(samemount.Open, pod, func(name string) {
 		if name == "b" {
 			if err := os.Rename(filepath.Join(pod, "a"), filepath.Join(outside, "a")); err != nil {
 				t.Error(err)

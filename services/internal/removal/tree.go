@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/microlet/microlet/services/internal/samemount"
 )
 
 const (
@@ -34,7 +36,7 @@ func Tree(ctx context.Context, path string) error {
 		return err
 	}
 	defer func() { _ = parent.Close() }() // nothing was written to it
-	t := &tree{ctx: ctx, path: path, open: folderOpener()}
+	t := &tree{ctx: ctx, path: path, open: samemount.Open}
 	return t.remove(int(parent.Fd()), filepath.Base(path))
 }
 
@@ -116,7 +118,7 @@ func (t *tree) remove(parent int, name string) error {
 
 // unlink removes what is not a folder; gone is false if it is one.
 func (t *tree) unlink(parent int, name string) (gone bool, err error) {
-	err = ignoringEINTR(func() error { return unix.Unlinkat(parent, name, 0) })
+	err = samemount.IgnoringEINTR(func() error { return unix.Unlinkat(parent, name, 0) })
 	switch {
 	case err == nil, errors.Is(err, unix.ENOENT):
 		return true, nil
@@ -183,7 +185,7 @@ func (t *tree) ascend(fd, top int) (done bool, up int, err error) {
 }
 
 func rmdir(parent int, name string) error {
-	err := ignoringEINTR(func() error { return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR) })
+	err := samemount.IgnoringEINTR(func() error { return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR) })
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
@@ -229,12 +231,4 @@ func namesIn(fd int) ([]string, error) {
 		_, _, names = unix.ParseDirent(buf[:n], -1, names)
 	}
 	return names, nil
-}
-
-func ignoringEINTR(f func() error) error {
-	for {
-		if err := f(); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
 }
