@@ -6,6 +6,7 @@ import (
 	"time"
 
 	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
+	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/nodeapi/internal/auth"
@@ -16,6 +17,7 @@ import (
 	"github.com/microlet/microlet/services/nodeapi/internal/runtime"
 	"github.com/microlet/microlet/services/nodeapi/internal/scrape"
 	"github.com/microlet/microlet/services/nodeapi/internal/server"
+	"github.com/microlet/microlet/services/nodeapi/internal/stats"
 )
 
 // turn is the period of the pulse. Each request is a goroutine's, so this loop has nothing else to do:
@@ -42,6 +44,11 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer nodestatus.Close()
+	measured, err := s.Dial(ctx, role.Stats)
+	if err != nil {
+		return err
+	}
+	defer measured.Close()
 
 	kubelet := &cfg.Kubelet.Kubelet
 	certificates, err := edge.NewCertificates(cfg.files(), s.Log)
@@ -63,6 +70,7 @@ func Run(ctx context.Context, cfg Config) error {
 		LogQuery:    kubelet.EnableSystemLogQuery != nil && *kubelet.EnableSystemLogQuery,
 		Checkpoints: filepath.Join(cfg.Kubelet.Node.RootDir, "checkpoints"), Flags: cfg.Kubelet.FlagValues(),
 		Services:    scrape.New(cfg.Service.MetricsSocket, cfg.Service.Peers(), s.Log),
+		Stats:       stats.New(statsv1.NewStatsServiceClient(measured), s.Log, s.Metrics),
 		MaxRequests: cfg.MaxRequests, MaxLogs: cfg.MaxLogs, MaxStreams: cfg.MaxStreams,
 		MaxUnauthenticated: cfg.MaxUnauthenticated,
 		LongWrite:          kubelet.StreamingConnectionIdleTimeout.Duration, Log: s.Log, Metrics: s.Metrics,

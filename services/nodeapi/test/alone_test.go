@@ -101,6 +101,59 @@ func TestPeersComeAndGo(t *testing.T) {
 	s.repeats("after all of that")
 }
 
+// TestStatsComesAndGoes asks for figures while stats is not there, is there, hangs, is killed, and is back.
+func TestStatsComesAndGoes(t *testing.T) {
+	t.Parallel()
+	e := newEdge(t)
+	e.startPeers()
+	e.start()
+	jane := e.user("jane get_stats,create_stats,get_metrics,get_proxy")
+	pages := []string{"/stats/summary", "/metrics/resource", "/metrics/cadvisor"}
+	missing := func(says string, within time.Duration) {
+		t.Helper()
+		for _, page := range pages {
+			expect(t, within, page, func() (int, string) { return jane.get(page) }, 503, "stats has no figures: "+says)
+		}
+	}
+	jane.awaitGet(slack, "/containerLogs/ns/p/c", 200)
+	missing("", soon)
+
+	t.Log("stats comes")
+	f := &figures{}
+	stop := e.startStats(f)
+	jane.awaitGet(slack, "/stats/summary", 200)
+	for path, want := range map[string]string{
+		"/stats/summary": `{"node":{"nodeName":"all: true"}}`,
+		"/stats/summary?only_cpu_and_memory=true": `{"node":{"nodeName":"all: false"}}`,
+		"/metrics/resource":                       "# TYPE scrape_error gauge\nscrape_error 1\n",
+		"/metrics/cadvisor":                       "# TYPE scrape_error gauge\nscrape_error 2\n",
+	} {
+		expect(t, soon, path, func() (int, string) { return jane.get(path) }, 200, want)
+	}
+	joe := e.user("joe get_metrics")
+	expect(t, soon, "the summary for who may read metrics alone",
+		func() (int, string) { return joe.get("/stats/summary") }, 403, "")
+	expect(t, soon, "metrics for the same", func() (int, string) { return joe.get("/metrics/resource") }, 200, "scrape_error")
+
+	t.Log("stats hangs")
+	f.hangs.Store(true)
+	var waiting sync.WaitGroup
+	for _, page := range pages {
+		waiting.Go(func() {
+			expect(t, statsTimeout+slack, page, func() (int, string) { return jane.get(page) }, 503, "no answer within")
+		})
+	}
+	expect(t, soon, "a log meanwhile", func() (int, string) { return jane.get("/containerLogs/ns/p/c") }, 200, "one\n")
+	waiting.Wait()
+
+	t.Log("stats is killed, and comes back")
+	stop()
+	missing("", soon)
+	f.hangs.Store(false)
+	e.startStats(f)
+	jane.awaitGet(slack, "/metrics/cadvisor", 200)
+}
+
 // TestReviewsThatHang holds up many callers, each with a question of his own, and looks what it costs
 // the others.
 func TestReviewsThatHang(t *testing.T) {

@@ -59,6 +59,8 @@ const (
 	// reviewTimeout is how long nodeapi waits for nodestatus' word, and slack what a busy machine adds.
 	reviewTimeout = 10 * time.Second
 	slack         = 10 * time.Second
+	// statsTimeout is how long nodeapi waits for the figures of stats.
+	statsTimeout = 8 * time.Second
 	// soon is what a request takes at most that nothing holds up, on such a machine. It is well below all
 	// that nodeapi waits for.
 	soon = 5 * time.Second

@@ -2,17 +2,22 @@ package test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
+	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/bus/bustest"
 )
@@ -89,6 +94,40 @@ func (r *reviews) ReviewAccess(ctx context.Context,
 		slices.Contains(strings.Split(may, ","), a.Verb+"_"+a.Subresource)
 	data, err := review.Marshal()
 	return &nodestatusv1.ReviewAccessResponse{Review: data}, err
+}
+
+// figures is stats. It answers nobody while it hangs.
+type figures struct {
+	statsv1.UnimplementedStatsServiceServer
+	hangs atomic.Bool
+}
+
+// Summary implements the service.
+func (f *figures) Summary(ctx context.Context, in *statsv1.SummaryRequest) (*statsv1.SummaryResponse, error) {
+	if f.hangs.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	text := fmt.Sprintf(`{"node":{"nodeName":"all: %v"}}`, !in.GetOnlyCpuAndMemory())
+	return &statsv1.SummaryResponse{Json: []byte(text), Taken: timestamppb.Now()}, nil
+}
+
+// Page implements the service.
+func (f *figures) Page(in *statsv1.PageRequest, to grpc.ServerStreamingServer[statsv1.PageResponse]) error {
+	if f.hangs.Load() {
+		<-to.Context().Done()
+		return to.Context().Err()
+	}
+	return errors.Join(
+		to.Send(&statsv1.PageResponse{Text: []byte("# TYPE scrape_error gauge\n"), Taken: timestamppb.Now()}),
+		to.Send(&statsv1.PageResponse{Text: fmt.Appendf(nil, "scrape_error %d\n", in.GetPage())}),
+	)
+}
+
+func (e *edge) startStats(f *figures) (stop func()) {
+	e.t.Helper()
+	return e.Serve(e.config.Service.Socket(role.Stats),
+		func(s *grpc.Server) { statsv1.RegisterStatsServiceServer(s, f) })
 }
 
 func (e *edge) startReviews() (stop func()) {

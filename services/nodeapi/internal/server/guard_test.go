@@ -84,6 +84,9 @@ func TestSubresources(t *testing.T) {
 		"/flagz":                "configz",
 		"/statusz":              "statusz",
 		"/stats/summary":        "stats",
+		"/stats/summary/":       "stats",
+		"/stats/container":      "stats",
+		"/metrics/resource":     "metrics",
 		"/metrics":              "metrics",
 		"/metrics/cadvisor":     "metrics",
 		"/metrics/probes":       "metrics",
@@ -259,7 +262,8 @@ func TestWhatIsPublic(t *testing.T) {
 	}
 	slices.Sort(public)
 	want := []string{"/healthz", "/healthz/{check}", "/metrics", "/metrics/cadvisor", "/metrics/probes",
-		"/metrics/resource", "/metrics/slis", "/pods", "/pods/{$}", "/stats/"}
+		"/metrics/resource", "/metrics/slis", "/pods", "/pods/{$}", "/stats/",
+		"/stats/summary", "/stats/summary/{$}"}
 	if !slices.Equal(public, want) {
 		t.Errorf("public are %v, want %v", public, want)
 	}

@@ -13,12 +13,6 @@ import (
 	"github.com/microlet/microlet/services/nodeapi/internal/scrape"
 )
 
-// noStats answers what only the stats service could.
-func noStats(w http.ResponseWriter, _ *http.Request) {
-	http.Error(w,
-		"this node has no stats service: usage of pods and containers is not measured", http.StatusServiceUnavailable)
-}
-
 // healthz speaks of the core alone: that this process answers, and that podsync's loop turns. A helper
 // that is away must not make anybody restart the node.
 func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {

@@ -37,7 +37,10 @@ type route struct {
 	handle http.HandlerFunc
 }
 
-var get = []string{http.MethodGet}
+var (
+	get       = []string{http.MethodGet}
+	getOrPost = []string{http.MethodGet, http.MethodPost}
+)
 
 // The subresources by which the kubelet authorizes. Where there are two, the first is the fine-grained one.
 var (
@@ -71,9 +74,12 @@ func (s *Server) publicRoutes() []route {
 		{pattern: "/metrics", subresources: subMetrics, bucket: "metrics", public: true, handle: s.metrics},
 		{pattern: "/metrics/probes", subresources: subMetrics, bucket: "metrics/probes", public: true, handle: s.probeMetrics},
 		{pattern: "/metrics/slis", subresources: subMetrics, bucket: "metrics/slis", public: true, handle: s.slis.ServeHTTP},
-		{pattern: "/metrics/cadvisor", subresources: subMetrics, bucket: "metrics/cadvisor", public: true, handle: noStats},
-		{pattern: "/metrics/resource", subresources: subMetrics, bucket: "metrics/resource", public: true, handle: noStats},
-		{pattern: "/stats/", subresources: subStats, bucket: "stats", public: true, handle: noStats},
+		{pattern: "/metrics/cadvisor", subresources: subMetrics, bucket: "metrics/cadvisor", public: true, handle: s.options.Stats.Cadvisor},
+		{pattern: "/metrics/resource", subresources: subMetrics, bucket: "metrics/resource", public: true, handle: s.options.Stats.Resource},
+		{pattern: "/stats/summary", methods: getOrPost, subresources: subStats, bucket: "stats", public: true, handle: s.options.Stats.Summary},
+		{pattern: "/stats/summary/{$}", methods: getOrPost, subresources: subStats, bucket: "stats", public: true, handle: s.options.Stats.Summary},
+		// Whether there is more below it is told only to callers who may read stats.
+		{pattern: "/stats/", subresources: subStats, bucket: "stats", public: true, handle: http.NotFound},
 	}
 }
 
@@ -104,14 +110,13 @@ const (
 
 // debugRoutes are the debugging handlers.
 func (s *Server) debugRoutes() []route {
-	streams := []string{http.MethodGet, http.MethodPost}
 	return []route{
-		{pattern: "/exec" + containerPath, methods: streams, subresources: subProxy, cost: stream, bucket: "exec", handle: s.exec},
-		{pattern: "/exec" + containerUIDPath, methods: streams, subresources: subProxy, cost: stream, bucket: "exec", handle: s.exec},
-		{pattern: "/attach" + containerPath, methods: streams, subresources: subProxy, cost: stream, bucket: "attach", handle: s.attach},
-		{pattern: "/attach" + containerUIDPath, methods: streams, subresources: subProxy, cost: stream, bucket: "attach", handle: s.attach},
-		{pattern: "/portForward" + podPath, methods: streams, subresources: subProxy, cost: stream, bucket: "portForward", handle: s.portForward},
-		{pattern: "/portForward" + podUIDPath, methods: streams, subresources: subProxy, cost: stream, bucket: "portForward", handle: s.portForward},
+		{pattern: "/exec" + containerPath, methods: getOrPost, subresources: subProxy, cost: stream, bucket: "exec", handle: s.exec},
+		{pattern: "/exec" + containerUIDPath, methods: getOrPost, subresources: subProxy, cost: stream, bucket: "exec", handle: s.exec},
+		{pattern: "/attach" + containerPath, methods: getOrPost, subresources: subProxy, cost: stream, bucket: "attach", handle: s.attach},
+		{pattern: "/attach" + containerUIDPath, methods: getOrPost, subresources: subProxy, cost: stream, bucket: "attach", handle: s.attach},
+		{pattern: "/portForward" + podPath, methods: getOrPost, subresources: subProxy, cost: stream, bucket: "portForward", handle: s.portForward},
+		{pattern: "/portForward" + podUIDPath, methods: getOrPost, subresources: subProxy, cost: stream, bucket: "portForward", handle: s.portForward},
 		{pattern: "/run" + containerPath, methods: []string{http.MethodPost}, subresources: subProxy, cost: long, bucket: "run", handle: s.run},
 		{pattern: "/run" + containerUIDPath, methods: []string{http.MethodPost}, subresources: subProxy, cost: long, bucket: "run", handle: s.run},
 		{pattern: "/containerLogs" + containerPath, methods: get, subresources: subProxy, cost: long, bucket: "containerLogs", handle: s.containerLogs},

@@ -24,6 +24,7 @@ import (
 	"github.com/microlet/microlet/services/nodeapi/internal/pods"
 	"github.com/microlet/microlet/services/nodeapi/internal/runtime"
 	"github.com/microlet/microlet/services/nodeapi/internal/scrape"
+	"github.com/microlet/microlet/services/nodeapi/internal/stats"
 )
 
 const (
@@ -62,6 +63,8 @@ type Options struct {
 	// Flags are the command line's, by name.
 	Flags    map[string]string
 	Services *scrape.Services
+	// Stats serves what the stats service has measured.
+	Stats *stats.Handlers
 	// MaxRequests, MaxLogs and MaxStreams are how many requests of each cost a port may have at one time.
 	MaxRequests, MaxLogs, MaxStreams int
 	// MaxUnauthenticated is how many requests may be under way whose callers are not authenticated yet; one

@@ -19,6 +19,7 @@ import (
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/testing/fake"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
@@ -28,6 +29,7 @@ import (
 	"github.com/microlet/microlet/services/nodeapi/internal/pods"
 	"github.com/microlet/microlet/services/nodeapi/internal/runtime"
 	"github.com/microlet/microlet/services/nodeapi/internal/scrape"
+	"github.com/microlet/microlet/services/nodeapi/internal/stats"
 )
 
 // bucket is a view of the bus.
@@ -59,6 +61,11 @@ func newNode(t testing.TB, change func(*Options)) *node {
 	}
 	sockets := t.TempDir()
 	cri := runtime.New(n.runtime.Conn(), time.Second)
+	measured, err := unixgrpc.Dial(filepath.Join(sockets, "nobody"), unixgrpc.DialOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = measured.Close() })
 	o := Options{
 		Kubelet: &kubeletv1beta1.KubeletConfiguration{
 			EnableSystemLogHandler: new(true), EnableProfilingHandler: new(true), EnableDebugFlagsHandler: new(true),
@@ -81,6 +88,7 @@ func newNode(t testing.TB, change func(*Options)) *node {
 		Metrics:            prometheus.NewRegistry(),
 		Flags:              map[string]string{"max-pods": "7"},
 	}
+	o.Stats = stats.New(statsv1.NewStatsServiceClient(measured), o.Log, o.Metrics)
 	if change != nil {
 		change(&o)
 	}
@@ -215,9 +223,13 @@ func TestAnswers(t *testing.T) {
 		{"GET", "/healthz", 500, "syncloop failed"}, // no podsync here
 		{"GET", "/healthz/imagegc", 404, ""},
 		{"GET", "/metrics", 200, ""},
-		{"GET", "/stats/summary", 503, "no stats service"},
-		{"GET", "/metrics/cadvisor", 503, "no stats service"},
-		{"GET", "/metrics/resource", 503, "no stats service"},
+		{"GET", "/stats/summary", 503, "stats has no figures"},
+		{"POST", "/stats/summary/", 503, "stats has no figures"},
+		{"PUT", "/stats/summary", 405, "Method Not Allowed"},
+		{"GET", "/stats/", 404, ""},
+		{"GET", "/stats/container", 404, ""},
+		{"GET", "/metrics/cadvisor", 503, "stats has no figures"},
+		{"GET", "/metrics/resource", 503, "stats has no figures"},
 		{"GET", "/debug/flags/v", 406, "unrecognized http method"},
 		{"PUT", "/debug/flags/v", 400, "give a whole number from 0 to 7"},
 		{"GET", "/debug/pprof/?service=nosuch", 400, "nosuch"},
@@ -238,7 +250,9 @@ func TestOtherPorts(t *testing.T) {
 		"/pods":                 200,
 		"/metrics":              200,
 		"/healthz/ping":         200,
-		"/stats/":               503,
+		"/stats/summary":        503,
+		"/metrics/resource":     503,
+		"/stats/":               404,
 		"/exec/ns/p/c":          404,
 		"/containerLogs/ns/p/c": 404,
 		"/configz":              404,
