@@ -65,8 +65,8 @@ type Options struct {
 	// one of them already: there is one such instance at a time.
 	DefaultPlaces bool
 	// With names groups of programs and images that are not always needed: GroupKubelet (AgentKubelet implies it),
-	// GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMachine (for Build; Machine implies it). The images
-	// are pushed to the instance's registry.
+	// GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer, GroupMachine (for Build; Machine
+	// implies it). The images are pushed to the instance's registry.
 	With []string
 	// Source is a folder inside the repository, where the pins of the real
 	// programs are. Default: the working directory.
@@ -84,6 +84,7 @@ const (
 	GroupConformance     = build.GroupConformance
 	GroupNodeConformance = build.GroupNodeConformance
 	GroupPrometheus      = build.GroupPrometheus
+	GroupMetricsServer   = build.GroupMetricsServer
 	GroupMachine         = build.GroupMachine
 )
 

@@ -31,6 +31,7 @@ const (
 	GroupConformance     = "conformance"      // upstream's end-to-end suite, and the images that it needs
 	GroupNodeConformance = "node-conformance" // upstream's suite of the node, and the images that it needs
 	GroupPrometheus      = "prometheus"       // the real Prometheus, which scrapes the node
+	GroupMetricsServer   = "metrics-server"   // the real metrics-server, behind the API server's aggregation layer
 	GroupMachine         = "machine"          // a machine of its own for the node, with its kernel and its disk
 )
 
@@ -41,7 +42,8 @@ const (
 )
 
 // Groups are the names of all groups.
-var Groups = []string{GroupKubelet, GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMachine}
+var Groups = []string{GroupKubelet, GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer,
+	GroupMachine}
 
 // rigModule stands for compose/rig: the rig's own helper is built from there.
 const rigModule = "../rig"
@@ -65,6 +67,7 @@ const (
 	NodeSuite         = "e2e_node.test"
 	Ginkgo            = "ginkgo"
 	Prometheus        = "prometheus"
+	MetricsServer     = "metrics-server"
 )
 
 // CNIPlugins are the plugins that the rig's network uses.
@@ -146,7 +149,19 @@ func Programs() []Program {
 			// Without this it contains the clients of some twenty clouds. The node's address comes from a file.
 			Tags: "remove_all_sd",
 		},
+		{
+			Name:    MetricsServer,
+			Module:  "metricsserver",
+			Package: "sigs.k8s.io/metrics-server/cmd/metrics-server",
+			Groups:  []string{GroupMetricsServer},
+			Stamp:   componentStamp,
+		},
 	}
+}
+
+// componentStamp sets what a program with the machinery of Kubernetes reports as its own version.
+func componentStamp(version string) map[string]string {
+	return map[string]string{"k8s.io/component-base/version.gitVersion": version}
 }
 
 // kubernetesStamp sets what the programs report as their version. Without it
