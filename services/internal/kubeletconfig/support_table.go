@@ -22,7 +22,7 @@ var supportTable = []supportRow{
 	{name: "nodeStatusMaxImages", state: warned, note: "The node's status lists no images yet."},
 	{name: "--image-credential-provider-config", state: warned, note: "A pull that needs a plugin's credentials fails and says so."},
 	{name: "--image-credential-provider-bin-dir", state: warned},
-	{name: "--runtime-cgroups", state: warned},
+	{name: "--runtime-cgroups", state: supported, note: "Its figures are those of the system container `runtime`."},
 	{name: "--pod-infra-container-image", state: warned, note: "Removed from the kubelet in 1.35. The runtime's configuration names the sandbox image."},
 
 	// Pods.
@@ -92,8 +92,8 @@ var supportTable = []supportRow{
 	{name: "topologyManagerPolicy", state: refused},
 	{name: "topologyManagerScope", state: warned, note: "It tunes a policy other than none."},
 	{name: "topologyManagerPolicyOptions", state: warned, note: "They tune a policy other than none."},
-	{name: "kubeletCgroups", state: warned},
-	{name: "systemCgroups", state: warned},
+	{name: "kubeletCgroups", state: warned, note: "Its figures are those of the system container `kubelet`. No process is moved."},
+	{name: "systemCgroups", state: warned, note: "Its figures are those of the system container `misc`. No process is moved."},
 
 	// Pressure and shutdown.
 	{name: "evictionHard", state: refused, byDefault: true, note: "Thresholds that are all 0% or 100% disable eviction and are accepted."},
@@ -173,5 +173,5 @@ var supportTable = []supportRow{
 	{name: "maxOpenFiles", state: warned},
 	{name: "showHiddenMetricsForVersion", state: warned},
 	{name: "tracing", state: warned, note: "Traces are not sent yet."},
-	{name: "--housekeeping-interval", state: warned},
+	{name: "--housekeeping-interval", state: supported, note: "How old figures of stats may be."},
 }

@@ -12,12 +12,13 @@ import (
 	"github.com/microlet/microlet/services/pleg"
 	"github.com/microlet/microlet/services/podsync"
 	"github.com/microlet/microlet/services/prober"
+	"github.com/microlet/microlet/services/stats"
 )
 
 // Services returns the services, in start order. Each call returns new ones with flags of their own.
 func Services() []service.Definition {
 	return []service.Definition{
 		bus.Definition(), podsync.Definition(), pleg.Definition(), prober.Definition(), nodestatus.Definition(),
-		nodeapi.Definition(),
+		stats.Definition(), nodeapi.Definition(),
 	}
 }

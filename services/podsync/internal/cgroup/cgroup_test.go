@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/microlet/microlet/services/internal/podcgroup"
 )
 
 func list(pairs ...string) v1.ResourceList {
@@ -57,36 +59,6 @@ func TestHugePages(t *testing.T) {
 	got := HugePages(list("hugepages-2Mi", "64Mi", "hugepages-1Gi", "2Gi", "cpu", "1", "hugepages-x1", "1"))
 	if len(got) != 2 || got["2MB"] != 64<<20 || got["1GB"] != 2<<30 {
 		t.Errorf("HugePages = %v", got)
-	}
-}
-
-func TestNames(t *testing.T) {
-	n := parseRoot("/", false).child("kubepods").child("burstable").child("pod1234-abcd")
-	if got := n.cgroupfs(); got != "/kubepods/burstable/pod1234-abcd" {
-		t.Error(got)
-	}
-	got, err := n.systemd()
-	if err != nil || got != "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1234_abcd.slice" {
-		t.Error(got, err)
-	}
-	if got := parseRoot("/my_own.slice/my_own-sub.slice", true).cgroupfs(); got != "/my-own/sub" {
-		t.Error(got)
-	}
-	for dir, want := range map[string]string{
-		"kubepods-burstable-pod1_2.slice": "1-2",
-		"kubepods-pod1_2.slice":           "1-2",
-		"kubepods-burstable.slice":        "",
-		"x":                               "",
-	} {
-		if got, _ := uidOf(dir, true); got != want {
-			t.Errorf("uidOf(%q) = %q, want %q", dir, got, want)
-		}
-	}
-	if got, ok := uidOf("pod1-2", false); !ok || got != "1-2" {
-		t.Error(got, ok)
-	}
-	if _, ok := uidOf("burstable", false); ok {
-		t.Error("burstable taken for a pod")
 	}
 }
 
@@ -157,7 +129,7 @@ func ownRoot(t *testing.T) (root string, mounts map[string]string) {
 		t.Fatal(err)
 	}
 	root = "/microlet-test-" + strconv.Itoa(os.Getpid()) + "-" + strings.ToLower(t.Name())
-	n := parseRoot(root, false)
+	n := podcgroup.ParseRoot(root, false)
 	if err := probe.create(n, resources{}); err != nil {
 		if os.IsPermission(err) || strings.Contains(err.Error(), "read-only") {
 			t.Fatalf("this machine does not let cgroups be made: %v", err)
@@ -268,7 +240,7 @@ func TestOnThisMachine(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- left.Wait() }()
-	sub := parseRoot(parent+"/container", false)
+	sub := podcgroup.ParseRoot(parent+"/container", false)
 	if err := m.create(sub, resources{}); err != nil {
 		t.Fatal(err)
 	}

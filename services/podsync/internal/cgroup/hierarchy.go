@@ -13,6 +13,8 @@ import (
 
 	libcgroups "github.com/opencontainers/cgroups"
 	"golang.org/x/sys/unix"
+
+	"github.com/microlet/microlet/services/internal/podcgroup"
 )
 
 const (
@@ -23,7 +25,7 @@ const (
 )
 
 // apply makes a cgroup, or sets an existing one.
-func (m *Manager) apply(n name, r resources) error {
+func (m *Manager) apply(n podcgroup.Name, r resources) error {
 	ok, err := m.exists(n)
 	if err != nil {
 		return err
@@ -34,7 +36,7 @@ func (m *Manager) apply(n name, r resources) error {
 	return m.create(n, r)
 }
 
-func (m *Manager) create(n name, r resources) error {
+func (m *Manager) create(n podcgroup.Name, r resources) error {
 	lib := m.convert(n, r)
 	made, err := m.manager(n, lib)
 	if err != nil {
@@ -42,29 +44,29 @@ func (m *Manager) create(n name, r resources) error {
 	}
 	// A pid of -1 makes the folders and moves nobody into them.
 	if err := made.Apply(-1); err != nil {
-		return fmt.Errorf("create cgroup %s: %w", n.cgroupfs(), err)
+		return fmt.Errorf("create cgroup %s: %w", n.Cgroupfs(), err)
 	}
 	if err := made.Set(lib); err != nil {
-		return fmt.Errorf("set the limits of cgroup %s: %w", n.cgroupfs(), err)
+		return fmt.Errorf("set the limits of cgroup %s: %w", n.Cgroupfs(), err)
 	}
 	return nil
 }
 
-func (m *Manager) set(n name, r resources) error {
+func (m *Manager) set(n podcgroup.Name, r resources) error {
 	lib := m.convert(n, r)
 	made, err := m.manager(n, lib)
 	if err != nil {
 		return err
 	}
 	if err := made.Set(lib); err != nil {
-		return fmt.Errorf("set the limits of cgroup %s: %w", n.cgroupfs(), err)
+		return fmt.Errorf("set the limits of cgroup %s: %w", n.Cgroupfs(), err)
 	}
 	return nil
 }
 
 // convert puts resources into the library's form. What the host has no controller for
 // is left out, as the host cannot limit it.
-func (m *Manager) convert(n name, r resources) *libcgroups.Resources {
+func (m *Manager) convert(n podcgroup.Name, r resources) *libcgroups.Resources {
 	// Devices and the freezer belong to containers: a pod's cgroup never touches them.
 	lib := &libcgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true}
 	has := func(controller string) bool { return !m.unified || slices.Contains(m.needed, controller) }
@@ -119,7 +121,7 @@ func effectiveCPUs() string {
 }
 
 // exists reports whether the cgroup is there with every controller that it needs.
-func (m *Manager) exists(n name) (bool, error) {
+func (m *Manager) exists(n podcgroup.Name) (bool, error) {
 	path, err := m.path(n)
 	if err != nil {
 		return false, err
@@ -156,7 +158,7 @@ func unifiedControllers(dir string) ([]string, error) {
 }
 
 // remove kills the processes below a cgroup and removes it from every hierarchy.
-func (m *Manager) remove(ctx context.Context, n name) error {
+func (m *Manager) remove(ctx context.Context, n podcgroup.Name) error {
 	path, err := m.path(n)
 	if err != nil {
 		return err

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	resourcehelper "k8s.io/component-helpers/resource"
 
+	"github.com/microlet/microlet/services/internal/podcgroup"
 	"github.com/microlet/microlet/services/internal/podutil"
 )
 
@@ -31,11 +32,6 @@ const (
 
 	// ResourcePIDs is the kubelet's internal name of the number of processes, in Allocatable and Capacity.
 	ResourcePIDs v1.ResourceName = "pid"
-
-	rootPart       = "kubepods"
-	burstablePart  = "burstable"
-	bestEffortPart = "besteffort"
-	podPrefix      = "pod"
 
 	unifiedMount = "/sys/fs/cgroup"
 	// qosRewrite is how old the shares of a QoS class may get before they are written again
@@ -76,9 +72,9 @@ type Manager struct {
 	o       Options
 	log     *slog.Logger
 	systemd bool
-	unified bool // the host runs cgroup v2 alone
-	root    name // of all pods, and the class of Guaranteed ones
-	parent  name // what the root lies in
+	unified bool           // the host runs cgroup v2 alone
+	root    podcgroup.Name // of all pods, and the class of Guaranteed ones
+	parent  podcgroup.Name // what the root lies in
 	mounts  map[string]string
 	needed  []string
 
@@ -121,10 +117,10 @@ func New(o Options) (*Manager, error) {
 	default:
 		return nil, fmt.Errorf(`cgroupDriver is %q: it must be "cgroupfs" or "systemd"`, o.Driver)
 	}
-	m.parent = parseRoot(o.Root, m.systemd)
+	m.parent = podcgroup.ParseRoot(o.Root, m.systemd)
 	m.root = m.parent
 	if o.PerQOS {
-		m.root = m.parent.child(rootPart)
+		m.root = m.parent.Child(podcgroup.RootPart)
 	}
 	if err := m.readMounts(); err != nil {
 		return nil, err
@@ -193,8 +189,8 @@ func (m *Manager) EnsureRoots() error {
 	burstable := resources{hugePages: unbounded, unified: map[string]string{"memory.low": "0"}}
 	return errors.Join(
 		m.apply(m.root, m.nodeResources()),
-		m.apply(m.root.child(burstablePart), burstable),
-		m.apply(m.root.child(bestEffortPart), bestEffort),
+		m.apply(m.root.Child(podcgroup.BurstablePart), burstable),
+		m.apply(m.root.Child(podcgroup.BestEffortPart), bestEffort),
 	)
 }
 
@@ -218,8 +214,8 @@ func (m *Manager) UpdateQOS(pods []*v1.Pod) error {
 		return nil
 	}
 	if err := errors.Join(
-		m.set(m.root.child(burstablePart), resources{shares: &shares}),
-		m.set(m.root.child(bestEffortPart), resources{shares: ptr.To[uint64](MinShares)}),
+		m.set(m.root.Child(podcgroup.BurstablePart), resources{shares: &shares}),
+		m.set(m.root.Child(podcgroup.BestEffortPart), resources{shares: ptr.To[uint64](MinShares)}),
 	); err != nil {
 		return fmt.Errorf("set the shares of the QoS classes: %w", err)
 	}
@@ -273,7 +269,7 @@ func (m *Manager) RemovePod(ctx context.Context, uid types.UID) error {
 	}
 	var all error
 	for _, class := range m.classes() {
-		all = errors.Join(all, m.remove(ctx, class.child(podPrefix+string(uid))))
+		all = errors.Join(all, m.remove(ctx, class.Child(podcgroup.PodPrefix+string(uid))))
 	}
 	return all
 }
@@ -298,7 +294,7 @@ func (m *Manager) Pods() (map[types.UID]string, error) {
 				return nil, fmt.Errorf("list the cgroups of pods: %w", err)
 			}
 			for _, e := range entries {
-				if uid, ok := uidOf(e.Name(), m.systemd); ok && e.IsDir() {
+				if uid, ok := podcgroup.UIDOf(e.Name(), m.systemd); ok && e.IsDir() {
 					found[types.UID(uid)] = filepath.Join(below, e.Name())
 				}
 			}
@@ -316,33 +312,30 @@ func validUID(uid types.UID) error {
 	return nil
 }
 
-func (m *Manager) classes() []name {
-	return []name{m.root, m.root.child(burstablePart), m.root.child(bestEffortPart)}
+func (m *Manager) classes() []podcgroup.Name {
+	return podcgroup.Classes(m.root)
 }
 
-func (m *Manager) podName(p *v1.Pod) name {
+func (m *Manager) podName(p *v1.Pod) podcgroup.Name {
 	class := m.root
 	switch podutil.QOSClass(p) {
 	case v1.PodQOSBurstable:
-		class = m.root.child(burstablePart)
+		class = m.root.Child(podcgroup.BurstablePart)
 	case v1.PodQOSBestEffort:
-		class = m.root.child(bestEffortPart)
+		class = m.root.Child(podcgroup.BestEffortPart)
 	}
-	return class.child(podPrefix + string(p.UID))
+	return class.Child(podcgroup.PodPrefix + string(p.UID))
 }
 
-func (m *Manager) path(n name) (string, error) {
-	if m.systemd {
-		return n.systemd()
-	}
-	return n.cgroupfs(), nil
+func (m *Manager) path(n podcgroup.Name) (string, error) {
+	return n.Path(m.systemd)
 }
 
 func (m *Manager) enforcesPods() bool { return slices.Contains(m.o.EnforceNodeAllocatable, "pods") }
 
 func (m *Manager) periodMicros() int64 { return m.o.CPUCFSQuotaPeriod.Microseconds() }
 
-func (m *Manager) manager(n name, r *libcgroups.Resources) (libcgroups.Manager, error) {
+func (m *Manager) manager(n podcgroup.Name, r *libcgroups.Resources) (libcgroups.Manager, error) {
 	config := &libcgroups.Cgroup{Resources: r, Systemd: m.systemd}
 	path, err := m.path(n)
 	if err != nil {

@@ -17,6 +17,8 @@ import (
 	libcgroups "github.com/opencontainers/cgroups"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/internal/podcgroup"
 )
 
 // inside names the variable that tells this test that it runs where cgroup v2 is all there is.
@@ -185,7 +187,7 @@ func TestUnifiedValues(t *testing.T) {
 		{"none", testPod("u", v1.ResourceRequirements{}), "weight 1, quota 0 of 0, memory 0, pids 77, map[]"},
 		{"pod level", podLevel, "weight 20, quota 100000 of 100000, memory 209715200, pids 77, map[memory.high:199229440]"},
 	} {
-		r := m.convert(name{"x"}, m.podResources(test.pod))
+		r := m.convert(podcgroup.Name{"x"}, m.podResources(test.pod))
 		got := fmt.Sprintf("weight %d, quota %d of %d, memory %d, pids %d, %v", r.CpuWeight, r.CpuQuota, r.CpuPeriod,
 			r.Memory, *r.PidsLimit, r.Unified)
 		if d := cmp.Diff(test.want, got); d != "" {
@@ -200,11 +202,11 @@ func TestUnifiedValues(t *testing.T) {
 // Of all cgroups the root of the pods alone gets CPUs, with either driver.
 func TestRootHasCPUs(t *testing.T) {
 	for _, systemd := range []bool{false, true} {
-		m := &Manager{unified: true, systemd: systemd, root: name{"kubepods"}, needed: []string{"cpu", "cpuset"}}
+		m := &Manager{unified: true, systemd: systemd, root: podcgroup.Name{"kubepods"}, needed: []string{"cpu", "cpuset"}}
 		for _, test := range []struct {
-			of   name
+			of   podcgroup.Name
 			want bool
-		}{{m.root, true}, {name{"kubepods", "burstable"}, false}} {
+		}{{m.root, true}, {podcgroup.Name{"kubepods", "burstable"}, false}} {
 			if cpus := m.convert(test.of, resources{}).CpusetCpus; (cpus != "") != test.want {
 				t.Errorf("systemd %v: %v has the CPUs %q", systemd, test.of, cpus)
 			}

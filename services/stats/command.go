@@ -1,0 +1,43 @@
+package stats
+
+import (
+	"context"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/service"
+)
+
+// nice lets the services that run pods go first where there is too little processor for all.
+const nice = 10
+
+// Command returns the command line of stats.
+func Command() *cobra.Command { return Definition().Command() }
+
+// Definition returns stats with flags of its own.
+func Definition() service.Definition {
+	cfg := DefaultConfig()
+	with := func(s service.Config, k *kubeletconfig.Config) Config {
+		c := cfg
+		c.Service, c.Kubelet = s, k
+		return c
+	}
+	return service.Definition{
+		Role:          role.Stats,
+		Short:         "Measure what the node, its pods and their containers use",
+		NeedsKubelet:  true,
+		KubeletFields: slices.Concat(service.KubeletFields(), KubeletFields()),
+		Bind:          cfg.AddFlags,
+		Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
+			return Run(ctx, with(s, k))
+		},
+		Validate: func(s service.Config, k *kubeletconfig.Config) error {
+			c := with(s, k)
+			return c.Validate()
+		},
+		Nice: nice,
+	}
+}

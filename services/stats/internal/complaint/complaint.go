@@ -1,0 +1,76 @@
+// Package complaint counts what cannot be read or believed, and logs each kind of it once an hour.
+package complaint
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// The sources of figures. They are the values of the metric's label.
+const (
+	Cgroup     = "cgroup"
+	Process    = "process"
+	Machine    = "machine"
+	Filesystem = "filesystem"
+	Runtime    = "runtime"
+	Pod        = "pod"
+)
+
+const (
+	// again is when the same is logged anew.
+	again = time.Hour
+	// maxSubjects bounds what is remembered; past it all is forgotten, and may be logged anew.
+	maxSubjects = 1024
+)
+
+// Book takes complaints. It is safe for concurrent use.
+type Book struct {
+	log   *slog.Logger
+	count *prometheus.CounterVec
+
+	mu     sync.Mutex
+	logged map[subject]time.Time
+}
+
+type subject struct{ source, of string }
+
+// NewBook returns a book; nil metrics registers none.
+func NewBook(log *slog.Logger, metrics prometheus.Registerer) *Book {
+	b := &Book{
+		log: log, logged: map[subject]time.Time{},
+		count: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "microlet_stats_skipped_total",
+			Help: "Figures that stats skipped because they could not be read or believed, by source.",
+		}, []string{"source"}),
+	}
+	for _, source := range []string{Cgroup, Process, Machine, Filesystem, Runtime, Pod} {
+		b.count.WithLabelValues(source)
+	}
+	if metrics != nil {
+		metrics.MustRegister(b.count)
+	}
+	return b
+}
+
+// Add counts something of a source that was skipped, and logs it unless the same was logged within the hour. of says
+// what it is about, such as the name of a cgroup.
+func (b *Book) Add(source, of string, err error) {
+	b.count.WithLabelValues(source).Inc()
+	b.mu.Lock()
+	s := subject{source, of}
+	last, known := b.logged[s]
+	tell := !known || time.Since(last) >= again
+	if tell {
+		if len(b.logged) >= maxSubjects {
+			clear(b.logged)
+		}
+		b.logged[s] = time.Now()
+	}
+	b.mu.Unlock()
+	if tell {
+		b.log.Warn("figures skipped", "source", source, "of", of, "err", err)
+	}
+}

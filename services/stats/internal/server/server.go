@@ -1,0 +1,218 @@
+// Package server answers the callers of stats over gRPC.
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
+	"github.com/microlet/microlet/services/stats/internal/cri"
+	"github.com/microlet/microlet/services/stats/internal/filesystem"
+	"github.com/microlet/microlet/services/stats/internal/measure"
+	"github.com/microlet/microlet/services/stats/internal/page"
+	"github.com/microlet/microlet/services/stats/internal/share"
+	"github.com/microlet/microlet/services/stats/internal/summary"
+)
+
+// readers bounds the answers that are made at one time: each holds a page's part, or a summary.
+const readers = 8
+
+// Options of a Server. All fields but Folders are required.
+type Options struct {
+	NodeName string
+	// Began is when the service began.
+	Began time.Time
+	// Age is how old figures may be.
+	Age time.Duration
+	// Cgroups, Usage and Created are what is shared.
+	Cgroups *share.Value[*measure.Snapshot]
+	Usage   *share.Value[*cri.Usage]
+	Created *share.Value[cri.Created]
+	// Filesystems are asked for what layers and images lie on.
+	Filesystems *filesystem.Prober
+	// Folders tell what volumes and logs take; nil tells nothing.
+	Folders summary.Folders
+	Log     *slog.Logger
+}
+
+// Server implements the gRPC service.
+type Server struct {
+	statsv1.UnimplementedStatsServiceServer
+
+	o     Options
+	slots chan struct{}
+}
+
+// New returns a server.
+func New(o Options) *Server { return &Server{o: o, slots: make(chan struct{}, readers)} }
+
+// enter waits for a place among the readers.
+func (s *Server) enter(ctx context.Context) (leave func(), err error) {
+	select {
+	case s.slots <- struct{}{}:
+		return func() { <-s.slots }, nil
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// unavailable is the error of figures that cannot be had.
+func unavailable(err error) error { return status.Error(codes.Unavailable, err.Error()) }
+
+// Summary implements the gRPC service.
+func (s *Server) Summary(ctx context.Context, r *statsv1.SummaryRequest) (*statsv1.SummaryResponse, error) {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	in, problem, err := s.gather(ctx, r.GetOnlyCpuAndMemory())
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	text, err := json.Marshal(summary.Build(*in))
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "encode the summary: %v", err)
+	}
+	return &statsv1.SummaryResponse{Json: text, Taken: timestamppb.New(in.Snapshot.Taken), Problem: problem}, nil
+}
+
+// gather collects what a summary is built from. problem says why a part of it is old.
+func (s *Server) gather(ctx context.Context, cpuAndMemory bool) (in *summary.Input, problem string, err error) {
+	var usage share.Answer[*cri.Usage]
+	var failed error
+	asked := make(chan struct{})
+	go func() { // beside the cgroups, since both take their time
+		defer close(asked)
+		if !cpuAndMemory {
+			usage, failed = s.o.Usage.Get(ctx, s.o.Age)
+		}
+	}()
+	cgroups, err := s.o.Cgroups.Get(ctx, s.o.Age)
+	<-asked
+	if err != nil {
+		return nil, "", err
+	}
+	in = &summary.Input{
+		NodeName: s.o.NodeName, Began: s.o.Began, Snapshot: cgroups.Value, CPUAndMemory: cpuAndMemory,
+		Created: s.created(ctx, cgroups.Value),
+	}
+	problem = cgroups.Problem
+	if !cpuAndMemory {
+		in.Usage, in.Folders = usage.Value, s.o.Folders
+		if in.Usage != nil {
+			in.Filesystems = s.filesystems(ctx, in.Usage)
+		}
+		problem = join(problem, usage.Problem, failed)
+	}
+	return in, problem, nil
+}
+
+// join puts what is wrong into one sentence.
+func join(problem, other string, err error) string {
+	if err != nil {
+		other = err.Error()
+	}
+	switch {
+	case problem == "":
+		return other
+	case other == "":
+		return problem
+	}
+	return problem + "; " + other
+}
+
+// created returns when containers were created. The runtime is asked only when one has come that it has not told of.
+func (s *Server) created(ctx context.Context, snapshot *measure.Snapshot) cri.Created {
+	last, ok := s.o.Created.Last()
+	if ok && knows(last.Value, snapshot) {
+		return last.Value
+	}
+	answer, err := s.o.Created.Get(ctx, time.Second)
+	if err != nil {
+		if !errors.Is(err, context.Canceled) {
+			s.o.Log.Debug("the runtime does not tell when containers were created", "err", err)
+		}
+		return last.Value
+	}
+	return answer.Value
+}
+
+func knows(created cri.Created, snapshot *measure.Snapshot) bool {
+	for _, c := range snapshot.Cgroups {
+		if c.Kind != measure.Container || c.Pod == nil {
+			continue
+		}
+		if _, ok := created[c.ID]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// filesystems asks the file systems that layers and images lie on.
+func (s *Server) filesystems(ctx context.Context, u *cri.Usage) map[string]filesystem.Usage {
+	all := map[string]filesystem.Usage{}
+	ask := func(path string) {
+		if _, done := all[path]; done || path == "" {
+			return
+		}
+		usage, err := s.o.Filesystems.Usage(ctx, path)
+		if err != nil {
+			s.o.Log.Debug("a file system of the runtime's does not answer", "path", path, "err", err)
+			usage = filesystem.Usage{}
+		}
+		all[path] = usage
+	}
+	if u.Images != nil {
+		ask(u.Images.Mountpoint)
+	}
+	for _, l := range u.Layers {
+		ask(l.Mountpoint)
+	}
+	for path, usage := range all {
+		if usage.Time.IsZero() {
+			delete(all, path)
+		}
+	}
+	return all
+}
+
+// Page implements the gRPC service.
+func (s *Server) Page(r *statsv1.PageRequest, to statsv1.StatsService_PageServer) error {
+	leave, err := s.enter(to.Context())
+	if err != nil {
+		return err
+	}
+	defer leave()
+	in, problem, err := s.gather(to.Context(), true)
+	if err != nil {
+		return unavailable(err)
+	}
+	first := &statsv1.PageResponse{Taken: timestamppb.New(in.Snapshot.Taken), Problem: problem}
+	// A part is encoded before Send returns, so its bytes may be used again.
+	sink := func(part []byte) error {
+		m := first
+		if m == nil {
+			m = &statsv1.PageResponse{}
+		}
+		first, m.Text = nil, part
+		return to.Send(m)
+	}
+	switch r.GetPage() {
+	case statsv1.MetricsPage_METRICS_PAGE_RESOURCE:
+		return page.Resource(summary.Build(*in), problem != "", sink)
+	case statsv1.MetricsPage_METRICS_PAGE_CADVISOR:
+		return page.Cadvisor(in.Snapshot, in.Created, time.Now(), sink)
+	default:
+		return status.Error(codes.InvalidArgument, fmt.Sprintf("there is no page %s", r.GetPage()))
+	}
+}

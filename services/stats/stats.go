@@ -1,0 +1,163 @@
+package stats
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	libcgroups "github.com/opencontainers/cgroups"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/stats/internal/complaint"
+	"github.com/microlet/microlet/services/stats/internal/cri"
+	"github.com/microlet/microlet/services/stats/internal/filesystem"
+	"github.com/microlet/microlet/services/stats/internal/measure"
+	"github.com/microlet/microlet/services/stats/internal/pods"
+	"github.com/microlet/microlet/services/stats/internal/server"
+	"github.com/microlet/microlet/services/stats/internal/share"
+)
+
+const (
+	// takeTimeout bounds one look at all cgroups, or one call of the runtime.
+	takeTimeout = 30 * time.Second
+	// patience is how long a reader waits for new figures. nodeapi's readers wait ten seconds, as metrics-server does.
+	patience = 5 * time.Second
+	// runtimePatience is how long a reader waits for the runtime, whose figures are a small part of the answer.
+	runtimePatience = 2 * time.Second
+	// stale is how old the figures may be of which an answer is made: as long as the kubelet's cAdvisor keeps them.
+	stale = 2 * time.Minute
+)
+
+// Run runs stats until ctx ends.
+func Run(ctx context.Context, cfg Config) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	s, err := service.New(cfg.Service, role.Stats)
+	if err != nil {
+		return err
+	}
+	runtime, err := s.DialCRI()
+	if err != nil {
+		return err
+	}
+	defer runtime.Close()
+	book := complaint.NewBook(s.Log, s.Metrics)
+	cgroups, err := shareCgroups(&cfg, s, book)
+	if err != nil {
+		return err
+	}
+	usage, created := shareRuntime(s, runtime, book)
+	statsv1.RegisterStatsServiceServer(s.GRPC, server.New(server.Options{
+		NodeName: cfg.Service.NodeName, Began: time.Now(), Age: cfg.Kubelet.Node.HousekeepingInterval.Duration,
+		Cgroups: cgroups, Usage: usage, Created: created, Filesystems: &filesystem.Prober{}, Log: s.Log,
+	}))
+	for _, method := range []string{
+		statsv1.StatsService_Summary_FullMethodName, statsv1.StatsService_Page_FullMethodName,
+	} {
+		s.Allow(method, role.NodeAPI, role.Evictor, role.Up)
+	}
+	s.Go("cgroups", cgroups.Run)
+	s.Go("usage", usage.Run)
+	s.Go("created", created.Run)
+	s.Ready("measuring")
+	return s.Run(ctx)
+}
+
+// shareCgroups shares what is measured here, and tells the bus of it.
+func shareCgroups(cfg *Config, s *service.Service, book *complaint.Book) (*share.Value[*measure.Snapshot], error) {
+	k := cfg.Kubelet
+	measurer, err := measure.New(measure.Options{
+		CgroupRoot: k.Kubelet.CgroupRoot, System: systemCgroups(cfg), RootDir: k.Node.RootDir,
+		Except: []string{filepath.Join(k.Node.RootDir, "pods"), "/run/containerd", "/run/containers", "/run/crio", "/run/netns"},
+		Pods:   pods.Watch(s.Bus, s.Log).All, Book: book,
+	})
+	if err != nil {
+		return nil, err
+	}
+	took := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "microlet_stats_take_duration_seconds",
+		Help:    "How long stats took to read all cgroups.",
+		Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+	})
+	count := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "microlet_stats_cgroups", Help: "Cgroups that stats read last.",
+	})
+	s.Metrics.MustRegister(took, count)
+	key := s.Bus.Own(subject.Stats)
+	said := &statsv1.SummaryTaken{}
+	return share.New(share.Options[*measure.Snapshot]{
+		What: "the cgroups", Take: measurer.Take, Timeout: takeTimeout, Patience: patience, Stale: stale,
+		Idle: cfg.IdlePeriod, Turned: s.Pulse.Turn, Log: s.Log,
+		Taken: func(a share.Answer[*measure.Snapshot], err error) {
+			took.Observe(time.Since(a.Taken).Seconds())
+			next := &statsv1.SummaryTaken{Taken: said.GetTaken(), Generation: said.GetGeneration()}
+			if err != nil {
+				next.Error = err.Error()
+			} else {
+				count.Set(float64(len(a.Value.Cgroups)))
+				next.Taken, next.Generation = timestamppb.New(a.Taken), said.GetGeneration()+1
+			}
+			said = next
+			key.Put(subject.StatsSummary, next)
+			key.Complete() // it is the bucket's only key
+		},
+	}), nil
+}
+
+// shareRuntime shares what the runtime tells.
+func shareRuntime(s *service.Service, conn grpc.ClientConnInterface, book *complaint.Book) (
+	*share.Value[*cri.Usage], *share.Value[cri.Created],
+) {
+	client := cri.New(conn, book)
+	usage := share.New(share.Options[*cri.Usage]{
+		What: "the runtime's figures", Take: client.TakeUsage, Timeout: takeTimeout, Patience: runtimePatience,
+		Stale: stale, Log: s.Log,
+	})
+	created := share.New(share.Options[cri.Created]{
+		What: "the runtime's containers", Take: client.TakeCreated, Timeout: takeTimeout, Patience: runtimePatience,
+		Stale: stale, Log: s.Log,
+	})
+	return usage, created
+}
+
+// systemCgroups are the cgroups of the system's parts: those that are configured, this process's own for the node
+// agent, and that of all pods.
+func systemCgroups(cfg *Config) map[string]string {
+	all := map[string]string{
+		statsapi.SystemContainerKubelet: cfg.Kubelet.Kubelet.KubeletCgroups,
+		statsapi.SystemContainerRuntime: cfg.Kubelet.Node.RuntimeCgroups,
+		statsapi.SystemContainerMisc:    cfg.Kubelet.Kubelet.SystemCgroups,
+	}
+	if all[statsapi.SystemContainerKubelet] == "" {
+		all[statsapi.SystemContainerKubelet] = ownCgroup()
+	}
+	for part, name := range all {
+		if name == "" {
+			delete(all, part)
+			continue
+		}
+		all[part] = filepath.Clean(name)
+	}
+	return all
+}
+
+// ownCgroup is the cgroup of the node agent; empty if it cannot be told.
+func ownCgroup() string {
+	own, err := libcgroups.ParseCgroupFile("/proc/self/cgroup")
+	if err != nil {
+		return ""
+	}
+	if libcgroups.IsCgroup2UnifiedMode() {
+		return own[""]
+	}
+	return own["cpu"]
+}
+
