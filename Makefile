@@ -73,7 +73,7 @@ fuzz: ## every fuzz target of the workspace for a while: FUZZTIME=1m
 
 .PHONY: test-long
 test-long: build ## the outages, kills and tables in full
-	@$(STAGE) 'rig programs' $(RIG) build --with kubelet,prometheus
+	@$(STAGE) 'rig programs' $(RIG) build --with kubelet,prometheus,metrics-server
 	@$(STAGE) 'long end to end' $(GO) test -count=1 -timeout 120m -v -tags long ./compose/e2e
 
 # The scenarios that a node on its own machine runs: its own, and those of any node that ask it nothing in another way.

@@ -36,6 +36,7 @@ var grace = map[string]time.Duration{
 	APIServer:         5 * time.Second,
 	ControllerManager: 3 * time.Second,
 	Scheduler:         3 * time.Second,
+	MetricsServer:     3 * time.Second,
 	Registry:          2 * time.Second,
 	Etcd:              5 * time.Second,
 	Machine:           0, // nobody asks a machine without a future to put its things in order
@@ -63,7 +64,7 @@ func (i *Instance) Down(ctx context.Context, opts ...DownOption) error {
 		return nil
 	})
 	strands.Go(func() error {
-		for _, name := range []string{Scheduler, ControllerManager, APIServer} {
+		for _, name := range []string{MetricsServer, Scheduler, ControllerManager, APIServer} {
 			plane = append(plane, i.stopOne(ctx, name, o))
 		}
 		return nil

@@ -47,14 +47,22 @@ const (
 // Prometheus, as Binary names it in an instance with GroupPrometheus.
 const Prometheus = build.Prometheus
 
-// programs in the order of their start. Those of a node with a machine of its own are services there.
+// programs in the order of their start, and last the one that starts on demand. Those of a node with a machine of its own are services there.
 func (i *Instance) programs() []string {
 	if i.onMachine() {
-		return []string{Etcd, Registry, Machine, APIServer, ControllerManager, Scheduler}
+		return i.withMetricsServer([]string{Etcd, Registry, Machine, APIServer, ControllerManager, Scheduler})
 	}
 	names := []string{Etcd, Registry, Containerd, APIServer, ControllerManager, Scheduler}
 	if i.r.Agent != AgentNone {
 		names = append(names, AgentProgram)
+	}
+	return i.withMetricsServer(names)
+}
+
+// withMetricsServer adds the program that runs on demand, where it was built.
+func (i *Instance) withMetricsServer(names []string) []string {
+	if i.hasMetricsServer() {
+		names = append(names, MetricsServer)
 	}
 	return names
 }
@@ -106,6 +114,10 @@ func (i *Instance) spec(name string) process.Spec {
 			// Each controller gets a token of its own at the start, one after the
 			// other: with the default of 20 requests a second that takes 5 s.
 			"--kube-api-qps=500", "--kube-api-burst=1000",
+			// It decides on figures that are seconds old, not minutes, where a HorizontalPodAutoscaler lets it.
+			"--horizontal-pod-autoscaler-sync-period=2s",
+			"--horizontal-pod-autoscaler-initial-readiness-delay=1s",
+			"--horizontal-pod-autoscaler-cpu-initialization-period=10s",
 			"--root-ca-file=" + filepath.Join(certs, pki.CA),
 			"--service-account-private-key-file=" + filepath.Join(certs, pki.ServiceAccountKey),
 			"--cluster-signing-cert-file=" + filepath.Join(certs, pki.CA),
@@ -121,6 +133,8 @@ func (i *Instance) spec(name string) process.Spec {
 			"--cert-dir=" + filepath.Join(i.r.Dir, "serving", name),
 			"--leader-elect=false",
 		}
+	case MetricsServer:
+		s.Args = i.metricsServerArgs()
 	case AgentProgram:
 		s.Path = i.r.Binaries[build.AgentLoop]
 		s.Args = append([]string{"--status=" + i.agentStatusFile(), "--notify=" + filepath.Join(i.runDir(), "notify.sock")}, i.agentArgs()...)
@@ -220,6 +234,8 @@ func (i *Instance) check(name string) func(context.Context) error {
 		return httpOK("https://" + loopback(i.r.Ports.ControllerManager) + "/healthz")
 	case Scheduler:
 		return httpOK("https://" + loopback(i.r.Ports.Scheduler) + "/healthz")
+	case MetricsServer:
+		return httpOK("https://" + loopback(i.r.Ports.MetricsServer) + "/livez")
 	}
 	return func(context.Context) error { return nil }
 }

@@ -30,7 +30,7 @@ const (
 
 // ports of an instance, on 127.0.0.1.
 type ports struct {
-	Registry, Etcd, EtcdPeer, EtcdHealth, ControllerManager, Scheduler, AgentHealth int
+	Registry, Etcd, EtcdPeer, EtcdHealth, ControllerManager, Scheduler, AgentHealth, MetricsServer int
 }
 
 // record is what the rig remembers of an instance, in a file.
@@ -147,13 +147,13 @@ func reserve(ctx context.Context, r record) (record, error) {
 	if r.Machine != nil {
 		r.Network = r.Network.OnMachine()
 	}
-	picked, err := network.Ports(r.Network.Index, 7)
+	picked, err := network.Ports(r.Network.Index, 8)
 	if err != nil {
 		return r, err
 	}
 	p := &r.Ports
 	for i, port := range []*int{&p.Registry, &p.Etcd, &p.EtcdPeer, &p.EtcdHealth, &p.ControllerManager, &p.Scheduler,
-		&p.AgentHealth} {
+		&p.AgentHealth, &p.MetricsServer} {
 		*port = picked[i]
 	}
 	return r, r.save()

@@ -41,6 +41,7 @@ const (
 	APIServerEtcd    = "apiserver-etcd-client"
 	FrontProxy       = "front-proxy-client"
 	Etcd             = "etcd-server"
+	MetricsServer    = "metrics-server"
 )
 
 // Names of the kubeconfig files that Write makes: <name>.kubeconfig.
@@ -99,6 +100,7 @@ func Write(in Input, now time.Time) error {
 		{APIServerEtcd, ca, Request{CommonName: "kube-apiserver-etcd-client", Client: true}},
 		{FrontProxy, proxyCA, Request{CommonName: "front-proxy-client", Client: true}},
 		{Etcd, ca, Request{CommonName: "etcd", Server: true, Client: true, IPs: []net.IP{loopback}, DNSNames: []string{"localhost"}}},
+		{MetricsServer, ca, Request{CommonName: "metrics-server", Server: true, DNSNames: []string{"metrics-server.kube-system.svc"}}},
 	} {
 		pair, err := c.by.Issue(c.req, now)
 		if err != nil {
