@@ -29,7 +29,7 @@ const (
 )
 
 // besides are groups of programs that the rig has for these scenarios.
-var besides = []string{rig.GroupPrometheus}
+var besides = []string{rig.GroupPrometheus, rig.GroupMetricsServer}
 
 var (
 	// Of each pod that turns ill, how long after its start.

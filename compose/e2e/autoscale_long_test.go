@@ -1,0 +1,215 @@
+//go:build long && !bench
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// Each replica of the loaded Deployment uses its limit, which is loadedMost times what it asks for. The autoscaler
+	// wants each to use what it asks for.
+	loadedRequest = "40m"
+	loadedLimit   = "120m"
+	loadedMost    = 3
+	// figuresTime is how long figures take from a container to a decision on a busy machine: to the node's next
+	// housekeeping, through two scrapes of metrics-server, to the autoscaler.
+	figuresTime = 2 * patience
+)
+
+// TestAutoscaling has kubectl top, the real metrics-server and the autoscaler of the controller manager live on the
+// node's figures: a Deployment under load grows, and shrinks when the load ends.
+func TestAutoscaling(t *testing.T) {
+	shared.use(t)
+	s := newScene(t)
+	s.metricsServer()
+
+	s.loaded()
+	s.top()
+	s.await(figuresTime, "all replicas of the loaded Deployment", s.hasReplicas(loadedMost))
+	t.Logf("it has grown: %s", s.decisions())
+
+	var names []string
+	for _, p := range s.record.View().Pods(s.ns) {
+		names = append(names, p.Name)
+	}
+	for _, name := range names {
+		s.says("", "exec", name, "--", "touch", "/tmp/rest")
+	}
+	s.await(figuresTime, "one replica when the load has ended", s.hasReplicas(1))
+	t.Logf("it has shrunk: %s", s.decisions())
+}
+
+// metricsServer runs metrics-server until the test ends.
+func (s *scene) metricsServer() {
+	s.t.Helper()
+	if err := s.StartMetricsServer(s.t.Context()); err != nil {
+		s.t.Fatal(err)
+	}
+	ctx := context.WithoutCancel(s.t.Context())
+	s.t.Cleanup(func() {
+		if err := s.StopMetricsServer(ctx); err != nil {
+			s.t.Error(err)
+		}
+	})
+}
+
+// await waits for something that only the API tells.
+func (s *scene) await(limit time.Duration, what string, check func() error) {
+	s.t.Helper()
+	await(s.t, limit, what, func() error {
+		err := check()
+		if err != nil {
+			time.Sleep(time.Second)
+		}
+		return err
+	})
+}
+
+// loaded creates a Deployment of one replica that uses all it may, until /tmp/rest is there, and its autoscaler.
+func (s *scene) loaded() {
+	s.t.Helper()
+	ctx, meta := s.t.Context(), metav1.ObjectMeta{Name: "loaded"}
+	labels := map[string]string{"app": "loaded"}
+	c := shell("main", "while :; do if test -e /tmp/rest; then sleep 1; fi; done")
+	c.Resources = corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(loadedRequest)},
+		Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(loadedLimit)},
+	}
+	template := plain("")
+	template.Spec.Containers = []corev1.Container{c}
+	_, err := s.client.AppsV1().Deployments(s.ns).Create(ctx, &appsv1.Deployment{
+		ObjectMeta: meta,
+		Spec: appsv1.DeploymentSpec{
+			Replicas: new(int32(1)),
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: template.Spec},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	// Otherwise the Deployment would replace the pods that the end of the scene deletes.
+	later := context.WithoutCancel(ctx)
+	s.t.Cleanup(func() {
+		if err := s.client.AppsV1().Deployments(s.ns).Delete(later, meta.Name, metav1.DeleteOptions{}); err != nil {
+			s.t.Error(err)
+		}
+	})
+	fast := &autoscalingv2.HPAScalingRules{
+		StabilizationWindowSeconds: new(int32(0)),
+		Policies:                   []autoscalingv2.HPAScalingPolicy{{Type: autoscalingv2.PercentScalingPolicy, Value: 100, PeriodSeconds: 1}},
+	}
+	_, err = s.client.AutoscalingV2().HorizontalPodAutoscalers(s.ns).Create(ctx, &autoscalingv2.HorizontalPodAutoscaler{
+		ObjectMeta: meta,
+		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: meta.Name},
+			MinReplicas:    new(int32(1)),
+			MaxReplicas:    loadedMost,
+			Metrics: []autoscalingv2.MetricSpec{{
+				Type: autoscalingv2.ResourceMetricSourceType,
+				Resource: &autoscalingv2.ResourceMetricSource{
+					Name: corev1.ResourceCPU,
+					Target: autoscalingv2.MetricTarget{
+						Type:               autoscalingv2.UtilizationMetricType,
+						AverageUtilization: new(int32(100)),
+					},
+				},
+			}},
+			Behavior: &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleUp: fast, ScaleDown: fast},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// top waits until kubectl top has figures of the node and of the loaded pod, and judges those of the pod, whose CPU
+// time is limited and whose memory is that of a shell.
+func (s *scene) top() {
+	s.t.Helper()
+	s.await(figuresTime, "kubectl top node", func() error {
+		figures, err := s.topOf("node", s.NodeName())
+		if err == nil && len(figures) != 5 {
+			err = fmt.Errorf("it says %v", figures)
+		}
+		return err
+	})
+	limit := resource.MustParse(loadedLimit)
+	s.await(figuresTime, "kubectl top pod", func() error {
+		figures, err := s.topOf("pod", "loaded-")
+		if err != nil {
+			return err
+		}
+		if len(figures) != 3 {
+			return fmt.Errorf("it says %v", figures)
+		}
+		cpu, err := resource.ParseQuantity(figures[1])
+		memory, err2 := resource.ParseQuantity(figures[2])
+		if err := errors.Join(err, err2); err != nil {
+			return err
+		}
+		if used := cpu.MilliValue(); used < limit.MilliValue()/2 || used > limit.MilliValue()*11/10 {
+			return fmt.Errorf("it uses %s of CPU, and may use %s", figures[1], loadedLimit)
+		}
+		if memory.Value() > 64<<20 {
+			return fmt.Errorf("a shell uses %s of memory", figures[2])
+		}
+		return nil
+	})
+}
+
+// topOf returns the line of kubectl top that begins with the name.
+func (s *scene) topOf(kind, name string) ([]string, error) {
+	out, problems, err := s.kubectl(nil, "top", kind, "--no-headers")
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", err, problems)
+	}
+	for line := range strings.Lines(out) {
+		if strings.HasPrefix(line, name) {
+			s.t.Logf("kubectl top %s: %s", kind, strings.TrimSpace(line))
+			return strings.Fields(line), nil
+		}
+	}
+	return nil, fmt.Errorf("no figures of %s: %q %q", name, out, problems)
+}
+
+// hasReplicas checks that the Deployment has as many replicas, all of them ready.
+func (s *scene) hasReplicas(want int32) func() error {
+	return func() error {
+		d, err := s.client.AppsV1().Deployments(s.ns).Get(s.t.Context(), "loaded", metav1.GetOptions{})
+		if err == nil && (d.Status.Replicas != want || d.Status.ReadyReplicas != want) {
+			err = fmt.Errorf("%d replicas, of which %d are ready; %s", d.Status.Replicas, d.Status.ReadyReplicas, s.decisions())
+		}
+		return err
+	}
+}
+
+// decisions is what the autoscaler thinks.
+func (s *scene) decisions() string {
+	a, err := s.client.AutoscalingV2().HorizontalPodAutoscalers(s.ns).Get(s.t.Context(), "loaded", metav1.GetOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	text := fmt.Sprintf("desired %d", a.Status.DesiredReplicas)
+	for _, m := range a.Status.CurrentMetrics {
+		if m.Resource != nil && m.Resource.Current.AverageUtilization != nil {
+			text += fmt.Sprintf(", average use %d %%", *m.Resource.Current.AverageUtilization)
+		}
+	}
+	for _, c := range a.Status.Conditions {
+		text += fmt.Sprintf("; %s %s %s", c.Type, c.Status, c.Message)
+	}
+	return text
+}
