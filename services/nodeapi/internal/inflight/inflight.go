@@ -1,4 +1,5 @@
-// Package inflight limits how many requests are authenticated and authorized at the same time.
+// Package inflight limits how many requests of a kind are under way at the same time: those that are authenticated, and
+// those that read figures.
 //
 // A request of an address gets a slot or ErrBusy. One address never gets more than its share. Waiting requests are
 // served in turn, one address after the other, so many requests of one address do not delay another address by more

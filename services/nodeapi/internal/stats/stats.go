@@ -3,6 +3,9 @@
 // It passes the figures on as stats writes them. A page goes from stats to the caller part by part, so the size of a
 // page costs no memory here. Every answer says how old its figures are. If stats is away or does not answer in time,
 // callers get 503 at once, with the reason and when to try again.
+//
+// Few readers are served at one time, and of one address half of them, because each holds a place at stats, where others
+// than nodeapi ask too. A reader who does not take what he asked for loses his place.
 package stats
 
 import (
@@ -23,12 +26,20 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
+	"github.com/microlet/microlet/services/nodeapi/internal/edge"
+	"github.com/microlet/microlet/services/nodeapi/internal/inflight"
 )
 
 const (
 	// patience is how long stats may take for a summary, and for each part of a page. It is shorter than the 10 s
 	// that metrics-server and Prometheus wait by default, so that they get the reason.
 	patience = 8 * time.Second
+	// readers is how many are served at one time. stats serves more. perAddress is the share of one address.
+	readers, perAddress = 6, 3
+	// queue is how many of one address wait for a place, and queueWait how long.
+	queue, queueWait = 32, patience
+	// pageWrite is how long a caller may take for a page.
+	pageWrite = 30 * time.Second
 	// retryAfter is what callers are told. The supervisor restarts stats at once.
 	retryAfter = "1"
 	// logPeriod is how often a problem is logged.
@@ -50,6 +61,7 @@ const (
 // Handlers serve what stats has measured. They are safe for concurrent use.
 type Handlers struct {
 	client statsv1.StatsServiceClient
+	places *inflight.Limiter
 	log    *slog.Logger
 	failed *prometheus.CounterVec
 	stale  *prometheus.CounterVec
@@ -61,10 +73,11 @@ func New(client statsv1.StatsServiceClient, log *slog.Logger, metrics prometheus
 	h := &Handlers{
 		client: client,
 		log:    log,
+		places: inflight.New(inflight.Limits{Total: readers, PerAddress: perAddress, Queue: queue, Wait: queueWait}),
 		told:   rate.Sometimes{First: 1, Interval: logPeriod},
 		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_nodeapi_stats_failed_total",
-			Help: "Requests for figures that stats did not answer, or not to the end.",
+			Help: "Requests for figures that were not answered, or not to the end.",
 		}, []string{"page"}),
 		stale: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_nodeapi_stats_stale_total",
@@ -87,6 +100,11 @@ func (h *Handlers) Summary(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	only := r.Form["only_cpu_and_memory"]
+	leave, entered := h.enter(w, r, summary)
+	if !entered {
+		return
+	}
+	defer leave()
 	ctx, cancel := context.WithTimeoutCause(r.Context(), patience, errSlow)
 	defer cancel()
 	answer, err := h.client.Summary(ctx,
@@ -114,9 +132,15 @@ func (h *Handlers) Cadvisor(w http.ResponseWriter, r *http.Request) {
 // page passes a page on. The first part decides what the caller is told: after it, a failure can only break the
 // answer off, and a caller must not take half a page for a whole one.
 func (h *Handlers) page(w http.ResponseWriter, r *http.Request, name string, which statsv1.MetricsPage) {
+	leave, entered := h.enter(w, r, name)
+	if !entered {
+		return
+	}
+	defer leave()
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	// Only the wait for stats is bounded here. A slow caller has the time that any short answer may take.
+	// What stats takes is bounded for each part, and what the caller takes as a whole.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(pageWrite)) // the caller may have gone
 	slow := time.AfterFunc(patience, func() { cancel(errSlow) })
 	defer slow.Stop()
 
@@ -145,6 +169,20 @@ func (h *Handlers) page(w http.ResponseWriter, r *http.Request, name string, whi
 		panic(http.ErrAbortHandler)
 	}
 	_ = finish() // the caller may have gone
+}
+
+// enter takes a place among the readers, or answers that there is none.
+func (h *Handlers) enter(w http.ResponseWriter, r *http.Request, page string) (leave func(), entered bool) {
+	leave, err := h.places.Acquire(r.Context(), edge.AddressOf(r))
+	if err == nil {
+		return leave, true
+	}
+	if r.Context().Err() == nil {
+		h.failed.WithLabelValues(page).Inc()
+		w.Header().Set("Retry-After", retryAfter)
+		http.Error(w, "too many readers of figures are being served: try again", http.StatusTooManyRequests)
+	}
+	return nil, false
 }
 
 // describe says how old the figures are, and why there are no newer ones.

@@ -9,7 +9,10 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -346,6 +349,71 @@ type slowly struct{ *httptest.ResponseRecorder }
 func (s slowly) Write(data []byte) (int, error) {
 	time.Sleep(2 * patience)
 	return s.ResponseRecorder.Write(data)
+}
+
+// TestAReaderWhoTakesNothingIsCutOff: its place is free again, and others are served meanwhile.
+func TestAReaderWhoTakesNothingIsCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// What a slow caller's connection does to a write: it waits for the deadline.
+		var asked, refused atomic.Int64
+		h := handlers(service{recv: func(ctx context.Context, _ statsv1.MetricsPage, _ int) (*statsv1.PageResponse, error) {
+			asked.Add(1)
+			return &statsv1.PageResponse{Text: []byte("a part of a page without end")}, ctx.Err()
+		}})
+		from := func(address string) *http.Request {
+			r := get(t.Context(), "/")
+			r.RemoteAddr = address + ":1"
+			return r
+		}
+		var stuck sync.WaitGroup
+		for range 2 * readers { // of one address
+			stuck.Go(func() {
+				w := &stuckWriter{ResponseRecorder: httptest.NewRecorder()}
+				h.Cadvisor(w, from("192.0.2.1"))
+				if w.Code == http.StatusTooManyRequests {
+					refused.Add(1)
+				}
+			})
+			synctest.Wait()
+		}
+		if got := asked.Load(); got != perAddress {
+			t.Errorf("stats was asked for %d parts by one address", got)
+		}
+		other := make(chan int64)
+		began := time.Now()
+		go func() {
+			w := &stuckWriter{ResponseRecorder: httptest.NewRecorder()}
+			h.Cadvisor(w, from("192.0.2.2"))
+			other <- int64(time.Since(began))
+		}()
+		synctest.Wait()
+		if got := asked.Load(); got != perAddress+1 {
+			t.Errorf("another address waits: %d parts", got)
+		}
+		if took := time.Duration(<-other); took != pageWrite {
+			t.Errorf("a reader who takes nothing keeps his place for %s", took)
+		}
+		stuck.Wait()
+		if got := refused.Load(); got != 2*readers-perAddress {
+			t.Errorf("%d readers were refused", got)
+		}
+	})
+}
+
+// stuckWriter is a connection whose other end reads nothing.
+type stuckWriter struct {
+	*httptest.ResponseRecorder
+	deadline time.Time
+}
+
+func (w *stuckWriter) SetWriteDeadline(t time.Time) error {
+	w.deadline = t
+	return nil
+}
+
+func (w *stuckWriter) Write([]byte) (int, error) {
+	time.Sleep(time.Until(w.deadline))
+	return 0, os.ErrDeadlineExceeded
 }
 
 func TestOldFiguresSayWhy(t *testing.T) {
