@@ -1,0 +1,205 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const (
+	// DefaultPeriod is the kubelet's volumeStatsAggPeriod.
+	DefaultPeriod = time.Minute
+	// DefaultBudget is 1 % of a processor with warm caches.
+	DefaultBudget = 200_000
+
+	// newWithin is how long a new directory may wait, so that those of several new pods share a child.
+	newWithin = 10 * time.Second
+	// linger is how long an idle child lives.
+	linger = 2 * time.Second
+	// silentAfter is when another child takes the directories of other devices.
+	silentAfter = time.Second
+	// hungAfter is when a child is abandoned. With the idle I/O class, a call may wait for long on a busy disk.
+	hungAfter = 30 * time.Second
+	// maxChildren bounds the children, those that were killed and cannot end included.
+	maxChildren = 6
+	// maxRest bounds how long a directory or device rests that failed again and again.
+	maxRest = 30 * time.Minute
+	// stopWithin is how long Run waits for its children in the end.
+	stopWithin = time.Second
+)
+
+// Config says what a Measurer may use.
+type Config struct {
+	// Period is how often each directory is measured: the kubelet's volumeStatsAggPeriod. 0 means DefaultPeriod.
+	Period time.Duration
+	// Budget is how many entries of directories all walks may look at in a minute. 0 means DefaultBudget. If it is
+	// too low for all that is tracked, figures grow older than the period.
+	Budget int
+	Log    *slog.Logger
+	// Registerer gets the metrics.
+	Registerer prometheus.Registerer
+
+	// Tests set these.
+	launch       launcher
+	mounts       func() (mounts, error)
+	silent, hung time.Duration
+}
+
+// Measurer measures directories in child processes. Its methods may be called by several goroutines.
+//
+// The program must call RunChild first of all, since the children are of its own binary.
+type Measurer struct {
+	config  Config
+	metrics *metrics
+	// tracked has one token when Track has changed what is wanted.
+	tracked chan struct{}
+	events  chan event
+	// stopped is closed when nobody reads events any more.
+	stopped chan struct{}
+
+	mu      sync.Mutex
+	wanted  map[Dir]bool
+	figures map[Dir]Figure
+}
+
+// event is what a child has reported; no answer means that it has ended.
+type event struct {
+	from   *worker
+	answer *answer
+}
+
+// New returns a Measurer that tracks nothing yet.
+func New(c Config) *Measurer {
+	if c.Period <= 0 {
+		c.Period = DefaultPeriod
+	}
+	if c.Budget <= 0 {
+		c.Budget = DefaultBudget
+	}
+	if c.silent == 0 {
+		c.silent, c.hung = silentAfter, hungAfter
+	}
+	if c.launch == nil {
+		c.launch = launch
+	}
+	if c.mounts == nil {
+		c.mounts = readMounts
+	}
+	m := &Measurer{
+		config:  c,
+		tracked: make(chan struct{}, 1),
+		events:  make(chan event),
+		stopped: make(chan struct{}),
+		figures: map[Dir]Figure{},
+	}
+	m.metrics = newMetrics(c.Registerer, m.oldest)
+	return m
+}
+
+// Track says which directories to measure from now on. The figures of others are dropped. A directory that cannot be
+// one is an error, and the others are tracked all the same.
+func (m *Measurer) Track(dirs []Dir) error {
+	wanted := make(map[Dir]bool, len(dirs))
+	var errs []error
+	for _, d := range dirs {
+		if err := d.validate(); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		wanted[d] = true
+	}
+	m.mu.Lock()
+	m.wanted = wanted
+	for d := range m.figures {
+		if !wanted[d] {
+			delete(m.figures, d)
+		}
+	}
+	m.mu.Unlock()
+	select {
+	case m.tracked <- struct{}{}:
+	default:
+	}
+	return errors.Join(errs...)
+}
+
+// Figure returns the last figure of a directory. There is none before its first walk has ended, and none if it does
+// not exist. If it cannot be read any more, the figure grows old.
+func (m *Measurer) Figure(d Dir) (Figure, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f, ok := m.figures[d]
+	return f, ok
+}
+
+// Run measures until the context ends; that is no error. It is called once.
+func (m *Measurer) Run(ctx context.Context) error {
+	defer close(m.stopped)
+	s := newSchedule(m)
+	defer s.stop()
+	for {
+		s.dispatch(time.Now())
+		timer := time.NewTimer(max(0, time.Until(s.wake(time.Now()))))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-m.tracked:
+			s.track(m.snapshot(), time.Now())
+		case e := <-m.events:
+			s.handle(e, time.Now())
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+func (m *Measurer) snapshot() map[Dir]bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.wanted // Track never changes it, but puts another in its place
+}
+
+// set stores the figure of a directory that is still wanted, or drops that of one that does not exist.
+func (m *Measurer) set(d Dir, f *Figure) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case f == nil:
+		delete(m.figures, d)
+	case m.wanted[d]:
+		m.figures[d] = *f
+	}
+}
+
+// oldest is the age of the oldest figure, in seconds.
+func (m *Measurer) oldest() float64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	age := time.Duration(0)
+	for _, f := range m.figures {
+		age = max(age, now.Sub(f.Time))
+	}
+	return age.Seconds()
+}
+
+// start starts a child whose reports come as events, until Run has returned.
+func (m *Measurer) start(w *worker) error {
+	p, err := m.config.launch(func(a *answer) {
+		select {
+		case m.events <- event{from: w, answer: a}:
+		case <-m.stopped:
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("measure directories: %w", err)
+	}
+	w.process = p
+	return nil
+}

@@ -1,0 +1,522 @@
+package disk
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// perEntry is how long a simulated child takes for an entry.
+const perEntry = 10 * time.Microsecond
+
+// world simulates file systems and the children that walk there.
+type world struct {
+	t  *testing.T
+	mu sync.Mutex
+	// entries has how many a directory has; others are gone.
+	entries map[string]int
+	// hangs are devices that do not answer; a call there ends when the channel is closed, or when its child is killed
+	// if mortal.
+	hangs  map[deviceID]chan struct{}
+	mortal bool
+	broken map[string]string
+	dies   string
+	mounts mounts
+
+	alive, mostAlive, started int
+	looked                    []sample
+	order                     []string
+}
+
+type sample struct {
+	at      time.Time
+	entries int
+}
+
+func newWorld(t *testing.T) *world {
+	return &world{t: t, entries: map[string]int{}, hangs: map[deviceID]chan struct{}{}, broken: map[string]string{},
+		mounts: mounts{"/": {8, 1}}}
+}
+
+// actor is a simulated child.
+type actor struct {
+	w        *world
+	requests chan request
+	killed   chan struct{}
+	once     sync.Once
+}
+
+func (a *actor) ask(q request) error { a.requests <- q; return nil }
+func (a *actor) kill()               { a.once.Do(func() { close(a.killed) }) }
+
+func (w *world) launch(report func(*answer)) (process, error) {
+	a := &actor{w: w, requests: make(chan request, 1), killed: make(chan struct{})}
+	w.mu.Lock()
+	w.alive++
+	w.started++
+	w.mostAlive = max(w.mostAlive, w.alive)
+	w.mu.Unlock()
+	go func() {
+		a.run(report)
+		w.mu.Lock()
+		w.alive--
+		w.mu.Unlock()
+		report(nil)
+	}()
+	return a, nil
+}
+
+func (a *actor) run(report func(*answer)) {
+	left := map[uint64]int{}
+	for {
+		var q request
+		select {
+		case <-a.killed:
+			return
+		case q = <-a.requests:
+		}
+		for _, id := range q.Drop {
+			delete(left, id)
+		}
+		if !a.call(q.Path) {
+			return
+		}
+		answer, ok := a.w.serve(q, left)
+		if !ok {
+			return
+		}
+		if len(left) > maxWalks {
+			a.w.t.Errorf("%d walks at a time", len(left))
+		}
+		report(answer)
+	}
+}
+
+// call waits as long as the device of the path hangs.
+func (a *actor) call(path string) bool {
+	a.w.mu.Lock()
+	hangs, mortal := a.w.hangs[a.w.mounts.device(path)], a.w.mortal
+	a.w.mu.Unlock()
+	if hangs == nil {
+		return true
+	}
+	if !mortal {
+		<-hangs
+		return true
+	}
+	select {
+	case <-hangs:
+		return true
+	case <-a.killed:
+		return false
+	}
+}
+
+func (w *world) serve(q request, left map[uint64]int) (*answer, bool) {
+	w.mu.Lock()
+	size, ok := w.entries[q.Path]
+	broken, dies := w.broken[q.Path], w.dies == q.Path
+	w.mu.Unlock()
+	a := &answer{Walk: q.Walk, Done: true}
+	switch {
+	case dies:
+		return nil, false
+	case !ok:
+		a.Gone = true
+		return a, true
+	case broken != "":
+		a.Error = broken
+		return a, true
+	}
+	if _, ok := left[q.Walk]; !ok {
+		left[q.Walk] = size
+	}
+	a.Entries = min(left[q.Walk], q.Entries)
+	time.Sleep(time.Duration(a.Entries) * perEntry)
+	left[q.Walk] -= a.Entries
+	a.Done = left[q.Walk] == 0
+	w.mu.Lock()
+	w.looked = append(w.looked, sample{time.Now(), a.Entries})
+	if a.Done {
+		delete(left, q.Walk)
+		a.Usage = Usage{InodesUsed: uint64(size)}
+		w.order = append(w.order, q.Path)
+	}
+	w.mu.Unlock()
+	return a, true
+}
+
+// hang has a device answer nothing from now on, and heal has all answer again.
+func (w *world) hang(id deviceID) {
+	w.set(func() { w.hangs[id] = make(chan struct{}) })
+}
+
+func (w *world) heal() {
+	w.set(func() {
+		for _, c := range w.hangs {
+			close(c)
+		}
+		clear(w.hangs)
+	})
+	time.Sleep(time.Second) // for those that were killed to end
+}
+
+func (w *world) set(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+}
+
+// measurer runs one in this world until the returned function is called.
+func (w *world) measurer(c Config) (*Measurer, *bytes.Buffer, func()) {
+	log := &bytes.Buffer{}
+	c.Log = slog.New(slog.NewTextHandler(log, nil))
+	c.Registerer = prometheus.NewRegistry()
+	c.launch = w.launch
+	c.mounts = func() (mounts, error) { w.mu.Lock(); defer w.mu.Unlock(); return w.mounts, nil }
+	m := New(c)
+	ctx, cancel := context.WithCancel(w.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	return m, log, func() {
+		cancel()
+		if err := <-done; err != nil {
+			w.t.Error(err)
+		}
+	}
+}
+
+func (w *world) track(m *Measurer, paths ...string) {
+	w.t.Helper()
+	var dirs []Dir
+	for _, p := range paths {
+		dirs = append(dirs, Dir{Path: p})
+	}
+	if err := m.Track(dirs); err != nil {
+		w.t.Error(err)
+	}
+}
+
+func (w *world) add(prefix string, n, entries int) (paths []string) {
+	for i := range n {
+		p := fmt.Sprintf("/%s%03d", prefix, i)
+		w.entries[p] = entries
+		paths = append(paths, p)
+	}
+	return paths
+}
+
+// age is that of a figure, or -1.
+func age(m *Measurer, path string) time.Duration {
+	f, ok := m.Figure(Dir{Path: path})
+	if !ok {
+		return -1
+	}
+	return time.Since(f.Time)
+}
+
+// sleep lets time pass, and then all that is to happen at that time happen.
+func sleep(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func TestALargeDirectoryDelaysNoSmallOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.entries["/large"] = 5_000_000
+		small := w.add("small", 100, 50)
+		m, _, stop := w.measurer(Config{Budget: 60_000})
+		defer stop()
+		w.track(m, append(small, "/large")...)
+		for range 20 {
+			sleep(time.Minute)
+			for _, p := range small {
+				if a := age(m, p); a < 0 || a > 2*time.Minute {
+					t.Fatalf("the figure of %s is %v old", p, a)
+				}
+			}
+		}
+		if age(m, "/large") >= 0 {
+			t.Error("the large directory has a figure already, of a walk that takes 80 minutes at least")
+		}
+		sleep(100 * time.Minute)
+		if f, _ := m.Figure(Dir{Path: "/large"}); f.InodesUsed != 5_000_000 {
+			t.Errorf("the large directory starves: %+v", f)
+		}
+	})
+}
+
+func TestBudget(t *testing.T) {
+	for _, perMinute := range []int{1000, 60_000, 1_000_000} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			paths := w.add("dir", 20, perMinute)
+			m, _, stop := w.measurer(Config{Budget: perMinute})
+			w.track(m, paths...)
+			sleep(30 * time.Minute)
+			stop()
+			total := 0
+			for i, s := range w.looked {
+				total += s.entries
+				in := 0
+				for _, o := range w.looked[i:] {
+					if o.at.Sub(s.at) < time.Minute {
+						in += o.entries
+					}
+				}
+				if most := perMinute + perMinute/6 + 2*maxSlice; in > most {
+					t.Fatalf("%d entries in a minute, the most is %d", in, most)
+				}
+			}
+			if total < 29*perMinute {
+				t.Errorf("%d entries in half an hour: the budget is not used", total)
+			}
+		})
+	}
+}
+
+func TestOldestFigureFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		paths := w.add("dir", 30, 20_000) // ten rounds' worth a minute
+		m, _, stop := w.measurer(Config{Budget: 60_000})
+		w.track(m, paths...)
+		sleep(35 * time.Minute)
+		stop()
+		seen := map[string]int{}
+		for _, p := range w.order {
+			seen[p]++
+			for _, o := range paths {
+				if seen[o] < seen[p]-1 {
+					t.Fatalf("%s was measured %d times before %s was %d times", p, seen[p], o, seen[o]+1)
+				}
+			}
+		}
+		if len(w.order) < 90 {
+			t.Errorf("%d walks", len(w.order))
+		}
+	})
+}
+
+func TestChildrenEndWhenNothingIsDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		m, _, stop := w.measurer(Config{})
+		defer stop()
+		sleep(time.Hour)
+		if w.started != 0 {
+			t.Fatal("a child was started for nothing")
+		}
+		w.track(m, w.add("dir", 50, 10)...)
+		sleep(time.Second)
+		if age(m, "/dir000") < 0 {
+			t.Error("the first directories wait")
+		}
+		sleep(10*time.Minute + linger)
+		if w.alive != 0 || w.mostAlive != 1 || w.started > 12 {
+			t.Errorf("%d children are left, there were up to %d, and %d in all", w.alive, w.mostAlive, w.started)
+		}
+		w.track(m, w.add("new", 1, 10)...)
+		sleep(newWithin + time.Second)
+		if age(m, "/new000") < 0 {
+			t.Error("a new directory has no figure")
+		}
+		if age(m, "/dir000") >= 0 {
+			t.Error("a directory that is not tracked has a figure")
+		}
+	})
+}
+
+func TestADeviceThatHangsHangsAlone(t *testing.T) {
+	for _, mortal := range []bool{true, false} {
+		t.Run(fmt.Sprint("mortal ", mortal), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.mortal = mortal
+				nfs := deviceID{0, 50}
+				w.mounts["/nfs"] = nfs
+				w.entries["/nfs/a"], w.entries["/nfs/b"] = 5, 5
+				local := w.add("local", 50, 10)
+				m, log, stop := w.measurer(Config{})
+				defer stop()
+				w.track(m, append(local, "/nfs/a", "/nfs/b")...)
+				sleep(3 * time.Second)
+				before, _ := m.Figure(Dir{Path: "/nfs/a"})
+
+				w.hang(nfs)
+				defer w.heal() // else the simulated children would outlive the test
+				for range 30 {
+					sleep(time.Minute)
+					for _, p := range local {
+						if a := age(m, p); a < 0 || a > time.Minute+2*silentAfter {
+							t.Fatalf("the figure of %s is %v old", p, a)
+						}
+					}
+				}
+				if f, ok := m.Figure(Dir{Path: "/nfs/a"}); !ok || f != before {
+					t.Errorf("%+v, want the figure of before: %+v", f, before)
+				}
+				if w.mostAlive > 2 {
+					t.Errorf("%d children at a time", w.mostAlive)
+				}
+				if got := testutil.ToFloat64(m.metrics.children.WithLabelValues("abandoned")); !mortal && got != 1 {
+					t.Errorf("%v children are abandoned", got)
+				}
+				if n := testutil.ToFloat64(m.metrics.walks.WithLabelValues(resultHung)); n == 0 || n > 8 {
+					t.Errorf("%v walks hung", n)
+				}
+				if n := strings.Count(log.String(), "does not answer"); n != 1 && !(mortal && n == 2) {
+					t.Errorf("said %d times: %s", n, log)
+				}
+
+				w.heal()
+				sleep(maxRest + 2*time.Minute)
+				for _, p := range []string{"/nfs/a", "/nfs/b"} {
+					if a := age(m, p); a < 0 || a > 2*time.Minute {
+						t.Errorf("the figure of %s is %v old although it answers again", p, a)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestBoundOnChildren(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.mounts["/good"] = deviceID{8, 2}
+		w.entries["/good"] = 10
+		defer w.heal()
+		paths := []string{"/good"}
+		for i := range 40 {
+			p := fmt.Sprint("/nfs", i)
+			w.mounts[p], w.entries[p] = deviceID{0, i}, 1
+			w.hang(deviceID{0, i})
+			paths = append(paths, p)
+		}
+		m, log, stop := w.measurer(Config{})
+		defer stop()
+		w.track(m, paths...)
+		for range 30 {
+			sleep(time.Minute)
+			if a := age(m, "/good"); a < 0 || a > 3*time.Minute {
+				t.Fatalf("the figure of the device that answers is %v old", a)
+			}
+		}
+		if w.mostAlive > maxChildren {
+			t.Errorf("%d children at a time, the most is %d", w.mostAlive, maxChildren)
+		}
+		if n := strings.Count(log.String(), "only devices that have answered"); n != 1 {
+			t.Errorf("said %d times", n)
+		}
+		w.heal()
+		sleep(2 * maxRest)
+		for _, p := range paths {
+			if a := age(m, p); a < 0 || a > 2*time.Minute {
+				t.Errorf("the figure of %s is %v old although it answers again", p, a)
+			}
+		}
+	})
+}
+
+// A stop waits for no child that hangs.
+func TestStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.hang(deviceID{8, 1})
+		defer w.heal()
+		w.entries["/dir"] = 1
+		m, _, stop := w.measurer(Config{})
+		w.track(m, "/dir")
+		sleep(2 * hungAfter)
+		began := time.Now()
+		stop()
+		if d := time.Since(began); d > stopWithin {
+			t.Errorf("the stop took %v", d)
+		}
+	})
+}
+
+func TestWhatGoesAndBreaks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.add("dir", 3, 10)
+		m, log, stop := w.measurer(Config{})
+		defer stop()
+		w.track(m, "/dir000", "/dir001", "/dir002")
+		sleep(time.Second)
+		w.set(func() {
+			delete(w.entries, "/dir000")
+			w.broken["/dir001"] = "input/output error"
+			w.dies = "/dir002"
+		})
+		sleep(20 * time.Minute)
+		if age(m, "/dir000") >= 0 {
+			t.Error("what is gone has a figure")
+		}
+		for _, p := range []string{"/dir001", "/dir002"} {
+			if a := age(m, p); a < 19*time.Minute {
+				t.Errorf("the figure of %s, which cannot be read, is %v old", p, a)
+			}
+		}
+		for _, said := range []string{"input/output error", "the child ended"} {
+			if n := strings.Count(log.String(), said); n != 1 {
+				t.Errorf("%q was said %d times: %s", said, n, log)
+			}
+		}
+		if n := testutil.ToFloat64(m.metrics.walks.WithLabelValues(resultFailed)); n < 6 || n > 16 {
+			t.Errorf("%v walks failed", n)
+		}
+		w.set(func() { w.entries["/dir000"] = 10; clear(w.broken); w.dies = "" })
+		sleep(maxRest)
+		for _, p := range []string{"/dir000", "/dir001", "/dir002"} {
+			if a := age(m, p); a < 0 || a > 2*time.Minute {
+				t.Errorf("the figure of %s is %v old although it can be read again", p, a)
+			}
+		}
+	})
+}
+
+// What is no longer tracked takes no budget.
+func TestTrackingLess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		large := w.add("large", 2*maxWalks, 10_000_000)
+		w.entries["/small"] = 100_000
+		m, _, stop := w.measurer(Config{Budget: 60_000})
+		defer stop()
+		w.track(m, large...)
+		sleep(5 * time.Minute)
+		w.track(m, "/small")
+		sleep(3 * time.Minute)
+		if a := age(m, "/small"); a < 0 {
+			t.Error("there is no figure of the one directory that is tracked")
+		}
+	})
+}
+
+func TestDirsThatCannotBe(t *testing.T) {
+	m := New(Config{Registerer: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler)})
+	bad := []Dir{{Path: "relative"}, {Path: "/not/../clean"}, {Path: "/no\xffutf"}, {Path: "/x", Mode: 7},
+		{Path: "/" + strings.Repeat("x", maxPath)}}
+	for _, d := range bad {
+		if err := m.Track([]Dir{d, {Path: "/good"}}); err == nil {
+			t.Errorf("%.100q was taken", d.Path)
+		}
+		if !slices.Equal(slices.Collect(maps.Keys(m.snapshot())), []Dir{{Path: "/good"}}) {
+			t.Error("the good one was not taken")
+		}
+	}
+}
