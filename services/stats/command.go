@@ -39,5 +39,12 @@ func Definition() service.Definition {
 			return c.Validate()
 		},
 		Nice: nice,
+		MemoryLimit: func() int64 {
+			limit, err := cfg.MemoryBytes()
+			if err != nil {
+				return 0 // Validate refuses it
+			}
+			return limit
+		},
 	}
 }

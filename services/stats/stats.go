@@ -14,6 +14,7 @@ import (
 	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/peer"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/stats/internal/complaint"
 	"github.com/microlet/microlet/services/stats/internal/cri"
@@ -156,8 +157,7 @@ func ownCgroup() string {
 		return ""
 	}
 	if libcgroups.IsCgroup2UnifiedMode() {
-		return own[""]
+		return peer.InstanceCgroup(own[""]) // not the one that limits this process
 	}
 	return own["cpu"]
 }
-

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/microlet/microlet/proto/role"
 )
 
 const (
@@ -102,6 +104,28 @@ func TestPodsOfCgroups(t *testing.T) {
 	} {
 		if got := mustParse(t, c.theirs).pods(mustParse(t, c.ours).around()); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// The supervisor's own cgroups for single processes are part of the agent, wherever they are; a pod cannot pretend it.
+func TestInstanceOfTheAgent(t *testing.T) {
+	limited := "/" + LimitedCgroup + "-0a1b2c3d-stats"
+	for _, c := range []struct {
+		ours, theirs string
+		want         bool
+	}{
+		{"0::/system.slice/microlet.service/" + AgentCgroup + "-0a1b2c3d\n", "0::/system.slice/microlet.service" + limited + "\n", true},
+		{systemd + "9:memory:/system.slice/microlet.service\n", systemd + "9:memory:/system.slice/microlet.service" + limited + "\n", true},
+		{systemd + "9:memory:/\n", systemd + "9:memory:" + limited + "\n", true},
+		{unified, "0::/system.slice/other.service" + limited + "\n", false},
+		{unified, "0::/kubepods/podx/c" + limited + "\n", false},
+		{unified, "0::/system.slice/microlet.service" + limited + "/below\n", false},
+		{unified, "0::/system.slice/microlet.service/" + LimitedCgroup + "\n", false},
+	} {
+		got, reason := Rules{}.judge(47106, []role.Role{role.Stats}, mustParse(t, c.theirs), mustParse(t, c.ours))
+		if (len(got) == 1) != c.want {
+			t.Errorf("%q beside %q is %v (%s), want a part of it: %v", c.theirs, c.ours, got, reason, c.want)
 		}
 	}
 }

@@ -91,6 +91,7 @@ func identify(conn *net.UnixConn, rules Rules, hold holder) (Peer, error) {
 
 // judge returns those of the user's roles that a process in these cgroups has, or why it has none.
 func (r Rules) judge(uid int, roles []role.Role, theirs, ours cgroups) ([]role.Role, string) {
+	theirs, ours = theirs.instance(), ours.instance()
 	if theirs.equal(ours) {
 		return roles, ""
 	}

@@ -25,6 +25,9 @@ type Definition struct {
 	Validate func(s Config, k *kubeletconfig.Config) error
 	// Nice is how far the service gives way to the others where there is too little processor for all.
 	Nice int
+	// MemoryLimit returns what a process of the service may take, in bytes, as its flags say; 0 is no limit. The
+	// supervisor enforces it by a cgroup of the process's own; in the single placement there is none. Nil is no limit.
+	MemoryLimit func() int64
 	// StopStage orders the stop: lower ones stop first.
 	StopStage int
 }

@@ -252,8 +252,7 @@ func (sp *spawner) start(s Spec, notifySocket string, out *os.File) (*exec.Cmd, 
 			return nil, err
 		}
 		cmd.Stdout, cmd.Stderr = out, out
-		t.do(func() { err = cmd.Start() })
-		if err == nil {
+		if err = sp.startIn(s.Cgroup, t, cmd); err == nil {
 			return cmd, nil
 		}
 		if self, e := os.Executable(); !errors.Is(err, fs.ErrPermission) || path != s.Path || e != nil ||
@@ -262,6 +261,26 @@ func (sp *spawner) start(s Spec, notifySocket string, out *os.File) (*exec.Cmd, 
 		}
 	}
 	return nil, errors.New("unreachable: the last path returned")
+}
+
+// startIn starts the command, in the cgroup if there is one.
+func (sp *spawner) startIn(cgroup Cgroup, t *thread, cmd *exec.Cmd) (err error) {
+	if cgroup == nil {
+		t.do(func() { err = cmd.Start() })
+		return err
+	}
+	leave, enterErr := cgroup.Enter(cmd.SysProcAttr)
+	t.do(func() { err = cmd.Start() })
+	if enterErr == nil {
+		leave()
+	}
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(enterErr, cgroup.Add(cmd.Process.Pid)); err != nil {
+		sp.options.Log.Error("process runs without its memory limit", "pid", cmd.Process.Pid, "err", err)
+	}
+	return nil
 }
 
 // realProcess is a process of the operating system.

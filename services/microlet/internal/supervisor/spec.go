@@ -5,10 +5,19 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
+
+// Cgroup is one that a process is started in.
+type Cgroup interface {
+	// Enter makes the process begin in the cgroup, where the kernel can do that; leave is called when it has begun.
+	Enter(attr *syscall.SysProcAttr) (leave func(), err error)
+	// Add moves a process into it that has begun elsewhere.
+	Add(pid int) error
+}
 
 // Spec is one process.
 type Spec struct {
@@ -30,6 +39,9 @@ type Spec struct {
 	// Nice is added to the supervisor's own niceness, up to 19: a process that is nicer gives way to the
 	// others where they want more processor than there is. See sched(7).
 	Nice int
+	// Cgroup is the process's own; nil starts it in the supervisor's. A process that cannot be brought there runs all the
+	// same, and the log says so.
+	Cgroup Cgroup
 	// StopStage orders the stop: those of stage 0 first, then 1 and so on; one stage stops at once.
 	StopStage int
 	// Exclusive says what the process holds that a successor needs and cannot have while it lives, such as a lock.

@@ -44,7 +44,9 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	}
 	raiseInotify(inotifyInstances, s.Log)
 	forbidCores(s.Log)
-	services, err := cfg.agents(s)
+	limits := newLimits(&cfg, s.Log)
+	defer limits.remove()
+	services, err := cfg.agents(s, limits)
 	if err != nil {
 		return err
 	}
@@ -85,7 +87,7 @@ type agents interface {
 }
 
 // agents makes the services ready to run, as the placement says.
-func (c *Config) agents(s *service.Service) (agents, error) {
+func (c *Config) agents(s *service.Service, limits *limits) (agents, error) {
 	if c.Placement == Single {
 		return newSingle(c, s), nil
 	}
@@ -116,6 +118,7 @@ func (c *Config) agents(s *service.Service) (agents, error) {
 				NoNewPrivileges: id.UID != 0,
 				Nice:            a.Nice,
 				StopStage:       a.StopStage,
+				Cgroup:          limits.of(a, processName(a, i)),
 				Exclusive:       c.exclusive(a.Role),
 				Release:         func() error { return removeSockets(c.Service.RuntimeDir, a.Role, i) },
 			})

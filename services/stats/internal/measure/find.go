@@ -23,10 +23,12 @@ type found struct {
 	kind   Kind
 	podUID string
 	id     string
+	// all: it is the cgroup of all pods.
+	all bool
 }
 
-// find lists the cgroups of the pods below a mount point. root is the cgroup of all pods as parts, without those of
-// the other driver. What vanishes meanwhile is left out.
+// find lists the cgroups of the pods below a mount point, as either driver names them. parent is cgroupRoot. What
+// vanishes meanwhile is left out.
 func find(mount string, parent string) ([]found, error) {
 	var all []found
 	for _, systemd := range []bool{false, true} {
@@ -46,7 +48,7 @@ func find(mount string, parent string) ([]found, error) {
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, found{name: name, kind: Slice})
+			all = append(all, found{name: name, kind: Slice, all: i == 0})
 			all = append(all, pods...)
 			if len(all) > maxCgroups {
 				return nil, fmt.Errorf("there are more than %d cgroups of pods", maxCgroups)

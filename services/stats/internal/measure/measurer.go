@@ -12,6 +12,7 @@ import (
 	"github.com/google/cadvisor/lib/model"
 	libcgroups "github.com/opencontainers/cgroups"
 	"golang.org/x/sys/unix"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/microlet/microlet/services/stats/internal/complaint"
 	"github.com/microlet/microlet/services/stats/internal/filesystem"
@@ -151,6 +152,9 @@ func (m *Measurer) readAll(ctx context.Context, s *Snapshot) error {
 		}
 		c.Pod, c.Container = pod, containers[f.id]
 		s.Cgroups = append(s.Cgroups, c)
+		if f.all {
+			s.System[statsapi.SystemContainerPods] = c
+		}
 	}
 	for name := range m.tracked {
 		if !present[name] {

@@ -51,7 +51,9 @@ type Cgroup struct {
 }
 
 // IsSandbox reports whether the cgroup is that of a pod's sandbox.
-func (c *Cgroup) IsSandbox() bool { return c.Pod != nil && c.Kind == Container && c.ID == c.Pod.SandboxID }
+func (c *Cgroup) IsSandbox() bool {
+	return c.Pod != nil && c.Kind == Container && c.ID == c.Pod.SandboxID
+}
 
 // Tasks are the threads of the node.
 type Tasks struct {

@@ -51,7 +51,9 @@ func (w *writer) header() {
 }
 
 // metric writes one metric of the family: labels as Prometheus has them between braces, and the time unless zero.
-func (w *writer) metric(labels string, value float64, at time.Time) { w.labelled(labels, "", value, at) }
+func (w *writer) metric(labels string, value float64, at time.Time) {
+	w.labelled(labels, "", value, at)
+}
 
 // labelled writes a metric whose labels come in two parts.
 func (w *writer) labelled(labels, more string, value float64, at time.Time) {

@@ -1,0 +1,122 @@
+package limit
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/microlet/microlet/services/internal/peer"
+)
+
+// hungry names the variable that makes this test a process that takes more and more memory.
+const hungry = "MICROLET_TEST_HUNGRY"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(hungry) != "" {
+		var all [][]byte
+		for range 1024 {
+			page := make([]byte, 1<<20)
+			for i := range page {
+				page[i] = byte(i)
+			}
+			all = append(all, page)
+		}
+		os.Exit(len(all) % 2) // a gibibyte was there for it
+	}
+	os.Exit(m.Run())
+}
+
+// start runs the hungry process in the group and says how it ends.
+func start(t *testing.T, g *Group) error {
+	t.Helper()
+	// It waits for a line, so that it takes nothing before it is where it belongs.
+	cmd := exec.Command("/bin/sh", "-c", "read line; exec /proc/self/fd/3 -test.run=none")
+	program, err := os.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	cmd.ExtraFiles = []*os.File{program}
+	cmd.Env = append(os.Environ(), hungry+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	leave, err := g.Enter(cmd.SysProcAttr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = cmd.Start()
+	leave()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Add(cmd.Process.Pid); err != nil {
+		t.Error(err)
+	}
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(cmd.Process.Pid), "cgroup"))
+	if err != nil || !strings.Contains(string(text), filepath.Base(g.dir)) {
+		t.Errorf("the process lives in %s, %v, not in %s", text, err, g.dir)
+	}
+	if _, err := in.Write([]byte("\n")); err != nil {
+		t.Fatal(err)
+	}
+	return cmd.Wait()
+}
+
+// A process that takes more than its limit is killed, and its successor lives in the same cgroup.
+func TestLimitKills(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Fatal("run the tests as root: they make cgroups")
+	}
+	c, err := New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := c.Make("stats", 64<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Remove(); err != nil {
+			t.Error(err)
+		}
+	})
+	for range 2 {
+		err := start(t, g)
+		var ended *exec.ExitError
+		if !errors.As(err, &ended) || ended.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+			t.Fatalf("a process with sixteen times its limit ends with %v", err)
+		}
+	}
+	if again, err := c.Make("stats", 2<<30); err != nil || again.dir != g.dir {
+		t.Errorf("the cgroup is made again: %v, %v", again, err)
+	}
+	if err := start(t, g); err != nil {
+		t.Errorf("a process within its new limit ends with %v", err)
+	}
+}
+
+func TestNamesAreTheInstances(t *testing.T) {
+	one, err := New("/run/one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := New("/run/two")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if one.dir != two.dir || one.instance == two.instance {
+		t.Errorf("two instances are %+v and %+v", one, two)
+	}
+	at := filepath.Join("/a/b", peer.LimitedCgroup+"-"+one.instance+"-stats")
+	if got := peer.InstanceCgroup(at); got != "/a/b" {
+		t.Errorf("the instance of %s lives in %s", at, got)
+	}
+}
