@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/run"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
@@ -69,7 +70,7 @@ func (d *Door) Serve(ctx context.Context, l net.Listener) error {
 				return nil
 			}
 			if temporary(err) {
-				d.log.Warn("cannot accept a connection", "err", err)
+				d.log.Warn("cannot accept a connection", logkey.Err, err)
 				if !pause(ctx, acceptPause) {
 					return nil
 				}
@@ -101,7 +102,7 @@ func (d *Door) take(ctx context.Context, conn net.Conn) {
 	}
 	inner, err := d.server.InProcessConn()
 	if err != nil {
-		d.log.Warn("the nats server takes no connection", "err", err)
+		d.log.Warn("the nats server takes no connection", logkey.Err, err)
 		return
 	}
 	join(ctx, conn, inner)
@@ -137,7 +138,7 @@ func (d *Door) refuse(reason string, p unixgrpc.Peer, why string) {
 	}
 	d.mu.Unlock()
 	if !quiet {
-		d.log.Warn("refused a connection to the bus", "uid", p.UID, "pid", p.PID, "reason", why)
+		d.log.Warn("refused a connection to the bus", logkey.UID, p.UID, logkey.PID, p.PID, logkey.Reason, why)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // goneSubject is where the NATS server itself tells its system account of lost connections.
@@ -31,7 +32,7 @@ func (s *Server) watchGone(key signer, roles map[string]role.Role, notify func(r
 	_, err = nc.Subscribe(goneSubject, func(m *nats.Msg) {
 		var event server.DisconnectEventMsg
 		if err := json.Unmarshal(m.Data, &event); err != nil {
-			s.log.Warn("the event of a lost connection cannot be read", "err", err)
+			s.log.Warn("the event of a lost connection cannot be read", logkey.Err, err)
 			return
 		}
 		name, replica, ok := strings.Cut(event.Client.Name, ".")
@@ -40,10 +41,12 @@ func (s *Server) watchGone(key signer, roles map[string]role.Role, notify func(r
 		}
 		// The name is the client's own choice, and becomes a part of a subject.
 		if err := subject.ValidToken(replica); err != nil {
-			s.log.Warn("a service gave its connection a name that is no replica's", "of", name, "err", err)
+			s.log.Warn("a service gave its connection a name that is no replica's", logkey.Service, name,
+				logkey.Err, err)
 			return
 		}
-		s.log.Debug("lost the connection of a service", "of", name, "replica", replica, "reason", event.Reason)
+		s.log.Debug("lost the connection of a service", logkey.Service, name, logkey.Replica, replica,
+			logkey.Reason, event.Reason)
 		notify(role.Role(name), replica)
 	})
 	if err == nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/bus/internal/accounts"
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // Limits of the server. They are for one node's services, of which each has a few connections at most.
@@ -87,7 +88,7 @@ func StartServer(ctx context.Context, o ServerOptions) (*Server, error) {
 		return nil, err
 	}
 	if emptied {
-		o.Log.Info("emptied the store of an earlier boot or version", "dir", o.StoreDir)
+		o.Log.Info("emptied the store of an earlier boot or version", logkey.Dir, o.StoreDir)
 	}
 	ns, err := server.NewServer(opts)
 	if err != nil {
@@ -215,16 +216,16 @@ type serverLog struct{ log *slog.Logger }
 var _ server.Logger = (*serverLog)(nil)
 
 func (l *serverLog) Noticef(format string, v ...any) {
-	l.log.Debug("nats server", "message", fmt.Sprintf(format, v...))
+	l.log.Debug("nats server", logkey.Message, fmt.Sprintf(format, v...))
 }
 func (l *serverLog) Warnf(format string, v ...any) {
-	l.log.Warn("nats server", "message", fmt.Sprintf(format, v...))
+	l.log.Warn("nats server", logkey.Message, fmt.Sprintf(format, v...))
 }
 func (l *serverLog) Errorf(format string, v ...any) {
-	l.log.Error("nats server", "message", fmt.Sprintf(format, v...))
+	l.log.Error("nats server", logkey.Message, fmt.Sprintf(format, v...))
 }
 func (l *serverLog) Fatalf(format string, v ...any) {
-	l.log.Error("nats server", "message", fmt.Sprintf(format, v...), "fatal", true)
+	l.log.Error("nats server", logkey.Message, fmt.Sprintf(format, v...), "fatal", true)
 }
 func (l *serverLog) Debugf(string, ...any) {}
 func (l *serverLog) Tracef(string, ...any) {}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/nodestatus/internal/eventlog"
 	"github.com/microlet/microlet/services/nodestatus/internal/nodebus"
@@ -39,7 +40,7 @@ func addressesJob(cfg *Config, s *service.Service, entries *nodebus.Entries) sch
 			entries.Complete()
 		} else if failed != err.Error() {
 			failed = err.Error()
-			s.Log.Warn("the node's addresses cannot be found", "err", err)
+			s.Log.Warn("the node's addresses cannot be found", logkey.Err, err)
 		}
 		return period
 	}}

@@ -20,6 +20,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	server "github.com/microlet/microlet/services/bus"
 	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
@@ -131,7 +132,7 @@ func Start(ctx context.Context, dir string, log *slog.Logger, alter func(*server
 		cancel()
 		s.Close()
 		if err := <-served; err != nil {
-			log.Error("the door of the bus failed", "err", err)
+			log.Error("the door of the bus failed", logkey.Err, err)
 		}
 	})}, nil
 }

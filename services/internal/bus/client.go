@@ -17,6 +17,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/run"
 )
 
@@ -102,7 +103,7 @@ func New(opts Options) (*Client, error) {
 		return nil, err
 	}
 	return &Client{
-		opts: opts, log: opts.Log.With("component", "bus"), metrics: m, key: key,
+		opts: opts, log: opts.Log.With(logkey.Component, "bus"), metrics: m, key: key,
 		arrived: make(chan struct{}), writers: map[string]*Writer{}, watches: map[*watch]struct{}{},
 	}, nil
 }
@@ -221,7 +222,7 @@ func (c *Client) connected(nc *nats.Conn, first bool) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		// It fails for options only, of which there are none.
-		c.log.Error("cannot use JetStream", "err", err)
+		c.log.Error("cannot use JetStream", logkey.Err, err)
 		return
 	}
 	c.mu.Lock()
@@ -245,7 +246,7 @@ func (c *Client) connected(nc *nats.Conn, first bool) {
 func (c *Client) disconnected(_ *nats.Conn, err error) {
 	if c.lost() {
 		c.metrics.disconnects.Inc()
-		c.log.Warn("lost the bus", "err", err)
+		c.log.Warn("lost the bus", logkey.Err, err)
 	}
 }
 
@@ -344,7 +345,7 @@ func (c *Client) Subscribe(subj string, h func(subject string, data []byte)) {
 		return // Run does it
 	}
 	if err := c.subscribe(nc, s); err != nil {
-		c.log.Error("cannot subscribe", "subject", subj, "err", err)
+		c.log.Error("cannot subscribe", "subject", subj, logkey.Err, err)
 	}
 }
 

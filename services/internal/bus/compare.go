@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // compareAgain is when a bucket is compared with its writer once more after a mark.
@@ -26,7 +27,7 @@ func (w *Writer) compare(ctx context.Context, s *session) {
 			}
 		})
 		if err != nil && ctx.Err() == nil && w.c.current() == s {
-			w.c.log.Warn("cannot compare a bucket with what was written to it", "bucket", w.bucket, "err", err)
+			w.c.log.Warn("cannot compare a bucket with what was written to it", "bucket", w.bucket, logkey.Err, err)
 		}
 		w.rewrite(old)
 		if !sleep(ctx, s.gone, compareAgain) {

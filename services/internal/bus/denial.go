@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // violation finds operation and subject in the server's "Permissions Violation for Publish to "x"".
@@ -35,7 +36,7 @@ func (c *Client) asyncError(_ *nats.Conn, sub *nats.Subscription, err error) {
 		}
 		c.metrics.denied.WithLabelValues(operation).Inc()
 		c.log.Error("the bus denied what this service is not granted", "operation", operation, "subject", subj,
-			"err", err)
+			logkey.Err, err)
 		if operation == "publish" {
 			c.deniedPut(subj)
 		}
@@ -47,7 +48,7 @@ func (c *Client) asyncError(_ *nats.Conn, sub *nats.Subscription, err error) {
 		}
 		c.log.Warn("messages of the bus were dropped: their receiver is too slow", "subject", sub.Subject)
 	default:
-		c.log.Warn("the bus's connection reports an error", "err", err)
+		c.log.Warn("the bus's connection reports an error", logkey.Err, err)
 	}
 }
 

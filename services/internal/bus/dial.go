@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/peer"
 )
 
@@ -57,8 +58,8 @@ func (d *dialer) check(conn *net.UnixConn) error {
 	}
 	d.strangers.Inc()
 	if d.mayLog() {
-		d.log.Error("a stranger serves the bus's socket; the service does not sign in there", "socket", d.socket,
-			"uid", p.UID, "pid", p.PID, "peer", p.String())
+		d.log.Error("a stranger serves the bus's socket; the service does not sign in there", logkey.Socket, d.socket,
+			logkey.UID, p.UID, logkey.PID, p.PID, "peer", p.String())
 	}
 	return fmt.Errorf("the server on %s is not the bus: %s", d.socket, p)
 }

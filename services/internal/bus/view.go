@@ -11,6 +11,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // View is what a service knows of another's bucket. Its methods may be called from any goroutine.
@@ -214,7 +215,7 @@ func (s *store) set(key string, it *item) {
 // unlisted says that an owner's part could not be listed, while the others were.
 func (s *store) unlisted(err error) {
 	if s.mayLog() {
-		s.c.log.Error("a part of a bucket cannot be listed", "bucket", s.bucket, "err", err)
+		s.c.log.Error("a part of a bucket cannot be listed", "bucket", s.bucket, logkey.Err, err)
 	}
 }
 
@@ -238,7 +239,7 @@ func (s *store) reject(e entry, err error) {
 		return
 	}
 	s.c.log.Error("an entry of the bus is not what its key holds", "bucket", s.bucket, "key", e.key, "writer", e.writer,
-		"err", err)
+		logkey.Err, err)
 }
 
 // older reports whether e is from before what is known of its key: the same writer has said something

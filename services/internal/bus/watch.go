@@ -12,6 +12,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 const (
@@ -130,7 +131,7 @@ func (w *watch) run(ctx context.Context) error {
 			reason = "error"
 		}
 		failures++
-		w.c.log.Warn("a watch begins anew", "bucket", w.bucket, "err", err)
+		w.c.log.Warn("a watch begins anew", "bucket", w.bucket, logkey.Err, err)
 		if !sleep(ctx, s.gone, backoff(failures, retryMin, time.Second)) {
 			return nil
 		}

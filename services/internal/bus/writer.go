@@ -14,6 +14,7 @@ import (
 
 	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 const (
@@ -97,7 +98,7 @@ func (w *Writer) put(key string, m proto.Message, always bool) {
 	if err != nil {
 		// It fails for invalid UTF-8 in a string only. The value before holds.
 		w.c.metrics.putErrors.WithLabelValues(w.bucket).Inc()
-		w.c.log.Error("cannot encode what was put", "bucket", w.bucket, "key", key, "err", err)
+		w.c.log.Error("cannot encode what was put", "bucket", w.bucket, "key", key, logkey.Err, err)
 		return
 	}
 	w.mu.Lock()
@@ -239,7 +240,7 @@ func (w *Writer) run(ctx context.Context) error {
 			continue
 		}
 		failures++
-		w.c.log.Warn("cannot begin to write a bucket", "bucket", w.bucket, "err", err)
+		w.c.log.Warn("cannot begin to write a bucket", "bucket", w.bucket, logkey.Err, err)
 		if !sleep(ctx, s.gone, backoff(failures, retryMin, time.Second)) {
 			return nil
 		}
@@ -534,7 +535,7 @@ func isTooLarge(err error) bool {
 
 func (w *Writer) failed(key string, err error) {
 	w.c.metrics.putErrors.WithLabelValues(w.bucket).Inc()
-	w.c.log.Warn("the bus did not take an entry", "bucket", w.bucket, "key", key, "err", err)
+	w.c.log.Warn("the bus did not take an entry", "bucket", w.bucket, "key", key, logkey.Err, err)
 }
 
 // again queues keys whose time has come.

@@ -12,6 +12,8 @@ import (
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/tools/record/util"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 const (
@@ -75,7 +77,7 @@ func (d *Delivery) attempt(ctx context.Context, result *record.EventCorrelateRes
 		return answer{kind: refused, err: err}
 	}
 	if ctx.Err() == nil && d.reach.silent() {
-		d.log.Warn("the apiserver takes no events, which wait", "err", err)
+		d.log.Warn("the apiserver takes no events, which wait", logkey.Err, err)
 	}
 	return answer{kind: unreachable, err: err}
 }
@@ -99,10 +101,10 @@ func (d *Delivery) write(ctx context.Context, result *record.EventCorrelateResul
 
 func (d *Delivery) logRejected(event *corev1.Event, err error) {
 	if apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		d.log.Debug("the apiserver refused an event", "event", about(event), "err", err)
+		d.log.Debug("the apiserver refused an event", "event", about(event), logkey.Err, err)
 		return
 	}
-	d.log.Error("the apiserver refused an event", "event", about(event), "err", err)
+	d.log.Error("the apiserver refused an event", "event", about(event), logkey.Err, err)
 }
 
 // statusCode is the code of an apiserver's answer; 0 if there was none.

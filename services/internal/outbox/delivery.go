@@ -18,6 +18,7 @@ import (
 	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 const (
@@ -128,7 +129,7 @@ func newDelivery(from source, sink Sink, o DeliveryOptions) (*Delivery, error) {
 		o.Log = slog.Default()
 	}
 	d := &Delivery{
-		source: from, sink: sink, log: o.Log.With("component", "outbox"),
+		source: from, sink: sink, log: o.Log.With(logkey.Component, "outbox"),
 		correlator: record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{}),
 		limit:      flowcontrol.NewFakeAlwaysRateLimiter(),
 		calls:      make(chan struct{}, maxCalls), reach: newReach(), answered: o.Answered,
@@ -176,7 +177,7 @@ func (d *Delivery) Run(ctx context.Context) error {
 			failures = 0
 		default:
 			failures++
-			d.log.Warn("cannot take events from the outbox", "err", err)
+			d.log.Warn("cannot take events from the outbox", logkey.Err, err)
 			pause(ctx, failures)
 		}
 	}
@@ -209,7 +210,7 @@ func (d *Delivery) accept(ctx context.Context, m message) {
 	}
 	if err != nil {
 		d.outcomes.WithLabelValues("malformed").Inc()
-		d.log.Error("dropped an event that cannot be decoded", "err", err)
+		d.log.Error("dropped an event that cannot be decoded", logkey.Err, err)
 		d.acknowledge(ctx, m)
 		<-d.room
 		return
@@ -256,7 +257,7 @@ func (d *Delivery) finish(ctx context.Context, outcome string, items ...*item) {
 func (d *Delivery) acknowledge(ctx context.Context, m message) {
 	if err := m.done(ctx); err != nil && ctx.Err() == nil {
 		// It comes again, and is known by its name.
-		d.log.Warn("an event was delivered and the bus does not know it", "err", err)
+		d.log.Warn("an event was delivered and the bus does not know it", logkey.Err, err)
 	}
 }
 

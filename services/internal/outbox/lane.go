@@ -8,6 +8,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 const (
@@ -94,7 +95,7 @@ func (d *Delivery) drain(ctx context.Context, l *lane) {
 	for it := d.next(l); it != nil; it = d.next(l) {
 		result, err := d.correlator.EventCorrelate(it.event)
 		if err != nil {
-			d.log.Warn("an event cannot be correlated, and is created as it is", "err", err)
+			d.log.Warn("an event cannot be correlated, and is created as it is", logkey.Err, err)
 			result = &record.EventCorrelateResult{Event: it.event}
 		}
 		if result.Skip {
@@ -143,7 +144,7 @@ func (d *Delivery) deliver(ctx context.Context, s *series) bool {
 		case refused:
 			d.retries.Inc()
 			d.log.Warn("the apiserver does not take an event, which is tried again beside the others", "event", s.about,
-				"err", a.err)
+				logkey.Err, a.err)
 			d.setAside(ctx, s)
 			return true
 		case unreachable:
@@ -204,7 +205,7 @@ func (d *Delivery) retryRefused(ctx context.Context, s *series) bool {
 			wait = retryRefusedMin / 2
 		case ctx.Err() == nil:
 			d.retries.Inc()
-			d.log.Debug("an event is still not taken", "event", s.about, "err", a.err)
+			d.log.Debug("an event is still not taken", "event", s.about, logkey.Err, a.err)
 			d.tried(s, a)
 			if a.kind == unreachable {
 				d.reach.wait(ctx)

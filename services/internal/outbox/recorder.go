@@ -22,6 +22,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 const (
@@ -81,14 +82,14 @@ var (
 func NewRecorder(c *bus.Client, nodeName string, log *slog.Logger) *Recorder {
 	r := newRecorder(c, c.Role(), c.Writer(), nodeName, log)
 	if err := c.Register(r.recorded, r.dropped); err != nil {
-		r.log.Error("the outbox's metrics are not served", "err", err)
+		r.log.Error("the outbox's metrics are not served", logkey.Err, err)
 	}
 	return r
 }
 
 func newRecorder(s storer, of role.Role, writer, nodeName string, log *slog.Logger) *Recorder {
 	return &Recorder{
-		bus: s, subject: subject.Outbox(of), writer: writer, node: nodeName, log: log.With("component", "outbox"),
+		bus: s, subject: subject.Outbox(of), writer: writer, node: nodeName, log: log.With(logkey.Component, "outbox"),
 		recorded: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "microlet_outbox_recorded_events_total", Help: "Kubernetes Events that this service recorded.",
 		}),
@@ -159,8 +160,9 @@ func (r *Recorder) record(object runtime.Object, annotations map[string]string, 
 		r.malformed(fmt.Errorf("it has %d bytes, more than the outbox takes", len(raw)), reason, message)
 		return
 	}
-	r.log.Debug("event", "kind", ref.Kind, "namespace", ref.Namespace, "name", ref.Name, "field", ref.FieldPath,
-		"type", eventtype, "reason", reason, "message", message)
+	r.log.Debug("event", logkey.Kind, ref.Kind, logkey.Namespace, ref.Namespace, logkey.Name, ref.Name,
+		logkey.Field, ref.FieldPath,
+		logkey.Type, eventtype, logkey.Reason, reason, logkey.Message, message)
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -181,7 +183,7 @@ func (r *Recorder) record(object runtime.Object, annotations map[string]string, 
 
 func (r *Recorder) malformed(err error, reason, message string) {
 	r.dropped.Inc()
-	r.log.Error("dropped a malformed event", "reason", reason, "message", message, "err", err)
+	r.log.Error("dropped a malformed event", logkey.Reason, reason, logkey.Message, message, logkey.Err, err)
 }
 
 func (r *Recorder) lose(e entry) {
@@ -221,7 +223,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 				return nil
 			}
 			failures++
-			r.log.Warn("the bus did not take an event", "event", e.about, "err", err)
+			r.log.Warn("the bus did not take an event", "event", e.about, logkey.Err, err)
 			pause(ctx, failures)
 			continue
 		}

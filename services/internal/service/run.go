@@ -15,6 +15,7 @@ import (
 	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/run"
 	"github.com/microlet/microlet/services/internal/telemetry"
 )
@@ -73,7 +74,7 @@ func (s *Service) Run(ctx context.Context) error {
 	s.Health.Shutdown()
 	err = s.waitBounded(group)
 	if err != nil {
-		s.Log.Error("service ended with an error", "err", err)
+		s.Log.Error("service ended with an error", logkey.Err, err)
 	}
 	return err
 }

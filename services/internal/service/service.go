@@ -21,6 +21,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/run"
 	"github.com/microlet/microlet/services/internal/telemetry"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
@@ -151,7 +152,7 @@ func (s *Service) Ready(status string) {
 	status = strings.ReplaceAll(status, "\n", " ")
 	if first {
 		s.setServing(true)
-		s.Log.Info("service is ready", "status", status, "after", time.Since(s.started).Round(time.Millisecond))
+		s.Log.Info("service is ready", "status", status, logkey.After, time.Since(s.started).Round(time.Millisecond))
 	}
 	s.notify(run.NotifyReady, run.NotifyStatus+status)
 }
@@ -178,7 +179,7 @@ func (s *Service) ownsProcess() bool { return s.Config.Placement == nil || s.Rol
 func (s *Service) tellNotifier(states ...string) {
 	err := s.notifier.Notify(states...)
 	if deaf := err != nil; s.deaf.Swap(deaf) != deaf && deaf {
-		s.Log.Warn("supervisor does not hear", "states", states, "err", err)
+		s.Log.Warn("supervisor does not hear", "states", states, logkey.Err, err)
 	}
 }
 

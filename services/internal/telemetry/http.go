@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
 
@@ -41,7 +42,7 @@ func Serve(ctx context.Context, l net.Listener, peers unixgrpc.Rules, r *prometh
 			body = err.Error()
 		}
 		if _, err := w.Write([]byte(body + "\n")); err != nil {
-			slog.Debug("healthz answer not delivered", "err", err)
+			slog.Debug("healthz answer not delivered", logkey.Err, err)
 		}
 	})
 	for path, profile := range map[string]http.HandlerFunc{

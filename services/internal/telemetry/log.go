@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // Formats of log lines.
@@ -110,7 +112,7 @@ func ProcessLogger(o LogOptions, service string) (*slog.Logger, error) {
 	process.mu.Lock()
 	defer process.mu.Unlock()
 	if process.log != nil {
-		return process.log.With("service", service), nil
+		return process.log.With(logkey.Service, service), nil
 	}
 	if o.Output == nil {
 		o.Output = os.Stderr
@@ -119,7 +121,7 @@ func ProcessLogger(o LogOptions, service string) (*slog.Logger, error) {
 	o.Output, o.level = process.writer, &process.level
 	process.level.Set(slog.Level(-o.Verbosity))
 	process.log = slog.New(o.Handler())
-	named := process.log.With("service", service)
+	named := process.log.With(logkey.Service, service)
 	slog.SetDefault(named)
 	klog.SetSlogLogger(named)
 	var level klog.Level

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
 
@@ -62,8 +63,9 @@ func (g *guard) handler(next http.Handler) http.Handler {
 		}
 		g.denied.Inc()
 		if g.mayLog(time.Now()) {
-			slog.Warn("request on the socket of metrics denied", "path", r.URL.Path, "uid", p.UID, "pid", p.PID,
-				"roles", p.Roles, "reason", p.Reason)
+			slog.Warn("request on the socket of metrics denied", logkey.Path, r.URL.Path, logkey.UID, p.UID,
+				logkey.PID, p.PID,
+				logkey.Roles, p.Roles, logkey.Reason, p.Reason)
 		}
 		http.Error(w, fmt.Sprintf("%s may not ask: only root and nodeapi may", p), http.StatusForbidden)
 	})

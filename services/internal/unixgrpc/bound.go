@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/peer"
 )
 
@@ -124,7 +125,7 @@ func (b *bounded) refuse(conn *net.UnixConn, uid int, why string) {
 	}
 	b.mu.Unlock()
 	if log {
-		b.log.Warn("connection refused", "socket", b.Addr(), "uid", uid, "reason", why)
+		b.log.Warn("connection refused", logkey.Socket, b.Addr(), logkey.UID, uid, logkey.Reason, why)
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 const (
@@ -108,8 +110,9 @@ func (g *guard) check(ctx context.Context, method string) error {
 	}
 	g.denied.WithLabelValues(method, strconv.Itoa(p.UID)).Inc()
 	if g.mayLog(denial{p.UID, method}, time.Now()) {
-		g.log.Warn("gRPC call denied", "method", method, "uid", p.UID, "pid", p.PID, "roles", p.Roles,
-			"reason", p.Reason)
+		g.log.Warn("gRPC call denied", logkey.Method, method, logkey.UID, p.UID, logkey.PID, p.PID,
+			logkey.Roles, p.Roles,
+			logkey.Reason, p.Reason)
 	}
 	return status.Errorf(codes.PermissionDenied, "%s may not call this method", p)
 }

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // abortWait is how long an aborted process has to write its goroutine dump before it is killed.
@@ -110,8 +112,8 @@ func (k *keeper) run() {
 			break
 		}
 		delay := b.next(lived)
-		k.log.Warn("process ended and is started again", "why", why, "lived", lived.Round(time.Millisecond),
-			"delay", delay)
+		k.log.Warn("process ended and is started again", logkey.Reason, why, "lived", lived.Round(time.Millisecond),
+			logkey.Delay, delay)
 		select {
 		case <-time.After(delay):
 		case <-k.stopping:
@@ -129,10 +131,10 @@ func (k *keeper) live() (why string) {
 	}
 	defer func() {
 		if err := p.close(); err != nil {
-			k.log.Warn("process not cleaned up", "err", err)
+			k.log.Warn("process not cleaned up", logkey.Err, err)
 		}
 	}()
-	k.log.Info("process started", "pid", p.pid())
+	k.log.Info("process started", logkey.PID, p.pid())
 	k.update(func(a *Process) { a.PID = p.pid() })
 	l := &lifetime{keeper: k, p: p, dog: newWatchdog(k.options.Watchdog, k.options.StartTimeout, time.Now())}
 	return l.run()
@@ -180,12 +182,12 @@ func (l *lifetime) run() string {
 			l.stop()
 		case <-kill:
 			kill = nil
-			l.log.Error("process killed: the stop took too long", "pid", l.p.pid())
+			l.log.Error("process killed: the stop took too long", logkey.PID, l.p.pid())
 			l.send(l.p, syscall.SIGKILL)
 		case <-l.killAt:
 			l.killAt = nil
 			if l.asked() {
-				l.log.Error("process killed: it did not stop in time", "pid", l.p.pid())
+				l.log.Error("process killed: it did not stop in time", logkey.PID, l.p.pid())
 			}
 			l.send(l.p, syscall.SIGKILL)
 		}
@@ -211,7 +213,7 @@ func (l *lifetime) isStuck(now time.Time) bool {
 func (l *lifetime) abort() {
 	l.why = "watchdog: silent for " + l.options.Watchdog.String()
 	l.metrics.watchdog.WithLabelValues(l.spec.Name).Inc()
-	l.log.Error("process hangs and is killed", "pid", l.p.pid(), "silent", l.options.Watchdog)
+	l.log.Error("process hangs and is killed", logkey.PID, l.p.pid(), "silent", l.options.Watchdog)
 	l.send(l.p, syscall.SIGABRT)
 	l.killAt = time.After(abortWait)
 }
@@ -253,7 +255,7 @@ func (k *keeper) take(n note, dog *watchdog) {
 		if n.ready && p.State == Starting {
 			p.State = Ready
 			dog.ready(now)
-			k.log.Info("process is ready", "after", now.Sub(p.Started).Round(time.Millisecond))
+			k.log.Info("process is ready", logkey.After, now.Sub(p.Started).Round(time.Millisecond))
 			select {
 			case <-k.firstReady:
 			default:
@@ -265,6 +267,6 @@ func (k *keeper) take(n note, dog *watchdog) {
 
 func (k *keeper) send(p process, s syscall.Signal) {
 	if err := p.signal(s); err != nil {
-		k.log.Error("signal not sent", "signal", s.String(), "pid", p.pid(), "err", err)
+		k.log.Error("signal not sent", "signal", s.String(), logkey.PID, p.pid(), logkey.Err, err)
 	}
 }

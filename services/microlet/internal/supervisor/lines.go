@@ -13,6 +13,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/telemetry"
 )
 
@@ -62,7 +63,7 @@ func (s *stream) line(service string, line []byte) {
 		_, _ = s.out.Write(whole)                // the log is where a failure would be told
 		return
 	}
-	s.raw.Warn("process output", serviceKey, service, "line", string(line))
+	s.raw.Warn("process output", serviceKey, service, logkey.Line, string(line))
 }
 
 // labelled reports whether the line is one that the service's own log writes: whole, with the service's name behind

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // note is one notification.
@@ -108,7 +110,7 @@ func (m *mailbox) read(pid int, notes chan<- note, done <-chan struct{}, log *sl
 			return
 		}
 		if err != nil {
-			log.Warn("notification not read", "err", err)
+			log.Warn("notification not read", logkey.Err, err)
 			select {
 			case <-done:
 				return
@@ -120,7 +122,7 @@ func (m *mailbox) read(pid int, notes chan<- note, done <-chan struct{}, log *sl
 		if err != nil || int(sender.Pid) != pid {
 			refused()
 			log.Warn("notification refused: the sender is not the supervised process", "sender", sender.Pid,
-				"uid", sender.Uid, "pid", pid, "err", err)
+				logkey.UID, sender.Uid, logkey.PID, pid, logkey.Err, err)
 			continue
 		}
 		select {

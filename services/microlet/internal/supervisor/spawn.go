@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // pipeSize is the room of a process's log between two looks of the supervisor; the kernel gives less
@@ -133,10 +135,10 @@ func (sp *spawner) thread(s Spec) (*thread, error) {
 	}
 	t, err := newThread(func() error {
 		if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(timerSlack.Nanoseconds()), 0, 0, 0); err != nil {
-			sp.options.Log.Warn("process has no timer slack", "process", s.Name, "err", err)
+			sp.options.Log.Warn("process has no timer slack", "process", s.Name, logkey.Err, err)
 		}
 		if err := giveWay(s.Nice); err != nil {
-			sp.options.Log.Warn("process does not give way to others", "process", s.Name, "err", err)
+			sp.options.Log.Warn("process does not give way to others", "process", s.Name, logkey.Err, err)
 		}
 		if !s.NoNewPrivileges {
 			return nil
@@ -144,7 +146,7 @@ func (sp *spawner) thread(s Spec) (*thread, error) {
 		err := bind(s.Capabilities)
 		if errors.Is(err, errBounding) {
 			// They could be gained in no way but by new privileges, which are given up already.
-			sp.options.Log.Warn("bounding set stays as it is", "err", err)
+			sp.options.Log.Warn("bounding set stays as it is", logkey.Err, err)
 			return nil
 		}
 		return err

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 const (
@@ -119,7 +121,7 @@ func kernelPlace(task string) string {
 
 // leave accounts for a process that does not end, until it does. The keeper waits for the watch's own end.
 func (k *keeper) leave(p process, waitsFor string) {
-	k.log.Error("process was killed and does not end: the kernel holds it", "pid", p.pid(), "waitsFor", waitsFor)
+	k.log.Error("process was killed and does not end: the kernel holds it", logkey.PID, p.pid(), "waitsFor", waitsFor)
 	k.updateStuck(func(list []StuckProcess) []StuckProcess {
 		return append(list, StuckProcess{PID: p.pid(), Since: time.Now(), WaitsFor: waitsFor})
 	})
@@ -131,7 +133,7 @@ func (k *keeper) leave(p process, waitsFor string) {
 			case <-k.stopping: // it cannot be waited for
 				return
 			case <-p.exited():
-				k.log.Info("process that was stuck has ended", "pid", p.pid())
+				k.log.Info("process that was stuck has ended", logkey.PID, p.pid())
 				k.updateStuck(func(list []StuckProcess) []StuckProcess {
 					return deletePID(list, p.pid())
 				})
@@ -186,7 +188,7 @@ func (k *keeper) awaitRoom() {
 		if why == "" && len(left) < maxStuck {
 			if k.spec.Release != nil {
 				if err := k.spec.Release(); err != nil {
-					k.log.Warn("successor of a stuck process may find its sockets taken", "err", err)
+					k.log.Warn("successor of a stuck process may find its sockets taken", logkey.Err, err)
 				}
 			}
 			return

@@ -14,6 +14,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // copied are files of root's that one service has its own copy of.
@@ -37,11 +38,11 @@ func keep(ctx context.Context, c copied, log *slog.Logger) error {
 		}
 		changed, err := c.sync()
 		if err != nil && !failing {
-			log.Error("files not copied; the old copy stays", "what", c.name(), "err", err)
+			log.Error("files not copied; the old copy stays", "files", c.name(), logkey.Err, err)
 		}
 		failing = err != nil
 		if changed {
-			log.Info("files copied", "what", c.name())
+			log.Info("files copied", "files", c.name())
 		}
 	}
 }

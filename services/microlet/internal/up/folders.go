@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/removal"
 	"github.com/microlet/microlet/services/internal/service"
 )
@@ -215,8 +216,9 @@ func empty(ctx context.Context, root *os.Root, name string) {
 		}
 	}()
 	if err != nil {
-		slog.Warn("a folder cannot be emptied; the next start tries again", "path", filepath.Join(root.Name(), name),
-			"err", err)
+		slog.Warn("a folder cannot be emptied; the next start tries again",
+			logkey.Path, filepath.Join(root.Name(), name),
+			logkey.Err, err)
 	}
 }
 
@@ -330,8 +332,9 @@ func removeDead(ctx context.Context, root *os.Root, dir string) (err error) {
 			continue
 		}
 		if err := discard(ctx, root, filepath.Join(dir, name)); err != nil {
-			slog.Warn("a dead socket cannot be removed; the next start tries again", "path", filepath.Join(dir, name),
-				"err", err)
+			slog.Warn("a dead socket cannot be removed; the next start tries again",
+				logkey.Path, filepath.Join(dir, name),
+				logkey.Err, err)
 		}
 	}
 	return nil

@@ -6,6 +6,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 const (
@@ -39,6 +41,6 @@ func raiseInotify(path string, log *slog.Logger) {
 	}()
 	if err != nil {
 		log.Warn("sysctl not raised; fewer container logs can be followed at one time",
-			"sysctl", "fs.inotify.max_user_instances", "err", err)
+			"sysctl", "fs.inotify.max_user_instances", logkey.Err, err)
 	}
 }

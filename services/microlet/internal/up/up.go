@@ -16,6 +16,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/telemetry"
 	"github.com/microlet/microlet/services/microlet/internal/supervisor"
@@ -66,7 +67,7 @@ func groups(id role.Identity, log *slog.Logger) []int {
 	for _, name := range id.HostGroups {
 		g, err := user.LookupGroup(name)
 		if err != nil {
-			log.Info("group does not exist on this host; files of it are not read", "group", name, "of", id.Role)
+			log.Info("group does not exist on this host; files of it are not read", "group", name, logkey.Role, id.Role)
 			continue
 		}
 		gid, err := strconv.Atoi(g.Gid)

@@ -23,6 +23,7 @@ import (
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/nodeapi/internal/edge"
 )
 
@@ -118,7 +119,8 @@ func (a *Auth) Check(r *http.Request, subresources []string) *Refusal {
 	// The authenticator removes the token from the request, so that nothing behind it can pass it on.
 	answer, ok, err := a.who.AuthenticateRequest(r)
 	if err != nil {
-		a.log.Info("caller could not be authenticated", "remote", r.RemoteAddr, "path", r.URL.Path, "err", err)
+		a.log.Info("caller could not be authenticated", "remote", r.RemoteAddr, logkey.Path, r.URL.Path,
+			logkey.Err, err)
 	}
 	if err != nil || !ok {
 		return &Refusal{http.StatusUnauthorized, "Unauthorized"}
@@ -128,7 +130,7 @@ func (a *Auth) Check(r *http.Request, subresources []string) *Refusal {
 		decision, _, err := a.may.Authorize(r.Context(), a.attributes(answer.User, verb, sub, r.URL.Path))
 		if err != nil {
 			a.log.Error("caller could not be authorized", "user", answer.User.GetName(), "verb", verb,
-				"subresource", sub, "err", err)
+				"subresource", sub, logkey.Err, err)
 			return &Refusal{http.StatusInternalServerError,
 				fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource=%s)",
 					answer.User.GetName(), verb, sub)}

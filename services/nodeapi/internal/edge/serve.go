@@ -14,6 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/net/http2"
 	"golang.org/x/time/rate"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 const (
@@ -93,7 +95,8 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		if err.Error() != told {
 			told = err.Error()
-			s.Log.Error("port is not open; it is tried again", "server", s.Name, "address", s.Address, "err", err)
+			s.Log.Error("port is not open; it is tried again", "server", s.Name, logkey.Address, s.Address,
+				logkey.Err, err)
 		}
 		select {
 		case <-ctx.Done():
@@ -120,7 +123,7 @@ func (s *Server) serve(ctx context.Context) error {
 		return fmt.Errorf("open port: %w", err)
 	}
 	s.Metrics.open.WithLabelValues(s.Name).Set(1)
-	s.Log.Info("port is open", "server", s.Name, "address", listener.Addr().String())
+	s.Log.Info("port is open", "server", s.Name, logkey.Address, listener.Addr().String())
 	if s.Listening != nil {
 		s.Listening(listener.Addr())
 	}
@@ -204,7 +207,8 @@ func (s *Server) closed() func(address netip.Prefix, reason string, refused bool
 			s.Metrics.evicted.WithLabelValues(s.Name, reason).Inc()
 		}
 		logged[reason].Do(func() {
-			s.Log.Warn("port has too many connections, one is closed", "server", s.Name, "address", address.String(),
+			s.Log.Warn("port has too many connections, one is closed", "server", s.Name,
+				logkey.Address, address.String(),
 				"limit", reason, "new", refused)
 		})
 	}
@@ -236,7 +240,7 @@ func (s *Server) serveOn(ctx context.Context, server *http.Server, listener net.
 	if err := server.Shutdown(grace); err != nil {
 		err = server.Close() // who reads so slowly gets half an answer
 		if err != nil {
-			s.Log.Debug("server closed", "server", s.Name, "err", err)
+			s.Log.Debug("server closed", "server", s.Name, logkey.Err, err)
 		}
 	}
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	cliflag "k8s.io/component-base/cli/flag"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // Certificates are the files of the HTTPS port, read again whenever they change.
@@ -77,7 +79,7 @@ func (c *Certificates) TLS() (*tls.Config, error) {
 		}
 	}
 	if config.MinVersion == tls.VersionTLS13 && len(config.CipherSuites) > 0 {
-		c.log.Warn("cipher suites have no effect with TLS 1.3", "field", "tlsCipherSuites")
+		c.log.Warn("cipher suites have no effect with TLS 1.3", logkey.Field, "tlsCipherSuites")
 	}
 	if c.clientCA != nil {
 		config.ClientAuth = tls.RequestClientCert // who brings none may have a token

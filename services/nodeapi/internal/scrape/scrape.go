@@ -28,6 +28,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
@@ -118,7 +119,7 @@ func (s *Services) processes(roles ...role.Role) []process {
 	for _, r := range roles {
 		replicas, err := service.Replicas(s.socket(r))
 		if err != nil {
-			s.log.Warn("not all replicas of a service can be asked", "of", r, "err", err)
+			s.log.Warn("not all replicas of a service can be asked", logkey.Service, r, logkey.Err, err)
 		}
 		s.forget(r, replicas)
 		for _, replica := range replicas {
@@ -270,7 +271,7 @@ func (s *Services) gather(ctx context.Context, f Filter) ([]byte, error) {
 	said := each(ctx, of, func(ctx context.Context, p process) map[string]*dto.MetricFamily {
 		families, err := s.families(ctx, p, left[p.role])
 		if err != nil {
-			s.log.Warn("service gives no metrics", "of", p, "err", err)
+			s.log.Warn("service gives no metrics", logkey.Service, p, logkey.Err, err)
 		}
 		return families
 	})

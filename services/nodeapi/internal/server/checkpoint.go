@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
 )
 
@@ -36,7 +37,8 @@ func (s *Server) checkpoint(w http.ResponseWriter, r *http.Request) {
 		timeout = time.Duration(seconds) * time.Second
 	}
 	fail := func(err error) {
-		s.options.Log.Warn("checkpoint failed", "pod", p.Namespace+"/"+p.Name, "container", name, "err", err)
+		s.options.Log.Warn("checkpoint failed", logkey.Pod, p.Namespace+"/"+p.Name, logkey.Container, name,
+			logkey.Err, err)
 		http.Error(w,
 			fmt.Sprintf("checkpointing of %v/%v/%v failed (%v)", p.Namespace, p.Name, name, err), http.StatusInternalServerError)
 	}

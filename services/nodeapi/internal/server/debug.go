@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/telemetry"
 	"github.com/microlet/microlet/services/nodeapi/internal/nodelogs"
 )
@@ -66,7 +67,7 @@ func (s *Server) nodeLogs(w http.ResponseWriter, r *http.Request) {
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=UTF-8")
 		if err := s.options.NodeLogs.Write(r.Context(), w, q); err != nil {
-			s.options.Log.Debug("node log not delivered", "err", err)
+			s.options.Log.Debug("node log not delivered", logkey.Err, err)
 		}
 		return
 	}

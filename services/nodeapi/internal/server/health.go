@@ -10,6 +10,7 @@ import (
 	"k8s.io/component-base/metrics/prometheus/slis"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/nodeapi/internal/scrape"
 )
 
@@ -86,7 +87,7 @@ func (s *Server) healthCheck(w http.ResponseWriter, r *http.Request) {
 func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", scrape.ContentType)
 	if err := s.options.Services.Write(r.Context(), w, scrape.Everything); err != nil {
-		s.options.Log.Debug("metrics not delivered", "err", err)
+		s.options.Log.Debug("metrics not delivered", logkey.Err, err)
 	}
 }
 
@@ -94,6 +95,6 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
 func (s *Server) probeMetrics(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", scrape.ContentType)
 	if err := s.options.Services.Write(r.Context(), w, scrape.Probes); err != nil {
-		s.options.Log.Debug("metrics of probes not delivered", "err", err)
+		s.options.Log.Debug("metrics of probes not delivered", logkey.Err, err)
 	}
 }

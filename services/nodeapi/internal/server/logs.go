@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/nodeapi/internal/containerlogs"
 )
@@ -66,7 +67,8 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := s.options.Logs.Read(r.Context(), id, options, stdout, stderr); err != nil && r.Context().Err() == nil {
-		s.options.Log.Info("log was not read to its end", "pod", p.Namespace+"/"+p.Name, "container", name, "err", err)
+		s.options.Log.Info("log was not read to its end", logkey.Pod, p.Namespace+"/"+p.Name, logkey.Container, name,
+			logkey.Err, err)
 		_, _ = out.Write([]byte(err.Error())) // the only place that is left to tell it
 	}
 }

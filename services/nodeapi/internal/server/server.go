@@ -16,6 +16,7 @@ import (
 	"k8s.io/component-base/metrics/prometheus/slis"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/nodeapi/internal/auth"
 	"github.com/microlet/microlet/services/nodeapi/internal/containerlogs"
 	"github.com/microlet/microlet/services/nodeapi/internal/edge"
@@ -226,7 +227,7 @@ func (s *Server) authorize(c Checker, r *http.Request, subresources []string) *a
 		s.busy.WithLabelValues("unauthenticated").Inc()
 		s.refusedLog.Do(func() {
 			s.options.Log.Warn("request refused before its caller was authenticated",
-				"address", edge.AddressOf(r).String(), "err", err)
+				logkey.Address, edge.AddressOf(r).String(), logkey.Err, err)
 		})
 		return &auth.Refusal{Code: http.StatusTooManyRequests, Text: err.Error() + ": try again\n"}
 	}

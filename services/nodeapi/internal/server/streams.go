@@ -15,6 +15,7 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/nodeapi/internal/pods"
 	"github.com/microlet/microlet/services/nodeapi/internal/runtime"
@@ -42,7 +43,7 @@ func (s *Server) pod(w http.ResponseWriter, r *http.Request) (*pods.Pod, bool) {
 // fail answers with the runtime's words.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if !errors.Is(err, runtime.ErrNoContainer) && !errors.Is(err, runtime.ErrNoSandbox) {
-		s.options.Log.Warn("request failed", "path", r.URL.Path, "err", err)
+		s.options.Log.Warn("request failed", logkey.Path, r.URL.Path, logkey.Err, err)
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_ = streaming.WriteError(err, w) // who asked may have gone
@@ -130,7 +131,7 @@ func (s *Server) upgrader(to *url.URL) http.Handler {
 type responder struct{ s *Server }
 
 func (e responder) Error(w http.ResponseWriter, r *http.Request, err error) {
-	e.s.options.Log.Warn("stream could not be handed over", "path", r.URL.Path, "err", err)
+	e.s.options.Log.Warn("stream could not be handed over", logkey.Path, r.URL.Path, logkey.Err, err)
 	http.Error(w, err.Error(), http.StatusInternalServerError)
 }
 

@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/outbox"
 )
 
@@ -21,9 +22,10 @@ func (s Sink) Create(ctx context.Context, e *v1.Event) (*v1.Event, error) {
 	if e.Type == v1.EventTypeWarning {
 		level = slog.LevelWarn
 	}
-	s.Log.Log(ctx, level, "event", "kind", e.InvolvedObject.Kind, "object",
+	s.Log.Log(ctx, level, "event", logkey.Kind, e.InvolvedObject.Kind, "object",
 		e.InvolvedObject.Namespace+"/"+e.InvolvedObject.Name,
-		"uid", e.InvolvedObject.UID, "field", e.InvolvedObject.FieldPath, "reason", e.Reason, "message", e.Message,
+		"objectUID", e.InvolvedObject.UID, logkey.Field, e.InvolvedObject.FieldPath, logkey.Reason, e.Reason,
+		logkey.Message, e.Message,
 		"count", e.Count)
 	return e, nil
 }

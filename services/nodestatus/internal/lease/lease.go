@@ -18,6 +18,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 const (
@@ -104,7 +106,7 @@ func (r *Renewer) Renew(ctx context.Context) time.Duration {
 	if err := r.o.Gate(); err != nil {
 		r.renewals.WithLabelValues("withheld").Inc()
 		if !r.closed {
-			r.o.Log.Error("the lease is no longer renewed: the node does not do its work", "err", err)
+			r.o.Log.Error("the lease is no longer renewed: the node does not do its work", logkey.Err, err)
 		}
 		r.closed = true
 		return closedRetry
@@ -116,7 +118,7 @@ func (r *Renewer) Renew(ctx context.Context) time.Duration {
 	uid := r.o.NodeUID()
 	if err := r.renew(ctx, uid); err != nil {
 		r.renewals.WithLabelValues("error").Inc()
-		r.o.Log.Warn("lease not renewed, will retry", "err", err)
+		r.o.Log.Warn("lease not renewed, will retry", logkey.Err, err)
 		r.o.Failed(err)
 		pause := min(firstRetry<<min(r.failures, 10), lastRetry)
 		r.failures++

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
 	"github.com/microlet/microlet/services/nodestatus/internal/node"
 )
@@ -100,7 +101,7 @@ func (c *Collector) tell(what string, err error) {
 	if c.told[what] != text {
 		c.told[what] = text
 		if err != nil {
-			c.Log.Warn(what, "err", err)
+			c.Log.Warn(what, logkey.Err, err)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/nodestatus/internal/node"
 )
 
@@ -104,7 +105,7 @@ func (r *Reporter) Report(ctx context.Context) time.Duration {
 	if !r.registered {
 		if err := r.register(ctx); err != nil {
 			r.updates.WithLabelValues("register", "error").Inc()
-			r.o.Log.Warn("node not registered, will retry", "err", err, "in", r.backoff)
+			r.o.Log.Warn("node not registered, will retry", logkey.Err, err, logkey.Delay, r.backoff)
 			r.o.Failed(err)
 			pause := r.backoff
 			r.backoff = min(2*r.backoff, lastRegisterRetry)
@@ -119,7 +120,7 @@ func (r *Reporter) Report(ctx context.Context) time.Duration {
 		r.nextFull = time.Now().Add(r.o.UpdateFrequency)
 	}
 	if err := r.sync(ctx, full); err != nil {
-		r.o.Log.Warn("node status not reported, will retry", "err", err)
+		r.o.Log.Warn("node status not reported, will retry", logkey.Err, err)
 	}
 	if !r.ready && time.Since(r.started) < fastFor && r.Last() != nil {
 		return fastPeriod
@@ -226,7 +227,7 @@ func (r *Reporter) trySync(ctx context.Context, full bool, try int) error {
 	r.reported = time.Now()
 	r.accept(accepted)
 	for _, e := range events {
-		r.o.Log.Info("node status event", "reason", e.Reason, "message", e.Message)
+		r.o.Log.Info("node status event", logkey.Reason, e.Reason, logkey.Message, e.Message)
 		r.o.Record(accepted, e)
 	}
 	r.schedulable(accepted)

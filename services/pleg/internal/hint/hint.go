@@ -20,6 +20,7 @@ import (
 	plegv1 "github.com/microlet/microlet/proto/microlet/pleg/v1"
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/pleg/internal/relist"
 )
 
@@ -84,7 +85,7 @@ func New(bus Publisher, podsync Waker, log *slog.Logger, metrics prometheus.Regi
 // admitted by podsync; it is somebody else's and nobody needs the hint.
 func (h *Hinter) Hint(ev relist.Event) {
 	if err := subject.ValidToken(ev.PodUID); err != nil {
-		h.log.Debug("ignoring a pod that podsync cannot have started", "err", err)
+		h.log.Debug("ignoring a pod that podsync cannot have started", logkey.Err, err)
 		return
 	}
 	h.mu.Lock()
@@ -189,7 +190,7 @@ func (h *Hinter) wakeAll(ctx context.Context) bool {
 		cancel()
 		if err != nil {
 			h.sent.WithLabelValues("grpc", "error").Inc()
-			h.log.Warn("cannot tell podsync of a change past the bus, will retry", "podUID", uid, "err", err)
+			h.log.Warn("cannot tell podsync of a change past the bus, will retry", logkey.PodUID, uid, logkey.Err, err)
 			return false
 		}
 		h.sent.WithLabelValues("grpc", "ok").Inc()

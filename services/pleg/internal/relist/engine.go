@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // Lister lists every sandbox and container of the runtime.
@@ -267,7 +269,7 @@ func (e *Engine) finished(r listed) {
 	if r.err != nil {
 		e.metrics.failures.Inc()
 		if failed == nil || failed.Error() != r.err.Error() {
-			e.opts.Log.Warn("relist failed, will retry", "err", r.err)
+			e.opts.Log.Warn("relist failed, will retry", logkey.Err, r.err)
 		}
 		e.setPeriod(e.opts.Fastest)
 	} else {
@@ -314,7 +316,8 @@ func (e *Engine) compare(r listed, now time.Time) {
 				e.missed[event.ID] = now
 			}
 		}
-		e.opts.Log.Debug("relist saw a change", "type", event.Type.String(), "podUID", event.PodUID, "id", event.ID)
+		e.opts.Log.Debug("relist saw a change", logkey.Type, event.Type.String(), logkey.PodUID, event.PodUID,
+			logkey.ID, event.ID)
 		e.opts.Sink.Hint(event)
 	}
 	e.records = r.snapshot
@@ -344,7 +347,7 @@ func (e *Engine) judgeStream(now time.Time) {
 		if now.Sub(at) < grace {
 			continue
 		}
-		e.opts.Log.Warn("event stream did not tell of an exit, restarting it", "id", id)
+		e.opts.Log.Warn("event stream did not tell of an exit, restarting it", logkey.ID, id)
 		e.metrics.restarts.Inc()
 		clear(e.missed)
 		e.stream.restart()

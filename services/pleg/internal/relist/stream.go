@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // Figures of the event stream.
@@ -103,7 +105,7 @@ func (s *stream) run(ctx context.Context) {
 		if errors.Is(err, ErrNoStream) {
 			pause = absentBackoff
 		}
-		s.log.Warn("event stream ended, will open it again", "err", err, "in", pause)
+		s.log.Warn("event stream ended, will open it again", logkey.Err, err, logkey.Delay, pause)
 		backoff = min(2*backoff, lastBackoff)
 		timer := time.NewTimer(pause)
 		select {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
 )
 
@@ -173,7 +174,7 @@ func (a *Admitter) Admit(ctx context.Context, p *v1.Pod, source podsyncv1.PodSou
 			return e.result, nil
 		case e.stale:
 			if err := a.o.Nodes.Refresh(ctx); err != nil {
-				a.o.Log.Warn("node not read anew, its known labels decide", "err", err)
+				a.o.Log.Warn("node not read anew, its known labels decide", logkey.Err, err)
 			}
 			if ctx.Err() != nil {
 				return Result{}, ctx.Err()
@@ -258,8 +259,9 @@ func (a *Admitter) decideOne(ctx context.Context, e *entry, others []*entry) {
 	default:
 		e.stage, e.result = rejected, v
 		a.metrics.rejected(v.Reason)
-		a.o.Log.Warn("pod rejected", "pod", e.pod.Namespace+"/"+e.pod.Name, "podUID", e.pod.UID, "reason", v.Reason,
-			"message", v.Message)
+		a.o.Log.Warn("pod rejected", logkey.Pod, e.pod.Namespace+"/"+e.pod.Name, logkey.PodUID, e.pod.UID,
+			logkey.Reason, v.Reason,
+			logkey.Message, v.Message)
 	}
 }
 
@@ -284,11 +286,11 @@ func (a *Admitter) preempt(ctx context.Context, p *v1.Pod, preemption *Preemptio
 	var all sync.WaitGroup
 	for _, victim := range preemption.Victims {
 		all.Go(func() {
-			log := a.o.Log.With("pod", victim.Namespace+"/"+victim.Name, "podUID", victim.UID,
+			log := a.o.Log.With(logkey.Pod, victim.Namespace+"/"+victim.Name, logkey.PodUID, victim.UID,
 				"for", p.Namespace+"/"+p.Name)
 			log.Info("pod is preempted", "resource", preemption.Signal)
 			if err := a.o.Evictor.Evict(ctx, victim); err != nil {
-				log.Error("preempted pod did not end", "err", err)
+				log.Error("preempted pod did not end", logkey.Err, err)
 				return
 			}
 			a.metrics.preemptions.WithLabelValues(string(preemption.Signal)).Inc()

@@ -14,6 +14,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // turn is how often the replicas are looked at when nothing happens.
@@ -201,7 +202,7 @@ func (a *Assigner) balance(alive, takers []string) (changed []string) {
 		a.o.Writer.Put(subject.PodKey(uid), a.current[uid])
 		a.moves.Inc()
 		changed = append(changed, uid)
-		a.o.Log.Debug("pod assigned", "podUID", uid, "replica", replica, "before", current[uid])
+		a.o.Log.Debug("pod assigned", logkey.PodUID, uid, logkey.Replica, replica, "before", current[uid])
 	}
 	return changed
 }

@@ -13,6 +13,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/cgroup"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
 )
@@ -50,7 +51,7 @@ func (d *Driver) ask(ctx context.Context) (name string, sure bool) {
 	switch {
 	case err != nil && !runtime.IsUnimplemented(err):
 		d.log.Warn("runtime did not tell its cgroup driver yet, taking the configured one", "driver", d.configured,
-			"err", err)
+			logkey.Err, err)
 		return d.configured, false
 	case err != nil || answer.GetLinux() == nil:
 		return d.configured, true

@@ -17,6 +17,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
 )
@@ -187,7 +188,7 @@ func (c *Cleanup) Run(ctx context.Context, synced <-chan struct{}) error {
 	defer timer.Stop()
 	for {
 		if err := c.once(ctx); err != nil && ctx.Err() == nil {
-			c.Log.Error("clean-up incomplete", "err", err)
+			c.Log.Error("clean-up incomplete", logkey.Err, err)
 		}
 		timer.Reset(Period)
 		ended := time.Now()
@@ -236,7 +237,8 @@ func (c *Cleanup) orphans(ctx context.Context, states map[types.UID]*pod.State) 
 		}
 	}
 	gone, err := c.each(ctx, wanted, func(ctx context.Context, state *pod.State) error {
-		c.Log.Info("removing a pod that no source wants", "pod", state.Namespace+"/"+state.Name, "podUID", state.UID)
+		c.Log.Info("removing a pod that no source wants", logkey.Pod, state.Namespace+"/"+state.Name,
+			logkey.PodUID, state.UID)
 		c.Metrics.orphans.Inc()
 		return Remover{c.Runtime, c.PreStop}.Remove(ctx, state)
 	})
@@ -256,8 +258,8 @@ func (c *Cleanup) strays(ctx context.Context, states map[types.UID]*pod.State) e
 		}
 	}
 	_, err := c.each(ctx, running, func(ctx context.Context, state *pod.State) error {
-		c.Log.Info("stopping what runs of a pod that has ended", "pod", state.Namespace+"/"+state.Name,
-			"podUID", state.UID)
+		c.Log.Info("stopping what runs of a pod that has ended", logkey.Pod, state.Namespace+"/"+state.Name,
+			logkey.PodUID, state.UID)
 		c.Metrics.orphans.Inc()
 		_, err := Remover{Runtime: c.Runtime}.stop(ctx, state)
 		return err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/calllimit"
 	"github.com/microlet/microlet/services/podsync/internal/cgroupdriver"
@@ -90,7 +91,7 @@ func Connect(ctx context.Context, o Options) (*Runtime, error) {
 // Close closes the connections.
 func (r *Runtime) Close() {
 	if err := r.connections.Close(); err != nil {
-		r.log.Warn("connections to the runtime not closed", "err", err)
+		r.log.Warn("connections to the runtime not closed", logkey.Err, err)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 
 	"github.com/coreos/go-iptables/iptables"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 const (
@@ -106,7 +108,7 @@ func (f *Firewall) keep(ctx context.Context, family *family) {
 	gone, err := family.ensure(ctx, f.opts.Open, func() error {
 		f.restored.WithLabelValues(family.name).Inc()
 		f.opts.Log.Warn("iptables chains were removed by somebody, and are put back", "family", family.name,
-			"in", f.opts.Settle)
+			logkey.Delay, f.opts.Settle)
 		return pause(ctx, f.opts.Settle)
 	})
 	switch {
@@ -116,7 +118,7 @@ func (f *Firewall) keep(ctx context.Context, family *family) {
 		if family.problem == "" {
 			f.opts.Log.Warn("iptables chains not in place: "+family.lacks+"; install a "+family.program+
 				" that works here, or set makeIPTablesUtilChains: false",
-				"family", family.name, "err", err)
+				"family", family.name, logkey.Err, err)
 		}
 		family.problem = err.Error()
 	case gone || family.problem != "":

@@ -22,6 +22,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/expansion"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
 
@@ -231,8 +232,9 @@ func (g *Gateway) tell(ctx context.Context, r role.Role, method string, err erro
 	g.denied.WithLabelValues(string(r), nameOf(method), d.reason).Inc()
 	if g.mayLog(string(r) + " " + method + " " + d.reason) {
 		caller, _ := unixgrpc.PeerOf(ctx)
-		g.opts.Log.Warn("CRI call denied", "role", r, "method", method, "reason", d.reason, "message", d.message,
-			"uid", caller.UID, "pid", caller.PID)
+		g.opts.Log.Warn("CRI call denied", logkey.Role, r, logkey.Method, method, logkey.Reason, d.reason,
+			logkey.Message, d.message,
+			logkey.UID, caller.UID, logkey.PID, caller.PID)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/peer"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
@@ -57,7 +58,7 @@ func (a *Admission) Admit(ctx context.Context, p *v1.Pod, source podsyncv1.PodSo
 		return admission.Result{}, err
 	}
 	if r != "" {
-		a.log.Info("pod is a helper", "pod", p.Namespace+"/"+p.Name, "podUID", p.UID, "role", r)
+		a.log.Info("pod is a helper", logkey.Pod, p.Namespace+"/"+p.Name, logkey.PodUID, p.UID, logkey.Role, r)
 	}
 	return result, nil
 }
@@ -78,7 +79,7 @@ func (a *Admission) forget(uid types.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := a.records.Forget(string(uid)); err != nil {
-		a.log.Error("a pod that has ended is still recorded as a helper", "podUID", uid, "err", err)
+		a.log.Error("a pod that has ended is still recorded as a helper", logkey.PodUID, uid, logkey.Err, err)
 	}
 }
 

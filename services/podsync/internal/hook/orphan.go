@@ -6,6 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
@@ -29,7 +30,7 @@ func (r *Runner) Orphan(ctx context.Context, state *pod.State, c *pod.Container)
 		err = r.Run(ctx, in, spec.Lifecycle.PreStop)
 	}
 	if err != nil {
-		r.opts.Log.Warn("preStop hook failed", "pod", state.Namespace+"/"+state.Name, "podUID", state.UID,
-			"container", c.Name, "err", err)
+		r.opts.Log.Warn("preStop hook failed", logkey.Pod, state.Namespace+"/"+state.Name, logkey.PodUID, state.UID,
+			logkey.Container, c.Name, logkey.Err, err)
 	}
 }

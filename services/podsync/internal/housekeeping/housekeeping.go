@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
 	"github.com/microlet/microlet/services/podsync/internal/containerruntime"
@@ -119,7 +120,7 @@ func (h *Housekeeping) Start(s *service.Service) {
 func (h *Housekeeping) rotateLogs(ctx context.Context) error {
 	logs := h.o.Resources.Logs
 	if err := logs.Adopt(); err != nil {
-		h.o.Log.Warn("log folders not all brought in line", "err", fmt.Errorf("group %d: %w", logs.Group, err))
+		h.o.Log.Warn("log folders not all brought in line", logkey.Err, fmt.Errorf("group %d: %w", logs.Group, err))
 	}
 	return h.rotator.Run(ctx)
 }

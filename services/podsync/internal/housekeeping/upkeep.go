@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/podsources"
 )
 
@@ -66,7 +67,7 @@ func (u *upkeep) run(ctx context.Context) error {
 			continue
 		}
 		if err := u.cgroups.UpdateQOS(u.pods()); err != nil {
-			u.log.Error("QoS cgroups not updated", "err", err)
+			u.log.Error("QoS cgroups not updated", logkey.Err, err)
 		}
 	}
 }

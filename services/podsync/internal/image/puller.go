@@ -17,6 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/services/internal/eventref"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/image/keyring"
 )
 
@@ -288,8 +289,8 @@ func (t *task) failed(key string, err error) *Error {
 	t.p.backOff.Next(key, t.p.backOff.Clock.Now())
 	shown := pullError(image, err)
 	t.p.last.set(key, shown.Error())
-	t.p.opts.Log.Warn("image pull failed", "pod", t.req.Pod.Namespace+"/"+t.req.Pod.Name,
-		"container", t.req.Container.Name, "image", image, "err", err)
+	t.p.opts.Log.Warn("image pull failed", logkey.Pod, t.req.Pod.Namespace+"/"+t.req.Pod.Name,
+		logkey.Container, t.req.Container.Name, "image", image, logkey.Err, err)
 	return shown
 }
 
@@ -306,7 +307,7 @@ func (t *task) credentials() ([]keyring.Auth, error) {
 	node, err := keyring.FromNode(t.p.opts.RootDir)
 	if err != nil {
 		// The node's file is not this pod's fault, and may not concern its image.
-		t.p.opts.Log.Warn("registry credentials of the node are not used", "err", err)
+		t.p.opts.Log.Warn("registry credentials of the node are not used", logkey.Err, err)
 		return auths, nil
 	}
 	return append(auths, node.Lookup(t.name.repository)...), nil

@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
@@ -124,7 +125,7 @@ func (r *Rotator) Run(ctx context.Context) error {
 		if err := r.look(ctx, first); err == nil {
 			first = false
 		} else if ctx.Err() == nil {
-			r.opts.Log.Error("container logs not looked at", "err", err)
+			r.opts.Log.Error("container logs not looked at", logkey.Err, err)
 		}
 		select {
 		case <-ctx.Done():
@@ -181,7 +182,7 @@ func (r *Rotator) work(ctx context.Context) {
 		if ctx.Err() == nil { // what is left in the queue belongs to the next podsync
 			if err := r.handle(ctx, id); err != nil && ctx.Err() == nil {
 				r.rotated.WithLabelValues("failed").Inc()
-				r.opts.Log.Error("container log not rotated", "container", id, "err", err)
+				r.opts.Log.Error("container log not rotated", logkey.Container, id, logkey.Err, err)
 			}
 		}
 		r.queue.Done(id)
@@ -210,7 +211,7 @@ func (r *Rotator) handle(ctx context.Context, id string) error {
 			return err
 		}
 		r.rotated.WithLabelValues("reopened").Inc()
-		r.opts.Log.Warn("container log was missing, reopened it", "container", id, "path", path)
+		r.opts.Log.Warn("container log was missing, reopened it", logkey.Container, id, logkey.Path, path)
 		return nil
 	case err != nil:
 		return err
@@ -230,7 +231,7 @@ func (r *Rotator) rotate(ctx context.Context, id string, f file) error {
 			return err
 		}
 		// A full disk must not stop the rotation: without it the log would fill what is left.
-		r.opts.Log.Error("rotated container log not compressed", "container", id, "err", err)
+		r.opts.Log.Error("rotated container log not compressed", logkey.Container, id, logkey.Err, err)
 	}
 	rotated, err := f.moveAway(time.Now())
 	if err != nil {

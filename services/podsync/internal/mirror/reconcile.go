@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/manifest"
 )
 
@@ -77,7 +78,8 @@ func (m *Manager) do(ctx context.Context, name types.NamespacedName) {
 	}
 	m.failures.Inc()
 	if n := m.queue.NumRequeues(name); n == 0 || n == 10 {
-		m.log.Warn("mirror pod not created or deleted, retrying", "pod", name.String(), "attempt", n+1, "err", err)
+		m.log.Warn("mirror pod not created or deleted, retrying", logkey.Pod, name.String(), logkey.Attempt, n+1,
+			logkey.Err, err)
 	}
 	m.queue.AddRateLimited(name)
 }
@@ -93,8 +95,8 @@ func (m *Manager) reconcile(ctx context.Context, name types.NamespacedName) erro
 			!apierrors.IsConflict(err) { // conflict: another pod has the name by now
 			return fmt.Errorf("delete mirror pod: %w", err)
 		}
-		m.log.Info("mirror pod deleted, it shows no static pod as it is now", "pod", name.String(),
-			"podUID", mirror.UID)
+		m.log.Info("mirror pod deleted, it shows no static pod as it is now", logkey.Pod, name.String(),
+			logkey.PodUID, mirror.UID)
 		m.RemoveMirror(mirror)
 		return nil
 	}
@@ -137,7 +139,7 @@ func (m *Manager) create(ctx context.Context, p *v1.Pod) error {
 	if err != nil {
 		return fmt.Errorf("create mirror pod: %w", err)
 	}
-	m.log.Info("mirror pod created", "pod", p.Namespace+"/"+p.Name, "podUID", p.UID)
+	m.log.Info("mirror pod created", logkey.Pod, p.Namespace+"/"+p.Name, logkey.PodUID, p.UID)
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // Period between two questions, and the deadline of each.
@@ -74,7 +75,7 @@ func (m *Monitor) ask(ctx context.Context) *podsyncv1.Runtime {
 	if failed := err != nil; failed != m.failed {
 		m.failed = failed
 		if failed {
-			m.log.Error("container runtime does not answer", "err", err)
+			m.log.Error("container runtime does not answer", logkey.Err, err)
 		} else {
 			m.log.Info("container runtime answers again", "runtime", m.name, "version", m.version)
 		}

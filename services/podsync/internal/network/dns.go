@@ -10,6 +10,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // Limits of resolvers and of the API (pkg/apis/core/validation).
@@ -171,7 +173,7 @@ func (c *Configurer) fitSearches(p *v1.Pod, searches []string) []string {
 func (c *Configurer) Check() error {
 	err := c.check()
 	if err != nil {
-		c.o.Log.Warn("resolv.conf leaves no room for the search domains of pods", "err", err)
+		c.o.Log.Warn("resolv.conf leaves no room for the search domains of pods", logkey.Err, err)
 		c.o.WarnNode("CheckLimitsForResolvConf", err.Error())
 	}
 	return err

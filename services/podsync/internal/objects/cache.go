@@ -7,6 +7,8 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 type key struct{ namespace, name string }
@@ -109,8 +111,8 @@ func (c *cache[T]) run(ctx context.Context, k key, e *entry[T], own *call[T]) {
 		case e.have && c.ttl > 0:
 			if e.failed.IsZero() {
 				c.log.Warn("object could not be read again, the version that was read last serves",
-					"namespace", k.namespace, "name", k.name,
-					"read", e.read, "err", own.err)
+					logkey.Namespace, k.namespace, logkey.Name, k.name,
+					"read", e.read, logkey.Err, own.err)
 			}
 			e.failed = time.Now()
 			own.value, own.err = e.value, nil

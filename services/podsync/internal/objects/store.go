@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 const (
@@ -291,8 +293,8 @@ func (s *Store) PullSecrets(ctx context.Context, p *v1.Pod) (found []v1.Secret, 
 		case ctx.Err() != nil:
 			return nil, nil, fmt.Errorf("get imagePullSecret %s/%s: %w", p.Namespace, ref.Name, ctx.Err())
 		case err != nil:
-			s.log.Warn("imagePullSecret cannot be read, the pull may fail", "pod", p.Namespace+"/"+p.Name,
-				"podUID", p.UID, "secret", ref.Name, "err", err)
+			s.log.Warn("imagePullSecret cannot be read, the pull may fail", logkey.Pod, p.Namespace+"/"+p.Name,
+				logkey.PodUID, p.UID, "secret", ref.Name, logkey.Err, err)
 			missing = append(missing, ref.Name)
 		default:
 			found = append(found, *secret)

@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 const (
@@ -76,8 +78,8 @@ func (t *Tokens) Token(ctx context.Context, namespace, account string,
 	case time.Now().After(held.Status.ExpirationTimestamp.Time):
 		return nil, fmt.Errorf("token of service account %s/%s expired and refresh failed: %w", namespace, account, err)
 	default:
-		t.log.Warn("a service account token could not be refreshed and is still valid", "namespace", namespace,
-			"serviceAccount", account, "expires", held.Status.ExpirationTimestamp.Time, "err", err)
+		t.log.Warn("a service account token could not be refreshed and is still valid", logkey.Namespace, namespace,
+			"serviceAccount", account, "expires", held.Status.ExpirationTimestamp.Time, logkey.Err, err)
 		return held, nil
 	}
 	t.mu.Lock()

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
 	"github.com/microlet/microlet/services/podsync/internal/labels"
@@ -58,7 +59,8 @@ func (e *Ender) End(ctx context.Context, p *v1.Pod) error {
 			!static(state) {
 			continue
 		}
-		e.log.Info("ending the static pod of an earlier manifest", "pod", p.Namespace+"/"+p.Name, "podUID", uid,
+		e.log.Info("ending the static pod of an earlier manifest", logkey.Pod, p.Namespace+"/"+p.Name,
+			logkey.PodUID, uid,
 			"successor", p.UID)
 		errs = append(errs, e.end(ctx, state))
 	}

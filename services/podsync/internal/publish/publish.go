@@ -16,6 +16,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
@@ -42,7 +43,7 @@ func New(pods, statuses, node Writer, log *slog.Logger) *Publisher {
 func (p *Publisher) Pod(api *v1.Pod, source podsyncv1.PodSource, terminating bool) {
 	body, err := api.Marshal()
 	if err != nil {
-		p.log.Error("pod not published", "podUID", api.UID, "err", fmt.Errorf("marshal: %w", err))
+		p.log.Error("pod not published", logkey.PodUID, api.UID, logkey.Err, fmt.Errorf("marshal: %w", err))
 		return
 	}
 	p.pods.Put(subject.PodKey(string(api.UID)), &podsyncv1.Pod{Pod: body, Source: source, Terminating: terminating})
@@ -52,7 +53,7 @@ func (p *Publisher) Pod(api *v1.Pod, source podsyncv1.PodSource, terminating boo
 func (p *Publisher) Status(uid types.UID, state *pod.State, status *v1.PodStatus) {
 	body, err := status.Marshal()
 	if err != nil {
-		p.log.Error("pod status not published", "podUID", uid, "err", fmt.Errorf("marshal: %w", err))
+		p.log.Error("pod status not published", logkey.PodUID, uid, logkey.Err, fmt.Errorf("marshal: %w", err))
 		return
 	}
 	m := &podsyncv1.PodStatus{Status: body}

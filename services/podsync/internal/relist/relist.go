@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // The loop's times.
@@ -95,7 +97,7 @@ func (r *Relister) look(ctx context.Context) {
 	r.Relists.Inc()
 	now, err := r.Runtime.Digests(ctx)
 	if err != nil {
-		r.Log.Error("relist failed", "err", err)
+		r.Log.Error("relist failed", logkey.Err, err)
 		return
 	}
 	for uid, seen := range r.Workers.Seen() {

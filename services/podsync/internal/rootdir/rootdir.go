@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 
@@ -43,7 +44,7 @@ func (d Dir) Make(log *slog.Logger) error {
 		}
 	}
 	if err := closeFolder(d.Checkpoints()); err != nil {
-		log.Warn("containers cannot be checkpointed", "folder", d.Checkpoints(), "err", err)
+		log.Warn("containers cannot be checkpointed", logkey.Dir, d.Checkpoints(), logkey.Err, err)
 	}
 	return nil
 }

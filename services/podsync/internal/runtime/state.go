@@ -14,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	kubelettypes "k8s.io/kubelet/pkg/types"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/labels"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
@@ -294,14 +295,14 @@ func (r *Runtime) annotate(c *pod.Container) {
 	if text, ok := c.Annotations[labels.ContainerHash]; ok {
 		hash, err := strconv.ParseUint(text, 16, 64)
 		if err != nil {
-			r.opts.Log.Warn("container has a broken hash annotation", "container", c.ID, "value", text)
+			r.opts.Log.Warn("container has a broken hash annotation", logkey.Container, c.ID, "value", text)
 		}
 		c.Hash = hash
 	}
 	if text, ok := c.Annotations[labels.ContainerRestartCount]; ok {
 		count, err := strconv.ParseInt(text, 10, 32)
 		if err != nil {
-			r.opts.Log.Warn("container has a broken restart count annotation", "container", c.ID, "value", text)
+			r.opts.Log.Warn("container has a broken restart count annotation", logkey.Container, c.ID, "value", text)
 		}
 		c.RestartCount = int32(count)
 	}

@@ -16,6 +16,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/manifest"
 )
@@ -103,7 +104,7 @@ func (s *apiStore) Update(obj any) error {
 		return nil
 	}
 	if err := Validate(p); err != nil {
-		s.log.Error("pod refused", "pod", p.Namespace+"/"+p.Name, "err", err)
+		s.log.Error("pod refused", logkey.Pod, p.Namespace+"/"+p.Name, logkey.Err, err)
 		return nil
 	}
 	seen := seenNow()

@@ -17,6 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/manifest"
 )
 
@@ -95,7 +96,7 @@ func (f *File) Run(ctx context.Context, sink Sink) error {
 		case err, ok := <-w.errors():
 			w.close()
 			if ok {
-				f.set.log.Warn("watch of manifests broken, starting another", "path", f.path, "err", err)
+				f.set.log.Warn("watch of manifests broken, starting another", logkey.Path, f.path, logkey.Err, err)
 			}
 		case <-quiet.C:
 			f.takeBack(dirty)
@@ -231,7 +232,7 @@ func (f *File) publish() {
 	pods = f.set.unique(pods, true, func(p *v1.Pod) {
 		f.o.Metrics.failures.WithLabelValues(Name(f.set.from)).Inc()
 		f.set.log.Error("two manifests name the same pod, the one whose file comes last is run: remove one of them",
-			"pod", p.Namespace+"/"+p.Name, "path", f.path)
+			logkey.Pod, p.Namespace+"/"+p.Name, logkey.Path, f.path)
 	})
 	f.set.replace(pods)
 	f.publishBroken()
@@ -254,7 +255,7 @@ func (f *File) tell(name string, err error) {
 	}
 	f.told[name] = err.Error()
 	f.o.Metrics.failures.WithLabelValues(Name(f.set.from)).Inc()
-	f.set.log.Error("manifest cannot be used", "path", name, "err", err)
+	f.set.log.Error("manifest cannot be used", logkey.Path, name, logkey.Err, err)
 }
 
 // watch is the kernel's word on what changes at a path, as far as it gives it.
@@ -289,7 +290,8 @@ func (w *watch) open() bool {
 	}
 	if w.failed != err.Error() {
 		w.failed = err.Error()
-		w.log.Warn("manifests cannot be watched, they are read at fileCheckFrequency alone", "path", at, "err", err)
+		w.log.Warn("manifests cannot be watched, they are read at fileCheckFrequency alone", logkey.Path, at,
+			logkey.Err, err)
 	}
 	return false
 }
@@ -297,7 +299,7 @@ func (w *watch) open() bool {
 func (w *watch) close() {
 	if w.watcher != nil {
 		if err := w.watcher.Close(); err != nil {
-			w.log.Warn("watch of manifests not closed", "err", err)
+			w.log.Warn("watch of manifests not closed", logkey.Err, err)
 		}
 		w.watcher = nil
 	}

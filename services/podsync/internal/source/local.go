@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/manifest"
 )
 
@@ -76,7 +77,7 @@ func (l *Local) load(sink Sink) {
 	pods, err := l.read()
 	if err != nil {
 		l.failed = err
-		l.set.log.Error("pods of run-pod cannot be read", "dir", l.o.Dir, "err", err)
+		l.set.log.Error("pods of run-pod cannot be read", logkey.Dir, l.o.Dir, logkey.Err, err)
 		return
 	}
 	l.set.replace(pods)

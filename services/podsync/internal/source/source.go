@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/manifest"
 )
 
@@ -89,7 +90,7 @@ func newSet(from podsyncv1.PodSource, sink Sink, log *slog.Logger) *set {
 	return &set{
 		from:       from,
 		sink:       sink,
-		log:        log.With("source", Name(from)),
+		log:        log.With(logkey.Source, Name(from)),
 		pods:       map[types.UID]*v1.Pod{},
 		duplicates: map[types.NamespacedName]bool{},
 	}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/manifest"
 )
 
@@ -83,7 +84,7 @@ func (u *URL) once(ctx context.Context) error {
 	}
 	u.last = data
 	u.set.replace(u.set.unique(pods, false, func(p *v1.Pod) {
-		u.set.log.Error("the URL names a pod twice, the first is run", "pod", p.Namespace+"/"+p.Name)
+		u.set.log.Error("the URL names a pod twice, the first is run", logkey.Pod, p.Namespace+"/"+p.Name)
 		u.o.Events.Eventf(p, v1.EventTypeWarning, "FailedValidation",
 			"Error validating pod %s_%s(%s) from http due to duplicate pod name %q, ignoring", p.Name, p.Namespace,
 			p.UID, p.Name)
@@ -143,6 +144,6 @@ func (u *URL) tell(err error) {
 	u.o.Metrics.failures.WithLabelValues(Name(u.set.from)).Inc()
 	if u.failed != err.Error() {
 		u.failed = err.Error()
-		u.set.log.Error("the URL of static pods cannot be used", "err", err)
+		u.set.log.Error("the URL of static pods cannot be used", logkey.Err, err)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // deliver brings one pod to where it should be. Only one worker has a pod at a time, so what
@@ -108,7 +110,7 @@ func (m *Manager) remove(ctx context.Context, e *entry) error {
 		!apierrors.IsConflict(err) { // conflict: another pod has the name by now
 		return fmt.Errorf("delete pod: %w", err)
 	}
-	m.log.Info("pod terminated and deleted", "pod", p.Namespace+"/"+p.Name, "podUID", p.UID)
+	m.log.Info("pod terminated and deleted", logkey.Pod, p.Namespace+"/"+p.Name, logkey.PodUID, p.UID)
 	return m.gone(e)
 }
 
@@ -159,8 +161,8 @@ func (m *Manager) failed(ctx context.Context, e *entry, err error) {
 	m.outage = m.outage || apierrors.ReasonForError(err) == "" || apierrors.IsServerTimeout(err) ||
 		apierrors.IsInternalError(err) ||
 		apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err)
-	m.log.Warn("status patch failed, retrying", "pod", e.pod.Namespace+"/"+e.pod.Name, "podUID", e.pod.UID,
-		"attempt", e.failures, "in", delay.Round(time.Millisecond), "err", err)
+	m.log.Warn("status patch failed, retrying", logkey.Pod, e.pod.Namespace+"/"+e.pod.Name, logkey.PodUID, e.pod.UID,
+		logkey.Attempt, e.failures, logkey.Delay, delay.Round(time.Millisecond), logkey.Err, err)
 	m.wakeAt(e, time.Now().Add(delay))
 }
 

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/podstatus"
 )
@@ -365,8 +366,9 @@ func (m *Manager) release(now time.Time) (next time.Time) {
 			if e.failures == 0 {
 				e.force = true // it is due because the API has another status
 				m.metrics.reconciled.Inc()
-				m.log.Info("pod status in the API differs, patching it again", "pod", e.pod.Namespace+"/"+e.pod.Name,
-					"podUID", uid)
+				m.log.Info("pod status in the API differs, patching it again",
+					logkey.Pod, e.pod.Namespace+"/"+e.pod.Name,
+					logkey.PodUID, uid)
 			}
 			e.due = time.Time{}
 			m.enqueue(uid, e)

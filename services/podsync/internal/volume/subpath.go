@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // subPathsName is the folder of a pod's bind mounts, as the kubelet calls it.
@@ -63,8 +65,8 @@ func (m *Manager) SubPath(ctx context.Context, s SubPath) (string, error) {
 	case context.Cause(ctx) != nil: // made is still the call's that was left behind
 		return "", fmt.Errorf("volumeMount %q of container %q: %w", s.Volume, s.Container, err)
 	}
-	m.opts.Log.Warn("subPath refused", "podUID", s.Pod.UID, "container", s.Container, "volume", s.Volume,
-		"subPath", s.Path, "err", err)
+	m.opts.Log.Warn("subPath refused", logkey.PodUID, s.Pod.UID, logkey.Container, s.Container, "volume", s.Volume,
+		"subPath", s.Path, logkey.Err, err)
 	if !made {
 		return "", fmt.Errorf("failed to create subPath directory for volumeMount %q of container %q", s.Volume,
 			s.Container)

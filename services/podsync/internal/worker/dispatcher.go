@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
 )
 
@@ -112,8 +113,8 @@ func (d *Dispatcher) SetPod(p *v1.Pod, from podsyncv1.PodSource) {
 	d.post(func(ctx context.Context) {
 		if w := d.workers.worker(p.UID); w != nil {
 			if w.source != from {
-				d.log.Error("two sources want a pod of the same UID, the first is heeded", "pod", podName(p),
-					"podUID", p.UID,
+				d.log.Error("two sources want a pod of the same UID, the first is heeded", logkey.Pod, podName(p),
+					logkey.PodUID, p.UID,
 					"first", w.source.String(), "second", from.String())
 				return
 			}
@@ -142,7 +143,7 @@ func (d *Dispatcher) SourceSynced(from podsyncv1.PodSource) {
 	d.post(func(context.Context) {
 		d.deps.Admission.Heard(from)
 		last := d.heard(from)
-		d.log.Info("pod source synced", "source", from.String(), "pods", len(d.workers.UIDs()), "all", last)
+		d.log.Info("pod source synced", logkey.Source, from.String(), "pods", len(d.workers.UIDs()), "all", last)
 		if last {
 			d.progress.Synced()
 			close(d.workers.synced)

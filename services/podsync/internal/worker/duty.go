@@ -5,6 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
@@ -89,8 +90,9 @@ func (w *worker) sweep(p *v1.Pod, state *pod.State) {
 		for _, id := range replaced {
 			if err := w.deps.Runtime.RemoveSandbox(ctx, id); err != nil && ctx.Err() == nil &&
 				w.history.sweepFails(err) {
-				w.deps.Log.Warn("replaced sandbox not removed", "pod", podName(p), "podUID", w.uid, "sandbox", id,
-					"err", err)
+				w.deps.Log.Warn("replaced sandbox not removed", logkey.Pod, podName(p), logkey.PodUID, w.uid,
+					"sandbox", id,
+					logkey.Err, err)
 			}
 		}
 	})

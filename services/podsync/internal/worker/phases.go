@@ -1,5 +1,7 @@
 package worker
 
+import "github.com/microlet/microlet/services/internal/logkey"
+
 // phase is where a pod is in its life. It only moves on along transitions; after a restart
 // of podsync it is found again from the pod's object and the runtime.
 type phase int
@@ -82,7 +84,7 @@ func (w *worker) move(on cause) {
 	if w.phase == before {
 		return
 	}
-	w.deps.Log.Debug("pod moves on", "pod", podName(w.latest()), "podUID", w.uid, "from", before.String(),
+	w.deps.Log.Debug("pod moves on", logkey.Pod, podName(w.latest()), logkey.PodUID, w.uid, "from", before.String(),
 		"to", w.phase.String(), "cause", string(on))
 	switch w.phase {
 	case terminating:

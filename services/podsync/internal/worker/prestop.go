@@ -6,6 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 )
 
@@ -35,7 +36,8 @@ func (w *worker) beginPreStop(p *v1.Pod, k *decide.Kill) *preStop {
 		}
 		// Not the error itself: what a server answered may hold secrets.
 		w.deps.containerEvent(p, k.Name, v1.EventTypeWarning, reasonFailedPreStopHook, "PreStopHook failed")
-		w.deps.Log.Warn("preStop hook failed", "pod", podName(p), "podUID", w.uid, "container", k.Name, "err", err)
+		w.deps.Log.Warn("preStop hook failed", logkey.Pod, podName(p), logkey.PodUID, w.uid, logkey.Container, k.Name,
+			logkey.Err, err)
 	})
 	return h
 }

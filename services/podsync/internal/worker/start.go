@@ -10,6 +10,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/image"
@@ -208,7 +209,7 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 	w.deps.containerEvent(p, c.Name, v1.EventTypeNormal, reasonCreated, "Container created")
 	w.deps.containerEvent(p, c.Name, v1.EventTypeNormal, reasonStarted, "Container started")
 	if err := w.deps.Config.LinkLogs(p, c, s.RestartCount, id); err != nil {
-		w.deps.Log.Warn("container log not linked", "pod", podName(p), "container", c.Name, "err", err)
+		w.deps.Log.Warn("container log not linked", logkey.Pod, podName(p), logkey.Container, c.Name, logkey.Err, err)
 	}
 	return w.postStart(ctx, p, c, id)
 }

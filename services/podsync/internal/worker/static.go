@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
 )
 
@@ -58,8 +59,8 @@ func (d *Dispatcher) hold(p *v1.Pod, from podsyncv1.PodSource) bool {
 	if !d.runsStatic(name) {
 		return false
 	}
-	d.log.Info("static pod waits for the end of another of its name", "pod", podName(p), "podUID", p.UID,
-		"source", from.String())
+	d.log.Info("static pod waits for the end of another of its name", logkey.Pod, podName(p), logkey.PodUID, p.UID,
+		logkey.Source, from.String())
 	d.held[name] = append(d.held[name], held{p, from})
 	d.deps.Mirrors.Want(p) // it may be known by its UID, and have been dropped since
 	return true

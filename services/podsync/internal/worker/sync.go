@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
@@ -242,7 +243,7 @@ func (w *worker) tellRefusal(p *v1.Pod, refusal error) {
 	w.history.announced, w.history.refused = true, p.Generation
 	w.deps.event(p, v1.EventTypeWarning, reasonFailed, "Error: %s", refusal.Error())
 	w.metrics.Refused.Inc()
-	w.deps.Log.Warn("pod refused", "pod", podName(p), "podUID", w.uid, "err", refusal)
+	w.deps.Log.Warn("pod refused", logkey.Pod, podName(p), logkey.PodUID, w.uid, logkey.Err, refusal)
 }
 
 // hold notes the containers that CrashLoopBackOff holds.
@@ -275,7 +276,7 @@ func (w *worker) afterFailure(p *v1.Pod, failed error, wake time.Time) (time.Dur
 		return 0, failed
 	}
 	if w.history.delays(failed) {
-		w.deps.Log.Warn("pod waits", "pod", podName(p), "podUID", w.uid, "err", failed)
+		w.deps.Log.Warn("pod waits", logkey.Pod, podName(p), logkey.PodUID, w.uid, logkey.Err, failed)
 	}
 	again := failure.again
 	if !wake.IsZero() {

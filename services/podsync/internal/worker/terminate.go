@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
 )
@@ -105,6 +106,6 @@ func (w *worker) vanish(ctx context.Context, p *v1.Pod) error {
 	w.deps.Observer.Forget(w.uid)
 	w.deps.Admission.Forget(w.uid)
 	w.move(causeVanished)
-	w.deps.Log.Info("pod is gone", "pod", podName(p), "podUID", w.uid)
+	w.deps.Log.Info("pod is gone", logkey.Pod, podName(p), logkey.PodUID, w.uid)
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 
@@ -91,7 +92,8 @@ func (w *worker) refresh(ctx context.Context, p *v1.Pod) {
 	defer w.giveVolumes()
 	if err := w.deps.Volumes.Refresh(ctx, p); err != nil && ctx.Err() == nil {
 		w.tellNotMounted(p, err)
-		w.deps.Log.Warn("volumes not refreshed, what is mounted stays", "pod", podName(p), "podUID", w.uid, "err", err)
+		w.deps.Log.Warn("volumes not refreshed, what is mounted stays", logkey.Pod, podName(p), logkey.PodUID, w.uid,
+			logkey.Err, err)
 	}
 }
 

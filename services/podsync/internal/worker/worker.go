@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
@@ -95,8 +96,8 @@ func (w *worker) set(p *v1.Pod) {
 		w.again = p
 		w.mu.Unlock()
 		if first {
-			w.deps.Log.Info("pod is wanted again before its end, it starts again after that", "pod", podName(p),
-				"podUID", w.uid)
+			w.deps.Log.Info("pod is wanted again before its end, it starts again after that", logkey.Pod, podName(p),
+				logkey.PodUID, w.uid)
 		}
 		return
 	}
@@ -110,7 +111,7 @@ func (w *worker) set(p *v1.Pod) {
 	if resized(old, p) {
 		w.deps.event(p, v1.EventTypeWarning, reasonResizeInfeasible,
 			"changing the resources of a running pod is not built: its containers keep what they have, delete the pod to change it")
-		w.deps.Log.Warn("resize refused", "pod", podName(p), "podUID", w.uid)
+		w.deps.Log.Warn("resize refused", logkey.Pod, podName(p), logkey.PodUID, w.uid)
 	}
 	if !equalMaps(old.Labels, p.Labels) || !equalMaps(old.Annotations, p.Annotations) {
 		w.markStale() // volumes may show them
@@ -197,7 +198,7 @@ func (w *worker) turn(ctx context.Context) (again time.Duration, done bool) {
 		return 0, false // overtaken: at once; or podsync ends, and run sees that
 	}
 	if w.history.fails(err) {
-		w.deps.Log.Error("pod sync failed", "pod", podName(p), "podUID", w.uid, "err", err)
+		w.deps.Log.Error("pod sync failed", logkey.Pod, podName(p), logkey.PodUID, w.uid, logkey.Err, err)
 	}
 	w.failures++
 	return retryAfter(err, w.failures), false
@@ -235,8 +236,8 @@ func (w *worker) step(ctx context.Context, p *v1.Pod, removed bool) (again time.
 		}
 		if w.restarts() {
 			w.deps.Admission.Forget(w.uid) // it is judged anew
-			w.deps.Log.Info("pod is restarted: its source removed it and wants it again", "pod", podName(p),
-				"podUID", w.uid)
+			w.deps.Log.Info("pod is restarted: its source removed it and wants it again", logkey.Pod, podName(p),
+				logkey.PodUID, w.uid)
 			return 0, true, nil
 		}
 		if err := w.vanish(ctx, p); err != nil {

@@ -16,6 +16,7 @@ import (
 	proberv1 "github.com/microlet/microlet/proto/microlet/prober/v1"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/prober/internal/worker"
 )
 
@@ -210,7 +211,7 @@ func (m *Manager) reconcile(ctx context.Context, uid string) {
 		m.pods[uid] = p
 	}
 	if err := p.read(message); err != nil {
-		m.o.Log.Error("pod cannot be read, it is probed as it was", "podUID", uid, "err", err)
+		m.o.Log.Error("pod cannot be read, it is probed as it was", logkey.PodUID, uid, logkey.Err, err)
 		return
 	}
 	status, _ := m.b.Statuses.Get(uid)

@@ -11,6 +11,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/eventref"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/prober/internal/worker"
 )
@@ -68,8 +69,8 @@ func (p *pod) update(ctx context.Context, generation uint64, status *podsyncv1.P
 	if p.reported != status {
 		var read v1.PodStatus
 		if err := read.Unmarshal(status.GetStatus()); err != nil {
-			p.m.o.Log.Error("pod status cannot be read, the pod is probed as it was", "pod", podName(p.pod),
-				"podUID", p.uid, "err", err)
+			p.m.o.Log.Error("pod status cannot be read, the pod is probed as it was", logkey.Pod, podName(p.pod),
+				logkey.PodUID, p.uid, logkey.Err, err)
 			return
 		}
 		p.reported, p.status = status, read
@@ -203,8 +204,8 @@ func (r *reporter) NotRun(err error) {
 	r.notRun = true
 	r.mu.Unlock()
 	if first {
-		r.m.o.Log.Warn("probe could not be run, it is no failure", "pod", podName(r.pod), "container", r.name,
-			"probe", r.kind, "err", err)
+		r.m.o.Log.Warn("probe could not be run, it is no failure", logkey.Pod, podName(r.pod), logkey.Container, r.name,
+			logkey.Probe, r.kind, logkey.Err, err)
 	}
 }
 

@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	probepluginv1 "github.com/microlet/microlet/proto/microlet/probeplugin/v1"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/prober/internal/probe"
 	"github.com/microlet/microlet/services/prober/plugin"
 )
@@ -158,7 +159,7 @@ func (p *process) probe(ctx context.Context, path string, r *probepluginv1.Probe
 	// The plugin's side of the call knows the deadline too, and may give up first.
 	case ctx.Err() != nil, status.Code(err) == codes.DeadlineExceeded, status.Code(err) == codes.Canceled:
 		p.kill(client)
-		p.host.log.Warn("probe plugin hung and was ended", "plugin", p.name, "after", timeout+grace)
+		p.host.log.Warn("probe plugin hung and was ended", "plugin", p.name, logkey.After, timeout+grace)
 		return probe.Result{}, fmt.Errorf("probe plugin %q did not answer within %v and was ended", p.name,
 			timeout+grace)
 	case client.Exited() || status.Code(err) == codes.Unavailable:
@@ -228,6 +229,6 @@ type logWriter struct {
 }
 
 func (w *logWriter) Write(b []byte) (int, error) {
-	w.log.Info("probe plugin says", "plugin", w.plugin, "line", string(bytes.TrimSpace(b)))
+	w.log.Info("probe plugin says", "plugin", w.plugin, logkey.Line, string(bytes.TrimSpace(b)))
 	return len(b), nil
 }

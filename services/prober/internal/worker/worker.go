@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/prober/internal/probe"
 )
 
@@ -316,7 +317,8 @@ func (w *Worker) count(f *Facts, o Outcome) {
 	r := w.record
 	w.mu.Unlock()
 	if before != r.Result {
-		w.o.Log.Debug("probe came to a result", "probe", w.o.Kind, "container", f.Container.Name, "id", f.ContainerID,
+		w.o.Log.Debug("probe came to a result", logkey.Probe, w.o.Kind, logkey.Container, f.Container.Name,
+			logkey.ID, f.ContainerID,
 			"result", r.Result)
 	}
 	if now := time.Now(); !r.same(&w.reported) || now.Sub(w.reportedAt) >= refresh {
