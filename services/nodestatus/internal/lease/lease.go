@@ -82,7 +82,7 @@ func New(o Options) *Renewer {
 		Help: "Tries to renew the node's Lease by result: ok, error, withheld (podsync hangs).",
 	}, []string{"result"})}
 	last := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "microlet_nodestatus_lease_renewed_seconds",
+		Name: "microlet_nodestatus_lease_renewed_timestamp_seconds",
 		Help: "Unix time at which the node's Lease was renewed last; 0 before the first time.",
 	}, func() float64 {
 		if t := r.Renewed(); !t.IsZero() {

@@ -93,11 +93,11 @@ func New(limits Limits, reg prometheus.Registerer) (*Limiter, error) {
 			Name: "microlet_runtime_calls_waiting", Help: "Bounded runtime calls that wait for a slot.",
 		}),
 		givenBack: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "microlet_runtime_places_given_back_total",
+			Name: "microlet_runtime_slots_lost_total",
 			Help: "Runtime calls that took so long that they lost their slot.",
 		}),
 		waited: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "microlet_runtime_place_wait_seconds", Help: "How long a bounded runtime call waited for its slot.",
+			Name: "microlet_runtime_slot_wait_seconds", Help: "How long a bounded runtime call waited for its slot.",
 			Buckets: prometheus.ExponentialBuckets(.001, 4, 8),
 		}),
 	}
