@@ -8,8 +8,8 @@ import (
 	"github.com/microlet/microlet/compose/rig"
 )
 
-// TestAdmissionOfTheKubelet holds the recorded verdicts to a live kubelet.
+// TestAdmissionOfTheKubelet holds the recorded rejections to a live kubelet.
 func TestAdmissionOfTheKubelet(t *testing.T) {
 	shared.switchTo(t, rig.AgentKubelet)
-	compareOrRecord(t, goldenVerdicts, verdicts(t, unlessUpdated[map[string]verdict](t, goldenVerdicts)))
+	compareOrRecord(t, goldenRejections, rejections(t, unlessUpdated[map[string]rejection](t, goldenRejections)))
 }

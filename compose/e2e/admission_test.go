@@ -18,12 +18,12 @@ import (
 	"github.com/microlet/microlet/compose/e2e/internal/record"
 )
 
-// goldenVerdicts is what the real kubelet makes of pods that name their node and do not belong
+// goldenRejections is what the real kubelet makes of pods that name their node and do not belong
 // there, recorded in the same rig.
-const goldenVerdicts = "testdata/admission.json"
+const goldenRejections = "testdata/admission.json"
 
-// verdict is what a pod shows that the node would not have, or not any more.
-type verdict struct {
+// rejection is what a pod shows that the node would not have, or not any more.
+type rejection struct {
 	Reason  string  `json:"reason"`
 	Message string  `json:"message"`
 	Shown   symptom `json:"shown"`
@@ -52,9 +52,9 @@ func requesting(p *corev1.Pod, milliCPU int64) *corev1.Pod {
 	return p
 }
 
-// verdicts has pods rejected and one preempted, and returns what they show. What was recorded is waited for, unless it
+// rejections has pods rejected and one preempted, and returns what they show. What was recorded is waited for, unless it
 // is nil.
-func verdicts(t *testing.T, recorded map[string]verdict) map[string]verdict {
+func rejections(t *testing.T, recorded map[string]rejection) map[string]rejection {
 	t.Helper()
 	const port = 28080
 	s := newScene(t)
@@ -110,8 +110,8 @@ func verdicts(t *testing.T, recorded map[string]verdict) map[string]verdict {
 			return nil
 		})
 	}
-	all := comeTo(s, recorded, func(v record.View) map[string]verdict {
-		all := map[string]verdict{}
+	all := comeTo(s, recorded, func(v record.View) map[string]rejection {
+		all := map[string]rejection{}
 		for _, p := range slices.Concat(pods, victims) {
 			now := v.Pod(s.ns, p.Name)
 			if now == nil {
@@ -121,7 +121,7 @@ func verdicts(t *testing.T, recorded map[string]verdict) map[string]verdict {
 			for i := range shown.Events {
 				shown.Events[i] = amounts.ReplaceAllString(shown.Events[i], "$1: <n>")
 			}
-			all[p.Name] = verdict{now.Status.Reason, amounts.ReplaceAllString(now.Status.Message, "$1: <n>"), shown}
+			all[p.Name] = rejection{now.Status.Reason, amounts.ReplaceAllString(now.Status.Message, "$1: <n>"), shown}
 		}
 		return all
 	})
@@ -135,8 +135,8 @@ var amounts = regexp.MustCompile(`\b(used|capacity): [0-9]+`)
 // TestAdmission compares what rejected and preempted pods show with what the real kubelet shows.
 func TestAdmission(t *testing.T) {
 	shared.use(t)
-	recorded := readRecorded[map[string]verdict](t, goldenVerdicts)
-	if diff := cmp.Diff(recorded, verdicts(t, recorded)); diff != "" {
+	recorded := readRecorded[map[string]rejection](t, goldenRejections)
+	if diff := cmp.Diff(recorded, rejections(t, recorded)); diff != "" {
 		t.Errorf("what rejected pods show (-kubelet +microlet):\n%s", diff)
 	}
 }

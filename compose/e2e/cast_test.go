@@ -107,7 +107,7 @@ func (s *scene) answers() int32 {
 	return int32(server.Listener.Addr().(*net.TCPAddr).Port)
 }
 
-// atRest says whether a random pod has come to where it stays.
+// atRest reports whether a random pod has come to where it stays.
 func atRest(p *corev1.Pod) bool {
 	switch {
 	case p == nil:

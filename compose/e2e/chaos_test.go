@@ -142,14 +142,14 @@ func (c *chaos) agree() error {
 	if err := c.record.Sync(ctx); err != nil {
 		return err
 	}
-	told, known := map[string]bool{}, map[string]bool{} // containers that run, pods that are there
+	inAPI, known := map[string]bool{}, map[string]bool{} // containers that run, pods that are there
 	for _, p := range c.record.View().Pods(c.ns) {
 		known[string(p.UID)] = true
 		for _, status := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses,
 			p.Status.EphemeralContainerStatuses) {
 			if status.State.Running != nil {
 				_, id, _ := strings.Cut(status.ContainerID, "://")
-				told[id] = true
+				inAPI[id] = true
 			}
 		}
 	}
@@ -168,12 +168,12 @@ func (c *chaos) agree() error {
 			switch {
 			case !known[x.GetLabels()["io.kubernetes.pod.uid"]]:
 				problems = append(problems, what+"its pod is gone")
-			case running && !told[x.GetId()]:
-				problems = append(problems, what+"the API server is not told that it runs")
-			case !running && told[x.GetId()]:
-				problems = append(problems, what+"the API server is told that it runs")
+			case running && !inAPI[x.GetId()]:
+				problems = append(problems, what+"the API server does not know that it runs")
+			case !running && inAPI[x.GetId()]:
+				problems = append(problems, what+"the API server has it as running")
 			}
-			delete(told, x.GetId())
+			delete(inAPI, x.GetId())
 		}
 		boxes, err := r.ListPodSandbox(ctx,
 			&runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: ours}})
@@ -197,8 +197,8 @@ func (c *chaos) agree() error {
 	if err != nil {
 		return err
 	}
-	for id := range told {
-		problems = append(problems, "the API server is told of a running container that the runtime does not have: "+id)
+	for id := range inAPI {
+		problems = append(problems, "the API server has a running container that the runtime does not have: "+id)
 	}
 	names, err := c.names(c.RootDir() + "/pods")
 	if err != nil {

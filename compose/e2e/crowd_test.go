@@ -62,7 +62,7 @@ func bigCrowd(t *testing.T) {
 	s.leavesNothing(now)
 }
 
-// hasRun says whether a pod runs; of one that crashes, that it has been restarted.
+// hasRun reports whether a pod runs; of one that crashes, that it has been restarted.
 func hasRun(p *corev1.Pod, crashing bool) bool {
 	if !crashing {
 		return record.Ready(p)

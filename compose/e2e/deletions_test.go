@@ -20,7 +20,7 @@ import (
 	"github.com/microlet/microlet/compose/rig"
 )
 
-// TestKilledWhenTheGracePeriodEnds: what ignores SIGTERM gets SIGKILL in time, and the API is told how it ended.
+// TestKilledWhenTheGracePeriodEnds: what ignores SIGTERM gets SIGKILL in time, and the API shows how it ended.
 func TestKilledWhenTheGracePeriodEnds(t *testing.T) {
 	shared.use(t)
 	s := newScene(t)
@@ -51,7 +51,7 @@ func stubborn(name string, grace int64) *corev1.Pod {
 	return p
 }
 
-// endedWith judges that the API was told of this end of a pod's one container, and nothing else.
+// endedWith judges that the API shows this end of a pod's one container, and nothing else.
 func (s *scene) endedWith(uid types.UID, code int32) {
 	s.t.Helper()
 	var ends []string
@@ -63,7 +63,7 @@ func (s *scene) endedWith(uid types.UID, code int32) {
 		}
 	}
 	if want := fmt.Sprintf("Error %d", code); !slices.Equal(slices.Compact(ends), []string{want}) {
-		s.t.Errorf("the API was told of the ends %q, want %q", ends, want)
+		s.t.Errorf("the API shows the ends %q, want %q", ends, want)
 	}
 }
 

@@ -65,7 +65,7 @@ func (s *scene) comesToSay(want string, args ...string) {
 func (s *scene) refuses(want string, args ...string) {
 	s.t.Helper()
 	if out, problems, err := s.kubectl(nil, args...); err == nil || !strings.Contains(problems, want) {
-		s.t.Errorf("kubectl %s: %v, %q, %q; want to be told %q", strings.Join(args, " "), err, out, problems, want)
+		s.t.Errorf("kubectl %s: %v, %q, %q; want the message %q", strings.Join(args, " "), err, out, problems, want)
 	}
 }
 

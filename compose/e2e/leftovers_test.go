@@ -378,7 +378,7 @@ func mentions(path string, words map[string]bool) bool {
 	return false
 }
 
-// orphaned says whether a path names a container that the runtime does not know.
+// orphaned reports whether a path names a container that the runtime does not know.
 func orphaned(path string, living map[string]bool) bool {
 	for part := range strings.SplitSeq(path, "/") {
 		// systemd's name of a container's cgroup.

@@ -171,7 +171,7 @@ func TestRuntimeCallsHang(t *testing.T) {
 const expiry = 90 * time.Second
 
 // TestCertificateExpires: the node's client certificate expires under it. Pods run on and their containers are
-// restarted; when the files are renewed, all that came up meanwhile is told.
+// restarted; when the files are renewed, all that came up meanwhile is reported.
 func TestCertificateExpires(t *testing.T) {
 	s := newScene(t)
 	c := s.newCredentials()
@@ -331,15 +331,15 @@ func TestDiskFull(t *testing.T) {
 			p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 			s.create(p)
 			s.wait(patience, "word of the full disk", func(v record.View) error {
-				var told []string
+				var reported []string
 				for _, e := range v.Events(s.ns, "waits") {
-					if told = append(told, e.Reason+": "+e.Message); e.Type == corev1.EventTypeWarning &&
+					if reported = append(reported, e.Reason+": "+e.Message); e.Type == corev1.EventTypeWarning &&
 						strings.Contains(e.Message, "no space left on device") {
-						t.Logf("told: %s: %s", e.Reason, e.Message)
+						t.Logf("reported: %s: %s", e.Reason, e.Message)
 						return nil
 					}
 				}
-				return fmt.Errorf("%s, told %q", describe(v.Pod(s.ns, "waits")), told)
+				return fmt.Errorf("%s, reported %q", describe(v.Pod(s.ns, "waits")), reported)
 			})
 			begin := time.Now()
 			s.remove("goes")

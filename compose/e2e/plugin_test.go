@@ -47,7 +47,7 @@ func redisPod(name, plugin string) *corev1.Pod {
 }
 
 // TestProbePlugin installs the example plugin. A pod is Ready as long as the plugin says so, and one
-// whose plugin is not there is told.
+// whose plugin is not there is reported.
 func TestProbePlugin(t *testing.T) {
 	dir := pluginFolder(t)
 	shared.use(t, "--probe-plugin-dir="+dir)
@@ -63,10 +63,10 @@ func TestProbePlugin(t *testing.T) {
 		}
 		return nil
 	})
-	s.told("redis", `answers "-LOADING Redis is loading the dataset in memory"`)
+	s.unhealthy("redis", `answers "-LOADING Redis is loading the dataset in memory"`)
 	s.says("", "exec", "redis", "--", "rm", "/tmp/loading")
 	s.ready(patience, "redis")
-	s.told("lost",
+	s.unhealthy("lost",
 		`Readiness probe errored and resulted in unknown state: probe plugin "no-such" is not installed on this node`)
 	s.sync()
 	for _, name := range []string{"redis", "lost"} {
@@ -105,8 +105,8 @@ func pluginFolder(t *testing.T) string {
 	return dir
 }
 
-// told waits for an Unhealthy event of a pod that says so much.
-func (s *scene) told(pod, message string) {
+// unhealthy waits for an Unhealthy event of a pod that says so much.
+func (s *scene) unhealthy(pod, message string) {
 	s.t.Helper()
 	s.wait(patience, "the event", func(v record.View) error {
 		var messages []string
@@ -116,7 +116,7 @@ func (s *scene) told(pod, message string) {
 			}
 			messages = append(messages, e.Reason+": "+e.Message)
 		}
-		return fmt.Errorf("%s is told %q", pod, strings.Join(messages, "\n"))
+		return fmt.Errorf("%s has %q", pod, strings.Join(messages, "\n"))
 	})
 }
 

@@ -85,7 +85,7 @@ const (
 	fromJob  source = "Job"
 )
 
-// again says whether the pod runs again after the reboot.
+// again reports whether the pod runs again after the reboot.
 func (p *survivor) again() bool {
 	return p.rest == corev1.PodRunning && p.pod.Spec.RestartPolicy != corev1.RestartPolicyNever
 }
@@ -223,7 +223,7 @@ func (s *scene) now(v record.View, p *survivor) *corev1.Pod {
 	return found
 }
 
-// resting says whether the pod is where it stays until the reboot.
+// resting reports whether the pod is where it stays until the reboot.
 func (p *survivor) resting(now *corev1.Pod) bool {
 	if now == nil || now.Status.Phase != p.rest {
 		return false

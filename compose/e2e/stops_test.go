@@ -153,7 +153,7 @@ func (s *scene) row(w *witness, begin, again time.Time, name func(string) string
 	return row
 }
 
-// worked says whether all has worked that must work while a service is stopped.
+// worked reports whether all has worked that must work while a service is stopped.
 func worked(r role.Role, row map[work]string) bool {
 	return !slices.ContainsFunc(works, func(c work) bool {
 		return (row[c] == "" || strings.HasPrefix(row[c], waits)) && !slices.Contains(mayWait[r], c)

@@ -98,7 +98,7 @@ func (i *Instance) NodeIP() string { return i.r.Network.NodeIP.String() }
 // PodCIDR is the network from which pods get their addresses.
 func (i *Instance) PodCIDR() string { return i.r.Network.PodCIDR.String() }
 
-// ClusterDNS is the cluster IP that pods are told to ask for names. Nothing
+// ClusterDNS is the cluster IP that pods ask for names. Nothing
 // answers there.
 func (i *Instance) ClusterDNS() string { return i.r.Network.DNSService.String() }
 

@@ -9,9 +9,9 @@ import (
 	"github.com/microlet/microlet/services/internal/service"
 )
 
-// Config is what the bus is told. What it serves is the contract's.
+// Config configures the bus. What it serves is the contract's.
 type Config struct {
-	// Service is what every service is told. The bus listens on its BusSocket.
+	// Service configures every service. The bus listens on its BusSocket.
 	Service service.Config
 	// ViewAddress is a loopback host:port at which the viewer, who reads everything and writes nothing, may look at
 	// the bus with the tools of NATS, over TLS. Default: none.

@@ -15,7 +15,7 @@ import (
 	client "github.com/microlet/microlet/services/internal/bus"
 )
 
-// A service whose connection is lost is told of at once, under the name that its key stands for.
+// A service whose connection is lost is reported at once, under the name that its key stands for.
 func TestRunTellsWhoIsGone(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Service.RuntimeDir = runtimeDir(t)
@@ -78,9 +78,9 @@ func TestRunTellsWhoIsGone(t *testing.T) {
 		if r, replica, ok := subject.GoneEventOf(subj); !ok || r != role.Prober || replica != "1" {
 			t.Errorf("gone is %s", subj)
 		}
-		t.Logf("told after %v", time.Since(began))
+		t.Logf("reported after %v", time.Since(began))
 	case <-time.After(time.Minute):
-		t.Error("nobody told that the prober is gone")
+		t.Error("nobody reported that the prober is gone")
 	}
 }
 

@@ -24,7 +24,7 @@ const (
 	// maxPending is what may wait for one client before its connection is cut: more than the largest entry.
 	maxPending    = subject.MaxPayload + subject.MaxPayload/2
 	writeDeadline = 10 * time.Second
-	// JetStream takes 75 % of the machine's memory as its limit unless told; no stream lives in memory.
+	// JetStream takes 75 % of the machine's memory as its limit by default; no stream lives in memory.
 	maxMemory = 1 << 20
 	// syncInterval is long: fsync does nothing on a tmpfs, and a store that a power cut damages is
 	// emptied at the boot that follows.
@@ -45,7 +45,7 @@ type ServerOptions struct {
 	// Log is where the server's own log goes; slog.Default() when nil.
 	Log *slog.Logger
 
-	// Gone is told, from one goroutine, of each service's connection that was lost; it must not
+	// Gone is called, from one goroutine, for each service's connection that was lost; it must not
 	// block. Nil hears nothing.
 	Gone func(r role.Role, replica string)
 

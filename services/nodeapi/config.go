@@ -24,9 +24,9 @@ const (
 	DefaultMaxUnauthenticated = 64
 )
 
-// Config is what nodeapi is told.
+// Config configures nodeapi.
 type Config struct {
-	// Service is what every service is told; its NodeName must be set.
+	// Service configures every service; its NodeName must be set.
 	Service service.Config
 	// Kubelet is the node's configuration.
 	Kubelet *kubeletconfig.Config

@@ -17,9 +17,9 @@ import (
 // that hangs costs one try.
 const DefaultRequestTimeout = 5 * time.Second
 
-// Config is what nodestatus is told.
+// Config configures nodestatus.
 type Config struct {
-	// Service is what every service is told; its NodeName must be set.
+	// Service configures every service; its NodeName must be set.
 	Service service.Config
 	// Kubelet is the node's configuration. Without a kubeconfig there is nobody to report to.
 	Kubelet *kubeletconfig.Config

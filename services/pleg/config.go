@@ -17,9 +17,9 @@ const (
 	DefaultListTimeout         = time.Minute
 )
 
-// Config is what pleg is told.
+// Config configures pleg.
 type Config struct {
-	// Service is what every service is told.
+	// Service configures every service.
 	Service service.Config
 	// RelistPeriod is the pause between relists while the event stream is down. Default: 1 s, the
 	// kubelet's.

@@ -17,9 +17,9 @@ const (
 	DefaultPluginDir = "/opt/microlet/probe-plugins"
 )
 
-// Config is what the prober is told.
+// Config configures the prober.
 type Config struct {
-	// Service is what every service is told; its NodeName must be set.
+	// Service configures every service; its NodeName must be set.
 	Service service.Config
 	// Kubelet is the node's configuration, of which the feature gates H2CContainerProbe and
 	// GRPCContainerProbeTLS are read.

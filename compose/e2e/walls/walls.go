@@ -27,7 +27,7 @@ type Package struct {
 
 // wall is a rule on imports.
 type wall struct {
-	// imports says whether the rule is about this import.
+	// imports reports whether the rule is about this import.
 	imports func(path string) bool
 	// within are the importers to which the rule applies; all of the project's if nil.
 	within func(importer string) bool
@@ -38,7 +38,7 @@ type wall struct {
 	reason string
 }
 
-// below says whether a package is this one or below it.
+// below reports whether a package is this one or below it.
 func below(roots ...string) func(string) bool {
 	return func(path string) bool {
 		return slices.ContainsFunc(roots,
@@ -108,7 +108,7 @@ func service(path string) string {
 	return name
 }
 
-// foreign says whether a package of one service imports another service's: they meet on the bus, on
+// foreign reports whether a package of one service imports another service's: they meet on the bus, on
 // sockets and in the binary, nowhere else.
 func foreign(importer, imported string) bool {
 	from, to := service(importer), service(imported)

@@ -43,7 +43,7 @@ func (r record) patience() time.Duration {
 	return 500 * time.Millisecond
 }
 
-// parameters are what any machine's kernel is told: who it is, for systemd and for the disk's machine-net.
+// parameters are the command line of any machine's kernel: who it is, for systemd and for the disk's machine-net.
 func (r record) parameters() []string {
 	return []string{
 		"machine.address=" + r.Link.Address.String(), "machine.gateway=" + r.Link.Gateway.String(),

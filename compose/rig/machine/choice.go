@@ -48,7 +48,7 @@ func AskedKind() (Kind, error) {
 
 // choose decides by the kind that is asked for, if any, and by what KVM does here, which it finds out only if it has to
 // know.
-func choose(asked Kind, try func() (qemu.Verdict, error)) (choice, error) {
+func choose(asked Kind, try func() (qemu.TrialResult, error)) (choice, error) {
 	because := fmt.Sprintf("%s=%s", KindVariable, asked)
 	if asked == KindUML {
 		return choice{kind: KindUML, why: because}, nil
@@ -68,13 +68,13 @@ func choose(asked Kind, try func() (qemu.Verdict, error)) (choice, error) {
 
 // tryKVM boots Debian's kernel with KVM, once a boot of this machine. It installs QEMU only where there is something to
 // try.
-func tryKVM(ctx context.Context, cache string, out io.Writer) (qemu.Verdict, error) {
+func tryKVM(ctx context.Context, cache string, out io.Writer) (qemu.TrialResult, error) {
 	trial := filepath.Base(debian.Path(cache))
 	if v, ok := qemu.Remembered(cache, trial); ok {
 		return v, nil
 	}
 	if why := qemu.Absent(); why != "" {
-		return qemu.Verdict{Why: why}, nil
+		return qemu.TrialResult{Why: why}, nil
 	}
 	if err := build.InstallPackages(ctx, out, build.GroupMachineQEMU); err != nil {
 		return untried(ctx, err)
@@ -100,12 +100,12 @@ func tryKVM(ctx context.Context, cache string, out io.Writer) (qemu.Verdict, err
 // trialLimit is many times what a kernel takes to its first program where KVM works.
 const trialLimit = 10 * time.Second
 
-// untried is the verdict where what a trial needs cannot be had. It is not remembered.
-func untried(ctx context.Context, err error) (qemu.Verdict, error) {
+// untried is the result where what a trial needs cannot be had. It is not remembered.
+func untried(ctx context.Context, err error) (qemu.TrialResult, error) {
 	if ctx.Err() != nil {
-		return qemu.Verdict{}, err
+		return qemu.TrialResult{}, err
 	}
-	return qemu.Verdict{Why: fmt.Sprintf("it cannot be tried: %s", err)}, nil
+	return qemu.TrialResult{Why: fmt.Sprintf("it cannot be tried: %s", err)}, nil
 }
 
 // chooseHere decides for new machines of this one, and says how.
@@ -114,7 +114,7 @@ func chooseHere(ctx context.Context, cache string, out io.Writer) (choice, error
 	if err != nil {
 		return choice{}, err
 	}
-	c, err := choose(asked, func() (qemu.Verdict, error) { return tryKVM(ctx, cache, out) })
+	c, err := choose(asked, func() (qemu.TrialResult, error) { return tryKVM(ctx, cache, out) })
 	if err != nil {
 		return choice{}, fmt.Errorf("choose the kind of machine: %w", err)
 	}

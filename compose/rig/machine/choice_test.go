@@ -9,10 +9,10 @@ import (
 )
 
 func TestChoose(t *testing.T) {
-	works, broken := qemu.Verdict{Works: true, Why: "it started"}, qemu.Verdict{Why: "it hung"}
+	works, broken := qemu.TrialResult{Works: true, Why: "it started"}, qemu.TrialResult{Why: "it hung"}
 	for _, tc := range []struct {
 		asked Kind
-		kvm   qemu.Verdict
+		kvm   qemu.TrialResult
 		kind  Kind
 		accel qemu.Accel
 		says  string
@@ -23,7 +23,7 @@ func TestChoose(t *testing.T) {
 		{"qemu", broken, KindQEMU, qemu.TCG,
 			"QEMU without KVM, which is slow: MICROLET_MACHINE=qemu, and KVM does not work here: it hung"},
 	} {
-		c, err := choose(tc.asked, func() (qemu.Verdict, error) { return tc.kvm, nil })
+		c, err := choose(tc.asked, func() (qemu.TrialResult, error) { return tc.kvm, nil })
 		if err != nil || c.kind != tc.kind || c.accel != tc.accel || c.String() != tc.says {
 			t.Errorf("%q with %+v: %+v %q, %v, want %s %s %q", tc.asked, tc.kvm, c, c, err, tc.kind, tc.accel, tc.says)
 		}
@@ -32,7 +32,7 @@ func TestChoose(t *testing.T) {
 
 func TestChooseTriesKVMOnlyIfItHasToKnow(t *testing.T) {
 	tried := errors.New("tried")
-	try := func() (qemu.Verdict, error) { return qemu.Verdict{}, tried }
+	try := func() (qemu.TrialResult, error) { return qemu.TrialResult{}, tried }
 	c, err := choose("uml", try)
 	if err != nil || c.kind != KindUML || !strings.Contains(c.String(), "MICROLET_MACHINE=uml") {
 		t.Errorf("uml: %+v, %v", c, err)

@@ -120,7 +120,7 @@ func report(out io.Writer, faults []string, survived []bool, reasons map[string]
 	return nil
 }
 
-// try runs the tests with one fault, 0 for none, and says whether they noticed.
+// try runs the tests with one fault, 0 for none, and reports whether they noticed.
 func try(ctx context.Context, folder, binary string, fault int, patience time.Duration) (noticed bool, out []byte) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -27,7 +27,7 @@ func Grade(points, bonus int, absent bool) (grade int) {
 func Known() bool { return true }
 `
 
-// planted are the faults of it, in the order in which they are told.
+// planted are the faults of it, in the order in which they are reported.
 var planted = []string{
 	"Grade: negated: absent",
 	"Grade: negated: points == 0",

@@ -46,7 +46,7 @@ func TestADeniedPublishIsLoud(t *testing.T) {
 	took := proctest.Await(t, bound, "the denied put is counted", func() bool {
 		return pleg.metric("microlet_bus_denied_total", "operation", "publish") >= 1
 	})
-	t.Logf("told of the denial after %v", took)
+	t.Logf("reported the denial after %v", took)
 	proctest.Await(t, bound, "the denial is an error in the log", func() bool {
 		log := pleg.log.String()
 		return strings.Contains(log, "level=ERROR") && strings.Contains(log, "NODE")
@@ -237,7 +237,7 @@ func TestADeafWatchIsFound(t *testing.T) {
 	podsync.Own(subject.Pods).Put("a", wrapperspb.String("1"))
 	proctest.Await(t, bound, "heard", func() bool { _, ok := v.Get("a"); return ok })
 	// Past the time in which the list is continued, so that only the audit can find it. Audits that find nothing
-	// are not told of, so there is nothing else to wait for.
+	// are not reported, so there is nothing else to wait for.
 	time.Sleep(2 * time.Second)
 	if got := reader.metric("microlet_bus_watch_restarts_total", "reason", "deaf"); got != 0 {
 		t.Fatalf("a watch that hears was taken for deaf %v times", got)

@@ -86,7 +86,7 @@ func TestAReplyReachesNobodysKeys(t *testing.T) {
 	for _, key := range []string{"a-pod", "another", "_epoch.podsync.0"} {
 		request(t, pleg, list, subject.Entry(subject.Assignment, key), last)
 	}
-	// And what JetStream is told in a request's body, had from its own entry, which is not an entry then.
+	// And what JetStream gets in a request's body, had from its own entry, which is not an entry then.
 	bodies := map[string]string{
 		"$JS.API.STREAM.CREATE.MINE":                       `{"name":"MINE","subjects":["$KV.ASSIGNMENT.>"],"storage":"file"}`,
 		"$JS.API.STREAM.DELETE.KV_ASSIGNMENT_podsync":      ``,
@@ -374,7 +374,7 @@ func TestAStrangersBusIsLeftAlone(t *testing.T) {
 	p := n.peer(role.Prober, "0", "", func(c *bus.Client) { pods = bus.Watch[value](c, subject.Pods, ">", nil) })
 	proctest.Await(t, bound, "the stranger is counted",
 		func() bool { return p.metric("microlet_bus_stranger_connections_total") >= 2 })
-	proctest.Await(t, bound, "and told of", func() bool {
+	proctest.Await(t, bound, "and reported", func() bool {
 		return strings.Contains(p.log.String(), "a stranger serves the bus's socket") &&
 			strings.Contains(p.log.String(), "uid=65534")
 	})

@@ -316,7 +316,7 @@ func (c *Client) OnConnect(f func()) {
 }
 
 // Publish sends a hint: nothing remembers it, and nobody need be listening. It returns
-// ErrNotConnected while the bus is away. A subject that the service may not publish is told later,
+// ErrNotConnected while the bus is away. A subject that the service may not publish is reported later,
 // in the log and in the metric microlet_bus_denied_total, since the bus answers nothing to a hint.
 func (c *Client) Publish(subj string, m proto.Message) error {
 	data, err := proto.Marshal(m)

@@ -78,7 +78,7 @@ func (c *Client) Take(ctx context.Context) (*Record, error) {
 }
 
 // next asks for the next record on an inbox of its own. A record comes under the subject that it was stored with, by
-// which the answers to requests, which share an inbox, cannot be told apart: with two under way it would be dropped,
+// which the answers to requests, which share an inbox, cannot be distinguished: with two under way it would be dropped,
 // and given out again after 10 s.
 func (s *session) next(ctx context.Context, body []byte) (*nats.Msg, error) {
 	inbox := s.nc.NewInbox()

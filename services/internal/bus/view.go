@@ -320,7 +320,7 @@ func (s *store) dropOlder(writer string, epoch int64) {
 }
 
 // dropUnlisted drops, after a full listing, the keys that the bucket does not hold although their
-// writer's mark says that it was told of all of them: their delete, or their TTL, has passed meanwhile.
+// writer's mark shows that it has seen all of them: their delete, or their TTL, has passed meanwhile.
 func (s *store) dropUnlisted(listed, heard map[string]bool) {
 	s.mu.Lock()
 	var ghosts []string

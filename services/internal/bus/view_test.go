@@ -17,7 +17,7 @@ import (
 	"github.com/microlet/microlet/proto/subject"
 )
 
-// testView is a view of PROBE_RESULTS without a connection, that records what it was told of.
+// testView is a view of PROBE_RESULTS without a connection, that records what it was called for.
 func testView(t *testing.T) (*View[*wrapperspb.StringValue], *[]string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -33,9 +33,9 @@ func testView(t *testing.T) (*View[*wrapperspb.StringValue], *[]string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := &[]string{}
-	return Watch[wrapperspb.StringValue](c, subject.ProbeResults, ">", func(key string) { *told = append(*told, key) }),
-		told
+	reported := &[]string{}
+	return Watch[wrapperspb.StringValue](c, subject.ProbeResults, ">", func(key string) { *reported = append(*reported, key) }),
+		reported
 }
 
 func put(writer string, epoch int64, rev uint64, key, val string) entry {
@@ -110,14 +110,14 @@ func TestViewKeepsWhatIsNewest(t *testing.T) {
 }
 
 func TestViewTellsOfChangesOnly(t *testing.T) {
-	v, told := testView(t)
+	v, reported := testView(t)
 	const a, k = "prober.a", "p.c.liveness"
 	for _, e := range []entry{put(a, 1, 1, k, "x"), put(a, 1, 2, k, "x"), mark(a, 1), put(a, 1, 3, k, "y"),
 		del(a, 1, 4, k), del(a, 1, 5, k)} {
 		v.s.apply(e)
 	}
-	if got, want := fmt.Sprint(*told), fmt.Sprint([]string{k, k, k}); got != want {
-		t.Errorf("told of %s, want %s", got, want)
+	if got, want := fmt.Sprint(*reported), fmt.Sprint([]string{k, k, k}); got != want {
+		t.Errorf("called for %s, want %s", got, want)
 	}
 }
 

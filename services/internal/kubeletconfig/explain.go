@@ -140,7 +140,7 @@ var removedFlags = func() map[string]string {
 		"skip-log-headers":                       klog,
 		"stderrthreshold":                        klog,
 		"api-servers":                            server,
-		"require-kubeconfig":                     "remove it: --kubeconfig alone says whether there is an API server",
+		"require-kubeconfig":                     "remove it: --kubeconfig alone decides about the API server",
 		"allow-privileged":                       "remove it: admission in the cluster says who may be privileged",
 		"cadvisor-port":                          "remove it: cAdvisor's metrics are at /metrics/cadvisor of the HTTPS API",
 		"cloud-config":                           "use --cloud-provider=external and a cloud controller manager",

@@ -38,7 +38,7 @@ func checkKubeconfig(p *problems, path string) {
 	}
 }
 
-// yamlLine is where a YAML parser stumbled, if it has told.
+// yamlLine is where a YAML parser stopped, if the parser reports it.
 func yamlLine(err error) string {
 	text := oneLine(err)
 	if i := strings.Index(text, "yaml: line "); i >= 0 {

@@ -61,7 +61,7 @@ func validateLogging(p *problems, k *kc) {
 		"it works with the text format alone", "remove it, or set logging.format: text")
 	gate, err := newGate(k.FeatureGates)
 	if err != nil {
-		return // validateGates has told it
+		return // validateGates reports it
 	}
 	logging := k.Logging
 	logging.Format = logsapi.DefaultLogFormat

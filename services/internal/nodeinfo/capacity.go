@@ -27,7 +27,7 @@ type Options struct {
 }
 
 // Capacity returns cpu, memory, pods, ephemeral-storage and a hugepages-<size> for each page size
-// that the kernel has. What cannot be read is left out and told in the error.
+// that the kernel has. What cannot be read is left out and named in the error.
 func (s Source) Capacity(o Options) (v1.ResourceList, error) {
 	list := v1.ResourceList{}
 	var errs []error

@@ -44,7 +44,7 @@ type DeliveryOptions struct {
 	// Burst is eventBurst: how many may go at once. The kubelet's default is 100.
 	Burst int
 	// Answered returns when the apiserver last answered a request of another kind, by which an apiserver that is away
-	// is told from one that hangs over an Event. Nil if nobody knows.
+	// differs from one that hangs over an Event. Nil if nobody knows.
 	Answered func() time.Time
 	// Log and Metrics are as elsewhere; Metrics may be nil.
 	Log     *slog.Logger

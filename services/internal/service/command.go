@@ -90,7 +90,7 @@ func LoadKubelet(fs *pflag.FlagSet, flags *kubeletconfig.Flags,
 		return kubeletconfig.Load(fs, flags)
 	}
 	k, err := kubeletconfig.ReadResolved(resolved)
-	return k, nil, err // who resolved it has told the warnings
+	return k, nil, err // the process that resolved it has logged the warnings
 }
 
 // LogWarnings logs what the kubelet's configuration asks for and does not get.

@@ -35,7 +35,7 @@ const maxSocketFiles = 1024
 
 const socketSuffix = ".sock"
 
-// Config is what every service is told.
+// Config configures every service.
 type Config struct {
 	// RuntimeDir is the folder of sockets, keys and the bus's store. Default: /run/microlet.
 	RuntimeDir string

@@ -281,11 +281,11 @@ func TestHealthFollowsThePulse(t *testing.T) {
 func TestSinglePlacement(t *testing.T) {
 	placement := &InProcess{}
 	var mu sync.Mutex
-	told := map[role.Role][]string{}
+	reported := map[role.Role][]string{}
 	placement.Notify = func(r role.Role, states ...string) {
 		mu.Lock()
 		defer mu.Unlock()
-		told[r] = append(told[r], states...)
+		reported[r] = append(reported[r], states...)
 	}
 	podsync := newTestService(t, role.Podsync, placement)
 	pleg := newIn(t, podsync.Config, role.PLEG)
@@ -307,8 +307,8 @@ func TestSinglePlacement(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if !slices.Contains(told[role.Podsync], run.NotifyReady) {
-		t.Errorf("told %v, want podsync's READY", told)
+	if !slices.Contains(reported[role.Podsync], run.NotifyReady) {
+		t.Errorf("reported %v, want podsync's READY", reported)
 	}
 	idle := placement.Idle()
 	if _, ok := idle[role.PLEG]; !ok || len(idle) != 2 {

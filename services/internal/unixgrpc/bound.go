@@ -27,7 +27,7 @@ const (
 	strangers = -1
 )
 
-// BoundOptions say who is told of refused connections.
+// BoundOptions say who learns of refused connections.
 type BoundOptions struct {
 	// Peers say which users have roles. Default: role.ByUID.
 	Peers Rules

@@ -29,7 +29,7 @@ const (
 	denialLogPeriod = 10 * time.Second
 )
 
-// ServerOptions say who may call a server, and where its refusals are told.
+// ServerOptions say who may call a server, and where its refusals are logged.
 type ServerOptions struct {
 	// Policy is required; without one every call is refused.
 	Policy *Policy

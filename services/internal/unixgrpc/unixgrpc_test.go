@@ -186,7 +186,7 @@ func TestMethodsThatNobodyServesAreDenied(t *testing.T) {
 	}
 }
 
-// Who may not call is told so before the server has read a message, which may be large and may never come.
+// Who may not call gets an error before the server has read a message, which may be large and may never come.
 func TestACallIsJudgedByItsHeaders(t *testing.T) {
 	l, path := listen(t)
 	serve(t, l, ServerOptions{Policy: NewPolicy(nil), Peers: rolesOf(role.PLEG), Log: slog.New(slog.DiscardHandler)})
@@ -251,7 +251,7 @@ func servePLEG(t *testing.T) string {
 	return path
 }
 
-// Another user's process is told apart by its UID.
+// Another user's process is recognized by its UID.
 func TestAnotherUserIsDenied(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Fatal("run the tests as root: this one becomes other users")

@@ -364,7 +364,7 @@ func TestSingle(t *testing.T) {
 		}
 	}
 	if rows["up"].MemoryBytes == 0 || rows["bus"].MemoryBytes != 0 {
-		t.Errorf("memory is told as %d and %d, want it once", rows["up"].MemoryBytes, rows["bus"].MemoryBytes)
+		t.Errorf("memory is reported as %d and %d, want it once", rows["up"].MemoryBytes, rows["bus"].MemoryBytes)
 	}
 	a.stop()
 }

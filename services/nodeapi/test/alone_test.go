@@ -412,7 +412,7 @@ func TestStrangersWhoAreSlow(t *testing.T) {
 	}
 	expect(t, soon, "the stranger's address again", func() (int, string) { return e.caller(stranger).get("/pods") },
 		401, "")
-	expect(t, 2*soon, "what is told of it", func() (int, string) { return jane.get("/metrics") }, 200,
+	expect(t, 2*soon, "what is reported of it", func() (int, string) { return jane.get("/metrics") }, 200,
 		`microlet_nodeapi_connections_evicted_total{reason="address",server="https",service="nodeapi"} 1`)
 }
 

@@ -172,7 +172,7 @@ func TestFloodOfTokens(t *testing.T) {
 	if took := time.Since(began); took > soon {
 		t.Errorf("they waited %v", took)
 	}
-	proctest.Await(t, 20*time.Second, "most of the flood is told to try again",
+	proctest.Await(t, 20*time.Second, "most of the flood is asked to try again",
 		func() bool { return len(codes) >= cap(codes)/2 })
 	if got := e.reviews.hanging(); got > 8 {
 		t.Errorf("%d tokens of two addresses are reviewed at one time, want 8 at most", got)

@@ -24,7 +24,7 @@ import (
 
 // reviews is nodestatus and the apiserver behind it. Names say what their owners may: "jane get_pods,get_log".
 // A token is good if it begins with "good", and its owner is who follows. It has no answer for names with
-// "hang" in them until it is told to go on.
+// "hang" in them until the test lets it go on.
 type reviews struct {
 	nodestatusv1.UnimplementedReviewServiceServer
 	goOn chan struct{}

@@ -27,7 +27,7 @@ import (
 	"github.com/microlet/microlet/services/nodeapi/internal/testpki"
 )
 
-// session is a command that repeats what it is told, by the client library that kubectl has.
+// session is a command that repeats its input, by the client library that kubectl has.
 type session struct {
 	t     *testing.T
 	stdin *io.PipeWriter
@@ -157,7 +157,7 @@ func TestSIGTERM(t *testing.T) {
 	select {
 	case <-s.done:
 	case <-time.After(slack):
-		t.Error("the session's client was not told")
+		t.Error("the session's client got no reason")
 	}
 	if _, err := io.Copy(io.Discard, follow.Body); err == nil {
 		t.Error("the log ended as if there were no more to come")

@@ -151,15 +151,15 @@ func (a *apiserver) listNodes(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusOK)
-	told := q.Get("resourceVersion")
+	reported := q.Get("resourceVersion")
 	for {
 		a.mu.Lock()
 		n, changed := a.node.DeepCopy(), a.changed
 		a.mu.Unlock()
-		if n != nil && n.ResourceVersion != told {
+		if n != nil && n.ResourceVersion != reported {
 			raw, _ := json.Marshal(n)
 			_, _ = fmt.Fprintf(w, `{"type":"MODIFIED","object":%s}`+"\n", raw)
-			told = n.ResourceVersion
+			reported = n.ResourceVersion
 		}
 		w.(http.Flusher).Flush()
 		select {

@@ -20,18 +20,18 @@ import (
 	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
-// is waits until a reader is told of these pods, with these states, and of no other.
+// is waits until a reader has these pods, with these states, and of no other.
 func (r *reader) is(t *testing.T, want map[string]string) {
 	t.Helper()
 	defer func() {
-		if got := r.told(); t.Failed() {
-			t.Logf("told %v, want %v", got, want)
+		if got := r.reported(); t.Failed() {
+			t.Logf("reported %v, want %v", got, want)
 		}
 	}()
-	proctest.Await(t, soon, "what podsync has told is all that is", func() bool { return maps.Equal(r.told(), want) })
+	proctest.Await(t, soon, "what podsync has published is all that is", func() bool { return maps.Equal(r.reported(), want) })
 }
 
-// TestWithoutABus: pods run without it, and all of it is told when it is there, also by a bus that has lost everything.
+// TestWithoutABus: pods run without it, and all of it is reported when it is there, also by a bus that has lost everything.
 func TestWithoutABus(t *testing.T) {
 	n := newNode(t)
 	n.StopBus()
@@ -202,7 +202,7 @@ func TestWrongConfiguration(t *testing.T) {
 	}
 }
 
-// TestABrokenManifest is told, and harms no other: neither at the start nor later.
+// TestABrokenManifest is reported, and harms no other: neither at the start nor later.
 func TestABrokenManifest(t *testing.T) {
 	n := newNode(t)
 	for file, text := range map[string]string{

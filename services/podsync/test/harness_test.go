@@ -244,7 +244,7 @@ func (c *count) add(event *runtimeapi.ContainerEventResponse) {
 // most is how many ran at the most at one time, up to the start of a container.
 func (c *count) most(upTo string) int {
 	c.n.t.Helper()
-	proctest.Await(c.n.t, soon, "the runtime has told of container "+upTo, func() bool {
+	proctest.Await(c.n.t, soon, "the runtime has reported container "+upTo, func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.seen[upTo]
@@ -270,25 +270,25 @@ func (n *node) reads() *reader {
 	return r
 }
 
-// told are the names of the pods that a reader has, each with what it knows of its one container.
-func (r *reader) told() map[string]string {
-	told := map[string]string{}
+// reported are the names of the pods that a reader has, each with what it knows of its one container.
+func (r *reader) reported() map[string]string {
+	reported := map[string]string{}
 	for key, m := range r.pods.All() {
 		p := &v1.Pod{}
 		if err := p.Unmarshal(m.GetPod()); err != nil {
-			told[key] = err.Error()
+			reported[key] = err.Error()
 			continue
 		}
 		name := strings.TrimSuffix(p.Name, "-"+bustest.NodeName)
-		told[name] = "no status"
+		reported[name] = "no status"
 		if s, ok := r.statuses.Get(key); ok && len(s.GetContainers()) == 1 {
-			told[name] = fmt.Sprintf("%s %s", s.GetContainers()[0].GetState(), s.GetContainers()[0].GetId())
+			reported[name] = fmt.Sprintf("%s %s", s.GetContainers()[0].GetState(), s.GetContainers()[0].GetId())
 		}
 	}
-	return told
+	return reported
 }
 
-// state is what is told of a container that runs.
+// state is what is reported of a container that runs.
 func state(id string) string {
 	return fmt.Sprintf("%s %s", podsyncv1.ContainerState_CONTAINER_STATE_RUNNING, id)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
-// TestTheNodesAddressIsNoGuess: what the default route suggests before nodestatus has told the node's address is in no
+// TestTheNodesAddressIsNoGuess: what the default route suggests before nodestatus has published the node's address is in no
 // status and, as far as nodestatus is not away for long, in no container.
 func TestTheNodesAddressIsNoGuess(t *testing.T) {
 	const address = "192.0.2.7" // which no default route of this machine has
@@ -70,7 +70,7 @@ func TestTheNodesAddressIsNoGuess(t *testing.T) {
 	for _, call := range n.runtime.Calls("CreateContainer") {
 		for _, e := range call.Request.(*runtimeapi.CreateContainerRequest).GetConfig().GetEnvs() {
 			if e.GetKey() == "HOST" && string(e.GetValue()) != address {
-				t.Errorf("a container was told %s", e.GetValue())
+				t.Errorf("a container got %s", e.GetValue())
 			}
 		}
 	}

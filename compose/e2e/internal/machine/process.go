@@ -71,7 +71,7 @@ func Children(pid int) ([]int, error) {
 	return slices.DeleteFunc(pids, func(p int) bool { return Parent(p) != pid }), nil
 }
 
-// Alive says whether a process exists and is no zombie.
+// Alive reports whether a process exists and is no zombie.
 func Alive(pid int) bool {
 	fields, err := statFields(pid)
 	return err == nil && fields[0] != "Z" && fields[0] != "X"

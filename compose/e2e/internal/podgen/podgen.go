@@ -109,7 +109,7 @@ func (g *Generator) deal(taken map[string]bool) (trait, bool) {
 // EndsLabel is "true" on pods that come to their end by themselves.
 const EndsLabel = "podgen/ends"
 
-// Ends says whether the pod comes to its end by itself.
+// Ends reports whether the pod comes to its end by itself.
 func Ends(p *corev1.Pod) bool { return p.Labels[EndsLabel] == "true" }
 
 // Pod returns the next pod, and the names of its traits.

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Ready says whether the pod's condition Ready is true.
+// Ready reports whether the pod's condition Ready is true.
 func Ready(p *corev1.Pod) bool { return PodCondition(p, corev1.PodReady) == corev1.ConditionTrue }
 
 // PodCondition returns the status of a condition, Unknown if the pod has none.
@@ -24,7 +24,7 @@ func PodCondition(p *corev1.Pod, kind corev1.PodConditionType) corev1.ConditionS
 	return corev1.ConditionUnknown
 }
 
-// NodeIsReady says whether the node's condition Ready is true.
+// NodeIsReady reports whether the node's condition Ready is true.
 func NodeIsReady(n *corev1.Node) bool {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {

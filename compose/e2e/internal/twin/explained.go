@@ -15,7 +15,7 @@ type Explanation struct {
 	Why string
 }
 
-// Covers says whether it explains d, of which A is the kubelet's.
+// Covers reports whether it explains d, of which A is the kubelet's.
 func (e *Explanation) Covers(d Difference) bool {
 	return e.path.MatchString(d.Path) && e.meant(d.A, d.B)
 }

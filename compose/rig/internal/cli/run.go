@@ -138,20 +138,20 @@ func runDemo(ctx context.Context, i *rig.Instance, out io.Writer, begin time.Tim
 	const patience = 2 * time.Minute
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	told := map[string]bool{}
+	printed := map[string]bool{}
 	for {
 		pods, err := client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=" + demoName})
 		if err != nil {
 			return fmt.Errorf("watch the demo's pods: %w", err)
 		}
 		for _, p := range pods.Items {
-			if p.Status.Phase == corev1.PodRunning && p.Status.PodIP != "" && !told[p.Name] {
-				told[p.Name] = true
+			if p.Status.Phase == corev1.PodRunning && p.Status.PodIP != "" && !printed[p.Name] {
+				printed[p.Name] = true
 				_, _ = fmt.Fprintf(out, "pod %s is Running with address %s, %s after the command\n", p.Name,
 					p.Status.PodIP, time.Since(begin).Round(100*time.Millisecond))
 			}
 		}
-		if len(told) >= int(replicas) {
+		if len(printed) >= int(replicas) {
 			return nil
 		}
 		select {

@@ -81,7 +81,7 @@ func parseReport(text []byte) (Results, error) {
 		return Results{}, fmt.Errorf("it has %d suites, want one", len(suites))
 	}
 	results := Results{Specs: map[string]Result{}, All: map[string]bool{}}
-	// A failed spec also fails the suite; what else failed it is told here.
+	// A failed spec also fails the suite; this shows what else failed it.
 	for _, reason := range suites[0].SpecialSuiteFailureReasons {
 		if !strings.HasPrefix(reason, "Detected Programmatic Focus") {
 			results.Broken = append(results.Broken, reason)

@@ -26,7 +26,7 @@ func File(ctx context.Context, path string, waiting func()) (unlock func(), err 
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
-	var told time.Time
+	var printed time.Time
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
@@ -36,9 +36,9 @@ func File(ctx context.Context, path string, waiting func()) (unlock func(), err 
 			_ = f.Close()
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
-		if waiting != nil && time.Since(told) >= every {
+		if waiting != nil && time.Since(printed) >= every {
 			waiting()
-			told = time.Now()
+			printed = time.Now()
 		}
 		select {
 		case <-ctx.Done():

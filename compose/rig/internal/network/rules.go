@@ -48,7 +48,7 @@ func rules(plan Plan, name string) []rule {
 		{"filter", "INPUT", slices.Concat([]string{"-i", plan.Bridge}, mark, []string{"-j", "ACCEPT"})},
 		{"nat", "POSTROUTING", slices.Concat([]string{"-s", plan.PodCIDR.String(), "!", "-o", plan.Bridge}, mark, []string{"-j", "MASQUERADE"})},
 		// The rig has no kube-proxy: this is the one Service that every pod
-		// with a service account token is told of.
+		// with a service account token learns of.
 		{"nat", "PREROUTING", slices.Concat(toAPI, mark, dnat)},
 		{"nat", "OUTPUT", slices.Concat(toAPI, mark, dnat)},
 	}

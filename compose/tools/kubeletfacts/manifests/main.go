@@ -148,7 +148,7 @@ func one(name string, data []byte) (*fact, error) {
 		delete(p.Annotations, kubetypes.ConfigFirstSeenAnnotationKey)
 		return &fact{Pod: p}, nil
 	case <-time.After(10 * time.Second):
-		return nil, errors.New("the kubelet told nothing")
+		return nil, errors.New("the kubelet printed nothing")
 	}
 }
 

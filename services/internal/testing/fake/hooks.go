@@ -102,7 +102,7 @@ func (h *hooks) Peak(method string) int {
 	return h.peak[method]
 }
 
-// enter records a call and makes it wait or fail as told. leave must be called when
+// enter records a call and makes it wait or fail as the test wants. leave must be called when
 // the call ends.
 func (h *hooks) enter(ctx context.Context, fullMethod string, req any) (leave func(), err error) {
 	method := fullMethod[strings.LastIndex(fullMethod, "/")+1:]

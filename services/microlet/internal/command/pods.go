@@ -50,18 +50,18 @@ func dialPods(cfg *service.Config) (*pods, error) {
 
 // explainPods says what an operator can do about a request that failed.
 func explainPods(err error, socket string) error {
-	told := status.Convert(err)
-	switch told.Code() {
+	refusal := status.Convert(err)
+	switch refusal.Code() {
 	case codes.InvalidArgument, codes.AlreadyExists, codes.NotFound:
-		return errors.New(told.Message())
+		return errors.New(refusal.Message())
 	case codes.PermissionDenied, codes.Unauthenticated:
-		return fmt.Errorf("only root may run pods on the node: use sudo (%s)", told.Message())
+		return fmt.Errorf("only root may run pods on the node: use sudo (%s)", refusal.Message())
 	case codes.DeadlineExceeded:
 		return fmt.Errorf("podsync does not answer on %s within %v: see microlet status", socket, podsTimeout)
 	case codes.Unimplemented:
 		return fmt.Errorf("podsync on %s is of an older version, which cannot do this: restart it", socket)
 	}
-	if errors.Is(err, os.ErrNotExist) || told.Code() == codes.Unavailable {
+	if errors.Is(err, os.ErrNotExist) || refusal.Code() == codes.Unavailable {
 		return fmt.Errorf("podsync is not running: nobody serves %s; start microlet up, or name its --runtime-dir",
 			socket)
 	}
@@ -205,21 +205,21 @@ func readManifest(in io.Reader, name string) ([]byte, error) {
 
 // awaitReady waits until the pod is ready or has ended, and tells each change of its state.
 func (p *pods) awaitReady(ctx context.Context, out io.Writer, pod *podsyncv1.LocalPod, timeout time.Duration) error {
-	told := ""
+	last := ""
 	return p.look(ctx, pod, timeout, func(s *v1.PodStatus, gone bool) (bool, error) {
 		if gone {
 			return true, fmt.Errorf("pod %s was removed while it was waited for", fullName(pod))
 		}
 		state, done, failed := describe(s)
-		if state != told {
-			told = state
+		if state != last {
+			last = state
 			fmt.Fprintf(out, "pod %s: %s\n", fullName(pod), state)
 		}
 		if failed {
 			return true, fmt.Errorf("pod %s has failed", fullName(pod))
 		}
 		return done, nil
-	}, func() string { return "not ready: " + told })
+	}, func() string { return "not ready: " + last })
 }
 
 func (p *pods) awaitGone(ctx context.Context, out io.Writer, pod *podsyncv1.LocalPod, timeout time.Duration) error {

@@ -96,7 +96,7 @@ type Status struct {
 	Processes []Process `json:"processes"`
 }
 
-// Process is one service. Memory is its proportional set size; 0 when unknown, or told with the
+// Process is one service. Memory is its proportional set size; 0 when unknown, or when it is counted with the
 // process that holds it. HeartbeatAgeSeconds is null when none was heard.
 type Process struct {
 	Service             string     `json:"service"`

@@ -66,7 +66,7 @@ func load(cfg *up.Config, fs *pflag.FlagSet, flags *kubeletconfig.Flags) ([]kube
 	log := cfg.Service.Log
 	err := cfg.Service.TakeKubelet(kubelet)
 	if wrong != nil {
-		cfg.Service.Log = log // what is wrong with it is told
+		cfg.Service.Log = log // what is wrong with it is reported
 	}
 	cfg.Kubelet = kubelet
 	return warnings, errors.Join(wrong, err, cfg.Validate())

@@ -22,7 +22,7 @@ func refused(t *testing.T, args ...string) string {
 	return err.Error()
 }
 
-// All that is wrong with any service's settings and the kubelet's is told at once, before anything starts.
+// All that is wrong with any service's settings and the kubelet's is reported at once, before anything starts.
 func TestAllFaultsAreToldAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	config, kubeconfig, run := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "kubeconfig"), filepath.Join(dir,
@@ -50,7 +50,7 @@ func TestAllFaultsAreToldAtOnce(t *testing.T) {
 		"api-max-logs is 1", `placement is "both"`, "prober-replicas is 99", "port=70000 (flag --port)",
 	} {
 		if n := strings.Count(got, want); n != 1 {
-			t.Errorf("%q is told %d times, want once", want, n)
+			t.Errorf("%q is reported %d times, want once", want, n)
 		}
 	}
 	if t.Failed() {
@@ -60,11 +60,11 @@ func TestAllFaultsAreToldAtOnce(t *testing.T) {
 		t.Errorf("something was started: %v", err)
 	}
 	if got := refused(t, "up", "--runtime-dir=rel"); strings.Count(got, "runtime-dir is") != 1 {
-		t.Errorf("a setting that services share is not told once:\n%s", got)
+		t.Errorf("a setting that services share is not reported once:\n%s", got)
 	}
 }
 
-// A mistake in the command line is told in words, with what would be right.
+// A mistake in the command line is explained in words, with what would be right.
 func TestMistakesInTheCommandLine(t *testing.T) {
 	for _, c := range []struct {
 		args []string

@@ -96,7 +96,7 @@ func TestAProcessHeldByAFrozenFileSystem(t *testing.T) {
 		p.Restarts != 1 {
 		t.Errorf("account is %+v", p)
 	}
-	t.Logf("it is told as: pid %d was killed and does not end: %s", pid, p.Stuck[0].WaitsFor)
+	t.Logf("it is reported as: pid %d was killed and does not end: %s", pid, p.Stuck[0].WaitsFor)
 	thaw()
 	until(t, "the end of the one that was stuck", func() bool { return len(state(s).Stuck) == 0 })
 	if again := state(s); again.PID != p.PID || again.State != Ready || again.Restarts != 1 {

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// fakeLauncher starts processes that behave as they are told, in virtual time.
+// fakeLauncher starts processes that behave as the test wants, in virtual time.
 type fakeLauncher struct {
 	// behave is the life of a process; its return is its exit. nth counts a name's starts from 0.
 	behave func(name string, nth int, p *fakeProcess) string
@@ -228,10 +228,10 @@ func TestAHungProcessDelaysNobodyForLong(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- s.Run(ctx) }()
 		if got := <-ready; got != "3 processes, not ready yet: bus" {
-			t.Errorf("told %q", got)
+			t.Errorf("reported %q", got)
 		}
 		if took := time.Since(began); took > s.options.ReadyWait+tick+time.Second {
-			t.Errorf("told after %v", took)
+			t.Errorf("reported after %v", took)
 		}
 		for name, by := range map[string]time.Duration{
 			"bus":     0,

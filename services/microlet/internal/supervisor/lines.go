@@ -60,7 +60,7 @@ func (s *stream) line(service string, line []byte) {
 	defer s.mu.Unlock()
 	if s.labelled(service, line) {
 		whole := append(bytes.Clone(line), '\n') // one write, so that lines never mix
-		_, _ = s.out.Write(whole)                // the log is where a failure would be told
+		_, _ = s.out.Write(whole)                // the log is where a failure would be reported
 		return
 	}
 	s.raw.Warn("process output", serviceKey, service, logkey.Line, string(line))

@@ -22,9 +22,9 @@ const (
 	maxStuck = 3
 	// stuckRefresh is the time between two looks at what a stuck process waits for.
 	stuckRefresh = 10 * time.Second
-	// threadsShown bounds how many of its threads are told.
+	// threadsShown bounds how many of its threads are logged.
 	threadsShown = 3
-	// framesShown bounds how much of a thread's stack in the kernel is told.
+	// framesShown bounds how much of a thread's stack in the kernel is logged.
 	framesShown = 4
 )
 
@@ -139,7 +139,7 @@ func (k *keeper) leave(p process, waitsFor string) {
 				})
 				select {
 				case k.freed <- struct{}{}:
-				default: // it is told already
+				default: // it is logged already
 				}
 				return
 			case <-t.C:

@@ -80,11 +80,11 @@ func (s *Supervisor) start(ctx context.Context) []*keeper {
 func (s *Supervisor) watch(ctx context.Context, readyBy time.Time) {
 	t := time.NewTimer(untilLook(time.Now()))
 	defer t.Stop()
-	told := false
+	notified := false
 	for {
 		s.options.OnTurn()
-		if missing := s.notReady(); !told && (len(missing) == 0 || time.Now().After(readyBy)) {
-			told = true
+		if missing := s.notReady(); !notified && (len(missing) == 0 || time.Now().After(readyBy)) {
+			notified = true
 			status := fmt.Sprintf("%d processes", len(s.keepers))
 			if len(missing) > 0 {
 				status += ", not ready yet: " + strings.Join(missing, ", ")
@@ -92,7 +92,7 @@ func (s *Supervisor) watch(ctx context.Context, readyBy time.Time) {
 			s.options.OnReady(status)
 		}
 		wake := make(<-chan struct{})
-		if !told {
+		if !notified {
 			wake = s.nextReady()
 		}
 		select {

@@ -34,9 +34,9 @@ const (
 	stopTimeout = 14 * time.Second
 )
 
-// Config is what "microlet up" is told.
+// Config configures "microlet up".
 type Config struct {
-	// Service is what every service is told; up itself runs by it too.
+	// Service configures every service, and up itself.
 	Service service.Config
 	// Kubelet is the resolved configuration of the kubelet that microlet stands in for.
 	Kubelet *kubeletconfig.Config

@@ -210,7 +210,7 @@ func empty(ctx context.Context, root *os.Root, name string) {
 					return err
 				}
 				if err != nil {
-					failed = err // of many the last one is told
+					failed = err // of many the last one is reported
 				}
 			}
 		}

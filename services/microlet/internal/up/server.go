@@ -32,7 +32,7 @@ func newServer(placement string, a agents, heartbeats *bus.View[*busv1.Heartbeat
 }
 
 // GetStatus accounts for the supervisor itself and then for its processes, in start order. In the
-// single placement they are one process, whose memory is told once.
+// single placement they are one process, whose memory is counted once.
 func (s *server) GetStatus(context.Context, *supervisorv1.GetStatusRequest) (*supervisorv1.GetStatusResponse, error) {
 	self := supervisor.Process{Name: string(role.Up), State: supervisor.Ready, PID: os.Getpid(), Started: s.started}
 	out := &supervisorv1.GetStatusResponse{

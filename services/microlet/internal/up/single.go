@@ -17,7 +17,7 @@ import (
 // singleTurn is the period of single's own loop.
 const singleTurn = 500 * time.Millisecond
 
-// singleReadyWait is how long the services may take before systemd is told READY regardless, as it is of processes: one
+// singleReadyWait is how long the services may take before systemd gets READY regardless, as with processes: one
 // that waits for an apiserver that is away is no failed start.
 const singleReadyWait = 30 * time.Second
 
@@ -66,7 +66,7 @@ func (s *single) Run(ctx context.Context) error {
 func (s *single) turn(ctx context.Context) error {
 	t := time.NewTicker(singleTurn)
 	defer t.Stop()
-	told, looked, readyBy := false, time.Now(), time.Now().Add(singleReadyWait)
+	notified, looked, readyBy := false, time.Now(), time.Now().Add(singleReadyWait)
 	for {
 		select {
 		case <-ctx.Done():
@@ -74,8 +74,8 @@ func (s *single) turn(ctx context.Context) error {
 		case <-t.C:
 		}
 		s.self.Pulse.Turn()
-		if missing := s.notReady(); !told && (len(missing) == 0 || time.Now().After(readyBy)) {
-			told = true
+		if missing := s.notReady(); !notified && (len(missing) == 0 || time.Now().After(readyBy)) {
+			notified = true
 			status := fmt.Sprintf("%d services in one process", len(s.config.Services))
 			if len(missing) > 0 {
 				status += ", not ready yet: " + strings.Join(missing, ", ")

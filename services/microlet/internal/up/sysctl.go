@@ -19,7 +19,7 @@ const (
 )
 
 // raiseInotify lets users watch more files at one time, unless they may already. A host that does not
-// let itself be told only bounds how many logs can be followed.
+// let itself be raised only bounds how many logs can be followed.
 func raiseInotify(path string, log *slog.Logger) {
 	err := func() error {
 		text, err := os.ReadFile(path)

@@ -162,7 +162,7 @@ func TestStuckIsTold(t *testing.T) {
 	if p.GetState() != supervisorv1.State_STATE_STUCK || p.GetPid() != 0 || len(p.GetStuck()) != 1 ||
 		p.GetStuck()[0].GetPid() != 7 ||
 		p.GetStuck()[0].GetWaitsFor() != "thread 8" || !p.GetStuck()[0].GetSince().AsTime().Equal(now) {
-		t.Errorf("podsync is told as %v", p)
+		t.Errorf("podsync is reported as %v", p)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
-// gathering is a writer that shows what it has when it is told to.
+// gathering is a writer that shows what it has when the test says so.
 type gathering struct {
 	strings.Builder
 	rounds chan string
@@ -33,7 +33,7 @@ func (g *gathering) CaughtUp() (bool, error) {
 	return true, g.err
 }
 
-// lives is a container that ends when it is told to.
+// lives is a container that ends when the test says so.
 type lives struct {
 	path  string
 	ended atomic.Bool

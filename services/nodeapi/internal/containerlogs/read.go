@@ -57,16 +57,16 @@ func (r *Reader) untilRound(now time.Time) time.Duration {
 	return pause - (time.Duration(now.UnixNano())+phase)%pause
 }
 
-// Follower is a writer that holds back what it is given until it is told that there is no more for now.
+// Follower is a writer that holds back what it is given until CaughtUp says that there is no more for now.
 type Follower interface {
-	// CaughtUp says that all has been written that the log has, and is told whether that was anything since the last
+	// CaughtUp is called when all that the log has was written, and learns whether that was anything since the last
 	// time. An error ends the reading.
 	CaughtUp() (anything bool, err error)
 }
 
 // Read writes the log of the container with this id, as pods' statuses have it, until its end, or, following, until the
 // container has ended and all is written, or ctx ends. A nil writer's stream is left out. A writer that is a Follower
-// is told after each round, but the last.
+// is called after each round, but the last.
 func (r *Reader) Read(ctx context.Context, id string, o *v1.PodLogOptions, stdout, stderr io.Writer) error {
 	answer, err := r.Runtime.Status(ctx, bare(id))
 	if err != nil {

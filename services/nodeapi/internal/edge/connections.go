@@ -41,7 +41,7 @@ const (
 type limited struct {
 	net.Listener
 	limits Limits
-	// closed is told of a connection that is closed for its address's or the port's limit: one that makes
+	// closed is called for a connection that is closed for its address's or the port's limit: one that makes
 	// room, or one that gets none.
 	closed func(address netip.Prefix, reason string, refused bool)
 

@@ -114,7 +114,7 @@ func TestSlowLoris(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, server(hello, Limits{Connections: 3, PerAddress: 3, Idle: time.Hour}))
 		c := p.dial("192.0.2.1:1")
-		go func() { _, _ = io.Copy(io.Discard, c) }() // it is told why
+		go func() { _, _ = io.Copy(io.Discard, c) }() // it gets the reason
 		began := time.Now()
 		for {
 			if _, err := io.WriteString(c, "G"); err != nil {

@@ -86,15 +86,15 @@ type Server struct {
 // Run serves until the context ends. A port that cannot be opened, or a certificate that cannot be
 // read, is logged once and tried again: it may be taken for a moment by who served there before.
 func (s *Server) Run(ctx context.Context) error {
-	told := ""
+	logged := ""
 	for {
 		err := s.serve(ctx)
 		s.Metrics.open.WithLabelValues(s.Name).Set(0)
 		if ctx.Err() != nil {
 			return nil
 		}
-		if err.Error() != told {
-			told = err.Error()
+		if err.Error() != logged {
+			logged = err.Error()
 			s.Log.Error("port is not open; it is tried again", "server", s.Name, logkey.Address, s.Address,
 				logkey.Err, err)
 		}

@@ -103,10 +103,10 @@ func TestReaderThatIsGone(t *testing.T) {
 	b := (&Server{}).newBatch(r)
 	write(t, b, "a") // held
 	if _, err := b.CaughtUp(); !errors.Is(err, r.broken) {
-		t.Errorf("who is told of the end of the log is told %v", err)
+		t.Errorf("who learns of the end of the log gets %v", err)
 	}
 	if _, err := b.Write([]byte("c")); !errors.Is(err, r.broken) {
-		t.Errorf("the writer is told %v", err)
+		t.Errorf("the writer gets %v", err)
 	}
 	b.deliver()
 	if len(r.got) != 0 || len(r.deadlines) != 1 {

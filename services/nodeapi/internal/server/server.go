@@ -175,7 +175,7 @@ func (s *Server) handler(routes []route, c Checker, serverType string) http.Hand
 		_, pattern := mux.Handler(req)
 		r, known := byPattern[pattern]
 		if !known {
-			// Whether it exists is told to nobody who may not call all that exists.
+			// Only who may call all that exists learns whether it exists.
 			r = route{subresources: subProxy, bucket: "other"}
 		}
 		defer s.observe(req.Method, r, serverType)()

@@ -20,7 +20,7 @@ import (
 	"github.com/microlet/microlet/services/internal/testing/fake"
 )
 
-// Runtime is a fake runtime that also streams: every command repeats what it is told, and so does every
+// Runtime is a fake runtime that also streams: every command repeats its input, and so does every
 // process that is attached to and every port.
 type Runtime struct {
 	*fake.Runtime

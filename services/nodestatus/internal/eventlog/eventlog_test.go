@@ -27,7 +27,7 @@ func TestAnEventIsALine(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	const rest = `msg=event kind=Pod object=ns/p uid=u field="" reason=BackOff message="Back-off restarting" count=`
+	const rest = `msg=event kind=Pod object=ns/p objectUID=u field="" reason=BackOff message="Back-off restarting" count=`
 	if len(lines) != 2 || !strings.HasSuffix(lines[0], "level=WARN "+rest+"1") ||
 		!strings.HasSuffix(lines[1], "level=INFO "+rest+"2") {
 		t.Errorf("wrote %q", lines)

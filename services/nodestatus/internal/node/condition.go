@@ -66,7 +66,7 @@ func (s Settings) StatusEvent(reason string) Event {
 	return Event{v1.EventTypeNormal, reason, fmt.Sprintf("Node %s status is now: %s", s.Name, reason)}
 }
 
-// pressureHeld is how long a pressure that somebody told before, such as a kubelet that ran here,
+// pressureHeld is how long a pressure that somebody reported before, such as a kubelet that ran here,
 // still counts; evictionPressureTransitionPeriod's default.
 const pressureHeld = 5 * time.Minute
 
@@ -82,7 +82,7 @@ var pressures = []struct {
 
 // setPressure says of each pressure that it is unknown: False would claim that somebody measures it.
 // The control plane taints a node for a pressure that is True only, so that Unknown blocks no pod.
-// What was told before holds for pressureHeld, with the heartbeat time of when it was told.
+// What was reported before holds for pressureHeld, with the heartbeat time of that report.
 func setPressure(n *v1.Node, now time.Time) {
 	stamp := metav1.NewTime(now)
 	for _, p := range pressures {

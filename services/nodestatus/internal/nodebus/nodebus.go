@@ -69,7 +69,7 @@ func (e *Entries) Capacity() *podsyncv1.Capacity {
 	return m
 }
 
-// Runtime returns what the runtime told podsync last, nil before.
+// Runtime returns what podsync last learned from the runtime, nil before.
 func (e *Entries) Runtime() *podsyncv1.Runtime {
 	m, _ := e.runtime.Get(subject.NodeRuntime)
 	return m

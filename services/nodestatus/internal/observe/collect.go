@@ -23,7 +23,7 @@ type Collector struct {
 	Settings node.Settings
 	Network  node.Network
 	Source   nodeinfo.Source
-	// Limits and Reservation are for the capacity that is read here while podsync has told none.
+	// Limits and Reservation are for the capacity that is read here while podsync has reported none.
 	Limits      nodeinfo.Options
 	Reservation nodeinfo.Reservation
 	// Capacity and Runtime return what podsync has put, nil when it has not.
@@ -37,7 +37,7 @@ type Collector struct {
 	mu        sync.Mutex
 	addresses []v1.NodeAddress
 	machine   nodeinfo.Machine
-	told      map[string]string // what of it failed, so that each failure is logged once
+	logged    map[string]string // what of it failed, so that each failure is logged once
 }
 
 // Observe returns what is seen of the node. What takes time, the addresses and the machine, is
@@ -52,16 +52,16 @@ func (c *Collector) Observe(ctx context.Context, fresh bool) node.Observed {
 		Addresses: slices.Clone(c.addresses), Machine: c.machine, Runtime: c.Runtime(),
 		Problems: c.Ready.Problems(), Warning: c.Ready.Warning(),
 	}
-	told := c.Capacity()
-	if told.GetSystemUuid() != "" {
-		o.Machine.SystemUUID = told.GetSystemUuid()
+	capacity := c.Capacity()
+	if capacity.GetSystemUuid() != "" {
+		o.Machine.SystemUUID = capacity.GetSystemUuid()
 	}
 	var err error
-	if told != nil {
-		o.Capacity, o.Allocatable, err = nodeinfo.FromMessage(told)
-		c.tell("podsync's capacity cannot be read", err)
+	if capacity != nil {
+		o.Capacity, o.Allocatable, err = nodeinfo.FromMessage(capacity)
+		c.logOnce("podsync's capacity cannot be read", err)
 	}
-	if told == nil || err != nil {
+	if capacity == nil || err != nil {
 		o.Capacity, o.Allocatable = c.ownCapacity()
 	}
 	return o
@@ -71,35 +71,35 @@ func (c *Collector) refresh(ctx context.Context) {
 	lookup, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	addresses, err := c.Settings.Addresses(lookup, c.Network)
-	c.tell("the node's addresses cannot be found", err)
+	c.logOnce("the node's addresses cannot be found", err)
 	if err == nil {
 		c.addresses = addresses
 		c.Found(slices.Clone(addresses))
 	}
 	machine, err := c.Source.Machine()
-	c.tell("the machine's identity cannot be read in full", err)
+	c.logOnce("the machine's identity cannot be read in full", err)
 	c.machine = machine
 }
 
 func (c *Collector) ownCapacity() (capacity, allocatable v1.ResourceList) {
 	capacity, err := c.Source.Capacity(c.Limits)
-	c.tell("the node's capacity cannot be read in full", err)
+	c.logOnce("the node's capacity cannot be read in full", err)
 	allocatable, err = nodeinfo.Allocatable(capacity, c.Reservation)
-	c.tell("what of the node is allocatable cannot be computed", err)
+	c.logOnce("what of the node is allocatable cannot be computed", err)
 	return capacity, allocatable
 }
 
-// tell logs a failure when it begins or changes.
-func (c *Collector) tell(what string, err error) {
+// logOnce logs a failure when it begins or changes.
+func (c *Collector) logOnce(what string, err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
-	if c.told == nil {
-		c.told = map[string]string{}
+	if c.logged == nil {
+		c.logged = map[string]string{}
 	}
-	if c.told[what] != text {
-		c.told[what] = text
+	if c.logged[what] != text {
+		c.logged[what] = text
 		if err != nil {
 			c.Log.Warn(what, logkey.Err, err)
 		}

@@ -117,7 +117,7 @@ func TestHeartbeatIsProofEnough(t *testing.T) {
 		}
 		f.set(func(f *fakePodsync) {
 			if f.asked != 0 {
-				t.Errorf("podsync was asked %d times although its heartbeat told all", f.asked)
+				t.Errorf("podsync was asked %d times although its heartbeat had it all", f.asked)
 			}
 		})
 	})
@@ -392,12 +392,12 @@ func (f fakeNetwork) DefaultRoute(netip.Addr) (netip.Addr, error) {
 }
 
 func TestCollectorPrefersPodsyncAndHoldsWhatItFound(t *testing.T) {
-	var told *podsyncv1.Capacity
+	var reported *podsyncv1.Capacity
 	network := &struct{ fakeNetwork }{}
 	c := &Collector{
 		Settings: node.Settings{Name: "n", Hostname: "n"}, Network: network,
 		Limits:   nodeinfo.Options{RootDir: "/", MaxPods: 7},
-		Capacity: func() *podsyncv1.Capacity { return told }, Runtime: func() *podsyncv1.Runtime { return good },
+		Capacity: func() *podsyncv1.Capacity { return reported }, Runtime: func() *podsyncv1.Runtime { return good },
 		Ready: NewReady(NewPodsync(func() *busv1.Heartbeat { return nil }, &fakePodsync{})),
 		Found: func([]v1.NodeAddress) {}, Log: slog.New(slog.DiscardHandler),
 	}
@@ -409,7 +409,7 @@ func TestCollectorPrefersPodsyncAndHoldsWhatItFound(t *testing.T) {
 		t.Errorf("addresses %v, machine %+v", o.Addresses, o.Machine)
 	}
 	network.err = errors.New("no route")
-	told = &podsyncv1.Capacity{Capacity: map[string]string{"pods": "9"}, SystemUuid: "U"}
+	reported = &podsyncv1.Capacity{Capacity: map[string]string{"pods": "9"}, SystemUuid: "U"}
 	o = c.Observe(t.Context(), true)
 	if q := o.Capacity[v1.ResourcePods]; q.Value() != 9 || o.Machine.SystemUUID != "U" {
 		t.Errorf("pods = %s, uuid = %q, want podsync's", q.String(), o.Machine.SystemUUID)
@@ -417,7 +417,7 @@ func TestCollectorPrefersPodsyncAndHoldsWhatItFound(t *testing.T) {
 	if len(o.Addresses) != 2 {
 		t.Errorf("addresses %v, want the last ones held", o.Addresses)
 	}
-	told = &podsyncv1.Capacity{Capacity: map[string]string{"pods": "many"}}
+	reported = &podsyncv1.Capacity{Capacity: map[string]string{"pods": "many"}}
 	if q := c.Observe(t.Context(), false).Capacity[v1.ResourcePods]; q.Value() != 7 {
 		t.Errorf("pods = %s, want own figures when podsync's cannot be read", q.String())
 	}

@@ -21,7 +21,7 @@ type Value[M any] struct {
 	Message M
 	// Known is false when there is no such key.
 	Known bool
-	// Age is for how long the key has not been put although the bus would have told. It does not
+	// Age is for how long the key has not been put although the bus would have delivered it. It does not
 	// grow while the bus is away.
 	Age time.Duration
 }

@@ -12,11 +12,11 @@ import (
 	"github.com/microlet/microlet/services/internal/nodeinfo"
 )
 
-// told counts what is told to whom.
-type told struct{ assumed, reported, registered int }
+// calls counts who was called.
+type calls struct{ assumed, reported, registered int }
 
-func (t *told) Assume()           { t.assumed++ }
-func (t *told) Reported(*v1.Node) { t.reported++ }
+func (t *calls) Assume()           { t.assumed++ }
+func (t *calls) Reported(*v1.Node) { t.reported++ }
 
 func nodeOf(uid types.UID, boot string, ready v1.ConditionStatus) *v1.Node {
 	return &v1.Node{
@@ -40,7 +40,7 @@ func TestANodeThatWasReadyInThisBootStaysReady(t *testing.T) {
 		"ready in another boot":  {"b", nil, nodeOf("u", "a", v1.ConditionTrue), 0},
 		"no boot is known":       {"", errors.New("no such file"), nodeOf("u", "", v1.ConditionTrue), 0},
 	} {
-		var got told
+		var got calls
 		New(Options{Ready: &got, Machine: func() (nodeinfo.Machine, error) {
 			return nodeinfo.Machine{BootID: c.boot},
 				c.fails
@@ -52,7 +52,7 @@ func TestANodeThatWasReadyInThisBootStaysReady(t *testing.T) {
 }
 
 func TestTheFirstAcceptanceStartsTheKubelet(t *testing.T) {
-	var got told
+	var got calls
 	var watched *v1.Node
 	events := record.NewFakeRecorder(10)
 	r := New(Options{

@@ -93,7 +93,7 @@ func TestListAndStreamFollowAContainersLife(t *testing.T) {
 				t.Errorf("stopped event %+v is not of container %s of pod uid-1", ev, c.ContainerId)
 			}
 		case <-ctx.Done():
-			t.Fatal("no event told of the exit")
+			t.Fatal("no event reported the exit")
 		}
 		break
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/microlet/microlet/services/pleg/internal/relist"
 )
 
-// fakes is a bus and a podsync that remember what they were told, and can both be away.
+// fakes is a bus and a podsync that remember what they were given, and can both be away.
 type fakes struct {
 	mu         sync.Mutex
 	busErr     error

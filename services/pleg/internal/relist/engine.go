@@ -91,7 +91,7 @@ type Options struct {
 const (
 	// grace is how long a runtime event may lag behind a relist that saw the same exit.
 	grace = 2 * time.Second
-	// memory is how long the ids that the stream told of are kept.
+	// memory is how long the ids that the stream reported are kept.
 	memory = time.Minute
 	// gap is the least pause between two relists, however many are asked for.
 	gap = 200 * time.Millisecond
@@ -152,7 +152,7 @@ type Engine struct {
 	missed     map[string]time.Time // exits that only the relist saw: container id → when
 }
 
-// heardKey is one fact that can be told twice: by the stream and by the relist.
+// heardKey is one fact that can be reported twice: by the stream and by the relist.
 type heardKey struct {
 	id   string
 	kind EventType
@@ -306,7 +306,7 @@ func (e *Engine) compare(r listed, now time.Time) {
 		if event.Type == ContainerChanged {
 			continue // nothing acts upon it, as with the kubelet
 		}
-		if _, told := e.heard[heardKey{event.ID, event.Type}]; told {
+		if _, known := e.heard[heardKey{event.ID, event.Type}]; known {
 			continue
 		}
 		e.heard[heardKey{event.ID, event.Type}] = now
@@ -394,7 +394,7 @@ func (e *Engine) runtimeEvent(ev StreamEvent, now time.Time) {
 		e.heard[heardKey{ev.ID, ContainerRemoved}] = now
 	case StreamStopped:
 		key := heardKey{ev.ID, ContainerDied}
-		if _, told := e.heard[key]; told {
+		if _, known := e.heard[key]; known {
 			return // the relist was quicker
 		}
 		uid := ev.PodUID

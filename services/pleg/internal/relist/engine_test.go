@@ -173,13 +173,13 @@ func TestRelistIsTheKubeletsWithoutAStream(t *testing.T) {
 		for _, h := range r.hintsOf("c1") {
 			if h.Type == ContainerDied {
 				if died != nil {
-					t.Errorf("the exit was told twice")
+					t.Errorf("the exit was reported twice")
 				}
 				died = &h
 			}
 		}
 		if died == nil || died.at.Sub(at) > 1100*time.Millisecond {
-			t.Errorf("the exit was told %v, want within 1.1 s", died)
+			t.Errorf("the exit was reported after %v, want within 1.1 s", died)
 		}
 		if rep := r.last(); rep.Streaming || rep.Period != time.Second {
 			t.Errorf("report %+v, want no stream and a period of 1 s", rep)
@@ -387,7 +387,7 @@ func TestOverflowIsCountedAndListed(t *testing.T) {
 		t.Errorf("discarded = %v, want at least 5", n)
 	}
 	if !s.overflowed.Load() {
-		t.Error("the loop was not told")
+		t.Error("the loop was not woken")
 	}
 }
 

@@ -49,7 +49,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Number of containers, by their state, as the last relist saw them.",
 		}, []string{"container_state"}),
 		restarts: counter("microlet_pleg_stream_restarts_total",
-			"Event streams that were closed because a relist saw an exit that they had not told."),
+			"Event streams that were closed because a relist saw an exit that they had not reported."),
 	}
 	r.MustRegister(m.duration, m.interval, m.latency, m.lastSeen, m.discarded, m.connected,
 		m.connectionErrors, m.period, m.streaming, m.failures, m.restarts, m.pods, m.containers)

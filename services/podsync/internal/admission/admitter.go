@@ -21,7 +21,7 @@ import (
 type Nodes interface {
 	// Node is the newest version that is known.
 	Node() *v1.Node
-	// Wait returns once the apiserver has told of the Node, or that there is none.
+	// Wait returns once the apiserver has sent the Node, or has said that there is none.
 	Wait(ctx context.Context) error
 	// Refresh asks the apiserver for the newest version, which Node then returns.
 	Refresh(ctx context.Context) error
@@ -47,7 +47,7 @@ type Options struct {
 //
 // A pod that runs was admitted before this process began: it is admitted first and
 // without asking anybody, so that a restart rejects nothing that runs. The others of a
-// source wait until the source has told of all that it had, and then come in the order
+// source wait until the source is synced, and then come in the order
 // of their creation, so that a restart decides as the last process did.
 type Admitter struct {
 	o       Options
@@ -61,7 +61,7 @@ type Admitter struct {
 	pods  map[types.UID]*entry
 	runs  map[types.UID]bool
 	heard map[podsyncv1.PodSource]bool
-	// nodeKnown: the apiserver has told of the Node. Its pods are not judged before.
+	// nodeKnown: the apiserver has sent the Node. Its pods are not judged before.
 	nodeKnown bool
 	// preempting counts the preemptions that are under way; changed is closed, and made
 	// anew, when one ends and when a source was heard.
@@ -106,7 +106,7 @@ func (a *Admitter) Add(p *v1.Pod, source podsyncv1.PodSource) {
 	}
 }
 
-// Heard tells that a source has told of all pods that it had at the start.
+// Heard notes that a source is synced: it has sent all pods that it had at the start.
 func (a *Admitter) Heard(source podsyncv1.PodSource) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -218,9 +218,9 @@ func (a *Admitter) decide(ctx context.Context, p *v1.Pod) (entry, <-chan struct{
 			others = append(others, e)
 		}
 	}
-	told := *own
+	copied := *own
 	own.result.Preempt = nil // from here on it is this caller's to carry out
-	return told, a.changed
+	return copied, a.changed
 }
 
 // due reports whether a pod's turn has come. One that is being deleted asks for nothing.

@@ -119,7 +119,7 @@ func TestNodeFit(t *testing.T) {
 			message: "Node didn't have enough resource: cpu, requested: 3000, used: 0, capacity: 2000",
 		},
 		{
-			name:    "the first shortage is told",
+			name:    "the first shortage is reported",
 			pod:     requesting("p", "memory", "2Gi", "cpu", "3"),
 			reason:  "OutOfcpu",
 			message: "Node didn't have enough resource: cpu, requested: 3000, used: 0, capacity: 2000",

@@ -95,7 +95,7 @@ func TestWhatFailsHasItsCode(t *testing.T) {
 		_, list := s.ListLocalPods(t.Context(), &podsyncv1.ListLocalPodsRequest{})
 		for _, got := range []error{run, remove, list} {
 			if status.Code(got) != want || status.Convert(got).Message() != err.Error() {
-				t.Errorf("%v is told as %v, want code %v", err, got, want)
+				t.Errorf("%v is reported as %v, want code %v", err, got, want)
 			}
 		}
 	}

@@ -17,7 +17,7 @@ type offline struct{}
 // RoundTrip implements http.RoundTripper.
 func (offline) RoundTrip(*http.Request) (*http.Response, error) { return nil, errNoAPIServer }
 
-// newOffline returns the client of a node without an apiserver: whoever asks is told so at once. Nothing is listed
+// newOffline returns the client of a node without an apiserver: whoever asks gets an error at once. Nothing is listed
 // or watched with it.
 func newOffline() (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(&rest.Config{Host: "http://standalone.invalid", Transport: offline{}, QPS: -1})

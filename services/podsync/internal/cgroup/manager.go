@@ -342,7 +342,7 @@ func (m *Manager) manager(n podcgroup.Name, r *libcgroups.Resources) (libcgroups
 		return nil, err
 	}
 	if m.systemd {
-		// systemd is told a unit and its parent, not a path.
+		// systemd is given a unit and its parent, not a path.
 		config.Name = filepath.Base(path)
 		if config.Parent = filepath.Base(filepath.Dir(path)); config.Parent == "/" {
 			config.Parent = "-.slice"

@@ -32,7 +32,7 @@ type Driver struct {
 	runtime    Runtime
 	configured string
 	log        *slog.Logger
-	// confirmed: the runtime has told its driver, or cannot.
+	// confirmed: the runtime has reported its driver, or cannot.
 	confirmed bool
 }
 
@@ -62,7 +62,7 @@ func (d *Driver) ask(ctx context.Context) (name string, sure bool) {
 	}
 }
 
-// Confirm asks again as long as the runtime has not told its driver. It fails when that is another one than podsync
+// Confirm asks again as long as the runtime has not reported its driver. It fails when that is another one than podsync
 // started with: podsync then ends, and is started again at once. It is called by one goroutine.
 func (d *Driver) Confirm(ctx context.Context) error {
 	if d.confirmed {

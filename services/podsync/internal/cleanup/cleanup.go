@@ -166,7 +166,7 @@ type Options struct {
 	// Orphans asks for a round before its time: something runs, or may run, of which no worker knows.
 	Orphans <-chan struct{}
 	Policy  Policy
-	// Failed is told when dead containers could not be collected: the event ContainerGCFailed.
+	// Failed is called when dead containers could not be collected: the event ContainerGCFailed.
 	Failed func(error)
 	// PreStop runs the hook of a container that runs and whose pod nobody wants; nil runs none.
 	PreStop func(ctx context.Context, state *pod.State, c *pod.Container)

@@ -176,7 +176,7 @@ func TestNothingIsConcludedFromAListThatFailed(t *testing.T) {
 		t.Fatal("no error")
 	}
 	if m.touched != nil || m.failed == nil {
-		t.Fatalf("touched %q, told %v", m.touched, m.failed)
+		t.Fatalf("touched %q, reported %v", m.touched, m.failed)
 	}
 }
 
@@ -186,7 +186,7 @@ func TestOneThatCannotBeRemovedHoldsUpNoOther(t *testing.T) {
 	m.hold("orphan", "api")
 	m.stuck = "stuck"
 	if err := m.cleanup(t).once(t.Context()); err == nil {
-		t.Fatal("the failure is not told")
+		t.Fatal("the failure is not reported")
 	}
 	if slices.Contains(m.touched, "unmount stuck") || slices.Contains(m.touched, "cgroup stuck") {
 		t.Fatalf("folders of a pod that still runs were touched: %q", m.touched)
@@ -202,7 +202,7 @@ func TestAContainerThatCannotBeStoppedEndsWithItsSandbox(t *testing.T) {
 	m.hold("orphan", "api")
 	m.failing = []string{"c-orphan"}
 	if err := m.cleanup(t).once(t.Context()); err == nil {
-		t.Error("the failure is not told")
+		t.Error("the failure is not reported")
 	}
 	if want := []string{"stop s-orphan", "remove c-orphan", "remove s-orphan"}; !slices.Equal(m.touched, want) {
 		t.Errorf("touched %q, want %q", m.touched, want)
@@ -215,7 +215,7 @@ func TestASandboxThatCannotBeStoppedStays(t *testing.T) {
 	m.hold("orphan", "api")
 	m.failing = []string{"s-orphan"}
 	if err := m.cleanup(t).once(t.Context()); err == nil {
-		t.Error("the failure is not told")
+		t.Error("the failure is not reported")
 	}
 	if want := []string{"stop c-orphan", "remove c-orphan"}; !slices.Equal(m.touched, want) {
 		t.Errorf("touched %q, want %q", m.touched, want)
@@ -229,7 +229,7 @@ func TestWhatRunsOfAnEndedPodEndsWithItsSandbox(t *testing.T) {
 	c := m.cleanup(t, "p")
 	m.ended, m.failing = []types.UID{"p"}, []string{"c-p"}
 	if err := c.once(t.Context()); err == nil {
-		t.Error("the failure is not told")
+		t.Error("the failure is not reported")
 	}
 	if want := []string{"stop s-p"}; !slices.Equal(m.touched, want) {
 		t.Errorf("touched %q, want %q", m.touched, want)

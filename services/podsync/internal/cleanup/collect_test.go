@@ -231,7 +231,7 @@ func TestAPodThatHangsHoldsUpNoOther(t *testing.T) {
 		c.Runtime = hanging{&m, []string{"c-orphan3", "s-orphan3"}}
 		begun := time.Now()
 		if err := c.once(t.Context()); err == nil {
-			t.Error("the failure is not told")
+			t.Error("the failure is not reported")
 		}
 		removed := 0
 		for _, what := range m.touched {
@@ -253,7 +253,7 @@ func TestAStopThatHangsLeavesTimeForTheSandbox(t *testing.T) {
 		c := m.cleanup(t)
 		c.Runtime = hanging{&m, []string{"c-orphan"}}
 		if err := c.once(t.Context()); err == nil {
-			t.Error("the failure is not told")
+			t.Error("the failure is not reported")
 		}
 		if want := []string{"stop s-orphan", "remove c-orphan", "remove s-orphan"}; !slices.Equal(m.touched, want) {
 			t.Errorf("touched %q, want %q", m.touched, want)

@@ -18,7 +18,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/runtimeclass"
 )
 
-// Workers are told of changes; see worker.Workers.
+// Workers learn of changes; see worker.Workers.
 type Workers interface {
 	Refresh(uid types.UID, reason string)
 }

@@ -21,7 +21,7 @@ func Decide(in Input) Actions {
 	if ending(in) {
 		return stopFor(in, StopTerminating, "the pod is terminating")
 	}
-	if RestartingAll(in.Pod, in.State, in.told()) {
+	if RestartingAll(in.Pod, in.State, in.reported()) {
 		if !AllRemoved(in.Pod, in.State) {
 			return resetAll(in)
 		}
@@ -222,7 +222,7 @@ func (r *round) keepOrKill(spec *v1.Container, index int, c *pod.Container) {
 	}
 }
 
-// killUnknown stops a container of which the runtime cannot say whether it runs, so that
+// killUnknown stops a container whose state the runtime does not know, so that
 // there are never two of it.
 func (r *round) killUnknown(c *pod.Container, kind string) {
 	if c == nil || c.State != runtimeapi.ContainerState_CONTAINER_UNKNOWN {
@@ -268,22 +268,22 @@ func (r *round) changed(spec *v1.Container, c *pod.Container) bool {
 }
 
 // restartCount of the next incarnation: one more than the newest has, and never less than
-// the API was told already.
+// the API has already.
 func (r *round) restartCount(name string, newest *pod.Container) int32 {
 	var next int32
 	if newest != nil {
 		next = newest.RestartCount + 1
 	}
-	for _, list := range [][]v1.ContainerStatus{r.in.told().ContainerStatuses, r.in.told().InitContainerStatuses} {
+	for _, list := range [][]v1.ContainerStatus{r.in.reported().ContainerStatuses, r.in.reported().InitContainerStatuses} {
 		for i := range list {
 			if list[i].Name != name {
 				continue
 			}
-			told := list[i].RestartCount
+			reported := list[i].RestartCount
 			if newest == nil && list[i].ContainerID != "" {
-				told++ // the runtime has forgotten an incarnation that the API knows
+				reported++ // the runtime has forgotten an incarnation that the API knows
 			}
-			next = max(next, told)
+			next = max(next, reported)
 		}
 	}
 	return next

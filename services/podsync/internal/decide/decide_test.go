@@ -109,7 +109,7 @@ func TestDecide(t *testing.T) {
 		p.Spec.HostNetwork = true
 		return p
 	}
-	told := func(p *v1.Pod, exit int32) *v1.Pod {
+	reported := func(p *v1.Pod, exit int32) *v1.Pod {
 		p.Status.ContainerStatuses = []v1.ContainerStatus{{
 			Name: "a", ContainerID: "containerd://1",
 			State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: exit}},
@@ -305,19 +305,19 @@ func TestDecide(t *testing.T) {
 			},
 		},
 		"never, ended for the API, forgotten by the runtime": {
-			pod:   told(testPod(never, "a"), 1),
+			pod:   reported(testPod(never, "a"), 1),
 			state: &pod.State{},
 			want: brief{
 				Finished: true,
 			},
 		},
 		"on failure, failed for the API, forgotten by the runtime": {
-			pod:   told(testPod(onFailure, "a"), 1),
+			pod:   reported(testPod(onFailure, "a"), 1),
 			state: &pod.State{},
 			want:  brief{Sandbox: noSandbox, Start: []string{"a"}},
 		},
 		"never, ended for the API, forgotten but for the sandbox": {
-			pod: told(testPod(never, "a"), 0), state: ready(), want: brief{Stop: StopCompleted, Boxes: []string{"s0"}},
+			pod: reported(testPod(never, "a"), 0), state: ready(), want: brief{Stop: StopCompleted, Boxes: []string{"s0"}},
 		},
 		"two ready sandboxes": {
 			pod: testPod(always, "a"), state: &pod.State{Sandboxes: []pod.Sandbox{
@@ -517,7 +517,7 @@ func TestRestartCount(t *testing.T) {
 	}
 	p.Status.ContainerStatuses = []v1.ContainerStatus{{Name: "a", ContainerID: "containerd://0", RestartCount: 8}}
 	if got := count(ready(c)); got != 8 {
-		t.Errorf("what the API was told is no floor: %d, want 8", got)
+		t.Errorf("the restart count in the API is no floor: %d, want 8", got)
 	}
 	if got := count(ready()); got != 9 {
 		t.Errorf("an incarnation that only the API knows does not count: %d, want 9", got)
@@ -586,12 +586,12 @@ func TestEphemeralContainers(t *testing.T) {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
-	told := debugged(testPod(v1.RestartPolicyAlways, "a"))
-	told.Status.EphemeralContainerStatuses = []v1.ContainerStatus{{
+	reported := debugged(testPod(v1.RestartPolicyAlways, "a"))
+	reported.Status.EphemeralContainerStatuses = []v1.ContainerStatus{{
 		Name:  "debug",
 		State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{}},
 	}}
-	if a := Decide(Input{Pod: told, State: ready(ctr("1", "a", running, 0)), Now: t0}); len(a.Start) != 0 {
+	if a := Decide(Input{Pod: reported, State: ready(ctr("1", "a", running, 0)), Now: t0}); len(a.Start) != 0 {
 		t.Errorf("one whose remains were removed is started again: %v", a.Start)
 	}
 }

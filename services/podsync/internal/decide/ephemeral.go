@@ -15,7 +15,7 @@ import (
 func (r *round) ephemeralContainers() {
 	for i := range r.in.Pod.Spec.EphemeralContainers {
 		spec := (*v1.Container)(&r.in.Pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
-		if r.in.Refused[spec.Name] || !WantsEphemeral(r.in.told(), spec.Name, r.in.State.Latest(spec.Name)) {
+		if r.in.Refused[spec.Name] || !WantsEphemeral(r.in.reported(), spec.Name, r.in.State.Latest(spec.Name)) {
 			continue
 		}
 		r.start(spec, i, false)
@@ -23,12 +23,12 @@ func (r *round) ephemeralContainers() {
 }
 
 // WantsEphemeral reports whether an ephemeral container of which the newest incarnation is
-// given has to be started: if it was created at most. One whose start was told has
+// given has to be started: if it was created at most. One whose start was reported has
 // run, also if its remains were removed since.
-func WantsEphemeral(told *v1.PodStatus, name string, newest *pod.Container) bool {
+func WantsEphemeral(reported *v1.PodStatus, name string, newest *pod.Container) bool {
 	if newest != nil {
 		return newest.State == runtimeapi.ContainerState_CONTAINER_CREATED
 	}
-	s := podutil.ContainerStatus(told.EphemeralContainerStatuses, name)
+	s := podutil.ContainerStatus(reported.EphemeralContainerStatuses, name)
 	return s == nil || s.State.Terminated == nil && s.State.Running == nil
 }

@@ -69,10 +69,10 @@ func restartsAfterKill(p *v1.Pod, c *v1.Container) bool {
 // WantsStart reports whether a container of which the newest incarnation is given has to be
 // started. If the runtime has none, the end that the pod's status tells counts: a container
 // that is to run once does not run again because its remains were removed.
-func WantsStart(p *v1.Pod, told *v1.PodStatus, c *v1.Container, newest *pod.Container) bool {
+func WantsStart(p *v1.Pod, reported *v1.PodStatus, c *v1.Container, newest *pod.Container) bool {
 	switch {
 	case newest == nil:
-		ended := toldEnd(told, c.Name)
+		ended := reportedEnd(reported, c.Name)
 		return ended == nil || ShouldRestart(p, c, ended.ExitCode)
 	case newest.State == runtimeapi.ContainerState_CONTAINER_RUNNING:
 		return false
@@ -84,13 +84,13 @@ func WantsStart(p *v1.Pod, told *v1.PodStatus, c *v1.Container, newest *pod.Cont
 }
 
 func (in *Input) wantsStart(c *v1.Container, newest *pod.Container) bool {
-	return in.anew && newest == nil || WantsStart(in.Pod, in.told(), c, newest)
+	return in.anew && newest == nil || WantsStart(in.Pod, in.reported(), c, newest)
 }
 
 // toldEnd returns how a regular container ended according to a status, or nil.
-func toldEnd(told *v1.PodStatus, name string) *v1.ContainerStateTerminated {
-	for i := range told.ContainerStatuses {
-		if s := &told.ContainerStatuses[i]; s.Name == name {
+func reportedEnd(reported *v1.PodStatus, name string) *v1.ContainerStateTerminated {
+	for i := range reported.ContainerStatuses {
+		if s := &reported.ContainerStatuses[i]; s.Name == name {
 			return s.State.Terminated
 		}
 	}

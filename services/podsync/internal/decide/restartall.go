@@ -25,11 +25,11 @@ func CouldRestartAll(p *v1.Pod) bool {
 
 // RestartingAll reports whether all containers of the pod are to begin anew: one has ended in a
 // way that asks for it, or the pod's status tells that it was begun.
-func RestartingAll(p *v1.Pod, st *pod.State, told *v1.PodStatus) bool {
+func RestartingAll(p *v1.Pod, st *pod.State, reported *v1.PodStatus) bool {
 	if !CouldRestartAll(p) {
 		return false
 	}
-	if c := podutil.Condition(told.Conditions, v1.AllContainersRestarting); c != nil && c.Status == v1.ConditionTrue {
+	if c := podutil.Condition(reported.Conditions, v1.AllContainersRestarting); c != nil && c.Status == v1.ConditionTrue {
 		return true
 	}
 	for c := range podutil.Containers(&p.Spec) {

@@ -27,18 +27,18 @@ func together() *v1.Pod {
 
 func TestRestartAll(t *testing.T) {
 	begun := &v1.PodStatus{Conditions: []v1.PodCondition{{Type: v1.AllContainersRestarting, Status: v1.ConditionTrue}}}
-	told := begun.DeepCopy()
-	told.ContainerStatuses = []v1.ContainerStatus{{
+	reported := begun.DeepCopy()
+	reported.ContainerStatuses = []v1.ContainerStatus{{
 		Name:        "b",
 		ContainerID: "x://3",
 		State:       v1.ContainerState{Terminated: &v1.ContainerStateTerminated{}},
 	}}
 	for name, test := range map[string]struct {
-		state *pod.State
-		told  *v1.PodStatus
-		kill  []string
-		reset []string
-		start []string
+		state    *pod.State
+		reported *v1.PodStatus
+		kill     []string
+		reset    []string
+		start    []string
 	}{
 		"what asked for it goes last": {
 			state: ready(ctr("3", "a", dead, 42), ctr("2", "b", running, 0), ctr("1", "i", dead, 0)),
@@ -50,14 +50,14 @@ func TestRestartAll(t *testing.T) {
 			state: ready(ctr("4", "a", running, 0), ctr("3", "a", dead, 42), ctr("2", "b", running, 0),
 				ctr("1", "i", dead, 0)),
 		},
-		"one that was begun goes on": {state: ready(ctr("1", "i", dead, 0)), told: begun, reset: []string{"1"}},
-		"then it begins anew":        {state: ready(), told: begun, start: []string{"i"}},
-		"once all is told it is an ordinary pod again": {
-			state: ready(ctr("5", "i", dead, 0)), told: &v1.PodStatus{}, start: []string{"a", "b"},
+		"one that was begun goes on": {state: ready(ctr("1", "i", dead, 0)), reported: begun, reset: []string{"1"}},
+		"then it begins anew":        {state: ready(), reported: begun, start: []string{"i"}},
+		"once all is reported it is an ordinary pod again": {
+			state: ready(ctr("5", "i", dead, 0)), reported: &v1.PodStatus{}, start: []string{"a", "b"},
 		},
 		"an ephemeral container stays": {state: ready(ctr("9", "debug", running, 0), ctr("3", "a", dead, 42)), reset: []string{"3"}},
 	} {
-		a := Decide(Input{Pod: together(), State: test.state, Now: t0.Add(time.Hour), Told: test.told})
+		a := Decide(Input{Pod: together(), State: test.state, Now: t0.Add(time.Hour), Reported: test.reported})
 		var kill, start []string
 		for _, k := range a.Kill {
 			kill = append(kill, k.ID)
@@ -77,7 +77,7 @@ func TestRestartAll(t *testing.T) {
 	done := testPod(v1.RestartPolicyNever, "b")
 	done.Spec.Containers = append(done.Spec.Containers, together().Spec.Containers[0])
 	var start []string
-	for _, s := range Decide(Input{Pod: done, State: ready(), Now: t0, Told: told}).Start {
+	for _, s := range Decide(Input{Pod: done, State: ready(), Now: t0, Reported: reported}).Start {
 		start = append(start, s.Name)
 		if s.Name == "b" && s.RestartCount != 1 {
 			t.Errorf("restart count %d", s.RestartCount)

@@ -18,7 +18,7 @@ type situation struct {
 	policy v1.RestartPolicy
 	own    v1.ContainerRestartPolicy // empty: the container has none
 	rule   string                    // "", "on 3" or "not on 0": when a rule says Restart
-	found  string                    // what the runtime has of the container, or was told of it
+	found  string                    // what the runtime has of the container, or had reported of it
 	probes string                    // "", "live fails", "startup fails", "both fine"
 	edited bool                      // the definition changed
 	around string                    // "", "deleted", "ended", "no sandbox", "sandbox lost"
@@ -58,12 +58,12 @@ func (s situation) pod() *v1.Pod {
 	if s.around == "ended" {
 		p.Status.Phase = v1.PodFailed
 	}
-	var told int32
-	if n, _ := fmt.Sscanf(s.found, "told %d", &told); n == 1 {
+	var reported int32
+	if n, _ := fmt.Sscanf(s.found, "reported %d", &reported); n == 1 {
 		p.Status.ContainerStatuses = []v1.ContainerStatus{{
 			Name:        "a",
 			ContainerID: "containerd://9",
-			State:       v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: told}},
+			State:       v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: reported}},
 		}}
 	}
 	return p
@@ -119,15 +119,15 @@ func (s situation) expected() outcome {
 	exists := alive || s.found == "created" || s.found[:2] == "ex"
 	var code int32
 	exited, _ := fmt.Sscanf(s.found, "exited %d", &code)
-	told, _ := fmt.Sscanf(s.found, "told %d", &code)
+	reported, _ := fmt.Sscanf(s.found, "reported %d", &code)
 
 	switch s.around {
 	case "deleted", "ended": // nothing is started; what is there is stopped, the sandbox with it
 		return outcome{Stops: true}
 
 	case "no sandbox", "sandbox lost":
-		wanted := exited == 0 && told == 0 || s.again(code)
-		hasRun := exists && s.found != "unknown" || told == 1
+		wanted := exited == 0 && reported == 0 || s.again(code)
+		hasRun := exists && s.found != "unknown" || reported == 1
 		// A pod of policy Never is not run a second time because its sandbox died.
 		ranOnce := s.policy == "Never" && s.around == "sandbox lost" && exists
 		if ranOnce || !wanted && hasRun {
@@ -147,7 +147,7 @@ func (s situation) expected() outcome {
 		fails := s.probes == "live fails" || s.probes == "startup fails"
 		restarts := s.edited || s.own != "" && s.own != "Never" || s.own == "" && s.policy != "Never"
 		return outcome{Kills: s.edited || fails, Starts: (s.edited || fails) && restarts}
-	case exited == 1 && !s.again(code), told == 1 && !s.again(code):
+	case exited == 1 && !s.again(code), reported == 1 && !s.again(code):
 		return outcome{Stops: true} // its sandbox has no use any more
 	default:
 		return outcome{Kills: s.found == "unknown", Removes: s.found == "created", Starts: true}
@@ -161,7 +161,7 @@ func situations(visit func(situation)) {
 				if own == "" && rule != "" {
 					continue // the API takes rules only beside a policy
 				}
-				for _, found := range []string{"nothing", "told 0", "told 3", "created", "running", "exited 0",
+				for _, found := range []string{"nothing", "reported 0", "reported 3", "created", "running", "exited 0",
 					"exited 1", "exited 3", "unknown"} {
 					for _, probes := range []string{"", "live fails", "startup fails", "both fine"} {
 						for _, edited := range []bool{false, true} {

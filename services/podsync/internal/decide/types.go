@@ -35,8 +35,8 @@ type Input struct {
 	Backoff *Backoff
 	// Liveness and Startup hold probe results by container id; an id that is not in them is Unknown.
 	Liveness, Startup map[string]Result
-	// Told is the status of the pod that was generated last; nil stands for the API's, which the pod carries.
-	Told *v1.PodStatus
+	// Reported is the status of the pod that was generated last; nil stands for the API's, which the pod carries.
+	Reported *v1.PodStatus
 	// Stopped holds the sandboxes, by id, whose stop has succeeded: their network is gone. That a
 	// sandbox is not ready does not tell it: its process may have died, or the machine rebooted.
 	Stopped map[string]bool
@@ -48,13 +48,13 @@ type Input struct {
 	// KeepDead is how many dead incarnations of each container stay; at least 1 does.
 	KeepDead int
 
-	// anew: what was told of the ends of containers counts no more.
+	// anew: what was reported of the ends of containers counts no more.
 	anew bool
 }
 
-func (in *Input) told() *v1.PodStatus {
-	if in.Told != nil {
-		return in.Told
+func (in *Input) reported() *v1.PodStatus {
+	if in.Reported != nil {
+		return in.Reported
 	}
 	return &in.Pod.Status
 }
@@ -122,7 +122,7 @@ const (
 	KillLivenessProbe KillReason = "LivenessProbe"
 	// KillStartupProbe is for a container whose startup probe failed.
 	KillStartupProbe KillReason = "StartupProbe"
-	// KillUnknown is for a container of which the runtime cannot say whether it runs.
+	// KillUnknown is for a container whose state the runtime does not know.
 	KillUnknown KillReason = "Unknown"
 )
 

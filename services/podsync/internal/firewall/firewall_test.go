@@ -113,7 +113,7 @@ func TestMissingProgramsAreToldOnce(t *testing.T) {
 		for _, want := range []string{"CVE-2020-8558", "makeIPTablesUtilChains", "executable file not found",
 			"family=IPv4"} {
 			if !strings.Contains(log.String(), want) {
-				t.Errorf("%q is not told:\n%s", want, log)
+				t.Errorf("%q is not reported:\n%s", want, log)
 			}
 		}
 		if _, ok := v6.rules["mangle "+hintChain]; !ok {
@@ -126,7 +126,7 @@ func TestMissingProgramsAreToldOnce(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if !strings.Contains(log.String(), `level=INFO msg="iptables chains in place" family=IPv4`) {
-			t.Errorf("not told that it works:\n%s", log)
+			t.Errorf("it is not reported that it works:\n%s", log)
 		}
 	})
 }

@@ -138,7 +138,7 @@ func TestHTTPGet(t *testing.T) {
 				t.Fatalf("asked %s %s with %v", seen.Host, seen.RequestURI, seen.Header)
 			}
 			if len(events.Events) != 0 {
-				t.Fatalf("told %s", <-events.Events)
+				t.Fatalf("reported %s", <-events.Events)
 			}
 		})
 	}

@@ -29,7 +29,7 @@ type Options struct {
 	Configured []netip.Addr
 	// Reported is what nodestatus reported last.
 	Reported func() (*nodestatusv1.Addresses, bool)
-	// Node is this node's object as far as the API has told it. Its addresses serve when nodestatus stays away; they
+	// Node is this node's object as far as the API has sent it. Its addresses serve when nodestatus stays away; they
 	// may be those of before a restart of the machine.
 	Node func() *v1.Node
 	// Changed is called when other addresses are known than before. It must not block.

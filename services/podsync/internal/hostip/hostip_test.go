@@ -65,9 +65,9 @@ func TestHostIPs(t *testing.T) {
 		want("no route either", nil, nil, false, 0)
 		tell(report("InternalIP", "192.0.2.1", "InternalIP", "2001:db8::1", "Hostname", "n"))
 		both := []string{"192.0.2.1", "2001:db8::1"}
-		want("told", both, both, false, 1)
+		want("reported", both, both, false, 1)
 		h.Heard()
-		want("told the same", both, both, false, 1)
+		want("the same again", both, both, false, 1)
 		tell(report("Hostname", "n", "ExternalIP", "198.51.100.1"))
 		want("no internal one", []string{"198.51.100.1"}, []string{"198.51.100.1"}, false, 2)
 		tell(report("Hostname", "n"))

@@ -36,7 +36,7 @@ type Options struct {
 	Tokens    Tokens
 	Workers   *worker.Workers
 	Sources   Sources
-	// Waiting is told which sources are awaited.
+	// Waiting is given the sources that are awaited.
 	Waiting func(status string)
 	// Node is what events about the Node refer to.
 	Node    *v1.ObjectReference

@@ -23,8 +23,8 @@ type Tokens interface {
 
 // Sources know which of them are awaited.
 type Sources interface {
-	// Unheard returns the sources that have not told of all that they had yet.
-	Unheard() []podsyncv1.PodSource
+	// Unsynced returns the sources that are not synced yet.
+	Unsynced() []podsyncv1.PodSource
 }
 
 // driver is the cgroup driver; see cgroupdriver.Driver.
@@ -62,7 +62,7 @@ func (u *upkeep) run(ctx context.Context) error {
 			return err
 		}
 		u.tokens.Collect()
-		if missing := u.sources.Unheard(); len(missing) > 0 {
+		if missing := u.sources.Unsynced(); len(missing) > 0 {
 			u.waiting("waiting for pod sources: " + podsources.Names(missing))
 			continue
 		}

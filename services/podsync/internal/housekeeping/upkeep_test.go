@@ -16,21 +16,21 @@ import (
 
 // house writes down what is done in it.
 type house struct {
-	did     []string
-	driver  error
-	unheard []podsyncv1.PodSource
-	heard   time.Time // when all sources are heard; zero: never
+	did      []string
+	driver   error
+	unsynced []podsyncv1.PodSource
+	heard    time.Time // when all sources are heard; zero: never
 }
 
 func (h *house) Confirm(context.Context) error { return h.driver }
 func (h *house) Collect()                      { h.did = append(h.did, "tokens") }
 func (h *house) waiting(status string)         { h.did = append(h.did, status) }
 
-func (h *house) Unheard() []podsyncv1.PodSource {
+func (h *house) Unsynced() []podsyncv1.PodSource {
 	if !h.heard.IsZero() && time.Now().After(h.heard) {
 		return nil
 	}
-	return h.unheard
+	return h.unsynced
 }
 
 func (h *house) UpdateQOS(pods []*v1.Pod) error {
@@ -57,8 +57,8 @@ func (h *house) upkeep() *upkeep {
 func TestCgroupsFollowThePodsOnceAllAreKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &house{
-			unheard: []podsyncv1.PodSource{podsyncv1.PodSource_POD_SOURCE_FILE, podsyncv1.PodSource_POD_SOURCE_API},
-			heard:   time.Now().Add(upkeepPeriod + time.Second),
+			unsynced: []podsyncv1.PodSource{podsyncv1.PodSource_POD_SOURCE_FILE, podsyncv1.PodSource_POD_SOURCE_API},
+			heard:    time.Now().Add(upkeepPeriod + time.Second),
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 2*upkeepPeriod+time.Second)
 		defer cancel()

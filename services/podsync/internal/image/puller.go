@@ -132,7 +132,7 @@ func (p *Puller) Ensure(ctx context.Context, pod *v1.Pod, c *v1.Container, sandb
 
 // EnsureRequest returns the reference of the image when it is present, pulling it if it
 // must. It blocks as long as the pull, or its place in the queue, takes. Its error is an
-// *Error, which an event has told of too, or ctx's, which is no failure of the image.
+// *Error, which an event has reported too, or ctx's, which is no failure of the image.
 func (p *Puller) EnsureRequest(ctx context.Context, r Request) (string, error) {
 	t := &task{p: p, req: r, ref: eventref.Container(r.Pod, r.Container.Name)}
 	ref, err := t.run(ctx)
@@ -329,7 +329,7 @@ func (t *task) fetch(ctx context.Context, auths []keyring.Auth) (ref string, siz
 	for _, auth := range tries {
 		ref, err := t.p.opts.Runtime.PullImage(ctx, t.spec, auth, t.req.Sandbox)
 		if err == nil {
-			// The size is told and counted only, so that it is unknown does no harm.
+			// The size is only reported and counted, so an unknown one does no harm.
 			found, _ := t.p.opts.Runtime.ImageStatus(ctx, t.spec)
 			return ref, found.GetSize(), nil
 		}

@@ -306,7 +306,7 @@ func TestAHungPullStopsWithItsContext(t *testing.T) {
 		}
 		for _, e := range b.said() {
 			if strings.Contains(e, "Failed") {
-				t.Errorf("a cancelled pull was told as a failure: %s", e)
+				t.Errorf("a cancelled pull was reported as a failure: %s", e)
 			}
 		}
 		// And it is not in back-off.

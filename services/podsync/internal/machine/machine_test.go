@@ -41,7 +41,7 @@ func TestPodsAreLimitedToTheNodesProcesses(t *testing.T) {
 			t.Errorf("%s: %s is %s, want %s", c.what, c.name, got.String(), c.want)
 		}
 	}
-	if _, told := total[cgroup.ResourcePIDs]; told {
-		t.Error("the node's capacity, which the API is told, names a resource that it does not know")
+	if _, reported := total[cgroup.ResourcePIDs]; reported {
+		t.Error("the node's capacity in the API names a resource that it does not know")
 	}
 }

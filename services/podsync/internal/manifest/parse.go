@@ -183,7 +183,7 @@ func Annotate(p *v1.Pod, source, seen string) *v1.Pod {
 	return &shallow
 }
 
-// FullName is what pods of different sources are told apart by.
+// FullName distinguishes pods of different sources.
 func FullName(p *v1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 }

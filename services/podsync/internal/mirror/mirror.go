@@ -60,7 +60,7 @@ type Options struct {
 // static is a static pod of this node.
 type static struct {
 	pod *v1.Pod
-	// status is what was told of it last.
+	// status is what was reported of it last.
 	status *v1.PodStatus
 }
 
@@ -110,7 +110,7 @@ func New(o Options) (*Manager, error) {
 	return m, o.Metrics.Register(m.failures)
 }
 
-// Want tells of a static pod: when its source names it, before its worker is told, and again when its worker starts, as
+// Want announces a static pod: when its source names it, before its worker learns of it, and again when its worker starts, as
 // an earlier worker of the same UID may have had it forgotten in between.
 func (m *Manager) Want(p *v1.Pod) {
 	m.mu.Lock()
@@ -180,7 +180,7 @@ func (m *Manager) MirrorsSynced() {
 	}
 }
 
-// Get returns a static pod and what was told of it last, which is nil before that.
+// Get returns a static pod and what was reported of it last, which is nil before that.
 func (m *Manager) Get(uid types.UID) (*v1.Pod, *v1.PodStatus) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -227,7 +227,7 @@ func (m *Manager) UpdateFromAPI(p *v1.Pod) {
 	}
 }
 
-// Last implements worker.MirrorManager. After a restart the mirror remembers what was told of the static pod.
+// Last implements worker.MirrorManager. After a restart the mirror remembers what was reported of the static pod.
 func (m *Manager) Last(uid types.UID) (v1.PodStatus, bool) {
 	m.mu.Lock()
 	s := m.statics[uid]
@@ -302,7 +302,7 @@ func (m *Manager) show(s *static, mirror *v1.Pod) {
 	if s.status == nil {
 		return
 	}
-	// What was told before a restart came with the mirror only now, and a pod starts once.
+	// What was reported before a restart came with the mirror only now, and a pod starts once.
 	if before := mirror.Status.StartTime; before != nil && before.Before(s.status.StartTime) {
 		s.status.StartTime = before.DeepCopy()
 	}

@@ -192,7 +192,7 @@ func TestMirrorFollows(t *testing.T) {
 		c.mu.Unlock()
 		c.want(t, "a", "mirror-1 Running")
 
-		// Somebody deletes the mirror: it is made again, and told of.
+		// Somebody deletes the mirror: it is made again, and reported.
 		if err := c.DeletePod(t.Context(), name.Namespace, name.Name, "mirror-1"); err != nil {
 			t.Fatal(err)
 		}
@@ -223,7 +223,7 @@ func TestMirrorFollows(t *testing.T) {
 	})
 }
 
-// TestAPodThatComesAgainHasAMirrorOfItsOwn: what its last life came to is not told of the next.
+// TestAPodThatComesAgainHasAMirrorOfItsOwn: what its last life came to is not reported of the next.
 func TestAPodThatComesAgainHasAMirrorOfItsOwn(t *testing.T) {
 	run(t, func(t *testing.T, m *Manager, c *cluster) {
 		m.MirrorsSynced()

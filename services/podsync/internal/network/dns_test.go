@@ -161,10 +161,10 @@ func TestCheck(t *testing.T) {
 	if err := New(Options{ResolvConf: file(t, many)}).Check(); err != nil {
 		t.Error(err)
 	}
-	told := ""
-	err := New(Options{ResolvConf: file(t, many), ClusterDomain: "c", WarnNode: func(reason, _ string) { told = reason }}).Check()
-	if err == nil || told != "CheckLimitsForResolvConf" {
-		t.Error(err, told)
+	reported := ""
+	err := New(Options{ResolvConf: file(t, many), ClusterDomain: "c", WarnNode: func(reason, _ string) { reported = reason }}).Check()
+	if err == nil || reported != "CheckLimitsForResolvConf" {
+		t.Error(err, reported)
 	}
 	if err := New(Options{ResolvConf: "/not/there"}).Check(); err == nil {
 		t.Error("a resolv.conf that is not there passes")

@@ -32,7 +32,7 @@ type Object struct {
 	own     func() *v1.Node
 
 	mu   sync.Mutex
-	read *v1.Node // asked for, and perhaps newer than what the watch has told
+	read *v1.Node // asked for, and perhaps newer than what the watch has sent
 }
 
 var _ admission.Nodes = (*Object)(nil)

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// bindingLag is how long the apiserver may not know yet of a pod that the watch has just told the node
+	// bindingLag is how long the apiserver may not know yet of a pod that the watch has just sent to the node
 	// of: what it decides by are watches of its own, which lag behind when many pods come at once.
 	bindingLag = 3 * time.Second
 	// Pauses between two tries.

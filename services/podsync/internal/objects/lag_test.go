@@ -17,7 +17,7 @@ import (
 )
 
 // An apiserver that does not know the pod yet is asked again for a moment, and what it refuses in earnest
-// is told.
+// is reported.
 func TestAnAPIServerThatIsBehind(t *testing.T) {
 	forbidden := apierrors.NewForbidden(v1.Resource("secrets"), "a", nil)
 	for name, test := range map[string]struct {

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// forbiddenFor is how long a watch may be forbidden without an operator being told. The Node authorizer learns of
+	// forbiddenFor is how long a watch may be forbidden before an operator learns of it. The Node authorizer learns of
 	// pods by a watch of its own: for a moment it does not know a pod yet, or knows it no more while its containers
 	// still stop.
 	forbiddenFor = 15 * time.Second
@@ -25,7 +25,7 @@ type quiet struct {
 	row *row
 }
 
-// row is what a watch was told in a row.
+// row counts the same answers to a watch in a row.
 type row struct {
 	ended func() bool
 

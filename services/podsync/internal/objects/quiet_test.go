@@ -52,7 +52,7 @@ func (e *errorLines) taken() []string {
 }
 
 // TestAMomentOfForbiddenIsNoError: the apiserver does not know a new pod at once, and forgets one that ends; a node
-// that may never read is told of.
+// that may never read is reported.
 func TestAMomentOfForbiddenIsNoError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &errorLines{}
@@ -104,7 +104,7 @@ func TestAMomentOfForbiddenIsNoError(t *testing.T) {
 		s.Register(naming("q", "a"))
 		time.Sleep(12 * time.Second)
 		if lines := log.taken(); len(lines) == 0 {
-			t.Error("what is no matter of permission is not told")
+			t.Error("what is no matter of permission is not reported")
 		}
 		s.Unregister("q")
 		time.Sleep(time.Minute)

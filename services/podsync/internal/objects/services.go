@@ -12,7 +12,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 )
 
-// apiService is the Service of the apiserver, which every pod is told of.
+// apiService is the Service of the apiserver, which every pod learns of.
 const apiService = "kubernetes"
 
 // Services tells pods of Services by environment variables.

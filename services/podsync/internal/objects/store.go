@@ -43,7 +43,7 @@ type Options struct {
 	// Strategy is how changes are found; default Cache.
 	Strategy string
 	// Changed is called with a pod one of whose objects is no longer what the pod was given, or
-	// now exists; strategy Watch only. It must not block. Default: nobody is told.
+	// now exists; strategy Watch only. It must not block. Default: nothing is called.
 	Changed func(pod types.UID)
 	// TTL is how long a Secret or ConfigMap counts as fresh; default 1 minute, as the kubelet's. An older one serves
 	// only while the apiserver cannot be asked.

@@ -50,7 +50,7 @@ type watches[T object] struct {
 	life     context.Context
 	client   any
 	resource resource[T]
-	// changed is told the pods that name an object whose content is not what they got.
+	// changed is given the pods that name an object whose content is not what they got.
 	changed func(pods []types.UID)
 	running sync.WaitGroup
 
@@ -166,7 +166,7 @@ func (i *item[T]) run(ctx context.Context) {
 	case <-i.start:
 	case <-delay.C:
 	}
-	ctx, told := quietContext(ctx)
+	ctx, refusals := quietContext(ctx)
 	r, selector := &i.owner.resource, fields.OneTermEqualSelector("metadata.name", i.key.name).String()
 	lw := &clientcache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -176,7 +176,7 @@ func (i *item[T]) run(ctx context.Context) {
 			}
 			got, err := r.list(ctx, i.key.namespace, o)
 			if err == nil {
-				told.answered()
+				refusals.answered()
 			}
 			return got, err
 		},
@@ -184,7 +184,7 @@ func (i *item[T]) run(ctx context.Context) {
 			o.FieldSelector = selector
 			got, err := r.watch(ctx, i.key.namespace, o)
 			if err == nil {
-				told.answered()
+				refusals.answered()
 			}
 			return got, err
 		},
@@ -212,7 +212,7 @@ func (i *item[T]) set(value T) {
 			tell = append(tell, pod)
 		}
 	}
-	i.gave(value) // told once
+	i.gave(value) // reported once
 	if value != none && i.owner.resource.immutable(value) {
 		i.stop() // the value stays
 	}

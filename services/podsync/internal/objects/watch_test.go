@@ -30,27 +30,27 @@ func naming(uid types.UID, configMaps ...string) *v1.Pod {
 	return p
 }
 
-// told collects the pods that were told of a change.
-type told struct {
+// changes collects the pods that were called for a change.
+type changes struct {
 	mu   sync.Mutex
 	pods map[types.UID]int
 }
 
-func (t *told) changed(uid types.UID) {
+func (t *changes) changed(uid types.UID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.pods[uid]++
 }
 
-func (t *told) times(uid types.UID) int {
+func (t *changes) times(uid types.UID) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.pods[uid]
 }
 
 // watching is a store with the strategy Watch, which runs as long as the test.
-func watching(t *testing.T, client *fake.Clientset) (*Store, *told) {
-	tells := &told{pods: map[types.UID]int{}}
+func watching(t *testing.T, client *fake.Clientset) (*Store, *changes) {
+	tells := &changes{pods: map[types.UID]int{}}
 	s := New(client, Options{Strategy: Watch, Changed: tells.changed})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -84,7 +84,7 @@ func TestAChangeIsToldToThosePodsThatNameIt(t *testing.T) {
 		time.Sleep(2 * watchDelay)
 		synctest.Wait()
 		if tells.times("one") != 0 {
-			t.Error("told of a change although nothing changed")
+			t.Error("called for a change although nothing changed")
 		}
 		if _, err := client.CoreV1().ConfigMaps("ns").Update(t.Context(), versioned(configMap("a", "2"), "2"), metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
@@ -92,7 +92,7 @@ func TestAChangeIsToldToThosePodsThatNameIt(t *testing.T) {
 		synctest.Wait()
 		for uid, want := range map[types.UID]int{"one": 1, "two": 1, "three": 0} {
 			if got := tells.times(uid); got != want {
-				t.Errorf("pod %s was told %d times, want %d", uid, got, want)
+				t.Errorf("pod %s was called for %d times, want %d", uid, got, want)
 			}
 		}
 		if got := s.content(t, "a"); got != "2" {
@@ -110,7 +110,7 @@ func TestAChangeIsToldToThosePodsThatNameIt(t *testing.T) {
 			t.Errorf("after the deletion: %v", err)
 		}
 		if tells.times("one") != 2 {
-			t.Error("not told of the deletion")
+			t.Error("not called for the deletion")
 		}
 	})
 }
@@ -129,7 +129,7 @@ func TestAnObjectThatIsWaitedForIsToldAtOnce(t *testing.T) {
 		}
 		synctest.Wait()
 		if tells.times("u") != 1 || s.content(t, "a") != "1" {
-			t.Error("the pod that waits was not told, or does not get it")
+			t.Error("nothing was called for the pod that waits, or does not get it")
 		}
 	})
 }

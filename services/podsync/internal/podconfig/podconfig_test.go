@@ -321,7 +321,7 @@ func TestConfigErrors(t *testing.T) {
 			in.ImageUID, in.ImageUser = nil, "nginx"
 		},
 			`container has runAsNonRoot and image has non-numeric user (nginx), cannot verify user is non-root (pod: "web_ns(0b5c-1)", container: main)`},
-		"told to be root": {func(p *v1.Pod, in *ContainerInput) {
+		"asked to be root": {func(p *v1.Pod, in *ContainerInput) {
 			p.Spec.SecurityContext.RunAsNonRoot, p.Spec.SecurityContext.RunAsUser = ptr.To(true), ptr.To[int64](0)
 		}, `container's runAsUser breaks non-root policy (pod: "web_ns(0b5c-1)", container: main)`},
 		"impossible user": {func(p *v1.Pod, in *ContainerInput) {

@@ -62,7 +62,7 @@ type walker struct {
 }
 
 // walk descends into what is set. shape is the path without indices, the key of the
-// table; path is what a reader is told.
+// table; path is what the message names.
 func (w *walker) walk(path, shape string, v reflect.Value) {
 	if v.IsZero() {
 		return

@@ -93,10 +93,10 @@ func (r *Reports) Start(s *service.Service) {
 	s.Go("probe assignment", r.Probing.Run)
 }
 
-// Pods are told of each pod by its worker.
+// Pods gets each pod from its worker.
 func (r *Reports) Pods() worker.Observer { return &r.pods }
 
-// Node is told of the runtime by the monitor.
+// Node learns of the runtime from the monitor.
 func (r *Reports) Node() monitor.Listener { return &r.node }
 
 // Synced tells that every pod of every source is known. It is called once.

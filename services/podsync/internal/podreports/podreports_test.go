@@ -17,10 +17,10 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/publish"
 )
 
-// diary is written by all who are told, in the order in which they are.
+// diary is written by all that are called, in the order of the calls.
 type diary struct {
 	lines []string
-	// gateway is asked, whenever the bus is told, whether it knows the container "id".
+	// gateway is asked, whenever the bus is called, whether it knows the container "id".
 	gateway *containers.Index
 }
 
@@ -78,7 +78,7 @@ func TestTheGatewayKnowsFirst(t *testing.T) {
 		"pods deletes u", "statuses deletes u", "prober forgets u",
 	}
 	if !slices.Equal(d.lines, want) {
-		t.Errorf("told\n%q, want\n%q", d.lines, want)
+		t.Errorf("reported\n%q, want\n%q", d.lines, want)
 	}
 }
 
@@ -89,6 +89,6 @@ func TestTheFirstAnswerOfTheRuntimeCompletesTheNode(t *testing.T) {
 	k.Learn(&podsyncv1.Runtime{Name: "containerd"})
 	want := []string{"node puts runtime", "node puts capacity", "node is complete", "node puts runtime"}
 	if !slices.Equal(d.lines, want) {
-		t.Errorf("told %q, want %q", d.lines, want)
+		t.Errorf("reported %q, want %q", d.lines, want)
 	}
 }

@@ -55,7 +55,7 @@ func TestTheConfigurationNamesTheSources(t *testing.T) {
 	}
 }
 
-// heard writes down who was told what, in its order.
+// heard writes down who was called with what, in order.
 type heard []string
 
 func (h *heard) Want(p *v1.Pod) { *h = append(*h, "mirrors want "+string(p.UID)) }
@@ -78,6 +78,6 @@ func TestAStaticPodIsMirroredBeforeItsWorkerBegins(t *testing.T) {
 	s.RemovePod("static", file)
 	want := []string{"mirrors want static", "set static of file", "set ordinary of api", "synced file", "remove static"}
 	if !slices.Equal(h, want) {
-		t.Errorf("told %q, want %q", h, want)
+		t.Errorf("reported %q, want %q", h, want)
 	}
 }

@@ -79,7 +79,7 @@ func (g *generator) waitingByDefault() v1.ContainerState {
 }
 
 // missing is the status of a container that the runtime does not have: not made yet, or
-// forgotten. What the API was told of its end stays true.
+// forgotten. What the API has of its end stays true.
 func (g *generator) missing(spec *v1.Container, old *v1.ContainerStatus) v1.ContainerStatus {
 	if g.restartingAll && old != nil && old.State.Waiting == nil {
 		return g.resetStatus(spec, old)

@@ -87,7 +87,7 @@ func Generate(p *v1.Pod, st *pod.State, in Inputs) v1.PodStatus {
 		s.ContainerStatuses = deepCopyStatuses(g.old.ContainerStatuses)
 		s.InitContainerStatuses = deepCopyStatuses(g.old.InitContainerStatuses)
 		s.EphemeralContainerStatuses = deepCopyStatuses(g.old.EphemeralContainerStatuses)
-		look = &generator{pod: p, st: &pod.State{}, in: g.in, old: g.old} // what was never told has not been made
+		look = &generator{pod: p, st: &pod.State{}, in: g.in, old: g.old} // what was never reported has not been made
 	}
 	if s.ContainerStatuses == nil {
 		s.ContainerStatuses = look.containers(p.Spec.Containers, g.old.ContainerStatuses, false)

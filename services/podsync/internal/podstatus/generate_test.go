@@ -363,7 +363,7 @@ func TestResources(t *testing.T) {
 	r := Generate(p, ready(c), inputs()).ContainerStatuses[0].Resources
 	if r.Limits.Cpu().MilliValue() != 500 || r.Limits.Memory().Value() != 32<<20 ||
 		r.Requests.Cpu().MilliValue() != 500 {
-		t.Errorf("what the container really has is not told: %+v", r)
+		t.Errorf("what the container really has is not reported: %+v", r)
 	}
 }
 

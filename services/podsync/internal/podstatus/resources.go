@@ -11,7 +11,7 @@ import (
 
 const (
 	// minShares and minMilliCPULimit are the least that cgroups are given. A value at or below them
-	// is told as it was asked for, not as it was rounded up.
+	// is reported as it was asked for, not as it was rounded up.
 	minShares        = 2
 	minMilliCPULimit = 10
 )

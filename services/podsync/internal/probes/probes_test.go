@@ -95,7 +95,7 @@ func TestOnlyTheNewestAssignmentCounts(t *testing.T) {
 }
 
 // However results and assignments come in: what counts was said under an assignment that was the
-// newest when it was taken, by the replica that had it, and of the container id that it is told of.
+// newest when it was taken, by the replica that had it, and of the container id that it is for.
 func TestWhatCountsWasAlwaysAssigned(t *testing.T) {
 	accepted := 0
 	for seed := range uint64(200) {

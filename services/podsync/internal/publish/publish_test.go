@@ -32,10 +32,10 @@ func TestReadersGetThePodAndTheNewestIncarnation(t *testing.T) {
 	p := New(pods, statuses, node, slog.New(slog.DiscardHandler))
 	api := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "u1"}}
 	p.Pod(api, podsyncv1.PodSource_POD_SOURCE_API, true)
-	told := pods.values["u1"].(*podsyncv1.Pod)
+	reported := pods.values["u1"].(*podsyncv1.Pod)
 	var read v1.Pod
-	if err := read.Unmarshal(told.GetPod()); err != nil || read.Name != "a" || !told.GetTerminating() {
-		t.Fatalf("%+v, %v", told, err)
+	if err := read.Unmarshal(reported.GetPod()); err != nil || read.Name != "a" || !reported.GetTerminating() {
+		t.Fatalf("%+v, %v", reported, err)
 	}
 
 	started := time.Unix(1_700_000_000, 0)
@@ -62,9 +62,9 @@ func TestReadersGetThePodAndTheNewestIncarnation(t *testing.T) {
 		t.Fatalf("left %v and %v", pods.values, statuses.values)
 	}
 	if p.PodsComplete(); !pods.complete || statuses.complete || node.complete {
-		t.Error("with the pods all told, more than the pods was called complete")
+		t.Error("with the pods all reported, more than the pods was called complete")
 	}
 	if p.StatusesComplete(); !statuses.complete || node.complete {
-		t.Error("with the statuses all told, not just they were called complete")
+		t.Error("with the statuses all reported, not just they were called complete")
 	}
 }

@@ -19,7 +19,7 @@ func TestWhoHoldsTheLockIsTold(t *testing.T) {
 	defer unlock()
 	if _, err := root.Lock(); err == nil ||
 		!strings.Contains(err.Error(), fmt.Sprintf("another podsync works there (pid %d)", os.Getpid())) {
-		t.Errorf("the second one is told %v", err)
+		t.Errorf("the second one gets %v", err)
 	}
 
 	// One that was killed, and of which the kernel holds a thread.
@@ -45,7 +45,7 @@ func TestWhoHoldsTheLockIsTold(t *testing.T) {
 		}
 	}
 	if got := holder(proc, file); !strings.HasPrefix(got, " (pid 7, which was killed and does not end") {
-		t.Errorf("a dead one is told as %q", got)
+		t.Errorf("a dead one is reported as %q", got)
 	}
 	if got := holder(t.TempDir(), file); got != "" {
 		t.Errorf("without /proc it is %q", got)

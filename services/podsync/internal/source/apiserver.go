@@ -27,7 +27,7 @@ type Mirrors interface {
 	SetMirror(p *v1.Pod)
 	// RemoveMirror tells that the API no longer has it.
 	RemoveMirror(p *v1.Pod)
-	// MirrorsSynced tells that all that the API had at the start were told.
+	// MirrorsSynced is called once all that the API had at the start were sent.
 	MirrorsSynced()
 }
 

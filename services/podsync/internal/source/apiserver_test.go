@@ -14,31 +14,31 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/manifest"
 )
 
-// told writes down what a source tells.
-type told struct {
+// calls writes down what a source calls.
+type calls struct {
 	lines []string
 	last  map[types.UID]*v1.Pod
 }
 
-func (t *told) SetPod(p *v1.Pod, _ podsyncv1.PodSource) {
+func (t *calls) SetPod(p *v1.Pod, _ podsyncv1.PodSource) {
 	if t.last == nil {
 		t.last = map[types.UID]*v1.Pod{}
 	}
 	t.last[p.UID] = p
 	t.lines = append(t.lines, "set "+string(p.UID))
 }
-func (t *told) RemovePod(uid types.UID, _ podsyncv1.PodSource) {
+func (t *calls) RemovePod(uid types.UID, _ podsyncv1.PodSource) {
 	t.lines = append(t.lines, "remove "+string(uid))
 }
-func (t *told) SourceSynced(podsyncv1.PodSource) { t.lines = append(t.lines, "synced") }
-func (t *told) SetMirror(p *v1.Pod)              { t.lines = append(t.lines, "mirror "+string(p.UID)) }
-func (t *told) RemoveMirror(p *v1.Pod)           { t.lines = append(t.lines, "no mirror "+string(p.UID)) }
-func (t *told) MirrorsSynced()                   { t.lines = append(t.lines, "mirrors synced") }
+func (t *calls) SourceSynced(podsyncv1.PodSource) { t.lines = append(t.lines, "synced") }
+func (t *calls) SetMirror(p *v1.Pod)              { t.lines = append(t.lines, "mirror "+string(p.UID)) }
+func (t *calls) RemoveMirror(p *v1.Pod)           { t.lines = append(t.lines, "no mirror "+string(p.UID)) }
+func (t *calls) MirrorsSynced()                   { t.lines = append(t.lines, "mirrors synced") }
 
-func (t *told) want(test *testing.T, lines ...string) {
+func (t *calls) want(test *testing.T, lines ...string) {
 	test.Helper()
 	if !slices.Equal(t.lines, lines) {
-		test.Fatalf("told %q, want %q", t.lines, lines)
+		test.Fatalf("reported %q, want %q", t.lines, lines)
 	}
 	t.lines = nil
 }
@@ -53,8 +53,8 @@ func mirrorOf(uid types.UID) *v1.Pod {
 	return p
 }
 
-func newStore() (*apiStore, *told) {
-	t := &told{}
+func newStore() (*apiStore, *calls) {
+	t := &calls{}
 	return NewAPIServer(nil, "node", t, slog.New(slog.DiscardHandler)).store(t), t
 }
 
@@ -75,7 +75,7 @@ func TestAPodMadeAnewEndsTheOldOne(t *testing.T) {
 	do(t, s.Delete(named("2")))
 	do(t, s.Add(named("3")))
 	got.want(t, "remove 2", "set 3")
-	do(t, s.Delete(named("2"))) // told twice
+	do(t, s.Delete(named("2"))) // reported twice
 	got.want(t)
 }
 

@@ -33,7 +33,7 @@ const (
 type FileOptions struct {
 	// Path is staticPodPath: a folder of manifests, or one manifest.
 	Path string
-	// Period is fileCheckFrequency: how often all is read again, whatever the watch told. The kubelet's default is 20
+	// Period is fileCheckFrequency: how often all is read again, whatever the watch saw. The kubelet's default is 20
 	// s.
 	Period   time.Duration
 	NodeName string
@@ -48,15 +48,15 @@ type File struct {
 	set  *set
 	// kept are the pods by their files.
 	kept map[string]*v1.Pod
-	// told are the errors of files, so that each is logged once.
-	told map[string]string
+	// logged are the errors of files, so that each is logged once.
+	logged map[string]string
 }
 
 // NewFile returns the source; Run starts it.
 func NewFile(o FileOptions) *File {
 	return &File{
 		o: o, path: strings.TrimRight(o.Path, string(os.PathSeparator)), // it goes into UIDs, as the kubelet takes it
-		kept: map[string]*v1.Pod{}, told: map[string]string{},
+		kept: map[string]*v1.Pod{}, logged: map[string]string{},
 	}
 }
 
@@ -132,11 +132,11 @@ func (f *File) reread(name string) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		delete(f.kept, name)
-		delete(f.told, name)
+		delete(f.logged, name)
 	case err != nil:
 		f.tell(name, err)
 	default:
-		delete(f.told, name)
+		delete(f.logged, name)
 		f.kept[name] = p
 	}
 }
@@ -147,7 +147,7 @@ func (f *File) relist() {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		clear(f.kept)
-		clear(f.told)
+		clear(f.logged)
 		f.tell(f.path, errors.New("path does not exist: create it, or leave staticPodPath empty"))
 	case err != nil:
 		f.failed(err)
@@ -165,7 +165,7 @@ func (f *File) relist() {
 			return // the pod of its last good version runs on, as under the kubelet
 		}
 		f.kept = map[string]*v1.Pod{f.path: p}
-		clear(f.told)
+		clear(f.logged)
 	}
 	f.publish()
 }
@@ -191,9 +191,9 @@ func (f *File) readFolder() error {
 		}
 	}
 	f.kept = found
-	for name := range f.told {
+	for name := range f.logged {
 		if errs[name] == nil {
-			delete(f.told, name)
+			delete(f.logged, name)
 		}
 	}
 	for name, err := range errs {
@@ -239,7 +239,7 @@ func (f *File) publish() {
 }
 
 func (f *File) publishBroken() {
-	f.o.Metrics.broken.WithLabelValues(Name(f.set.from)).Set(float64(len(f.told)))
+	f.o.Metrics.broken.WithLabelValues(Name(f.set.from)).Set(float64(len(f.logged)))
 }
 
 // failed is for what keeps the source from knowing what is wanted: nothing changes.
@@ -250,10 +250,10 @@ func (f *File) failed(err error) {
 
 // tell logs what is wrong with a file, once for each change of it.
 func (f *File) tell(name string, err error) {
-	if f.told[name] == err.Error() {
+	if f.logged[name] == err.Error() {
 		return
 	}
-	f.told[name] = err.Error()
+	f.logged[name] = err.Error()
 	f.o.Metrics.failures.WithLabelValues(Name(f.set.from)).Inc()
 	f.set.log.Error("manifest cannot be used", logkey.Path, name, logkey.Err, err)
 }

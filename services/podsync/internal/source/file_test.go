@@ -138,7 +138,7 @@ func TestFolder(t *testing.T) {
 	w.are(t, "a-node-1=one b-node-1=one")
 
 	put(t, b, "half: [writ")
-	f.reread(b) // told by the watch: it may be half written
+	f.reread(b) // reported by the watch: it may be half written
 	f.publish()
 	w.are(t, "a-node-1=one b-node-1=one")
 	if n := testutil.ToFloat64(broken); n != 2 {

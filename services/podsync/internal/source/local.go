@@ -62,7 +62,7 @@ type Local struct {
 func NewLocal(o LocalOptions) *Local { return &Local{o: o, loaded: make(chan struct{})} }
 
 // Run tells of what was asked for before, and ends with ctx. A file that cannot be read keeps the source from being
-// complete, as nothing may be concluded then; its error is told by each request.
+// complete, as nothing may be concluded then; each request returns its error.
 func (l *Local) Run(ctx context.Context, sink Sink) error {
 	l.load(sink)
 	<-ctx.Done()
@@ -235,7 +235,7 @@ func (l *Local) tell(without, with *v1.Pod) {
 
 func (l *Local) path(uid types.UID) string { return filepath.Join(l.o.Dir, string(uid)+".json") }
 
-// write keeps a pod: whole, for root alone, and on the disk before anybody is told.
+// write keeps a pod: whole, for root alone, and on the disk before anybody learns of it.
 func (l *Local) write(p *v1.Pod) error {
 	data, err := json.Marshal(p)
 	if err != nil {

@@ -32,7 +32,7 @@ type Sink interface {
 	SetPod(p *v1.Pod, from podsyncv1.PodSource)
 	// RemovePod tells that the source wants the pod no longer: its object is gone.
 	RemovePod(uid types.UID, from podsyncv1.PodSource)
-	// SourceSynced tells that the source has told of every pod that it had at the start.
+	// SourceSynced is called once the source has sent every pod that it had at the start.
 	SourceSynced(from podsyncv1.PodSource)
 }
 
@@ -82,7 +82,7 @@ type set struct {
 
 	pods   map[types.UID]*v1.Pod
 	synced bool
-	// duplicates are the names that were told to be there twice.
+	// duplicates are the names that were reported to be there twice.
 	duplicates map[types.NamespacedName]bool
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 // deliver brings one pod to where it should be. Only one worker has a pod at a time, so what
-// is told of it arrives in order.
+// is reported of it arrives in order.
 func (m *Manager) deliver(ctx context.Context, uid types.UID) {
 	m.mu.Lock()
 	e := m.entries[uid]
@@ -114,7 +114,7 @@ func (m *Manager) remove(ctx context.Context, e *entry) error {
 	return m.gone(e)
 }
 
-// gone is for a pod that the API no longer has: nothing more is to be told of it.
+// gone is for a pod that the API no longer has: nothing more is to be reported of it.
 func (m *Manager) gone(e *entry) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -63,7 +63,7 @@ type Manager struct {
 // entry is what is known of one pod.
 type entry struct {
 	pod *v1.Pod // newest object of the API; its status is the base of patches
-	// seen is when podsync first told of the pod.
+	// seen is when podsync first reported the pod.
 	seen time.Time
 	want *v1.PodStatus // nil until the first Set
 	// refused is what the API made of want when writing it changed nothing, normalized: the server

@@ -46,11 +46,11 @@ func TestStartsAreTimed(t *testing.T) {
 			m.Set(p, podstatus.Generate(p, s, inputs()))
 			time.Sleep(3 * time.Second)
 		}
-		var told dto.Metric
-		if err := m.metrics.started.Write(&told); err != nil {
+		var reported dto.Metric
+		if err := m.metrics.started.Write(&reported); err != nil {
 			t.Fatal(err)
 		}
-		if h := told.GetHistogram(); h.GetSampleCount() != 1 || h.GetSampleSum() != 6 {
+		if h := reported.GetHistogram(); h.GetSampleCount() != 1 || h.GetSampleSum() != 6 {
 			t.Errorf("%d starts that took %v s together, want one of 6 s", h.GetSampleCount(), h.GetSampleSum())
 		}
 	})

@@ -24,7 +24,7 @@ func merged(p *v1.Pod, want *v1.PodStatus) *v1.PodStatus {
 	s.NominatedNodeName = api.NominatedNodeName
 	keepEnds(p, api, s)
 
-	// A pod is told to have ended only when nothing of it runs: others take that as leave to use
+	// A pod is reported to have ended only when nothing of it runs: others take that as leave to use
 	// what it held.
 	held := podutil.IsTerminal(want.Phase) && !podutil.IsTerminal(api.Phase) && anyRunning(want)
 	if held {

@@ -43,13 +43,13 @@ func TestWhatEndedForGoodDoesNotKeepTheRestFromTheAPI(t *testing.T) {
 		settle(time.Second)
 		s := a.get("web").Status
 		if s.PodIP != "10.0.0.3" || s.Phase != v1.PodPending {
-			t.Errorf("the second sandbox was not told: address %s, phase %s, %v", s.PodIP, s.Phase, a.calls)
+			t.Errorf("the second sandbox was not reported: address %s, phase %s, %v", s.PodIP, s.Phase, a.calls)
 		}
 		if got := s.InitContainerStatuses[0]; got.State.Terminated == nil || got.ContainerID != "containerd://1" {
 			t.Errorf("the init container: %+v", got)
 		}
-		if told, _ := m.Last("uid-web"); told.InitContainerStatuses[0].State.Running == nil {
-			t.Errorf("others on the node are told the API's words: %+v", told.InitContainerStatuses[0])
+		if reported, _ := m.Last("uid-web"); reported.InitContainerStatuses[0].State.Running == nil {
+			t.Errorf("others on the node get the API's words: %+v", reported.InitContainerStatuses[0])
 		}
 
 		// Nor does it keep a pod from being deleted.

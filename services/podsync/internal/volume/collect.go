@@ -26,7 +26,7 @@ type file struct {
 // errNoMode is a volume that the apiserver did not default.
 var errNoMode = errors.New("no defaultMode used, not even the default value for it")
 
-// projected gathers the files of all sources. All that is missing is told at once.
+// projected gathers the files of all sources. All that is missing is reported at once.
 func (m *Manager) projected(ctx context.Context, s *Spec) (map[string]file, error) {
 	p, volume := s.Pod, s.Volume.Projected
 	if volume.DefaultMode == nil {

@@ -79,7 +79,7 @@ func (e *emptyDir) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 	})
 }
 
-// isMountPoint is false too where it cannot be told: then the volume is set up again, which
+// isMountPoint is false too where that is unknown: then the volume is set up again, which
 // tells why.
 func isMountPoint(mounter mount.Interface, dir string) bool {
 	mounted, err := mounter.IsMountPoint(dir)

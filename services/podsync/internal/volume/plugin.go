@@ -89,5 +89,5 @@ func (r ready) by(boot string) bool {
 	return err == nil && string(was) == boot
 }
 
-// errNotBuilt is what a volume of a kind without a plugin is told; admission refuses it first.
+// errNotBuilt is what a volume of a kind without a plugin gets; admission refuses it first.
 var errNotBuilt = errors.New("this kind of volume is not built")

@@ -175,7 +175,7 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 		t.Fatalf("%v", err)
 	}
 	if want := `MountVolume.SetUp failed for volume "access" : configmaps "ca" not found`; err.Error() != want {
-		t.Fatalf("told %q, want %q", err, want)
+		t.Fatalf("reported %q, want %q", err, want)
 	}
 	if len(mounts.MountPoints) != 0 {
 		t.Fatal("mounted although it is missing")

@@ -76,7 +76,7 @@ func TestRejectedPodFailsAndTouchesNothing(t *testing.T) {
 		s, _ := n.Last(p.UID)
 		if s.Phase != v1.PodFailed || s.Reason != "NodePorts" ||
 			s.Message != "Pod was rejected: Predicate NodePorts failed: taken" {
-			t.Errorf("told %s %s %q", s.Phase, s.Reason, s.Message)
+			t.Errorf("reported %s %s %q", s.Phase, s.Reason, s.Message)
 		}
 		if len(s.ContainerStatuses) != 0 {
 			t.Errorf("a pod that never ran shows containers: %v", s.ContainerStatuses)
@@ -127,7 +127,7 @@ func TestPodRejectedBeforeTheRestartKeepsItsStatus(t *testing.T) {
 		n.wait(adoptionJitter)
 		s, ok := n.Last(p.UID)
 		if !ok || s.Reason != "OutOfcpu" || len(s.ContainerStatuses) != 0 {
-			t.Errorf("told %v %+v", ok, s)
+			t.Errorf("reported %v %+v", ok, s)
 		}
 	})
 }

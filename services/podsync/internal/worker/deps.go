@@ -116,7 +116,7 @@ type RuntimeClasses interface {
 	Handler(ctx context.Context, class *string) (string, error)
 }
 
-// Observer is told of every pod that a worker has, of what becomes of it, and of its end.
+// Observer learns of every pod that a worker has, of what becomes of it, and of its end.
 type Observer interface {
 	Pod(p *v1.Pod, source podsyncv1.PodSource, terminating bool)
 	Status(uid types.UID, state *pod.State, status *v1.PodStatus)

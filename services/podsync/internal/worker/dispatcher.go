@@ -28,7 +28,7 @@ const adoptionJitter = 2 * time.Second
 type Progress struct {
 	// Turn is called with every turn of the loop.
 	Turn func()
-	// Synced is called once, when all sources have told of all that they had and each of those pods was published.
+	// Synced is called once, when all sources are synced and each of their pods was published.
 	Synced func()
 	// Reported is called once after that, when the state of each pod was reported, which takes a runtime that answers.
 	Reported func()
@@ -46,8 +46,8 @@ type Dispatcher struct {
 	mu     sync.Mutex
 	queue  []func(ctx context.Context)
 	signal chan struct{}
-	// unheard are the sources that were not heard yet.
-	unheard []podsyncv1.PodSource
+	// unsynced are the sources that are not synced yet.
+	unsynced []podsyncv1.PodSource
 
 	// What follows belongs to the loop.
 	held map[types.NamespacedName][]held
@@ -65,7 +65,7 @@ func NewDispatcher(workers *Workers, deps Deps, sources []podsyncv1.PodSource, p
 	}
 	return &Dispatcher{
 		deps: deps, workers: workers, progress: progress, log: deps.Log,
-		signal: make(chan struct{}, 1), unheard: slices.Clone(sources), held: map[types.NamespacedName][]held{},
+		signal: make(chan struct{}, 1), unsynced: slices.Clone(sources), held: map[types.NamespacedName][]held{},
 	}
 }
 

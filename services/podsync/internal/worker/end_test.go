@@ -134,7 +134,7 @@ func TestAShorterGracePeriodOvertakes(t *testing.T) {
 			}
 		}
 		if killing != 1 {
-			t.Fatalf("Killing was told %d times", killing)
+			t.Fatalf("Killing was reported %d times", killing)
 		}
 	})
 }
@@ -155,10 +155,10 @@ func TestAPreStopHookTakesOfTheGracePeriod(t *testing.T) {
 				if got := stopGraces(n.cri); !slices.Equal(got, []int64{want}) {
 					t.Fatalf("grace periods %v, want %d", got, want)
 				}
-				told := slices.ContainsFunc(n.drain(),
+				reported := slices.ContainsFunc(n.drain(),
 					func(e string) bool { return strings.Contains(e, "FailedPreStopHook PreStopHook failed") })
-				if told != (command != "10s") {
-					t.Fatalf("told of a failure: %v", told)
+				if reported != (command != "10s") {
+					t.Fatalf("failure reported: %v", reported)
 				}
 			})
 		})

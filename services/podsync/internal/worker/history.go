@@ -13,7 +13,7 @@ import (
 type history struct {
 	// waiting says of each container why it could not be started last.
 	waiting map[string]podstatus.Waiting
-	// refused is the generation of the pod whose refusal was told in an event.
+	// refused is the generation of the pod whose refusal was reported in an event.
 	refused   int64
 	announced bool
 	// adopted: the back-off was rebuilt from the runtime's containers.
@@ -35,7 +35,7 @@ func (h *history) waits(name, reason, message string) {
 }
 
 // fails reports whether a failure is another than the last one, so that a pod whose trouble
-// lasts is told of once.
+// lasts is reported once.
 func (h *history) fails(err error) bool {
 	before := h.failed
 	h.failed = err.Error()

@@ -62,7 +62,7 @@ func TestADeletionOvertakesAPostStartHook(t *testing.T) {
 		}
 		for _, e := range n.drain() {
 			if strings.Contains(e, reasonFailedPostStartHook) {
-				t.Fatalf("told %q", e)
+				t.Fatalf("reported %q", e)
 			}
 		}
 	})
@@ -85,7 +85,7 @@ func TestAFailedPostStartHookEndsItsContainer(t *testing.T) {
 				n.wait(5 * time.Second)
 				s := n.status("a").ContainerStatuses[0]
 				if !slices.Contains(n.drain(), "Warning FailedPostStartHook PostStartHook failed") {
-					t.Fatal("not told")
+					t.Fatal("not reported")
 				}
 				if !again {
 					if s.State.Terminated == nil || len(n.cri.Calls("StartContainer")) != 1 {

@@ -9,8 +9,8 @@ import (
 	"github.com/microlet/microlet/services/internal/podutil"
 )
 
-// hostIPsReady holds back a pod whose containers are told the node's addresses while these are about to be known: what
-// a container is told at its start stays.
+// hostIPsReady holds back a pod whose containers get the node's addresses while these are about to be known: what
+// a container gets at its start stays.
 func (w *worker) hostIPsReady(p *v1.Pod) error {
 	if !w.deps.HostIPs.Awaited() || !showsHostIPs(p) {
 		return nil

@@ -33,12 +33,12 @@ func TestAContainerThatCannotBeStoppedEndsWithItsSandbox(t *testing.T) {
 		if stops := len(n.cri.Calls("StopContainer")); stops != 1 {
 			t.Errorf("stopped %d times", stops)
 		}
-		told := func(e string) bool {
+		reported := func(e string) bool {
 			return strings.HasPrefix(e, "Warning FailedKillPod error killing pod: ") &&
 				strings.Contains(e, errStopSignal.Error())
 		}
-		if events := n.drain(); !slices.ContainsFunc(events, told) {
-			t.Errorf("not told: %q", events)
+		if events := n.drain(); !slices.ContainsFunc(events, reported) {
+			t.Errorf("not reported: %q", events)
 		}
 	})
 }

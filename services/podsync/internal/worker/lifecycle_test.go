@@ -16,7 +16,7 @@ import (
 var fakeDeaf = fake.Program{StopDelay: time.Hour}
 
 // TestPodsArePublishedBeforeTheMark: readers drop what an earlier podsync said once the new
-// one has said that all is told. With the runtime away the pods are known, their states not.
+// one has said that all is there. With the runtime away the pods are known, their states not.
 func TestPodsArePublishedBeforeTheMark(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newRuntime())
@@ -30,7 +30,7 @@ func TestPodsArePublishedBeforeTheMark(t *testing.T) {
 		n.dispatcher.SourceSynced(api)
 		n.wait(time.Minute)
 		if atMark != "1" {
-			t.Fatalf("when all pods were to be told, of this one was told %q", atMark)
+			t.Fatalf("when all pods were to be reported, of this one was reported %q", atMark)
 		}
 		if n.reported.Load() {
 			t.Fatal("its state is called reported, and was never read")
@@ -55,12 +55,12 @@ func TestANewVersionIsPublished(t *testing.T) {
 		n.dispatcher.SetPod(p, api)
 		n.wait(time.Second)
 		if said := n.published.said("a"); said != "2" {
-			t.Fatalf("told %q", said)
+			t.Fatalf("reported %q", said)
 		}
 		n.dispatcher.SetPod(deleted(p, 30), api)
 		n.wait(time.Second)
 		if said := n.published.said("a"); said != "2 ends" {
-			t.Fatalf("told %q", said)
+			t.Fatalf("reported %q", said)
 		}
 	})
 }
@@ -80,7 +80,7 @@ func TestAPodThatComesBackRuns(t *testing.T) {
 			t.Fatalf("known %v, status %+v", n.workers.Known("a"), n.statuses["a"])
 		}
 		if said := n.published.said("a"); said != "" {
-			t.Fatalf("told %q", said)
+			t.Fatalf("reported %q", said)
 		}
 		n.dispatcher.RemovePod("a", api)
 		n.dispatcher.SetPod(testPod("a"), api)
@@ -159,7 +159,7 @@ func TestStoppingPodsyncIsNoFailure(t *testing.T) {
 		}
 		for len(n.events.Events) > 0 {
 			if e := <-n.events.Events; strings.Contains(e, reasonFailedKillPod) {
-				t.Fatalf("told %q", e)
+				t.Fatalf("reported %q", e)
 			}
 		}
 		next := newNode(t, cri)
@@ -186,7 +186,7 @@ func TestAPodThatHasEndedIsNotRefused(t *testing.T) {
 			t.Fatalf("phase %s, released %v", n.statuses["a"].Phase, n.released["a"])
 		}
 		if len(n.events.Events) != 0 {
-			t.Fatalf("told %q", <-n.events.Events)
+			t.Fatalf("reported %q", <-n.events.Events)
 		}
 	})
 }

@@ -262,7 +262,7 @@ func (n *node) Set(p *v1.Pod, s v1.PodStatus) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if (s.Phase == v1.PodSucceeded || s.Phase == v1.PodFailed) && s.Reason == "" && !n.admission.hasEnded(p.UID) {
-		n.t.Errorf("pod %s was told to have ended before its place was free", p.UID)
+		n.t.Errorf("pod %s was reported to have ended before its place was free", p.UID)
 	}
 	n.statuses[p.UID], n.forgotten[p.UID] = s, false
 	if h := n.history[p.UID]; len(h) == 0 || h[len(h)-1] != s.Phase {
@@ -307,7 +307,7 @@ func (n *node) status(uid types.UID) v1.PodStatus {
 	return s
 }
 
-// published holds the newest version of each pod that was told, as its labels' "v".
+// published holds the newest version of each pod that was reported, as its labels' "v".
 type published struct {
 	mu   sync.Mutex
 	pods map[types.UID]string

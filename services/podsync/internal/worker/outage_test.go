@@ -17,7 +17,7 @@ import (
 // TestADiskThatIsFullHurtsOnlyWhoNeedsIt: the pod says so, is tried again and runs when
 // there is room; its neighbour is not held up.
 func TestADiskThatIsFullHurtsOnlyWhoNeedsIt(t *testing.T) {
-	for where, told := range map[string]string{
+	for where, reported := range map[string]string{
 		"Prepare":   "Warning Failed error making pod data directories: no space left on device",
 		"Container": "Warning Failed Error: no space left on device",
 	} {
@@ -32,8 +32,8 @@ func TestADiskThatIsFullHurtsOnlyWhoNeedsIt(t *testing.T) {
 				if !n.running("b") || n.running("a") {
 					t.Fatalf("statuses %+v", n.statuses)
 				}
-				if !slices.Contains(n.drain(), told) {
-					t.Fatal("not told")
+				if !slices.Contains(n.drain(), reported) {
+					t.Fatal("not reported")
 				}
 				if where == "Container" {
 					waiting := n.status("a").ContainerStatuses[0].State.Waiting
@@ -90,7 +90,7 @@ func TestCallsThatHangHoldUpTheirPodsAlone(t *testing.T) {
 		n.wait(10 * time.Minute)
 		for _, uid := range hung {
 			if n.final[uid] {
-				t.Fatalf("pod %s is told to be gone, and nobody stopped it", uid)
+				t.Fatalf("pod %s is reported to be gone, and nobody stopped it", uid)
 			}
 		}
 		release()
@@ -120,7 +120,7 @@ func TestATokenThatExpiresStopsNoPod(t *testing.T) {
 		n.breaks("Refresh", "a", errors.New("failed to fetch token: connection refused"))
 		n.wait(2 * time.Hour)
 		if !slices.Contains(n.drain(), "Warning FailedMount failed to fetch token: connection refused") {
-			t.Error("not told")
+			t.Error("not reported")
 		}
 		if !n.running("a") || len(n.cri.Calls("StopContainer"))+len(n.cri.Calls("StopPodSandbox")) > 0 ||
 			len(n.cri.Calls("StartContainer")) != 1 {

@@ -77,7 +77,7 @@ func next(from phase, on cause) phase {
 	return from
 }
 
-// move moves the pod on. The first step towards its end is told to the other services.
+// move moves the pod on. The other services learn of the first step towards its end.
 func (w *worker) move(on cause) {
 	before := w.phase
 	w.phase = next(before, on)

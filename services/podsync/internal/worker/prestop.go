@@ -22,7 +22,7 @@ type preStop struct {
 
 // beginPreStop runs a container's hook beside the worker. The end of the grace period does not
 // end it, as with the kubelet: the container is asked to stop then, and has minGrace left, in
-// which its hook may still do something for it. That a hook fails is told and changes nothing.
+// which its hook may still do something for it. A hook that fails is reported and changes nothing.
 func (w *worker) beginPreStop(p *v1.Pod, k *decide.Kill) *preStop {
 	ctx, cancel := context.WithTimeout(w.life, k.Grace+hookOverrun)
 	h := &preStop{done: make(chan struct{}), cancel: cancel}

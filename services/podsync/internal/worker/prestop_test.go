@@ -87,7 +87,7 @@ func TestSidecarsWhosePreStopDoesNotExitEndTogether(t *testing.T) {
 		}
 		failed := func(e string) bool { return strings.Contains(e, reasonFailedPreStopHook) }
 		if got := len(slices.DeleteFunc(n.drain(), func(e string) bool { return !failed(e) })); got != 3 {
-			t.Errorf("%d failures told", got)
+			t.Errorf("%d failures reported", got)
 		}
 	})
 }

@@ -19,22 +19,22 @@ type held struct {
 	from podsyncv1.PodSource
 }
 
-// heard notes that a source has told of all that it had, and reports whether that was the last one.
+// heard notes that a source is synced, and reports whether that was the last one.
 func (d *Dispatcher) heard(from podsyncv1.PodSource) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.workers.isSynced() {
 		return false
 	}
-	d.unheard = slices.DeleteFunc(slices.Clone(d.unheard), func(s podsyncv1.PodSource) bool { return s == from })
-	return len(d.unheard) == 0
+	d.unsynced = slices.DeleteFunc(slices.Clone(d.unsynced), func(s podsyncv1.PodSource) bool { return s == from })
+	return len(d.unsynced) == 0
 }
 
-// Unheard returns the sources that have not told of all that they had yet.
-func (d *Dispatcher) Unheard() []podsyncv1.PodSource {
+// Unsynced returns the sources that are not synced yet.
+func (d *Dispatcher) Unsynced() []podsyncv1.PodSource {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return slices.Clone(d.unheard)
+	return slices.Clone(d.unsynced)
 }
 
 func isStatic(from podsyncv1.PodSource) bool { return from != podsyncv1.PodSource_POD_SOURCE_API }

@@ -90,7 +90,7 @@ func TestSyncedWhenEverySourceWasHeard(t *testing.T) {
 		n := newNode(t, newRuntime())
 		times := 0
 		n.dispatcher.progress.Synced = func() { times++ }
-		n.dispatcher.unheard = []podsyncv1.PodSource{api, file}
+		n.dispatcher.unsynced = []podsyncv1.PodSource{api, file}
 		defer n.run()()
 		n.dispatcher.SourceSynced(file)
 		n.dispatcher.SourceSynced(file)
@@ -102,7 +102,7 @@ func TestSyncedWhenEverySourceWasHeard(t *testing.T) {
 		n.dispatcher.SourceSynced(file)
 		n.wait(time.Second)
 		if !n.workers.isSynced() || times != 1 {
-			t.Fatalf("told %d times", times)
+			t.Fatalf("reported %d times", times)
 		}
 	})
 }
@@ -128,7 +128,7 @@ func TestAManifestThatIsPutBackRestartsItsPod(t *testing.T) {
 			t.Fatalf("status %+v", n.status("1"))
 		}
 		if n.admission.asked["1"] != 2 || !n.isWanted("1") || n.published.said("1") != "" {
-			t.Errorf("admission asked %d times, mirrored %v, told %q", n.admission.asked["1"], n.isWanted("1"),
+			t.Errorf("admission asked %d times, mirrored %v, reported %q", n.admission.asked["1"], n.isWanted("1"),
 				n.published.said("1"))
 		}
 		n.dispatcher.RemovePod("1", file)
@@ -213,7 +213,7 @@ func TestAPodThatComesBackIsMirrored(t *testing.T) {
 				test(n)
 				n.wait(time.Minute)
 				if !n.running("1") || !n.isWanted("1") || n.isWanted("2") || n.published.said("1") != "" {
-					t.Errorf("mirrored %v and %v, told %q, status %+v", n.isWanted("1"), n.isWanted("2"),
+					t.Errorf("mirrored %v and %v, reported %q, status %+v", n.isWanted("1"), n.isWanted("2"),
 						n.published.said("1"), n.status("1"))
 				}
 			})

@@ -97,7 +97,7 @@ func (w *worker) decide(p *v1.Pod, state *pod.State) decide.Actions {
 		KeepDead: w.deps.KeepDead, Stopped: w.stoppedSandboxes, Refused: w.history.refusedEphemeral,
 	}
 	if last, ok := w.deps.Mirrors.Last(w.uid); ok {
-		in.Told = &last
+		in.Reported = &last
 	}
 	return decide.Decide(in)
 }
@@ -179,7 +179,7 @@ func (w *worker) refuse(p *v1.Pod, state *pod.State, refusal error) time.Duratio
 	return jitter(w.deps.Resync)
 }
 
-// neverRan reports whether no container of the pod was ever told of.
+// neverRan reports whether no container of the pod was ever reported.
 func neverRan(p *v1.Pod) bool {
 	return len(p.Status.ContainerStatuses)+len(p.Status.InitContainerStatuses)+len(p.Status.EphemeralContainerStatuses) == 0
 }

@@ -15,7 +15,7 @@ import (
 // stop stops every container of the pod within the grace period, and then the sandboxes.
 func (w *worker) stop(ctx context.Context, p *v1.Pod, removed bool) error {
 	w.cancelDuties()
-	// A container that is just being started must not lose its sandbox: its end would be told as
+	// A container that is just being started must not lose its sandbox: its end would be reported as
 	// a failure to start.
 	if err := w.settle(ctx); err != nil {
 		return err

@@ -22,7 +22,7 @@ import (
 // errOvertaken ends a sync whose pod has changed in a way that makes its work wrong.
 var errOvertaken = errors.New("overtaken by a newer version of the pod")
 
-// worker looks after one pod. It is woken for a reason that it is not told, and looks
+// worker looks after one pod. It is woken for a reason that it does not know, and looks
 // at everything again.
 type worker struct {
 	uid     types.UID
@@ -314,7 +314,7 @@ func (w *worker) readState(ctx context.Context) (*pod.State, error) {
 func (w *worker) look(ctx context.Context) (*pod.State, error) {
 	state, err := w.deps.Runtime.State(ctx, w.uid)
 	if err != nil {
-		if ctx.Err() == nil && w.failures == 1 { // told once: when it does not pass at once
+		if ctx.Err() == nil && w.failures == 1 { // reported once: when it does not pass at once
 			w.deps.event(w.latest(), v1.EventTypeWarning, reasonFailedSync, "error determining status: %v", plain(err))
 		}
 		return nil, transient("read the pod's state", err)

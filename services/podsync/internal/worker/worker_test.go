@@ -243,14 +243,14 @@ func TestARefusedPodSaysSoAndHarmsNobody(t *testing.T) {
 			!strings.Contains(waiting.Message, "spec.containers[0].volumeDevices") {
 			t.Fatalf("waiting %+v", waiting)
 		}
-		told := 0
+		reported := 0
 		for len(n.events.Events) > 0 {
 			if e := <-n.events.Events; strings.HasPrefix(e, "Warning Failed Error: ") {
-				told++
+				reported++
 			}
 		}
-		if told != 1 {
-			t.Fatalf("told %d times in one generation", told)
+		if reported != 1 {
+			t.Fatalf("reported %d times in one generation", reported)
 		}
 	})
 }

@@ -509,7 +509,7 @@ func TestNeverARestartWithoutEnoughFailures(t *testing.T) {
 			for _, name := range names {
 				n.start(name)
 			}
-			told := map[string]bool{}
+			reported := map[string]bool{}
 			n.judge = func(key string, r *proberv1.ProbeResult) {
 				uid, rest, _ := strings.Cut(key, ".")
 				a, _ := n.assignments.Get(uid)
@@ -520,8 +520,8 @@ func TestNeverARestartWithoutEnoughFailures(t *testing.T) {
 				}
 				n.mu.Lock()
 				defer n.mu.Unlock()
-				if !told[id] {
-					told[id] = true
+				if !reported[id] {
+					reported[id] = true
 					results++
 				}
 				if n.longest[id] < threshold {

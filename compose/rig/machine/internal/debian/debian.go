@@ -51,7 +51,7 @@ type Kernel struct {
 	Modules string // a raw filesystem, ext4, which nobody may write to
 }
 
-// Input says where a kernel is kept and who is told about it.
+// Input says where a kernel is kept and where progress is printed.
 type Input struct {
 	Cache string
 	Out   io.Writer // progress, a line at a time

@@ -30,7 +30,7 @@ const (
 //go:embed config patches
 var files embed.FS
 
-// Input says where a kernel is kept and who is told about it.
+// Input says where a kernel is kept and where progress is printed.
 type Input struct {
 	Cache string
 	Out   io.Writer // progress, a line at a time

@@ -51,7 +51,7 @@ func (h Hardware) Args() []string {
 	}
 	if h.Disk != "" {
 		args = append(args,
-			// The machine is told that the disk has a cache of its own, and flushes it to have something kept. QEMU
+			// The machine learns that the disk has a cache of its own, and flushes it to have something kept. QEMU
 			// keeps until then in its memory where in the file new data are: they are lost with the process, as those
 			// in the cache of a real disk are with the power. The clean disk below is only read: a lock of it would be
 			// in the way of User-Mode Linux, which locks it in a way of its own.

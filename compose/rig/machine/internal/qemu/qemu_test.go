@@ -58,12 +58,12 @@ func TestArgsOfATrial(t *testing.T) {
 }
 
 // try tries a program of the test's own in place of QEMU.
-func try(t *testing.T, cache, name, script string) (Verdict, error) {
+func try(t *testing.T, cache, name, script string) (TrialResult, error) {
 	t.Helper()
 	return tryFor(t, time.Minute, cache, name, script)
 }
 
-func tryFor(t *testing.T, limit time.Duration, cache, name, script string) (Verdict, error) {
+func tryFor(t *testing.T, limit time.Duration, cache, name, script string) (TrialResult, error) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "qemu")
 	if err := os.WriteFile(program, []byte("#!/bin/sh\n"+script), 0o700); err != nil {
@@ -129,9 +129,9 @@ func TestTryRemembers(t *testing.T) {
 		t.Errorf("another kernel: %+v, %v, want one that does not work", other, err)
 	}
 	if v, ok := Remembered(cache, "k"); ok {
-		t.Errorf("the other's verdict counts for the first: %+v", v)
+		t.Errorf("the other's result counts for the first: %+v", v)
 	}
-	// A verdict of another boot says nothing.
+	// A result of another boot says nothing.
 	file := verdictFile(cache)
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -142,7 +142,7 @@ func TestTryRemembers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if v, ok := Remembered(cache, "another kernel"); ok {
-		t.Errorf("a verdict of another boot counts: %+v", v)
+		t.Errorf("a result of another boot counts: %+v", v)
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/microlet/microlet/compose/rig/internal/process"
 )
 
-// Verdict says whether KVM works here.
-type Verdict struct {
+// TrialResult reports whether KVM works here.
+type TrialResult struct {
 	BootID string `json:"bootID"` // of this machine's boot: another one may have another kernel
 	Trial  string `json:"trial"`  // what was tried
 	Works  bool   `json:"works"`
@@ -36,16 +36,16 @@ func Absent() string {
 	return ""
 }
 
-// Remembered returns the verdict of this boot of this machine about that trial, if there is one in the cache.
-func Remembered(cache, trial string) (Verdict, bool) {
-	var v Verdict
+// Remembered returns the result of this boot of this machine about that trial, if there is one in the cache.
+func Remembered(cache, trial string) (TrialResult, bool) {
+	var v TrialResult
 	boot, err := process.BootID()
 	if err != nil {
 		return v, false
 	}
 	text, err := os.ReadFile(verdictFile(cache))
 	if err != nil || json.Unmarshal(text, &v) != nil {
-		return Verdict{}, false
+		return TrialResult{}, false
 	}
 	return v, v.BootID == boot && v.Trial == trial
 }
@@ -54,7 +54,7 @@ func verdictFile(cache string) string { return filepath.Join(cache, "machine", "
 
 // Trial is a machine that is to switch itself off as soon as it has written a line to its console.
 type Trial struct {
-	// Name of what is tried: a verdict is of it alone.
+	// Name of what is tried: a result is of it alone.
 	Name     string
 	Program  string
 	Hardware Hardware
@@ -63,22 +63,22 @@ type Trial struct {
 	Limit time.Duration
 }
 
-// Try starts the machine unless this boot has a verdict, which it remembers. An error is of what is around it. A
+// Try starts the machine unless this boot has a result, which it remembers. An error is of what is around it. A
 // machine that hangs leaves nothing behind.
-func Try(ctx context.Context, cache string, t Trial) (Verdict, error) {
+func Try(ctx context.Context, cache string, t Trial) (TrialResult, error) {
 	file := verdictFile(cache)
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return Verdict{}, fmt.Errorf("try KVM: %w", err)
+		return TrialResult{}, fmt.Errorf("try KVM: %w", err)
 	}
 	unlock, err := lock.File(ctx, file+".lock", nil)
 	if err != nil {
-		return Verdict{}, fmt.Errorf("try KVM: %w", err)
+		return TrialResult{}, fmt.Errorf("try KVM: %w", err)
 	}
 	defer unlock()
 	if v, ok := Remembered(cache, t.Name); ok {
 		return v, nil
 	}
-	v := Verdict{Trial: t.Name}
+	v := TrialResult{Trial: t.Name}
 	if v.BootID, err = process.BootID(); err != nil {
 		return v, fmt.Errorf("try KVM: %w", err)
 	}
