@@ -53,6 +53,7 @@ test: ## unit tests, import walls, each service alone, and the short end-to-end 
 	@# It reads what go list says, which the cache of results does not know.
 	@$(STAGE) 'import walls' $(GO) test -count=1 ./compose/e2e/walls
 	@$(STAGE) 'mutation tool' env GOWORK=off $(GO) -C compose/tools/mutation test -race .
+	@$(STAGE) 'release tool' env GOWORK=off $(GO) -C compose/tools/release test -race .
 	@$(STAGE) 'short end to end' $(GO) test -count=1 -timeout 20m ./compose/e2e
 	@$(STAGE) 'shortest on a machine' $(GO) test -count=1 -timeout 10m -tags machine -run '$(SHORTEST_ON_MACHINE)' ./compose/e2e
 
@@ -122,6 +123,22 @@ verify: ## format, generated code, what the contract breaks, module files, vet, 
 	@$(STAGE) 'vet' scripts/verify-vet $(MODULES)
 	@$(STAGE) 'lint' scripts/verify-lint $(TOOLS) $(MODULES)
 	@$(STAGE) 'dead code' scripts/verify-deadcode $(TOOLS)
+
+# Where release writes.
+RELEASE_DIR ?= bin/release
+
+.PHONY: release
+release: ## archives for amd64 and arm64 with checksums and bills of materials: VERSION= RELEASE_DIR=bin/release
+	@$(STAGE) 'release $(VERSION)' scripts/release '$(VERSION)' '$(RELEASE_DIR)'
+
+$(TOOLS)/govulncheck: compose/tools/release/go.sum
+	mkdir -p $(TOOLS)
+	cd compose/tools/release && GOWORK=off GOBIN=$(TOOLS) $(GO) install tool
+	touch $@
+
+.PHONY: vulncheck
+vulncheck: build $(TOOLS)/govulncheck ## known vulnerabilities in what microlet is built from; asks vuln.go.dev
+	$(TOOLS)/govulncheck $(foreach m,$(filter services/%,$(MODULES)),./$(m)/...)
 
 # The packages whose tests write a page of docs/.
 PAGES := ./services/internal/kubeletconfig ./services/podsync/internal/podfields
