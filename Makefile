@@ -77,6 +77,14 @@ test-long: build ## the outages, kills and tables in full
 	@$(STAGE) 'rig programs' $(RIG) build --with kubelet,prometheus,metrics-server
 	@$(STAGE) 'long end to end' $(GO) test -count=1 -timeout 120m -v -tags long ./compose/e2e
 
+# The scenarios that are about processes, each for itself: killed, stopped, shared out, kept apart.
+ISOLATION ?= ^(TestAudience|TestBusDown|TestChaos|TestDeletedWhilePodsyncIsDown|TestGatewayGivesEachRoleItsMethods|TestHandover|TestHelperPod|TestHungProcessesComeBack|TestHungVolume|TestKills|TestLeaseEndsWhenPodsyncHangs|TestOnlyPodsyncIsConnectedToTheRuntime|TestPrivileges|TestProbersShare|TestProbesOutliveTheProbers|TestStops|TestTwins|TestVolumesHandover|TestAdmissionOfTheKubelet|TestFailuresOfTheKubelet|TestSingle)$$
+
+.PHONY: test-single
+test-single: build ## every scenario that is not about isolation, with all services in one process
+	@$(STAGE) 'rig programs' $(RIG) build --with kubelet,prometheus
+	@$(STAGE) 'single placement' env MICROLET_PLACEMENT=single $(GO) test -count=1 -timeout 60m -v -tags long -skip '$(ISOLATION)' ./compose/e2e
+
 # The scenarios that a node on its own machine runs: its own, and those of any node that ask it nothing in another way.
 ON_MACHINE ?= ^(TestBasic|TestKills|TestStops|TestHungProcessesComeBack|TestPrivileges|TestCrowd|TestChaos|TestContainerdRestart|TestUnit.*|TestCgroupTwins|TestReboot|TestPowerCut|TestPowerCutAtRest)$$
 
