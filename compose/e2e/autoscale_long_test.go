@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -62,18 +61,6 @@ func (s *scene) metricsServer() {
 		if err := s.StopMetricsServer(ctx); err != nil {
 			s.t.Error(err)
 		}
-	})
-}
-
-// await waits for something that only the API tells.
-func (s *scene) await(limit time.Duration, what string, check func() error) {
-	s.t.Helper()
-	await(s.t, limit, what, func() error {
-		err := check()
-		if err != nil {
-			time.Sleep(time.Second)
-		}
-		return err
 	})
 }
 

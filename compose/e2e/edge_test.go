@@ -159,7 +159,14 @@ func (s *scene) edge(t *testing.T) {
 	} {
 		s.says(want, "get", "--raw", proxy+path)
 	}
-	s.refuses("unable to handle the request", "get", "--raw", proxy+"/stats/summary")
+	for path, want := range map[string]string{
+		"/stats/summary":                          `"name":"talk"`,
+		"/stats/summary?only_cpu_and_memory=true": `"name":"talk"`,
+		"/metrics/resource":                       `pod_memory_working_set_bytes{namespace="` + s.ns + `",pod="talk"}`,
+		"/metrics/cadvisor":                       `pod="talk"`,
+	} {
+		s.comesToSay(want, "get", "--raw", proxy+path)
+	}
 	s.strangers(t)
 }
 

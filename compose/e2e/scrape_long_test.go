@@ -12,14 +12,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/microlet/microlet/compose/rig"
@@ -38,12 +35,23 @@ func TestPrometheus(t *testing.T) {
 	s.create(probed)
 	s.ready(patience, "probed")
 	s.says("ok", "get", "--raw", "/api/v1/nodes/"+s.NodeName()+"/proxy/healthz") // so that the indicators of health have been taken
-	p := s.prometheus(t, s.mayReadMetrics(t))
+	p := s.prometheus(t, s.mayReadMetrics(t, "nodes/metrics"))
 
 	for _, want := range []struct{ query, value string }{
 		{`up{job="metrics"}`, "1"},
 		{`up{job="probes"}`, "1"},
 		{`up{job="slis"}`, "1"},
+		{`up{job="resource"}`, "1"},
+		{`up{job="cadvisor"}`, "1"},
+		// Each reader's queries of a container, a pod and the node.
+		{`count(container_memory_working_set_bytes{job="resource", namespace="` + s.ns + `", pod="probed", container="main"})`, "1"},
+		{`count(pod_memory_working_set_bytes{job="resource", namespace="` + s.ns + `", pod="probed"})`, "1"},
+		{`count(rate(node_cpu_usage_seconds_total{job="resource"}[1m]) > 0)`, "1"},
+		{`resource_scrape_error{job="resource"}`, "0"},
+		{`count(container_memory_working_set_bytes{job="cadvisor", namespace="` + s.ns + `", pod="probed", container="main", image!=""})`, "1"},
+		{`count(rate(container_cpu_usage_seconds_total{job="cadvisor", namespace="` + s.ns + `", pod="probed", container="main"}[1m]))`, "1"},
+		{`count(container_network_receive_bytes_total{job="cadvisor", namespace="` + s.ns + `", pod="probed", interface="eth0"})`, "1"},
+		{`count(machine_memory_bytes{job="cadvisor"})`, "1"},
 		{`up{job="forbidden"}`, "0"}, // the positive control: it notices a refusal
 		{`count(kubelet_runtime_operations_total{operation_type="run_podsandbox"}) > 0`, "1"},
 		{`clamp_max(sum(kubelet_run_podsandbox_duration_seconds_count), 1)`, "1"},
@@ -69,42 +77,11 @@ func TestPrometheus(t *testing.T) {
 			return err
 		})
 	}
-	samples, err := p.ask(`scrape_samples_scraped{job="metrics"}`)
-	took, err2 := p.ask(`scrape_duration_seconds{job="metrics"}`)
-	t.Logf("a scrape of /metrics has %s samples and takes %s s: %v %v", samples, took, err, err2)
-}
-
-// mayReadMetrics makes a service account that may read the metrics of nodes, and returns its token.
-func (s *scene) mayReadMetrics(t *testing.T) string {
-	t.Helper()
-	ctx, name := t.Context(), "prometheus-"+s.ns
-	meta := metav1.ObjectMeta{Name: name}
-	if _, err := s.client.CoreV1().ServiceAccounts(s.ns).Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
+	for _, job := range []string{"metrics", "resource", "cadvisor"} {
+		samples, err := p.ask(`scrape_samples_scraped{job="` + job + `"}`)
+		took, err2 := p.ask(`scrape_duration_seconds{job="` + job + `"}`)
+		t.Logf("a scrape of %s has %s samples and takes %s s: %v %v", job, samples, took, err, err2)
 	}
-	role := &rbacv1.ClusterRole{
-		ObjectMeta: meta,
-		Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{""},
-			Resources: []string{"nodes/metrics"},
-			Verbs:     []string{"get"},
-		}},
-	}
-	if _, err := s.client.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: s.ns, Name: name}},
-	}
-	if _, err := s.client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	token, problems, err := s.kubectl(nil, "create", "token", name)
-	if err != nil {
-		t.Fatal(err, problems)
-	}
-	return strings.TrimSpace(token)
 }
 
 // freeAddress is one of loopback that nobody has at this moment, for a program that cannot choose its own.
@@ -139,6 +116,8 @@ func (s *scene) prometheus(t *testing.T, token string) *prometheus {
 		"metrics":   "/metrics",
 		"probes":    "/metrics/probes",
 		"slis":      "/metrics/slis",
+		"resource":  "/metrics/resource",
+		"cadvisor":  "/metrics/cadvisor",
 		"forbidden": "/debug/pprof/cmdline",
 	} {
 		jobs = append(jobs, object{

@@ -19,7 +19,7 @@ import (
 )
 
 // The services of a node as it is now, in start order, without their supervisor.
-var services = []role.Role{role.Bus, role.Podsync, role.PLEG, role.Prober, role.NodeStatus, role.NodeAPI}
+var services = []role.Role{role.Bus, role.Podsync, role.PLEG, role.Prober, role.NodeStatus, role.Stats, role.NodeAPI}
 
 // account is what "microlet status -o json" tells of a process.
 type account struct {

@@ -100,6 +100,12 @@ func PSS(pid int) (int64, error) {
 	return kib << 10, err
 }
 
+// Anonymous is the resident memory of a process that belongs to no file, in bytes.
+func Anonymous(pid int) (int64, error) {
+	kib, err := figure(pid, "status", "RssAnon")
+	return kib << 10, err
+}
+
 // RSS is the resident set size of a process in bytes.
 func RSS(pid int) (int64, error) {
 	kib, err := figure(pid, "status", "VmRSS")
