@@ -23,6 +23,7 @@ import (
 	"github.com/microlet/microlet/services/stats/internal/pods"
 	"github.com/microlet/microlet/services/stats/internal/server"
 	"github.com/microlet/microlet/services/stats/internal/share"
+	"github.com/microlet/microlet/services/stats/internal/volumes"
 )
 
 const (
@@ -51,14 +52,19 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	defer runtime.Close()
 	book := complaint.NewBook(s.Log, s.Metrics)
-	cgroups, err := shareCgroups(&cfg, s, book)
+	all := pods.Watch(s.Bus, s.Log).All
+	cgroups, err := shareCgroups(&cfg, s, all, book)
 	if err != nil {
 		return err
 	}
 	usage, created := shareRuntime(s, runtime, book)
+	folders := volumes.New(volumes.Options{
+		RootDir: cfg.Kubelet.Node.RootDir, LogsDir: cfg.Kubelet.Kubelet.PodLogsDir,
+		Period: cfg.Kubelet.Kubelet.VolumeStatsAggPeriod.Duration, Pods: all, Book: book, Log: s.Log, Metrics: s.Metrics,
+	})
 	statsv1.RegisterStatsServiceServer(s.GRPC, server.New(server.Options{
 		NodeName: cfg.Service.NodeName, Began: time.Now(), Age: cfg.Kubelet.Node.HousekeepingInterval.Duration,
-		Cgroups: cgroups, Usage: usage, Created: created, Filesystems: &filesystem.Prober{}, Log: s.Log,
+		Cgroups: cgroups, Usage: usage, Created: created, Filesystems: &filesystem.Prober{}, Folders: folders, Log: s.Log,
 	}))
 	for _, method := range []string{
 		statsv1.StatsService_Summary_FullMethodName, statsv1.StatsService_Page_FullMethodName,
@@ -68,17 +74,20 @@ func Run(ctx context.Context, cfg Config) error {
 	s.Go("cgroups", cgroups.Run)
 	s.Go("usage", usage.Run)
 	s.Go("created", created.Run)
+	s.Go("folders", folders.Run)
 	s.Ready("measuring")
 	return s.Run(ctx)
 }
 
 // shareCgroups shares what is measured here, and tells the bus of it.
-func shareCgroups(cfg *Config, s *service.Service, book *complaint.Book) (*share.Value[*measure.Snapshot], error) {
+func shareCgroups(cfg *Config, s *service.Service, all func() map[string]*pods.Pod, book *complaint.Book) (
+	*share.Value[*measure.Snapshot], error,
+) {
 	k := cfg.Kubelet
 	measurer, err := measure.New(measure.Options{
 		CgroupRoot: k.Kubelet.CgroupRoot, System: systemCgroups(cfg), RootDir: k.Node.RootDir,
 		Except: []string{filepath.Join(k.Node.RootDir, "pods"), "/run/containerd", "/run/containers", "/run/crio", "/run/netns"},
-		Pods:   pods.Watch(s.Bus, s.Log).All, Book: book,
+		Pods:   all, Book: book,
 	})
 	if err != nil {
 		return nil, err

@@ -49,7 +49,7 @@ var supportTable = []supportRow{
 	{name: "configMapAndSecretChangeDetectionStrategy", state: supported},
 	{name: "enableControllerAttachDetach", state: warned, note: "A pod with a volume that has to be attached is not started."},
 	{name: "volumePluginDir", state: warned, note: "FlexVolume plugins are not used."},
-	{name: "volumeStatsAggPeriod", state: warned, note: "Volumes are not measured yet."},
+	{name: "volumeStatsAggPeriod", state: supported},
 	{name: "localStorageCapacityIsolation", state: warned, off: []string{"false"}, byDefault: true, note: "Limits on ephemeral storage do not evict yet."},
 	{name: "containerLogMaxSize", state: supported},
 	{name: "containerLogMaxFiles", state: supported},

@@ -4,6 +4,11 @@ package main
 import (
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/microlet/internal/command"
+	"github.com/microlet/microlet/services/stats"
 )
 
-func main() { service.Main(command.New()) }
+func main() {
+	if !stats.RunChild() {
+		service.Main(command.New())
+	}
+}

@@ -6,4 +6,8 @@ import (
 	"github.com/microlet/microlet/services/stats"
 )
 
-func main() { service.Main(stats.Command()) }
+func main() {
+	if !stats.RunChild() {
+		service.Main(stats.Command())
+	}
+}

@@ -36,6 +36,8 @@ type Pod struct {
 	// SandboxID is empty while there is no sandbox.
 	SandboxID  string
 	Containers []Container
+	// Volumes are those of its spec.
+	Volumes []v1.Volume
 	// Object is the pod as podsync admitted it, without its status.
 	Object *podsyncv1.Pod
 }
@@ -115,7 +117,8 @@ func decode(uid string, object *podsyncv1.Pod, status *podsyncv1.PodStatus) (*Po
 		return nil, fmt.Errorf("decode the pod's status: %w", err)
 	}
 	pod := &Pod{
-		UID: uid, Namespace: core.Namespace, Name: core.Name, SandboxID: status.GetSandboxId(), Object: object,
+		UID: uid, Namespace: core.Namespace, Name: core.Name, SandboxID: status.GetSandboxId(),
+		Volumes: core.Spec.Volumes, Object: object,
 	}
 	images := map[string]string{}
 	for _, list := range [][]v1.ContainerStatus{

@@ -1,0 +1,230 @@
+package volumes
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/internal/testing/proctest"
+	"github.com/microlet/microlet/services/stats/internal/complaint"
+	"github.com/microlet/microlet/services/stats/internal/disk"
+	"github.com/microlet/microlet/services/stats/internal/pods"
+	"github.com/microlet/microlet/services/stats/internal/summary"
+)
+
+func TestMain(m *testing.M) {
+	if disk.RunChild() {
+		return
+	}
+	os.Exit(m.Run())
+}
+
+const (
+	uid = "0e8b4ae1-5b53-4b5b-9c2a-000000000001"
+	// patience is for what happens soon on an idle machine.
+	patience = time.Minute
+)
+
+// node is a root folder and a folder of logs on a file system of their own.
+type node struct {
+	t          *testing.T
+	root, logs string
+
+	mu   sync.Mutex
+	pods map[string]*pods.Pod
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	// As where an operator has moved the kubelet's folder to a larger disk.
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "disk"), 0o700),
+		os.Symlink("disk", filepath.Join(dir, "kubelet"))); err != nil {
+		t.Fatal(err)
+	}
+	return &node{
+		t: t, root: filepath.Join(dir, "kubelet"), logs: filepath.Join(dir, "logs"), pods: map[string]*pods.Pod{},
+	}
+}
+
+func (n *node) file(size int, path ...string) {
+	n.t.Helper()
+	file := filepath.Join(path...)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, make([]byte, size), 0o600)); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) all() map[string]*pods.Pod {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.pods
+}
+
+// run measures until the test ends.
+func (n *node) run(period time.Duration) *Volumes {
+	log := slog.New(slog.NewTextHandler(n.t.Output(), nil))
+	v := New(Options{
+		RootDir: n.root, LogsDir: n.logs, Period: period, Pods: n.all, Book: complaint.NewBook(log, nil), Log: log,
+		Metrics: prometheus.NewRegistry(),
+	})
+	done := make(chan error, 1)
+	go func() { done <- v.Run(n.t.Context()) }()
+	n.t.Cleanup(func() {
+		if err := <-done; err != nil {
+			n.t.Error(err)
+		}
+	})
+	return v
+}
+
+// full is a pod with all kinds of volumes, and files in them.
+func (n *node) full() *pods.Pod {
+	pod := filepath.Join(n.root, "pods", uid)
+	n.file(5000, pod, "volumes/kubernetes.io~empty-dir/scratch/folder/file")
+	n.file(100, pod, "volumes/kubernetes.io~empty-dir/memory/file")
+	n.file(100, pod, "volumes/kubernetes.io~configmap/config/key")
+	n.file(100, pod, "volumes/kubernetes.io~secret/secret/key")
+	n.file(100, pod, "volumes/kubernetes.io~downward-api/downward/labels")
+	n.file(100, pod, "volumes/kubernetes.io~projected/token/token")
+	n.file(300, pod, "etc-hosts")
+	logs := filepath.Join(n.logs, "ns_name_"+uid)
+	n.file(9000, logs, "app/0.log")
+	n.file(100, logs, "app/0.log.20260101-000000.gz")
+	n.file(100, logs, "ended/0.log")
+	n.file(5000, logs, "own.log")
+	source := func(name string, s v1.VolumeSource) v1.Volume { return v1.Volume{Name: name, VolumeSource: s} }
+	return &pods.Pod{
+		UID: uid, Namespace: "ns", Name: "name",
+		Containers: []pods.Container{{Name: "app", Running: true}, {Name: "ended"}},
+		Volumes: []v1.Volume{
+			source("scratch", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}),
+			source("memory", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}),
+			source("config", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}}),
+			source("secret", v1.VolumeSource{Secret: &v1.SecretVolumeSource{}}),
+			source("downward", v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{}}),
+			source("token", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{}}),
+			source("host", v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/"}}),
+			source("missing", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}),
+		},
+	}
+}
+
+func TestEachKindOfVolume(t *testing.T) {
+	n := newNode(t)
+	n.pods[uid] = n.full()
+	v := n.run(0)
+	want := map[string]struct {
+		bytes, inodes uint64
+		ephemeral     bool
+	}{
+		"scratch":  {8192, 3, true},
+		"memory":   {4096, 2, false},
+		"config":   {4096, 2, true},
+		"secret":   {4096, 2, false},
+		"downward": {4096, 2, false},
+		"token":    {4096, 2, false},
+	}
+	var got []summary.Volume
+	proctest.Await(t, patience, "figures of all volumes", func() bool {
+		got = v.Volumes(uid)
+		return len(got) == len(want)
+	})
+	for _, g := range got {
+		w := want[g.Name]
+		if *g.UsedBytes != w.bytes || *g.InodesUsed != w.inodes || g.Ephemeral != w.ephemeral || g.PVCRef != nil {
+			t.Errorf("%s: %d bytes, %d inodes, ephemeral %v; want %+v", g.Name, *g.UsedBytes, *g.InodesUsed, g.Ephemeral, w)
+		}
+		if *g.CapacityBytes != 64<<20 || *g.AvailableBytes == 0 || *g.AvailableBytes >= 64<<20 || *g.Inodes == 0 ||
+			*g.InodesFree == 0 || g.Time.IsZero() {
+			t.Errorf("%s: %+v", g.Name, g.FsStats)
+		}
+	}
+	var logs, own summary.Folder
+	proctest.Await(t, patience, "figures of logs", func() bool {
+		var ok, also bool
+		logs, ok = v.Logs(uid, "app")
+		own, also = v.Own(uid)
+		return ok && also && own.Inodes == 2
+	})
+	if logs.Bytes != 12288+4096 || logs.Inodes != 2 || logs.Time.IsZero() {
+		t.Errorf("logs: %+v", logs)
+	}
+	if own.Bytes != 4096+8192 || own.Time.IsZero() {
+		t.Errorf("hosts file and own logs: %+v", own)
+	}
+	if f, ok := v.Logs(uid, "ended"); ok {
+		t.Errorf("a container that does not run: %+v", f)
+	}
+}
+
+func TestOfAnUnknownPod(t *testing.T) {
+	v := newNode(t).run(0)
+	if all := v.Volumes(uid); len(all) != 0 {
+		t.Errorf("volumes %+v", all)
+	}
+	if f, ok := v.Own(uid); ok {
+		t.Errorf("own %+v", f)
+	}
+	if f, ok := v.Logs(uid, "app"); ok {
+		t.Errorf("logs %+v", f)
+	}
+}
+
+func TestNoVolumesButLogs(t *testing.T) {
+	n := newNode(t)
+	n.pods[uid] = n.full()
+	v := n.run(-1)
+	proctest.Await(t, patience, "figures of logs", func() bool {
+		_, ok := v.Logs(uid, "app")
+		return ok
+	})
+	if all := v.Volumes(uid); len(all) != 0 {
+		t.Errorf("volumes %+v", all)
+	}
+}
+
+// What comes over the bus names no folder but a pod's own.
+func TestNamesThatLeadElsewhere(t *testing.T) {
+	n := newNode(t)
+	log := slog.New(slog.DiscardHandler)
+	v := New(Options{
+		RootDir: n.root, LogsDir: n.logs, Pods: n.all, Book: complaint.NewBook(log, nil), Log: log,
+		Metrics: prometheus.NewRegistry(),
+	})
+	bad := []string{"..", ".", "", "a/../../..", "/etc", "x/y"}
+	for _, name := range bad {
+		for what, p := range map[string]*pods.Pod{
+			"uid":       {UID: name, Namespace: "ns", Name: "name"},
+			"namespace": {UID: uid, Namespace: name, Name: "name"},
+			"name":      {UID: uid, Namespace: "ns", Name: name},
+			"container": {UID: uid, Namespace: "ns", Name: "name", Containers: []pods.Container{{Name: name, Running: true}}},
+			"volume": {UID: uid, Namespace: "ns", Name: "name", Volumes: []v1.Volume{
+				{Name: name, VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}},
+		} {
+			var dirs []string
+			for _, known := range v.list(map[string]*pods.Pod{p.UID: p}) {
+				for d := range known.dirs {
+					dirs = append(dirs, d.Path)
+				}
+			}
+			if len(dirs) > 2 || slices.ContainsFunc(dirs, func(d string) bool { return !strings.Contains(d, uid) }) {
+				t.Errorf("%s %q: %q are measured", what, name, dirs)
+			}
+		}
+	}
+}
