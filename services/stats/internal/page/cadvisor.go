@@ -151,8 +151,13 @@ func (machineSource) GetRequestedContainersInfo(
 // GetVersionInfo is not asked for.
 func (machineSource) GetVersionInfo() (*model.VersionInfo, error) { return &model.VersionInfo{}, nil }
 
-// GetMachineInfo returns the machine.
-func (m machineSource) GetMachineInfo() (*model.MachineInfo, error) { return m.info, nil }
+// GetMachineInfo returns the machine, without the time at which it was looked at: its metrics would have that time,
+// and so be stale for Prometheus some minutes later.
+func (m machineSource) GetMachineInfo() (*model.MachineInfo, error) {
+	timeless := *m.info
+	timeless.Timestamp = time.Time{}
+	return &timeless, nil
+}
 
 // machineText are the metrics of the machine, which cAdvisor's own collector makes: they are few.
 func machineText(info *model.MachineInfo) ([]byte, error) {

@@ -254,6 +254,29 @@ func TestCadvisorIsTheLibrarys(t *testing.T) {
 	}
 }
 
+// TestTheMachineHasNoTime: what is measured once and told for ever would be stale with the time of the measurement.
+func TestTheMachineHasNoTime(t *testing.T) {
+	s, created := node()
+	var text bytes.Buffer
+	if err := Cadvisor(s, created, now, func(part []byte) error { text.Write(part); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for name, family := range parse(t, text.Bytes()) {
+		for _, m := range family.GetMetric() {
+			if strings.HasPrefix(name, "machine_") {
+				seen++
+				if m.TimestampMs != nil {
+					t.Errorf("%s has the time %d", name, m.GetTimestampMs())
+				}
+			}
+		}
+	}
+	if seen == 0 {
+		t.Error("there are no metrics of the machine")
+	}
+}
+
 // What podsync has not told of has no figures, since it has no names, or is gone.
 func TestCadvisorLeavesOutStrangers(t *testing.T) {
 	s, created := node()

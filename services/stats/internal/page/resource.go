@@ -22,9 +22,7 @@ func Resource(s *statsapi.Summary, stale bool, sink func([]byte) error) error {
 	w.family("resource_scrape_error", gauge,
 		"[STABLE] 1 if there was an error while getting container metrics, 0 otherwise")
 	w.metric("", failed, time.Time{})
-	w.family("scrape_error", gauge,
-		"[ALPHA] (Deprecated since 1.29.0) 1 if there was an error while getting container metrics, 0 otherwise")
-	w.metric("", failed, time.Time{})
+	// The kubelet hides scrape_error, which said the same until 1.29.
 	w.flush()
 	return w.err
 }
