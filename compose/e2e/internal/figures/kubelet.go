@@ -58,4 +58,7 @@ var MetricRules = []Rule{
 var MeantInSummary []Explanation
 
 // MeantInMetrics are differences of pages of metrics that are meant.
-var MeantInMetrics []Explanation
+var MeantInMetrics = []Explanation{
+	Explain(`^((TYPE|HELP|timestamps) )?container_sockets\b`, OnlyKubelet,
+		"to see which descriptors of another user's process are sockets needs CAP_SYS_PTRACE, which stats does not have"),
+}
