@@ -1,0 +1,139 @@
+package filesystem
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+func TestUsageOfThisMachine(t *testing.T) {
+	var p Prober
+	u, err := p.Usage(t.Context(), t.TempDir())
+	if err != nil || u.Capacity == 0 || u.Available > u.Free || u.Free > u.Capacity || time.Since(u.Time) > time.Minute {
+		t.Errorf("the file system of a folder has %+v, %v", u, err)
+	}
+	if _, err := p.Usage(t.Context(), "/no/such/folder"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a folder that is not there has %v", err)
+	}
+	if len(p.calls) != 0 {
+		t.Errorf("calls are left: %v", p.calls)
+	}
+}
+
+// One file system that hangs costs its readers a second each and one thread in all, and the others nothing.
+func TestAFileSystemThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release, calls := make(chan struct{}), 0
+		p := Prober{statfs: func(path string, s *unix.Statfs_t) error {
+			if path == "/nfs" {
+				calls++
+				<-release
+			}
+			s.Frsize, s.Blocks = 4096, 10
+			return nil
+		}}
+		for range 5 {
+			began := time.Now()
+			if _, err := p.Usage(t.Context(), "/nfs"); !errors.Is(err, errHangs) || time.Since(began) != patience {
+				t.Errorf("it answers %v after %s", err, time.Since(began))
+			}
+			if u, err := p.Usage(t.Context(), "/"); err != nil || u.Capacity != 40960 {
+				t.Errorf("another answers %+v, %v", u, err)
+			}
+		}
+		if calls != 1 {
+			t.Errorf("%d calls hang", calls)
+		}
+		close(release)
+		synctest.Wait()
+		if u, err := p.Usage(t.Context(), "/nfs"); err != nil || u.Capacity != 40960 {
+			t.Errorf("when it is back it answers %+v, %v", u, err)
+		}
+	})
+}
+
+func TestFileSystemsThatHangAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		p := Prober{statfs: func(string, *unix.Statfs_t) error { <-release; return nil }}
+		var last error
+		for i := range maxPaths + 1 {
+			_, last = p.begin("/" + strings.Repeat("x", i))
+		}
+		if last == nil || !strings.Contains(last.Error(), "64 others do not answer") {
+			t.Errorf("one more is %v", last)
+		}
+		close(release)
+	})
+}
+
+func TestPartitions(t *testing.T) {
+	mounts := []*mountinfo.Info{
+		{Mountpoint: "/proc", FSType: "proc", Source: "proc"},
+		{Mountpoint: "/", FSType: "ext4", Source: "/dev/vda1", Major: 254, Minor: 1},
+		{Mountpoint: "/srv", FSType: "ext4", Source: "/dev/vda1", Major: 254, Minor: 1}, // a bind mount
+		{Mountpoint: "/run", FSType: "tmpfs", Source: "tmpfs", Minor: 20},
+		{Mountpoint: "/dev/shm", FSType: "tmpfs", Source: "tmpfs", Minor: 21},
+		{Mountpoint: "/mnt", FSType: "nfs4", Source: "server:/export"},
+		{Mountpoint: "/fuse", FSType: "fuse.sshfs", Source: "host:"},
+		{Mountpoint: "/var/lib/kubelet/pods/u/volumes/x", FSType: "tmpfs", Source: "tmpfs"},
+		{Mountpoint: "/run/containerd/x/rootfs", FSType: "overlay", Source: "overlay"},
+		{Mountpoint: "/var/lib/kubelet", FSType: "xfs", Source: "/dev/vdb", Major: 254, Minor: 16},
+	}
+	got := partitions(mounts, []string{"/var/lib/kubelet/pods/", "/var/lib/kubelet"})
+	want := []Partition{
+		{Device: "/dev/shm", Mountpoint: "/dev/shm", Type: "tmpfs", Minor: 21},
+		{Device: "/dev/vda1", Mountpoint: "/", Type: "ext4", Major: 254, Minor: 1},
+		{Device: "/dev/vdb", Mountpoint: "/var/lib/kubelet", Type: "xfs", Major: 254, Minor: 16},
+		{Device: "/run", Mountpoint: "/run", Type: "tmpfs", Minor: 20},
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("-want +got\n%s", d)
+	}
+	root := partitions([]*mountinfo.Info{{Mountpoint: "/", FSType: "overlay", Source: "overlay", Minor: 9}}, nil)
+	if len(root) != 1 || root[0].Device != "overlay_0-9" {
+		t.Errorf("in a container the root is %+v", root)
+	}
+}
+
+const disks = ` 254       0 vda 100 1 2000 30 40 5 6000 70 1 80 90 0 0 0 0
+ 254       1 vda1 10 11 12 13 14 15 16 17 18 19 20
+   7       0 loop0 1 1 1 1 1 1 1 1 1 1 1
+   8       0 sda 1 2 3
+`
+
+func TestDisks(t *testing.T) {
+	got, err := parseDisks(disks)
+	if err == nil || !strings.Contains(err.Error(), "sda") {
+		t.Errorf("a line that is too short is %v", err)
+	}
+	if d := cmp.Diff(map[string]Traffic{
+		"/dev/vda":  {254, 0, 100, 1, 2000, 30, 40, 5, 6000, 70, 1, 80, 90},
+		"/dev/vda1": {254, 1, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20},
+	}, got); d != "" {
+		t.Errorf("-want +got\n%s", d)
+	}
+	if _, err := Disks(); err != nil {
+		t.Errorf("this machine's: %v", err)
+	}
+}
+
+func FuzzDisks(f *testing.F) {
+	f.Add(disks)
+	f.Add("1 2 sda 1 2 3 4 5 6 7 8 9 10 99999999999999999999")
+	f.Fuzz(func(t *testing.T, text string) {
+		got, err := parseDisks(text)
+		for device := range got {
+			if !strings.HasPrefix(device, "/dev/") || !strings.Contains(text, strings.TrimPrefix(device, "/dev/")) {
+				t.Errorf("%q became disk %q, %v", text, device, err)
+			}
+		}
+	})
+}
