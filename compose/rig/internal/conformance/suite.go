@@ -99,9 +99,6 @@ func (r Run) args(flags []string, suffix string, focus *regexp.Regexp, procs int
 	if r.Suite.skipFiles != "" {
 		args = append(args, "--skip-file="+r.Suite.skipFiles)
 	}
-	if r.Suite.endless != "" && r.Instance.Agent() == rig.AgentMicrolet {
-		args = append(args, "--skip="+r.Suite.endless)
-	}
 	return append(append(args, r.Instance.Binary(r.Suite.Program), "--"), flags...)
 }
 

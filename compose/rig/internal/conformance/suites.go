@@ -25,9 +25,6 @@ type Suite struct {
 	OnMachine bool
 	// skipFiles leaves out specs by the files that have them; "" leaves out none.
 	skipFiles string
-	// endless matches specs that never end with microlet, and keep a processor
-	// busy for as long; "" matches none.
-	endless string
 	// prefix of the names of its files in the repository.
 	prefix string
 	// explained says that each spec of the default selection that the kubelet
@@ -44,9 +41,7 @@ var (
 	Node = Suite{
 		Name: "node", Title: "E2eNode Suite", Group: rig.GroupNodeConformance, Program: rig.NodeSuite, OnNode: true,
 		skipFiles: "/test/e2e/common/",
-		// It reads metrics with a parser that tries again for ever when they are
-		// none, as the answer of an agent without a stats service.
-		endless: "ContainerMetrics", prefix: "node-", explained: true,
+		prefix:    "node-", explained: true,
 	}
 	// E2EOnMachine is E2E with a node that has a machine of its own. It is judged by
 	// the same list: what the kubelet passes on the host, it passes there.
