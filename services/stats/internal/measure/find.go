@@ -28,8 +28,8 @@ type found struct {
 }
 
 // find lists the cgroups of the pods below a mount point, as either driver names them. parent is cgroupRoot. What
-// vanishes meanwhile is left out.
-func find(mount string, parent string) ([]found, error) {
+// vanishes meanwhile is left out. More than limit are an error: no node has so many.
+func find(mount, parent string, limit int) ([]found, error) {
 	var all []found
 	for _, systemd := range []bool{false, true} {
 		root := podcgroup.ParseRoot(parent, systemd).Child(podcgroup.RootPart)
@@ -38,7 +38,7 @@ func find(mount string, parent string) ([]found, error) {
 			if err != nil {
 				break // no cgroup of this driver can have the name
 			}
-			pods, err := findPods(mount, name, systemd)
+			pods, err := findPods(mount, name, systemd, limit)
 			if errors.Is(err, fs.ErrNotExist) {
 				if i == 0 {
 					break // the pods are not with this driver
@@ -50,8 +50,8 @@ func find(mount string, parent string) ([]found, error) {
 			}
 			all = append(all, found{name: name, kind: Slice, all: i == 0})
 			all = append(all, pods...)
-			if len(all) > maxCgroups {
-				return nil, fmt.Errorf("there are more than %d cgroups of pods", maxCgroups)
+			if len(all) > limit {
+				return nil, fmt.Errorf("there are more than %d cgroups of pods", limit)
 			}
 		}
 	}
@@ -59,7 +59,7 @@ func find(mount string, parent string) ([]found, error) {
 }
 
 // findPods lists the pods' cgroups directly below one, and their containers'.
-func findPods(mount, name string, systemd bool) ([]found, error) {
+func findPods(mount, name string, systemd bool, limit int) ([]found, error) {
 	dirs, err := folders(filepath.Join(mount, name))
 	if err != nil {
 		return nil, err
@@ -81,8 +81,8 @@ func findPods(mount, name string, systemd bool) ([]found, error) {
 				all = append(all, found{name: path.Join(pod, dir), kind: Container, podUID: uid, id: id})
 			}
 		}
-		if len(all) > maxCgroups {
-			break
+		if len(all) > limit {
+			break // the caller sees it
 		}
 	}
 	return all, nil

@@ -185,7 +185,7 @@ func index(known map[string]*pods.Pod) map[string]*pods.Container {
 // find lists the cgroups to read, by name, each once.
 func (m *Measurer) find() ([]found, error) {
 	all := []found{{name: "/", kind: Root}}
-	below, err := find(m.listing(), m.o.CgroupRoot)
+	below, err := find(m.listing(), m.o.CgroupRoot, maxCgroups)
 	if err != nil {
 		return nil, fmt.Errorf("find the cgroups of pods: %w", err)
 	}
