@@ -135,7 +135,9 @@ func TestAFileSystemThatNeverAnswers(t *testing.T) {
 		t.Errorf("%v children are abandoned", n)
 	}
 	end()
-	proctest.Await(t, patience, "the end of the child after that of the file system", func() bool { return abandoned() == 0 })
+	proctest.Await(t, patience, "the end of the child after that of the file system", func() bool {
+		return abandoned() == 0
+	})
 }
 
 // processes are the children of this one by that name, with what /proc says of their priority.

@@ -237,7 +237,8 @@ func (s *schedule) silentOn(id deviceID, now time.Time) bool {
 	})
 }
 
-// deviceOf returns the device of a path, by mounts that are no older than a period or the last change of what is tracked.
+// deviceOf returns the device of a path, by mounts that are no older than a period or the last change of what is
+// tracked.
 func (s *schedule) deviceOf(path string, now time.Time) deviceID {
 	if s.mountsRead.IsZero() || now.Sub(s.mountsRead) >= s.m.config.Period {
 		list, err := s.m.config.mounts()

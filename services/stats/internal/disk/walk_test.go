@@ -59,7 +59,8 @@ func du(t *testing.T, path string) (bytes, inodes uint64) {
 
 func write(t *testing.T, path string, size int) {
 	t.Helper()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, make([]byte, size), 0o600)); err != nil {
+	err := os.MkdirAll(filepath.Dir(path), 0o700)
+	if err := errors.Join(err, os.WriteFile(path, make([]byte, size), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -164,7 +165,8 @@ func TestFileSystemFigures(t *testing.T) {
 	}
 	for _, mode := range []Mode{Tree, Files, FileSystem} {
 		u := measure(t, Dir{Path: top, Mode: mode}, 1)
-		if u.CapacityBytes != fs.Blocks*uint64(fs.Bsize) || u.Inodes != fs.Files || u.AvailableBytes == 0 || u.InodesFree == 0 {
+		if u.CapacityBytes != fs.Blocks*uint64(fs.Bsize) || u.Inodes != fs.Files || u.AvailableBytes == 0 ||
+			u.InodesFree == 0 {
 			t.Errorf("%s: %+v of %+v", mode, u, fs)
 		}
 		if mode == FileSystem && (u.UsedBytes == 0 || u.InodesUsed == 0) {
@@ -317,7 +319,8 @@ func TestDeepTrees(t *testing.T) {
 func TestTooDeepATree(t *testing.T) {
 	top := tree(t)
 	nest(t, top, maxLevels+10)
-	if u := measure(t, Dir{Path: top}, 1<<20); u.Unread != 1 || u.InodesUsed < 2*maxLevels || u.InodesUsed > 2*maxLevels+2 {
+	u := measure(t, Dir{Path: top}, 1<<20)
+	if u.Unread != 1 || u.InodesUsed < 2*maxLevels || u.InodesUsed > 2*maxLevels+2 {
 		t.Errorf("%+v, want one folder unread", u)
 	}
 }

@@ -89,7 +89,7 @@ func New(o Options) *Volumes {
 
 // Run measures until the context ends; that is no error.
 func (v *Volumes) Run(ctx context.Context) error {
-	group, ctx := run.New(ctx)
+	group, _ := run.New(ctx)
 	group.Go("disk", v.disk.Run)
 	group.Go("pods", v.follow)
 	return group.Wait()

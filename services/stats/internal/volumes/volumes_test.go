@@ -64,7 +64,8 @@ func newNode(t *testing.T) *node {
 func (n *node) file(size int, path ...string) {
 	n.t.Helper()
 	file := filepath.Join(path...)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, make([]byte, size), 0o600)); err != nil {
+	err := os.MkdirAll(filepath.Dir(file), 0o700)
+	if err := errors.Join(err, os.WriteFile(file, make([]byte, size), 0o600)); err != nil {
 		n.t.Fatal(err)
 	}
 }
