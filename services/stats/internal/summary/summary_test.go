@@ -1,0 +1,147 @@
+package summary
+
+import (
+	"encoding/json"
+	"math"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/cadvisor/lib/model"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/microlet/microlet/services/internal/testing/golden"
+	"github.com/microlet/microlet/services/stats/internal/cri"
+	"github.com/microlet/microlet/services/stats/internal/filesystem"
+	"github.com/microlet/microlet/services/stats/internal/measure"
+	"github.com/microlet/microlet/services/stats/internal/pods"
+)
+
+var now = time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
+
+// cgroup has figures that are each of their own.
+func cgroup(name string, kind measure.Kind, n uint64, limit uint64) *measure.Cgroup {
+	psi := model.PSIStats{Full: model.PSIData{Total: n, Avg10: 1}, Some: model.PSIData{Total: n + 1, Avg300: 2}}
+	rate := n + 2
+	return &measure.Cgroup{
+		Name: name, Kind: kind, UsageNanoCores: &rate,
+		Spec: model.ContainerSpec{CreationTime: now.Add(-time.Hour), HasCpu: true, HasMemory: true, HasDiskIo: true,
+			Memory: model.MemorySpec{Limit: limit, SwapLimit: limit}},
+		Stats: &model.ContainerStats{
+			Timestamp: now, Cpu: &model.CpuStats{Usage: model.CpuUsage{Total: n + 3}, PSI: psi},
+			Memory: &model.MemoryStats{Usage: n + 4, WorkingSet: n + 5, RSS: n + 6, Swap: n + 7, PSI: psi,
+				ContainerData: model.MemoryStatsMemoryData{Pgfault: n + 8, Pgmajfault: n + 9}},
+			DiskIo:    &model.DiskIoStats{PSI: psi},
+			Processes: &model.ProcessStats{ProcessCount: n + 10},
+		},
+	}
+}
+
+func withNetwork(c *measure.Cgroup) *measure.Cgroup {
+	c.Spec.HasNetwork = true
+	c.Stats.Network = &model.NetworkStats{Interfaces: []model.InterfaceStats{
+		{Name: "eth0", RxBytes: 1, RxErrors: 2, TxBytes: 3, TxErrors: 4}, {Name: "eth1", RxBytes: 5},
+	}}
+	return c
+}
+
+// folders are what volumes and logs take.
+type folders struct{}
+
+func (folders) Volumes(uid string) []Volume {
+	used := uint64(1000)
+	return []Volume{
+		{VolumeStats: statsapi.VolumeStats{Name: "scratch", FsStats: statsapi.FsStats{Time: metav1.NewTime(now), UsedBytes: &used}},
+			Ephemeral: true},
+		{VolumeStats: statsapi.VolumeStats{Name: "claim", FsStats: statsapi.FsStats{UsedBytes: &used}}},
+	}
+}
+
+func (folders) Logs(_, container string) (Folder, bool) {
+	return Folder{Time: now.Add(time.Second), Bytes: 20, Inodes: 2}, container == "main"
+}
+
+func (folders) Own(string) (Folder, bool) { return Folder{Time: now, Bytes: 3, Inodes: 1}, true }
+
+func input() Input {
+	pod := &pods.Pod{UID: "u", Namespace: "ns", Name: "p", SandboxID: "sandbox", Containers: []pods.Container{
+		{Name: "main", ID: "one", Running: true}, {Name: "aside", ID: "two", Running: true}, {Name: "init", ID: "three"},
+	}}
+	of := func(c *measure.Cgroup, id string, container *pods.Container) *measure.Cgroup {
+		c.PodUID, c.ID, c.Pod, c.Container = "u", id, pod, container
+		return c
+	}
+	all := cgroup("/kubepods", measure.Slice, 200, 1<<30)
+	list := []*measure.Cgroup{
+		withNetwork(cgroup("/", measure.Root, 100, 1<<34)), all,
+		of(cgroup("/kubepods/podu", measure.PodKind, 300, 1<<20), "", nil),
+		of(cgroup("/kubepods/podu/one", measure.Container, 400, 1<<20), "one", &pod.Containers[0]),
+		of(withNetwork(cgroup("/kubepods/podu/sandbox", measure.Container, 500, math.MaxUint64)), "sandbox", nil),
+		of(cgroup("/kubepods/podu/three", measure.Container, 700, 1<<20), "three", &pod.Containers[2]),
+		of(cgroup("/kubepods/podu/two", measure.Container, 600, math.MaxUint64), "two", &pod.Containers[1]),
+		{Name: "/kubepods/podv/x", Kind: measure.Container, PodUID: "v", ID: "x"},
+	}
+	list[6].UsageNanoCores = nil // its first sample
+	used, inodes := uint64(5000), uint64(50)
+	limit, tasks := int64(32768), int64(700)
+	return Input{
+		NodeName: "n", Began: now.Add(-time.Minute), Created: cri.Created{"one": now.Add(-30 * time.Second)},
+		Snapshot: &measure.Snapshot{
+			Taken: now, Boot: now.Add(-24 * time.Hour), Cgroups: list, PSI: true,
+			Machine: &model.MachineInfo{HugePages: []model.HugePagesInfo{{PageSize: 2048, NumPages: 4}}},
+			System:  map[string]*measure.Cgroup{"pods": all, "kubelet": cgroup("/agent", measure.Slice, 800, math.MaxUint64)},
+			RootFs:  &filesystem.Usage{Time: now, Capacity: 1000, Free: 400, Available: 300, Inodes: 90, InodesFree: 80},
+			Tasks:   measure.Tasks{Time: now, Limit: &limit, Running: &tasks},
+		},
+		Usage: &cri.Usage{
+			Layers: map[string]cri.Layer{"one": {Time: now.Add(-time.Second), Mountpoint: "/images", Used: &used, Inodes: &inodes}},
+			Images: &cri.Layer{Time: now, Mountpoint: "/images", Used: &used},
+		},
+		Filesystems: map[string]filesystem.Usage{"/images": {Time: now, Capacity: 7000, Available: 6000, Inodes: 70, InodesFree: 60}},
+		Folders:     folders{},
+	}
+}
+
+func TestBuild(t *testing.T) {
+	for name, change := range map[string]func(*Input){
+		"whole.json":          func(*Input) {},
+		"cpu-and-memory.json": func(in *Input) { in.CPUAndMemory = true },
+		"nothing-else.json": func(in *Input) {
+			in.Usage, in.Filesystems, in.Folders, in.Snapshot.RootFs, in.Created = nil, nil, nil, nil, nil
+			in.Snapshot.Tasks = measure.Tasks{}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := input()
+			change(&in)
+			text, err := json.MarshalIndent(Build(in), "", "  ")
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden.Check(t, filepath.Join("testdata", name), string(text)+"\n")
+		})
+	}
+}
+
+// No figure is less than nothing: a limit below the use, as after a resize, leaves 0.
+func TestNothingIsNegative(t *testing.T) {
+	in := input()
+	for _, c := range in.Snapshot.Cgroups[:7] {
+		c.Spec.Memory.Limit, c.Spec.Memory.SwapLimit = 1, 1
+	}
+	in.Snapshot.RootFs = &filesystem.Usage{Time: now, Capacity: 1, Free: 5, Available: 9, Inodes: 1, InodesFree: 7}
+	text, err := json.Marshal(Build(in))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Build(in)
+	for _, v := range []*uint64{
+		s.Node.Memory.AvailableBytes, s.Node.Swap.SwapAvailableBytes, s.Node.Fs.UsedBytes, s.Node.Fs.InodesUsed,
+		s.Pods[0].Memory.AvailableBytes, s.Pods[0].Containers[0].Memory.AvailableBytes,
+	} {
+		if v == nil || *v != 0 {
+			t.Fatalf("a figure is not 0 in %s", text)
+		}
+	}
+}

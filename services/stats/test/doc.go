@@ -1,2 +1,0 @@
-// Package test runs stats alone against a real bus and a fake runtime.
-package test
