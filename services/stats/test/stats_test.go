@@ -147,8 +147,8 @@ func (n *node) page(p statsv1.MetricsPage) string {
 func TestAContainersLife(t *testing.T) {
 	n := newNode(t)
 	sandbox, first, second := strings.Repeat("5", 64), strings.Repeat("a", 64), strings.Repeat("b", 64)
-	n.tree.make("kubepods/burstable/pod" + podUID + "/" + sandbox)
-	burn := n.tree.make("kubepods/burstable/pod" + podUID + "/" + first)
+	n.tree.make("kubepods/burstable/pod"+podUID+"/"+sandbox, idle)
+	burn := n.tree.make("kubepods/burstable/pod"+podUID+"/"+first, busy)
 	n.tell(sandbox, first)
 
 	var pod statsapi.PodStats
@@ -182,7 +182,7 @@ func TestAContainersLife(t *testing.T) {
 	}
 
 	burn.end()
-	n.tree.make("kubepods/burstable/pod" + podUID + "/" + second)
+	n.tree.make("kubepods/burstable/pod"+podUID+"/"+second, idle)
 	n.tell(sandbox, second)
 	proctest.Await(t, patience, "the figures of the successor", func() bool {
 		return strings.Contains(n.page(statsv1.MetricsPage_METRICS_PAGE_CADVISOR), second)
