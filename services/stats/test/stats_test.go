@@ -161,7 +161,7 @@ func TestAContainersLife(t *testing.T) {
 		return pod.CPU != nil && pod.CPU.UsageNanoCores != nil && *pod.CPU.UsageCoreNanoSeconds > enough
 	})
 	c := pod.Containers[0]
-	if pod.PodRef.Name != "web" || c.Name != "main" || *c.CPU.UsageCoreNanoSeconds == 0 || *c.Memory.WorkingSetBytes == 0 ||
+	if pod.PodRef.Name != "web" || c.Name != "main" || *c.CPU.UsageCoreNanoSeconds == 0 || c.Memory.WorkingSetBytes == nil ||
 		pod.Network == nil || *pod.ProcessStats.ProcessCount == 0 {
 		t.Errorf("the pod is %+v", pod)
 	}
