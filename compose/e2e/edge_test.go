@@ -160,7 +160,7 @@ func (s *scene) edge(t *testing.T) {
 		s.says(want, "get", "--raw", proxy+path)
 	}
 	for path, want := range map[string]string{
-		"/stats/summary":                          `"name":"talk"`,
+		"/stats/summary": `"name":"talk"`,
 		"/stats/summary?only_cpu_and_memory=true": `"name":"talk"`,
 		"/metrics/resource":                       `pod_memory_working_set_bytes{namespace="` + s.ns + `",pod="talk"}`,
 		"/metrics/cadvisor":                       `pod="talk"`,

@@ -116,7 +116,8 @@ func TestStatsChurn(t *testing.T) {
 			return 0, 0, err
 		}
 		inSummary := summary.Take(func(path string) bool {
-			return strings.HasPrefix(path, "pods["+s.ns+"/") && strings.HasSuffix(path, "].memory.workingSetBytes")
+			return strings.HasPrefix(path, "pods["+s.ns+"/") && strings.Contains(path, "].containers[") &&
+				strings.HasSuffix(path, "].memory.workingSetBytes")
 		})
 		onPage := page.Take(func(path string) bool {
 			return strings.HasPrefix(path, "container_memory_working_set_bytes{") &&
