@@ -176,6 +176,18 @@ func TestRate(t *testing.T) {
 	}
 }
 
+func TestWithoutSandboxImages(t *testing.T) {
+	got := WithoutSandboxImages(numbers(map[string]float64{
+		`a{container="",id="/x",image="pause",pod="p"}`: 1, `a{container="c",id="/x",image="i",pod="p"}`: 2, "b{}": 3,
+	}))
+	want := numbers(map[string]float64{
+		`a{container="",id="/x",image="",pod="p"}`: 1, `a{container="c",id="/x",image="i",pod="p"}`: 2, "b{}": 3,
+	})
+	if !maps.Equal(got, want) {
+		t.Errorf("facts are %v", got)
+	}
+}
+
 func TestUnexplained(t *testing.T) {
 	all := []Difference{{"a.x", "1", ""}, {"a.x", "", "1"}, {"a.y", "1", "2"}, {"b.x", "1", "2"}}
 	got := Unexplained(all, []Explanation{

@@ -1,6 +1,10 @@
 package figures
 
-import "time"
+import (
+	"regexp"
+	"strings"
+	"time"
+)
 
 // closeness is how far apart the figures of a load that does not change may be.
 const closeness = 0.05
@@ -32,7 +36,7 @@ var SummaryRules = []Rule{
 // MetricRules say the same of pages of metrics.
 var MetricRules = []Rule{
 	Exact(`^(TYPE|HELP|timestamps) `),
-	Near(`^container_start_time_seconds\{`, 0, 2),
+	Near(`^container_(start|creation)_time_seconds\{`, 0, 2),
 	Moving(`^container_last_seen\{`),
 	// The node and the cgroups above the pods are never at rest.
 	Exact(`^machine_`),
@@ -54,11 +58,32 @@ var MetricRules = []Rule{
 	Near(`^container_tasks_state\{`, closeness, 3),
 }
 
-// MeantInSummary are differences of summaries that are meant.
-var MeantInSummary []Explanation
+// MeantInSummary are differences of summaries that are meant. docs/compatibility.md tells of them.
+var MeantInSummary = []Explanation{
+	Explain(`^node\.systemContainers\[kubelet\]\.`, OnlyMicrolet,
+		"without kubeletCgroups, the kubelet shows its own cgroup where the hierarchy of systemd has it, and microlet everywhere"),
+}
 
-// MeantInMetrics are differences of pages of metrics that are meant.
+// MeantInMetrics are differences of pages of metrics that are meant, besides that of WithoutSandboxImages.
+// docs/compatibility.md tells of them.
 var MeantInMetrics = []Explanation{
 	Explain(`^((TYPE|HELP|timestamps) )?container_sockets\b`, OnlyKubelet,
 		"to see which descriptors of another user's process are sockets needs CAP_SYS_PTRACE, which stats does not have"),
+}
+
+// image is the label of a series that names an image.
+var image = regexp.MustCompile(`image="[^"]+"`)
+
+// WithoutSandboxImages returns the facts of a page without the images of sandboxes. The kubelet's cAdvisor asks
+// containerd for them by an interface of its own. CRI tells a sandbox's image only in its verbose answers, which have
+// secrets of the runtime, so stats does not get them.
+func WithoutSandboxImages(page Facts) Facts {
+	all := Facts{}
+	for path, fact := range page {
+		if strings.Contains(path, `container="",`) {
+			path = image.ReplaceAllString(path, `image=""`)
+		}
+		all[path] = fact
+	}
+	return all
 }
