@@ -93,7 +93,7 @@ func Outboxes() []Event {
 	var out []Event
 	for _, r := range services() {
 		if r == role.Bus {
-			continue // the bus has no opinion about pods
+			continue // the bus records no Events
 		}
 		out = append(out, Event{Outbox(r), r, []role.Role{OutboxReader}})
 	}

@@ -20,7 +20,7 @@ type Config struct {
 	// time. Default 4, about where a runtime is fastest: more in flight make every pod
 	// wait for the last.
 	RuntimeCalls int
-	// ContainerLogLinks holds a link a container log. Default /var/log/containers.
+	// ContainerLogLinks is the folder with one link per container log. Default /var/log/containers.
 	ContainerLogLinks string
 	// HelperNamespace is the namespace of helper pods, which carry the label microlet.dev/role: they may mount the
 	// runtime folder and run as the user of that role. Whoever may create pods in it has the roles of all helpers.
@@ -43,7 +43,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 		"namespace of helper pods, which carry the label microlet.dev/role and may mount the runtime folder and run as that role's user; who may create pods in it has these roles; empty: there are none")
 }
 
-// Validate names what cannot be.
+// Validate reports invalid settings.
 func (c *Config) Validate() error {
 	if c.Kubelet == nil {
 		return errors.New("podsync has no kubelet configuration: give the kubelet's flags or --resolved-config")

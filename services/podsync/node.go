@@ -12,14 +12,14 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/apiclient"
 	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/containerruntime"
+	"github.com/microlet/microlet/services/podsync/internal/fallbackrelist"
 	"github.com/microlet/microlet/services/podsync/internal/housekeeping"
 	"github.com/microlet/microlet/services/podsync/internal/machine"
-	"github.com/microlet/microlet/services/podsync/internal/plegliveness"
+	"github.com/microlet/microlet/services/podsync/internal/plegwatch"
 	"github.com/microlet/microlet/services/podsync/internal/podadmission"
 	"github.com/microlet/microlet/services/podsync/internal/podreports"
-	"github.com/microlet/microlet/services/podsync/internal/podresources"
+	"github.com/microlet/microlet/services/podsync/internal/podsetup"
 	"github.com/microlet/microlet/services/podsync/internal/podsources"
-	"github.com/microlet/microlet/services/podsync/internal/relist"
 	"github.com/microlet/microlet/services/podsync/internal/thisnode"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
@@ -91,7 +91,7 @@ func (env *environment) start(s *service.Service, reports *podreports.Reports) {
 type podWork struct {
 	reports      *podreports.Reports
 	sources      *podsources.Sources
-	resources    *podresources.Resources
+	resources    *podsetup.Resources
 	admission    *podadmission.Admission
 	dispatcher   *worker.Dispatcher
 	housekeeping *housekeeping.Housekeeping
@@ -114,7 +114,7 @@ func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, er
 		return nil, err
 	}
 	helpers := podadmission.Helpers(cfg.HelperNamespace, cfg.Service.RuntimeDir)
-	resources, err := podresources.New(podresources.Options{
+	resources, err := podsetup.New(podsetup.Options{
 		Kubelet: k, LogLinks: cfg.ContainerLogLinks, RuntimeDir: cfg.Service.RuntimeDir, Helpers: helpers,
 		Capacity: env.capacity,
 		Runtime:  env.runtime, Cluster: env.cluster, Node: env.node, Events: env.events, Log: s.Log, Metrics: s.Metrics,
@@ -137,7 +137,7 @@ func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, er
 		return nil, err
 	}
 	dispatcher := worker.NewDispatcher(env.workers, worker.Deps{
-		RuntimeSide: env.runtime.ForWorkers(env.workers),
+		RuntimeDeps: env.runtime.ForWorkers(env.workers),
 		Resources:   resources.ForWorkers(),
 		Admissions:  admission.ForWorkers(),
 		Reporting: worker.Reporting{
@@ -165,13 +165,13 @@ func (p *podWork) start(s *service.Service, env *environment) {
 
 // startWakers has the workers woken from outside: by pleg, by a relist while pleg is silent, and by callers of the API.
 func startWakers(s *service.Service, env *environment, p *podWork) {
-	pleg := plegliveness.Watch(s.Bus, env.workers)
-	relister := &relist.Relister{
+	pleg := plegwatch.Watch(s.Bus, env.workers)
+	relister := &fallbackrelist.Relister{
 		Runtime:   env.runtime,
 		Workers:   env.workers,
 		LastProof: pleg.Last,
 		Log:       s.Log,
-		Relists:   relist.NewCounter(s.Metrics),
+		Relists:   fallbackrelist.NewCounter(s.Metrics),
 	}
 	s.Go("relist", relister.Run)
 	api.Register(s, env.workers, pleg, p.sources.Local, p.reports.Mirrors)

@@ -9,7 +9,7 @@ import (
 	"github.com/microlet/microlet/services/internal/outbox"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/prober/internal/manager"
-	"github.com/microlet/microlet/services/prober/internal/plugins"
+	"github.com/microlet/microlet/services/prober/internal/pluginhost"
 	"github.com/microlet/microlet/services/prober/internal/probe"
 )
 
@@ -34,7 +34,7 @@ func Run(ctx context.Context, cfg Config) error {
 		GRPCTLS: cfg.Kubelet.FeatureEnabled("GRPCContainerProbeTLS"),
 	}
 	if cfg.PluginDir != "" {
-		host := plugins.New(cfg.PluginDir, s.Log)
+		host := pluginhost.New(cfg.PluginDir, s.Log)
 		defer host.Close()
 		o.Plugins = host
 	}

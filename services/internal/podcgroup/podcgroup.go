@@ -74,7 +74,9 @@ func ParseRoot(root string, systemd bool) Name {
 }
 
 // Classes are the cgroups that pods may lie in, below the cgroup of all pods.
-func Classes(root Name) []Name { return []Name{root, root.Child(BurstablePart), root.Child(BestEffortPart)} }
+func Classes(root Name) []Name {
+	return []Name{root, root.Child(BurstablePart), root.Child(BestEffortPart)}
+}
 
 // UIDOf returns the pod of a directory in one of the Classes, false if it is none.
 func UIDOf(dir string, systemd bool) (string, bool) {

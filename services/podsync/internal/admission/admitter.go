@@ -32,7 +32,7 @@ type Evictor interface {
 	Evict(ctx context.Context, victim *v1.Pod) error
 }
 
-// Options are an Admitter's rooms.
+// Options configure an Admitter.
 type Options struct {
 	Handlers []Handler
 	Nodes    Nodes

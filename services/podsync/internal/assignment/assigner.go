@@ -74,7 +74,7 @@ func New(o Options) *Assigner {
 	return a
 }
 
-// Set tells of a pod. One without probes is nobody's.
+// Set adds or updates a pod. A pod without probes gets no assignment.
 func (a *Assigner) Set(p *v1.Pod) {
 	w := Weight(p)
 	if w == 0 {

@@ -19,13 +19,13 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/calllimit"
 	"github.com/microlet/microlet/services/podsync/internal/cgroupdriver"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
-	"github.com/microlet/microlet/services/podsync/internal/containers"
+	"github.com/microlet/microlet/services/podsync/internal/containerindex"
 	"github.com/microlet/microlet/services/podsync/internal/gateway"
-	"github.com/microlet/microlet/services/podsync/internal/monitor"
 	"github.com/microlet/microlet/services/podsync/internal/predecessor"
 	"github.com/microlet/microlet/services/podsync/internal/rootdir"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/runtimeclass"
+	"github.com/microlet/microlet/services/podsync/internal/runtimemonitor"
 	"github.com/microlet/microlet/services/podsync/internal/runtimestate"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
@@ -47,7 +47,7 @@ type Runtime struct {
 	Driver *cgroupdriver.Driver
 	State  *runtimestate.State
 	// Containers are those of all pods, by which the gateway decides. Who reports of pods fills them.
-	Containers *containers.Index
+	Containers *containerindex.Index
 
 	classes     runtimeclass.Finder
 	connections *runtime.Services
@@ -57,7 +57,7 @@ type Runtime struct {
 
 // Connect prepares the connections. Close closes them.
 func Connect(ctx context.Context, o Options) (*Runtime, error) {
-	s, index := o.Service, &containers.Index{}
+	s, index := o.Service, &containerindex.Index{}
 	connections, err := runtime.Dial(runtime.DialOptions{
 		RuntimeEndpoint: o.Kubelet.RuntimeEndpoint(), ImageEndpoint: o.Kubelet.ImageEndpoint(), Metrics: s.Metrics,
 		Log: s.Log,
@@ -96,10 +96,10 @@ func (r *Runtime) Close() {
 }
 
 // Start has s serve the gateway and ask the runtime how it is, of which listeners learn too.
-func (r *Runtime) Start(s *service.Service, listeners ...monitor.Listener) {
+func (r *Runtime) Start(s *service.Service, listeners ...runtimemonitor.Listener) {
 	s.Go("gateway", func(ctx context.Context) error { return r.serve(ctx, s) })
-	all := append([]monitor.Listener{r.State}, listeners...)
-	s.Go("runtime monitor", monitor.New(r.Runtime, r.Driver.Name, r.log, all...).Run)
+	all := append([]runtimemonitor.Listener{r.State}, listeners...)
+	s.Go("runtime monitor", runtimemonitor.New(r.Runtime, r.Driver.Name, r.log, all...).Run)
 }
 
 // serve shares the runtime out, a socket a role.
@@ -122,8 +122,8 @@ func (r *Runtime) serve(ctx context.Context, s *service.Service) error {
 func (r *Runtime) LowPriority() runtime.LowPriority { return runtime.LowPriority{Runtime: r.Runtime} }
 
 // ForWorkers is what workers run pods with.
-func (r *Runtime) ForWorkers(workers predecessor.Workers) worker.RuntimeSide {
-	return worker.RuntimeSide{
+func (r *Runtime) ForWorkers(workers predecessor.Workers) worker.RuntimeDeps {
+	return worker.RuntimeDeps{
 		Runtime: r.Runtime, Remover: cleanup.Remover{Runtime: r.LowPriority()}, RuntimeState: r.State,
 		RuntimeClasses: r.classes, Predecessors: predecessor.New(r.Runtime, workers, r.log),
 	}

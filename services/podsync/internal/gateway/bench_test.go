@@ -22,7 +22,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/testing/fake"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
-	"github.com/microlet/microlet/services/podsync/internal/containers"
+	"github.com/microlet/microlet/services/podsync/internal/containerindex"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
@@ -38,7 +38,7 @@ type bench struct {
 	// container runs, with the label app=web. Its pod declares the exec probe "hello", of 5 s.
 	container   string
 	gateway     *Gateway
-	index       *containers.Index
+	index       *containerindex.Index
 	checkpoints string
 	passed      *passedOn
 }
@@ -87,7 +87,7 @@ func newBench(t *testing.T, roles func(int) []role.Role) *bench {
 	t.Cleanup(stopRuntime)
 	b.stop = stopRuntime
 	b.direct = dial(t, filepath.Join(dir, "runtime.sock"))
-	b.passed, b.index, b.checkpoints = &passedOn{ClientConnInterface: b.direct, requests: map[string][][]byte{}}, &containers.Index{}, filepath.Join(dir, "checkpoints")
+	b.passed, b.index, b.checkpoints = &passedOn{ClientConnInterface: b.direct, requests: map[string][][]byte{}}, &containerindex.Index{}, filepath.Join(dir, "checkpoints")
 	if err := os.Mkdir(b.checkpoints, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/containerruntime"
 	"github.com/microlet/microlet/services/podsync/internal/firewall"
 	"github.com/microlet/microlet/services/podsync/internal/logrotate"
-	"github.com/microlet/microlet/services/podsync/internal/podresources"
+	"github.com/microlet/microlet/services/podsync/internal/podsetup"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
@@ -32,7 +32,7 @@ const reasonContainerGCFailed = "ContainerGCFailed"
 type Options struct {
 	Kubelet   *kubeletconfig.Config
 	Runtime   *containerruntime.Runtime
-	Resources *podresources.Resources
+	Resources *podsetup.Resources
 	Tokens    Tokens
 	Workers   *worker.Workers
 	Sources   Sources

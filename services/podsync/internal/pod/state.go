@@ -1,7 +1,7 @@
 // Package pod defines State: what the runtime has of a pod at one moment.
 //
-// Package runtime reads a State from CRI, package decide uses it, and package statusmanager reports it to the API
-// server. A State is a value: nobody changes a State that it received.
+// Package runtime reads a State from CRI, package decide uses it, and package podstatus turns it into a
+// PodStatus. A State is a value: nobody changes a State that it received.
 package pod
 
 import (

@@ -26,7 +26,7 @@ import (
 type Folders struct {
 	// Pods is podLogsDir, /var/log/pods.
 	Pods string
-	// Links holds a link a container, /var/log/containers; empty when no links are made.
+	// Links is the folder with one link per container log, /var/log/containers; empty when no links are made.
 	Links string
 	// Group may read the logs; 0 leaves folders with their owner's group, readable for all.
 	Group int

@@ -19,13 +19,13 @@ import (
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
-	"github.com/microlet/microlet/services/podsync/internal/containers"
+	"github.com/microlet/microlet/services/podsync/internal/containerindex"
 	"github.com/microlet/microlet/services/podsync/internal/machine"
 	"github.com/microlet/microlet/services/podsync/internal/mirror"
-	"github.com/microlet/microlet/services/podsync/internal/monitor"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/probing"
+	"github.com/microlet/microlet/services/podsync/internal/proberclient"
 	"github.com/microlet/microlet/services/podsync/internal/publish"
+	"github.com/microlet/microlet/services/podsync/internal/runtimemonitor"
 	"github.com/microlet/microlet/services/podsync/internal/statusmanager"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
@@ -36,9 +36,9 @@ type Options struct {
 	Kubelet  *kubeletconfig.Config
 	Client   kubernetes.Interface
 	Bus      *bus.Client
-	Workers  probing.Workers
+	Workers  proberclient.Workers
 	// Gateway decides by the containers of all pods.
-	Gateway  *containers.Index
+	Gateway  *containerindex.Index
 	Capacity machine.Capacity
 	Log      *slog.Logger
 	Metrics  prometheus.Registerer
@@ -55,7 +55,7 @@ type Prober interface {
 type Reports struct {
 	// Mirrors bring statuses to the API, and Probing the prober's results to the workers.
 	Mirrors *mirror.Manager
-	Probing *probing.Probing
+	Probing *proberclient.Probing
 
 	statuses *statusmanager.Manager // nil without an apiserver
 	pods     observers
@@ -64,7 +64,7 @@ type Reports struct {
 
 // New returns reports that tell nothing before Start.
 func New(o Options) (*Reports, error) {
-	r := &Reports{Probing: probing.New(o.Bus, o.Workers, o.Log, o.Metrics)}
+	r := &Reports{Probing: proberclient.New(o.Bus, o.Workers, o.Log, o.Metrics)}
 	bus := publish.New(o.Bus.Own(subject.Pods), o.Bus.Own(subject.PodStatus), o.Bus.Own(subject.Node), o.Log)
 	r.pods = observers{gateway: o.Gateway, bus: bus, prober: r.Probing}
 	r.node = nodeKeys{bus: bus, capacity: o.Capacity}
@@ -97,7 +97,7 @@ func (r *Reports) Start(s *service.Service) {
 func (r *Reports) Pods() worker.Observer { return &r.pods }
 
 // Node learns of the runtime from the monitor.
-func (r *Reports) Node() monitor.Listener { return &r.node }
+func (r *Reports) Node() runtimemonitor.Listener { return &r.node }
 
 // Synced tells that every pod of every source is known. It is called once.
 func (r *Reports) Synced() {
@@ -110,7 +110,7 @@ func (r *Reports) Reported() { r.pods.reported() }
 
 // observers pass on what workers report of pods. The CRI gateway comes first.
 type observers struct {
-	gateway *containers.Index
+	gateway *containerindex.Index
 	bus     *publish.Publisher
 	prober  Prober
 }

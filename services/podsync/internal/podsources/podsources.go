@@ -90,7 +90,7 @@ func (s *Sources) add(kind podsyncv1.PodSource, run func(context.Context, source
 	s.all = append(s.all, podSource{kind, run})
 }
 
-// Kinds are who must be heard before anything is concluded from a pod's absence.
+// Kinds are the sources that must be synced before anything is concluded from the absence of a pod.
 func (s *Sources) Kinds() []podsyncv1.PodSource {
 	var kinds []podsyncv1.PodSource
 	for _, one := range s.all {
@@ -99,7 +99,8 @@ func (s *Sources) Kinds() []podsyncv1.PodSource {
 	return kinds
 }
 
-// Start has on run the sources, which tell dispatcher, and those of static pods the mirrors too.
+// Start runs the sources as tasks of the service. They report to the dispatcher. Sources of static pods also report to
+// the mirrors.
 func (s *Sources) Start(on *service.Service, dispatcher source.Sink) {
 	for _, one := range s.all {
 		on.Go("source "+source.Name(one.kind), func(ctx context.Context) error {

@@ -39,7 +39,7 @@ func New(pods, statuses, node Writer, log *slog.Logger) *Publisher {
 	return &Publisher{pods: pods, statuses: statuses, node: node, log: log}
 }
 
-// Pod tells of an admitted pod.
+// Pod publishes a pod that a source wants.
 func (p *Publisher) Pod(api *v1.Pod, source podsyncv1.PodSource, terminating bool) {
 	body, err := api.Marshal()
 	if err != nil {

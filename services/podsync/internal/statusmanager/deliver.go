@@ -13,7 +13,7 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 )
 
-// deliver brings one pod to where it should be. Only one worker has a pod at a time, so what
+// deliver patches or deletes one pod. Only one worker has a pod at a time, so what
 // is reported of it arrives in order.
 func (m *Manager) deliver(ctx context.Context, uid types.UID) {
 	m.mu.Lock()

@@ -58,8 +58,8 @@ func anyRunning(s *v1.PodStatus) bool {
 	return false
 }
 
-// statusPatch makes of the API's status the one to write. The UID in it lets the apiserver
-// refuse it for another pod of the same name. A nil patch says that there is nothing to write.
+// statusPatch returns the patch from the API's status to the wanted one. The apiserver refuses it for another pod of
+// the same name, because it has the UID. A nil patch means that there is nothing to write.
 func statusPatch(uid types.UID, from, to *v1.PodStatus) ([]byte, error) {
 	before, err := json.Marshal(v1.Pod{Status: *from})
 	if err != nil {

@@ -23,7 +23,7 @@ func (w *worker) create(ctx context.Context, call func(context.Context) error) e
 	c := &creation{cancel: cancel, done: make(chan struct{})}
 	w.creating = c
 	failed := make(chan error, 1)
-	w.beside.Go(func() {
+	w.goroutines.Go(func() {
 		defer close(c.done)
 		defer cancel()
 		failed <- call(under)

@@ -16,7 +16,7 @@ const (
 
 // deadline is when the pod's activeDeadlineSeconds are over, counted from its status'
 // start time, so that a restart of podsync does not prolong it; zero if it has none. One
-// that has no start time yet gets it with this look.
+// that has no start time yet gets it with this sync.
 func (w *worker) deadline(p *v1.Pod) time.Time {
 	if p.Spec.ActiveDeadlineSeconds == nil {
 		return time.Time{}

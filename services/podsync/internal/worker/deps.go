@@ -16,7 +16,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
-	"github.com/microlet/microlet/services/podsync/internal/probes"
+	"github.com/microlet/microlet/services/podsync/internal/proberesults"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
@@ -148,14 +148,14 @@ type ContainerAdmission interface {
 	AdmitEphemeral(p *v1.Pod, c *v1.Container) admission.Result
 	// AdmitImage decides whether a container of the pod may run as what its image says.
 	AdmitImage(p *v1.Pod, c *v1.Container, image *Image) admission.Result
-	// CheckCreated returns what looks at a container between its creation and its start; nil if nothing needs to.
+	// CheckCreated returns what syncs at a container between its creation and its start; nil if nothing needs to.
 	CheckCreated(p *v1.Pod, c *v1.Container, image *Image) runtime.Check
 }
 
 // Probes knows what the prober found.
 type Probes interface {
 	// Of returns what the prober said of a pod's containers.
-	Of(uid types.UID) probes.Results
+	Of(uid types.UID) proberesults.Results
 }
 
 // HostIPs are the node's addresses, the primary one first.
@@ -170,7 +170,7 @@ type HostIPs interface {
 
 // Deps are what workers use, by concern. All interfaces are needed.
 type Deps struct {
-	RuntimeSide
+	RuntimeDeps
 	Resources
 	Admissions
 	Reporting
@@ -178,8 +178,8 @@ type Deps struct {
 	Log *slog.Logger
 }
 
-// RuntimeSide is what runs pods.
-type RuntimeSide struct {
+// RuntimeDeps are what runs pods.
+type RuntimeDeps struct {
 	Runtime        Runtime
 	Remover        Remover
 	RuntimeState   RuntimeState
@@ -204,7 +204,7 @@ type Admissions struct {
 	ContainerAdmission ContainerAdmission
 }
 
-// Reporting is whom workers report to, and what they report beside the runtime's word.
+// Reporting holds where workers report the status, and the parts of the status that are not from the runtime.
 type Reporting struct {
 	Mirrors  MirrorManager
 	Observer Observer

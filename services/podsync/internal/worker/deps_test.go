@@ -8,7 +8,7 @@ import (
 
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
-	"github.com/microlet/microlet/services/podsync/internal/probes"
+	"github.com/microlet/microlet/services/podsync/internal/proberesults"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
 )
 
@@ -53,8 +53,8 @@ func (j *judge) CheckCreated(_ *v1.Pod, c *v1.Container, _ *Image) runtime.Check
 // unprobed are pods of which the prober said nothing.
 type unprobed struct{}
 
-func (unprobed) Of(types.UID) probes.Results {
-	return probes.Results{
+func (unprobed) Of(types.UID) proberesults.Results {
+	return proberesults.Results{
 		Readiness: map[string]decide.Result{},
 		Liveness:  map[string]decide.Result{},
 		Startup:   map[string]decide.Result{},

@@ -20,11 +20,11 @@ import (
 // an idle loop from a hung one.
 const tick = time.Second
 
-// adoptionJitter spreads the first look at pods that ran before podsync started: after a
-// restart nothing is to be done for most of them (design rule 12).
+// adoptionJitter spreads the first sync of pods that ran before podsync started: after a
+// restart nothing is to be done for most of them.
 const adoptionJitter = 2 * time.Second
 
-// Progress hears how far the dispatcher has come, from its loop, which it must not hold up.
+// Progress is called from the dispatcher's loop, which it must not delay, when the dispatcher has come that far.
 type Progress struct {
 	// Turn is called with every turn of the loop.
 	Turn func()
@@ -169,8 +169,8 @@ func (d *Dispatcher) newWorker(p *v1.Pod, from podsyncv1.PodSource) *worker {
 	return newWorker(p, from, &d.deps, d.workers.metrics)
 }
 
-// start tells all who keep something of a pod by its UID of the pod, and lets its worker run. Nobody may rest on having
-// heard of the UID before: a pod that comes again was forgotten when it went.
+// start registers the pod with every component that keeps data by UID, and starts its worker. A component must not
+// skip a UID that it has seen before: it has forgotten the pod when the pod went.
 func (d *Dispatcher) start(ctx context.Context, w *worker) {
 	d.deps.Admission.Add(w.pod, w.source)
 	if isStatic(w.source) {

@@ -47,14 +47,14 @@ func (n *node) exit(name string) {
 }
 
 // TestVolumesAreRefreshedBesideASiblingThatCannotStart: the tokens of what runs must not expire for another's sake,
-// neither when each look fails nor when one look lasts.
+// neither when each look fails nor when one sync lasts.
 func TestVolumesAreRefreshedBesideASiblingThatCannotStart(t *testing.T) {
 	for name, hinder := range map[string]func(n *node){
 		"each look fails": func(n *node) {
 			n.breaks("Container", "a", errors.New("no space left on device"))
 			n.exit("sibling")
 		},
-		"a look lasts": func(n *node) {
+		"a sync lasts": func(n *node) {
 			n.mu.Lock()
 			n.slow["a"] = true // the image's pull never ends
 			n.mu.Unlock()

@@ -165,7 +165,7 @@ func TestAPreStopHookTakesOfTheGracePeriod(t *testing.T) {
 	}
 }
 
-// TestAHookRunsOnce, whatever overtakes or breaks the stop.
+// TestAHookRunsOnce, whatever cancels or breaks the stop.
 func TestAHookRunsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newRuntime())

@@ -26,8 +26,8 @@ var ErrUnknownPod = errors.New("no such pod on this node")
 // ErrUnknownPod.
 //
 // The eviction does not survive podsync: a pod whose containers had not all stopped when
-// podsync ended runs on, and who wants it evicted asks again. It must not be called by
-// what the dispatcher's loop calls.
+// podsync ended runs on, and who wants it evicted asks again. Do not call it from
+// the dispatcher's loop.
 func (s *Workers) Evict(ctx context.Context, uid types.UID, override podstatus.Override, grace *int64) error {
 	w := s.worker(uid)
 	if w == nil {
@@ -64,8 +64,8 @@ func (w *worker) evict(v eviction) {
 		v.cause, v.override = earlier.cause, earlier.override
 	}
 	w.eviction = &v
-	if w.overtake != nil && (!w.ending || w.grace(w.pod) < before) {
-		w.overtake(errOvertaken)
+	if w.cancelSync != nil && (!w.ending || w.grace(w.pod) < before) {
+		w.cancelSync(errSyncCanceled)
 	}
 	w.mu.Unlock()
 	w.wake()

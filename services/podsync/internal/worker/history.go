@@ -20,7 +20,7 @@ type history struct {
 	adopted bool
 	// refusedEphemeral are the ephemeral containers that ask for what is not built, or may not join the pod.
 	refusedEphemeral map[string]bool
-	// failed and delayed are the failures of the last looks, as they were logged.
+	// failed and delayed are the failures of the last syncs, as they were logged.
 	failed, delayed string
 	// unswept is the same of the sweep of replaced sandboxes, and belongs to it.
 	unswept string

@@ -37,8 +37,8 @@ func (w *worker) stopPod(ctx context.Context, p *v1.Pod, s *decide.StopPod) erro
 	return errors.Join(errs...)
 }
 
-// stopping is how far the stop of one container has come. It outlives the look that began
-// it: a look that is overtaken or fails must neither begin a grace period anew nor run a
+// stopping is how far the stop of one container has come. It outlives the sync that began
+// it: a sync that is canceled or fails must neither begin a grace period anew nor run a
 // hook again.
 type stopping struct {
 	began     time.Time
@@ -119,7 +119,7 @@ func (w *worker) killOne(ctx context.Context, p *v1.Pod, k *decide.Kill, s *stop
 	}
 }
 
-// errCutOff is a stop that the runtime's absence ended within the grace period. The next look
+// errCutOff is a stop that the runtime's absence ended within the grace period. The next sync
 // goes on with what is left of it.
 var errCutOff = errors.New("the runtime went away within the grace period")
 

@@ -99,7 +99,7 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 	}
 	n.workers = NewWorkers(NewMetrics(prometheus.NewRegistry()))
 	n.dispatcher = NewDispatcher(n.workers, Deps{
-		RuntimeSide: RuntimeSide{
+		RuntimeDeps: RuntimeDeps{
 			Runtime: rt, Remover: cleanup.Remover{Runtime: rt}, RuntimeState: runtimeState(func() string { return "" }),
 			RuntimeClasses: runtimeclass.Finder{}, Predecessors: predecessors(func(*v1.Pod) error { return nil }),
 		},

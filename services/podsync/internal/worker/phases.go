@@ -84,7 +84,8 @@ func (w *worker) move(on cause) {
 	if w.phase == before {
 		return
 	}
-	w.deps.Log.Debug("pod moves on", logkey.Pod, podName(w.latest()), logkey.PodUID, w.uid, "from", before.String(),
+	w.deps.Log.Debug("pod phase changed", logkey.Pod, podName(w.latest()), logkey.PodUID, w.uid,
+		"from", before.String(),
 		"to", w.phase.String(), "cause", string(on))
 	switch w.phase {
 	case terminating:

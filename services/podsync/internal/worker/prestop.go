@@ -14,7 +14,7 @@ import (
 // container, which has minGrace then and is waited for by the runtime.
 const hookOverrun = minGrace + 10*time.Second
 
-// preStop is a hook that was begun. A look that is overtaken leaves it to the next one.
+// preStop is a hook that was begun. a sync that is canceled leaves it to the next one.
 type preStop struct {
 	done   chan struct{} // closed when it has ended
 	cancel context.CancelFunc
@@ -27,7 +27,7 @@ func (w *worker) beginPreStop(p *v1.Pod, k *decide.Kill) *preStop {
 	ctx, cancel := context.WithTimeout(w.life, k.Grace+hookOverrun)
 	h := &preStop{done: make(chan struct{}), cancel: cancel}
 	in := w.hookInput(p, k.Spec, k.ID)
-	w.beside.Go(func() {
+	w.goroutines.Go(func() {
 		defer close(h.done)
 		defer cancel()
 		err := w.deps.Hooks.Run(ctx, in, k.Spec.Lifecycle.PreStop)

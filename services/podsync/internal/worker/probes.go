@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/podsync/internal/decide"
-	"github.com/microlet/microlet/services/podsync/internal/probes"
+	"github.com/microlet/microlet/services/podsync/internal/proberesults"
 )
 
 // Probed has a pod's worker act upon a probe's result. Unlike other wake-ups this one is heeded
@@ -42,7 +42,7 @@ func (w *worker) reportProbes(ctx context.Context, p *v1.Pod, removed bool) (sto
 				return
 			case <-w.probed:
 			}
-			if state, err := w.look(ctx); err == nil {
+			if state, err := w.readOnce(ctx); err == nil {
 				w.report(p, state)
 			}
 		}
@@ -52,7 +52,7 @@ func (w *worker) reportProbes(ctx context.Context, p *v1.Pod, removed bool) (sto
 
 // probeResults are what the prober said of the pod's containers. A sidecar of which the API says that it
 // has started keeps that when the prober's word is lost: the pod's start must not wait for it again.
-func (w *worker) probeResults(p *v1.Pod) probes.Results {
+func (w *worker) probeResults(p *v1.Pod) proberesults.Results {
 	v := w.deps.Probes.Of(w.uid)
 	statuses := p.Status.InitContainerStatuses
 	if last, ok := w.deps.Mirrors.Last(w.uid); ok {

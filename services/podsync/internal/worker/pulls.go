@@ -10,8 +10,8 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 )
 
-// pull is one container's image that is made present. It outlives the look that began it:
-// a sandbox or a volume that fails must not end a download, and the next look must not
+// pull is one container's image that is made present. It outlives the sync that began it:
+// a sandbox or a volume that fails must not end a download, and the next sync must not
 // announce it again.
 type pull struct {
 	image  string
@@ -58,7 +58,7 @@ func (w *worker) pullAll(p *v1.Pod, starts []decide.Start) {
 func (w *worker) pull(p *v1.Pod, c *v1.Container, then func()) *pull {
 	ctx, cancel := context.WithCancel(w.life)
 	under := &pull{image: c.Image, cancel: cancel, done: make(chan struct{})}
-	w.beside.Go(func() {
+	w.goroutines.Go(func() {
 		defer cancel()
 		under.result, under.err = w.deps.Images.Ensure(ctx, p, c)
 		close(under.done)
@@ -69,7 +69,7 @@ func (w *worker) pull(p *v1.Pod, c *v1.Container, then func()) *pull {
 	return under
 }
 
-// pulled waits for a container's image. Its result is used once: the next start looks at
+// pulled waits for a container's image. Its result is used once: the next start syncs at
 // the pull policy again.
 func (w *worker) pulled(ctx context.Context, name string) (*Image, error) {
 	under := w.pulls[name]

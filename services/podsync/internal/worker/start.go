@@ -167,7 +167,7 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 		if errors.As(err, &waiting) {
 			w.history.waits(c.Name, waiting.Reason, waiting.Message)
 			if waiting.Reason == image.ReasonPull {
-				// The next look shows the puller's back-off, as with the kubelet.
+				// The next sync shows the puller's back-off, as with the kubelet.
 				return reportedSoon("image of container "+c.Name, err)
 			}
 		}

@@ -116,12 +116,12 @@ func (w *worker) restarts() bool {
 
 // supersede ends what runs of the same static pod under the UID of an earlier manifest, of before podsync's start.
 func (w *worker) supersede(ctx context.Context, p *v1.Pod) error {
-	if w.superseded || !isStatic(w.source) {
+	if w.predecessorEnded || !isStatic(w.source) {
 		return nil
 	}
 	if err := w.deps.Predecessors.End(ctx, p); err != nil {
 		return transient("end the static pod's earlier version", err)
 	}
-	w.superseded = true
+	w.predecessorEnded = true
 	return nil
 }

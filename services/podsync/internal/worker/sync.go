@@ -19,9 +19,9 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/podstatus"
 )
 
-// rounds bounds how often one look may decide and act. Each round brings the pod
+// iterations bounds how often one sync may decide and act. Each iteration brings the pod
 // nearer to its rest; one that needs more has met something that keeps changing.
-const rounds = 5
+const iterations = 5
 
 // startRetry is how long a pod waits whose container could not be started, as the
 // kubelet's back-off period.
@@ -45,7 +45,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 	if admitted, err := w.admit(ctx, p, state); err != nil || !admitted {
 		return 0, err
 	}
-	w.duties(p, state)
+	w.beginBackground(p, state)
 	// A pod that has ended asks for nothing any more: what it held is given back.
 	w.history.refusedEphemeral = nil
 	if refusal := podfields.Check(p, w.deps.Gated...); refusal != nil && !podutil.IsTerminal(p.Status.Phase) &&
@@ -53,7 +53,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 		return w.refuse(p, state, refusal), nil
 	}
 	w.forbidEphemeral(p)
-	for range rounds {
+	for range iterations {
 		actions := w.decide(p, state)
 		w.holdEphemeral(p, &actions)
 		w.hold(p, actions.Wait)
@@ -86,7 +86,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 		}
 	}
 	w.report(p, state)
-	return 0, transient("sync the pod", errors.New("it does not come to rest"))
+	return 0, transient("sync the pod", fmt.Errorf("still changing after %d iterations", iterations))
 }
 
 func (w *worker) decide(p *v1.Pod, state *pod.State) decide.Actions {
@@ -116,7 +116,7 @@ func sooner(a, b time.Time) time.Time {
 	return a
 }
 
-// untilNext is the time to the next look: when the decision changes by itself, or the resync.
+// untilNext is the time to the next sync: when the decision changes by itself, or the resync.
 func (w *worker) untilNext(wake time.Time) time.Duration {
 	next := jitter(w.deps.Resync)
 	if wake.IsZero() {
@@ -258,7 +258,7 @@ func (w *worker) hold(p *v1.Pod, waits []decide.Wait) {
 	}
 }
 
-// hasEndedSince reports whether a container has ended between two looks, as one does that the
+// hasEndedSince reports whether a container has ended between two syncs, as one does that the
 // runtime could not start. pleg does not tell of it, since it was seen, and whether it is to be
 // restarted must not wait for what else failed. A container that was only created is not meant.
 func hasEndedSince(before, now *pod.State) bool {
@@ -289,7 +289,7 @@ func (w *worker) afterFailure(p *v1.Pod, failed error, wake time.Time) (time.Dur
 func (w *worker) report(p *v1.Pod, state *pod.State) {
 	s := w.status(p, state)
 	if podutil.IsTerminal(s.Phase) && !state.AnyRunning() {
-		// The scheduler gives the place away when it hears of this, so it must be free before.
+		// The scheduler reuses the resources as soon as it sees this status, so they are released first.
 		w.deps.Admission.Ended(w.uid)
 	}
 	w.deps.Mirrors.Set(p, s)
@@ -311,8 +311,8 @@ func (w *worker) status(p *v1.Pod, state *pod.State) v1.PodStatus {
 	}
 	results := w.probeResults(p)
 	in.Readiness, in.Startup = results.Readiness, results.Startup
-	if sentence := w.currentEviction(); sentence != nil {
-		in.Override = &sentence.override
+	if e := w.currentEviction(); e != nil {
+		in.Override = &e.override
 	}
 	if last, ok := w.deps.Mirrors.Last(w.uid); ok {
 		in.Old = &last

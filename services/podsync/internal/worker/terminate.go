@@ -28,7 +28,7 @@ func (w *worker) stop(ctx context.Context, p *v1.Pod, removed bool) error {
 		w.report(p, state)
 	}
 	stopped := false
-	for range rounds {
+	for range iterations {
 		actions := decide.Decide(decide.Input{
 			Pod:           p,
 			State:         state,
@@ -44,7 +44,7 @@ func (w *worker) stop(ctx context.Context, p *v1.Pod, removed bool) error {
 		err := w.stopPod(ctx, p, actions.StopPod)
 		attended()
 		if err != nil {
-			if ctx.Err() == nil { // else it goes on in the next look, or with the next podsync
+			if ctx.Err() == nil { // else it goes on in the next sync, or with the next podsync
 				w.deps.event(p, v1.EventTypeWarning, reasonFailedKillPod, "error killing pod: %v", err)
 			}
 			return err

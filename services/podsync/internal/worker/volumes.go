@@ -29,7 +29,7 @@ func (w *worker) volumes(ctx context.Context, p *v1.Pod) (<-chan mounted, error)
 	if err := w.deps.Volumes.Check(ctx, p); err != nil {
 		return nil, w.notMounted(ctx, p, err)
 	}
-	w.beside.Go(func() {
+	w.goroutines.Go(func() {
 		if !w.takeVolumes(ctx) {
 			result <- mounted{err: context.Cause(ctx)}
 			return
@@ -63,7 +63,7 @@ func (w *worker) tellNotMounted(p *v1.Pod, err error) {
 }
 
 // keepFresh brings what is mounted up to date from now on: at once when what the volumes are made from has changed, and
-// from time to time, as tokens expire and a change may have been missed. It does so beside the worker, whose look may
+// from time to time, as tokens expire and a change may have been missed. It does so beside the worker, whose sync may
 // last for as long as another container of the pod pulls its image or runs its hook, and may fail each time.
 func (w *worker) keepFresh(p *v1.Pod) {
 	if w.refreshing != nil || len(p.Spec.Volumes) == 0 {

@@ -19,8 +19,8 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
-// errOvertaken ends a sync whose pod has changed in a way that makes its work wrong.
-var errOvertaken = errors.New("overtaken by a newer version of the pod")
+// errSyncCanceled ends a sync whose pod has changed in a way that makes its work wrong.
+var errSyncCanceled = errors.New("sync canceled by a newer version of the pod")
 
 // worker looks after one pod. It is woken for a reason that it does not know, and looks
 // at everything again.
@@ -32,21 +32,20 @@ type worker struct {
 	woken   chan struct{}
 	probed  chan struct{} // a probe's result changed
 
-	mu       sync.Mutex
-	pod      *v1.Pod
-	removed  bool
-	again    *v1.Pod // a version that came after removed: the source wants the pod anew
-	ending   bool    // it is being stopped for good
-	ended    bool    // nothing of the pod will run again
-	reported bool    // its state was reported at least once
-	overtake context.CancelCauseFunc
-	digest   string
-	read     bool
-	eviction *eviction
-	stopped  chan struct{} // closed when ended is set
+	mu         sync.Mutex
+	pod        *v1.Pod
+	removed    bool
+	again      *v1.Pod // a version that came after removed: the source wants the pod anew
+	ending     bool    // it is being stopped for good
+	ended      bool    // nothing of the pod will run again
+	reported   bool    // its state was reported at least once
+	cancelSync context.CancelCauseFunc
+	digest     string
+	read       bool
+	eviction   *eviction
+	stopped    chan struct{} // closed when ended is set
 
-	// stale holds a token when what the pod's volumes are made from has changed, mounting while somebody changes the
-	// volumes themselves.
+	// stale signals that the sources of the pod's volumes have changed. mounting is the lock of the volumes.
 	stale, mounting chan struct{}
 
 	// What follows belongs to run's goroutine alone.
@@ -58,15 +57,15 @@ type worker struct {
 	rejection *admission.Result
 	// last is the state in which everything had stopped for good; nil before.
 	last *pod.State
-	// failures counts the turns that failed one after another.
+	// failures counts the syncs that failed one after another.
 	failures int
-	// superseded: what ran of the pod under an earlier manifest has ended.
-	superseded bool
-	// life ends with podsync, not with a turn.
+	// predecessorEnded: what ran of the pod under an earlier manifest has ended.
+	predecessorEnded bool
+	// life ends with podsync, not with a sync.
 	life context.Context
-	// refreshing and sweeping are the duties under way.
-	refreshing, sweeping *duty
-	// stops, pulls and creating are what outlives the look that began it.
+	// refreshing and sweeping are the background tasks that run.
+	refreshing, sweeping *backgroundTask
+	// stops, pulls and creating outlive the sync that began them.
 	stops map[string]*stopping
 	// stoppedSandboxes are those, by id, whose network the runtime has taken down for this worker.
 	stoppedSandboxes map[string]bool
@@ -74,8 +73,8 @@ type worker struct {
 	creating         *creation
 	// ips are the pod's own, as they were read last.
 	ips []string
-	// beside counts the worker's own goroutines: image pulls and mounts under way.
-	beside sync.WaitGroup
+	// goroutines counts the worker's own goroutines: image pulls and mounts under way.
+	goroutines sync.WaitGroup
 }
 
 func newWorker(p *v1.Pod, source podsyncv1.PodSource, deps *Deps, metrics *Metrics) *worker {
@@ -96,7 +95,7 @@ func (w *worker) set(p *v1.Pod) {
 		w.again = p
 		w.mu.Unlock()
 		if first {
-			w.deps.Log.Info("pod is wanted again before its end, it starts again after that", logkey.Pod, podName(p),
+			w.deps.Log.Info("pod re-added while terminating, will restart when it has ended", logkey.Pod, podName(p),
 				logkey.PodUID, w.uid)
 		}
 		return
@@ -104,8 +103,8 @@ func (w *worker) set(p *v1.Pod) {
 	old := w.pod
 	w.pod = p
 	sooner := w.endsSooner(old, p)
-	if w.overtake != nil && sooner {
-		w.overtake(errOvertaken)
+	if w.cancelSync != nil && sooner {
+		w.cancelSync(errSyncCanceled)
 	}
 	w.mu.Unlock()
 	if resized(old, p) {
@@ -127,16 +126,16 @@ func (w *worker) set(p *v1.Pod) {
 func (w *worker) remove() {
 	w.mu.Lock()
 	w.removed, w.again = true, nil
-	// One that is being stopped already is left to it: its grace period is the same.
-	if w.overtake != nil && !w.ending && w.pod.DeletionTimestamp == nil {
-		w.overtake(errOvertaken)
+	// A pod that is already stopping continues with its grace period, which is the same.
+	if w.cancelSync != nil && !w.ending && w.pod.DeletionTimestamp == nil {
+		w.cancelSync(errSyncCanceled)
 	}
 	w.mu.Unlock()
 	w.deps.Objects.Unregister(w.uid) // the apiserver forbids the node to read what no pod of its names any more
 	w.wake()
 }
 
-// wake has the worker look at its pod again; wake-ups that come while it is awake become one.
+// wake makes the worker sync its pod again; wake-ups that come while it is awake become one.
 func (w *worker) wake() {
 	select {
 	case w.woken <- struct{}{}:
@@ -146,7 +145,7 @@ func (w *worker) wake() {
 
 // run looks after the pod until nothing of it is left, or it is to be restarted (true), or ctx ends (false).
 func (w *worker) run(ctx context.Context) (finished bool) {
-	defer w.beside.Wait()
+	defer w.goroutines.Wait()
 	w.life = ctx
 	p, _ := w.current()
 	w.deps.Mirrors.UpdateFromAPI(p)
@@ -159,7 +158,7 @@ func (w *worker) run(ctx context.Context) (finished bool) {
 		case <-w.woken:
 		case <-timer.C:
 		}
-		again, done := w.turn(ctx)
+		again, done := w.trySync(ctx)
 		if done {
 			return true
 		}
@@ -167,35 +166,35 @@ func (w *worker) run(ctx context.Context) (finished bool) {
 	}
 }
 
-// turn does one look at the pod and says when to look again.
-func (w *worker) turn(ctx context.Context) (again time.Duration, done bool) {
+// trySync syncs the pod once and returns when to sync again.
+func (w *worker) trySync(ctx context.Context) (again time.Duration, done bool) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	w.mu.Lock()
-	w.overtake = cancel
+	w.cancelSync = cancel
 	p, removed := w.pod, w.removed
 	w.mu.Unlock()
 	if w.phase == syncing {
 		w.expire(p)
 		if deadline := w.deadline(p); !deadline.IsZero() {
 			var end context.CancelFunc
-			ctx, end = context.WithDeadlineCause(ctx, deadline, errOvertaken)
+			ctx, end = context.WithDeadlineCause(ctx, deadline, errSyncCanceled)
 			defer end()
 		}
 	}
 
-	began, looked := time.Now(), w.phase
+	began, phase := time.Now(), w.phase
 	again, done, err := w.step(ctx, p, removed)
 	w.mu.Lock()
-	w.overtake = nil
+	w.cancelSync = nil
 	w.mu.Unlock()
-	w.metrics.observeSync(looked, began)
+	w.metrics.observeSync(phase, began)
 	switch {
 	case err == nil:
 		w.failures, w.history.failed = 0, ""
 		return again, done
 	case context.Cause(ctx) != nil:
-		return 0, false // overtaken: at once; or podsync ends, and run sees that
+		return 0, false // canceled: at once; or podsync ends, and run sees that
 	}
 	if w.history.fails(err) {
 		w.deps.Log.Error("pod sync failed", logkey.Pod, podName(p), logkey.PodUID, w.uid, logkey.Err, err)
@@ -205,13 +204,13 @@ func (w *worker) turn(ctx context.Context) (again time.Duration, done bool) {
 }
 
 func (w *worker) step(ctx context.Context, p *v1.Pod, removed bool) (again time.Duration, done bool, err error) {
-	switch sentence := w.currentEviction(); {
+	switch e := w.currentEviction(); {
 	case removed:
 		w.move(causeRemoved)
 	case p.DeletionTimestamp != nil:
 		w.move(causeDeleted)
-	case sentence != nil:
-		w.move(sentence.cause)
+	case e != nil:
+		w.move(e.cause)
 	}
 	switch w.phase {
 	case syncing:
@@ -300,18 +299,18 @@ func (w *worker) seen() (string, bool) {
 	return w.digest, w.read
 }
 
-// readState reads what the runtime has of the pod, and remembers of it what a look needs.
+// readState reads what the runtime has of the pod, and remembers of it what a sync needs.
 func (w *worker) readState(ctx context.Context) (*pod.State, error) {
-	state, err := w.look(ctx)
+	state, err := w.readOnce(ctx)
 	if err == nil {
 		w.see(state)
 	}
 	return state, err
 }
 
-// look reads what the runtime has of the pod, and remembers that it was seen. Unlike
+// readOnce reads what the runtime has of the pod, and remembers that it was seen. Unlike
 // readState it may be called beside the worker's own goroutine.
-func (w *worker) look(ctx context.Context) (*pod.State, error) {
+func (w *worker) readOnce(ctx context.Context) (*pod.State, error) {
 	state, err := w.deps.Runtime.State(ctx, w.uid)
 	if err != nil {
 		if ctx.Err() == nil && w.failures == 1 { // reported once: when it does not pass at once
@@ -345,7 +344,7 @@ func resized(old, p *v1.Pod) bool {
 		})
 }
 
-// onlyStatusChanged recognises the echo of our own patches, which needs no look.
+// onlyStatusChanged recognises the echo of our own patches, which needs no sync.
 func onlyStatusChanged(old, p *v1.Pod) bool {
 	return old.Generation == p.Generation && old.Generation != 0 &&
 		(old.DeletionTimestamp == nil) == (p.DeletionTimestamp == nil) &&

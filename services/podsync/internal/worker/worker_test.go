@@ -199,7 +199,7 @@ func TestVolumesAreRefreshedWhenTheirObjectsChange(t *testing.T) {
 		n.dispatcher.SetPod(relabelled, api)
 		n.wait(time.Second)
 		want(2, "the pod's labels changed")
-		n.wait(4 * time.Minute) // twice what a look and a refresh wait at most
+		n.wait(4 * time.Minute) // twice what a sync and a refresh wait at most
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if n.refreshed["a"] < 3 {

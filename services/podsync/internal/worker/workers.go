@@ -30,7 +30,7 @@ func NewWorkers(metrics *Metrics) *Workers {
 	}
 }
 
-// Wake makes a pod's worker look again. An unknown pod is nobody's: clean-up finds what runs of it.
+// Wake makes the worker of a pod sync again. A pod without a worker is left to clean-up.
 func (s *Workers) Wake(uid types.UID, reason string) {
 	s.metrics.Wakes.WithLabelValues(reason).Inc()
 	w := s.worker(uid)
@@ -42,7 +42,7 @@ func (s *Workers) Wake(uid types.UID, reason string) {
 	}
 }
 
-// Refresh makes a pod's worker look again and bring the pod's volumes up to date.
+// Refresh makes a pod's worker sync again and bring the pod's volumes up to date.
 func (s *Workers) Refresh(uid types.UID, reason string) {
 	if w := s.worker(uid); w != nil {
 		w.markStale()
@@ -50,7 +50,7 @@ func (s *Workers) Refresh(uid types.UID, reason string) {
 	s.Wake(uid, reason)
 }
 
-// WakeAll makes every worker look again, spread over the jitter.
+// WakeAll makes every worker sync again, spread over the jitter.
 func (s *Workers) WakeAll(reason string) {
 	for _, uid := range s.UIDs() {
 		time.AfterFunc(rand.N(adoptionJitter), func() { s.Wake(uid, reason) })

@@ -8,8 +8,8 @@ import (
 )
 
 // assigned takes the generation of the pod's assignment. A result under an older one is put anew, and
-// so is one that a replica which no longer has the pod has put over ours: it was stopped or cut off
-// when the pod was taken from it, and says its last word late.
+// so is ours if a late result of the previous replica
+// has overwritten it: that replica was stopped or cut off when the pod was taken from it.
 func (r *reporter) assigned(generation uint64, known *proberv1.ProbeResult) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -51,7 +51,7 @@ func (p *pod) read(message *podsyncv1.Pod) error {
 	return nil
 }
 
-// stop ends the workers; each has its key dealt with once it says nothing more.
+// stop ends the workers. deal is called with each key after its worker has stopped.
 func (p *pod) stop(deal func(key string)) {
 	for key, r := range p.probes {
 		r.stop(func() { deal(key) })
@@ -204,7 +204,7 @@ func (r *reporter) NotRun(err error) {
 	r.notRun = true
 	r.mu.Unlock()
 	if first {
-		r.m.o.Log.Warn("probe could not be run, it is no failure", logkey.Pod, podName(r.pod), logkey.Container, r.name,
+		r.m.o.Log.Warn("probe could not run, not counted", logkey.Pod, podName(r.pod), logkey.Container, r.name,
 			logkey.Probe, r.kind, logkey.Err, err)
 	}
 }

@@ -1,8 +1,8 @@
-// Package podresources provides what pods run with: cgroups, volumes, images, logs, hooks and the CRI configuration.
+// Package podsetup provides what pods run with: cgroups, volumes, images, logs, hooks and the CRI configuration.
 //
 // Workers use these parts, and package housekeeping removes what they leave. All parts share one view of the node,
 // such as its addresses and its allocatable resources.
-package podresources
+package podsetup
 
 import (
 	"fmt"

@@ -1,8 +1,8 @@
-// Package probing assigns pods with probes to the prober's replicas and collects their results.
+// Package proberclient assigns pods with probes to the prober's replicas and collects their results.
 //
 // A changed result wakes the worker of the pod. A result counts only if it is from the replica that the pod is
 // assigned to.
-package probing
+package proberclient
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/podsync/internal/assignment"
-	"github.com/microlet/microlet/services/podsync/internal/probes"
+	"github.com/microlet/microlet/services/podsync/internal/proberesults"
 )
 
 // Workers are woken by results; see worker.Workers.
@@ -30,7 +30,7 @@ type Workers interface {
 // Probing is the node's.
 type Probing struct {
 	assigner *assignment.Assigner
-	results  *probes.Store
+	results  *proberesults.Store
 }
 
 // New follows the prober on the bus.
@@ -48,7 +48,7 @@ func New(b *bus.Client, workers Workers, log *slog.Logger, metrics prometheus.Re
 		Changed: func(uid types.UID) { p.results.Assigned(uid) },
 		Log:     log, Metrics: metrics,
 	})
-	p.results = probes.New(probes.Options{
+	p.results = proberesults.New(proberesults.Options{
 		Results: bus.Watch[proberv1.ProbeResult](b, subject.ProbeResults, ">",
 			func(key string) { p.results.Changed(key) }),
 		Assigned: p.assigner.Of,
@@ -76,7 +76,7 @@ func (p *Probing) Forget(uid types.UID) {
 func (p *Probing) Complete() { p.assigner.Complete() }
 
 // Of implements worker.Probes.
-func (p *Probing) Of(uid types.UID) probes.Results { return p.results.Of(uid) }
+func (p *Probing) Of(uid types.UID) proberesults.Results { return p.results.Of(uid) }
 
 // Run assigns until ctx ends.
 func (p *Probing) Run(ctx context.Context) error { return p.assigner.Run(ctx) }

@@ -1,8 +1,8 @@
-// Package plegliveness knows when pleg last proved that it watches the runtime.
+// Package plegwatch knows when pleg last proved that it watches the runtime.
 //
 // The proofs are pleg's heartbeats, relists and hints. podsync decides from the time of the last proof whether it
 // must relist by itself. A pleg whose loop hangs, or that does not relist, proves nothing.
-package plegliveness
+package plegwatch
 
 import (
 	"sync"

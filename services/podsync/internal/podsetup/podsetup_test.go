@@ -1,4 +1,4 @@
-package podresources
+package podsetup
 
 import (
 	"strings"

@@ -1,4 +1,4 @@
-package relist
+package fallbackrelist
 
 import (
 	"context"

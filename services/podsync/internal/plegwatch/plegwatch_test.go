@@ -1,4 +1,4 @@
-package plegliveness
+package plegwatch
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package probes
+package proberesults
 
 import (
 	"sync"
@@ -76,7 +76,7 @@ func (s *Store) Assigned(uid types.UID) {
 	}
 }
 
-// take accepts a result if it is from who is assigned the pod.
+// take accepts a result from the replica that the pod is assigned to.
 func (s *Store) take(key string, r *proberv1.ProbeResult) {
 	uid, container, kind, ok := subject.ParseProbeResultKey(key)
 	if !ok {

@@ -9,17 +9,17 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
-// duty is work that goes on beside the worker's looks and must wait for none of them.
-type duty struct {
+// backgroundTask runs beside the worker's syncs and waits for none of them.
+type backgroundTask struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
-// begin begins a duty, which ends by itself, with end, or with podsync.
-func (w *worker) begin(do func(ctx context.Context)) *duty {
+// begin starts a background task, which ends by itself, with end, or with podsync.
+func (w *worker) begin(do func(ctx context.Context)) *backgroundTask {
 	ctx, cancel := context.WithCancel(w.life)
-	d := &duty{cancel: cancel, done: make(chan struct{})}
-	w.beside.Go(func() {
+	d := &backgroundTask{cancel: cancel, done: make(chan struct{})}
+	w.goroutines.Go(func() {
 		defer close(d.done)
 		defer cancel()
 		do(ctx)
@@ -27,15 +27,15 @@ func (w *worker) begin(do func(ctx context.Context)) *duty {
 	return d
 }
 
-// end ends a duty and waits for it; nil has ended.
-func (d *duty) end() {
+// end ends a background task and waits for it; nil has ended.
+func (d *backgroundTask) end() {
 	if d != nil {
 		d.cancel()
 		<-d.done
 	}
 }
 
-func (d *duty) ended() bool {
+func (d *backgroundTask) ended() bool {
 	if d == nil {
 		return true
 	}
@@ -47,9 +47,9 @@ func (d *duty) ended() bool {
 	}
 }
 
-// duties begins what is due whatever the look at the pod comes to: a container that cannot be started must not keep the
+// beginBackground starts what is due whatever the sync comes to: a container that cannot be started must not keep the
 // others' volumes from being refreshed, nor sandboxes from being removed that nobody needs.
-func (w *worker) duties(p *v1.Pod, state *pod.State) {
+func (w *worker) beginBackground(p *v1.Pod, state *pod.State) {
 	if state.AnyRunning() {
 		w.keepFresh(p)
 	}
@@ -58,7 +58,7 @@ func (w *worker) duties(p *v1.Pod, state *pod.State) {
 
 // cancelDuties has them end, as nothing of the pod is to run any more. It waits for none of them.
 func (w *worker) cancelDuties() {
-	for _, d := range []*duty{w.refreshing, w.sweeping} {
+	for _, d := range []*backgroundTask{w.refreshing, w.sweeping} {
 		if d != nil {
 			d.cancel()
 		}
@@ -72,7 +72,7 @@ func (w *worker) endDuties() {
 	w.refreshing, w.sweeping = nil, nil
 }
 
-// sweep removes sandboxes that were replaced and hold no container any more. What fails is tried again by a later look.
+// sweep removes sandboxes that were replaced and hold no container any more. A later sync tries again what fails.
 func (w *worker) sweep(p *v1.Pod, state *pod.State) {
 	if !w.sweeping.ended() {
 		return

@@ -1,9 +1,9 @@
-// Package relist lists the runtime for podsync while pleg does not.
+// Package fallbackrelist lists the runtime for podsync while pleg does not.
 //
 // If pleg is silent, hangs or is down, or the bus between them is, this loop lists the runtime every 5 s and wakes
 // the workers of pods that have changed. So podsync notices an exit within the silence allowed to pleg plus one
 // period.
-package relist
+package fallbackrelist
 
 import (
 	"context"

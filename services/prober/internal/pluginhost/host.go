@@ -1,9 +1,9 @@
-// Package plugins runs the probe plugins that the owner of the node installed.
+// Package pluginhost runs the probe plugins that the owner of the node installed.
 //
 // A plugin starts with its first probe and keeps running. A plugin name never leads out of the plugin folder, and
 // only files of root run. A plugin that crashes, hangs or answers too much affects only its own probes: they could
 // not run, which is not a failure, and the plugin is restarted.
-package plugins
+package pluginhost
 
 import (
 	"bytes"
