@@ -1,5 +1,4 @@
-// Package nodestatus registers the Node, updates its status and its Lease, and delivers the Kubernetes Events of the
-// node.
+// Package nodestatus speaks to the API server for the node: Node, Lease, Events, reviews of callers.
 //
 // It also asks the API server, for nodeapi, who a caller is and what the caller may do. It reads the host
 // (addresses, /proc, /sys), the bus, and podsync's health by gRPC if the bus is silent. Cadence, reasons and

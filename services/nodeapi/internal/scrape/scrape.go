@@ -1,4 +1,4 @@
-// Package scrape gathers the metrics and the health of all services from their sockets.
+// Package scrape asks all services on their sockets for what they expose.
 //
 // It combines the metrics in Prometheus' text format. If a service is down or hangs, only its metrics are missing.
 // No series appears twice. Callers that ask at the same time share one round.

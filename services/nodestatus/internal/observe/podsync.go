@@ -1,4 +1,4 @@
-// Package observe watches the other services and decides whether the Lease is renewed and the node is ready.
+// Package observe decides from the other services' signs of life whether the node is ready.
 //
 // Silence is not a failure: while the bus is down, or if this process itself was stopped, the last decision stays.
 // Only a service that does not answer a question, or that reports an error, counts as failed.

@@ -1,4 +1,4 @@
-// Package report registers the node and updates its status in the API, at the kubelet's cadence.
+// Package report keeps the Node in the API up to date, at the kubelet's cadence.
 package report
 
 import (

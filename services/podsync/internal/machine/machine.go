@@ -1,4 +1,4 @@
-// Package machine reads the capacity of the node and the limit of all pods together.
+// Package machine reads what the node offers to pods.
 //
 // It reads /proc, /sys, the file system of --root-dir and the reservations of the kubelet's configuration, once at
 // the start.

@@ -1,4 +1,4 @@
-// Package podadmission decides which pods and containers this node runs.
+// Package podadmission connects the handlers that decide what this node runs.
 //
 // It runs the handlers in the kubelet's order, so a pod shows the same rejection as with the kubelet. It also ends the
 // pods that a critical pod preempts, and records the helper pods.

@@ -1,4 +1,4 @@
-// Package podlogs creates and removes the log folders of pods, and removes the links in /var/log/containers to them.
+// Package podlogs manages the log folders of pods.
 //
 // The layout is the kubelet's, so the agents and log collectors can share it. Folders belong to root and to the
 // group that may read logs, and pass that group on to their files (mode 2750). If a folder above them belongs to the

@@ -1,4 +1,4 @@
-// Package podreports distributes what podsync learns about pods and the runtime.
+// Package podreports distributes what podsync learns about pods.
 //
 // Pod status goes to the API, entries go to the bus, pods with probes go to the prober, and container IDs go to the
 // CRI gateway. The gateway learns of a container first, because another service may ask for it as soon as the bus

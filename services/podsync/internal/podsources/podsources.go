@@ -1,4 +1,4 @@
-// Package podsources creates the sources of pods that the configuration names, and connects them to the dispatcher.
+// Package podsources connects the sources of pods that the configuration names to the dispatcher.
 //
 // The sources are the API server, a folder of manifests, a URL, and the pods of "microlet run-pod". The mirrors learn
 // of a static pod before the dispatcher does, so a worker never reports a pod without a mirror.

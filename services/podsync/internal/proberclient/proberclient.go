@@ -1,4 +1,4 @@
-// Package proberclient assigns pods with probes to the prober's replicas and collects their results.
+// Package proberclient is podsync's side of the prober: it assigns pods with probes to replicas, which return results.
 //
 // A changed result wakes the worker of the pod. A result counts only if it is from the replica that the pod is
 // assigned to.

@@ -1,4 +1,4 @@
-// Package rootdir locks the folder --root-dir and creates the folders in it that belong to no pod.
+// Package rootdir takes possession of the folder --root-dir.
 //
 // Only one podsync can work in a root folder. Only podsync's own user can read checkpoints.
 package rootdir

@@ -1,4 +1,4 @@
-// Package runtimemonitor checks the container runtime and publishes its state.
+// Package runtimemonitor publishes the state of the container runtime.
 //
 // It calls CRI Status and Version every 5 s, as the kubelet does, and puts NODE/runtime on change. A runtime that
 // hangs or is down is reported within the deadline of a call and blocks only this loop.

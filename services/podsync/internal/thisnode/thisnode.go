@@ -1,4 +1,4 @@
-// Package thisnode provides the Node object of this node and the node's addresses.
+// Package thisnode provides what the API knows of this node.
 //
 // Until the API server answers, the Node is the one that this machine would register. A change of the addresses wakes
 // all workers, because every pod status shows them.
