@@ -12,6 +12,7 @@ const (
 
 type metrics struct {
 	entries  prometheus.Counter
+	unread   prometheus.Counter
 	walks    *prometheus.CounterVec
 	duration prometheus.Observer
 	children *prometheus.GaugeVec
@@ -28,6 +29,10 @@ func newMetrics(r prometheus.Registerer, oldest func() float64) *metrics {
 			Name: "microlet_stats_disk_entries_total",
 			Help: "Entries of directories that were looked at.",
 		}),
+		unread: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "microlet_stats_disk_unread_total",
+			Help: "Directories that a figure leaves out, because they could not be read or are too deep.",
+		}),
 		walks: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_stats_disk_walks_total",
 			Help: "Walks through directories, by how they ended.",
@@ -43,7 +48,7 @@ func newMetrics(r prometheus.Registerer, oldest func() float64) *metrics {
 		m.walks.WithLabelValues(result)
 	}
 	m.show(0, 0)
-	r.MustRegister(m.entries, m.walks, m.children, duration, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	r.MustRegister(m.entries, m.unread, m.walks, m.children, duration, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "microlet_stats_disk_oldest_figure_seconds",
 		Help: "Age of the oldest figure of a directory.",
 	}, oldest))

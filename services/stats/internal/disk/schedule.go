@@ -48,6 +48,8 @@ type worker struct {
 	device  deviceID
 	since   time.Time
 	granted int
+	// checked says that the device was looked up again after the child had fallen silent.
+	checked bool
 	// walks are the targets whose walks are under way here.
 	walks map[*target]bool
 	// drop are walks to tell the child to drop.
@@ -121,7 +123,7 @@ func (t *target) end() {
 
 // dispatch gives out slices as long as there is a child, a target and a budget for one, and looks after the children.
 func (s *schedule) dispatch(now time.Time) {
-	s.abandon(now)
+	s.watch(now)
 	for s.budget.allows(now) {
 		t, w := s.next(now)
 		if t == nil {
@@ -281,7 +283,7 @@ func (s *schedule) grant(t *target, w *worker, now time.Time) {
 		t.walk, t.worker, t.began = s.lastWalk, w, now
 		w.walks[t] = true
 	}
-	w.busy, w.device, w.since, w.granted = t, t.device, now, s.budget.take()
+	w.busy, w.device, w.since, w.granted, w.checked = t, t.device, now, s.budget.take(), false
 	q := request{Walk: t.walk, Path: t.dir.Path, Mode: t.dir.Mode, Entries: w.granted, Drop: w.drop}
 	w.drop = nil
 	if err := w.process.ask(q); err != nil {
@@ -337,6 +339,7 @@ func (s *schedule) finish(t *target, a *answer, now time.Time) {
 		return
 	default:
 		s.m.set(t.dir, &Figure{Usage: a.Usage, Time: t.began})
+		s.m.metrics.unread.Add(float64(a.Usage.Unread))
 		s.m.metrics.duration.Observe(now.Sub(t.began).Seconds())
 	}
 	s.m.metrics.walks.WithLabelValues(result).Inc()
@@ -368,20 +371,31 @@ func rest(period time.Duration, failed int) time.Duration {
 	return min(period<<min(failed-1, 10), maxRest)
 }
 
-// abandon kills the children that hang, and waits for none of them.
-func (s *schedule) abandon(now time.Time) {
+// watch looks after the children that are silent.
+func (s *schedule) watch(now time.Time) {
 	for _, w := range s.workers {
-		if w.abandoned || w.busy == nil || now.Sub(w.since) < s.m.config.hung {
+		if w.abandoned || !s.silent(w, now) {
 			continue
 		}
-		d := s.device(w.device)
-		d.hanging++
-		d.answered = false
-		w.abandoned = true
-		w.process.kill()
-		s.release(w)
-		s.fail(w.busy, "its device does not answer", resultHung, now)
+		if !w.checked { // it may hang on what was mounted there since the mounts were read
+			s.mountsRead = time.Time{}
+			w.device, w.checked = s.deviceOf(w.busy.dir.Path, now), true
+		}
+		if now.Sub(w.since) >= s.m.config.hung {
+			s.abandon(w, now)
+		}
 	}
+}
+
+// abandon kills a child that hangs, and does not wait for it.
+func (s *schedule) abandon(w *worker, now time.Time) {
+	d := s.device(w.device)
+	d.hanging++
+	d.answered = false
+	w.abandoned = true
+	w.process.kill()
+	s.release(w)
+	s.fail(w.busy, "its device does not answer", resultHung, now)
 }
 
 // release takes all walks from a worker that will not go on with them. They begin anew elsewhere.

@@ -393,6 +393,33 @@ func TestADeviceThatHangsHangsAlone(t *testing.T) {
 	}
 }
 
+// The mounts were read before this one came.
+func TestADeviceThatIsMountedOverADirectory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		local := w.add("local", 50, 10)
+		w.entries["/late"] = 5
+		m, _, stop := w.measurer(Config{})
+		defer stop()
+		w.track(m, local...)
+		sleep(31 * time.Second)
+		w.track(m, append(local, "/late")...) // so that the mounts are read at 40 s
+		sleep(20 * time.Second)
+		nfs := deviceID{0, 50}
+		w.set(func() { w.mounts = mounts{"/": {8, 1}, "/late": nfs} })
+		w.hang(nfs)
+		defer w.heal()
+		for range 10 {
+			sleep(time.Minute)
+			for _, p := range local {
+				if a := age(m, p); a < 0 || a > time.Minute+2*silentAfter {
+					t.Fatalf("the figure of %s is %v old", p, a)
+				}
+			}
+		}
+	})
+}
+
 func TestBoundOnChildren(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
