@@ -132,19 +132,7 @@ func parseLimit(s string) (int64, bool) {
 	return n, err == nil && n >= 0
 }
 
-// number reads a file of a cgroup that has one number; "max" is math.MaxUint64. One that is not there is 0, as the
-// root has none.
-func number(dir, file string) (uint64, error) {
-	text, err := os.ReadFile(filepath.Join(dir, file))
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	return parseNumber(file, string(text))
-}
-
+// parseNumber reads a file that has one number; "max" is math.MaxUint64.
 func parseNumber(file, text string) (uint64, error) {
 	text = strings.TrimSpace(text)
 	if text == "max" {
