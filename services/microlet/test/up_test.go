@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/testing/fake"
@@ -254,6 +256,20 @@ func procFile(t *testing.T, pid int, name string) string {
 	return string(data)
 }
 
+// capabilityMask is how /proc shows a set of capabilities.
+func capabilityMask(t *testing.T, names []string) string {
+	t.Helper()
+	var mask uint64
+	for _, name := range names {
+		bit, ok := map[string]int{"CAP_DAC_READ_SEARCH": unix.CAP_DAC_READ_SEARCH, "CAP_SYSLOG": unix.CAP_SYSLOG}[name]
+		if !ok {
+			t.Fatalf("the test does not know capability %s", name)
+		}
+		mask |= 1 << bit
+	}
+	return fmt.Sprintf("%016x", mask)
+}
+
 func TestProcesses(t *testing.T) {
 	t.Setenv("SOME_OTHER_PASSWORD", "hunter2")
 	if err := syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{Cur: 1 << 30, Max: 1 << 30}); err != nil {
@@ -278,7 +294,8 @@ func TestProcesses(t *testing.T) {
 		if got, want := procStatus(t, rows[name].PID, "Uid"), strings.Join([]string{uid, uid, uid, uid}, " "); got != want {
 			t.Errorf("%s has uids %s, want %s", name, got, want)
 		}
-		if caps := procStatus(t, rows[name].PID, "CapPrm"); (id.UID != 0) != (caps == "0000000000000000") {
+		if caps := procStatus(t, rows[name].PID, "CapPrm"); id.UID != 0 && caps != capabilityMask(t, id.Capabilities) ||
+			id.UID == 0 && caps == capabilityMask(t, nil) {
 			t.Errorf("%s has capabilities %s", name, caps)
 		}
 		if limits := procFile(t, rows[name].PID, "limits"); !coreFiles.MatchString(limits) {
