@@ -79,8 +79,8 @@ func (MetricsPage) EnumDescriptor() ([]byte, []int) {
 // SummaryRequest says what the summary has.
 type SummaryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only CPU and memory, measured anew if the last figures are more than a second old. Otherwise the summary has
-	// everything, and may be as old as the period of housekeeping.
+	// Only CPU and memory, for which the runtime is not asked. Otherwise the summary has everything. Neither is older than
+	// the period of housekeeping, if newer figures can be had.
 	OnlyCpuAndMemory bool `protobuf:"varint,1,opt,name=only_cpu_and_memory,json=onlyCpuAndMemory,proto3" json:"only_cpu_and_memory,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
