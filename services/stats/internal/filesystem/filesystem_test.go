@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,10 +31,11 @@ func TestUsageOfThisMachine(t *testing.T) {
 // One file system that hangs costs its readers a second each and one thread in all, and the others nothing.
 func TestAFileSystemThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		release, calls := make(chan struct{}), 0
+		release := make(chan struct{})
+		var calls atomic.Int32
 		p := Prober{statfs: func(path string, s *unix.Statfs_t) error {
 			if path == "/nfs" {
-				calls++
+				calls.Add(1)
 				<-release
 			}
 			s.Frsize, s.Blocks = 4096, 10
@@ -48,8 +50,8 @@ func TestAFileSystemThatHangs(t *testing.T) {
 				t.Errorf("another answers %+v, %v", u, err)
 			}
 		}
-		if calls != 1 {
-			t.Errorf("%d calls hang", calls)
+		if n := calls.Load(); n != 1 {
+			t.Errorf("%d calls hang", n)
 		}
 		close(release)
 		synctest.Wait()
