@@ -1,8 +1,6 @@
 package bus
 
 import (
-	"context"
-
 	"github.com/spf13/cobra"
 
 	"github.com/microlet/microlet/proto/role"
@@ -16,22 +14,14 @@ func Command() *cobra.Command { return Definition().Command() }
 // Definition returns the bus with flags of its own.
 func Definition() service.Definition {
 	cfg := DefaultConfig()
-	with := func(s service.Config) Config {
+	return service.Define(service.Definition{
+		Role:      role.Bus,
+		Short:     "Carry state and hints between the services",
+		Bind:      cfg.AddFlags,
+		StopStage: 2, // the others' last words go over it
+	}, func(s service.Config, _ *kubeletconfig.Config) Config {
 		c := cfg
 		c.Service = s
 		return c
-	}
-	return service.Definition{
-		Role:  role.Bus,
-		Short: "Carry state and hints between the services",
-		Bind:  cfg.AddFlags,
-		Run: func(ctx context.Context, s service.Config, _ *kubeletconfig.Config) error {
-			return Run(ctx, with(s))
-		},
-		Validate: func(s service.Config, _ *kubeletconfig.Config) error {
-			c := with(s)
-			return c.Validate()
-		},
-		StopStage: 2, // the others' last words go over it
-	}
+	}, Run)
 }

@@ -1,7 +1,6 @@
 package nodestatus
 
 import (
-	"context"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -17,22 +16,14 @@ func Command() *cobra.Command { return Definition().Command() }
 // Definition returns nodestatus with flags of its own.
 func Definition() service.Definition {
 	cfg := DefaultConfig()
-	with := func(s service.Config, k *kubeletconfig.Config) Config {
-		c := cfg
-		c.Service, c.Kubelet = s, k
-		return c
-	}
-	return service.Definition{
+	return service.Define(service.Definition{
 		Role:          role.NodeStatus,
 		Short:         "Register the node and keep its status and Lease",
 		NeedsKubelet:  true,
 		KubeletFields: slices.Concat(service.KubeletFields(), KubeletFields()),
-		Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
-			return Run(ctx, with(s, k))
-		},
-		Validate: func(s service.Config, k *kubeletconfig.Config) error {
-			c := with(s, k)
-			return c.Validate()
-		},
-	}
+	}, func(s service.Config, k *kubeletconfig.Config) Config {
+		c := cfg
+		c.Service, c.Kubelet = s, k
+		return c
+	}, Run)
 }

@@ -1,8 +1,6 @@
 package pleg
 
 import (
-	"context"
-
 	"github.com/spf13/cobra"
 
 	"github.com/microlet/microlet/proto/role"
@@ -16,21 +14,13 @@ func Command() *cobra.Command { return Definition().Command() }
 // Definition returns pleg with flags of its own.
 func Definition() service.Definition {
 	cfg := DefaultConfig()
-	with := func(s service.Config) Config {
-		c := cfg
-		c.Service = s
-		return c
-	}
-	return service.Definition{
+	return service.Define(service.Definition{
 		Role:  role.PLEG,
 		Short: "Turn what the runtime does into pod lifecycle events",
 		Bind:  cfg.AddFlags,
-		Run: func(ctx context.Context, s service.Config, _ *kubeletconfig.Config) error {
-			return Run(ctx, with(s))
-		},
-		Validate: func(s service.Config, _ *kubeletconfig.Config) error {
-			c := with(s)
-			return c.Validate()
-		},
-	}
+	}, func(s service.Config, _ *kubeletconfig.Config) Config {
+		c := cfg
+		c.Service = s
+		return c
+	}, Run)
 }

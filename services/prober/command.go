@@ -1,7 +1,6 @@
 package prober
 
 import (
-	"context"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -17,23 +16,15 @@ func Command() *cobra.Command { return Definition().Command() }
 // Definition returns the prober with flags of its own.
 func Definition() service.Definition {
 	cfg := DefaultConfig()
-	with := func(s service.Config, k *kubeletconfig.Config) Config {
-		c := cfg
-		c.Service, c.Kubelet = s, k
-		return c
-	}
-	return service.Definition{
+	return service.Define(service.Definition{
 		Role:          role.Prober,
 		Short:         "Probe containers: startup, liveness, readiness",
 		NeedsKubelet:  true,
 		KubeletFields: slices.Concat(service.KubeletFields(), KubeletFields()),
 		Bind:          cfg.AddFlags,
-		Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
-			return Run(ctx, with(s, k))
-		},
-		Validate: func(s service.Config, k *kubeletconfig.Config) error {
-			c := with(s, k)
-			return c.Validate()
-		},
-	}
+	}, func(s service.Config, k *kubeletconfig.Config) Config {
+		c := cfg
+		c.Service, c.Kubelet = s, k
+		return c
+	}, Run)
 }

@@ -1,7 +1,6 @@
 package stats
 
 import (
-	"context"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -25,25 +24,13 @@ func Command() *cobra.Command { return Definition().Command() }
 // Definition returns stats with flags of its own.
 func Definition() service.Definition {
 	cfg := DefaultConfig()
-	with := func(s service.Config, k *kubeletconfig.Config) Config {
-		c := cfg
-		c.Service, c.Kubelet = s, k
-		return c
-	}
-	return service.Definition{
+	return service.Define(service.Definition{
 		Role:          role.Stats,
 		Short:         "Measure what the node, its pods and their containers use",
 		NeedsKubelet:  true,
 		KubeletFields: slices.Concat(service.KubeletFields(), KubeletFields()),
 		Bind:          cfg.AddFlags,
-		Run: func(ctx context.Context, s service.Config, k *kubeletconfig.Config) error {
-			return Run(ctx, with(s, k))
-		},
-		Validate: func(s service.Config, k *kubeletconfig.Config) error {
-			c := with(s, k)
-			return c.Validate()
-		},
-		Nice: nice,
+		Nice:          nice,
 		MemoryLimit: func() int64 {
 			limit, err := cfg.MemoryBytes()
 			if err != nil {
@@ -51,5 +38,9 @@ func Definition() service.Definition {
 			}
 			return limit
 		},
-	}
+	}, func(s service.Config, k *kubeletconfig.Config) Config {
+		c := cfg
+		c.Service, c.Kubelet = s, k
+		return c
+	}, Run)
 }

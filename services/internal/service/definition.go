@@ -31,3 +31,17 @@ type Definition struct {
 	// StopStage orders the stop: lower ones stop first.
 	StopStage int
 }
+
+// Define completes the definition of a service from its configuration and its Run. config returns the configuration
+// with the flags that Bind has set.
+func Define[C any, P interface {
+	*C
+	Validate() error
+}](d Definition, config func(Config, *kubeletconfig.Config) C, run func(context.Context, C) error) Definition {
+	d.Run = func(ctx context.Context, s Config, k *kubeletconfig.Config) error { return run(ctx, config(s, k)) }
+	d.Validate = func(s Config, k *kubeletconfig.Config) error {
+		c := config(s, k)
+		return P(&c).Validate()
+	}
+	return d
+}
