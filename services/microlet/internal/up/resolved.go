@@ -10,6 +10,9 @@ import (
 // one that is not root sees no secret, and, if it acts at the apiserver, its own copy of the credentials; the HTTPS
 // API gets one of its certificates. It returns the copies.
 func (c *Config) writeResolved() ([]copied, error) {
+	if err := c.selfSigned(); err != nil {
+		return nil, err
+	}
 	var copies []copied
 	for _, s := range c.Services {
 		if !s.NeedsKubelet {

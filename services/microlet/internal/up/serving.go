@@ -24,16 +24,23 @@ type serving struct {
 
 type servingFile struct{ field, source, name string }
 
-// newServing makes the node's own certificate if the configuration names none and there is none, and
-// lets k name it.
-func (c *Config) newServing(k *kubeletv1beta1.KubeletConfiguration, id role.Identity) (*serving, error) {
-	if k.TLSCertFile == "" && k.TLSPrivateKeyFile == "" && *k.EnableServer {
-		k.TLSCertFile = filepath.Join(c.Kubelet.Node.CertDir, "kubelet.crt")
-		k.TLSPrivateKeyFile = filepath.Join(c.Kubelet.Node.CertDir, "kubelet.key")
-		if err := selfSign(k.TLSCertFile, k.TLSPrivateKeyFile, c.Service.NodeName); err != nil {
-			return nil, fmt.Errorf("serving certificate in --cert-dir=%s: %w", c.Kubelet.Node.CertDir, err)
-		}
+// selfSigned lets the configuration name the node's own certificate if it names none. It makes the certificate if there
+// is none yet. All services of the single placement read this configuration.
+func (c *Config) selfSigned() error {
+	k, node := &c.Kubelet.Kubelet, &c.Kubelet.Node
+	if k.TLSCertFile != "" || k.TLSPrivateKeyFile != "" || !*k.EnableServer {
+		return nil
 	}
+	k.TLSCertFile = filepath.Join(node.CertDir, "kubelet.crt")
+	k.TLSPrivateKeyFile = filepath.Join(node.CertDir, "kubelet.key")
+	if err := selfSign(k.TLSCertFile, k.TLSPrivateKeyFile, c.Service.NodeName); err != nil {
+		return fmt.Errorf("serving certificate in --cert-dir=%s: %w", node.CertDir, err)
+	}
+	return nil
+}
+
+// newServing makes the copies that nodeapi reads.
+func (c *Config) newServing(k *kubeletv1beta1.KubeletConfiguration, id role.Identity) (*serving, error) {
 	s := &serving{dir: c.ownFolder(id.Role), id: id}
 	if c.Placement != Processes {
 		return s, nil // root reads the originals
