@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/microlet/microlet/services/bus/internal/protocol"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/run"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
@@ -25,7 +26,8 @@ const (
 )
 
 // Door lets the node's services in, and nobody else: it asks the kernel who has connected to the bus's unix
-// socket before the NATS server hears a byte of it.
+// socket before the NATS server hears a byte of it. A service signs in with its own key only: another's is worth nothing
+// to the user that has read it.
 type Door struct {
 	server *Server
 	rules  unixgrpc.Rules
@@ -105,22 +107,42 @@ func (d *Door) take(ctx context.Context, conn net.Conn) {
 		d.log.Warn("the nats server takes no connection", logkey.Err, err)
 		return
 	}
-	join(ctx, conn, inner)
+	err = join(ctx, conn, inner, func(nkey string) error { return d.judge(p, nkey) })
+	if errors.Is(err, errNotYours) {
+		d.refuse("key", p, err.Error())
+	} else if err != nil {
+		d.log.Debug("a connection ended", logkey.UID, p.UID, logkey.PID, p.PID, logkey.Err, err)
+	}
 }
 
-// join copies both ways until either side ends.
-func join(ctx context.Context, a, b net.Conn) {
-	stop := context.AfterFunc(ctx, func() { _, _ = a.Close(), b.Close() })
+// errNotYours is that a client signs in as another service than it is.
+var errNotYours = errors.New("the key is another service's")
+
+// judge says whether a peer may sign in with a key. Root may with each, since it reads them all. A key that is no
+// service's is left to the server.
+func (d *Door) judge(p unixgrpc.Peer, nkey string) error {
+	owner, known := d.server.owners[nkey]
+	if !known || p.Serves(owner) {
+		return nil
+	}
+	return fmt.Errorf("%w: it signs in as %s", errNotYours, owner)
+}
+
+// join carries a client's connection to the server until either side ends, and returns why the client's did.
+func join(ctx context.Context, client, server net.Conn, allow func(nkey string) error) error {
+	// The end of one direction is the end of both: neither side of NATS goes on with half a connection.
+	end := func() { _, _ = client.Close(), server.Close() }
+	stop := context.AfterFunc(ctx, end)
 	defer stop()
 	var both sync.WaitGroup
-	carry := func(to, from net.Conn) {
-		// The end of one direction is the end of both: neither side of NATS goes on with half a connection.
-		defer func() { _, _ = to.Close(), from.Close() }()
-		_, _ = io.CopyBuffer(writerOnly{to}, readerOnly{from}, make([]byte, copyBuffer))
-	}
-	both.Go(func() { carry(a, b) })
-	both.Go(func() { carry(b, a) })
+	both.Go(func() {
+		defer end()
+		_, _ = io.CopyBuffer(writerOnly{client}, readerOnly{server}, make([]byte, copyBuffer))
+	})
+	err := protocol.Copy(server, client, allow)
+	end()
 	both.Wait()
+	return err
 }
 
 // writerOnly and readerOnly hide that a connection could copy by itself, which takes a larger buffer.

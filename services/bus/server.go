@@ -55,9 +55,10 @@ type ServerOptions struct {
 // Server is a running NATS server with the contract's streams. It listens nowhere by itself: Serve gives it
 // connections.
 type Server struct {
-	ns   *server.Server
-	log  *slog.Logger
-	gone *goneWatch // nil without ServerOptions.Gone
+	ns     *server.Server
+	log    *slog.Logger
+	gone   *goneWatch           // nil without ServerOptions.Gone
+	owners map[string]role.Role // the role of each service's key
 }
 
 var _ nats.InProcessConnProvider = (*Server)(nil)
@@ -95,7 +96,7 @@ func StartServer(ctx context.Context, o ServerOptions) (*Server, error) {
 		return nil, fmt.Errorf("nats server: %w", err)
 	}
 	ns.SetLoggerV2(&serverLog{o.Log}, false, false, false)
-	s := &Server{ns: ns, log: o.Log}
+	s := &Server{ns: ns, log: o.Log, owners: ids.owners}
 	if err := s.prepare(ctx, ids, o.Gone); err != nil {
 		s.Close()
 		return nil, err

@@ -3,6 +3,7 @@ package test
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -477,5 +479,95 @@ func beDialer(path string) {
 	buf := make([]byte, 4096)
 	n, err := conn.Read(buf)
 	fmt.Printf("%s %v\n", buf[:n], err)
+	for _, seed := range strings.Fields(os.Getenv(signInEnv)) {
+		fmt.Println(signIn(conn, buf[:n], seed))
+	}
 	os.Exit(0)
+}
+
+// signInEnv has the seeds with which the dialer signs in, one after the other on its one connection.
+const signInEnv = "BUS_TEST_SIGN_IN"
+
+// signIn answers the greeting of NATS with a seed, and returns what the bus says to it.
+func signIn(conn net.Conn, greeting []byte, seed string) string {
+	var info struct {
+		Nonce string `json:"nonce"`
+	}
+	err := json.NewDecoder(bytes.NewReader(bytes.TrimPrefix(greeting, []byte("INFO ")))).Decode(&info)
+	if err != nil {
+		return err.Error()
+	}
+	pair, err := nkeys.FromSeed([]byte(seed))
+	if err != nil {
+		return err.Error()
+	}
+	public, err := pair.PublicKey()
+	if err != nil {
+		return err.Error()
+	}
+	signature, err := pair.Sign([]byte(info.Nonce))
+	if err != nil {
+		return err.Error()
+	}
+	_, err = fmt.Fprintf(conn, `CONNECT {"verbose":false,"protocol":1,"nkey":%q,"sig":%q}`+"\r\nPING\r\n", public,
+		base64.RawURLEncoding.EncodeToString(signature))
+	if err != nil {
+		return err.Error()
+	}
+	buf := make([]byte, 4096)
+	n, err := conn.Read(buf)
+	return fmt.Sprintf("%s %v", buf[:n], err)
+}
+
+// A service that has read another's seed, as one with CAP_DAC_READ_SEARCH can, is not that other on the bus.
+func TestAnothersSeedIsWorthNothing(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Fatal("run the tests as root: each service is another user")
+	}
+	n := newNode(t)
+	n.chmodFolders(0o777)
+	if err := os.Chmod(n.socket(), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	id, err := role.Get(role.Stats)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed := func(r role.Role) string {
+		data, err := os.ReadFile(bus.SeedFile(n.nkeys(), r))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(data))
+	}
+	signsIn := func(roles ...role.Role) int {
+		t.Helper()
+		cmd := exec.Command("/proc/self/exe")
+		var seeds []string
+		for _, r := range roles {
+			seeds = append(seeds, seed(r))
+		}
+		cmd.Env = append(os.Environ(), dialEnv+"="+n.socket(), signInEnv+"="+strings.Join(seeds, " "))
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(id.UID), Gid: role.GroupNode}}
+		cmd.Stdin = strings.NewReader("go\n")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		t.Logf("%v: %s", roles, out)
+		return strings.Count(string(out), "PONG")
+	}
+	if got := signsIn(role.Stats); got != 1 {
+		t.Errorf("with its own seed stats is answered %d times, want once", got)
+	}
+	if got := signsIn(role.Podsync); got != 0 {
+		t.Error("stats signs in as podsync")
+	}
+	if got := signsIn(role.Stats, role.Podsync); got != 1 {
+		t.Errorf("stats is answered %d times as itself and then as podsync, want once", got)
+	}
+	proctest.Await(t, bound, "the refusal is logged", func() bool {
+		return strings.Contains(n.bus.Log.String(), "the key is another service's: it signs in as podsync")
+	})
 }
