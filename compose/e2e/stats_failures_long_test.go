@@ -20,7 +20,7 @@ import (
 // figurePages are all that stats serves.
 var figurePages = []string{"/stats/summary", "/metrics/resource", "/metrics/cadvisor"}
 
-// TestStatsDown keeps stats down. Its readers are told so at once, no pod and no other service notices, and the
+// TestStatsDown keeps stats down. Its readers get that as the answer at once, no pod and no other service notices, and the
 // figures come back with it.
 func TestStatsDown(t *testing.T) {
 	shared.use(t)

@@ -26,9 +26,9 @@ const (
 // minMemoryLimit is what stats needs to start.
 const minMemoryLimit = 32 << 20
 
-// Config is what stats is told.
+// Config configures stats.
 type Config struct {
-	// Service is what every service is told; its NodeName must be set.
+	// Service configures every service; its NodeName must be set.
 	Service service.Config
 	// Kubelet is the node's configuration.
 	Kubelet *kubeletconfig.Config

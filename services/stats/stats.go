@@ -159,7 +159,7 @@ func systemCgroups(cfg *Config) map[string]string {
 	return all
 }
 
-// ownCgroup is the cgroup of the node agent; empty if it cannot be told.
+// ownCgroup is the cgroup of the node agent; empty if it cannot be reported.
 func ownCgroup() string {
 	own, err := libcgroups.ParseCgroupFile("/proc/self/cgroup")
 	if err != nil {

@@ -120,7 +120,7 @@ func nameOf(member any, index int) string {
 
 // Metrics reads a page of metrics as strictly as Prometheus does: a page with a series that is there twice, or with
 // metrics of a family in two places, is an error. The facts of a family besides its series are "TYPE", "HELP" and
-// "timestamps", which says whether its samples have times of their own.
+// "timestamps", which reports whether its samples have times of their own.
 func Metrics(text []byte) (Facts, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))

@@ -280,7 +280,7 @@ func (sp *spawner) startIn(cgroup Cgroup, t *thread, cmd *exec.Cmd) (err error) 
 		return err
 	}
 	if err := errors.Join(enterErr, cgroup.Add(cmd.Process.Pid)); err != nil {
-		sp.options.Log.Error("process runs without its memory limit", "pid", cmd.Process.Pid, "err", err)
+		sp.options.Log.Error("process runs without its memory limit", logkey.PID, cmd.Process.Pid, logkey.Err, err)
 	}
 	return nil
 }

@@ -3,12 +3,13 @@ package up
 import (
 	"log/slog"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/microlet/internal/limit"
 	"github.com/microlet/microlet/services/microlet/internal/supervisor"
 )
 
-// limits are the cgroups of the processes that have a memory limit. One that cannot be enforced is told, and keeps
+// limits are the cgroups of the processes that have a memory limit. One that cannot be enforced is logged, and keeps
 // nothing from running.
 type limits struct {
 	cgroups *limit.Cgroups // nil where there are none
@@ -28,7 +29,7 @@ func newLimits(c *Config, log *slog.Logger) *limits {
 		}
 		cgroups, err := limit.New(c.Service.RuntimeDir)
 		if err != nil {
-			log.Warn("memory limits are not enforced", "service", s.Role, "err", err)
+			log.Warn("memory limits are not enforced", logkey.Service, s.Role, logkey.Err, err)
 			return l
 		}
 		l.cgroups = cgroups
@@ -45,7 +46,7 @@ func (l *limits) of(s service.Definition, process string) supervisor.Cgroup {
 	}
 	group, err := l.cgroups.Make(process, bytes)
 	if err != nil {
-		l.log.Warn("memory limit is not enforced", "process", process, "bytes", bytes, "err", err)
+		l.log.Warn("memory limit is not enforced", "process", process, "bytes", bytes, logkey.Err, err)
 		return nil
 	}
 	l.groups = append(l.groups, group)
@@ -56,7 +57,7 @@ func (l *limits) of(s service.Definition, process string) supervisor.Cgroup {
 func (l *limits) remove() {
 	for _, g := range l.groups {
 		if err := g.Remove(); err != nil {
-			l.log.Warn("a cgroup stays behind", "err", err)
+			l.log.Warn("a cgroup stays behind", logkey.Err, err)
 		}
 	}
 }

@@ -78,7 +78,7 @@ func (s *Server) publicRoutes() []route {
 		{pattern: "/metrics/resource", subresources: subMetrics, bucket: "metrics/resource", public: true, handle: s.options.Stats.Resource},
 		{pattern: "/stats/summary", methods: getOrPost, subresources: subStats, bucket: "stats", public: true, handle: s.options.Stats.Summary},
 		{pattern: "/stats/summary/{$}", methods: getOrPost, subresources: subStats, bucket: "stats", public: true, handle: s.options.Stats.Summary},
-		// Whether there is more below it is told only to callers who may read stats.
+		// Only callers who may read stats learn whether there is more below it.
 		{pattern: "/stats/", subresources: subStats, bucket: "stats", public: true, handle: http.NotFound},
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/nodeapi/internal/edge"
 	"github.com/microlet/microlet/services/nodeapi/internal/inflight"
 )
@@ -40,7 +41,7 @@ const (
 	queue, queueWait = 32, patience
 	// pageWrite is how long a caller may take for a page.
 	pageWrite = 30 * time.Second
-	// retryAfter is what callers are told. The supervisor restarts stats at once.
+	// retryAfter is the value of Retry-After. The supervisor restarts stats at once.
 	retryAfter = "1"
 	// logPeriod is how often a problem is logged.
 	logPeriod = 10 * time.Second
@@ -65,7 +66,7 @@ type Handlers struct {
 	log    *slog.Logger
 	failed *prometheus.CounterVec
 	stale  *prometheus.CounterVec
-	told   rate.Sometimes
+	logged rate.Sometimes
 }
 
 // New returns handlers that ask this client.
@@ -74,7 +75,7 @@ func New(client statsv1.StatsServiceClient, log *slog.Logger, metrics prometheus
 		client: client,
 		log:    log,
 		places: inflight.New(inflight.Limits{Total: readers, PerAddress: perAddress, Queue: queue, Wait: queueWait}),
-		told:   rate.Sometimes{First: 1, Interval: logPeriod},
+		logged: rate.Sometimes{First: 1, Interval: logPeriod},
 		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_nodeapi_stats_failed_total",
 			Help: "Requests for figures that were not answered, or not to the end.",
@@ -129,7 +130,7 @@ func (h *Handlers) Cadvisor(w http.ResponseWriter, r *http.Request) {
 	h.page(w, r, cadvisor, statsv1.MetricsPage_METRICS_PAGE_CADVISOR)
 }
 
-// page passes a page on. The first part decides what the caller is told: after it, a failure can only break the
+// page passes a page on. The first part decides what the caller gets: after it, a failure can only break the
 // answer off, and a caller must not take half a page for a whole one.
 func (h *Handlers) page(w http.ResponseWriter, r *http.Request, name string, which statsv1.MetricsPage) {
 	leave, entered := h.enter(w, r, name)
@@ -195,7 +196,7 @@ func (h *Handlers) describe(w http.ResponseWriter, page string, taken *timestamp
 		return
 	}
 	h.stale.WithLabelValues(page).Inc()
-	h.told.Do(func() { h.log.Warn("stats has no new figures", "page", page, "err", problem) })
+	h.logged.Do(func() { h.log.Warn("stats has no new figures", "page", page, logkey.Err, problem) })
 	w.Header().Set("Warning", "110 - "+strconv.QuoteToASCII(problem)) // the code of an answer that is stale
 }
 
@@ -221,6 +222,6 @@ func (h *Handlers) count(ctx context.Context, page string, err error) string {
 		reason = cause.Error()
 	}
 	h.failed.WithLabelValues(page).Inc()
-	h.told.Do(func() { h.log.Warn("stats does not answer", "page", page, "err", reason) })
+	h.logged.Do(func() { h.log.Warn("stats does not answer", "page", page, logkey.Err, reason) })
 	return reason
 }

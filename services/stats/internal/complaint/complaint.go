@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // The sources of figures. They are the values of the metric's label.
@@ -71,6 +73,6 @@ func (b *Book) Add(source, of string, err error) {
 	}
 	b.mu.Unlock()
 	if tell {
-		b.log.Warn("figures skipped", "source", source, "of", of, "err", err)
+		b.log.Warn("figures skipped", logkey.Source, source, "of", of, logkey.Err, err)
 	}
 }

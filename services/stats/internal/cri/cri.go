@@ -175,7 +175,7 @@ func (c *Client) images(ctx context.Context) (*Layer, error) {
 	layer, err := usage(resp.GetImageFilesystems()[0])
 	if err != nil {
 		c.book.Add(complaint.Runtime, "images", err)
-		return nil, nil //nolint:nilnil // as if it had not told
+		return nil, nil //nolint:nilnil // as if it had reported none
 	}
 	return &layer, nil
 }

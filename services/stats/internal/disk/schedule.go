@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // schedule decides which directory gets the next slice, and in which child. Only Run's goroutine uses it.
@@ -245,7 +247,7 @@ func (s *schedule) deviceOf(path string, now time.Time) deviceID {
 	if s.mountsRead.IsZero() || now.Sub(s.mountsRead) >= s.m.config.Period {
 		list, err := s.m.config.mounts()
 		if err != nil {
-			s.m.config.Log.Warn("mounts cannot be read; a device that hangs may delay others", "err", err)
+			s.m.config.Log.Warn("mounts cannot be read; a device that hangs may delay others", logkey.Err, err)
 		} else {
 			s.mounts = list
 		}
@@ -268,7 +270,7 @@ func (s *schedule) forgetDevices() {
 func (s *schedule) startWorker(now time.Time) *worker {
 	w := &worker{walks: map[*target]bool{}, since: now}
 	if err := s.m.start(w); err != nil {
-		s.m.config.Log.Error("directories are not measured", "err", err)
+		s.m.config.Log.Error("directories are not measured", logkey.Err, err)
 		s.budget.rest(now, s.m.config.Period) // the next try is the next round's
 		return nil
 	}
@@ -287,7 +289,7 @@ func (s *schedule) grant(t *target, w *worker, now time.Time) {
 	q := request{Walk: t.walk, Path: t.dir.Path, Mode: t.dir.Mode, Entries: w.granted, Drop: w.drop}
 	w.drop = nil
 	if err := w.process.ask(q); err != nil {
-		s.m.config.Log.Warn("child that measures directories takes no request", "err", err)
+		s.m.config.Log.Warn("child that measures directories takes no request", logkey.Err, err)
 		w.process.kill() // and its end is reported
 	}
 }
@@ -344,7 +346,7 @@ func (s *schedule) finish(t *target, a *answer, now time.Time) {
 	}
 	s.m.metrics.walks.WithLabelValues(result).Inc()
 	if t.problem != "" {
-		s.m.config.Log.Info("directory can be measured again", "path", t.dir.Path)
+		s.m.config.Log.Info("directory can be measured again", logkey.Path, t.dir.Path)
 	}
 	t.failed, t.problem = 0, ""
 }
@@ -358,7 +360,8 @@ func (s *schedule) fail(t *target, problem, result string, now time.Time) {
 	t.turn = s.after(now.Add(rest(s.m.config.Period, t.failed)), s.m.config.Period)
 	t.failed++
 	if problem != t.problem {
-		s.m.config.Log.Warn("directory cannot be measured; its figure grows old", "path", t.dir.Path, "problem", problem)
+		s.m.config.Log.Warn("directory cannot be measured; its figure grows old", logkey.Path, t.dir.Path,
+			"problem", problem)
 		t.problem = problem
 	}
 }
@@ -405,7 +408,7 @@ func (s *schedule) release(w *worker) {
 	}
 }
 
-// ended is told of a child that has ended, by itself or because it was killed.
+// ended is called for a child that has ended, by itself or because it was killed.
 func (s *schedule) ended(w *worker, now time.Time) {
 	s.release(w)
 	s.remove(w)

@@ -420,7 +420,7 @@ func TestAsTheServicesUser(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, out)
 	}
-	// Without the capability it is told as unread.
+	// Without the capability it is reported as unread.
 	if err := os.Chmod(volume, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -138,7 +138,7 @@ func local(fsType string) bool {
 	return strings.HasPrefix(fsType, "ext")
 }
 
-// maxPartitions bounds the partitions of a node that are told.
+// maxPartitions bounds the partitions of a node that are reported.
 const maxPartitions = 128
 
 // Partitions returns the node's own file systems, each once, ordered by device. What pods mount, which is below the

@@ -60,7 +60,7 @@ type selective struct {
 	pids libcgroups.PidsStats
 }
 
-// selected are the controllers whose figures are told.
+// selected are the controllers whose figures are reported.
 var selected = &libcgroups.StatsOptions{
 	Controllers: libcgroups.CPU | libcgroups.Memory | libcgroups.IO | libcgroups.Pids,
 }
@@ -127,7 +127,7 @@ func (t *tracked) dir(controller string) string {
 	return at
 }
 
-// read takes a sample. network says whether the cgroup's processes have a network to tell of.
+// read takes a sample. network reports whether the cgroup's processes have a network of their own.
 func (t *tracked) read(m *Measurer, network bool) (*Cgroup, error) {
 	pids, err := members(t.dir("cpu"))
 	if err != nil {

@@ -40,9 +40,9 @@ type Cgroup struct {
 	PodUID string
 	// ID is the container's or sandbox's, set for Container.
 	ID string
-	// Pod is nil unless podsync has told of it.
+	// Pod is nil unless podsync has published it.
 	Pod *pods.Pod
-	// Container is nil for a sandbox, and unless podsync has told of it.
+	// Container is nil for a sandbox, and unless podsync has published it.
 	Container *pods.Container
 	Spec      model.ContainerSpec
 	Stats     *model.ContainerStats

@@ -153,7 +153,7 @@ func compare(t *testing.T, c *Cgroup, file string) {
 }
 
 // breakEach puts nonsense into each file of the container in turn: its figures are skipped or without that file, the
-// whole goes on, and something is counted or nothing of the nonsense is told.
+// whole goes on, and something is counted or nothing of the nonsense is reported.
 func breakEach(t *testing.T, dir string, m *Measurer, registry *prometheus.Registry) {
 	t.Helper()
 	files, err := os.ReadDir(dir)

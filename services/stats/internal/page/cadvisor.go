@@ -18,7 +18,7 @@ import (
 )
 
 // Cadvisor writes /metrics/cadvisor: the families, labels and values of the kubelet's cAdvisor. It returns the sink's
-// error. The sink may not keep what it gets. created may lack what the runtime has not told.
+// error. The sink may not keep what it gets. created may lack what the runtime has not reported.
 func Cadvisor(s *measure.Snapshot, created cri.Created, now time.Time, sink func([]byte) error) error {
 	w := &writer{buf: make([]byte, 0, partSize+4096), sink: sink}
 	w.family("cadvisor_version_info", gauge, "A metric with a constant '1' value labeled by kernel version, "+
@@ -55,7 +55,7 @@ type subject struct {
 	created time.Time
 }
 
-// subjects are the cgroups of the page. A pod or container of which podsync has not told has no names yet, or is gone
+// subjects are the cgroups of the page. A pod or container that podsync has not published has no names yet, or is gone
 // and has left its cgroup: it has no figures.
 func subjects(s *measure.Snapshot, created cri.Created) []subject {
 	all := make([]subject, 0, len(s.Cgroups))

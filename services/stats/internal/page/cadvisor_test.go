@@ -185,7 +185,7 @@ func kubelets(t *testing.T, s *measure.Snapshot, created cri.Created) map[string
 	registry.MustRegister(metrics.NewPrometheusMachineCollector(l, set),
 		metrics.NewPrometheusCollector(l, labels, set, testingclock.NewFakeClock(now), model.RequestOptions{}))
 	found, err := registry.Gather()
-	if err != nil { // what it has twice is an error, and the first of two is told, as the kubelet's page does
+	if err != nil { // what it has twice is an error, and the first of two is reported, as the kubelet's page does
 		t.Log("cAdvisor's collector:", err)
 	}
 	var text bytes.Buffer
@@ -254,7 +254,7 @@ func TestCadvisorIsTheLibrarys(t *testing.T) {
 	}
 }
 
-// TestTheMachineHasNoTime: what is measured once and told for ever would be stale with the time of the measurement.
+// TestTheMachineHasNoTime: what is measured once and reported for ever would be stale with the time of the measurement.
 func TestTheMachineHasNoTime(t *testing.T) {
 	s, created := node()
 	var text bytes.Buffer
@@ -277,7 +277,7 @@ func TestTheMachineHasNoTime(t *testing.T) {
 	}
 }
 
-// What podsync has not told of has no figures, since it has no names, or is gone.
+// What podsync has not published has no figures, since it has no names, or is gone.
 func TestCadvisorLeavesOutStrangers(t *testing.T) {
 	s, created := node()
 	s.PSI = false
@@ -296,7 +296,7 @@ func TestCadvisorLeavesOutStrangers(t *testing.T) {
 		t.Error("a container without a name has figures")
 	}
 	if strings.Contains(text.String(), "container_pressure") {
-		t.Error("pressure is told that the kernel does not measure")
+		t.Error("pressure is reported that the kernel does not measure")
 	}
 }
 

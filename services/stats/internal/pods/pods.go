@@ -14,6 +14,7 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // Container is a container of a pod, as podsync saw it last.
@@ -94,7 +95,7 @@ func (p *Pods) All() map[string]*Pod {
 		if !ok || e.object != object || e.status != status {
 			pod, err := decode(uid, object, status)
 			if err != nil {
-				p.log.Error("a pod of the bus cannot be read; it has no figures", "pod", uid, "err", err)
+				p.log.Error("a pod of the bus cannot be read; it has no figures", logkey.Pod, uid, logkey.Err, err)
 			}
 			e = entry{object, status, pod}
 			p.known[uid] = e

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/stats/internal/cri"
 	"github.com/microlet/microlet/services/stats/internal/filesystem"
 	"github.com/microlet/microlet/services/stats/internal/measure"
@@ -130,7 +131,7 @@ func join(problem, other string, err error) string {
 	return problem + "; " + other
 }
 
-// created returns when containers were created. The runtime is asked only when one has come that it has not told of.
+// created returns when containers were created. The runtime is asked only when one has come that it has not reported.
 func (s *Server) created(ctx context.Context, snapshot *measure.Snapshot) cri.Created {
 	last, ok := s.o.Created.Last()
 	if ok && knows(last.Value, snapshot) {
@@ -139,7 +140,7 @@ func (s *Server) created(ctx context.Context, snapshot *measure.Snapshot) cri.Cr
 	answer, err := s.o.Created.Get(ctx, time.Second)
 	if err != nil {
 		if !errors.Is(err, context.Canceled) {
-			s.o.Log.Debug("the runtime does not tell when containers were created", "err", err)
+			s.o.Log.Debug("the runtime does not tell when containers were created", logkey.Err, err)
 		}
 		return last.Value
 	}
@@ -167,7 +168,7 @@ func (s *Server) filesystems(ctx context.Context, u *cri.Usage) map[string]files
 		}
 		usage, err := s.o.Filesystems.Usage(ctx, path)
 		if err != nil {
-			s.o.Log.Debug("a file system of the runtime's does not answer", "path", path, "err", err)
+			s.o.Log.Debug("a file system of the runtime's does not answer", logkey.Path, path, logkey.Err, err)
 			usage = filesystem.Usage{}
 		}
 		all[path] = usage

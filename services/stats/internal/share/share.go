@@ -1,7 +1,7 @@
 // Package share lets concurrent readers share what is expensive to take.
 //
 // Nothing is taken while nobody asks, except on a slow cadence. Of any number of readers that find the last value too
-// old, one take serves all. A reader waits a bounded time: then it gets the last value, and is told why it is old, or
+// old, one take serves all. A reader waits a bounded time: then it gets the last value, and learns why it is old, or
 // an error if that is too old to be of use. A take that hangs holds up nobody, and no second one is begun beside it.
 package share
 

@@ -138,8 +138,8 @@ func TestATakeThatFails(t *testing.T) {
 		}
 		return nil
 	}
-	var told []error
-	bubble(t, func(o *Options[int]) { o.Taken = func(_ Answer[int], err error) { told = append(told, err) } }, take,
+	var reported []error
+	bubble(t, func(o *Options[int]) { o.Taken = func(_ Answer[int], err error) { reported = append(reported, err) } }, take,
 		func(t *testing.T, v *Value[int], _ *atomic.Int32) {
 			if _, err := v.Get(t.Context(), time.Second); !errors.Is(err, broken) {
 				t.Errorf("the first failure is %v", err)
@@ -156,8 +156,8 @@ func TestATakeThatFails(t *testing.T) {
 			if a, err := v.Get(t.Context(), time.Second); err != nil || a.Problem != "broken" {
 				t.Errorf("when it fails again there is %+v, %v", a, err)
 			}
-			if len(told) != 3 || told[0] == nil || told[1] != nil || told[2] == nil {
-				t.Errorf("told %v", told)
+			if len(reported) != 3 || reported[0] == nil || reported[1] != nil || reported[2] == nil {
+				t.Errorf("reported %v", reported)
 			}
 		})
 }

@@ -41,7 +41,7 @@ func (b *builder) runtime() *statsapi.RuntimeStats {
 		return nil
 	}
 	images := b.taken(*b.Usage.Images)
-	// CRI's second file system, that of containers, is not told apart by a kubelet that measures by CRI.
+	// CRI's second file system, that of containers, is not reported apart by a kubelet that measures by CRI.
 	return &statsapi.RuntimeStats{ImageFs: images, ContainerFs: images}
 }
 

@@ -48,11 +48,11 @@ type Input struct {
 	// Began is when the node agent began.
 	Began    time.Time
 	Snapshot *measure.Snapshot
-	// Created may lack what the runtime has not told.
+	// Created may lack what the runtime has not reported.
 	Created cri.Created
 	// CPUAndMemory leaves out all else, and what follows.
 	CPUAndMemory bool
-	// Usage is nil if the runtime has not told.
+	// Usage is nil if the runtime has not reported.
 	Usage *cri.Usage
 	// Filesystems are those that layers and images lie on, by their mount points.
 	Filesystems map[string]filesystem.Usage
