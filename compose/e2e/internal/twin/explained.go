@@ -25,7 +25,7 @@ const pageSize = 4096
 
 // Explained are the differences that are meant. docs/compatibility.md tells of them.
 //
-// All are of the pod's own status.resources (KEP-5419). The kubelet takes it from the pod's cgroup if the API
+// Most are of the pod's own status.resources (KEP-5419). The kubelet takes it from the pod's cgroup if the API
 // has echoed the phase Running by the time that it looks, and from the spec otherwise, so that it shows
 // sometimes the one and sometimes the other (convertToAPIPodLevelResourcesStatus, where a note asks whether the
 // cgroup is worth the inconsistency). microlet shows what the spec allots, always.
@@ -48,6 +48,12 @@ var Explained = []Explanation{
 		regexp.MustCompile(`^status\.resources\.(requests|limits)\.(cpu|memory|ephemeral-storage)$`),
 		func(kubelet, microlet string) bool { return kubelet == "" && microlet != "" },
 		"the cgroup of a pod that has ended is gone, and none knows of storage",
+	},
+	{
+		regexp.MustCompile(`^event\[Warning kubelet Unhealthy \S+ (Startup|Liveness|Readiness) probe failed: ` +
+			`(command timed out: |.*context deadline exceeded)`),
+		func(kubelet, microlet string) bool { return kubelet == "" || microlet == "" },
+		"a probe has a second, and a busy machine took longer once; what follows from it, such as a restart, is compared",
 	},
 }
 

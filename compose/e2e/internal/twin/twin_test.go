@@ -81,6 +81,7 @@ func TestWhatDiffersIsSeen(t *testing.T) {
 
 func TestUnexplained(t *testing.T) {
 	memory, cpu := "status.resources.limits.memory", "status.resources.requests.cpu"
+	const unhealthy = "event[Warning kubelet Unhealthy spec.containers"
 	all := []Difference{
 		{memory, "9007199254740988Ki", ""},
 		{memory, "9007199254740988Ki", "50M"},
@@ -91,8 +92,12 @@ func TestUnexplained(t *testing.T) {
 		{cpu, "5m", ""},
 		{cpu, "6m", "5m"},
 		{"status.containerStatuses[main].resources.requests.cpu", "", "5m"},
+		{unhealthy + `{main} Startup probe failed: command timed out: "true" timed out after <duration>]`, "", "sent"},
+		{unhealthy + `{main} Readiness probe failed: Get "http://<pod IP>/": context deadline exceeded]`, "sent", ""},
+		{unhealthy + `{main} Startup probe failed: command failed]`, "", "sent"},
+		{"status.containerStatuses[main].restartCount", "0", "1"},
 	}
-	want := []Difference{all[3], all[4], all[6], all[7], all[8]}
+	want := []Difference{all[3], all[4], all[6], all[7], all[8], all[11], all[12]}
 	if diff := cmp.Diff(want, Unexplained(all)); diff != "" {
 		t.Errorf("unexplained (- want, + is):\n%s", diff)
 	}
