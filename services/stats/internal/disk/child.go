@@ -26,6 +26,9 @@ const (
 	// maxWalks bounds the walks that are under way in one child.
 	maxWalks = 8
 
+	// maxLarge is how many of them may be of large directories. The other places are for those that are soon done.
+	maxLarge = maxWalks / 2
+
 	// childMemory is the heap at which a child collects garbage more eagerly.
 	childMemory = 16 << 20
 )

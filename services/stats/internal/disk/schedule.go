@@ -37,6 +37,12 @@ type target struct {
 	device deviceID
 	// dropped says that it is no longer tracked.
 	dropped bool
+	// entries is how many the walk under way has looked at. large says that this walk, or the last one, has looked at so
+	// many that it may only have a place that is not kept for others.
+	entries int
+	large   bool
+	// due and previous are turn and began as they were before the walk under way.
+	due, previous time.Time
 	// failed is how often in a row, and problem the last that was logged.
 	failed  int
 	problem string
@@ -203,7 +209,7 @@ func (s *schedule) eligible(t *target, free *worker, mayStart bool, now time.Tim
 	if t.worker != nil { // its walk is under way, in a child that may have something else to do
 		return !t.worker.abandoned && t.worker.busy == nil
 	}
-	if !mayStart && len(free.walks) >= maxWalks {
+	if !mayStart && (len(free.walks) >= maxWalks || t.large && free.large() >= maxLarge) {
 		return false
 	}
 	t.device = s.deviceOf(t.dir.Path, now)
@@ -282,7 +288,8 @@ func (s *schedule) startWorker(now time.Time) *worker {
 func (s *schedule) grant(t *target, w *worker, now time.Time) {
 	if t.worker == nil {
 		s.lastWalk++
-		t.walk, t.worker, t.began = s.lastWalk, w, now
+		t.due, t.previous = t.turn, t.began
+		t.walk, t.worker, t.began, t.entries = s.lastWalk, w, now, 0
 		w.walks[t] = true
 	}
 	w.busy, w.device, w.since, w.granted, w.checked = t, t.device, now, s.budget.take(), false
@@ -310,7 +317,13 @@ func (s *schedule) handle(e event, now time.Time) {
 		w.process.kill()
 		return
 	}
+	if a.Entries > w.granted {
+		s.m.config.Log.Warn("child that measures directories looked at more entries than it was granted")
+		w.process.kill()
+		return
+	}
 	s.m.metrics.entries.Add(float64(a.Entries))
+	t.entries += a.Entries
 	s.budget.give(w.granted - max(a.Entries, 1))
 	w.busy, w.since, w.granted = nil, now, 0
 	d := s.device(w.device)
@@ -318,11 +331,32 @@ func (s *schedule) handle(e event, now time.Time) {
 	t.turn = now
 	switch {
 	case a.Done:
+		t.large = s.isLarge(t)
 		t.end()
 		s.finish(t, a, now)
 	case t.dropped:
 		s.forget(t)
+	case !t.large && s.isLarge(t):
+		t.large = true
+		if w.large() > maxLarge {
+			s.forget(t)
+			t.turn, t.began = t.due, t.previous // it begins anew when there is a place for it
+		}
 	}
+}
+
+// isLarge reports whether the walk under way has looked at more than a tenth of what a minute allows.
+func (s *schedule) isLarge(t *target) bool { return t.entries > s.m.config.Budget/10 }
+
+// large is how many walks of large directories are under way in the child.
+func (w *worker) large() int {
+	n := 0
+	for t := range w.walks {
+		if t.large {
+			n++
+		}
+	}
+	return n
 }
 
 // finish stores what the walk found.

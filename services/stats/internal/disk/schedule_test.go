@@ -258,6 +258,37 @@ func TestALargeDirectoryDelaysNoSmallOne(t *testing.T) {
 	})
 }
 
+// However many large directories there are, such as those of one pod with many volumes, the small ones go on.
+func TestManyLargeDirectoriesDelayNoSmallOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var large []string
+		for i := range 2 * maxWalks {
+			large = append(large, fmt.Sprintf("/large-%d", i))
+			w.entries[large[i]] = 300_000
+		}
+		small := w.add("small", 50, 50)
+		m, _, stop := w.measurer(Config{Budget: 200_000})
+		defer stop()
+		w.track(m, append(small, large...)...)
+		sleep(2 * time.Minute) // until it is known which ones are large
+		for range 20 {
+			sleep(time.Minute)
+			for _, p := range small {
+				if a := age(m, p); a < 0 || a > 2*time.Minute {
+					t.Fatalf("the figure of %s is %v old", p, a)
+				}
+			}
+		}
+		sleep(time.Hour)
+		for _, p := range large {
+			if f, _ := m.Figure(Dir{Path: p}); f.InodesUsed != 300_000 {
+				t.Errorf("%s starves: %+v", p, f)
+			}
+		}
+	})
+}
+
 func TestBudget(t *testing.T) {
 	for _, perMinute := range []int{1000, 60_000, 1_000_000} {
 		synctest.Test(t, func(t *testing.T) {
