@@ -17,6 +17,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -117,6 +118,7 @@ func (h *Handlers) Summary(w http.ResponseWriter, r *http.Request) {
 	h.describe(w, summary, answer.GetTaken(), answer.GetProblem())
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(answer.GetJson())))
+	leave()                          // a caller that takes its time holds up nobody
 	_, _ = w.Write(answer.GetJson()) // the caller may have gone
 }
 
@@ -176,7 +178,7 @@ func (h *Handlers) page(w http.ResponseWriter, r *http.Request, name string, whi
 func (h *Handlers) enter(w http.ResponseWriter, r *http.Request, page string) (leave func(), entered bool) {
 	leave, err := h.places.Acquire(r.Context(), edge.AddressOf(r))
 	if err == nil {
-		return leave, true
+		return sync.OnceFunc(leave), true
 	}
 	if r.Context().Err() == nil {
 		h.failed.WithLabelValues(page).Inc()

@@ -142,6 +142,9 @@ func (t *tracked) read(m *Measurer, network bool) (*Cgroup, error) {
 	if err != nil {
 		return nil, err
 	}
+	if stats.Cpu.Usage.Total > unbelievable { // in its place 0 would be a counter that begins anew
+		return nil, fmt.Errorf("CPU time is %d", stats.Cpu.Usage.Total)
+	}
 	t.believe(stats, m)
 	stats.Processes = m.proc.count(pids)
 	stats.Processes.ThreadsCurrent, stats.Processes.ThreadsMax = t.manager.pids.Current, t.manager.pids.Limit
@@ -187,7 +190,6 @@ func (t *tracked) believe(s *model.ContainerStats, m *Measurer) {
 		{"memory usage", &s.Memory.Usage},
 		{"memory working set", &s.Memory.WorkingSet},
 		{"swap", &s.Memory.Swap}, // with cgroup v2 it is a difference
-		{"CPU time", &s.Cpu.Usage.Total},
 	} {
 		if *v.at > unbelievable {
 			m.book.Add(cgroupSource, t.name, fmt.Errorf("%s is %d", v.what, *v.at))

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/microlet/microlet/services/stats/internal/pods"
 )
 
 const (
@@ -89,5 +91,15 @@ func TestFindIsBounded(t *testing.T) {
 	}
 	if all, err := find(root, "", 7); err != nil || len(all) != 7 {
 		t.Errorf("%d cgroups are read, %v", len(all), err)
+	}
+}
+
+// The name of a cgroup does not tell whether the UID of a static pod has "-" or "_".
+func TestSpellings(t *testing.T) {
+	all := spellings(map[string]*pods.Pod{"my_pod": nil, "0b4a-17": nil})
+	for cgroup, want := range map[string]string{"my-pod": "my_pod", "my_pod": "my_pod", "0b4a-17": "0b4a-17", "0b4a_17": "0b4a-17"} {
+		if got := all[spelling(cgroup)]; got != want {
+			t.Errorf("the cgroup of %s is the pod %q, want %q", cgroup, got, want)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -134,13 +135,16 @@ func (m *Measurer) readAll(ctx context.Context, s *Snapshot) error {
 		return err
 	}
 	known := m.o.Pods()
-	containers := index(known)
+	containers, spelled := index(known), spellings(known)
 	present := make(map[string]bool, len(all))
 	for _, f := range all {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("read the cgroups: %w", err)
 		}
 		present[f.name] = true
+		if uid, ok := spelled[spelling(f.podUID)]; ok {
+			f.podUID = uid
+		}
 		pod := known[f.podUID]
 		network := f.kind == Root || pod != nil && f.kind == Container && f.id == pod.SandboxID
 		c, err := m.read(f, network)
@@ -150,7 +154,7 @@ func (m *Measurer) readAll(ctx context.Context, s *Snapshot) error {
 			}
 			continue
 		}
-		c.Pod, c.Container = pod, containers[f.id]
+		c.PodUID, c.Pod, c.Container = f.podUID, pod, containers[f.id]
 		s.Cgroups = append(s.Cgroups, c)
 		if f.all {
 			s.System[statsapi.SystemContainerPods] = c
@@ -168,6 +172,18 @@ func (m *Measurer) readAll(ctx context.Context, s *Snapshot) error {
 	}
 	return nil
 }
+
+// spellings finds the UIDs of pods by the one spelling that the names of all cgroups have. A name with the systemd
+// driver has "_" for "-", so that the UID of a static pod that has "_" itself cannot be read from it.
+func spellings(known map[string]*pods.Pod) map[string]string {
+	all := make(map[string]string, len(known))
+	for uid := range known {
+		all[spelling(uid)] = uid
+	}
+	return all
+}
+
+func spelling(uid string) string { return strings.ReplaceAll(uid, "_", "-") }
 
 // index finds containers by their ID.
 func index(known map[string]*pods.Pod) map[string]*pods.Container {
@@ -197,7 +213,7 @@ func (m *Measurer) find() ([]found, error) {
 	return slices.CompactFunc(all, func(a, b found) bool { return a.name == b.name }), nil
 }
 
-// read reads one cgroup.
+// read reads one cgroup. What was read of one that vanished meanwhile is no sample: files that are gone read as zeros.
 func (m *Measurer) read(f found, network bool) (*Cgroup, error) {
 	t := m.tracked[f.name]
 	if t == nil {
@@ -207,7 +223,13 @@ func (m *Measurer) read(f found, network bool) (*Cgroup, error) {
 		}
 		m.tracked[f.name] = t
 	}
-	return t.read(m, network)
+	c, err := t.read(m, network)
+	if t.kind != Root {
+		if _, there := os.Stat(t.dir("cpu")); errors.Is(there, fs.ErrNotExist) {
+			return nil, there
+		}
+	}
+	return c, err
 }
 
 // gone reports whether an error is that of a cgroup that vanished while it was read.

@@ -85,12 +85,15 @@ func (b *builder) storage(uid string, p *statsapi.PodStats) {
 	if total.Time.IsZero() {
 		total.Time = metav1.NewTime(b.Snapshot.Taken)
 	}
+	whole := true
 	for _, c := range p.Containers {
-		if c.Rootfs != nil {
-			add(total, c.Rootfs)
-			if c.Logs != nil {
-				add(total, c.Logs)
-			}
+		if c.Rootfs == nil {
+			whole = false
+			continue
+		}
+		add(total, c.Rootfs)
+		if c.Logs != nil {
+			add(total, c.Logs)
 		}
 	}
 	if b.Folders != nil {
@@ -104,6 +107,9 @@ func (b *builder) storage(uid string, p *statsapi.PodStats) {
 			add(total, &statsapi.FsStats{Time: metav1.NewTime(own.Time), UsedBytes: &own.Bytes, InodesUsed: &own.Inodes})
 		}
 		slices.SortFunc(p.VolumeStats, func(a, b statsapi.VolumeStats) int { return strings.Compare(a.Name, b.Name) })
+	}
+	if !whole { // a part of the sum would pass for all of it, with whoever evicts pods by it
+		total.UsedBytes, total.InodesUsed = nil, nil
 	}
 	p.EphemeralStorage = total
 }

@@ -102,7 +102,7 @@ func (b *builder) system() []statsapi.ContainerStats {
 func (b *builder) pods() []statsapi.PodStats {
 	byUID := map[string]*statsapi.PodStats{}
 	for _, c := range b.Snapshot.Cgroups {
-		if c.Kind != measure.Container || c.Container == nil || !c.Container.Running {
+		if c.Kind != measure.Container || c.Pod == nil || c.Container == nil || !c.Container.Running {
 			continue
 		}
 		p := byUID[c.PodUID]

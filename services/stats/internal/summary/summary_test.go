@@ -95,7 +95,10 @@ func input() Input {
 			Tasks:   measure.Tasks{Time: now, Limit: &limit, Running: &tasks},
 		},
 		Usage: &cri.Usage{
-			Layers: map[string]cri.Layer{"one": {Time: now.Add(-time.Second), Mountpoint: "/images", Used: &used, Inodes: &inodes}},
+			Layers: map[string]cri.Layer{
+				"one": {Time: now.Add(-time.Second), Mountpoint: "/images", Used: &used, Inodes: &inodes},
+				"two": {Time: now.Add(-time.Second), Mountpoint: "/images", Used: new(uint64(7)), Inodes: new(uint64(1))},
+			},
 			Images: &cri.Layer{Time: now, Mountpoint: "/images", Used: &used},
 		},
 		Filesystems: map[string]filesystem.Usage{"/images": {Time: now, Capacity: 7000, Available: 6000, Inodes: 70, InodesFree: 60}},
@@ -143,5 +146,33 @@ func TestNothingIsNegative(t *testing.T) {
 		if v == nil || *v != 0 {
 			t.Fatalf("a figure is not 0 in %s", text)
 		}
+	}
+}
+
+// A sum without one container's layer would pass for all that the pod takes.
+func TestAPartIsNotTheWhole(t *testing.T) {
+	for name, change := range map[string]func(in *Input){
+		"a layer is missing":       func(in *Input) { delete(in.Usage.Layers, "two") },
+		"the runtime does not say": func(in *Input) { in.Usage = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := input()
+			change(&in)
+			s := Build(in).Pods[0].EphemeralStorage
+			if s.UsedBytes != nil || s.InodesUsed != nil || s.CapacityBytes == nil {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+// The container's name may be known of a cgroup whose pod is not.
+func TestAContainerWithoutItsPodHasNoFigures(t *testing.T) {
+	in := input()
+	for _, c := range in.Snapshot.Cgroups {
+		c.Pod = nil
+	}
+	if all := Build(in).Pods; len(all) != 0 {
+		t.Errorf("%+v", all)
 	}
 }
