@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/microlet/microlet/compose/e2e/internal/record"
+	"github.com/microlet/microlet/proto/role"
 )
 
 // kubectl runs the real client to its end.
@@ -155,7 +156,7 @@ func (s *scene) edge(t *testing.T) {
 		"/statusz":             "kubelet statusz",
 		"/flagz":               "hostname-override=" + s.node.NodeName(),
 		"/logs/":               "<a href=",
-		"/debug/pprof/cmdline": "podsync",
+		"/debug/pprof/cmdline": commandOf(role.Podsync),
 	} {
 		s.says(want, "get", "--raw", proxy+path)
 	}

@@ -77,7 +77,7 @@ func (n *node) pid(r role.Role) int {
 	if err != nil {
 		return 0
 	}
-	if r == role.Up {
+	if r == role.Up || slices.Contains(current.args, single) {
 		return up
 	}
 	if n.OnMachine() {
@@ -94,6 +94,14 @@ func (n *node) pid(r role.Role) int {
 		}
 	}
 	return 0
+}
+
+// commandOf is what the command line of the process has that a service runs in.
+func commandOf(r role.Role) string {
+	if slices.Contains(current.args, single) {
+		return single
+	}
+	return string(r)
 }
 
 // kill sends a signal to processes of the node, at once.
@@ -130,7 +138,7 @@ func (n *node) healthy(ctx context.Context) error {
 		if a.State != "ready" {
 			return fmt.Errorf("%s is %q, last exit %q", r, a.State, a.LastExit)
 		}
-		if pid := n.pid(r); pid != a.PID && !slices.Contains(current.args, single) {
+		if pid := n.pid(r); pid != a.PID {
 			return fmt.Errorf("%s has pid %d by microlet status, and %d by /proc", r, a.PID, pid)
 		}
 	}
