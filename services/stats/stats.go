@@ -31,7 +31,7 @@ const (
 	takeTimeout = 30 * time.Second
 	// patience is how long a reader waits for new figures. nodeapi's readers wait ten seconds, as metrics-server does.
 	patience = 5 * time.Second
-	// runtimePatience is how long a reader waits for the runtime, whose figures are a small part of the answer.
+	// runtimePatience is how long a reader then waits for the runtime to list containers that it has not listed yet.
 	runtimePatience = 2 * time.Second
 	// stale is how old the figures may be of which an answer is made: as long as the kubelet's cAdvisor keeps them.
 	stale = 2 * time.Minute
@@ -128,7 +128,7 @@ func shareRuntime(s *service.Service, conn grpc.ClientConnInterface, book *compl
 ) {
 	client := cri.New(conn, book)
 	usage := share.New(share.Options[*cri.Usage]{
-		What: "the runtime's figures", Take: client.TakeUsage, Timeout: takeTimeout, Patience: runtimePatience,
+		What: "the runtime's figures", Take: client.TakeUsage, Timeout: takeTimeout, Patience: patience,
 		Stale: stale, Log: s.Log,
 	})
 	created := share.New(share.Options[cri.Created]{

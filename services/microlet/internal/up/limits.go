@@ -45,11 +45,13 @@ func (l *limits) of(s service.Definition, process string) supervisor.Cgroup {
 		return nil
 	}
 	group, err := l.cgroups.Make(process, bytes)
+	if group != nil { // also one whose limit could not be set is to be removed
+		l.groups = append(l.groups, group)
+	}
 	if err != nil {
 		l.log.Warn("memory limit is not enforced", "process", process, "bytes", bytes, logkey.Err, err)
 		return nil
 	}
-	l.groups = append(l.groups, group)
 	return group
 }
 

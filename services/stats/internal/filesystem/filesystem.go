@@ -49,19 +49,20 @@ type Prober struct {
 }
 
 type call struct {
+	began time.Time
 	done  chan struct{}
 	usage Usage
 	err   error
 }
 
-// Usage asks the file system that path lies on. It waits for patience at most, also for a call that an earlier caller
-// began; the error then is that the file system does not answer.
+// Usage asks the file system that path lies on. It waits until a call has taken patience, which an earlier caller may
+// have begun; the error then is that the file system does not answer. One that hangs costs that time only once.
 func (p *Prober) Usage(ctx context.Context, path string) (Usage, error) {
 	c, err := p.begin(path)
 	if err != nil {
 		return Usage{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithDeadline(ctx, c.began.Add(patience))
 	defer cancel()
 	select {
 	case <-c.done:
@@ -84,7 +85,7 @@ func (p *Prober) begin(path string) (*call, error) {
 	if p.calls == nil {
 		p.calls = map[string]*call{}
 	}
-	c := &call{done: make(chan struct{})}
+	c := &call{began: time.Now(), done: make(chan struct{})}
 	p.calls[path] = c
 	// Nobody waits for its end: a file system that hangs hangs alone, and this one thread with it.
 	go func() {

@@ -41,10 +41,10 @@ func TestAFileSystemThatHangs(t *testing.T) {
 			s.Frsize, s.Blocks = 4096, 10
 			return nil
 		}}
-		for range 5 {
+		for _, want := range []time.Duration{patience, 0, 0} { // who asks later does not wait for it again
 			began := time.Now()
-			if _, err := p.Usage(t.Context(), "/nfs"); !errors.Is(err, errHangs) || time.Since(began) != patience {
-				t.Errorf("it answers %v after %s", err, time.Since(began))
+			if _, err := p.Usage(t.Context(), "/nfs"); !errors.Is(err, errHangs) || time.Since(began) != want {
+				t.Errorf("it answers %v after %s, want after %s", err, time.Since(began), want)
 			}
 			if u, err := p.Usage(t.Context(), "/"); err != nil || u.Capacity != 40960 {
 				t.Errorf("another answers %+v, %v", u, err)
