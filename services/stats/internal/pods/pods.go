@@ -46,7 +46,6 @@ type Pod struct {
 // source is a bucket as a view of the bus shows it.
 type source[M any] interface {
 	All() map[string]M
-	Synced() bool
 }
 
 // Pods are the node's pods. It is safe for concurrent use.
@@ -74,9 +73,6 @@ func Watch(c *bus.Client, log *slog.Logger) *Pods {
 		log:      log, known: map[string]entry{},
 	}
 }
-
-// Known reports whether all pods have been heard of.
-func (p *Pods) Known() bool { return p.pods.Synced() && p.statuses.Synced() }
 
 // All returns the pods by their UID. One that cannot be read is left out, and logged once.
 func (p *Pods) All() map[string]*Pod {
