@@ -34,7 +34,7 @@ func TestAStaticPodComesBack(t *testing.T) {
 	heard := func(times int) {
 		t.Helper()
 		proctest.Await(t, soon, "podsync hears of it again", func() bool {
-			return strings.Count(p.Log.String(), "pod is wanted again before its end") == times
+			return strings.Count(p.Log.String(), "pod re-added while terminating") == times
 		})
 	}
 
