@@ -102,14 +102,27 @@ func TestUnitWatchdog(t *testing.T) {
 	w.untouched()
 }
 
-// TestUnitAccounts: all that the agent is lives in its unit's cgroup, for systemd to account and to stop.
+// TestUnitAccounts: all that the agent is lives below its unit's cgroup, for systemd to account and to stop. stats has a
+// cgroup of its own there, with its limit.
 func TestUnitAccounts(t *testing.T) {
 	shared.use(t)
 	s := newScene(t)
+	const unit = "/system.slice/microlet.service/"
 	for _, r := range append([]role.Role{role.Up}, services...) {
-		cgroup, err := s.there(t.Context(), "cat", fmt.Sprintf("/proc/%d/cgroup", s.mustPID(t, r)))
-		if err != nil || strings.TrimSpace(cgroup) != "0::/system.slice/microlet.service" {
-			t.Errorf("%s is in %q, %v: want the unit's own cgroup", r, cgroup, err)
+		line, err := s.there(t.Context(), "cat", fmt.Sprintf("/proc/%d/cgroup", s.mustPID(t, r)))
+		cgroup := strings.TrimPrefix(strings.TrimSpace(line), "0::")
+		own := "microlet-agent-"
+		if r == role.Stats {
+			own = "microlet-limited-"
+		}
+		if err != nil || !strings.HasPrefix(cgroup, unit+own) {
+			t.Errorf("%s is in %q, %v: want one below the unit's", r, cgroup, err)
+			continue
+		}
+		limit, err := s.there(t.Context(), "cat", "/sys/fs/cgroup"+cgroup+"/memory.max")
+		if want := map[bool]string{true: "268435456", false: "max"}[r == role.Stats]; err != nil ||
+			strings.TrimSpace(limit) != want {
+			t.Errorf("the limit of %s is %q, %v: want %s", r, limit, err, want)
 		}
 	}
 }
