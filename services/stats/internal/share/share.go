@@ -31,9 +31,9 @@ type Options[T any] struct {
 	Stale time.Duration
 	// Idle is how often a value is taken although nobody asks; 0 is never.
 	Idle time.Duration
-	// Taken is called after each take, from its goroutine; nil is not.
+	// Taken is called after each take, from its goroutine; nil disables it.
 	Taken func(a Answer[T], err error)
-	// Turned is called as the loop turns; nil is not.
+	// Turned is called as the loop turns; nil disables it.
 	Turned func()
 	Log    *slog.Logger
 }
@@ -49,8 +49,8 @@ type Answer[T any] struct {
 
 // Value is a shared value. It is safe for concurrent use.
 type Value[T any] struct {
-	o    Options[T]
-	kick chan struct{}
+	o      Options[T]
+	wakeup chan struct{}
 
 	mu     sync.Mutex
 	last   *Answer[T] // nil before the first
@@ -68,7 +68,7 @@ func New[T any](o Options[T]) *Value[T] {
 	if o.Turned == nil {
 		o.Turned = func() {}
 	}
-	return &Value[T]{o: o, kick: make(chan struct{}, 1)}
+	return &Value[T]{o: o, wakeup: make(chan struct{}, 1)}
 }
 
 // Run takes values as they are asked for until ctx ends. It waits a bounded time for a take that hangs.
@@ -85,7 +85,7 @@ func (v *Value[T]) Run(ctx context.Context) error {
 			v.settle()
 			return nil
 		case <-t.C:
-		case <-v.kick:
+		case <-v.wakeup:
 		}
 	}
 }
@@ -124,12 +124,12 @@ func (v *Value[T]) take(ctx context.Context, end chan struct{}) {
 	v.mu.Unlock()
 	v.o.Taken(answer, err)
 	close(end)
-	v.poke() // somebody may want the next
+	v.wake() // somebody may want the next
 }
 
-func (v *Value[T]) poke() {
+func (v *Value[T]) wake() {
 	select {
-	case v.kick <- struct{}{}:
+	case v.wakeup <- struct{}{}:
 	default:
 	}
 }
@@ -147,7 +147,7 @@ func (v *Value[T]) settle() {
 	select {
 	case <-under:
 	case <-t.C:
-		v.o.Log.Warn("a measurement does not end and is left behind", "of", v.o.What)
+		v.o.Log.Warn("measurement abandoned at stop", "what", v.o.What)
 	}
 }
 
@@ -158,7 +158,7 @@ func (v *Value[T]) Get(ctx context.Context, age time.Duration) (Answer[T], error
 	if fresh != nil {
 		return *fresh, nil
 	}
-	v.poke()
+	v.wake()
 	t := time.NewTimer(v.o.Patience)
 	defer t.Stop()
 	select {
@@ -195,7 +195,7 @@ func (v *Value[T]) ask(age time.Duration) (*Answer[T], chan struct{}) {
 	return nil, v.wanted
 }
 
-// settled is what there is after the wait of who asked then.
+// settled returns the best answer after the wait of a caller that asked at that time.
 func (v *Value[T]) settled(asked time.Time) (Answer[T], error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
