@@ -21,6 +21,8 @@ import (
 const (
 	// copyBuffer is small because most messages are.
 	copyBuffer = 8 << 10
+	// writeTimeout is how long a client may take to read what is written to it, as in the server (write_deadline).
+	writeTimeout = 10 * time.Second
 	// refusalLogPeriod is how often refusals of one user are logged. All are counted.
 	refusalLogPeriod = 10 * time.Second
 )
@@ -137,7 +139,7 @@ func join(ctx context.Context, client, server net.Conn, allow func(nkey string) 
 	var both sync.WaitGroup
 	both.Go(func() {
 		defer end()
-		_, _ = io.CopyBuffer(writerOnly{client}, readerOnly{server}, make([]byte, copyBuffer))
+		_, _ = io.CopyBuffer(deadlineWriter{client}, readerOnly{server}, make([]byte, copyBuffer))
 	})
 	err := protocol.Copy(server, client, allow)
 	end()
@@ -145,9 +147,18 @@ func join(ctx context.Context, client, server net.Conn, allow func(nkey string) 
 	return err
 }
 
-// writerOnly and readerOnly hide that a connection could copy by itself, which takes a larger buffer.
-type writerOnly struct{ io.Writer }
+// deadlineWriter bounds each write: the server's own deadline ends its side of a connection whose client does not read,
+// but not a write to that client.
+type deadlineWriter struct{ conn net.Conn }
 
+func (w deadlineWriter) Write(p []byte) (int, error) {
+	if err := w.conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return 0, err
+	}
+	return w.conn.Write(p)
+}
+
+// readerOnly hides that a connection could copy by itself, which takes a larger buffer.
 type readerOnly struct{ io.Reader }
 
 func (d *Door) refuse(reason string, p unixgrpc.Peer, why string) {
