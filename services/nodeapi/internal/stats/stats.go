@@ -33,8 +33,9 @@ import (
 )
 
 const (
-	// patience is how long stats may take for a summary, and for each part of a page. It is shorter than the 10 s
-	// that metrics-server and Prometheus wait by default, so that they get the reason.
+	// patience is how long a caller may wait for a summary or for the first part of a page, the wait for a place
+	// included, and then for each other part. It is shorter than the 10 s that metrics-server and Prometheus wait by
+	// default, so that they get the reason.
 	patience = 8 * time.Second
 	// readers is how many are served at one time. stats serves more. perAddress is the share of one address.
 	readers, perAddress = 6, 3
@@ -102,13 +103,13 @@ func (h *Handlers) Summary(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	only := r.Form["only_cpu_and_memory"]
-	leave, entered := h.enter(w, r, summary)
+	ctx, cancel := context.WithTimeoutCause(r.Context(), patience, errSlow)
+	defer cancel()
+	leave, entered := h.enter(ctx, w, r, summary)
 	if !entered {
 		return
 	}
 	defer leave()
-	ctx, cancel := context.WithTimeoutCause(r.Context(), patience, errSlow)
-	defer cancel()
 	answer, err := h.client.Summary(ctx,
 		&statsv1.SummaryRequest{OnlyCpuAndMemory: len(only) == 1 && only[0] == "true"})
 	if err != nil {
@@ -135,17 +136,17 @@ func (h *Handlers) Cadvisor(w http.ResponseWriter, r *http.Request) {
 // page passes a page on. The first part decides what the caller gets: after it, a failure can only break the
 // answer off, and a caller must not take half a page for a whole one.
 func (h *Handlers) page(w http.ResponseWriter, r *http.Request, name string, which statsv1.MetricsPage) {
-	leave, entered := h.enter(w, r, name)
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	slow := time.AfterFunc(patience, func() { cancel(errSlow) })
+	defer slow.Stop()
+	leave, entered := h.enter(ctx, w, r, name)
 	if !entered {
 		return
 	}
 	defer leave()
-	ctx, cancel := context.WithCancelCause(r.Context())
-	defer cancel(nil)
 	// What stats takes is bounded for each part, and what the caller takes as a whole.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(pageWrite)) // the caller may have gone
-	slow := time.AfterFunc(patience, func() { cancel(errSlow) })
-	defer slow.Stop()
 
 	parts, err := h.client.Page(ctx, &statsv1.PageRequest{Page: which})
 	if err != nil {
@@ -174,9 +175,12 @@ func (h *Handlers) page(w http.ResponseWriter, r *http.Request, name string, whi
 	_ = finish() // the caller may have gone
 }
 
-// enter takes a place among the readers, or answers that there is none.
-func (h *Handlers) enter(w http.ResponseWriter, r *http.Request, page string) (leave func(), entered bool) {
-	leave, err := h.places.Acquire(r.Context(), edge.AddressOf(r))
+// enter takes a place among the readers, or answers that there is none. The wait for it is a part of the time in ctx,
+// so that whoever waited long gets an answer while it still listens.
+func (h *Handlers) enter(ctx context.Context, w http.ResponseWriter, r *http.Request, page string) (
+	leave func(), entered bool,
+) {
+	leave, err := h.places.Acquire(ctx, edge.AddressOf(r))
 	if err == nil {
 		return sync.OnceFunc(leave), true
 	}

@@ -276,6 +276,27 @@ func TestNobodyWaitsForAStatsThatHangs(t *testing.T) {
 	})
 }
 
+// The wait for a place and the wait for stats are one: a caller has its answer before it gives up.
+func TestAWaitForAPlaceIsAPartOfThePatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := handlers(service{summary: func(ctx context.Context, _ *statsv1.SummaryRequest) (*statsv1.SummaryResponse, error) {
+			return nil, hung(ctx)
+		}})
+		var all sync.WaitGroup
+		for i := range 2 * perAddress {
+			all.Go(func() {
+				time.Sleep(time.Duration(i) * time.Second)
+				began := time.Now()
+				answer, _ := call(t, h.Summary, get(t.Context(), "/"))
+				if took := time.Since(began); took != patience {
+					t.Errorf("answer %d (%d) took %s, want %s", i, answer.Code, took, patience)
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
 // TestTheCallersOwnEnd is no failure of stats.
 func TestTheCallersOwnEnd(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
