@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -22,6 +24,10 @@ import (
 	"github.com/microlet/microlet/services/stats/internal/share"
 	"github.com/microlet/microlet/services/stats/internal/summary"
 )
+
+// patience is how long what an answer is made of may take together. It is shorter than nodeapi's patience of 8 s: a
+// summary without the runtime's figures, with the reason, is better than none.
+const patience = 7 * time.Second
 
 // readers bounds the answers that are made at one time: each holds a page's part, or a summary.
 const readers = 8
@@ -50,6 +56,10 @@ type Server struct {
 
 	o     Options
 	slots chan struct{}
+
+	mu sync.Mutex
+	// unlisted are the containers that have a cgroup, and that the runtime's last list has not.
+	unlisted map[string]bool
 }
 
 // New returns a server.
@@ -88,6 +98,8 @@ func (s *Server) Summary(ctx context.Context, r *statsv1.SummaryRequest) (*stats
 
 // gather collects what a summary is built from. problem says why a part of it is old.
 func (s *Server) gather(ctx context.Context, cpuAndMemory bool) (in *summary.Input, problem string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	var usage share.Answer[*cri.Usage]
 	var failed error
 	asked := make(chan struct{})
@@ -131,32 +143,57 @@ func join(problem, other string, err error) string {
 	return problem + "; " + other
 }
 
-// created returns when containers were created. The runtime is asked only when one has come that it has not reported.
+// created returns when containers were created. The runtime is asked only when a container has come that the last list
+// has not. A container that a new list has not either, such as one whose removal is under way, is not asked for again.
 func (s *Server) created(ctx context.Context, snapshot *measure.Snapshot) cri.Created {
 	last, ok := s.o.Created.Last()
-	if ok && knows(last.Value, snapshot) {
+	unknown := unknownTo(last.Value, snapshot)
+	if ok && s.areUnlisted(unknown) {
 		return last.Value
 	}
+	asked := time.Now()
 	answer, err := s.o.Created.Get(ctx, time.Second)
 	if err != nil {
 		if !errors.Is(err, context.Canceled) {
-			s.o.Log.Debug("the runtime does not tell when containers were created", logkey.Err, err)
+			s.o.Log.Debug("runtime does not list when containers were created", logkey.Err, err)
 		}
 		return last.Value
+	}
+	if !answer.Taken.Before(asked) { // an older list may be older than a container, too
+		s.setUnlisted(unknownTo(answer.Value, snapshot))
 	}
 	return answer.Value
 }
 
-func knows(created cri.Created, snapshot *measure.Snapshot) bool {
+// areUnlisted reports whether the runtime's last list has none of these containers for sure.
+func (s *Server) areUnlisted(ids []string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !slices.ContainsFunc(ids, func(id string) bool { return !s.unlisted[id] })
+}
+
+func (s *Server) setUnlisted(ids []string) {
+	all := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		all[id] = true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unlisted = all
+}
+
+// unknownTo returns the IDs of the containers that have a cgroup and no time of creation.
+func unknownTo(created cri.Created, snapshot *measure.Snapshot) []string {
+	var ids []string
 	for _, c := range snapshot.Cgroups {
 		if c.Kind != measure.Container || c.Pod == nil {
 			continue
 		}
 		if _, ok := created[c.ID]; !ok {
-			return false
+			ids = append(ids, c.ID)
 		}
 	}
-	return true
+	return ids
 }
 
 // filesystems asks the file systems that layers and images lie on.
