@@ -20,8 +20,6 @@ const (
 	maxEntries = 1 << 25
 	// readAtOnce is the buffer for the entries of one folder.
 	readAtOnce = 16 << 10
-	// clockEvery is how many entries a walk looks at between two looks at the clock.
-	clockEvery = 64
 
 	pathFlags = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
 
@@ -130,7 +128,8 @@ func (w *walk) step(limit int, deadline time.Time) (entries int, done bool) {
 			w.close()
 			break
 		}
-		if entries >= limit || entries%clockEvery == clockEvery-1 && !time.Now().Before(deadline) {
+		// At every entry, because on slow storage each may take many milliseconds.
+		if entries >= limit || entries > 0 && !time.Now().Before(deadline) {
 			return entries, false
 		}
 		if w.advance() {
