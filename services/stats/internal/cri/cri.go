@@ -126,6 +126,15 @@ func usage(u *runtimeapi.FilesystemUsage) (Layer, error) {
 	return l, nil
 }
 
+// LayerOf is what the writable layer of a container takes, of figures that a Client has checked.
+func LayerOf(u *runtimeapi.FilesystemUsage) Layer {
+	l, err := usage(u)
+	if err != nil {
+		return Layer{} // a Client gives none of these
+	}
+	return l
+}
+
 // unbelievable is more than any file system has: a negative number became unsigned.
 const unbelievable = 1 << 62
 
