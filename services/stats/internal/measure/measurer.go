@@ -27,7 +27,7 @@ const (
 	filesystemSource = complaint.Filesystem
 )
 
-// Options of a Measurer. All fields but System and Except are required.
+// Options of a Measurer. All fields but System, Except and PodCgroups are required.
 type Options struct {
 	// CgroupRoot is cgroupRoot of the kubelet's configuration: below it are the pods.
 	CgroupRoot string
@@ -37,6 +37,9 @@ type Options struct {
 	RootDir string
 	// Except are folders whose mounts come and go with pods.
 	Except []string
+	// PodCgroups reports whether the cgroups of pods and containers are read, which they need not be if the runtime
+	// measures them. nil is always.
+	PodCgroups func() bool
 	// Pods returns the node's pods by their UID.
 	Pods func() map[string]*pods.Pod
 	// Book takes what cannot be read.
@@ -204,6 +207,9 @@ func (m *Measurer) find() ([]found, error) {
 	below, err := find(m.listing(), m.o.CgroupRoot, maxCgroups)
 	if err != nil {
 		return nil, fmt.Errorf("find the cgroups of pods: %w", err)
+	}
+	if m.o.PodCgroups != nil && !m.o.PodCgroups() {
+		below = slices.DeleteFunc(below, func(f found) bool { return f.kind == PodKind || f.kind == Container })
 	}
 	all = append(all, below...)
 	for _, name := range m.o.System {

@@ -66,11 +66,11 @@ func (b *builder) layer(id string) *statsapi.FsStats {
 	return b.taken(l)
 }
 
-func (b *builder) logs(c *measure.Cgroup) *statsapi.FsStats {
+func (b *builder) logs(podUID, container string) *statsapi.FsStats {
 	if b.Folders == nil {
 		return nil
 	}
-	f, ok := b.Folders.Logs(c.PodUID, c.Container.Name)
+	f, ok := b.Folders.Logs(podUID, container)
 	if !ok {
 		return nil
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/microlet/microlet/services/stats/internal/cri"
 	"github.com/microlet/microlet/services/stats/internal/filesystem"
 	"github.com/microlet/microlet/services/stats/internal/measure"
+	"github.com/microlet/microlet/services/stats/internal/pods"
 )
 
 // Volume is what a volume of a pod takes.
@@ -48,6 +49,10 @@ type Input struct {
 	// Began is when the node agent began.
 	Began    time.Time
 	Snapshot *measure.Snapshot
+	// Pods are those that podsync has published, by their UID. Only Runtime needs them.
+	Pods map[string]*pods.Pod
+	// Runtime are the runtime's own figures of pods; nil if they are taken from the cgroups.
+	Runtime *cri.PodStats
 	// Created may lack what the runtime has not reported.
 	Created cri.Created
 	// CPUAndMemory leaves out all else, and what follows.
@@ -100,6 +105,26 @@ func (b *builder) system() []statsapi.ContainerStats {
 
 // pods are those with a container that runs, by namespace and name.
 func (b *builder) pods() []statsapi.PodStats {
+	byUID := b.podsByUID()
+	all := make([]statsapi.PodStats, 0, len(byUID))
+	for uid, p := range byUID {
+		slices.SortFunc(p.Containers, func(a, b statsapi.ContainerStats) int { return strings.Compare(a.Name, b.Name) })
+		if !b.CPUAndMemory {
+			b.storage(uid, p)
+		}
+		all = append(all, *p)
+	}
+	slices.SortFunc(all, func(a, b statsapi.PodStats) int {
+		return strings.Compare(a.PodRef.Namespace+"/"+a.PodRef.Name+"/"+a.PodRef.UID,
+			b.PodRef.Namespace+"/"+b.PodRef.Name+"/"+b.PodRef.UID)
+	})
+	return all
+}
+
+func (b *builder) podsByUID() map[string]*statsapi.PodStats {
+	if b.Runtime != nil {
+		return b.runtimePods()
+	}
 	byUID := map[string]*statsapi.PodStats{}
 	for _, c := range b.Snapshot.Cgroups {
 		if c.Kind != measure.Container || c.Pod == nil || c.Container == nil || !c.Container.Running {
@@ -128,19 +153,7 @@ func (b *builder) pods() []statsapi.PodStats {
 			p.Network = network(c)
 		}
 	}
-	all := make([]statsapi.PodStats, 0, len(byUID))
-	for uid, p := range byUID {
-		slices.SortFunc(p.Containers, func(a, b statsapi.ContainerStats) int { return strings.Compare(a.Name, b.Name) })
-		if !b.CPUAndMemory {
-			b.storage(uid, p)
-		}
-		all = append(all, *p)
-	}
-	slices.SortFunc(all, func(a, b statsapi.PodStats) int {
-		return strings.Compare(a.PodRef.Namespace+"/"+a.PodRef.Name+"/"+a.PodRef.UID,
-			b.PodRef.Namespace+"/"+b.PodRef.Name+"/"+b.PodRef.UID)
-	})
-	return all
+	return byUID
 }
 
 func (b *builder) pod(c *measure.Cgroup) *statsapi.PodStats {
@@ -165,7 +178,7 @@ func (b *builder) container(c *measure.Cgroup) statsapi.ContainerStats {
 		CPU: cpu(c), Memory: memory(c), Swap: swap(c),
 	}
 	if !b.CPUAndMemory {
-		s.IO, s.Rootfs, s.Logs = io(c), b.layer(c.ID), b.logs(c)
+		s.IO, s.Rootfs, s.Logs = io(c), b.layer(c.ID), b.logs(c.PodUID, c.Container.Name)
 	}
 	return s
 }
