@@ -47,8 +47,8 @@ func DefaultConfig() Config {
 // KubeletFields are the fields of the kubelet's configuration that the service reads.
 func KubeletFields() []string {
 	return []string{
-		"cgroupRoot", "kubeletCgroups", "podLogsDir", "systemCgroups", "volumeStatsAggPeriod", "node.housekeepingInterval",
-		"node.rootDir", "node.runtimeCgroups",
+		"cgroupRoot", "featureGates", "kubeletCgroups", "podLogsDir", "systemCgroups", "volumeStatsAggPeriod",
+		"node.housekeepingInterval", "node.rootDir", "node.runtimeCgroups",
 	}
 }
 

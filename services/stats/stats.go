@@ -7,7 +7,6 @@ import (
 
 	libcgroups "github.com/opencontainers/cgroups"
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
@@ -53,18 +52,20 @@ func Run(ctx context.Context, cfg Config) error {
 	defer runtime.Close()
 	book := complaint.NewBook(s.Log, s.Metrics)
 	all := pods.Watch(s.Bus, s.Log).All
-	cgroups, err := shareCgroups(&cfg, s, all, book)
+	client := cri.New(runtime, book)
+	usage, created := shareRuntime(s, client)
+	podStats, metrics := sharePodStats(&cfg, s, client)
+	cgroups, err := shareCgroups(&cfg, s, all, podStats, book)
 	if err != nil {
 		return err
 	}
-	usage, created := shareRuntime(s, runtime, book)
 	folders := volumes.New(volumes.Options{
 		RootDir: cfg.Kubelet.Node.RootDir, LogsDir: cfg.Kubelet.Kubelet.PodLogsDir,
 		Period: cfg.Kubelet.Kubelet.VolumeStatsAggPeriod.Duration, Pods: all, Book: book, Log: s.Log, Metrics: s.Metrics,
 	})
 	statsv1.RegisterStatsServiceServer(s.GRPC, server.New(server.Options{
 		NodeName: cfg.Service.NodeName, Began: time.Now(), Age: cfg.Kubelet.Node.HousekeepingInterval.Duration,
-		Cgroups: cgroups, Usage: usage, Created: created, Filesystems: &filesystem.Prober{}, Folders: folders, Log: s.Log,
+		Cgroups: cgroups, Usage: usage, Created: created, PodStats: podStats, Metrics: metrics, Pods: all, Filesystems: &filesystem.Prober{}, Folders: folders, Log: s.Log,
 	}))
 	for _, method := range []string{
 		statsv1.StatsService_Summary_FullMethodName, statsv1.StatsService_Page_FullMethodName,
@@ -75,19 +76,30 @@ func Run(ctx context.Context, cfg Config) error {
 	s.Go("usage", usage.Run)
 	s.Go("created", created.Run)
 	s.Go("folders", folders.Run)
+	if podStats != nil {
+		s.Go("pod stats", podStats.Run)
+		s.Go("pod metrics", metrics.Run)
+	}
 	s.Ready("measuring")
 	return s.Run(ctx)
 }
 
 // shareCgroups shares what is measured here, and tells the bus of it.
-func shareCgroups(cfg *Config, s *service.Service, all func() map[string]*pods.Pod, book *complaint.Book) (
-	*share.Value[*measure.Snapshot], error,
-) {
+func shareCgroups(cfg *Config, s *service.Service, all func() map[string]*pods.Pod,
+	podStats *share.Value[*cri.PodStats], book *complaint.Book,
+) (*share.Value[*measure.Snapshot], error) {
 	k := cfg.Kubelet
+	podCgroups := func() bool { // until the runtime has said that it measures pods
+		if podStats == nil {
+			return true
+		}
+		last, ok := podStats.Last()
+		return !ok || !last.Value.Supported
+	}
 	measurer, err := measure.New(measure.Options{
 		CgroupRoot: k.Kubelet.CgroupRoot, System: systemCgroups(cfg), RootDir: k.Node.RootDir,
-		Except: []string{filepath.Join(k.Node.RootDir, "pods"), "/run/containerd", "/run/containers", "/run/crio", "/run/netns"},
-		Pods:   all, Book: book,
+		Except:     []string{filepath.Join(k.Node.RootDir, "pods"), "/run/containerd", "/run/containers", "/run/crio", "/run/netns"},
+		PodCgroups: podCgroups, Pods: all, Book: book,
 	})
 	if err != nil {
 		return nil, err
@@ -122,11 +134,8 @@ func shareCgroups(cfg *Config, s *service.Service, all func() map[string]*pods.P
 	}), nil
 }
 
-// shareRuntime shares what the runtime tells.
-func shareRuntime(s *service.Service, conn grpc.ClientConnInterface, book *complaint.Book) (
-	*share.Value[*cri.Usage], *share.Value[cri.Created],
-) {
-	client := cri.New(conn, book)
+// shareRuntime shares what the runtime reports of layers, images and times.
+func shareRuntime(s *service.Service, client *cri.Client) (*share.Value[*cri.Usage], *share.Value[cri.Created]) {
 	usage := share.New(share.Options[*cri.Usage]{
 		What: "the runtime's figures", Take: client.TakeUsage, Timeout: takeTimeout, Patience: patience,
 		Stale: stale, Log: s.Log,
@@ -136,6 +145,24 @@ func shareRuntime(s *service.Service, conn grpc.ClientConnInterface, book *compl
 		Stale: stale, Log: s.Log,
 	})
 	return usage, created
+}
+
+// sharePodStats shares what the runtime measures of pods and containers, if it is to (KEP-2371); nil otherwise.
+func sharePodStats(cfg *Config, s *service.Service, client *cri.Client) (
+	*share.Value[*cri.PodStats], *share.Value[*cri.Metrics],
+) {
+	if !cfg.Kubelet.FeatureEnabled("PodAndContainerStatsFromCRI") {
+		return nil, nil
+	}
+	podStats := share.New(share.Options[*cri.PodStats]{
+		What: "the runtime's figures of pods", Take: cri.NewPodClient(client).Take, Timeout: takeTimeout,
+		Patience: patience, Stale: stale, Log: s.Log,
+	})
+	metrics := share.New(share.Options[*cri.Metrics]{
+		What: "the runtime's metrics of pods", Take: client.TakeMetrics, Timeout: takeTimeout,
+		Patience: patience, Stale: stale, Log: s.Log,
+	})
+	return podStats, metrics
 }
 
 // systemCgroups are the cgroups of the system's parts: those that are configured, this process's own for the node

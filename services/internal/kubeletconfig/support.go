@@ -142,8 +142,10 @@ var readGates = map[string]bool{
 	"ContainerStopSignals":      true,
 	"H2CContainerProbe":         true,
 	"GRPCContainerProbeTLS":     true,
-	"AllAlpha":                  true,
-	"AllBeta":                   true,
+
+	"PodAndContainerStatsFromCRI": true,
+	"AllAlpha":                    true,
+	"AllBeta":                     true,
 }
 
 // idleGates are the gates that are set to another value than their default and read by nobody.

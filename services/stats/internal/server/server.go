@@ -21,6 +21,7 @@ import (
 	"github.com/microlet/microlet/services/stats/internal/filesystem"
 	"github.com/microlet/microlet/services/stats/internal/measure"
 	"github.com/microlet/microlet/services/stats/internal/page"
+	"github.com/microlet/microlet/services/stats/internal/pods"
 	"github.com/microlet/microlet/services/stats/internal/share"
 	"github.com/microlet/microlet/services/stats/internal/summary"
 )
@@ -32,7 +33,7 @@ const patience = 7 * time.Second
 // readers bounds the answers that are made at one time: each holds a page's part, or a summary.
 const readers = 8
 
-// Options of a Server. All fields but Folders are required.
+// Options of a Server. All fields but Folders, PodStats, Metrics and Pods are required.
 type Options struct {
 	NodeName string
 	// Began is when the service began.
@@ -43,6 +44,12 @@ type Options struct {
 	Cgroups *share.Value[*measure.Snapshot]
 	Usage   *share.Value[*cri.Usage]
 	Created *share.Value[cri.Created]
+	// PodStats and Metrics are the runtime's own figures of pods; nil if pods are measured by their cgroups. A runtime that
+	// does not have them leaves that to the cgroups, too.
+	PodStats *share.Value[*cri.PodStats]
+	Metrics  *share.Value[*cri.Metrics]
+	// Pods returns those that podsync has published, by their UID. Only PodStats needs it.
+	Pods func() map[string]*pods.Pod
 	// Filesystems are asked for what layers and images lie on.
 	Filesystems *filesystem.Prober
 	// Folders tell what volumes and logs take; nil tells nothing.
@@ -101,30 +108,37 @@ func (s *Server) gather(ctx context.Context, cpuAndMemory bool) (in *summary.Inp
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var usage share.Answer[*cri.Usage]
-	var failed error
-	asked := make(chan struct{})
-	go func() { // beside the cgroups, since both take their time
-		defer close(asked)
-		if !cpuAndMemory {
-			usage, failed = s.o.Usage.Get(ctx, s.o.Age)
-		}
-	}()
+	var podStats share.Answer[*cri.PodStats]
+	var usageErr, podStatsErr error
+	var runtime sync.WaitGroup // it is asked beside the cgroups, since all take their time
+	if !cpuAndMemory {
+		runtime.Go(func() { usage, usageErr = s.o.Usage.Get(ctx, s.o.Age) })
+	}
+	if s.o.PodStats != nil {
+		runtime.Go(func() { podStats, podStatsErr = s.o.PodStats.Get(ctx, s.o.Age) })
+	}
 	cgroups, err := s.o.Cgroups.Get(ctx, s.o.Age)
-	<-asked
+	runtime.Wait()
 	if err != nil {
 		return nil, "", err
 	}
+	if podStatsErr != nil { // a summary without any pod would say that there is none
+		return nil, "", podStatsErr
+	}
 	in = &summary.Input{
 		NodeName: s.o.NodeName, Began: s.o.Began, Snapshot: cgroups.Value, CPUAndMemory: cpuAndMemory,
-		Created: s.created(ctx, cgroups.Value),
 	}
-	problem = cgroups.Problem
+	problem = join(cgroups.Problem, podStats.Problem, nil)
+	if p := podStats.Value; p != nil && p.Supported {
+		in.Runtime, in.Pods = p, s.o.Pods()
+	}
+	in.Created = s.created(ctx, containers(in))
 	if !cpuAndMemory {
 		in.Usage, in.Folders = usage.Value, s.o.Folders
 		if in.Usage != nil {
 			in.Filesystems = s.filesystems(ctx, in.Usage)
 		}
-		problem = join(problem, usage.Problem, failed)
+		problem = join(problem, usage.Problem, usageErr)
 	}
 	return in, problem, nil
 }
@@ -145,10 +159,9 @@ func join(problem, other string, err error) string {
 
 // created returns when containers were created. The runtime is asked only when a container has come that the last list
 // has not. A container that a new list has not either, such as one whose removal is under way, is not asked for again.
-func (s *Server) created(ctx context.Context, snapshot *measure.Snapshot) cri.Created {
+func (s *Server) created(ctx context.Context, ids []string) cri.Created {
 	last, ok := s.o.Created.Last()
-	unknown := unknownTo(last.Value, snapshot)
-	if ok && s.areUnlisted(unknown) {
+	if ok && s.areUnlisted(missing(last.Value, ids)) {
 		return last.Value
 	}
 	asked := time.Now()
@@ -160,7 +173,7 @@ func (s *Server) created(ctx context.Context, snapshot *measure.Snapshot) cri.Cr
 		return last.Value
 	}
 	if !answer.Taken.Before(asked) { // an older list may be older than a container, too
-		s.setUnlisted(unknownTo(answer.Value, snapshot))
+		s.setUnlisted(missing(answer.Value, ids))
 	}
 	return answer.Value
 }
@@ -182,18 +195,36 @@ func (s *Server) setUnlisted(ids []string) {
 	s.unlisted = all
 }
 
-// unknownTo returns the IDs of the containers that have a cgroup and no time of creation.
-func unknownTo(created cri.Created, snapshot *measure.Snapshot) []string {
+// containers are the IDs of all containers that the summary has figures of.
+func containers(in *summary.Input) []string {
 	var ids []string
-	for _, c := range snapshot.Cgroups {
-		if c.Kind != measure.Container || c.Pod == nil {
+	if in.Runtime == nil {
+		for _, c := range in.Snapshot.Cgroups {
+			if c.Kind == measure.Container && c.Pod != nil {
+				ids = append(ids, c.ID)
+			}
+		}
+		return ids
+	}
+	for _, p := range in.Pods {
+		sandbox := in.Runtime.Sandboxes[p.SandboxID]
+		if sandbox == nil {
 			continue
 		}
-		if _, ok := created[c.ID]; !ok {
-			ids = append(ids, c.ID)
+		ids = append(ids, p.SandboxID)
+		for _, c := range sandbox.GetLinux().GetContainers() {
+			ids = append(ids, c.GetAttributes().GetId())
 		}
 	}
 	return ids
+}
+
+// missing are the IDs that have no time of creation.
+func missing(created cri.Created, ids []string) []string {
+	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool {
+		_, ok := created[id]
+		return ok
+	})
 }
 
 // filesystems asks the file systems that layers and images lie on.
@@ -231,26 +262,39 @@ func (s *Server) Page(r *statsv1.PageRequest, to statsv1.StatsService_PageServer
 		return err
 	}
 	defer leave()
+	var metrics share.Answer[*cri.Metrics]
+	if r.GetPage() == statsv1.MetricsPage_METRICS_PAGE_CADVISOR && s.o.Metrics != nil {
+		if metrics, err = s.o.Metrics.Get(to.Context(), s.o.Age); err != nil {
+			return unavailable(err)
+		}
+	}
 	in, problem, err := s.gather(to.Context(), true)
 	if err != nil {
 		return unavailable(err)
 	}
-	first := &statsv1.PageResponse{Taken: timestamppb.New(in.Snapshot.Taken), Problem: problem}
-	// A part is encoded before Send returns, so its bytes may be used again.
-	sink := func(part []byte) error {
+	problem = join(problem, metrics.Problem, nil)
+	sink := parts(to, &statsv1.PageResponse{Taken: timestamppb.New(in.Snapshot.Taken), Problem: problem})
+	switch r.GetPage() {
+	case statsv1.MetricsPage_METRICS_PAGE_RESOURCE:
+		return page.Resource(summary.Build(*in), problem != "", sink)
+	case statsv1.MetricsPage_METRICS_PAGE_CADVISOR:
+		if m := metrics.Value; m != nil && m.Supported {
+			return page.Runtime(m, in.Snapshot.Machine, sink)
+		}
+		return page.Cadvisor(in.Snapshot, in.Created, time.Now(), sink)
+	default:
+		return status.Error(codes.InvalidArgument, fmt.Sprintf("there is no page %s", r.GetPage()))
+	}
+}
+
+// parts sends a page part by part. A part is encoded before Send returns, so its bytes may be used again.
+func parts(to statsv1.StatsService_PageServer, first *statsv1.PageResponse) func([]byte) error {
+	return func(part []byte) error {
 		m := first
 		if m == nil {
 			m = &statsv1.PageResponse{}
 		}
 		first, m.Text = nil, part
 		return to.Send(m)
-	}
-	switch r.GetPage() {
-	case statsv1.MetricsPage_METRICS_PAGE_RESOURCE:
-		return page.Resource(summary.Build(*in), problem != "", sink)
-	case statsv1.MetricsPage_METRICS_PAGE_CADVISOR:
-		return page.Cadvisor(in.Snapshot, in.Created, time.Now(), sink)
-	default:
-		return status.Error(codes.InvalidArgument, fmt.Sprintf("there is no page %s", r.GetPage()))
 	}
 }

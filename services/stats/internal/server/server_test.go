@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/microlet/microlet/services/stats/internal/cri"
-	"github.com/microlet/microlet/services/stats/internal/measure"
-	"github.com/microlet/microlet/services/stats/internal/pods"
 	"github.com/microlet/microlet/services/stats/internal/share"
 )
 
@@ -43,12 +41,7 @@ func TestTheRuntimeIsAskedOnceForAContainerThatItDoesNotList(t *testing.T) {
 			{[]string{"c"}, 3},
 		} {
 			time.Sleep(10 * time.Second)
-			snapshot := &measure.Snapshot{}
-			for _, id := range step.ids {
-				snapshot.Cgroups = append(snapshot.Cgroups,
-					&measure.Cgroup{Kind: measure.Container, ID: id, Pod: &pods.Pod{}})
-			}
-			s.created(ctx, snapshot)
+			s.created(ctx, step.ids)
 			if lists != step.want {
 				t.Errorf("after %q the runtime has listed %d times, want %d", step.ids, lists, step.want)
 			}
