@@ -1,6 +1,7 @@
 package page
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/google/cadvisor/lib/model"
@@ -19,11 +20,12 @@ func Runtime(m *cri.Metrics, machine *model.MachineInfo, sink func([]byte) error
 			kind = counter
 		}
 		w.family(f.Name, kind, helpEscaper.Replace(clean(f.Help)))
+		order := labelOrder(f.Labels)
 		written := make(map[string]bool, len(f.Samples))
 		for _, s := range f.Samples {
 			labels := make([]string, len(f.Labels))
-			for j, name := range f.Labels {
-				labels[j] = label(name, s.Values[j])
+			for j, from := range order {
+				labels[j] = label(f.Labels[from], s.Values[from])
 			}
 			text := strings.Join(labels, ",")
 			if written[text] { // of two alike the first counts: a reader refuses a page that has both
@@ -42,6 +44,16 @@ func Runtime(m *cri.Metrics, machine *model.MachineInfo, sink func([]byte) error
 		return err
 	}
 	return sink(text)
+}
+
+// labelOrder returns the indices of the labels by name, which is the order in which the kubelet writes them.
+func labelOrder(names []string) []int {
+	order := make([]int, len(names))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return strings.Compare(names[a], names[b]) })
+	return order
 }
 
 // helpEscaper escapes the help of a family.

@@ -43,7 +43,7 @@ func TestRuntimePage(t *testing.T) {
 	}
 	first := a.GetMetric()[0]
 	if first.GetCounter().GetValue() != 7 || first.GetTimestampMs() != at.UnixMilli() ||
-		first.GetLabel()[1].GetValue() != m.Families[0].Samples[0].Values[1] {
+		first.GetLabel()[0].GetValue() != m.Families[0].Samples[0].Values[1] {
 		t.Errorf("its first metric: %v", first)
 	}
 	if b := families["container_b"]; b.GetType() != dto.MetricType_GAUGE || b.GetMetric()[0].GetGauge().GetValue() != 1 {
