@@ -61,7 +61,7 @@ const unifiedMount = "/sys/fs/cgroup"
 // prepareUnified moves this process aside, so that the cgroup may have others below it.
 func (c *Cgroups) prepareUnified(at string) error {
 	c.dir = filepath.Join(unifiedMount, at)
-	if at != "/" {
+	if !isRoot(c.dir) {
 		if !delegated(c.dir) {
 			return fmt.Errorf("cgroup %s is systemd's and not delegated: give the unit Delegate=memory", at)
 		}
@@ -77,6 +77,14 @@ func (c *Cgroups) prepareUnified(at string) error {
 		return fmt.Errorf("limit memory below cgroup %s: %w", at, err)
 	}
 	return nil
+}
+
+// isRoot reports whether a cgroup is the root of the whole hierarchy, which alone may have both processes and others
+// below it. In a cgroup namespace of its own, such as a container's, a process sees its cgroup as "/" too. The root has
+// no type (cgroups(7)).
+func isRoot(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "cgroup.type"))
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // delegated reports whether a cgroup may have others below it that systemd does not know of.

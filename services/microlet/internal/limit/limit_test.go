@@ -123,3 +123,17 @@ func TestNamesAreTheInstances(t *testing.T) {
 		t.Errorf("the instance of %s lives in %s", at, got)
 	}
 }
+
+// The root of a container's cgroup namespace is not that of the hierarchy.
+func TestIsRoot(t *testing.T) {
+	dir := t.TempDir()
+	if !isRoot(dir) {
+		t.Error("a cgroup without a type is not the root")
+	}
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.type"), []byte("domain\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if isRoot(dir) {
+		t.Error("a cgroup with a type is the root")
+	}
+}
