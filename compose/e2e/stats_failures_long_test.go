@@ -3,10 +3,15 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -27,26 +32,8 @@ func TestStatsDown(t *testing.T) {
 	s := newScene(t)
 	w := s.steady()
 	r := s.reader()
-	figuresAreBack := func() {
-		t.Helper()
-		for _, page := range figurePages {
-			await(t, patience, page, func() error {
-				header, body, err := r.get(t.Context(), page)
-				if err == nil && !strings.Contains(string(body), "steady-0") {
-					err = fmt.Errorf("%s has no figures of the pods", page)
-				}
-				if age, ageErr := strconv.Atoi(header.Get("Age")); err == nil && (ageErr != nil || age > 60) {
-					err = fmt.Errorf("%s is %q seconds old", page, header.Get("Age"))
-				}
-				return err
-			})
-		}
-	}
-	figuresAreBack()
-	before, err := s.status(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	s.hasFigures(r)
+	restartedAlone := s.restartsAlone(role.Stats)
 
 	release := s.holdDown(role.Stats)
 	for _, page := range figurePages {
@@ -66,18 +53,192 @@ func TestStatsDown(t *testing.T) {
 	s.ready(patience, "meanwhile")
 	release()
 
-	figuresAreBack()
+	s.hasFigures(r)
 	s.waitHealthy(t, patience)
 	w.untouched()
 	w.nodeReady()
-	after, err := s.status(t.Context())
+	restartedAlone()
+}
+
+// hasFigures waits until all pages have new figures of the scene's pods.
+func (s *scene) hasFigures(r *reader) {
+	s.t.Helper()
+	for _, page := range figurePages {
+		await(s.t, patience, page, func() error {
+			header, body, err := r.get(s.t.Context(), page)
+			if err == nil && !strings.Contains(string(body), "steady-0") {
+				err = fmt.Errorf("%s has no figures of the pods", page)
+			}
+			if age, ageErr := strconv.Atoi(header.Get("Age")); err == nil && (ageErr != nil || age > 60) {
+				err = fmt.Errorf("%s is %q seconds old", page, header.Get("Age"))
+			}
+			return err
+		})
+	}
+}
+
+// restartsAlone returns what fails the test if another service than that one has ended meanwhile.
+func (s *scene) restartsAlone(one role.Role) (check func()) {
+	s.t.Helper()
+	before, err := s.status(s.t.Context())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return func() {
+		s.t.Helper()
+		after, err := s.status(s.t.Context())
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if is, was := after[one], before[one]; is.PID == was.PID {
+			s.t.Errorf("%s has not ended: pid %d", one, is.PID)
+		}
+		for name, was := range before {
+			if is := after[name]; name != one && (is.PID != was.PID || is.Restarts != was.Restarts) {
+				s.t.Errorf("%s had pid %d and %d restarts, and has %d and %d", name, was.PID, was.Restarts, is.PID, is.Restarts)
+			}
+		}
+	}
+}
+
+// TestStatsLimit fills the cgroup that limits the memory of stats. The kernel kills stats and nothing else, its readers
+// get that as the answer, and the figures come back when there is room again.
+func TestStatsLimit(t *testing.T) {
+	shared.use(t)
+	s := newScene(t)
+	w := s.steady()
+	r := s.reader()
+	s.hasFigures(r)
+	restartedAlone := s.restartsAlone(role.Stats)
+	cgroup, err := machine.MemoryCgroup(s.mustPID(t, role.Stats))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, was := range before {
-		if is := after[name]; name != role.Stats && (is.PID != was.PID || is.Restarts != was.Restarts) {
-			t.Errorf("%s had pid %d and %d restarts, and has %d and %d", name, was.PID, was.Restarts, is.PID, is.Restarts)
+	limit, err := os.ReadFile(filepath.Join(cgroup, "memory.limit_in_bytes"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.TrimSpace(string(limit)); got != strconv.Itoa(256<<20) {
+		t.Fatalf("%s: the limit is %s bytes", cgroup, got)
+	}
+	kills := oomKills(t, cgroup)
+
+	// A file in memory counts for the cgroup of who wrote it, and stays when that process has ended.
+	ballast := filepath.Join("/dev/shm", "microlet-ballast-"+s.ns)
+	remove := func() {
+		if err := os.Remove(ballast); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Error(err)
 		}
+	}
+	t.Cleanup(remove)
+	fill := exec.CommandContext(t.Context(), "sh", "-c", `echo $$ >"$1/cgroup.procs" && exec head -c 254m /dev/zero >"$2"`,
+		"sh", cgroup, ballast)
+	out, err := fill.CombinedOutput() // the kernel may kill it too, when stats has ended
+	t.Logf("filling the cgroup: %v %s", err, out)
+	for _, page := range figurePages {
+		await(t, patience, page+" without room", func() error {
+			header, _, err := r.get(t.Context(), page)
+			if err == nil || !strings.Contains(err.Error(), "503") || !strings.Contains(err.Error(), "stats has no figures: ") {
+				return fmt.Errorf("it answers %w", err)
+			}
+			if header.Get("Retry-After") == "" {
+				t.Errorf("%s: %v, without Retry-After", page, err)
+			}
+			return nil
+		})
+	}
+	if got := oomKills(t, cgroup); got <= kills {
+		t.Errorf("the kernel has killed %d processes of %s, before %d", got, cgroup, kills)
+	}
+	s.create(plain("meanwhile"))
+	s.ready(patience, "meanwhile")
+	remove()
+
+	s.hasFigures(r)
+	s.waitHealthy(t, patience)
+	w.untouched()
+	w.nodeReady()
+	restartedAlone()
+}
+
+// oomKills is how many processes of a cgroup the kernel has killed for its limit.
+func oomKills(t *testing.T, cgroup string) int {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(cgroup, "memory.oom_control"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if count, is := strings.CutPrefix(line, "oom_kill "); is {
+			n, err := strconv.Atoi(strings.TrimSpace(count))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	t.Fatalf("%s: no count of kills in %q", cgroup, text)
+	return 0
+}
+
+// silence is how long the runtime answers nothing.
+const silence = time.Minute
+
+// TestStatsWithoutTheRuntime stops the runtime for a minute. The figures that are not the runtime's go on, each answer
+// says why a part of it is old, and stats gathers no memory meanwhile.
+func TestStatsWithoutTheRuntime(t *testing.T) {
+	shared.use(t)
+	s := newScene(t)
+	s.steady()
+	r := s.reader()
+	s.hasFigures(r)
+	pid := s.mustPID(t, role.Stats)
+	before, err := machine.Anonymous(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtime := s.program("containerd")
+	goOn := func() { _ = syscall.Kill(runtime, syscall.SIGCONT) }
+	t.Cleanup(goOn)
+	if err := syscall.Kill(runtime, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	warned, answers, longest := 0, 0, time.Duration(0)
+	for end := time.Now().Add(silence); time.Now().Before(end); time.Sleep(time.Second) {
+		for _, page := range figurePages {
+			began := time.Now()
+			header, body, err := r.get(t.Context(), page)
+			answers, longest = answers+1, max(longest, time.Since(began))
+			if err != nil || !strings.Contains(string(body), "steady-0") {
+				t.Errorf("%s %s after the runtime fell silent: no figures of the pods: %v", page, silence-time.Until(end), err)
+			}
+			if header.Get("Warning") != "" {
+				warned++
+			}
+		}
+	}
+	if warned == 0 {
+		t.Errorf("none of %d answers says that a part of it is old", answers)
+	}
+	t.Logf("%d answers, %d with a warning; the longest took %s", answers, warned, ms(longest))
+	goOn()
+	await(t, patience, "figures of the runtime", func() error {
+		header, body, err := r.get(t.Context(), "/stats/summary")
+		if err == nil && (header.Get("Warning") != "" || !strings.Contains(string(body), `"rootfs"`)) {
+			err = fmt.Errorf("warning %q", header.Get("Warning"))
+		}
+		return err
+	})
+	s.waitHealthy(t, patience)
+	if s.pid(role.Stats) != pid {
+		t.Fatal("stats has ended")
+	}
+	after, err := machine.Anonymous(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after > before+churnSlack {
+		t.Errorf("its memory grew from %d to %d bytes", before, after)
 	}
 }
 

@@ -27,6 +27,20 @@ func JoinCgroups(pid int) (leave func() error, err error) {
 	return leave, nil
 }
 
+// MemoryCgroup returns the folder of a process's cgroup of the controller memory, with cgroup v1.
+func MemoryCgroup(pid int) (string, error) {
+	all, err := cgroupsOf(strconv.Itoa(pid))
+	if err != nil {
+		return "", err
+	}
+	for _, dir := range all {
+		if _, err := os.Stat(filepath.Join(dir, "memory.limit_in_bytes")); err == nil {
+			return dir, nil
+		}
+	}
+	return "", fmt.Errorf("process %d is in no cgroup of the controller memory: %q", pid, all)
+}
+
 // enter moves this process into cgroups.
 func enter(folders []string) error {
 	for _, dir := range folders {
