@@ -78,7 +78,7 @@ test-long: build ## the outages, kills and tables in full
 	@$(STAGE) 'long end to end' $(GO) test -count=1 -timeout 120m -v -tags long ./compose/e2e
 
 # The scenarios that are about processes (killed, stopped, shared out, kept apart), or that compare with the kubelet.
-ISOLATION ?= ^(TestAdmissionOfTheKubelet|TestAudience|TestBusDown|TestChaos|TestClients|TestDeletedWhilePodsyncIsDown|TestFailuresOfTheKubelet|TestGatewayGivesEachRoleItsMethods|TestHandover|TestHelperPod|TestHungProcessesComeBack|TestHungVolume|TestKills|TestLeaseEndsWhenPodsyncHangs|TestOnlyPodsyncIsConnectedToTheRuntime|TestPrivileges|TestProbersShare|TestProbesOutliveTheProbers|TestSingle|TestStatsChurn|TestStatsDown|TestStatsTwins|TestStops|TestTwins|TestVolumesHandover)$$
+ISOLATION ?= ^(TestAdmissionOfTheKubelet|TestAudience|TestBusDown|TestChaos|TestClients|TestDeletedWhilePodsyncIsDown|TestFailuresOfTheKubelet|TestGatewayGivesEachRoleItsMethods|TestHandover|TestHelperPod|TestHungProcessesComeBack|TestHungVolume|TestKills|TestLeaseEndsWhenPodsyncHangs|TestOnlyPodsyncIsConnectedToTheRuntime|TestPrivileges|TestProbersShare|TestProbesOutliveTheProbers|TestSingle|TestStatsChurn|TestStatsDown|TestStatsLimit|TestStatsTwins|TestStatsWithoutTheRuntime|TestStops|TestTwins|TestVolumesHandover)$$
 
 .PHONY: test-single
 test-single: build ## every scenario that is not about isolation, with all services in one process
