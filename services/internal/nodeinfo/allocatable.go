@@ -1,7 +1,10 @@
 package nodeinfo
 
 import (
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -29,24 +32,9 @@ var evictionSignals = map[string]v1.ResourceName{
 // Allocatable returns what of the capacity pods may use: the capacity without what is reserved, and
 // memory without the huge pages, which no pod gets as plain memory. Nothing is less than zero.
 func Allocatable(capacity v1.ResourceList, r Reservation) (v1.ResourceList, error) {
-	reserved, err := r.sum()
+	reserved, err := r.withEviction(capacity)
 	if err != nil {
 		return nil, err
-	}
-	if !r.IgnoreEviction {
-		for signal, name := range evictionSignals {
-			value, set := r.EvictionHard[signal]
-			if !set {
-				continue
-			}
-			q, err := threshold(value, capacity[name])
-			if err != nil {
-				return nil, fmt.Errorf("evictionHard[%s]: %w", signal, err)
-			}
-			sum := reserved[name]
-			sum.Add(q)
-			reserved[name] = sum
-		}
 	}
 	allocatable := without(capacity, reserved)
 	if memory, has := allocatable[v1.ResourceMemory]; has {
@@ -60,6 +48,24 @@ func Allocatable(capacity v1.ResourceList, r Reservation) (v1.ResourceList, erro
 	return allocatable, nil
 }
 
+// Check returns an error that names each resource of which more is reserved than the node has. The kubelet does not
+// start with such reservations either.
+func Check(capacity v1.ResourceList, r Reservation) error {
+	reserved, err := r.withEviction(capacity)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(capacity)) {
+		have, taken := capacity[name], reserved[name]
+		if taken.Cmp(have) > 0 {
+			errs = append(errs, fmt.Errorf("systemReserved, kubeReserved and evictionHard keep %s of %s from pods, "+
+				"and the node has %s: reserve less", taken.String(), name, have.String()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // Enforced returns what the cgroup of all pods is limited to: the capacity without systemReserved and kubeReserved.
 // What eviction keeps free is in it, since eviction must be able to find it used, and so are huge pages, as with the
 // kubelet.
@@ -69,6 +75,28 @@ func Enforced(capacity v1.ResourceList, r Reservation) (v1.ResourceList, error) 
 		return nil, err
 	}
 	return without(capacity, reserved), nil
+}
+
+// withEviction adds System, Kube and what eviction keeps free up.
+func (r Reservation) withEviction(capacity v1.ResourceList) (v1.ResourceList, error) {
+	reserved, err := r.sum()
+	if err != nil || r.IgnoreEviction {
+		return reserved, err
+	}
+	for signal, name := range evictionSignals {
+		value, set := r.EvictionHard[signal]
+		if !set {
+			continue
+		}
+		q, err := threshold(value, capacity[name])
+		if err != nil {
+			return nil, fmt.Errorf("evictionHard[%s]: %w", signal, err)
+		}
+		sum := reserved[name]
+		sum.Add(q)
+		reserved[name] = sum
+	}
+	return reserved, nil
 }
 
 // sum adds System and Kube up.

@@ -196,6 +196,42 @@ func TestAllocatable(t *testing.T) {
 	}
 }
 
+func TestCheckNamesWhatIsReservedTwiceOver(t *testing.T) {
+	capacity := v1.ResourceList{v1.ResourceCPU: resource.MustParse("2"), v1.ResourceMemory: resource.MustParse("1Gi")}
+	for _, c := range []struct {
+		name string
+		r    Reservation
+		want []string
+	}{
+		{"none", Reservation{}, nil},
+		{"all of it", Reservation{System: map[string]string{"cpu": "1"}, Kube: map[string]string{"cpu": "1000m"}}, nil},
+		{"more than there is", Reservation{System: map[string]string{"cpu": "1500m"}, Kube: map[string]string{"cpu": "1"}},
+			[]string{"keep 2500m of cpu from pods, and the node has 2: reserve less"}},
+		{"with eviction", Reservation{
+			System:       map[string]string{"memory": "1000Mi", "cpu": "3"},
+			EvictionHard: map[string]string{"memory.available": "10%"},
+		}, []string{"keep 3 of cpu", "of memory from pods"}},
+		{"without eviction", Reservation{
+			System:         map[string]string{"memory": "1000Mi"},
+			EvictionHard:   map[string]string{"memory.available": "10%"},
+			IgnoreEviction: true,
+		}, nil},
+		{"what the node does not count", Reservation{Kube: map[string]string{"pid": "100", "ephemeral-storage": "1Gi"}}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := Check(capacity, c.r)
+			if (err == nil) != (len(c.want) == 0) {
+				t.Fatalf("error %v, want %q", err, c.want)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %v, want it to say %q", err, want)
+				}
+			}
+		})
+	}
+}
+
 func TestAllocatableNamesTheBadValue(t *testing.T) {
 	for field, r := range map[string]Reservation{
 		"systemReserved[cpu]":            {System: map[string]string{"cpu": "x"}},

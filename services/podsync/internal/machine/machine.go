@@ -44,6 +44,9 @@ func Read(k *kubeletconfig.Config) (Capacity, error) {
 		System: k.Kubelet.SystemReserved, Kube: k.Kubelet.KubeReserved, EvictionHard: k.Kubelet.EvictionHard,
 		IgnoreEviction: k.Node.AllocatableIgnoreEviction,
 	}
+	if err := nodeinfo.Check(total, reservation); err != nil {
+		return Capacity{}, err
+	}
 	allocatable, err := nodeinfo.Allocatable(total, reservation)
 	if err != nil {
 		return Capacity{}, err
