@@ -141,7 +141,7 @@ func ownRoot(t *testing.T) (root string, mounts map[string]string) {
 		for _, pid := range deepest {
 			t.Errorf("process %d left in %s", pid, root)
 		}
-		made, err := probe.manager(n, probe.convert(n, resources{}))
+		made, err := probe.manager(n, probe.convert(resources{}))
 		if err == nil {
 			err = made.Destroy()
 		}
@@ -244,7 +244,7 @@ func TestOnThisMachine(t *testing.T) {
 	if err := m.create(sub, resources{}); err != nil {
 		t.Fatal(err)
 	}
-	made, err := m.manager(sub, m.convert(sub, resources{}))
+	made, err := m.manager(sub, m.convert(resources{}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,7 @@ func (m *Manager) apply(n podcgroup.Name, r resources) error {
 }
 
 func (m *Manager) create(n podcgroup.Name, r resources) error {
-	lib := m.convert(n, r)
+	lib := m.convert(r)
 	made, err := m.manager(n, lib)
 	if err != nil {
 		return err
@@ -53,7 +53,7 @@ func (m *Manager) create(n podcgroup.Name, r resources) error {
 }
 
 func (m *Manager) set(n podcgroup.Name, r resources) error {
-	lib := m.convert(n, r)
+	lib := m.convert(r)
 	made, err := m.manager(n, lib)
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func (m *Manager) set(n podcgroup.Name, r resources) error {
 
 // convert puts resources into the library's form. What the host has no controller for
 // is left out, as the host cannot limit it.
-func (m *Manager) convert(n podcgroup.Name, r resources) *libcgroups.Resources {
+func (m *Manager) convert(r resources) *libcgroups.Resources {
 	// Devices and the freezer belong to containers: a pod's cgroup never touches them.
 	lib := &libcgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true}
 	has := func(controller string) bool { return !m.unified || slices.Contains(m.needed, controller) }
@@ -99,18 +99,20 @@ func (m *Manager) convert(n podcgroup.Name, r resources) *libcgroups.Resources {
 		if len(r.unified) > 0 && has("memory") {
 			lib.Unified = r.unified
 		}
-		if slices.Equal(n, m.root) && has("cpuset") {
-			// systemd drops a controller that no unit asks for, and the tree would count as incomplete. The kubelet
-			// sets it with either driver.
-			lib.CpusetCpus = effectiveCPUs()
-		}
+	}
+	if r.allCPUs && slices.Contains(m.needed, "cpuset") {
+		lib.CpusetCpus = m.effectiveCPUs()
 	}
 	return lib
 }
 
 // effectiveCPUs are the CPUs that the hierarchy may use, "" when unknown.
-func effectiveCPUs() string {
-	for _, file := range []string{unifiedMount + "/cpuset.cpus.effective", "/sys/devices/system/cpu/online"} {
+func (m *Manager) effectiveCPUs() string {
+	of := unifiedMount + "/cpuset.cpus.effective"
+	if !m.unified {
+		of = filepath.Join(m.mounts["cpuset"], "cpuset.effective_cpus")
+	}
+	for _, file := range []string{of, "/sys/devices/system/cpu/online"} {
 		if text, err := os.ReadFile(file); err == nil {
 			if cpus := strings.TrimSpace(string(text)); cpus != "" {
 				return cpus
@@ -126,27 +128,31 @@ func (m *Manager) exists(n podcgroup.Name) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if m.unified {
-		have, err := unifiedControllers(filepath.Join(unifiedMount, path))
-		if errors.Is(err, os.ErrNotExist) {
-			return false, nil
-		}
-		if err != nil {
-			return false, fmt.Errorf("read the controllers of cgroup %s: %w", path, err)
-		}
+	missing, err := m.missing(path)
+	return err == nil && len(missing) == 0, err
+}
+
+// missing lists the needed controllers that a cgroup does not have: all of them, if it is not there.
+func (m *Manager) missing(path string) ([]string, error) {
+	var missing []string
+	if !m.unified {
 		for _, c := range m.needed {
-			if !slices.Contains(have, c) {
-				return false, nil
+			if !libcgroups.PathExists(filepath.Join(m.mounts[c], path)) {
+				missing = append(missing, c)
 			}
 		}
-		return true, nil
+		return missing, nil
+	}
+	have, err := unifiedControllers(filepath.Join(unifiedMount, path))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("read the controllers of cgroup %s: %w", path, err)
 	}
 	for _, c := range m.needed {
-		if !libcgroups.PathExists(filepath.Join(m.mounts[c], path)) {
-			return false, nil
+		if err != nil || !slices.Contains(have, c) {
+			missing = append(missing, c)
 		}
 	}
-	return true, nil
+	return missing, nil
 }
 
 func unifiedControllers(dir string) ([]string, error) {

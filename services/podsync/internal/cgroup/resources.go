@@ -23,6 +23,9 @@ type resources struct {
 	hugePages map[string]int64
 	// unified are cgroup v2 files, ignored with v1.
 	unified map[string]string
+	// allCPUs names every CPU of the hierarchy: systemd drops a controller that no unit asks for, and the tree would
+	// count as incomplete. The kubelet names them with either driver.
+	allCPUs bool
 }
 
 // podResources is what the pod's own cgroup gets.
@@ -97,7 +100,15 @@ func (m *Manager) nodeResources() resources {
 	if m.enforcesPods() {
 		list = m.o.Allocatable
 	}
-	var r resources
+	r := limitsOf(list)
+	r.unified = map[string]string{"memory.min": "0", "memory.low": "0"}
+	return r
+}
+
+// limitsOf are the limits of a cgroup that is not a pod's. A resource that the list does not name stays as it is, but
+// huge pages, of which there are none then.
+func limitsOf(list v1.ResourceList) resources {
+	r := resources{hugePages: HugePages(list), allCPUs: true}
 	if q, ok := list[v1.ResourceMemory]; ok {
 		r.memory = ptr.To(q.Value())
 	}
@@ -107,7 +118,5 @@ func (m *Manager) nodeResources() resources {
 	if q, ok := list[ResourcePIDs]; ok {
 		r.pids = ptr.To(q.Value())
 	}
-	r.hugePages = HugePages(list)
-	r.unified = map[string]string{"memory.min": "0", "memory.low": "0"}
 	return r
 }

@@ -17,8 +17,6 @@ import (
 	libcgroups "github.com/opencontainers/cgroups"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
-
-	"github.com/microlet/microlet/services/internal/podcgroup"
 )
 
 // inside names the variable that tells this test that it runs where cgroup v2 is all there is.
@@ -187,7 +185,7 @@ func TestUnifiedValues(t *testing.T) {
 		{"none", testPod("u", v1.ResourceRequirements{}), "weight 1, quota 0 of 0, memory 0, pids 77, map[]"},
 		{"pod level", podLevel, "weight 20, quota 100000 of 100000, memory 209715200, pids 77, map[memory.high:199229440]"},
 	} {
-		r := m.convert(podcgroup.Name{"x"}, m.podResources(test.pod))
+		r := m.convert(m.podResources(test.pod))
 		got := fmt.Sprintf("weight %d, quota %d of %d, memory %d, pids %d, %v", r.CpuWeight, r.CpuQuota, r.CpuPeriod,
 			r.Memory, *r.PidsLimit, r.Unified)
 		if d := cmp.Diff(test.want, got); d != "" {
@@ -199,17 +197,15 @@ func TestUnifiedValues(t *testing.T) {
 	}
 }
 
-// Of all cgroups the root of the pods alone gets CPUs, with either driver.
+// The root of the pods gets CPUs, with either driver, and a pod does not.
 func TestRootHasCPUs(t *testing.T) {
 	for _, systemd := range []bool{false, true} {
-		m := &Manager{unified: true, systemd: systemd, root: podcgroup.Name{"kubepods"}, needed: []string{"cpu", "cpuset"}}
-		for _, test := range []struct {
-			of   podcgroup.Name
-			want bool
-		}{{m.root, true}, {podcgroup.Name{"kubepods", "burstable"}, false}} {
-			if cpus := m.convert(test.of, resources{}).CpusetCpus; (cpus != "") != test.want {
-				t.Errorf("systemd %v: %v has the CPUs %q", systemd, test.of, cpus)
-			}
+		m := &Manager{unified: true, systemd: systemd, needed: []string{"cpu", "cpuset"}}
+		if m.convert(m.nodeResources()).CpusetCpus == "" {
+			t.Errorf("systemd %v: the root of the pods has no CPUs", systemd)
+		}
+		if cpus := m.convert(m.podResources(testPod("u"))).CpusetCpus; cpus != "" {
+			t.Errorf("systemd %v: a pod has the CPUs %q", systemd, cpus)
 		}
 	}
 }
