@@ -15,6 +15,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/fallbackrelist"
 	"github.com/microlet/microlet/services/podsync/internal/housekeeping"
 	"github.com/microlet/microlet/services/podsync/internal/machine"
+	"github.com/microlet/microlet/services/podsync/internal/nodeallocatable"
 	"github.com/microlet/microlet/services/podsync/internal/plegwatch"
 	"github.com/microlet/microlet/services/podsync/internal/podadmission"
 	"github.com/microlet/microlet/services/podsync/internal/podreports"
@@ -92,6 +93,7 @@ type podWork struct {
 	reports      *podreports.Reports
 	sources      *podsources.Sources
 	resources    *podsetup.Resources
+	limits       *nodeallocatable.Enforcer
 	admission    *podadmission.Admission
 	dispatcher   *worker.Dispatcher
 	housekeeping *housekeeping.Housekeeping
@@ -152,7 +154,18 @@ func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, er
 		Sources: dispatcher,
 		Waiting: s.Waiting, Node: env.node.Reference, Events: env.events, Log: s.Log, Metrics: s.Metrics,
 	})
-	return &podWork{reports, sources, resources, admission, dispatcher, house}, err
+	enforcer := nodeallocatable.New(nodeallocatable.Options{
+		Kubelet: k, Cgroups: resources.Cgroups, Events: env.events, Node: env.node.Reference, Log: s.Log,
+	})
+	return &podWork{reports, sources, resources, enforcer, admission, dispatcher, house}, err
+}
+
+// prepare makes what all pods share, before any of them is started.
+func (p *podWork) prepare() error {
+	if err := p.resources.Prepare(); err != nil {
+		return err
+	}
+	return p.limits.Reservations()
 }
 
 func (p *podWork) start(s *service.Service, env *environment) {
@@ -160,6 +173,7 @@ func (p *podWork) start(s *service.Service, env *environment) {
 	p.reports.Start(s)
 	p.sources.Start(s, p.dispatcher)
 	p.housekeeping.Start(s)
+	s.Go("node allocatable", p.limits.Run)
 	s.Go("helper pods", func(ctx context.Context) error { return p.admission.Sweep(ctx, env.workers) })
 }
 

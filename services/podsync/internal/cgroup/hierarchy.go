@@ -36,6 +36,14 @@ func (m *Manager) apply(n podcgroup.Name, r resources) error {
 	return m.create(n, r)
 }
 
+// ensure makes a cgroup, and leaves an existing one as it is.
+func (m *Manager) ensure(n podcgroup.Name, r resources) error {
+	if ok, err := m.exists(n); ok || err != nil {
+		return err
+	}
+	return m.create(n, r)
+}
+
 func (m *Manager) create(n podcgroup.Name, r resources) error {
 	lib := m.convert(r)
 	made, err := m.manager(n, lib)

@@ -170,9 +170,8 @@ func (m *Manager) readMounts() error {
 	return nil
 }
 
-// EnsureRoots makes the root of all pods and the two QoS classes, or brings existing ones
-// to their settings. A limit below what already runs is reported as an error and retried
-// by calling again; the tree is usable then all the same.
+// EnsureRoots makes the root of all pods with its limits, and the two QoS classes. Existing classes get their settings,
+// an existing root keeps its limits: LimitPods sets them, which may fail while more than they allow is in use.
 func (m *Manager) EnsureRoots() error {
 	if !m.o.PerQOS {
 		return nil
@@ -188,10 +187,21 @@ func (m *Manager) EnsureRoots() error {
 	bestEffort := resources{shares: ptr.To[uint64](MinShares), hugePages: unbounded}
 	burstable := resources{hugePages: unbounded, unified: map[string]string{"memory.low": "0"}}
 	return errors.Join(
-		m.apply(m.root, m.nodeResources()),
+		m.ensure(m.root, m.nodeResources()),
 		m.apply(m.root.Child(podcgroup.BurstablePart), burstable),
 		m.apply(m.root.Child(podcgroup.BestEffortPart), bestEffort),
 	)
+}
+
+// PodsRoot returns the cgroup of all pods in its plain parts; nil is the root of the hierarchy, which has no limits.
+func (m *Manager) PodsRoot() podcgroup.Name { return m.root }
+
+// LimitPods sets the limits of the cgroup of all pods. It fails while the pods use more memory than they may.
+func (m *Manager) LimitPods() error {
+	if len(m.root) == 0 {
+		return nil
+	}
+	return m.set(m.root, m.nodeResources())
 }
 
 // UpdateQOS gives the burstable class the shares that its pods request together. Call it

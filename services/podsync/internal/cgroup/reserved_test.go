@@ -100,3 +100,50 @@ func TestReservedResources(t *testing.T) {
 		t.Errorf("compressible: %+v", got)
 	}
 }
+
+// A limit that pods exceed must not keep podsync from starting: the root of all pods keeps what it has until LimitPods.
+func TestRootKeepsItsLimitsUntilTheyAreSet(t *testing.T) {
+	root, _ := ownRoot(t)
+	o := Options{Root: root, PerQOS: true, Capacity: list("cpu", "2", "memory", "4Gi", "pid", "5000")}
+	for _, step := range []struct{ limit, before, after string }{{"5000", "5000", "5000"}, {"4000", "5000", "4000"}} {
+		o.Capacity[ResourcePIDs] = list("pid", step.limit)["pid"]
+		m, err := New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.EnsureRoots(); err != nil {
+			t.Fatal(err)
+		}
+		path := m.PodsRoot().Cgroupfs()
+		if got := m.values(t, path)["pids"]; got != step.before {
+			t.Errorf("pids.max = %s, want %s", got, step.before)
+		}
+		if err := m.LimitPods(); err != nil {
+			t.Fatal(err)
+		}
+		if got := m.values(t, path)["pids"]; got != step.after {
+			t.Errorf("pids.max = %s once it is set, want %s", got, step.after)
+		}
+	}
+}
+
+// Without a cgroup a class, a cgroupRoot gets the node's capacity, and the root of the hierarchy nothing.
+func TestLimitPodsWithoutQOS(t *testing.T) {
+	m, err := New(Options{Capacity: list("memory", "1Gi")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.LimitPods(); err != nil || len(m.PodsRoot()) != 0 {
+		t.Errorf("the root of the hierarchy: %v, %v", m.PodsRoot(), err)
+	}
+	root, _ := ownRoot(t)
+	if m, err = New(Options{Root: root, Capacity: list("pid", "3000")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.LimitPods(); err != nil {
+		t.Fatal(err)
+	}
+	if got := m.values(t, root)["pids"]; got != "3000" {
+		t.Errorf("pids.max = %s, want 3000", got)
+	}
+}
