@@ -90,17 +90,15 @@ func TestKubeconfig(t *testing.T) {
 
 func TestWhatIsNotBuiltIsRefused(t *testing.T) {
 	for _, yaml := range []string{
-		"systemReserved: {cpu: 100m}", "kubeReserved: {memory: 1Gi}", "reservedSystemCPUs: 0-1",
+		"reservedSystemCPUs: 0-1",
 		"cpuManagerPolicy: static", "memoryManagerPolicy: Static",
 		"reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]", "topologyManagerPolicy: restricted",
-		"systemReservedCgroup: /system", "kubeReservedCgroup: /kube",
 		"evictionHard: {memory.available: 200Mi}",
 		"{evictionSoft: {memory.available: 300Mi}, evictionSoftGracePeriod: {memory.available: 30s}}",
 		"evictionMinimumReclaim: {memory.available: 1Mi}", "protectKernelDefaults: true", "shutdownGracePeriod: 30s",
 		"imagePullCredentialsVerificationPolicy: AlwaysVerify",
 		"memorySwap: {swapBehavior: LimitedSwap}", "qosReserved: {memory: 50%}",
 		"{featureGates: {DefaultPodSysctls: true}, defaultPodSysctls: {net.ipv4.tcp_syncookies: '1'}}",
-		"{enforceNodeAllocatable: [pods, system-reserved], systemReservedCgroup: /system}",
 	} {
 		field := regexp.MustCompile(`\w+`).FindString(strings.TrimPrefix(yaml,
 			"{featureGates: {DefaultPodSysctls: true}, "))
@@ -120,10 +118,22 @@ func TestWhatIsNotBuiltIsRefused(t *testing.T) {
 			}
 		}
 	}
-	for _, flag := range []string{"--cloud-provider=external", "--lock-file=/run/lock", "--system-reserved=cpu=1"} {
+	for _, flag := range []string{"--cloud-provider=external", "--lock-file=/run/lock", "--reserved-cpus=0"} {
 		if _, _, err := load(t, flag); err == nil || !strings.Contains(err.Error(), notBuilt) {
 			t.Errorf("%s: error = %v, want a refusal", flag, err)
 		}
+	}
+}
+
+func TestReservationsAreSupported(t *testing.T) {
+	const given = "systemReserved: {cpu: 100m, pid: '50'}\nkubeReserved: {memory: 1Gi, ephemeral-storage: 2Gi}\n" +
+		"enforceNodeAllocatable: [pods, system-reserved, kube-reserved-compressible]\n" +
+		"systemReservedCgroup: /system\nkubeReservedCgroup: /kube\n"
+	if got := warningsOf(t, msgWarned, "--config", file(t, given)); got != nil {
+		t.Errorf("warns of %q", got)
+	}
+	if got := warningsOf(t, msgWarned, "--system-reserved=cpu=1", "--kube-reserved=memory=1Gi"); got != nil {
+		t.Errorf("warns of %q", got)
 	}
 }
 

@@ -90,6 +90,11 @@ func validateEnforcement(p *problems, k *kc) {
 			field := map[bool]string{true: "systemReservedCgroup", false: "kubeReservedCgroup"}[strings.HasPrefix(level,
 				enforceSystemReserved)]
 			p.check(cgroup != "", at, level, field+" is not set", "set "+field+", or remove it")
+			// The kubelet finds this when it sets the limits, and ends.
+			reserved := strings.TrimSuffix(field, "Cgroup")
+			amounts := map[string]map[string]string{"systemReserved": k.SystemReserved, "kubeReserved": k.KubeReserved}
+			p.check(len(amounts[reserved]) > 0, at, level, reserved+" is empty",
+				"set "+reserved+", or remove it")
 		}
 		if level != enforceNone && slices.Contains(known, level) {
 			p.check(*k.CgroupsPerQOS, at, level, "cgroupsPerQOS is false",
