@@ -52,7 +52,7 @@ func KubeletFields() []string {
 	return []string{
 		"contentType", "enableControllerAttachDetach", "enableServer", "eventBurst", "eventRecordQPS", "evictionHard",
 		"featureGates",
-		"kubeReserved", "maxPods", "nodeLeaseDurationSeconds", "nodeStatusReportFrequency", "nodeStatusUpdateFrequency",
+		"kubeReserved", "localStorageCapacityIsolation", "maxPods", "nodeLeaseDurationSeconds", "nodeStatusReportFrequency", "nodeStatusUpdateFrequency",
 		"podsPerCore", "port", "providerID", "registerNode", "registerWithTaints", "systemReserved",
 		"node.allocatableIgnoreEviction", "node.cloudProvider", "node.kubeconfig", "node.nodeIP", "node.nodeLabels",
 		"node.rootDir",
@@ -75,14 +75,17 @@ func (c *Config) settings() node.Settings {
 		ProviderID:             k.Kubelet.ProviderID,
 		ControllerAttachDetach: *k.Kubelet.EnableControllerAttachDetach,
 		KubeletPort:            port,
-		DeclaredFeatures:       k.DeclaredFeatures(),
-		MicroletVersion:        telemetry.Version,
+
+		LocalStorageCapacityIsolation: *k.Kubelet.LocalStorageCapacityIsolation,
+		DeclaredFeatures:              k.DeclaredFeatures(),
+		MicroletVersion:               telemetry.Version,
 	}
 }
 
 func (c *Config) limits() nodeinfo.Options {
 	return nodeinfo.Options{
 		RootDir: c.Kubelet.Node.RootDir, MaxPods: c.Kubelet.Kubelet.MaxPods, PodsPerCore: c.Kubelet.Kubelet.PodsPerCore,
+		LocalStorageCapacityIsolation: *c.Kubelet.Kubelet.LocalStorageCapacityIsolation,
 	}
 }
 

@@ -24,6 +24,9 @@ type Options struct {
 	MaxPods int32
 	// PodsPerCore lowers MaxPods on small machines (podsPerCore); 0 does not.
 	PodsPerCore int32
+	// LocalStorageCapacityIsolation is the field of that name. Without it the node has no ephemeral-storage, so that
+	// no pod can request any.
+	LocalStorageCapacityIsolation bool
 }
 
 // Capacity returns cpu, memory, pods, ephemeral-storage and a hugepages-<size> for each page size
@@ -50,6 +53,9 @@ func (s Source) Capacity(o Options) (v1.ResourceList, error) {
 	}
 	if err := s.addHugePages(list); err != nil {
 		errs = append(errs, err)
+	}
+	if !o.LocalStorageCapacityIsolation {
+		return list, errors.Join(errs...)
 	}
 	if size, err := s.fileSystemSize(o.RootDir); err != nil {
 		errs = append(errs, err)

@@ -56,7 +56,8 @@ func TestCapacity(t *testing.T) {
 		pods        string
 	}{{"max pods", 0, "110"}, {"pods per core", 10, "40"}, {"pods per core is no more than max pods", 100, "110"}} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := s.Capacity(Options{RootDir: "/var/lib/kubelet", MaxPods: 110, PodsPerCore: c.podsPerCore})
+			got, err := s.Capacity(Options{RootDir: "/var/lib/kubelet", MaxPods: 110, PodsPerCore: c.podsPerCore,
+				LocalStorageCapacityIsolation: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -74,6 +75,16 @@ func TestCapacity(t *testing.T) {
 				t.Errorf("ephemeral-storage = %s, want the size of a file system", q.String())
 			}
 		})
+	}
+}
+
+func TestCapacityWithoutLocalStorage(t *testing.T) {
+	got, err := tree(t, machineFiles).Capacity(Options{RootDir: "/var/lib/kubelet", MaxPods: 110})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if q, has := got[v1.ResourceEphemeralStorage]; has {
+		t.Errorf("ephemeral-storage = %s, want none", q.String())
 	}
 }
 

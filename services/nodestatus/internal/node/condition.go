@@ -29,7 +29,7 @@ func IsReady(n *v1.Node) bool {
 // setReady decides on the Ready condition, and puts it last.
 func (s Settings) setReady(n *v1.Node, o Observed, now time.Time) []Event {
 	problems := slices.Clone(o.Problems)
-	if err := missingCapacity(n); err != nil {
+	if err := s.missingCapacity(n); err != nil {
 		problems = append(problems, err)
 	}
 	stamp := metav1.NewTime(now)

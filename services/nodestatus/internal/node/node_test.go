@@ -163,9 +163,15 @@ func TestReadyCondition(t *testing.T) {
 			}
 		})
 	}
-	n, _, _ := s.Update(&v1.Node{}, Observed{Capacity: resources("cpu", "1")}, now)
-	if m := Condition(n, v1.NodeReady).Message; m != "missing node capacity for resources: memory, pods, ephemeral-storage" {
-		t.Errorf("message %q", m)
+	for isolation, want := range map[bool]string{
+		true:  "missing node capacity for resources: memory, pods, ephemeral-storage",
+		false: "missing node capacity for resources: memory, pods",
+	} {
+		s.LocalStorageCapacityIsolation = isolation
+		n, _, _ := s.Update(&v1.Node{}, Observed{Capacity: resources("cpu", "1")}, now)
+		if m := Condition(n, v1.NodeReady).Message; m != want {
+			t.Errorf("message %q with isolation %t, want %q", m, isolation, want)
+		}
 	}
 }
 

@@ -45,6 +45,9 @@ type Settings struct {
 	ControllerAttachDetach bool
 	// KubeletPort is where nodeapi serves the kubelet's API; 0 when it does not.
 	KubeletPort int32
+	// LocalStorageCapacityIsolation is localStorageCapacityIsolation: without it a node needs no ephemeral-storage to
+	// be ready.
+	LocalStorageCapacityIsolation bool
 	// DeclaredFeatures are what status.declaredFeatures lists, in the order of their names.
 	DeclaredFeatures []string
 	// MicroletVersion is added to the reported version as build metadata; "" adds none.

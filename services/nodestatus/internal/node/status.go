@@ -178,10 +178,13 @@ func Differs(a, b *v1.Node) bool {
 }
 
 // missingCapacity names the resources without which nothing can be scheduled.
-func missingCapacity(n *v1.Node) error {
+func (s Settings) missingCapacity(n *v1.Node) error {
 	var missing []string
-	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourcePods,
-		v1.ResourceEphemeralStorage} {
+	required := []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourcePods}
+	if s.LocalStorageCapacityIsolation {
+		required = append(required, v1.ResourceEphemeralStorage)
+	}
+	for _, name := range required {
 		if _, has := n.Status.Capacity[name]; !has {
 			missing = append(missing, string(name))
 		}

@@ -396,7 +396,7 @@ func TestCollectorPrefersPodsyncAndHoldsWhatItFound(t *testing.T) {
 	network := &struct{ fakeNetwork }{}
 	c := &Collector{
 		Settings: node.Settings{Name: "n", Hostname: "n"}, Network: network,
-		Limits:   nodeinfo.Options{RootDir: "/", MaxPods: 7},
+		Limits:   nodeinfo.Options{RootDir: "/", MaxPods: 7, LocalStorageCapacityIsolation: true},
 		Capacity: func() *podsyncv1.Capacity { return reported }, Runtime: func() *podsyncv1.Runtime { return good },
 		Ready: NewReady(NewPodsync(func() *busv1.Heartbeat { return nil }, &fakePodsync{})),
 		Found: func([]v1.NodeAddress) {}, Log: slog.New(slog.DiscardHandler),

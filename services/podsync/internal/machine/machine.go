@@ -36,6 +36,7 @@ func Read(k *kubeletconfig.Config) (Capacity, error) {
 	source := nodeinfo.Source{}
 	total, err := source.Capacity(nodeinfo.Options{
 		RootDir: k.Node.RootDir, MaxPods: k.Kubelet.MaxPods, PodsPerCore: k.Kubelet.PodsPerCore,
+		LocalStorageCapacityIsolation: *k.Kubelet.LocalStorageCapacityIsolation,
 	})
 	if err != nil {
 		return Capacity{}, fmt.Errorf("read the node's capacity: %w", err)
