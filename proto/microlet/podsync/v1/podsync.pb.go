@@ -1193,6 +1193,207 @@ func (x *LocalPod) GetUid() string {
 	return ""
 }
 
+// EvictRequest ends a pod because the node is short of a resource, or because the pod exceeds its local storage.
+type EvictRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	PodUid string                 `protobuf:"bytes,1,opt,name=pod_uid,json=podUid,proto3" json:"pod_uid,omitempty"`
+	// The message of the pod's status and of the event "Evicted", at most 8 KiB. Their reason is "Evicted".
+	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	// What the containers get to end, in seconds; 0 or less counts as 1, as with the kubelet. The shorter of two requests
+	// holds.
+	GracePeriodSeconds int64 `protobuf:"varint,3,opt,name=grace_period_seconds,json=gracePeriodSeconds,proto3" json:"grace_period_seconds,omitempty"`
+	// Annotations of the event, at most 16.
+	Annotations map[string]string `protobuf:"bytes,4,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// The pod gets the condition DisruptionTarget with the reason TerminationByKubelet and the message.
+	DisruptionTarget bool `protobuf:"varint,5,opt,name=disruption_target,json=disruptionTarget,proto3" json:"disruption_target,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *EvictRequest) Reset() {
+	*x = EvictRequest{}
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EvictRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EvictRequest) ProtoMessage() {}
+
+func (x *EvictRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EvictRequest.ProtoReflect.Descriptor instead.
+func (*EvictRequest) Descriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *EvictRequest) GetPodUid() string {
+	if x != nil {
+		return x.PodUid
+	}
+	return ""
+}
+
+func (x *EvictRequest) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *EvictRequest) GetGracePeriodSeconds() int64 {
+	if x != nil {
+		return x.GracePeriodSeconds
+	}
+	return 0
+}
+
+func (x *EvictRequest) GetAnnotations() map[string]string {
+	if x != nil {
+		return x.Annotations
+	}
+	return nil
+}
+
+func (x *EvictRequest) GetDisruptionTarget() bool {
+	if x != nil {
+		return x.DisruptionTarget
+	}
+	return false
+}
+
+// EvictResponse says that the containers of the pod have stopped.
+type EvictResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EvictResponse) Reset() {
+	*x = EvictResponse{}
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EvictResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EvictResponse) ProtoMessage() {}
+
+func (x *EvictResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EvictResponse.ProtoReflect.Descriptor instead.
+func (*EvictResponse) Descriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{19}
+}
+
+// RemoveDeadContainersRequest requests the removal of containers that have ended.
+type RemoveDeadContainersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveDeadContainersRequest) Reset() {
+	*x = RemoveDeadContainersRequest{}
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveDeadContainersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveDeadContainersRequest) ProtoMessage() {}
+
+func (x *RemoveDeadContainersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveDeadContainersRequest.ProtoReflect.Descriptor instead.
+func (*RemoveDeadContainersRequest) Descriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{20}
+}
+
+// RemoveDeadContainersResponse says how many containers were removed.
+type RemoveDeadContainersResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Removed       int32                  `protobuf:"varint,1,opt,name=removed,proto3" json:"removed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveDeadContainersResponse) Reset() {
+	*x = RemoveDeadContainersResponse{}
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveDeadContainersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveDeadContainersResponse) ProtoMessage() {}
+
+func (x *RemoveDeadContainersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveDeadContainersResponse.ProtoReflect.Descriptor instead.
+func (*RemoveDeadContainersResponse) Descriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *RemoveDeadContainersResponse) GetRemoved() int32 {
+	if x != nil {
+		return x.Removed
+	}
+	return 0
+}
+
 // Condition is one condition of CRI Status.
 type Runtime_Condition struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1205,7 +1406,7 @@ type Runtime_Condition struct {
 
 func (x *Runtime_Condition) Reset() {
 	*x = Runtime_Condition{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[18]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1217,7 +1418,7 @@ func (x *Runtime_Condition) String() string {
 func (*Runtime_Condition) ProtoMessage() {}
 
 func (x *Runtime_Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[18]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1266,7 +1467,7 @@ type Runtime_Handler struct {
 
 func (x *Runtime_Handler) Reset() {
 	*x = Runtime_Handler{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[19]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1278,7 +1479,7 @@ func (x *Runtime_Handler) String() string {
 func (*Runtime_Handler) ProtoMessage() {}
 
 func (x *Runtime_Handler) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[19]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1399,7 +1600,20 @@ const file_microlet_podsync_v1_podsync_proto_rawDesc = "" +
 	"\bLocalPod\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
-	"\x03uid\x18\x03 \x01(\tR\x03uid*{\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\"\xb6\x02\n" +
+	"\fEvictRequest\x12\x17\n" +
+	"\apod_uid\x18\x01 \x01(\tR\x06podUid\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\x120\n" +
+	"\x14grace_period_seconds\x18\x03 \x01(\x03R\x12gracePeriodSeconds\x12T\n" +
+	"\vannotations\x18\x04 \x03(\v22.microlet.podsync.v1.EvictRequest.AnnotationsEntryR\vannotations\x12+\n" +
+	"\x11disruption_target\x18\x05 \x01(\bR\x10disruptionTarget\x1a>\n" +
+	"\x10AnnotationsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x0f\n" +
+	"\rEvictResponse\"\x1d\n" +
+	"\x1bRemoveDeadContainersRequest\"8\n" +
+	"\x1cRemoveDeadContainersResponse\x12\x18\n" +
+	"\aremoved\x18\x01 \x01(\x05R\aremoved*{\n" +
 	"\tPodSource\x12\x1a\n" +
 	"\x16POD_SOURCE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0ePOD_SOURCE_API\x10\x01\x12\x13\n" +
@@ -1411,14 +1625,16 @@ const file_microlet_podsync_v1_podsync_proto_rawDesc = "" +
 	"\x17CONTAINER_STATE_CREATED\x10\x01\x12\x1b\n" +
 	"\x17CONTAINER_STATE_RUNNING\x10\x02\x12\x1a\n" +
 	"\x16CONTAINER_STATE_EXITED\x10\x03\x12\x1b\n" +
-	"\x17CONTAINER_STATE_UNKNOWN\x10\x042\xbb\x04\n" +
+	"\x17CONTAINER_STATE_UNKNOWN\x10\x042\x88\x06\n" +
 	"\x0ePodsyncService\x12Z\n" +
 	"\tGetHealth\x12%.microlet.podsync.v1.GetHealthRequest\x1a&.microlet.podsync.v1.GetHealthResponse\x12T\n" +
 	"\aWakePod\x12#.microlet.podsync.v1.WakePodRequest\x1a$.microlet.podsync.v1.WakePodResponse\x12Q\n" +
 	"\x06RunPod\x12\".microlet.podsync.v1.RunPodRequest\x1a#.microlet.podsync.v1.RunPodResponse\x12Z\n" +
 	"\tRemovePod\x12%.microlet.podsync.v1.RemovePodRequest\x1a&.microlet.podsync.v1.RemovePodResponse\x12`\n" +
 	"\vGetLocalPod\x12'.microlet.podsync.v1.GetLocalPodRequest\x1a(.microlet.podsync.v1.GetLocalPodResponse\x12f\n" +
-	"\rListLocalPods\x12).microlet.podsync.v1.ListLocalPodsRequest\x1a*.microlet.podsync.v1.ListLocalPodsResponseB\xd7\x01\n" +
+	"\rListLocalPods\x12).microlet.podsync.v1.ListLocalPodsRequest\x1a*.microlet.podsync.v1.ListLocalPodsResponse\x12N\n" +
+	"\x05Evict\x12!.microlet.podsync.v1.EvictRequest\x1a\".microlet.podsync.v1.EvictResponse\x12{\n" +
+	"\x14RemoveDeadContainers\x120.microlet.podsync.v1.RemoveDeadContainersRequest\x1a1.microlet.podsync.v1.RemoveDeadContainersResponseB\xd7\x01\n" +
 	"\x17com.microlet.podsync.v1B\fPodsyncProtoP\x01Z@github.com/microlet/microlet/proto/microlet/podsync/v1;podsyncv1\xa2\x02\x03MPX\xaa\x02\x13Microlet.Podsync.V1\xca\x02\x13Microlet\\Podsync\\V1\xe2\x02\x1fMicrolet\\Podsync\\V1\\GPBMetadata\xea\x02\x15Microlet::Podsync::V1b\x06proto3"
 
 var (
@@ -1434,67 +1650,77 @@ func file_microlet_podsync_v1_podsync_proto_rawDescGZIP() []byte {
 }
 
 var file_microlet_podsync_v1_podsync_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_microlet_podsync_v1_podsync_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_microlet_podsync_v1_podsync_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_microlet_podsync_v1_podsync_proto_goTypes = []any{
-	(PodSource)(0),                // 0: microlet.podsync.v1.PodSource
-	(ContainerState)(0),           // 1: microlet.podsync.v1.ContainerState
-	(RunPodResponse_Outcome)(0),   // 2: microlet.podsync.v1.RunPodResponse.Outcome
-	(*Pod)(nil),                   // 3: microlet.podsync.v1.Pod
-	(*Container)(nil),             // 4: microlet.podsync.v1.Container
-	(*PodStatus)(nil),             // 5: microlet.podsync.v1.PodStatus
-	(*Runtime)(nil),               // 6: microlet.podsync.v1.Runtime
-	(*Capacity)(nil),              // 7: microlet.podsync.v1.Capacity
-	(*GetHealthRequest)(nil),      // 8: microlet.podsync.v1.GetHealthRequest
-	(*GetHealthResponse)(nil),     // 9: microlet.podsync.v1.GetHealthResponse
-	(*WakePodRequest)(nil),        // 10: microlet.podsync.v1.WakePodRequest
-	(*WakePodResponse)(nil),       // 11: microlet.podsync.v1.WakePodResponse
-	(*RunPodRequest)(nil),         // 12: microlet.podsync.v1.RunPodRequest
-	(*RunPodResponse)(nil),        // 13: microlet.podsync.v1.RunPodResponse
-	(*RemovePodRequest)(nil),      // 14: microlet.podsync.v1.RemovePodRequest
-	(*RemovePodResponse)(nil),     // 15: microlet.podsync.v1.RemovePodResponse
-	(*GetLocalPodRequest)(nil),    // 16: microlet.podsync.v1.GetLocalPodRequest
-	(*GetLocalPodResponse)(nil),   // 17: microlet.podsync.v1.GetLocalPodResponse
-	(*ListLocalPodsRequest)(nil),  // 18: microlet.podsync.v1.ListLocalPodsRequest
-	(*ListLocalPodsResponse)(nil), // 19: microlet.podsync.v1.ListLocalPodsResponse
-	(*LocalPod)(nil),              // 20: microlet.podsync.v1.LocalPod
-	(*Runtime_Condition)(nil),     // 21: microlet.podsync.v1.Runtime.Condition
-	(*Runtime_Handler)(nil),       // 22: microlet.podsync.v1.Runtime.Handler
-	nil,                           // 23: microlet.podsync.v1.Capacity.CapacityEntry
-	nil,                           // 24: microlet.podsync.v1.Capacity.AllocatableEntry
-	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
+	(PodSource)(0),                       // 0: microlet.podsync.v1.PodSource
+	(ContainerState)(0),                  // 1: microlet.podsync.v1.ContainerState
+	(RunPodResponse_Outcome)(0),          // 2: microlet.podsync.v1.RunPodResponse.Outcome
+	(*Pod)(nil),                          // 3: microlet.podsync.v1.Pod
+	(*Container)(nil),                    // 4: microlet.podsync.v1.Container
+	(*PodStatus)(nil),                    // 5: microlet.podsync.v1.PodStatus
+	(*Runtime)(nil),                      // 6: microlet.podsync.v1.Runtime
+	(*Capacity)(nil),                     // 7: microlet.podsync.v1.Capacity
+	(*GetHealthRequest)(nil),             // 8: microlet.podsync.v1.GetHealthRequest
+	(*GetHealthResponse)(nil),            // 9: microlet.podsync.v1.GetHealthResponse
+	(*WakePodRequest)(nil),               // 10: microlet.podsync.v1.WakePodRequest
+	(*WakePodResponse)(nil),              // 11: microlet.podsync.v1.WakePodResponse
+	(*RunPodRequest)(nil),                // 12: microlet.podsync.v1.RunPodRequest
+	(*RunPodResponse)(nil),               // 13: microlet.podsync.v1.RunPodResponse
+	(*RemovePodRequest)(nil),             // 14: microlet.podsync.v1.RemovePodRequest
+	(*RemovePodResponse)(nil),            // 15: microlet.podsync.v1.RemovePodResponse
+	(*GetLocalPodRequest)(nil),           // 16: microlet.podsync.v1.GetLocalPodRequest
+	(*GetLocalPodResponse)(nil),          // 17: microlet.podsync.v1.GetLocalPodResponse
+	(*ListLocalPodsRequest)(nil),         // 18: microlet.podsync.v1.ListLocalPodsRequest
+	(*ListLocalPodsResponse)(nil),        // 19: microlet.podsync.v1.ListLocalPodsResponse
+	(*LocalPod)(nil),                     // 20: microlet.podsync.v1.LocalPod
+	(*EvictRequest)(nil),                 // 21: microlet.podsync.v1.EvictRequest
+	(*EvictResponse)(nil),                // 22: microlet.podsync.v1.EvictResponse
+	(*RemoveDeadContainersRequest)(nil),  // 23: microlet.podsync.v1.RemoveDeadContainersRequest
+	(*RemoveDeadContainersResponse)(nil), // 24: microlet.podsync.v1.RemoveDeadContainersResponse
+	(*Runtime_Condition)(nil),            // 25: microlet.podsync.v1.Runtime.Condition
+	(*Runtime_Handler)(nil),              // 26: microlet.podsync.v1.Runtime.Handler
+	nil,                                  // 27: microlet.podsync.v1.Capacity.CapacityEntry
+	nil,                                  // 28: microlet.podsync.v1.Capacity.AllocatableEntry
+	nil,                                  // 29: microlet.podsync.v1.EvictRequest.AnnotationsEntry
+	(*timestamppb.Timestamp)(nil),        // 30: google.protobuf.Timestamp
 }
 var file_microlet_podsync_v1_podsync_proto_depIdxs = []int32{
 	0,  // 0: microlet.podsync.v1.Pod.source:type_name -> microlet.podsync.v1.PodSource
 	1,  // 1: microlet.podsync.v1.Container.state:type_name -> microlet.podsync.v1.ContainerState
-	25, // 2: microlet.podsync.v1.Container.started:type_name -> google.protobuf.Timestamp
+	30, // 2: microlet.podsync.v1.Container.started:type_name -> google.protobuf.Timestamp
 	4,  // 3: microlet.podsync.v1.PodStatus.containers:type_name -> microlet.podsync.v1.Container
-	21, // 4: microlet.podsync.v1.Runtime.runtime_ready:type_name -> microlet.podsync.v1.Runtime.Condition
-	21, // 5: microlet.podsync.v1.Runtime.network_ready:type_name -> microlet.podsync.v1.Runtime.Condition
-	22, // 6: microlet.podsync.v1.Runtime.handlers:type_name -> microlet.podsync.v1.Runtime.Handler
-	23, // 7: microlet.podsync.v1.Capacity.capacity:type_name -> microlet.podsync.v1.Capacity.CapacityEntry
-	24, // 8: microlet.podsync.v1.Capacity.allocatable:type_name -> microlet.podsync.v1.Capacity.AllocatableEntry
+	25, // 4: microlet.podsync.v1.Runtime.runtime_ready:type_name -> microlet.podsync.v1.Runtime.Condition
+	25, // 5: microlet.podsync.v1.Runtime.network_ready:type_name -> microlet.podsync.v1.Runtime.Condition
+	26, // 6: microlet.podsync.v1.Runtime.handlers:type_name -> microlet.podsync.v1.Runtime.Handler
+	27, // 7: microlet.podsync.v1.Capacity.capacity:type_name -> microlet.podsync.v1.Capacity.CapacityEntry
+	28, // 8: microlet.podsync.v1.Capacity.allocatable:type_name -> microlet.podsync.v1.Capacity.AllocatableEntry
 	20, // 9: microlet.podsync.v1.RunPodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
 	2,  // 10: microlet.podsync.v1.RunPodResponse.outcome:type_name -> microlet.podsync.v1.RunPodResponse.Outcome
 	20, // 11: microlet.podsync.v1.RemovePodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
 	20, // 12: microlet.podsync.v1.GetLocalPodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
 	20, // 13: microlet.podsync.v1.ListLocalPodsResponse.pods:type_name -> microlet.podsync.v1.LocalPod
-	8,  // 14: microlet.podsync.v1.PodsyncService.GetHealth:input_type -> microlet.podsync.v1.GetHealthRequest
-	10, // 15: microlet.podsync.v1.PodsyncService.WakePod:input_type -> microlet.podsync.v1.WakePodRequest
-	12, // 16: microlet.podsync.v1.PodsyncService.RunPod:input_type -> microlet.podsync.v1.RunPodRequest
-	14, // 17: microlet.podsync.v1.PodsyncService.RemovePod:input_type -> microlet.podsync.v1.RemovePodRequest
-	16, // 18: microlet.podsync.v1.PodsyncService.GetLocalPod:input_type -> microlet.podsync.v1.GetLocalPodRequest
-	18, // 19: microlet.podsync.v1.PodsyncService.ListLocalPods:input_type -> microlet.podsync.v1.ListLocalPodsRequest
-	9,  // 20: microlet.podsync.v1.PodsyncService.GetHealth:output_type -> microlet.podsync.v1.GetHealthResponse
-	11, // 21: microlet.podsync.v1.PodsyncService.WakePod:output_type -> microlet.podsync.v1.WakePodResponse
-	13, // 22: microlet.podsync.v1.PodsyncService.RunPod:output_type -> microlet.podsync.v1.RunPodResponse
-	15, // 23: microlet.podsync.v1.PodsyncService.RemovePod:output_type -> microlet.podsync.v1.RemovePodResponse
-	17, // 24: microlet.podsync.v1.PodsyncService.GetLocalPod:output_type -> microlet.podsync.v1.GetLocalPodResponse
-	19, // 25: microlet.podsync.v1.PodsyncService.ListLocalPods:output_type -> microlet.podsync.v1.ListLocalPodsResponse
-	20, // [20:26] is the sub-list for method output_type
-	14, // [14:20] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	29, // 14: microlet.podsync.v1.EvictRequest.annotations:type_name -> microlet.podsync.v1.EvictRequest.AnnotationsEntry
+	8,  // 15: microlet.podsync.v1.PodsyncService.GetHealth:input_type -> microlet.podsync.v1.GetHealthRequest
+	10, // 16: microlet.podsync.v1.PodsyncService.WakePod:input_type -> microlet.podsync.v1.WakePodRequest
+	12, // 17: microlet.podsync.v1.PodsyncService.RunPod:input_type -> microlet.podsync.v1.RunPodRequest
+	14, // 18: microlet.podsync.v1.PodsyncService.RemovePod:input_type -> microlet.podsync.v1.RemovePodRequest
+	16, // 19: microlet.podsync.v1.PodsyncService.GetLocalPod:input_type -> microlet.podsync.v1.GetLocalPodRequest
+	18, // 20: microlet.podsync.v1.PodsyncService.ListLocalPods:input_type -> microlet.podsync.v1.ListLocalPodsRequest
+	21, // 21: microlet.podsync.v1.PodsyncService.Evict:input_type -> microlet.podsync.v1.EvictRequest
+	23, // 22: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:input_type -> microlet.podsync.v1.RemoveDeadContainersRequest
+	9,  // 23: microlet.podsync.v1.PodsyncService.GetHealth:output_type -> microlet.podsync.v1.GetHealthResponse
+	11, // 24: microlet.podsync.v1.PodsyncService.WakePod:output_type -> microlet.podsync.v1.WakePodResponse
+	13, // 25: microlet.podsync.v1.PodsyncService.RunPod:output_type -> microlet.podsync.v1.RunPodResponse
+	15, // 26: microlet.podsync.v1.PodsyncService.RemovePod:output_type -> microlet.podsync.v1.RemovePodResponse
+	17, // 27: microlet.podsync.v1.PodsyncService.GetLocalPod:output_type -> microlet.podsync.v1.GetLocalPodResponse
+	19, // 28: microlet.podsync.v1.PodsyncService.ListLocalPods:output_type -> microlet.podsync.v1.ListLocalPodsResponse
+	22, // 29: microlet.podsync.v1.PodsyncService.Evict:output_type -> microlet.podsync.v1.EvictResponse
+	24, // 30: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:output_type -> microlet.podsync.v1.RemoveDeadContainersResponse
+	23, // [23:31] is the sub-list for method output_type
+	15, // [15:23] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_microlet_podsync_v1_podsync_proto_init() }
@@ -1508,7 +1734,7 @@ func file_microlet_podsync_v1_podsync_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_microlet_podsync_v1_podsync_proto_rawDesc), len(file_microlet_podsync_v1_podsync_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   22,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,12 +22,14 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	PodsyncService_GetHealth_FullMethodName     = "/microlet.podsync.v1.PodsyncService/GetHealth"
-	PodsyncService_WakePod_FullMethodName       = "/microlet.podsync.v1.PodsyncService/WakePod"
-	PodsyncService_RunPod_FullMethodName        = "/microlet.podsync.v1.PodsyncService/RunPod"
-	PodsyncService_RemovePod_FullMethodName     = "/microlet.podsync.v1.PodsyncService/RemovePod"
-	PodsyncService_GetLocalPod_FullMethodName   = "/microlet.podsync.v1.PodsyncService/GetLocalPod"
-	PodsyncService_ListLocalPods_FullMethodName = "/microlet.podsync.v1.PodsyncService/ListLocalPods"
+	PodsyncService_GetHealth_FullMethodName            = "/microlet.podsync.v1.PodsyncService/GetHealth"
+	PodsyncService_WakePod_FullMethodName              = "/microlet.podsync.v1.PodsyncService/WakePod"
+	PodsyncService_RunPod_FullMethodName               = "/microlet.podsync.v1.PodsyncService/RunPod"
+	PodsyncService_RemovePod_FullMethodName            = "/microlet.podsync.v1.PodsyncService/RemovePod"
+	PodsyncService_GetLocalPod_FullMethodName          = "/microlet.podsync.v1.PodsyncService/GetLocalPod"
+	PodsyncService_ListLocalPods_FullMethodName        = "/microlet.podsync.v1.PodsyncService/ListLocalPods"
+	PodsyncService_Evict_FullMethodName                = "/microlet.podsync.v1.PodsyncService/Evict"
+	PodsyncService_RemoveDeadContainers_FullMethodName = "/microlet.podsync.v1.PodsyncService/RemoveDeadContainers"
 )
 
 // PodsyncServiceClient is the client API for PodsyncService service.
@@ -46,6 +48,14 @@ type PodsyncServiceClient interface {
 	RemovePod(ctx context.Context, in *RemovePodRequest, opts ...grpc.CallOption) (*RemovePodResponse, error)
 	GetLocalPod(ctx context.Context, in *GetLocalPodRequest, opts ...grpc.CallOption) (*GetLocalPodResponse, error)
 	ListLocalPods(ctx context.Context, in *ListLocalPodsRequest, opts ...grpc.CallOption) (*ListLocalPodsResponse, error)
+	// evictor calls Evict. It answers when the containers have stopped, and may be called again for the same pod: the
+	// first message holds, and there is one event. Errors: NOT_FOUND if nothing of the pod is on the node,
+	// FAILED_PRECONDITION if the pod is critical, INVALID_ARGUMENT with the field, and DEADLINE_EXCEEDED if the containers
+	// have not stopped in time; they are being stopped all the same.
+	Evict(ctx context.Context, in *EvictRequest, opts ...grpc.CallOption) (*EvictResponse, error)
+	// evictor calls RemoveDeadContainers when a disk is full. It removes every container that has ended, also those that
+	// are kept for their logs.
+	RemoveDeadContainers(ctx context.Context, in *RemoveDeadContainersRequest, opts ...grpc.CallOption) (*RemoveDeadContainersResponse, error)
 }
 
 type podsyncServiceClient struct {
@@ -116,6 +126,26 @@ func (c *podsyncServiceClient) ListLocalPods(ctx context.Context, in *ListLocalP
 	return out, nil
 }
 
+func (c *podsyncServiceClient) Evict(ctx context.Context, in *EvictRequest, opts ...grpc.CallOption) (*EvictResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EvictResponse)
+	err := c.cc.Invoke(ctx, PodsyncService_Evict_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *podsyncServiceClient) RemoveDeadContainers(ctx context.Context, in *RemoveDeadContainersRequest, opts ...grpc.CallOption) (*RemoveDeadContainersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveDeadContainersResponse)
+	err := c.cc.Invoke(ctx, PodsyncService_RemoveDeadContainers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PodsyncServiceServer is the server API for PodsyncService service.
 // All implementations must embed UnimplementedPodsyncServiceServer
 // for forward compatibility.
@@ -132,6 +162,14 @@ type PodsyncServiceServer interface {
 	RemovePod(context.Context, *RemovePodRequest) (*RemovePodResponse, error)
 	GetLocalPod(context.Context, *GetLocalPodRequest) (*GetLocalPodResponse, error)
 	ListLocalPods(context.Context, *ListLocalPodsRequest) (*ListLocalPodsResponse, error)
+	// evictor calls Evict. It answers when the containers have stopped, and may be called again for the same pod: the
+	// first message holds, and there is one event. Errors: NOT_FOUND if nothing of the pod is on the node,
+	// FAILED_PRECONDITION if the pod is critical, INVALID_ARGUMENT with the field, and DEADLINE_EXCEEDED if the containers
+	// have not stopped in time; they are being stopped all the same.
+	Evict(context.Context, *EvictRequest) (*EvictResponse, error)
+	// evictor calls RemoveDeadContainers when a disk is full. It removes every container that has ended, also those that
+	// are kept for their logs.
+	RemoveDeadContainers(context.Context, *RemoveDeadContainersRequest) (*RemoveDeadContainersResponse, error)
 	mustEmbedUnimplementedPodsyncServiceServer()
 }
 
@@ -159,6 +197,12 @@ func (UnimplementedPodsyncServiceServer) GetLocalPod(context.Context, *GetLocalP
 }
 func (UnimplementedPodsyncServiceServer) ListLocalPods(context.Context, *ListLocalPodsRequest) (*ListLocalPodsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListLocalPods not implemented")
+}
+func (UnimplementedPodsyncServiceServer) Evict(context.Context, *EvictRequest) (*EvictResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Evict not implemented")
+}
+func (UnimplementedPodsyncServiceServer) RemoveDeadContainers(context.Context, *RemoveDeadContainersRequest) (*RemoveDeadContainersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveDeadContainers not implemented")
 }
 func (UnimplementedPodsyncServiceServer) mustEmbedUnimplementedPodsyncServiceServer() {}
 func (UnimplementedPodsyncServiceServer) testEmbeddedByValue()                        {}
@@ -289,6 +333,42 @@ func _PodsyncService_ListLocalPods_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PodsyncService_Evict_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EvictRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PodsyncServiceServer).Evict(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PodsyncService_Evict_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PodsyncServiceServer).Evict(ctx, req.(*EvictRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PodsyncService_RemoveDeadContainers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveDeadContainersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PodsyncServiceServer).RemoveDeadContainers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PodsyncService_RemoveDeadContainers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PodsyncServiceServer).RemoveDeadContainers(ctx, req.(*RemoveDeadContainersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // PodsyncService_ServiceDesc is the grpc.ServiceDesc for PodsyncService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -319,6 +399,14 @@ var PodsyncService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListLocalPods",
 			Handler:    _PodsyncService_ListLocalPods_Handler,
+		},
+		{
+			MethodName: "Evict",
+			Handler:    _PodsyncService_Evict_Handler,
+		},
+		{
+			MethodName: "RemoveDeadContainers",
+			Handler:    _PodsyncService_RemoveDeadContainers_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
