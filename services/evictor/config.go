@@ -1,0 +1,71 @@
+package evictor
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/microlet/microlet/services/evictor/internal/threshold"
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/service"
+)
+
+// enforcePods is the entry of enforceNodeAllocatable that limits the cgroup of all pods.
+const enforcePods = "pods"
+
+// Config configures evictor.
+type Config struct {
+	// Service configures every service; its NodeName must be set.
+	Service service.Config
+	// Kubelet is the node's configuration.
+	Kubelet *kubeletconfig.Config
+	// Period is how often the signals are read when no threshold is near. Default: 10 s, as with the kubelet.
+	Period time.Duration
+}
+
+// defaultPeriod is the kubelet's evictionMonitoringPeriod.
+const defaultPeriod = 10 * time.Second
+
+// KubeletFields are the fields of the kubelet's configuration that the service reads.
+func KubeletFields() []string {
+	return []string{
+		"cgroupDriver", "cgroupRoot", "enforceNodeAllocatable", "evictionHard", "evictionMaxPodGracePeriod",
+		"evictionMinimumReclaim", "evictionPressureTransitionPeriod", "evictionSoft", "evictionSoftGracePeriod",
+		"featureGates", "localStorageCapacityIsolation", "node.rootDir",
+	}
+}
+
+// Validate says what is wrong with the config: field, value, remedy.
+func (c *Config) Validate() error {
+	if c.Kubelet == nil {
+		return errors.New("evictor has no kubelet configuration: give the kubelet's flags or --resolved-config")
+	}
+	errs := []error{c.Service.Validate()}
+	if c.Service.NodeName == "" {
+		errs = append(errs, errors.New("node-name is empty: give the name of the Node"))
+	}
+	if c.Period < 0 {
+		errs = append(errs, fmt.Errorf("period is %v: give a positive one, or 0 for the default", c.Period))
+	}
+	if d := c.Kubelet.Kubelet.EvictionPressureTransitionPeriod.Duration; d < 0 {
+		errs = append(errs, fmt.Errorf("evictionPressureTransitionPeriod is %v: give 0 or more", d))
+	}
+	_, err := c.thresholds()
+	return errors.Join(append(errs, err)...)
+}
+
+func (c *Config) thresholds() ([]threshold.Threshold, error) {
+	k := &c.Kubelet.Kubelet
+	return threshold.Parse(threshold.Config{
+		Hard: k.EvictionHard, Soft: k.EvictionSoft, SoftGracePeriod: k.EvictionSoftGracePeriod,
+		MinimumReclaim: k.EvictionMinimumReclaim, EnforcePods: slices.Contains(k.EnforceNodeAllocatable, enforcePods),
+	})
+}
+
+func (c *Config) period() time.Duration {
+	if c.Period == 0 {
+		return defaultPeriod
+	}
+	return c.Period
+}
