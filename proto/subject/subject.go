@@ -78,7 +78,9 @@ func Buckets() []Bucket {
 	}
 	return []Bucket{
 		{Name: Pods, MaxBytes: 256 * mebibyte, MaxEntry: MaxPayload, Grants: []Grant{
-			{"*", role.Podsync, []role.Role{role.Prober, role.Stats, role.Evictor, role.NodeAPI, role.NodeStatus}},
+			{"*", role.Podsync, []role.Role{
+				role.Prober, role.ImageGC, role.Stats, role.Evictor, role.NodeAPI, role.NodeStatus,
+			}},
 		}},
 		{Name: PodStatus, MaxBytes: 256 * mebibyte, MaxEntry: MaxPayload, Grants: []Grant{
 			{"*", role.Podsync, []role.Role{role.Prober, role.Stats, role.Evictor, role.NodeAPI}},
