@@ -1,0 +1,135 @@
+// Package podeviction ends a pod because the node is short of a resource.
+//
+// The end has the kubelet's reason, condition and events. A pod gets one event however often its eviction is asked for.
+// A critical, static or mirror pod is never evicted, whoever asks.
+package podeviction
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/podutil"
+	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	"github.com/microlet/microlet/services/podsync/internal/worker"
+)
+
+// Reason is the kubelet's, of the status and of the event.
+const Reason = "Evicted"
+
+// Errors of Evict, beside the context's.
+var (
+	// ErrCritical is returned for a pod that no pressure may end.
+	ErrCritical = errors.New("the pod is critical, static or a mirror pod, which is never evicted")
+	// ErrUnknownPod is returned if nothing of the pod is on this node.
+	ErrUnknownPod = worker.ErrUnknownPod
+)
+
+// Workers know and end pods; see worker.Workers.
+type Workers interface {
+	Pods() []*v1.Pod
+	Known(uid types.UID) bool
+	Evict(ctx context.Context, uid types.UID, override podstatus.Override, grace *int64) error
+}
+
+// Request is one eviction.
+type Request struct {
+	UID types.UID
+	// Message of the status and of the event.
+	Message string
+	// GraceSeconds is what the containers get; less than 1 counts as 1.
+	GraceSeconds int64
+	// Annotations of the event.
+	Annotations map[string]string
+	// DisruptionTarget gives the pod this condition.
+	DisruptionTarget bool
+}
+
+// Evictor ends pods. It is safe for concurrent use.
+type Evictor struct {
+	workers Workers
+	events  record.EventRecorder
+	log     *slog.Logger
+
+	mu sync.Mutex
+	// told are the pods whose event is recorded.
+	told map[types.UID]struct{}
+}
+
+// New returns an Evictor.
+func New(workers Workers, events record.EventRecorder, log *slog.Logger) *Evictor {
+	return &Evictor{workers: workers, events: events, log: log, told: map[types.UID]struct{}{}}
+}
+
+// Evict ends the pod and returns when its containers have stopped. It waits half as long again as the grace period, as
+// the kubelet does, and at least 10 s; the pod is stopped all the same then.
+func (e *Evictor) Evict(ctx context.Context, r Request) error {
+	p := e.find(r.UID)
+	if p == nil {
+		return fmt.Errorf("evict pod %s: %w", r.UID, ErrUnknownPod)
+	}
+	if podutil.IsCritical(p) {
+		return fmt.Errorf("evict pod %s/%s: %w", p.Namespace, p.Name, ErrCritical)
+	}
+	if e.first(r.UID) {
+		e.log.Info("pod is evicted", logkey.Pod, p.Namespace+"/"+p.Name, logkey.PodUID, p.UID, logkey.Message, r.Message)
+		e.events.AnnotatedEventf(p, r.Annotations, v1.EventTypeWarning, Reason, "%s", r.Message)
+	}
+	grace := max(r.GraceSeconds, 1)
+	ctx, cancel := context.WithTimeout(ctx, patience(grace))
+	defer cancel()
+	err := e.workers.Evict(ctx, p.UID, r.override(), &grace)
+	if errors.Is(err, context.DeadlineExceeded) {
+		e.events.Event(p, v1.EventTypeWarning, "ExceededGracePeriod",
+			"Container runtime did not kill the pod within specified grace period.")
+	}
+	return err
+}
+
+func (r Request) override() podstatus.Override {
+	o := podstatus.Override{Phase: v1.PodFailed, Reason: Reason, Message: r.Message, Yields: true}
+	if r.DisruptionTarget {
+		o.Condition = &v1.PodCondition{
+			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet,
+			Message: r.Message,
+		}
+	}
+	return o
+}
+
+func (e *Evictor) find(uid types.UID) *v1.Pod {
+	for _, p := range e.workers.Pods() {
+		if p.UID == uid {
+			return p
+		}
+	}
+	return nil
+}
+
+// first says that the pod's event is not recorded yet, and forgets pods that are gone.
+func (e *Evictor) first(uid types.UID) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for old := range e.told {
+		if !e.workers.Known(old) {
+			delete(e.told, old)
+		}
+	}
+	_, told := e.told[uid]
+	e.told[uid] = struct{}{}
+	return !told
+}
+
+func patience(graceSeconds int64) time.Duration {
+	const least = 10 * time.Second
+	grace := time.Duration(graceSeconds) * time.Second
+	return max(grace+grace/2, least)
+}
