@@ -116,6 +116,9 @@ func (h *Housekeeping) Start(s *service.Service) {
 	}
 }
 
+// RemoveDead removes the dead containers of pods that have ended, and says how many; see cleanup.Cleanup.
+func (h *Housekeeping) RemoveDead(ctx context.Context) (int, error) { return h.cleanup.RemoveDead(ctx) }
+
 // rotateLogs runs beside everything else: neither a log nor a runtime that hangs holds up a pod.
 func (h *Housekeeping) rotateLogs(ctx context.Context) error {
 	logs := h.o.Resources.Logs
