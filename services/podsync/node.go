@@ -18,6 +18,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/nodeallocatable"
 	"github.com/microlet/microlet/services/podsync/internal/plegwatch"
 	"github.com/microlet/microlet/services/podsync/internal/podadmission"
+	"github.com/microlet/microlet/services/podsync/internal/podeviction"
 	"github.com/microlet/microlet/services/podsync/internal/podreports"
 	"github.com/microlet/microlet/services/podsync/internal/podsetup"
 	"github.com/microlet/microlet/services/podsync/internal/podsources"
@@ -188,7 +189,14 @@ func startWakers(s *service.Service, env *environment, p *podWork) {
 		Relists:   fallbackrelist.NewCounter(s.Metrics),
 	}
 	s.Go("relist", relister.Run)
-	api.Register(s, env.workers, pleg, p.sources.Local, p.reports.Mirrors)
+	api.Register(s, api.Deps{
+		Workers: env.workers,
+		PLEG:    pleg,
+		Pods:    p.sources.Local,
+		Mirrors: p.reports.Mirrors,
+		Evictor: podeviction.New(env.workers, env.events, s.Log),
+		Dead:    p.housekeeping,
+	})
 }
 
 // limits are the workers' settings.

@@ -53,8 +53,8 @@ type PodsyncServiceClient interface {
 	// FAILED_PRECONDITION if the pod is critical, INVALID_ARGUMENT with the field, and DEADLINE_EXCEEDED if the containers
 	// have not stopped in time; they are being stopped all the same.
 	Evict(ctx context.Context, in *EvictRequest, opts ...grpc.CallOption) (*EvictResponse, error)
-	// evictor calls RemoveDeadContainers when a disk is full. It removes every container that has ended, also those that
-	// are kept for their logs.
+	// evictor calls RemoveDeadContainers when a disk is full. It removes the containers of pods that have ended, and of
+	// other pods the dead containers that need not be kept.
 	RemoveDeadContainers(ctx context.Context, in *RemoveDeadContainersRequest, opts ...grpc.CallOption) (*RemoveDeadContainersResponse, error)
 }
 
@@ -167,8 +167,8 @@ type PodsyncServiceServer interface {
 	// FAILED_PRECONDITION if the pod is critical, INVALID_ARGUMENT with the field, and DEADLINE_EXCEEDED if the containers
 	// have not stopped in time; they are being stopped all the same.
 	Evict(context.Context, *EvictRequest) (*EvictResponse, error)
-	// evictor calls RemoveDeadContainers when a disk is full. It removes every container that has ended, also those that
-	// are kept for their logs.
+	// evictor calls RemoveDeadContainers when a disk is full. It removes the containers of pods that have ended, and of
+	// other pods the dead containers that need not be kept.
 	RemoveDeadContainers(context.Context, *RemoveDeadContainersRequest) (*RemoveDeadContainersResponse, error)
 	mustEmbedUnimplementedPodsyncServiceServer()
 }

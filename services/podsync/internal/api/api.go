@@ -1,7 +1,7 @@
-// Package api serves podsync's gRPC API to nodestatus, pleg and root.
+// Package api serves podsync's gRPC API to nodestatus, pleg, evictor and root.
 //
-// It reports whether podsync's dispatcher makes progress, wakes workers if the bus is down, and runs and removes the
-// pods of "microlet run-pod". Only root may do the latter, because such a pod can be anything.
+// It reports whether podsync's dispatcher makes progress, wakes workers if the bus is down, evicts pods for evictor, and
+// runs and removes the pods of "microlet run-pod". Only root may do the last, because such a pod can be anything.
 package api
 
 import (
@@ -32,13 +32,28 @@ type server struct {
 	pulse   *service.Pulse
 	workers Workers
 	pleg    PLEG
+	evictor Evictor
+	dead    DeadContainers
+}
+
+// Deps are what answers the callers.
+type Deps struct {
+	Workers Workers
+	PLEG    PLEG
+	Pods    LocalPods
+	Mirrors Mirrors
+	Evictor Evictor
+	Dead    DeadContainers
 }
 
 // Register has s answer its callers, each role those that it may call.
-func Register(s *service.Service, workers Workers, pleg PLEG, pods LocalPods, mirrors Mirrors) {
+func Register(s *service.Service, d Deps) {
 	podsyncv1.RegisterPodsyncServiceServer(s.GRPC, &server{
-		localPods: localPods{pods: pods, mirrors: mirrors}, pulse: s.Pulse, workers: workers, pleg: pleg,
+		localPods: localPods{pods: d.Pods, mirrors: d.Mirrors}, pulse: s.Pulse, workers: d.Workers, pleg: d.PLEG,
+		evictor: d.Evictor, dead: d.Dead,
 	})
+	s.Allow(podsyncv1.PodsyncService_Evict_FullMethodName, role.Evictor)
+	s.Allow(podsyncv1.PodsyncService_RemoveDeadContainers_FullMethodName, role.Evictor)
 	s.Allow(podsyncv1.PodsyncService_GetHealth_FullMethodName, role.NodeStatus, role.Up)
 	s.Allow(podsyncv1.PodsyncService_WakePod_FullMethodName, role.PLEG)
 	for _, method := range []string{

@@ -1,0 +1,88 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/podsync/internal/podeviction"
+)
+
+// Limits of an EvictRequest: its message and annotations go into the pod's status and into an Event.
+const (
+	maxEvictMessage     = 8 << 10
+	maxEvictAnnotations = 16
+	maxEvictAnnotation  = 4 << 10
+	maxEvictGrace       = 24 * 60 * 60
+)
+
+// Evictor ends pods; see podeviction.Evictor.
+type Evictor interface {
+	Evict(ctx context.Context, r podeviction.Request) error
+}
+
+// DeadContainers removes those of pods that have ended; see cleanup.Cleanup.
+type DeadContainers interface {
+	RemoveDead(ctx context.Context) (int, error)
+}
+
+// Evict implements podsyncv1.PodsyncServiceServer.
+func (s *server) Evict(ctx context.Context, r *podsyncv1.EvictRequest) (*podsyncv1.EvictResponse, error) {
+	if err := checkEvict(r); err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	err := s.evictor.Evict(ctx, podeviction.Request{
+		UID: types.UID(r.GetPodUid()), Message: r.GetMessage(), GraceSeconds: r.GetGracePeriodSeconds(),
+		Annotations: r.GetAnnotations(), DisruptionTarget: r.GetDisruptionTarget(),
+	})
+	code := codes.Internal
+	switch {
+	case err == nil:
+		return &podsyncv1.EvictResponse{}, nil
+	case errors.Is(err, podeviction.ErrUnknownPod):
+		code = codes.NotFound
+	case errors.Is(err, podeviction.ErrCritical):
+		code = codes.FailedPrecondition
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		code = codes.DeadlineExceeded
+	}
+	return nil, status.Error(code, err.Error())
+}
+
+func checkEvict(r *podsyncv1.EvictRequest) error {
+	if err := subject.ValidToken(r.GetPodUid()); err != nil {
+		return fmt.Errorf("pod_uid: %w", err)
+	}
+	if n := len(r.GetMessage()); n == 0 || n > maxEvictMessage {
+		return fmt.Errorf("message has %d bytes: give 1 to %d", n, maxEvictMessage)
+	}
+	if g := r.GetGracePeriodSeconds(); g > maxEvictGrace {
+		return fmt.Errorf("grace_period_seconds is %d: give at most %d", g, maxEvictGrace)
+	}
+	if n := len(r.GetAnnotations()); n > maxEvictAnnotations {
+		return fmt.Errorf("annotations has %d entries: give at most %d", n, maxEvictAnnotations)
+	}
+	for key, value := range r.GetAnnotations() {
+		if len(key)+len(value) > maxEvictAnnotation {
+			return fmt.Errorf("annotations[%.64q] has %d bytes: give at most %d", key, len(key)+len(value),
+				maxEvictAnnotation)
+		}
+	}
+	return nil
+}
+
+// RemoveDeadContainers implements podsyncv1.PodsyncServiceServer.
+func (s *server) RemoveDeadContainers(ctx context.Context,
+	_ *podsyncv1.RemoveDeadContainersRequest) (*podsyncv1.RemoveDeadContainersResponse, error) {
+	n, err := s.dead.RemoveDead(ctx)
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "%d dead containers were removed, and then: %v", n, err)
+	}
+	return &podsyncv1.RemoveDeadContainersResponse{Removed: int32(n)}, nil
+}
