@@ -7,6 +7,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/outbox"
+	"github.com/microlet/microlet/services/internal/pressure"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/api"
 	"github.com/microlet/microlet/services/podsync/internal/apiclient"
@@ -130,6 +131,7 @@ func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, er
 		Helpers:       helpers,
 		HelperRecords: cfg.Service.HelpersDir(),
 		Nodes:         env.node.Object,
+		Pressure:      pressure.Watch(s.Bus).Under,
 		Runtime:       env.runtime,
 		Workers:       env.workers,
 		Events:        env.events,

@@ -73,18 +73,16 @@ func (h *DeclaredFeatures) Admit(_ context.Context, a *Attributes) Result {
 
 // Pressure keeps pods off a node that runs out of something: all but critical ones, and
 // when only memory runs out all that request none. A condition that is not known is none.
-type Pressure struct{}
+type Pressure struct {
+	// Under are the pressure conditions that the node has; it answers at once. Nil: none.
+	Under func() []v1.NodeConditionType
+}
 
 // Admit implements Handler.
-func (Pressure) Admit(_ context.Context, a *Attributes) Result {
+func (h Pressure) Admit(_ context.Context, a *Attributes) Result {
 	var under []v1.NodeConditionType
-	for _, c := range a.Node.Status.Conditions {
-		switch c.Type {
-		case v1.NodeMemoryPressure, v1.NodeDiskPressure, v1.NodePIDPressure:
-			if c.Status == v1.ConditionTrue {
-				under = append(under, c.Type)
-			}
-		}
+	if h.Under != nil {
+		under = h.Under()
 	}
 	if len(under) == 0 || podutil.IsCritical(a.Pod) {
 		return Result{}

@@ -402,32 +402,26 @@ func TestFeatures(t *testing.T) {
 }
 
 func TestPressure(t *testing.T) {
-	under := func(status v1.ConditionStatus, types ...v1.NodeConditionType) *v1.Node {
-		n := testNode()
-		for _, c := range types {
-			n.Status.Conditions = append(n.Status.Conditions, v1.NodeCondition{Type: c, Status: status})
-		}
-		return n
-	}
+	under := func(types ...v1.NodeConditionType) []v1.NodeConditionType { return types }
 	tolerant := changed(requesting("p"), func(p *v1.Pod) {
 		p.Spec.Tolerations = []v1.Toleration{{Key: v1.TaintNodeMemoryPressure, Operator: v1.TolerationOpExists}}
 	})
 	for _, test := range []struct {
 		name    string
 		pod     *v1.Pod
-		node    *v1.Node
+		under   []v1.NodeConditionType
 		message string
 	}{
-		{"none", requesting("p"), testNode(), ""},
-		{"unknown is none", requesting("p"), under(v1.ConditionUnknown, v1.NodeDiskPressure), ""},
-		{"disk", requesting("p", "cpu", "1"), under(v1.ConditionTrue, v1.NodeDiskPressure), "The node had condition: [DiskPressure]. "},
-		{"disk and a critical pod", important(requesting("p")), under(v1.ConditionTrue, v1.NodeDiskPressure), ""},
-		{"memory and a pod without requests", requesting("p"), under(v1.ConditionTrue, v1.NodeMemoryPressure), "The node had condition: [MemoryPressure]. "},
-		{"memory and a pod with requests", requesting("p", "memory", "1Mi"), under(v1.ConditionTrue, v1.NodeMemoryPressure), ""},
-		{"memory and a toleration", tolerant, under(v1.ConditionTrue, v1.NodeMemoryPressure), ""},
-		{"memory, PIDs and a toleration", tolerant, under(v1.ConditionTrue, v1.NodeMemoryPressure, v1.NodePIDPressure), "The node had condition: [MemoryPressure PIDPressure]. "},
+		{"none", requesting("p"), nil, ""},
+		{"disk", requesting("p", "cpu", "1"), under(v1.NodeDiskPressure), "The node had condition: [DiskPressure]. "},
+		{"disk and a critical pod", important(requesting("p")), under(v1.NodeDiskPressure), ""},
+		{"memory and a pod without requests", requesting("p"), under(v1.NodeMemoryPressure), "The node had condition: [MemoryPressure]. "},
+		{"memory and a pod with requests", requesting("p", "memory", "1Mi"), under(v1.NodeMemoryPressure), ""},
+		{"memory and a toleration", tolerant, under(v1.NodeMemoryPressure), ""},
+		{"memory, PIDs and a toleration", tolerant, under(v1.NodeMemoryPressure, v1.NodePIDPressure), "The node had condition: [MemoryPressure PIDPressure]. "},
 	} {
-		v := Pressure{}.Admit(t.Context(), &Attributes{Pod: test.pod, Node: test.node})
+		h := Pressure{Under: func() []v1.NodeConditionType { return test.under }}
+		v := h.Admit(t.Context(), &Attributes{Pod: test.pod, Node: testNode()})
 		if v.Message != test.message || v.Admitted() != (test.message == "") || !v.Admitted() && v.Reason != "Evicted" {
 			t.Errorf("%s: %+v", test.name, v)
 		}

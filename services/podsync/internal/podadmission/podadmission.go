@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
@@ -38,11 +39,13 @@ type Options struct {
 	Helpers       admission.Helpers
 	HelperRecords string
 	Nodes         admission.Nodes
-	Runtime       Runtime
-	Workers       preemptor.Workers
-	Events        record.EventRecorder
-	Log           *slog.Logger
-	Metrics       prometheus.Registerer
+	// Pressure is that of the node; see pressure.Reader.
+	Pressure func() []v1.NodeConditionType
+	Runtime  Runtime
+	Workers  preemptor.Workers
+	Events   record.EventRecorder
+	Log      *slog.Logger
+	Metrics  prometheus.Registerer
 }
 
 // Admission is this node's.
@@ -58,7 +61,7 @@ func Helpers(namespace, runtimeDir string) admission.Helpers {
 
 // New returns an admission that knows no pods.
 func New(o Options) (*Admission, error) {
-	handlers, err := handlers(o.Kubelet, o.Helpers)
+	handlers, err := handlers(o.Kubelet, o.Helpers, o.Pressure)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +76,8 @@ func New(o Options) (*Admission, error) {
 }
 
 // handlers are in the kubelet's order, ours last: the first that rejects is what the pod shows.
-func handlers(k *kubeletconfig.Config, helpers admission.Helpers) ([]admission.Handler, error) {
+func handlers(k *kubeletconfig.Config, helpers admission.Helpers,
+	under func() []v1.NodeConditionType) ([]admission.Handler, error) {
 	kernel, err := kernelRelease()
 	if err != nil {
 		return nil, err
@@ -87,7 +91,7 @@ func handlers(k *kubeletconfig.Config, helpers admission.Helpers) ([]admission.H
 		return nil, err
 	}
 	return []admission.Handler{
-		admission.Pressure{}, sysctls, admission.NodeFit{}, admission.AppArmor{Enabled: admission.AppArmorEnabled()},
+		admission.Pressure{Under: under}, sysctls, admission.NodeFit{}, admission.AppArmor{Enabled: admission.AppArmorEnabled()},
 		admission.PodLevelResources{Enabled: k.FeatureEnabled("PodLevelResources")}, features,
 		helpers,
 	}, nil

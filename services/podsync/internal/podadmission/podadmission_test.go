@@ -13,7 +13,7 @@ import (
 )
 
 func TestHandlersAreInTheKubeletsOrder(t *testing.T) {
-	list, err := handlers(&kubeletconfig.Config{}, Helpers("agents", t.TempDir()))
+	list, err := handlers(&kubeletconfig.Config{}, Helpers("agents", t.TempDir()), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func TestHandlersAreInTheKubeletsOrder(t *testing.T) {
 func TestAPatternThatNoSysctlHasRefusesTheStart(t *testing.T) {
 	k := &kubeletconfig.Config{}
 	k.Kubelet.AllowedUnsafeSysctls = []string{"no such thing"}
-	if _, err := handlers(k, admission.Helpers{}); err == nil {
+	if _, err := handlers(k, admission.Helpers{}, nil); err == nil {
 		t.Error("taken")
 	}
 }
