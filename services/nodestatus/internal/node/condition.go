@@ -3,11 +3,14 @@ package node
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+
+	"github.com/microlet/microlet/services/internal/pressure"
 )
 
 // Condition returns the Node's condition of a type, nil if it has none.
@@ -66,41 +69,58 @@ func (s Settings) StatusEvent(reason string) Event {
 	return Event{v1.EventTypeNormal, reason, fmt.Sprintf("Node %s status is now: %s", s.Name, reason)}
 }
 
-// pressureHeld is how long a pressure that somebody reported before, such as a kubelet that ran here,
-// still counts; evictionPressureTransitionPeriod's default.
-const pressureHeld = 5 * time.Minute
-
-// The pressure conditions, and what each is about.
+// pressures are the pressure conditions, and the kubelet's words for them.
 var pressures = []struct {
-	condition v1.NodeConditionType
-	of        string
+	condition           v1.NodeConditionType
+	of                  string
+	present, none       string // reasons; the Event's begins with "Node"
+	presentMsg, noneMsg string
 }{
-	{v1.NodeMemoryPressure, "memory"},
-	{v1.NodeDiskPressure, "disk"},
-	{v1.NodePIDPressure, "PID"},
+	{v1.NodeMemoryPressure, "memory", "KubeletHasInsufficientMemory", "KubeletHasSufficientMemory",
+		"kubelet has insufficient memory available", "kubelet has sufficient memory available"},
+	{v1.NodeDiskPressure, "disk", "KubeletHasDiskPressure", "KubeletHasNoDiskPressure",
+		"kubelet has disk pressure", "kubelet has no disk pressure"},
+	{v1.NodePIDPressure, "PID", "KubeletHasInsufficientPID", "KubeletHasSufficientPID",
+		"kubelet has insufficient PID available", "kubelet has sufficient PID available"},
 }
 
-// setPressure says of each pressure that it is unknown: False would claim that somebody measures it.
-// The control plane taints a node for a pressure that is True only, so that Unknown blocks no pod.
-// What was reported before holds for pressureHeld, with the heartbeat time of that report.
-func setPressure(n *v1.Node, now time.Time) {
-	stamp := metav1.NewTime(now)
+// setPressure takes over the pressure conditions that evictor reports, as of when it reported them. One that nobody
+// reports, or that nobody can measure, is unknown after pressure.Held: False would claim that somebody measures it. The
+// control plane taints a node for a pressure that is True only, so that Unknown blocks no pod. What was reported before,
+// such as by a kubelet that ran here, holds until then, with the heartbeat time of that report.
+func (s Settings) setPressure(n *v1.Node, states []pressure.State, now time.Time) (events []Event) {
 	for _, p := range pressures {
 		c := Condition(n, p.condition)
 		if c == nil {
 			n.Status.Conditions = append(n.Status.Conditions, v1.NodeCondition{Type: p.condition})
 			c = Condition(n, p.condition)
 		}
-		if (c.Status == v1.ConditionTrue || c.Status == v1.ConditionFalse) &&
-			now.Sub(c.LastHeartbeatTime.Time) < pressureHeld {
-			continue
+		status, seen := v1.ConditionUnknown, now
+		reason, message := "NoEvictor", fmt.Sprintf("no evictor reports %s pressure on this node", p.of)
+		for _, state := range states {
+			if state.Type == p.condition {
+				status, seen = state.Status, now.Add(-state.Age)
+				reason, message = "SignalsUnreadable", "evictor cannot measure it: "+state.Problem
+			}
 		}
-		if c.Status != v1.ConditionUnknown || c.LastTransitionTime.IsZero() {
-			c.LastTransitionTime = stamp
+		switch status {
+		case v1.ConditionTrue:
+			reason, message = p.present, p.presentMsg
+		case v1.ConditionFalse:
+			reason, message = p.none, p.noneMsg
+		default:
+			if known := c.Status == v1.ConditionTrue || c.Status == v1.ConditionFalse; known &&
+				now.Sub(c.LastHeartbeatTime.Time) < pressure.Held {
+				continue
+			}
 		}
-		c.Status = v1.ConditionUnknown
-		c.Reason = "NoEvictor"
-		c.Message = fmt.Sprintf("no evictor reports %s pressure on this node", p.of)
-		c.LastHeartbeatTime = stamp
+		if c.Status != status || c.LastTransitionTime.IsZero() {
+			c.LastTransitionTime = metav1.NewTime(now)
+			if status != v1.ConditionUnknown {
+				events = append(events, s.StatusEvent("Node"+strings.TrimPrefix(reason, "Kubelet")))
+			}
+		}
+		c.Status, c.Reason, c.Message, c.LastHeartbeatTime = status, reason, message, metav1.NewTime(seen)
 	}
+	return events
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/kubeversion"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
+	"github.com/microlet/microlet/services/internal/pressure"
 )
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -194,6 +196,46 @@ func TestPressureIsUnknownAfterWhatWasKnownIsStale(t *testing.T) {
 		if c := Condition(n, p.condition); c.Status != v1.ConditionUnknown || c.Reason != "NoEvictor" {
 			t.Errorf("after 5 minutes: %+v, want unknown", c)
 		}
+	}
+}
+
+// Words, transition and Events are the kubelet's.
+func TestPressureIsWhatEvictorReports(t *testing.T) {
+	s := Settings{Name: "n"}
+	states := func(memory v1.ConditionStatus) []pressure.State {
+		return []pressure.State{
+			{Type: v1.NodeMemoryPressure, Status: memory, Problem: "no cgroup", Age: time.Second},
+			{Type: v1.NodeDiskPressure, Status: v1.ConditionTrue}, {Type: v1.NodePIDPressure, Status: v1.ConditionFalse},
+		}
+	}
+	n, _, events := s.Update(&v1.Node{}, Observed{Pressure: states(v1.ConditionFalse)}, now)
+	c := Condition(n, v1.NodeMemoryPressure)
+	if c.Status != v1.ConditionFalse || c.Reason != "KubeletHasSufficientMemory" ||
+		c.Message != "kubelet has sufficient memory available" || !c.LastHeartbeatTime.Time.Equal(now.Add(-time.Second)) {
+		t.Errorf("without pressure: %+v", c)
+	}
+	var reasons []string
+	for _, e := range events {
+		reasons = append(reasons, e.Reason)
+	}
+	if want := []string{"NodeHasSufficientMemory", "NodeHasDiskPressure", "NodeHasSufficientPID"}; !slices.Equal(reasons, want) {
+		t.Errorf("events %q, want %q", reasons, want)
+	}
+	later := now.Add(time.Minute)
+	n, changed, events := s.Update(n, Observed{Pressure: states(v1.ConditionTrue)}, later)
+	c = Condition(n, v1.NodeMemoryPressure)
+	if !changed || len(events) != 1 || events[0].Message != "Node n status is now: NodeHasInsufficientMemory" ||
+		c.Reason != "KubeletHasInsufficientMemory" || !c.LastTransitionTime.Time.Equal(later) {
+		t.Errorf("under pressure: %+v, events %v", c, events)
+	}
+	n, _, _ = s.Update(n, Observed{Pressure: states(v1.ConditionUnknown)}, later.Add(time.Minute))
+	if c = Condition(n, v1.NodeMemoryPressure); c.Status != v1.ConditionTrue {
+		t.Errorf("a minute without a reading: %+v, want what was read last", c)
+	}
+	n, _, events = s.Update(n, Observed{Pressure: states(v1.ConditionUnknown)}, later.Add(6*time.Minute))
+	if c = Condition(n, v1.NodeMemoryPressure); c.Status != v1.ConditionUnknown || c.Reason != "SignalsUnreadable" ||
+		c.Message != "evictor cannot measure it: no cgroup" || len(events) != 0 {
+		t.Errorf("long without a reading: %+v, events %v", c, events)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
+	"github.com/microlet/microlet/services/internal/pressure"
 )
 
 // Observed is what was seen of the node. What is nil or empty is unknown, and leaves what the Node says.
@@ -21,6 +22,8 @@ type Observed struct {
 	Machine               nodeinfo.Machine
 	// Runtime is podsync's account of the container runtime.
 	Runtime *podsyncv1.Runtime
+	// Pressure is what evictor reports; nil when it has not for a while.
+	Pressure []pressure.State
 	// Problems are why the node is not ready, in the kubelet's words; none when it is.
 	Problems []error
 	// Warning is added to the message of a ready node.
@@ -52,7 +55,7 @@ func (s Settings) Update(original *v1.Node, o Observed,
 	n.Status.Images = nil
 	n.Status.DaemonEndpoints = v1.NodeDaemonEndpoints{KubeletEndpoint: v1.DaemonEndpoint{Port: s.KubeletPort}}
 	n.Status.DeclaredFeatures = s.DeclaredFeatures
-	setPressure(n, now)
+	events = append(events, s.setPressure(n, o.Pressure, now)...)
 	events = append(events, s.setReady(n, o, now)...) // last: old control planes want it so
 	return n, Differs(original, n), events
 }

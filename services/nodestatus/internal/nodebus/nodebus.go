@@ -1,6 +1,6 @@
 // Package nodebus is nodestatus's part of the bus: the entries that it reads and those that it writes.
 //
-// It reads podsync's heartbeat, runtime and capacity, and pleg's relist. It writes the node's addresses, and what
+// It reads podsync's heartbeat, runtime and capacity, pleg's relist and evictor's pressure. It writes the node's addresses, and what
 // the API server has accepted of the Node.
 package nodebus
 
@@ -16,6 +16,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/pressure"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/nodestatus/internal/observe"
 )
@@ -28,6 +29,7 @@ type Entries struct {
 	relist     *bus.View[*plegv1.Relist]
 	runtime    *bus.View[*podsyncv1.Runtime]
 	capacity   *bus.View[*podsyncv1.Capacity]
+	pressure   *pressure.Reader
 	writer     *bus.Writer
 }
 
@@ -45,6 +47,7 @@ func Watch(s *service.Service) *Entries {
 		relist:     bus.Watch[plegv1.Relist](s.Bus, subject.Runtime, subject.RuntimeRelist, nil),
 		runtime:    bus.Watch[podsyncv1.Runtime](s.Bus, subject.Node, subject.NodeRuntime, nil),
 		capacity:   bus.Watch[podsyncv1.Capacity](s.Bus, subject.Node, subject.NodeCapacity, nil),
+		pressure:   pressure.Watch(s.Bus),
 		writer:     s.Bus.Own(subject.Node),
 	}
 }
@@ -74,6 +77,9 @@ func (e *Entries) Runtime() *podsyncv1.Runtime {
 	m, _ := e.runtime.Get(subject.NodeRuntime)
 	return m
 }
+
+// Pressure returns what evictor says of the node's pressure, nil when it has not for a while.
+func (e *Entries) Pressure() []pressure.State { return e.pressure.States() }
 
 // Show lets ready see what the entries say of runtime and pleg, and how old that is.
 func (e *Entries) Show(ready *observe.Ready) {

@@ -12,6 +12,7 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
+	"github.com/microlet/microlet/services/internal/pressure"
 	"github.com/microlet/microlet/services/nodestatus/internal/node"
 )
 
@@ -29,6 +30,8 @@ type Collector struct {
 	// Capacity and Runtime return what podsync has put, nil when it has not.
 	Capacity func() *podsyncv1.Capacity
 	Runtime  func() *podsyncv1.Runtime
+	// Pressure returns what evictor reports, nil when it does not.
+	Pressure func() []pressure.State
 	Ready    *Ready
 	// Found is called with the addresses whenever they were looked for and found.
 	Found func([]v1.NodeAddress)
@@ -50,7 +53,7 @@ func (c *Collector) Observe(ctx context.Context, fresh bool) node.Observed {
 	}
 	o := node.Observed{
 		Addresses: slices.Clone(c.addresses), Machine: c.machine, Runtime: c.Runtime(),
-		Problems: c.Ready.Problems(), Warning: c.Ready.Warning(),
+		Pressure: c.Pressure(), Problems: c.Ready.Problems(), Warning: c.Ready.Warning(),
 	}
 	capacity := c.Capacity()
 	if capacity.GetSystemUuid() != "" {

@@ -18,6 +18,7 @@ import (
 	plegv1 "github.com/microlet/microlet/proto/microlet/pleg/v1"
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
+	"github.com/microlet/microlet/services/internal/pressure"
 	"github.com/microlet/microlet/services/nodestatus/internal/node"
 )
 
@@ -398,12 +399,16 @@ func TestCollectorPrefersPodsyncAndHoldsWhatItFound(t *testing.T) {
 		Settings: node.Settings{Name: "n", Hostname: "n"}, Network: network,
 		Limits:   nodeinfo.Options{RootDir: "/", MaxPods: 7, LocalStorageCapacityIsolation: true},
 		Capacity: func() *podsyncv1.Capacity { return reported }, Runtime: func() *podsyncv1.Runtime { return good },
-		Ready: NewReady(NewPodsync(func() *busv1.Heartbeat { return nil }, &fakePodsync{})),
-		Found: func([]v1.NodeAddress) {}, Log: slog.New(slog.DiscardHandler),
+		Pressure: func() []pressure.State { return []pressure.State{{Type: v1.NodePIDPressure}} },
+		Ready:    NewReady(NewPodsync(func() *busv1.Heartbeat { return nil }, &fakePodsync{})),
+		Found:    func([]v1.NodeAddress) {}, Log: slog.New(slog.DiscardHandler),
 	}
 	o := c.Observe(t.Context(), true)
 	if q := o.Capacity[v1.ResourcePods]; q.Value() != 7 {
 		t.Errorf("pods = %s, want this machine's own figures while podsync tells none", q.String())
+	}
+	if len(o.Pressure) != 1 {
+		t.Errorf("pressure %v, want evictor's", o.Pressure)
 	}
 	if len(o.Addresses) != 2 || o.Addresses[0].Address != "10.0.0.1" || o.Machine.BootID == "" {
 		t.Errorf("addresses %v, machine %+v", o.Addresses, o.Machine)
