@@ -29,6 +29,9 @@ func (i *Instance) makeDefaultPlaces() error {
 			"cgroup %s exists: it belongs to a kubelet of this machine, or to another instance: stop that first", dir,
 		)
 	}
+	if err := removeDevicePlugins(defaultRoot); err != nil {
+		return err
+	}
 	// Links that lead nowhere would be in the way of the agent, which makes
 	// folders below them.
 	for dir, mode := range map[string]os.FileMode{i.RootDir(): 0o750, i.PodLogsDir(): 0o755, i.staticPodsDir(): 0o755} {
@@ -48,6 +51,31 @@ func (i *Instance) makeDefaultPlaces() error {
 			return fmt.Errorf("the default place is taken, by a kubelet of this machine or by another instance: %w",
 				err)
 		}
+	}
+	return nil
+}
+
+// removeDevicePlugins removes a kubelet's folder that holds nothing but a folder of device plugins and their sockets.
+// The device plugins of a suite make it when they outlive the instance. A folder with anything else is a kubelet's.
+func removeDevicePlugins(root string) error {
+	const plugins = "device-plugins"
+	info, err := os.Lstat(root)
+	if err != nil || !info.IsDir() {
+		return nil // a link, or nothing: making the link says so
+	}
+	for _, dir := range []string{root, filepath.Join(root, plugins)} {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("look for a kubelet in the default place: %w", err)
+		}
+		for _, e := range entries {
+			if dir == root && (e.Name() != plugins || !e.IsDir()) || dir != root && e.Type() != os.ModeSocket {
+				return nil
+			}
+		}
+	}
+	if err := os.RemoveAll(root); err != nil {
+		return fmt.Errorf("remove what device plugins left: %w", err)
 	}
 	return nil
 }

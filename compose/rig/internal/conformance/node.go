@@ -2,6 +2,8 @@ package conformance
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -79,14 +81,23 @@ func (r Run) connectNode(ctx context.Context) (flags []string, end func(), err e
 	if err := os.WriteFile(spec, []byte(systemSpec), 0o644); err != nil {
 		return nil, nil, fmt.Errorf("run the suite: %w", err)
 	}
+	if err := r.shareConfig(ctx, client); err != nil {
+		return nil, nil, err
+	}
+	endUnit, err := serveUnit(ctx, r.Instance, r.programs())
+	if err != nil {
+		return nil, nil, err
+	}
 	readOnly := strconv.Itoa(rig.ReadOnlyPort)
-	end, err = forwardAll(ctx, map[string]string{
+	endForwards, err := forwardAll(ctx, map[string]string{
 		net.JoinHostPort("127.0.0.1", readOnly): net.JoinHostPort(r.Instance.NodeIP(), readOnly),
 		"127.0.0.1:10248":                       r.Instance.HealthAddress(), // the kubelet's default, as healthzPort
 	})
 	if err != nil {
+		endUnit()
 		return nil, nil, err
 	}
+	end = func() { endForwards(); endUnit() }
 	return []string{
 		"--host=" + config.Host, "--bearer-token=" + token, "--node-name=" + r.Instance.NodeName(),
 		"--dns-domain=cluster.local", "--start-services=false", "--stop-services=false",
@@ -94,4 +105,54 @@ func (r Run) connectNode(ctx context.Context) (flags []string, end func(), err e
 		// It would pull the images of all specs, of which the registry lacks some.
 		"--prepull-images=false", "--disable-log-dump=true",
 	}, end, nil
+}
+
+// programs is the folder of the programs that the suite of the node finds before the machine's.
+func (r Run) programs() string { return filepath.Join(r.Dir, "bin") }
+
+// program is the suite itself. The suite of the node runs in the folder where its program is, and has the agent's
+// configuration there: it gets a link of its own.
+func (r Run) program() string {
+	if r.Suite.OnNode {
+		return filepath.Join(r.Dir, r.Suite.Program)
+	}
+	return r.Instance.Binary(r.Suite.Program)
+}
+
+// shareConfig lets specs change the configuration of the agent: the suite reads and writes a file, with which the
+// agent starts from then on. The file has every field, because the suite takes a missing one for its zero.
+func (r Run) shareConfig(ctx context.Context, client kubernetes.Interface) error {
+	if err := os.Symlink(r.Instance.Binary(r.Suite.Program), r.program()); err != nil {
+		return fmt.Errorf("run the suite: %w", err)
+	}
+	answer, err := client.CoreV1().RESTClient().Get().Resource("nodes").Name(r.Instance.NodeName()).
+		SubResource("proxy").Suffix("configz").DoRaw(ctx)
+	if err != nil {
+		return fmt.Errorf("read the agent's configuration: %w", err)
+	}
+	text, err := configFile(answer)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(r.Instance.KubeletConfig(), text, 0o644); err != nil {
+		return fmt.Errorf("write the agent's configuration: %w", err)
+	}
+	if err := os.Symlink(r.Instance.KubeletConfig(), filepath.Join(r.Dir, "kubelet-config")); err != nil {
+		return fmt.Errorf("run the suite: %w", err)
+	}
+	return nil
+}
+
+// configFile makes a KubeletConfiguration of what /configz answers.
+func configFile(configz []byte) ([]byte, error) {
+	var answer map[string]map[string]any
+	if err := json.Unmarshal(configz, &answer); err != nil {
+		return nil, fmt.Errorf("read the agent's configuration: %w", err)
+	}
+	config := answer["kubeletconfig"]
+	if config == nil {
+		return nil, errors.New("read the agent's configuration: it has no kubeletconfig")
+	}
+	config["apiVersion"], config["kind"] = "kubelet.config.k8s.io/v1beta1", "KubeletConfiguration"
+	return json.MarshalIndent(config, "", "  ")
 }

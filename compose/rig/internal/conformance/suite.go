@@ -99,7 +99,7 @@ func (r Run) args(flags []string, suffix string, focus *regexp.Regexp, procs int
 	if r.Suite.skipFiles != "" {
 		args = append(args, "--skip-file="+r.Suite.skipFiles)
 	}
-	return append(append(args, r.Instance.Binary(r.Suite.Program), "--"), flags...)
+	return append(append(args, r.program(), "--"), flags...)
 }
 
 // once runs the suite. Ginkgo gets the interrupt that ends ctx, so that specs
@@ -113,6 +113,9 @@ func (r Run) once(ctx context.Context, flags []string, suffix string, focus *reg
 	defer func() { err = errors.Join(err, log.Close()) }()
 	cmd := exec.CommandContext(ctx, r.Instance.Binary(rig.Ginkgo), r.args(flags, suffix, focus, procs)...)
 	cmd.Dir = r.Dir
+	if r.Suite.OnNode {
+		cmd.Env = append(os.Environ(), "PATH="+r.programs()+string(os.PathListSeparator)+os.Getenv("PATH"))
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is ours to pass on, once
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = time.Minute
