@@ -61,15 +61,19 @@ func (m *Manager) create(n podcgroup.Name, r resources) error {
 }
 
 func (m *Manager) set(n podcgroup.Name, r resources) error {
+	if err := m.write(n, r); err != nil {
+		return fmt.Errorf("set the limits of cgroup %s: %w", n.Cgroupfs(), err)
+	}
+	return nil
+}
+
+func (m *Manager) write(n podcgroup.Name, r resources) error {
 	lib := m.convert(r)
 	made, err := m.manager(n, lib)
 	if err != nil {
 		return err
 	}
-	if err := made.Set(lib); err != nil {
-		return fmt.Errorf("set the limits of cgroup %s: %w", n.Cgroupfs(), err)
-	}
-	return nil
+	return made.Set(lib)
 }
 
 // convert puts resources into the library's form. What the host has no controller for

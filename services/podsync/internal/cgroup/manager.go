@@ -196,12 +196,13 @@ func (m *Manager) EnsureRoots() error {
 // PodsRoot returns the cgroup of all pods in its plain parts; nil is the root of the hierarchy, which has no limits.
 func (m *Manager) PodsRoot() podcgroup.Name { return m.root }
 
-// LimitPods sets the limits of the cgroup of all pods. It fails while the pods use more memory than they may.
+// LimitPods sets the limits of the cgroup of all pods. It fails while the pods use more memory than they may. The error
+// is the library's, which is what the kubelet's Event says.
 func (m *Manager) LimitPods() error {
 	if len(m.root) == 0 {
 		return nil
 	}
-	return m.set(m.root, m.nodeResources())
+	return m.write(m.root, m.nodeResources())
 }
 
 // UpdateQOS gives the burstable class the shares that its pods request together. Call it
