@@ -10,6 +10,6 @@ import (
 
 // TestAdmissionOfTheKubelet holds the recorded rejections to a live kubelet.
 func TestAdmissionOfTheKubelet(t *testing.T) {
-	shared.switchTo(t, rig.AgentKubelet)
+	Shared.SwitchTo(t, rig.AgentKubelet)
 	compareOrRecord(t, goldenRejections, rejections(t, unlessUpdated[map[string]rejection](t, goldenRejections)))
 }

@@ -30,13 +30,13 @@ type rejection struct {
 }
 
 // bound is a pod that goes to the node without the scheduler.
-func (s *scene) bound(p *corev1.Pod) *corev1.Pod {
+func bound(s *Scene, p *corev1.Pod) *corev1.Pod {
 	p.Spec.NodeName = s.NodeName()
 	return p
 }
 
 func onPort(name string, port int32) *corev1.Pod {
-	p := plain(name)
+	p := PausePod(name)
 	p.Spec.Containers[0].Ports = []corev1.ContainerPort{{
 		ContainerPort: 80,
 		HostPort:      port,
@@ -57,53 +57,53 @@ func requesting(p *corev1.Pod, milliCPU int64) *corev1.Pod {
 func rejections(t *testing.T, recorded map[string]rejection) map[string]rejection {
 	t.Helper()
 	const port = 28080
-	s := newScene(t)
+	s := New(t)
 	// Its image is the victims' too, so that neither of them pulls it.
-	holder := scripted("holder", forever)
+	holder := ScriptPod("holder", Forever)
 	holder.Spec.Containers[0].Ports = onPort("", port).Spec.Containers[0].Ports
-	s.create(s.bound(holder))
-	s.ready(patience, "holder")
-	w := s.witness("holder")
+	s.CreatePods(bound(s, holder))
+	s.WaitReady(Patience, "holder")
+	w := s.Witness("holder")
 
-	selects := plain("elsewhere")
+	selects := PausePod("elsewhere")
 	selects.Spec.NodeSelector = map[string]string{"example.com/no-such": "node"}
-	unsafe := plain("unsafe-sysctl")
+	unsafe := PausePod("unsafe-sysctl")
 	unsafe.Spec.SecurityContext = &corev1.PodSecurityContext{
 		Sysctls: []corev1.Sysctl{{Name: "kernel.msgmax", Value: "1000"}},
 	}
-	pods := []*corev1.Pod{onPort("port-taken", port), requesting(plain("too-large"), 1_000_000), selects, unsafe}
+	pods := []*corev1.Pod{onPort("port-taken", port), requesting(PausePod("too-large"), 1_000_000), selects, unsafe}
 	for _, p := range pods {
-		s.bound(p)
+		bound(s, p)
 	}
-	s.create(pods...)
+	s.CreatePods(pods...)
 
-	node, err := s.client.CoreV1().Nodes().Get(t.Context(), s.NodeName(), metav1.GetOptions{})
+	node, err := s.API.CoreV1().Nodes().Get(t.Context(), s.NodeName(), metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	// One that fails when it is asked to end and one that does not: their phases differ.
 	half := node.Status.Allocatable.Cpu().MilliValue()/2 - 50
 	victims := []*corev1.Pod{
-		s.bound(requesting(scripted("preempted", "trap 'exit 3' TERM; echo "+begins+"; "+forever), half)),
-		s.bound(requesting(scripted("preempted-politely", "echo "+begins+"; "+forever), half)),
+		bound(s, requesting(ScriptPod("preempted", "trap 'exit 3' TERM; echo "+Begins+"; "+Forever), half)),
+		bound(s, requesting(ScriptPod("preempted-politely", "echo "+Begins+"; "+Forever), half)),
 	}
-	s.create(victims...)
-	s.ready(patience, "preempted", "preempted-politely")
+	s.CreatePods(victims...)
+	s.WaitReady(Patience, "preempted", "preempted-politely")
 	// A shell that has not come to its trap yet does not hear the signal at all.
-	s.sees(s.record.View().Pod(s.ns, "preempted"), 0, patience, begins)
-	s.sees(s.record.View().Pod(s.ns, "preempted-politely"), 0, patience, begins)
-	critical := requesting(plain("critical"), half+200)
+	sees(s, s.Record.View().Pod(s.Namespace, "preempted"), 0, Patience, Begins)
+	sees(s, s.Record.View().Pod(s.Namespace, "preempted-politely"), 0, Patience, Begins)
+	critical := requesting(PausePod("critical"), half+200)
 	critical.Spec.PriorityClassName = "system-node-critical"
-	s.create(s.bound(critical))
-	s.ready(patience, "critical")
+	s.CreatePods(bound(s, critical))
+	s.WaitReady(Patience, "critical")
 
 	for _, p := range slices.Concat(pods, victims) {
-		s.wait(patience, "the end of pod "+p.Name, func(v record.View) error {
-			now := v.Pod(s.ns, p.Name)
+		s.Wait(Patience, "the end of pod "+p.Name, func(v record.View) error {
+			now := v.Pod(s.Namespace, p.Name)
 			if now == nil || now.Status.Phase != corev1.PodFailed && now.Status.Phase != corev1.PodSucceeded {
-				return fmt.Errorf("pod: %s", describe(now))
+				return fmt.Errorf("pod: %s", Describe(now))
 			}
-			if !slices.ContainsFunc(s.symptom(v, p.Name).Events,
+			if !slices.ContainsFunc(symptomOf(s, v, p.Name).Events,
 				func(e string) bool { return strings.HasPrefix(e, "Warning ") }) {
 				return fmt.Errorf("no warning yet")
 			}
@@ -113,11 +113,11 @@ func rejections(t *testing.T, recorded map[string]rejection) map[string]rejectio
 	all := comeTo(s, recorded, func(v record.View) map[string]rejection {
 		all := map[string]rejection{}
 		for _, p := range slices.Concat(pods, victims) {
-			now := v.Pod(s.ns, p.Name)
+			now := v.Pod(s.Namespace, p.Name)
 			if now == nil {
 				continue
 			}
-			shown := s.symptom(v, p.Name)
+			shown := symptomOf(s, v, p.Name)
 			for i := range shown.Events {
 				shown.Events[i] = amounts.ReplaceAllString(shown.Events[i], "$1: <n>")
 			}
@@ -125,7 +125,7 @@ func rejections(t *testing.T, recorded map[string]rejection) map[string]rejectio
 		}
 		return all
 	})
-	w.untouched()
+	w.Untouched()
 	return all
 }
 
@@ -134,7 +134,7 @@ var amounts = regexp.MustCompile(`\b(used|capacity): [0-9]+`)
 
 // TestAdmission compares what rejected and preempted pods show with what the real kubelet shows.
 func TestAdmission(t *testing.T) {
-	shared.use(t)
+	Shared.UseMicrolet(t)
 	recorded := readRecorded[map[string]rejection](t, goldenRejections)
 	if diff := cmp.Diff(recorded, rejections(t, recorded)); diff != "" {
 		t.Errorf("what rejected pods show (-kubelet +microlet):\n%s", diff)

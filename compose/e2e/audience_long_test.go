@@ -28,20 +28,20 @@ const (
 // TestAudience: two hundred followers of logs and fifty sessions, of which some stop reading, cost nodeapi a bounded
 // memory, and podsync none; nothing that is read is lost; and nodeapi's death ends these streams and nothing else.
 func TestAudience(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
-	w := s.steady()
-	s.stage()
-	pids := map[string]int{"nodeapi": s.mustPID(t, role.NodeAPI), "podsync": s.mustPID(t, role.Podsync)}
-	s.says("number", "exec", "talks", "--", "echo", "number") // what is loaded on first use is there
+	Shared.UseMicrolet(t)
+	s := New(t)
+	w := s.CreateSteadyPods()
+	CreatePods(s)
+	pids := map[string]int{"nodeapi": s.MustPID(t, role.NodeAPI), "podsync": s.MustPID(t, role.Podsync)}
+	s.KubectlPrints("number", "exec", "talks", "--", "echo", "number") // what is loaded on first use is there
 	before := memory(t, pids)
-	a := s.gather(t)
+	a := Start(s, t)
 	began := time.Now()
 	table := fmt.Sprintf("| RSS (MiB) | before | with %d streams, after 10 s | after %s |\n|---|---|---|---|\n",
-		streams, watched)
+		Streams, watched)
 	time.Sleep(time.Until(began.Add(10 * time.Second)))
 	soon := memory(t, pids)
-	lines, spoken := a.lines.Load(), a.spoken.Load()
+	lines, spoken := a.Lines.Load(), a.Spoken.Load()
 	time.Sleep(time.Until(began.Add(watched)))
 	late := memory(t, pids)
 	for _, name := range []string{"nodeapi", "podsync"} {
@@ -49,11 +49,11 @@ func TestAudience(t *testing.T) {
 	}
 	seconds := (watched - 10*time.Second).Seconds()
 	t.Logf("%sdelivered: %.0f lines and %.0f answers a second; nodeapi grew by %.0f KiB a stream", table,
-		float64(a.lines.Load()-lines)/seconds, float64(a.spoken.Load()-spoken)/seconds,
-		float64(late["nodeapi"]-before["nodeapi"])/streams/1024)
-	if late["nodeapi"]-before["nodeapi"] > streams*perStream {
+		float64(a.Lines.Load()-lines)/seconds, float64(a.Spoken.Load()-spoken)/seconds,
+		float64(late["nodeapi"]-before["nodeapi"])/Streams/1024)
+	if late["nodeapi"]-before["nodeapi"] > Streams*perStream {
 		t.Errorf("nodeapi grew by %.1f MiB with %d streams, more than %d KiB each",
-			mib(late["nodeapi"]-before["nodeapi"]), streams, perStream>>10)
+			mib(late["nodeapi"]-before["nodeapi"]), Streams, perStream>>10)
 	}
 	if grew := late["nodeapi"] - soon["nodeapi"]; grew > flat {
 		t.Errorf("nodeapi grew by %.1f MiB while its load stayed the same", mib(grew))
@@ -61,42 +61,42 @@ func TestAudience(t *testing.T) {
 	if grew := late["podsync"] - before["podsync"]; grew > flat {
 		t.Errorf("podsync grew by %.1f MiB by streams that do not pass through it", mib(grew))
 	}
-	if problems := a.complaints(); len(problems) > 0 {
+	if problems := a.Faults(); len(problems) > 0 {
 		t.Errorf("of the streams went wrong:\n%s", strings.Join(problems, "\n"))
 	}
 	// How many is the machine's matter, that none of them stands still is nodeapi's. Each line is looked at by who
 	// follows.
-	if got := a.lines.Load() - lines; got < followers {
-		t.Errorf("%d lines were delivered to %d followers in %.0f s", got, followers, seconds)
+	if got := a.Lines.Load() - lines; got < Followers {
+		t.Errorf("%d lines were delivered to %d followers in %.0f s", got, Followers, seconds)
 	}
 
-	s.signal(t, syscall.SIGKILL, role.NodeAPI)
+	s.Signal(t, syscall.SIGKILL, role.NodeAPI)
 	killed := time.Now()
-	await(t, patience, "a session after nodeapi's death", func() error {
-		_, problems, err := s.kubectl(nil, "exec", "talks", "--", "true")
+	Await(t, Patience, "a session after nodeapi's death", func() error {
+		_, problems, err := s.RunKubectl(nil, "exec", "talks", "--", "true")
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, problems)
 		}
 		return nil
 	})
 	back := time.Since(killed)
-	s.says("wrote", "get", "pods", "-o", "name") // the control plane has noticed nothing
-	s.says("] 0 ", "logs", "writes-0", "--limit-bytes=200")
-	await(t, patience, "the end of all streams that nodeapi's death cut", func() error {
-		if n := a.ended.Load(); n < followers+talkers+silent {
-			return fmt.Errorf("%d of %d have ended", n, followers+talkers+silent)
+	s.KubectlPrints("wrote", "get", "pods", "-o", "name") // the control plane has noticed nothing
+	s.KubectlPrints("] 0 ", "logs", "writes-0", "--limit-bytes=200")
+	Await(t, Patience, "the end of all streams that nodeapi's death cut", func() error {
+		if n := a.Ended.Load(); n < Followers+Talkers+Silent {
+			return fmt.Errorf("%d of %d have ended", n, Followers+Talkers+Silent)
 		}
 		return nil
 	})
-	t.Logf("after SIGKILL of nodeapi: a new session after %s, all streams that read had ended after %s", ms(back),
-		ms(time.Since(killed)))
-	a.dismiss()
-	w.untouched()
-	w.nodeReady()
-	if pid := s.mustPID(t, role.Podsync); pid != pids["podsync"] {
+	t.Logf("after SIGKILL of nodeapi: a new session after %s, all streams that read had ended after %s", Milliseconds(back),
+		Milliseconds(time.Since(killed)))
+	a.Stop()
+	w.Untouched()
+	w.NodeReady()
+	if pid := s.MustPID(t, role.Podsync); pid != pids["podsync"] {
 		t.Errorf("podsync was pid %d and is %d", pids["podsync"], pid)
 	}
-	s.waitHealthy(t, patience)
+	s.WaitHealthy(t, Patience)
 }
 
 func memory(t *testing.T, pids map[string]int) map[string]int64 {

@@ -30,41 +30,41 @@ import (
 const (
 	writers        = 10                     // pods whose log grows
 	lineEvery      = 100 * time.Millisecond // each of them writes one
-	followers      = 150                    // of these logs
+	Followers      = 150                    // of these logs
 	standing       = 50                     // followers that stop reading
-	talkers        = 20                     // sessions that say something each second and want it back
-	silent         = 15                     // sessions in which nothing happens
+	Talkers        = 20                     // sessions that say something each second and want it back
+	Silent         = 15                     // sessions in which nothing happens
 	standingTalks  = 15                     // sessions whose clients stop reading long before all is written
-	streams        = followers + standing + sessions
-	sessions       = talkers + silent + standingTalks
+	Streams        = Followers + standing + sessions
+	sessions       = Talkers + Silent + standingTalks
 	gatheringLimit = 2 * time.Minute
 )
 
-// audience is many clients of the node at the same time, as kubectl is one: client-go's streams, through the apiserver.
+// Load is many clients of the node at the same time, as kubectl is one: client-go's streams, through the apiserver.
 // Half of the followers that stop reading ask the node itself, so that nothing but the kernel's
 // buffers is between them and it.
-type audience struct {
-	s      *scene
+type Load struct {
+	s      *Scene
 	config *rest.Config
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
 	present atomic.Int64 // whose stream has begun
-	ended   atomic.Int64 // whose stream has ended, of those that read
-	lines   atomic.Int64
-	spoken  atomic.Int64
+	Ended   atomic.Int64 // whose stream has ended, of those that read
+	Lines   atomic.Int64
+	Spoken  atomic.Int64
 	mu      sync.Mutex
 	faults  []string
 }
 
-// stage creates the pods that an audience watches.
-func (s *scene) stage() []string {
-	s.t.Helper()
+// CreatePods creates the pods that an audience watches.
+func CreatePods(s *Scene) []string {
+	s.T.Helper()
 	var pods []*corev1.Pod
 	names := []string{"talks", "wrote"}
 	for i := range writers {
-		p := plain(fmt.Sprintf("writes-%d", i))
+		p := PausePod(fmt.Sprintf("writes-%d", i))
 		const hours = 2
 		p.Spec.Containers[0].Image = rig.AgnhostImage
 		p.Spec.Containers[0].Args = []string{"logs-generator",
@@ -73,24 +73,24 @@ func (s *scene) stage() []string {
 		pods, names = append(pods, p), append(names, p.Name)
 	}
 	// As much as a log may hold before it is rotated, in long lines: far more than the kernel's buffers hold.
-	wrote := scripted("wrote",
-		`line=$(head -c 8000 /dev/zero | tr '\0' x); for i in $(seq 1100); do echo $line; done; `+forever)
-	s.create(append(pods, scripted("talks", forever), wrote)...)
-	s.ready(2*patience, names...)
+	wrote := ScriptPod("wrote",
+		`line=$(head -c 8000 /dev/zero | tr '\0' x); for i in $(seq 1100); do echo $line; done; `+Forever)
+	s.CreatePods(append(pods, ScriptPod("talks", Forever), wrote)...)
+	s.WaitReady(2*Patience, names...)
 	return names
 }
 
-// gather brings an audience, and returns when all of it is there.
-func (s *scene) gather(t *testing.T) *audience {
+// Start brings an audience, and returns when all of it is there.
+func Start(s *Scene, t *testing.T) *Load {
 	t.Helper()
 	config, err := s.RESTConfig()
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &audience{s: s, config: config}
+	a := &Load{s: s, config: config}
 	a.ctx, a.cancel = context.WithCancel(t.Context())
-	t.Cleanup(a.dismiss)
-	for i := range followers {
+	t.Cleanup(a.Stop)
+	for i := range Followers {
 		a.join(func() error { return a.follow(fmt.Sprintf("writes-%d", i%writers)) })
 	}
 	for i := range standing {
@@ -98,17 +98,17 @@ func (s *scene) gather(t *testing.T) *audience {
 	}
 	for i := range sessions {
 		switch websocket := i%2 == 0; {
-		case i < talkers:
+		case i < Talkers:
 			a.join(func() error { return a.talk(websocket, time.Second) })
-		case i < talkers+silent:
+		case i < Talkers+Silent:
 			a.join(func() error { return a.talk(websocket, 0) })
 		default:
 			a.wg.Go(func() { a.flood(websocket) })
 		}
 	}
-	await(t, gatheringLimit, "the audience", func() error {
-		if n := a.present.Load(); n < streams {
-			return fmt.Errorf("%d of %d are there; faults: %v", n, streams, a.complaints())
+	Await(t, gatheringLimit, "the audience", func() error {
+		if n := a.present.Load(); n < Streams {
+			return fmt.Errorf("%d of %d are there; faults: %v", n, Streams, a.Faults())
 		}
 		return nil
 	})
@@ -116,23 +116,23 @@ func (s *scene) gather(t *testing.T) *audience {
 }
 
 // join runs a client that reads until its stream ends.
-func (a *audience) join(run func() error) {
+func (a *Load) join(run func() error) {
 	a.wg.Go(func() {
 		if err := run(); err != nil {
 			a.complain("%v", err)
 		}
-		a.ended.Add(1)
+		a.Ended.Add(1)
 	})
 }
 
-func (a *audience) complain(format string, args ...any) {
+func (a *Load) complain(format string, args ...any) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.faults = append(a.faults, fmt.Sprintf(format, args...))
 }
 
-// complaints are what went wrong so far; it forgets them.
-func (a *audience) complaints() []string {
+// Faults are what went wrong so far; it forgets them.
+func (a *Load) Faults() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	all := a.faults
@@ -140,15 +140,15 @@ func (a *audience) complaints() []string {
 	return all
 }
 
-// dismiss ends all streams.
-func (a *audience) dismiss() {
+// Stop ends all streams.
+func (a *Load) Stop() {
 	a.cancel()
 	a.wg.Wait()
 }
 
 // follow follows a log from its begin: the writer numbers its lines, and none may be missing.
-func (a *audience) follow(pod string) error {
-	body, err := a.s.client.CoreV1().Pods(a.s.ns).GetLogs(pod, &corev1.PodLogOptions{Follow: true}).Stream(a.ctx)
+func (a *Load) follow(pod string) error {
+	body, err := a.s.API.CoreV1().Pods(a.s.Namespace).GetLogs(pod, &corev1.PodLogOptions{Follow: true}).Stream(a.ctx)
 	if err != nil {
 		return fmt.Errorf("follow %s: %w", pod, err)
 	}
@@ -158,7 +158,7 @@ func (a *audience) follow(pod string) error {
 		if next == 0 {
 			a.present.Add(1)
 		}
-		a.lines.Add(1)
+		a.Lines.Add(1)
 		_, text, _ := strings.Cut(lines.Text(), "] ") // behind what klog writes first
 		number, _, _ := strings.Cut(text, " ")
 		if n, err := strconv.Atoi(number); err != nil || n != next {
@@ -169,9 +169,9 @@ func (a *audience) follow(pod string) error {
 }
 
 // stand asks for a long log and reads one byte of it.
-func (a *audience) stand(direct bool) {
+func (a *Load) stand(direct bool) {
 	open := func() (io.ReadCloser, error) {
-		return a.s.client.CoreV1().Pods(a.s.ns).GetLogs("wrote", &corev1.PodLogOptions{Follow: true}).Stream(a.ctx)
+		return a.s.API.CoreV1().Pods(a.s.Namespace).GetLogs("wrote", &corev1.PodLogOptions{Follow: true}).Stream(a.ctx)
 	}
 	if direct {
 		open = a.openAtNode
@@ -191,7 +191,7 @@ func (a *audience) stand(direct bool) {
 }
 
 // openAtNode follows the long log over a connection to the node's own port.
-func (a *audience) openAtNode() (io.ReadCloser, error) {
+func (a *Load) openAtNode() (io.ReadCloser, error) {
 	config, err := rest.TLSConfigFor(a.config)
 	if err != nil {
 		return nil, err
@@ -202,7 +202,7 @@ func (a *audience) openAtNode() (io.ReadCloser, error) {
 		TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{}, // not HTTP/2, which would read ahead
 	}}
 	r, err := http.NewRequestWithContext(a.ctx, http.MethodGet,
-		"https://"+net.JoinHostPort(a.s.NodeIP(), "10250")+"/containerLogs/"+a.s.ns+"/wrote/main?follow=true", nil)
+		"https://"+net.JoinHostPort(a.s.NodeIP(), "10250")+"/containerLogs/"+a.s.Namespace+"/wrote/main?follow=true", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -218,8 +218,8 @@ func (a *audience) openAtNode() (io.ReadCloser, error) {
 }
 
 // session runs a command in the pod that talks.
-func (a *audience) session(websocket bool, o remotecommand.StreamOptions, command ...string) error {
-	u := a.s.client.CoreV1().RESTClient().Post().Resource("pods").Namespace(a.s.ns).Name("talks").SubResource("exec").
+func (a *Load) session(websocket bool, o remotecommand.StreamOptions, command ...string) error {
+	u := a.s.API.CoreV1().RESTClient().Post().Resource("pods").Namespace(a.s.Namespace).Name("talks").SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{Container: "main", Command: command, Stdin: o.Stdin != nil, Stdout: true}, scheme.ParameterCodec).URL()
 	var run remotecommand.Executor
 	var err error
@@ -235,7 +235,7 @@ func (a *audience) session(websocket bool, o remotecommand.StreamOptions, comman
 }
 
 // talk says something, wants it back, and again; with a pause of 0 only once.
-func (a *audience) talk(websocket bool, pause time.Duration) error {
+func (a *Load) talk(websocket bool, pause time.Duration) error {
 	in, say := io.Pipe()
 	hear, out := io.Pipe()
 	done := make(chan struct{})
@@ -254,7 +254,7 @@ func (a *audience) talk(websocket bool, pause time.Duration) error {
 			if got != line {
 				a.complain("said %q and heard %q", line, got)
 			}
-			a.spoken.Add(1)
+			a.Spoken.Add(1)
 			if i == 0 {
 				a.present.Add(1)
 			}
@@ -275,7 +275,7 @@ func (a *audience) talk(websocket bool, pause time.Duration) error {
 	if pause > 0 {
 		<-done
 	}
-	if a.ctx.Err() == nil && a.present.Load() < streams {
+	if a.ctx.Err() == nil && a.present.Load() < Streams {
 		return fmt.Errorf("exec, WebSocket %t: %w", websocket, err)
 	}
 	return nil // it ended as it was ended
@@ -283,14 +283,14 @@ func (a *audience) talk(websocket bool, pause time.Duration) error {
 
 // flood lets a command write far more than all buffers on the way hold, and takes the first of it. It does not write
 // without end: the apiserver goes on reading from the node, and throws away, when a WebSocket client has gone.
-func (a *audience) flood(websocket bool) {
+func (a *Load) flood(websocket bool) {
 	first := sync.OnceFunc(func() { a.present.Add(1) })
 	err := a.session(websocket, remotecommand.StreamOptions{Stdout: writerFunc(func(p []byte) (int, error) {
 		first()
 		<-a.ctx.Done()
 		return len(p), nil
 	})}, "head", "-c", "33554432", "/dev/zero")
-	if a.ctx.Err() == nil && a.present.Load() < streams {
+	if a.ctx.Err() == nil && a.present.Load() < Streams {
 		a.complain("exec and stop reading, WebSocket %t: %v", websocket, err)
 	}
 }

@@ -24,59 +24,59 @@ const (
 	loadedMost    = 3
 	// figuresTime is how long figures take from a container to a decision on a busy machine: to the node's next
 	// housekeeping, through two scrapes of metrics-server, to the autoscaler.
-	figuresTime = 2 * patience
+	figuresTime = 2 * Patience
 )
 
 // TestAutoscaling has kubectl top, the real metrics-server and the autoscaler of the controller manager live on the
 // node's figures: a Deployment under load grows, and shrinks when the load ends.
 func TestAutoscaling(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
-	s.metricsServer()
+	Shared.UseMicrolet(t)
+	s := New(t)
+	metricsServer(s)
 
-	s.loaded()
-	s.top()
-	s.await(figuresTime, "all replicas of the loaded Deployment", s.hasReplicas(loadedMost))
-	t.Logf("it has grown: %s", s.decisions())
+	loaded(s)
+	top(s)
+	s.AwaitSlowly(figuresTime, "all replicas of the loaded Deployment", hasReplicas(s, loadedMost))
+	t.Logf("it has grown: %s", decisions(s))
 
 	var names []string
-	for _, p := range s.record.View().Pods(s.ns) {
+	for _, p := range s.Record.View().Pods(s.Namespace) {
 		names = append(names, p.Name)
 	}
 	for _, name := range names {
-		s.says("", "exec", name, "--", "touch", "/tmp/rest")
+		s.KubectlPrints("", "exec", name, "--", "touch", "/tmp/rest")
 	}
-	s.await(figuresTime, "one replica when the load has ended", s.hasReplicas(1))
-	t.Logf("it has shrunk: %s", s.decisions())
+	s.AwaitSlowly(figuresTime, "one replica when the load has ended", hasReplicas(s, 1))
+	t.Logf("it has shrunk: %s", decisions(s))
 }
 
 // metricsServer runs metrics-server until the test ends.
-func (s *scene) metricsServer() {
-	s.t.Helper()
-	if err := s.StartMetricsServer(s.t.Context()); err != nil {
-		s.t.Fatal(err)
+func metricsServer(s *Scene) {
+	s.T.Helper()
+	if err := s.StartMetricsServer(s.T.Context()); err != nil {
+		s.T.Fatal(err)
 	}
-	ctx := context.WithoutCancel(s.t.Context())
-	s.t.Cleanup(func() {
+	ctx := context.WithoutCancel(s.T.Context())
+	s.T.Cleanup(func() {
 		if err := s.StopMetricsServer(ctx); err != nil {
-			s.t.Error(err)
+			s.T.Error(err)
 		}
 	})
 }
 
 // loaded creates a Deployment of one replica that uses all it may, until /tmp/rest is there, and its autoscaler.
-func (s *scene) loaded() {
-	s.t.Helper()
-	ctx, meta := s.t.Context(), metav1.ObjectMeta{Name: "loaded"}
+func loaded(s *Scene) {
+	s.T.Helper()
+	ctx, meta := s.T.Context(), metav1.ObjectMeta{Name: "loaded"}
 	labels := map[string]string{"app": "loaded"}
-	c := shell("main", "while :; do if test -e /tmp/rest; then sleep 1; fi; done")
+	c := ShellContainer("main", "while :; do if test -e /tmp/rest; then sleep 1; fi; done")
 	c.Resources = corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(loadedRequest)},
 		Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(loadedLimit)},
 	}
-	template := plain("")
+	template := PausePod("")
 	template.Spec.Containers = []corev1.Container{c}
-	_, err := s.client.AppsV1().Deployments(s.ns).Create(ctx, &appsv1.Deployment{
+	_, err := s.API.AppsV1().Deployments(s.Namespace).Create(ctx, &appsv1.Deployment{
 		ObjectMeta: meta,
 		Spec: appsv1.DeploymentSpec{
 			Replicas: new(int32(1)),
@@ -85,20 +85,20 @@ func (s *scene) loaded() {
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	// Otherwise the Deployment would replace the pods that the end of the scene deletes.
 	later := context.WithoutCancel(ctx)
-	s.t.Cleanup(func() {
-		if err := s.client.AppsV1().Deployments(s.ns).Delete(later, meta.Name, metav1.DeleteOptions{}); err != nil {
-			s.t.Error(err)
+	s.T.Cleanup(func() {
+		if err := s.API.AppsV1().Deployments(s.Namespace).Delete(later, meta.Name, metav1.DeleteOptions{}); err != nil {
+			s.T.Error(err)
 		}
 	})
 	fast := &autoscalingv2.HPAScalingRules{
 		StabilizationWindowSeconds: new(int32(0)),
 		Policies:                   []autoscalingv2.HPAScalingPolicy{{Type: autoscalingv2.PercentScalingPolicy, Value: 100, PeriodSeconds: 1}},
 	}
-	_, err = s.client.AutoscalingV2().HorizontalPodAutoscalers(s.ns).Create(ctx, &autoscalingv2.HorizontalPodAutoscaler{
+	_, err = s.API.AutoscalingV2().HorizontalPodAutoscalers(s.Namespace).Create(ctx, &autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: meta,
 		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
 			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: meta.Name},
@@ -118,24 +118,24 @@ func (s *scene) loaded() {
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 }
 
 // top waits until kubectl top has figures of the node and of the loaded pod, and judges those of the pod, whose CPU
 // time is limited and whose memory is that of a shell.
-func (s *scene) top() {
-	s.t.Helper()
-	s.await(figuresTime, "kubectl top node", func() error {
-		figures, err := s.topOf("node", s.NodeName())
+func top(s *Scene) {
+	s.T.Helper()
+	s.AwaitSlowly(figuresTime, "kubectl top node", func() error {
+		figures, err := topOf(s, "node", s.NodeName())
 		if err == nil && len(figures) != 5 {
 			err = fmt.Errorf("it says %v", figures)
 		}
 		return err
 	})
 	limit := resource.MustParse(loadedLimit)
-	s.await(figuresTime, "kubectl top pod", func() error {
-		figures, err := s.topOf("pod", "loaded-")
+	s.AwaitSlowly(figuresTime, "kubectl top pod", func() error {
+		figures, err := topOf(s, "pod", "loaded-")
 		if err != nil {
 			return err
 		}
@@ -158,14 +158,14 @@ func (s *scene) top() {
 }
 
 // topOf returns the line of kubectl top that begins with the name.
-func (s *scene) topOf(kind, name string) ([]string, error) {
-	out, problems, err := s.kubectl(nil, "top", kind, "--no-headers")
+func topOf(s *Scene, kind, name string) ([]string, error) {
+	out, problems, err := s.RunKubectl(nil, "top", kind, "--no-headers")
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s", err, problems)
 	}
 	for line := range strings.Lines(out) {
 		if strings.HasPrefix(line, name) {
-			s.t.Logf("kubectl top %s: %s", kind, strings.TrimSpace(line))
+			s.T.Logf("kubectl top %s: %s", kind, strings.TrimSpace(line))
 			return strings.Fields(line), nil
 		}
 	}
@@ -173,19 +173,19 @@ func (s *scene) topOf(kind, name string) ([]string, error) {
 }
 
 // hasReplicas checks that the Deployment has as many replicas, all of them ready.
-func (s *scene) hasReplicas(want int32) func() error {
+func hasReplicas(s *Scene, want int32) func() error {
 	return func() error {
-		d, err := s.client.AppsV1().Deployments(s.ns).Get(s.t.Context(), "loaded", metav1.GetOptions{})
+		d, err := s.API.AppsV1().Deployments(s.Namespace).Get(s.T.Context(), "loaded", metav1.GetOptions{})
 		if err == nil && (d.Status.Replicas != want || d.Status.ReadyReplicas != want) {
-			err = fmt.Errorf("%d replicas, of which %d are ready; %s", d.Status.Replicas, d.Status.ReadyReplicas, s.decisions())
+			err = fmt.Errorf("%d replicas, of which %d are ready; %s", d.Status.Replicas, d.Status.ReadyReplicas, decisions(s))
 		}
 		return err
 	}
 }
 
 // decisions is what the autoscaler thinks.
-func (s *scene) decisions() string {
-	a, err := s.client.AutoscalingV2().HorizontalPodAutoscalers(s.ns).Get(s.t.Context(), "loaded", metav1.GetOptions{})
+func decisions(s *Scene) string {
+	a, err := s.API.AutoscalingV2().HorizontalPodAutoscalers(s.Namespace).Get(s.T.Context(), "loaded", metav1.GetOptions{})
 	if err != nil {
 		return err.Error()
 	}

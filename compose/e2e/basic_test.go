@@ -17,30 +17,30 @@ import (
 )
 
 func TestBasic(t *testing.T) {
-	shared.use(t)
+	Shared.UseMicrolet(t)
 	basic(t)
 }
 
 // basic: a real scheduler places a Deployment on the node, its pods run with what a pod is given, and
 // nothing is left when it is deleted.
 func basic(t *testing.T) {
-	s := newScene(t)
-	if n := s.record.View().Node(); n == nil || !record.NodeIsReady(n) {
+	s := New(t)
+	if n := s.Record.View().Node(); n == nil || !record.NodeIsReady(n) {
 		t.Fatal("the node is not Ready")
 	}
 	replicas := int32(2)
 	labels := map[string]string{"app": "basic"}
-	template := scripted("x", `env; echo ==hosts; cat /etc/hosts; echo ==resolv; cat /etc/resolv.conf
+	template := ScriptPod("x", `env; echo ==hosts; cat /etc/hosts; echo ==resolv; cat /etc/resolv.conf
 echo ==account; d=/var/run/secrets/kubernetes.io/serviceaccount; ls $d; cat $d/namespace; echo; wc -c <$d/token; head -1 $d/ca.crt
-echo ==args $(hostname); echo ==end; `+forever).Spec
+echo ==args $(hostname); echo ==end; `+Forever).Spec
 	template.HostAliases = []corev1.HostAlias{{IP: "192.0.2.7", Hostnames: []string{"alias.example"}}}
 	template.Containers[0].Env = []corev1.EnvVar{
 		{Name: "PLAIN", Value: "value"}, {Name: "EXPANDED", Value: "<$(PLAIN)>"},
 		{Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}},
 		{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
 	}
-	mark := s.record.Mark()
-	_, err := s.client.AppsV1().Deployments(s.ns).Create(t.Context(), &appsv1.Deployment{
+	mark := s.Record.Mark()
+	_, err := s.API.AppsV1().Deployments(s.Namespace).Create(t.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "basic"},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
@@ -50,11 +50,11 @@ echo ==args $(hostname); echo ==end; `+forever).Spec
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.wait(patience, "two Ready pods", func(v record.View) error {
+	s.Wait(Patience, "two Ready pods", func(v record.View) error {
 		ready := 0
 		var state []string
-		for _, p := range v.Pods(s.ns) {
-			state = append(state, describe(p))
+		for _, p := range v.Pods(s.Namespace) {
+			state = append(state, Describe(p))
 			if record.Ready(p) {
 				ready++
 			}
@@ -64,26 +64,26 @@ echo ==args $(hostname); echo ==end; `+forever).Spec
 		}
 		return nil
 	})
-	pods := s.record.View().Pods(s.ns)
+	pods := s.Record.View().Pods(s.Namespace)
 	for _, p := range pods {
 		checkRunning(t, s, p)
 		checkInside(t, s, p)
 	}
-	for _, times := range record.PodTimes(s.record.Since(mark)) {
+	for _, times := range record.PodTimes(s.Record.Since(mark)) {
 		if !times.Ready.IsZero() {
-			t.Logf("created to Ready: %s", ms(times.Ready.Sub(times.Created)))
+			t.Logf("created to Ready: %s", Milliseconds(times.Ready.Sub(times.Created)))
 		}
 	}
-	s.leavesTraces(pods)
-	if err := s.client.AppsV1().Deployments(s.ns).Delete(t.Context(), "basic", metav1.DeleteOptions{}); err != nil {
+	s.LeavesTraces(pods)
+	if err := s.API.AppsV1().Deployments(s.Namespace).Delete(t.Context(), "basic", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.wait(patience, "the pods' end", func(v record.View) error { return noPods(v, s.ns) })
-	s.leavesNothing(pods)
+	s.Wait(Patience, "the pods' end", func(v record.View) error { return NoPods(v, s.Namespace) })
+	s.LeavesNothing(pods)
 }
 
 // checkRunning judges what the API tells of a Running pod.
-func checkRunning(t *testing.T, s *scene, p *corev1.Pod) {
+func checkRunning(t *testing.T, s *Scene, p *corev1.Pod) {
 	t.Helper()
 	if p.Status.Phase != corev1.PodRunning || p.Spec.NodeName != s.NodeName() {
 		t.Errorf("%s: phase %s on node %q", p.Name, p.Status.Phase, p.Spec.NodeName)
@@ -111,9 +111,9 @@ func checkRunning(t *testing.T, s *scene, p *corev1.Pod) {
 			t.Errorf("%s: container status %+v", p.Name, c)
 		}
 	}
-	s.wait(patience, "the events of a start", func(v record.View) error {
+	s.Wait(Patience, "the events of a start", func(v record.View) error {
 		got := map[string]bool{}
-		for _, e := range v.Events(s.ns, p.Name) {
+		for _, e := range v.Events(s.Namespace, p.Name) {
 			if e.Source.Component == "kubelet" && e.Source.Host == s.NodeName() {
 				got[e.Reason] = true
 			}
@@ -128,11 +128,11 @@ func checkRunning(t *testing.T, s *scene, p *corev1.Pod) {
 }
 
 // checkInside judges what the container itself saw.
-func checkInside(t *testing.T, s *scene, p *corev1.Pod) {
+func checkInside(t *testing.T, s *Scene, p *corev1.Pod) {
 	t.Helper()
 	var text string
-	await(t, patience, "the container's log", func() (err error) {
-		text, err = s.log(p, "main", 0)
+	Await(t, Patience, "the container's log", func() (err error) {
+		text, err = s.ContainerLog(p, "main", 0)
 		if err == nil && !strings.Contains(text, "==end") {
 			err = errors.New("it has not come to its end")
 		}
@@ -142,9 +142,9 @@ func checkInside(t *testing.T, s *scene, p *corev1.Pod) {
 		"PLAIN=value\n", "EXPANDED=<value>\n", "POD_IP=" + p.Status.PodIP + "\n", "POD_NAME=" + p.Name + "\n",
 		"KUBERNETES_SERVICE_PORT=443\n", "HOSTNAME=" + p.Name + "\n",
 		p.Status.PodIP + "\t" + p.Name, "192.0.2.7\talias.example",
-		"nameserver " + s.ClusterDNS(), "search " + s.ns + ".svc.cluster.local svc.cluster.local cluster.local",
+		"nameserver " + s.ClusterDNS(), "search " + s.Namespace + ".svc.cluster.local svc.cluster.local cluster.local",
 		"ndots:5",
-		"ca.crt\nnamespace\ntoken\n" + s.ns + "\n", "-----BEGIN CERTIFICATE-----",
+		"ca.crt\nnamespace\ntoken\n" + s.Namespace + "\n", "-----BEGIN CERTIFICATE-----",
 		"==args " + p.Name,
 	} {
 		if !strings.Contains(text, want) {

@@ -34,7 +34,7 @@ const (
 func TestBenchAudience(t *testing.T) {
 	for _, a := range agents[:2] {
 		t.Run(a.name, func(t *testing.T) {
-			shared.switchTo(t, a.agent, a.args...)
+			Shared.SwitchTo(t, a.agent, a.args...)
 			m := &meter{t: t}
 			m.apart()
 			m.warm()
@@ -73,13 +73,13 @@ func (m *meter) apart() {
 func (m *meter) places(node, others []int) map[int][]int {
 	m.t.Helper()
 	places := map[int][]int{os.Getpid(): others}
-	for _, p := range shared.Status(m.t.Context()) {
+	for _, p := range Shared.Status(m.t.Context()) {
 		places[p.PID] = others
 		if p.Program == rig.AgentProgram || p.Program == rig.Containerd {
 			places[p.PID] = node
 		}
 	}
-	agent, err := shared.AgentPID()
+	agent, err := Shared.AgentPID()
 	if err != nil {
 		m.t.Error(err)
 		return places
@@ -97,17 +97,17 @@ func (m *meter) places(node, others []int) map[int][]int {
 // audience starts pods in turns without, with, with, without, … an audience.
 func (m *meter) audience() {
 	m.t.Helper()
-	s := newScene(m.t)
-	s.stage()
+	s := New(m.t)
+	CreatePods(s)
 	var starts [2][]time.Duration
 	var used [2]map[string]time.Duration
 	var lasted [2]time.Duration
 	var calls [2]map[string]mean
 	for i := range 2 * turns {
 		with := (i + 1) / 2 % 2
-		var present *audience
+		var present *Load
 		if with == 1 {
-			present = s.gather(m.t)
+			present = Start(s, m.t)
 		}
 		time.Sleep(calmBefore)
 		before, called, began := m.shares(), m.calls(), time.Now()
@@ -123,15 +123,15 @@ func (m *meter) audience() {
 		for name, at := range m.shares() {
 			used[with][name] += at - before[name]
 		}
-		m.t.Logf("turn %d of %d, with %d streams: p50 %s", i+1, 2*turns, with*streams, ms(record.Percentile(took, 0.5)))
+		m.t.Logf("turn %d of %d, with %d streams: p50 %s", i+1, 2*turns, with*Streams, Milliseconds(record.Percentile(took, 0.5)))
 		if present != nil {
-			if problems := present.complaints(); len(problems) > 0 {
+			if problems := present.Faults(); len(problems) > 0 {
 				m.t.Errorf("of the streams went wrong:\n%s", strings.Join(problems, "\n"))
 			}
-			present.dismiss()
+			present.Stop()
 		}
 	}
-	table := fmt.Sprintf("| %s | alone | with %d streams | ratio |\n|---|---|---|---|\n", shared.Agent(), streams)
+	table := fmt.Sprintf("| %s | alone | with %d streams | ratio |\n|---|---|---|---|\n", Shared.Agent(), Streams)
 	row := func(what string, alone, with float64) {
 		table += fmt.Sprintf("| %s | %.3f | %.3f | %.2f |\n", what, alone, with, with/alone)
 	}
@@ -147,23 +147,23 @@ func (m *meter) audience() {
 		row("call "+name+" of the runtime, mean (s)", calls[0][name].value(), calls[1][name].value())
 	}
 	m.t.Logf("turn by turn in one run:\n%s", table)
-	s.clear()
+	s.DeleteAllPods()
 }
 
 // turn starts pods one after the other, and deletes them.
-func (m *meter) turn(s *scene, prefix string) []time.Duration {
+func (m *meter) turn(s *Scene, prefix string) []time.Duration {
 	m.t.Helper()
 	var starts []time.Duration
 	var names []string
 	for i := range perTurn {
 		time.Sleep(betweens)
 		name := fmt.Sprintf("%s-%d", prefix, i)
-		s.create(bound(name))
-		s.ready(patience, name)
-		starts, names = append(starts, s.startTime(name)), append(names, name)
+		s.CreatePods(bound(name))
+		s.WaitReady(Patience, name)
+		starts, names = append(starts, s.StartTime(name)), append(names, name)
 	}
-	s.remove(names...)
-	s.wait(patience, "the pods' end", s.areGone(names...))
+	s.DeletePods(names...)
+	s.Wait(Patience, "the pods' end", s.AreGone(names...))
 	return starts
 }
 
@@ -179,7 +179,7 @@ func (a mean) value() float64 { return a.sum / a.count }
 // calls are those of the runtime that start a pod, as the agent has measured them so far.
 func (m *meter) calls() map[string]mean {
 	m.t.Helper()
-	text, err := shared.client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes", shared.NodeName(), "proxy/metrics").Do(m.t.Context()).Raw()
+	text, err := Shared.API.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes", Shared.NodeName(), "proxy/metrics").Do(m.t.Context()).Raw()
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -205,14 +205,14 @@ func (m *meter) calls() map[string]mean {
 func (m *meter) shares() map[string]time.Duration {
 	m.t.Helper()
 	pids := map[string][]int{"the agent": m.processes(), "the clients": {os.Getpid()}}
-	for _, p := range shared.Status(m.t.Context()) {
+	for _, p := range Shared.Status(m.t.Context()) {
 		if p.Program == rig.APIServer || p.Program == rig.Containerd {
 			pids[p.Program] = []int{p.PID}
 		}
 	}
-	if shared.Agent() == rig.AgentMicrolet {
+	if Shared.Agent() == rig.AgentMicrolet {
 		for _, r := range []role.Role{role.NodeAPI, role.Podsync} {
-			pids[string(r)] = []int{shared.mustPID(m.t, r)}
+			pids[string(r)] = []int{Shared.MustPID(m.t, r)}
 		}
 	}
 	all := map[string]time.Duration{}

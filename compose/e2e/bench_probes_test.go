@@ -31,10 +31,10 @@ func TestBenchProbes(t *testing.T) {
 		m.warm()
 		m.probes(fmt.Sprintf("%d pods, HTTP readiness and liveness each second", httpPods), httpPods,
 			func(name string) *corev1.Pod {
-				return probed(name, httpProbe)
+				return ProbedPod(name, HTTPProbe)
 			})
 		m.probes(fmt.Sprintf("%d pods, exec each second", execPods), execPods, func(name string) *corev1.Pod {
-			p := probed(name, execProbe)
+			p := ProbedPod(name, execProbe)
 			p.Spec.Containers[0].LivenessProbe = nil
 			return p
 		})
@@ -43,18 +43,18 @@ func TestBenchProbes(t *testing.T) {
 
 func (m *meter) probes(with string, count int, pod func(name string) *corev1.Pod) {
 	m.t.Helper()
-	s := newScene(m.t)
+	s := New(m.t)
 	var pods []*corev1.Pod
 	var names []string
 	for i := range count {
 		p := pod(fmt.Sprintf("probed-%d", i))
-		p.Spec.NodeName = shared.NodeName()
+		p.Spec.NodeName = Shared.NodeName()
 		pods, names = append(pods, p), append(names, p.Name)
 	}
-	s.create(pods...)
-	s.ready(2*patience, names...)
+	s.CreatePods(pods...)
+	s.WaitReady(2*Patience, names...)
 	time.Sleep(probeCalm)
-	w := s.witness(names...)
+	w := s.Witness(names...)
 	pids := m.processes()
 	var cores, rates, each []float64
 	for range probeRuns {
@@ -74,15 +74,15 @@ func (m *meter) probes(with string, count int, pod func(name string) *corev1.Pod
 	m.put("CPU with "+with+" (cores)", cores[probeRuns/2])
 	m.put("CPU for each probe with "+with+" (ms)", each[probeRuns/2])
 	m.put("probes a second with "+with, rates[probeRuns/2])
-	w.untouched() // else it was no probe's cost that was measured
-	s.clear()
+	w.Untouched() // else it was no probe's cost that was measured
+	s.DeleteAllPods()
 }
 
 // probeTotal is how many probes the agent has run, by its own word.
 func (m *meter) probeTotal() float64 {
 	m.t.Helper()
-	path := "/api/v1/nodes/" + shared.NodeName() + "/proxy/metrics/probes"
-	text, err := shared.client.CoreV1().RESTClient().Get().AbsPath(path).DoRaw(m.t.Context())
+	path := "/api/v1/nodes/" + Shared.NodeName() + "/proxy/metrics/probes"
+	text, err := Shared.API.CoreV1().RESTClient().Get().AbsPath(path).DoRaw(m.t.Context())
 	if err != nil {
 		m.t.Fatal(err)
 	}

@@ -25,17 +25,17 @@ const parallel = 4
 func TestBenchRuntime(t *testing.T) {
 	warmUp := &meter{t: t}
 	warmUp.warm() // the image is present
-	if err := shared.StopAgent(t.Context()); err != nil {
+	if err := Shared.StopAgent(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := shared.StartAgent(context.WithoutCancel(t.Context())); err != nil {
+		if err := Shared.StartAgent(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
-		} else if err := shared.WaitNodeReady(context.WithoutCancel(t.Context())); err != nil {
+		} else if err := Shared.WaitNodeReady(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
 	})
-	err := shared.cri(func(c runtimeapi.RuntimeServiceClient) error {
+	err := Shared.CRI(func(c runtimeapi.RuntimeServiceClient) error {
 		var ones []time.Duration
 		for i := range singles {
 			began := time.Now()
@@ -104,8 +104,8 @@ func runPod(ctx context.Context, c runtimeapi.RuntimeServiceClient, name string)
 	defer cancel()
 	sandbox := &runtimeapi.PodSandboxConfig{
 		Metadata:     &runtimeapi.PodSandboxMetadata{Name: name, Uid: name, Namespace: "bench"},
-		LogDirectory: filepath.Join(shared.PodLogsDir(), "bench_"+name+"_"+name),
-		Linux:        &runtimeapi.LinuxPodSandboxConfig{CgroupParent: shared.CgroupRoot() + "/bench"},
+		LogDirectory: filepath.Join(Shared.PodLogsDir(), "bench_"+name+"_"+name),
+		Linux:        &runtimeapi.LinuxPodSandboxConfig{CgroupParent: Shared.CgroupRoot() + "/bench"},
 	}
 	if err := os.MkdirAll(sandbox.LogDirectory, 0o755); err != nil {
 		return "", err

@@ -26,9 +26,9 @@ var readerPages = [][]string{{"/metrics/resource"}, {"/metrics", "/metrics/cadvi
 
 // TestBenchStats measures what figures of many pods cost the agent, while two readers read them.
 func TestBenchStats(t *testing.T) {
-	shared.linkForCadvisor(t)
+	Shared.LinkForCadvisor(t)
 	// The kubelet starts anew, with the link.
-	shared.switchTo(t, rig.AgentMicrolet)
+	Shared.SwitchTo(t, rig.AgentMicrolet)
 	compare(t, func(m *meter) {
 		m.warm()
 		m.figures()
@@ -38,17 +38,17 @@ func TestBenchStats(t *testing.T) {
 // figures measures with readers, and first without.
 func (m *meter) figures() {
 	m.t.Helper()
-	s := newScene(m.t)
+	s := New(m.t)
 	var names []string
 	for i := range measuredPods {
 		p := bound(fmt.Sprintf("measured-%d", i))
 		names = append(names, p.Name)
-		s.create(p)
+		s.CreatePods(p)
 	}
-	s.ready(2*patience, names...)
-	r := s.reader()
-	s.await(patience, "figures of the pods", func() error {
-		_, _, err := r.get(m.t.Context(), "/metrics/cadvisor")
+	s.WaitReady(2*Patience, names...)
+	r := s.MetricsReader()
+	s.AwaitSlowly(Patience, "figures of the pods", func() error {
+		_, _, err := r.Get(m.t.Context(), "/metrics/cadvisor")
 		return err
 	})
 	m.idle(fmt.Sprintf("%d pods, nobody reads", measuredPods))
@@ -63,7 +63,7 @@ func (m *meter) figures() {
 	}
 	time.Sleep(2 * readPeriod)
 	what := fmt.Sprintf("%d pods, two readers", measuredPods)
-	stats := shared.pid(role.Stats)
+	stats := Shared.PID(role.Stats)
 	pids := m.processes()
 	began, used, own := time.Now(), m.cpu(pids), time.Duration(0)
 	if stats != 0 {
@@ -79,7 +79,7 @@ func (m *meter) figures() {
 	}
 	stop()
 	reading.Wait()
-	s.clear()
+	s.DeleteAllPods()
 }
 
 // memory is what processes have together, in MiB.
@@ -97,20 +97,20 @@ func (m *meter) memory(of func(pid int) (int64, error), pids ...int) float64 {
 }
 
 // reads reads pages each period until the context ends.
-func (m *meter) reads(ctx context.Context, r *reader, pages []string) {
+func (m *meter) reads(ctx context.Context, r *MetricsReader, pages []string) {
 	tick := time.NewTicker(readPeriod)
 	defer tick.Stop()
 	for {
 		for _, page := range pages {
 			began := time.Now()
-			_, body, err := r.get(ctx, page)
+			_, body, err := r.Get(ctx, page)
 			if ctx.Err() != nil {
 				return
 			}
 			if err != nil {
 				m.t.Error(err)
 			}
-			m.t.Logf("%s: %d bytes in %s", page, len(body), ms(time.Since(began)))
+			m.t.Logf("%s: %d bytes in %s", page, len(body), Milliseconds(time.Since(began)))
 		}
 		select {
 		case <-ctx.Done():

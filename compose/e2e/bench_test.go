@@ -46,7 +46,7 @@ type contender struct {
 var agents = []contender{
 	{"kubelet", rig.AgentKubelet, nil, ""},
 	{"microlet", rig.AgentMicrolet, nil, ""},
-	{"microlet, single", rig.AgentMicrolet, []string{single}, ""},
+	{"microlet, single", rig.AgentMicrolet, []string{SinglePlacement}, ""},
 }
 
 // TestBenchAgents measures each agent on the same node and prints one table.
@@ -69,9 +69,9 @@ func compare(t *testing.T, measure func(m *meter), agents ...contender) {
 	for i, a := range agents {
 		results[i] = map[string]float64{}
 		if a.build != "" {
-			shared.switchToBuild(t, a.build)
+			switchToBuild(Shared, t, a.build)
 		} else {
-			shared.switchTo(t, a.agent, a.args...)
+			Shared.SwitchTo(t, a.agent, a.args...)
 		}
 		measure(&meter{t: t, put: func(name string, value float64) {
 			if results[i][name] = value; !slices.Contains(rows, name) {
@@ -109,33 +109,33 @@ type meter struct {
 
 // bound is a pause pod that is bound to the node at once, so that no scheduler is measured.
 func bound(name string) *corev1.Pod {
-	p := plain(name)
-	p.Spec.NodeName = shared.NodeName()
+	p := PausePod(name)
+	p.Spec.NodeName = Shared.NodeName()
 	return p
 }
 
 // warm makes the image present.
 func (m *meter) warm() {
 	m.t.Helper()
-	s := newScene(m.t)
-	s.create(bound("warm"))
-	s.ready(patience, "warm")
-	s.clear()
+	s := New(m.t)
+	s.CreatePods(bound("warm"))
+	s.WaitReady(Patience, "warm")
+	s.DeleteAllPods()
 }
 
 func (m *meter) singles() {
 	m.t.Helper()
-	s := newScene(m.t)
+	s := New(m.t)
 	var starts []time.Duration
 	for i := range singles {
 		time.Sleep(pause)
 		name := fmt.Sprintf("one-%d", i)
-		s.create(bound(name))
-		s.ready(patience, name)
-		starts = append(starts, s.startTime(name))
+		s.CreatePods(bound(name))
+		s.WaitReady(Patience, name)
+		starts = append(starts, s.StartTime(name))
 	}
 	m.put("one pod, created to Ready, p50 (s)", record.Percentile(starts, 0.5).Seconds())
-	s.clear()
+	s.DeleteAllPods()
 }
 
 // batches starts and deletes many pods at once.
@@ -144,28 +144,28 @@ func (m *meter) batches() {
 	var all, middle, deleted []time.Duration
 	for range batchRuns {
 		time.Sleep(calmBefore)
-		s := newScene(m.t)
+		s := New(m.t)
 		var pods []*corev1.Pod
 		var names []string
 		for i := range batch {
 			p := bound(fmt.Sprintf("many-%d", i))
 			pods, names = append(pods, p), append(names, p.Name)
 		}
-		mark := s.record.Mark()
-		s.create(pods...)
-		s.ready(2*patience, names...)
-		s.sync()
-		starts, first, last := spread(record.PodTimes(s.record.Since(mark)))
+		mark := s.Record.Mark()
+		s.CreatePods(pods...)
+		s.WaitReady(2*Patience, names...)
+		s.SyncRecord()
+		starts, first, last := spread(record.PodTimes(s.Record.Since(mark)))
 		all, middle = append(all, last.Sub(first)), append(middle, record.Percentile(starts, 0.5))
 
-		mark = s.record.Mark()
-		if err := s.client.CoreV1().Pods(s.ns).DeleteCollection(m.t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		mark = s.Record.Mark()
+		if err := s.API.CoreV1().Pods(s.Namespace).DeleteCollection(m.t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 			m.t.Fatal(err)
 		}
-		s.wait(2*patience, "the pods' end", s.areGone(names...))
-		s.sync()
+		s.Wait(2*Patience, "the pods' end", s.AreGone(names...))
+		s.SyncRecord()
 		var begin, end time.Time
-		for _, times := range record.PodTimes(s.record.Since(mark)) {
+		for _, times := range record.PodTimes(s.Record.Since(mark)) {
 			if begin.IsZero() || times.Deleted.Before(begin) {
 				begin = times.Deleted
 			}
@@ -201,17 +201,17 @@ func spread(times map[types.UID]record.Times) (starts []time.Duration, first, la
 // crowded measures the idle agent with pods.
 func (m *meter) crowded() {
 	m.t.Helper()
-	s := newScene(m.t)
+	s := New(m.t)
 	var pods []*corev1.Pod
 	var names []string
 	for i := range idlePods {
 		p := bound(fmt.Sprintf("idle-%d", i))
 		pods, names = append(pods, p), append(names, p.Name)
 	}
-	s.create(pods...)
-	s.ready(2*patience, names...)
+	s.CreatePods(pods...)
+	s.WaitReady(2*Patience, names...)
 	m.idle(fmt.Sprintf("%d pods", idlePods))
-	s.clear()
+	s.DeleteAllPods()
 }
 
 // idle measures what the agent's processes use together while nothing happens.
@@ -237,7 +237,7 @@ func (m *meter) idle(with string) {
 // processes are the agent and all its children.
 func (m *meter) processes() []int {
 	m.t.Helper()
-	agent, err := shared.AgentPID()
+	agent, err := Shared.AgentPID()
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -268,11 +268,11 @@ func (m *meter) kills() {
 	ways := map[string]func() error{"the agent": func() error {
 		ctx, cancel := context.WithTimeout(m.t.Context(), 10*time.Second)
 		defer cancel()
-		return shared.KillAgent(ctx)
+		return Shared.KillAgent(ctx)
 	}}
-	if shared.Agent() == rig.AgentMicrolet && !slices.Contains(current.args, single) {
+	if Shared.Agent() == rig.AgentMicrolet && !slices.Contains(Current.Args, SinglePlacement) {
 		ways["podsync (the kubelet itself)"] = func() error {
-			pid := shared.pid("podsync")
+			pid := Shared.PID("podsync")
 			if pid == 0 {
 				return errors.New("podsync does not run")
 			}
@@ -282,7 +282,7 @@ func (m *meter) kills() {
 		ways["podsync (the kubelet itself)"] = ways["the agent"]
 	}
 	for _, way := range []string{"the agent", "podsync (the kubelet itself)"} {
-		s := newScene(m.t)
+		s := New(m.t)
 		var starts []time.Duration
 		for i := range killRuns {
 			time.Sleep(calmBefore)
@@ -290,12 +290,12 @@ func (m *meter) kills() {
 			if err := ways[way](); err != nil {
 				m.t.Fatal(err)
 			}
-			s.create(bound(name))
-			s.ready(patience, name)
-			starts = append(starts, s.startTime(name))
+			s.CreatePods(bound(name))
+			s.WaitReady(Patience, name)
+			starts = append(starts, s.StartTime(name))
 		}
 		m.put("a pod created at the SIGKILL of "+way+", created to Ready, p50 (s)",
 			record.Percentile(starts, 0.5).Seconds())
-		s.clear()
+		s.DeleteAllPods()
 	}
 }

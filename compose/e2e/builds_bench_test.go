@@ -24,7 +24,7 @@ func TestBuilds(t *testing.T) {
 	}
 	// How many pages of a program a process maps depends on how its file came into the page cache: both come alike.
 	dir := t.TempDir()
-	old, own := copyProgram(t, before, dir, "before"), copyProgram(t, shared.microlet, dir, "microlet")
+	old, own := copyProgram(t, before, dir, "before"), copyProgram(t, Shared.Executable, dir, "microlet")
 	compare(t, func(m *meter) {
 		m.warm()
 		m.idle("0 pods")
@@ -54,13 +54,13 @@ func copyProgram(t *testing.T, path, dir, name string) string {
 
 // switchToBuild makes another build of microlet the node's agent. What it serves may lie elsewhere, so that the node
 // must do for a sign of its health.
-func (n *node) switchToBuild(t *testing.T, executable string) {
+func switchToBuild(n *Node, t *testing.T, executable string) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
 	if err := n.SwitchAgent(ctx, rig.AgentMicrolet, executable); err != nil {
 		t.Fatalf("switch to %s: %v", executable, err)
 	}
-	current.agent = rig.Agent(executable) // it is none of those that switchTo knows
+	Current.Agent = rig.Agent(executable) // it is none of those that switchTo knows
 	if err := n.WaitNodeReady(ctx); err != nil {
 		t.Fatalf("%s: %v", executable, err)
 	}

@@ -27,8 +27,8 @@ import (
 // seedVariable repeats a run of random pods.
 const seedVariable = "MICROLET_SEED"
 
-// seed is the one that the environment names, or else fallback; it is printed.
-func seed(t *testing.T, fallback uint64) uint64 {
+// Seed is the one that the environment names, or else fallback; it is printed.
+func Seed(t *testing.T, fallback uint64) uint64 {
 	t.Helper()
 	if text := os.Getenv(seedVariable); text != "" {
 		n, err := strconv.ParseUint(text, 10, 64)
@@ -41,35 +41,35 @@ func seed(t *testing.T, fallback uint64) uint64 {
 	return fallback
 }
 
-// cast makes what random pods name, and returns who makes them.
-func (s *scene) cast(opts podgen.Options) *podgen.Generator {
-	s.t.Helper()
-	ctx := s.t.Context()
+// RandomPods makes what random pods name, and returns who makes them.
+func (s *Scene) RandomPods(opts podgen.Options) *podgen.Generator {
+	s.T.Helper()
+	ctx := s.T.Context()
 	must := func(err error) {
-		s.t.Helper()
+		s.T.Helper()
 		if err != nil && !apierrors.IsAlreadyExists(err) {
-			s.t.Fatal(err)
+			s.T.Fatal(err)
 		}
 	}
 	class, priorities := podgen.ClusterObjects()
-	_, err := s.client.NodeV1().RuntimeClasses().Create(ctx, class, metav1.CreateOptions{})
+	_, err := s.API.NodeV1().RuntimeClasses().Create(ctx, class, metav1.CreateOptions{})
 	must(err)
 	for name, value := range priorities {
-		_, err := s.client.SchedulingV1().PriorityClasses().Create(ctx,
+		_, err := s.API.SchedulingV1().PriorityClasses().Create(ctx,
 			&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value},
 			metav1.CreateOptions{})
 		must(err)
 	}
-	for _, o := range podgen.Objects(s.ns) {
+	for _, o := range podgen.Objects(s.Namespace) {
 		switch o := o.(type) {
 		case *corev1.ConfigMap:
-			_, err = s.client.CoreV1().ConfigMaps(s.ns).Create(ctx, o, metav1.CreateOptions{})
+			_, err = s.API.CoreV1().ConfigMaps(s.Namespace).Create(ctx, o, metav1.CreateOptions{})
 		case *corev1.Secret:
-			_, err = s.client.CoreV1().Secrets(s.ns).Create(ctx, o, metav1.CreateOptions{})
+			_, err = s.API.CoreV1().Secrets(s.Namespace).Create(ctx, o, metav1.CreateOptions{})
 		case *corev1.ServiceAccount:
-			_, err = s.client.CoreV1().ServiceAccounts(s.ns).Create(ctx, o, metav1.CreateOptions{})
+			_, err = s.API.CoreV1().ServiceAccounts(s.Namespace).Create(ctx, o, metav1.CreateOptions{})
 		case *corev1.Service:
-			_, err = s.client.CoreV1().Services(s.ns).Create(ctx, o, metav1.CreateOptions{})
+			_, err = s.API.CoreV1().Services(s.Namespace).Create(ctx, o, metav1.CreateOptions{})
 		default:
 			err = fmt.Errorf("random pods name a %T", o)
 		}
@@ -77,25 +77,25 @@ func (s *scene) cast(opts podgen.Options) *podgen.Generator {
 	}
 	opts.Image = rig.BusyboxImage
 	// Below the kubelet's folder, which is a shared mount: pods that want to see mounts of the host need one.
-	opts.HostDir = filepath.Join(s.RootDir(), "podgen-"+s.ns)
-	must(s.mkdir(opts.HostDir))
+	opts.HostDir = filepath.Join(s.RootDir(), "podgen-"+s.Namespace)
+	must(s.MkdirAll(opts.HostDir))
 	opts.Server = rig.AgnhostImage
 	opts.Answers = s.answers()
 	opts.Seccomp = "podgen.json"
-	must(s.write(filepath.Join(s.RootDir(), "seccomp", opts.Seccomp), []byte(`{"defaultAction": "SCMP_ACT_ALLOW"}`)))
+	must(s.WriteFile(filepath.Join(s.RootDir(), "seccomp", opts.Seccomp), []byte(`{"defaultAction": "SCMP_ACT_ALLOW"}`)))
 	// Their images are present from now on, for those that never pull.
-	server := plain("brings-the-server")
+	server := PausePod("brings-the-server")
 	server.Spec.Containers[0].Image, server.Spec.Containers[0].Command, server.Spec.Containers[0].Args = opts.Server, nil, []string{"pause"}
-	s.create(scripted("brings-the-image", forever), server)
-	s.ready(patience, "brings-the-image", "brings-the-server")
-	s.remove("brings-the-image", "brings-the-server")
-	s.wait(patience, "the end of the pods that brought the images", s.areGone("brings-the-image", "brings-the-server"))
+	s.CreatePods(ScriptPod("brings-the-image", Forever), server)
+	s.WaitReady(Patience, "brings-the-image", "brings-the-server")
+	s.DeletePods("brings-the-image", "brings-the-server")
+	s.Wait(Patience, "the end of the pods that brought the images", s.AreGone("brings-the-image", "brings-the-server"))
 	return podgen.New(opts)
 }
 
 // answers returns a port of the node's 127.0.0.1 on which every request is answered until the test ends.
-func (s *scene) answers() int32 {
-	s.t.Helper()
+func (s *Scene) answers() int32 {
+	s.T.Helper()
 	if s.OnMachine() {
 		return s.answersThere()
 	}
@@ -103,12 +103,12 @@ func (s *scene) answers() int32 {
 		_ *http.Request) {
 		fmt.Fprintln(w, "yes")
 	}))
-	s.t.Cleanup(server.Close)
+	s.T.Cleanup(server.Close)
 	return int32(server.Listener.Addr().(*net.TCPAddr).Port)
 }
 
-// atRest reports whether a random pod has come to where it stays.
-func atRest(p *corev1.Pod) bool {
+// AtRest reports whether a random pod has come to where it stays.
+func AtRest(p *corev1.Pod) bool {
 	switch {
 	case p == nil:
 		return false
@@ -121,12 +121,12 @@ func atRest(p *corev1.Pod) bool {
 
 // TestRandomPodsAreValid has the API server judge random pods, without keeping them.
 func TestRandomPodsAreValid(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
-	g := s.cast(podgen.Options{Seed: seed(t, uint64(time.Now().UnixNano())), Node: s.NodeName()})
+	Shared.UseMicrolet(t)
+	s := New(t)
+	g := s.RandomPods(podgen.Options{Seed: Seed(t, uint64(time.Now().UnixNano())), Node: s.NodeName()})
 	for i := range randomPods {
 		p, traits := g.Pod(fmt.Sprintf("judged-%d", i))
-		_, err := s.client.CoreV1().Pods(s.ns).Create(t.Context(), p,
+		_, err := s.API.CoreV1().Pods(s.Namespace).Create(t.Context(), p,
 			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err != nil {
 			t.Errorf("pod %d, of the traits %s: %v", i, strings.Join(traits, ", "), err)

@@ -23,9 +23,9 @@ const settled = 65 * time.Second
 // TestCgroupTwins runs the same pods under the kubelet and under microlet, each from an empty tree, and compares every
 // file that says what a cgroup may have: of all pods, the QoS classes, pods and containers.
 func TestCgroupTwins(t *testing.T) {
-	s := newScene(t)
-	theirs := s.limits(rig.AgentKubelet)
-	ours := s.limits(rig.AgentMicrolet)
+	s := New(t)
+	theirs := limits(s, rig.AgentKubelet)
+	ours := limits(s, rig.AgentMicrolet)
 	t.Logf("%d files under the kubelet, %d under microlet", len(theirs), len(ours))
 	// The positive control: limits of all kinds were read, of each level.
 	for file, want := range map[string]string{
@@ -50,7 +50,7 @@ func TestCgroupTwins(t *testing.T) {
 // cgroupPods are pods of each class, and of each way to get into it.
 func cgroupPods() []*corev1.Pod {
 	with := func(name string, requests, limits corev1.ResourceList) *corev1.Pod {
-		p := scripted(name, forever)
+		p := ScriptPod(name, Forever)
 		p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: requests, Limits: limits}
 		return p
 	}
@@ -80,25 +80,25 @@ func cgroupPods() []*corev1.Pod {
 
 // limits runs the pods under an agent, which finds no cgroup of pods, and returns what each file of theirs holds. Pods
 // and containers are named in the paths as the API names them.
-func (s *scene) limits(agent rig.Agent) map[string]string {
-	s.t.Helper()
-	if err := s.StopAgent(s.t.Context()); err != nil {
-		s.t.Fatal(err)
+func limits(s *Scene, agent rig.Agent) map[string]string {
+	s.T.Helper()
+	if err := s.StopAgent(s.T.Context()); err != nil {
+		s.T.Fatal(err)
 	}
 	const clear = `cd /sys/fs/cgroup; systemctl stop kubepods.slice; test ! -e kubepods || find kubepods -depth -type d -exec rmdir {} +
 ! test -e kubepods.slice && ! test -e kubepods`
-	if _, err := s.there(s.t.Context(), "sh", "-c", clear); err != nil {
-		s.t.Fatal(err)
+	if _, err := s.RunOnMachine(s.T.Context(), "sh", "-c", clear); err != nil {
+		s.T.Fatal(err)
 	}
-	current.agent = rig.AgentNone
-	s.switchTo(s.t, agent)
+	Current.Agent = rig.AgentNone
+	s.SwitchTo(s.T, agent)
 	var names []string
 	pods := cgroupPods()
 	for _, p := range pods {
 		names = append(names, p.Name)
 	}
-	s.create(pods...)
-	s.ready(patience, names...)
+	s.CreatePods(pods...)
+	s.WaitReady(Patience, names...)
 	time.Sleep(settled)
 
 	// What the driver systemd calls
@@ -106,19 +106,19 @@ func (s *scene) limits(agent rig.Agent) map[string]string {
 	// kubepods/burstable/pod<uid>/<id> with cgroupfs.
 	words := []string{"kubepods.slice", "kubepods", "kubepods-burstable.slice", "burstable",
 		"kubepods-besteffort.slice", "besteffort"}
-	err := s.cri(func(c runtimeapi.RuntimeServiceClient) error {
-		sandboxes, err := c.ListPodSandbox(s.t.Context(), &runtimeapi.ListPodSandboxRequest{})
+	err := s.CRI(func(c runtimeapi.RuntimeServiceClient) error {
+		sandboxes, err := c.ListPodSandbox(s.T.Context(), &runtimeapi.ListPodSandboxRequest{})
 		for _, b := range sandboxes.GetItems() {
 			words = append(words, "cri-containerd-"+b.GetId()+".scope", "sandbox", b.GetId(), "sandbox")
 		}
 		return err
 	})
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
-	v := s.record.View()
+	v := s.Record.View()
 	for _, name := range names {
-		p := v.Pod(s.ns, name)
+		p := v.Pod(s.Namespace, name)
 		for _, c := range p.Status.ContainerStatuses {
 			id := strings.TrimPrefix(c.ContainerID, "containerd://")
 			words = append(words, "cri-containerd-"+id+".scope", c.Name, id, c.Name)
@@ -133,9 +133,9 @@ func (s *scene) limits(agent rig.Agent) map[string]string {
 -o -name cpuset.mems -o -name cpuset.cpus.partition -o -name 'memory.m[ai][xn]' -o -name memory.low -o -name memory.high -o -name memory.oom.group \
 -o -name 'memory.swap.*[xh]' -o -name 'memory.zswap.max' -o -name pids.max -o -name 'hugetlb.*.max' -o -name io.max -o -name 'io.weight' \
 -o -name cgroup.subtree_control -o -name cgroup.type -o -name 'cgroup.max.*' -o -name cgroup.freeze \) | while read -r f; do echo "$f=$(tr '\n' ' ' <"$f")"; done`
-	lines, err := s.linesThere("sh", "-c", script)
+	lines, err := s.LinesOnMachine("sh", "-c", script)
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	files := map[string]string{}
 	replace := strings.NewReplacer(words...)
@@ -143,7 +143,7 @@ func (s *scene) limits(agent rig.Agent) map[string]string {
 		path, value, _ := strings.Cut(line, "=")
 		files[replace.Replace(path)] = strings.TrimSpace(value)
 	}
-	s.remove(names...)
-	s.wait(patience, "the end of the pods", s.areGone(names...))
+	s.DeletePods(names...)
+	s.Wait(Patience, "the end of the pods", s.AreGone(names...))
 	return files
 }

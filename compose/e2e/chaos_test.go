@@ -26,43 +26,43 @@ import (
 // TestChaos creates, changes and deletes random pods while it kills services and the runtime. When it
 // has stopped, the API server, the runtime and the disk agree, and what is deleted leaves nothing.
 func TestChaos(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
-	n := seed(t, chaosSeed())
+	Shared.UseMicrolet(t)
+	s := New(t)
+	n := Seed(t, chaosSeed())
 	c := &chaos{
-		scene: s, rand: rand.New(rand.NewPCG(n, 2)), done: map[string]int{},
-		pods: s.cast(podgen.Options{Seed: n, Traits: 4}),
+		Scene: s, rand: rand.New(rand.NewPCG(n, 2)), done: map[string]int{},
+		pods: s.RandomPods(podgen.Options{Seed: n, Traits: 4}),
 	}
-	mark := s.record.Mark()
+	mark := s.Record.Mark()
 	for end := time.Now().Add(chaosTime); time.Now().Before(end); {
 		c.act()
 		time.Sleep(time.Duration(50+c.rand.IntN(300)) * time.Millisecond)
 	}
 	t.Logf("done in %s: %v", chaosTime, c.done)
-	s.waitHealthy(t, patience)
-	if err := s.waitErr(2*patience, func(v record.View) error {
-		for _, p := range v.Pods(s.ns) {
-			if p.DeletionTimestamp != nil || !atRest(p) {
-				return fmt.Errorf("pod %s (deleted %t): %s", p.Name, p.DeletionTimestamp != nil, describe(p))
+	s.WaitHealthy(t, Patience)
+	if err := s.WaitErr(2*Patience, func(v record.View) error {
+		for _, p := range v.Pods(s.Namespace) {
+			if p.DeletionTimestamp != nil || !AtRest(p) {
+				return fmt.Errorf("pod %s (deleted %t): %s", p.Name, p.DeletionTimestamp != nil, Describe(p))
 			}
 		}
 		return nil
 	}); err != nil {
 		t.Fatalf("the pods do not come to rest: %v", err)
 	}
-	await(t, patience, "the API server, the runtime and the disk to agree", c.agree)
-	living := s.record.View().Pods(s.ns)
+	Await(t, Patience, "the API server, the runtime and the disk to agree", c.Agree)
+	living := s.Record.View().Pods(s.Namespace)
 	var names []string
 	for _, p := range living {
 		names = append(names, p.Name)
 	}
-	s.remove(names...)
-	s.wait(2*patience, "the pods' end", s.areGone(names...))
-	s.leavesNothing(everyPod(s.ns, s.record.Since(mark)))
+	s.DeletePods(names...)
+	s.Wait(2*Patience, "the pods' end", s.AreGone(names...))
+	s.LeavesNothing(everyPod(s.Namespace, s.Record.Since(mark)))
 }
 
 type chaos struct {
-	*scene
+	*Scene
 	rand *rand.Rand
 	pods *podgen.Generator
 	done map[string]int
@@ -71,7 +71,7 @@ type chaos struct {
 
 // act does one thing.
 func (c *chaos) act() {
-	present := slices.DeleteFunc(c.record.View().Pods(c.ns),
+	present := slices.DeleteFunc(c.Record.View().Pods(c.Namespace),
 		func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
 	slices.SortFunc(present, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	what := c.rand.IntN(20)
@@ -79,15 +79,15 @@ func (c *chaos) act() {
 	case what < 8 && len(present) < chaosPods || len(present) == 0:
 		c.made++
 		p, _ := c.pods.Pod(fmt.Sprintf("chaos-%d", c.made))
-		c.create(p)
+		c.CreatePods(p)
 		c.done["created"]++
 	case what < 13:
 		p := present[c.rand.IntN(len(present))]
 		grace := []*int64{nil, new(int64(0)), new(int64(1))}[c.rand.IntN(3)]
-		err := c.client.CoreV1().Pods(c.ns).Delete(c.t.Context(), p.Name,
+		err := c.API.CoreV1().Pods(c.Namespace).Delete(c.T.Context(), p.Name,
 			metav1.DeleteOptions{GracePeriodSeconds: grace})
 		if err != nil && !apierrors.IsNotFound(err) {
-			c.t.Fatal(err)
+			c.T.Fatal(err)
 		}
 		c.done["deleted"]++
 	case what < 17:
@@ -109,10 +109,10 @@ func (c *chaos) change(p *corev1.Pod) {
 	if i == 2 && podgen.Ends(p) {
 		i = 0 // another image begins it anew: whether it still ends is the image's matter
 	}
-	_, err := c.client.CoreV1().Pods(c.ns).Patch(c.t.Context(), p.Name, types.StrategicMergePatchType,
+	_, err := c.API.CoreV1().Pods(c.Namespace).Patch(c.T.Context(), p.Name, types.StrategicMergePatchType,
 		[]byte(patches[i]), metav1.PatchOptions{})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		c.t.Fatalf("change pod %s with %s: %v", p.Name, patches[i], err)
+		c.T.Fatalf("change pod %s with %s: %v", p.Name, patches[i], err)
 	}
 	c.done[[]string{"labelled", "given a deadline", "given another image"}[i]]++
 }
@@ -125,25 +125,25 @@ func (c *chaos) kill() {
 	roles := []role.Role{role.Podsync, role.PLEG, role.Bus}
 	i := c.rand.IntN(len(roles) + 1)
 	if i < len(roles) {
-		if pid := c.pid(roles[i]); pid != 0 {
-			_ = c.node.kill(syscall.SIGKILL, pid) // it may have ended by itself
+		if pid := c.PID(roles[i]); pid != 0 {
+			_ = c.Node.SignalPIDs(syscall.SIGKILL, pid) // it may have ended by itself
 			c.done["killed "+string(roles[i])]++
 		}
 		return
 	}
-	c.killRuntime(time.Duration(c.rand.IntN(2000)) * time.Millisecond)
+	c.KillRuntime(time.Duration(c.rand.IntN(2000)) * time.Millisecond)
 	c.done["killed containerd"]++
 }
 
-// agree says in what the API server, the runtime and the disk do not agree.
-func (c *chaos) agree() error {
-	ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Second)
+// Agree says in what the API server, the runtime and the disk do not agree about the pods of the scene.
+func (s *Scene) Agree() error {
+	ctx, cancel := context.WithTimeout(s.T.Context(), 20*time.Second)
 	defer cancel()
-	if err := c.record.Sync(ctx); err != nil {
+	if err := s.Record.Sync(ctx); err != nil {
 		return err
 	}
 	inAPI, known := map[string]bool{}, map[string]bool{} // containers that run, pods that are there
-	for _, p := range c.record.View().Pods(c.ns) {
+	for _, p := range s.Record.View().Pods(s.Namespace) {
 		known[string(p.UID)] = true
 		for _, status := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses,
 			p.Status.EphemeralContainerStatuses) {
@@ -154,8 +154,8 @@ func (c *chaos) agree() error {
 		}
 	}
 	var problems []string
-	err := c.cri(func(r runtimeapi.RuntimeServiceClient) error {
-		ours := map[string]string{"io.kubernetes.pod.namespace": c.ns}
+	err := s.CRI(func(r runtimeapi.RuntimeServiceClient) error {
+		ours := map[string]string{"io.kubernetes.pod.namespace": s.Namespace}
 		list, err := r.ListContainers(ctx,
 			&runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: ours}})
 		if err != nil {
@@ -200,7 +200,7 @@ func (c *chaos) agree() error {
 	for id := range inAPI {
 		problems = append(problems, "the API server has a running container that the runtime does not have: "+id)
 	}
-	names, err := c.names(c.RootDir() + "/pods")
+	names, err := s.FileNames(s.RootDir() + "/pods")
 	if err != nil {
 		return err
 	}

@@ -43,57 +43,57 @@ const (
 // TestClients is what people do with a node all day, by the real kubectl: terminals, files, logs, and
 // forwarded ports under load.
 func TestClients(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
-	talk := scripted("talk", forever)
-	listens, term := shell("listens", `while read -r line; do echo "heard $line"; done; `+forever), shell("term",
+	Shared.UseMicrolet(t)
+	s := New(t)
+	talk := ScriptPod("talk", Forever)
+	listens, term := ShellContainer("listens", `while read -r line; do echo "heard $line"; done; `+Forever), ShellContainer("term",
 		"exec sh -i")
 	listens.Stdin, term.Stdin, term.TTY = true, true, true
-	lives := shell("lives",
-		`if [ -e /lives/one ]; then echo life two; `+forever+`; fi; touch /lives/one; echo life one; exit 1`)
+	lives := ShellContainer("lives",
+		`if [ -e /lives/one ]; then echo life two; `+Forever+`; fi; touch /lives/one; echo life one; exit 1`)
 	lives.VolumeMounts = []corev1.VolumeMount{{Name: "lives", MountPath: "/lives"}}
 	talk.Spec.Volumes = []corev1.Volume{{Name: "lives"}}
-	talk.Spec.Containers = append(talk.Spec.Containers, listens, term, lives, shell("echoes", "nc -ll -p 9000 -e cat"))
-	counts := scripted("counts", fmt.Sprintf("for i in $(seq 1 %d); do echo line $i; usleep 20000; done", counted))
+	talk.Spec.Containers = append(talk.Spec.Containers, listens, term, lives, ShellContainer("echoes", "nc -ll -p 9000 -e cat"))
+	counts := ScriptPod("counts", fmt.Sprintf("for i in $(seq 1 %d); do echo line $i; usleep 20000; done", counted))
 	counts.Spec.RestartPolicy = corev1.RestartPolicyNever
-	s.create(talk)
-	s.wait(patience, "the second life of a container", func(v record.View) error {
-		for _, c := range s.statuses(v, "talk") {
+	s.CreatePods(talk)
+	s.Wait(Patience, "the second life of a container", func(v record.View) error {
+		for _, c := range s.ContainerStatuses(v, "talk") {
 			if c.Name == "lives" && c.RestartCount == 1 && c.State.Running != nil {
 				return nil
 			}
 		}
-		return fmt.Errorf("pod talk is %s", describe(v.Pod(s.ns, "talk")))
+		return fmt.Errorf("pod talk is %s", Describe(v.Pod(s.Namespace, "talk")))
 	})
-	s.ready(patience, "talk")
+	s.WaitReady(Patience, "talk")
 
-	s.logsToTheEnd(t, counts)
+	logsToTheEnd(s, t, counts)
 	for _, websockets := range []string{"true", "false"} { // else SPDY
 		t.Setenv("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", websockets)
 		t.Setenv("KUBECTL_PORT_FORWARD_WEBSOCKETS", websockets)
-		s.terminals(t)
-		s.attaches(t, "WebSockets "+websockets)
-		s.copies(t)
-		s.pours(t, "WebSockets "+websockets)
+		terminals(s, t)
+		attaches(s, t, "WebSockets "+websockets)
+		copies(s, t)
+		pours(s, t, "WebSockets "+websockets)
 	}
-	s.debugs(t)
+	debugs(s, t)
 	proxy := "/api/v1/nodes/" + s.NodeName() + "/proxy"
 	for _, ask := range []struct{ path, want string }{
 		{"/pods", `"name":"talk"`}, {"/configz", `"kubeletconfig"`}, {"/healthz", "ok"}, {"/metrics", "kubelet_runtime_operations_total{"},
 		{"/metrics/slis", `kubernetes_healthcheck{name="syncloop",type="healthz"} 1`}, // since /healthz was asked
 	} {
-		s.says(ask.want, "get", "--raw", proxy+ask.path)
+		s.KubectlPrints(ask.want, "get", "--raw", proxy+ask.path)
 	}
 }
 
 // logsToTheEnd follows a log until its container has ended, and reads what a container's former life wrote.
-func (s *scene) logsToTheEnd(t *testing.T, counts *corev1.Pod) {
+func logsToTheEnd(s *Scene, t *testing.T, counts *corev1.Pod) {
 	t.Helper()
-	s.says("life one\n", "logs", "talk", "-c", "lives", "--previous")
-	s.says("life two\n", "logs", "talk", "-c", "lives")
-	s.create(counts)
-	s.wait(patience, "the begin of a log", func(v record.View) error {
-		if p := v.Pod(s.ns, "counts"); p == nil || p.Status.Phase != corev1.PodRunning {
+	s.KubectlPrints("life one\n", "logs", "talk", "-c", "lives", "--previous")
+	s.KubectlPrints("life two\n", "logs", "talk", "-c", "lives")
+	s.CreatePods(counts)
+	s.Wait(Patience, "the begin of a log", func(v record.View) error {
+		if p := v.Pod(s.Namespace, "counts"); p == nil || p.Status.Phase != corev1.PodRunning {
 			return errors.New("it does not run")
 		}
 		return nil
@@ -102,7 +102,7 @@ func (s *scene) logsToTheEnd(t *testing.T, counts *corev1.Pod) {
 	for i := range counted {
 		fmt.Fprintf(&want, "line %d\n", i+1)
 	}
-	out, problems, err := s.kubectl(nil, "logs", "-f", "counts")
+	out, problems, err := s.RunKubectl(nil, "logs", "-f", "counts")
 	if err != nil || out != want.String() {
 		t.Errorf("logs -f to the container's end: %v, %q, %d of %d lines", err, problems, strings.Count(out, "\n"),
 			counted)
@@ -119,13 +119,13 @@ type terminal struct {
 	err    error
 }
 
-// terminal starts kubectl on a terminal of this size.
-func (s *scene) terminal(t *testing.T, size pty.Winsize, args ...string) *terminal {
+// newTerminal starts kubectl on a terminal of this size.
+func newTerminal(s *Scene, t *testing.T, size pty.Winsize, args ...string) *terminal {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	x := &terminal{ended: make(chan struct{})}
 	x.cmd = exec.CommandContext(ctx, s.Kubectl(),
-		append([]string{"--kubeconfig=" + s.Kubeconfig(), "--namespace=" + s.ns}, args...)...)
+		append([]string{"--kubeconfig=" + s.Kubeconfig(), "--namespace=" + s.Namespace}, args...)...)
 	var err error
 	if x.File, err = pty.StartWithSize(x.cmd, &size); err != nil {
 		t.Fatal(err)
@@ -157,7 +157,7 @@ func (x *terminal) shows() string {
 // until waits for what the terminal shows.
 func (x *terminal) until(t *testing.T, want string) {
 	t.Helper()
-	await(t, time.Minute, "the terminal to show "+want, func() error {
+	Await(t, time.Minute, "the terminal to show "+want, func() error {
 		if shown := x.shows(); !strings.Contains(shown, want) {
 			return fmt.Errorf("it shows %q", shown)
 		}
@@ -166,9 +166,9 @@ func (x *terminal) until(t *testing.T, want string) {
 }
 
 // terminals: a program sees the size of the client's terminal, now and after a change, and its keys.
-func (s *scene) terminals(t *testing.T) {
+func terminals(s *Scene, t *testing.T) {
 	t.Helper()
-	x := s.terminal(t, pty.Winsize{Rows: 33, Cols: 101}, "exec", "-it", "talk", "-c", "main", "--", "sh", "-c",
+	x := newTerminal(s, t, pty.Winsize{Rows: 33, Cols: 101}, "exec", "-it", "talk", "-c", "main", "--", "sh", "-c",
 		"while :; do stty size; sleep 0.2; done")
 	x.until(t, "33 101")
 	if err := pty.Setsize(x.File, &pty.Winsize{Rows: 44, Cols: 111}); err != nil {
@@ -190,11 +190,11 @@ func (s *scene) terminals(t *testing.T) {
 }
 
 // attaches talks to main processes: one that reads lines, and a shell on a terminal.
-func (s *scene) attaches(t *testing.T, how string) {
+func attaches(s *Scene, t *testing.T, how string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, s.Kubectl(), "--kubeconfig="+s.Kubeconfig(), "--namespace="+s.ns, "attach", "-i",
+	cmd := exec.CommandContext(ctx, s.Kubectl(), "--kubeconfig="+s.Kubeconfig(), "--namespace="+s.Namespace, "attach", "-i",
 		"talk", "-c", "listens")
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -220,7 +220,7 @@ func (s *scene) attaches(t *testing.T, how string) {
 	cancel()
 	_ = cmd.Wait() // it was ended while the process goes on
 
-	x := s.terminal(t, pty.Winsize{Rows: 21, Cols: 77}, "attach", "-it", "talk", "-c", "term")
+	x := newTerminal(s, t, pty.Winsize{Rows: 21, Cols: 77}, "attach", "-it", "talk", "-c", "term")
 	if _, err := x.WriteString("echo $((6 * 7)) is said\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +235,7 @@ func (s *scene) attaches(t *testing.T, how string) {
 }
 
 // copies takes a folder of files into a container and out of it again.
-func (s *scene) copies(t *testing.T) {
+func copies(s *Scene, t *testing.T) {
 	t.Helper()
 	there, back := t.TempDir(), filepath.Join(t.TempDir(), "back")
 	random := rand.NewChaCha8([32]byte{1})
@@ -250,9 +250,9 @@ func (s *scene) copies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.says("", "exec", "talk", "-c", "main", "--", "rm", "-rf", "/tmp/copied")
-	s.says("", "cp", there, s.ns+"/talk:/tmp/copied", "-c", "main")
-	s.says("", "cp", s.ns+"/talk:/tmp/copied", back, "-c", "main")
+	s.KubectlPrints("", "exec", "talk", "-c", "main", "--", "rm", "-rf", "/tmp/copied")
+	s.KubectlPrints("", "cp", there, s.Namespace+"/talk:/tmp/copied", "-c", "main")
+	s.KubectlPrints("", "cp", s.Namespace+"/talk:/tmp/copied", back, "-c", "main")
 	if diff := cmp.Diff(sums(t, there), sums(t, back)); diff != "" {
 		t.Errorf("what cp brought back:\n%s", diff)
 	}
@@ -277,7 +277,7 @@ func sums(t *testing.T, dir string) map[string]string {
 }
 
 // debugs looks into a container from an ephemeral one beside it.
-func (s *scene) debugs(t *testing.T) {
+func debugs(s *Scene, t *testing.T) {
 	t.Helper()
 	stdin, keys, err := os.Pipe() // an input that had ended would end the client too
 	if err != nil {
@@ -289,25 +289,25 @@ func (s *scene) debugs(t *testing.T) {
 	if _, err := io.WriteString(keys, "look\n"); err != nil {
 		t.Fatal(err)
 	}
-	out, problems, err := s.kubectl(stdin, "debug", "-i", "talk", "--image="+rig.BusyboxImage, "--container=look",
+	out, problems, err := s.RunKubectl(stdin, "debug", "-i", "talk", "--image="+rig.BusyboxImage, "--container=look",
 		"--target=main", "--",
 		"sh", "-c", `read -r line; ps | grep -q '[t]rap' && echo it sees its neighbour`)
 	if err != nil || !strings.Contains(out, "it sees its neighbour") {
 		t.Errorf("debug: %v, %q, %q", err, out, problems)
 	}
-	s.says("it sees its neighbour", "logs", "talk", "-c", "look")
+	s.KubectlPrints("it sees its neighbour", "logs", "talk", "-c", "look")
 }
 
 // pours sends random bytes through a forwarded port to a server that sends them back, first on one
 // connection, then on several at the same time, and compares the digests. None of it passes through podsync.
-func (s *scene) pours(t *testing.T, how string) {
+func pours(s *Scene, t *testing.T, how string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*Patience)
 	defer cancel()
-	address, end := s.portForward(ctx, t, "talk", 9000)
+	address, end := s.PortForward(ctx, t, "talk", 9000)
 
-	podsync, nodeapi := s.mustPID(t, role.Podsync), s.mustPID(t, role.NodeAPI)
-	before := map[int]int64{podsync: s.passed(t, podsync), nodeapi: s.passed(t, nodeapi)}
+	podsync, nodeapi := s.MustPID(t, role.Podsync), s.MustPID(t, role.NodeAPI)
+	before := map[int]int64{podsync: passed(s, t, podsync), nodeapi: passed(s, t, nodeapi)}
 	began := time.Now()
 	if err := pour(address, poured, 0); err != nil {
 		t.Errorf("port-forward, %s, %d bytes each way: %v", how, poured, err)
@@ -326,11 +326,11 @@ func (s *scene) pours(t *testing.T, how string) {
 	atOnce := time.Since(began)
 	total := int64(2 * (poured + together*pouredTogether))
 	by := map[int]int64{
-		podsync: s.passed(t, podsync) - before[podsync],
-		nodeapi: s.passed(t, nodeapi) - before[nodeapi],
+		podsync: passed(s, t, podsync) - before[podsync],
+		nodeapi: passed(s, t, nodeapi) - before[nodeapi],
 	}
 	t.Logf("port-forward, %s: %d MiB each way in %s, then %d × %d MiB each way at the same time in %s; nodeapi read and wrote %d MiB, podsync %d MiB",
-		how, poured>>20, ms(alone), together, pouredTogether>>20, ms(atOnce), by[nodeapi]>>20, by[podsync]>>20)
+		how, poured>>20, Milliseconds(alone), together, pouredTogether>>20, Milliseconds(atOnce), by[nodeapi]>>20, by[podsync]>>20)
 	if by[nodeapi] < 2*total { // it reads and writes each
 		t.Errorf("of %d bytes nodeapi read and wrote %d: they went another way, so this proves nothing", total,
 			by[nodeapi])
@@ -345,7 +345,7 @@ func (s *scene) pours(t *testing.T, how string) {
 }
 
 // passed is what a process has read and written.
-func (s *scene) passed(t *testing.T, pid int) int64 {
+func passed(s *Scene, t *testing.T, pid int) int64 {
 	t.Helper()
 	n, err := machine.Passed(pid)
 	if err != nil {
@@ -361,7 +361,7 @@ func pour(address string, size int64, seed byte) error {
 		return err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(2 * patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(2 * Patience)); err != nil {
 		return err
 	}
 	sent, got := sha256.New(), sha256.New()

@@ -14,22 +14,22 @@ import (
 )
 
 func TestCrowd(t *testing.T) {
-	shared.use(t)
+	Shared.UseMicrolet(t)
 	bigCrowd(t)
 }
 
 // bigCrowd: many pods of all kinds at once all run, are deleted at once, and leave nothing.
 func bigCrowd(t *testing.T) {
-	s := newScene(t)
-	pods, crashing := crowd(crowdPods)
+	s := New(t)
+	pods, crashing := Crowd(crowdPods)
 	begin := time.Now()
-	mark := s.record.Mark()
-	s.create(pods...)
-	s.wait(patience+time.Duration(crowdPods)*2*time.Second, "all pods to run", func(v record.View) error {
+	mark := s.Record.Mark()
+	s.CreatePods(pods...)
+	s.Wait(Patience+time.Duration(crowdPods)*2*time.Second, "all pods to run", func(v record.View) error {
 		var missing []string
 		for _, p := range pods {
-			if now := v.Pod(s.ns, p.Name); now == nil || !hasRun(now, crashing[p.Name]) {
-				missing = append(missing, p.Name+" ("+describe(now)+")")
+			if now := v.Pod(s.Namespace, p.Name); now == nil || !HasRun(now, crashing[p.Name]) {
+				missing = append(missing, p.Name+" ("+Describe(now)+")")
 			}
 		}
 		if len(missing) > 0 {
@@ -38,32 +38,32 @@ func bigCrowd(t *testing.T) {
 		return nil
 	})
 	took := time.Since(begin)
-	s.sync()
+	s.SyncRecord()
 	var starts []time.Duration
-	for uid, times := range record.PodTimes(s.record.Since(mark)) {
-		if !times.Created.IsZero() && !times.Ready.IsZero() && !crashing[s.nameOf(uid)] {
+	for uid, times := range record.PodTimes(s.Record.Since(mark)) {
+		if !times.Created.IsZero() && !times.Ready.IsZero() && !crashing[nameOf(s, uid)] {
 			starts = append(starts, times.Ready.Sub(times.Created))
 		}
 	}
-	t.Logf("%d pods of %d kinds: all run after %s; created to Ready: p50 %s, p90 %s", len(pods), len(kinds), ms(took),
-		ms(record.Percentile(starts, 0.5)), ms(record.Percentile(starts, 0.9)))
+	t.Logf("%d pods of %d kinds: all run after %s; created to Ready: p50 %s, p90 %s", len(pods), len(Kinds), Milliseconds(took),
+		Milliseconds(record.Percentile(starts, 0.5)), Milliseconds(record.Percentile(starts, 0.9)))
 	checkKinds(t, s)
 
-	now := s.record.View().Pods(s.ns)
-	s.leavesTraces(now)
+	now := s.Record.View().Pods(s.Namespace)
+	s.LeavesTraces(now)
 	begin = time.Now()
 	var names []string
 	for _, p := range pods {
 		names = append(names, p.Name)
 	}
-	s.remove(names...)
-	s.wait(patience, "the pods' end", s.areGone(names...))
-	t.Logf("%d pods deleted: gone after %s", len(pods), ms(time.Since(begin)))
-	s.leavesNothing(now)
+	s.DeletePods(names...)
+	s.Wait(Patience, "the pods' end", s.AreGone(names...))
+	t.Logf("%d pods deleted: gone after %s", len(pods), Milliseconds(time.Since(begin)))
+	s.LeavesNothing(now)
 }
 
-// hasRun reports whether a pod runs; of one that crashes, that it has been restarted.
-func hasRun(p *corev1.Pod, crashing bool) bool {
+// HasRun reports whether a pod runs; of one that crashes, that it has been restarted.
+func HasRun(p *corev1.Pod, crashing bool) bool {
 	if !crashing {
 		return record.Ready(p)
 	}
@@ -78,9 +78,9 @@ func hasRun(p *corev1.Pod, crashing bool) bool {
 }
 
 // checkKinds judges what is special to a kind.
-func checkKinds(t *testing.T, s *scene) {
+func checkKinds(t *testing.T, s *Scene) {
 	t.Helper()
-	for _, p := range s.record.View().Pods(s.ns) {
+	for _, p := range s.Record.View().Pods(s.Namespace) {
 		name, _, _ := strings.Cut(p.Name, "-")
 		switch name {
 		case "hostnet":

@@ -27,31 +27,31 @@ import (
 	"github.com/microlet/microlet/proto/role"
 )
 
-// kubectl runs the real client to its end.
-func (s *scene) kubectl(stdin io.Reader, args ...string) (stdout, stderr string, err error) {
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+// RunKubectl runs the real client to its end.
+func (s *Scene) RunKubectl(stdin io.Reader, args ...string) (stdout, stderr string, err error) {
+	ctx, cancel := context.WithTimeout(s.T.Context(), Patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, s.node.Kubectl(),
-		append([]string{"--kubeconfig=" + s.node.Kubeconfig(), "--namespace=" + s.ns}, args...)...)
+	cmd := exec.CommandContext(ctx, s.Node.Kubectl(),
+		append([]string{"--kubeconfig=" + s.Node.Kubeconfig(), "--namespace=" + s.Namespace}, args...)...)
 	var out, problems bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &problems
 	err = cmd.Run()
 	return out.String(), problems.String(), err
 }
 
-// says runs the client, which must succeed and say so much.
-func (s *scene) says(want string, args ...string) {
-	s.t.Helper()
-	if out, problems, err := s.kubectl(nil, args...); err != nil || !strings.Contains(out, want) {
-		s.t.Errorf("kubectl %s: %v, %.500q, %q; want %q", strings.Join(args, " "), err, out, problems, want)
+// KubectlPrints runs the client, which must succeed and say so much.
+func (s *Scene) KubectlPrints(want string, args ...string) {
+	s.T.Helper()
+	if out, problems, err := s.RunKubectl(nil, args...); err != nil || !strings.Contains(out, want) {
+		s.T.Errorf("kubectl %s: %v, %.500q, %q; want %q", strings.Join(args, " "), err, out, problems, want)
 	}
 }
 
-// comesToSay runs the client until it says so much.
-func (s *scene) comesToSay(want string, args ...string) {
-	s.t.Helper()
-	await(s.t, patience, "kubectl "+strings.Join(args, " "), func() error {
-		out, problems, err := s.kubectl(nil, args...)
+// KubectlComesToPrint runs the client until it says so much.
+func (s *Scene) KubectlComesToPrint(want string, args ...string) {
+	s.T.Helper()
+	Await(s.T, Patience, "kubectl "+strings.Join(args, " "), func() error {
+		out, problems, err := s.RunKubectl(nil, args...)
 		if err == nil && !strings.Contains(out, want) {
 			err = fmt.Errorf("%.500q, want %q", out, want)
 		}
@@ -63,37 +63,37 @@ func (s *scene) comesToSay(want string, args ...string) {
 }
 
 // refuses runs the client, which must fail and say why.
-func (s *scene) refuses(want string, args ...string) {
-	s.t.Helper()
-	if out, problems, err := s.kubectl(nil, args...); err == nil || !strings.Contains(problems, want) {
-		s.t.Errorf("kubectl %s: %v, %q, %q; want the message %q", strings.Join(args, " "), err, out, problems, want)
+func refuses(s *Scene, want string, args ...string) {
+	s.T.Helper()
+	if out, problems, err := s.RunKubectl(nil, args...); err == nil || !strings.Contains(problems, want) {
+		s.T.Errorf("kubectl %s: %v, %q, %q; want the message %q", strings.Join(args, " "), err, out, problems, want)
 	}
 }
 
 // TestEdge is what people and the control plane ask of a node, by the real client through the real
 // apiserver.
 func TestEdge(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
-	s.talks()
-	s.edge(t)
+	Shared.UseMicrolet(t)
+	s := New(t)
+	talks(s)
+	edge(s, t)
 }
 
 // talks starts the pod whose containers edge asks.
-func (s *scene) talks() {
-	s.t.Helper()
-	talk := scripted("talk", `echo first; echo second; `+forever)
-	web := shell("web", `mkdir -p /tmp/www; cp /bin/busybox /tmp/www/file; httpd -f -p 8080 -h /tmp/www`)
+func talks(s *Scene) {
+	s.T.Helper()
+	talk := ScriptPod("talk", `echo first; echo second; `+Forever)
+	web := ShellContainer("web", `mkdir -p /tmp/www; cp /bin/busybox /tmp/www/file; httpd -f -p 8080 -h /tmp/www`)
 	web.ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, TimeoutSeconds: 5, ProbeHandler: corev1.ProbeHandler{
 		HTTPGet: &corev1.HTTPGetAction{Path: "/file", Port: intstr.FromInt32(8080)},
 	}}
 	// The order of lines of different streams is nobody's promise: the runtime copies two pipes.
-	talk.Spec.Containers = append(talk.Spec.Containers, shell("again", `echo life; exit 1`), web,
-		shell("complains", `echo problem >&2; `+forever))
-	s.create(talk)
-	s.wait(patience, "a container to have been restarted, and the web server", func(v record.View) error {
+	talk.Spec.Containers = append(talk.Spec.Containers, ShellContainer("again", `echo life; exit 1`), web,
+		ShellContainer("complains", `echo problem >&2; `+Forever))
+	s.CreatePods(talk)
+	s.Wait(Patience, "a container to have been restarted, and the web server", func(v record.View) error {
 		restarted, serves := false, false
-		for _, c := range s.statuses(v, "talk") {
+		for _, c := range s.ContainerStatuses(v, "talk") {
 			restarted = restarted || c.Name == "again" && c.RestartCount > 0
 			serves = serves || c.Name == "web" && c.Ready
 		}
@@ -105,18 +105,18 @@ func (s *scene) talks() {
 }
 
 // edge asks the node's API for all that it has, with the pod of talks.
-func (s *scene) edge(t *testing.T) {
+func edge(s *Scene, t *testing.T) {
 	t.Helper()
 	const first = "main"
 	// A container that runs may not have written yet.
-	s.comesToSay("first\nsecond\n", "logs", "talk", "-c", first)
-	s.comesToSay("problem\n", "logs", "talk", "-c", "complains")
-	s.comesToSay("life\n", "logs", "talk", "-c", "again", "--previous")
-	if out, problems, err := s.kubectl(nil, "logs", "talk", "-c", first, "--tail=1"); err != nil || out != "second\n" {
+	s.KubectlComesToPrint("first\nsecond\n", "logs", "talk", "-c", first)
+	s.KubectlComesToPrint("problem\n", "logs", "talk", "-c", "complains")
+	s.KubectlComesToPrint("life\n", "logs", "talk", "-c", "again", "--previous")
+	if out, problems, err := s.RunKubectl(nil, "logs", "talk", "-c", first, "--tail=1"); err != nil || out != "second\n" {
 		t.Errorf("the last line of the log: %v, %q, %q", err, out, problems)
 	}
-	s.refuses("previous terminated container", "logs", "talk", "-c", first, "--previous")
-	if out, problems, err := s.kubectl(nil, "logs", "talk", "-c", first, "--limit-bytes=4"); err != nil ||
+	refuses(s, "previous terminated container", "logs", "talk", "-c", first, "--previous")
+	if out, problems, err := s.RunKubectl(nil, "logs", "talk", "-c", first, "--limit-bytes=4"); err != nil ||
 		out != "firs" {
 		t.Errorf("the first bytes of the log: %v, %q, %q", err, out, problems)
 	}
@@ -128,24 +128,24 @@ func (s *scene) edge(t *testing.T) {
 		if _, err := rand.Read(blob); err != nil {
 			t.Fatal(err)
 		}
-		out, problems, err := s.kubectl(bytes.NewReader(blob), "exec", "-i", "talk", "-c", first, "--", "cat")
+		out, problems, err := s.RunKubectl(bytes.NewReader(blob), "exec", "-i", "talk", "-c", first, "--", "cat")
 		if err != nil || out != string(blob) {
 			t.Errorf("exec, WebSocket %s: %d of %d bytes came back: %v %s", how, len(out), len(blob), err, problems)
 		}
-		if _, problems, err := s.kubectl(nil, "exec", "talk", "-c", first, "--", "sh", "-c", "echo oops >&2; exit 7"); err == nil || !strings.Contains(problems, "oops") || !strings.Contains(problems, "exit code 7") {
+		if _, problems, err := s.RunKubectl(nil, "exec", "talk", "-c", first, "--", "sh", "-c", "echo oops >&2; exit 7"); err == nil || !strings.Contains(problems, "oops") || !strings.Contains(problems, "exit code 7") {
 			t.Errorf("exec, WebSocket %s: %v, %q", how, err, problems)
 		}
-		s.forward(t, how)
+		forward(s, t, how)
 	}
 
 	local := filepath.Join(t.TempDir(), "blob")
 	if err := os.WriteFile(local, []byte("copied"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.says("", "cp", local, s.ns+"/talk:/tmp/blob", "-c", first)
-	s.says("copied", "exec", "talk", "-c", first, "--", "cat", "/tmp/blob")
+	s.KubectlPrints("", "cp", local, s.Namespace+"/talk:/tmp/blob", "-c", first)
+	s.KubectlPrints("copied", "exec", "talk", "-c", first, "--", "cat", "/tmp/blob")
 
-	proxy := "/api/v1/nodes/" + s.node.NodeName() + "/proxy"
+	proxy := "/api/v1/nodes/" + s.Node.NodeName() + "/proxy"
 	for path, want := range map[string]string{
 		"/pods":                `"name":"talk"`,
 		"/runningpods/":        `"name":"talk"`,
@@ -154,31 +154,31 @@ func (s *scene) edge(t *testing.T) {
 		"/healthz/pleg":        "ok",
 		"/metrics":             "kubelet_runtime_operations_total",
 		"/statusz":             "kubelet statusz",
-		"/flagz":               "hostname-override=" + s.node.NodeName(),
+		"/flagz":               "hostname-override=" + s.Node.NodeName(),
 		"/logs/":               "<a href=",
-		"/debug/pprof/cmdline": commandOf(role.Podsync),
+		"/debug/pprof/cmdline": CommandOf(role.Podsync),
 	} {
-		s.says(want, "get", "--raw", proxy+path)
+		s.KubectlPrints(want, "get", "--raw", proxy+path)
 	}
 	for path, want := range map[string]string{
 		"/stats/summary": `"name":"talk"`,
 		"/stats/summary?only_cpu_and_memory=true": `"name":"talk"`,
-		"/metrics/resource":                       `pod_memory_working_set_bytes{namespace="` + s.ns + `",pod="talk"}`,
+		"/metrics/resource":                       `pod_memory_working_set_bytes{namespace="` + s.Namespace + `",pod="talk"}`,
 		"/metrics/cadvisor":                       `pod="talk"`,
 	} {
-		s.comesToSay(want, "get", "--raw", proxy+path)
+		s.KubectlComesToPrint(want, "get", "--raw", proxy+path)
 	}
-	s.strangers(t)
+	strangers(s, t)
 }
 
 var forwarding = regexp.MustCompile(`Forwarding from (127\.0\.0\.1:\d+)`)
 
-// portForward runs kubectl port-forward until the context ends, on a port that kubectl chooses. The function that it
+// PortForward runs kubectl port-forward until the context ends, on a port that kubectl chooses. The function that it
 // returns waits for kubectl's end, and returns what it complained about.
-func (s *scene) portForward(ctx context.Context, t *testing.T, pod string,
+func (s *Scene) PortForward(ctx context.Context, t *testing.T, pod string,
 	port int) (address string, end func() string) {
 	t.Helper()
-	cmd := exec.CommandContext(ctx, s.Kubectl(), "--kubeconfig="+s.Kubeconfig(), "--namespace="+s.ns, "port-forward",
+	cmd := exec.CommandContext(ctx, s.Kubectl(), "--kubeconfig="+s.Kubeconfig(), "--namespace="+s.Namespace, "port-forward",
 		"--address=127.0.0.1", pod, fmt.Sprintf(":%d", port))
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
@@ -207,14 +207,14 @@ func (s *scene) portForward(ctx context.Context, t *testing.T, pod string,
 }
 
 // forward fetches a file through a forwarded port and compares it with the same bytes by exec.
-func (s *scene) forward(t *testing.T, how string) {
+func forward(s *Scene, t *testing.T, how string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
-	address, end := s.portForward(ctx, t, "talk", 8080)
+	address, end := s.PortForward(ctx, t, "talk", 8080)
 	defer func() { cancel(); _ = end() }()
 	var body []byte
-	await(t, patience, "the forwarded port to answer", func() error {
+	Await(t, Patience, "the forwarded port to answer", func() error {
 		answer, err := http.Get("http://" + address + "/file")
 		if err != nil {
 			return err
@@ -223,25 +223,25 @@ func (s *scene) forward(t *testing.T, how string) {
 		body, err = io.ReadAll(answer.Body)
 		return err
 	})
-	want, problems, err := s.kubectl(nil, "exec", "talk", "-c", "web", "--", "cat", "/tmp/www/file")
+	want, problems, err := s.RunKubectl(nil, "exec", "talk", "-c", "web", "--", "cat", "/tmp/www/file")
 	if err != nil || len(body) < 1<<20 || string(body) != want {
 		t.Errorf("port-forward, WebSocket %s: %d bytes, by exec %d: %v %s", how, len(body), len(want), err, problems)
 	}
 }
 
 // strangers go to the port itself.
-func (s *scene) strangers(t *testing.T) {
+func strangers(s *Scene, t *testing.T) {
 	t.Helper()
 	client := &http.Client{
 		Timeout:   10 * time.Second,
 		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
 	}
 	defer client.CloseIdleConnections()
-	account, problems, err := s.kubectl(nil, "create", "token", "default")
+	account, problems, err := s.RunKubectl(nil, "create", "token", "default")
 	if err != nil {
 		t.Fatal(err, problems)
 	}
-	base := "https://" + net.JoinHostPort(s.node.NodeIP(), "10250")
+	base := "https://" + net.JoinHostPort(s.Node.NodeIP(), "10250")
 	for _, path := range []string{"/pods", "/metrics", "/exec/a/b/c", "/nosuch", "/healthz", "/logs/"} {
 		for token, want := range map[string]int{"": 401, "wrong": 401, strings.TrimSpace(account): 403} {
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+path, nil)

@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "write what the real kubelet shows into 
 
 // TestFailuresOfTheKubelet holds the recorded texts to a live kubelet.
 func TestFailuresOfTheKubelet(t *testing.T) {
-	shared.switchTo(t, rig.AgentKubelet)
+	Shared.SwitchTo(t, rig.AgentKubelet)
 	compareOrRecord(t, golden, symptoms(t, unlessUpdated[map[string]symptom](t, golden)))
 }
 

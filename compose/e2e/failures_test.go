@@ -38,16 +38,16 @@ type symptom struct {
 
 // failing are pods that cannot run, with the waiting reasons by which they have shown all they do.
 func failing() (pods []*corev1.Pod, until map[string][]string) {
-	image := plain("no-image")
+	image := PausePod("no-image")
 	image.Spec.Containers[0].Image = "registry.example/missing/image:1.0"
-	invalid := plain("invalid-image")
+	invalid := PausePod("invalid-image")
 	invalid.Spec.Containers[0].Image = "registry.example/UPPER:1.0"
-	never := plain("never-pulled")
+	never := PausePod("never-pulled")
 	never.Spec.Containers[0].Image = "registry.example/never/pulled:1.0"
 	never.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
-	command := plain("no-command")
+	command := PausePod("no-command")
 	command.Spec.Containers[0].Command = []string{"/does/not/exist"}
-	key := scripted("no-configmap", forever)
+	key := ScriptPod("no-configmap", Forever)
 	key.Spec.Containers[0].Env = []corev1.EnvVar{{
 		Name: "A",
 		ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
@@ -55,7 +55,7 @@ func failing() (pods []*corev1.Pod, until map[string][]string) {
 		}},
 	}}
 	yes := true
-	root := scripted("must-not-be-root", forever)
+	root := ScriptPod("must-not-be-root", Forever)
 	root.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsNonRoot: &yes}
 	return []*corev1.Pod{image, invalid, never, command, key, root}, map[string][]string{
 		"no-image":         {"ErrImagePull", "ImagePullBackOff"},
@@ -71,16 +71,16 @@ func failing() (pods []*corev1.Pod, until map[string][]string) {
 // for, unless it is nil.
 func symptoms(t *testing.T, recorded map[string]symptom) map[string]symptom {
 	t.Helper()
-	s := newScene(t)
+	s := New(t)
 	// The neighbour's image is the failing pods' too, so that none of them pulls it.
-	s.create(scripted("neighbour", forever))
-	s.ready(patience, "neighbour")
-	w := s.witness("neighbour")
+	s.CreatePods(ScriptPod("neighbour", Forever))
+	s.WaitReady(Patience, "neighbour")
+	w := s.Witness("neighbour")
 	pods, until := failing()
-	s.create(pods...)
+	s.CreatePods(pods...)
 	for _, p := range pods {
-		s.wait(patience, "what is wrong with pod "+p.Name, func(v record.View) error {
-			got := s.symptom(v, p.Name)
+		s.Wait(Patience, "what is wrong with pod "+p.Name, func(v record.View) error {
+			got := symptomOf(s, v, p.Name)
 			for _, reason := range until[p.Name] {
 				if !slices.ContainsFunc(got.Waiting, func(w string) bool { return strings.HasPrefix(w, reason+":") }) {
 					return fmt.Errorf("it has not shown %s, only %v", reason, got.Waiting)
@@ -95,45 +95,45 @@ func symptoms(t *testing.T, recorded map[string]symptom) map[string]symptom {
 	all := comeTo(s, recorded, func(v record.View) map[string]symptom {
 		all := map[string]symptom{}
 		for _, p := range pods {
-			all[p.Name] = s.symptom(v, p.Name)
+			all[p.Name] = symptomOf(s, v, p.Name)
 		}
 		return all
 	})
-	s.create(plain("neighbour-2"))
-	s.ready(patience, "neighbour-2")
-	w.untouched()
+	s.CreatePods(PausePod("neighbour-2"))
+	s.WaitReady(Patience, "neighbour-2")
+	w.Untouched()
 	return all
 }
 
 // comeTo returns what collect gives a moment after it gave what was recorded; or in the end, if it never does.
-func comeTo[T any](s *scene, recorded map[string]T, collect func(record.View) map[string]T) map[string]T {
-	s.t.Helper()
+func comeTo[T any](s *Scene, recorded map[string]T, collect func(record.View) map[string]T) map[string]T {
+	s.T.Helper()
 	if recorded != nil {
-		err := s.waitErr(patience, func(v record.View) error {
+		err := s.WaitErr(Patience, func(v record.View) error {
 			if cmp.Equal(recorded, collect(v)) {
 				return nil
 			}
 			return errors.New("it shows other things than were recorded")
 		})
 		if err != nil {
-			s.t.Logf("after %s: %v", patience, err) // in what it differs is the caller's to say
+			s.T.Logf("after %s: %v", Patience, err) // in what it differs is the caller's to say
 		}
 	}
 	time.Sleep(settling)
-	s.sync()
-	return collect(s.record.View())
+	s.SyncRecord()
+	return collect(s.Record.View())
 }
 
-// symptom collects what a pod has shown until now.
-func (s *scene) symptom(v record.View, pod string) symptom {
-	now := v.Pod(s.ns, pod)
+// symptomOf collects what a pod has shown until now.
+func symptomOf(s *Scene, v record.View, pod string) symptom {
+	now := v.Pod(s.Namespace, pod)
 	if now == nil {
 		return symptom{}
 	}
 	got := symptom{Phase: string(now.Status.Phase)}
 	conditions := map[string]bool{}
 	clean := func(text string) string { return normal(text, now) }
-	for _, p := range s.record.History(now.UID) {
+	for _, p := range s.Record.History(now.UID) {
 		for _, c := range p.Status.ContainerStatuses {
 			// A status that is followed closely by another need not reach the API, and this one does not come again.
 			if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" {
@@ -154,7 +154,7 @@ func (s *scene) symptom(v record.View, pod string) symptom {
 	for c := range conditions {
 		got.Conditions = append(got.Conditions, c)
 	}
-	for _, e := range v.Events(s.ns, pod) {
+	for _, e := range v.Events(s.Namespace, pod) {
 		if e.Source.Component == "kubelet" {
 			got.Events = append(got.Events, clean(e.Type+" "+e.Reason+": "+e.Message))
 		}
@@ -195,7 +195,7 @@ func readRecorded[T any](t *testing.T, file string) (want T) {
 
 // TestFailures compares what failing pods show with what the real kubelet shows of them.
 func TestFailures(t *testing.T) {
-	shared.use(t)
+	Shared.UseMicrolet(t)
 	failures(t)
 }
 
@@ -209,26 +209,26 @@ func failures(t *testing.T) {
 
 // unsupportedField: a pod that uses an unsupported field is refused, and not started without the field.
 func unsupportedField(t *testing.T) {
-	s := newScene(t)
-	s.create(plain("neighbour"))
-	s.ready(patience, "neighbour")
-	w := s.witness("neighbour")
+	s := New(t)
+	s.CreatePods(PausePod("neighbour"))
+	s.WaitReady(Patience, "neighbour")
+	w := s.Witness("neighbour")
 	no := false
-	p := plain("not-built")
+	p := PausePod("not-built")
 	p.Spec.HostUsers = &no // user namespaces
-	s.create(p)
-	s.wait(patience, "the refusal", func(v record.View) error {
-		for _, c := range s.statuses(v, "not-built") {
+	s.CreatePods(p)
+	s.Wait(Patience, "the refusal", func(v record.View) error {
+		for _, c := range s.ContainerStatuses(v, "not-built") {
 			if c.State.Waiting != nil && c.State.Waiting.Reason == "CreateContainerConfigError" &&
 				strings.Contains(c.State.Waiting.Message, "spec.hostUsers") {
 				return nil
 			}
 		}
-		return fmt.Errorf("pod: %s", describe(v.Pod(s.ns, "not-built")))
+		return fmt.Errorf("pod: %s", Describe(v.Pod(s.Namespace, "not-built")))
 	})
-	s.wait(patience, "the event of the refusal", func(v record.View) error {
+	s.Wait(Patience, "the event of the refusal", func(v record.View) error {
 		var seen []string
-		for _, e := range v.Events(s.ns, "not-built") {
+		for _, e := range v.Events(s.Namespace, "not-built") {
 			if seen = append(seen, e.Reason+": "+e.Message); e.Type == corev1.EventTypeWarning &&
 				strings.Contains(e.Message, "spec.hostUsers") {
 				return nil
@@ -236,10 +236,10 @@ func unsupportedField(t *testing.T) {
 		}
 		return fmt.Errorf("only %q", seen)
 	})
-	if all, err := s.containers("not-built"); err != nil || len(all) > 0 {
+	if all, err := s.Containers("not-built"); err != nil || len(all) > 0 {
 		t.Errorf("the refused pod has %d containers: %v", len(all), err)
 	}
-	s.create(plain("neighbour-2"))
-	s.ready(patience, "neighbour-2")
-	w.untouched()
+	s.CreatePods(PausePod("neighbour-2"))
+	s.WaitReady(Patience, "neighbour-2")
+	w.Untouched()
 }

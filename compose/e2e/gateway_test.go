@@ -25,35 +25,35 @@ import (
 // TestExecProbes runs exec probes of each kind, of a container and of a sidecar, through restarts of podsync,
 // and then asks on the services' sockets for what is no probe and no checkpoint.
 func TestExecProbes(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
+	Shared.UseMicrolet(t)
+	s := New(t)
 	exec := corev1.ProbeHandler{
 		Exec: &corev1.ExecAction{Command: []string{"test", "-e", "$(FILE)", "-a", "$$(FILE)", "!=", ""}},
 	}
-	p := probed("probed", exec)
+	p := ProbedPod("probed", exec)
 	c := &p.Spec.Containers[0]
 	c.Env = []corev1.EnvVar{{Name: "FILE", Value: "/tmp/www/ok"}}
 	c.StartupProbe = &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 60, ProbeHandler: exec}
-	sidecar := shell("sidecar", "echo ok > /tmp/ok; "+forever)
+	sidecar := ShellContainer("sidecar", "echo ok > /tmp/ok; "+Forever)
 	sidecar.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
 	sidecar.ReadinessProbe = &corev1.Probe{
 		PeriodSeconds: 1,
 		ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"cat", "/tmp/ok"}}},
 	}
 	p.Spec.InitContainers = []corev1.Container{sidecar}
-	s.create(p)
-	s.ready(patience, p.Name)
-	w := s.witness(p.Name)
+	s.CreatePods(p)
+	s.WaitReady(Patience, p.Name)
+	w := s.Witness(p.Name)
 	for range 2 {
-		shared.signal(t, syscall.SIGKILL, role.Podsync)
+		Shared.Signal(t, syscall.SIGKILL, role.Podsync)
 		time.Sleep(5 * time.Second) // probes are run meanwhile, each second
-		shared.waitHealthy(t, patience)
+		Shared.WaitHealthy(t, Patience)
 	}
-	w.untouched()
+	w.Untouched()
 
 	id := ""
-	s.wait(patience, "the container's id is known", func(v record.View) error {
-		for _, c := range s.statuses(v, p.Name) {
+	s.Wait(Patience, "the container's id is known", func(v record.View) error {
+		for _, c := range s.ContainerStatuses(v, p.Name) {
 			if c.Name == p.Spec.Containers[0].Name {
 				id = strings.TrimPrefix(c.ContainerID, "containerd://")
 				return nil
@@ -62,7 +62,7 @@ func TestExecProbes(t *testing.T) {
 		return fmt.Errorf("no status")
 	})
 	ask := func(r role.Role, call func(context.Context, runtimeapi.RuntimeServiceClient) error) codes.Code {
-		conn, err := grpc.NewClient("unix://"+filepath.Join(shared.RuntimeDir(), "cri", string(r)+".sock"),
+		conn, err := grpc.NewClient("unix://"+filepath.Join(Shared.RuntimeDir(), "cri", string(r)+".sock"),
 			grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"),
 			grpc.WithNoProxy())
 		if err != nil {

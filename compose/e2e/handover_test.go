@@ -20,16 +20,16 @@ import (
 // TestHandover gives the node from a kubelet to microlet and back, under pods of all kinds. No
 // container notices, and all of the node's API works with what the kubelet left.
 func TestHandover(t *testing.T) {
-	shared.switchTo(t, rig.AgentKubelet)
+	Shared.SwitchTo(t, rig.AgentKubelet)
 	// The kubelet keeps the folder of an agent before it; its own is for root alone.
-	if err := errors.Join(os.Chown(shared.PodLogsDir(), 0, 0), os.Chmod(shared.PodLogsDir(), 0o750)); err != nil {
+	if err := errors.Join(os.Chown(Shared.PodLogsDir(), 0, 0), os.Chmod(Shared.PodLogsDir(), 0o750)); err != nil {
 		t.Fatal(err)
 	}
-	s := newScene(t)
-	s.talks()
+	s := New(t)
+	talks(s)
 	// Pods with a gate of their own are never Ready.
-	g := s.cast(podgen.Options{
-		Seed:    seed(t, uint64(time.Now().UnixNano())),
+	g := s.RandomPods(podgen.Options{
+		Seed:    Seed(t, uint64(time.Now().UnixNano())),
 		Without: append(podgen.Ending(), "readiness gate"),
 	})
 	mixed := func(by string, count int) (names []string) {
@@ -39,48 +39,48 @@ func TestHandover(t *testing.T) {
 			t.Logf("%s: %s", p.Name, strings.Join(traits, ", "))
 			pods, names = append(pods, p), append(names, p.Name)
 		}
-		s.create(pods...)
-		s.ready(patience, names...)
+		s.CreatePods(pods...)
+		s.WaitReady(Patience, names...)
 		return names
 	}
-	w := s.witness(mixed("kubelet", steadyPods)...)
-	shared.switchTo(t, rig.AgentMicrolet)
-	names := mixed("microlet", steadyPods/2)
+	w := s.Witness(mixed("kubelet", SteadyPods)...)
+	Shared.SwitchTo(t, rig.AgentMicrolet)
+	names := mixed("microlet", SteadyPods/2)
 	began := time.Now()
-	s.edge(t)
-	made := s.witness(names...)
-	s.remove(w.pods[0].Name)
-	s.wait(patience, "the end of the kubelet's pod", s.areGone(w.pods[0].Name))
-	w.pods = w.pods[1:]
-	w.untouched()
-	made.untouched()
+	edge(s, t)
+	made := s.Witness(names...)
+	s.DeletePods(w.Pods[0].Name)
+	s.Wait(Patience, "the end of the kubelet's pod", s.AreGone(w.Pods[0].Name))
+	w.Pods = w.Pods[1:]
+	w.Untouched()
+	made.Untouched()
 	// A kubelet that starts takes containers with a startup probe as not started until it has run: these
 	// pods are judged up to here.
-	for _, x := range []*witness{w, made} {
-		x.pods = slices.DeleteFunc(x.pods, hasStartupProbe)
+	for _, x := range []*Witness{w, made} {
+		x.Pods = slices.DeleteFunc(x.Pods, hasStartupProbe)
 	}
 	names = slices.DeleteFunc(names, func(name string) bool {
-		return !slices.ContainsFunc(made.pods, func(p *corev1.Pod) bool { return p.Name == name })
+		return !slices.ContainsFunc(made.Pods, func(p *corev1.Pod) bool { return p.Name == name })
 	})
-	await(t, patience, "microlet's containers to be old for a kubelet", func() error {
+	Await(t, Patience, "microlet's containers to be old for a kubelet", func() error {
 		if age := time.Since(began); age < kubeletStartGrace {
 			return fmt.Errorf("they run for %s", age)
 		}
 		return nil
 	})
-	shared.switchTo(t, rig.AgentKubelet)
-	s.create(plain("after"))
-	s.ready(patience, "after")
-	w.untouched()
-	made.untouched()
-	s.remove(names[0])
-	s.wait(patience, "the end of microlet's pod", s.areGone(names[0]))
-	made.pods = made.pods[1:]
-	shared.switchTo(t, rig.AgentMicrolet)
-	w.untouched()
-	made.untouched()
-	s.comesToSay("first\nsecond\n", "logs", "talk", "-c", "main")
-	if age := w.leaseAge(); age > 2*maxLease {
+	Shared.SwitchTo(t, rig.AgentKubelet)
+	s.CreatePods(PausePod("after"))
+	s.WaitReady(Patience, "after")
+	w.Untouched()
+	made.Untouched()
+	s.DeletePods(names[0])
+	s.Wait(Patience, "the end of microlet's pod", s.AreGone(names[0]))
+	made.Pods = made.Pods[1:]
+	Shared.SwitchTo(t, rig.AgentMicrolet)
+	w.Untouched()
+	made.Untouched()
+	s.KubectlComesToPrint("first\nsecond\n", "logs", "talk", "-c", "main")
+	if age := w.LeaseAge(); age > 2*MaxLeaseAge {
 		t.Errorf("the Lease was %s old", age)
 	}
 }
@@ -96,7 +96,7 @@ func hasStartupProbe(p *corev1.Pod) bool {
 
 // TestSingle runs with all services in one process what needs no separate ones.
 func TestSingle(t *testing.T) {
-	shared.use(t, single)
+	Shared.UseMicrolet(t, SinglePlacement)
 	t.Run("basic", basic)
 	t.Run("failures", failures)
 	t.Run("crowd", bigCrowd)

@@ -25,67 +25,67 @@ import (
 // gives it back when it goes. The same pod in another namespace is rejected.
 func TestHelperPod(t *testing.T) {
 	// The scene's namespace is the next one.
-	namespace := fmt.Sprintf("scene-%d", scenes.Load()+1)
-	shared.use(t, "--helper-namespace="+namespace)
-	s := newScene(t)
-	if s.ns != namespace {
-		t.Fatalf("the scene's namespace is %s, want %s", s.ns, namespace)
+	namespace := fmt.Sprintf("scene-%d", Scenes.Load()+1)
+	Shared.UseMicrolet(t, "--helper-namespace="+namespace)
+	s := New(t)
+	if s.Namespace != namespace {
+		t.Fatalf("the scene's namespace is %s, want %s", s.Namespace, namespace)
 	}
 	var pods []*corev1.Pod
 	var names []string
 	for i := range sharedPods {
-		pods = append(pods, probed(fmt.Sprintf("shared-%d", i), httpProbe))
+		pods = append(pods, ProbedPod(fmt.Sprintf("shared-%d", i), HTTPProbe))
 		names = append(names, pods[i].Name)
 	}
-	s.create(pods...)
-	s.ready(patience, names...)
-	w := s.witness(names...)
-	s.even(0)
+	s.CreatePods(pods...)
+	s.WaitReady(Patience, names...)
+	w := s.Witness(names...)
+	even(s, 0)
 
-	helper := s.helper("helper")
-	s.create(helper)
-	s.ready(patience, helper.Name)
-	s.even(0, 1)
-	s.gathered(0, 1)
+	helper := helperPod(s, "helper")
+	s.CreatePods(helper)
+	s.WaitReady(Patience, helper.Name)
+	even(s, 0, 1)
+	gathered(s, 0, 1)
 
-	s.remove(helper.Name)
-	s.wait(patience, "the end of the helper", s.areGone(helper.Name))
-	s.even(0)
-	await(t, patience, "the helper's record to go", func() error {
+	s.DeletePods(helper.Name)
+	s.Wait(Patience, "the end of the helper", s.AreGone(helper.Name))
+	even(s, 0)
+	Await(t, Patience, "the helper's record to go", func() error {
 		left, err := os.ReadDir(filepath.Join(s.RuntimeDir(), "helpers"))
 		if err == nil && len(left) > 0 {
 			err = fmt.Errorf("left: %v", left)
 		}
 		return err
 	})
-	w.untouched()
+	w.Untouched()
 
-	other := newScene(t)
-	other.create(other.helper("stranger"))
-	other.wait(patience, "the rejection", func(v record.View) error {
-		if p := v.Pod(other.ns, "stranger"); p == nil || p.Status.Reason != "HelperForbidden" {
+	other := New(t)
+	other.CreatePods(helperPod(other, "stranger"))
+	other.Wait(Patience, "the rejection", func(v record.View) error {
+		if p := v.Pod(other.Namespace, "stranger"); p == nil || p.Status.Reason != "HelperForbidden" {
 			return fmt.Errorf("the pod is %v", p)
 		}
 		return nil
 	})
 }
 
-// helper is a pod that is the second prober.
-func (s *scene) helper(name string) *corev1.Pod {
-	s.t.Helper()
+// helperPod is a pod that is the second prober.
+func helperPod(s *Scene, name string) *corev1.Pod {
+	s.T.Helper()
 	id, err := role.Get(role.Prober)
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	groups := make([]int64, len(id.Groups))
 	for i, g := range id.Groups {
 		groups[i] = int64(g)
 	}
-	program, err := filepath.Abs(s.microlet)
+	program, err := filepath.Abs(s.Executable)
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
-	p := plain(name)
+	p := PausePod(name)
 	p.Labels["microlet.dev/role"] = string(role.Prober)
 	p.Spec.HostPID = true
 	p.Spec.SecurityContext = &corev1.PodSecurityContext{
@@ -108,7 +108,7 @@ func (s *scene) helper(name string) *corev1.Pod {
 		Command: []string{
 			"/microlet", "prober", "--runtime-dir=" + s.RuntimeDir(), "--node-name=" + s.NodeName(), "--replica=1",
 			"--resolved-config=" + filepath.Join(s.RuntimeDir(), "config", "prober.yaml"),
-			"--peer-cgroups=" + s.agentCgroup(),
+			"--peer-cgroups=" + agentCgroup(s),
 		},
 		VolumeMounts: mounted,
 	}}
@@ -116,11 +116,11 @@ func (s *scene) helper(name string) *corev1.Pod {
 }
 
 // agentCgroup is the cgroup of the node agent as the kernel names it: the first hierarchy in which it has one.
-func (s *scene) agentCgroup() string {
-	s.t.Helper()
-	f, err := os.Open("/proc/" + strconv.Itoa(s.mustPID(s.t, role.Up)) + "/cgroup")
+func agentCgroup(s *Scene) string {
+	s.T.Helper()
+	f, err := os.Open("/proc/" + strconv.Itoa(s.MustPID(s.T, role.Up)) + "/cgroup")
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	defer f.Close()
 	for lines := bufio.NewScanner(f); lines.Scan(); {
@@ -128,6 +128,6 @@ func (s *scene) agentCgroup() string {
 			return fields[2]
 		}
 	}
-	s.t.Fatal("the node agent is in no cgroup of its own")
+	s.T.Fatal("the node agent is in no cgroup of its own")
 	return ""
 }

@@ -21,127 +21,127 @@ import (
 )
 
 const (
-	// maxLease is how old the node's Lease may ever be while the API server is there: its own duration, after which
+	// MaxLeaseAge is how old the node's Lease may ever be while the API server is there: its own duration, after which
 	// others may take the node for lost. It is renewed every 10 s.
-	maxLease = 40 * time.Second
+	MaxLeaseAge = 40 * time.Second
 )
 
-// killOrder is every process of the node agent.
-var killOrder = append(slices.Clone(services), role.Up)
+// Processes is every process of the node agent.
+var Processes = append(slices.Clone(Services), role.Up)
 
 // TestKills kills each process, one at a time and then all at once. No container notices.
 func TestKills(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
-	w := s.steady()
+	Shared.UseMicrolet(t)
+	s := New(t)
+	w := s.CreateSteadyPods()
 	var table strings.Builder
-	for _, r := range killOrder {
+	for _, r := range Processes {
 		var starts []string
 		for i := range kills {
-			starts = append(starts, s.killed(fmt.Sprintf("mid-%s-%d", r, i), r))
+			starts = append(starts, s.KillDuringStart(fmt.Sprintf("mid-%s-%d", r, i), r))
 		}
 		fmt.Fprintf(&table, "%-12s %s\n", r, strings.Join(starts, ", "))
 	}
 	var starts []string
 	for i := range kills {
-		starts = append(starts, s.killed(fmt.Sprintf("mid-all-%d", i), killOrder...))
+		starts = append(starts, s.KillDuringStart(fmt.Sprintf("mid-all-%d", i), Processes...))
 	}
 	fmt.Fprintf(&table, "%-12s %s\n", "all at once", strings.Join(starts, ", "))
-	age := w.leaseAge()
-	t.Logf("%d pods steady; SIGKILL of …: a pod created at that moment is Ready after …\n%sgreatest age of the Lease: %s", len(w.pods), table.String(), ms(age))
-	w.untouched()
-	w.nodeReady()
-	if age > maxLease {
-		t.Errorf("the Lease was %s old, more than %s", age, maxLease)
+	age := w.LeaseAge()
+	t.Logf("%d pods steady; SIGKILL of …: a pod created at that moment is Ready after …\n%sgreatest age of the Lease: %s", len(w.Pods), table.String(), Milliseconds(age))
+	w.Untouched()
+	w.NodeReady()
+	if age > MaxLeaseAge {
+		t.Errorf("the Lease was %s old, more than %s", age, MaxLeaseAge)
 	}
 }
 
-// killed kills services and creates a pod at that moment, which runs. All services are back when it
+// KillDuringStart kills services and creates a pod at that moment, which runs. All services are back when it
 // returns, by other processes.
-func (s *scene) killed(name string, roles ...role.Role) string {
-	s.t.Helper()
-	s.waitHealthy(s.t, patience)
+func (s *Scene) KillDuringStart(name string, roles ...role.Role) string {
+	s.T.Helper()
+	s.WaitHealthy(s.T, Patience)
 	before := map[role.Role]int{}
 	for _, r := range roles {
-		before[r] = s.mustPID(s.t, r)
+		before[r] = s.MustPID(s.T, r)
 	}
-	s.signal(s.t, syscall.SIGKILL, roles...)
-	s.create(plain(name))
-	s.ready(patience, name)
-	s.waitHealthy(s.t, patience)
+	s.Signal(s.T, syscall.SIGKILL, roles...)
+	s.CreatePods(PausePod(name))
+	s.WaitReady(Patience, name)
+	s.WaitHealthy(s.T, Patience)
 	for _, r := range roles {
-		if s.pid(r) == before[r] {
-			s.t.Errorf("%s was killed and has the same pid %d", r, before[r])
+		if s.PID(r) == before[r] {
+			s.T.Errorf("%s was killed and has the same pid %d", r, before[r])
 		}
 	}
-	s.remove(name)
-	return ms(s.startTime(name)).String()
+	s.DeletePods(name)
+	return Milliseconds(s.StartTime(name)).String()
 }
 
 // TestContainerdRestart restarts the runtime. No container notices, and pods start as before.
 func TestContainerdRestart(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
-	w := s.steady()
+	Shared.UseMicrolet(t)
+	s := New(t)
+	w := s.CreateSteadyPods()
 	for i := range kills {
 		name := fmt.Sprintf("mid-%d", i)
-		s.create(plain(name))
+		s.CreatePods(PausePod(name))
 		if err := s.RestartContainerd(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		s.ready(patience, name)
-		s.remove(name)
-		t.Logf("a pod created as containerd stopped is Ready after %s", ms(s.startTime(name)))
+		s.WaitReady(Patience, name)
+		s.DeletePods(name)
+		t.Logf("a pod created as containerd stopped is Ready after %s", Milliseconds(s.StartTime(name)))
 	}
-	w.untouched()
-	w.nodeReady()
-	if age := w.leaseAge(); age > maxLease {
-		t.Errorf("the Lease was %s old, more than %s", age, maxLease)
+	w.Untouched()
+	w.NodeReady()
+	if age := w.LeaseAge(); age > MaxLeaseAge {
+		t.Errorf("the Lease was %s old, more than %s", age, MaxLeaseAge)
 	}
 }
 
 // TestBusDown keeps the bus down: whatever process of it is started is killed at once. Everything
 // but Events goes on meanwhile.
 func TestBusDown(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
-	w := s.steady()
-	s.create(scripted("restarts", forever), plain("goes"))
-	s.ready(patience, "restarts", "goes")
-	release := s.holdDown(role.Bus)
+	Shared.UseMicrolet(t)
+	s := New(t)
+	w := s.CreateSteadyPods()
+	s.CreatePods(ScriptPod("restarts", Forever), PausePod("goes"))
+	s.WaitReady(Patience, "restarts", "goes")
+	release := s.HoldDown(role.Bus)
 	time.Sleep(time.Second) // it is down and the others have noticed
-	begin, down := time.Now(), s.record.Mark()
-	s.create(plain("mid"))
-	s.remove("goes")
-	s.endContainer("restarts")
+	begin, down := time.Now(), s.Record.Mark()
+	s.CreatePods(PausePod("mid"))
+	s.DeletePods("goes")
+	s.EndContainer("restarts")
 	// The bus is down until all of this has happened.
-	s.ready(patience, "mid")
-	s.wait(patience, "the end of a pod while the bus is down", s.areGone("goes"))
-	s.wait(patience, "a container's restart while the bus is down", s.restarted("restarts", 1))
-	t.Logf("bus down: a pod is Ready after %s; all three things done after %s", ms(s.startTime("mid")),
-		ms(time.Since(begin)))
-	s.wait(patience, "a second renewal of the Lease while the bus is down",
-		func(record.View) error { return s.renewals(down, 2) })
-	time.Sleep(time.Until(begin.Add(outage - time.Second)))
+	s.WaitReady(Patience, "mid")
+	s.Wait(Patience, "the end of a pod while the bus is down", s.AreGone("goes"))
+	s.Wait(Patience, "a container's restart while the bus is down", s.Restarted("restarts", 1))
+	t.Logf("bus down: a pod is Ready after %s; all three things done after %s", Milliseconds(s.StartTime("mid")),
+		Milliseconds(time.Since(begin)))
+	s.Wait(Patience, "a second renewal of the Lease while the bus is down",
+		func(record.View) error { return s.LeaseRenewals(down, 2) })
+	time.Sleep(time.Until(begin.Add(Outage - time.Second)))
 	release()
-	s.waitHealthy(t, patience)
-	s.wait(patience, "the event of a start while the bus was down", s.hasEvent("mid", "Started"))
-	w.untouched()
-	w.nodeReady()
-	if age := w.leaseAge(); age > maxLease {
-		t.Errorf("the Lease was %s old, more than %s", age, maxLease)
+	s.WaitHealthy(t, Patience)
+	s.Wait(Patience, "the event of a start while the bus was down", s.HasEvent("mid", "Started"))
+	w.Untouched()
+	w.NodeReady()
+	if age := w.LeaseAge(); age > MaxLeaseAge {
+		t.Errorf("the Lease was %s old, more than %s", age, MaxLeaseAge)
 	}
 }
 
-// holdDown kills a service and every process that is started in its place, until release is called.
-func (s *scene) holdDown(r role.Role) (release func()) {
-	s.t.Helper()
+// HoldDown kills a service and every process that is started in its place, until release is called.
+func (s *Scene) HoldDown(r role.Role) (release func()) {
+	s.T.Helper()
 	stop, killed := make(chan struct{}), 0
 	var wg sync.WaitGroup
-	s.mustPID(s.t, r)
+	s.MustPID(s.T, r)
 	wg.Go(func() {
 		for {
-			if pid := s.pid(r); pid != 0 && s.kill(syscall.SIGKILL, pid) == nil {
+			if pid := s.PID(r); pid != 0 && s.SignalPIDs(syscall.SIGKILL, pid) == nil {
 				killed++
 			}
 			select {
@@ -154,49 +154,49 @@ func (s *scene) holdDown(r role.Role) (release func()) {
 	release = sync.OnceFunc(func() {
 		close(stop)
 		wg.Wait()
-		s.t.Logf("%s was killed %d times", r, killed)
+		s.T.Logf("%s was killed %d times", r, killed)
 	})
-	s.t.Cleanup(release)
+	s.T.Cleanup(release)
 	return release
 }
 
 // TestAPIServerDown stops the API server. No container is touched, and what came up meanwhile is
 // delivered when it is back.
 func TestAPIServerDown(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
-	w := s.steady()
-	s.create(scripted("restarts", forever))
-	s.ready(patience, "restarts")
+	Shared.UseMicrolet(t)
+	s := New(t)
+	w := s.CreateSteadyPods()
+	s.CreatePods(ScriptPod("restarts", Forever))
+	s.WaitReady(Patience, "restarts")
 	stop := time.Now()
 	if err := s.StopAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	down := s.record.Mark() // nothing is written until the API server is back
-	s.endContainer("restarts")
+	down := s.Record.Mark() // nothing is written until the API server is back
+	s.EndContainer("restarts")
 	ended := time.Now()
-	await(t, patience, "the container's restart without an API server",
-		func() error { return s.runsAttempt("restarts", 1) })
+	Await(t, Patience, "the container's restart without an API server",
+		func() error { return s.RunsAttempt("restarts", 1) })
 	again := time.Now()
-	t.Logf("a container that ended while the API server was down runs again after %s", ms(again.Sub(ended)))
-	time.Sleep(time.Until(stop.Add(outage)))
+	t.Logf("a container that ended while the API server was down runs again after %s", Milliseconds(again.Sub(ended)))
+	time.Sleep(time.Until(stop.Add(Outage)))
 	if err := s.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	back := time.Now()
-	s.wait(patience, "the renewal of the Lease", func(record.View) error { return s.renewals(down, 1) })
-	t.Logf("the Lease was renewed %s after the API server was ready again", ms(time.Since(back)))
-	s.wait(patience, "the status that came up meanwhile", func(v record.View) error {
-		for _, c := range s.statuses(v, "restarts") {
+	s.Wait(Patience, "the renewal of the Lease", func(record.View) error { return s.LeaseRenewals(down, 1) })
+	t.Logf("the Lease was renewed %s after the API server was ready again", Milliseconds(time.Since(back)))
+	s.Wait(Patience, "the status that came up meanwhile", func(v record.View) error {
+		for _, c := range s.ContainerStatuses(v, "restarts") {
 			if c.RestartCount == 1 && c.State.Running != nil && c.State.Running.StartedAt.Before(timeOf(back)) {
 				return nil
 			}
 		}
-		return fmt.Errorf("status is %+v", s.statuses(v, "restarts"))
+		return fmt.Errorf("status is %+v", s.ContainerStatuses(v, "restarts"))
 	})
-	s.wait(patience, "the event that came up meanwhile", func(v record.View) error {
+	s.Wait(Patience, "the event that came up meanwhile", func(v record.View) error {
 		var seen []string
-		for _, e := range v.Events(s.ns, "restarts") {
+		for _, e := range v.Events(s.Namespace, "restarts") {
 			at := lastTime(e)
 			seen = append(seen, fmt.Sprintf("%s at %s", e.Reason, at))
 			if e.Reason == "Started" && at.After(ended.Add(-time.Second)) && at.Before(back) {
@@ -206,34 +206,34 @@ func TestAPIServerDown(t *testing.T) {
 		return fmt.Errorf("no event Started of the time without an API server: %v", seen)
 	})
 	t.Logf("status and event of that time have been delivered %s after the API server was ready again",
-		ms(time.Since(back)))
-	after := plain("after")
+		Milliseconds(time.Since(back)))
+	after := PausePod("after")
 	after.Spec.NodeName = s.NodeName() // the scheduler needs a while to come back by itself
-	s.create(after)
-	s.ready(patience, "after")
-	t.Logf("a pod bound to the node then is Ready after %s", ms(s.startTime("after")))
+	s.CreatePods(after)
+	s.WaitReady(Patience, "after")
+	t.Logf("a pod bound to the node then is Ready after %s", Milliseconds(s.StartTime("after")))
 	// The node controller may have lost patience meanwhile and marked the pods of the node: that is
 	// not the node agent's doing. Which containers run is.
-	s.sync()
-	for _, e := range s.record.Since(w.mark) {
+	s.SyncRecord()
+	for _, e := range s.Record.Since(w.Mark) {
 		p, ok := e.Object.(*corev1.Pod)
-		if !ok || !strings.HasPrefix(p.Name, "steady-") || p.Namespace != s.ns {
+		if !ok || !strings.HasPrefix(p.Name, "steady-") || p.Namespace != s.Namespace {
 			continue
 		}
-		was := w.pods[slices.IndexFunc(w.pods, func(q *corev1.Pod) bool { return q.UID == p.UID })]
+		was := w.Pods[slices.IndexFunc(w.Pods, func(q *corev1.Pod) bool { return q.UID == p.UID })]
 		if fmt.Sprint(record.Containers(p)) != fmt.Sprint(record.Containers(was)) || e.Deleted {
 			t.Errorf("%s was touched: containers were %v and are %v, deleted %t", p.Name, record.Containers(was),
 				record.Containers(p), e.Deleted)
 		}
 	}
 	t.Logf("changes after which the node was not Ready, by the node controller's word: %d",
-		len(record.NodeReady(s.record.Since(w.mark))))
+		len(record.NodeReady(s.Record.Since(w.Mark))))
 }
 
-// renewals returns nil when the Lease was renewed so often since the mark.
-func (s *scene) renewals(since record.Mark, want int) error {
+// LeaseRenewals returns nil when the Lease was renewed so often since the mark.
+func (s *Scene) LeaseRenewals(since record.Mark, want int) error {
 	seen := 0
-	for _, e := range s.record.Since(since) {
+	for _, e := range s.Record.Since(since) {
 		if _, ok := e.Object.(*coordinationv1.Lease); ok && !e.Deleted {
 			seen++
 		}
@@ -244,22 +244,22 @@ func (s *scene) renewals(since record.Mark, want int) error {
 	return nil
 }
 
-// restarted waits for the status of a container that was restarted so often and runs.
-func (s *scene) restarted(pod string, times int32) func(record.View) error {
+// Restarted waits for the status of a container that was restarted so often and runs.
+func (s *Scene) Restarted(pod string, times int32) func(record.View) error {
 	return func(v record.View) error {
-		for _, c := range s.statuses(v, pod) {
+		for _, c := range s.ContainerStatuses(v, pod) {
 			if c.RestartCount >= times && c.State.Running != nil {
 				return nil
 			}
 		}
-		return fmt.Errorf("pod %s: %s", pod, describe(v.Pod(s.ns, pod)))
+		return fmt.Errorf("pod %s: %s", pod, Describe(v.Pod(s.Namespace, pod)))
 	}
 }
 
-func (s *scene) hasEvent(pod, reason string) func(record.View) error {
+func (s *Scene) HasEvent(pod, reason string) func(record.View) error {
 	return func(v record.View) error {
 		var reasons []string
-		for _, e := range v.Events(s.ns, pod) {
+		for _, e := range v.Events(s.Namespace, pod) {
 			reasons = append(reasons, e.Reason)
 		}
 		if !slices.Contains(reasons, reason) {
@@ -269,14 +269,14 @@ func (s *scene) hasEvent(pod, reason string) func(record.View) error {
 	}
 }
 
-// containers asks the runtime for the containers of a pod.
-func (s *scene) containers(pod string) ([]*runtimeapi.Container, error) {
+// Containers asks the runtime for the containers of a pod.
+func (s *Scene) Containers(pod string) ([]*runtimeapi.Container, error) {
 	var found []*runtimeapi.Container
-	err := s.cri(func(c runtimeapi.RuntimeServiceClient) error {
-		ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Second)
+	err := s.CRI(func(c runtimeapi.RuntimeServiceClient) error {
+		ctx, cancel := context.WithTimeout(s.T.Context(), 10*time.Second)
 		defer cancel()
 		got, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
-			LabelSelector: map[string]string{"io.kubernetes.pod.name": pod, "io.kubernetes.pod.namespace": s.ns},
+			LabelSelector: map[string]string{"io.kubernetes.pod.name": pod, "io.kubernetes.pod.namespace": s.Namespace},
 		}})
 		found = got.GetContainers()
 		return err
@@ -284,33 +284,33 @@ func (s *scene) containers(pod string) ([]*runtimeapi.Container, error) {
 	return found, err
 }
 
-// endContainer ends the one running container of a pod from outside, as its own failure would: by a
+// EndContainer ends the one running container of a pod from outside, as its own failure would: by a
 // signal to its first process.
-func (s *scene) endContainer(pod string) {
-	s.t.Helper()
-	all, err := s.containers(pod)
+func (s *Scene) EndContainer(pod string) {
+	s.T.Helper()
+	all, err := s.Containers(pod)
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	for _, c := range all {
 		if c.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
 			continue
 		}
-		pid, err := s.firstProcess(c.GetId())
+		pid, err := s.ContainerPID(c.GetId())
 		if err != nil {
-			s.t.Fatal(err)
+			s.T.Fatal(err)
 		}
-		if err := s.kill(syscall.SIGKILL, pid); err != nil {
-			s.t.Fatalf("end container %s: %v", c.GetId(), err)
+		if err := s.SignalPIDs(syscall.SIGKILL, pid); err != nil {
+			s.T.Fatalf("end container %s: %v", c.GetId(), err)
 		}
 		return
 	}
-	s.t.Fatalf("pod %s has no running container", pod)
+	s.T.Fatalf("pod %s has no running container", pod)
 }
 
-// runsAttempt returns nil when the runtime has this attempt of a pod's container running.
-func (s *scene) runsAttempt(pod string, attempt uint32) error {
-	all, err := s.containers(pod)
+// RunsAttempt returns nil when the runtime has this attempt of a pod's container running.
+func (s *Scene) RunsAttempt(pod string, attempt uint32) error {
+	all, err := s.Containers(pod)
 	if err != nil {
 		return err
 	}

@@ -21,29 +21,29 @@ func TestLeaseEndsWhenPodsyncHangs(t *testing.T) {
 		hang     = latest + 15*time.Second
 	)
 	withoutWatchdog(t)
-	s := newScene(t)
-	w := s.steady()
-	pid := s.mustPID(t, role.Podsync)
+	s := New(t)
+	w := s.CreateSteadyPods()
+	pid := s.MustPID(t, role.Podsync)
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
 	stopped := time.Now()
 	time.Sleep(hang)
-	last := s.lastRenewal(w).Sub(stopped)
-	t.Logf("podsync hung for %s: the Lease was renewed for %s", hang, ms(last))
+	last := lastRenewal(s, w).Sub(stopped)
+	t.Logf("podsync hung for %s: the Lease was renewed for %s", hang, Milliseconds(last))
 	if last < earliest || last > latest {
-		t.Errorf("the Lease was renewed for %s of the hang, not for %s to %s", ms(last), earliest, latest)
+		t.Errorf("the Lease was renewed for %s of the hang, not for %s to %s", Milliseconds(last), earliest, latest)
 	}
 	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
 	goes := time.Now()
-	await(t, patience, "the Lease's renewal", func() error { return s.fresh(goes) })
-	s.create(plain("after"))
-	s.ready(patience, "after")
-	for _, p := range w.pods {
-		if now := s.record.View().Pod(s.ns, p.Name); now == nil ||
+	Await(t, Patience, "the Lease's renewal", func() error { return s.LeaseRenewedSince(goes) })
+	s.CreatePods(PausePod("after"))
+	s.WaitReady(Patience, "after")
+	for _, p := range w.Pods {
+		if now := s.Record.View().Pod(s.Namespace, p.Name); now == nil ||
 			now.Status.ContainerStatuses[0].ContainerID != p.Status.ContainerStatuses[0].ContainerID {
 			t.Errorf("the container of %s was touched", p.Name)
 		}
@@ -51,11 +51,11 @@ func TestLeaseEndsWhenPodsyncHangs(t *testing.T) {
 }
 
 // lastRenewal is when the Lease was renewed last.
-func (s *scene) lastRenewal(w *witness) time.Time {
-	s.t.Helper()
-	s.sync()
-	last := w.lease.Spec.RenewTime.Time
-	for _, e := range s.record.Since(w.mark) {
+func lastRenewal(s *Scene, w *Witness) time.Time {
+	s.T.Helper()
+	s.SyncRecord()
+	last := w.Lease.Spec.RenewTime.Time
+	for _, e := range s.Record.Since(w.Mark) {
 		if l, ok := e.Object.(*coordinationv1.Lease); ok && !e.Deleted {
 			last = l.Spec.RenewTime.Time
 		}

@@ -23,13 +23,13 @@ import (
 	"github.com/microlet/microlet/compose/rig"
 )
 
-// leavesNothing waits until nothing on the machine speaks of these pods any more. The garbage
+// LeavesNothing waits until nothing on the machine speaks of these pods any more. The garbage
 // collection of dead containers comes around once a minute, and may find one that it has to try again.
-func (s *scene) leavesNothing(pods []*corev1.Pod) {
-	s.t.Helper()
+func (s *Scene) LeavesNothing(pods []*corev1.Pod) {
+	s.T.Helper()
 	begin := time.Now()
-	await(s.t, time.Minute+patience, "a clean machine", func() error {
-		left, err := s.traces(pods)
+	Await(s.T, time.Minute+Patience, "a clean machine", func() error {
+		left, err := s.Traces(pods)
 		if err != nil {
 			return err
 		}
@@ -38,42 +38,42 @@ func (s *scene) leavesNothing(pods []*corev1.Pod) {
 		}
 		return nil
 	})
-	s.t.Logf("%d pods left nothing, %s after they were gone from the API", len(pods), ms(time.Since(begin)))
+	s.T.Logf("%d pods left nothing, %s after they were gone from the API", len(pods), Milliseconds(time.Since(begin)))
 }
 
-// leavesTraces is the positive control of leavesNothing: of pods that run it must find all kinds.
-func (s *scene) leavesTraces(pods []*corev1.Pod) {
-	s.t.Helper()
-	found, err := s.traces(pods)
+// LeavesTraces is the positive control of leavesNothing: of pods that run it must find all kinds.
+func (s *Scene) LeavesTraces(pods []*corev1.Pod) {
+	s.T.Helper()
+	found, err := s.Traces(pods)
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	text := "\n" + strings.Join(found, "\n")
 	for _, kind := range []string{"sandbox ", "container ", "cgroup ", "mount ", "pod folder ", "log folder ",
 		"address reservation "} {
 		if !strings.Contains(text, "\n"+kind) {
-			s.t.Errorf("of pods that run the search for leftovers finds no %q, only:%s", kind, text)
+			s.T.Errorf("of pods that run the search for leftovers finds no %q, only:%s", kind, text)
 		}
 	}
 	namespaces, err := s.networkNamespaces()
 	if err != nil || len(namespaces) == 0 {
-		s.t.Errorf("the search for network namespaces finds %d: %v", len(namespaces), err)
+		s.T.Errorf("the search for network namespaces finds %d: %v", len(namespaces), err)
 	}
 	known, err := s.knownNamespaces()
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	if !slices.ContainsFunc(namespaces, func(path string) bool { return known[path] }) {
-		s.t.Errorf("none of the namespaces %q is one that the runtime says that its sandboxes have: %v", namespaces,
+		s.T.Errorf("none of the namespaces %q is one that the runtime says that its sandboxes have: %v", namespaces,
 			known)
 	}
 	if ports, err := s.bridgePorts(); err != nil || ports == 0 {
-		s.t.Errorf("the search for links at the bridge finds %d: %v", ports, err)
+		s.T.Errorf("the search for links at the bridge finds %d: %v", ports, err)
 	}
 }
 
-// traces lists what is left of pods, and of whatever no pod of the node owns.
-func (s *scene) traces(pods []*corev1.Pod) ([]string, error) {
+// Traces lists what is left of pods, and of whatever no pod of the node owns.
+func (s *Scene) Traces(pods []*corev1.Pod) ([]string, error) {
 	var left []string
 	uids, names, ips := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, p := range pods {
@@ -83,8 +83,8 @@ func (s *scene) traces(pods []*corev1.Pod) ([]string, error) {
 		}
 	}
 	living := map[string]bool{} // containers and sandboxes of other pods
-	err := s.cri(func(c runtimeapi.RuntimeServiceClient) error {
-		ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
+	err := s.CRI(func(c runtimeapi.RuntimeServiceClient) error {
+		ctx, cancel := context.WithTimeout(s.T.Context(), 20*time.Second)
 		defer cancel()
 		sandboxes, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 		if err != nil {
@@ -132,12 +132,12 @@ func (s *scene) traces(pods []*corev1.Pod) ([]string, error) {
 		"log folder ": s.PodLogsDir(),
 		"log link ":   "/var/log/containers",
 	} {
-		files, err := s.names(dir)
+		files, err := s.FileNames(dir)
 		if err != nil {
 			return nil, err
 		}
 		for _, f := range files {
-			if mentions(f, uids) || what == "log link " && mentions(f, names) && strings.Contains(f, "_"+s.ns+"_") {
+			if mentions(f, uids) || what == "log link " && mentions(f, names) && strings.Contains(f, "_"+s.Namespace+"_") {
 				left = append(left, what+f)
 			}
 		}
@@ -160,13 +160,13 @@ func (s *scene) traces(pods []*corev1.Pod) ([]string, error) {
 
 // straysThere lists what the network plugins keep on the node's own machine for sandboxes that the runtime does not
 // know: addresses, whoever had them, and results.
-func (n *node) straysThere(living map[string]bool) ([]string, error) {
+func (n *Node) straysThere(living map[string]bool) ([]string, error) {
 	reserved, err := n.reservations()
 	if err != nil {
 		return nil, err
 	}
 	// A reservation's first line is its owner. One that was cut off has none.
-	owners, err := n.linesThere("sh", "-c",
+	owners, err := n.LinesOnMachine("sh", "-c",
 		`test ! -e "$1" || find "$1" -type f -exec awk 'FNR == 1 {print FILENAME "=" $1}' {} +`, "owners",
 		rig.Reservations)
 	if err != nil {
@@ -183,7 +183,7 @@ func (n *node) straysThere(living map[string]bool) ([]string, error) {
 			strays = append(strays, "address of no sandbox "+path)
 		}
 	}
-	results, err := n.names("/var/lib/cni/results")
+	results, err := n.FileNames("/var/lib/cni/results")
 	if err != nil {
 		return nil, err
 	}
@@ -197,7 +197,7 @@ func (n *node) straysThere(living map[string]bool) ([]string, error) {
 
 // networkTraces lists addresses that are still reserved, and network namespaces and links beyond
 // those of the sandboxes that exist.
-func (s *scene) networkTraces(ips map[string]bool) ([]string, error) {
+func (s *Scene) networkTraces(ips map[string]bool) ([]string, error) {
 	var left []string
 	reserved, err := s.reservations()
 	if err != nil {
@@ -209,8 +209,8 @@ func (s *scene) networkTraces(ips map[string]bool) ([]string, error) {
 		}
 	}
 	sandboxes := 0
-	err = s.cri(func(c runtimeapi.RuntimeServiceClient) error {
-		ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
+	err = s.CRI(func(c runtimeapi.RuntimeServiceClient) error {
+		ctx, cancel := context.WithTimeout(s.T.Context(), 20*time.Second)
 		defer cancel()
 		all, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 		sandboxes = len(all.GetItems())
@@ -223,7 +223,7 @@ func (s *scene) networkTraces(ips map[string]bool) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	namespaces = slices.DeleteFunc(namespaces, func(path string) bool { return s.lost[path] })
+	namespaces = slices.DeleteFunc(namespaces, func(path string) bool { return s.LostNamespaces[path] })
 	if len(namespaces) > sandboxes {
 		left = append(left, fmt.Sprintf("%d network namespaces for %d sandboxes", len(namespaces), sandboxes))
 	}
@@ -231,14 +231,14 @@ func (s *scene) networkTraces(ips map[string]bool) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if ports > sandboxes+len(s.lost) {
+	if ports > sandboxes+len(s.LostNamespaces) {
 		left = append(left, fmt.Sprintf("%d links at the bridge for %d sandboxes", ports, sandboxes))
 	}
 	return left, nil
 }
 
 // networkNamespaces are those that the runtime keeps for its sandboxes.
-func (s *scene) networkNamespaces() ([]string, error) {
+func (s *Scene) networkNamespaces() ([]string, error) {
 	mounts, err := s.mounts()
 	if err != nil {
 		return nil, err
@@ -246,38 +246,38 @@ func (s *scene) networkNamespaces() ([]string, error) {
 	return slices.DeleteFunc(mounts, func(m string) bool { return filepath.Base(filepath.Dir(m)) != "netns" }), nil
 }
 
-// killRuntime kills the runtime and starts it again after a pause. containerd makes a sandbox's network namespace
+// KillRuntime kills the runtime and starts it again after a pause. containerd makes a sandbox's network namespace
 // before it stores anything of the sandbox (internal/cri/server/sandbox_run.go): what it was killed over is known
 // to nobody afterwards, under any node agent. Exactly those are kept in mind, and no leftovers.
-func (s *scene) killRuntime(pause time.Duration) {
-	s.t.Helper()
-	if err := s.Kill(s.t.Context(), rig.Containerd); err != nil {
-		s.t.Fatal(err)
+func (s *Scene) KillRuntime(pause time.Duration) {
+	s.T.Helper()
+	if err := s.Kill(s.T.Context(), rig.Containerd); err != nil {
+		s.T.Fatal(err)
 	}
 	there, err := s.networkNamespaces()
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	time.Sleep(pause)
-	if err := s.StartContainerd(s.t.Context()); err != nil {
-		s.t.Fatal(err)
+	if err := s.StartContainerd(s.T.Context()); err != nil {
+		s.T.Fatal(err)
 	}
 	known, err := s.knownNamespaces()
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	for _, path := range there {
 		if !known[path] {
-			s.lost[path] = true
+			s.LostNamespaces[path] = true
 		}
 	}
 }
 
 // knownNamespaces are the network namespaces of the sandboxes that the runtime knows.
-func (s *scene) knownNamespaces() (map[string]bool, error) {
+func (s *Scene) knownNamespaces() (map[string]bool, error) {
 	known := map[string]bool{}
-	err := s.cri(func(c runtimeapi.RuntimeServiceClient) error {
-		ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
+	err := s.CRI(func(c runtimeapi.RuntimeServiceClient) error {
+		ctx, cancel := context.WithTimeout(s.T.Context(), 30*time.Second)
 		defer cancel()
 		all, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 		if err != nil {
@@ -306,16 +306,16 @@ func (s *scene) knownNamespaces() (map[string]bool, error) {
 }
 
 // cgroups are those of pods and below, and mounts those of the node's runtime and agent.
-func (s *scene) cgroups() ([]string, error) {
+func (s *Scene) cgroups() ([]string, error) {
 	if s.OnMachine() {
-		return s.linesThere("find", "/sys/fs/cgroup", "-mindepth", "1", "-type", "d")
+		return s.LinesOnMachine("find", "/sys/fs/cgroup", "-mindepth", "1", "-type", "d")
 	}
 	return machine.CgroupsBelow(s.CgroupRoot(), func(path string) bool { return path == "rig" })
 }
 
-func (s *scene) mounts() ([]string, error) {
+func (s *Scene) mounts() ([]string, error) {
 	if s.OnMachine() {
-		return s.linesThere("findmnt", "--list", "--noheadings", "--output=TARGET")
+		return s.LinesOnMachine("findmnt", "--list", "--noheadings", "--output=TARGET")
 	}
 	mounts, err := machine.MountsBelow(filepath.Dir(s.RuntimeDir()))
 	if err != nil {
@@ -325,24 +325,24 @@ func (s *scene) mounts() ([]string, error) {
 	return append(mounts, more...), err
 }
 
-// names are what is in a folder of the node.
-func (n *node) names(dir string) ([]string, error) {
+// FileNames are what is in a folder of the node.
+func (n *Node) FileNames(dir string) ([]string, error) {
 	if n.OnMachine() {
-		return n.linesThere("sh", "-c", `test ! -e "$1" || ls -A "$1"`, "ls", dir)
+		return n.LinesOnMachine("sh", "-c", `test ! -e "$1" || ls -A "$1"`, "ls", dir)
 	}
 	return machine.Names(dir)
 }
 
 // reservations are the files that reserve pods' addresses.
-func (n *node) reservations() ([]string, error) {
+func (n *Node) reservations() ([]string, error) {
 	if n.OnMachine() {
-		return n.linesThere("sh", "-c", `test ! -e "$1" || find "$1" -type f`, "find", rig.Reservations)
+		return n.LinesOnMachine("sh", "-c", `test ! -e "$1" || find "$1" -type f`, "find", rig.Reservations)
 	}
 	return filepath.Glob(filepath.Join(n.Dir(), "etc/containerd/ipam/*/*"))
 }
 
 // bridgePorts counts the links at the instance's bridge, which is the one that has the node's address.
-func (s *scene) bridgePorts() (int, error) {
+func (s *Scene) bridgePorts() (int, error) {
 	if s.OnMachine() {
 		return s.bridgePortsThere()
 	}

@@ -7,8 +7,8 @@ import "time"
 // onMachine says that the node has a machine of its own in this run.
 const onMachine = false
 
-// patience is how long something may take that has no limit of its own, on a machine that is busy.
-const patience = 2 * time.Minute
+// Patience is how long something may take that has no limit of its own, on a machine that is busy.
+const Patience = 2 * time.Minute
 
 // cgroupDriver is the one that the rig chooses by itself.
 const cgroupDriver = ""

@@ -11,8 +11,8 @@ import (
 
 const onMachine = true
 
-// patience is how long something may take that has no limit of its own. A machine in a busy one is slow twice.
-const patience = 5 * time.Minute
+// Patience is how long something may take that has no limit of its own. A machine in a busy one is slow twice.
+const Patience = 5 * time.Minute
 
 // cgroupDriver is systemd, unless the environment names cgroupfs.
 var cgroupDriver = os.Getenv("MICROLET_CGROUP_DRIVER")

@@ -22,18 +22,18 @@ import (
 	"github.com/microlet/microlet/compose/rig"
 )
 
-// node is what all scenarios of a run share: one rig and the record of it.
-type node struct {
+// Node is what all scenarios of a run share: one rig and the record of it.
+type Node struct {
 	*rig.Instance
-	client   kubernetes.Interface
-	record   *record.Recorder
-	microlet string // the executable
+	API        kubernetes.Interface
+	Record     *record.Recorder
+	Executable string // the executable
 	// lost are network namespaces that a killed runtime no longer knew. They outlive the scenario that killed it.
-	lost map[string]bool
+	LostNamespaces map[string]bool
 }
 
-// shared is set before the first scenario.
-var shared *node
+// Shared is set before the first scenario.
+var Shared *Node
 
 // startTimeout is enough for a cold cache, which is filled first.
 const startTimeout = 25 * time.Minute
@@ -51,7 +51,7 @@ func run(m *testing.M) (code int) {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		return 1
 	}
-	shared = n
+	Shared = n
 	// An interrupted run takes its rig down too.
 	down := sync.OnceValue(n.down)
 	interrupted := context.AfterFunc(ctx, func() {
@@ -74,7 +74,7 @@ func run(m *testing.M) (code int) {
 	return code
 }
 
-func start(ctx context.Context) (_ *node, err error) {
+func start(ctx context.Context) (_ *Node, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	microlet, err := filepath.Abs("../../bin/microlet")
@@ -91,7 +91,7 @@ func start(ctx context.Context) (_ *node, err error) {
 	i, err := rig.Up(ctx,
 		rig.Options{
 			Name:         fmt.Sprintf("e2e-%d", os.Getpid()),
-			Agent:        firstAgent,
+			Agent:        FirstAgent,
 			Microlet:     microlet,
 			With:         with,
 			Machine:      onMachine,
@@ -102,14 +102,14 @@ func start(ctx context.Context) (_ *node, err error) {
 		return nil, err
 	}
 	i.SetOutput(io.Discard)
-	n := &node{Instance: i, microlet: microlet, lost: map[string]bool{}}
+	n := &Node{Instance: i, Executable: microlet, LostNamespaces: map[string]bool{}}
 	defer func() {
 		if err != nil {
 			n.keepLogs()
 			err = errors.Join(err, n.down())
 		}
 	}()
-	if n.client, err = i.Client(); err != nil {
+	if n.API, err = i.Client(); err != nil {
 		return nil, err
 	}
 	config, err := i.RESTConfig()
@@ -120,12 +120,12 @@ func start(ctx context.Context) (_ *node, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the administrator's certificate: %w", err)
 	}
-	n.record, err = record.Start(ctx, record.Options{Address: i.EtcdAddress(), TLS: tls, Node: i.NodeName()})
+	n.Record, err = record.Start(ctx, record.Options{Address: i.EtcdAddress(), TLS: tls, Node: i.NodeName()})
 	if err != nil {
 		return nil, err
 	}
 	// The kubelet is Ready before it has a Lease.
-	return n, n.record.Wait(ctx, func(v record.View) error {
+	return n, n.Record.Wait(ctx, func(v record.View) error {
 		if v.Lease() == nil {
 			return errors.New("the node has no Lease")
 		}
@@ -134,12 +134,12 @@ func start(ctx context.Context) (_ *node, err error) {
 }
 
 // down takes the rig away and fails when anything of it is left.
-func (n *node) down() error {
+func (n *Node) down() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	var broken error
-	if n.record != nil {
-		broken = n.record.Close()
+	if n.Record != nil {
+		broken = n.Record.Close()
 	}
 	if err := n.Down(ctx); err != nil {
 		return errors.Join(broken, err)
@@ -152,7 +152,7 @@ func (n *node) down() error {
 }
 
 // keepLogs saves the logs of a failed run, which otherwise go with the rig.
-func (n *node) keepLogs() {
+func (n *Node) keepLogs() {
 	target := filepath.Join(os.TempDir(), "microlet-"+n.Name()+"-logs")
 	if n.OnMachine() {
 		if err := n.keepJournal(target); err != nil {
@@ -166,8 +166,8 @@ func (n *node) keepLogs() {
 	fmt.Fprintln(os.Stderr, "e2e: the logs of the rig's programs are in", target)
 }
 
-// cri calls f with a connection to the runtime, which is closed again: only podsync may stay connected.
-func (n *node) cri(f func(runtimeapi.RuntimeServiceClient) error) error {
+// CRI calls f with a connection to the runtime, which is closed again: only podsync may stay connected.
+func (n *Node) CRI(f func(runtimeapi.RuntimeServiceClient) error) error {
 	conn, err := n.DialRuntime()
 	if err != nil {
 		return err

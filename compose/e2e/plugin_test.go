@@ -37,7 +37,7 @@ chmod +x /tmp/redis; nc -ll -p 6379 -e /tmp/redis & `
 
 // redisPod names a plugin for its readiness.
 func redisPod(name, plugin string) *corev1.Pod {
-	p := scripted(name, redisServer+forever)
+	p := ScriptPod(name, redisServer+Forever)
 	p.Annotations = map[string]string{"microlet.dev/probe-plugin.main.readiness": plugin}
 	p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{
 		PeriodSeconds: 1, TimeoutSeconds: 2, FailureThreshold: 2,
@@ -50,29 +50,29 @@ func redisPod(name, plugin string) *corev1.Pod {
 // whose plugin is not there is reported.
 func TestProbePlugin(t *testing.T) {
 	dir := pluginFolder(t)
-	shared.use(t, "--probe-plugin-dir="+dir)
-	s := newScene(t)
-	s.create(redisPod("redis", "redis-ping"), redisPod("lost", "no-such"))
-	s.ready(patience, "redis")
-	if placement == "" { // in the single placement everything is root's
-		s.runsAsTheProber(filepath.Join(dir, "redis-ping"))
+	Shared.UseMicrolet(t, "--probe-plugin-dir="+dir)
+	s := New(t)
+	s.CreatePods(redisPod("redis", "redis-ping"), redisPod("lost", "no-such"))
+	s.WaitReady(Patience, "redis")
+	if Placement == "" { // in the single placement everything is root's
+		runsAsTheProber(s, filepath.Join(dir, "redis-ping"))
 	}
 
-	s.says("", "exec", "redis", "--", "touch", "/tmp/loading")
-	s.wait(patience, "the pod to leave Ready", func(v record.View) error {
-		if record.Ready(v.Pod(s.ns, "redis")) {
+	s.KubectlPrints("", "exec", "redis", "--", "touch", "/tmp/loading")
+	s.Wait(Patience, "the pod to leave Ready", func(v record.View) error {
+		if record.Ready(v.Pod(s.Namespace, "redis")) {
 			return errors.New("it is Ready")
 		}
 		return nil
 	})
-	s.unhealthy("redis", `answers "-LOADING Redis is loading the dataset in memory"`)
-	s.says("", "exec", "redis", "--", "rm", "/tmp/loading")
-	s.ready(patience, "redis")
-	s.unhealthy("lost",
+	unhealthy(s, "redis", `answers "-LOADING Redis is loading the dataset in memory"`)
+	s.KubectlPrints("", "exec", "redis", "--", "rm", "/tmp/loading")
+	s.WaitReady(Patience, "redis")
+	unhealthy(s, "lost",
 		`Readiness probe errored and resulted in unknown state: probe plugin "no-such" is not installed on this node`)
-	s.sync()
+	s.SyncRecord()
 	for _, name := range []string{"redis", "lost"} {
-		for _, p := range s.record.History(s.record.View().Pod(s.ns, name).UID) {
+		for _, p := range s.Record.History(s.Record.View().Pod(s.Namespace, name).UID) {
 			for _, c := range p.Status.ContainerStatuses {
 				if c.RestartCount > 0 || name == "lost" && c.Ready {
 					t.Errorf("%s: ready %v, restarts %d", name, c.Ready, c.RestartCount)
@@ -108,11 +108,11 @@ func pluginFolder(t *testing.T) string {
 }
 
 // unhealthy waits for an Unhealthy event of a pod that says so much.
-func (s *scene) unhealthy(pod, message string) {
-	s.t.Helper()
-	s.wait(patience, "the event", func(v record.View) error {
+func unhealthy(s *Scene, pod, message string) {
+	s.T.Helper()
+	s.Wait(Patience, "the event", func(v record.View) error {
 		var messages []string
-		for _, e := range v.Events(s.ns, pod) {
+		for _, e := range v.Events(s.Namespace, pod) {
 			if e.Reason == "Unhealthy" && e.Type == corev1.EventTypeWarning && strings.Contains(e.Message, message) {
 				return nil
 			}
@@ -123,16 +123,16 @@ func (s *scene) unhealthy(pod, message string) {
 }
 
 // runsAsTheProber judges that the plugin has the prober's identity, and nothing more.
-func (s *scene) runsAsTheProber(plugin string) {
-	s.t.Helper()
-	prober := s.mustPID(s.t, role.Prober)
+func runsAsTheProber(s *Scene, plugin string) {
+	s.T.Helper()
+	prober := s.MustPID(s.T, role.Prober)
 	identity, err := role.Get(role.Prober)
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	children, err := machine.Children(prober)
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	for _, c := range children {
 		if a := machine.Arguments(c); len(a) == 0 || a[0] != plugin {
@@ -140,17 +140,17 @@ func (s *scene) runsAsTheProber(plugin string) {
 		}
 		got, err := machine.ReadCredentials(c)
 		if err != nil {
-			s.t.Fatal(err)
+			s.T.Fatal(err)
 		}
 		for _, uid := range got.UIDs {
 			if uid != identity.UID {
-				s.t.Errorf("the plugin runs as %v, want %d", got.UIDs, identity.UID)
+				s.T.Errorf("the plugin runs as %v, want %d", got.UIDs, identity.UID)
 			}
 		}
 		if got.Permitted|got.Effective|got.Ambient != 0 || !got.NoNewPrivileges {
-			s.t.Errorf("the plugin has %+v, want no capability and no way to more", got)
+			s.T.Errorf("the plugin has %+v, want no capability and no way to more", got)
 		}
 		return
 	}
-	s.t.Errorf("%s is no child of the prober: %v", plugin, children)
+	s.T.Errorf("%s is no child of the prober: %v", plugin, children)
 }

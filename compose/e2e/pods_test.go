@@ -13,20 +13,20 @@ import (
 	"github.com/microlet/microlet/compose/rig"
 )
 
-// shell is a container that runs a script. The trap makes it end at once when it is asked to: the
+// ShellContainer is a container that runs a script. The trap makes it end at once when it is asked to: the
 // first process of a container ignores SIGTERM otherwise.
-func shell(name, script string) corev1.Container {
+func ShellContainer(name, script string) corev1.Container {
 	return corev1.Container{
 		Name: name, Image: rig.BusyboxImage, ImagePullPolicy: corev1.PullIfNotPresent,
 		Command: []string{"sh", "-c", "trap 'exit 0' TERM; " + script},
 	}
 }
 
-// forever keeps a script's container running.
-const forever = "while :; do sleep 3600 & wait $!; done"
+// Forever keeps a script's container running.
+const Forever = "while :; do sleep 3600 & wait $!; done"
 
-// plain is a pod of one container that does nothing for ever.
-func plain(name string) *corev1.Pod {
+// PausePod is a pod of one container that does nothing for ever.
+func PausePod(name string) *corev1.Pod {
 	grace := int64(10)
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}},
@@ -41,34 +41,34 @@ func plain(name string) *corev1.Pod {
 	}
 }
 
-// scripted is a pod of one container that runs a script.
-func scripted(name, script string) *corev1.Pod {
-	p := plain(name)
-	p.Spec.Containers = []corev1.Container{shell("main", script)}
+// ScriptPod is a pod of one container that runs a script.
+func ScriptPod(name, script string) *corev1.Pod {
+	p := PausePod(name)
+	p.Spec.Containers = []corev1.Container{ShellContainer("main", script)}
 	return p
 }
 
-// probeFailures is the probes' threshold; they run each second.
-const probeFailures = 3
+// ProbeFailureThreshold is the probes' threshold; they run each second.
+const ProbeFailureThreshold = 3
 
 // What a probed pod writes, for the time at which it does.
 const (
-	begins    = "begins"
+	Begins    = "begins"
 	turnedIll = "turned ill"
 )
 
-// httpProbe asks a probed pod for the file that says that it is well.
-var httpProbe = corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/ok", Port: intstr.FromInt32(8080)}}
+// HTTPProbe asks a probed pod for the file that says that it is well.
+var HTTPProbe = corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/ok", Port: intstr.FromInt32(8080)}}
 
-// probed is a pod that is asked each second whether it is ready and whether it lives.
-func probed(name string, how corev1.ProbeHandler) *corev1.Pod {
-	p := scripted(name,
-		"echo "+begins+"; mkdir -p /tmp/www; echo ok > /tmp/www/ok; httpd -p 8080 -h /tmp/www; "+forever)
+// ProbedPod is a pod that is asked each second whether it is ready and whether it lives.
+func ProbedPod(name string, how corev1.ProbeHandler) *corev1.Pod {
+	p := ScriptPod(name,
+		"echo "+Begins+"; mkdir -p /tmp/www; echo ok > /tmp/www/ok; httpd -p 8080 -h /tmp/www; "+Forever)
 	probe := func() *corev1.Probe {
 		return &corev1.Probe{
 			PeriodSeconds:    1,
 			TimeoutSeconds:   5,
-			FailureThreshold: probeFailures,
+			FailureThreshold: ProbeFailureThreshold,
 			ProbeHandler:     *how.DeepCopy(),
 		}
 	}
@@ -89,22 +89,22 @@ func turnsIll(p *corev1.Pod, after time.Duration) *corev1.Pod {
 	script := &c.Command[len(c.Command)-1]
 	ill := fmt.Sprintf("test -e /memory/ill || { sleep %d; touch /memory/ill; rm /tmp/www/ok; echo %s; }; ",
 		int(after.Seconds()), turnedIll)
-	*script = strings.TrimSuffix(*script, forever) + ill + forever
+	*script = strings.TrimSuffix(*script, Forever) + ill + Forever
 	return p
 }
 
-// kind is one kind of pod of a crowd.
-type kind struct {
+// Kind is one kind of pod of a crowd.
+type Kind struct {
 	name   string
 	change func(p *corev1.Pod)
 	// crashing pods never stay Ready: they have run when they were restarted.
 	crashing bool
 }
 
-var kinds = []kind{
+var Kinds = []Kind{
 	{name: "plain", change: func(*corev1.Pod) {}},
 	{name: "several", change: func(p *corev1.Pod) {
-		p.Spec.Containers = append(p.Spec.Containers, shell("second", forever), shell("third", forever))
+		p.Spec.Containers = append(p.Spec.Containers, ShellContainer("second", Forever), ShellContainer("third", Forever))
 	}},
 	{name: "limits", change: func(p *corev1.Pod) {
 		p.Spec.Containers[0].Resources = corev1.ResourceRequirements{
@@ -120,12 +120,12 @@ var kinds = []kind{
 	}},
 	{name: "nonroot", change: func(p *corev1.Pod) {
 		uid, yes := int64(1234), true
-		p.Spec.Containers = []corev1.Container{shell("main", `test "$(id -u)" = 1234 || exit 1; `+forever)}
+		p.Spec.Containers = []corev1.Container{ShellContainer("main", `test "$(id -u)" = 1234 || exit 1; `+Forever)}
 		p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &uid, RunAsNonRoot: &yes}
 	}},
 	{name: "hostnet", change: func(p *corev1.Pod) { p.Spec.HostNetwork = true }},
 	{name: "crashing", crashing: true, change: func(p *corev1.Pod) {
-		p.Spec.Containers = []corev1.Container{shell("main", "exit 3")}
+		p.Spec.Containers = []corev1.Container{ShellContainer("main", "exit 3")}
 	}},
 	{name: "stubborn", change: func(p *corev1.Pod) {
 		grace := int64(2)
@@ -138,12 +138,12 @@ var kinds = []kind{
 	}},
 }
 
-// crowd returns so many pods, of all kinds in turn.
-func crowd(count int) (pods []*corev1.Pod, crashing map[string]bool) {
+// Crowd returns so many pods, of all kinds in turn.
+func Crowd(count int) (pods []*corev1.Pod, crashing map[string]bool) {
 	crashing = map[string]bool{}
 	for i := range count {
-		k := kinds[i%len(kinds)]
-		p := plain(fmt.Sprintf("%s-%d", k.name, i))
+		k := Kinds[i%len(Kinds)]
+		p := PausePod(fmt.Sprintf("%s-%d", k.name, i))
 		k.change(p)
 		pods = append(pods, p)
 		if k.crashing {

@@ -31,10 +31,10 @@ import (
 
 // TestOnlyPodsyncIsConnectedToTheRuntime asks the kernel who is.
 func TestOnlyPodsyncIsConnectedToTheRuntime(t *testing.T) {
-	shared.use(t)
-	podsync := shared.mustPID(t, role.Podsync)
+	Shared.UseMicrolet(t)
+	podsync := Shared.MustPID(t, role.Podsync)
 	strangers := func() []string {
-		clients, err := machine.Clients(shared.RuntimeSocket())
+		clients, err := machine.Clients(Shared.RuntimeSocket())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,25 +50,25 @@ func TestOnlyPodsyncIsConnectedToTheRuntime(t *testing.T) {
 			}
 		}
 		if ours == 0 {
-			t.Fatalf("podsync (pid %d) is not connected to %s: the clients are %v", podsync, shared.RuntimeSocket(),
+			t.Fatalf("podsync (pid %d) is not connected to %s: the clients are %v", podsync, Shared.RuntimeSocket(),
 				clients)
 		}
 		return found
 	}
 	// A connection of the scenario before may just be closing.
-	await(t, patience, "podsync alone to be connected", func() error {
+	Await(t, Patience, "podsync alone to be connected", func() error {
 		if s := strangers(); len(s) > 0 {
 			return fmt.Errorf("connected to the runtime's socket beside podsync: %v", s)
 		}
 		return nil
 	})
 	// The positive control: a second client is found.
-	conn, err := net.Dial("unix", shared.RuntimeSocket())
+	conn, err := net.Dial("unix", Shared.RuntimeSocket())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	await(t, patience, "this test's own connection to be found, once it is accepted", func() error {
+	Await(t, Patience, "this test's own connection to be found, once it is accepted", func() error {
 		if s := strangers(); len(s) != 1 || !strings.HasPrefix(s[0], fmt.Sprintf("pid %d:", os.Getpid())) {
 			return fmt.Errorf("the clients beside podsync are %v", s)
 		}
@@ -78,13 +78,13 @@ func TestOnlyPodsyncIsConnectedToTheRuntime(t *testing.T) {
 
 // TestPrivileges holds each process to the table of identities.
 func TestPrivileges(t *testing.T) {
-	shared.use(t)
-	for _, r := range append([]role.Role{role.Up}, services...) {
+	Shared.UseMicrolet(t)
+	for _, r := range append([]role.Role{role.Up}, Services...) {
 		id, err := role.Get(r)
 		if err != nil {
 			t.Fatal(err)
 		}
-		text, err := shared.read(fmt.Sprintf("/proc/%d/status", shared.mustPID(t, r)))
+		text, err := Shared.ReadFile(fmt.Sprintf("/proc/%d/status", Shared.MustPID(t, r)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,15 +92,15 @@ func TestPrivileges(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, p := range privileges(shared, id, got) {
+		for _, p := range privileges(Shared, id, got) {
 			t.Errorf("%s: %s", r, p)
 		}
 		// What runs the tests may give way to others itself.
-		nice, up := shared.niceness(t, r), shared.niceness(t, role.Up)
+		nice, up := niceness(Shared, t, r), niceness(Shared, t, role.Up)
 		if gives := r == role.NodeAPI || r == role.Stats; (nice > up) != gives {
 			t.Errorf("%s: its niceness is %d, that of up %d; it gives way to others: want %v", r, nice, up, gives)
 		}
-		if uid, err := shared.owner(fmt.Sprintf("/proc/%d/fd", shared.mustPID(t, r))); err != nil || uid != 0 {
+		if uid, err := owner(Shared, fmt.Sprintf("/proc/%d/fd", Shared.MustPID(t, r))); err != nil || uid != 0 {
 			t.Errorf("%s: what /proc has of it belongs to uid %d, and others of its user may look into it: %v", r, uid,
 				err)
 		}
@@ -117,7 +117,7 @@ func TestPrivileges(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		found := strings.Join(privileges(shared, id, self), "; ")
+		found := strings.Join(privileges(Shared, id, self), "; ")
 		for _, word := range []string{"user ids", "group ids", "permitted capabilities", "effective capabilities",
 			"bounding capabilities", "new privileges"} {
 			if !strings.Contains(found, word) {
@@ -128,16 +128,16 @@ func TestPrivileges(t *testing.T) {
 }
 
 // niceness is how much a service's process gives way to others.
-func (n *node) niceness(t *testing.T, r role.Role) int {
+func niceness(n *Node, t *testing.T, r role.Role) int {
 	t.Helper()
 	if n.OnMachine() {
-		nice, err := n.numberThere("ps", "-o", "ni=", "-p", strconv.Itoa(n.mustPID(t, r)))
+		nice, err := n.NumberOnMachine("ps", "-o", "ni=", "-p", strconv.Itoa(n.MustPID(t, r)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return nice
 	}
-	raw, err := unix.Getpriority(unix.PRIO_PROCESS, n.mustPID(t, r))
+	raw, err := unix.Getpriority(unix.PRIO_PROCESS, n.MustPID(t, r))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,9 +145,9 @@ func (n *node) niceness(t *testing.T, r role.Role) int {
 }
 
 // owner is the user that a file of the node belongs to.
-func (n *node) owner(path string) (int, error) {
+func owner(n *Node, path string) (int, error) {
 	if n.OnMachine() {
-		return n.numberThere("stat", "-c", "%u", path)
+		return n.NumberOnMachine("stat", "-c", "%u", path)
 	}
 	var own unix.Stat_t
 	err := unix.Lstat(path, &own)
@@ -155,9 +155,9 @@ func (n *node) owner(path string) (int, error) {
 }
 
 // group is the number of a group of the node, if there is one of that name.
-func (n *node) group(name string) (gid int, found bool) {
+func group(n *Node, name string) (gid int, found bool) {
 	if n.OnMachine() {
-		gid, err := n.numberThere("sh", "-c", `getent group "$1" | cut -d: -f3`, "getent", name)
+		gid, err := n.NumberOnMachine("sh", "-c", `getent group "$1" | cut -d: -f3`, "getent", name)
 		return gid, err == nil
 	}
 	g, err := user.LookupGroup(name)
@@ -169,7 +169,7 @@ func (n *node) group(name string) (gid int, found bool) {
 }
 
 // privileges tells where a process of the node differs from its identity.
-func privileges(n *node, id role.Identity, got machine.Credentials) []string {
+func privileges(n *Node, id role.Identity, got machine.Credentials) []string {
 	var problems []string
 	if want := [4]int{id.UID, id.UID, id.UID, id.UID}; got.UIDs != want {
 		problems = append(problems, fmt.Sprintf("user ids are %v, want %v", got.UIDs, want))
@@ -182,7 +182,7 @@ func privileges(n *node, id role.Identity, got machine.Credentials) []string {
 	}
 	want := slices.Clone(id.Groups)
 	for _, name := range id.HostGroups {
-		if gid, ok := n.group(name); ok {
+		if gid, ok := group(n, name); ok {
 			want = append(want, gid)
 		}
 	}
@@ -219,8 +219,8 @@ func privileges(n *node, id role.Identity, got machine.Credentials) []string {
 // TestGatewayGivesEachRoleItsMethods calls the CRI gateway as several users, from outside and from where the agent
 // lives.
 func TestGatewayGivesEachRoleItsMethods(t *testing.T) {
-	shared.use(t)
-	socket := filepath.Join(shared.RuntimeDir(), "cri", string(role.PLEG)+".sock")
+	Shared.UseMicrolet(t)
+	socket := filepath.Join(Shared.RuntimeDir(), "cri", string(role.PLEG)+".sock")
 	const none = "0000000000000000000000000000000000000000000000000000000000000000"
 	list := func(ctx context.Context, c runtimeapi.RuntimeServiceClient) error {
 		_, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
@@ -260,7 +260,7 @@ func TestGatewayGivesEachRoleItsMethods(t *testing.T) {
 		leave := func() error { return nil }
 		if test.inside {
 			var err error
-			if leave, err = machine.JoinCgroups(shared.mustPID(t, role.PLEG)); err != nil {
+			if leave, err = machine.JoinCgroups(Shared.MustPID(t, role.PLEG)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -327,19 +327,19 @@ func connectAs(path string, uid int) (net.Conn, error) {
 
 // TestForeignPodsStayOut has a pod ask for the folder of the sockets and keys.
 func TestForeignPodsStayOut(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
-	p := s.bound(plain("nosy"))
+	Shared.UseMicrolet(t)
+	s := New(t)
+	p := bound(s, PausePod("nosy"))
 	p.Spec.Volumes = []corev1.Volume{{
 		Name:         "agent",
 		VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: s.RuntimeDir() + "/nkeys"}},
 	}}
 	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "agent", MountPath: "/agent"}}
-	s.create(p)
-	s.wait(patience, "the rejection of a pod that mounts the runtime folder", func(v record.View) error {
-		if p := v.Pod(s.ns, "nosy"); p == nil || p.Status.Reason != "HelperForbidden" ||
+	s.CreatePods(p)
+	s.Wait(Patience, "the rejection of a pod that mounts the runtime folder", func(v record.View) error {
+		if p := v.Pod(s.Namespace, "nosy"); p == nil || p.Status.Reason != "HelperForbidden" ||
 			len(p.Status.ContainerStatuses) != 0 {
-			return fmt.Errorf("it is %s", describe(p))
+			return fmt.Errorf("it is %s", Describe(p))
 		}
 		return nil
 	})

@@ -44,58 +44,58 @@ const (
 func TestProbersShare(t *testing.T) {
 	for _, replicas := range []int{2, 3} {
 		t.Run(fmt.Sprint(replicas), func(t *testing.T) {
-			shared.use(t, fmt.Sprintf("--prober-replicas=%d", replicas), watchdogOff)
-			s := newScene(t)
+			Shared.UseMicrolet(t, fmt.Sprintf("--prober-replicas=%d", replicas), WatchdogOff)
+			s := New(t)
 			var pods []*corev1.Pod
 			var names []string
 			for i := range sharedPods {
-				pods = append(pods, probed(fmt.Sprintf("shared-%d", i), httpProbe))
+				pods = append(pods, ProbedPod(fmt.Sprintf("shared-%d", i), HTTPProbe))
 				names = append(names, pods[i].Name)
 			}
-			s.create(pods...)
-			s.ready(patience, names...)
-			w := s.witness(names...)
+			s.CreatePods(pods...)
+			s.WaitReady(Patience, names...)
+			w := s.Witness(names...)
 			all := make([]int, replicas)
 			for i := range all {
 				all[i] = i
 			}
 			victim, others := replicas-1, all[:replicas-1]
 
-			s.even(all...)
-			s.gathered(all...)
+			even(s, all...)
+			gathered(s, all...)
 
-			had := s.share(victim)
-			revive := s.keepDead(victim)
-			took := s.takenOver(had, others)
+			had := share(s, victim)
+			revive := keepDead(s, victim)
+			took := takenOver(s, had, others)
 			t.Logf("%d probers, one killed and kept dead: others had probed all of its %d pods after %s", replicas,
-				len(had), ms(took))
-			s.even(others...)
-			s.gathered(others...)
+				len(had), Milliseconds(took))
+			even(s, others...)
+			gathered(s, others...)
 			t.Logf("the killed prober was killed %d times", revive())
-			s.waitHealthy(t, patience)
+			s.WaitHealthy(t, Patience)
 
-			s.even(all...)
-			had = s.share(victim)
-			pid := s.proberPID(victim)
+			even(s, all...)
+			had = share(s, victim)
+			pid := proberPID(s, victim)
 			if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
-			took = s.takenOver(had, others)
+			took = takenOver(s, had, others)
 			t.Logf("%d probers, one stopped: others had probed all of its %d pods after %s", replicas, len(had),
-				ms(took))
+				Milliseconds(took))
 			if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
 				t.Fatal(err)
 			}
-			s.even(all...)
-			s.gathered(all...)
-			w.untouched()
-			w.nodeReady()
+			even(s, all...)
+			gathered(s, all...)
+			w.Untouched()
+			w.NodeReady()
 		})
 	}
 }
 
 // families are what a prober says of its probes, by its own socket.
-func (s *scene) families(replica int) (map[string]*dto.MetricFamily, error) {
+func families(s *Scene, replica int) (map[string]*dto.MetricFamily, error) {
 	path := filepath.Join(s.RuntimeDir(), "sock", "prober", "metrics.sock")
 	if replica > 0 {
 		path = filepath.Join(s.RuntimeDir(), "sock", "prober", fmt.Sprintf("metrics.%d.sock", replica))
@@ -121,14 +121,14 @@ func parse(r io.Reader) (map[string]*dto.MetricFamily, error) {
 }
 
 // probeTotals are the probes by pod and kind.
-func (s *scene) probeTotals(families map[string]*dto.MetricFamily) map[[2]string]float64 {
+func probeTotals(s *Scene, families map[string]*dto.MetricFamily) map[[2]string]float64 {
 	totals := map[[2]string]float64{}
 	for _, m := range families["prober_probe_total"].GetMetric() {
 		labels := map[string]string{}
 		for _, l := range m.GetLabel() {
 			labels[l.GetName()] = l.GetValue()
 		}
-		if labels["namespace"] == s.ns {
+		if labels["namespace"] == s.Namespace {
 			totals[[2]string{labels["pod"], labels["probe_type"]}] += m.GetCounter().GetValue()
 		}
 	}
@@ -136,27 +136,27 @@ func (s *scene) probeTotals(families map[string]*dto.MetricFamily) map[[2]string
 }
 
 // share is what a prober probes: pods and kinds, and how often it has.
-func (s *scene) share(replica int) map[[2]string]float64 {
-	s.t.Helper()
-	families, err := s.families(replica)
+func share(s *Scene, replica int) map[[2]string]float64 {
+	s.T.Helper()
+	families, err := families(s, replica)
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
-	return s.probeTotals(families)
+	return probeTotals(s, families)
 }
 
 // even waits until each probe has one prober, and judges that these probers share them evenly and that each runs all
 // that it has, which stays its own meanwhile.
-func (s *scene) even(replicas ...int) {
-	s.t.Helper()
-	await(s.t, patience, "each probe to be one prober's", func() error {
+func even(s *Scene, replicas ...int) {
+	s.T.Helper()
+	Await(s.T, Patience, "each probe to be one prober's", func() error {
 		sum := 0
 		for _, r := range replicas {
-			families, err := s.families(r)
+			families, err := families(s, r)
 			if err != nil {
 				return err
 			}
-			n := len(s.probeTotals(families))
+			n := len(probeTotals(s, families))
 			if n == 0 {
 				return fmt.Errorf("prober %d probes nothing", r)
 			}
@@ -170,18 +170,18 @@ func (s *scene) even(replicas ...int) {
 	began, before := time.Now(), map[int]map[[2]string]float64{}
 	want := float64(sharedPods*perPod) / float64(len(replicas))
 	for _, r := range replicas {
-		before[r] = s.share(r)
+		before[r] = share(s, r)
 		if got := float64(len(before[r])); math.Abs(got-want) > shareTolerance*want {
-			s.t.Errorf("prober %d of %v has %.0f probes, want %.1f", r, replicas, got, want)
+			s.T.Errorf("prober %d of %v has %.0f probes, want %.1f", r, replicas, got, want)
 		}
 	}
-	await(s.t, patience, "each prober to run its probes", func() error {
+	Await(s.T, Patience, "each prober to run its probes", func() error {
 		for _, r := range replicas {
-			families, err := s.families(r)
+			families, err := families(s, r)
 			if err != nil {
 				return err
 			}
-			now := s.probeTotals(families)
+			now := probeTotals(s, families)
 			for probe, n := range before[r] {
 				if now[probe] < n+shareRuns {
 					return fmt.Errorf("prober %d has run %v %.0f times since", r, probe, now[probe]-n)
@@ -190,26 +190,26 @@ func (s *scene) even(replicas ...int) {
 		}
 		return nil
 	})
-	s.t.Logf("%d probers: each probe, due each second, has run %d times after %s", len(replicas), shareRuns,
-		ms(time.Since(began)))
+	s.T.Logf("%d probers: each probe, due each second, has run %d times after %s", len(replicas), shareRuns,
+		Milliseconds(time.Since(began)))
 }
 
 // gathered judges /metrics/probes, as the apiserver fetches it: every family once, every series once,
 // and a series of each probe, of the prober that runs it.
-func (s *scene) gathered(replicas ...int) {
-	s.t.Helper()
+func gathered(s *Scene, replicas ...int) {
+	s.T.Helper()
 	low := map[[2]string]float64{}
 	for _, r := range replicas {
-		for probe, n := range s.share(r) {
+		for probe, n := range share(s, r) {
 			if low[probe] > 0 {
-				s.t.Errorf("%v has series of two probers", probe)
+				s.T.Errorf("%v has series of two probers", probe)
 			}
 			low[probe] = n
 		}
 	}
-	text, problems, err := s.kubectl(nil, "get", "--raw", "/api/v1/nodes/"+s.node.NodeName()+"/proxy/metrics/probes")
+	text, problems, err := s.RunKubectl(nil, "get", "--raw", "/api/v1/nodes/"+s.Node.NodeName()+"/proxy/metrics/probes")
 	if err != nil {
-		s.t.Fatal(err, problems)
+		s.T.Fatal(err, problems)
 	}
 	seen := map[string]bool{}
 	for line := range strings.Lines(text) {
@@ -218,42 +218,42 @@ func (s *scene) gathered(replicas ...int) {
 			key = line[:strings.LastIndexByte(line, ' ')] // without its value
 		}
 		if seen[key] {
-			s.t.Errorf("twice in /metrics/probes: %s", key)
+			s.T.Errorf("twice in /metrics/probes: %s", key)
 		}
 		seen[key] = true
 	}
 	families, err := parse(strings.NewReader(text))
 	if err != nil {
-		s.t.Fatalf("/metrics/probes: %v", err)
+		s.T.Fatalf("/metrics/probes: %v", err)
 	}
-	got := s.probeTotals(families)
+	got := probeTotals(s, families)
 	if len(got) != sharedPods*perPod || len(families["process_start_time_seconds"].GetMetric()) < len(replicas) {
-		s.t.Errorf("/metrics/probes tells of %d probes by %d probers, want %d by %d",
+		s.T.Errorf("/metrics/probes tells of %d probes by %d probers, want %d by %d",
 			len(got), len(families["process_start_time_seconds"].GetMetric()), sharedPods*perPod, len(replicas))
 	}
 	for probe, n := range got {
 		// Between the two readings a few more have run.
 		if n < low[probe] || n > low[probe]+10 {
-			s.t.Errorf("/metrics/probes tells of %g probes %v, their prober of %g shortly before", n, probe, low[probe])
+			s.T.Errorf("/metrics/probes tells of %g probes %v, their prober of %g shortly before", n, probe, low[probe])
 		}
 	}
 }
 
 // takenOver returns when one of the others has run each of these probes, counted from its call.
-func (s *scene) takenOver(had map[[2]string]float64, others []int) time.Duration {
-	s.t.Helper()
+func takenOver(s *Scene, had map[[2]string]float64, others []int) time.Duration {
+	s.T.Helper()
 	began := time.Now()
 	if len(had) == 0 {
-		s.t.Fatal("there is nothing to take over")
+		s.T.Fatal("there is nothing to take over")
 	}
-	await(s.t, patience, "the others to probe", func() error {
+	Await(s.T, Patience, "the others to probe", func() error {
 		missing := maps.Clone(had)
 		for _, r := range others {
-			families, err := s.families(r)
+			families, err := families(s, r)
 			if err != nil {
 				return err
 			}
-			for probe := range s.probeTotals(families) {
+			for probe := range probeTotals(s, families) {
 				delete(missing, probe)
 			}
 		}
@@ -266,8 +266,8 @@ func (s *scene) takenOver(had map[[2]string]float64, others []int) time.Duration
 }
 
 // proberPID is the process of a replica; 0 if there is none.
-func (s *scene) proberPID(replica int) int {
-	children, err := machine.Children(s.pid(role.Up))
+func proberPID(s *Scene, replica int) int {
+	children, err := machine.Children(s.PID(role.Up))
 	if err != nil {
 		return 0
 	}
@@ -283,22 +283,22 @@ func (s *scene) proberPID(replica int) int {
 
 // keepDead kills a prober, and again each time its supervisor has started it, before it can be of use.
 // The function that it returns lets it live and tells how often it was killed.
-func (s *scene) keepDead(replica int) (revive func() int) {
-	s.t.Helper()
-	ctx, cancel := context.WithCancel(s.t.Context())
+func keepDead(s *Scene, replica int) (revive func() int) {
+	s.T.Helper()
+	ctx, cancel := context.WithCancel(s.T.Context())
 	kills := 0
 	kill := func() {
-		if pid := s.proberPID(replica); pid > 0 {
+		if pid := proberPID(s, replica); pid > 0 {
 			if err := syscall.Kill(pid, syscall.SIGKILL); err == nil {
 				kills++
 			} else if !errors.Is(err, syscall.ESRCH) {
-				s.t.Error(err)
+				s.T.Error(err)
 			}
 		}
 	}
 	kill()
 	if kills == 0 {
-		s.t.Fatalf("prober %d does not run", replica)
+		s.T.Fatalf("prober %d does not run", replica)
 	}
 	var running sync.WaitGroup
 	running.Go(func() {

@@ -25,8 +25,8 @@ import (
 // cadvisorSocket is where the kubelet's cAdvisor looks for containerd. No flag changes it.
 const cadvisorSocket = "/run/containerd/containerd.sock"
 
-// linkForCadvisor shows the kubelet's cAdvisor the runtime of this rig, until the test ends.
-func (n *node) linkForCadvisor(t *testing.T) {
+// LinkForCadvisor shows the kubelet's cAdvisor the runtime of this rig, until the test ends.
+func (n *Node) LinkForCadvisor(t *testing.T) {
 	t.Helper()
 	dir := filepath.Dir(cadvisorSocket)
 	made := os.Mkdir(dir, 0o711) == nil
@@ -44,26 +44,26 @@ func (n *node) linkForCadvisor(t *testing.T) {
 	})
 }
 
-// reader reads figures of the node at its port, with the token of a service account.
-type reader struct {
+// MetricsReader reads figures of the node at its port, with the token of a service account.
+type MetricsReader struct {
 	*http.Client
 	base, token string
 }
 
-// reader returns one who may read metrics and the summary.
-func (s *scene) reader() *reader {
-	s.t.Helper()
-	r := &reader{
+// MetricsReader returns one who may read metrics and the summary.
+func (s *Scene) MetricsReader() *MetricsReader {
+	s.T.Helper()
+	r := &MetricsReader{
 		Client: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}},
 		base:   "https://" + net.JoinHostPort(s.NodeIP(), "10250"),
-		token:  s.mayReadMetrics(s.t, "nodes/metrics", "nodes/stats"),
+		token:  s.TokenForMetrics(s.T, "nodes/metrics", "nodes/stats"),
 	}
-	s.t.Cleanup(r.CloseIdleConnections)
+	s.T.Cleanup(r.CloseIdleConnections)
 	return r
 }
 
-// get reads a page. An answer of another code than 200 is an error with its text.
-func (r *reader) get(ctx context.Context, path string) (http.Header, []byte, error) {
+// Get reads a page. An answer of another code than 200 is an error with its text.
+func (r *MetricsReader) Get(ctx context.Context, path string) (http.Header, []byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, r.base+path, nil)
@@ -83,12 +83,12 @@ func (r *reader) get(ctx context.Context, path string) (http.Header, []byte, err
 	return answer.Header, body, err
 }
 
-// mayReadMetrics makes a service account that may read these of nodes, and returns its token.
-func (s *scene) mayReadMetrics(t *testing.T, resources ...string) string {
+// TokenForMetrics makes a service account that may read these of nodes, and returns its token.
+func (s *Scene) TokenForMetrics(t *testing.T, resources ...string) string {
 	t.Helper()
-	ctx, name := t.Context(), "reader-"+s.ns
+	ctx, name := t.Context(), "reader-"+s.Namespace
 	meta := metav1.ObjectMeta{Name: name}
-	if _, err := s.client.CoreV1().ServiceAccounts(s.ns).Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta}, metav1.CreateOptions{}); err != nil {
+	if _, err := s.API.CoreV1().ServiceAccounts(s.Namespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	role := &rbacv1.ClusterRole{
@@ -99,17 +99,17 @@ func (s *scene) mayReadMetrics(t *testing.T, resources ...string) string {
 			Verbs:     []string{"get"},
 		}},
 	}
-	if _, err := s.client.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil {
+	if _, err := s.API.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: s.ns, Name: name}},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: s.Namespace, Name: name}},
 	}
-	if _, err := s.client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
+	if _, err := s.API.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	token, err := s.client.CoreV1().ServiceAccounts(s.ns).
+	token, err := s.API.CoreV1().ServiceAccounts(s.Namespace).
 		CreateToken(ctx, name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -117,10 +117,10 @@ func (s *scene) mayReadMetrics(t *testing.T, resources ...string) string {
 	return token.Status.Token
 }
 
-// await waits for something that only the API tells.
-func (s *scene) await(limit time.Duration, what string, check func() error) {
-	s.t.Helper()
-	await(s.t, limit, what, func() error {
+// AwaitSlowly waits for something that only the API tells.
+func (s *Scene) AwaitSlowly(limit time.Duration, what string, check func() error) {
+	s.T.Helper()
+	Await(s.T, limit, what, func() error {
 		err := check()
 		if err != nil {
 			time.Sleep(time.Second)

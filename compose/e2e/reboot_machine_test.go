@@ -26,7 +26,7 @@ import (
 // compares what became of them with what becomes of them under the kubelet.
 func TestReboot(t *testing.T) {
 	restarts(t, func() error {
-		m, err := shared.Machine()
+		m, err := Shared.Machine()
 		if err != nil {
 			return err
 		}
@@ -36,11 +36,11 @@ func TestReboot(t *testing.T) {
 
 // TestPowerCutAtRest is TestReboot without a word to the node before.
 func TestPowerCutAtRest(t *testing.T) {
-	restarts(t, func() error { return shared.cutPower(t.Context(), 0) })
+	restarts(t, func() error { return cutPower(Shared, t.Context(), 0) })
 }
 
 // cutPower cuts the machine's power and gives it back after a pause.
-func (n *node) cutPower(ctx context.Context, pause time.Duration) error {
+func cutPower(n *Node, ctx context.Context, pause time.Duration) error {
 	if err := n.CutPower(ctx); err != nil {
 		return err
 	}
@@ -49,11 +49,11 @@ func (n *node) cutPower(ctx context.Context, pause time.Duration) error {
 }
 
 func restarts(t *testing.T, reboot func() error) {
-	m := newFolder(t)
-	t.Cleanup(func() { shared.switchTo(t, firstAgent) })
-	s := newScene(t)
-	theirs := s.rebooted(rig.AgentKubelet, m, reboot)
-	ours := s.rebooted(rig.AgentMicrolet, m, reboot)
+	m := NewUnreadManifestFolder(t)
+	t.Cleanup(func() { Shared.SwitchTo(t, FirstAgent) })
+	s := New(t)
+	theirs := rebooted(s, rig.AgentKubelet, m, reboot)
+	ours := rebooted(s, rig.AgentMicrolet, m, reboot)
 	for _, name := range slices.Sorted(maps.Keys(theirs)) {
 		t.Logf("%-17s %s", name, theirs[name])
 		if ours[name] != theirs[name] {
@@ -98,7 +98,7 @@ func survivors() []*survivor {
 		always, onFailure, never   = corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever
 	)
 	restarted := corev1.ContainerRestartPolicyAlways
-	sidecar := shell("sidecar", forever)
+	sidecar := ShellContainer("sidecar", Forever)
 	sidecar.RestartPolicy = &restarted
 	disk := corev1.Volume{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
 	memory := corev1.Volume{
@@ -106,14 +106,16 @@ func survivors() []*survivor {
 		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}},
 	}
 	// A file on the node's disk is there again, one in memory is not.
-	const volumes = `ls /disk /memory; touch /disk/x /memory/x; sync; ` + forever
+	const volumes = `ls /disk /memory; touch /disk/x /memory/x; sync; ` + Forever
 	withVolumes := func(p *corev1.Pod) {
 		p.Spec.Volumes = []corev1.Volume{disk, memory}
 		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "disk", MountPath: "/disk"},
 			{Name: "memory", MountPath: "/memory"}}
 	}
-	withSidecar := func(p *corev1.Pod) { p.Spec.InitContainers = []corev1.Container{shell("first", "exit 0"), sidecar} }
-	withDone := func(p *corev1.Pod) { p.Spec.Containers = append(p.Spec.Containers, shell("done", "exit 0")) }
+	withSidecar := func(p *corev1.Pod) {
+		p.Spec.InitContainers = []corev1.Container{ShellContainer("first", "exit 0"), sidecar}
+	}
+	withDone := func(p *corev1.Pod) { p.Spec.Containers = append(p.Spec.Containers, ShellContainer("done", "exit 0")) }
 	plainly := func(*corev1.Pod) {}
 
 	var all []*survivor
@@ -125,25 +127,25 @@ func survivors() []*survivor {
 		rest   corev1.PodPhase
 		change func(*corev1.Pod)
 	}{
-		{"always", fromAPI, always, forever, running, plainly},
-		{"on-failure", fromAPI, onFailure, forever, running, plainly},
-		{"never", fromAPI, never, forever, running, plainly},
+		{"always", fromAPI, always, Forever, running, plainly},
+		{"on-failure", fromAPI, onFailure, Forever, running, plainly},
+		{"never", fromAPI, never, Forever, running, plainly},
 		{"done-on-failure", fromAPI, onFailure, "exit 0", succeeded, plainly},
 		{"done-never", fromAPI, never, "exit 0", succeeded, plainly},
 		{"failed-never", fromAPI, never, "exit 3", failed, plainly},
 		{"volumes", fromAPI, always, volumes, running, withVolumes},
-		{"sidecar", fromAPI, always, forever, running, withSidecar},
-		{"sidecar-never", fromAPI, never, forever, running, withSidecar},
+		{"sidecar", fromAPI, always, Forever, running, withSidecar},
+		{"sidecar-never", fromAPI, never, Forever, running, withSidecar},
 		{"sidecar-done", fromAPI, onFailure, "exit 0", succeeded, withSidecar},
-		{"half", fromAPI, onFailure, forever, running, withDone},
-		{"half-never", fromAPI, never, forever, running, withDone},
-		{"init", fromAPI, always, forever, running, func(p *corev1.Pod) {
-			p.Spec.InitContainers = []corev1.Container{shell("first", "exit 0"), shell("second", "exit 0")}
+		{"half", fromAPI, onFailure, Forever, running, withDone},
+		{"half-never", fromAPI, never, Forever, running, withDone},
+		{"init", fromAPI, always, Forever, running, func(p *corev1.Pod) {
+			p.Spec.InitContainers = []corev1.Container{ShellContainer("first", "exit 0"), ShellContainer("second", "exit 0")}
 		}},
-		{"host-network", fromAPI, always, forever, running, func(p *corev1.Pod) { p.Spec.HostNetwork = true }},
-		{"file-always", fromFile, always, forever, running, plainly},
-		{"file-on-failure", fromFile, onFailure, forever, running, plainly},
-		{"file-never", fromFile, never, forever, running, plainly},
+		{"host-network", fromAPI, always, Forever, running, func(p *corev1.Pod) { p.Spec.HostNetwork = true }},
+		{"file-always", fromFile, always, Forever, running, plainly},
+		{"file-on-failure", fromFile, onFailure, Forever, running, plainly},
+		{"file-never", fromFile, never, Forever, running, plainly},
 		{"file-done", fromFile, onFailure, "exit 0", succeeded, plainly},
 		{"file-volumes", fromFile, always, volumes, running, func(p *corev1.Pod) { withVolumes(p); withSidecar(p) }},
 		{"job-done", fromJob, never, "exit 0", succeeded, plainly},
@@ -151,7 +153,7 @@ func survivors() []*survivor {
 		{"job-failed", fromJob, never, "exit 3", failed, plainly},
 		{"job-sidecar", fromJob, never, "exit 0", succeeded, withSidecar},
 	} {
-		p := scripted(c.name, c.script)
+		p := ScriptPod(c.name, c.script)
 		p.Spec.RestartPolicy = c.policy
 		p.Spec.TerminationGracePeriodSeconds = new(int64)
 		*p.Spec.TerminationGracePeriodSeconds = 2
@@ -162,56 +164,56 @@ func survivors() []*survivor {
 }
 
 // bring has the API server, a file or a Job bring the pod.
-func (s *scene) bring(p *survivor, files *manifests) {
-	s.t.Helper()
+func bring(s *Scene, p *survivor, files *ManifestFolder) {
+	s.T.Helper()
 	switch p.of {
 	case fromAPI:
-		s.create(p.pod)
+		s.CreatePods(p.pod)
 	case fromFile:
 		// The UID is a hash of the manifest: what the agent before has left of the pod is another pod's.
 		static := p.pod.DeepCopy()
 		static.Annotations = map[string]string{"agent": string(s.Agent())}
-		files.put(p.name+".yaml", s.manifest(static))
+		files.Put(p.name+".yaml", s.Manifest(static))
 	case fromJob:
-		_, err := s.client.BatchV1().Jobs(s.ns).Create(s.t.Context(), &batchv1.Job{
+		_, err := s.API.BatchV1().Jobs(s.Namespace).Create(s.T.Context(), &batchv1.Job{
 			ObjectMeta: metav1.ObjectMeta{Name: p.name},
 			Spec:       batchv1.JobSpec{BackoffLimit: new(int32), Template: corev1.PodTemplateSpec{Spec: p.pod.Spec}},
 		}, metav1.CreateOptions{})
 		if err != nil {
-			s.t.Fatal(err)
+			s.T.Fatal(err)
 		}
 	}
 }
 
 // removeAll removes the pods with what brought them.
-func (s *scene) removeAll(all []*survivor, files *manifests) {
-	s.t.Helper()
+func removeAll(s *Scene, all []*survivor, files *ManifestFolder) {
+	s.T.Helper()
 	background := metav1.DeletePropagationBackground
 	for _, p := range all {
 		switch p.of {
 		case fromAPI:
-			s.remove(p.name)
+			s.DeletePods(p.name)
 		case fromFile:
-			files.remove(p.name + ".yaml")
+			files.Remove(p.name + ".yaml")
 		case fromJob:
-			if err := s.client.BatchV1().Jobs(s.ns).Delete(s.t.Context(), p.name, metav1.DeleteOptions{PropagationPolicy: &background}); err != nil {
-				s.t.Fatal(err)
+			if err := s.API.BatchV1().Jobs(s.Namespace).Delete(s.T.Context(), p.name, metav1.DeleteOptions{PropagationPolicy: &background}); err != nil {
+				s.T.Fatal(err)
 			}
 		}
 	}
-	s.wait(2*patience, "the end of the pods", func(v record.View) error { return noPods(v, s.ns) })
+	s.Wait(2*Patience, "the end of the pods", func(v record.View) error { return NoPods(v, s.Namespace) })
 }
 
 // now is the pod as the API has it; nil if it has none, or a Job has several.
-func (s *scene) now(v record.View, p *survivor) *corev1.Pod {
+func now(s *Scene, v record.View, p *survivor) *corev1.Pod {
 	switch p.of {
 	case fromAPI:
-		return v.Pod(s.ns, p.name)
+		return v.Pod(s.Namespace, p.name)
 	case fromFile:
-		return v.Pod(s.ns, s.mirror(p.name))
+		return v.Pod(s.Namespace, s.MirrorName(p.name))
 	}
 	var found *corev1.Pod
-	for _, q := range v.Pods(s.ns) {
+	for _, q := range v.Pods(s.Namespace) {
 		if q.Labels[batchv1.JobNameLabel] != p.name {
 			continue
 		}
@@ -248,59 +250,59 @@ func mainID(p *corev1.Pod) string {
 }
 
 // rebooted brings the pods to a node with this agent, has its machine start again, and tells how each pod ends.
-func (s *scene) rebooted(agent rig.Agent, files *manifests, reboot func() error) map[string]string {
-	s.t.Helper()
-	s.switchTo(s.t, agent, files.flag())
+func rebooted(s *Scene, agent rig.Agent, files *ManifestFolder, reboot func() error) map[string]string {
+	s.T.Helper()
+	s.SwitchTo(s.T, agent, files.Flag())
 	all := survivors()
 	for _, p := range all {
-		s.bring(p, files)
+		bring(s, p, files)
 	}
-	s.wait(2*patience, "pods at rest before the reboot", func(v record.View) error {
+	s.Wait(2*Patience, "pods at rest before the reboot", func(v record.View) error {
 		for _, p := range all {
-			if now := s.now(v, p); !p.resting(now) {
-				return fmt.Errorf("pod %s: %s", p.name, describe(now))
+			if now := now(s, v, p); !p.resting(now) {
+				return fmt.Errorf("pod %s: %s", p.name, Describe(now))
 			}
 		}
 		return nil
 	})
 	ids := map[string]string{}
-	for v, i := s.record.View(), 0; i < len(all); i++ {
-		ids[all[i].name] = mainID(s.now(v, all[i]))
+	for v, i := s.Record.View(), 0; i < len(all); i++ {
+		ids[all[i].name] = mainID(now(s, v, all[i]))
 	}
 	begin := time.Now()
 	if err := reboot(); err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
-	s.t.Logf("%s: the machine is up again after %s", agent, ms(time.Since(begin)))
-	if err := s.WaitNodeReady(s.t.Context()); err != nil {
-		s.t.Fatal(err)
+	s.T.Logf("%s: the machine is up again after %s", agent, Milliseconds(time.Since(begin)))
+	if err := s.WaitNodeReady(s.T.Context()); err != nil {
+		s.T.Fatal(err)
 	}
 	// Whoever is to run again does, and then nothing happens any more.
-	s.wait(2*patience, "pods that run again", func(v record.View) error {
+	s.Wait(2*Patience, "pods that run again", func(v record.View) error {
 		for _, p := range all {
-			if now := s.now(v, p); p.again() && (!p.resting(now) || mainID(now) == ids[p.name]) {
-				return fmt.Errorf("pod %s: %s", p.name, describe(now))
+			if now := now(s, v, p); p.again() && (!p.resting(now) || mainID(now) == ids[p.name]) {
+				return fmt.Errorf("pod %s: %s", p.name, Describe(now))
 			}
 		}
 		return nil
 	})
 	var ends map[string]string
 	for still := time.Now(); time.Since(still) < 15*time.Second; time.Sleep(time.Second) {
-		if now := s.ends(all); !maps.Equal(now, ends) {
+		if now := endsOf(s, all); !maps.Equal(now, ends) {
 			ends, still = now, time.Now()
 		}
 	}
-	s.removeAll(all, files)
+	removeAll(s, all, files)
 	return ends
 }
 
-// ends tells in words what the API says of pods, without what differs from one run to the next.
-func (s *scene) ends(all []*survivor) map[string]string {
-	s.sync()
-	v := s.record.View()
+// endsOf tells in words what the API says of pods, without what differs from one run to the next.
+func endsOf(s *Scene, all []*survivor) map[string]string {
+	s.SyncRecord()
+	v := s.Record.View()
 	ends := map[string]string{}
 	for _, p := range all {
-		now := s.now(v, p)
+		now := now(s, v, p)
 		if now == nil {
 			ends[p.name] = "gone"
 			continue
@@ -318,7 +320,7 @@ func (s *scene) ends(all []*survivor) map[string]string {
 					stateOf(c.State), stateOf(c.LastTerminationState)))
 			// Whether a shell that does not run again has come to say that it was terminated is chance.
 			if p.of == fromAPI && p.again() && c.Name == "main" {
-				if text, err := s.log(now, c.Name, int(c.RestartCount)); err == nil {
+				if text, err := s.ContainerLog(now, c.Name, int(c.RestartCount)); err == nil {
 					words = append(words, "log "+strings.Join(strings.Fields(text), " "))
 				}
 			}
@@ -349,48 +351,48 @@ const (
 // TestPowerCut cuts the power at random moments of a batch's start. No pod of it is lost, and when all are deleted
 // nothing of them is left.
 func TestPowerCut(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
-	random := rand.New(rand.NewPCG(seed(t, uint64(time.Now().UnixNano())), 3))
+	Shared.UseMicrolet(t)
+	s := New(t)
+	random := rand.New(rand.NewPCG(Seed(t, uint64(time.Now().UnixNano())), 3))
 
 	// How long a start takes that nobody disturbs, images and all; and the positive control of the search for
 	// leftovers.
-	s.removeImages()
-	s.makeConfig()
+	removeImages(s)
+	makeConfig(s)
 	pods, crashing := powerBatch()
 	begin := time.Now()
-	s.create(pods...)
-	s.allRun(pods, crashing)
+	s.CreatePods(pods...)
+	allRun(s, pods, crashing)
 	takes := time.Since(begin)
-	t.Logf("%d pods run %s after their creation", len(pods), ms(takes))
-	s.leavesTraces(s.record.View().Pods(s.ns))
-	s.removeBatch()
+	t.Logf("%d pods run %s after their creation", len(pods), Milliseconds(takes))
+	s.LeavesTraces(s.Record.View().Pods(s.Namespace))
+	removeBatch(s)
 
 	for i := range powerCuts {
 		if i%powerImages == 0 {
-			s.removeImages()
+			removeImages(s)
 		}
 		pods, crashing := powerBatch()
 		moment := time.Duration(random.Int64N(int64(takes)))
-		s.create(pods...)
-		made := s.record.View().Pods(s.ns)
+		s.CreatePods(pods...)
+		made := s.Record.View().Pods(s.Namespace)
 		time.Sleep(moment)
-		if err := s.cutPower(t.Context(), 0); err != nil {
+		if err := cutPower(s.Node, t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
 		begin := time.Now()
-		clear(s.lost) // no network namespace outlives its kernel
+		clear(s.LostNamespaces) // no network namespace outlives its kernel
 		if err := s.WaitNodeReady(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		s.allRun(pods, crashing)
-		v := s.record.View()
+		allRun(s, pods, crashing)
+		v := s.Record.View()
 		for _, p := range made {
-			if now := v.Pod(s.ns, p.Name); now == nil || now.UID != p.UID {
+			if now := v.Pod(s.Namespace, p.Name); now == nil || now.UID != p.UID {
 				t.Errorf("cut %d: pod %s was lost", i, p.Name)
 			}
 		}
-		for _, p := range s.record.History(v.Pod(s.ns, powerConfig).UID) {
+		for _, p := range s.Record.History(v.Pod(s.Namespace, powerConfig).UID) {
 			for _, c := range p.Status.ContainerStatuses {
 				for _, e := range []*corev1.ContainerStateTerminated{c.State.Terminated,
 					c.LastTerminationState.Terminated} {
@@ -400,9 +402,9 @@ func TestPowerCut(t *testing.T) {
 				}
 			}
 		}
-		t.Logf("cut %d, %s after the creation of %d pods: all run %s after the power's return", i, ms(moment),
-			len(pods), ms(time.Since(begin)))
-		s.removeBatch()
+		t.Logf("cut %d, %s after the creation of %d pods: all run %s after the power's return", i, Milliseconds(moment),
+			len(pods), Milliseconds(time.Since(begin)))
+		removeBatch(s)
 	}
 }
 
@@ -414,9 +416,9 @@ const (
 
 // powerBatch are pods of all kinds, and one that reads a file of a ConfigMap.
 func powerBatch() (pods []*corev1.Pod, crashing map[string]bool) {
-	pods, crashing = crowd(powerPods)
-	p := scripted(powerConfig,
-		fmt.Sprintf(`test "$(wc -c </config/file)" = %d || exit %d; %s`, configSize, notWhole, forever))
+	pods, crashing = Crowd(powerPods)
+	p := ScriptPod(powerConfig,
+		fmt.Sprintf(`test "$(wc -c </config/file)" = %d || exit %d; %s`, configSize, notWhole, Forever))
 	p.Spec.Volumes = []corev1.Volume{{
 		Name: "config",
 		VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
@@ -427,53 +429,52 @@ func powerBatch() (pods []*corev1.Pod, crashing map[string]bool) {
 	return append(pods, p), crashing
 }
 
-func (s *scene) makeConfig() {
-	s.t.Helper()
-	_, err := s.client.CoreV1().ConfigMaps(s.ns).Create(s.t.Context(), &corev1.ConfigMap{
+func makeConfig(s *Scene) {
+	s.T.Helper()
+	_, err := s.API.CoreV1().ConfigMaps(s.Namespace).Create(s.T.Context(), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: powerConfig},
 		Data:       map[string]string{"file": strings.Repeat("x", configSize)},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 }
 
 // allRun waits until all pods run: by the word of the API, with which the runtime and the disk agree.
-func (s *scene) allRun(pods []*corev1.Pod, crashing map[string]bool) {
-	s.t.Helper()
-	c := &chaos{scene: s}
-	await(s.t, 2*patience, "all pods to run", func() error {
-		v := s.record.View()
+func allRun(s *Scene, pods []*corev1.Pod, crashing map[string]bool) {
+	s.T.Helper()
+	Await(s.T, 2*Patience, "all pods to run", func() error {
+		v := s.Record.View()
 		for _, p := range pods {
-			if now := v.Pod(s.ns, p.Name); now == nil || !hasRun(now, crashing[p.Name]) {
-				return errors.New("pod " + p.Name + ": " + describe(now))
+			if now := v.Pod(s.Namespace, p.Name); now == nil || !HasRun(now, crashing[p.Name]) {
+				return errors.New("pod " + p.Name + ": " + Describe(now))
 			}
 		}
-		return c.agree()
+		return s.Agree()
 	})
 }
 
 // removeBatch deletes all pods of the scenario, which leave nothing.
-func (s *scene) removeBatch() {
-	s.t.Helper()
-	s.sync()
-	pods := s.record.View().Pods(s.ns)
+func removeBatch(s *Scene) {
+	s.T.Helper()
+	s.SyncRecord()
+	pods := s.Record.View().Pods(s.Namespace)
 	for _, p := range pods {
-		s.remove(p.Name)
+		s.DeletePods(p.Name)
 	}
-	s.wait(patience, "the pods' end", func(v record.View) error { return noPods(v, s.ns) })
-	s.leavesNothing(pods)
+	s.Wait(Patience, "the pods' end", func(v record.View) error { return NoPods(v, s.Namespace) })
+	s.LeavesNothing(pods)
 }
 
 // removeImages has the runtime forget all images.
-func (s *scene) removeImages() {
-	s.t.Helper()
+func removeImages(s *Scene) {
+	s.T.Helper()
 	conn, err := s.DialRuntime()
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(s.T.Context(), Patience)
 	defer cancel()
 	c := runtimeapi.NewImageServiceClient(conn)
 	all, err := c.ListImages(ctx, &runtimeapi.ListImagesRequest{})
@@ -484,6 +485,6 @@ func (s *scene) removeImages() {
 		}
 	}
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 }

@@ -19,50 +19,50 @@ import (
 	"github.com/microlet/microlet/compose/e2e/internal/record"
 )
 
-// scene is one scenario's place: a namespace of its own on the shared node, which is empty again
+// Scene is one scenario's place: a namespace of its own on the shared node, which is empty again
 // when the scenario ends.
-type scene struct {
-	*node
-	t  *testing.T
-	ns string
+type Scene struct {
+	*Node
+	T         *testing.T
+	Namespace string
 }
 
-var scenes atomic.Int64
+var Scenes atomic.Int64
 
-func newScene(t *testing.T) *scene {
+func New(t *testing.T) *Scene {
 	t.Helper()
-	s := &scene{node: shared, t: t, ns: fmt.Sprintf("scene-%d", scenes.Add(1))}
+	s := &Scene{Node: Shared, T: t, Namespace: fmt.Sprintf("scene-%d", Scenes.Add(1))}
 	ctx := t.Context()
-	_, err := s.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.ns}},
+	_, err := s.API.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace}},
 		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	await(t, patience, "the namespace's service account", func() error {
-		_, err := s.client.CoreV1().ServiceAccounts(s.ns).Get(ctx, "default", metav1.GetOptions{})
+	Await(t, Patience, "the namespace's service account", func() error {
+		_, err := s.API.CoreV1().ServiceAccounts(s.Namespace).Get(ctx, "default", metav1.GetOptions{})
 		if err == nil {
-			_, err = s.client.CoreV1().ConfigMaps(s.ns).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
+			_, err = s.API.CoreV1().ConfigMaps(s.Namespace).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
 		}
 		return err
 	})
-	t.Cleanup(s.clear)
+	t.Cleanup(s.DeleteAllPods)
 	return s
 }
 
-// clear deletes what the scenario has left, and waits.
-func (s *scene) clear() {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+// DeleteAllPods deletes what the scenario has left, and waits.
+func (s *Scene) DeleteAllPods() {
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
-	err := s.client.CoreV1().Pods(s.ns).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+	err := s.API.CoreV1().Pods(s.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 	if err != nil {
-		s.t.Errorf("delete the scenario's pods: %v", err)
+		s.T.Errorf("delete the scenario's pods: %v", err)
 	}
-	if err := s.record.Wait(ctx, func(v record.View) error { return noPods(v, s.ns) }); err != nil {
-		s.t.Errorf("the scenario's pods do not go: %v", err)
+	if err := s.Record.Wait(ctx, func(v record.View) error { return NoPods(v, s.Namespace) }); err != nil {
+		s.T.Errorf("the scenario's pods do not go: %v", err)
 	}
 }
 
-func noPods(v record.View, namespace string) error {
+func NoPods(v record.View, namespace string) error {
 	var names []string
 	for _, p := range v.Pods(namespace) {
 		names = append(names, p.Name)
@@ -73,13 +73,13 @@ func noPods(v record.View, namespace string) error {
 	return nil
 }
 
-// create creates pods, bound to the node by the scheduler, at once.
-func (s *scene) create(pods ...*corev1.Pod) {
-	s.t.Helper()
+// CreatePods creates pods, bound to the node by the scheduler, at once.
+func (s *Scene) CreatePods(pods ...*corev1.Pod) {
+	s.T.Helper()
 	results := make(chan error, len(pods))
 	for _, p := range pods {
 		go func() {
-			_, err := s.client.CoreV1().Pods(s.ns).Create(s.t.Context(), p, metav1.CreateOptions{})
+			_, err := s.API.CoreV1().Pods(s.Namespace).Create(s.T.Context(), p, metav1.CreateOptions{})
 			results <- err
 		}()
 	}
@@ -88,47 +88,47 @@ func (s *scene) create(pods ...*corev1.Pod) {
 		problems = append(problems, <-results)
 	}
 	if err := errors.Join(problems...); err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 }
 
-// remove deletes pods by name.
-func (s *scene) remove(names ...string) {
-	s.t.Helper()
+// DeletePods deletes pods by name.
+func (s *Scene) DeletePods(names ...string) {
+	s.T.Helper()
 	for _, name := range names {
-		err := s.client.CoreV1().Pods(s.ns).Delete(s.t.Context(), name, metav1.DeleteOptions{})
+		err := s.API.CoreV1().Pods(s.Namespace).Delete(s.T.Context(), name, metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
-			s.t.Fatal(err)
+			s.T.Fatal(err)
 		}
 	}
 }
 
-// wait waits for a state of the record.
-func (s *scene) wait(limit time.Duration, what string, condition func(record.View) error) {
-	s.t.Helper()
-	if err := s.waitErr(limit, condition); err != nil {
-		s.t.Fatalf("waited %s in vain for %s: %v", limit, what, err)
+// Wait waits for a state of the record.
+func (s *Scene) Wait(limit time.Duration, what string, condition func(record.View) error) {
+	s.T.Helper()
+	if err := s.WaitErr(limit, condition); err != nil {
+		s.T.Fatalf("waited %s in vain for %s: %v", limit, what, err)
 	}
 }
 
-func (s *scene) waitErr(limit time.Duration, condition func(record.View) error) error {
-	ctx, cancel := context.WithTimeout(s.t.Context(), limit)
+func (s *Scene) WaitErr(limit time.Duration, condition func(record.View) error) error {
+	ctx, cancel := context.WithTimeout(s.T.Context(), limit)
 	defer cancel()
-	return s.record.Wait(ctx, condition)
+	return s.Record.Wait(ctx, condition)
 }
 
-// ready waits until these pods are Ready.
-func (s *scene) ready(limit time.Duration, names ...string) {
-	s.t.Helper()
-	s.wait(limit, "Ready pods", s.areReady(names...))
+// WaitReady waits until these pods are Ready.
+func (s *Scene) WaitReady(limit time.Duration, names ...string) {
+	s.T.Helper()
+	s.Wait(limit, "Ready pods", s.AreReady(names...))
 }
 
-func (s *scene) areReady(names ...string) func(record.View) error {
+func (s *Scene) AreReady(names ...string) func(record.View) error {
 	return func(v record.View) error {
 		var missing []string
 		for _, name := range names {
-			if p := v.Pod(s.ns, name); p == nil || !record.Ready(p) {
-				missing = append(missing, name+" ("+describe(p)+")")
+			if p := v.Pod(s.Namespace, name); p == nil || !record.Ready(p) {
+				missing = append(missing, name+" ("+Describe(p)+")")
 			}
 		}
 		if len(missing) > 0 {
@@ -138,11 +138,11 @@ func (s *scene) areReady(names ...string) func(record.View) error {
 	}
 }
 
-// areGone waits for pods' end.
-func (s *scene) areGone(names ...string) func(record.View) error {
+// AreGone waits for pods' end.
+func (s *Scene) AreGone(names ...string) func(record.View) error {
 	return func(v record.View) error {
 		for _, name := range names {
-			if v.Pod(s.ns, name) != nil {
+			if v.Pod(s.Namespace, name) != nil {
 				return fmt.Errorf("pod %s is still there", name)
 			}
 		}
@@ -150,16 +150,16 @@ func (s *scene) areGone(names ...string) func(record.View) error {
 	}
 }
 
-// statuses are those of a pod's containers; none of a pod that is not there.
-func (s *scene) statuses(v record.View, pod string) []corev1.ContainerStatus {
-	if p := v.Pod(s.ns, pod); p != nil {
+// ContainerStatuses are those of a pod's containers; none of a pod that is not there.
+func (s *Scene) ContainerStatuses(v record.View, pod string) []corev1.ContainerStatus {
+	if p := v.Pod(s.Namespace, pod); p != nil {
 		return p.Status.ContainerStatuses
 	}
 	return nil
 }
 
-// describe is a pod's state in short.
-func describe(p *corev1.Pod) string {
+// Describe is a pod's state in short.
+func Describe(p *corev1.Pod) string {
 	if p == nil {
 		return "not there"
 	}
@@ -179,103 +179,103 @@ func describe(p *corev1.Pod) string {
 	return text
 }
 
-// steady creates the pods that nothing may touch, and waits for them.
-func (s *scene) steady() *witness {
-	s.t.Helper()
+// CreateSteadyPods creates the pods that nothing may touch, and waits for them.
+func (s *Scene) CreateSteadyPods() *Witness {
+	s.T.Helper()
 	var pods []*corev1.Pod
 	var names []string
-	for i := range steadyPods {
-		p := plain(fmt.Sprintf("steady-%d", i))
+	for i := range SteadyPods {
+		p := PausePod(fmt.Sprintf("steady-%d", i))
 		pods, names = append(pods, p), append(names, p.Name)
 	}
-	s.create(pods...)
-	s.ready(patience, names...)
-	return s.witness(names...)
+	s.CreatePods(pods...)
+	s.WaitReady(Patience, names...)
+	return s.Witness(names...)
 }
 
-// witness remembers how pods, node and Lease are now.
-type witness struct {
-	s     *scene
-	mark  record.Mark
-	pods  []*corev1.Pod
-	lease *coordinationv1.Lease
+// Witness remembers how pods, node and Lease are now.
+type Witness struct {
+	s     *Scene
+	Mark  record.Mark
+	Pods  []*corev1.Pod
+	Lease *coordinationv1.Lease
 }
 
-func (s *scene) witness(names ...string) *witness {
-	s.t.Helper()
-	s.sync()
-	w := &witness{s: s, mark: s.record.Mark()}
-	v := s.record.View()
+func (s *Scene) Witness(names ...string) *Witness {
+	s.T.Helper()
+	s.SyncRecord()
+	w := &Witness{s: s, Mark: s.Record.Mark()}
+	v := s.Record.View()
 	for _, name := range names {
-		p := v.Pod(s.ns, name)
+		p := v.Pod(s.Namespace, name)
 		if p == nil {
-			s.t.Fatalf("no pod %s", name)
+			s.T.Fatalf("no pod %s", name)
 		}
-		w.pods = append(w.pods, p)
+		w.Pods = append(w.Pods, p)
 	}
-	if w.lease = v.Lease(); w.lease == nil {
-		s.t.Fatal("the node has no Lease")
+	if w.Lease = v.Lease(); w.Lease == nil {
+		s.T.Fatal("the node has no Lease")
 	}
 	return w
 }
 
-// sync makes the record complete up to now.
-func (s *scene) sync() {
-	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
+// SyncRecord makes the record complete up to now.
+func (s *Scene) SyncRecord() {
+	s.T.Helper()
+	ctx, cancel := context.WithTimeout(s.T.Context(), 30*time.Second)
 	defer cancel()
-	if err := s.record.Sync(ctx); err != nil {
-		s.t.Fatal(err)
+	if err := s.Record.Sync(ctx); err != nil {
+		s.T.Fatal(err)
 	}
 }
 
-// untouched judges that no pod of the witness was touched since.
-func (w *witness) untouched() {
-	w.s.t.Helper()
-	w.s.sync()
-	for i, p := range record.Untouched(w.pods, w.s.record.Since(w.mark)) {
+// Untouched judges that no pod of the witness was touched since.
+func (w *Witness) Untouched() {
+	w.s.T.Helper()
+	w.s.SyncRecord()
+	for i, p := range record.Untouched(w.Pods, w.s.Record.Since(w.Mark)) {
 		if i == 20 {
-			w.s.t.Error("… and more")
+			w.s.T.Error("… and more")
 			break
 		}
-		w.s.t.Error(p)
+		w.s.T.Error(p)
 	}
 }
 
-// nodeReady judges that the node was Ready all the time since.
-func (w *witness) nodeReady() {
-	w.s.t.Helper()
-	w.s.sync()
-	for _, p := range record.NodeReady(w.s.record.Since(w.mark)) {
-		w.s.t.Error(p)
+// NodeReady judges that the node was Ready all the time since.
+func (w *Witness) NodeReady() {
+	w.s.T.Helper()
+	w.s.SyncRecord()
+	for _, p := range record.NodeReady(w.s.Record.Since(w.Mark)) {
+		w.s.T.Error(p)
 	}
 }
 
-// leaseAge is the greatest age that the Lease had since.
-func (w *witness) leaseAge() time.Duration {
-	w.s.t.Helper()
-	w.s.sync()
-	return record.LeaseAge(w.lease, w.s.record.Since(w.mark), time.Now())
+// LeaseAge is the greatest age that the Lease had since.
+func (w *Witness) LeaseAge() time.Duration {
+	w.s.T.Helper()
+	w.s.SyncRecord()
+	return record.LeaseAge(w.Lease, w.s.Record.Since(w.Mark), time.Now())
 }
 
-// startTime is the time from a pod's creation to Ready, as the record saw both.
-func (s *scene) startTime(name string) time.Duration {
-	s.t.Helper()
-	p := s.record.View().Pod(s.ns, name)
+// StartTime is the time from a pod's creation to Ready, as the record saw both.
+func (s *Scene) StartTime(name string) time.Duration {
+	s.T.Helper()
+	p := s.Record.View().Pod(s.Namespace, name)
 	if p == nil {
-		s.t.Fatalf("no pod %s", name)
+		s.T.Fatalf("no pod %s", name)
 	}
-	t := record.PodTimes(s.record.Since(0))[p.UID]
+	t := record.PodTimes(s.Record.Since(0))[p.UID]
 	if t.Created.IsZero() || t.Ready.IsZero() {
-		s.t.Fatalf("pod %s was not seen to become Ready: %+v", name, t)
+		s.T.Fatalf("pod %s was not seen to become Ready: %+v", name, t)
 	}
 	return t.Ready.Sub(t.Created)
 }
 
-// log reads what a container has written, without the runtime's prefixes.
-func (s *scene) log(p *corev1.Pod, container string, restart int) (string, error) {
+// ContainerLog reads what a container has written, without the runtime's prefixes.
+func (s *Scene) ContainerLog(p *corev1.Pod, container string, restart int) (string, error) {
 	dir := fmt.Sprintf("%s_%s_%s", p.Namespace, p.Name, p.UID)
-	text, err := s.read(filepath.Join(s.PodLogsDir(), dir, container, fmt.Sprintf("%d.log", restart)))
+	text, err := s.ReadFile(filepath.Join(s.PodLogsDir(), dir, container, fmt.Sprintf("%d.log", restart)))
 	if err != nil {
 		return "", err
 	}
@@ -289,8 +289,8 @@ func (s *scene) log(p *corev1.Pod, container string, restart int) (string, error
 }
 
 // nameOf is the name of a pod that is there; empty of others.
-func (s *scene) nameOf(uid types.UID) string {
-	for _, p := range s.record.View().Pods(s.ns) {
+func nameOf(s *Scene, uid types.UID) string {
+	for _, p := range s.Record.View().Pods(s.Namespace) {
 		if p.UID == uid {
 			return p.Name
 		}
@@ -298,4 +298,4 @@ func (s *scene) nameOf(uid types.UID) string {
 	return ""
 }
 
-func ms(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
+func Milliseconds(d time.Duration) time.Duration { return d.Round(time.Millisecond) }

@@ -25,17 +25,17 @@ import (
 // TestPrometheus lets the real Prometheus scrape the node, with a service account that may read metrics and
 // nothing else, and asks it what it has.
 func TestPrometheus(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
-	probed := scripted("probed", forever)
+	Shared.UseMicrolet(t)
+	s := New(t)
+	probed := ScriptPod("probed", Forever)
 	probed.Spec.Containers[0].ReadinessProbe = &corev1.Probe{
 		ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"true"}}},
 		PeriodSeconds: 1,
 	}
-	s.create(probed)
-	s.ready(patience, "probed")
-	s.says("ok", "get", "--raw", "/api/v1/nodes/"+s.NodeName()+"/proxy/healthz") // so that the indicators of health have been taken
-	p := s.prometheus(t, s.mayReadMetrics(t, "nodes/metrics"))
+	s.CreatePods(probed)
+	s.WaitReady(Patience, "probed")
+	s.KubectlPrints("ok", "get", "--raw", "/api/v1/nodes/"+s.NodeName()+"/proxy/healthz") // so that the indicators of health have been taken
+	p := startPrometheus(s, t, s.TokenForMetrics(t, "nodes/metrics"))
 
 	for _, want := range []struct{ query, value string }{
 		{`up{job="metrics"}`, "1"},
@@ -44,13 +44,13 @@ func TestPrometheus(t *testing.T) {
 		{`up{job="resource"}`, "1"},
 		{`up{job="cadvisor"}`, "1"},
 		// Each reader's queries of a container, a pod and the node.
-		{`count(container_memory_working_set_bytes{job="resource", namespace="` + s.ns + `", pod="probed", container="main"})`, "1"},
-		{`count(pod_memory_working_set_bytes{job="resource", namespace="` + s.ns + `", pod="probed"})`, "1"},
+		{`count(container_memory_working_set_bytes{job="resource", namespace="` + s.Namespace + `", pod="probed", container="main"})`, "1"},
+		{`count(pod_memory_working_set_bytes{job="resource", namespace="` + s.Namespace + `", pod="probed"})`, "1"},
 		{`count(rate(node_cpu_usage_seconds_total{job="resource"}[1m]) > 0)`, "1"},
 		{`resource_scrape_error{job="resource"}`, "0"},
-		{`count(container_memory_working_set_bytes{job="cadvisor", namespace="` + s.ns + `", pod="probed", container="main", image!=""})`, "1"},
-		{`count(rate(container_cpu_usage_seconds_total{job="cadvisor", namespace="` + s.ns + `", pod="probed", container="main"}[1m]))`, "1"},
-		{`count(container_network_receive_bytes_total{job="cadvisor", namespace="` + s.ns + `", pod="probed", interface="eth0"})`, "1"},
+		{`count(container_memory_working_set_bytes{job="cadvisor", namespace="` + s.Namespace + `", pod="probed", container="main", image!=""})`, "1"},
+		{`count(rate(container_cpu_usage_seconds_total{job="cadvisor", namespace="` + s.Namespace + `", pod="probed", container="main"}[1m]))`, "1"},
+		{`count(container_network_receive_bytes_total{job="cadvisor", namespace="` + s.Namespace + `", pod="probed", interface="eth0"})`, "1"},
 		{`count(machine_memory_bytes{job="cadvisor"})`, "1"},
 		{`up{job="forbidden"}`, "0"}, // the positive control: it notices a refusal
 		{`count(kubelet_runtime_operations_total{operation_type="run_podsandbox"}) > 0`, "1"},
@@ -61,15 +61,15 @@ func TestPrometheus(t *testing.T) {
 		{`kubelet_running_containers{job="metrics", container_state="running"}`, "1"},
 		{`clamp_max(sum(kubelet_started_pods_total) * sum(kubelet_started_containers_total) * sum(kubelet_pod_start_duration_seconds_count), 1)`, "1"},
 		{`count(process_resident_memory_bytes{job="metrics", service="podsync"})`, "1"},
-		{`count(count by (service) (go_goroutines{job="metrics"}))`, fmt.Sprint(len(services) + 1)},
-		{`count(prober_probe_total{job="probes", pod="probed", namespace="` + s.ns + `", probe_type="Readiness", result="successful"})`, "1"},
+		{`count(count by (service) (go_goroutines{job="metrics"}))`, fmt.Sprint(len(Services) + 1)},
+		{`count(prober_probe_total{job="probes", pod="probed", namespace="` + s.Namespace + `", probe_type="Readiness", result="successful"})`, "1"},
 		{`kubernetes_healthcheck{job="slis", name="syncloop", type="healthz"}`, "1"},
 		// What it took it kept: no series came twice, and none with a time of its own.
 		{`prometheus_target_scrapes_sample_duplicate_timestamp_total + prometheus_target_scrapes_sample_out_of_order_total + prometheus_target_scrapes_sample_out_of_bounds_total`, "0"},
 		{`clamp_max(sum_over_time(up{job="metrics"}[1m]), 3)`, "3"},
 	} {
 		got := ""
-		p.await(t, patience, want.query, func() error {
+		p.await(t, Patience, want.query, func() error {
 			var err error
 			if got, err = p.ask(want.query); err == nil && got != want.value {
 				err = fmt.Errorf("it says %s, want %s", got, want.value)
@@ -101,8 +101,8 @@ type prometheus struct {
 	ended   chan error
 }
 
-// prometheus starts the program, which uses the token, and ends it with the test.
-func (s *scene) prometheus(t *testing.T, token string) *prometheus {
+// startPrometheus starts the program, which uses the token, and ends it with the test.
+func startPrometheus(s *Scene, t *testing.T, token string) *prometheus {
 	t.Helper()
 	dir := t.TempDir()
 	address := freeAddress(t)
@@ -161,7 +161,7 @@ func (s *scene) prometheus(t *testing.T, token string) *prometheus {
 		}
 		logs.Close()
 	})
-	p.await(t, patience, "its readiness", func() error {
+	p.await(t, Patience, "its readiness", func() error {
 		answer, err := http.Get("http://" + address + "/-/ready")
 		if err != nil {
 			return err
@@ -178,7 +178,7 @@ func (s *scene) prometheus(t *testing.T, token string) *prometheus {
 // await is await for what Prometheus is asked, which must live.
 func (p *prometheus) await(t *testing.T, patience time.Duration, what string, check func() error) {
 	t.Helper()
-	await(t, patience, "Prometheus: "+what, func() error {
+	Await(t, patience, "Prometheus: "+what, func() error {
 		select {
 		case err := <-p.ended:
 			p.ended <- err

@@ -19,10 +19,10 @@ import (
 )
 
 // The services of a node as it is now, in start order, without their supervisor.
-var services = []role.Role{role.Bus, role.Podsync, role.PLEG, role.Prober, role.NodeStatus, role.Stats, role.NodeAPI}
+var Services = []role.Role{role.Bus, role.Podsync, role.PLEG, role.Prober, role.NodeStatus, role.Stats, role.NodeAPI}
 
-// account is what "microlet status -o json" tells of a process.
-type account struct {
+// ProcessStatus is what "microlet status -o json" tells of a process.
+type ProcessStatus struct {
 	Service  string `json:"service"`
 	State    string `json:"state"`
 	PID      int    `json:"pid"`
@@ -30,33 +30,33 @@ type account struct {
 	LastExit string `json:"lastExit"`
 }
 
-// status asks "microlet status".
-func (n *node) status(ctx context.Context) (map[role.Role]account, error) {
+// ProcessStatuses asks "microlet status".
+func (n *Node) ProcessStatuses(ctx context.Context) (map[role.Role]ProcessStatus, error) {
 	out, err := n.askStatus(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("microlet status: %w", err)
 	}
 	var answer struct {
-		PID       int       `json:"pid"`
-		Processes []account `json:"processes"`
+		PID       int             `json:"pid"`
+		Processes []ProcessStatus `json:"processes"`
 	}
 	if err := json.Unmarshal(out, &answer); err != nil {
 		return nil, fmt.Errorf("microlet status: %w", err)
 	}
-	all := map[role.Role]account{role.Up: {Service: string(role.Up), PID: answer.PID, State: "ready"}}
+	all := map[role.Role]ProcessStatus{role.Up: {Service: string(role.Up), PID: answer.PID, State: "ready"}}
 	for _, a := range answer.Processes {
 		all[role.Role(a.Service)] = a
 	}
 	return all, nil
 }
 
-func (n *node) askStatus(ctx context.Context) ([]byte, error) {
+func (n *Node) askStatus(ctx context.Context) ([]byte, error) {
 	args := []string{"status", "--runtime-dir=" + n.RuntimeDir(), "-o", "json"}
 	if n.OnMachine() {
-		out, err := n.there(ctx, append([]string{"microlet"}, args...)...)
+		out, err := n.RunOnMachine(ctx, append([]string{"microlet"}, args...)...)
 		return []byte(out), err
 	}
-	out, err := exec.CommandContext(ctx, n.microlet, args...).Output()
+	out, err := exec.CommandContext(ctx, n.Executable, args...).Output()
 	if err != nil {
 		err = fmt.Errorf("%w: %s", err, stderr(err))
 	}
@@ -70,14 +70,14 @@ func stderr(err error) string {
 	return ""
 }
 
-// pid finds a service's process among the supervisor's children, by asking the kernel; 0 if there is none.
+// PID finds a service's process among the supervisor's children, by asking the kernel; 0 if there is none.
 // Of several replicas it is the first's.
-func (n *node) pid(r role.Role) int {
+func (n *Node) PID(r role.Role) int {
 	up, err := n.AgentPID()
 	if err != nil {
 		return 0
 	}
-	if r == role.Up || slices.Contains(current.args, single) {
+	if r == role.Up || slices.Contains(Current.Args, SinglePlacement) {
 		return up
 	}
 	if n.OnMachine() {
@@ -96,16 +96,16 @@ func (n *node) pid(r role.Role) int {
 	return 0
 }
 
-// commandOf is what the command line of the process has that a service runs in.
-func commandOf(r role.Role) string {
-	if slices.Contains(current.args, single) {
-		return single
+// CommandOf is what the command line of the process has that a service runs in.
+func CommandOf(r role.Role) string {
+	if slices.Contains(Current.Args, SinglePlacement) {
+		return SinglePlacement
 	}
 	return string(r)
 }
 
-// kill sends a signal to processes of the node, at once.
-func (n *node) kill(sig syscall.Signal, pids ...int) error {
+// SignalPIDs sends a signal to processes of the node, at once.
+func (n *Node) SignalPIDs(sig syscall.Signal, pids ...int) error {
 	if n.OnMachine() {
 		return n.killThere(sig, pids...)
 	}
@@ -116,107 +116,107 @@ func (n *node) kill(sig syscall.Signal, pids ...int) error {
 	return errors.Join(errs...)
 }
 
-// mustPID is pid of a service that must run.
-func (n *node) mustPID(t *testing.T, r role.Role) int {
+// MustPID is pid of a service that must run.
+func (n *Node) MustPID(t *testing.T, r role.Role) int {
 	t.Helper()
-	pid := n.pid(r)
+	pid := n.PID(r)
 	if pid == 0 {
 		t.Fatalf("%s does not run", r)
 	}
 	return pid
 }
 
-// healthy returns nil when all services are ready and the kernel knows the same processes. In the single placement the
+// Healthy returns nil when all services are ready and the kernel knows the same processes. In the single placement the
 // services are one process.
-func (n *node) healthy(ctx context.Context) error {
-	all, err := n.status(ctx)
+func (n *Node) Healthy(ctx context.Context) error {
+	all, err := n.ProcessStatuses(ctx)
 	if err != nil {
 		return err
 	}
-	for _, r := range append([]role.Role{role.Up}, services...) {
+	for _, r := range append([]role.Role{role.Up}, Services...) {
 		a := all[r]
 		if a.State != "ready" {
 			return fmt.Errorf("%s is %q, last exit %q", r, a.State, a.LastExit)
 		}
-		if pid := n.pid(r); pid != a.PID {
+		if pid := n.PID(r); pid != a.PID {
 			return fmt.Errorf("%s has pid %d by microlet status, and %d by /proc", r, a.PID, pid)
 		}
 	}
 	return nil
 }
 
-// waitHealthy waits for all services.
-func (n *node) waitHealthy(t *testing.T, patience time.Duration) {
+// WaitHealthy waits for all services.
+func (n *Node) WaitHealthy(t *testing.T, patience time.Duration) {
 	t.Helper()
-	await(t, patience, "all services ready", func() error { return n.healthy(t.Context()) })
+	Await(t, patience, "all services ready", func() error { return n.Healthy(t.Context()) })
 }
 
-// signal sends a signal to services, as fast as it can.
-func (n *node) signal(t *testing.T, sig syscall.Signal, roles ...role.Role) {
+// Signal sends a signal to services, as fast as it can.
+func (n *Node) Signal(t *testing.T, sig syscall.Signal, roles ...role.Role) {
 	t.Helper()
 	pids := make([]int, len(roles))
 	for i, r := range roles {
-		pids[i] = n.mustPID(t, r)
+		pids[i] = n.MustPID(t, r)
 	}
-	if err := n.kill(sig, pids...); err != nil && !slices.Contains(roles, role.Up) { // children die with up
+	if err := n.SignalPIDs(sig, pids...); err != nil && !slices.Contains(roles, role.Up) { // children die with up
 		t.Fatalf("%v to %v: %v", sig, roles, err)
 	}
 }
 
-// use makes microlet the node's agent, with these arguments, until the test ends; then it is as it
+// UseMicrolet makes microlet the node's agent, with these arguments, until the test ends; then it is as it
 // was. All services are ready when it returns.
-func (n *node) use(t *testing.T, args ...string) {
+func (n *Node) UseMicrolet(t *testing.T, args ...string) {
 	t.Helper()
-	n.switchTo(t, rig.AgentMicrolet, args...)
+	n.SwitchTo(t, rig.AgentMicrolet, args...)
 	if len(args) > 0 {
-		t.Cleanup(func() { n.switchTo(t, rig.AgentMicrolet) })
+		t.Cleanup(func() { n.SwitchTo(t, rig.AgentMicrolet) })
 	}
 }
 
-// current are the agent and arguments that run.
-var current struct {
-	agent rig.Agent
-	args  []string
+// Current are the agent and arguments that run.
+var Current struct {
+	Agent rig.Agent
+	Args  []string
 }
 
-func (n *node) switchTo(t *testing.T, agent rig.Agent, args ...string) {
+func (n *Node) SwitchTo(t *testing.T, agent rig.Agent, args ...string) {
 	t.Helper()
-	if current.agent == "" {
-		current.agent = firstAgent
+	if Current.Agent == "" {
+		Current.Agent = FirstAgent
 	}
-	if agent == rig.AgentMicrolet && placement != "" && !slices.Contains(args, single) {
-		args = append([]string{"--placement=" + placement}, args...)
+	if agent == rig.AgentMicrolet && Placement != "" && !slices.Contains(args, SinglePlacement) {
+		args = append([]string{"--placement=" + Placement}, args...)
 	}
 	ctx := context.WithoutCancel(t.Context()) // it is used in clean-ups too
-	if current.agent != agent || !slices.Equal(current.args, args) {
+	if Current.Agent != agent || !slices.Equal(Current.Args, args) {
 		executable := ""
 		if agent == rig.AgentMicrolet {
-			executable = n.microlet
+			executable = n.Executable
 		}
 		if err := n.SwitchAgent(ctx, agent, executable, args...); err != nil {
 			t.Fatalf("switch to %s %v: %v", agent, args, err)
 		}
-		current.agent, current.args = agent, args
+		Current.Agent, Current.Args = agent, args
 		if err := n.WaitNodeReady(ctx); err != nil {
 			t.Fatalf("%s %v: %v", agent, args, err)
 		}
 	}
 	if agent == rig.AgentMicrolet {
-		await(t, patience, "all services ready", func() error { return n.healthy(ctx) })
+		Await(t, Patience, "all services ready", func() error { return n.Healthy(ctx) })
 	}
 }
 
-// placement is that of every microlet of the run; empty is the default of microlet up. TestSingle has its own.
-var placement = os.Getenv("MICROLET_PLACEMENT")
+// Placement is that of every microlet of the run; empty is the default of microlet up. TestSingle has its own.
+var Placement = os.Getenv("MICROLET_PLACEMENT")
 
 // Arguments of microlet up.
 const (
-	single      = "--placement=single"
-	watchdogOff = "--watchdog=off"
+	SinglePlacement = "--placement=single"
+	WatchdogOff     = "--watchdog=off"
 )
 
-// await polls, to wait and never to judge.
-func await(t *testing.T, patience time.Duration, what string, check func() error) {
+// Await polls, to wait and never to judge.
+func Await(t *testing.T, patience time.Duration, what string, check func() error) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
 	for {

@@ -11,9 +11,9 @@ import (
 
 // What a long run is made of.
 const (
-	steadyPods = 20
+	SteadyPods = 20
 	kills      = 5
-	outage     = time.Minute
+	Outage     = time.Minute
 	stopTime   = 45 * time.Second
 	crowdPods  = 60
 
@@ -25,7 +25,7 @@ const (
 	chaosPods  = 25
 	randomPods = 3000
 
-	firstAgent = rig.AgentKubelet
+	FirstAgent = rig.AgentKubelet
 )
 
 // besides are groups of programs that the rig has for these scenarios.

@@ -11,9 +11,9 @@ import (
 
 // What a short run is made of: it shows each thing once.
 const (
-	steadyPods = 5
+	SteadyPods = 5
 	kills      = 1
-	outage     = 15 * time.Second
+	Outage     = 15 * time.Second
 	stopTime   = 12 * time.Second
 	crowdPods  = 15
 
@@ -24,7 +24,7 @@ const (
 	chaosPods  = 12
 	randomPods = 200
 
-	firstAgent = rig.AgentMicrolet
+	FirstAgent = rig.AgentMicrolet
 )
 
 // besides are groups of programs that the rig has for these scenarios.

@@ -25,94 +25,94 @@ import (
 )
 
 // withoutAPIServer makes microlet the agent of a node that has no apiserver, until the test ends.
-func (n *node) withoutAPIServer(t *testing.T, args ...string) {
+func withoutAPIServer(n *Node, t *testing.T, args ...string) {
 	t.Helper()
 	args = append([]string{"--kubeconfig="}, args...) // the last one counts
-	if err := n.SwitchAgent(t.Context(), rig.AgentMicrolet, n.microlet, args...); err != nil {
+	if err := n.SwitchAgent(t.Context(), rig.AgentMicrolet, n.Executable, args...); err != nil {
 		t.Fatal(err)
 	}
-	current.agent, current.args = rig.AgentMicrolet, args
-	t.Cleanup(func() { n.switchTo(t, firstAgent) })
-	n.waitHealthy(t, patience)
+	Current.Agent, Current.Args = rig.AgentMicrolet, args
+	t.Cleanup(func() { n.SwitchTo(t, FirstAgent) })
+	n.WaitHealthy(t, Patience)
 }
 
 // TestStandalone: a node of its own runs what its folder and root ask for, through the death of every process, and
 // never asks an apiserver.
 func TestStandalone(t *testing.T) {
-	s := newScene(t)
-	m := &manifests{t: t, dir: t.TempDir()}
-	shared.withoutAPIServer(t, m.flag())
+	s := New(t)
+	m := &ManifestFolder{T: t, Dir: t.TempDir()}
+	withoutAPIServer(Shared, t, m.Flag())
 	out := t.TempDir()
 
-	m.put("folder.yaml", s.localPod("folder", out))
-	s.runsHere(out, "folder")
-	if got, err := s.microletPod(s.localPod("by-hand", out), "run-pod", "-", "--wait"); err != nil {
+	m.Put("folder.yaml", localPod(s, "folder", out))
+	runsHere(s, out, "folder")
+	if got, err := microletPod(s, localPod(s, "by-hand", out), "run-pod", "-", "--wait"); err != nil {
 		t.Fatalf("run-pod: %v\n%s", err, got)
 	}
-	s.runsHere(out, "by-hand")
-	m.put("broken.yaml", []byte("apiVersion: v1\nkind: Pod\nmetadata: {name: broken}\nspec: {}\n"))
+	runsHere(s, out, "by-hand")
+	m.Put("broken.yaml", []byte("apiVersion: v1\nkind: Pod\nmetadata: {name: broken}\nspec: {}\n"))
 
 	for _, c := range needAPI() {
-		p := scripted("refused", forever)
+		p := ScriptPod("refused", Forever)
 		c.change(p)
-		if got, err := s.microletPod(s.manifest(p), "run-pod", "-"); err == nil ||
+		if got, err := microletPod(s, s.Manifest(p), "run-pod", "-"); err == nil ||
 			!strings.Contains(string(got), c.field) ||
 			!strings.Contains(string(got), "static pods may not reference "+c.what) {
 			t.Errorf("a pod that needs %s: %v\n%s", c.what, err, got)
 		}
 	}
-	s.onlyRoot(s.localPod("stranger", out))
+	onlyRoot(s, localPod(s, "stranger", out))
 
-	begin := s.localState("folder", "by-hand")
-	s.signal(t, syscall.SIGKILL, role.Podsync)
-	s.waitHealthy(t, patience)
-	s.stays(begin, "the death of podsync")
-	s.signal(t, syscall.SIGKILL, killOrder...)
-	s.waitHealthy(t, patience)
+	begin := localState(s, "folder", "by-hand")
+	s.Signal(t, syscall.SIGKILL, role.Podsync)
+	s.WaitHealthy(t, Patience)
+	stays(s, begin, "the death of podsync")
+	s.Signal(t, syscall.SIGKILL, Processes...)
+	s.WaitHealthy(t, Patience)
 	time.Sleep(2 * time.Second) // in which podsync could end what it takes for another pod's
-	s.stays(begin, "the death of all at once")
-	if err := shared.StopAgent(t.Context()); err != nil {
+	stays(s, begin, "the death of all at once")
+	if err := Shared.StopAgent(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s.endContainer("by-hand-" + s.NodeName())
-	if err := shared.StartAgent(t.Context()); err != nil {
+	s.EndContainer("by-hand-" + s.NodeName())
+	if err := Shared.StartAgent(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, patience, "the restart of a container that ended meanwhile",
-		func() error { return s.runsAttempt("by-hand-"+s.NodeName(), 1) })
-	s.stays(map[string]string{"folder": begin["folder"]}, "the start after a stop")
+	Await(t, Patience, "the restart of a container that ended meanwhile",
+		func() error { return s.RunsAttempt("by-hand-"+s.NodeName(), 1) })
+	stays(s, map[string]string{"folder": begin["folder"]}, "the start after a stop")
 
 	pods := []*corev1.Pod{{}, {}}
 	for i, name := range []string{"folder", "by-hand"} {
-		pods[i].Name, pods[i].UID = name+"-"+s.NodeName(), s.localUID(name)
+		pods[i].Name, pods[i].UID = name+"-"+s.NodeName(), localUID(s, name)
 	}
-	if got, err := s.microletPod(nil, "rm-pod", "by-hand", "--namespace="+s.ns, "--wait"); err != nil {
+	if got, err := microletPod(s, nil, "rm-pod", "by-hand", "--namespace="+s.Namespace, "--wait"); err != nil {
 		t.Errorf("rm-pod: %v\n%s", err, got)
 	}
-	if got, err := s.microletPod(nil, "rm-pod", "by-hand", "--namespace="+s.ns); err == nil ||
+	if got, err := microletPod(s, nil, "rm-pod", "by-hand", "--namespace="+s.Namespace); err == nil ||
 		!strings.Contains(string(got), "not found") {
 		t.Errorf("a second rm-pod: %v\n%s", err, got)
 	}
-	m.remove("folder.yaml")
-	await(t, patience, "nothing left of the pods", func() error {
-		left, err := s.traces(pods)
+	m.Remove("folder.yaml")
+	Await(t, Patience, "nothing left of the pods", func() error {
+		left, err := s.Traces(pods)
 		if err == nil && len(left) > 0 {
 			err = errors.New(strings.Join(left, "\n"))
 		}
 		return err
 	})
-	if all := s.record.View().Pods(s.ns); len(all) > 0 {
+	if all := s.Record.View().Pods(s.Namespace); len(all) > 0 {
 		t.Errorf("the API has %d pods of a node without one, such as %s", len(all), all[0].Name)
 	}
 }
 
 // localPod is the manifest of a pod that tells in a hostPath folder what it has: its environment, with a field of its
 // own, and what it wrote to and read from an emptyDir.
-func (s *scene) localPod(name, out string) []byte {
-	s.t.Helper()
-	p := scripted(name,
+func localPod(s *Scene, name, out string) []byte {
+	s.T.Helper()
+	p := ScriptPod(name,
 		`echo data > /scratch/a && echo "$WORD $POD $(cat /scratch/a)" > /out/.$POD && mv /out/.$POD /out/$POD; `+
-			forever)
+			Forever)
 	p.Spec.Containers[0].Env = []corev1.EnvVar{
 		{Name: "WORD", Value: "hello"},
 		{Name: "POD", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
@@ -123,17 +123,17 @@ func (s *scene) localPod(name, out string) []byte {
 		{Name: "out", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: out}}},
 		{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 	}
-	return s.manifest(p)
+	return s.Manifest(p)
 }
 
 // runsHere waits for what a localPod tells.
-func (s *scene) runsHere(out, name string) {
-	s.t.Helper()
+func runsHere(s *Scene, out, name string) {
+	s.T.Helper()
 	full := name + "-" + s.NodeName()
-	await(s.t, patience, "what pod "+name+" tells", func() error {
+	Await(s.T, Patience, "what pod "+name+" tells", func() error {
 		got, err := os.ReadFile(filepath.Join(out, full))
 		if want := "hello " + full + " data\n"; err == nil && string(got) != want {
-			s.t.Fatalf("pod %s tells %q, want %q", name, got, want)
+			s.T.Fatalf("pod %s tells %q, want %q", name, got, want)
 		}
 		return err
 	})
@@ -173,21 +173,21 @@ func needAPI() []unresolved {
 
 // onlyRoot: neither a stranger nor one of the node's own services may run a pod. The stranger does not come to the
 // socket; the service does, and podsync asks the kernel who it is.
-func (s *scene) onlyRoot(manifest []byte) {
-	s.t.Helper()
+func onlyRoot(s *Scene, manifest []byte) {
+	s.T.Helper()
 	// Where the executable is may be closed to others.
 	dir, err := os.MkdirTemp("", "standalone")
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
-	s.t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	s.T.Cleanup(func() { _ = os.RemoveAll(dir) })
 	program := filepath.Join(dir, "microlet")
-	if err := errors.Join(os.Chmod(dir, 0o755), copyFile(program, s.microlet, 0o755)); err != nil {
-		s.t.Fatal(err)
+	if err := errors.Join(os.Chmod(dir, 0o755), copyFile(program, s.Executable, 0o755)); err != nil {
+		s.T.Fatal(err)
 	}
 	pleg, err := role.Get(role.PLEG)
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	for _, who := range []struct {
 		name     string
@@ -197,7 +197,7 @@ func (s *scene) onlyRoot(manifest []byte) {
 		{"nobody", 65534, 65534, "permission denied"},
 		{"pleg", pleg.UID, pleg.GID, "may not call this method"},
 	} {
-		ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+		ctx, cancel := context.WithTimeout(s.T.Context(), Patience)
 		cmd := exec.CommandContext(ctx, program, "run-pod", "-", "--runtime-dir="+s.RuntimeDir())
 		cmd.Dir = "/"
 		cmd.Stdin = bytes.NewReader(manifest)
@@ -208,11 +208,11 @@ func (s *scene) onlyRoot(manifest []byte) {
 		cancel()
 		if err == nil || !strings.Contains(string(out), "only root may run pods on the node") ||
 			!strings.Contains(string(out), who.want) {
-			s.t.Errorf("run-pod as %s: %v\n%s", who.name, err, out)
+			s.T.Errorf("run-pod as %s: %v\n%s", who.name, err, out)
 		}
 	}
-	if all, err := s.containersOf("stranger"); err != nil || len(all) > 0 {
-		s.t.Errorf("what was refused has %d containers: %v", len(all), err)
+	if all, err := containersOf(s, "stranger"); err != nil || len(all) > 0 {
+		s.T.Errorf("what was refused has %d containers: %v", len(all), err)
 	}
 }
 
@@ -225,28 +225,28 @@ func copyFile(to, from string, mode fs.FileMode) error {
 }
 
 // containersOf are the containers of a static pod, by its manifest's name.
-func (s *scene) containersOf(name string) ([]*runtimeapi.Container, error) {
-	return s.containers(name + "-" + s.NodeName())
+func containersOf(s *Scene, name string) ([]*runtimeapi.Container, error) {
+	return s.Containers(name + "-" + s.NodeName())
 }
 
 // localUID is the UID that the runtime has of a static pod.
-func (s *scene) localUID(name string) types.UID {
-	s.t.Helper()
-	all, err := s.containersOf(name)
+func localUID(s *Scene, name string) types.UID {
+	s.T.Helper()
+	all, err := containersOf(s, name)
 	if err != nil || len(all) == 0 {
-		s.t.Fatalf("pod %s has %d containers: %v", name, len(all), err)
+		s.T.Fatalf("pod %s has %d containers: %v", name, len(all), err)
 	}
 	return types.UID(all[0].GetLabels()["io.kubernetes.pod.uid"])
 }
 
 // localState are the running containers of static pods, by the pods' names.
-func (s *scene) localState(names ...string) map[string]string {
-	s.t.Helper()
+func localState(s *Scene, names ...string) map[string]string {
+	s.T.Helper()
 	state := map[string]string{}
 	for _, name := range names {
-		all, err := s.containersOf(name)
+		all, err := containersOf(s, name)
 		if err != nil {
-			s.t.Fatal(err)
+			s.T.Fatal(err)
 		}
 		for _, c := range all {
 			if c.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING {
@@ -254,18 +254,18 @@ func (s *scene) localState(names ...string) map[string]string {
 			}
 		}
 		if state[name] == "" {
-			s.t.Fatalf("nothing of pod %s runs", name)
+			s.T.Fatalf("nothing of pod %s runs", name)
 		}
 	}
 	return state
 }
 
 // stays judges that pods have the containers that they had.
-func (s *scene) stays(was map[string]string, what string) {
-	s.t.Helper()
+func stays(s *Scene, was map[string]string, what string) {
+	s.T.Helper()
 	for name, state := range was {
-		if now := s.localState(name)[name]; now != state {
-			s.t.Errorf("after %s pod %s has %s, had %s", what, name, now, state)
+		if now := localState(s, name)[name]; now != state {
+			s.T.Errorf("after %s pod %s has %s, had %s", what, name, now, state)
 		}
 	}
 }

@@ -11,74 +11,74 @@ import (
 
 // TestStaticPodsTable: what can be done to a manifest, and that no other suffers from it.
 func TestStaticPodsTable(t *testing.T) {
-	m := newManifests(t, rig.AgentMicrolet)
-	s := newScene(t)
-	m.put("other.yaml", s.static("other", forever))
-	other := s.runs(patience, "other", nil)
+	m := NewManifestFolder(t, rig.AgentMicrolet)
+	s := New(t)
+	m.Put("other.yaml", static(s, "other", Forever))
+	other := runs(s, Patience, "other", nil)
 
-	m.put("a.yaml", s.static("a", forever))
-	a := s.runs(patience, "a", nil)
+	m.Put("a.yaml", static(s, "a", Forever))
+	a := runs(s, Patience, "a", nil)
 
 	// Renamed: its path is part of its UID, so another pod follows.
-	m.rename("a.yaml", "b.yaml")
-	b := s.runs(patience, "a", a)
-	if containerID(a) == containerID(b) {
+	m.Rename("a.yaml", "b.yaml")
+	b := runs(s, Patience, "a", a)
+	if ContainerID(a) == ContainerID(b) {
 		t.Error("a renamed manifest is the same pod")
 	}
 
 	// Broken: its pod stays until the relist, and comes back with the manifest.
-	m.put("b.yaml", []byte("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {}\n"))
-	s.wait(patience, "the end of the broken manifest's pod", s.areGone(s.mirror("a")))
-	m.put("b.yaml", s.static("a", forever))
-	s.runs(patience, "a", b)
+	m.Put("b.yaml", []byte("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {}\n"))
+	s.Wait(Patience, "the end of the broken manifest's pod", s.AreGone(s.MirrorName("a")))
+	m.Put("b.yaml", static(s, "a", Forever))
+	runs(s, Patience, "a", b)
 
 	// Removed while nobody looks: the next podsync ends it.
-	if err := shared.StopAgent(t.Context()); err != nil {
+	if err := Shared.StopAgent(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	m.remove("b.yaml")
-	m.put("c.yaml", s.static("c", forever))
-	if err := shared.StartAgent(t.Context()); err != nil {
+	m.Remove("b.yaml")
+	m.Put("c.yaml", static(s, "c", Forever))
+	if err := Shared.StartAgent(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s.runs(patience, "c", nil)
-	s.wait(patience, "the end of the pod whose manifest was removed", s.areGone(s.mirror("a")))
+	runs(s, Patience, "c", nil)
+	s.Wait(Patience, "the end of the pod whose manifest was removed", s.AreGone(s.MirrorName("a")))
 
 	// Without an apiserver: static pods start, and their mirrors follow.
-	if err := shared.StopAPIServer(t.Context()); err != nil {
+	if err := Shared.StopAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	m.put("d.yaml", s.static("d", forever))
+	m.Put("d.yaml", static(s, "d", Forever))
 	time.Sleep(5 * time.Second) // the outage
-	if err := shared.StartAPIServer(t.Context()); err != nil {
+	if err := Shared.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s.runs(patience, "d", nil)
+	runs(s, Patience, "d", nil)
 
-	if now := s.runs(patience, "other", nil); containerID(now) != containerID(other) || now.UID != other.UID {
+	if now := runs(s, Patience, "other", nil); ContainerID(now) != ContainerID(other) || now.UID != other.UID {
 		t.Error("what was done to other manifests touched this one's pod")
 	}
 	for _, file := range []string{"other.yaml", "c.yaml", "d.yaml"} {
-		m.remove(file)
+		m.Remove(file)
 	}
-	s.wait(patience, "the end of all", s.areGone(s.mirror("other"), s.mirror("c"), s.mirror("d")))
+	s.Wait(Patience, "the end of all", s.AreGone(s.MirrorName("other"), s.MirrorName("c"), s.MirrorName("d")))
 }
 
 // TestStaticPodsAreHandedOver: both agents make the same UID of a manifest, so no container notices the change.
 func TestStaticPodsAreHandedOver(t *testing.T) {
-	m := newManifests(t, rig.AgentKubelet)
-	s := newScene(t)
-	m.put("a.yaml", s.static("a", forever))
-	first := s.runs(patience, "a", nil)
+	m := NewManifestFolder(t, rig.AgentKubelet)
+	s := New(t)
+	m.Put("a.yaml", static(s, "a", Forever))
+	first := runs(s, Patience, "a", nil)
 	for _, agent := range []rig.Agent{rig.AgentMicrolet, rig.AgentKubelet, rig.AgentMicrolet} {
-		shared.switchTo(t, agent, m.flag())
+		Shared.SwitchTo(t, agent, m.Flag())
 		time.Sleep(10 * time.Second) // in which the agent could end what it takes for another pod
-		if now := s.runs(patience, "a", nil); containerID(now) != containerID(first) || now.UID != first.UID ||
+		if now := runs(s, Patience, "a", nil); ContainerID(now) != ContainerID(first) || now.UID != first.UID ||
 			now.Status.ContainerStatuses[0].RestartCount != 0 {
-			t.Fatalf("%s made another pod of the manifest: container %s, was %s", agent, containerID(now),
-				containerID(first))
+			t.Fatalf("%s made another pod of the manifest: container %s, was %s", agent, ContainerID(now),
+				ContainerID(first))
 		}
 	}
-	m.remove("a.yaml")
-	s.wait(patience, "the mirror's end", s.areGone(s.mirror("a")))
+	m.Remove("a.yaml")
+	s.Wait(Patience, "the mirror's end", s.AreGone(s.MirrorName("a")))
 }

@@ -28,19 +28,19 @@ var figurePages = []string{"/stats/summary", "/metrics/resource", "/metrics/cadv
 // TestStatsDown keeps stats down. Its readers get that as the answer at once, no pod and no other service notices, and the
 // figures come back with it.
 func TestStatsDown(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
-	w := s.steady()
-	r := s.reader()
-	s.hasFigures(r)
-	restartedAlone := s.restartsAlone(role.Stats)
+	Shared.UseMicrolet(t)
+	s := New(t)
+	w := s.CreateSteadyPods()
+	r := s.MetricsReader()
+	hasFigures(s, r)
+	restartedAlone := restartsAlone(s, role.Stats)
 
-	release := s.holdDown(role.Stats)
+	release := s.HoldDown(role.Stats)
 	for _, page := range figurePages {
 		var header http.Header
-		await(t, patience, page+" without stats", func() error {
+		Await(t, Patience, page+" without stats", func() error {
 			var err error
-			if header, _, err = r.get(t.Context(), page); err == nil || !strings.Contains(err.Error(), "503") {
+			if header, _, err = r.Get(t.Context(), page); err == nil || !strings.Contains(err.Error(), "503") {
 				return fmt.Errorf("it answers %w", err)
 			}
 			if !strings.Contains(err.Error(), "stats has no figures: ") || header.Get("Retry-After") == "" {
@@ -49,23 +49,23 @@ func TestStatsDown(t *testing.T) {
 			return nil
 		})
 	}
-	s.create(plain("meanwhile"))
-	s.ready(patience, "meanwhile")
+	s.CreatePods(PausePod("meanwhile"))
+	s.WaitReady(Patience, "meanwhile")
 	release()
 
-	s.hasFigures(r)
-	s.waitHealthy(t, patience)
-	w.untouched()
-	w.nodeReady()
+	hasFigures(s, r)
+	s.WaitHealthy(t, Patience)
+	w.Untouched()
+	w.NodeReady()
 	restartedAlone()
 }
 
 // hasFigures waits until all pages have new figures of the scene's pods.
-func (s *scene) hasFigures(r *reader) {
-	s.t.Helper()
+func hasFigures(s *Scene, r *MetricsReader) {
+	s.T.Helper()
 	for _, page := range figurePages {
-		await(s.t, patience, page, func() error {
-			header, body, err := r.get(s.t.Context(), page)
+		Await(s.T, Patience, page, func() error {
+			header, body, err := r.Get(s.T.Context(), page)
 			if err == nil && !strings.Contains(string(body), "steady-0") {
 				err = fmt.Errorf("%s has no figures of the pods", page)
 			}
@@ -78,24 +78,24 @@ func (s *scene) hasFigures(r *reader) {
 }
 
 // restartsAlone returns what fails the test if another service than that one has ended meanwhile.
-func (s *scene) restartsAlone(one role.Role) (check func()) {
-	s.t.Helper()
-	before, err := s.status(s.t.Context())
+func restartsAlone(s *Scene, one role.Role) (check func()) {
+	s.T.Helper()
+	before, err := s.ProcessStatuses(s.T.Context())
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	return func() {
-		s.t.Helper()
-		after, err := s.status(s.t.Context())
+		s.T.Helper()
+		after, err := s.ProcessStatuses(s.T.Context())
 		if err != nil {
-			s.t.Fatal(err)
+			s.T.Fatal(err)
 		}
 		if is, was := after[one], before[one]; is.PID == was.PID {
-			s.t.Errorf("%s has not ended: pid %d", one, is.PID)
+			s.T.Errorf("%s has not ended: pid %d", one, is.PID)
 		}
 		for name, was := range before {
 			if is := after[name]; name != one && (is.PID != was.PID || is.Restarts != was.Restarts) {
-				s.t.Errorf("%s had pid %d and %d restarts, and has %d and %d", name, was.PID, was.Restarts, is.PID, is.Restarts)
+				s.T.Errorf("%s had pid %d and %d restarts, and has %d and %d", name, was.PID, was.Restarts, is.PID, is.Restarts)
 			}
 		}
 	}
@@ -104,13 +104,13 @@ func (s *scene) restartsAlone(one role.Role) (check func()) {
 // TestStatsLimit fills the cgroup that limits the memory of stats. The kernel kills stats and nothing else, its readers
 // get that as the answer, and the figures come back when there is room again.
 func TestStatsLimit(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
-	w := s.steady()
-	r := s.reader()
-	s.hasFigures(r)
-	restartedAlone := s.restartsAlone(role.Stats)
-	cgroup, err := machine.MemoryCgroup(s.mustPID(t, role.Stats))
+	Shared.UseMicrolet(t)
+	s := New(t)
+	w := s.CreateSteadyPods()
+	r := s.MetricsReader()
+	hasFigures(s, r)
+	restartedAlone := restartsAlone(s, role.Stats)
+	cgroup, err := machine.MemoryCgroup(s.MustPID(t, role.Stats))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestStatsLimit(t *testing.T) {
 	kills := oomKills(t, cgroup)
 
 	// A file in memory counts for the cgroup of who wrote it, and stays when that process has ended.
-	ballast := filepath.Join("/dev/shm", "microlet-ballast-"+s.ns)
+	ballast := filepath.Join("/dev/shm", "microlet-ballast-"+s.Namespace)
 	remove := func() {
 		if err := os.Remove(ballast); err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Error(err)
@@ -136,8 +136,8 @@ func TestStatsLimit(t *testing.T) {
 	out, err := fill.CombinedOutput() // the kernel may kill it too, when stats has ended
 	t.Logf("filling the cgroup: %v %s", err, out)
 	for _, page := range figurePages {
-		await(t, patience, page+" without room", func() error {
-			header, _, err := r.get(t.Context(), page)
+		Await(t, Patience, page+" without room", func() error {
+			header, _, err := r.Get(t.Context(), page)
 			if err == nil || !strings.Contains(err.Error(), "503") || !strings.Contains(err.Error(), "stats has no figures: ") {
 				return fmt.Errorf("it answers %w", err)
 			}
@@ -150,14 +150,14 @@ func TestStatsLimit(t *testing.T) {
 	if got := oomKills(t, cgroup); got <= kills {
 		t.Errorf("the kernel has killed %d processes of %s, before %d", got, cgroup, kills)
 	}
-	s.create(plain("meanwhile"))
-	s.ready(patience, "meanwhile")
+	s.CreatePods(PausePod("meanwhile"))
+	s.WaitReady(Patience, "meanwhile")
 	remove()
 
-	s.hasFigures(r)
-	s.waitHealthy(t, patience)
-	w.untouched()
-	w.nodeReady()
+	hasFigures(s, r)
+	s.WaitHealthy(t, Patience)
+	w.Untouched()
+	w.NodeReady()
 	restartedAlone()
 }
 
@@ -187,17 +187,17 @@ const silence = time.Minute
 // TestStatsWithoutTheRuntime stops the runtime for a minute. The figures that are not the runtime's go on, each answer
 // says why a part of it is old, and stats gathers no memory meanwhile.
 func TestStatsWithoutTheRuntime(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
-	s.steady()
-	r := s.reader()
-	s.hasFigures(r)
-	pid := s.mustPID(t, role.Stats)
+	Shared.UseMicrolet(t)
+	s := New(t)
+	s.CreateSteadyPods()
+	r := s.MetricsReader()
+	hasFigures(s, r)
+	pid := s.MustPID(t, role.Stats)
 	before, err := machine.Anonymous(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	runtime := s.program("containerd")
+	runtime := s.ProgramPID("containerd")
 	goOn := func() { _ = syscall.Kill(runtime, syscall.SIGCONT) }
 	t.Cleanup(goOn)
 	if err := syscall.Kill(runtime, syscall.SIGSTOP); err != nil {
@@ -207,7 +207,7 @@ func TestStatsWithoutTheRuntime(t *testing.T) {
 	for end := time.Now().Add(silence); time.Now().Before(end); time.Sleep(time.Second) {
 		for _, page := range figurePages {
 			began := time.Now()
-			header, body, err := r.get(t.Context(), page)
+			header, body, err := r.Get(t.Context(), page)
 			answers, longest = answers+1, max(longest, time.Since(began))
 			if err != nil || !strings.Contains(string(body), "steady-0") {
 				t.Errorf("%s %s after the runtime fell silent: no figures of the pods: %v", page, silence-time.Until(end), err)
@@ -220,17 +220,17 @@ func TestStatsWithoutTheRuntime(t *testing.T) {
 	if warned == 0 {
 		t.Errorf("none of %d answers says that a part of it is old", answers)
 	}
-	t.Logf("%d answers, %d with a warning; the longest took %s", answers, warned, ms(longest))
+	t.Logf("%d answers, %d with a warning; the longest took %s", answers, warned, Milliseconds(longest))
 	goOn()
-	await(t, patience, "figures of the runtime", func() error {
-		header, body, err := r.get(t.Context(), "/stats/summary")
+	Await(t, Patience, "figures of the runtime", func() error {
+		header, body, err := r.Get(t.Context(), "/stats/summary")
 		if err == nil && (header.Get("Warning") != "" || !strings.Contains(string(body), `"rootfs"`)) {
 			err = fmt.Errorf("warning %q", header.Get("Warning"))
 		}
 		return err
 	})
-	s.waitHealthy(t, patience)
-	if s.pid(role.Stats) != pid {
+	s.WaitHealthy(t, Patience)
+	if s.PID(role.Stats) != pid {
 		t.Fatal("stats has ended")
 	}
 	after, err := machine.Anonymous(pid)
@@ -255,13 +255,13 @@ const (
 // TestStatsChurn creates and removes 500 containers. There are figures of all while they live and of none when they are
 // gone, and the memory of stats stays as it is.
 func TestStatsChurn(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
-	r := s.reader()
-	pid := s.mustPID(t, role.Stats)
+	Shared.UseMicrolet(t)
+	s := New(t)
+	r := s.MetricsReader()
+	pid := s.MustPID(t, role.Stats)
 	// count is how many containers of the scene are in the summary, and on the page of cAdvisor.
 	count := func() (int, int, error) {
-		_, text, err := r.get(t.Context(), "/stats/summary")
+		_, text, err := r.Get(t.Context(), "/stats/summary")
 		if err != nil {
 			return 0, 0, err
 		}
@@ -269,7 +269,7 @@ func TestStatsChurn(t *testing.T) {
 		if err != nil {
 			return 0, 0, err
 		}
-		if _, text, err = r.get(t.Context(), "/metrics/cadvisor"); err != nil {
+		if _, text, err = r.Get(t.Context(), "/metrics/cadvisor"); err != nil {
 			return 0, 0, err
 		}
 		page, err := figures.Metrics(text)
@@ -277,18 +277,18 @@ func TestStatsChurn(t *testing.T) {
 			return 0, 0, err
 		}
 		inSummary := summary.Take(func(path string) bool {
-			return strings.HasPrefix(path, "pods["+s.ns+"/") && strings.Contains(path, "].containers[") &&
+			return strings.HasPrefix(path, "pods["+s.Namespace+"/") && strings.Contains(path, "].containers[") &&
 				strings.HasSuffix(path, "].memory.workingSetBytes")
 		})
 		onPage := page.Take(func(path string) bool {
 			return strings.HasPrefix(path, "container_memory_working_set_bytes{") &&
-				strings.Contains(path, `namespace="`+s.ns+`"`) && strings.Contains(path, `container="c`)
+				strings.Contains(path, `namespace="`+s.Namespace+`"`) && strings.Contains(path, `container="c`)
 		})
 		return len(inSummary), len(onPage), nil
 	}
 	has := func(want int) {
 		t.Helper()
-		await(t, patience, fmt.Sprintf("figures of %d containers", want), func() error {
+		Await(t, Patience, fmt.Sprintf("figures of %d containers", want), func() error {
 			inSummary, onPage, err := count()
 			if err == nil && (inSummary != want || onPage != want) {
 				err = fmt.Errorf("%d are in the summary, %d on the page", inSummary, onPage)
@@ -304,7 +304,7 @@ func TestStatsChurn(t *testing.T) {
 		var pods []*corev1.Pod
 		var names []string
 		for i := range churnPods {
-			p := onNode(plain(fmt.Sprintf("churn-%d-%d", wave, i)), s.NodeName())
+			p := OnNode(PausePod(fmt.Sprintf("churn-%d-%d", wave, i)), s.NodeName())
 			c := p.Spec.Containers[0]
 			p.Spec.Containers = nil
 			for n := range churnContainers {
@@ -313,11 +313,11 @@ func TestStatsChurn(t *testing.T) {
 			}
 			pods, names = append(pods, p), append(names, p.Name)
 		}
-		s.create(pods...)
-		s.ready(2*patience, names...)
+		s.CreatePods(pods...)
+		s.WaitReady(2*Patience, names...)
 		has(churnPods * churnContainers)
-		s.remove(names...)
-		s.wait(2*patience, "the end of a wave", s.areGone(names...))
+		s.DeletePods(names...)
+		s.Wait(2*Patience, "the end of a wave", s.AreGone(names...))
 		has(0)
 		memory, err := machine.Anonymous(pid)
 		if err != nil {

@@ -45,15 +45,15 @@ type answers struct {
 // TestStatsTwins has the kubelet and then microlet measure the same containers, which neither of them restarts. All
 // but one rest, so that their figures stay as they are, and one uses CPU time at its limit.
 func TestStatsTwins(t *testing.T) {
-	shared.linkForCadvisor(t)
-	shared.switchTo(t, rig.AgentMicrolet)
-	s := newScene(t)
-	s.measured()
+	Shared.LinkForCadvisor(t)
+	Shared.SwitchTo(t, rig.AgentMicrolet)
+	s := New(t)
+	measured(s)
 
-	shared.switchTo(t, rig.AgentKubelet) // it starts anew, with the link
-	theirs, theirRates := s.measure()
-	shared.switchTo(t, rig.AgentMicrolet)
-	ours, ourRates := s.measure()
+	Shared.SwitchTo(t, rig.AgentKubelet) // it starts anew, with the link
+	theirs, theirRates := measure(s)
+	Shared.SwitchTo(t, rig.AgentMicrolet)
+	ours, ourRates := measure(s)
 
 	for _, e := range slices.Concat(figures.MeantInSummary, figures.MeantInMetrics) {
 		t.Logf("meant: %s", e)
@@ -86,43 +86,43 @@ func TestStatsTwins(t *testing.T) {
 }
 
 // measured creates the pods that are measured, and waits until all but one rest.
-func (s *scene) measured() {
-	s.t.Helper()
-	const rests = "echo rests; " + forever
+func measured(s *Scene) {
+	s.T.Helper()
+	const rests = "echo rests; " + Forever
 	// Something of all that is measured: CPU time, memory, files on the root file system, in volumes and in logs.
-	uses := shell("main", `head -c 20m /dev/zero >/tmp/file; head -c 10m /dev/zero >/disk/file; head -c 30m /dev/zero >/memory/file
+	uses := ShellContainer("main", `head -c 20m /dev/zero >/tmp/file; head -c 10m /dev/zero >/disk/file; head -c 30m /dev/zero >/memory/file
 for i in $(seq 2000); do echo "line $i"; done
 i=0; while test $i -lt 2000000; do i=$((i+1)); done; sync; `+rests)
 	uses.VolumeMounts = []corev1.VolumeMount{{Name: "disk", MountPath: "/disk"}, {Name: "memory", MountPath: "/memory"}}
 	uses.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100Mi")}
 	uses.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m")}
-	rich := plain("rich")
-	rich.Spec.InitContainers = []corev1.Container{shell("first", "true")}
+	rich := PausePod("rich")
+	rich.Spec.InitContainers = []corev1.Container{ShellContainer("first", "true")}
 	rich.Spec.Containers = append(rich.Spec.Containers, uses)
 	rich.Spec.Containers[0].Name = "pause"
 	rich.Spec.Volumes = []corev1.Volume{
 		{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		{Name: "memory", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}},
 	}
-	server := scripted("server", "mkdir /tmp/www; head -c 5m /dev/zero >/tmp/www/file; httpd -p 8080 -h /tmp/www; "+rests)
-	busy := scripted("busy", "echo rests; while :; do :; done")
+	server := ScriptPod("server", "mkdir /tmp/www; head -c 5m /dev/zero >/tmp/www/file; httpd -p 8080 -h /tmp/www; "+rests)
+	busy := ScriptPod("busy", "echo rests; while :; do :; done")
 	busy.Spec.Containers[0].Resources.Limits = corev1.ResourceList{
 		corev1.ResourceCPU: *resource.NewMilliQuantity(burned*1000, resource.DecimalSI),
 	}
-	host := scripted("host", rests)
+	host := ScriptPod("host", rests)
 	host.Spec.HostNetwork = true
-	ended := scripted("ended", "true")
+	ended := ScriptPod("ended", "true")
 	ended.Spec.RestartPolicy = corev1.RestartPolicyNever
-	s.create(rich, server, busy, host, ended)
-	s.ready(patience, "rich", "server", "busy", "host")
+	s.CreatePods(rich, server, busy, host, ended)
+	s.WaitReady(Patience, "rich", "server", "busy", "host")
 
-	address := s.record.View().Pod(s.ns, "server").Status.PodIP
-	s.create(scripted("client", fmt.Sprintf("for i in 1 2 3 4; do wget -q -O /dev/null http://%s:8080/file || exit 1; done; ", address)+rests))
-	s.ready(patience, "client")
+	address := s.Record.View().Pod(s.Namespace, "server").Status.PodIP
+	s.CreatePods(ScriptPod("client", fmt.Sprintf("for i in 1 2 3 4; do wget -q -O /dev/null http://%s:8080/file || exit 1; done; ", address)+rests))
+	s.WaitReady(Patience, "client")
 	for pod, container := range map[string]string{"rich": "main", "server": "main", "client": "main"} {
-		p := s.record.View().Pod(s.ns, pod)
-		await(s.t, patience, "the rest of "+pod, func() error {
-			text, err := s.log(p, container, 0)
+		p := s.Record.View().Pod(s.Namespace, pod)
+		Await(s.T, Patience, "the rest of "+pod, func() error {
+			text, err := s.ContainerLog(p, container, 0)
 			if err == nil && !strings.Contains(text, "rests") {
 				err = errors.New("it works")
 			}
@@ -133,13 +133,13 @@ i=0; while test $i -lt 2000000; do i=$((i+1)); done; sync; `+rests)
 
 // measure returns what the present agent says when it has figures of all, and how fast the CPU time of the busy pod
 // grows.
-func (s *scene) measure() (answers, map[string]float64) {
-	s.t.Helper()
+func measure(s *Scene) (answers, map[string]float64) {
+	s.T.Helper()
 	begin := time.Now()
 	var first answers
-	s.await(2*patience, "figures of all pods", func() error {
+	s.AwaitSlowly(2*Patience, "figures of all pods", func() error {
 		before := len(first.summary) + len(first.cadvisor) + len(first.resource)
-		first = s.figures()
+		first = readFigures(s)
 		paths := strings.Join(slices.Collect(maps.Keys(first.summary)), "\n")
 		for _, want := range []string{"rich].containers[main].cpu.usageNanoCores", "client].network.rxBytes", "rich].volume[disk].usedBytes"} {
 			if !strings.Contains(paths, want) {
@@ -152,14 +152,14 @@ func (s *scene) measure() (answers, map[string]float64) {
 		}
 		return nil
 	})
-	s.t.Logf("%s has all figures after %s", s.Agent(), time.Since(begin).Round(time.Second))
+	s.T.Logf("%s has all figures after %s", s.Agent(), time.Since(begin).Round(time.Second))
 	time.Sleep(rateTime)
-	second := s.figures()
+	second := readFigures(s)
 	rates := map[string]float64{}
-	summary := "pods[" + s.ns + "/busy].containers[main].cpu.usageCoreNanoSeconds"
+	summary := "pods[" + s.Namespace + "/busy].containers[main].cpu.usageCoreNanoSeconds"
 	rate, err := figures.Rate(first.summary, second.summary, summary)
 	if err != nil {
-		s.t.Error(err)
+		s.T.Error(err)
 	}
 	rates["/stats/summary"] = rate / 1e9
 	for page, both := range map[string][2]figures.Facts{
@@ -169,38 +169,38 @@ func (s *scene) measure() (answers, map[string]float64) {
 			if strings.HasPrefix(path, "container_cpu_usage_seconds_total{") && strings.Contains(path, `pod="busy"`) &&
 				strings.Contains(path, `container="main"`) {
 				if rates[page], err = figures.Rate(both[0], both[1], path); err != nil {
-					s.t.Errorf("%s: %v", page, err)
+					s.T.Errorf("%s: %v", page, err)
 				}
 			}
 		}
 	}
-	if nano := second.summary["pods["+s.ns+"/busy].containers[main].cpu.usageNanoCores"].Number; nano < 0.3e9*burned || nano > 1.1e9*burned { // little on a busy machine
-		s.t.Errorf("%s says that %.3f cores are used, where %.3f may", s.Agent(), nano/1e9, burned)
+	if nano := second.summary["pods["+s.Namespace+"/busy].containers[main].cpu.usageNanoCores"].Number; nano < 0.3e9*burned || nano > 1.1e9*burned { // little on a busy machine
+		s.T.Errorf("%s says that %.3f cores are used, where %.3f may", s.Agent(), nano/1e9, burned)
 	}
 	return second, rates
 }
 
-// figures asks the present agent for all of it, and leaves out what belongs to pods of others.
-func (s *scene) figures() answers {
-	s.t.Helper()
+// readFigures asks the present agent for all of it, and leaves out what belongs to pods of others.
+func readFigures(s *Scene) answers {
+	s.T.Helper()
 	get := func(path, query string) []byte {
-		s.t.Helper()
-		r := s.client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/" + s.NodeName() + "/proxy" + path)
+		s.T.Helper()
+		r := s.API.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/" + s.NodeName() + "/proxy" + path)
 		if query != "" {
 			r = r.Param(query, "true")
 		}
-		text, err := r.DoRaw(s.t.Context())
+		text, err := r.DoRaw(s.T.Context())
 		if err != nil {
-			s.t.Logf("%s: %v", path, err)
+			s.T.Logf("%s: %v", path, err)
 		}
 		return text
 	}
 	read := func(name string, text []byte, facts func([]byte) (figures.Facts, error), take func(string) bool) figures.Facts {
-		s.t.Helper()
+		s.T.Helper()
 		if dir := os.Getenv(figuresVariable); dir != "" {
 			name = strings.ReplaceAll(strings.Trim(name, "/"), "/", "-")
 			if err := os.WriteFile(filepath.Join(dir, string(s.Agent())+"-"+name), text, 0o600); err != nil {
-				s.t.Error(err)
+				s.T.Error(err)
 			}
 		}
 		f, err := facts(text)
@@ -209,7 +209,7 @@ func (s *scene) figures() answers {
 		}
 		return f.Take(take)
 	}
-	ours := "pods[" + s.ns + "/"
+	ours := "pods[" + s.Namespace + "/"
 	ofSummary := func(path string) bool {
 		// Interfaces of the host come and go with other rigs.
 		if strings.HasPrefix(path, "node.network.") || strings.HasPrefix(path, ours+"host].network.") {
@@ -227,7 +227,7 @@ func (s *scene) figures() answers {
 			return strings.Contains(path, `interface="eth0"`)
 		}
 		_, rest, foreign := strings.Cut(path, `namespace="`)
-		return !foreign || strings.HasPrefix(rest, s.ns+`"`) || strings.HasPrefix(rest, `"`)
+		return !foreign || strings.HasPrefix(rest, s.Namespace+`"`) || strings.HasPrefix(rest, `"`)
 	}
 	return answers{
 		summary:  read("/stats/summary", get("/stats/summary", ""), figures.Summary, ofSummary),

@@ -20,50 +20,50 @@ import (
 // TestAnInitContainerRunsAgain: its pod's sandbox is lost. The API does not take the end of a container back that has
 // succeeded and may not run again; that must not keep the rest of the status from it.
 func TestAnInitContainerRunsAgain(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
-	p := scripted("again", forever)
+	Shared.UseMicrolet(t)
+	s := New(t)
+	p := ScriptPod("again", Forever)
 	p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
 	p.Spec.Volumes = []corev1.Volume{{
 		Name:         "v",
 		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
 	}}
-	first := shell("first", "test -e /v/ran || exec touch /v/ran; "+forever) // the second time it has no end
+	first := ShellContainer("first", "test -e /v/ran || exec touch /v/ran; "+Forever) // the second time it has no end
 	first.VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 	p.Spec.InitContainers = []corev1.Container{first}
-	s.create(p)
-	s.ready(patience, "again")
-	was := s.record.View().Pod(s.ns, "again")
+	s.CreatePods(p)
+	s.WaitReady(Patience, "again")
+	was := s.Record.View().Pod(s.Namespace, "again")
 
-	all, err := s.containers("again")
+	all, err := s.Containers("again")
 	if err != nil || len(all) == 0 {
 		t.Fatalf("%d containers: %v", len(all), err)
 	}
 	// podsync stops the sandbox too as soon as it sees its containers end. The network plugin fails one of two
 	// deletions at once with "no such device"; the next one passes.
-	await(t, patience, "the end of the first sandbox", func() error {
-		return s.cri(func(c runtimeapi.RuntimeServiceClient) error {
+	Await(t, Patience, "the end of the first sandbox", func() error {
+		return s.CRI(func(c runtimeapi.RuntimeServiceClient) error {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
 			_, err := c.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: all[0].GetPodSandboxId()})
 			return err
 		})
 	})
-	s.wait(patience, "the status of the second sandbox", func(v record.View) error {
-		now := v.Pod(s.ns, "again")
+	s.Wait(Patience, "the status of the second sandbox", func(v record.View) error {
+		now := v.Pod(s.Namespace, "again")
 		if now == nil {
 			t.Fatal("it is gone")
 		}
 		if now.Status.PodIP == was.Status.PodIP || record.Ready(now) {
-			return fmt.Errorf("its address is %s: %s", now.Status.PodIP, describe(now))
+			return fmt.Errorf("its address is %s: %s", now.Status.PodIP, Describe(now))
 		}
 		if c := now.Status.InitContainerStatuses[0]; c.State.Terminated == nil {
 			t.Errorf("the API took an end back: %+v", c.State)
 		}
 		return nil
 	})
-	s.remove("again")
-	s.wait(patience, "its end", s.areGone("again"))
+	s.DeletePods("again")
+	s.Wait(Patience, "its end", s.AreGone("again"))
 	log, err := os.ReadFile(s.Log(rig.AgentProgram))
 	if err != nil {
 		t.Fatal(err)

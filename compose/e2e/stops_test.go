@@ -43,15 +43,15 @@ var mayWait = map[role.Role][]work{
 // TestStops stops each process for a while with the watchdog off, and shows what still works.
 func TestStops(t *testing.T) {
 	withoutWatchdog(t)
-	s := newScene(t)
-	w := s.steady()
+	s := New(t)
+	w := s.CreateSteadyPods()
 	table := fmt.Sprintf("| stopped for %s |", stopTime)
 	for _, c := range works {
 		table += fmt.Sprintf(" %s |", c)
 	}
 	table += "\n|" + strings.Repeat("---|", len(works)+1) + "\n"
 	for _, r := range stoppedRoles {
-		row := s.stopped(r)
+		row := stopped(s, r)
 		table += fmt.Sprintf("| %s |", r)
 		for _, c := range works {
 			table += fmt.Sprintf(" %s |", row[c])
@@ -62,18 +62,18 @@ func TestStops(t *testing.T) {
 		table += "\n"
 	}
 	t.Logf("what works while a process is stopped by SIGSTOP, with the watchdog off:\n%s", table)
-	w.untouched()
+	w.Untouched()
 }
 
 // withoutWatchdog lets hung processes hang until the test ends, up itself too.
 func withoutWatchdog(t *testing.T) {
 	t.Helper()
-	if err := shared.SetAgentWatchdog(-1); err != nil {
+	if err := Shared.SetAgentWatchdog(-1); err != nil {
 		t.Fatal(err)
 	}
-	shared.use(t, watchdogOff)
+	Shared.UseMicrolet(t, WatchdogOff)
 	t.Cleanup(func() { // before that of use, which starts the agent again
-		if err := shared.SetAgentWatchdog(10 * time.Second); err != nil {
+		if err := Shared.SetAgentWatchdog(10 * time.Second); err != nil {
 			t.Error(err)
 		}
 	})
@@ -84,52 +84,52 @@ const waits = "waits"
 
 // stopped stops a service for stopTime, or as long as what must work takes, and tells for each kind of work how long it
 // took or that it waited.
-func (s *scene) stopped(r role.Role) map[work]string {
-	s.t.Helper()
+func stopped(s *Scene, r role.Role) map[work]string {
+	s.T.Helper()
 	name := func(what string) string { return what + "-" + string(r) }
-	s.create(scripted(name("exits"), forever), plain(name("goes")))
-	s.ready(patience, name("exits"), name("goes"))
-	w := s.witness()
-	pid := s.mustPID(s.t, r)
-	if err := s.kill(syscall.SIGSTOP, pid); err != nil {
-		s.t.Fatal(err)
+	s.CreatePods(ScriptPod(name("exits"), Forever), PausePod(name("goes")))
+	s.WaitReady(Patience, name("exits"), name("goes"))
+	w := s.Witness()
+	pid := s.MustPID(s.T, r)
+	if err := s.SignalPIDs(syscall.SIGSTOP, pid); err != nil {
+		s.T.Fatal(err)
 	}
 	// A failed scenario must not leave it stopped.
-	s.t.Cleanup(func() { _ = s.kill(syscall.SIGCONT, pid) })
+	s.T.Cleanup(func() { _ = s.SignalPIDs(syscall.SIGCONT, pid) })
 	begin := time.Now()
-	s.create(plain(name("starts")))
-	s.remove(name("goes"))
-	s.endContainer(name("exits"))
+	s.CreatePods(PausePod(name("starts")))
+	s.DeletePods(name("goes"))
+	s.EndContainer(name("exits"))
 
 	var again time.Time // the runtime has the exited container running again
 	var row map[work]string
-	for time.Since(begin) < stopTime || time.Since(begin) < patience && !worked(r, row) {
-		if again.IsZero() && s.runsAttempt(name("exits"), 1) == nil {
+	for time.Since(begin) < stopTime || time.Since(begin) < Patience && !worked(r, row) {
+		if again.IsZero() && s.RunsAttempt(name("exits"), 1) == nil {
 			again = time.Now()
 		}
 		time.Sleep(50 * time.Millisecond)
-		row = s.row(w, begin, again, name)
+		row = rowOf(s, w, begin, again, name)
 	}
-	s.sync()
-	row = s.row(w, begin, again, name)
-	if err := s.kill(syscall.SIGCONT, pid); err != nil {
-		s.t.Fatal(err)
+	s.SyncRecord()
+	row = rowOf(s, w, begin, again, name)
+	if err := s.SignalPIDs(syscall.SIGCONT, pid); err != nil {
+		s.T.Fatal(err)
 	}
 
 	// What waited is done when the process goes on.
-	s.ready(patience, name("starts"))
-	s.wait(patience, "the deletion that waited", s.areGone(name("goes")))
-	s.wait(patience, "the restart that waited", s.restarted(name("exits"), 1))
-	s.wait(patience, "the event that waited", s.hasEvent(name("starts"), "Started"))
-	await(s.t, patience, "a fresh Lease", func() error { return s.fresh(time.Now().Add(-maxLease)) })
-	s.waitHealthy(s.t, patience)
-	s.remove(name("starts"), name("exits"))
+	s.WaitReady(Patience, name("starts"))
+	s.Wait(Patience, "the deletion that waited", s.AreGone(name("goes")))
+	s.Wait(Patience, "the restart that waited", s.Restarted(name("exits"), 1))
+	s.Wait(Patience, "the event that waited", s.HasEvent(name("starts"), "Started"))
+	Await(s.T, Patience, "a fresh Lease", func() error { return s.LeaseRenewedSince(time.Now().Add(-MaxLeaseAge)) })
+	s.WaitHealthy(s.T, Patience)
+	s.DeletePods(name("starts"), name("exits"))
 	return row
 }
 
-// row is what has worked so far while a service is stopped.
-func (s *scene) row(w *witness, begin, again time.Time, name func(string) string) map[work]string {
-	now, entries := time.Now(), s.record.Since(w.mark)
+// rowOf is what has worked so far while a service is stopped.
+func rowOf(s *Scene, w *Witness, begin, again time.Time, name func(string) string) map[work]string {
+	now, entries := time.Now(), s.Record.Since(w.Mark)
 	ready, gone, status, event := seen(s, entries, name)
 	row := map[work]string{
 		restart:    cell(again, begin),
@@ -137,14 +137,14 @@ func (s *scene) row(w *witness, begin, again time.Time, name func(string) string
 		podDeleted: cell(gone, begin),
 		reported:   cell(status, begin),
 		events:     cell(event, begin),
-		leaseGoes:  "oldest " + ms(record.LeaseAge(w.lease, entries, now)).String(),
+		leaseGoes:  "oldest " + Milliseconds(record.LeaseAge(w.Lease, entries, now)).String(),
 		nodeStays:  "stays",
 	}
 	if again.IsZero() {
 		row[reported] = waits // there was nothing to report
 	}
 	// The first renewal may have been under way when the service was stopped.
-	if s.renewals(w.mark, 2) != nil {
+	if s.LeaseRenewals(w.Mark, 2) != nil {
 		row[leaseGoes] = waits + ", " + row[leaseGoes]
 	}
 	if len(record.NodeReady(entries)) > 0 {
@@ -160,17 +160,17 @@ func worked(r role.Role, row map[work]string) bool {
 	})
 }
 
-// fresh returns nil when the Lease was renewed after a time.
-func (s *scene) fresh(after time.Time) error {
-	if renewed := s.record.View().Lease().Spec.RenewTime.Time; renewed.Before(after) {
-		return fmt.Errorf("it was renewed last %s ago", ms(time.Since(renewed)))
+// LeaseRenewedSince returns nil when the Lease was renewed after a time.
+func (s *Scene) LeaseRenewedSince(after time.Time) error {
+	if renewed := s.Record.View().Lease().Spec.RenewTime.Time; renewed.Before(after) {
+		return fmt.Errorf("it was renewed last %s ago", Milliseconds(time.Since(renewed)))
 	}
 	return nil
 }
 
 // seen tells when the record saw the new pod Ready, the deleted one gone, the restart's status and the
 // new pod's event; zero if it did not.
-func seen(s *scene, entries []record.Entry, name func(string) string) (ready, gone, status, event time.Time) {
+func seen(s *Scene, entries []record.Entry, name func(string) string) (ready, gone, status, event time.Time) {
 	first := func(t *time.Time, at time.Time) {
 		if t.IsZero() {
 			*t = at
@@ -178,16 +178,16 @@ func seen(s *scene, entries []record.Entry, name func(string) string) (ready, go
 	}
 	for i := range entries {
 		v := record.Single(entries[i])
-		if p := v.Pod(s.ns, name("starts")); p != nil && record.Ready(p) {
+		if p := v.Pod(s.Namespace, name("starts")); p != nil && record.Ready(p) {
 			first(&ready, entries[i].At)
 		}
-		if p := v.Pod(s.ns, name("goes")); p != nil && entries[i].Deleted {
+		if p := v.Pod(s.Namespace, name("goes")); p != nil && entries[i].Deleted {
 			first(&gone, entries[i].At)
 		}
-		if v.Pod(s.ns, name("exits")) != nil && s.restarted(name("exits"), 1)(v) == nil {
+		if v.Pod(s.Namespace, name("exits")) != nil && s.Restarted(name("exits"), 1)(v) == nil {
 			first(&status, entries[i].At)
 		}
-		if s.hasEvent(name("starts"), "Started")(v) == nil {
+		if s.HasEvent(name("starts"), "Started")(v) == nil {
 			first(&event, entries[i].At)
 		}
 	}
@@ -198,32 +198,32 @@ func cell(at, begin time.Time) string {
 	if at.IsZero() {
 		return waits
 	}
-	return ms(at.Sub(begin)).String()
+	return Milliseconds(at.Sub(begin)).String()
 }
 
 // TestHungProcessesComeBack stops each process with the watchdog on.
 func TestHungProcessesComeBack(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
-	w := s.steady()
+	Shared.UseMicrolet(t)
+	s := New(t)
+	w := s.CreateSteadyPods()
 	for _, r := range hungRoles {
-		s.waitHealthy(t, patience)
-		pid := s.mustPID(t, r)
-		if err := s.kill(syscall.SIGSTOP, pid); err != nil {
+		s.WaitHealthy(t, Patience)
+		pid := s.MustPID(t, r)
+		if err := s.SignalPIDs(syscall.SIGSTOP, pid); err != nil {
 			t.Fatal(err)
 		}
 		begin := time.Now()
-		await(t, patience, "another process of "+string(r), func() error {
-			if now := s.pid(r); now == 0 || now == pid {
+		Await(t, Patience, "another process of "+string(r), func() error {
+			if now := s.PID(r); now == 0 || now == pid {
 				return fmt.Errorf("pid %d", now)
 			}
-			return s.healthy(t.Context())
+			return s.Healthy(t.Context())
 		})
 		took := time.Since(begin)
-		t.Logf("%s hung, and is back after %s", r, ms(took))
+		t.Logf("%s hung, and is back after %s", r, Milliseconds(took))
 	}
-	s.create(plain("after"))
-	s.ready(patience, "after")
-	w.untouched()
-	w.nodeReady()
+	s.CreatePods(PausePod("after"))
+	s.WaitReady(Patience, "after")
+	w.Untouched()
+	w.NodeReady()
 }

@@ -30,10 +30,10 @@ const (
 // TestTwins runs random pods under the kubelet and then under microlet, on the same node, and compares
 // what became of them: status, Events, and what the runtime was given, to the last field.
 func TestTwins(t *testing.T) {
-	shared.switchTo(t, rig.AgentKubelet)
-	s := newScene(t)
-	opts := podgen.Options{Seed: seed(t, uint64(time.Now().UnixNano())), Node: s.NodeName()}
-	g := s.cast(opts)
+	Shared.SwitchTo(t, rig.AgentKubelet)
+	s := New(t)
+	opts := podgen.Options{Seed: Seed(t, uint64(time.Now().UnixNano())), Node: s.NodeName()}
+	g := s.RandomPods(opts)
 	var pods []*corev1.Pod
 	traits := map[string][]string{}
 	for i := range twinPods {
@@ -47,9 +47,9 @@ func TestTwins(t *testing.T) {
 		t.Logf("meant: %s", &twin.Explained[i])
 	}
 
-	theirs := s.facts(pods)
-	shared.switchTo(t, rig.AgentMicrolet)
-	ours := s.facts(pods)
+	theirs := facts(s, pods)
+	Shared.SwitchTo(t, rig.AgentMicrolet)
+	ours := facts(s, pods)
 
 	type group struct {
 		count   int
@@ -81,8 +81,8 @@ func TestTwins(t *testing.T) {
 }
 
 // facts runs pods in waves under the present agent, and reads what became of them.
-func (s *scene) facts(pods []*corev1.Pod) map[string]twin.Facts {
-	s.t.Helper()
+func facts(s *Scene, pods []*corev1.Pod) map[string]twin.Facts {
+	s.T.Helper()
 	all := map[string]twin.Facts{}
 	for wave := range slices.Chunk(pods, twinWave) {
 		var names []string
@@ -90,41 +90,41 @@ func (s *scene) facts(pods []*corev1.Pod) map[string]twin.Facts {
 		for _, p := range wave {
 			names, copies = append(names, p.Name), append(copies, p.DeepCopy())
 		}
-		s.create(copies...)
-		if err := s.allAtRest(patience, names...); err != nil {
-			s.t.Errorf("under %s: %v", s.Agent(), err)
+		s.CreatePods(copies...)
+		if err := allAtRest(s, Patience, names...); err != nil {
+			s.T.Errorf("under %s: %v", s.Agent(), err)
 		}
-		s.quiet(5*settling, patience) // Events follow, and microlet delivers no more of them a second than a kubelet
-		v := s.record.View()
+		quiet(s, 5*settling, Patience) // Events follow, and microlet delivers no more of them a second than a kubelet
+		v := s.Record.View()
 		for _, name := range names {
-			err := s.cri(func(c runtimeapi.RuntimeServiceClient) error {
-				ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
+			err := s.CRI(func(c runtimeapi.RuntimeServiceClient) error {
+				ctx, cancel := context.WithTimeout(s.T.Context(), 30*time.Second)
 				defer cancel()
 				var err error
-				all[name], err = twin.Read(ctx, s.client, c, v.Pod(s.ns, name))
+				all[name], err = twin.Read(ctx, s.API, c, v.Pod(s.Namespace, name))
 				return err
 			})
 			if err != nil {
-				s.t.Fatal(err)
+				s.T.Fatal(err)
 			}
 		}
-		s.remove(names...)
-		s.wait(patience, "the end of a wave", s.areGone(names...))
+		s.DeletePods(names...)
+		s.Wait(Patience, "the end of a wave", s.AreGone(names...))
 	}
 	return all
 }
 
 // quiet returns when the record has had nothing new of the namespace for a while, or at the limit.
-func (s *scene) quiet(pause, limit time.Duration) {
-	s.t.Helper()
+func quiet(s *Scene, pause, limit time.Duration) {
+	s.T.Helper()
 	for end := time.Now().Add(limit); time.Now().Before(end); {
-		s.sync()
-		mark := s.record.Mark()
+		s.SyncRecord()
+		mark := s.Record.Mark()
 		time.Sleep(pause)
-		s.sync()
-		if !slices.ContainsFunc(s.record.Since(mark), func(e record.Entry) bool {
+		s.SyncRecord()
+		if !slices.ContainsFunc(s.Record.Since(mark), func(e record.Entry) bool {
 			o, ok := e.Object.(metav1.Object)
-			return ok && o.GetNamespace() == s.ns
+			return ok && o.GetNamespace() == s.Namespace
 		}) {
 			return
 		}
@@ -132,12 +132,12 @@ func (s *scene) quiet(pause, limit time.Duration) {
 }
 
 // allAtRest waits for random pods by name, and returns which of them did not come to rest.
-func (s *scene) allAtRest(limit time.Duration, names ...string) error {
-	s.t.Helper()
-	return s.waitErr(limit, func(v record.View) error {
+func allAtRest(s *Scene, limit time.Duration, names ...string) error {
+	s.T.Helper()
+	return s.WaitErr(limit, func(v record.View) error {
 		for _, name := range names {
-			if p := v.Pod(s.ns, name); !atRest(p) {
-				return fmt.Errorf("pod %s: %s", name, describe(p))
+			if p := v.Pod(s.Namespace, name); !AtRest(p) {
+				return fmt.Errorf("pod %s: %s", name, Describe(p))
 			}
 		}
 		return nil

@@ -15,45 +15,45 @@ import (
 
 // TestUnitRestart restarts the unit. No container notices, and all services have what they need again.
 func TestUnitRestart(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
-	w := s.steady()
-	before := s.mustPID(t, role.Up)
-	if _, err := s.there(t.Context(), "systemctl", "restart", "microlet.service"); err != nil {
+	Shared.UseMicrolet(t)
+	s := New(t)
+	w := s.CreateSteadyPods()
+	before := s.MustPID(t, role.Up)
+	if _, err := s.RunOnMachine(t.Context(), "systemctl", "restart", "microlet.service"); err != nil {
 		t.Fatal(err)
 	}
-	s.waitHealthy(t, patience)
-	if s.mustPID(t, role.Up) == before {
+	s.WaitHealthy(t, Patience)
+	if s.MustPID(t, role.Up) == before {
 		t.Error("the unit was not restarted")
 	}
-	s.create(plain("after"))
-	s.ready(patience, "after")
-	w.untouched()
-	w.nodeReady()
+	s.CreatePods(PausePod("after"))
+	s.WaitReady(Patience, "after")
+	w.Untouched()
+	w.NodeReady()
 }
 
 // TestUnitStop stops the unit: pods run on, and what is in its own cgroup has ended. Its journal tells of the stop.
 func TestUnitStop(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
-	w := s.steady()
-	if _, err := s.there(t.Context(), "systemctl", "stop", "microlet.service"); err != nil {
+	Shared.UseMicrolet(t)
+	s := New(t)
+	w := s.CreateSteadyPods()
+	if _, err := s.RunOnMachine(t.Context(), "systemctl", "stop", "microlet.service"); err != nil {
 		t.Fatal(err)
 	}
-	if left, err := s.linesThere("sh", "-c", "cat /sys/fs/cgroup/system.slice/microlet.service/cgroup.procs 2>/dev/null || true"); err != nil || len(left) > 0 {
+	if left, err := s.LinesOnMachine("sh", "-c", "cat /sys/fs/cgroup/system.slice/microlet.service/cgroup.procs 2>/dev/null || true"); err != nil || len(left) > 0 {
 		t.Errorf("processes %v of the stopped unit are left, %v", left, err)
 	}
-	for _, p := range w.pods {
-		if err := s.runsAttempt(p.Name, 0); err != nil {
+	for _, p := range w.Pods {
+		if err := s.RunsAttempt(p.Name, 0); err != nil {
 			t.Errorf("after the unit's stop: %v", err)
 		}
 	}
-	result, err := s.there(t.Context(), "systemctl", "show", "-p", "Result,ActiveState", "--value", "microlet.service")
+	result, err := s.RunOnMachine(t.Context(), "systemctl", "show", "-p", "Result,ActiveState", "--value", "microlet.service")
 	if err != nil ||
 		strings.TrimSpace(result) != "success\ninactive" && strings.TrimSpace(result) != "inactive\nsuccess" {
 		t.Errorf("the unit's state after a stop is %q, %v", result, err)
 	}
-	journal, err := s.there(t.Context(), "journalctl", "--no-pager", "-o", "cat", "-u", "microlet.service", "-n", "200")
+	journal, err := s.RunOnMachine(t.Context(), "journalctl", "--no-pager", "-o", "cat", "-u", "microlet.service", "-n", "200")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,27 +62,27 @@ func TestUnitStop(t *testing.T) {
 			t.Errorf("the unit's journal says nothing of %q; its end:\n%s", want, journal[max(0, len(journal)-2000):])
 		}
 	}
-	if _, err := s.there(t.Context(), "systemctl", "start", "microlet.service"); err != nil {
+	if _, err := s.RunOnMachine(t.Context(), "systemctl", "start", "microlet.service"); err != nil {
 		t.Fatal(err)
 	}
-	s.waitHealthy(t, patience)
-	s.create(plain("after"))
-	s.ready(patience, "after")
-	w.untouched()
+	s.WaitHealthy(t, Patience)
+	s.CreatePods(PausePod("after"))
+	s.WaitReady(Patience, "after")
+	w.Untouched()
 }
 
 // TestUnitWatchdog stops the supervisor by a signal that it can't catch: systemd takes it for hung, kills it and starts
 // it again. No container notices.
 func TestUnitWatchdog(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
-	w := s.steady()
-	before := s.mustPID(t, role.Up)
-	if err := s.kill(syscall.SIGSTOP, before); err != nil {
+	Shared.UseMicrolet(t)
+	s := New(t)
+	w := s.CreateSteadyPods()
+	before := s.MustPID(t, role.Up)
+	if err := s.SignalPIDs(syscall.SIGSTOP, before); err != nil {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	await(t, patience, "another supervisor", func() error {
+	Await(t, Patience, "another supervisor", func() error {
 		status, err := s.AgentStatus()
 		if err != nil {
 			return err
@@ -92,24 +92,24 @@ func TestUnitWatchdog(t *testing.T) {
 		}
 		return nil
 	})
-	t.Logf("the supervisor was taken for hung and is ready again after %s", ms(time.Since(begin)))
-	s.waitHealthy(t, patience)
-	if _, err := s.there(t.Context(), "sh", "-c", "journalctl --no-pager -o cat -u microlet.service | grep 'Watchdog timeout'"); err != nil {
+	t.Logf("the supervisor was taken for hung and is ready again after %s", Milliseconds(time.Since(begin)))
+	s.WaitHealthy(t, Patience)
+	if _, err := s.RunOnMachine(t.Context(), "sh", "-c", "journalctl --no-pager -o cat -u microlet.service | grep 'Watchdog timeout'"); err != nil {
 		t.Errorf("the journal does not tell of a watchdog: %v", err)
 	}
-	s.create(plain("after"))
-	s.ready(patience, "after")
-	w.untouched()
+	s.CreatePods(PausePod("after"))
+	s.WaitReady(Patience, "after")
+	w.Untouched()
 }
 
 // TestUnitAccounts: all that the agent is lives below its unit's cgroup, for systemd to account and to stop. stats has a
 // cgroup of its own there, with its limit.
 func TestUnitAccounts(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
+	Shared.UseMicrolet(t)
+	s := New(t)
 	const unit = "/system.slice/microlet.service/"
-	for _, r := range append([]role.Role{role.Up}, services...) {
-		line, err := s.there(t.Context(), "cat", fmt.Sprintf("/proc/%d/cgroup", s.mustPID(t, r)))
+	for _, r := range append([]role.Role{role.Up}, Services...) {
+		line, err := s.RunOnMachine(t.Context(), "cat", fmt.Sprintf("/proc/%d/cgroup", s.MustPID(t, r)))
 		cgroup := strings.TrimPrefix(strings.TrimSpace(line), "0::")
 		own := "microlet-agent-"
 		if r == role.Stats {
@@ -119,7 +119,7 @@ func TestUnitAccounts(t *testing.T) {
 			t.Errorf("%s is in %q, %v: want one below the unit's", r, cgroup, err)
 			continue
 		}
-		limit, err := s.there(t.Context(), "cat", "/sys/fs/cgroup"+cgroup+"/memory.max")
+		limit, err := s.RunOnMachine(t.Context(), "cat", "/sys/fs/cgroup"+cgroup+"/memory.max")
 		if want := map[bool]string{true: "268435456", false: "max"}[r == role.Stats]; err != nil ||
 			strings.TrimSpace(limit) != want {
 			t.Errorf("the limit of %s is %q, %v: want %s", r, limit, err, want)

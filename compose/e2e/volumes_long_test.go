@@ -22,45 +22,45 @@ import (
 // TestVolumesHandover: each agent finds the volumes that the other has set up, keeps them as they are
 // and up to date, gives them to a container that starts again, and removes them.
 func TestVolumesHandover(t *testing.T) {
-	shared.switchTo(t, rig.AgentKubelet)
-	s := newScene(t)
-	s.secret("secret", "hidden")
-	content := func(key string) { s.config("config", map[string]string{"key": key, "other": "bound"}) }
+	Shared.SwitchTo(t, rig.AgentKubelet)
+	s := New(t)
+	secret(s, "secret", "hidden")
+	content := func(key string) { config(s, "config", map[string]string{"key": key, "other": "bound"}) }
 	content("first")
 	made := func(name string) *corev1.Pod {
 		p := volumesPod(filepath.Join(t.TempDir(), name))
 		p.Name = name
-		s.create(p)
-		s.ready(patience, name)
-		p = s.record.View().Pod(s.ns, name)
-		s.sees(p, 0, patience, "==end")
+		s.CreatePods(p)
+		s.WaitReady(Patience, name)
+		p = s.Record.View().Pod(s.Namespace, name)
+		sees(s, p, 0, Patience, "==end")
 		return p
 	}
 	before := made("volumes")
-	w := s.witness("volumes")
-	shared.switchTo(t, rig.AgentMicrolet)
+	w := s.Witness("volumes")
+	Shared.SwitchTo(t, rig.AgentMicrolet)
 	ours := made("by-microlet")
-	w.untouched()
-	s.changes(ours, "now: second", func() { content("second") })
-	s.sees(before, 0, shown, "now: second")
-	s.endContainer("volumes")
-	s.wait(patience, "the start of the kubelet's container by microlet", s.restarted("volumes", 1))
-	s.sees(before, 1, patience, "kept: one two bound: bound")
-	s.remove("volumes")
-	s.wait(patience, "the end of the kubelet's pod", s.areGone("volumes"))
-	s.leavesNothing([]*corev1.Pod{before})
-	w = s.witness("by-microlet")
-	shared.switchTo(t, rig.AgentKubelet)
-	w.untouched()
+	w.Untouched()
+	changes(s, ours, "now: second", func() { content("second") })
+	sees(s, before, 0, shown, "now: second")
+	s.EndContainer("volumes")
+	s.Wait(Patience, "the start of the kubelet's container by microlet", s.Restarted("volumes", 1))
+	sees(s, before, 1, Patience, "kept: one two bound: bound")
+	s.DeletePods("volumes")
+	s.Wait(Patience, "the end of the kubelet's pod", s.AreGone("volumes"))
+	s.LeavesNothing([]*corev1.Pod{before})
+	w = s.Witness("by-microlet")
+	Shared.SwitchTo(t, rig.AgentKubelet)
+	w.Untouched()
 	content("third")
-	s.sees(ours, 0, patience, "now: third")
-	s.endContainer("by-microlet")
-	s.wait(patience, "the start of microlet's container by the kubelet", s.restarted("by-microlet", 1))
-	s.sees(ours, 1, patience, "kept: one two bound: bound")
-	s.remove("by-microlet")
-	s.wait(patience, "the end of microlet's pod", s.areGone("by-microlet"))
-	s.leavesNothing([]*corev1.Pod{ours})
-	shared.switchTo(t, rig.AgentMicrolet)
+	sees(s, ours, 0, Patience, "now: third")
+	s.EndContainer("by-microlet")
+	s.Wait(Patience, "the start of microlet's container by the kubelet", s.Restarted("by-microlet", 1))
+	sees(s, ours, 1, Patience, "kept: one two bound: bound")
+	s.DeletePods("by-microlet")
+	s.Wait(Patience, "the end of microlet's pod", s.AreGone("by-microlet"))
+	s.LeavesNothing([]*corev1.Pod{ours})
+	Shared.SwitchTo(t, rig.AgentMicrolet)
 }
 
 // hang mounts a file system that answers nothing at all, as an NFS server that is gone. It ends with
@@ -87,36 +87,36 @@ func hang(t *testing.T) string {
 // TestHungVolume: a file system that does not answer holds up the pods that have it and no others, and
 // these can be deleted.
 func TestHungVolume(t *testing.T) {
-	shared.use(t)
-	s := newScene(t)
+	Shared.UseMicrolet(t)
+	s := New(t)
 	directory, path := corev1.HostPathDirectory, hang(t)
 	var hung []string
 	for i := range 5 {
-		p := plain(fmt.Sprintf("hung-%d", i))
+		p := PausePod(fmt.Sprintf("hung-%d", i))
 		p.Spec.Volumes = []corev1.Volume{{
 			Name:         "v",
 			VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path, Type: &directory}},
 		}}
-		s.create(p)
+		s.CreatePods(p)
 		hung = append(hung, p.Name)
 	}
 	threads := func() int {
-		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", s.mustPID(t, role.Podsync)))
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", s.MustPID(t, role.Podsync)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return len(tasks)
 	}
 	before := threads()
-	s.create(plain("neighbour"))
-	s.ready(patience, "neighbour")
-	t.Logf("a pod beside the hung ones: created to Ready in %s", ms(s.startTime("neighbour")))
-	s.remove("hung-0")
-	s.wait(shown, "the end of a pod whose volume hangs", s.areGone("hung-0"))
+	s.CreatePods(PausePod("neighbour"))
+	s.WaitReady(Patience, "neighbour")
+	t.Logf("a pod beside the hung ones: created to Ready in %s", Milliseconds(s.StartTime("neighbour")))
+	s.DeletePods("hung-0")
+	s.Wait(shown, "the end of a pod whose volume hangs", s.AreGone("hung-0"))
 	for _, name := range hung[1:] {
-		s.wait(5*time.Minute, "word of the path that hangs", func(v record.View) error {
+		s.Wait(5*time.Minute, "word of the path that hangs", func(v record.View) error {
 			var seen []string
-			for _, e := range v.Events(s.ns, name) {
+			for _, e := range v.Events(s.Namespace, name) {
 				if seen = append(seen, e.Message); e.Reason == "FailedMount" &&
 					strings.Contains(e.Message, path+" does not answer: a call that began") {
 					return nil
@@ -128,6 +128,6 @@ func TestHungVolume(t *testing.T) {
 	if grown := threads() - before; grown > 5 {
 		t.Errorf("%d threads more than at the beginning: tries pile up", grown)
 	}
-	s.remove(hung[1:]...)
-	s.wait(shown, "the end of the pods whose volume hangs", s.areGone(hung...))
+	s.DeletePods(hung[1:]...)
+	s.Wait(shown, "the end of the pods whose volume hangs", s.AreGone(hung...))
 }

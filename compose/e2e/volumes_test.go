@@ -25,7 +25,7 @@ import (
 const shown = 45 * time.Second
 
 func TestVolumes(t *testing.T) {
-	shared.use(t)
+	Shared.UseMicrolet(t)
 	t.Run("every kind", everyVolume)
 	t.Run("what is missing", missingVolumes)
 	t.Run("subPaths that lead out", subPathsOut)
@@ -46,7 +46,7 @@ test -w host && echo x >host/by-the-pod
 // volumesPod has a volume of each kind that needs no driver.
 func volumesPod(host string) *corev1.Pod {
 	directory, password, group := corev1.HostPathDirectoryOrCreate, int32(0o400), int64(4242)
-	p := scripted("volumes",
+	p := ScriptPod("volumes",
 		look+"echo ==end; while sleep 0.2; do echo now: $(cat /v/config/key) $(cat /v/downward/labels) $(cat /v/secret/deep/password); done")
 	main := &p.Spec.Containers[0]
 	main.Env = []corev1.EnvVar{
@@ -62,7 +62,7 @@ func volumesPod(host string) *corev1.Pod {
 		{Name: "empty", MountPath: "/v/sub", SubPathExpr: "$(POD_NAME)/data"}, {Name: "config", MountPath: "/v/file", SubPath: "other"},
 		{Name: "empty", MountPath: "/v/recursive", ReadOnly: true, RecursiveReadOnly: &recursive},
 	}
-	p.Spec.InitContainers = []corev1.Container{shell("init",
+	p.Spec.InitContainers = []corev1.Container{ShellContainer("init",
 		`echo "VAR='from the file'" >/e/env; echo one >/e/kept; d=/e/$(hostname)/data; mkdir -p $d; echo two >$d/kept`)}
 	p.Spec.InitContainers[0].VolumeMounts = []corev1.VolumeMount{{Name: "empty", MountPath: "/e"}}
 	p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
@@ -82,14 +82,14 @@ func volumesPod(host string) *corev1.Pod {
 // everyVolume: a pod sees all of its volumes as it should, changes of them while it runs, and all of
 // them again when its container starts again after podsync did.
 func everyVolume(t *testing.T) {
-	s := newScene(t)
-	s.config("config", map[string]string{"key": "first", "other": "bound"})
-	s.secret("secret", "hidden")
+	s := New(t)
+	config(s, "config", map[string]string{"key": "first", "other": "bound"})
+	secret(s, "secret", "hidden")
 	host := filepath.Join(t.TempDir(), "made", "here")
-	s.create(volumesPod(host))
-	s.ready(patience, "volumes")
-	p := s.record.View().Pod(s.ns, "volumes")
-	s.sees(p, 0, patience, "==end")
+	s.CreatePods(volumesPod(host))
+	s.WaitReady(Patience, "volumes")
+	p := s.Record.View().Pod(s.Namespace, "volumes")
+	sees(s, p, 0, Patience, "==end")
 	for _, want := range []string{
 		`content: config=first secret=hidden labels=app="volumes" projected=first`, "env: from the file bound",
 		"mode: empty 2777 4242", "mode: memory 3777 4242", "mode: config 2777 4242", "mode: secret 3777 4242",
@@ -97,7 +97,7 @@ func everyVolume(t *testing.T) {
 		"mode: file 644 4242",
 		"memory: 4 MiB", "kept: one two bound: bound", "config: read-only", "recursive: read-only",
 	} {
-		s.sees(p, 0, 0, want)
+		sees(s, p, 0, 0, want)
 	}
 	if _, err := os.Stat(filepath.Join(host, "by-the-pod")); err != nil {
 		t.Errorf("the container did not write to the hostPath: %v", err)
@@ -108,30 +108,30 @@ func everyVolume(t *testing.T) {
 			t.Errorf("the status says of the recursively read-only mount: %v", m.RecursiveReadOnly)
 		}
 	}
-	s.changes(p, `now: second app="volumes" hidden`,
-		func() { s.config("config", map[string]string{"key": "second", "other": "bound"}) })
-	s.changes(p, `now: second app="volumes" other`, func() { s.secret("secret", "other") })
-	s.changes(p, "labelled=", func() {
-		_, err := s.client.CoreV1().Pods(s.ns).Patch(t.Context(), p.Name, types.MergePatchType,
+	changes(s, p, `now: second app="volumes" hidden`,
+		func() { config(s, "config", map[string]string{"key": "second", "other": "bound"}) })
+	changes(s, p, `now: second app="volumes" other`, func() { secret(s, "secret", "other") })
+	changes(s, p, "labelled=", func() {
+		_, err := s.API.CoreV1().Pods(s.Namespace).Patch(t.Context(), p.Name, types.MergePatchType,
 			[]byte(`{"metadata":{"labels":{"labelled":"yes"}}}`), metav1.PatchOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 	})
-	s.killed("volumes-after", role.Podsync)
-	s.endContainer("volumes")
-	s.wait(patience, "the container's next start", s.restarted("volumes", 1))
-	s.sees(p, 1, patience, "kept: one two bound: bound")
-	s.changes(p, `now: third`, func() { s.config("config", map[string]string{"key": "third", "other": "bound"}) })
-	s.remove("volumes", "volumes-after")
-	s.wait(patience, "the pods' end", s.areGone("volumes", "volumes-after"))
-	s.leavesNothing([]*corev1.Pod{p})
+	s.KillDuringStart("volumes-after", role.Podsync)
+	s.EndContainer("volumes")
+	s.Wait(Patience, "the container's next start", s.Restarted("volumes", 1))
+	sees(s, p, 1, Patience, "kept: one two bound: bound")
+	changes(s, p, `now: third`, func() { config(s, "config", map[string]string{"key": "third", "other": "bound"}) })
+	s.DeletePods("volumes", "volumes-after")
+	s.Wait(Patience, "the pods' end", s.AreGone("volumes", "volumes-after"))
+	s.LeavesNothing([]*corev1.Pod{p})
 }
 
 // missingVolumes: a pod waits for what its volumes name, tells of each, and starts when all is there.
 func missingVolumes(t *testing.T) {
-	s := newScene(t)
-	p := plain("waits")
+	s := New(t)
+	p := PausePod("waits")
 	p.Spec.Volumes = []corev1.Volume{
 		{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "late"}}}},
 		{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "late"}}},
@@ -141,88 +141,88 @@ func missingVolumes(t *testing.T) {
 		p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts,
 			corev1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
 	}
-	s.create(p)
+	s.CreatePods(p)
 	for _, want := range []string{
 		`MountVolume.SetUp failed for volume "config" : configmap "late" not found`,
 		`MountVolume.SetUp failed for volume "secret" : secret "late" not found`,
 	} {
-		s.wait(patience, "the event", s.tells("waits", "FailedMount", want))
+		s.Wait(Patience, "the event", tells(s, "waits", "FailedMount", want))
 	}
-	s.config("late", map[string]string{"k": "v"})
-	s.secret("late", "v")
+	config(s, "late", map[string]string{"k": "v"})
+	secret(s, "late", "v")
 	begin := time.Now()
-	s.ready(patience, "waits")
-	t.Logf("Ready %s after the last object came", ms(time.Since(begin)))
+	s.WaitReady(Patience, "waits")
+	t.Logf("Ready %s after the last object came", Milliseconds(time.Since(begin)))
 }
 
 // subPathsOut: a pod that has put a link to the node's files into its volume gets nothing by it.
 func subPathsOut(t *testing.T) {
-	s := newScene(t)
-	p := plain("leads-out")
+	s := New(t)
+	p := PausePod("leads-out")
 	p.Spec.Volumes = []corev1.Volume{{
 		Name:         "v",
 		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
 	}}
-	p.Spec.InitContainers = []corev1.Container{shell("init", "ln -s /etc /v/link; ln -s ../../../../.. /v/up")}
+	p.Spec.InitContainers = []corev1.Container{ShellContainer("init", "ln -s /etc /v/link; ln -s ../../../../.. /v/up")}
 	p.Spec.InitContainers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 	up := p.DeepCopy()
 	up.Name = "leads-up"
 	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v", SubPath: "link"}}
 	up.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v", SubPath: "up/new"}}
-	s.create(p, up)
-	s.wait(patience, "the refusal",
-		s.tells("leads-out", "Failed", `Error: failed to prepare subPath for volumeMount "v" of container "main"`))
-	s.wait(patience, "the refusal",
-		s.tells("leads-up", "Failed",
+	s.CreatePods(p, up)
+	s.Wait(Patience, "the refusal",
+		tells(s, "leads-out", "Failed", `Error: failed to prepare subPath for volumeMount "v" of container "main"`))
+	s.Wait(Patience, "the refusal",
+		tells(s, "leads-up", "Failed",
 			`Error: failed to create subPath directory for volumeMount "v" of container "main"`))
 	for _, name := range []string{p.Name, up.Name} {
-		s.wait(patience, "the container's reason", func(v record.View) error {
-			statuses := s.statuses(v, name)
+		s.Wait(Patience, "the container's reason", func(v record.View) error {
+			statuses := s.ContainerStatuses(v, name)
 			if len(statuses) > 0 && statuses[0].State.Waiting != nil &&
 				statuses[0].State.Waiting.Reason == "CreateContainerConfigError" {
 				return nil
 			}
-			return errors.New(describe(v.Pod(s.ns, name)))
+			return errors.New(Describe(v.Pod(s.Namespace, name)))
 		})
 	}
 }
 
 // config makes the ConfigMap have this content.
-func (s *scene) config(name string, data map[string]string) {
-	s.t.Helper()
-	c := s.client.CoreV1().ConfigMaps(s.ns)
+func config(s *Scene, name string, data map[string]string) {
+	s.T.Helper()
+	c := s.API.CoreV1().ConfigMaps(s.Namespace)
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}
-	_, err := c.Update(s.t.Context(), object, metav1.UpdateOptions{})
+	_, err := c.Update(s.T.Context(), object, metav1.UpdateOptions{})
 	if err != nil {
-		_, err = c.Create(s.t.Context(), object, metav1.CreateOptions{})
+		_, err = c.Create(s.T.Context(), object, metav1.CreateOptions{})
 	}
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 }
 
 // secret makes the Secret have this password.
-func (s *scene) secret(name, password string) {
-	s.t.Helper()
-	c := s.client.CoreV1().Secrets(s.ns)
+func secret(s *Scene, name, password string) {
+	s.T.Helper()
+	c := s.API.CoreV1().Secrets(s.Namespace)
 	object := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		StringData: map[string]string{"password": password},
 	}
-	_, err := c.Update(s.t.Context(), object, metav1.UpdateOptions{})
+	_, err := c.Update(s.T.Context(), object, metav1.UpdateOptions{})
 	if err != nil {
-		_, err = c.Create(s.t.Context(), object, metav1.CreateOptions{})
+		_, err = c.Create(s.T.Context(), object, metav1.CreateOptions{})
 	}
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 }
 
 // sees waits until a start of the pod's main container has written something.
-func (s *scene) sees(p *corev1.Pod, restart int, limit time.Duration, want string) {
-	s.t.Helper()
-	await(s.t, limit, "what the container sees", func() error {
-		text, err := s.log(p, "main", restart)
+func sees(s *Scene, p *corev1.Pod, restart int, limit time.Duration, want string) {
+	s.T.Helper()
+	Await(s.T, limit, "what the container sees", func() error {
+		text, err := s.ContainerLog(p, "main", restart)
 		if err == nil && !strings.Contains(text, want) {
 			text, _, _ = strings.Cut(text, "==end")
 			err = fmt.Errorf("not %q, but:\n%s", want, text)
@@ -232,20 +232,20 @@ func (s *scene) sees(p *corev1.Pod, restart int, limit time.Duration, want strin
 }
 
 // changes makes a change, and waits until the pod's running container sees it.
-func (s *scene) changes(p *corev1.Pod, want string, change func()) {
-	s.t.Helper()
-	restart := int(s.statuses(s.record.View(), p.Name)[0].RestartCount)
+func changes(s *Scene, p *corev1.Pod, want string, change func()) {
+	s.T.Helper()
+	restart := int(s.ContainerStatuses(s.Record.View(), p.Name)[0].RestartCount)
 	change()
 	begin := time.Now()
-	s.sees(p, restart, shown, want)
-	s.t.Logf("%s: seen %s after the change", want, ms(time.Since(begin)))
+	sees(s, p, restart, shown, want)
+	s.T.Logf("%s: seen %s after the change", want, Milliseconds(time.Since(begin)))
 }
 
 // tells waits for an event with a text about a pod.
-func (s *scene) tells(pod, reason, text string) func(record.View) error {
+func tells(s *Scene, pod, reason, text string) func(record.View) error {
 	return func(v record.View) error {
 		var seen []string
-		for _, e := range v.Events(s.ns, pod) {
+		for _, e := range v.Events(s.Namespace, pod) {
 			if seen = append(seen, e.Reason+": "+e.Message); e.Reason == reason && e.Message == text {
 				return nil
 			}

@@ -13,12 +13,12 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// firstProcess is the pid of a container's first process, by the runtime's word.
-func (n *node) firstProcess(container string) (int, error) {
+// ContainerPID is the pid of a container's first process, by the runtime's word.
+func (n *Node) ContainerPID(container string) (int, error) {
 	var info struct {
 		PID int `json:"pid"`
 	}
-	err := n.cri(func(c runtimeapi.RuntimeServiceClient) error {
+	err := n.CRI(func(c runtimeapi.RuntimeServiceClient) error {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		got, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: container, Verbose: true})
