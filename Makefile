@@ -23,6 +23,10 @@ PACKAGES = $(foreach m,$(MODULES),./$(m)/...)
 # The end-to-end scenarios need the rig and run by themselves.
 UNIT = $(foreach m,$(filter-out compose/e2e,$(MODULES)),./$(m)/...) ./compose/e2e/internal/...
 
+# The scenarios. Each package of them starts a rig of its own, when one of its scenarios runs: one after the other.
+SCENARIOS := ./compose/e2e/scenarios
+E2E := $(GO) test -count=1 -p 1
+
 # The sets of build tags, besides the empty one. Each file is in one of them at least.
 export TAG_SETS := long machine bench
 
@@ -54,8 +58,8 @@ test: ## unit tests, import walls, each service alone, and the short end-to-end 
 	@$(STAGE) 'import walls' $(GO) test -count=1 ./compose/e2e/walls
 	@$(STAGE) 'mutation tool' env GOWORK=off $(GO) -C compose/tools/mutation test -race .
 	@$(STAGE) 'release tool' env GOWORK=off $(GO) -C compose/tools/release test -race .
-	@$(STAGE) 'short end to end' $(GO) test -count=1 -timeout 20m ./compose/e2e
-	@$(STAGE) 'shortest on a machine' $(GO) test -count=1 -timeout 10m -tags machine -run '$(SHORTEST_ON_MACHINE)' ./compose/e2e
+	@$(STAGE) 'short end to end' $(E2E) -timeout 20m $(SCENARIOS)/...
+	@$(STAGE) 'shortest on a machine' $(E2E) -timeout 10m -tags machine -run '$(SHORTEST_ON_MACHINE)' $(SCENARIOS)/machine
 
 # The service that test-service tests, such as pleg.
 SERVICE ?=
@@ -75,24 +79,26 @@ fuzz: ## every fuzz target of the workspace for a while: FUZZTIME=1m
 .PHONY: test-long
 test-long: build ## the outages, kills and tables in full
 	@$(STAGE) 'rig programs' $(RIG) build --with kubelet,prometheus,metrics-server
-	@$(STAGE) 'long end to end' $(GO) test -count=1 -timeout 120m -v -tags long ./compose/e2e
+	@$(STAGE) 'long end to end' $(E2E) -timeout 120m -v -tags long $(SCENARIOS)/...
 
-# The scenarios that are about processes (killed, stopped, shared out, kept apart), or that compare with the kubelet.
-ISOLATION ?= ^(TestAdmissionOfTheKubelet|TestAudience|TestBusDown|TestChaos|TestClients|TestDeletedWhilePodsyncIsDown|TestFailuresOfTheKubelet|TestGatewayGivesEachRoleItsMethods|TestHandover|TestHelperPod|TestHungProcessesComeBack|TestHungVolume|TestKills|TestLeaseEndsWhenPodsyncHangs|TestOnlyPodsyncIsConnectedToTheRuntime|TestPrivileges|TestProbersShare|TestProbesOutliveTheProbers|TestSingle|TestStatsChurn|TestStatsDown|TestStatsLimit|TestStatsTwins|TestStatsWithoutTheRuntime|TestStops|TestTwins|TestVolumesHandover)$$
+# Of the packages whose scenarios are not about processes, those that are: a process of one service is looked at, or a
+# kubelet alone.
+ISOLATION ?= ^(Test.*OfTheKubelet|TestDeletedWhilePodsyncIsDown|TestHandover|TestHungVolume|TestSingle|TestStats.*|TestVolumesHandover)$$
 
 .PHONY: test-single
 test-single: build ## every scenario that is not about isolation, with all services in one process
 	@$(STAGE) 'rig programs' $(RIG) build --with kubelet,prometheus
-	@$(STAGE) 'single placement' env MICROLET_PLACEMENT=single $(GO) test -count=1 -timeout 60m -v -tags long -skip '$(ISOLATION)' ./compose/e2e
+	@$(STAGE) 'single placement' env MICROLET_PLACEMENT=single $(E2E) -timeout 60m -v -tags long -skip '$(ISOLATION)' $(addprefix $(SCENARIOS)/,pods outages stats)
 
 # The scenarios that a node on its own machine runs: its own, and those of any node that ask it nothing in another way.
-ON_MACHINE ?= ^(TestBasic|TestKills|TestStops|TestHungProcessesComeBack|TestPrivileges|TestCrowd|TestChaos|TestContainerdRestart|TestUnit.*|TestCgroupTwins|TestReboot|TestPowerCut|TestPowerCutAtRest)$$
+ON_MACHINE ?= ^(TestKills|TestStops|TestHungProcessesComeBack|TestPrivileges|TestCrowd|TestChaos|TestContainerdRestart)$$
 
 .PHONY: test-machine
 test-machine: build ## the real machine: systemd, cgroup v2, reboots; without KVM it builds a kernel the first time, some 20 minutes of a core
 	@$(STAGE) 'rig programs, kernel and disk' $(RIG) build --with kubelet,machine
 	@$(STAGE) 'machine' $(GO) test -count=1 -timeout 20m -v -tags machine ./compose/rig/machine/...
-	@$(STAGE) 'end to end on a machine' $(GO) test -count=1 -timeout 60m -v -tags machine -run '$(ON_MACHINE)' ./compose/e2e
+	@$(STAGE) 'a node on a machine' $(E2E) -timeout 60m -v -tags machine $(SCENARIOS)/machine
+	@$(STAGE) 'any node, on a machine' $(E2E) -timeout 60m -v -tags machine -run '$(ON_MACHINE)' $(addprefix $(SCENARIOS)/,pods services outages)
 
 # Another build of microlet to compare this one with, in place of the kubelet.
 BEFORE ?=
@@ -100,7 +106,7 @@ BEFORE ?=
 .PHONY: bench
 bench: build ## memory, CPU and start times beside the real kubelet's, in the same rig; beside another build's with BEFORE=
 	@$(RIG) build --with kubelet
-	MICROLET_BEFORE='$(BEFORE)' $(GO) test -count=1 -timeout 120m -v -tags bench -run '$(if $(BEFORE),^TestBuilds$$,^TestBench)' ./compose/e2e
+	MICROLET_BEFORE='$(BEFORE)' $(E2E) -timeout 120m -v -tags bench -run '$(if $(BEFORE),^TestBuilds$$,^TestBench)' ./compose/e2e/benches
 
 # Upstream's specs: of which suite (SUITE: e2e or node), which (FOCUS, LABELS), with whom (AGENT), how many at once, and
 # on a machine of the node's own (MACHINE=1), which is best given fewer at once.

@@ -1,0 +1,302 @@
+//go:build bench
+
+package benches
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/microlet/microlet/compose/e2e/internal/machine"
+	"github.com/microlet/microlet/compose/e2e/internal/record"
+	"github.com/microlet/microlet/compose/e2e/scene"
+	"github.com/microlet/microlet/compose/rig"
+)
+
+// What is measured, each several times: the median counts.
+const (
+	singles    = 10              // pods one after the other
+	pause      = 2 * time.Second // between them
+	batch      = 50              // pods at once
+	batchRuns  = 3
+	idlePods   = 60
+	idleTime   = 30 * time.Second // over which CPU is counted
+	killRuns   = 5
+	calmBefore = 5 * time.Second // what was started before has come to rest
+)
+
+// contender is an agent that is measured.
+type contender struct {
+	name  string
+	agent rig.Agent
+	args  []string
+	// build is another executable of microlet; empty is this one.
+	build string
+}
+
+// agents in the order in which they are measured.
+var agents = []contender{
+	{"kubelet", rig.AgentKubelet, nil, ""},
+	{"microlet", rig.AgentMicrolet, nil, ""},
+	{"microlet, single", rig.AgentMicrolet, []string{scene.SinglePlacement}, ""},
+}
+
+// TestBenchAgents measures each agent on the same node and prints one table.
+func TestBenchAgents(t *testing.T) {
+	compare(t, func(m *meter) {
+		m.warm()
+		m.idle("0 pods")
+		m.singles()
+		m.batches()
+		m.crowded()
+		m.kills()
+	}, agents...)
+}
+
+// compare measures agents one after the other; the first is what the others are compared with.
+func compare(t *testing.T, measure func(m *meter), agents ...contender) {
+	t.Helper()
+	results := make([]map[string]float64, len(agents))
+	var rows []string
+	for i, a := range agents {
+		results[i] = map[string]float64{}
+		if a.build != "" {
+			switchToBuild(scene.Shared, t, a.build)
+		} else {
+			scene.Shared.SwitchTo(t, a.agent, a.args...)
+		}
+		measure(&meter{t: t, put: func(name string, value float64) {
+			if results[i][name] = value; !slices.Contains(rows, name) {
+				rows = append(rows, name)
+			}
+			t.Logf("%s: %s: %.3f", a.name, name, value)
+		}})
+	}
+	table := "| what |"
+	for _, a := range agents {
+		table += " " + a.name + " |"
+	}
+	for _, a := range agents[1:] {
+		table += fmt.Sprintf(" %s / %s |", a.name, agents[0].name)
+	}
+	table += "\n|" + strings.Repeat("---|", 2*len(agents)) + "\n"
+	for _, row := range rows {
+		table += "| " + row + " |"
+		for i := range agents {
+			table += fmt.Sprintf(" %.3f |", results[i][row])
+		}
+		for i := 1; i < len(agents); i++ {
+			table += fmt.Sprintf(" %.2f |", results[i][row]/results[0][row])
+		}
+		table += "\n"
+	}
+	t.Logf("medians on one machine, in one run:\n%s", table)
+}
+
+// meter measures the agent that runs.
+type meter struct {
+	t   *testing.T
+	put func(name string, value float64)
+}
+
+// bound is a pause pod that is bound to the node at once, so that no scheduler is measured.
+func bound(name string) *corev1.Pod {
+	p := scene.PausePod(name)
+	p.Spec.NodeName = scene.Shared.NodeName()
+	return p
+}
+
+// warm makes the image present.
+func (m *meter) warm() {
+	m.t.Helper()
+	s := scene.New(m.t)
+	s.CreatePods(bound("warm"))
+	s.WaitReady(scene.Patience, "warm")
+	s.DeleteAllPods()
+}
+
+func (m *meter) singles() {
+	m.t.Helper()
+	s := scene.New(m.t)
+	var starts []time.Duration
+	for i := range singles {
+		time.Sleep(pause)
+		name := fmt.Sprintf("one-%d", i)
+		s.CreatePods(bound(name))
+		s.WaitReady(scene.Patience, name)
+		starts = append(starts, s.StartTime(name))
+	}
+	m.put("one pod, created to Ready, p50 (s)", record.Percentile(starts, 0.5).Seconds())
+	s.DeleteAllPods()
+}
+
+// batches starts and deletes many pods at once.
+func (m *meter) batches() {
+	m.t.Helper()
+	var all, middle, deleted []time.Duration
+	for range batchRuns {
+		time.Sleep(calmBefore)
+		s := scene.New(m.t)
+		var pods []*corev1.Pod
+		var names []string
+		for i := range batch {
+			p := bound(fmt.Sprintf("many-%d", i))
+			pods, names = append(pods, p), append(names, p.Name)
+		}
+		mark := s.Record.Mark()
+		s.CreatePods(pods...)
+		s.WaitReady(2*scene.Patience, names...)
+		s.SyncRecord()
+		starts, first, last := spread(record.PodTimes(s.Record.Since(mark)))
+		all, middle = append(all, last.Sub(first)), append(middle, record.Percentile(starts, 0.5))
+
+		mark = s.Record.Mark()
+		if err := s.API.CoreV1().Pods(s.Namespace).DeleteCollection(m.t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			m.t.Fatal(err)
+		}
+		s.Wait(2*scene.Patience, "the pods' end", s.AreGone(names...))
+		s.SyncRecord()
+		var begin, end time.Time
+		for _, times := range record.PodTimes(s.Record.Since(mark)) {
+			if begin.IsZero() || times.Deleted.Before(begin) {
+				begin = times.Deleted
+			}
+			if times.Gone.After(end) {
+				end = times.Gone
+			}
+		}
+		deleted = append(deleted, end.Sub(begin))
+	}
+	m.put(fmt.Sprintf("%d pods at once, until all are Ready (s)", batch), record.Percentile(all, 0.5).Seconds())
+	m.put(fmt.Sprintf("%d pods at once, created to Ready, p50 (s)", batch), record.Percentile(middle, 0.5).Seconds())
+	m.put(fmt.Sprintf("%d pods deleted at once, until all are gone (s)", batch),
+		record.Percentile(deleted, 0.5).Seconds())
+}
+
+// spread gives each pod's time to Ready, the first creation and the last Ready.
+func spread(times map[types.UID]record.Times) (starts []time.Duration, first, last time.Time) {
+	for _, t := range times {
+		if t.Created.IsZero() || t.Ready.IsZero() {
+			continue
+		}
+		starts = append(starts, t.Ready.Sub(t.Created))
+		if first.IsZero() || t.Created.Before(first) {
+			first = t.Created
+		}
+		if t.Ready.After(last) {
+			last = t.Ready
+		}
+	}
+	return starts, first, last
+}
+
+// crowded measures the idle agent with pods.
+func (m *meter) crowded() {
+	m.t.Helper()
+	s := scene.New(m.t)
+	var pods []*corev1.Pod
+	var names []string
+	for i := range idlePods {
+		p := bound(fmt.Sprintf("idle-%d", i))
+		pods, names = append(pods, p), append(names, p.Name)
+	}
+	s.CreatePods(pods...)
+	s.WaitReady(2*scene.Patience, names...)
+	m.idle(fmt.Sprintf("%d pods", idlePods))
+	s.DeleteAllPods()
+}
+
+// idle measures what the agent's processes use together while nothing happens.
+func (m *meter) idle(with string) {
+	m.t.Helper()
+	time.Sleep(calmBefore)
+	pids := m.processes()
+	begin := m.cpu(pids)
+	time.Sleep(idleTime)
+	used := m.cpu(pids) - begin
+	var memory int64
+	for _, pid := range pids {
+		pss, err := machine.PSS(pid)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		memory += pss
+	}
+	m.put("CPU idle with "+with+" (cores)", used.Seconds()/idleTime.Seconds())
+	m.put("memory (PSS) with "+with+" (MiB)", float64(memory)/(1<<20))
+}
+
+// processes are the agent and all its children.
+func (m *meter) processes() []int {
+	m.t.Helper()
+	agent, err := scene.Shared.AgentPID()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	children, err := machine.Children(agent)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return append(children, agent)
+}
+
+func (m *meter) cpu(pids []int) time.Duration {
+	m.t.Helper()
+	var sum time.Duration
+	for _, pid := range pids {
+		used, err := machine.CPU(pid)
+		if err != nil {
+			m.t.Fatalf("a process of the agent has ended: %v", err)
+		}
+		sum += used
+	}
+	return sum
+}
+
+// kills measures a pod that is created as the agent is killed: of microlet's processes the one that
+// starts pods, and then all of them, which is what the kubelet's end means.
+func (m *meter) kills() {
+	m.t.Helper()
+	ways := map[string]func() error{"the agent": func() error {
+		ctx, cancel := context.WithTimeout(m.t.Context(), 10*time.Second)
+		defer cancel()
+		return scene.Shared.KillAgent(ctx)
+	}}
+	if scene.Shared.Agent() == rig.AgentMicrolet && !slices.Contains(scene.Current.Args, scene.SinglePlacement) {
+		ways["podsync (the kubelet itself)"] = func() error {
+			pid := scene.Shared.PID("podsync")
+			if pid == 0 {
+				return errors.New("podsync does not run")
+			}
+			return syscall.Kill(pid, syscall.SIGKILL)
+		}
+	} else {
+		ways["podsync (the kubelet itself)"] = ways["the agent"]
+	}
+	for _, way := range []string{"the agent", "podsync (the kubelet itself)"} {
+		s := scene.New(m.t)
+		var starts []time.Duration
+		for i := range killRuns {
+			time.Sleep(calmBefore)
+			name := fmt.Sprintf("mid-%d", i)
+			if err := ways[way](); err != nil {
+				m.t.Fatal(err)
+			}
+			s.CreatePods(bound(name))
+			s.WaitReady(scene.Patience, name)
+			starts = append(starts, s.StartTime(name))
+		}
+		m.put("a pod created at the SIGKILL of "+way+", created to Ready, p50 (s)",
+			record.Percentile(starts, 0.5).Seconds())
+		s.DeleteAllPods()
+	}
+}
