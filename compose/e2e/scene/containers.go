@@ -97,6 +97,7 @@ func (s *Scene) RunsAttempt(pod string, attempt uint32) error {
 	return fmt.Errorf("pod %s has the containers %v", pod, seen)
 }
 
+// ContainerID is the ID of the first container of a pod that has one.
 func ContainerID(p *corev1.Pod) string { return p.Status.ContainerStatuses[0].ContainerID }
 
 // ContainerPID is the pid of a container's first process, by the runtime's word.

@@ -33,6 +33,7 @@ type Kind struct {
 	crashing bool
 }
 
+// Kinds are all kinds of pods that a crowd has.
 var Kinds = []Kind{
 	{name: "plain", change: func(*corev1.Pod) {}},
 	{name: "several", change: func(p *corev1.Pod) {

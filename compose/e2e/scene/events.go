@@ -7,6 +7,7 @@ import (
 	"github.com/microlet/microlet/compose/e2e/internal/record"
 )
 
+// HasEvent waits for an Event of a pod with this reason.
 func (s *Scene) HasEvent(pod, reason string) func(record.View) error {
 	return func(v record.View) error {
 		var reasons []string

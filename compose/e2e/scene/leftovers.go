@@ -40,7 +40,7 @@ func (s *Scene) LeavesNothing(pods []*corev1.Pod) {
 	s.T.Logf("%d pods left nothing, %s after they were gone from the API", len(pods), Milliseconds(time.Since(begin)))
 }
 
-// LeavesTraces is the positive control of leavesNothing: of pods that run it must find all kinds.
+// LeavesTraces is the positive control of LeavesNothing: of pods that run it must find all kinds.
 func (s *Scene) LeavesTraces(pods []*corev1.Pod) {
 	s.T.Helper()
 	found, err := s.Traces(pods)

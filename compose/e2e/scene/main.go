@@ -26,10 +26,13 @@ import (
 // Node is what all scenarios of a package share: one rig and the record of it.
 type Node struct {
 	*rig.Instance
-	API        kubernetes.Interface
-	Record     *record.Recorder
-	Executable string // the executable
-	// lost are network namespaces that a killed runtime no longer knew. They outlive the scenario that killed it.
+	// API is the administrator's client.
+	API kubernetes.Interface
+	// Record is the record of every change of the run.
+	Record *record.Recorder
+	// Executable is the path of the microlet binary.
+	Executable string
+	// LostNamespaces are network namespaces that a killed runtime no longer knew. They outlive the scenario that killed it.
 	LostNamespaces map[string]bool
 	// up brings the rig up, once.
 	up func() error

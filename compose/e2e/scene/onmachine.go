@@ -30,13 +30,13 @@ func (n *Node) RunOnMachine(ctx context.Context, args ...string) (string, error)
 	return string(r.Stdout), err
 }
 
-// LinesOnMachine is there for a command that writes lines.
+// LinesOnMachine is RunOnMachine for a command that writes lines.
 func (n *Node) LinesOnMachine(args ...string) ([]string, error) {
 	out, err := n.RunOnMachine(context.Background(), args...)
 	return strings.FieldsFunc(out, func(r rune) bool { return r == '\n' }), err
 }
 
-// NumberOnMachine is there for a command that writes a number.
+// NumberOnMachine is RunOnMachine for a command that writes a number.
 func (n *Node) NumberOnMachine(args ...string) (int, error) {
 	out, err := n.RunOnMachine(context.Background(), args...)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/microlet/microlet/compose/rig"
 )
 
+// OnNode binds a pod to a node, so that no scheduler is asked.
 func OnNode(p *corev1.Pod, node string) *corev1.Pod {
 	p.Spec.NodeName = node
 	return p

@@ -18,16 +18,18 @@ import (
 	"github.com/microlet/microlet/compose/e2e/internal/record"
 )
 
-// Scene is one scenario's place: a namespace of its own on the shared node, which is empty again
-// when the scenario ends.
+// Scene is the place of one scenario: a namespace of its own on the shared node, which is empty again when the scenario
+// ends.
 type Scene struct {
 	*Node
-	T         *testing.T
+	T         *testing.T // the test that the scenario is
 	Namespace string
 }
 
+// Scenes counts the scenes of the run. The namespace of the next one ends in the next number.
 var Scenes atomic.Int64
 
+// New makes the namespace of a scenario, and empties it when the test ends.
 func New(t *testing.T) *Scene {
 	t.Helper()
 	Shared.EnsureUp(t)
@@ -62,6 +64,7 @@ func (s *Scene) DeleteAllPods() {
 	}
 }
 
+// NoPods returns an error that names the pods that a namespace still has.
 func NoPods(v record.View, namespace string) error {
 	var names []string
 	for _, p := range v.Pods(namespace) {
@@ -111,6 +114,7 @@ func (s *Scene) Wait(limit time.Duration, what string, condition func(record.Vie
 	}
 }
 
+// WaitErr is Wait for a scenario that goes on without the state, and returns why it was not reached.
 func (s *Scene) WaitErr(limit time.Duration, condition func(record.View) error) error {
 	ctx, cancel := context.WithTimeout(s.T.Context(), limit)
 	defer cancel()
@@ -123,6 +127,7 @@ func (s *Scene) WaitReady(limit time.Duration, names ...string) {
 	s.Wait(limit, "Ready pods", s.AreReady(names...))
 }
 
+// AreReady returns a condition for Wait: these pods are Ready.
 func (s *Scene) AreReady(names ...string) func(record.View) error {
 	return func(v record.View) error {
 		var missing []string
@@ -138,7 +143,7 @@ func (s *Scene) AreReady(names ...string) func(record.View) error {
 	}
 }
 
-// AreGone waits for pods' end.
+// AreGone returns a condition for Wait: the API has none of these pods.
 func (s *Scene) AreGone(names ...string) func(record.View) error {
 	return func(v record.View) error {
 		for _, name := range names {
@@ -196,11 +201,12 @@ func (s *Scene) CreateSteadyPods() *Witness {
 // Witness remembers how pods, node and Lease are now.
 type Witness struct {
 	s     *Scene
-	Mark  record.Mark
-	Pods  []*corev1.Pod
-	Lease *coordinationv1.Lease
+	Mark  record.Mark           // since when
+	Pods  []*corev1.Pod         // which Untouched judges
+	Lease *coordinationv1.Lease // as it was
 }
 
+// Witness remembers these pods, the node and its Lease as they are now, to judge later what has changed.
 func (s *Scene) Witness(names ...string) *Witness {
 	s.T.Helper()
 	s.SyncRecord()
@@ -288,4 +294,5 @@ func (s *Scene) ContainerLog(p *corev1.Pod, container string, restart int) (stri
 	return lines.String(), nil
 }
 
+// Milliseconds rounds a duration for a log.
 func Milliseconds(d time.Duration) time.Duration { return d.Round(time.Millisecond) }

@@ -28,7 +28,7 @@ func (n *Node) ProgramPID(name string) int {
 	return 0
 }
 
-// The services of a node as it is now, in start order, without their supervisor.
+// Services are those of a node as it is now, in start order, without their supervisor.
 var Services = []role.Role{role.Bus, role.Podsync, role.PLEG, role.Prober, role.NodeStatus, role.Stats, role.NodeAPI}
 
 // ProcessStatus is what "microlet status -o json" tells of a process.
@@ -189,6 +189,8 @@ var Current struct {
 	Args  []string
 }
 
+// SwitchTo makes an agent the node's, with these arguments, and waits until the node is Ready. Nothing happens if it
+// runs already.
 func (n *Node) SwitchTo(t *testing.T, agent rig.Agent, args ...string) {
 	t.Helper()
 	n.EnsureUp(t)

@@ -17,7 +17,7 @@ import (
 // ManifestFolder is a folder of static pods' manifests.
 type ManifestFolder struct {
 	T   *testing.T
-	Dir string
+	Dir string // on the node
 }
 
 // NewManifestFolder has the agent, with these arguments, read a folder until the test ends.
@@ -51,6 +51,7 @@ func NewUnreadManifestFolder(t *testing.T) *ManifestFolder {
 
 var folders atomic.Int64
 
+// Flag is the argument with which an agent reads the folder.
 func (m *ManifestFolder) Flag() string { return "--pod-manifest-path=" + m.Dir }
 
 // Put writes a manifest as one should: whole, by a rename.
@@ -63,6 +64,7 @@ func (m *ManifestFolder) Put(file string, content []byte) {
 	m.Rename("."+file, file)
 }
 
+// Rename renames a manifest in the folder.
 func (m *ManifestFolder) Rename(from, to string) {
 	m.T.Helper()
 	from, to = filepath.Join(m.Dir, from), filepath.Join(m.Dir, to)
@@ -77,6 +79,7 @@ func (m *ManifestFolder) Rename(from, to string) {
 	}
 }
 
+// Remove removes a manifest.
 func (m *ManifestFolder) Remove(file string) {
 	m.T.Helper()
 	path := filepath.Join(m.Dir, file)

@@ -25,7 +25,7 @@ import (
 	"github.com/microlet/microlet/compose/rig"
 )
 
-// What an audience is made of: who follows logs, and who holds sessions.
+// What a load is made of: who follows logs, and who holds sessions.
 const (
 	writers        = 10                     // pods whose log grows
 	lineEvery      = 100 * time.Millisecond // each of them writes one
@@ -51,13 +51,13 @@ type Load struct {
 
 	present atomic.Int64 // whose stream has begun
 	Ended   atomic.Int64 // whose stream has ended, of those that read
-	Lines   atomic.Int64
-	Spoken  atomic.Int64
+	Lines   atomic.Int64 // that followers have read
+	Spoken  atomic.Int64 // what sessions have said and got back
 	mu      sync.Mutex
 	faults  []string
 }
 
-// CreatePods creates the pods that an audience watches.
+// CreatePods creates the pods whose logs and sessions the clients ask for.
 func CreatePods(s *scene.Scene) []string {
 	s.T.Helper()
 	var pods []*corev1.Pod
@@ -79,7 +79,7 @@ func CreatePods(s *scene.Scene) []string {
 	return names
 }
 
-// Start brings an audience, and returns when all of it is there.
+// Start starts all clients, and returns when each has its stream.
 func Start(s *scene.Scene, t *testing.T) *Load {
 	t.Helper()
 	config, err := s.RESTConfig()
@@ -105,7 +105,7 @@ func Start(s *scene.Scene, t *testing.T) *Load {
 			a.wg.Go(func() { a.flood(websocket) })
 		}
 	}
-	scene.Await(t, gatheringLimit, "the audience", func() error {
+	scene.Await(t, gatheringLimit, "all streams", func() error {
 		if n := a.present.Load(); n < Streams {
 			return fmt.Errorf("%d of %d are there; faults: %v", n, Streams, a.Faults())
 		}

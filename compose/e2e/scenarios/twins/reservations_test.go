@@ -1,6 +1,6 @@
-//go:build long && !bench
+//go:build long
 
-package e2e
+package twins
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/microlet/microlet/compose/e2e/scene"
 	"github.com/microlet/microlet/compose/rig"
 )
 
@@ -29,8 +30,8 @@ func TestReservations(t *testing.T) {
 	if _, err := os.Stat("/sys/fs/cgroup/cpu"); err != nil {
 		t.Skip("this machine has cgroup v2, on which TestCgroupTwins compares")
 	}
-	s := newScene(t)
-	t.Cleanup(func() { shared.switchTo(t, firstAgent) })
+	s := scene.New(t)
+	t.Cleanup(func() { scene.Shared.SwitchTo(t, scene.FirstAgent) })
 	for _, test := range []struct {
 		name, reserved, enforced string
 		// from pods: thousandths of a CPU
@@ -49,8 +50,8 @@ func TestReservations(t *testing.T) {
 				"--enforce-node-allocatable=" + test.enforced,
 				"--system-reserved-cgroup=" + system, "--kube-reserved-cgroup=" + kube,
 			}
-			theirs := s.reservation(t, rig.AgentKubelet, args, test.milliCPU, system, kube)
-			ours := s.reservation(t, rig.AgentMicrolet, args, test.milliCPU, system, kube)
+			theirs := reservation(s, t, rig.AgentKubelet, args, test.milliCPU, system, kube)
+			ours := reservation(s, t, rig.AgentMicrolet, args, test.milliCPU, system, kube)
 			t.Logf("under the kubelet:\n%s", strings.Join(theirs, "\n"))
 			if d := cmp.Diff(theirs, ours); d != "" {
 				t.Errorf("-kubelet +microlet\n%s", d)
@@ -64,21 +65,21 @@ func TestReservations(t *testing.T) {
 }
 
 // reservation starts the agent with new cgroups for reservations, and tells a fact a line.
-func (s *scene) reservation(t *testing.T, agent rig.Agent, args []string, milliCPU int64, cgroups ...string) []string {
+func reservation(s *scene.Scene, t *testing.T, agent rig.Agent, args []string, milliCPU int64, cgroups ...string) []string {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
 	makeCgroups(t, cgroups)
-	events := s.client.CoreV1().Events(metav1.NamespaceDefault)
+	events := s.API.CoreV1().Events(metav1.NamespaceDefault)
 	if err := events.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	shared.switchTo(t, agent, args...)
+	scene.Shared.SwitchTo(t, agent, args...)
 
 	reserved := strings.Contains(strings.Join(args, " "), "reserved,") ||
 		strings.Contains(strings.Join(args, " "), "compressible")
 	want := map[bool]int{true: len(cgroups) + 1, false: 1}[reserved]
 	var facts []string
-	await(t, patience, "the events of enforcement", func() error {
+	scene.Await(t, scene.Patience, "the events of enforcement", func() error {
 		list, err := events.List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Node"})
 		if err != nil {
 			return err
@@ -95,7 +96,7 @@ func (s *scene) reservation(t *testing.T, agent rig.Agent, args []string, milliC
 		}
 		return nil
 	})
-	node := s.withReservation(t, agent, milliCPU)
+	node := withReservation(s, t, agent, milliCPU)
 	for name, q := range node.Status.Capacity {
 		a := node.Status.Allocatable[name]
 		facts = append(facts, fmt.Sprintf("capacity %s %s, allocatable %s", name, q.String(), a.String()))
@@ -135,11 +136,11 @@ func makeCgroups(t *testing.T, paths []string) {
 }
 
 // withReservation waits until the agent has reported what pods may have without so much CPU.
-func (s *scene) withReservation(t *testing.T, agent rig.Agent, milliCPU int64) *corev1.Node {
+func withReservation(s *scene.Scene, t *testing.T, agent rig.Agent, milliCPU int64) *corev1.Node {
 	t.Helper()
 	var node *corev1.Node
-	await(t, patience, "a status by "+string(agent), func() (err error) {
-		node, err = s.client.CoreV1().Nodes().Get(context.WithoutCancel(t.Context()), s.NodeName(), metav1.GetOptions{})
+	scene.Await(t, scene.Patience, "a status by "+string(agent), func() (err error) {
+		node, err = s.API.CoreV1().Nodes().Get(context.WithoutCancel(t.Context()), s.NodeName(), metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
