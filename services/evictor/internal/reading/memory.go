@@ -1,0 +1,138 @@
+package reading
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// unlimited is above any limit that a cgroup can be given: what cgroup v1 shows for none is near 2^63.
+const unlimited = 1 << 60
+
+// Memory reads cgroups and /proc/meminfo.
+type Memory struct {
+	// Mount is where the memory controller is mounted, or cgroup v2.
+	Mount string
+	// V2 says which of the two.
+	V2 bool
+	// MemInfo is /proc/meminfo.
+	MemInfo string
+}
+
+// Find returns the memory controller of this machine.
+func Find() Memory {
+	const root = "/sys/fs/cgroup"
+	m := Memory{Mount: filepath.Join(root, "memory"), MemInfo: "/proc/meminfo"}
+	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err == nil {
+		m.Mount, m.V2 = root, true
+	}
+	return m
+}
+
+// Node returns the capacity and the working set of the node, as the kubelet's Summary has them: of the root cgroup.
+func (m Memory) Node() (capacity, workingSet int64, err error) {
+	info, err := fields(m.MemInfo, ":")
+	if err != nil {
+		return 0, 0, err
+	}
+	const kibibyte = 1 << 10
+	capacity = info["MemTotal"] * kibibyte
+	if capacity <= 0 {
+		return 0, 0, fmt.Errorf("%s has no MemTotal", m.MemInfo)
+	}
+	if !m.V2 {
+		workingSet, err = m.WorkingSet("/")
+		return capacity, workingSet, err
+	}
+	// The root of cgroup v2 has no memory.current. runc's library, which the kubelet uses, adds these instead.
+	stat, err := fields(filepath.Join(m.Mount, "memory.stat"), " ")
+	if err != nil {
+		return 0, 0, err
+	}
+	return capacity, max(stat["anon"]+stat["file"]-stat["inactive_file"], 0), nil
+}
+
+// WorkingSet is what a cgroup uses without inactive file pages.
+func (m Memory) WorkingSet(cgroup string) (int64, error) {
+	usageFile, inactive := "memory.usage_in_bytes", "total_inactive_file"
+	if m.V2 {
+		usageFile, inactive = "memory.current", "inactive_file"
+	}
+	usage, err := number(filepath.Join(m.Mount, cgroup, usageFile))
+	if err != nil {
+		return 0, err
+	}
+	stat, err := fields(filepath.Join(m.Mount, cgroup, "memory.stat"), " ")
+	if err != nil {
+		return 0, err
+	}
+	return max(usage-stat[inactive], 0), nil
+}
+
+// Limit is the limit of a cgroup in bytes; 0 is none.
+func (m Memory) Limit(cgroup string) (int64, error) {
+	file := "memory.limit_in_bytes"
+	if m.V2 {
+		file = "memory.max"
+	}
+	text, err := os.ReadFile(filepath.Join(m.Mount, cgroup, file))
+	if err != nil {
+		return 0, err
+	}
+	if strings.TrimSpace(string(text)) == "max" {
+		return 0, nil
+	}
+	limit, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("read %s: %w", filepath.Join(m.Mount, cgroup, file), err)
+	}
+	if limit >= unlimited {
+		return 0, nil
+	}
+	return int64(limit), nil
+}
+
+func number(path string) (int64, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("read %s: %.40q is not a size", path, text)
+	}
+	return n, nil
+}
+
+// fields reads a file of lines that have a name, a separator and a number. Lines of other kinds are left out.
+func fields(path, separator string) (map[string]int64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	all := map[string]int64{}
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		name, rest, ok := strings.Cut(lines.Text(), separator)
+		values := strings.Fields(rest)
+		if !ok || len(values) == 0 {
+			continue
+		}
+		if n, err := strconv.ParseInt(values[0], 10, 64); err == nil && n >= 0 {
+			all[name] = n
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("read %s: %w", path, errors.Join(fs.ErrInvalid, errors.New("it has no figures")))
+	}
+	return all, nil
+}

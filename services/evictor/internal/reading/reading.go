@@ -1,0 +1,149 @@
+// Package reading reads the eviction signals from cgroups, /proc and filesystems.
+//
+// It needs neither stats nor, for memory and process IDs, the runtime. A figure that cannot be, such as a size of 0 or
+// more available than there is, is an error and no observation.
+package reading
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/microlet/microlet/services/evictor/internal/signal"
+	"github.com/microlet/microlet/services/evictor/internal/threshold"
+)
+
+// imagesPeriod is how old the runtime's account of its filesystems may be: it changes when the runtime is configured
+// anew.
+const imagesPeriod = 10 * time.Minute
+
+// errNoLimit says that the cgroup of all pods has no limit, so that nothing is allocatable by it. It is no failure.
+var errNoLimit = errors.New("the cgroup of all pods has no limit")
+
+// Filesystems are where the runtime keeps images and writable layers.
+type Filesystems struct {
+	Images, Containers string
+}
+
+// Options of a Reader.
+type Options struct {
+	Memory    Memory
+	Processes Processes
+	// PodsCgroup is the cgroup of all pods, below the mount; it may not exist yet.
+	PodsCgroup string
+	// RootDir is the kubelet's.
+	RootDir string
+	// Filesystems asks the runtime.
+	Filesystems func(ctx context.Context) (Filesystems, error)
+}
+
+// Reader reads signals. One goroutine uses it.
+type Reader struct {
+	o       Options
+	disks   Disks
+	runtime Filesystems
+	asked   time.Time // when the runtime answered
+}
+
+// New returns a Reader.
+func New(o Options) *Reader { return &Reader{o: o} }
+
+// Result is what was read at one time.
+type Result struct {
+	Seen threshold.Observations
+	// Failed says why a signal is not in Seen.
+	Failed map[signal.Signal]error
+	// Layout is that of the filesystems; LayoutKnown says that the runtime has told it.
+	Layout      threshold.Layout
+	LayoutKnown bool
+}
+
+// Memory reads only the signals of memory, which takes a fraction of a millisecond.
+func (r *Reader) Memory() Result {
+	out := newResult()
+	r.memory(out)
+	return *out
+}
+
+// All reads all signals. It takes some seconds if a filesystem or the runtime hangs.
+func (r *Reader) All(ctx context.Context) Result {
+	out := newResult()
+	r.memory(out)
+	limit, running, err := r.o.Processes.Read()
+	out.add(signal.PIDAvailable, limit-running, limit, err)
+	r.allDisks(ctx, out)
+	return *out
+}
+
+func newResult() *Result {
+	return &Result{Seen: threshold.Observations{}, Failed: map[signal.Signal]error{}}
+}
+
+func (r *Reader) memory(out *Result) {
+	capacity, used, err := r.o.Memory.Node()
+	out.add(signal.MemoryAvailable, capacity-used, capacity, err)
+	limit, err := r.o.Memory.Limit(r.o.PodsCgroup)
+	if err == nil && limit == 0 {
+		err = errNoLimit
+	}
+	if err == nil {
+		used, err = r.o.Memory.WorkingSet(r.o.PodsCgroup)
+	}
+	// The kernel may hold more than the limit for a moment.
+	out.add(signal.AllocatableMemoryAvailable, max(limit-used, 0), limit, err)
+}
+
+func (r *Reader) allDisks(ctx context.Context, out *Result) {
+	root, rootErr := r.disks.Read(ctx, r.o.RootDir)
+	out.disk(signal.NodeFsAvailable, signal.NodeFsInodesFree, root, rootErr)
+	if time.Since(r.asked) >= imagesPeriod || r.asked.IsZero() {
+		fs, err := r.o.Filesystems(ctx)
+		if err == nil && (fs.Images == "" || fs.Containers == "") {
+			err = errors.New("the runtime does not tell its filesystems")
+		}
+		if err == nil {
+			r.runtime, r.asked = fs, time.Now()
+		} else if r.runtime == (Filesystems{}) {
+			out.disk(signal.ImageFsAvailable, signal.ImageFsInodesFree, Disk{}, err)
+			out.disk(signal.ContainerFsAvailable, signal.ContainerFsInodesFree, Disk{}, err)
+			return
+		}
+	}
+	images, imagesErr := r.disks.Read(ctx, r.runtime.Images)
+	out.disk(signal.ImageFsAvailable, signal.ImageFsInodesFree, images, imagesErr)
+	containers, containersErr := r.disks.Read(ctx, r.runtime.Containers)
+	out.disk(signal.ContainerFsAvailable, signal.ContainerFsInodesFree, containers, containersErr)
+	if errors.Join(rootErr, imagesErr, containersErr) == nil {
+		out.LayoutKnown = true
+		out.Layout = threshold.Layout{
+			ImageFs:          images.Device != root.Device || images.Device != containers.Device,
+			SplitContainerFs: images.Device != containers.Device,
+		}
+	}
+}
+
+func (out *Result) disk(available, inodes signal.Signal, d Disk, err error) {
+	out.add(available, d.Available, d.Capacity, err)
+	if err == nil && d.Inodes == 0 {
+		return // the filesystem does not count them
+	}
+	out.add(inodes, d.InodesFree, d.Inodes, err)
+}
+
+// add takes an observation over, unless it cannot be.
+func (out *Result) add(s signal.Signal, available, capacity int64, err error) {
+	switch {
+	case err != nil:
+		out.Failed[s] = err
+	case capacity <= 0:
+		out.Failed[s] = fmt.Errorf("the capacity is %d", capacity)
+	case available < 0 || available > capacity:
+		out.Failed[s] = fmt.Errorf("%d of %d are available", available, capacity)
+	default:
+		out.Seen[s] = threshold.Observation{Available: available, Capacity: capacity, Time: time.Now()}
+	}
+}
+
+// Harmless says that a signal that failed for this reason is simply not there.
+func Harmless(err error) bool { return errors.Is(err, errNoLimit) }
