@@ -1,0 +1,37 @@
+// Package fuse stops evictions that follow one another faster than the kubelet's could.
+//
+// The kubelet evicts one pod, looks after a second whether it is gone, and reads the signals again. Whoever wants two
+// evictions within that second acts on readings that cannot show what the first has freed: a fault, which would empty
+// the node.
+package fuse
+
+import (
+	"fmt"
+	"time"
+)
+
+const (
+	// Pace is the least time between two evictions.
+	Pace = time.Second
+	// Open is how long a blown fuse lets no eviction pass.
+	Open = 30 * time.Second
+)
+
+// Fuse is for one goroutine. The zero value is whole.
+type Fuse struct {
+	last  time.Time
+	blown time.Time
+}
+
+// Pass lets an eviction pass, or says why not. An eviction that comes too early blows the fuse.
+func (f *Fuse) Pass(now time.Time) error {
+	if left := Open - now.Sub(f.blown); !f.blown.IsZero() && left > 0 {
+		return fmt.Errorf("evictions are stopped for %v more, because two were wanted within %v", left, Pace)
+	}
+	if since := now.Sub(f.last); !f.last.IsZero() && since < Pace {
+		f.blown = now
+		return fmt.Errorf("a second eviction was wanted %v after the last: evictions are stopped for %v", since, Open)
+	}
+	f.last, f.blown = now, time.Time{}
+	return nil
+}

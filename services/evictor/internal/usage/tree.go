@@ -1,0 +1,119 @@
+package usage
+
+import (
+	"bufio"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/microlet/microlet/services/evictor/internal/pods"
+	"github.com/microlet/microlet/services/internal/podcgroup"
+	"github.com/microlet/microlet/services/internal/podutil"
+)
+
+// Memory reads the working set of a cgroup; see reading.Memory.
+type Memory interface {
+	WorkingSet(cgroup string) (int64, error)
+}
+
+// Tree finds the cgroups of pods, under the names that either driver gives them.
+type Tree struct {
+	// Mount is where the memory controller is mounted.
+	Mount string
+	// Root is cgroupRoot.
+	Root   string
+	Memory Memory
+}
+
+// AllPods returns the cgroup of all pods, below the mount; as cgroupfs names it if there is none yet.
+func (t *Tree) AllPods() string {
+	return t.find(func(root podcgroup.Name) podcgroup.Name { return root })
+}
+
+// Pod implements Cgroups.
+func (t *Tree) Pod(p pods.Pod) (*statsapi.PodStats, error) {
+	at := t.find(func(root podcgroup.Name) podcgroup.Name {
+		switch podutil.QOSClass(p.Pod) {
+		case v1.PodQOSBurstable:
+			root = root.Child(podcgroup.BurstablePart)
+		case v1.PodQOSBestEffort:
+			root = root.Child(podcgroup.BestEffortPart)
+		}
+		return root.Child(podcgroup.PodPrefix + string(p.UID))
+	})
+	used, err := t.Memory.WorkingSet(at)
+	if err != nil {
+		return nil, fmt.Errorf("read the cgroup of pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	stats := &statsapi.PodStats{Memory: memoryOf(used)}
+	processes, err := t.processes(at)
+	if err != nil {
+		return nil, fmt.Errorf("count the processes of pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	stats.ProcessStats = &statsapi.ProcessStats{ProcessCount: &processes}
+	entries, err := os.ReadDir(filepath.Join(t.Mount, at))
+	if err != nil {
+		return nil, fmt.Errorf("list the cgroup of pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	for _, list := range [][]v1.Container{p.Spec.Containers, p.Spec.InitContainers} {
+		for i := range list {
+			for _, e := range entries {
+				if id := p.Containers[list[i].Name]; id == "" || !e.IsDir() || !strings.Contains(e.Name(), id) {
+					continue
+				}
+				if used, err := t.Memory.WorkingSet(filepath.Join(at, e.Name())); err == nil {
+					stats.Containers = append(stats.Containers,
+						statsapi.ContainerStats{Name: list[i].Name, Memory: memoryOf(used)})
+				}
+			}
+		}
+	}
+	return stats, nil
+}
+
+func memoryOf(used int64) *statsapi.MemoryStats {
+	return &statsapi.MemoryStats{WorkingSetBytes: new(uint64(used))}
+}
+
+// find returns the path of a cgroup as the driver has it whose cgroup exists.
+func (t *Tree) find(below func(podcgroup.Name) podcgroup.Name) string {
+	first := ""
+	for _, systemd := range []bool{false, true} {
+		root := podcgroup.ParseRoot(t.Root, systemd).Child(podcgroup.RootPart)
+		path, err := below(root).Path(systemd)
+		if err != nil {
+			continue
+		}
+		if first == "" {
+			first = path
+		}
+		if _, err := os.Stat(filepath.Join(t.Mount, path)); err == nil {
+			return path
+		}
+	}
+	return first
+}
+
+// processes counts those of a cgroup and of all below it.
+func (t *Tree) processes(cgroup string) (n uint64, err error) {
+	err = filepath.WalkDir(filepath.Join(t.Mount, cgroup), func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.IsDir() {
+			return err
+		}
+		f, err := os.Open(filepath.Join(path, "cgroup.procs"))
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		for lines := bufio.NewScanner(f); lines.Scan(); {
+			n++
+		}
+		return nil
+	})
+	return n, err
+}

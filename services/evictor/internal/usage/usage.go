@@ -1,0 +1,95 @@
+// Package usage says what pods use.
+//
+// It asks stats. If stats is down, or its figures are old, it reads memory and processes from the cgroups of the pods.
+// What pods take of disks only stats knows.
+package usage
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"k8s.io/apimachinery/pkg/types"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
+	"github.com/microlet/microlet/services/evictor/internal/pods"
+)
+
+const (
+	// patience is how long stats may take: memory may run out meanwhile.
+	patience = 3 * time.Second
+	// fresh is how old the figures of stats may be, whose own period is 10 s.
+	fresh = 30 * time.Second
+)
+
+// ErrNone says that nothing is known of any pod.
+var ErrNone = errors.New("nothing is known of what pods use")
+
+// Stats is the service; see statsv1.StatsServiceClient.
+type Stats interface {
+	Summary(context.Context, *statsv1.SummaryRequest, ...grpc.CallOption) (*statsv1.SummaryResponse, error)
+}
+
+// Cgroups reads pods' cgroups; see Tree.
+type Cgroups interface {
+	Pod(p pods.Pod) (*statsapi.PodStats, error)
+}
+
+// Usage is for one goroutine.
+type Usage struct {
+	Stats   Stats
+	Cgroups Cgroups
+}
+
+// Figures are what pods use, by UID.
+type Figures map[types.UID]*statsapi.PodStats
+
+// Of returns the figures of the pods. Those that stats does not have come from cgroups, unless disk is wanted. The
+// error is why stats has none; it comes with the figures that there are, and with ErrNone if there are none at all.
+func (u *Usage) Of(ctx context.Context, all []pods.Pod, disk bool) (Figures, error) {
+	figures, err := u.summary(ctx)
+	if figures == nil {
+		figures = Figures{}
+	}
+	for _, p := range all {
+		if disk || figures[p.UID] != nil {
+			continue
+		}
+		if f, cgroupErr := u.Cgroups.Pod(p); cgroupErr == nil {
+			figures[p.UID] = f
+		} else if err == nil {
+			err = cgroupErr
+		}
+	}
+	for _, p := range all {
+		if figures[p.UID] != nil {
+			return figures, err
+		}
+	}
+	return nil, errors.Join(ErrNone, err)
+}
+
+func (u *Usage) summary(ctx context.Context) (Figures, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	resp, err := u.Stats.Summary(ctx, &statsv1.SummaryRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("ask stats: %w", err)
+	}
+	if age := time.Since(resp.GetTaken().AsTime()); age > fresh || age < -fresh {
+		return nil, fmt.Errorf("ask stats: its figures are %v old: %s", age.Round(time.Second), resp.GetProblem())
+	}
+	var s statsapi.Summary
+	if err := json.Unmarshal(resp.GetJson(), &s); err != nil {
+		return nil, fmt.Errorf("read the figures of stats: %w", err)
+	}
+	figures := make(Figures, len(s.Pods))
+	for i := range s.Pods {
+		figures[types.UID(s.Pods[i].PodRef.UID)] = &s.Pods[i]
+	}
+	return figures, nil
+}

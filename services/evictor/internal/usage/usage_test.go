@@ -1,0 +1,110 @@
+package usage
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
+	"github.com/microlet/microlet/services/evictor/internal/pods"
+	"github.com/microlet/microlet/services/evictor/internal/reading"
+)
+
+// stats has figures of one pod, of some age.
+type stats struct {
+	uid string
+	age time.Duration
+	err error
+}
+
+func (s stats) Summary(context.Context, *statsv1.SummaryRequest, ...grpc.CallOption) (*statsv1.SummaryResponse, error) {
+	text, err := json.Marshal(statsapi.Summary{Pods: []statsapi.PodStats{{
+		PodRef: statsapi.PodReference{UID: s.uid}, Memory: memoryOf(77),
+	}}})
+	return &statsv1.SummaryResponse{Json: text, Taken: timestamppb.New(time.Now().Add(-s.age))}, errors.Join(err, s.err)
+}
+
+func pod() pods.Pod {
+	return pods.Pod{Pod: &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{UID: "u-1"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c"}}},
+	}, Containers: map[string]string{"c": "abc"}}
+}
+
+// tree has the cgroup of the pod, under one driver's names.
+func tree(t *testing.T, folder, container string) *Tree {
+	t.Helper()
+	mount := t.TempDir()
+	for at, usage := range map[string]string{folder: "4000", filepath.Join(folder, container): "3000"} {
+		dir := filepath.Join(mount, at)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range map[string]string{
+			"memory.usage_in_bytes": usage, "memory.stat": "total_inactive_file 1000\n", "cgroup.procs": "1\n2\n",
+		} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return &Tree{Mount: mount, Memory: reading.Memory{Mount: mount}}
+}
+
+func TestStatsIsAskedAndCgroupsAreReadOtherwise(t *testing.T) {
+	cgroups := tree(t, "kubepods/besteffort/podu-1", "abc")
+	for name, test := range map[string]struct {
+		stats stats
+		disk  bool
+		want  uint64
+		err   string
+	}{
+		"fresh":           {stats{uid: "u-1"}, false, 77, ""},
+		"of another":      {stats{uid: "other"}, false, 3000, ""},
+		"old":             {stats{uid: "u-1", age: time.Minute}, false, 3000, "1m0s old"},
+		"down":            {stats{err: errors.New("no stats")}, false, 3000, "no stats"},
+		"down, of a disk": {stats{err: errors.New("no stats")}, true, 0, "nothing is known"},
+	} {
+		u := &Usage{Stats: test.stats, Cgroups: cgroups}
+		figures, err := u.Of(t.Context(), []pods.Pod{pod()}, test.disk)
+		if test.err == "" && err != nil || test.err != "" && (err == nil || !strings.Contains(err.Error(), test.err)) {
+			t.Errorf("%s: %v, want %q", name, err, test.err)
+		}
+		if test.want == 0 {
+			if figures != nil {
+				t.Errorf("%s: %v", name, figures)
+			}
+			continue
+		}
+		if got := figures["u-1"]; got == nil || *got.Memory.WorkingSetBytes != test.want {
+			t.Errorf("%s: %+v, want %d", name, got, test.want)
+		}
+	}
+}
+
+func TestBothDriversNamesAreFound(t *testing.T) {
+	for folder, container := range map[string]string{
+		"kubepods/besteffort/podu-1": "abc",
+		"kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podu_1.slice": "cri-containerd-abc.scope",
+	} {
+		cgroups := tree(t, folder, container)
+		got, err := cgroups.Pod(pod())
+		if err != nil || *got.Memory.WorkingSetBytes != 3000 || *got.ProcessStats.ProcessCount != 4 ||
+			len(got.Containers) != 1 || *got.Containers[0].Memory.WorkingSetBytes != 2000 {
+			t.Errorf("%s: %+v, %v", folder, got, err)
+		}
+		if all := cgroups.AllPods(); all != "/"+strings.SplitN(folder, "/", 2)[0] {
+			t.Errorf("all pods are in %s", all)
+		}
+	}
+}
