@@ -71,7 +71,8 @@ func reportNode(cfg *Config, s *service.Service, clients *api.Clients, health po
 	events := outbox.NewRecorder(s.Bus, cfg.Service.NodeName, s.Log)
 	collector := &observe.Collector{
 		Settings: cfg.settings(), Network: observe.HostNetwork{}, Limits: cfg.limits(), Reservation: cfg.reservation(),
-		Capacity: entries.Capacity, Runtime: entries.Runtime, Pressure: entries.Pressure, Ready: ready, Found: entries.Addresses, Log: s.Log,
+		Capacity: entries.Capacity, Runtime: entries.Runtime, Images: entries.Images, Pressure: entries.Pressure,
+		Ready: ready, Found: entries.Addresses, Log: s.Log,
 	}
 	watched := clients.Watch()
 	loop := schedule.New(s.Pulse.Turn)

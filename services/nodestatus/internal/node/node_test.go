@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	imagegcv1 "github.com/microlet/microlet/proto/microlet/imagegc/v1"
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/kubeversion"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
@@ -398,5 +399,24 @@ func TestExternalCloudKeepsItsAddresses(t *testing.T) {
 	if n, _, _ = s.Update(n, observed(), now); n.Annotations[annotationProvidedIP] != "" ||
 		len(n.Status.Addresses) != 2 {
 		t.Errorf("without a cloud: addresses %v, annotations %v", n.Status.Addresses, n.Annotations)
+	}
+}
+
+// The list is imagegc's. Until there is one, that of before counts.
+func TestImages(t *testing.T) {
+	before := []v1.ContainerImage{{Names: []string{"old"}, SizeBytes: 1}}
+	s := Settings{Name: "n"}
+	n, _, _ := s.Update(&v1.Node{Status: v1.NodeStatus{Images: before}}, Observed{}, now)
+	if !cmp.Equal(n.Status.Images, before) {
+		t.Errorf("without a list: %v", n.Status.Images)
+	}
+	list := &imagegcv1.Images{Images: []*imagegcv1.Images_Image{{Names: []string{"a@b", "a:1"}, SizeBytes: 5}}}
+	n, changed, _ := s.Update(n, Observed{Images: list}, now)
+	want := []v1.ContainerImage{{Names: []string{"a@b", "a:1"}, SizeBytes: 5}}
+	if !changed || !cmp.Equal(n.Status.Images, want) {
+		t.Errorf("with a list: %v", n.Status.Images)
+	}
+	if n, _, _ = s.Update(n, Observed{Images: &imagegcv1.Images{}}, now); len(n.Status.Images) > 0 {
+		t.Errorf("with an empty one: %v", n.Status.Images)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
+	imagegcv1 "github.com/microlet/microlet/proto/microlet/imagegc/v1"
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
 	"github.com/microlet/microlet/services/internal/pressure"
@@ -24,6 +25,8 @@ type Observed struct {
 	Runtime *podsyncv1.Runtime
 	// Pressure is what evictor reports; nil when it has not for a while.
 	Pressure []pressure.State
+	// Images are those that imagegc lists.
+	Images *imagegcv1.Images
 	// Problems are why the node is not ready, in the kubelet's words; none when it is.
 	Problems []error
 	// Warning is added to the message of a ready node.
@@ -38,8 +41,7 @@ type Event struct {
 // Update returns a copy of the Node with its labels, annotations and status as observed, whether that differs
 // from the Node in more than heartbeat times, and the Events to send once the change is accepted.
 //
-// It reports no images, since nothing here keeps account of them. Volumes in use stay as a kubelet before may have left
-// them: the volumes may still be mounted.
+// Volumes in use stay as a kubelet before may have left them: the volumes may still be mounted.
 func (s Settings) Update(original *v1.Node, o Observed,
 	now time.Time) (updated *v1.Node, changed bool, events []Event) {
 	n := original.DeepCopy()
@@ -52,12 +54,24 @@ func (s Settings) Update(original *v1.Node, o Observed,
 	}
 	s.setInfo(n, o)
 	setRuntime(n, o.Runtime)
-	n.Status.Images = nil
+	setImages(n, o.Images)
 	n.Status.DaemonEndpoints = v1.NodeDaemonEndpoints{KubeletEndpoint: v1.DaemonEndpoint{Port: s.KubeletPort}}
 	n.Status.DeclaredFeatures = s.DeclaredFeatures
 	events = append(events, s.setPressure(n, o.Pressure, now)...)
 	events = append(events, s.setReady(n, o, now)...) // last: old control planes want it so
 	return n, Differs(original, n), events
+}
+
+// setImages takes over the list of imagegc. Without one, the Node keeps what it says.
+func setImages(n *v1.Node, list *imagegcv1.Images) {
+	if list == nil {
+		return
+	}
+	images := make([]v1.ContainerImage, 0, len(list.GetImages()))
+	for _, image := range list.GetImages() {
+		images = append(images, v1.ContainerImage{Names: image.GetNames(), SizeBytes: image.GetSizeBytes()})
+	}
+	n.Status.Images = images
 }
 
 func (s Settings) setLabels(n *v1.Node) {

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
+	imagegcv1 "github.com/microlet/microlet/proto/microlet/imagegc/v1"
 	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
 	plegv1 "github.com/microlet/microlet/proto/microlet/pleg/v1"
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
@@ -29,6 +30,7 @@ type Entries struct {
 	relist     *bus.View[*plegv1.Relist]
 	runtime    *bus.View[*podsyncv1.Runtime]
 	capacity   *bus.View[*podsyncv1.Capacity]
+	images     *bus.View[*imagegcv1.Images]
 	pressure   *pressure.Reader
 	writer     *bus.Writer
 }
@@ -47,6 +49,7 @@ func Watch(s *service.Service) *Entries {
 		relist:     bus.Watch[plegv1.Relist](s.Bus, subject.Runtime, subject.RuntimeRelist, nil),
 		runtime:    bus.Watch[podsyncv1.Runtime](s.Bus, subject.Node, subject.NodeRuntime, nil),
 		capacity:   bus.Watch[podsyncv1.Capacity](s.Bus, subject.Node, subject.NodeCapacity, nil),
+		images:     bus.Watch[imagegcv1.Images](s.Bus, subject.Node, subject.NodeImages, nil),
 		pressure:   pressure.Watch(s.Bus),
 		writer:     s.Bus.Own(subject.Node),
 	}
@@ -75,6 +78,12 @@ func (e *Entries) Capacity() *podsyncv1.Capacity {
 // Runtime returns what podsync last learned from the runtime, nil before.
 func (e *Entries) Runtime() *podsyncv1.Runtime {
 	m, _ := e.runtime.Get(subject.NodeRuntime)
+	return m
+}
+
+// Images returns what imagegc lists, nil while it has not.
+func (e *Entries) Images() *imagegcv1.Images {
+	m, _ := e.images.Get(subject.NodeImages)
 	return m
 }
 

@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	imagegcv1 "github.com/microlet/microlet/proto/microlet/imagegc/v1"
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
@@ -30,6 +31,8 @@ type Collector struct {
 	// Capacity and Runtime return what podsync has put, nil when it has not.
 	Capacity func() *podsyncv1.Capacity
 	Runtime  func() *podsyncv1.Runtime
+	// Images returns what imagegc lists, nil while it has not.
+	Images func() *imagegcv1.Images
 	// Pressure returns what evictor reports, nil when it does not.
 	Pressure func() []pressure.State
 	Ready    *Ready
@@ -53,7 +56,7 @@ func (c *Collector) Observe(ctx context.Context, fresh bool) node.Observed {
 	}
 	o := node.Observed{
 		Addresses: slices.Clone(c.addresses), Machine: c.machine, Runtime: c.Runtime(),
-		Pressure: c.Pressure(), Problems: c.Ready.Problems(), Warning: c.Ready.Warning(),
+		Images: c.Images(), Pressure: c.Pressure(), Problems: c.Ready.Problems(), Warning: c.Ready.Warning(),
 	}
 	capacity := c.Capacity()
 	if capacity.GetSystemUuid() != "" {

@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
+	imagegcv1 "github.com/microlet/microlet/proto/microlet/imagegc/v1"
 	plegv1 "github.com/microlet/microlet/proto/microlet/pleg/v1"
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
@@ -399,6 +400,7 @@ func TestCollectorPrefersPodsyncAndHoldsWhatItFound(t *testing.T) {
 		Settings: node.Settings{Name: "n", Hostname: "n"}, Network: network,
 		Limits:   nodeinfo.Options{RootDir: "/", MaxPods: 7, LocalStorageCapacityIsolation: true},
 		Capacity: func() *podsyncv1.Capacity { return reported }, Runtime: func() *podsyncv1.Runtime { return good },
+		Images:   func() *imagegcv1.Images { return nil },
 		Pressure: func() []pressure.State { return []pressure.State{{Type: v1.NodePIDPressure}} },
 		Ready:    NewReady(NewPodsync(func() *busv1.Heartbeat { return nil }, &fakePodsync{})),
 		Found:    func([]v1.NodeAddress) {}, Log: slog.New(slog.DiscardHandler),
