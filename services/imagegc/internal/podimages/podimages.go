@@ -1,0 +1,88 @@
+// Package podimages finds the images that the node's pods name.
+//
+// A pod that podsync has admitted may be pulling an image, or may be about to start a container from it. The kubelet
+// knows containers only, and so has removed images that were being pulled (kubernetes/kubernetes#121312 and others).
+package podimages
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/distribution/reference"
+	v1 "k8s.io/api/core/v1"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+)
+
+// ErrUnknown is that the pods of the node are not known, because the bus is away.
+var ErrUnknown = errors.New("the node's pods are not known: the bus is away")
+
+// view is the bucket PODS.
+type view interface {
+	Synced() bool
+	All() map[string]*podsyncv1.Pod
+}
+
+// Pods are the node's pods. It is safe for concurrent use.
+type Pods struct{ view view }
+
+// New returns the pods that a view of PODS shows.
+func New(v view) *Pods { return &Pods{v} }
+
+// Names are image names, as Normal makes them.
+type Names map[string]bool
+
+// Has reports whether a name, in any spelling, is among them.
+func (n Names) Has(name string) bool { return n[Normal(name)] }
+
+// Named returns the images that pods name which may still start a container.
+func (p *Pods) Named() (Names, error) {
+	if !p.view.Synced() {
+		return nil, ErrUnknown
+	}
+	names := Names{}
+	for uid, entry := range p.view.All() {
+		if entry.GetTerminating() {
+			continue // nothing of it may start; what runs is the runtime's to report
+		}
+		var pod v1.Pod
+		if err := pod.Unmarshal(entry.GetPod()); err != nil {
+			return nil, fmt.Errorf("decode pod %s: %w", uid, err)
+		}
+		names.add(&pod)
+	}
+	return names, nil
+}
+
+func (n Names) add(pod *v1.Pod) {
+	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			n[Normal(list[i].Image)] = true
+		}
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		n[Normal(pod.Spec.EphemeralContainers[i].Image)] = true
+	}
+	for i := range pod.Spec.Volumes {
+		if image := pod.Spec.Volumes[i].Image; image != nil {
+			n[Normal(image.Reference)] = true
+		}
+	}
+}
+
+// Normal is the full spelling of an image's name, as the runtime has it: with the registry, and with a tag or digest.
+// What is no name, such as an image's ID, stays as it is. Of a name with both, the digest counts, as with the runtime.
+func Normal(name string) string {
+	name = strings.TrimSpace(name)
+	if id, err := reference.ParseAnyReference(name); err == nil {
+		if _, named := id.(reference.Named); !named {
+			return id.String()
+		}
+	}
+	named, err := reference.ParseDockerRef(name)
+	if err != nil {
+		return name
+	}
+	return named.String()
+}

@@ -1,0 +1,86 @@
+package podimages
+
+import (
+	"errors"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+)
+
+type fakeView struct {
+	synced bool
+	pods   map[string]*podsyncv1.Pod
+}
+
+func (f fakeView) Synced() bool                   { return f.synced }
+func (f fakeView) All() map[string]*podsyncv1.Pod { return f.pods }
+
+func entry(t *testing.T, spec v1.PodSpec, terminating bool) *podsyncv1.Pod {
+	t.Helper()
+	data, err := (&v1.Pod{Spec: spec}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &podsyncv1.Pod{Pod: data, Terminating: terminating}
+}
+
+const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+func TestNamed(t *testing.T) {
+	container := func(image string) []v1.Container { return []v1.Container{{Image: image}} }
+	p := New(fakeView{true, map[string]*podsyncv1.Pod{
+		"a": entry(t, v1.PodSpec{
+			InitContainers: container("init"), Containers: container("registry.example:5000/app:1"),
+			EphemeralContainers: []v1.EphemeralContainer{{
+				EphemeralContainerCommon: v1.EphemeralContainerCommon{Image: "debug@" + digest},
+			}},
+			Volumes: []v1.Volume{{VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "quay.io/data:2"}}}},
+		}, false),
+		"b": entry(t, v1.PodSpec{Containers: container("ends")}, true),
+	}})
+	names, err := p.Named()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"docker.io/library/init:latest", "init", "registry.example:5000/app:1", "docker.io/library/debug@" + digest,
+		"quay.io/data:2",
+	} {
+		if !names.Has(want) {
+			t.Errorf("%s is not named: %v", want, names)
+		}
+	}
+	if names.Has("ends") || len(names) != 4 {
+		t.Errorf("named: %v", names)
+	}
+}
+
+// What is not known must not pass for "no pod".
+func TestPodsThatAreNotKnown(t *testing.T) {
+	if _, err := New(fakeView{}).Named(); !errors.Is(err, ErrUnknown) {
+		t.Errorf("without the bus: %v", err)
+	}
+	bad := fakeView{true, map[string]*podsyncv1.Pod{"a": {Pod: []byte("no pod")}}}
+	if names, err := New(bad).Named(); err == nil {
+		t.Errorf("a pod that cannot be read names %v", names)
+	}
+}
+
+func TestNormal(t *testing.T) {
+	for name, want := range map[string]string{
+		"busybox":                  "docker.io/library/busybox:latest",
+		"busybox:1":                "docker.io/library/busybox:1",
+		"user/app":                 "docker.io/user/app:latest",
+		"busybox:1@" + digest:      "docker.io/library/busybox@" + digest,
+		"registry.k8s.io/pause:3":  "registry.k8s.io/pause:3",
+		digest:                     digest,
+		"NoName":                   "NoName",
+		"localhost:5000/a/b:dev_1": "localhost:5000/a/b:dev_1",
+	} {
+		if got := Normal(name); got != want {
+			t.Errorf("Normal(%q) = %q, want %q", name, got, want)
+		}
+	}
+}
