@@ -1,0 +1,194 @@
+package collector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/microlet/microlet/services/imagegc/internal/ages"
+	"github.com/microlet/microlet/services/imagegc/internal/imagefs"
+	"github.com/microlet/microlet/services/imagegc/internal/podimages"
+	"github.com/microlet/microlet/services/internal/logkey"
+)
+
+// Reasons of Events, as the kubelet has them.
+const (
+	reasonInvalidCapacity = "InvalidDiskCapacity"
+	reasonNothingToFree   = "FreeDiskSpaceFailed"
+)
+
+// Reasons why images are removed, as kubelet_image_garbage_collected_total has them.
+const (
+	becauseOfAge   = "age"
+	becauseOfSpace = "space"
+)
+
+// Ages remember when images were used; see package ages.
+type Ages interface {
+	See(present []string, used map[string]bool) error
+	Forget(id string)
+	Of() map[string]ages.Age
+}
+
+// FileSystem measures the file system on which a path lies.
+type FileSystem interface {
+	Usage(ctx context.Context, path string) (imagefs.Usage, error)
+}
+
+// Pods know which images the node's pods name.
+type Pods interface {
+	Named() (podimages.Names, error)
+}
+
+// Options of a Collector. All fields but the ages' bounds are required.
+type Options struct {
+	Runtime    Runtime
+	Ages       Ages
+	FileSystem FileSystem
+	Pods       Pods
+	// HighThresholdPercent and LowThresholdPercent are the use of the file system at which images are removed, and to
+	// which.
+	HighThresholdPercent, LowThresholdPercent int
+	// MinimumAge is how long an image stays however full the disk is. MaximumAge is how long one stays that nobody uses;
+	// 0 is no bound.
+	MinimumAge, MaximumAge time.Duration
+	Events                 record.EventRecorder
+	// Node is what the Events are about.
+	Node    *v1.ObjectReference
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
+}
+
+// Collector removes images. It is safe for concurrent use: one collection is under way at a time.
+type Collector struct {
+	o       Options
+	metrics metrics
+	idle    chan struct{} // holds a token while nobody collects
+	unsaved bool          // the file of ages could not be written last; only with the token
+}
+
+// Removed is what a collection has removed.
+type Removed struct {
+	Images int
+	// Bytes are the sizes that the runtime gives. Images that share layers free less.
+	Bytes int64
+}
+
+// New returns a collector.
+func New(o Options) *Collector {
+	c := &Collector{o: o, metrics: newMetrics(o.Metrics), idle: make(chan struct{}, 1)}
+	c.idle <- struct{}{}
+	return c
+}
+
+// enter waits until no other collection is under way.
+func (c *Collector) enter(ctx context.Context) (leave func(), err error) {
+	select {
+	case <-c.idle:
+		return func() { c.idle <- struct{}{} }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("another garbage collection is under way: %w", ctx.Err())
+	}
+}
+
+// Collect removes images that are too old, and then as many as bring the file system below the low threshold if it is
+// above the high one. The error says, among others, that not enough could be removed.
+func (c *Collector) Collect(ctx context.Context) error {
+	leave, err := c.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	candidates, err := c.detect(ctx)
+	if err != nil {
+		return err
+	}
+	if candidates, err = c.removeOld(ctx, candidates); err != nil {
+		return err
+	}
+	root, err := c.o.Runtime.ImageRoot(ctx)
+	if err != nil {
+		return fmt.Errorf("find the file system of the images: %w", err)
+	}
+	usage, err := c.o.FileSystem.Usage(ctx, root)
+	if err != nil {
+		return err
+	}
+	if usage.Capacity == 0 {
+		err := errors.New("invalid capacity 0 on image filesystem") // the kubelet's words
+		c.o.Events.Event(c.o.Node, v1.EventTypeWarning, reasonInvalidCapacity, err.Error())
+		return err
+	}
+	percent := usedPercent(usage)
+	if percent < c.o.HighThresholdPercent {
+		return nil
+	}
+	wanted := int64(float64(usage.Capacity)*float64(100-c.o.LowThresholdPercent)/100) - int64(usage.Available)
+	c.o.Log.Info("image filesystem is above the high threshold; removing unused images", "usedPercent", percent,
+		"high", c.o.HighThresholdPercent, "low", c.o.LowThresholdPercent, "bytes", wanted)
+	removed, err := c.free(ctx, candidates, wanted)
+	if err != nil {
+		return err
+	}
+	if removed.Bytes < wanted {
+		err := insufficient(percent, usage.Capacity, removed.Bytes)
+		c.o.Events.Event(c.o.Node, v1.EventTypeWarning, reasonNothingToFree, err.Error())
+		return err
+	}
+	return nil
+}
+
+// DeleteUnused removes all images that nobody uses, but for those that are younger than the minimum age.
+func (c *Collector) DeleteUnused(ctx context.Context) (Removed, error) {
+	leave, err := c.enter(ctx)
+	if err != nil {
+		return Removed{}, err
+	}
+	defer leave()
+	candidates, err := c.detect(ctx)
+	if err != nil {
+		return Removed{}, err
+	}
+	return c.free(ctx, candidates, math.MaxInt64)
+}
+
+// usedPercent is how much of a file system is used, rounded as the kubelet rounds it.
+func usedPercent(u imagefs.Usage) int {
+	return 100 - int(float64(u.Available)*100/float64(u.Capacity))
+}
+
+// insufficient is the kubelet's message about a disk that is full of other things.
+func insufficient(percent int, capacity uint64, freed int64) error {
+	return fmt.Errorf("Insufficient free disk space on the node's image filesystem (%d%% of %s used). "+ //nolint:staticcheck // tools match on it
+		"Failed to free sufficient space by deleting unused images (freed %d bytes). "+
+		"Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
+		percent, size(capacity), freed)
+}
+
+// size is a number of bytes for people, as the kubelet writes it.
+func size(bytes uint64) string {
+	if bytes < 1<<10 {
+		return fmt.Sprintf("%d B", bytes)
+	}
+	units := []string{"KiB", "MiB", "GiB", "TiB"}
+	value, unit := float64(bytes)/(1<<10), 0
+	for value >= 1<<10 && unit < len(units)-1 {
+		value, unit = value/(1<<10), unit+1
+	}
+	return fmt.Sprintf("%.1f %s", value, units[unit])
+}
+
+// reportUnsaved logs that ages could not be saved, once until they are.
+func (c *Collector) reportUnsaved(err error) {
+	if !c.unsaved {
+		c.o.Log.Warn("ages of images not saved; after a restart they are those of before", logkey.Err, err)
+	}
+	c.unsaved = true
+}
