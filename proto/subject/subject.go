@@ -63,8 +63,8 @@ const (
 	// cut long before.
 	smallEntry = 16 << 10
 
-	// nodeEntry holds the node's image list, the largest of NODE's values.
-	nodeEntry = 2 * mebibyte
+	// MaxNodeEntry holds the node's image list, the largest of NODE's values.
+	MaxNodeEntry = 2 * mebibyte
 
 	// HeartbeatPeriod is how often a service puts its heartbeat.
 	HeartbeatPeriod = 5 * time.Second
@@ -94,7 +94,7 @@ func Buckets() []Bucket {
 		{Name: ProbeResults, MaxBytes: 16 * mebibyte, MaxEntry: smallEntry, Grants: []Grant{
 			{"*.*.*", role.Prober, []role.Role{role.Podsync}},
 		}},
-		{Name: Node, MaxBytes: 8 * mebibyte, MaxEntry: nodeEntry, Grants: []Grant{
+		{Name: Node, MaxBytes: 8 * mebibyte, MaxEntry: MaxNodeEntry, Grants: []Grant{
 			{NodeRuntime, role.Podsync, nodeReaders()},
 			{NodeCapacity, role.Podsync, nodeReaders()},
 			{NodeVolumes, role.Podsync, nodeReaders()},
