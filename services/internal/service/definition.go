@@ -28,6 +28,9 @@ type Definition struct {
 	// MemoryLimit returns what a process of the service may take, in bytes, as its flags say; 0 is no limit. The
 	// supervisor enforces it by a cgroup of the process's own; in the single placement there is none. Nil is no limit.
 	MemoryLimit func() int64
+	// StateDir returns a folder for what must outlive a reboot, as its flags say. The supervisor makes it, for the
+	// service alone. Nil is none.
+	StateDir func() string
 	// StopStage orders the stop: lower ones stop first.
 	StopStage int
 }

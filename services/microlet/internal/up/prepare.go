@@ -105,7 +105,7 @@ func checkReachable(dir string) error {
 		if info.Mode().Perm()&0o001 == 0 {
 			owner, ok := info.Sys().(*syscall.Stat_t)
 			if !ok || owner.Gid != role.GroupNode || info.Mode().Perm()&0o010 == 0 {
-				return fmt.Errorf("runtime-dir is %s: the services' users cannot enter %s (mode %04o); chmod o+x it, choose another folder, or use --placement=single", dir, parent, info.Mode().Perm())
+				return fmt.Errorf("the services' users cannot enter %s (mode %04o) on the way to %s; chmod o+x it, choose another folder, or use --placement=single", parent, info.Mode().Perm(), dir)
 			}
 		}
 		if parent == filepath.Dir(parent) {

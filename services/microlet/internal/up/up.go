@@ -32,6 +32,9 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, release()) }()
+	if err := cfg.makeStateFolders(); err != nil {
+		return err
+	}
 	copies, err := cfg.writeResolved()
 	if err != nil {
 		return err
