@@ -162,6 +162,11 @@ func (i *Instance) RootDir() string {
 	return i.place(filepath.Join(i.r.Dir, "kubelet"), "/var/lib/kubelet")
 }
 
+// imageGCStateDir is microlet's --imagegc-state-dir, on the node.
+func (i *Instance) imageGCStateDir() string {
+	return i.place(filepath.Join(i.r.Dir, "imagegc"), "/var/lib/microlet/imagegc")
+}
+
 // PodLogsDir is in place of /var/log/pods, on the node.
 func (i *Instance) PodLogsDir() string {
 	return i.place(filepath.Join(i.r.Dir, "pods"), "/var/log/pods")

@@ -51,7 +51,6 @@ func TestKubeadmNodeStarts(t *testing.T) {
 		{msgWarned, []string{"--pod-infra-container-image (flag --pod-infra-container-image)", "rotateCertificates=true " + config}},
 		{msgByDefault, []string{
 			"imagePullCredentialsVerificationPolicy=NeverVerifyPreloadedImages",
-			"imageGCHighThresholdPercent=85",
 			"localStorageCapacityIsolation=true",
 			`evictionHard={"imagefs.available":"15%","imagefs.inodesFree":"5%","memory.available":"100Mi","nodefs.available":"10%","nodefs.inodesFree":"5%"}`,
 		}},
