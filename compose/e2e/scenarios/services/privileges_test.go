@@ -94,7 +94,7 @@ func TestPrivileges(t *testing.T) {
 		}
 		// What runs the tests may give way to others itself.
 		nice, up := niceness(scene.Shared, t, r), niceness(scene.Shared, t, role.Up)
-		if gives := r == role.NodeAPI || r == role.Stats; (nice > up) != gives {
+		if gives := r == role.NodeAPI || r == role.Stats || r == role.ImageGC; (nice > up) != gives {
 			t.Errorf("%s: its niceness is %d, that of up %d; it gives way to others: want %v", r, nice, up, gives)
 		}
 		if uid, err := owner(scene.Shared, fmt.Sprintf("/proc/%d/fd", scene.Shared.MustPID(t, r))); err != nil || uid != 0 {
@@ -109,7 +109,7 @@ func TestPrivileges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range []role.Role{role.Bus, role.PLEG, role.NodeStatus, role.NodeAPI, role.Stats} {
+	for _, r := range []role.Role{role.Bus, role.PLEG, role.NodeStatus, role.NodeAPI, role.ImageGC, role.Stats} {
 		id, err := role.Get(r)
 		if err != nil {
 			t.Fatal(err)
