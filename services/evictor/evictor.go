@@ -2,20 +2,72 @@ package evictor
 
 import (
 	"context"
+	"fmt"
+	"time"
 
+	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/evictor/internal/manager"
+	"github.com/microlet/microlet/services/evictor/internal/node"
+	"github.com/microlet/microlet/services/evictor/internal/pods"
+	"github.com/microlet/microlet/services/evictor/internal/reading"
+	"github.com/microlet/microlet/services/evictor/internal/report"
+	"github.com/microlet/microlet/services/evictor/internal/threshold"
+	"github.com/microlet/microlet/services/evictor/internal/usage"
+	"github.com/microlet/microlet/services/internal/eventref"
+	"github.com/microlet/microlet/services/internal/outbox"
 	"github.com/microlet/microlet/services/internal/service"
 )
+
+// busPatience is how long the start waits for the bus: what an earlier evictor has evicted stands there.
+const busPatience = 5 * time.Second
 
 // Run runs evictor until ctx ends. An eviction that it has asked for goes on.
 func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
+	thresholds, err := cfg.thresholds()
+	if err != nil {
+		return err
+	}
 	s, err := service.New(cfg.Service, role.Evictor)
 	if err != nil {
 		return err
 	}
-	s.Ready("watching the node's resources")
+	peers, err := dial(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer peers.close()
+	events := outbox.NewRecorder(s.Bus, cfg.Service.NodeName, s.Log)
+	s.Go("events", events.Run)
+	entry := report.New(s.Bus)
+	options := cfg.manager(s, peers, thresholds)
+	options.Node = node.New(peers.podsync, peers.imagegc, events, eventref.Node(cfg.Service.NodeName))
+	options.Report = entry.Put
+	s.Go("manager", func(ctx context.Context) error {
+		before := entry.Before(ctx, busPatience, s.Pulse.Turn)
+		s.Ready(fmt.Sprintf("watching %d thresholds", len(thresholds)))
+		return manager.New(options, before).Run(ctx)
+	})
 	return s.Run(ctx)
+}
+
+// manager has what the node measures and decides; the caller adds Node and Report.
+func (c *Config) manager(s *service.Service, p *peers, thresholds []threshold.Threshold) manager.Options {
+	k := &c.Kubelet.Kubelet
+	memory := reading.Find()
+	tree := &usage.Tree{Mount: memory.Mount, Root: k.CgroupRoot, Memory: memory}
+	return manager.Options{
+		Thresholds: thresholds, Transition: k.EvictionPressureTransitionPeriod.Duration,
+		MaxPodGrace: int64(k.EvictionMaxPodGracePeriod), Period: c.period(),
+		Reader: reading.New(reading.Options{
+			Memory: memory, Processes: reading.Processes{Proc: "/proc"}, PodsCgroup: tree.AllPods,
+			RootDir: c.Kubelet.Node.RootDir, Filesystems: node.Filesystems(p.cri),
+		}),
+		Pods:   pods.Watch(s.Bus, s.Log),
+		Usage:  &usage.Usage{Stats: statsv1.NewStatsServiceClient(p.stats), Cgroups: tree},
+		Turned: s.Pulse.Turn, Metrics: manager.NewMetrics(s.Metrics), Log: s.Log,
+	}
 }

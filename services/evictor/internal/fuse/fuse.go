@@ -23,8 +23,8 @@ type Fuse struct {
 	blown time.Time
 }
 
-// Pass lets an eviction pass, or says why not. An eviction that comes too early blows the fuse.
-func (f *Fuse) Pass(now time.Time) error {
+// Check lets an eviction pass, or says why not. An eviction that comes too early blows the fuse.
+func (f *Fuse) Check(now time.Time) error {
 	if left := Open - now.Sub(f.blown); !f.blown.IsZero() && left > 0 {
 		return fmt.Errorf("evictions are stopped for %v more, because two were wanted within %v", left, Pace)
 	}
@@ -32,6 +32,8 @@ func (f *Fuse) Pass(now time.Time) error {
 		f.blown = now
 		return fmt.Errorf("a second eviction was wanted %v after the last: evictions are stopped for %v", since, Open)
 	}
-	f.last, f.blown = now, time.Time{}
 	return nil
 }
+
+// Evicted says that a pod was evicted at a time.
+func (f *Fuse) Evicted(at time.Time) { f.last, f.blown = at, time.Time{} }

@@ -15,8 +15,12 @@ func TestAFastSecondEvictionBlowsTheFuse(t *testing.T) {
 		{0, true}, {time.Second, true}, {1500 * time.Millisecond, false}, {5 * time.Second, false},
 		{31 * time.Second, false}, {31500 * time.Millisecond, true}, {31600 * time.Millisecond, false},
 	} {
-		if err := f.Pass(start.Add(step.after)); (err == nil) != step.passes {
+		err := f.Check(start.Add(step.after))
+		if (err == nil) != step.passes {
 			t.Errorf("after %v: %v, want it to pass: %t", step.after, err, step.passes)
+		}
+		if err == nil {
+			f.Evicted(start.Add(step.after))
 		}
 	}
 }

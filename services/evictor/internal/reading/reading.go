@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/microlet/microlet/services/evictor/internal/signal"
@@ -30,18 +31,20 @@ type Filesystems struct {
 type Options struct {
 	Memory    Memory
 	Processes Processes
-	// PodsCgroup is the cgroup of all pods, below the mount; it may not exist yet.
-	PodsCgroup string
+	// PodsCgroup names the cgroup of all pods, below the mount; it may not exist yet.
+	PodsCgroup func() string
 	// RootDir is the kubelet's.
 	RootDir string
 	// Filesystems asks the runtime.
 	Filesystems func(ctx context.Context) (Filesystems, error)
 }
 
-// Reader reads signals. One goroutine uses it.
+// Reader reads signals. It is safe for concurrent use.
 type Reader struct {
-	o       Options
-	disks   Disks
+	o     Options
+	disks Disks
+
+	mu      sync.Mutex // held while the runtime is asked
 	runtime Filesystems
 	asked   time.Time // when the runtime answered
 }
@@ -83,18 +86,21 @@ func newResult() *Result {
 func (r *Reader) memory(out *Result) {
 	capacity, used, err := r.o.Memory.Node()
 	out.add(signal.MemoryAvailable, capacity-used, capacity, err)
-	limit, err := r.o.Memory.Limit(r.o.PodsCgroup)
+	pods := r.o.PodsCgroup()
+	limit, err := r.o.Memory.Limit(pods)
 	if err == nil && limit == 0 {
 		err = errNoLimit
 	}
 	if err == nil {
-		used, err = r.o.Memory.WorkingSet(r.o.PodsCgroup)
+		used, err = r.o.Memory.WorkingSet(pods)
 	}
 	// The kernel may hold more than the limit for a moment.
 	out.add(signal.AllocatableMemoryAvailable, max(limit-used, 0), limit, err)
 }
 
 func (r *Reader) allDisks(ctx context.Context, out *Result) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	root, rootErr := r.disks.Read(ctx, r.o.RootDir)
 	out.disk(signal.NodeFsAvailable, signal.NodeFsInodesFree, root, rootErr)
 	if time.Since(r.asked) >= imagesPeriod || r.asked.IsZero() {

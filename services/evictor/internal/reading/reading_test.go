@@ -51,7 +51,7 @@ func newReader(t *testing.T) (*Reader, string) {
 	return New(Options{
 		Memory:     Memory{Mount: filepath.Join(dir, "cgroup"), MemInfo: filepath.Join(dir, "meminfo")},
 		Processes:  Processes{Proc: filepath.Join(dir, "proc")},
-		PodsCgroup: "/pods", RootDir: dir,
+		PodsCgroup: func() string { return "/pods" }, RootDir: dir,
 		Filesystems: func(context.Context) (Filesystems, error) { return Filesystems{dir, dir}, nil },
 	}), dir
 }

@@ -1,0 +1,250 @@
+// Package manager decides when pods must go, and has one evicted at a time.
+//
+// Its loop reads the signals, reports the pressure and never waits for others. What takes time, an eviction or the
+// removal of images, runs beside the loop, one at a time.
+package manager
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/microlet/microlet/services/evictor/internal/fuse"
+	"github.com/microlet/microlet/services/evictor/internal/pods"
+	"github.com/microlet/microlet/services/evictor/internal/reading"
+	"github.com/microlet/microlet/services/evictor/internal/signal"
+	"github.com/microlet/microlet/services/evictor/internal/threshold"
+	"github.com/microlet/microlet/services/evictor/internal/tracker"
+	"github.com/microlet/microlet/services/evictor/internal/usage"
+	"github.com/microlet/microlet/services/internal/logkey"
+)
+
+// Reader reads signals; see reading.Reader.
+type Reader interface {
+	Memory() reading.Result
+	All(ctx context.Context) reading.Result
+}
+
+// Pods are the node's; see pods.Pods.
+type Pods interface {
+	Active() []pods.Pod
+	Evicting() string
+	Await(ctx context.Context, uid string) bool
+}
+
+// Usage says what pods use; see usage.Usage.
+type Usage interface {
+	Of(ctx context.Context, all []pods.Pod, disk bool) (usage.Figures, error)
+}
+
+// Eviction is what podsync is asked for.
+type Eviction struct {
+	Pod          *v1.Pod
+	Message      string
+	GraceSeconds int64
+	Annotations  map[string]string
+}
+
+// ErrRefused says that a pod may not be evicted, or is gone.
+var ErrRefused = errors.New("the pod is not evicted")
+
+// Node is what else is done on the node.
+type Node interface {
+	// Evict ends a pod and returns when its containers have stopped. An error that is ErrRefused means that podsync did
+	// nothing; with any other the pod may be ending.
+	Evict(ctx context.Context, e Eviction) error
+	// RemoveDeadContainers and DeleteUnusedImages free space.
+	RemoveDeadContainers(ctx context.Context) error
+	DeleteUnusedImages(ctx context.Context) error
+	// ThresholdMet records the Event about what is reclaimed.
+	ThresholdMet(resource v1.ResourceName)
+}
+
+// Options of a Manager.
+type Options struct {
+	Thresholds []threshold.Threshold
+	// Transition is evictionPressureTransitionPeriod.
+	Transition time.Duration
+	// MaxPodGrace is evictionMaxPodGracePeriod, in seconds.
+	MaxPodGrace int64
+	// Period is how often all signals are read.
+	Period time.Duration
+
+	Reader Reader
+	Pods   Pods
+	Usage  Usage
+	Node   Node
+	// Report is given the pressure at each turn.
+	Report func(Pressure)
+	// Turned is called at each turn of the loop.
+	Turned  func()
+	Metrics *Metrics
+	Log     *slog.Logger
+}
+
+// Manager runs once.
+type Manager struct {
+	o       Options
+	tracker *tracker.Tracker
+	fuse    fuse.Fuse
+
+	seen        threshold.Observations
+	failed      map[signal.Signal]error
+	layout      threshold.Layout
+	layoutKnown bool
+	complained  map[signal.Signal]bool
+	last        LastEviction
+}
+
+// LastEviction is the eviction that was asked for last.
+type LastEviction struct {
+	PodUID string
+	Time   time.Time
+}
+
+// Adopted is what an evictor before this one reported.
+type Adopted struct {
+	LastMet map[v1.NodeConditionType]time.Time
+	Last    LastEviction
+}
+
+// New returns a Manager that continues what was reported before.
+func New(o Options, before Adopted) *Manager {
+	m := &Manager{
+		o: o, tracker: tracker.New(o.Transition), seen: threshold.Observations{},
+		failed: map[signal.Signal]error{}, complained: map[signal.Signal]bool{}, last: before.Last,
+	}
+	now := time.Now()
+	for c, at := range before.LastMet {
+		m.tracker.Adopt(c, at, now)
+	}
+	return m
+}
+
+// Run runs until ctx ends.
+func (m *Manager) Run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	// results has what a round of work did; one at a time is under way.
+	results := make(chan outcome, 1)
+	working := m.resume(ctx, results)
+	defer func() {
+		if working {
+			<-results
+		}
+	}()
+	var nextAll, nextWork time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case out := <-results:
+			working = false
+			if out.evicted.PodUID != "" {
+				m.last = out.evicted
+				nextAll = time.Time{} // what did it bring?
+			} else {
+				nextWork = time.Now().Add(m.o.Period)
+			}
+		case <-timer.C:
+		}
+		m.o.Turned()
+		now := time.Now()
+		if !now.Before(nextAll) {
+			m.take(m.o.Reader.All(ctx))
+			nextAll = now.Add(m.o.Period)
+		} else {
+			m.take(m.o.Reader.Memory())
+		}
+		all := threshold.ForLayout(m.o.Thresholds, m.layout)
+		due := m.tracker.Update(all, m.seen, now)
+		m.report(now)
+		if len(due) > 0 && !working && !now.Before(nextWork) {
+			working = true
+			w := m.work(due, all)
+			go func() { results <- w.do(ctx) }()
+		}
+		timer.Reset(m.pause(all))
+	}
+}
+
+// resume waits for an eviction that an evictor before this one has asked for.
+func (m *Manager) resume(ctx context.Context, results chan<- outcome) bool {
+	const recent = time.Minute
+	uid := m.o.Pods.Evicting()
+	if age := time.Since(m.last.Time); uid == "" && m.last.PodUID != "" && age >= 0 && age < recent {
+		uid = m.last.PodUID
+	}
+	if uid == "" {
+		return false
+	}
+	m.o.Log.Info("an eviction from before the start is awaited", logkey.PodUID, uid)
+	go func() {
+		m.o.Pods.Await(ctx, uid)
+		results <- outcome{evicted: LastEviction{uid, time.Now()}}
+	}()
+	return true
+}
+
+// take merges what was read. What was not read keeps its last observation, and what failed has none.
+func (m *Manager) take(r reading.Result) {
+	maps.Copy(m.seen, r.Seen)
+	for s, err := range r.Failed {
+		delete(m.seen, s)
+		m.failed[s] = err
+		if !reading.Harmless(err) {
+			m.o.Metrics.skipped.WithLabelValues(string(s)).Inc()
+			if !m.complained[s] {
+				m.complained[s] = true
+				m.o.Log.Warn("an eviction signal cannot be read; nothing is evicted for it", "signal", s, logkey.Err, err)
+			}
+		}
+	}
+	for s := range r.Seen {
+		delete(m.failed, s)
+		if m.complained[s] {
+			delete(m.complained, s)
+			m.o.Log.Info("an eviction signal can be read again", "signal", s)
+		}
+	}
+	if r.LayoutKnown {
+		m.layout, m.layoutKnown = r.Layout, true
+	}
+}
+
+// Pauses between two readings of memory. The longest is what the watchdog allows.
+const (
+	longest  = 2 * time.Second
+	shortest = 100 * time.Millisecond
+	// growth is how fast memory may run out, in bytes a second. A faster program is the OOM killer's.
+	growth = 1 << 30
+)
+
+// pause is how long the loop may sleep, so that memory cannot run out meanwhile.
+func (m *Manager) pause(all []threshold.Threshold) time.Duration {
+	d := longest
+	for _, t := range all {
+		o, ok := m.seen[t.Signal]
+		if !ok || t.Signal.Resource() != v1.ResourceMemory {
+			continue
+		}
+		value := t.Value.Of(o.Capacity)
+		switch left := o.Available - value.Value(); {
+		case left < 0:
+			d = min(d, time.Second) // it is met: what follows takes its time
+		case left < growth*int64(longest/time.Second):
+			d = min(d, max(time.Duration(float64(left)/growth*float64(time.Second)), shortest))
+		}
+	}
+	return d
+}
+
+// figuresOf makes the figures a function, as ranking wants them.
+func figuresOf(all usage.Figures) func(p *v1.Pod) *statsapi.PodStats {
+	return func(p *v1.Pod) *statsapi.PodStats { return all[p.UID] }
+}

@@ -1,0 +1,218 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/evictor/internal/fuse"
+	"github.com/microlet/microlet/services/evictor/internal/message"
+	"github.com/microlet/microlet/services/evictor/internal/rank"
+	"github.com/microlet/microlet/services/evictor/internal/signal"
+	"github.com/microlet/microlet/services/evictor/internal/threshold"
+	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/podutil"
+)
+
+const (
+	// reclaimTimeout bounds each way to free space of the node.
+	reclaimTimeout = time.Minute
+	// evictSlack is what an eviction may take beyond the time that podsync gives the containers.
+	evictSlack = 15 * time.Second
+	// immediate is the grace period of a hard eviction, in seconds.
+	immediate = 1
+)
+
+// outcome is what a round of work did.
+type outcome struct {
+	// evicted is the pod; empty if none was.
+	evicted LastEviction
+}
+
+// round is one round of work, with all that it needs: the loop goes on meanwhile.
+type round struct {
+	*Options
+	fuse *fuse.Fuse
+	due  []threshold.Threshold
+	all  []threshold.Threshold
+	seen threshold.Observations
+	lay  threshold.Layout
+	log  *slog.Logger
+}
+
+func (m *Manager) work(due, all []threshold.Threshold) *round {
+	return &round{
+		Options: &m.o, fuse: &m.fuse, due: due, all: all, seen: maps.Clone(m.seen), lay: m.layout,
+		log: m.o.Log.With("signal", due[0].Signal),
+	}
+}
+
+// do frees space of the node, or else evicts one pod and waits until it is gone.
+func (r *round) do(ctx context.Context) outcome {
+	first := r.due[0]
+	starved := first.Signal.Resource()
+	r.log.Info("a threshold is met", "resource", starved, "available", r.seen[first.Signal].Available,
+		"capacity", r.seen[first.Signal].Capacity)
+	r.Node.ThresholdMet(starved)
+	if r.reclaim(ctx, first.Signal) {
+		r.log.Info("the node has enough again without an eviction", "resource", starved)
+		return outcome{}
+	}
+	candidates, err := r.candidates(ctx, first.Signal)
+	if err != nil {
+		r.log.Error("no pod is evicted", logkey.Err, err)
+		return outcome{}
+	}
+	for _, c := range candidates {
+		if podutil.IsCritical(c.Pod) {
+			continue
+		}
+		if err := r.stillMet(first); err != nil {
+			r.log.Info("no pod is evicted", logkey.Reason, err.Error())
+			return outcome{}
+		}
+		if err := r.fuse.Check(time.Now()); err != nil {
+			r.Metrics.stopped.Inc()
+			r.log.Error("no pod is evicted", logkey.Err, err)
+			return outcome{}
+		}
+		if r.evict(ctx, first, c) {
+			return outcome{LastEviction{string(c.Pod.UID), time.Now()}}
+		}
+	}
+	r.log.Error("no pod can be evicted", "active", len(candidates))
+	return outcome{}
+}
+
+// candidate is a pod with the words about its eviction.
+type candidate struct {
+	*v1.Pod
+	Message     string
+	Annotations map[string]string
+}
+
+// candidates are the pods of which something runs, the first to evict first.
+func (r *round) candidates(ctx context.Context, s signal.Signal) ([]candidate, error) {
+	active := r.Pods.Active()
+	if len(active) == 0 {
+		return nil, errors.New("nothing of any pod runs")
+	}
+	disk := s.Condition() == v1.NodeDiskPressure
+	figures, err := r.Usage.Of(ctx, active, disk)
+	if figures == nil {
+		return nil, err
+	}
+	if err != nil {
+		r.log.Warn("what pods use is not all from stats", logkey.Err, err)
+	}
+	list := make([]*v1.Pod, len(active))
+	for i := range active {
+		list[i] = active[i].Pod
+	}
+	rank.By(s, r.lay, list, figuresOf(figures))
+	all := make([]candidate, len(list))
+	for i, p := range list {
+		text, annotations := message.Of(s.Resource(), p, figures[p.UID], r.due, r.seen)
+		all[i] = candidate{p, text, annotations}
+	}
+	return all, nil
+}
+
+// stillMet reads memory once more: a single reading that was wrong must cost no pod.
+func (r *round) stillMet(t threshold.Threshold) error {
+	if t.Signal.Resource() != v1.ResourceMemory {
+		return nil
+	}
+	again := r.Reader.Memory()
+	o, ok := again.Seen[t.Signal]
+	if !ok {
+		return fmt.Errorf("the signal cannot be read again: %w", again.Failed[t.Signal])
+	}
+	if !t.Met(o, true) {
+		return errors.New("a second reading does not confirm the first")
+	}
+	return nil
+}
+
+// evict has a pod evicted, and returns false if podsync refused it. After that it waits until nothing of it runs.
+func (r *round) evict(ctx context.Context, t threshold.Threshold, c candidate) bool {
+	log := r.log.With(logkey.Pod, c.Namespace+"/"+c.Name, logkey.PodUID, c.UID)
+	grace := r.grace(t, c.Pod)
+	limit := time.Duration(grace) * time.Second
+	call, cancel := context.WithTimeout(ctx, limit+limit/2+evictSlack)
+	defer cancel()
+	asked := time.Now()
+	log.Info("the pod is evicted", logkey.Message, c.Message)
+	err := r.Node.Evict(call, Eviction{Pod: c.Pod, Message: c.Message, GraceSeconds: grace, Annotations: c.Annotations})
+	if errors.Is(err, ErrRefused) {
+		log.Warn("podsync does not evict the pod", logkey.Err, err)
+		return false
+	}
+	r.fuse.Evicted(asked)
+	r.Metrics.evictions.WithLabelValues(string(t.Signal)).Inc()
+	if err != nil {
+		log.Error("the pod has not ended in time", logkey.Err, err)
+	}
+	if !r.Pods.Await(ctx, string(c.UID)) && ctx.Err() == nil {
+		log.Warn("the evicted pod still runs")
+	}
+	return true
+}
+
+func (r *round) grace(t threshold.Threshold, p *v1.Pod) int64 {
+	if t.Hard() {
+		return immediate
+	}
+	grace := r.MaxPodGrace
+	if own := p.Spec.TerminationGracePeriodSeconds; own != nil {
+		grace = min(grace, *own)
+	}
+	return grace
+}
+
+// reclaim frees space of the node, if the signal is of a disk, and says whether every threshold is over then.
+func (r *round) reclaim(ctx context.Context, s signal.Signal) bool {
+	containers, images := reclaims(s, r.lay)
+	if !containers && !images {
+		return false
+	}
+	free := func(what string, wanted bool, ask func(context.Context) error) {
+		if !wanted {
+			return
+		}
+		call, cancel := context.WithTimeout(ctx, reclaimTimeout)
+		defer cancel()
+		if err := ask(call); err != nil {
+			r.log.Warn("what nobody needs is not all removed", "what", what, logkey.Err, err)
+		}
+	}
+	free("dead containers", containers, r.Node.RemoveDeadContainers)
+	free("unused images", images, r.Node.DeleteUnusedImages)
+	again := r.Reader.All(ctx)
+	if _, ok := again.Seen[s]; !ok {
+		return true // nothing is evicted for a signal that cannot be read
+	}
+	r.seen = again.Seen
+	return len(threshold.Met(r.all, again.Seen, true)) == 0
+}
+
+// reclaims says what is removed before pods are evicted for a signal.
+func reclaims(s signal.Signal, l threshold.Layout) (containers, images bool) {
+	if s.Condition() != v1.NodeDiskPressure {
+		return false, false
+	}
+	image := s == signal.ImageFsAvailable || s == signal.ImageFsInodesFree
+	node := s == signal.NodeFsAvailable || s == signal.NodeFsInodesFree
+	switch {
+	case l.ImageFs && l.SplitContainerFs:
+		return !image, image
+	case l.ImageFs:
+		return !node, !node
+	}
+	return true, true
+}

@@ -1,0 +1,97 @@
+// Package node asks the other services of the node for what evictor needs done.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	imagegcv1 "github.com/microlet/microlet/proto/microlet/imagegc/v1"
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/evictor/internal/manager"
+	"github.com/microlet/microlet/services/evictor/internal/reading"
+)
+
+// criTimeout is how long the runtime may take: the loop waits for it.
+const criTimeout = time.Second
+
+// Node asks podsync and imagegc, and records Events about the Node.
+type Node struct {
+	podsync podsyncv1.PodsyncServiceClient
+	imagegc imagegcv1.ImageGCServiceClient
+	events  record.EventRecorder
+	ref     *v1.ObjectReference
+}
+
+var _ manager.Node = (*Node)(nil)
+
+// New returns a Node; ref is what Events about it refer to.
+func New(podsync, imagegc grpc.ClientConnInterface, events record.EventRecorder, ref *v1.ObjectReference) *Node {
+	return &Node{
+		podsync: podsyncv1.NewPodsyncServiceClient(podsync), imagegc: imagegcv1.NewImageGCServiceClient(imagegc),
+		events: events, ref: ref,
+	}
+}
+
+// Evict implements manager.Node.
+func (n *Node) Evict(ctx context.Context, e manager.Eviction) error {
+	_, err := n.podsync.Evict(ctx, &podsyncv1.EvictRequest{
+		PodUid: string(e.Pod.UID), Message: e.Message, GracePeriodSeconds: e.GraceSeconds, Annotations: e.Annotations,
+		DisruptionTarget: true,
+	})
+	switch status.Code(err) {
+	case codes.NotFound, codes.FailedPrecondition, codes.InvalidArgument, codes.PermissionDenied, codes.Unimplemented,
+		codes.Unavailable:
+		// Nothing was done. Of a call that was cut off that is not certain; the next readings show it.
+		return fmt.Errorf("%w: %w", manager.ErrRefused, err)
+	}
+	return err
+}
+
+// RemoveDeadContainers implements manager.Node.
+func (n *Node) RemoveDeadContainers(ctx context.Context) error {
+	_, err := n.podsync.RemoveDeadContainers(ctx, &podsyncv1.RemoveDeadContainersRequest{})
+	return err
+}
+
+// DeleteUnusedImages implements manager.Node.
+func (n *Node) DeleteUnusedImages(ctx context.Context) error {
+	_, err := n.imagegc.DeleteUnusedImages(ctx, &imagegcv1.DeleteUnusedImagesRequest{})
+	return err
+}
+
+// ThresholdMet implements manager.Node.
+func (n *Node) ThresholdMet(resource v1.ResourceName) {
+	n.events.Eventf(n.ref, v1.EventTypeWarning, "EvictionThresholdMet", "Attempting to reclaim %s", resource)
+}
+
+// Filesystems asks the runtime, through the gateway, where images and writable layers are.
+func Filesystems(cri grpc.ClientConnInterface) func(ctx context.Context) (reading.Filesystems, error) {
+	images := runtimeapi.NewImageServiceClient(cri)
+	return func(ctx context.Context) (reading.Filesystems, error) {
+		ctx, cancel := context.WithTimeout(ctx, criTimeout)
+		defer cancel()
+		resp, err := images.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
+		if err != nil {
+			return reading.Filesystems{}, fmt.Errorf("ask the runtime for its filesystems: %w", err)
+		}
+		image, container := resp.GetImageFilesystems(), resp.GetContainerFilesystems()
+		if len(image) == 0 {
+			return reading.Filesystems{}, errors.New("the runtime has no filesystem of images")
+		}
+		if len(container) == 0 {
+			container = image // as runtimes before KEP-4191
+		}
+		return reading.Filesystems{
+			Images: image[0].GetFsId().GetMountpoint(), Containers: container[0].GetFsId().GetMountpoint(),
+		}, nil
+	}
+}
