@@ -162,22 +162,8 @@ func idleGates(c *Config) []string {
 
 // isOff says that value asks for what this version does anyway.
 func (r supportRow) isOff(value any) bool {
-	if r.name == "evictionHard" {
-		return noThreshold(value)
-	}
 	text, err := json.Marshal(value)
 	return err == nil && slices.Contains(r.off, string(text))
-}
-
-// noThreshold says that thresholds switch all their signals off, which 0% and 100% do.
-func noThreshold(value any) bool {
-	thresholds, _ := value.(map[string]any)
-	for _, t := range thresholds {
-		if t != "0%" && t != "100%" {
-			return false
-		}
-	}
-	return true
 }
 
 // flagSet reports whether a flag that mirrors no field was set to another value than its default, and to which.

@@ -52,7 +52,6 @@ func TestKubeadmNodeStarts(t *testing.T) {
 		{msgByDefault, []string{
 			"imagePullCredentialsVerificationPolicy=NeverVerifyPreloadedImages",
 			"localStorageCapacityIsolation=true",
-			`evictionHard={"imagefs.available":"15%","imagefs.inodesFree":"5%","memory.available":"100Mi","nodefs.available":"10%","nodefs.inodesFree":"5%"}`,
 		}},
 		{"the kubeconfig exists, so the bootstrap kubeconfig is not needed; this version of microlet cannot request one", []string{
 			"--bootstrap-kubeconfig=" + root + "/etc/kubernetes/bootstrap-kubelet.conf (flag --bootstrap-kubeconfig)",
@@ -92,9 +91,7 @@ func TestWhatIsNotBuiltIsRefused(t *testing.T) {
 		"reservedSystemCPUs: 0-1",
 		"cpuManagerPolicy: static", "memoryManagerPolicy: Static",
 		"reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]", "topologyManagerPolicy: restricted",
-		"evictionHard: {memory.available: 200Mi}",
-		"{evictionSoft: {memory.available: 300Mi}, evictionSoftGracePeriod: {memory.available: 30s}}",
-		"evictionMinimumReclaim: {memory.available: 1Mi}", "protectKernelDefaults: true", "shutdownGracePeriod: 30s",
+		"protectKernelDefaults: true", "shutdownGracePeriod: 30s",
 		"imagePullCredentialsVerificationPolicy: AlwaysVerify",
 		"memorySwap: {swapBehavior: LimitedSwap}", "qosReserved: {memory: 50%}",
 		"{featureGates: {DefaultPodSysctls: true}, defaultPodSysctls: {net.ipv4.tcp_syncookies: '1'}}",
@@ -163,13 +160,11 @@ func TestWarnings(t *testing.T) {
 			[]string{"authentication.anonymous.enabled=true", "authorization.mode=AlwaysAllow"}},
 		{"enableServer: false\nhealthzPort: 0\nreadOnlyPort: 0\n", msgWeaker, nil},
 		{"featureGates: {MemoryQoS: false, KubeletCrashLoopBackOffMax: true, NodeSwap: true}\n", msgGates, []string{"MemoryQoS=false"}},
-		// As kind writes it: eviction and image collection are off, which this version is anyway.
-		{"evictionHard: {nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0%}\nimageGCHighThresholdPercent: 100\n" +
-			"imagePullCredentialsVerificationPolicy: NeverVerify\nlocalStorageCapacityIsolation: false\n", msgByDefault,
-			nil},
-		{"evictionHard: {memory.available: 100Mi, nodefs.available: 10%, nodefs.inodesFree: 5%, imagefs.available: 15%, imagefs.inodesFree: 5%}\nimageGCHighThresholdPercent: 100\n" +
-			"imagePullCredentialsVerificationPolicy: NeverVerify\nlocalStorageCapacityIsolation: false\n", msgByDefault,
-			[]string{"evictionHard="}},
+		// As kind writes it: image collection is off, which this version is anyway.
+		{"imageGCHighThresholdPercent: 100\nimagePullCredentialsVerificationPolicy: NeverVerify\n" +
+			"localStorageCapacityIsolation: false\n", msgByDefault, nil},
+		{"imageGCHighThresholdPercent: 99\nlocalStorageCapacityIsolation: false\n", msgByDefault,
+			[]string{"imagePullCredentialsVerificationPolicy="}},
 	} {
 		got := warningsOf(t, test.message, "--config", file(t, test.yaml))
 		if len(got) != len(test.want) || slices.ContainsFunc(test.want, func(w string) bool {
