@@ -30,9 +30,8 @@ const defaultPeriod = 10 * time.Second
 // KubeletFields are the fields of the kubelet's configuration that the service reads.
 func KubeletFields() []string {
 	return []string{
-		"cgroupDriver", "cgroupRoot", "enforceNodeAllocatable", "evictionHard", "evictionMaxPodGracePeriod",
-		"evictionMinimumReclaim", "evictionPressureTransitionPeriod", "evictionSoft", "evictionSoftGracePeriod",
-		"featureGates", "localStorageCapacityIsolation", "node.rootDir",
+		"cgroupRoot", "enforceNodeAllocatable", "evictionHard", "evictionMaxPodGracePeriod", "evictionMinimumReclaim",
+		"evictionPressureTransitionPeriod", "evictionSoft", "evictionSoftGracePeriod", "node.rootDir",
 	}
 }
 
@@ -56,10 +55,11 @@ func (c *Config) Validate() error {
 }
 
 func (c *Config) thresholds() ([]threshold.Threshold, error) {
-	k := &c.Kubelet.Kubelet
+	k := c.Kubelet
 	return threshold.Parse(threshold.Config{
-		Hard: k.EvictionHard, Soft: k.EvictionSoft, SoftGracePeriod: k.EvictionSoftGracePeriod,
-		MinimumReclaim: k.EvictionMinimumReclaim, EnforcePods: slices.Contains(k.EnforceNodeAllocatable, enforcePods),
+		Hard: k.Kubelet.EvictionHard, Soft: k.Kubelet.EvictionSoft, SoftGracePeriod: k.Kubelet.EvictionSoftGracePeriod,
+		MinimumReclaim: k.Kubelet.EvictionMinimumReclaim,
+		EnforcePods:    slices.Contains(k.Kubelet.EnforceNodeAllocatable, enforcePods),
 	})
 }
 

@@ -56,15 +56,15 @@ func Run(ctx context.Context, cfg Config) error {
 
 // manager has what the node measures and decides; the caller adds Node and Report.
 func (c *Config) manager(s *service.Service, p *peers, thresholds []threshold.Threshold) manager.Options {
-	k := &c.Kubelet.Kubelet
+	k := c.Kubelet
 	memory := reading.Find()
-	tree := &usage.Tree{Mount: memory.Mount, Root: k.CgroupRoot, Memory: memory}
+	tree := &usage.Tree{Mount: memory.Mount, Root: k.Kubelet.CgroupRoot, Memory: memory}
 	return manager.Options{
-		Thresholds: thresholds, Transition: k.EvictionPressureTransitionPeriod.Duration,
-		MaxPodGrace: int64(k.EvictionMaxPodGracePeriod), Period: c.period(),
+		Thresholds: thresholds, Transition: k.Kubelet.EvictionPressureTransitionPeriod.Duration,
+		MaxPodGrace: int64(k.Kubelet.EvictionMaxPodGracePeriod), Period: c.period(),
 		Reader: reading.New(reading.Options{
 			Memory: memory, Processes: reading.Processes{Proc: "/proc"}, PodsCgroup: tree.AllPods,
-			RootDir: c.Kubelet.Node.RootDir, Filesystems: node.Filesystems(p.cri),
+			RootDir: k.Node.RootDir, Filesystems: node.Filesystems(p.cri),
 		}),
 		Pods:   pods.Watch(s.Bus, s.Log),
 		Usage:  &usage.Usage{Stats: statsv1.NewStatsServiceClient(p.stats), Cgroups: tree},

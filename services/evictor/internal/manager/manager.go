@@ -99,6 +99,8 @@ type Manager struct {
 	layoutKnown bool
 	complained  map[signal.Signal]bool
 	last        LastEviction
+	// asked has the eviction that is asked for next, so that it is reported before it is done.
+	asked chan LastEviction
 }
 
 // LastEviction is the eviction that was asked for last.
@@ -118,6 +120,7 @@ func New(o Options, before Adopted) *Manager {
 	m := &Manager{
 		o: o, tracker: tracker.New(o.Transition), seen: threshold.Observations{},
 		failed: map[signal.Signal]error{}, complained: map[signal.Signal]bool{}, last: before.Last,
+		asked: make(chan LastEviction, 1),
 	}
 	now := time.Now()
 	for c, at := range before.LastMet {
@@ -145,12 +148,12 @@ func (m *Manager) Run(ctx context.Context) error {
 			return nil
 		case out := <-results:
 			working = false
-			if out.evicted.PodUID != "" {
-				m.last = out.evicted
+			if out.evicted {
 				nextAll = time.Time{} // what did it bring?
 			} else {
 				nextWork = time.Now().Add(m.o.Period)
 			}
+		case m.last = <-m.asked:
 		case <-timer.C:
 		}
 		m.o.Turned()
@@ -186,7 +189,7 @@ func (m *Manager) resume(ctx context.Context, results chan<- outcome) bool {
 	m.o.Log.Info("an eviction from before the start is awaited", logkey.PodUID, uid)
 	go func() {
 		m.o.Pods.Await(ctx, uid)
-		results <- outcome{evicted: LastEviction{uid, time.Now()}}
+		results <- outcome{evicted: true}
 	}()
 	return true
 }

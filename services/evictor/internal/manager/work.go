@@ -28,11 +28,8 @@ const (
 	immediate = 1
 )
 
-// outcome is what a round of work did.
-type outcome struct {
-	// evicted is the pod; empty if none was.
-	evicted LastEviction
-}
+// outcome says whether a round of work evicted a pod.
+type outcome struct{ evicted bool }
 
 // round is one round of work, with all that it needs: the loop goes on meanwhile.
 type round struct {
@@ -43,12 +40,15 @@ type round struct {
 	seen threshold.Observations
 	lay  threshold.Layout
 	log  *slog.Logger
+	// asked is told of an eviction before it is asked for.
+	asked chan<- LastEviction
 }
 
 func (m *Manager) work(due, all []threshold.Threshold) *round {
 	return &round{
 		Options: &m.o, fuse: &m.fuse, due: due, all: all, seen: maps.Clone(m.seen), lay: m.layout,
-		log: m.o.Log.With("signal", due[0].Signal),
+		asked: m.asked,
+		log:   m.o.Log.With("signal", due[0].Signal),
 	}
 }
 
@@ -82,7 +82,7 @@ func (r *round) do(ctx context.Context) outcome {
 			return outcome{}
 		}
 		if r.evict(ctx, first, c) {
-			return outcome{LastEviction{string(c.Pod.UID), time.Now()}}
+			return outcome{evicted: true}
 		}
 	}
 	r.log.Error("no pod can be evicted", "active", len(candidates))
@@ -147,6 +147,10 @@ func (r *round) evict(ctx context.Context, t threshold.Threshold, c candidate) b
 	call, cancel := context.WithTimeout(ctx, limit+limit/2+evictSlack)
 	defer cancel()
 	asked := time.Now()
+	select {
+	case r.asked <- LastEviction{string(c.UID), asked}:
+	default: // the loop has not even reported the one before
+	}
 	log.Info("the pod is evicted", logkey.Message, c.Message)
 	err := r.Node.Evict(call, Eviction{Pod: c.Pod, Message: c.Message, GraceSeconds: grace, Annotations: c.Annotations})
 	if errors.Is(err, ErrRefused) {
