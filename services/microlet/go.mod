@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/coreos/go-systemd/v22 v22.7.0
 	github.com/microlet/microlet/proto v0.0.0
+	github.com/microlet/microlet/services/evictor v0.0.0
 	github.com/microlet/microlet/services/imagegc v0.0.0
 	github.com/microlet/microlet/services/internal v0.0.0
 	github.com/microlet/microlet/services/stats v0.0.0
@@ -137,6 +138,7 @@ replace (
 	github.com/microlet/microlet/proto => ../../proto
 	github.com/microlet/microlet/services/bus => ../bus
 	github.com/microlet/microlet/services/bus/bustest => ../bus/bustest
+	github.com/microlet/microlet/services/evictor => ../evictor
 	github.com/microlet/microlet/services/imagegc => ../imagegc
 	github.com/microlet/microlet/services/internal => ../internal
 	github.com/microlet/microlet/services/internal/testing => ../internal/testing

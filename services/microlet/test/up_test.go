@@ -193,7 +193,7 @@ func (a *agent) await(what string, ok func(map[string]row) bool) map[string]row 
 	return rows
 }
 
-var all = []string{"up", "bus", "podsync", "pleg", "prober", "nodestatus", "stats", "nodeapi"}
+var all = []string{"up", "bus", "podsync", "pleg", "prober", "nodestatus", "stats", "evictor", "nodeapi"}
 
 // ready reports whether all services do what they can without an apiserver: podsync is ready only when it
 // knows what shall run, so its heartbeat counts here.

@@ -6,6 +6,7 @@ package catalog
 
 import (
 	"github.com/microlet/microlet/services/bus"
+	"github.com/microlet/microlet/services/evictor"
 	"github.com/microlet/microlet/services/imagegc"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/nodeapi"
@@ -20,6 +21,6 @@ import (
 func Services() []service.Definition {
 	return []service.Definition{
 		bus.Definition(), podsync.Definition(), pleg.Definition(), prober.Definition(), nodestatus.Definition(),
-		imagegc.Definition(), stats.Definition(), nodeapi.Definition(),
+		imagegc.Definition(), stats.Definition(), evictor.Definition(), nodeapi.Definition(),
 	}
 }
