@@ -47,16 +47,29 @@ type answers struct {
 // but one rest, so that their figures stay as they are, and one uses CPU time at its limit.
 func TestStatsTwins(t *testing.T) {
 	scene.Shared.LinkForCadvisor(t)
-	scene.Shared.SwitchTo(t, rig.AgentMicrolet)
+	compareStats(t, figures.MeantInSummary)
+}
+
+// TestStatsTwinsFromCRI is the same with the figures of pods and containers that the runtime measures.
+func TestStatsTwinsFromCRI(t *testing.T) {
+	t.Cleanup(func() { scene.Shared.SwitchTo(t, scene.FirstAgent) })
+	compareStats(t, slices.Concat(figures.MeantInSummary, figures.MeantFromCRI),
+		"--feature-gates=PodAndContainerStatsFromCRI=true")
+}
+
+// compareStats compares the figures of both agents that run with these arguments.
+func compareStats(t *testing.T, meantInSummary []figures.Explanation, args ...string) {
+	t.Helper()
+	scene.Shared.SwitchTo(t, rig.AgentMicrolet, args...)
 	s := scene.New(t)
 	measured(s)
 
-	scene.Shared.SwitchTo(t, rig.AgentKubelet) // it starts anew, with the link
+	scene.Shared.SwitchTo(t, rig.AgentKubelet, args...) // it starts anew, with the link
 	theirs, theirRates := measure(s)
-	scene.Shared.SwitchTo(t, rig.AgentMicrolet)
+	scene.Shared.SwitchTo(t, rig.AgentMicrolet, args...)
 	ours, ourRates := measure(s)
 
-	for _, e := range slices.Concat(figures.MeantInSummary, figures.MeantInMetrics) {
+	for _, e := range slices.Concat(meantInSummary, figures.MeantInMetrics) {
 		t.Logf("meant: %s", e)
 	}
 	for _, part := range []struct {
@@ -65,8 +78,8 @@ func TestStatsTwins(t *testing.T) {
 		rules        []figures.Rule
 		meant        []figures.Explanation
 	}{
-		{"/stats/summary", theirs.summary, ours.summary, figures.SummaryRules, figures.MeantInSummary},
-		{"/stats/summary?only_cpu_and_memory=true", theirs.brief, ours.brief, figures.SummaryRules, figures.MeantInSummary},
+		{"/stats/summary", theirs.summary, ours.summary, figures.SummaryRules, meantInSummary},
+		{"/stats/summary?only_cpu_and_memory=true", theirs.brief, ours.brief, figures.SummaryRules, meantInSummary},
 		{"/metrics/resource", theirs.resource, ours.resource, figures.MetricRules, figures.MeantInMetrics},
 		{"/metrics/cadvisor", figures.WithoutSandboxImages(theirs.cadvisor), ours.cadvisor, figures.MetricRules, figures.MeantInMetrics},
 	} {
