@@ -33,6 +33,17 @@ type Excess struct {
 	Message string
 }
 
+// Limited says whether the pod has a limit that Check compares with figures.
+func Limited(p *v1.Pod) bool {
+	for _, v := range p.Spec.Volumes {
+		if v.EmptyDir != nil && v.EmptyDir.SizeLimit != nil {
+			return true
+		}
+	}
+	_, limited := resourcehelper.PodLimits(p, resourcehelper.PodResourcesOptions{})[v1.ResourceEphemeralStorage]
+	return limited
+}
+
 // Rules are what decides besides the pod and its figures.
 type Rules struct {
 	// DedicatedImageFs: the runtime has the layers of containers on another file system, which is not the pods'.

@@ -135,3 +135,23 @@ func TestCheck(t *testing.T) {
 		})
 	}
 }
+
+func TestLimited(t *testing.T) {
+	volume := &v1.Pod{Spec: v1.PodSpec{Volumes: []v1.Volume{{VolumeSource: v1.VolumeSource{
+		EmptyDir: &v1.EmptyDirVolumeSource{SizeLimit: limit("1Mi")}}}}}}
+	always := v1.ContainerRestartPolicyAlways
+	for name, test := range map[string]struct {
+		pod  *v1.Pod
+		want bool
+	}{
+		"none":      {&v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{}}, Volumes: []v1.Volume{{}}}}, false},
+		"volume":    {volume, true},
+		"container": {&v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Resources: storage("1Mi")}}}}, true},
+		"sidecar": {&v1.Pod{Spec: v1.PodSpec{InitContainers: []v1.Container{
+			{Resources: storage("1Mi"), RestartPolicy: &always}}}}, true},
+	} {
+		if got := Limited(test.pod); got != test.want {
+			t.Errorf("%s: %t, want %t", name, got, test.want)
+		}
+	}
+}
