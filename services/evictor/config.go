@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/microlet/microlet/services/evictor/internal/manager"
 	"github.com/microlet/microlet/services/evictor/internal/threshold"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
@@ -31,7 +32,8 @@ const defaultPeriod = 10 * time.Second
 func KubeletFields() []string {
 	return []string{
 		"cgroupRoot", "enforceNodeAllocatable", "evictionHard", "evictionMaxPodGracePeriod", "evictionMinimumReclaim",
-		"evictionPressureTransitionPeriod", "evictionSoft", "evictionSoftGracePeriod", "node.rootDir",
+		"evictionPressureTransitionPeriod", "evictionSoft", "evictionSoftGracePeriod", "featureGates",
+		"localStorageCapacityIsolation", "node.rootDir", "volumeStatsAggPeriod",
 	}
 }
 
@@ -61,6 +63,19 @@ func (c *Config) thresholds() ([]threshold.Threshold, error) {
 		MinimumReclaim: k.Kubelet.EvictionMinimumReclaim,
 		EnforcePods:    slices.Contains(k.Kubelet.EnforceNodeAllocatable, enforcePods),
 	})
+}
+
+// storageSlack is how old a figure of what a pod takes of the disk may be, beyond the time that stats takes to measure
+// all volumes twice.
+const storageSlack = 30 * time.Second
+
+func (c *Config) localStorage() manager.LocalStorage {
+	k := &c.Kubelet.Kubelet
+	return manager.LocalStorage{
+		Enforced:        *k.LocalStorageCapacityIsolation,
+		MemoryIsBounded: c.Kubelet.FeatureEnabled("InPlacePodVerticalScalingMemoryBackedVolumes"),
+		MaxAge:          2*max(k.VolumeStatsAggPeriod.Duration, 0) + storageSlack,
+	}
 }
 
 func (c *Config) period() time.Duration {

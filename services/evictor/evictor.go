@@ -61,7 +61,7 @@ func (c *Config) manager(s *service.Service, p *peers, thresholds []threshold.Th
 	tree := &usage.Tree{Mount: memory.Mount, Root: k.Kubelet.CgroupRoot, Memory: memory}
 	return manager.Options{
 		Thresholds: thresholds, Transition: k.Kubelet.EvictionPressureTransitionPeriod.Duration,
-		MaxPodGrace: int64(k.Kubelet.EvictionMaxPodGracePeriod), Period: c.period(),
+		MaxPodGrace: int64(k.Kubelet.EvictionMaxPodGracePeriod), Period: c.period(), LocalStorage: c.localStorage(),
 		Reader: reading.New(reading.Options{
 			Memory: memory, Processes: reading.Processes{Proc: "/proc"}, PodsCgroup: tree.AllPods,
 			RootDir: k.Node.RootDir, Filesystems: node.Filesystems(p.cri),

@@ -74,6 +74,8 @@ type Options struct {
 	MaxPodGrace int64
 	// Period is how often all signals are read.
 	Period time.Duration
+	// LocalStorage is looked at once in a Period.
+	LocalStorage LocalStorage
 
 	Reader Reader
 	Pods   Pods
@@ -141,7 +143,7 @@ func (m *Manager) Run(ctx context.Context) error {
 			<-results
 		}
 	}()
-	var nextAll, nextWork time.Time
+	var nextAll, nextWork, nextStorage time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -150,7 +152,8 @@ func (m *Manager) Run(ctx context.Context) error {
 			working = false
 			if out.evicted {
 				nextAll = time.Time{} // what did it bring?
-			} else {
+				nextStorage = time.Time{}
+			} else if out.pressure {
 				nextWork = time.Now().Add(m.o.Period)
 			}
 		case m.last = <-m.asked:
@@ -167,13 +170,31 @@ func (m *Manager) Run(ctx context.Context) error {
 		all := threshold.ForLayout(m.o.Thresholds, m.layout)
 		due := m.tracker.Update(all, m.seen, now)
 		m.report(now)
-		if len(due) > 0 && !working && !now.Before(nextWork) {
-			working = true
-			w := m.work(due, all)
-			go func() { results <- w.do(ctx) }()
+		if !working {
+			if w := m.next(now, due, all, nextWork, nextStorage); w != nil {
+				working = true
+				if w.storage {
+					nextStorage = now.Add(m.o.Period)
+				}
+				go func() { results <- w.do(ctx) }()
+			}
 		}
 		timer.Reset(m.pause(all))
 	}
+}
+
+// next returns the round of work that is due, nil if none is. Of a shortage of memory or processes nothing waits for
+// what pods take of the disk.
+func (m *Manager) next(now time.Time, due, all []threshold.Threshold, nextWork, nextStorage time.Time) *round {
+	if now.Before(nextWork) {
+		due = nil
+	}
+	storage := m.o.LocalStorage.Enforced && !now.Before(nextStorage) &&
+		(len(due) == 0 || due[0].Signal.Condition() == v1.NodeDiskPressure)
+	if len(due) == 0 && !storage {
+		return nil
+	}
+	return m.work(due, all, storage)
 }
 
 // resume waits for an eviction that an evictor before this one has asked for.

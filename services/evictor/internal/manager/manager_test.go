@@ -355,13 +355,13 @@ func TestTheFuse(t *testing.T) {
 		due := man.tracker.Update(o.Thresholds, man.seen, time.Now())
 		man.fuse.Evicted(time.Now().Add(-time.Millisecond)) // as if the wait for the last pod had been skipped
 		for range 2 {
-			if out := man.work(due, o.Thresholds).do(t.Context()); out.evicted || len(m.did) > 0 {
+			if out := man.work(due, o.Thresholds, false).do(t.Context()); out.evicted || len(m.did) > 0 {
 				t.Errorf("evicted %q", m.did)
 			}
 			time.Sleep(5 * time.Second)
 		}
 		time.Sleep(time.Minute)
-		if out := man.work(due, o.Thresholds).do(t.Context()); !out.evicted {
+		if out := man.work(due, o.Thresholds, false).do(t.Context()); !out.evicted {
 			t.Error("the fuse stays blown")
 		}
 	})

@@ -28,8 +28,11 @@ const (
 	immediate = 1
 )
 
-// outcome says whether a round of work evicted a pod.
-type outcome struct{ evicted bool }
+// outcome is what a round of work did.
+type outcome struct {
+	// evicted says that a pod was evicted, pressure that a threshold was met.
+	evicted, pressure bool
+}
 
 // round is one round of work, with all that it needs: the loop goes on meanwhile.
 type round struct {
@@ -42,18 +45,37 @@ type round struct {
 	log  *slog.Logger
 	// asked is told of an eviction before it is asked for.
 	asked chan<- LastEviction
+
+	layoutKnown bool
+	// storage says that the limits of local storage are looked at first.
+	storage bool
 }
 
-func (m *Manager) work(due, all []threshold.Threshold) *round {
-	return &round{
-		Options: &m.o, fuse: &m.fuse, due: due, all: all, seen: maps.Clone(m.seen), lay: m.layout,
-		asked: m.asked,
-		log:   m.o.Log.With("signal", due[0].Signal),
+func (m *Manager) work(due, all []threshold.Threshold, storage bool) *round {
+	r := &round{
+		Options: &m.o, fuse: &m.fuse, due: due, all: all, seen: maps.Clone(m.seen), lay: m.layout, asked: m.asked,
+		layoutKnown: m.layoutKnown, storage: storage, log: m.o.Log,
 	}
+	if len(due) > 0 {
+		r.log = m.o.Log.With("signal", due[0].Signal)
+	}
+	return r
 }
 
-// do frees space of the node, or else evicts one pod and waits until it is gone.
+// do evicts a pod that exceeds its limits of local storage, or else frees what is short. One pod is evicted at most.
 func (r *round) do(ctx context.Context) outcome {
+	out := outcome{pressure: len(r.due) > 0}
+	if r.storage {
+		out.evicted = r.exceeds(ctx)
+	}
+	if !out.evicted && len(r.due) > 0 {
+		out.evicted = r.relieve(ctx)
+	}
+	return out
+}
+
+// relieve frees space of the node, or else evicts one pod and waits until it is gone. It says whether it evicted one.
+func (r *round) relieve(ctx context.Context) bool {
 	first := r.due[0]
 	starved := first.Signal.Resource()
 	r.log.Info("a threshold is met", "resource", starved, "available", r.seen[first.Signal].Available,
@@ -61,12 +83,12 @@ func (r *round) do(ctx context.Context) outcome {
 	r.Node.ThresholdMet(starved)
 	if r.reclaim(ctx, first.Signal) {
 		r.log.Info("the node has enough again without an eviction", "resource", starved)
-		return outcome{}
+		return false
 	}
 	candidates, err := r.candidates(ctx, first.Signal)
 	if err != nil {
 		r.log.Error("no pod is evicted", logkey.Err, err)
-		return outcome{}
+		return false
 	}
 	for _, c := range candidates {
 		if podutil.IsCritical(c.Pod) {
@@ -74,19 +96,27 @@ func (r *round) do(ctx context.Context) outcome {
 		}
 		if err := r.stillMet(first); err != nil {
 			r.log.Info("no pod is evicted", logkey.Reason, err.Error())
-			return outcome{}
+			return false
 		}
-		if err := r.fuse.Check(time.Now()); err != nil {
-			r.Metrics.stopped.Inc()
-			r.log.Error("no pod is evicted", logkey.Err, err)
-			return outcome{}
+		if !r.mayEvict() {
+			return false
 		}
-		if r.evict(ctx, first, c) {
-			return outcome{evicted: true}
+		if r.evict(ctx, string(first.Signal), r.grace(first, c.Pod), c) {
+			return true
 		}
 	}
 	r.log.Error("no pod can be evicted", "active", len(candidates))
-	return outcome{}
+	return false
+}
+
+// mayEvict asks the fuse.
+func (r *round) mayEvict() bool {
+	err := r.fuse.Check(time.Now())
+	if err != nil {
+		r.Metrics.stopped.Inc()
+		r.log.Error("no pod is evicted", logkey.Err, err)
+	}
+	return err == nil
 }
 
 // candidate is a pod with the words about its eviction.
@@ -139,10 +169,9 @@ func (r *round) stillMet(t threshold.Threshold) error {
 	return nil
 }
 
-// evict has a pod evicted, and returns false if podsync refused it. After that it waits until nothing of it runs.
-func (r *round) evict(ctx context.Context, t threshold.Threshold, c candidate) bool {
+// evict has a pod evicted for a signal, and returns false if podsync refused it. After that it waits until nothing of it runs.
+func (r *round) evict(ctx context.Context, because string, grace int64, c candidate) bool {
 	log := r.log.With(logkey.Pod, c.Namespace+"/"+c.Name, logkey.PodUID, c.UID)
-	grace := r.grace(t, c.Pod)
 	limit := time.Duration(grace) * time.Second
 	call, cancel := context.WithTimeout(ctx, limit+limit/2+evictSlack)
 	defer cancel()
@@ -158,7 +187,7 @@ func (r *round) evict(ctx context.Context, t threshold.Threshold, c candidate) b
 		return false
 	}
 	r.fuse.Evicted(asked)
-	r.Metrics.evictions.WithLabelValues(string(t.Signal)).Inc()
+	r.Metrics.evictions.WithLabelValues(because).Inc()
 	if err != nil {
 		log.Error("the pod has not ended in time", logkey.Err, err)
 	}
