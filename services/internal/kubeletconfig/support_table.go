@@ -50,7 +50,7 @@ var supportTable = []supportRow{
 	{name: "enableControllerAttachDetach", state: warned, note: "A pod with a volume that has to be attached is not started."},
 	{name: "volumePluginDir", state: warned, note: "FlexVolume plugins are not used."},
 	{name: "volumeStatsAggPeriod", state: supported},
-	{name: "localStorageCapacityIsolation", state: warned, off: []string{"false"}, byDefault: true, note: "Limits on ephemeral storage do not evict yet."},
+	{name: "localStorageCapacityIsolation", state: supported},
 	{name: "containerLogMaxSize", state: supported},
 	{name: "containerLogMaxFiles", state: supported},
 	{name: "containerLogMaxWorkers", state: supported},

@@ -51,7 +51,6 @@ func TestKubeadmNodeStarts(t *testing.T) {
 		{msgWarned, []string{"--pod-infra-container-image (flag --pod-infra-container-image)", "rotateCertificates=true " + config}},
 		{msgByDefault, []string{
 			"imagePullCredentialsVerificationPolicy=NeverVerifyPreloadedImages",
-			"localStorageCapacityIsolation=true",
 		}},
 		{"the kubeconfig exists, so the bootstrap kubeconfig is not needed; this version of microlet cannot request one", []string{
 			"--bootstrap-kubeconfig=" + root + "/etc/kubernetes/bootstrap-kubelet.conf (flag --bootstrap-kubeconfig)",
@@ -160,11 +159,9 @@ func TestWarnings(t *testing.T) {
 			[]string{"authentication.anonymous.enabled=true", "authorization.mode=AlwaysAllow"}},
 		{"enableServer: false\nhealthzPort: 0\nreadOnlyPort: 0\n", msgWeaker, nil},
 		{"featureGates: {MemoryQoS: false, KubeletCrashLoopBackOffMax: true, NodeSwap: true}\n", msgGates, []string{"MemoryQoS=false"}},
-		// As kind writes it: image collection is off, which this version is anyway.
-		{"imageGCHighThresholdPercent: 100\nimagePullCredentialsVerificationPolicy: NeverVerify\n" +
-			"localStorageCapacityIsolation: false\n", msgByDefault, nil},
-		{"imageGCHighThresholdPercent: 99\nlocalStorageCapacityIsolation: false\n", msgByDefault,
-			[]string{"imagePullCredentialsVerificationPolicy="}},
+		// As kind writes it.
+		{"imageGCHighThresholdPercent: 100\nimagePullCredentialsVerificationPolicy: NeverVerify\n", msgByDefault, nil},
+		{"imageGCHighThresholdPercent: 99\n", msgByDefault, []string{"imagePullCredentialsVerificationPolicy="}},
 	} {
 		got := warningsOf(t, test.message, "--config", file(t, test.yaml))
 		if len(got) != len(test.want) || slices.ContainsFunc(test.want, func(w string) bool {

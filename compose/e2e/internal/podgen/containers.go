@@ -148,6 +148,9 @@ func containerTraits() []trait {
 		{name: "storage request", alone: "resources", apply: func(g *Generator, p *corev1.Pod) {
 			main(p).Resources.Requests = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("1Mi")}
 		}},
+		{name: "storage limit", alone: "resources", apply: func(g *Generator, p *corev1.Pod) {
+			main(p).Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("1Gi")}
+		}},
 		{name: "pod resources", alone: "resources", apply: func(g *Generator, p *corev1.Pod) {
 			p.Spec.Resources = &corev1.ResourceRequirements{
 				Requests: corev1.ResourceList{

@@ -21,6 +21,10 @@ func volumeTraits() []trait {
 		{name: "emptyDir", apply: func(g *Generator, p *corev1.Pod) {
 			g.mount(p, "scratch", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
 		}},
+		{name: "limited emptyDir", apply: func(g *Generator, p *corev1.Pod) {
+			g.mount(p, "limited", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
+				SizeLimit: new(resource.MustParse("1Gi"))}})
+		}},
 		{name: "memory emptyDir", apply: func(g *Generator, p *corev1.Pod) {
 			g.mount(p, "memory",
 				corev1.VolumeSource{

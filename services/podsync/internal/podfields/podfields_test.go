@@ -67,6 +67,17 @@ func TestCheckAdmitsThePlainPod(t *testing.T) {
 	}
 }
 
+func TestCheckAdmitsLimitsOfStorage(t *testing.T) {
+	p := plain()
+	storage := v1.ResourceList{v1.ResourceEphemeralStorage: resource.MustParse("1Mi")}
+	p.Spec.Containers[0].Resources = v1.ResourceRequirements{Requests: storage, Limits: storage}
+	p.Spec.InitContainers[0].Resources = v1.ResourceRequirements{Limits: storage}
+	p.Spec.Volumes[1].EmptyDir.SizeLimit = new(resource.MustParse("1Mi"))
+	if err := Check(p); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestCheckAdmitsWhatCgroupsLimit(t *testing.T) {
 	p := plain()
 	pages := v1.ResourceList{"hugepages-2Mi": resource.MustParse("4Mi"), v1.ResourceMemory: resource.MustParse("8Mi")}
@@ -122,11 +133,11 @@ func TestCheckNamesEachField(t *testing.T) {
 				v1.Volume{Name: "h", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{Path: "/"}}})
 		}},
 		{"spec.volumes[7].emptyDir", func(s *v1.PodSpec) {
-			limit := resource.MustParse("1Gi")
+			mode := int32(0o700)
 			s.Volumes = append(s.Volumes,
 				v1.Volume{
 					Name:         "e",
-					VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{SizeLimit: &limit}},
+					VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Mode: &mode}},
 				})
 		}},
 		{"spec.volumes[7].secret", func(s *v1.PodSpec) {

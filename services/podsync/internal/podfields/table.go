@@ -154,14 +154,11 @@ func ownerlessDownward(items []v1.DownwardAPIVolumeFile) bool {
 	return !slices.ContainsFunc(items, func(item v1.DownwardAPIVolumeFile) bool { return item.User != nil })
 }
 
-// builtEmptyDir leaves out the mode, whose gate is off, and a limit on disk, which eviction
-// alone enforces: a memory medium's is the size of its file system.
-func builtEmptyDir(v reflect.Value) bool {
-	volume := v.Interface().(*v1.EmptyDirVolumeSource)
-	return volume.Mode == nil && (volume.SizeLimit == nil || volume.Medium == v1.StorageMediumMemory)
-}
+// builtEmptyDir leaves out the mode, whose gate is off. evictor enforces the limit of a volume on disk: a memory
+// medium's is the size of its file system.
+func builtEmptyDir(v reflect.Value) bool { return v.Interface().(*v1.EmptyDirVolumeSource).Mode == nil }
 
-// builtResources supports what a cgroup can enforce; extended resources and claims need the
+// builtResources supports what a cgroup can enforce, and storage, whose limits evictor enforces; extended resources and claims need the
 // device managers.
 func builtResources(v reflect.Value) bool {
 	r, ok := v.Interface().(v1.ResourceRequirements)
@@ -174,12 +171,7 @@ func builtResources(v reflect.Value) bool {
 	for _, list := range []v1.ResourceList{r.Limits, r.Requests} {
 		for name := range list {
 			switch name {
-			case v1.ResourceCPU, v1.ResourceMemory:
-			case v1.ResourceEphemeralStorage:
-				// A request is the scheduler's; a limit is enforced by eviction alone.
-				if _, limited := r.Limits[name]; limited {
-					return false
-				}
+			case v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage:
 			default:
 				if !strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) {
 					return false
