@@ -25,6 +25,8 @@ type Config struct {
 	// StateDir is the folder that holds the ages of images. It must outlive a reboot, and be the service's alone.
 	// "microlet up" makes it. Default: /var/lib/microlet/imagegc.
 	StateDir string
+	// RetentionPlugin is the path of a program that names images to keep. Default: none.
+	RetentionPlugin string
 }
 
 // DefaultConfig returns the defaults; Kubelet has none.
@@ -43,6 +45,8 @@ func KubeletFields() []string {
 // AddFlags adds imagegc's own flags.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.StateDir, "imagegc-state-dir", c.StateDir, "folder in which imagegc keeps the ages of images")
+	fs.StringVar(&c.RetentionPlugin, "image-retention-plugin", c.RetentionPlugin,
+		"program that names images which are not to be removed; empty is none")
 }
 
 // Validate says what is wrong with the config: field, value, remedy.
@@ -56,6 +60,9 @@ func (c *Config) Validate() error {
 	}
 	if !filepath.IsAbs(c.StateDir) || filepath.Clean(c.StateDir) != c.StateDir || c.StateDir == "/" {
 		errs = append(errs, fmt.Errorf("imagegc-state-dir is %q: give an absolute path without \"..\"", c.StateDir))
+	}
+	if c.RetentionPlugin != "" && !filepath.IsAbs(c.RetentionPlugin) {
+		errs = append(errs, fmt.Errorf("image-retention-plugin is %q: give an absolute path", c.RetentionPlugin))
 	}
 	high, low := c.highThreshold(), c.lowThreshold()
 	if high < 0 || high > wholeDisk {

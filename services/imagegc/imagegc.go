@@ -17,6 +17,7 @@ import (
 	"github.com/microlet/microlet/services/imagegc/internal/imagefs"
 	"github.com/microlet/microlet/services/imagegc/internal/imagelist"
 	"github.com/microlet/microlet/services/imagegc/internal/podimages"
+	"github.com/microlet/microlet/services/imagegc/internal/retention"
 	"github.com/microlet/microlet/services/imagegc/internal/schedule"
 	"github.com/microlet/microlet/services/imagegc/internal/server"
 	"github.com/microlet/microlet/services/internal/bus"
@@ -60,10 +61,11 @@ func Run(ctx context.Context, cfg Config) error {
 	events := outbox.NewRecorder(s.Bus, cfg.Service.NodeName, s.Log)
 	gc := collector.New(collector.Options{
 		Runtime: client, Ages: store, FileSystem: imagefs.New(), Pods: podimages.New(pods),
+		Retention:            retention.New(cfg.RetentionPlugin, s.Log),
 		HighThresholdPercent: cfg.highThreshold(), LowThresholdPercent: cfg.lowThreshold(),
 		MinimumAge: cfg.Kubelet.Kubelet.ImageMinimumGCAge.Duration,
 		MaximumAge: cfg.Kubelet.Kubelet.ImageMaximumGCAge.Duration,
-		Events: events, Node: eventref.Node(cfg.Service.NodeName), Log: s.Log, Metrics: s.Metrics,
+		Events:     events, Node: eventref.Node(cfg.Service.NodeName), Log: s.Log, Metrics: s.Metrics,
 	})
 	imagegcv1.RegisterImageGCServiceServer(s.GRPC, server.New(gc))
 	s.Allow(imagegcv1.ImageGCService_DeleteUnusedImages_FullMethodName, role.Evictor, role.Up)

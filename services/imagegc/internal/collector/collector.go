@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/record"
 
+	retentionv1 "github.com/microlet/microlet/proto/microlet/imageretentionplugin/v1"
 	"github.com/microlet/microlet/services/imagegc/internal/ages"
 	"github.com/microlet/microlet/services/imagegc/internal/imagefs"
 	"github.com/microlet/microlet/services/imagegc/internal/podimages"
@@ -47,12 +48,18 @@ type Pods interface {
 	Named() (podimages.Names, error)
 }
 
+// Retention is the policy of the node's owner; see package retention.
+type Retention interface {
+	Keep(ctx context.Context, images []*retentionv1.KeepRequest_Image) (ids map[string]bool, err error)
+}
+
 // Options of a Collector. All fields but the ages' bounds are required.
 type Options struct {
 	Runtime    Runtime
 	Ages       Ages
 	FileSystem FileSystem
 	Pods       Pods
+	Retention  Retention
 	// HighThresholdPercent and LowThresholdPercent are the use of the file system at which images are removed, and to
 	// which.
 	HighThresholdPercent, LowThresholdPercent int

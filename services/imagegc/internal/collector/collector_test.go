@@ -17,6 +17,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	retentionv1 "github.com/microlet/microlet/proto/microlet/imageretentionplugin/v1"
 	"github.com/microlet/microlet/services/imagegc/internal/ages"
 	"github.com/microlet/microlet/services/imagegc/internal/imagefs"
 	"github.com/microlet/microlet/services/imagegc/internal/podimages"
@@ -35,6 +36,8 @@ type world struct {
 	removed    []string
 	saveErr    error
 	onRemove   func(id string)
+	kept       map[string]bool
+	keptErr    error
 }
 
 func newWorld() *world {
@@ -49,9 +52,11 @@ func (w *world) add(id string, size uint64, unused time.Duration) *runtimeapi.Im
 	return image
 }
 
-func (w *world) Images(context.Context) ([]*runtimeapi.Image, error)         { return w.images, nil }
-func (w *world) Containers(context.Context) ([]*runtimeapi.Container, error) { return w.containers, nil }
-func (w *world) ImageRoot(context.Context) (string, error)                   { return "/images", nil }
+func (w *world) Images(context.Context) ([]*runtimeapi.Image, error) { return w.images, nil }
+func (w *world) Containers(context.Context) ([]*runtimeapi.Container, error) {
+	return w.containers, nil
+}
+func (w *world) ImageRoot(context.Context) (string, error) { return "/images", nil }
 
 func (w *world) Remove(_ context.Context, id string) error {
 	if err := w.stuck[id]; err != nil {
@@ -77,13 +82,17 @@ func (w *world) See([]string, map[string]bool) error { return w.saveErr }
 func (w *world) Of() map[string]ages.Age             { return w.ages }
 func (w *world) Forget(id string)                    { delete(w.ages, id) }
 
+func (w *world) Keep(context.Context, []*retentionv1.KeepRequest_Image) (map[string]bool, error) {
+	return w.kept, w.keptErr
+}
+
 func (w *world) Named() (podimages.Names, error) { return w.named, w.namedErr }
 
 // collector returns one with the kubelet's defaults.
 func (w *world) collector(change func(*Options)) (*Collector, *record.FakeRecorder) {
 	events := record.NewFakeRecorder(10)
 	o := Options{
-		Runtime: w, Ages: w, FileSystem: w, Pods: w, HighThresholdPercent: 85, LowThresholdPercent: 80,
+		Runtime: w, Ages: w, FileSystem: w, Pods: w, Retention: w, HighThresholdPercent: 85, LowThresholdPercent: 80,
 		MinimumAge: 2 * time.Minute, Events: events, Node: &v1.ObjectReference{Kind: "Node", Name: "n"},
 		Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	}
@@ -186,6 +195,26 @@ func TestAPodThatComesMeanwhileKeepsItsImage(t *testing.T) {
 		t.Errorf("%+v, %v", removed, err)
 	}
 	w.wantRemoved(t, "i0", "i2")
+}
+
+// What the owner of the node wants to keep stays, and nothing goes if that cannot be found out.
+func TestRetention(t *testing.T) {
+	w := newWorld()
+	w.kept = map[string]bool{"base": true}
+	w.add("base", 500, 48*time.Hour)
+	w.add("app", 490, 47*time.Hour)
+	c, _ := w.collector(func(o *Options) { o.MaximumAge = 72 * time.Hour })
+	if removed, err := c.DeleteUnused(t.Context()); err != nil || removed != (Removed{1, 490}) {
+		t.Errorf("removed %+v, %v", removed, err)
+	}
+	w.wantRemoved(t, "app")
+	w.removed, w.keptErr = nil, errors.New("no policy")
+	w.other = 400
+	c, _ = w.collector(func(o *Options) { o.MaximumAge = time.Hour })
+	if err := c.Collect(t.Context()); err == nil || !strings.Contains(err.Error(), "no policy") {
+		t.Errorf("without a policy: %v", err)
+	}
+	w.wantRemoved(t)
 }
 
 func TestNothingIsRemovedWhileThePodsAreNotKnown(t *testing.T) {

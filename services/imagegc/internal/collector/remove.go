@@ -4,12 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	retentionv1 "github.com/microlet/microlet/proto/microlet/imageretentionplugin/v1"
 	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // removeOld removes the images that nobody has used for the maximum age, and returns the others.
 func (c *Collector) removeOld(ctx context.Context, candidates []candidate) (others []candidate, err error) {
+	if !slices.ContainsFunc(candidates, c.isOlder) {
+		return candidates, nil
+	}
+	if candidates, err = c.withoutKept(ctx, candidates); err != nil {
+		return nil, err
+	}
 	var errs []error
 	for _, one := range candidates {
 		if !c.isOlder(one) || c.isNew(one) {
@@ -34,6 +44,10 @@ func (c *Collector) removeOld(ctx context.Context, candidates []candidate) (othe
 // free removes images until so many bytes are freed. An image that cannot be removed keeps no other.
 func (c *Collector) free(ctx context.Context, candidates []candidate, wanted int64) (Removed, error) {
 	var all Removed
+	candidates, err := c.withoutKept(ctx, candidates)
+	if err != nil {
+		return all, err
+	}
 	var errs []error
 	for _, one := range candidates {
 		if all.Bytes >= wanted {
@@ -56,6 +70,22 @@ func (c *Collector) free(ctx context.Context, candidates []candidate, wanted int
 			wanted, all.Bytes, errors.Join(errs...))
 	}
 	return all, nil
+}
+
+// withoutKept returns the images that the owner of the node does not want to keep.
+func (c *Collector) withoutKept(ctx context.Context, candidates []candidate) ([]candidate, error) {
+	images := make([]*retentionv1.KeepRequest_Image, len(candidates))
+	for i, one := range candidates {
+		images[i] = &retentionv1.KeepRequest_Image{
+			Id: one.image.GetId(), Names: slices.Concat(one.image.GetRepoTags(), one.image.GetRepoDigests()),
+			SizeBytes: sizeOf(one.image), Unused: durationpb.New(one.age.Unused),
+		}
+	}
+	kept, err := c.o.Retention.Keep(ctx, images)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Clone(candidates), func(one candidate) bool { return kept[one.image.GetId()] }), nil
 }
 
 // remove removes an image unless a pod names it. The pods are read anew for each: one may have been admitted since the

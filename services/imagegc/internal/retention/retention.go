@@ -1,0 +1,120 @@
+// Package retention asks the image retention plugin of the node's owner which images to keep.
+//
+// The plugin runs only while it is asked. If it fails in any way, no image is removed: an image that the owner wants to
+// keep may be one that cannot be pulled again, and a disk that stays full has other remedies, such as eviction.
+package retention
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	goplugin "github.com/hashicorp/go-plugin"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+
+	retentionv1 "github.com/microlet/microlet/proto/microlet/imageretentionplugin/v1"
+	"github.com/microlet/microlet/services/imagegc/plugin"
+	"github.com/microlet/microlet/services/internal/logkey"
+)
+
+const (
+	startTimeout = 10 * time.Second
+	// answerTimeout bounds the plugin's decision.
+	answerTimeout = 30 * time.Second
+	// maxMessage bounds the request and the answer: several times what a node with the most images has.
+	maxMessage = 16 << 20
+)
+
+// Plugin is the plugin of the node. Only one goroutine at a time may use it.
+type Plugin struct {
+	path string
+	log  *slog.Logger
+}
+
+// New returns the plugin of this path; an empty path is no plugin.
+func New(path string, log *slog.Logger) *Plugin { return &Plugin{path: path, log: log} }
+
+// Keep returns the IDs of the images to keep.
+func (p *Plugin) Keep(ctx context.Context, images []*retentionv1.KeepRequest_Image) (map[string]bool, error) {
+	if p.path == "" || len(images) == 0 {
+		return nil, nil //nolint:nilnil // nothing is kept
+	}
+	ids, err := p.ask(ctx, images)
+	if err != nil {
+		return nil, fmt.Errorf("image retention plugin %s: %w", p.path, err)
+	}
+	kept := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		kept[id] = true
+	}
+	return kept, nil
+}
+
+func (p *Plugin) ask(ctx context.Context, images []*retentionv1.KeepRequest_Image) ([]string, error) {
+	if err := check(p.path); err != nil {
+		return nil, err
+	}
+	client := goplugin.NewClient(&goplugin.ClientConfig{
+		HandshakeConfig: plugin.Handshake, Plugins: goplugin.PluginSet{plugin.Name: &plugin.Bridge{}},
+		Cmd: exec.Command(p.path), AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC},
+		SkipHostEnv: true, AutoMTLS: true, StartTimeout: startTimeout,
+		Logger: hclog.New(&hclog.LoggerOptions{Level: hclog.Info, Output: &logWriter{p.log}}),
+	})
+	defer client.Kill()
+	connection, err := client.Client()
+	if err != nil {
+		return nil, fmt.Errorf("it does not start: %w", err)
+	}
+	raw, err := connection.Dispense(plugin.Name)
+	if err != nil {
+		return nil, err
+	}
+	api, ok := raw.(retentionv1.ImageRetentionPluginServiceClient)
+	if !ok {
+		return nil, fmt.Errorf("it serves %T", raw)
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	answer, err := api.Keep(ctx, &retentionv1.KeepRequest{Images: images}, grpc.MaxCallRecvMsgSize(maxMessage),
+		grpc.MaxCallSendMsgSize(maxMessage))
+	switch {
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("no answer within %v", answerTimeout)
+	case err != nil:
+		return nil, errors.New(status.Convert(err).Message())
+	}
+	return answer.GetIds(), nil
+}
+
+// check reports why a file is not run: it must be a program of root's that nobody else may write.
+func check(path string) error {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return errors.New("it is not installed on this node")
+	}
+	if err != nil {
+		return err
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 || info.Mode().Perm()&0o022 != 0 || owner.Uid != 0 {
+		return errors.New("it is not run: its file must be a program of root's that nobody else may write")
+	}
+	return nil
+}
+
+// logWriter gives what the plugin writes to its standard error to imagegc's log.
+type logWriter struct{ log *slog.Logger }
+
+func (w *logWriter) Write(b []byte) (int, error) {
+	w.log.Info("image retention plugin says", logkey.Line, string(bytes.TrimSpace(b)))
+	return len(b), nil
+}
