@@ -64,12 +64,14 @@ var MeantInSummary = []Explanation{
 		"without kubeletCgroups, the kubelet shows its own cgroup where the hierarchy of systemd has it, and microlet everywhere"),
 }
 
-// MeantFromCRI are differences of summaries that are meant with the feature gate PodAndContainerStatsFromCRI.
+// MeantFromCRI are further differences that are meant with the feature gate PodAndContainerStatsFromCRI.
 // docs/compatibility.md tells of them.
 var MeantFromCRI = []Explanation{
 	Explain(`^pods\[.*\]\.containers\[.*\]\.(swap|io)\b`, OnlyKubelet,
 		"the kubelet says 0 where the runtime says nothing"),
 	Explain(`^pods\[.*\]\.swap\b`, nil, "the swap of a pod is the sum of its containers'"),
+	Explain(`^((TYPE|HELP|timestamps) )?(container|pod)_swap_(usage|limit)_bytes\b`, OnlyKubelet,
+		"the kubelet says 0 where the runtime says nothing"),
 }
 
 // MeantInMetrics are differences of pages of metrics that are meant, besides that of WithoutSandboxImages.

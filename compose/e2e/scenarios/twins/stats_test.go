@@ -47,19 +47,22 @@ type answers struct {
 // but one rest, so that their figures stay as they are, and one uses CPU time at its limit.
 func TestStatsTwins(t *testing.T) {
 	scene.Shared.LinkForCadvisor(t)
-	compareStats(t, figures.MeantInSummary)
+	compareStats(t, nil)
 }
 
 // TestStatsTwinsFromCRI is the same with the figures of pods and containers that the runtime measures.
 func TestStatsTwinsFromCRI(t *testing.T) {
 	t.Cleanup(func() { scene.Shared.SwitchTo(t, scene.FirstAgent) })
-	compareStats(t, slices.Concat(figures.MeantInSummary, figures.MeantFromCRI),
+	compareStats(t, figures.MeantFromCRI,
 		"--feature-gates=PodAndContainerStatsFromCRI=true")
 }
 
-// compareStats compares the figures of both agents that run with these arguments.
-func compareStats(t *testing.T, meantInSummary []figures.Explanation, args ...string) {
+// compareStats compares the figures of both agents that run with these arguments. meant are differences besides those of
+// any arguments.
+func compareStats(t *testing.T, meant []figures.Explanation, args ...string) {
 	t.Helper()
+	meantInSummary := slices.Concat(figures.MeantInSummary, meant)
+	meantInMetrics := slices.Concat(figures.MeantInMetrics, meant)
 	scene.Shared.SwitchTo(t, rig.AgentMicrolet, args...)
 	s := scene.New(t)
 	measured(s)
@@ -69,7 +72,7 @@ func compareStats(t *testing.T, meantInSummary []figures.Explanation, args ...st
 	scene.Shared.SwitchTo(t, rig.AgentMicrolet, args...)
 	ours, ourRates := measure(s)
 
-	for _, e := range slices.Concat(meantInSummary, figures.MeantInMetrics) {
+	for _, e := range slices.Concat(meantInSummary, meantInMetrics) {
 		t.Logf("meant: %s", e)
 	}
 	for _, part := range []struct {
@@ -80,8 +83,8 @@ func compareStats(t *testing.T, meantInSummary []figures.Explanation, args ...st
 	}{
 		{"/stats/summary", theirs.summary, ours.summary, figures.SummaryRules, meantInSummary},
 		{"/stats/summary?only_cpu_and_memory=true", theirs.brief, ours.brief, figures.SummaryRules, meantInSummary},
-		{"/metrics/resource", theirs.resource, ours.resource, figures.MetricRules, figures.MeantInMetrics},
-		{"/metrics/cadvisor", figures.WithoutSandboxImages(theirs.cadvisor), ours.cadvisor, figures.MetricRules, figures.MeantInMetrics},
+		{"/metrics/resource", theirs.resource, ours.resource, figures.MetricRules, meantInMetrics},
+		{"/metrics/cadvisor", figures.WithoutSandboxImages(theirs.cadvisor), ours.cadvisor, figures.MetricRules, meantInMetrics},
 	} {
 		all := figures.Compare(part.theirs, part.ours, append(slices.Clone(busyRules), part.rules...))
 		rest := figures.Unexplained(all, part.meant)

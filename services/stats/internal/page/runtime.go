@@ -19,7 +19,7 @@ func Runtime(m *cri.Metrics, machine *model.MachineInfo, sink func([]byte) error
 		if f.Counter {
 			kind = counter
 		}
-		w.family(f.Name, kind, helpEscaper.Replace(clean(f.Help)))
+		w.family(f.Name, kind, internal+helpEscaper.Replace(clean(f.Help)))
 		order := labelOrder(f.Labels)
 		written := make(map[string]bool, len(f.Samples))
 		for _, s := range f.Samples {
@@ -55,6 +55,9 @@ func labelOrder(names []string) []int {
 	slices.SortFunc(order, func(a, b int) int { return strings.Compare(names[a], names[b]) })
 	return order
 }
+
+// internal says how stable these families are, as the kubelet says it.
+const internal = "[INTERNAL] "
 
 // helpEscaper escapes the help of a family.
 var helpEscaper = strings.NewReplacer(`\`, `\\`, "\n", `\n`)
