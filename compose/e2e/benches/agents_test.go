@@ -160,7 +160,8 @@ func (m *meter) batches() {
 		all, middle = append(all, last.Sub(first)), append(middle, record.Percentile(starts, 0.5))
 
 		mark = s.Record.Mark()
-		if err := s.API.CoreV1().Pods(s.Namespace).DeleteCollection(m.t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		if err := s.API.CoreV1().Pods(s.Namespace).DeleteCollection(m.t.Context(), metav1.DeleteOptions{},
+			metav1.ListOptions{}); err != nil {
 			m.t.Fatal(err)
 		}
 		s.Wait(2*scene.Patience, "the pods' end", s.AreGone(names...))

@@ -63,7 +63,8 @@ func TestBenchRuntime(t *testing.T) {
 		}); err != nil {
 			return err
 		}
-		t.Logf("runtime alone, %d calls at a time:\n| what | runtime alone |\n|---|---|\n| one pod: sandbox, create, start, p50 (s) | %.3f |\n| %d pods, until all run (s) | %.3f |\n| %d pods stopped and removed (s) | %.3f |",
+		t.Logf("runtime alone, %d calls at a time:\n| what | runtime alone |\n|---|---|\n| one pod: sandbox, create, "+
+			"start, p50 (s) | %.3f |\n| %d pods, until all run (s) | %.3f |\n| %d pods stopped and removed (s) | %.3f |",
 			parallel, record.Percentile(ones, 0.5).Seconds(), batch, ran.Seconds(), batch, time.Since(began).Seconds())
 		return nil
 	})
@@ -127,7 +128,8 @@ func runPod(ctx context.Context, c runtimeapi.RuntimeServiceClient, name string)
 	if err != nil {
 		return made.GetPodSandboxId(), fmt.Errorf("create container: %w", err)
 	}
-	if _, err := c.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: container.GetContainerId()}); err != nil {
+	if _, err := c.StartContainer(ctx,
+		&runtimeapi.StartContainerRequest{ContainerId: container.GetContainerId()}); err != nil {
 		return made.GetPodSandboxId(), fmt.Errorf("start container: %w", err)
 	}
 	return made.GetPodSandboxId(), nil

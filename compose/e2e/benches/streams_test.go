@@ -125,7 +125,8 @@ func (m *meter) audience() {
 		for name, at := range m.shares() {
 			used[with][name] += at - before[name]
 		}
-		m.t.Logf("turn %d of %d, with %d streams: p50 %s", i+1, 2*turns, with*streamload.Streams, scene.Milliseconds(record.Percentile(took, 0.5)))
+		m.t.Logf("turn %d of %d, with %d streams: p50 %s", i+1, 2*turns, with*streamload.Streams,
+			scene.Milliseconds(record.Percentile(took, 0.5)))
 		if present != nil {
 			if problems := present.Faults(); len(problems) > 0 {
 				m.t.Errorf("of the streams went wrong:\n%s", strings.Join(problems, "\n"))
@@ -133,7 +134,8 @@ func (m *meter) audience() {
 			present.Stop()
 		}
 	}
-	table := fmt.Sprintf("| %s | alone | with %d streams | ratio |\n|---|---|---|---|\n", scene.Shared.Agent(), streamload.Streams)
+	table := fmt.Sprintf("| %s | alone | with %d streams | ratio |\n|---|---|---|---|\n", scene.Shared.Agent(),
+		streamload.Streams)
 	row := func(what string, alone, with float64) {
 		table += fmt.Sprintf("| %s | %.3f | %.3f | %.2f |\n", what, alone, with, with/alone)
 	}
@@ -181,7 +183,8 @@ func (a mean) value() float64 { return a.sum / a.count }
 // calls are those of the runtime that start a pod, as the agent has measured them so far.
 func (m *meter) calls() map[string]mean {
 	m.t.Helper()
-	text, err := scene.Shared.API.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes", scene.Shared.NodeName(), "proxy/metrics").Do(m.t.Context()).Raw()
+	text, err := scene.Shared.API.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes", scene.Shared.NodeName(),
+		"proxy/metrics").Do(m.t.Context()).Raw()
 	if err != nil {
 		m.t.Fatal(err)
 	}

@@ -54,7 +54,8 @@ var forwarding = regexp.MustCompile(`Forwarding from (127\.0\.0\.1:\d+)`)
 func (s *Scene) PortForward(ctx context.Context, t *testing.T, pod string,
 	port int) (address string, end func() string) {
 	t.Helper()
-	cmd := exec.CommandContext(ctx, s.Kubectl(), "--kubeconfig="+s.Kubeconfig(), "--namespace="+s.Namespace, "port-forward",
+	cmd := exec.CommandContext(ctx, s.Kubectl(), "--kubeconfig="+s.Kubeconfig(), "--namespace="+s.Namespace,
+		"port-forward",
 		"--address=127.0.0.1", pod, fmt.Sprintf(":%d", port))
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {

@@ -32,7 +32,8 @@ type Node struct {
 	Record *record.Recorder
 	// Executable is the path of the microlet binary.
 	Executable string
-	// LostNamespaces are network namespaces that a killed runtime no longer knew. They outlive the scenario that killed it.
+	// LostNamespaces are network namespaces that a killed runtime no longer knew. They outlive the scenario that killed
+	// it.
 	LostNamespaces map[string]bool
 	// up brings the rig up, once.
 	up func() error
@@ -42,7 +43,8 @@ type Node struct {
 // scenario is chosen starts none.
 var Shared = &Node{LostNamespaces: map[string]bool{}}
 
-// FirstAgent is the agent that the rig starts with, to which a scenario returns that had the node run something special.
+// FirstAgent is the agent that the rig starts with, to which a scenario returns that had the node run something
+// special.
 var FirstAgent = defaultAgent
 
 // startTimeout is enough for a cold cache, which is filled first.

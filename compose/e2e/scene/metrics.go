@@ -87,7 +87,8 @@ func (s *Scene) TokenForMetrics(t *testing.T, resources ...string) string {
 	t.Helper()
 	ctx, name := t.Context(), "reader-"+s.Namespace
 	meta := metav1.ObjectMeta{Name: name}
-	if _, err := s.API.CoreV1().ServiceAccounts(s.Namespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta}, metav1.CreateOptions{}); err != nil {
+	if _, err := s.API.CoreV1().ServiceAccounts(s.Namespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	role := &rbacv1.ClusterRole{

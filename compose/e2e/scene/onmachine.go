@@ -87,7 +87,8 @@ printf 'HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 4\r\nConn
 		}
 	})
 	listen := fmt.Sprintf("TCP-LISTEN:%d,bind=127.0.0.1,reuseaddr,fork", port)
-	if _, err := s.RunOnMachine(s.T.Context(), "systemd-run", "--quiet", "--collect", "--unit="+unit, "socat", listen, "EXEC:sh /usr/local/bin/answer"); err != nil {
+	if _, err := s.RunOnMachine(s.T.Context(), "systemd-run", "--quiet", "--collect", "--unit="+unit, "socat", listen,
+		"EXEC:sh /usr/local/bin/answer"); err != nil {
 		s.T.Fatal(err)
 	}
 	return port

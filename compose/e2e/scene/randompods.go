@@ -81,7 +81,8 @@ func (s *Scene) RandomPods(opts podgen.Options) *podgen.Generator {
 	must(s.WriteFile(filepath.Join(s.RootDir(), "seccomp", opts.Seccomp), []byte(`{"defaultAction": "SCMP_ACT_ALLOW"}`)))
 	// Their images are present from now on, for those that never pull.
 	server := PausePod("brings-the-server")
-	server.Spec.Containers[0].Image, server.Spec.Containers[0].Command, server.Spec.Containers[0].Args = opts.Server, nil, []string{"pause"}
+	server.Spec.Containers[0].Image, server.Spec.Containers[0].Command, server.Spec.Containers[0].Args = opts.Server, nil,
+		[]string{"pause"}
 	s.CreatePods(ScriptPod("brings-the-image", Forever), server)
 	s.WaitReady(Patience, "brings-the-image", "brings-the-server")
 	s.DeletePods("brings-the-image", "brings-the-server")

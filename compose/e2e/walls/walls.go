@@ -52,7 +52,8 @@ func none(string) bool { return false }
 var walls = []wall{
 	{
 		imports: below("k8s.io/kubernetes"), allowed: none, tests: true,
-		reason: "the product is built from published libraries; k8s.io/kubernetes is only for the programs of the rig (compose/tools)",
+		reason: "the product is built from published libraries; k8s.io/kubernetes is only for the programs of the rig " +
+			"(compose/tools)",
 	},
 	{
 		imports: func(p string) bool {

@@ -81,7 +81,8 @@ func TestWallsAreFoundBroken(t *testing.T) {
 	var patterns []string
 	for dir, imported := range breaks {
 		file := filepath.Join(t.TempDir(), "control.go")
-		if err := os.WriteFile(file, []byte("package "+packageName(t, filepath.Join(top(t), dir))+"\n\nimport _ \""+imported+"\"\n"), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte("package "+packageName(t, filepath.Join(top(t), dir))+"\n\nimport _ \""+imported+
+			"\"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		overlay.Replace[filepath.Join(top(t), dir, "zz_control.go")] = file

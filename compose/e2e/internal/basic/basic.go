@@ -25,13 +25,15 @@ func Run(t *testing.T) {
 	replicas := int32(2)
 	labels := map[string]string{"app": "basic"}
 	template := scene.ScriptPod("x", `env; echo ==hosts; cat /etc/hosts; echo ==resolv; cat /etc/resolv.conf
-echo ==account; d=/var/run/secrets/kubernetes.io/serviceaccount; ls $d; cat $d/namespace; echo; wc -c <$d/token; head -1 $d/ca.crt
+echo ==account
+d=/var/run/secrets/kubernetes.io/serviceaccount; ls $d; cat $d/namespace; echo; wc -c <$d/token; head -1 $d/ca.crt
 echo ==args $(hostname); echo ==end; `+scene.Forever).Spec
 	template.HostAliases = []corev1.HostAlias{{IP: "192.0.2.7", Hostnames: []string{"alias.example"}}}
 	template.Containers[0].Env = []corev1.EnvVar{
 		{Name: "PLAIN", Value: "value"}, {Name: "EXPANDED", Value: "<$(PLAIN)>"},
 		{Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}},
-		{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
+		{Name: "POD_NAME",
+			ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
 	}
 	mark := s.Record.Mark()
 	_, err := s.API.AppsV1().Deployments(s.Namespace).Create(t.Context(), &appsv1.Deployment{

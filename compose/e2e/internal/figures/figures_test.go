@@ -163,7 +163,8 @@ func TestRate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const c, d = `container_cpu_usage_seconds_total{container="c",pod="p"}`, `container_cpu_usage_seconds_total{container="d",pod="p"}`
+	const c, d = `container_cpu_usage_seconds_total{container="c",pod="p"}`,
+		`container_cpu_usage_seconds_total{container="d",pod="p"}`
 	later := maps.Clone(got)
 	later[c] = Fact{Number: 5, At: time.UnixMilli(7000)}
 	if rate, err := Rate(got, later, c); err != nil || rate != 0.5 {

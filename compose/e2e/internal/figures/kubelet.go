@@ -61,7 +61,8 @@ var MetricRules = []Rule{
 // MeantInSummary are differences of summaries that are meant. docs/compatibility.md tells of them.
 var MeantInSummary = []Explanation{
 	Explain(`^node\.systemContainers\[kubelet\]\.`, OnlyMicrolet,
-		"without kubeletCgroups, the kubelet shows its own cgroup where the hierarchy of systemd has it, and microlet everywhere"),
+		"without kubeletCgroups, the kubelet shows its own cgroup where the hierarchy of systemd has it, and "+
+			"microlet everywhere"),
 }
 
 // MeantFromCRI are further differences that are meant with the feature gate PodAndContainerStatsFromCRI.

@@ -14,8 +14,9 @@ var unset = map[string]string{
 	"spec.containers.lifecycle.hook.httpGet.protocol": "the API server drops it while its gate is off",
 	"spec.overhead":       "the API server takes it from the runtime class",
 	"spec.serviceAccount": "the API server keeps it as serviceAccountName is",
-	"spec.containers.securityContext.appArmorProfile.localhostProfile": "it needs a kernel with AppArmor and a profile in it",
-	"spec.securityContext.appArmorProfile.localhostProfile":            "it needs a kernel with AppArmor and a profile in it",
+	"spec.containers.securityContext.appArmorProfile.localhostProfile": "it needs a kernel with AppArmor and a " +
+		"profile in it",
+	"spec.securityContext.appArmorProfile.localhostProfile": "it needs a kernel with AppArmor and a profile in it",
 }
 
 // TestEverySupportedFieldIsCovered compares the generator with the page of supported fields.

@@ -16,7 +16,10 @@ func containerTraits() []trait {
 			c.Env = append(c.Env, corev1.EnvVar{Name: "WHO", Value: "world"})
 			c.Args = []string{"unused", "hello $(WHO)", "$$(WHO)", "$(NOBODY)"}
 		}},
-		{name: "workingDir", apply: func(g *Generator, p *corev1.Pod) { main(p).WorkingDir = one(g, "/tmp", "/made/by/runtime") }},
+		{name: "workingDir", apply: func(g *Generator,
+			p *corev1.Pod) {
+			main(p).WorkingDir = one(g, "/tmp", "/made/by/runtime")
+		}},
 		{name: "env values", apply: func(g *Generator, p *corev1.Pod) {
 			c := main(p)
 			c.Env = append(c.Env,
@@ -165,7 +168,8 @@ func containerTraits() []trait {
 		}},
 		{name: "resize policy", lasting: true, apply: func(g *Generator, p *corev1.Pod) {
 			main(p).ResizePolicy = []corev1.ContainerResizePolicy{
-				{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired}, {ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer},
+				{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired},
+				{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer},
 			}
 		}},
 		{name: "readiness probe", alone: "readiness", lasting: true, apply: func(g *Generator, p *corev1.Pod) {
@@ -290,7 +294,8 @@ func containerTraits() []trait {
 				true, false)
 		}},
 		{name: "termination message", apply: func(g *Generator, p *corev1.Pod) {
-			main(p).TerminationMessagePath, main(p).TerminationMessagePolicy = "/tmp/last-words", corev1.TerminationMessageFallbackToLogsOnError
+			main(p).TerminationMessagePath, main(p).TerminationMessagePolicy = "/tmp/last-words",
+				corev1.TerminationMessageFallbackToLogsOnError
 		}},
 		{name: "second container", lasting: true, apply: func(g *Generator, p *corev1.Pod) {
 			p.Spec.Containers = append(p.Spec.Containers, g.forever("second"))

@@ -13,7 +13,8 @@ func podTraits() []trait {
 			p.Spec.DNSPolicy = one(g, corev1.DNSClusterFirst, corev1.DNSClusterFirstWithHostNet)
 		}},
 		{name: "host PID", alone: "pid", apply: func(g *Generator, p *corev1.Pod) { p.Spec.HostPID = true }},
-		{name: "shared PID", alone: "pid", apply: func(g *Generator, p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }},
+		{name: "shared PID", alone: "pid",
+			apply: func(g *Generator, p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }},
 		{name: "host IPC", alone: "network", apply: func(g *Generator, p *corev1.Pod) { p.Spec.HostIPC = true }},
 		{name: "host name", alone: "name", apply: func(g *Generator, p *corev1.Pod) {
 			p.Spec.Hostname, p.Spec.Subdomain = "somebody", one(g, "", "podgen-web")

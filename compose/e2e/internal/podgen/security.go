@@ -34,7 +34,10 @@ func securityTraits() []trait {
 		{name: "privileged", alone: "privileges", apply: func(g *Generator, p *corev1.Pod) {
 			ctx(main(p)).Privileged = new(true)
 		}},
-		{name: "read-only root", apply: func(g *Generator, p *corev1.Pod) { ctx(main(p)).ReadOnlyRootFilesystem = new(true) }},
+		{name: "read-only root", apply: func(g *Generator,
+			p *corev1.Pod) {
+			ctx(main(p)).ReadOnlyRootFilesystem = new(true)
+		}},
 		{name: "pod seccomp", alone: "pod-seccomp", apply: func(g *Generator, p *corev1.Pod) {
 			pct(p).SeccompProfile = &corev1.SeccompProfile{
 				Type: one(g, corev1.SeccompProfileTypeRuntimeDefault, corev1.SeccompProfileTypeUnconfined),
@@ -61,7 +64,10 @@ func securityTraits() []trait {
 			pct(p).AppArmorProfile = &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}
 			ctx(main(p)).AppArmorProfile = &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}
 		}},
-		{name: "procMount", apply: func(g *Generator, p *corev1.Pod) { ctx(main(p)).ProcMount = new(corev1.DefaultProcMount) }},
+		{name: "procMount", apply: func(g *Generator,
+			p *corev1.Pod) {
+			ctx(main(p)).ProcMount = new(corev1.DefaultProcMount)
+		}},
 		{name: "sysctls", alone: "network", apply: func(g *Generator, p *corev1.Pod) {
 			pct(p).Sysctls = []corev1.Sysctl{{Name: "net.ipv4.ip_unprivileged_port_start", Value: "0"},
 				{Name: "kernel.shm_rmid_forced", Value: "1"}}

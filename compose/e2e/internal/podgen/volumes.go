@@ -94,7 +94,8 @@ func volumeTraits() []trait {
 						DefaultMode: new(int32(0o640)),
 						Items: []corev1.DownwardAPIVolumeFile{
 							field("labels", "metadata.labels"), field("name", "metadata.name"),
-							{Path: "cpu", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "main", Resource: "limits.cpu", Divisor: resource.MustParse("1m")}, Mode: new(int32(0o444))},
+							{Path: "cpu", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "main", Resource: "limits.cpu",
+								Divisor: resource.MustParse("1m")}, Mode: new(int32(0o444))},
 						},
 					},
 				})
@@ -105,15 +106,19 @@ func volumeTraits() []trait {
 					Projected: &corev1.ProjectedVolumeSource{
 						DefaultMode: new(int32(0o644)),
 						Sources: []corev1.VolumeProjection{
-							{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: ref(settings), Items: []corev1.KeyToPath{{Key: "colour", Path: "colour", Mode: new(int32(0o600))}}}},
+							{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: ref(settings),
+								Items: []corev1.KeyToPath{{Key: "colour", Path: "colour", Mode: new(int32(0o600))}}}},
 							{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: ref("absent"), Optional: new(true)}},
-							{Secret: &corev1.SecretProjection{LocalObjectReference: ref(secrets), Items: []corev1.KeyToPath{{Key: "user", Path: "who/user", Mode: new(int32(0o444))}}}},
+							{Secret: &corev1.SecretProjection{LocalObjectReference: ref(secrets),
+								Items: []corev1.KeyToPath{{Key: "user", Path: "who/user", Mode: new(int32(0o444))}}}},
 							{Secret: &corev1.SecretProjection{LocalObjectReference: ref("absent"), Optional: new(true)}},
 							{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{
 								field("note", "metadata.annotations"),
-								{Path: "memory", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "main", Resource: "requests.memory", Divisor: resource.MustParse("1Ki")}, Mode: new(int32(0o440))},
+								{Path: "memory", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "main",
+									Resource: "requests.memory", Divisor: resource.MustParse("1Ki")}, Mode: new(int32(0o440))},
 							}}},
-							{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", Audience: "somebody", ExpirationSeconds: new(int64(3600))}},
+							{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", Audience: "somebody",
+								ExpirationSeconds: new(int64(3600))}},
 						},
 					},
 				})
@@ -136,7 +141,9 @@ func volumeTraits() []trait {
 		}},
 		{name: "bidirectional", alone: "privileges", apply: func(g *Generator, p *corev1.Pod) {
 			ctx(main(p)).Privileged = new(true)
-			g.mount(p, "both-ways", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}).MountPropagation = new(corev1.MountPropagationBidirectional)
+			g.mount(p, "both-ways",
+				corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}).MountPropagation = new(
+				corev1.MountPropagationBidirectional)
 		}},
 	}
 }

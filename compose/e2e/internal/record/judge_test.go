@@ -33,15 +33,21 @@ func TestUntouchedFindsEachTouch(t *testing.T) {
 		entry Entry
 		bad   bool
 	}{
-		"another status":    {Entry{Object: pod(func(p *corev1.Pod) { p.Status.Message = "x" })}, false},
-		"another pod":       {Entry{Object: pod(func(p *corev1.Pod) { p.UID, p.Status.Conditions = "v", nil })}, false},
-		"unready":           {Entry{Object: pod(func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse })}, true},
-		"no condition":      {Entry{Object: pod(func(p *corev1.Pod) { p.Status.Conditions = nil })}, true},
-		"another container": {Entry{Object: pod(func(p *corev1.Pod) { p.Status.ContainerStatuses[0].ContainerID = "containerd://2" })}, true},
-		"restarted":         {Entry{Object: pod(func(p *corev1.Pod) { p.Status.ContainerStatuses[0].RestartCount = 1 })}, true},
-		"no container":      {Entry{Object: pod(func(p *corev1.Pod) { p.Status.ContainerStatuses = nil })}, true},
-		"being deleted":     {Entry{Object: pod(func(p *corev1.Pod) { p.DeletionTimestamp = &now })}, true},
-		"deleted":           {Entry{Object: pod(same), Deleted: true}, true},
+		"another status": {Entry{Object: pod(func(p *corev1.Pod) { p.Status.Message = "x" })}, false},
+		"another pod":    {Entry{Object: pod(func(p *corev1.Pod) { p.UID, p.Status.Conditions = "v", nil })}, false},
+		"unready": {Entry{Object: pod(func(
+			p *corev1.Pod) {
+			p.Status.Conditions[0].Status = corev1.ConditionFalse
+		})}, true},
+		"no condition": {Entry{Object: pod(func(p *corev1.Pod) { p.Status.Conditions = nil })}, true},
+		"another container": {Entry{Object: pod(func(
+			p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].ContainerID = "containerd://2"
+		})}, true},
+		"restarted":     {Entry{Object: pod(func(p *corev1.Pod) { p.Status.ContainerStatuses[0].RestartCount = 1 })}, true},
+		"no container":  {Entry{Object: pod(func(p *corev1.Pod) { p.Status.ContainerStatuses = nil })}, true},
+		"being deleted": {Entry{Object: pod(func(p *corev1.Pod) { p.DeletionTimestamp = &now })}, true},
+		"deleted":       {Entry{Object: pod(same), Deleted: true}, true},
 	} {
 		if problems := Untouched(before, []Entry{test.entry}); (len(problems) > 0) != test.bad {
 			t.Errorf("%s: problems %q", name, problems)
@@ -63,7 +69,8 @@ func TestNodeReadyFindsTheMoment(t *testing.T) {
 	if p := NodeReady([]Entry{node(corev1.ConditionTrue), {Object: pod(same)}}); len(p) > 0 {
 		t.Errorf("problems %q", p)
 	}
-	if p := NodeReady([]Entry{node(corev1.ConditionTrue), node(corev1.ConditionUnknown), node(corev1.ConditionTrue), {Object: &corev1.Node{}}}); len(p) != 2 {
+	if p := NodeReady([]Entry{node(corev1.ConditionTrue), node(corev1.ConditionUnknown), node(corev1.ConditionTrue),
+		{Object: &corev1.Node{}}}); len(p) != 2 {
 		t.Errorf("problems %q", p)
 	}
 }
@@ -77,7 +84,8 @@ func TestLeaseAgeIsThatOfTheLongestWait(t *testing.T) {
 	entry := func(after time.Duration) Entry {
 		return Entry{At: start.Add(after + time.Second), Object: lease(after)}
 	}
-	if got := LeaseAge(lease(0), []Entry{entry(5 * time.Second), entry(17 * time.Second)}, start.Add(20*time.Second)); got != 13*time.Second {
+	if got := LeaseAge(lease(0), []Entry{entry(5 * time.Second), entry(17 * time.Second)},
+		start.Add(20*time.Second)); got != 13*time.Second {
 		t.Errorf("in the middle: %v", got)
 	}
 	if got := LeaseAge(lease(0), []Entry{entry(5 * time.Second)}, start.Add(30*time.Second)); got != 25*time.Second {

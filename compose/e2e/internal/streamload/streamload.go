@@ -219,7 +219,8 @@ func (a *Load) openAtNode() (io.ReadCloser, error) {
 // session runs a command in the pod that talks.
 func (a *Load) session(websocket bool, o remotecommand.StreamOptions, command ...string) error {
 	u := a.s.API.CoreV1().RESTClient().Post().Resource("pods").Namespace(a.s.Namespace).Name("talks").SubResource("exec").
-		VersionedParams(&corev1.PodExecOptions{Container: "main", Command: command, Stdin: o.Stdin != nil, Stdout: true}, scheme.ParameterCodec).URL()
+		VersionedParams(&corev1.PodExecOptions{Container: "main", Command: command, Stdin: o.Stdin != nil, Stdout: true},
+			scheme.ParameterCodec).URL()
 	var run remotecommand.Executor
 	var err error
 	if websocket {

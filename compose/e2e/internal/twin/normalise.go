@@ -42,7 +42,8 @@ var patterns = []struct {
 	{regexp.MustCompile(`(/containers/[^/"]+)/[0-9a-f]{8}\b`), "$1/<random>"},
 	{regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)`), "<time>"},
 	{regexp.MustCompile(`\b(\d+(\.\d+)?(h|m|s|ms|µs|ns))+\b`), "<duration>"},
-	{regexp.MustCompile(`(^|[^:0-9a-z])[0-9a-f]{64}\b`), "$1<id>"}, // of a container that is removed already; images have sha256: before
+	// of a container that is removed already; images have sha256: before
+	{regexp.MustCompile(`(^|[^:0-9a-z])[0-9a-f]{64}\b`), "$1<id>"},
 	{regexp.MustCompile(`/proc/\d+/`), "/proc/<pid>/"},
 	{regexp.MustCompile(`"config\.seen": ?"[^"]*"`), `"config.seen":"<time>"`},
 }

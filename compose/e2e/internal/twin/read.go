@@ -45,7 +45,8 @@ func Read(ctx context.Context, client kubernetes.Interface, cri runtimeapi.Runti
 		if e.Source.Component == "default-scheduler" {
 			continue
 		}
-		facts[n.text(fmt.Sprintf("event[%s %s %s %s %s]", e.Type, e.Source.Component, e.Reason, e.InvolvedObject.FieldPath, e.Message))] = "sent"
+		facts[n.text(fmt.Sprintf("event[%s %s %s %s %s]", e.Type, e.Source.Component, e.Reason, e.InvolvedObject.FieldPath,
+			e.Message))] = "sent"
 	}
 	return facts, nil
 }

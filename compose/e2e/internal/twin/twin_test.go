@@ -51,7 +51,8 @@ func TestWhatDiffersIsSeen(t *testing.T) {
 			"restartCount": 1, "flag": true,
 		}
 	}
-	if got := Compare(facts(t, "11111111-2222-3333-4444-555555555555", "10.1.0.7", base()), facts(t, "11111111-2222-3333-4444-555555555555", "10.1.0.7", base())); got != nil {
+	if got := Compare(facts(t, "11111111-2222-3333-4444-555555555555", "10.1.0.7", base()),
+		facts(t, "11111111-2222-3333-4444-555555555555", "10.1.0.7", base())); got != nil {
 		t.Fatalf("the same differs: %v", got)
 	}
 	tests := map[string]struct {
@@ -60,9 +61,10 @@ func TestWhatDiffersIsSeen(t *testing.T) {
 	}{
 		"a value": {func(m map[string]any) { m["restartCount"] = 2 }, []Difference{{"x.restartCount", "1",
 			"2"}}},
-		"one is missing":     {func(m map[string]any) { delete(m, "flag") }, []Difference{{"x.flag", "true", ""}}},
-		"the order of env":   {func(m map[string]any) { m["process"] = map[string]any{"env": []any{"B=2", "A=1"}} }, nil},
-		"a variable's value": {func(m map[string]any) { m["process"] = map[string]any{"env": []any{"A=1", "B=3"}} }, []Difference{{"x.process.env[B]", "B=2", "B=3"}}},
+		"one is missing":   {func(m map[string]any) { delete(m, "flag") }, []Difference{{"x.flag", "true", ""}}},
+		"the order of env": {func(m map[string]any) { m["process"] = map[string]any{"env": []any{"B=2", "A=1"}} }, nil},
+		"a variable's value": {func(m map[string]any) { m["process"] = map[string]any{"env": []any{"A=1", "B=3"}} },
+			[]Difference{{"x.process.env[B]", "B=2", "B=3"}}},
 		"the order of mounts": {func(m map[string]any) {
 			mounts := m["mounts"].([]any)
 			m["mounts"] = []any{mounts[1], mounts[0]}
@@ -72,7 +74,9 @@ func TestWhatDiffersIsSeen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := base()
 			test.change(m)
-			if diff := cmp.Diff(test.want, Compare(facts(t, "11111111-2222-3333-4444-555555555555", "10.1.0.7", base()), facts(t, "11111111-2222-3333-4444-555555555555", "10.1.0.7", m))); diff != "" {
+			if diff := cmp.Diff(test.want,
+				Compare(facts(t, "11111111-2222-3333-4444-555555555555", "10.1.0.7", base()),
+					facts(t, "11111111-2222-3333-4444-555555555555", "10.1.0.7", m))); diff != "" {
 				t.Errorf("differences (-want +got):\n%s", diff)
 			}
 		})

@@ -143,7 +143,8 @@ func survivors() []*survivor {
 		{"half", fromAPI, onFailure, scene.Forever, running, withDone},
 		{"half-never", fromAPI, never, scene.Forever, running, withDone},
 		{"init", fromAPI, always, scene.Forever, running, func(p *corev1.Pod) {
-			p.Spec.InitContainers = []corev1.Container{scene.ShellContainer("first", "exit 0"), scene.ShellContainer("second", "exit 0")}
+			p.Spec.InitContainers = []corev1.Container{scene.ShellContainer("first", "exit 0"),
+				scene.ShellContainer("second", "exit 0")}
 		}},
 		{"host-network", fromAPI, always, scene.Forever, running, func(p *corev1.Pod) { p.Spec.HostNetwork = true }},
 		{"file-always", fromFile, always, scene.Forever, running, plainly},
@@ -199,7 +200,8 @@ func removeAll(s *scene.Scene, all []*survivor, files *scene.ManifestFolder) {
 		case fromFile:
 			files.Remove(p.name + ".yaml")
 		case fromJob:
-			if err := s.API.BatchV1().Jobs(s.Namespace).Delete(s.T.Context(), p.name, metav1.DeleteOptions{PropagationPolicy: &background}); err != nil {
+			if err := s.API.BatchV1().Jobs(s.Namespace).Delete(s.T.Context(), p.name,
+				metav1.DeleteOptions{PropagationPolicy: &background}); err != nil {
 				s.T.Fatal(err)
 			}
 		}

@@ -41,7 +41,8 @@ func TestUnitStop(t *testing.T) {
 	if _, err := s.RunOnMachine(t.Context(), "systemctl", "stop", "microlet.service"); err != nil {
 		t.Fatal(err)
 	}
-	if left, err := s.LinesOnMachine("sh", "-c", "cat /sys/fs/cgroup/system.slice/microlet.service/cgroup.procs 2>/dev/null || true"); err != nil || len(left) > 0 {
+	if left, err := s.LinesOnMachine("sh", "-c",
+		"cat /sys/fs/cgroup/system.slice/microlet.service/cgroup.procs 2>/dev/null || true"); err != nil || len(left) > 0 {
 		t.Errorf("processes %v of the stopped unit are left, %v", left, err)
 	}
 	for _, p := range w.Pods {
@@ -49,12 +50,14 @@ func TestUnitStop(t *testing.T) {
 			t.Errorf("after the unit's stop: %v", err)
 		}
 	}
-	result, err := s.RunOnMachine(t.Context(), "systemctl", "show", "-p", "Result,ActiveState", "--value", "microlet.service")
+	result, err := s.RunOnMachine(t.Context(), "systemctl", "show", "-p", "Result,ActiveState", "--value",
+		"microlet.service")
 	if err != nil ||
 		strings.TrimSpace(result) != "success\ninactive" && strings.TrimSpace(result) != "inactive\nsuccess" {
 		t.Errorf("the unit's state after a stop is %q, %v", result, err)
 	}
-	journal, err := s.RunOnMachine(t.Context(), "journalctl", "--no-pager", "-o", "cat", "-u", "microlet.service", "-n", "200")
+	journal, err := s.RunOnMachine(t.Context(), "journalctl", "--no-pager", "-o", "cat", "-u", "microlet.service", "-n",
+		"200")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +98,8 @@ func TestUnitWatchdog(t *testing.T) {
 	})
 	t.Logf("the supervisor was taken for hung and is ready again after %s", scene.Milliseconds(time.Since(begin)))
 	s.WaitHealthy(t, scene.Patience)
-	if _, err := s.RunOnMachine(t.Context(), "sh", "-c", "journalctl --no-pager -o cat -u microlet.service | grep 'Watchdog timeout'"); err != nil {
+	if _, err := s.RunOnMachine(t.Context(), "sh", "-c",
+		"journalctl --no-pager -o cat -u microlet.service | grep 'Watchdog timeout'"); err != nil {
 		t.Errorf("the journal does not tell of a watchdog: %v", err)
 	}
 	s.CreatePods(scene.PausePod("after"))
@@ -103,8 +107,8 @@ func TestUnitWatchdog(t *testing.T) {
 	w.Untouched()
 }
 
-// TestUnitAccounts: all that the agent is lives below its unit's cgroup, for systemd to account and to stop. stats has a
-// cgroup of its own there, with its limit.
+// TestUnitAccounts: all that the agent is lives below its unit's cgroup, for systemd to account and to stop. stats has
+// a cgroup of its own there, with its limit.
 func TestUnitAccounts(t *testing.T) {
 	scene.Shared.UseMicrolet(t)
 	s := scene.New(t)

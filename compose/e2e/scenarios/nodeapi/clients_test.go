@@ -47,14 +47,16 @@ func TestClients(t *testing.T) {
 	scene.Shared.UseMicrolet(t)
 	s := scene.New(t)
 	talk := scene.ScriptPod("talk", scene.Forever)
-	listens, term := scene.ShellContainer("listens", `while read -r line; do echo "heard $line"; done; `+scene.Forever), scene.ShellContainer("term",
-		"exec sh -i")
+	listens, term := scene.ShellContainer("listens", `while read -r line; do echo "heard $line"; done; `+scene.Forever),
+		scene.ShellContainer("term",
+			"exec sh -i")
 	listens.Stdin, term.Stdin, term.TTY = true, true, true
 	lives := scene.ShellContainer("lives",
 		`if [ -e /lives/one ]; then echo life two; `+scene.Forever+`; fi; touch /lives/one; echo life one; exit 1`)
 	lives.VolumeMounts = []corev1.VolumeMount{{Name: "lives", MountPath: "/lives"}}
 	talk.Spec.Volumes = []corev1.Volume{{Name: "lives"}}
-	talk.Spec.Containers = append(talk.Spec.Containers, listens, term, lives, scene.ShellContainer("echoes", "nc -ll -p 9000 -e cat"))
+	talk.Spec.Containers = append(talk.Spec.Containers, listens, term, lives,
+		scene.ShellContainer("echoes", "nc -ll -p 9000 -e cat"))
 	counts := scene.ScriptPod("counts", fmt.Sprintf("for i in $(seq 1 %d); do echo line $i; usleep 20000; done", counted))
 	counts.Spec.RestartPolicy = corev1.RestartPolicyNever
 	s.CreatePods(talk)
@@ -80,7 +82,8 @@ func TestClients(t *testing.T) {
 	debugs(s, t)
 	proxy := "/api/v1/nodes/" + s.NodeName() + "/proxy"
 	for _, ask := range []struct{ path, want string }{
-		{"/pods", `"name":"talk"`}, {"/configz", `"kubeletconfig"`}, {"/healthz", "ok"}, {"/metrics", "kubelet_runtime_operations_total{"},
+		{"/pods", `"name":"talk"`}, {"/configz", `"kubeletconfig"`}, {"/healthz", "ok"},
+		{"/metrics", "kubelet_runtime_operations_total{"},
 		{"/metrics/slis", `kubernetes_healthcheck{name="syncloop",type="healthz"} 1`}, // since /healthz was asked
 	} {
 		s.KubectlPrints(ask.want, "get", "--raw", proxy+ask.path)
@@ -195,7 +198,8 @@ func attaches(s *scene.Scene, t *testing.T, how string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), scene.Patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, s.Kubectl(), "--kubeconfig="+s.Kubeconfig(), "--namespace="+s.Namespace, "attach", "-i",
+	cmd := exec.CommandContext(ctx, s.Kubectl(), "--kubeconfig="+s.Kubeconfig(), "--namespace="+s.Namespace, "attach",
+		"-i",
 		"talk", "-c", "listens")
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -229,7 +233,8 @@ func attaches(s *scene.Scene, t *testing.T, how string) {
 	if err := pty.Setsize(x.File, &pty.Winsize{Rows: 22, Cols: 78}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := x.WriteString("while [ \"$(stty size)\" != '22 78' ]; do sleep 0.1; done; echo the size is $(stty size)\n"); err != nil {
+	if _, err := x.WriteString(
+		"while [ \"$(stty size)\" != '22 78' ]; do sleep 0.1; done; echo the size is $(stty size)\n"); err != nil {
 		t.Fatal(err)
 	}
 	x.until(t, "the size is 22 78")
@@ -330,8 +335,10 @@ func pours(s *scene.Scene, t *testing.T, how string) {
 		podsync: passed(s, t, podsync) - before[podsync],
 		nodeapi: passed(s, t, nodeapi) - before[nodeapi],
 	}
-	t.Logf("port-forward, %s: %d MiB each way in %s, then %d × %d MiB each way at the same time in %s; nodeapi read and wrote %d MiB, podsync %d MiB",
-		how, poured>>20, scene.Milliseconds(alone), together, pouredTogether>>20, scene.Milliseconds(atOnce), by[nodeapi]>>20, by[podsync]>>20)
+	t.Logf("port-forward, %s: %d MiB each way in %s, then %d × %d MiB each way at the same time in %s; nodeapi read and "+
+		"wrote %d MiB, podsync %d MiB",
+		how, poured>>20, scene.Milliseconds(alone), together, pouredTogether>>20, scene.Milliseconds(atOnce), by[nodeapi]>>20,
+		by[podsync]>>20)
 	if by[nodeapi] < 2*total { // it reads and writes each
 		t.Errorf("of %d bytes nodeapi read and wrote %d: they went another way, so this proves nothing", total,
 			by[nodeapi])

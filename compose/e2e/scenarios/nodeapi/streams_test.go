@@ -90,7 +90,8 @@ func TestAudience(t *testing.T) {
 		}
 		return nil
 	})
-	t.Logf("after SIGKILL of nodeapi: a new session after %s, all streams that read had ended after %s", scene.Milliseconds(back),
+	t.Logf("after SIGKILL of nodeapi: a new session after %s, all streams that read had ended after %s",
+		scene.Milliseconds(back),
 		scene.Milliseconds(time.Since(killed)))
 	a.Stop()
 	w.Untouched()

@@ -32,7 +32,8 @@ func TestAPIServerDown(t *testing.T) {
 	scene.Await(t, scene.Patience, "the container's restart without an API server",
 		func() error { return s.RunsAttempt("restarts", 1) })
 	again := time.Now()
-	t.Logf("a container that ended while the API server was down runs again after %s", scene.Milliseconds(again.Sub(ended)))
+	t.Logf("a container that ended while the API server was down runs again after %s",
+		scene.Milliseconds(again.Sub(ended)))
 	time.Sleep(time.Until(stop.Add(scene.Outage)))
 	if err := s.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)

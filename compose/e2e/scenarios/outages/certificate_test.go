@@ -60,7 +60,8 @@ func TestCertificateExpires(t *testing.T) {
 	c.issue(time.Hour)
 	renewed := time.Now()
 	s.Wait(scene.Patience, "the status of the time without a certificate", s.Restarted("ends", 1))
-	t.Logf("the status of that time was delivered %s after the certificate was renewed", scene.Milliseconds(time.Since(renewed)))
+	t.Logf("the status of that time was delivered %s after the certificate was renewed",
+		scene.Milliseconds(time.Since(renewed)))
 	s.WaitReady(scene.Patience, "comes")
 	scene.Await(t, scene.Patience, "a fresh Lease", func() error { return s.LeaseRenewedSince(renewed) })
 	t.Logf("the Lease was renewed %s after the certificate", scene.Milliseconds(time.Since(renewed)))

@@ -50,8 +50,8 @@ func requesting(p *corev1.Pod, milliCPU int64) *corev1.Pod {
 	return p
 }
 
-// rejections has pods rejected and one preempted, and returns what they show. What was recorded is waited for, unless it
-// is nil.
+// rejections has pods rejected and one preempted, and returns what they show. What was recorded is waited for, unless
+// it is nil.
 func rejections(t *testing.T, recorded map[string]rejection) map[string]rejection {
 	t.Helper()
 	const port = 28080

@@ -45,7 +45,8 @@ func bigCrowd(t *testing.T) {
 			starts = append(starts, times.Ready.Sub(times.Created))
 		}
 	}
-	t.Logf("%d pods of %d kinds: all run after %s; created to Ready: p50 %s, p90 %s", len(pods), len(scene.Kinds), scene.Milliseconds(took),
+	t.Logf("%d pods of %d kinds: all run after %s; created to Ready: p50 %s, p90 %s", len(pods), len(scene.Kinds),
+		scene.Milliseconds(took),
 		scene.Milliseconds(record.Percentile(starts, 0.5)), scene.Milliseconds(record.Percentile(starts, 0.9)))
 	checkKinds(t, s)
 

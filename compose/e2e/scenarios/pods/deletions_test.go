@@ -30,7 +30,8 @@ func TestKilledWhenTheGracePeriodEnds(t *testing.T) {
 	s.DeletePods("deaf")
 	s.Wait(scene.Patience, "the end of what ignores SIGTERM", s.AreGone("deaf"))
 	took := time.Since(begin)
-	t.Logf("a container that ignores SIGTERM was gone %s after the deletion, with a grace period of 3 s", scene.Milliseconds(took))
+	t.Logf("a container that ignores SIGTERM was gone %s after the deletion, with a grace period of 3 s",
+		scene.Milliseconds(took))
 	if took < 3*time.Second {
 		t.Errorf("it was gone after %s, within its grace period", took)
 	}
@@ -94,7 +95,8 @@ func TestDeletedWhileItsImageIsPulled(t *testing.T) {
 	begin := time.Now()
 	s.DeletePods("goes")
 	removeNow(s, "forced")
-	s.Wait(scene.Patience, "the end of a pod whose image is being pulled", s.AreGone("goes", "forced")) // the registry is still stopped
+	// the registry is still stopped
+	s.Wait(scene.Patience, "the end of a pod whose image is being pulled", s.AreGone("goes", "forced"))
 	t.Logf("pods whose image was being pulled were gone %s after their deletion", scene.Milliseconds(time.Since(begin)))
 	release()
 	s.WaitReady(scene.Patience, "late")
@@ -105,7 +107,8 @@ func TestDeletedWhileItsImageIsPulled(t *testing.T) {
 // removeNow deletes a pod with no grace period: its object goes at once.
 func removeNow(s *scene.Scene, name string) {
 	s.T.Helper()
-	if err := s.API.CoreV1().Pods(s.Namespace).Delete(s.T.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
+	if err := s.API.CoreV1().Pods(s.Namespace).Delete(s.T.Context(), name,
+		metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
 		s.T.Fatal(err)
 	}
 }
@@ -115,7 +118,8 @@ func TestDeletedWhilePodsyncIsDown(t *testing.T) {
 	scene.Shared.UseMicrolet(t)
 	s := scene.New(t)
 	gone := []string{"goes", "forced", "replaced", "deaf"}
-	s.CreatePods(scene.PausePod("neighbour"), scene.ScriptPod("goes", scene.Forever), scene.ScriptPod("forced", scene.Forever), scene.ScriptPod("replaced", scene.Forever),
+	s.CreatePods(scene.PausePod("neighbour"), scene.ScriptPod("goes", scene.Forever),
+		scene.ScriptPod("forced", scene.Forever), scene.ScriptPod("replaced", scene.Forever),
 		stubborn("deaf", 3))
 	s.WaitReady(scene.Patience, append(gone, "neighbour")...)
 	w := s.Witness("neighbour")

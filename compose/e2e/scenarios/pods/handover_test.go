@@ -24,7 +24,8 @@ import (
 func TestHandover(t *testing.T) {
 	scene.Shared.SwitchTo(t, rig.AgentKubelet)
 	// The kubelet keeps the folder of an agent before it; its own is for root alone.
-	if err := errors.Join(os.Chown(scene.Shared.PodLogsDir(), 0, 0), os.Chmod(scene.Shared.PodLogsDir(), 0o750)); err != nil {
+	if err := errors.Join(os.Chown(scene.Shared.PodLogsDir(), 0, 0),
+		os.Chmod(scene.Shared.PodLogsDir(), 0o750)); err != nil {
 		t.Fatal(err)
 	}
 	s := scene.New(t)

@@ -27,7 +27,8 @@ func TestAnInitContainerRunsAgain(t *testing.T) {
 		Name:         "v",
 		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
 	}}
-	first := scene.ShellContainer("first", "test -e /v/ran || exec touch /v/ran; "+scene.Forever) // the second time it has no end
+	// the second time it has no end
+	first := scene.ShellContainer("first", "test -e /v/ran || exec touch /v/ran; "+scene.Forever)
 	first.VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 	p.Spec.InitContainers = []corev1.Container{first}
 	s.CreatePods(p)

@@ -93,7 +93,9 @@ func edge(s *scene.Scene, t *testing.T) {
 		if err != nil || out != string(blob) {
 			t.Errorf("exec, WebSocket %s: %d of %d bytes came back: %v %s", how, len(out), len(blob), err, problems)
 		}
-		if _, problems, err := s.RunKubectl(nil, "exec", "talk", "-c", first, "--", "sh", "-c", "echo oops >&2; exit 7"); err == nil || !strings.Contains(problems, "oops") || !strings.Contains(problems, "exit code 7") {
+		if _, problems, err := s.RunKubectl(nil, "exec", "talk", "-c", first, "--", "sh", "-c",
+			"echo oops >&2; exit 7"); err == nil || !strings.Contains(problems, "oops") ||
+			!strings.Contains(problems, "exit code 7") {
 			t.Errorf("exec, WebSocket %s: %v, %q", how, err, problems)
 		}
 		forward(s, t, how)

@@ -150,7 +150,8 @@ func needAPI() []unresolved {
 	}
 	named := corev1.LocalObjectReference{Name: "a"}
 	return []unresolved{
-		{"configmaps", "spec.volumes[0]", volume(corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named}})},
+		{"configmaps", "spec.volumes[0]",
+			volume(corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named}})},
 		{"secrets", "spec.volumes[0]", volume(corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "a"}})},
 		{"persistentvolumeclaims", "spec.volumes[0]", volume(corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "a"},
@@ -166,7 +167,8 @@ func needAPI() []unresolved {
 			}}}
 		}},
 		{"serviceaccounts", "spec.serviceAccountName", func(p *corev1.Pod) { p.Spec.ServiceAccountName = "a" }},
-		{"secrets", "spec.imagePullSecrets[0]", func(p *corev1.Pod) { p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{named} }},
+		{"secrets", "spec.imagePullSecrets[0]",
+			func(p *corev1.Pod) { p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{named} }},
 	}
 }
 

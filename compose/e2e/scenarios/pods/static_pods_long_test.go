@@ -56,7 +56,8 @@ func TestStaticPodsTable(t *testing.T) {
 	}
 	runs(s, scene.Patience, "d", nil)
 
-	if now := runs(s, scene.Patience, "other", nil); scene.ContainerID(now) != scene.ContainerID(other) || now.UID != other.UID {
+	if now := runs(s, scene.Patience, "other", nil); scene.ContainerID(now) != scene.ContainerID(other) ||
+		now.UID != other.UID {
 		t.Error("what was done to other manifests touched this one's pod")
 	}
 	for _, file := range []string{"other.yaml", "c.yaml", "d.yaml"} {
@@ -74,7 +75,8 @@ func TestStaticPodsAreHandedOver(t *testing.T) {
 	for _, agent := range []rig.Agent{rig.AgentMicrolet, rig.AgentKubelet, rig.AgentMicrolet} {
 		scene.Shared.SwitchTo(t, agent, m.Flag())
 		time.Sleep(10 * time.Second) // in which the agent could end what it takes for another pod
-		if now := runs(s, scene.Patience, "a", nil); scene.ContainerID(now) != scene.ContainerID(first) || now.UID != first.UID ||
+		if now := runs(s, scene.Patience, "a", nil); scene.ContainerID(now) != scene.ContainerID(first) ||
+			now.UID != first.UID ||
 			now.Status.ContainerStatuses[0].RestartCount != 0 {
 			t.Fatalf("%s made another pod of the manifest: container %s, was %s", agent, scene.ContainerID(now),
 				scene.ContainerID(first))

@@ -81,7 +81,8 @@ func TestStaticPod(t *testing.T) {
 		!bytes.Contains(out, []byte("unchanged")) {
 		t.Errorf("run-pod after a restart: %v\n%s", err, out)
 	}
-	if now := runs(s, scene.Patience, "by-hand", nil); scene.ContainerID(now) != scene.ContainerID(local) || now.UID != local.UID {
+	if now := runs(s, scene.Patience, "by-hand", nil); scene.ContainerID(now) != scene.ContainerID(local) ||
+		now.UID != local.UID {
 		t.Error("the agent's restart touched the pod")
 	}
 	if out, err := microletPod(s, nil, "rm-pod", "by-hand", "--namespace="+s.Namespace, "--wait"); err != nil {

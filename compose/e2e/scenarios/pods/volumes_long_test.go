@@ -72,7 +72,8 @@ func hang(t *testing.T) string {
 	if err != nil {
 		t.Fatalf("open /dev/fuse, to make a file system that hangs: %v", err)
 	}
-	if err := unix.Mount("hangs", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", device)); err != nil {
+	if err := unix.Mount("hangs", dir, "fuse", 0,
+		fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", device)); err != nil {
 		t.Fatal(errors.Join(err, unix.Close(device)))
 	}
 	t.Cleanup(func() {

@@ -32,7 +32,8 @@ func TestVolumes(t *testing.T) {
 
 // look prints what a container sees of its volumes.
 const look = `cd /v
-echo content: config=$(cat config/key) secret=$(cat secret/deep/password) labels=$(cat downward/labels) projected=$(cat projected/key)
+echo content: config=$(cat config/key) secret=$(cat secret/deep/password) \
+  labels=$(cat downward/labels) projected=$(cat projected/key)
 echo env: $FROM_FILE $FROM_CONFIG
 stat -L -c 'mode: %n %a %g' empty memory config secret secret/deep/password config/key sub file
 grep -q " /v/memory tmpfs .*size=4096k" /proc/self/mounts && echo memory: 4 MiB
@@ -46,19 +47,27 @@ test -w host && echo x >host/by-the-pod
 func volumesPod(host string) *corev1.Pod {
 	directory, password, group := corev1.HostPathDirectoryOrCreate, int32(0o400), int64(4242)
 	p := scene.ScriptPod("volumes",
-		look+"echo ==end; while sleep 0.2; do echo now: $(cat /v/config/key) $(cat /v/downward/labels) $(cat /v/secret/deep/password); done")
+		look+"echo ==end; while sleep 0.2; do echo now: $(cat /v/config/key) $(cat /v/downward/labels) $(cat "+
+			"/v/secret/deep/password); done")
 	main := &p.Spec.Containers[0]
 	main.Env = []corev1.EnvVar{
-		{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
-		{Name: "FROM_FILE", ValueFrom: &corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: "empty", Path: "env", Key: "VAR"}}},
-		{Name: "FROM_CONFIG", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "config"}, Key: "other"}}},
+		{Name: "POD_NAME",
+			ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
+		{Name: "FROM_FILE", ValueFrom: &corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: "empty",
+			Path: "env", Key: "VAR"}}},
+		{Name: "FROM_CONFIG",
+			ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "config"}, Key: "other"}}},
 	}
 	recursive := corev1.RecursiveReadOnlyIfPossible
 	main.VolumeMounts = []corev1.VolumeMount{
-		{Name: "empty", MountPath: "/v/empty"}, {Name: "memory", MountPath: "/v/memory"}, {Name: "host", MountPath: "/v/host"},
-		{Name: "config", MountPath: "/v/config"}, {Name: "secret", MountPath: "/v/secret"}, {Name: "downward", MountPath: "/v/downward"},
+		{Name: "empty", MountPath: "/v/empty"}, {Name: "memory", MountPath: "/v/memory"},
+		{Name: "host", MountPath: "/v/host"},
+		{Name: "config", MountPath: "/v/config"}, {Name: "secret", MountPath: "/v/secret"},
+		{Name: "downward", MountPath: "/v/downward"},
 		{Name: "projected", MountPath: "/v/projected"},
-		{Name: "empty", MountPath: "/v/sub", SubPathExpr: "$(POD_NAME)/data"}, {Name: "config", MountPath: "/v/file", SubPath: "other"},
+		{Name: "empty", MountPath: "/v/sub", SubPathExpr: "$(POD_NAME)/data"},
+		{Name: "config", MountPath: "/v/file", SubPath: "other"},
 		{Name: "empty", MountPath: "/v/recursive", ReadOnly: true, RecursiveReadOnly: &recursive},
 	}
 	p.Spec.InitContainers = []corev1.Container{scene.ShellContainer("init",
@@ -68,12 +77,21 @@ func volumesPod(host string) *corev1.Pod {
 	config := corev1.LocalObjectReference{Name: "config"}
 	p.Spec.Volumes = []corev1.Volume{
 		{Name: "empty", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-		{Name: "memory", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: new(resource.MustParse("4Mi"))}}},
-		{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: host, Type: &directory}}},
-		{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: config}}},
-		{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "secret", Items: []corev1.KeyToPath{{Key: "password", Path: "deep/password", Mode: &password}}}}},
-		{Name: "downward", VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}}}}}},
-		{Name: "projected", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: config}}}}}},
+		{Name: "memory",
+			VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory,
+				SizeLimit: new(resource.MustParse("4Mi"))}}},
+		{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: host,
+			Type: &directory}}},
+		{Name: "config",
+			VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: config}}},
+		{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "secret",
+			Items: []corev1.KeyToPath{{Key: "password", Path: "deep/password", Mode: &password}}}}},
+		{Name: "downward",
+			VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
+				{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}}}}}},
+		{Name: "projected",
+			VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+				{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: config}}}}}},
 	}
 	return p
 }
@@ -132,9 +150,12 @@ func missingVolumes(t *testing.T) {
 	s := scene.New(t)
 	p := scene.PausePod("waits")
 	p.Spec.Volumes = []corev1.Volume{
-		{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "late"}}}},
+		{Name: "config",
+			VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "late"}}}},
 		{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "late"}}},
-		{Name: "optional", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "never", Optional: new(true)}}},
+		{Name: "optional", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "never",
+			Optional: new(true)}}},
 	}
 	for _, v := range p.Spec.Volumes {
 		p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts,
@@ -162,7 +183,8 @@ func subPathsOut(t *testing.T) {
 		Name:         "v",
 		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
 	}}
-	p.Spec.InitContainers = []corev1.Container{scene.ShellContainer("init", "ln -s /etc /v/link; ln -s ../../../../.. /v/up")}
+	p.Spec.InitContainers = []corev1.Container{scene.ShellContainer("init",
+		"ln -s /etc /v/link; ln -s ../../../../.. /v/up")}
 	p.Spec.InitContainers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 	up := p.DeepCopy()
 	up.Name = "leads-up"

@@ -30,7 +30,8 @@ func TestKills(t *testing.T) {
 	}
 	fmt.Fprintf(&table, "%-12s %s\n", "all at once", strings.Join(starts, ", "))
 	age := w.LeaseAge()
-	t.Logf("%d pods steady; SIGKILL of …: a pod created at that moment is Ready after …\n%sgreatest age of the Lease: %s", len(w.Pods), table.String(), scene.Milliseconds(age))
+	t.Logf("%d pods steady; SIGKILL of …: a pod created at that moment is Ready after …\n%sgreatest age of the Lease: %s",
+		len(w.Pods), table.String(), scene.Milliseconds(age))
 	w.Untouched()
 	w.NodeReady()
 	if age > scene.MaxLeaseAge {

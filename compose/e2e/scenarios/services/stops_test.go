@@ -121,7 +121,8 @@ func stopped(s *scene.Scene, r role.Role) map[work]string {
 	s.Wait(scene.Patience, "the deletion that waited", s.AreGone(name("goes")))
 	s.Wait(scene.Patience, "the restart that waited", s.Restarted(name("exits"), 1))
 	s.Wait(scene.Patience, "the event that waited", s.HasEvent(name("starts"), "Started"))
-	scene.Await(s.T, scene.Patience, "a fresh Lease", func() error { return s.LeaseRenewedSince(time.Now().Add(-scene.MaxLeaseAge)) })
+	scene.Await(s.T, scene.Patience, "a fresh Lease",
+		func() error { return s.LeaseRenewedSince(time.Now().Add(-scene.MaxLeaseAge)) })
 	s.WaitHealthy(s.T, scene.Patience)
 	s.DeletePods(name("starts"), name("exits"))
 	return row

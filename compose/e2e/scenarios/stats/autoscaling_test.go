@@ -98,27 +98,30 @@ func loaded(s *scene.Scene) {
 	})
 	fast := &autoscalingv2.HPAScalingRules{
 		StabilizationWindowSeconds: new(int32(0)),
-		Policies:                   []autoscalingv2.HPAScalingPolicy{{Type: autoscalingv2.PercentScalingPolicy, Value: 100, PeriodSeconds: 1}},
+		Policies: []autoscalingv2.HPAScalingPolicy{{Type: autoscalingv2.PercentScalingPolicy, Value: 100,
+			PeriodSeconds: 1}},
 	}
-	_, err = s.API.AutoscalingV2().HorizontalPodAutoscalers(s.Namespace).Create(ctx, &autoscalingv2.HorizontalPodAutoscaler{
-		ObjectMeta: meta,
-		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
-			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: meta.Name},
-			MinReplicas:    new(int32(1)),
-			MaxReplicas:    loadedMost,
-			Metrics: []autoscalingv2.MetricSpec{{
-				Type: autoscalingv2.ResourceMetricSourceType,
-				Resource: &autoscalingv2.ResourceMetricSource{
-					Name: corev1.ResourceCPU,
-					Target: autoscalingv2.MetricTarget{
-						Type:               autoscalingv2.UtilizationMetricType,
-						AverageUtilization: new(int32(100)),
+	_, err = s.API.AutoscalingV2().HorizontalPodAutoscalers(s.Namespace).Create(ctx,
+		&autoscalingv2.HorizontalPodAutoscaler{
+			ObjectMeta: meta,
+			Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+				ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment",
+					Name: meta.Name},
+				MinReplicas: new(int32(1)),
+				MaxReplicas: loadedMost,
+				Metrics: []autoscalingv2.MetricSpec{{
+					Type: autoscalingv2.ResourceMetricSourceType,
+					Resource: &autoscalingv2.ResourceMetricSource{
+						Name: corev1.ResourceCPU,
+						Target: autoscalingv2.MetricTarget{
+							Type:               autoscalingv2.UtilizationMetricType,
+							AverageUtilization: new(int32(100)),
+						},
 					},
-				},
-			}},
-			Behavior: &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleUp: fast, ScaleDown: fast},
-		},
-	}, metav1.CreateOptions{})
+				}},
+				Behavior: &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleUp: fast, ScaleDown: fast},
+			},
+		}, metav1.CreateOptions{})
 	if err != nil {
 		s.T.Fatal(err)
 	}

@@ -26,8 +26,8 @@ import (
 // figurePages are all that stats serves.
 var figurePages = []string{"/stats/summary", "/metrics/resource", "/metrics/cadvisor"}
 
-// TestStatsDown keeps stats down. Its readers get that as the answer at once, no pod and no other service notices, and the
-// figures come back with it.
+// TestStatsDown keeps stats down. Its readers get that as the answer at once, no pod and no other service notices, and
+// the figures come back with it.
 func TestStatsDown(t *testing.T) {
 	scene.Shared.UseMicrolet(t)
 	s := scene.New(t)
@@ -324,7 +324,8 @@ func TestStatsChurn(t *testing.T) {
 		if err != nil {
 			t.Fatalf("stats has ended: %v", err)
 		}
-		t.Logf("after %d containers stats has %.1f MiB of anonymous memory", (wave+1)*churnPods*churnContainers, float64(memory)/(1<<20))
+		t.Logf("after %d containers stats has %.1f MiB of anonymous memory", (wave+1)*churnPods*churnContainers,
+			float64(memory)/(1<<20))
 		if wave == churnWarm-1 {
 			warm = memory
 		}

@@ -35,7 +35,8 @@ func TestPrometheus(t *testing.T) {
 	}
 	s.CreatePods(probed)
 	s.WaitReady(scene.Patience, "probed")
-	s.KubectlPrints("ok", "get", "--raw", "/api/v1/nodes/"+s.NodeName()+"/proxy/healthz") // so that the indicators of health have been taken
+	// so that the indicators of health have been taken
+	s.KubectlPrints("ok", "get", "--raw", "/api/v1/nodes/"+s.NodeName()+"/proxy/healthz")
 	p := startPrometheus(s, t, s.TokenForMetrics(t, "nodes/metrics"))
 
 	for _, want := range []struct{ query, value string }{
@@ -45,13 +46,17 @@ func TestPrometheus(t *testing.T) {
 		{`up{job="resource"}`, "1"},
 		{`up{job="cadvisor"}`, "1"},
 		// Each reader's queries of a container, a pod and the node.
-		{`count(container_memory_working_set_bytes{job="resource", namespace="` + s.Namespace + `", pod="probed", container="main"})`, "1"},
+		{`count(container_memory_working_set_bytes{job="resource", namespace="` + s.Namespace +
+			`", pod="probed", container="main"})`, "1"},
 		{`count(pod_memory_working_set_bytes{job="resource", namespace="` + s.Namespace + `", pod="probed"})`, "1"},
 		{`count(rate(node_cpu_usage_seconds_total{job="resource"}[1m]) > 0)`, "1"},
 		{`resource_scrape_error{job="resource"}`, "0"},
-		{`count(container_memory_working_set_bytes{job="cadvisor", namespace="` + s.Namespace + `", pod="probed", container="main", image!=""})`, "1"},
-		{`count(rate(container_cpu_usage_seconds_total{job="cadvisor", namespace="` + s.Namespace + `", pod="probed", container="main"}[1m]))`, "1"},
-		{`count(container_network_receive_bytes_total{job="cadvisor", namespace="` + s.Namespace + `", pod="probed", interface="eth0"})`, "1"},
+		{`count(container_memory_working_set_bytes{job="cadvisor", namespace="` + s.Namespace +
+			`", pod="probed", container="main", image!=""})`, "1"},
+		{`count(rate(container_cpu_usage_seconds_total{job="cadvisor", namespace="` + s.Namespace +
+			`", pod="probed", container="main"}[1m]))`, "1"},
+		{`count(container_network_receive_bytes_total{job="cadvisor", namespace="` + s.Namespace +
+			`", pod="probed", interface="eth0"})`, "1"},
 		{`count(machine_memory_bytes{job="cadvisor"})`, "1"},
 		{`up{job="forbidden"}`, "0"}, // the positive control: it notices a refusal
 		{`count(kubelet_runtime_operations_total{operation_type="run_podsandbox"}) > 0`, "1"},
@@ -63,7 +68,8 @@ func TestPrometheus(t *testing.T) {
 		{`clamp_max(sum(kubelet_started_pods_total) * sum(kubelet_started_containers_total) * sum(kubelet_pod_start_duration_seconds_count), 1)`, "1"},
 		{`count(process_resident_memory_bytes{job="metrics", service="podsync"})`, "1"},
 		{`count(count by (service) (go_goroutines{job="metrics"}))`, fmt.Sprint(len(scene.Services) + 1)},
-		{`count(prober_probe_total{job="probes", pod="probed", namespace="` + s.Namespace + `", probe_type="Readiness", result="successful"})`, "1"},
+		{`count(prober_probe_total{job="probes", pod="probed", namespace="` + s.Namespace +
+			`", probe_type="Readiness", result="successful"})`, "1"},
 		{`kubernetes_healthcheck{job="slis", name="syncloop", type="healthz"}`, "1"},
 		// What it took it kept: no series came twice, and none with a time of its own.
 		{`prometheus_target_scrapes_sample_duplicate_timestamp_total + prometheus_target_scrapes_sample_out_of_order_total + prometheus_target_scrapes_sample_out_of_bounds_total`, "0"},

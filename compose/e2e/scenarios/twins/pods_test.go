@@ -97,7 +97,8 @@ func facts(s *scene.Scene, pods []*corev1.Pod) map[string]twin.Facts {
 		if err := allAtRest(s, scene.Patience, names...); err != nil {
 			s.T.Errorf("under %s: %v", s.Agent(), err)
 		}
-		quiet(s, deliveryPause, scene.Patience) // Events follow, and microlet delivers no more of them a second than a kubelet
+		// Events follow, and microlet delivers no more of them a second than a kubelet
+		quiet(s, deliveryPause, scene.Patience)
 		v := s.Record.View()
 		for _, name := range names {
 			err := s.CRI(func(c runtimeapi.RuntimeServiceClient) error {

@@ -65,7 +65,8 @@ func TestReservations(t *testing.T) {
 }
 
 // reservation starts the agent with new cgroups for reservations, and tells a fact a line.
-func reservation(s *scene.Scene, t *testing.T, agent rig.Agent, args []string, milliCPU int64, cgroups ...string) []string {
+func reservation(s *scene.Scene, t *testing.T, agent rig.Agent, args []string, milliCPU int64,
+	cgroups ...string) []string {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
 	makeCgroups(t, cgroups)

@@ -57,8 +57,8 @@ func TestStatsTwinsFromCRI(t *testing.T) {
 		"--feature-gates=PodAndContainerStatsFromCRI=true")
 }
 
-// compareStats compares the figures of both agents that run with these arguments. meant are differences besides those of
-// any arguments.
+// compareStats compares the figures of both agents that run with these arguments. meant are differences besides those
+// of any arguments.
 func compareStats(t *testing.T, meant []figures.Explanation, args ...string) {
 	t.Helper()
 	meantInSummary := slices.Concat(figures.MeantInSummary, meant)
@@ -84,7 +84,8 @@ func compareStats(t *testing.T, meant []figures.Explanation, args ...string) {
 		{"/stats/summary", theirs.summary, ours.summary, figures.SummaryRules, meantInSummary},
 		{"/stats/summary?only_cpu_and_memory=true", theirs.brief, ours.brief, figures.SummaryRules, meantInSummary},
 		{"/metrics/resource", theirs.resource, ours.resource, figures.MetricRules, meantInMetrics},
-		{"/metrics/cadvisor", figures.WithoutSandboxImages(theirs.cadvisor), ours.cadvisor, figures.MetricRules, meantInMetrics},
+		{"/metrics/cadvisor", figures.WithoutSandboxImages(theirs.cadvisor), ours.cadvisor, figures.MetricRules,
+			meantInMetrics},
 	} {
 		all := figures.Compare(part.theirs, part.ours, append(slices.Clone(busyRules), part.rules...))
 		rest := figures.Unexplained(all, part.meant)
@@ -107,7 +108,8 @@ func measured(s *scene.Scene) {
 	s.T.Helper()
 	const rests = "echo rests; " + scene.Forever
 	// Something of all that is measured: CPU time, memory, files on the root file system, in volumes and in logs.
-	uses := scene.ShellContainer("main", `head -c 20m /dev/zero >/tmp/file; head -c 10m /dev/zero >/disk/file; head -c 30m /dev/zero >/memory/file
+	uses := scene.ShellContainer("main",
+		`head -c 20m /dev/zero >/tmp/file; head -c 10m /dev/zero >/disk/file; head -c 30m /dev/zero >/memory/file
 for i in $(seq 2000); do echo "line $i"; done
 i=0; while test $i -lt 2000000; do i=$((i+1)); done; sync; `+rests)
 	uses.VolumeMounts = []corev1.VolumeMount{{Name: "disk", MountPath: "/disk"}, {Name: "memory", MountPath: "/memory"}}
@@ -119,9 +121,11 @@ i=0; while test $i -lt 2000000; do i=$((i+1)); done; sync; `+rests)
 	rich.Spec.Containers[0].Name = "pause"
 	rich.Spec.Volumes = []corev1.Volume{
 		{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-		{Name: "memory", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}},
+		{Name: "memory",
+			VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}},
 	}
-	server := scene.ScriptPod("server", "mkdir /tmp/www; head -c 5m /dev/zero >/tmp/www/file; httpd -p 8080 -h /tmp/www; "+rests)
+	server := scene.ScriptPod("server",
+		"mkdir /tmp/www; head -c 5m /dev/zero >/tmp/www/file; httpd -p 8080 -h /tmp/www; "+rests)
 	busy := scene.ScriptPod("busy", "echo rests; while :; do :; done")
 	busy.Spec.Containers[0].Resources.Limits = corev1.ResourceList{
 		corev1.ResourceCPU: *resource.NewMilliQuantity(burned*1000, resource.DecimalSI),
@@ -134,7 +138,8 @@ i=0; while test $i -lt 2000000; do i=$((i+1)); done; sync; `+rests)
 	s.WaitReady(scene.Patience, "rich", "server", "busy", "host")
 
 	address := s.Record.View().Pod(s.Namespace, "server").Status.PodIP
-	s.CreatePods(scene.ScriptPod("client", fmt.Sprintf("for i in 1 2 3 4; do wget -q -O /dev/null http://%s:8080/file || exit 1; done; ", address)+rests))
+	s.CreatePods(scene.ScriptPod("client",
+		fmt.Sprintf("for i in 1 2 3 4; do wget -q -O /dev/null http://%s:8080/file || exit 1; done; ", address)+rests))
 	s.WaitReady(scene.Patience, "client")
 	for pod, container := range map[string]string{"rich": "main", "server": "main", "client": "main"} {
 		p := s.Record.View().Pod(s.Namespace, pod)
@@ -158,7 +163,8 @@ func measure(s *scene.Scene) (answers, map[string]float64) {
 		before := len(first.summary) + len(first.cadvisor) + len(first.resource)
 		first = readFigures(s)
 		paths := strings.Join(slices.Collect(maps.Keys(first.summary)), "\n")
-		for _, want := range []string{"rich].containers[main].cpu.usageNanoCores", "client].network.rxBytes", "rich].volume[disk].usedBytes"} {
+		for _, want := range []string{"rich].containers[main].cpu.usageNanoCores", "client].network.rxBytes",
+			"rich].volume[disk].usedBytes"} {
 			if !strings.Contains(paths, want) {
 				return fmt.Errorf("%s has no %s", s.Agent(), want)
 			}
@@ -191,7 +197,9 @@ func measure(s *scene.Scene) (answers, map[string]float64) {
 			}
 		}
 	}
-	if nano := second.summary["pods["+s.Namespace+"/busy].containers[main].cpu.usageNanoCores"].Number; nano < 0.3e9*burned || nano > 1.1e9*burned { // little on a busy machine
+	// little on a busy machine
+	if nano := second.summary["pods["+s.Namespace+
+		"/busy].containers[main].cpu.usageNanoCores"].Number; nano < 0.3e9*burned || nano > 1.1e9*burned {
 		s.T.Errorf("%s says that %.3f cores are used, where %.3f may", s.Agent(), nano/1e9, burned)
 	}
 	return second, rates
@@ -212,7 +220,8 @@ func readFigures(s *scene.Scene) answers {
 		}
 		return text
 	}
-	read := func(name string, text []byte, facts func([]byte) (figures.Facts, error), take func(string) bool) figures.Facts {
+	read := func(name string, text []byte, facts func([]byte) (figures.Facts, error),
+		take func(string) bool) figures.Facts {
 		s.T.Helper()
 		if dir := os.Getenv(figuresVariable); dir != "" {
 			name = strings.ReplaceAll(strings.Trim(name, "/"), "/", "-")
@@ -240,7 +249,8 @@ func readFigures(s *scene.Scene) answers {
 			return strings.Contains(path, `device="/dev/`)
 		}
 		// So do interfaces of the host.
-		if strings.HasPrefix(path, "container_network_") && (strings.Contains(path, `id="/",`) || strings.Contains(path, `pod="host"`)) {
+		if strings.HasPrefix(path, "container_network_") &&
+			(strings.Contains(path, `id="/",`) || strings.Contains(path, `pod="host"`)) {
 			return strings.Contains(path, `interface="eth0"`)
 		}
 		_, rest, foreign := strings.Cut(path, `namespace="`)
