@@ -17,7 +17,8 @@ func TestKubeletUnitDiffersInTheProgramAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"\nExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS\n",
+		"\nExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS " +
+			"$KUBELET_EXTRA_ARGS\n",
 		"\nConflicts=microlet.service\n", "\nKillMode=mixed\n", "\nType=notify\n",
 	} {
 		if !strings.Contains(unit, want) {
@@ -42,7 +43,8 @@ func TestUnitExtra(t *testing.T) {
 }
 
 func TestUnitStatus(t *testing.T) {
-	s, err := parseUnitStatus("MainPID=906\nResult=success\nNRestarts=2\nExecMainStartTimestamp=@1795341123\nExecMainStatus=0\nActiveState=active\n")
+	s, err := parseUnitStatus("MainPID=906\nResult=success\nNRestarts=2\nExecMainStartTimestamp=@1795341123\n" +
+		"ExecMainStatus=0\nActiveState=active\n")
 	if err != nil || s.PID != 906 || s.Starts != 3 || !s.Ready || !s.StartedAt.Equal(time.Unix(1795341123, 0)) ||
 		s.LastExit == "" {
 		t.Errorf("%+v, %v", s, err)

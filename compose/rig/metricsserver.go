@@ -94,7 +94,8 @@ func (i *Instance) writeMetricsServerKubeconfig(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(86400))}}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(
+		86400))}}
 	token, err := client.CoreV1().ServiceAccounts(metav1.NamespaceSystem).
 		CreateToken(ctx, MetricsServer, request, metav1.CreateOptions{})
 	if err != nil {
@@ -120,7 +121,8 @@ func (i *Instance) metricsServerArgs() []string {
 		"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig,
 		"--authorization-kubeconfig=" + kubeconfig,
 		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(i.r.Ports.MetricsServer),
-		"--tls-cert-file=" + pki.Cert(certs, pki.MetricsServer), "--tls-private-key-file=" + pki.Key(certs, pki.MetricsServer),
+		"--tls-cert-file=" + pki.Cert(certs, pki.MetricsServer),
+		"--tls-private-key-file=" + pki.Key(certs, pki.MetricsServer),
 		// The node signs its own serving certificate, and its name is in no DNS.
 		"--kubelet-insecure-tls", "--kubelet-preferred-address-types=InternalIP",
 		"--metric-resolution=10s", "--kubelet-request-timeout=9s",

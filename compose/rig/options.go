@@ -122,7 +122,8 @@ func (o Options) withDefaults() (Options, error) {
 	const longest = 50
 	if len(o.Dir) > longest {
 		return o,
-			fmt.Errorf("instance folder %q has %d bytes, at most %d are possible since unix sockets are below it: choose a shorter one", o.Dir, len(o.Dir), longest)
+			fmt.Errorf("instance folder %q has %d bytes, at most %d are possible since unix sockets are below it: choose a "+
+				"shorter one", o.Dir, len(o.Dir), longest)
 	}
 	switch o.Agent {
 	case "":
@@ -171,7 +172,8 @@ func (o *Options) machineDefaults() error {
 		return fmt.Errorf("cgroup driver %q: use %s or %s", o.CgroupDriver, cgroupfsDriver, systemdDriver)
 	}
 	if o.CgroupDriver == systemdDriver && !o.Machine {
-		return errors.New("the cgroup driver systemd needs a machine of the node's own: another instance's pods would be in the same slices")
+		return errors.New("the cgroup driver systemd needs a machine of the node's own: another instance's pods would be " +
+			"in the same slices")
 	}
 	if o.MachineMemory == 0 {
 		o.MachineMemory = 3072

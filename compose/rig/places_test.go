@@ -32,7 +32,8 @@ func TestDevicePluginsAreRemoved(t *testing.T) {
 			}
 		}, false},
 		"a device manager's state": {func(t *testing.T, root string) {
-			if err := os.WriteFile(filepath.Join(root, "device-plugins", "kubelet_internal_checkpoint"), nil, 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(root, "device-plugins", "kubelet_internal_checkpoint"), nil,
+				0o600); err != nil {
 				t.Fatal(err)
 			}
 		}, false},

@@ -47,7 +47,8 @@ const (
 // Prometheus, as Binary names it in an instance with GroupPrometheus.
 const Prometheus = build.Prometheus
 
-// programs in the order of their start, and last the one that starts on demand. Those of a node with a machine of its own are services there.
+// programs in the order of their start, and last the one that starts on demand. Those of a node with a machine of its
+// own are services there.
 func (i *Instance) programs() []string {
 	if i.onMachine() {
 		return i.withMetricsServer([]string{Etcd, Registry, Machine, APIServer, ControllerManager, Scheduler})
@@ -137,7 +138,8 @@ func (i *Instance) spec(name string) process.Spec {
 		s.Args = i.metricsServerArgs()
 	case AgentProgram:
 		s.Path = i.r.Binaries[build.AgentLoop]
-		s.Args = append([]string{"--status=" + i.agentStatusFile(), "--notify=" + filepath.Join(i.runDir(), "notify.sock")}, i.agentArgs()...)
+		s.Args = append([]string{"--status=" + i.agentStatusFile(), "--notify=" + filepath.Join(i.runDir(), "notify.sock")},
+			i.agentArgs()...)
 		s.Env = i.r.AgentEnv
 	}
 	return s

@@ -122,7 +122,8 @@ func reserve(ctx context.Context, r record) (record, error) {
 	}
 	if entries, err := os.ReadDir(r.Dir); err == nil && len(entries) > 0 {
 		return r,
-			fmt.Errorf("instance folder %s is not empty: remove what is left with rig clean %s, or choose another folder", r.Dir, r.Name)
+			fmt.Errorf("instance folder %s is not empty: remove what is left with rig clean %s, or choose another folder", r.Dir,
+				r.Name)
 	}
 	taken := map[int]bool{}
 	for _, name := range names {

@@ -169,7 +169,8 @@ func (o *Options) findMicrolet() error {
 	}
 	o.Microlet = path
 	if info, err := os.Stat(path); err != nil {
-		return fmt.Errorf("microlet executable: %w: build it (make build), say where it is (--microlet), or choose another agent", err)
+		return fmt.Errorf("microlet executable: %w: build it (make build), say where it is (--microlet), or choose "+
+			"another agent", err)
 	} else if info.IsDir() || info.Mode()&0o111 == 0 {
 		return fmt.Errorf("microlet executable %s is not an executable file", path)
 	}

@@ -220,18 +220,24 @@ func TestMachine(t *testing.T) {
 			{"logind and D-Bus run", "systemctl is-active systemd-logind dbus", "active\nactive"},
 			{"the hierarchy is cgroup v2", "stat -f -c %T /sys/fs/cgroup", "cgroup2fs"},
 			{"its controllers", "cat /sys/fs/cgroup/cgroup.controllers", controllers[m.Kind()]},
-			{"its huge pages", "sysctl -qw vm.nr_hugepages=2 2>/dev/null; grep HugePages_Total /proc/meminfo || true", hugePages[m.Kind()]},
+			{"its huge pages", "sysctl -qw vm.nr_hugepages=2 2>/dev/null; grep HugePages_Total /proc/meminfo || true",
+				hugePages[m.Kind()]},
 			{"pressure is measured", "for r in cpu io memory; do grep -c some /proc/pressure/$r; done", "1\n1\n1"},
 			{"AppArmor is on", "cat /sys/module/apparmor/parameters/enabled", "Y"},
-			{"old iptables has NAT", "iptables-legacy -t nat -A PREROUTING -m addrtype --dst-type LOCAL -j RETURN && iptables-legacy -t nat -S | grep -c addrtype", "1"},
-			{"new iptables has NAT", "iptables-nft -t nat -A POSTROUTING -m comment --comment x -j MASQUERADE && iptables-nft -t nat -S | grep -c MASQ", "1"},
+			{"old iptables has NAT", "iptables-legacy -t nat -A PREROUTING -m addrtype --dst-type LOCAL -j RETURN && " +
+				"iptables-legacy -t nat -S | grep -c addrtype", "1"},
+			{"new iptables has NAT", "iptables-nft -t nat -A POSTROUTING -m comment --comment x -j MASQUERADE && iptables-nft " +
+				"-t nat -S | grep -c MASQ", "1"},
 			{"nftables", "nft add table inet t && nft list tables inet", "table inet t"},
-			{"filesystems", "modprobe -aq nfs 2>/dev/null; grep -E -c '\\b(overlay|fuse|nfs4|tmpfs|ext4)$' /proc/filesystems", "5"},
+			{"filesystems", "modprobe -aq nfs 2>/dev/null; grep -E -c '\\b(overlay|fuse|nfs4|tmpfs|ext4)$' /proc/filesystems",
+				"5"},
 			{"loop devices", "truncate -s 1M /tmp/l && d=$(losetup -f --show /tmp/l) && losetup -d $d && echo ok", "ok"},
-			{"links", "ip link add d0 type dummy && ip link add v0 type veth peer name v1 && ip link add b0 type bridge && ls -d /sys/class/net/[dvb]0 | wc -l", "3"},
+			{"links", "ip link add d0 type dummy && ip link add v0 type veth peer name v1 && ip link add b0 type bridge && ls " +
+				"-d /sys/class/net/[dvb]0 | wc -l", "3"},
 			{"CPUs with a clock", "grep -c '^cpu MHz.*: [1-9]' /proc/cpuinfo", "2"},
 			{"a user namespace may have /proc", "unshare -U -r -p -f --mount-proc true && echo ok", "ok"},
-			{"the rig's containerd and runc", "containerd --version | cut -d' ' -f1; runc --version | head -1 | cut -d' ' -f1; ls /opt/cni/bin | wc -l", "containerd\nrunc\n5"},
+			{"the rig's containerd and runc", "containerd --version | cut -d' ' -f1; runc --version | head -1 | cut -d' ' " +
+				"-f1; ls /opt/cni/bin | wc -l", "containerd\nrunc\n5"},
 		} {
 			if got := output(t, m, "sh", "-c", tc.script); got != tc.want {
 				t.Errorf("%s: %q, want %q", tc.what, got, tc.want)

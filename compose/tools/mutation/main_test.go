@@ -60,7 +60,8 @@ func judge(t *testing.T, demands, explained string) (said string, err error) {
 	folder := t.TempDir()
 	files := map[string]string{
 		"go.mod": "module small\n\ngo 1.26.0\n", "small.go": source, "explained": explained,
-		"small_test.go": fmt.Sprintf("package small\n\nimport \"testing\"\n\nfunc TestIt(t *testing.T) {\n\tif !(%s) {\n\t\tt.Error(\"wrong\")\n\t}\n}\n", demands),
+		"small_test.go": fmt.Sprintf("package small\n\nimport \"testing\"\n\nfunc TestIt(t *testing.T) {\n\tif !(%s) "+
+			"{\n\t\tt.Error(\"wrong\")\n\t}\n}\n", demands),
 	}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
@@ -93,11 +94,13 @@ func TestFaultsThatAreNoticedAndNot(t *testing.T) {
 		},
 		"the one is explained": {
 			most, "# why\n" + byOne + "\tfor a reason\n",
-			"explained  " + byOne + " (for a reason)\n" + fmt.Sprintf("noticed %d of %d (92.9 %%), 1 explained, 0 open\n", n-1, n), "",
+			"explained  " + byOne + " (for a reason)\n" +
+				fmt.Sprintf("noticed %d of %d (92.9 %%), 1 explained, 0 open\n", n-1, n), "",
 		},
 		"the one is explained and noticed": {
 			all, byOne + "\tfor a reason\n",
-			"noticed after all, take it off the list: " + byOne + "\n" + fmt.Sprintf("noticed %d of %d (100.0 %%), 0 explained, 0 open\n", n, n), "",
+			"noticed after all, take it off the list: " + byOne + "\n" +
+				fmt.Sprintf("noticed %d of %d (100.0 %%), 0 explained, 0 open\n", n, n), "",
 		},
 		"an explanation without a reason":    {all, byOne + "\n", "", "has no reason"},
 		"a test that fails for itself":       {broken, "", "", "the tests fail without any fault"},

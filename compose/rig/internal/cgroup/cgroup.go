@@ -56,7 +56,8 @@ func Detect() (Tree, error) {
 	}
 	if t.unified == "" && t.v1["memory"] == "" {
 		return Tree{},
-			errors.New("detect cgroups: neither a v2 hierarchy at /sys/fs/cgroup nor a v1 hierarchy at /sys/fs/cgroup/memory: mount one of them")
+			errors.New("detect cgroups: neither a v2 hierarchy at /sys/fs/cgroup nor a v1 hierarchy at /sys/fs/cgroup/memory: " +
+				"mount one of them")
 	}
 	return t, nil
 }
@@ -138,11 +139,13 @@ func enable(dir string) error {
 			if slices.Contains(optional, c) {
 				continue
 			}
-			return fmt.Errorf("enable controllers in %s: %s is not available there: give this machine's root cgroup that controller (in a container: run it with its own cgroup namespace and a delegated cgroup)", dir, c)
+			return fmt.Errorf("enable controllers in %s: %s is not available there: give this machine's root cgroup that "+
+				"controller (in a container: run it with its own cgroup namespace and a delegated cgroup)", dir, c)
 		}
 		err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+c), 0)
 		if errors.Is(err, unix.EBUSY) {
-			return fmt.Errorf("enable controller %s in %s: processes are directly in that cgroup: move them to a child cgroup first: %w", c, dir, err)
+			return fmt.Errorf("enable controller %s in %s: processes are directly in that cgroup: move them to a child "+
+				"cgroup first: %w", c, dir, err)
 		}
 		if err != nil && !slices.Contains(optional, c) {
 			return fmt.Errorf("enable controller %s in %s: %w", c, dir, err)

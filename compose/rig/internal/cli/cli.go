@@ -132,7 +132,8 @@ func upFlags(cmd *cobra.Command, o *rig.Options) {
 	flags.StringArrayVar(&o.AgentEnv, "agent-env", nil, "NAME=value to add to the agent's environment; may be repeated")
 	flags.DurationVar(&o.AgentWatchdog, "agent-watchdog", 10*time.Second,
 		"start an agent again whose watchdog messages stop for this long; below 0: never")
-	flags.BoolVar(&o.Machine, "machine", false, "give the node a machine of its own, with systemd and cgroup v2; without KVM its kernel is built once, for some 20 minutes")
+	flags.BoolVar(&o.Machine, "machine", false, "give the node a machine of its own, with systemd and cgroup v2; "+
+		"without KVM its kernel is built once, for some 20 minutes")
 	flags.IntVar(&o.MachineMemory, "machine-memory", 3072, "that machine's memory in MiB")
 	flags.StringVar(&o.CgroupDriver, "cgroup-driver", "",
 		"cgroupfs or systemd (default: systemd on a machine of its own, else cgroupfs)")

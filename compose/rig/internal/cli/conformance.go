@@ -223,7 +223,8 @@ func (c *comparison) conclude(ran []rig.Agent) error {
 		}
 		j := conformance.Judge(string(agent), *results, known, c.focus, c.o.labels, compare)
 		complaints += len(j.Complaints)
-		_, _ = fmt.Fprintf(c.out, "%s: %d passed (%d of them at the second try), %d failed, %d skipped; %d of %d specs of the kubelet's list passed\n",
+		_, _ = fmt.Fprintf(c.out,
+			"%s: %d passed (%d of them at the second try), %d failed, %d skipped; %d of %d specs of the kubelet's list passed\n",
 			agent, j.Passed, j.Second, j.Failed, j.Skipped, j.Met, j.Expected)
 		for _, complaint := range j.Complaints {
 			_, _ = fmt.Fprintf(c.out, "  %s\n", complaint)

@@ -156,7 +156,8 @@ func runDemo(ctx context.Context, i *rig.Instance, out io.Writer, begin time.Tim
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the demo's pods are not Running: %w: look at them with rig kubectl --name %s describe pods, and at %s", ctx.Err(), i.Name(), i.Log(rig.AgentProgram))
+			return fmt.Errorf("the demo's pods are not Running: %w: look at them with rig kubectl --name %s describe "+
+				"pods, and at %s", ctx.Err(), i.Name(), i.Log(rig.AgentProgram))
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

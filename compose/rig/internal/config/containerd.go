@@ -46,7 +46,8 @@ func (c Containerd) certsDir() string   { return filepath.Join(c.Dir, "certs.d")
 var containerdTemplate = template.Must(template.New("containerd").Funcs(template.FuncMap{"q": quote}).Parse(`version = 3
 root = {{q .Root}}
 state = {{q .State}}
-disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.erofs", "io.containerd.tracing.processor.v1.otlp"]
+disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.snapshotter.v1.blockfile",
+  "io.containerd.snapshotter.v1.erofs", "io.containerd.tracing.processor.v1.otlp"]
 
 [grpc]
 address = {{q .Socket}}
@@ -120,7 +121,8 @@ func quote(s string) (string, error) {
 func (c Containerd) Write() error {
 	const longest = 42 // what containerd accepts: 107 less a slash and a SHA-256
 	if len(c.ShimSocket) > longest {
-		return fmt.Errorf("write containerd's configuration: shim socket folder %q has %d bytes, at most %d are possible: choose a shorter instance name", c.ShimSocket, len(c.ShimSocket), longest)
+		return fmt.Errorf("write containerd's configuration: shim socket folder %q has %d bytes, at most %d are possible: "+
+			"choose a shorter instance name", c.ShimSocket, len(c.ShimSocket), longest)
 	}
 	var buf bytes.Buffer
 	err := containerdTemplate.Execute(&buf, struct {

@@ -123,10 +123,15 @@ func TestJudge(t *testing.T) {
 		want    []string
 	}{
 		{name: "all of the list passed", agent: Kubelet, results: results(good), met: 2},
-		{name: "a spec of the list is gone", agent: Kubelet, results: results(map[string]State{"pods a": Passed, "pods b": Absent}), met: 1, want: []string{"not in the suite any more: pods b"}},
-		{name: "the selection lost one", agent: Kubelet, results: results(map[string]State{"pods a": Passed, "pods b": ""}), met: 1, want: []string{"not run: pods b"}},
-		{name: "one skips itself", agent: Microlet, results: results(map[string]State{"pods a": Passed, "pods b": Skipped}), met: 1, want: []string{"skipped, and the kubelet's list has it: pods b: because"}},
-		{name: "one fails", agent: Microlet, results: results(map[string]State{"pods a": Passed, "pods b": Failed}), met: 1, want: []string{"failed, and the kubelet's list has it: pods b: because"}},
+		{name: "a spec of the list is gone", agent: Kubelet,
+			results: results(map[string]State{"pods a": Passed, "pods b": Absent}), met: 1,
+			want: []string{"not in the suite any more: pods b"}},
+		{name: "the selection lost one", agent: Kubelet, results: results(map[string]State{"pods a": Passed, "pods b": ""}),
+			met: 1, want: []string{"not run: pods b"}},
+		{name: "one skips itself", agent: Microlet, results: results(map[string]State{"pods a": Passed, "pods b": Skipped}),
+			met: 1, want: []string{"skipped, and the kubelet's list has it: pods b: because"}},
+		{name: "one fails", agent: Microlet, results: results(map[string]State{"pods a": Passed, "pods b": Failed}), met: 1,
+			want: []string{"failed, and the kubelet's list has it: pods b: because"}},
 		{
 			name:    "a known failure is one",
 			agent:   Microlet,
@@ -135,11 +140,15 @@ func TestJudge(t *testing.T) {
 			reasons: Reasons{"pods b": "not built yet: b"},
 			want:    []string{"failed (known: not built yet: b): pods b"},
 		},
-		{name: "a reason is out of date", agent: Microlet, results: results(good), met: 2, reasons: Reasons{"pods b": "x"}, want: []string{"passed, remove its line from the reasons: pods b"}},
+		{name: "a reason is out of date", agent: Microlet, results: results(good), met: 2, reasons: Reasons{"pods b": "x"},
+			want: []string{"passed, remove its line from the reasons: pods b"}},
 		{name: "reasons are microlet's", agent: Kubelet, results: results(good), met: 2, reasons: Reasons{"pods b": "x"}},
-		{name: "the focus leaves one out", agent: Microlet, results: results(map[string]State{"pods a": Passed, "pods b": ""}), focus: "a$", met: 1},
-		{name: "nothing ran", agent: Microlet, results: results(map[string]State{"pods a": "", "pods b": ""}), focus: "volumes", want: []string{"no spec ran: look at the focus and the labels"}},
-		{name: "other labels", agent: Microlet, labels: "Conformance", results: results(map[string]State{"pods a": Passed, "pods b": ""}), met: 1},
+		{name: "the focus leaves one out", agent: Microlet,
+			results: results(map[string]State{"pods a": Passed, "pods b": ""}), focus: "a$", met: 1},
+		{name: "nothing ran", agent: Microlet, results: results(map[string]State{"pods a": "", "pods b": ""}),
+			focus: "volumes", want: []string{"no spec ran: look at the focus and the labels"}},
+		{name: "other labels", agent: Microlet, labels: "Conformance",
+			results: results(map[string]State{"pods a": Passed, "pods b": ""}), met: 1},
 		{
 			name:  "the kubelet passes one that the list lacks",
 			agent: Microlet,
@@ -163,9 +172,11 @@ func TestJudge(t *testing.T) {
 			}),
 			want: []string{"skipped, and nothing says why: pods odd: because"},
 		},
-		{name: "a skip may pass elsewhere", agent: Kubelet, met: 2, skips: Reasons{"pods new": "no disk here"}, results: results(map[string]State{"pods a": Passed, "pods b": Passed, "pods new": Passed})},
+		{name: "a skip may pass elsewhere", agent: Kubelet, met: 2, skips: Reasons{"pods new": "no disk here"},
+			results: results(map[string]State{"pods a": Passed, "pods b": Passed, "pods new": Passed})},
 		{name: "skips are the kubelet's", agent: Microlet, met: 2, skips: Reasons{"pods b": "x"}, results: results(good)},
-		{name: "skips are of the default selection", agent: Kubelet, met: 2, skips: Reasons{}, labels: "Slow", results: results(good)},
+		{name: "skips are of the default selection", agent: Kubelet, met: 2, skips: Reasons{}, labels: "Slow",
+			results: results(good)},
 		{
 			name: "the suite broke", agent: Kubelet, met: 2, want: []string{"outside of specs: no disk"},
 			results: func() Results { r := results(good); r.Broken = []string{"no\n  disk"}; return r }(),
@@ -206,13 +217,16 @@ func TestSecondTryIsCountedAndShown(t *testing.T) {
 		j.Second != 1 || j.Failed != 1 {
 		t.Errorf("judgement %+v, want 2 passed, one of them at the second try, and 1 failed", j)
 	}
-	want := "| spec | kubelet | microlet |\n|---|---|---|\n| a | not run | pass at try 2 0.0 s |\n| b | not run | **fail** 0.0 s |\n| c | not run | pass 0.0 s |\n| **all** | not run | 2 pass, 1 fail, 0 skip |\n"
+	want := "| spec | kubelet | microlet |\n|---|---|---|\n| a | not run | pass at try 2 0.0 s |\n| b | not run | " +
+		"**fail** 0.0 s |\n| c | not run | pass 0.0 s |\n| **all** | not run | 2 pass, 1 fail, 0 skip |\n"
 	if diff := cmp.Diff(want, Table(nil, &first)); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
 	}
-	wantSection := "| suite | kubelet passes | microlet passes of these | of them at the second try |\n|---|---|---|---|\n| Kubernetes v1.37.1 | 3 | 2 | 1 |\n" +
+	wantSection := "| suite | kubelet passes | microlet passes of these | of them at the second try " +
+		"|\n|---|---|---|---|\n| Kubernetes v1.37.1 | 3 | 2 | 1 |\n" +
 		"\nNot passed by microlet:\n\n| spec | why |\n|---|---|\n| b | not built yet: b |\n"
-	if diff := cmp.Diff(wantSection, Section(Known{Reference: ref, Reasons: Reasons{"b": "not built yet: b"}}, first)); diff != "" {
+	if diff := cmp.Diff(wantSection,
+		Section(Known{Reference: ref, Reasons: Reasons{"b": "not built yet: b"}}, first)); diff != "" {
 		t.Errorf("section (-want +got):\n%s", diff)
 	}
 }

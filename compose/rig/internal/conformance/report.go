@@ -56,7 +56,8 @@ type specReport struct {
 }
 
 func (s specReport) name() string {
-	return strings.Join(append(s.ContainerHierarchyTexts[:len(s.ContainerHierarchyTexts):len(s.ContainerHierarchyTexts)], s.LeafNodeText), " ")
+	return strings.Join(append(s.ContainerHierarchyTexts[:len(s.ContainerHierarchyTexts):len(s.ContainerHierarchyTexts)],
+		s.LeafNodeText), " ")
 }
 
 // ReadReport reads the JSON report of ginkgo.

@@ -100,7 +100,8 @@ func Section(known Known, microlet Results) string {
 			second++
 		}
 	}
-	_, _ = fmt.Fprintf(&buf, "| suite | kubelet passes | microlet passes of these | of them at the second try |\n|---|---|---|---|\n| Kubernetes %s | %d | %d | %d |\n",
+	_, _ = fmt.Fprintf(&buf, "| suite | kubelet passes | microlet passes of these | of them at the second try "+
+		"|\n|---|---|---|---|\n| Kubernetes %s | %d | %d | %d |\n",
 		ref.Version, len(ref.Specs), len(ref.Specs)-len(missing), second)
 	if len(missing) == 0 {
 		return buf.String()

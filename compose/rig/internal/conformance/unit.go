@@ -46,8 +46,8 @@ exit "$code"
 // sudo is for a root that needs none, and keeps the search path.
 const sudo = "#!/bin/sh\nexec \"$@\"\n"
 
-// serveUnit puts the programs into a new folder, which is to be first in the suite's search path, and answers them until
-// end is called.
+// serveUnit puts the programs into a new folder, which is to be first in the suite's search path, and answers them
+// until end is called.
 func serveUnit(ctx context.Context, a agent, path string) (end func(), err error) {
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return nil, fmt.Errorf("make the suite's systemctl: %w", err)

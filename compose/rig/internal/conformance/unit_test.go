@@ -39,7 +39,8 @@ func TestSystemctl(t *testing.T) {
 	}
 	defer end()
 	call := func(args ...string) (string, error) {
-		out, err := exec.Command(filepath.Join(path, "sudo"), append([]string{filepath.Join(path, "systemctl")}, args...)...).CombinedOutput()
+		out, err := exec.Command(filepath.Join(path, "sudo"),
+			append([]string{filepath.Join(path, "systemctl")}, args...)...).CombinedOutput()
 		return strings.TrimSpace(string(out)), err
 	}
 	const listed = "kubelet-rig.service loaded active running the agent of the rig"
@@ -67,7 +68,8 @@ func TestSystemctl(t *testing.T) {
 			t.Errorf("systemctl %s: calls -want +got\n%s", step.args, d)
 		}
 	}
-	if out, err := call("mask", "--now", "locksmithd"); err == nil || !strings.Contains(out, "mask --now locksmithd is not known here") {
+	if out, err := call("mask", "--now", "locksmithd"); err == nil ||
+		!strings.Contains(out, "mask --now locksmithd is not known here") {
 		t.Errorf("an unknown call: %q, %v", out, err)
 	}
 	a.fails = true

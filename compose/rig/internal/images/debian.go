@@ -26,7 +26,8 @@ import (
 const (
 	debianRelease  = "bookworm"
 	debianMirror   = "http://deb.debian.org/debian"
-	debianPackages = "bash-static,bind9-dnsutils,curl,iperf,iproute2,net-tools,netcat-openbsd,nginx-light,perl,procps,socat"
+	debianPackages = "bash-static,bind9-dnsutils,curl,iperf,iproute2,net-tools,netcat-openbsd,nginx-light,perl," +
+		"procps,socat"
 	// debianFormat is part of the cache key: raise it when the same packages
 	// shall give another layer.
 	debianFormat = "1"

@@ -31,7 +31,8 @@ const (
 
 // names are all names of each image.
 var names = map[string][]string{
-	"pause": {Pause, "registry.k8s.io/pause:3.10.1", "registry.k8s.io/pause:3.10", "registry.k8s.io/pause:3.9", "registry.k8s.io/pause:latest"},
+	"pause": {Pause, "registry.k8s.io/pause:3.10.1", "registry.k8s.io/pause:3.10", "registry.k8s.io/pause:3.9",
+		"registry.k8s.io/pause:latest"},
 	"busybox": {
 		Busybox, "docker.io/library/busybox:latest", "docker.io/library/busybox:1.37", "docker.io/library/busybox:1.36",
 		"registry.k8s.io/e2e-test-images/busybox:1.29-4", "registry.k8s.io/busybox:latest",
@@ -154,7 +155,8 @@ func baseFiles(busybox []byte, applets []string) []entry {
 	entries := []entry{
 		file("bin/busybox", 0o755, busybox),
 		file("etc/passwd", 0o644,
-			[]byte("root:x:0:0:root:/root:/bin/sh\ndaemon:x:1:1:daemon:/usr/sbin:/bin/false\nnobody:x:65534:65534:nobody:/home:/bin/false\n")),
+			[]byte("root:x:0:0:root:/root:/bin/sh\ndaemon:x:1:1:daemon:/usr/sbin:/bin/false\n"+
+				"nobody:x:65534:65534:nobody:/home:/bin/false\n")),
 		file("etc/group", 0o644, []byte("root:x:0:\ndaemon:x:1:\nnogroup:x:65534:\n")),
 		folder("root", 0o700),
 		folder("home", 0o755),

@@ -20,9 +20,10 @@ import (
 // suiteNames are the names of the images that only upstream's suite needs. Two
 // of them replace a base image by one with more in it.
 var suiteNames = map[string][]string{
-	"suite-busybox":           names["busybox"],
-	"suite-agnhost":           names["agnhost"],
-	"suite-nginx":             {"registry.k8s.io/e2e-test-images/nginx:1.27.0-2", "registry.k8s.io/e2e-test-images/nginx:1.28.0-2"},
+	"suite-busybox": names["busybox"],
+	"suite-agnhost": names["agnhost"],
+	"suite-nginx": {"registry.k8s.io/e2e-test-images/nginx:1.27.0-2",
+		"registry.k8s.io/e2e-test-images/nginx:1.28.0-2"},
 	"suite-nonewprivs":        {"registry.k8s.io/e2e-test-images/nonewprivs:1.4"},
 	"suite-nonroot":           {"registry.k8s.io/e2e-test-images/nonroot:1.5"},
 	"suite-perl":              {"registry.k8s.io/e2e-test-images/perl:5.26"},

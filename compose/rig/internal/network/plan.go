@@ -17,13 +17,14 @@ const MaxIndex = 63
 
 // Plan is the network of one instance.
 type Plan struct {
-	Index      int          `json:"index"`
-	Bridge     string       `json:"bridge"`     // also the CNI network's name
-	PodCIDR    netip.Prefix `json:"podCIDR"`    // 1,021 pods
-	Gateway    netip.Addr   `json:"gateway"`    // the pods' gateway
-	NodeIP     netip.Addr   `json:"nodeIP"`     // the node's address
-	Server     netip.Prefix `json:"server"`     // the bridge's own address, where the API server listens
-	Tap        string       `json:"tap"`        // the link of the node's machine, in the bridge; "": the node is this machine
+	Index   int          `json:"index"`
+	Bridge  string       `json:"bridge"`  // also the CNI network's name
+	PodCIDR netip.Prefix `json:"podCIDR"` // 1,021 pods
+	Gateway netip.Addr   `json:"gateway"` // the pods' gateway
+	NodeIP  netip.Addr   `json:"nodeIP"`  // the node's address
+	Server  netip.Prefix `json:"server"`  // the bridge's own address, where the API server listens
+	// the link of the node's machine, in the bridge; "": the node is this machine
+	Tap        string       `json:"tap"`
 	Services   netip.Prefix `json:"services"`   // cluster IPs
 	APIService netip.Addr   `json:"apiService"` // the cluster IP of the Service kubernetes
 	DNSService netip.Addr   `json:"dnsService"` // where pods look for DNS

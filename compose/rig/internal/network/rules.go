@@ -46,7 +46,8 @@ func rules(plan Plan, name string) []rule {
 		{"filter", "FORWARD", slices.Concat([]string{"-i", plan.Bridge}, mark, []string{"-j", "ACCEPT"})},
 		{"filter", "FORWARD", slices.Concat([]string{"-o", plan.Bridge}, mark, []string{"-j", "ACCEPT"})},
 		{"filter", "INPUT", slices.Concat([]string{"-i", plan.Bridge}, mark, []string{"-j", "ACCEPT"})},
-		{"nat", "POSTROUTING", slices.Concat([]string{"-s", plan.PodCIDR.String(), "!", "-o", plan.Bridge}, mark, []string{"-j", "MASQUERADE"})},
+		{"nat", "POSTROUTING", slices.Concat([]string{"-s", plan.PodCIDR.String(), "!", "-o", plan.Bridge}, mark,
+			[]string{"-j", "MASQUERADE"})},
 		// The rig has no kube-proxy: this is the one Service that every pod
 		// with a service account token learns of.
 		{"nat", "PREROUTING", slices.Concat(toAPI, mark, dnat)},

@@ -94,7 +94,8 @@ func joinMachine(plan Plan) error {
 	if err != nil {
 		return fmt.Errorf("put %s into bridge %s: %w", plan.Tap, plan.Bridge, err)
 	}
-	if err := h.RouteReplace(&netlink.Route{LinkIndex: bridge.Attrs().Index, Dst: ipNet(plan.PodCIDR), Gw: plan.NodeIP.AsSlice()}); err != nil {
+	if err := h.RouteReplace(&netlink.Route{LinkIndex: bridge.Attrs().Index, Dst: ipNet(plan.PodCIDR),
+		Gw: plan.NodeIP.AsSlice()}); err != nil {
 		return fmt.Errorf("route pods' network %s to %s: %w", plan.PodCIDR, plan.NodeIP, err)
 	}
 	return nil

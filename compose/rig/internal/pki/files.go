@@ -96,11 +96,14 @@ func Write(in Input, now time.Time) error {
 			DNSNames: []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
 				"kubernetes.default.svc.cluster.local"},
 		}},
-		{APIServerKubelet, ca, Request{CommonName: "kube-apiserver-kubelet-client", Organizations: []string{"system:masters"}, Client: true}},
+		{APIServerKubelet, ca, Request{CommonName: "kube-apiserver-kubelet-client", Organizations: []string{"system:masters"},
+			Client: true}},
 		{APIServerEtcd, ca, Request{CommonName: "kube-apiserver-etcd-client", Client: true}},
 		{FrontProxy, proxyCA, Request{CommonName: "front-proxy-client", Client: true}},
-		{Etcd, ca, Request{CommonName: "etcd", Server: true, Client: true, IPs: []net.IP{loopback}, DNSNames: []string{"localhost"}}},
-		{MetricsServer, ca, Request{CommonName: "metrics-server", Server: true, DNSNames: []string{"metrics-server.kube-system.svc"}}},
+		{Etcd, ca, Request{CommonName: "etcd", Server: true, Client: true, IPs: []net.IP{loopback},
+			DNSNames: []string{"localhost"}}},
+		{MetricsServer, ca, Request{CommonName: "metrics-server", Server: true,
+			DNSNames: []string{"metrics-server.kube-system.svc"}}},
 	} {
 		pair, err := c.by.Issue(c.req, now)
 		if err != nil {

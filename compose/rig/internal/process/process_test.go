@@ -21,8 +21,10 @@ func TestParseStat(t *testing.T) {
 		name, text, wantErr string
 		want                Stat
 	}{
-		{name: "plain", text: "12 (etcd)" + rest, want: Stat{PID: 12, Command: "etcd", State: 'S', Parent: 7, Threads: 1, StartTime: 4242}},
-		{name: "hostile command", text: "12 (a) R (b c)" + rest, want: Stat{PID: 12, Command: "a) R (b c", State: 'S', Parent: 7, Threads: 1, StartTime: 4242}},
+		{name: "plain", text: "12 (etcd)" + rest,
+			want: Stat{PID: 12, Command: "etcd", State: 'S', Parent: 7, Threads: 1, StartTime: 4242}},
+		{name: "hostile command", text: "12 (a) R (b c)" + rest,
+			want: Stat{PID: 12, Command: "a) R (b c", State: 'S', Parent: 7, Threads: 1, StartTime: 4242}},
 		{name: "empty", text: "", wantErr: "no command"},
 		{name: "short", text: "12 (etcd) S 7", wantErr: "fields after the command"},
 		{name: "no pid", text: "x (etcd)" + rest, wantErr: "pid"},

@@ -26,7 +26,8 @@ import (
 const (
 	release = "bookworm"
 	// What a node has, and no more: each package is time to start.
-	packages = "systemd,systemd-sysv,dbus,libpam-systemd,openssh-server,iproute2,iptables,nftables,conntrack,ethtool,socat,kmod,procps,util-linux,mount,libseccomp2,ca-certificates,apparmor"
+	packages = "systemd,systemd-sysv,dbus,libpam-systemd,openssh-server,iproute2,iptables,nftables,conntrack,ethtool," +
+		"socat,kmod,procps,util-linux,mount,libseccomp2,ca-certificates,apparmor"
 	// size of the filesystem; the image takes of this machine's disk only what is written.
 	size = "16G"
 	// format is part of the cache's key: raise it when the same input shall give another disk.
@@ -106,7 +107,8 @@ func Build(ctx context.Context, in Input) (Disk, error) {
 	if err := cached.Folder(ctx, dir, say, func(half string) error { return build(ctx, half, in, say) }); err != nil {
 		return Disk{}, fmt.Errorf("make the machine's disk: %w", err)
 	}
-	return Disk{Image: filepath.Join(dir, imageFile), Key: filepath.Join(dir, keyFile), HostKey: filepath.Join(dir, hostKeyFile)}, nil
+	return Disk{Image: filepath.Join(dir, imageFile), Key: filepath.Join(dir, keyFile),
+		HostKey: filepath.Join(dir, hostKeyFile)}, nil
 }
 
 const (
@@ -150,7 +152,8 @@ func build(ctx context.Context, half string, in Input, say func(string, ...any))
 		return err
 	}
 	for verb, units := range map[string][]string{"enable": enabled, "disable": disabled} {
-		if err := cached.Run(ctx, cached.Command{Args: append([]string{"chroot", root, "systemctl", "--quiet", verb}, units...)}, say); err != nil {
+		if err := cached.Run(ctx, cached.Command{Args: append([]string{"chroot", root, "systemctl", "--quiet", verb},
+			units...)}, say); err != nil {
 			return err
 		}
 	}

@@ -87,7 +87,8 @@ func Build(ctx context.Context, in Input) (string, error) {
 		if err := cached.Run(ctx, build, say); err != nil {
 			return err
 		}
-		if err := cached.Run(ctx, cached.Command{Args: []string{"strip", "-o", filepath.Join(half, "linux"), filepath.Join(tree, "linux")}}, say); err != nil {
+		if err := cached.Run(ctx, cached.Command{Args: []string{"strip", "-o", filepath.Join(half, "linux"),
+			filepath.Join(tree, "linux")}}, say); err != nil {
 			return err
 		}
 		// What the options became, for whoever asks why something is not there.
@@ -128,7 +129,8 @@ func unpack(ctx context.Context, work, tree string, say func(string, ...any)) er
 	}
 	// The package is an archive that holds the source's archive.
 	const both = `dpkg-deb --fsys-tarfile "$1" | tar -xO --wildcards '*/linux-source-*.tar.xz' | tar -C "$2" --strip-components=1 -xJ`
-	if err := cached.Run(ctx, cached.Command{Args: []string{"bash", "-o", "pipefail", "-c", both, "unpack", source, half}}, say); err != nil {
+	if err := cached.Run(ctx, cached.Command{Args: []string{"bash", "-o", "pipefail", "-c", both, "unpack", source, half}},
+		say); err != nil {
 		return err
 	}
 	patches, err := files.ReadDir("patches")
@@ -159,7 +161,8 @@ func configure(ctx context.Context, tree string, say func(string, ...any)) error
 	if check(path, string(text)) == nil {
 		return nil // of the build that was cut off
 	}
-	if err := cached.Run(ctx, cached.Command{Args: []string{"make", "-s", "ARCH=um", "x86_64_defconfig"}, Dir: tree}, say); err != nil {
+	if err := cached.Run(ctx, cached.Command{Args: []string{"make", "-s", "ARCH=um", "x86_64_defconfig"}, Dir: tree},
+		say); err != nil {
 		return err
 	}
 	defaults, err := os.ReadFile(path)
@@ -170,7 +173,8 @@ func configure(ctx context.Context, tree string, say func(string, ...any)) error
 	if err := os.WriteFile(path, append(defaults, text...), 0o644); err != nil {
 		return err
 	}
-	if err := cached.Run(ctx, cached.Command{Args: []string{"make", "-s", "ARCH=um", "olddefconfig"}, Dir: tree}, say); err != nil {
+	if err := cached.Run(ctx, cached.Command{Args: []string{"make", "-s", "ARCH=um", "olddefconfig"}, Dir: tree},
+		say); err != nil {
 		return err
 	}
 	return check(path, string(text))

@@ -9,7 +9,8 @@ import (
 
 func TestCheckFindsWhatTheTreeDropped(t *testing.T) {
 	path := filepath.Join(t.TempDir(), ".config")
-	if err := os.WriteFile(path, []byte("CONFIG_A=y\nCONFIG_B=m\n# CONFIG_C is not set\nCONFIG_D=y\n"), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte("CONFIG_A=y\nCONFIG_B=m\n# CONFIG_C is not set\nCONFIG_D=y\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	for want, missing := range map[string]string{
