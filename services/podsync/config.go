@@ -40,7 +40,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.ContainerLogLinks, "container-log-links", c.ContainerLogLinks,
 		"folder of the links to container logs that log collectors follow; empty makes none")
 	fs.StringVar(&c.HelperNamespace, "helper-namespace", c.HelperNamespace,
-		"namespace of helper pods, which carry the label microlet.dev/role and may mount the runtime folder and run as that role's user; who may create pods in it has these roles; empty: there are none")
+		"namespace of helper pods, which carry the label microlet.dev/role and may mount the runtime folder and run as "+
+			"that role's user; who may create pods in it has these roles; empty: there are none")
 }
 
 // Validate reports invalid settings.
@@ -60,7 +61,8 @@ func (c *Config) Validate() error {
 	}
 	if c.Kubelet.RuntimeEndpoint() == "" {
 		errs = append(errs,
-			errors.New("containerRuntimeEndpoint is empty: name the runtime's socket, such as unix:///run/containerd/containerd.sock"))
+			errors.New("containerRuntimeEndpoint is empty: name the runtime's socket, such as "+
+				"unix:///run/containerd/containerd.sock"))
 	}
 	return errors.Join(errs...)
 }

@@ -28,10 +28,12 @@ func (r *reader) is(t *testing.T, want map[string]string) {
 			t.Logf("reported %v, want %v", got, want)
 		}
 	}()
-	proctest.Await(t, soon, "what podsync has published is all that is", func() bool { return maps.Equal(r.reported(), want) })
+	proctest.Await(t, soon, "what podsync has published is all that is",
+		func() bool { return maps.Equal(r.reported(), want) })
 }
 
-// TestWithoutABus: pods run without it, and all of it is reported when it is there, also by a bus that has lost everything.
+// TestWithoutABus: pods run without it, and all of it is reported when it is there, also by a bus that has lost
+// everything.
 func TestWithoutABus(t *testing.T) {
 	n := newNode(t)
 	n.StopBus()

@@ -138,7 +138,8 @@ metadata:
 func (n *node) write(file, text string) {
 	n.t.Helper()
 	hidden := filepath.Join(n.manifests, "."+file)
-	if err := errors.Join(os.WriteFile(hidden, []byte(text), 0o600), os.Rename(hidden, filepath.Join(n.manifests, file))); err != nil {
+	if err := errors.Join(os.WriteFile(hidden, []byte(text), 0o600),
+		os.Rename(hidden, filepath.Join(n.manifests, file))); err != nil {
 		n.t.Fatal(err)
 	}
 }

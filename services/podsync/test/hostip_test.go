@@ -15,8 +15,8 @@ import (
 	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
-// TestTheNodesAddressIsNoGuess: what the default route suggests before nodestatus has published the node's address is in no
-// status and, as far as nodestatus is not away for long, in no container.
+// TestTheNodesAddressIsNoGuess: what the default route suggests before nodestatus has published the node's address is
+// in no status and, as far as nodestatus is not away for long, in no container.
 func TestTheNodesAddressIsNoGuess(t *testing.T) {
 	const address = "192.0.2.7" // which no default route of this machine has
 	n := newNode(t)

@@ -87,10 +87,11 @@ func TestNodeFit(t *testing.T) {
 			message: "Node didn't have enough resource: memory, requested: 1074790400, used: 0, capacity: 1073741824",
 		},
 		{
-			name:    "storage",
-			pod:     requesting("p", "ephemeral-storage", "11Gi"),
-			reason:  "OutOfephemeral-storage",
-			message: "Node didn't have enough resource: ephemeral-storage, requested: 11811160064, used: 0, capacity: 10737418240",
+			name:   "storage",
+			pod:    requesting("p", "ephemeral-storage", "11Gi"),
+			reason: "OutOfephemeral-storage",
+			message: "Node didn't have enough resource: ephemeral-storage, requested: 11811160064, used: 0, capacity: " +
+				"10737418240",
 		},
 		{
 			name: "pods", pod: requesting("p"), others: []*v1.Pod{requesting("a"), requesting("b"), requesting("c")},
@@ -175,8 +176,10 @@ func TestNodeFit(t *testing.T) {
 				p.Spec.InitContainers = []v1.Container{{Name: "i", Ports: []v1.ContainerPort{{HostPort: 8080}}}}
 			})},
 		},
-		{name: "port of another address", pod: onPort("p", "192.0.2.2", 8080, v1.ProtocolTCP), others: []*v1.Pod{onPort("o", "192.0.2.1", 8080, v1.ProtocolTCP)}},
-		{name: "port of another protocol", pod: onPort("p", "", 8080, v1.ProtocolUDP), others: []*v1.Pod{onPort("o", "", 8080, v1.ProtocolTCP)}},
+		{name: "port of another address", pod: onPort("p", "192.0.2.2", 8080, v1.ProtocolTCP),
+			others: []*v1.Pod{onPort("o", "192.0.2.1", 8080, v1.ProtocolTCP)}},
+		{name: "port of another protocol", pod: onPort("p", "", 8080, v1.ProtocolUDP),
+			others: []*v1.Pod{onPort("o", "", 8080, v1.ProtocolTCP)}},
 		{
 			name:    "taint",
 			pod:     requesting("p"),
@@ -184,7 +187,8 @@ func TestNodeFit(t *testing.T) {
 			reason:  "TaintToleration",
 			message: predicate + "node(s) had taints that the pod didn't tolerate",
 		},
-		{name: "taint for the scheduler alone", pod: requesting("p"), node: func(n *v1.Node) { n.Spec.Taints = []v1.Taint{{Key: "k", Effect: v1.TaintEffectNoSchedule}} }},
+		{name: "taint for the scheduler alone", pod: requesting("p"),
+			node: func(n *v1.Node) { n.Spec.Taints = []v1.Taint{{Key: "k", Effect: v1.TaintEffectNoSchedule}} }},
 		{
 			name: "taint and a static pod",
 			pod: changed(requesting("p"),
@@ -224,7 +228,8 @@ func TestNodeFit(t *testing.T) {
 			others: []*v1.Pod{requesting("o", "cpu", "500m")},
 			reason: "UnexpectedAdmissionError",
 			message: "Unexpected error while attempting to recover from admission failure: " +
-				"preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [(res: cpu, q: 1000), ]",
+				"preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [(res: " +
+				"cpu, q: 1000), ]",
 		},
 		{
 			name: "a critical pod whose port is taken preempts nobody",
@@ -290,9 +295,12 @@ func TestSysctls(t *testing.T) {
 		{sysctl: "kernel.msgmax"},
 		{sysctl: "net.core.somaxconn"},
 		{sysctl: "kernel.sem", message: `forbidden sysctl: "kernel.sem" not allowlisted`},
-		{sysctl: "kernel.msgmax", spec: v1.PodSpec{HostIPC: true}, message: `forbidden sysctl: "kernel.msgmax" not allowed with host IPC enabled`},
-		{sysctl: "net.ipv4.tcp_syncookies", spec: v1.PodSpec{HostNetwork: true}, message: `forbidden sysctl: "net.ipv4.tcp_syncookies" not allowed with host Net enabled`},
-		{sysctl: "user.max_user_namespaces", message: `forbidden sysctl: "user.max_user_namespaces" not allowed with host User enabled`},
+		{sysctl: "kernel.msgmax", spec: v1.PodSpec{HostIPC: true},
+			message: `forbidden sysctl: "kernel.msgmax" not allowed with host IPC enabled`},
+		{sysctl: "net.ipv4.tcp_syncookies", spec: v1.PodSpec{HostNetwork: true},
+			message: `forbidden sysctl: "net.ipv4.tcp_syncookies" not allowed with host Net enabled`},
+		{sysctl: "user.max_user_namespaces",
+			message: `forbidden sysctl: "user.max_user_namespaces" not allowed with host User enabled`},
 		{sysctl: "user.max_user_namespaces", spec: v1.PodSpec{HostUsers: new(false)}},
 	} {
 		p := &v1.Pod{Spec: test.spec}
@@ -350,10 +358,15 @@ func TestAppArmor(t *testing.T) {
 	}{
 		{"not asked for", false, &v1.Pod{}, ""},
 		{"unconfined", false, confined(v1.AppArmorProfileTypeUnconfined), ""},
-		{"not there", false, confined(v1.AppArmorProfileTypeRuntimeDefault), "Cannot enforce AppArmor: AppArmor is not enabled on the host"},
+		{"not there", false, confined(v1.AppArmorProfileTypeRuntimeDefault),
+			"Cannot enforce AppArmor: AppArmor is not enabled on the host"},
 		{"there", true, confined(v1.AppArmorProfileTypeRuntimeDefault), ""},
-		{"runs already", false, changed(confined(v1.AppArmorProfileTypeRuntimeDefault), func(p *v1.Pod) { p.Status.Phase = v1.PodRunning }), ""},
-		{"by annotation", false, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"container.apparmor.security.beta.kubernetes.io/c": "runtime/default"}}}, "Cannot enforce AppArmor: AppArmor is not enabled on the host"},
+		{"runs already", false, changed(confined(v1.AppArmorProfileTypeRuntimeDefault),
+			func(p *v1.Pod) { p.Status.Phase = v1.PodRunning }), ""},
+		{"by annotation", false,
+			&v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+				"container.apparmor.security.beta.kubernetes.io/c": "runtime/default"}}},
+			"Cannot enforce AppArmor: AppArmor is not enabled on the host"},
 	} {
 		v := AppArmor{Enabled: test.enabled}.Admit(t.Context(), &Attributes{Pod: test.pod})
 		if v.Message != test.message || v.Admitted() != (test.message == "") {
@@ -368,7 +381,8 @@ func TestAppArmor(t *testing.T) {
 
 func TestFeatures(t *testing.T) {
 	podLevel := &v1.Pod{Spec: v1.PodSpec{Resources: &v1.ResourceRequirements{Requests: list("cpu", "1")}}}
-	if v := (PodLevelResources{}).Admit(t.Context(), &Attributes{Pod: podLevel}); v.Reason != "PodLevelResourcesNotSupported" {
+	if v := (PodLevelResources{}).Admit(t.Context(),
+		&Attributes{Pod: podLevel}); v.Reason != "PodLevelResourcesNotSupported" {
 		t.Errorf("the gate is off: %+v", v)
 	}
 	if v := (PodLevelResources{Enabled: true}).Admit(t.Context(), &Attributes{Pod: podLevel}); !v.Admitted() {
@@ -415,10 +429,12 @@ func TestPressure(t *testing.T) {
 		{"none", requesting("p"), nil, ""},
 		{"disk", requesting("p", "cpu", "1"), under(v1.NodeDiskPressure), "The node had condition: [DiskPressure]. "},
 		{"disk and a critical pod", important(requesting("p")), under(v1.NodeDiskPressure), ""},
-		{"memory and a pod without requests", requesting("p"), under(v1.NodeMemoryPressure), "The node had condition: [MemoryPressure]. "},
+		{"memory and a pod without requests", requesting("p"), under(v1.NodeMemoryPressure),
+			"The node had condition: [MemoryPressure]. "},
 		{"memory and a pod with requests", requesting("p", "memory", "1Mi"), under(v1.NodeMemoryPressure), ""},
 		{"memory and a toleration", tolerant, under(v1.NodeMemoryPressure), ""},
-		{"memory, PIDs and a toleration", tolerant, under(v1.NodeMemoryPressure, v1.NodePIDPressure), "The node had condition: [MemoryPressure PIDPressure]. "},
+		{"memory, PIDs and a toleration", tolerant, under(v1.NodeMemoryPressure, v1.NodePIDPressure),
+			"The node had condition: [MemoryPressure PIDPressure]. "},
 	} {
 		h := Pressure{Under: func() []v1.NodeConditionType { return test.under }}
 		v := h.Admit(t.Context(), &Attributes{Pod: test.pod, Node: testNode()})

@@ -194,7 +194,8 @@ func (h Helpers) container(p *v1.Pod, c *v1.Container) Result {
 }
 
 func (h Helpers) forbid(format string, args ...any) Result {
-	who := fmt.Sprintf("only pods of the namespace %q with the label %s may, as the role that it names (--helper-namespace)", h.Namespace, peer.LabelRole)
+	who := fmt.Sprintf("only pods of the namespace %q with the label %s may, as the role that it names "+
+		"(--helper-namespace)", h.Namespace, peer.LabelRole)
 	if h.Namespace == "" {
 		who = "no pod may, since --helper-namespace names no namespace of helper pods"
 	}

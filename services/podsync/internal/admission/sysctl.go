@@ -58,7 +58,8 @@ func NewSysctls(allowed []string, kernel string) (*Sysctls, error) {
 	for _, pattern := range allowed {
 		if len(pattern) > maxSysctlName || !sysctlPattern.MatchString(pattern) {
 			errs = append(errs,
-				fmt.Errorf("allowedUnsafeSysctls: %q is no sysctl: write it with dots or slashes, in %d characters at most; a last * stands for anything",
+				fmt.Errorf("allowedUnsafeSysctls: %q is no sysctl: write it with dots or slashes, in %d characters at most; a "+
+					"last * stands for anything",
 					pattern, maxSysctlName))
 			continue
 		}
@@ -71,7 +72,8 @@ func (s *Sysctls) allow(pattern string) error {
 	namespace, name, prefix := sysctl.GetNamespace(pattern)
 	switch {
 	case namespace == sysctl.UnknownNamespace:
-		return fmt.Errorf("allowedUnsafeSysctls: %q is not known to be namespaced: a pod that set it would set it for the whole machine, remove it", pattern)
+		return fmt.Errorf("allowedUnsafeSysctls: %q is not known to be namespaced: a pod that set it would set it for the "+
+			"whole machine, remove it", pattern)
 	case prefix:
 		s.prefixes[name] = namespace
 	default:

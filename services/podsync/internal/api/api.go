@@ -1,7 +1,7 @@
 // Package api serves podsync's gRPC API to nodestatus, pleg, evictor and root.
 //
-// It reports whether podsync's dispatcher makes progress, wakes workers if the bus is down, evicts pods for evictor, and
-// runs and removes the pods of "microlet run-pod". Only root may do the last, because such a pod can be anything.
+// It reports whether podsync's dispatcher makes progress, wakes workers if the bus is down, evicts pods for evictor,
+// and runs and removes the pods of "microlet run-pod". Only root may do the last, because such a pod can be anything.
 package api
 
 import (

@@ -77,7 +77,8 @@ func TestDeadContainersAreCounted(t *testing.T) {
 	if err != nil || got.GetRemoved() != 3 {
 		t.Errorf("%v, %v", got, err)
 	}
-	if _, err = (&server{dead: dead{err: errors.New("no runtime")}}).RemoveDeadContainers(t.Context(), nil); status.Code(err) != codes.Internal {
+	if _, err = (&server{dead: dead{err: errors.New("no runtime")}}).RemoveDeadContainers(t.Context(),
+		nil); status.Code(err) != codes.Internal {
 		t.Errorf("%v", err)
 	}
 }

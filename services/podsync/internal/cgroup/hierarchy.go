@@ -231,7 +231,8 @@ func (m *Manager) kill(path string, pids []int) error {
 		}
 	}
 	if pids[0] <= 0 {
-		return fmt.Errorf("cgroup %s has processes of another PID namespace, which only a kernel with cgroup.kill (5.14) can end from here: "+
+		return fmt.Errorf("cgroup %s has processes of another PID namespace, which only a kernel with cgroup.kill (5.14) "+
+			"can end from here: "+
 			"run microlet in the host's PID namespace", path)
 	}
 	return nil

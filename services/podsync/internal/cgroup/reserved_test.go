@@ -82,7 +82,8 @@ func testReserved(t *testing.T) {
 func TestReservedRefusesTheRoot(t *testing.T) {
 	for _, root := range []string{"", "/"} {
 		m := &Manager{}
-		if err := m.LimitReserved(Reserved{Cgroup: root}); err == nil || !strings.Contains(err.Error(), "root of the hierarchy") {
+		if err := m.LimitReserved(Reserved{Cgroup: root}); err == nil ||
+			!strings.Contains(err.Error(), "root of the hierarchy") {
 			t.Errorf("%q: %v", root, err)
 		}
 	}

@@ -262,7 +262,8 @@ func TestWhatRunsGetsItsHook(t *testing.T) {
 		hooked = append(hooked, c.ID)
 	}}
 	state := &pod.State{Containers: []pod.Container{
-		{ID: "runs", State: runtimeapi.ContainerState_CONTAINER_RUNNING}, {ID: "ended", State: runtimeapi.ContainerState_CONTAINER_EXITED},
+		{ID: "runs", State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+		{ID: "ended", State: runtimeapi.ContainerState_CONTAINER_EXITED},
 	}}
 	if err := r.Remove(t.Context(), state); err != nil || !slices.Equal(hooked, []string{"runs"}) {
 		t.Fatalf("%v, %v", hooked, err)

@@ -49,13 +49,15 @@ func (j Judge) CheckCreated(p *v1.Pod, of *v1.Container, image *worker.Image) ru
 			return err
 		case user == nil && image.User != "" && !admission.SetsUser(p, of):
 			return &runtime.RefusedError{
-				Message: fmt.Sprintf("container %q runs as user %q of its image, and the runtime does not say which number that is: set runAsUser, "+
+				Message: fmt.Sprintf("container %q runs as user %q of its image, and the runtime does not say which number that "+
+					"is: set runAsUser, "+
 					"since the users of the node agent are forbidden to it", of.Name, image.User),
 			}
 		case user == nil: // a number, which was judged before
 			return nil
 		}
-		if v := j.Helpers.AdmitUser(p, of, user.GetUid(), append([]int64{user.GetGid()}, user.GetSupplementalGroups()...)); !v.Admitted() {
+		if v := j.Helpers.AdmitUser(p, of, user.GetUid(),
+			append([]int64{user.GetGid()}, user.GetSupplementalGroups()...)); !v.Admitted() {
 			return &runtime.RefusedError{Message: v.Message}
 		}
 		return nil

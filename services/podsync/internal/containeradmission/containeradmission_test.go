@@ -43,13 +43,16 @@ func TestUsersOfContainers(t *testing.T) {
 		want  string // part of the refusal; empty starts
 	}{
 		{name: "an ordinary user", pod: host, image: worker.Image{User: "app"}, user: user(1000, 1000)},
-		{name: "a name that is the prober's user", pod: host, image: worker.Image{User: "app"}, user: user(47104, 0), want: "user 47104"},
+		{name: "a name that is the prober's user", pod: host, image: worker.Image{User: "app"}, user: user(47104, 0),
+			want: "user 47104"},
 		{name: "nodestatus's user in a pod of its own", pod: alone, user: user(47103, 0), want: "user 47103"},
 		{name: "the logs' group in a pod of its own", pod: alone, user: user(1000, 1000, 47109), want: "group 47109"},
 		{name: "an ordinary user in a pod of its own", pod: alone, user: user(1000, 1000)},
 		{name: "the user's group", pod: host, user: user(1000, 47100), want: "group 47100"},
-		{name: "a group of the image's list, beside the pod's own user", pod: numbered, user: user(1000, 1000, 1, 47109), want: "group 47109"},
-		{name: "a name of which the runtime says nothing", pod: host, image: worker.Image{User: "app"}, want: "set runAsUser"},
+		{name: "a group of the image's list, beside the pod's own user", pod: numbered, user: user(1000, 1000, 1, 47109),
+			want: "group 47109"},
+		{name: "a name of which the runtime says nothing", pod: host, image: worker.Image{User: "app"},
+			want: "set runAsUser"},
 		{name: "a number of which the runtime says nothing", pod: host, image: worker.Image{UID: new(int64(1000))}},
 		{name: "a name that the pod's number replaces", pod: numbered, image: worker.Image{User: "app"}},
 		{name: "a runtime that does not answer", pod: host, err: away, want: "away"},
@@ -64,7 +67,8 @@ func TestUsersOfContainers(t *testing.T) {
 			t.Errorf("%s: %T", c.name, err)
 		}
 	}
-	if v := New(admission.Helpers{}, nil).AdmitImage(host, &v1.Container{Name: "c"}, &worker.Image{UID: new(int64(47104))}); v.Admitted() {
+	if v := New(admission.Helpers{}, nil).AdmitImage(host, &v1.Container{Name: "c"},
+		&worker.Image{UID: new(int64(47104))}); v.Admitted() {
 		t.Error("an image with the prober's user is admitted")
 	}
 }

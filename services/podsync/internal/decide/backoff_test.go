@@ -39,7 +39,8 @@ func crash(t *testing.T, b *Backoff, times int, runs time.Duration) []time.Durat
 
 func TestCrashLoop(t *testing.T) {
 	s := time.Second
-	if diff := cmp.Diff([]time.Duration{0, 10 * s, 20 * s, 40 * s, 80 * s, 160 * s, 300 * s, 300 * s}, crash(t, NewBackoff(0), 8, s)); diff != "" {
+	if diff := cmp.Diff([]time.Duration{0, 10 * s, 20 * s, 40 * s, 80 * s, 160 * s, 300 * s, 300 * s},
+		crash(t, NewBackoff(0), 8, s)); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff([]time.Duration{0, 4 * s, 4 * s}, crash(t, NewBackoff(4*s), 3, s)); diff != "" {

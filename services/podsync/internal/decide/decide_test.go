@@ -480,7 +480,11 @@ func TestGrace(t *testing.T) {
 			in *Input) {
 			in.GraceOverride = new(int64(1))
 		}, 2 * time.Second, true},
-		"the liveness probe's": {func(p *v1.Pod, in *Input) { p.DeletionTimestamp = nil; in.Liveness = map[string]Result{"1": Failure} }, 5 * time.Second, true},
+		"the liveness probe's": {func(p *v1.Pod,
+			in *Input) {
+			p.DeletionTimestamp = nil
+			in.Liveness = map[string]Result{"1": Failure}
+		}, 5 * time.Second, true},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -563,20 +567,27 @@ func TestEphemeralContainers(t *testing.T) {
 		refused bool
 		want    []string
 	}{
-		"starts in a pod that runs":           {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: ready(ctr("1", "a", running, 0)), want: []string{"debug"}},
-		"starts first":                        {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: ready(), want: []string{"debug", "a"}},
-		"starts while the pod is initialized": {pod: debugged(withInit(testPod(v1.RestartPolicyAlways, "a"), plain("i"))), state: ready(ctr("1", "i", running, 0)), want: []string{"debug"}},
+		"starts in a pod that runs": {pod: debugged(testPod(v1.RestartPolicyAlways, "a")),
+			state: ready(ctr("1", "a", running, 0)), want: []string{"debug"}},
+		"starts first": {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: ready(),
+			want: []string{"debug", "a"}},
+		"starts while the pod is initialized": {pod: debugged(withInit(testPod(v1.RestartPolicyAlways, "a"), plain("i"))),
+			state: ready(ctr("1", "i", running, 0)), want: []string{"debug"}},
 		"is not started twice": {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: ready(
 			ctr("2", "debug", dead, 1), ctr("1", "a", running, 0),
 		)},
-		"is started if it was created only": {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: ready(ctr("2", "debug", created, 0), ctr("1", "a", running, 0)), want: []string{"debug"}},
-		"refused":                           {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: ready(ctr("1", "a", running, 0)), refused: true},
+		"is started if it was created only": {pod: debugged(testPod(v1.RestartPolicyAlways, "a")),
+			state: ready(ctr("2", "debug", created, 0), ctr("1", "a", running, 0)), want: []string{"debug"}},
+		"refused": {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: ready(ctr("1", "a", running, 0)),
+			refused: true},
 		"does not keep a pod that has ended": {pod: debugged(testPod(v1.RestartPolicyNever, "a")), state: ready(ctr("1",
 			"a", dead, 0))},
-		"waits for the sandbox": {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: &pod.State{}, want: []string{"a"}},
+		"waits for the sandbox": {pod: debugged(testPod(v1.RestartPolicyAlways, "a")), state: &pod.State{},
+			want: []string{"a"}},
 	} {
 		var started []string
-		for _, s := range Decide(Input{Pod: test.pod, State: test.state, Now: t0, Refused: map[string]bool{"debug": test.refused}}).Start {
+		for _, s := range Decide(Input{Pod: test.pod, State: test.state, Now: t0,
+			Refused: map[string]bool{"debug": test.refused}}).Start {
 			started = append(started, s.Name)
 			if s.Ephemeral != (s.Name == "debug") {
 				t.Errorf("%s: %s is ephemeral: %v", name, s.Name, s.Ephemeral)

@@ -60,14 +60,18 @@ func TestAdoptTakesTheNewestPair(t *testing.T) {
 		list []pod.Container
 		want time.Duration
 	}{
-		"of three": {[]pod.Container{at("3", "a", 3, 150*time.Second, last), at("2", "a", 2, 100*time.Second, 130*time.Second), at("1", "a", 1, 0, 20*time.Second)}, 40 * time.Second},
+		"of three": {[]pod.Container{at("3", "a", 3, 150*time.Second, last),
+			at("2", "a", 2, 100*time.Second, 130*time.Second), at("1", "a", 1, 0, 20*time.Second)}, 40 * time.Second},
 		"one that has not started says nothing": {
-			[]pod.Container{fresh, at("3", "a", 3, 150*time.Second, last), at("2", "a", 2, 100*time.Second, 130*time.Second)}, 40 * time.Second,
+			[]pod.Container{fresh, at("3", "a", 3, 150*time.Second, last), at("2", "a", 2, 100*time.Second, 130*time.Second)},
+			40 * time.Second,
 		},
 		"another container's end is not its own": {
-			[]pod.Container{at("3", "a", 3, 150*time.Second, last), at("7", "b", 1, 0, 149*time.Second), at("2", "a", 2, 100*time.Second, 130*time.Second)}, 40 * time.Second,
+			[]pod.Container{at("3", "a", 3, 150*time.Second, last), at("7", "b", 1, 0, 149*time.Second),
+				at("2", "a", 2, 100*time.Second, 130*time.Second)}, 40 * time.Second,
 		},
-		"one that was never restarted": {[]pod.Container{at("3", "a", 0, 150*time.Second, last), at("2", "a", 0, 100*time.Second, 130*time.Second)}, 0},
+		"one that was never restarted": {[]pod.Container{at("3", "a", 0, 150*time.Second, last),
+			at("2", "a", 0, 100*time.Second, 130*time.Second)}, 0},
 	} {
 		b := NewBackoff(0)
 		b.Adopt(ready(test.list...))
@@ -235,8 +239,10 @@ func TestStops(t *testing.T) {
 		{ID: "5", Name: "stranger", Message: "Stopping container stranger", Grace: 30 * time.Second},
 		{ID: "4", Name: "e", Message: "Stopping container e", Grace: 30 * time.Second, Spec: podutil.Container(&p.Spec, "e")},
 		{ID: "3", Name: "a", Message: "Stopping container a", Grace: 30 * time.Second, Spec: podutil.Container(&p.Spec, "a")},
-		{ID: "2", Name: "i", Message: "Stopping container i", Grace: 30 * time.Second, Spec: podutil.Container(&p.Spec, "i"), PlainInit: true},
-		{ID: "1", Name: "s", Message: "Stopping container s", Grace: 30 * time.Second, Spec: podutil.Container(&p.Spec, "s"), Stage: 1},
+		{ID: "2", Name: "i", Message: "Stopping container i", Grace: 30 * time.Second, Spec: podutil.Container(&p.Spec, "i"),
+			PlainInit: true},
+		{ID: "1", Name: "s", Message: "Stopping container s", Grace: 30 * time.Second, Spec: podutil.Container(&p.Spec, "s"),
+			Stage: 1},
 	}
 	if diff := cmp.Diff(want, a.StopPod.Containers); diff != "" {
 		t.Errorf("stops (-want +got):\n%s", diff)
@@ -255,7 +261,9 @@ func TestSmallPrintOfRestarts(t *testing.T) {
 	c.RestartPolicy = new(v1.ContainerRestartPolicyNever)
 	c.RestartPolicyRules = []v1.ContainerRestartRule{
 		{Action: v1.ContainerRestartRuleActionRestart}, // says nothing of exit codes
-		{Action: v1.ContainerRestartRuleActionRestart, ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{3}}},
+		{Action: v1.ContainerRestartRuleActionRestart,
+			ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn,
+				Values: []int32{3}}},
 	}
 	if ShouldRestart(p, c, 1) || !ShouldRestart(p, c, 3) {
 		t.Error("a rule without exit codes takes part")

@@ -55,7 +55,8 @@ func TestRestartAll(t *testing.T) {
 		"once all is reported it is an ordinary pod again": {
 			state: ready(ctr("5", "i", dead, 0)), reported: &v1.PodStatus{}, start: []string{"a", "b"},
 		},
-		"an ephemeral container stays": {state: ready(ctr("9", "debug", running, 0), ctr("3", "a", dead, 42)), reset: []string{"3"}},
+		"an ephemeral container stays": {state: ready(ctr("9", "debug", running, 0), ctr("3", "a", dead, 42)),
+			reset: []string{"3"}},
 	} {
 		a := Decide(Input{Pod: together(), State: test.state, Now: t0.Add(time.Hour), Reported: test.reported})
 		var kill, start []string

@@ -64,8 +64,10 @@ func New(opts Options) (*Firewall, error) {
 	f := &Firewall{
 		opts: opts,
 		families: []*family{
-			{name: "IPv4", program: "iptables", protocol: iptables.ProtocolIPv4, lacks: "packets from elsewhere to 127.0.0.0/8 are not dropped (CVE-2020-8558), and there is no KUBE-IPTABLES-HINT"},
-			{name: "IPv6", program: "ip6tables", protocol: iptables.ProtocolIPv6, lacks: "there is no KUBE-IPTABLES-HINT for IPv6"},
+			{name: "IPv4", program: "iptables", protocol: iptables.ProtocolIPv4,
+				lacks: "packets from elsewhere to 127.0.0.0/8 are not dropped (CVE-2020-8558), and there is no KUBE-IPTABLES-HINT"},
+			{name: "IPv6", program: "ip6tables", protocol: iptables.ProtocolIPv6,
+				lacks: "there is no KUBE-IPTABLES-HINT for IPv6"},
 		},
 		restored: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_podsync_iptables_restored_total",

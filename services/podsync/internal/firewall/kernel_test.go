@@ -109,8 +109,10 @@ func TestChainsAreTheKubelets(t *testing.T) {
 				"-P PREROUTING ACCEPT", "-P INPUT ACCEPT", "-P FORWARD ACCEPT", "-P OUTPUT ACCEPT",
 				"-P POSTROUTING ACCEPT", "-N KUBE-IPTABLES-HINT", "-N KUBE-KUBELET-CANARY",
 			}},
-			{"iptables", "nat", []string{"-P PREROUTING ACCEPT", "-P INPUT ACCEPT", "-P OUTPUT ACCEPT", "-P POSTROUTING ACCEPT", "-N KUBE-KUBELET-CANARY"}},
-			{"ip6tables", "filter", []string{"-P INPUT ACCEPT", "-P FORWARD ACCEPT", "-P OUTPUT ACCEPT", "-N KUBE-KUBELET-CANARY"}},
+			{"iptables", "nat", []string{"-P PREROUTING ACCEPT", "-P INPUT ACCEPT", "-P OUTPUT ACCEPT", "-P POSTROUTING ACCEPT",
+				"-N KUBE-KUBELET-CANARY"}},
+			{"ip6tables", "filter", []string{"-P INPUT ACCEPT", "-P FORWARD ACCEPT", "-P OUTPUT ACCEPT",
+				"-N KUBE-KUBELET-CANARY"}},
 			{"ip6tables", "mangle", []string{
 				"-P PREROUTING ACCEPT", "-P INPUT ACCEPT", "-P FORWARD ACCEPT", "-P OUTPUT ACCEPT",
 				"-P POSTROUTING ACCEPT", "-N KUBE-IPTABLES-HINT", "-N KUBE-KUBELET-CANARY",
@@ -134,7 +136,8 @@ func TestEarlierChainsStay(t *testing.T) {
 			"-t mangle -N KUBE-IPTABLES-HINT", "-t mangle -N KUBE-KUBELET-CANARY", "-t nat -N KUBE-KUBELET-CANARY",
 			"-t filter -N KUBE-KUBELET-CANARY",
 			"-N KUBE-FIREWALL", "-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP",
-			"-A KUBE-FIREWALL -m comment --comment block\x00incoming\x00localnet\x00connections --dst 127.0.0.0/8 ! --src 127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP",
+			"-A KUBE-FIREWALL -m comment --comment block\x00incoming\x00localnet\x00connections --dst 127.0.0.0/8 ! --src " +
+				"127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP",
 			"-A OUTPUT -p tcp --dport 9 -j ACCEPT", "-A OUTPUT -j KUBE-FIREWALL", "-A INPUT -j KUBE-FIREWALL",
 		} {
 			args := strings.Fields(line)
@@ -179,7 +182,8 @@ func TestFlushIsMended(t *testing.T) {
 		for _, flush := range [][]string{
 			nil,
 			{"iptables -F", "iptables -X"},
-			{"iptables -t mangle -F", "iptables -t mangle -X", "iptables -F", "iptables -X", "iptables -t nat -X", "ip6tables -t mangle -X", "ip6tables -X"},
+			{"iptables -t mangle -F", "iptables -t mangle -X", "iptables -F", "iptables -X", "iptables -t nat -X",
+				"ip6tables -t mangle -X", "ip6tables -X"},
 		} {
 			for _, line := range flush {
 				// Whoever flushes has what he flushes put back under his hands at times, at this period.
@@ -257,7 +261,8 @@ func up(name, address string) error {
 	if err != nil {
 		return err
 	}
-	if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(address), Mask: net.CIDRMask(24, 32)}}); err != nil {
+	if err := netlink.AddrAdd(link,
+		&netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(address), Mask: net.CIDRMask(24, 32)}}); err != nil {
 		return err
 	}
 	// The settings are those of the network namespace of the thread that writes them.

@@ -87,7 +87,8 @@ func newBench(t *testing.T, roles func(int) []role.Role) *bench {
 	t.Cleanup(stopRuntime)
 	b.stop = stopRuntime
 	b.direct = dial(t, filepath.Join(dir, "runtime.sock"))
-	b.passed, b.index, b.checkpoints = &passedOn{ClientConnInterface: b.direct, requests: map[string][][]byte{}}, &containerindex.Index{}, filepath.Join(dir, "checkpoints")
+	b.passed, b.index, b.checkpoints = &passedOn{ClientConnInterface: b.direct, requests: map[string][][]byte{}},
+		&containerindex.Index{}, filepath.Join(dir, "checkpoints")
 	if err := os.Mkdir(b.checkpoints, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +162,8 @@ func (b *bench) fill(t *testing.T) {
 	b.fake.SetProgram("web", fake.Program{Exec: func(_ context.Context, cmd []string) ([]byte, []byte, int32, error) {
 		return []byte(strings.Join(cmd, " ")), []byte("careful"), 3, nil
 	}})
-	if _, err := rt.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: ct.ContainerId}); err != nil {
+	if _, err := rt.StartContainer(t.Context(),
+		&runtimeapi.StartContainerRequest{ContainerId: ct.ContainerId}); err != nil {
 		t.Fatal(err)
 	}
 	b.sandbox, b.container = sb.PodSandboxId, ct.ContainerId
@@ -185,7 +187,8 @@ func webPod() *v1.Pod {
 				LivenessProbe:  exec(5, "hello"),
 				ReadinessProbe: exec(2, "hello"),
 			},
-			{Name: "other", LivenessProbe: exec(1, "other"), ReadinessProbe: &v1.Probe{ProbeHandler: v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{}}}},
+			{Name: "other", LivenessProbe: exec(1, "other"),
+				ReadinessProbe: &v1.Probe{ProbeHandler: v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{}}}},
 		}},
 	}
 }

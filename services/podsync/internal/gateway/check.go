@@ -118,7 +118,8 @@ func unknownField(m protoreflect.Message) (in string) {
 // environment of containers, with the values of Secrets, and the credentials for registries.
 func terse[M interface{ GetVerbose() bool }](_ *Gateway, m M) error {
 	if m.GetVerbose() {
-		return deny(reasonVerbose, "verbose is not passed on: it shows the containers' environment and the runtime's credentials; ask the runtime's own socket")
+		return deny(reasonVerbose, "verbose is not passed on: it shows the containers' environment and the runtime's "+
+			"credentials; ask the runtime's own socket")
 	}
 	return nil
 }

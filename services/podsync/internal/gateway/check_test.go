@@ -103,7 +103,8 @@ func TestOnlyDeclaredProbesRun(t *testing.T) {
 		})
 	}
 	// nodeapi's callers were allowed by the apiserver, which knows no probes.
-	if err := send(t, b.byRole[role.NodeAPI], execSync, encode(t, &runtimeapi.ExecSyncRequest{ContainerId: b.container, Cmd: []string{"id"}})); err != nil {
+	if err := send(t, b.byRole[role.NodeAPI], execSync,
+		encode(t, &runtimeapi.ExecSyncRequest{ContainerId: b.container, Cmd: []string{"id"}})); err != nil {
 		t.Errorf("nodeapi: %v", err)
 	}
 }

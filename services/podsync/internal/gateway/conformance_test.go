@@ -168,7 +168,8 @@ func conformDeadlines(t *testing.T, b *bench, rt runtimeapi.RuntimeServiceClient
 	if _, err := rt.ListContainers(ctx, &runtimeapi.ListContainersRequest{}); status.Code(err) != codes.DeadlineExceeded {
 		t.Errorf("list: got %v", err)
 	}
-	if _, err := rt.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: b.container}); status.Code(err) != codes.DeadlineExceeded {
+	if _, err := rt.ContainerStatus(ctx,
+		&runtimeapi.ContainerStatusRequest{ContainerId: b.container}); status.Code(err) != codes.DeadlineExceeded {
 		t.Errorf("status: got %v", err)
 	}
 	waitUntil(t, "the runtime's calls end too", func() bool {
@@ -181,7 +182,8 @@ func conformRestart(t *testing.T, b *bench, rt runtimeapi.RuntimeServiceClient, 
 		t.Fatal(err)
 	}
 	b.stop()
-	if _, err := rt.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{}); status.Code(err) != codes.Unavailable {
+	if _, err := rt.ListContainers(t.Context(),
+		&runtimeapi.ListContainersRequest{}); status.Code(err) != codes.Unavailable {
 		t.Fatalf("got %v, want Unavailable", err)
 	}
 }

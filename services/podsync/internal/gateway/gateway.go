@@ -94,7 +94,8 @@ func New(opts Options) (*Gateway, error) {
 		}, []string{"role", "method", "code"}),
 		denied: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_cri_gateway_denied_total",
-			Help: "Calls that the CRI gateway denied, by reason: a method that the role does not have, or what the request asks for.",
+			Help: "Calls that the CRI gateway denied, by reason: a method that the role does not have, or what the " +
+				"request asks for.",
 		}, []string{"role", "method", "reason"}),
 	}
 	if opts.Metrics != nil {

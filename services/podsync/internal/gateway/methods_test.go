@@ -145,7 +145,8 @@ func TestOnlyTheSocketsRoleAndRootMayConnect(t *testing.T) {
 	if err := ask(t, root.byRole[role.PLEG], list, false); err != nil {
 		t.Errorf("root on pleg's socket: %v", err)
 	}
-	if err := ask(t, root.byRole[role.PLEG], "/runtime.v1.RuntimeService/RunPodSandbox", false); status.Code(err) != codes.PermissionDenied {
+	if err := ask(t, root.byRole[role.PLEG], "/runtime.v1.RuntimeService/RunPodSandbox",
+		false); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("root is more than pleg on pleg's socket: %v", err)
 	}
 }

@@ -94,7 +94,8 @@ func (r *Runner) Run(ctx context.Context, in Input, handler *v1.LifecycleHandler
 	case handler.Exec != nil:
 		output, err := r.exec(ctx, in, handler.Exec)
 		if err != nil {
-			return &Error{fmt.Sprintf("Exec lifecycle hook (%v) %s%v, message: %q", handler.Exec.Command, where, err, output), err}
+			return &Error{fmt.Sprintf("Exec lifecycle hook (%v) %s%v, message: %q", handler.Exec.Command, where, err, output),
+				err}
 		}
 	case handler.HTTPGet != nil:
 		if err := r.httpGet(ctx, in, handler.HTTPGet); err != nil {

@@ -223,7 +223,8 @@ func TestRedirectsStayOnTheHost(t *testing.T) {
 	defer server.Close()
 	host, port := address(t, server)
 	r, _ := newRunner(t, nil)
-	if err := r.Run(t.Context(), input(host), &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Path: "/here", Port: port}}); err != nil || visits != 2 {
+	if err := r.Run(t.Context(), input(host),
+		&v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Path: "/here", Port: port}}); err != nil || visits != 2 {
 		t.Fatalf("%d visits, %v", visits, err)
 	}
 }
@@ -307,7 +308,8 @@ func TestRestore(t *testing.T) {
 			},
 		},
 		"a broken hook": {annotations: map[string]string{labels.ContainerPreStopHandler: "{"}, broken: true},
-		"broken ports":  {annotations: map[string]string{labels.ContainerPreStopHandler: handler, labels.ContainerPorts: "{"}, broken: true},
+		"broken ports": {annotations: map[string]string{labels.ContainerPreStopHandler: handler, labels.ContainerPorts: "{"},
+			broken: true},
 	} {
 		got, err := Restore(&pod.Container{Name: "c", Annotations: test.annotations})
 		if (err != nil) != test.broken || !test.broken && !cmp.Equal(got, test.want) {

@@ -47,7 +47,8 @@ func pullError(image string, err error) *Error {
 		prefix, message string
 	}{
 		{crierrors.ErrRegistryUnavailable.Error(), "image pull failed for %s because the registry is unavailable%s"},
-		{crierrors.ErrSignatureValidationFailed.Error(), "image pull failed for %s because the signature validation failed%s"},
+		{crierrors.ErrSignatureValidationFailed.Error(),
+			"image pull failed for %s because the signature validation failed%s"},
 	} {
 		if rest, ok := strings.CutPrefix(err.Error(), known.prefix); ok {
 			return &Error{known.prefix, fmt.Sprintf(known.message, image, rest)}

@@ -11,11 +11,12 @@ const digest = "@sha256:0123456789abcdef0123456789abcdef0123456789abcdef01234567
 
 func TestParseName(t *testing.T) {
 	for image, want := range map[string]name{
-		"busybox":                            {"busybox:latest", "docker.io/library/busybox", v1.PullAlways},
-		"busybox:latest":                     {"busybox:latest", "docker.io/library/busybox", v1.PullAlways},
-		"busybox:1":                          {"busybox:1", "docker.io/library/busybox", v1.PullIfNotPresent},
-		"user/app":                           {"user/app:latest", "docker.io/user/app", v1.PullAlways},
-		"registry.example:5000/app":          {"registry.example:5000/app:latest", "registry.example:5000/app", v1.PullAlways},
+		"busybox":        {"busybox:latest", "docker.io/library/busybox", v1.PullAlways},
+		"busybox:latest": {"busybox:latest", "docker.io/library/busybox", v1.PullAlways},
+		"busybox:1":      {"busybox:1", "docker.io/library/busybox", v1.PullIfNotPresent},
+		"user/app":       {"user/app:latest", "docker.io/user/app", v1.PullAlways},
+		"registry.example:5000/app": {"registry.example:5000/app:latest", "registry.example:5000/app",
+			v1.PullAlways},
 		"registry.example/a/b" + digest:      {"registry.example/a/b" + digest, "registry.example/a/b", v1.PullIfNotPresent},
 		"registry.example/a:1" + digest:      {"registry.example/a:1" + digest, "registry.example/a", v1.PullIfNotPresent},
 		"registry.example/a:latest" + digest: {"registry.example/a:latest" + digest, "registry.example/a", v1.PullAlways},

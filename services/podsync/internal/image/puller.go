@@ -85,7 +85,8 @@ func NewPuller(opts Options) (*Puller, error) {
 	}
 	if opts.QPS < 0 || opts.Burst < 0 || opts.QPS > 0 && opts.Burst == 0 {
 		return nil,
-			fmt.Errorf("registryPullQPS %v and registryBurst %d: neither may be negative, and a burst of 0 would allow no pull", opts.QPS, opts.Burst)
+			fmt.Errorf("registryPullQPS %v and registryBurst %d: neither may be negative, and a burst of 0 would allow no pull",
+				opts.QPS, opts.Burst)
 	}
 	if opts.MaxParallel != nil && *opts.MaxParallel < 0 {
 		return nil, fmt.Errorf("maxParallelImagePulls %d must not be negative", *opts.MaxParallel)

@@ -353,7 +353,8 @@ func TestCredentialsAreTriedInTurn(t *testing.T) {
 				v1.DockerConfigJsonKey: []byte(`{"auths": {"registry.example": {"auth": "` + auth + `"}}}`),
 			}}
 		}
-		if _, err := b.ensure(t.Context(), "web", app, v1.PullAlways, secret("old", "wrong"), secret("new", "right")); err != nil {
+		if _, err := b.ensure(t.Context(), "web", app, v1.PullAlways, secret("old", "wrong"),
+			secret("new", "right")); err != nil {
 			t.Error(err)
 		}
 		if !slices.Equal(seen, []string{"old", "new"}) {
@@ -380,7 +381,8 @@ func TestWhatTheRuntimeIsAsked(t *testing.T) {
 	p := podOf("web", "busybox", "")
 	p.Annotations = map[string]string{"a": "b"}
 	sandbox := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Uid: "u"}}
-	if _, err := b.puller.EnsureRequest(t.Context(), Request{Pod: p, Container: &p.Spec.Containers[0], Sandbox: sandbox, Handler: "kata"}); err != nil {
+	if _, err := b.puller.EnsureRequest(t.Context(),
+		Request{Pod: p, Container: &p.Spec.Containers[0], Sandbox: sandbox, Handler: "kata"}); err != nil {
 		t.Fatal(err)
 	}
 	calls := b.fake.Calls("PullImage")
@@ -405,7 +407,8 @@ func TestMetrics(t *testing.T) {
 # TYPE kubelet_image_manager_ensure_image_requests_total counter
 kubelet_image_manager_ensure_image_requests_total{present_locally="false",pull_policy="ifnotpresent",pull_required="true"} 1
 `
-	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "kubelet_image_manager_ensure_image_requests_total"); err != nil {
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(want),
+		"kubelet_image_manager_ensure_image_requests_total"); err != nil {
 		t.Error(err)
 	}
 	for size, want := range map[uint64]string{

@@ -82,7 +82,8 @@ func New(o Options) (*Rotator, error) {
 	switch {
 	case !whole:
 		return nil,
-			fmt.Errorf("containerLogMaxSize=%q: it is not a whole number of bytes up to %d: write a quantity such as 10Mi", o.MaxSize, int64(math.MaxInt64))
+			fmt.Errorf("containerLogMaxSize=%q: it is not a whole number of bytes up to %d: write a quantity such as 10Mi",
+				o.MaxSize, int64(math.MaxInt64))
 	case o.MaxFiles < 2:
 		return nil, fmt.Errorf("containerLogMaxFiles=%d: the present log and one more are the least: write 2 or more",
 			o.MaxFiles)

@@ -107,20 +107,23 @@ func TestHashOfEveryField(t *testing.T) {
 func TestLists(t *testing.T) {
 	pods, err := ParseAll([]byte(`{"apiVersion":"v1","kind":"PodList","items":[
 		{"metadata":{"name":"a"},"spec":{"containers":[{"name":"c","image":"i"}]}},
-		{"metadata":{"name":"b"},"spec":{"containers":[{"name":"c","image":"i"}]}}]}`), Origin{NodeName: "n", URL: "http://x"})
+		{"metadata":{"name":"b"},"spec":{"containers":[{"name":"c","image":"i"}]}}]}`),
+		Origin{NodeName: "n", URL: "http://x"})
 	if err != nil || len(pods) != 2 || pods[1].Name != "b-n" || pods[0].UID == pods[1].UID {
 		t.Fatalf("%v, %v", pods, err)
 	}
 	if len(pods[0].Spec.Tolerations) != 0 {
 		t.Errorf("a pod of a URL tolerates %v", pods[0].Spec.Tolerations)
 	}
-	if _, err := ParseAll([]byte(`{"apiVersion":"v1","kind":"PodList","items":[{"metadata":{"name":"a"},"spec":{}}]}`), Origin{NodeName: "n"}); err == nil || !strings.Contains(err.Error(), "items[0]") {
+	if _, err := ParseAll([]byte(`{"apiVersion":"v1","kind":"PodList","items":[{"metadata":{"name":"a"},"spec":{}}]}`),
+		Origin{NodeName: "n"}); err == nil || !strings.Contains(err.Error(), "items[0]") {
 		t.Errorf("a list with a broken pod: %v", err)
 	}
 }
 
 func TestStrictNamesTheField(t *testing.T) {
-	data := []byte("apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {restartPolice: Never, containers: [{name: c, image: i}]}\n")
+	data := []byte("apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {restartPolice: Never, containers: [{name: c, " +
+		"image: i}]}\n")
 	if _, err := Parse(data, Origin{NodeName: "n", Strict: true}); err == nil ||
 		!strings.Contains(err.Error(), `"spec.restartPolice"`) {
 		t.Errorf("error is %v", err)

@@ -105,7 +105,8 @@ func (c *check) placement(at *field.Path) {
 			validation.IsDNS1123Subdomain(s.PriorityClassName)...)
 	}
 	if len(s.SchedulingGates) > 0 {
-		c.forbidden(at.Child("nodeName"), "cannot be set until all schedulingGates have been cleared: a static pod has its node, remove spec.schedulingGates")
+		c.forbidden(at.Child("nodeName"),
+			"cannot be set until all schedulingGates have been cleared: a static pod has its node, remove spec.schedulingGates")
 	}
 	if s.OS != nil {
 		oneOf(c, at.Child("os"), s.OS.Name, v1.Linux, v1.Windows)

@@ -184,7 +184,8 @@ func (c *check) mounts(list *field.Path, o *v1.Container, volumes sets.Set[strin
 			oneOf(c, at, *m.MountPropagation, v1.MountPropagationBidirectional, v1.MountPropagationHostToContainer,
 				v1.MountPropagationNone)
 			if *m.MountPropagation == v1.MountPropagationBidirectional && !privileged {
-				c.forbidden(at, "Bidirectional is available only to privileged containers: make the container privileged or use HostToContainer")
+				c.forbidden(at,
+					"Bidirectional is available only to privileged containers: make the container privileged or use HostToContainer")
 			}
 		}
 		if m.RecursiveReadOnly != nil {

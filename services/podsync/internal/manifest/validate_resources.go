@@ -78,7 +78,8 @@ func (c *check) quantities(at *field.Path, r *v1.ResourceRequirements) {
 func (c *check) resourceName(at *field.Path, name v1.ResourceName) {
 	c.invalid(at, name, validation.IsQualifiedName(string(name))...)
 	if !strings.Contains(string(name), "/") && !hugePages(name) && !slices.Contains(standardResources, name) {
-		c.invalid(at, name, "must be a standard resource for containers: cpu, memory, ephemeral-storage or hugepages-<size>, or have a domain, such as example.com/gpu")
+		c.invalid(at, name, "must be a standard resource for containers: cpu, memory, ephemeral-storage or "+
+			"hugepages-<size>, or have a domain, such as example.com/gpu")
 	}
 }
 

@@ -143,7 +143,8 @@ func (c *Configurer) fitServers(p *v1.Pod, servers []string) []string {
 	}
 	servers = servers[:maxServers]
 	c.o.Warn(p,
-		"DNSConfigForming", "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: "+strings.Join(servers, " "))
+		"DNSConfigForming", "Nameserver limits were exceeded, some nameservers have been omitted, the applied "+
+			"nameserver line is: "+strings.Join(servers, " "))
 	return servers
 }
 
@@ -162,7 +163,8 @@ func (c *Configurer) fitSearches(p *v1.Pod, searches []string) []string {
 	}
 	if len(fit) < all {
 		c.o.Warn(p,
-			"DNSConfigForming", "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: "+strings.Join(fit, " "))
+			"DNSConfigForming", "Search Line limits were exceeded, some search paths have been omitted, the applied "+
+				"search line is: "+strings.Join(fit, " "))
 	}
 	return fit
 }
@@ -189,15 +191,18 @@ func (c *Configurer) check() error {
 		room -= clusterSearches
 	}
 	if len(conf.searches) > room {
-		return fmt.Errorf("Resolv.conf file '%s' contains search line consisting of more than %d domains!", c.o.ResolvConf, room) //nolint:staticcheck // the kubelet's event text
+		return fmt.Errorf("Resolv.conf file '%s' contains search line consisting of more than %d domains!", c.o.ResolvConf,
+			room) //nolint:staticcheck // the kubelet's event text
 	}
 	for _, domain := range conf.searches {
 		if len(domain) > validation.DNS1123SubdomainMaxLength {
-			return fmt.Errorf("Resolv.conf file %q contains a search path which length is more than allowed %d chars!", c.o.ResolvConf, validation.DNS1123SubdomainMaxLength) //nolint:staticcheck // the kubelet's event text
+			return fmt.Errorf("Resolv.conf file %q contains a search path which length is more than allowed %d chars!",
+				c.o.ResolvConf, validation.DNS1123SubdomainMaxLength) //nolint:staticcheck // the kubelet's event text
 		}
 	}
 	if len(strings.Join(conf.searches, " ")) > maxSearchChars {
-		return fmt.Errorf("Resolv.conf file '%s' contains search line which length is more than allowed %d chars!", c.o.ResolvConf, maxSearchChars) //nolint:staticcheck // the kubelet's event text
+		return fmt.Errorf("Resolv.conf file '%s' contains search line which length is more than allowed %d chars!",
+			c.o.ResolvConf, maxSearchChars) //nolint:staticcheck // the kubelet's event text
 	}
 	return nil
 }

@@ -26,7 +26,8 @@ func file(t *testing.T, text string) string {
 }
 
 func TestPodDNS(t *testing.T) {
-	conf := file(t, "# by hand\nnameserver 10.1.1.1\nnameserver 10.1.1.2\nsearch old\nsearch corp.example. .\noptions ndots:2 timeout:1\noptions timeout:3\n")
+	conf := file(t, "# by hand\nnameserver 10.1.1.1\nnameserver 10.1.1.2\nsearch old\nsearch corp.example. .\noptions "+
+		"ndots:2 timeout:1\noptions timeout:3\n")
 	cluster := []netip.Addr{netip.MustParseAddr("10.96.0.10")}
 	for text, c := range map[string]struct {
 		o        Options
@@ -162,7 +163,8 @@ func TestCheck(t *testing.T) {
 		t.Error(err)
 	}
 	reported := ""
-	err := New(Options{ResolvConf: file(t, many), ClusterDomain: "c", WarnNode: func(reason, _ string) { reported = reason }}).Check()
+	err := New(Options{ResolvConf: file(t, many), ClusterDomain: "c",
+		WarnNode: func(reason, _ string) { reported = reason }}).Check()
 	if err == nil || reported != "CheckLimitsForResolvConf" {
 		t.Error(err, reported)
 	}

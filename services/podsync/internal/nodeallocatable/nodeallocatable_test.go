@@ -53,7 +53,8 @@ func enforcer(c *fakeCgroups, levels ...string) (*Enforcer, *record.FakeRecorder
 	k.Kubelet.KubeReserved = map[string]string{"memory": "1Gi"}
 	events := record.NewFakeRecorder(10)
 	return New(Options{
-		Kubelet: k, Cgroups: c, Events: events, Node: &v1.ObjectReference{Kind: "Node", Name: "n"}, Log: slog.New(slog.DiscardHandler),
+		Kubelet: k, Cgroups: c, Events: events, Node: &v1.ObjectReference{Kind: "Node", Name: "n"},
+		Log: slog.New(slog.DiscardHandler),
 	}), events
 }
 
@@ -131,7 +132,8 @@ func TestReservations(t *testing.T) {
 			limits: []string{"/kube cpu 0, memory 1Gi, true"}},
 		{name: "missing", levels: []string{"system-reserved", "kube-reserved"}, missing: "/kube", events: []string{system},
 			limits: []string{"/system cpu 500m, memory 0, false"},
-			err:    "enforceNodeAllocatable has kube-reserved, and kubeReservedCgroup=/kube cannot be limited: cgroup does not have memory"},
+			err: "enforceNodeAllocatable has kube-reserved, and kubeReservedCgroup=/kube cannot be limited: cgroup does " +
+				"not have memory"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := &fakeCgroups{missing: test.missing}

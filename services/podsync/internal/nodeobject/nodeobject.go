@@ -76,7 +76,8 @@ func (o *Object) Node() *v1.Node {
 	case read == nil:
 		return watched
 	}
-	if order, err := resourceversion.CompareResourceVersion(watched.ResourceVersion, read.ResourceVersion); err == nil && order < 0 {
+	if order, err := resourceversion.CompareResourceVersion(watched.ResourceVersion, read.ResourceVersion); err == nil &&
+		order < 0 {
 		return read
 	}
 	return watched

@@ -28,10 +28,12 @@ func TestAnAPIServerThatIsBehind(t *testing.T) {
 	}{
 		"at once":                      {},
 		"no relationship for a moment": {err: forbidden, lasts: time.Second, least: time.Second},
-		"no pod for a moment":          {err: apierrors.NewNotFound(schema.GroupResource{Resource: "pod"}, "p"), lasts: time.Second, least: time.Second},
-		"no right at all":              {err: forbidden, lasts: time.Hour, least: bindingLag - longestPause, fails: true},
-		"no service account":           {err: apierrors.NewNotFound(v1.Resource("serviceaccounts"), "a"), lasts: time.Hour, fails: true},
-		"no apiserver":                 {err: context.DeadlineExceeded, lasts: time.Hour, fails: true},
+		"no pod for a moment": {err: apierrors.NewNotFound(schema.GroupResource{Resource: "pod"}, "p"),
+			lasts: time.Second, least: time.Second},
+		"no right at all": {err: forbidden, lasts: time.Hour, least: bindingLag - longestPause, fails: true},
+		"no service account": {err: apierrors.NewNotFound(v1.Resource("serviceaccounts"), "a"), lasts: time.Hour,
+			fails: true},
+		"no apiserver": {err: context.DeadlineExceeded, lasts: time.Hour, fails: true},
 	} {
 		for what, ask := range map[string]func(ctx context.Context, c *fake.Clientset) error{
 			"secret": func(ctx context.Context, c *fake.Clientset) error {

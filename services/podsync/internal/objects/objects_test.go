@@ -59,7 +59,8 @@ func TestGetIsFreshSharedAndShortLived(t *testing.T) {
 		if gets.Load() != 1 {
 			t.Errorf("%d requests for 20 pods, want 1", gets.Load())
 		}
-		if _, err := client.CoreV1().ConfigMaps("ns").Update(t.Context(), configMap("a", "2"), metav1.UpdateOptions{}); err != nil {
+		if _, err := client.CoreV1().ConfigMaps("ns").Update(t.Context(), configMap("a", "2"),
+			metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		if got, _ := s.ConfigMap(t.Context(), "ns", "a"); got.Data["k"] != "1" {
@@ -216,10 +217,14 @@ func TestServices(t *testing.T) {
 	index := clientcache.NewIndexer(clientcache.MetaNamespaceKeyFunc,
 		clientcache.Indexers{clientcache.NamespaceIndex: clientcache.MetaNamespaceIndexFunc})
 	for _, s := range []*v1.Service{
-		{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}, Spec: v1.ServiceSpec{ClusterIP: "10.0.0.1", Ports: []v1.ServicePort{{Name: "https", Port: 443, Protocol: "TCP"}}}},
-		{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "my-db"}, Spec: v1.ServiceSpec{ClusterIP: "fd00::5", Ports: []v1.ServicePort{{Port: 53, Protocol: "UDP"}, {Name: "x-y", Port: 54}}}},
+		{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"},
+			Spec: v1.ServiceSpec{ClusterIP: "10.0.0.1", Ports: []v1.ServicePort{{Name: "https", Port: 443, Protocol: "TCP"}}}},
+		{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "my-db"},
+			Spec: v1.ServiceSpec{ClusterIP: "fd00::5",
+				Ports: []v1.ServicePort{{Port: 53, Protocol: "UDP"}, {Name: "x-y", Port: 54}}}},
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "headless"}, Spec: v1.ServiceSpec{ClusterIP: "None"}},
-		{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "other"}, Spec: v1.ServiceSpec{ClusterIP: "10.0.0.9", Ports: []v1.ServicePort{{Port: 1}}}},
+		{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "other"},
+			Spec: v1.ServiceSpec{ClusterIP: "10.0.0.9", Ports: []v1.ServicePort{{Port: 1}}}},
 	} {
 		if err := index.Add(s); err != nil {
 			t.Fatal(err)
@@ -319,7 +324,8 @@ func TestAnOutageLeavesWhatIsHeld(t *testing.T) {
 		time.Sleep(time.Hour)
 		want(held, "1", "Cache after another pod's end")
 		down.Store(false)
-		if _, err := client.CoreV1().ConfigMaps("ns").Update(t.Context(), configMap("a", "2"), metav1.UpdateOptions{}); err != nil {
+		if _, err := client.CoreV1().ConfigMaps("ns").Update(t.Context(), configMap("a", "2"),
+			metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(defaultTimeout)

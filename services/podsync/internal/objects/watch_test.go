@@ -86,7 +86,8 @@ func TestAChangeIsToldToThosePodsThatNameIt(t *testing.T) {
 		if tells.times("one") != 0 {
 			t.Error("called for a change although nothing changed")
 		}
-		if _, err := client.CoreV1().ConfigMaps("ns").Update(t.Context(), versioned(configMap("a", "2"), "2"), metav1.UpdateOptions{}); err != nil {
+		if _, err := client.CoreV1().ConfigMaps("ns").Update(t.Context(), versioned(configMap("a", "2"), "2"),
+			metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -124,7 +125,8 @@ func TestAnObjectThatIsWaitedForIsToldAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait() // the watch has begun without its delay
-		if _, err := client.CoreV1().ConfigMaps("ns").Create(t.Context(), versioned(configMap("a", "1"), "1"), metav1.CreateOptions{}); err != nil {
+		if _, err := client.CoreV1().ConfigMaps("ns").Create(t.Context(), versioned(configMap("a", "1"), "1"),
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -140,7 +142,8 @@ func TestWhatHappenedBeforeTheWatchIsTold(t *testing.T) {
 		s, tells := watching(t, client)
 		s.Register(naming("u", "a"))
 		s.content(t, "a")
-		if _, err := client.CoreV1().ConfigMaps("ns").Update(t.Context(), versioned(configMap("a", "2"), "2"), metav1.UpdateOptions{}); err != nil {
+		if _, err := client.CoreV1().ConfigMaps("ns").Update(t.Context(), versioned(configMap("a", "2"), "2"),
+			metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * watchDelay)

@@ -91,7 +91,8 @@ func handlers(k *kubeletconfig.Config, helpers admission.Helpers,
 		return nil, err
 	}
 	return []admission.Handler{
-		admission.Pressure{Under: under}, sysctls, admission.NodeFit{}, admission.AppArmor{Enabled: admission.AppArmorEnabled()},
+		admission.Pressure{Under: under}, sysctls, admission.NodeFit{},
+		admission.AppArmor{Enabled: admission.AppArmorEnabled()},
 		admission.PodLevelResources{Enabled: k.FeatureEnabled("PodLevelResources")}, features,
 		helpers,
 	}, nil

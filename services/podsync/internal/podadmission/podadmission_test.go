@@ -44,7 +44,8 @@ func TestHelpersGuardTheRuntimeFolder(t *testing.T) {
 	p := &v1.Pod{Spec: v1.PodSpec{Volumes: []v1.Volume{{
 		Name: "agent", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: dir}},
 	}}}}
-	if v := Helpers("", dir).Admit(context.Background(), &admission.Attributes{Pod: p}); v.Reason != admission.ReasonHelperForbidden {
+	if v := Helpers("", dir).Admit(context.Background(),
+		&admission.Attributes{Pod: p}); v.Reason != admission.ReasonHelperForbidden {
 		t.Errorf("a pod that mounts the agent's folder: %+v", v)
 	}
 }

@@ -183,11 +183,17 @@ func lockedPod() *v1.Pod {
 		{SecretRef: &v1.SecretEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "none"}, Optional: ptr.To(true)}},
 	}
 	c.Env = []v1.EnvVar{
-		{Name: "WHO", Value: "you"}, {Name: "GREETING", Value: "hello $(WHO) at $(KUBERNETES_SERVICE_HOST), $(LATER)"}, {Name: "LATER", Value: "x"}, {Name: "C_a", Value: "over"},
-		{Name: "IP", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "status.podIP"}}},
+		{Name: "WHO", Value: "you"}, {Name: "GREETING", Value: "hello $(WHO) at $(KUBERNETES_SERVICE_HOST), $(LATER)"},
+		{Name: "LATER", Value: "x"}, {Name: "C_a", Value: "over"},
+		{Name: "IP", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{APIVersion: "v1",
+			FieldPath: "status.podIP"}}},
 		{Name: "CPUS", ValueFrom: &v1.EnvVarSource{ResourceFieldRef: &v1.ResourceFieldSelector{Resource: "limits.cpu"}}},
-		{Name: "PASSWORD", ValueFrom: &v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{LocalObjectReference: v1.LocalObjectReference{Name: "s"}, Key: "password"}}},
-		{Name: "SKIPPED", ValueFrom: &v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{LocalObjectReference: v1.LocalObjectReference{Name: "c"}, Key: "none", Optional: ptr.To(true)}}},
+		{Name: "PASSWORD",
+			ValueFrom: &v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{LocalObjectReference: v1.LocalObjectReference{
+				Name: "s"}, Key: "password"}}},
+		{Name: "SKIPPED",
+			ValueFrom: &v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{LocalObjectReference: v1.LocalObjectReference{
+				Name: "c"}, Key: "none", Optional: ptr.To(true)}}},
 		{Name: "EMPTY"},
 	}
 	return p

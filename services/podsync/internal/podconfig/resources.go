@@ -127,7 +127,8 @@ func memoryQoS(unified map[string]string, p *v1.Pod, c *v1.Container, n *Node) {
 		return
 	}
 	page := int64(os.Getpagesize())
-	high := int64(math.Floor(float64(request)+(float64(upTo)-float64(request))*(*n.MemoryThrottlingFactor))/float64(page)) * page
+	high := int64(math.Floor(float64(request)+(float64(upTo)-float64(request))*(*n.MemoryThrottlingFactor))/float64(
+		page)) * page
 	if high > request {
 		unified["memory.high"] = strconv.FormatInt(high, 10)
 	}

@@ -177,7 +177,8 @@ func kernelHostname(p *v1.Pod, clusterDomain string) (string, error) {
 	fqdn := hostname + "." + domain
 	if len(fqdn) > maxFQDN {
 		return "",
-			fmt.Errorf("failed to construct FQDN from pod hostname and cluster domain, FQDN %s is too long (%d characters is the max, %d characters requested)", fqdn, maxFQDN, len(fqdn))
+			fmt.Errorf("failed to construct FQDN from pod hostname and cluster domain, FQDN %s is too long (%d characters is "+
+				"the max, %d characters requested)", fqdn, maxFQDN, len(fqdn))
 	}
 	return fqdn, nil
 }

@@ -81,7 +81,8 @@ func containerSecurity(p *v1.Pod, c *v1.Container, in *ContainerInput,
 	if sc.Seccomp, err = seccomp(p, c, n); err != nil {
 		return nil, err
 	}
-	if sc.Apparmor, sc.ApparmorProfile, err = appArmor(p, c); err != nil { //nolint:staticcheck // older runtimes read the old field alone
+	if sc.Apparmor, sc.ApparmorProfile,
+		err = appArmor(p, c); err != nil { //nolint:staticcheck // older runtimes read the old field alone
 		return nil, err
 	}
 	if of := p.Spec.SecurityContext; of != nil {
@@ -131,7 +132,8 @@ func verifyNonRoot(p *v1.Pod, c *v1.Container, effective *v1.SecurityContext, in
 	}
 	switch {
 	case in.ImageUID == nil && in.ImageUser != "":
-		return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root (pod: %q, container: %s)", in.ImageUser, podText(p), c.Name)
+		return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root "+
+			"(pod: %q, container: %s)", in.ImageUser, podText(p), c.Name)
 	case in.ImageUID == nil:
 		return nil
 	case *in.ImageUID == 0:
@@ -139,7 +141,8 @@ func verifyNonRoot(p *v1.Pod, c *v1.Container, effective *v1.SecurityContext, in
 			c.Name)
 	}
 	if errs := validation.IsValidUserID(*in.ImageUID); len(errs) > 0 {
-		return fmt.Errorf("container has runAsNonRoot and image has an invalid user id (%d). (Must be 1-(%d)): %s (pod: %q, container: %s)",
+		return fmt.Errorf("container has runAsNonRoot and image has an invalid user id (%d). (Must be 1-(%d)): %s (pod: "+
+			"%q, container: %s)",
 			*in.ImageUID, math.MaxInt32, strings.Join(errs, "; "), podText(p), c.Name)
 	}
 	return nil
@@ -221,7 +224,8 @@ func AppArmorProfile(p *v1.Pod, c *v1.Container) *v1.AppArmorProfile {
 	if of := c.SecurityContext; of != nil && of.AppArmorProfile != nil {
 		return of.AppArmorProfile
 	}
-	if profile := annotatedAppArmor(p.Annotations[v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+c.Name]); profile != nil {
+	if profile := annotatedAppArmor(
+		p.Annotations[v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+c.Name]); profile != nil {
 		return profile
 	}
 	if of := p.Spec.SecurityContext; of != nil {

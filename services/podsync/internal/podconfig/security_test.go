@@ -64,14 +64,16 @@ func TestTheImagesUserIsTheLastToDecide(t *testing.T) {
 	if named.GetRunAsUser() != nil || named.GetRunAsUsername() != "www" {
 		t.Errorf("by name: %v", named)
 	}
-	if sc := securityOf(t, secured(nil, &v1.SecurityContext{RunAsUser: new(int64(0))}), image); sc.GetRunAsUser().GetValue() != 0 {
+	if sc := securityOf(t, secured(nil, &v1.SecurityContext{RunAsUser: new(int64(0))}),
+		image); sc.GetRunAsUser().GetValue() != 0 {
 		t.Errorf("root by the pod's wish: %v", sc)
 	}
 }
 
 func TestGroupsPolicy(t *testing.T) {
 	strict, wrong := v1.SupplementalGroupsPolicyStrict, v1.SupplementalGroupsPolicy("Loose")
-	if sc := securityOf(t, secured(&v1.PodSecurityContext{SupplementalGroupsPolicy: &strict}, nil), ContainerInput{}); sc.GetSupplementalGroupsPolicy() != runtimeapi.SupplementalGroupsPolicy_Strict {
+	if sc := securityOf(t, secured(&v1.PodSecurityContext{SupplementalGroupsPolicy: &strict}, nil),
+		ContainerInput{}); sc.GetSupplementalGroupsPolicy() != runtimeapi.SupplementalGroupsPolicy_Strict {
 		t.Errorf("strict: %v", sc.GetSupplementalGroupsPolicy())
 	}
 	p := secured(&v1.PodSecurityContext{SupplementalGroupsPolicy: &wrong}, nil)
@@ -89,7 +91,8 @@ func TestPrivileges(t *testing.T) {
 	if !sc.GetNoNewPrivs() || !sc.GetReadonlyRootfs() || sc.GetPrivileged() {
 		t.Errorf("confined: %v", sc)
 	}
-	if d := cmp.Diff([]string{"NET_ADMIN"}, sc.GetCapabilities().GetAddCapabilities()) + cmp.Diff([]string{"ALL"}, sc.GetCapabilities().GetDropCapabilities()); d != "" {
+	if d := cmp.Diff([]string{"NET_ADMIN"}, sc.GetCapabilities().GetAddCapabilities()) + cmp.Diff([]string{"ALL"},
+		sc.GetCapabilities().GetDropCapabilities()); d != "" {
 		t.Errorf("capabilities: -want +got\n%s", d)
 	}
 	p := secured(nil, &v1.SecurityContext{Privileged: new(true)})
@@ -139,9 +142,12 @@ func TestSeccomp(t *testing.T) {
 		{"none, with seccompDefault", nil, nil, true, byRuntime, ""},
 		{"unconfined, with seccompDefault", profile(v1.SeccompProfileTypeUnconfined, ""), nil, true, unconfined, ""},
 		{"the pod's", profile(v1.SeccompProfileTypeRuntimeDefault, ""), nil, false, byRuntime, ""},
-		{"the container's before the pod's", profile(v1.SeccompProfileTypeRuntimeDefault, ""), profile(v1.SeccompProfileTypeUnconfined, ""), false, unconfined, ""},
-		{"a file", nil, profile(v1.SeccompProfileTypeLocalhost, "audit.json"), false, localhost, "/kubelet/seccomp/audit.json"},
-		{"a file in a folder", profile(v1.SeccompProfileTypeLocalhost, "team/audit.json"), nil, true, localhost, "/kubelet/seccomp/team/audit.json"},
+		{"the container's before the pod's", profile(v1.SeccompProfileTypeRuntimeDefault, ""),
+			profile(v1.SeccompProfileTypeUnconfined, ""), false, unconfined, ""},
+		{"a file", nil, profile(v1.SeccompProfileTypeLocalhost, "audit.json"), false, localhost,
+			"/kubelet/seccomp/audit.json"},
+		{"a file in a folder", profile(v1.SeccompProfileTypeLocalhost, "team/audit.json"), nil, true, localhost,
+			"/kubelet/seccomp/team/audit.json"},
 	} {
 		p := secured(&v1.PodSecurityContext{SeccompProfile: test.pod},
 			&v1.SecurityContext{SeccompProfile: test.container})
@@ -184,7 +190,8 @@ func TestAppArmorProfiles(t *testing.T) {
 
 func TestNamespaces(t *testing.T) {
 	const (
-		ofPod, ofNode, ofContainer = runtimeapi.NamespaceMode_POD, runtimeapi.NamespaceMode_NODE, runtimeapi.NamespaceMode_CONTAINER
+		ofPod, ofNode, ofContainer = runtimeapi.NamespaceMode_POD, runtimeapi.NamespaceMode_NODE,
+			runtimeapi.NamespaceMode_CONTAINER
 	)
 	for _, test := range []struct {
 		name              string
@@ -208,13 +215,15 @@ func TestNamespaces(t *testing.T) {
 }
 
 func TestSysctlsAndAnnotationsReachTheSandbox(t *testing.T) {
-	p := secured(&v1.PodSecurityContext{Sysctls: []v1.Sysctl{{Name: "net/ipv4/tcp_syncookies", Value: "1"}, {Name: "kernel.msgmax", Value: "2"}}}, nil)
+	p := secured(&v1.PodSecurityContext{Sysctls: []v1.Sysctl{{Name: "net/ipv4/tcp_syncookies", Value: "1"},
+		{Name: "kernel.msgmax", Value: "2"}}}, nil)
 	p.Annotations = map[string]string{"kubernetes.io/ingress-bandwidth": "1M", "kubernetes.io/egress-bandwidth": "2M"}
 	config, err := Sandbox(p, SandboxInput{}, &Node{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(map[string]string{"net.ipv4.tcp_syncookies": "1", "kernel.msgmax": "2"}, config.GetLinux().GetSysctls()); d != "" {
+	if d := cmp.Diff(map[string]string{"net.ipv4.tcp_syncookies": "1", "kernel.msgmax": "2"},
+		config.GetLinux().GetSysctls()); d != "" {
 		t.Errorf("sysctls: -want +got\n%s", d)
 	}
 	for key, value := range p.Annotations { // which network plugins read

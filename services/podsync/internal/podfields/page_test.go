@@ -25,19 +25,25 @@ func page() string {
 	var b strings.Builder
 	b.WriteString(`# Pod fields
 
-This page lists every field of a pod's ` + "`spec`" + ` by what this node does with it. The names are those of the API. A test
+This page lists every field of a pod's ` + "`spec`" +
+		` by what this node does with it. The names are those of the API. A test
 generates the page: it checks a pod that sets only this field with podsync's own code, so the page cannot be out of
-date. The fields of ` + "`containers`" + ` also apply to init and ephemeral containers. Fields whose feature gate is off are listed
+date. The fields of ` + "`containers`" +
+		` also apply to init and ephemeral containers. Fields whose feature gate is off are listed
 under Refused. [compatibility.md](compatibility.md) says how each feature behaves.
 `)
 	lists := byFate(leaves(reflect.TypeFor[v1.PodSpec](), "spec", nil))
 	for _, section := range []struct{ fate, title, text string }{
-		{supportedHere, "Supported", "The comparison with the kubelet ([testing.md](testing.md#comparison-with-the-kubelet)) covers each of these fields. Its\n" +
+		{supportedHere, "Supported", "The comparison with the kubelet " +
+			"([testing.md](testing.md#comparison-with-the-kubelet)) covers each of these fields. Its\n" +
 			"generator lists a few exceptions, each with its reason."},
-		{forOthers, "For other components", "These fields are for the scheduler, the controllers, admission in the API server, or nodes with Windows. This node\n" +
+		{forOthers, "For other components", "These fields are for the scheduler, the controllers, admission in the API " +
+			"server, or nodes with Windows. This node\n" +
 			"accepts them and has nothing to do."},
-		{refused, "Refused", "A pod that sets one of these fields is not started, and its status names the field. A field that is supported with some\n" +
-			"of its values only is listed here. [compatibility.md](compatibility.md#a-pod-that-uses-an-unsupported-field) says which\nvalues."},
+		{refused, "Refused", "A pod that sets one of these fields is not started, and its status names the field. A field " +
+			"that is supported with some\n" +
+			"of its values only is listed here. [compatibility.md](compatibility.md#a-pod-that-uses-an-unsupported-field) " +
+			"says which\nvalues."},
 	} {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n", section.title, section.text)
 		for _, path := range lists[section.fate] {

@@ -31,9 +31,12 @@ func plain() *v1.Pod {
 			}},
 		},
 			{Name: "empty", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}},
-			{Name: "memory", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory, SizeLimit: new(resource.MustParse("1Mi"))}}},
-			{Name: "host", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/", Type: new(v1.HostPathDirectory)}}},
-			{Name: "config", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{DefaultMode: &mode, Items: []v1.KeyToPath{{Key: "k", Path: "p", Mode: &mode}}}}},
+			{Name: "memory", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory,
+				SizeLimit: new(resource.MustParse("1Mi"))}}},
+			{Name: "host", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/",
+				Type: new(v1.HostPathDirectory)}}},
+			{Name: "config", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{DefaultMode: &mode,
+				Items: []v1.KeyToPath{{Key: "k", Path: "p", Mode: &mode}}}}},
 			{Name: "secret", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s", DefaultMode: &mode}}},
 			{Name: "downward", VolumeSource: v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{DefaultMode: &mode}}},
 		},
@@ -49,7 +52,8 @@ func plain() *v1.Pod {
 				{Name: "N", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.name"}}}},
 			Resources: v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}},
 			VolumeMounts: []v1.VolumeMount{
-				{Name: "kube-api-access", MountPath: "/var/run/x", ReadOnly: true, RecursiveReadOnly: new(v1.RecursiveReadOnlyIfPossible)},
+				{Name: "kube-api-access", MountPath: "/var/run/x", ReadOnly: true,
+					RecursiveReadOnly: new(v1.RecursiveReadOnlyIfPossible)},
 				{Name: "empty", MountPath: "/x", SubPath: "a"}, {Name: "host", MountPath: "/y", SubPathExpr: "$(N)"},
 			},
 		}},
@@ -153,7 +157,8 @@ func TestCheckNamesEachField(t *testing.T) {
 			s.Volumes[0].Projected.Sources = append(s.Volumes[0].Projected.Sources,
 				v1.VolumeProjection{PodCertificate: &v1.PodCertificateProjection{}})
 		}},
-		{"spec.containers[0].volumeDevices", func(s *v1.PodSpec) { s.Containers[0].VolumeDevices = []v1.VolumeDevice{{Name: "d"}} }},
+		{"spec.containers[0].volumeDevices",
+			func(s *v1.PodSpec) { s.Containers[0].VolumeDevices = []v1.VolumeDevice{{Name: "d"}} }},
 		{"spec.containers[0].resources", func(s *v1.PodSpec) {
 			s.Containers[0].Resources.Limits["example.com/gpu"] = resource.MustParse("1")
 		}},

@@ -74,9 +74,10 @@ func TestTheImagesUserIsKnownWhereItMatters(t *testing.T) {
 		container *v1.SecurityContext
 		want      bool
 	}{
-		"the pod says nothing":                {},
-		"the pod must not run as root":        {pod: v1.PodSecurityContext{RunAsNonRoot: new(true)}, want: true},
-		"the container may nevertheless":      {v1.PodSecurityContext{RunAsNonRoot: new(true)}, &v1.SecurityContext{RunAsNonRoot: new(false)}, false},
+		"the pod says nothing":         {},
+		"the pod must not run as root": {pod: v1.PodSecurityContext{RunAsNonRoot: new(true)}, want: true},
+		"the container may nevertheless": {v1.PodSecurityContext{RunAsNonRoot: new(true)},
+			&v1.SecurityContext{RunAsNonRoot: new(false)}, false},
 		"the container must not, the pod may": {v1.PodSecurityContext{}, &v1.SecurityContext{RunAsNonRoot: new(true)}, true},
 		"the container leaves it to the pod":  {v1.PodSecurityContext{RunAsNonRoot: new(true)}, &v1.SecurityContext{}, true},
 	} {

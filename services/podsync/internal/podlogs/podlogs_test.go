@@ -59,7 +59,8 @@ func TestRemoveEntersNoMount(t *testing.T) {
 	f := Folders{Pods: t.TempDir()}
 	p := Pod{Namespace: "ns", Name: "a", UID: "1"}
 	data, point := t.TempDir(), filepath.Join(f.dir(p), "c")
-	if err := errors.Join(os.MkdirAll(point, 0o750), os.WriteFile(filepath.Join(data, "precious"), nil, 0o600)); err != nil {
+	if err := errors.Join(os.MkdirAll(point, 0o750),
+		os.WriteFile(filepath.Join(data, "precious"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	if err := unix.Mount(data, point, "", unix.MS_BIND, ""); err != nil {

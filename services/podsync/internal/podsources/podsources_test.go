@@ -32,7 +32,8 @@ func TestTheConfigurationNamesTheSources(t *testing.T) {
 	}{
 		{want: []podsyncv1.PodSource{local}, names: "local"},
 		{kubeconfig: "k", want: []podsyncv1.PodSource{api, local}, names: "api, local"},
-		{kubeconfig: "k", path: "/manifests", url: "http://192.0.2.1", want: []podsyncv1.PodSource{api, file, http, local}, names: "api, file, http, local"},
+		{kubeconfig: "k", path: "/manifests", url: "http://192.0.2.1", want: []podsyncv1.PodSource{api, file, http, local},
+			names: "api, file, http, local"},
 	} {
 		k := &kubeletconfig.Config{}
 		k.Node.Kubeconfig, k.Node.RootDir = c.kubeconfig, t.TempDir()

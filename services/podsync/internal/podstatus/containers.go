@@ -22,7 +22,8 @@ const (
 	lostExitCode        = 137
 	lostMessage         = "The container could not be located when the pod was terminated"
 	vanishedMessage     = "The container could not be located when the pod was deleted.  The container used to be Running"
-	forgottenInit       = "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally"
+	forgottenInit       = "Unable to get init container status from container runtime and pod has been initialized, " +
+		"treat it as exited normally"
 )
 
 // containers gives each container of the spec its status: regular ones ordered by name,

@@ -43,7 +43,8 @@ func Victims(preemptor *v1.Pod, pods []*v1.Pod, needs []Need) ([]*v1.Pod, error)
 			classes[class] = append(classes[class], newCandidate(p))
 		}
 	}
-	bestEffort, burstable, guaranteed := classes[v1.PodQOSBestEffort], classes[v1.PodQOSBurstable], classes[v1.PodQOSGuaranteed]
+	bestEffort, burstable, guaranteed := classes[v1.PodQOSBestEffort], classes[v1.PodQOSBurstable],
+		classes[v1.PodQOSGuaranteed]
 	if left := without(needs, bestEffort, burstable, guaranteed); len(left) > 0 {
 		return nil, impossible(left)
 	}
@@ -170,5 +171,6 @@ func impossible(left []Need) error {
 	for _, n := range left {
 		fmt.Fprintf(&list, "(res: %v, q: %d), ", n.Resource, n.Amount)
 	}
-	return fmt.Errorf("preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [%s]", list.String())
+	return fmt.Errorf("preemption: error finding a set of pods to preempt: no set of running pods found to reclaim "+
+		"resources: [%s]", list.String())
 }

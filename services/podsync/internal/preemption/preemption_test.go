@@ -50,14 +50,23 @@ func TestVictims(t *testing.T) {
 		needs []Need
 		want  []string
 	}{
-		{"a place is freed by the pod of the worst class", critical, []*v1.Pod{guaranteed, burstable, bestEffort}, []Need{{v1.ResourcePods, 1}}, []string{"best-effort"}},
-		{"nobody goes who frees nothing", critical, []*v1.Pod{bestEffort, burstable, guaranteed}, []Need{{v1.ResourceCPU, 50}}, []string{"burstable"}},
-		{"the nearest of a class goes", critical, []*v1.Pod{burstable, burstableLarge}, []Need{{v1.ResourceCPU, 250}}, []string{"burstable-large"}},
-		{"of those that suffice the smaller", critical, []*v1.Pod{burstableLarge, burstable}, []Need{{v1.ResourceCPU, 90}}, []string{"burstable"}},
-		{"guaranteed ones only for what the others cannot give", critical, []*v1.Pod{bestEffort, burstable, burstableLarge, guaranteed, guaranteedBig}, []Need{{v1.ResourceMemory, mib(450)}}, []string{"burstable-large", "burstable", "guaranteed"}},
-		{"one is spared whom a guaranteed one makes up for", critical, []*v1.Pod{burstable, guaranteedBig}, []Need{{v1.ResourceMemory, mib(350)}}, []string{"burstable", "guaranteed-big"}},
-		{"two needs at once", critical, []*v1.Pod{burstable, burstableLarge}, []Need{{v1.ResourceCPU, 300}, {v1.ResourceMemory, mib(300)}}, []string{"burstable-large"}},
-		{"a critical one yields to a more critical one", critical + 1000, []*v1.Pod{protected}, []Need{{v1.ResourceCPU, 400}}, []string{"protected"}},
+		{"a place is freed by the pod of the worst class", critical, []*v1.Pod{guaranteed, burstable, bestEffort},
+			[]Need{{v1.ResourcePods, 1}}, []string{"best-effort"}},
+		{"nobody goes who frees nothing", critical, []*v1.Pod{bestEffort, burstable, guaranteed},
+			[]Need{{v1.ResourceCPU, 50}}, []string{"burstable"}},
+		{"the nearest of a class goes", critical, []*v1.Pod{burstable, burstableLarge}, []Need{{v1.ResourceCPU, 250}},
+			[]string{"burstable-large"}},
+		{"of those that suffice the smaller", critical, []*v1.Pod{burstableLarge, burstable}, []Need{{v1.ResourceCPU, 90}},
+			[]string{"burstable"}},
+		{"guaranteed ones only for what the others cannot give", critical,
+			[]*v1.Pod{bestEffort, burstable, burstableLarge, guaranteed, guaranteedBig}, []Need{{v1.ResourceMemory, mib(450)}},
+			[]string{"burstable-large", "burstable", "guaranteed"}},
+		{"one is spared whom a guaranteed one makes up for", critical, []*v1.Pod{burstable, guaranteedBig},
+			[]Need{{v1.ResourceMemory, mib(350)}}, []string{"burstable", "guaranteed-big"}},
+		{"two needs at once", critical, []*v1.Pod{burstable, burstableLarge},
+			[]Need{{v1.ResourceCPU, 300}, {v1.ResourceMemory, mib(300)}}, []string{"burstable-large"}},
+		{"a critical one yields to a more critical one", critical + 1000, []*v1.Pod{protected}, []Need{{v1.ResourceCPU, 400}},
+			[]string{"protected"}},
 		{"no need, no victim", critical, []*v1.Pod{burstable}, nil, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -55,7 +55,8 @@ func TestOnlyTheNewestAssignmentCounts(t *testing.T) {
 	v := func(probe, id string, r decide.Result) Results {
 		all := Results{map[string]decide.Result{}, map[string]decide.Result{}, map[string]decide.Result{}}
 		if id != "" {
-			map[string]map[string]decide.Result{"readiness": all.Readiness, "liveness": all.Liveness, "startup": all.Startup}[probe][id] = r
+			map[string]map[string]decide.Result{"readiness": all.Readiness, "liveness": all.Liveness,
+				"startup": all.Startup}[probe][id] = r
 		}
 		return all
 	}

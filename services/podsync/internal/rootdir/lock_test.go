@@ -33,7 +33,8 @@ func TestWhoHoldsTheLockIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	proc := t.TempDir()
-	locks := fmt.Sprintf("1: POSIX  ADVISORY  READ 5 %[1]s 0 EOF\n2: FLOCK  ADVISORY  WRITE 6 fd:01:1 0 EOF\n3: FLOCK  ADVISORY  WRITE 7 %[1]s 0 EOF\n",
+	locks := fmt.Sprintf("1: POSIX  ADVISORY  READ 5 %[1]s 0 EOF\n2: FLOCK  ADVISORY  WRITE 6 fd:01:1 0 EOF\n3: FLOCK "+
+		" ADVISORY  WRITE 7 %[1]s 0 EOF\n",
 		fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino))
 	for name, text := range map[string]string{"locks": locks, "7/stat": "7 (micro) let) Z 1"} {
 		path := filepath.Join(proc, name)

@@ -57,7 +57,8 @@ type Services struct {
 func Dial(opts DialOptions) (*Services, error) {
 	if opts.RuntimeEndpoint == "" {
 		return nil,
-			errors.New("containerRuntimeEndpoint is empty: set it to the runtime's socket, such as unix:///run/containerd/containerd.sock")
+			errors.New("containerRuntimeEndpoint is empty: set it to the runtime's socket, such as " +
+				"unix:///run/containerd/containerd.sock")
 	}
 	if opts.Log == nil {
 		opts.Log = slog.Default()

@@ -75,7 +75,8 @@ func (r *Runtime) List(ctx context.Context) (map[types.UID]*pod.State, error) {
 }
 
 // listAll makes the two list calls, at the same time.
-func (r *Runtime) listAll(ctx context.Context) (sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container, err error) {
+func (r *Runtime) listAll(ctx context.Context) (sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container,
+	err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()
 	lists, ctx := errgroup.WithContext(ctx)

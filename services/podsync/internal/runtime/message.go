@@ -34,7 +34,8 @@ const (
 // its log. final is false when reading failed in a way that may not last; the message
 // then says so, as the kubelet's does.
 func terminationMessage(ctx context.Context, c *pod.Container) (message string, final bool) {
-	fallback := c.Annotations[labels.ContainerTerminationMessagePolicy] == string(v1.TerminationMessageFallbackToLogsOnError) &&
+	fallback := c.Annotations[labels.ContainerTerminationMessagePolicy] == string(
+		v1.TerminationMessageFallbackToLogsOnError) &&
 		c.ExitCode != 0 && c.Reason != reasonCannotRun
 	if file := messageFile(c); file != "" {
 		text, err := readEnd(file, maxMessageBytes)

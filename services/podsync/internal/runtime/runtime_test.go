@@ -91,9 +91,11 @@ func TestDeadlines(t *testing.T) {
 			want time.Duration
 			run  func() error
 		}{
-			{"run sandbox", 4 * time.Minute, func() error { _, err := b.rt.RunSandbox(t.Context(), b.sandboxConfig("u1", 0), "", false); return err }},
+			{"run sandbox", 4 * time.Minute,
+				func() error { _, err := b.rt.RunSandbox(t.Context(), b.sandboxConfig("u1", 0), "", false); return err }},
 			{"state", 2 * time.Minute, func() error { _, err := b.rt.State(t.Context(), "u1"); return err }},
-			{"stop", 2*time.Minute + 30*time.Second, func() error { return b.rt.StopContainer(t.Context(), "x", 30*time.Second) }},
+			{"stop", 2*time.Minute + 30*time.Second,
+				func() error { return b.rt.StopContainer(t.Context(), "x", 30*time.Second) }},
 		} {
 			begun := time.Now()
 			if err := call.run(); status.Code(err) != codes.DeadlineExceeded || time.Since(begun) != call.want {

@@ -86,7 +86,8 @@ func TestEveryListenerLearnsEachAnswer(t *testing.T) {
 		if err := m.Run(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if want := []string{"first containerd", "second containerd", "first containerd", "second containerd"}; !slices.Equal(heard, want) {
+		if want := []string{"first containerd", "second containerd", "first containerd",
+			"second containerd"}; !slices.Equal(heard, want) {
 			t.Errorf("heard %q, want %q", heard, want)
 		}
 	})

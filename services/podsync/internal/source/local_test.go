@@ -89,8 +89,9 @@ func TestLocalRefuses(t *testing.T) {
 	l, _ := openLocal(t.TempDir())
 	for manifest, want := range map[string]error{
 		"hello": ErrInvalid,
-		"apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {container: []}\n":                                                        ErrInvalid,
-		"apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {containers: [{name: c, image: i, envFrom: [{secretRef: {name: s}}]}]}\n": ErrInvalid,
+		"apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {container: []}\n": ErrInvalid,
+		"apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {containers: [{name: c, image: i, envFrom: [{secretRef: " +
+			"{name: s}}]}]}\n": ErrInvalid,
 		text("taken", "one"): ErrConflict,
 	} {
 		if _, _, err := l.Add(t.Context(), []byte(manifest)); !errors.Is(err, want) {

@@ -168,7 +168,8 @@ func takenBack(before, after *v1.Pod) *field.Error {
 	}{
 		{"containerStatuses", before.Status.ContainerStatuses, after.Status.ContainerStatuses, again},
 		{"initContainerStatuses", before.Status.InitContainerStatuses, after.Status.InitContainerStatuses, again},
-		{"ephemeralContainerStatuses", before.Status.EphemeralContainerStatuses, after.Status.EphemeralContainerStatuses, never},
+		{"ephemeralContainerStatuses", before.Status.EphemeralContainerStatuses, after.Status.EphemeralContainerStatuses,
+			never},
 	} {
 		for i, c := range list.before {
 			now := podutil.ContainerStatus(list.after, c.Name)

@@ -23,8 +23,9 @@ type managerMetrics struct {
 func newMetrics(to prometheus.Registerer, m *Manager) (*managerMetrics, error) {
 	mm := &managerMetrics{
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "kubelet_pod_status_sync_duration_seconds",
-			Help:    "Time in seconds from the first change of a pod's status that was not written until it is, changes in between included.",
+			Name: "kubelet_pod_status_sync_duration_seconds",
+			Help: "Time in seconds from the first change of a pod's status that was not written until it is, changes in " +
+				"between included.",
 			Buckets: []float64{0.010, 0.050, 0.100, 0.500, 1, 5, 10, 20, 30, 45, 60},
 		}),
 		patches: prometheus.NewCounter(prometheus.CounterOpts{
@@ -43,7 +44,8 @@ func newMetrics(to prometheus.Registerer, m *Manager) (*managerMetrics, error) {
 		}, []string{"container_type", "exit_code", "reason"}),
 		started: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "kubelet_pod_start_duration_seconds",
-			Help: "Duration in seconds from the first status of a pod until it runs: from when it was seen, within its first look.",
+			Help: "Duration in seconds from the first status of a pod until it runs: from when it was seen, within its " +
+				"first look.",
 			Buckets: []float64{0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900,
 				1200, 1800, 2700, 3600},
 		}),

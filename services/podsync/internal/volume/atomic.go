@@ -50,7 +50,8 @@ func writeAtomically(dir string, files map[string]file, own func() error) error 
 		return fmt.Errorf("read the current version: %w", err)
 	}
 	if old != "" && (filepath.Base(old) != old || !strings.HasPrefix(old, "..") || len(old) < 3) {
-		return fmt.Errorf("the current version is %q: %s must link to a folder of the volume whose name begins with '..'", old, dataLink)
+		return fmt.Errorf("the current version is %q: %s must link to a folder of the volume whose name begins with '..'",
+			old, dataLink)
 	}
 	if old == "" || !current(root, old, files) {
 		if err := writeVersion(root, files, own); err != nil {

@@ -96,7 +96,8 @@ func TestAVersionOfAnothersMaking(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := writeAtomically(dir, map[string]file{"key": {data: []byte("value"), mode: 0o640}}, func() error { return nil }); err != nil {
+			if err := writeAtomically(dir, map[string]file{"key": {data: []byte("value"), mode: 0o640}},
+				func() error { return nil }); err != nil {
 				t.Fatal(err)
 			}
 			if link, err := os.Readlink(filepath.Join(dir, dataLink)); err != nil || !strings.HasPrefix(link, "..2") {

@@ -89,7 +89,8 @@ func (f *files) write(s *Spec, content map[string]file) error {
 		return err
 	}
 	// The whole volume: what is made in its folder from then on, such as links, inherits the group.
-	if err := writeAtomically(s.Dir, content, func() error { return giveToGroup(s.Dir, fsGroup(s.Pod), groupReads) }); err != nil {
+	if err := writeAtomically(s.Dir, content,
+		func() error { return giveToGroup(s.Dir, fsGroup(s.Pod), groupReads) }); err != nil {
 		return err
 	}
 	return mark.setBy(f.m.opts.BootID) // last: now the files are this boot's

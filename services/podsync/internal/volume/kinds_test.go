@@ -85,7 +85,8 @@ func TestEachKindIsWhereTheKubeletHasIt(t *testing.T) {
 			Items: []v1.DownwardAPIVolumeFile{{Path: "labels", FieldRef: &v1.ObjectFieldSelector{
 				FieldPath: "metadata.labels",
 			}},
-				{Path: "memory", ResourceFieldRef: &v1.ResourceFieldSelector{ContainerName: "c", Resource: "limits.memory", Divisor: resource.MustParse("1Mi")}}}}}),
+				{Path: "memory", ResourceFieldRef: &v1.ResourceFieldSelector{ContainerName: "c", Resource: "limits.memory",
+					Divisor: resource.MustParse("1Mi")}}}}}),
 	)
 	p.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: &group}
 	if err := m.Check(t.Context(), p); err != nil {
@@ -221,7 +222,8 @@ func TestFilesOfAnotherBootAreComparedWithTheAPI(t *testing.T) {
 		t.Errorf("after they were compared: %v, %t", there, ok)
 	}
 	// The kubelet's mark names no boot.
-	if err := os.Truncate(string(ready(filepath.Join(m.podDir(p.UID), "plugins", emptyDirName, "wrapped_cm", "ready"))), 0); err != nil {
+	if err := os.Truncate(string(ready(filepath.Join(m.podDir(p.UID), "plugins", emptyDirName, "wrapped_cm", "ready"))),
+		0); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok := second.Existing(p); ok {
@@ -284,7 +286,8 @@ func TestTmpfsSize(t *testing.T) {
 			if test.volume != "" {
 				volume = new(resource.MustParse(test.volume))
 			}
-			if got := tmpfsSize(p, v1.ResourceList{v1.ResourceMemory: resource.MustParse(test.allocatable)}, volume); got != test.want {
+			if got := tmpfsSize(p, v1.ResourceList{v1.ResourceMemory: resource.MustParse(test.allocatable)},
+				volume); got != test.want {
 				t.Errorf("%d, want %d", got, test.want)
 			}
 		})
@@ -331,8 +334,10 @@ func TestHugePagesNeedARequest(t *testing.T) {
 func TestHostPathTypes(t *testing.T) {
 	m, _ := manager(t, &api{})
 	dir := t.TempDir()
-	file, folder, socket, missing := filepath.Join(dir, "file"), filepath.Join(dir, "folder"), filepath.Join(dir, "socket"), filepath.Join(dir, "missing")
-	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Mkdir(folder, 0o700), unix.Mknod(socket, unix.S_IFSOCK|0o600, 0)); err != nil {
+	file, folder, socket, missing := filepath.Join(dir, "file"), filepath.Join(dir, "folder"),
+		filepath.Join(dir, "socket"), filepath.Join(dir, "missing")
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Mkdir(folder, 0o700),
+		unix.Mknod(socket, unix.S_IFSOCK|0o600, 0)); err != nil {
 		t.Fatal(err)
 	}
 	for _, test := range []struct {
@@ -348,7 +353,8 @@ func TestHostPathTypes(t *testing.T) {
 		{file, v1.HostPathDirectory, "hostPath type check failed: " + file + " is not a directory, it's a File"},
 		{folder, v1.HostPathFileOrCreate, "hostPath type check failed: " + folder + " is not a file, it's a Directory"},
 		{"/dev/null", v1.HostPathBlockDev, "hostPath type check failed: /dev/null is not a block device, it's a CharDevice"},
-		{missing, v1.HostPathSocket, "hostPath type check failed, " + missing + ` is not a socket file, unable to determine its type: path "` + missing + `" does not exist`},
+		{missing, v1.HostPathSocket, "hostPath type check failed, " + missing +
+			` is not a socket file, unable to determine its type: path "` + missing + `" does not exist`},
 		{filepath.Join(dir, "a/b"), v1.HostPathDirectoryOrCreate, ""},
 		{filepath.Join(dir, "a/b"), v1.HostPathDirectory, ""},
 		{filepath.Join(dir, "a/f"), v1.HostPathFileOrCreate, ""},

@@ -68,7 +68,8 @@ func TestLinksHaveTheirFilesOwners(t *testing.T) {
 				"..version/namespace": "0:4242",
 				".":                   "0:4242",
 			},
-			mounted["plain"].HostPath: {"ca.crt": "0:4242", "..data": "0:4242", "..version": "0:4242", "..version/ca.crt": "0:4242", ".": "0:4242"},
+			mounted["plain"].HostPath: {"ca.crt": "0:4242", "..data": "0:4242", "..version": "0:4242",
+				"..version/ca.crt": "0:4242", ".": "0:4242"},
 		} {
 			if got := owners(t, dir); fmt.Sprint(got) != fmt.Sprint(want) {
 				t.Errorf("%s, %s:\ngot  %v\nwant %v", what, filepath.Base(dir), got, want)
@@ -108,7 +109,8 @@ func TestLinksHaveTheirFilesOwners(t *testing.T) {
 func TestGivingFollowsNoLink(t *testing.T) {
 	dir := t.TempDir()
 	volume, outside := filepath.Join(dir, "volume"), filepath.Join(dir, "outside")
-	if err := errors.Join(os.Mkdir(volume, 0o700), os.WriteFile(outside, nil, 0o600), os.Symlink(outside, filepath.Join(volume, "link"))); err != nil {
+	if err := errors.Join(os.Mkdir(volume, 0o700), os.WriteFile(outside, nil, 0o600),
+		os.Symlink(outside, filepath.Join(volume, "link"))); err != nil {
 		t.Fatal(err)
 	}
 	group := int64(4242)

@@ -14,7 +14,8 @@ import (
 func TestNothingOfTheNodeAgentsFolder(t *testing.T) {
 	s := newScene(t)
 	own, link := filepath.Join(s.outside, "run"), filepath.Join(s.outside, "link")
-	if err := errors.Join(os.Mkdir(own, 0o750), os.Symlink(own, link), os.WriteFile(filepath.Join(own, "socket"), nil, 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(own, 0o750), os.Symlink(own, link),
+		os.WriteFile(filepath.Join(own, "socket"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	helper := podWith()
@@ -49,7 +50,8 @@ func TestNothingOfTheNodeAgentsFolder(t *testing.T) {
 	if _, err := s.bind(t, "beside", 0); err != nil {
 		t.Errorf("what lies beside it: %v", err)
 	}
-	if _, err := s.m.SubPath(t.Context(), SubPath{Pod: helper, Volume: "v", Container: "c", Index: 1, Root: s.outside, Path: "run/made"}); err != nil {
+	if _, err := s.m.SubPath(t.Context(),
+		SubPath{Pod: helper, Volume: "v", Container: "c", Index: 1, Root: s.outside, Path: "run/made"}); err != nil {
 		t.Errorf("a helper: %v", err)
 	}
 }

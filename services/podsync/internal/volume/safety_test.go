@@ -165,7 +165,8 @@ func TestUnmountFollowsNoLink(t *testing.T) {
 	}
 	m := New(Options{RootDir: root, Tokens: noTokens{}, Mounter: &swapping{Interface: mount.New(""), afterList: func() {
 		aside := filepath.Join(volume, "aside")
-		if err := errors.Join(os.Rename(filepath.Join(volume, "sub"), aside), os.Symlink(filepath.Dir(theirs), filepath.Join(volume, "sub"))); err != nil {
+		if err := errors.Join(os.Rename(filepath.Join(volume, "sub"), aside),
+			os.Symlink(filepath.Dir(theirs), filepath.Join(volume, "sub"))); err != nil {
 			t.Error(err)
 		}
 	}}})

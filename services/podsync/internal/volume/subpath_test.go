@@ -28,7 +28,8 @@ func newScene(t *testing.T) scene {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(os.Chmod(s.volume, 0o777|fs.ModeSetgid), os.WriteFile(filepath.Join(s.outside, "secret"), []byte("secret"), 0o600)); err != nil {
+	if err := errors.Join(os.Chmod(s.volume, 0o777|fs.ModeSetgid),
+		os.WriteFile(filepath.Join(s.outside, "secret"), []byte("secret"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -99,7 +100,8 @@ func TestSubPathLinksStayInTheVolume(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(os.Mkdir(filepath.Join(s.volume, "dir"), 0o755), unix.Mkfifo(filepath.Join(s.volume, "fifo"), 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(filepath.Join(s.volume, "dir"), 0o755),
+		unix.Mkfifo(filepath.Join(s.volume, "fifo"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	const prepare, create = "failed to prepare subPath", "failed to create subPath directory"
@@ -193,7 +195,8 @@ func FuzzSubPath(f *testing.F) {
 	}
 	dir := f.TempDir()
 	volume, outside := filepath.Join(dir, "volume"), filepath.Join(dir, "outside")
-	if err := errors.Join(os.Mkdir(volume, 0o755), os.Mkdir(outside, 0o755), os.Symlink("../outside", filepath.Join(volume, "link"))); err != nil {
+	if err := errors.Join(os.Mkdir(volume, 0o755), os.Mkdir(outside, 0o755),
+		os.Symlink("../outside", filepath.Join(volume, "link"))); err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, path string) {

@@ -116,7 +116,8 @@ func (m *memory) mountHugePages(p *v1.Pod, dir string, medium v1.StorageMedium) 
 	if mounted {
 		return nil
 	}
-	if err := m.mounter.MountSensitiveWithoutSystemd("nodev", dir, "hugetlbfs", []string{"pagesize=" + size.String()}, nil); err != nil {
+	if err := m.mounter.MountSensitiveWithoutSystemd("nodev", dir, "hugetlbfs", []string{"pagesize=" + size.String()},
+		nil); err != nil {
 		return fmt.Errorf("mount hugetlbfs: %w", err)
 	}
 	return nil

@@ -58,8 +58,10 @@ func servicePod() *v1.Pod {
 				DefaultMode: &mode,
 				Sources: []v1.VolumeProjection{
 					{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: &expiry}},
-					{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: v1.LocalObjectReference{Name: "ca"}, Items: []v1.KeyToPath{{Key: "ca.crt", Path: "ca/ca.crt"}}}},
-					{DownwardAPI: &v1.DownwardAPIProjection{Items: []v1.DownwardAPIVolumeFile{{Path: "namespace", FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}}}},
+					{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: v1.LocalObjectReference{Name: "ca"},
+						Items: []v1.KeyToPath{{Key: "ca.crt", Path: "ca/ca.crt"}}}},
+					{DownwardAPI: &v1.DownwardAPIProjection{Items: []v1.DownwardAPIVolumeFile{{Path: "namespace",
+						FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}}}},
 				},
 			}}}},
 		},

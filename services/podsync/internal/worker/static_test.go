@@ -185,7 +185,8 @@ func TestAPodThatComesBackIsMirrored(t *testing.T) {
 			once.Spec.RestartPolicy = v1.RestartPolicyNever
 			n.dispatcher.SetPod(once, file)
 			n.wait(time.Second)
-			if err := n.cri.ExitContainer(strings.TrimPrefix(n.status("1").ContainerStatuses[0].ContainerID, "containerd://"), 0); err != nil {
+			if err := n.cri.ExitContainer(strings.TrimPrefix(n.status("1").ContainerStatuses[0].ContainerID, "containerd://"),
+				0); err != nil {
 				n.t.Fatal(err)
 			}
 			n.workers.Wake("1", "test")

@@ -181,7 +181,8 @@ func (w *worker) refuse(p *v1.Pod, state *pod.State, refusal error) time.Duratio
 
 // neverRan reports whether no container of the pod was ever reported.
 func neverRan(p *v1.Pod) bool {
-	return len(p.Status.ContainerStatuses)+len(p.Status.InitContainerStatuses)+len(p.Status.EphemeralContainerStatuses) == 0
+	return len(p.Status.ContainerStatuses)+len(p.Status.InitContainerStatuses)+len(
+		p.Status.EphemeralContainerStatuses) == 0
 }
 
 // mayGoOn reports whether a refusal concerns only what was added to a pod that runs: an

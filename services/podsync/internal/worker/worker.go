@@ -109,7 +109,8 @@ func (w *worker) set(p *v1.Pod) {
 	w.mu.Unlock()
 	if resized(old, p) {
 		w.deps.event(p, v1.EventTypeWarning, reasonResizeInfeasible,
-			"changing the resources of a running pod is not built: its containers keep what they have, delete the pod to change it")
+			"changing the resources of a running pod is not built: its containers keep what they have, delete the pod "+
+				"to change it")
 		w.deps.Log.Warn("resize refused", logkey.Pod, podName(p), logkey.PodUID, w.uid)
 	}
 	if !equalMaps(old.Labels, p.Labels) || !equalMaps(old.Annotations, p.Annotations) {

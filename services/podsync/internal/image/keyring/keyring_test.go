@@ -43,15 +43,18 @@ func TestLookup(t *testing.T) {
 	}{
 		{"host", map[string]string{"registry.example": "a"}, "registry.example/app", []string{"a"}},
 		{"another host", map[string]string{"registry.example": "a"}, "other.example/app", nil},
-		{"scheme and API path", map[string]string{"https://registry.example/v2/": "a"}, "registry.example/app", []string{"a"}},
-		{"specific first", map[string]string{"registry.example": "host", "registry.example/team": "team"}, "registry.example/team/app", []string{"team", "host"}},
+		{"scheme and API path", map[string]string{"https://registry.example/v2/": "a"}, "registry.example/app",
+			[]string{"a"}},
+		{"specific first", map[string]string{"registry.example": "host", "registry.example/team": "team"},
+			"registry.example/team/app", []string{"team", "host"}},
 		{"path of others", map[string]string{"registry.example/team": "team"}, "registry.example/other/app", nil},
 		{"glob", map[string]string{"*.example": "any"}, "registry.example/app", []string{"any"}},
 		{"a glob is one label", map[string]string{"*.example": "any"}, "a.b.example/app", nil},
 		{"port", map[string]string{"registry.example:5000": "a"}, "registry.example:5000/app", []string{"a"}},
 		{"another port", map[string]string{"registry.example": "a"}, "registry.example:5000/app", nil},
 		{"docker hub", map[string]string{"https://index.docker.io/v1/": "hub"}, "docker.io/library/busybox", []string{"hub"}},
-		{"docker hub is for its own", map[string]string{"https://index.docker.io/v1/": "hub"}, "registry.example/busybox", nil},
+		{"docker hub is for its own", map[string]string{"https://index.docker.io/v1/": "hub"}, "registry.example/busybox",
+			nil},
 		{"docker.io by name", map[string]string{"docker.io": "hub"}, "docker.io/library/busybox", []string{"hub"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -101,13 +104,15 @@ func TestFromNode(t *testing.T) {
 	if k, err := FromNode(dir); err != nil || k.Lookup("registry.example/app") != nil {
 		t.Fatalf("nothing there: %v", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, ".dockercfg"), []byte(`{"registry.example": {"username": "old"}}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, ".dockercfg"), []byte(`{"registry.example": {"username": "old"}}`),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	if k, err := FromNode(dir); err != nil || !slices.Equal(users(k.Lookup("registry.example/app")), []string{"old"}) {
 		t.Fatalf("the old form: %v", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"auths": {"registry.example": {"username": "new"}}}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "config.json"),
+		[]byte(`{"auths": {"registry.example": {"username": "new"}}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if k, err := FromNode(dir); err != nil || !slices.Equal(users(k.Lookup("registry.example/app")), []string{"new"}) {

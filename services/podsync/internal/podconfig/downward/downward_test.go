@@ -61,7 +61,8 @@ func TestField(t *testing.T) {
 func TestResource(t *testing.T) {
 	p := &v1.Pod{Spec: v1.PodSpec{
 		Containers: []v1.Container{
-			{Name: "a", Resources: v1.ResourceRequirements{Requests: list("cpu", "250m", "memory", "10Mi"), Limits: list("cpu", "1500m", "hugepages-2Mi", "4Mi")}},
+			{Name: "a", Resources: v1.ResourceRequirements{Requests: list("cpu", "250m", "memory", "10Mi"),
+				Limits: list("cpu", "1500m", "hugepages-2Mi", "4Mi")}},
 			{Name: "b"},
 		},
 		InitContainers: []v1.Container{{Name: "i", Resources: v1.ResourceRequirements{Limits: list("cpu", "3")}}},

@@ -75,7 +75,8 @@ func TestReadStaysInTheVolume(t *testing.T) {
 			t.Errorf("%s: %q, %v", path, got, err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(volume, "big"), []byte("A='"+strings.Repeat("x", maxFile)+"'"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(volume, "big"), []byte("A='"+strings.Repeat("x", maxFile)+"'"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Read(volume, "big", "A"); err == nil {
