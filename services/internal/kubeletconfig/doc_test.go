@@ -23,7 +23,8 @@ const docIntro = `# Configuration
 <!-- Generated from services/internal/kubeletconfig; do not edit. Its tests fail if this page is stale. Update: -update. -->
 
 microlet takes the command line of kubelet 1.37 and the files that it names. A unit file of the kubelet, or what kubeadm
-wrote, works unchanged: replace ` + "`kubelet`" + ` with ` + "`microlet up`" + `. ` + "`microlet up --help`" + ` lists microlet's own flags, and
+wrote, works unchanged: replace ` + "`kubelet`" + ` with ` + "`microlet up`" + `. ` + "`microlet up --help`" +
+	` lists microlet's own flags, and
 [operations.md](operations.md#flags-of-microlet-up) explains them.
 
 ## Where a value comes from
@@ -31,16 +32,21 @@ wrote, works unchanged: replace ` + "`kubelet`" + ` with ` + "`microlet up`" + `
 A later source overrides an earlier one:
 
 1. The kubelet's defaults.
-2. The file of ` + "`--config`" + `: a KubeletConfiguration, kubelet.config.k8s.io/v1beta1, in YAML or JSON. Relative paths in it
+2. The file of ` + "`--config`" +
+	`: a KubeletConfiguration, kubelet.config.k8s.io/v1beta1, in YAML or JSON. Relative paths in it
    are relative to its folder.
-3. The drop-ins of ` + "`--config-dir`" + `: every file whose name ends in ` + "`.conf`" + `, in lexical order, also in subfolders. Each
-   drop-in has apiVersion and kind. Mappings are merged key by key, and lists are replaced. ` + "`null`" + ` removes a value
+3. The drop-ins of ` + "`--config-dir`" + `: every file whose name ends in ` + "`.conf`" +
+	`, in lexical order, also in subfolders. Each
+   drop-in has apiVersion and kind. Mappings are merged key by key, and lists are replaced. ` + "`null`" +
+	` removes a value
    (KEP-3983): the default of the API then applies, whatever the file or the defaults of the command line say.
    ` + "`evictionHard`" + ` has no such default: ` + "`null`" + ` leaves no threshold.
-4. The flags, as the kubelet has them: ` + "`--node_ip`" + ` is the same as ` + "`--node-ip`" + `, and the gates of ` + "`--feature-gates`" + `
+4. The flags, as the kubelet has them: ` + "`--node_ip`" + ` is the same as ` + "`--node-ip`" + `, and the gates of ` +
+	"`--feature-gates`" + `
    are added to those of the files.
 
-As with the kubelet, a start without ` + "`--config`" + ` has other defaults than a start with an empty file: anonymous requests,
+As with the kubelet, a start without ` + "`--config`" +
+	` has other defaults than a start with an empty file: anonymous requests,
 AlwaysAllow, the read-only port 10255, and no eviction thresholds.
 
 ## What is checked
@@ -59,11 +65,14 @@ microlet is stricter than the kubelet in these points:
   key: it logs the key if it is in the file, and drops it if it is in a drop-in.
 - It refuses a file with several YAML documents. The kubelet reads the first.
 - It refuses a ` + "`--node-ip`" + ` that is not an IP address. The kubelet ignores it.
-- It refuses a taint in ` + "`--register-with-taints`" + ` that has no effect or is marked for removal (` + "`key-`" + `).
-- It checks these settings at the start, before anything runs: endpoints other than unix sockets, ` + "`cgroupDriver`" + `,
+- It refuses a taint in ` + "`--register-with-taints`" + ` that has no effect or is marked for removal (` + "`key-`" +
+	`).
+- It checks these settings at the start, before anything runs: endpoints other than unix sockets, ` + "`cgroupDriver`" +
+	`,
   ` + "`clusterDNS`" + `, ` + "`--hostname-override`" + `, ` + "`--cloud-provider`" + `, and eviction thresholds.
 
-microlet is less strict in one point: it accepts ` + "`--pod-infra-container-image`" + `, which was removed from the kubelet in
+microlet is less strict in one point: it accepts ` + "`--pod-infra-container-image`" +
+	`, which was removed from the kubelet in
 1.35, with a warning.
 
 Like the kubelet, microlet does not start in these cases:
@@ -85,16 +94,20 @@ var docSections = []struct {
 	state       support
 	title, text string
 }{
-	{refused, "Refused", "These settings enforce or protect something, and this version cannot. A value other than the default stops the start."},
-	{warned, "Accepted with a warning", "These settings have no effect yet. The log says so at each start:\n*" + msgWarned + "*."},
-	{idle, "Accepted without effect", "These settings are accepted without a warning, because they have nothing to do here."},
+	{refused, "Refused", "These settings enforce or protect something, and this version cannot. A value other than the " +
+		"default stops the start."},
+	{warned, "Accepted with a warning",
+		"These settings have no effect yet. The log says so at each start:\n*" + msgWarned + "*."},
+	{idle, "Accepted without effect",
+		"These settings are accepted without a warning, because they have nothing to do here."},
 	{supported, "Supported", "These settings work as in the kubelet."},
 }
 
 func configurationDoc() string {
 	var b strings.Builder
 	b.WriteString(docIntro)
-	fmt.Fprintf(&b, "\nThe kubelet also does some things by default that this version does not do yet. A separate warning names them\n(*%s*):\n\n", msgByDefault)
+	fmt.Fprintf(&b, "\nThe kubelet also does some things by default that this version does not do yet. A separate "+
+		"warning names them\n(*%s*):\n\n", msgByDefault)
 	for _, row := range supportTable {
 		if row.byDefault {
 			fmt.Fprintf(&b, "- `%s`", row.name)
@@ -107,7 +120,8 @@ func configurationDoc() string {
 			b.WriteString("\n")
 		}
 	}
-	fmt.Fprintf(&b, "\nmicrolet cannot request a client certificate with `--bootstrap-kubeconfig` yet. If the file of `--kubeconfig` exists,\nnone is needed. If it does not exist, the start fails.\n")
+	fmt.Fprintf(&b, "\nmicrolet cannot request a client certificate with `--bootstrap-kubeconfig` yet. If the file of "+
+		"`--kubeconfig` exists,\nnone is needed. If it does not exist, the start fails.\n")
 	for _, section := range docSections {
 		fmt.Fprintf(&b, "\n### %s\n\n%s\n\n| field | flag | default | |\n|---|---|---|---|\n", section.title,
 			section.text)
@@ -115,8 +129,10 @@ func configurationDoc() string {
 			b.WriteString(line)
 		}
 	}
-	fmt.Fprintf(&b, "\n## Feature gates\n\nmicrolet knows the %d gates of kubelet 1.37. It refuses an unknown gate, a change to a locked gate, and a gate without\n"+
-		"the gates that it depends on. The gates in this table change what this version does. Any other gate that differs from\n"+
+	fmt.Fprintf(&b, "\n## Feature gates\n\nmicrolet knows the %d gates of kubelet 1.37. It refuses an unknown gate, a "+
+		"change to a locked gate, and a gate without\n"+
+		"the gates that it depends on. The gates in this table change what this version does. Any other gate that "+
+		"differs from\n"+
 		"its default is named in a warning.\n\n| gate | stage | default |\n|---|---|---|\n", len(knownGates()))
 	for _, name := range slices.Sorted(maps.Keys(readGates)) {
 		if g := knownGates()[name]; !allGates(name) {

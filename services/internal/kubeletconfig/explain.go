@@ -144,11 +144,12 @@ var removedFlags = func() map[string]string {
 		"allow-privileged":                       "remove it: admission in the cluster says who may be privileged",
 		"cadvisor-port":                          "remove it: cAdvisor's metrics are at /metrics/cadvisor of the HTTPS API",
 		"cloud-config":                           "use --cloud-provider=external and a cloud controller manager",
-		"container-runtime":                      "remove it: every runtime is a CRI one since 1.27, and containerRuntimeEndpoint names its socket",
-		"dynamic-config-dir":                     "use --config and --config-dir: configuration from the API ended with 1.24",
-		"keep-terminated-pod-volumes":            "remove it: the volumes of a pod that has ended are unmounted",
-		"non-masquerade-cidr":                    "remove it: masquerading is the network plugin's",
-		"register-schedulable":                   "use --register-with-taints=node.kubernetes.io/unschedulable:NoSchedule",
+		"container-runtime": "remove it: every runtime is a CRI one since 1.27, and " +
+			"containerRuntimeEndpoint names its socket",
+		"dynamic-config-dir":          "use --config and --config-dir: configuration from the API ended with 1.24",
+		"keep-terminated-pod-volumes": "remove it: the volumes of a pod that has ended are unmounted",
+		"non-masquerade-cidr":         "remove it: masquerading is the network plugin's",
+		"register-schedulable":        "use --register-with-taints=node.kubernetes.io/unschedulable:NoSchedule",
 	}
 }()
 

@@ -9,13 +9,15 @@ import (
 
 func TestExplain(t *testing.T) {
 	for arg, want := range map[string]string{
-		"--maxpods=3":                     "--maxpods: the flag is unknown: did you mean --max-pods? If not, remove it",
-		"--nod-ip=10.0.0.1":               "--nod-ip: the flag is unknown: did you mean --node-ip? If not, remove it",
-		"--network-plugin=cni":            "--network-plugin: the kubelet has no such flag any more: remove it: the container runtime's own configuration names the CNI plugins, since 1.24",
-		"--oom-score-adj=abc":             "--oom-score-adj=abc: the value does not fit: write a whole number",
-		"--zzzzzzzzzzzzzz":                "--zzzzzzzzzzzzzz: the flag is unknown: remove it",
-		"--max-pods=abc":                  "--max-pods=abc: the value does not fit: write a whole number",
-		"--sync-frequency=5":              "--sync-frequency=5: the value does not fit: write a duration, such as 10s or 2h45m",
+		"--maxpods=3":       "--maxpods: the flag is unknown: did you mean --max-pods? If not, remove it",
+		"--nod-ip=10.0.0.1": "--nod-ip: the flag is unknown: did you mean --node-ip? If not, remove it",
+		"--network-plugin=cni": "--network-plugin: the kubelet has no such flag any more: remove it: the " +
+			"container runtime's own configuration names the CNI plugins, since 1.24",
+		"--oom-score-adj=abc": "--oom-score-adj=abc: the value does not fit: write a whole number",
+		"--zzzzzzzzzzzzzz":    "--zzzzzzzzzzzzzz: the flag is unknown: remove it",
+		"--max-pods=abc":      "--max-pods=abc: the value does not fit: write a whole number",
+		"--sync-frequency=5": "--sync-frequency=5: the value does not fit: write a duration, such as " +
+			"10s or 2h45m",
 		"--feature-gates=A":               "--feature-gates=A: the value does not fit: write key=value, joined by commas",
 		"--address=here":                  `--address=here: "here" is not an IP address, such as 10.0.0.1 or ::1: see --help`,
 		"--node-ip":                       "--node-ip: the value is missing: write --node-ip=STRING",

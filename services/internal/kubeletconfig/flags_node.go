@@ -44,15 +44,18 @@ var deprecatedNodeFlags = map[string]string{
 }
 
 func (f *Flags) bindNodeFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&f.ConfigFile, "config", f.ConfigFile, "KubeletConfiguration file to start from, YAML or JSON. A relative path starts at the working directory. Flags win over it.")
-	fs.StringVar(&f.ConfigDir, "config-dir", f.ConfigDir, "Folder of drop-in files merged over --config in lexical order. Only names that end in .conf are read, also in subfolders.")
+	fs.StringVar(&f.ConfigFile, "config", f.ConfigFile, "KubeletConfiguration file to start from, YAML or JSON. A "+
+		"relative path starts at the working directory. Flags win over it.")
+	fs.StringVar(&f.ConfigDir, "config-dir", f.ConfigDir, "Folder of drop-in files merged over --config in lexical "+
+		"order. Only names that end in .conf are read, also in subfolders.")
 	fs.StringVar(&f.Kubeconfig, "kubeconfig", f.Kubeconfig,
 		"Kubeconfig file for the API server. Without it the node runs standalone.")
 	fs.StringVar(&f.BootstrapKubeconfig, "bootstrap-kubeconfig", f.BootstrapKubeconfig,
 		"Kubeconfig file with which to request a client certificate when the file of --kubeconfig does not exist yet.")
 	fs.StringVar(&f.HostnameOverride, "hostname-override", f.HostnameOverride,
 		"Name to use for the node instead of the host's name.")
-	fs.StringVar(&f.NodeIP, "node-ip", f.NodeIP, "IP address of the node, or an IPv4 and an IPv6 address joined by a comma. 0.0.0.0 or :: asks for the default address of that family.")
+	fs.StringVar(&f.NodeIP, "node-ip", f.NodeIP, "IP address of the node, or an IPv4 and an IPv6 address joined by a "+
+		"comma. 0.0.0.0 or :: asks for the default address of that family.")
 	fs.StringVar(&f.CertDir, "cert-dir", f.CertDir,
 		"Folder of the TLS certificates. Not used if --tls-cert-file and --tls-private-key-file are given.")
 	fs.StringVar(&f.CloudProvider, "cloud-provider", f.CloudProvider,
@@ -61,7 +64,8 @@ func (f *Flags) bindNodeFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.SeccompDefault, "seccomp-default", f.SeccompDefault,
 		"Give the RuntimeDefault seccomp profile to every container that names none.")
 	fs.Var((*cliflag.ConfigurationMap)(&f.NodeLabels), "node-labels",
-		fmt.Sprintf("Labels for the node when it registers, as key=value joined by commas. Of the kubernetes.io and k8s.io namespaces only %s with their subdomains, and %s are allowed.",
+		fmt.Sprintf("Labels for the node when it registers, as key=value joined by commas. Of the kubernetes.io and k8s.io "+
+			"namespaces only %s with their subdomains, and %s are allowed.",
 			strings.Join(kubeletapis.KubeletLabelNamespaces(), ", "), strings.Join(kubeletapis.KubeletLabels(), ", ")))
 	fs.StringVar(&f.RuntimeCgroups, "runtime-cgroups", f.RuntimeCgroups,
 		"Absolute name of the cgroup that the container runtime runs in.")
@@ -75,7 +79,8 @@ func (f *Flags) bindNodeFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&f.HousekeepingInterval.Duration, "housekeeping-interval", f.HousekeepingInterval.Duration,
 		"Period of container statistics.")
 
-	fs.Var(&f.version, "version", "--version or --version=raw prints the version and exits; --version=vX.Y.Z changes the version that is reported.")
+	fs.Var(&f.version, "version",
+		"--version or --version=raw prints the version and exits; --version=vX.Y.Z changes the version that is reported.")
 
 	fs.DurationVar(&f.MinimumContainerTTL.Duration, "minimum-container-ttl-duration", f.MinimumContainerTTL.Duration,
 		"How long an exited container is kept at least, such as 10s or 2h45m.")

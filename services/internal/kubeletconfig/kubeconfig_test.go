@@ -16,13 +16,16 @@ current-context: x
 
 func TestWhatIsNoKubeconfig(t *testing.T) {
 	for name, c := range map[string]struct{ data, want string }{
-		"usable":           {kubeconfig, ""},
-		"garbage":          {"not a kubeconfig", "the file is no kubeconfig: put a kubeconfig with the node's client credentials there"},
-		"no YAML":          {"a: [", "the file is no kubeconfig: yaml: line 1"},
-		"empty":            {"", "the file is empty"},
-		"no such context":  {strings.Replace(kubeconfig, "current-context: x", "current-context: other", 1), `specified context: other`},
-		"no such cluster":  {strings.Replace(kubeconfig, "cluster: c,", "cluster: d,", 1), `cluster "d" was not found`},
-		"certificate gone": {strings.Replace(kubeconfig, "{token: none}", "{client-certificate: gone.pem, client-key: gone.pem}", 1), "gone.pem"},
+		"usable": {kubeconfig, ""},
+		"garbage": {"not a kubeconfig",
+			"the file is no kubeconfig: put a kubeconfig with the node's client credentials there"},
+		"no YAML": {"a: [", "the file is no kubeconfig: yaml: line 1"},
+		"empty":   {"", "the file is empty"},
+		"no such context": {strings.Replace(kubeconfig, "current-context: x", "current-context: other", 1),
+			`specified context: other`},
+		"no such cluster": {strings.Replace(kubeconfig, "cluster: c,", "cluster: d,", 1), `cluster "d" was not found`},
+		"certificate gone": {strings.Replace(kubeconfig, "{token: none}",
+			"{client-certificate: gone.pem, client-key: gone.pem}", 1), "gone.pem"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := write(t, filepath.Join(t.TempDir(), "kubeconfig"), c.data)

@@ -70,7 +70,8 @@ func file(t *testing.T, content string) string {
 }
 
 func TestPrecedence(t *testing.T) {
-	base := file(t, "maxPods: 20\npodsPerCore: 2\nkubeAPIQPS: 7\nclusterDNS: [10.0.0.1, 10.0.0.2]\nfeatureGates: {KubeletCrashLoopBackOffMax: true, NodeSwap: true}\n")
+	base := file(t, "maxPods: 20\npodsPerCore: 2\nkubeAPIQPS: 7\nclusterDNS: [10.0.0.1, 10.0.0.2]\nfeatureGates: "+
+		"{KubeletCrashLoopBackOffMax: true, NodeSwap: true}\n")
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "20-b.conf"), header+"maxPods: 40\nclusterDNS: [10.0.0.9]\n")
 	write(t, filepath.Join(dir, "10-a.conf"),
@@ -112,10 +113,12 @@ func TestPrecedence(t *testing.T) {
 }
 
 func TestDropInsMergeAsRFC7396(t *testing.T) {
-	base := file(t, "maxPods: 20\nfeatureGates: {NodeSwap: true}\nregisterWithTaints: [{key: a, effect: NoSchedule}, {key: b, effect: NoSchedule}]\n")
+	base := file(t, "maxPods: 20\nfeatureGates: {NodeSwap: true}\nregisterWithTaints: [{key: a, effect: NoSchedule}, "+
+		"{key: b, effect: NoSchedule}]\n")
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "1.conf"),
-		header+"maxPods: null\nfeatureGates: {KubeletCrashLoopBackOffMax: true}\nregisterWithTaints: [{key: c, effect: NoExecute}]\n")
+		header+"maxPods: null\nfeatureGates: {KubeletCrashLoopBackOffMax: true}\nregisterWithTaints: [{key: c, effect: "+
+			"NoExecute}]\n")
 	c := mustLoad(t, "--config", base, "--config-dir", dir)
 	if c.Kubelet.MaxPods != 110 {
 		t.Errorf("maxPods = %d, want the default after null", c.Kubelet.MaxPods)
@@ -221,7 +224,8 @@ func TestRelativePaths(t *testing.T) {
 }
 
 func TestJSONFile(t *testing.T) {
-	path := write(t, filepath.Join(t.TempDir(), "c.json"), "{\n\t\"apiVersion\": \"kubelet.config.k8s.io/v1beta1\",\n\t\"kind\": \"KubeletConfiguration\",\n\t\"maxPods\": 12\n}\n")
+	path := write(t, filepath.Join(t.TempDir(), "c.json"), "{\n\t\"apiVersion\": \"kubelet.config.k8s.io/v1beta1\",\n"+
+		"\t\"kind\": \"KubeletConfiguration\",\n\t\"maxPods\": 12\n}\n")
 	if c := mustLoad(t, "--config", path); c.Kubelet.MaxPods != 12 {
 		t.Errorf("maxPods = %d, want 12", c.Kubelet.MaxPods)
 	}
@@ -232,21 +236,28 @@ func TestFilesThatAreRefused(t *testing.T) {
 		content string
 		want    []string // each must appear in the error
 	}{
-		"unknown key":          {header + "maxPodz: 3\n", []string{"maxPodz", "the key is unknown", `write "maxPods"`}},
-		"unknown nested key":   {header + "authentication: {webhook: {cacheTtl: 3s}}\n", []string{"authentication.webhook.cacheTtl", `write "cacheTTL"`}},
-		"unknown key in list":  {header + "registerWithTaints: [{key: a, efect: NoSchedule}]\n", []string{"registerWithTaints[0].efect", `write "effect"`}},
-		"far from any key":     {header + "qqqqqqqqqq: 3\n", []string{"qqqqqqqqqq", "remove it"}},
-		"wrong case":           {header + "MaxPods: 3\n", []string{"MaxPods", "unknown"}},
-		"duplicate key":        {header + "maxPods: 3\nmaxPods: 4\n", []string{"maxPods", "twice"}},
-		"duplicate JSON key":   {`{"apiVersion":"kubelet.config.k8s.io/v1beta1","kind":"KubeletConfiguration","maxPods":3,"maxPods":4}`, []string{"maxPods", "the key is given twice", "keep one"}},
-		"wrong type":           {header + "maxPods: many\n", []string{"maxPods=many", "a whole number"}},
-		"wrong duration":       {header + "authentication: {webhook: {cacheTTL: soon}}\n", []string{"authentication.webhook.cacheTTL=soon", "a duration, such as 10s"}},
-		"several wrong values": {header + "maxPods: many\nsyncFrequency: soon\nenableServer: 7\n", []string{"maxPods=many", "syncFrequency=soon", "enableServer=7", "true or false"}},
+		"unknown key": {header + "maxPodz: 3\n", []string{"maxPodz", "the key is unknown", `write "maxPods"`}},
+		"unknown nested key": {header + "authentication: {webhook: {cacheTtl: 3s}}\n",
+			[]string{"authentication.webhook.cacheTtl", `write "cacheTTL"`}},
+		"unknown key in list": {header + "registerWithTaints: [{key: a, efect: NoSchedule}]\n",
+			[]string{"registerWithTaints[0].efect", `write "effect"`}},
+		"far from any key": {header + "qqqqqqqqqq: 3\n", []string{"qqqqqqqqqq", "remove it"}},
+		"wrong case":       {header + "MaxPods: 3\n", []string{"MaxPods", "unknown"}},
+		"duplicate key":    {header + "maxPods: 3\nmaxPods: 4\n", []string{"maxPods", "twice"}},
+		"duplicate JSON key": {
+			`{"apiVersion":"kubelet.config.k8s.io/v1beta1","kind":"KubeletConfiguration","maxPods":3,"maxPods":4}`,
+			[]string{"maxPods", "the key is given twice", "keep one"}},
+		"wrong type": {header + "maxPods: many\n", []string{"maxPods=many", "a whole number"}},
+		"wrong duration": {header + "authentication: {webhook: {cacheTTL: soon}}\n",
+			[]string{"authentication.webhook.cacheTTL=soon", "a duration, such as 10s"}},
+		"several wrong values": {header + "maxPods: many\nsyncFrequency: soon\nenableServer: 7\n",
+			[]string{"maxPods=many", "syncFrequency=soon", "enableServer=7", "true or false"}},
 		"no version": {"kind: KubeletConfiguration\n", []string{"apiVersion",
 			"write kubelet.config.k8s.io/v1beta1"}},
 		"no kind": {"apiVersion: kubelet.config.k8s.io/v1beta1\n", []string{"kind",
 			"write KubeletConfiguration"}},
-		"another kind":   {"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: CredentialProviderConfig\n", []string{"kind=CredentialProviderConfig"}},
+		"another kind": {"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: CredentialProviderConfig\n",
+			[]string{"kind=CredentialProviderConfig"}},
 		"empty":          {"", []string{"the file is empty"}},
 		"only a comment": {"# nothing\n", []string{"the file is empty"}},
 		"two documents":  {header + "---\n" + header, []string{"2 documents"}},
@@ -358,7 +369,8 @@ func TestAccessors(t *testing.T) {
 	if !slices.Equal(ips, []string{"10.0.0.1", "fd00::1"}) {
 		t.Errorf("NodeIPs() = %v", ips)
 	}
-	if diff := cmp.Diff(map[string]string{"a": "b", "c": "d", "topology.kubernetes.io/zone": "z"}, c.Node.NodeLabels); diff != "" {
+	if diff := cmp.Diff(map[string]string{"a": "b", "c": "d", "topology.kubernetes.io/zone": "z"},
+		c.Node.NodeLabels); diff != "" {
 		t.Errorf("labels (-want +got):\n%s", diff)
 	}
 	if !c.Standalone() || c.RuntimeEndpoint() != "unix:///run/x.sock" || c.ImageEndpoint() != "unix:///run/x.sock" ||

@@ -70,7 +70,8 @@ func TestPartOfTheConfiguration(t *testing.T) {
 	want := &Config{Node: defaultNodeFlags()}
 	want.Kubelet.TypeMeta = c.Kubelet.TypeMeta
 	SetDefaults(&want.Kubelet)
-	want.Kubelet.MaxPods, want.Kubelet.EventBurst, want.Kubelet.KubeReserved, want.Kubelet.EvictionHard = 7, 0, c.Kubelet.KubeReserved, c.Kubelet.EvictionHard
+	want.Kubelet.MaxPods, want.Kubelet.EventBurst, want.Kubelet.KubeReserved, want.Kubelet.EvictionHard = 7, 0,
+		c.Kubelet.KubeReserved, c.Kubelet.EvictionHard
 	want.Node.NodeLabels = map[string]string{"a": "b"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("what is read is not what was asked for (-want +got):\n%s", diff)
@@ -149,7 +150,8 @@ func FuzzLoad(f *testing.F) {
 		path := write(t, filepath.Join(dir, "config.yaml"), string(config))
 		write(t, filepath.Join(dir, "d/1.conf"), string(dropIn))
 		for _, args := range [][]string{{"--config", path},
-			{"--config-dir", filepath.Join(dir, "d"), "--max-pods=" + pods}, {"--config", path, "--config-dir", filepath.Join(dir, "d")}} {
+			{"--config-dir", filepath.Join(dir, "d"), "--max-pods=" + pods},
+			{"--config", path, "--config-dir", filepath.Join(dir, "d")}} {
 			c, _, err := load(t, args...)
 			if err != nil {
 				if c != nil || err.Error() == "" {

@@ -238,8 +238,9 @@ func checkBootstrap(p *problems, c *Config) []Warning {
 		return nil
 	case err == nil:
 		return []Warning{{
-			Message: "the kubeconfig exists, so the bootstrap kubeconfig is not needed; this version of microlet cannot request one",
-			Fields:  []string{describe("--bootstrap-kubeconfig", bootstrap, p.from)},
+			Message: "the kubeconfig exists, so the bootstrap kubeconfig is not needed; this version of microlet cannot " +
+				"request one",
+			Fields: []string{describe("--bootstrap-kubeconfig", bootstrap, p.from)},
 		}}
 	case errors.Is(err, fs.ErrNotExist) && bootstrap != "":
 		p.add("--kubeconfig", c.Node.Kubeconfig,

@@ -48,13 +48,15 @@ func TestKubeadmNodeStarts(t *testing.T) {
 	}
 	config := "(file " + root + "/lib/kubelet/config.yaml)"
 	want := []Warning{
-		{msgWarned, []string{"--pod-infra-container-image (flag --pod-infra-container-image)", "rotateCertificates=true " + config}},
+		{msgWarned, []string{"--pod-infra-container-image (flag --pod-infra-container-image)",
+			"rotateCertificates=true " + config}},
 		{msgByDefault, []string{
 			"imagePullCredentialsVerificationPolicy=NeverVerifyPreloadedImages",
 		}},
-		{"the kubeconfig exists, so the bootstrap kubeconfig is not needed; this version of microlet cannot request one", []string{
-			"--bootstrap-kubeconfig=" + root + "/etc/kubernetes/bootstrap-kubelet.conf (flag --bootstrap-kubeconfig)",
-		}},
+		{"the kubeconfig exists, so the bootstrap kubeconfig is not needed; this version of microlet cannot request one",
+			[]string{
+				"--bootstrap-kubeconfig=" + root + "/etc/kubernetes/bootstrap-kubelet.conf (flag --bootstrap-kubeconfig)",
+			}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("warnings (-want +got):\n%s", diff)
@@ -64,7 +66,8 @@ func TestKubeadmNodeStarts(t *testing.T) {
 func TestKubeadmNodeThatHasNotJoined(t *testing.T) {
 	root, args := kubeadmNode(t)
 	_, _, err := load(t, args...)
-	want := "--kubeconfig=" + root + "/etc/kubernetes/kubelet.conf (flag --kubeconfig): the file does not exist, and this version of microlet cannot request it with --bootstrap-kubeconfig yet: " +
+	want := "--kubeconfig=" + root + "/etc/kubernetes/kubelet.conf (flag --kubeconfig): the file does not exist, and " +
+		"this version of microlet cannot request it with --bootstrap-kubeconfig yet: " +
 		"let the kubelet join the cluster on this node first, or put a kubeconfig with client credentials there"
 	if err == nil || err.Error() != want {
 		t.Errorf("error = %v, want %s", err, want)
@@ -158,7 +161,8 @@ func TestWarnings(t *testing.T) {
 		{"authorization: {mode: AlwaysAllow}\nauthentication: {anonymous: {enabled: true}}\n", msgWeaker,
 			[]string{"authentication.anonymous.enabled=true", "authorization.mode=AlwaysAllow"}},
 		{"enableServer: false\nhealthzPort: 0\nreadOnlyPort: 0\n", msgWeaker, nil},
-		{"featureGates: {MemoryQoS: false, KubeletCrashLoopBackOffMax: true, NodeSwap: true}\n", msgGates, []string{"MemoryQoS=false"}},
+		{"featureGates: {MemoryQoS: false, KubeletCrashLoopBackOffMax: true, NodeSwap: true}\n", msgGates,
+			[]string{"MemoryQoS=false"}},
 		// As kind writes it.
 		{"imageGCHighThresholdPercent: 100\nimagePullCredentialsVerificationPolicy: NeverVerify\n", msgByDefault, nil},
 		{"imageGCHighThresholdPercent: 99\n", msgByDefault, []string{"imagePullCredentialsVerificationPolicy="}},
@@ -197,7 +201,8 @@ func TestHost(t *testing.T) {
 	if _, _, err := loadOn(t, v1, "--fail-cgroupv1=false"); err != nil {
 		t.Errorf("cgroup v1 with --fail-cgroupv1=false: %v", err)
 	}
-	if _, _, err := loadOn(t, v1, "--config", file(t, "failCgroupV1: false\nsingleProcessOOMKill: false\n")); err == nil || !strings.Contains(err.Error(), "singleProcessOOMKill=false") {
+	if _, _, err := loadOn(t, v1, "--config", file(t, "failCgroupV1: false\nsingleProcessOOMKill: false\n")); err == nil ||
+		!strings.Contains(err.Error(), "singleProcessOOMKill=false") {
 		t.Errorf("singleProcessOOMKill on cgroup v1: error = %v", err)
 	}
 	swap := machine(t, "/dev/sda2 partition 1000 0 -2\n")

@@ -151,7 +151,8 @@ func TestConditionalDefaults(t *testing.T) {
 	if c := parse("podPidsLimit: -7\n"); *c.PodPidsLimit != -1 {
 		t.Errorf("podPidsLimit = %d, want -1 for any negative number", *c.PodPidsLimit)
 	}
-	if c := parse("featureGates: {KubeletCrashLoopBackOffMax: false}\n"); c.CrashLoopBackOff.MaxContainerRestartPeriod != nil {
+	c := parse("featureGates: {KubeletCrashLoopBackOffMax: false}\n")
+	if c.CrashLoopBackOff.MaxContainerRestartPeriod != nil {
 		t.Error("maxContainerRestartPeriod is defaulted without its gate")
 	}
 }
@@ -231,7 +232,8 @@ func TestGates(t *testing.T) {
 	}
 	if gate, err := newGate(map[string]bool{"AllBeta": false}); err != nil {
 		t.Errorf("newGate: %v", err)
-	} else if got, want := gate.Enabled(featureName("RotateKubeletServerCertificate")), gateEnabled(map[string]bool{"AllBeta": false}, "RotateKubeletServerCertificate"); got != want {
+	} else if got, want := gate.Enabled(featureName("RotateKubeletServerCertificate")),
+		gateEnabled(map[string]bool{"AllBeta": false}, "RotateKubeletServerCertificate"); got != want {
 		t.Errorf("with AllBeta=false a beta gate is %t here and %t in the library", want, got)
 	}
 	for _, name := range []string{gateCustomCPUCFSQuotaPeriod, gateCrashLoopBackOffMax, gateEnsureSecretPulledImages,

@@ -173,7 +173,8 @@ func validateImages(p *problems, k *kc) {
 }
 
 func validateShutdown(p *problems, k *kc) {
-	total, critical, byPriority := k.ShutdownGracePeriod.Duration, k.ShutdownGracePeriodCriticalPods.Duration, k.ShutdownGracePeriodByPodPriority
+	total, critical, byPriority := k.ShutdownGracePeriod.Duration, k.ShutdownGracePeriodCriticalPods.Duration,
+		k.ShutdownGracePeriodByPodPriority
 	if gateEnabled(k.FeatureGates, gateGracefulNodeShutdown) {
 		p.check(critical <= total, "shutdownGracePeriodCriticalPods", critical,
 			fmt.Sprintf("it is above shutdownGracePeriod=%s, of which it is a part", total),
