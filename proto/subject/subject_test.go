@@ -48,10 +48,13 @@ func TestOwnersOfKeys(t *testing.T) {
 		bucket, key string
 		want        role.Role
 	}{
-		{Pods, PodKey("3f2c"), role.Podsync}, {PodStatus, PodKey("3f2c"), role.Podsync}, {Assignment, PodKey("3f2c"), role.Podsync},
+		{Pods, PodKey("3f2c"), role.Podsync}, {PodStatus, PodKey("3f2c"), role.Podsync},
+		{Assignment, PodKey("3f2c"), role.Podsync},
 		{Runtime, RuntimeRelist, role.PLEG}, {ProbeResults, ProbeResultKey("3f2c", "c", ProbeLiveness), role.Prober},
-		{Node, NodeRuntime, role.Podsync}, {Node, NodeCapacity, role.Podsync}, {Node, NodeVolumes, role.Podsync}, {Node, NodeCSI, role.Podsync},
-		{Node, NodeAddresses, role.NodeStatus}, {Node, NodeReported, role.NodeStatus}, {Node, NodeImages, role.ImageGC}, {Node, NodePressure, role.Evictor},
+		{Node, NodeRuntime, role.Podsync}, {Node, NodeCapacity, role.Podsync}, {Node, NodeVolumes, role.Podsync},
+		{Node, NodeCSI, role.Podsync},
+		{Node, NodeAddresses, role.NodeStatus}, {Node, NodeReported, role.NodeStatus}, {Node, NodeImages, role.ImageGC},
+		{Node, NodePressure, role.Evictor},
 		{Stats, StatsSummary, role.Stats}, {Heartbeats, HeartbeatKey(role.PLEG, "0"), role.PLEG},
 	}
 	for _, tt := range tests {

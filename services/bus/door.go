@@ -28,8 +28,8 @@ const (
 )
 
 // Door lets the node's services in, and nobody else: it asks the kernel who has connected to the bus's unix
-// socket before the NATS server hears a byte of it. A service signs in with its own key only: another's is worth nothing
-// to the user that has read it.
+// socket before the NATS server hears a byte of it. A service signs in with its own key only: another's is worth
+// nothing to the user that has read it.
 type Door struct {
 	server *Server
 	rules  unixgrpc.Rules

@@ -91,11 +91,13 @@ func (ids *identities) read(path, name string) (string, error) {
 	key := strings.TrimSpace(string(raw))
 	if !nkeys.IsValidPublicUserKey(key) {
 		return "",
-			fmt.Errorf("nkey of %s: %s does not hold a user's public key; remove it and its seed, and let \"microlet up\" write both again", name, path)
+			fmt.Errorf("nkey of %s: %s does not hold a user's public key; remove it and its seed, and let \"microlet up\" "+
+				"write both again", name, path)
 	}
 	if other, taken := ids.owners[key]; taken {
 		return "",
-			fmt.Errorf("nkey of %s: %s holds the key of %s; remove it and its seed, and let \"microlet up\" write both again", name, path, other)
+			fmt.Errorf("nkey of %s: %s holds the key of %s; remove it and its seed, and let \"microlet up\" write both again",
+				name, path, other)
 	}
 	return key, nil
 }

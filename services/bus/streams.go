@@ -35,14 +35,16 @@ func ensureStreams(ctx context.Context, nc *nats.Conn, r role.Role) error {
 			continue
 		}
 		if _, err := js.CreateOrUpdateStream(ctx, bucketStream(b, r)); err != nil {
-			return fmt.Errorf("bucket %s of %s: %w; if its settings cannot be changed in place, stop the bus and remove its store", b.Name, r, err)
+			return fmt.Errorf("bucket %s of %s: %w; if its settings cannot be changed in place, stop the bus and "+
+				"remove its store", b.Name, r, err)
 		}
 	}
 	if r != subject.OutboxReader {
 		return nil
 	}
 	if _, err := js.CreateOrUpdateStream(ctx, outboxStream()); err != nil {
-		return fmt.Errorf("stream %s: %w; if its settings cannot be changed in place, stop the bus and remove its store", subject.OutboxStream, err)
+		return fmt.Errorf("stream %s: %w; if its settings cannot be changed in place, stop the bus and remove its store",
+			subject.OutboxStream, err)
 	}
 	if _, err := js.CreateOrUpdateConsumer(ctx, subject.OutboxStream, outboxConsumer()); err != nil {
 		return fmt.Errorf("consumer %s of %s: %w", subject.OutboxConsumer, subject.OutboxStream, err)

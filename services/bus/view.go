@@ -49,7 +49,8 @@ func (v *View) hostPort() (host string, port int, err error) {
 	}
 	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
 		return "", 0,
-			fmt.Errorf("bus-view-address is %q: the bus is for this node only; use a loopback address such as 127.0.0.1", v.Address)
+			fmt.Errorf("bus-view-address is %q: the bus is for this node only; use a loopback address such as 127.0.0.1",
+				v.Address)
 	}
 	number, err := strconv.ParseUint(text, 10, 16)
 	if err != nil {

@@ -69,7 +69,8 @@ func (c *Config) Validate() error {
 		errs = append(errs, fmt.Errorf("imageGCHighThresholdPercent is %d: give 0 to 100", high))
 	}
 	if low < 0 || low > high {
-		errs = append(errs, fmt.Errorf("imageGCLowThresholdPercent is %d: give 0 to imageGCHighThresholdPercent (%d)", low, high))
+		errs = append(errs, fmt.Errorf("imageGCLowThresholdPercent is %d: give 0 to imageGCHighThresholdPercent (%d)", low,
+			high))
 	}
 	if d := c.Kubelet.Kubelet.ImageMinimumGCAge.Duration; d < 0 {
 		errs = append(errs, fmt.Errorf("imageMinimumGCAge is %v: give 0 or more", d))

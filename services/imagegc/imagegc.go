@@ -95,8 +95,8 @@ func publish(ctx context.Context, s *service.Service, client *cri.Client, list *
 // syncWait bounds how long a collection waits for the node's pods to be known.
 const syncWait = time.Minute
 
-// collection returns the task that collects garbage, or only keeps account of images. As with the kubelet, the Node gets
-// an Event when it fails twice in a row.
+// collection returns the task that collects garbage, or only keeps account of images. As with the kubelet, the Node
+// gets an Event when it fails twice in a row.
 func collection(cfg *Config, s *service.Service, gc *collector.Collector, pods *bus.View[*podsyncv1.Pod],
 	events *outbox.Recorder,
 ) func(context.Context) {

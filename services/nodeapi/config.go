@@ -59,8 +59,12 @@ func DefaultConfig() Config {
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Credentials, "api-credentials", c.Credentials,
 		"folder of the kubelet's API's own copies of certificates and key; microlet up sets it")
-	fs.IntVar(&c.MaxConnections, "api-max-connections", c.MaxConnections, "connections that a port of the kubelet's API may have; callers who are not authenticated may have three quarters of those of the HTTPS port, and one remote address (an IPv6 /64) an eighth")
-	fs.IntVar(&c.MaxUnauthenticated, "api-max-unauthenticated", c.MaxUnauthenticated, "requests that the kubelet's API authenticates at one time of callers who are not known yet; one remote address (an IPv6 /64) may have a quarter of them")
+	fs.IntVar(&c.MaxConnections, "api-max-connections", c.MaxConnections, "connections that a port of the kubelet's API "+
+		"may have; callers who are not authenticated may have three quarters of those of the HTTPS port, and one remote "+
+		"address (an IPv6 /64) an eighth")
+	fs.IntVar(&c.MaxUnauthenticated, "api-max-unauthenticated", c.MaxUnauthenticated, "requests that the kubelet's API "+
+		"authenticates at one time of callers who are not known yet; one remote address (an IPv6 /64) may have a "+
+		"quarter of them")
 	fs.IntVar(&c.MaxRequests, "api-max-requests", c.MaxRequests,
 		"requests with short answers that the kubelet's API serves at one time")
 	fs.IntVar(&c.MaxLogs, "api-max-logs", c.MaxLogs, "container logs that the kubelet's API serves at one time")

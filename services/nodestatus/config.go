@@ -52,7 +52,8 @@ func KubeletFields() []string {
 	return []string{
 		"contentType", "enableControllerAttachDetach", "enableServer", "eventBurst", "eventRecordQPS", "evictionHard",
 		"featureGates",
-		"kubeReserved", "localStorageCapacityIsolation", "maxPods", "nodeLeaseDurationSeconds", "nodeStatusReportFrequency", "nodeStatusUpdateFrequency",
+		"kubeReserved", "localStorageCapacityIsolation", "maxPods", "nodeLeaseDurationSeconds", "nodeStatusReportFrequency",
+		"nodeStatusUpdateFrequency",
 		"podsPerCore", "port", "providerID", "registerNode", "registerWithTaints", "systemReserved",
 		"node.allocatableIgnoreEviction", "node.cloudProvider", "node.kubeconfig", "node.nodeIP", "node.nodeLabels",
 		"node.rootDir",

@@ -111,7 +111,8 @@ func newDelivery(cfg *Config, s *service.Service, to outbox.Sink, answered func(
 
 // exportName makes the node's name known to who joins its other metrics by it.
 func exportName(to prometheus.Registerer, name string) {
-	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "kubelet_node_name", Help: "The node's name. The count is always 1."}, []string{"node"})
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "kubelet_node_name",
+		Help: "The node's name. The count is always 1."}, []string{"node"})
 	to.MustRegister(g)
 	g.WithLabelValues(name).Set(1)
 }

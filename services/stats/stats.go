@@ -65,7 +65,8 @@ func Run(ctx context.Context, cfg Config) error {
 	})
 	statsv1.RegisterStatsServiceServer(s.GRPC, server.New(server.Options{
 		NodeName: cfg.Service.NodeName, Began: time.Now(), Age: cfg.Kubelet.Node.HousekeepingInterval.Duration,
-		Cgroups: cgroups, Usage: usage, Created: created, PodStats: podStats, Metrics: metrics, Pods: all, Filesystems: &filesystem.Prober{}, Folders: folders, Log: s.Log,
+		Cgroups: cgroups, Usage: usage, Created: created, PodStats: podStats, Metrics: metrics, Pods: all,
+		Filesystems: &filesystem.Prober{}, Folders: folders, Log: s.Log,
 	}))
 	for _, method := range []string{
 		statsv1.StatsService_Summary_FullMethodName, statsv1.StatsService_Page_FullMethodName,
@@ -98,7 +99,8 @@ func shareCgroups(cfg *Config, s *service.Service, all func() map[string]*pods.P
 	}
 	measurer, err := measure.New(measure.Options{
 		CgroupRoot: k.Kubelet.CgroupRoot, System: systemCgroups(cfg), RootDir: k.Node.RootDir,
-		Except:     []string{filepath.Join(k.Node.RootDir, "pods"), "/run/containerd", "/run/containers", "/run/crio", "/run/netns"},
+		Except: []string{filepath.Join(k.Node.RootDir, "pods"), "/run/containerd", "/run/containers", "/run/crio",
+			"/run/netns"},
 		PodCgroups: podCgroups, Pods: all, Book: book,
 	})
 	if err != nil {

@@ -166,11 +166,13 @@ func TestHeadersOfAnEntryAreNotTheListings(t *testing.T) {
 	proctest.Await(t, bound, "the heartbeat is stored", func() bool { return w.Pending() == 0 })
 	pleg, _ := n.raw(role.PLEG)
 	for i, header := range []nats.Header{
-		{"Status": {"500"}}, {"Nats-Sequence": {"x"}}, {"Nats-Sequence": {"0"}}, {"Nats-Num-Pending": {"7"}, "Status": {"204"}},
+		{"Status": {"500"}}, {"Nats-Sequence": {"x"}}, {"Nats-Sequence": {"0"}},
+		{"Nats-Num-Pending": {"7"}, "Status": {"204"}},
 		{"Nats-Subject": {subject.Entry(subject.Heartbeats, subject.HeartbeatKey(role.Podsync, "0"))}},
 	} {
 		key := subject.Entry(subject.Heartbeats, subject.HeartbeatKey(role.PLEG, fmt.Sprintf("r%d", i)))
-		if _, err := pleg.RequestMsg(&nats.Msg{Subject: key, Header: header, Data: signedAs(t, "pleg.0", "poison")}, bound); err != nil {
+		if _, err := pleg.RequestMsg(&nats.Msg{Subject: key, Header: header, Data: signedAs(t, "pleg.0", "poison")},
+			bound); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -223,7 +225,8 @@ func TestReadersHoldNoMoreThanABucket(t *testing.T) {
 	line := &wire{socketDialer: socketDialer(n.socket())}
 	pleg, _ := n.rawThrough(role.PLEG, line)
 	large := subject.Entry(subject.Heartbeats, subject.HeartbeatKey(role.PLEG, "large"))
-	if _, err := fmt.Fprintf(line.first(), "PUB %s %d\r\n%s\r\n", large, bucket.MaxEntry+1, make([]byte, bucket.MaxEntry+1)); err != nil {
+	if _, err := fmt.Fprintf(line.first(), "PUB %s %d\r\n%s\r\n", large, bucket.MaxEntry+1,
+		make([]byte, bucket.MaxEntry+1)); err != nil {
 		t.Fatal(err)
 	}
 	proctest.Await(t, bound, "the bus cuts who sends too much",
@@ -233,7 +236,8 @@ func TestReadersHoldNoMoreThanABucket(t *testing.T) {
 	pleg, _ = n.raw(role.PLEG)
 	entry := signedAs(t, "pleg.0", strings.Repeat("x", int(bucket.MaxEntry)-200))
 	for i := range 2 * int(bucket.MaxBytes) / len(entry) {
-		if err := pleg.Publish(subject.Entry(subject.Heartbeats, subject.HeartbeatKey(role.PLEG, fmt.Sprintf("r%d", i))), entry); err != nil {
+		if err := pleg.Publish(subject.Entry(subject.Heartbeats, subject.HeartbeatKey(role.PLEG, fmt.Sprintf("r%d", i))),
+			entry); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -322,7 +326,8 @@ func beStranger(path string) {
 			os.Exit(1)
 		}
 		go func() {
-			fmt.Fprintf(conn, "INFO {\"server_id\":\"X\",\"nonce\":\"abc\",\"auth_required\":true,\"headers\":true,\"max_payload\":1048576,\"proto\":1}\r\n")
+			fmt.Fprintf(conn, "INFO {\"server_id\":\"X\",\"nonce\":\"abc\",\"auth_required\":true,\"headers\":true,"+
+				"\"max_payload\":1048576,\"proto\":1}\r\n")
 			buf := make([]byte, 4096)
 			n, _ := conn.Read(buf)
 			if n > 0 {

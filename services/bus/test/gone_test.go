@@ -154,7 +154,8 @@ func TestTheViewerReadsAndCannotWrite(t *testing.T) {
 		nc.Close()
 		t.Error("the port takes connections without a key")
 	}
-	if nc, err := nats.Connect("nats://bus", nats.SetCustomDialer(socketDialer(cfg.BusSocket())), mustKey(t, bus.ViewerSeedFile(cfg.NKeys()))); err == nil {
+	if nc, err := nats.Connect("nats://bus", nats.SetCustomDialer(socketDialer(cfg.BusSocket())),
+		mustKey(t, bus.ViewerSeedFile(cfg.NKeys()))); err == nil {
 		nc.Close()
 		t.Error("the viewer's key is taken at the socket")
 	}

@@ -83,7 +83,8 @@ func newNode(t *testing.T, hard map[string]string) *node {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
-	t.Cleanup(n.Serve(n.cfg.Service.Socket(role.Podsync), func(s *grpc.Server) { podsyncv1.RegisterPodsyncServiceServer(s, n) }))
+	t.Cleanup(n.Serve(n.cfg.Service.Socket(role.Podsync),
+		func(s *grpc.Server) { podsyncv1.RegisterPodsyncServiceServer(s, n) }))
 	n.Client(role.Podsync, func(c *bus.Client) { n.pods, n.statuses = c.Own(subject.Pods), c.Own(subject.PodStatus) })
 	n.Client(role.NodeStatus, func(c *bus.Client) {
 		n.pressure = bus.Watch[evictorv1.Pressure](c, subject.Node, subject.NodePressure, nil)
@@ -102,7 +103,8 @@ func (n *node) tell(uid string, state podsyncv1.ContainerState) {
 		n.t.Error(err)
 	}
 	n.pods.Put(subject.PodKey(uid), &podsyncv1.Pod{Pod: body})
-	n.statuses.Put(subject.PodKey(uid), &podsyncv1.PodStatus{Containers: []*podsyncv1.Container{{Name: "c", Id: "x", State: state}}})
+	n.statuses.Put(subject.PodKey(uid),
+		&podsyncv1.PodStatus{Containers: []*podsyncv1.Container{{Name: "c", Id: "x", State: state}}})
 	n.pods.Complete()
 	n.statuses.Complete()
 }

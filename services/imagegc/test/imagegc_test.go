@@ -114,7 +114,8 @@ func (n *node) sizes(want ...int64) *imagegcv1.Images {
 
 func (n *node) images() []string {
 	n.t.Helper()
-	resp, err := runtimeapi.NewImageServiceClient(n.runtime.Conn()).ListImages(n.t.Context(), &runtimeapi.ListImagesRequest{})
+	resp, err := runtimeapi.NewImageServiceClient(n.runtime.Conn()).ListImages(n.t.Context(),
+		&runtimeapi.ListImagesRequest{})
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -36,7 +36,8 @@ func (c *Client) Store(ctx context.Context, subj, id string, m proto.Message) er
 		return fmt.Errorf("store %s: %w", subj, ErrNotConnected)
 	}
 	defer cancel()
-	if _, err := s.js.PublishMsg(ctx, &nats.Msg{Subject: subj, Data: data}, jetstream.WithMsgID(id), jetstream.WithRetryAttempts(0)); err != nil {
+	if _, err := s.js.PublishMsg(ctx, &nats.Msg{Subject: subj, Data: data}, jetstream.WithMsgID(id),
+		jetstream.WithRetryAttempts(0)); err != nil {
 		return fmt.Errorf("store %s: %w", subj, err)
 	}
 	return nil

@@ -34,7 +34,8 @@ func testView(t *testing.T) (*View[*wrapperspb.StringValue], *[]string) {
 		t.Fatal(err)
 	}
 	reported := &[]string{}
-	return Watch[wrapperspb.StringValue](c, subject.ProbeResults, ">", func(key string) { *reported = append(*reported, key) }),
+	return Watch[wrapperspb.StringValue](c, subject.ProbeResults, ">",
+			func(key string) { *reported = append(*reported, key) }),
 		reported
 }
 
@@ -83,7 +84,8 @@ func TestViewKeepsWhatIsNewest(t *testing.T) {
 		"an old mark": {[]entry{mark(a, 2), put(a, 2, 1, k, "x"), mark(a, 1)}, map[string]string{
 			k: "x",
 		}},
-		"a value that cannot be decoded": {[]entry{put(a, 1, 1, k, "x"), {key: k, writer: a, epoch: 1, rev: 2, value: []byte{0xff}}}, map[string]string{
+		"a value that cannot be decoded": {[]entry{put(a, 1, 1, k, "x"),
+			{key: k, writer: a, epoch: 1, rev: 2, value: []byte{0xff}}}, map[string]string{
 			k: "x",
 		}},
 		"keys are kept before the mark came": {[]entry{put(a, 1, 1, k, "x"), put(a, 2, 1, "q.c.liveness", "y")},
@@ -191,8 +193,10 @@ func TestAgeCountsWhatCouldBeHeard(t *testing.T) {
 
 func TestParseViolation(t *testing.T) {
 	for in, want := range map[string][2]string{
-		`nats: permissions violation: Permissions Violation for Publish to "$KV.NODE.capacity"`:   {"publish", "$KV.NODE.capacity"},
-		`nats: permissions violation: Permissions Violation for Subscription to "microlet.evt.>"`: {"subscribe", "microlet.evt.>"},
+		`nats: permissions violation: Permissions Violation for Publish to "$KV.NODE.capacity"`: {"publish",
+			"$KV.NODE.capacity"},
+		`nats: permissions violation: Permissions Violation for Subscription to "microlet.evt.>"`: {"subscribe",
+			"microlet.evt.>"},
 	} {
 		operation, subj, ok := parseViolation(errors.New(in))
 		if !ok || operation != want[0] || subj != want[1] {

@@ -41,10 +41,13 @@ func TestNewRequest(t *testing.T) {
 		accept      []string
 		requestHost string
 	}{
-		"plain":         {v1.HTTPGetAction{Path: "/a?b=c"}, "10.0.0.1", "http://10.0.0.1:80/a?b=c", "kube/1", []string{"*/*"}, ""},
-		"HTTPS":         {v1.HTTPGetAction{Path: "a", Scheme: v1.URISchemeHTTPS}, "10.0.0.1", "https://10.0.0.1:80/a", "kube/1", []string{"*/*"}, ""},
-		"IPv6":          {v1.HTTPGetAction{Path: "/"}, "fd00::1", "http://[fd00::1]:80/", "kube/1", []string{"*/*"}, ""},
-		"own headers":   {v1.HTTPGetAction{HTTPHeaders: header("user-agent", "mine", "Accept", "text/css", "Host", "name")}, "h", "http://h:80", "mine", []string{"text/css"}, "name"},
+		"plain": {v1.HTTPGetAction{Path: "/a?b=c"}, "10.0.0.1", "http://10.0.0.1:80/a?b=c", "kube/1", []string{"*/*"},
+			""},
+		"HTTPS": {v1.HTTPGetAction{Path: "a", Scheme: v1.URISchemeHTTPS}, "10.0.0.1", "https://10.0.0.1:80/a",
+			"kube/1", []string{"*/*"}, ""},
+		"IPv6": {v1.HTTPGetAction{Path: "/"}, "fd00::1", "http://[fd00::1]:80/", "kube/1", []string{"*/*"}, ""},
+		"own headers": {v1.HTTPGetAction{HTTPHeaders: header("user-agent", "mine", "Accept", "text/css", "Host", "name")},
+			"h", "http://h:80", "mine", []string{"text/css"}, "name"},
 		"no Accept":     {v1.HTTPGetAction{HTTPHeaders: header("Accept", "")}, "h", "http://h:80", "kube/1", nil, ""},
 		"no path":       {v1.HTTPGetAction{}, "h", "http://h:80", "kube/1", []string{"*/*"}, ""},
 		"a broken path": {v1.HTTPGetAction{Path: "/%zz"}, "h", "http://h:80/%25zz", "kube/1", []string{"*/*"}, ""},

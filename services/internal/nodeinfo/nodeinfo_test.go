@@ -120,7 +120,8 @@ func TestProcessLimitIsTheSmallerOne(t *testing.T) {
 		pids, threads string
 		want          int64
 	}{{"4194304\n", "24142\n", 24142}, {"32768\n", "191000\n", 32768}} {
-		got, err := tree(t, map[string]string{"/proc/sys/kernel/pid_max": c.pids, "/proc/sys/kernel/threads-max": c.threads}).ProcessLimit()
+		got, err := tree(t, map[string]string{"/proc/sys/kernel/pid_max": c.pids,
+			"/proc/sys/kernel/threads-max": c.threads}).ProcessLimit()
 		if err != nil || got != c.want {
 			t.Errorf("pid_max %q, threads-max %q: %d, %v, want %d", c.pids, c.threads, got, err, c.want)
 		}

@@ -137,7 +137,8 @@ func newDelivery(from source, sink Sink, o DeliveryOptions) (*Delivery, error) {
 		held: map[string]*item{}, lanes: map[corev1.ObjectReference]*lane{}, refused: map[*series]bool{},
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_outbox_delivered_events_total",
-			Help: "Kubernetes Events taken from the outbox, by outcome: created, patched, filtered (by the spam filter), rejected (by the apiserver), repeated (by the bus, after a lost acknowledgement), malformed, abandoned.",
+			Help: "Kubernetes Events taken from the outbox, by outcome: created, patched, filtered (by the spam filter), " +
+				"rejected (by the apiserver), repeated (by the bus, after a lost acknowledgement), malformed, abandoned.",
 		}, []string{"outcome"}),
 		retries: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "microlet_outbox_delivery_retries_total",

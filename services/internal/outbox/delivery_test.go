@@ -409,7 +409,8 @@ func TestAnOutageLosesNoEvent(t *testing.T) {
 				to.set(nil)
 				wait(time.Minute)
 				for pod := range 60 {
-					if got, want := to.of(fmt.Sprint("pod-", pod)), []string{"0", "1", "2", "3", "4", "5", "6", "7", "8"}; !slices.Equal(got, want) {
+					if got, want := to.of(fmt.Sprint("pod-", pod)),
+						[]string{"0", "1", "2", "3", "4", "5", "6", "7", "8"}; !slices.Equal(got, want) {
 						t.Errorf("pod-%d has %q, want %q", pod, got, want)
 					}
 				}

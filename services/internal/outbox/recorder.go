@@ -95,7 +95,8 @@ func newRecorder(s storer, of role.Role, writer, nodeName string, log *slog.Logg
 		}),
 		dropped: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "microlet_outbox_dropped_events_total",
-			Help: "Kubernetes Events that this service dropped because too many waited for the bus, or because they were malformed.",
+			Help: "Kubernetes Events that this service dropped because too many waited for the bus, or because they " +
+				"were malformed.",
 		}),
 		life: time.Now().UnixNano(), wake: make(chan struct{}, 1),
 	}

@@ -10,7 +10,8 @@ import (
 
 const (
 	unified = "0::/system.slice/microlet.service\n"
-	systemd = "12:pids:/system.slice/microlet.service\n11:cpu,cpuacct:/\n1:name=systemd:/system.slice/microlet.service\n0::/system.slice/microlet.service\n"
+	systemd = "12:pids:/system.slice/microlet.service\n11:cpu,cpuacct:/\n1:name=systemd:/system.slice/microlet.service\n" +
+		"0::/system.slice/microlet.service\n"
 )
 
 func mustParse(t *testing.T, text string) cgroups {
@@ -65,8 +66,10 @@ func TestCgroupsOfAUnit(t *testing.T) {
 		{unified, "/system.slice", false},
 		{"0::/\n", "/system.slice/microlet.service", false},
 		{systemd, "/system.slice/microlet.service", true},
-		{strings.Replace(systemd, "11:cpu,cpuacct:/", "11:cpu,cpuacct:/system.slice", 1), "/system.slice/microlet.service", true},
-		{strings.Replace(systemd, "11:cpu,cpuacct:/", "11:cpu,cpuacct:/kubepods/podx/c", 1), "/system.slice/microlet.service", false},
+		{strings.Replace(systemd, "11:cpu,cpuacct:/", "11:cpu,cpuacct:/system.slice", 1), "/system.slice/microlet.service",
+			true},
+		{strings.Replace(systemd, "11:cpu,cpuacct:/", "11:cpu,cpuacct:/kubepods/podx/c", 1), "/system.slice/microlet.service",
+			false},
 		// What a helper sees of the host from its own cgroup namespace.
 		{"0::/../../../system.slice/microlet.service\n", "/system.slice/microlet.service", true},
 		{"0::/../../podx/system.slice/microlet.service\n", "/system.slice/microlet.service", false},
@@ -87,17 +90,24 @@ func TestPodsOfCgroups(t *testing.T) {
 	}{
 		{"no pod", unified, unified, nil},
 		{"cgroupfs, guaranteed", "0::/kubepods/pod" + a + "/c\n", unified, []string{a}},
-		{"cgroupfs, burstable, a container's own cgroup", "0::/kubepods/burstable/pod" + a + "/c/x/y\n", unified, []string{a}},
+		{"cgroupfs, burstable, a container's own cgroup", "0::/kubepods/burstable/pod" + a + "/c/x/y\n", unified,
+			[]string{a}},
 		{"cgroupfs below a cgroupRoot", "0::/nodes/one/kubepods/besteffort/pod" + a + "/c\n", unified, []string{a}},
-		{"systemd, guaranteed", "0::/kubepods.slice/kubepods-pod" + slice(a) + "/cri-containerd-c.scope\n", unified, []string{a}},
-		{"systemd, burstable", "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + slice(a) + "/crio-c.scope\n", unified, []string{a}},
-		{"systemd below a cgroupRoot", "0::/one.slice/one-kubepods.slice/one-kubepods-besteffort.slice/one-kubepods-besteffort-pod" + slice(a) + "/c\n", unified, []string{a}},
-		{"a static pod", "0::/kubepods/pod2f0e8a9d3c4b5a69788f0e2d3c4b5a69/c\n", unified, []string{"2f0e8a9d3c4b5a69788f0e2d3c4b5a69"}},
+		{"systemd, guaranteed", "0::/kubepods.slice/kubepods-pod" + slice(a) + "/cri-containerd-c.scope\n", unified,
+			[]string{a}},
+		{"systemd, burstable", "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + slice(a) +
+			"/crio-c.scope\n", unified, []string{a}},
+		{"systemd below a cgroupRoot",
+			"0::/one.slice/one-kubepods.slice/one-kubepods-besteffort.slice/one-kubepods-besteffort-pod" + slice(a) + "/c\n",
+			unified, []string{a}},
+		{"a static pod", "0::/kubepods/pod2f0e8a9d3c4b5a69788f0e2d3c4b5a69/c\n", unified,
+			[]string{"2f0e8a9d3c4b5a69788f0e2d3c4b5a69"}},
 		{"the pod's own name for another", "0::/kubepods/pod" + a + "/c/kubepods/pod" + b + "\n", unified, []string{a}},
 		{"v1, not in every hierarchy", "2:cpu:/kubepods/pod" + a + "/c\n1:name=systemd:/\n0::/\n", systemd, []string{a}},
 		{"v1, several", "2:cpu:/kubepods/pod" + a + "/c\n1:name=systemd:/kubepods/pod" + b + "/c\n", systemd, []string{a, b}},
 		{"this process is in the same pod", "0::/kubepods/pod" + a + "/other\n", "0::/kubepods/pod" + a + "/c\n", nil},
-		{"a pod of a node that is a pod", "0::/kubepods/pod" + a + "/c/kubepods/pod" + b + "/d\n", "0::/kubepods/pod" + a + "/c/system.slice/m.service\n", []string{b}},
+		{"a pod of a node that is a pod", "0::/kubepods/pod" + a + "/c/kubepods/pod" + b + "/d\n",
+			"0::/kubepods/pod" + a + "/c/system.slice/m.service\n", []string{b}},
 		{"seen by a helper", "0::/../../pod" + a + "/c\n", "0::/\n", []string{a}},
 		{"podman's service", "0::/system.slice/podman.service\n", unified, nil},
 		{"podman's container", "0::/machine.slice/libpod-0a1b.scope\n", unified, nil},
@@ -115,8 +125,10 @@ func TestInstanceOfTheAgent(t *testing.T) {
 		ours, theirs string
 		want         bool
 	}{
-		{"0::/system.slice/microlet.service/" + AgentCgroup + "-0a1b2c3d\n", "0::/system.slice/microlet.service" + limited + "\n", true},
-		{systemd + "9:memory:/system.slice/microlet.service\n", systemd + "9:memory:/system.slice/microlet.service" + limited + "\n", true},
+		{"0::/system.slice/microlet.service/" + AgentCgroup + "-0a1b2c3d\n",
+			"0::/system.slice/microlet.service" + limited + "\n", true},
+		{systemd + "9:memory:/system.slice/microlet.service\n",
+			systemd + "9:memory:/system.slice/microlet.service" + limited + "\n", true},
 		{systemd + "9:memory:/\n", systemd + "9:memory:" + limited + "\n", true},
 		{unified, "0::/system.slice/other.service" + limited + "\n", false},
 		{unified, "0::/kubepods/podx/c" + limited + "\n", false},

@@ -94,7 +94,8 @@ func TestKinds(t *testing.T) {
 func TestContainers(t *testing.T) {
 	s := &v1.PodSpec{
 		InitContainers: []v1.Container{{Name: "i"},
-			{Name: "s", RestartPolicy: new(v1.ContainerRestartPolicyAlways)}, {Name: "n", RestartPolicy: new(v1.ContainerRestartPolicyNever)}},
+			{Name: "s", RestartPolicy: new(v1.ContainerRestartPolicyAlways)},
+			{Name: "n", RestartPolicy: new(v1.ContainerRestartPolicyNever)}},
 		Containers:          []v1.Container{{Name: "a"}, {Name: "b"}},
 		EphemeralContainers: []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "e"}}},
 	}

@@ -107,7 +107,8 @@ func TestTreeOfManyNames(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(os.Symlink("/", filepath.Join(dir, "link")), unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600)); err != nil {
+	if err := errors.Join(os.Symlink("/", filepath.Join(dir, "link")),
+		unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // what is gone is success
@@ -121,7 +122,8 @@ func TestTreeOfManyNames(t *testing.T) {
 func TestTreeTakesALinkAndNotWhereItLeads(t *testing.T) {
 	dir := t.TempDir()
 	outside := filepath.Join(dir, "outside")
-	if err := errors.Join(os.MkdirAll(filepath.Join(outside, "sub"), 0o700), os.Symlink(outside, filepath.Join(dir, "pod"))); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Join(outside, "sub"), 0o700),
+		os.Symlink(outside, filepath.Join(dir, "pod"))); err != nil {
 		t.Fatal(err)
 	}
 	if err := Tree(t.Context(), filepath.Join(dir, "pod")); err != nil {
@@ -146,14 +148,16 @@ func TestTreeAgainstALinkInTheWay(t *testing.T) {
 			dir := t.TempDir()
 			pod, outside := filepath.Join(dir, "pod"), filepath.Join(dir, "outside")
 			precious := filepath.Join(outside, "precious")
-			if err := errors.Join(os.MkdirAll(filepath.Join(pod, "sub", "x"), 0o700), os.Mkdir(outside, 0o700), os.WriteFile(precious, nil, 0o600)); err != nil {
+			if err := errors.Join(os.MkdirAll(filepath.Join(pod, "sub", "x"), 0o700), os.Mkdir(outside, 0o700),
+				os.WriteFile(precious, nil, 0o600)); err != nil {
 				t.Fatal(err)
 			}
 			swapped := 0
 			err := removeWith(open, pod, func(name string) {
 				if name == "sub" {
 					swapped++
-					if err := errors.Join(os.Rename(filepath.Join(pod, name), filepath.Join(pod, "aside")), os.Symlink(outside, filepath.Join(pod, name))); err != nil {
+					if err := errors.Join(os.Rename(filepath.Join(pod, name), filepath.Join(pod, "aside")),
+						os.Symlink(outside, filepath.Join(pod, name))); err != nil {
 						t.Error(err)
 					}
 				}
@@ -192,7 +196,8 @@ func TestTreeAgainstARacingLink(t *testing.T) {
 		}
 	})
 	for range 200 {
-		if err := errors.Join(os.MkdirAll(filepath.Join(folder, "a", "b"), 0o700), os.Symlink(outside, link)); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := errors.Join(os.MkdirAll(filepath.Join(folder, "a", "b"), 0o700), os.Symlink(outside, link)); err != nil &&
+			!errors.Is(err, fs.ErrExist) {
 			t.Fatal(err)
 		}
 		if err := Tree(t.Context(), pod); err != nil {
@@ -210,7 +215,8 @@ func TestTreeAgainstARacingLink(t *testing.T) {
 func TestTreeThatIsMovedMeanwhile(t *testing.T) {
 	dir := t.TempDir()
 	pod, outside := filepath.Join(dir, "pod"), filepath.Join(dir, "outside")
-	if err := errors.Join(os.MkdirAll(filepath.Join(pod, "a", "b"), 0o700), os.MkdirAll(filepath.Join(outside, "b-was-here"), 0o700)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Join(pod, "a", "b"), 0o700),
+		os.MkdirAll(filepath.Join(outside, "b-was-here"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	err := removeWith(samemount.Open, pod, func(name string) {

@@ -72,7 +72,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of the Node object")
 	fs.StringVar(&c.Replica, "replica", c.Replica, "tells replicas of this service apart; the same after a restart")
 	fs.StringSliceVar(&c.PeerCgroups, "peer-cgroups", c.PeerCgroups,
-		"further cgroups whose processes are the node agent's, for services that are units of their own, such as /system.slice/microlet-bus.service")
+		"further cgroups whose processes are the node agent's, for services that are units of their own, such as "+
+			"/system.slice/microlet-bus.service")
 	if fs.Lookup("v") == nil { // the kubelet's flags bring their own
 		c.Log.AddFlags(fs)
 	}

@@ -297,7 +297,8 @@ func TestSinglePlacement(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if _, err := grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}, grpc.WaitForReady(true)); err != nil {
+	if _, err := grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{},
+		grpc.WaitForReady(true)); err != nil {
 		t.Errorf("pleg asks podsync: %v", err)
 	}
 	err = conn.Invoke(t.Context(), "/microlet.podsync.v1.PodsyncService/Unlisted", &grpc_health_v1.HealthCheckRequest{},

@@ -91,7 +91,8 @@ func setVerbosity(w http.ResponseWriter, r *http.Request) {
 	}
 	v, err := strconv.Atoi(strings.TrimSpace(string(body)))
 	if err == nil && v > MaxVerbosity {
-		err = fmt.Errorf("verbosity is %d: use 0 to %d; from %d on the bodies of requests are logged, which hold Secrets and tokens, so that it takes a restart with --v=%d",
+		err = fmt.Errorf("verbosity is %d: use 0 to %d; from %d on the bodies of requests are logged, which hold Secrets "+
+			"and tokens, so that it takes a restart with --v=%d",
 			v, MaxVerbosity, MaxVerbosity+1, v)
 	}
 	if err == nil {

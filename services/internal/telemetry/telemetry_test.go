@@ -46,7 +46,8 @@ func dialer(path string) *http.Client {
 
 // requests are all that the socket of metrics answers.
 var requests = []struct{ method, path string }{
-	{http.MethodGet, "/metrics"}, {http.MethodGet, "/healthz"}, {http.MethodGet, "/debug/pprof/cmdline"}, {http.MethodPut, "/debug/flags/v"},
+	{http.MethodGet, "/metrics"}, {http.MethodGet, "/healthz"}, {http.MethodGet, "/debug/pprof/cmdline"},
+	{http.MethodPut, "/debug/flags/v"},
 }
 
 // ask makes the requests and prints the answers' codes.
@@ -81,7 +82,8 @@ func TestServeChecksItsPeers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(os.Chown(dir, 0, role.GroupNode), os.Chmod(dir, 0o750), os.Chown(path, 0, role.GroupNode), os.Chmod(path, 0o660)); err != nil {
+	if err := errors.Join(os.Chown(dir, 0, role.GroupNode), os.Chmod(dir, 0o750), os.Chown(path, 0, role.GroupNode),
+		os.Chmod(path, 0o660)); err != nil {
 		t.Fatalf("run the tests as root: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -40,7 +40,8 @@ var ErrInUse = errors.New("another server answers on the socket")
 func Listen(path string, mode os.FileMode, gid int) (net.Listener, error) {
 	if len(path) > maxPath {
 		return nil,
-			fmt.Errorf("listen on %s: the path has %d bytes and a unix socket's may have %d; choose a shorter --runtime-dir", path, len(path), maxPath)
+			fmt.Errorf("listen on %s: the path has %d bytes and a unix socket's may have %d; choose a shorter --runtime-dir",
+				path, len(path), maxPath)
 	}
 	dir := filepath.Dir(path)
 	if err := checkClosed(dir); err != nil {

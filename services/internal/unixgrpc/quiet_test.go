@@ -79,7 +79,8 @@ func TestACallIsNoMoreThanItsMessages(t *testing.T) {
 	}
 	const calls = 20
 	for range calls {
-		if _, err := grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}); err != nil {
+		if _, err := grpc_health_v1.NewHealthClient(conn).Check(t.Context(),
+			&grpc_health_v1.HealthCheckRequest{}); err != nil {
 			t.Fatal(err)
 		}
 		<-r.peers

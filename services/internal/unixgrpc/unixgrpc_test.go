@@ -152,7 +152,8 @@ func TestPolicyByTheKernelsWord(t *testing.T) {
 		t.Errorf("a stream of another role: %v, want PermissionDenied", err)
 	}
 	for range 3 {
-		if _, err := client.List(t.Context(), &grpc_health_v1.HealthListRequest{}); status.Code(err) != codes.PermissionDenied {
+		if _, err := client.List(t.Context(),
+			&grpc_health_v1.HealthListRequest{}); status.Code(err) != codes.PermissionDenied {
 			t.Errorf("a method that the policy does not name: %v, want PermissionDenied", err)
 		}
 	}

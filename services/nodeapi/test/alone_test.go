@@ -133,7 +133,8 @@ func TestStatsComesAndGoes(t *testing.T) {
 	joe := e.user("joe get_metrics")
 	expect(t, soon, "the summary for who may read metrics alone",
 		func() (int, string) { return joe.get("/stats/summary") }, 403, "")
-	expect(t, soon, "metrics for the same", func() (int, string) { return joe.get("/metrics/resource") }, 200, "scrape_error")
+	expect(t, soon, "metrics for the same", func() (int, string) { return joe.get("/metrics/resource") }, 200,
+		"scrape_error")
 
 	t.Log("stats hangs")
 	f.hangs.Store(true)
@@ -237,8 +238,10 @@ func TestCredentials(t *testing.T) {
 		{"no credential", e.caller("127.0.0.1"), 401},
 		{"a certificate", e.user(jane), 200},
 		{"a certificate without the right", e.user("joe get_log"), 403},
-		{"an expired certificate", e.caller("127.0.0.1", e.clients.Pair(testpki.Leaf{Name: jane, Usage: client, From: -time.Hour, To: -time.Second})), 401},
-		{"a certificate of tomorrow", e.caller("127.0.0.1", e.clients.Pair(testpki.Leaf{Name: jane, Usage: client, From: time.Minute, To: time.Hour})), 401},
+		{"an expired certificate", e.caller("127.0.0.1",
+			e.clients.Pair(testpki.Leaf{Name: jane, Usage: client, From: -time.Hour, To: -time.Second})), 401},
+		{"a certificate of tomorrow", e.caller("127.0.0.1",
+			e.clients.Pair(testpki.Leaf{Name: jane, Usage: client, From: time.Minute, To: time.Hour})), 401},
 		{"a certificate of another authority", e.caller("127.0.0.1", other.Pair(testpki.Client(jane))), 401},
 		{"a server's certificate", e.caller("127.0.0.1", e.clients.Pair(testpki.Server(jane))), 401},
 		{"the node's own certificate", e.caller("127.0.0.1", e.servers.Pair(testpki.Server(jane))), 401},
@@ -429,7 +432,8 @@ func TestReaderWhoReadsNothing(t *testing.T) {
 	e.kubelet().StreamingConnectionIdleTimeout.Duration = 3 * time.Second
 	e.startPeers()
 	line := append(append([]byte("2026-01-01T00:00:00.000000000Z stdout F "), bytes.Repeat([]byte("x"), 8000)...), '\n')
-	if err := os.WriteFile(filepath.Join(e.kubelet().PodLogsDir, "p", "c.log"), bytes.Repeat(line, 8000), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(e.kubelet().PodLogsDir, "p", "c.log"), bytes.Repeat(line, 8000),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	e.start()

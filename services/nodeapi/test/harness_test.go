@@ -185,7 +185,9 @@ func (e *edge) addPod(name string) {
 		ContainerID: "fake://" + ids["c"],
 		State:       v1.ContainerState{Running: &v1.ContainerStateRunning{}},
 	}}
-	if err := errors.Join(os.Mkdir(logs, 0o755), os.WriteFile(filepath.Join(logs, "c.log"), []byte("2026-01-01T00:00:00.000000000Z stdout F one\n"), 0o644)); err != nil {
+	if err := errors.Join(os.Mkdir(logs, 0o755),
+		os.WriteFile(filepath.Join(logs, "c.log"), []byte("2026-01-01T00:00:00.000000000Z stdout F one\n"),
+			0o644)); err != nil {
 		e.t.Fatal(err)
 	}
 	spec, err := p.Marshal()

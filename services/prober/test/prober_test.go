@@ -88,7 +88,8 @@ func (n *node) run(uid, replica string, handler v1.ProbeHandler) {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	status, err := (&v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{{Name: container}}}).Marshal()
+	status, err := (&v1.PodStatus{Phase: v1.PodRunning,
+		ContainerStatuses: []v1.ContainerStatus{{Name: container}}}).Marshal()
 	if err != nil {
 		n.t.Fatal(err)
 	}

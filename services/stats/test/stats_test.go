@@ -143,7 +143,8 @@ func (n *node) page(p statsv1.MetricsPage) string {
 	}
 }
 
-// A container's figures are reported while it runs; its successor's begin anew, and nothing of the dead one is reported.
+// A container's figures are reported while it runs; its successor's begin anew, and nothing of the dead one is
+// reported.
 func TestAContainersLife(t *testing.T) {
 	n := newNode(t)
 	sandbox, first, second := strings.Repeat("5", 64), strings.Repeat("a", 64), strings.Repeat("b", 64)
@@ -161,11 +162,13 @@ func TestAContainersLife(t *testing.T) {
 		return pod.CPU != nil && pod.CPU.UsageNanoCores != nil && *pod.CPU.UsageCoreNanoSeconds > enough
 	})
 	c := pod.Containers[0]
-	if pod.PodRef.Name != "web" || c.Name != "main" || *c.CPU.UsageCoreNanoSeconds == 0 || c.Memory.WorkingSetBytes == nil ||
+	if pod.PodRef.Name != "web" || c.Name != "main" || *c.CPU.UsageCoreNanoSeconds == 0 ||
+		c.Memory.WorkingSetBytes == nil ||
 		pod.Network == nil || *pod.ProcessStats.ProcessCount == 0 {
 		t.Errorf("the pod is %+v", pod)
 	}
-	resource, cadvisor := n.page(statsv1.MetricsPage_METRICS_PAGE_RESOURCE), n.page(statsv1.MetricsPage_METRICS_PAGE_CADVISOR)
+	resource, cadvisor := n.page(statsv1.MetricsPage_METRICS_PAGE_RESOURCE),
+		n.page(statsv1.MetricsPage_METRICS_PAGE_CADVISOR)
 	for page, want := range map[string][]string{
 		resource: {`container_cpu_usage_seconds_total{container="main",namespace="default",pod="web"}`,
 			"node_memory_working_set_bytes ", "resource_scrape_error 0"},

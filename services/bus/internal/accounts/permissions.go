@@ -90,7 +90,8 @@ func reads(b subject.Bucket, owner, r role.Role) (bool, error) {
 	}
 	if some && !all {
 		return false,
-			fmt.Errorf("bucket %s: %s is a reader of some keys of %s only; make it a reader of all, or move the keys to another bucket", b.Name, r, owner)
+			fmt.Errorf("bucket %s: %s is a reader of some keys of %s only; make it a reader of all, or move the keys to "+
+				"another bucket", b.Name, r, owner)
 	}
 	return some, nil
 }

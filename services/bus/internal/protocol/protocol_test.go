@@ -18,7 +18,8 @@ func TestCopy(t *testing.T) {
 		out  string // what the server gets; "same" is all of it
 		want string // part of the error; empty is io.EOF
 	}{
-		"a conversation":             {connect + "PING\r\nSUB a.> 1\r\nPUB a 5\r\nhello\r\nHPUB a r 4 9\r\nNATShello\r\nPONG\r\nUNSUB 1\r\n", "same", ""},
+		"a conversation": {connect +
+			"PING\r\nSUB a.> 1\r\nPUB a 5\r\nhello\r\nHPUB a r 4 9\r\nNATShello\r\nPONG\r\nUNSUB 1\r\n", "same", ""},
 		"an empty message":           {connect + "PUB a 0\r\n\r\nPING\r\n", "same", ""},
 		"CONNECT within a message":   {connect + "PUB a 49\r\n" + connect + "\r\nPING\r\n", "same", ""},
 		"another's key":              {`CONNECT {"nkey":"UB"}` + "\r\nPING\r\n", "", "not yours"},

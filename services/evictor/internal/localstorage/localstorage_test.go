@@ -84,7 +84,8 @@ func TestCheck(t *testing.T) {
 		{"volumes without a limit", func(_ *v1.Pod, f *statsapi.PodStats, _ *Rules) {
 			f.VolumeStats[0].UsedBytes, f.VolumeStats[3].UsedBytes = takes(1<<40).UsedBytes, takes(1<<40).UsedBytes
 		}, Excess{}},
-		{"volume of unknown size", func(_ *v1.Pod, f *statsapi.PodStats, _ *Rules) { f.VolumeStats[1].UsedBytes = nil }, Excess{}},
+		{"volume of unknown size", func(_ *v1.Pod, f *statsapi.PodStats, _ *Rules) { f.VolumeStats[1].UsedBytes = nil },
+			Excess{}},
 		{"volume with an old figure", func(_ *v1.Pod, f *statsapi.PodStats, r *Rules) {
 			*f.VolumeStats[1].UsedBytes++
 			f.VolumeStats[1].Time = metav1.NewTime(now.Add(-time.Minute))
@@ -92,7 +93,8 @@ func TestCheck(t *testing.T) {
 		}, Excess{}},
 		{"pod", func(_ *v1.Pod, f *statsapi.PodStats, _ *Rules) { *f.EphemeralStorage.UsedBytes++ },
 			Excess{SignalPod, pod}},
-		{"pod whose sum lacks a part", func(_ *v1.Pod, f *statsapi.PodStats, _ *Rules) { f.EphemeralStorage.UsedBytes = nil }, Excess{}},
+		{"pod whose sum lacks a part", func(_ *v1.Pod, f *statsapi.PodStats, _ *Rules) { f.EphemeralStorage.UsedBytes = nil },
+			Excess{}},
 		{"pod without figures", func(_ *v1.Pod, f *statsapi.PodStats, _ *Rules) { *f = statsapi.PodStats{} }, Excess{}},
 		{"volume before pod before container", func(_ *v1.Pod, f *statsapi.PodStats, _ *Rules) {
 			*f.VolumeStats[1].UsedBytes++

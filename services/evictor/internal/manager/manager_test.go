@@ -52,7 +52,8 @@ type machine struct {
 }
 
 func newMachine(t *testing.T) *machine {
-	return &machine{t: t, memory: 10 * gi, free: 8 * gi, used: map[string]int64{}, disk: 50, refuse: map[string]bool{}, takes: time.Millisecond}
+	return &machine{t: t, memory: 10 * gi, free: 8 * gi, used: map[string]int64{}, disk: 50, refuse: map[string]bool{},
+		takes: time.Millisecond}
 }
 
 func (m *machine) add(name string, used int64, change func(*v1.Pod)) {
@@ -130,9 +131,10 @@ func (m *machine) Of(_ context.Context, all []pods.Pod, _ bool) (usage.Figures, 
 	figures := usage.Figures{}
 	for _, p := range all {
 		used := new(uint64(m.used[p.Name]))
-		figures[p.UID] = &statsapi.PodStats{Memory: &statsapi.MemoryStats{WorkingSetBytes: used}, Containers: []statsapi.ContainerStats{
-			{Name: "c", Memory: &statsapi.MemoryStats{WorkingSetBytes: used}, Rootfs: &statsapi.FsStats{UsedBytes: used}},
-		}}
+		figures[p.UID] = &statsapi.PodStats{Memory: &statsapi.MemoryStats{WorkingSetBytes: used},
+			Containers: []statsapi.ContainerStats{
+				{Name: "c", Memory: &statsapi.MemoryStats{WorkingSetBytes: used}, Rootfs: &statsapi.FsStats{UsedBytes: used}},
+			}}
 	}
 	return figures, nil
 }

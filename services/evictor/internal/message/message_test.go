@@ -30,7 +30,8 @@ func requesting(name, memory string) v1.Container {
 }
 
 func TestTheWordsAreTheKubelets(t *testing.T) {
-	hard := []threshold.Threshold{{Signal: signal.MemoryAvailable, Value: threshold.Value{Quantity: new(resource.MustParse("100Mi"))}}}
+	hard := []threshold.Threshold{{Signal: signal.MemoryAvailable,
+		Value: threshold.Value{Quantity: new(resource.MustParse("100Mi"))}}}
 	seen := threshold.Observations{
 		signal.MemoryAvailable: {Available: 50 * mi, Capacity: 1000 * mi},
 		signal.PIDAvailable:    {Available: 7, Capacity: 100},
@@ -40,7 +41,8 @@ func TestTheWordsAreTheKubelets(t *testing.T) {
 		Containers: []v1.Container{requesting("a", "1Mi"), {Name: "b"}, requesting("c", "1Gi")},
 	}}
 	whole := p.DeepCopy()
-	whole.Spec.Resources = &v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceMemory: resource.MustParse("2Mi")}}
+	whole.Spec.Resources = &v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceMemory: resource.MustParse(
+		"2Mi")}}
 	for _, test := range []struct {
 		name        string
 		starved     v1.ResourceName
@@ -50,11 +52,13 @@ func TestTheWordsAreTheKubelets(t *testing.T) {
 		want        string
 		annotations map[string]string
 	}{
-		{"memory", v1.ResourceMemory, p, containers(memoryOf("a", 5*mi), memoryOf("b", 3*mi), memoryOf("c", mi), memoryOf("gone", mi)), hard,
+		{"memory", v1.ResourceMemory, p,
+			containers(memoryOf("a", 5*mi), memoryOf("b", 3*mi), memoryOf("c", mi), memoryOf("gone", mi)), hard,
 			"The node was low on resource: memory. Threshold quantity: 100Mi, available: 50Mi. " +
 				"Container a was using 5Mi, request is 1Mi, has larger consumption of memory. " +
 				"Container b was using 3Mi, request is 0, has larger consumption of memory. ",
-			map[string]string{"offending_containers": "a,b", "offending_containers_usage": "5Mi,3Mi", "starved_resource": "memory"}},
+			map[string]string{"offending_containers": "a,b", "offending_containers_usage": "5Mi,3Mi",
+				"starved_resource": "memory"}},
 		{"no figures", v1.ResourceMemory, p, nil, hard,
 			"The node was low on resource: memory. Threshold quantity: 100Mi, available: 50Mi. ", map[string]string{}},
 		{"a request of the pod", v1.ResourceMemory, whole, containers(), hard,

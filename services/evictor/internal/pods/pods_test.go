@@ -60,7 +60,8 @@ func TestActivePodsAreThoseThatRun(t *testing.T) {
 	n.put(t, "ended", 5, false, "", ended)
 	n.pods["broken"], n.statuses["broken"] = &podsyncv1.Pod{Pod: []byte{0xff}}, n.statuses["old"]
 	active := n.list().Active()
-	if len(active) != 2 || active[0].Name != "old" || active[1].Name != "young" || active[1].Containers["c"] != "id-young" {
+	if len(active) != 2 || active[0].Name != "old" || active[1].Name != "young" ||
+		active[1].Containers["c"] != "id-young" {
 		t.Errorf("active are %+v", active)
 	}
 }

@@ -51,7 +51,8 @@ func (p plan) figures() *statsapi.PodStats {
 		Memory:       &statsapi.MemoryStats{WorkingSetBytes: n(p.memory)},
 		ProcessStats: &statsapi.ProcessStats{ProcessCount: n(p.processes)},
 		Containers: []statsapi.ContainerStats{{
-			Rootfs: &statsapi.FsStats{UsedBytes: n(p.layer), InodesUsed: n(p.inodes)}, Logs: &statsapi.FsStats{UsedBytes: n(p.logs)},
+			Rootfs: &statsapi.FsStats{UsedBytes: n(p.layer), InodesUsed: n(p.inodes)},
+			Logs:   &statsapi.FsStats{UsedBytes: n(p.logs)},
 		}},
 		VolumeStats: []statsapi.VolumeStats{{Name: "v", FsStats: statsapi.FsStats{UsedBytes: n(p.volume)}}},
 	}
@@ -140,7 +141,8 @@ func TestWhatIsOnAFilesystem(t *testing.T) {
 		{signal.NodeFsAvailable, split, 111}, {signal.ImageFsAvailable, split, 0},
 		{signal.ContainerFsAvailable, split, 111},
 	} {
-		if got := diskUsage(p.pod(), p.figures(), diskParts(test.signal, test.layout), v1.ResourceEphemeralStorage); got != test.want {
+		if got := diskUsage(p.pod(), p.figures(), diskParts(test.signal, test.layout),
+			v1.ResourceEphemeralStorage); got != test.want {
 			t.Errorf("%s with %+v: %d, want %d", test.signal, test.layout, got, test.want)
 		}
 	}

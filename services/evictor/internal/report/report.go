@@ -90,7 +90,8 @@ func (e *Entry) Put(p manager.Pressure) {
 
 // same compares all but times that go on while there is pressure.
 func same(a, b *evictorv1.Pressure) bool {
-	if b == nil || len(a.GetConditions()) != len(b.GetConditions()) || !proto.Equal(a.GetLastEviction(), b.GetLastEviction()) {
+	if b == nil || len(a.GetConditions()) != len(b.GetConditions()) ||
+		!proto.Equal(a.GetLastEviction(), b.GetLastEviction()) {
 		return false
 	}
 	for i, c := range a.GetConditions() {

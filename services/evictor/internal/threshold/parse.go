@@ -24,8 +24,8 @@ type Config struct {
 	EnforcePods bool
 }
 
-// Parse returns the thresholds, hard ones first, each list by signal. 0% and 100% turn a signal off. The error joins all
-// that is wrong, each with its field, its value and what would be right.
+// Parse returns the thresholds, hard ones first, each list by signal. 0% and 100% turn a signal off. The error joins
+// all that is wrong, each with its field, its value and what would be right.
 func Parse(c Config) ([]Threshold, error) {
 	hard, err := parseThresholds("evictionHard", c.Hard)
 	errs := []error{err}
@@ -94,7 +94,8 @@ func parseSignal(field, name string) (signal.Signal, error) {
 	return s, nil
 }
 
-// parseValue reads a quantity or a percentage. A threshold is above 0 and at most 100%; a reclaim may be the quantity 0.
+// parseValue reads a quantity or a percentage. A threshold is above 0 and at most 100%; a reclaim may be the quantity
+// 0.
 func parseValue(field, text string, reclaim bool) (Value, error) {
 	if number, ok := strings.CutSuffix(text, "%"); ok {
 		percent, err := strconv.ParseFloat(number, 32)

@@ -41,7 +41,8 @@ func node(at time.Time, available map[signal.Signal]int64) threshold.Observation
 func TestGraceReclaimAndTransition(t *testing.T) {
 	all := parse(t, threshold.Config{
 		Hard: map[string]string{"memory.available": "100"}, Soft: map[string]string{"memory.available": "300"},
-		SoftGracePeriod: map[string]string{"memory.available": "1m"}, MinimumReclaim: map[string]string{"memory.available": "50"},
+		SoftGracePeriod: map[string]string{"memory.available": "1m"},
+		MinimumReclaim:  map[string]string{"memory.available": "50"},
 	})
 	tr := New(5 * time.Minute)
 	for _, step := range []struct {
@@ -74,10 +75,13 @@ func TestGraceReclaimAndTransition(t *testing.T) {
 }
 
 func TestMemoryIsFirstAndOldReadingsCountOnce(t *testing.T) {
-	all := parse(t, threshold.Config{Hard: map[string]string{"imagefs.available": "10%", "memory.available": "10%", "pid.available": "10%"}})
+	all := parse(t, threshold.Config{Hard: map[string]string{"imagefs.available": "10%", "memory.available": "10%",
+		"pid.available": "10%"}})
 	tr := New(0)
-	seen := node(start, map[signal.Signal]int64{signal.MemoryAvailable: 1, signal.ImageFsAvailable: 1, signal.PIDAvailable: 1})
-	if got := names(tr.Update(all, seen, start)); !slices.Equal(got, []string{"memory.available", "imagefs.available", "pid.available"}) {
+	seen := node(start, map[signal.Signal]int64{signal.MemoryAvailable: 1, signal.ImageFsAvailable: 1,
+		signal.PIDAvailable: 1})
+	if got := names(tr.Update(all, seen, start)); !slices.Equal(got,
+		[]string{"memory.available", "imagefs.available", "pid.available"}) {
 		t.Errorf("due %q", got)
 	}
 	seen[signal.MemoryAvailable] = threshold.Observation{Available: 1, Capacity: 1000, Time: start.Add(time.Second)}

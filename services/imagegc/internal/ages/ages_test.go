@@ -85,7 +85,8 @@ func TestRestartsAndReboots(t *testing.T) {
 	n.pass(time.Minute)
 	n.see(s, []string{"a", "b"}, "b")
 	n.reboot()
-	n.has(n.open(), map[string]Age{"a": {63 * time.Minute, 63 * time.Minute, true}, "b": {3 * time.Minute, time.Minute, true}})
+	n.has(n.open(), map[string]Age{"a": {63 * time.Minute, 63 * time.Minute, true},
+		"b": {3 * time.Minute, time.Minute, true}})
 }
 
 // An uptime that goes back, as after a restore of the machine from a snapshot, makes nothing younger.

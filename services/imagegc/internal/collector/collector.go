@@ -173,7 +173,8 @@ func usedPercent(u imagefs.Usage) int {
 
 // insufficient is the kubelet's message about a disk that is full of other things.
 func insufficient(percent int, capacity uint64, freed int64) error {
-	return fmt.Errorf("Insufficient free disk space on the node's image filesystem (%d%% of %s used). "+ //nolint:staticcheck // tools match on it
+	//nolint:staticcheck // tools match on it
+	return fmt.Errorf("Insufficient free disk space on the node's image filesystem (%d%% of %s used). "+
 		"Failed to free sufficient space by deleting unused images (freed %d bytes). "+
 		"Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
 		percent, size(capacity), freed)

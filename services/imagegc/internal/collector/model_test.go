@@ -26,8 +26,8 @@ type history struct {
 	wasUsed    bool
 }
 
-// TestAgainstAModel lets a node live with 500 images while its disk fills: pods come and go, images are pulled, the node
-// reboots, and imagegc is killed at random. No image that a pod needs is ever removed, those that go are the least
+// TestAgainstAModel lets a node live with 500 images while its disk fills: pods come and go, images are pulled, the
+// node reboots, and imagegc is killed at random. No image that a pod needs is ever removed, those that go are the least
 // recently used ones, and the ages after each restart are those of a model that forgets nothing.
 func TestAgainstAModel(t *testing.T) {
 	for seed := range uint64(3) {

@@ -24,7 +24,8 @@ func (e *entries) Put(_ string, m proto.Message) {
 func (e *entries) Complete() {}
 
 func image(name string, size uint64, more ...string) *runtimeapi.Image {
-	return &runtimeapi.Image{Id: name, Size: size, RepoDigests: []string{name + "@d"}, RepoTags: append([]string{name}, more...)}
+	return &runtimeapi.Image{Id: name, Size: size, RepoDigests: []string{name + "@d"},
+		RepoTags: append([]string{name}, more...)}
 }
 
 func TestPublish(t *testing.T) {
@@ -58,7 +59,8 @@ func TestUnlimitedHasABound(t *testing.T) {
 		images = append(images, image(fmt.Sprintf("registry.example/%s/%d", strings.Repeat("x", 200), i), uint64(i)))
 	}
 	NewPublisher(e, Unlimited).Publish(images)
-	if got := e.put[0]; proto.Size(got) > subject.MaxNodeEntry || len(got.GetImages()) < 1000 || got.GetImages()[0].GetSizeBytes() != 19_999 {
+	if got := e.put[0]; proto.Size(got) > subject.MaxNodeEntry || len(got.GetImages()) < 1000 ||
+		got.GetImages()[0].GetSizeBytes() != 19_999 {
 		t.Errorf("%d images in %d bytes", len(got.GetImages()), proto.Size(got))
 	}
 }

@@ -53,7 +53,8 @@ func (r *Runtime) StartPod(ctx context.Context, p Pod) (sandbox string, containe
 		if err != nil {
 			return "", nil, err
 		}
-		if _, err := client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: created.GetContainerId()}); err != nil {
+		if _, err := client.StartContainer(ctx,
+			&runtimeapi.StartContainerRequest{ContainerId: created.GetContainerId()}); err != nil {
 			return "", nil, err
 		}
 		containers[name] = created.GetContainerId()

@@ -106,7 +106,8 @@ func (r *Runtime) SetCgroupDriver(d runtimeapi.CgroupDriver) {
 
 // Version implements CRI.
 func (r *Runtime) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
-	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "fake", RuntimeVersion: "1.0.0", RuntimeApiVersion: "v1"}, nil
+	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "fake", RuntimeVersion: "1.0.0",
+		RuntimeApiVersion: "v1"}, nil
 }
 
 // Status implements CRI.

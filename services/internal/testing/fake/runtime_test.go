@@ -36,7 +36,8 @@ func start(t *testing.T, conn grpc.ClientConnInterface, name string) (sandboxID,
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: ct.ContainerId}); err != nil {
+	if _, err := c.StartContainer(t.Context(),
+		&runtimeapi.StartContainerRequest{ContainerId: ct.ContainerId}); err != nil {
 		t.Fatal(err)
 	}
 	return sb.PodSandboxId, ct.ContainerId
@@ -73,7 +74,8 @@ func TestProgramsRunInVirtualTime(t *testing.T) {
 		}
 
 		begun := time.Now()
-		if _, err := client.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: deaf, Timeout: 30}); err != nil {
+		if _, err := client.StopContainer(t.Context(),
+			&runtimeapi.StopContainerRequest{ContainerId: deaf, Timeout: 30}); err != nil {
 			t.Fatal(err)
 		}
 		if took, st := time.Since(begun), statusOf(t, r.Conn(), deaf); took != 30*time.Second ||
@@ -100,7 +102,8 @@ func TestHooks(t *testing.T) {
 		release := r.Hang("ListContainers")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := client.ListContainers(ctx, &runtimeapi.ListContainersRequest{}); status.Code(err) != codes.DeadlineExceeded {
+		if _, err := client.ListContainers(ctx,
+			&runtimeapi.ListContainersRequest{}); status.Code(err) != codes.DeadlineExceeded {
 			t.Fatalf("got %v, want DeadlineExceeded", err)
 		}
 		time.AfterFunc(time.Minute, release)

@@ -28,6 +28,7 @@ func Check(t testing.TB, file, made string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(have), made); diff != "" {
-		t.Errorf("%s is not what the code makes; if that is meant, write it with: go test -run '^%s$' -update (- file, + code)\n%s", file, t.Name(), diff)
+		t.Errorf("%s is not what the code makes; if that is meant, write it with: go test -run '^%s$' -update (- file, "+
+			"+ code)\n%s", file, t.Name(), diff)
 	}
 }

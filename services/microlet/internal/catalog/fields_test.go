@@ -74,7 +74,9 @@ func fieldsRead(t *testing.T, dir string) []string {
 		if err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(source.Imports, func(i *ast.ImportSpec) bool { return strings.HasSuffix(i.Path.Value, "/kubeletconfig\"") }) && filepath.Dir(path) != dir {
+		if !slices.ContainsFunc(source.Imports,
+			func(i *ast.ImportSpec) bool { return strings.HasSuffix(i.Path.Value, "/kubeletconfig\"") }) &&
+			filepath.Dir(path) != dir {
 			return nil
 		}
 		ast.Inspect(source, func(n ast.Node) bool {

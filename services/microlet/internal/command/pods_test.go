@@ -115,7 +115,8 @@ func TestRunPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err := execute(t, "run-pod", file, "--runtime-dir="+dir, "--wait")
-	want := "pod default/web-n created, uid 1\npod default/web-n: waiting\npod default/web-n: waiting, container c: ErrImagePull: no such image\npod default/web-n: ready\n"
+	want := "pod default/web-n created, uid 1\npod default/web-n: waiting\npod default/web-n: waiting, container c: " +
+		"ErrImagePull: no such image\npod default/web-n: ready\n"
 	if err != nil || out != want {
 		t.Errorf("%v\n%s\nwant\n%s", err, out, want)
 	}

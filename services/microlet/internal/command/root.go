@@ -18,9 +18,10 @@ import (
 // New returns the whole command line.
 func New() *cobra.Command {
 	root := &cobra.Command{
-		Use:           "microlet",
-		Short:         "A Kubernetes node agent of small processes",
-		Long:          "microlet does the kubelet's work with small processes. \"microlet up\" takes the kubelet's\ncommand line and runs all of them; \"microlet <service>\" runs one.",
+		Use:   "microlet",
+		Short: "A Kubernetes node agent of small processes",
+		Long: "microlet does the kubelet's work with small processes. \"microlet up\" takes the " +
+			"kubelet's\ncommand line and runs all of them; \"microlet <service>\" runs one.",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       telemetry.Version,

@@ -77,9 +77,11 @@ func askStatus(ctx context.Context, socket string) (Status, error) {
 func explain(err error, socket string) error {
 	text := err.Error()
 	switch {
-	case errors.Is(err, fs.ErrNotExist), strings.Contains(text, syscall.ECONNREFUSED.Error()), strings.Contains(text, syscall.ENOENT.Error()):
+	case errors.Is(err, fs.ErrNotExist), strings.Contains(text, syscall.ECONNREFUSED.Error()),
+		strings.Contains(text, syscall.ENOENT.Error()):
 		return fmt.Errorf("microlet up is not running: nobody serves %s; start it, or name its --runtime-dir", socket)
-	case errors.Is(err, fs.ErrPermission), strings.Contains(text, syscall.EACCES.Error()), strings.Contains(text, "PermissionDenied"):
+	case errors.Is(err, fs.ErrPermission), strings.Contains(text, syscall.EACCES.Error()),
+		strings.Contains(text, "PermissionDenied"):
 		return fmt.Errorf("microlet up may only be asked by root: %w", err)
 	case strings.Contains(text, "DeadlineExceeded"):
 		return fmt.Errorf("microlet up does not answer on %s within %v: it hangs or is stopped", socket, statusTimeout)

@@ -49,6 +49,7 @@ func TestStatusOutput(t *testing.T) {
 	if err := writeTable(&table, s); err != nil {
 		t.Fatal(err)
 	}
+	//nolint:lll // it is what an operator sees
 	want := `SERVICE  STATE    PID  UPTIME  RESTARTS  MEMORY   HEARTBEAT  LAST EXIT       STATUS
 bus      ready    8    1m30s   2         3.0 MiB  1.5s ago   signal: killed  listening
 pleg     backoff  -    -       0         -        -          -               

@@ -21,8 +21,9 @@ func newUp() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up [flags]",
 		Short: "Run the node agent: start all services and keep them running",
-		Long:  "Run the node agent: start all services and keep them running. It takes the kubelet's command\nline as a unit file or kubeadm gives it, and flags of its own.",
-		Args:  service.NoArguments,
+		Long: "Run the node agent: start all services and keep them running. It takes the kubelet's command\nline as a " +
+			"unit file or kubeadm gives it, and flags of its own.",
+		Args: service.NoArguments,
 	}
 	fs := cmd.Flags()
 	flags.AddTo(fs)

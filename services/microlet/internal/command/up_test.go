@@ -29,7 +29,8 @@ func TestAllFaultsAreToldAtOnce(t *testing.T) {
 		"run")
 	data := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nfailCgroupV1: false\nmaxPodz: 3\n" +
 		"authentication: {anonymous: {enabled: false}, webhook: {enabled: false}}\n"
-	if err := errors.Join(os.WriteFile(config, []byte(data), 0o600), os.WriteFile(kubeconfig, []byte("garbage"), 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(config, []byte(data), 0o600),
+		os.WriteFile(kubeconfig, []byte("garbage"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	got := refused(t, "up", "--config="+config, "--kubeconfig="+kubeconfig, "--runtime-dir="+run,

@@ -441,12 +441,14 @@ func TestAProcessThatDoesNotEnd(t *testing.T) {
 
 func TestDeadProcessesAreRead(t *testing.T) {
 	const living, killed = "SigPnd:\t0000000000000000\n", "SigPnd:\t0000000000000100\n"
-	stack := "[<0>] percpu_rwsem_wait+0x15f/0x1d0\n[<0>] mnt_want_write+0x96/0xc0\n[<0>] path_openat+0x4cf/0x12d0\n[<0>] do_filp_open+0xc3/0x180\n[<0>] do_sys_openat2+0x6e/0xd0\n"
+	stack := "[<0>] percpu_rwsem_wait+0x15f/0x1d0\n[<0>] mnt_want_write+0x96/0xc0\n[<0>] " +
+		"path_openat+0x4cf/0x12d0\n[<0>] do_filp_open+0xc3/0x180\n[<0>] do_sys_openat2+0x6e/0xd0\n"
 	for name, c := range map[string]struct {
 		tasks map[string]map[string]string
 		want  string
 	}{
-		"it runs":      {map[string]map[string]string{"7": {"stat": "7 (a) b) S 1", "status": living}, "8": {"stat": "8 (a) D 1", "status": living}}, ""},
+		"it runs": {map[string]map[string]string{"7": {"stat": "7 (a) b) S 1", "status": living},
+			"8": {"stat": "8 (a) D 1", "status": living}}, ""},
 		"it just ends": {map[string]map[string]string{"7": {"stat": "7 (a) Z 1", "status": killed}}, ""},
 		"it is gone":   {nil, ""},
 		"a thread of a dead one": {
@@ -456,7 +458,8 @@ func TestDeadProcessesAreRead(t *testing.T) {
 			},
 			"thread 8 (state D) in percpu_rwsem_wait < mnt_want_write < path_openat < do_filp_open",
 		},
-		"the first thread itself, and no stack": {map[string]map[string]string{"7": {"stat": "7 (a) D 1", "status": killed, "wchan": "rpc_wait"}}, "thread 7 (state D) in rpc_wait"},
+		"the first thread itself, and no stack": {map[string]map[string]string{"7": {"stat": "7 (a) D 1", "status": killed,
+			"wchan": "rpc_wait"}}, "thread 7 (state D) in rpc_wait"},
 		"many": {
 			map[string]map[string]string{
 				"7":  {"stat": "7 (a) D 1", "status": killed, "wchan": "0"},

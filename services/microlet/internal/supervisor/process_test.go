@@ -197,7 +197,8 @@ func TestIdentityOfAProcess(t *testing.T) {
 			"CapBnd":     "0000000000000000",
 			"NoNewPrivs": "1",
 		}},
-		{Spec{Name: "able", UID: 47107, GID: 47100, Groups: []int{47109}, Capabilities: []string{"CAP_DAC_READ_SEARCH", "CAP_SYSLOG"}, NoNewPrivileges: true}, map[string]string{
+		{Spec{Name: "able", UID: 47107, GID: 47100, Groups: []int{47109},
+			Capabilities: []string{"CAP_DAC_READ_SEARCH", "CAP_SYSLOG"}, NoNewPrivileges: true}, map[string]string{
 			"Uid":        "47107 47107 47107 47107",
 			"Groups":     "47109",
 			"CapEff":     "0000000400000004",
@@ -206,7 +207,8 @@ func TestIdentityOfAProcess(t *testing.T) {
 			"CapBnd":     "0000000400000004",
 			"NoNewPrivs": "1",
 		}},
-		{Spec{Name: "root"}, map[string]string{"Uid": "0 0 0 0", "CapEff": own["CapEff"], "CapBnd": own["CapBnd"], "NoNewPrivs": "0"}},
+		{Spec{Name: "root"}, map[string]string{"Uid": "0 0 0 0", "CapEff": own["CapEff"], "CapBnd": own["CapBnd"],
+			"NoNewPrivs": "0"}},
 	} {
 		t.Run(c.spec.Name, func(t *testing.T) {
 			s, _, _ := supervise(t, c.spec, "good", Options{})
@@ -231,7 +233,8 @@ func TestProcessThatGivesWay(t *testing.T) {
 	}
 	own := niceness(0)
 	for _, spec := range []Spec{
-		{Name: "plain"}, {Name: "nice", Nice: 5}, {Name: "bound", Nice: 5, UID: 47102, GID: 47100, NoNewPrivileges: true}, {Name: "nicest", Nice: 100},
+		{Name: "plain"}, {Name: "nice", Nice: 5}, {Name: "bound", Nice: 5, UID: 47102, GID: 47100, NoNewPrivileges: true},
+		{Name: "nicest", Nice: 100},
 	} {
 		s, _, _ := supervise(t, spec, "good", Options{})
 		until(t, "ready", func() bool { return state(s).State == Ready })

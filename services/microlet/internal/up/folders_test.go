@@ -162,7 +162,8 @@ func TestOlderRuntimeFolder(t *testing.T) {
 	dir := openDir(t)
 	for _, sub := range []string{"sock", "metrics"} {
 		path := filepath.Join(dir, sub)
-		if err := errors.Join(os.MkdirAll(path, 0o750), os.Chown(path, 0, role.GroupNode), os.Chmod(path, 0o770|fs.ModeSticky), os.Chmod(dir, 0o755)); err != nil {
+		if err := errors.Join(os.MkdirAll(path, 0o750), os.Chown(path, 0, role.GroupNode),
+			os.Chmod(path, 0o770|fs.ModeSticky), os.Chmod(dir, 0o755)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -208,7 +209,8 @@ func TestOlderRuntimeFolder(t *testing.T) {
 func TestServiceClogsItsOwnFolder(t *testing.T) {
 	dir := openDir(t)
 	preparedDir(t, dir, Processes)
-	if err := asUser(t, 47104, "cd "+dir+"/sock/prober && mkfifo grpc.sock && mkdir -p metrics.sock/below && ln -s / grpc.1.sock && touch metrics.3.sock"); err != nil {
+	if err := asUser(t, 47104, "cd "+dir+"/sock/prober && mkfifo grpc.sock && mkdir -p metrics.sock/below && ln -s / "+
+		"grpc.1.sock && touch metrics.3.sock"); err != nil {
 		t.Fatal(err)
 	}
 	preparedDir(t, dir, Processes)

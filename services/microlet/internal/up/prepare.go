@@ -105,7 +105,8 @@ func checkReachable(dir string) error {
 		if info.Mode().Perm()&0o001 == 0 {
 			owner, ok := info.Sys().(*syscall.Stat_t)
 			if !ok || owner.Gid != role.GroupNode || info.Mode().Perm()&0o010 == 0 {
-				return fmt.Errorf("the services' users cannot enter %s (mode %04o) on the way to %s; chmod o+x it, choose another folder, or use --placement=single", parent, info.Mode().Perm(), dir)
+				return fmt.Errorf("the services' users cannot enter %s (mode %04o) on the way to %s; chmod o+x it, choose "+
+					"another folder, or use --placement=single", parent, info.Mode().Perm(), dir)
 			}
 		}
 		if parent == filepath.Dir(parent) {
@@ -128,7 +129,8 @@ func lockFolder(ctx context.Context, path string) (*os.File, error) {
 		}
 		if time.Now().After(deadline) || ctx.Err() != nil || !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil,
-				errors.Join(fmt.Errorf("another microlet up supervises %s: stop it, or choose another --runtime-dir: %w", filepath.Dir(path), err), f.Close())
+				errors.Join(fmt.Errorf("another microlet up supervises %s: stop it, or choose another --runtime-dir: %w",
+					filepath.Dir(path), err), f.Close())
 		}
 		select {
 		case <-ctx.Done():
@@ -176,7 +178,8 @@ func copyFile(path string, data []byte, id role.Identity) (changed bool, err err
 func holds(path string, data []byte) (bool, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO), errors.Is(err, unix.EWOULDBLOCK):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO),
+		errors.Is(err, unix.EWOULDBLOCK):
 		// Nothing, a link, a socket, or a file of which its owner holds a lease.
 		return false, nil
 	case err != nil:

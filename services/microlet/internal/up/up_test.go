@@ -293,7 +293,8 @@ func TestCopiesFollowNoLinkAndWaitForNobody(t *testing.T) {
 	}
 	dir := openDir(t)
 	secret := filepath.Join(filepath.Dir(dir), "secret")
-	if err := errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, id.UID, id.GID), os.WriteFile(secret, []byte("data"), 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, id.UID, id.GID),
+		os.WriteFile(secret, []byte("data"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	for name, script := range map[string]string{
@@ -332,15 +333,18 @@ func TestEachServiceSeesItsOwnConfiguration(t *testing.T) {
 		}
 	}
 	source := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(source, []byte(strings.ReplaceAll(sourceKubeconfig, ", certificate-authority: ca.crt", "")), 0o600); err != nil {
+	if err := os.WriteFile(source, []byte(strings.ReplaceAll(sourceKubeconfig, ", certificate-authority: ca.crt", "")),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(os.Mkdir(filepath.Join(filepath.Dir(source), "pki"), 0o700), os.WriteFile(filepath.Join(filepath.Dir(source), "pki/current.pem"), nil, 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(filepath.Join(filepath.Dir(source), "pki"), 0o700),
+		os.WriteFile(filepath.Join(filepath.Dir(source), "pki/current.pem"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	config := filepath.Join(filepath.Dir(source), "config.yaml")
 	// Machines with cgroup v1 pass this test too.
-	data := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nfailCgroupV1: false\nenableServer: false\ncontainerRuntimeEndpoint: unix:///run/c.sock\n" +
+	data := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nfailCgroupV1: false\nenableServer: " +
+		"false\ncontainerRuntimeEndpoint: unix:///run/c.sock\n" +
 		"staticPodURL: http://192.0.2.1/\nstaticPodURLHeader: {Authorization: [hunter2]}\n"
 	if err := os.WriteFile(config, []byte(data), 0o600); err != nil {
 		t.Fatal(err)

@@ -77,7 +77,8 @@ func New(o Options) (*Auth, error) {
 	}
 	if a.who == nil {
 		return nil,
-			errors.New("authentication: no method is on, so nobody could sign in: set authentication.x509.clientCAFile, or authentication.webhook.enabled")
+			errors.New("authentication: no method is on, so nobody could sign in: set authentication.x509.clientCAFile, or " +
+				"authentication.webhook.enabled")
 	}
 	switch o.Authorization.Mode {
 	case kubeletv1beta1.KubeletAuthorizationModeAlwaysAllow:

@@ -271,7 +271,8 @@ func TestClientCertificates(t *testing.T) {
 		{"not valid yet", ours, testpki.Leaf{Usage: client, From: time.Minute, To: time.Hour}, 401},
 		{"of another authority", other, testpki.Client("jane"), 401},
 		{"for servers", ours, testpki.Server("jane"), 401},
-		{"for no use in particular", ours, testpki.Leaf{Name: "jane", From: -time.Minute, To: time.Minute}, 200}, // as X.509 has it
+		// as X.509 has it
+		{"for no use in particular", ours, testpki.Leaf{Name: "jane", From: -time.Minute, To: time.Minute}, 200},
 	} {
 		r := request(http.MethodGet, "")
 		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{test.by.Pair(test.leaf).Leaf}}

@@ -28,7 +28,8 @@ func TestParseOptions(t *testing.T) {
 		check       func(o *v1.PodLogOptions) bool
 	}{
 		{query: "", check: func(o *v1.PodLogOptions) bool { return o.TailLines == nil && !o.Follow && o.Stream == nil }},
-		{query: "follow=true&previous=1&timestamps", check: func(o *v1.PodLogOptions) bool { return o.Follow && o.Previous && o.Timestamps }},
+		{query: "follow=true&previous=1&timestamps",
+			check: func(o *v1.PodLogOptions) bool { return o.Follow && o.Previous && o.Timestamps }},
 		{query: "follow=false&previous=0", check: func(o *v1.PodLogOptions) bool { return !o.Follow && !o.Previous }},
 		{query: "tailLines=3&limitBytes=4&sinceSeconds=5", check: func(o *v1.PodLogOptions) bool {
 			return *o.TailLines == 3 && *o.LimitBytes == 4 && *o.SinceSeconds == 5
@@ -103,11 +104,16 @@ func TestWhichContainerIsMeant(t *testing.T) {
 		{"ended without having run", ended(""), ended("r://before"), false, "r://before", ""},
 		{"never ran", ended(""), v1.ContainerState{}, false, "", `container "c" in pod "p" is terminated`},
 		{"in back-off", waiting("CrashLoopBackOff"), ended("r://before"), false, "r://before", ""},
-		{"in back-off without an id", waiting("CrashLoopBackOff"), ended(""), false, "", `container "c" in pod "p" is terminated`},
-		{"being made", waiting("ContainerCreating"), v1.ContainerState{}, false, "", `container "c" in pod "p" is waiting to start: ContainerCreating`},
-		{"no image", waiting("ErrImagePull"), v1.ContainerState{}, false, "", `container "c" in pod "p" is waiting to start: image can't be pulled`},
-		{"still no image", waiting("ImagePullBackOff"), v1.ContainerState{}, false, "", `container "c" in pod "p" is waiting to start: trying and failing to pull image`},
-		{"unknown", v1.ContainerState{}, v1.ContainerState{}, false, "", `container "c" in pod "p" is waiting to start - no logs yet`},
+		{"in back-off without an id", waiting("CrashLoopBackOff"), ended(""), false, "",
+			`container "c" in pod "p" is terminated`},
+		{"being made", waiting("ContainerCreating"), v1.ContainerState{}, false, "",
+			`container "c" in pod "p" is waiting to start: ContainerCreating`},
+		{"no image", waiting("ErrImagePull"), v1.ContainerState{}, false, "",
+			`container "c" in pod "p" is waiting to start: image can't be pulled`},
+		{"still no image", waiting("ImagePullBackOff"), v1.ContainerState{}, false, "",
+			`container "c" in pod "p" is waiting to start: trying and failing to pull image`},
+		{"unknown", v1.ContainerState{}, v1.ContainerState{}, false, "",
+			`container "c" in pod "p" is waiting to start - no logs yet`},
 	} {
 		s := v1.ContainerStatus{Name: "c", ContainerID: "r://now", State: test.state, LastTerminationState: test.last}
 		for _, list := range []func(*v1.PodStatus){
@@ -153,7 +159,8 @@ func TestRead(t *testing.T) {
 	}
 	ended := runtimeapi.ContainerState_CONTAINER_EXITED
 	var out strings.Builder
-	if err := (&Reader{Runtime: teller{path: path, state: ended}, Folder: folder}).Read(t.Context(), "r://abc", &v1.PodLogOptions{Follow: true}, &out, &out); err != nil || out.String() != "one\n" {
+	if err := (&Reader{Runtime: teller{path: path, state: ended}, Folder: folder}).Read(t.Context(), "r://abc",
+		&v1.PodLogOptions{Follow: true}, &out, &out); err != nil || out.String() != "one\n" {
 		t.Errorf("following an ended container: %q, %v", out.String(), err)
 	}
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -169,7 +176,8 @@ func TestRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	out.Reset()
-	if err := (&Reader{Runtime: teller{path: link("inside", path), state: ended}, Folder: folder}).Read(t.Context(), "r://abc", &v1.PodLogOptions{}, &out, &out); err != nil || out.String() != "one\n" {
+	if err := (&Reader{Runtime: teller{path: link("inside", path), state: ended}, Folder: folder}).Read(t.Context(),
+		"r://abc", &v1.PodLogOptions{}, &out, &out); err != nil || out.String() != "one\n" {
 		t.Errorf("a link within the folder: %q, %v", out.String(), err)
 	}
 	again := filepath.Join(t.TempDir(), "link-to-folder")
@@ -177,7 +185,8 @@ func TestRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	out.Reset()
-	if err := (&Reader{Runtime: teller{path: filepath.Join(again, "pod/c/0.log"), state: ended}, Folder: again}).Read(t.Context(), "r://abc", &v1.PodLogOptions{}, &out, &out); err != nil || out.String() != "one\n" {
+	if err := (&Reader{Runtime: teller{path: filepath.Join(again, "pod/c/0.log"), state: ended},
+		Folder: again}).Read(t.Context(), "r://abc", &v1.PodLogOptions{}, &out, &out); err != nil || out.String() != "one\n" {
 		t.Errorf("a folder that is a link: %q, %v", out.String(), err)
 	}
 	out.Reset()
@@ -185,16 +194,17 @@ func TestRead(t *testing.T) {
 		runtime teller
 		want    string
 	}{
-		"outside by a link":          {teller{path: link("out", secret), state: ended}, "leads to"},
-		"outside by a linked folder": {teller{path: filepath.Join(link("folder", filepath.Dir(secret)), "secret"), state: ended}, "leads to"},
-		"a link to itself":           {teller{path: link("loop", "loop"), state: ended}, "too many links"},
-		"a pipe":                     {teller{path: pipe, state: ended}, "is no file"},
-		"a folder":                   {teller{path: filepath.Dir(path), state: ended}, "is no file"},
-		"outside":                    {teller{path: "/etc/passwd", state: ended}, "not below"},
-		"outside by dots":            {teller{path: folder + "/../x", state: ended}, "not below"},
-		"no file is named":           {teller{state: ended}, "no log file"},
-		"gone":                       {teller{err: errors.New("x")}, "unable to retrieve container logs for r://abc"},
-		"removed":                    {teller{path: filepath.Join(folder, "gone"), state: ended}, "no such file"},
+		"outside by a link": {teller{path: link("out", secret), state: ended}, "leads to"},
+		"outside by a linked folder": {teller{path: filepath.Join(link("folder", filepath.Dir(secret)), "secret"),
+			state: ended}, "leads to"},
+		"a link to itself": {teller{path: link("loop", "loop"), state: ended}, "too many links"},
+		"a pipe":           {teller{path: pipe, state: ended}, "is no file"},
+		"a folder":         {teller{path: filepath.Dir(path), state: ended}, "is no file"},
+		"outside":          {teller{path: "/etc/passwd", state: ended}, "not below"},
+		"outside by dots":  {teller{path: folder + "/../x", state: ended}, "not below"},
+		"no file is named": {teller{state: ended}, "no log file"},
+		"gone":             {teller{err: errors.New("x")}, "unable to retrieve container logs for r://abc"},
+		"removed":          {teller{path: filepath.Join(folder, "gone"), state: ended}, "no such file"},
 	} {
 		err := (&Reader{Runtime: test.runtime, Folder: folder}).Read(t.Context(), "r://abc", &v1.PodLogOptions{}, &out,
 			&out)
@@ -208,7 +218,8 @@ func TestRead(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- (&Reader{Runtime: teller{path: path, state: runtimeapi.ContainerState_CONTAINER_RUNNING}, Folder: folder}).Read(ctx, "r://abc", &v1.PodLogOptions{Follow: true}, &out, &out)
+		done <- (&Reader{Runtime: teller{path: path, state: runtimeapi.ContainerState_CONTAINER_RUNNING},
+			Folder: folder}).Read(ctx, "r://abc", &v1.PodLogOptions{Follow: true}, &out, &out)
 	}()
 	cancel()
 	select {
@@ -227,7 +238,8 @@ func (gone) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 func TestLogsStayOutOfTheLog(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "0.log")
-	if err := os.WriteFile(path, []byte("2026-01-01T00:00:00.000000000Z stdout F secret\nno line of a log, and secret\n"), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte("2026-01-01T00:00:00.000000000Z stdout F secret\nno line of a log, and secret\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	var said strings.Builder

@@ -129,7 +129,8 @@ func (l *limited) room(address netip.Prefix) (gives *conn, reason string, ok boo
 	case at != nil && at.unauthenticated.Len() >= l.limits.PerAddress:
 		return at.unauthenticated.Front().Value.(*conn), reasonAddress, true
 	case l.unauthenticated >= l.limits.Unauthenticated, full && l.unauthenticated > 0:
-		return l.oldestOfMost(func(c *connections) *list.List { return &c.unauthenticated }, func(*conn) bool { return true }), reasonUnauthenticated, true
+		return l.oldestOfMost(func(c *connections) *list.List { return &c.unauthenticated },
+			func(*conn) bool { return true }), reasonUnauthenticated, true
 	case full:
 		gives = l.oldestOfMost(func(c *connections) *list.List { return &c.authenticated },
 			func(c *conn) bool { return !c.busy.Load() })

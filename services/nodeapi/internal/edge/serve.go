@@ -56,7 +56,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}, []string{"server"}),
 		evicted: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_nodeapi_connections_evicted_total",
-			Help: "Connections closed to make room for new ones, by the limit that was reached: address, unauthenticated or connections.",
+			Help: "Connections closed to make room for new ones, by the limit that was reached: address, unauthenticated or " +
+				"connections.",
 		}, []string{"server", "reason"}),
 		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "microlet_nodeapi_port_open", Help: "1 while the port is open, 0 while it is tried again.",
@@ -132,12 +133,13 @@ func (s *Server) serve(ctx context.Context) error {
 
 func (s *Server) server() *http.Server {
 	return &http.Server{
-		Handler:                      s.Handler,
-		ReadHeaderTimeout:            headerTimeout,
-		WriteTimeout:                 writeTimeout,
-		IdleTimeout:                  keepAlive,
-		MaxHeaderBytes:               maxHeader,
-		DisableGeneralOptionsHandler: true,                                                // "OPTIONS *" is for the handler to refuse, like all else
+		Handler:           s.Handler,
+		ReadHeaderTimeout: headerTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       keepAlive,
+		MaxHeaderBytes:    maxHeader,
+		// "OPTIONS *" is for the handler to refuse, like all else
+		DisableGeneralOptionsHandler: true,
 		ErrorLog:                     slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug), // strangers must not fill the log
 		ConnState: func(c net.Conn, state http.ConnState) {
 			follow(c, state)

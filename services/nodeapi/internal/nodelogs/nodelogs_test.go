@@ -129,8 +129,10 @@ func TestParseQuery(t *testing.T) {
 	}{
 		{"query=kubelet", "--utc --no-pager --output=short-precise --unit=kubelet"},
 		{"query=a&query=b.service", "--utc --no-pager --output=short-precise --unit=a --unit=b.service"},
-		{"query=a&tailLines=5&boot=-1&pattern=x.*y", "--utc --no-pager --output=short-precise --pager-end --lines=5 --unit=a --grep=x.*y --boot=-1"},
-		{"query=a&sinceTime=2026-01-02T03:04:05%2B01:00", "--utc --no-pager --output=short-precise --since=2026-1-2 02:4:5 --unit=a"},
+		{"query=a&tailLines=5&boot=-1&pattern=x.*y",
+			"--utc --no-pager --output=short-precise --pager-end --lines=5 --unit=a --grep=x.*y --boot=-1"},
+		{"query=a&sinceTime=2026-01-02T03:04:05%2B01:00",
+			"--utc --no-pager --output=short-precise --since=2026-1-2 02:4:5 --unit=a"},
 		{"query=", "query is empty"},
 		{"query=%20", "query is empty"},
 		{"tailLines=5", "query is empty"},
@@ -219,16 +221,17 @@ func TestAnswersToQueries(t *testing.T) {
 	files, _ := tree(t)
 	logs := Logs{Files: files, Command: journalctl(t, `echo "journal: $*"`)}
 	for query, want := range map[string]string{
-		"query=known":            "journal: --utc --no-pager --output=short-precise --unit=known\n",
-		"query=known.service":    "journal: --utc --no-pager --output=short-precise --unit=known.service\n",
-		"query=plain.log":        "plain",
-		"query=plain":            "plain",
-		"query=unit":             "of a unit",
-		"query=/unit/unit.log":   "of a unit",
-		"query=/out":             "\nerror getting log for /out: ",
-		"query=/../secret/key":   "\nlog not found for /../secret/key\n",
-		"query=nosuch":           "\nlog not found for nosuch\n",
-		"query=unit&tailLines=3": "\noptions present and query resolved to log files for [unit]\ntry without specifying options\n",
+		"query=known":          "journal: --utc --no-pager --output=short-precise --unit=known\n",
+		"query=known.service":  "journal: --utc --no-pager --output=short-precise --unit=known.service\n",
+		"query=plain.log":      "plain",
+		"query=plain":          "plain",
+		"query=unit":           "of a unit",
+		"query=/unit/unit.log": "of a unit",
+		"query=/out":           "\nerror getting log for /out: ",
+		"query=/../secret/key": "\nlog not found for /../secret/key\n",
+		"query=nosuch":         "\nlog not found for nosuch\n",
+		"query=unit&tailLines=3": "\noptions present and query resolved to log files for [unit]\ntry without " +
+			"specifying options\n",
 	} {
 		values, err := url.ParseQuery(query)
 		if err != nil {

@@ -90,7 +90,8 @@ func joined(t *testing.T, s *Services, filter Filter, want string) {
 
 func TestMetricsAreJoined(t *testing.T) {
 	s := node(t,
-		map[role.Role]string{role.Podsync: podsyncText, role.PLEG: plegText, role.Prober: proberText, role.NodeStatus: "this is no metric {"}, nil)
+		map[role.Role]string{role.Podsync: podsyncText, role.PLEG: plegText, role.Prober: proberText,
+			role.NodeStatus: "this is no metric {"}, nil)
 	joined(t, s, Everything, `# HELP go_goroutines Goroutines.
 # TYPE go_goroutines gauge
 go_goroutines{service="podsync"} 7

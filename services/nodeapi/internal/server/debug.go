@@ -42,7 +42,8 @@ func (s *Server) verbosity(w http.ResponseWriter, r *http.Request) {
 	level, err := strconv.Atoi(strings.TrimSpace(string(body)))
 	if err != nil || level < 0 || level > telemetry.MaxVerbosity {
 		http.Error(w,
-			fmt.Sprintf("verbosity is %q: give a whole number from 0 to %d; above it Secrets and tokens are logged, which takes a restart with --v",
+			fmt.Sprintf("verbosity is %q: give a whole number from 0 to %d; above it Secrets and tokens are logged, which "+
+				"takes a restart with --v",
 				body, telemetry.MaxVerbosity), http.StatusBadRequest)
 		return
 	}

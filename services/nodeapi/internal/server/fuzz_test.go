@@ -87,7 +87,8 @@ func (many) Addr() net.Addr { return &net.TCPAddr{} }
 // another protocol whom the checker refuses.
 func FuzzStreamHeaders(f *testing.F) {
 	const spdy = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n"
-	const ws = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+	const ws = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " +
+		"dGhlIHNhbXBsZSBub25jZQ==\r\n"
 	for _, path := range []string{"/exec/ns/p/c?command=x&output=1&input=1&tty=1", "/attach/ns/p/c?output=1",
 		"/portForward/ns/p?port=80", "/portForward/ns/p"} {
 		f.Add("POST", path, spdy, "")
@@ -96,7 +97,8 @@ func FuzzStreamHeaders(f *testing.F) {
 		f.Add("GET", path,
 			ws+"Sec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.Z29vZA, v4.base64.channel.k8s.io\r\n",
 			"\x88\x80\x00\x00\x00\x00")
-		f.Add("GET", path, "Connection: keep-alive, Upgrade\r\nUpgrade: SPDY/3.1, websocket\r\nX-Stream-Protocol-Version: portforward.k8s.io\r\nX-Stream-Protocol-Version: v9\r\n", "\x80\x03\x00\x01\x01\x00\x00\x0a")
+		f.Add("GET", path, "Connection: keep-alive, Upgrade\r\nUpgrade: SPDY/3.1, websocket\r\nX-Stream-Protocol-Version: "+
+			"portforward.k8s.io\r\nX-Stream-Protocol-Version: v9\r\n", "\x80\x03\x00\x01\x01\x00\x00\x0a")
 	}
 	streams := teststream.New(f)
 	n := newNode(f, func(o *Options) {

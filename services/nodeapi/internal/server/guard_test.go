@@ -26,7 +26,8 @@ import (
 
 // example is a path that a pattern matches.
 func example(pattern string) string {
-	p := strings.NewReplacer("{$}", "", "{namespace}", "ns", "{pod}", "p", "{uid}", "p-uid", "{container}", "c", "{check}", "ping").Replace(pattern)
+	p := strings.NewReplacer("{$}", "", "{namespace}", "ns", "{pod}", "p", "{uid}", "p-uid", "{container}", "c", "{check}",
+		"ping").Replace(pattern)
 	return p
 }
 
@@ -153,7 +154,8 @@ var configurations = map[string]func(*Options){
 	"without debugging handlers": func(o *Options) { o.DebuggingHandlers = false },
 	"without feature gates":      func(o *Options) { o.Gate = func(string) bool { return false } },
 	"with single handlers turned off": func(o *Options) {
-		o.Kubelet.EnableSystemLogHandler, o.Kubelet.EnableProfilingHandler, o.Kubelet.EnableDebugFlagsHandler = new(false), new(false), new(false)
+		o.Kubelet.EnableSystemLogHandler, o.Kubelet.EnableProfilingHandler, o.Kubelet.EnableDebugFlagsHandler = new(false),
+			new(false), new(false)
 	},
 }
 
@@ -329,7 +331,8 @@ func TestSlowBodies(t *testing.T) {
 func TestPortsDoNotShareTheirPlaces(t *testing.T) {
 	n := newNode(t, func(o *Options) { o.MaxRequests = 1 })
 	held, release := make(chan struct{}), make(chan struct{})
-	slow := n.handler([]route{{pattern: "/slow", bucket: "slow", handle: func(http.ResponseWriter, *http.Request) { close(held); <-release }}}, nil, "test")
+	slow := n.handler([]route{{pattern: "/slow", bucket: "slow",
+		handle: func(http.ResponseWriter, *http.Request) { close(held); <-release }}}, nil, "test")
 	s := httptest.NewServer(slow)
 	defer s.Close()
 	done := make(chan error, 1)

@@ -44,7 +44,8 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 	one := options.Stream != nil && *options.Stream != v1.LogStreamAll
 	if one && !s.options.Gate(gateSplitStreams) {
 		http.Error(w,
-			fmt.Sprintf("unable to return the given log stream: %q. Please enable PodLogsQuerySplitStreams feature gate in kubelet", *options.Stream), http.StatusBadRequest)
+			fmt.Sprintf("unable to return the given log stream: %q. Please enable PodLogsQuerySplitStreams feature "+
+				"gate in kubelet", *options.Stream), http.StatusBadRequest)
 		return
 	}
 	id, err := containerlogs.ID(p.Pod, name, options.Previous)

@@ -272,7 +272,8 @@ func takeBody(w http.ResponseWriter, r *http.Request) bool {
 	switch {
 	case errors.As(err, &large):
 		http.Error(w,
-			fmt.Sprintf("the body has more than %d bytes: nothing here takes so much", maxBody), http.StatusRequestEntityTooLarge)
+			fmt.Sprintf("the body has more than %d bytes: nothing here takes so much", maxBody),
+			http.StatusRequestEntityTooLarge)
 		return false
 	case err != nil:
 		http.Error(w, fmt.Sprintf("read the body: %v", err), http.StatusBadRequest)

@@ -171,7 +171,8 @@ func serve(t *testing.T, h http.Handler, method, path string) (int, string, http
 func TestAnswers(t *testing.T) {
 	n := newNode(t, nil)
 	n.add(t, pod("p", "c"))
-	if err := os.WriteFile(filepath.Join(n.logs, "c.log"), []byte("2026-01-01T00:00:00.000000000Z stdout F one\n2026-01-01T00:00:01.000000000Z stderr F two\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(n.logs, "c.log"), []byte("2026-01-01T00:00:00.000000000Z stdout F "+
+		"one\n2026-01-01T00:00:01.000000000Z stderr F two\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	waiting := pod("w", "c")
@@ -287,7 +288,8 @@ func TestDisabledHandlers(t *testing.T) {
 		}
 	}
 	n = newNode(t, func(o *Options) {
-		o.Kubelet.EnableSystemLogHandler, o.Kubelet.EnableProfilingHandler, o.Kubelet.EnableDebugFlagsHandler = new(false), new(false), new(false)
+		o.Kubelet.EnableSystemLogHandler, o.Kubelet.EnableProfilingHandler, o.Kubelet.EnableDebugFlagsHandler = new(false),
+			new(false), new(false)
 		o.Gate = func(string) bool { return false }
 	})
 	for path, want := range map[string]string{
@@ -324,7 +326,8 @@ func TestPodsThatAreNotKnownYet(t *testing.T) {
 func TestTooManyAreRefused(t *testing.T) {
 	n := newNode(t, func(o *Options) { o.MaxLogs = 2 })
 	n.add(t, pod("p", "c"))
-	if err := os.WriteFile(filepath.Join(n.logs, "c.log"), []byte("2026-01-01T00:00:00.000000000Z stdout F one\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(n.logs, "c.log"), []byte("2026-01-01T00:00:00.000000000Z stdout F one\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	s := httptest.NewServer(n.Handler(decision{}))

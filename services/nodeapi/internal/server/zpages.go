@@ -87,7 +87,8 @@ Go version: %s
 Binary version: %s
 Emulation version: %s
 Paths: %s
-`, component, "statusz", status.StartTime.Format(time.UnixDate), time.Since(s.started).Round(time.Second), status.GoVersion,
+`, component, "statusz", status.StartTime.Format(time.UnixDate), time.Since(s.started).Round(time.Second),
+		status.GoVersion,
 		status.BinaryVersion, status.EmulationVersion, strings.Join(status.Paths, " "))
 }
 

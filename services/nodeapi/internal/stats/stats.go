@@ -4,8 +4,8 @@
 // page costs no memory here. Every answer says how old its figures are. If stats is away or does not answer in time,
 // callers get 503 at once, with the reason and when to try again.
 //
-// Few readers are served at one time, and of one address half of them, because each holds a place at stats, where others
-// than nodeapi ask too. A reader who does not take what he asked for loses his place.
+// Few readers are served at one time, and of one address half of them, because each holds a place at stats, where
+// others than nodeapi ask too. A reader who does not take what he asked for loses his place.
 package stats
 
 import (

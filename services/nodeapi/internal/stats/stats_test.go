@@ -103,7 +103,8 @@ func TestSummary(t *testing.T) {
 		taken := time.Now()
 		time.Sleep(2900 * time.Millisecond)
 		var only bool
-		h := handlers(service{summary: func(ctx context.Context, in *statsv1.SummaryRequest) (*statsv1.SummaryResponse, error) {
+		h := handlers(service{summary: func(ctx context.Context, in *statsv1.SummaryRequest) (*statsv1.SummaryResponse,
+			error) {
 			if _, bounded := ctx.Deadline(); !bounded {
 				t.Error("the call has no deadline")
 			}
@@ -279,7 +280,8 @@ func TestNobodyWaitsForAStatsThatHangs(t *testing.T) {
 // The wait for a place and the wait for stats are one: a caller has its answer before it gives up.
 func TestAWaitForAPlaceIsAPartOfThePatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := handlers(service{summary: func(ctx context.Context, _ *statsv1.SummaryRequest) (*statsv1.SummaryResponse, error) {
+		h := handlers(service{summary: func(ctx context.Context, _ *statsv1.SummaryRequest) (*statsv1.SummaryResponse,
+			error) {
 			return nil, hung(ctx)
 		}})
 		var all sync.WaitGroup
@@ -321,7 +323,8 @@ func TestAPageThatStopsIsBrokenOff(t *testing.T) {
 		}})
 		began := time.Now()
 		answer, aborted := call(t, h.Cadvisor, get(t.Context(), "/"))
-		if took := time.Since(began); !aborted || answer.Body.String() != "part\npart\npart\n" || took != 4*patience-3*time.Second {
+		if took := time.Since(began); !aborted || answer.Body.String() != "part\npart\npart\n" ||
+			took != 4*patience-3*time.Second {
 			t.Errorf("after %s, aborted: %v, %q", took, aborted, answer.Body)
 		}
 		if got := testutil.ToFloat64(h.failed.WithLabelValues(cadvisor)); got != 1 {

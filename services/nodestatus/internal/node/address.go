@@ -60,7 +60,8 @@ func (s Settings) Addresses(ctx context.Context, n Network) ([]v1.NodeAddress, e
 	ip, err := n.DefaultRoute(first)
 	if err != nil {
 		return nil,
-			fmt.Errorf("no address of node %s: its name does not resolve to one of this host's, and there is no default route; set --node-ip: %w", s.Name, err)
+			fmt.Errorf("no address of node %s: its name does not resolve to one of this host's, and there is no default "+
+				"route; set --node-ip: %w", s.Name, err)
 	}
 	return []v1.NodeAddress{internal(ip), hostname}, nil
 }

@@ -141,7 +141,8 @@ func TestReadyCondition(t *testing.T) {
 		{"several", func(o *Observed) {
 			o.Problems = []error{errors.New("container runtime is down"), errors.New("PLEG is not healthy: x")}
 		}, v1.ConditionFalse, "[container runtime is down, PLEG is not healthy: x]", "NodeNotReady"},
-		{"warning", func(o *Observed) { o.Warning = "w" }, v1.ConditionTrue, "kubelet is posting ready status. WARNING: w", ""},
+		{"warning", func(o *Observed) { o.Warning = "w" }, v1.ConditionTrue, "kubelet is posting ready status. WARNING: w",
+			""},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -219,7 +220,8 @@ func TestPressureIsWhatEvictorReports(t *testing.T) {
 	for _, e := range events {
 		reasons = append(reasons, e.Reason)
 	}
-	if want := []string{"NodeHasSufficientMemory", "NodeHasDiskPressure", "NodeHasSufficientPID"}; !slices.Equal(reasons, want) {
+	if want := []string{"NodeHasSufficientMemory", "NodeHasDiskPressure", "NodeHasSufficientPID"}; !slices.Equal(reasons,
+		want) {
 		t.Errorf("events %q, want %q", reasons, want)
 	}
 	later := now.Add(time.Minute)

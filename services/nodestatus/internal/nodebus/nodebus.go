@@ -1,7 +1,7 @@
 // Package nodebus is nodestatus's part of the bus: the entries that it reads and those that it writes.
 //
-// It reads podsync's heartbeat, runtime and capacity, pleg's relist and evictor's pressure. It writes the node's addresses, and what
-// the API server has accepted of the Node.
+// It reads podsync's heartbeat, runtime and capacity, pleg's relist and evictor's pressure. It writes the node's
+// addresses, and what the API server has accepted of the Node.
 package nodebus
 
 import (

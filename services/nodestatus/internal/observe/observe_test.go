@@ -249,16 +249,19 @@ func TestReady(t *testing.T) {
 		steps  []step
 	}{
 		{"start", false, []step{
-			{want: []string{"status check may not have completed yet", "pleg has yet to be successful", "network state unknown"}},
+			{want: []string{"status check may not have completed yet", "pleg has yet to be successful",
+				"network state unknown"}},
 			{runtime: good, want: []string{"pleg has yet to be successful"}},
 			{runtime: good, relist: relisted},
 		}},
 		{"restart of a ready node before anything is known", true, []step{
-			{away: true}, {pass: 29 * time.Second}, {runtime: good, relist: relisted}, {pass: time.Hour, runtime: good, relist: relisted},
+			{away: true}, {pass: 29 * time.Second}, {runtime: good, relist: relisted},
+			{pass: time.Hour, runtime: good, relist: relisted},
 		}},
 		{"restart of a ready node whose services never come", true, []step{
 			{}, {pass: 30 * time.Second, want: []string{"container runtime is down"}},
-			{pass: 150 * time.Second, want: []string{"container runtime is down", "PLEG is not healthy: pleg was last seen active 3m0s ago; threshold is 3m0s"}},
+			{pass: 150 * time.Second, want: []string{"container runtime is down",
+				"PLEG is not healthy: pleg was last seen active 3m0s ago; threshold is 3m0s"}},
 		}},
 		{"bus away for an hour", false, []step{
 			{runtime: good, relist: relisted}, {pass: time.Hour, away: true, runtime: good, relist: relisted},
@@ -266,7 +269,8 @@ func TestReady(t *testing.T) {
 		}},
 		{"network not ready", false, []step{
 			{runtime: good, relist: relisted},
-			{runtime: noNetwork, relist: relisted, want: []string{"container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:cni plugin not initialized"}},
+			{runtime: noNetwork, relist: relisted, want: []string{"container runtime network not ready: NetworkReady=false " +
+				"reason:NetworkPluginNotReady message:cni plugin not initialized"}},
 			{runtime: good, relist: relisted},
 		}},
 		{"runtime not ready", false, []step{
@@ -283,13 +287,15 @@ func TestReady(t *testing.T) {
 		{"runtime down", false, []step{
 			{runtime: good, relist: relisted}, {runtime: failing, relist: relistFail},
 			{pass: 30 * time.Second, runtime: failing, relist: relistFail, want: []string{"container runtime is down"}},
-			{pass: 3 * time.Minute, runtime: failing, relist: relistFail, want: []string{"container runtime is down", "pleg was last seen active"}},
+			{pass: 3 * time.Minute, runtime: failing, relist: relistFail,
+				want: []string{"container runtime is down", "pleg was last seen active"}},
 			{runtime: good, relist: relisted},
 		}},
 		{"pleg dead", false, []step{
 			{runtime: good, relist: relisted},
 			{pass: 179 * time.Second, runtime: good, relist: relisted, relistAge: 179 * time.Second},
-			{pass: time.Second, runtime: good, relist: relisted, relistAge: 180 * time.Second, want: []string{"pleg was last seen active 3m0s ago"}},
+			{pass: time.Second, runtime: good, relist: relisted, relistAge: 180 * time.Second,
+				want: []string{"pleg was last seen active 3m0s ago"}},
 		}},
 	}
 	for _, c := range cases {

@@ -104,7 +104,8 @@ func TestReviews(t *testing.T) {
 	if err := access.Unmarshal(allowed.GetReview()); err != nil || !access.Status.Allowed {
 		t.Errorf("the answer is %v, %v", access.Status, err)
 	}
-	if _, err := s.ReviewToken(t.Context(), &nodestatusv1.ReviewTokenRequest{Review: []byte("\xff")}); status.Code(err) != codes.InvalidArgument {
+	if _, err := s.ReviewToken(t.Context(),
+		&nodestatusv1.ReviewTokenRequest{Review: []byte("\xff")}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("what is no review: %v", err)
 	}
 }
@@ -117,8 +118,9 @@ func TestErrorsTellWhetherToAskAgain(t *testing.T) {
 		"connection refused": {errors.New("connection refused"), codes.Unavailable},
 		"too many requests":  {apierrors.NewTooManyRequests("slow down", 1), codes.Unavailable},
 		"internal error":     {apierrors.NewInternalError(errors.New("x")), codes.Unavailable},
-		"forbidden":          {apierrors.NewForbidden(schema.GroupResource{Resource: "tokenreviews"}, "", errors.New("x")), codes.FailedPrecondition},
-		"unauthorized":       {apierrors.NewUnauthorized("x"), codes.FailedPrecondition},
+		"forbidden": {apierrors.NewForbidden(schema.GroupResource{Resource: "tokenreviews"}, "", errors.New("x")),
+			codes.FailedPrecondition},
+		"unauthorized": {apierrors.NewUnauthorized("x"), codes.FailedPrecondition},
 	} {
 		_, err := NewServer(&apiserver{err: test.err}, nil).ReviewToken(t.Context(), token(t))
 		if status.Code(err) != test.want {

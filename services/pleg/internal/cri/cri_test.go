@@ -119,7 +119,8 @@ func TestContainerWithoutListedSandboxIsFoundByItsLabel(t *testing.T) {
 	got := snapshot(
 		[]*runtimeapi.PodSandbox{{Id: "foreign"}},
 		[]*runtimeapi.Container{
-			{Id: "c1", PodSandboxId: "unlisted", Labels: map[string]string{kubelettypes.KubernetesPodUIDLabel: "u"}, State: runtimeapi.ContainerState_CONTAINER_EXITED},
+			{Id: "c1", PodSandboxId: "unlisted", Labels: map[string]string{kubelettypes.KubernetesPodUIDLabel: "u"},
+				State: runtimeapi.ContainerState_CONTAINER_EXITED},
 			{Id: "c2", PodSandboxId: "foreign"},
 		})
 	want := relist.Snapshot{"u": {"c1": {State: relist.Exited}}}

@@ -90,9 +90,11 @@ func FuzzDiffAppliedTwiceIsQuiet(f *testing.F) {
 func TestWhatRunsIsCounted(t *testing.T) {
 	m := newMetrics(prometheus.NewRegistry())
 	m.count(Snapshot{
-		"restarted": {"s1": {State: Exited, Sandbox: true}, "s2": {State: Running, Sandbox: true, Attempt: 1}, "c1": {State: Exited, Name: "c"}, "c2": {State: Running, Name: "c", Attempt: 1}},
-		"ended":     {"s3": {State: Exited, Sandbox: true}, "c3": {State: Exited, Name: "c"}},
-		"twice":     {"s4": {State: Running, Sandbox: true}, "s5": {State: Running, Sandbox: true, Attempt: 1}, "c4": {State: Created, Name: "c"}},
+		"restarted": {"s1": {State: Exited, Sandbox: true}, "s2": {State: Running, Sandbox: true, Attempt: 1},
+			"c1": {State: Exited, Name: "c"}, "c2": {State: Running, Name: "c", Attempt: 1}},
+		"ended": {"s3": {State: Exited, Sandbox: true}, "c3": {State: Exited, Name: "c"}},
+		"twice": {"s4": {State: Running, Sandbox: true}, "s5": {State: Running, Sandbox: true, Attempt: 1},
+			"c4": {State: Created, Name: "c"}},
 	})
 	if got := testutil.ToFloat64(m.pods); got != 2 {
 		t.Errorf("%v pods run, want 2", got)

@@ -65,7 +65,8 @@ func TestPing(t *testing.T) {
 			t.Errorf("%q: %v, %q, %v", answer, healthy, message, err)
 		}
 	}
-	if healthy, message, err := ping(t.Context(), &probepluginv1.ProbeRequest{Host: "127.0.0.1", Port: 1}); err != nil || healthy || !strings.Contains(message, "refused") {
+	if healthy, message, err := ping(t.Context(), &probepluginv1.ProbeRequest{Host: "127.0.0.1", Port: 1}); err != nil ||
+		healthy || !strings.Contains(message, "refused") {
 		t.Errorf("nobody there: %v, %q, %v", healthy, message, err)
 	}
 	if _, _, err := ping(t.Context(), &probepluginv1.ProbeRequest{Host: "127.0.0.1"}); err == nil {

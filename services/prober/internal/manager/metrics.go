@@ -32,7 +32,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}, []string{"probe_type", "container", "pod", "namespace"}),
 		notRun: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "microlet_prober_not_run_total",
-			Help: "Probes that nobody could be asked to run, such as while podsync or a plugin restarted. They are run again and count as no failure.",
+			Help: "Probes that nobody could be asked to run, such as while podsync or a plugin restarted. They are run again " +
+				"and count as no failure.",
 		}),
 	}
 	r.MustRegister(m.total, m.duration, m.notRun)

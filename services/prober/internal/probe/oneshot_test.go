@@ -20,12 +20,13 @@ var ports = regexp.MustCompile(`127\.0\.0\.1:\d+`)
 // Whatever a server says, the result and its words are those that http.Transport would have led to.
 func TestOneShotIsATransport(t *testing.T) {
 	answers := map[string]string{
-		"plain":                  "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody",
-		"1.0, to the end":        "HTTP/1.0 200 OK\r\n\r\nbody to the end",
-		"chunked":                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n",
-		"chunks that break":      "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nzz\r\n",
-		"too short":              "HTTP/1.1 200 OK\r\nContent-Length: 40\r\n\r\nbody",
-		"hints":                  "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody",
+		"plain":             "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody",
+		"1.0, to the end":   "HTTP/1.0 200 OK\r\n\r\nbody to the end",
+		"chunked":           "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n",
+		"chunks that break": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nzz\r\n",
+		"too short":         "HTTP/1.1 200 OK\r\nContent-Length: 40\r\n\r\nbody",
+		"hints": "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 " +
+			"OK\r\nContent-Length: 4\r\n\r\nbody",
 		"nothing but hints":      strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 3),
 		"switches":               "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n",
 		"none":                   "HTTP/1.1 204 No Content\r\n\r\n",

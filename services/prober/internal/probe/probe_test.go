@@ -171,7 +171,8 @@ func TestHostileTargets(t *testing.T) {
 		outcome Outcome // 0 for an error
 		output  string
 	}{
-		"never answers": {func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }, Failure, "Client.Timeout exceeded while awaiting headers"},
+		"never answers": {func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }, Failure,
+			"Client.Timeout exceeded while awaiting headers"},
 		"a byte a second": {func(c net.Conn) {
 			request(c)
 			fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
@@ -308,8 +309,10 @@ func TestGRPC(t *testing.T) {
 	}{
 		{port(l), nil, Result{Success, "service healthy"}},
 		{port(l), new("ill"), Result{Failure, `service unhealthy (responded with "NOT_SERVING")`}},
-		{port(l), new("nobody"), Result{Failure, "error: health rpc probe failed: rpc error: code = NotFound desc = unknown service"}},
-		{port(bare), nil, Result{Failure, "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): unknown service grpc.health.v1.Health"}},
+		{port(l), new("nobody"), Result{Failure,
+			"error: health rpc probe failed: rpc error: code = NotFound desc = unknown service"}},
+		{port(bare), nil, Result{Failure, "error: this server does not implement the grpc health protocol " +
+			"(grpc.health.v1.Health): unknown service grpc.health.v1.Health"}},
 		{1, nil, Result{Failure, `timeout: failed to connect service "127.0.0.1:1" within 1s: context deadline exceeded`}},
 	} {
 		target := Target{
@@ -362,7 +365,8 @@ func TestExec(t *testing.T) {
 		want   Result
 		wrong  error
 	}{
-		"succeeds": {answer: &runtimeapi.ExecSyncResponse{Stdout: []byte("out"), Stderr: []byte("err")}, want: Result{Success, "outerr"}},
+		"succeeds": {answer: &runtimeapi.ExecSyncResponse{Stdout: []byte("out"), Stderr: []byte("err")},
+			want: Result{Success, "outerr"}},
 		"fails": {answer: &runtimeapi.ExecSyncResponse{ExitCode: 1, Stderr: []byte("err")}, want: Result{Failure,
 			"err"}},
 		"prints much": {answer: &runtimeapi.ExecSyncResponse{Stdout: make([]byte, 1<<20)}, want: Result{Success,

@@ -193,7 +193,8 @@ func TestWhatCannotBeRunIsNoFailure(t *testing.T) {
 		if got := len(s.target.probed()) - before; got != tries {
 			t.Fatalf("tried %d times", got)
 		}
-		if want := `Unhealthy: Liveness probe errored and resulted in unknown state: port "web" not found`; !slices.Equal(s.book.events, []string{want}) {
+		if want := `Unhealthy: Liveness probe errored and resulted in unknown state: port "web" not found`; !slices.Equal(
+			s.book.events, []string{want}) {
 			t.Fatalf("events %q", s.book.events)
 		}
 	})

@@ -250,7 +250,8 @@ func (f machineFactory) GetMachineInfo() (*model.MachineInfo, error) { return f.
 
 // GetVersionInfo implements model.MachineInfoFactory. Nothing here asks for it.
 func (f machineFactory) GetVersionInfo() (*model.VersionInfo, error) {
-	return &model.VersionInfo{KernelVersion: machine.KernelVersion(), ContainerOsVersion: machine.ContainerOsVersion()}, nil
+	return &model.VersionInfo{KernelVersion: machine.KernelVersion(), ContainerOsVersion: machine.ContainerOsVersion()},
+		nil
 }
 
 // Unlimited reports whether a limit of a cgroup is none.

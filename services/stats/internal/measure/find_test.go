@@ -97,7 +97,8 @@ func TestFindIsBounded(t *testing.T) {
 // The name of a cgroup does not tell whether the UID of a static pod has "-" or "_".
 func TestSpellings(t *testing.T) {
 	all := spellings(map[string]*pods.Pod{"my_pod": nil, "0b4a-17": nil})
-	for cgroup, want := range map[string]string{"my-pod": "my_pod", "my_pod": "my_pod", "0b4a-17": "0b4a-17", "0b4a_17": "0b4a-17"} {
+	for cgroup, want := range map[string]string{"my-pod": "my_pod", "my_pod": "my_pod", "0b4a-17": "0b4a-17",
+		"0b4a_17": "0b4a-17"} {
 		if got := all[spelling(cgroup)]; got != want {
 			t.Errorf("the cgroup of %s is the pod %q, want %q", cgroup, got, want)
 		}

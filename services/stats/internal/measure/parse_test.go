@@ -65,7 +65,8 @@ func FuzzParse(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		if pids, err := parseMembers([]byte(text)); err == nil && slices.ContainsFunc(pids, func(p int) bool { return p <= 0 }) {
+		if pids, err := parseMembers([]byte(text)); err == nil &&
+			slices.ContainsFunc(pids, func(p int) bool { return p <= 0 }) {
 			t.Errorf("%q has members %v", text, pids)
 		}
 		if l, ok := parseOpenFiles(text); ok && (l.SoftLimit < -1 || l.HardLimit < -1) {

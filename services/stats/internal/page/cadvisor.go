@@ -43,7 +43,8 @@ func Cadvisor(s *measure.Snapshot, created cri.Created, now time.Time, sink func
 
 func versionLabels() string {
 	return label("cadvisorRevision", version.Info["revision"]) +
-		"," + label("cadvisorVersion", version.Info["version"]) + "," + label("dockerVersion", "") + "," + label("kernelVersion", machine.KernelVersion()) +
+		"," + label("cadvisorVersion", version.Info["version"]) + "," + label("dockerVersion", "") + "," +
+		label("kernelVersion", machine.KernelVersion()) +
 		"," + label("osVersion", machine.ContainerOsVersion())
 }
 

@@ -133,7 +133,8 @@ type library struct {
 }
 
 func (l library) GetVersionInfo() (*model.VersionInfo, error) {
-	return &model.VersionInfo{KernelVersion: machine.KernelVersion(), ContainerOsVersion: machine.ContainerOsVersion()}, nil
+	return &model.VersionInfo{KernelVersion: machine.KernelVersion(), ContainerOsVersion: machine.ContainerOsVersion()},
+		nil
 }
 
 func (l library) GetRequestedContainersInfo(string, model.RequestOptions) (map[string]*model.ContainerInfo, error) {

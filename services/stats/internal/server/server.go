@@ -44,8 +44,8 @@ type Options struct {
 	Cgroups *share.Value[*measure.Snapshot]
 	Usage   *share.Value[*cri.Usage]
 	Created *share.Value[cri.Created]
-	// PodStats and Metrics are the runtime's own figures of pods; nil if pods are measured by their cgroups. A runtime that
-	// does not have them leaves that to the cgroups, too.
+	// PodStats and Metrics are the runtime's own figures of pods; nil if pods are measured by their cgroups. A runtime
+	// that does not have them leaves that to the cgroups, too.
 	PodStats *share.Value[*cri.PodStats]
 	Metrics  *share.Value[*cri.Metrics]
 	// Pods returns those that podsync has published, by their UID. Only PodStats needs it.

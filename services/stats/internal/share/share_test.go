@@ -139,7 +139,8 @@ func TestATakeThatFails(t *testing.T) {
 		return nil
 	}
 	var reported []error
-	bubble(t, func(o *Options[int]) { o.Taken = func(_ Answer[int], err error) { reported = append(reported, err) } }, take,
+	bubble(t, func(o *Options[int]) { o.Taken = func(_ Answer[int], err error) { reported = append(reported, err) } },
+		take,
 		func(t *testing.T, v *Value[int], _ *atomic.Int32) {
 			if _, err := v.Get(t.Context(), time.Second); !errors.Is(err, broken) {
 				t.Errorf("the first failure is %v", err)

@@ -46,7 +46,8 @@ func TestFiguresOfTheRuntime(t *testing.T) {
 				runtimeContainer("c2", 2), runtimeContainer("c1", 1), runtimeContainer("c3", 3), runtimeContainer("stranger", 4),
 			},
 		}},
-		"s2":       {Linux: &runtimeapi.LinuxPodSandboxStats{Containers: []*runtimeapi.ContainerStats{runtimeContainer("c4", 1)}}},
+		"s2": {Linux: &runtimeapi.LinuxPodSandboxStats{Containers: []*runtimeapi.ContainerStats{runtimeContainer("c4",
+			1)}}},
 		"stranger": {Linux: &runtimeapi.LinuxPodSandboxStats{}},
 	}}
 	all := Build(in).Pods
@@ -57,7 +58,8 @@ func TestFiguresOfTheRuntime(t *testing.T) {
 	if !p.StartTime.Time.Equal(now.Add(-time.Hour)) || *p.CPU.UsageCoreNanoSeconds != 42 || p.CPU.UsageNanoCores != nil {
 		t.Errorf("pod: %+v %+v", p, p.CPU)
 	}
-	if *p.ProcessStats.ProcessCount != 3 || p.Network.Name != "eth0" || *p.Network.RxBytes != 9 || p.Network.TxBytes != nil {
+	if *p.ProcessStats.ProcessCount != 3 || p.Network.Name != "eth0" || *p.Network.RxBytes != 9 ||
+		p.Network.TxBytes != nil {
 		t.Errorf("processes %v, network %+v", p.ProcessStats, p.Network)
 	}
 	if *p.Swap.SwapUsageBytes != 10 || p.Swap.SwapAvailableBytes != nil || p.Memory != nil {

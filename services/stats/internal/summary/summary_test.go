@@ -52,7 +52,8 @@ type folders struct{}
 func (folders) Volumes(uid string) []Volume {
 	used := uint64(1000)
 	return []Volume{
-		{VolumeStats: statsapi.VolumeStats{Name: "scratch", FsStats: statsapi.FsStats{Time: metav1.NewTime(now), UsedBytes: &used}},
+		{VolumeStats: statsapi.VolumeStats{Name: "scratch",
+			FsStats: statsapi.FsStats{Time: metav1.NewTime(now), UsedBytes: &used}},
 			Ephemeral: true},
 		{VolumeStats: statsapi.VolumeStats{Name: "claim", FsStats: statsapi.FsStats{UsedBytes: &used}}},
 	}
@@ -101,8 +102,9 @@ func input() Input {
 			},
 			Images: &cri.Layer{Time: now, Mountpoint: "/images", Used: &used},
 		},
-		Filesystems: map[string]filesystem.Usage{"/images": {Time: now, Capacity: 7000, Available: 6000, Inodes: 70, InodesFree: 60}},
-		Folders:     folders{},
+		Filesystems: map[string]filesystem.Usage{"/images": {Time: now, Capacity: 7000, Available: 6000, Inodes: 70,
+			InodesFree: 60}},
+		Folders: folders{},
 	}
 }
 
