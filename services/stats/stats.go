@@ -15,19 +15,19 @@ import (
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/peer"
 	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/stats/internal/cachedvalue"
 	"github.com/microlet/microlet/services/stats/internal/complaint"
 	"github.com/microlet/microlet/services/stats/internal/cri"
 	"github.com/microlet/microlet/services/stats/internal/filesystem"
 	"github.com/microlet/microlet/services/stats/internal/measure"
 	"github.com/microlet/microlet/services/stats/internal/pods"
 	"github.com/microlet/microlet/services/stats/internal/server"
-	"github.com/microlet/microlet/services/stats/internal/share"
 	"github.com/microlet/microlet/services/stats/internal/volumes"
 )
 
 const (
-	// takeTimeout bounds one look at all cgroups, or one call of the runtime.
-	takeTimeout = 30 * time.Second
+	// readTimeout bounds one look at all cgroups, or one call of the runtime.
+	readTimeout = 30 * time.Second
 	// patience is how long a reader waits for new figures. nodeapi's readers wait ten seconds, as metrics-server does.
 	patience = 5 * time.Second
 	// runtimePatience is how long a reader then waits for the runtime to list containers that it has not listed yet.
@@ -53,7 +53,7 @@ func Run(ctx context.Context, cfg Config) error {
 	book := complaint.NewBook(s.Log, s.Metrics)
 	all := pods.Watch(s.Bus, s.Log).All
 	client := cri.New(runtime, book)
-	usage, created := shareRuntime(s, client)
+	usage, created := runtimeUsage(s, client)
 	podStats, metrics := sharePodStats(&cfg, s, client)
 	cgroups, err := shareCgroups(&cfg, s, all, podStats, book)
 	if err != nil {
@@ -87,8 +87,8 @@ func Run(ctx context.Context, cfg Config) error {
 
 // shareCgroups shares what is measured here, and tells the bus of it.
 func shareCgroups(cfg *Config, s *service.Service, all func() map[string]*pods.Pod,
-	podStats *share.Value[*cri.PodStats], book *complaint.Book,
-) (*share.Value[*measure.Snapshot], error) {
+	podStats *cachedvalue.Value[*cri.PodStats], book *complaint.Book,
+) (*cachedvalue.Value[*measure.Snapshot], error) {
 	k := cfg.Kubelet
 	podCgroups := func() bool { // until the runtime has said that it measures pods
 		if podStats == nil {
@@ -117,17 +117,17 @@ func shareCgroups(cfg *Config, s *service.Service, all func() map[string]*pods.P
 	s.Metrics.MustRegister(took, count)
 	key := s.Bus.Own(subject.Stats)
 	said := &statsv1.SummaryTaken{}
-	return share.New(share.Options[*measure.Snapshot]{
-		What: "the cgroups", Take: measurer.Take, Timeout: takeTimeout, Patience: patience, Stale: stale,
+	return cachedvalue.New(cachedvalue.Options[*measure.Snapshot]{
+		What: "the cgroups", Read: measurer.Take, Timeout: readTimeout, Patience: patience, Stale: stale,
 		Idle: cfg.IdlePeriod, Turned: s.Pulse.Turn, Log: s.Log,
-		Taken: func(a share.Answer[*measure.Snapshot], err error) {
-			took.Observe(time.Since(a.Taken).Seconds())
+		OnRead: func(a cachedvalue.Answer[*measure.Snapshot], err error) {
+			took.Observe(time.Since(a.ReadAt).Seconds())
 			next := &statsv1.SummaryTaken{Taken: said.GetTaken(), Generation: said.GetGeneration()}
 			if err != nil {
 				next.Error = err.Error()
 			} else {
 				count.Set(float64(len(a.Value.Cgroups)))
-				next.Taken, next.Generation = timestamppb.New(a.Taken), said.GetGeneration()+1
+				next.Taken, next.Generation = timestamppb.New(a.ReadAt), said.GetGeneration()+1
 			}
 			said = next
 			key.Put(subject.StatsSummary, next)
@@ -136,14 +136,14 @@ func shareCgroups(cfg *Config, s *service.Service, all func() map[string]*pods.P
 	}), nil
 }
 
-// shareRuntime shares what the runtime reports of layers, images and times.
-func shareRuntime(s *service.Service, client *cri.Client) (*share.Value[*cri.Usage], *share.Value[cri.Created]) {
-	usage := share.New(share.Options[*cri.Usage]{
-		What: "the runtime's figures", Take: client.TakeUsage, Timeout: takeTimeout, Patience: patience,
+// runtimeUsage shares what the runtime reports of layers, images and times.
+func runtimeUsage(s *service.Service, client *cri.Client) (*cachedvalue.Value[*cri.Usage], *cachedvalue.Value[cri.Created]) {
+	usage := cachedvalue.New(cachedvalue.Options[*cri.Usage]{
+		What: "the runtime's figures", Read: client.TakeUsage, Timeout: readTimeout, Patience: patience,
 		Stale: stale, Log: s.Log,
 	})
-	created := share.New(share.Options[cri.Created]{
-		What: "the runtime's containers", Take: client.TakeCreated, Timeout: takeTimeout, Patience: runtimePatience,
+	created := cachedvalue.New(cachedvalue.Options[cri.Created]{
+		What: "the runtime's containers", Read: client.TakeCreated, Timeout: readTimeout, Patience: runtimePatience,
 		Stale: stale, Log: s.Log,
 	})
 	return usage, created
@@ -151,17 +151,17 @@ func shareRuntime(s *service.Service, client *cri.Client) (*share.Value[*cri.Usa
 
 // sharePodStats shares what the runtime measures of pods and containers, if it is to (KEP-2371); nil otherwise.
 func sharePodStats(cfg *Config, s *service.Service, client *cri.Client) (
-	*share.Value[*cri.PodStats], *share.Value[*cri.Metrics],
+	*cachedvalue.Value[*cri.PodStats], *cachedvalue.Value[*cri.Metrics],
 ) {
 	if !cfg.Kubelet.FeatureEnabled("PodAndContainerStatsFromCRI") {
 		return nil, nil
 	}
-	podStats := share.New(share.Options[*cri.PodStats]{
-		What: "the runtime's figures of pods", Take: cri.NewPodClient(client).Take, Timeout: takeTimeout,
+	podStats := cachedvalue.New(cachedvalue.Options[*cri.PodStats]{
+		What: "the runtime's figures of pods", Read: cri.NewPodClient(client).Take, Timeout: readTimeout,
 		Patience: patience, Stale: stale, Log: s.Log,
 	})
-	metrics := share.New(share.Options[*cri.Metrics]{
-		What: "the runtime's metrics of pods", Take: client.TakeMetrics, Timeout: takeTimeout,
+	metrics := cachedvalue.New(cachedvalue.Options[*cri.Metrics]{
+		What: "the runtime's metrics of pods", Read: client.TakeMetrics, Timeout: readTimeout,
 		Patience: patience, Stale: stale, Log: s.Log,
 	})
 	return podStats, metrics

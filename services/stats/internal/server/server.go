@@ -17,12 +17,12 @@ import (
 
 	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/stats/internal/cachedvalue"
 	"github.com/microlet/microlet/services/stats/internal/cri"
 	"github.com/microlet/microlet/services/stats/internal/filesystem"
 	"github.com/microlet/microlet/services/stats/internal/measure"
 	"github.com/microlet/microlet/services/stats/internal/page"
 	"github.com/microlet/microlet/services/stats/internal/pods"
-	"github.com/microlet/microlet/services/stats/internal/share"
 	"github.com/microlet/microlet/services/stats/internal/summary"
 )
 
@@ -41,13 +41,13 @@ type Options struct {
 	// Age is how old figures may be.
 	Age time.Duration
 	// Cgroups, Usage and Created are what is shared.
-	Cgroups *share.Value[*measure.Snapshot]
-	Usage   *share.Value[*cri.Usage]
-	Created *share.Value[cri.Created]
+	Cgroups *cachedvalue.Value[*measure.Snapshot]
+	Usage   *cachedvalue.Value[*cri.Usage]
+	Created *cachedvalue.Value[cri.Created]
 	// PodStats and Metrics are the runtime's own figures of pods; nil if pods are measured by their cgroups. A runtime
 	// that does not have them leaves that to the cgroups, too.
-	PodStats *share.Value[*cri.PodStats]
-	Metrics  *share.Value[*cri.Metrics]
+	PodStats *cachedvalue.Value[*cri.PodStats]
+	Metrics  *cachedvalue.Value[*cri.Metrics]
 	// Pods returns those that podsync has published, by their UID. Only PodStats needs it.
 	Pods func() map[string]*pods.Pod
 	// Filesystems are asked for what layers and images lie on.
@@ -107,8 +107,8 @@ func (s *Server) Summary(ctx context.Context, r *statsv1.SummaryRequest) (*stats
 func (s *Server) gather(ctx context.Context, cpuAndMemory bool) (in *summary.Input, problem string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	var usage share.Answer[*cri.Usage]
-	var podStats share.Answer[*cri.PodStats]
+	var usage cachedvalue.Answer[*cri.Usage]
+	var podStats cachedvalue.Answer[*cri.PodStats]
 	var usageErr, podStatsErr error
 	var runtime sync.WaitGroup // it is asked beside the cgroups, since all take their time
 	if !cpuAndMemory {
@@ -172,7 +172,7 @@ func (s *Server) created(ctx context.Context, ids []string) cri.Created {
 		}
 		return last.Value
 	}
-	if !answer.Taken.Before(asked) { // an older list may be older than a container, too
+	if !answer.ReadAt.Before(asked) { // an older list may be older than a container, too
 		s.setUnlisted(missing(answer.Value, ids))
 	}
 	return answer.Value
@@ -262,7 +262,7 @@ func (s *Server) Page(r *statsv1.PageRequest, to statsv1.StatsService_PageServer
 		return err
 	}
 	defer leave()
-	var metrics share.Answer[*cri.Metrics]
+	var metrics cachedvalue.Answer[*cri.Metrics]
 	if r.GetPage() == statsv1.MetricsPage_METRICS_PAGE_CADVISOR && s.o.Metrics != nil {
 		if metrics, err = s.o.Metrics.Get(to.Context(), s.o.Age); err != nil {
 			return unavailable(err)

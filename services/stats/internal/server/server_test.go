@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/microlet/microlet/services/stats/internal/cachedvalue"
 	"github.com/microlet/microlet/services/stats/internal/cri"
-	"github.com/microlet/microlet/services/stats/internal/share"
 )
 
 // A container that the runtime does not list, such as one that it could not remove, costs one list and not one each
@@ -19,10 +19,10 @@ func TestTheRuntimeIsAskedOnceForAContainerThatItDoesNotList(t *testing.T) {
 		defer cancel()
 		lists := 0
 		listed := cri.Created{"a": time.Now()}
-		created := share.New(share.Options[cri.Created]{
+		created := cachedvalue.New(cachedvalue.Options[cri.Created]{
 			What: "the runtime's containers", Timeout: time.Second, Patience: time.Second, Stale: time.Minute,
 			Log: slog.New(slog.DiscardHandler),
-			Take: func(context.Context) (cri.Created, error) {
+			Read: func(context.Context) (cri.Created, error) {
 				lists++
 				return listed, nil
 			},

@@ -1,9 +1,9 @@
-// Package share lets concurrent readers share what is expensive to take.
+// Package cachedvalue lets concurrent readers share what is expensive to read.
 //
-// Nothing is taken while nobody asks, except on a slow cadence. Of any number of readers that find the last value too
-// old, one take serves all. A reader waits a bounded time: then it gets the last value, and learns why it is old, or
-// an error if that is too old to be of use. A take that hangs holds up nobody, and no second one is begun beside it.
-package share
+// Nothing is read while nobody asks, except on a slow cadence. Of any number of readers that find the last value too
+// old, one read serves all. A reader waits a bounded time: then it gets the last value, and learns why it is old, or
+// an error if that is too old to be of use. A read that hangs holds up nobody, and no second one is begun beside it.
+package cachedvalue
 
 import (
 	"context"
@@ -21,18 +21,18 @@ const turn = 2 * time.Second
 type Options[T any] struct {
 	// What is the name for messages: "the cgroups".
 	What string
-	// Take takes a new value; its context ends after Timeout.
-	Take func(ctx context.Context) (T, error)
-	// Timeout bounds a take.
+	// Read reads a new value; its context ends after Timeout.
+	Read func(ctx context.Context) (T, error)
+	// Timeout bounds a read.
 	Timeout time.Duration
 	// Patience is how long a reader waits for a new value.
 	Patience time.Duration
 	// Stale is how old a value may be that is given out because there is no newer one.
 	Stale time.Duration
-	// Idle is how often a value is taken although nobody asks; 0 is never.
+	// Idle is how often a value is read although nobody asks; 0 is never.
 	Idle time.Duration
-	// Taken is called after each take, from its goroutine; nil disables it.
-	Taken func(a Answer[T], err error)
+	// OnRead is called after each read, from its goroutine; nil disables it.
+	OnRead func(a Answer[T], err error)
 	// Turned is called as the loop turns; nil disables it.
 	Turned func()
 	Log    *slog.Logger
@@ -41,8 +41,8 @@ type Options[T any] struct {
 // Answer is a value and how it came about.
 type Answer[T any] struct {
 	Value T
-	// Taken is when the take began that the value is from.
-	Taken time.Time
+	// ReadAt is when the read began that the value is from.
+	ReadAt time.Time
 	// Problem says why there is no newer value; empty if this one is as new as it should be.
 	Problem string
 }
@@ -62,8 +62,8 @@ type Value[T any] struct {
 
 // New returns a value that has not been taken. Run must run for it ever to be.
 func New[T any](o Options[T]) *Value[T] {
-	if o.Taken == nil {
-		o.Taken = func(Answer[T], error) {}
+	if o.OnRead == nil {
+		o.OnRead = func(Answer[T], error) {}
 	}
 	if o.Turned == nil {
 		o.Turned = func() {}
@@ -71,7 +71,7 @@ func New[T any](o Options[T]) *Value[T] {
 	return &Value[T]{o: o, wakeup: make(chan struct{}, 1)}
 }
 
-// Run takes values as they are asked for until ctx ends. It waits a bounded time for a take that hangs.
+// Run takes values as they are asked for until ctx ends. It waits a bounded time for a read that hangs.
 func (v *Value[T]) Run(ctx context.Context) error {
 	t := time.NewTicker(turn)
 	defer t.Stop()
@@ -90,7 +90,7 @@ func (v *Value[T]) Run(ctx context.Context) error {
 	}
 }
 
-// next returns what is to be closed when the take ends that is to begin now; nil if none is.
+// next returns what is to be closed when the read ends that is to begin now; nil if none is.
 func (v *Value[T]) next() chan struct{} {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -114,15 +114,15 @@ func (v *Value[T]) take(ctx context.Context, end chan struct{}) {
 	ctx, cancel := context.WithTimeout(ctx, v.o.Timeout)
 	defer cancel()
 	began := time.Now()
-	value, err := v.o.Take(ctx)
-	answer := Answer[T]{Value: value, Taken: began}
+	value, err := v.o.Read(ctx)
+	answer := Answer[T]{Value: value, ReadAt: began}
 	v.mu.Lock()
 	if v.failed = err; err == nil {
 		v.last = &answer
 	}
 	v.under = nil
 	v.mu.Unlock()
-	v.o.Taken(answer, err)
+	v.o.OnRead(answer, err)
 	close(end)
 	v.wake() // somebody may want the next
 }
@@ -134,7 +134,7 @@ func (v *Value[T]) wake() {
 	}
 }
 
-// settle waits for the take that is under way, whose context has ended.
+// settle waits for the read that is under way, whose context has ended.
 func (v *Value[T]) settle() {
 	v.mu.Lock()
 	under := v.under
@@ -183,7 +183,7 @@ func (v *Value[T]) Last() (Answer[T], bool) {
 func (v *Value[T]) ask(age time.Duration) (*Answer[T], chan struct{}) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.last != nil && time.Since(v.last.Taken) <= age {
+	if v.last != nil && time.Since(v.last.ReadAt) <= age {
 		return v.last, nil
 	}
 	if v.under != nil { // it began after the last one ended, and so is newer
@@ -211,10 +211,10 @@ func (v *Value[T]) settled(asked time.Time) (Answer[T], error) {
 	if v.last == nil {
 		return Answer[T]{}, why
 	}
-	if why == nil || v.last.Taken.After(asked) {
+	if why == nil || v.last.ReadAt.After(asked) {
 		return *v.last, nil
 	}
-	old := time.Since(v.last.Taken)
+	old := time.Since(v.last.ReadAt)
 	if old > v.o.Stale {
 		return Answer[T]{}, fmt.Errorf("the last figures are %s old: %w", old.Round(time.Second), why)
 	}

@@ -1,4 +1,4 @@
-package share
+package cachedvalue
 
 import (
 	"context"
@@ -20,7 +20,7 @@ func bubble(t *testing.T, change func(*Options[int]), take func(ctx context.Cont
 		o := Options[int]{
 			What: "the figures", Timeout: 30 * time.Second, Patience: 5 * time.Second, Stale: 2 * time.Minute,
 			Log: slog.New(slog.DiscardHandler),
-			Take: func(ctx context.Context) (int, error) {
+			Read: func(ctx context.Context) (int, error) {
 				n := int(takes.Add(1))
 				return n, take(ctx, n)
 			},
@@ -61,7 +61,7 @@ func TestReadersShareATake(t *testing.T) {
 			}
 		}
 		time.Sleep(8 * time.Second)
-		if a, err := v.Get(t.Context(), 10*time.Second); err != nil || a.Value != 1 || time.Since(a.Taken) != 9*time.Second {
+		if a, err := v.Get(t.Context(), 10*time.Second); err != nil || a.Value != 1 || time.Since(a.ReadAt) != 9*time.Second {
 			t.Errorf("9 s later there is %+v, %v", a, err)
 		}
 		time.Sleep(2 * time.Second)
@@ -86,7 +86,7 @@ func TestNothingIsTakenWhileNobodyAsks(t *testing.T) {
 	}
 }
 
-// A take that hangs holds up nobody: readers get the last figures and the reason, then an error, and new figures when
+// A read that hangs holds up nobody: readers get the last figures and the reason, then an error, and new figures when
 // it has ended.
 func TestATakeThatHangs(t *testing.T) {
 	var release atomic.Bool
@@ -139,7 +139,7 @@ func TestATakeThatFails(t *testing.T) {
 		return nil
 	}
 	var reported []error
-	bubble(t, func(o *Options[int]) { o.Taken = func(_ Answer[int], err error) { reported = append(reported, err) } },
+	bubble(t, func(o *Options[int]) { o.OnRead = func(_ Answer[int], err error) { reported = append(reported, err) } },
 		take,
 		func(t *testing.T, v *Value[int], _ *atomic.Int32) {
 			if _, err := v.Get(t.Context(), time.Second); !errors.Is(err, broken) {
@@ -175,7 +175,7 @@ func TestAReaderLeaves(t *testing.T) {
 	})
 }
 
-// The loop turns whatever a take does, or the watchdog would kill the process.
+// The loop turns whatever a read does, or the watchdog would kill the process.
 func TestTheLoopTurns(t *testing.T) {
 	var turns atomic.Int32
 	hang := func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() }
