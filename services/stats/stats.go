@@ -16,11 +16,11 @@ import (
 	"github.com/microlet/microlet/services/internal/peer"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/stats/internal/cachedvalue"
-	"github.com/microlet/microlet/services/stats/internal/complaint"
 	"github.com/microlet/microlet/services/stats/internal/cri"
 	"github.com/microlet/microlet/services/stats/internal/filesystem"
 	"github.com/microlet/microlet/services/stats/internal/measure"
 	"github.com/microlet/microlet/services/stats/internal/pods"
+	"github.com/microlet/microlet/services/stats/internal/readerrors"
 	"github.com/microlet/microlet/services/stats/internal/server"
 	"github.com/microlet/microlet/services/stats/internal/volumes"
 )
@@ -50,7 +50,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer runtime.Close()
-	book := complaint.NewBook(s.Log, s.Metrics)
+	book := readerrors.NewRecorder(s.Log, s.Metrics)
 	all := pods.Watch(s.Bus, s.Log).All
 	client := cri.New(runtime, book)
 	usage, created := runtimeUsage(s, client)
@@ -87,7 +87,7 @@ func Run(ctx context.Context, cfg Config) error {
 
 // shareCgroups shares what is measured here, and tells the bus of it.
 func shareCgroups(cfg *Config, s *service.Service, all func() map[string]*pods.Pod,
-	podStats *cachedvalue.Value[*cri.PodStats], book *complaint.Book,
+	podStats *cachedvalue.Value[*cri.PodStats], book *readerrors.Recorder,
 ) (*cachedvalue.Value[*measure.Snapshot], error) {
 	k := cfg.Kubelet
 	podCgroups := func() bool { // until the runtime has said that it measures pods
@@ -137,7 +137,8 @@ func shareCgroups(cfg *Config, s *service.Service, all func() map[string]*pods.P
 }
 
 // runtimeUsage shares what the runtime reports of layers, images and times.
-func runtimeUsage(s *service.Service, client *cri.Client) (*cachedvalue.Value[*cri.Usage], *cachedvalue.Value[cri.Created]) {
+func runtimeUsage(s *service.Service, client *cri.Client) (*cachedvalue.Value[*cri.Usage],
+	*cachedvalue.Value[cri.Created]) {
 	usage := cachedvalue.New(cachedvalue.Options[*cri.Usage]{
 		What: "the runtime's figures", Read: client.TakeUsage, Timeout: readTimeout, Patience: patience,
 		Stale: stale, Log: s.Log,

@@ -15,7 +15,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/microlet/microlet/services/stats/internal/complaint"
+	"github.com/microlet/microlet/services/stats/internal/readerrors"
 )
 
 // maxClockLead is how far the runtime's clock may be ahead of ours; both are the node's.
@@ -45,11 +45,11 @@ type Created map[string]time.Time
 type Client struct {
 	runtime runtimeapi.RuntimeServiceClient
 	image   runtimeapi.ImageServiceClient
-	book    *complaint.Book
+	book    *readerrors.Recorder
 }
 
 // New returns a client of this connection.
-func New(conn grpc.ClientConnInterface, book *complaint.Book) *Client {
+func New(conn grpc.ClientConnInterface, book *readerrors.Recorder) *Client {
 	return &Client{
 		runtime: runtimeapi.NewRuntimeServiceClient(conn), image: runtimeapi.NewImageServiceClient(conn), book: book,
 	}
@@ -93,7 +93,7 @@ func (c *Client) layers(ctx context.Context, to map[string]Layer) error {
 		}
 		layer, err := usage(s.GetWritableLayer())
 		if err != nil {
-			c.book.Add(complaint.Runtime, "container "+id, err)
+			c.book.Add(readerrors.Runtime, "container "+id, err)
 			continue
 		}
 		to[id] = layer
@@ -151,7 +151,7 @@ func (c *Client) created(ctx context.Context, to Created) error {
 	add := func(kind, id string, nanoseconds int64) {
 		at, err := when(nanoseconds)
 		if err != nil {
-			c.book.Add(complaint.Runtime, kind+" "+id, err)
+			c.book.Add(readerrors.Runtime, kind+" "+id, err)
 			return
 		}
 		to[id] = at
@@ -183,7 +183,7 @@ func (c *Client) images(ctx context.Context) (*Layer, error) {
 	}
 	layer, err := usage(resp.GetImageFilesystems()[0])
 	if err != nil {
-		c.book.Add(complaint.Runtime, "images", err)
+		c.book.Add(readerrors.Runtime, "images", err)
 		return nil, nil //nolint:nilnil // as if it had reported none
 	}
 	return &layer, nil

@@ -13,7 +13,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/microlet/microlet/services/stats/internal/complaint"
+	"github.com/microlet/microlet/services/stats/internal/readerrors"
 )
 
 // Metrics are the families of metrics that the runtime has of pods and containers, by name. They are shared: do not
@@ -84,7 +84,7 @@ func (c *Client) families(described []*runtimeapi.MetricDescriptor) map[string]*
 		valid := model.LegacyValidation.IsValidMetricName(d.GetName()) &&
 			!slices.ContainsFunc(d.GetLabelKeys(), func(l string) bool { return !model.LegacyValidation.IsValidLabelName(l) })
 		if !valid {
-			c.book.Add(complaint.Runtime, "metrics", fmt.Errorf("a descriptor has the name %q and the labels %q",
+			c.book.Add(readerrors.Runtime, "metrics", fmt.Errorf("a descriptor has the name %q and the labels %q",
 				d.GetName(), d.GetLabelKeys()))
 			continue
 		}
@@ -97,7 +97,7 @@ func (c *Client) samples(families map[string]*Family, metrics []*runtimeapi.Metr
 	for _, m := range metrics {
 		f := families[m.GetName()]
 		if f == nil || len(m.GetLabelValues()) != len(f.Labels) {
-			c.book.Add(complaint.Runtime, "metrics", fmt.Errorf("metric %q with %d labels is not as described",
+			c.book.Add(readerrors.Runtime, "metrics", fmt.Errorf("metric %q with %d labels is not as described",
 				m.GetName(), len(m.GetLabelValues())))
 			continue
 		}
@@ -105,7 +105,7 @@ func (c *Client) samples(families map[string]*Family, metrics []*runtimeapi.Metr
 		if m.GetTimestamp() != 0 {
 			at, err := when(m.GetTimestamp())
 			if err != nil {
-				c.book.Add(complaint.Runtime, "metrics", fmt.Errorf("metric %q: %w", m.GetName(), err))
+				c.book.Add(readerrors.Runtime, "metrics", fmt.Errorf("metric %q: %w", m.GetName(), err))
 				continue
 			}
 			s.Time = at

@@ -12,7 +12,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/microlet/microlet/services/stats/internal/complaint"
+	"github.com/microlet/microlet/services/stats/internal/readerrors"
 )
 
 // PodStats are the runtime's own figures of sandboxes and their containers (KEP-2371). They are shared: do not change
@@ -66,7 +66,7 @@ func (p *PodClient) Take(ctx context.Context) (*PodStats, error) {
 				continue
 			}
 			if _, err := usage(c.GetWritableLayer()); err != nil {
-				p.c.book.Add(complaint.Runtime, "container "+c.GetAttributes().GetId(), err)
+				p.c.book.Add(readerrors.Runtime, "container "+c.GetAttributes().GetId(), err)
 				c.WritableLayer = nil
 			}
 		}
@@ -100,7 +100,7 @@ func (p *PodClient) check(what string, cpu *runtimeapi.CpuUsage, memory *runtime
 		errs = append(errs, checkTime(&memory.Timestamp))
 	}
 	if err := errors.Join(errs...); err != nil {
-		p.c.book.Add(complaint.Runtime, what, err)
+		p.c.book.Add(readerrors.Runtime, what, err)
 	}
 }
 

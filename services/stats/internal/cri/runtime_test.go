@@ -15,7 +15,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/microlet/microlet/services/stats/internal/complaint"
+	"github.com/microlet/microlet/services/stats/internal/readerrors"
 )
 
 // answers is a runtime that answers with these, and an older one where they are nil.
@@ -53,7 +53,7 @@ func (a answers) ListPodSandboxMetrics(context.Context, *runtimeapi.ListPodSandb
 }
 
 func client(a answers) *Client {
-	return &Client{runtime: a, book: complaint.NewBook(slog.New(slog.DiscardHandler), prometheus.NewRegistry())}
+	return &Client{runtime: a, book: readerrors.NewRecorder(slog.New(slog.DiscardHandler), prometheus.NewRegistry())}
 }
 
 func number(n uint64) *runtimeapi.UInt64Value { return &runtimeapi.UInt64Value{Value: n} }

@@ -15,16 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"github.com/microlet/microlet/services/stats/internal/complaint"
 	"github.com/microlet/microlet/services/stats/internal/filesystem"
 	"github.com/microlet/microlet/services/stats/internal/pods"
+	"github.com/microlet/microlet/services/stats/internal/readerrors"
 )
 
 const (
-	cgroupSource     = complaint.Cgroup
-	processSource    = complaint.Process
-	machineSource    = complaint.Machine
-	filesystemSource = complaint.Filesystem
+	cgroupSource     = readerrors.Cgroup
+	processSource    = readerrors.Process
+	machineSource    = readerrors.Machine
+	filesystemSource = readerrors.Filesystem
 )
 
 // Options of a Measurer. All fields but System, Except and PodCgroups are required.
@@ -43,13 +43,13 @@ type Options struct {
 	// Pods returns the node's pods by their UID.
 	Pods func() map[string]*pods.Pod
 	// Book takes what cannot be read.
-	Book *complaint.Book
+	Book *readerrors.Recorder
 }
 
 // Measurer takes snapshots. Only one goroutine at a time may use it.
 type Measurer struct {
 	o       Options
-	book    *complaint.Book
+	book    *readerrors.Recorder
 	prober  *filesystem.Prober
 	proc    *proc
 	mounted map[string]string

@@ -18,9 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/microlet/microlet/services/internal/testing/golden"
-	"github.com/microlet/microlet/services/stats/internal/complaint"
 	"github.com/microlet/microlet/services/stats/internal/filesystem"
 	"github.com/microlet/microlet/services/stats/internal/pods"
+	"github.com/microlet/microlet/services/stats/internal/readerrors"
 )
 
 // inside names the variable that tells this test that it runs where cgroup v2 is all there is.
@@ -96,7 +96,7 @@ func onTree(t *testing.T, mounted map[string]string) (*Measurer, *prometheus.Reg
 	pod := &pods.Pod{UID: "u", Namespace: "ns", Name: "p", SandboxID: id2,
 		Containers: []pods.Container{{Name: "main", ID: id1, Running: true}}}
 	m := &Measurer{
-		book: complaint.NewBook(slog.New(slog.DiscardHandler), registry), prober: &filesystem.Prober{},
+		book: readerrors.NewRecorder(slog.New(slog.DiscardHandler), registry), prober: &filesystem.Prober{},
 		proc: &proc{at: t.TempDir()}, mounted: mounted, tracked: map[string]*tracked{},
 		machine: &model.MachineInfo{NumCores: 2, MemoryCapacity: 1 << 30}, machineAt: time.Now(),
 		o: Options{Pods: func() map[string]*pods.Pod { return map[string]*pods.Pod{"u": pod} }},
@@ -171,8 +171,8 @@ func breakEach(t *testing.T, dir string, m *Measurer, registry *prometheus.Regis
 				t.Fatal(err)
 			}
 			clear(m.tracked)
-			before := skipped(t, registry, complaint.Cgroup)
-			if c := readContainer(t, m); c == nil && skipped(t, registry, complaint.Cgroup) == before {
+			before := skipped(t, registry, readerrors.Cgroup)
+			if c := readContainer(t, m); c == nil && skipped(t, registry, readerrors.Cgroup) == before {
 				t.Errorf("%s as %q skips the container, and nothing counts it", f.Name(), nonsense)
 			}
 		}
@@ -244,7 +244,7 @@ func TestGoneCgroups(t *testing.T) {
 			t.Errorf("%s is remembered", name)
 		}
 	}
-	if n := skipped(t, registry, complaint.Cgroup); n != 0 {
+	if n := skipped(t, registry, readerrors.Cgroup); n != 0 {
 		t.Errorf("%v figures were skipped of containers that have just ended", n)
 	}
 	lay(t, root, "v1.txt")

@@ -27,9 +27,9 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/microlet/microlet/services/internal/run"
-	"github.com/microlet/microlet/services/stats/internal/complaint"
 	"github.com/microlet/microlet/services/stats/internal/disk"
 	"github.com/microlet/microlet/services/stats/internal/pods"
+	"github.com/microlet/microlet/services/stats/internal/readerrors"
 	"github.com/microlet/microlet/services/stats/internal/summary"
 )
 
@@ -44,7 +44,7 @@ type Options struct {
 	Period time.Duration
 	// Pods returns the node's pods by their UID.
 	Pods    func() map[string]*pods.Pod
-	Book    *complaint.Book
+	Book    *readerrors.Recorder
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }
@@ -113,7 +113,7 @@ func (v *Volumes) follow(ctx context.Context) error {
 		}
 		if !maps.Equal(dirs, tracked) {
 			if err := v.disk.Track(slices.Collect(maps.Keys(dirs))); err != nil {
-				v.o.Book.Add(complaint.Pod, "folders", err)
+				v.o.Book.Add(readerrors.Pod, "folders", err)
 			}
 			tracked = dirs
 		}
@@ -150,7 +150,7 @@ func (v *Volumes) list(all map[string]*pods.Pod) map[string]*pod {
 	known := make(map[string]*pod, len(all))
 	for uid, p := range all {
 		if err := names(uid, p.Namespace, p.Name); err != nil {
-			v.o.Book.Add(complaint.Pod, "pod "+uid, err)
+			v.o.Book.Add(readerrors.Pod, "pod "+uid, err)
 			continue
 		}
 		known[uid] = v.folders(root, logs, uid, p)
@@ -193,7 +193,7 @@ func (v *Volumes) folders(root, logs, uid string, p *pods.Pod) *pod {
 			continue
 		}
 		if err := names(c.Name); err != nil {
-			v.o.Book.Add(complaint.Pod, "pod "+uid, err)
+			v.o.Book.Add(readerrors.Pod, "pod "+uid, err)
 			continue
 		}
 		known.logs[c.Name] = disk.Dir{Path: filepath.Join(podLogs, c.Name), Mode: disk.Files}
@@ -205,7 +205,7 @@ func (v *Volumes) folders(root, logs, uid string, p *pods.Pod) *pod {
 			continue
 		}
 		if err := names(vol.Name); err != nil {
-			v.o.Book.Add(complaint.Pod, "pod "+uid, err)
+			v.o.Book.Add(readerrors.Pod, "pod "+uid, err)
 			continue
 		}
 		known.volumes = append(known.volumes, volume{

@@ -16,9 +16,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/internal/testing/proctest"
-	"github.com/microlet/microlet/services/stats/internal/complaint"
 	"github.com/microlet/microlet/services/stats/internal/disk"
 	"github.com/microlet/microlet/services/stats/internal/pods"
+	"github.com/microlet/microlet/services/stats/internal/readerrors"
 	"github.com/microlet/microlet/services/stats/internal/summary"
 )
 
@@ -80,7 +80,7 @@ func (n *node) all() map[string]*pods.Pod {
 func (n *node) run(period time.Duration) *Volumes {
 	log := slog.New(slog.NewTextHandler(n.t.Output(), nil))
 	v := New(Options{
-		RootDir: n.root, LogsDir: n.logs, Period: period, Pods: n.all, Book: complaint.NewBook(log, nil), Log: log,
+		RootDir: n.root, LogsDir: n.logs, Period: period, Pods: n.all, Book: readerrors.NewRecorder(log, nil), Log: log,
 		Metrics: prometheus.NewRegistry(),
 	})
 	done := make(chan error, 1)
@@ -204,7 +204,7 @@ func TestNamesThatLeadElsewhere(t *testing.T) {
 	n := newNode(t)
 	log := slog.New(slog.DiscardHandler)
 	v := New(Options{
-		RootDir: n.root, LogsDir: n.logs, Pods: n.all, Book: complaint.NewBook(log, nil), Log: log,
+		RootDir: n.root, LogsDir: n.logs, Pods: n.all, Book: readerrors.NewRecorder(log, nil), Log: log,
 		Metrics: prometheus.NewRegistry(),
 	})
 	bad := []string{"..", ".", "", "a/../../..", "/etc", "x/y"}

@@ -1,5 +1,5 @@
-// Package complaint counts what cannot be read or believed, and logs each kind of it once an hour.
-package complaint
+// Package readerrors counts what cannot be read or believed, and logs each kind of it once an hour.
+package readerrors
 
 import (
 	"log/slog"
@@ -28,8 +28,8 @@ const (
 	maxSubjects = 1024
 )
 
-// Book takes complaints. It is safe for concurrent use.
-type Book struct {
+// Recorder takes complaints. It is safe for concurrent use.
+type Recorder struct {
 	log   *slog.Logger
 	count *prometheus.CounterVec
 
@@ -39,9 +39,9 @@ type Book struct {
 
 type subject struct{ source, of string }
 
-// NewBook returns a book; nil metrics registers none.
-func NewBook(log *slog.Logger, metrics prometheus.Registerer) *Book {
-	b := &Book{
+// NewRecorder returns a book; nil metrics registers none.
+func NewRecorder(log *slog.Logger, metrics prometheus.Registerer) *Recorder {
+	b := &Recorder{
 		log: log, logged: map[subject]time.Time{},
 		count: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_stats_skipped_total",
@@ -59,7 +59,7 @@ func NewBook(log *slog.Logger, metrics prometheus.Registerer) *Book {
 
 // Add counts something of a source that was skipped, and logs it unless the same was logged within the hour. of says
 // what it is about, such as the name of a cgroup.
-func (b *Book) Add(source, of string, err error) {
+func (b *Recorder) Add(source, of string, err error) {
 	b.count.WithLabelValues(source).Inc()
 	b.mu.Lock()
 	s := subject{source, of}
