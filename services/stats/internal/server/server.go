@@ -19,9 +19,9 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/stats/internal/cachedvalue"
 	"github.com/microlet/microlet/services/stats/internal/cri"
+	"github.com/microlet/microlet/services/stats/internal/exposition"
 	"github.com/microlet/microlet/services/stats/internal/filesystem"
 	"github.com/microlet/microlet/services/stats/internal/measure"
-	"github.com/microlet/microlet/services/stats/internal/page"
 	"github.com/microlet/microlet/services/stats/internal/pods"
 	"github.com/microlet/microlet/services/stats/internal/summary"
 )
@@ -276,12 +276,12 @@ func (s *Server) Page(r *statsv1.PageRequest, to statsv1.StatsService_PageServer
 	sink := parts(to, &statsv1.PageResponse{Taken: timestamppb.New(in.Snapshot.Taken), Problem: problem})
 	switch r.GetPage() {
 	case statsv1.MetricsPage_METRICS_PAGE_RESOURCE:
-		return page.Resource(summary.Build(*in), problem != "", sink)
+		return exposition.Resource(summary.Build(*in), problem != "", sink)
 	case statsv1.MetricsPage_METRICS_PAGE_CADVISOR:
 		if m := metrics.Value; m != nil && m.Supported {
-			return page.Runtime(m, in.Snapshot.Machine, sink)
+			return exposition.Runtime(m, in.Snapshot.Machine, sink)
 		}
-		return page.Cadvisor(in.Snapshot, in.Created, time.Now(), sink)
+		return exposition.Cadvisor(in.Snapshot, in.Created, time.Now(), sink)
 	default:
 		return status.Error(codes.InvalidArgument, fmt.Sprintf("there is no page %s", r.GetPage()))
 	}

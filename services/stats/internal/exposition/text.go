@@ -1,10 +1,10 @@
-// Package page writes the pages of metrics that the kubelet serves, in Prometheus' text format.
+// Package exposition writes the pages of metrics that the kubelet serves, in Prometheus' text format.
 //
 // A page of a node with a hundred pods has tens of thousands of lines, of which prometheus/client_golang would make as
 // many objects, and cAdvisor's collector several times that. Here a page is written straight from what was measured,
 // in parts that whoever reads it takes one after the other. TestCadvisorIsTheLibrarys compares every family, label and
 // value with those of cAdvisor's own collector.
-package page
+package exposition
 
 import (
 	"math"
