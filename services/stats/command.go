@@ -8,7 +8,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
-	"github.com/microlet/microlet/services/stats/internal/disk"
+	"github.com/microlet/microlet/services/stats/internal/diskusage"
 )
 
 // nice lets the services that run pods go first where there is too little processor for all.
@@ -16,7 +16,7 @@ const nice = 10
 
 // RunChild is what a program that contains stats calls first of all. If the process was started to measure directories
 // for stats, it does that, and returns true when the program is to end.
-func RunChild() bool { return disk.RunChild() }
+func RunChild() bool { return diskusage.RunChild() }
 
 // Command returns the command line of stats.
 func Command() *cobra.Command { return Definition().Command() }

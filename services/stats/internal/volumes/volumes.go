@@ -27,7 +27,7 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/microlet/microlet/services/internal/run"
-	"github.com/microlet/microlet/services/stats/internal/disk"
+	"github.com/microlet/microlet/services/stats/internal/diskusage"
 	"github.com/microlet/microlet/services/stats/internal/pods"
 	"github.com/microlet/microlet/services/stats/internal/readerrors"
 	"github.com/microlet/microlet/services/stats/internal/summary"
@@ -61,8 +61,8 @@ type Volumes struct {
 // measurer is what of disk.Measurer is used.
 type measurer interface {
 	Run(ctx context.Context) error
-	Track(dirs []disk.Dir) error
-	Figure(d disk.Dir) (disk.Figure, bool)
+	Track(dirs []diskusage.Dir) error
+	Figure(d diskusage.Dir) (diskusage.Figure, bool)
 }
 
 var _ summary.Folders = (*Volumes)(nil)
@@ -70,19 +70,19 @@ var _ summary.Folders = (*Volumes)(nil)
 // pod has what is measured of one.
 type pod struct {
 	volumes []volume
-	logs    map[string]disk.Dir
-	own     []disk.Dir
+	logs    map[string]diskusage.Dir
+	own     []diskusage.Dir
 }
 
 type volume struct {
 	name      string
-	dir       disk.Dir
+	dir       diskusage.Dir
 	ephemeral bool
 }
 
 // New returns Volumes that know of no pod before Run.
 func New(o Options) *Volumes {
-	return &Volumes{o: o, disk: disk.New(disk.Config{
+	return &Volumes{o: o, disk: diskusage.New(diskusage.Config{
 		Period: max(o.Period, 0), Log: o.Log, Registerer: o.Metrics, // 0 is the default
 	})}
 }
@@ -97,7 +97,7 @@ func (v *Volumes) Run(ctx context.Context) error {
 
 // follow has what the pods have measured.
 func (v *Volumes) follow(ctx context.Context) error {
-	tracked := map[disk.Dir]bool{}
+	tracked := map[diskusage.Dir]bool{}
 	t := time.NewTicker(look)
 	defer t.Stop()
 	for {
@@ -105,7 +105,7 @@ func (v *Volumes) follow(ctx context.Context) error {
 		v.mu.Lock()
 		v.known = known
 		v.mu.Unlock()
-		dirs := map[disk.Dir]bool{}
+		dirs := map[diskusage.Dir]bool{}
 		for _, p := range known {
 			for d := range p.dirs {
 				dirs[d] = true
@@ -126,7 +126,7 @@ func (v *Volumes) follow(ctx context.Context) error {
 }
 
 // dirs yields all that is measured of the pod.
-func (p *pod) dirs(yield func(disk.Dir) bool) {
+func (p *pod) dirs(yield func(diskusage.Dir) bool) {
 	for _, vol := range p.volumes {
 		if !yield(vol.dir) {
 			return
@@ -185,8 +185,8 @@ func (v *Volumes) folders(root, logs, uid string, p *pods.Pod) *pod {
 	podDir := filepath.Join(root, "pods", uid)
 	podLogs := filepath.Join(logs, strings.Join([]string{p.Namespace, p.Name, uid}, "_"))
 	known := &pod{
-		logs: map[string]disk.Dir{},
-		own:  []disk.Dir{{Path: filepath.Join(podDir, "etc-hosts")}, {Path: podLogs, Mode: disk.Files}},
+		logs: map[string]diskusage.Dir{},
+		own:  []diskusage.Dir{{Path: filepath.Join(podDir, "etc-hosts")}, {Path: podLogs, Mode: diskusage.Files}},
 	}
 	for _, c := range p.Containers {
 		if !c.Running {
@@ -196,7 +196,7 @@ func (v *Volumes) folders(root, logs, uid string, p *pods.Pod) *pod {
 			v.o.Book.Add(readerrors.Pod, "pod "+uid, err)
 			continue
 		}
-		known.logs[c.Name] = disk.Dir{Path: filepath.Join(podLogs, c.Name), Mode: disk.Files}
+		known.logs[c.Name] = diskusage.Dir{Path: filepath.Join(podLogs, c.Name), Mode: diskusage.Files}
 	}
 	for i := range p.Volumes {
 		vol := &p.Volumes[i]
@@ -209,7 +209,8 @@ func (v *Volumes) folders(root, logs, uid string, p *pods.Pod) *pod {
 			continue
 		}
 		known.volumes = append(known.volumes, volume{
-			name: vol.Name, dir: disk.Dir{Path: filepath.Join(podDir, "volumes", plugin, vol.Name)}, ephemeral: ephemeral(vol),
+			name: vol.Name, dir: diskusage.Dir{Path: filepath.Join(podDir, "volumes", plugin, vol.Name)},
+			ephemeral: ephemeral(vol),
 		})
 	}
 	return known
@@ -260,7 +261,7 @@ func (v *Volumes) Volumes(podUID string) []summary.Volume {
 	return all
 }
 
-func fsStats(f *disk.Figure) statsapi.FsStats {
+func fsStats(f *diskusage.Figure) statsapi.FsStats {
 	return statsapi.FsStats{
 		Time: metav1.NewTime(f.Time), AvailableBytes: &f.AvailableBytes, CapacityBytes: &f.CapacityBytes,
 		UsedBytes: &f.UsedBytes, InodesFree: &f.InodesFree, Inodes: &f.Inodes, InodesUsed: &f.InodesUsed,
@@ -280,7 +281,7 @@ func (v *Volumes) Logs(podUID, container string) (summary.Folder, bool) {
 func (v *Volumes) Own(podUID string) (summary.Folder, bool) { return v.sum(v.pod(podUID).own...) }
 
 // sum adds up those that have figures. Its time is that of the newest.
-func (v *Volumes) sum(dirs ...disk.Dir) (total summary.Folder, ok bool) {
+func (v *Volumes) sum(dirs ...diskusage.Dir) (total summary.Folder, ok bool) {
 	for _, d := range dirs {
 		f, has := v.disk.Figure(d)
 		if !has {

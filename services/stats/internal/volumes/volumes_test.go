@@ -16,14 +16,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/internal/testing/proctest"
-	"github.com/microlet/microlet/services/stats/internal/disk"
+	"github.com/microlet/microlet/services/stats/internal/diskusage"
 	"github.com/microlet/microlet/services/stats/internal/pods"
 	"github.com/microlet/microlet/services/stats/internal/readerrors"
 	"github.com/microlet/microlet/services/stats/internal/summary"
 )
 
 func TestMain(m *testing.M) {
-	if disk.RunChild() {
+	if diskusage.RunChild() {
 		return
 	}
 	os.Exit(m.Run())

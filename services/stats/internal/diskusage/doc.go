@@ -1,4 +1,4 @@
-// Package disk measures how much directories take, without du.
+// Package diskusage measures how much directories take, without du.
 //
 // The kubelet walks the directories of a pod in its own process, so a file system that does not answer holds a thread
 // of the kubelet for ever, and a large volume takes a processor. Here child processes walk. The Measurer starts them
@@ -18,4 +18,4 @@
 //
 // Project quotas are not read. The kubelet uses them only for pods in a user namespace, which podsync refuses, and the
 // kernel tells them only to who has CAP_SYS_ADMIN.
-package disk
+package diskusage

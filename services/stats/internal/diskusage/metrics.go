@@ -1,4 +1,4 @@
-package disk
+package diskusage
 
 import "github.com/prometheus/client_golang/prometheus"
 
