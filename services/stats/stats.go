@@ -16,9 +16,9 @@ import (
 	"github.com/microlet/microlet/services/internal/peer"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/stats/internal/cachedvalue"
+	"github.com/microlet/microlet/services/stats/internal/cgroupstats"
 	"github.com/microlet/microlet/services/stats/internal/cri"
 	"github.com/microlet/microlet/services/stats/internal/filesystem"
-	"github.com/microlet/microlet/services/stats/internal/measure"
 	"github.com/microlet/microlet/services/stats/internal/pods"
 	"github.com/microlet/microlet/services/stats/internal/readerrors"
 	"github.com/microlet/microlet/services/stats/internal/server"
@@ -88,7 +88,7 @@ func Run(ctx context.Context, cfg Config) error {
 // shareCgroups shares what is measured here, and tells the bus of it.
 func shareCgroups(cfg *Config, s *service.Service, all func() map[string]*pods.Pod,
 	podStats *cachedvalue.Value[*cri.PodStats], book *readerrors.Recorder,
-) (*cachedvalue.Value[*measure.Snapshot], error) {
+) (*cachedvalue.Value[*cgroupstats.Snapshot], error) {
 	k := cfg.Kubelet
 	podCgroups := func() bool { // until the runtime has said that it measures pods
 		if podStats == nil {
@@ -97,7 +97,7 @@ func shareCgroups(cfg *Config, s *service.Service, all func() map[string]*pods.P
 		last, ok := podStats.Last()
 		return !ok || !last.Value.Supported
 	}
-	measurer, err := measure.New(measure.Options{
+	measurer, err := cgroupstats.New(cgroupstats.Options{
 		CgroupRoot: k.Kubelet.CgroupRoot, System: systemCgroups(cfg), RootDir: k.Node.RootDir,
 		Except: []string{filepath.Join(k.Node.RootDir, "pods"), "/run/containerd", "/run/containers", "/run/crio",
 			"/run/netns"},
@@ -117,10 +117,10 @@ func shareCgroups(cfg *Config, s *service.Service, all func() map[string]*pods.P
 	s.Metrics.MustRegister(took, count)
 	key := s.Bus.Own(subject.Stats)
 	said := &statsv1.SummaryTaken{}
-	return cachedvalue.New(cachedvalue.Options[*measure.Snapshot]{
-		What: "the cgroups", Read: measurer.Take, Timeout: readTimeout, Patience: patience, Stale: stale,
+	return cachedvalue.New(cachedvalue.Options[*cgroupstats.Snapshot]{
+		What: "the cgroups", Read: measurer.Read, Timeout: readTimeout, Patience: patience, Stale: stale,
 		Idle: cfg.IdlePeriod, Turned: s.Pulse.Turn, Log: s.Log,
-		OnRead: func(a cachedvalue.Answer[*measure.Snapshot], err error) {
+		OnRead: func(a cachedvalue.Answer[*cgroupstats.Snapshot], err error) {
 			took.Observe(time.Since(a.ReadAt).Seconds())
 			next := &statsv1.SummaryTaken{Taken: said.GetTaken(), Generation: said.GetGeneration()}
 			if err != nil {
@@ -140,11 +140,11 @@ func shareCgroups(cfg *Config, s *service.Service, all func() map[string]*pods.P
 func runtimeUsage(s *service.Service, client *cri.Client) (*cachedvalue.Value[*cri.Usage],
 	*cachedvalue.Value[cri.Created]) {
 	usage := cachedvalue.New(cachedvalue.Options[*cri.Usage]{
-		What: "the runtime's figures", Read: client.TakeUsage, Timeout: readTimeout, Patience: patience,
+		What: "the runtime's figures", Read: client.ReadUsage, Timeout: readTimeout, Patience: patience,
 		Stale: stale, Log: s.Log,
 	})
 	created := cachedvalue.New(cachedvalue.Options[cri.Created]{
-		What: "the runtime's containers", Read: client.TakeCreated, Timeout: readTimeout, Patience: runtimePatience,
+		What: "the runtime's containers", Read: client.ReadCreated, Timeout: readTimeout, Patience: runtimePatience,
 		Stale: stale, Log: s.Log,
 	})
 	return usage, created
@@ -158,11 +158,11 @@ func sharePodStats(cfg *Config, s *service.Service, client *cri.Client) (
 		return nil, nil
 	}
 	podStats := cachedvalue.New(cachedvalue.Options[*cri.PodStats]{
-		What: "the runtime's figures of pods", Read: cri.NewPodClient(client).Take, Timeout: readTimeout,
+		What: "the runtime's figures of pods", Read: cri.NewPodClient(client).Read, Timeout: readTimeout,
 		Patience: patience, Stale: stale, Log: s.Log,
 	})
 	metrics := cachedvalue.New(cachedvalue.Options[*cri.Metrics]{
-		What: "the runtime's metrics of pods", Read: client.TakeMetrics, Timeout: readTimeout,
+		What: "the runtime's metrics of pods", Read: client.ReadMetrics, Timeout: readTimeout,
 		Patience: patience, Stale: stale, Log: s.Log,
 	})
 	return podStats, metrics

@@ -55,8 +55,8 @@ func New(conn grpc.ClientConnInterface, book *readerrors.Recorder) *Client {
 	}
 }
 
-// TakeUsage asks what containers and images take. It makes the runtime measure each container.
-func (c *Client) TakeUsage(ctx context.Context) (*Usage, error) {
+// ReadUsage asks what containers and images take. It makes the runtime measure each container.
+func (c *Client) ReadUsage(ctx context.Context) (*Usage, error) {
 	u := &Usage{Layers: map[string]Layer{}}
 	var wg sync.WaitGroup
 	var layers, images error
@@ -69,8 +69,8 @@ func (c *Client) TakeUsage(ctx context.Context) (*Usage, error) {
 	return u, nil
 }
 
-// TakeCreated asks when sandboxes and containers were created, which costs the runtime little.
-func (c *Client) TakeCreated(ctx context.Context) (Created, error) {
+// ReadCreated asks when sandboxes and containers were created, which costs the runtime little.
+func (c *Client) ReadCreated(ctx context.Context) (Created, error) {
 	created := Created{}
 	if err := c.created(ctx, created); err != nil {
 		return nil, err

@@ -43,9 +43,9 @@ type Sample struct {
 	Time time.Time
 }
 
-// TakeMetrics asks for the runtime's metrics of pods and containers. A runtime that has none is no error. A metric
+// ReadMetrics asks for the runtime's metrics of pods and containers. A runtime that has none is no error. A metric
 // without a descriptor, or with other labels than its descriptor names, is left out, as in the kubelet.
-func (c *Client) TakeMetrics(ctx context.Context) (*Metrics, error) {
+func (c *Client) ReadMetrics(ctx context.Context) (*Metrics, error) {
 	described, err := c.runtime.ListMetricDescriptors(ctx, &runtimeapi.ListMetricDescriptorsRequest{})
 	if status.Code(err) == codes.Unimplemented {
 		return &Metrics{}, nil

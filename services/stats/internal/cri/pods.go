@@ -40,8 +40,8 @@ type cpuSample struct {
 // NewPodClient returns a client that shares the connection of another one.
 func NewPodClient(c *Client) *PodClient { return &PodClient{c: c} }
 
-// Take asks what sandboxes and containers use. A runtime that does not implement that is no error.
-func (p *PodClient) Take(ctx context.Context) (*PodStats, error) {
+// Read asks what sandboxes and containers use. A runtime that does not implement that is no error.
+func (p *PodClient) Read(ctx context.Context) (*PodStats, error) {
 	resp, err := p.c.runtime.ListPodSandboxStats(ctx, &runtimeapi.ListPodSandboxStatsRequest{})
 	if status.Code(err) == codes.Unimplemented {
 		return &PodStats{}, nil

@@ -71,10 +71,10 @@ func sandboxStats(total uint64, memory *runtimeapi.MemoryUsage) *runtimeapi.List
 
 func TestARuntimeWithoutFiguresOfPods(t *testing.T) {
 	c := client(answers{})
-	if s, err := NewPodClient(c).Take(t.Context()); err != nil || s.Supported {
+	if s, err := NewPodClient(c).Read(t.Context()); err != nil || s.Supported {
 		t.Errorf("figures: %+v, %v", s, err)
 	}
-	if m, err := c.TakeMetrics(t.Context()); err != nil || m.Supported {
+	if m, err := c.ReadMetrics(t.Context()); err != nil || m.Supported {
 		t.Errorf("metrics: %+v, %v", m, err)
 	}
 }
@@ -93,7 +93,7 @@ func TestTheRateIsThatSinceTheLastAnswer(t *testing.T) {
 			{1e9, number(0)},
 		} {
 			p.c.runtime = answers{stats: sandboxStats(step.total, nil)}
-			s, err := p.Take(t.Context())
+			s, err := p.Read(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -110,7 +110,7 @@ func TestNonsenseIsNoFigure(t *testing.T) {
 	p := NewPodClient(client(answers{stats: sandboxStats(math.MaxUint64, &runtimeapi.MemoryUsage{
 		Timestamp: time.Now().Add(time.Hour).UnixNano(), WorkingSetBytes: number(1 << 63), UsageBytes: number(1 << 20),
 	})}))
-	s, err := p.Take(t.Context())
+	s, err := p.Read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestMetricsAreAsDescribed(t *testing.T) {
 			}}},
 		}}},
 	})
-	m, err := c.TakeMetrics(t.Context())
+	m, err := c.ReadMetrics(t.Context())
 	if err != nil || !m.Supported {
 		t.Fatal(m, err)
 	}

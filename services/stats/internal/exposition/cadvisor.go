@@ -13,13 +13,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
 
+	"github.com/microlet/microlet/services/stats/internal/cgroupstats"
 	"github.com/microlet/microlet/services/stats/internal/cri"
-	"github.com/microlet/microlet/services/stats/internal/measure"
 )
 
 // Cadvisor writes /metrics/cadvisor: the families, labels and values of the kubelet's cAdvisor. It returns the sink's
 // error. The sink may not keep what it gets. created may lack what the runtime has not reported.
-func Cadvisor(s *measure.Snapshot, created cri.Created, now time.Time, sink func([]byte) error) error {
+func Cadvisor(s *cgroupstats.Snapshot, created cri.Created, now time.Time, sink func([]byte) error) error {
 	w := &writer{buf: make([]byte, 0, partSize+4096), sink: sink}
 	w.family("cadvisor_version_info", gauge, "A metric with a constant '1' value labeled by kernel version, "+
 		"OS version, docker version, cadvisor version & cadvisor revision.")
@@ -50,7 +50,7 @@ func versionLabels() string {
 
 // subject is a cgroup of which the page tells.
 type subject struct {
-	*measure.Cgroup
+	*cgroupstats.Cgroup
 
 	labels  string
 	created time.Time
@@ -58,16 +58,16 @@ type subject struct {
 
 // subjects are the cgroups of the page. A pod or container that podsync has not published has no names yet, or is gone
 // and has left its cgroup: it has no figures.
-func subjects(s *measure.Snapshot, created cri.Created) []subject {
+func subjects(s *cgroupstats.Snapshot, created cri.Created) []subject {
 	all := make([]subject, 0, len(s.Cgroups))
 	for _, c := range s.Cgroups {
 		one := subject{Cgroup: c, created: c.Spec.CreationTime}
 		switch {
-		case c.Kind == measure.Root || c.Kind == measure.Slice:
+		case c.Kind == cgroupstats.Root || c.Kind == cgroupstats.Slice:
 			one.labels = names(c.Name, "", "", "", "", "")
 		case c.Pod == nil:
 			continue
-		case c.Kind == measure.PodKind:
+		case c.Kind == cgroupstats.PodKind:
 			one.labels = names(c.Name, "", "", "", c.Pod.Namespace, c.Pod.Name)
 		default:
 			name, image := "", ""

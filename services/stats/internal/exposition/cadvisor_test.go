@@ -20,8 +20,8 @@ import (
 	commonmodel "github.com/prometheus/common/model"
 	testingclock "k8s.io/utils/clock/testing"
 
+	"github.com/microlet/microlet/services/stats/internal/cgroupstats"
 	"github.com/microlet/microlet/services/stats/internal/cri"
-	"github.com/microlet/microlet/services/stats/internal/measure"
 	"github.com/microlet/microlet/services/stats/internal/pods"
 )
 
@@ -96,7 +96,7 @@ func specOf(c *counting, limit uint64) model.ContainerSpec {
 }
 
 // node is a snapshot with a cgroup of each kind.
-func node() (*measure.Snapshot, cri.Created) {
+func node() (*cgroupstats.Snapshot, cri.Created) {
 	var c counting
 	pod := &pods.Pod{
 		UID: "u", Namespace: "n\\ns", Name: "p", SandboxID: strings.Repeat("a", 64),
@@ -104,13 +104,13 @@ func node() (*measure.Snapshot, cri.Created) {
 	}
 	idle := specOf(&c, 1<<20)
 	idle.Cpu.Quota, idle.HasMemory = 0, false
-	list := []*measure.Cgroup{
-		{Name: "/", Kind: measure.Root, Spec: specOf(&c, 1<<30)},
-		{Name: "/kubepods", Kind: measure.Slice, Spec: idle},
-		{Name: "/kubepods/podu", Kind: measure.PodKind, PodUID: "u", Pod: pod, Spec: specOf(&c, math.MaxUint64)},
-		{Name: "/kubepods/podu/" + pod.SandboxID, Kind: measure.Container, PodUID: "u", ID: pod.SandboxID, Pod: pod,
+	list := []*cgroupstats.Cgroup{
+		{Name: "/", Kind: cgroupstats.Root, Spec: specOf(&c, 1<<30)},
+		{Name: "/kubepods", Kind: cgroupstats.Slice, Spec: idle},
+		{Name: "/kubepods/podu", Kind: cgroupstats.PodKind, PodUID: "u", Pod: pod, Spec: specOf(&c, math.MaxUint64)},
+		{Name: "/kubepods/podu/" + pod.SandboxID, Kind: cgroupstats.Container, PodUID: "u", ID: pod.SandboxID, Pod: pod,
 			Spec: specOf(&c, 1<<30)},
-		{Name: "/kubepods/podu/" + id, Kind: measure.Container, PodUID: "u", ID: id, Pod: pod,
+		{Name: "/kubepods/podu/" + id, Kind: cgroupstats.Container, PodUID: "u", ID: id, Pod: pod,
 			Container: &pod.Containers[0], Spec: specOf(&c, 1<<30)},
 	}
 	for _, one := range list {
@@ -122,7 +122,7 @@ func node() (*measure.Snapshot, cri.Created) {
 		MachineID: "m", SystemUUID: "s", BootID: "b",
 	}
 	created := cri.Created{id: now.Add(-time.Minute), pod.SandboxID: now.Add(-2 * time.Minute)}
-	return &measure.Snapshot{Taken: now, Machine: made, Cgroups: list, PSI: true}, created
+	return &cgroupstats.Snapshot{ReadAt: now, Machine: made, Cgroups: list, PSI: true}, created
 }
 
 // library is what cAdvisor's own collector asks.
@@ -142,14 +142,14 @@ func (l library) GetRequestedContainersInfo(string, model.RequestOptions) (map[s
 }
 
 // kubelets is the page as the kubelet makes it: cAdvisor's collector, with the kubelet's metrics and labels.
-func kubelets(t *testing.T, s *measure.Snapshot, created cri.Created) map[string]*dto.MetricFamily {
+func kubelets(t *testing.T, s *cgroupstats.Snapshot, created cri.Created) map[string]*dto.MetricFamily {
 	t.Helper()
 	l := library{machineSource{s.Machine}, map[string]*model.ContainerInfo{}}
 	for _, c := range s.Cgroups {
 		info := &model.ContainerInfo{
 			ContainerReference: model.ContainerReference{Name: c.Name}, Spec: c.Spec, Stats: []*model.ContainerStats{c.Stats},
 		}
-		if c.Kind == measure.Container { // as the handler of containerd has it
+		if c.Kind == cgroupstats.Container { // as the handler of containerd has it
 			info.Aliases = []string{c.ID, c.Name}
 			info.Spec.StartTime, info.Spec.CreationTime = c.Spec.CreationTime, created[c.ID]
 		}
@@ -170,7 +170,7 @@ func kubelets(t *testing.T, s *measure.Snapshot, created cri.Created) map[string
 			if c.Name != info.Name {
 				continue
 			}
-			if c.Kind == measure.Container {
+			if c.Kind == cgroupstats.Container {
 				all["name"] = c.ID
 			}
 			if c.Pod != nil {
@@ -285,8 +285,8 @@ func TestCadvisorLeavesOutStrangers(t *testing.T) {
 	for _, c := range s.Cgroups[2:] {
 		c.Pod, c.Container = nil, nil
 	}
-	s.Cgroups = append(s.Cgroups, &measure.Cgroup{
-		Name: "/kubepods/podv/" + id, Kind: measure.Container, ID: id, Pod: &pods.Pod{Name: "known", SandboxID: "other"},
+	s.Cgroups = append(s.Cgroups, &cgroupstats.Cgroup{
+		Name: "/kubepods/podv/" + id, Kind: cgroupstats.Container, ID: id, Pod: &pods.Pod{Name: "known", SandboxID: "other"},
 		Stats: s.Cgroups[0].Stats,
 	})
 	var text bytes.Buffer

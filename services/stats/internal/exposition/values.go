@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/cadvisor/lib/model"
 
-	"github.com/microlet/microlet/services/stats/internal/measure"
+	"github.com/microlet/microlet/services/stats/internal/cgroupstats"
 )
 
 // noHealthCheck is the health of what has no check of the runtime's own, as no container of a pod has.
@@ -20,7 +20,7 @@ func hasMemory(s *model.ContainerSpec) bool { return s.HasMemory }
 
 // limit is one of memory; none is 0.
 func limit(bytes uint64) float64 {
-	if measure.Unlimited(bytes) {
+	if cgroupstats.Unlimited(bytes) {
 		return 0
 	}
 	return plain(bytes)

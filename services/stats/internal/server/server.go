@@ -18,10 +18,10 @@ import (
 	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/stats/internal/cachedvalue"
+	"github.com/microlet/microlet/services/stats/internal/cgroupstats"
 	"github.com/microlet/microlet/services/stats/internal/cri"
 	"github.com/microlet/microlet/services/stats/internal/exposition"
 	"github.com/microlet/microlet/services/stats/internal/filesystem"
-	"github.com/microlet/microlet/services/stats/internal/measure"
 	"github.com/microlet/microlet/services/stats/internal/pods"
 	"github.com/microlet/microlet/services/stats/internal/summary"
 )
@@ -41,7 +41,7 @@ type Options struct {
 	// Age is how old figures may be.
 	Age time.Duration
 	// Cgroups, Usage and Created are what is shared.
-	Cgroups *cachedvalue.Value[*measure.Snapshot]
+	Cgroups *cachedvalue.Value[*cgroupstats.Snapshot]
 	Usage   *cachedvalue.Value[*cri.Usage]
 	Created *cachedvalue.Value[cri.Created]
 	// PodStats and Metrics are the runtime's own figures of pods; nil if pods are measured by their cgroups. A runtime
@@ -100,7 +100,7 @@ func (s *Server) Summary(ctx context.Context, r *statsv1.SummaryRequest) (*stats
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "encode the summary: %v", err)
 	}
-	return &statsv1.SummaryResponse{Json: text, Taken: timestamppb.New(in.Snapshot.Taken), Problem: problem}, nil
+	return &statsv1.SummaryResponse{Json: text, Taken: timestamppb.New(in.Snapshot.ReadAt), Problem: problem}, nil
 }
 
 // gather collects what a summary is built from. problem says why a part of it is old.
@@ -200,7 +200,7 @@ func containers(in *summary.Input) []string {
 	var ids []string
 	if in.Runtime == nil {
 		for _, c := range in.Snapshot.Cgroups {
-			if c.Kind == measure.Container && c.Pod != nil {
+			if c.Kind == cgroupstats.Container && c.Pod != nil {
 				ids = append(ids, c.ID)
 			}
 		}
@@ -273,7 +273,7 @@ func (s *Server) Page(r *statsv1.PageRequest, to statsv1.StatsService_PageServer
 		return unavailable(err)
 	}
 	problem = join(problem, metrics.Problem, nil)
-	sink := parts(to, &statsv1.PageResponse{Taken: timestamppb.New(in.Snapshot.Taken), Problem: problem})
+	sink := parts(to, &statsv1.PageResponse{Taken: timestamppb.New(in.Snapshot.ReadAt), Problem: problem})
 	switch r.GetPage() {
 	case statsv1.MetricsPage_METRICS_PAGE_RESOURCE:
 		return exposition.Resource(summary.Build(*in), problem != "", sink)

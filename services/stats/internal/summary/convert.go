@@ -5,13 +5,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"github.com/microlet/microlet/services/stats/internal/measure"
+	"github.com/microlet/microlet/services/stats/internal/cgroupstats"
 )
 
 // defaultInterface is the one whose figures a NetworkStats has as its own.
 const defaultInterface = "eth0"
 
-func cpu(c *measure.Cgroup) *statsapi.CPUStats {
+func cpu(c *cgroupstats.Cgroup) *statsapi.CPUStats {
 	s := &statsapi.CPUStats{Time: metav1.NewTime(c.Stats.Timestamp)}
 	if !c.Spec.HasCpu {
 		s.UsageNanoCores, s.UsageCoreNanoSeconds = new(uint64), new(uint64)
@@ -22,7 +22,7 @@ func cpu(c *measure.Cgroup) *statsapi.CPUStats {
 	return s
 }
 
-func memory(c *measure.Cgroup) *statsapi.MemoryStats {
+func memory(c *cgroupstats.Cgroup) *statsapi.MemoryStats {
 	s := &statsapi.MemoryStats{Time: metav1.NewTime(c.Stats.Timestamp)}
 	if !c.Spec.HasMemory {
 		s.WorkingSetBytes = new(uint64)
@@ -36,7 +36,7 @@ func memory(c *measure.Cgroup) *statsapi.MemoryStats {
 	return s
 }
 
-func swap(c *measure.Cgroup) *statsapi.SwapStats {
+func swap(c *cgroupstats.Cgroup) *statsapi.SwapStats {
 	if !c.Spec.HasMemory {
 		return nil
 	}
@@ -48,21 +48,21 @@ func swap(c *measure.Cgroup) *statsapi.SwapStats {
 
 // left is what a limit leaves; nil without a limit.
 func left(limit, used uint64) *uint64 {
-	if measure.Unlimited(limit) {
+	if cgroupstats.Unlimited(limit) {
 		return nil
 	}
 	rest := limit - min(used, limit)
 	return &rest
 }
 
-func io(c *measure.Cgroup) *statsapi.IOStats {
+func io(c *cgroupstats.Cgroup) *statsapi.IOStats {
 	if !c.Spec.HasDiskIo || c.Stats.DiskIo == nil {
 		return nil
 	}
 	return &statsapi.IOStats{Time: metav1.NewTime(c.Stats.Timestamp), PSI: psi(&c.Stats.DiskIo.PSI)}
 }
 
-func network(c *measure.Cgroup) *statsapi.NetworkStats {
+func network(c *cgroupstats.Cgroup) *statsapi.NetworkStats {
 	if !c.Spec.HasNetwork || c.Stats.Network == nil {
 		return nil
 	}

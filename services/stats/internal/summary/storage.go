@@ -8,9 +8,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"github.com/microlet/microlet/services/stats/internal/cgroupstats"
 	"github.com/microlet/microlet/services/stats/internal/cri"
 	"github.com/microlet/microlet/services/stats/internal/filesystem"
-	"github.com/microlet/microlet/services/stats/internal/measure"
 )
 
 // rootFs is the file system of the kubelet's root folder.
@@ -83,7 +83,7 @@ func (b *builder) logs(podUID, container string) *statsapi.FsStats {
 func (b *builder) storage(uid string, p *statsapi.PodStats) {
 	total := onFs(b.Snapshot.RootFs)
 	if total.Time.IsZero() {
-		total.Time = metav1.NewTime(b.Snapshot.Taken)
+		total.Time = metav1.NewTime(b.Snapshot.ReadAt)
 	}
 	whole := true
 	for _, c := range p.Containers {
@@ -134,7 +134,7 @@ func sum(a, b *uint64) *uint64 {
 	return &total
 }
 
-func rlimit(t measure.Tasks) *statsapi.RlimitStats {
+func rlimit(t cgroupstats.Tasks) *statsapi.RlimitStats {
 	if t.Time.Equal(time.Time{}) {
 		return nil
 	}

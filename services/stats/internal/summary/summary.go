@@ -13,9 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"github.com/microlet/microlet/services/stats/internal/cgroupstats"
 	"github.com/microlet/microlet/services/stats/internal/cri"
 	"github.com/microlet/microlet/services/stats/internal/filesystem"
-	"github.com/microlet/microlet/services/stats/internal/measure"
 	"github.com/microlet/microlet/services/stats/internal/pods"
 )
 
@@ -48,7 +48,7 @@ type Input struct {
 	NodeName string
 	// Began is when the node agent began.
 	Began    time.Time
-	Snapshot *measure.Snapshot
+	Snapshot *cgroupstats.Snapshot
 	// Pods are those that podsync has published, by their UID. Only Runtime needs them.
 	Pods map[string]*pods.Pod
 	// Runtime are the runtime's own figures of pods; nil if they are taken from the cgroups.
@@ -127,7 +127,7 @@ func (b *builder) podsByUID() map[string]*statsapi.PodStats {
 	}
 	byUID := map[string]*statsapi.PodStats{}
 	for _, c := range b.Snapshot.Cgroups {
-		if c.Kind != measure.Container || c.Pod == nil || c.Container == nil || !c.Container.Running {
+		if c.Kind != cgroupstats.Container || c.Pod == nil || c.Container == nil || !c.Container.Running {
 			continue
 		}
 		p := byUID[c.PodUID]
@@ -144,7 +144,7 @@ func (b *builder) podsByUID() map[string]*statsapi.PodStats {
 		p := byUID[c.PodUID]
 		switch {
 		case p == nil:
-		case c.Kind == measure.PodKind:
+		case c.Kind == cgroupstats.PodKind:
 			p.CPU, p.Memory, p.Swap = cpu(c), memory(c), swap(c)
 			if !b.CPUAndMemory {
 				p.IO = io(c)
@@ -156,7 +156,7 @@ func (b *builder) podsByUID() map[string]*statsapi.PodStats {
 	return byUID
 }
 
-func (b *builder) pod(c *measure.Cgroup) *statsapi.PodStats {
+func (b *builder) pod(c *cgroupstats.Cgroup) *statsapi.PodStats {
 	p := &statsapi.PodStats{
 		PodRef: statsapi.PodReference{Name: c.Pod.Name, Namespace: c.Pod.Namespace, UID: c.PodUID},
 	}
@@ -172,7 +172,7 @@ func (b *builder) created(id string, otherwise time.Time) time.Time {
 	return otherwise
 }
 
-func (b *builder) container(c *measure.Cgroup) statsapi.ContainerStats {
+func (b *builder) container(c *cgroupstats.Cgroup) statsapi.ContainerStats {
 	s := statsapi.ContainerStats{
 		Name: c.Container.Name, StartTime: metav1.NewTime(b.created(c.ID, c.Spec.CreationTime)),
 		CPU: cpu(c), Memory: memory(c), Swap: swap(c),
@@ -183,7 +183,7 @@ func (b *builder) container(c *measure.Cgroup) statsapi.ContainerStats {
 	return s
 }
 
-func addProcesses(p *statsapi.PodStats, c *measure.Cgroup) {
+func addProcesses(p *statsapi.PodStats, c *cgroupstats.Cgroup) {
 	if p.ProcessStats == nil {
 		p.ProcessStats = &statsapi.ProcessStats{ProcessCount: new(uint64)}
 	}

@@ -12,19 +12,19 @@ import (
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/microlet/microlet/services/internal/testing/golden"
+	"github.com/microlet/microlet/services/stats/internal/cgroupstats"
 	"github.com/microlet/microlet/services/stats/internal/cri"
 	"github.com/microlet/microlet/services/stats/internal/filesystem"
-	"github.com/microlet/microlet/services/stats/internal/measure"
 	"github.com/microlet/microlet/services/stats/internal/pods"
 )
 
 var now = time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
 
 // cgroup has figures that are each of their own.
-func cgroup(name string, kind measure.Kind, n uint64, limit uint64) *measure.Cgroup {
+func cgroup(name string, kind cgroupstats.Kind, n uint64, limit uint64) *cgroupstats.Cgroup {
 	psi := model.PSIStats{Full: model.PSIData{Total: n, Avg10: 1}, Some: model.PSIData{Total: n + 1, Avg300: 2}}
 	rate := n + 2
-	return &measure.Cgroup{
+	return &cgroupstats.Cgroup{
 		Name: name, Kind: kind, UsageNanoCores: &rate,
 		Spec: model.ContainerSpec{CreationTime: now.Add(-time.Hour), HasCpu: true, HasMemory: true, HasDiskIo: true,
 			Memory: model.MemorySpec{Limit: limit, SwapLimit: limit}},
@@ -38,7 +38,7 @@ func cgroup(name string, kind measure.Kind, n uint64, limit uint64) *measure.Cgr
 	}
 }
 
-func withNetwork(c *measure.Cgroup) *measure.Cgroup {
+func withNetwork(c *cgroupstats.Cgroup) *cgroupstats.Cgroup {
 	c.Spec.HasNetwork = true
 	c.Stats.Network = &model.NetworkStats{Interfaces: []model.InterfaceStats{
 		{Name: "eth0", RxBytes: 1, RxErrors: 2, TxBytes: 3, TxErrors: 4}, {Name: "eth1", RxBytes: 5},
@@ -69,31 +69,32 @@ func input() Input {
 	pod := &pods.Pod{UID: "u", Namespace: "ns", Name: "p", SandboxID: "sandbox", Containers: []pods.Container{
 		{Name: "main", ID: "one", Running: true}, {Name: "aside", ID: "two", Running: true}, {Name: "init", ID: "three"},
 	}}
-	of := func(c *measure.Cgroup, id string, container *pods.Container) *measure.Cgroup {
+	of := func(c *cgroupstats.Cgroup, id string, container *pods.Container) *cgroupstats.Cgroup {
 		c.PodUID, c.ID, c.Pod, c.Container = "u", id, pod, container
 		return c
 	}
-	all := cgroup("/kubepods", measure.Slice, 200, 1<<30)
-	list := []*measure.Cgroup{
-		withNetwork(cgroup("/", measure.Root, 100, 1<<34)), all,
-		of(cgroup("/kubepods/podu", measure.PodKind, 300, 1<<20), "", nil),
-		of(cgroup("/kubepods/podu/one", measure.Container, 400, 1<<20), "one", &pod.Containers[0]),
-		of(withNetwork(cgroup("/kubepods/podu/sandbox", measure.Container, 500, math.MaxUint64)), "sandbox", nil),
-		of(cgroup("/kubepods/podu/three", measure.Container, 700, 1<<20), "three", &pod.Containers[2]),
-		of(cgroup("/kubepods/podu/two", measure.Container, 600, math.MaxUint64), "two", &pod.Containers[1]),
-		{Name: "/kubepods/podv/x", Kind: measure.Container, PodUID: "v", ID: "x"},
+	all := cgroup("/kubepods", cgroupstats.Slice, 200, 1<<30)
+	list := []*cgroupstats.Cgroup{
+		withNetwork(cgroup("/", cgroupstats.Root, 100, 1<<34)), all,
+		of(cgroup("/kubepods/podu", cgroupstats.PodKind, 300, 1<<20), "", nil),
+		of(cgroup("/kubepods/podu/one", cgroupstats.Container, 400, 1<<20), "one", &pod.Containers[0]),
+		of(withNetwork(cgroup("/kubepods/podu/sandbox", cgroupstats.Container, 500, math.MaxUint64)), "sandbox", nil),
+		of(cgroup("/kubepods/podu/three", cgroupstats.Container, 700, 1<<20), "three", &pod.Containers[2]),
+		of(cgroup("/kubepods/podu/two", cgroupstats.Container, 600, math.MaxUint64), "two", &pod.Containers[1]),
+		{Name: "/kubepods/podv/x", Kind: cgroupstats.Container, PodUID: "v", ID: "x"},
 	}
 	list[6].UsageNanoCores = nil // its first sample
 	used, inodes := uint64(5000), uint64(50)
 	limit, tasks := int64(32768), int64(700)
 	return Input{
 		NodeName: "n", Began: now.Add(-time.Minute), Created: cri.Created{"one": now.Add(-30 * time.Second)},
-		Snapshot: &measure.Snapshot{
-			Taken: now, Boot: now.Add(-24 * time.Hour), Cgroups: list, PSI: true,
+		Snapshot: &cgroupstats.Snapshot{
+			ReadAt: now, Boot: now.Add(-24 * time.Hour), Cgroups: list, PSI: true,
 			Machine: &model.MachineInfo{HugePages: []model.HugePagesInfo{{PageSize: 2048, NumPages: 4}}},
-			System:  map[string]*measure.Cgroup{"pods": all, "kubelet": cgroup("/agent", measure.Slice, 800, math.MaxUint64)},
-			RootFs:  &filesystem.Usage{Time: now, Capacity: 1000, Free: 400, Available: 300, Inodes: 90, InodesFree: 80},
-			Tasks:   measure.Tasks{Time: now, Limit: &limit, Running: &tasks},
+			System: map[string]*cgroupstats.Cgroup{"pods": all,
+				"kubelet": cgroup("/agent", cgroupstats.Slice, 800, math.MaxUint64)},
+			RootFs: &filesystem.Usage{Time: now, Capacity: 1000, Free: 400, Available: 300, Inodes: 90, InodesFree: 80},
+			Tasks:  cgroupstats.Tasks{Time: now, Limit: &limit, Running: &tasks},
 		},
 		Usage: &cri.Usage{
 			Layers: map[string]cri.Layer{
@@ -114,7 +115,7 @@ func TestBuild(t *testing.T) {
 		"cpu-and-memory.json": func(in *Input) { in.CPUAndMemory = true },
 		"nothing-else.json": func(in *Input) {
 			in.Usage, in.Filesystems, in.Folders, in.Snapshot.RootFs, in.Created = nil, nil, nil, nil, nil
-			in.Snapshot.Tasks = measure.Tasks{}
+			in.Snapshot.Tasks = cgroupstats.Tasks{}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

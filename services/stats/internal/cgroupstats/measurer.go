@@ -1,4 +1,4 @@
-package measure
+package cgroupstats
 
 import (
 	"context"
@@ -84,10 +84,10 @@ func (m *Measurer) listing() string {
 	return ""
 }
 
-// Take measures. The error is that of the whole: the root cannot be read, or ctx ended. What else cannot be read is
+// Read measures. The error is that of the whole: the root cannot be read, or ctx ended. What else cannot be read is
 // left out and complained of.
-func (m *Measurer) Take(ctx context.Context) (*Snapshot, error) {
-	s := &Snapshot{Taken: time.Now(), Boot: m.boot, System: map[string]*Cgroup{}}
+func (m *Measurer) Read(ctx context.Context) (*Snapshot, error) {
+	s := &Snapshot{ReadAt: time.Now(), Boot: m.boot, System: map[string]*Cgroup{}}
 	mounted := m.filesystems(ctx)
 	if err := m.refreshMachine(mounted); err != nil {
 		return nil, err

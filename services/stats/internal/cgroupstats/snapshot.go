@@ -1,11 +1,11 @@
-// Package measure takes the figures of the node, its cgroups and its processes.
+// Package cgroupstats takes the figures of the node, its cgroups and its processes.
 //
 // It reads cgroups through cAdvisor's library, by its reader of one cgroup (container/libcontainer) and its reader of
 // a cgroup's limits (container/common). cAdvisor's manager is not used: it opens the runtime's socket to learn the
 // containers' labels, runs a goroutine and a timer for each cgroup, reads the sockets of each process, which needs the
 // right to trace it, and keeps two minutes of samples of each. Here one pass reads all cgroups when somebody asks, and
 // a cgroup is forgotten when it is gone.
-package measure
+package cgroupstats
 
 import (
 	"time"
@@ -66,7 +66,7 @@ type Tasks struct {
 
 // Snapshot is what was measured in one pass. It is shared: do not change it.
 type Snapshot struct {
-	Taken time.Time
+	ReadAt time.Time
 	// Machine is what the node is made of, some minutes old at most.
 	Machine *model.MachineInfo
 	// Boot is when the node started.
