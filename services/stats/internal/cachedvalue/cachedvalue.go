@@ -54,13 +54,13 @@ type Value[T any] struct {
 
 	mu     sync.Mutex
 	last   *Answer[T] // nil before the first
-	failed error      // of the last take
-	tried  time.Time  // when the last take began
+	failed error      // of the last read
+	tried  time.Time  // when the last read began
 	under  chan struct{}
-	wanted chan struct{} // closed when the take ends that was asked for and has not begun
+	wanted chan struct{} // closed when the read ends that was asked for and has not begun
 }
 
-// New returns a value that has not been taken. Run must run for it ever to be.
+// New returns a value that has not been read. Run must run for it ever to be.
 func New[T any](o Options[T]) *Value[T] {
 	if o.OnRead == nil {
 		o.OnRead = func(Answer[T], error) {}
@@ -71,13 +71,13 @@ func New[T any](o Options[T]) *Value[T] {
 	return &Value[T]{o: o, wakeup: make(chan struct{}, 1)}
 }
 
-// Run takes values as they are asked for until ctx ends. It waits a bounded time for a read that hangs.
+// Run reads values as they are asked for until ctx ends. It waits a bounded time for a read that hangs.
 func (v *Value[T]) Run(ctx context.Context) error {
 	t := time.NewTicker(turn)
 	defer t.Stop()
 	for {
 		if end := v.next(); end != nil {
-			go v.take(ctx, end)
+			go v.read(ctx, end)
 		}
 		v.o.Turned()
 		select {
@@ -109,8 +109,8 @@ func (v *Value[T]) next() chan struct{} {
 	return v.under
 }
 
-// take takes a value.
-func (v *Value[T]) take(ctx context.Context, end chan struct{}) {
+// read reads a value.
+func (v *Value[T]) read(ctx context.Context, end chan struct{}) {
 	ctx, cancel := context.WithTimeout(ctx, v.o.Timeout)
 	defer cancel()
 	began := time.Now()
