@@ -5,16 +5,21 @@ import (
 	"fmt"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
+
 	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/evictor/internal/manager"
 	"github.com/microlet/microlet/services/evictor/internal/node"
+	"github.com/microlet/microlet/services/evictor/internal/oomwatch"
 	"github.com/microlet/microlet/services/evictor/internal/pods"
 	"github.com/microlet/microlet/services/evictor/internal/reading"
 	"github.com/microlet/microlet/services/evictor/internal/report"
 	"github.com/microlet/microlet/services/evictor/internal/threshold"
 	"github.com/microlet/microlet/services/evictor/internal/usage"
 	"github.com/microlet/microlet/services/internal/eventref"
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/outbox"
 	"github.com/microlet/microlet/services/internal/service"
 )
@@ -42,6 +47,8 @@ func Run(ctx context.Context, cfg Config) error {
 	defer peers.close()
 	events := outbox.NewRecorder(s.Bus, cfg.Service.NodeName, s.Log)
 	s.Go("events", events.Run)
+	oom := &oomwatch.Watcher{Log: s.Log, Killed: killed(s, events, eventref.Node(cfg.Service.NodeName))}
+	s.Go("OOM kills", oom.Run)
 	entry := report.New(s.Bus)
 	options := cfg.manager(s, peers, thresholds)
 	options.Node = node.New(peers.podsync, peers.imagegc, events, eventref.Node(cfg.Service.NodeName))
@@ -52,6 +59,17 @@ func Run(ctx context.Context, cfg Config) error {
 		return manager.New(options, before).Run(ctx)
 	})
 	return s.Run(ctx)
+}
+
+// killed returns what reports an OOM kill: an event if the node had no memory left.
+func killed(s *service.Service, events record.EventRecorder, ref *v1.ObjectReference) func(oomwatch.Kill) {
+	return func(k oomwatch.Kill) {
+		s.Log.Info("the kernel has killed a process for its memory", "process", k.Process, logkey.PID, k.PID,
+			"systemOOM", k.System)
+		if k.System {
+			events.Event(ref, v1.EventTypeWarning, "SystemOOM", k.Message())
+		}
+	}
 }
 
 // manager has what the node measures and decides; the caller adds Node and Report.
