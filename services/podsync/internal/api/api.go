@@ -52,16 +52,21 @@ func Register(s *service.Service, d Deps) {
 		localPods: localPods{pods: d.Pods, mirrors: d.Mirrors}, pulse: s.Pulse, workers: d.Workers, pleg: d.PLEG,
 		evictor: d.Evictor, dead: d.Dead,
 	})
-	s.Allow(podsyncv1.PodsyncService_Evict_FullMethodName, role.Evictor)
-	s.Allow(podsyncv1.PodsyncService_RemoveDeadContainers_FullMethodName, role.Evictor)
-	s.Allow(podsyncv1.PodsyncService_GetHealth_FullMethodName, role.NodeStatus, role.Up)
-	s.Allow(podsyncv1.PodsyncService_WakePod_FullMethodName, role.PLEG)
-	for _, method := range []string{
-		podsyncv1.PodsyncService_RunPod_FullMethodName, podsyncv1.PodsyncService_RemovePod_FullMethodName,
-		podsyncv1.PodsyncService_GetLocalPod_FullMethodName, podsyncv1.PodsyncService_ListLocalPods_FullMethodName,
-	} {
-		s.Allow(method, role.Up)
+	for method, roles := range callers {
+		s.Allow(method, roles...)
 	}
+}
+
+// callers are who may call what; root alone runs pods, and evictor alone evicts them.
+var callers = map[string][]role.Role{
+	podsyncv1.PodsyncService_GetHealth_FullMethodName:            {role.NodeStatus, role.Up},
+	podsyncv1.PodsyncService_WakePod_FullMethodName:              {role.PLEG},
+	podsyncv1.PodsyncService_Evict_FullMethodName:                {role.Evictor},
+	podsyncv1.PodsyncService_RemoveDeadContainers_FullMethodName: {role.Evictor},
+	podsyncv1.PodsyncService_RunPod_FullMethodName:               {role.Up},
+	podsyncv1.PodsyncService_RemovePod_FullMethodName:            {role.Up},
+	podsyncv1.PodsyncService_GetLocalPod_FullMethodName:          {role.Up},
+	podsyncv1.PodsyncService_ListLocalPods_FullMethodName:        {role.Up},
 }
 
 // GetHealth reports whether the dispatcher turns.

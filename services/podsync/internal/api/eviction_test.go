@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/podsync/internal/podeviction"
 )
 
@@ -80,5 +82,19 @@ func TestDeadContainersAreCounted(t *testing.T) {
 	if _, err = (&server{dead: dead{err: errors.New("no runtime")}}).RemoveDeadContainers(t.Context(),
 		nil); status.Code(err) != codes.Internal {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestOnlyEvictorEvicts(t *testing.T) {
+	evictors := []string{"Evict", "RemoveDeadContainers"}
+	for _, method := range podsyncv1.PodsyncService_ServiceDesc.Methods {
+		roles := callers["/"+podsyncv1.PodsyncService_ServiceDesc.ServiceName+"/"+method.MethodName]
+		if len(roles) == 0 {
+			t.Errorf("nobody may call %s", method.MethodName)
+		}
+		if slices.Contains(roles, role.Evictor) != slices.Contains(evictors, method.MethodName) ||
+			slices.Contains(evictors, method.MethodName) && len(roles) != 1 {
+			t.Errorf("%v may call %s", roles, method.MethodName)
+		}
 	}
 }
