@@ -70,11 +70,11 @@ func (c *Config) thresholds() ([]threshold.Threshold, error) {
 const storageSlack = 30 * time.Second
 
 func (c *Config) localStorage() manager.LocalStorage {
-	k := &c.Kubelet.Kubelet
+	k := c.Kubelet
 	return manager.LocalStorage{
-		Enforced:        *k.LocalStorageCapacityIsolation,
+		Enforced:        *k.Kubelet.LocalStorageCapacityIsolation,
 		MemoryIsBounded: c.Kubelet.FeatureEnabled("InPlacePodVerticalScalingMemoryBackedVolumes"),
-		MaxAge:          2*max(k.VolumeStatsAggPeriod.Duration, 0) + storageSlack,
+		MaxAge:          2*max(k.Kubelet.VolumeStatsAggPeriod.Duration, 0) + storageSlack,
 	}
 }
 

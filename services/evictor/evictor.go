@@ -63,11 +63,11 @@ func Run(ctx context.Context, cfg Config) error {
 
 // killed returns what reports an OOM kill: an event if the node had no memory left.
 func killed(s *service.Service, events record.EventRecorder, ref *v1.ObjectReference) func(oomwatch.Kill) {
-	return func(k oomwatch.Kill) {
-		s.Log.Info("the kernel has killed a process for its memory", "process", k.Process, logkey.PID, k.PID,
-			"systemOOM", k.System)
-		if k.System {
-			events.Event(ref, v1.EventTypeWarning, "SystemOOM", k.Message())
+	return func(kill oomwatch.Kill) {
+		s.Log.Info("the kernel has killed a process for its memory", "process", kill.Process, logkey.PID, kill.PID,
+			"systemOOM", kill.System)
+		if kill.System {
+			events.Event(ref, v1.EventTypeWarning, "SystemOOM", kill.Message())
 		}
 	}
 }
