@@ -51,7 +51,8 @@ const (
 	invoked  = "hog invoked oom-killer: gfp_mask=0x100cca(GFP_HIGHUSER_MOVABLE), order=0, oom_score_adj=0"
 	inCgroup = "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/kubepods/podx," +
 		"task_memcg=/kubepods/podx/c,task=hog,pid=77,uid=0"
-	global = "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/x,task=hog,pid=78,uid=0"
+	global = "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom," +
+		"task_memcg=/x,task=hog,pid=78,uid=0"
 )
 
 func TestKillsAreTold(t *testing.T) {
@@ -59,12 +60,14 @@ func TestKillsAreTold(t *testing.T) {
 		lines []string
 		want  []string
 	}{
-		"a cgroup's": {[]string{invoked, "Call Trace:", inCgroup, "Memory cgroup out of memory: Killed process 77 (hog) total-vm:9kB"},
-			[]string{"hog 77 false"}},
-		"the node's": {[]string{invoked, global, "Out of memory: Killed process 78 (hog) total-vm:9kB"}, []string{"hog 78 true"}},
+		"a cgroup's": {[]string{invoked, "Call Trace:", inCgroup,
+			"Memory cgroup out of memory: Killed process 77 (hog) total-vm:9kB"}, []string{"hog 77 false"}},
+		"the node's": {[]string{invoked, global, "Out of memory: Killed process 78 (hog) total-vm:9kB"},
+			[]string{"hog 78 true"}},
 		"before Linux 5.0": {[]string{invoked, "Task in /kubepods/podx/c killed as a result of limit of /kubepods/podx",
 			"Killed process 79 (a (b) c) total-vm:9kB"}, []string{"a (b) c 79 false"}},
-		"two":       {[]string{invoked, inCgroup, invoked, global, "Out of memory: Killed process 78 (hog)"}, []string{"hog 77 false", "hog 78 true"}},
+		"two": {[]string{invoked, inCgroup, invoked, global, "Out of memory: Killed process 78 (hog)"},
+			[]string{"hog 77 false", "hog 78 true"}},
 		"not begun": {[]string{"Killed process 5 (liar)", inCgroup}, nil},
 	} {
 		if got := kills(t, log(test.lines...), 0); !slices.Equal(got, test.want) {

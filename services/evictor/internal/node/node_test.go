@@ -1,0 +1,83 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/evictor/internal/manager"
+	"github.com/microlet/microlet/services/evictor/internal/reading"
+)
+
+// peer answers a call, and keeps its request.
+type peer struct {
+	grpc.ClientConnInterface
+	asked  any
+	err    error
+	images *runtimeapi.ImageFsInfoResponse
+}
+
+func (p *peer) Invoke(_ context.Context, _ string, args, reply any, _ ...grpc.CallOption) error {
+	p.asked = args
+	if to, ok := reply.(*runtimeapi.ImageFsInfoResponse); ok && p.images != nil {
+		to.ImageFilesystems, to.ContainerFilesystems = p.images.GetImageFilesystems(), p.images.GetContainerFilesystems()
+	}
+	return p.err
+}
+
+func TestARefusedEvictionIsToldFromOneThatTakesLong(t *testing.T) {
+	for code, refused := range map[codes.Code]bool{
+		codes.OK: false, codes.NotFound: true, codes.FailedPrecondition: true, codes.Unavailable: true,
+		codes.DeadlineExceeded: false, codes.Internal: false,
+	} {
+		p := &peer{err: status.Error(code, "no")}
+		err := New(p, nil, nil, nil).Evict(t.Context(), manager.Eviction{
+			Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}, Message: "low", GraceSeconds: 3,
+		})
+		if errors.Is(err, manager.ErrRefused) != refused || (err == nil) != (code == codes.OK) {
+			t.Errorf("%v: %v", code, err)
+		}
+		r := p.asked.(*podsyncv1.EvictRequest)
+		if r.GetPodUid() != "u" || r.GetMessage() != "low" || r.GetGracePeriodSeconds() != 3 {
+			t.Errorf("asked for %v", r)
+		}
+	}
+}
+
+func TestTheEventIsTheKubelets(t *testing.T) {
+	events := record.NewFakeRecorder(1)
+	New(nil, nil, events, &v1.ObjectReference{}).ThresholdMet(v1.ResourceMemory)
+	if got := <-events.Events; got != "Warning EvictionThresholdMet Attempting to reclaim memory" {
+		t.Errorf("event %q", got)
+	}
+}
+
+func TestWhereTheRuntimeKeepsItsFiles(t *testing.T) {
+	at := func(path string) []*runtimeapi.FilesystemUsage {
+		return []*runtimeapi.FilesystemUsage{{FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: path}}}
+	}
+	for name, test := range map[string]struct {
+		images *runtimeapi.ImageFsInfoResponse
+		want   reading.Filesystems
+	}{
+		"two": {&runtimeapi.ImageFsInfoResponse{ImageFilesystems: at("/i"), ContainerFilesystems: at("/c")},
+			reading.Filesystems{Images: "/i", Containers: "/c"}},
+		"old": {&runtimeapi.ImageFsInfoResponse{ImageFilesystems: at("/i")},
+			reading.Filesystems{Images: "/i", Containers: "/i"}},
+		"none": {&runtimeapi.ImageFsInfoResponse{}, reading.Filesystems{}},
+	} {
+		got, err := Filesystems(&peer{images: test.images})(t.Context())
+		if got != test.want || (err != nil) != (name == "none") {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+}
