@@ -45,7 +45,8 @@ func TestPodsThatExceedTheirStorageGo(t *testing.T) {
 		age     time.Duration
 		want    []string
 	}{
-		"enforced":     {LocalStorage{Enforced: true, MaxAge: time.Minute}, 59 * time.Second, []string{"evict a in 1 s", "evict b in 1 s"}},
+		"enforced": {LocalStorage{Enforced: true, MaxAge: time.Minute}, 59 * time.Second,
+			[]string{"evict a in 1 s", "evict b in 1 s"}},
 		"old figures":  {LocalStorage{Enforced: true, MaxAge: time.Minute}, 61 * time.Second, nil},
 		"not enforced": {LocalStorage{MaxAge: time.Minute}, 0, nil},
 	} {

@@ -158,8 +158,8 @@ func ownerlessDownward(items []v1.DownwardAPIVolumeFile) bool {
 // medium's is the size of its file system.
 func builtEmptyDir(v reflect.Value) bool { return v.Interface().(*v1.EmptyDirVolumeSource).Mode == nil }
 
-// builtResources supports what a cgroup can enforce, and storage, whose limits evictor enforces; extended resources and claims need the
-// device managers.
+// builtResources supports what a cgroup can enforce, and storage, whose limits evictor enforces. Extended resources and
+// claims need the device managers.
 func builtResources(v reflect.Value) bool {
 	r, ok := v.Interface().(v1.ResourceRequirements)
 	if !ok {
