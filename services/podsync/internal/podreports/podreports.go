@@ -23,8 +23,8 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/machine"
 	"github.com/microlet/microlet/services/podsync/internal/mirror"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/podbus"
 	"github.com/microlet/microlet/services/podsync/internal/proberclient"
-	"github.com/microlet/microlet/services/podsync/internal/publish"
 	"github.com/microlet/microlet/services/podsync/internal/runtimemonitor"
 	"github.com/microlet/microlet/services/podsync/internal/statusmanager"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
@@ -65,7 +65,7 @@ type Reports struct {
 // New returns reports that tell nothing before Start.
 func New(o Options) (*Reports, error) {
 	r := &Reports{Probing: proberclient.New(o.Bus, o.Workers, o.Log, o.Metrics)}
-	bus := publish.New(o.Bus.Own(subject.Pods), o.Bus.Own(subject.PodStatus), o.Bus.Own(subject.Node), o.Log)
+	bus := podbus.New(o.Bus.Own(subject.Pods), o.Bus.Own(subject.PodStatus), o.Bus.Own(subject.Node), o.Log)
 	r.pods = observers{gateway: o.Gateway, bus: bus, prober: r.Probing}
 	r.node = nodeKeys{bus: bus, capacity: o.Capacity}
 	mirrors := mirror.Options{NodeName: o.NodeName, Log: o.Log, Metrics: o.Metrics}
@@ -111,7 +111,7 @@ func (r *Reports) Reported() { r.pods.reported() }
 // observers pass on what workers report of pods. The CRI gateway comes first.
 type observers struct {
 	gateway *containerindex.Index
-	bus     *publish.Publisher
+	bus     *podbus.Publisher
 	prober  Prober
 }
 
@@ -147,7 +147,7 @@ func (o *observers) reported() {
 
 // nodeKeys are podsync's keys of NODE: the runtime's state, and with the first one all the others.
 type nodeKeys struct {
-	bus      *publish.Publisher
+	bus      *podbus.Publisher
 	capacity machine.Capacity
 	once     sync.Once
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/containerindex"
 	"github.com/microlet/microlet/services/podsync/internal/machine"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
-	"github.com/microlet/microlet/services/podsync/internal/publish"
+	"github.com/microlet/microlet/services/podsync/internal/podbus"
 )
 
 // diary is written by all that are called, in the order of the calls.
@@ -49,9 +49,9 @@ func (p prober) Set(api *v1.Pod)      { p.write("prober sets " + string(api.UID)
 func (p prober) Forget(uid types.UID) { p.write("prober forgets " + string(uid)) }
 func (p prober) Complete()            { p.write("prober is complete") }
 
-func newDiary() (*diary, *publish.Publisher) {
+func newDiary() (*diary, *podbus.Publisher) {
 	d := &diary{gateway: &containerindex.Index{}}
-	return d, publish.New(bucket{d, "pods"}, bucket{d, "statuses"}, bucket{d, "node"}, slog.New(slog.DiscardHandler))
+	return d, podbus.New(bucket{d, "pods"}, bucket{d, "statuses"}, bucket{d, "node"}, slog.New(slog.DiscardHandler))
 }
 
 func TestTheGatewayKnowsFirst(t *testing.T) {

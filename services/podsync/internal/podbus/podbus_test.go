@@ -1,4 +1,4 @@
-package publish
+package podbus
 
 import (
 	"log/slog"
