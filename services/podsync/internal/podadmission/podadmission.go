@@ -21,7 +21,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/containeradmission"
 	"github.com/microlet/microlet/services/podsync/internal/helperpods"
-	"github.com/microlet/microlet/services/podsync/internal/preemptor"
+	"github.com/microlet/microlet/services/podsync/internal/victimeviction"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
@@ -42,7 +42,7 @@ type Options struct {
 	// Pressure is that of the node; see pressure.Reader.
 	Pressure func() []v1.NodeConditionType
 	Runtime  Runtime
-	Workers  preemptor.Workers
+	Workers  victimeviction.Workers
 	Events   record.EventRecorder
 	Log      *slog.Logger
 	Metrics  prometheus.Registerer
@@ -66,7 +66,7 @@ func New(o Options) (*Admission, error) {
 		return nil, err
 	}
 	admitter := admission.NewAdmitter(admission.Options{
-		Handlers: handlers, Nodes: o.Nodes, Evictor: preemptor.New(o.Workers, o.Events), Running: o.Runtime.Running,
+		Handlers: handlers, Nodes: o.Nodes, Evictor: victimeviction.New(o.Workers, o.Events), Running: o.Runtime.Running,
 		Metrics: o.Metrics, Log: o.Log,
 	})
 	return &Admission{

@@ -1,4 +1,4 @@
-package preemptor
+package victimeviction
 
 import (
 	"context"

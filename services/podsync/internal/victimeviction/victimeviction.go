@@ -1,8 +1,8 @@
-// Package preemptor ends a pod that package preemption selected, so that a critical pod can start.
+// Package victimeviction ends a pod that package preemption selected, so that a critical pod can start.
 //
 // The end has the kubelet's reason, message, condition and events. The pod gets its own grace period. A caller that
 // waits for the end does not wait forever.
-package preemptor
+package victimeviction
 
 import (
 	"context"
@@ -24,24 +24,24 @@ type Workers interface {
 	Evict(ctx context.Context, uid types.UID, override podstatus.Override, grace *int64) error
 }
 
-// Preemptor ends victims.
-type Preemptor struct {
+// Evictor ends victims.
+type Evictor struct {
 	workers Workers
 	events  record.EventRecorder
 }
 
-var _ admission.Evictor = (*Preemptor)(nil)
+var _ admission.Evictor = (*Evictor)(nil)
 
 // New returns a Preemptor.
-func New(workers Workers, events record.EventRecorder) *Preemptor {
-	return &Preemptor{workers: workers, events: events}
+func New(workers Workers, events record.EventRecorder) *Evictor {
+	return &Evictor{workers: workers, events: events}
 }
 
 const preempting = "Preempting"
 
 // Evict implements admission.Evictor. It gives the victim its own grace period and half
 // of it again, as the kubelet does, and at least 10 s.
-func (e *Preemptor) Evict(ctx context.Context, victim *v1.Pod) error {
+func (e *Evictor) Evict(ctx context.Context, victim *v1.Pod) error {
 	const message = "Preempted in order to admit critical pod"
 	e.events.Event(victim, v1.EventTypeWarning, preempting, message)
 	ctx, cancel := context.WithTimeout(ctx, patience(victim))
