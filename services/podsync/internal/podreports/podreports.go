@@ -58,7 +58,7 @@ type Reports struct {
 	Probing *proberclient.Probing
 
 	statuses *statusmanager.Manager // nil without an apiserver
-	pods     observers
+	pods     podReporter
 	node     nodeKeys
 }
 
@@ -66,7 +66,7 @@ type Reports struct {
 func New(o Options) (*Reports, error) {
 	r := &Reports{Probing: proberclient.New(o.Bus, o.Workers, o.Log, o.Metrics)}
 	bus := podbus.New(o.Bus.Own(subject.Pods), o.Bus.Own(subject.PodStatus), o.Bus.Own(subject.Node), o.Log)
-	r.pods = observers{gateway: o.Gateway, bus: bus, prober: r.Probing}
+	r.pods = podReporter{gateway: o.Gateway, bus: bus, prober: r.Probing}
 	r.node = nodeKeys{bus: bus, capacity: o.Capacity}
 	mirrors := mirror.Options{NodeName: o.NodeName, Log: o.Log, Metrics: o.Metrics}
 	if !o.Kubelet.Standalone() {
@@ -94,7 +94,7 @@ func (r *Reports) Start(s *service.Service) {
 }
 
 // Pods gets each pod from its worker.
-func (r *Reports) Pods() worker.Observer { return &r.pods }
+func (r *Reports) Pods() worker.PodReporter { return &r.pods }
 
 // Node learns of the runtime from the monitor.
 func (r *Reports) Node() runtimemonitor.Listener { return &r.node }
@@ -108,39 +108,39 @@ func (r *Reports) Synced() {
 // Reported tells, after that, that the state of every pod is known too. It is called once.
 func (r *Reports) Reported() { r.pods.reported() }
 
-// observers pass on what workers report of pods. The CRI gateway comes first.
-type observers struct {
+// podReporter pass on what workers report of pods. The CRI gateway comes first.
+type podReporter struct {
 	gateway *containerindex.Index
 	bus     *podbus.Publisher
 	prober  Prober
 }
 
 // Pod implements worker.Observer.
-func (o *observers) Pod(api *v1.Pod, from podsyncv1.PodSource, terminating bool) {
+func (o *podReporter) Pod(api *v1.Pod, from podsyncv1.PodSource, terminating bool) {
 	o.gateway.SetPod(api)
 	o.bus.Pod(api, from, terminating)
 	o.prober.Set(api)
 }
 
 // Status implements worker.Observer.
-func (o *observers) Status(uid types.UID, state *pod.State, status *v1.PodStatus) {
+func (o *podReporter) Status(uid types.UID, state *pod.State, status *v1.PodStatus) {
 	o.gateway.SetState(uid, state)
 	o.bus.Status(uid, state, status)
 }
 
 // Forget implements worker.Observer.
-func (o *observers) Forget(uid types.UID) {
+func (o *podReporter) Forget(uid types.UID) {
 	o.gateway.Forget(uid)
 	o.bus.Forget(uid)
 	o.prober.Forget(uid)
 }
 
-func (o *observers) synced() {
+func (o *podReporter) synced() {
 	o.bus.PodsComplete()
 	o.prober.Complete()
 }
 
-func (o *observers) reported() {
+func (o *podReporter) reported() {
 	o.gateway.SetComplete()
 	o.bus.StatusesComplete()
 }

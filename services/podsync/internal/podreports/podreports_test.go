@@ -56,7 +56,7 @@ func newDiary() (*diary, *podbus.Publisher) {
 
 func TestTheGatewayKnowsFirst(t *testing.T) {
 	d, bus := newDiary()
-	o := &observers{gateway: d.gateway, bus: bus, prober: prober{d}}
+	o := &podReporter{gateway: d.gateway, bus: bus, prober: prober{d}}
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c"}}}}
 	o.Pod(p, podsyncv1.PodSource_POD_SOURCE_API, false)
 	o.synced()

@@ -116,8 +116,8 @@ type RuntimeClasses interface {
 	Handler(ctx context.Context, class *string) (string, error)
 }
 
-// Observer learns of every pod that a worker has, of what becomes of it, and of its end.
-type Observer interface {
+// PodReporter learns of every pod that a worker has, of what becomes of it, and of its end.
+type PodReporter interface {
 	Pod(p *v1.Pod, source podsyncv1.PodSource, terminating bool)
 	Status(uid types.UID, state *pod.State, status *v1.PodStatus)
 	Forget(uid types.UID)
@@ -207,7 +207,7 @@ type Admissions struct {
 // Reporting holds where workers report the status, and the parts of the status that are not from the runtime.
 type Reporting struct {
 	Mirrors  MirrorManager
-	Observer Observer
+	Observer PodReporter
 	Events   record.EventRecorder
 	Probes   Probes
 	HostIPs  HostIPs
