@@ -12,12 +12,12 @@ import (
 	"github.com/microlet/microlet/services/internal/outbox"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/nodestatus/internal/api"
+	"github.com/microlet/microlet/services/nodestatus/internal/authreview"
 	"github.com/microlet/microlet/services/nodestatus/internal/lease"
 	"github.com/microlet/microlet/services/nodestatus/internal/nodebus"
 	"github.com/microlet/microlet/services/nodestatus/internal/observe"
 	"github.com/microlet/microlet/services/nodestatus/internal/registration"
 	"github.com/microlet/microlet/services/nodestatus/internal/report"
-	"github.com/microlet/microlet/services/nodestatus/internal/review"
 	"github.com/microlet/microlet/services/nodestatus/internal/schedule"
 )
 
@@ -56,7 +56,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	s.Go("event delivery", delivery.Run)
-	nodestatusv1.RegisterReviewServiceServer(s.GRPC, review.NewServer(clients, s.Metrics))
+	nodestatusv1.RegisterReviewServiceServer(s.GRPC, authreview.NewServer(clients, s.Metrics))
 	s.Allow(nodestatusv1.ReviewService_ReviewToken_FullMethodName, role.NodeAPI)
 	s.Allow(nodestatusv1.ReviewService_ReviewAccess_FullMethodName, role.NodeAPI)
 	s.Ready("reporting node " + cfg.Service.NodeName)

@@ -1,9 +1,9 @@
-// Package review answers nodeapi's questions: who owns a token, and what a user may do.
+// Package authreview answers nodeapi's questions: who owns a token, and what a user may do.
 //
 // It asks the API server with TokenReview and SubjectAccessReview. The number of concurrent reviews of each kind is
 // limited, and each has a deadline. So a flood of unknown tokens neither floods the API server nor delays the Lease
 // or the authorization of known callers. The caller caches the answers.
-package review
+package authreview
 
 import (
 	"context"
