@@ -11,7 +11,7 @@ import (
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/nodeapi/internal/auth"
 	"github.com/microlet/microlet/services/nodeapi/internal/containerlogs"
-	"github.com/microlet/microlet/services/nodeapi/internal/edge"
+	"github.com/microlet/microlet/services/nodeapi/internal/httpport"
 	"github.com/microlet/microlet/services/nodeapi/internal/nodelogs"
 	"github.com/microlet/microlet/services/nodeapi/internal/pods"
 	"github.com/microlet/microlet/services/nodeapi/internal/runtime"
@@ -51,7 +51,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer measured.Close()
 
 	kubelet := &cfg.Kubelet.Kubelet
-	certificates, err := edge.NewCertificates(cfg.files(), s.Log)
+	certificates, err := httpport.NewCertificates(cfg.files(), s.Log)
 	if err != nil {
 		return err
 	}
@@ -85,18 +85,18 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 // ports are those that the configuration opens.
-func ports(cfg Config, s *service.Service, certificates *edge.Certificates, guard *auth.Auth,
-	api *server.Server) []*edge.Server {
+func ports(cfg Config, s *service.Service, certificates *httpport.Certificates, guard *auth.Auth,
+	api *server.Server) []*httpport.Server {
 	kubelet := &cfg.Kubelet.Kubelet
-	limits := edge.Limits{
+	limits := httpport.Limits{
 		Connections: cfg.MaxConnections,
 		PerAddress:  max(cfg.MaxConnections/8, 1),
 		Idle:        kubelet.StreamingConnectionIdleTimeout.Duration,
 	}
-	figures := edge.NewMetrics(s.Metrics)
-	var list []*edge.Server
-	add := func(name, host string, port int32) *edge.Server {
-		p := &edge.Server{Name: name, Address: address(host, port), Limits: limits, Log: s.Log, Metrics: figures}
+	figures := httpport.NewMetrics(s.Metrics)
+	var list []*httpport.Server
+	add := func(name, host string, port int32) *httpport.Server {
+		p := &httpport.Server{Name: name, Address: address(host, port), Limits: limits, Log: s.Log, Metrics: figures}
 		list = append(list, p)
 		return p
 	}

@@ -24,7 +24,7 @@ import (
 
 	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
 	"github.com/microlet/microlet/services/internal/logkey"
-	"github.com/microlet/microlet/services/nodeapi/internal/edge"
+	"github.com/microlet/microlet/services/nodeapi/internal/httpport"
 )
 
 // Options of an Auth.
@@ -139,7 +139,7 @@ func (a *Auth) Check(r *http.Request, subresources []string) *Refusal {
 		if decision == authorizer.DecisionAllow {
 			// Who is anonymous is known only where everybody is allowed everything.
 			if _, everybody := a.may.(always); everybody || answer.User.GetName() != user.Anonymous {
-				edge.SetAuthenticated(r.Context())
+				httpport.SetAuthenticated(r.Context())
 			}
 			return nil
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/nodeapi/internal/auth"
 	"github.com/microlet/microlet/services/nodeapi/internal/containerlogs"
-	"github.com/microlet/microlet/services/nodeapi/internal/edge"
+	"github.com/microlet/microlet/services/nodeapi/internal/httpport"
 	"github.com/microlet/microlet/services/nodeapi/internal/inflight"
 	"github.com/microlet/microlet/services/nodeapi/internal/nodelogs"
 	"github.com/microlet/microlet/services/nodeapi/internal/pods"
@@ -219,15 +219,15 @@ func (s *Server) handler(routes []route, c Checker, serverType string) http.Hand
 // authorize has the checker decide. For callers who are not known yet that is work which anybody could cause, so it
 // has few places, shared out among their addresses.
 func (s *Server) authorize(c Checker, r *http.Request, subresources []string) *auth.Refusal {
-	if edge.Authenticated(r.Context()) {
+	if httpport.Authenticated(r.Context()) {
 		return c.Check(r, subresources)
 	}
-	release, err := s.unauthenticated.Acquire(r.Context(), edge.AddressOf(r))
+	release, err := s.unauthenticated.Acquire(r.Context(), httpport.AddressOf(r))
 	if err != nil {
 		s.busy.WithLabelValues("unauthenticated").Inc()
 		s.refusedLog.Do(func() {
 			s.options.Log.Warn("request refused before its caller was authenticated",
-				logkey.Address, edge.AddressOf(r).String(), logkey.Err, err)
+				logkey.Address, httpport.AddressOf(r).String(), logkey.Err, err)
 		})
 		return &auth.Refusal{Code: http.StatusTooManyRequests, Text: err.Error() + ": try again\n"}
 	}

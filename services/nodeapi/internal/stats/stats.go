@@ -28,7 +28,7 @@ import (
 
 	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
 	"github.com/microlet/microlet/services/internal/logkey"
-	"github.com/microlet/microlet/services/nodeapi/internal/edge"
+	"github.com/microlet/microlet/services/nodeapi/internal/httpport"
 	"github.com/microlet/microlet/services/nodeapi/internal/inflight"
 )
 
@@ -180,7 +180,7 @@ func (h *Handlers) page(w http.ResponseWriter, r *http.Request, name string, whi
 func (h *Handlers) enter(ctx context.Context, w http.ResponseWriter, r *http.Request, page string) (
 	leave func(), entered bool,
 ) {
-	leave, err := h.places.Acquire(ctx, edge.AddressOf(r))
+	leave, err := h.places.Acquire(ctx, httpport.AddressOf(r))
 	if err == nil {
 		return sync.OnceFunc(leave), true
 	}

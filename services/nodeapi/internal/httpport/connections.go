@@ -1,9 +1,9 @@
-// Package edge provides the HTTP servers on the network ports, with limits on connections.
+// Package httpport provides the HTTP servers on the network ports, with limits on connections.
 //
 // The number of connections is limited. Connections of unauthenticated callers have a limit in total and per
 // address, and an old one is closed for a new one, so a new caller is always served. Idle connections are closed. A
 // port that cannot be opened is tried again and delays nothing else.
-package edge
+package httpport
 
 import (
 	"container/list"
