@@ -88,7 +88,8 @@ func (p *pod) update(ctx context.Context, generation uint64, status *podsyncv1.P
 
 func (p *pod) container(ctx context.Context, c *v1.Container, generation uint64, status *podsyncv1.PodStatus,
 	reported *v1.ContainerStatus) {
-	facts := worker.Facts{Pod: p.pod, Container: c, Ending: p.message.GetTerminating(), Started: c.StartupProbe == nil}
+	facts := worker.ProbedContainer{Pod: p.pod, Container: c, Ending: p.message.GetTerminating(),
+		Started: c.StartupProbe == nil}
 	if ips := status.GetPodIps(); len(ips) > 0 {
 		facts.PodIP = ips[0]
 	}
@@ -112,7 +113,7 @@ func (p *pod) container(ctx context.Context, c *v1.Container, generation uint64,
 }
 
 // probe starts or updates the worker of one probe.
-func (p *pod) probe(ctx context.Context, kind worker.Kind, f *worker.Facts, generation uint64) {
+func (p *pod) probe(ctx context.Context, kind worker.Kind, f *worker.ProbedContainer, generation uint64) {
 	k := key(p.uid, f.Container.Name, kind)
 	if r := p.probes[k]; r != nil {
 		known, _ := p.m.b.Known.Get(k)
@@ -154,7 +155,7 @@ type reporter struct {
 	notRun     bool
 }
 
-func newReporter(m *Manager, key string, kind worker.Kind, f *worker.Facts, generation uint64) *reporter {
+func newReporter(m *Manager, key string, kind worker.Kind, f *worker.ProbedContainer, generation uint64) *reporter {
 	return &reporter{
 		m: m, key: key, kind: kind, pod: f.Pod, name: f.Container.Name, generation: generation,
 		c: m.o.Metrics.of(f.Pod, f.Container.Name, kind),
@@ -210,6 +211,6 @@ func (r *reporter) NotRun(err error) {
 }
 
 // Event implements worker.Reporter.
-func (r *reporter) Event(f *worker.Facts, reason, message string) {
+func (r *reporter) Event(f *worker.ProbedContainer, reason, message string) {
 	r.m.o.Events.Event(eventref.Container(f.Pod, f.Container.Name), v1.EventTypeWarning, reason, message)
 }

@@ -78,9 +78,9 @@ func (r *Record) count(p *v1.Probe, o Outcome) {
 	}
 }
 
-// doubt forgets the count, since some probe may have come between that nobody remembers: what it would
+// forgetRun forgets the count, since some probe may have come between that nobody remembers: what it would
 // have ended must not be gone on with (a restart needs failureThreshold failures in a row). The result stands.
-func (r *Record) doubt() { r.Last, r.Run = none, 0 }
+func (r *Record) forgetRun() { r.Last, r.Run = none, 0 }
 
 // final reports whether the container id needs no more probes of this kind: it has started, or is about
 // to be ended.
@@ -88,8 +88,10 @@ func (r *Record) final(k Kind) bool {
 	return k == Startup && r.Result != none || k == Liveness && r.Result == failure
 }
 
-// counting reports whether the newest probe spoke against the result, and the threshold is yet to come.
-func (r *Record) counting() bool { return r.Result != none && r.Last != none && r.Last != r.Result }
+// nearsThreshold reports whether the newest probe spoke against the result, and the threshold is yet to come.
+func (r *Record) nearsThreshold() bool {
+	return r.Result != none && r.Last != none && r.Last != r.Result
+}
 
 // same reports whether two records differ in nothing but the time of their probe.
 func (r *Record) same(o *Record) bool {
@@ -104,7 +106,7 @@ func RecordOf(m *proberv1.ProbeResult, bus string) Record {
 		r.LastStart = m.GetLastStart().AsTime()
 	}
 	if bus == "" || m.GetBus() != bus {
-		r.doubt()
+		r.forgetRun()
 	}
 	return r
 }

@@ -23,8 +23,8 @@ const (
 	retry = time.Second
 )
 
-// Facts are what a worker goes by. They are replaced, never changed.
-type Facts struct {
+// ProbedContainer are what a worker goes by. They are replaced, never changed.
+type ProbedContainer struct {
 	Pod       *v1.Pod
 	Container *v1.Container
 	Probe     *v1.Probe
@@ -54,7 +54,7 @@ type Reporter interface {
 	// Counted tells of one probe that came to a result.
 	Counted(o Outcome, took time.Duration)
 	// Event records an Event about the container.
-	Event(f *Facts, reason, message string)
+	Event(f *ProbedContainer, reason, message string)
 	// NotRun tells of a probe that nobody could be asked to run.
 	NotRun(err error)
 }
@@ -77,9 +77,9 @@ type Worker struct {
 	o       Options
 	changed chan struct{}
 
-	mu     sync.Mutex
-	facts  *Facts
-	record Record
+	mu        sync.Mutex
+	container *ProbedContainer
+	record    Record
 
 	// What follows belongs to Run's goroutine.
 	anchor     time.Time // of the ticks of liveness and startup probes
@@ -93,14 +93,14 @@ type Worker struct {
 }
 
 // New returns a worker that goes by f; Run runs it.
-func New(o Options, f *Facts) *Worker {
-	return &Worker{o: o, changed: make(chan struct{}, 1), facts: f, record: o.Resume}
+func New(o Options, f *ProbedContainer) *Worker {
+	return &Worker{o: o, changed: make(chan struct{}, 1), container: f, record: o.Resume}
 }
 
 // Update replaces the facts.
-func (w *Worker) Update(f *Facts) {
+func (w *Worker) Update(f *ProbedContainer) {
 	w.mu.Lock()
-	w.facts = f
+	w.container = f
 	w.mu.Unlock()
 	select {
 	case w.changed <- struct{}{}:
@@ -109,10 +109,10 @@ func (w *Worker) Update(f *Facts) {
 }
 
 // current returns the newest facts.
-func (w *Worker) current() *Facts {
+func (w *Worker) current() *ProbedContainer {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.facts
+	return w.container
 }
 
 // Record returns the newest record.
@@ -177,7 +177,7 @@ type delay struct {
 
 // of returns when the container's initial delay ends. It never takes longer from now than it is, however far the
 // container's start lies in the future after the clock was set back.
-func (d *delay) of(f *Facts) time.Time {
+func (d *delay) of(f *ProbedContainer) time.Time {
 	if d.end.IsZero() || d.id != f.ContainerID || !d.started.Equal(f.StartTime) {
 		now, length := time.Now(), time.Duration(f.Probe.InitialDelaySeconds)*time.Second
 		*d = delay{id: f.ContainerID, started: f.StartTime, end: now.Add(min(f.StartTime.Sub(now)+length, length))}
@@ -186,18 +186,18 @@ func (d *delay) of(f *Facts) time.Time {
 }
 
 // look takes the newest facts; a new container id begins a new record.
-func (w *Worker) look() *Facts {
+func (w *Worker) look() *ProbedContainer {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if id := w.facts.ContainerID; id != "" && id != w.record.ContainerID {
+	if id := w.container.ContainerID; id != "" && id != w.record.ContainerID {
 		w.record = Record{ContainerID: id}
 		w.probes, w.again = 0, time.Time{}
 	}
-	return w.facts
+	return w.container
 }
 
 // next says when the next probe is due; wanted is false when none is, as things are.
-func (w *Worker) next(f *Facts) (due time.Time, wanted bool) {
+func (w *Worker) next(f *ProbedContainer) (due time.Time, wanted bool) {
 	r := &w.record
 	switch {
 	case f.ContainerID == "" || !f.Running || r.final(w.o.Kind):
@@ -216,7 +216,7 @@ func (w *Worker) next(f *Facts) (due time.Time, wanted bool) {
 		// The first one comes with the container's start, which most servers are not up by. The
 		// kubelet asks again about a second later, too.
 		due = r.LastStart.Add(min(every, time.Second))
-	case w.probes == 0 && r.counting():
+	case w.probes == 0 && r.nearsThreshold():
 		// The worker before died on its way to another result, which is not to wait for the next tick
 		// too. Few are, so that this is no burst.
 		due = later(r.LastStart.Add(every), w.free)
@@ -251,7 +251,7 @@ func period(p *v1.Probe) time.Duration {
 }
 
 // probe runs one probe and counts it.
-func (w *Worker) probe(ctx context.Context, f *Facts) {
+func (w *Worker) probe(ctx context.Context, f *ProbedContainer) {
 	began := time.Now()
 	result, err := w.try(ctx, f)
 	w.free = time.Now()
@@ -291,7 +291,7 @@ func (w *Worker) probe(ctx context.Context, f *Facts) {
 }
 
 // try runs the probe, and again if it could not be run for a reason of its own.
-func (w *Worker) try(ctx context.Context, f *Facts) (v probe.Result, err error) {
+func (w *Worker) try(ctx context.Context, f *ProbedContainer) (v probe.Result, err error) {
 	target := probe.Target{
 		Probe: f.Probe, Container: f.Container, ContainerID: f.ContainerID, PodIP: f.PodIP,
 		Kind: string(w.o.Kind), Plugin: f.Plugin, Pod: f.Pod,
@@ -306,9 +306,9 @@ func (w *Worker) try(ctx context.Context, f *Facts) (v probe.Result, err error) 
 }
 
 // count takes an outcome into the record, if it is still about the container that it was of.
-func (w *Worker) count(f *Facts, o Outcome) {
+func (w *Worker) count(f *ProbedContainer, o Outcome) {
 	w.mu.Lock()
-	if w.record.ContainerID != f.ContainerID || w.facts.ContainerID != f.ContainerID {
+	if w.record.ContainerID != f.ContainerID || w.container.ContainerID != f.ContainerID {
 		w.mu.Unlock()
 		return
 	}

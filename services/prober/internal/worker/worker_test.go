@@ -73,7 +73,7 @@ func (b *book) Record(r Record) {
 	b.records = append(b.records, r)
 }
 func (b *book) Counted(Outcome, time.Duration) {}
-func (b *book) Event(_ *Facts, reason, message string) {
+func (b *book) Event(_ *ProbedContainer, reason, message string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.events = append(b.events, reason+": "+message)
@@ -98,12 +98,12 @@ type scene struct {
 	*Worker
 	target *target
 	book   *book
-	facts  Facts
+	facts  ProbedContainer
 	stop   func()
 }
 
 func begin(kind Kind, p *v1.Probe, resume Record, spread bool) *scene {
-	s := &scene{target: &target{result: probe.Success}, book: &book{}, facts: Facts{
+	s := &scene{target: &target{result: probe.Success}, book: &book{}, facts: ProbedContainer{
 		Pod: &v1.Pod{}, Container: &v1.Container{Name: "c"}, Probe: p,
 		ContainerID: "one", Running: true, StartTime: time.Now(), Started: kind != Startup,
 	}}
@@ -124,7 +124,7 @@ func begin(kind Kind, p *v1.Probe, resume Record, spread bool) *scene {
 }
 
 // change replaces the facts.
-func (s *scene) change(f func(*Facts)) {
+func (s *scene) change(f func(*ProbedContainer)) {
 	f(&s.facts)
 	facts := s.facts
 	s.Update(&facts)
@@ -132,7 +132,7 @@ func (s *scene) change(f func(*Facts)) {
 }
 
 func (s *scene) container(id string) {
-	s.change(func(f *Facts) { f.ContainerID, f.StartTime = id, time.Now() })
+	s.change(func(f *ProbedContainer) { f.ContainerID, f.StartTime = id, time.Now() })
 }
 
 func pass(d time.Duration) { time.Sleep(d); synctest.Wait() }
@@ -237,13 +237,13 @@ func TestStartupStandsInTheWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := begin(Readiness, every(1, 3), Record{}, false)
 		defer s.stop()
-		s.change(func(f *Facts) { f.Started = false })
+		s.change(func(f *ProbedContainer) { f.Started = false })
 		n := len(s.target.probed())
 		pass(10 * time.Second)
 		if got := len(s.target.probed()); got != n {
 			t.Fatalf("probed %d times before the container had started", got-n)
 		}
-		s.change(func(f *Facts) { f.Started = true })
+		s.change(func(f *ProbedContainer) { f.Started = true })
 		pass(time.Second)
 		if got := len(s.target.probed()); got == n {
 			t.Fatal("not probed after the container had started")
@@ -259,7 +259,7 @@ func TestAPodThatEndsKeepsReadinessOnly(t *testing.T) {
 			defer s.stop()
 			s.target.set(probe.Failure, nil)
 			pass(5 * time.Second)
-			s.change(func(f *Facts) { f.Ending = true })
+			s.change(func(f *ProbedContainer) { f.Ending = true })
 			n := len(s.target.probed())
 			pass(5 * time.Second)
 			if got := len(s.target.probed()) > n; got != goesOn || n == 0 {
@@ -356,7 +356,7 @@ func TestResumeAfterTheClockWasSetBack(t *testing.T) {
 					s := begin(kind, settings, r, true)
 					defer s.stop()
 					s.change(
-						func(f *Facts) { f.StartTime = began.Add(back - time.Minute); f.Started = kind != Startup },
+						func(f *ProbedContainer) { f.StartTime = began.Add(back - time.Minute); f.Started = kind != Startup },
 					)
 					s.target.set(probe.Failure, nil)
 					pass(16 * time.Second)
@@ -401,7 +401,7 @@ func TestSpreadWithinAPeriod(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			for range 200 {
 				s := begin(kind, every(10, 3), Record{}, true)
-				s.change(func(f *Facts) { f.Started = kind != Startup })
+				s.change(func(f *ProbedContainer) { f.Started = kind != Startup })
 				pass(10 * time.Second)
 				s.stop()
 				if len(s.target.probed()) == 0 {
