@@ -45,7 +45,7 @@ func (w *Writer) epochNow() int64 {
 func (w *Writer) has(key string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.cells[key] != nil
+	return w.keys[key] != nil
 }
 
 // rewrite puts the keys that this writer has, and deletes the others.
@@ -53,7 +53,7 @@ func (w *Writer) rewrite(keys []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, key := range keys {
-		c := w.cells[key]
+		c := w.keys[key]
 		if c == nil {
 			w.remove(key)
 			continue

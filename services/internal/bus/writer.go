@@ -41,19 +41,19 @@ type Writer struct {
 	// maxEntry bounds an entry, in bytes; 0 for a bucket that the contract does not have.
 	maxEntry int
 
-	mu       sync.Mutex
-	cells    map[string]*cell
-	queue    []string // keys to send, each at most once
-	behind   map[string]struct{}
-	complete bool
-	marked   int64 // epoch whose mark the bus has acknowledged
-	epoch    int64
-	rev      uint64
-	wake     chan struct{}
+	mu        sync.Mutex
+	keys      map[string]*ownedKey
+	queue     []string // keys to send, each at most once
+	unwritten map[string]struct{}
+	complete  bool
+	marked    int64 // epoch whose mark the bus has acknowledged
+	epoch     int64
+	rev       uint64
+	wake      chan struct{}
 }
 
-// cell is one key as its writer wants it.
-type cell struct {
+// ownedKey is one key as its writer wants it.
+type ownedKey struct {
 	value    []byte
 	deleted  bool
 	version  uint64 // counts what the writer wanted
@@ -75,7 +75,7 @@ func (c *Client) Own(bucket string) *Writer {
 	}
 	w = &Writer{
 		c: c, bucket: bucket, mark: subject.EpochKey(c.opts.Role, c.opts.Replica),
-		cells: map[string]*cell{}, behind: map[string]struct{}{}, wake: make(chan struct{}, 1),
+		keys: map[string]*ownedKey{}, unwritten: map[string]struct{}{}, wake: make(chan struct{}, 1),
 	}
 	if contract, ok := subject.BucketNamed(bucket); ok {
 		w.maxEntry = int(contract.MaxEntry)
@@ -103,11 +103,11 @@ func (w *Writer) put(key string, m proto.Message, always bool) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	c := w.cells[key]
+	c := w.keys[key]
 	switch {
 	case c == nil:
-		c = &cell{}
-		w.cells[key] = c
+		c = &ownedKey{}
+		w.keys[key] = c
 	case !always && !c.deleted && bytes.Equal(c.value, value):
 		return
 	}
@@ -128,19 +128,19 @@ func (w *Writer) Delete(key string) {
 func (w *Writer) Release(key string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if c := w.cells[key]; c != nil && c.sending != nil {
+	if c := w.keys[key]; c != nil && c.sending != nil {
 		c.sending() // what was sent is sent; nobody waits for its acknowledgement
 	}
-	delete(w.cells, key)
-	delete(w.behind, key)
+	delete(w.keys, key)
+	delete(w.unwritten, key)
 	w.poke()
 }
 
 func (w *Writer) remove(key string) {
-	c := w.cells[key]
+	c := w.keys[key]
 	if c == nil {
-		c = &cell{}
-		w.cells[key] = c
+		c = &ownedKey{}
+		w.keys[key] = c
 	} else if c.deleted {
 		return
 	}
@@ -159,9 +159,9 @@ func (w *Writer) Complete() {
 		return
 	}
 	w.complete = true
-	for key, c := range w.cells {
+	for key, c := range w.keys {
 		if !w.written(c) {
-			w.behind[key] = struct{}{}
+			w.unwritten[key] = struct{}{}
 		}
 	}
 	w.poke()
@@ -176,7 +176,7 @@ func (w *Writer) Pending() int {
 
 func (w *Writer) pending() int {
 	n := 0
-	for _, c := range w.cells {
+	for _, c := range w.keys {
 		if !w.written(c) {
 			n++
 		}
@@ -191,9 +191,9 @@ func (w *Writer) Marked() bool {
 	return w.epoch != 0 && w.marked == w.epoch
 }
 
-func (w *Writer) written(c *cell) bool { return c.acked == c.version && c.ackEpoch == w.epoch }
+func (w *Writer) written(c *ownedKey) bool { return c.acked == c.version && c.ackEpoch == w.epoch }
 
-func (w *Writer) enqueue(key string, c *cell) {
+func (w *Writer) enqueue(key string, c *ownedKey) {
 	if !c.queued && c.sending == nil {
 		c.queued = true
 		w.queue = append(w.queue, key)
@@ -211,12 +211,12 @@ func (w *Writer) poke() {
 func (w *Writer) deny(key string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	c := w.cells[key]
+	c := w.keys[key]
 	if c == nil {
 		return
 	}
 	c.denied = true
-	delete(w.behind, key)
+	delete(w.unwritten, key)
 	if c.sending != nil {
 		c.sending()
 	}
@@ -262,8 +262,8 @@ func sleep(ctx context.Context, gone <-chan struct{}, d time.Duration) bool {
 
 // outcome is the end of one put.
 type outcome struct {
-	key     string // the mark's when it was that
-	cell    *cell  // whose put it was
+	key     string    // the mark's when it was that
+	cell    *ownedKey // whose put it was
 	version uint64
 	size    int
 	err     error
@@ -413,14 +413,14 @@ func (w *Writer) begin(ctx context.Context, s *session) error {
 	defer w.mu.Unlock()
 	w.epoch = max(time.Now().UnixNano(), w.epoch+1, last+1)
 	w.rev = 0
-	clear(w.behind)
-	for key, c := range w.cells {
+	clear(w.unwritten)
+	for key, c := range w.keys {
 		c.denied, c.sending, c.attempts = false, nil, 0
 		if !c.queued {
 			c.queued = true
 			w.queue = append(w.queue, key)
 		}
-		w.behind[key] = struct{}{}
+		w.unwritten[key] = struct{}{}
 	}
 	return nil
 }
@@ -432,7 +432,7 @@ func (w *Writer) next(ctx context.Context) (o outcome, msg *nats.Msg, putCtx con
 	for len(w.queue) > 0 {
 		key := w.queue[0]
 		w.queue = w.queue[1:]
-		c := w.cells[key]
+		c := w.keys[key]
 		if c == nil {
 			continue
 		}
@@ -481,7 +481,7 @@ func (w *Writer) send(ctx context.Context, s *session, msg *nats.Msg) error {
 // settle takes a put's outcome. It returns whether and after which time the key is to be sent again.
 func (w *Writer) settle(o outcome) (time.Duration, bool) {
 	w.mu.Lock()
-	c := w.cells[o.key]
+	c := w.keys[o.key]
 	if c == nil || c != o.cell {
 		// The key was given up meanwhile. If it was put again, that put has an outcome of its own.
 		w.mu.Unlock()
@@ -491,12 +491,12 @@ func (w *Writer) settle(o outcome) (time.Duration, bool) {
 	c.sending = nil
 	if o.err == nil {
 		c.acked, c.ackEpoch, c.attempts = o.version, w.epoch, 0
-		delete(w.behind, o.key)
+		delete(w.unwritten, o.key)
 		switch {
 		case c.version != o.version:
 			w.enqueue(o.key, c)
 		case c.deleted:
-			delete(w.cells, o.key)
+			delete(w.keys, o.key)
 		}
 		w.mu.Unlock()
 		w.c.metrics.puts.WithLabelValues(w.bucket).Inc()
@@ -516,7 +516,7 @@ func (w *Writer) settle(o outcome) (time.Duration, bool) {
 	if tooLarge {
 		// No repetition makes it smaller. The next Put of this key is tried again.
 		c.denied = c.version == o.version
-		delete(w.behind, o.key)
+		delete(w.unwritten, o.key)
 	}
 	w.mu.Unlock()
 	w.failed(o.key, o.err)
@@ -543,7 +543,7 @@ func (w *Writer) again(keys []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, key := range keys {
-		if c := w.cells[key]; c != nil {
+		if c := w.keys[key]; c != nil {
 			w.enqueue(key, c)
 		}
 	}
@@ -553,7 +553,7 @@ func (w *Writer) again(keys []string) {
 func (w *Writer) mayMark() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.complete && w.marked != w.epoch && len(w.behind) == 0
+	return w.complete && w.marked != w.epoch && len(w.unwritten) == 0
 }
 
 func (w *Writer) markWritten() {
