@@ -120,7 +120,7 @@ func (h *Hinter) Run(ctx context.Context) error {
 		case <-h.queued:
 			h.publish()
 		case <-ticker.C:
-			h.doubt()
+			h.expireUnproven()
 		}
 	}
 }
@@ -147,8 +147,8 @@ func (h *Hinter) publish() {
 	}
 }
 
-// doubt takes the hints of which the bus gave no proof for too long to the other way.
-func (h *Hinter) doubt() {
+// expireUnproven takes the hints of which the bus gave no proof for too long to the other way.
+func (h *Hinter) expireUnproven() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
