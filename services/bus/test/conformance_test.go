@@ -267,7 +267,7 @@ func TestGhostsGoAtTheMarkAndOnlyTheWritersOwn(t *testing.T) {
 	}
 	second.Own(subject.ProbeResults).Complete()
 	want := map[string]string{"p0.c.liveness": "a again", "p9.c.liveness": "b"}
-	proctest.Await(t, bound, "ghosts are dropped", func() bool { return maps.Equal(holds(v), want) })
+	proctest.Await(t, bound, "stale keys are dropped", func() bool { return maps.Equal(holds(v), want) })
 
 	// They are gone from the bucket as well: a reader that comes now does not see them at all.
 	proctest.Await(t, bound, "the writer retires them", func() bool {
@@ -280,8 +280,8 @@ func TestGhostsGoAtTheMarkAndOnlyTheWritersOwn(t *testing.T) {
 	if got := holds(late); !maps.Equal(got, want) {
 		t.Errorf("a late reader holds %v, want %v", got, want)
 	}
-	if got := p.metric("microlet_bus_ghosts_dropped_total"); got != 0 {
-		t.Errorf("a late reader dropped %v ghosts, which the writer should have deleted", got)
+	if got := p.metric("microlet_bus_stale_keys_dropped_total"); got != 0 {
+		t.Errorf("a late reader dropped %v stale keys, which the writer should have deleted", got)
 	}
 }
 

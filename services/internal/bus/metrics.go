@@ -15,7 +15,7 @@ type metrics struct {
 	putErrors     *prometheus.CounterVec
 	pending       *prometheus.GaugeVec
 	watchRestarts *prometheus.CounterVec
-	ghosts        *prometheus.CounterVec
+	stale         *prometheus.CounterVec
 	rejected      *prometheus.CounterVec
 	denied        *prometheus.CounterVec
 	strangers     prometheus.Counter
@@ -49,7 +49,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Help: "Keys whose newest value the bus has not acknowledged."}, []string{"bucket"}),
 		watchRestarts: counter("watch_restarts_total",
 			"Watches that began anew, by reason: reconnect, deaf, slow, error.", "bucket", "reason"),
-		ghosts: counter("ghosts_dropped_total",
+		stale: counter("stale_keys_dropped_total",
 			"Keys dropped because their writer no longer has them and their delete was lost.", "bucket"),
 		rejected: counter("entries_rejected_total",
 			"Entries that could not be decoded or were signed by a service that does not own their key.", "bucket"),
@@ -68,7 +68,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		return m, nil
 	}
 	for _, c := range []prometheus.Collector{
-		m.connected, m.reconnects, m.disconnects, m.puts, m.putErrors, m.pending, m.watchRestarts, m.ghosts, m.rejected,
+		m.connected, m.reconnects, m.disconnects, m.puts, m.putErrors, m.pending, m.watchRestarts, m.stale, m.rejected,
 		m.denied, m.strangers,
 	} {
 		if err := reg.Register(c); err != nil {

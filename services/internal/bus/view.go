@@ -300,7 +300,7 @@ func (s *store) drop(e entry) {
 	s.tell(e.key)
 }
 
-// dropOlder is the ghost rule: at a writer's mark, the keys of its older epochs are gone.
+// dropOlder drops stale keys: at a writer's mark, the keys of its older epochs are gone.
 func (s *store) dropOlder(writer string, epoch int64) {
 	s.mu.Lock()
 	if epoch <= s.marks[writer] {
@@ -308,40 +308,40 @@ func (s *store) dropOlder(writer string, epoch int64) {
 		return
 	}
 	s.marks[writer] = epoch
-	var ghosts []string
+	var stale []string
 	for key, it := range s.items {
 		if it.writer == writer && it.epoch < epoch {
-			ghosts = append(ghosts, key)
+			stale = append(stale, key)
 			s.set(key, nil)
 		}
 	}
 	s.mu.Unlock()
-	s.dropped(ghosts)
+	s.dropped(stale)
 }
 
 // dropUnlisted drops, after a full listing, the keys that the bucket does not hold although their
 // writer's mark shows that it has seen all of them: their delete, or their TTL, has passed meanwhile.
 func (s *store) dropUnlisted(listed, heard map[string]bool) {
 	s.mu.Lock()
-	var ghosts []string
+	var stale []string
 	for key, it := range s.items {
 		mark := s.marks[it.writer]
 		if !listed[key] && !heard[key] && listed[subject.EpochKeyOf(it.writer)] && it.epoch <= mark {
-			ghosts = append(ghosts, key)
+			stale = append(stale, key)
 			s.set(key, nil)
 		}
 	}
 	s.mu.Unlock()
-	s.dropped(ghosts)
+	s.dropped(stale)
 }
 
-func (s *store) dropped(ghosts []string) {
-	if len(ghosts) == 0 {
+func (s *store) dropped(stale []string) {
+	if len(stale) == 0 {
 		return
 	}
-	s.c.metrics.ghosts.WithLabelValues(s.bucket).Add(float64(len(ghosts)))
-	s.c.log.Info("dropped keys that their writer no longer has", "bucket", s.bucket, "keys", len(ghosts))
-	for _, key := range ghosts {
+	s.c.metrics.stale.WithLabelValues(s.bucket).Add(float64(len(stale)))
+	s.c.log.Info("dropped keys that their writer no longer has", "bucket", s.bucket, "keys", len(stale))
+	for _, key := range stale {
 		s.tell(key)
 	}
 }

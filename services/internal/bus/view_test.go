@@ -73,14 +73,14 @@ func TestViewKeepsWhatIsNewest(t *testing.T) {
 		"another writer takes over": {[]entry{put(a, 9, 9, k, "x"), put(b, 1, 1, k, "y")}, map[string]string{
 			k: "y",
 		}},
-		"a delete":              {[]entry{put(a, 1, 1, k, "x"), del(a, 1, 2, k)}, map[string]string{}},
-		"a delete that is late": {[]entry{put(a, 1, 3, k, "x"), del(a, 1, 2, k)}, map[string]string{k: "x"}},
-		"a ghost at the mark":   {[]entry{put(a, 1, 1, k, "x"), mark(a, 2)}, map[string]string{}},
-		"no ghost: put anew": {[]entry{put(a, 1, 1, k, "x"), put(a, 2, 1, k, "x"), mark(a, 2)}, map[string]string{
+		"a delete":                {[]entry{put(a, 1, 1, k, "x"), del(a, 1, 2, k)}, map[string]string{}},
+		"a delete that is late":   {[]entry{put(a, 1, 3, k, "x"), del(a, 1, 2, k)}, map[string]string{k: "x"}},
+		"a stale key at the mark": {[]entry{put(a, 1, 1, k, "x"), mark(a, 2)}, map[string]string{}},
+		"not stale: put anew": {[]entry{put(a, 1, 1, k, "x"), put(a, 2, 1, k, "x"), mark(a, 2)}, map[string]string{
 			k: "x",
 		}},
-		"no ghost: another replica's mark": {[]entry{put(a, 1, 1, k, "x"), mark(b, 2)}, map[string]string{k: "x"}},
-		"an old put after the mark":        {[]entry{mark(a, 2), put(a, 1, 1, k, "x")}, map[string]string{}},
+		"not stale: another replica's mark": {[]entry{put(a, 1, 1, k, "x"), mark(b, 2)}, map[string]string{k: "x"}},
+		"an old put after the mark":         {[]entry{mark(a, 2), put(a, 1, 1, k, "x")}, map[string]string{}},
 		"an old mark": {[]entry{mark(a, 2), put(a, 2, 1, k, "x"), mark(a, 1)}, map[string]string{
 			k: "x",
 		}},
