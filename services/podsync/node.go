@@ -146,7 +146,7 @@ func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, er
 		Resources:   resources.ForWorkers(),
 		Admissions:  admission.ForWorkers(),
 		Reporting: worker.Reporting{
-			Mirrors: reports.Mirrors, Observer: reports.Pods(), Events: env.events, Probes: reports.Probing,
+			Mirrors: reports.Mirrors, Reporter: reports.Pods(), Events: env.events, Probes: reports.Probing,
 			HostIPs: env.node.HostIPs,
 		},
 		Limits: limits(k),

@@ -115,20 +115,20 @@ type podReporter struct {
 	prober  Prober
 }
 
-// Pod implements worker.Observer.
+// Pod implements worker.PodReporter.
 func (o *podReporter) Pod(api *v1.Pod, from podsyncv1.PodSource, terminating bool) {
 	o.gateway.SetPod(api)
 	o.bus.Pod(api, from, terminating)
 	o.prober.Set(api)
 }
 
-// Status implements worker.Observer.
+// Status implements worker.PodReporter.
 func (o *podReporter) Status(uid types.UID, state *pod.State, status *v1.PodStatus) {
 	o.gateway.SetState(uid, state)
 	o.bus.Status(uid, state, status)
 }
 
-// Forget implements worker.Observer.
+// Forget implements worker.PodReporter.
 func (o *podReporter) Forget(uid types.UID) {
 	o.gateway.Forget(uid)
 	o.bus.Forget(uid)

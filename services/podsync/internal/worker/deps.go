@@ -207,7 +207,7 @@ type Admissions struct {
 // Reporting holds where workers report the status, and the parts of the status that are not from the runtime.
 type Reporting struct {
 	Mirrors  MirrorManager
-	Observer PodReporter
+	Reporter PodReporter
 	Events   record.EventRecorder
 	Probes   Probes
 	HostIPs  HostIPs
@@ -222,6 +222,6 @@ type Limits struct {
 	Resync time.Duration
 	// Gated are the pod fields that are supported because their feature gate is on.
 	Gated []string
-	// KeepDead is how many dead incarnations of a container stay; at least 1 does.
+	// KeepDead is how many dead instances of a container stay; at least 1 does.
 	KeepDead int
 }

@@ -107,7 +107,7 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 		Admissions: Admissions{Admission: n.admission, ContainerAdmission: &n.judge},
 		Reporting: Reporting{
 			Mirrors:  n,
-			Observer: n.published,
+			Reporter: n.published,
 			Events:   n.events,
 			Probes:   unprobed{},
 			HostIPs:  hostIPs{"192.0.2.1"},

@@ -294,7 +294,7 @@ func (w *worker) report(p *v1.Pod, state *pod.State) {
 		w.deps.Admission.Ended(w.uid)
 	}
 	w.deps.Mirrors.Set(p, s)
-	w.deps.Observer.Status(w.uid, state, &s)
+	w.deps.Reporter.Status(w.uid, state, &s)
 	w.mu.Lock()
 	w.reported = true
 	w.mu.Unlock()

@@ -103,7 +103,7 @@ func (w *worker) vanish(ctx context.Context, p *v1.Pod) error {
 	}
 	w.deps.Objects.Unregister(w.uid)
 	w.deps.Mirrors.Forget(w.uid)
-	w.deps.Observer.Forget(w.uid)
+	w.deps.Reporter.Forget(w.uid)
 	w.deps.Admission.Forget(w.uid)
 	w.move(causeVanished)
 	w.deps.Log.Info("pod is gone", logkey.Pod, podName(p), logkey.PodUID, w.uid)

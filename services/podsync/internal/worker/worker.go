@@ -251,7 +251,7 @@ func (w *worker) step(ctx context.Context, p *v1.Pod, removed bool) (again time.
 func (w *worker) publish() {
 	w.mu.Lock()
 	defer w.mu.Unlock() // held, so that an older version never comes after a newer one
-	w.deps.Observer.Pod(w.pod, w.source, w.ending || w.pod.DeletionTimestamp != nil)
+	w.deps.Reporter.Pod(w.pod, w.source, w.ending || w.pod.DeletionTimestamp != nil)
 }
 
 // hasReported reports whether the pod's state was reported since podsync started; one that is gone has
