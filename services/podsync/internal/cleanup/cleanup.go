@@ -143,11 +143,11 @@ type Pods interface {
 type Policy struct {
 	// MinAge is how old a container must be to be removed (--minimum-container-ttl-duration); 0 is no limit.
 	MinAge time.Duration
-	// MaxPerContainer is how many dead incarnations of one container stay
+	// MaxPerContainer is how many dead instances of one container stay
 	// (--maximum-dead-containers-per-container); negative is no limit.
 	MaxPerContainer int
 	// MaxContainers is how many dead containers the node keeps (--maximum-dead-containers);
-	// negative is no limit. The newest incarnations of living pods stay all the same.
+	// negative is no limit. The newest instances of living pods stay all the same.
 	MaxContainers int
 }
 

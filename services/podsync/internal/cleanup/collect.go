@@ -18,7 +18,7 @@ import (
 // dead is a container that does not run.
 type dead struct {
 	*pod.Container
-	// kept says that the pod lives and this is the newest incarnation of the container.
+	// kept says that the pod lives and this is the newest instance of the container.
 	kept bool
 }
 

@@ -52,7 +52,7 @@ func TestPolicy(t *testing.T) {
 		ended  []types.UID
 		want   []string
 	}{
-		{"one dead incarnation stays", Policy{MaxPerContainer: 1, MaxContainers: -1},
+		{"one dead instance stays", Policy{MaxPerContainer: 1, MaxContainers: -1},
 			map[types.UID][]string{"p": {"web/4 running", "web/3", "web/2", "web/1", "log/9"}}, nil,
 			[]string{"1", "2"}},
 		{"each container counts for itself", Policy{MaxPerContainer: 2, MaxContainers: -1},

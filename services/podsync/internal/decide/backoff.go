@@ -59,7 +59,7 @@ func (b *Backoff) Started(s Start, now time.Time) {
 	b.entries[s.Name] = entry
 }
 
-// Adopt fills the memory after podsync was restarted, from the incarnations that the
+// Adopt fills the memory after podsync was restarted, from the instances that the
 // runtime still has: the pause between the end of one and the start of the next shows the
 // delay that was in force. The number of restarts bounds it, because a long pause may as
 // well mean that nobody was there to start the container.
@@ -103,7 +103,7 @@ func (b *Backoff) healthy(entry backoffEntry, ended time.Time) bool {
 	return ended.Sub(entry.started) > 2*b.max
 }
 
-// exitedBefore returns the newest exited incarnation that is older than the container at index i.
+// exitedBefore returns the newest exited instance that is older than the container at index i.
 func exitedBefore(st *pod.State, i int) *pod.Container {
 	for j := i + 1; j < len(st.Containers); j++ {
 		c := &st.Containers[j]

@@ -91,7 +91,7 @@ func TestChangedDefinitionDoesNotWait(t *testing.T) {
 }
 
 func TestAdopt(t *testing.T) {
-	incarnations := func(restarts int32, pause time.Duration) *pod.State {
+	instances := func(restarts int32, pause time.Duration) *pod.State {
 		newest, before := ctr("2", "a", dead, 1), ctr("1", "a", dead, 1)
 		newest.RestartCount = restarts
 		before.Finished = t0
@@ -113,7 +113,7 @@ func TestAdopt(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			b, st := NewBackoff(0), incarnations(test.restarts, test.pause)
+			b, st := NewBackoff(0), instances(test.restarts, test.pause)
 			b.Adopt(st)
 			a := Decide(Input{
 				Pod:     testPod(v1.RestartPolicyAlways, "a"),

@@ -267,7 +267,7 @@ func (r *round) changed(spec *v1.Container, c *pod.Container) bool {
 	return r.in.Hash != nil && r.in.Hash(spec) != c.Hash
 }
 
-// restartCount of the next incarnation: one more than the newest has, and never less than
+// restartCount of the next instance: one more than the newest has, and never less than
 // the API has already.
 func (r *round) restartCount(name string, newest *pod.Container) int32 {
 	var next int32
@@ -281,7 +281,7 @@ func (r *round) restartCount(name string, newest *pod.Container) int32 {
 			}
 			reported := list[i].RestartCount
 			if newest == nil && list[i].ContainerID != "" {
-				reported++ // the runtime has forgotten an incarnation that the API knows
+				reported++ // the runtime has forgotten an instance that the API knows
 			}
 			next = max(next, reported)
 		}
@@ -301,7 +301,7 @@ func (r *round) remove(id string) {
 	}
 }
 
-// removeSuperseded leaves the newest dead incarnations of each container, for the last state
+// removeSuperseded leaves the newest dead instances of each container, for the last state
 // and the logs, and gives up the older ones.
 func (r *round) removeSuperseded() {
 	kept := map[string]int{}

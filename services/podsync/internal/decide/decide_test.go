@@ -524,7 +524,7 @@ func TestRestartCount(t *testing.T) {
 		t.Errorf("the restart count in the API is no floor: %d, want 8", got)
 	}
 	if got := count(ready()); got != 9 {
-		t.Errorf("an incarnation that only the API knows does not count: %d, want 9", got)
+		t.Errorf("an instance that only the API knows does not count: %d, want 9", got)
 	}
 }
 

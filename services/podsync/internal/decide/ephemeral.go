@@ -22,7 +22,7 @@ func (r *round) ephemeralContainers() {
 	}
 }
 
-// WantsEphemeral reports whether an ephemeral container of which the newest incarnation is
+// WantsEphemeral reports whether an ephemeral container of which the newest instance is
 // given has to be started: if it was created at most. One whose start was reported has
 // run, also if its remains were removed since.
 func WantsEphemeral(reported *v1.PodStatus, name string, newest *pod.Container) bool {

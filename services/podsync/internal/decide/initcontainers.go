@@ -142,7 +142,7 @@ func (r *round) restartSidecar(spec *v1.Container, index int, c *pod.Container, 
 	r.start(spec, index, true)
 }
 
-// active returns the newest incarnation of a container in the present sandbox, or nil.
+// active returns the newest instance of a container in the present sandbox, or nil.
 func (r *round) active(name string) *pod.Container {
 	for i := range r.in.State.Containers {
 		c := &r.in.State.Containers[i]

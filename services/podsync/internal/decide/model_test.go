@@ -34,7 +34,7 @@ type model struct {
 	passed map[string]bool
 	// liveness and startup are what probes said, by container id.
 	liveness, startup map[string]Result
-	keep              int // dead incarnations that stay
+	keep              int // dead instances that stay
 	// lenient: the story begins in the middle, so what came before is not known.
 	lenient bool
 }
@@ -214,7 +214,7 @@ func (m *model) atRest(a Actions) {
 	for i := range m.state.Containers {
 		if c := &m.state.Containers[i]; !MayRun(c) {
 			if kept[c.Name]++; kept[c.Name] > m.keep {
-				m.t.Fatalf("more than %d dead incarnations of %s stay", m.keep, c.Name)
+				m.t.Fatalf("more than %d dead instances of %s stay", m.keep, c.Name)
 			}
 		}
 	}

@@ -46,7 +46,7 @@ func TestRestartAll(t *testing.T) {
 		},
 		"another exit code does not": {state: ready(ctr("3", "a", dead, 1), ctr("2", "b", running, 0),
 			ctr("1", "i", dead, 0))},
-		"an older incarnation does not": {
+		"an older instance does not": {
 			state: ready(ctr("4", "a", running, 0), ctr("3", "a", dead, 42), ctr("2", "b", running, 0),
 				ctr("1", "i", dead, 0)),
 		},

@@ -45,7 +45,7 @@ type Input struct {
 	// Hash of a container's definition, to be compared with the annotation on the running
 	// one; nil takes every definition as unchanged.
 	Hash func(*v1.Container) uint64
-	// KeepDead is how many dead incarnations of each container stay; at least 1 does.
+	// KeepDead is how many dead instances of each container stay; at least 1 does.
 	KeepDead int
 
 	// anew: what was reported of the ends of containers counts no more.
@@ -68,7 +68,7 @@ type Actions struct {
 	Kill []Kill
 	// Remove names dead containers that nothing needs any more: init containers of a sandbox that
 	// is replaced, containers that were created but never started, and all but the newest
-	// KeepDead dead incarnations of each container.
+	// KeepDead dead instances of each container.
 	Remove []string
 	// Reset names containers to remove while their logs stay: the pod begins anew in its sandbox.
 	Reset []string
@@ -165,12 +165,12 @@ type Start struct {
 	Index     int
 	Init      bool
 	Ephemeral bool
-	// RestartCount of the new incarnation, for its annotation and log file. It is 0 when neither the
+	// RestartCount of the new instance, for its annotation and log file. It is 0 when neither the
 	// runtime nor the API knows of an earlier one; the pod's log folder may then know more.
 	RestartCount int32
-	// Previous is when the incarnation that this one follows ended; zero if there is none.
+	// Previous is when the instance that this one follows ended; zero if there is none.
 	Previous time.Time
-	// Changed says that the definition is not the one of the incarnation before: its backoff starts anew.
+	// Changed says that the definition is not the one of the instance before: its backoff starts anew.
 	Changed bool
 }
 

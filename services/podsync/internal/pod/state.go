@@ -22,7 +22,7 @@ type State struct {
 	Namespace string
 	// Sandboxes, newest first.
 	Sandboxes []Sandbox
-	// Containers, newest first; several of one name are its incarnations.
+	// Containers, newest first; several of one name are its instances.
 	Containers []Container
 	// Read is when the read of this state began.
 	Read time.Time
@@ -43,7 +43,7 @@ type Sandbox struct {
 	Handler string
 }
 
-// Container is one incarnation of a container.
+// Container is one instance of a container.
 type Container struct {
 	ID        string
 	Name      string
@@ -77,7 +77,7 @@ func (c *Container) Running() bool {
 	return c.State == runtimeapi.ContainerState_CONTAINER_RUNNING
 }
 
-// Latest returns the newest incarnation of the named container, or nil.
+// Latest returns the newest instance of the named container, or nil.
 func (s *State) Latest(name string) *Container {
 	for i := range s.Containers {
 		if s.Containers[i].Name == name {
@@ -95,7 +95,7 @@ func (s *State) ReadySandbox() *Sandbox {
 	return &s.Sandboxes[0]
 }
 
-// AnyRunning reports whether a container of the pod runs, of whatever incarnation or sandbox.
+// AnyRunning reports whether a container of the pod runs, of whatever instance or sandbox.
 func (s *State) AnyRunning() bool {
 	for i := range s.Containers {
 		if s.Containers[i].Running() {

@@ -139,7 +139,7 @@ func (f Folders) Remove(p Pod) error {
 }
 
 // RemoveContainer removes the log of a container that is gone, what was rotated out of it, and
-// the links to it. The logs of the container's other incarnations stay.
+// the links to it. The logs of the container's other instances stay.
 func (f Folders) RemoveContainer(logPath string) error {
 	logPath = filepath.Clean(logPath)
 	if filepath.Ext(logPath) != ".log" || !strings.HasPrefix(logPath, filepath.Clean(f.Pods)+"/") {
@@ -204,7 +204,7 @@ func (f Folders) unlink(dead func(link, target string) bool) (removed int, err e
 var logName = regexp.MustCompile(`^(\d+)\.log(\..*)?$`)
 
 // NextRestartCount is the restart count for a container of which neither the runtime nor the API
-// knows an incarnation: one more than the newest log has. Some runtimes forget their
+// knows an instance: one more than the newest log has. Some runtimes forget their
 // containers when the machine boots, and a new log must not begin in an old one's file.
 func (f Folders) NextRestartCount(p Pod, container string) int32 {
 	entries, err := os.ReadDir(filepath.Join(f.dir(p), container))

@@ -42,7 +42,7 @@ func (g *generator) containers(specs []v1.Container, old []v1.ContainerStatus, i
 }
 
 func (g *generator) container(spec *v1.Container, old *v1.ContainerStatus) v1.ContainerStatus {
-	newest, before := g.incarnations(spec.Name)
+	newest, before := g.instances(spec.Name)
 	if newest == nil {
 		return g.missing(spec, old)
 	}
@@ -55,8 +55,8 @@ func (g *generator) container(spec *v1.Container, old *v1.ContainerStatus) v1.Co
 	return s
 }
 
-// incarnations returns the newest container of a name and the one before it.
-func (g *generator) incarnations(name string) (newest, before *pod.Container) {
+// instances returns the newest container of a name and the one before it.
+func (g *generator) instances(name string) (newest, before *pod.Container) {
 	for i := range g.st.Containers {
 		c := &g.st.Containers[i]
 		switch {
