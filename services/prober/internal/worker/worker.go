@@ -97,7 +97,7 @@ func New(o Options, f *ProbedContainer) *Worker {
 	return &Worker{o: o, changed: make(chan struct{}, 1), container: f, record: o.Resume}
 }
 
-// Update replaces the facts.
+// Update replaces the container.
 func (w *Worker) Update(f *ProbedContainer) {
 	w.mu.Lock()
 	w.container = f
@@ -108,7 +108,7 @@ func (w *Worker) Update(f *ProbedContainer) {
 	}
 }
 
-// current returns the newest facts.
+// current returns the newest state of the container.
 func (w *Worker) current() *ProbedContainer {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -146,7 +146,7 @@ func (w *Worker) Run(ctx context.Context) {
 			continue
 		}
 		if !wanted {
-			wait = time.Hour // the facts must change first
+			wait = time.Hour // the container must change first
 		}
 		timer.Reset(wait)
 		select {
@@ -185,7 +185,7 @@ func (d *delay) of(f *ProbedContainer) time.Time {
 	return d.end
 }
 
-// look takes the newest facts; a new container id begins a new record.
+// look takes the newest state; a new container id begins a new record.
 func (w *Worker) look() *ProbedContainer {
 	w.mu.Lock()
 	defer w.mu.Unlock()
