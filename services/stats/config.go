@@ -24,7 +24,7 @@ const (
 )
 
 // minMemoryLimit is what stats needs to start.
-const minMemoryLimit = 32 << 20
+var minMemoryLimit = resource.MustParse("32Mi")
 
 // Config configures stats.
 type Config struct {
@@ -94,8 +94,8 @@ func (c *Config) MemoryBytes() (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("memory-limit is %q: give a quantity such as 256Mi, or 0: %w", c.MemoryLimit, err)
 	}
-	if v := q.Value(); v != 0 && v < minMemoryLimit {
-		return 0, fmt.Errorf("memory-limit is %s: give %d or more, or 0 for none", c.MemoryLimit, minMemoryLimit)
+	if !q.IsZero() && q.Cmp(minMemoryLimit) < 0 {
+		return 0, fmt.Errorf("memory-limit is %s: give %s or more, or 0 for none", c.MemoryLimit, minMemoryLimit.String())
 	}
 	return q.Value(), nil
 }
