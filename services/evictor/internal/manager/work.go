@@ -169,8 +169,8 @@ func (r *round) stillMet(t threshold.Threshold) error {
 	return nil
 }
 
-// evict has a pod evicted for a signal, and returns false if podsync refused it. After that it waits until nothing of it
-// runs.
+// evict has a pod evicted for a signal, and returns false if podsync refused it. After that it waits until nothing of
+// it runs.
 func (r *round) evict(ctx context.Context, because string, grace int64, c candidate) bool {
 	log := r.log.With(logkey.Pod, c.Namespace+"/"+c.Name, logkey.PodUID, c.UID)
 	limit := time.Duration(grace) * time.Second

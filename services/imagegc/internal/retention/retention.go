@@ -106,7 +106,8 @@ func check(path string) error {
 		return err
 	}
 	owner, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 || info.Mode().Perm()&0o022 != 0 || owner.Uid != 0 {
+	if !ok || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 || info.Mode().Perm()&0o022 != 0 ||
+		owner.Uid != 0 {
 		return errors.New("it is not run: its file must be a program of root's that nobody else may write")
 	}
 	return nil

@@ -92,7 +92,8 @@ func TestAPluginThatFailsRemovesNothing(t *testing.T) {
 
 func TestAFileThatIsNotRun(t *testing.T) {
 	for _, mode := range []os.FileMode{0o777, 0o644} {
-		if _, err := install(t, mode).Keep(t.Context(), images("a")); err == nil || !strings.Contains(err.Error(), "is not run") {
+		if _, err := install(t, mode).Keep(t.Context(), images("a")); err == nil ||
+			!strings.Contains(err.Error(), "is not run") {
 			t.Errorf("mode %o: %v", mode, err)
 		}
 	}

@@ -38,7 +38,8 @@ func TestRuntimePage(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := families["container_a"]
-	if a.GetType() != dto.MetricType_COUNTER || a.GetHelp() != "[INTERNAL] "+m.Families[0].Help || len(a.GetMetric()) != 2 {
+	if a.GetType() != dto.MetricType_COUNTER || a.GetHelp() != "[INTERNAL] "+m.Families[0].Help ||
+		len(a.GetMetric()) != 2 {
 		t.Fatalf("container_a: %v", a)
 	}
 	first := a.GetMetric()[0]
