@@ -48,6 +48,8 @@ type Eviction struct {
 	Message      string
 	GraceSeconds int64
 	Annotations  map[string]string
+	// Disruption gives the pod the condition DisruptionTarget: it goes for the node, not for what it does.
+	Disruption bool
 }
 
 // ErrRefused says that a pod may not be evicted, or is gone.

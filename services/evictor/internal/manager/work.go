@@ -124,6 +124,8 @@ type candidate struct {
 	*v1.Pod
 	Message     string
 	Annotations map[string]string
+	// Disruption: see Eviction.
+	Disruption bool
 }
 
 // candidates are the pods of which something runs, the first to evict first.
@@ -148,7 +150,7 @@ func (r *round) candidates(ctx context.Context, s signal.Signal) ([]candidate, e
 	all := make([]candidate, len(list))
 	for i, p := range list {
 		text, annotations := message.Of(s.Resource(), p, figures[p.UID], r.due, r.seen)
-		all[i] = candidate{p, text, annotations}
+		all[i] = candidate{p, text, annotations, true}
 	}
 	return all, nil
 }
@@ -182,7 +184,9 @@ func (r *round) evict(ctx context.Context, because string, grace int64, c candid
 	default: // the loop has not even reported the one before
 	}
 	log.Info("the pod is evicted", logkey.Message, c.Message)
-	err := r.Node.Evict(call, Eviction{Pod: c.Pod, Message: c.Message, GraceSeconds: grace, Annotations: c.Annotations})
+	err := r.Node.Evict(call, Eviction{
+		Pod: c.Pod, Message: c.Message, GraceSeconds: grace, Annotations: c.Annotations, Disruption: c.Disruption,
+	})
 	if errors.Is(err, ErrRefused) {
 		log.Warn("podsync does not evict the pod", logkey.Err, err)
 		return false

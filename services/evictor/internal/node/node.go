@@ -45,7 +45,7 @@ func New(podsync, imagegc grpc.ClientConnInterface, events record.EventRecorder,
 func (n *Node) Evict(ctx context.Context, e manager.Eviction) error {
 	_, err := n.podsync.Evict(ctx, &podsyncv1.EvictRequest{
 		PodUid: string(e.Pod.UID), Message: e.Message, GracePeriodSeconds: e.GraceSeconds, Annotations: e.Annotations,
-		DisruptionTarget: true,
+		DisruptionTarget: e.Disruption,
 	})
 	switch status.Code(err) {
 	case codes.NotFound, codes.FailedPrecondition, codes.InvalidArgument, codes.PermissionDenied, codes.Unimplemented,

@@ -1,0 +1,78 @@
+package test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
+)
+
+// fakeStats says what the volume of each pod takes.
+type fakeStats struct {
+	statsv1.UnimplementedStatsServiceServer
+	used map[string]uint64
+}
+
+func (f *fakeStats) Summary(context.Context, *statsv1.SummaryRequest) (*statsv1.SummaryResponse, error) {
+	var s statsapi.Summary
+	for uid, used := range f.used {
+		fs := statsapi.FsStats{Time: metav1.Now(), UsedBytes: &used}
+		s.Pods = append(s.Pods, statsapi.PodStats{
+			PodRef:      statsapi.PodReference{UID: uid},
+			VolumeStats: []statsapi.VolumeStats{{Name: "scratch", FsStats: fs}},
+		})
+	}
+	text, err := json.Marshal(s)
+	return &statsv1.SummaryResponse{Json: text, Taken: timestamppb.Now()}, err
+}
+
+// tellLimited puts a pod that runs, and whose volume has a limit.
+func (n *node) tellLimited(uid string) {
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: uid, UID: types.UID(uid)}}
+	p.Spec.Volumes = []v1.Volume{{Name: "scratch", VolumeSource: v1.VolumeSource{
+		EmptyDir: &v1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse("1Mi"))}}}}
+	body, err := p.Marshal()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.pods.Put(subject.PodKey(uid), &podsyncv1.Pod{Pod: body})
+	n.statuses.Put(subject.PodKey(uid), &podsyncv1.PodStatus{
+		Containers: []*podsyncv1.Container{{Name: "c", Id: "x", State: running}},
+	})
+	n.pods.Complete()
+	n.statuses.Complete()
+}
+
+// A pod that exceeds the limit of its volume goes, without a disruption: it is its own doing.
+func TestAPodThatExceedsItsStorageIsEvicted(t *testing.T) {
+	n := newNode(t, nil)
+	stats := &fakeStats{used: map[string]uint64{"below": 1 << 20, "above": 1<<20 + 1}}
+	t.Cleanup(n.Serve(n.cfg.Service.Socket(role.Stats),
+		func(s *grpc.Server) { statsv1.RegisterStatsServiceServer(s, stats) }))
+	n.tellLimited("below")
+	n.tellLimited("above")
+	n.start()
+	proctest.Await(t, patience, "the eviction", func() bool { return len(n.asked()) > 0 })
+	time.Sleep(3 * time.Second)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	r := n.evicted[0]
+	if len(n.evicted) != 1 || r.GetPodUid() != "above" || r.GetGracePeriodSeconds() != 1 || r.GetDisruptionTarget() ||
+		r.GetMessage() != "Usage of EmptyDir volume \"scratch\" exceeds the limit \"1Mi\". " {
+		t.Errorf("asked for %v", n.evicted)
+	}
+}
