@@ -49,13 +49,20 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	_ = streaming.WriteError(err, w) // who asked may have gone
 }
 
-func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
+// session returns the pod of a session in a container, and what streams the session has. If it returns false, it has
+// answered the request.
+func (s *Server) session(w http.ResponseWriter, r *http.Request) (*pods.Pod, *remotecommand.Options, bool) {
 	options, err := remotecommand.NewOptions(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
+		return nil, nil, false
 	}
 	p, ok := s.pod(w, r)
+	return p, options, ok
+}
+
+func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
+	p, options, ok := s.session(w, r)
 	if !ok {
 		return
 	}
@@ -76,12 +83,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
-	options, err := remotecommand.NewOptions(r)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	p, ok := s.pod(w, r)
+	p, options, ok := s.session(w, r)
 	if !ok {
 		return
 	}
