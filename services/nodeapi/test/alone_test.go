@@ -33,7 +33,7 @@ func expect(t *testing.T, within time.Duration, what string, ask func() (int, st
 // TestPeersComeAndGo begins with nobody there: no bus, no podsync, no gateway, no nodestatus.
 func TestPeersComeAndGo(t *testing.T) {
 	t.Parallel()
-	e := newEdge(t)
+	e := newTestNode(t)
 	e.StopBus()
 	e.start()
 	jane := e.user("jane get_pods,get_proxy,create_proxy")
@@ -104,7 +104,7 @@ func TestPeersComeAndGo(t *testing.T) {
 // TestStatsComesAndGoes asks for figures while stats is not there, is there, hangs, is killed, and is back.
 func TestStatsComesAndGoes(t *testing.T) {
 	t.Parallel()
-	e := newEdge(t)
+	e := newTestNode(t)
 	e.startPeers()
 	e.start()
 	jane := e.user("jane get_stats,create_stats,get_metrics,get_proxy")
@@ -159,7 +159,7 @@ func TestStatsComesAndGoes(t *testing.T) {
 // the others.
 func TestReviewsThatHang(t *testing.T) {
 	t.Parallel()
-	e := newEdge(t)
+	e := newTestNode(t)
 	e.startReviews()
 	e.startPodsync()
 	e.start()
@@ -221,7 +221,7 @@ func TestReviewsThatHang(t *testing.T) {
 // TestCredentials comes with certificates and tokens, good and bad, over real TLS.
 func TestCredentials(t *testing.T) {
 	t.Parallel()
-	e := newEdge(t)
+	e := newTestNode(t)
 	stopReviews := e.startReviews()
 	e.startPodsync()
 	e.start()
@@ -262,7 +262,7 @@ func TestCredentials(t *testing.T) {
 // that live.
 func TestCertificatesAreReplaced(t *testing.T) {
 	t.Parallel()
-	e := newEdge(t)
+	e := newTestNode(t)
 	e.startPeers()
 	e.start()
 	jane := e.user("jane get_pods")
@@ -310,7 +310,7 @@ func TestCertificatesAreReplaced(t *testing.T) {
 // than by being thrown out.
 func TestStrangersWhoAreSlow(t *testing.T) {
 	t.Parallel()
-	e := newEdge(t)
+	e := newTestNode(t)
 	e.config.MaxConnections = 64
 	e.startReviews()
 	e.startPodsync()
@@ -427,7 +427,7 @@ func isReset(err error) bool {
 // TestReaderWhoReadsNothing follows logs and takes nothing of what comes.
 func TestReaderWhoReadsNothing(t *testing.T) {
 	t.Parallel()
-	e := newEdge(t)
+	e := newTestNode(t)
 	e.config.MaxLogs = 2
 	e.kubelet().StreamingConnectionIdleTimeout.Duration = 3 * time.Second
 	e.startPeers()
@@ -467,7 +467,7 @@ func TestReaderWhoReadsNothing(t *testing.T) {
 // TestPathsThatLeadOut writes request lines that no client would.
 func TestPathsThatLeadOut(t *testing.T) {
 	t.Parallel()
-	e := newEdge(t)
+	e := newTestNode(t)
 	e.startPeers()
 	e.start()
 	const name = "jane get_proxy,get_log"
@@ -512,7 +512,7 @@ func TestPathsThatLeadOut(t *testing.T) {
 }
 
 // raw sends one request line as it is, with that user's certificate, and returns all that comes.
-func (e *edge) raw(user, line string) string {
+func (e *testNode) raw(user, line string) string {
 	e.t.Helper()
 	config := &tls.Config{InsecureSkipVerify: true}
 	if user != "" {
@@ -539,7 +539,7 @@ func (e *edge) raw(user, line string) string {
 // TestPortThatIsTaken has somebody else on the health port.
 func TestPortThatIsTaken(t *testing.T) {
 	t.Parallel()
-	e := newEdge(t)
+	e := newTestNode(t)
 	l, err := net.Listen("tcp", e.health())
 	if err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ import (
 )
 
 // dialFrom opens a connection to a port from an address, until the test ends.
-func (e *edge) dialFrom(from, to string) net.Conn {
+func (e *testNode) dialFrom(from, to string) net.Conn {
 	e.t.Helper()
 	c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: soon}).Dial("tcp", to)
 	if err != nil {
@@ -35,7 +35,7 @@ func (e *edge) dialFrom(from, to string) net.Conn {
 // from many, on each port, and without pause.
 func TestNobodyKeepsEverybodyOut(t *testing.T) {
 	t.Parallel()
-	e := newEdge(t)
+	e := newTestNode(t)
 	e.config.MaxConnections = 40
 	e.startReviews()
 	e.startGateway()
@@ -67,7 +67,7 @@ func TestNobodyKeepsEverybodyOut(t *testing.T) {
 // TestLoopbackIsOneAddress has a stranger in the host's network connect from as many of its addresses as he likes.
 func TestLoopbackIsOneAddress(t *testing.T) {
 	t.Parallel()
-	e := newEdge(t)
+	e := newTestNode(t)
 	e.config.MaxConnections = 40 // 5 an address
 	e.startReviews()
 	e.start()
@@ -98,7 +98,7 @@ func TestLoopbackIsOneAddress(t *testing.T) {
 // with a log that is followed, behind the address that strangers flood from too, as behind a NAT.
 func TestKnownCallersMayBeMany(t *testing.T) {
 	t.Parallel()
-	e := newEdge(t)
+	e := newTestNode(t)
 	e.config.MaxConnections = 40 // 5 an address
 	e.startReviews()
 	e.startGateway()
@@ -142,7 +142,7 @@ func TestKnownCallersMayBeMany(t *testing.T) {
 // TestFloodOfTokens has strangers send more tokens than can be reviewed, while the apiserver does not answer.
 func TestFloodOfTokens(t *testing.T) {
 	t.Parallel()
-	e := newEdge(t)
+	e := newTestNode(t)
 	e.config.MaxUnauthenticated = 16 // 4 an address
 	e.startReviews()
 	e.startGateway()
@@ -185,7 +185,7 @@ func TestFloodOfTokens(t *testing.T) {
 // TestStreamsOfStrangers reads what the server says of the streams that a connection may have.
 func TestStreamsOfStrangers(t *testing.T) {
 	t.Parallel()
-	e := newEdge(t)
+	e := newTestNode(t)
 	e.startReviews()
 	e.start()
 	streams := func(pairs ...tls.Certificate) uint32 {
@@ -256,7 +256,7 @@ func TestAnonymousCallersAreStrangers(t *testing.T) {
 	for mode, stays := range map[kubeletv1beta1.KubeletAuthorizationMode]bool{
 		kubeletv1beta1.KubeletAuthorizationModeWebhook: false, kubeletv1beta1.KubeletAuthorizationModeAlwaysAllow: true,
 	} {
-		e := newEdge(t)
+		e := newTestNode(t)
 		e.config.MaxConnections = 40 // 5 an address
 		e.kubelet().Authentication.Anonymous.Enabled, e.kubelet().Authorization.Mode = new(true), mode
 		e.startReviews()

@@ -66,8 +66,8 @@ const (
 	soon = 5 * time.Second
 )
 
-// edge is a node with nodeapi's certificates and configuration, and peers that may come and go.
-type edge struct {
+// testNode is a node with nodeapi's certificates and configuration, and peers that may come and go.
+type testNode struct {
 	*bustest.Node
 	t       *testing.T
 	dir     string // of files
@@ -81,10 +81,10 @@ type edge struct {
 	status  *bus.Writer
 }
 
-// newEdge makes what nodeapi finds; no peer is there yet, but the bus.
-func newEdge(t *testing.T) *edge {
+// newTestNode makes what nodeapi finds; no peer is there yet, but the bus.
+func newTestNode(t *testing.T) *testNode {
 	t.Helper()
-	e := &edge{
+	e := &testNode{
 		Node:    bustest.New(t),
 		t:       t,
 		dir:     t.TempDir(),
@@ -126,23 +126,23 @@ func freePort(t *testing.T) int32 {
 	return 0
 }
 
-func (e *edge) kubelet() *kubeletv1beta1.KubeletConfiguration { return &e.config.Kubelet.Kubelet }
+func (e *testNode) kubelet() *kubeletv1beta1.KubeletConfiguration { return &e.config.Kubelet.Kubelet }
 
 // renewServing replaces the serving certificate by one of that name.
-func (e *edge) renewServing(name string) {
+func (e *testNode) renewServing(name string) {
 	e.t.Helper()
 	certificate, key := e.servers.Issue(testpki.Server(name))
 	testpki.Replace(e.t, map[string][]byte{e.kubelet().TLSCertFile: certificate, e.kubelet().TLSPrivateKeyFile: key})
 }
 
 // start starts nodeapi inside the test, and waits for both of its ports.
-func (e *edge) start() {
+func (e *testNode) start() {
 	e.t.Helper()
 	e.Run(func(ctx context.Context) error { return nodeapi.Run(ctx, e.config) })
 	e.awaitPorts()
 }
 
-func (e *edge) awaitPorts() {
+func (e *testNode) awaitPorts() {
 	e.t.Helper()
 	for _, address := range []string{e.secure(), e.health()} {
 		proctest.Await(e.t, 30*time.Second, "port "+address+" is open", func() bool {
@@ -155,11 +155,11 @@ func (e *edge) awaitPorts() {
 	}
 }
 
-func (e *edge) secure() string { return fmt.Sprintf("127.0.0.1:%d", e.kubelet().Port) }
-func (e *edge) health() string { return fmt.Sprintf("127.0.0.1:%d", *e.kubelet().HealthzPort) }
+func (e *testNode) secure() string { return fmt.Sprintf("127.0.0.1:%d", e.kubelet().Port) }
+func (e *testNode) health() string { return fmt.Sprintf("127.0.0.1:%d", *e.kubelet().HealthzPort) }
 
 // startPodsync is podsync on the bus, with one pod "ns/p" whose container "c" runs and has logged "one".
-func (e *edge) startPodsync() {
+func (e *testNode) startPodsync() {
 	e.t.Helper()
 	e.Client(role.Podsync, func(c *bus.Client) {
 		e.pods, e.status = c.Own(subject.Pods), c.Own(subject.PodStatus)
@@ -170,7 +170,7 @@ func (e *edge) startPodsync() {
 }
 
 // addPod puts a pod of this name on the bus, and has the runtime run it.
-func (e *edge) addPod(name string) {
+func (e *testNode) addPod(name string) {
 	e.t.Helper()
 	p := v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name + "-uid")}}
 	p.Spec.Containers = []v1.Container{{Name: "c", Image: "image"}}
@@ -203,7 +203,7 @@ func (e *edge) addPod(name string) {
 }
 
 // startMetrics serves podsync's metrics and health.
-func (e *edge) startMetrics(healthy func() error) (stop func()) {
+func (e *testNode) startMetrics(healthy func() error) (stop func()) {
 	e.t.Helper()
 	l, err := net.Listen("unix", e.config.Service.MetricsSocket(role.Podsync))
 	if err != nil {
@@ -223,7 +223,7 @@ type caller struct {
 }
 
 // caller returns one with these client certificates, from an address: loopback's or a callerAddress.
-func (e *edge) caller(from string, pairs ...tls.Certificate) *caller {
+func (e *testNode) caller(from string, pairs ...tls.Certificate) *caller {
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: pairs},
 		DialContext:     (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext,
@@ -237,19 +237,19 @@ func (e *edge) caller(from string, pairs ...tls.Certificate) *caller {
 }
 
 // user is a caller whose certificate names him; what he may do is in the name, see reviews.
-func (e *edge) user(name string) *caller {
+func (e *testNode) user(name string) *caller {
 	return e.caller("127.0.0.1", e.clients.Pair(testpki.Client(name)))
 }
 
 // holder is a caller with a bearer token, of which the same is true.
-func (e *edge) holder(token string) *caller {
+func (e *testNode) holder(token string) *caller {
 	c := e.caller("127.0.0.1")
 	c.token = token
 	return c
 }
 
 // healthz asks the health port.
-func (e *edge) healthz(path string) (int, string) {
+func (e *testNode) healthz(path string) (int, string) {
 	e.t.Helper()
 	c := e.caller("127.0.0.1")
 	c.base = "http://" + e.health()

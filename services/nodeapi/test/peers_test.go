@@ -124,26 +124,26 @@ func (f *figures) Page(in *statsv1.PageRequest, to grpc.ServerStreamingServer[st
 	)
 }
 
-func (e *edge) startStats(f *figures) (stop func()) {
+func (e *testNode) startStats(f *figures) (stop func()) {
 	e.t.Helper()
 	return e.Serve(e.config.Service.Socket(role.Stats),
 		func(s *grpc.Server) { statsv1.RegisterStatsServiceServer(s, f) })
 }
 
-func (e *edge) startReviews() (stop func()) {
+func (e *testNode) startReviews() (stop func()) {
 	e.t.Helper()
 	return e.Serve(e.config.Service.Socket(role.NodeStatus),
 		func(s *grpc.Server) { nodestatusv1.RegisterReviewServiceServer(s, e.reviews) })
 }
 
-func (e *edge) startGateway() (stop func()) {
+func (e *testNode) startGateway() (stop func()) {
 	e.t.Helper()
 	return e.Serve(e.config.Service.CRISocket(role.NodeAPI),
 		func(s *grpc.Server) { runtimeapi.RegisterRuntimeServiceServer(s, e.runtime) })
 }
 
 // startPeers starts all that nodeapi asks for what it answers.
-func (e *edge) startPeers() {
+func (e *testNode) startPeers() {
 	e.t.Helper()
 	e.startReviews()
 	e.startGateway()

@@ -35,7 +35,7 @@ type session struct {
 	done  chan error
 }
 
-func (e *edge) exec(user string) *session {
+func (e *testNode) exec(user string) *session {
 	e.t.Helper()
 	// nodeapi hears of pods when it hears of them, and says "pod does not exist" of others.
 	e.user("witness get_proxy").awaitGet(slack, "/containerLogs/ns/p/c?tailLines=0", 200)
@@ -79,7 +79,7 @@ func (s *session) repeats(text string) {
 }
 
 // startProcess starts nodeapi as a process of its own, with the same configuration.
-func (e *edge) startProcess() *proctest.Process {
+func (e *testNode) startProcess() *proctest.Process {
 	e.t.Helper()
 	kubelet := e.kubelet()
 	kubelet.APIVersion, kubelet.Kind = "kubelet.config.k8s.io/v1beta1", "KubeletConfiguration"
@@ -102,7 +102,7 @@ func (e *edge) startProcess() *proctest.Process {
 // answer that takes its time, a connection that waits for its next request, and a review that hangs.
 func TestSIGTERM(t *testing.T) {
 	t.Parallel()
-	e := newEdge(t)
+	e := newTestNode(t)
 	e.startPeers()
 	asked := make(chan struct{}, 8)
 	takesItsTime := make(chan struct{})

@@ -50,7 +50,7 @@ func TestHandover(t *testing.T) {
 	scene.Shared.SwitchTo(t, rig.AgentMicrolet)
 	names := mixed("microlet", scene.SteadyPods/2)
 	began := time.Now()
-	edge(s, t)
+	askNodeAPI(s, t)
 	made := s.Witness(names...)
 	s.DeletePods(w.Pods[0].Name)
 	s.Wait(scene.Patience, "the end of the kubelet's pod", s.AreGone(w.Pods[0].Name))

@@ -31,16 +31,16 @@ func refuses(s *scene.Scene, want string, args ...string) {
 	}
 }
 
-// TestEdge is what people and the control plane ask of a node, by the real client through the real
+// TestNodeAPI is what people and the control plane ask of a node, by the real client through the real
 // apiserver.
-func TestEdge(t *testing.T) {
+func TestNodeAPI(t *testing.T) {
 	scene.Shared.UseMicrolet(t)
 	s := scene.New(t)
 	talks(s)
-	edge(s, t)
+	askNodeAPI(s, t)
 }
 
-// talks starts the pod whose containers edge asks.
+// talks starts the pod whose containers askNodeAPI asks.
 func talks(s *scene.Scene) {
 	s.T.Helper()
 	talk := scene.ScriptPod("talk", `echo first; echo second; `+scene.Forever)
@@ -65,8 +65,8 @@ func talks(s *scene.Scene) {
 	})
 }
 
-// edge asks the node's API for all that it has, with the pod of talks.
-func edge(s *scene.Scene, t *testing.T) {
+// askNodeAPI asks the node's API for all that it has, with the pod of talks.
+func askNodeAPI(s *scene.Scene, t *testing.T) {
 	t.Helper()
 	const first = "main"
 	// A container that runs may not have written yet.

@@ -189,7 +189,7 @@ func (s *Services) Pass(r role.Role) http.Handler {
 	return &httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL.Scheme, p.Out.URL.Host = "http", string(r)
-			p.Out.Header = http.Header{} // what the caller sent to the edge is not the service's
+			p.Out.Header = http.Header{} // what the caller sent to nodeapi is not the service's
 		},
 		Transport: s.of(process{r, service.DefaultReplica}).Transport,
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
