@@ -94,7 +94,7 @@ func TestRealChildren(t *testing.T) {
 	}
 	await := func(bytes uint64) {
 		proctest.Await(t, patience, fmt.Sprint("a figure of ", bytes), func() bool {
-			f, ok := m.Figure(d)
+			f, ok := m.Measurement(d)
 			return ok && f.UsedBytes == bytes
 		})
 	}
@@ -105,7 +105,7 @@ func TestRealChildren(t *testing.T) {
 		t.Fatal(err)
 	}
 	proctest.Await(t, patience, "no figure of what is gone", func() bool {
-		_, ok := m.Figure(d)
+		_, ok := m.Measurement(d)
 		return !ok
 	})
 }
@@ -125,7 +125,7 @@ func TestAFileSystemThatNeverAnswers(t *testing.T) {
 	last := time.Time{}
 	for range 3 { // figures go on
 		proctest.Await(t, patience, "a newer figure", func() bool {
-			f, ok := m.Figure(good)
+			f, ok := m.Measurement(good)
 			newer := ok && f.Time.After(last)
 			last = f.Time
 			return newer

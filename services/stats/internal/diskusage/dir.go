@@ -69,8 +69,8 @@ type Usage struct {
 	Inodes, InodesFree            uint64
 }
 
-// Figure is a usage and its time.
-type Figure struct {
+// Measurement is a usage and its time.
+type Measurement struct {
 	Usage
 	// Time is when the walk began.
 	Time time.Time

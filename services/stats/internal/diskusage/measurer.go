@@ -62,9 +62,9 @@ type Measurer struct {
 	// stopped is closed when nobody reads events any more.
 	stopped chan struct{}
 
-	mu      sync.Mutex
-	wanted  map[Dir]bool
-	figures map[Dir]Figure
+	mu           sync.Mutex
+	wanted       map[Dir]bool
+	measurements map[Dir]Measurement
 }
 
 // event is what a child has reported; no answer means that it has ended.
@@ -91,11 +91,11 @@ func New(c Config) *Measurer {
 		c.mounts = readMounts
 	}
 	m := &Measurer{
-		config:  c,
-		tracked: make(chan struct{}, 1),
-		events:  make(chan event),
-		stopped: make(chan struct{}),
-		figures: map[Dir]Figure{},
+		config:       c,
+		tracked:      make(chan struct{}, 1),
+		events:       make(chan event),
+		stopped:      make(chan struct{}),
+		measurements: map[Dir]Measurement{},
 	}
 	m.metrics = newMetrics(c.Registerer, m.oldest)
 	return m
@@ -115,9 +115,9 @@ func (m *Measurer) Track(dirs []Dir) error {
 	}
 	m.mu.Lock()
 	m.wanted = wanted
-	for d := range m.figures {
+	for d := range m.measurements {
 		if !wanted[d] {
-			delete(m.figures, d)
+			delete(m.measurements, d)
 		}
 	}
 	m.mu.Unlock()
@@ -128,12 +128,12 @@ func (m *Measurer) Track(dirs []Dir) error {
 	return errors.Join(errs...)
 }
 
-// Figure returns the last figure of a directory. There is none before its first walk has ended, and none if it does
-// not exist. If it cannot be read any more, the figure grows old.
-func (m *Measurer) Figure(d Dir) (Figure, bool) {
+// Measurement returns the last figure of a directory. There is none before its first walk has ended, and none if it
+// does not exist. If it cannot be read any more, the figure grows old.
+func (m *Measurer) Measurement(d Dir) (Measurement, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	f, ok := m.figures[d]
+	f, ok := m.measurements[d]
 	return f, ok
 }
 
@@ -166,14 +166,14 @@ func (m *Measurer) snapshot() map[Dir]bool {
 }
 
 // set stores the figure of a directory that is still wanted, or drops that of one that does not exist.
-func (m *Measurer) set(d Dir, f *Figure) {
+func (m *Measurer) set(d Dir, f *Measurement) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
 	case f == nil:
-		delete(m.figures, d)
+		delete(m.measurements, d)
 	case m.wanted[d]:
-		m.figures[d] = *f
+		m.measurements[d] = *f
 	}
 }
 
@@ -183,7 +183,7 @@ func (m *Measurer) oldest() float64 {
 	defer m.mu.Unlock()
 	now := time.Now()
 	age := time.Duration(0)
-	for _, f := range m.figures {
+	for _, f := range m.measurements {
 		age = max(age, now.Sub(f.Time))
 	}
 	return age.Seconds()

@@ -374,7 +374,7 @@ func (s *schedule) finish(t *target, a *answer, now time.Time) {
 		s.fail(t, a.Error, resultFailed, now)
 		return
 	default:
-		s.m.set(t.dir, &Figure{Usage: a.Usage, Time: t.began})
+		s.m.set(t.dir, &Measurement{Usage: a.Usage, Time: t.began})
 		s.m.metrics.unread.Add(float64(a.Usage.Unread))
 		s.m.metrics.duration.Observe(now.Sub(t.began).Seconds())
 	}

@@ -219,7 +219,7 @@ func (w *world) add(prefix string, n, entries int) (paths []string) {
 
 // age is that of a figure, or -1.
 func age(m *Measurer, path string) time.Duration {
-	f, ok := m.Figure(Dir{Path: path})
+	f, ok := m.Measurement(Dir{Path: path})
 	if !ok {
 		return -1
 	}
@@ -252,7 +252,7 @@ func TestALargeDirectoryDelaysNoSmallOne(t *testing.T) {
 			t.Error("the large directory has a figure already, of a walk that takes 80 minutes at least")
 		}
 		sleep(100 * time.Minute)
-		if f, _ := m.Figure(Dir{Path: "/large"}); f.InodesUsed != 5_000_000 {
+		if f, _ := m.Measurement(Dir{Path: "/large"}); f.InodesUsed != 5_000_000 {
 			t.Errorf("the large directory starves: %+v", f)
 		}
 	})
@@ -282,7 +282,7 @@ func TestManyLargeDirectoriesDelayNoSmallOne(t *testing.T) {
 		}
 		sleep(time.Hour)
 		for _, p := range large {
-			if f, _ := m.Figure(Dir{Path: p}); f.InodesUsed != 300_000 {
+			if f, _ := m.Measurement(Dir{Path: p}); f.InodesUsed != 300_000 {
 				t.Errorf("%s starves: %+v", p, f)
 			}
 		}
@@ -384,7 +384,7 @@ func TestADeviceThatHangsHangsAlone(t *testing.T) {
 				defer stop()
 				w.track(m, append(local, "/nfs/a", "/nfs/b")...)
 				sleep(3 * time.Second)
-				before, _ := m.Figure(Dir{Path: "/nfs/a"})
+				before, _ := m.Measurement(Dir{Path: "/nfs/a"})
 
 				w.hang(nfs)
 				defer w.heal() // else the simulated children would outlive the test
@@ -396,7 +396,7 @@ func TestADeviceThatHangsHangsAlone(t *testing.T) {
 						}
 					}
 				}
-				if f, ok := m.Figure(Dir{Path: "/nfs/a"}); !ok || f != before {
+				if f, ok := m.Measurement(Dir{Path: "/nfs/a"}); !ok || f != before {
 					t.Errorf("%+v, want the figure of before: %+v", f, before)
 				}
 				if w.mostAlive > 2 {

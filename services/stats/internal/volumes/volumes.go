@@ -62,7 +62,7 @@ type Volumes struct {
 type measurer interface {
 	Run(ctx context.Context) error
 	Track(dirs []diskusage.Dir) error
-	Figure(d diskusage.Dir) (diskusage.Figure, bool)
+	Measurement(d diskusage.Dir) (diskusage.Measurement, bool)
 }
 
 var _ summary.Folders = (*Volumes)(nil)
@@ -252,7 +252,7 @@ func (v *Volumes) pod(uid string) *pod {
 func (v *Volumes) Volumes(podUID string) []summary.Volume {
 	var all []summary.Volume
 	for _, vol := range v.pod(podUID).volumes {
-		if f, ok := v.disk.Figure(vol.dir); ok {
+		if f, ok := v.disk.Measurement(vol.dir); ok {
 			all = append(all, summary.Volume{
 				VolumeStats: statsapi.VolumeStats{Name: vol.name, FsStats: fsStats(&f)}, Ephemeral: vol.ephemeral,
 			})
@@ -261,7 +261,7 @@ func (v *Volumes) Volumes(podUID string) []summary.Volume {
 	return all
 }
 
-func fsStats(f *diskusage.Figure) statsapi.FsStats {
+func fsStats(f *diskusage.Measurement) statsapi.FsStats {
 	return statsapi.FsStats{
 		Time: metav1.NewTime(f.Time), AvailableBytes: &f.AvailableBytes, CapacityBytes: &f.CapacityBytes,
 		UsedBytes: &f.UsedBytes, InodesFree: &f.InodesFree, Inodes: &f.Inodes, InodesUsed: &f.InodesUsed,
@@ -283,7 +283,7 @@ func (v *Volumes) Own(podUID string) (summary.Folder, bool) { return v.sum(v.pod
 // sum adds up those that have figures. Its time is that of the newest.
 func (v *Volumes) sum(dirs ...diskusage.Dir) (total summary.Folder, ok bool) {
 	for _, d := range dirs {
-		f, has := v.disk.Figure(d)
+		f, has := v.disk.Measurement(d)
 		if !has {
 			continue
 		}
