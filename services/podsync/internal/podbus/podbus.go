@@ -28,7 +28,7 @@ type Writer interface {
 	Complete()
 }
 
-// Publisher writes podsync's facts.
+// Publisher writes what podsync knows of pods and of the runtime.
 type Publisher struct {
 	pods, statuses, node Writer
 	log                  *slog.Logger

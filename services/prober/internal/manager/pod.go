@@ -64,7 +64,7 @@ func (r *running) stop(deal func()) {
 	r.reporter.close(deal)
 }
 
-// update gives every probe a worker and every worker its facts.
+// update gives every probe a worker and every worker its container.
 func (p *pod) update(ctx context.Context, generation uint64, status *podsyncv1.PodStatus) {
 	if p.reported != status {
 		var read v1.PodStatus
@@ -88,24 +88,24 @@ func (p *pod) update(ctx context.Context, generation uint64, status *podsyncv1.P
 
 func (p *pod) container(ctx context.Context, c *v1.Container, generation uint64, status *podsyncv1.PodStatus,
 	reported *v1.ContainerStatus) {
-	facts := worker.ProbedContainer{Pod: p.pod, Container: c, Ending: p.message.GetTerminating(),
+	container := worker.ProbedContainer{Pod: p.pod, Container: c, Ending: p.message.GetTerminating(),
 		Started: c.StartupProbe == nil}
 	if ips := status.GetPodIps(); len(ips) > 0 {
-		facts.PodIP = ips[0]
+		container.PodIP = ips[0]
 	}
 	for _, s := range status.GetContainers() {
 		if s.GetName() == c.Name {
-			facts.ContainerID = s.GetId()
-			facts.Running = s.GetState() == podsyncv1.ContainerState_CONTAINER_STATE_RUNNING
-			facts.StartTime = s.GetStarted().AsTime()
+			container.ContainerID = s.GetId()
+			container.Running = s.GetState() == podsyncv1.ContainerState_CONTAINER_STATE_RUNNING
+			container.StartTime = s.GetStarted().AsTime()
 		}
 	}
-	if reported != nil && facts.Running {
-		facts.Started = facts.Started || reported.Started != nil && *reported.Started
+	if reported != nil && container.Running {
+		container.Started = container.Started || reported.Started != nil && *reported.Started
 	}
 	for _, kind := range worker.Kinds() {
 		if probe := kind.Of(c); probe != nil {
-			f := facts
+			f := container
 			f.Probe, f.Plugin = probe, pluginOf(p.pod, c.Name, kind)
 			p.probe(ctx, kind, &f, generation)
 		}
