@@ -1,6 +1,7 @@
 package oomwatch
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -41,7 +42,7 @@ func kills(t *testing.T, k *kernel, since time.Duration) (got []string) {
 	w := &Watcher{Log: slog.New(slog.DiscardHandler), Killed: func(k Kill) {
 		got = append(got, fmt.Sprintf("%s %d %t", k.Process, k.PID, k.System))
 	}}
-	if err := w.read(k, since); err != io.EOF {
+	if err := w.read(k, since); !errors.Is(err, io.EOF) {
 		t.Errorf("ended with %v", err)
 	}
 	return got
