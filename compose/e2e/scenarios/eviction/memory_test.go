@@ -65,9 +65,11 @@ func args(t *testing.T) []string {
 
 // hog is a pod that takes 200 MiB of memory a second.
 func hog(name string) *corev1.Pod {
-	p := scene.ScriptPod(name,
-		fmt.Sprintf("for i in $(seq %d); do dd if=/dev/zero of=/mem/$i bs=1M count=20 2>/dev/null; "+
-			"sleep 0.1; done; %s", full/20, scene.Forever))
+	p := scene.PausePod(name)
+	// It does not heed SIGTERM: a container that ends well makes its pod a success, with the kubelet too.
+	p.Spec.Containers[0].Image = rig.BusyboxImage
+	p.Spec.Containers[0].Command = []string{"sh", "-c", fmt.Sprintf("for i in $(seq %d); do "+
+		"dd if=/dev/zero of=/mem/$i bs=1M count=20 2>/dev/null; sleep 0.1; done; %s", full/20, scene.Forever)}
 	p.Spec.Volumes = []corev1.Volume{{Name: "mem", VolumeSource: corev1.VolumeSource{
 		EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory},
 	}}}
