@@ -122,6 +122,14 @@ ON_NODE := $(if $(MACHINE),--machine)
 conformance: build ## upstream's end-to-end specs with the kubelet and microlet: SUITE= FOCUS= AGENT= PROCS= LABELS= MACHINE=
 	@$(RIG) conformance --microlet bin/microlet --suite '$(SUITE)' --agent '$(AGENT)' --focus '$(FOCUS)' --labels '$(LABELS)' --procs '$(PROCS)' $(ON_NODE)
 
+# The specs of the node suite about reservations, eviction and what is removed. They restart the agent with another
+# configuration and fill disk and memory, so they run one at a time, and on no machine that does other work.
+PRESSURE_SPECS ?= sig-node. (Node Container Manager|LocalStorage|InodeEviction|MemoryAllocatableEviction |PriorityMemoryEvictionOrdering |PriorityLocalStorageEvictionOrdering|PriorityPidEvictionOrdering|ImageGC|ImageGarbageCollect|GarbageCollect|OOMKiller)
+
+.PHONY: conformance-node
+conformance-node: build ## upstream's specs of reservations, eviction and garbage collection: AGENT= PRESSURE_SPECS=
+	@$(RIG) conformance --microlet bin/microlet --suite node --agent '$(AGENT)' --labels '' --focus '$(PRESSURE_SPECS)' --procs 1 --again=false --timeout 3h --output conformance-results/node-pressure
+
 .PHONY: conformance-record
 conformance-record: build ## the same in full, and write the kubelet's list and docs/conformance.md
 	@$(RIG) conformance --microlet bin/microlet --suite '$(SUITE)' --agent '$(AGENT)' --procs '$(PROCS)' $(ON_NODE) --record
