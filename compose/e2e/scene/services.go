@@ -30,7 +30,7 @@ func (n *Node) ProgramPID(name string) int {
 
 // Services are those of a node as it is now, in start order, without their supervisor.
 var Services = []role.Role{role.Bus, role.Podsync, role.PLEG, role.Prober, role.NodeStatus, role.ImageGC, role.Stats,
-	role.NodeAPI}
+	role.Evictor, role.NodeAPI}
 
 // ProcessStatus is what "microlet status -o json" tells of a process.
 type ProcessStatus struct {

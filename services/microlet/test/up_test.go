@@ -147,7 +147,8 @@ func (a *agent) up() []string {
 	return append([]string{
 		"up", "--config=" + filepath.Join(a.dir, "kubelet.yaml"), "--kubeconfig=" + filepath.Join(a.dir, "kubeconfig"),
 		"--root-dir=" + filepath.Join(a.dir, "root"), "--hostname-override=node",
-		"--runtime-dir=" + a.runtimeDir(), "--container-log-links=" + filepath.Join(a.dir, "links"),
+		"--runtime-dir=" + a.runtimeDir(), "--imagegc-state-dir=" + filepath.Join(a.dir, "imagegc"),
+		"--container-log-links=" + filepath.Join(a.dir, "links"),
 	}, a.args...)
 }
 
@@ -193,7 +194,7 @@ func (a *agent) await(what string, ok func(map[string]row) bool) map[string]row 
 	return rows
 }
 
-var all = []string{"up", "bus", "podsync", "pleg", "prober", "nodestatus", "stats", "evictor", "nodeapi"}
+var all = []string{"up", "bus", "podsync", "pleg", "prober", "nodestatus", "imagegc", "stats", "evictor", "nodeapi"}
 
 // ready reports whether all services do what they can without an apiserver: podsync is ready only when it
 // knows what shall run, so its heartbeat counts here.

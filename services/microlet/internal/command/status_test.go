@@ -123,7 +123,7 @@ func TestCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"up", "status", "version", "completion", "bus", "podsync", "pleg", "prober",
-		"nodestatus", "stats", "evictor", "nodeapi"} {
+		"nodestatus", "imagegc", "stats", "evictor", "nodeapi"} {
 		if !strings.Contains(out, "\n  "+name+" ") {
 			t.Errorf("--help lacks %s:\n%s", name, out)
 		}
