@@ -68,7 +68,7 @@ func Open(o Options) (*Store, error) {
 		return s, nil
 	}
 	s.images = f.Images
-	s.ran = f.Ran + boot.ranFor(Boot{ID: f.BootID, Uptime: f.Uptime})
+	s.ran = f.Ran + min(boot.ranFor(Boot{ID: f.BootID, Uptime: f.Uptime}), maxAway)
 	return s, nil
 }
 

@@ -124,7 +124,7 @@ func (c *Collector) Collect(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("find the file system of the images: %w", err)
 	}
-	usage, err := c.o.FileSystem.Usage(ctx, root)
+	usage, err := c.usage(ctx, root)
 	if err != nil {
 		return err
 	}
@@ -164,6 +164,15 @@ func (c *Collector) DeleteUnused(ctx context.Context) (Removed, error) {
 		return Removed{}, err
 	}
 	return c.free(ctx, candidates, math.MaxInt64)
+}
+
+// usageTimeout bounds how long a file system that hangs holds up a collection, and all that come after it.
+const usageTimeout = 10 * time.Second
+
+func (c *Collector) usage(ctx context.Context, root string) (imagefs.Usage, error) {
+	ctx, cancel := context.WithTimeout(ctx, usageTimeout)
+	defer cancel()
+	return c.o.FileSystem.Usage(ctx, root)
 }
 
 // usedPercent is how much of a file system is used, rounded as the kubelet rounds it.

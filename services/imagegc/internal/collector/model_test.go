@@ -75,6 +75,7 @@ func newModelNode(t *testing.T, r *rand.Rand) *modelNode {
 
 func (n *modelNode) restart() {
 	n.t.Helper()
+	n.ran = n.saved + min(n.ran-n.saved, 10*time.Minute) // of the time since, so much counts
 	var err error
 	n.store, err = ages.Open(ages.Options{
 		Path: n.path, Boot: func() (ages.Boot, error) { return n.boot, nil }, Log: slog.New(slog.DiscardHandler),
