@@ -38,7 +38,7 @@ func (c *Config) makeStateFolders() error {
 // makeStateFolder makes a folder for one user alone. Of another placement's, it hands over the files.
 func makeStateFolder(dir string, uid, gid int) error {
 	parent := filepath.Dir(dir)
-	if err := os.MkdirAll(parent, 0o755); err != nil { //nolint:gosec // the service has to enter it
+	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return err
 	}
 	if uid != 0 {
@@ -63,6 +63,10 @@ func makeStateFolder(dir string, uid, gid int) error {
 		return fmt.Errorf("%s is no folder: move it", dir)
 	}
 	if !isOwner(info, uid) {
+		// First the old owner, which may still run, is kept from changing what is in it.
+		if err := errors.Join(root.Lchown(name, 0, 0), root.Chmod(name, 0o700)); err != nil {
+			return err
+		}
 		if err := handOver(root, name, uid, gid); err != nil {
 			return err
 		}
