@@ -9,6 +9,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -32,6 +33,8 @@ type Reader interface {
 
 // Pods are the node's; see pods.Pods.
 type Pods interface {
+	// Known reports whether all pods of the node have been seen.
+	Known() bool
 	Active() []pods.Pod
 	Evicting() string
 	Await(ctx context.Context, uid string) bool
@@ -54,6 +57,9 @@ type Eviction struct {
 
 // ErrRefused says that a pod may not be evicted, or is gone.
 var ErrRefused = errors.New("the pod is not evicted")
+
+// ErrUnfinished says that space was not freed to the end, and may be when it is tried again.
+var ErrUnfinished = errors.New("not all that can be freed is free yet")
 
 // Node is what else is done on the node.
 type Node interface {
@@ -96,6 +102,8 @@ type Manager struct {
 	o       Options
 	tracker *tracker.Tracker
 	fuse    fuse.Fuse
+	// postponed counts the rounds in a row that ended since space was still being freed. Only the work uses it.
+	postponed int
 
 	seen        threshold.Observations
 	failed      map[signal.Signal]error
@@ -188,8 +196,16 @@ func (m *Manager) Run(ctx context.Context) error {
 // next returns the round of work that is due, nil if none is. Of a shortage of memory or processes nothing waits for
 // what pods take of the disk.
 func (m *Manager) next(now time.Time, due, all []threshold.Threshold, nextWork, nextStorage time.Time) *round {
+	if !m.o.Pods.Known() {
+		return nil // a part of the pods must not pass for all of them
+	}
 	if now.Before(nextWork) {
 		due = nil
+	}
+	if !m.layoutKnown { // what lies on which disk is not known
+		due = slices.DeleteFunc(slices.Clone(due), func(t threshold.Threshold) bool {
+			return t.Signal.Condition() == v1.NodeDiskPressure
+		})
 	}
 	storage := m.o.LocalStorage.Enforced && !now.Before(nextStorage) &&
 		(len(due) == 0 || due[0].Signal.Condition() == v1.NodeDiskPressure)

@@ -46,6 +46,8 @@ type machine struct {
 	takes    time.Duration // for a pod to end
 	stuck    bool          // pods do not end
 	noUsage  bool
+	unknown  bool  // the pods have not all been seen
+	freeing  error // what reclaiming ends with
 	did      []string
 	times    []time.Time
 	pressure Pressure
@@ -106,6 +108,12 @@ func (m *machine) Active() []pods.Pod {
 	return slices.Clone(m.pods)
 }
 
+func (m *machine) Known() bool {
+	m.Lock()
+	defer m.Unlock()
+	return !m.unknown
+}
+
 func (m *machine) Evicting() string { return "" }
 
 func (m *machine) runs(uid string) bool {
@@ -164,7 +172,10 @@ func (m *machine) RemoveDeadContainers(context.Context) error { m.note("containe
 
 func (m *machine) DeleteUnusedImages(context.Context) error {
 	m.note("images")
-	return errors.New("imagegc is away")
+	if m.freeing != nil {
+		return m.freeing
+	}
+	return errors.New("an image is in use")
 }
 
 func (m *machine) ThresholdMet(r v1.ResourceName) {}
@@ -306,6 +317,41 @@ func TestAFullDiskIsClearedBeforePodsGo(t *testing.T) {
 			t.Errorf("pressure %v", m.pressure)
 		}
 	})
+}
+
+// While space is still being freed, or imagegc restarts, no pod goes; but not for ever.
+func TestNoPodGoesWhileSpaceIsBeingFreed(t *testing.T) {
+	m := newMachine(t)
+	m.disk, m.freeing = 5, fmt.Errorf("%w: imagegc restarts", ErrUnfinished)
+	m.add("a", gi, nil)
+	m.run(m.options(map[string]string{"nodefs.available": "10"}, nil), Adopted{},
+		25*time.Second, func() {
+			if len(m.pods) != 1 {
+				t.Errorf("after 25 s: %q", m.did)
+			}
+		}, 20*time.Second, func() {
+			if len(m.pods) != 0 {
+				t.Errorf("after 45 s: %q", m.did)
+			}
+		})
+}
+
+// An evictor that has not seen all pods yet must not choose among those that it has.
+func TestNoPodGoesUntilAllAreKnown(t *testing.T) {
+	m := newMachine(t)
+	m.unknown = true
+	m.add("hog", 8*gi, nil)
+	m.run(m.options(map[string]string{"memory.available": "1Gi"}, nil), Adopted{},
+		20*time.Second, func() {
+			if len(m.pods) != 1 {
+				t.Errorf("evicted: %q", m.did)
+			}
+			m.unknown = false
+		}, 20*time.Second, func() {
+			if len(m.pods) != 0 {
+				t.Errorf("not evicted: %q", m.did)
+			}
+		})
 }
 
 // Nothing is evicted for a signal that is wrong once, that cannot be read, or while nothing is known of pods.

@@ -24,6 +24,9 @@ const (
 	reclaimTimeout = time.Minute
 	// evictSlack is what an eviction may take beyond the time that podsync gives the containers.
 	evictSlack = 15 * time.Second
+	// maxPostponed is for how many rounds no pod is evicted since space is still being freed. Each takes up to two
+	// reclaimTimeout.
+	maxPostponed = 3
 	// immediate is the grace period of a hard eviction, in seconds.
 	immediate = 1
 )
@@ -38,6 +41,9 @@ type outcome struct {
 type round struct {
 	*Options
 	fuse *fuse.Fuse
+	// postponed: see Manager.
+	postponed *int
+
 	due  []threshold.Threshold
 	all  []threshold.Threshold
 	seen threshold.Observations
@@ -53,7 +59,8 @@ type round struct {
 
 func (m *Manager) work(due, all []threshold.Threshold, storage bool) *round {
 	r := &round{
-		Options: &m.o, fuse: &m.fuse, due: due, all: all, seen: maps.Clone(m.seen), lay: m.layout, asked: m.asked,
+		Options: &m.o, fuse: &m.fuse, postponed: &m.postponed, due: due, all: all, seen: maps.Clone(m.seen),
+		lay: m.layout, asked: m.asked,
 		layoutKnown: m.layoutKnown, storage: storage, log: m.o.Log,
 	}
 	if len(due) > 0 {
@@ -213,12 +220,14 @@ func (r *round) grace(t threshold.Threshold, p *v1.Pod) int64 {
 	return grace
 }
 
-// reclaim frees space of the node, if the signal is of a disk, and says whether every threshold is over then.
+// reclaim frees space of the node, if the signal is of a disk, and says whether no pod is
+// evicted: every threshold is over then, or more can be freed.
 func (r *round) reclaim(ctx context.Context, s signal.Signal) bool {
 	containers, images := reclaims(s, r.lay)
 	if !containers && !images {
 		return false
 	}
+	unfinished := false
 	free := func(what string, wanted bool, ask func(context.Context) error) {
 		if !wanted {
 			return
@@ -227,6 +236,7 @@ func (r *round) reclaim(ctx context.Context, s signal.Signal) bool {
 		defer cancel()
 		if err := ask(call); err != nil {
 			r.log.Warn("what nobody needs is not all removed", "what", what, logkey.Err, err)
+			unfinished = unfinished || errors.Is(err, ErrUnfinished)
 		}
 	}
 	free("dead containers", containers, r.Node.RemoveDeadContainers)
@@ -236,7 +246,17 @@ func (r *round) reclaim(ctx context.Context, s signal.Signal) bool {
 		return true // nothing is evicted for a signal that cannot be read
 	}
 	r.seen = again.Seen
-	return len(threshold.Met(r.all, again.Seen, true)) == 0
+	if len(threshold.Met(r.all, again.Seen, true)) == 0 {
+		*r.postponed = 0
+		return true
+	}
+	if !unfinished || *r.postponed >= maxPostponed {
+		*r.postponed = 0
+		return false
+	}
+	*r.postponed++
+	r.log.Info("no pod is evicted yet: space is still being freed", "round", *r.postponed)
+	return true
 }
 
 // reclaims says what is removed before pods are evicted for a signal.

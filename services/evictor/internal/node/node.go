@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -41,30 +42,57 @@ func New(podsync, imagegc grpc.ClientConnInterface, events record.EventRecorder,
 	}
 }
 
-// Evict implements manager.Node.
+// Bounds of what podsync takes. A pod can make the words about it as long as it likes, by the number and the names of
+// its containers, and must not escape by that.
+const (
+	maxMessage    = 8 << 10
+	maxAnnotation = 4 << 10
+	maxGrace      = 24 * 60 * 60
+)
+
+// Evict implements manager.Node. It waits for a podsync that restarts.
 func (n *Node) Evict(ctx context.Context, e manager.Eviction) error {
+	annotations := make(map[string]string, len(e.Annotations))
+	for key, value := range e.Annotations {
+		annotations[key] = truncate(value, maxAnnotation-len(key))
+	}
 	_, err := n.podsync.Evict(ctx, &podsyncv1.EvictRequest{
-		PodUid: string(e.Pod.UID), Message: e.Message, GracePeriodSeconds: e.GraceSeconds, Annotations: e.Annotations,
-		DisruptionTarget: e.Disruption,
-	})
+		PodUid: string(e.Pod.UID), Message: truncate(e.Message, maxMessage),
+		GracePeriodSeconds: min(e.GraceSeconds, maxGrace), Annotations: annotations, DisruptionTarget: e.Disruption,
+	}, grpc.WaitForReady(true))
 	switch status.Code(err) {
-	case codes.NotFound, codes.FailedPrecondition, codes.InvalidArgument, codes.PermissionDenied, codes.Unimplemented,
-		codes.Unavailable:
-		// Nothing was done. Of a call that was cut off that is not certain; the next readings show it.
+	case codes.NotFound, codes.FailedPrecondition, codes.InvalidArgument, codes.PermissionDenied, codes.Unimplemented:
 		return fmt.Errorf("%w: %w", manager.ErrRefused, err)
 	}
-	return err
+	return err // of a call that was cut off, nobody knows what it has done
+}
+
+// truncate returns the first bytes of a text, without half a character.
+func truncate(text string, bytes int) string {
+	if len(text) <= bytes {
+		return text
+	}
+	return strings.ToValidUTF8(text[:max(bytes, 0)], "")
 }
 
 // RemoveDeadContainers implements manager.Node.
 func (n *Node) RemoveDeadContainers(ctx context.Context) error {
-	_, err := n.podsync.RemoveDeadContainers(ctx, &podsyncv1.RemoveDeadContainersRequest{})
-	return err
+	_, err := n.podsync.RemoveDeadContainers(ctx, &podsyncv1.RemoveDeadContainersRequest{}, grpc.WaitForReady(true))
+	return unfinished(err)
 }
 
 // DeleteUnusedImages implements manager.Node.
 func (n *Node) DeleteUnusedImages(ctx context.Context) error {
-	_, err := n.imagegc.DeleteUnusedImages(ctx, &imagegcv1.DeleteUnusedImagesRequest{})
+	_, err := n.imagegc.DeleteUnusedImages(ctx, &imagegcv1.DeleteUnusedImagesRequest{}, grpc.WaitForReady(true))
+	return unfinished(err)
+}
+
+// unfinished marks the error of a service that restarts, does not know the pods yet, or needs more time.
+func unfinished(err error) error {
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded:
+		return fmt.Errorf("%w: %w", manager.ErrUnfinished, err)
+	}
 	return err
 }
 

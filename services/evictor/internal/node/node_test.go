@@ -3,7 +3,9 @@ package node
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -36,7 +38,7 @@ func (p *peer) Invoke(_ context.Context, _ string, args, reply any, _ ...grpc.Ca
 
 func TestARefusedEvictionIsToldFromOneThatTakesLong(t *testing.T) {
 	for code, refused := range map[codes.Code]bool{
-		codes.OK: false, codes.NotFound: true, codes.FailedPrecondition: true, codes.Unavailable: true,
+		codes.OK: false, codes.NotFound: true, codes.FailedPrecondition: true, codes.Unavailable: false,
 		codes.DeadlineExceeded: false, codes.Internal: false,
 	} {
 		p := &peer{err: status.Error(code, "no")}
@@ -50,6 +52,21 @@ func TestARefusedEvictionIsToldFromOneThatTakesLong(t *testing.T) {
 		if r.GetPodUid() != "u" || r.GetMessage() != "low" || r.GetGracePeriodSeconds() != 3 {
 			t.Errorf("asked for %v", r)
 		}
+	}
+}
+
+// A pod cannot escape by words that are too long: podsync refuses those.
+func TestLongWordsAreCut(t *testing.T) {
+	p := &peer{}
+	err := New(p, nil, nil, nil).Evict(t.Context(), manager.Eviction{
+		Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}, Message: strings.Repeat("ä", maxMessage),
+		GraceSeconds: 1 << 40, Annotations: map[string]string{"names": strings.Repeat("x,", maxAnnotation)},
+	})
+	r := p.asked.(*podsyncv1.EvictRequest)
+	if err != nil || len(r.GetMessage()) != maxMessage || !utf8.ValidString(r.GetMessage()) ||
+		len("names")+len(r.GetAnnotations()["names"]) != maxAnnotation || r.GetGracePeriodSeconds() != maxGrace {
+		t.Errorf("asked with %d bytes and %d, %d s: %v", len(r.GetMessage()), len(r.GetAnnotations()["names"]),
+			r.GetGracePeriodSeconds(), err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -32,6 +33,7 @@ type Pod struct {
 // source is a bucket as a view of the bus shows it.
 type source[M any] interface {
 	All() map[string]M
+	Synced() bool
 }
 
 // Pods are the node's. They are safe for concurrent use.
@@ -39,6 +41,8 @@ type Pods struct {
 	pods     source[*podsyncv1.Pod]
 	statuses source[*podsyncv1.PodStatus]
 	log      *slog.Logger
+
+	known atomic.Bool
 }
 
 // Watch returns the pods as the bus tells them, once the client runs.
@@ -48,6 +52,15 @@ func Watch(c *bus.Client, log *slog.Logger) *Pods {
 		statuses: bus.Watch[podsyncv1.PodStatus](c, subject.PodStatus, ">", nil),
 		log:      log,
 	}
+}
+
+// Known reports whether all pods have been seen since the start. After that, the last values count while the bus is
+// away.
+func (p *Pods) Known() bool {
+	if !p.known.Load() && p.pods.Synced() && p.statuses.Synced() {
+		p.known.Store(true)
+	}
+	return p.known.Load()
 }
 
 // Active returns the pods of which something runs, the oldest first. Their status is podsync's newest.
@@ -84,9 +97,9 @@ func decode(message *podsyncv1.Pod, status *podsyncv1.PodStatus) (Pod, error) {
 	return one, nil
 }
 
-// Running says whether something of the pod runs. A pod that is not known does not.
+// Running says whether something of the pod runs. A pod that is not there does not, once all are known.
 func (p *Pods) Running(uid string) bool {
-	return p.pods.All()[uid] != nil && running(p.statuses.All()[uid])
+	return !p.Known() || p.pods.All()[uid] != nil && running(p.statuses.All()[uid])
 }
 
 // Evicting returns a pod that podsync is evicting, and of which something still runs; empty if there is none.

@@ -28,7 +28,27 @@ func newNode() *node {
 	return &node{bucket[*podsyncv1.Pod]{}, bucket[*podsyncv1.PodStatus]{}}
 }
 
-func (n *node) list() *Pods { return &Pods{n.pods, n.statuses, slog.New(slog.DiscardHandler)} }
+func (b bucket[M]) Synced() bool { return b != nil }
+
+func (n *node) list() *Pods {
+	return &Pods{pods: n.pods, statuses: n.statuses, log: slog.New(slog.DiscardHandler)}
+}
+
+// What is not known must not pass for gone.
+func TestUnknownPodsMayRun(t *testing.T) {
+	p := &Pods{pods: bucket[*podsyncv1.Pod](nil), statuses: bucket[*podsyncv1.PodStatus]{}}
+	if p.Known() || !p.Running("a") {
+		t.Error("a pod that nobody has looked for is gone")
+	}
+	p.pods = bucket[*podsyncv1.Pod]{}
+	if !p.Known() || p.Running("a") {
+		t.Error("a pod that is not there runs")
+	}
+	p.pods = bucket[*podsyncv1.Pod](nil) // the bus goes away
+	if !p.Known() {
+		t.Error("what was known is forgotten")
+	}
+}
 
 func (n *node) put(t *testing.T, uid string, created int64, terminating bool, reason string,
 	state podsyncv1.ContainerState) {

@@ -74,7 +74,7 @@ func (r *Reader) All(ctx context.Context) Result {
 	out := newResult()
 	r.memory(out)
 	limit, running, err := r.o.Processes.Read()
-	out.add(signal.PIDAvailable, limit-running, limit, err)
+	out.add(signal.PIDAvailable, max(limit-running, 0), limit, err)
 	r.allDisks(ctx, out)
 	return *out
 }

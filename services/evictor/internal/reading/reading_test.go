@@ -103,7 +103,6 @@ func TestNonsenseIsNoObservation(t *testing.T) {
 		"negative":          {"cgroup/memory.usage_in_bytes", "-5", signal.MemoryAvailable, "is not a size"},
 		"empty stat":        {"cgroup/memory.stat", "", signal.MemoryAvailable, "no figures"},
 		"no PIDs":           {"proc/sys/kernel/pid_max", "0", signal.PIDAvailable, "capacity is 0"},
-		"more PIDs":         {"proc/loadavg", "0 0 0 1/9000 7", signal.PIDAvailable, "are available"},
 		"no load":           {"proc/loadavg", "", signal.PIDAvailable, "has no number"},
 		"a limit of no use": {"cgroup/pods/memory.limit_in_bytes", "x", signal.AllocatableMemoryAvailable, "invalid syntax"},
 	} {
@@ -114,6 +113,16 @@ func TestNonsenseIsNoObservation(t *testing.T) {
 			!strings.Contains(out.Failed[test.signal].Error(), test.want) {
 			t.Errorf("%s: %v, want %s", name, out.Failed[test.signal], test.want)
 		}
+	}
+}
+
+// Threads may outnumber a limit that was lowered after they began: none is left, which is a shortage.
+func TestMoreThreadsThanTheLimitAreAShortage(t *testing.T) {
+	r, dir := newReader(t)
+	write(t, dir, map[string]string{"proc/loadavg": "0 0 0 1/9000 7"})
+	out := r.All(t.Context())
+	if got, seen := out.Seen[signal.PIDAvailable]; !seen || got.Available != 0 {
+		t.Errorf("PIDs are %+v, %v", got, out.Failed)
 	}
 }
 

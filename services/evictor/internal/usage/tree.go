@@ -2,6 +2,7 @@ package usage
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -51,11 +52,9 @@ func (t *Tree) Pod(p pods.Pod) (*statsapi.PodStats, error) {
 		return nil, fmt.Errorf("read the cgroup of pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	stats := &statsapi.PodStats{Memory: memoryOf(used)}
-	processes, err := t.processes(at)
-	if err != nil {
-		return nil, fmt.Errorf("count the processes of pod %s/%s: %w", p.Namespace, p.Name, err)
+	if processes, err := t.processes(at); err == nil { // without them its memory counts all the same
+		stats.ProcessStats = &statsapi.ProcessStats{ProcessCount: &processes}
 	}
-	stats.ProcessStats = &statsapi.ProcessStats{ProcessCount: &processes}
 	entries, err := os.ReadDir(filepath.Join(t.Mount, at))
 	if err != nil {
 		return nil, fmt.Errorf("list the cgroup of pod %s/%s: %w", p.Namespace, p.Name, err)
@@ -102,10 +101,16 @@ func (t *Tree) find(below func(podcgroup.Name) podcgroup.Name) string {
 // processes counts those of a cgroup and of all below it.
 func (t *Tree) processes(cgroup string) (n uint64, err error) {
 	err = filepath.WalkDir(filepath.Join(t.Mount, cgroup), func(path string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // it has vanished meanwhile
+		}
 		if err != nil || !e.IsDir() {
 			return err
 		}
 		f, err := os.Open(filepath.Join(path, "cgroup.procs"))
+		if errors.Is(err, fs.ErrNotExist) {
+			return fs.SkipDir
+		}
 		if err != nil {
 			return err
 		}

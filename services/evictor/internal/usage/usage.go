@@ -20,8 +20,10 @@ import (
 )
 
 const (
-	// patience is how long stats may take: memory may run out meanwhile.
-	patience = 3 * time.Second
+	// patience is how long stats may take: memory may run out meanwhile. diskPatience is the same when a disk fills up.
+	// Only stats knows what pods have on it, and it gives its last figures after 7 s if the runtime is slow.
+	patience     = 3 * time.Second
+	diskPatience = 8 * time.Second
 	// fresh is how old the figures of stats may be, whose own period is 10 s.
 	fresh = 30 * time.Second
 )
@@ -51,7 +53,7 @@ type Figures map[types.UID]*statsapi.PodStats
 // Of returns the figures of the pods. Those that stats does not have come from cgroups, unless disk is wanted. The
 // error is why stats has none; it comes with the figures that there are, and with ErrNone if there are none at all.
 func (u *Usage) Of(ctx context.Context, all []pods.Pod, disk bool) (Figures, error) {
-	figures, err := u.summary(ctx)
+	figures, err := u.summary(ctx, disk)
 	if figures == nil {
 		figures = Figures{}
 	}
@@ -73,8 +75,12 @@ func (u *Usage) Of(ctx context.Context, all []pods.Pod, disk bool) (Figures, err
 	return nil, errors.Join(ErrNone, err)
 }
 
-func (u *Usage) summary(ctx context.Context) (Figures, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func (u *Usage) summary(ctx context.Context, disk bool) (Figures, error) {
+	limit := patience
+	if disk {
+		limit = diskPatience
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	resp, err := u.Stats.Summary(ctx, &statsv1.SummaryRequest{})
 	if err != nil {
