@@ -191,18 +191,21 @@ func (c *Configurer) check() error {
 		room -= clusterSearches
 	}
 	if len(conf.searches) > room {
-		return fmt.Errorf("Resolv.conf file '%s' contains search line consisting of more than %d domains!", c.o.ResolvConf,
-			room) //nolint:staticcheck // the kubelet's event text
+		//nolint:staticcheck // the kubelet's event text
+		return fmt.Errorf("Resolv.conf file '%s' contains search line consisting of more than %d domains!",
+			c.o.ResolvConf, room)
 	}
 	for _, domain := range conf.searches {
 		if len(domain) > validation.DNS1123SubdomainMaxLength {
+			//nolint:staticcheck // the kubelet's event text
 			return fmt.Errorf("Resolv.conf file %q contains a search path which length is more than allowed %d chars!",
-				c.o.ResolvConf, validation.DNS1123SubdomainMaxLength) //nolint:staticcheck // the kubelet's event text
+				c.o.ResolvConf, validation.DNS1123SubdomainMaxLength)
 		}
 	}
 	if len(strings.Join(conf.searches, " ")) > maxSearchChars {
+		//nolint:staticcheck // the kubelet's event text
 		return fmt.Errorf("Resolv.conf file '%s' contains search line which length is more than allowed %d chars!",
-			c.o.ResolvConf, maxSearchChars) //nolint:staticcheck // the kubelet's event text
+			c.o.ResolvConf, maxSearchChars)
 	}
 	return nil
 }

@@ -81,8 +81,8 @@ func containerSecurity(p *v1.Pod, c *v1.Container, in *ContainerInput,
 	if sc.Seccomp, err = seccomp(p, c, n); err != nil {
 		return nil, err
 	}
-	if sc.Apparmor, sc.ApparmorProfile,
-		err = appArmor(p, c); err != nil { //nolint:staticcheck // older runtimes read the old field alone
+	//nolint:staticcheck // older runtimes read the old field alone
+	if sc.Apparmor, sc.ApparmorProfile, err = appArmor(p, c); err != nil {
 		return nil, err
 	}
 	if of := p.Spec.SecurityContext; of != nil {
