@@ -6,22 +6,43 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
 
 type fakeAgent struct {
+	mu    sync.Mutex
 	calls []string
 	fails bool
 }
 
+// take returns the calls since the last take.
+func (a *fakeAgent) take() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	calls := a.calls
+	a.calls = nil
+	return calls
+}
+
+func (a *fakeAgent) fail() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.fails = true
+}
+
 func (a *fakeAgent) StopAgent(context.Context) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.calls = append(a.calls, "stop")
 	return nil
 }
 
 func (a *fakeAgent) StartAgent(context.Context) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.calls = append(a.calls, "start")
 	if a.fails {
 		return errors.New("no such\nprogram")
@@ -59,12 +80,11 @@ func TestSystemctl(t *testing.T) {
 		{"restart kubelet-rig", "", []string{"start"}},
 		{"start kubelet-rig", "", nil},
 	} {
-		a.calls = nil
 		out, err := call(strings.Fields(step.args)...)
 		if err != nil || out != step.out {
 			t.Errorf("systemctl %s: %q, %v, want %q", step.args, out, err, step.out)
 		}
-		if d := cmp.Diff(step.want, a.calls); d != "" {
+		if d := cmp.Diff(step.want, a.take()); d != "" {
 			t.Errorf("systemctl %s: calls -want +got\n%s", step.args, d)
 		}
 	}
@@ -72,7 +92,7 @@ func TestSystemctl(t *testing.T) {
 		!strings.Contains(out, "mask --now locksmithd is not known here") {
 		t.Errorf("an unknown call: %q, %v", out, err)
 	}
-	a.fails = true
+	a.fail()
 	if out, err := call("restart", unitName); err == nil || out != "no such; program" {
 		t.Errorf("an agent that does not start: %q, %v", out, err)
 	}

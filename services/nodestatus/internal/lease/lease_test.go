@@ -190,6 +190,7 @@ func TestNoLeaseWithoutANode(t *testing.T) {
 		r.mu.Lock()
 		r.uid = ""
 		r.mu.Unlock()
+		pass(5 * time.Second) // for a renewal that began before
 		r.set(func(a *apiserver) { a.lease, a.writes = nil, nil })
 		pass(time.Minute)
 		r.set(func(a *apiserver) {
