@@ -56,6 +56,10 @@ type Options struct {
 	CgroupDriver string
 	// MaxPods of the node. Default: 250.
 	MaxPods int
+	// NodeDisk and ImageDisk are the sizes in MiB of filesystems of their own below the agent's root directory and below
+	// containerd's, which tests can fill. A machine of the node's own has none of them. Default: 0, which leaves both on
+	// the filesystem of Dir.
+	NodeDisk, ImageDisk int
 	// DefaultPlaces puts what belongs to the agent where a kubelet has it by
 	// default, for tests that know no other place: the folders /var/lib/kubelet
 	// and /var/log/pods and the socket /run/containerd/containerd.sock, which are
@@ -140,6 +144,9 @@ func (o Options) withDefaults() (Options, error) {
 	if err := o.machineDefaults(); err != nil {
 		return o, err
 	}
+	if err := o.checkDisks(); err != nil {
+		return o, err
+	}
 	if o.AgentWatchdog == 0 {
 		o.AgentWatchdog = 10 * time.Second
 	}
@@ -181,4 +188,20 @@ func (o *Options) machineDefaults() error {
 	// Before anything is built.
 	_, err := machine.AskedKind()
 	return err
+}
+
+// leastDisk is the least size of a filesystem of its own in MiB. ext4 needs some of it for itself.
+const leastDisk = 64
+
+func (o Options) checkDisks() error {
+	for name, size := range map[string]int{"node disk": o.NodeDisk, "image disk": o.ImageDisk} {
+		switch {
+		case size == 0:
+		case o.Machine:
+			return fmt.Errorf("%s: a machine of the node's own has one disk: leave out one of them", name)
+		case size < leastDisk:
+			return fmt.Errorf("%s of %d MiB: use 0 for none, or at least %d", name, size, leastDisk)
+		}
+	}
+	return nil
 }

@@ -28,6 +28,8 @@ func TestOptions(t *testing.T) {
 		{name: "systemd there", o: Options{CgroupDriver: "systemd", Machine: true}},
 		{name: "unknown driver", o: Options{CgroupDriver: "cgroup"}, wantErr: "use cgroupfs or systemd"},
 		{name: "too many pods", o: Options{MaxPods: 2000}, wantErr: "use 1 to 1000"},
+		{name: "a disk too small", o: Options{NodeDisk: 5}, wantErr: "at least 64"},
+		{name: "a disk beside a machine's", o: Options{ImageDisk: 500, Machine: true}, wantErr: "has one disk"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := tc.o.withDefaults()

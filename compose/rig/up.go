@@ -135,7 +135,7 @@ func Up(ctx context.Context, o Options) (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = i.setup(o)
+	err = i.setup(ctx, o)
 	if err == nil {
 		err = i.startAll(ctx, layouts)
 	}
@@ -178,12 +178,15 @@ func (o *Options) findMicrolet() error {
 }
 
 // setup makes all that is there before the first program.
-func (i *Instance) setup(o Options) error {
+func (i *Instance) setup(ctx context.Context, o Options) error {
 	// Not --root-dir and podLogsDir: an agent makes its own, and how it does is what another one finds.
 	for _, dir := range []string{i.r.Dir, filepath.Join(i.r.Dir, "registry"), filepath.Join(i.r.Dir, "logs")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("make instance folder: %w", err)
 		}
+	}
+	if err := i.mountDisks(ctx, o); err != nil {
+		return err
 	}
 	// Sockets and state go to a tmpfs also where /run is none: a rig must not
 	// be slower than a server because of the disk below its sockets.
@@ -250,6 +253,20 @@ func (i *Instance) setup(o Options) error {
 		k.CgroupRoot, k.StaticPods, k.ReadOnlyPort = "/", i.staticPodsDir(), ReadOnlyPort
 	}
 	return k.Write(i.KubeletConfig())
+}
+
+// mountDisks gives the agent and containerd filesystems of their own.
+func (i *Instance) mountDisks(ctx context.Context, o Options) error {
+	const mebibyte = 1 << 20
+	for dir, size := range map[string]int{i.RootDir(): o.NodeDisk, i.containerdRoot(): o.ImageDisk} {
+		if size == 0 {
+			continue
+		}
+		if err := mounts.Loop(ctx, dir+".ext4", dir, int64(size)*mebibyte); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // link makes links to built programs in a folder of the instance.

@@ -56,6 +56,8 @@ type Options struct {
 	Agent rig.Agent
 	// With names groups of programs that the rig has besides: see rig.Options.
 	With []string
+	// NodeDisk and ImageDisk are in MiB: see rig.Options.
+	NodeDisk, ImageDisk int
 }
 
 // Main runs the tests of a package and takes their rig down, whatever happens. It returns the exit code.
@@ -114,6 +116,8 @@ func (n *Node) start(ctx context.Context, options Options) (err error) {
 			Agent:        FirstAgent,
 			Microlet:     n.Executable,
 			With:         slices.Concat(options.With, alwaysWith),
+			NodeDisk:     options.NodeDisk,
+			ImageDisk:    options.ImageDisk,
 			Machine:      onMachine,
 			CgroupDriver: cgroupDriver,
 			Out:          os.Stderr,

@@ -43,6 +43,7 @@ func needs(groups []string) []need {
 		{"a static busybox (the images)", "busybox-static", func() bool { return Busybox() != "" }},
 		{"iptables", "iptables", command("iptables")},
 		{"mount and umount", "mount", command("mount")},
+		{"mkfs.ext4 (filesystems to fill, and the machine's disk)", "e2fsprogs", command("mkfs.ext4")},
 	}
 	if slices.Contains(groups, GroupConformance) || slices.Contains(groups, GroupNodeConformance) {
 		all = append(all,
@@ -56,7 +57,6 @@ func needs(groups []string) []need {
 			need{"debootstrap (the machine's disk)", "debootstrap", command("debootstrap")},
 			need{"the keys of Debian's archive", "debian-archive-keyring",
 				file("/usr/share/keyrings/debian-archive-keyring.gpg")},
-			need{"mkfs.ext4 (the machine's disk)", "e2fsprogs", command("mkfs.ext4")},
 		)
 	}
 	if slices.Contains(groups, GroupMachineQEMU) {

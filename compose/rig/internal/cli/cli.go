@@ -138,6 +138,9 @@ func upFlags(cmd *cobra.Command, o *rig.Options) {
 	flags.StringVar(&o.CgroupDriver, "cgroup-driver", "",
 		"cgroupfs or systemd (default: systemd on a machine of its own, else cgroupfs)")
 	flags.IntVar(&o.MaxPods, "max-pods", 250, "the node's pods at most")
+	flags.IntVar(&o.NodeDisk, "node-disk", 0,
+		"give the agent's root directory a filesystem of its own, in MiB (default 0: none)")
+	flags.IntVar(&o.ImageDisk, "image-disk", 0, "give containerd a filesystem of its own, in MiB (default 0: none)")
 	flags.BoolVar(&o.Keep, "keep", false, "keep an instance that did not come up, to look at it")
 }
 
