@@ -17,11 +17,11 @@ type lastError struct {
 	at   time.Time
 }
 
-func (l *lastErrors) get(key string) (string, bool) {
+func (l *lastErrors) at(key string) (lastError, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e, ok := l.m[key]
-	return e.text, ok
+	return e, ok
 }
 
 func (l *lastErrors) set(key, text string) {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
@@ -221,12 +222,12 @@ func (t *task) look(ctx context.Context) (string, error) {
 // pull pulls unless the image is in back-off.
 func (t *task) pull(ctx context.Context) (string, error) {
 	p, image := t.p, t.req.Container.Image
-	key := fmt.Sprintf("%s_%s", t.req.Pod.UID, image)
+	key := backOffKey(t.req.Pod.UID, image)
 	if p.backOff.IsInBackOffSinceUpdate(key, p.backOff.Clock.Now()) {
 		message := fmt.Sprintf("Back-off pulling image %q", image)
 		t.event(v1.EventTypeNormal, eventBackOff, message)
-		if last, ok := p.last.get(key); ok {
-			message += ": " + last
+		if last, ok := p.last.at(key); ok {
+			message += ": " + last.text
 		}
 		return "", &Error{ReasonBackOff, message}
 	}
@@ -266,6 +267,20 @@ func (t *task) pull(ctx context.Context) (string, error) {
 	p.backOff.GC()
 	return ref, nil
 }
+
+// BackOff returns when the next pull of an image for a pod may begin, and why the last one failed. It is false if
+// nothing holds the pull.
+func (p *Puller) BackOff(uid types.UID, image string) (until time.Time, lastError string, ok bool) {
+	key := backOffKey(uid, image)
+	failed, known := p.last.at(key)
+	if !known {
+		return time.Time{}, "", false
+	}
+	until = failed.at.Add(p.backOff.Get(key))
+	return until, failed.text, p.backOff.Clock.Now().Before(until)
+}
+
+func backOffKey(uid types.UID, image string) string { return fmt.Sprintf("%s_%s", uid, image) }
 
 // enter waits for a slot among the pulls. waited says that it was not free at once.
 func (p *Puller) enter(ctx context.Context) (leave func(), waited bool, err error) {

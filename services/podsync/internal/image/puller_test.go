@@ -151,6 +151,10 @@ func TestBackOff(t *testing.T) {
 				`Warning Failed Failed to pull image "`+app+`": `+words,
 				"Warning Failed Error: ErrImagePull",
 			)
+			until, last, held := b.puller.BackOff(podOf("web", app, "").UID, app)
+			if want := time.Now().Add(wait); !held || !until.Equal(want) || last != "ErrImagePull: "+words {
+				t.Errorf("held %v until %v (%q), want until %v", held, until, last, want)
+			}
 			time.Sleep(wait - time.Second)
 			_, err = b.ensure(t.Context(), "web", app, v1.PullIfNotPresent)
 			b.expectError(err, ReasonBackOff, `Back-off pulling image "`+app+`": ErrImagePull: `+words)

@@ -7,8 +7,10 @@ package podimages
 import (
 	"context"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -70,6 +72,11 @@ func (i *Images) Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*worke
 	}
 	present.UID, present.User = podconfig.ImageUser(found)
 	return present, nil
+}
+
+// BackOff returns when the next pull of an image for a pod may begin; see image.Puller.
+func (i *Images) BackOff(uid types.UID, image string) (until time.Time, lastError string, ok bool) {
+	return i.puller.BackOff(uid, image)
 }
 
 // mustNotBeRoot reports whether the image's own user decides if the container may run.
