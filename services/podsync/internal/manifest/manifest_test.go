@@ -162,7 +162,7 @@ func FuzzParse(f *testing.F) {
 					len(p.Spec.Containers) == 0 {
 					t.Fatalf("a pod without an identity: %v", p)
 				}
-				if errs := validate(p); len(errs) > 0 {
+				if errs := validate(p, false); len(errs) > 0 {
 					t.Fatalf("accepted %v", errs)
 				}
 			}

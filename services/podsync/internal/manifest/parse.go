@@ -38,6 +38,8 @@ type Origin struct {
 	URL string
 	// Strict refuses fields that core/v1 does not have, which are dropped otherwise.
 	Strict bool
+	// API judges the pod as one of the API: it keeps its name, and may reference other objects.
+	API bool
 }
 
 // Read reads a manifest that may be no longer than MaxBytes.
@@ -147,7 +149,9 @@ func complete(p *v1.Pod, from Origin) error {
 	if err := subject.ValidToken(string(p.UID)); err != nil {
 		return fmt.Errorf("metadata.uid: %w", err)
 	}
-	p.Name += "-" + strings.ToLower(from.NodeName)
+	if !from.API {
+		p.Name += "-" + strings.ToLower(from.NodeName)
+	}
 	if p.Namespace == "" {
 		p.Namespace = metav1.NamespaceDefault
 	}
@@ -160,7 +164,7 @@ func complete(p *v1.Pod, from Origin) error {
 		tolerateEverything(p)
 	}
 	p.Status.Phase = v1.PodPending
-	return validate(p).ToAggregate()
+	return validate(p, from.API).ToAggregate()
 }
 
 // tolerateEverything keeps the taint manager from evicting the mirror of a pod that only the node can remove.

@@ -28,8 +28,9 @@ type check struct {
 	errs field.ErrorList
 }
 
-// validate says what the API server would refuse of a pod that has its defaults, and what a static pod may not have.
-func validate(p *v1.Pod) field.ErrorList {
+// validate says what the API server would refuse of a pod that has its defaults and, unless it is one of the API, what
+// a static pod may not have.
+func validate(p *v1.Pod, api bool) field.ErrorList {
 	c := &check{pod: p}
 	c.errs = append(c.errs,
 		apivalidation.ValidateObjectMeta(&p.ObjectMeta, true, apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"))...)
@@ -46,7 +47,7 @@ func validate(p *v1.Pod) field.ErrorList {
 	if len(p.Spec.EphemeralContainers) > 0 {
 		c.forbidden(spec.Child("ephemeralContainers"), "nothing can be debugged before it runs: remove it")
 	}
-	if len(c.errs) == 0 {
+	if len(c.errs) == 0 && !api {
 		c.references(spec)
 	}
 	return c.errs
