@@ -240,12 +240,7 @@ func (a *Admitter) decideOne(ctx context.Context, e *entry, others []*entry) {
 	if e.stale {
 		return // until its own worker has read the Node anew
 	}
-	slices.SortFunc(others, a.order)
-	attributes := &Attributes{Pod: e.pod, Node: a.o.Nodes.Node(), Others: make([]*v1.Pod, len(others))}
-	for i, other := range others {
-		attributes.Others[i] = other.pod
-	}
-	v := ask(ctx, a.o.Handlers, attributes)
+	v := ask(ctx, a.o.Handlers, a.attributes(e.pod, others))
 	switch {
 	case (v.Preempt != nil || v.Resources) && a.preempting > 0:
 		// What others make room for may be enough for this one too: it is asked again then.
@@ -263,6 +258,31 @@ func (a *Admitter) decideOne(ctx context.Context, e *entry, others []*entry) {
 			logkey.Reason, v.Reason,
 			logkey.Message, v.Message)
 	}
+}
+
+// Judge returns the result that a pod would get now, and keeps nothing of it: no pod is preempted for it, and none of
+// the pods that wait is decided upon. A pod of the same name makes room for it.
+func (a *Admitter) Judge(ctx context.Context, p *v1.Pod) Result {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var others []*entry
+	for _, e := range a.pods {
+		same := e.pod.Namespace == p.Namespace && e.pod.Name == p.Name
+		if e.stage == admitted && !same {
+			others = append(others, e)
+		}
+	}
+	return ask(ctx, a.o.Handlers, a.attributes(p, others))
+}
+
+// attributes are what handlers decide on.
+func (a *Admitter) attributes(p *v1.Pod, others []*entry) *Attributes {
+	slices.SortFunc(others, a.order)
+	attributes := &Attributes{Pod: p, Node: a.o.Nodes.Node(), Others: make([]*v1.Pod, len(others))}
+	for i, other := range others {
+		attributes.Others[i] = other.pod
+	}
+	return attributes
 }
 
 // order puts what runs before what does not, and else the older pod first.

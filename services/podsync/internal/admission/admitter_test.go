@@ -343,3 +343,32 @@ func TestARuntimeThatIsAwayRejectsNobody(t *testing.T) {
 		a.want(t, map[string]string{"p": "admitted"})
 	})
 }
+
+// What would be rejected is said without an effect on the pods that are there.
+func TestJudgingAPodKeepsNothingOfIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, a := newMachine(t), &answers{got: map[string]string{}}
+		m.Heard(api)
+		m.ask(t.Context(), a, born(requesting("there", "cpu", "1500m"), 0), api)
+		synctest.Wait()
+		for range 3 {
+			if v := m.Judge(t.Context(), requesting("large", "cpu", "1")); v.Reason != "OutOfcpu" {
+				t.Errorf("a pod that does not fit: %+v", v)
+			}
+			if v := m.Judge(t.Context(), requesting("small", "cpu", "500m")); !v.Admitted() {
+				t.Errorf("a pod that fits: %+v", v)
+			}
+			if v := m.Judge(t.Context(), requesting("there", "cpu", "2")); !v.Admitted() {
+				t.Errorf("a new version of a pod: %+v", v)
+			}
+			if v := m.Judge(t.Context(), important(requesting("critical", "cpu", "1"))); !v.Admitted() {
+				t.Errorf("a critical pod: %+v", v)
+			}
+		}
+		m.ask(t.Context(), a, born(requesting("next", "cpu", "500m"), 1), api)
+		a.want(t, map[string]string{"there": "admitted", "next": "admitted"})
+		if len(m.evicted) > 0 {
+			t.Errorf("evicted %v", m.evicted)
+		}
+	})
+}

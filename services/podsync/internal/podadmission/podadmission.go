@@ -50,6 +50,7 @@ type Options struct {
 
 // Admission is this node's.
 type Admission struct {
+	admitter   *admission.Admitter
 	pods       *helperpods.Admission
 	containers containeradmission.Judge
 }
@@ -70,6 +71,7 @@ func New(o Options) (*Admission, error) {
 		Metrics: o.Metrics, Log: o.Log,
 	})
 	return &Admission{
+		admitter:   admitter,
 		pods:       helperpods.New(admitter, o.Helpers, peer.Helpers{Dir: o.HelperRecords}, o.Log),
 		containers: containeradmission.New(o.Helpers, o.Runtime),
 	}, nil
@@ -109,6 +111,11 @@ func kernelRelease() (string, error) {
 // ForWorkers is what workers ask.
 func (a *Admission) ForWorkers() worker.Admissions {
 	return worker.Admissions{Admission: a.pods, ContainerAdmission: a.containers}
+}
+
+// Judge returns the result that a pod would get now, and keeps nothing of it.
+func (a *Admission) Judge(ctx context.Context, p *v1.Pod) admission.Result {
+	return a.admitter.Judge(ctx, p)
 }
 
 // Sweep removes, once every source was heard, what an earlier podsync recorded of helpers that are gone.
