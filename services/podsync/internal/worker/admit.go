@@ -35,9 +35,11 @@ func (w *worker) admit(ctx context.Context, p *v1.Pod, state *pod.State) (bool, 
 	}
 	if result.Admitted() {
 		w.admitted = true
+		w.note(func(s *Standing) { s.Admitted = true })
 		return true, nil
 	}
 	w.rejection = &result
+	w.note(func(s *Standing) { s.Rejection = &result })
 	w.move(causeRejected)
 	w.deps.event(p, v1.EventTypeWarning, result.Reason, "%s", result.Message)
 	return false, nil

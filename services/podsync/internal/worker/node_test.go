@@ -193,6 +193,9 @@ func (n *node) Mount(ctx context.Context, p *v1.Pod) (map[string]volume.Mounted,
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
+	if err := n.broken("Mount", p.UID); err != nil {
+		return nil, err
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.mounted[p.UID] = true

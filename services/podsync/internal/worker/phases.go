@@ -84,6 +84,7 @@ func (w *worker) move(on cause) {
 	if w.phase == before {
 		return
 	}
+	w.note(func(s *Standing) { s.Phase = w.phase.String() })
 	w.deps.Log.Debug("pod phase changed", logkey.Pod, podName(w.latest()), logkey.PodUID, w.uid,
 		"from", before.String(),
 		"to", w.phase.String(), "cause", string(on))

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -58,9 +59,12 @@ func (w *worker) pullAll(p *v1.Pod, starts []decide.Start) {
 func (w *worker) pull(p *v1.Pod, c *v1.Container, then func()) *pull {
 	ctx, cancel := context.WithCancel(w.life)
 	under := &pull{image: c.Image, cancel: cancel, done: make(chan struct{})}
+	began := time.Now()
+	w.notePull(c.Name, began)
 	w.goroutines.Go(func() {
 		defer cancel()
 		under.result, under.err = w.deps.Images.Ensure(ctx, p, c)
+		w.notePulled(c.Name, began)
 		close(under.done)
 		if then != nil {
 			then()

@@ -48,7 +48,9 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 	w.beginBackground(p, state)
 	// A pod that has ended asks for nothing any more: what it held is given back.
 	w.history.refusedEphemeral = nil
-	if refusal := podfields.Check(p, w.deps.Gated...); refusal != nil && !podutil.IsTerminal(p.Status.Phase) &&
+	refusal := podfields.Check(p, w.deps.Gated...)
+	w.noteRefused(refusal)
+	if refusal != nil && !podutil.IsTerminal(p.Status.Phase) &&
 		!w.mayGoOn(p, state, refusal) {
 		return w.refuse(p, state, refusal), nil
 	}
@@ -249,6 +251,7 @@ func (w *worker) tellRefusal(p *v1.Pod, refusal error) {
 
 // hold notes the containers that CrashLoopBackOff holds.
 func (w *worker) hold(p *v1.Pod, waits []decide.Wait) {
+	w.note(func(s *Standing) { s.Waits = waits })
 	for _, wait := range waits {
 		if w.history.waiting[wait.Name].Message != wait.Message {
 			w.deps.containerEvent(p, wait.Name, v1.EventTypeWarning, reasonBackOff, "%s",
@@ -276,6 +279,7 @@ func (w *worker) afterFailure(p *v1.Pod, failed error, wake time.Time) (time.Dur
 	if !errors.As(failed, &failure) {
 		return 0, failed
 	}
+	w.pending = failed
 	if w.history.delays(failed) {
 		w.deps.Log.Warn("pod waits", logkey.Pod, podName(p), logkey.PodUID, w.uid, logkey.Err, failed)
 	}

@@ -23,9 +23,11 @@ type mounted struct {
 func (w *worker) volumes(ctx context.Context, p *v1.Pod) (<-chan mounted, error) {
 	result := make(chan mounted, 1)
 	if existing, ok := w.deps.Volumes.Existing(p); ok {
+		w.noteMount(time.Time{}, nil)
 		result <- mounted{volumes: existing}
 		return result, nil
 	}
+	w.noteMount(time.Now(), nil)
 	if err := w.deps.Volumes.Check(ctx, p); err != nil {
 		return nil, w.notMounted(ctx, p, err)
 	}
@@ -38,6 +40,8 @@ func (w *worker) volumes(ctx context.Context, p *v1.Pod) (<-chan mounted, error)
 		volumes, err := w.deps.Volumes.Mount(ctx, p)
 		if err != nil {
 			err = w.notMounted(ctx, p, err)
+		} else {
+			w.noteMount(time.Time{}, nil)
 		}
 		result <- mounted{volumes, err}
 	})
@@ -46,6 +50,7 @@ func (w *worker) volumes(ctx context.Context, p *v1.Pod) (<-chan mounted, error)
 
 func (w *worker) notMounted(ctx context.Context, p *v1.Pod, err error) error {
 	if ctx.Err() == nil {
+		w.noteMount(time.Time{}, err)
 		w.tellNotMounted(p, err)
 	}
 	return reported("mount volumes", err)
@@ -53,11 +58,7 @@ func (w *worker) notMounted(ctx context.Context, p *v1.Pod, err error) error {
 
 // tellNotMounted sends an event for each volume that failed, as the kubelet does.
 func (w *worker) tellNotMounted(p *v1.Pod, err error) {
-	all := []error{err}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		all = joined.Unwrap()
-	}
-	for _, one := range all {
+	for _, one := range joined(err) {
 		w.deps.event(p, v1.EventTypeWarning, reasonFailedMount, "%v", one)
 	}
 }

@@ -44,6 +44,7 @@ type worker struct {
 	read       bool
 	eviction   *eviction
 	stopped    chan struct{} // closed when ended is set
+	standing   Standing
 
 	// stale signals that the sources of the pod's volumes have changed. mounting is the lock of the volumes.
 	stale, mounting chan struct{}
@@ -59,6 +60,8 @@ type worker struct {
 	last *pod.State
 	// failures counts the syncs that failed one after another.
 	failures int
+	// pending is what the last sync could not do and the pod's own status tells; nil for nothing.
+	pending error
 	// predecessorEnded: what ran of the pod under an earlier manifest has ended.
 	predecessorEnded bool
 	// life ends with podsync, not with a sync.
@@ -82,7 +85,8 @@ func newWorker(p *v1.Pod, source podsyncv1.PodSource, deps *Deps, metrics *Metri
 		uid: p.UID, source: source, pod: p, deps: deps, metrics: metrics,
 		woken: make(chan struct{}, 1), probed: make(chan struct{}, 1), stopped: make(chan struct{}),
 		stale: make(chan struct{}, 1), mounting: make(chan struct{}, 1),
-		stops: map[string]*stopping{}, stoppedSandboxes: map[string]bool{}, pulls: map[string]*pull{},
+		standing: Standing{Phase: syncing.String()},
+		stops:    map[string]*stopping{}, stoppedSandboxes: map[string]bool{}, pulls: map[string]*pull{},
 		history: newHistory(), backoff: decide.NewBackoff(deps.MaxBackoff),
 	}
 }
@@ -185,6 +189,8 @@ func (w *worker) trySync(ctx context.Context) (again time.Duration, done bool) {
 	}
 
 	began, phase := time.Now(), w.phase
+	w.pending = nil
+	w.note(func(s *Standing) { s.Began = began })
 	again, done, err := w.step(ctx, p, removed)
 	w.mu.Lock()
 	w.cancelSync = nil
@@ -193,6 +199,7 @@ func (w *worker) trySync(ctx context.Context) (again time.Duration, done bool) {
 	switch {
 	case err == nil:
 		w.failures, w.history.failed = 0, ""
+		w.noteSync(w.pending, 0, again)
 		return again, done
 	case context.Cause(ctx) != nil:
 		return 0, false // canceled: at once; or podsync ends, and run sees that
@@ -201,7 +208,9 @@ func (w *worker) trySync(ctx context.Context) (again time.Duration, done bool) {
 		w.deps.Log.Error("pod sync failed", logkey.Pod, podName(p), logkey.PodUID, w.uid, logkey.Err, err)
 	}
 	w.failures++
-	return retryAfter(err, w.failures), false
+	again = retryAfter(err, w.failures)
+	w.noteSync(err, w.failures, again)
+	return again, false
 }
 
 func (w *worker) step(ctx context.Context, p *v1.Pod, removed bool) (again time.Duration, done bool, err error) {
@@ -321,6 +330,7 @@ func (w *worker) readOnce(ctx context.Context) (*pod.State, error) {
 	}
 	w.mu.Lock()
 	w.digest, w.read = state.Digest(), true
+	w.standing.State = state
 	w.mu.Unlock()
 	return state, nil
 }
