@@ -20,6 +20,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/plegwatch"
 	"github.com/microlet/microlet/services/podsync/internal/podadmission"
 	"github.com/microlet/microlet/services/podsync/internal/podeviction"
+	"github.com/microlet/microlet/services/podsync/internal/podexplanation"
 	"github.com/microlet/microlet/services/podsync/internal/podreports"
 	"github.com/microlet/microlet/services/podsync/internal/podsetup"
 	"github.com/microlet/microlet/services/podsync/internal/podsources"
@@ -99,6 +100,8 @@ type podWork struct {
 	admission    *podadmission.Admission
 	dispatcher   *worker.Dispatcher
 	housekeeping *housekeeping.Housekeeping
+	// gated are the pod fields that are supported because their feature gate is on.
+	gated []string
 }
 
 func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, error) {
@@ -127,20 +130,14 @@ func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, er
 		return nil, err
 	}
 	admission, err := podadmission.New(podadmission.Options{
-		Kubelet:       k,
-		Helpers:       helpers,
-		HelperRecords: cfg.Service.HelpersDir(),
-		Nodes:         env.node.Object,
-		Pressure:      pressure.Watch(s.Bus).Under,
-		Runtime:       env.runtime,
-		Workers:       env.workers,
-		Events:        env.events,
-		Log:           s.Log,
-		Metrics:       s.Metrics,
+		Kubelet: k, Helpers: helpers, HelperRecords: cfg.Service.HelpersDir(), Nodes: env.node.Object,
+		Pressure: pressure.Watch(s.Bus).Under, Runtime: env.runtime, Workers: env.workers, Events: env.events,
+		Log: s.Log, Metrics: s.Metrics,
 	})
 	if err != nil {
 		return nil, err
 	}
+	settings := limits(k)
 	dispatcher := worker.NewDispatcher(env.workers, worker.Deps{
 		RuntimeDeps: env.runtime.ForWorkers(env.workers),
 		Resources:   resources.ForWorkers(),
@@ -149,7 +146,7 @@ func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, er
 			Mirrors: reports.Mirrors, Reporter: reports.Pods(), Events: env.events, Probes: reports.Probing,
 			HostIPs: env.node.HostIPs,
 		},
-		Limits: limits(k),
+		Limits: settings,
 		Log:    s.Log,
 	}, sources.Kinds(), progress(s, reports))
 	house, err := housekeeping.New(housekeeping.Options{
@@ -160,7 +157,7 @@ func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, er
 	enforcer := nodeallocatable.New(nodeallocatable.Options{
 		Kubelet: k, Cgroups: resources.Cgroups, Events: env.events, Node: env.node.Reference, Log: s.Log,
 	})
-	return &podWork{reports, sources, resources, enforcer, admission, dispatcher, house}, err
+	return &podWork{reports, sources, resources, enforcer, admission, dispatcher, house, settings.Gated}, err
 }
 
 // prepare makes what all pods share, before any of them is started.
@@ -198,6 +195,10 @@ func startWakers(s *service.Service, env *environment, p *podWork) {
 		Mirrors: p.reports.Mirrors,
 		Evictor: podeviction.New(env.workers, env.events, s.Log),
 		Dead:    p.housekeeping,
+	})
+	podexplanation.Register(s.GRPC, s, podexplanation.Deps{
+		NodeName: env.name, Gated: p.gated, Sources: p.sources.Kinds(), Workers: env.workers, Dispatcher: p.dispatcher,
+		Statuses: p.reports.Mirrors, Probes: p.reports.Probing, Pulls: p.resources.Images, Judge: p.admission,
 	})
 }
 

@@ -55,6 +55,7 @@ type Resources struct {
 	Volumes *volume.Manager
 	Logs    podlogs.Folders
 	Hooks   *hook.Runner
+	Images  *podimages.Images
 
 	workers worker.Resources
 }
@@ -82,10 +83,12 @@ func New(o Options) (*Resources, error) {
 		return nil, err
 	}
 	logs := podlogs.Folders{Pods: o.Kubelet.Kubelet.PodLogsDir, Links: o.LogLinks, Group: role.GroupLogs}
-	return &Resources{Cgroups: cgroups, Volumes: volumes, Logs: logs, Hooks: hooks, workers: worker.Resources{
-		Images: images, Volumes: volumes, Cgroups: cgroups, Config: config, Objects: o.Cluster.Objects, Logs: logs,
-		Hooks: hooks,
-	}}, nil
+	return &Resources{Cgroups: cgroups, Volumes: volumes, Logs: logs, Hooks: hooks, Images: images,
+		workers: worker.Resources{
+			Images: images, Volumes: volumes, Cgroups: cgroups, Config: config, Objects: o.Cluster.Objects, Logs: logs,
+			Hooks: hooks,
+		},
+	}, nil
 }
 
 // Prepare makes the folders and cgroups that all pods share.
