@@ -207,7 +207,7 @@ func onlyRoot(s *scene.Scene, manifest []byte) {
 		}
 		out, err := cmd.CombinedOutput()
 		cancel()
-		if err == nil || !strings.Contains(string(out), "only root may run pods on the node") ||
+		if err == nil || !strings.Contains(string(out), "only root may ask podsync") ||
 			!strings.Contains(string(out), who.want) {
 			s.T.Errorf("run-pod as %s: %v\n%s", who.name, err, out)
 		}

@@ -33,7 +33,9 @@ const (
 type pods struct {
 	socket string
 	client podsyncv1.PodsyncServiceClient
-	close  func() error
+	// explain answers questions about any pod.
+	explain podsyncv1.ExplainServiceClient
+	close   func() error
 }
 
 func dialPods(cfg *service.Config) (*pods, error) {
@@ -45,7 +47,10 @@ func dialPods(cfg *service.Config) (*pods, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &pods{socket: socket, client: podsyncv1.NewPodsyncServiceClient(conn), close: conn.Close}, nil
+	return &pods{
+		socket: socket, client: podsyncv1.NewPodsyncServiceClient(conn),
+		explain: podsyncv1.NewExplainServiceClient(conn), close: conn.Close,
+	}, nil
 }
 
 // explainPods says what an operator can do about a request that failed.
@@ -55,7 +60,7 @@ func explainPods(err error, socket string) error {
 	case codes.InvalidArgument, codes.AlreadyExists, codes.NotFound:
 		return errors.New(refusal.Message())
 	case codes.PermissionDenied, codes.Unauthenticated:
-		return fmt.Errorf("only root may run pods on the node: use sudo (%s)", refusal.Message())
+		return fmt.Errorf("only root may ask podsync: use sudo (%s)", refusal.Message())
 	case codes.DeadlineExceeded:
 		return fmt.Errorf("podsync does not answer on %s within %v: see microlet status", socket, podsTimeout)
 	case codes.Unimplemented:
@@ -66,7 +71,7 @@ func explainPods(err error, socket string) error {
 			socket)
 	}
 	if errors.Is(err, os.ErrPermission) {
-		return fmt.Errorf("only root may run pods on the node: use sudo: %w", err)
+		return fmt.Errorf("only root may ask podsync: use sudo: %w", err)
 	}
 	return fmt.Errorf("ask podsync on %s: %w", socket, err)
 }
@@ -84,8 +89,7 @@ With a cluster, a mirror pod shows it there. Only root may do this.`,
 		Example: "  microlet run-pod web.yaml --wait\n  generate-pod | microlet run-pod -",
 		Args:    service.OneArgument(`the manifest's file, or "-" for the standard input`),
 	}
-	cmd.Flags().StringVar(&cfg.RuntimeDir, "runtime-dir", cfg.RuntimeDir,
-		"runtime folder of the node agent that is asked")
+	addRuntimeDir(cmd, &cfg)
 	cmd.Flags().BoolVar(&wait, "wait", wait,
 		"wait until the pod is ready or has succeeded, and fail if it does not come to that")
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait")
@@ -125,8 +129,7 @@ func newRemovePod() *cobra.Command {
 with the node's name. Only root may do this.`,
 		Args: service.OneArgument("the pod's name or UID"),
 	}
-	cmd.Flags().StringVar(&cfg.RuntimeDir, "runtime-dir", cfg.RuntimeDir,
-		"runtime folder of the node agent that is asked")
+	addRuntimeDir(cmd, &cfg)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", namespace, "the pod's namespace")
 	cmd.Flags().BoolVar(&wait, "wait", wait, "wait until nothing of the pod is left on the node")
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait")

@@ -28,6 +28,7 @@ type podsync struct {
 	manifest string
 	states   []*v1.PodStatus
 	removed  string
+	explain  explainServer
 }
 
 var local = &podsyncv1.LocalPod{Namespace: "default", Name: "web-n", Uid: "1"}
@@ -86,8 +87,15 @@ func (p *podsync) serve(t *testing.T) (dir string) {
 	} {
 		policy.Allow(m, role.Up)
 	}
+	for _, m := range []string{
+		podsyncv1.ExplainService_ExplainPod_FullMethodName, podsyncv1.ExplainService_CheckPod_FullMethodName,
+		podsyncv1.ExplainService_ListPods_FullMethodName,
+	} {
+		policy.Allow(m, role.Up)
+	}
 	server := unixgrpc.NewServer(unixgrpc.ServerOptions{Policy: policy})
 	podsyncv1.RegisterPodsyncServiceServer(server, p)
+	podsyncv1.RegisterExplainServiceServer(server, &p.explain)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()
 	t.Cleanup(func() {
