@@ -162,8 +162,8 @@ func (i *Instance) RootDir() string {
 	return i.place(filepath.Join(i.r.Dir, "kubelet"), "/var/lib/kubelet")
 }
 
-// imageGCStateDir is microlet's --imagegc-state-dir, on the node.
-func (i *Instance) imageGCStateDir() string {
+// ImageGCStateDir is microlet's --imagegc-state-dir, on the node.
+func (i *Instance) ImageGCStateDir() string {
 	return i.place(filepath.Join(i.r.Dir, "imagegc"), "/var/lib/microlet/imagegc")
 }
 

@@ -190,7 +190,7 @@ func (i *Instance) agentArgs() []string {
 		args = append(append(args, i.r.Binaries[build.Kubelet]), common...)
 	} else {
 		args = append(append(args, i.r.Microlet, "up"), common...)
-		args = append(args, "--runtime-dir="+i.RuntimeDir(), "--imagegc-state-dir="+i.imageGCStateDir())
+		args = append(args, "--runtime-dir="+i.RuntimeDir(), "--imagegc-state-dir="+i.ImageGCStateDir())
 	}
 	return append(args, i.r.AgentArgs...)
 }
