@@ -57,6 +57,7 @@ test: ## unit tests, import walls, each service alone, and the short end-to-end 
 	@# It reads what go list says, which the cache of results does not know.
 	@$(STAGE) 'import walls' $(GO) test -count=1 ./compose/e2e/walls
 	@$(STAGE) 'mutation tool' env GOWORK=off $(GO) -C compose/tools/mutation test -race .
+	@$(STAGE) 'metrics tool' env GOWORK=off $(GO) -C compose/tools/metricsdoc test -race .
 	@$(STAGE) 'release tool' env GOWORK=off $(GO) -C compose/tools/release test -race .
 	@$(STAGE) 'short end to end' $(E2E) -timeout 20m $(SCENARIOS)/...
 	@$(STAGE) 'shortest on a machine' $(E2E) -timeout 10m -tags machine -run '$(SHORTEST_ON_MACHINE)' $(SCENARIOS)/machine
@@ -139,6 +140,7 @@ verify: ## format, generated code, what the contract breaks, module files, vet, 
 	@$(STAGE) 'tools' $(MAKE) --no-print-directory $(TOOLS)/buf $(TOOLS)/golangci-lint $(TOOLS)/deadcode
 	@$(STAGE) 'format' scripts/verify-format
 	@$(STAGE) 'generated code' scripts/verify-generated $(TOOLS)
+	@$(STAGE) 'metrics reference' env GOWORK=off $(GO) -C compose/tools/metricsdoc run . -check $(METRICS)
 	@$(STAGE) 'contract' scripts/verify-breaking $(TOOLS)
 	@$(STAGE) 'dependabot' scripts/verify-dependabot
 	@$(STAGE) 'modules' scripts/verify-modules $(MODULES)
@@ -162,6 +164,9 @@ $(TOOLS)/govulncheck: compose/tools/release/go.sum
 vulncheck: build $(TOOLS)/govulncheck ## known vulnerabilities in what microlet is built from; asks vuln.go.dev
 	$(TOOLS)/govulncheck $(foreach m,$(filter services/%,$(MODULES)),./$(m)/...)
 
+# The sources of the metrics reference, and its page.
+METRICS := $(CURDIR)/services $(CURDIR)/docs/metrics.md
+
 # The packages whose tests write a page of docs/.
 PAGES := ./services/internal/kubeletconfig ./services/podsync/internal/podfields
 
@@ -177,8 +182,9 @@ mutation: ## how much the tests of the decision notice
 	bin/mutation -explained compose/tools/mutation/decide.explained services/podsync/internal/decide
 
 .PHONY: generate
-generate: $(TOOLS)/buf ## regenerate the contract's code
+generate: $(TOOLS)/buf ## regenerate the contract's code and the metrics reference
 	cd proto && PATH=$(TOOLS):$$PATH buf generate
+	GOWORK=off $(GO) -C compose/tools/metricsdoc run . $(METRICS)
 
 .PHONY: clean-rig
 clean-rig: ## remove everything that rigs left on this machine, crashed ones too
