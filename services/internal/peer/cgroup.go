@@ -45,9 +45,16 @@ func parseCgroups(text string) (cgroups, error) {
 // equal reports whether both are the same cgroup in every hierarchy.
 func (c cgroups) equal(other cgroups) bool { return maps.Equal(c, other) }
 
+// anyBelow ends the path of a unit that stands for each cgroup right below it.
+const anyBelow = "/*"
+
 // within reports whether these are the cgroups of a unit of this path: each hierarchy has the path or, where the
-// unit has no cgroup of its own for those controllers, one above it, and one hierarchy at least has the path.
+// unit has no cgroup of its own for those controllers, one above it, and one hierarchy at least has the path. A path
+// that ends in anyBelow is that of every unit there.
 func (c cgroups) within(unit string) bool {
+	if parent, ok := strings.CutSuffix(unit, anyBelow); ok {
+		return slices.ContainsFunc(c.below(parent), c.within)
+	}
 	unit = path.Clean("/" + unit)
 	found := false
 	for _, at := range c {
@@ -60,6 +67,17 @@ func (c cgroups) within(unit string) bool {
 			found = true
 		case at != "/" && at != "/.." && !strings.HasPrefix(unit, at+"/"):
 			return false
+		}
+	}
+	return found
+}
+
+// below are the paths of these cgroups that lie right below the parent.
+func (c cgroups) below(parent string) []string {
+	var found []string
+	for _, at := range c {
+		if path.Dir(at) == path.Clean("/"+parent) && path.Base(at) != path.Base(anyBelow) {
+			found = append(found, at)
 		}
 	}
 	return found

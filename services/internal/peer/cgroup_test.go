@@ -74,6 +74,16 @@ func TestCgroupsOfAUnit(t *testing.T) {
 		{"0::/../../../system.slice/microlet.service\n", "/system.slice/microlet.service", true},
 		{"0::/../../podx/system.slice/microlet.service\n", "/system.slice/microlet.service", false},
 		{"0::/..\n", "/system.slice/microlet.service", false},
+		// Whatever is right below a cgroup, in all hierarchies the same.
+		{"0::/microlet/0a1b\n", "/microlet/*", true},
+		{"2:cpu:/microlet/0a1b\n1:name=systemd:/microlet/0a1b\n0::/\n", "/microlet/*", true},
+		{"2:cpu:/microlet/0a1b\n1:name=systemd:/microlet/9c5d\n", "/microlet/*", false},
+		{"0::/microlet/0a1b/kubepods/podx/c\n", "/microlet/*", false},
+		{"2:cpu:/kubepods/podx/c\n1:name=systemd:/microlet/0a1b\n", "/microlet/*", false},
+		{"0::/microlet\n", "/microlet/*", false},
+		{"0::/microlets/0a1b\n", "/microlet/*", false},
+		{"0::/0a1b\n", "/microlet/*", false},
+		{"0::/microlet/*\n", "/microlet/*", false},
 	} {
 		if got := mustParse(t, c.text).within(c.unit); got != c.want {
 			t.Errorf("%q is the unit %s: %v, want %v", c.text, c.unit, got, c.want)

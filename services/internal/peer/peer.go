@@ -41,7 +41,8 @@ type Rules struct {
 	// Roles maps a UID to its roles. Default: role.ByUID.
 	Roles func(uid int) []role.Role
 	// Cgroups are further cgroups whose processes are the node agent's, each as its path below the root of
-	// the hierarchies, such as /system.slice/microlet-bus.service.
+	// the hierarchies, such as /system.slice/microlet-bus.service. A path that ends in "/*" names every cgroup right
+	// below it.
 	Cgroups []string
 	// Helpers is the folder of the helper pods that podsync has admitted (see Helpers). Empty accepts none.
 	Helpers string

@@ -47,7 +47,8 @@ type Config struct {
 	// which the supervisor kills.
 	StopTimeout time.Duration
 	// PeerCgroups are the cgroups, beside this process's own, whose processes are the node agent's, such as
-	// /system.slice/microlet-bus.service. Services that are units of their own need them. Default: none.
+	// /system.slice/microlet-bus.service, or /microlet/* for all that are right below /microlet. Services that are units
+	// or containers of their own need them. Default: none.
 	PeerCgroups []string
 	// Log says how the process logs.
 	Log telemetry.LogOptions
@@ -72,8 +73,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of the Node object")
 	fs.StringVar(&c.Replica, "replica", c.Replica, "tells replicas of this service apart; the same after a restart")
 	fs.StringSliceVar(&c.PeerCgroups, "peer-cgroups", c.PeerCgroups,
-		"further cgroups whose processes are the node agent's, for services that are units of their own, such as "+
-			"/system.slice/microlet-bus.service")
+		"further cgroups whose processes are the node agent's, for services that are units or containers of their "+
+			"own, such as /system.slice/microlet-bus.service, or /microlet/* for each one below /microlet")
 	if fs.Lookup("v") == nil { // the kubelet's flags bring their own
 		c.Log.AddFlags(fs)
 	}
@@ -89,9 +90,11 @@ func (c *Config) Validate() error {
 		errs = append(errs, fmt.Errorf("replica: %w", err))
 	}
 	for _, at := range c.PeerCgroups {
-		if !path.IsAbs(at) || path.Clean(at) != at || at == "/" {
+		// "/*" would be the cgroup of every program that an administrator starts.
+		if at == "/*" || !path.IsAbs(at) || path.Clean(at) != at || at == "/" || strings.Contains(strings.TrimSuffix(at, "/*"), "*") {
 			errs = append(errs,
-				fmt.Errorf("peer-cgroups has %q: give the path of a unit's cgroup, such as /system.slice/microlet-bus.service", at))
+				fmt.Errorf("peer-cgroups has %q: give the path of a unit's cgroup, such as /system.slice/microlet-bus.service, "+
+					"or a path that ends in /* for each cgroup below it", at))
 		}
 	}
 	if c.StopTimeout <= 0 {
