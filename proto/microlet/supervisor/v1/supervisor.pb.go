@@ -36,6 +36,8 @@ const (
 	State_STATE_STOPPED     State = 5
 	// The process was killed and does not end. It holds what its successor needs, so the successor is not started.
 	State_STATE_STUCK State = 6
+	// The service is started by something else, such as a unit or a pod of its own. Only its heartbeat is known.
+	State_STATE_EXTERNAL State = 7
 )
 
 // Enum value maps for State.
@@ -48,6 +50,7 @@ var (
 		4: "STATE_STOPPING",
 		5: "STATE_STOPPED",
 		6: "STATE_STUCK",
+		7: "STATE_EXTERNAL",
 	}
 	State_value = map[string]int32{
 		"STATE_UNSPECIFIED": 0,
@@ -57,6 +60,7 @@ var (
 		"STATE_STOPPING":    4,
 		"STATE_STOPPED":     5,
 		"STATE_STUCK":       6,
+		"STATE_EXTERNAL":    7,
 	}
 )
 
@@ -423,7 +427,7 @@ const file_microlet_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\tplacement\x18\x02 \x01(\tR\tplacement\x12\x10\n" +
 	"\x03pid\x18\x03 \x01(\x05R\x03pid\x124\n" +
 	"\astarted\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12=\n" +
-	"\tprocesses\x18\x05 \x03(\v2\x1f.microlet.supervisor.v1.ProcessR\tprocesses*\x8e\x01\n" +
+	"\tprocesses\x18\x05 \x03(\v2\x1f.microlet.supervisor.v1.ProcessR\tprocesses*\xa2\x01\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eSTATE_STARTING\x10\x01\x12\x0f\n" +
@@ -431,7 +435,8 @@ const file_microlet_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\rSTATE_BACKOFF\x10\x03\x12\x12\n" +
 	"\x0eSTATE_STOPPING\x10\x04\x12\x11\n" +
 	"\rSTATE_STOPPED\x10\x05\x12\x0f\n" +
-	"\vSTATE_STUCK\x10\x062u\n" +
+	"\vSTATE_STUCK\x10\x06\x12\x12\n" +
+	"\x0eSTATE_EXTERNAL\x10\a2u\n" +
 	"\x11SupervisorService\x12`\n" +
 	"\tGetStatus\x12(.microlet.supervisor.v1.GetStatusRequest\x1a).microlet.supervisor.v1.GetStatusResponseB\xef\x01\n" +
 	"\x1acom.microlet.supervisor.v1B\x0fSupervisorProtoP\x01ZFgithub.com/microlet/microlet/proto/microlet/supervisor/v1;supervisorv1\xa2\x02\x03MSX\xaa\x02\x16Microlet.Supervisor.V1\xca\x02\x16Microlet\\Supervisor\\V1\xe2\x02\"Microlet\\Supervisor\\V1\\GPBMetadata\xea\x02\x18Microlet::Supervisor::V1b\x06proto3"

@@ -28,7 +28,9 @@ func New() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(service.ExplainFlag)
 	root.AddGroup(&cobra.Group{ID: "node", Title: "The node:"}, &cobra.Group{ID: "service", Title: "Its services:"})
-	for _, c := range []*cobra.Command{newUp(), newStatus(), newExplain(), newRunPod(), newRemovePod(), newVersion()} {
+	for _, c := range []*cobra.Command{
+		newUp(), newPrepare(), newStatus(), newExplain(), newRunPod(), newRemovePod(), newVersion(),
+	} {
 		c.GroupID = "node"
 		root.AddCommand(c)
 	}

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -16,15 +17,32 @@ import (
 )
 
 func newUp() *cobra.Command {
-	cfg := up.DefaultConfig()
-	flags := kubeletconfig.NewFlags()
-	cmd := &cobra.Command{
+	return newAgent(&cobra.Command{
 		Use:   "up [flags]",
 		Short: "Run the node agent: start all services and keep them running",
 		Long: "Run the node agent: start all services and keep them running. It takes the kubelet's command\nline as a " +
 			"unit file or kubeadm gives it, and flags of its own.",
-		Args: service.NoArguments,
-	}
+	}, func(ctx context.Context, cfg up.Config) error {
+		service.TuneProcess(role.Up, cfg.Placement == up.Single)
+		return up.Run(run.Signals(ctx), cfg)
+	})
+}
+
+func newPrepare() *cobra.Command {
+	return newAgent(&cobra.Command{
+		Use:   "prepare [flags]",
+		Short: "Make what the services need, for services that units or containers start",
+		Long: "Make the runtime folder with the services' keys, configuration and credentials, and their state folders, and\n" +
+			"end. Units or containers of their own then start the services with \"microlet <service>\", each with the user\n" +
+			"and the capabilities that it has below \"microlet up\". It takes the flags of \"microlet up\".",
+	}, func(ctx context.Context, cfg up.Config) error { return up.Prepare(run.Signals(ctx), cfg) })
+}
+
+// newAgent completes a command that takes the flags of the whole node agent.
+func newAgent(cmd *cobra.Command, do func(context.Context, up.Config) error) *cobra.Command {
+	cfg := up.DefaultConfig()
+	flags := kubeletconfig.NewFlags()
+	cmd.Args = service.NoArguments
 	fs := cmd.Flags()
 	flags.AddTo(fs)
 	cfg.AddFlags(fs)
@@ -52,8 +70,7 @@ func newUp() *cobra.Command {
 			return err
 		}
 		service.LogWarnings(warnings)
-		service.TuneProcess(role.Up, cfg.Placement == up.Single)
-		return up.Run(run.Signals(cmd.Context()), cfg)
+		return do(cmd.Context(), cfg)
 	}
 	return cmd
 }

@@ -136,6 +136,7 @@ const (
 	Stopping              // asked to stop
 	Stopped               // ended after it was asked to stop
 	Stuck                 // killed, does not end, and keeps its successor from starting
+	External              // started by something else
 )
 
 // Process is the account of one process at one time.

@@ -47,8 +47,11 @@ type Config struct {
 	Watchdog time.Duration
 	// ProberReplicas is how many probers share the pods. Default: 1. The single placement has one.
 	ProberReplicas int
-	// Services are those that run, in start order.
+	// Services are all of the node, in start order.
 	Services []service.Definition
+	// External names services that something else starts, such as a unit or a pod of their own. They find what
+	// they need in the runtime folder. At least one service remains. Default: none.
+	External []string
 
 	// own are each service's own flags, to be handed on.
 	own map[string]*pflag.FlagSet
@@ -75,6 +78,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.Var((*offDuration)(&c.Watchdog), "watchdog",
 		`how long a service may stand still before it is started again; "0" or "off" is for ever`)
 	fs.IntVar(&c.ProberReplicas, "prober-replicas", c.ProberReplicas, "how many probers share the pods among them")
+	fs.StringSliceVar(&c.External, "external", c.External, "services that something else starts, such as prober,nodeapi: "+
+		"their folders, keys and configuration are made, and status shows their heartbeats")
 	c.own = map[string]*pflag.FlagSet{}
 	for _, s := range c.Services {
 		if s.Bind == nil {
@@ -108,6 +113,7 @@ func (c *Config) Validate() error {
 			fmt.Errorf("prober-replicas is %d: the single placement has one; use --placement=%s for more",
 				c.ProberReplicas, Processes))
 	}
+	errs = append(errs, c.validateExternal())
 	if c.Kubelet == nil {
 		errs = append(errs, errors.New("there is no kubelet configuration: give the kubelet's flags"))
 		return errors.Join(errs...)

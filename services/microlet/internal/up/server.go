@@ -3,6 +3,7 @@ package up
 import (
 	"context"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,16 +24,19 @@ type server struct {
 	supervisorv1.UnimplementedSupervisorServiceServer
 	placement  string
 	agents     agents
+	externals  []role.Role
 	heartbeats *bus.View[*busv1.Heartbeat]
 	started    time.Time
 }
 
-func newServer(placement string, a agents, heartbeats *bus.View[*busv1.Heartbeat]) *server {
-	return &server{placement: placement, agents: a, heartbeats: heartbeats, started: time.Now()}
+func newServer(c *Config, a agents, heartbeats *bus.View[*busv1.Heartbeat]) *server {
+	return &server{
+		placement: c.Placement, agents: a, externals: c.externals(), heartbeats: heartbeats, started: time.Now(),
+	}
 }
 
-// GetStatus accounts for the supervisor itself and then for its processes, in start order. In the
-// single placement they are one process, whose memory is counted once.
+// GetStatus accounts for the supervisor itself, then for its processes in start order, and last for the services that
+// something else starts. In the single placement all are one process, whose memory is counted once.
 func (s *server) GetStatus(context.Context, *supervisorv1.GetStatusRequest) (*supervisorv1.GetStatusResponse, error) {
 	self := supervisor.Process{Name: string(role.Up), State: supervisor.Ready, PID: os.Getpid(), Started: s.started}
 	out := &supervisorv1.GetStatusResponse{
@@ -42,7 +46,7 @@ func (s *server) GetStatus(context.Context, *supervisorv1.GetStatusRequest) (*su
 		Started:   timestamppb.New(s.started),
 		Processes: []*supervisorv1.Process{s.process(self)},
 	}
-	for _, p := range s.agents.Processes() {
+	for _, p := range slices.Concat(s.agents.Processes(), s.external()) {
 		out.Processes = append(out.Processes, s.process(p))
 	}
 	return out, nil
@@ -65,7 +69,8 @@ func (s *server) process(p supervisor.Process) *supervisorv1.Process {
 	if !p.Started.IsZero() {
 		out.Started = timestamppb.New(p.Started)
 	}
-	if p.PID != 0 && (s.placement == Processes || p.Name == string(role.Up)) {
+	// The heartbeat of another PID namespace may name any process of this one.
+	if p.PID != 0 && p.State != supervisor.External && (s.placement == Processes || p.Name == string(role.Up)) {
 		if pss, err := supervisor.PSS(p.PID); err == nil { // it may have ended just now
 			out.PssBytes = pss
 		}
@@ -91,4 +96,5 @@ var states = map[supervisor.State]supervisorv1.State{
 	supervisor.Stopping: supervisorv1.State_STATE_STOPPING,
 	supervisor.Stopped:  supervisorv1.State_STATE_STOPPED,
 	supervisor.Stuck:    supervisorv1.State_STATE_STUCK,
+	supervisor.External: supervisorv1.State_STATE_EXTERNAL,
 }

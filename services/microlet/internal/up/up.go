@@ -55,13 +55,38 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	heartbeats := bus.Watch[busv1.Heartbeat](s.Bus, subject.Heartbeats, ">", nil)
-	supervisorv1.RegisterSupervisorServiceServer(s.GRPC, newServer(cfg.Placement, services, heartbeats))
+	supervisorv1.RegisterSupervisorServiceServer(s.GRPC, newServer(&cfg, services, heartbeats))
 	s.Allow(supervisorv1.SupervisorService_GetStatus_FullMethodName, role.Up)
 	s.Go("services", services.Run)
 	for _, c := range copies {
 		s.Go(c.name(), func(ctx context.Context) error { return keep(ctx, c, s.Log) })
 	}
 	return s.Run(ctx)
+}
+
+// Prepare makes all that services need which something else starts, such as units or containers of their own, and ends:
+// the runtime folder, keys, configuration, copies of credentials, state folders. What runs already goes on running. It
+// refuses a runtime folder that "microlet up" supervises. The copies of credentials are as old as the last call.
+func Prepare(ctx context.Context, cfg Config) (err error) {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	if cfg.Placement == Single || len(cfg.External) > 0 {
+		return errors.New("prepare is for services that all are external: leave --placement=single and --external to microlet up")
+	}
+	release, err := prepare(ctx, cfg.Service.RuntimeDir, cfg.Placement)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, release()) }()
+	if err := cfg.makeStateFolders(); err != nil {
+		return err
+	}
+	if _, err := cfg.writeResolved(); err != nil {
+		return err
+	}
+	raiseInotify(inotifyInstances, slog.Default())
+	return nil
 }
 
 // groups are an identity's supplementary groups, with those of the host's that exist.
@@ -110,6 +135,9 @@ func (c *Config) agents(s *service.Service, limits *limits) (agents, error) {
 		OnReady:   s.Ready,
 	}
 	for _, a := range c.Services {
+		if !c.supervised(a) {
+			continue
+		}
 		id, err := role.Get(a.Role)
 		if err != nil {
 			return nil, err

@@ -148,7 +148,7 @@ func TestEnvironmentOfAService(t *testing.T) {
 // TestStuckIsTold as "microlet status" asks for it.
 func TestStuckIsTold(t *testing.T) {
 	now := time.Now()
-	s := newServer(Processes, accounts{{
+	s := newServer(&Config{Placement: Processes}, accounts{{
 		Name:   "podsync",
 		State:  supervisor.Stuck,
 		Status: "waits for pid 7 to end, which holds the lock",

@@ -1,0 +1,80 @@
+package up
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
+	supervisorv1 "github.com/microlet/microlet/proto/microlet/supervisor/v1"
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/microlet/internal/supervisor"
+)
+
+func TestExternalServicesThatAreRefused(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--external=probe"}, `external has "probe": name services of bus, podsync,`},
+		{[]string{"--external=up"}, `external has "up"`},
+		{[]string{"--external=prober", "--placement=single"}, "the single placement has all services in one process"},
+		{[]string{"--external=bus,podsync,pleg,prober,nodestatus,imagegc,stats,evictor,nodeapi"},
+			"nothing is left to supervise"},
+	} {
+		cfg, err := parse(t, c.args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: %v, want %q", c.args, err, c.want)
+		}
+	}
+}
+
+// What is external has a row of its own, after those that run here.
+func TestExternalServicesAreAccountedFor(t *testing.T) {
+	cfg, err := parse(t, "--external=prober,bus")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []role.Role{role.Bus, role.Prober}; !slices.Equal(cfg.externals(), want) {
+		t.Errorf("external are %q, want %q", cfg.externals(), want)
+	}
+	s := newServer(&cfg, accounts{{Name: "podsync", State: supervisor.Ready}},
+		bus.Watch[busv1.Heartbeat](nobodysBus(t), subject.Heartbeats, ">", nil))
+	answer, err := s.GetStatus(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []string
+	for _, p := range answer.GetProcesses() {
+		rows = append(rows, p.GetService())
+		if external := p.GetState() == supervisorv1.State_STATE_EXTERNAL; external != (p.GetService() == "bus" ||
+			p.GetService() == "prober") {
+			t.Errorf("%s is %v", p.GetService(), p.GetState())
+		}
+	}
+	if want := []string{"up", "podsync", "bus", "prober"}; !slices.Equal(rows, want) {
+		t.Errorf("rows are %q, want %q", rows, want)
+	}
+}
+
+func TestPrepareIsForExternalServices(t *testing.T) {
+	for _, args := range [][]string{{"--external=prober"}, {"--placement=single"}} {
+		cfg, err := parse(t, append(args, "--runtime-dir="+t.TempDir())...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Services, cfg.Kubelet = cfg.Services[:0], &kubeletconfig.Config{}
+		if len(cfg.External) > 0 {
+			cfg.Services = DefaultConfig().Services
+		}
+		if err := Prepare(t.Context(), cfg); err == nil {
+			t.Errorf("%q was accepted", args)
+		}
+	}
+}
