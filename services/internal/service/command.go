@@ -43,7 +43,7 @@ func (d Definition) Command() *cobra.Command {
 	if d.Bind != nil {
 		d.Bind(fs)
 	}
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if err := KeepPrivate(); err != nil {
 			return err
 		}
@@ -73,6 +73,11 @@ func (d Definition) Command() *cobra.Command {
 			return err
 		}
 		TuneProcess(d.Role, false)
+		release, err := cfg.claimReplica(d.Role)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, release()) }()
 		return d.Run(run.Signals(cmd.Context()), cfg, kubelet)
 	}
 	return cmd

@@ -41,7 +41,7 @@ type Config struct {
 	RuntimeDir string
 	// NodeName is the name of the Node object. Not every service needs it; those that do say so.
 	NodeName string
-	// Replica tells the replicas of a service apart and is the same after a restart. Default: 0.
+	// Replica tells the replicas of a service apart and is the same after a restart. AutoReplica chooses. Default: 0.
 	Replica string
 	// StopTimeout bounds the stop, counted from the signal. Default: 8 s, less than the 10 s after
 	// which the supervisor kills.
@@ -71,7 +71,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	c.complete()
 	fs.StringVar(&c.RuntimeDir, "runtime-dir", c.RuntimeDir, "folder of sockets, keys and the bus's store")
 	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "name of the Node object")
-	fs.StringVar(&c.Replica, "replica", c.Replica, "tells replicas of this service apart; the same after a restart")
+	fs.StringVar(&c.Replica, "replica", c.Replica, `tells replicas of this service apart; the same after a restart; "auto" takes the lowest number that is free`)
 	fs.StringSliceVar(&c.PeerCgroups, "peer-cgroups", c.PeerCgroups,
 		"further cgroups whose processes are the node agent's, for services that are units or containers of their "+
 			"own, such as /system.slice/microlet-bus.service, or /microlet/* for each one below /microlet")
