@@ -29,6 +29,16 @@ func TestExternal(t *testing.T) {
 		r := rows["prober"]
 		return r.State == "external" && r.PID == cmd.Process.Pid && r.HeartbeatAgeSeconds != nil
 	})
+	a.Await(patience, "the health of the external prober", func() bool { return a.health("prober") == nil })
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.health("prober"); err == nil {
+		t.Error("a prober that is stopped is healthy")
+	}
+	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -54,6 +64,11 @@ func (a *agent) service(t *testing.T, r role.Role) *exec.Cmd {
 	}
 	cmd.Stderr = t.Output()
 	return cmd
+}
+
+// health is what "microlet health" says of a service; nil is healthy.
+func (a *agent) health(name string) error {
+	return proctest.Command(a.t.Context(), "health", name, "--runtime-dir="+a.runtimeDir()).Run()
 }
 
 // Prepare makes what services need that nobody here starts; each then runs as its own user.
@@ -83,6 +98,9 @@ func TestPrepare(t *testing.T) {
 	}
 	if _, err := a.status(); err == nil {
 		t.Error("a supervisor runs")
+	}
+	if err := a.health("pleg"); err == nil {
+		t.Error("pleg is healthy before it runs")
 	}
 	cmd := a.service(t, role.PLEG)
 	if err := cmd.Start(); err != nil {
