@@ -7,20 +7,15 @@ import (
 
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/outbox"
-	"github.com/microlet/microlet/services/internal/pressure"
 	"github.com/microlet/microlet/services/internal/service"
-	"github.com/microlet/microlet/services/podsync/internal/api"
 	"github.com/microlet/microlet/services/podsync/internal/apiclient"
 	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/containerruntime"
 	"github.com/microlet/microlet/services/podsync/internal/fallbackrelist"
+	"github.com/microlet/microlet/services/podsync/internal/grpcapi"
 	"github.com/microlet/microlet/services/podsync/internal/housekeeping"
 	"github.com/microlet/microlet/services/podsync/internal/machine"
-	"github.com/microlet/microlet/services/podsync/internal/nodeallocatable"
-	"github.com/microlet/microlet/services/podsync/internal/plegwatch"
 	"github.com/microlet/microlet/services/podsync/internal/podadmission"
-	"github.com/microlet/microlet/services/podsync/internal/podeviction"
-	"github.com/microlet/microlet/services/podsync/internal/podexplanation"
 	"github.com/microlet/microlet/services/podsync/internal/podreports"
 	"github.com/microlet/microlet/services/podsync/internal/podsetup"
 	"github.com/microlet/microlet/services/podsync/internal/podsources"
@@ -96,7 +91,6 @@ type podWork struct {
 	reports      *podreports.Reports
 	sources      *podsources.Sources
 	resources    *podsetup.Resources
-	limits       *nodeallocatable.Enforcer
 	admission    *podadmission.Admission
 	dispatcher   *worker.Dispatcher
 	housekeeping *housekeeping.Housekeeping
@@ -131,7 +125,7 @@ func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, er
 	}
 	admission, err := podadmission.New(podadmission.Options{
 		Kubelet: k, Helpers: helpers, HelperRecords: cfg.Service.HelpersDir(), Nodes: env.node.Object,
-		Pressure: pressure.Watch(s.Bus).Under, Runtime: env.runtime, Workers: env.workers, Events: env.events,
+		Bus: s.Bus, Runtime: env.runtime, Workers: env.workers, Events: env.events,
 		Log: s.Log, Metrics: s.Metrics,
 	})
 	if err != nil {
@@ -154,18 +148,7 @@ func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, er
 		Sources: dispatcher,
 		Waiting: s.Waiting, Node: env.node.Reference, Events: env.events, Log: s.Log, Metrics: s.Metrics,
 	})
-	enforcer := nodeallocatable.New(nodeallocatable.Options{
-		Kubelet: k, Cgroups: resources.Cgroups, Events: env.events, Node: env.node.Reference, Log: s.Log,
-	})
-	return &podWork{reports, sources, resources, enforcer, admission, dispatcher, house, settings.Gated}, err
-}
-
-// prepare makes what all pods share, before any of them is started.
-func (p *podWork) prepare() error {
-	if err := p.resources.Prepare(); err != nil {
-		return err
-	}
-	return p.limits.Reservations()
+	return &podWork{reports, sources, resources, admission, dispatcher, house, settings.Gated}, err
 }
 
 func (p *podWork) start(s *service.Service, env *environment) {
@@ -173,32 +156,26 @@ func (p *podWork) start(s *service.Service, env *environment) {
 	p.reports.Start(s)
 	p.sources.Start(s, p.dispatcher)
 	p.housekeeping.Start(s)
-	s.Go("node allocatable", p.limits.Run)
+	p.resources.Start(s)
 	s.Go("helper pods", func(ctx context.Context) error { return p.admission.Sweep(ctx, env.workers) })
 }
 
 // startWakers has the workers woken from outside: by pleg, by a relist while pleg is silent, and by callers of the API.
 func startWakers(s *service.Service, env *environment, p *podWork) {
-	pleg := plegwatch.Watch(s.Bus, env.workers)
-	relister := &fallbackrelist.Relister{
-		Runtime:   env.runtime,
-		Workers:   env.workers,
-		LastProof: pleg.Last,
-		Log:       s.Log,
-		Relists:   fallbackrelist.NewCounter(s.Metrics),
-	}
-	s.Go("relist", relister.Run)
-	api.Register(s, api.Deps{
-		Workers: env.workers,
-		PLEG:    pleg,
-		Pods:    p.sources.Local,
-		Mirrors: p.reports.Mirrors,
-		Evictor: podeviction.New(env.workers, env.events, s.Log),
-		Dead:    p.housekeeping,
-	})
-	podexplanation.Register(s.GRPC, s, podexplanation.Deps{
-		NodeName: env.name, Gated: p.gated, Sources: p.sources.Kinds(), Workers: env.workers, Dispatcher: p.dispatcher,
-		Statuses: p.reports.Mirrors, Probes: p.reports.Probing, Pulls: p.resources.Images, Judge: p.admission,
+	pleg := fallbackrelist.Start(s, env.runtime, env.workers)
+	grpcapi.Register(s, grpcapi.Options{
+		NodeName:     env.name,
+		Gated:        p.gated,
+		PLEG:         pleg,
+		Sources:      p.sources,
+		Admission:    p.admission,
+		Dispatcher:   p.dispatcher,
+		Workers:      env.workers,
+		Resources:    p.resources,
+		Reports:      p.reports,
+		Housekeeping: p.housekeeping,
+		Events:       env.events,
+		Log:          s.Log,
 	})
 }
 

@@ -35,7 +35,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := root.Make(s.Log); err != nil {
 		return err
 	}
-	if err := pods.prepare(); err != nil {
+	if err := pods.resources.Prepare(); err != nil {
 		return err
 	}
 	env.start(s, pods.reports)

@@ -15,6 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/podsync/internal/plegwatch"
 )
 
 // The loop's times.
@@ -52,6 +54,16 @@ type Relister struct {
 	Relists prometheus.Counter
 
 	looking bool
+}
+
+// Start follows pleg on the bus, and relists while pleg is silent. It returns what is known of pleg.
+func Start(s *service.Service, runtime Runtime, workers Workers) *plegwatch.Liveness {
+	pleg := plegwatch.Watch(s.Bus, workers)
+	r := &Relister{
+		Runtime: runtime, Workers: workers, LastProof: pleg.Last, Log: s.Log, Relists: newCounter(s.Metrics),
+	}
+	s.Go("relist", r.Run)
+	return pleg
 }
 
 // Run looks when it must, until ctx ends.
@@ -107,8 +119,8 @@ func (r *Relister) look(ctx context.Context) {
 	}
 }
 
-// NewCounter registers the counter of looks.
-func NewCounter(r prometheus.Registerer) prometheus.Counter {
+// newCounter registers the counter of looks.
+func newCounter(r prometheus.Registerer) prometheus.Counter {
 	c := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "microlet_podsync_relists_total", Help: "Relists that podsync did itself because pleg was silent.",
 	})

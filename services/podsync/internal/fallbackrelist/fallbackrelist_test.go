@@ -49,7 +49,7 @@ func relist(t *testing.T, n *node, span time.Duration, sign func() time.Time) {
 	defer cancel()
 	r := Relister{
 		Runtime: n, Workers: n, LastProof: sign, Log: slog.New(slog.DiscardHandler),
-		Relists: NewCounter(prometheus.NewRegistry()),
+		Relists: newCounter(prometheus.NewRegistry()),
 	}
 	if err := r.Run(ctx); err != nil {
 		t.Fatal(err)

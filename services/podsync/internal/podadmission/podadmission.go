@@ -15,9 +15,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/kubeversion"
 	"github.com/microlet/microlet/services/internal/peer"
+	"github.com/microlet/microlet/services/internal/pressure"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/containeradmission"
 	"github.com/microlet/microlet/services/podsync/internal/helperpods"
@@ -39,13 +41,13 @@ type Options struct {
 	Helpers       admission.Helpers
 	HelperRecords string
 	Nodes         admission.Nodes
-	// Pressure is that of the node; see pressure.Reader.
-	Pressure func() []v1.NodeConditionType
-	Runtime  Runtime
-	Workers  victimeviction.Workers
-	Events   record.EventRecorder
-	Log      *slog.Logger
-	Metrics  prometheus.Registerer
+	// Bus has the node's pressure.
+	Bus     *bus.Client
+	Runtime Runtime
+	Workers victimeviction.Workers
+	Events  record.EventRecorder
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
 }
 
 // Admission is this node's.
@@ -62,7 +64,7 @@ func Helpers(namespace, runtimeDir string) admission.Helpers {
 
 // New returns an admission that knows no pods.
 func New(o Options) (*Admission, error) {
-	handlers, err := handlers(o.Kubelet, o.Helpers, o.Pressure)
+	handlers, err := handlers(o.Kubelet, o.Helpers, pressure.Watch(o.Bus).Under)
 	if err != nil {
 		return nil, err
 	}

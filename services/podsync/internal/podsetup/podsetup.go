@@ -16,6 +16,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/cgroup"
 	"github.com/microlet/microlet/services/podsync/internal/cluster"
@@ -24,6 +25,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/image"
 	"github.com/microlet/microlet/services/podsync/internal/machine"
 	"github.com/microlet/microlet/services/podsync/internal/network"
+	"github.com/microlet/microlet/services/podsync/internal/nodeallocatable"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/podimages"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
@@ -58,6 +60,7 @@ type Resources struct {
 	Images  *podimages.Images
 
 	workers worker.Resources
+	limits  *nodeallocatable.Enforcer
 }
 
 // New makes the parts. Nothing is made on the node before Prepare.
@@ -88,10 +91,13 @@ func New(o Options) (*Resources, error) {
 			Images: images, Volumes: volumes, Cgroups: cgroups, Config: config, Objects: o.Cluster.Objects, Logs: logs,
 			Hooks: hooks,
 		},
+		limits: nodeallocatable.New(nodeallocatable.Options{
+			Kubelet: o.Kubelet, Cgroups: cgroups, Events: o.Events, Node: o.Node.Reference, Log: o.Log,
+		}),
 	}, nil
 }
 
-// Prepare makes the folders and cgroups that all pods share.
+// Prepare makes the folders and cgroups that all pods share, before any of them is started.
 func (r *Resources) Prepare() error {
 	if err := r.Logs.Make(); err != nil {
 		return fmt.Errorf("make the node's folders: %w", err)
@@ -99,8 +105,11 @@ func (r *Resources) Prepare() error {
 	if err := r.Cgroups.EnsureRoots(); err != nil {
 		return fmt.Errorf("make the node's cgroups: %w", err)
 	}
-	return nil
+	return r.limits.Reservations()
 }
+
+// Start limits what all pods together may use, until the service ends.
+func (r *Resources) Start(s *service.Service) { s.Go("node allocatable", r.limits.Run) }
 
 // ForWorkers is what workers give their pods.
 func (r *Resources) ForWorkers() worker.Resources { return r.workers }
