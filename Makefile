@@ -48,14 +48,12 @@ run: ## a real control plane, a microlet node and a Deployment on it; Ctrl-C sto
 SHORTEST_ON_MACHINE := ^(TestBasic|TestUnitRestart|TestUnitAccounts)$$
 
 .PHONY: test
-test: ## unit tests, import walls, each service alone, and the short end-to-end scenarios, some on a real machine
+test: ## unit tests, each service alone, and the short end-to-end scenarios, some on a real machine
 	@$(STAGE) 'build' $(MAKE) --no-print-directory build
 	@# First, since it installs what tests need of the machine too, such as iptables.
 	@# The kernel takes a quarter of an hour of a core, once a version.
 	@$(STAGE) 'rig programs, kernel and disk' $(RIG) build --with kubelet,machine
 	@$(STAGE) 'unit and service tests' $(GO) test -race $(UNIT)
-	@# It reads what go list says, which the cache of results does not know.
-	@$(STAGE) 'import walls' $(GO) test -count=1 ./compose/e2e/walls
 	@$(STAGE) 'mutation tool' env GOWORK=off $(GO) -C compose/tools/mutation test -race .
 	@$(STAGE) 'metrics tool' env GOWORK=off $(GO) -C compose/tools/metricsdoc test -race .
 	@$(STAGE) 'release tool' env GOWORK=off $(GO) -C compose/tools/release test -race .
@@ -136,7 +134,7 @@ conformance-record: build ## the same in full, and write the kubelet's list and 
 	@$(RIG) conformance --microlet bin/microlet --suite '$(SUITE)' --agent '$(AGENT)' --procs '$(PROCS)' $(ON_NODE) --record
 
 .PHONY: verify
-verify: ## format, generated code, what the contract breaks, module files, vet, lint, dead code
+verify: ## format, generated code, what the contract breaks, module files, vet, lint, dead code, structure
 	@$(STAGE) 'tools' $(MAKE) --no-print-directory $(TOOLS)/buf $(TOOLS)/golangci-lint $(TOOLS)/deadcode
 	@$(STAGE) 'format' scripts/verify-format
 	@$(STAGE) 'generated code' scripts/verify-generated $(TOOLS)
@@ -147,6 +145,8 @@ verify: ## format, generated code, what the contract breaks, module files, vet, 
 	@$(STAGE) 'vet' scripts/verify-vet $(MODULES)
 	@$(STAGE) 'lint' scripts/verify-lint $(TOOLS) $(MODULES)
 	@$(STAGE) 'dead code' scripts/verify-deadcode $(TOOLS)
+	@# It reads what go list says, which the cache of results does not know.
+	@$(STAGE) 'structure' $(GO) test -count=1 ./compose/e2e/walls
 
 # Where release writes.
 RELEASE_DIR ?= bin/release

@@ -1,5 +1,6 @@
-// Package walls checks which packages may import which others.
+// Package walls checks the structure of the workspace.
 //
-// It reads the direct imports of all packages of the workspace from "go list", and reports each import that breaks a
-// rule, with the reason for the rule. It needs no rig.
+// It reads the package comments and direct imports of all packages from "go list". It reports each import that breaks a
+// rule, with the reason for the rule, each package that imports too many others, and each package comment that names
+// two jobs. It needs no rig.
 package walls

@@ -19,7 +19,9 @@ const (
 
 // Package is what "go list -json" tells of a package.
 type Package struct {
-	ImportPath   string
+	ImportPath string
+	// Doc is the first sentence of the package comment.
+	Doc          string
 	Imports      []string
 	TestImports  []string
 	XTestImports []string
@@ -147,7 +149,7 @@ func Violations(packages []Package) []string {
 // List asks go for the packages that match the patterns, in the folder.
 func List(ctx context.Context, dir string, args ...string) ([]Package, error) {
 	cmd := exec.CommandContext(ctx, "go",
-		append([]string{"list", "-e", "-json=ImportPath,Imports,TestImports,XTestImports"}, args...)...)
+		append([]string{"list", "-e", "-json=ImportPath,Doc,Imports,TestImports,XTestImports"}, args...)...)
 	cmd.Dir = dir
 	var out, problems bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problems

@@ -1,2 +1,2 @@
-// Package twins runs the same node with the kubelet and with microlet, and compares pods and metrics.
+// Package twins compares the pods and metrics of the same node with the kubelet and with microlet.
 package twins

@@ -1,5 +1,4 @@
-// Package conformance runs the end-to-end suites of Kubernetes with the real kubelet and with microlet, and checks
-// the results.
+// Package conformance runs the end-to-end suites of Kubernetes with the real kubelet and with microlet.
 //
 // The suites are that of the cluster and that of the node. A label filter and a regular expression select the specs.
 // Files in the repository list the specs that the kubelet passes, why microlet does not pass some of them, and why

@@ -1,4 +1,4 @@
-// Package containerlogs finds and reads the log of a container.
+// Package containerlogs reads the log of a container.
 //
 // The query of the request, the status of the pod and the runtime determine the file and the options. The error
 // messages are the kubelet's, because kubectl shows them.

@@ -1,4 +1,4 @@
-// Package cleanup finds and removes sandboxes, containers, folders, mounts, logs and cgroups that no pod needs.
+// Package cleanup removes sandboxes, containers, folders, mounts, logs and cgroups that no pod needs.
 //
 // It runs once every pod source has delivered its list, then every minute, and soon after a container or sandbox
 // without a worker is seen. A round makes two list calls. It asks for a log path only if it removes the log. The

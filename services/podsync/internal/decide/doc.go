@@ -1,4 +1,4 @@
-// Package decide compares a pod with its state in the runtime and decides what to do next.
+// Package decide decides what to do next for a pod in the state that the runtime has of it.
 //
 // Decide is a pure function of the admitted pod, the runtime state, the time, the restart backoff and the probe
 // results by container ID. It returns Actions, to be executed in the order of its fields. The worker then reads the

@@ -1,4 +1,4 @@
-// Package predecessor stops and removes what still runs of the earlier version of a static pod.
+// Package predecessor removes what still runs of the earlier version of a static pod.
 //
 // An edited manifest is a pod with another UID. After a restart of podsync, no source contains the earlier pod, and
 // its containers hold the ports and folders that the new pod needs. The package never touches a pod that has a

@@ -1,4 +1,4 @@
-// Package qemu builds the command line that starts a machine with QEMU, and tests whether this machine supports KVM.
+// Package qemu builds the command line that starts a machine with QEMU.
 //
-// The cache keeps the result of the test (Try) until the next boot.
+// Try tests whether this machine supports KVM. The cache keeps the result until the next boot.
 package qemu
