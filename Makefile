@@ -56,6 +56,7 @@ test: ## unit tests, each service alone, and the short end-to-end scenarios, som
 	@$(STAGE) 'unit and service tests' $(GO) test -race $(UNIT)
 	@$(STAGE) 'mutation tool' env GOWORK=off $(GO) -C compose/tools/mutation test -race .
 	@$(STAGE) 'metrics tool' env GOWORK=off $(GO) -C compose/tools/metricsdoc test -race .
+	@$(STAGE) 'link checker' env GOWORK=off $(GO) -C compose/tools/links test -race .
 	@$(STAGE) 'release tool' env GOWORK=off $(GO) -C compose/tools/release test -race .
 	@$(STAGE) 'short end to end' $(E2E) -timeout 20m $(SCENARIOS)/...
 	@$(STAGE) 'shortest on a machine' $(E2E) -timeout 10m -tags machine -run '$(SHORTEST_ON_MACHINE)' $(SCENARIOS)/machine
@@ -134,7 +135,7 @@ conformance-record: build ## the same in full, and write the kubelet's list and 
 	@$(RIG) conformance --microlet bin/microlet --suite '$(SUITE)' --agent '$(AGENT)' --procs '$(PROCS)' $(ON_NODE) --record
 
 .PHONY: verify
-verify: ## format, generated code, what the contract breaks, module files, vet, lint, dead code, structure
+verify: ## format, generated code, what the contract breaks, module files, vet, lint, dead code, links, structure
 	@$(STAGE) 'tools' $(MAKE) --no-print-directory $(TOOLS)/buf $(TOOLS)/golangci-lint $(TOOLS)/deadcode
 	@$(STAGE) 'format' scripts/verify-format
 	@$(STAGE) 'generated code' scripts/verify-generated $(TOOLS)
@@ -145,6 +146,7 @@ verify: ## format, generated code, what the contract breaks, module files, vet, 
 	@$(STAGE) 'vet' scripts/verify-vet $(MODULES)
 	@$(STAGE) 'lint' scripts/verify-lint $(TOOLS) $(MODULES)
 	@$(STAGE) 'dead code' scripts/verify-deadcode $(TOOLS)
+	@$(STAGE) 'links' scripts/verify-links
 	@# It reads what go list says, which the cache of results does not know.
 	@$(STAGE) 'structure' $(GO) test -count=1 ./compose/e2e/walls
 
