@@ -29,7 +29,10 @@ func New() *cobra.Command {
 	root.SetFlagErrorFunc(service.ExplainFlag)
 	root.AddGroup(&cobra.Group{ID: "node", Title: "The node:"}, &cobra.Group{ID: "service", Title: "Its services:"})
 	for _, c := range []*cobra.Command{
-		newUp(), newPrepare(), newStatus(), newHealth(), newExplain(), newRunPod(), newRemovePod(), newVersion(),
+		newUp(), newPrepare(), newCheck(),
+		newStatus(), newHealth(),
+		newExplain(), newRunPod(), newRemovePod(),
+		newVersion(),
 	} {
 		c.GroupID = "node"
 		root.AddCommand(c)

@@ -16,6 +16,32 @@ import (
 	"github.com/microlet/microlet/services/microlet/internal/up"
 )
 
+// upFlags are the flags of "microlet up": its own, its services' and the kubelet's.
+type upFlags struct {
+	cfg     up.Config
+	kubelet *kubeletconfig.Flags
+	fs      *pflag.FlagSet
+}
+
+func newUpFlags() *upFlags {
+	return &upFlags{cfg: up.DefaultConfig(), kubelet: kubeletconfig.NewFlags()}
+}
+
+// addTo gives the flags to a command. Beside a mistake in a flag, the command reports what else is wrong.
+func (f *upFlags) addTo(cmd *cobra.Command) {
+	f.fs = cmd.Flags()
+	f.kubelet.AddTo(f.fs)
+	f.cfg.AddFlags(f.fs)
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		wrong := service.ExplainFlag(cmd, err)
+		if errors.Is(wrong, pflag.ErrHelp) {
+			return wrong
+		}
+		_, more := f.load()
+		return errors.Join(wrong, more)
+	})
+}
+
 func newUp() *cobra.Command {
 	return newAgent(&cobra.Command{
 		Use:   "up [flags]",
@@ -40,32 +66,22 @@ func newPrepare() *cobra.Command {
 
 // newAgent completes a command that takes the flags of the whole node agent.
 func newAgent(cmd *cobra.Command, do func(context.Context, up.Config) error) *cobra.Command {
-	cfg := up.DefaultConfig()
-	flags := kubeletconfig.NewFlags()
+	flags := newUpFlags()
 	cmd.Args = service.NoArguments
-	fs := cmd.Flags()
-	flags.AddTo(fs)
-	cfg.AddFlags(fs)
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		wrong := service.ExplainFlag(cmd, err)
-		if errors.Is(wrong, pflag.ErrHelp) {
-			return wrong
-		}
-		_, more := load(&cfg, fs, flags)
-		return errors.Join(wrong, more)
-	})
+	flags.addTo(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if flags.Version() != "" {
+		if flags.kubelet.Version() != "" {
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), "microlet", telemetry.Version)
 			return err
 		}
 		if err := service.KeepPrivate(); err != nil {
 			return err
 		}
-		warnings, err := load(&cfg, fs, flags)
+		warnings, err := flags.load()
 		if err != nil {
 			return err
 		}
+		cfg := flags.cfg
 		if _, err := telemetry.ProcessLogger(cfg.Service.Log, string(role.Up)); err != nil {
 			return err
 		}
@@ -75,9 +91,10 @@ func newAgent(cmd *cobra.Command, do func(context.Context, up.Config) error) *co
 	return cmd
 }
 
-// load completes cfg with the kubelet's configuration. Its error joins all that is wrong with any of it.
-func load(cfg *up.Config, fs *pflag.FlagSet, flags *kubeletconfig.Flags) ([]kubeletconfig.Warning, error) {
-	kubelet, warnings, wrong := kubeletconfig.Inspect(fs, flags)
+// load completes the config with the kubelet's configuration. Its error joins all that is wrong with any of it.
+func (f *upFlags) load() ([]kubeletconfig.Warning, error) {
+	cfg := &f.cfg
+	kubelet, warnings, wrong := kubeletconfig.Inspect(f.fs, f.kubelet)
 	if kubelet == nil {
 		return nil, wrong
 	}

@@ -1,0 +1,164 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/microlet/internal/nodecheck"
+)
+
+func newCheck() *cobra.Command {
+	flags := newUpFlags()
+	output, printConfig := outputText, false
+	cmd := &cobra.Command{
+		Use:   "check [flags]",
+		Short: "Check the configuration and this machine before \"microlet up\"",
+		Long: `Check the configuration and this machine before "microlet up", whose flags it takes, those of the kubelet among
+them. It starts and changes nothing. It looks at all settings, the credentials and their end, the API server, the
+runtime, cgroups, the network plugin, ports, users, sysctls, kernel modules, swap and disks.
+It exits with 1 if anything would keep the agent or its pods from running, and with 0 if there are only warnings.`,
+		Example: "  microlet check --config=/var/lib/kubelet/config.yaml --kubeconfig=/etc/kubernetes/kubelet.conf\n" +
+			"  microlet check --config=/var/lib/kubelet/config.yaml --print-config",
+		Args: service.NoArguments,
+	}
+	flags.addTo(cmd)
+	cmd.Flags().StringVarP(&output, "output", "o", output, `"text" or "json"`)
+	cmd.Flags().BoolVar(&printConfig, "print-config", printConfig,
+		"print the effective KubeletConfiguration and where each value is from, and nothing else")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := checkOutput(output, outputText); err != nil {
+			return err
+		}
+		warnings, wrong := flags.load()
+		if printConfig {
+			return flags.printConfig(cmd.OutOrStdout(), wrong)
+		}
+		report := checkReport{Findings: settings(warnings, wrong)}
+		if wrong != nil {
+			var err error
+			if report.dropIn, err = kubeletconfig.SuggestDropIn(flags.cfg.Kubelet, wrong); err != nil {
+				return err
+			}
+			report.DropIn, report.Losses = string(report.dropIn.YAML), report.dropIn.Losses
+		}
+		host := flags.host(cmd.Context())
+		report.Findings = append(report.Findings, nodecheck.Run(cmd.Context(), host, flags.cfg.Kubelet)...)
+		return report.show(cmd.OutOrStdout(), output)
+	}
+	return cmd
+}
+
+// host is this machine. An agent that answers on the runtime folder has the ports.
+func (f *upFlags) host(ctx context.Context) nodecheck.Host {
+	_, err := askStatus(ctx, f.cfg.Service.Socket(role.Up))
+	return nodecheck.Host{
+		Root: "/", RuntimeDir: f.cfg.Service.RuntimeDir, Running: err == nil, UID: os.Geteuid(), Now: time.Now(),
+	}
+}
+
+func (f *upFlags) printConfig(w io.Writer, wrong error) error {
+	if f.cfg.Kubelet == nil {
+		return wrong
+	}
+	text, err := f.cfg.Kubelet.Annotated()
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(text)
+	return errors.Join(err, wrong)
+}
+
+// settings are the findings about the configuration.
+func settings(warnings []kubeletconfig.Warning, wrong error) []nodecheck.Finding {
+	var all []nodecheck.Finding
+	for _, err := range kubeletconfig.Flatten(wrong) {
+		f := nodecheck.Finding{Check: "configuration", State: nodecheck.Failed, Detail: err.Error()}
+		if p := (kubeletconfig.Problem{}); errors.As(err, &p) {
+			f.Remedy, p.Remedy = p.Remedy, ""
+			f.Detail = strings.TrimSuffix(p.Error(), ": ")
+		}
+		all = append(all, f)
+	}
+	for _, w := range warnings {
+		all = append(all, nodecheck.Finding{
+			Check: "configuration", State: nodecheck.Warning, Detail: w.Message + ": " + strings.Join(w.Fields, ", "),
+		})
+	}
+	if wrong == nil {
+		all = append(all, nodecheck.Finding{
+			Check: "configuration", State: nodecheck.OK, Detail: "all settings are accepted",
+		})
+	}
+	return all
+}
+
+// checkReport is what "microlet check -o json" prints.
+type checkReport struct {
+	Findings []nodecheck.Finding `json:"findings"`
+	// DropIn is the file with which a refused configuration would start, and Losses what is lost by it.
+	DropIn string   `json:"dropIn,omitempty"`
+	Losses []string `json:"losses,omitempty"`
+
+	dropIn kubeletconfig.DropIn
+}
+
+func (r *checkReport) show(w io.Writer, output string) error {
+	failed := 0
+	for _, f := range r.Findings {
+		if f.State == nodecheck.Failed {
+			failed++
+		}
+	}
+	var err error
+	if output == outputJSON {
+		err = encode(w, r)
+	} else {
+		err = r.write(w)
+	}
+	if failed > 0 {
+		err = errors.Join(err, fmt.Errorf("%d of %d checks failed: do what is said above, and check again", failed,
+			len(r.Findings)))
+	}
+	return err
+}
+
+func (r *checkReport) write(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	for _, f := range r.Findings {
+		fmt.Fprintf(t, "%s\t%s\t%s\n", f.State, f.Check, f.Detail)
+		if f.Remedy != "" {
+			fmt.Fprintf(t, "\t\tto do: %s\n", f.Remedy)
+		}
+	}
+	if err := t.Flush(); err != nil || r.DropIn == "" {
+		return err
+	}
+	var b strings.Builder
+	b.WriteString("\nWith this file in the folder of --config-dir, such as " +
+		"/etc/kubernetes/kubelet.conf.d/90-microlet.conf, ")
+	if n := len(r.dropIn.ByHand); n > 0 {
+		fmt.Fprintf(&b, "%d of the settings above remain to be corrected by hand:\n\n", n)
+	} else {
+		b.WriteString("the settings are accepted:\n\n")
+	}
+	for _, line := range strings.Split(strings.TrimSpace(r.DropIn), "\n") {
+		fmt.Fprintf(&b, "    %s\n", line)
+	}
+	b.WriteString("\nWhat changes by it:\n")
+	for _, l := range r.Losses {
+		fmt.Fprintf(&b, "  %s\n", l)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

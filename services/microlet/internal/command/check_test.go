@@ -1,0 +1,73 @@
+package command
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// kubeletConfig writes a KubeletConfiguration that this machine could have, with these settings.
+func kubeletConfig(t *testing.T, settings string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	text := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nfailCgroupV1: false\n" +
+		"failSwapOn: false\ncontainerRuntimeEndpoint: unix:///nonexistent/cri.sock\nport: 1\nhealthzPort: 0\n" +
+		"authentication: {anonymous: {enabled: false}, webhook: {enabled: false}, x509: {clientCAFile: " + file + "}}\n"
+	if err := os.WriteFile(file, []byte(text+settings), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestCheckReportsAllAtOnce(t *testing.T) {
+	run := t.TempDir()
+	file := kubeletConfig(t, "maxPods: -3\ntopologyManagerPolicy: single-numa-node\nregistryPullQPs: 3\n")
+	out, err := execute(t, "check", "--config="+file, "--runtime-dir="+run, "--runtime-calls=0")
+	if err == nil || !strings.Contains(err.Error(), "checks failed: do what is said above") {
+		t.Errorf("error %v", err)
+	}
+	for _, want := range []string{
+		"configuration  maxPods=-3 (file " + file + "): ", "topologyManagerPolicy=single-numa-node (file",
+		"registryPullQPs (file " + file + "): the key is unknown", `to do: write "registryPullQPS"`, "--runtime-calls=0",
+		"nobody serves /nonexistent/cri.sock", "disk  ", "standalone",
+		"2 of the settings above remain to be corrected by hand", "    maxPods: 110\n", "    topologyManagerPolicy: none\n",
+		"topologyManagerPolicy: none instead of single-numa-node; the node does without what it enforces or protects",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("lacks %q", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(out)
+	}
+}
+
+func TestCheckInJSON(t *testing.T) {
+	out, _ := execute(t, "check", "--config="+kubeletConfig(t, ""), "--runtime-dir="+t.TempDir(), "-o", "json")
+	var report struct {
+		Findings []struct{ Check, State, Detail, Remedy string }
+	}
+	if err := json.Unmarshal([]byte(out), &report); err != nil || len(report.Findings) < 5 {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, f := range report.Findings {
+		if f.State == "failed" && f.Remedy == "" {
+			t.Errorf("%+v has no remedy", f)
+		}
+	}
+}
+
+func TestPrintConfig(t *testing.T) {
+	file := kubeletConfig(t, "maxPods: 7\n")
+	out, err := execute(t, "check", "--config="+file, "--runtime-dir="+t.TempDir(), "--print-config", "--pods-per-core=3")
+	if err != nil || !strings.Contains(out, "maxPods: 7    # file "+file+"\n") ||
+		!strings.Contains(out, "podsPerCore: 3    # flag --pods-per-core\n") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	out, err = execute(t, "check", "--config="+kubeletConfig(t, "maxPods: -1\n"), "--print-config")
+	if err == nil || !strings.Contains(err.Error(), "maxPods=-1") || !strings.Contains(out, "maxPods: -1") {
+		t.Errorf("of a refused configuration: %v\n%s", err, out)
+	}
+}
