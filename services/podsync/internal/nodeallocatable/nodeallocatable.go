@@ -56,6 +56,7 @@ func New(o Options) *Enforcer { return &Enforcer{o} }
 // level is one of enforceNodeAllocatable that limits a reserved cgroup.
 type level struct {
 	name, title     string
+	failed          string // what the Event of a failure calls it
 	compressible    bool
 	cgroupField     string
 	resourcesField  string
@@ -71,12 +72,14 @@ func kubeResources(k *kubeletconfig.Config) map[string]string   { return k.Kubel
 
 // levels are in the order in which the kubelet enforces them.
 var levels = []level{
-	{"system-reserved", "system reserved", false, "systemReservedCgroup", "systemReserved", systemCgroup, systemResources},
-	{"kube-reserved", "kube reserved", false, "kubeReservedCgroup", "kubeReserved", kubeCgroup, kubeResources},
-	{"system-reserved-compressible", "system reserved", true, "systemReservedCgroup", "systemReserved", systemCgroup,
-		systemResources},
-	{"kube-reserved-compressible", "kube reserved", true, "kubeReservedCgroup", "kubeReserved", kubeCgroup,
-		kubeResources},
+	{"system-reserved", "system reserved", "System Reserved", false,
+		"systemReservedCgroup", "systemReserved", systemCgroup, systemResources},
+	{"kube-reserved", "kube reserved", "Kube Reserved", false,
+		"kubeReservedCgroup", "kubeReserved", kubeCgroup, kubeResources},
+	{"system-reserved-compressible", "system reserved", "System Reserved Compressible", true,
+		"systemReservedCgroup", "systemReserved", systemCgroup, systemResources},
+	{"kube-reserved-compressible", "kube reserved", "Kube Reserved Compressible", true,
+		"kubeReservedCgroup", "kubeReserved", kubeCgroup, kubeResources},
 }
 
 // Reservations limits the reserved cgroups that enforceNodeAllocatable names. An error says which field is wrong; the
@@ -95,6 +98,8 @@ func (e *Enforcer) Reservations() error {
 		if err := e.o.Cgroups.LimitReserved(cgroup.Reserved{
 			Cgroup: name, Limits: limits, CompressibleOnly: l.compressible, Protect: k.FeatureEnabled("MemoryQoS"),
 		}); err != nil {
+			e.o.Events.Eventf(e.o.Node, v1.EventTypeWarning, reasonFailed, "Failed to enforce %s Cgroup Limits on %q: %v",
+				l.failed, name, err)
 			return fmt.Errorf("enforceNodeAllocatable has %s, and %s=%s cannot be limited: %w", l.name, l.cgroupField,
 				name, err)
 		}

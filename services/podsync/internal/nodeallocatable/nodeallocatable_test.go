@@ -130,7 +130,9 @@ func TestReservations(t *testing.T) {
 			limits: []string{"/kube cpu 0, memory 1Gi, false", "/system cpu 500m, memory 0, true"}},
 		{name: "kube compressible", levels: []string{"kube-reserved-compressible"}, events: []string{kube},
 			limits: []string{"/kube cpu 0, memory 1Gi, true"}},
-		{name: "missing", levels: []string{"system-reserved", "kube-reserved"}, missing: "/kube", events: []string{system},
+		{name: "missing", levels: []string{"system-reserved", "kube-reserved"}, missing: "/kube", events: []string{system,
+			`Warning FailedNodeAllocatableEnforcement Failed to enforce Kube Reserved Cgroup Limits on "/kube": cgroup does not ` +
+				`have memory`},
 			limits: []string{"/system cpu 500m, memory 0, false"},
 			err: "enforceNodeAllocatable has kube-reserved, and kubeReservedCgroup=/kube cannot be limited: cgroup does " +
 				"not have memory"},
