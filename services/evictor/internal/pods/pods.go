@@ -63,12 +63,13 @@ func (p *Pods) Known() bool {
 	return p.known.Load()
 }
 
-// Active returns the pods of which something runs, the oldest first. Their status is podsync's newest.
+// Active returns the pods that have not ended, the oldest first, as the kubelet's GetActivePods does: those of which
+// something runs, and those that wait to be started for the first time or again. Their status is podsync's newest.
 func (p *Pods) Active() []Pod {
 	var active []Pod
 	statuses := p.statuses.All()
 	for uid, message := range p.pods.All() {
-		if !running(statuses[uid]) {
+		if !running(statuses[uid]) && (message.GetTerminating() || hasEnded(statuses[uid])) {
 			continue
 		}
 		one, err := decode(message, statuses[uid])
@@ -115,6 +116,15 @@ func (p *Pods) Evicting() string {
 		}
 	}
 	return ""
+}
+
+// hasEnded says that nothing of the pod is started again, or that podsync has said nothing of it.
+func hasEnded(status *podsyncv1.PodStatus) bool {
+	var s v1.PodStatus
+	if status == nil || s.Unmarshal(status.GetStatus()) != nil {
+		return true
+	}
+	return s.Phase == v1.PodSucceeded || s.Phase == v1.PodFailed
 }
 
 func running(status *podsyncv1.PodStatus) bool {

@@ -73,14 +73,27 @@ const (
 	ended = podsyncv1.ContainerState_CONTAINER_STATE_EXITED
 )
 
-func TestActivePodsAreThoseThatRun(t *testing.T) {
+func (n *node) phase(t *testing.T, uid string, phase v1.PodPhase) {
+	t.Helper()
+	status, err := (&v1.PodStatus{Phase: phase}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.statuses[uid].Status = status
+}
+
+func TestActivePodsAreThoseThatHaveNotEnded(t *testing.T) {
 	n := newNode()
 	n.put(t, "young", 20, false, "", runs)
 	n.put(t, "old", 10, true, "", runs)
 	n.put(t, "ended", 5, false, "", ended)
+	n.put(t, "deleted", 4, true, "", ended)
+	n.put(t, "crash-loops", 30, false, "", ended)
+	n.phase(t, "ended", v1.PodFailed)
+	n.pods["new"] = n.pods["young"] // podsync has not said anything of it
 	n.pods["broken"], n.statuses["broken"] = &podsyncv1.Pod{Pod: []byte{0xff}}, n.statuses["old"]
 	active := n.list().Active()
-	if len(active) != 2 || active[0].Name != "old" || active[1].Name != "young" ||
+	if len(active) != 3 || active[2].Name != "crash-loops" || active[0].Name != "old" || active[1].Name != "young" ||
 		active[1].Containers["c"] != "id-young" {
 		t.Errorf("active are %+v", active)
 	}

@@ -33,12 +33,23 @@ type Tree struct {
 
 // AllPods returns the cgroup of all pods, below the mount; as cgroupfs names it if there is none yet.
 func (t *Tree) AllPods() string {
-	return t.find(func(root podcgroup.Name) podcgroup.Name { return root })
+	found := t.find(func(root podcgroup.Name) podcgroup.Name { return root })
+	if len(found) == 0 {
+		return ""
+	}
+	best, most := found[0], int64(-1)
+	for _, path := range found {
+		// What is left of another cgroup driver has next to nothing.
+		if used, err := t.Memory.WorkingSet(path); err == nil && used > most {
+			best, most = path, used
+		}
+	}
+	return best
 }
 
 // Pod implements Cgroups.
 func (t *Tree) Pod(p pods.Pod) (*statsapi.PodStats, error) {
-	at := t.find(func(root podcgroup.Name) podcgroup.Name {
+	found := t.find(func(root podcgroup.Name) podcgroup.Name {
 		switch podutil.QOSClass(p.Pod) {
 		case v1.PodQOSBurstable:
 			root = root.Child(podcgroup.BurstablePart)
@@ -47,6 +58,10 @@ func (t *Tree) Pod(p pods.Pod) (*statsapi.PodStats, error) {
 		}
 		return root.Child(podcgroup.PodPrefix + string(p.UID))
 	})
+	if len(found) == 0 {
+		return nil, fmt.Errorf("the cgroup of pod %s/%s: it has no name", p.Namespace, p.Name)
+	}
+	at := found[0]
 	used, err := t.Memory.WorkingSet(at)
 	if err != nil {
 		return nil, fmt.Errorf("read the cgroup of pod %s/%s: %w", p.Namespace, p.Name, err)
@@ -79,23 +94,24 @@ func memoryOf(used int64) *statsapi.MemoryStats {
 	return &statsapi.MemoryStats{WorkingSetBytes: new(uint64(used))}
 }
 
-// find returns the path of a cgroup as the driver has it whose cgroup exists.
-func (t *Tree) find(below func(podcgroup.Name) podcgroup.Name) string {
-	first := ""
+// find returns the paths that exist of those that a cgroup has with either driver, or both if none does.
+func (t *Tree) find(below func(podcgroup.Name) podcgroup.Name) (paths []string) {
+	var all []string
 	for _, systemd := range []bool{false, true} {
 		root := podcgroup.ParseRoot(t.Root, systemd).Child(podcgroup.RootPart)
 		path, err := below(root).Path(systemd)
 		if err != nil {
 			continue
 		}
-		if first == "" {
-			first = path
-		}
+		all = append(all, path)
 		if _, err := os.Stat(filepath.Join(t.Mount, path)); err == nil {
-			return path
+			paths = append(paths, path)
 		}
 	}
-	return first
+	if len(paths) == 0 {
+		return all
+	}
+	return paths
 }
 
 // processes counts those of a cgroup and of all below it.

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"google.golang.org/grpc"
@@ -53,26 +54,43 @@ type Figures map[types.UID]*statsapi.PodStats
 // Of returns the figures of the pods. Those that stats does not have come from cgroups, unless disk is wanted. The
 // error is why stats has none; it comes with the figures that there are, and with ErrNone if there are none at all.
 func (u *Usage) Of(ctx context.Context, all []pods.Pod, disk bool) (Figures, error) {
-	figures, err := u.summary(ctx, disk)
-	if figures == nil {
-		figures = Figures{}
+	figures := make(Figures, len(all))
+	var problems []error
+	var absent []types.UID
+	if !disk {
+		for _, p := range all {
+			f, err := u.Cgroups.Pod(p)
+			switch {
+			case err == nil:
+				figures[p.UID] = f
+			case errors.Is(err, fs.ErrNotExist):
+				absent = append(absent, p.UID)
+			default:
+				problems = append(problems, err)
+			}
+		}
+		if len(figures) > 0 { // else the cgroups may be elsewhere
+			for _, uid := range absent { // nothing of them has run yet, or they have just ended
+				figures[uid] = &statsapi.PodStats{Memory: memoryOf(0)}
+			}
+		}
+		if len(figures) == len(all) {
+			return figures, nil
+		}
+	}
+	known, err := u.summary(ctx, disk)
+	if err != nil {
+		problems = append(problems, err)
 	}
 	for _, p := range all {
-		if disk || figures[p.UID] != nil {
-			continue
-		}
-		if f, cgroupErr := u.Cgroups.Pod(p); cgroupErr == nil {
+		if f := known[p.UID]; figures[p.UID] == nil && f != nil {
 			figures[p.UID] = f
-		} else if err == nil {
-			err = cgroupErr
 		}
 	}
-	for _, p := range all {
-		if figures[p.UID] != nil {
-			return figures, err
-		}
+	if len(figures) == 0 {
+		return nil, errors.Join(append(problems, ErrNone)...)
 	}
-	return nil, errors.Join(ErrNone, err)
+	return figures, errors.Join(problems...)
 }
 
 func (u *Usage) summary(ctx context.Context, disk bool) (Figures, error) {

@@ -61,7 +61,7 @@ func tree(t *testing.T, folder, container string) *Tree {
 	return &Tree{Mount: mount, Memory: reading.Memory{Mount: mount}}
 }
 
-func TestStatsIsAskedAndCgroupsAreReadOtherwise(t *testing.T) {
+func TestCgroupsAreReadAndStatsIsAskedForDisks(t *testing.T) {
 	cgroups := tree(t, "kubepods/besteffort/podu-1", "abc")
 	for name, test := range map[string]struct {
 		stats stats
@@ -69,10 +69,11 @@ func TestStatsIsAskedAndCgroupsAreReadOtherwise(t *testing.T) {
 		want  uint64
 		err   string
 	}{
-		"fresh":           {stats{uid: "u-1"}, false, 77, ""},
-		"of another":      {stats{uid: "other"}, false, 3000, ""},
-		"old":             {stats{uid: "u-1", age: time.Minute}, false, 3000, "1m0s old"},
-		"down":            {stats{err: errors.New("no stats")}, false, 3000, "no stats"},
+		"of memory":       {stats{uid: "u-1"}, false, 3000, ""},
+		"down":            {stats{err: errors.New("no stats")}, false, 3000, ""},
+		"fresh":           {stats{uid: "u-1"}, true, 77, ""},
+		"of another":      {stats{uid: "other"}, true, 0, "nothing is known"},
+		"old":             {stats{uid: "u-1", age: time.Minute}, true, 0, "1m0s old"},
 		"down, of a disk": {stats{err: errors.New("no stats")}, true, 0, "nothing is known"},
 	} {
 		u := &Usage{Stats: test.stats, Cgroups: cgroups}
@@ -89,6 +90,62 @@ func TestStatsIsAskedAndCgroupsAreReadOtherwise(t *testing.T) {
 		if got := figures["u-1"]; got == nil || *got.Memory.WorkingSetBytes != test.want {
 			t.Errorf("%s: %+v, want %d", name, got, test.want)
 		}
+	}
+}
+
+// What cgroups do not tell, stats may.
+func TestWhatCgroupsDoNotTell(t *testing.T) {
+	broken := tree(t, "kubepods/besteffort/podu-1", "abc")
+	usage := filepath.Join(broken.Mount, "kubepods/besteffort/podu-1/memory.usage_in_bytes")
+	if err := os.WriteFile(usage, []byte("much"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		cgroups *Tree
+		want    uint64
+		err     string
+	}{
+		"unreadable": {broken, 77, "is not a size"},
+		"elsewhere":  {tree(t, "kubepods/besteffort/podother", "abc"), 77, ""},
+	} {
+		u := &Usage{Stats: stats{uid: "u-1"}, Cgroups: test.cgroups}
+		figures, err := u.Of(t.Context(), []pods.Pod{pod()}, false)
+		if test.err == "" && err != nil || test.err != "" && (err == nil || !strings.Contains(err.Error(), test.err)) {
+			t.Errorf("%s: %v, want %q", name, err, test.err)
+		}
+		if got := figures["u-1"]; got == nil || *got.Memory.WorkingSetBytes != test.want {
+			t.Errorf("%s: %+v, want %d", name, got, test.want)
+		}
+	}
+}
+
+func TestAPodWithoutACgroupTakesNothing(t *testing.T) {
+	other := pod()
+	other.Pod = other.DeepCopy()
+	other.UID = "u-2"
+	u := &Usage{Stats: stats{err: errors.New("no stats")}, Cgroups: tree(t, "kubepods/besteffort/podu-1", "abc")}
+	figures, err := u.Of(t.Context(), []pods.Pod{other, pod()}, false)
+	if err != nil || len(figures) != 2 || *figures["u-2"].Memory.WorkingSetBytes != 0 {
+		t.Errorf("%v, %v", figures, err)
+	}
+}
+
+// A change of the driver leaves the empty cgroups of the old one.
+func TestTheRootThatIsUsedIsFound(t *testing.T) {
+	cgroups := tree(t, "kubepods.slice/kubepods-besteffort.slice", "abc")
+	for at, usage := range map[string]string{"kubepods": "1000", "kubepods.slice": "9000"} {
+		dir := filepath.Join(cgroups.Mount, at)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range map[string]string{"memory.usage_in_bytes": usage, "memory.stat": "total_inactive_file 0\n"} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if got := cgroups.AllPods(); got != "/kubepods.slice" {
+		t.Errorf("all pods are in %s", got)
 	}
 }
 
