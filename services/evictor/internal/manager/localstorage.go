@@ -32,7 +32,7 @@ func (r *round) exceeds(ctx context.Context) bool {
 	if len(limited) == 0 {
 		return false
 	}
-	figures, err := r.Usage.Of(ctx, limited, true)
+	figures, err := r.Usage.Of(r.look, limited, true)
 	if err != nil {
 		// The readings are counted by stats, and its being down is told by its own reports.
 		r.log.Debug("limits of local storage are not all looked at", logkey.Err, err)

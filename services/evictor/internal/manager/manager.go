@@ -27,7 +27,8 @@ import (
 
 // Reader reads signals; see reading.Reader.
 type Reader interface {
-	Memory() reading.Result
+	Quick() reading.Result
+	Disks(ctx context.Context) reading.Result
 	All(ctx context.Context) reading.Result
 }
 
@@ -110,7 +111,10 @@ type Manager struct {
 	layout      threshold.Layout
 	layoutKnown bool
 	complained  map[signal.Signal]bool
+	impossible  map[signal.Signal]bool
 	last        LastEviction
+	// disks are read beside the loop, which reports nothing before they have been read once.
+	disks disks
 	// asked has the eviction that is asked for next, so that it is reported before it is done.
 	asked chan LastEviction
 }
@@ -132,7 +136,8 @@ func New(o Options, before Adopted) *Manager {
 	m := &Manager{
 		o: o, tracker: tracker.New(o.Transition), seen: threshold.Observations{},
 		failed: map[signal.Signal]error{}, complained: map[signal.Signal]bool{}, last: before.Last,
-		asked: make(chan LastEviction, 1),
+		asked: make(chan LastEviction, 1), impossible: map[signal.Signal]bool{},
+		disks: disks{results: make(chan reading.Result, 1)},
 	}
 	now := time.Now()
 	for c, at := range before.LastMet {
@@ -145,52 +150,89 @@ func New(o Options, before Adopted) *Manager {
 func (m *Manager) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	defer m.disks.wait()
 	// results has what a round of work did; one at a time is under way.
 	results := make(chan outcome, 1)
+	var current *round
+	giveWay := func() {}
 	working := m.resume(ctx, results)
 	defer func() {
 		if working {
 			<-results
 		}
 	}()
-	var nextAll, nextWork, nextStorage time.Time
+	var nextWork, nextStorage time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case out := <-results:
-			working = false
-			if out.evicted {
-				nextAll = time.Time{} // what did it bring?
+			working, current = false, nil
+			switch {
+			case out.evicted:
+				m.disks.outdate(time.Now()) // what did it bring?
 				nextStorage = time.Time{}
-			} else if out.pressure {
+			case out.interrupted: // the urgent round is next
+			case out.pressure:
 				nextWork = time.Now().Add(m.o.Period)
 			}
+		case r := <-m.disks.results:
+			m.disks.done()
+			m.take(r)
 		case m.last = <-m.asked:
 		case <-timer.C:
 		}
 		m.o.Turned()
 		now := time.Now()
-		if !now.Before(nextAll) {
-			m.take(m.o.Reader.All(ctx))
-			nextAll = now.Add(m.o.Period)
-		} else {
-			m.take(m.o.Reader.Memory())
-		}
-		all := threshold.ForLayout(m.o.Thresholds, m.layout)
+		m.disks.read(ctx, now, m.o.Period, m.o.Reader.Disks)
+		m.take(m.o.Reader.Quick())
+		all := m.possible(threshold.ForLayout(m.o.Thresholds, m.layout))
 		due := m.tracker.Update(all, m.seen, now)
-		m.report(now)
-		if !working {
-			if w := m.next(now, due, all, nextWork, nextStorage); w != nil {
+		if m.disks.readOnce {
+			m.report(now)
+		}
+		switch {
+		case !working:
+			if current = m.next(now, due, all, nextWork, nextStorage); current != nil {
 				working = true
-				if w.storage {
+				if current.storage {
 					nextStorage = now.Add(m.o.Period)
 				}
-				go func() { results <- w.do(ctx) }()
+				giveWay = m.start(ctx, current, results)
 			}
+		case current != nil && urgent(due) && !urgent(current.due):
+			giveWay()
 		}
 		timer.Reset(m.pause(all))
 	}
+}
+
+// start runs a round beside the loop. It returns what has the round give way to a more urgent one.
+func (m *Manager) start(ctx context.Context, r *round, results chan<- outcome) (giveWay context.CancelFunc) {
+	r.look, giveWay = context.WithCancel(ctx)
+	go func() {
+		out := r.do(ctx)
+		giveWay()
+		results <- out
+	}()
+	return giveWay
+}
+
+// possible returns the thresholds without those that no node of this capacity can be above. They are a mistake, for
+// which all pods would be evicted.
+func (m *Manager) possible(all []threshold.Threshold) []threshold.Threshold {
+	return slices.DeleteFunc(slices.Clone(all), func(t threshold.Threshold) bool {
+		o, ok := m.seen[t.Signal]
+		if !ok || !t.Impossible(o.Capacity) {
+			return false
+		}
+		if !m.impossible[t.Signal] {
+			m.impossible[t.Signal] = true
+			m.o.Log.Error("an eviction threshold exceeds what the node has; nothing is evicted for it",
+				"signal", t.Signal, "threshold", t.Value.Quantity, "capacity", o.Capacity)
+		}
+		return true
+	})
 }
 
 // next returns the round of work that is due, nil if none is. Of a shortage of memory or processes nothing waits for
@@ -202,7 +244,8 @@ func (m *Manager) next(now time.Time, due, all []threshold.Threshold, nextWork, 
 	if now.Before(nextWork) {
 		due = nil
 	}
-	if !m.layoutKnown { // what lies on which disk is not known
+	// What lies on which disk must be known, and no eviction may be newer than what is known.
+	if !m.layoutKnown || m.disks.outdated {
 		due = slices.DeleteFunc(slices.Clone(due), func(t threshold.Threshold) bool {
 			return t.Signal.Condition() == v1.NodeDiskPressure
 		})

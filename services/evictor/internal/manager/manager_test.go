@@ -40,6 +40,8 @@ type machine struct {
 	pods       []pods.Pod
 	disk       int64 // available of 100
 	diskBroken error
+	diskHangs  time.Duration
+	statsHangs time.Duration
 	wrongOnce  bool // one reading is wrong
 
 	refuse   map[string]bool
@@ -79,7 +81,7 @@ func (m *machine) available() int64 {
 	return left
 }
 
-func (m *machine) Memory() reading.Result {
+func (m *machine) Quick() reading.Result {
 	available := m.available()
 	m.Lock()
 	defer m.Unlock()
@@ -91,9 +93,24 @@ func (m *machine) Memory() reading.Result {
 	}}
 }
 
-func (m *machine) All(context.Context) reading.Result {
-	r := m.Memory()
-	r.LayoutKnown = true
+func (m *machine) All(ctx context.Context) reading.Result {
+	r := m.Disks(ctx)
+	for s, o := range m.Quick().Seen {
+		r.Seen[s] = o
+	}
+	return r
+}
+
+func (m *machine) Disks(ctx context.Context) reading.Result {
+	if m.diskHangs > 0 {
+		select {
+		case <-ctx.Done():
+		case <-time.After(m.diskHangs):
+		}
+	}
+	m.Lock()
+	defer m.Unlock()
+	r := reading.Result{Failed: map[signal.Signal]error{}, Seen: threshold.Observations{}, LayoutKnown: true}
 	if m.diskBroken != nil {
 		r.Failed[signal.NodeFsAvailable] = m.diskBroken
 		return r
@@ -132,7 +149,14 @@ func (m *machine) Await(ctx context.Context, uid string) bool {
 	return false
 }
 
-func (m *machine) Of(_ context.Context, all []pods.Pod, _ bool) (usage.Figures, error) {
+func (m *machine) Of(ctx context.Context, all []pods.Pod, disk bool) (usage.Figures, error) {
+	if disk && m.statsHangs > 0 {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(m.statsHangs):
+		}
+	}
 	if m.noUsage {
 		return nil, usage.ErrNone
 	}
@@ -194,6 +218,13 @@ func (m *machine) options(hard map[string]string, soft map[string]string) Option
 		Node: m, Report: m.report, Turned: func() {}, Metrics: NewMetrics(prometheus.NewRegistry()),
 		Log: slog.New(slog.DiscardHandler),
 	}
+}
+
+// workOf is a round that a test runs itself.
+func workOf(ctx context.Context, m *Manager, due []threshold.Threshold) *round {
+	r := m.work(due, m.o.Thresholds, false)
+	r.look = ctx
+	return r
 }
 
 func (m *machine) report(p Pressure) {
@@ -319,6 +350,82 @@ func TestAFullDiskIsClearedBeforePodsGo(t *testing.T) {
 	})
 }
 
+// A filesystem that hangs costs a hog of memory no time, and neither do the limits of local storage.
+func TestMemoryDoesNotWaitForDisks(t *testing.T) {
+	m := newMachine(t)
+	m.diskHangs, m.statsHangs = 8*time.Second, 8*time.Second
+	m.add("hog", gi, func(p *v1.Pod) { // it has a limit of local storage
+		p.Spec.Containers[0].Resources.Limits = v1.ResourceList{v1.ResourceEphemeralStorage: resource.MustParse("9Gi")}
+	})
+	o := m.options(map[string]string{"memory.available": "1Gi", "nodefs.available": "10"}, nil)
+	o.LocalStorage = LocalStorage{Enforced: true, MaxAge: time.Minute}
+	var began time.Time
+	m.run(o, Adopted{}, 8*time.Second, 12*time.Second, func() {
+		began = time.Now()
+		m.used["hog"] = 8 * gi
+	}, 10*time.Second, func() {
+		// It is seen within 2 s, and once more 1 s later when the work of the disks has given way.
+		if len(m.did) != 1 || m.times[0].Sub(began) > 3*time.Second {
+			t.Errorf("did %q at %v, %v was the beginning", m.did, m.times, began)
+		}
+	})
+}
+
+// Nothing is reported before the disks have been read once, and no pod goes for a reading from before an eviction.
+func TestAnEvictionOutdatesTheDisks(t *testing.T) {
+	m := newMachine(t)
+	m.diskHangs, m.disk, m.freeing = 5*time.Second, 5, nil
+	m.add("a", gi, nil)
+	m.add("b", gi, nil)
+	m.run(m.options(map[string]string{"nodefs.available": "10"}, nil), Adopted{},
+		4*time.Second, func() {
+			if len(m.pressure.Conditions) != 0 {
+				t.Errorf("reported before anything was read: %v", m.pressure)
+			}
+		}, 16*time.Second, func() {
+			if evictions(m.did) != 1 {
+				t.Errorf("did %q, want one eviction", m.did)
+			}
+			m.disk = 50
+		}, time.Minute, func() {
+			if evictions(m.did) != 1 {
+				t.Errorf("did %q, want one eviction", m.did)
+			}
+		})
+}
+
+func evictions(did []string) (n int) {
+	for _, what := range did {
+		if strings.HasPrefix(what, "evict ") {
+			n++
+		}
+	}
+	return n
+}
+
+// A threshold that no node of this size can be above is a mistake, and not a reason to evict all pods.
+func TestAThresholdAboveTheCapacity(t *testing.T) {
+	m := newMachine(t)
+	m.add("a", gi, nil)
+	m.run(m.options(map[string]string{"memory.available": "11Gi"}, nil), Adopted{}, time.Minute, func() {
+		if len(m.did) != 0 || m.under(v1.NodeMemoryPressure) != v1.ConditionFalse {
+			t.Errorf("did %q, %v", m.did, m.pressure)
+		}
+	})
+}
+
+// A pod that podsync refused to evict is not the last that was evicted.
+func TestARefusedEvictionIsNotTheLast(t *testing.T) {
+	m := newMachine(t)
+	m.add("refused", 8*gi, nil)
+	m.refuse["refused"] = true
+	m.run(m.options(low, nil), Adopted{Last: LastEviction{PodUID: "before"}}, 5*time.Second, func() {
+		if !slices.Contains(m.did, "refused refused") || m.pressure.Last.PodUID != "before" {
+			t.Errorf("did %q, the last is %v", m.did, m.pressure.Last)
+		}
+	})
+}
+
 // While space is still being freed, or imagegc restarts, no pod goes; but not for ever.
 func TestNoPodGoesWhileSpaceIsBeingFreed(t *testing.T) {
 	m := newMachine(t)
@@ -403,13 +510,13 @@ func TestTheFuse(t *testing.T) {
 		due := man.tracker.Update(o.Thresholds, man.seen, time.Now())
 		man.fuse.Evicted(time.Now().Add(-time.Millisecond)) // as if the wait for the last pod had been skipped
 		for range 2 {
-			if out := man.work(due, o.Thresholds, false).do(t.Context()); out.evicted || len(m.did) > 0 {
+			if out := workOf(t.Context(), man, due).do(t.Context()); out.evicted || len(m.did) > 0 {
 				t.Errorf("evicted %q", m.did)
 			}
 			time.Sleep(5 * time.Second)
 		}
 		time.Sleep(time.Minute)
-		if out := man.work(due, o.Thresholds, false).do(t.Context()); !out.evicted {
+		if out := workOf(t.Context(), man, due).do(t.Context()); !out.evicted {
 			t.Error("the fuse stays blown")
 		}
 	})

@@ -63,6 +63,7 @@ func (m *Manager) blind(c v1.NodeConditionType) (s signal.Signal, err error) {
 // Metrics of a Manager.
 type Metrics struct {
 	evictions, skipped *prometheus.CounterVec
+	statsAge           *prometheus.HistogramVec
 	stopped            prometheus.Counter
 }
 
@@ -71,6 +72,11 @@ func NewMetrics(to prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_evictions", Help: "Cumulative number of pod evictions by eviction signal",
+		}, []string{"eviction_signal"}),
+		statsAge: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "kubelet_eviction_stats_age_seconds",
+			Help:    "Time between when stats are collected, and when pod is evicted based on those stats by eviction signal",
+			Buckets: prometheus.DefBuckets,
 		}, []string{"eviction_signal"}),
 		skipped: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_evictor_skipped_readings_total",
@@ -81,6 +87,6 @@ func NewMetrics(to prometheus.Registerer) *Metrics {
 			Help: "Evictions that were stopped because they followed one another too fast.",
 		}),
 	}
-	to.MustRegister(m.evictions, m.skipped, m.stopped)
+	to.MustRegister(m.evictions, m.statsAge, m.skipped, m.stopped)
 	return m
 }

@@ -35,6 +35,8 @@ const (
 type outcome struct {
 	// evicted says that a pod was evicted, pressure that a threshold was met.
 	evicted, pressure bool
+	// interrupted says that the round gave way to a more urgent one.
+	interrupted bool
 }
 
 // round is one round of work, with all that it needs: the loop goes on meanwhile.
@@ -49,8 +51,11 @@ type round struct {
 	seen threshold.Observations
 	lay  threshold.Layout
 	log  *slog.Logger
-	// asked is told of an eviction before it is asked for.
-	asked chan<- LastEviction
+	// last is the eviction before this round. asked is told of a new one before it is asked for.
+	last  LastEviction
+	asked chan LastEviction
+	// look ends when a more urgent round waits for this one. An eviction that is under way is not given up for it.
+	look context.Context //nolint:containedctx // beside the context of what goes on
 
 	layoutKnown bool
 	// storage says that the limits of local storage are looked at first.
@@ -60,8 +65,7 @@ type round struct {
 func (m *Manager) work(due, all []threshold.Threshold, storage bool) *round {
 	r := &round{
 		Options: &m.o, fuse: &m.fuse, postponed: &m.postponed, due: due, all: all, seen: maps.Clone(m.seen),
-		lay: m.layout, asked: m.asked,
-		layoutKnown: m.layoutKnown, storage: storage, log: m.o.Log,
+		lay: m.layout, last: m.last, asked: m.asked, layoutKnown: m.layoutKnown, storage: storage, log: m.o.Log,
 	}
 	if len(due) > 0 {
 		r.log = m.o.Log.With("signal", due[0].Signal)
@@ -69,9 +73,15 @@ func (m *Manager) work(due, all []threshold.Threshold, storage bool) *round {
 	return r
 }
 
+// urgent says that a round is for memory or process IDs, of which the disk's must not cost any time.
+func urgent(due []threshold.Threshold) bool {
+	return len(due) > 0 && due[0].Signal.Condition() != v1.NodeDiskPressure
+}
+
 // do evicts a pod that exceeds its limits of local storage, or else frees what is short. One pod is evicted at most.
-func (r *round) do(ctx context.Context) outcome {
-	out := outcome{pressure: len(r.due) > 0}
+func (r *round) do(ctx context.Context) (out outcome) {
+	out.pressure = len(r.due) > 0
+	defer func() { out.interrupted = r.look.Err() != nil && ctx.Err() == nil }()
 	if r.storage {
 		out.evicted = r.exceeds(ctx)
 	}
@@ -88,11 +98,14 @@ func (r *round) relieve(ctx context.Context) bool {
 	r.log.Info("a threshold is met", "resource", starved, "available", r.seen[first.Signal].Available,
 		"capacity", r.seen[first.Signal].Capacity)
 	r.Node.ThresholdMet(starved)
-	if r.reclaim(ctx, first.Signal) {
+	if r.reclaim(first.Signal) {
+		if r.look.Err() != nil {
+			return false
+		}
 		r.log.Info("the node has enough again without an eviction", "resource", starved)
 		return false
 	}
-	candidates, err := r.candidates(ctx, first.Signal)
+	candidates, err := r.candidates(first.Signal)
 	if err != nil {
 		r.log.Error("no pod is evicted", logkey.Err, err)
 		return false
@@ -109,6 +122,8 @@ func (r *round) relieve(ctx context.Context) bool {
 			return false
 		}
 		if r.evict(ctx, string(first.Signal), r.grace(first, c.Pod), c) {
+			r.Metrics.statsAge.WithLabelValues(string(first.Signal)).Observe(
+				max(time.Since(r.seen[first.Signal].Time), 0).Seconds())
 			return true
 		}
 	}
@@ -135,19 +150,19 @@ type candidate struct {
 	Disruption bool
 }
 
-// candidates are the pods of which something runs, the first to evict first.
-func (r *round) candidates(ctx context.Context, s signal.Signal) ([]candidate, error) {
+// candidates are the pods that have not ended, the first to evict first.
+func (r *round) candidates(s signal.Signal) ([]candidate, error) {
 	active := r.Pods.Active()
 	if len(active) == 0 {
-		return nil, errors.New("nothing of any pod runs")
+		return nil, errors.New("no pod is active")
 	}
 	disk := s.Condition() == v1.NodeDiskPressure
-	figures, err := r.Usage.Of(ctx, active, disk)
+	figures, err := r.Usage.Of(r.look, active, disk)
 	if figures == nil {
 		return nil, err
 	}
 	if err != nil {
-		r.log.Warn("what pods use is not all from stats", logkey.Err, err)
+		r.log.Warn("what pods use is not known of all", logkey.Err, err)
 	}
 	list := make([]*v1.Pod, len(active))
 	for i := range active {
@@ -162,12 +177,12 @@ func (r *round) candidates(ctx context.Context, s signal.Signal) ([]candidate, e
 	return all, nil
 }
 
-// stillMet reads memory once more: a single reading that was wrong must cost no pod.
+// stillMet reads memory and process IDs once more: a single reading that was wrong must cost no pod.
 func (r *round) stillMet(t threshold.Threshold) error {
-	if t.Signal.Resource() != v1.ResourceMemory {
-		return nil
+	if t.Signal.Condition() == v1.NodeDiskPressure {
+		return nil // it was read again after space was freed
 	}
-	again := r.Reader.Memory()
+	again := r.Reader.Quick()
 	o, ok := again.Seen[t.Signal]
 	if !ok {
 		return fmt.Errorf("the signal cannot be read again: %w", again.Failed[t.Signal])
@@ -186,16 +201,14 @@ func (r *round) evict(ctx context.Context, because string, grace int64, c candid
 	call, cancel := context.WithTimeout(ctx, limit+limit/2+evictSlack)
 	defer cancel()
 	asked := time.Now()
-	select {
-	case r.asked <- LastEviction{string(c.UID), asked}:
-	default: // the loop has not even reported the one before
-	}
+	r.announce(LastEviction{string(c.UID), asked})
 	log.Info("the pod is evicted", logkey.Message, c.Message)
 	err := r.Node.Evict(call, Eviction{
 		Pod: c.Pod, Message: c.Message, GraceSeconds: grace, Annotations: c.Annotations, Disruption: c.Disruption,
 	})
 	if errors.Is(err, ErrRefused) {
 		log.Warn("podsync does not evict the pod", logkey.Err, err)
+		r.announce(r.last)
 		return false
 	}
 	r.fuse.Evicted(asked)
@@ -207,6 +220,15 @@ func (r *round) evict(ctx context.Context, because string, grace int64, c candid
 		log.Warn("the evicted pod still runs")
 	}
 	return true
+}
+
+// announce has the loop report an eviction, in place of one that it has not reported yet.
+func (r *round) announce(last LastEviction) {
+	select {
+	case <-r.asked:
+	default:
+	}
+	r.asked <- last
 }
 
 func (r *round) grace(t threshold.Threshold, p *v1.Pod) int64 {
@@ -222,7 +244,7 @@ func (r *round) grace(t threshold.Threshold, p *v1.Pod) int64 {
 
 // reclaim frees space of the node, if the signal is of a disk, and says whether no pod is
 // evicted: every threshold is over then, or more can be freed.
-func (r *round) reclaim(ctx context.Context, s signal.Signal) bool {
+func (r *round) reclaim(s signal.Signal) bool {
 	containers, images := reclaims(s, r.lay)
 	if !containers && !images {
 		return false
@@ -232,7 +254,7 @@ func (r *round) reclaim(ctx context.Context, s signal.Signal) bool {
 		if !wanted {
 			return
 		}
-		call, cancel := context.WithTimeout(ctx, reclaimTimeout)
+		call, cancel := context.WithTimeout(r.look, reclaimTimeout)
 		defer cancel()
 		if err := ask(call); err != nil {
 			r.log.Warn("what nobody needs is not all removed", "what", what, logkey.Err, err)
@@ -241,11 +263,11 @@ func (r *round) reclaim(ctx context.Context, s signal.Signal) bool {
 	}
 	free("dead containers", containers, r.Node.RemoveDeadContainers)
 	free("unused images", images, r.Node.DeleteUnusedImages)
-	again := r.Reader.All(ctx)
-	if _, ok := again.Seen[s]; !ok {
+	again := r.Reader.All(r.look)
+	if _, ok := again.Seen[s]; !ok || r.look.Err() != nil {
 		return true // nothing is evicted for a signal that cannot be read
 	}
-	r.seen = again.Seen
+	// As with the kubelet, the words about an eviction have what was seen before.
 	if len(threshold.Met(r.all, again.Seen, true)) == 0 {
 		*r.postponed = 0
 		return true

@@ -62,25 +62,36 @@ type Result struct {
 	LayoutKnown bool
 }
 
-// Memory reads only the signals of memory, which takes a fraction of a millisecond.
-func (r *Reader) Memory() Result {
+// Quick reads the signals of memory and process IDs, which takes a fraction of a millisecond.
+func (r *Reader) Quick() Result {
 	out := newResult()
-	r.memory(out)
+	r.quick(out)
 	return *out
 }
 
-// All reads all signals. It takes some seconds if a filesystem or the runtime hangs.
+// Disks reads the signals of the filesystems. It takes some seconds if one of them or the runtime hangs.
+func (r *Reader) Disks(ctx context.Context) Result {
+	out := newResult()
+	r.allDisks(ctx, out)
+	return *out
+}
+
+// All reads all signals, and takes as long as Disks.
 func (r *Reader) All(ctx context.Context) Result {
 	out := newResult()
-	r.memory(out)
-	limit, running, err := r.o.Processes.Read()
-	out.add(signal.PIDAvailable, max(limit-running, 0), limit, err)
 	r.allDisks(ctx, out)
+	r.quick(out)
 	return *out
 }
 
 func newResult() *Result {
 	return &Result{Seen: threshold.Observations{}, Failed: map[signal.Signal]error{}}
+}
+
+func (r *Reader) quick(out *Result) {
+	r.memory(out)
+	limit, running, err := r.o.Processes.Read()
+	out.add(signal.PIDAvailable, max(limit-running, 0), limit, err)
 }
 
 func (r *Reader) memory(out *Result) {

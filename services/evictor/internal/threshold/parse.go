@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -95,7 +96,7 @@ func parseSignal(field, name string) (signal.Signal, error) {
 }
 
 // parseValue reads a quantity or a percentage. A threshold is above 0 and at most 100%; a reclaim may be the quantity
-// 0.
+// 0, and more than 100%.
 func parseValue(field, text string, reclaim bool) (Value, error) {
 	if number, ok := strings.CutSuffix(text, "%"); ok {
 		percent, err := strconv.ParseFloat(number, 32)
@@ -103,7 +104,7 @@ func parseValue(field, text string, reclaim bool) (Value, error) {
 		if reclaim {
 			least = percent > 0
 		}
-		if err != nil || !least || !(percent <= 100) {
+		if err != nil || !least || !(percent <= 100) && !(reclaim && percent <= math.MaxInt32) {
 			return Value{}, fmt.Errorf("%s is %q: write a percentage above 0%% and up to 100%%, such as 10%%", field, text)
 		}
 		return Value{Percentage: float32(percent) / 100}, nil

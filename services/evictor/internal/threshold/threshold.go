@@ -46,6 +46,12 @@ type Threshold struct {
 	MinReclaim Value
 }
 
+// Impossible says that a node of this capacity is below the threshold whatever runs on it.
+func (t Threshold) Impossible(capacity int64) bool {
+	quantity := t.Value.Of(capacity)
+	return quantity.CmpInt64(capacity) > 0
+}
+
 // Hard says that pods are evicted at once.
 func (t Threshold) Hard() bool { return t.Grace == 0 }
 
