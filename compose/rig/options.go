@@ -58,7 +58,7 @@ type Options struct {
 	MaxPods int
 	// NodeDisk and ImageDisk are the sizes in MiB of filesystems of their own below the agent's root directory and below
 	// containerd's, which tests can fill. A machine of the node's own has none of them. Default: 0, which leaves both on
-	// the filesystem of Dir.
+	// the filesystem of Dir. How full that is is not the node's business: the agent's thresholds ignore it.
 	NodeDisk, ImageDisk int
 	// DefaultPlaces puts what belongs to the agent where a kubelet has it by
 	// default, for tests that know no other place: the folders /var/lib/kubelet

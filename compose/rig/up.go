@@ -245,6 +245,8 @@ func (i *Instance) setup(ctx context.Context, o Options) error {
 		ClientCA:        filepath.Join(i.pkiDir(), pki.CA),
 		PluginDir:       filepath.Join(i.r.Dir, "volume-plugins"),
 		MaxPods:         int32(o.MaxPods),
+		ForeignNodeFs:   o.NodeDisk == 0,
+		ForeignImageFs:  o.ImageDisk == 0,
 	}
 	if o.DefaultPlaces {
 		if err := i.makeDefaultPlaces(); err != nil {

@@ -75,6 +75,55 @@ func TestKubeletConfigurationWithStaticPodsAndReadOnlyPort(t *testing.T) {
 	}
 }
 
+// A developer's disk that is nearly full makes no node that evicts every pod.
+func TestKubeletConfigurationIgnoresForeignDisks(t *testing.T) {
+	tests := []struct {
+		name        string
+		node, image bool
+		want, not   []string
+	}{
+		{name: "both the node's own", not: []string{"evictionHard", "imageGCHighThresholdPercent"}},
+		{
+			name: "both foreign", node: true, image: true,
+			want: []string{
+				"  imagefs.available: 0%", "  imagefs.inodesFree: 0%", "  memory.available: 100Mi",
+				"  nodefs.available: 0%", "  nodefs.inodesFree: 0%", "imageGCHighThresholdPercent: 100",
+			},
+		},
+		{
+			name: "a foreign node filesystem", node: true,
+			want: []string{"  imagefs.available: 15%", "  imagefs.inodesFree: 5%", "  nodefs.available: 0%"},
+			not:  []string{"imageGCHighThresholdPercent"},
+		},
+		{
+			name: "a foreign image filesystem", image: true,
+			want: []string{"  imagefs.available: 0%", "  nodefs.available: 10%", "  nodefs.inodesFree: 5%"},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "config.yaml")
+			if err := (Kubelet{ForeignNodeFs: tt.node, ForeignImageFs: tt.image}).Write(path); err != nil {
+				t.Fatal(err)
+			}
+			got, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, line := range tt.want {
+				if !strings.Contains("\n"+string(got), "\n"+line+"\n") {
+					t.Errorf("no %q in:\n%s", line, got)
+				}
+			}
+			for _, word := range tt.not {
+				if strings.Contains(string(got), word) {
+					t.Errorf("%q in:\n%s", word, got)
+				}
+			}
+		})
+	}
+}
+
 func containerd(dir string) Containerd {
 	return Containerd{
 		Dir:          dir,

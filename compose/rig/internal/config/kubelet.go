@@ -25,6 +25,8 @@ type Kubelet struct {
 	MaxPods         int32
 	StaticPods      string // the folder of static pods; may be empty
 	ReadOnlyPort    int32  // the port of the API for everybody, on NodeIP; 0: none
+	ForeignNodeFs   bool   // the node filesystem is not the node's own: it is never short of space
+	ForeignImageFs  bool   // nor the image filesystem: no image is removed to free space on it
 }
 
 // Write writes the KubeletConfiguration to the file. What it does not set has
@@ -52,6 +54,7 @@ func (k Kubelet) Write(path string) error {
 		StaticPodPath:            k.StaticPods,
 		ReadOnlyPort:             k.ReadOnlyPort,
 	}
+	k.ignoreForeignDisks(&c)
 	c.Authentication.X509.ClientCAFile = k.ClientCA
 	if k.HealthPort != 0 {
 		c.HealthzPort = ptr(int32(k.HealthPort))
@@ -66,6 +69,28 @@ func (k Kubelet) Write(path string) error {
 		return fmt.Errorf("write kubelet configuration: %w", err)
 	}
 	return write(path, text)
+}
+
+// ignoreForeignDisks sets thresholds that a filesystem of the developer's machine never meets, however full it is. The
+// other thresholds are the kubelet's defaults, which a configuration that sets one has to repeat.
+func (k Kubelet) ignoreForeignDisks(c *kubeletconfig.KubeletConfiguration) {
+	if !k.ForeignNodeFs && !k.ForeignImageFs {
+		return
+	}
+	c.EvictionHard = map[string]string{
+		"memory.available":   "100Mi",
+		"nodefs.available":   "10%",
+		"nodefs.inodesFree":  "5%",
+		"imagefs.available":  "15%",
+		"imagefs.inodesFree": "5%",
+	}
+	if k.ForeignNodeFs {
+		c.EvictionHard["nodefs.available"], c.EvictionHard["nodefs.inodesFree"] = "0%", "0%"
+	}
+	if k.ForeignImageFs {
+		c.EvictionHard["imagefs.available"], c.EvictionHard["imagefs.inodesFree"] = "0%", "0%"
+		c.ImageGCHighThresholdPercent = ptr(int32(100))
+	}
 }
 
 // prune drops what nobody set: the types print an unset duration as 0s and an
