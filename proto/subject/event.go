@@ -51,21 +51,21 @@ func LifecycleEvent(podUID string) string { return "microlet.evt.pleg.lifecycle.
 //	microlet.evt.pleg.lifecycle.*
 const LifecycleEvents = "microlet.evt.pleg.lifecycle.*"
 
-// GoneEvent is the bus's hint that it lost the connection of a service's replica.
+// DisconnectEvent is the bus's hint that it lost the connection of a service's replica.
 //
-//	microlet.evt.bus.gone.<service>.<replica>
-func GoneEvent(r role.Role, replica string) string {
-	return "microlet.evt.bus.gone." + mustToken(string(r)) + "." + mustToken(replica)
+//	microlet.evt.bus.disconnect.<service>.<replica>
+func DisconnectEvent(r role.Role, replica string) string {
+	return "microlet.evt.bus.disconnect." + mustToken(string(r)) + "." + mustToken(replica)
 }
 
-// GoneEvents matches every GoneEvent.
+// DisconnectEvents matches every DisconnectEvent.
 //
-//	microlet.evt.bus.gone.*.*
-const GoneEvents = "microlet.evt.bus.gone.*.*"
+//	microlet.evt.bus.disconnect.*.*
+const DisconnectEvents = "microlet.evt.bus.disconnect.*.*"
 
-// GoneEventOf returns whom a GoneEvent's subject is about.
-func GoneEventOf(subj string) (r role.Role, replica string, ok bool) {
-	writer, ok := strings.CutPrefix(subj, "microlet.evt.bus.gone.")
+// DisconnectEventOf returns the replica that a DisconnectEvent is about.
+func DisconnectEventOf(subj string) (r role.Role, replica string, ok bool) {
+	writer, ok := strings.CutPrefix(subj, "microlet.evt.bus.disconnect.")
 	if !ok {
 		return "", "", false
 	}
@@ -83,7 +83,7 @@ type Event struct {
 func Events() []Event {
 	return []Event{
 		{LifecycleEvents, role.PLEG, []role.Role{role.Podsync}},
-		{GoneEvents, role.Bus, []role.Role{role.Podsync}},
+		{DisconnectEvents, role.Bus, []role.Role{role.Podsync}},
 	}
 }
 

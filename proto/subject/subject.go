@@ -224,7 +224,7 @@ const (
 	//	pressure
 	NodePressure = "pressure"
 
-	// StatsSummary tells when the last summary was taken.
+	// StatsSummary reports when the last summary was taken.
 	//
 	//	summary
 	StatsSummary = "summary"

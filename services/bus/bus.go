@@ -30,7 +30,7 @@ func Run(ctx context.Context, cfg Config) error {
 	o.Log = s.Log
 	lost := &notifier{publish: func(subj string) error { return s.Bus.Publish(subj, &emptypb.Empty{}) }}
 	s.Bus.OnConnect(lost.retry)
-	o.Gone = func(r role.Role, replica string) { lost.notify(subject.GoneEvent(r, replica)) }
+	o.Disconnected = func(r role.Role, replica string) { lost.notify(subject.DisconnectEvent(r, replica)) }
 	// The folder of the socket is there before the server writes its certificate into it.
 	l, err := s.Listen(cfg.Service.BusSocket())
 	if err != nil {

@@ -13,23 +13,25 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 )
 
-// goneSubject is where the NATS server itself tells its system account of lost connections.
-const goneSubject = "$SYS.ACCOUNT.*.DISCONNECT"
+// disconnectSubject is where the NATS server itself reports lost connections to its system account.
+const disconnectSubject = "$SYS.ACCOUNT.*.DISCONNECT"
 
-// goneWatch hears from the server which connections it lost. A kernel closes the connection of a
+// disconnectWatch learns from the server which connections it lost. A kernel closes the connection of a
 // process that dies at once, so this is the earliest that a death can be known of.
-type goneWatch struct {
+type disconnectWatch struct {
 	nc *nats.Conn
 }
 
-// watchGone calls notify for each service's connection that is lost, from one goroutine. The name of a
+// watchDisconnects calls notify for each service's connection that is lost, from one goroutine. The name of a
 // connection counts only if it signed in with that role's key.
-func (s *Server) watchGone(key signer, roles map[string]role.Role, notify func(r role.Role, replica string)) error {
+func (s *Server) watchDisconnects(
+	key signer, roles map[string]role.Role, notify func(r role.Role, replica string),
+) error {
 	nc, err := nats.Connect("", nats.InProcessServer(s.ns), key.option(), nats.Name("system"), nats.NoReconnect())
 	if err != nil {
 		return fmt.Errorf("system connection: %w", err)
 	}
-	_, err = nc.Subscribe(goneSubject, func(m *nats.Msg) {
+	_, err = nc.Subscribe(disconnectSubject, func(m *nats.Msg) {
 		var event server.DisconnectEventMsg
 		if err := json.Unmarshal(m.Data, &event); err != nil {
 			s.log.Warn("the event of a lost connection cannot be read", logkey.Err, err)
@@ -54,13 +56,13 @@ func (s *Server) watchGone(key signer, roles map[string]role.Role, notify func(r
 	}
 	if err != nil {
 		nc.Close()
-		return fmt.Errorf("subscribe to %s: %w", goneSubject, err)
+		return fmt.Errorf("subscribe to %s: %w", disconnectSubject, err)
 	}
-	s.gone = &goneWatch{nc: nc}
+	s.disconnects = &disconnectWatch{nc: nc}
 	return nil
 }
 
-func (g *goneWatch) close() {
+func (g *disconnectWatch) close() {
 	if g != nil {
 		g.nc.Close()
 	}

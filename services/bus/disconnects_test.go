@@ -64,7 +64,7 @@ func TestRunTellsWhoIsGone(t *testing.T) {
 
 	listener, connected := connect(role.Podsync, "0")
 	gone := make(chan string, 16)
-	listener.Subscribe(subject.GoneEvents, func(subj string, _ []byte) { gone <- subj })
+	listener.Subscribe(subject.DisconnectEvents, func(subj string, _ []byte) { gone <- subj })
 	run(listener.Run)
 	wait("connection of the listener", connected)
 
@@ -75,7 +75,7 @@ func TestRunTellsWhoIsGone(t *testing.T) {
 	stop()
 	select {
 	case subj := <-gone:
-		if r, replica, ok := subject.GoneEventOf(subj); !ok || r != role.Prober || replica != "1" {
+		if r, replica, ok := subject.DisconnectEventOf(subj); !ok || r != role.Prober || replica != "1" {
 			t.Errorf("gone is %s", subj)
 		}
 		t.Logf("reported after %v", time.Since(began))

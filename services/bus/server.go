@@ -45,9 +45,9 @@ type ServerOptions struct {
 	// Log is where the server's own log goes; slog.Default() when nil.
 	Log *slog.Logger
 
-	// Gone is called, from one goroutine, for each service's connection that was lost; it must not
+	// Disconnected is called, from one goroutine, for each service's connection that was lost; it must not
 	// block. Nil hears nothing.
-	Gone func(r role.Role, replica string)
+	Disconnected func(r role.Role, replica string)
 
 	bootIDFile string // kernelBootID but in tests
 }
@@ -55,10 +55,10 @@ type ServerOptions struct {
 // Server is a running NATS server with the contract's streams. It listens nowhere by itself: Serve gives it
 // connections.
 type Server struct {
-	ns     *server.Server
-	log    *slog.Logger
-	gone   *goneWatch           // nil without ServerOptions.Gone
-	owners map[string]role.Role // the role of each service's key
+	ns          *server.Server
+	log         *slog.Logger
+	disconnects *disconnectWatch     // nil without ServerOptions.Disconnected
+	owners      map[string]role.Role // the role of each service's key
 }
 
 var _ nats.InProcessConnProvider = (*Server)(nil)
@@ -97,7 +97,7 @@ func StartServer(ctx context.Context, o ServerOptions) (*Server, error) {
 	}
 	ns.SetLoggerV2(&serverLog{o.Log}, false, false, false)
 	s := &Server{ns: ns, log: o.Log, owners: ids.owners}
-	if err := s.prepare(ctx, ids, o.Gone); err != nil {
+	if err := s.prepare(ctx, ids, o.Disconnected); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -154,7 +154,7 @@ func (s *Server) prepare(ctx context.Context, ids *identities, gone func(role.Ro
 	if gone == nil {
 		return nil
 	}
-	return s.watchGone(ids.system, ids.owners, gone)
+	return s.watchDisconnects(ids.system, ids.owners, gone)
 }
 
 // makeStreams makes those of a role's account.
@@ -206,7 +206,7 @@ func (s *Server) Connections() int { return s.ns.NumClients() }
 
 // Close stops the server and waits for it.
 func (s *Server) Close() {
-	s.gone.close()
+	s.disconnects.close()
 	s.ns.Shutdown()
 	s.ns.WaitForShutdown()
 }

@@ -192,8 +192,8 @@ func TestBusKilledUnderEveryBucket(t *testing.T) {
 				t.Errorf("%s of %s is %v", name, r, got)
 			}
 		}
-		if got := p.metric("microlet_bus_watch_restarts_total", "reason", "deaf"); got != 0 {
-			t.Errorf("%s took %v watches for deaf that were not", r, got)
+		if got := p.metric("microlet_bus_watch_restarts_total", "reason", "stalled"); got != 0 {
+			t.Errorf("%s took %v working watches for stalled", r, got)
 		}
 	}
 }

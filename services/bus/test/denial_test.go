@@ -167,20 +167,20 @@ func TestNobodyConnectsWithoutAKey(t *testing.T) {
 	n.raw(role.Up) // a key is taken
 }
 
-// deafener is a proxy before the bus that can drop what the bus tells of buckets, and nothing else.
-type deafener struct {
+// droppingProxy is a proxy before the bus that can drop the bus's messages about buckets, and nothing else.
+type droppingProxy struct {
 	net.Listener
-	to   string
-	deaf atomic.Bool
-	wg   sync.WaitGroup
+	to       string
+	dropping atomic.Bool
+	wg       sync.WaitGroup
 }
 
-func newDeafener(t *testing.T, to string) *deafener {
+func newDroppingProxy(t *testing.T, to string) *droppingProxy {
 	l, err := net.Listen("unix", to+".proxy")
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &deafener{Listener: l, to: to}
+	d := &droppingProxy{Listener: l, to: to}
 	d.wg.Go(func() {
 		for {
 			down, err := l.Accept()
@@ -199,7 +199,7 @@ func newDeafener(t *testing.T, to string) *deafener {
 	return d
 }
 
-func (d *deafener) filter(down io.Writer, up *bufio.Reader) {
+func (d *droppingProxy) filter(down io.Writer, up *bufio.Reader) {
 	for {
 		line, err := up.ReadBytes('\n')
 		if err != nil {
@@ -213,7 +213,7 @@ func (d *deafener) filter(down io.Writer, up *bufio.Reader) {
 			if _, err := io.ReadFull(up, body); err != nil {
 				return
 			}
-			if d.deaf.Load() && strings.HasPrefix(fields[1], "$KV.") {
+			if d.dropping.Load() && strings.HasPrefix(fields[1], "$KV.") {
 				continue
 			}
 			out = append(out, body...)
@@ -228,7 +228,7 @@ func (d *deafener) filter(down io.Writer, up *bufio.Reader) {
 func TestADeafWatchIsFound(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	proxy := newDeafener(t, n.socket())
+	proxy := newDroppingProxy(t, n.socket())
 	defer proxy.Close()
 	var v view
 	reader := n.peer(role.Prober, "0", proxy.Addr().String(),
@@ -239,15 +239,15 @@ func TestADeafWatchIsFound(t *testing.T) {
 	// Past the time in which the list is continued, so that only the audit can find it. Audits that find nothing
 	// are not reported, so there is nothing else to wait for.
 	time.Sleep(2 * time.Second)
-	if got := reader.metric("microlet_bus_watch_restarts_total", "reason", "deaf"); got != 0 {
-		t.Fatalf("a watch that hears was taken for deaf %v times", got)
+	if got := reader.metric("microlet_bus_watch_restarts_total", "reason", "stalled"); got != 0 {
+		t.Fatalf("a working watch was taken for stalled %v times", got)
 	}
-	proxy.deaf.Store(true)
+	proxy.dropping.Store(true)
 	podsync.Own(subject.Pods).Put("a", wrapperspb.String("2"))
 	took := proctest.Await(t, bound, "the missed value is known",
 		func() bool { m, _ := v.Get("a"); return m.GetValue() == "2" })
 	t.Logf("the missed value is known after %v", took)
-	proctest.Await(t, bound, "the deaf watch is counted", func() bool {
-		return reader.metric("microlet_bus_watch_restarts_total", "bucket", subject.Pods, "reason", "deaf") >= 1
+	proctest.Await(t, bound, "the stalled watch is counted", func() bool {
+		return reader.metric("microlet_bus_watch_restarts_total", "bucket", subject.Pods, "reason", "stalled") >= 1
 	})
 }

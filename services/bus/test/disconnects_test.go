@@ -54,7 +54,7 @@ func TestNobodyComesUnnoticed(t *testing.T) {
 	}()
 	gone := make(chan string, 16)
 	b, err := bustest.Start(t.Context(), dir, slog.New(slog.DiscardHandler), func(o *server.ServerOptions) {
-		o.Gone = func(r role.Role, replica string) { gone <- subject.Writer(r, replica) }
+		o.Disconnected = func(r role.Role, replica string) { gone <- subject.Writer(r, replica) }
 	})
 	if err != nil {
 		t.Fatal(err)

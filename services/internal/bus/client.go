@@ -27,7 +27,7 @@ const (
 	reconnectMin   = 50 * time.Millisecond
 	reconnectMax   = time.Second
 	connectTimeout = 2 * time.Second
-	// A bus that is stopped keeps its sockets open; two pings unanswered tell.
+	// A bus that is stopped keeps its sockets open; two unanswered pings show that.
 	pingInterval = 2 * time.Second
 	maxPings     = 2
 	// writeTimeout bounds a write to a stopped bus whose socket buffer is full.

@@ -284,7 +284,7 @@ func (s *store) apply(e entry) {
 	s.set(e.key, it)
 	s.mu.Unlock()
 	if !same {
-		s.tell(e.key)
+		s.notify(e.key)
 	}
 }
 
@@ -297,7 +297,7 @@ func (s *store) drop(e entry) {
 	}
 	s.set(e.key, nil)
 	s.mu.Unlock()
-	s.tell(e.key)
+	s.notify(e.key)
 }
 
 // dropOlder drops stale keys: at a writer's mark, the keys of its older epochs are gone.
@@ -342,7 +342,7 @@ func (s *store) dropped(stale []string) {
 	s.c.metrics.stale.WithLabelValues(s.bucket).Add(float64(len(stale)))
 	s.c.log.Info("dropped keys that their writer no longer has", "bucket", s.bucket, "keys", len(stale))
 	for _, key := range stale {
-		s.tell(key)
+		s.notify(key)
 	}
 }
 
@@ -363,7 +363,7 @@ func (s *store) lacks(e entry) bool {
 	return it == nil || it.writer != e.writer || it.epoch < e.epoch || it.epoch == e.epoch && it.rev < e.rev
 }
 
-func (s *store) tell(key string) {
+func (s *store) notify(key string) {
 	if s.changed != nil {
 		s.changed(key)
 	}

@@ -43,7 +43,7 @@ var (
 // All that was acknowledged before is in the list, and what is put later is heard. Between them is a
 // gap: JetStream stores a message some time after the server has passed it to its subscribers, so one
 // that was under way is neither heard nor in the list. Hence the list is continued a few times, soon
-// and then at each audit. An audit that finds a change which should have been heard has found a deaf watch.
+// and then at each audit. An audit that finds a change which should have been heard has found a stalled watch.
 type watch struct {
 	c      *Client
 	bucket string
@@ -124,7 +124,7 @@ func (w *watch) run(ctx context.Context) error {
 			reason, after, failures = "reconnect", s.id, 0
 			continue
 		case errors.Is(err, errDeaf):
-			reason = "deaf"
+			reason = "stalled"
 		case errors.Is(err, errSlow):
 			reason = "slow"
 		default:
@@ -294,7 +294,7 @@ func (f *following) endList() {
 	}
 }
 
-// continueList asks for what the bucket has stored since the list, unless the watch has turned out to be deaf.
+// continueList asks for what the bucket has stored since the list, unless the watch has turned out to be stalled.
 func (f *following) continueList() error {
 	for key := range f.unheard {
 		// The value is known by now. What matters is that it did not come by itself.

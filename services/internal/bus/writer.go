@@ -133,7 +133,7 @@ func (w *Writer) Release(key string) {
 	}
 	delete(w.keys, key)
 	delete(w.unwritten, key)
-	w.poke()
+	w.wakeUp()
 }
 
 func (w *Writer) remove(key string) {
@@ -164,7 +164,7 @@ func (w *Writer) Complete() {
 			w.unwritten[key] = struct{}{}
 		}
 	}
-	w.poke()
+	w.wakeUp()
 }
 
 // Pending is the number of keys whose newest value the bus has not acknowledged.
@@ -198,10 +198,10 @@ func (w *Writer) enqueue(key string, c *ownedKey) {
 		c.queued = true
 		w.queue = append(w.queue, key)
 	}
-	w.poke()
+	w.wakeUp()
 }
 
-func (w *Writer) poke() {
+func (w *Writer) wakeUp() {
 	select {
 	case w.wake <- struct{}{}:
 	default:
@@ -220,7 +220,7 @@ func (w *Writer) deny(key string) {
 	if c.sending != nil {
 		c.sending()
 	}
-	w.poke()
+	w.wakeUp()
 }
 
 func (w *Writer) run(ctx context.Context) error {

@@ -108,7 +108,7 @@ func (*DeleteUnusedImagesRequest) Descriptor() ([]byte, []int) {
 	return file_microlet_imagegc_v1_imagegc_proto_rawDescGZIP(), []int{1}
 }
 
-// DeleteUnusedImagesResponse tells what was removed.
+// DeleteUnusedImagesResponse reports what was removed.
 type DeleteUnusedImagesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The sum of the sizes that the runtime gives. Images that share layers free less.

@@ -55,8 +55,8 @@ func New(b *bus.Client, workers Workers, log *slog.Logger, metrics prometheus.Re
 		Wake:     workers.Probed,
 		Metrics:  metrics,
 	})
-	b.Subscribe(subject.GoneEvents, func(subj string, _ []byte) {
-		if r, replica, ok := subject.GoneEventOf(subj); ok && r == role.Prober {
+	b.Subscribe(subject.DisconnectEvents, func(subj string, _ []byte) {
+		if r, replica, ok := subject.DisconnectEventOf(subj); ok && r == role.Prober {
 			p.assigner.Lost(replica)
 		}
 	})
@@ -72,7 +72,7 @@ func (p *Probing) Forget(uid types.UID) {
 	p.results.Forget(uid)
 }
 
-// Complete tells that every pod of the sources was set.
+// Complete reports that every pod of the sources was set.
 func (p *Probing) Complete() { p.assigner.Complete() }
 
 // Of implements worker.Probes.
