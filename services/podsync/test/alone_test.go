@@ -90,7 +90,7 @@ func TestPeersThatHang(t *testing.T) {
 	if again := n.runs("b"); again == b {
 		t.Error("an exited container runs")
 	}
-	t.Logf("an exit that no pleg tells of is followed by a restart after %s", time.Since(began).Round(time.Millisecond))
+	t.Logf("an exit that no pleg reports is followed by a restart after %s", time.Since(began).Round(time.Millisecond))
 	n.remove("a")
 	n.gone("a")
 }
@@ -223,7 +223,7 @@ func TestABrokenManifest(t *testing.T) {
 	p := n.start()
 	a := n.runs("a")
 	for _, file := range []string{"noyaml.yaml", "nopod.yaml", "binary.yaml", "nocontainer.yaml"} {
-		proctest.Await(t, soon, "the log tells of "+file, func() bool { return strings.Contains(p.Log.String(), file) })
+		proctest.Await(t, soon, "the log names "+file, func() bool { return strings.Contains(p.Log.String(), file) })
 	}
 	n.put("b")
 	n.runs("b")

@@ -176,7 +176,7 @@ func (a *apiserver) list(w http.ResponseWriter, r *http.Request) {
 	answer(w, list)
 }
 
-// follow tells of what happens to pods after a version, or of nothing, until its reader goes.
+// follow streams what happens to pods after a version, or nothing, until its reader goes.
 func (a *apiserver) follow(w http.ResponseWriter, r *http.Request, from int, pods bool) {
 	if r.URL.Query().Get("sendInitialEvents") == "true" {
 		fail(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)

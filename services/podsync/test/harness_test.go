@@ -219,7 +219,7 @@ func (n *node) counts(name string) *count {
 			}
 		}
 	})
-	proctest.Await(n.t, soon, "the runtime tells of its containers",
+	proctest.Await(n.t, soon, "the runtime lists its containers",
 		func() bool { return n.runtime.EventStreams() == 1 })
 	return c
 }

@@ -37,7 +37,7 @@ type Options struct {
 	Handlers []Handler
 	Nodes    Nodes
 	Evictor  Evictor
-	// Running tells of which pods something runs.
+	// Running returns the pods of which something runs.
 	Running func(ctx context.Context) (map[types.UID]bool, error)
 	Metrics prometheus.Registerer
 	Log     *slog.Logger
@@ -97,7 +97,7 @@ func NewAdmitter(o Options) *Admitter {
 	}
 }
 
-// Add tells of a pod that will ask. It never waits.
+// Add announces a pod that will ask. It never waits.
 func (a *Admitter) Add(p *v1.Pod, source podsyncv1.PodSource) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -114,7 +114,7 @@ func (a *Admitter) Heard(source podsyncv1.PodSource) {
 	a.wake()
 }
 
-// Ended tells that nothing of the pod will run any more: its place is free.
+// Ended reports that nothing of the pod will run any more: its place is free.
 func (a *Admitter) Ended(uid types.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

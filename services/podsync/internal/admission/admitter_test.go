@@ -154,7 +154,7 @@ func TestOlderPodsComeFirst(t *testing.T) {
 			for _, p := range pods {
 				m.ask(t.Context(), a, p, api)
 			}
-			a.want(t, map[string]string{}) // the source has more to tell
+			a.want(t, map[string]string{}) // the source has more to deliver
 			m.Heard(api)
 			a.want(t, map[string]string{
 				"p0": "admitted",

@@ -53,7 +53,7 @@ func (l *localPods) RemovePod(ctx context.Context,
 	return &podsyncv1.RemovePodResponse{Pod: localPod(p)}, nil
 }
 
-// GetLocalPod implements podsyncv1.PodsyncServiceServer. It tells of a pod that is ending, too.
+// GetLocalPod implements podsyncv1.PodsyncServiceServer. It also returns a pod that is ending.
 func (l *localPods) GetLocalPod(_ context.Context,
 	r *podsyncv1.GetLocalPodRequest) (*podsyncv1.GetLocalPodResponse, error) {
 	p, reported := l.mirrors.Get(types.UID(r.GetUid()))

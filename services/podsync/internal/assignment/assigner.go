@@ -86,7 +86,7 @@ func (a *Assigner) Set(p *v1.Pod) {
 	a.wake()
 }
 
-// Forget tells that a pod is gone.
+// Forget reports that a pod is gone.
 func (a *Assigner) Forget(uid types.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -97,7 +97,7 @@ func (a *Assigner) Forget(uid types.UID) {
 	}
 }
 
-// Complete tells that every pod of the sources was set.
+// Complete reports that every pod of the sources was set.
 func (a *Assigner) Complete() {
 	a.mu.Lock()
 	a.complete = true

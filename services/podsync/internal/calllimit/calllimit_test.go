@@ -21,7 +21,7 @@ func newTestLimiter(t *testing.T, limits Limits) *Limiter {
 	return l
 }
 
-// load runs calls against a limiter and tells in which order they began.
+// load runs calls against a limiter and reports in which order they began.
 type load struct {
 	l     *Limiter
 	mu    sync.Mutex

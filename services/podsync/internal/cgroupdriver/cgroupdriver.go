@@ -50,7 +50,7 @@ func (d *Driver) ask(ctx context.Context) (name string, sure bool) {
 	answer, err := d.runtime.RuntimeConfig(ctx)
 	switch {
 	case err != nil && !runtime.IsUnimplemented(err):
-		d.log.Warn("runtime did not tell its cgroup driver yet, taking the configured one", "driver", d.configured,
+		d.log.Warn("runtime has not reported its cgroup driver yet, using the configured one", "driver", d.configured,
 			logkey.Err, err)
 		return d.configured, false
 	case err != nil || answer.GetLinux() == nil:

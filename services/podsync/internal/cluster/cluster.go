@@ -28,7 +28,7 @@ type Cluster struct {
 	// Objects are ConfigMaps, Secrets and what else pods name, Tokens those of their service accounts.
 	Objects *objects.Store
 	Tokens  *objects.Tokens
-	// Services are the environment variables that tell containers of Services.
+	// Services are the environment variables that describe Services to containers.
 	Services       *objects.Services
 	RuntimeClasses runtimeclass.Finder
 
@@ -47,7 +47,7 @@ func New(client kubernetes.Interface, k *kubeletconfig.Config, workers Workers, 
 	}
 	if c.standalone {
 		c.Services = objects.NewServices(nil, nil)
-		client = nil // so that it tells what could not be asked for
+		client = nil // so that it reports what could not be asked for
 	} else {
 		services := factory.Core().V1().Services()
 		c.Services = objects.NewServices(services.Lister(), services.Informer().HasSynced)

@@ -132,7 +132,7 @@ func (m *model) start(s Start, sandbox string) {
 	if newest != nil && s.RestartCount <= newest.RestartCount {
 		t.Fatalf("restart count %d of %s after %d", s.RestartCount, s.Name, newest.RestartCount)
 	}
-	if s.Ephemeral && (newest != nil && newest.State != created || m.wasTold(s.Name)) {
+	if s.Ephemeral && (newest != nil && newest.State != created || m.startRecorded(s.Name)) {
 		t.Fatalf("ephemeral container %s is started a second time", s.Name)
 	}
 	if !s.Init && !s.Ephemeral {
@@ -195,7 +195,7 @@ func (m *model) settle() {
 			m.now = a.Wake
 		default:
 			m.atRest(a)
-			m.tell()
+			m.recordStarted()
 			return
 		}
 	}
@@ -219,7 +219,7 @@ func (m *model) atRest(a Actions) {
 		}
 	}
 	for i := range m.pod.Spec.EphemeralContainers {
-		if name := m.pod.Spec.EphemeralContainers[i].Name; m.state.Latest(name) == nil && !m.wasTold(name) {
+		if name := m.pod.Spec.EphemeralContainers[i].Name; m.state.Latest(name) == nil && !m.startRecorded(name) {
 			m.t.Fatalf("ephemeral container %s was never started", name)
 		}
 	}
@@ -235,8 +235,8 @@ func (m *model) atRest(a Actions) {
 	}
 }
 
-// tell puts into the pod's status what decides later about containers whose remains are gone.
-func (m *model) tell() {
+// recordStarted puts into the pod's status what decides later about containers whose remains are gone.
+func (m *model) recordStarted() {
 	m.pod.Status.EphemeralContainerStatuses = nil
 	for i := range m.pod.Spec.EphemeralContainers {
 		s := v1.ContainerStatus{Name: m.pod.Spec.EphemeralContainers[i].Name}
@@ -245,7 +245,7 @@ func (m *model) tell() {
 	}
 }
 
-func (m *model) wasTold(ephemeral string) bool {
+func (m *model) startRecorded(ephemeral string) bool {
 	return slices.ContainsFunc(m.pod.Status.EphemeralContainerStatuses,
 		func(s v1.ContainerStatus) bool { return s.Name == ephemeral })
 }

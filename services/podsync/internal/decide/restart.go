@@ -67,7 +67,7 @@ func restartsAfterKill(p *v1.Pod, c *v1.Container) bool {
 }
 
 // WantsStart reports whether a container of which the newest instance is given has to be
-// started. If the runtime has none, the end that the pod's status tells counts: a container
+// started. If the runtime has none, the end that the pod's status shows counts: a container
 // that is to run once does not run again because its remains were removed.
 func WantsStart(p *v1.Pod, reported *v1.PodStatus, c *v1.Container, newest *pod.Container) bool {
 	switch {

@@ -24,7 +24,7 @@ func CouldRestartAll(p *v1.Pod) bool {
 }
 
 // RestartingAll reports whether all containers of the pod are to begin anew: one has ended in a
-// way that asks for it, or the pod's status tells that it was begun.
+// way that asks for it, or the pod's status says that it has begun.
 func RestartingAll(p *v1.Pod, st *pod.State, reported *v1.PodStatus) bool {
 	if !CouldRestartAll(p) {
 		return false

@@ -265,7 +265,7 @@ type plot struct {
 	Starts []string
 }
 
-// expected walks through the init containers as the documentation tells it: one after the
+// expected walks through the init containers as the documentation describes it: one after the
 // other, each once the one before is through; a sidecar is through when it has started, and
 // is kept running from then on; what is through is not looked at again, unless it is a sidecar.
 func (s stage) expected() plot {

@@ -38,7 +38,7 @@ type Input struct {
 	// Reported is the status of the pod that was generated last; nil stands for the API's, which the pod carries.
 	Reported *v1.PodStatus
 	// Stopped holds the sandboxes, by id, whose stop has succeeded: their network is gone. That a
-	// sandbox is not ready does not tell it: its process may have died, or the machine rebooted.
+	// sandbox is not ready does not prove it: its process may have died, or the machine rebooted.
 	Stopped map[string]bool
 	// Refused names ephemeral containers that are not to be started.
 	Refused map[string]bool

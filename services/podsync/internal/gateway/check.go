@@ -206,7 +206,7 @@ func (g *Gateway) mayCall(ctx context.Context, r role.Role, method string) error
 		return nil
 	}
 	err := deny(reasonMethod, "role %s may not call %s: the CRI gateway does not give it that method", r, method)
-	g.tell(ctx, r, method, err)
+	g.reportDenial(ctx, r, method, err)
 	return err
 }
 
@@ -218,14 +218,14 @@ func (g *Gateway) mayAsk(ctx context.Context, r role.Role, method string, reques
 	}
 	request, err := check(g, request)
 	if err != nil {
-		g.tell(ctx, r, method, err)
+		g.reportDenial(ctx, r, method, err)
 		return nil, err
 	}
 	return request, nil
 }
 
-// tell counts and logs a denial; other errors are no denials.
-func (g *Gateway) tell(ctx context.Context, r role.Role, method string, err error) {
+// reportDenial counts and logs a denial; other errors are no denials.
+func (g *Gateway) reportDenial(ctx context.Context, r role.Role, method string, err error) {
 	var d *denial
 	if !errors.As(err, &d) {
 		return

@@ -188,7 +188,7 @@ func conformRestart(t *testing.T, b *bench, rt runtimeapi.RuntimeServiceClient, 
 	}
 }
 
-// waitUntil polls what has no way to tell: the kernel carries it in real time.
+// waitUntil polls what cannot notify: the kernel carries it in real time.
 func waitUntil(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	timeout := time.After(30 * time.Second)

@@ -11,7 +11,7 @@ import (
 )
 
 // Orphan runs the preStop hook of a container whose pod nobody wants any more, if its
-// annotations tell of one, until ctx ends. That it fails is logged: there is no pod to tell.
+// annotations describe one, until ctx ends. A failure is logged, because there is no pod to report it on.
 func (r *Runner) Orphan(ctx context.Context, state *pod.State, c *pod.Container) {
 	spec, err := Restore(c)
 	if err == nil && spec == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
-// Restore returns what the annotations of a container tell of its preStop hook, with the
+// Restore returns what the annotations of a container say about its preStop hook, with the
 // ports that it may name, for a container whose pod nobody has any more. It returns nil
 // if the container has no such hook.
 func Restore(c *pod.Container) (*v1.Container, error) {

@@ -106,7 +106,7 @@ func (h *HostIPs) Assumed() []string {
 // Awaited reports whether the addresses are unknown, and likely to be known in a moment.
 func (h *HostIPs) Awaited() bool { return len(h.Known()) == 0 && time.Since(h.began) < patience }
 
-// Heard tells that nodestatus has reported.
+// Heard reports that nodestatus has reported.
 func (h *HostIPs) Heard() {
 	known := h.Known()
 	h.mu.Lock()

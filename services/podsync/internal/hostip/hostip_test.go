@@ -51,7 +51,7 @@ func TestHostIPs(t *testing.T) {
 				t.Errorf("%s: awaited %v, %d changes, want %v, %d", what, h.Awaited(), changes, awaited, times)
 			}
 		}
-		tell := func(m *nodestatusv1.Addresses) { reported = m; h.Heard() }
+		heard := func(m *nodestatusv1.Addresses) { reported = m; h.Heard() }
 		guess := []string{"192.0.2.9"}
 		want("nothing", nil, guess, true, 0)
 		node.Status.Addresses = []v1.NodeAddress{{Type: v1.NodeHostName, Address: "n"},
@@ -63,14 +63,14 @@ func TestHostIPs(t *testing.T) {
 		want("nothing for long", nil, guess, false, 0)
 		route = nil
 		want("no route either", nil, nil, false, 0)
-		tell(report("InternalIP", "192.0.2.1", "InternalIP", "2001:db8::1", "Hostname", "n"))
+		heard(report("InternalIP", "192.0.2.1", "InternalIP", "2001:db8::1", "Hostname", "n"))
 		both := []string{"192.0.2.1", "2001:db8::1"}
 		want("reported", both, both, false, 1)
 		h.Heard()
 		want("the same again", both, both, false, 1)
-		tell(report("Hostname", "n", "ExternalIP", "198.51.100.1"))
+		heard(report("Hostname", "n", "ExternalIP", "198.51.100.1"))
 		want("no internal one", []string{"198.51.100.1"}, []string{"198.51.100.1"}, false, 2)
-		tell(report("Hostname", "n"))
+		heard(report("Hostname", "n"))
 		want("none", nil, nil, false, 3)
 
 		flag := New(Options{Configured: []netip.Addr{netip.MustParseAddr("192.0.2.3")}, Reported: h.o.Reported})

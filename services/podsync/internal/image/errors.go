@@ -31,7 +31,7 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Reason + ": " + e.Message }
 
-// plain takes the code off an error of the runtime that has none to tell: "rpc error:
+// plain takes the code off an error of the runtime that says nothing: "rpc error:
 // code = Unknown desc = …" says no more than what follows it.
 func plain(err error) error {
 	if s, ok := status.FromError(err); ok && s.Code() == codes.Unknown {

@@ -298,7 +298,7 @@ func (p *Puller) enter(ctx context.Context) (leave func(), waited bool, err erro
 	return func() { p.slots.Release(1) }, waited, nil
 }
 
-// failed tells of a pull that failed, and makes the next one wait.
+// failed reports a pull that failed, and makes the next one wait.
 func (t *task) failed(key string, err error) *Error {
 	image := t.req.Container.Image
 	t.event(v1.EventTypeWarning, eventFailed, fmt.Sprintf("Failed to pull image %q: %v", image, err))

@@ -32,7 +32,7 @@ const mark = "\xff"
 const versioned, internal = "v1.", "core."
 
 // coreTypes are the names of the types of core/v1 that a pod is made of. The package of metadata has the same name in
-// a dump, so the names tell which type is which.
+// a dump, so the names show which type is which.
 var coreTypes = typeNames(reflect.TypeFor[v1.Pod]())
 
 // internalDump is the dump of a pod as the kubelet makes it. The kubelet dumps its internal type, which has the same

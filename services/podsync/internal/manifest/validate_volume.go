@@ -14,7 +14,7 @@ import (
 
 const maxFileMode = 0o777
 
-// Fields of a pod that the downward API tells. What ends in a bracket takes a key.
+// Fields of a pod that the downward API offers. What ends in a bracket takes a key.
 var (
 	commonFields = []string{"metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels['",
 		"metadata.annotations['"}

@@ -125,7 +125,7 @@ func (m *Manager) Want(p *v1.Pod) {
 	m.queue.Add(name)
 }
 
-// AllWanted tells that every source of static pods has been heard.
+// AllWanted reports that every source of static pods has been heard.
 func (m *Manager) AllWanted() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -297,7 +297,7 @@ func (m *Manager) first(name types.NamespacedName) *static {
 	return nil
 }
 
-// show tells the API what has become of the static pod. The caller holds mu.
+// show writes to the API what has become of the static pod. The caller holds mu.
 func (m *Manager) show(s *static, mirror *v1.Pod) {
 	if s.status == nil {
 		return

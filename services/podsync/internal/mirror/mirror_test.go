@@ -22,15 +22,15 @@ import (
 
 var name = types.NamespacedName{Namespace: "ns", Name: "static-n"}
 
-// cluster is an apiserver that has pods, and the watch that tells of them.
+// cluster is an apiserver that has pods, and the watch that reports them.
 type cluster struct {
-	mu     sync.Mutex
-	pods   map[types.NamespacedName]*v1.Pod
-	uids   int
-	node   bool
-	down   bool
-	tell   *Manager
-	status map[types.UID]v1.PodStatus
+	mu      sync.Mutex
+	pods    map[types.NamespacedName]*v1.Pod
+	uids    int
+	node    bool
+	down    bool
+	manager *Manager
+	status  map[types.UID]v1.PodStatus
 }
 
 func (c *cluster) CreatePod(_ context.Context, p *v1.Pod) error {
@@ -50,7 +50,7 @@ func (c *cluster) CreatePod(_ context.Context, p *v1.Pod) error {
 	stored := p.DeepCopy()
 	stored.UID = types.UID("mirror-" + string(rune('0'+c.uids)))
 	c.pods[key] = stored
-	go c.tell.SetMirror(stored)
+	go c.manager.SetMirror(stored)
 	return nil
 }
 
@@ -78,7 +78,7 @@ func (c *cluster) DeletePod(_ context.Context, namespace, podName string, uid ty
 		return apierrors.NewConflict(v1.Resource("pods"), podName, nil)
 	}
 	delete(c.pods, key)
-	go c.tell.RemoveMirror(p)
+	go c.manager.RemoveMirror(p)
 	return nil
 }
 
@@ -143,7 +143,7 @@ func newManager(t *testing.T) (*Manager, *cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.tell = m
+	c.manager = m
 	return m, c
 }
 

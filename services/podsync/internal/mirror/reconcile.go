@@ -127,7 +127,7 @@ func (m *Manager) create(ctx context.Context, p *v1.Pod) error {
 			return fmt.Errorf("look at the pod that has the mirror's name: %w", err)
 		}
 		if existing.Annotations[v1.MirrorPodAnnotationKey] == hash {
-			return nil // ours, and the watch is about to tell
+			return nil // ours, and the watch is about to deliver it
 		}
 		return fmt.Errorf("another pod of uid %s has the mirror's name: delete it, or rename the static pod",
 			existing.UID)

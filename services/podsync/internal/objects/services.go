@@ -15,14 +15,14 @@ import (
 // apiService is the Service of the apiserver, which every pod learns of.
 const apiService = "kubernetes"
 
-// Services tells pods of Services by environment variables.
+// Services describes Services to pods by environment variables.
 type Services struct {
 	lister corelisters.ServiceLister
 	synced func() bool
 }
 
 // NewServices takes the lister and HasSynced of a Service informer. A nil lister is a node
-// without an apiserver: nothing to tell, and synced.
+// without an apiserver: nothing to describe, and synced.
 func NewServices(lister corelisters.ServiceLister, synced func() bool) *Services {
 	return &Services{lister: lister, synced: synced}
 }

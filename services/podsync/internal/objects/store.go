@@ -208,7 +208,7 @@ func (s *Store) ConfigMap(ctx context.Context, namespace, name string) (*v1.Conf
 	return s.configMaps.get(ctx, key{namespace, name})
 }
 
-// Register tells that a pod begins to be worked on, or has changed. Whatever it begins to
+// Register reports that a pod begins to be worked on, or has changed. Whatever it begins to
 // name is read anew by the next get, even if another pod has just read it, unless a watch
 // has it.
 func (s *Store) Register(p *v1.Pod) {
@@ -252,7 +252,7 @@ func (k *kind[T]) collect(used map[key]bool) {
 	k.cache.collect(used)
 }
 
-// named tells what a pod names now and named before.
+// named reports what a pod names now and named before.
 func (k *kind[T]) named(pod types.UID, before, now []key) {
 	for _, at := range now {
 		if slices.Contains(before, at) {

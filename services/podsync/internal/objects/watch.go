@@ -204,12 +204,12 @@ func (i *item[T]) set(value T) {
 	var none T
 	i.owner.mu.Lock()
 	i.value, i.synced = value, true
-	var tell []types.UID
+	var affected []types.UID
 	// To a pod that was not given it, because its volumes were there before podsync started,
 	// what the watch finds first is no news.
 	if i.asked && i.given != version(value) {
 		for pod := range i.pods {
-			tell = append(tell, pod)
+			affected = append(affected, pod)
 		}
 	}
 	i.gave(value) // reported once
@@ -217,8 +217,8 @@ func (i *item[T]) set(value T) {
 		i.stop() // the value stays
 	}
 	i.owner.mu.Unlock()
-	if len(tell) > 0 {
-		i.owner.changed(tell)
+	if len(affected) > 0 {
+		i.owner.changed(affected)
 	}
 }
 

@@ -50,13 +50,13 @@ func (t *changes) times(uid types.UID) int {
 
 // watching is a store with the strategy Watch, which runs as long as the test.
 func watching(t *testing.T, client *fake.Clientset) (*Store, *changes) {
-	tells := &changes{pods: map[types.UID]int{}}
-	s := New(client, Options{Strategy: Watch, Changed: tells.changed})
+	seen := &changes{pods: map[types.UID]int{}}
+	s := New(client, Options{Strategy: Watch, Changed: seen.changed})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = s.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-ended })
-	return s, tells
+	return s, seen
 }
 
 func (s *Store) content(t *testing.T, name string) string {
@@ -72,7 +72,7 @@ func TestAChangeIsToldToThosePodsThatNameIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gets atomic.Int32
 		client := counting(&gets, 0, versioned(configMap("a", "1"), "1"), versioned(configMap("b", "1"), "1"))
-		s, tells := watching(t, client)
+		s, seen := watching(t, client)
 		s.Register(naming("one", "a"))
 		s.Register(naming("two", "a", "b"))
 		s.Register(naming("three", "b"))
@@ -83,7 +83,7 @@ func TestAChangeIsToldToThosePodsThatNameIt(t *testing.T) {
 		}
 		time.Sleep(2 * watchDelay)
 		synctest.Wait()
-		if tells.times("one") != 0 {
+		if seen.times("one") != 0 {
 			t.Error("called for a change although nothing changed")
 		}
 		if _, err := client.CoreV1().ConfigMaps("ns").Update(t.Context(), versioned(configMap("a", "2"), "2"),
@@ -92,7 +92,7 @@ func TestAChangeIsToldToThosePodsThatNameIt(t *testing.T) {
 		}
 		synctest.Wait()
 		for uid, want := range map[types.UID]int{"one": 1, "two": 1, "three": 0} {
-			if got := tells.times(uid); got != want {
+			if got := seen.times(uid); got != want {
 				t.Errorf("pod %s was called for %d times, want %d", uid, got, want)
 			}
 		}
@@ -110,7 +110,7 @@ func TestAChangeIsToldToThosePodsThatNameIt(t *testing.T) {
 		if !apierrors.IsNotFound(err) || err.Error() != `configmap "a" not found` {
 			t.Errorf("after the deletion: %v", err)
 		}
-		if tells.times("one") != 2 {
+		if seen.times("one") != 2 {
 			t.Error("not called for the deletion")
 		}
 	})
@@ -119,7 +119,7 @@ func TestAChangeIsToldToThosePodsThatNameIt(t *testing.T) {
 func TestAnObjectThatIsWaitedForIsToldAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
-		s, tells := watching(t, client)
+		s, seen := watching(t, client)
 		s.Register(naming("u", "a"))
 		if _, err := s.ConfigMap(t.Context(), "ns", "a"); !apierrors.IsNotFound(err) {
 			t.Fatal(err)
@@ -130,7 +130,7 @@ func TestAnObjectThatIsWaitedForIsToldAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if tells.times("u") != 1 || s.content(t, "a") != "1" {
+		if seen.times("u") != 1 || s.content(t, "a") != "1" {
 			t.Error("nothing was called for the pod that waits, or does not get it")
 		}
 	})
@@ -139,7 +139,7 @@ func TestAnObjectThatIsWaitedForIsToldAtOnce(t *testing.T) {
 func TestWhatHappenedBeforeTheWatchIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(versioned(configMap("a", "1"), "1"))
-		s, tells := watching(t, client)
+		s, seen := watching(t, client)
 		s.Register(naming("u", "a"))
 		s.content(t, "a")
 		if _, err := client.CoreV1().ConfigMaps("ns").Update(t.Context(), versioned(configMap("a", "2"), "2"),
@@ -148,7 +148,7 @@ func TestWhatHappenedBeforeTheWatchIsTold(t *testing.T) {
 		}
 		time.Sleep(2 * watchDelay)
 		synctest.Wait()
-		if tells.times("u") != 1 || s.content(t, "a") != "2" {
+		if seen.times("u") != 1 || s.content(t, "a") != "2" {
 			t.Error("a change between the read and the watch was lost")
 		}
 	})
@@ -159,7 +159,7 @@ func TestAWatchEndsWithItsLastPodOrWithItsObjectsChanges(t *testing.T) {
 		fixed := versioned(configMap("fixed", "1"), "1")
 		fixed.Immutable = new(true)
 		client := fake.NewClientset(versioned(configMap("a", "1"), "1"), fixed)
-		s, tells := watching(t, client)
+		s, seen := watching(t, client)
 		s.Register(naming("one", "a", "fixed"))
 		s.Register(naming("two", "a"))
 		time.Sleep(2 * watchDelay)
@@ -178,7 +178,7 @@ func TestAWatchEndsWithItsLastPodOrWithItsObjectsChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if s.content(t, "fixed") != "1" || tells.times("one") != 0 {
+		if s.content(t, "fixed") != "1" || seen.times("one") != 0 {
 			t.Error("an immutable object is still watched")
 		}
 		s.Register(naming("one", "fixed")) // it no longer names a

@@ -53,7 +53,7 @@ type Container struct {
 	Started   time.Time
 	Finished  time.Time
 	ExitCode  int32
-	// Signal that ended it; 0 when none or unknown (CRI does not tell on all runtimes).
+	// Signal that ended it; 0 when none or unknown (not every runtime sets it in CRI).
 	StopSignal runtimeapi.Signal
 	Reason     string
 	Message    string
@@ -105,7 +105,7 @@ func (s *State) AnyRunning() bool {
 	return false
 }
 
-// Digest is a short form of what a list call tells of a pod: it changes exactly when
+// Digest is a short form of what a list call returns about a pod: it changes exactly when
 // a sandbox or container comes, goes or changes its state.
 func (s *State) Digest() string {
 	parts := make([]string, 0, len(s.Sandboxes)+len(s.Containers))

@@ -49,7 +49,7 @@ func (p *Publisher) Pod(api *v1.Pod, source podsyncv1.PodSource, terminating boo
 	p.pods.Put(subject.PodKey(string(api.UID)), &podsyncv1.Pod{Pod: body, Source: source, Terminating: terminating})
 }
 
-// Status tells what runs of a pod and what its status says.
+// Status puts what runs of a pod and what its status says.
 func (p *Publisher) Status(uid types.UID, state *pod.State, status *v1.PodStatus) {
 	body, err := status.Marshal()
 	if err != nil {
@@ -81,23 +81,23 @@ func (p *Publisher) Forget(uid types.UID) {
 	p.statuses.Delete(subject.PodKey(string(uid)))
 }
 
-// PodsComplete tells that every pod of the sources has been put, so that pods that an
+// PodsComplete reports that every pod of the sources has been put, so that pods that an
 // earlier podsync left may go.
 func (p *Publisher) PodsComplete() { p.pods.Complete() }
 
-// StatusesComplete tells the same of the pods' statuses, which are known later: readers
+// StatusesComplete says the same of the pods' statuses, which are known later: readers
 // keep what an earlier podsync said until then.
 func (p *Publisher) StatusesComplete() { p.statuses.Complete() }
 
-// Runtime tells what the runtime said of itself.
+// Runtime puts what the runtime said of itself.
 func (p *Publisher) Runtime(m *podsyncv1.Runtime) { p.node.Put(subject.NodeRuntime, m) }
 
-// Capacity tells what the node has.
+// Capacity puts what the node has.
 func (p *Publisher) Capacity(capacity, allocatable v1.ResourceList, systemUUID string) {
 	p.node.Put(subject.NodeCapacity, nodeinfo.Message(capacity, allocatable, systemUUID))
 }
 
-// NodeComplete tells that podsync's keys of NODE are all put.
+// NodeComplete reports that podsync's keys of NODE are all put.
 func (p *Publisher) NodeComplete() { p.node.Complete() }
 
 var states = map[runtimeapi.ContainerState]podsyncv1.ContainerState{

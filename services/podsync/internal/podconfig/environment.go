@@ -27,7 +27,7 @@ type Objects interface {
 	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
 }
 
-// Services gives the variables that tell of Services.
+// Services gives the variables that describe Services.
 type Services interface {
 	Synced() bool
 	Env(namespace string, links bool) (map[string]string, error)
@@ -83,7 +83,7 @@ func (e *environment) expandAll(text string) (string, error) {
 }
 
 // environment makes a container's variables: those of envFrom, over them those of env,
-// and last those that tell of Services and that nobody set.
+// and last those that describe Services and that nobody set.
 func (b *Builder) environment(ctx context.Context, p *v1.Pod, c *v1.Container, a downward.Addresses,
 	volumes map[string]volume.Mounted) (*environment, error) {
 	static := podutil.IsStatic(p)

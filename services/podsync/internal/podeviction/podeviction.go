@@ -60,13 +60,13 @@ type Evictor struct {
 	log     *slog.Logger
 
 	mu sync.Mutex
-	// told are the pods whose event is recorded.
-	told map[types.UID]struct{}
+	// recorded are the pods whose event is recorded.
+	recorded map[types.UID]struct{}
 }
 
 // New returns an Evictor.
 func New(workers Workers, events record.EventRecorder, log *slog.Logger) *Evictor {
-	return &Evictor{workers: workers, events: events, log: log, told: map[types.UID]struct{}{}}
+	return &Evictor{workers: workers, events: events, log: log, recorded: map[types.UID]struct{}{}}
 }
 
 // Evict ends the pod and returns when its containers have stopped. It waits half as long again as the grace period, as
@@ -114,18 +114,18 @@ func (e *Evictor) find(uid types.UID) *v1.Pod {
 	return nil
 }
 
-// first says that the pod's event is not recorded yet, and forgets pods that are gone.
+// first reports whether the pod's event is not recorded yet, and forgets pods that are gone.
 func (e *Evictor) first(uid types.UID) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for old := range e.told {
+	for old := range e.recorded {
 		if !e.workers.Known(old) {
-			delete(e.told, old)
+			delete(e.recorded, old)
 		}
 	}
-	_, told := e.told[uid]
-	e.told[uid] = struct{}{}
-	return !told
+	_, recorded := e.recorded[uid]
+	e.recorded[uid] = struct{}{}
+	return !recorded
 }
 
 func patience(graceSeconds int64) time.Duration {

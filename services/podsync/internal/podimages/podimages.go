@@ -20,7 +20,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
-// Runtime tells of images that are present.
+// Runtime returns images that are present.
 type Runtime interface {
 	ImageStatus(ctx context.Context, spec *runtimeapi.ImageSpec) (*runtimeapi.Image, error)
 }

@@ -62,7 +62,7 @@ type Reports struct {
 	node     nodeKeys
 }
 
-// New returns reports that tell nothing before Start.
+// New returns reports that send nothing before Start.
 func New(o Options) (*Reports, error) {
 	r := &Reports{Probing: proberclient.New(o.Bus, o.Workers, o.Log, o.Metrics)}
 	bus := podbus.New(o.Bus.Own(subject.Pods), o.Bus.Own(subject.PodStatus), o.Bus.Own(subject.Node), o.Log)
@@ -99,13 +99,13 @@ func (r *Reports) Pods() worker.PodReporter { return &r.pods }
 // Node learns of the runtime from the monitor.
 func (r *Reports) Node() runtimemonitor.Listener { return &r.node }
 
-// Synced tells that every pod of every source is known. It is called once.
+// Synced reports that every pod of every source is known. It is called once.
 func (r *Reports) Synced() {
 	r.pods.synced()
 	r.Mirrors.AllWanted()
 }
 
-// Reported tells, after that, that the state of every pod is known too. It is called once.
+// Reported reports, after that, that the state of every pod is known too. It is called once.
 func (r *Reports) Reported() { r.pods.reported() }
 
 // podReporter pass on what workers report of pods. The CRI gateway comes first.

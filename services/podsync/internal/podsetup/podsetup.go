@@ -182,7 +182,7 @@ func (o *Options) newResolver() (*network.Configurer, error) {
 				message)
 		},
 	})
-	_ = resolver.Check() // which tells the log and the Node's events
+	_ = resolver.Check() // which logs and records an Event of the Node
 	return resolver, nil
 }
 

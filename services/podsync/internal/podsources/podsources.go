@@ -121,7 +121,7 @@ func Names(kinds []podsyncv1.PodSource) string {
 // wanter keeps the mirrors of static pods.
 type wanter interface{ Want(p *v1.Pod) }
 
-// sink is where sources tell.
+// sink is where sources deliver.
 type sink struct {
 	dispatcher source.Sink
 	mirrors    wanter

@@ -36,7 +36,7 @@ type Inputs struct {
 	Now time.Time
 	// Terminal says that every container has been stopped and none will start again.
 	Terminal bool
-	// Waiting tells by container name why a container that should run could not be started.
+	// Waiting reports by container name why a container that should run could not be started.
 	Waiting map[string]Waiting
 	// Override is nil unless somebody ended the pod.
 	Override *Override

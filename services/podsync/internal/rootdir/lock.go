@@ -37,7 +37,7 @@ func (d Dir) Lock() (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil // closing releases the lock
 }
 
-// holder returns who has the lock of the open file, as far as the kernel tells it.
+// holder returns who has the lock of the open file, as far as the kernel shows it.
 func holder(proc string, file *os.File) string {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &st); err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
-// List returns what two list calls tell of every pod that carries the kubelet's label: ids,
+// List returns what two list calls return about every pod that carries the kubelet's label: ids,
 // names, ages, labels, annotations and whether something runs. Addresses, exits, images and
 // log paths are left out, because each of them would take a call of its own: State has them.
 func (r *Runtime) List(ctx context.Context) (map[types.UID]*pod.State, error) {

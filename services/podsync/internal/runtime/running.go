@@ -9,7 +9,7 @@ import (
 	kubelettypes "k8s.io/kubelet/pkg/types"
 )
 
-// Running tells of which pods a sandbox is ready or a container runs, with two calls.
+// Running returns the pods of which a sandbox is ready or a container runs, with two calls.
 func (r *Runtime) Running(ctx context.Context) (map[types.UID]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()

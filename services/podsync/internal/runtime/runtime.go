@@ -313,7 +313,7 @@ func (r *Runtime) RuntimeConfig(ctx context.Context) (*runtimeapi.RuntimeConfigR
 	return resp, nil
 }
 
-// UpdatePodCIDR tells the runtime the node's pod CIDR.
+// UpdatePodCIDR passes the node's pod CIDR to the runtime.
 func (r *Runtime) UpdatePodCIDR(ctx context.Context, cidr string) error {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()
@@ -321,7 +321,7 @@ func (r *Runtime) UpdatePodCIDR(ctx context.Context, cidr string) error {
 		RuntimeConfig: &runtimeapi.RuntimeConfig{NetworkConfig: &runtimeapi.NetworkConfig{PodCidr: cidr}},
 	})
 	if err != nil {
-		return fmt.Errorf("tell the runtime the pod CIDR %s: %w", cidr, err)
+		return fmt.Errorf("update the runtime's pod CIDR to %s: %w", cidr, err)
 	}
 	return nil
 }

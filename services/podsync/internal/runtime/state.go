@@ -49,7 +49,7 @@ func (k *known) of(uid types.UID) podFacts {
 	return podFacts{}
 }
 
-// learn replaces the facts of a pod by what its newest state tells.
+// learn replaces the facts of a pod by what its newest state says.
 func (k *known) learn(s *pod.State, final map[string]bool) {
 	f := &podFacts{sandboxes: map[string]pod.Sandbox{}, containers: map[string]pod.Container{}}
 	for _, sb := range s.Sandboxes {

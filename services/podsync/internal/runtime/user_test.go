@@ -41,7 +41,7 @@ func TestUserOfAVerboseStatus(t *testing.T) {
 	}
 	for _, info := range []string{"", "{", "{}", `{"runtimeSpec":{}}`, `{"runtimeSpec":null}`} {
 		if user := userOf(info); user != nil {
-			t.Errorf("%q tells the user %v, want none", info, user)
+			t.Errorf("%q gives the user %v, want none", info, user)
 		}
 	}
 }

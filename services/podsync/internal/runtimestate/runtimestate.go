@@ -77,7 +77,7 @@ func (s *State) NetworkProblem() string {
 		c.GetMessage())
 }
 
-// SupplementalGroupsPolicy reports whether the runtime heeds that field of pods.
+// SupplementalGroupsPolicy reports whether the runtime supports that field of pods.
 func (s *State) SupplementalGroupsPolicy() bool {
 	a := s.answer.Load()
 	return a != nil && a.groupsPolicy

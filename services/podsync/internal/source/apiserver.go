@@ -23,9 +23,9 @@ import (
 
 // Mirrors receives the mirror pods of static pods, which are nobody's to run. Its methods must not block.
 type Mirrors interface {
-	// SetMirror tells of a mirror pod as the API has it.
+	// SetMirror reports a mirror pod as the API has it.
 	SetMirror(p *v1.Pod)
-	// RemoveMirror tells that the API no longer has it.
+	// RemoveMirror reports that the API no longer has it.
 	RemoveMirror(p *v1.Pod)
 	// MirrorsSynced is called once all that the API had at the start were sent.
 	MirrorsSynced()

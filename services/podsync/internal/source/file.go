@@ -134,7 +134,7 @@ func (f *File) reread(name string) {
 		delete(f.kept, name)
 		delete(f.logged, name)
 	case err != nil:
-		f.tell(name, err)
+		f.logChange(name, err)
 	default:
 		delete(f.logged, name)
 		f.kept[name] = p
@@ -148,7 +148,7 @@ func (f *File) relist() {
 	case errors.Is(err, fs.ErrNotExist):
 		clear(f.kept)
 		clear(f.logged)
-		f.tell(f.path, errors.New("path does not exist: create it, or leave staticPodPath empty"))
+		f.logChange(f.path, errors.New("path does not exist: create it, or leave staticPodPath empty"))
 	case err != nil:
 		f.failed(err)
 		return
@@ -160,7 +160,7 @@ func (f *File) relist() {
 	default:
 		p, err := f.load(f.path)
 		if err != nil {
-			f.tell(f.path, err)
+			f.logChange(f.path, err)
 			f.publishBroken()
 			return // the pod of its last good version runs on, as under the kubelet
 		}
@@ -197,7 +197,7 @@ func (f *File) readFolder() error {
 		}
 	}
 	for name, err := range errs {
-		f.tell(name, err)
+		f.logChange(name, err)
 	}
 	return nil
 }
@@ -244,12 +244,12 @@ func (f *File) publishBroken() {
 
 // failed is for what keeps the source from knowing what is wanted: nothing changes.
 func (f *File) failed(err error) {
-	f.tell(f.path, err)
+	f.logChange(f.path, err)
 	f.publishBroken()
 }
 
-// tell logs what is wrong with a file, once for each change of it.
-func (f *File) tell(name string, err error) {
+// logChange logs what is wrong with a file, once for each change of it.
+func (f *File) logChange(name string, err error) {
 	if f.logged[name] == err.Error() {
 		return
 	}
@@ -274,7 +274,7 @@ func (w *watch) open() bool {
 	}
 	info, err := os.Stat(w.path)
 	if err != nil {
-		return false // the relist tells of it
+		return false // the relist reports it
 	}
 	at := w.path
 	if w.file = !info.IsDir(); w.file {

@@ -245,7 +245,7 @@ func TestAFolderThatCannotBeReadRemovesNothing(t *testing.T) {
 	}
 }
 
-// TestWatch lets the kernel tell.
+// TestWatch relies on the kernel's notifications.
 func TestWatch(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "manifests")
 	f := NewFile(FileOptions{

@@ -61,7 +61,7 @@ type Local struct {
 // NewLocal returns the source; Run starts it.
 func NewLocal(o LocalOptions) *Local { return &Local{o: o, loaded: make(chan struct{})} }
 
-// Run tells of what was asked for before, and ends with ctx. A file that cannot be read keeps the source from being
+// Run reports what was asked for before, and ends with ctx. A file that cannot be read keeps the source from being
 // complete, as nothing may be concluded then; each request returns its error.
 func (l *Local) Run(ctx context.Context, sink Sink) error {
 	l.load(sink)
@@ -167,7 +167,7 @@ func (l *Local) Add(ctx context.Context, data []byte) (*v1.Pod, podsyncv1.RunPod
 			}
 		}
 	}
-	l.tell(before, p)
+	l.replaceOne(before, p)
 	return p, outcome, nil
 }
 
@@ -194,7 +194,7 @@ func (l *Local) Remove(ctx context.Context, namespace, name string) (*v1.Pod, er
 	if err := l.unlink(p.UID); err != nil {
 		return nil, err
 	}
-	l.tell(p, nil)
+	l.replaceOne(p, nil)
 	return p, nil
 }
 
@@ -219,8 +219,8 @@ func (l *Local) named(name types.NamespacedName) *v1.Pod {
 	return nil
 }
 
-// tell changes what is wanted by one pod.
-func (l *Local) tell(without, with *v1.Pod) {
+// replaceOne removes one pod from what is wanted, and adds another; either may be nil.
+func (l *Local) replaceOne(without, with *v1.Pod) {
 	var pods []*v1.Pod
 	for _, p := range l.set.pods {
 		if without == nil || p.UID != without.UID {

@@ -1,6 +1,6 @@
 // Package source delivers the pods that this node should run.
 //
-// A source tells a Sink the newest version of each pod once, and says when it has delivered its full list. Before
+// A source delivers the newest version of each pod to a Sink once, and says when it has delivered its full list. Before
 // that, a missing pod means nothing. The sources are the API server, a folder or file of manifests, a URL, and
 // "microlet run-pod".
 //
@@ -28,9 +28,9 @@ import (
 
 // Sink receives what sources want. Its methods may be called by several sources at a time and must not block.
 type Sink interface {
-	// SetPod tells of a new pod or of a new version of a known one.
+	// SetPod reports a new pod or a new version of a known one.
 	SetPod(p *v1.Pod, from podsyncv1.PodSource)
-	// RemovePod tells that the source wants the pod no longer: its object is gone.
+	// RemovePod reports that the source wants the pod no longer: its object is gone.
 	RemovePod(uid types.UID, from podsyncv1.PodSource)
 	// SourceSynced is called once the source has sent every pod that it had at the start.
 	SourceSynced(from podsyncv1.PodSource)
@@ -47,7 +47,7 @@ var names = map[podsyncv1.PodSource]string{
 // Name is what a source is called in annotations, logs and metrics.
 func Name(s podsyncv1.PodSource) string { return names[s] }
 
-// Static reports whether pods of the source are unknown to the API until a mirror tells of them.
+// Static reports whether pods of the source are unknown to the API until a mirror reports them.
 func Static(s podsyncv1.PodSource) bool { return s != podsyncv1.PodSource_POD_SOURCE_API }
 
 // Metrics of the static sources.
@@ -96,8 +96,8 @@ func newSet(from podsyncv1.PodSource, sink Sink, log *slog.Logger) *set {
 	}
 }
 
-// replace tells the sink how the wanted pods differ from those of before: ends first, so that a pod can follow another
-// of its name. The first call completes the source.
+// replace reports to the sink how the wanted pods differ from those of before: ends first, so that a pod can follow
+// another of its name. The first call completes the source.
 func (s *set) replace(pods []*v1.Pod) {
 	wanted := map[types.UID]*v1.Pod{}
 	for _, p := range pods {

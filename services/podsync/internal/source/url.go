@@ -55,7 +55,7 @@ func (u *URL) Run(ctx context.Context, sink Sink) error {
 	ticker := time.NewTicker(u.o.Period)
 	defer ticker.Stop()
 	for {
-		u.tell(u.once(ctx))
+		u.logChange(u.once(ctx))
 		select {
 		case <-ctx.Done():
 			u.client.CloseIdleConnections()
@@ -129,8 +129,8 @@ func withoutURL(err error) error {
 	return err
 }
 
-// tell logs what is wrong, once for each change of it.
-func (u *URL) tell(err error) {
+// logChange logs what is wrong, once for each change of it.
+func (u *URL) logChange(err error) {
 	broken := u.o.Metrics.broken.WithLabelValues(Name(u.set.from))
 	if err == nil {
 		if u.failed != "" {

@@ -17,7 +17,7 @@ func normalized(p *v1.Pod, s *v1.PodStatus) *v1.PodStatus {
 	return n
 }
 
-// same reports whether two normalized statuses tell the same of what a node agent writes. When
+// same reports whether two normalized statuses say the same of what a node agent writes. When
 // a condition changed is not asked, only what it says.
 func same(a, b *v1.PodStatus) bool {
 	x, y := *a, *b

@@ -135,7 +135,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	return nil
 }
 
-// Set gives the newest status of a pod. One that tells the same as the last is dropped. The pod
+// Set gives the newest status of a pod. One that says the same as the last is dropped. The pod
 // is an object as the API gave it: its status is what the patch is made against.
 func (m *Manager) Set(p *v1.Pod, s v1.PodStatus) { m.set(p, s, false) }
 
@@ -172,12 +172,12 @@ func (m *Manager) set(p *v1.Pod, s v1.PodStatus, finished bool) {
 	m.enqueue(p.UID, e)
 }
 
-// UpdateFromAPI tells what the API has of a pod: each addition and change that the watch brings.
+// UpdateFromAPI learns what the API has of a pod: each addition and change that the watch brings.
 func (m *Manager) UpdateFromAPI(p *v1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, known := m.entries[p.UID]; !known {
-		return // nothing to tell of it yet; Set brings the pod along
+		return // nothing to report about it yet; Set brings the pod along
 	}
 	e := m.see(p)
 	m.enqueue(p.UID, e)

@@ -10,7 +10,7 @@ import (
 	"github.com/microlet/microlet/services/internal/podutil"
 )
 
-// managerMetrics are the kubelet's metric of the same name and what it does not tell.
+// managerMetrics are the kubelet's metric of the same name and what that one does not show.
 type managerMetrics struct {
 	duration   prometheus.Histogram
 	patches    prometheus.Counter

@@ -9,7 +9,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 )
 
-// keepEnds leaves those containers as the API has them that ended for good by its word, and of which s tells otherwise.
+// keepEnds leaves those containers as the API has them that ended for good by its word, and of which s says otherwise.
 // That happens in truth: a lost sandbox makes the init containers of a pod run again whose restartPolicy is OnFailure,
 // and a container whose state the runtime has lost is started again. The API refuses such a status whole, so that
 // nothing of the pod would be reported any more, and a pod that is being deleted would stay for ever.

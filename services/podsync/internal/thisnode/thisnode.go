@@ -23,7 +23,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/nodeobject"
 )
 
-// Runtime tells what the container runtime can do.
+// Runtime reports what the container runtime can do.
 type Runtime interface {
 	SupplementalGroupsPolicy() bool
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/machine"
 )
 
-// can is a runtime that heeds the policy of supplemental groups, or does not.
+// can is a runtime that supports the policy of supplemental groups, or does not.
 type can bool
 
 func (c can) SupplementalGroupsPolicy() bool { return bool(c) }

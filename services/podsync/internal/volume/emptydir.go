@@ -80,7 +80,7 @@ func (e *emptyDir) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 }
 
 // isMountPoint is false too where that is unknown: then the volume is set up again, which
-// tells why.
+// reports why.
 func isMountPoint(mounter mount.Interface, dir string) bool {
 	mounted, err := mounter.IsMountPoint(dir)
 	return err == nil && mounted

@@ -93,7 +93,7 @@ func makeSubPath(volume, path string) error {
 		return err
 	}
 	if _, err := os.Stat(filepath.Join(base, path)); !errors.Is(err, fs.ErrNotExist) {
-		return nil // what is wrong with it, binding it tells
+		return nil // binding it reports what is wrong with it
 	}
 	info, err := os.Stat(base)
 	if err != nil {

@@ -118,7 +118,7 @@ func TestSubPathLinksStayInTheVolume(t *testing.T) {
 		case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
 			t.Errorf("%s: %s, %v; want %q", test.path, target, err, test.want)
 		case err != nil && strings.Contains(err.Error(), s.outside):
-			t.Errorf("%s: the error tells about the node: %v", test.path, err)
+			t.Errorf("%s: the error shows something of the node: %v", test.path, err)
 		}
 	}
 	left, err := os.ReadDir(s.outside)

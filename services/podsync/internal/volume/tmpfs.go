@@ -85,7 +85,7 @@ func memoryLimited(p *v1.Pod) bool {
 }
 
 // noSwap reports whether the kernel can keep a tmpfs out of swap, where a secret would reach the
-// disk. Only trying tells: kernels were given the option in patches too.
+// disk. Only trying shows it: kernels were given the option in patches too.
 func (m *memory) noSwap() bool {
 	m.once.Do(func() {
 		if err := os.MkdirAll(m.scratch, 0o750); err != nil {

@@ -19,7 +19,7 @@ import (
 	mount "k8s.io/mount-utils"
 )
 
-// api holds objects and gives tokens that tell their number.
+// api holds objects and gives tokens that contain their number.
 type api struct {
 	configMaps map[string]*v1.ConfigMap
 	secrets    map[string]*v1.Secret

@@ -14,7 +14,7 @@ import (
 )
 
 // TestACommandThatDoesNotExistIsTriedAgainSoon, and then backs off, as with the kubelet, whose
-// relist tells within a second that the container has ended.
+// relist finds within a second that the container has ended.
 func TestACommandThatDoesNotExistIsTriedAgainSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newRuntime())

@@ -102,7 +102,7 @@ type Logs interface {
 // MirrorManager keeps the mirror pods of static pods, and passes the status of every pod on to the object that shows it
 // in the API; see mirror.Manager.
 type MirrorManager interface {
-	// Want tells of a static pod, which the API knows by its mirror pod alone.
+	// Want reports a static pod, which the API knows by its mirror pod alone.
 	Want(p *v1.Pod)
 	Set(p *v1.Pod, s v1.PodStatus)
 	Terminated(p *v1.Pod, s v1.PodStatus)

@@ -113,7 +113,7 @@ func (d *Dispatcher) SetPod(p *v1.Pod, from podsyncv1.PodSource) {
 	d.post(func(ctx context.Context) {
 		if w := d.workers.worker(p.UID); w != nil {
 			if w.source != from {
-				d.log.Error("two sources want a pod of the same UID, the first is heeded", logkey.Pod, podName(p),
+				d.log.Error("two sources have a pod of the same UID, using the first", logkey.Pod, podName(p),
 					logkey.PodUID, p.UID,
 					"first", w.source.String(), "second", from.String())
 				return

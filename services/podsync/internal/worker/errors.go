@@ -25,7 +25,7 @@ func (e *transientError) Unwrap() error { return e.err }
 
 func transient(what string, err error) error { return &transientError{what, err} }
 
-// reportedError is a failure that the pod's own status or events tell its owner.
+// reportedError is a failure that the pod's own status or events show its owner.
 type reportedError struct {
 	what  string
 	err   error

@@ -42,7 +42,7 @@ func (h *history) fails(err error) bool {
 	return before != h.failed
 }
 
-// delays is fails for what the pod's own status tells.
+// delays is fails for what the pod's own status shows.
 func (h *history) delays(err error) bool {
 	before := h.delayed
 	h.delayed = err.Error()

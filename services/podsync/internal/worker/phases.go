@@ -43,8 +43,8 @@ const (
 	causeStopped cause = "stopped"
 	// causeReleased: volumes are unmounted and the cgroup is removed.
 	causeReleased cause = "released"
-	// causeVanished: what the runtime and the log folder had of it is removed.
-	causeVanished cause = "vanished"
+	// causeCleanedUp: what the runtime and the log folder had of it is removed.
+	causeCleanedUp cause = "cleaned_up"
 )
 
 // transition is one arrow of the drawing in docs/pod-lifecycle.md.
@@ -64,7 +64,7 @@ var transitions = []transition{
 	{syncing, causeEnded, terminating},
 	{terminating, causeStopped, terminated},
 	{terminated, causeReleased, released},
-	{released, causeVanished, gone},
+	{released, causeCleanedUp, gone},
 }
 
 // next is where a cause leads from a phase; one that leads nowhere leaves the pod where it is.

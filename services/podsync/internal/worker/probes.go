@@ -12,7 +12,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/proberesults"
 )
 
-// Probed has a pod's worker act upon a probe's result. Unlike other wake-ups this one is heeded
+// Probed has a pod's worker act upon a probe's result. Unlike other wake-ups this one counts
 // while the pod is being stopped, too: a pod that ends turns unready as its probe says.
 func (s *Workers) Probed(uid types.UID) {
 	s.metrics.Wakes.WithLabelValues("prober").Inc()
@@ -34,8 +34,8 @@ func (w *worker) reportProbes(ctx context.Context, p *v1.Pod, removed bool) (sto
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	var attending sync.WaitGroup
-	attending.Go(func() {
+	var reports sync.WaitGroup
+	reports.Go(func() {
 		for {
 			select {
 			case <-ctx.Done():
@@ -47,7 +47,7 @@ func (w *worker) reportProbes(ctx context.Context, p *v1.Pod, removed bool) (sto
 			}
 		}
 	})
-	return func() { cancel(); attending.Wait() }
+	return func() { cancel(); reports.Wait() }
 }
 
 // probeResults are what the prober said of the pod's containers. A sidecar of which the API says that it

@@ -222,14 +222,14 @@ func (w *worker) admitImage(p *v1.Pod, c *v1.Container, image *Image) error {
 	return nil
 }
 
-// misconfigured tells of a container that cannot be created as the pod or its image has it.
+// misconfigured reports a container that cannot be created as the pod or its image has it.
 func (w *worker) misconfigured(p *v1.Pod, name, doing string, err error) error {
 	w.history.waits(name, reasonCreateContainerConfigError, err.Error())
 	w.deps.containerEvent(p, name, v1.EventTypeWarning, reasonFailed, "Error: %v", err)
 	return reported(doing+name, err)
 }
 
-// notStarted tells of a container that the runtime would not create or start.
+// notStarted reports a container that the runtime would not create or start.
 func (w *worker) notStarted(p *v1.Pod, name string, err error) {
 	var refused *runtime.RefusedError
 	if errors.As(err, &refused) {

@@ -176,7 +176,7 @@ func (w *worker) refuse(p *v1.Pod, state *pod.State, refusal error) time.Duratio
 	for i := range p.Spec.Containers {
 		w.history.waits(p.Spec.Containers[i].Name, reasonCreateContainerConfigError, refusal.Error())
 	}
-	w.tellRefusal(p, refusal)
+	w.reportRefusal(p, refusal)
 	w.report(p, state)
 	return jitter(w.deps.Resync)
 }
@@ -215,7 +215,7 @@ func (w *worker) forbidEphemeral(p *v1.Pod) {
 
 // refuseEphemeral keeps an ephemeral container from being started in this turn.
 func (w *worker) refuseEphemeral(p *v1.Pod, name string, refusal error) {
-	w.tellRefusal(p, refusal)
+	w.reportRefusal(p, refusal)
 	if w.history.refusedEphemeral == nil {
 		w.history.refusedEphemeral = map[string]bool{}
 	}
@@ -238,8 +238,8 @@ func (w *worker) holdEphemeral(p *v1.Pod, a *decide.Actions) {
 	})
 }
 
-// tellRefusal tells of a refusal once a generation of the pod.
-func (w *worker) tellRefusal(p *v1.Pod, refusal error) {
+// reportRefusal reports a refusal once for each generation of the pod.
+func (w *worker) reportRefusal(p *v1.Pod, refusal error) {
 	if w.history.announced && w.history.refused == p.Generation {
 		return
 	}
@@ -263,7 +263,7 @@ func (w *worker) hold(p *v1.Pod, waits []decide.Wait) {
 }
 
 // hasEndedSince reports whether a container has ended between two syncs, as one does that the
-// runtime could not start. pleg does not tell of it, since it was seen, and whether it is to be
+// runtime could not start. pleg does not report it, since it was seen, and whether it is to be
 // restarted must not wait for what else failed. A container that was only created is not meant.
 func hasEndedSince(before, now *pod.State) bool {
 	ended := func(c pod.Container) bool { return c.State == runtimeapi.ContainerState_CONTAINER_EXITED }
@@ -273,7 +273,7 @@ func hasEndedSince(before, now *pod.State) bool {
 	})
 }
 
-// afterFailure says when to try again. What the pod's own status tells is no error of ours.
+// afterFailure says when to try again. What the pod's own status shows is no error of ours.
 func (w *worker) afterFailure(p *v1.Pod, failed error, wake time.Time) (time.Duration, error) {
 	var failure *reportedError
 	if !errors.As(failed, &failure) {
@@ -290,7 +290,7 @@ func (w *worker) afterFailure(p *v1.Pod, failed error, wake time.Time) (time.Dur
 	return again, nil
 }
 
-// report tells the apiserver and the bus what the pod is.
+// report sends the pod's status to the API server and the bus.
 func (w *worker) report(p *v1.Pod, state *pod.State) {
 	s := w.status(p, state)
 	if podutil.IsTerminal(s.Phase) && !state.AnyRunning() {

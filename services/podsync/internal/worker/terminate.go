@@ -40,9 +40,9 @@ func (w *worker) stop(ctx context.Context, p *v1.Pod, removed bool) error {
 		if stopped = actions.StopPod == nil; stopped {
 			break
 		}
-		attended := w.reportProbes(ctx, p, removed)
+		stopReports := w.reportProbes(ctx, p, removed)
 		err := w.stopPod(ctx, p, actions.StopPod)
-		attended()
+		stopReports()
 		if err != nil {
 			if ctx.Err() == nil { // else it goes on in the next sync, or with the next podsync
 				w.deps.event(p, v1.EventTypeWarning, reasonFailedKillPod, "error killing pod: %v", err)
@@ -64,7 +64,7 @@ func (w *worker) stop(ctx context.Context, p *v1.Pod, removed bool) error {
 	return nil
 }
 
-// release gives back what the pod held on the node, and tells its last status.
+// release gives back what the pod held on the node, and reports its last status.
 func (w *worker) release(ctx context.Context, p *v1.Pod) error {
 	w.endDuties()
 	if err := w.deps.Volumes.Unmount(ctx, w.uid); err != nil {
@@ -89,8 +89,8 @@ func (w *worker) awaitRemoval(p *v1.Pod) (time.Duration, bool, error) {
 	return jitter(w.deps.Resync), false, nil
 }
 
-// vanish removes what is left in the runtime and on disk of a pod whose object is gone.
-func (w *worker) vanish(ctx context.Context, p *v1.Pod) error {
+// removeRemains removes what is left in the runtime and on disk of a pod whose object is gone.
+func (w *worker) removeRemains(ctx context.Context, p *v1.Pod) error {
 	state, err := w.readState(ctx)
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func (w *worker) vanish(ctx context.Context, p *v1.Pod) error {
 	w.deps.Mirrors.Forget(w.uid)
 	w.deps.Reporter.Forget(w.uid)
 	w.deps.Admission.Forget(w.uid)
-	w.move(causeVanished)
+	w.move(causeCleanedUp)
 	w.deps.Log.Info("pod is gone", logkey.Pod, podName(p), logkey.PodUID, w.uid)
 	return nil
 }

@@ -127,7 +127,7 @@ func (w *worker) set(p *v1.Pod) {
 	w.deps.Mirrors.UpdateFromAPI(p)
 }
 
-// remove tells the worker that its pod's object is gone.
+// remove notifies the worker that its pod's object is gone.
 func (w *worker) remove() {
 	w.mu.Lock()
 	w.removed, w.again = true, nil
@@ -249,14 +249,14 @@ func (w *worker) step(ctx context.Context, p *v1.Pod, removed bool) (again time.
 				logkey.PodUID, w.uid)
 			return 0, true, nil
 		}
-		if err := w.vanish(ctx, p); err != nil {
+		if err := w.removeRemains(ctx, p); err != nil {
 			return 0, false, err
 		}
 		return 0, true, nil
 	}
 }
 
-// publish tells the other services of the pod's newest version.
+// publish puts the pod's newest version on the bus for the other services.
 func (w *worker) publish() {
 	w.mu.Lock()
 	defer w.mu.Unlock() // held, so that an older version never comes after a newer one
