@@ -99,7 +99,7 @@ func salvage(name string, found network.Found, out io.Writer) (*Instance, error)
 	r, err := loadRecord(name)
 	if err != nil {
 		r = record{Name: name, Dir: filepath.Join(home, name), Network: found.Plans[name]}
-		// Nothing tells which of the chains that a kubelet makes were there
+		// Nothing shows which of the chains that a kubelet makes were there
 		// before, so all of them stay.
 		if r.Keep, err = network.SharedChains(); err != nil {
 			return nil, err

@@ -106,7 +106,7 @@ func (i *Instance) killPods(ctx context.Context) error {
 	if len(i.defaultPlaces()) > 0 {
 		problems = append(problems, cgroup.Kill(ctx, defaultPods))
 	}
-	problems = append(problems, i.killStrays(ctx))
+	problems = append(problems, i.killEscaped(ctx))
 	for _, path := range []string{i.programCgroup(AgentProgram), i.programCgroup(Containerd)} {
 		problems = append(problems, cgroup.Kill(ctx, path))
 	}
@@ -118,16 +118,16 @@ func (i *Instance) killPods(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// killStrays kills processes of containers that somebody placed outside the
+// killEscaped kills processes of containers that somebody placed outside the
 // instance's cgroup, as a CRI client that names no cgroup parent does. They
 // are found as the children of the instance's shims.
-func (i *Instance) killStrays(ctx context.Context) error {
-	strays, err := i.strays()
+func (i *Instance) killEscaped(ctx context.Context) error {
+	escaped, err := i.escaped()
 	if err != nil {
 		return err
 	}
 	var problems []error
-	for _, s := range strays {
+	for _, s := range escaped {
 		paths := s.cgroups
 		if err := s.Stop(ctx, 0); err != nil {
 			problems = append(problems, err)
@@ -140,12 +140,12 @@ func (i *Instance) killStrays(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-type stray struct {
+type escapedProcess struct {
 	process.Record
 	cgroups []string // those made for the container
 }
 
-func (i *Instance) strays() ([]stray, error) {
+func (i *Instance) escaped() ([]escapedProcess, error) {
 	inside, err := process.InCgroup(i.ownCgroup())
 	if err != nil {
 		return nil, err
@@ -154,9 +154,9 @@ func (i *Instance) strays() ([]stray, error) {
 	if err != nil {
 		return nil, err
 	}
-	var found []stray
+	var found []escapedProcess
 	for _, c := range children {
-		s := stray{Record: c.Record}
+		s := escapedProcess{Record: c.Record}
 		for _, path := range c.Cgroups {
 			// The folder of a container is named by its id.
 			if id := filepath.Base(path); len(id) == 64 && !mounts.Inside(path, i.ownCgroup()) {
@@ -207,7 +207,7 @@ func (i *Instance) remove(ctx context.Context) error {
 		}
 	}
 	if err := errors.Join(problems...); err != nil {
-		return err // the folder holds the logs that tell why
+		return err // the folder holds the logs that show why
 	}
 	for _, dir := range []string{i.runDir(), i.r.Dir} {
 		if err := os.RemoveAll(dir); err != nil {
@@ -265,11 +265,11 @@ func (i *Instance) Leftovers(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	strays, err := i.strays()
+	escaped, err := i.escaped()
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range strays {
+	for _, s := range escaped {
 		processes = append(processes, s.Record)
 	}
 	mentioned, err := process.Mentioning(i.r.Dir+"/", i.runDir()+"/")

@@ -335,7 +335,7 @@ func (i *Instance) startUnit(ctx context.Context, program string) error {
 	defer cancel()
 	unit := i.unitName(program)
 	if _, err := i.must(ctx, "systemctl", "start", unit); err != nil {
-		// The journal tells why, if the machine still answers.
+		// The journal shows why, if the machine still answers.
 		journal, _ := i.must(ctx, "journalctl", "-n", "15", "--no-pager", "-o", "cat", "-u", unit)
 		return fmt.Errorf("start %s: %w; the end of its journal:\n%s", program, err, journal)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/microlet/microlet/services/nodestatus/internal/schedule"
 )
 
-// runStandalone is nodestatus on a node without an API server: no Node, no Lease. It tells the other services the
+// runStandalone is nodestatus on a node without an API server: no Node, no Lease. It gives the other services the
 // node's addresses, and writes Events, which nobody else takes, into the log.
 func runStandalone(ctx context.Context, cfg *Config, s *service.Service) error {
 	delivery, err := newDelivery(cfg, s, eventlog.Sink{Log: s.Log}, nil)
@@ -29,7 +29,7 @@ func runStandalone(ctx context.Context, cfg *Config, s *service.Service) error {
 	return s.Run(ctx)
 }
 
-// addressesJob tells the other services the node's addresses. A failure is logged once, until it is another.
+// addressesJob gives the other services the node's addresses. A failure is logged once, until it is another.
 func addressesJob(cfg *Config, s *service.Service, entries *nodebus.Entries) schedule.Job {
 	settings, period, failed := cfg.settings(), cfg.Kubelet.Kubelet.NodeStatusUpdateFrequency.Duration, ""
 	return schedule.Job{Name: jobAddresses, Deadline: 5 * time.Second, Run: func(ctx context.Context) time.Duration {

@@ -43,7 +43,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer podsync.Close()
 
 	hinter := hint.New(s.Bus, podsyncv1.NewPodsyncServiceClient(podsync), s.Log, s.Metrics)
-	// Every service's heartbeat comes out of the bus and so tells that it lives.
+	// Every service's heartbeat comes out of the bus, which proves that it lives.
 	bus.Watch[busv1.Heartbeat](s.Bus, subject.Heartbeats, ">", func(string) { hinter.BusSpoke() })
 	read := cri.New(runtime)
 	engine := relist.New(relist.Options{

@@ -85,7 +85,7 @@ func Run(ctx context.Context, cfg Config) error {
 	return s.Run(ctx)
 }
 
-// shareCgroups shares what is measured here, and tells the bus of it.
+// shareCgroups shares what is measured here, and puts them on the bus.
 func shareCgroups(cfg *Config, s *service.Service, all func() map[string]*pods.Pod,
 	podStats *cachedvalue.Value[*cri.PodStats], book *readerrors.Recorder,
 ) (*cachedvalue.Value[*cgroupstats.Snapshot], error) {

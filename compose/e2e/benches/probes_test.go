@@ -100,7 +100,7 @@ func (m *meter) probeTotal() float64 {
 		total += n
 	}
 	if total == 0 {
-		m.t.Fatalf("%s tells of no probe", path)
+		m.t.Fatalf("%s shows no probe", path)
 	}
 	return total
 }

@@ -115,7 +115,7 @@ func (n *Node) ContainerPID(container string) (int, error) {
 		return json.Unmarshal([]byte(got.GetInfo()["info"]), &info)
 	})
 	if err == nil && info.PID == 0 {
-		err = fmt.Errorf("the runtime tells no pid of container %s", container)
+		err = fmt.Errorf("the runtime returns no pid of container %s", container)
 	}
 	return info.PID, err
 }

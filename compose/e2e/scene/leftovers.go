@@ -147,19 +147,19 @@ func (s *Scene) Traces(pods []*corev1.Pod) ([]string, error) {
 	}
 	left = append(left, network...)
 	if s.OnMachine() {
-		strays, err := s.straysThere(living)
+		orphaned, err := s.orphanedNetwork(living)
 		if err != nil {
 			return nil, err
 		}
-		left = append(left, strays...)
+		left = append(left, orphaned...)
 	}
 	slices.Sort(left)
 	return left, nil
 }
 
-// straysThere lists what the network plugins keep on the node's own machine for sandboxes that the runtime does not
+// orphanedNetwork lists what the network plugins keep on the node's own machine for sandboxes that the runtime does not
 // know: addresses, whoever had them, and results.
-func (n *Node) straysThere(living map[string]bool) ([]string, error) {
+func (n *Node) orphanedNetwork(living map[string]bool) ([]string, error) {
 	reserved, err := n.reservations()
 	if err != nil {
 		return nil, err
@@ -176,10 +176,10 @@ func (n *Node) straysThere(living map[string]bool) ([]string, error) {
 		path, owner, _ := strings.Cut(line, "=")
 		owned[path] = living[strings.TrimSpace(owner)]
 	}
-	var strays []string
+	var orphaned []string
 	for _, path := range reserved {
 		if net.ParseIP(filepath.Base(path)) != nil && !owned[path] {
-			strays = append(strays, "address of no sandbox "+path)
+			orphaned = append(orphaned, "address of no sandbox "+path)
 		}
 	}
 	results, err := n.FileNames("/var/lib/cni/results")
@@ -188,10 +188,10 @@ func (n *Node) straysThere(living map[string]bool) ([]string, error) {
 	}
 	for _, name := range results {
 		if id := longID.FindString(name); id != "" && !living[id] {
-			strays = append(strays, "network result of no sandbox "+name)
+			orphaned = append(orphaned, "network result of no sandbox "+name)
 		}
 	}
-	return strays, nil
+	return orphaned, nil
 }
 
 // networkTraces lists addresses that are still reserved, and network namespaces and links beyond

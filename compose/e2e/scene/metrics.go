@@ -117,7 +117,7 @@ func (s *Scene) TokenForMetrics(t *testing.T, resources ...string) string {
 	return token.Status.Token
 }
 
-// AwaitSlowly waits for something that only the API tells.
+// AwaitSlowly waits for something that only the API shows.
 func (s *Scene) AwaitSlowly(limit time.Duration, what string, check func() error) {
 	s.T.Helper()
 	Await(s.T, limit, what, func() error {

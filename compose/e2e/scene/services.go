@@ -32,7 +32,7 @@ func (n *Node) ProgramPID(name string) int {
 var Services = []role.Role{role.Bus, role.Podsync, role.PLEG, role.Prober, role.NodeStatus, role.ImageGC, role.Stats,
 	role.Evictor, role.NodeAPI}
 
-// ProcessStatus is what "microlet status -o json" tells of a process.
+// ProcessStatus is what "microlet status -o json" shows of a process.
 type ProcessStatus struct {
 	Service  string `json:"service"`
 	State    string `json:"state"`

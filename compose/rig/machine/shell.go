@@ -89,7 +89,7 @@ func (s *shell) drop(client *ssh.Client) {
 	}
 }
 
-// session opens a channel. A connection whose machine has gone does not say so; the first answer that it owes tells.
+// session opens a channel. A connection whose machine has gone does not say so; the first answer that it owes shows it.
 func (s *shell) session(ctx context.Context) (*ssh.Session, error) {
 	for attempt := 0; ; attempt++ {
 		client, err := s.open(ctx)

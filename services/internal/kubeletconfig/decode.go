@@ -59,7 +59,7 @@ func decode(source string, data []byte) (*document, error) {
 	var wrong []error
 	if err != nil {
 		wrong = locate(source, asJSON, err)
-		// The decoder tells of unknown keys only where all values fit.
+		// The decoder reports unknown keys only where all values fit.
 		if rest, err := without(asJSON, wrong); err == nil {
 			strict, _ = kjson.UnmarshalStrict(rest, &d.config)
 		}

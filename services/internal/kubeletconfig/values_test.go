@@ -27,7 +27,7 @@ func TestFlagValues(t *testing.T) {
 	}
 	for name, value := range got {
 		if strings.Contains(value, "secret") {
-			t.Errorf("--%s tells a secret: %s", name, value)
+			t.Errorf("--%s shows a secret: %s", name, value)
 		}
 	}
 	if before.MaxPods != c.Kubelet.MaxPods || before.StaticPodURL != c.Kubelet.StaticPodURL {

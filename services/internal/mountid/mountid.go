@@ -22,5 +22,5 @@ func Of(fd int) (int, error) {
 			return strconv.Atoi(strings.TrimSpace(id))
 		}
 	}
-	return 0, fmt.Errorf("file descriptor %d: the kernel does not tell its mount", fd)
+	return 0, fmt.Errorf("file descriptor %d: the kernel does not report its mount", fd)
 }

@@ -23,7 +23,7 @@ type Machine struct {
 	SwapBytes int64
 }
 
-// Machine reads the machine's identity. What can be read is returned, and the error tells of the rest.
+// Machine reads the machine's identity. What can be read is returned, and the error names the rest.
 func (s Source) Machine() (Machine, error) {
 	var m Machine
 	var errs []error

@@ -278,7 +278,7 @@ func TestMachineWithoutFirmwareUsesTheMachineID(t *testing.T) {
 		t.Errorf("machine = %+v, want the id of dbus and no system uuid", got)
 	}
 	if err == nil {
-		t.Error("no error tells of what is missing")
+		t.Error("no error names what is missing")
 	}
 	got, _ = tree(t, map[string]string{"/etc/machine-id": "m"}).Machine()
 	if got.SystemUUID != "m" {

@@ -233,7 +233,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	}
 }
 
-// left tells what the end of the process takes with it.
+// left reports what the end of the process takes with it.
 func (r *Recorder) left() {
 	if n := r.Waiting(); n > 0 {
 		r.dropped.Add(float64(n))

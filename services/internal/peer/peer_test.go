@@ -309,7 +309,7 @@ func TestAReusedProcessID(t *testing.T) {
 	reused.Pid = 0
 	for way, hold := range ways {
 		if _, err := hold(conn, &reused); err == nil || !strings.Contains(err.Error(), "hostPID") {
-			t.Errorf("%s: a process of a foreign PID namespace: %v, want an error that tells the remedy", way, err)
+			t.Errorf("%s: a process of a foreign PID namespace: %v, want an error that names the remedy", way, err)
 		}
 	}
 	if _, err := holdByStart(conn, cred); err != nil {

@@ -203,7 +203,7 @@ func effectiveUID(cred *unix.Ucred) (uint32, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("/proc/%d/status tells no user", cred.Pid)
+	return 0, fmt.Errorf("/proc/%d/status names no user", cred.Pid)
 }
 
 // credentials asks the kernel who opened the other end.

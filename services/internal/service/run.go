@@ -129,7 +129,7 @@ func ServeGRPC(ctx context.Context, server *grpc.Server, serve func() error) err
 }
 
 // heartbeat puts the service's heartbeat every 5 s. It is put also when the loop stands still: the
-// count in it tells that.
+// count in it shows that.
 func (s *Service) heartbeat(ctx context.Context) error {
 	w := s.Bus.Own(subject.Heartbeats)
 	key := subject.HeartbeatKey(s.Role, s.Config.Replica)

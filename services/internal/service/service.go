@@ -45,7 +45,7 @@ type Service struct {
 
 	policy   *unixgrpc.Policy
 	notifier *run.Notifier
-	deaf     atomic.Bool // the supervisor did not hear the last notification
+	unheard  atomic.Bool // the last notification failed
 	notify   func(states ...string)
 	watchdog time.Duration // how long the supervisor waits for NotifyWatchdog; 0 when it does not
 	started  time.Time
@@ -106,7 +106,7 @@ func New(cfg Config, r role.Role) (*Service, error) {
 		if s.notifier, err = run.NewNotifier(); err != nil {
 			return nil, err
 		}
-		s.notify, s.watchdog = s.tellNotifier, s.notifier.Watchdog()
+		s.notify, s.watchdog = s.notifySupervisor, s.notifier.Watchdog()
 	} else {
 		cfg.Placement.join(r, s.Pulse)
 		s.notify = func(states ...string) { cfg.Placement.notify(r, states...) }
@@ -174,12 +174,11 @@ func (s *Service) isReady() bool {
 // the single placement they are the one's that holds all services.
 func (s *Service) ownsProcess() bool { return s.Config.Placement == nil || s.Role == role.Up }
 
-// tellNotifier tells the supervisor; a supervisor that does not hear is its own affair, and
-// logged once until it hears again.
-func (s *Service) tellNotifier(states ...string) {
+// notifySupervisor notifies the supervisor. A failure is logged once until a notification succeeds again.
+func (s *Service) notifySupervisor(states ...string) {
 	err := s.notifier.Notify(states...)
-	if deaf := err != nil; s.deaf.Swap(deaf) != deaf && deaf {
-		s.Log.Warn("supervisor does not hear", "states", states, logkey.Err, err)
+	if failed := err != nil; s.unheard.Swap(failed) != failed && failed {
+		s.Log.Warn("notification of the supervisor failed", "states", states, logkey.Err, err)
 	}
 }
 

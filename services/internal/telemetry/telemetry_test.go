@@ -139,7 +139,7 @@ func TestVerbosityStaysBelowBodies(t *testing.T) {
 	w := httptest.NewRecorder()
 	setVerbosity(w, httptest.NewRequest(http.MethodPut, "/debug/flags/v", strings.NewReader("9")))
 	if !strings.Contains(w.Body.String(), "use 0 to 7") {
-		t.Errorf("the error tells no remedy: %s", w.Body)
+		t.Errorf("the error names no remedy: %s", w.Body)
 	}
 }
 

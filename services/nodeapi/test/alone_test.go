@@ -95,7 +95,7 @@ func TestPeersComeAndGo(t *testing.T) {
 	e.StartBus()
 	e.addPod("q")
 	e.user("joe get_proxy").awaitGet(slack*2, "/containerLogs/ns/q/c", 200)
-	expect(t, soon, "health as podsync tells it", func() (int, string) { return e.healthz("/healthz") }, 500,
+	expect(t, soon, "health as podsync reports it", func() (int, string) { return e.healthz("/healthz") }, 500,
 		"the loop stands still")
 	s := e.exec("joe create_proxy,get_proxy")
 	s.repeats("after all of that")

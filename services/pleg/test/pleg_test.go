@@ -149,7 +149,7 @@ func TestExitsAreToldWhateverIsAway(t *testing.T) {
 		ids[uid] = n.startPod(uid)
 	}
 	n.startPLEG()
-	n.await("RUNTIME/relist tells of the stream and of a relist", func() bool {
+	n.await("RUNTIME/relist shows the stream and a relist", func() bool {
 		r, ok := view.Get(subject.RuntimeRelist)
 		return ok && r.GetStreaming() && r.GetGeneration() > 2 && r.GetError() == ""
 	})
@@ -158,7 +158,7 @@ func TestExitsAreToldWhateverIsAway(t *testing.T) {
 		return r.GetPeriodMilliseconds() == 2000
 	})
 
-	n.runtime.Fail("ListContainers", errors.New("nothing is listed")) // so that no relist can tell of it
+	n.runtime.Fail("ListContainers", errors.New("nothing is listed")) // so that no relist can find it
 	n.exit(ids["stream"])
 	n.await("a hint from the stream", func() bool { return n.died(ids["stream"]) })
 	n.runtime.Fail("ListContainers", nil)

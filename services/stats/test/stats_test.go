@@ -86,8 +86,8 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// tell puts a pod of one container as podsync does; no container is one that has ended.
-func (n *node) tell(sandbox, container string) {
+// putPod puts a pod of one container as podsync does; no container is one that has ended.
+func (n *node) putPod(sandbox, container string) {
 	n.t.Helper()
 	object := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: types.UID(podUID)}}
 	text, err := object.Marshal()
@@ -150,7 +150,7 @@ func TestAContainersLife(t *testing.T) {
 	sandbox, first, second := strings.Repeat("5", 64), strings.Repeat("a", 64), strings.Repeat("b", 64)
 	n.tree.make("kubepods/burstable/pod"+podUID+"/"+sandbox, idle)
 	burn := n.tree.make("kubepods/burstable/pod"+podUID+"/"+first, busy)
-	n.tell(sandbox, first)
+	n.putPod(sandbox, first)
 
 	var pod statsapi.PodStats
 	proctest.Await(t, patience, "the pod's figures with a rate", func() bool {
@@ -186,7 +186,7 @@ func TestAContainersLife(t *testing.T) {
 
 	burn.end()
 	n.tree.make("kubepods/burstable/pod"+podUID+"/"+second, idle)
-	n.tell(sandbox, second)
+	n.putPod(sandbox, second)
 	proctest.Await(t, patience, "the figures of the successor", func() bool {
 		return strings.Contains(n.page(statsv1.MetricsPage_METRICS_PAGE_CADVISOR), second)
 	})

@@ -78,7 +78,7 @@ echo ==args $(hostname); echo ==end; `+scene.Forever).Spec
 	s.LeavesNothing(pods)
 }
 
-// checkRunning judges what the API tells of a Running pod.
+// checkRunning judges what the API shows of a Running pod.
 func checkRunning(t *testing.T, s *scene.Scene, p *corev1.Pod) {
 	t.Helper()
 	if p.Status.Phase != corev1.PodRunning || p.Spec.NodeName != s.NodeName() {

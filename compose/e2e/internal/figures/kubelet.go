@@ -58,7 +58,7 @@ var MetricRules = []Rule{
 	Near(`^container_tasks_state\{`, closeness, 3),
 }
 
-// MeantInSummary are differences of summaries that are meant. docs/compatibility.md tells of them.
+// MeantInSummary are differences of summaries that are meant. docs/compatibility.md lists them.
 var MeantInSummary = []Explanation{
 	Explain(`^node\.systemContainers\[kubelet\]\.`, OnlyMicrolet,
 		"without kubeletCgroups, the kubelet shows its own cgroup where the hierarchy of systemd has it, and "+
@@ -66,7 +66,7 @@ var MeantInSummary = []Explanation{
 }
 
 // MeantFromCRI are further differences that are meant with the feature gate PodAndContainerStatsFromCRI.
-// docs/compatibility.md tells of them.
+// docs/compatibility.md lists them.
 var MeantFromCRI = []Explanation{
 	Explain(`^pods\[.*\]\.containers\[.*\]\.(swap|io)\b`, OnlyKubelet,
 		"the kubelet says 0 where the runtime says nothing"),
@@ -76,7 +76,7 @@ var MeantFromCRI = []Explanation{
 }
 
 // MeantInMetrics are differences of pages of metrics that are meant, besides that of WithoutSandboxImages.
-// docs/compatibility.md tells of them.
+// docs/compatibility.md lists them.
 var MeantInMetrics = []Explanation{
 	Explain(`^((TYPE|HELP|timestamps) )?container_sockets\b`, OnlyKubelet,
 		"to see which descriptors of another user's process are sockets needs CAP_SYS_PTRACE, which stats does not have"),
@@ -86,7 +86,7 @@ var MeantInMetrics = []Explanation{
 var image = regexp.MustCompile(`image="[^"]+"`)
 
 // WithoutSandboxImages returns the facts of a page without the images of sandboxes. The kubelet's cAdvisor asks
-// containerd for them by an interface of its own. CRI tells a sandbox's image only in its verbose answers, which have
+// containerd for them by an interface of its own. CRI returns a sandbox's image only in its verbose answers, which have
 // secrets of the runtime, so stats does not get them.
 func WithoutSandboxImages(page Facts) Facts {
 	all := Facts{}

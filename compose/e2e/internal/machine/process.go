@@ -122,7 +122,7 @@ func Passed(pid int) (int64, error) {
 	return read + written, err
 }
 
-// figure is one of those that a file of /proc/<pid> tells.
+// figure is one of those that a file of /proc/<pid> shows.
 func figure(pid int, file, name string) (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
 	if err != nil {
@@ -133,7 +133,7 @@ func figure(pid int, file, name string) (int64, error) {
 			return strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
 		}
 	}
-	return 0, fmt.Errorf("/proc/%d/%s tells no %s", pid, file, name)
+	return 0, fmt.Errorf("/proc/%d/%s has no %s", pid, file, name)
 }
 
 // Credentials are what a process runs as.

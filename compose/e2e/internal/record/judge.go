@@ -46,7 +46,7 @@ func Containers(p *corev1.Pod) map[string]string {
 	return all
 }
 
-// Untouched tells of each pod of before, which were Ready then, what the entries say against this:
+// Untouched reports, for each pod of before that was Ready then, what the entries say against this:
 // the same containers, never restarted, Ready all the time, never deleted.
 func Untouched(before []*corev1.Pod, entries []Entry) []string {
 	var problems []string
@@ -86,7 +86,7 @@ func conditions(p *corev1.Pod) string {
 	return text
 }
 
-// NodeReady tells each change after which the node was not Ready.
+// NodeReady returns each change after which the node was not Ready.
 func NodeReady(entries []Entry) []string {
 	var problems []string
 	for _, e := range entries {

@@ -106,7 +106,7 @@ func (s *source) revision(ctx context.Context) (int64, error) {
 	return got.GetHeader().GetRevision(), nil
 }
 
-// askProgress makes etcd tell up to where the watches are complete. Between two streams it does
+// askProgress makes etcd say up to where the watches are complete. Between two streams it does
 // nothing, and one that breaks is its reader's to see: the caller asks again.
 func (s *source) askProgress() {
 	s.mu.Lock()

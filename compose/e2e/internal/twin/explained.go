@@ -23,7 +23,7 @@ func (e *Explanation) Covers(d Difference) bool {
 // pageSize is what cgroup v1 rounds a memory limit down to.
 const pageSize = 4096
 
-// Explained are the differences that are meant. docs/compatibility.md tells of them.
+// Explained are the differences that are meant. docs/compatibility.md lists them.
 //
 // Most are of the pod's own status.resources (KEP-5419). The kubelet takes it from the pod's cgroup if the API
 // has echoed the phase Running by the time that it looks, and from the spec otherwise, so that it shows
@@ -72,7 +72,7 @@ next:
 	return rest
 }
 
-// String tells the explanation on a line.
+// String is the explanation on one line.
 func (e *Explanation) String() string {
 	return strings.Trim(e.path.String(), "^$") + ": " + e.Why
 }

@@ -254,7 +254,7 @@ func mainID(p *corev1.Pod) string {
 	return ""
 }
 
-// rebooted brings the pods to a node with this agent, has its machine start again, and tells how each pod ends.
+// rebooted brings the pods to a node with this agent, has its machine start again, and reports how each pod ends.
 func rebooted(s *scene.Scene, agent rig.Agent, files *scene.ManifestFolder, reboot func() error) map[string]string {
 	s.T.Helper()
 	s.SwitchTo(s.T, agent, files.Flag())
@@ -301,7 +301,7 @@ func rebooted(s *scene.Scene, agent rig.Agent, files *scene.ManifestFolder, rebo
 	return ends
 }
 
-// endsOf tells in words what the API says of pods, without what differs from one run to the next.
+// endsOf says in words what the API says of pods, without what differs from one run to the next.
 func endsOf(s *scene.Scene, all []*survivor) map[string]string {
 	s.SyncRecord()
 	v := s.Record.View()

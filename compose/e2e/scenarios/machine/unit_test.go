@@ -33,7 +33,7 @@ func TestUnitRestart(t *testing.T) {
 	w.NodeReady()
 }
 
-// TestUnitStop stops the unit: pods run on, and what is in its own cgroup has ended. Its journal tells of the stop.
+// TestUnitStop stops the unit: pods run on, and what is in its own cgroup has ended. Its journal reports the stop.
 func TestUnitStop(t *testing.T) {
 	scene.Shared.UseMicrolet(t)
 	s := scene.New(t)
@@ -100,7 +100,7 @@ func TestUnitWatchdog(t *testing.T) {
 	s.WaitHealthy(t, scene.Patience)
 	if _, err := s.RunOnMachine(t.Context(), "sh", "-c",
 		"journalctl --no-pager -o cat -u microlet.service | grep 'Watchdog timeout'"); err != nil {
-		t.Errorf("the journal does not tell of a watchdog: %v", err)
+		t.Errorf("the journal does not name a watchdog: %v", err)
 	}
 	s.CreatePods(scene.PausePod("after"))
 	s.WaitReady(scene.Patience, "after")

@@ -113,7 +113,7 @@ func removeNow(s *scene.Scene, name string) {
 	}
 }
 
-// TestDeletedWhilePodsyncIsDown: deleted with a grace period, and at once so that no object tells of it any more.
+// TestDeletedWhilePodsyncIsDown: deleted with a grace period, and at once so that no object reports it any more.
 func TestDeletedWhilePodsyncIsDown(t *testing.T) {
 	scene.Shared.UseMicrolet(t)
 	s := scene.New(t)

@@ -105,7 +105,7 @@ func TestStandalone(t *testing.T) {
 	}
 }
 
-// localPod is the manifest of a pod that tells in a hostPath folder what it has: its environment, with a field of its
+// localPod is the manifest of a pod that writes what it has to a hostPath folder: its environment, with a field of its
 // own, and what it wrote to and read from an emptyDir.
 func localPod(s *scene.Scene, name, out string) []byte {
 	s.T.Helper()
@@ -125,14 +125,14 @@ func localPod(s *scene.Scene, name, out string) []byte {
 	return s.Manifest(p)
 }
 
-// runsHere waits for what a localPod tells.
+// runsHere waits for what a localPod writes.
 func runsHere(s *scene.Scene, out, name string) {
 	s.T.Helper()
 	full := name + "-" + s.NodeName()
-	scene.Await(s.T, scene.Patience, "what pod "+name+" tells", func() error {
+	scene.Await(s.T, scene.Patience, "what pod "+name+" writes", func() error {
 		got, err := os.ReadFile(filepath.Join(out, full))
 		if want := "hello " + full + " data\n"; err == nil && string(got) != want {
-			s.T.Fatalf("pod %s tells %q, want %q", name, got, want)
+			s.T.Fatalf("pod %s writes %q, want %q", name, got, want)
 		}
 		return err
 	})

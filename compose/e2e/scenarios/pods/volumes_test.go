@@ -145,7 +145,7 @@ func everyVolume(t *testing.T) {
 	s.LeavesNothing([]*corev1.Pod{p})
 }
 
-// missingVolumes: a pod waits for what its volumes name, tells of each, and starts when all is there.
+// missingVolumes: a pod waits for what its volumes name, reports each, and starts when all is there.
 func missingVolumes(t *testing.T) {
 	s := scene.New(t)
 	p := scene.PausePod("waits")
@@ -166,7 +166,7 @@ func missingVolumes(t *testing.T) {
 		`MountVolume.SetUp failed for volume "config" : configmap "late" not found`,
 		`MountVolume.SetUp failed for volume "secret" : secret "late" not found`,
 	} {
-		s.Wait(scene.Patience, "the event", tells(s, "waits", "FailedMount", want))
+		s.Wait(scene.Patience, "the event", eventWith(s, "waits", "FailedMount", want))
 	}
 	config(s, "late", map[string]string{"k": "v"})
 	secret(s, "late", "v")
@@ -192,9 +192,9 @@ func subPathsOut(t *testing.T) {
 	up.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v", SubPath: "up/new"}}
 	s.CreatePods(p, up)
 	s.Wait(scene.Patience, "the refusal",
-		tells(s, "leads-out", "Failed", `Error: failed to prepare subPath for volumeMount "v" of container "main"`))
+		eventWith(s, "leads-out", "Failed", `Error: failed to prepare subPath for volumeMount "v" of container "main"`))
 	s.Wait(scene.Patience, "the refusal",
-		tells(s, "leads-up", "Failed",
+		eventWith(s, "leads-up", "Failed",
 			`Error: failed to create subPath directory for volumeMount "v" of container "main"`))
 	for _, name := range []string{p.Name, up.Name} {
 		s.Wait(scene.Patience, "the container's reason", func(v record.View) error {
@@ -262,8 +262,8 @@ func changes(s *scene.Scene, p *corev1.Pod, want string, change func()) {
 	s.T.Logf("%s: seen %s after the change", want, scene.Milliseconds(time.Since(begin)))
 }
 
-// tells waits for an event with a text about a pod.
-func tells(s *scene.Scene, pod, reason, text string) func(record.View) error {
+// eventWith waits for an event with a text about a pod.
+func eventWith(s *scene.Scene, pod, reason, text string) func(record.View) error {
 	return func(v record.View) error {
 		var seen []string
 		for _, e := range v.Events(s.Namespace, pod) {

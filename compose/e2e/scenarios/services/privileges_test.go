@@ -165,7 +165,7 @@ func group(n *scene.Node, name string) (gid int, found bool) {
 	return gid, err == nil
 }
 
-// privileges tells where a process of the node differs from its identity.
+// privileges reports where a process of the node differs from its identity.
 func privileges(n *scene.Node, id role.Identity, got machine.Credentials) []string {
 	var problems []string
 	if want := [4]int{id.UID, id.UID, id.UID, id.UID}; got.UIDs != want {

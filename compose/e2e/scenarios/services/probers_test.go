@@ -229,13 +229,13 @@ func gathered(s *scene.Scene, replicas ...int) {
 	}
 	got := probeTotals(s, families)
 	if len(got) != sharedPods*perPod || len(families["process_start_time_seconds"].GetMetric()) < len(replicas) {
-		s.T.Errorf("/metrics/probes tells of %d probes by %d probers, want %d by %d",
+		s.T.Errorf("/metrics/probes shows %d probes by %d probers, want %d by %d",
 			len(got), len(families["process_start_time_seconds"].GetMetric()), sharedPods*perPod, len(replicas))
 	}
 	for probe, n := range got {
 		// Between the two readings a few more have run.
 		if n < low[probe] || n > low[probe]+10 {
-			s.T.Errorf("/metrics/probes tells of %g probes %v, their prober of %g shortly before", n, probe, low[probe])
+			s.T.Errorf("/metrics/probes shows %g probes %v, their prober of %g shortly before", n, probe, low[probe])
 		}
 	}
 }
@@ -283,7 +283,7 @@ func proberPID(s *scene.Scene, replica int) int {
 }
 
 // keepDead kills a prober, and again each time its supervisor has started it, before it can be of use.
-// The function that it returns lets it live and tells how often it was killed.
+// The function that it returns lets it live and reports how often it was killed.
 func keepDead(s *scene.Scene, replica int) (revive func() int) {
 	s.T.Helper()
 	ctx, cancel := context.WithCancel(s.T.Context())

@@ -82,8 +82,8 @@ func withoutWatchdog(t *testing.T) {
 // waits begins a cell of what did not work.
 const waits = "waits"
 
-// stopped stops a service for stopTime, or as long as what must work takes, and tells for each kind of work how long it
-// took or that it waited.
+// stopped stops a service for stopTime, or as long as what must work takes. It returns for each kind of work how long it took
+// or that it waited.
 func stopped(s *scene.Scene, r role.Role) map[work]string {
 	s.T.Helper()
 	name := func(what string) string { return what + "-" + string(r) }
@@ -161,7 +161,7 @@ func worked(r role.Role, row map[work]string) bool {
 	})
 }
 
-// seen tells when the record saw the new pod Ready, the deleted one gone, the restart's status and the
+// seen reports when the record saw the new pod Ready, the deleted one gone, the restart's status and the
 // new pod's event; zero if it did not.
 func seen(s *scene.Scene, entries []record.Entry, name func(string) string) (ready, gone, status, event time.Time) {
 	first := func(t *time.Time, at time.Time) {

@@ -43,7 +43,7 @@ func TestImageGC(t *testing.T) {
 // number is what differs between two runs in the messages of Events.
 var number = regexp.MustCompile(`\d+(\.\d+)?`)
 
-// collected lets the agent collect, and tells a fact a line.
+// collected lets the agent collect, and returns one fact per line.
 func collected(s *scene.Scene, t *testing.T, agent rig.Agent) []string {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())

@@ -64,7 +64,7 @@ func TestReservations(t *testing.T) {
 	}
 }
 
-// reservation starts the agent with new cgroups for reservations, and tells a fact a line.
+// reservation starts the agent with new cgroups for reservations, and returns one fact per line.
 func reservation(s *scene.Scene, t *testing.T, agent rig.Agent, args []string, milliCPU int64,
 	cgroups ...string) []string {
 	t.Helper()

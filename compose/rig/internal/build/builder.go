@@ -200,7 +200,7 @@ func (p Program) env() []string {
 
 func (b *Builder) compile(ctx context.Context, p Program, version, out, progress string, begin time.Time) error {
 	if p.Test {
-		// go test -c does not tell what it compiles, so most is compiled before.
+		// go test -c does not print what it compiles, so most is compiled before.
 		args := append([]string{"build", "-v", "-trimpath", "-buildvcs=false"}, p.settings(version)...)
 		if err := b.run(ctx, p, args, version, progress, begin); err != nil {
 			return err

@@ -176,7 +176,7 @@ func kubernetesStamp(version string) map[string]string {
 		stamp[pkg+".gitMajor"] = major
 		stamp[pkg+".gitMinor"] = minor
 		stamp[pkg+".gitTreeState"] = "clean"
-		stamp[pkg+".gitCommit"] = "unknown" // a module's archive does not tell it
+		stamp[pkg+".gitCommit"] = "unknown" // a module's archive does not contain it
 	}
 	return stamp
 }

@@ -21,7 +21,7 @@ const referenceHead = "# Specs of the default selection that the real kubelet pa
 
 var referenceCount = regexp.MustCompile(`^# Kubernetes (v\S+), (\d+) specs$`)
 
-// ReadReference reads the list. Its head tells how many specs there are, so
+// ReadReference reads the list. Its head says how many specs there are, so
 // that none is lost unnoticed.
 func ReadReference(path string) (Reference, error) {
 	text, err := os.ReadFile(path)
@@ -88,7 +88,7 @@ func (r Reference) Focused(suite Suite, focus *regexp.Regexp) []string {
 		func(name string) bool { return !focus.MatchString(suite.described(name)) })
 }
 
-// Reasons tell, by the spec's name, why microlet does not pass it yet.
+// Reasons say, by the spec's name, why microlet does not pass it yet.
 type Reasons map[string]string
 
 // ReadReasons reads lines of the form "<name>\t<reason>".

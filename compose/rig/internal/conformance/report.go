@@ -25,7 +25,7 @@ type Result struct {
 	Took  time.Duration
 	// Tries is how often it was run; above 1 it failed before.
 	Tries int
-	// Reason tells why it failed, or why it skipped itself.
+	// Reason reports why it failed, or why it skipped itself.
 	Reason string
 }
 
@@ -35,7 +35,7 @@ type Results struct {
 	Specs map[string]Result
 	// All are the names of all specs of the suite, selected or not.
 	All map[string]bool
-	// Broken tells what went wrong outside of specs.
+	// Broken reports what went wrong outside of specs.
 	Broken []string
 }
 

@@ -143,7 +143,7 @@ func (r Run) once(ctx context.Context, flags []string, suffix string, focus *reg
 	return results, nil
 }
 
-// report tells every half a minute how far the suite is.
+// report prints every half a minute how far the suite is.
 func (r Run) report(log string, stop <-chan struct{}) {
 	begin := time.Now()
 	tick := time.NewTicker(30 * time.Second)

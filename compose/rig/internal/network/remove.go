@@ -102,11 +102,11 @@ func Leftovers(r Removal) ([]string, error) {
 	return left, nil
 }
 
-// Found is what the machine itself tells about instances.
+// Found is what the machine itself shows about instances.
 type Found struct {
 	Names   []string        // of those that have a rule or a bridge
 	Plans   map[string]Plan // of those that have a bridge, by name
-	Orphans []Plan          // bridges that do not tell whose they are
+	Orphans []Plan          // bridges that do not say whose they are
 }
 
 // Discover looks for rules and bridges of instances, whatever is recorded.

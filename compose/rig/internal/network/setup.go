@@ -62,7 +62,7 @@ func makeBridge(plan Plan, name string) error {
 	if link.Type() != "bridge" {
 		return fmt.Errorf("make bridge %s: there is a %s of that name: remove it", plan.Bridge, link.Type())
 	}
-	// The alias tells whose it is when the record is lost.
+	// The alias says whose it is when the record is lost.
 	if err := netlink.LinkSetAlias(link, comment(name)); err != nil {
 		return fmt.Errorf("give bridge %s its alias: %w", plan.Bridge, err)
 	}

@@ -49,7 +49,7 @@ type Store struct {
 	images map[string]record
 }
 
-// Open reads the file, or begins anew if there is none that can be read. The error is that the node does not tell how
+// Open reads the file, or begins anew if there is none that can be read. The error is that the node does not say how
 // long it runs.
 func Open(o Options) (*Store, error) {
 	boot, err := o.Boot()

@@ -20,7 +20,7 @@ type eventHub struct {
 	mute bool
 }
 
-// emit tells every reader of the event stream. The caller holds the runtime's mu, so
+// emit sends to every reader of the event stream. The caller holds the runtime's mu, so
 // that events are in the order of what happened.
 func (r *Runtime) emit(id string, s *sandbox, kind runtimeapi.ContainerEventType) {
 	ev := &runtimeapi.ContainerEventResponse{ContainerId: id, ContainerEventType: kind, CreatedAt: r.now().UnixNano()}

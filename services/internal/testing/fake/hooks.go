@@ -88,7 +88,7 @@ func (h *hooks) Calls(methods ...string) []Call {
 	return found
 }
 
-// ForgetCalls empties what Calls and Peak tell.
+// ForgetCalls empties what Calls and Peak return.
 func (h *hooks) ForgetCalls() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -135,14 +135,14 @@ func TestWhichContainerIsMeant(t *testing.T) {
 	}
 }
 
-// teller is a runtime with one container.
-type teller struct {
+// oneContainer is a runtime with one container.
+type oneContainer struct {
 	path  string
 	state runtimeapi.ContainerState
 	err   error
 }
 
-func (r teller) Status(_ context.Context, id string) (*runtimeapi.ContainerStatusResponse, error) {
+func (r oneContainer) Status(_ context.Context, id string) (*runtimeapi.ContainerStatusResponse, error) {
 	if r.err != nil || id != "abc" {
 		return nil, errors.Join(r.err, status.Error(codes.NotFound, "no such container"))
 	}
@@ -159,7 +159,7 @@ func TestRead(t *testing.T) {
 	}
 	ended := runtimeapi.ContainerState_CONTAINER_EXITED
 	var out strings.Builder
-	if err := (&Reader{Runtime: teller{path: path, state: ended}, Folder: folder}).Read(t.Context(), "r://abc",
+	if err := (&Reader{Runtime: oneContainer{path: path, state: ended}, Folder: folder}).Read(t.Context(), "r://abc",
 		&v1.PodLogOptions{Follow: true}, &out, &out); err != nil || out.String() != "one\n" {
 		t.Errorf("following an ended container: %q, %v", out.String(), err)
 	}
@@ -176,7 +176,8 @@ func TestRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	out.Reset()
-	if err := (&Reader{Runtime: teller{path: link("inside", path), state: ended}, Folder: folder}).Read(t.Context(),
+	inside := oneContainer{path: link("inside", path), state: ended}
+	if err := (&Reader{Runtime: inside, Folder: folder}).Read(t.Context(),
 		"r://abc", &v1.PodLogOptions{}, &out, &out); err != nil || out.String() != "one\n" {
 		t.Errorf("a link within the folder: %q, %v", out.String(), err)
 	}
@@ -185,26 +186,26 @@ func TestRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	out.Reset()
-	if err := (&Reader{Runtime: teller{path: filepath.Join(again, "pod/c/0.log"), state: ended},
+	if err := (&Reader{Runtime: oneContainer{path: filepath.Join(again, "pod/c/0.log"), state: ended},
 		Folder: again}).Read(t.Context(), "r://abc", &v1.PodLogOptions{}, &out, &out); err != nil || out.String() != "one\n" {
 		t.Errorf("a folder that is a link: %q, %v", out.String(), err)
 	}
 	out.Reset()
 	for name, test := range map[string]struct {
-		runtime teller
+		runtime oneContainer
 		want    string
 	}{
-		"outside by a link": {teller{path: link("out", secret), state: ended}, "leads to"},
-		"outside by a linked folder": {teller{path: filepath.Join(link("folder", filepath.Dir(secret)), "secret"),
+		"outside by a link": {oneContainer{path: link("out", secret), state: ended}, "leads to"},
+		"outside by a linked folder": {oneContainer{path: filepath.Join(link("folder", filepath.Dir(secret)), "secret"),
 			state: ended}, "leads to"},
-		"a link to itself": {teller{path: link("loop", "loop"), state: ended}, "too many links"},
-		"a pipe":           {teller{path: pipe, state: ended}, "is no file"},
-		"a folder":         {teller{path: filepath.Dir(path), state: ended}, "is no file"},
-		"outside":          {teller{path: "/etc/passwd", state: ended}, "not below"},
-		"outside by dots":  {teller{path: folder + "/../x", state: ended}, "not below"},
-		"no file is named": {teller{state: ended}, "no log file"},
-		"gone":             {teller{err: errors.New("x")}, "unable to retrieve container logs for r://abc"},
-		"removed":          {teller{path: filepath.Join(folder, "gone"), state: ended}, "no such file"},
+		"a link to itself": {oneContainer{path: link("loop", "loop"), state: ended}, "too many links"},
+		"a pipe":           {oneContainer{path: pipe, state: ended}, "is no file"},
+		"a folder":         {oneContainer{path: filepath.Dir(path), state: ended}, "is no file"},
+		"outside":          {oneContainer{path: "/etc/passwd", state: ended}, "not below"},
+		"outside by dots":  {oneContainer{path: folder + "/../x", state: ended}, "not below"},
+		"no file is named": {oneContainer{state: ended}, "no log file"},
+		"gone":             {oneContainer{err: errors.New("x")}, "unable to retrieve container logs for r://abc"},
+		"removed":          {oneContainer{path: filepath.Join(folder, "gone"), state: ended}, "no such file"},
 	} {
 		err := (&Reader{Runtime: test.runtime, Folder: folder}).Read(t.Context(), "r://abc", &v1.PodLogOptions{}, &out,
 			&out)
@@ -218,7 +219,7 @@ func TestRead(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- (&Reader{Runtime: teller{path: path, state: runtimeapi.ContainerState_CONTAINER_RUNNING},
+		done <- (&Reader{Runtime: oneContainer{path: path, state: runtimeapi.ContainerState_CONTAINER_RUNNING},
 			Folder: folder}).Read(ctx, "r://abc", &v1.PodLogOptions{Follow: true}, &out, &out)
 	}()
 	cancel()
@@ -245,7 +246,7 @@ func TestLogsStayOutOfTheLog(t *testing.T) {
 	var said strings.Builder
 	ctx := klog.NewContext(t.Context(),
 		funcr.New(func(prefix, args string) { said.WriteString(args) }, funcr.Options{}))
-	r := Reader{Runtime: teller{path: path, state: runtimeapi.ContainerState_CONTAINER_EXITED}, Folder: folder}
+	r := Reader{Runtime: oneContainer{path: path, state: runtimeapi.ContainerState_CONTAINER_EXITED}, Folder: folder}
 	for name, out := range map[string]io.Writer{"a reader who has left": gone{}, "a line that is none": io.Discard} {
 		if err := r.Read(ctx, "r://abc", &v1.PodLogOptions{}, out, out); (err != nil) != (out == gone{}) {
 			t.Errorf("%s: %v", name, err)

@@ -20,7 +20,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Runtime tells of containers.
+// Runtime returns the status of containers.
 type Runtime interface {
 	Status(ctx context.Context, id string) (*runtimeapi.ContainerStatusResponse, error)
 }

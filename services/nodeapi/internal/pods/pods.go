@@ -45,7 +45,7 @@ type Pods struct {
 	names map[string]string // by UID: namespace/name
 }
 
-// Watch returns the pods as the bus tells them, once the client runs.
+// Watch returns the pods as the bus has them, once the client runs.
 func Watch(c *bus.Client) *Pods {
 	p := &Pods{names: map[string]string{}}
 	p.pods = bus.Watch[podsyncv1.Pod](c, subject.Pods, ">", p.changed)

@@ -45,7 +45,7 @@ func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// observe counts a check's result for /metrics/slis, which tells what was found whenever somebody asked for
+// observe counts a check's result for /metrics/slis, which reports what was found whenever somebody asked for
 // all checks.
 func observe(ctx context.Context, name string, err error) {
 	status := slis.Success

@@ -70,6 +70,6 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 	if err := s.options.Logs.Read(r.Context(), id, options, stdout, stderr); err != nil && r.Context().Err() == nil {
 		s.options.Log.Info("log was not read to its end", logkey.Pod, p.Namespace+"/"+p.Name, logkey.Container, name,
 			logkey.Err, err)
-		_, _ = out.Write([]byte(err.Error())) // the only place that is left to tell it
+		_, _ = out.Write([]byte(err.Error())) // the only place that is left to report it
 	}
 }

@@ -176,7 +176,7 @@ type Watched struct {
 	reflector *cache.Reflector
 }
 
-// Watch returns the Node as a watch tells it, once Run runs.
+// Watch returns the Node as a watch delivers it, once Run runs.
 func (c *Clients) Watch() *Watched {
 	source := cache.NewListWatchFromClient(c.watch.RESTClient(), "nodes", metav1.NamespaceAll,
 		fields.OneTermEqualSelector(metav1.ObjectNameField, c.nodeName))

@@ -413,7 +413,7 @@ func TestCollectorPrefersPodsyncAndHoldsWhatItFound(t *testing.T) {
 	}
 	o := c.Observe(t.Context(), true)
 	if q := o.Capacity[v1.ResourcePods]; q.Value() != 7 {
-		t.Errorf("pods = %s, want this machine's own figures while podsync tells none", q.String())
+		t.Errorf("pods = %s, want this machine's own figures while podsync reports none", q.String())
 	}
 	if len(o.Pressure) != 1 {
 		t.Errorf("pressure %v, want evictor's", o.Pressure)

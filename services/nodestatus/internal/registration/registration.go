@@ -23,7 +23,7 @@ type Readiness interface {
 	Assume()
 }
 
-// Bus tells the other services; see nodebus.Entries.
+// Bus notifies the other services; see nodebus.Entries.
 type Bus interface {
 	Reported(n *v1.Node)
 }

@@ -158,7 +158,7 @@ func (r *Reporter) register(ctx context.Context) error {
 	return nil
 }
 
-// meet tells of a Node from before this life, once.
+// meet reports a Node from before this life, once.
 func (r *Reporter) meet(n *v1.Node) {
 	if !r.found {
 		r.found = true
@@ -244,7 +244,7 @@ func older(cached, last *v1.Node) bool {
 	return a == nil && b != nil || a != nil && b != nil && a.LastHeartbeatTime.Before(&b.LastHeartbeatTime)
 }
 
-// schedulable tells when somebody cordoned or uncordoned the node.
+// schedulable reports when somebody cordoned or uncordoned the node.
 func (r *Reporter) schedulable(n *v1.Node) {
 	if n.Spec.Unschedulable == r.unschedulable {
 		return

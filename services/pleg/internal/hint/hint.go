@@ -59,7 +59,7 @@ type Hinter struct {
 	mu        sync.Mutex
 	queue     []relist.Event
 	unproven  map[string]time.Time // pod UID → when it was published
-	wake      map[string]struct{}  // pod UIDs to tell by gRPC
+	wake      map[string]struct{}  // pod UIDs to send by gRPC
 	spoken    time.Time            // when the bus spoke last
 	queued    chan struct{}
 	wakeAgain chan struct{}
@@ -178,7 +178,7 @@ func (h *Hinter) runWakes(ctx context.Context) {
 	}
 }
 
-// wakeAll tells podsync of every pod that waits for it, and reports whether none is left. What
+// wakeAll sends podsync every pod that waits for it, and reports whether none is left. What
 // podsync refuses stays: while it is away nothing else can be done for the pod anyway.
 func (h *Hinter) wakeAll(ctx context.Context) bool {
 	h.mu.Lock()
@@ -190,7 +190,7 @@ func (h *Hinter) wakeAll(ctx context.Context) bool {
 		cancel()
 		if err != nil {
 			h.sent.WithLabelValues("grpc", "error").Inc()
-			h.log.Warn("cannot tell podsync of a change past the bus, will retry", logkey.PodUID, uid, logkey.Err, err)
+			h.log.Warn("wake-up past the bus failed, will retry", logkey.PodUID, uid, logkey.Err, err)
 			return false
 		}
 		h.sent.WithLabelValues("grpc", "ok").Inc()

@@ -23,7 +23,7 @@ type Streamer interface {
 	Stream(ctx context.Context, opened func(), event func(StreamEvent)) error
 }
 
-// StreamEventKind is what a runtime event tells of.
+// StreamEventKind is what a runtime event is about.
 type StreamEventKind int
 
 // The kinds, as CRI has them.
@@ -39,7 +39,7 @@ type StreamEvent struct {
 	Kind StreamEventKind
 	// ID is the container's or sandbox's, bare.
 	ID string
-	// PodUID is empty when the runtime did not tell it.
+	// PodUID is empty when the runtime did not name it.
 	PodUID string
 	// Created is when the runtime made the event; zero when unknown.
 	Created time.Time
@@ -288,7 +288,7 @@ func (e *Engine) finished(r listed) {
 	e.opts.Reported(e.report)
 }
 
-// compare tells the sink what the relist saw and the stream did not, and judges the stream by it.
+// compare sends the sink what the relist saw and the stream did not, and judges the stream by it.
 func (e *Engine) compare(r listed, now time.Time) {
 	e.metrics.count(r.snapshot)
 	if e.records == nil {
@@ -312,7 +312,7 @@ func (e *Engine) compare(r listed, now time.Time) {
 		e.heard[heardKey{event.ID, event.Type}] = now
 		if event.Type == ContainerDied && covered {
 			surprised = true
-			if !event.Sandbox { // not every runtime tells of sandboxes
+			if !event.Sandbox { // not every runtime reports sandboxes
 				e.missed[event.ID] = now
 			}
 		}
@@ -341,13 +341,13 @@ func (e *Engine) setPeriod(d time.Duration) {
 	}
 }
 
-// judgeStream restarts a stream that kept silent about an exit: connected, and deaf.
+// judgeStream restarts a stream that kept silent about an exit: connected, but stalled.
 func (e *Engine) judgeStream(now time.Time) {
 	for id, at := range e.missed {
 		if now.Sub(at) < grace {
 			continue
 		}
-		e.opts.Log.Warn("event stream did not tell of an exit, restarting it", logkey.ID, id)
+		e.opts.Log.Warn("event stream missed an exit, restarting it", logkey.ID, id)
 		e.metrics.restarts.Inc()
 		clear(e.missed)
 		e.stream.restart()

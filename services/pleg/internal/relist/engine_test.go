@@ -12,14 +12,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// fakeRuntime lists what the test put in, streams what the test says, and can hang, fail and be deaf.
+// fakeRuntime lists what the test put in, streams what the test says, and can hang, fail and stall.
 type fakeRuntime struct {
 	mu       sync.Mutex
 	items    Snapshot
 	hang     bool
 	listErr  error
 	noStream error
-	deaf     bool
+	stalled  bool
 	streams  int
 	lists    []time.Time
 	events   chan StreamEvent
@@ -69,15 +69,15 @@ func (f *fakeRuntime) Stream(ctx context.Context, opened func(), event func(Stre
 	}
 }
 
-// set changes a container's state and, unless the stream is deaf, tells of it.
+// set changes a container's state and, unless the stream has stalled, sends the event.
 func (f *fakeRuntime) set(uid, id string, state State) {
 	f.mu.Lock()
 	item := f.items[uid][id]
 	item.State, item.Name = state, "c"
 	f.items.Add(uid, id, item)
-	tell := !f.deaf && f.noStream == nil
+	streams := !f.stalled && f.noStream == nil
 	f.mu.Unlock()
-	if !tell {
+	if !streams {
 		return
 	}
 	switch state {
@@ -221,7 +221,7 @@ func TestDeafStreamIsFoundOutWithin12sAndRestarted(t *testing.T) {
 		r := start(t, f)
 		f.set("pod", "c1", Running)
 		pass(time.Minute) // the relist is at its slowest
-		f.change(func() { f.deaf = true })
+		f.change(func() { f.stalled = true })
 		at := time.Now()
 		f.set("pod", "c1", Exited)
 		pass(15 * time.Second)
@@ -231,7 +231,7 @@ func TestDeafStreamIsFoundOutWithin12sAndRestarted(t *testing.T) {
 		}
 		f.change(func() {
 			if f.streams != 2 {
-				t.Errorf("%d streams were opened, want the deaf one replaced", f.streams)
+				t.Errorf("%d streams were opened, want the stalled one replaced", f.streams)
 			}
 		})
 		if n := testutil.ToFloat64(r.engine.metrics.restarts); n != 1 {
@@ -249,7 +249,7 @@ func TestEventThatLagsBehindTheRelistIsNoReasonToRestart(t *testing.T) {
 		r := start(t, f)
 		f.set("pod", "c1", Running)
 		pass(time.Minute)
-		f.change(func() { f.deaf = true })
+		f.change(func() { f.stalled = true })
 		f.set("pod", "c1", Exited)
 		for len(r.hintsOf("c1")) == 0 {
 			pass(100 * time.Millisecond)
@@ -355,7 +355,7 @@ func TestEventOfUnknownPodIsLookedUpOrListed(t *testing.T) {
 		r := start(t, f)
 		f.set("pod", "c1", Running)
 		pass(time.Minute)
-		f.change(func() { f.deaf = true })
+		f.change(func() { f.stalled = true })
 		f.set("pod", "c1", Exited)
 		f.events <- StreamEvent{Kind: StreamStopped, ID: "c1"}
 		synctest.Wait()

@@ -15,7 +15,7 @@ import (
 const (
 	// backlog is how many events may wait; the kubelet's event channel has the same size.
 	backlog = 1000
-	// settled is how long a stream must stay open, or how soon tell of an event, to count as up:
+	// settled is how long a stream must stay open, or how soon deliver an event, to count as up:
 	// a proxy opens a stream before it knows whether the runtime has one.
 	settled = time.Second
 	// firstBackoff and lastBackoff bound the pause between two tries. The kubelet gives up after

@@ -66,7 +66,7 @@ func (p *Prober) httpGet(ctx context.Context, t Target) (Result, error) {
 	}
 	switch code := response.StatusCode; {
 	case code < http.StatusOK || code >= http.StatusBadRequest:
-		// The body stays out of the event: it is the application's, and may tell its secrets.
+		// The body stays out of the event: it is the application's, and may contain its secrets.
 		return failure("HTTP probe failed with statuscode: %d", code)
 	case code >= http.StatusMultipleChoices:
 		return Result{Warning, "Probe terminated redirects, Response body: " + string(body)}, nil

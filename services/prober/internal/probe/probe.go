@@ -27,7 +27,7 @@ type Outcome int
 // The outcomes.
 const (
 	Success Outcome = iota + 1
-	// Warning is a success with something to tell of.
+	// Warning is a success with something to report.
 	Warning
 	Failure
 )
@@ -35,7 +35,7 @@ const (
 // Result is what a probe found.
 type Result struct {
 	Outcome Outcome
-	// Output is what events tell: the kubelet's words, or what the command printed.
+	// Output is what events contain: the kubelet's words, or what the command printed.
 	Output string
 }
 

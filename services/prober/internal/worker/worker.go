@@ -51,11 +51,11 @@ type Prober interface {
 type Reporter interface {
 	// Record takes a record that changed, or whose time is to be reported again.
 	Record(r Record)
-	// Counted tells of one probe that came to a result.
+	// Counted reports one probe that came to a result.
 	Counted(o Outcome, took time.Duration)
 	// Event records an Event about the container.
 	Event(f *ProbedContainer, reason, message string)
-	// NotRun tells of a probe that nobody could be asked to run.
+	// NotRun reports a probe that nobody could be asked to run.
 	NotRun(err error)
 }
 

@@ -94,7 +94,7 @@ func TestFindIsBounded(t *testing.T) {
 	}
 }
 
-// The name of a cgroup does not tell whether the UID of a static pod has "-" or "_".
+// The name of a cgroup does not show whether the UID of a static pod has "-" or "_".
 func TestSpellings(t *testing.T) {
 	all := spellings(map[string]*pods.Pod{"my_pod": nil, "0b4a-17": nil})
 	for cgroup, want := range map[string]string{"my-pod": "my_pod", "my_pod": "my_pod", "0b4a-17": "0b4a-17",

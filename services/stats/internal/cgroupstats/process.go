@@ -19,7 +19,7 @@ import (
 // maxDescriptors bounds the processes of one cgroup whose descriptors are counted.
 const maxDescriptors = 4096
 
-// proc reads what the kernel tells of processes.
+// proc reads what the kernel shows of processes.
 type proc struct {
 	// at is /proc.
 	at string
@@ -94,7 +94,7 @@ func (p *proc) descriptors(pid int) uint64 {
 	return uint64(len(names))
 }
 
-// openFiles is the limit of a process on its open files, as cAdvisor tells it; none for a process that has ended.
+// openFiles is the limit of a process on its open files, as cAdvisor reports it; none for a process that has ended.
 func (p *proc) openFiles(pid int) []model.UlimitSpec {
 	text, err := os.ReadFile(p.at + "/" + strconv.Itoa(pid) + "/limits")
 	if err != nil {

@@ -84,7 +84,7 @@ func (c *Client) layers(ctx context.Context, to map[string]Layer) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("the runtime does not tell what containers use: %w", err)
+		return fmt.Errorf("the runtime does not report what containers use: %w", err)
 	}
 	for _, s := range resp.GetStats() {
 		id := s.GetAttributes().GetId()
@@ -176,7 +176,7 @@ func (c *Client) created(ctx context.Context, to Created) error {
 func (c *Client) images(ctx context.Context) (*Layer, error) {
 	resp, err := c.image.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
 	if err != nil {
-		return nil, fmt.Errorf("the runtime does not tell what images use: %w", err)
+		return nil, fmt.Errorf("the runtime does not report what images use: %w", err)
 	}
 	if len(resp.GetImageFilesystems()) == 0 {
 		return nil, nil //nolint:nilnil // a runtime without an image file system is no error

@@ -64,7 +64,7 @@ type Usage struct {
 	// If it is not 0, the sums are lower bounds.
 	Unread uint64
 
-	// The file system, by statfs(2). A file system without a fixed number of inodes tells 0 of both.
+	// The file system, by statfs(2). A file system without a fixed number of inodes reports 0 for both.
 	CapacityBytes, AvailableBytes uint64
 	Inodes, InodesFree            uint64
 }

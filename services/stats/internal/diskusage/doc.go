@@ -17,5 +17,5 @@
 // hard links counts once.
 //
 // Project quotas are not read. The kubelet uses them only for pods in a user namespace, which podsync refuses, and the
-// kernel tells them only to who has CAP_SYS_ADMIN.
+// kernel shows them only to a process with CAP_SYS_ADMIN.
 package diskusage

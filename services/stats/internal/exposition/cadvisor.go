@@ -48,7 +48,7 @@ func versionLabels() string {
 		"," + label("osVersion", machine.ContainerOsVersion())
 }
 
-// subject is a cgroup of which the page tells.
+// subject is a cgroup of which the page reports.
 type subject struct {
 	*cgroupstats.Cgroup
 

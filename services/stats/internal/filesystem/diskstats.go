@@ -16,7 +16,7 @@ type Traffic struct {
 	IOInProgress, IOTime, WeightedIOTime                     uint64
 }
 
-// diskName is what cAdvisor tells of: disks, their partitions, and what device-mapper makes of them.
+// diskName is what cAdvisor reports on: disks, their partitions, and what device-mapper makes of them.
 var diskName = regexp.MustCompile(`^(?:(?:s|v|xv)d[a-z]+\d*|dm-\d+)$`)
 
 // diskFields is how many numbers of a line are read; kernels since 4.18 have more.

@@ -65,7 +65,7 @@ type entry struct {
 	pod    *Pod
 }
 
-// Watch returns the pods as the bus tells them, once the client runs.
+// Watch returns the pods as the bus has them, once the client runs.
 func Watch(c *bus.Client, log *slog.Logger) *Pods {
 	return &Pods{
 		pods:     bus.Watch[podsyncv1.Pod](c, subject.Pods, ">", nil),

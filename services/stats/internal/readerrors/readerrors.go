@@ -64,15 +64,15 @@ func (b *Recorder) Add(source, of string, err error) {
 	b.mu.Lock()
 	s := subject{source, of}
 	last, known := b.logged[s]
-	tell := !known || time.Since(last) >= again
-	if tell {
+	due := !known || time.Since(last) >= again
+	if due {
 		if len(b.logged) >= maxSubjects {
 			clear(b.logged)
 		}
 		b.logged[s] = time.Now()
 	}
 	b.mu.Unlock()
-	if tell {
+	if due {
 		b.log.Warn("figures skipped", logkey.Source, source, "of", of, logkey.Err, err)
 	}
 }

@@ -52,7 +52,7 @@ type Options struct {
 	Pods func() map[string]*pods.Pod
 	// Filesystems are asked for what layers and images lie on.
 	Filesystems *filesystem.Prober
-	// Folders tell what volumes and logs take; nil tells nothing.
+	// Folders report what volumes and logs take; nil reports nothing.
 	Folders summary.Folders
 	Log     *slog.Logger
 }

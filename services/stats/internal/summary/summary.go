@@ -33,7 +33,7 @@ type Folder struct {
 	Bytes, Inodes uint64
 }
 
-// Folders tell what the folders of pods take. What was not measured yet is absent.
+// Folders report what the folders of pods take. What was not measured yet is absent.
 type Folders interface {
 	// Volumes are those of a pod, in any order.
 	Volumes(podUID string) []Volume

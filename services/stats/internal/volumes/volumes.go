@@ -1,4 +1,4 @@
-// Package volumes tells what the volumes, logs and hosts files of pods take.
+// Package volumes reports what the volumes, logs and hosts files of pods take.
 //
 // Which volumes have figures, and which of them count as ephemeral storage, is the kubelet's choice: emptyDir,
 // configMap, secret, downwardAPI and projected have some, hostPath and images have none. Persistent volumes have none

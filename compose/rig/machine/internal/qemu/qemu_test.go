@@ -132,7 +132,7 @@ func TestTryRemembers(t *testing.T) {
 		t.Errorf("the other's result counts for the first: %+v", v)
 	}
 	// A result of another boot says nothing.
-	file := verdictFile(cache)
+	file := supportFile(cache)
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +146,7 @@ func TestTryRemembers(t *testing.T) {
 	}
 }
 
-func TestTryIsNoVerdictWhenTheCallerGoes(t *testing.T) {
+func TestTryRecordsNothingWhenTheCallerGoes(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	cache := t.TempDir()

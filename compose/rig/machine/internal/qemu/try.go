@@ -43,14 +43,14 @@ func Remembered(cache, trial string) (TrialResult, bool) {
 	if err != nil {
 		return v, false
 	}
-	text, err := os.ReadFile(verdictFile(cache))
+	text, err := os.ReadFile(supportFile(cache))
 	if err != nil || json.Unmarshal(text, &v) != nil {
 		return TrialResult{}, false
 	}
 	return v, v.BootID == boot && v.Trial == trial
 }
 
-func verdictFile(cache string) string { return filepath.Join(cache, "machine", "kvm.json") }
+func supportFile(cache string) string { return filepath.Join(cache, "machine", "kvm.json") }
 
 // Trial is a machine that is to switch itself off as soon as it has written a line to its console.
 type Trial struct {
@@ -66,7 +66,7 @@ type Trial struct {
 // Try starts the machine unless this boot has a result, which it remembers. An error is of what is around it. A
 // machine that hangs leaves nothing behind.
 func Try(ctx context.Context, cache string, t Trial) (TrialResult, error) {
-	file := verdictFile(cache)
+	file := supportFile(cache)
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return TrialResult{}, fmt.Errorf("try KVM: %w", err)
 	}
