@@ -54,7 +54,7 @@ func Run(ctx context.Context, cfg Config) error {
 	})
 	s.Go("relist", engine.Run)
 	s.Go("hints", hinter.Run)
-	s.Go("relist health", func(ctx context.Context) error { return tellHealth(ctx, s, engine) })
+	s.Go("relist health", func(ctx context.Context) error { return reportHealth(ctx, s, engine) })
 	s.Ready("following the runtime")
 	return s.Run(ctx)
 }
@@ -77,8 +77,8 @@ func report(s *service.Service) func(relist.Report) {
 	}
 }
 
-// tellHealth keeps HealthRelist as the engine says.
-func tellHealth(ctx context.Context, s *service.Service, engine *relist.Engine) error {
+// reportHealth keeps HealthRelist as the engine says.
+func reportHealth(ctx context.Context, s *service.Service, engine *relist.Engine) error {
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
 	for {

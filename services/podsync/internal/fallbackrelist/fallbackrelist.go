@@ -82,7 +82,7 @@ func (r *Relister) Run(ctx context.Context) error {
 				proof = began
 			}
 			silent := now.Sub(proof) > Silence
-			r.tellChange(silent)
+			r.logChange(silent)
 			if silent && now.Sub(looked) >= Period {
 				looked = now
 				r.look(ctx)
@@ -91,7 +91,7 @@ func (r *Relister) Run(ctx context.Context) error {
 	}
 }
 
-func (r *Relister) tellChange(silent bool) {
+func (r *Relister) logChange(silent bool) {
 	if silent == r.looking {
 		return
 	}

@@ -44,7 +44,7 @@ type Options struct {
 	Metrics  prometheus.Registerer
 }
 
-// Prober probes pods; see probing.Probing.
+// Prober probes pods; see proberclient.Probing.
 type Prober interface {
 	Set(p *v1.Pod)
 	Forget(uid types.UID)

@@ -51,13 +51,13 @@ func (w *worker) volumes(ctx context.Context, p *v1.Pod) (<-chan mounted, error)
 func (w *worker) notMounted(ctx context.Context, p *v1.Pod, err error) error {
 	if ctx.Err() == nil {
 		w.noteMount(time.Time{}, err)
-		w.tellNotMounted(p, err)
+		w.reportNotMounted(p, err)
 	}
 	return reported("mount volumes", err)
 }
 
-// tellNotMounted sends an event for each volume that failed, as the kubelet does.
-func (w *worker) tellNotMounted(p *v1.Pod, err error) {
+// reportNotMounted sends an event for each volume that failed, as the kubelet does.
+func (w *worker) reportNotMounted(p *v1.Pod, err error) {
 	for _, one := range joined(err) {
 		w.deps.event(p, v1.EventTypeWarning, reasonFailedMount, "%v", one)
 	}
@@ -92,7 +92,7 @@ func (w *worker) refresh(ctx context.Context, p *v1.Pod) {
 	}
 	defer w.giveVolumes()
 	if err := w.deps.Volumes.Refresh(ctx, p); err != nil && ctx.Err() == nil {
-		w.tellNotMounted(p, err)
+		w.reportNotMounted(p, err)
 		w.deps.Log.Warn("volumes not refreshed, what is mounted stays", logkey.Pod, podName(p), logkey.PodUID, w.uid,
 			logkey.Err, err)
 	}
