@@ -69,6 +69,7 @@ func TestPeersComeAndGo(t *testing.T) {
 	e.startPodsync()
 	jane.awaitGet(slack, "/pods", 200)
 	jane.awaitGet(slack, "/containerLogs/ns/p/c", 200)
+	jane.awaitGet(slack, "/runningpods/", 200) // nodeapi is connected to the gateway
 	expect(t, soon, "the log", func() (int, string) { return jane.get("/containerLogs/ns/p/c") }, 200, "one\n")
 	expect(t, soon, "health", func() (int, string) { return e.healthz("/healthz") }, 200, "ok")
 	expect(t, soon, "health of podsync", func() (int, string) { return e.healthz("/healthz/podsync") }, 200, "ok")
@@ -97,6 +98,7 @@ func TestPeersComeAndGo(t *testing.T) {
 	e.user("joe get_proxy").awaitGet(slack*2, "/containerLogs/ns/q/c", 200)
 	expect(t, soon, "health as podsync reports it", func() (int, string) { return e.healthz("/healthz") }, 500,
 		"the loop stands still")
+	jane.awaitGet(slack, "/runningpods/", 200) // again
 	s := e.exec("joe create_proxy,get_proxy")
 	s.repeats("after all of that")
 }

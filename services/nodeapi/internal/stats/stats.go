@@ -103,7 +103,7 @@ func (h *Handlers) Summary(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	only := r.Form["only_cpu_and_memory"]
-	ctx, cancel := context.WithTimeoutCause(r.Context(), patience, errSlow)
+	ctx, _, cancel := patient(r.Context())
 	defer cancel()
 	leave, entered := h.enter(ctx, w, r, summary)
 	if !entered {
@@ -136,10 +136,8 @@ func (h *Handlers) Cadvisor(w http.ResponseWriter, r *http.Request) {
 // page passes a page on. The first part decides what the caller gets: after it, a failure can only break the
 // answer off, and a caller must not take half a page for a whole one.
 func (h *Handlers) page(w http.ResponseWriter, r *http.Request, name string, which statsv1.MetricsPage) {
-	ctx, cancel := context.WithCancelCause(r.Context())
-	defer cancel(nil)
-	slow := time.AfterFunc(patience, func() { cancel(errSlow) })
-	defer slow.Stop()
+	ctx, slow, cancel := patient(r.Context())
+	defer cancel()
 	leave, entered := h.enter(ctx, w, r, name)
 	if !entered {
 		return
@@ -173,6 +171,17 @@ func (h *Handlers) page(w http.ResponseWriter, r *http.Request, name string, whi
 		panic(http.ErrAbortHandler)
 	}
 	_ = finish() // the caller may have gone
+}
+
+// patient returns a context that slow ends with errSlow. It has no deadline: a deadline goes along with the call, and
+// stats would now and then be the first to notice it and end the call with another reason.
+func patient(parent context.Context) (ctx context.Context, slow *time.Timer, cancel func()) {
+	ctx, end := context.WithCancelCause(parent)
+	slow = time.AfterFunc(patience, func() { end(errSlow) })
+	return ctx, slow, func() {
+		slow.Stop()
+		end(nil)
+	}
 }
 
 // enter takes a place among the readers, or answers that there is none. The wait for it is a part of the time in ctx,
