@@ -63,10 +63,8 @@ func TestVolumesAreRefreshedBesideASiblingThatCannotStart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t, newRuntime())
-				defer n.run()()
-				n.dispatcher.SetPod(withSibling(), api)
-				n.wait(time.Second)
+				n := startNode(t)
+				n.apply(withSibling())
 				hinder(n)
 				for range 6 * 60 {
 					n.wait(time.Minute)
@@ -100,10 +98,8 @@ func TestVolumesAreRefreshedBesideASiblingThatCannotStart(t *testing.T) {
 // TestAReplacedSandboxGoesBesideASiblingThatCannotStart: it holds an address and a name.
 func TestAReplacedSandboxGoesBesideASiblingThatCannotStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, newRuntime())
-		defer n.run()()
-		n.dispatcher.SetPod(withSibling(), api)
-		n.wait(time.Second)
+		n := startNode(t)
+		n.apply(withSibling())
 		n.breaks("Container", "a", errors.New("no space left on device"))
 		before, err := n.dispatcher.deps.Runtime.State(t.Context(), "a")
 		if err != nil {

@@ -61,8 +61,7 @@ func TestEvictAnswersWhenTheContainersHaveStopped(t *testing.T) {
 		n := newNode(t, newRuntime())
 		n.cri.SetProgram("c", fakeDeaf)
 		defer n.run()()
-		n.dispatcher.SetPod(testPod("a"), api)
-		n.wait(time.Second)
+		n.apply(testPod("a"))
 		eviction := podstatus.Override{
 			Reason: "Preempting", Message: "Preempted in order to admit critical pod",
 			Condition: &v1.PodCondition{
@@ -118,10 +117,8 @@ func TestAShorterGracePeriodOvertakes(t *testing.T) {
 		n := newNode(t, newRuntime())
 		n.cri.SetProgram("c", fakeDeaf)
 		defer n.run()()
-		n.dispatcher.SetPod(testPod("a"), api)
-		n.wait(time.Second)
-		n.dispatcher.SetPod(deleted(testPod("a"), 600), api)
-		n.wait(time.Second)
+		n.apply(testPod("a"))
+		n.apply(deleted(testPod("a"), 600))
 		n.dispatcher.SetPod(deleted(testPod("a"), 3), api)
 		n.wait(4 * time.Second)
 		if !n.final["a"] {
@@ -148,8 +145,7 @@ func TestAPreStopHookTakesOfTheGracePeriod(t *testing.T) {
 				n.cri.SetProgram("c", fake.Program{Exec: takes})
 				defer n.run()()
 				p := withPreStop(testPod("a"), command)
-				n.dispatcher.SetPod(p, api)
-				n.wait(time.Second)
+				n.apply(p)
 				n.dispatcher.SetPod(deleted(p, 30), api)
 				n.wait(time.Minute)
 				if got := stopGraces(n.cri); !slices.Equal(got, []int64{want}) {
@@ -172,8 +168,7 @@ func TestAHookRunsOnce(t *testing.T) {
 		n.cri.SetProgram("c", fake.Program{Exec: takes, StopDelay: time.Hour})
 		defer n.run()()
 		p := withPreStop(testPod("a"), "1s")
-		n.dispatcher.SetPod(p, api)
-		n.wait(time.Second)
+		n.apply(p)
 		n.dispatcher.SetPod(deleted(p, 60), api)
 		n.wait(5 * time.Second)
 		n.cri.Fail("StopContainer", grpcstatus.Error(codes.Unavailable, "no runtime"))
@@ -231,8 +226,7 @@ func TestASandboxThatIsBeingMadeIsNotLeftBehind(t *testing.T) {
 		n := newNode(t, newRuntime())
 		n.cri.SetLatency("RunPodSandbox", 5*time.Second)
 		defer n.run()()
-		n.dispatcher.SetPod(testPod("a"), api)
-		n.wait(time.Second)
+		n.apply(testPod("a"))
 		n.dispatcher.SetPod(deleted(testPod("a"), 1), api)
 		n.wait(10 * time.Second)
 		if !n.final["a"] {
@@ -254,8 +248,7 @@ func TestAHungSandboxHoldsUpNoDeletion(t *testing.T) {
 		n := newNode(t, newRuntime())
 		defer n.cri.Hang("RunPodSandbox")()
 		defer n.run()()
-		n.dispatcher.SetPod(testPod("a"), api)
-		n.wait(time.Second)
+		n.apply(testPod("a"))
 		n.dispatcher.SetPod(deleted(testPod("a"), 1), api)
 		n.wait(settlePatience + 2*time.Second)
 		if !n.final["a"] {
@@ -321,8 +314,7 @@ func TestAStartUnderWayKeepsItsSandbox(t *testing.T) {
 		n := newNode(t, newRuntime())
 		n.cri.SetLatency("StartContainer", 3*time.Second)
 		defer n.run()()
-		n.dispatcher.SetPod(testPod("a"), api)
-		n.wait(time.Second)
+		n.apply(testPod("a"))
 		n.dispatcher.SetPod(deleted(testPod("a"), 5), api)
 		n.wait(20 * time.Second)
 		started, stopped := n.cri.Calls("StartContainer"), n.cri.Calls("StopPodSandbox")

@@ -45,13 +45,10 @@ func (n *node) created(name string) (configs []*runtimeapi.ContainerConfig) {
 // TestAnEphemeralContainerRunsOnce beside the others, and ends with the pod.
 func TestAnEphemeralContainerRunsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, newRuntime())
-		defer n.run()()
+		n := startNode(t)
 		p := testPod("a")
-		n.dispatcher.SetPod(p, api)
-		n.wait(time.Second)
-		n.dispatcher.SetPod(debugged(p, "debug"), api)
-		n.wait(time.Second)
+		n.apply(p)
+		n.apply(debugged(p, "debug"))
 		s := n.ephemeral("debug")
 		if s.State.Running == nil || s.Ready || !n.running("a") {
 			t.Fatalf("status %+v", s)
@@ -68,8 +65,7 @@ func TestAnEphemeralContainerRunsOnce(t *testing.T) {
 			t.Fatal("it was started again")
 		}
 		second := debugged(debugged(p, "debug"), "more")
-		n.dispatcher.SetPod(second, api)
-		n.wait(time.Second)
+		n.apply(second)
 		if s := n.ephemeral("more"); s.State.Running == nil {
 			t.Fatalf("status %+v", s)
 		}
@@ -84,19 +80,16 @@ func TestAnEphemeralContainerRunsOnce(t *testing.T) {
 // TestAPodDoesNotWaitForAnEphemeralContainersImage.
 func TestAPodDoesNotWaitForAnEphemeralContainersImage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, newRuntime())
-		defer n.run()()
+		n := startNode(t)
 		p := testPod("a")
-		n.dispatcher.SetPod(p, api)
-		n.wait(time.Second)
+		n.apply(p)
 		n.mu.Lock()
 		n.slowImage = "slow"
 		n.mu.Unlock()
 		slow := debugged(p, "debug")
 		slow.Spec.EphemeralContainers[0].Image = "slow"
 		n.cri.AddImage("slow")
-		n.dispatcher.SetPod(slow, api)
-		n.wait(time.Second)
+		n.apply(slow)
 		id := strings.TrimPrefix(n.status("a").ContainerStatuses[0].ContainerID, "containerd://")
 		if err := n.cri.ExitContainer(id, 1); err != nil {
 			t.Fatal(err)
@@ -116,11 +109,9 @@ func TestAPodDoesNotWaitForAnEphemeralContainersImage(t *testing.T) {
 // TestARefusedEphemeralContainerDoesNotHurtThePod.
 func TestARefusedEphemeralContainerDoesNotHurtThePod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, newRuntime())
-		defer n.run()()
+		n := startNode(t)
 		p := testPod("a")
-		n.dispatcher.SetPod(p, api)
-		n.wait(time.Second)
+		n.apply(p)
 		refused := debugged(debugged(p, "debug"), "fine")
 		refused.Spec.EphemeralContainers[0].VolumeDevices = []v1.VolumeDevice{{Name: "v"}}
 		n.dispatcher.SetPod(refused, api)
@@ -147,8 +138,7 @@ func TestAForbiddenEphemeralContainerDoesNotStart(t *testing.T) {
 		}
 		defer n.run()()
 		p := testPod("a")
-		n.dispatcher.SetPod(p, api)
-		n.wait(time.Second)
+		n.apply(p)
 		p = debugged(p, "debug")
 		n.dispatcher.SetPod(p, api)
 		n.wait(time.Minute)

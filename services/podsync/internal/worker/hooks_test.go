@@ -53,8 +53,7 @@ func TestADeletionOvertakesAPostStartHook(t *testing.T) {
 		n.cri.SetProgram("c", fake.Program{Exec: takes})
 		defer n.run()()
 		p := withPostStart(testPod("a"), "1h")
-		n.dispatcher.SetPod(p, api)
-		n.wait(time.Second)
+		n.apply(p)
 		n.dispatcher.SetPod(deleted(p, 5), api)
 		n.wait(2 * time.Second)
 		if !n.final["a"] {
@@ -147,8 +146,7 @@ func TestSidecarsStartInTurn(t *testing.T) {
 		defer n.run()()
 		p := testPod("a")
 		p.Spec.InitContainers = []v1.Container{sidecar("s1"), {Name: "init", Image: "busybox"}, sidecar("s2")}
-		n.dispatcher.SetPod(p, api)
-		n.wait(time.Second)
+		n.apply(p)
 		n.wait(2 * time.Second)
 		n.workers.Wake("a", "test")
 		n.wait(time.Second)

@@ -23,8 +23,7 @@ func TestAContainerThatCannotBeStoppedEndsWithItsSandbox(t *testing.T) {
 		n := newNode(t, newRuntime())
 		n.cri.SetProgram("c", fake.Program{StopErr: errStopSignal})
 		defer n.run()()
-		n.dispatcher.SetPod(testPod("a"), api)
-		n.wait(time.Second)
+		n.apply(testPod("a"))
 		n.dispatcher.SetPod(deleted(testPod("a"), 30), api)
 		n.wait(5 * time.Second)
 		if !n.final["a"] || n.status("a").ContainerStatuses[0].State.Terminated == nil {

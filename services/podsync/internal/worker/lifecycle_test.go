@@ -45,20 +45,16 @@ func TestPodsArePublishedBeforeTheMark(t *testing.T) {
 
 func TestANewVersionIsPublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, newRuntime())
-		defer n.run()()
+		n := startNode(t)
 		p := testPod("a")
-		n.dispatcher.SetPod(p, api)
-		n.wait(time.Second)
+		n.apply(p)
 		p = p.DeepCopy()
 		p.Labels = map[string]string{"v": "2"}
-		n.dispatcher.SetPod(p, api)
-		n.wait(time.Second)
+		n.apply(p)
 		if said := n.published.said("a"); said != "2" {
 			t.Fatalf("reported %q", said)
 		}
-		n.dispatcher.SetPod(deleted(p, 30), api)
-		n.wait(time.Second)
+		n.apply(deleted(p, 30))
 		if said := n.published.said("a"); said != "2 ends" {
 			t.Fatalf("reported %q", said)
 		}
@@ -69,10 +65,8 @@ func TestANewVersionIsPublished(t *testing.T) {
 // the next one bring it again.
 func TestAPodThatComesBackRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, newRuntime())
-		defer n.run()()
-		n.dispatcher.SetPod(testPod("a"), api)
-		n.wait(time.Second)
+		n := startNode(t)
+		n.apply(testPod("a"))
 		n.dispatcher.RemovePod("a", api)
 		n.dispatcher.SetPod(testPod("a"), api)
 		n.wait(time.Minute)
@@ -99,8 +93,7 @@ func TestForceDeletionDoesNotBeginTheGracePeriodAnew(t *testing.T) {
 		n := newNode(t, newRuntime())
 		n.cri.SetProgram("c", fakeDeaf)
 		defer n.run()()
-		n.dispatcher.SetPod(testPod("a"), api)
-		n.wait(time.Second)
+		n.apply(testPod("a"))
 		n.dispatcher.SetPod(deleted(testPod("a"), 30), api)
 		n.wait(20 * time.Second)
 		n.dispatcher.RemovePod("a", api)
@@ -125,10 +118,8 @@ func TestOfAPodThatWasTakenAwayNothingIsWatched(t *testing.T) {
 			defer n.mu.Unlock()
 			return n.registered["a"]
 		}
-		n.dispatcher.SetPod(testPod("a"), api)
-		n.wait(time.Second)
-		n.dispatcher.SetPod(deleted(testPod("a"), 30), api)
-		n.wait(time.Second)
+		n.apply(testPod("a"))
+		n.apply(deleted(testPod("a"), 30))
 		if !watched() {
 			t.Fatal("a pod that only ends is forgotten")
 		}
@@ -148,8 +139,7 @@ func TestStoppingPodsyncIsNoFailure(t *testing.T) {
 		cri.SetProgram("c", fakeDeaf)
 		n := newNode(t, cri)
 		stop := n.run()
-		n.dispatcher.SetPod(testPod("a"), api)
-		n.wait(time.Second)
+		n.apply(testPod("a"))
 		n.dispatcher.SetPod(deleted(testPod("a"), 30), api)
 		n.wait(5 * time.Second)
 		began := time.Now()
@@ -175,8 +165,7 @@ func TestStoppingPodsyncIsNoFailure(t *testing.T) {
 // TestAPodThatHasEndedIsNotRefused: it asks for nothing any more, and what it held is given back.
 func TestAPodThatHasEndedIsNotRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, newRuntime())
-		defer n.run()()
+		n := startNode(t)
 		p := testPod("a")
 		p.Spec.Containers[0].VolumeDevices = []v1.VolumeDevice{{Name: "d", DevicePath: "/dev/d"}}
 		p.Status.Phase = v1.PodFailed

@@ -151,6 +151,20 @@ func (n *node) run() (stop func()) {
 	return func() { cancel(); <-done }
 }
 
+// startNode returns a node that runs until the test ends.
+func startNode(t *testing.T) *node {
+	t.Helper()
+	n := newNode(t, newRuntime())
+	t.Cleanup(n.run())
+	return n
+}
+
+// apply gives the node a version of a pod, as the API server does, and a second to act on it.
+func (n *node) apply(p *v1.Pod) {
+	n.dispatcher.SetPod(p, api)
+	n.wait(time.Second)
+}
+
 func (n *node) Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*Image, error) {
 	n.ensured.Add(1)
 	n.mu.Lock()

@@ -69,8 +69,7 @@ func TestASlowRuntimeIsWaitedFor(t *testing.T) {
 // TestCallsThatHangHoldUpTheirPodsAlone: the stops of more pods hang than calls may run at a time.
 func TestCallsThatHangHoldUpTheirPodsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, newRuntime())
-		defer n.run()()
+		n := startNode(t)
 		var hung []types.UID
 		for i := range 8 {
 			hung = append(hung, types.UID(fmt.Sprint("hung-", i)))
@@ -108,8 +107,7 @@ func TestCallsThatHangHoldUpTheirPodsAlone(t *testing.T) {
 // says so, runs on, and has a fresh token soon after the apiserver's return.
 func TestATokenThatExpiresStopsNoPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, newRuntime())
-		defer n.run()()
+		n := startNode(t)
 		p := testPod("a")
 		p.Spec.Volumes = []v1.Volume{{Name: "token", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{
 			Sources: []v1.VolumeProjection{{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "token"}}},

@@ -100,8 +100,7 @@ func TestAShorterGracePeriodLeavesTheHookRunning(t *testing.T) {
 		n.cri.SetProgram("c", fake.Program{StopDelay: time.Hour, Exec: hooks.forever})
 		defer n.run()()
 		p := withPreStop(testPod("a"), "hook")
-		n.dispatcher.SetPod(p, api)
-		n.wait(time.Second)
+		n.apply(p)
 		n.dispatcher.SetPod(deleted(p, 600), api)
 		n.wait(10 * time.Second)
 		n.dispatcher.SetPod(deleted(p, 5), api)
@@ -128,8 +127,7 @@ func TestAHookEndsWithItsPod(t *testing.T) {
 		p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{
 			PreStop: &v1.LifecycleHandler{Sleep: &v1.SleepAction{Seconds: 3600}},
 		}
-		n.dispatcher.SetPod(p, api)
-		n.wait(time.Second)
+		n.apply(p)
 		n.dispatcher.SetPod(deleted(p, 5), api)
 		n.wait(8 * time.Second)
 		n.dispatcher.RemovePod("a", api)

@@ -12,8 +12,7 @@ import (
 // TestAllContainersBeginAnew in the same sandbox when one ends so that it asks for it.
 func TestAllContainersBeginAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, newRuntime())
-		defer n.run()()
+		n := startNode(t)
 		p := testPod("a")
 		p.Spec.RestartPolicy = v1.RestartPolicyNever
 		p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: "d", Image: "busybox"})
@@ -25,8 +24,7 @@ func TestAllContainersBeginAnew(t *testing.T) {
 				Values:   []int32{42},
 			},
 		}}
-		n.dispatcher.SetPod(p, api)
-		n.wait(time.Second)
+		n.apply(p)
 		id := strings.TrimPrefix(n.status("a").ContainerStatuses[0].ContainerID, "containerd://")
 		if err := n.cri.ExitContainer(id, 42); err != nil {
 			t.Fatal(err)

@@ -25,14 +25,12 @@ func (n *node) standing(t *testing.T) Standing {
 
 func TestTheStandingSaysWhatKeepsAPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, newRuntime())
-		defer n.run()()
+		n := startNode(t)
 		p := testPod("a")
 		p.Spec.Volumes = []v1.Volume{{Name: "config"}}
 		n.cri.Fail("RunPodSandbox", status.Error(codes.Unknown, "no network"))
 		n.breaks("Mount", "a", errors.Join(&volume.Error{Volume: "config", Err: errors.New("configmap not found")}))
-		n.dispatcher.SetPod(p, api)
-		n.wait(time.Second)
+		n.apply(p)
 		s := n.standing(t)
 		if s.FailedStep != "create the sandbox" || s.Mounted || !s.Admitted || s.Phase != "sync" ||
 			s.Next.Before(time.Now()) || !s.Began.IsZero() {
@@ -69,19 +67,16 @@ func TestTheStandingSaysThatAnImageIsPulled(t *testing.T) {
 
 func TestTheStandingHasRefusedFieldsAndBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, newRuntime())
-		defer n.run()()
+		n := startNode(t)
 		p := testPod("a")
 		p.Spec.HostUsers = new(false)
-		n.dispatcher.SetPod(p, api)
-		n.wait(time.Second)
+		n.apply(p)
 		if s := n.standing(t); len(s.Refused) != 1 || s.Refused[0] != "spec.hostUsers" {
 			t.Errorf("refused: %+v", s)
 		}
 		supported := testPod("a")
 		supported.Generation++
-		n.dispatcher.SetPod(supported, api)
-		n.wait(time.Second)
+		n.apply(supported)
 		for range 3 {
 			n.exit("c")
 			n.wait(2 * time.Second)
@@ -94,8 +89,7 @@ func TestTheStandingHasRefusedFieldsAndBackOff(t *testing.T) {
 
 func TestAPodThatIsHeldHasAStandingToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, newRuntime())
-		defer n.run()()
+		n := startNode(t)
 		const file = podsyncv1.PodSource_POD_SOURCE_FILE
 		first, second := testPod("a"), testPod("b")
 		second.Name, second.Namespace = first.Name, first.Namespace

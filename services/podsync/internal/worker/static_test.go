@@ -25,8 +25,7 @@ func staticPod(uid types.UID) *v1.Pod {
 // TestAnEditedManifestWaitsForTheOldPod: both would need the same ports.
 func TestAnEditedManifestWaitsForTheOldPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, newRuntime())
-		defer n.run()()
+		n := startNode(t)
 		n.dispatcher.SetPod(staticPod("1"), file)
 		n.wait(time.Second)
 		if !n.running("1") {
@@ -116,8 +115,7 @@ func (n *node) isWanted(uid types.UID) bool {
 // TestAManifestThatIsPutBackRestartsItsPod, as under the kubelet: the same pod goes on, with a restart.
 func TestAManifestThatIsPutBackRestartsItsPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, newRuntime())
-		defer n.run()()
+		n := startNode(t)
 		n.dispatcher.SetPod(staticPod("1"), file)
 		n.wait(time.Second)
 		n.dispatcher.RemovePod("1", file)
@@ -207,8 +205,7 @@ func TestAPodThatComesBackIsMirrored(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t, newRuntime())
-				defer n.run()()
+				n := startNode(t)
 				n.dispatcher.SetPod(staticPod("1"), file)
 				n.wait(time.Second)
 				test(n)

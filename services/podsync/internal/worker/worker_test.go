@@ -16,11 +16,9 @@ import (
 
 func TestAPodStartsIsReportedAndLeavesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, newRuntime())
-		defer n.run()()
+		n := startNode(t)
 		p := testPod("a")
-		n.dispatcher.SetPod(p, api)
-		n.wait(time.Second)
+		n.apply(p)
 		if !n.running("a") {
 			t.Fatalf("status %+v", n.statuses["a"])
 		}
@@ -112,8 +110,7 @@ func TestAHungVolumeHoldsUpNoOtherPod(t *testing.T) {
 		n.hung["hung"] = true
 		defer n.run()()
 		n.dispatcher.SetPod(testPod("hung"), api)
-		n.dispatcher.SetPod(testPod("a"), api)
-		n.wait(time.Second)
+		n.apply(testPod("a"))
 		if !n.running("a") || n.running("hung") {
 			t.Fatalf("statuses %+v", n.statuses)
 		}
@@ -128,12 +125,10 @@ func TestAHungVolumeHoldsUpNoOtherPod(t *testing.T) {
 
 func TestAContainerStartsAgainWithoutTheApiserver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, newRuntime())
-		defer n.run()()
+		n := startNode(t)
 		p := testPod("a")
 		p.Spec.Volumes = []v1.Volume{{Name: "access"}}
-		n.dispatcher.SetPod(p, api)
-		n.wait(time.Second)
+		n.apply(p)
 		n.mu.Lock()
 		n.hung["a"] = true // whatever asks the apiserver waits
 		n.mu.Unlock()
@@ -155,8 +150,7 @@ func TestARestartCountThatOnlyTheLogsKnowGoesOn(t *testing.T) {
 		n := newNode(t, newRuntime())
 		n.logged = 7
 		defer n.run()()
-		n.dispatcher.SetPod(testPod("a"), api)
-		n.wait(time.Second)
+		n.apply(testPod("a"))
 		if got := n.statuses["a"].ContainerStatuses[0].RestartCount; got != 7 {
 			t.Fatalf("restart count %d, want 7", got)
 		}
@@ -174,12 +168,10 @@ func TestARestartCountThatOnlyTheLogsKnowGoesOn(t *testing.T) {
 
 func TestVolumesAreRefreshedWhenTheirObjectsChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, newRuntime())
-		defer n.run()()
+		n := startNode(t)
 		p := testPod("a")
 		p.Spec.Volumes = []v1.Volume{{Name: "config"}}
-		n.dispatcher.SetPod(p, api)
-		n.wait(time.Second)
+		n.apply(p)
 		want := func(times int, why string) {
 			t.Helper()
 			n.mu.Lock()
@@ -196,8 +188,7 @@ func TestVolumesAreRefreshedWhenTheirObjectsChange(t *testing.T) {
 		want(1, "an object changed")
 		relabelled := p.DeepCopy()
 		relabelled.Labels = map[string]string{"new": "label"}
-		n.dispatcher.SetPod(relabelled, api)
-		n.wait(time.Second)
+		n.apply(relabelled)
 		want(2, "the pod's labels changed")
 		n.wait(4 * time.Minute) // twice what a sync and a refresh wait at most
 		n.mu.Lock()
@@ -213,8 +204,7 @@ func TestADeletionOvertakesAPull(t *testing.T) {
 		n := newNode(t, newRuntime())
 		n.slow["a"] = true
 		defer n.run()()
-		n.dispatcher.SetPod(testPod("a"), api)
-		n.wait(time.Second)
+		n.apply(testPod("a"))
 		n.dispatcher.SetPod(deleted(testPod("a"), 1), api)
 		n.wait(10 * time.Second)
 		if !n.final["a"] {
@@ -228,8 +218,7 @@ func TestADeletionOvertakesAPull(t *testing.T) {
 
 func TestARefusedPodSaysSoAndHarmsNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, newRuntime())
-		defer n.run()()
+		n := startNode(t)
 		refused := testPod("refused")
 		refused.Spec.Containers[0].VolumeDevices = []v1.VolumeDevice{{Name: "d", DevicePath: "/dev/d"}}
 		n.dispatcher.SetPod(refused, api)
@@ -257,10 +246,8 @@ func TestARefusedPodSaysSoAndHarmsNobody(t *testing.T) {
 
 func TestAPodWhoseObjectVanishesIsStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, newRuntime())
-		defer n.run()()
-		n.dispatcher.SetPod(testPod("a"), api)
-		n.wait(time.Second)
+		n := startNode(t)
+		n.apply(testPod("a"))
 		n.dispatcher.RemovePod("a", api)
 		n.wait(time.Minute)
 		if n.workers.Known("a") {
@@ -303,8 +290,7 @@ func TestStartsOfContainersAreCounted(t *testing.T) {
 		n := newNode(t, newRuntime())
 		n.cri.Fail("StartContainer", errors.New("no such file"))
 		defer n.run()()
-		n.dispatcher.SetPod(testPod("a"), api)
-		n.wait(time.Second)
+		n.apply(testPod("a"))
 		failed := float64(len(n.cri.Calls("StartContainer")))
 		n.cri.Fail("StartContainer", nil)
 		n.wait(time.Minute)

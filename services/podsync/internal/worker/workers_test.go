@@ -10,8 +10,7 @@ import (
 // a pod without a worker may be one that is yet to come.
 func TestOrphansAreNoticed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, newRuntime())
-		defer n.run()()
+		n := startNode(t)
 		noticed := func() bool {
 			select {
 			case <-n.workers.Orphans():
@@ -21,8 +20,7 @@ func TestOrphansAreNoticed(t *testing.T) {
 			}
 		}
 		p := testPod("a")
-		n.dispatcher.SetPod(p, api)
-		n.wait(time.Second)
+		n.apply(p)
 		n.workers.Wake("nobody", "test")
 		if noticed() {
 			t.Error("an orphan is noticed before all pods are known")
