@@ -91,7 +91,8 @@ func (c *Config) Validate() error {
 	}
 	for _, at := range c.PeerCgroups {
 		// "/*" would be the cgroup of every program that an administrator starts.
-		if at == "/*" || !path.IsAbs(at) || path.Clean(at) != at || at == "/" || strings.Contains(strings.TrimSuffix(at, "/*"), "*") {
+		if at == "/*" || !path.IsAbs(at) || path.Clean(at) != at || at == "/" ||
+			strings.Contains(strings.TrimSuffix(at, "/*"), "*") {
 			errs = append(errs,
 				fmt.Errorf("peer-cgroups has %q: give the path of a unit's cgroup, such as /system.slice/microlet-bus.service, "+
 					"or a path that ends in /* for each cgroup below it", at))

@@ -24,9 +24,10 @@ func newHealth() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "health SERVICE",
 		Short: "Ask a service whether it does its work; exit code 1 if it does not",
-		Long: "Ask a service whether it does its work, and end with 1 if it does not. It needs no \"microlet up\", so that it\n" +
-			"serves as the health check of a container. It asks the replicas that run in its own cgroups or those of\n" +
-			"--peer-cgroups; one that serves must be among them, and none that does not.",
+		Long: "Ask a service whether it does its work, and end with 1 if it does not. It needs no\n" +
+			"\"microlet up\", so that it serves as the health check of a container. It asks the replicas that\n" +
+			"run in its own cgroups or those of --peer-cgroups; one that serves must be among them, and none\n" +
+			"that does not.",
 		Args: service.OneArgument("a service"),
 	}
 	cmd.Flags().StringVar(&cfg.RuntimeDir, "runtime-dir", cfg.RuntimeDir, "runtime folder of the node agent that is asked")

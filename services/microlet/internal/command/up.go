@@ -58,9 +58,10 @@ func newPrepare() *cobra.Command {
 	return newAgent(&cobra.Command{
 		Use:   "prepare [flags]",
 		Short: "Make what the services need, for services that units or containers start",
-		Long: "Make the runtime folder with the services' keys, configuration and credentials, and their state folders, and\n" +
-			"end. Units or containers of their own then start the services with \"microlet <service>\", each with the user\n" +
-			"and the capabilities that it has below \"microlet up\". It takes the flags of \"microlet up\".",
+		Long: "Make the runtime folder with the services' keys, configuration and credentials, and their state\n" +
+			"folders, and end. Units or containers of their own then start the services with\n" +
+			"\"microlet <service>\", each with the user and the capabilities that it has below \"microlet up\".\n" +
+			"It takes the flags of \"microlet up\".",
 	}, func(ctx context.Context, cfg up.Config) error { return up.Prepare(run.Signals(ctx), cfg) })
 }
 

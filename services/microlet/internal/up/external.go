@@ -33,7 +33,8 @@ func (c *Config) validateExternal() error {
 		}
 	}
 	if len(errs) == 0 && !slices.ContainsFunc(c.Services, c.supervised) {
-		errs = append(errs, errors.New("external names every service: nothing is left to supervise; use \"microlet prepare\""))
+		errs = append(errs, errors.New(
+			"external names every service: nothing is left to supervise; use \"microlet prepare\""))
 	}
 	return errors.Join(errs...)
 }

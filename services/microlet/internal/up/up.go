@@ -72,7 +72,8 @@ func Prepare(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	if cfg.Placement == Single || len(cfg.External) > 0 {
-		return errors.New("prepare is for services that all are external: leave --placement=single and --external to microlet up")
+		return errors.New("prepare is for services that all are external: " +
+			"leave --placement=single and --external to microlet up")
 	}
 	release, err := prepare(ctx, cfg.Service.RuntimeDir, cfg.Placement)
 	if err != nil {
