@@ -16,10 +16,18 @@ func Explain(fs *pflag.FlagSet, err error) error {
 		unknown *pflag.NotExistError
 		invalid *pflag.InvalidValueError
 		missing *pflag.ValueRequiredError
+		syntax  *pflag.InvalidSyntaxError
 	)
 	switch {
 	case errors.As(err, &unknown):
-		p := Problem{Field: "--" + unknown.GetSpecifiedName(), Detail: "the flag is unknown", Remedy: "remove it"}
+		p := Problem{
+			Field:  written(unknown.GetSpecifiedName(), unknown.GetSpecifiedShortnames()),
+			Detail: "the flag is unknown",
+			Remedy: "remove it",
+		}
+		if unknown.GetSpecifiedShortnames() != "" {
+			return p // one letter is near to any other
+		}
 		if gone, ok := removedFlags[strings.ReplaceAll(unknown.GetSpecifiedName(), "_", "-")]; ok {
 			p.Detail, p.Remedy = "the kubelet has no such flag any more", gone
 			return p
@@ -50,13 +58,26 @@ func Explain(fs *pflag.FlagSet, err error) error {
 		}
 		return p
 	case errors.As(err, &missing):
+		name := missing.GetFlag().Name
 		return Problem{
-			Field:  "--" + missing.GetSpecifiedName(),
+			Field:  written(missing.GetSpecifiedName(), missing.GetSpecifiedShortnames()),
 			Detail: "the value is missing",
-			Remedy: "write --" + missing.GetSpecifiedName() + "=" + strings.ToUpper(missing.GetFlag().Value.Type()),
+			Remedy: "write --" + name + "=" + strings.ToUpper(missing.GetFlag().Value.Type()),
+		}
+	case errors.As(err, &syntax):
+		return Problem{
+			Field: syntax.GetSpecifiedFlag(), Detail: "the flag has no name", Remedy: "write --flag=value, or remove it",
 		}
 	}
 	return err
+}
+
+// written is a flag as the command line has it: by its name or by its letter.
+func written(name, letters string) string {
+	if letters != "" {
+		return "-" + name
+	}
+	return "--" + name
 }
 
 // ExplainAll explains err, which fs.Parse of args has returned, and every further mistake in args. What is right is
@@ -109,49 +130,6 @@ func withoutMistake(fs *pflag.FlagSet, args []string, err error) []string {
 	}
 	return args
 }
-
-// removedFlags are flags of older kubelets that stand in unit files still, with what to do instead.
-var removedFlags = func() map[string]string {
-	const (
-		cni    = "remove it: the container runtime's own configuration names the CNI plugins, since 1.24"
-		docker = "remove it: it was dockershim's, which 1.24 removed"
-		klog   = "remove it: since 1.26 logs go to standard error alone, which systemd keeps in the journal"
-		server = "use --kubeconfig"
-	)
-	return map[string]string{
-		"network-plugin":                         cni,
-		"network-plugin-dir":                     cni,
-		"network-plugin-mtu":                     cni,
-		"cni-bin-dir":                            cni,
-		"cni-cache-dir":                          cni,
-		"cni-conf-dir":                           cni,
-		"docker-endpoint":                        docker,
-		"image-pull-progress-deadline":           docker,
-		"experimental-dockershim-root-directory": docker,
-		"add-dir-header":                         klog,
-		"alsologtostderr":                        klog,
-		"log-backtrace-at":                       klog,
-		"log-dir":                                klog,
-		"log-file":                               klog,
-		"log-file-max-size":                      klog,
-		"logtostderr":                            klog,
-		"one-output":                             klog,
-		"skip-headers":                           klog,
-		"skip-log-headers":                       klog,
-		"stderrthreshold":                        klog,
-		"api-servers":                            server,
-		"require-kubeconfig":                     "remove it: --kubeconfig alone decides about the API server",
-		"allow-privileged":                       "remove it: admission in the cluster says who may be privileged",
-		"cadvisor-port":                          "remove it: cAdvisor's metrics are at /metrics/cadvisor of the HTTPS API",
-		"cloud-config":                           "use --cloud-provider=external and a cloud controller manager",
-		"container-runtime": "remove it: every runtime is a CRI one since 1.27, and " +
-			"containerRuntimeEndpoint names its socket",
-		"dynamic-config-dir":          "use --config and --config-dir: configuration from the API ended with 1.24",
-		"keep-terminated-pod-volumes": "remove it: the volumes of a pod that has ended are unmounted",
-		"non-masquerade-cidr":         "remove it: masquerading is the network plugin's",
-		"register-schedulable":        "use --register-with-taints=node.kubernetes.io/unschedulable:NoSchedule",
-	}
-}()
 
 // example says what a flag of a plain type takes; types of their own explain themselves.
 func example(flagType string) string {

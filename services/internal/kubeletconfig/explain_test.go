@@ -2,6 +2,7 @@ package kubeletconfig
 
 import (
 	"errors"
+	"regexp"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -15,7 +16,11 @@ func TestExplain(t *testing.T) {
 			"container runtime's own configuration names the CNI plugins, since 1.24",
 		"--oom-score-adj=abc": "--oom-score-adj=abc: the value does not fit: write a whole number",
 		"--zzzzzzzzzzzzzz":    "--zzzzzzzzzzzzzz: the flag is unknown: remove it",
-		"--max-pods=abc":      "--max-pods=abc: the value does not fit: write a whole number",
+		"-x":                  "-x: the flag is unknown: remove it",
+		"--=3":                "--=3: the flag has no name: write --flag=value, or remove it",
+		"--containerd=/run/c": "--containerd: the kubelet has no such flag any more: remove it: it was " +
+			"cAdvisor's; figures of containers come without it",
+		"--max-pods=abc": "--max-pods=abc: the value does not fit: write a whole number",
 		"--sync-frequency=5": "--sync-frequency=5: the value does not fit: write a duration, such as " +
 			"10s or 2h45m",
 		"--feature-gates=A":               "--feature-gates=A: the value does not fit: write key=value, joined by commas",
@@ -37,9 +42,15 @@ func TestExplain(t *testing.T) {
 	}
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	NewFlags().AddTo(fs)
-	for name := range removedFlags {
+	named := regexp.MustCompile(`--([a-z-]+)`)
+	for name, remedy := range removedFlags {
 		if fs.Lookup(name) != nil {
 			t.Errorf("--%s is a flag of the kubelet's", name)
+		}
+		for _, instead := range named.FindAllStringSubmatch(remedy, -1) {
+			if fs.Lookup(instead[1]) == nil {
+				t.Errorf("--%s: the remedy names --%s, which is no flag", name, instead[1])
+			}
 		}
 	}
 	if err := Explain(nil, pflag.ErrHelp); !errors.Is(err, pflag.ErrHelp) {
