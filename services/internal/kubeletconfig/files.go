@@ -11,6 +11,8 @@ import (
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 	kjson "sigs.k8s.io/json"
+
+	"github.com/microlet/microlet/services/internal/unreadable"
 )
 
 // loadFiles returns the defaulted configuration that the flags apply to, and what is wrong with all of the files. The
@@ -43,7 +45,7 @@ func loadFile(path string, from provenance, flagGates map[string]bool) (*kubelet
 		return nil, fmt.Errorf("make --config %q absolute: %w", path, err)
 	}
 	source := "file " + path
-	d, wrong := readDocument(source, path)
+	d, wrong := readDocument("--config", source, path)
 	if d == nil {
 		return nil, wrong
 	}
@@ -59,12 +61,18 @@ func loadFile(path string, from provenance, flagGates map[string]bool) (*kubelet
 	return &c, wrong
 }
 
-func readDocument(source, path string) (*document, error) {
+func readDocument(flag, source, path string) (*document, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("read kubelet configuration: %w", err)
+		return nil, unread(flag, path, err)
 	}
 	return decode(source, data)
+}
+
+// unread is the problem of a file or folder, which a flag names, that cannot be read.
+func unread(flag, path string, err error) Problem {
+	fault, remedy := unreadable.Why(err)
+	return Problem{Field: flag, Value: path, Detail: fault, Remedy: remedy}
 }
 
 // mergeDropIns merges the *.conf files under dir over c in lexical order, as RFC 7396 merges JSON (KEP-3983): mappings
@@ -84,13 +92,13 @@ func mergeDropIns(c *kubeletv1beta1.KubeletConfiguration, dir string, from prove
 	whole := true
 	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
-			return fmt.Errorf("read --config-dir: %w", err)
+			return unread("--config-dir", path, err)
 		}
 		if entry.IsDir() || filepath.Ext(entry.Name()) != ".conf" {
 			return nil
 		}
 		source := "drop-in " + path
-		d, err := readDocument(source, path)
+		d, err := readDocument("--config-dir", source, path)
 		wrong = append(wrong, err)
 		if d == nil {
 			whole = false

@@ -59,7 +59,7 @@ func (c *Config) writeResolved(path string, uid int, fields []string) (err error
 func ReadResolved(path string) (*Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("read resolved configuration: %w", err)
+		return nil, unread("--resolved-config", path, err)
 	}
 	c := &Config{}
 	if err := yaml.UnmarshalStrict(data, c); err != nil {
