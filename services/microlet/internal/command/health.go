@@ -34,9 +34,9 @@ func newHealth() *cobra.Command {
 	cmd.Flags().StringSliceVar(&cfg.PeerCgroups, "peer-cgroups", nil,
 		"further cgroups whose processes are the node agent's, such as /system.slice/microlet.service")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		r := role.Role(args[0])
-		if !slices.Contains(role.All(), r) {
-			return fmt.Errorf("%q is no service: name one of %v", args[0], role.All())
+		r, err := findRole(args[0])
+		if err != nil {
+			return err
 		}
 		return askHealth(cmd.Context(), &cfg, r)
 	}

@@ -2,6 +2,7 @@ package command
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -22,6 +23,14 @@ func addOutput(cmd *cobra.Command, output *string, human string) {
 func checkOutput(output, human string) error {
 	if output != human && output != outputJSON {
 		return fmt.Errorf("output is %q: use %q or %q", output, human, outputJSON)
+	}
+	return nil
+}
+
+// checkPositive refuses a duration that nothing could be done in.
+func checkPositive(flag string, d time.Duration) error {
+	if d <= 0 {
+		return fmt.Errorf("%s is %v: give a positive duration, such as 30s", flag, d)
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
+	"github.com/microlet/microlet/services/internal/unreadable"
 )
 
 const (
@@ -94,6 +95,9 @@ With a cluster, a mirror pod shows it there. Only root may do this.`,
 		"wait until the pod is ready or has succeeded, and fail if it does not come to that")
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := checkPositive("timeout", timeout); err != nil {
+			return err
+		}
 		manifest, err := readManifest(cmd.InOrStdin(), args[0])
 		if err != nil {
 			return err
@@ -140,6 +144,9 @@ with the node's name. Only root may do this.`,
 		return completePods(cmd.Context(), &cfg, namespace), cobra.ShellCompDirectiveNoFileComp
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := checkPositive("timeout", timeout); err != nil {
+			return err
+		}
 		p, err := dialPods(&cfg)
 		if err != nil {
 			return err
@@ -189,7 +196,7 @@ func readManifest(in io.Reader, name string) ([]byte, error) {
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
-			return nil, fmt.Errorf("read the manifest: %w", err)
+			return nil, unreadManifest(name, err)
 		}
 		defer f.Close()
 		in = f
@@ -197,13 +204,18 @@ func readManifest(in io.Reader, name string) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(in, maxManifest+1))
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("read the manifest: %w", err)
+		return nil, unreadManifest(name, err)
 	case len(data) > maxManifest:
 		return nil, fmt.Errorf("the manifest is longer than %d bytes: run its pods one by one", maxManifest)
 	case len(data) == 0:
 		return nil, errors.New("the manifest is empty: give one of a Pod")
 	}
 	return data, nil
+}
+
+func unreadManifest(name string, err error) error {
+	fault, remedy := unreadable.Why(err)
+	return fmt.Errorf("manifest %s: %s: %s", name, fault, remedy)
 }
 
 // awaitReady waits until the pod is ready or has ended, and tells each change of its state.

@@ -177,7 +177,7 @@ func TestRunPodSaysWhatIsWrong(t *testing.T) {
 		{[]string{"run-pod", bad, "--runtime-dir=" + dir}, "invalid manifest: spec.containers: Required value"},
 		{[]string{"run-pod", empty, "--runtime-dir=" + dir}, "the manifest is empty"},
 		{[]string{"run-pod", long, "--runtime-dir=" + dir}, "longer than 10485760 bytes"},
-		{[]string{"run-pod", filepath.Join(dir, "none"), "--runtime-dir=" + dir}, "no such file"},
+		{[]string{"run-pod", filepath.Join(dir, "none"), "--runtime-dir=" + dir}, "it does not exist"},
 		{[]string{"run-pod", bad, "--runtime-dir=" + t.TempDir()}, "podsync is not running"},
 		{[]string{"run-pod"}, "name the manifest's file"},
 		{[]string{"rm-pod", "other", "--runtime-dir=" + dir}, "no pod of this name"},

@@ -42,6 +42,8 @@ func New() *cobra.Command {
 		c.GroupID = "service"
 		root.AddCommand(c)
 	}
+	holdCommands(root)
+	completeHelp(root)
 	return root
 }
 
