@@ -5,13 +5,9 @@
 package command
 
 import (
-	"fmt"
-	"runtime"
-
 	"github.com/spf13/cobra"
 
 	"github.com/microlet/microlet/services/internal/service"
-	"github.com/microlet/microlet/services/internal/telemetry"
 	"github.com/microlet/microlet/services/microlet/internal/catalog"
 )
 
@@ -24,8 +20,9 @@ func New() *cobra.Command {
 			"kubelet's\ncommand line and runs all of them; \"microlet <service>\" runs one.",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Version:       telemetry.Version,
+		Version:       thisVersion().String(),
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(service.ExplainFlag)
 	root.AddGroup(&cobra.Group{ID: "node", Title: "The node:"}, &cobra.Group{ID: "service", Title: "Its services:"})
 	for _, c := range []*cobra.Command{
@@ -45,17 +42,4 @@ func New() *cobra.Command {
 	holdCommands(root)
 	completeHelp(root)
 	return root
-}
-
-func newVersion() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  service.NoArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "microlet %s (%s %s/%s)\n", telemetry.Version, runtime.Version(),
-				runtime.GOOS, runtime.GOARCH)
-			return err
-		},
-	}
 }

@@ -3,7 +3,6 @@ package command
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -21,17 +20,21 @@ type upFlags struct {
 	cfg     up.Config
 	kubelet *kubeletconfig.Flags
 	fs      *pflag.FlagSet
+	// ofKubelet are the names of the kubelet's flags.
+	ofKubelet map[string]bool
 }
 
 func newUpFlags() *upFlags {
-	return &upFlags{cfg: up.DefaultConfig(), kubelet: kubeletconfig.NewFlags()}
+	return &upFlags{cfg: up.DefaultConfig(), kubelet: kubeletconfig.NewFlags(), ofKubelet: map[string]bool{}}
 }
 
 // addTo gives the flags to a command. Beside a mistake in a flag, the command reports what else is wrong.
 func (f *upFlags) addTo(cmd *cobra.Command) {
 	f.fs = cmd.Flags()
 	f.kubelet.AddTo(f.fs)
+	f.fs.VisitAll(func(fl *pflag.Flag) { f.ofKubelet[fl.Name] = true })
 	f.cfg.AddFlags(f.fs)
+	f.groupUsage(cmd)
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		wrong := service.ExplainFlag(cmd, err)
 		if errors.Is(wrong, pflag.ErrHelp) {
@@ -72,8 +75,7 @@ func newAgent(cmd *cobra.Command, do func(context.Context, up.Config) error) *co
 	flags.addTo(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if flags.kubelet.Version() != "" {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), "microlet", telemetry.Version)
-			return err
+			return writeKubeletVersion(cmd.OutOrStdout(), flags.kubelet.Version())
 		}
 		if err := service.KeepPrivate(); err != nil {
 			return err

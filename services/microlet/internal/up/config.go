@@ -96,6 +96,16 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	}
 }
 
+// OfService reports whether AddFlags has added the flag for a service, rather than for up itself.
+func (c *Config) OfService(flag string) bool {
+	for _, own := range c.own {
+		if own.Lookup(flag) != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // Validate says what is wrong with the config and with those of all services: field, value, remedy.
 func (c *Config) Validate() error {
 	errs := []error{c.Service.Validate()}

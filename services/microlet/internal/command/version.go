@@ -1,0 +1,69 @@
+package command
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"github.com/microlet/microlet/services/internal/kubeversion"
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/internal/telemetry"
+)
+
+// Version is what "microlet version -o json" prints.
+type Version struct {
+	Version string `json:"version"`
+	// Kubernetes is the release whose kubelet microlet stands for.
+	Kubernetes string `json:"kubernetes"`
+	Go         string `json:"go"`
+	Platform   string `json:"platform"`
+}
+
+func thisVersion() Version {
+	return Version{
+		Version: telemetry.Version, Kubernetes: "v" + kubeversion.Version, Go: runtime.Version(),
+		Platform: runtime.GOOS + "/" + runtime.GOARCH,
+	}
+}
+
+// String is the version in one line.
+func (v Version) String() string {
+	return fmt.Sprintf("microlet %s for Kubernetes %s (%s %s)", v.Version, v.Kubernetes, v.Go, v.Platform)
+}
+
+func newVersion() *cobra.Command {
+	output := outputText
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print the version, and that of Kubernetes which it stands for",
+		Args:  service.NoArguments,
+	}
+	addOutput(cmd, &output, outputText)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := checkOutput(output, outputText); err != nil {
+			return err
+		}
+		if output == outputJSON {
+			return encode(cmd.OutOrStdout(), thisVersion())
+		}
+		_, err := fmt.Fprintln(cmd.OutOrStdout(), thisVersion())
+		return err
+	}
+	return cmd
+}
+
+// writeKubeletVersion answers the kubelet's flag --version, by which tools of a cluster learn the version of a node.
+func writeKubeletVersion(w io.Writer, asked string) error {
+	switch asked {
+	case "true":
+		_, err := fmt.Fprintln(w, "Kubernetes", thisVersion().Kubernetes)
+		return err
+	case "raw":
+		_, err := fmt.Fprintln(w, thisVersion())
+		return err
+	}
+	_, err := fmt.Fprintln(w, "Kubernetes", asked)
+	return err
+}
