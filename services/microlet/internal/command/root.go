@@ -28,7 +28,7 @@ func New() *cobra.Command {
 	for _, c := range []*cobra.Command{
 		newUp(), newPrepare(), newCheck(),
 		newStatus(), newHealth(),
-		newExplain(), newRunPod(), newRemovePod(),
+		newPods(), newExplain(), newRunPod(), newRemovePod(),
 		newVersion(),
 	} {
 		c.GroupID = "node"
