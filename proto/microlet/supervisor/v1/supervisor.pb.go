@@ -174,7 +174,12 @@ type Process struct {
 	// The time limit of the watchdog. No version sets this field yet.
 	WatchdogMilliseconds int64 `protobuf:"varint,10,opt,name=watchdog_milliseconds,json=watchdogMilliseconds,proto3" json:"watchdog_milliseconds,omitempty"`
 	// Processes of this service that were killed and do not end.
-	Stuck         []*StuckProcess `protobuf:"bytes,11,rep,name=stuck,proto3" json:"stuck,omitempty"`
+	Stuck []*StuckProcess `protobuf:"bytes,11,rep,name=stuck,proto3" json:"stuck,omitempty"`
+	// The version that the process reports with its heartbeat; empty if none was heard. After an upgrade it differs
+	// between processes until all of them were restarted.
+	Version string `protobuf:"bytes,12,opt,name=version,proto3" json:"version,omitempty"`
+	// The process's command line without the program; empty for "up" and for what something else starts.
+	Arguments     []string `protobuf:"bytes,13,rep,name=arguments,proto3" json:"arguments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -282,6 +287,20 @@ func (x *Process) GetWatchdogMilliseconds() int64 {
 func (x *Process) GetStuck() []*StuckProcess {
 	if x != nil {
 		return x.Stuck
+	}
+	return nil
+}
+
+func (x *Process) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Process) GetArguments() []string {
+	if x != nil {
+		return x.Arguments
 	}
 	return nil
 }
@@ -407,7 +426,7 @@ const file_microlet_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\fStuckProcess\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\x120\n" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1b\n" +
-	"\twaits_for\x18\x03 \x01(\tR\bwaitsFor\"\xbd\x03\n" +
+	"\twaits_for\x18\x03 \x01(\tR\bwaitsFor\"\xf5\x03\n" +
 	"\aProcess\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x123\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1d.microlet.supervisor.v1.StateR\x05state\x12\x10\n" +
@@ -420,7 +439,9 @@ const file_microlet_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\x06status\x18\t \x01(\tR\x06status\x123\n" +
 	"\x15watchdog_milliseconds\x18\n" +
 	" \x01(\x03R\x14watchdogMilliseconds\x12:\n" +
-	"\x05stuck\x18\v \x03(\v2$.microlet.supervisor.v1.StuckProcessR\x05stuck\"\x12\n" +
+	"\x05stuck\x18\v \x03(\v2$.microlet.supervisor.v1.StuckProcessR\x05stuck\x12\x18\n" +
+	"\aversion\x18\f \x01(\tR\aversion\x12\x1c\n" +
+	"\targuments\x18\r \x03(\tR\targuments\"\x12\n" +
 	"\x10GetStatusRequest\"\xd2\x01\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1c\n" +

@@ -1,8 +1,8 @@
 package command
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,9 +14,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	supervisorv1 "github.com/microlet/microlet/proto/microlet/supervisor/v1"
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/run"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
@@ -24,34 +26,85 @@ import (
 // statusTimeout bounds the question: who asks is waiting.
 const statusTimeout = 5 * time.Second
 
+// outputWide is the table with what is wanted now and then.
+const outputWide = "wide"
+
+// notReady is the exit code of --exit-code, as systemctl status has it of a unit that does not run.
+const notReady = 3
+
+// watchPeriod is how often --watch looks.
+const watchPeriod = 2 * time.Second
+
 func newStatus() *cobra.Command {
 	cfg := service.DefaultConfig()
-	output := "table"
+	output, watch, exitCode := outputTable, false, false
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the node's services: state, pid, uptime, restarts, memory, heartbeat",
-		Args:  service.NoArguments,
+		Long: "Show the node's services: state, pid, uptime, restarts, memory, heartbeat. Only root may ask.\n" +
+			"It ends with 0 if \"microlet up\" answers, whatever the services do, and with 1 if it does not.\n" +
+			"With --exit-code it ends with 3 if a service is not ready; external ones are ready while their\n" +
+			"heartbeats come.",
+		Args: service.NoArguments,
 	}
-	cmd.Flags().StringVar(&cfg.RuntimeDir, "runtime-dir", cfg.RuntimeDir,
-		"runtime folder of the node agent that is asked")
-	cmd.Flags().StringVarP(&output, "output", "o", output, `"table" or "json"`)
+	addRuntimeDir(cmd, &cfg)
+	cmd.Flags().StringVarP(&output, "output", "o", output,
+		`"table", "wide" with versions and command lines, or "json"`)
+	cmd.Flags().BoolVarP(&watch, "watch", "w", watch, "show it again every 2 s, until it is interrupted")
+	cmd.Flags().BoolVar(&exitCode, "exit-code", exitCode, "end with 3 if a service is not ready")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		var show func(io.Writer, Status) error
-		switch output {
-		case "table":
-			show = writeTable
-		case "json":
-			show = writeJSON
-		default:
-			return fmt.Errorf(`output is %q: use "table" or "json"`, output)
+		show, ok := map[string]func(io.Writer, Status) error{
+			outputTable: writeTable, outputWide: writeWide, outputJSON: writeJSON,
+		}[output]
+		switch {
+		case !ok:
+			return fmt.Errorf(`output is %q: use "table", "wide" or "json"`, output)
+		case watch && exitCode:
+			return errors.New("--watch never ends by itself and has no exit code: leave out --exit-code or --watch")
+		case watch:
+			return watchStatus(cmd.Context(), cmd.OutOrStdout(), cfg.Socket(role.Up), show)
 		}
 		status, err := askStatus(cmd.Context(), cfg.Socket(role.Up))
 		if err != nil {
 			return err
 		}
-		return show(cmd.OutOrStdout(), status)
+		err = show(cmd.OutOrStdout(), status)
+		if missing := status.notReady(); exitCode && err == nil && len(missing) > 0 {
+			return service.ExitError{Code: notReady, Err: fmt.Errorf("not ready: %s", strings.Join(missing, ", "))}
+		}
+		return err
 	}
 	return cmd
+}
+
+// watchStatus shows the status again and again. A supervisor that is away is waited for.
+func watchStatus(ctx context.Context, out io.Writer, socket string, show func(io.Writer, Status) error) error {
+	ctx = run.Signals(ctx)
+	t := time.NewTicker(watchPeriod)
+	defer t.Stop()
+	for {
+		var b bytes.Buffer
+		status, err := askStatus(ctx, socket)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			fmt.Fprintln(&b, err)
+		} else if err := show(&b, status); err != nil {
+			return err
+		}
+		if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+			fmt.Fprint(out, "\x1b[H\x1b[2J") // to the first line of an empty screen
+		}
+		if _, err := b.WriteTo(out); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+	}
 }
 
 // askStatus asks the supervisor that serves the socket.
@@ -111,6 +164,10 @@ type Process struct {
 	MemoryBytes         uint64     `json:"memoryBytes"`
 	HeartbeatAgeSeconds *float64   `json:"heartbeatAgeSeconds"`
 	Status              string     `json:"status"`
+	// Version is the one that the process reports with its heartbeat; empty if none was heard.
+	Version string `json:"version"`
+	// Arguments are the process's command line without the program; none of "up" and of external processes.
+	Arguments []string `json:"arguments,omitempty"`
 	// Stuck are those before it that were killed and do not end.
 	Stuck []StuckProcess `json:"stuck,omitempty"`
 }
@@ -138,6 +195,8 @@ func newStatusOf(a *supervisorv1.GetStatusResponse, now time.Time) Status {
 			LastExit:    p.GetLastExit(),
 			MemoryBytes: p.GetPssBytes(),
 			Status:      p.GetStatus(),
+			Version:     p.GetVersion(),
+			Arguments:   p.GetArguments(),
 		}
 		if p.GetStarted() != nil {
 			started := p.GetStarted().AsTime()
@@ -159,10 +218,41 @@ func newStatusOf(a *supervisorv1.GetStatusResponse, now time.Time) Status {
 	return out
 }
 
-func writeJSON(w io.Writer, s Status) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(s)
+// heartbeatLimit is the age from which on the heartbeat of an external process says that it is gone: three are missing.
+const heartbeatLimit = 15 * time.Second
+
+// notReady names the processes that do not do their work.
+func (s *Status) notReady() []string {
+	var names []string
+	for _, p := range s.Processes {
+		ready := p.State == "ready"
+		if p.State == "external" {
+			ready = p.HeartbeatAgeSeconds != nil && *p.HeartbeatAgeSeconds < heartbeatLimit.Seconds()
+		}
+		if !ready {
+			names = append(names, p.Service)
+		}
+	}
+	return names
+}
+
+func writeJSON(w io.Writer, s Status) error { return encode(w, s) }
+
+// writeWide is the table with what each process is: its version and its command line.
+func writeWide(w io.Writer, s Status) error {
+	if err := writeTable(w, s); err != nil {
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(t, "\nSERVICE\tVERSION\tARGUMENTS")
+	for _, p := range s.Processes {
+		version := p.Version
+		if version == "" {
+			version = "-"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\n", p.Service, version, strings.Join(p.Arguments, " "))
+	}
+	return t.Flush()
 }
 
 func writeTable(w io.Writer, s Status) error {

@@ -63,7 +63,7 @@ func newKeeper(s Spec, o *Options, l launcher, m *metrics) *keeper {
 		kill:       make(chan struct{}),
 		done:       make(chan struct{}),
 		freed:      make(chan struct{}, 1),
-		account:    Process{Name: s.Name},
+		account:    Process{Name: s.Name, Args: s.Args},
 	}
 }
 

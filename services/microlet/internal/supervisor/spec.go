@@ -141,7 +141,9 @@ const (
 
 // Process is the account of one process at one time.
 type Process struct {
-	Name  string
+	Name string
+	// Args are its arguments without the program's own name.
+	Args  []string
 	State State
 	// PID is 0 while there is no process.
 	PID int

@@ -61,6 +61,7 @@ func (s *server) process(p supervisor.Process) *supervisorv1.Process {
 		LastExit:                 p.LastExit,
 		Status:                   p.Status,
 		HeartbeatAgeMilliseconds: -1,
+		Arguments:                p.Args,
 	}
 	for _, s := range p.Stuck {
 		out.Stuck = append(out.Stuck,
@@ -75,16 +76,27 @@ func (s *server) process(p supervisor.Process) *supervisorv1.Process {
 			out.PssBytes = pss
 		}
 	}
-	if p.Name != string(role.Up) {
-		name, replica, several := strings.Cut(p.Name, ".")
-		if !several {
-			replica = service.DefaultReplica
-		}
-		if age, ok := s.heartbeats.Age(subject.HeartbeatKey(role.Role(name), replica)); ok {
-			out.HeartbeatAgeMilliseconds = age.Milliseconds()
-		}
+	if p.Name == string(role.Up) {
+		out.Version = telemetry.Version
+		return out
 	}
+	s.heard(out)
 	return out
+}
+
+// heard adds what the process's heartbeat says, if one was heard.
+func (s *server) heard(p *supervisorv1.Process) {
+	name, replica, several := strings.Cut(p.GetService(), ".")
+	if !several {
+		replica = service.DefaultReplica
+	}
+	key := subject.HeartbeatKey(role.Role(name), replica)
+	if age, ok := s.heartbeats.Age(key); ok {
+		p.HeartbeatAgeMilliseconds = age.Milliseconds()
+	}
+	if beat, ok := s.heartbeats.Get(key); ok {
+		p.Version = beat.GetVersion()
+	}
 }
 
 // states are the supervisor's, as the wire has them. What was not started yet is about to be.
