@@ -418,6 +418,89 @@ func (x *GetStatusResponse) GetProcesses() []*Process {
 	return nil
 }
 
+// RestartProcessRequest requests that one process stops as at the end of the agent and starts again.
+type RestartProcessRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The process as GetStatus names it: "pleg", or "prober.1" for a replica.
+	Process       string `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartProcessRequest) Reset() {
+	*x = RestartProcessRequest{}
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartProcessRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartProcessRequest) ProtoMessage() {}
+
+func (x *RestartProcessRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartProcessRequest.ProtoReflect.Descriptor instead.
+func (*RestartProcessRequest) Descriptor() ([]byte, []int) {
+	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *RestartProcessRequest) GetProcess() string {
+	if x != nil {
+		return x.Process
+	}
+	return ""
+}
+
+// RestartProcessResponse says that the process was asked to stop. GetStatus counts the restart when it starts again.
+type RestartProcessResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartProcessResponse) Reset() {
+	*x = RestartProcessResponse{}
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartProcessResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartProcessResponse) ProtoMessage() {}
+
+func (x *RestartProcessResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartProcessResponse.ProtoReflect.Descriptor instead.
+func (*RestartProcessResponse) Descriptor() ([]byte, []int) {
+	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{5}
+}
+
 var File_microlet_supervisor_v1_supervisor_proto protoreflect.FileDescriptor
 
 const file_microlet_supervisor_v1_supervisor_proto_rawDesc = "" +
@@ -448,7 +531,10 @@ const file_microlet_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\tplacement\x18\x02 \x01(\tR\tplacement\x12\x10\n" +
 	"\x03pid\x18\x03 \x01(\x05R\x03pid\x124\n" +
 	"\astarted\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12=\n" +
-	"\tprocesses\x18\x05 \x03(\v2\x1f.microlet.supervisor.v1.ProcessR\tprocesses*\xa2\x01\n" +
+	"\tprocesses\x18\x05 \x03(\v2\x1f.microlet.supervisor.v1.ProcessR\tprocesses\"1\n" +
+	"\x15RestartProcessRequest\x12\x18\n" +
+	"\aprocess\x18\x01 \x01(\tR\aprocess\"\x18\n" +
+	"\x16RestartProcessResponse*\xa2\x01\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eSTATE_STARTING\x10\x01\x12\x0f\n" +
@@ -457,9 +543,10 @@ const file_microlet_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\x0eSTATE_STOPPING\x10\x04\x12\x11\n" +
 	"\rSTATE_STOPPED\x10\x05\x12\x0f\n" +
 	"\vSTATE_STUCK\x10\x06\x12\x12\n" +
-	"\x0eSTATE_EXTERNAL\x10\a2u\n" +
+	"\x0eSTATE_EXTERNAL\x10\a2\xe6\x01\n" +
 	"\x11SupervisorService\x12`\n" +
-	"\tGetStatus\x12(.microlet.supervisor.v1.GetStatusRequest\x1a).microlet.supervisor.v1.GetStatusResponseB\xef\x01\n" +
+	"\tGetStatus\x12(.microlet.supervisor.v1.GetStatusRequest\x1a).microlet.supervisor.v1.GetStatusResponse\x12o\n" +
+	"\x0eRestartProcess\x12-.microlet.supervisor.v1.RestartProcessRequest\x1a..microlet.supervisor.v1.RestartProcessResponseB\xef\x01\n" +
 	"\x1acom.microlet.supervisor.v1B\x0fSupervisorProtoP\x01ZFgithub.com/microlet/microlet/proto/microlet/supervisor/v1;supervisorv1\xa2\x02\x03MSX\xaa\x02\x16Microlet.Supervisor.V1\xca\x02\x16Microlet\\Supervisor\\V1\xe2\x02\"Microlet\\Supervisor\\V1\\GPBMetadata\xea\x02\x18Microlet::Supervisor::V1b\x06proto3"
 
 var (
@@ -475,26 +562,30 @@ func file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP() []byte {
 }
 
 var file_microlet_supervisor_v1_supervisor_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_microlet_supervisor_v1_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_microlet_supervisor_v1_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_microlet_supervisor_v1_supervisor_proto_goTypes = []any{
-	(State)(0),                    // 0: microlet.supervisor.v1.State
-	(*StuckProcess)(nil),          // 1: microlet.supervisor.v1.StuckProcess
-	(*Process)(nil),               // 2: microlet.supervisor.v1.Process
-	(*GetStatusRequest)(nil),      // 3: microlet.supervisor.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),     // 4: microlet.supervisor.v1.GetStatusResponse
-	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
+	(State)(0),                     // 0: microlet.supervisor.v1.State
+	(*StuckProcess)(nil),           // 1: microlet.supervisor.v1.StuckProcess
+	(*Process)(nil),                // 2: microlet.supervisor.v1.Process
+	(*GetStatusRequest)(nil),       // 3: microlet.supervisor.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),      // 4: microlet.supervisor.v1.GetStatusResponse
+	(*RestartProcessRequest)(nil),  // 5: microlet.supervisor.v1.RestartProcessRequest
+	(*RestartProcessResponse)(nil), // 6: microlet.supervisor.v1.RestartProcessResponse
+	(*timestamppb.Timestamp)(nil),  // 7: google.protobuf.Timestamp
 }
 var file_microlet_supervisor_v1_supervisor_proto_depIdxs = []int32{
-	5, // 0: microlet.supervisor.v1.StuckProcess.since:type_name -> google.protobuf.Timestamp
+	7, // 0: microlet.supervisor.v1.StuckProcess.since:type_name -> google.protobuf.Timestamp
 	0, // 1: microlet.supervisor.v1.Process.state:type_name -> microlet.supervisor.v1.State
-	5, // 2: microlet.supervisor.v1.Process.started:type_name -> google.protobuf.Timestamp
+	7, // 2: microlet.supervisor.v1.Process.started:type_name -> google.protobuf.Timestamp
 	1, // 3: microlet.supervisor.v1.Process.stuck:type_name -> microlet.supervisor.v1.StuckProcess
-	5, // 4: microlet.supervisor.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
+	7, // 4: microlet.supervisor.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
 	2, // 5: microlet.supervisor.v1.GetStatusResponse.processes:type_name -> microlet.supervisor.v1.Process
 	3, // 6: microlet.supervisor.v1.SupervisorService.GetStatus:input_type -> microlet.supervisor.v1.GetStatusRequest
-	4, // 7: microlet.supervisor.v1.SupervisorService.GetStatus:output_type -> microlet.supervisor.v1.GetStatusResponse
-	7, // [7:8] is the sub-list for method output_type
-	6, // [6:7] is the sub-list for method input_type
+	5, // 7: microlet.supervisor.v1.SupervisorService.RestartProcess:input_type -> microlet.supervisor.v1.RestartProcessRequest
+	4, // 8: microlet.supervisor.v1.SupervisorService.GetStatus:output_type -> microlet.supervisor.v1.GetStatusResponse
+	6, // 9: microlet.supervisor.v1.SupervisorService.RestartProcess:output_type -> microlet.supervisor.v1.RestartProcessResponse
+	8, // [8:10] is the sub-list for method output_type
+	6, // [6:8] is the sub-list for method input_type
 	6, // [6:6] is the sub-list for extension type_name
 	6, // [6:6] is the sub-list for extension extendee
 	0, // [0:6] is the sub-list for field type_name
@@ -511,7 +602,7 @@ func file_microlet_supervisor_v1_supervisor_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_microlet_supervisor_v1_supervisor_proto_rawDesc), len(file_microlet_supervisor_v1_supervisor_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   4,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

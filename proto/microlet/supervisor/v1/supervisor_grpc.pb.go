@@ -21,16 +21,20 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	SupervisorService_GetStatus_FullMethodName = "/microlet.supervisor.v1.SupervisorService/GetStatus"
+	SupervisorService_GetStatus_FullMethodName      = "/microlet.supervisor.v1.SupervisorService/GetStatus"
+	SupervisorService_RestartProcess_FullMethodName = "/microlet.supervisor.v1.SupervisorService/RestartProcess"
 )
 
 // SupervisorServiceClient is the client API for SupervisorService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// SupervisorService serves "microlet status".
+// SupervisorService serves the commands of the operator. Root alone may call it.
 type SupervisorServiceClient interface {
 	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
+	// RestartProcess fails with NOT_FOUND if nothing of the name is supervised, and with FAILED_PRECONDITION if the
+	// process cannot be restarted alone or not now.
+	RestartProcess(ctx context.Context, in *RestartProcessRequest, opts ...grpc.CallOption) (*RestartProcessResponse, error)
 }
 
 type supervisorServiceClient struct {
@@ -51,13 +55,26 @@ func (c *supervisorServiceClient) GetStatus(ctx context.Context, in *GetStatusRe
 	return out, nil
 }
 
+func (c *supervisorServiceClient) RestartProcess(ctx context.Context, in *RestartProcessRequest, opts ...grpc.CallOption) (*RestartProcessResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RestartProcessResponse)
+	err := c.cc.Invoke(ctx, SupervisorService_RestartProcess_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // SupervisorServiceServer is the server API for SupervisorService service.
 // All implementations must embed UnimplementedSupervisorServiceServer
 // for forward compatibility.
 //
-// SupervisorService serves "microlet status".
+// SupervisorService serves the commands of the operator. Root alone may call it.
 type SupervisorServiceServer interface {
 	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
+	// RestartProcess fails with NOT_FOUND if nothing of the name is supervised, and with FAILED_PRECONDITION if the
+	// process cannot be restarted alone or not now.
+	RestartProcess(context.Context, *RestartProcessRequest) (*RestartProcessResponse, error)
 	mustEmbedUnimplementedSupervisorServiceServer()
 }
 
@@ -70,6 +87,9 @@ type UnimplementedSupervisorServiceServer struct{}
 
 func (UnimplementedSupervisorServiceServer) GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetStatus not implemented")
+}
+func (UnimplementedSupervisorServiceServer) RestartProcess(context.Context, *RestartProcessRequest) (*RestartProcessResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RestartProcess not implemented")
 }
 func (UnimplementedSupervisorServiceServer) mustEmbedUnimplementedSupervisorServiceServer() {}
 func (UnimplementedSupervisorServiceServer) testEmbeddedByValue()                           {}
@@ -110,6 +130,24 @@ func _SupervisorService_GetStatus_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SupervisorService_RestartProcess_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RestartProcessRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SupervisorServiceServer).RestartProcess(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SupervisorService_RestartProcess_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SupervisorServiceServer).RestartProcess(ctx, req.(*RestartProcessRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // SupervisorService_ServiceDesc is the grpc.ServiceDesc for SupervisorService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -120,6 +158,10 @@ var SupervisorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetStatus",
 			Handler:    _SupervisorService_GetStatus_Handler,
+		},
+		{
+			MethodName: "RestartProcess",
+			Handler:    _SupervisorService_RestartProcess_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -15,6 +15,9 @@ import (
 // abortWait is how long an aborted process has to write its goroutine dump before it is killed.
 const abortWait = 500 * time.Millisecond
 
+// restartAsked is why a process ended that an operator restarted.
+const restartAsked = "restarted by an operator"
+
 // launcher starts processes.
 type launcher interface {
 	launch(Spec) (process, error)
@@ -46,6 +49,7 @@ type keeper struct {
 	stopping   chan struct{}  // closed to stop
 	kill       chan struct{}  // closed when the stop's time is over
 	done       chan struct{}  // closed when run has returned
+	again      chan struct{}  // holds one when the process shall be restarted
 	freed      chan struct{}  // holds one when a process that was stuck has ended
 	watches    sync.WaitGroup // over the processes that are stuck
 
@@ -62,6 +66,7 @@ func newKeeper(s Spec, o *Options, l launcher, m *metrics) *keeper {
 		stopping:   make(chan struct{}),
 		kill:       make(chan struct{}),
 		done:       make(chan struct{}),
+		again:      make(chan struct{}, 1),
 		freed:      make(chan struct{}, 1),
 		account:    Process{Name: s.Name, Args: s.Args},
 	}
@@ -105,17 +110,22 @@ func (k *keeper) run() {
 		if starts > 0 {
 			k.metrics.restarts.WithLabelValues(k.spec.Name).Inc()
 		}
+		k.forgetRestart()
 		why := k.live()
 		lived := time.Since(began)
 		k.update(func(p *Process) { p.PID, p.LastExit, p.State = 0, why, Backoff })
 		if k.asked() {
 			break
 		}
-		delay := b.next(lived)
+		delay := time.Duration(0)
+		if why != restartAsked {
+			delay = b.next(lived)
+		}
 		k.log.Warn("process ended and is started again", logkey.Reason, why, "lived", lived.Round(time.Millisecond),
 			logkey.Delay, delay)
 		select {
 		case <-time.After(delay):
+		case <-k.again:
 		case <-k.stopping:
 		}
 		k.awaitRoom()
@@ -177,6 +187,9 @@ func (l *lifetime) run() string {
 			if expired && l.why == "" {
 				l.abort()
 			}
+		case <-l.again:
+			l.why = cmp.Or(l.why, restartAsked)
+			l.stop()
 		case <-stopping:
 			stopping = nil
 			l.stop()
@@ -186,7 +199,7 @@ func (l *lifetime) run() string {
 			l.send(l.p, syscall.SIGKILL)
 		case <-l.killAt:
 			l.killAt = nil
-			if l.asked() {
+			if l.asked() || l.why == restartAsked {
 				l.log.Error("process killed: it did not stop in time", logkey.PID, l.p.pid())
 			}
 			l.send(l.p, syscall.SIGKILL)

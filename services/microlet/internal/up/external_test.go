@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
 	supervisorv1 "github.com/microlet/microlet/proto/microlet/supervisor/v1"
 	"github.com/microlet/microlet/proto/role"
@@ -60,6 +63,30 @@ func TestExternalServicesAreAccountedFor(t *testing.T) {
 	}
 	if want := []string{"up", "podsync", "bus", "prober"}; !slices.Equal(rows, want) {
 		t.Errorf("rows are %q, want %q", rows, want)
+	}
+}
+
+// What is restarted by request are the supervisor's processes alone, and the answer says what to do about others.
+func TestRestartByRequest(t *testing.T) {
+	cfg, err := parse(t, "--external=prober")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(&cfg, accounts{{Name: "podsync"}}, nil)
+	for name, want := range map[string]codes.Code{
+		"podsync": codes.OK, "prober": codes.FailedPrecondition, "prober.1": codes.FailedPrecondition,
+		"up": codes.FailedPrecondition, "nobody": codes.NotFound, "": codes.NotFound,
+	} {
+		_, err := s.RestartProcess(t.Context(), &supervisorv1.RestartProcessRequest{Process: name})
+		if status.Code(err) != want {
+			t.Errorf("%q: %v, want %v", name, err, want)
+		}
+	}
+	cfg.External = nil
+	s = newServer(&cfg, &single{}, nil)
+	if _, err := s.RestartProcess(t.Context(), &supervisorv1.RestartProcessRequest{Process: "pleg"}); err == nil ||
+		!strings.Contains(err.Error(), "restart the agent") {
+		t.Errorf("in the single placement: %v", err)
 	}
 }
 

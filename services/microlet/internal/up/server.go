@@ -2,11 +2,14 @@ package up
 
 import (
 	"context"
+	"errors"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
@@ -19,7 +22,7 @@ import (
 	"github.com/microlet/microlet/services/microlet/internal/supervisor"
 )
 
-// server answers "microlet status".
+// server answers the commands of the operator.
 type server struct {
 	supervisorv1.UnimplementedSupervisorServiceServer
 	placement  string
@@ -50,6 +53,29 @@ func (s *server) GetStatus(context.Context, *supervisorv1.GetStatusRequest) (*su
 		out.Processes = append(out.Processes, s.process(p))
 	}
 	return out, nil
+}
+
+// RestartProcess restarts one process of the supervisor's.
+func (s *server) RestartProcess(_ context.Context,
+	r *supervisorv1.RestartProcessRequest) (*supervisorv1.RestartProcessResponse, error) {
+	if r.GetProcess() == string(role.Up) {
+		return nil, status.Error(codes.FailedPrecondition,
+			"up is the agent itself: restart it as it was started, such as with systemctl restart microlet")
+	}
+	for _, e := range s.externals {
+		if name, _, _ := strings.Cut(r.GetProcess(), "."); name == string(e) {
+			return nil, status.Errorf(codes.FailedPrecondition,
+				"%s is external: restart it by what starts it, such as a unit of its own", e)
+		}
+	}
+	err := s.agents.Restart(r.GetProcess())
+	switch {
+	case errors.Is(err, supervisor.ErrUnknownProcess):
+		return nil, status.Error(codes.NotFound, err.Error())
+	case err != nil:
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return &supervisorv1.RestartProcessResponse{}, nil
 }
 
 func (s *server) process(p supervisor.Process) *supervisorv1.Process {

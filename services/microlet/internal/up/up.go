@@ -57,6 +57,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	heartbeats := bus.Watch[busv1.Heartbeat](s.Bus, subject.Heartbeats, ">", nil)
 	supervisorv1.RegisterSupervisorServiceServer(s.GRPC, newServer(&cfg, services, heartbeats))
 	s.Allow(supervisorv1.SupervisorService_GetStatus_FullMethodName, role.Up)
+	s.Allow(supervisorv1.SupervisorService_RestartProcess_FullMethodName, role.Up)
 	s.Go("services", services.Run)
 	for _, c := range copies {
 		s.Go(c.name(), func(ctx context.Context) error { return keep(ctx, c, s.Log) })
@@ -114,6 +115,8 @@ type agents interface {
 	Run(ctx context.Context) error
 	// Processes accounts for them, in start order.
 	Processes() []supervisor.Process
+	// Restart stops and starts one of them.
+	Restart(name string) error
 }
 
 // agents makes the services ready to run, as the placement says.

@@ -172,6 +172,13 @@ type accounts []supervisor.Process
 func (a accounts) Run(context.Context) error       { return nil }
 func (a accounts) Processes() []supervisor.Process { return a }
 
+func (a accounts) Restart(name string) error {
+	if !slices.ContainsFunc(a, func(p supervisor.Process) bool { return p.Name == name }) {
+		return fmt.Errorf("%w as %q", supervisor.ErrUnknownProcess, name)
+	}
+	return nil
+}
+
 // nobodysBus is a client of a bus that is not there.
 func nobodysBus(t *testing.T) *bus.Client {
 	t.Helper()

@@ -1,0 +1,46 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrUnknownProcess is wrapped by the error of a name that nothing supervised has.
+var ErrUnknownProcess = errors.New("no such process")
+
+// Restart asks a process to stop, as at the end of the agent, and starts it again at once. One that waits for its next
+// start is started now. It returns before the process has stopped.
+func (s *Supervisor) Restart(name string) error {
+	for _, k := range s.keepers {
+		if k.spec.Name == name {
+			return k.restart()
+		}
+	}
+	return fmt.Errorf("%w as %q", ErrUnknownProcess, name)
+}
+
+func (k *keeper) restart() error {
+	if k.asked() {
+		return fmt.Errorf("%s is stopping, since the agent ends", k.spec.Name)
+	}
+	switch p := k.snapshot(); p.State {
+	case Waiting:
+		return fmt.Errorf("%s is not started yet", p.Name)
+	case Stuck:
+		return fmt.Errorf("%s cannot start: it %s", p.Name, p.Status)
+	}
+	k.log.Info("restart was asked for")
+	select {
+	case k.again <- struct{}{}:
+	default: // it was asked for already
+	}
+	return nil
+}
+
+// forgetRestart forgets what was asked for before the start that is about to happen.
+func (k *keeper) forgetRestart() {
+	select {
+	case <-k.again:
+	default:
+	}
+}
