@@ -15,6 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	supervisorv1 "github.com/microlet/microlet/proto/microlet/supervisor/v1"
 	"github.com/microlet/microlet/proto/role"
@@ -64,12 +66,12 @@ func newStatus() *cobra.Command {
 		case watch:
 			return watchStatus(cmd.Context(), cmd.OutOrStdout(), cfg.Socket(role.Up), show)
 		}
-		status, err := askStatus(cmd.Context(), cfg.Socket(role.Up))
+		all, err := askStatus(cmd.Context(), cfg.Socket(role.Up))
 		if err != nil {
 			return err
 		}
-		err = show(cmd.OutOrStdout(), status)
-		if missing := status.notReady(); exitCode && err == nil && len(missing) > 0 {
+		err = show(cmd.OutOrStdout(), all)
+		if missing := all.notReady(); exitCode && err == nil && len(missing) > 0 {
 			return service.ExitError{Code: notReady, Err: fmt.Errorf("not ready: %s", strings.Join(missing, ", "))}
 		}
 		return err
@@ -84,13 +86,13 @@ func watchStatus(ctx context.Context, out io.Writer, socket string, show func(io
 	defer t.Stop()
 	for {
 		var b bytes.Buffer
-		status, err := askStatus(ctx, socket)
+		all, err := askStatus(ctx, socket)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if err != nil {
 			fmt.Fprintln(&b, err)
-		} else if err := show(&b, status); err != nil {
+		} else if err := show(&b, all); err != nil {
 			return err
 		}
 		if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
@@ -111,19 +113,28 @@ func watchStatus(ctx context.Context, out io.Writer, socket string, show func(io
 func askStatus(ctx context.Context, socket string) (Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	if _, err := os.Stat(socket); err != nil {
-		return Status{}, explain(err, socket)
-	}
-	conn, err := unixgrpc.Dial(socket, unixgrpc.DialOptions{Server: role.Up})
+	up, closeUp, err := dialUp(socket)
 	if err != nil {
 		return Status{}, err
 	}
-	defer conn.Close()
-	answer, err := supervisorv1.NewSupervisorServiceClient(conn).GetStatus(ctx, &supervisorv1.GetStatusRequest{})
+	defer closeUp()
+	answer, err := up.GetStatus(ctx, &supervisorv1.GetStatusRequest{})
 	if err != nil {
 		return Status{}, explain(err, socket)
 	}
 	return newStatusOf(answer, time.Now()), nil
+}
+
+// dialUp returns a client of the supervisor that serves the socket.
+func dialUp(socket string) (up supervisorv1.SupervisorServiceClient, closeUp func(), err error) {
+	if _, err := os.Stat(socket); err != nil {
+		return nil, nil, explain(err, socket)
+	}
+	conn, err := unixgrpc.Dial(socket, unixgrpc.DialOptions{Server: role.Up})
+	if err != nil {
+		return nil, nil, err
+	}
+	return supervisorv1.NewSupervisorServiceClient(conn), func() { _ = conn.Close() }, nil
 }
 
 // explain says what an operator can do about a supervisor that does not answer.
@@ -136,6 +147,10 @@ func explain(err error, socket string) error {
 	case errors.Is(err, fs.ErrPermission), strings.Contains(text, syscall.EACCES.Error()),
 		strings.Contains(text, "PermissionDenied"):
 		return fmt.Errorf("microlet up may only be asked by root: %w", err)
+	case status.Code(err) == codes.NotFound, status.Code(err) == codes.FailedPrecondition:
+		return errors.New(status.Convert(err).Message())
+	case status.Code(err) == codes.Unimplemented:
+		return fmt.Errorf("microlet up on %s is of an older version, which cannot do this: restart it", socket)
 	case strings.Contains(text, "DeadlineExceeded"):
 		return fmt.Errorf("microlet up does not answer on %s within %v: it hangs or is stopped", socket, statusTimeout)
 	}

@@ -26,6 +26,7 @@ type fakeUp struct {
 	supervisorv1.UnimplementedSupervisorServiceServer
 	mu        sync.Mutex
 	processes []*supervisorv1.Process
+	restarted []string
 }
 
 func (u *fakeUp) GetStatus(context.Context, *supervisorv1.GetStatusRequest) (*supervisorv1.GetStatusResponse, error) {

@@ -1,0 +1,146 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	supervisorv1 "github.com/microlet/microlet/proto/microlet/supervisor/v1"
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/run"
+	"github.com/microlet/microlet/services/internal/service"
+)
+
+const (
+	restartTimeout = time.Minute
+	restartLook    = 200 * time.Millisecond
+)
+
+func newRestart() *cobra.Command {
+	cfg := service.DefaultConfig()
+	timeout := restartTimeout
+	cmd := &cobra.Command{
+		Use:   "restart SERVICE",
+		Short: "Restart one service, and wait until it is ready",
+		Long: "Restart one service, such as pleg, and wait until it is ready. Its pods go on running, and so do the\n" +
+			"other services. Of a service with several replicas, they are restarted one after the other; prober.1\n" +
+			"names one of them. The service starts with the flags that \"microlet up\" was started with. Only root\n" +
+			"may do this.",
+		Example: "  microlet restart pleg",
+		Args:    service.OneArgument("a service"),
+	}
+	addRuntimeDir(cmd, &cfg)
+	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait for each process")
+	cmd.ValidArgsFunction = completeServices
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := checkPositive("timeout", timeout); err != nil {
+			return err
+		}
+		service, _, _ := strings.Cut(args[0], ".")
+		if _, err := findRole(service); err != nil {
+			return err
+		}
+		r := &restarter{socket: cfg.Socket(role.Up), timeout: timeout, out: cmd.OutOrStdout()}
+		return r.restart(run.Signals(cmd.Context()), args[0])
+	}
+	return cmd
+}
+
+// completeServices completes the first argument with the names of services.
+func completeServices(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	var names []string
+	for _, r := range role.All() {
+		if len(args) == 0 && r != role.Up {
+			names = append(names, string(r))
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// restarter restarts processes one after the other.
+type restarter struct {
+	socket  string
+	timeout time.Duration
+	out     io.Writer
+}
+
+// restart restarts the process of this name, or all replicas of the service.
+func (r *restarter) restart(ctx context.Context, name string) error {
+	before, err := askStatus(ctx, r.socket)
+	if err != nil {
+		return err
+	}
+	var targets []Process
+	for _, p := range before.Processes {
+		if of, _, _ := strings.Cut(p.Service, "."); p.Service == name || of == name {
+			targets = append(targets, p)
+		}
+	}
+	if len(targets) == 0 {
+		return fmt.Errorf("%q does not run on this node: see microlet status", name)
+	}
+	for _, p := range targets {
+		if err := r.one(ctx, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// one restarts a process and waits for it. One that was not ready before need not become so.
+func (r *restarter) one(ctx context.Context, before Process) error {
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	began := time.Now()
+	if err := r.ask(ctx, before.Service); err != nil {
+		return err
+	}
+	t := time.NewTicker(restartLook)
+	defer t.Stop()
+	last := before
+	for {
+		select {
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return context.Canceled
+			}
+			return fmt.Errorf("%s is not ready %v after it was asked to restart: it is %s; see microlet logs %s",
+				before.Service, r.timeout, strings.TrimRight(last.State+", "+last.Status, ", "), before.Service)
+		case <-t.C:
+		}
+		now, err := askStatus(ctx, r.socket)
+		if err != nil {
+			continue // the supervisor may be slow for a moment, and the time is limited
+		}
+		for _, p := range now.Processes {
+			if p.Service != before.Service {
+				continue
+			}
+			last = p
+			if p.Restarts > before.Restarts && p.PID != 0 && (p.State == "ready" || before.State != "ready") {
+				fmt.Fprintf(r.out, "%s was restarted: pid %d is %s after %v\n", p.Service, p.PID, p.State,
+					time.Since(began).Round(restartLook))
+				return nil
+			}
+		}
+	}
+}
+
+func (r *restarter) ask(ctx context.Context, process string) error {
+	up, closeUp, err := dialUp(r.socket)
+	if err != nil {
+		return err
+	}
+	defer closeUp()
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	if _, err := up.RestartProcess(ctx, &supervisorv1.RestartProcessRequest{Process: process}); err != nil {
+		return explain(err, r.socket)
+	}
+	return nil
+}
