@@ -28,7 +28,7 @@ const (
 // release is called or the process ends.
 func prepare(ctx context.Context, dir string, placement string) (release func() error, err error) {
 	if os.Geteuid() != 0 {
-		return nil, fmt.Errorf("microlet up runs as uid %d: run it as root, it gives each service its own identity",
+		return nil, fmt.Errorf("the runtime folder is made by uid %d: run it as root, it gives each service its own identity",
 			os.Geteuid())
 	}
 	if err := os.MkdirAll(dir, 0o750); err != nil {
