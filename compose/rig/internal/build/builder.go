@@ -305,22 +305,11 @@ func (b *Builder) key(p Program, version, goVersion string) (string, error) {
 		_, _ = fmt.Fprintln(h, part)
 	}
 	files := []string{"go.mod", "go.sum"}
-	if p.Module == rigModule {
-		// The helper uses the standard library and this one package.
-		for _, pattern := range []string{"cmd/rig-agent/*.go", "internal/supervise/*.go"} {
-			matches, err := filepath.Glob(filepath.Join(b.Tools, rigModule, pattern))
-			if err != nil {
-				return "", fmt.Errorf("find source of %s: %w", p.Name, err)
-			}
-			for _, m := range matches {
-				rel, err := filepath.Rel(filepath.Join(b.Tools, rigModule), m)
-				if err != nil {
-					return "", fmt.Errorf("find source of %s: %w", p.Name, err)
-				}
-				files = append(files, rel)
-			}
+	if len(p.Sources) > 0 {
+		var err error
+		if files, err = b.sources(p); err != nil {
+			return "", err
 		}
-		files = slices.DeleteFunc(files, func(f string) bool { return strings.HasPrefix(f, "go.") })
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(filepath.Join(b.Tools, p.Module, file))
@@ -334,6 +323,25 @@ func (b *Builder) key(p Program, version, goVersion string) (string, error) {
 		_, _ = h.Write(text)
 	}
 	return hex.EncodeToString(h.Sum(nil))[:12], nil
+}
+
+// sources are the files that the program's patterns name, below its module's folder.
+func (b *Builder) sources(p Program) ([]string, error) {
+	var files []string
+	for _, pattern := range p.Sources {
+		matches, err := filepath.Glob(filepath.Join(b.Tools, p.Module, pattern))
+		if err != nil {
+			return nil, fmt.Errorf("find source of %s: %w", p.Name, err)
+		}
+		for _, m := range matches {
+			rel, err := filepath.Rel(filepath.Join(b.Tools, p.Module), m)
+			if err != nil {
+				return nil, fmt.Errorf("find source of %s: %w", p.Name, err)
+			}
+			files = append(files, rel)
+		}
+	}
+	return files, nil
 }
 
 func (b *Builder) printf(format string, args ...any) {

@@ -23,6 +23,8 @@ type Program struct {
 	Stamp func(version string) map[string]string
 	// Groups name what the program is for; without any every rig needs it.
 	Groups []string
+	// Sources are what the program is built from, as patterns of files below the module's folder: of the rig's own.
+	Sources []string
 }
 
 // Groups of programs that are built on demand only.
@@ -33,6 +35,7 @@ const (
 	GroupPrometheus      = "prometheus"       // the real Prometheus, which scrapes the node
 	GroupMetricsServer   = "metrics-server"   // the real metrics-server, behind the API server's aggregation layer
 	GroupMachine         = "machine"          // a machine of its own for the node, with its kernel and its disk
+	GroupCompose         = "compose"          // the rig in containers, and Docker Compose
 )
 
 // Groups of packages for the kinds of that machine. They are machine.Build's, and nobody asks for them by name.
@@ -43,9 +46,9 @@ const (
 
 // Groups are the names of all groups.
 var Groups = []string{GroupKubelet, GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer,
-	GroupMachine}
+	GroupMachine, GroupCompose}
 
-// rigModule stands for compose/rig: the rig's own helper is built from there.
+// rigModule stands for compose/rig: the rig's own helpers are built from there.
 const rigModule = "../rig"
 
 // Names that the rig starts or hands to another program.
@@ -63,6 +66,8 @@ const (
 	Runc              = "runc"
 	Crane             = "crane"
 	AgentLoop         = "rig-agent"
+	NodeHelper        = "rig-node"
+	Compose           = "docker-compose"
 	Suite             = "e2e.test"
 	NodeSuite         = "e2e_node.test"
 	Ginkgo            = "ginkgo"
@@ -111,7 +116,21 @@ func Programs() []Program {
 		cni("meta", "portmap"),
 		cni("meta", "firewall"),
 		plain(Crane, "registry", "github.com/google/go-containerregistry/cmd/crane"),
-		plain(AgentLoop, rigModule, "./cmd/rig-agent"),
+		{
+			// It uses the standard library and this one package.
+			Name: AgentLoop, Module: rigModule, Package: "./cmd/rig-agent",
+			Sources: []string{"cmd/rig-agent/*.go", "internal/supervise/*.go"},
+		},
+		{
+			Name: NodeHelper, Module: rigModule, Package: "./cmd/rig-node", Groups: []string{GroupCompose},
+			Sources: []string{"go.mod", "go.sum", "cmd/rig-node/*.go", "internal/*/*.go"},
+		},
+		{
+			Name: Compose, Module: "compose", Package: "github.com/docker/compose/v2/cmd", Groups: []string{GroupCompose},
+			Stamp: func(version string) map[string]string {
+				return map[string]string{"github.com/docker/compose/v2/internal.Version": version}
+			},
+		},
 		kubernetes(APIServer, "k8s.io/kubernetes/cmd/kube-apiserver"),
 		kubernetes(ControllerManager, "k8s.io/kubernetes/cmd/kube-controller-manager"),
 		kubernetes(Scheduler, "k8s.io/kubernetes/cmd/kube-scheduler"),

@@ -1,0 +1,107 @@
+package container
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Check asks the program at the address whether it works.
+func Check(ctx context.Context, address string) error {
+	u, err := url.Parse(address)
+	if err != nil {
+		return fmt.Errorf("check %q: %w", address, err)
+	}
+	switch u.Scheme {
+	case "http", "https":
+		return checkHTTP(ctx, address)
+	case "unix":
+		return checkRuntime(ctx, address)
+	case "file":
+		_, err := os.Stat(u.Path)
+		return err
+	}
+	return fmt.Errorf("check %q: give an address with http, https, unix or file", address)
+}
+
+// checkHTTP asks a program of the same node. Certificates are not verified: these programs sign their own.
+func checkHTTP(ctx context.Context, address string) error {
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}
+	defer transport.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", address, resp.Status)
+	}
+	return nil
+}
+
+// checkRuntime asks a container runtime for its conditions.
+func checkRuntime(ctx context.Context, endpoint string) error {
+	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	status, err := runtimeapi.NewRuntimeServiceClient(conn).Status(ctx, &runtimeapi.StatusRequest{})
+	if err != nil {
+		return err
+	}
+	for _, c := range status.GetStatus().GetConditions() {
+		if !c.Status && (c.Type == runtimeapi.RuntimeReady || c.Type == runtimeapi.NetworkReady) {
+			return fmt.Errorf("runtime condition %s is false: %s: %s", c.Type, c.Reason, c.Message)
+		}
+	}
+	return nil
+}
+
+// CheckNode asks whether a pod can be created in the namespace default, and whether the Node is Ready.
+func CheckNode(ctx context.Context, kubeconfig, node string) error {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", kubeconfig, err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", kubeconfig, err)
+	}
+	if _, err := client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{}); err != nil {
+		return err
+	}
+	if _, err := client.CoreV1().ConfigMaps("default").Get(ctx, "kube-root-ca.crt", metav1.GetOptions{}); err != nil {
+		return err
+	}
+	n, err := client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type != corev1.NodeReady {
+			continue
+		}
+		if c.Status == corev1.ConditionTrue {
+			return nil
+		}
+		return fmt.Errorf("node %s is not Ready: %s: %s", node, c.Reason, c.Message)
+	}
+	return errors.New("the Node has no condition Ready yet")
+}
