@@ -67,6 +67,7 @@ cache folder). It needs root, and sets net.ipv4.ip_forward=1.`,
 	root.AddCommand(
 		newBuild(progress), newUp(out, progress), newRun(out, progress), newDown(progress),
 		newStatus(out), newClean(out, progress), newEnv(out), newKubectl(), newExec(), newConformance(out, progress),
+		newImages(out, progress),
 	)
 	return root
 }
