@@ -176,6 +176,26 @@ func TestWriterNeverWaits(t *testing.T) {
 	}
 }
 
+func TestTeeGetsAllThatIsWritten(t *testing.T) {
+	out := &stuck{release: make(chan struct{})}
+	defer close(out.release)
+	w, tee := NewWriter(out), &bytes.Buffer{}
+	line := []byte(strings.Repeat("x", 1023) + "\n")
+	if _, err := w.Write(line); err != nil {
+		t.Fatal(err)
+	}
+	w.Tee(tee)
+	const lines = 2 * writerLimit / 1024
+	for range lines {
+		if _, err := w.Write(line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if tee.Len() != lines*len(line) || w.Dropped() == 0 {
+		t.Errorf("the tee got %d bytes, want %d; %d writes were dropped", tee.Len(), lines*len(line), w.Dropped())
+	}
+}
+
 func TestFlushIsBounded(t *testing.T) {
 	out := &stuck{release: make(chan struct{})}
 	defer close(out.release)

@@ -20,6 +20,7 @@ type Writer struct {
 	dropped atomic.Uint64
 
 	mu      sync.Mutex
+	tee     io.Writer
 	pending []byte
 	spare   []byte
 	writing bool
@@ -43,6 +44,9 @@ func NewWriter(out io.Writer) *Writer {
 func (w *Writer) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.tee != nil {
+		_, _ = w.tee.Write(p) // see Tee
+	}
 	if len(w.pending)+len(p) > writerLimit {
 		w.dropped.Add(1)
 		return len(p), nil
@@ -50,6 +54,14 @@ func (w *Writer) Write(p []byte) (int, error) {
 	w.pending = append(w.pending, p...)
 	w.wake.Signal()
 	return len(p), nil
+}
+
+// Tee passes each further write to another writer too, which must neither wait nor fail, nor write to this one. It gets
+// what is dropped as well.
+func (w *Writer) Tee(to io.Writer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.tee = to
 }
 
 // Dropped counts the writes that were dropped.

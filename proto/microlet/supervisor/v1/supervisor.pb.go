@@ -501,6 +501,134 @@ func (*RestartProcessResponse) Descriptor() ([]byte, []int) {
 	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{5}
 }
 
+// ReadLogsRequest requests the newest lines of the node's log, which the supervisor keeps in memory.
+type ReadLogsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A process as GetStatus names it, or a service for all its replicas; empty is all.
+	Process string `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"`
+	// Only lines in which this stands by itself, such as the name or UID of a pod; empty is all.
+	Word string `protobuf:"bytes,2,opt,name=word,proto3" json:"word,omitempty"`
+	// How many of the newest lines the answer begins with; negative is all that are kept.
+	Tail int32 `protobuf:"varint,3,opt,name=tail,proto3" json:"tail,omitempty"`
+	// The answer goes on with the lines to come, until the caller or the agent ends.
+	Follow        bool `protobuf:"varint,4,opt,name=follow,proto3" json:"follow,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadLogsRequest) Reset() {
+	*x = ReadLogsRequest{}
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadLogsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadLogsRequest) ProtoMessage() {}
+
+func (x *ReadLogsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadLogsRequest.ProtoReflect.Descriptor instead.
+func (*ReadLogsRequest) Descriptor() ([]byte, []int) {
+	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ReadLogsRequest) GetProcess() string {
+	if x != nil {
+		return x.Process
+	}
+	return ""
+}
+
+func (x *ReadLogsRequest) GetWord() string {
+	if x != nil {
+		return x.Word
+	}
+	return ""
+}
+
+func (x *ReadLogsRequest) GetTail() int32 {
+	if x != nil {
+		return x.Tail
+	}
+	return 0
+}
+
+func (x *ReadLogsRequest) GetFollow() bool {
+	if x != nil {
+		return x.Follow
+	}
+	return false
+}
+
+// ReadLogsResponse has the next lines.
+type ReadLogsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Lines as they are in the log, without the end of the line. They are text or JSON, as --logging-format says.
+	Lines [][]byte `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
+	// Lines before these were dropped, since they came faster than they were read.
+	Missed        bool `protobuf:"varint,2,opt,name=missed,proto3" json:"missed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadLogsResponse) Reset() {
+	*x = ReadLogsResponse{}
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadLogsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadLogsResponse) ProtoMessage() {}
+
+func (x *ReadLogsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadLogsResponse.ProtoReflect.Descriptor instead.
+func (*ReadLogsResponse) Descriptor() ([]byte, []int) {
+	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ReadLogsResponse) GetLines() [][]byte {
+	if x != nil {
+		return x.Lines
+	}
+	return nil
+}
+
+func (x *ReadLogsResponse) GetMissed() bool {
+	if x != nil {
+		return x.Missed
+	}
+	return false
+}
+
 var File_microlet_supervisor_v1_supervisor_proto protoreflect.FileDescriptor
 
 const file_microlet_supervisor_v1_supervisor_proto_rawDesc = "" +
@@ -534,7 +662,15 @@ const file_microlet_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\tprocesses\x18\x05 \x03(\v2\x1f.microlet.supervisor.v1.ProcessR\tprocesses\"1\n" +
 	"\x15RestartProcessRequest\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\"\x18\n" +
-	"\x16RestartProcessResponse*\xa2\x01\n" +
+	"\x16RestartProcessResponse\"k\n" +
+	"\x0fReadLogsRequest\x12\x18\n" +
+	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x12\n" +
+	"\x04word\x18\x02 \x01(\tR\x04word\x12\x12\n" +
+	"\x04tail\x18\x03 \x01(\x05R\x04tail\x12\x16\n" +
+	"\x06follow\x18\x04 \x01(\bR\x06follow\"@\n" +
+	"\x10ReadLogsResponse\x12\x14\n" +
+	"\x05lines\x18\x01 \x03(\fR\x05lines\x12\x16\n" +
+	"\x06missed\x18\x02 \x01(\bR\x06missed*\xa2\x01\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eSTATE_STARTING\x10\x01\x12\x0f\n" +
@@ -543,10 +679,11 @@ const file_microlet_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\x0eSTATE_STOPPING\x10\x04\x12\x11\n" +
 	"\rSTATE_STOPPED\x10\x05\x12\x0f\n" +
 	"\vSTATE_STUCK\x10\x06\x12\x12\n" +
-	"\x0eSTATE_EXTERNAL\x10\a2\xe6\x01\n" +
+	"\x0eSTATE_EXTERNAL\x10\a2\xc7\x02\n" +
 	"\x11SupervisorService\x12`\n" +
 	"\tGetStatus\x12(.microlet.supervisor.v1.GetStatusRequest\x1a).microlet.supervisor.v1.GetStatusResponse\x12o\n" +
-	"\x0eRestartProcess\x12-.microlet.supervisor.v1.RestartProcessRequest\x1a..microlet.supervisor.v1.RestartProcessResponseB\xef\x01\n" +
+	"\x0eRestartProcess\x12-.microlet.supervisor.v1.RestartProcessRequest\x1a..microlet.supervisor.v1.RestartProcessResponse\x12_\n" +
+	"\bReadLogs\x12'.microlet.supervisor.v1.ReadLogsRequest\x1a(.microlet.supervisor.v1.ReadLogsResponse0\x01B\xef\x01\n" +
 	"\x1acom.microlet.supervisor.v1B\x0fSupervisorProtoP\x01ZFgithub.com/microlet/microlet/proto/microlet/supervisor/v1;supervisorv1\xa2\x02\x03MSX\xaa\x02\x16Microlet.Supervisor.V1\xca\x02\x16Microlet\\Supervisor\\V1\xe2\x02\"Microlet\\Supervisor\\V1\\GPBMetadata\xea\x02\x18Microlet::Supervisor::V1b\x06proto3"
 
 var (
@@ -562,7 +699,7 @@ func file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP() []byte {
 }
 
 var file_microlet_supervisor_v1_supervisor_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_microlet_supervisor_v1_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_microlet_supervisor_v1_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_microlet_supervisor_v1_supervisor_proto_goTypes = []any{
 	(State)(0),                     // 0: microlet.supervisor.v1.State
 	(*StuckProcess)(nil),           // 1: microlet.supervisor.v1.StuckProcess
@@ -571,21 +708,25 @@ var file_microlet_supervisor_v1_supervisor_proto_goTypes = []any{
 	(*GetStatusResponse)(nil),      // 4: microlet.supervisor.v1.GetStatusResponse
 	(*RestartProcessRequest)(nil),  // 5: microlet.supervisor.v1.RestartProcessRequest
 	(*RestartProcessResponse)(nil), // 6: microlet.supervisor.v1.RestartProcessResponse
-	(*timestamppb.Timestamp)(nil),  // 7: google.protobuf.Timestamp
+	(*ReadLogsRequest)(nil),        // 7: microlet.supervisor.v1.ReadLogsRequest
+	(*ReadLogsResponse)(nil),       // 8: microlet.supervisor.v1.ReadLogsResponse
+	(*timestamppb.Timestamp)(nil),  // 9: google.protobuf.Timestamp
 }
 var file_microlet_supervisor_v1_supervisor_proto_depIdxs = []int32{
-	7, // 0: microlet.supervisor.v1.StuckProcess.since:type_name -> google.protobuf.Timestamp
+	9, // 0: microlet.supervisor.v1.StuckProcess.since:type_name -> google.protobuf.Timestamp
 	0, // 1: microlet.supervisor.v1.Process.state:type_name -> microlet.supervisor.v1.State
-	7, // 2: microlet.supervisor.v1.Process.started:type_name -> google.protobuf.Timestamp
+	9, // 2: microlet.supervisor.v1.Process.started:type_name -> google.protobuf.Timestamp
 	1, // 3: microlet.supervisor.v1.Process.stuck:type_name -> microlet.supervisor.v1.StuckProcess
-	7, // 4: microlet.supervisor.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
+	9, // 4: microlet.supervisor.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
 	2, // 5: microlet.supervisor.v1.GetStatusResponse.processes:type_name -> microlet.supervisor.v1.Process
 	3, // 6: microlet.supervisor.v1.SupervisorService.GetStatus:input_type -> microlet.supervisor.v1.GetStatusRequest
 	5, // 7: microlet.supervisor.v1.SupervisorService.RestartProcess:input_type -> microlet.supervisor.v1.RestartProcessRequest
-	4, // 8: microlet.supervisor.v1.SupervisorService.GetStatus:output_type -> microlet.supervisor.v1.GetStatusResponse
-	6, // 9: microlet.supervisor.v1.SupervisorService.RestartProcess:output_type -> microlet.supervisor.v1.RestartProcessResponse
-	8, // [8:10] is the sub-list for method output_type
-	6, // [6:8] is the sub-list for method input_type
+	7, // 8: microlet.supervisor.v1.SupervisorService.ReadLogs:input_type -> microlet.supervisor.v1.ReadLogsRequest
+	4, // 9: microlet.supervisor.v1.SupervisorService.GetStatus:output_type -> microlet.supervisor.v1.GetStatusResponse
+	6, // 10: microlet.supervisor.v1.SupervisorService.RestartProcess:output_type -> microlet.supervisor.v1.RestartProcessResponse
+	8, // 11: microlet.supervisor.v1.SupervisorService.ReadLogs:output_type -> microlet.supervisor.v1.ReadLogsResponse
+	9, // [9:12] is the sub-list for method output_type
+	6, // [6:9] is the sub-list for method input_type
 	6, // [6:6] is the sub-list for extension type_name
 	6, // [6:6] is the sub-list for extension extendee
 	0, // [0:6] is the sub-list for field type_name
@@ -602,7 +743,7 @@ func file_microlet_supervisor_v1_supervisor_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_microlet_supervisor_v1_supervisor_proto_rawDesc), len(file_microlet_supervisor_v1_supervisor_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   6,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

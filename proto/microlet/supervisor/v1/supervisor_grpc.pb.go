@@ -23,6 +23,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	SupervisorService_GetStatus_FullMethodName      = "/microlet.supervisor.v1.SupervisorService/GetStatus"
 	SupervisorService_RestartProcess_FullMethodName = "/microlet.supervisor.v1.SupervisorService/RestartProcess"
+	SupervisorService_ReadLogs_FullMethodName       = "/microlet.supervisor.v1.SupervisorService/ReadLogs"
 )
 
 // SupervisorServiceClient is the client API for SupervisorService service.
@@ -35,6 +36,8 @@ type SupervisorServiceClient interface {
 	// RestartProcess fails with NOT_FOUND if nothing of the name is supervised, and with FAILED_PRECONDITION if the
 	// process cannot be restarted alone or not now.
 	RestartProcess(ctx context.Context, in *RestartProcessRequest, opts ...grpc.CallOption) (*RestartProcessResponse, error)
+	// ReadLogs fails with NOT_FOUND if there is no process of the name.
+	ReadLogs(ctx context.Context, in *ReadLogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadLogsResponse], error)
 }
 
 type supervisorServiceClient struct {
@@ -65,6 +68,25 @@ func (c *supervisorServiceClient) RestartProcess(ctx context.Context, in *Restar
 	return out, nil
 }
 
+func (c *supervisorServiceClient) ReadLogs(ctx context.Context, in *ReadLogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadLogsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &SupervisorService_ServiceDesc.Streams[0], SupervisorService_ReadLogs_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ReadLogsRequest, ReadLogsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SupervisorService_ReadLogsClient = grpc.ServerStreamingClient[ReadLogsResponse]
+
 // SupervisorServiceServer is the server API for SupervisorService service.
 // All implementations must embed UnimplementedSupervisorServiceServer
 // for forward compatibility.
@@ -75,6 +97,8 @@ type SupervisorServiceServer interface {
 	// RestartProcess fails with NOT_FOUND if nothing of the name is supervised, and with FAILED_PRECONDITION if the
 	// process cannot be restarted alone or not now.
 	RestartProcess(context.Context, *RestartProcessRequest) (*RestartProcessResponse, error)
+	// ReadLogs fails with NOT_FOUND if there is no process of the name.
+	ReadLogs(*ReadLogsRequest, grpc.ServerStreamingServer[ReadLogsResponse]) error
 	mustEmbedUnimplementedSupervisorServiceServer()
 }
 
@@ -90,6 +114,9 @@ func (UnimplementedSupervisorServiceServer) GetStatus(context.Context, *GetStatu
 }
 func (UnimplementedSupervisorServiceServer) RestartProcess(context.Context, *RestartProcessRequest) (*RestartProcessResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RestartProcess not implemented")
+}
+func (UnimplementedSupervisorServiceServer) ReadLogs(*ReadLogsRequest, grpc.ServerStreamingServer[ReadLogsResponse]) error {
+	return status.Error(codes.Unimplemented, "method ReadLogs not implemented")
 }
 func (UnimplementedSupervisorServiceServer) mustEmbedUnimplementedSupervisorServiceServer() {}
 func (UnimplementedSupervisorServiceServer) testEmbeddedByValue()                           {}
@@ -148,6 +175,17 @@ func _SupervisorService_RestartProcess_Handler(srv interface{}, ctx context.Cont
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SupervisorService_ReadLogs_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ReadLogsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(SupervisorServiceServer).ReadLogs(m, &grpc.GenericServerStream[ReadLogsRequest, ReadLogsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SupervisorService_ReadLogsServer = grpc.ServerStreamingServer[ReadLogsResponse]
+
 // SupervisorService_ServiceDesc is the grpc.ServiceDesc for SupervisorService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -164,6 +202,12 @@ var SupervisorService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _SupervisorService_RestartProcess_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "ReadLogs",
+			Handler:       _SupervisorService_ReadLogs_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "microlet/supervisor/v1/supervisor.proto",
 }

@@ -48,7 +48,7 @@ func TestExternalServicesAreAccountedFor(t *testing.T) {
 		t.Errorf("external are %q, want %q", cfg.externals(), want)
 	}
 	s := newServer(&cfg, accounts{{Name: "podsync", State: supervisor.Ready}},
-		bus.Watch[busv1.Heartbeat](nobodysBus(t), subject.Heartbeats, ">", nil))
+		bus.Watch[busv1.Heartbeat](nobodysBus(t), subject.Heartbeats, ">", nil), nil)
 	answer, err := s.GetStatus(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestRestartByRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newServer(&cfg, accounts{{Name: "podsync"}}, nil)
+	s := newServer(&cfg, accounts{{Name: "podsync"}}, nil, nil)
 	for name, want := range map[string]codes.Code{
 		"podsync": codes.OK, "prober": codes.FailedPrecondition, "prober.1": codes.FailedPrecondition,
 		"up": codes.FailedPrecondition, "nobody": codes.NotFound, "": codes.NotFound,
@@ -83,7 +83,7 @@ func TestRestartByRequest(t *testing.T) {
 		}
 	}
 	cfg.External = nil
-	s = newServer(&cfg, &single{}, nil)
+	s = newServer(&cfg, &single{}, nil, nil)
 	if _, err := s.RestartProcess(t.Context(), &supervisorv1.RestartProcessRequest{Process: "pleg"}); err == nil ||
 		!strings.Contains(err.Error(), "restart the agent") {
 		t.Errorf("in the single placement: %v", err)

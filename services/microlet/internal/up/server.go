@@ -19,6 +19,7 @@ import (
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/telemetry"
+	"github.com/microlet/microlet/services/microlet/internal/recentlog"
 	"github.com/microlet/microlet/services/microlet/internal/supervisor"
 )
 
@@ -29,12 +30,26 @@ type server struct {
 	agents     agents
 	externals  []role.Role
 	heartbeats *bus.View[*busv1.Heartbeat]
+	log        *recentlog.Log
 	started    time.Time
 }
 
-func newServer(c *Config, a agents, heartbeats *bus.View[*busv1.Heartbeat]) *server {
+func newServer(c *Config, a agents, heartbeats *bus.View[*busv1.Heartbeat], log *recentlog.Log) *server {
 	return &server{
-		placement: c.Placement, agents: a, externals: c.externals(), heartbeats: heartbeats, started: time.Now(),
+		placement: c.Placement, agents: a, externals: c.externals(), heartbeats: heartbeats, log: log,
+		started: time.Now(),
+	}
+}
+
+// serve registers the server, whose methods are root's.
+func (s *server) serve(on *service.Service) {
+	supervisorv1.RegisterSupervisorServiceServer(on.GRPC, s)
+	for _, method := range []string{
+		supervisorv1.SupervisorService_GetStatus_FullMethodName,
+		supervisorv1.SupervisorService_RestartProcess_FullMethodName,
+		supervisorv1.SupervisorService_ReadLogs_FullMethodName,
+	} {
+		on.Allow(method, role.Up)
 	}
 }
 

@@ -146,6 +146,6 @@ func (s *single) Processes() []supervisor.Process {
 
 // Restart implements agents: nothing of one process is restarted alone.
 func (s *single) Restart(name string) error {
-	return fmt.Errorf("%s is a part of the process that holds all services, by --placement=%s: restart the agent, such as "+
-		"with systemctl restart microlet", name, Single)
+	return fmt.Errorf("%s is a part of the process that holds all services, by --placement=%s: restart the agent, such "+
+		"as with systemctl restart microlet", name, Single)
 }

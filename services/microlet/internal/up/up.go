@@ -12,7 +12,6 @@ import (
 	"strconv"
 
 	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
-	supervisorv1 "github.com/microlet/microlet/proto/microlet/supervisor/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
@@ -55,9 +54,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	heartbeats := bus.Watch[busv1.Heartbeat](s.Bus, subject.Heartbeats, ">", nil)
-	supervisorv1.RegisterSupervisorServiceServer(s.GRPC, newServer(&cfg, services, heartbeats))
-	s.Allow(supervisorv1.SupervisorService_GetStatus_FullMethodName, role.Up)
-	s.Allow(supervisorv1.SupervisorService_RestartProcess_FullMethodName, role.Up)
+	newServer(&cfg, services, heartbeats, keepLog(s)).serve(s)
 	s.Go("services", services.Run)
 	for _, c := range copies {
 		s.Go(c.name(), func(ctx context.Context) error { return keep(ctx, c, s.Log) })

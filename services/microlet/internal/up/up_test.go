@@ -153,7 +153,7 @@ func TestStuckIsTold(t *testing.T) {
 		State:  supervisor.Stuck,
 		Status: "waits for pid 7 to end, which holds the lock",
 		Stuck:  []supervisor.StuckProcess{{PID: 7, Since: now, WaitsFor: "thread 8"}},
-	}}, bus.Watch[busv1.Heartbeat](nobodysBus(t), subject.Heartbeats, ">", nil))
+	}}, bus.Watch[busv1.Heartbeat](nobodysBus(t), subject.Heartbeats, ">", nil), nil)
 	answer, err := s.GetStatus(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
