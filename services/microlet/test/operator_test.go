@@ -49,3 +49,34 @@ func TestRestart(t *testing.T) {
 	}
 	a.stop()
 }
+
+// The newest lines of the log are there without a journal, also while somebody follows them.
+func TestLogs(t *testing.T) {
+	a := newAgent(t)
+	a.start()
+	a.await("all ready", ready)
+	out, err := a.command("logs", "bus")
+	if err != nil || !strings.Contains(out, `"service":"bus"`) || strings.Contains(out, `"service":"up"`) {
+		t.Errorf("%v\n%s", err, out)
+	}
+	out, err = a.command("logs", "--tail=3")
+	if err != nil || strings.Count(out, "\n") != 3 {
+		t.Errorf("%v\n%s", err, out)
+	}
+	follower := proctest.Command(t.Context(), "logs", "-f", "--tail=0", "--runtime-dir="+a.runtimeDir())
+	var followed strings.Builder
+	follower.Stdout = &followed
+	if err := follower.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := a.command("restart", "pleg"); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	a.stop() // with a follower
+	if err := follower.Wait(); err == nil {
+		t.Error("who follows the log of an agent that ends is not told")
+	}
+	if got := followed.String(); !strings.Contains(got, "restart was asked for") || !strings.Contains(got, `"service":"pleg"`) {
+		t.Errorf("followed:\n%s", got)
+	}
+}

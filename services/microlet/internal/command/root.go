@@ -27,7 +27,8 @@ func New() *cobra.Command {
 	root.AddGroup(&cobra.Group{ID: "node", Title: "The node:"}, &cobra.Group{ID: "service", Title: "Its services:"})
 	for _, c := range []*cobra.Command{
 		newUp(), newPrepare(), newCheck(),
-		newStatus(), newHealth(), newRestart(), newRunAs(),
+		newStatus(), newHealth(), newLogs(), newRestart(),
+		newRunAs(),
 		newPods(), newExplain(), newRunPod(), newRemovePod(),
 		newVersion(),
 	} {

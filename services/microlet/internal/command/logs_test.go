@@ -1,0 +1,88 @@
+package command
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	supervisorv1 "github.com/microlet/microlet/proto/microlet/supervisor/v1"
+)
+
+// ReadLogs sends the lines, and what comes on the channel while it is followed.
+func (u *fakeUp) ReadLogs(r *supervisorv1.ReadLogsRequest,
+	to grpc.ServerStreamingServer[supervisorv1.ReadLogsResponse]) error {
+	u.mu.Lock()
+	u.asked = r
+	u.mu.Unlock()
+	if r.GetProcess() == "stats" {
+		return status.Error(codes.NotFound, `"stats" does not run on this node`)
+	}
+	lines := [][]byte{[]byte("one\t\x1b[2J\xff"), []byte("two")}
+	if err := to.Send(&supervisorv1.ReadLogsResponse{Lines: lines}); err != nil || !r.GetFollow() {
+		return err
+	}
+	for {
+		select {
+		case line, ok := <-u.lines:
+			if !ok {
+				return nil
+			}
+			if err := to.Send(&supervisorv1.ReadLogsResponse{Lines: [][]byte{[]byte(line)}, Missed: true}); err != nil {
+				return err
+			}
+		case <-to.Context().Done():
+			return nil
+		}
+	}
+}
+
+func TestLogs(t *testing.T) {
+	u := &fakeUp{}
+	dir := u.serve(t)
+	out, err := execute(t, "logs", "prober.1", "--tail=5", "--pod=web", "--runtime-dir="+dir)
+	if err != nil || out != "one\t\ufffd[2J\ufffd\ntwo\n" {
+		t.Errorf("%v, %q", err, out)
+	}
+	if r, _ := u.got(); r.GetProcess() != "prober.1" || r.GetTail() != 5 || r.GetWord() != "web" || r.GetFollow() {
+		t.Errorf("asked %v", r)
+	}
+	_, err = execute(t, "logs", "--runtime-dir="+dir)
+	if r, _ := u.got(); err != nil || r.GetTail() != -1 {
+		t.Errorf("%v, asked %v", err, r)
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"logs", "stats", "--runtime-dir=" + dir}, `"stats" does not run on this node`},
+		{[]string{"logs", "kubelet"}, `"kubelet" is no service: name one of bus`},
+		{[]string{"logs", "bus", "pleg"}, `"pleg" is one too many`},
+		{[]string{"logs", "--tail=-2"}, "tail is -2: give a number of lines, or -1 for all"},
+		{[]string{"logs", "--tail=many"}, "--tail=many: the value does not fit: write a whole number"},
+		{[]string{"logs", "--runtime-dir=" + t.TempDir()}, "microlet up is not running"},
+	} {
+		if got := refused(t, c.args...); !strings.Contains(got, c.want) {
+			t.Errorf("%q: %s", c.args, got)
+		}
+	}
+}
+
+func TestFollowLogs(t *testing.T) {
+	u := &fakeUp{lines: make(chan string)}
+	dir := u.serve(t)
+	out, cancel := start(t, "logs", "-f", "--runtime-dir="+dir)
+	u.lines <- "three"
+	await(t, "the next line", func() bool {
+		return strings.HasSuffix(out.String(), "two\n(lines are missing here: they came faster than they were read)\nthree\n")
+	})
+	if err := cancel(); err != nil {
+		t.Error(err)
+	}
+	close(u.lines)
+	if got := refused(t, "logs", "-f", "--runtime-dir="+dir); !strings.Contains(got, "microlet up has ended") {
+		t.Error(got)
+	}
+}
