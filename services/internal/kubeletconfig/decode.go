@@ -44,7 +44,7 @@ func decode(source string, data []byte) (*document, error) {
 	asJSON := data
 	if !json.Valid(data) {
 		if asJSON, err = yaml.YAMLToJSONStrict(data); err != nil {
-			return nil, bad("document", nil, "it is not YAML or JSON, or has a key twice: "+oneLine(err),
+			return nil, bad("document", nil, "it is not YAML or JSON, or has a key twice: "+decodeFault(err),
 				"correct the file")
 		}
 	}
@@ -55,20 +55,9 @@ func decode(source string, data []byte) (*document, error) {
 			"start with apiVersion: "+apiVersion+" and kind: "+kind)
 	}
 
-	strict, err := kjson.UnmarshalStrict(asJSON, &d.config)
-	var wrong []error
-	if err != nil {
-		wrong = locate(source, asJSON, err)
-		// The decoder reports unknown keys only where all values fit.
-		if rest, err := without(asJSON, wrong); err == nil {
-			strict, _ = kjson.UnmarshalStrict(rest, &d.config)
-		}
-	}
-	for _, problem := range strict {
-		wrong = append(wrong, keyProblem(source, problem))
-	}
 	// Read from the document itself: a field of the wrong type must not hide a wrong kind.
 	var meta struct{ APIVersion, Kind string }
+	var wrong []error
 	if err := json.Unmarshal(asJSON, &meta); err == nil {
 		if meta.APIVersion != apiVersion {
 			wrong = append(wrong, bad("apiVersion", meta.APIVersion, "it is not a known version", "write "+apiVersion))
@@ -76,6 +65,21 @@ func decode(source string, data []byte) (*document, error) {
 		if meta.Kind != kind {
 			wrong = append(wrong, bad("kind", meta.Kind, "it is not a known kind", "write "+kind))
 		}
+	}
+	if meta.Kind != kind && meta.Kind != "" {
+		return nil, errors.Join(wrong...) // its fields are those of something else
+	}
+	strict, err := kjson.UnmarshalStrict(asJSON, &d.config)
+	if err != nil {
+		values := locate(source, asJSON, err)
+		wrong = append(wrong, values...)
+		// The decoder reports unknown keys only where all values fit.
+		if rest, err := without(asJSON, values); err == nil {
+			strict, _ = kjson.UnmarshalStrict(rest, &d.config)
+		}
+	}
+	for _, problem := range strict {
+		wrong = append(wrong, keyProblem(source, problem))
 	}
 	if d.json, err = without(asJSON, wrong); err != nil || meta.APIVersion != apiVersion || meta.Kind != kind {
 		return nil, errors.Join(wrong...)
@@ -275,6 +279,12 @@ func expected(t reflect.Type) string {
 	default:
 		return "a mapping of keys to values"
 	}
+}
+
+// decodeFault is what a decoder says, without what it says of itself.
+func decodeFault(err error) string {
+	return strings.NewReplacer("error unmarshaling JSON: ", "", "while decoding JSON: ", "", "json: ", "",
+		"error converting YAML to JSON: ", "", "yaml: ", "", "unmarshal errors: ", "").Replace(oneLine(err))
 }
 
 func oneLine(err error) string {

@@ -1,6 +1,7 @@
 package kubeletconfig
 
 import (
+	"encoding/csv"
 	"errors"
 	"slices"
 	"strconv"
@@ -48,6 +49,9 @@ func Explain(fs *pflag.FlagSet, err error) error {
 		}
 		if number := (*strconv.NumError)(nil); errors.As(err, &number) {
 			p.Detail, p.Remedy = "the value does not fit", "write a number"
+		}
+		if list := (*csv.ParseError)(nil); errors.As(err, &list) {
+			p.Detail, p.Remedy = "the quotes do not fit", "write values joined by commas, with no quotes"
 		}
 		if like := example(f.Value.Type()); like != "" {
 			p.Detail, p.Remedy = "the value does not fit", "write "+like

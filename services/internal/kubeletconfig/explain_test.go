@@ -20,7 +20,8 @@ func TestExplain(t *testing.T) {
 		"--=3":                "--=3: the flag has no name: write --flag=value, or remove it",
 		"--containerd=/run/c": "--containerd: the kubelet has no such flag any more: remove it: it was " +
 			"cAdvisor's; figures of containers come without it",
-		"--max-pods=abc": "--max-pods=abc: the value does not fit: write a whole number",
+		`--cluster-dns="`: `--cluster-dns="\"": the quotes do not fit: write values joined by commas, with no quotes`,
+		"--max-pods=abc":  "--max-pods=abc: the value does not fit: write a whole number",
 		"--sync-frequency=5": "--sync-frequency=5: the value does not fit: write a duration, such as " +
 			"10s or 2h45m",
 		"--feature-gates=A":               "--feature-gates=A: the value does not fit: write key=value, joined by commas",

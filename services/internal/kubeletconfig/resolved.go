@@ -63,15 +63,15 @@ func ReadResolved(path string) (*Config, error) {
 	}
 	c := &Config{}
 	if err := yaml.UnmarshalStrict(data, c); err != nil {
-		return nil, fmt.Errorf("decode resolved configuration %s: %w", path, err)
+		return nil, notResolved(path, decodeFault(err))
 	}
 	if c.Kubelet.APIVersion != apiVersion || c.Kubelet.Kind != kind {
-		return nil, fmt.Errorf("resolved configuration %s holds %s %s, not %s %s", path, c.Kubelet.APIVersion,
-			c.Kubelet.Kind, apiVersion, kind)
+		return nil, notResolved(path, fmt.Sprintf("it holds %s %s, not %s %s", c.Kubelet.APIVersion, c.Kubelet.Kind,
+			apiVersion, kind))
 	}
 	complete, err := c.fillAbsent(data)
 	if err != nil {
-		return nil, fmt.Errorf("decode resolved configuration %s: %w", path, err)
+		return nil, notResolved(path, decodeFault(err))
 	}
 	// Not SetDefaults: a zero in this file was set on purpose, such as by --event-burst=0.
 	defaultPointers(&c.Kubelet)
@@ -85,4 +85,12 @@ func ReadResolved(path string) (*Config, error) {
 		return nil, fmt.Errorf("resolved configuration %s: %w", path, err)
 	}
 	return c, nil
+}
+
+// notResolved is the problem of a file that WriteResolved of this version has not written.
+func notResolved(path, fault string) Problem {
+	return Problem{
+		Field: "--resolved-config", Value: path, Detail: "it is not what this version of microlet up writes: " + fault,
+		Remedy: "restart microlet up, or give the kubelet's flags instead",
+	}
 }
