@@ -92,7 +92,7 @@ func (c *Config) Validate() error {
 func (c *Config) MemoryBytes() (int64, error) {
 	q, err := resource.ParseQuantity(c.MemoryLimit)
 	if err != nil {
-		return 0, fmt.Errorf("memory-limit is %q: give a quantity such as 256Mi, or 0: %w", c.MemoryLimit, err)
+		return 0, fmt.Errorf("memory-limit is %q: give a quantity such as 256Mi, or 0", c.MemoryLimit)
 	}
 	if !q.IsZero() && q.Cmp(minMemoryLimit) < 0 {
 		return 0, fmt.Errorf("memory-limit is %s: give %s or more, or 0 for none", c.MemoryLimit, minMemoryLimit.String())

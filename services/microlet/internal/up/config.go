@@ -128,6 +128,7 @@ func (c *Config) Validate() error {
 		errs = append(errs, errors.New("there is no kubelet configuration: give the kubelet's flags"))
 		return errors.Join(errs...)
 	}
+	errs = append(errs, c.validateServing())
 	for _, s := range c.Services {
 		errs = append(errs, s.Validate(c.Service, c.Kubelet))
 	}

@@ -3,6 +3,7 @@ package up
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -11,6 +12,7 @@ import (
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/unreadable"
 	"github.com/microlet/microlet/services/nodeapi"
 )
 
@@ -23,6 +25,43 @@ type serving struct {
 }
 
 type servingFile struct{ field, source, name string }
+
+// validateServing says which files of the HTTPS port cannot be had.
+func (c *Config) validateServing() error {
+	k := &c.Kubelet.Kubelet
+	var errs []error
+	if (k.TLSCertFile == "") != (k.TLSPrivateKeyFile == "") {
+		errs = append(errs, fmt.Errorf("tlsCertFile is %q and tlsPrivateKeyFile is %q: set both, or none of them for a "+
+			"certificate that the node signs itself", k.TLSCertFile, k.TLSPrivateKeyFile))
+	}
+	for _, f := range servingFiles(k) {
+		file, err := os.Open(f.source)
+		if err == nil {
+			_, err = file.Read(make([]byte, 1))
+			_ = file.Close() // it was read alone
+		}
+		if err != nil && !errors.Is(err, io.EOF) {
+			fault, remedy := unreadable.Why(err)
+			errs = append(errs, fmt.Errorf("%s is %s: %s: %s", f.field, f.source, fault, remedy))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// servingFiles are the configured files of the HTTPS port.
+func servingFiles(k *kubeletv1beta1.KubeletConfiguration) []servingFile {
+	var files []servingFile
+	for _, f := range []servingFile{
+		{"tlsCertFile", k.TLSCertFile, nodeapi.ServingCertificate},
+		{"tlsPrivateKeyFile", k.TLSPrivateKeyFile, nodeapi.ServingKey},
+		{"authentication.x509.clientCAFile", k.Authentication.X509.ClientCAFile, nodeapi.ClientCA},
+	} {
+		if f.source != "" {
+			files = append(files, f)
+		}
+	}
+	return files
+}
 
 // selfSigned lets the configuration name the node's own certificate if it names none. It makes the certificate if there
 // is none yet. All services of the single placement read this configuration.
@@ -45,15 +84,7 @@ func (c *Config) newServing(k *kubeletv1beta1.KubeletConfiguration, id role.Iden
 	if c.Placement != Processes {
 		return s, nil // root reads the originals
 	}
-	for _, f := range []servingFile{
-		{"tlsCertFile", k.TLSCertFile, nodeapi.ServingCertificate},
-		{"tlsPrivateKeyFile", k.TLSPrivateKeyFile, nodeapi.ServingKey},
-		{"authentication.x509.clientCAFile", k.Authentication.X509.ClientCAFile, nodeapi.ClientCA},
-	} {
-		if f.source != "" {
-			s.files = append(s.files, f)
-		}
-	}
+	s.files = servingFiles(k)
 	_, err := s.sync()
 	return s, err
 }
