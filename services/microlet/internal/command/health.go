@@ -50,7 +50,8 @@ func askHealth(ctx context.Context, cfg *service.Config, r role.Role) error {
 		return err
 	}
 	if len(replicas) == 0 {
-		return fmt.Errorf("%s is not running: nobody serves %s", r, cfg.Socket(r))
+		return fmt.Errorf("%s is not running: nobody serves %s; start it, or name its --runtime-dir", r,
+			cfg.Socket(r))
 	}
 	serving := 0
 	var silent, sick []error

@@ -28,7 +28,13 @@ func holdCommands(cmd *cobra.Command) {
 // noCommand is the error of a name that is none of cmd's commands.
 func noCommand(cmd *cobra.Command, name string) error {
 	if near := cmd.SuggestionsFor(name); len(near) > 0 {
-		return fmt.Errorf("%q is no command: did you mean %s %s?", name, cmd.CommandPath(), near[0])
+		meant := near[0]
+		for _, n := range near {
+			if strings.HasPrefix(n, name) {
+				meant = n
+			}
+		}
+		return fmt.Errorf("%q is no command: did you mean %s %s?", name, cmd.CommandPath(), meant)
 	}
 	return fmt.Errorf("%q is no command: see %s --help", name, cmd.CommandPath())
 }

@@ -206,9 +206,9 @@ func readManifest(in io.Reader, name string) ([]byte, error) {
 	case err != nil:
 		return nil, unreadManifest(name, err)
 	case len(data) > maxManifest:
-		return nil, fmt.Errorf("the manifest is longer than %d bytes: run its pods one by one", maxManifest)
+		return nil, fmt.Errorf("manifest %s: it is longer than %d bytes: run its pods one by one", name, maxManifest)
 	case len(data) == 0:
-		return nil, errors.New("the manifest is empty: give one of a Pod")
+		return nil, fmt.Errorf("manifest %s: it is empty: give one of a Pod", name)
 	}
 	return data, nil
 }

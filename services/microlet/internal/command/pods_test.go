@@ -175,7 +175,7 @@ func TestRunPodSaysWhatIsWrong(t *testing.T) {
 		want string
 	}{
 		{[]string{"run-pod", bad, "--runtime-dir=" + dir}, "invalid manifest: spec.containers: Required value"},
-		{[]string{"run-pod", empty, "--runtime-dir=" + dir}, "the manifest is empty"},
+		{[]string{"run-pod", empty, "--runtime-dir=" + dir}, "it is empty: give one of a Pod"},
 		{[]string{"run-pod", long, "--runtime-dir=" + dir}, "longer than 10485760 bytes"},
 		{[]string{"run-pod", filepath.Join(dir, "none"), "--runtime-dir=" + dir}, "it does not exist"},
 		{[]string{"run-pod", bad, "--runtime-dir=" + t.TempDir()}, "podsync is not running"},

@@ -1,0 +1,230 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/microlet/internal/up"
+)
+
+// badInput is a command line that is refused. What comes from $dir are the files that badFiles makes.
+type badInput struct {
+	line string
+	// names are the words of the answer: the input, as it was given, and the fault.
+	names []string
+}
+
+var badInputs = []badInput{
+	// Names of commands.
+	{"statu", []string{`"statu"`, "is no command", "microlet status"}},
+	{"kubelet", []string{`"kubelet"`, "is no command"}},
+	{"help statsu", []string{`"statsu"`, "is no command"}},
+	{"completion tcsh", []string{`"tcsh"`, "is no command"}},
+	{"--config=$dir/none up", []string{"--config=$dir/none", "does not exist"}},
+	{"-q", []string{"-q", "unknown"}},
+	{"version now", []string{`"now"`, "takes nothing else"}},
+	{"version -o yaml", []string{`"yaml"`, `"json"`}},
+	// Flags of up.
+	{"up extra", []string{`"extra"`, "takes nothing else"}},
+	{"up -", []string{`"-"`, "takes nothing else"}},
+	{"up --nod-ip=10.0.0.1", []string{"--nod-ip", "unknown", "--node-ip"}},
+	{"up --=3", []string{"--=3", "no name"}},
+	{"up -x", []string{"-x", "unknown"}},
+	{"up --network-plugin=cni", []string{"--network-plugin", "no such flag any more", "runtime"}},
+	{"up --container-runtime=remote", []string{"--container-runtime:", "no such flag any more"}},
+	{"up --cni-bin-dir=/opt/cni/bin", []string{"--cni-bin-dir", "no such flag any more"}},
+	{"up --logtostderr=true", []string{"--logtostderr", "no such flag any more", "standard error"}},
+	{"up --docker-endpoint=unix:///x", []string{"--docker-endpoint", "dockershim"}},
+	{"up --config", []string{"--config", "value is missing"}},
+	{"up --oom-score-adj=abc", []string{"--oom-score-adj=abc", "does not fit", "whole number"}},
+	{"up --max-pods=99999999999", []string{"--max-pods=99999999999", "does not fit"}},
+	{"up --fail-swap-on=maybe", []string{"--fail-swap-on=maybe", "true or false"}},
+	{"up --sync-frequency=5", []string{"--sync-frequency=5", "duration"}},
+	{"up --address=here", []string{"--address=here", "not an IP address"}},
+	{"up --node-ip=here", []string{"here", "node-ip"}},
+	{"up --node-labels=a!b=c", []string{"a!b"}},
+	{"up --node-labels=kubernetes.io/x=y", []string{"kubernetes.io/x"}},
+	{"up --register-with-taints=a=b:Ever", []string{"a=b:Ever", "NoSchedule"}},
+	{"up --feature-gates=A=maybe", []string{"--feature-gates=A=maybe", "does not fit"}},
+	{"up --feature-gates=Nonsense=true", []string{"Nonsense", "no feature gate"}},
+	{"up --cluster-dns=x", []string{"clusterDNS[0]=x", "no IP address"}},
+	{"up --eviction-hard=memory.available<many", []string{"many", "memory.available"}},
+	{"up --system-reserved=cpu=lots", []string{"lots", "cpu"}},
+	{"up --tls-min-version=TLS1", []string{"TLS1", "tlsMinVersion"}},
+	{"up --cgroup-driver=none", []string{"cgroupDriver=none"}},
+	{"up --container-runtime-endpoint=tcp://x", []string{"tcp://x", "containerRuntimeEndpoint"}},
+	{"up --port=70000", []string{"70000", "port"}},
+	{"up --v=loud", []string{"--v=loud", "whole number"}},
+	{"up --logging-format=xml", []string{"xml", "format"}},
+	{"up --runtime-dir=relative", []string{`runtime-dir is "relative"`, "absolute path"}},
+	{"up --root-dir=", []string{"root-dir"}},
+	{"up --watchdog=soon", []string{"--watchdog=soon", "duration"}},
+	{"up --watchdog=1s", []string{"watchdog is 1s"}},
+	{"up --placement=both", []string{`placement is "both"`, "processes"}},
+	{"up --prober-replicas=0", []string{"prober-replicas is 0"}},
+	{"up --prober-replicas=2 --placement=single", []string{"prober-replicas is 2", "single"}},
+	{"up --external=nobody", []string{`"nobody"`, "prober"}},
+	{"up --peer-cgroups=x", []string{`peer-cgroups has "x"`}},
+	{`up --peer-cgroups="`, []string{"--peer-cgroups", "quotes"}},
+	{"up --runtime-calls=0", []string{"runtime-calls=0"}},
+	{"up --probe-execs=-1", []string{"probe-execs is -1"}},
+	{"up --probe-plugin-dir=relative", []string{`probe-plugin-dir is "relative"`, "absolute path"}},
+	{"up --bus-view-address=0.0.0.0:4222", []string{"0.0.0.0:4222", "loopback"}},
+	{"up --memory-limit=much", []string{"much", "memory-limit"}},
+	{"up --list-timeout=-1s", []string{"list-timeout is -1s"}},
+	// Files.
+	{"up --config=$dir/none", []string{"--config=$dir/none", "does not exist"}},
+	{"up --config=$dir", []string{"--config=$dir", "is a folder"}},
+	{"up --config=$dir/binary", []string{"$dir/binary", "document"}},
+	{"up --config=$dir/empty", []string{"$dir/empty", "document"}},
+	{"up --config=$dir/two", []string{"$dir/two", "2 documents"}},
+	{"up --config=$dir/pod.yaml", []string{"$dir/pod.yaml", "kind"}},
+	{"up --config=$dir/unknownkey", []string{"$dir/unknownkey", "maxPodz", "maxPods"}},
+	{"up --config=$dir/wrongtype", []string{"$dir/wrongtype", "maxPods", "whole number"}},
+	{"up --config=$dir/twice", []string{"$dir/twice", "twice"}},
+	{"up --config-dir=$dir/none", []string{"--config-dir=$dir/none", "does not exist"}},
+	{"up --config-dir=$dir/dropins", []string{"$dir/dropins/90.conf", "maxPods"}},
+	{"up --kubeconfig=$dir/binary", []string{"--kubeconfig=$dir/binary"}},
+	{"up --kubeconfig=$dir/empty", []string{"--kubeconfig=$dir/empty"}},
+	{"up --kubeconfig=$dir/pod.yaml", []string{"--kubeconfig=$dir/pod.yaml"}},
+	{"up --tls-cert-file=$dir/empty", []string{"$dir/empty", "tlsPrivateKeyFile"}},
+	{"up --tls-cert-file=$dir/none --tls-private-key-file=$dir/empty", []string{"$dir/none", "does not exist"}},
+	{"up --client-ca-file=$dir/none", []string{"$dir/none", "clientCAFile"}},
+	{"check --output=yaml", []string{`"yaml"`, `"text"`}},
+	{"prepare --external=prober", []string{"external"}},
+	// Services by themselves.
+	{"bus --replica=..", []string{`".."`, "replica"}},
+	{"bus --logging-format=xml", []string{"xml", "text"}},
+	{"bus --v=-1", []string{"v is -1"}},
+	{"prober --resolved-config=$dir/none", []string{"--resolved-config=$dir/none", "does not exist"}},
+	{"prober --resolved-config=$dir/pod.yaml", []string{"$dir/pod.yaml"}},
+	{"pleg more", []string{`"more"`, "takes nothing else"}},
+	// Commands of the operator.
+	{"status more", []string{`"more"`}},
+	{"status -o", []string{"-o", "value is missing"}},
+	{"status -o xml", []string{`"xml"`, "wide"}},
+	{"status --watch --exit-code", []string{"--watch", "--exit-code"}},
+	{"status --runtime-dir=$dir", []string{"$dir", "not running", "--runtime-dir"}},
+	{"health", []string{"a service", "SERVICE"}},
+	{"health kubelet", []string{`"kubelet"`, "no service"}},
+	{"health bus --runtime-dir=$dir", []string{"bus", "not running"}},
+	{"logs kubelet", []string{`"kubelet"`, "no service"}},
+	{"logs bus pleg", []string{`"pleg"`, "one too many"}},
+	{"logs --tail=-5", []string{"tail is -5"}},
+	{"logs --runtime-dir=$dir", []string{"$dir", "not running"}},
+	{"restart", []string{"a service"}},
+	{"restart plge", []string{`"plge"`, "no service"}},
+	{"restart pleg --timeout=0s", []string{"timeout is 0s", "positive"}},
+	{"restart pleg --runtime-dir=$dir", []string{"$dir", "not running"}},
+	{"pods -o wide", []string{`"wide"`, "json"}},
+	{"pods --runtime-dir=$dir", []string{"$dir", "not running"}},
+	{"run-pod", []string{"manifest"}},
+	{"run-pod $dir/none", []string{"$dir/none", "does not exist"}},
+	{"run-pod $dir", []string{"$dir", "is a folder"}},
+	{"run-pod $dir/empty", []string{"$dir/empty", "empty"}},
+	{"run-pod $dir/pod.yaml --timeout=soon", []string{"--timeout=soon", "duration"}},
+	{"run-pod $dir/pod.yaml --timeout=-1s", []string{"timeout is -1s"}},
+	{"run-pod $dir/pod.yaml --runtime-dir=$dir", []string{"$dir", "not running"}},
+	{"run-pod $dir/pod.yaml b", []string{`"b"`, "one too many"}},
+	{"rm-pod", []string{"name or UID"}},
+	{"rm-pod a b", []string{`"b"`, "one too many"}},
+	{"explain", []string{"name the pod"}},
+	{"explain $dir/none.yaml", []string{"$dir/none.yaml", "does not exist"}},
+	{"explain web --runtime-dir=$dir", []string{"$dir", "not running"}},
+	{"explain $dir/binary --runtime-dir=$dir", []string{"$dir/binary"}},
+	{"explain web -o tree", []string{`"tree"`, "json"}},
+}
+
+// libraryWords are what libraries say to programmers.
+var libraryWords = regexp.MustCompile(`strconv|invalid argument|[Uu]nmarshal|goroutine|panic|unknown command|accepts \d|` +
+	`%!|<nil>|no such file or directory|is a directory|Go struct|parse error|cannot find|rpc error|runtime error`)
+
+// remedies are the words by which an answer says what would be right.
+var remedies = regexp.MustCompile(`\b(write|give|use|name|remove|did you mean|see|check|start|set|correct|leave|choose|` +
+	`run|add|put|restart|must be at least)\b`)
+
+func badFiles(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	const header = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+	for name, text := range map[string]string{
+		"binary": "\x00\x01\x02", "empty": "", "two": header + "---\n" + header, "unknownkey": header + "maxPodz: 3\n",
+		"wrongtype": header + "maxPods: many\n", "twice": header + "maxPods: 3\nmaxPods: 4\n",
+		"pod.yaml":        "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c, image: i}]}\n",
+		"dropins/90.conf": header + "maxPods: many\n",
+	} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o750), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// Each bad input has an answer that names the input, what is wrong with it and what would be right, in words that are
+// not a library's.
+func TestBadInputs(t *testing.T) {
+	dir, good := badFiles(t), kubeletConfig(t, "")
+	for _, bad := range badInputs {
+		args := strings.Fields(strings.ReplaceAll(bad.line, "$dir", dir))
+		if agent := args[0] == "up" || args[0] == "prepare"; agent && !strings.Contains(bad.line, "--config") {
+			args = append(args, "--config="+good)
+		}
+		if c, _, err := New().Find(args); err == nil && c.GroupID == "service" {
+			args = append(args, "--runtime-dir="+dir)
+		}
+		out, err := executeAll(t, args)
+		if err == nil {
+			t.Errorf("%s: accepted\n%s", bad.line, out)
+			continue
+		}
+		answer := err.Error()
+		for _, name := range bad.names {
+			if name = strings.ReplaceAll(name, "$dir", dir); !strings.Contains(answer, name) {
+				t.Errorf("%s: lacks %s\n%s", bad.line, name, answer)
+			}
+		}
+		if word := libraryWords.FindString(answer + out); word != "" {
+			t.Errorf("%s: has %q, which is a library's\n%s%s", bad.line, word, out, answer)
+		}
+		if !remedies.MatchString(answer) {
+			t.Errorf("%s: says no remedy\n%s", bad.line, answer)
+		}
+		if n := strings.Count(answer, "\n") + 1; n > 2 {
+			t.Errorf("%s: has %d lines for one fault\n%s", bad.line, n, answer)
+		}
+	}
+	if len(badInputs) < 60 {
+		t.Errorf("%d bad inputs", len(badInputs))
+	}
+}
+
+// executeAll runs a command line as main does, but for the agent, which is not started, and for services, which are
+// stopped: a bad input that is accepted must not do anything to this machine.
+func executeAll(t *testing.T, args []string) (string, error) {
+	t.Helper()
+	cmd := New()
+	for _, c := range cmd.Commands() {
+		if c.Name() == "up" {
+			cmd.RemoveCommand(c)
+		}
+	}
+	cmd.AddCommand(newAgent(&cobra.Command{Use: "up [flags]"}, func(context.Context, up.Config) error { return nil }))
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	var out synced
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	cmd.SetArgs(args)
+	err := cmd.ExecuteContext(service.WithArguments(ctx, args))
+	return out.String(), err
+}
