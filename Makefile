@@ -166,6 +166,15 @@ $(TOOLS)/govulncheck: compose/tools/release/go.sum
 vulncheck: build $(TOOLS)/govulncheck ## known vulnerabilities in what microlet is built from; asks vuln.go.dev
 	$(TOOLS)/govulncheck $(foreach m,$(filter services/%,$(MODULES)),./$(m)/...)
 
+$(TOOLS)/promtool: compose/tools/prometheus/go.mod
+	@mkdir -p $(TOOLS)
+	GOWORK=off $(GO) -C compose/tools/prometheus build -tags remove_all_sd -o $@ github.com/prometheus/prometheus/cmd/promtool
+
+.PHONY: monitoring-test
+monitoring-test: $(TOOLS)/promtool ## the alerts, with the real promtool: each fires when it should
+	$(TOOLS)/promtool check rules deploy/monitoring/rules.yaml
+	$(TOOLS)/promtool test rules deploy/monitoring/rules-test.yaml
+
 # The sources of the metrics reference, and its page.
 METRICS := $(CURDIR)/services $(CURDIR)/docs/metrics.md
 

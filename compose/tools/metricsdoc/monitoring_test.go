@@ -1,0 +1,71 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// top is the checkout's.
+const top = "../../.."
+
+var (
+	metricName = regexp.MustCompile(`\b(?:microlet|kubelet|prober)_[a-z0-9_]+`)
+	alertName  = regexp.MustCompile(`(?m)^  - alert: (\w+)$`)
+)
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(top, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// A metric that is renamed would leave an alert that never fires and a panel that stays empty.
+func TestMonitoringNamesMetricsThatExist(t *testing.T) {
+	known := read(t, "docs/metrics.md")
+	files, err := filepath.Glob(filepath.Join(top, "deploy/monitoring/*"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no files below deploy/monitoring: %v", err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range metricName.FindAllString(string(text), -1) {
+			base := name
+			for _, suffix := range []string{"_bucket", "_count", "_sum"} {
+				base = strings.TrimSuffix(base, suffix)
+			}
+			if !strings.Contains(known, "| `"+name+"` |") && !strings.Contains(known, "| `"+base+"` |") {
+				t.Errorf("%s names %s, which docs/metrics.md does not have", filepath.Base(file), name)
+			}
+		}
+	}
+}
+
+func TestEachAlertHasARunbookAndATest(t *testing.T) {
+	rules, tests, page := read(t, "deploy/monitoring/rules.yaml"), read(t, "deploy/monitoring/rules-test.yaml"),
+		read(t, "docs/alerts.md")
+	alerts := alertName.FindAllStringSubmatch(rules, -1)
+	if len(alerts) == 0 {
+		t.Fatal("no alert in rules.yaml")
+	}
+	for _, a := range alerts {
+		name := a[1]
+		if !strings.Contains(rules, "runbook: docs/alerts.md#"+strings.ToLower(name)+"\n") {
+			t.Errorf("%s has no runbook in docs/alerts.md", name)
+		}
+		if !strings.Contains(page, "\n## "+name+"\n") {
+			t.Errorf("docs/alerts.md does not describe %s", name)
+		}
+		if !strings.Contains(tests, name) {
+			t.Errorf("rules-test.yaml does not test %s", name)
+		}
+	}
+}
