@@ -42,6 +42,16 @@ func WriteImages(ctx context.Context, o Options, w io.Writer) error {
 	}, build.CNIPlugins)
 }
 
+// DockerCompose installs a Docker daemon where the machine has none, builds Docker Compose if the cache lacks it, and
+// returns the path of Docker Compose.
+func DockerCompose(ctx context.Context, o Options) (string, error) {
+	if err := build.InstallPackages(ctx, o.Out, build.GroupCompose); err != nil {
+		return "", err
+	}
+	programs, err := buildOnly(ctx, o, build.Compose)
+	return programs[build.Compose], err
+}
+
 // buildOnly builds programs that no group has.
 func buildOnly(ctx context.Context, o Options, names ...string) (build.Binaries, error) {
 	tools, err := build.Locate(o.Source)

@@ -52,6 +52,9 @@ func needs(groups []string) []need {
 				file("/usr/share/keyrings/debian-archive-keyring.gpg")},
 		)
 	}
+	if slices.Contains(groups, GroupCompose) {
+		all = append(all, need{"a Docker daemon", "docker.io", command("dockerd")})
+	}
 	if slices.Contains(groups, GroupMachine) {
 		all = append(all,
 			need{"debootstrap (the machine's disk)", "debootstrap", command("debootstrap")},
