@@ -28,7 +28,7 @@ SCENARIOS := ./compose/e2e/scenarios
 E2E := $(GO) test -count=1 -p 1
 
 # The sets of build tags, besides the empty one. Each file is in one of them at least.
-export TAG_SETS := long machine bench
+export TAG_SETS := long machine bench compose
 
 .PHONY: help
 help: ## list the targets
@@ -99,6 +99,15 @@ test-machine: build ## the real machine: systemd, cgroup v2, reboots; without KV
 	@$(STAGE) 'machine' $(GO) test -count=1 -timeout 20m -v -tags machine ./compose/rig/machine/...
 	@$(STAGE) 'a node on a machine' $(E2E) -timeout 60m -v -tags machine $(SCENARIOS)/machine
 	@$(STAGE) 'any node, on a machine' $(E2E) -timeout 60m -v -tags machine -run '$(ON_MACHINE)' $(addprefix $(SCENARIOS)/,pods services outages)
+
+.PHONY: images
+images: build ## load the images of compose/compose.yaml into Docker
+	$(RIG) images | docker load
+
+.PHONY: compose-test
+compose-test: build ## each service in a container of its own: kills, scale, what is left; it installs docker.io where there is no dockerd
+	@$(STAGE) 'rig programs' $(RIG) build --with compose
+	@$(STAGE) 'compose' $(E2E) -timeout 20m -v -tags compose $(SCENARIOS)/compose
 
 # Another build of microlet to compare this one with, in place of the kubelet.
 BEFORE ?=

@@ -1,0 +1,2 @@
+// Package compose shows a node whose services are containers, each started by Docker.
+package compose
