@@ -1,6 +1,13 @@
 package test
 
 import (
+	"archive/tar"
+	"compress/gzip"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -78,5 +85,118 @@ func TestLogs(t *testing.T) {
 	}
 	if got := followed.String(); !strings.Contains(got, "restart was asked for") || !strings.Contains(got, `"service":"pleg"`) {
 		t.Errorf("followed:\n%s", got)
+	}
+}
+
+// unpack reads an archive.
+func unpack(t *testing.T, path string) map[string]string {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	zipped, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for archive := tar.NewReader(zipped); ; {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[strings.TrimPrefix(header.Name, "microlet-debug/")] = string(text)
+	}
+}
+
+// secretsOf are what the agent has of secrets: keys of the bus, private keys, and what the test put into its settings
+// and its environment.
+func (a *agent) secretsOf(planted ...string) []string {
+	secrets := planted
+	keys := regexp.MustCompile(`(?s)PRIVATE KEY-----\n(.{40})`)
+	err := filepath.WalkDir(a.dir, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return nil // it is gone, or has no content
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil
+		}
+		if strings.HasSuffix(path, ".seed") {
+			secrets = append(secrets, strings.TrimSpace(string(data)))
+		}
+		for _, key := range keys.FindAllSubmatch(data, -1) {
+			secrets = append(secrets, string(key[1]))
+		}
+		return nil
+	})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return secrets
+}
+
+// The archive for a report has what is needed of each service, and none of the node's secrets.
+func TestDebugBundle(t *testing.T) {
+	const password, token, variable = "hunter2hunter2", "s3cr3t-t0k3n", "v4riable"
+	t.Setenv("REGISTRY_PASSWORD", variable)
+	a := newAgent(t, "--manifest-url=http://operator:"+password+"@127.0.0.1:1/pods",
+		"--manifest-url-header=X-Access:"+token)
+	a.start()
+	a.await("all ready", ready)
+	archive := filepath.Join(t.TempDir(), "report.tar.gz")
+	out, err := a.command("debug", "bundle", "-o", archive)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	files := unpack(t, archive)
+	want := []string{
+		"version.json", "status.json", "pods.json", "files.txt", "machine/proc-meminfo", "config/podsync.yaml",
+		"config/nodeapi.yaml",
+	}
+	for _, name := range all {
+		want = append(want, "logs/"+name+".log", "metrics/"+name+".txt", "goroutines/"+name+".txt")
+	}
+	for _, name := range want {
+		if len(files[name]) == 0 {
+			t.Errorf("%s is missing or empty: %s\n%s", name, files["missing.txt"], out)
+		}
+	}
+	if !strings.Contains(files["config/podsync.yaml"], "<masked>") || !strings.Contains(files["logs/pleg.log"], "pleg") {
+		t.Errorf("config of podsync:\n%s\nlog of pleg:\n%s", files["config/podsync.yaml"], files["logs/pleg.log"])
+	}
+	secrets := a.secretsOf(password, token, variable)
+	if len(secrets) < len(all)+3 {
+		t.Errorf("only %d secrets were looked for", len(secrets))
+	}
+	for name, text := range files {
+		for i, secret := range secrets {
+			if strings.Contains(text, secret) {
+				t.Errorf("%s has secret %d, %.6s…", name, i, secret)
+			}
+		}
+	}
+	if info, err := os.Stat(archive); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if out, err := a.command("debug", "bundle", "-o", archive); err == nil || !strings.Contains(out, "it exists") {
+		t.Errorf("an archive that is there: %v\n%s", err, out)
+	}
+	a.stop()
+	left := filepath.Join(t.TempDir(), "left.tar.gz")
+	if out, err := a.command("debug", "bundle", "-o", left); err != nil || !strings.Contains(out, "missing.txt says why") {
+		t.Errorf("without an agent: %v\n%s", err, out)
+	}
+	if files := unpack(t, left); !strings.Contains(files["missing.txt"], "status.json: microlet up is not running") ||
+		files["config/podsync.yaml"] == "" {
+		t.Errorf("without an agent: %s", files["missing.txt"])
 	}
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
-	"github.com/microlet/microlet/services/internal/unreadable"
 )
 
 const (
@@ -214,8 +213,7 @@ func readManifest(in io.Reader, name string) ([]byte, error) {
 }
 
 func unreadManifest(name string, err error) error {
-	fault, remedy := unreadable.Why(err)
-	return fmt.Errorf("manifest %s: %s: %s", name, fault, remedy)
+	return fmt.Errorf("manifest %s: %w", name, unread(err))
 }
 
 // awaitReady waits until the pod is ready or has ended, and tells each change of its state.

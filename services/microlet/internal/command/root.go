@@ -28,7 +28,7 @@ func New() *cobra.Command {
 	for _, c := range []*cobra.Command{
 		newUp(), newPrepare(), newCheck(),
 		newStatus(), newHealth(), newLogs(), newRestart(),
-		newRunAs(),
+		newRunAs(), newDebug(),
 		newPods(), newExplain(), newRunPod(), newRemovePod(),
 		newVersion(),
 	} {
