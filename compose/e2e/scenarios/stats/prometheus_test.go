@@ -5,7 +5,6 @@ package stats
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -40,7 +39,7 @@ func TestPrometheus(t *testing.T) {
 	p := startPrometheus(s, t, s.TokenForMetrics(t, "nodes/metrics"))
 
 	for _, want := range []struct{ query, value string }{
-		{`up{job="metrics"}`, "1"},
+		{`up{job="microlet"}`, "1"},
 		{`up{job="probes"}`, "1"},
 		{`up{job="slis"}`, "1"},
 		{`up{job="resource"}`, "1"},
@@ -62,18 +61,18 @@ func TestPrometheus(t *testing.T) {
 		{`count(kubelet_runtime_operations_total{operation_type="run_podsandbox"}) > 0`, "1"},
 		{`clamp_max(sum(kubelet_run_podsandbox_duration_seconds_count), 1)`, "1"},
 		{`count(histogram_quantile(0.99, sum by (le) (kubelet_pod_worker_duration_seconds_bucket)))`, "1"},
-		{`count(kubelet_node_name{job="metrics", node="` + s.NodeName() + `"})`, "1"},
-		{`kubelet_running_pods{job="metrics"}`, "1"},
-		{`kubelet_running_containers{job="metrics", container_state="running"}`, "1"},
+		{`count(kubelet_node_name{job="microlet", node="` + s.NodeName() + `"})`, "1"},
+		{`kubelet_running_pods{job="microlet"}`, "1"},
+		{`kubelet_running_containers{job="microlet", container_state="running"}`, "1"},
 		{`clamp_max(sum(kubelet_started_pods_total) * sum(kubelet_started_containers_total) * sum(kubelet_pod_start_duration_seconds_count), 1)`, "1"},
-		{`count(process_resident_memory_bytes{job="metrics", service="podsync"})`, "1"},
-		{`count(count by (service) (go_goroutines{job="metrics"}))`, fmt.Sprint(len(scene.Services) + 1)},
+		{`count(process_resident_memory_bytes{job="microlet", service="podsync"})`, "1"},
+		{`count(count by (service) (go_goroutines{job="microlet"}))`, fmt.Sprint(len(scene.Services) + 1)},
 		{`count(prober_probe_total{job="probes", pod="probed", namespace="` + s.Namespace +
 			`", probe_type="Readiness", result="successful"})`, "1"},
 		{`kubernetes_healthcheck{job="slis", name="syncloop", type="healthz"}`, "1"},
 		// What it took it kept: no series came twice, and none with a time of its own.
 		{`prometheus_target_scrapes_sample_duplicate_timestamp_total + prometheus_target_scrapes_sample_out_of_order_total + prometheus_target_scrapes_sample_out_of_bounds_total`, "0"},
-		{`clamp_max(sum_over_time(up{job="metrics"}[1m]), 3)`, "3"},
+		{`clamp_max(sum_over_time(up{job="microlet"}[1m]), 3)`, "3"},
 	} {
 		got := ""
 		p.await(t, scene.Patience, want.query, func() error {
@@ -84,7 +83,7 @@ func TestPrometheus(t *testing.T) {
 			return err
 		})
 	}
-	for _, job := range []string{"metrics", "resource", "cadvisor"} {
+	for _, job := range []string{"microlet", "resource", "cadvisor"} {
 		samples, err := p.ask(`scrape_samples_scraped{job="` + job + `"}`)
 		took, err2 := p.ask(`scrape_duration_seconds{job="` + job + `"}`)
 		t.Logf("a scrape of %s has %s samples and takes %s s: %v %v", job, samples, took, err, err2)
@@ -120,7 +119,7 @@ func startPrometheus(s *scene.Scene, t *testing.T, token string) *prometheus {
 	type object = map[string]any
 	jobs := []object{{"job_name": "itself", "static_configs": []object{{"targets": []string{address}}}}}
 	for name, path := range map[string]string{
-		"metrics":   "/metrics",
+		"microlet":  "/metrics", // as the alerts expect
 		"probes":    "/metrics/probes",
 		"slis":      "/metrics/slis",
 		"resource":  "/metrics/resource",
@@ -136,8 +135,13 @@ func startPrometheus(s *scene.Scene, t *testing.T, token string) *prometheus {
 			"static_configs": []object{{"targets": []string{net.JoinHostPort(s.NodeIP(), "10250")}}},
 		})
 	}
+	rules, err := filepath.Abs(filepath.Join(monitoring, "rules.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	text, err := yaml.Marshal(object{
-		"global":         object{"scrape_interval": "5s", "scrape_timeout": "5s"},
+		"global":         object{"scrape_interval": "5s", "scrape_timeout": "5s", "evaluation_interval": "5s"},
+		"rule_files":     []string{rules},
 		"scrape_configs": jobs,
 	})
 	if err != nil {
@@ -198,31 +202,49 @@ func (p *prometheus) await(t *testing.T, patience time.Duration, what string, ch
 
 // ask evaluates a query that has one value.
 func (p *prometheus) ask(query string) (string, error) {
-	answer, err := http.Get("http://" + p.address + "/api/v1/query?query=" + url.QueryEscape(query))
+	values, err := p.query(query)
 	if err != nil {
 		return "", err
+	}
+	if len(values) != 1 {
+		return "", fmt.Errorf("%d series", len(values))
+	}
+	return values[0], nil
+}
+
+// query evaluates a query, and returns the value of each series.
+func (p *prometheus) query(query string) ([]string, error) {
+	var data struct {
+		Result []struct {
+			Value [2]any `json:"value"` // time, and the value as a string
+		} `json:"result"`
+	}
+	if err := p.get("/api/v1/query?query="+url.QueryEscape(query), &data); err != nil {
+		return nil, err
+	}
+	values := make([]string, len(data.Result))
+	for i, r := range data.Result {
+		values[i] = fmt.Sprint(r.Value[1])
+	}
+	return values, nil
+}
+
+// get reads the data of an answer of the API.
+func (p *prometheus) get(path string, data any) error {
+	answer, err := http.Get("http://" + p.address + path)
+	if err != nil {
+		return err
 	}
 	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		return "", err
-	}
-	var result struct {
+	result := struct {
 		Error string `json:"error"`
-		Data  struct {
-			Result []struct {
-				Value [2]any `json:"value"` // time, and the value as a string
-			} `json:"result"`
-		} `json:"data"`
-	}
-	if err := json.Unmarshal(body, &result); err != nil {
-		return "", fmt.Errorf("%s: %w", answer.Status, err)
+		Data  any    `json:"data"`
+	}{Data: data}
+	if err := json.NewDecoder(answer.Body).Decode(&result); err != nil {
+		return fmt.Errorf("%s: %w", answer.Status, err)
 	}
 	if result.Error != "" {
-		return "", fmt.Errorf("%s: %s", answer.Status, result.Error)
+		return fmt.Errorf("%s: %s", answer.Status, result.Error)
 	}
-	if len(result.Data.Result) != 1 {
-		return "", fmt.Errorf("%d series", len(result.Data.Result))
-	}
-	return fmt.Sprint(result.Data.Result[0].Value[1]), nil
+	return nil
 }

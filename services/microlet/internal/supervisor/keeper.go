@@ -59,6 +59,8 @@ type keeper struct {
 
 func newKeeper(s Spec, o *Options, l launcher, m *metrics) *keeper {
 	m.stuck.WithLabelValues(s.Name).Set(0)
+	m.restarts.WithLabelValues(s.Name) // so that the first one is an increase
+	m.watchdog.WithLabelValues(s.Name)
 	return &keeper{
 		spec: s, options: o, launcher: l, metrics: m,
 		log:        o.Log.With("process", s.Name),

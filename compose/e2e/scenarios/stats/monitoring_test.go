@@ -1,0 +1,111 @@
+//go:build long
+
+package stats
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/compose/e2e/scene"
+)
+
+// monitoring is the folder with the alerts and the dashboard.
+const monitoring = "../../../../deploy/monitoring"
+
+// quietPanels have no series on a node on which nothing went wrong yet: their counters come with the first fault.
+var quietPanels = []string{"Failed calls", "Rejected and refused pods", "Evictions", "Images", "Denied calls"}
+
+// TestMonitoring has the real Prometheus evaluate the alerts and every query of the dashboard on what a node serves. No
+// alert fires, and no panel stays empty because of a wrong name or label.
+func TestMonitoring(t *testing.T) {
+	scene.Shared.UseMicrolet(t)
+	s := scene.New(t)
+	probed := scene.ScriptPod("probed", scene.Forever)
+	probed.Spec.Containers[0].ReadinessProbe = &corev1.Probe{
+		ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"true"}}},
+		PeriodSeconds: 1,
+	}
+	p := startPrometheus(s, t, s.TokenForMetrics(t, "nodes/metrics"))
+	p.await(t, scene.Patience, "the first scrape", func() error {
+		if got, err := p.ask(`up{job="microlet"}`); err != nil || got != "1" {
+			return fmt.Errorf("up is %s: %w", got, err)
+		}
+		return nil
+	})
+	s.CreatePods(probed) // once it looks, so that there are rates
+	s.WaitReady(scene.Patience, "probed")
+
+	for panel, queries := range dashboard(t) {
+		for _, query := range queries {
+			p.await(t, scene.Patience, panel+": "+query, func() error {
+				values, err := p.query(query)
+				if err == nil && len(values) == 0 && !slices.Contains(quietPanels, panel) {
+					err = fmt.Errorf("no series")
+				}
+				return err
+			})
+		}
+	}
+	p.await(t, scene.Patience, "a look at every alert", func() error {
+		var data struct {
+			Groups []struct {
+				Rules []struct {
+					Name, Health, State, LastError string
+					LastEvaluation                 time.Time
+				}
+			}
+		}
+		if err := p.get("/api/v1/rules", &data); err != nil {
+			return err
+		}
+		if len(data.Groups) != 1 || len(data.Groups[0].Rules) == 0 {
+			t.Fatalf("rules as Prometheus has them: %+v", data)
+		}
+		for _, rule := range data.Groups[0].Rules {
+			if rule.Health != "ok" || rule.LastEvaluation.IsZero() {
+				return fmt.Errorf("%s is %s: %s", rule.Name, rule.Health, rule.LastError)
+			}
+			if rule.State == "firing" {
+				t.Errorf("%s fires", rule.Name)
+			}
+		}
+		return nil
+	})
+}
+
+// dashboard returns the queries of each panel, with Grafana's variables replaced.
+func dashboard(t *testing.T) map[string][]string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(monitoring, "dashboard.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal(text, &d); err != nil {
+		t.Fatal(err)
+	}
+	queries := map[string][]string{}
+	for _, panel := range d.Panels {
+		for _, target := range panel.Targets {
+			queries[panel.Title] = append(queries[panel.Title],
+				strings.NewReplacer("$instance", ".*", "$__rate_interval", "1m").Replace(target.Expr))
+		}
+	}
+	if len(queries) == 0 {
+		t.Fatal("the dashboard has no query")
+	}
+	return queries
+}
