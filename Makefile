@@ -101,13 +101,16 @@ test-machine: build ## the real machine: systemd, cgroup v2, reboots; without KV
 	@$(STAGE) 'a node on a machine' $(E2E) -timeout 60m -v -tags machine $(SCENARIOS)/machine
 	@$(STAGE) 'any node, on a machine' $(E2E) -timeout 60m -v -tags machine -run '$(ON_MACHINE)' $(addprefix $(SCENARIOS)/,pods services outages)
 
+# What else the images are made of: kubelet, prometheus.
+WITH ?=
+
 .PHONY: images
-images: build ## load the images of compose/compose.yaml into Docker
-	$(RIG) images | docker load
+images: build ## load the images of compose/compose.yaml into Docker: WITH=kubelet,prometheus
+	$(RIG) images --with '$(WITH)' | docker load
 
 .PHONY: compose-test
 compose-test: build ## each service in a container of its own: kills, scale, what is left; it installs docker.io where there is no dockerd
-	@$(STAGE) 'rig programs' $(RIG) build --with compose
+	@$(STAGE) 'rig programs' $(RIG) build --with compose,kubelet,prometheus
 	@$(STAGE) 'compose' $(E2E) -timeout 20m -v -tags compose $(SCENARIOS)/compose
 
 # Another build of microlet to compare this one with, in place of the kubelet.

@@ -29,6 +29,7 @@ func newImages(out, progress io.Writer) *cobra.Command {
 			return errors.Join(rig.WriteImages(ctx, o, w), w.Flush())
 		},
 	}
+	withFlag(cmd, &o.With)
 	cmd.Flags().StringVar(&o.Microlet, "microlet", "", "the microlet executable (default bin/microlet of the repository)")
 	return cmd
 }

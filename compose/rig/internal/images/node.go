@@ -41,9 +41,11 @@ type nodeImage struct {
 	tools    []string // of the machine, in /usr/bin
 	iptables bool
 	layout   bool
+	optional bool // its programs are built on demand
 }
 
-// nodeImages are those of the rig's programs, by the names in compose.yaml.
+// nodeImages are those of the rig's programs, by the names in compose.yaml. One whose programs were not built is left
+// out.
 func nodeImages(plugins []string) map[string]nodeImage {
 	return map[string]nodeImage{
 		"node":                    {iptables: true},
@@ -56,6 +58,8 @@ func nodeImages(plugins []string) map[string]nodeImage {
 		"containerd": {
 			programs: []string{"containerd", "containerd-shim-runc-v2", "ctr", "runc"}, cni: plugins, iptables: true,
 		},
+		"kubelet":    {programs: []string{"kubelet"}, tools: []string{"mount", "umount"}, iptables: true, optional: true},
+		"prometheus": {programs: []string{"prometheus"}, optional: true},
 	}
 }
 
@@ -97,6 +101,9 @@ func (b *nodeBuilder) all(ctx context.Context, images map[string]nodeImage) (map
 	}
 	all := map[string][]v1.Layer{}
 	for short, image := range images {
+		if image.optional && b.in.Programs[image.programs[0]] == "" {
+			continue
+		}
 		own, err := b.of(ctx, image)
 		if err != nil {
 			return nil, fmt.Errorf("make image %s: %w", short, err)
