@@ -4,8 +4,10 @@ package compose
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -50,24 +52,73 @@ spec:
 `
 
 // TestCompose starts everything, kills each service in turn under a Deployment that is probed, scales the prober, and
-// takes everything down.
+// takes everything down. It then does the same with the kubelet, but for the kills.
 func TestCompose(t *testing.T) {
 	p := newProject(t)
-	p.run(t, "up", "--wait", "--quiet-pull")
+	p.run(t, "up", "--wait")
+	p.deploy(t)
+	t.Run("volumes", p.testVolumes)
+	t.Run("privileges", p.testPrivileges)
+	t.Run("kills", p.testKills)
+	t.Run("a bus that comes last", p.testLateBus)
+	t.Run("scale", p.testScale)
+	t.Run("observability", p.testObservability)
+	p.down(t, "microlet", "observability")
+
+	p.run(t, "--profile", "kubelet", "up", "--wait")
+	p.deploy(t)
+	t.Run("volumes of the kubelet", p.testVolumes)
+	t.Run("readiness with the kubelet", p.testReadiness)
+	p.down(t, "kubelet")
+}
+
+// deploy waits until the Deployment is available.
+func (p *project) deploy(t *testing.T) {
+	t.Helper()
 	if _, err := p.kubectl(t.Context(), manifest, "apply", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.kubectl(t.Context(), "", "rollout", "status", "deployment/web", "--timeout=90s"); err != nil {
 		t.Fatal(err)
 	}
-	t.Run("volumes", p.testVolumes)
-	t.Run("privileges", p.testPrivileges)
-	t.Run("kills", p.testKills)
-	t.Run("a bus that comes last", p.testLateBus)
-	t.Run("scale", p.testScale)
+}
+
+// down takes everything down, and looks for what it leaves.
+func (p *project) down(t *testing.T, profiles ...string) {
+	t.Helper()
 	p.report(t)
-	p.run(t, "down", "--volumes")
+	var args []string
+	for _, profile := range profiles {
+		args = append(args, "--profile", profile)
+	}
+	p.run(t, append(args, "down", "--volumes")...)
 	p.testNothingIsLeft(t)
+}
+
+// testObservability asks Prometheus what it scrapes.
+func (p *project) testObservability(t *testing.T) {
+	p.run(t, "--profile", "microlet", "--profile", "observability", "up", "--wait", "--no-recreate")
+	for query, want := range map[string]int{
+		"up==1": 4, // the paths of the node's metrics
+		// One of each service: the supervisor is not there.
+		"count by (service) (microlet_build_info)": len(services),
+	} {
+		await(t, query, func(ctx context.Context) error {
+			out, err := p.try(ctx, "", "--profile", "observability", "exec", "-T", "prometheus", "wget", "-q", "-O", "-",
+				"http://127.0.0.1:9090/api/v1/query?query="+url.QueryEscape(query))
+			if err != nil {
+				return err
+			}
+			var answer struct{ Data struct{ Result []any } }
+			if err := json.Unmarshal([]byte(out), &answer); err != nil {
+				return err
+			}
+			if len(answer.Data.Result) != want {
+				return fmt.Errorf("%d series, want %d: %s", len(answer.Data.Result), want, out)
+			}
+			return nil
+		})
+	}
 }
 
 // report logs what the services said, where something failed.

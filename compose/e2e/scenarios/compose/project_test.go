@@ -84,7 +84,7 @@ func (p *project) load(t *testing.T) {
 	r, w := io.Pipe()
 	written := make(chan error, 1)
 	go func() {
-		err := rig.WriteImages(t.Context(), rig.Options{Out: os.Stderr}, w)
+		err := rig.WriteImages(t.Context(), rig.Options{Out: os.Stderr, With: []string{"kubelet", "prometheus"}}, w)
 		written <- err
 		_ = w.CloseWithError(err)
 	}()
