@@ -58,6 +58,7 @@ test: ## unit tests, each service alone, and the short end-to-end scenarios, som
 	@# It reads files of other modules, which the cache of results does not know.
 	@$(STAGE) 'metrics tool' env GOWORK=off $(GO) -C compose/tools/metricsdoc test -count=1 -race .
 	@$(STAGE) 'link checker' env GOWORK=off $(GO) -C compose/tools/links test -race .
+	@$(STAGE) 'screens tool' env GOWORK=off $(GO) -C compose/tools/screens test .
 	@$(STAGE) 'release tool' env GOWORK=off $(GO) -C compose/tools/release test -race .
 	@$(STAGE) 'short end to end' $(E2E) -timeout 20m $(SCENARIOS)/...
 	@$(STAGE) 'shortest on a machine' $(E2E) -timeout 10m -tags machine -run '$(SHORTEST_ON_MACHINE)' $(SCENARIOS)/machine
@@ -187,6 +188,10 @@ $(TOOLS)/promtool: compose/tools/prometheus/go.mod
 monitoring-test: $(TOOLS)/promtool ## the alerts, with the real promtool: each fires when it should
 	$(TOOLS)/promtool check rules deploy/monitoring/rules.yaml
 	$(TOOLS)/promtool test rules deploy/monitoring/rules-test.yaml
+
+.PHONY: screens
+screens: ## the pictures of terminals in docs/images, from a real run
+	scripts/screens
 
 # The sources of the metrics reference, and its page.
 METRICS := $(CURDIR)/services $(CURDIR)/docs/metrics.md

@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/microlet/microlet/compose/e2e/scene"
 )
 
@@ -28,11 +26,6 @@ var quietPanels = []string{"Failed calls", "Rejected and refused pods", "Evictio
 func TestMonitoring(t *testing.T) {
 	scene.Shared.UseMicrolet(t)
 	s := scene.New(t)
-	probed := scene.ScriptPod("probed", scene.Forever)
-	probed.Spec.Containers[0].ReadinessProbe = &corev1.Probe{
-		ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"true"}}},
-		PeriodSeconds: 1,
-	}
 	p := startPrometheus(s, t, s.TokenForMetrics(t, "nodes/metrics"))
 	p.await(t, scene.Patience, "the first scrape", func() error {
 		if got, err := p.ask(`up{job="microlet"}`); err != nil || got != "1" {
@@ -40,7 +33,7 @@ func TestMonitoring(t *testing.T) {
 		}
 		return nil
 	})
-	s.CreatePods(probed) // once it looks, so that there are rates
+	s.CreatePods(probedPod()) // once it looks, so that there are rates
 	s.WaitReady(scene.Patience, "probed")
 
 	for panel, queries := range dashboard(t) {

@@ -27,12 +27,7 @@ import (
 func TestPrometheus(t *testing.T) {
 	scene.Shared.UseMicrolet(t)
 	s := scene.New(t)
-	probed := scene.ScriptPod("probed", scene.Forever)
-	probed.Spec.Containers[0].ReadinessProbe = &corev1.Probe{
-		ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"true"}}},
-		PeriodSeconds: 1,
-	}
-	s.CreatePods(probed)
+	s.CreatePods(probedPod())
 	s.WaitReady(scene.Patience, "probed")
 	// so that the indicators of health have been taken
 	s.KubectlPrints("ok", "get", "--raw", "/api/v1/nodes/"+s.NodeName()+"/proxy/healthz")
@@ -88,6 +83,16 @@ func TestPrometheus(t *testing.T) {
 		took, err2 := p.ask(`scrape_duration_seconds{job="` + job + `"}`)
 		t.Logf("a scrape of %s has %s samples and takes %s s: %v %v", job, samples, took, err, err2)
 	}
+}
+
+// probedPod runs a command as its readiness probe every second.
+func probedPod() *corev1.Pod {
+	p := scene.ScriptPod("probed", scene.Forever)
+	p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{
+		ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"true"}}},
+		PeriodSeconds: 1,
+	}
+	return p
 }
 
 // freeAddress is one of loopback that nobody has at this moment, for a program that cannot choose its own.
