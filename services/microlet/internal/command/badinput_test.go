@@ -127,6 +127,8 @@ var badInputs = []badInput{
 	{"restart pleg --runtime-dir=$dir", []string{"$dir", "not running"}},
 	{"pods -o wide", []string{`"wide"`, "json"}},
 	{"pods --runtime-dir=$dir", []string{"$dir", "not running"}},
+	{"top", []string{"top", "terminal", "--watch"}},
+	{"top more", []string{`"more"`, "takes nothing else"}},
 	{"debug bundel", []string{`"bundel"`, "microlet debug bundle"}},
 	{"debug bundle more", []string{`"more"`, "takes nothing else"}},
 	{"debug bundle -o $dir/empty --runtime-dir=$dir", []string{"$dir/empty", "it exists"}},

@@ -27,7 +27,7 @@ func New() *cobra.Command {
 	root.AddGroup(&cobra.Group{ID: "node", Title: "The node:"}, &cobra.Group{ID: "service", Title: "Its services:"})
 	for _, c := range []*cobra.Command{
 		newUp(), newPrepare(), newCheck(),
-		newStatus(), newHealth(), newLogs(), newRestart(),
+		newStatus(), newHealth(), newTop(), newLogs(), newRestart(),
 		newRunAs(), newDebug(),
 		newPods(), newExplain(), newRunPod(), newRemovePod(),
 		newVersion(),
