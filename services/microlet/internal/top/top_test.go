@@ -137,7 +137,9 @@ q ends, the arrows move through the pods`
 		t.Errorf("the first screen is\n%s", first)
 	}
 	// A terminal may be of any size.
-	for _, size := range []screen{{}, {width: 1, height: 1}, {width: 20, height: 5, firstPod: 99}, {width: -1, height: -1}} {
+	for _, size := range []screen{
+		{}, {width: 1, height: 1}, {width: 20, height: 5, firstPod: 99}, {width: -1, height: -1},
+	} {
 		shown := plain(size.render(&now, &before))
 		for line := range strings.SplitSeq(shown, "\n") {
 			if n := len([]rune(line)); n > max(0, size.width) {
