@@ -173,6 +173,9 @@ func TestDebugBundle(t *testing.T) {
 	if !strings.Contains(files["config/podsync.yaml"], "<masked>") || !strings.Contains(files["logs/pleg.log"], "pleg") {
 		t.Errorf("config of podsync:\n%s\nlog of pleg:\n%s", files["config/podsync.yaml"], files["logs/pleg.log"])
 	}
+	if !strings.Contains(files["metrics/bus.txt"], `microlet_bus_store_bytes{stream="KV_HEARTBEATS_pleg"}`) {
+		t.Error("what the bus holds is not there")
+	}
 	secrets := a.secretsOf(password, token, variable)
 	if len(secrets) < len(all)+3 {
 		t.Errorf("only %d secrets were looked for", len(secrets))

@@ -1,0 +1,60 @@
+package bus
+
+import (
+	"log/slog"
+	"sync"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/microlet/microlet/services/internal/logkey"
+)
+
+// usage shows what each stream of the store holds, as it is when it is asked for. A bucket has a stream for each of its
+// owners, which names both.
+type usage struct {
+	server *Server
+
+	mu             sync.Mutex
+	entries, bytes *prometheus.GaugeVec
+}
+
+var _ prometheus.Collector = (*usage)(nil)
+
+func newUsage(s *Server) *usage {
+	labels := []string{"stream"}
+	return &usage{
+		server: s,
+		entries: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "microlet_bus_store_entries", Help: "Entries in a stream of the bus's store.",
+		}, labels),
+		bytes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "microlet_bus_store_bytes", Help: "Bytes of the entries in a stream of the bus's store.",
+		}, labels),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (u *usage) Describe(to chan<- *prometheus.Desc) {
+	u.entries.Describe(to)
+	u.bytes.Describe(to)
+}
+
+// Collect implements prometheus.Collector.
+func (u *usage) Collect(to chan<- prometheus.Metric) {
+	store, err := u.server.ns.Jsz(&server.JSzOptions{Accounts: true, Streams: true})
+	if err != nil {
+		slog.Debug("usage of the store is not known", logkey.Err, err)
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, account := range store.AccountDetails {
+		for _, s := range account.Streams {
+			u.entries.WithLabelValues(s.Name).Set(float64(s.State.Msgs))
+			u.bytes.WithLabelValues(s.Name).Set(float64(s.State.Bytes))
+		}
+	}
+	u.entries.Collect(to)
+	u.bytes.Collect(to)
+}
