@@ -394,6 +394,28 @@ func TestAnEvictionOutdatesTheDisks(t *testing.T) {
 		})
 }
 
+// The space of an evicted pod is free some time after its end: until then no other pod goes, and after that one does if
+// it was not enough.
+func TestNoOtherPodGoesBeforeTheSpaceOfTheFirstIsFree(t *testing.T) {
+	for _, test := range []struct{ brings, want int }{{50, 1}, {0, 2}} {
+		m := newMachine(t)
+		m.disk = 5
+		m.add("a", gi, nil)
+		m.add("b", gi, nil)
+		m.run(m.options(map[string]string{"nodefs.available": "10"}, nil), Adopted{},
+			12*time.Second, func() {
+				if evictions(m.did) != 1 {
+					t.Errorf("after 12 s: did %q, want one eviction", m.did)
+				}
+				m.disk += int64(test.brings)
+			}, 30*time.Second, func() {
+				if evictions(m.did) != test.want {
+					t.Errorf("did %q, want %d evictions", m.did, test.want)
+				}
+			})
+	}
+}
+
 func evictions(did []string) (n int) {
 	for _, what := range did {
 		if strings.HasPrefix(what, "evict ") {

@@ -27,6 +27,10 @@ const (
 	// maxPostponed is for how many rounds no pod is evicted since space is still being freed. Each takes up to two
 	// reclaimTimeout.
 	maxPostponed = 3
+	// settling is for how long after an eviction no other pod is evicted for a disk. Volumes go after the containers have
+	// ended, and containerd frees the space of a container some time after its removal. The kubelet waits for the first,
+	// and for newer figures, which it has every 10 s.
+	settling = 15 * time.Second
 	// immediate is the grace period of a hard eviction, in seconds.
 	immediate = 1
 )
@@ -58,6 +62,8 @@ type round struct {
 	look context.Context //nolint:containedctx // beside the context of what goes on
 
 	layoutKnown bool
+	// settled is when the space of the newest eviction is free. Of a disk, nothing is evicted before.
+	settled time.Time
 	// storage says that the limits of local storage are looked at first.
 	storage bool
 }
@@ -66,6 +72,9 @@ func (m *Manager) work(due, all []threshold.Threshold, storage bool) *round {
 	r := &round{
 		Options: &m.o, fuse: &m.fuse, postponed: &m.postponed, due: due, all: all, seen: maps.Clone(m.seen),
 		lay: m.layout, last: m.last, asked: m.asked, layoutKnown: m.layoutKnown, storage: storage, log: m.o.Log,
+	}
+	if at := m.disks.evictedAt; !at.IsZero() {
+		r.settled = at.Add(settling)
 	}
 	if len(due) > 0 {
 		r.log = m.o.Log.With("signal", due[0].Signal)
@@ -103,6 +112,10 @@ func (r *round) relieve(ctx context.Context) bool {
 			return false
 		}
 		r.log.Info("the node has enough again without an eviction", "resource", starved)
+		return false
+	}
+	if first.Signal.Condition() == v1.NodeDiskPressure && time.Now().Before(r.settled) {
+		r.log.Info("no pod is evicted yet: the space of the last one is still being freed")
 		return false
 	}
 	candidates, err := r.candidates(first.Signal)
