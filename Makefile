@@ -189,6 +189,10 @@ monitoring-test: $(TOOLS)/promtool ## the alerts, with the real promtool: each f
 	$(TOOLS)/promtool check rules deploy/monitoring/rules.yaml
 	$(TOOLS)/promtool test rules deploy/monitoring/rules-test.yaml
 
+.PHONY: cli-files
+cli-files: ## microlet's manual pages and shell completions, below bin/share as packages have them in /usr/share
+	$(GO) run -ldflags '$(LDFLAGS)' ./services/microlet/cmd/clifiles bin/share
+
 .PHONY: screens
 screens: ## the pictures of terminals in docs/images, from a real run
 	scripts/screens
