@@ -82,8 +82,8 @@ func withoutWatchdog(t *testing.T) {
 // waits begins a cell of what did not work.
 const waits = "waits"
 
-// stopped stops a service for stopTime, or as long as what must work takes. It returns for each kind of work how long it
-// took or that it waited.
+// stopped stops a service for stopTime, or as long as what must work takes. It returns for each kind of work how long
+// it took or that it waited.
 func stopped(s *scene.Scene, r role.Role) map[work]string {
 	s.T.Helper()
 	name := func(what string) string { return what + "-" + string(r) }
