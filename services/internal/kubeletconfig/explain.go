@@ -21,24 +21,7 @@ func Explain(fs *pflag.FlagSet, err error) error {
 	)
 	switch {
 	case errors.As(err, &unknown):
-		p := Problem{
-			Field:  written(unknown.GetSpecifiedName(), unknown.GetSpecifiedShortnames()),
-			Detail: "the flag is unknown",
-			Remedy: "remove it",
-		}
-		if unknown.GetSpecifiedShortnames() != "" {
-			return p // one letter is near to any other
-		}
-		if gone, ok := removedFlags[strings.ReplaceAll(unknown.GetSpecifiedName(), "_", "-")]; ok {
-			p.Detail, p.Remedy = "the kubelet has no such flag any more", gone
-			return p
-		}
-		var names []string
-		fs.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-		if near := nearest(unknown.GetSpecifiedName(), names); near != "" {
-			p.Remedy = "did you mean --" + near + "? If not, remove it"
-		}
-		return p
+		return explainUnknown(fs, unknown)
 	case errors.As(err, &invalid):
 		f := invalid.GetFlag()
 		p := Problem{
@@ -74,6 +57,27 @@ func Explain(fs *pflag.FlagSet, err error) error {
 		}
 	}
 	return err
+}
+
+// explainUnknown names what replaced the flag, or the nearest flag.
+func explainUnknown(fs *pflag.FlagSet, err *pflag.NotExistError) Problem {
+	name := err.GetSpecifiedName()
+	p := Problem{
+		Field: written(name, err.GetSpecifiedShortnames()), Detail: "the flag is unknown", Remedy: "remove it",
+	}
+	if err.GetSpecifiedShortnames() != "" {
+		return p // one letter is near to any other
+	}
+	if gone, ok := removedFlags[strings.ReplaceAll(name, "_", "-")]; ok {
+		p.Detail, p.Remedy = "the kubelet has no such flag any more", gone
+		return p
+	}
+	var names []string
+	fs.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	if near := nearest(name, names); near != "" {
+		p.Remedy = "did you mean --" + near + "? If not, remove it"
+	}
+	return p
 }
 
 // written is a flag as the command line has it: by its name or by its letter.
