@@ -60,6 +60,7 @@ func TestCompose(t *testing.T) {
 	t.Run("volumes", p.testVolumes)
 	t.Run("privileges", p.testPrivileges)
 	t.Run("kills", p.testKills)
+	t.Run("a hung service", p.testHung)
 	t.Run("a bus that comes last", p.testLateBus)
 	t.Run("scale", p.testScale)
 	t.Run("observability", p.testObservability)
@@ -207,6 +208,32 @@ func (p *project) testKills(t *testing.T) {
 	p.testReadiness(t)
 }
 
+// testHung has Docker say that a service hangs.
+func (p *project) testHung(t *testing.T) {
+	pids, err := p.pids(t.Context(), string(role.PLEG))
+	if err != nil || len(pids) != 1 {
+		t.Fatalf("pleg has processes %v: %v", pids, err)
+	}
+	for _, step := range []struct{ signal, health string }{{"STOP", "unhealthy"}, {"CONT", "healthy"}} {
+		if _, err := p.onNode(t.Context(), "kill", "-"+step.signal, pids[0]); err != nil {
+			t.Fatal(err)
+		}
+		p.awaitHealth(t, role.PLEG, step.health)
+	}
+}
+
+// awaitHealth waits until Docker says this of a service.
+func (p *project) awaitHealth(t *testing.T, r role.Role, want string) {
+	t.Helper()
+	await(t, string(r)+" to be "+want, func(ctx context.Context) error {
+		c, err := p.Inspect(ctx, "microlet-"+string(r)+"-1")
+		if err == nil && c.State.Health.Status != want {
+			err = errors.New(c.State.Health.Status)
+		}
+		return err
+	})
+}
+
 // testLateBus has a service start while there is no bus.
 func (p *project) testLateBus(t *testing.T) {
 	before := p.ready(t)
@@ -214,13 +241,7 @@ func (p *project) testLateBus(t *testing.T) {
 	p.run(t, "restart", "--no-deps", "pleg", "prober")
 	p.run(t, "start", "bus")
 	for _, r := range []role.Role{role.Bus, role.PLEG, role.Prober} {
-		await(t, string(r)+" to be healthy", func(ctx context.Context) error {
-			c, err := p.Inspect(ctx, "microlet-"+string(r)+"-1")
-			if err == nil && c.State.Health.Status != "healthy" {
-				err = errors.New(c.State.Health.Status)
-			}
-			return err
-		})
+		p.awaitHealth(t, r, "healthy")
 	}
 	p.unchanged(t, before)
 	p.testReadiness(t)
