@@ -60,6 +60,7 @@ test: ## unit tests, each service alone, and the short end-to-end scenarios, som
 	@$(STAGE) 'link checker' env GOWORK=off $(GO) -C compose/tools/links test -race .
 	@$(STAGE) 'screens tool' env GOWORK=off $(GO) -C compose/tools/screens test .
 	@$(STAGE) 'release tool' env GOWORK=off $(GO) -C compose/tools/release test -race .
+	@$(STAGE) 'packages tool' env GOWORK=off $(GO) -C compose/tools/packages test -race .
 	@$(STAGE) 'short end to end' $(E2E) -timeout 20m $(SCENARIOS)/...
 	@$(STAGE) 'shortest on a machine' $(E2E) -timeout 10m -tags machine -run '$(SHORTEST_ON_MACHINE)' $(SCENARIOS)/machine
 
@@ -170,6 +171,24 @@ RELEASE_DIR ?= bin/release
 .PHONY: release
 release: ## archives for amd64 and arm64 with checksums and bills of materials: VERSION= RELEASE_DIR=bin/release
 	@$(STAGE) 'release $(VERSION)' scripts/release '$(VERSION)' '$(RELEASE_DIR)'
+
+# Where packages writes.
+PACKAGES_DIR ?= bin/packages
+
+.PHONY: packages
+packages: ## a deb and an rpm for amd64 and arm64, with checksums: VERSION= PACKAGES_DIR=bin/packages
+	@$(STAGE) 'packages $(VERSION)' scripts/packages '$(VERSION)' '$(PACKAGES_DIR)'
+
+# Below which folder install installs; empty is this machine.
+DESTDIR ?=
+
+.PHONY: install
+install: build cli-files ## the program, units, users, manual pages and completions: DESTDIR=
+	scripts/install bin/microlet bin/share '$(DESTDIR)'
+
+.PHONY: uninstall
+uninstall: build cli-files ## remove what install installed: DESTDIR=
+	scripts/uninstall bin/microlet bin/share '$(DESTDIR)'
 
 $(TOOLS)/govulncheck: compose/tools/release/go.sum
 	mkdir -p $(TOOLS)
