@@ -63,8 +63,9 @@ func Run(ctx context.Context, cfg Config) (err error) {
 }
 
 // Prepare makes all that services need which something else starts, such as units or containers of their own, and ends:
-// the runtime folder, keys, configuration, copies of credentials, state folders. What runs already goes on running. It
-// refuses a runtime folder that "microlet up" supervises. The copies of credentials are as old as the last call.
+// the runtime folder, keys, configuration, command lines, copies of credentials, state folders. What runs already goes
+// on running. It refuses a runtime folder that "microlet up" supervises. The copies of credentials are as old as the
+// last call.
 func Prepare(ctx context.Context, cfg Config) (err error) {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -82,6 +83,9 @@ func Prepare(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	if _, err := cfg.writeResolved(); err != nil {
+		return err
+	}
+	if err := cfg.writeArguments(); err != nil {
 		return err
 	}
 	raiseInotify(inotifyInstances, slog.Default())
