@@ -1,0 +1,72 @@
+package up
+
+import (
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/coreos/go-systemd/v22/unit"
+
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/microlet/internal/catalog"
+)
+
+// unitOptions are the values of each option of a unit file, in the order of the file.
+func unitOptions(t *testing.T, name string) map[string][]string {
+	t.Helper()
+	f, err := os.Open("../../../../deploy/systemd/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	options, err := unit.DeserializeOptions(f)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	all := map[string][]string{}
+	for _, o := range options {
+		all[o.Name] = append(all[o.Name], o.Value)
+	}
+	return all
+}
+
+// TestUnits: the unit of each service gives it what "microlet up" would: its user, its groups, its capabilities and
+// its niceness.
+func TestUnits(t *testing.T) {
+	target := strings.Join(unitOptions(t, "microlet.target")["Wants"], " ")
+	for _, s := range catalog.Services() {
+		name := "microlet-" + string(s.Role) + ".service"
+		if !slices.Contains(strings.Fields(target), name) {
+			t.Errorf("microlet.target does not want %s", name)
+		}
+		id, err := role.Get(s.Role)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]string{
+			"ExecStart":       "/usr/bin/microlet " + string(s.Role) + " $MICROLET_ARGS",
+			"EnvironmentFile": "/run/microlet/config/" + string(s.Role) + ".env",
+			"Slice":           "system-microlet.slice", "Restart": "always", "Type": "notify",
+		}
+		if id.UID != 0 {
+			want["User"], want["Group"] = "microlet-"+string(s.Role), "microlet"
+			want["CapabilityBoundingSet"] = strings.Join(id.Capabilities, " ")
+			want["AmbientCapabilities"] = strings.Join(id.Capabilities, " ")
+			want["NoNewPrivileges"] = "yes"
+		}
+		if s.Nice != 0 {
+			want["Nice"] = strconv.Itoa(s.Nice)
+		}
+		if limit := memoryLimit(s); limit != 0 {
+			want["MemoryMax"] = strconv.FormatInt(limit>>20, 10) + "M"
+		}
+		has := unitOptions(t, name)
+		for option, value := range want {
+			if got := strings.Join(has[option], " "); got != value {
+				t.Errorf("%s has %s=%s, want %q", name, option, got, value)
+			}
+		}
+	}
+}
