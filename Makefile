@@ -179,6 +179,15 @@ PACKAGES_DIR ?= bin/packages
 packages: ## a deb and an rpm for amd64 and arm64, with checksums: VERSION= PACKAGES_DIR=bin/packages
 	@$(STAGE) 'packages $(VERSION)' scripts/packages '$(VERSION)' '$(PACKAGES_DIR)'
 
+# The architecture of the machine that tests.
+ARCHITECTURE := $(shell $(GO) env GOARCH)
+
+.PHONY: packages-test
+packages-test: build ## install and remove the deb in a clean Debian, seconds; first the disk of the machine and the deb
+	@$(STAGE) 'rig programs and disk' $(RIG) build --with machine
+	@$(STAGE) 'packages' env ARCHITECTURES=$(ARCHITECTURE) scripts/packages '$(VERSION)' bin/packages-test
+	@$(STAGE) 'packages test' scripts/packages-test bin/packages-test/*_$(ARCHITECTURE).deb '$(CACHE)'
+
 # Below which folder install installs; empty is this machine.
 DESTDIR ?=
 
