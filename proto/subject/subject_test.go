@@ -84,6 +84,19 @@ func TestOwnersOfKeys(t *testing.T) {
 	}
 }
 
+func TestValidToken(t *testing.T) {
+	for s, valid := range map[string]bool{
+		"": false, "_epoch": false, "-a": false, "a.b": false, "*": false, ">": false, "a b": false, "é": false,
+		"a/b": false, "a": true, "Z": true, "0": true, "3f2c-11": true, "a_b": true, "a\n": false, "a\x00": false,
+		"a`": false, "a@": false, "a[": false, "a{": false, "a:": false,
+		strings.Repeat("x", 253): true, strings.Repeat("x", 254): false,
+	} {
+		if err := ValidToken(s); (err == nil) != valid {
+			t.Errorf("ValidToken(%q) = %v, want valid %t", s, err, valid)
+		}
+	}
+}
+
 func FuzzTokensStayTokens(f *testing.F) {
 	for _, s := range []string{"", "a", "_epoch", "a.b", "*", ">", "a b", "3f2c-11", "é", strings.Repeat("x", 254)} {
 		f.Add(s)

@@ -36,11 +36,11 @@ const (
 )
 
 // scheme names the kinds that Events are about.
-var scheme = func() *runtime.Scheme {
+var scheme = sync.OnceValue(func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	utilruntime.Must(corev1.AddToScheme(s))
 	return s
-}()
+})
 
 // storer is the part of the bus that a Recorder needs.
 type storer interface {
@@ -127,7 +127,7 @@ func (r *Recorder) AnnotatedEventf(object runtime.Object, annotations map[string
 
 func (r *Recorder) record(object runtime.Object, annotations map[string]string, eventtype, reason, message string) {
 	r.recorded.Inc()
-	ref, err := reference.GetReference(scheme, object)
+	ref, err := reference.GetReference(scheme(), object)
 	if err != nil {
 		r.malformed(fmt.Errorf("what the event is about: %w", err), reason, message)
 		return

@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -54,7 +55,11 @@ func Read(r io.Reader) ([]byte, error) {
 	return data, nil
 }
 
-var lenient, strict = serializer(false), serializer(true)
+// lenient and strict are made at the first use, since every process of the node has this package.
+var (
+	lenient = sync.OnceValue(func() runtime.Decoder { return serializer(false) })
+	strict  = sync.OnceValue(func() runtime.Decoder { return serializer(true) })
+)
 
 func serializer(strict bool) runtime.Decoder {
 	scheme := runtime.NewScheme()
@@ -108,9 +113,9 @@ func decode(data []byte, from Origin) (runtime.Object, error) {
 	if err != nil {
 		return nil, fmt.Errorf("neither YAML nor JSON: %w", err)
 	}
-	decoder := lenient
+	decoder := lenient()
 	if from.Strict {
-		decoder = strict
+		decoder = strict()
 	}
 	obj, kind, err := decoder.Decode(text, nil, nil)
 	switch {

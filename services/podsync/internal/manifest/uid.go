@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"reflect"
 	"strings"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -33,7 +34,7 @@ const versioned, internal = "v1.", "core."
 
 // coreTypes are the names of the types of core/v1 that a pod is made of. The package of metadata has the same name in
 // a dump, so the names show which type is which.
-var coreTypes = typeNames(reflect.TypeFor[v1.Pod]())
+var coreTypes = sync.OnceValue(func() map[string]bool { return typeNames(reflect.TypeFor[v1.Pod]()) })
 
 // internalDump is the dump of a pod as the kubelet makes it. The kubelet dumps its internal type, which has the same
 // fields in the same order, and another package name; the dump shows types by name and strings without quotes. So
@@ -42,7 +43,7 @@ var coreTypes = typeNames(reflect.TypeFor[v1.Pod]())
 func internalDump(p *v1.Pod) string {
 	p = p.DeepCopy()
 	markText(reflect.ValueOf(p).Elem())
-	text := dump.ForHash(p)
+	text, names := dump.ForHash(p), coreTypes()
 	var out strings.Builder
 	out.Grow(len(text))
 	for {
@@ -56,7 +57,7 @@ func internalDump(p *v1.Pod) string {
 		case strings.HasPrefix(after, mark):
 			out.WriteString(versioned)
 			text = after[len(mark):]
-		case end > 0 && coreTypes[after[:end]]:
+		case end > 0 && names[after[:end]]:
 			out.WriteString(internal)
 		default:
 			out.WriteString(versioned)
