@@ -30,11 +30,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	s, err := service.New(cfg.Service, role.NodeAPI)
-	if err != nil {
-		return err
-	}
-	gateway, err := s.DialCRI()
+	s, gateway, err := service.NewWithCRI(cfg.Service, role.NodeAPI)
 	if err != nil {
 		return err
 	}

@@ -27,11 +27,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	s, err := service.New(cfg.Service, role.PLEG)
-	if err != nil {
-		return err
-	}
-	runtime, err := s.DialCRI()
+	s, runtime, err := service.NewWithCRI(cfg.Service, role.PLEG)
 	if err != nil {
 		return err
 	}

@@ -188,6 +188,17 @@ func (s *Service) Dial(_ context.Context, to role.Role) (*grpc.ClientConn, error
 	return s.dial(s.Config.Socket(to), to)
 }
 
+// NewWithCRI makes the service of a role as New does, and a connection to the role's share of the CRI, which the
+// caller closes.
+func NewWithCRI(cfg Config, r role.Role) (*Service, *grpc.ClientConn, error) {
+	s, err := New(cfg, r)
+	if err != nil {
+		return nil, nil, err
+	}
+	conn, err := s.DialCRI()
+	return s, conn, err
+}
+
 // DialCRI returns a connection to this role's share of the CRI, which podsync serves.
 func (s *Service) DialCRI() (*grpc.ClientConn, error) {
 	return s.dial(s.Config.CRISocket(s.Role), role.Podsync)
