@@ -42,10 +42,7 @@ func (c *Config) Validate() error {
 	if c.Kubelet == nil {
 		return errors.New("evictor has no kubelet configuration: give the kubelet's flags or --resolved-config")
 	}
-	errs := []error{c.Service.Validate()}
-	if c.Service.NodeName == "" {
-		errs = append(errs, errors.New("node-name is empty: give the name of the Node"))
-	}
+	errs := []error{c.Service.ValidateOnNode()}
 	if c.Period < 0 {
 		errs = append(errs, fmt.Errorf("period is %v: give a positive one, or 0 for the default", c.Period))
 	}

@@ -54,10 +54,7 @@ func (c *Config) Validate() error {
 	if c.Kubelet == nil {
 		return errors.New("imagegc has no kubelet configuration: give the kubelet's flags or --resolved-config")
 	}
-	errs := []error{c.Service.Validate()}
-	if c.Service.NodeName == "" {
-		errs = append(errs, errors.New("node-name is empty: give the name of the Node"))
-	}
+	errs := []error{c.Service.ValidateOnNode()}
 	if !filepath.IsAbs(c.StateDir) || filepath.Clean(c.StateDir) != c.StateDir || c.StateDir == "/" {
 		errs = append(errs, fmt.Errorf("imagegc-state-dir is %q: give an absolute path without \"..\"", c.StateDir))
 	}

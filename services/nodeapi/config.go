@@ -77,10 +77,7 @@ func (c *Config) Validate() error {
 	if c.Kubelet == nil {
 		return errors.New("nodeapi has no kubelet configuration: give the kubelet's flags or --resolved-config")
 	}
-	errs := []error{c.Service.Validate()}
-	if c.Service.NodeName == "" {
-		errs = append(errs, errors.New("node-name is empty: give the name of the Node"))
-	}
+	errs := []error{c.Service.ValidateOnNode()}
 	for name, n := range map[string]int{
 		"api-max-connections":     c.MaxConnections,
 		"api-max-requests":        c.MaxRequests,

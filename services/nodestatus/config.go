@@ -37,10 +37,7 @@ func (c *Config) Validate() error {
 	if c.Kubelet == nil {
 		return errors.New("nodestatus has no kubelet configuration: give the kubelet's flags or --resolved-config")
 	}
-	errs := []error{c.Service.Validate()}
-	if c.Service.NodeName == "" {
-		errs = append(errs, errors.New("node-name is empty: give the name of the Node"))
-	}
+	errs := []error{c.Service.ValidateOnNode()}
 	if c.RequestTimeout <= 0 {
 		errs = append(errs, fmt.Errorf("request timeout is %v: give a positive one", c.RequestTimeout))
 	}

@@ -51,10 +51,7 @@ func (c *Config) Validate() error {
 	if c.Kubelet == nil {
 		return errors.New("prober has no kubelet configuration: give the kubelet's flags or --resolved-config")
 	}
-	errs := []error{c.Service.Validate()}
-	if c.Service.NodeName == "" {
-		errs = append(errs, errors.New("node-name is empty: give the name of the Node"))
-	}
+	errs := []error{c.Service.ValidateOnNode()}
 	if c.PluginDir != "" && !filepath.IsAbs(c.PluginDir) {
 		errs = append(errs, fmt.Errorf("probe-plugin-dir is %q: give an absolute path", c.PluginDir))
 	}

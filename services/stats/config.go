@@ -64,10 +64,7 @@ func (c *Config) Validate() error {
 	if c.Kubelet == nil {
 		return errors.New("stats has no kubelet configuration: give the kubelet's flags or --resolved-config")
 	}
-	errs := []error{c.Service.Validate()}
-	if c.Service.NodeName == "" {
-		errs = append(errs, errors.New("node-name is empty: give the name of the Node"))
-	}
+	errs := []error{c.Service.ValidateOnNode()}
 	if _, err := c.MemoryBytes(); err != nil {
 		errs = append(errs, err)
 	}

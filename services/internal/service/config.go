@@ -107,6 +107,15 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
+// ValidateOnNode is Validate for a service that must know the name of its Node.
+func (c *Config) ValidateOnNode() error {
+	err := c.Validate()
+	if c.NodeName == "" {
+		err = errors.Join(err, errors.New("node-name is empty: give the name of the Node"))
+	}
+	return err
+}
+
 func (c *Config) complete() {
 	d := DefaultConfig()
 	if c.RuntimeDir == "" {

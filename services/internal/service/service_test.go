@@ -340,6 +340,24 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
+func TestTheNameOfTheNodeIsNeeded(t *testing.T) {
+	cfg := DefaultConfig()
+	if err := cfg.Validate(); err != nil {
+		t.Errorf("a service that needs no Node: %v", err)
+	}
+	if err := cfg.ValidateOnNode(); err == nil || !strings.Contains(err.Error(), "node-name is empty") {
+		t.Errorf("a service that needs one: %v", err)
+	}
+	cfg.NodeName = "node-1"
+	if err := cfg.ValidateOnNode(); err != nil {
+		t.Errorf("with a name: %v", err)
+	}
+	cfg.RuntimeDir = "run"
+	if err := cfg.ValidateOnNode(); err == nil || !strings.Contains(err.Error(), "runtime-dir") {
+		t.Errorf("what else is wrong is not said: %v", err)
+	}
+}
+
 func TestCommandPrintsHelpAndRefuses(t *testing.T) {
 	cmd := Definition{Role: role.PLEG, Short: "turn"}.Command()
 	var out bytes.Buffer
