@@ -13,12 +13,12 @@ import (
 	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/fsusage"
 	"github.com/microlet/microlet/services/internal/peer"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/stats/internal/cachedvalue"
 	"github.com/microlet/microlet/services/stats/internal/cgroupstats"
 	"github.com/microlet/microlet/services/stats/internal/cri"
-	"github.com/microlet/microlet/services/stats/internal/filesystem"
 	"github.com/microlet/microlet/services/stats/internal/pods"
 	"github.com/microlet/microlet/services/stats/internal/readerrors"
 	"github.com/microlet/microlet/services/stats/internal/server"
@@ -62,7 +62,7 @@ func Run(ctx context.Context, cfg Config) error {
 	statsv1.RegisterStatsServiceServer(s.GRPC, server.New(server.Options{
 		NodeName: cfg.Service.NodeName, Began: time.Now(), Age: cfg.Kubelet.Node.HousekeepingInterval.Duration,
 		Cgroups: cgroups, Usage: usage, Created: created, PodStats: podStats, Metrics: metrics, Pods: all,
-		Filesystems: &filesystem.Prober{}, Folders: folders, Log: s.Log,
+		Filesystems: &fsusage.Prober{}, Folders: folders, Log: s.Log,
 	}))
 	for _, method := range []string{
 		statsv1.StatsService_Summary_FullMethodName, statsv1.StatsService_Page_FullMethodName,

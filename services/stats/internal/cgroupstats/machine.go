@@ -10,6 +10,7 @@ import (
 	"github.com/google/cadvisor/lib/model"
 	"github.com/google/cadvisor/lib/utils/sysfs"
 
+	"github.com/microlet/microlet/services/internal/fsusage"
 	"github.com/microlet/microlet/services/stats/internal/filesystem"
 )
 
@@ -28,7 +29,7 @@ func readMachine(mounted []mounted) (*model.MachineInfo, error) {
 // mounted is a file system of the node and what it has.
 type mounted struct {
 	filesystem.Partition
-	filesystem.Usage
+	fsusage.Usage
 }
 
 // ownFilesystems gives the library the file systems that were asked here: its own reader waits for each of them.

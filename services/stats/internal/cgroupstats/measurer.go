@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"github.com/microlet/microlet/services/stats/internal/filesystem"
+	"github.com/microlet/microlet/services/internal/fsusage"
 	"github.com/microlet/microlet/services/stats/internal/pods"
 	"github.com/microlet/microlet/services/stats/internal/readerrors"
 )
@@ -50,7 +50,7 @@ type Options struct {
 type Measurer struct {
 	o       Options
 	book    *readerrors.Recorder
-	prober  *filesystem.Prober
+	prober  *fsusage.Prober
 	proc    *proc
 	mounted map[string]string
 
@@ -67,7 +67,7 @@ func New(o Options) (*Measurer, error) {
 		return nil, err
 	}
 	m := &Measurer{
-		o: o, book: o.Book, prober: &filesystem.Prober{}, proc: newProc("/proc"), mounted: mounted,
+		o: o, book: o.Book, prober: &fsusage.Prober{}, proc: newProc("/proc"), mounted: mounted,
 		tracked: map[string]*tracked{},
 	}
 	m.boot = m.proc.bootTime()

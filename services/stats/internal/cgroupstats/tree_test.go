@@ -17,8 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
+	"github.com/microlet/microlet/services/internal/fsusage"
 	"github.com/microlet/microlet/services/internal/testing/golden"
-	"github.com/microlet/microlet/services/stats/internal/filesystem"
 	"github.com/microlet/microlet/services/stats/internal/pods"
 	"github.com/microlet/microlet/services/stats/internal/readerrors"
 )
@@ -96,7 +96,7 @@ func onTree(t *testing.T, mounted map[string]string) (*Measurer, *prometheus.Reg
 	pod := &pods.Pod{UID: "u", Namespace: "ns", Name: "p", SandboxID: id2,
 		Containers: []pods.Container{{Name: "main", ID: id1, Running: true}}}
 	m := &Measurer{
-		book: readerrors.NewRecorder(slog.New(slog.DiscardHandler), registry), prober: &filesystem.Prober{},
+		book: readerrors.NewRecorder(slog.New(slog.DiscardHandler), registry), prober: &fsusage.Prober{},
 		proc: &proc{at: t.TempDir()}, mounted: mounted, tracked: map[string]*tracked{},
 		machine: &model.MachineInfo{NumCores: 2, MemoryCapacity: 1 << 30}, machineAt: time.Now(),
 		o: Options{Pods: func() map[string]*pods.Pod { return map[string]*pods.Pod{"u": pod} }},

@@ -1,124 +1,18 @@
-// Package filesystem measures the node's file systems.
+// Package filesystem lists the node's file systems, with what its disks have read and written.
 //
-// cAdvisor's own reader asks every file system for its figures each time and lets a thread hang for each call that does
-// not return. Here at most one call a path is under way, nobody waits longer than a second for it, and file systems of
-// the network are never asked: a process with a thread that hangs in one may not end even when it is killed.
+// File systems of the network are left out, so that nobody asks them: a process with a thread that hangs in one may not
+// end even when it is killed.
 package filesystem
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/moby/sys/mountinfo"
-	"golang.org/x/sys/unix"
 )
-
-const (
-	// patience is how long one file system may take to answer.
-	patience = time.Second
-	// maxPaths bounds the paths of which a call may be under way at one time.
-	maxPaths = 64
-)
-
-// errHangs is the error of a file system that has not answered yet.
-var errHangs = errors.New("the file system does not answer")
-
-// Usage is what a file system has and has left.
-type Usage struct {
-	// Time is when it was asked.
-	Time time.Time
-	// Capacity, Free and Available are bytes; Available is what users other than root may still take.
-	Capacity, Free, Available uint64
-	// Inodes and InodesFree are 0 where the file system has no such numbers.
-	Inodes, InodesFree uint64
-}
-
-// Prober asks file systems. The zero value is ready. It is safe for concurrent use.
-type Prober struct {
-	mu    sync.Mutex
-	calls map[string]*call
-
-	statfs func(path string, to *unix.Statfs_t) error // nil: the system's
-}
-
-type call struct {
-	began time.Time
-	done  chan struct{}
-	usage Usage
-	err   error
-}
-
-// Usage asks the file system that path lies on. It waits until a call has taken patience, which an earlier caller may
-// have begun; the error then is that the file system does not answer. One that hangs costs that time only once.
-func (p *Prober) Usage(ctx context.Context, path string) (Usage, error) {
-	c, err := p.begin(path)
-	if err != nil {
-		return Usage{}, err
-	}
-	ctx, cancel := context.WithDeadline(ctx, c.began.Add(patience))
-	defer cancel()
-	select {
-	case <-c.done:
-		return c.usage, c.err
-	case <-ctx.Done():
-		return Usage{}, fmt.Errorf("ask the file system of %s: %w", path, errHangs)
-	}
-}
-
-// begin returns the call for the path that is under way, or a new one.
-func (p *Prober) begin(path string) (*call, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if c := p.calls[path]; c != nil {
-		return c, nil
-	}
-	if len(p.calls) >= maxPaths {
-		return nil, fmt.Errorf("ask the file system of %s: %d others do not answer", path, len(p.calls))
-	}
-	if p.calls == nil {
-		p.calls = map[string]*call{}
-	}
-	c := &call{began: time.Now(), done: make(chan struct{})}
-	p.calls[path] = c
-	// Nobody waits for its end: a file system that hangs hangs alone, and this one thread with it.
-	go func() {
-		c.usage, c.err = p.ask(path)
-		p.mu.Lock()
-		delete(p.calls, path)
-		p.mu.Unlock()
-		close(c.done)
-	}()
-	return c, nil
-}
-
-func (p *Prober) ask(path string) (Usage, error) {
-	statfs := unix.Statfs
-	if p.statfs != nil {
-		statfs = p.statfs
-	}
-	var s unix.Statfs_t
-	for {
-		err := statfs(path, &s)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, unix.EINTR) {
-			return Usage{}, fmt.Errorf("ask the file system of %s: %w", path, err)
-		}
-	}
-	unit := uint64(max(s.Frsize, 0))
-	return Usage{
-		Time: time.Now(), Capacity: unit * s.Blocks, Free: unit * s.Bfree, Available: unit * s.Bavail,
-		Inodes: s.Files, InodesFree: s.Ffree,
-	}, nil
-}
 
 // Partition is a mounted file system of the node itself.
 type Partition struct {
@@ -129,7 +23,7 @@ type Partition struct {
 	Major, Minor int
 }
 
-// local are the file systems that are asked: those of the machine's own disks and memory that cAdvisor knows.
+// local are the file systems that are listed: those of the machine's own disks and memory that cAdvisor knows.
 func local(fsType string) bool {
 	switch fsType {
 	case "xfs", "btrfs", "zfs", "tmpfs", "overlay", "squashfs", "f2fs", "jfs", "reiserfs", "hfs", "hfsplus", "ntfs",

@@ -1,80 +1,12 @@
 package filesystem
 
 import (
-	"errors"
-	"os"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/moby/sys/mountinfo"
-	"golang.org/x/sys/unix"
 )
-
-func TestUsageOfThisMachine(t *testing.T) {
-	var p Prober
-	u, err := p.Usage(t.Context(), t.TempDir())
-	if err != nil || u.Capacity == 0 || u.Available > u.Free || u.Free > u.Capacity || time.Since(u.Time) > time.Minute {
-		t.Errorf("the file system of a folder has %+v, %v", u, err)
-	}
-	if _, err := p.Usage(t.Context(), "/no/such/folder"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a folder that is not there has %v", err)
-	}
-	if len(p.calls) != 0 {
-		t.Errorf("calls are left: %v", p.calls)
-	}
-}
-
-// One file system that hangs costs its readers a second each and one thread in all, and the others nothing.
-func TestAFileSystemThatHangs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		release := make(chan struct{})
-		var calls atomic.Int32
-		p := Prober{statfs: func(path string, s *unix.Statfs_t) error {
-			if path == "/nfs" {
-				calls.Add(1)
-				<-release
-			}
-			s.Frsize, s.Blocks = 4096, 10
-			return nil
-		}}
-		for _, want := range []time.Duration{patience, 0, 0} { // who asks later does not wait for it again
-			began := time.Now()
-			if _, err := p.Usage(t.Context(), "/nfs"); !errors.Is(err, errHangs) || time.Since(began) != want {
-				t.Errorf("it answers %v after %s, want after %s", err, time.Since(began), want)
-			}
-			if u, err := p.Usage(t.Context(), "/"); err != nil || u.Capacity != 40960 {
-				t.Errorf("another answers %+v, %v", u, err)
-			}
-		}
-		if n := calls.Load(); n != 1 {
-			t.Errorf("%d calls hang", n)
-		}
-		close(release)
-		synctest.Wait()
-		if u, err := p.Usage(t.Context(), "/nfs"); err != nil || u.Capacity != 40960 {
-			t.Errorf("when it is back it answers %+v, %v", u, err)
-		}
-	})
-}
-
-func TestFileSystemsThatHangAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		release := make(chan struct{})
-		p := Prober{statfs: func(string, *unix.Statfs_t) error { <-release; return nil }}
-		var last error
-		for i := range maxPaths + 1 {
-			_, last = p.begin("/" + strings.Repeat("x", i))
-		}
-		if last == nil || !strings.Contains(last.Error(), "64 others do not answer") {
-			t.Errorf("one more is %v", last)
-		}
-		close(release)
-	})
-}
 
 func TestPartitions(t *testing.T) {
 	mounts := []*mountinfo.Info{

@@ -16,12 +16,12 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
+	"github.com/microlet/microlet/services/internal/fsusage"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/stats/internal/cachedvalue"
 	"github.com/microlet/microlet/services/stats/internal/cgroupstats"
 	"github.com/microlet/microlet/services/stats/internal/cri"
 	"github.com/microlet/microlet/services/stats/internal/exposition"
-	"github.com/microlet/microlet/services/stats/internal/filesystem"
 	"github.com/microlet/microlet/services/stats/internal/pods"
 	"github.com/microlet/microlet/services/stats/internal/summary"
 )
@@ -51,7 +51,7 @@ type Options struct {
 	// Pods returns those that podsync has published, by their UID. Only PodStats needs it.
 	Pods func() map[string]*pods.Pod
 	// Filesystems are asked for what layers and images lie on.
-	Filesystems *filesystem.Prober
+	Filesystems *fsusage.Prober
 	// Folders report what volumes and logs take; nil reports nothing.
 	Folders summary.Folders
 	Log     *slog.Logger
@@ -228,8 +228,8 @@ func missing(created cri.Created, ids []string) []string {
 }
 
 // filesystems asks the file systems that layers and images lie on.
-func (s *Server) filesystems(ctx context.Context, u *cri.Usage) map[string]filesystem.Usage {
-	all := map[string]filesystem.Usage{}
+func (s *Server) filesystems(ctx context.Context, u *cri.Usage) map[string]fsusage.Usage {
+	all := map[string]fsusage.Usage{}
 	ask := func(path string) {
 		if _, done := all[path]; done || path == "" {
 			return
@@ -237,7 +237,7 @@ func (s *Server) filesystems(ctx context.Context, u *cri.Usage) map[string]files
 		usage, err := s.o.Filesystems.Usage(ctx, path)
 		if err != nil {
 			s.o.Log.Debug("a file system of the runtime's does not answer", logkey.Path, path, logkey.Err, err)
-			usage = filesystem.Usage{}
+			usage = fsusage.Usage{}
 		}
 		all[path] = usage
 	}

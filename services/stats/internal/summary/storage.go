@@ -8,9 +8,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"github.com/microlet/microlet/services/internal/fsusage"
 	"github.com/microlet/microlet/services/stats/internal/cgroupstats"
 	"github.com/microlet/microlet/services/stats/internal/cri"
-	"github.com/microlet/microlet/services/stats/internal/filesystem"
 )
 
 // rootFs is the file system of the kubelet's root folder.
@@ -26,7 +26,7 @@ func (b *builder) rootFs() *statsapi.FsStats {
 }
 
 // onFs is what the file system has; nil is one that did not answer.
-func onFs(u *filesystem.Usage) *statsapi.FsStats {
+func onFs(u *fsusage.Usage) *statsapi.FsStats {
 	if u == nil {
 		return &statsapi.FsStats{}
 	}

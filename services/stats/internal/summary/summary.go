@@ -13,9 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"github.com/microlet/microlet/services/internal/fsusage"
 	"github.com/microlet/microlet/services/stats/internal/cgroupstats"
 	"github.com/microlet/microlet/services/stats/internal/cri"
-	"github.com/microlet/microlet/services/stats/internal/filesystem"
 	"github.com/microlet/microlet/services/stats/internal/pods"
 )
 
@@ -60,7 +60,7 @@ type Input struct {
 	// Usage is nil if the runtime has not reported.
 	Usage *cri.Usage
 	// Filesystems are those that layers and images lie on, by their mount points.
-	Filesystems map[string]filesystem.Usage
+	Filesystems map[string]fsusage.Usage
 	// Folders is nil if none are measured.
 	Folders Folders
 }

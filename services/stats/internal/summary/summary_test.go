@@ -11,10 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"github.com/microlet/microlet/services/internal/fsusage"
 	"github.com/microlet/microlet/services/internal/testing/golden"
 	"github.com/microlet/microlet/services/stats/internal/cgroupstats"
 	"github.com/microlet/microlet/services/stats/internal/cri"
-	"github.com/microlet/microlet/services/stats/internal/filesystem"
 	"github.com/microlet/microlet/services/stats/internal/pods"
 )
 
@@ -93,7 +93,7 @@ func input() Input {
 			Machine: &model.MachineInfo{HugePages: []model.HugePagesInfo{{PageSize: 2048, NumPages: 4}}},
 			System: map[string]*cgroupstats.Cgroup{"pods": all,
 				"kubelet": cgroup("/agent", cgroupstats.Slice, 800, math.MaxUint64)},
-			RootFs: &filesystem.Usage{Time: now, Capacity: 1000, Free: 400, Available: 300, Inodes: 90, InodesFree: 80},
+			RootFs: &fsusage.Usage{Time: now, Capacity: 1000, Free: 400, Available: 300, Inodes: 90, InodesFree: 80},
 			Tasks:  cgroupstats.Tasks{Time: now, Limit: &limit, Running: &tasks},
 		},
 		Usage: &cri.Usage{
@@ -103,7 +103,7 @@ func input() Input {
 			},
 			Images: &cri.Layer{Time: now, Mountpoint: "/images", Used: &used},
 		},
-		Filesystems: map[string]filesystem.Usage{"/images": {Time: now, Capacity: 7000, Available: 6000, Inodes: 70,
+		Filesystems: map[string]fsusage.Usage{"/images": {Time: now, Capacity: 7000, Available: 6000, Inodes: 70,
 			InodesFree: 60}},
 		Folders: folders{},
 	}
@@ -136,7 +136,7 @@ func TestNothingIsNegative(t *testing.T) {
 	for _, c := range in.Snapshot.Cgroups[:7] {
 		c.Spec.Memory.Limit, c.Spec.Memory.SwapLimit = 1, 1
 	}
-	in.Snapshot.RootFs = &filesystem.Usage{Time: now, Capacity: 1, Free: 5, Available: 9, Inodes: 1, InodesFree: 7}
+	in.Snapshot.RootFs = &fsusage.Usage{Time: now, Capacity: 1, Free: 5, Available: 9, Inodes: 1, InodesFree: 7}
 	text, err := json.Marshal(Build(in))
 	if err != nil {
 		t.Fatal(err)
