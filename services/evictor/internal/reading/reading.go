@@ -13,6 +13,7 @@ import (
 
 	"github.com/microlet/microlet/services/evictor/internal/signal"
 	"github.com/microlet/microlet/services/evictor/internal/threshold"
+	"github.com/microlet/microlet/services/internal/fsusage"
 )
 
 // imagesPeriod is how old the runtime's account of its filesystems may be: it changes when the runtime is configured
@@ -42,7 +43,7 @@ type Options struct {
 // Reader reads signals. It is safe for concurrent use.
 type Reader struct {
 	o     Options
-	disks Disks
+	usage func(ctx context.Context, path string) (fsusage.Usage, error)
 
 	mu      sync.Mutex // held while the runtime is asked
 	runtime Filesystems
@@ -50,7 +51,10 @@ type Reader struct {
 }
 
 // New returns a Reader.
-func New(o Options) *Reader { return &Reader{o: o} }
+func New(o Options) *Reader {
+	filesystems := &fsusage.Prober{}
+	return &Reader{o: o, usage: filesystems.Usage}
+}
 
 // Result is what was read at one time.
 type Result struct {
@@ -112,7 +116,7 @@ func (r *Reader) memory(out *Result) {
 func (r *Reader) allDisks(ctx context.Context, out *Result) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	root, rootErr := r.disks.Read(ctx, r.o.RootDir)
+	root, rootErr := r.disk(ctx, r.o.RootDir)
 	out.disk(signal.NodeFsAvailable, signal.NodeFsInodesFree, root, rootErr)
 	if time.Since(r.asked) >= imagesPeriod || r.asked.IsZero() {
 		fs, err := r.o.Filesystems(ctx)
@@ -122,30 +126,30 @@ func (r *Reader) allDisks(ctx context.Context, out *Result) {
 		if err == nil {
 			r.runtime, r.asked = fs, time.Now()
 		} else if r.runtime == (Filesystems{}) {
-			out.disk(signal.ImageFsAvailable, signal.ImageFsInodesFree, Disk{}, err)
-			out.disk(signal.ContainerFsAvailable, signal.ContainerFsInodesFree, Disk{}, err)
+			out.disk(signal.ImageFsAvailable, signal.ImageFsInodesFree, disk{}, err)
+			out.disk(signal.ContainerFsAvailable, signal.ContainerFsInodesFree, disk{}, err)
 			return
 		}
 	}
-	images, imagesErr := r.disks.Read(ctx, r.runtime.Images)
+	images, imagesErr := r.disk(ctx, r.runtime.Images)
 	out.disk(signal.ImageFsAvailable, signal.ImageFsInodesFree, images, imagesErr)
-	containers, containersErr := r.disks.Read(ctx, r.runtime.Containers)
+	containers, containersErr := r.disk(ctx, r.runtime.Containers)
 	out.disk(signal.ContainerFsAvailable, signal.ContainerFsInodesFree, containers, containersErr)
 	if errors.Join(rootErr, imagesErr, containersErr) == nil {
 		out.LayoutKnown = true
 		out.Layout = threshold.Layout{
-			ImageFs:          images.Device != root.Device || images.Device != containers.Device,
-			SplitContainerFs: images.Device != containers.Device,
+			ImageFs:          images.device != root.device || images.device != containers.device,
+			SplitContainerFs: images.device != containers.device,
 		}
 	}
 }
 
-func (out *Result) disk(available, inodes signal.Signal, d Disk, err error) {
-	out.add(available, d.Available, d.Capacity, err)
-	if err == nil && d.Inodes == 0 {
+func (out *Result) disk(available, inodes signal.Signal, d disk, err error) {
+	out.add(available, d.available, d.capacity, err)
+	if err == nil && d.inodes == 0 {
 		return // the filesystem does not count them
 	}
-	out.add(inodes, d.InodesFree, d.Inodes, err)
+	out.add(inodes, d.inodesFree, d.inodes, err)
 }
 
 // add takes an observation over, unless it cannot be.

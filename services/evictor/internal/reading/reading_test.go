@@ -7,11 +7,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/microlet/microlet/services/evictor/internal/signal"
 	"github.com/microlet/microlet/services/evictor/internal/threshold"
+	"github.com/microlet/microlet/services/internal/fsusage"
 )
 
 func write(t *testing.T, dir string, files map[string]string) {
@@ -142,8 +141,8 @@ func TestTheLayoutIsOfDevices(t *testing.T) {
 	devices := map[string]uint64{}
 	r, dir := newReader(t)
 	r.o.Filesystems = func(context.Context) (Filesystems, error) { return Filesystems{"/i", "/c"}, nil }
-	r.disks.ask = func(path string) (Disk, error) {
-		return Disk{Device: devices[path], Capacity: 10, Available: 5}, nil
+	r.usage = func(_ context.Context, path string) (fsusage.Usage, error) {
+		return fsusage.Usage{DeviceID: devices[path], Capacity: 10, Available: 5}, nil
 	}
 	for want, of := range map[threshold.Layout][3]uint64{
 		{}: {1, 1, 1}, {ImageFs: true}: {1, 2, 2}, {ImageFs: true, SplitContainerFs: true}: {1, 2, 1},
@@ -158,19 +157,22 @@ func TestTheLayoutIsOfDevices(t *testing.T) {
 	}
 }
 
-func TestADiskThatHangsIsAskedOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		asked, release := 0, make(chan struct{})
-		d := Disks{ask: func(string) (Disk, error) { asked++; <-release; return Disk{Capacity: 7}, nil }}
-		for range 3 {
-			if _, err := d.Read(t.Context(), "/x"); !errors.Is(err, errHangs) {
-				t.Errorf("%v", err)
-			}
+func TestAFilesystemThatHangsIsNoObservation(t *testing.T) {
+	r, dir := newReader(t)
+	r.o.Filesystems = func(context.Context) (Filesystems, error) { return Filesystems{"/i", "/c"}, nil }
+	r.usage = func(_ context.Context, path string) (fsusage.Usage, error) {
+		if path != dir {
+			return fsusage.Usage{}, fsusage.ErrHangs
 		}
-		close(release)
-		time.Sleep(time.Second)
-		if got, err := d.Read(t.Context(), "/x"); err != nil || got.Capacity != 7 || asked != 2 {
-			t.Errorf("%+v, %v after %d calls", got, err, asked)
+		return fsusage.Usage{Capacity: 10, Available: 5}, nil
+	}
+	out := r.All(t.Context())
+	for _, s := range []signal.Signal{signal.ImageFsAvailable, signal.ContainerFsAvailable} {
+		if _, seen := out.Seen[s]; seen || !errors.Is(out.Failed[s], fsusage.ErrHangs) {
+			t.Errorf("%s is seen: %v, failed: %v", s, seen, out.Failed[s])
 		}
-	})
+	}
+	if _, seen := out.Seen[signal.NodeFsAvailable]; !seen || out.LayoutKnown {
+		t.Errorf("the other filesystem is seen: %v, the layout is known: %v", seen, out.LayoutKnown)
+	}
 }
