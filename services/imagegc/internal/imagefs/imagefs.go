@@ -7,14 +7,13 @@ package imagefs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
-	"sync"
 
 	"github.com/moby/sys/mountinfo"
-	"golang.org/x/sys/unix"
+
+	"github.com/microlet/microlet/services/internal/fsusage"
 )
 
 // Usage is what a file system has. The values are in bytes.
@@ -24,90 +23,37 @@ type Usage struct {
 	Available uint64
 }
 
-// Prober asks file systems. At most one call is under way, so that a file system that hangs costs one thread.
+// Prober asks file systems.
 type Prober struct {
 	mounts func(path string) ([]*mountinfo.Info, error)
-	statfs func(path string, to *unix.Statfs_t) error
-
-	mu   sync.Mutex
-	call *call
-}
-
-type call struct {
-	path  string
-	done  chan struct{}
-	usage Usage
-	err   error
+	usage  func(ctx context.Context, path string) (fsusage.Usage, error)
 }
 
 // New returns a prober of this node's file systems.
 func New() *Prober {
+	filesystems := &fsusage.Prober{}
 	return &Prober{
-		statfs: unix.Statfs,
+		usage: filesystems.Usage,
 		mounts: func(path string) ([]*mountinfo.Info, error) {
 			return mountinfo.GetMounts(mountinfo.ParentsFilter(path))
 		},
 	}
 }
 
-// Usage asks the file system that path lies on, for as long as ctx allows.
+// Usage asks the file system that path lies on, for a second at most.
 func (p *Prober) Usage(ctx context.Context, path string) (Usage, error) {
 	if !filepath.IsAbs(path) {
 		return Usage{}, fmt.Errorf("the runtime keeps its images in %q, which is no absolute path", path)
 	}
-	c, err := p.begin(path)
-	if err != nil {
-		return Usage{}, err
-	}
-	select {
-	case <-c.done:
-		return c.usage, c.err
-	case <-ctx.Done():
-		return Usage{}, fmt.Errorf("the file system of %s does not answer: %w", path, ctx.Err())
-	}
-}
-
-// begin returns the call for the path that is under way, or a new one.
-func (p *Prober) begin(path string) (*call, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.call != nil {
-		if p.call.path != path {
-			return nil, fmt.Errorf("the file system of %s does not answer", p.call.path)
-		}
-		return p.call, nil
-	}
-	c := &call{path: path, done: make(chan struct{})}
-	p.call = c
-	// Nobody waits for its end if the file system hangs.
-	go func() {
-		c.usage, c.err = p.ask(path)
-		p.mu.Lock()
-		p.call = nil
-		p.mu.Unlock()
-		close(c.done)
-	}()
-	return c, nil
-}
-
-func (p *Prober) ask(path string) (Usage, error) {
 	at, err := p.mountpoint(path)
 	if err != nil {
 		return Usage{}, err
 	}
-	var s unix.Statfs_t
-	for {
-		if err = p.statfs(at, &s); !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
+	u, err := p.usage(ctx, at)
 	if err != nil {
-		return Usage{}, fmt.Errorf("ask the file system at %s, which holds the images: %w", at, err)
+		return Usage{}, fmt.Errorf("images in %s: %w", path, err)
 	}
-	unit := uint64(max(s.Frsize, 0))
-	u := Usage{Capacity: unit * s.Blocks, Available: unit * s.Bavail}
-	u.Available = min(u.Available, u.Capacity)
-	return u, nil
+	return Usage{Capacity: u.Capacity, Available: min(u.Available, u.Capacity)}, nil
 }
 
 // mountpoint is where the file system of a path is mounted: the innermost mount above it, and of several at one point
