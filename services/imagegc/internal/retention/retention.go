@@ -9,11 +9,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
 	"os/exec"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -24,6 +21,7 @@ import (
 	retentionv1 "github.com/microlet/microlet/proto/microlet/imageretentionplugin/v1"
 	"github.com/microlet/microlet/services/imagegc/plugin"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/pluginfile"
 )
 
 const (
@@ -60,12 +58,12 @@ func (p *Plugin) Keep(ctx context.Context, images []*retentionv1.KeepRequest_Ima
 }
 
 func (p *Plugin) ask(ctx context.Context, images []*retentionv1.KeepRequest_Image) ([]string, error) {
-	if err := check(p.path); err != nil {
+	if err := pluginfile.Check(p.path); err != nil {
 		return nil, err
 	}
 	client := goplugin.NewClient(&goplugin.ClientConfig{
 		HandshakeConfig: plugin.Handshake, Plugins: goplugin.PluginSet{plugin.Name: &plugin.Bridge{}},
-		Cmd:              exec.Command(p.path), //nolint:gosec // the operator names it, and check has looked at it
+		Cmd:              exec.Command(p.path), //nolint:gosec // the operator names it, and Check has looked at it
 		AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC},
 		SkipHostEnv:      true, AutoMTLS: true, StartTimeout: startTimeout,
 		Logger: hclog.New(&hclog.LoggerOptions{Level: hclog.Info, Output: &logWriter{p.log}}),
@@ -94,23 +92,6 @@ func (p *Plugin) ask(ctx context.Context, images []*retentionv1.KeepRequest_Imag
 		return nil, errors.New(status.Convert(err).Message())
 	}
 	return answer.GetIds(), nil
-}
-
-// check reports why a file is not run: it must be a program of root's that nobody else may write.
-func check(path string) error {
-	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return errors.New("it is not installed on this node")
-	}
-	if err != nil {
-		return err
-	}
-	owner, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 || info.Mode().Perm()&0o022 != 0 ||
-		owner.Uid != 0 {
-		return errors.New("it is not run: its file must be a program of root's that nobody else may write")
-	}
-	return nil
 }
 
 // logWriter gives what the plugin writes to its standard error to imagegc's log.

@@ -8,16 +8,12 @@ package pluginhost
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -28,6 +24,7 @@ import (
 
 	probepluginv1 "github.com/microlet/microlet/proto/microlet/probeplugin/v1"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/pluginfile"
 	"github.com/microlet/microlet/services/prober/internal/probe"
 	"github.com/microlet/microlet/services/prober/plugin"
 )
@@ -112,19 +109,8 @@ func (h *Host) find(plugin string) (string, error) {
 		return "", fmt.Errorf("probe plugin %q: a plugin's name is of lower case letters, digits and dashes", plugin)
 	}
 	path := filepath.Join(h.dir, plugin)
-	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("probe plugin %q is not installed on this node", plugin)
-	}
-	if err != nil {
+	if err := pluginfile.Check(path); err != nil {
 		return "", fmt.Errorf("probe plugin %q: %w", plugin, err)
-	}
-	owner, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 || info.Mode().Perm()&0o022 != 0 ||
-		owner.Uid != 0 {
-		return "",
-			fmt.Errorf("probe plugin %q is not run: its file must be a program of root's that nobody else may write",
-				plugin)
 	}
 	return path, nil
 }

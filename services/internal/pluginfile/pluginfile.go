@@ -1,0 +1,29 @@
+// Package pluginfile says which files are plugins that the owner of the node installed.
+//
+// A plugin runs with the user of the service that starts it. So its file must be one that only root could have put
+// there: else whoever may write it has what that service has.
+package pluginfile
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// Check reports why the file at a path must not be run; nil if it may.
+func Check(path string) error {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return errors.New("it is not installed on this node")
+	}
+	if err != nil {
+		return err
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 || info.Mode().Perm()&0o022 != 0 ||
+		owner.Uid != 0 {
+		return errors.New("it is not run: its file must be a program of root's that nobody else may write")
+	}
+	return nil
+}
