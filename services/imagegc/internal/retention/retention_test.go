@@ -13,6 +13,7 @@ import (
 
 	retentionv1 "github.com/microlet/microlet/proto/microlet/imageretentionplugin/v1"
 	"github.com/microlet/microlet/services/imagegc/plugin"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
 // TestMain makes the test's binary a plugin when it is run by a plugin's name.
@@ -40,18 +41,8 @@ func TestMain(m *testing.M) {
 func install(t *testing.T, mode os.FileMode) *Plugin {
 	t.Helper()
 	t.Setenv("HOME", "/root")
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	program, err := os.ReadFile(self)
-	if err != nil {
-		t.Fatal(err)
-	}
 	path := filepath.Join(t.TempDir(), "plugin-under-test")
-	if err := errors.Join(os.WriteFile(path, program, mode), os.Chmod(path, mode)); err != nil {
-		t.Fatal(err)
-	}
+	proctest.Install(t, path, mode)
 	return New(path, slog.New(slog.DiscardHandler))
 }
 

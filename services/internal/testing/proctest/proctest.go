@@ -42,6 +42,20 @@ func Command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// Install writes a copy of the test's binary to path, for a program that is known by the name of its file. TestMain
+// asks for that name.
+func Install(t testing.TB, path string, mode os.FileMode) {
+	t.Helper()
+	program, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What WriteFile gives is subject to the umask.
+	if err := errors.Join(os.WriteFile(path, program, mode), os.Chmod(path, mode)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Process is a program that runs.
 type Process struct {
 	// Log is its standard error.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	probepluginv1 "github.com/microlet/microlet/proto/microlet/probeplugin/v1"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 	"github.com/microlet/microlet/services/prober/internal/probe"
 	"github.com/microlet/microlet/services/prober/plugin"
 )
@@ -47,23 +48,9 @@ func TestMain(m *testing.M) {
 func install(t *testing.T) *Host {
 	t.Helper()
 	t.Setenv("HOME", "/root")
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	program, err := os.ReadFile(self)
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := t.TempDir()
 	for name, mode := range map[string]os.FileMode{"plugin-under-test": 0o755, "writable": 0o777, "no-program": 0o644} {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, program, mode); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(path, mode); err != nil {
-			t.Fatal(err)
-		}
+		proctest.Install(t, filepath.Join(dir, name), mode)
 	}
 	h := New(dir, slog.New(slog.DiscardHandler))
 	t.Cleanup(h.Close)
