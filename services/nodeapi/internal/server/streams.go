@@ -61,14 +61,22 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) (*pods.Pod, *re
 	return p, options, ok
 }
 
+// container returns the runtime's ID of a pod's container. If it returns false, it has answered the request.
+func (s *Server) container(w http.ResponseWriter, r *http.Request, p *pods.Pod, name string) (string, bool) {
+	id, err := s.options.Runtime.Container(r.Context(), string(p.UID), name)
+	if err != nil {
+		s.fail(w, r, err)
+	}
+	return id, err == nil
+}
+
 func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
 	p, options, ok := s.session(w, r)
 	if !ok {
 		return
 	}
-	container, err := s.options.Runtime.Container(r.Context(), string(p.UID), r.PathValue("container"))
-	if err != nil {
-		s.fail(w, r, err)
+	container, ok := s.container(w, r, p, r.PathValue("container"))
+	if !ok {
 		return
 	}
 	command := r.URL.Query()["command"]
@@ -94,9 +102,8 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 			fmt.Sprintf("container %s not found in pod %s_%s", name, p.Name, p.Namespace), http.StatusNotFound)
 		return
 	}
-	container, err := s.options.Runtime.Container(r.Context(), string(p.UID), name)
-	if err != nil {
-		s.fail(w, r, err)
+	container, ok := s.container(w, r, p, name)
+	if !ok {
 		return
 	}
 	// Whether there is a terminal was decided when the process was started, not now.
@@ -178,9 +185,8 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	container, err := s.options.Runtime.Container(r.Context(), string(p.UID), r.PathValue("container"))
-	if err != nil {
-		s.fail(w, r, err)
+	container, ok := s.container(w, r, p, r.PathValue("container"))
+	if !ok {
 		return
 	}
 	command := r.URL.Query().Get("cmd")
