@@ -78,11 +78,10 @@ func (o *explainOptions) explainPod(ctx context.Context, out io.Writer, name str
 		return err
 	}
 	defer func() { _ = p.close() }() // what it was for has been answered
-	ctx, cancel := context.WithTimeout(ctx, podsTimeout)
-	defer cancel()
-	answer, err := p.explain.ExplainPod(ctx, &podsyncv1.ExplainPodRequest{Name: name, Namespace: o.namespace})
+	answer, err := askPodsync(ctx, p,
+		&podsyncv1.ExplainPodRequest{Name: name, Namespace: o.namespace}, p.explain.ExplainPod)
 	if err != nil {
-		return explainPods(err, p.socket)
+		return err
 	}
 	x, err := explanation.Of(answer.GetPod())
 	if err != nil {

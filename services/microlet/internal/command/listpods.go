@@ -74,11 +74,9 @@ func listPods(ctx context.Context, cfg *service.Config, namespace string) (PodLi
 		return PodList{}, err
 	}
 	defer func() { _ = p.close() }() // what it was for has been answered
-	ctx, cancel := context.WithTimeout(ctx, podsTimeout)
-	defer cancel()
-	answer, err := p.explain.ListPods(ctx, &podsyncv1.ListPodsRequest{})
+	answer, err := askPodsync(ctx, p, &podsyncv1.ListPodsRequest{}, p.explain.ListPods)
 	if err != nil {
-		return PodList{}, explainPods(err, p.socket)
+		return PodList{}, err
 	}
 	list := PodList{Pods: []PodRow{}}
 	for _, pod := range answer.GetPods() {

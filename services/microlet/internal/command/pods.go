@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
@@ -51,6 +52,18 @@ func dialPods(cfg *service.Config) (*pods, error) {
 		socket: socket, client: podsyncv1.NewPodsyncServiceClient(conn),
 		explain: podsyncv1.NewExplainServiceClient(conn), close: conn.Close,
 	}, nil
+}
+
+// askPodsync makes one call, and explains its failure.
+func askPodsync[Question, Answer any](ctx context.Context, p *pods, question *Question,
+	call func(context.Context, *Question, ...grpc.CallOption) (*Answer, error)) (*Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, podsTimeout)
+	defer cancel()
+	answer, err := call(ctx, question)
+	if err != nil {
+		return nil, explainPods(err, p.socket)
+	}
+	return answer, nil
 }
 
 // explainPods says what an operator can do about a request that failed.
@@ -106,11 +119,9 @@ With a cluster, a mirror pod shows it there. Only root may do this.`,
 			return err
 		}
 		defer func() { _ = p.close() }() // what it was for has been answered
-		ctx, cancel := context.WithTimeout(cmd.Context(), podsTimeout)
-		defer cancel()
-		answer, err := p.client.RunPod(ctx, &podsyncv1.RunPodRequest{Manifest: manifest})
+		answer, err := askPodsync(cmd.Context(), p, &podsyncv1.RunPodRequest{Manifest: manifest}, p.client.RunPod)
 		if err != nil {
-			return explainPods(err, p.socket)
+			return err
 		}
 		did := strings.ToLower(strings.TrimPrefix(answer.GetOutcome().String(), "OUTCOME_"))
 		fmt.Fprintf(cmd.OutOrStdout(), "pod %s %s, uid %s\n", fullName(answer.GetPod()), did, answer.GetPod().GetUid())
@@ -151,11 +162,10 @@ with the node's name. Only root may do this.`,
 			return err
 		}
 		defer func() { _ = p.close() }() // what it was for has been answered
-		ctx, cancel := context.WithTimeout(cmd.Context(), podsTimeout)
-		defer cancel()
-		answer, err := p.client.RemovePod(ctx, &podsyncv1.RemovePodRequest{Name: args[0], Namespace: namespace})
+		answer, err := askPodsync(cmd.Context(), p,
+			&podsyncv1.RemovePodRequest{Name: args[0], Namespace: namespace}, p.client.RemovePod)
 		if err != nil {
-			return explainPods(err, p.socket)
+			return err
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "pod %s is ending\n", fullName(answer.GetPod()))
 		if !wait {
