@@ -31,10 +31,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, release()) }()
-	if err := cfg.makeStateFolders(); err != nil {
-		return err
-	}
-	copies, err := cfg.writeResolved()
+	copies, err := cfg.makeFiles()
 	if err != nil {
 		return err
 	}
@@ -62,6 +59,14 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	return s.Run(ctx)
 }
 
+// makeFiles makes what services find on the disk when they start. It returns what is copied again when it changes.
+func (c *Config) makeFiles() ([]copied, error) {
+	if err := c.makeStateFolders(); err != nil {
+		return nil, err
+	}
+	return c.writeResolved()
+}
+
 // Prepare makes all that services need which something else starts, such as units or containers of their own, and ends:
 // the runtime folder, keys, configuration, command lines, copies of credentials, state folders. What runs already goes
 // on running. It refuses a runtime folder that "microlet up" supervises. The copies of credentials are as old as the
@@ -79,10 +84,7 @@ func Prepare(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, release()) }()
-	if err := cfg.makeStateFolders(); err != nil {
-		return err
-	}
-	if _, err := cfg.writeResolved(); err != nil {
+	if _, err := cfg.makeFiles(); err != nil {
 		return err
 	}
 	if err := cfg.writeArguments(); err != nil {
