@@ -2,10 +2,7 @@ package rig
 
 import (
 	"context"
-	"crypto/tls"
-	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -13,10 +10,10 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/compose/rig/internal/build"
 	"github.com/microlet/microlet/compose/rig/internal/config"
+	"github.com/microlet/microlet/compose/rig/internal/health"
 	"github.com/microlet/microlet/compose/rig/internal/network"
 	"github.com/microlet/microlet/compose/rig/internal/pki"
 	"github.com/microlet/microlet/compose/rig/internal/process"
@@ -242,26 +239,9 @@ func (i *Instance) check(name string) func(context.Context) error {
 	return func(context.Context) error { return nil }
 }
 
-// httpOK checks that a URL of our own on the loopback address answers with
-// 200. Certificates are not verified: these programs sign their own.
+// httpOK checks that a URL of our own on the loopback address answers with 200.
 func httpOK(url string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}
-		defer transport.CloseIdleConnections()
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return err
-		}
-		resp, err := (&http.Client{Transport: transport}).Do(req)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = resp.Body.Close() }()
-		if resp.StatusCode != http.StatusOK {
-			return fmt.Errorf("%s answers %s", url, resp.Status)
-		}
-		return nil
-	}
+	return func(ctx context.Context) error { return health.HTTP(ctx, url) }
 }
 
 func (i *Instance) checkAPI(ctx context.Context) error {
@@ -294,14 +274,5 @@ func (i *Instance) checkRuntime(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	status, err := runtimeapi.NewRuntimeServiceClient(conn).Status(ctx, &runtimeapi.StatusRequest{})
-	if err != nil {
-		return err
-	}
-	for _, c := range status.GetStatus().GetConditions() {
-		if !c.Status && (c.Type == runtimeapi.RuntimeReady || c.Type == runtimeapi.NetworkReady) {
-			return fmt.Errorf("runtime condition %s is false: %s: %s", c.Type, c.Reason, c.Message)
-		}
-	}
-	return nil
+	return health.Runtime(ctx, conn)
 }

@@ -2,10 +2,8 @@ package container
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"os"
 
@@ -15,7 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/microlet/microlet/compose/rig/internal/health"
 )
 
 // Check asks the program at the address whether it works.
@@ -26,7 +25,7 @@ func Check(ctx context.Context, address string) error {
 	}
 	switch u.Scheme {
 	case "http", "https":
-		return checkHTTP(ctx, address)
+		return health.HTTP(ctx, address)
 	case "unix":
 		return checkRuntime(ctx, address)
 	case "file":
@@ -36,25 +35,6 @@ func Check(ctx context.Context, address string) error {
 	return fmt.Errorf("check %q: give an address with http, https, unix or file", address)
 }
 
-// checkHTTP asks a program of the same node. Certificates are not verified: these programs sign their own.
-func checkHTTP(ctx context.Context, address string) error {
-	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}
-	defer transport.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
-	if err != nil {
-		return err
-	}
-	resp, err := (&http.Client{Transport: transport}).Do(req)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s", address, resp.Status)
-	}
-	return nil
-}
-
 // checkRuntime asks a container runtime for its conditions.
 func checkRuntime(ctx context.Context, endpoint string) error {
 	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
@@ -62,16 +42,7 @@ func checkRuntime(ctx context.Context, endpoint string) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	status, err := runtimeapi.NewRuntimeServiceClient(conn).Status(ctx, &runtimeapi.StatusRequest{})
-	if err != nil {
-		return err
-	}
-	for _, c := range status.GetStatus().GetConditions() {
-		if !c.Status && (c.Type == runtimeapi.RuntimeReady || c.Type == runtimeapi.NetworkReady) {
-			return fmt.Errorf("runtime condition %s is false: %s: %s", c.Type, c.Reason, c.Message)
-		}
-	}
-	return nil
+	return health.Runtime(ctx, conn)
 }
 
 // CheckNode asks whether a pod can be created in the namespace default, and whether the Node is Ready.
