@@ -63,11 +63,9 @@ func attach(r record, out io.Writer) (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	boot, err := process.BootID()
-	if err != nil {
+	if same, err := process.IsBoot(r.BootID); err != nil {
 		return nil, err
-	}
-	if r.BootID != boot {
+	} else if !same {
 		r.Processes = nil // the machine was rebooted since
 	}
 	if r.Processes == nil {

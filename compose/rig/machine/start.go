@@ -83,11 +83,9 @@ func Open(dir string) (Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	boot, err := process.BootID()
-	if err != nil {
+	if same, err := process.IsBoot(r.BootID); err != nil {
 		return nil, err
-	}
-	if r.BootID != boot {
+	} else if !same {
 		r.Process = process.Record{}
 	}
 	return attach(dir, r)

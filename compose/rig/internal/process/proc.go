@@ -140,6 +140,12 @@ func BootID() (string, error) {
 	return id, nil
 }
 
+// IsBoot reports whether the machine has not been rebooted since BootID returned the id.
+func IsBoot(id string) (bool, error) {
+	now, err := BootID()
+	return now == id, err
+}
+
 func clip(s string) string {
 	const most = 80
 	if len(s) > most {
