@@ -86,12 +86,8 @@ func identity(t *testing.T, r role.Role) role.Identity {
 // folder is one that members of the node's group may enter, and write to.
 func folder(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "peer")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := errors.Join(os.Chown(dir, 0, role.GroupNode), os.Chmod(dir, 0o770)); err != nil {
+	dir := proctest.TempDir(t, 0o770)
+	if err := os.Chown(dir, 0, role.GroupNode); err != nil {
 		t.Fatal(err)
 	}
 	return dir

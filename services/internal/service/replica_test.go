@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
 func claim(t *testing.T, dir string) (Config, func() error, error) {
@@ -19,11 +20,7 @@ func claim(t *testing.T, dir string) (Config, func() error, error) {
 
 // Each process has a number of its own, and the next one takes the lowest that is free.
 func TestClaimedReplicas(t *testing.T) {
-	dir, err := os.MkdirTemp("/tmp", "claim") // a socket's path is short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := proctest.TempDir(t, 0o755)
 	c := Config{RuntimeDir: dir}
 	if err := os.MkdirAll(c.SocketDir(role.Prober), 0o750); err != nil {
 		t.Fatal(err)

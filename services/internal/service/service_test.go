@@ -29,6 +29,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/run"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
 // newTestService returns a service of a runtime folder of its own, with the keys that it needs. The
@@ -36,7 +37,7 @@ import (
 func newTestService(t *testing.T, r role.Role, placement *InProcess) *Service {
 	t.Helper()
 	cfg := DefaultConfig()
-	cfg.RuntimeDir = shortDir(t)
+	cfg.RuntimeDir = proctest.TempDir(t, 0o755)
 	cfg.Placement = placement
 	return newIn(t, cfg, r)
 }
@@ -52,17 +53,6 @@ func newIn(t *testing.T, cfg Config, r role.Role) *Service {
 		t.Fatal(err)
 	}
 	return s
-}
-
-// shortDir is a folder whose sockets' paths fit into a socket address.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "service")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
 }
 
 // start runs the service and returns what stops it.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
 func TestPrepare(t *testing.T) {
@@ -115,15 +116,7 @@ func preparedDir(t *testing.T, dir, placement string) {
 // openDir is a folder that all users can reach.
 func openDir(t *testing.T) string {
 	t.Helper()
-	parent, err := os.MkdirTemp("/tmp", "up")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(parent) })
-	if err := os.Chmod(parent, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(parent, "run")
+	return filepath.Join(proctest.TempDir(t, 0o755), "run")
 }
 
 // asUser runs a shell's command as a user of the node's group.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
 func TestRemoveTakesOnePodAndItsLinks(t *testing.T) {
@@ -81,15 +82,22 @@ func TestListWithoutFolder(t *testing.T) {
 	}
 }
 
-func TestRemoveContainerTakesOneLog(t *testing.T) {
-	dir := t.TempDir()
-	f := Folders{Pods: filepath.Join(dir, "pods"), Links: filepath.Join(dir, "containers")}
-	logs := filepath.Join(f.Pods, "ns_a_1", "c")
+// folders makes the folders of logs and links, with one of a container's logs.
+func folders(t *testing.T, dir string) (f Folders, logs string) {
+	t.Helper()
+	f = Folders{Pods: filepath.Join(dir, "pods"), Links: filepath.Join(dir, "containers")}
+	logs = filepath.Join(f.Pods, "ns_a_1", "c")
 	for _, d := range []string{logs, f.Links} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
+	return f, logs
+}
+
+func TestRemoveContainerTakesOneLog(t *testing.T) {
+	dir := t.TempDir()
+	f, logs := folders(t, dir)
 	for _, name := range []string{"0.log", "1.log"} {
 		if err := os.WriteFile(filepath.Join(logs, name), nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -153,7 +161,7 @@ func TestFoldersBelongToTheGroup(t *testing.T) {
 }
 
 func TestAdoptBringsFoldersAndLogsInLine(t *testing.T) {
-	f := Folders{Pods: filepath.Join(openTempDir(t), "pods"), Group: aGroup()}
+	f := Folders{Pods: filepath.Join(proctest.TempDir(t, 0o755), "pods"), Group: aGroup()}
 	pod := filepath.Join(f.Pods, "ns_a_1")
 	logs := filepath.Join(pod, "c")
 	if err := os.MkdirAll(logs, 0o755); err != nil {
@@ -196,13 +204,7 @@ func TestAdoptBringsFoldersAndLogsInLine(t *testing.T) {
 
 func TestDeadLinks(t *testing.T) {
 	dir := t.TempDir()
-	f := Folders{Pods: filepath.Join(dir, "pods"), Links: filepath.Join(dir, "containers")}
-	logs := filepath.Join(f.Pods, "ns_a_1", "c")
-	for _, d := range []string{logs, f.Links} {
-		if err := os.MkdirAll(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
+	f, logs := folders(t, dir)
 	if err := os.WriteFile(filepath.Join(logs, "1.log"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

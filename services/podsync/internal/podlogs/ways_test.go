@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
 // readAsNodeAPI reads a file as the process that serves kubectl logs does, with its user and groups.
@@ -35,20 +36,6 @@ func readAsNodeAPI(t *testing.T, file string) (string, error) {
 	return string(out), err
 }
 
-// openTempDir is one that every user may pass.
-func openTempDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "podlogs")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
 // kubeletsLog makes a log as a kubelet 1.37 and a runtime leave it: folders of root's alone.
 func kubeletsLog(t *testing.T, pods string) string {
 	t.Helper()
@@ -66,7 +53,7 @@ func kubeletsLog(t *testing.T, pods string) string {
 func TestAdoptLetsNodeAPIReadAKubeletsLogs(t *testing.T) {
 	for name, below := range map[string]string{"default": "pods", "folders above": "kubernetes/logs/pods"} {
 		t.Run(name, func(t *testing.T) {
-			dir := openTempDir(t)
+			dir := proctest.TempDir(t, 0o755)
 			f := Folders{
 				Pods:  filepath.Join(dir, below),
 				Links: filepath.Join(dir, "containers"),
@@ -103,7 +90,7 @@ func TestAdoptLetsNodeAPIReadAKubeletsLogs(t *testing.T) {
 
 // TestAdoptLeavesOthersFolders: what is open stays as it is, and what is closed and not an agent's is named.
 func TestAdoptLeavesOthersFolders(t *testing.T) {
-	dir := openTempDir(t)
+	dir := proctest.TempDir(t, 0o755)
 	others := filepath.Join(dir, "others")
 	f := Folders{Pods: filepath.Join(others, "pods"), Group: role.GroupLogs}
 	log := kubeletsLog(t, f.Pods)
@@ -148,7 +135,7 @@ func TestAdoptLeavesOthersFolders(t *testing.T) {
 }
 
 func TestMakeForTheGroup(t *testing.T) {
-	dir := openTempDir(t)
+	dir := proctest.TempDir(t, 0o755)
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
 	f := Folders{Pods: filepath.Join(dir, "logs", "pods"), Links: filepath.Join(dir, "links"), Group: role.GroupLogs}
