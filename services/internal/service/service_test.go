@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -30,6 +29,7 @@ import (
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/run"
 	"github.com/microlet/microlet/services/internal/testing/proctest"
+	"github.com/microlet/microlet/services/internal/testing/sockethttp"
 )
 
 // newTestService returns a service of a runtime folder of its own, with the keys that it needs. The
@@ -129,22 +129,7 @@ func TestLifeOfAService(t *testing.T) {
 
 func get(t *testing.T, s *Service, path string) (int, string) {
 	t.Helper()
-	client := http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", s.Config.MetricsSocket(s.Role))
-		},
-	}}
-	resp, err := client.Get("http://service" + path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, string(body)
+	return sockethttp.Get(t, s.Config.MetricsSocket(s.Role), path)
 }
 
 func TestFailingPartEndsTheService(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -24,6 +23,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/testing/peertest"
 	"github.com/microlet/microlet/services/internal/testing/proctest"
+	"github.com/microlet/microlet/services/internal/testing/sockethttp"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
 
@@ -33,15 +33,6 @@ func TestMain(m *testing.M) {
 		ask(os.Args[1])
 	})
 	os.Exit(m.Run())
-}
-
-// dialer is a client of a unix socket.
-func dialer(path string) *http.Client {
-	return &http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", path)
-		},
-	}}
 }
 
 // requests are all that the socket of metrics answers.
@@ -57,7 +48,7 @@ func ask(path string) {
 		req, err := http.NewRequest(r.method, "http://service"+r.path, strings.NewReader("0"))
 		if err == nil {
 			var resp *http.Response
-			if resp, err = dialer(path).Do(req); err == nil {
+			if resp, err = sockethttp.Client(path).Do(req); err == nil {
 				codes = append(codes, strconv.Itoa(resp.StatusCode))
 				err = resp.Body.Close()
 			}
@@ -72,17 +63,13 @@ func ask(path string) {
 // Only root and nodeapi may read and change what is on the socket of metrics: no other service, and no container that
 // has their users.
 func TestServeChecksItsPeers(t *testing.T) {
-	dir, err := os.MkdirTemp("/tmp", "telemetry")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
+	dir := proctest.TempDir(t, 0o750)
 	path := filepath.Join(dir, "m.sock")
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(os.Chown(dir, 0, role.GroupNode), os.Chmod(dir, 0o750), os.Chown(path, 0, role.GroupNode),
+	if err := errors.Join(os.Chown(dir, 0, role.GroupNode), os.Chown(path, 0, role.GroupNode),
 		os.Chmod(path, 0o660)); err != nil {
 		t.Fatalf("run the tests as root: %v", err)
 	}
@@ -255,19 +242,7 @@ func TestServe(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- Serve(ctx, l, unixgrpc.Rules{}, NewRegistry("pleg"), func() error { return sick }) }()
-	client := dialer(path)
-	get := func(path string) (int, string) {
-		resp, err := client.Get("http://pleg" + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		body, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp.StatusCode, string(body)
-	}
+	get := func(at string) (int, string) { return sockethttp.Get(t, path, at) }
 	code, body := get("/metrics")
 	for _, want := range []string{`microlet_build_info{`, `service="pleg"`, "go_goroutines",
 		"process_resident_memory_bytes", "microlet_log_writes_dropped_total"} {

@@ -1,9 +1,6 @@
 package test
 
 import (
-	"context"
-	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -11,6 +8,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/bus/bustest"
 	"github.com/microlet/microlet/services/internal/testing/proctest"
+	"github.com/microlet/microlet/services/internal/testing/sockethttp"
 )
 
 // TestAStaticPodComesBack: a manifest that is put back restarts its pod, whenever that happens, and all who keep the
@@ -82,18 +80,8 @@ func TestAnAPIServerThatIsAwayIsNoIllness(t *testing.T) {
 	n.start("--kubeconfig=" + kubeconfig(t, "http://127.0.0.1:1"))
 	n.runs("a")
 	s := n.Service()
-	client := http.Client{
-		Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", s.MetricsSocket(role.Podsync))
-		}},
-	}
-	answer, err := client.Get("http://podsync/healthz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	if body, err := io.ReadAll(answer.Body); err != nil || answer.StatusCode != http.StatusOK ||
-		string(body) != "ok\n" {
-		t.Errorf("/healthz is %d %q, %v", answer.StatusCode, body, err)
+	code, body := sockethttp.Get(t, s.MetricsSocket(role.Podsync), "/healthz")
+	if code != http.StatusOK || body != "ok\n" {
+		t.Errorf("/healthz is %d %q", code, body)
 	}
 }
