@@ -172,15 +172,22 @@ microlet_grpc_denied_total{method="unknown",uid=%q} 3
 	}
 }
 
-func TestMethodsThatNobodyServesAreDenied(t *testing.T) {
+// dialRefused connects to a server of which nobody may call a method.
+func dialRefused(t *testing.T) *grpc.ClientConn {
+	t.Helper()
 	l, path := listen(t)
 	serve(t, l, ServerOptions{Policy: NewPolicy(nil), Peers: rolesOf(role.PLEG), Log: slog.New(slog.DiscardHandler)})
 	conn, err := Dial(path, DialOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
-	err = conn.Invoke(t.Context(), "/no.such.Service/Method", &grpc_health_v1.HealthCheckRequest{},
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func TestMethodsThatNobodyServesAreDenied(t *testing.T) {
+	conn := dialRefused(t)
+	err := conn.Invoke(t.Context(), "/no.such.Service/Method", &grpc_health_v1.HealthCheckRequest{},
 		&grpc_health_v1.HealthCheckResponse{})
 	if status.Code(err) != codes.PermissionDenied {
 		t.Errorf("error is %v, want PermissionDenied", err)
@@ -189,13 +196,7 @@ func TestMethodsThatNobodyServesAreDenied(t *testing.T) {
 
 // Who may not call gets an error before the server has read a message, which may be large and may never come.
 func TestACallIsJudgedByItsHeaders(t *testing.T) {
-	l, path := listen(t)
-	serve(t, l, ServerOptions{Policy: NewPolicy(nil), Peers: rolesOf(role.PLEG), Log: slog.New(slog.DiscardHandler)})
-	conn, err := Dial(path, DialOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	conn := dialRefused(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{}, check)
@@ -209,7 +210,7 @@ func TestACallIsJudgedByItsHeaders(t *testing.T) {
 
 // A container may run as a service's user, by its image alone; its pod gives it away.
 func TestAServicesUserInAPodIsDenied(t *testing.T) {
-	path := servePLEG(t)
+	path, _ := servePLEG(t)
 	pleg, err := role.Get(role.PLEG)
 	if err != nil {
 		t.Fatal(err)
@@ -229,27 +230,21 @@ func TestAServicesUserInAPodIsDenied(t *testing.T) {
 }
 
 // servePLEG serves what only pleg may call, where members of the node's group find it.
-func servePLEG(t *testing.T) string {
+func servePLEG(t *testing.T) (path string, r recorder) {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "unixgrpc")
-	if err != nil {
+	dir := proctest.TempDir(t, 0o750)
+	if err := os.Chown(dir, 0, role.GroupNode); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := errors.Join(os.Chown(dir, 0, role.GroupNode), os.Chmod(dir, 0o750)); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, "s.sock")
+	path = filepath.Join(dir, "s.sock")
 	l, err := Listen(path, 0o660, role.GroupNode)
 	if err != nil {
 		t.Fatal(err)
 	}
-	serve(t, l,
-		ServerOptions{
-			Policy: NewPolicy(map[string][]role.Role{check: {role.PLEG}}),
-			Log:    slog.New(slog.DiscardHandler),
-		})
-	return path
+	return path, serve(t, l, ServerOptions{
+		Policy: NewPolicy(map[string][]role.Role{check: {role.PLEG}}),
+		Log:    slog.New(slog.DiscardHandler),
+	})
 }
 
 // Another user's process is recognized by its UID.
@@ -257,24 +252,7 @@ func TestAnotherUserIsDenied(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Fatal("run the tests as root: this one becomes other users")
 	}
-	// The caller's program must be where another user can run it, and so must the socket.
-	dir, err := os.MkdirTemp("/tmp", "unixgrpc")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := errors.Join(os.Chown(dir, 0, role.GroupNode), os.Chmod(dir, 0o750)); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, "s.sock")
-	l, err := Listen(path, 0o660, role.GroupNode)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := serve(t, l, ServerOptions{
-		Policy: NewPolicy(map[string][]role.Role{check: {role.PLEG}}),
-		Log:    slog.New(slog.DiscardHandler),
-	})
+	path, r := servePLEG(t)
 	pleg, err := role.Get(role.PLEG)
 	if err != nil {
 		t.Fatal(err)
