@@ -236,15 +236,6 @@ func procStatus(t *testing.T, pid int, field string) string {
 	return ""
 }
 
-func alive(pid int) bool {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
-	}
-	_, rest, _ := strings.Cut(string(data), ") ")
-	return !strings.HasPrefix(rest, "Z")
-}
-
 // coreFiles is the line of /proc/<pid>/limits that says that there are none.
 var coreFiles = regexp.MustCompile(`(?m)^Max core file size +0 +0 `)
 
@@ -328,7 +319,7 @@ func TestProcesses(t *testing.T) {
 
 	a.Kill()
 	for _, name := range all {
-		proctest.Await(t, patience, name+" dies with its supervisor", func() bool { return !alive(after[name].PID) })
+		proctest.Await(t, patience, name+" dies with its supervisor", func() bool { return !proctest.Alive(after[name].PID) })
 	}
 	logged := a.Log.String()
 	a.start()

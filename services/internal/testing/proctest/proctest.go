@@ -9,6 +9,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -123,6 +124,16 @@ func (p *Process) End(within time.Duration) error {
 		p.t.Fatalf("%s has not ended within %v", p.name, within)
 	}
 	return p.err
+}
+
+// Alive reports whether a process runs. One that has ended and was not waited for does not.
+func Alive(pid int) bool {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(data), ") ")
+	return !strings.HasPrefix(rest, "Z")
 }
 
 // Await is the package's Await for what cannot come once the process has ended.

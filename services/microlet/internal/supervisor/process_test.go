@@ -133,15 +133,7 @@ func notifyDir(t *testing.T) string {
 	if os.Getuid() != 0 {
 		t.Fatal("run the tests as root: they become other users")
 	}
-	dir, err := os.MkdirTemp("/tmp", "supervisor")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return dir
+	return proctest.TempDir(t, 0o755)
 }
 
 // supervise runs a supervisor of one process until the test ends.
@@ -357,13 +349,13 @@ func TestWhatAProcessLeavesBehindEndsWithIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !alive(child) {
+	if !proctest.Alive(child) {
 		t.Fatal("the child does not run: this test cannot fail")
 	}
 	if err := syscall.Kill(p.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the child's end", func() bool { return !alive(child) })
+	until(t, "the child's end", func() bool { return !proctest.Alive(child) })
 }
 
 // TestEnvironmentIsTheSpecs: what the supervisor knows from its own environment is not its processes'.
@@ -385,16 +377,6 @@ func TestEnvironmentIsTheSpecs(t *testing.T) {
 	}
 }
 
-// alive reports whether a process runs; a zombie doesn't.
-func alive(pid int) bool {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
-	}
-	_, rest, _ := strings.Cut(string(data), ") ")
-	return !strings.HasPrefix(rest, "Z")
-}
-
 // The parent-death signal is cleared by changes of identity in the wrong order, so only a kill shows
 // that it is there.
 func TestProcessesDieWithTheSupervisor(t *testing.T) {
@@ -412,14 +394,14 @@ func TestProcessesDieWithTheSupervisor(t *testing.T) {
 	if _, err := fmt.Fscan(out, &child); err != nil {
 		t.Fatal("no ready child: ", err)
 	}
-	if uid := statusFields(t, child)["Uid"]; !strings.HasPrefix(uid, "47102 ") || !alive(child) {
+	if uid := statusFields(t, child)["Uid"]; !strings.HasPrefix(uid, "47102 ") || !proctest.Alive(child) {
 		t.Fatalf("the child has uid %s", uid)
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // killed
-	until(t, "the child's end", func() bool { return !alive(child) })
+	until(t, "the child's end", func() bool { return !proctest.Alive(child) })
 }
 
 func TestMailboxRefusesADatagramWithoutASender(t *testing.T) {
