@@ -123,3 +123,12 @@ func TestBufferIsReadWhileItIsWritten(t *testing.T) {
 		t.Errorf("%d bytes were kept", len(got))
 	}
 }
+
+func TestAgain(t *testing.T) {
+	if IsAgain() {
+		return
+	}
+	if Again(t, exec.Command("/proc/self/exe")); IsAgain() {
+		t.Error("the first process takes itself for the second")
+	}
+}

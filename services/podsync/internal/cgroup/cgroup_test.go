@@ -234,12 +234,7 @@ func TestOnThisMachine(t *testing.T) {
 	}
 
 	// A process that is left below the pod is killed, and its cgroup goes.
-	left := exec.Command("sleep", "1000")
-	if err := left.Start(); err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- left.Wait() }()
+	left, ended := sleeping(t)
 	sub := podcgroup.ParseRoot(parent+"/container", false)
 	if err := m.create(sub, resources{}); err != nil {
 		t.Fatal(err)
@@ -248,7 +243,7 @@ func TestOnThisMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := made.Apply(left.Process.Pid); err != nil {
+	if err := made.Apply(left); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -256,7 +251,7 @@ func TestOnThisMachine(t *testing.T) {
 	if err := m.RemovePod(ctx, p.UID); err != nil {
 		t.Fatal(err)
 	}
-	err = <-done
+	err = <-ended
 	var exit *exec.ExitError
 	ok := errors.As(err, &exit)
 	if !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
@@ -271,6 +266,18 @@ func TestOnThisMachine(t *testing.T) {
 	if m.anywhere(parent) {
 		t.Errorf("%s is still there", parent)
 	}
+}
+
+// sleeping starts a process that only a kill ends, and returns how it ended.
+func sleeping(t *testing.T) (pid int, ended <-chan error) {
+	t.Helper()
+	p := exec.Command("sleep", "1000")
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- p.Wait() }()
+	return p.Process.Pid, done
 }
 
 func TestUIDIsNoPath(t *testing.T) {

@@ -13,6 +13,8 @@ import (
 	libcgroups "github.com/opencontainers/cgroups"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/microlet/microlet/services/internal/testing/cgrouptest"
 )
 
 // foreignRoot names the variable that has the root of the pods for a test in a PID namespace of its own.
@@ -34,7 +36,7 @@ func TestRemovePodOfAForeignPIDNamespace(t *testing.T) {
 		}
 		return
 	}
-	onUnified(t, func(t *testing.T) {
+	cgrouptest.OnUnified(t, func(t *testing.T) {
 		before := read(t, unifiedMount+"/cgroup.subtree_control")
 		root, _ := ownRoot(t)
 		t.Cleanup(func() { restoreControllers(t, before) })

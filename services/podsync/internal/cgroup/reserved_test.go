@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/microlet/microlet/services/internal/podcgroup"
+	"github.com/microlet/microlet/services/internal/testing/cgrouptest"
 )
 
 // values are the files of a cgroup that hold limits, by the version of the hierarchy; those whose controller the
@@ -35,7 +36,7 @@ func (m *Manager) values(t *testing.T, path string) map[string]string {
 // The kubelet limits a reserved cgroup that is there and makes none.
 func TestReserved(t *testing.T) { testReserved(t) }
 
-func TestReservedOnUnified(t *testing.T) { onUnified(t, testReserved) }
+func TestReservedOnUnified(t *testing.T) { cgrouptest.OnUnified(t, testReserved) }
 
 func testReserved(t *testing.T) {
 	root, _ := ownRoot(t)

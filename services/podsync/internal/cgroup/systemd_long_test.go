@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -22,7 +21,7 @@ const systemdInit = "/lib/systemd/systemd"
 // TestOnSystemd goes the whole way with a systemd of its own, which is the first process of a
 // namespace and rules a cgroup v2 tree below a cgroup of this test alone.
 func TestOnSystemd(t *testing.T) {
-	if os.Getenv(inside) != "" {
+	if proctest.IsAgain() {
 		goTheWholeWay(t, Options{Driver: DriverSystemd, PerQOS: true, CPUCFSQuota: true},
 			"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podaaaa_1.slice")
 		return
@@ -35,14 +34,7 @@ func TestOnSystemd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again := exec.Command("nsenter", "--target", strconv.Itoa(pid), "--mount", "--pid", "--cgroup", own,
-		"-test.run=^"+t.Name()+"$", "-test.v")
-	again.Env = append(os.Environ(), inside+"=1")
-	out, err := again.CombinedOutput()
-	t.Logf("%s", out)
-	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
-		t.Fatalf("with systemd: %v", err)
-	}
+	proctest.Again(t, exec.Command("nsenter", "--target", strconv.Itoa(pid), "--mount", "--pid", "--cgroup", own))
 }
 
 // bootSystemd returns the process id of a systemd that answers.

@@ -2,65 +2,23 @@ package cgroup
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	libcgroups "github.com/opencontainers/cgroups"
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/internal/testing/cgrouptest"
 )
 
-// inside names the variable that tells this test that it runs where cgroup v2 is all there is.
-const inside = "MICROLET_TEST_UNIFIED"
-
-// onUnified runs the test once more with cgroup v2 mounted where servers have it. A machine
-// that runs cgroup v1 gives it those controllers that v1 does not use.
-func onUnified(t *testing.T, test func(t *testing.T)) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Fatal("needs root: it mounts cgroup v2 and makes cgroups")
-	}
-	if os.Getenv(inside) != "" {
-		mustMountUnified(t)
-		test(t)
-		return
-	}
-	if Unified() {
-		test(t)
-		return
-	}
-	again := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
-	again.Env = append(os.Environ(), inside+"=1")
-	again.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	out, err := again.CombinedOutput()
-	t.Logf("%s", out)
-	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
-		t.Fatalf("on cgroup v2: %v", err)
-	}
-}
-
-func mustMountUnified(t *testing.T) {
-	t.Helper()
-	if err := errors.Join(
-		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
-		unix.Unmount(unifiedMount, unix.MNT_DETACH),
-		unix.Mount("cgroup2", unifiedMount, "cgroup2", 0, ""),
-	); err != nil {
-		t.Fatalf("mount cgroup v2: %v", err)
-	}
-}
-
 func TestOnUnified(t *testing.T) {
-	onUnified(t, func(t *testing.T) {
+	cgrouptest.OnUnified(t, func(t *testing.T) {
 		before := read(t, unifiedMount+"/cgroup.subtree_control")
 		root, _ := ownRoot(t)
 		t.Cleanup(func() { restoreControllers(t, before) })
@@ -129,13 +87,8 @@ func goTheWholeWay(t *testing.T, o Options, want string) {
 	if found, err := m.Pods(); err != nil || len(found) != 1 || found["aaaa-1"] != parent {
 		t.Errorf("Pods = %v, %v", found, err)
 	}
-	left := exec.Command("sleep", "1000")
-	if err := left.Start(); err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- left.Wait() }()
-	if err := libcgroups.WriteCgroupProc(filepath.Join(unifiedMount, parent), left.Process.Pid); err != nil {
+	left, ended := sleeping(t)
+	if err := libcgroups.WriteCgroupProc(filepath.Join(unifiedMount, parent), left); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -145,7 +98,7 @@ func goTheWholeWay(t *testing.T, o Options, want string) {
 			t.Fatal(err)
 		}
 	}
-	if err := <-done; err == nil || err.Error() != "signal: killed" {
+	if err := <-ended; err == nil || err.Error() != "signal: killed" {
 		t.Errorf("the process that was left ended with %v", err)
 	}
 	if m.anywhere(parent) {

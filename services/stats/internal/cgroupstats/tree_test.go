@@ -5,65 +5,21 @@ import (
 	"encoding/json"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/cadvisor/lib/model"
 	libcgroups "github.com/opencontainers/cgroups"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sys/unix"
 
 	"github.com/microlet/microlet/services/internal/fsusage"
+	"github.com/microlet/microlet/services/internal/testing/cgrouptest"
 	"github.com/microlet/microlet/services/internal/testing/golden"
 	"github.com/microlet/microlet/services/stats/internal/pods"
 	"github.com/microlet/microlet/services/stats/internal/readerrors"
 )
-
-// inside names the variable that tells this test that it runs where cgroup v2 is all there is.
-const inside = "MICROLET_TEST_UNIFIED"
-
-// onUnified runs the test once more with cgroup v2 mounted where servers have it.
-func onUnified(t *testing.T, test func(t *testing.T)) {
-	t.Helper()
-	switch {
-	case os.Getenv(inside) != "":
-		for _, err := range []error{
-			unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
-			unix.Unmount("/sys/fs/cgroup", unix.MNT_DETACH),
-			unix.Mount("cgroup2", "/sys/fs/cgroup", "cgroup2", 0, ""),
-		} {
-			if err != nil {
-				t.Fatalf("mount cgroup v2: %v", err)
-			}
-		}
-		test(t)
-	case libcgroups.IsCgroup2UnifiedMode():
-		test(t)
-	default:
-		again := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
-		again.Args = append(again.Args, updateArgument()...)
-		again.Env = append(os.Environ(), inside+"=1")
-		again.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-		out, err := again.CombinedOutput()
-		t.Logf("%s", out)
-		if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
-			t.Fatalf("on cgroup v2: %v", err)
-		}
-	}
-}
-
-func updateArgument() []string {
-	for _, a := range os.Args {
-		if strings.HasPrefix(a, "-update") || strings.HasPrefix(a, "--update") || strings.HasPrefix(a, "-test.update") {
-			return []string{a}
-		}
-	}
-	return nil
-}
 
 // lay lays out below a folder the files of an archive: each begins with a line "== path".
 func lay(t *testing.T, root, archive string) {
@@ -186,24 +142,31 @@ func breakEach(t *testing.T, dir string, m *Measurer, registry *prometheus.Regis
 	}
 }
 
-func TestCgroupV1(t *testing.T) {
+// onV1 reads a tree of cgroup v1 below a folder.
+func onV1(t *testing.T) (root string, m *Measurer, registry *prometheus.Registry) {
+	t.Helper()
 	if libcgroups.IsCgroup2UnifiedMode() {
 		t.Skip("this machine has no cgroup v1")
 	}
-	root := t.TempDir()
+	root = t.TempDir()
 	lay(t, root, "v1.txt")
 	mounted := map[string]string{}
 	for _, c := range []string{"cpu", "cpuacct", "memory", "blkio", "pids"} {
 		mounted[c] = filepath.Join(root, c)
 	}
-	m, registry := onTree(t, mounted)
+	m, registry = onTree(t, mounted)
+	return root, m, registry
+}
+
+func TestCgroupV1(t *testing.T) {
+	root, m, registry := onV1(t)
 	compare(t, readContainer(t, m), "v1.golden.json")
 	breakEach(t, filepath.Join(root, "memory/kubepods/podu", id1), m, registry)
 	breakEach(t, filepath.Join(root, "cpuacct/kubepods/podu", id1), m, registry)
 }
 
 func TestCgroupV2(t *testing.T) {
-	onUnified(t, func(t *testing.T) {
+	cgrouptest.OnUnified(t, func(t *testing.T) {
 		root := t.TempDir()
 		lay(t, root, "v2.txt")
 		m, registry := onTree(t, map[string]string{"": root})
@@ -215,23 +178,14 @@ func TestCgroupV2(t *testing.T) {
 
 // A cgroup that is gone is forgotten, and its figures with it; a new one of the same name begins anew.
 func TestGoneCgroups(t *testing.T) {
-	if libcgroups.IsCgroup2UnifiedMode() {
-		t.Skip("this machine has no cgroup v1")
-	}
-	root := t.TempDir()
-	lay(t, root, "v1.txt")
-	mounted := map[string]string{}
-	for _, c := range []string{"cpu", "cpuacct", "memory", "blkio", "pids"} {
-		mounted[c] = filepath.Join(root, c)
-	}
-	m, registry := onTree(t, mounted)
+	root, m, registry := onV1(t)
 	if c := readContainer(t, m); c == nil || c.UsageNanoCores != nil {
 		t.Errorf("the first sample is %+v", c)
 	}
 	if c := readContainer(t, m); c == nil || c.UsageNanoCores == nil || *c.UsageNanoCores != 0 {
 		t.Errorf("the second sample of an idle container is %+v", c)
 	}
-	for _, at := range mounted {
+	for _, at := range m.mounted {
 		if err := os.RemoveAll(filepath.Join(at, "kubepods/podu", id1)); err != nil {
 			t.Fatal(err)
 		}
