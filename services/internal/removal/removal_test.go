@@ -8,12 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/microlet/microlet/services/internal/samemount"
+	"github.com/microlet/microlet/services/internal/testing/linktest"
 )
 
 // nest makes folders in one another, deeper than any path can say, each with a file in it.
@@ -183,18 +183,7 @@ func TestTreeAgainstARacingLink(t *testing.T) {
 	}
 	pod := filepath.Join(dir, "pod")
 	folder, link := filepath.Join(pod, "folder"), filepath.Join(pod, "link")
-	stop := make(chan struct{})
-	var racer sync.WaitGroup
-	racer.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				_ = unix.Renameat2(unix.AT_FDCWD, folder, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE)
-			}
-		}
-	})
+	stop := linktest.Race(folder, link)
 	for range 200 {
 		if err := errors.Join(os.MkdirAll(filepath.Join(folder, "a", "b"), 0o700), os.Symlink(outside, link)); err != nil &&
 			!errors.Is(err, fs.ErrExist) {
@@ -207,8 +196,7 @@ func TestTreeAgainstARacingLink(t *testing.T) {
 			t.Fatalf("the removal followed a link: %v", err)
 		}
 	}
-	close(stop)
-	racer.Wait()
+	stop()
 }
 
 // TestTreeThatIsMovedMeanwhile: what a folder was moved to is not taken for the folder above it.

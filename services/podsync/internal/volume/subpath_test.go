@@ -6,10 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/microlet/microlet/services/internal/testing/linktest"
 )
 
 // scene is a volume with something outside of it that no container may get.
@@ -142,18 +143,7 @@ func TestSubPathAgainstARacingLink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := make(chan struct{})
-	var racer sync.WaitGroup
-	racer.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				_ = unix.Renameat2(unix.AT_FDCWD, folder, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE)
-			}
-		}
-	})
+	stop := linktest.Race(folder, link)
 	bound, refused := 0, 0
 	for i := range 3000 {
 		path := "dir/sub"
@@ -177,8 +167,7 @@ func TestSubPathAgainstARacingLink(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	close(stop)
-	racer.Wait()
+	stop()
 	if _, err := os.Stat(filepath.Join(s.outside, "new")); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("a folder was made outside of the volume: %v", err)
 	}
