@@ -1,10 +1,6 @@
 package test
 
 import (
-	"archive/tar"
-	"compress/gzip"
-	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -12,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/microlet/microlet/services/internal/testing/proctest"
+	"github.com/microlet/microlet/services/microlet/internal/debugbundle/bundletest"
 )
 
 // command runs a command of the operator's against the agent.
@@ -96,25 +93,7 @@ func unpack(t *testing.T, path string) map[string]string {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	zipped, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := map[string]string{}
-	for archive := tar.NewReader(zipped); ; {
-		header, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			return files
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[strings.TrimPrefix(header.Name, "microlet-debug/")] = string(text)
-	}
+	return bundletest.Read(t, f)
 }
 
 // secretsOf are what the agent has of secrets: keys of the bus, private keys, and what the test put into its settings

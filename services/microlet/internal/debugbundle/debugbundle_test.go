@@ -1,9 +1,7 @@
 package debugbundle
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"io"
@@ -12,30 +10,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-)
 
-func unpack(t *testing.T, data []byte) map[string]string {
-	t.Helper()
-	zipped, err := gzip.NewReader(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := map[string]string{}
-	for archive := tar.NewReader(zipped); ; {
-		header, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			return files
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[header.Name] = string(text)
-	}
-}
+	"github.com/microlet/microlet/services/microlet/internal/debugbundle/bundletest"
+)
 
 func TestWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -53,12 +30,12 @@ func TestWrite(t *testing.T) {
 		if err != nil || !slices.Equal(missing, []string{"refused", "hangs"}) {
 			t.Fatalf("%v, missing %q", err, missing)
 		}
-		files := unpack(t, out.Bytes())
+		files := bundletest.Read(t, &out)
 		for name, want := range map[string]string{
-			"microlet-debug/version.json": "{}",
-			"microlet-debug/logs/bus.log": "password=<removed>",
-			"microlet-debug/missing.txt":  "refused: Bearer <removed> is refused\nhangs: context deadline exceeded\n",
-			"microlet-debug/long":         strings.Repeat("x", maxFile) + "\n(the rest is left out)\n",
+			"version.json": "{}",
+			"logs/bus.log": "password=<removed>",
+			"missing.txt":  "refused: Bearer <removed> is refused\nhangs: context deadline exceeded\n",
+			"long":         strings.Repeat("x", maxFile) + "\n(the rest is left out)\n",
 		} {
 			if files[name] != want {
 				t.Errorf("%s is %.100q, want %.100q", name, files[name], want)
