@@ -3,8 +3,6 @@ package command
 import (
 	"bytes"
 	"context"
-	"errors"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,7 +16,6 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/role"
-	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
 
 // podsync stands in for the service: it runs what it is given, and the pod goes through the states.
@@ -71,40 +68,10 @@ func (p *podsync) ListLocalPods(context.Context,
 // serve listens as podsync does in a runtime folder.
 func (p *podsync) serve(t *testing.T) (dir string) {
 	t.Helper()
-	dir = t.TempDir()
-	socket := filepath.Join(dir, "sock", "podsync", "grpc.sock")
-	if err := os.MkdirAll(filepath.Dir(socket), 0o750); err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	policy := unixgrpc.NewPolicy(nil)
-	for _, m := range []string{
-		podsyncv1.PodsyncService_RunPod_FullMethodName, podsyncv1.PodsyncService_RemovePod_FullMethodName,
-		podsyncv1.PodsyncService_GetLocalPod_FullMethodName, podsyncv1.PodsyncService_ListLocalPods_FullMethodName,
-	} {
-		policy.Allow(m, role.Up)
-	}
-	for _, m := range []string{
-		podsyncv1.ExplainService_ExplainPod_FullMethodName, podsyncv1.ExplainService_CheckPod_FullMethodName,
-		podsyncv1.ExplainService_ListPods_FullMethodName,
-	} {
-		policy.Allow(m, role.Up)
-	}
-	server := unixgrpc.NewServer(unixgrpc.ServerOptions{Policy: policy})
-	podsyncv1.RegisterPodsyncServiceServer(server, p)
-	podsyncv1.RegisterExplainServiceServer(server, &p.explain)
-	done := make(chan error, 1)
-	go func() { done <- server.Serve(l) }()
-	t.Cleanup(func() {
-		server.Stop()
-		if err := <-done; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-			t.Error(err)
-		}
+	return serveAs(t, role.Podsync, func(s *grpc.Server) {
+		podsyncv1.RegisterPodsyncServiceServer(s, p)
+		podsyncv1.RegisterExplainServiceServer(s, &p.explain)
 	})
-	return dir
 }
 
 func TestRunPod(t *testing.T) {

@@ -49,8 +49,14 @@ func (u *fakeUp) got() (asked *supervisorv1.ReadLogsRequest, restarted string) {
 // serve listens as "microlet up" does in a runtime folder.
 func (u *fakeUp) serve(t *testing.T) (dir string) {
 	t.Helper()
+	return serveAs(t, role.Up, func(s *grpc.Server) { supervisorv1.RegisterSupervisorServiceServer(s, u) })
+}
+
+// serveAs listens as a role does in a runtime folder, and allows root's tools all that is registered.
+func serveAs(t *testing.T, r role.Role, register func(*grpc.Server)) (dir string) {
+	t.Helper()
 	dir = t.TempDir()
-	socket := filepath.Join(dir, "sock", "up", "grpc.sock")
+	socket := filepath.Join(dir, "sock", string(r), "grpc.sock")
 	if err := os.MkdirAll(filepath.Dir(socket), 0o750); err != nil {
 		t.Fatal(err)
 	}
@@ -59,14 +65,13 @@ func (u *fakeUp) serve(t *testing.T) (dir string) {
 		t.Fatal(err)
 	}
 	policy := unixgrpc.NewPolicy(nil)
-	for _, m := range supervisorv1.SupervisorService_ServiceDesc.Methods {
-		policy.Allow("/"+supervisorv1.SupervisorService_ServiceDesc.ServiceName+"/"+m.MethodName, role.Up)
-	}
-	for _, m := range supervisorv1.SupervisorService_ServiceDesc.Streams {
-		policy.Allow("/"+supervisorv1.SupervisorService_ServiceDesc.ServiceName+"/"+m.StreamName, role.Up)
-	}
 	server := unixgrpc.NewServer(unixgrpc.ServerOptions{Policy: policy})
-	supervisorv1.RegisterSupervisorServiceServer(server, u)
+	register(server)
+	for service, info := range server.GetServiceInfo() {
+		for _, m := range info.Methods {
+			policy.Allow("/"+service+"/"+m.Name, role.Up)
+		}
+	}
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()
 	t.Cleanup(func() {
