@@ -15,6 +15,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/pod/podtest"
 )
 
 // model is a runtime that carries out actions at once and without fail, and a pod to which
@@ -332,21 +333,11 @@ func newModel(t *testing.T, shape byte) *model {
 	case 3:
 		withInit(p, plain("i"), sidecar("s"), probed)
 	}
-	rule := func(action v1.ContainerRestartRuleAction) {
-		p.Spec.Containers[0].RestartPolicy = new(v1.ContainerRestartPolicyNever)
-		p.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{{
-			Action: action,
-			ExitCodes: &v1.ContainerRestartRuleOnExitCodes{
-				Operator: v1.ContainerRestartRuleOnExitCodesOpIn,
-				Values:   []int32{1},
-			},
-		}}
-	}
 	switch shape / 12 % 4 {
 	case 1:
-		rule(v1.ContainerRestartRuleActionRestart)
+		podtest.SetRestartRule(&p.Spec.Containers[0], v1.ContainerRestartRuleActionRestart, 1)
 	case 2:
-		rule(v1.ContainerRestartRuleActionRestartAllContainers)
+		podtest.SetRestartRule(&p.Spec.Containers[0], v1.ContainerRestartRuleActionRestartAllContainers, 1)
 	}
 	return &model{
 		t:        t,
@@ -362,6 +353,17 @@ func newModel(t *testing.T, shape byte) *model {
 	}
 }
 
+// end deletes the pod, of which nothing may run in the end.
+func (m *model) end() {
+	m.t.Helper()
+	m.pod.DeletionTimestamp = &metav1.Time{Time: m.now}
+	m.over = true
+	m.settle()
+	if m.state.AnyRunning() {
+		m.t.Fatal("something runs after the end")
+	}
+}
+
 func story(t *testing.T, script []byte) {
 	if len(script) == 0 {
 		return
@@ -372,12 +374,7 @@ func story(t *testing.T, script []byte) {
 		m.happen(script[i], script[i+1])
 		m.settle()
 	}
-	m.pod.DeletionTimestamp = &metav1.Time{Time: m.now}
-	m.over = true
-	m.settle()
-	if m.state.AnyRunning() {
-		t.Fatal("something runs after the end")
-	}
+	m.end()
 }
 
 func TestStories(t *testing.T) {
@@ -437,12 +434,7 @@ func middle(t *testing.T, script []byte) {
 		m.state.Containers = append(m.state.Containers, c)
 	}
 	m.settle()
-	m.pod.DeletionTimestamp = &metav1.Time{Time: m.now}
-	m.over = true
-	m.settle()
-	if m.state.AnyRunning() {
-		t.Fatal("something runs after the end")
-	}
+	m.end()
 }
 
 func TestAnyMiddleComesToRest(t *testing.T) {

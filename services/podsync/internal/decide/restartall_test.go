@@ -9,19 +9,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/pod/podtest"
 )
 
 // together is a pod of which one container restarts all when it ends with 42.
 func together() *v1.Pod {
 	p := withInit(testPod(v1.RestartPolicyNever, "a", "b"), plain("i"))
-	p.Spec.Containers[0].RestartPolicy = new(v1.ContainerRestartPolicyNever)
-	p.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{{
-		Action: v1.ContainerRestartRuleActionRestartAllContainers,
-		ExitCodes: &v1.ContainerRestartRuleOnExitCodes{
-			Operator: v1.ContainerRestartRuleOnExitCodesOpIn,
-			Values:   []int32{42},
-		},
-	}}
+	podtest.SetRestartRule(&p.Spec.Containers[0], v1.ContainerRestartRuleActionRestartAllContainers, 42)
 	return p
 }
 

@@ -7,20 +7,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/services/internal/podutil"
+	"github.com/microlet/microlet/services/podsync/internal/pod/podtest"
 )
 
 // TestRestartingAll follows a pod from the exit that asks for it to its new start.
 func TestRestartingAll(t *testing.T) {
 	p := testPod("a", "b")
 	p.Spec.RestartPolicy = v1.RestartPolicyNever
-	p.Spec.Containers[0].RestartPolicy = new(v1.ContainerRestartPolicyNever)
-	p.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{{
-		Action: v1.ContainerRestartRuleActionRestartAllContainers,
-		ExitCodes: &v1.ContainerRestartRuleOnExitCodes{
-			Operator: v1.ContainerRestartRuleOnExitCodesOpIn,
-			Values:   []int32{42},
-		},
-	}}
+	podtest.SetRestartRule(&p.Spec.Containers[0], v1.ContainerRestartRuleActionRestartAllContainers, 42)
 	const running, dead = runtimeapi.ContainerState_CONTAINER_RUNNING, runtimeapi.ContainerState_CONTAINER_EXITED
 	in := inputs()
 

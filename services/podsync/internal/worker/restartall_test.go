@@ -7,6 +7,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/podsync/internal/pod/podtest"
 )
 
 // TestAllContainersBeginAnew in the same sandbox when one ends so that it asks for it.
@@ -16,14 +18,7 @@ func TestAllContainersBeginAnew(t *testing.T) {
 		p := testPod("a")
 		p.Spec.RestartPolicy = v1.RestartPolicyNever
 		p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: "d", Image: "busybox"})
-		p.Spec.Containers[0].RestartPolicy = new(v1.ContainerRestartPolicyNever)
-		p.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{{
-			Action: v1.ContainerRestartRuleActionRestartAllContainers,
-			ExitCodes: &v1.ContainerRestartRuleOnExitCodes{
-				Operator: v1.ContainerRestartRuleOnExitCodesOpIn,
-				Values:   []int32{42},
-			},
-		}}
+		podtest.SetRestartRule(&p.Spec.Containers[0], v1.ContainerRestartRuleActionRestartAllContainers, 42)
 		n.apply(p)
 		id := strings.TrimPrefix(n.status("a").ContainerStatuses[0].ContainerID, "containerd://")
 		if err := n.cri.ExitContainer(id, 42); err != nil {

@@ -1,4 +1,4 @@
-// Package podtest makes the pods that tests of the pod's status start from, and what the runtime has of them.
+// Package podtest makes the pods that tests start from, and what the runtime has of them.
 package podtest
 
 import (
@@ -49,4 +49,16 @@ func Ready(cs ...pod.Container) *pod.State {
 		Sandboxes:  []pod.Sandbox{{ID: "s0", Ready: true, IPs: []string{"10.0.0.2"}}},
 		Containers: cs,
 	}
+}
+
+// SetRestartRule gives a container that is never restarted a rule for what happens when it ends with this code.
+func SetRestartRule(c *v1.Container, action v1.ContainerRestartRuleAction, code int32) {
+	c.RestartPolicy = new(v1.ContainerRestartPolicyNever)
+	c.RestartPolicyRules = []v1.ContainerRestartRule{{
+		Action: action,
+		ExitCodes: &v1.ContainerRestartRuleOnExitCodes{
+			Operator: v1.ContainerRestartRuleOnExitCodesOpIn,
+			Values:   []int32{code},
+		},
+	}}
 }
