@@ -245,9 +245,9 @@ func TestAFolderThatCannotBeReadRemovesNothing(t *testing.T) {
 	}
 }
 
-// TestWatch relies on the kernel's notifications.
-func TestWatch(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "manifests")
+// watchFolder follows a folder by the kernel's notifications until the test ends.
+func watchFolder(t *testing.T, dir string) *wants {
+	t.Helper()
 	f := NewFile(FileOptions{
 		Path:     dir,
 		Period:   time.Hour,
@@ -259,6 +259,19 @@ func TestWatch(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- f.Run(ctx, w) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+// TestWatch relies on the kernel's notifications.
+func TestWatch(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "manifests")
+	w := watchFolder(t, dir)
 	await := func(want string) {
 		t.Helper()
 		end := time.After(20 * time.Second)
@@ -293,10 +306,6 @@ func TestWatch(t *testing.T) {
 	}
 	put(t, filepath.Join(dir, "c.yaml"), text("c", "one"))
 	await("c-n=one")
-	cancel()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestAFileThatIsPutBack: a manifest that is removed and put back at once is taken back and wanted again, as under the
@@ -305,17 +314,7 @@ func TestAFileThatIsPutBack(t *testing.T) {
 	dir := t.TempDir()
 	a, b := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "b.yaml")
 	put(t, a, text("a", "one"))
-	f := NewFile(FileOptions{
-		Path:     dir,
-		Period:   time.Hour,
-		NodeName: "n",
-		Log:      slog.New(slog.DiscardHandler),
-		Metrics:  metrics(t),
-	})
-	w := newWants()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- f.Run(ctx, w) }()
+	w := watchFolder(t, dir)
 	await := func(want string, removed int) {
 		t.Helper()
 		end := time.After(20 * time.Second)
@@ -360,9 +359,5 @@ func TestAFileThatIsPutBack(t *testing.T) {
 	await("a-n=one b-n=one", 2)
 	if uid := uidOf(t, w, "a-n"); uid != before {
 		t.Errorf("uid %s, want %s", uid, before)
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Fatal(err)
 	}
 }
