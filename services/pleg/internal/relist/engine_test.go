@@ -94,6 +94,16 @@ func (f *fakeRuntime) change(g func()) {
 	g()
 }
 
+// opened fails the test unless the stream was opened as often as it should be.
+func (f *fakeRuntime) opened(t *testing.T, want int, why string) {
+	t.Helper()
+	f.change(func() {
+		if f.streams != want {
+			t.Errorf("the stream was opened %d times, want %d: %s", f.streams, want, why)
+		}
+	})
+}
+
 type timedEvent struct {
 	Event
 	at time.Time
@@ -128,6 +138,16 @@ func start(t *testing.T, f *fakeRuntime) *rig {
 	})
 	synctest.Wait()
 	return r
+}
+
+// streaming starts an engine that has a stream and one running container, and whose relist is at its slowest.
+func streaming(t *testing.T) (*fakeRuntime, *rig) {
+	t.Helper()
+	f := newFakeRuntime()
+	r := start(t, f)
+	f.set("pod", "c1", Running)
+	pass(time.Minute)
+	return f, r
 }
 
 func (r *rig) Hint(ev Event) {
@@ -184,20 +204,13 @@ func TestRelistIsTheKubeletsWithoutAStream(t *testing.T) {
 		if rep := r.last(); rep.Streaming || rep.Period != time.Second {
 			t.Errorf("report %+v, want no stream and a period of 1 s", rep)
 		}
-		f.change(func() {
-			if f.streams != 1 {
-				t.Errorf("%d tries to open an absent stream in 30 s, want 1", f.streams)
-			}
-		})
+		f.opened(t, 1, "an absent one is not tried again within 30 s")
 	})
 }
 
 func TestStreamIsFastAndTheRelistSlowsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFakeRuntime()
-		r := start(t, f)
-		f.set("pod", "c1", Running)
-		pass(time.Minute)
+		f, r := streaming(t)
 		if rep := r.last(); !rep.Streaming || rep.Period != 10*time.Second {
 			t.Errorf("report %+v, want a stream and a period of 10 s", rep)
 		}
@@ -217,10 +230,7 @@ func TestStreamIsFastAndTheRelistSlowsDown(t *testing.T) {
 
 func TestDeafStreamIsFoundOutWithin12sAndRestarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFakeRuntime()
-		r := start(t, f)
-		f.set("pod", "c1", Running)
-		pass(time.Minute) // the relist is at its slowest
+		f, r := streaming(t)
 		f.change(func() { f.stalled = true })
 		at := time.Now()
 		f.set("pod", "c1", Exited)
@@ -229,11 +239,7 @@ func TestDeafStreamIsFoundOutWithin12sAndRestarted(t *testing.T) {
 		if len(hints) != 1 || hints[0].at.Sub(at) > 12*time.Second {
 			t.Fatalf("hints %v after %v, want one within 12 s", hints, at)
 		}
-		f.change(func() {
-			if f.streams != 2 {
-				t.Errorf("%d streams were opened, want the stalled one replaced", f.streams)
-			}
-		})
+		f.opened(t, 2, "the stalled one is replaced")
 		if n := testutil.ToFloat64(r.engine.metrics.restarts); n != 1 {
 			t.Errorf("restarts metric = %v, want 1", n)
 		}
@@ -245,10 +251,7 @@ func TestDeafStreamIsFoundOutWithin12sAndRestarted(t *testing.T) {
 
 func TestEventThatLagsBehindTheRelistIsNoReasonToRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFakeRuntime()
-		r := start(t, f)
-		f.set("pod", "c1", Running)
-		pass(time.Minute)
+		f, r := streaming(t)
 		f.change(func() { f.stalled = true })
 		f.set("pod", "c1", Exited)
 		for len(r.hintsOf("c1")) == 0 {
@@ -259,11 +262,7 @@ func TestEventThatLagsBehindTheRelistIsNoReasonToRestart(t *testing.T) {
 		if n := len(r.hintsOf("c1")); n != 1 {
 			t.Errorf("%d hints, want 1", n)
 		}
-		f.change(func() {
-			if f.streams != 1 {
-				t.Errorf("%d streams, want the first one kept", f.streams)
-			}
-		})
+		f.opened(t, 1, "the first one is kept")
 	})
 }
 
@@ -351,10 +350,7 @@ func TestStartHintsOnlyAtPodsInWhichSomethingEnded(t *testing.T) {
 
 func TestEventOfUnknownPodIsLookedUpOrListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFakeRuntime()
-		r := start(t, f)
-		f.set("pod", "c1", Running)
-		pass(time.Minute)
+		f, r := streaming(t)
 		f.change(func() { f.stalled = true })
 		f.set("pod", "c1", Exited)
 		f.events <- StreamEvent{Kind: StreamStopped, ID: "c1"}
