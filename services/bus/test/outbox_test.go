@@ -89,6 +89,16 @@ func part(f func(context.Context) error) (stop func()) {
 	return func() { cancel(); wg.Wait() }
 }
 
+// deliver gives the apiserver the events that come out of the bus, until the test ends.
+func deliver(t *testing.T, by *peer, api *apiserver) {
+	t.Helper()
+	d, err := outbox.NewDelivery(by.Client, api, outbox.DeliveryOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(part(d.Run))
+}
+
 func podOf(i int) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("pod-%d", i), UID: "u"}}
 }
@@ -179,11 +189,7 @@ func TestRepeatedEventsAreCounted(t *testing.T) {
 	podsync, ns := n.peer(role.Podsync, "0", "", nil), n.peer(role.NodeStatus, "0", "", nil)
 	r := outbox.NewRecorder(podsync.Client, "node-1", slog.Default())
 	defer part(r.Run)()
-	d, err := outbox.NewDelivery(ns.Client, api, outbox.DeliveryOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer part(d.Run)()
+	deliver(t, ns, api)
 	for range 4 {
 		r.Eventf(podOf(1), corev1.EventTypeWarning, "BackOff", "Back-off restarting %s", "it")
 	}
@@ -219,11 +225,7 @@ func TestTheSpoolDropsTheOldest(t *testing.T) {
 	api := &apiserver{}
 	n.start()
 	ns := n.peer(role.NodeStatus, "0", "", nil)
-	d, err := outbox.NewDelivery(ns.Client, api, outbox.DeliveryOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer part(d.Run)()
+	deliver(t, ns, api)
 	took := proctest.Await(t, 2*bound, "1000 events", func() bool { return len(api.delivered()) == 1000 })
 	t.Logf("1000 events through the bus in %v", took)
 	for i := range 10 {
@@ -241,11 +243,7 @@ func TestARefusedEventHoldsUpNoOther(t *testing.T) {
 	podsync, ns := n.peer(role.Podsync, "0", "", nil), n.peer(role.NodeStatus, "0", "", nil)
 	r := outbox.NewRecorder(podsync.Client, "node-1", slog.Default())
 	defer part(r.Run)()
-	d, err := outbox.NewDelivery(ns.Client, api, outbox.DeliveryOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer part(d.Run)()
+	deliver(t, ns, api)
 	for i := range 50 {
 		r.Event(podOf(i), corev1.EventTypeWarning, "Refused", "a webhook fails")
 		r.Event(podOf(i), corev1.EventTypeNormal, "Started", fmt.Sprint(i))
@@ -265,11 +263,7 @@ func TestARecordIsNotLostAmongOtherAnswers(t *testing.T) {
 		slog.Default())
 	defer part(others.Run)()
 	defer part(own.Run)()
-	d, err := outbox.NewDelivery(ns.Client, api, outbox.DeliveryOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer part(d.Run)()
+	deliver(t, ns, api)
 	for i := range 200 {
 		others.Event(podOf(i), corev1.EventTypeNormal, "Started", fmt.Sprint(i))
 		own.Event(podOf(i+1000), corev1.EventTypeNormal, "Started", fmt.Sprint(i+1000))
