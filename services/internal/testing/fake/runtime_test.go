@@ -118,35 +118,54 @@ func TestHooks(t *testing.T) {
 	})
 }
 
-func TestStateOutlivesTheServer(t *testing.T) {
-	r := NewRuntime(nil)
-	r.AddImage("busybox:1")
-	socket := filepath.Join(t.TempDir(), "cri.sock")
-	stop, err := r.Serve(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	sandboxID, containerID := start(t, conn, "web")
+// served is a runtime on a socket.
+type served struct {
+	*Runtime
+	socket string
+	conn   *grpc.ClientConn
+	stop   func()
+}
 
-	events, err := runtimeapi.NewRuntimeServiceClient(conn).GetContainerEvents(t.Context(),
+func serve(t *testing.T) served {
+	t.Helper()
+	s := served{Runtime: NewRuntime(nil), socket: filepath.Join(t.TempDir(), "cri.sock")}
+	s.AddImage("busybox:1")
+	var err error
+	if s.stop, err = s.Serve(s.socket); err != nil {
+		t.Fatal(err)
+	}
+	s.conn, err = grpc.NewClient("unix://"+s.socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.conn.Close() })
+	return s
+}
+
+func (s served) events(t *testing.T) runtimeapi.RuntimeService_GetContainerEventsClient {
+	t.Helper()
+	events, err := runtimeapi.NewRuntimeServiceClient(s.conn).GetContainerEvents(t.Context(),
 		&runtimeapi.GetEventsRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop()
+	return events
+}
+
+func TestStateOutlivesTheServer(t *testing.T) {
+	s := serve(t)
+	sandboxID, containerID := start(t, s.conn, "web")
+	events := s.events(t)
+	s.stop()
 	if _, err := events.Recv(); status.Code(err) != codes.Unavailable {
 		t.Fatalf("the stream ended with %v, want Unavailable", err)
 	}
-	if stop, err = r.Serve(socket); err != nil {
+	stop, err := s.Serve(s.socket)
+	if err != nil {
 		t.Fatal(err)
 	}
 	defer stop()
-	list, err := runtimeapi.NewRuntimeServiceClient(conn).ListContainers(t.Context(), &runtimeapi.ListContainersRequest{
+	list, err := runtimeapi.NewRuntimeServiceClient(s.conn).ListContainers(t.Context(), &runtimeapi.ListContainersRequest{
 		Filter: &runtimeapi.ContainerFilter{PodSandboxId: sandboxID, LabelSelector: map[string]string{"pod": "web"}},
 	}, grpc.WaitForReady(true))
 	if err != nil || len(list.Containers) != 1 || list.Containers[0].Id != containerID {
@@ -155,32 +174,17 @@ func TestStateOutlivesTheServer(t *testing.T) {
 }
 
 func TestEventsTellWhatHappened(t *testing.T) {
-	r := NewRuntime(nil)
-	r.AddImage("busybox:1")
-	socket := filepath.Join(t.TempDir(), "cri.sock")
-	stop, err := r.Serve(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stop()
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	_, containerID := start(t, conn, "web")
-	events, err := runtimeapi.NewRuntimeServiceClient(conn).GetContainerEvents(t.Context(),
-		&runtimeapi.GetEventsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := serve(t)
+	defer s.stop()
+	_, containerID := start(t, s.conn, "web")
+	events := s.events(t)
 	// The stream is open once the runtime knows of it; until then an event is nobody's.
-	for r.EventStreams() == 0 {
+	for s.EventStreams() == 0 {
 		if err := t.Context().Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := r.ExitContainer(containerID, 7); err != nil {
+	if err := s.ExitContainer(containerID, 7); err != nil {
 		t.Fatal(err)
 	}
 	ev, err := events.Recv()
