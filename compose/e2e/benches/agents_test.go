@@ -53,13 +53,18 @@ var agents = []contender{
 // TestBenchAgents measures each agent on the same node and prints one table.
 func TestBenchAgents(t *testing.T) {
 	compare(t, func(m *meter) {
-		m.warm()
-		m.idle("0 pods")
-		m.singles()
-		m.batches()
-		m.crowded()
+		undisturbed(m)
 		m.kills()
 	}, agents...)
+}
+
+// undisturbed measures an agent that nobody kills.
+func undisturbed(m *meter) {
+	m.warm()
+	m.idle("0 pods")
+	m.singles()
+	m.batches()
+	m.crowded()
 }
 
 // compare measures agents one after the other; the first is what the others are compared with.
