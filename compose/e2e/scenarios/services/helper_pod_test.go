@@ -32,15 +32,7 @@ func TestHelperPod(t *testing.T) {
 	if s.Namespace != namespace {
 		t.Fatalf("the scene's namespace is %s, want %s", s.Namespace, namespace)
 	}
-	var pods []*corev1.Pod
-	var names []string
-	for i := range sharedPods {
-		pods = append(pods, scene.ProbedPod(fmt.Sprintf("shared-%d", i), scene.HTTPProbe))
-		names = append(names, pods[i].Name)
-	}
-	s.CreatePods(pods...)
-	s.WaitReady(scene.Patience, names...)
-	w := s.Witness(names...)
+	w := createShared(s)
 	even(s, 0)
 
 	helper := helperPod(s, "helper")

@@ -47,15 +47,7 @@ func TestProbersShare(t *testing.T) {
 		t.Run(fmt.Sprint(replicas), func(t *testing.T) {
 			scene.Shared.UseMicrolet(t, fmt.Sprintf("--prober-replicas=%d", replicas), scene.WatchdogOff)
 			s := scene.New(t)
-			var pods []*corev1.Pod
-			var names []string
-			for i := range sharedPods {
-				pods = append(pods, scene.ProbedPod(fmt.Sprintf("shared-%d", i), scene.HTTPProbe))
-				names = append(names, pods[i].Name)
-			}
-			s.CreatePods(pods...)
-			s.WaitReady(scene.Patience, names...)
-			w := s.Witness(names...)
+			w := createShared(s)
 			all := make([]int, replicas)
 			for i := range all {
 				all[i] = i
@@ -144,6 +136,20 @@ func share(s *scene.Scene, replica int) map[[2]string]float64 {
 		s.T.Fatal(err)
 	}
 	return probeTotals(s, families)
+}
+
+// createShared creates pods whose probes several probers are to share.
+func createShared(s *scene.Scene) *scene.Witness {
+	s.T.Helper()
+	var pods []*corev1.Pod
+	var names []string
+	for i := range sharedPods {
+		pods = append(pods, scene.ProbedPod(fmt.Sprintf("shared-%d", i), scene.HTTPProbe))
+		names = append(names, pods[i].Name)
+	}
+	s.CreatePods(pods...)
+	s.WaitReady(scene.Patience, names...)
+	return s.Witness(names...)
 }
 
 // even waits until each probe has one prober, and judges that these probers share them evenly and that each runs all

@@ -29,6 +29,29 @@ var figurePages = []string{"/stats/summary", "/metrics/resource", "/metrics/cadv
 // TestStatsDown keeps stats down. Its readers get that as the answer at once, no pod and no other service notices, and
 // the figures come back with it.
 func TestStatsDown(t *testing.T) {
+	outage(t, func(s *scene.Scene, r *scene.MetricsReader) (end func()) {
+		release := s.HoldDown(role.Stats)
+		for _, page := range figurePages {
+			var header http.Header
+			scene.Await(t, scene.Patience, page+" without stats", func() error {
+				var err error
+				if header, _, err = r.Get(t.Context(), page); err == nil || !strings.Contains(err.Error(), "503") {
+					return fmt.Errorf("it answers %w", err)
+				}
+				if !strings.Contains(err.Error(), "stats has no figures: ") || header.Get("Retry-After") == "" {
+					t.Errorf("%s: %v, come again after %q", page, err, header.Get("Retry-After"))
+				}
+				return nil
+			})
+		}
+		return release
+	})
+}
+
+// outage begins an outage of stats among pods and ends it. What was there before notices nothing, a pod that comes
+// meanwhile becomes Ready, and the figures come back.
+func outage(t *testing.T, begin func(s *scene.Scene, r *scene.MetricsReader) (end func())) {
+	t.Helper()
 	scene.Shared.UseMicrolet(t)
 	s := scene.New(t)
 	w := s.CreateSteadyPods()
@@ -36,23 +59,10 @@ func TestStatsDown(t *testing.T) {
 	hasFigures(s, r)
 	restartedAlone := restartsAlone(s, role.Stats)
 
-	release := s.HoldDown(role.Stats)
-	for _, page := range figurePages {
-		var header http.Header
-		scene.Await(t, scene.Patience, page+" without stats", func() error {
-			var err error
-			if header, _, err = r.Get(t.Context(), page); err == nil || !strings.Contains(err.Error(), "503") {
-				return fmt.Errorf("it answers %w", err)
-			}
-			if !strings.Contains(err.Error(), "stats has no figures: ") || header.Get("Retry-After") == "" {
-				t.Errorf("%s: %v, come again after %q", page, err, header.Get("Retry-After"))
-			}
-			return nil
-		})
-	}
+	end := begin(s, r)
 	s.CreatePods(scene.PausePod("meanwhile"))
 	s.WaitReady(scene.Patience, "meanwhile")
-	release()
+	end()
 
 	hasFigures(s, r)
 	s.WaitHealthy(t, scene.Patience)
@@ -105,61 +115,50 @@ func restartsAlone(s *scene.Scene, one role.Role) (check func()) {
 // TestStatsLimit fills the cgroup that limits the memory of stats. The kernel kills stats and nothing else, its readers
 // get that as the answer, and the figures come back when there is room again.
 func TestStatsLimit(t *testing.T) {
-	scene.Shared.UseMicrolet(t)
-	s := scene.New(t)
-	w := s.CreateSteadyPods()
-	r := s.MetricsReader()
-	hasFigures(s, r)
-	restartedAlone := restartsAlone(s, role.Stats)
-	cgroup, err := machine.MemoryCgroup(s.MustPID(t, role.Stats))
-	if err != nil {
-		t.Fatal(err)
-	}
-	limit, err := os.ReadFile(filepath.Join(cgroup, "memory.limit_in_bytes"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := strings.TrimSpace(string(limit)); got != strconv.Itoa(256<<20) {
-		t.Fatalf("%s: the limit is %s bytes", cgroup, got)
-	}
-	kills := oomKills(t, cgroup)
-
-	// A file in memory counts for the cgroup of who wrote it, and stays when that process has ended.
-	ballast := filepath.Join("/dev/shm", "microlet-ballast-"+s.Namespace)
-	remove := func() {
-		if err := os.Remove(ballast); err != nil && !errors.Is(err, os.ErrNotExist) {
-			t.Error(err)
+	outage(t, func(s *scene.Scene, r *scene.MetricsReader) (end func()) {
+		cgroup, err := machine.MemoryCgroup(s.MustPID(t, role.Stats))
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	t.Cleanup(remove)
-	fill := exec.CommandContext(t.Context(), "sh", "-c", `echo $$ >"$1/cgroup.procs" && exec head -c 254m /dev/zero >"$2"`,
-		"sh", cgroup, ballast)
-	out, err := fill.CombinedOutput() // the kernel may kill it too, when stats has ended
-	t.Logf("filling the cgroup: %v %s", err, out)
-	for _, page := range figurePages {
-		scene.Await(t, scene.Patience, page+" without room", func() error {
-			header, _, err := r.Get(t.Context(), page)
-			if err == nil || !strings.Contains(err.Error(), "503") || !strings.Contains(err.Error(), "stats has no figures: ") {
-				return fmt.Errorf("it answers %w", err)
-			}
-			if header.Get("Retry-After") == "" {
-				t.Errorf("%s: %v, without Retry-After", page, err)
-			}
-			return nil
-		})
-	}
-	if got := oomKills(t, cgroup); got <= kills {
-		t.Errorf("the kernel has killed %d processes of %s, before %d", got, cgroup, kills)
-	}
-	s.CreatePods(scene.PausePod("meanwhile"))
-	s.WaitReady(scene.Patience, "meanwhile")
-	remove()
+		limit, err := os.ReadFile(filepath.Join(cgroup, "memory.limit_in_bytes"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.TrimSpace(string(limit)); got != strconv.Itoa(256<<20) {
+			t.Fatalf("%s: the limit is %s bytes", cgroup, got)
+		}
+		kills := oomKills(t, cgroup)
 
-	hasFigures(s, r)
-	s.WaitHealthy(t, scene.Patience)
-	w.Untouched()
-	w.NodeReady()
-	restartedAlone()
+		// A file in memory counts for the cgroup of who wrote it, and stays when that process has ended.
+		ballast := filepath.Join("/dev/shm", "microlet-ballast-"+s.Namespace)
+		remove := func() {
+			if err := os.Remove(ballast); err != nil && !errors.Is(err, os.ErrNotExist) {
+				t.Error(err)
+			}
+		}
+		t.Cleanup(remove)
+		fill := exec.CommandContext(t.Context(), "sh", "-c", `echo $$ >"$1/cgroup.procs" && exec head -c 254m /dev/zero >"$2"`,
+			"sh", cgroup, ballast)
+		out, err := fill.CombinedOutput() // the kernel may kill it too, when stats has ended
+		t.Logf("filling the cgroup: %v %s", err, out)
+		for _, page := range figurePages {
+			scene.Await(t, scene.Patience, page+" without room", func() error {
+				header, _, err := r.Get(t.Context(), page)
+				if err == nil || !strings.Contains(err.Error(), "503") ||
+					!strings.Contains(err.Error(), "stats has no figures: ") {
+					return fmt.Errorf("it answers %w", err)
+				}
+				if header.Get("Retry-After") == "" {
+					t.Errorf("%s: %v, without Retry-After", page, err)
+				}
+				return nil
+			})
+		}
+		if got := oomKills(t, cgroup); got <= kills {
+			t.Errorf("the kernel has killed %d processes of %s, before %d", got, cgroup, kills)
+		}
+		return remove
+	})
 }
 
 // oomKills is how many processes of a cgroup the kernel has killed for its limit.
