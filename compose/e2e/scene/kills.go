@@ -1,6 +1,7 @@
 package scene
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"syscall"
@@ -37,13 +38,36 @@ func (s *Scene) KillDuringStart(name string, roles ...role.Role) string {
 // HoldDown kills a service and every process that is started in its place, until release is called.
 func (s *Scene) HoldDown(r role.Role) (release func()) {
 	s.T.Helper()
-	stop, killed := make(chan struct{}), 0
+	release, _ = s.hold(r, syscall.SIGKILL)
+	return release
+}
+
+// HoldStopped stops a service by SIGSTOP, and every process that is started in its place once the supervisor has
+// killed it, until release is called. The last one goes on then.
+func (s *Scene) HoldStopped(r role.Role) (release func()) {
+	s.T.Helper()
+	end, last := s.hold(r, syscall.SIGSTOP)
+	release = sync.OnceFunc(func() {
+		end()
+		if err := s.SignalPIDs(syscall.SIGCONT, last()); err != nil && !errors.Is(err, syscall.ESRCH) {
+			s.T.Error(err)
+		}
+	})
+	s.T.Cleanup(release)
+	return release
+}
+
+// hold sends a signal to each process of a service, once, until end is called. After that, last is the last of them.
+func (s *Scene) hold(r role.Role, sig syscall.Signal) (end func(), last func() int) {
+	s.T.Helper()
+	stop, count := make(chan struct{}), 0
 	var wg sync.WaitGroup
-	s.MustPID(s.T, r)
+	held := s.MustPID(s.T, r)
 	wg.Go(func() {
-		for {
-			if pid := s.PID(r); pid != 0 && s.SignalPIDs(syscall.SIGKILL, pid) == nil {
-				killed++
+		for done := 0; ; {
+			if pid := s.PID(r); pid != 0 && pid != done && s.SignalPIDs(sig, pid) == nil {
+				count++
+				held, done = pid, pid
 			}
 			select {
 			case <-stop:
@@ -52,11 +76,11 @@ func (s *Scene) HoldDown(r role.Role) (release func()) {
 			}
 		}
 	})
-	release = sync.OnceFunc(func() {
+	end = sync.OnceFunc(func() {
 		close(stop)
 		wg.Wait()
-		s.T.Logf("%s was killed %d times", r, killed)
+		s.T.Logf("%d processes of %s got %v", count, r, sig)
 	})
-	s.T.Cleanup(release)
-	return release
+	s.T.Cleanup(end)
+	return end, func() int { return held }
 }

@@ -187,20 +187,47 @@ func TestMemoryHogWithoutStats(t *testing.T) {
 	s.WaitReady(scene.Patience, "modest")
 }
 
-// TestMemoryHogWithoutEvictor keeps evictor down: nothing is evicted until it is back, and then within 15 s.
+// TestMemoryHogWithoutEvictor keeps evictor down or hung: nothing is evicted and the pressure is what it was, until
+// evictor is back, and then the hog goes within 15 s, alone.
 func TestMemoryHogWithoutEvictor(t *testing.T) {
-	scene.Shared.UseMicrolet(t, args(t)...)
-	s := scene.New(t)
-	s.CreatePods(modest("modest"))
-	s.WaitReady(scene.Patience, "modest")
-	release := s.HoldDown(role.Evictor)
-	s.CreatePods(hog("hog"))
-	s.WaitReady(scene.Patience, "hog")
-	if err := s.WaitErr(40*time.Second, isEvicted(s, "hog")); err == nil {
-		t.Error("hog was evicted while evictor was down")
+	for name, hold := range map[string]func(*scene.Scene, role.Role) func(){
+		"down": (*scene.Scene).HoldDown, "hung": (*scene.Scene).HoldStopped,
+	} {
+		t.Run(name, func(t *testing.T) {
+			scene.Shared.UseMicrolet(t, args(t)...)
+			s := scene.New(t)
+			s.Wait(scene.Patience, "a node without pressure", hasPressure(corev1.ConditionFalse))
+			s.CreatePods(modest("modest"))
+			s.WaitReady(scene.Patience, "modest")
+			release := hold(s, role.Evictor)
+			mark := s.Record.Mark()
+			s.CreatePods(hog("hog"))
+			s.WaitReady(scene.Patience, "hog")
+			if err := s.WaitErr(40*time.Second, isEvicted(s, "hog")); err == nil {
+				t.Error("hog was evicted without evictor")
+			}
+			pressureHeld(s, mark)
+			release()
+			s.Wait(15*time.Second, "the eviction of hog", isEvicted(s, "hog"))
+			s.WaitHealthy(t, scene.Patience)
+			s.WaitReady(scene.Patience, "modest")
+		})
 	}
-	release()
-	s.Wait(15*time.Second, "the eviction of hog", isEvicted(s, "hog"))
-	s.WaitHealthy(t, scene.Patience)
-	s.WaitReady(scene.Patience, "modest")
+}
+
+// pressureHeld judges that the node has never said anything else than that it has memory enough.
+func pressureHeld(s *scene.Scene, mark record.Mark) {
+	s.T.Helper()
+	s.SyncRecord()
+	for _, e := range s.Record.Since(mark) {
+		n, ok := e.Object.(*corev1.Node)
+		if !ok {
+			continue
+		}
+		for _, c := range n.Status.Conditions {
+			if c.Type == corev1.NodeMemoryPressure && c.Status != corev1.ConditionFalse {
+				s.T.Errorf("without evictor, %s is %s: %s: %s", c.Type, c.Status, c.Reason, c.Message)
+			}
+		}
+	}
 }
