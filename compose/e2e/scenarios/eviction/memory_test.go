@@ -31,27 +31,36 @@ const (
 	transition = 20 * time.Second
 )
 
+// figure reads a number behind a name.
+func figure(t *testing.T, path, name string) int64 {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Skipf("the test reads cgroup v1: %v", err)
+	}
+	found := regexp.MustCompile(`(?m)^` + name + `\s*(\d+)`).FindStringSubmatch(string(text))
+	if found == nil {
+		t.Fatalf("%s has no %q", path, name)
+	}
+	n, err := strconv.ParseInt(found[1], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// capacity is the machine's memory in bytes.
+func capacity(t *testing.T) int64 {
+	t.Helper()
+	return figure(t, "/proc/meminfo", "MemTotal:") << 10
+}
+
 // available is the node's memory without its working set, as the kubelet has it, in bytes.
 func available(t *testing.T) int64 {
 	t.Helper()
-	value := func(path, name string) int64 {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Skipf("the test reads cgroup v1: %v", err)
-		}
-		found := regexp.MustCompile(`(?m)^` + name + `\s*(\d+)`).FindStringSubmatch(string(text))
-		if found == nil {
-			t.Fatalf("%s has no %q", path, name)
-		}
-		n, err := strconv.ParseInt(found[1], 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
 	const cgroup = "/sys/fs/cgroup/memory/"
-	return value("/proc/meminfo", "MemTotal:")<<10 - value(cgroup+"memory.usage_in_bytes", "") +
-		value(cgroup+"memory.stat", "total_inactive_file")
+	return capacity(t) - figure(t, cgroup+"memory.usage_in_bytes", "") +
+		figure(t, cgroup+"memory.stat", "total_inactive_file")
 }
 
 // args are the agent's, with a threshold that a hog meets.
