@@ -54,7 +54,7 @@ func limited(t *testing.T) []string {
 	}
 }
 
-// anonymousHog is a pod that takes 200 MiB of anonymous memory a second: unlike files, the kernel can free it by a kill.
+// anonymousHog is a pod that takes 200 MiB of memory a second. It is anonymous: the kernel can free it by a kill.
 func anonymousHog(name string) *corev1.Pod {
 	p := scene.PausePod(name)
 	p.Spec.Containers[0].Image = rig.BusyboxImage
