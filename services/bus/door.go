@@ -14,6 +14,7 @@ import (
 
 	"github.com/microlet/microlet/services/bus/internal/protocol"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/pause"
 	"github.com/microlet/microlet/services/internal/run"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
@@ -75,7 +76,7 @@ func (d *Door) Serve(ctx context.Context, l net.Listener) error {
 			}
 			if temporary(err) {
 				d.log.Warn("cannot accept a connection", logkey.Err, err)
-				if !pause(ctx, acceptPause) {
+				if pause.For(ctx, acceptPause) != nil {
 					return nil
 				}
 				continue
@@ -182,13 +183,4 @@ const acceptPause = 50 * time.Millisecond
 func temporary(err error) bool {
 	var e interface{ Temporary() bool }
 	return errors.As(err, &e) && e.Temporary()
-}
-
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }

@@ -179,7 +179,7 @@ func (d *Delivery) Run(ctx context.Context) error {
 		default:
 			failures++
 			d.log.Warn("cannot take events from the outbox", logkey.Err, err)
-			pause(ctx, failures)
+			backOff(ctx, failures)
 		}
 	}
 	return nil

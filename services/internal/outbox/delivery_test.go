@@ -19,6 +19,7 @@ import (
 
 	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
 	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/pause"
 )
 
 // maxPending and ackWait are the outbox consumer's.
@@ -49,7 +50,7 @@ func (s *stream) Take(ctx context.Context) (message, error) {
 		if m, ok := s.next(); ok {
 			return m, nil
 		}
-		if !sleep(ctx, 100*time.Millisecond) {
+		if pause.For(ctx, 100*time.Millisecond) != nil {
 			return message{}, ctx.Err()
 		}
 	}

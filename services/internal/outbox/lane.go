@@ -9,6 +9,7 @@ import (
 
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/pause"
 )
 
 const (
@@ -187,7 +188,7 @@ func (d *Delivery) setAside(ctx context.Context, s *series) {
 
 // retryRefused tries a series that waits aside until it is answered; it returns false when ctx ended before.
 func (d *Delivery) retryRefused(ctx context.Context, s *series) bool {
-	for wait := retryRefusedMin; sleep(ctx, wait); wait = min(2*wait, retryRefusedMax) {
+	for wait := retryRefusedMin; pause.For(ctx, wait) == nil; wait = min(2*wait, retryRefusedMax) {
 		if !d.limit.TryAccept() {
 			continue // the others come first
 		}
@@ -276,17 +277,5 @@ func (d *Delivery) limitRefused() {
 		}
 		d.remove(oldest)
 		oldest.giveUp()
-	}
-}
-
-// sleep returns false when ctx ended before.
-func sleep(ctx context.Context, wait time.Duration) bool {
-	t := time.NewTimer(wait)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return ctx.Err() == nil
 	}
 }

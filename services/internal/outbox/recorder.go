@@ -23,6 +23,7 @@ import (
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/pause"
 )
 
 const (
@@ -225,7 +226,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 			}
 			failures++
 			r.log.Warn("the bus did not take an event", "event", e.about, logkey.Err, err)
-			pause(ctx, failures)
+			backOff(ctx, failures)
 			continue
 		}
 		failures = 0
@@ -260,12 +261,7 @@ func (r *Recorder) done(id string) {
 	}
 }
 
-// pause waits longer with each failure in a row.
-func pause(ctx context.Context, failures int) {
-	t := time.NewTimer(min(retryMin<<min(failures-1, 10), retryMax))
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
+// backOff waits longer with each failure in a row.
+func backOff(ctx context.Context, failures int) {
+	_ = pause.For(ctx, min(retryMin<<min(failures-1, 10), retryMax)) // who calls asks ctx
 }

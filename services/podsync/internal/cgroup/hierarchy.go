@@ -14,6 +14,7 @@ import (
 	libcgroups "github.com/opencontainers/cgroups"
 	"golang.org/x/sys/unix"
 
+	"github.com/microlet/microlet/services/internal/pause"
 	"github.com/microlet/microlet/services/internal/podcgroup"
 )
 
@@ -195,7 +196,7 @@ func (m *Manager) remove(ctx context.Context, n podcgroup.Name) error {
 		if err := m.kill(path, pids); err != nil {
 			return err
 		}
-		if err := pause(ctx, removeRetry); err != nil {
+		if err := pause.For(ctx, removeRetry); err != nil {
 			return fmt.Errorf("processes %v of cgroup %s do not end after SIGKILL: %w", pids, path, err)
 		}
 	}
@@ -274,15 +275,4 @@ func (m *Manager) pids(path string) []int {
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/pause"
 )
 
 const (
@@ -111,7 +112,7 @@ func (f *Firewall) keep(ctx context.Context, family *family) {
 		f.restored.WithLabelValues(family.name).Inc()
 		f.opts.Log.Warn("iptables chains were removed by somebody, and are put back", "family", family.name,
 			logkey.Delay, f.opts.Settle)
-		return pause(ctx, f.opts.Settle)
+		return pause.For(ctx, f.opts.Settle)
 	})
 	switch {
 	case ctx.Err() != nil:
@@ -126,16 +127,5 @@ func (f *Firewall) keep(ctx context.Context, family *family) {
 	case gone || family.problem != "":
 		f.opts.Log.Info("iptables chains in place", "family", family.name)
 		family.problem = ""
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
 	}
 }

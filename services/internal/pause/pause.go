@@ -1,0 +1,18 @@
+// Package pause waits between two tries.
+package pause
+
+import (
+	"context"
+	"time"
+)
+
+// For returns nil after d, or the cause of ctx's end if that is not later.
+func For(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+	return context.Cause(ctx)
+}
