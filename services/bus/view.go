@@ -8,16 +8,15 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"math/big"
 	"net"
-	"os"
-	"path/filepath"
 	"strconv"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/microlet/microlet/services/internal/atomicfile"
 )
 
 // viewCertLife is how long the certificate of the port for looking at the bus lasts: each start of the bus makes a
@@ -102,24 +101,8 @@ func (v *View) certificate() (tls.Certificate, error) {
 		return tls.Certificate{}, err
 	}
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	if err := replaceFile(v.CertFile, text); err != nil {
+	if err := atomicfile.Write(v.CertFile, text, atomicfile.Attributes{Mode: 0o600, UID: -1, GID: -1}); err != nil {
 		return tls.Certificate{}, err
 	}
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
-}
-
-// replaceFile writes a file that appears whole.
-func replaceFile(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
 }

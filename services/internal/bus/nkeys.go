@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -10,6 +9,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/atomicfile"
 )
 
 // SeedFile is the path of a role's seed below the folder of nkeys.
@@ -116,24 +116,12 @@ func (o owner) generate(public string) error {
 	return write(o.public, []byte(public+"\n"), 0o644, os.Getuid(), -1)
 }
 
-// write replaces a file at once, so that no reader sees half of it and none sees it before it is owned.
+// write replaces a file at once. None sees it before it is owned.
 func write(path string, data []byte, mode fs.FileMode, uid, gid int) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return err
+	if os.Geteuid() != 0 {
+		uid, gid = -1, -1 // only root gives files away
 	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = own(f.Name(), mode, uid, gid)
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
+	return atomicfile.Write(path, data, atomicfile.Attributes{Mode: mode, UID: uid, GID: gid})
 }
 
 func own(path string, mode fs.FileMode, uid, gid int) error {

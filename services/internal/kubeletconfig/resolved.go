@@ -1,12 +1,12 @@
 package kubeletconfig
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/microlet/microlet/services/internal/atomicfile"
 )
 
 // WriteResolved writes c, or only these fields of it, where ReadResolved finds them. A field is named as in a file,
@@ -19,7 +19,7 @@ func (c *Config) WriteResolved(path string, uid int, fields []string) error {
 	return nil
 }
 
-func (c *Config) writeResolved(path string, uid int, fields []string) (err error) {
+func (c *Config) writeResolved(path string, uid int, fields []string) error {
 	part, err := c.part(fields)
 	if err != nil {
 		return err
@@ -28,30 +28,7 @@ func (c *Config) writeResolved(path string, uid int, fields []string) (err error
 	if err != nil {
 		return err
 	}
-	file, err := os.CreateTemp(filepath.Dir(path), ".resolved-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, file.Close(), os.Remove(file.Name()))
-		}
-	}()
-	if uid != os.Geteuid() {
-		if err := file.Chown(uid, -1); err != nil {
-			return err
-		}
-	}
-	if _, err := file.Write(data); err != nil {
-		return err
-	}
-	if err := file.Sync(); err != nil {
-		return err
-	}
-	if err := os.Rename(file.Name(), path); err != nil {
-		return err
-	}
-	return file.Close()
+	return atomicfile.Write(path, data, atomicfile.Attributes{Mode: 0o600, UID: uid, GID: -1, Durable: true})
 }
 
 // ReadResolved reads what WriteResolved wrote. Fields that were not written have their defaults; when all were, the

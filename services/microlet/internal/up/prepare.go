@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/atomicfile"
 	"github.com/microlet/microlet/services/internal/bus"
 )
 
@@ -139,30 +140,12 @@ func lockFolder(ctx context.Context, path string) (*os.File, error) {
 	}
 }
 
-// writeFile writes a file that appears at once and whole.
-func writeFile(path string, data []byte, mode fs.FileMode, uid, gid int) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
-	if err != nil {
-		return err
+// writeFile replaces a file at once.
+func writeFile(path string, data []byte, mode fs.FileMode, uid, gid int) error {
+	if err := atomicfile.Write(path, data, atomicfile.Attributes{Mode: mode, UID: uid, GID: gid}); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("write %s: %w", path, err), f.Close(), os.Remove(f.Name()))
-		}
-	}()
-	if err := f.Chown(uid, gid); err != nil {
-		return err
-	}
-	if err := f.Chmod(mode); err != nil {
-		return err
-	}
-	if _, err := f.Write(data); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	return f.Close()
+	return nil
 }
 
 // copyFile makes the file hold data, for its owner alone, and reports whether it did not before.

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/atomicfile"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/manifest"
 )
@@ -241,35 +242,16 @@ func (l *Local) write(p *v1.Pod) error {
 	if err != nil {
 		return fmt.Errorf("encode the pod: %w", err)
 	}
-	f, err := os.CreateTemp(l.o.Dir, ".new-*") // mode 0600
-	if err != nil {
+	a := atomicfile.Attributes{Mode: 0o600, UID: -1, GID: -1, Durable: true}
+	if err := atomicfile.Write(l.path(p.UID), data, a); err != nil {
 		return fmt.Errorf("keep the pod: %w", err)
 	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), l.path(p.UID))
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("keep the pod: %w", err), os.Remove(f.Name()))
-	}
-	return l.syncDir()
+	return nil
 }
 
 func (l *Local) unlink(uid types.UID) error {
 	if err := os.Remove(l.path(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("forget the pod: %w", err)
 	}
-	return l.syncDir()
-}
-
-func (l *Local) syncDir() error {
-	dir, err := os.Open(l.o.Dir)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return dir.Sync()
+	return atomicfile.SyncDir(l.o.Dir)
 }

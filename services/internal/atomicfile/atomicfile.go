@@ -1,0 +1,65 @@
+// Package atomicfile replaces files at once: who opens one finds the old content or the new one, whole.
+package atomicfile
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Attributes are what a file has from the moment that it has its name.
+type Attributes struct {
+	// Mode is the file's whatever the umask is, such as 0o600.
+	Mode fs.FileMode
+	// UID and GID are the owner's; -1 is this process's own.
+	UID, GID int
+	// Durable makes Write return when the file and its name are on the disk. Without it a machine that loses its power
+	// may have an empty file.
+	Durable bool
+}
+
+// Write makes the file at path hold data. The folder must be one in which only who is trusted may make files. A process
+// that is killed meanwhile leaves a file there whose name begins with ".new-".
+func Write(path string, data []byte, a Attributes) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	err = errors.Join(fill(f, data, a), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	if a.Durable {
+		return SyncDir(filepath.Dir(path))
+	}
+	return nil
+}
+
+func fill(f *os.File, data []byte, a Attributes) error {
+	if _, err := f.Write(data); err != nil {
+		return err
+	}
+	if err := f.Chown(a.UID, a.GID); err != nil {
+		return err
+	}
+	if err := f.Chmod(a.Mode); err != nil {
+		return err
+	}
+	if a.Durable {
+		return f.Sync()
+	}
+	return nil
+}
+
+// SyncDir returns when the names in a folder are on the disk as they are now.
+func SyncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
