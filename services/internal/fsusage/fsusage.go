@@ -1,7 +1,7 @@
 // Package fsusage asks the node's filesystems how full they are.
 //
-// A filesystem that hangs holds the thread that asks it, and only the kernel can end that. So at most one call a path is
-// under way, and nobody waits longer than a second for it. A process with a thread that hangs in a filesystem of the
+// A filesystem that hangs holds the thread that asks it, and only the kernel can end that. So at most one call a path
+// is under way, and nobody waits longer than a second for it. A process with a thread that hangs in a filesystem of the
 // network may not end even when it is killed: do not ask those.
 package fsusage
 
@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/microlet/microlet/services/internal/samemount"
 )
 
 const (
@@ -102,18 +104,16 @@ func (p *Prober) begin(path string) (*call, error) {
 func askKernel(path string) (Usage, error) {
 	var at unix.Stat_t
 	var fs unix.Statfs_t
-	for {
-		err := unix.Stat(path, &at)
-		if err == nil {
-			err = unix.Statfs(path, &fs)
+	err := samemount.IgnoringEINTR(func() error {
+		if err := unix.Stat(path, &at); err != nil {
+			return err
 		}
-		if err == nil {
-			return usageOf(&at, &fs, time.Now()), nil
-		}
-		if !errors.Is(err, unix.EINTR) {
-			return Usage{}, fmt.Errorf("ask the filesystem of %s: %w", path, err)
-		}
+		return unix.Statfs(path, &fs)
+	})
+	if err != nil {
+		return Usage{}, fmt.Errorf("ask the filesystem of %s: %w", path, err)
 	}
+	return usageOf(&at, &fs, time.Now()), nil
 }
 
 func usageOf(at *unix.Stat_t, fs *unix.Statfs_t, now time.Time) Usage {
