@@ -103,15 +103,14 @@ func (r Reservation) withEviction(capacity v1.ResourceList) (v1.ResourceList, er
 func (r Reservation) sum() (v1.ResourceList, error) {
 	reserved := v1.ResourceList{}
 	for field, list := range map[string]map[string]string{"systemReserved": r.System, "kubeReserved": r.Kube} {
-		for name, value := range list {
-			q, err := resource.ParseQuantity(value)
-			if err != nil {
-				return nil, fmt.Errorf("%s[%s]: %q is not a quantity, write it like 500m or 1Gi: %w", field, name,
-					value, err)
-			}
-			sum := reserved[v1.ResourceName(name)]
+		quantities, err := Resources(field, list)
+		if err != nil {
+			return nil, err
+		}
+		for name, q := range quantities {
+			sum := reserved[name]
 			sum.Add(q)
-			reserved[v1.ResourceName(name)] = sum
+			reserved[name] = sum
 		}
 	}
 	return reserved, nil

@@ -26,21 +26,22 @@ func quantities(list v1.ResourceList) map[string]string {
 
 // FromMessage unpacks NODE/capacity.
 func FromMessage(m *podsyncv1.Capacity) (capacity, allocatable v1.ResourceList, err error) {
-	if capacity, err = resources("capacity", m.GetCapacity()); err != nil {
+	if capacity, err = Resources("capacity", m.GetCapacity()); err != nil {
 		return nil, nil, err
 	}
-	if allocatable, err = resources("allocatable", m.GetAllocatable()); err != nil {
+	if allocatable, err = Resources("allocatable", m.GetAllocatable()); err != nil {
 		return nil, nil, err
 	}
 	return capacity, allocatable, nil
 }
 
-func resources(field string, in map[string]string) (v1.ResourceList, error) {
+// Resources reads quantities by the names of their resources. An error names the field.
+func Resources(field string, in map[string]string) (v1.ResourceList, error) {
 	out := make(v1.ResourceList, len(in))
 	for name, value := range in {
 		q, err := resource.ParseQuantity(value)
 		if err != nil {
-			return nil, fmt.Errorf("%s[%s]: %q: %w", field, name, value, err)
+			return nil, fmt.Errorf("%s.%s=%s is no quantity, write it like 500m or 1Gi: %w", field, name, value, err)
 		}
 		out[v1.ResourceName(name)] = q
 	}

@@ -154,7 +154,7 @@ func TestEnforcedIsTheCapacityWithoutTheReservations(t *testing.T) {
 		t.Errorf("enforced (-want +got):\n%s", d)
 	}
 	if _, err := Enforced(capacity, Reservation{Kube: map[string]string{"pid": "x"}}); err == nil ||
-		!strings.Contains(err.Error(), "kubeReserved[pid]") {
+		!strings.Contains(err.Error(), "kubeReserved.pid=x") {
 		t.Errorf("error %v, want it to name the field", err)
 	}
 }
@@ -246,8 +246,8 @@ func TestCheckNamesWhatIsReservedTwiceOver(t *testing.T) {
 
 func TestAllocatableNamesTheBadValue(t *testing.T) {
 	for field, r := range map[string]Reservation{
-		"systemReserved[cpu]":            {System: map[string]string{"cpu": "x"}},
-		"kubeReserved[cpu]":              {Kube: map[string]string{"cpu": "y"}},
+		"systemReserved.cpu=x":           {System: map[string]string{"cpu": "x"}},
+		"kubeReserved.cpu=y":             {Kube: map[string]string{"cpu": "y"}},
 		"evictionHard[memory.available]": {EvictionHard: map[string]string{"memory.available": "101%"}},
 		"evictionHard[nodefs.available]": {EvictionHard: map[string]string{"nodefs.available": "NaN%"}},
 	} {
@@ -311,8 +311,8 @@ func TestMessageRoundTrip(t *testing.T) {
 	}
 	m := Message(capacity, nil, "u")
 	m.Allocatable = map[string]string{"cpu": "?"}
-	if _, _, err := FromMessage(m); err == nil || !strings.Contains(err.Error(), "allocatable[cpu]") {
-		t.Errorf("error %v, want it to name allocatable[cpu]", err)
+	if _, _, err := FromMessage(m); err == nil || !strings.Contains(err.Error(), "allocatable.cpu=?") {
+		t.Errorf("error %v, want it to name allocatable.cpu=?", err)
 	}
 }
 

@@ -12,11 +12,11 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/nodeinfo"
 	"github.com/microlet/microlet/services/internal/podcgroup"
 	"github.com/microlet/microlet/services/podsync/internal/cgroup"
 )
@@ -91,7 +91,7 @@ func (e *Enforcer) Reservations() error {
 			continue
 		}
 		name := l.cgroupName(k)
-		limits, err := quantities(l.resourcesField, l.resourcesByName(k))
+		limits, err := nodeinfo.Resources(l.resourcesField, l.resourcesByName(k))
 		if err != nil {
 			return err
 		}
@@ -107,19 +107,6 @@ func (e *Enforcer) Reservations() error {
 		e.o.Events.Eventf(e.o.Node, v1.EventTypeNormal, reasonEnforced, "Updated limits on %s cgroup %v", l.title, name)
 	}
 	return nil
-}
-
-// quantities reads a reservation.
-func quantities(field string, of map[string]string) (v1.ResourceList, error) {
-	list := v1.ResourceList{}
-	for name, value := range of {
-		q, err := resource.ParseQuantity(value)
-		if err != nil {
-			return nil, fmt.Errorf("%s.%s=%s is no quantity, write it like 500m or 1Gi: %w", field, name, value, err)
-		}
-		list[v1.ResourceName(name)] = q
-	}
-	return list, nil
 }
 
 // Run sets the limits of all pods, and ends when they are set or with ctx.
