@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/evictor/internal/manager"
 	"github.com/microlet/microlet/services/evictor/internal/threshold"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
@@ -40,7 +41,7 @@ func KubeletFields() []string {
 // Validate says what is wrong with the config: field, value, remedy.
 func (c *Config) Validate() error {
 	if c.Kubelet == nil {
-		return errors.New("evictor has no kubelet configuration: give the kubelet's flags or --resolved-config")
+		return kubeletconfig.Missing(role.Evictor)
 	}
 	errs := []error{c.Service.ValidateOnNode()}
 	if c.Period < 0 {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/utils/ptr"
 
+	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/imagegc/internal/imagelist"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
@@ -52,7 +53,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 // Validate says what is wrong with the config: field, value, remedy.
 func (c *Config) Validate() error {
 	if c.Kubelet == nil {
-		return errors.New("imagegc has no kubelet configuration: give the kubelet's flags or --resolved-config")
+		return kubeletconfig.Missing(role.ImageGC)
 	}
 	errs := []error{c.Service.ValidateOnNode()}
 	if !filepath.IsAbs(c.StateDir) || filepath.Clean(c.StateDir) != c.StateDir || c.StateDir == "/" {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
 )
@@ -75,7 +76,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 // Validate says what is wrong with the config: field, value, remedy.
 func (c *Config) Validate() error {
 	if c.Kubelet == nil {
-		return errors.New("nodeapi has no kubelet configuration: give the kubelet's flags or --resolved-config")
+		return kubeletconfig.Missing(role.NodeAPI)
 	}
 	errs := []error{c.Service.ValidateOnNode()}
 	for name, n := range map[string]int{

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
 	"github.com/microlet/microlet/services/internal/service"
@@ -35,7 +36,7 @@ func DefaultConfig() Config {
 // Validate says what is wrong with the config: field, value, remedy.
 func (c *Config) Validate() error {
 	if c.Kubelet == nil {
-		return errors.New("nodestatus has no kubelet configuration: give the kubelet's flags or --resolved-config")
+		return kubeletconfig.Missing(role.NodeStatus)
 	}
 	errs := []error{c.Service.ValidateOnNode()}
 	if c.RequestTimeout <= 0 {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
 )
@@ -47,7 +48,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 // Validate reports invalid settings.
 func (c *Config) Validate() error {
 	if c.Kubelet == nil {
-		return errors.New("podsync has no kubelet configuration: give the kubelet's flags or --resolved-config")
+		return kubeletconfig.Missing(role.Podsync)
 	}
 	var errs []error
 	if c.RuntimeCalls < 1 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
 )
@@ -49,7 +50,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 // Validate says what is wrong with the config: field, value, remedy.
 func (c *Config) Validate() error {
 	if c.Kubelet == nil {
-		return errors.New("prober has no kubelet configuration: give the kubelet's flags or --resolved-config")
+		return kubeletconfig.Missing(role.Prober)
 	}
 	errs := []error{c.Service.ValidateOnNode()}
 	if c.PluginDir != "" && !filepath.IsAbs(c.PluginDir) {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
 )
@@ -62,7 +63,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 // Validate says what is wrong with the config: field, value, remedy.
 func (c *Config) Validate() error {
 	if c.Kubelet == nil {
-		return errors.New("stats has no kubelet configuration: give the kubelet's flags or --resolved-config")
+		return kubeletconfig.Missing(role.Stats)
 	}
 	errs := []error{c.Service.ValidateOnNode()}
 	if _, err := c.MemoryBytes(); err != nil {

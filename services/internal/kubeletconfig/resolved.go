@@ -6,6 +6,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/atomicfile"
 )
 
@@ -70,4 +71,9 @@ func notResolved(path, fault string) Problem {
 		Field: "--resolved-config", Value: path, Detail: "it is not what this version of microlet up writes: " + fault,
 		Remedy: "restart microlet up, or give the kubelet's flags instead",
 	}
+}
+
+// Missing is the error of a service that was started without a configuration.
+func Missing(r role.Role) error {
+	return fmt.Errorf("%s has no kubelet configuration: give the kubelet's flags or --resolved-config", r)
 }
