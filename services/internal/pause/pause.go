@@ -1,4 +1,4 @@
-// Package pause waits between two tries.
+// Package pause lets time pass between two tries, for as long as a context allows.
 package pause
 
 import (
