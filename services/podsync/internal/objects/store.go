@@ -2,7 +2,6 @@ package objects
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -11,10 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/microlet/microlet/services/internal/logkey"
@@ -24,9 +20,6 @@ const (
 	defaultTTL     = time.Minute
 	defaultTimeout = 10 * time.Second
 )
-
-// errStandalone is what a node without an apiserver says of every object.
-var errStandalone = errors.New("no kubeClient defined: this node runs without an apiserver")
 
 // Strategies of configMapAndSecretChangeDetectionStrategy.
 const (
@@ -101,30 +94,9 @@ func New(client kubernetes.Interface, o Options) *Store {
 	o = o.withDefaults()
 	life, end := context.WithCancel(context.Background())
 	s := &Store{pods: map[types.UID]named{}, end: end, log: o.Log}
-	s.secrets = kind[*v1.Secret]{
-		name: "secret",
-		cache: newCache(o, func(ctx context.Context, namespace, name string) (*v1.Secret, error) {
-			if client == nil {
-				return nil, fmt.Errorf("couldn't get secret %s/%s: %w", namespace, name, errStandalone)
-			}
-			got, err := bound(ctx, func() (*v1.Secret, error) {
-				return client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
-			})
-			return got, singular(err, "secret", name)
-		}),
-	}
-	s.configMaps = kind[*v1.ConfigMap]{
-		name: "configmap",
-		cache: newCache(o, func(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
-			if client == nil {
-				return nil, fmt.Errorf("couldn't get configMap %s/%s: %w", namespace, name, errStandalone)
-			}
-			got, err := bound(ctx, func() (*v1.ConfigMap, error) {
-				return client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
-			})
-			return got, singular(err, "configmap", name)
-		}),
-	}
+	secrets, configMaps := apis(client)
+	s.secrets = kind[*v1.Secret]{name: secrets.name, cache: newCache(o, secrets.get)}
+	s.configMaps = kind[*v1.ConfigMap]{name: configMaps.name, cache: newCache(o, configMaps.get)}
 	if o.Strategy != Watch || client == nil {
 		return s
 	}
@@ -133,26 +105,8 @@ func New(client kubernetes.Interface, o Options) *Store {
 			o.Changed(uid)
 		}
 	}
-	s.secrets.watches = newWatches(life, client, resource[*v1.Secret]{
-		example: &v1.Secret{},
-		list: func(ctx context.Context, namespace string, o metav1.ListOptions) (runtime.Object, error) {
-			return client.CoreV1().Secrets(namespace).List(ctx, o)
-		},
-		watch: func(ctx context.Context, namespace string, o metav1.ListOptions) (watch.Interface, error) {
-			return client.CoreV1().Secrets(namespace).Watch(ctx, o)
-		},
-		immutable: func(s *v1.Secret) bool { return s.Immutable != nil && *s.Immutable },
-	}, changed)
-	s.configMaps.watches = newWatches(life, client, resource[*v1.ConfigMap]{
-		example: &v1.ConfigMap{},
-		list: func(ctx context.Context, namespace string, o metav1.ListOptions) (runtime.Object, error) {
-			return client.CoreV1().ConfigMaps(namespace).List(ctx, o)
-		},
-		watch: func(ctx context.Context, namespace string, o metav1.ListOptions) (watch.Interface, error) {
-			return client.CoreV1().ConfigMaps(namespace).Watch(ctx, o)
-		},
-		immutable: func(c *v1.ConfigMap) bool { return c.Immutable != nil && *c.Immutable },
-	}, changed)
+	s.secrets.watches = newWatches(life, client, secrets.resource(), changed)
+	s.configMaps.watches = newWatches(life, client, configMaps.resource(), changed)
 	return s
 }
 
@@ -165,15 +119,6 @@ func (s *Store) Run(ctx context.Context) error {
 		s.configMaps.watches.running.Wait()
 	}
 	return nil
-}
-
-// singular gives "not found" the kubelet's words, which users and tools know: configmap
-// "x" not found, where the apiserver says configmaps.
-func singular(err error, resource, name string) error {
-	if apierrors.IsNotFound(err) {
-		return apierrors.NewNotFound(v1.Resource(resource), name)
-	}
-	return err
 }
 
 // get returns the object from its watch, or reads it while the watch has not come so far.
