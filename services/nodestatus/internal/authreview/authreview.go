@@ -40,14 +40,23 @@ type Reviewer interface {
 type Server struct {
 	nodestatusv1.UnimplementedReviewServiceServer
 	reviewer       Reviewer
-	tokens, access chan struct{} // the places of each kind
+	tokens, access kind
 	reviews        *prometheus.CounterVec
+}
+
+// kind is one kind of review.
+type kind struct {
+	label  string // of the metric
+	object string // that a request holds
+	places chan struct{}
 }
 
 // NewServer returns the service; metrics nil registers none.
 func NewServer(r Reviewer, metrics prometheus.Registerer) *Server {
 	s := &Server{
-		reviewer: r, tokens: make(chan struct{}, concurrency), access: make(chan struct{}, concurrency),
+		reviewer: r,
+		tokens:   kind{label: "token", object: "TokenReview", places: make(chan struct{}, concurrency)},
+		access:   kind{label: "access", object: "SubjectAccessReview", places: make(chan struct{}, concurrency)},
 		reviews: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_nodestatus_reviews_total",
 			Help: "Reviews that nodeapi asked for, by kind and gRPC code of the answer.",
@@ -62,48 +71,42 @@ func NewServer(r Reviewer, metrics prometheus.Registerer) *Server {
 // ReviewToken implements ReviewService.
 func (s *Server) ReviewToken(ctx context.Context,
 	req *nodestatusv1.ReviewTokenRequest) (*nodestatusv1.ReviewTokenResponse, error) {
-	review := &authenticationv1.TokenReview{}
-	if err := review.Unmarshal(req.GetReview()); err != nil {
-		return nil, status.Errorf(codes.InvalidArgument, "the request holds no TokenReview: %v", err)
-	}
-	// Who asks says what is to be reviewed, nothing else.
-	review = &authenticationv1.TokenReview{Spec: review.Spec}
-	answer, err := s.bounded(ctx, "token", s.tokens,
-		func(ctx context.Context) (marshaler, error) { return s.reviewer.ReviewToken(ctx, review) })
-	if err != nil {
-		return nil, err
-	}
-	return &nodestatusv1.ReviewTokenResponse{Review: answer}, nil
+	asked := &authenticationv1.TokenReview{}
+	answer, err := s.bounded(ctx, s.tokens, req.GetReview(), asked, func(ctx context.Context) (object, error) {
+		return s.reviewer.ReviewToken(ctx, &authenticationv1.TokenReview{Spec: asked.Spec})
+	})
+	return &nodestatusv1.ReviewTokenResponse{Review: answer}, err
 }
 
 // ReviewAccess implements ReviewService.
 func (s *Server) ReviewAccess(ctx context.Context,
 	req *nodestatusv1.ReviewAccessRequest) (*nodestatusv1.ReviewAccessResponse, error) {
-	review := &authorizationv1.SubjectAccessReview{}
-	if err := review.Unmarshal(req.GetReview()); err != nil {
-		return nil, status.Errorf(codes.InvalidArgument, "the request holds no SubjectAccessReview: %v", err)
-	}
-	review = &authorizationv1.SubjectAccessReview{Spec: review.Spec}
-	answer, err := s.bounded(ctx, "access", s.access,
-		func(ctx context.Context) (marshaler, error) { return s.reviewer.ReviewAccess(ctx, review) })
-	if err != nil {
-		return nil, err
-	}
-	return &nodestatusv1.ReviewAccessResponse{Review: answer}, nil
+	asked := &authorizationv1.SubjectAccessReview{}
+	answer, err := s.bounded(ctx, s.access, req.GetReview(), asked, func(ctx context.Context) (object, error) {
+		return s.reviewer.ReviewAccess(ctx, &authorizationv1.SubjectAccessReview{Spec: asked.Spec})
+	})
+	return &nodestatusv1.ReviewAccessResponse{Review: answer}, err
 }
 
-// marshaler is a Kubernetes object.
-type marshaler interface{ Marshal() ([]byte, error) }
+// object is one of Kubernetes.
+type object interface {
+	Marshal() ([]byte, error)
+	Unmarshal(data []byte) error
+}
 
-// bounded runs one review when there is a place for it, and encodes what came of it.
-func (s *Server) bounded(ctx context.Context, kind string, places chan struct{},
-	review func(context.Context) (marshaler, error)) (answer []byte, err error) {
-	defer func() { s.reviews.WithLabelValues(kind, status.Code(err).String()).Inc() }()
+// bounded decodes what is asked, runs the review when there is a place for it, and encodes what came of it. Who asks
+// says what is to be reviewed, which is the Spec, and nothing else.
+func (s *Server) bounded(ctx context.Context, k kind, request []byte, asked object,
+	review func(context.Context) (object, error)) (answer []byte, err error) {
+	if err := asked.Unmarshal(request); err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "the request holds no %s: %v", k.object, err)
+	}
+	defer func() { s.reviews.WithLabelValues(k.label, status.Code(err).String()).Inc() }()
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
 	select {
-	case places <- struct{}{}:
-		defer func() { <-places }()
+	case k.places <- struct{}{}:
+		defer func() { <-k.places }()
 	case <-ctx.Done():
 		return nil, status.FromContextError(fmt.Errorf("no review has come to its end: %w", ctx.Err())).Err()
 	}
