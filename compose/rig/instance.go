@@ -165,6 +165,11 @@ func (i *Instance) ImageGCStateDir() string {
 	return i.place(filepath.Join(i.r.Dir, "imagegc"), "/var/lib/microlet/imagegc")
 }
 
+// RuntimeRoot is containerd's root: the image filesystem.
+func (i *Instance) RuntimeRoot() string {
+	return i.place(filepath.Join(i.r.Dir, "containerd"), "/var/lib/containerd")
+}
+
 // PodLogsDir is in place of /var/log/pods, on the node.
 func (i *Instance) PodLogsDir() string {
 	return i.place(filepath.Join(i.r.Dir, "pods"), "/var/log/pods")
@@ -283,7 +288,6 @@ func (i *Instance) Status(context.Context) []Status {
 func (i *Instance) pkiDir() string          { return filepath.Join(i.r.Dir, "pki") }
 func (i *Instance) runDir() string          { return filepath.Join(runHome, i.r.Name) }
 func (i *Instance) binDir() string          { return filepath.Join(i.r.Dir, "bin") }
-func (i *Instance) containerdRoot() string  { return filepath.Join(i.r.Dir, "containerd") }
 func (i *Instance) agentStatusFile() string { return filepath.Join(i.runDir(), "agent.json") }
 func (i *Instance) programCgroup(name string) string {
 	return i.ownCgroup() + "/rig/" + name

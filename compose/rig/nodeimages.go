@@ -26,20 +26,50 @@ func WriteImages(ctx context.Context, o Options, w io.Writer) error {
 	if err != nil {
 		return err
 	}
+	tools, err := nodeTools()
+	if err != nil {
+		return err
+	}
 	helper, err := buildOnly(ctx, o, build.NodeHelper)
 	if err != nil {
 		return err
 	}
 	maps.Copy(programs, helper)
-	tools := map[string]string{}
-	for _, tool := range []string{"iptables", "mount", "umount"} {
-		if tools[tool], err = exec.LookPath(tool); err != nil {
-			return fmt.Errorf("write images: %w", err)
-		}
-	}
 	return images.WriteNode(ctx, w, images.NodeInput{
 		Busybox: build.Busybox(), Tools: tools, Layout: layouts[0], Programs: programs, Microlet: o.Microlet,
 	}, build.CNIPlugins)
+}
+
+// nodeTools are the machine's programs that podsync calls.
+func nodeTools() (map[string]string, error) {
+	tools := map[string]string{}
+	for _, tool := range []string{"iptables", "mount", "umount"} {
+		path, err := exec.LookPath(tool)
+		if err != nil {
+			return nil, fmt.Errorf("make images: %w", err)
+		}
+		tools[tool] = path
+	}
+	return tools, nil
+}
+
+// MicroletImage is the name, without its tag, under which PushMicrolet pushes: what "microlet" is short for.
+const MicroletImage = "docker.io/library/microlet"
+
+// PushMicrolet pushes the image of an executable of microlet to a rig's registry (host:port), as MicroletImage with
+// that tag. Images of different tags are different, even of the same executable.
+func PushMicrolet(ctx context.Context, executable, registry, tag string) error {
+	tools, err := nodeTools()
+	if err != nil {
+		return err
+	}
+	return images.PushMicrolet(ctx, images.NodeInput{Tools: tools, Microlet: executable}, registry, MicroletImage+":"+tag)
+}
+
+// Helm builds Helm if the cache lacks it, and returns its path.
+func Helm(ctx context.Context, o Options) (string, error) {
+	programs, err := buildOnly(ctx, o, build.Helm)
+	return programs[build.Helm], err
 }
 
 // DockerCompose installs a Docker daemon where the machine has none, builds Docker Compose if the cache lacks it, and

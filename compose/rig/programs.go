@@ -198,7 +198,7 @@ func (i *Instance) containerdConfig() config.Containerd {
 	}
 	return config.Containerd{
 		Dir:        filepath.Join(i.r.Dir, "etc/containerd"),
-		Root:       i.containerdRoot(),
+		Root:       i.RuntimeRoot(),
 		State:      filepath.Join(i.runDir(), "containerd"),
 		Socket:     i.RuntimeSocket(),
 		ShimSocket: filepath.Join(i.runDir(), "s"),

@@ -260,7 +260,7 @@ func (i *Instance) setup(ctx context.Context, o Options) error {
 // mountDisks gives the agent and containerd filesystems of their own.
 func (i *Instance) mountDisks(ctx context.Context, o Options) error {
 	const mebibyte = 1 << 20
-	for dir, size := range map[string]int{i.RootDir(): o.NodeDisk, i.containerdRoot(): o.ImageDisk} {
+	for dir, size := range map[string]int{i.RootDir(): o.NodeDisk, i.RuntimeRoot(): o.ImageDisk} {
 		if size == 0 {
 			continue
 		}

@@ -36,6 +36,7 @@ const (
 	GroupMetricsServer   = "metrics-server"   // the real metrics-server, behind the API server's aggregation layer
 	GroupMachine         = "machine"          // a machine of its own for the node, with its kernel and its disk
 	GroupCompose         = "compose"          // the rig in containers, and Docker Compose
+	GroupCharts          = "charts"           // Helm
 )
 
 // Groups of packages for the kinds of that machine. They are machine.Build's, and nobody asks for them by name.
@@ -46,7 +47,7 @@ const (
 
 // Groups are the names of all groups.
 var Groups = []string{GroupKubelet, GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer,
-	GroupMachine, GroupCompose}
+	GroupMachine, GroupCompose, GroupCharts}
 
 // rigModule stands for compose/rig: the rig's own helpers are built from there.
 const rigModule = "../rig"
@@ -68,6 +69,7 @@ const (
 	AgentLoop         = "rig-agent"
 	NodeHelper        = "rig-node"
 	Compose           = "docker-compose"
+	Helm              = "helm"
 	Suite             = "e2e.test"
 	NodeSuite         = "e2e_node.test"
 	Ginkgo            = "ginkgo"
@@ -131,6 +133,7 @@ func Programs() []Program {
 				return map[string]string{"github.com/docker/compose/v2/internal.Version": version}
 			},
 		},
+		{Name: Helm, Module: "helm", Package: "helm.sh/helm/v4/cmd/helm", Groups: []string{GroupCharts}},
 		kubernetes(APIServer, "k8s.io/kubernetes/cmd/kube-apiserver"),
 		kubernetes(ControllerManager, "k8s.io/kubernetes/cmd/kube-controller-manager"),
 		kubernetes(Scheduler, "k8s.io/kubernetes/cmd/kube-scheduler"),

@@ -87,6 +87,27 @@ func WriteNode(ctx context.Context, w io.Writer, in NodeInput, plugins []string)
 	return nil
 }
 
+// PushMicrolet pushes the image of the node agent alone. Its name is a label of it, so that each name has an image of
+// its own.
+func PushMicrolet(ctx context.Context, in NodeInput, registry, tag string) error {
+	b := nodeBuilder{in: in, layers: map[string]v1.Layer{}}
+	layers, err := b.microlet(ctx)
+	if err != nil {
+		return fmt.Errorf("make image %s: %w", tag, err)
+	}
+	config := v1.Config{Env: []string{pathVariable}, Labels: map[string]string{"org.opencontainers.image.ref.name": tag}}
+	img, err := imageOf(layers, config)
+	if err != nil {
+		return err
+	}
+	pusher, end, err := newPusher()
+	if err != nil {
+		return err
+	}
+	defer end()
+	return pushOne(ctx, pusher, img, registry, []string{tag})
+}
+
 // nodeBuilder makes each layer once.
 type nodeBuilder struct {
 	in     NodeInput

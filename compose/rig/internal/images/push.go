@@ -36,13 +36,11 @@ func Push(ctx context.Context, dir, registry string) error {
 	if err != nil {
 		return fmt.Errorf("push images: %w", err)
 	}
-	// Its own transport: nothing may go through a proxy of the environment.
-	transport := &http.Transport{}
-	defer transport.CloseIdleConnections()
-	pusher, err := remote.NewPusher(remote.WithTransport(transport))
+	pusher, end, err := newPusher()
 	if err != nil {
-		return fmt.Errorf("push images: %w", err)
+		return err
 	}
+	defer end()
 	// One after the other: images share layers, and the registry holds what is
 	// being pushed in memory.
 	for _, m := range manifest.Manifests {
@@ -60,6 +58,15 @@ func Push(ctx context.Context, dir, registry string) error {
 		}
 	}
 	return nil
+}
+
+// newPusher returns a pusher with a transport of its own: nothing may go through a proxy of the environment.
+func newPusher() (pusher *remote.Pusher, end func(), err error) {
+	transport := &http.Transport{}
+	if pusher, err = remote.NewPusher(remote.WithTransport(transport)); err != nil {
+		return nil, nil, fmt.Errorf("push images: %w", err)
+	}
+	return pusher, transport.CloseIdleConnections, nil
 }
 
 func pushOne(ctx context.Context, pusher *remote.Pusher, img v1.Image, registry string, tags []string) error {
