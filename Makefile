@@ -81,7 +81,7 @@ fuzz: ## every fuzz target of the workspace for a while: FUZZTIME=1m
 
 .PHONY: test-long
 test-long: build monitoring-test ## the outages, kills and tables in full
-	@$(STAGE) 'rig programs' $(RIG) build --with kubelet,prometheus,metrics-server
+	@$(STAGE) 'rig programs' $(RIG) build --with kubelet,prometheus,metrics-server,charts
 	@$(STAGE) 'long end to end' $(E2E) -timeout 120m -v -tags long $(SCENARIOS)/...
 
 # Of the packages whose scenarios are not about processes, those that are: a process of one service is looked at, or a
@@ -181,6 +181,11 @@ packages: ## a deb and an rpm for amd64 and arm64, with checksums: VERSION= PACK
 
 # The architecture of the machine that tests.
 ARCHITECTURE := $(shell $(GO) env GOARCH)
+
+.PHONY: chart-test
+chart-test: build ## the Helm charts, with the real Helm: values, install, upgrade, rollback, crash, uninstall under probed pods
+	@$(STAGE) 'rig programs' $(RIG) build --with charts
+	@$(STAGE) 'charts' $(E2E) -timeout 20m -v -tags long $(SCENARIOS)/charts
 
 .PHONY: packages-test
 packages-test: build ## install and remove the deb in a clean Debian, seconds; first the disk of the machine and the deb

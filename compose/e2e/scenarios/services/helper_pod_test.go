@@ -3,15 +3,12 @@
 package services
 
 import (
-	"bufio"
 	"cmp"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -101,26 +98,9 @@ func helperPod(s *scene.Scene, name string) *corev1.Pod {
 		Command: []string{
 			"/microlet", "prober", "--runtime-dir=" + s.RuntimeDir(), "--node-name=" + s.NodeName(), "--replica=1",
 			"--resolved-config=" + filepath.Join(s.RuntimeDir(), "config", "prober.yaml"),
-			"--peer-cgroups=" + agentCgroup(s),
+			"--peer-cgroups=" + s.AgentCgroup(),
 		},
 		VolumeMounts: mounted,
 	}}
 	return p
-}
-
-// agentCgroup is the cgroup of the node agent as the kernel names it: the first hierarchy in which it has one.
-func agentCgroup(s *scene.Scene) string {
-	s.T.Helper()
-	f, err := os.Open("/proc/" + strconv.Itoa(s.MustPID(s.T, role.Up)) + "/cgroup")
-	if err != nil {
-		s.T.Fatal(err)
-	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if fields := strings.SplitN(lines.Text(), ":", 3); len(fields) == 3 && fields[2] != "/" {
-			return fields[2]
-		}
-	}
-	s.T.Fatal("the node agent is in no cgroup of its own")
-	return ""
 }

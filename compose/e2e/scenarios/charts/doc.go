@@ -1,0 +1,2 @@
+// Package charts installs the Helm charts on a node, with the real Helm.
+package charts

@@ -1,0 +1,12 @@
+//go:build long
+
+package charts
+
+import (
+	"os"
+	"testing"
+
+	"github.com/microlet/microlet/compose/e2e/scene"
+)
+
+func TestMain(m *testing.M) { os.Exit(scene.Main(m, scene.Options{})) }
