@@ -20,7 +20,8 @@ func TestLint(t *testing.T) {
 // everything enables all that the chart of the helpers has.
 var everything = []string{
 	"--set", "helpers.nodeapi.enabled=true", "--set", "helpers.stats.enabled=true",
-	"--set", "helpers.evictor.enabled=true", "--set", "helpers.imagegc.enabled=true", "--set", "prometheusRule.enabled=true", "--set", "podMonitor.enabled=true",
+	"--set", "helpers.evictor.enabled=true", "--set", "helpers.imagegc.enabled=true",
+	"--set", "prometheusRule.enabled=true", "--set", "podMonitor.enabled=true",
 }
 
 // TestRefusedValues gives the charts values that are wrong. The answer names the value.
