@@ -67,6 +67,8 @@ type Options struct {
 	// read-only API at port 10255 of the node's address.
 	// The agent also gets a folder of static pods. Up fails on a machine that has
 	// one of them already: there is one such instance at a time.
+	// The conditions of its node do not taint it: Kubernetes' own tests of a node
+	// run beside an API server and etcd alone, and take a tainted node for none.
 	DefaultPlaces bool
 	// With names groups of programs and images that are not always needed: GroupKubelet (AgentKubelet implies it),
 	// GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer, GroupMachine (for Build; Machine

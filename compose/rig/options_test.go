@@ -148,4 +148,11 @@ func TestEveryProgramCanBeStartedCheckedAndStopped(t *testing.T) {
 			t.Errorf("the API server is not started with %s", want)
 		}
 	}
+	i.r.Untainted = true
+	if want := "--disable-admission-plugins=TaintNodesByCondition"; !slices.Contains(i.spec(APIServer).Args, want) {
+		t.Errorf("the API server of a node without taints is not started with %s", want)
+	}
+	if want := "--controllers=*,-node-lifecycle-controller"; !slices.Contains(i.spec(ControllerManager).Args, want) {
+		t.Errorf("the controller manager of a node without taints is not started with %s", want)
+	}
 }

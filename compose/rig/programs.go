@@ -122,6 +122,9 @@ func (i *Instance) spec(name string) process.Spec {
 			"--cluster-signing-key-file=" + filepath.Join(certs, pki.CAKey),
 			"--cluster-name=" + i.r.Name, "--flex-volume-plugin-dir=" + filepath.Join(i.r.Dir, "volume-plugins"),
 		}
+		if i.r.Untainted {
+			s.Args = append(s.Args, "--controllers=*,-node-lifecycle-controller")
+		}
 	case Scheduler:
 		kubeconfig := pki.Kubeconfig(certs, pki.Scheduler)
 		s.Args = []string{
@@ -144,7 +147,7 @@ func (i *Instance) spec(name string) process.Spec {
 
 func (i *Instance) apiServerArgs() []string {
 	certs := i.pkiDir()
-	return []string{
+	args := []string{
 		"--bind-address=" + i.r.Network.Server.Addr().String(),
 		"--advertise-address=" + i.r.Network.Server.Addr().String(), "--secure-port=" + strconv.Itoa(apiPort),
 		"--service-cluster-ip-range=" + i.r.Network.Services.String(),
@@ -168,6 +171,10 @@ func (i *Instance) apiServerArgs() []string {
 		"--proxy-client-cert-file=" + pki.Cert(certs, pki.FrontProxy),
 		"--proxy-client-key-file=" + pki.Key(certs, pki.FrontProxy),
 	}
+	if i.r.Untainted {
+		args = append(args, "--disable-admission-plugins=TaintNodesByCondition")
+	}
+	return args
 }
 
 // agentArgs is the agent's command line, the same for both but for what only

@@ -46,6 +46,7 @@ type record struct {
 	AgentArgs []string                  `json:"agentArgs,omitempty"`
 	AgentEnv  []string                  `json:"agentEnv,omitempty"`
 	Watchdog  time.Duration             `json:"watchdog"`
+	Untainted bool                      `json:"untainted,omitempty"` // its conditions do not taint the node
 	Microlet  string                    `json:"microlet,omitempty"`
 	Binaries  build.Binaries            `json:"binaries"`
 	Processes map[string]process.Record `json:"processes"`

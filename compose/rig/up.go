@@ -123,6 +123,7 @@ func Up(ctx context.Context, o Options) (*Instance, error) {
 		AgentArgs: o.AgentArgs,
 		AgentEnv:  o.AgentEnv,
 		Watchdog:  o.AgentWatchdog,
+		Untainted: o.DefaultPlaces,
 		Microlet:  o.Microlet,
 		Binaries:  binaries,
 		Processes: map[string]process.Record{},
