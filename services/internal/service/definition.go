@@ -31,6 +31,8 @@ type Definition struct {
 	// StateDir returns a folder for what must outlive a reboot, as its flags say. The supervisor makes it, for the
 	// service alone. Nil is none.
 	StateDir func() string
+	// KeptFiles is how many files the supervisor keeps open for the service while it restarts; see Service.Kept.
+	KeptFiles int
 	// StopStage orders the stop: lower ones stop first.
 	StopStage int
 }

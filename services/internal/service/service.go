@@ -42,6 +42,8 @@ type Service struct {
 	Health *health.Server
 	// Pulse is turned by the service's own main loop.
 	Pulse *Pulse
+	// Kept are the files that outlive a restart of this process.
+	Kept *Kept
 
 	policy   *unixgrpc.Policy
 	notifier *run.Notifier
@@ -102,14 +104,8 @@ func New(cfg Config, r role.Role) (*Service, error) {
 	if cfg.Placement != nil {
 		options.InProcess = cfg.Placement
 	}
-	if s.ownsProcess() {
-		if s.notifier, err = run.NewNotifier(); err != nil {
-			return nil, err
-		}
-		s.notify, s.watchdog = s.notifySupervisor, s.notifier.Watchdog()
-	} else {
-		cfg.Placement.join(r, s.Pulse)
-		s.notify = func(states ...string) { cfg.Placement.notify(r, states...) }
+	if err = s.meetSupervisor(); err != nil {
+		return nil, err
 	}
 	if s.Bus, err = bus.New(options); err != nil {
 		return nil, fmt.Errorf("bus client of %s: %w", r, err)
@@ -124,6 +120,22 @@ func New(cfg Config, r role.Role) (*Service, error) {
 	grpc_health_v1.RegisterHealthServer(s.GRPC, s.Health)
 	s.registerMetrics()
 	return s, nil
+}
+
+// meetSupervisor finds who supervises the service: the process's own supervisor, or that of the single placement.
+func (s *Service) meetSupervisor() (err error) {
+	if !s.ownsProcess() {
+		s.Kept = &Kept{service: s}
+		s.Config.Placement.join(s.Role, s.Pulse)
+		s.notify = func(states ...string) { s.Config.Placement.notify(s.Role, states...) }
+		return nil
+	}
+	if s.notifier, err = run.NewNotifier(); err != nil {
+		return err
+	}
+	s.notify, s.watchdog = s.notifySupervisor, s.notifier.Watchdog()
+	s.Kept, err = newKept(s)
+	return err
 }
 
 // Allow gives a method of GRPC to roles; what nobody was given nobody may call. Root's tools come as

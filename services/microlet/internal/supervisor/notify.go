@@ -20,6 +20,9 @@ type note struct {
 	ready, stopping, watchdog bool
 	status                    string
 	hasStatus                 bool
+	// store and remove are FDSTORE=1 and FDSTOREREMOVE=1, of the files of this name.
+	store, remove bool
+	fileName      string
 }
 
 // parseNote reads the lines of a datagram. Lines that microlet does not use are passed over, as
@@ -35,6 +38,12 @@ func parseNote(datagram string) note {
 			n.stopping = n.stopping || value == "1"
 		case "WATCHDOG":
 			n.watchdog = n.watchdog || value == "1"
+		case "FDSTORE":
+			n.store = n.store || value == "1"
+		case "FDSTOREREMOVE":
+			n.remove = n.remove || value == "1"
+		case "FDNAME":
+			n.fileName = value
 		case "STATUS":
 			n.status, n.hasStatus = printable(value), true
 		}
@@ -97,13 +106,14 @@ func (m *mailbox) prepare(uid int) error {
 }
 
 // read passes the notifications of pid on until the mailbox is closed; those of anybody else are
-// refused and logged. It closes notes.
-func (m *mailbox) read(pid int, notes chan<- note, done <-chan struct{}, log *slog.Logger, refused func()) {
+// refused and logged. It closes notes. Files that come along go to kept, nil for a process that may keep none.
+func (m *mailbox) read(pid int, notes chan<- note, kept *keptFiles, done <-chan struct{}, log *slog.Logger,
+	refused func()) {
 	defer close(notes)
 	buf := make([]byte, maxNote)
-	// Room for the credentials alone: file descriptors that a sender adds do not fit and are dropped
-	// by the kernel.
-	oob := make([]byte, unix.CmsgSpace(unix.SizeofUcred))
+	// Room for the credentials alone, unless the process may keep files: file descriptors that a sender adds do not fit
+	// and are dropped by the kernel.
+	oob := make([]byte, unix.CmsgSpace(unix.SizeofUcred)+kept.room())
 	for {
 		n, oobn, _, _, err := m.conn.ReadMsgUnix(buf, oob)
 		if errors.Is(err, net.ErrClosed) {
@@ -118,15 +128,21 @@ func (m *mailbox) read(pid int, notes chan<- note, done <-chan struct{}, log *sl
 			}
 			continue
 		}
+		files := filesOf(oob[:oobn])
 		sender, err := senderOf(oob[:oobn])
 		if err != nil || int(sender.Pid) != pid {
+			closeAll(files)
 			refused()
 			log.Warn("notification refused: the sender is not the supervised process", "sender", sender.Pid,
 				logkey.UID, sender.Uid, logkey.PID, pid, logkey.Err, err)
 			continue
 		}
+		notified := parseNote(string(buf[:n]))
+		if err := kept.take(&notified, files); err != nil {
+			log.Warn("file not kept for the successor of the process", logkey.Err, err)
+		}
 		select {
-		case notes <- parseNote(string(buf[:n])):
+		case notes <- notified:
 		case <-done:
 			return
 		}

@@ -72,6 +72,8 @@ func behave(behaviour string) error {
 		return nil
 	case "speak":
 		return n.Notify(run.NotifyReady)
+	case "keep":
+		return keep(ctx, n)
 	case "parent": // leaves a child of its own behind
 		cmd := exec.Command("sleep", "600")
 		if err := cmd.Start(); err != nil {

@@ -107,6 +107,7 @@ type spawner struct {
 
 	mu      sync.Mutex
 	threads map[inherited]*thread
+	kept    map[string]*keptFiles // by the process's name
 }
 
 // inherited is what a process has of the thread that starts it.
@@ -119,7 +120,8 @@ type inherited struct {
 var _ launcher = (*spawner)(nil)
 
 func newSpawner(o *Options, m *metrics) *spawner {
-	return &spawner{options: o, stream: newStream(o.Output, o.Format), metrics: m, threads: map[inherited]*thread{}}
+	return &spawner{options: o, stream: newStream(o.Output, o.Format), metrics: m, threads: map[inherited]*thread{},
+		kept: map[string]*keptFiles{}}
 }
 
 // thread is the one that starts the process.
@@ -220,7 +222,8 @@ func (sp *spawner) launch(s Spec) (process, error) {
 	}
 	_, _ = unix.FcntlInt(w.Fd(), unix.F_SETPIPE_SZ, pipeSize) // more room is better and none is needed
 
-	cmd, err := sp.start(s, box.path, w)
+	kept := sp.keptFor(s)
+	cmd, err := sp.start(s, box.path, w, kept)
 	err = errors.Join(err, w.Close())
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s: %w", s.Name, err), r.Close(), box.close())
@@ -235,15 +238,28 @@ func (sp *spawner) launch(s Spec) (process, error) {
 		sp.stream.copy(s.Name, r)
 		_ = r.Close()
 	}()
-	go box.read(cmd.Process.Pid, p.received, p.closed, sp.options.Log.With("process", s.Name),
+	go box.read(cmd.Process.Pid, p.received, kept, p.closed, sp.options.Log.With("process", s.Name),
 		sp.metrics.refused.WithLabelValues(s.Name).Inc)
 	go p.wait()
 	return p, nil
 }
 
+// keptFor returns the files of the process's predecessors, nil for a process that may keep none.
+func (sp *spawner) keptFor(s Spec) *keptFiles {
+	if s.KeptFiles == 0 {
+		return nil
+	}
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	if sp.kept[s.Name] == nil {
+		sp.kept[s.Name] = &keptFiles{most: s.KeptFiles}
+	}
+	return sp.kept[s.Name]
+}
+
 // start starts the program. One that its own user may not reach, because it lies in a folder of
 // root's, is started as what this process itself runs.
-func (sp *spawner) start(s Spec, notifySocket string, out *os.File) (*exec.Cmd, error) {
+func (sp *spawner) start(s Spec, notifySocket string, out *os.File, kept *keptFiles) (*exec.Cmd, error) {
 	t, err := sp.thread(s)
 	if err != nil {
 		return nil, err
@@ -254,6 +270,7 @@ func (sp *spawner) start(s Spec, notifySocket string, out *os.File) (*exec.Cmd, 
 			return nil, err
 		}
 		cmd.Stdout, cmd.Stderr = out, out
+		kept.give(cmd)
 		if err = sp.startIn(s.Cgroup, t, cmd); err == nil {
 			return cmd, nil
 		}

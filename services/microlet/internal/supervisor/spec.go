@@ -42,6 +42,9 @@ type Spec struct {
 	// Cgroup is the process's own; nil starts it in the supervisor's. A process that cannot be brought there runs all the
 	// same, and the log says so.
 	Cgroup Cgroup
+	// KeptFiles is how many files the supervisor keeps open for the process's successor (FDSTORE=1 of sd_notify(3)).
+	// Default: 0, none.
+	KeptFiles int
 	// StopStage orders the stop: those of stage 0 first, then 1 and so on; one stage stops at once.
 	StopStage int
 	// Exclusive says what the process holds that a successor needs and cannot have while it lives, such as a lock.

@@ -156,6 +156,7 @@ func (c *Config) agents(s *service.Service, limits *limits) (agents, error) {
 				// Root's helpers (mount, iptables) may depend on transitions that this would forbid.
 				NoNewPrivileges: id.UID != 0,
 				Nice:            a.Nice,
+				KeptFiles:       a.KeptFiles,
 				StopStage:       a.StopStage,
 				Cgroup:          limits.of(a, processName(a, i)),
 				Exclusive:       c.exclusive(a.Role),

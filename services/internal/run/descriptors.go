@@ -1,0 +1,96 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// firstDescriptor is where the supervisor's descriptors begin; see sd_listen_fds(3).
+const firstDescriptor = 3
+
+// Inherited returns the files that the supervisor kept for this service (FDSTORE=1 of sd_notify(3)), by their names. It
+// removes LISTEN_FDS, LISTEN_PID and LISTEN_FDNAMES from the environment, and lets no child inherit the files. It is to
+// be called once, before this process opens files of its own in their place.
+func Inherited() (map[string]*os.File, error) {
+	count, pid, names := os.Getenv("LISTEN_FDS"), os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDNAMES")
+	for _, name := range []string{"LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"} {
+		if err := os.Unsetenv(name); err != nil {
+			return nil, fmt.Errorf("unset %s: %w", name, err)
+		}
+	}
+	// microlet's own supervisor does not know the process ID before the start, and leaves LISTEN_PID out.
+	if count == "" || pid != "" && pid != strconv.Itoa(os.Getpid()) {
+		return nil, nil
+	}
+	n, err := strconv.Atoi(count)
+	all := strings.Split(names, ":")
+	if err != nil || n < 0 || n != len(all) {
+		return nil, fmt.Errorf("LISTEN_FDS is %q and LISTEN_FDNAMES %q: they must be a number, and as many names", count,
+			names)
+	}
+	files := make(map[string]*os.File, n)
+	for i, name := range all {
+		unix.CloseOnExec(firstDescriptor + i)
+		if earlier := files[name]; earlier != nil {
+			_ = earlier.Close()
+		}
+		files[name] = os.NewFile(uintptr(firstDescriptor+i), name)
+	}
+	return files, nil
+}
+
+// Keep has the supervisor keep a copy of the file under a name, in place of an earlier one, so that it stays open when
+// this process ends, and is given to the next one; see Inherited. A process without a supervisor keeps the file alone.
+func (n *Notifier) Keep(name string, f *os.File) error {
+	if n.address == "" {
+		return nil
+	}
+	if err := n.Drop(name); err != nil {
+		return err
+	}
+	return n.send([]byte("FDSTORE=1\nFDNAME="+name), f)
+}
+
+// Drop has the supervisor close what it keeps under a name.
+func (n *Notifier) Drop(name string) error {
+	return n.Notify("FDSTOREREMOVE=1", "FDNAME="+name)
+}
+
+// send sends the file with the datagram. The net package sends no files over a connected datagram socket.
+func (n *Notifier) send(datagram []byte, f *os.File) error {
+	fail := func(err error) error { return fmt.Errorf("notify %s: %w", n.address, err) }
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: n.address, Net: "unixgram"})
+	if err != nil {
+		return fail(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetWriteDeadline(time.Now().Add(notifyTimeout)); err != nil {
+		return fail(err)
+	}
+	socket, err := conn.SyscallConn()
+	if err != nil {
+		return fail(err)
+	}
+	file, err := f.SyscallConn()
+	if err != nil {
+		return fail(err)
+	}
+	var fileErr, sendErr error
+	err = socket.Write(func(to uintptr) bool {
+		fileErr = file.Control(func(fd uintptr) {
+			sendErr = unix.Sendmsg(int(to), datagram, unix.UnixRights(int(fd)), nil, 0)
+		})
+		return !errors.Is(sendErr, unix.EAGAIN)
+	})
+	if err = errors.Join(err, fileErr, sendErr); err != nil {
+		return fail(err)
+	}
+	return nil
+}
