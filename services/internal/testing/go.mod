@@ -3,6 +3,7 @@ module github.com/microlet/microlet/services/internal/testing
 go 1.26.0
 
 require (
+	github.com/godbus/dbus/v5 v5.2.2
 	github.com/google/go-cmp v0.7.0
 	google.golang.org/grpc v1.85.0
 	k8s.io/cri-api v0.37.2

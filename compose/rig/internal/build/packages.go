@@ -42,6 +42,7 @@ func needs(groups []string) []need {
 		{"libseccomp's headers (runc)", "libseccomp-dev", file("/usr/include/seccomp.h")},
 		{"a static busybox (the images)", "busybox-static", func() bool { return Busybox() != "" }},
 		{"iptables", "iptables", command("iptables")},
+		{"dbus-daemon (the tests of services)", "dbus-daemon", command("dbus-daemon")},
 		{"mount and umount", "mount", command("mount")},
 		{"mkfs.ext4 (filesystems to fill, and the machine's disk)", "e2fsprogs", command("mkfs.ext4")},
 	}
