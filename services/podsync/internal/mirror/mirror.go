@@ -35,6 +35,7 @@ type Statuses interface {
 	Terminated(p *v1.Pod, s v1.PodStatus)
 	UpdateFromAPI(p *v1.Pod)
 	Last(uid types.UID) (v1.PodStatus, bool)
+	Delivered(uid types.UID) bool
 	Forget(uid types.UID)
 }
 
@@ -247,6 +248,23 @@ func (m *Manager) Last(uid types.UID) (v1.PodStatus, bool) {
 		return *mirror.Status.DeepCopy(), true
 	}
 	return v1.PodStatus{}, false
+}
+
+// Delivered reports whether the API server has the newest status of the pod. What it cannot have, because there is no
+// API server or no mirror of a static pod, is not waited for.
+func (m *Manager) Delivered(uid types.UID) bool {
+	if m.statuses == nil {
+		return true
+	}
+	m.mu.Lock()
+	s := m.statics[uid]
+	if s == nil {
+		m.mu.Unlock()
+		return m.statuses.Delivered(uid)
+	}
+	defer m.mu.Unlock()
+	mirror := m.mirrors[manifest.FullName(s.pod)]
+	return mirror == nil || m.shown(mirror) != s || m.statuses.Delivered(mirror.UID)
 }
 
 // Forget implements worker.MirrorManager: nothing of the pod is left on the node.

@@ -31,6 +31,8 @@ type cluster struct {
 	down    bool
 	manager *Manager
 	status  map[types.UID]v1.PodStatus
+	// delivered are the pods whose status counts as acknowledged.
+	delivered map[types.UID]bool
 }
 
 func (c *cluster) CreatePod(_ context.Context, p *v1.Pod) error {
@@ -103,6 +105,11 @@ func (c *cluster) Last(uid types.UID) (v1.PodStatus, bool) {
 	defer c.mu.Unlock()
 	s, ok := c.status[uid]
 	return s, ok
+}
+func (c *cluster) Delivered(uid types.UID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.delivered[uid]
 }
 func (c *cluster) Forget(uid types.UID) {
 	c.mu.Lock()
@@ -322,4 +329,26 @@ func TestStandalone(t *testing.T) {
 	if p, _ := m.Get("a"); p != nil {
 		t.Error("not forgotten")
 	}
+}
+
+func TestAStatusIsDeliveredByItsMirror(t *testing.T) {
+	run(t, func(t *testing.T, m *Manager, c *cluster) {
+		m.Want(staticPod("s"))
+		if !m.Delivered("s") {
+			t.Error("a status is waited for that has no mirror to show it")
+		}
+		m.AllWanted()
+		m.MirrorsSynced()
+		synctest.Wait()
+		m.Set(staticPod("s"), v1.PodStatus{Phase: v1.PodRunning})
+		if m.Delivered("s") {
+			t.Error("the mirror counts as delivered although the API server has not acknowledged it")
+		}
+		c.mu.Lock()
+		c.delivered = map[types.UID]bool{"mirror-1": true, "p": true}
+		c.mu.Unlock()
+		if !m.Delivered("s") || !m.Delivered("p") || m.Delivered("other") {
+			t.Error("what the API server has acknowledged is not what counts")
+		}
+	})
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/containeradmission"
 	"github.com/microlet/microlet/services/podsync/internal/helperpods"
+	"github.com/microlet/microlet/services/podsync/internal/podstatus"
 	"github.com/microlet/microlet/services/podsync/internal/victimeviction"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
@@ -32,6 +33,12 @@ type Runtime interface {
 	containeradmission.Runtime
 	// Running tells of which pods something runs.
 	Running(ctx context.Context) (map[types.UID]bool, error)
+}
+
+// Shutdown is that of the node; see nodeshutdown.Manager.
+type Shutdown interface {
+	admission.Handler
+	Ends(p *v1.Pod) *podstatus.Override
 }
 
 // Options of an Admission.
@@ -44,10 +51,13 @@ type Options struct {
 	// Bus has the node's pressure.
 	Bus     *bus.Client
 	Runtime Runtime
-	Workers victimeviction.Workers
-	Events  record.EventRecorder
-	Log     *slog.Logger
-	Metrics prometheus.Registerer
+	// Shutdown admits nothing while the node shuts down, and ends what ran when an earlier podsync was killed then; nil
+	// for a node that ends at once.
+	Shutdown Shutdown
+	Workers  victimeviction.Workers
+	Events   record.EventRecorder
+	Log      *slog.Logger
+	Metrics  prometheus.Registerer
 }
 
 // Admission is this node's.
@@ -55,6 +65,7 @@ type Admission struct {
 	admitter   *admission.Admitter
 	pods       *helperpods.Admission
 	containers containeradmission.Judge
+	ends       func(p *v1.Pod) *podstatus.Override
 }
 
 // Helpers judge who may reach for the node agent's own folder and users; without a namespace there are none.
@@ -64,10 +75,15 @@ func Helpers(namespace, runtimeDir string) admission.Helpers {
 
 // New returns an admission that knows no pods.
 func New(o Options) (*Admission, error) {
-	handlers, err := handlers(o.Kubelet, o.Helpers, pressure.Watch(o.Bus).Under)
+	handlers, err := handlers(o.Kubelet, pressure.Watch(o.Bus).Under)
 	if err != nil {
 		return nil, err
 	}
+	ends := func(*v1.Pod) *podstatus.Override { return nil }
+	if o.Shutdown != nil {
+		handlers, ends = append(handlers, o.Shutdown), o.Shutdown.Ends
+	}
+	handlers = append(handlers, o.Helpers)
 	admitter := admission.NewAdmitter(admission.Options{
 		Handlers: handlers, Nodes: o.Nodes, Evictor: victimeviction.New(o.Workers, o.Events), Running: o.Runtime.Running,
 		Metrics: o.Metrics, Log: o.Log,
@@ -76,12 +92,13 @@ func New(o Options) (*Admission, error) {
 		admitter:   admitter,
 		pods:       helperpods.New(admitter, o.Helpers, peer.Helpers{Dir: o.HelperRecords}, o.Log),
 		containers: containeradmission.New(o.Helpers, o.Runtime),
+		ends:       ends,
 	}, nil
 }
 
-// handlers are in the kubelet's order, ours last: the first that rejects is what the pod shows.
-func handlers(k *kubeletconfig.Config, helpers admission.Helpers,
-	under func() []v1.NodeConditionType) ([]admission.Handler, error) {
+// handlers are in the kubelet's order: the first that rejects is what the pod shows. That of a shutdown comes next, and
+// ours last.
+func handlers(k *kubeletconfig.Config, under func() []v1.NodeConditionType) ([]admission.Handler, error) {
 	kernel, err := kernelRelease()
 	if err != nil {
 		return nil, err
@@ -98,7 +115,6 @@ func handlers(k *kubeletconfig.Config, helpers admission.Helpers,
 		admission.Pressure{Under: under}, sysctls, admission.NodeFit{},
 		admission.AppArmor{Enabled: admission.AppArmorEnabled()},
 		admission.PodLevelResources{Enabled: k.FeatureEnabled("PodLevelResources")}, features,
-		helpers,
 	}, nil
 }
 
@@ -112,7 +128,7 @@ func kernelRelease() (string, error) {
 
 // ForWorkers is what workers ask.
 func (a *Admission) ForWorkers() worker.Admissions {
-	return worker.Admissions{Admission: a.pods, ContainerAdmission: a.containers}
+	return worker.Admissions{Admission: a.pods, ContainerAdmission: a.containers, Ends: a.ends}
 }
 
 // Judge returns the result that a pod would get now, and keeps nothing of it.

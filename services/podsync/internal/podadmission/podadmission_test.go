@@ -13,7 +13,7 @@ import (
 )
 
 func TestHandlersAreInTheKubeletsOrder(t *testing.T) {
-	list, err := handlers(&kubeletconfig.Config{}, Helpers("agents", t.TempDir()), nil)
+	list, err := handlers(&kubeletconfig.Config{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +24,7 @@ func TestHandlersAreInTheKubeletsOrder(t *testing.T) {
 	want := []string{
 		"admission.Pressure", "*admission.Sysctls", "admission.NodeFit", "admission.AppArmor",
 		"admission.PodLevelResources",
-		"*admission.DeclaredFeatures", "admission.Helpers",
+		"*admission.DeclaredFeatures",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("asked are %q, want %q", got, want)
@@ -34,7 +34,7 @@ func TestHandlersAreInTheKubeletsOrder(t *testing.T) {
 func TestAPatternThatNoSysctlHasRefusesTheStart(t *testing.T) {
 	k := &kubeletconfig.Config{}
 	k.Kubelet.AllowedUnsafeSysctls = []string{"no such thing"}
-	if _, err := handlers(k, admission.Helpers{}, nil); err == nil {
+	if _, err := handlers(k, nil); err == nil {
 		t.Error("taken")
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
+	"github.com/microlet/microlet/services/podsync/internal/podstatus"
 	"github.com/microlet/microlet/services/podsync/internal/proberesults"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
@@ -202,6 +203,8 @@ type Resources struct {
 type Admissions struct {
 	Admission          Admission
 	ContainerAdmission ContainerAdmission
+	// Ends returns how a pod is to end at once, nil for a pod that may run: the node shuts down.
+	Ends func(p *v1.Pod) *podstatus.Override
 }
 
 // Reporting holds where workers report the status, and the parts of the status that are not from the runtime.

@@ -176,6 +176,9 @@ func (d *Dispatcher) start(ctx context.Context, w *worker) {
 	if isStatic(w.source) {
 		d.deps.Mirrors.Want(w.pod)
 	}
+	if end := d.deps.Ends(w.pod); end != nil {
+		w.evict(eviction{causeEvicted, *end, nil})
+	}
 	d.workers.add(w)
 	w.publish()
 	d.running.Go(func() {

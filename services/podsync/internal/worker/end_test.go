@@ -301,7 +301,7 @@ func TestADeadlineOvertakesAPull(t *testing.T) {
 		p.Spec.ActiveDeadlineSeconds = new(int64(5))
 		n.dispatcher.SetPod(p, api)
 		n.wait(7 * time.Second)
-		if s := n.status("a"); s.Phase != v1.PodFailed || s.Reason != "DeadlineExceeded" {
+		if s := n.statuses["a"]; s.Phase != v1.PodFailed || s.Reason != "DeadlineExceeded" {
 			t.Fatalf("status %s %q", s.Phase, s.Reason)
 		}
 	})
@@ -326,6 +326,29 @@ func TestAStartUnderWayKeepsItsSandbox(t *testing.T) {
 		}
 		if len(n.cri.Calls("StopContainer")) != 1 {
 			t.Fatal("the container that was started meanwhile was not stopped")
+		}
+	})
+}
+
+// A shutdown of the node had stopped the container when an earlier podsync was killed.
+func TestAPodThatAShutdownEndsIsNotStartedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		defer n.run()()
+		n.ends["a"] = &podstatus.Override{Phase: v1.PodFailed, Reason: "Terminated", Yields: true}
+		p := testPod("a")
+		p.Status.Phase = v1.PodRunning
+		n.apply(p)
+		time.Sleep(time.Minute)
+		if calls := n.cri.Calls("StartContainer"); len(calls) != 0 {
+			t.Errorf("%d containers were started", len(calls))
+		}
+		if s := n.statuses["a"]; s.Phase != v1.PodFailed || s.Reason != "Terminated" {
+			t.Errorf("status is %s %s", s.Phase, s.Reason)
+		}
+		standings := n.workers.Standings()
+		if len(standings) != 1 || !standings[0].Released || standings[0].Syncing {
+			t.Errorf("standing is %+v", standings)
 		}
 	})
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
+	"github.com/microlet/microlet/services/podsync/internal/podstatus"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/runtimeclass"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
@@ -63,7 +64,9 @@ type node struct {
 	wanted map[types.UID]bool
 	// forgotten are the pods whose last status the manager of statuses no longer has.
 	forgotten map[types.UID]bool
-	logged    int32 // the restart count that the logs leave free
+	// ends are the pods that a shutdown ends as soon as they have a worker.
+	ends   map[types.UID]*podstatus.Override
+	logged int32 // the restart count that the logs leave free
 }
 
 func newNode(t *testing.T, cri *fake.Runtime) *node {
@@ -88,6 +91,7 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 		registered: map[types.UID]bool{},
 		wanted:     map[types.UID]bool{},
 		forgotten:  map[types.UID]bool{},
+		ends:       map[types.UID]*podstatus.Override{},
 	}
 	rt, err := runtime.New(cri.Conn(), cri.Conn(), runtime.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -103,8 +107,11 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 			Runtime: rt, Remover: cleanup.Remover{Runtime: rt}, RuntimeState: runtimeState(func() string { return "" }),
 			RuntimeClasses: runtimeclass.Finder{}, Predecessors: predecessors(func(*v1.Pod) error { return nil }),
 		},
-		Resources:  Resources{Images: n, Volumes: n, Cgroups: n, Config: n, Objects: n, Logs: n, Hooks: hooks},
-		Admissions: Admissions{Admission: n.admission, ContainerAdmission: &n.judge},
+		Resources: Resources{Images: n, Volumes: n, Cgroups: n, Config: n, Objects: n, Logs: n, Hooks: hooks},
+		Admissions: Admissions{
+			Admission: n.admission, ContainerAdmission: &n.judge,
+			Ends: func(p *v1.Pod) *podstatus.Override { return n.ends[p.UID] },
+		},
 		Reporting: Reporting{
 			Mirrors:  n,
 			Reporter: n.published,

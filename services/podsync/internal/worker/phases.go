@@ -84,7 +84,9 @@ func (w *worker) move(on cause) {
 	if w.phase == before {
 		return
 	}
-	w.note(func(s *Standing) { s.Phase = w.phase.String() })
+	w.note(func(s *Standing) {
+		s.Phase, s.Syncing, s.Released = w.phase.String(), w.phase == syncing, w.phase >= released
+	})
 	w.deps.Log.Debug("pod phase changed", logkey.Pod, podName(w.latest()), logkey.PodUID, w.uid,
 		"from", before.String(),
 		"to", w.phase.String(), "cause", string(on))

@@ -21,8 +21,10 @@ import (
 type Standing struct {
 	Pod    *v1.Pod
 	Source podsyncv1.PodSource
-	// Phase is the worker's, as "sync" or "terminating".
-	Phase string
+	// Phase is the worker's, as "sync" or "terminating". Syncing: it may still run. Released: nothing of it is left but
+	// its object.
+	Phase             string
+	Syncing, Released bool
 	// Admitted and Rejection are both zero before the pod's admission is decided.
 	Admitted  bool
 	Rejection *admission.Result

@@ -85,7 +85,7 @@ func newWorker(p *v1.Pod, source podsyncv1.PodSource, deps *Deps, metrics *Metri
 		uid: p.UID, source: source, pod: p, deps: deps, metrics: metrics,
 		woken: make(chan struct{}, 1), probed: make(chan struct{}, 1), stopped: make(chan struct{}),
 		stale: make(chan struct{}, 1), mounting: make(chan struct{}, 1),
-		standing: Standing{Phase: syncing.String()},
+		standing: Standing{Phase: syncing.String(), Syncing: true},
 		stops:    map[string]*stopping{}, stoppedSandboxes: map[string]bool{}, pulls: map[string]*pull{},
 		history: newHistory(), backoff: decide.NewBackoff(deps.MaxBackoff),
 	}
