@@ -167,6 +167,12 @@ func (c *Config) DeclaredFeatures() []string {
 	return declared
 }
 
+// DelaysShutdown reports whether the pods get time to end when the machine shuts down (KEP-2000).
+func (c *Config) DelaysShutdown() bool {
+	return c.FeatureEnabled(gateGracefulNodeShutdown) &&
+		(c.Kubelet.ShutdownGracePeriod.Duration > 0 || len(c.Kubelet.ShutdownGracePeriodByPodPriority) > 0)
+}
+
 // FeatureEnabled reports whether a feature gate of kubelet 1.37 is on. It panics at a name that the kubelet does not
 // have, which is the caller's mistake.
 func (c *Config) FeatureEnabled(gate string) bool {
