@@ -52,7 +52,8 @@ func KubeletFields() []string {
 		"featureGates",
 		"kubeReserved", "localStorageCapacityIsolation", "maxPods", "nodeLeaseDurationSeconds", "nodeStatusReportFrequency",
 		"nodeStatusUpdateFrequency",
-		"podsPerCore", "port", "providerID", "registerNode", "registerWithTaints", "systemReserved",
+		"podsPerCore", "port", "providerID", "registerNode", "registerWithTaints", "shutdownGracePeriod",
+		"shutdownGracePeriodByPodPriority", "systemReserved",
 		"node.allocatableIgnoreEviction", "node.cloudProvider", "node.kubeconfig", "node.nodeIP", "node.nodeLabels",
 		"node.rootDir",
 	}

@@ -10,6 +10,5 @@
 // the runtime reports that it or its network is not ready. It does not turn false because something is unknown. No
 // call blocks the main loop.
 //
-// Without a kubeconfig, Events go to the log. Not built yet: images and pressure in the Node status, rotation of the
-// client certificate, graceful node shutdown.
+// Without a kubeconfig, Events go to the log. Not built yet: rotation of the client certificate.
 package nodestatus

@@ -23,7 +23,7 @@ const (
 // jobs are all that nodestatus does again and again.
 func jobs(
 	podsync *observe.Podsync, ready *observe.Ready, entries *nodebus.Entries, renewer *lease.Renewer,
-	reporter *report.Reporter,
+	reporter *report.Reporter, down *shutdown,
 ) []schedule.Job {
 	return []schedule.Job{
 		{Name: jobPodsync, Deadline: 5 * time.Second, Run: func(ctx context.Context) time.Duration {
@@ -38,6 +38,9 @@ func jobs(
 			return 100 * time.Millisecond
 		}},
 		{Name: jobLease, Deadline: 20 * time.Second, Run: renewer.Renew},
-		{Name: jobStatus, Deadline: time.Minute, Run: reporter.Report},
+		{Name: jobStatus, Deadline: time.Minute, Run: func(ctx context.Context) time.Duration {
+			down.await(ctx)
+			return reporter.Report(ctx)
+		}},
 	}
 }

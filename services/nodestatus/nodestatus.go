@@ -69,10 +69,11 @@ func reportNode(cfg *Config, s *service.Service, clients *api.Clients, health po
 	podsync := observe.NewPodsync(entries.PodsyncHeartbeat, health)
 	ready := observe.NewReady(podsync)
 	events := outbox.NewRecorder(s.Bus, cfg.Service.NodeName, s.Log)
+	down := newShutdown(cfg.Kubelet.DelaysShutdown())
 	collector := &observe.Collector{
 		Settings: cfg.settings(), Network: observe.HostNetwork{}, Limits: cfg.limits(), Reservation: cfg.reservation(),
 		Capacity: entries.Capacity, Runtime: entries.Runtime, Images: entries.Images, Pressure: entries.Pressure,
-		Ready: ready, Found: entries.Addresses, Log: s.Log,
+		Ready: ready, ShuttingDown: down.down.Load, Found: entries.Addresses, Log: s.Log,
 	}
 	watched := clients.Watch()
 	loop := schedule.New(s.Pulse.Turn)
@@ -92,9 +93,15 @@ func reportNode(cfg *Config, s *service.Service, clients *api.Clients, health po
 		NodeUID: registered.NodeUID, RequestTimeout: cfg.RequestTimeout,
 		Failed: clients.Failed, Succeeded: clients.Succeeded, Log: s.Log, Metrics: s.Metrics,
 	})
-	if err := loop.Add(jobs(podsync, ready, entries, renewer, reporter)...); err != nil {
+	if err := loop.Add(jobs(podsync, ready, entries, renewer, reporter, down)...); err != nil {
 		return err
 	}
+	s.Go("shutdown", func(ctx context.Context) error {
+		return down.watch(ctx, s.Log, func() {
+			reporter.Due()
+			loop.Kick(jobStatus)
+		})
+	})
 	s.Go("jobs", loop.Run)
 	s.Go("node watch", watched.Run)
 	s.Go("events", events.Run)

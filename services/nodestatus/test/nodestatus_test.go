@@ -37,6 +37,8 @@ type host struct {
 	api     *apiserver
 	podsync *podsync
 	reads   *bus.View[*nodestatusv1.Addresses]
+	// shutdownGracePeriod is the configuration's.
+	shutdownGracePeriod time.Duration
 }
 
 // podsync answers for its health; its dispatcher turns unless it hangs.
@@ -81,6 +83,7 @@ func (h *host) start() (stop func()) {
 	kubelet.NodeLeaseDurationSeconds = 4 // renewed every second
 	kubelet.NodeStatusUpdateFrequency.Duration = time.Second
 	kubelet.ContentType = "application/json"
+	kubelet.ShutdownGracePeriod.Duration = h.shutdownGracePeriod
 	cfg := nodestatus.DefaultConfig()
 	cfg.Service = h.Service()
 	cfg.Kubelet = &kubeletconfig.Config{Kubelet: kubelet, Node: kubeletconfig.NodeFlags{

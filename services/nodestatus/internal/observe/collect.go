@@ -2,6 +2,7 @@ package observe
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"sync"
@@ -36,6 +37,8 @@ type Collector struct {
 	// Pressure returns what evictor reports, nil when it does not.
 	Pressure func() []pressure.State
 	Ready    *Ready
+	// ShuttingDown reports whether the machine shuts down; nil for a node whose pods get no time then.
+	ShuttingDown func() bool
 	// Found is called with the addresses whenever they were looked for and found.
 	Found func([]v1.NodeAddress)
 	Log   *slog.Logger
@@ -56,7 +59,7 @@ func (c *Collector) Observe(ctx context.Context, fresh bool) node.Observed {
 	}
 	o := node.Observed{
 		Addresses: slices.Clone(c.addresses), Machine: c.machine, Runtime: c.Runtime(),
-		Images: c.Images(), Pressure: c.Pressure(), Problems: c.Ready.Problems(), Warning: c.Ready.Warning(),
+		Images: c.Images(), Pressure: c.Pressure(), Problems: c.problems(), Warning: c.Ready.Warning(),
 	}
 	capacity := c.Capacity()
 	if capacity.GetSystemUuid() != "" {
@@ -71,6 +74,18 @@ func (c *Collector) Observe(ctx context.Context, fresh bool) node.Observed {
 		o.Capacity, o.Allocatable = c.ownCapacity()
 	}
 	return o
+}
+
+// errShuttingDown has the kubelet's text.
+var errShuttingDown = errors.New("node is shutting down")
+
+// problems are why the node is not ready; none when it is.
+func (c *Collector) problems() []error {
+	problems := c.Ready.Problems()
+	if c.ShuttingDown != nil && c.ShuttingDown() {
+		problems = append(problems, errShuttingDown)
+	}
+	return problems
 }
 
 func (c *Collector) refresh(ctx context.Context) {

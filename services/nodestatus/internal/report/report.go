@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -75,6 +76,8 @@ type Reporter struct {
 	delay         time.Duration
 	unschedulable bool
 
+	due atomic.Bool // a full report is due now
+
 	mu   sync.Mutex
 	last *v1.Node // as the apiserver accepted it last
 }
@@ -99,6 +102,9 @@ func (r *Reporter) Last() *v1.Node {
 	return r.last
 }
 
+// Due makes the next Report a full one, whatever the cadence says.
+func (r *Reporter) Due() { r.due.Store(true) }
+
 // Report registers the node if need be, and reports its status if it changed or a report is due. It
 // returns the pause until the next time.
 func (r *Reporter) Report(ctx context.Context) time.Duration {
@@ -115,7 +121,7 @@ func (r *Reporter) Report(ctx context.Context) time.Duration {
 		r.o.Succeeded()
 		r.registered = true
 	}
-	full := !time.Now().Before(r.nextFull)
+	full := r.due.Swap(false) || !time.Now().Before(r.nextFull)
 	if full {
 		r.nextFull = time.Now().Add(r.o.UpdateFrequency)
 	}
