@@ -19,6 +19,7 @@ func Definition() service.Definition {
 		Short:        "Run the node's pods",
 		NeedsKubelet: true,
 		Bind:         cfg.AddFlags,
+		KeptFiles:    1, // its inhibitor of shutdown
 		StopStage:    1, // the others reach the runtime through it
 	}, func(s service.Config, k *kubeletconfig.Config) Config {
 		c := cfg

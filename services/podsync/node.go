@@ -89,6 +89,7 @@ func (env *environment) start(s *service.Service, reports *podreports.Reports) {
 // podWork is what podsync does for pods, from their sources to what is left of them.
 type podWork struct {
 	reports      *podreports.Reports
+	shutdown     *shutdown // nil: the node ends at once
 	sources      *podsources.Sources
 	resources    *podsetup.Resources
 	admission    *podadmission.Admission
@@ -123,11 +124,16 @@ func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, er
 	if err != nil {
 		return nil, err
 	}
-	admission, err := podadmission.New(podadmission.Options{
+	admit := podadmission.Options{
 		Kubelet: k, Helpers: helpers, HelperRecords: cfg.Service.HelpersDir(), Nodes: env.node.Object,
 		Bus: s.Bus, Runtime: env.runtime, Workers: env.workers, Events: env.events,
 		Log: s.Log, Metrics: s.Metrics,
-	})
+	}
+	down := newShutdown(s, k, env, reports)
+	if down != nil {
+		admit.Shutdown = down.pods
+	}
+	admission, err := podadmission.New(admit)
 	if err != nil {
 		return nil, err
 	}
@@ -148,10 +154,11 @@ func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, er
 		Sources: dispatcher,
 		Waiting: s.Waiting, Node: env.node.Reference, Events: env.events, Log: s.Log, Metrics: s.Metrics,
 	})
-	return &podWork{reports, sources, resources, admission, dispatcher, house, settings.Gated}, err
+	return &podWork{reports, down, sources, resources, admission, dispatcher, house, settings.Gated}, err
 }
 
-func (p *podWork) start(s *service.Service, env *environment) {
+func (p *podWork) start(ctx context.Context, s *service.Service, env *environment) {
+	p.shutdown.start(ctx, s)
 	s.Go("dispatcher", p.dispatcher.Run)
 	p.reports.Start(s)
 	p.sources.Start(s, p.dispatcher)

@@ -39,7 +39,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	env.start(s, pods.reports)
-	pods.start(s, env)
+	pods.start(ctx, s, env)
 	startWakers(s, env, pods)
 	return s.Run(ctx)
 }

@@ -116,9 +116,10 @@ var supportTable = []supportRow{
 	{name: "mergeDefaultEvictionSettings", state: supported},
 	{name: "kernelMemcgNotification", state: idle, note: "Memory is read as often as it needs to be, at least every 2 s."},
 	{name: "protectKernelDefaults", state: refused},
-	{name: "shutdownGracePeriod", state: refused},
-	{name: "shutdownGracePeriodCriticalPods", state: refused},
-	{name: "shutdownGracePeriodByPodPriority", state: refused},
+	{name: "shutdownGracePeriod", state: supported, note: "It needs logind. See " +
+		"[operations.md](operations.md#when-the-machine-shuts-down)."},
+	{name: "shutdownGracePeriodCriticalPods", state: supported},
+	{name: "shutdownGracePeriodByPodPriority", state: supported},
 	{name: "--experimental-allocatable-ignore-eviction", state: supported},
 
 	// The node.

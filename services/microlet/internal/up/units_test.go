@@ -56,6 +56,9 @@ func TestUnits(t *testing.T) {
 			want["AmbientCapabilities"] = strings.Join(id.Capabilities, " ")
 			want["NoNewPrivileges"] = "yes"
 		}
+		if s.KeptFiles != 0 {
+			want["FileDescriptorStoreMax"] = strconv.Itoa(s.KeptFiles)
+		}
 		if s.Nice != 0 {
 			want["Nice"] = strconv.Itoa(s.Nice)
 		}
