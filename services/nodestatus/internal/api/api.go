@@ -25,10 +25,10 @@ import (
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/connrotation"
 	nodeutil "k8s.io/component-helpers/node/util"
 
+	"github.com/microlet/microlet/services/internal/clientcert"
 	"github.com/microlet/microlet/services/internal/outbox"
 )
 
@@ -69,19 +69,18 @@ type Clients struct {
 
 // New reads the kubeconfig. It does not connect.
 func New(nodeName string, o Options) (*Clients, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
+	c := &Clients{nodeName: nodeName}
+	c.dialer = connrotation.NewDialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext)
+	config, err := clientcert.Config(o.Kubeconfig, c.dialer.DialContext)
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig=%s: %w", o.Kubeconfig, err)
 	}
-	c := &Clients{nodeName: nodeName}
-	c.dialer = connrotation.NewDialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext)
 	config.UserAgent = "microlet-nodestatus"
 	config.ContentType = o.ContentType
 	if config.ContentType == "" {
 		config.ContentType = "application/vnd.kubernetes.protobuf"
 	}
 	config.AcceptContentTypes = config.ContentType + ",application/json"
-	config.Dial = c.dialer.DialContext
 	config.QPS = -1 // heartbeats must not wait behind anything, and the outbox keeps its own budget
 	if o.Wrap != nil {
 		o.Wrap(config)

@@ -11,8 +11,8 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/microlet/microlet/services/internal/clientcert"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 )
 
@@ -39,13 +39,13 @@ func New(k *kubeletconfig.Config) (kubernetes.Interface, error) {
 }
 
 func restConfig(k *kubeletconfig.Config) (*rest.Config, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", k.Node.Kubeconfig)
+	// An apiserver that is cut off answers no dial: each try must end soon, or the first one after its return is late.
+	dial := (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
+	config, err := clientcert.Config(k.Node.Kubeconfig, dial)
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig=%s: %w", k.Node.Kubeconfig, err)
 	}
 	config.UserAgent = "microlet-podsync"
-	// An apiserver that is cut off answers no dial: each try must end soon, or the first one after its return is late.
-	config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
 	config.ContentType = k.Kubelet.ContentType
 	if config.ContentType == "" {
 		config.ContentType = "application/vnd.kubernetes.protobuf"
