@@ -5,10 +5,12 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/microlet/microlet/services/internal/eventref"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/outbox"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/apiclient"
+	"github.com/microlet/microlet/services/podsync/internal/certmanager"
 	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/containerruntime"
 	"github.com/microlet/microlet/services/podsync/internal/fallbackrelist"
@@ -34,6 +36,8 @@ type environment struct {
 	cluster  *cluster.Cluster
 	runtime  *containerruntime.Runtime
 	node     *thisnode.Node
+	// certs is nil where the client certificate is somebody else's to renew.
+	certs *certmanager.Manager
 }
 
 // newEnvironment waits for nothing but the question for the cgroup driver. The caller closes the runtime.
@@ -44,6 +48,11 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 		return nil, err
 	}
 	client, err := apiclient.New(k)
+	if err != nil {
+		return nil, err
+	}
+	events := outbox.NewRecorder(s.Bus, name, s.Log)
+	certs, err := newCertificates(s, k, name, events)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +72,8 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 		name:     name,
 		client:   client,
 		capacity: capacity,
-		events:   outbox.NewRecorder(s.Bus, name, s.Log),
+		events:   events,
+		certs:    certs,
 		workers:  workers,
 		cluster:  objects,
 		runtime:  cri,
@@ -79,8 +89,21 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 	}, nil
 }
 
+func newCertificates(s *service.Service, k *kubeletconfig.Config, node string,
+	events *outbox.Recorder) (*certmanager.Manager, error) {
+	return certmanager.New(certmanager.Options{
+		Kubelet: k, NodeName: node, Dial: apiclient.Dial, Log: s.Log, Metrics: s.Metrics,
+		Eventf: func(kind, reason, format string, args ...any) {
+			events.Eventf(eventref.Node(node), kind, reason, format, args...)
+		},
+	})
+}
+
 func (env *environment) start(s *service.Service, reports *podreports.Reports) {
 	s.Go("events", env.events.Run)
+	if env.certs != nil {
+		s.Go("client certificate", env.certs.Run)
+	}
 	env.cluster.Start(s)
 	env.node.Start(s)
 	env.runtime.Start(s, reports.Node())

@@ -5,6 +5,7 @@
 package apiclient
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"time"
@@ -38,10 +39,14 @@ func New(k *kubeletconfig.Config) (kubernetes.Interface, error) {
 	return client, nil
 }
 
+// Dial connects to the API server, or gives up soon.
+func Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	return (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext(ctx, network, address)
+}
+
 func restConfig(k *kubeletconfig.Config) (*rest.Config, error) {
 	// An apiserver that is cut off answers no dial: each try must end soon, or the first one after its return is late.
-	dial := (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
-	config, err := clientcert.Config(k.Node.Kubeconfig, dial)
+	config, err := clientcert.Config(k.Node.Kubeconfig, Dial)
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig=%s: %w", k.Node.Kubeconfig, err)
 	}
