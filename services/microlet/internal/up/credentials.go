@@ -2,7 +2,9 @@ package up
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
@@ -58,6 +60,8 @@ type credentials struct {
 	source string
 	dir    string
 	id     role.Identity
+	// requested is the file of a client certificate that may not exist yet: it is copied as soon as it does.
+	requested string
 }
 
 // path is the copy.
@@ -98,20 +102,23 @@ func (c credentials) sync() (changed bool, err error) {
 // adopt reads the files that the kubeconfig names and makes it name their copies.
 func (c credentials) adopt(config *clientcmdapi.Config) (map[string][]byte, error) {
 	files := map[string][]byte{}
-	take := func(path *string, name string) error {
+	take := func(path *string, name string, requested bool) error {
 		if *path == "" {
 			return nil
 		}
 		data, err := os.ReadFile(*path)
-		if err != nil {
+		switch {
+		case err == nil:
+			files[name] = data
+		case !requested || !errors.Is(err, fs.ErrNotExist):
 			return err
 		}
-		files[name] = data
 		*path = filepath.Join(c.dir, name)
 		return nil
 	}
 	for i, name := range slices.Sorted(maps.Keys(config.Clusters)) {
-		if err := take(&config.Clusters[name].CertificateAuthority, fmt.Sprintf("cluster-%d-ca.crt", i)); err != nil {
+		path := &config.Clusters[name].CertificateAuthority
+		if err := take(path, fmt.Sprintf("cluster-%d-ca.crt", i), false); err != nil {
 			return nil, err
 		}
 	}
@@ -125,7 +132,7 @@ func (c credentials) adopt(config *clientcmdapi.Config) (map[string][]byte, erro
 			{&user.ClientKey, "client.key"},
 			{&user.TokenFile, "token"},
 		} {
-			if err := take(f.path, fmt.Sprintf("user-%d-%s", i, f.name)); err != nil {
+			if err := take(f.path, fmt.Sprintf("user-%d-%s", i, f.name), *f.path == c.requested); err != nil {
 				return nil, err
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/clientcert"
 )
 
 // writeResolved gives each service what it reads of the kubelet's configuration, in a file that it alone may read:
@@ -11,6 +12,9 @@ import (
 // API gets one of its certificates. It returns the copies.
 func (c *Config) writeResolved() ([]copied, error) {
 	if err := c.selfSigned(); err != nil {
+		return nil, err
+	}
+	if err := c.bootstrap(); err != nil {
 		return nil, err
 	}
 	var copies []copied
@@ -28,9 +32,10 @@ func (c *Config) writeResolved() ([]copied, error) {
 		}
 		if id.UID != 0 && id.APICredentials && k.Node.Kubeconfig != "" && c.Placement == Processes {
 			own := credentials{
-				source: k.Node.Kubeconfig,
-				dir:    c.ownFolder(s.Role),
-				id:     id,
+				source:    k.Node.Kubeconfig,
+				dir:       c.ownFolder(s.Role),
+				id:        id,
+				requested: clientcert.Path(k.Node.CertDir),
 			}
 			if _, err := own.sync(); err != nil {
 				return nil, fmt.Errorf("credentials of %s: %w", s.Role, err)

@@ -281,6 +281,16 @@ func TestCredentialsFollowTheirSource(t *testing.T) {
 	if data, err := os.ReadFile(config.AuthInfos["u"].ClientKey); err != nil || string(data) != "second" {
 		t.Errorf("the copy is %q, %v", data, err)
 	}
+	if err := os.Remove(filepath.Join(source, "pki/current.pem")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.sync(); err == nil {
+		t.Error("a certificate that is gone is no error")
+	}
+	c.requested = filepath.Join(source, "pki/current.pem")
+	sync(false) // it may come yet
+	write("pki/current.pem", "third")
+	sync(true)
 	if err := os.Remove(c.source); err != nil {
 		t.Fatal(err)
 	}
