@@ -63,7 +63,7 @@ func Inspect(fs *pflag.FlagSet, f *Flags) (*Config, []Warning, error) {
 	c.Node.NodeLabels = maps.Clone(f.NodeLabels)
 
 	p := &problems{from: from}
-	warnings := checkBootstrap(p, c)
+	warnings := checkCredentials(p, c)
 	if known {
 		validate(p, c)
 		warnings = append(checkSupport(p, c), warnings...)

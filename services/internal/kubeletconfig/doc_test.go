@@ -120,8 +120,6 @@ func configurationDoc() string {
 			b.WriteString("\n")
 		}
 	}
-	fmt.Fprintf(&b, "\nmicrolet cannot request a client certificate with `--bootstrap-kubeconfig` yet. If the file of "+
-		"`--kubeconfig` exists,\nnone is needed. If it does not exist, the start fails.\n")
 	for _, section := range docSections {
 		fmt.Fprintf(&b, "\n### %s\n\n%s\n\n| field | flag | default | |\n|---|---|---|---|\n", section.title,
 			section.text)

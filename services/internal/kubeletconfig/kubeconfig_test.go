@@ -1,6 +1,7 @@
 package kubeletconfig
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -45,5 +46,31 @@ func TestWhatIsNoKubeconfig(t *testing.T) {
 	if _, _, err := load(t, "--kubeconfig="+t.TempDir()); err == nil ||
 		!strings.Contains(err.Error(), "it is no file") {
 		t.Errorf("a folder: %v", err)
+	}
+}
+
+// TestTheLinkOfACertificateThatIsRenewed: a kubeconfig that names it is renewed, so there is nothing to warn of. If it is
+// missing because its replacement was cut off, the node starts.
+func TestTheLinkOfACertificateThatIsRenewed(t *testing.T) {
+	dir := t.TempDir()
+	link := filepath.Join(dir, "kubelet-client-current.pem")
+	path := write(t, filepath.Join(t.TempDir(), "kubeconfig"), strings.Replace(kubeconfig, "{token: none}",
+		"{client-certificate: "+link+", client-key: "+link+"}", 1))
+	args := []string{"--kubeconfig=" + path, "--cert-dir=" + dir, "--rotate-certificates"}
+	if _, _, err := load(t, args...); err == nil || !strings.Contains(err.Error(), link) {
+		t.Errorf("without a certificate: %v", err)
+	}
+	pem := write(t, filepath.Join(dir, "kubelet-client-2026-01-02-03-04-05.pem"), "")
+	if err := os.Symlink(pem, filepath.Join(dir, "kubelet-client-updated.pem")); err != nil {
+		t.Fatal(err)
+	}
+	_, warnings, err := load(t, args...)
+	if err != nil {
+		t.Errorf("after a cut off replacement: %v", err)
+	}
+	for _, w := range warnings {
+		if w.Message == msgNotRenewed {
+			t.Errorf("warned of %v", w)
+		}
 	}
 }

@@ -2,11 +2,8 @@ package kubeletconfig
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
 	"reflect"
 	"regexp"
 	"slices"
@@ -221,40 +218,6 @@ var fieldOfFlag = sync.OnceValue(func() map[string]string {
 	}
 	return fields
 })
-
-// checkBootstrap is about the kubeconfig, which this version can read but not request.
-func checkBootstrap(p *problems, c *Config) []Warning {
-	if c.Standalone() {
-		p.check(c.Node.BootstrapKubeconfig == "", "--bootstrap-kubeconfig", c.Node.BootstrapKubeconfig,
-			"--kubeconfig is not given", "give it, or remove both for a node without an API server")
-		return nil
-	}
-	_, err := os.Stat(c.Node.Kubeconfig)
-	if err == nil {
-		checkKubeconfig(p, c.Node.Kubeconfig)
-	}
-	switch bootstrap := c.Node.BootstrapKubeconfig; {
-	case err == nil && bootstrap == "":
-		return nil
-	case err == nil:
-		return []Warning{{
-			Message: "the kubeconfig exists, so the bootstrap kubeconfig is not needed; this version of microlet cannot " +
-				"request one",
-			Fields: []string{describe("--bootstrap-kubeconfig", bootstrap, p.from)},
-		}}
-	case errors.Is(err, fs.ErrNotExist) && bootstrap != "":
-		p.add("--kubeconfig", c.Node.Kubeconfig,
-			"the file does not exist, and this version of microlet cannot request it with --bootstrap-kubeconfig yet",
-			"let the kubelet join the cluster on this node first, or put a kubeconfig with client credentials there")
-	case errors.Is(err, fs.ErrNotExist):
-		p.add("--kubeconfig", c.Node.Kubeconfig, "the file does not exist",
-			"create it, or remove the flag for a node without an API server")
-	default:
-		p.add("--kubeconfig", c.Node.Kubeconfig, "the file cannot be reached: "+err.Error(),
-			"correct the path or its permissions")
-	}
-	return nil
-}
 
 // asObject is the configuration as its JSON, in which fields are found by their paths.
 func asObject(c kc) map[string]any {

@@ -140,10 +140,9 @@ var supportTable = []supportRow{
 
 	// The API server.
 	{name: "--kubeconfig", state: supported},
-	{name: "--bootstrap-kubeconfig", state: idle, note: "Accepted with a warning if the file of --kubeconfig exists, " +
-		"refused otherwise: microlet cannot request credentials yet."},
-	{name: "rotateCertificates", state: warned,
-		note: "The client certificate is not renewed yet: renew it before it expires."},
+	{name: "--bootstrap-kubeconfig", state: supported},
+	{name: "rotateCertificates", state: supported, note: "If the kubeconfig names `kubelet-client-current.pem` in " +
+		"`--cert-dir`, as after a bootstrap. Otherwise the start warns that the certificate is not renewed."},
 	{name: "contentType", state: supported},
 	{name: "kubeAPIQPS", state: supported, note: "For pods. Heartbeats of the node have no limit."},
 	{name: "kubeAPIBurst", state: supported, note: "The same as for kubeAPIQPS."},

@@ -48,15 +48,15 @@ func TestKubeadmNodeStarts(t *testing.T) {
 	}
 	config := "(file " + root + "/lib/kubelet/config.yaml)"
 	want := []Warning{
-		{msgWarned, []string{"--pod-infra-container-image (flag --pod-infra-container-image)",
-			"rotateCertificates=true " + config}},
+		{msgWarned, []string{"--pod-infra-container-image (flag --pod-infra-container-image)"}},
 		{msgByDefault, []string{
 			"imagePullCredentialsVerificationPolicy=NeverVerifyPreloadedImages",
 		}},
-		{"the kubeconfig exists, so the bootstrap kubeconfig is not needed; this version of microlet cannot request one",
-			[]string{
-				"--bootstrap-kubeconfig=" + root + "/etc/kubernetes/bootstrap-kubelet.conf (flag --bootstrap-kubeconfig)",
-			}},
+		{msgNotRenewed, []string{
+			"rotateCertificates=true " + config,
+			"--kubeconfig=" + root + "/etc/kubernetes/kubelet.conf (flag --kubeconfig)",
+			"--cert-dir=/var/lib/kubelet/pki",
+		}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("warnings (-want +got):\n%s", diff)
@@ -66,11 +66,19 @@ func TestKubeadmNodeStarts(t *testing.T) {
 func TestKubeadmNodeThatHasNotJoined(t *testing.T) {
 	root, args := kubeadmNode(t)
 	_, _, err := load(t, args...)
-	want := "--kubeconfig=" + root + "/etc/kubernetes/kubelet.conf (flag --kubeconfig): the file does not exist, and " +
-		"this version of microlet cannot request it with --bootstrap-kubeconfig yet: " +
-		"let the kubelet join the cluster on this node first, or put a kubeconfig with client credentials there"
-	if err == nil || err.Error() != want {
+	want := "--bootstrap-kubeconfig=" + root + "/etc/kubernetes/bootstrap-kubelet.conf (flag --bootstrap-kubeconfig): " +
+		"the file cannot be read: no such file or directory: " +
+		"put a kubeconfig with a bootstrap token there, such as one of \"kubeadm join\""
+	if err == nil || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("error = %v, want %s", err, want)
+	}
+	write(t, filepath.Join(root, "etc/kubernetes/bootstrap-kubelet.conf"), "garbage")
+	if _, _, err := load(t, args...); err == nil || !strings.Contains(err.Error(), "the file is no kubeconfig") {
+		t.Errorf("with garbage to bootstrap from: %v", err)
+	}
+	write(t, filepath.Join(root, "etc/kubernetes/bootstrap-kubelet.conf"), kubeconfig)
+	if _, _, err := load(t, args...); err != nil {
+		t.Errorf("with a bootstrap kubeconfig: %v", err)
 	}
 }
 
