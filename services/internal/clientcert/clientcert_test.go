@@ -34,7 +34,8 @@ func TestACertificateIsReplaced(t *testing.T) {
 	link := Path(dir)
 	client := newClient(t, server, link)
 
-	if _, err := get(client, server.URL+"/name"); err == nil || !strings.Contains(err.Error(), "no client certificate yet") {
+	_, err := get(client, server.URL+"/name")
+	if err == nil || !strings.Contains(err.Error(), "no client certificate yet") {
 		t.Fatalf("without a certificate: %v", err)
 	}
 	write(t, link, pair(t, "first"))

@@ -69,8 +69,8 @@ func fileFault(err error) string {
 	return err.Error()
 }
 
-// interrupted reports whether a replacement of the client certificate was cut off between its two steps. The link to the
-// certificate is then missing until who replaces it starts again.
+// interrupted reports whether a replacement of the client certificate was cut off between its two steps. The link to
+// the certificate is then missing until who replaces it starts again.
 func interrupted(certDir string) bool {
 	_, err := os.Lstat(clientcert.Path(certDir))
 	info, updated := os.Lstat(filepath.Join(certDir, clientcert.PairName+"-updated.pem"))

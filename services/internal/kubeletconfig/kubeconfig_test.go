@@ -49,8 +49,8 @@ func TestWhatIsNoKubeconfig(t *testing.T) {
 	}
 }
 
-// TestTheLinkOfACertificateThatIsRenewed: a kubeconfig that names it is renewed, so there is nothing to warn of. If it is
-// missing because its replacement was cut off, the node starts.
+// TestTheLinkOfACertificateThatIsRenewed: a kubeconfig that names it is renewed, so there is nothing to warn of. If it
+// is missing because its replacement was cut off, the node starts.
 func TestTheLinkOfACertificateThatIsRenewed(t *testing.T) {
 	dir := t.TempDir()
 	link := filepath.Join(dir, "kubelet-client-current.pem")

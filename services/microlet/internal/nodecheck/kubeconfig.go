@@ -37,6 +37,11 @@ func (h Host) kubeconfig(ctx context.Context, r *report, k *kubeletconfig.Config
 	}
 	file := k.Node.Kubeconfig
 	config, err := clientcmd.BuildConfigFromFlags("", file)
+	if err != nil && k.Node.BootstrapKubeconfig != "" {
+		r.warn("kubeconfig", file+" cannot be used",
+			"nothing, if its certificate is to be requested with "+k.Node.BootstrapKubeconfig+"; correct the file otherwise")
+		return
+	}
 	if err != nil {
 		r.failed("kubeconfig", file+" cannot be used", "correct the file; see the line about --kubeconfig")
 		return
@@ -78,7 +83,7 @@ func (h Host) certificate(r *report, check, name string, data []byte) {
 		return
 	}
 	end := cert.NotAfter.UTC().Format(time.RFC3339)
-	const renew = "renew it: microlet does not; see docs/operations.md"
+	const renew = "renew it, or see docs/operations.md on when microlet does"
 	switch left := cert.NotAfter.Sub(h.Now); {
 	case left <= 0:
 		r.failed(check, fmt.Sprintf("%s ended at %s", subjectOf(cert), end), renew)

@@ -226,7 +226,11 @@ func TestTheAPIServerIsAsked(t *testing.T) {
 			r.expect(t, "API server", Failed, "cannot be reached")
 		}
 	}
-	r := &report{}
+	k, r := config(t), &report{}
+	k.Node.Kubeconfig, k.Node.BootstrapKubeconfig = filepath.Join(t.TempDir(), "gone"), "/etc/bootstrap.conf"
+	machine(t, nil).kubeconfig(t.Context(), r, k)
+	r.expect(t, "kubeconfig", Warning, "cannot be used")
+	r = &report{}
 	machine(t, nil).kubeconfig(context.Background(), r, config(t))
 	r.expect(t, "API server", OK, "standalone")
 }

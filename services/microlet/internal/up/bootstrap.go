@@ -19,9 +19,9 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 )
 
-// bootstrap writes the kubeconfig if a certificate has to be requested: it has the API server of the bootstrap kubeconfig
-// and the link to the certificate that podsync will put there, as the kubelet writes it. Credentials that can be used
-// stay.
+// bootstrap writes the kubeconfig if a certificate has to be requested: it has the API server of the bootstrap
+// kubeconfig and the link to the certificate that podsync will put there, as the kubelet writes it. Credentials that
+// can be used stay.
 func (c *Config) bootstrap() error {
 	node := &c.Kubelet.Node
 	if c.Kubelet.Standalone() || node.BootstrapKubeconfig == "" {

@@ -132,7 +132,8 @@ func (a *apiserver) create(w http.ResponseWriter, r *http.Request, who string) {
 	c.APIVersion, c.Kind = "certificates.k8s.io/v1", "CertificateSigningRequest"
 	c.Name = fmt.Sprintf("csr-%d", len(a.requests))
 	c.UID = types.UID(c.Name)
-	condition := certificatesv1.CertificateSigningRequestCondition{Type: certificatesv1.CertificateApproved, Status: "True"}
+	condition := certificatesv1.CertificateSigningRequestCondition{Status: "True"}
+	condition.Type = certificatesv1.CertificateApproved
 	if a.deny {
 		condition.Type = certificatesv1.CertificateDenied
 	} else if c.Status.Certificate = a.sign(c.Spec.Request); c.Status.Certificate == nil {

@@ -1,5 +1,5 @@
-// Package certmanager keeps the node's client certificate valid: it requests the first one from the API server, with the
-// bootstrap kubeconfig, and renews it after 70 to 90 % of its life.
+// Package certmanager keeps the node's client certificate valid: it requests the first one from the API server, with
+// the bootstrap kubeconfig, and renews it after 70 to 90 % of its life.
 //
 // Its files are the kubelet's, in form and place, so that each of the two goes on with the other's.
 package certmanager
@@ -102,8 +102,8 @@ func (m *Manager) ttl() float64 {
 	return math.Trunc(time.Until(c.Leaf.NotAfter).Seconds())
 }
 
-// Run keeps the certificate valid until ctx ends. What is wrong in --cert-dir is looked at again: the node's pods need no
-// certificate to run.
+// Run keeps the certificate valid until ctx ends. What is wrong in --cert-dir is looked at again: the node's pods need
+// no certificate to run.
 func (m *Manager) Run(ctx context.Context) error {
 	failing := false
 	for ctx.Err() == nil {
