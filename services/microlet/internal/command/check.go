@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/microlet/internal/nodecheck"
@@ -61,7 +60,7 @@ It exits with 1 if anything would keep the agent or its pods from running, and w
 
 // host is this machine. An agent that answers on the runtime folder has the ports.
 func (f *upFlags) host(ctx context.Context) nodecheck.Host {
-	_, err := askStatus(ctx, f.cfg.Service.Socket(role.Up))
+	_, err := askStatus(ctx, &f.cfg.Service)
 	return nodecheck.Host{
 		Root: "/", RuntimeDir: f.cfg.Service.RuntimeDir, Running: err == nil, UID: os.Geteuid(), Now: time.Now(),
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/run"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/unreadable"
@@ -92,7 +91,7 @@ func bundleSources(ctx context.Context, cfg *service.Config) []debugbundle.Sourc
 	sources := []debugbundle.Source{
 		{Name: "version.json", Collect: asJSON(func(context.Context) (any, error) { return thisVersion(), nil })},
 		{Name: "status.json", Collect: asJSON(func(ctx context.Context) (any, error) {
-			return askStatus(ctx, cfg.Socket(role.Up))
+			return askStatus(ctx, cfg)
 		})},
 		{Name: "pods.json", Collect: asJSON(func(ctx context.Context) (any, error) { return listPods(ctx, cfg, "") })},
 		{Name: "files.txt", Collect: func(context.Context) ([]byte, error) { return listFiles(cfg.RuntimeDir) }},

@@ -81,7 +81,7 @@ func processSources(ctx context.Context, cfg *service.Config) []debugbundle.Sour
 				})
 		}
 	}
-	status, err := askStatus(ctx, cfg.Socket(role.Up))
+	status, err := askStatus(ctx, cfg)
 	if err != nil {
 		return sources // status.json is missing, and says why
 	}

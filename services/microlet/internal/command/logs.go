@@ -42,7 +42,8 @@ func newLogs() *cobra.Command {
 		if len(args) > 0 {
 			request.Process = args[0]
 		}
-		return readLogs(run.Signals(cmd.Context()), cmd.OutOrStdout(), cfg.Socket(role.Up), request)
+		err := readLogs(run.Signals(cmd.Context()), cmd.OutOrStdout(), cfg.Socket(role.Up), request)
+		return withoutSupervisor(err, cfg.RuntimeDir, "read their logs there, such as with journalctl -u 'microlet-*'")
 	}
 	return cmd
 }

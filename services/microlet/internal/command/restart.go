@@ -46,7 +46,8 @@ func newRestart() *cobra.Command {
 			return err
 		}
 		r := &restarter{socket: cfg.Socket(role.Up), timeout: timeout, out: cmd.OutOrStdout()}
-		return r.restart(run.Signals(cmd.Context()), args[0])
+		return withoutSupervisor(r.restart(run.Signals(cmd.Context()), args[0]), cfg.RuntimeDir,
+			"restart "+service+" there, such as with systemctl restart microlet-"+service)
 	}
 	return cmd
 }
@@ -71,7 +72,7 @@ type restarter struct {
 
 // restart restarts the process of this name, or all replicas of the service.
 func (r *restarter) restart(ctx context.Context, name string) error {
-	before, err := askStatus(ctx, r.socket)
+	before, err := askUp(ctx, r.socket)
 	if err != nil {
 		return err
 	}
@@ -113,7 +114,7 @@ func (r *restarter) one(ctx context.Context, before Process) error {
 				before.Service, r.timeout, strings.TrimRight(last.State+", "+last.Status, ", "), before.Service)
 		case <-t.C:
 		}
-		now, err := askStatus(ctx, r.socket)
+		now, err := askUp(ctx, r.socket)
 		if err != nil {
 			continue // the supervisor may be slow for a moment, and the time is limited
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/microlet/microlet/services/internal/run"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
+	"github.com/microlet/microlet/services/microlet/internal/up"
 )
 
 // statusTimeout bounds the question: who asks is waiting.
@@ -45,6 +46,7 @@ func newStatus() *cobra.Command {
 		Short: "Show the node's services: state, pid, uptime, restarts, memory, heartbeat",
 		Long: "Show the node's services: state, pid, uptime, restarts, memory, heartbeat. Only root may ask.\n" +
 			"It ends with 0 if \"microlet up\" answers, whatever the services do, and with 1 if it does not.\n" +
+			"Where units start the services, it shows them as external, by their heartbeats.\n" +
 			"With --exit-code it ends with 3 if a service is not ready; external ones are ready while their\n" +
 			"heartbeats come.",
 		Args: service.NoArguments,
@@ -64,9 +66,9 @@ func newStatus() *cobra.Command {
 		case watch && exitCode:
 			return errors.New("--watch never ends by itself and has no exit code: leave out --exit-code or --watch")
 		case watch:
-			return watchStatus(cmd.Context(), cmd.OutOrStdout(), cfg.Socket(role.Up), show)
+			return watchStatus(cmd.Context(), cmd.OutOrStdout(), &cfg, show)
 		}
-		all, err := askStatus(cmd.Context(), cfg.Socket(role.Up))
+		all, err := askStatus(cmd.Context(), &cfg)
 		if err != nil {
 			return err
 		}
@@ -80,13 +82,13 @@ func newStatus() *cobra.Command {
 }
 
 // watchStatus shows the status again and again. A supervisor that is away is waited for.
-func watchStatus(ctx context.Context, out io.Writer, socket string, show func(io.Writer, Status) error) error {
+func watchStatus(ctx context.Context, out io.Writer, cfg *service.Config, show func(io.Writer, Status) error) error {
 	ctx = run.Signals(ctx)
 	t := time.NewTicker(watchPeriod)
 	defer t.Stop()
 	for {
 		var b bytes.Buffer
-		all, err := askStatus(ctx, socket)
+		all, err := askStatus(ctx, cfg)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -109,16 +111,34 @@ func watchStatus(ctx context.Context, out io.Writer, socket string, show func(io
 	}
 }
 
-// askStatus asks the supervisor that serves the socket.
-func askStatus(ctx context.Context, socket string) (Status, error) {
+// askStatus asks the supervisor or, on a node that has none, the bus for the heartbeats of the services.
+func askStatus(ctx context.Context, cfg *service.Config) (Status, error) {
+	status, err := askUp(ctx, cfg.Socket(role.Up))
+	if !errors.Is(err, errNoSupervisor) {
+		return status, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	up, closeUp, err := dialUp(socket)
+	answer, without := up.ExternalStatus(ctx, *cfg)
+	switch {
+	case errors.Is(without, fs.ErrNotExist):
+		return Status{}, err
+	case without != nil:
+		return Status{}, fmt.Errorf("no microlet up runs on this node, and the bus cannot be asked: %w", without)
+	}
+	return newStatusOf(answer, time.Now()), nil
+}
+
+// askUp asks the supervisor that serves the socket.
+func askUp(ctx context.Context, socket string) (Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	client, closeUp, err := dialUp(socket)
 	if err != nil {
 		return Status{}, err
 	}
 	defer closeUp()
-	answer, err := up.GetStatus(ctx, &supervisorv1.GetStatusRequest{})
+	answer, err := client.GetStatus(ctx, &supervisorv1.GetStatusRequest{})
 	if err != nil {
 		return Status{}, explain(err, socket)
 	}
@@ -126,7 +146,7 @@ func askStatus(ctx context.Context, socket string) (Status, error) {
 }
 
 // dialUp returns a client of the supervisor that serves the socket.
-func dialUp(socket string) (up supervisorv1.SupervisorServiceClient, closeUp func(), err error) {
+func dialUp(socket string) (client supervisorv1.SupervisorServiceClient, closeUp func(), err error) {
 	if _, err := os.Stat(socket); err != nil {
 		return nil, nil, explain(err, socket)
 	}
@@ -137,13 +157,24 @@ func dialUp(socket string) (up supervisorv1.SupervisorServiceClient, closeUp fun
 	return supervisorv1.NewSupervisorServiceClient(conn), func() { _ = conn.Close() }, nil
 }
 
+// errNoSupervisor says that nobody serves the supervisor's socket.
+var errNoSupervisor = errors.New("microlet up is not running")
+
+// withoutSupervisor adds to an error what to do where units or containers start the services.
+func withoutSupervisor(err error, runtimeDir, advice string) error {
+	if _, prepared := up.PreparedPeers(runtimeDir); prepared != nil || !errors.Is(err, errNoSupervisor) {
+		return err
+	}
+	return errors.New("no microlet up runs on this node, since units or containers start the services: " + advice)
+}
+
 // explain says what an operator can do about a supervisor that does not answer.
 func explain(err error, socket string) error {
 	text := err.Error()
 	switch {
 	case errors.Is(err, fs.ErrNotExist), strings.Contains(text, syscall.ECONNREFUSED.Error()),
 		strings.Contains(text, syscall.ENOENT.Error()):
-		return fmt.Errorf("microlet up is not running: nobody serves %s; start it, or name its --runtime-dir", socket)
+		return fmt.Errorf("%w: nobody serves %s; start it, or name its --runtime-dir", errNoSupervisor, socket)
 	case errors.Is(err, fs.ErrPermission), strings.Contains(text, syscall.EACCES.Error()),
 		strings.Contains(text, "PermissionDenied"):
 		return fmt.Errorf("microlet up may only be asked by root: %w", err)

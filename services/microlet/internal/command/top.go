@@ -37,7 +37,7 @@ func newTop() *cobra.Command {
 		if !isIn || !isOut || !term.IsTerminal(int(in.Fd())) || !term.IsTerminal(int(out.Fd())) {
 			return errors.New("top needs a terminal: without one, use microlet status --watch")
 		}
-		if _, err := askStatus(cmd.Context(), cfg.Socket(role.Up)); err != nil {
+		if _, err := askStatus(cmd.Context(), &cfg); err != nil {
 			return err
 		}
 		return top.Run(run.Signals(cmd.Context()), in, out, func(ctx context.Context) top.Node { return askNode(ctx, &cfg) })
@@ -56,7 +56,7 @@ func askNode(ctx context.Context, cfg *service.Config) top.Node {
 		noStatus, noPods   error
 		samples, noSamples = map[string]top.Sample{}, []error(nil)
 	)
-	wg.Go(func() { status, noStatus = askStatus(ctx, cfg.Socket(role.Up)) })
+	wg.Go(func() { status, noStatus = askStatus(ctx, cfg) })
 	wg.Go(func() { pods, noPods = listPods(ctx, cfg, "") })
 	wg.Go(func() { samples, noSamples = askSamples(ctx, cfg) })
 	wg.Wait()

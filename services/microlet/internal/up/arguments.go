@@ -2,9 +2,12 @@ package up
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"github.com/microlet/microlet/proto/role"
 )
 
 // argumentsVariable is in the file of each service what its unit gives to "microlet <service>".
@@ -42,4 +45,19 @@ func (c *Config) writeArguments() error {
 		}
 	}
 	return nil
+}
+
+// PreparedPeers returns the --peer-cgroups that "microlet prepare" has written for the units below a runtime folder, and
+// an error that is fs.ErrNotExist if it has not run there.
+func PreparedPeers(runtimeDir string) ([]string, error) {
+	text, err := os.ReadFile(filepath.Join(runtimeDir, "config", string(role.Bus)+".env"))
+	if err != nil {
+		return nil, err
+	}
+	for _, arg := range strings.FieldsFunc(string(text), func(r rune) bool { return r == ' ' || r == '"' || r == '\n' }) {
+		if list, ok := strings.CutPrefix(arg, "--peer-cgroups="); ok {
+			return strings.Split(list, ","), nil
+		}
+	}
+	return nil, nil
 }
