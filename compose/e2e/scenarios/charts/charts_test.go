@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/microlet/microlet/compose/e2e/internal/record"
@@ -144,13 +145,31 @@ func runsAs(t *testing.T, s *scene.Scene) {
 		if len(p) != 1 {
 			t.Fatalf("%d pods of %s", len(p), r)
 		}
-		want := int64(id.UID)
-		if len(id.Capabilities) > 0 {
-			want = 0 // microlet run-as changes it
+		hasIdentity(t, &p[0], id)
+	}
+}
+
+// hasIdentity judges that a pod has the user, groups and capabilities of a service. One with capabilities is root's, and
+// "microlet run-as" gives it the rest.
+func hasIdentity(t *testing.T, p *corev1.Pod, id role.Identity) {
+	t.Helper()
+	uid, gid, groups, capabilities := int64(id.UID), int64(id.GID), []int64(nil), []corev1.Capability(nil)
+	for _, g := range id.Groups {
+		groups = append(groups, int64(g))
+	}
+	if len(id.Capabilities) > 0 {
+		uid, gid, capabilities = 0, 0, []corev1.Capability{"SETUID", "SETGID", "SETPCAP"}
+		for _, c := range id.Capabilities {
+			capabilities = append(capabilities, corev1.Capability(strings.TrimPrefix(c, "CAP_")))
 		}
-		if got := *p[0].Spec.SecurityContext.RunAsUser; got != want {
-			t.Errorf("%s has runAsUser %d, want %d", r, got, want)
-		}
+	}
+	pod, container := p.Spec.SecurityContext, p.Spec.Containers[0].SecurityContext
+	if *pod.RunAsUser != uid || *pod.RunAsGroup != gid || !slices.Equal(pod.SupplementalGroups, groups) {
+		t.Errorf("%s has user %d, group %d and groups %v, want %d, %d, %v", id.Role, *pod.RunAsUser, *pod.RunAsGroup,
+			pod.SupplementalGroups, uid, gid, groups)
+	}
+	if got := container.Capabilities.Add; !slices.Equal(got, capabilities) {
+		t.Errorf("%s has capabilities %v, want %v", id.Role, got, capabilities)
 	}
 }
 
@@ -189,13 +208,21 @@ func isReady(p *corev1.Pod) bool {
 	})
 }
 
-// deleteHelpers deletes every helper pod, and waits for the new ones.
+// deleteHelpers deletes every helper pod but the prober, which is evicted by the API, and waits for the new ones.
 func deleteHelpers(s *scene.Scene) {
 	s.T.Helper()
 	old := map[string]bool{}
 	for _, p := range pods(s, "") {
 		old[string(p.UID)] = true
-		if err := s.API.CoreV1().Pods(namespace).Delete(s.T.Context(), p.Name, metav1.DeleteOptions{}); err != nil {
+		remove := func() error {
+			return s.API.CoreV1().Pods(namespace).Delete(s.T.Context(), p.Name, metav1.DeleteOptions{})
+		}
+		if p.Labels["microlet.dev/role"] == string(role.Prober) {
+			remove = func() error {
+				return s.API.CoreV1().Pods(namespace).EvictV1(s.T.Context(), &policyv1.Eviction{ObjectMeta: p.ObjectMeta})
+			}
+		}
+		if err := remove(); err != nil {
 			s.T.Fatal(err)
 		}
 	}
