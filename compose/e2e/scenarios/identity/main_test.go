@@ -1,0 +1,12 @@
+//go:build long
+
+package identity
+
+import (
+	"os"
+	"testing"
+
+	"github.com/microlet/microlet/compose/e2e/scene"
+)
+
+func TestMain(m *testing.M) { os.Exit(scene.Main(m, scene.Options{})) }
