@@ -47,7 +47,7 @@ func (c *Config) writeArguments() error {
 	return nil
 }
 
-// PreparedPeers returns the --peer-cgroups that "microlet prepare" has written for the units below a runtime folder, and
+// PreparedPeers returns the --peer-cgroups that "microlet prepare" has written for units below a runtime folder, and
 // an error that is fs.ErrNotExist if it has not run there.
 func PreparedPeers(runtimeDir string) ([]string, error) {
 	text, err := os.ReadFile(filepath.Join(runtimeDir, "config", string(role.Bus)+".env"))
