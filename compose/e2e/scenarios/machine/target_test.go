@@ -103,7 +103,7 @@ func TestTarget(t *testing.T) {
 	for _, r := range scene.Services {
 		unit := "microlet-" + string(r) + ".service"
 		before := must(t, s, "systemctl", "show", "-p", "MainPID", "--value", unit)
-		must(t, s, "systemctl", "kill", "-s", "KILL", unit)
+		must(t, s, "systemctl", "kill", "--kill-whom=main", "-s", "KILL", unit)
 		began := time.Now()
 		scene.Await(t, scene.Patience, unit+" again", func() error {
 			out, err := s.RunOnMachine(t.Context(), "systemctl", "show", "-p", "MainPID,ActiveState", "--value", unit)
