@@ -104,8 +104,8 @@ func TestClientCertificate(t *testing.T) {
 	t.Logf("%d certificates, %d lines of a log, no request refused", len(signed), logs.lines.Load())
 }
 
-// TestTheKubeletGoesOn: the kubelet takes the certificate that microlet requested and the controller manager signed, and
-// microlet takes it back.
+// TestTheKubeletGoesOn: the kubelet takes the certificate that microlet requested and the controller manager signed,
+// and microlet takes it back.
 func TestTheKubeletGoesOn(t *testing.T) {
 	s := scene.New(t)
 	j := newJoin(t, s)
