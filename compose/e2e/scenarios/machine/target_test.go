@@ -37,11 +37,12 @@ func installTarget(t *testing.T, s *scene.Scene) {
 	put(t, m, "../../../../deploy/sysusers.d/microlet.conf", "/etc/sysusers.d/microlet.conf")
 	must(t, s, "systemd-sysusers", "microlet.conf")
 	t.Cleanup(func() {
-		if _, err := s.RunOnMachine(context.WithoutCancel(t.Context()), "sh", "-c",
+		ctx := context.WithoutCancel(t.Context())
+		if _, err := s.RunOnMachine(ctx, "sh", "-c",
 			"systemctl stop microlet.target; systemctl start microlet.service"); err != nil {
 			t.Errorf("give the node back to microlet.service: %v", err)
 		}
-		s.WaitHealthy(t, scene.Patience)
+		scene.Await(t, scene.Patience, "all services ready", func() error { return s.Healthy(ctx) })
 	})
 	must(t, s, "sh", "-c", "systemctl daemon-reload && systemctl stop microlet.service")
 	startTarget(t, s)
