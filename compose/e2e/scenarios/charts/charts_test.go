@@ -149,7 +149,7 @@ func runsAs(t *testing.T, s *scene.Scene) {
 	}
 }
 
-// hasIdentity judges that a pod has the user, groups and capabilities of a service. One with capabilities is root's, and
+// hasIdentity judges that a pod has the user, groups and capabilities of a service. One with capabilities is root, and
 // "microlet run-as" gives it the rest.
 func hasIdentity(t *testing.T, p *corev1.Pod, id role.Identity) {
 	t.Helper()
