@@ -3,20 +3,16 @@ package podsync
 import (
 	"context"
 
-	"k8s.io/client-go/kubernetes"
-
-	"github.com/microlet/microlet/services/internal/eventref"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/outbox"
 	"github.com/microlet/microlet/services/internal/service"
-	"github.com/microlet/microlet/services/podsync/internal/apiclient"
-	"github.com/microlet/microlet/services/podsync/internal/certmanager"
 	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/containerruntime"
 	"github.com/microlet/microlet/services/podsync/internal/fallbackrelist"
+	"github.com/microlet/microlet/services/podsync/internal/gracefulshutdown"
 	"github.com/microlet/microlet/services/podsync/internal/grpcapi"
 	"github.com/microlet/microlet/services/podsync/internal/housekeeping"
-	"github.com/microlet/microlet/services/podsync/internal/machine"
+	"github.com/microlet/microlet/services/podsync/internal/nodeclient"
 	"github.com/microlet/microlet/services/podsync/internal/podadmission"
 	"github.com/microlet/microlet/services/podsync/internal/podreports"
 	"github.com/microlet/microlet/services/podsync/internal/podsetup"
@@ -28,16 +24,13 @@ import (
 // environment is what podsync works with: the API server, the machine, the runtime. The workers are part of it because
 // changes in it wake them. The dispatcher, which is created last, adds them.
 type environment struct {
-	name     string
-	client   kubernetes.Interface
-	capacity machine.Capacity
-	events   *outbox.Recorder
-	workers  *worker.Workers
-	cluster  *cluster.Cluster
-	runtime  *containerruntime.Runtime
-	node     *thisnode.Node
-	// certs is nil where the client certificate is somebody else's to renew.
-	certs *certmanager.Manager
+	name    string
+	client  *nodeclient.Client
+	events  *outbox.Recorder
+	workers *worker.Workers
+	cluster *cluster.Cluster
+	runtime *containerruntime.Runtime
+	node    *thisnode.Node
 }
 
 // newEnvironment waits for nothing but the question for the cgroup driver. The caller closes the runtime.
@@ -47,16 +40,8 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 	if err != nil {
 		return nil, err
 	}
-	client, err := apiclient.New(k)
-	if err != nil {
-		return nil, err
-	}
 	events := outbox.NewRecorder(s.Bus, name, s.Log)
-	certs, err := newCertificates(s, k, name, events)
-	if err != nil {
-		return nil, err
-	}
-	capacity, err := machine.Read(k)
+	client, err := nodeclient.New(s, k, name, events)
 	if err != nil {
 		return nil, err
 	}
@@ -68,42 +53,27 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 	if err != nil {
 		return nil, err
 	}
-	return &environment{
-		name:     name,
-		client:   client,
-		capacity: capacity,
-		events:   events,
-		certs:    certs,
-		workers:  workers,
-		cluster:  objects,
-		runtime:  cri,
-		node: thisnode.New(thisnode.Options{
-			Name:     name,
-			Client:   client,
-			Kubelet:  k,
-			Capacity: capacity,
-			Runtime:  cri.State,
-			Bus:      s.Bus,
-			Workers:  workers,
-		}),
-	}, nil
-}
-
-func newCertificates(s *service.Service, k *kubeletconfig.Config, node string,
-	events *outbox.Recorder) (*certmanager.Manager, error) {
-	return certmanager.New(certmanager.Options{
-		Kubelet: k, NodeName: node, Dial: apiclient.Dial, Log: s.Log, Metrics: s.Metrics,
-		Eventf: func(kind, reason, format string, args ...any) {
-			events.Eventf(eventref.Node(node), kind, reason, format, args...)
-		},
+	node, err := thisnode.New(thisnode.Options{
+		Name: name, Client: client, Kubelet: k, Runtime: cri.State, Bus: s.Bus, Workers: workers,
 	})
+	if err != nil {
+		cri.Close()
+		return nil, err
+	}
+	return &environment{
+		name:    name,
+		client:  client,
+		events:  events,
+		workers: workers,
+		cluster: objects,
+		runtime: cri,
+		node:    node,
+	}, nil
 }
 
 func (env *environment) start(s *service.Service, reports *podreports.Reports) {
 	s.Go("events", env.events.Run)
-	if env.certs != nil {
-		s.Go("client certificate", env.certs.Run)
-	}
+	env.client.Start(s)
 	env.cluster.Start(s)
 	env.node.Start(s)
 	env.runtime.Start(s, reports.Node())
@@ -112,7 +82,7 @@ func (env *environment) start(s *service.Service, reports *podreports.Reports) {
 // podWork is what podsync does for pods, from their sources to what is left of them.
 type podWork struct {
 	reports      *podreports.Reports
-	shutdown     *shutdown // nil: the node ends at once
+	shutdown     *gracefulshutdown.Shutdown // nil: the node ends at once
 	sources      *podsources.Sources
 	resources    *podsetup.Resources
 	admission    *podadmission.Admission
@@ -126,7 +96,7 @@ func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, er
 	k := cfg.Kubelet
 	reports, err := podreports.New(podreports.Options{
 		NodeName: env.name, Kubelet: k, Client: env.client, Bus: s.Bus, Workers: env.workers,
-		Gateway: env.runtime.Containers, Capacity: env.capacity, Log: s.Log, Metrics: s.Metrics,
+		Gateway: env.runtime.Containers, Capacity: env.node.Capacity, Log: s.Log, Metrics: s.Metrics,
 	})
 	if err != nil {
 		return nil, err
@@ -141,7 +111,7 @@ func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, er
 	helpers := podadmission.Helpers(cfg.HelperNamespace, cfg.Service.RuntimeDir)
 	resources, err := podsetup.New(podsetup.Options{
 		Kubelet: k, LogLinks: cfg.ContainerLogLinks, RuntimeDir: cfg.Service.RuntimeDir, Helpers: helpers,
-		Capacity: env.capacity,
+		Capacity: env.node.Capacity,
 		Runtime:  env.runtime, Cluster: env.cluster, Node: env.node, Events: env.events, Log: s.Log, Metrics: s.Metrics,
 	})
 	if err != nil {
@@ -152,9 +122,12 @@ func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, er
 		Bus: s.Bus, Runtime: env.runtime, Workers: env.workers, Events: env.events,
 		Log: s.Log, Metrics: s.Metrics,
 	}
-	down := newShutdown(s, k, env, reports)
+	down := gracefulshutdown.New(gracefulshutdown.Options{
+		Kubelet: k, Service: s, Pods: env.workers, Delivered: reports.Mirrors.Delivered, Node: env.node.Object.Node,
+		Reference: env.node.Reference, Events: env.events,
+	})
 	if down != nil {
-		admit.Shutdown = down.pods
+		admit.Shutdown = down.Manager
 	}
 	admission, err := podadmission.New(admit)
 	if err != nil {
@@ -181,7 +154,7 @@ func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, er
 }
 
 func (p *podWork) start(ctx context.Context, s *service.Service, env *environment) {
-	p.shutdown.start(ctx, s)
+	p.shutdown.Start(ctx)
 	s.Go("dispatcher", p.dispatcher.Run)
 	p.reports.Start(s)
 	p.sources.Start(s, p.dispatcher)

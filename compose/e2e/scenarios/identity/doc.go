@@ -1,2 +1,2 @@
-// Package identity shows how the node gets its client certificate and renews it, from the real API server.
+// Package identity shows how the node gets its client certificates from the real API server.
 package identity

@@ -1,5 +1,6 @@
-// Package build builds the real programs of the rig from their Go modules and installs the Debian packages that they
-// need.
+// Package build builds the real programs of the rig from their Go modules.
+//
+// The Debian packages that they need are installed too.
 //
 // The modules in compose/tools pin the version of each program and of all its dependencies. The executables are in
 // the cache, keyed by version, Go version, build settings and the module's go.mod and go.sum. So nothing is built

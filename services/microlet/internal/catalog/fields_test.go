@@ -24,6 +24,7 @@ var readByMethods = map[string][]string{
 	"NodeName":         {"node.hostnameOverride"},
 	"FeatureEnabled":   {"featureGates"},
 	"DeclaredFeatures": {"featureGates"},
+	"DelaysShutdown":   {"shutdownGracePeriod", "shutdownGracePeriodByPodPriority"},
 }
 
 // names are the names in Go of a struct's fields, to those in JSON.

@@ -1,5 +1,7 @@
-// Package certmanager keeps the node's client certificate valid: it requests the first one from the API server, with
-// the bootstrap kubeconfig, and renews it after 70 to 90 % of its life.
+// Package certmanager keeps the node's client certificate valid.
+//
+// It requests the first one from the API server, with the bootstrap kubeconfig. After 70 to 90 % of the life of one, it
+// requests the next.
 //
 // Its files are the kubelet's, in form and place, so that each of the two goes on with the other's.
 package certmanager

@@ -35,13 +35,12 @@ type Workers interface {
 
 // Options of a Node.
 type Options struct {
-	Name     string
-	Client   kubernetes.Interface
-	Kubelet  *kubeletconfig.Config
-	Capacity machine.Capacity
-	Runtime  Runtime
-	Bus      *bus.Client
-	Workers  Workers
+	Name    string
+	Client  kubernetes.Interface
+	Kubelet *kubeletconfig.Config
+	Runtime Runtime
+	Bus     *bus.Client
+	Workers Workers
 }
 
 // Node is this node.
@@ -50,15 +49,20 @@ type Node struct {
 	HostIPs *hostip.HostIPs
 	// Reference is what events about the Node refer to.
 	Reference *v1.ObjectReference
+	Capacity  machine.Capacity
 
 	standalone bool
 }
 
 // New returns what is known at podsync's start.
-func New(o Options) *Node {
+func New(o Options) (*Node, error) {
+	capacity, err := machine.Read(o.Kubelet)
+	if err != nil {
+		return nil, err
+	}
 	n := &Node{
-		Object:    nodeobject.New(o.Client, o.Name, o.own),
-		Reference: eventref.Node(o.Name), standalone: o.Kubelet.Standalone(),
+		Object:    nodeobject.New(o.Client, o.Name, func() *v1.Node { return o.own(capacity) }),
+		Reference: eventref.Node(o.Name), Capacity: capacity, standalone: o.Kubelet.Standalone(),
 	}
 	// The view calls back once the bus's client runs, and so after HostIPs is set.
 	reported := bus.Watch[nodestatusv1.Addresses](o.Bus, subject.Node, subject.NodeAddresses, func(string) {
@@ -70,7 +74,7 @@ func New(o Options) *Node {
 		Node:       n.Object.Node,
 		Changed:    func() { o.Workers.WakeAll("addresses") },
 	})
-	return n
+	return n, nil
 }
 
 // Start has s watch the Node, if there is an apiserver.
@@ -81,14 +85,14 @@ func (n *Node) Start(s *service.Service) {
 }
 
 // own is the Node as this machine would register it, for static pods that start before the apiserver answers.
-func (o *Options) own() *v1.Node {
+func (o *Options) own(capacity machine.Capacity) *v1.Node {
 	own := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: o.Name, Labels: map[string]string{
 		v1.LabelHostname: o.Name, v1.LabelOSStable: runtime.GOOS, v1.LabelArchStable: runtime.GOARCH,
 		"beta.kubernetes.io/os": runtime.GOOS, "beta.kubernetes.io/arch": runtime.GOARCH,
 	}}}
 	maps.Copy(own.Labels, o.Kubelet.Node.NodeLabels)
 	own.Spec.Taints = o.Kubelet.Kubelet.RegisterWithTaints
-	own.Status.Capacity, own.Status.Allocatable = o.Capacity.Total, o.Capacity.Allocatable
+	own.Status.Capacity, own.Status.Allocatable = capacity.Total, capacity.Allocatable
 	own.Status.Features = &v1.NodeFeatures{SupplementalGroupsPolicy: new(o.Runtime.SupplementalGroupsPolicy())}
 	return own
 }

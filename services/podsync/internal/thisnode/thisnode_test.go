@@ -21,13 +21,9 @@ func TestOwnNodeIsAsThisMachineWouldRegisterIt(t *testing.T) {
 	k.Kubelet.RegisterWithTaints = []v1.Taint{{Key: "dedicated", Effect: v1.TaintEffectNoSchedule}}
 	total := v1.ResourceList{v1.ResourceCPU: resource.MustParse("4")}
 	allocatable := v1.ResourceList{v1.ResourceCPU: resource.MustParse("3")}
-	o := Options{
-		Name:     "n",
-		Kubelet:  k,
-		Capacity: machine.Capacity{Total: total, Allocatable: allocatable},
-		Runtime:  can(true),
-	}
-	own := o.own()
+	capacity := machine.Capacity{Total: total, Allocatable: allocatable}
+	o := Options{Name: "n", Kubelet: k, Runtime: can(true)}
+	own := o.own(capacity)
 	if own.Name != "n" || own.Labels["zone"] != "a" || own.Labels[v1.LabelHostname] != "other" ||
 		own.Labels[v1.LabelOSStable] != "linux" {
 		t.Errorf("node %s has labels %v", own.Name, own.Labels)
@@ -40,7 +36,7 @@ func TestOwnNodeIsAsThisMachineWouldRegisterIt(t *testing.T) {
 		t.Errorf("features %+v", f)
 	}
 	o.Runtime = can(false)
-	if f := o.own().Status.Features; f == nil || *f.SupplementalGroupsPolicy {
+	if f := o.own(capacity).Status.Features; f == nil || *f.SupplementalGroupsPolicy {
 		t.Errorf("features %+v of a runtime that cannot", f)
 	}
 }
