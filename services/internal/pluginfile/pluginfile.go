@@ -11,11 +11,14 @@ import (
 	"syscall"
 )
 
+// ErrAbsent says that there is no such file.
+var ErrAbsent = errors.New("it is not installed on this node")
+
 // Check reports why the file at a path must not be run; nil if it may.
 func Check(path string) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return errors.New("it is not installed on this node")
+		return ErrAbsent
 	}
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ package pluginhost
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os/exec"
@@ -109,7 +110,11 @@ func (h *Host) find(plugin string) (string, error) {
 		return "", fmt.Errorf("probe plugin %q: a plugin's name is of lower case letters, digits and dashes", plugin)
 	}
 	path := filepath.Join(h.dir, plugin)
-	if err := pluginfile.Check(path); err != nil {
+	err := pluginfile.Check(path)
+	switch {
+	case errors.Is(err, pluginfile.ErrAbsent):
+		return "", fmt.Errorf("probe plugin %q is not installed on this node", plugin)
+	case err != nil:
 		return "", fmt.Errorf("probe plugin %q: %w", plugin, err)
 	}
 	return path, nil

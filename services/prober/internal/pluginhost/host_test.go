@@ -98,7 +98,7 @@ func TestPlugin(t *testing.T) {
 func TestWhatIsNotRun(t *testing.T) {
 	h := install(t)
 	for name, want := range map[string]string{
-		"absent":               "is not installed on this node",
+		"absent":               `probe plugin "absent" is not installed on this node`,
 		"../plugin-under-test": "a plugin's name is of",
 		"/bin/true":            "a plugin's name is of",
 		"writable":             "must be a program of root's",
