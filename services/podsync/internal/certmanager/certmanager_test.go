@@ -87,7 +87,7 @@ func (n *node) current() *x509.Certificate {
 
 func (n *node) await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for range 400 {
+	for range 1200 {
 		if ok() {
 			return
 		}
@@ -115,7 +115,7 @@ func (n *node) metric(t *testing.T, name string) float64 {
 func TestTheFirstCertificateIsRequestedAndRenewed(t *testing.T) {
 	t.Parallel()
 	server := newAPIServer(t)
-	server.set(6*time.Second, false)
+	server.set(15*time.Second, false) // it is renewed at least 1.5 s before its end
 	n := newNode(t, server)
 	stop := n.run(t)
 	n.await(t, "the first certificate", func() bool { return n.current() != nil })
@@ -123,7 +123,7 @@ func TestTheFirstCertificateIsRequestedAndRenewed(t *testing.T) {
 	if first.Subject.CommonName != "system:node:n1" || strings.Join(first.Subject.Organization, ",") != "system:nodes" {
 		t.Errorf("the certificate is of %s", first.Subject)
 	}
-	n.await(t, "a renewal", func() bool { return len(server.seen()) >= 3 && !n.current().Equal(first) })
+	n.await(t, "a renewal", func() bool { return len(server.seen()) >= 2 && !n.current().Equal(first) })
 	for i, who := range server.seen() {
 		want := "system:node:n1"
 		if i == 0 {
@@ -132,6 +132,10 @@ func TestTheFirstCertificateIsRequestedAndRenewed(t *testing.T) {
 		if who != want {
 			t.Errorf("request %d was of %s, want %s", i, who, want)
 		}
+	}
+	// The end of the manager may cut off a request, which counts as an error.
+	if got := n.metric(t, "kubelet_certificate_manager_client_expiration_renew_errors"); got != 0 {
+		t.Errorf("%v errors", got)
 	}
 	stop()
 
@@ -143,9 +147,6 @@ func TestTheFirstCertificateIsRequestedAndRenewed(t *testing.T) {
 	}
 	if info, err := os.Stat(target); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the pair is %v, %v", info.Mode(), err)
-	}
-	if got := n.metric(t, "kubelet_certificate_manager_client_expiration_renew_errors"); got != 0 {
-		t.Errorf("%v errors", got)
 	}
 }
 
