@@ -16,6 +16,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/microlet/microlet/compose/rig"
@@ -24,6 +25,9 @@ import (
 // nodeSuiteUser is the service account that the suite of the node signs in
 // as: it takes a token and no certificate.
 const nodeSuiteUser = "node-suite"
+
+// serverPatience is how long the agent's server may take to answer on a node that is Ready.
+const serverPatience = 30 * time.Second
 
 // signIn makes the suite's account, which may do all, and returns a token for
 // it.
@@ -125,10 +129,16 @@ func (r Run) shareConfig(ctx context.Context, client kubernetes.Interface) error
 	if err := os.Symlink(r.Instance.Binary(r.Suite.Program), r.program()); err != nil {
 		return fmt.Errorf("run the suite: %w", err)
 	}
-	answer, err := client.CoreV1().RESTClient().Get().Resource("nodes").Name(r.Instance.NodeName()).
-		SubResource("proxy").Suffix("configz").DoRaw(ctx)
+	// A node can be Ready shortly before its server answers.
+	var answer []byte
+	var last error
+	err := wait.PollUntilContextTimeout(ctx, time.Second, serverPatience, true, func(ctx context.Context) (bool, error) {
+		answer, last = client.CoreV1().RESTClient().Get().Resource("nodes").Name(r.Instance.NodeName()).
+			SubResource("proxy").Suffix("configz").DoRaw(ctx)
+		return last == nil, nil
+	})
 	if err != nil {
-		return fmt.Errorf("read the agent's configuration: %w", err)
+		return fmt.Errorf("read the agent's configuration: %w", errors.Join(err, last))
 	}
 	text, err := configFile(answer)
 	if err != nil {

@@ -117,7 +117,8 @@ func (r Run) once(ctx context.Context, flags []string, suffix string, focus *reg
 		cmd.Env = append(os.Environ(), "PATH="+r.programs()+string(os.PathListSeparator)+os.Getenv("PATH"))
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is ours to pass on, once
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	// Ginkgo relies on the terminal to interrupt the specs too.
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = time.Minute
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
