@@ -26,7 +26,7 @@ import (
 const patience = 90 * time.Second
 
 func TestMain(m *testing.M) {
-	proctest.Program(func() { service.Main(command.New()) })
+	proctest.Program(func() { service.Main(command.Of(os.Args[1:])) })
 	os.Exit(m.Run())
 }
 

@@ -2,6 +2,8 @@
 package main
 
 import (
+	"os"
+
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/microlet/internal/command"
 	"github.com/microlet/microlet/services/stats"
@@ -9,6 +11,6 @@ import (
 
 func main() {
 	if !stats.RunChild() {
-		service.Main(command.New())
+		service.Main(command.Of(os.Args[1:]))
 	}
 }

@@ -1,8 +1,15 @@
 package command
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/microlet/internal/catalog"
 )
 
 // A name that no command has is answered with the one that was meant, or with where they are listed.
@@ -30,4 +37,34 @@ func TestNamesOfCommands(t *testing.T) {
 			t.Errorf("%q: %v, and %d bytes", args, err, len(out))
 		}
 	}
+}
+
+// TestOneServicesCommandLine: what a service answers is the same, whether the other commands are there or not.
+func TestOneServicesCommandLine(t *testing.T) {
+	t.Parallel()
+	for _, s := range catalog.Services() {
+		for _, args := range [][]string{{"--help"}, {"--no-such"}, {"surplus"}} {
+			args = append([]string{string(s.Role)}, args...)
+			whole, wholeErr := answer(New(), args)
+			alone, aloneErr := answer(Of(args), args)
+			if whole != alone || fmt.Sprint(wholeErr) != fmt.Sprint(aloneErr) {
+				t.Errorf("%q: with all commands %q, %v; alone %q, %v", args, whole, wholeErr, alone, aloneErr)
+			}
+		}
+		if n := len(Of([]string{string(s.Role)}).Commands()); n != 1 {
+			t.Errorf("%s: %d commands", s.Role, n)
+		}
+	}
+	if n := len(Of([]string{"podsyn"}).Commands()); n < 20 {
+		t.Errorf("an unknown name is compared with %d commands", n)
+	}
+}
+
+func answer(cmd *cobra.Command, args []string) (string, error) {
+	var out strings.Builder
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	cmd.SetArgs(args)
+	err := cmd.ExecuteContext(service.WithArguments(context.Background(), args))
+	return out.String(), err
 }

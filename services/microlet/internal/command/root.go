@@ -11,8 +11,43 @@ import (
 	"github.com/microlet/microlet/services/microlet/internal/catalog"
 )
 
+// Of returns the command line that args call. For a service it has that service alone: the flags of all the others
+// would stay in the memory of each process of a node.
+func Of(args []string) *cobra.Command {
+	if len(args) > 0 {
+		for _, s := range catalog.Services() {
+			if string(s.Role) == args[0] {
+				root := newRoot()
+				addService(root, s)
+				return root
+			}
+		}
+	}
+	return New()
+}
+
 // New returns the whole command line.
 func New() *cobra.Command {
+	root := newRoot()
+	for _, c := range []*cobra.Command{
+		newUp(), newPrepare(), newCheck(),
+		newStatus(), newHealth(), newTop(), newLogs(), newRestart(),
+		newRunAs(), newDebug(),
+		newPods(), newExplain(), newRunPod(), newRemovePod(),
+		newVersion(),
+	} {
+		c.GroupID = "node"
+		root.AddCommand(c)
+	}
+	for _, s := range catalog.Services() {
+		addService(root, s)
+	}
+	holdCommands(root)
+	completeHelp(root)
+	return root
+}
+
+func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "microlet",
 		Short: "A Kubernetes node agent of small processes",
@@ -25,22 +60,11 @@ func New() *cobra.Command {
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(service.ExplainFlag)
 	root.AddGroup(&cobra.Group{ID: "node", Title: "The node:"}, &cobra.Group{ID: "service", Title: "Its services:"})
-	for _, c := range []*cobra.Command{
-		newUp(), newPrepare(), newCheck(),
-		newStatus(), newHealth(), newTop(), newLogs(), newRestart(),
-		newRunAs(), newDebug(),
-		newPods(), newExplain(), newRunPod(), newRemovePod(),
-		newVersion(),
-	} {
-		c.GroupID = "node"
-		root.AddCommand(c)
-	}
-	for _, s := range catalog.Services() {
-		c := s.Command()
-		c.GroupID = "service"
-		root.AddCommand(c)
-	}
-	holdCommands(root)
-	completeHelp(root)
 	return root
+}
+
+func addService(root *cobra.Command, s service.Definition) {
+	c := s.Command()
+	c.GroupID = "service"
+	root.AddCommand(c)
 }
