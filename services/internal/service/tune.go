@@ -13,6 +13,9 @@ const (
 	// are many services on a node.
 	gcPercent = 50
 
+	// quietGCPercent is that of the services that allocate little while nothing happens.
+	quietGCPercent = 25
+
 	// maxProcs bounds the processors a service computes on. Each brings caches of its own, and a
 	// node agent's services wait more than they compute.
 	maxProcs = 4
@@ -23,11 +26,14 @@ const (
 // processor to work costs them a good part of what they use. The prober grows by replicas.
 var busy = map[role.Role]bool{role.Podsync: true, role.NodeAPI: true}
 
+// quiet are the services that look at the node now and then, whatever its pods do.
+var quiet = map[role.Role]bool{role.NodeStatus: true, role.ImageGC: true, role.Evictor: true}
+
 // TuneProcess sets Go's runtime up for a process of one service or, in the single placement, of all. It leaves what
 // GOGC and GOMAXPROCS have set. It is for programs, before they run a service: a test that runs one keeps its own.
 func TuneProcess(r role.Role, single bool) {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
+		debug.SetGCPercent(garbage(r, single))
 	}
 	if most := processors(r, single); os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) > most {
 		runtime.GOMAXPROCS(most)
@@ -40,4 +46,12 @@ func processors(r role.Role, single bool) int {
 		return maxProcs
 	}
 	return 1
+}
+
+// garbage is how far the heap may grow between two collections, in percent of what lives.
+func garbage(r role.Role, single bool) int {
+	if quiet[r] && !single {
+		return quietGCPercent
+	}
+	return gcPercent
 }

@@ -22,3 +22,18 @@ func TestProcessors(t *testing.T) {
 		}
 	}
 }
+
+func TestGarbage(t *testing.T) {
+	for _, c := range []struct {
+		r      role.Role
+		single bool
+		want   int
+	}{
+		{role.Evictor, false, quietGCPercent}, {role.ImageGC, false, quietGCPercent},
+		{role.Podsync, false, gcPercent}, {role.Bus, false, gcPercent}, {role.Up, true, gcPercent},
+	} {
+		if got := garbage(c.r, c.single); got != c.want {
+			t.Errorf("the heap of %s may grow by %d %% (all in one process: %v), want %d", c.r, got, c.single, c.want)
+		}
+	}
+}
