@@ -69,7 +69,7 @@ func (c *Config) settings() node.Settings {
 	return node.Settings{
 		Name: c.Service.NodeName, Hostname: c.Service.NodeName,
 		NodeIPs:                append([]netip.Addr(nil), k.NodeIPs()...),
-		ExternalCloud:          k.Node.CloudProvider == "external",
+		ExternalCloud:          k.ExternalCloud(),
 		Labels:                 k.Node.NodeLabels,
 		Taints:                 k.Kubelet.RegisterWithTaints,
 		ProviderID:             k.Kubelet.ProviderID,

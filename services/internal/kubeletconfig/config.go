@@ -121,6 +121,9 @@ func (c *Config) NodeName() (string, error) {
 	return nodeutil.GetHostname(c.Node.HostnameOverride)
 }
 
+// ExternalCloud is --cloud-provider=external: a cloud controller manager completes the Node.
+func (c *Config) ExternalCloud() bool { return c.Node.CloudProvider == "external" }
+
 // NodeIPs are the addresses of --node-ip, in its order; none if it is not given. An unspecified address (0.0.0.0, ::)
 // asks for the default address of its family.
 func (c *Config) NodeIPs() []netip.Addr {

@@ -133,8 +133,7 @@ var supportTable = []supportRow{
 	{name: "--node-ip", state: supported},
 	{name: "--node-labels", state: supported},
 	{name: "--root-dir", state: supported},
-	{name: "--cloud-provider", state: refused, note: "The node would register without the taint that keeps pods away " +
-		"until the cloud controller manager has completed it."},
+	{name: "--cloud-provider", state: supported},
 	{name: "--lock-file", state: refused},
 	{name: "--exit-on-lock-contention", state: refused},
 

@@ -24,6 +24,7 @@ var readByMethods = map[string][]string{
 	"NodeName":         {"node.hostnameOverride"},
 	"FeatureEnabled":   {"featureGates"},
 	"DeclaredFeatures": {"featureGates"},
+	"ExternalCloud":    {"node.cloudProvider"},
 	"DelaysShutdown":   {"shutdownGracePeriod", "shutdownGracePeriodByPodPriority"},
 }
 

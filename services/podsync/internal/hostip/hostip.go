@@ -27,6 +27,9 @@ const patience = 10 * time.Second
 type Options struct {
 	// Configured are the addresses of --node-ip. An unspecified one names a family and no address.
 	Configured []netip.Addr
+	// ExternalCloud is --cloud-provider=external: without --node-ip, the cloud controller manager alone knows the
+	// addresses.
+	ExternalCloud bool
 	// Reported is what nodestatus reported last.
 	Reported func() (*nodestatusv1.Addresses, bool)
 	// Node is this node's object as far as the API has sent it. Its addresses serve when nodestatus stays away; they
@@ -92,10 +95,14 @@ func hostIPs(list []v1.NodeAddress) (ips []string) {
 	return nil
 }
 
-// Assumed returns Known or, while nothing is, the address of the interface with the default route.
+// Assumed returns Known or, while nothing is, the address of the interface with the default route. Where the cloud
+// controller manager decides, it does not guess: as with the kubelet, a container that needs an address does not start.
 func (h *HostIPs) Assumed() []string {
 	if known := h.Known(); len(known) > 0 {
 		return known
+	}
+	if h.o.ExternalCloud && len(h.o.Configured) == 0 {
+		return nil
 	}
 	if ip, err := h.guess(nil); err == nil {
 		return []string{ip.String()}

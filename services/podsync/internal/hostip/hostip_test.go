@@ -79,3 +79,31 @@ func TestHostIPs(t *testing.T) {
 		}
 	})
 }
+
+func TestExternalCloudIsNotGuessed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := &v1.Node{Status: v1.NodeStatus{Addresses: []v1.NodeAddress{{Type: v1.NodeHostName, Address: "n"}}}}
+		o := Options{
+			ExternalCloud: true,
+			Reported:      func() (*nodestatusv1.Addresses, bool) { return report("Hostname", "n"), true },
+			Node:          func() *v1.Node { return node },
+		}
+		route := func(net.IP) (net.IP, error) { return net.ParseIP("192.0.2.9"), nil }
+		h := New(o)
+		h.guess = route
+		time.Sleep(patience)
+		if got := h.Assumed(); got != nil {
+			t.Errorf("assumes %v before the cloud controller manager has written an address", got)
+		}
+		o.Configured = []netip.Addr{netip.IPv4Unspecified()}
+		family := New(o)
+		family.guess = route
+		if got := family.Assumed(); !slices.Equal(got, []string{"192.0.2.9"}) {
+			t.Errorf("assumes %v with --node-ip=0.0.0.0", got)
+		}
+		node.Status.Addresses = []v1.NodeAddress{{Type: v1.NodeExternalIP, Address: "198.51.100.1"}}
+		if got := h.Assumed(); !slices.Equal(got, []string{"198.51.100.1"}) {
+			t.Errorf("assumes %v once the cloud controller manager has written an address", got)
+		}
+	})
+}

@@ -69,10 +69,11 @@ func New(o Options) (*Node, error) {
 		n.HostIPs.Heard()
 	})
 	n.HostIPs = hostip.New(hostip.Options{
-		Configured: o.Kubelet.NodeIPs(),
-		Reported:   func() (*nodestatusv1.Addresses, bool) { return reported.Get(subject.NodeAddresses) },
-		Node:       n.Object.Node,
-		Changed:    func() { o.Workers.WakeAll("addresses") },
+		Configured:    o.Kubelet.NodeIPs(),
+		ExternalCloud: o.Kubelet.ExternalCloud(),
+		Reported:      func() (*nodestatusv1.Addresses, bool) { return reported.Get(subject.NodeAddresses) },
+		Node:          n.Object.Node,
+		Changed:       func() { o.Workers.WakeAll("addresses") },
 	})
 	return n, nil
 }
