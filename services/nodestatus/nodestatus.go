@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
 
 	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
@@ -75,6 +76,11 @@ func reportNode(cfg *Config, s *service.Service, clients *api.Clients, health po
 		Capacity: entries.Capacity, Runtime: entries.Runtime, Images: entries.Images, Pressure: entries.Pressure,
 		Ready: ready, ShuttingDown: down.down.Load, Found: entries.Addresses, Log: s.Log,
 	}
+	accepted := func(*v1.Node) {}
+	if cfg.Kubelet.ExternalCloud() { // the Node's addresses are the cloud controller manager's
+		collector.Found = func([]v1.NodeAddress) {}
+		accepted = func(n *v1.Node) { entries.Addresses(n.Status.Addresses) }
+	}
 	watched := clients.Watch()
 	loop := schedule.New(s.Pulse.Turn)
 	registered := registration.New(registration.Options{
@@ -83,7 +89,8 @@ func reportNode(cfg *Config, s *service.Service, clients *api.Clients, health po
 	})
 	reporter := report.New(report.Options{
 		Settings: cfg.settings(), Register: *cfg.Kubelet.Kubelet.RegisterNode, Nodes: clients, Cached: watched.Node,
-		Observe: collector.Observe, Found: registered.Found, Accepted: registered.Accepted, Record: registered.Record,
+		Observe: collector.Observe, Found: registered.Found, Record: registered.Record,
+		Accepted:        func(n *v1.Node) { accepted(n); registered.Accepted(n) },
 		UpdateFrequency: cfg.Kubelet.Kubelet.NodeStatusUpdateFrequency.Duration,
 		ReportFrequency: cfg.Kubelet.Kubelet.NodeStatusReportFrequency.Duration,
 		Failed:          clients.Failed, Succeeded: clients.Succeeded, Log: s.Log, Metrics: s.Metrics,

@@ -39,6 +39,8 @@ type host struct {
 	reads   *bus.View[*nodestatusv1.Addresses]
 	// shutdownGracePeriod is the configuration's.
 	shutdownGracePeriod time.Duration
+	// cloudProvider is --cloud-provider.
+	cloudProvider string
 }
 
 // podsync answers for its health; its dispatcher turns unless it hangs.
@@ -88,6 +90,7 @@ func (h *host) start() (stop func()) {
 	cfg.Service = h.Service()
 	cfg.Kubelet = &kubeletconfig.Config{Kubelet: kubelet, Node: kubeletconfig.NodeFlags{
 		Kubeconfig: filepath.Join(h.Dir(), "kubeconfig"), RootDir: h.Dir(), NodeLabels: map[string]string{"a": "b"},
+		CloudProvider: h.cloudProvider,
 	}}
 	return h.Run(func(ctx context.Context) error { return nodestatus.Run(ctx, cfg) })
 }
