@@ -134,8 +134,10 @@ var supportTable = []supportRow{
 	{name: "--node-labels", state: supported},
 	{name: "--root-dir", state: supported},
 	{name: "--cloud-provider", state: supported},
-	{name: "--lock-file", state: refused},
-	{name: "--exit-on-lock-contention", state: refused},
+	{name: "--lock-file", state: supported,
+		note: "`microlet up` waits for the lock before it does anything. `microlet prepare` refuses the flag."},
+	{name: "--exit-on-lock-contention", state: supported,
+		note: "`microlet up` ends without an error, and pods go on running. Its unit starts it again."},
 
 	// The API server.
 	{name: "--kubeconfig", state: supported},

@@ -26,6 +26,11 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
+	turn, err := cfg.takeTurn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, turn.release()) }()
 	release, err := prepare(ctx, cfg.Service.RuntimeDir, cfg.Placement)
 	if err != nil {
 		return err
@@ -56,6 +61,9 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	for _, c := range copies {
 		s.Go(c.name(), func(ctx context.Context) error { return keep(ctx, c, s.Log) })
 	}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	turn.watch(s, end)
 	return s.Run(ctx)
 }
 
@@ -78,6 +86,10 @@ func Prepare(ctx context.Context, cfg Config) (err error) {
 	if cfg.Placement == Single || len(cfg.External) > 0 {
 		return errors.New("prepare is for services that all are external: " +
 			"leave --placement=single and --external to microlet up")
+	}
+	if path := cfg.Kubelet.Node.LockFile; path != "" {
+		return fmt.Errorf("--lock-file=%s: services that all are external have no process that holds the lock as long as "+
+			"they run: remove the flag, or use microlet up", path)
 	}
 	release, err := prepare(ctx, cfg.Service.RuntimeDir, cfg.Placement)
 	if err != nil {
