@@ -60,6 +60,7 @@ test: ## unit tests, each service alone, and the short end-to-end scenarios, som
 	@$(STAGE) 'link checker' env GOWORK=off $(GO) -C compose/tools/links test -race .
 	@$(STAGE) 'screens tool' env GOWORK=off $(GO) -C compose/tools/screens test .
 	@$(STAGE) 'release tool' env GOWORK=off $(GO) -C compose/tools/release test -race .
+	@$(STAGE) 'images tool' env GOWORK=off $(GO) -C compose/tools/images test -race .
 	@$(STAGE) 'packages tool' env GOWORK=off $(GO) -C compose/tools/packages test -race .
 	@$(STAGE) 'short end to end' $(E2E) -timeout 20m $(SCENARIOS)/...
 	@$(STAGE) 'shortest on a machine' $(E2E) -timeout 10m -tags machine -run '$(SHORTEST_ON_MACHINE)' $(SCENARIOS)/machine
@@ -169,7 +170,7 @@ verify: ## format, generated code, what the contract breaks, module files, vet, 
 RELEASE_DIR ?= bin/release
 
 .PHONY: release
-release: ## archives for amd64 and arm64 with checksums and bills of materials: VERSION= RELEASE_DIR=bin/release
+release: ## archives and a container image for amd64 and arm64 with checksums and bills of materials: VERSION= RELEASE_DIR=bin/release
 	@$(STAGE) 'release $(VERSION)' scripts/release '$(VERSION)' '$(RELEASE_DIR)'
 
 # Where packages writes.
