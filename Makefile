@@ -59,6 +59,7 @@ test: ## unit tests, each service alone, and the short end-to-end scenarios, som
 	@$(STAGE) 'metrics tool' env GOWORK=off $(GO) -C compose/tools/metricsdoc test -count=1 -race .
 	@$(STAGE) 'link checker' env GOWORK=off $(GO) -C compose/tools/links test -race .
 	@$(STAGE) 'screens tool' env GOWORK=off $(GO) -C compose/tools/screens test .
+	@$(STAGE) 'dashboard tool' env GOWORK=off $(GO) -C compose/tools/dashboard test -race .
 	@$(STAGE) 'release tool' env GOWORK=off $(GO) -C compose/tools/release test -race .
 	@$(STAGE) 'images tool' env GOWORK=off $(GO) -C compose/tools/images test -race .
 	@$(STAGE) 'packages tool' env GOWORK=off $(GO) -C compose/tools/packages test -race .
@@ -228,7 +229,7 @@ cli-files: ## microlet's manual pages and shell completions, below bin/share as 
 	$(GO) run -ldflags '$(LDFLAGS)' ./services/microlet/cmd/clifiles bin/share
 
 .PHONY: screens
-screens: ## the pictures of terminals in docs/images, from a real run
+screens: ## the pictures of terminals and the dashboard in docs/images, from a real run
 	scripts/screens
 
 # The sources of the metrics reference, and its page.

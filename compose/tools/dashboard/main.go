@@ -1,0 +1,86 @@
+// Command dashboard draws a Grafana dashboard as an SVG, with what a Prometheus has.
+//
+//	dashboard -prometheus URL -last 5m -o FILE.svg DASHBOARD.json
+//
+// It asks the queries of the panels as Grafana asks them, and draws rows, single figures and curves over time in the
+// dashboard's grid. It is for pictures in documentation, where no Grafana runs.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"time"
+)
+
+// patience is how long Prometheus may take for all queries.
+const patience = 30 * time.Second
+
+func main() {
+	url := flag.String("prometheus", "http://127.0.0.1:9090", "the URL of the Prometheus that is asked")
+	last := flag.Duration("last", 5*time.Minute, "the time that the picture covers, up to now")
+	interval := flag.Duration("rate-interval", time.Minute, "the value of $__rate_interval: at least four scrapes")
+	out := flag.String("o", "", "the file to write")
+	flag.Parse()
+	if *out == "" || flag.NArg() != 1 {
+		fmt.Fprintln(os.Stderr, "usage: dashboard -prometheus URL -o FILE.svg DASHBOARD.json")
+		os.Exit(2)
+	}
+	if err := run(*url, flag.Arg(0), *out, *last, *interval); err != nil {
+		fmt.Fprintln(os.Stderr, "dashboard:", err)
+		os.Exit(1)
+	}
+}
+
+func run(url, file, out string, last, interval time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	board, err := read(file)
+	if err != nil {
+		return err
+	}
+	source, err := newSource(url, last, interval)
+	if err != nil {
+		return err
+	}
+	image, err := draw(ctx, board, source)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(out, image, 0o644)
+}
+
+// board is the part of a Grafana dashboard that is drawn.
+type board struct {
+	Title  string
+	Panels []panel
+}
+
+// panel is a place in the grid of 24 columns, and the queries whose answers it shows.
+type panel struct {
+	Type, Title string
+	GridPos     struct{ X, Y, W, H int }
+	Targets     []target
+	FieldConfig struct{ Defaults struct{ Unit string } }
+	Options     struct{ TextMode string }
+}
+
+// target is a query, and the template of its series' names.
+type target struct{ Expr, LegendFormat string }
+
+func read(file string) (board, error) {
+	var b board
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return b, err
+	}
+	if err := json.Unmarshal(text, &b); err != nil {
+		return b, fmt.Errorf("%s: %w", file, err)
+	}
+	if len(b.Panels) == 0 {
+		return b, fmt.Errorf("%s has no panels: is it a Grafana dashboard?", file)
+	}
+	return b, nil
+}

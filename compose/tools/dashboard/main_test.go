@@ -1,0 +1,114 @@
+package main
+
+import (
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// answers serves what a Prometheus answers to every query of a range: two series, one with a hole.
+func answers(t *testing.T, asked *[]string) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := r.ParseForm(); err != nil {
+			t.Error(err)
+		}
+		*asked = append(*asked, r.Form.Get("query"))
+		end, err := strconv.ParseFloat(r.Form.Get("end"), 64)
+		if err != nil {
+			t.Error(err)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprintf(w, `{"status":"success","data":{"resultType":"matrix","result":[
+			{"metric":{"service":"podsync<1>"},"values":[[%f,"1.5"],[%f,"2.5"]]},
+			{"metric":{"service":"pleg"},"values":[[%f,"NaN"],[%f,"+Inf"]]}]}}`, end-60, end, end-60, end)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func TestRun(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "dashboard.json")
+	text := `{"title":"node","panels":[
+		{"type":"row","title":"A row","gridPos":{"w":24,"h":1}},
+		{"type":"stat","title":"A figure","gridPos":{"y":1,"w":6,"h":4},"targets":[{"expr":"up"}]},
+		{"type":"stat","title":"A name","gridPos":{"x":6,"y":1,"w":6,"h":4},"options":{"textMode":"name"},
+			"targets":[{"expr":"up","legendFormat":"v {{ service }}"}]},
+		{"type":"timeseries","title":"Curves","gridPos":{"y":5,"w":12,"h":8},"fieldConfig":{"defaults":{"unit":"bytes"}},
+			"targets":[{"expr":"rate(x{instance=~\"$instance\"}[$__rate_interval])","legendFormat":"{{service}}"}]}]}`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var asked []string
+	out := filepath.Join(t.TempDir(), "dashboard.svg")
+	if err := run(answers(t, &asked), file, out, 4*time.Minute, 30*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if want := `rate(x{instance=~".*"}[30s])`; len(asked) != 3 || asked[2] != want {
+		t.Errorf("asked %q, the last should be %s", asked, want)
+	}
+	svg, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts := wellFormed(t, string(svg))
+	for _, want := range []string{"A row", "A figure", "2.5", "v podsync<1>", "Curves", "podsync<1>", "pleg"} {
+		if !strings.Contains(texts, want+"\n") {
+			t.Errorf("the picture has no text %q: %s", want, texts)
+		}
+	}
+}
+
+// wellFormed returns the texts of an SVG, one a line.
+func wellFormed(t *testing.T, svg string) string {
+	t.Helper()
+	var texts strings.Builder
+	for decoder := xml.NewDecoder(strings.NewReader(svg)); ; {
+		token, err := decoder.Token()
+		if errors.Is(err, io.EOF) {
+			return texts.String()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if data, ok := token.(xml.CharData); ok {
+			fmt.Fprintln(&texts, string(data))
+		}
+	}
+}
+
+func TestBadInput(t *testing.T) {
+	dir := t.TempDir()
+	empty := filepath.Join(dir, "empty.json")
+	if err := os.WriteFile(empty, []byte(`{}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	one := filepath.Join(dir, "one.json")
+	if err := os.WriteFile(one, []byte(`{"panels":[{"type":"stat","title":"T","targets":[{"expr":"x"}]}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		url, file string
+		last      time.Duration
+		want      string
+	}{
+		{"http://127.0.0.1:1", filepath.Join(dir, "none"), time.Hour, "no such file"},
+		{"http://127.0.0.1:1", empty, time.Hour, "has no panels"},
+		{"http://127.0.0.1:1", one, time.Second, "-last=1s: give at least 2m0s"},
+		{"http://127.0.0.1:1", one, time.Hour, `panel "T": query "x"`},
+	} {
+		err := run(c.url, c.file, filepath.Join(dir, "out.svg"), c.last, time.Minute)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s, %s: %v, want %q", c.file, c.last, err, c.want)
+		}
+	}
+}
