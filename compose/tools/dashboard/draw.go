@@ -68,8 +68,8 @@ func (p panel) draw(canvas *charts.Painter, theme charts.ColorPalette, at []time
 			charts.FontStyle{FontSize: figureSize, FontColor: theme.GetSeriesColor(0)})
 		return nil
 	default:
-		area := charts.NewBox(gap, inset+gap, box.Width()-gap, box.Height()-gap)
-		return p.curves(place.Child(charts.PainterBoxOption(area)), at, all)
+		area := charts.NewBox(box.Left+gap, box.Top+inset+gap, box.Right-gap, box.Bottom-gap)
+		return p.curves(canvas.Child(charts.PainterBoxOption(area)), at, all)
 	}
 }
 
@@ -105,8 +105,10 @@ func (p panel) curves(place *charts.Painter, at []time.Time, all []series) error
 	}
 	font := charts.FontStyle{FontSize: textSize}
 	return place.LineChart(charts.LineChartOption{
-		SeriesList:      charts.NewSeriesListLine(rows),
-		XAxis:           charts.XAxisOption{Labels: labels, LabelCount: 6, LabelFontStyle: font, BoundaryGap: charts.Ptr(false)},
+		SeriesList: charts.NewSeriesListLine(rows),
+		XAxis: charts.XAxisOption{
+			Labels: labels, LabelCount: 6, LabelFontStyle: font, BoundaryGap: charts.Ptr(false),
+		},
 		YAxis:           []charts.YAxisOption{{Min: charts.Ptr(0.0), LabelCount: 5, LabelFontStyle: font}},
 		Legend:          charts.LegendOption{SeriesNames: names, Show: charts.Ptr(len(names) <= mostNames), FontStyle: font},
 		Symbol:          charts.Symbol{Shape: charts.SymbolNone},
