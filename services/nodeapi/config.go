@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 
@@ -98,19 +99,31 @@ const (
 	ServingCertificate = "serving.crt"
 	ServingKey         = "serving.key"
 	ClientCA           = "client-ca.crt"
+	// ServingPair is the certificate that the node requested and its key, in one file: two would be replaced one after
+	// the other.
+	ServingPair = "serving.pem"
 )
 
 // files is the configuration with the certificates' files that this process reads.
 func (c *Config) files() *kubeletv1beta1.KubeletConfiguration {
 	k := c.Kubelet.Kubelet
+	if k.ServerTLSBootstrap {
+		if _, err := os.Stat(c.Kubelet.ServingPair()); err == nil || c.Credentials != "" || k.TLSCertFile == "" {
+			k.TLSCertFile, k.TLSPrivateKeyFile = c.Kubelet.ServingPair(), c.Kubelet.ServingPair()
+		}
+	}
 	if c.Credentials == "" {
 		return &k
 	}
-	for path, name := range map[*string]string{
+	names := map[*string]string{
 		&k.TLSCertFile:                      ServingCertificate,
 		&k.TLSPrivateKeyFile:                ServingKey,
 		&k.Authentication.X509.ClientCAFile: ClientCA,
-	} {
+	}
+	if k.ServerTLSBootstrap {
+		names[&k.TLSCertFile], names[&k.TLSPrivateKeyFile] = ServingPair, ServingPair
+	}
+	for path, name := range names {
 		if *path != "" {
 			*path = filepath.Join(c.Credentials, name)
 		}

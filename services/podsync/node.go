@@ -73,7 +73,7 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 
 func (env *environment) start(s *service.Service, reports *podreports.Reports) {
 	s.Go("events", env.events.Run)
-	env.client.Start(s)
+	env.client.Start(s, env.node.Object.Node)
 	env.cluster.Start(s)
 	env.node.Start(s)
 	env.runtime.Start(s, reports.Node())

@@ -140,6 +140,21 @@ func (c *Config) NodeIPs() []netip.Addr {
 // Standalone says that the node has no API server: there is no --kubeconfig.
 func (c *Config) Standalone() bool { return c.Node.Kubeconfig == "" }
 
+// ServingPairName begins the names of the certificates that the node requests for its HTTPS port, in --cert-dir.
+const ServingPairName = "kubelet-server"
+
+// ServingPair is the link to the certificate that the node requested last for its HTTPS port, with its key.
+// Source: client-go, util/certificate, NewFileStore.
+func (c *Config) ServingPair() string {
+	return filepath.Join(c.Node.CertDir, ServingPairName+"-current.pem")
+}
+
+// RequestsServingCertificate says that the API server's signer is asked for the HTTPS port's certificate
+// (serverTLSBootstrap).
+func (c *Config) RequestsServingCertificate() bool {
+	return c.Kubelet.ServerTLSBootstrap && *c.Kubelet.EnableServer && !c.Standalone()
+}
+
 // RuntimeEndpoint is the container runtime's socket, as a URL (containerRuntimeEndpoint).
 func (c *Config) RuntimeEndpoint() string { return c.Kubelet.ContainerRuntimeEndpoint }
 

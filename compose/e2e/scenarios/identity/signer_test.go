@@ -26,6 +26,8 @@ import (
 
 // signer answers the node's requests in place of the controller manager, with certificates of a short life.
 type signer struct {
+	name   string // of the signer, as requests have it
+	usage  x509.ExtKeyUsage
 	s      *scene.Scene
 	client kubernetes.Interface
 	ca     *tls.Certificate
@@ -39,8 +41,13 @@ type signer struct {
 	denied int
 }
 
-// newSigner signs until the test ends.
+// newSigner signs client certificates until the test ends.
 func newSigner(t *testing.T, s *scene.Scene, life time.Duration) *signer {
+	t.Helper()
+	return newSignerOf(t, s, life, certificatesv1.KubeAPIServerClientKubeletSignerName, x509.ExtKeyUsageClientAuth)
+}
+
+func newSignerOf(t *testing.T, s *scene.Scene, life time.Duration, name string, usage x509.ExtKeyUsage) *signer {
 	t.Helper()
 	client, err := s.Client()
 	if err != nil {
@@ -55,7 +62,9 @@ func newSigner(t *testing.T, s *scene.Scene, life time.Duration) *signer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &signer{s: s, client: client, ca: &ca, issuer: issuer, life: life, done: map[string]bool{}}
+	g := &signer{
+		name: name, usage: usage, s: s, client: client, ca: &ca, issuer: issuer, life: life, done: map[string]bool{},
+	}
 	old, err := client.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +97,7 @@ func (g *signer) round(ctx context.Context) error {
 		return err
 	}
 	for _, c := range list.Items {
-		if c.Spec.SignerName == certificatesv1.KubeAPIServerClientKubeletSignerName && !g.done[c.Name] {
+		if c.Spec.SignerName == g.name && !g.done[c.Name] {
 			if err := g.answer(ctx, &c); err != nil {
 				return fmt.Errorf("%s: %w", c.Name, err)
 			}
@@ -142,9 +151,9 @@ func (g *signer) sign(request []byte) ([]byte, error) {
 		return nil, err
 	}
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: serial, Subject: csr.Subject,
+		SerialNumber: serial, Subject: csr.Subject, DNSNames: csr.DNSNames, IPAddresses: csr.IPAddresses,
 		NotBefore: time.Now(), NotAfter: time.Now().Add(g.life),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{g.usage},
 	}, g.issuer, csr.PublicKey, g.ca.PrivateKey)
 	if err != nil {
 		return nil, err

@@ -23,14 +23,7 @@ const soon = 30 * 24 * time.Hour
 
 // kubeconfig checks the credentials, their end, and whether the API server takes them.
 func (h Host) kubeconfig(ctx context.Context, r *report, k *kubeletconfig.Config) {
-	if cert := k.Kubelet.TLSCertFile; cert != "" {
-		if data, err := os.ReadFile(cert); err != nil {
-			r.failed("serving certificate", "tlsCertFile cannot be read: "+cert,
-				"put the certificate there, or remove tlsCertFile")
-		} else {
-			h.certificate(r, "serving certificate", cert, data)
-		}
-	}
+	h.servingCertificate(r, k)
 	if k.Standalone() {
 		r.ok("API server", "none: without --kubeconfig the node is standalone")
 		return
@@ -48,6 +41,33 @@ func (h Host) kubeconfig(ctx context.Context, r *report, k *kubeletconfig.Config
 	}
 	h.clientCertificate(r, config)
 	h.reach(ctx, r, k, config)
+}
+
+// servingCertificate checks that of the HTTPS port: the one that the node requested, or else the configured one.
+func (h Host) servingCertificate(r *report, k *kubeletconfig.Config) {
+	file := k.Kubelet.TLSCertFile
+	if k.RequestsServingCertificate() {
+		data, err := os.ReadFile(k.ServingPair())
+		if err == nil {
+			h.certificate(r, "serving certificate", k.ServingPair(), data)
+			return
+		}
+		if file == "" {
+			r.warn("serving certificate", "none yet: it is requested when the node runs",
+				"approve the node's certificate signing request: kubectl certificate approve")
+			return
+		}
+	}
+	if file == "" {
+		return // the node signs its own
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		r.failed("serving certificate", "tlsCertFile cannot be read: "+file,
+			"put the certificate there, or remove tlsCertFile")
+		return
+	}
+	h.certificate(r, "serving certificate", file, data)
 }
 
 func (h Host) clientCertificate(r *report, config *rest.Config) {

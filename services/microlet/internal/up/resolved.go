@@ -44,7 +44,7 @@ func (c *Config) writeResolved() ([]copied, error) {
 			copies = append(copies, own)
 		}
 		if s.Role == role.NodeAPI {
-			files, err := c.newServing(&k.Kubelet, id)
+			files, err := c.newServing(&k, id)
 			if err != nil {
 				return nil, err
 			}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -12,6 +13,7 @@ import (
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/unreadable"
 	"github.com/microlet/microlet/services/nodeapi"
 )
@@ -22,6 +24,9 @@ type serving struct {
 	dir   string
 	id    role.Identity
 	files []servingFile
+	// requested is the certificate that podsync requests, with its key; empty if it does not. It replaces the
+	// configured one once it is there.
+	requested string
 }
 
 type servingFile struct{ field, source, name string }
@@ -63,10 +68,13 @@ func servingFiles(k *kubeletv1beta1.KubeletConfiguration) []servingFile {
 	return files
 }
 
-// selfSigned lets the configuration name the node's own certificate if it names none. It makes the certificate if there
-// is none yet. All services of the single placement read this configuration.
+// selfSigned lets the configuration name the node's own certificate if it names none and podsync requests none. It
+// makes the certificate if there is none yet. All services of the single placement read this configuration.
 func (c *Config) selfSigned() error {
 	k, node := &c.Kubelet.Kubelet, &c.Kubelet.Node
+	if k.ServerTLSBootstrap = c.Kubelet.RequestsServingCertificate(); k.ServerTLSBootstrap {
+		return nil
+	}
 	if k.TLSCertFile != "" || k.TLSPrivateKeyFile != "" || !*k.EnableServer {
 		return nil
 	}
@@ -79,12 +87,15 @@ func (c *Config) selfSigned() error {
 }
 
 // newServing makes the copies that nodeapi reads.
-func (c *Config) newServing(k *kubeletv1beta1.KubeletConfiguration, id role.Identity) (*serving, error) {
+func (c *Config) newServing(k *kubeletconfig.Config, id role.Identity) (*serving, error) {
 	s := &serving{dir: c.ownFolder(id.Role), id: id}
 	if c.Placement != Processes {
 		return s, nil // root reads the originals
 	}
-	s.files = servingFiles(k)
+	s.files = servingFiles(&k.Kubelet)
+	if k.Kubelet.ServerTLSBootstrap {
+		s.requested = k.ServingPair()
+	}
 	_, err := s.sync()
 	return s, err
 }
@@ -109,10 +120,15 @@ func (s *serving) name() string { return "files of the HTTPS port" }
 
 // sync copies what differs.
 func (s *serving) sync() (changed bool, err error) {
+	var configured []byte
 	for _, f := range s.files {
 		data, err := os.ReadFile(f.source)
 		if err != nil {
 			return changed, fmt.Errorf("%s: %w", f.field, err)
+		}
+		if s.requested != "" && f.name != nodeapi.ClientCA {
+			configured = append(append(configured, data...), '\n')
+			continue
 		}
 		wrote, err := copyFile(filepath.Join(s.dir, f.name), data, s.id)
 		if err != nil {
@@ -120,5 +136,19 @@ func (s *serving) sync() (changed bool, err error) {
 		}
 		changed = changed || wrote
 	}
-	return changed, nil
+	if s.requested == "" {
+		return changed, nil
+	}
+	pair, err := os.ReadFile(s.requested)
+	if errors.Is(err, fs.ErrNotExist) {
+		pair, err = configured, nil
+	}
+	if err != nil {
+		return changed, fmt.Errorf("requested serving certificate: %w", err)
+	}
+	if len(pair) == 0 {
+		return changed, nil // nobody has signed it yet
+	}
+	wrote, err := copyFile(filepath.Join(s.dir, nodeapi.ServingPair), pair, s.id)
+	return changed || wrote, err
 }

@@ -220,20 +220,8 @@ func TestCertificateIsReadAgain(t *testing.T) {
 		TLSPrivateKeyFile: filepath.Join(dir, "s.key"),
 		TLSMinVersion:     "VersionTLS13",
 	}
-	certificates, err := NewCertificates(k, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	open := make(chan net.Addr, 1)
-	s := server(hello, Limits{Connections: 9, PerAddress: 9})
-	s.Address, s.TLS, s.Listening = "127.0.0.1:0", certificates.TLS, func(a net.Addr) { open <- a }
-	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
-	wg.Go(func() { _ = certificates.Run(ctx) })
-	wg.Go(func() { _ = s.Run(ctx) }) // there is no certificate yet: it is tried again
-	writePair(t, k, "first")
+	open := listen(t, k)
+	writePair(t, k, "first") // there was no certificate yet: it is tried again
 	address := (<-open).String()
 	if name, _, err := served(t, address, 0); err != nil || !strings.HasPrefix(name, "first@") {
 		t.Fatalf("the certificate is of %q: %v", name, err)
@@ -251,6 +239,60 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	}
 	if name, _, err := served(t, address, 0); err != nil || !strings.HasPrefix(name, "second@") {
 		t.Errorf("after a broken key the certificate is of %q: %v", name, err)
+	}
+}
+
+// listen serves with the files of the configuration until the test ends, and says where once it does.
+func listen(t *testing.T, k *kubeletv1beta1.KubeletConfiguration) <-chan net.Addr {
+	t.Helper()
+	certificates, err := NewCertificates(k, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := make(chan net.Addr, 1)
+	s := server(hello, Limits{Connections: 9, PerAddress: 9})
+	s.Address, s.TLS, s.Listening = "127.0.0.1:0", certificates.TLS, func(a net.Addr) { open <- a }
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	wg.Go(func() { _ = certificates.Run(ctx) })
+	wg.Go(func() { _ = s.Run(ctx) })
+	return open
+}
+
+// TestARequestedCertificate is not there at first: handshakes fail until it is. Its successor cuts no connection.
+func TestARequestedCertificate(t *testing.T) {
+	pair := filepath.Join(t.TempDir(), "serving.pem")
+	k := &kubeletv1beta1.KubeletConfiguration{ServerTLSBootstrap: true, TLSCertFile: pair, TLSPrivateKeyFile: pair}
+	address := (<-listen(t, k)).String()
+	for range 3 {
+		if name, _, err := served(t, address, 0); err == nil {
+			t.Fatalf("served with a certificate of %q", name)
+		}
+	}
+	requested := func(name string) {
+		certificate, key := testpki.New(t, name).Issue(testpki.Server(name))
+		testpki.Replace(t, map[string][]byte{pair: append(certificate, key...)})
+	}
+	requested("first")
+	if name, _, err := served(t, address, 0); err != nil || name != "first" {
+		t.Fatalf("the certificate is of %q: %v", name, err)
+	}
+	long, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer long.Close()
+	requested("second")
+	proctest.Await(t, 2*time.Minute, "the second certificate is served", func() bool {
+		name, _, err := served(t, address, 0)
+		return err == nil && name == "second"
+	})
+	if _, err := long.Write([]byte("GET / HTTP/1.1\r\nHost: n\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := bufio.NewReader(long).ReadString('\n'); err != nil || answer != "HTTP/1.1 200 OK\r\n" {
+		t.Errorf("a connection from before says %q, %v", answer, err)
 	}
 }
 

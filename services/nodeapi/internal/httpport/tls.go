@@ -3,6 +3,7 @@ package httpport
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -23,6 +24,7 @@ type Certificates struct {
 
 	mu      sync.Mutex
 	config  *tls.Config
+	lacking bool          // a handshake failed for want of a certificate
 	started chan struct{} // closed when the serving certificate has been read
 	serving *dynamiccertificates.DynamicCertKeyPairContent
 	reload  *dynamiccertificates.DynamicServingCertificateController
@@ -50,20 +52,51 @@ func (c *Certificates) ClientCA() dynamiccertificates.CAContentProvider {
 	return c.clientCA
 }
 
-// TLS returns the configuration of the port. The first call reads the serving certificate, and fails
-// while there is none.
+// TLS returns the configuration of the port. The first call reads the serving certificate, and fails while there is
+// none. One that the node requests (serverTLSBootstrap) may come later: until then handshakes fail, as the kubelet's.
 func (c *Certificates) TLS() (*tls.Config, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.config != nil {
 		return c.config, nil
 	}
-	k := c.settings
-	serving, err := dynamiccertificates.NewDynamicServingContentFromFiles("serving", k.TLSCertFile, k.TLSPrivateKeyFile)
+	config, err := c.settingsOnly()
 	if err != nil {
-		return nil, fmt.Errorf("serving certificate: %w", err)
+		return nil, err
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+	if err := c.load(config); err != nil && !c.settings.ServerTLSBootstrap {
+		return nil, err
+	}
+	config.GetConfigForClient = c.forClient
+	c.config = config
+	return config, nil
+}
+
+// errNoCertificate is what the kubelet says too.
+var errNoCertificate = errors.New("no serving certificate available for the kubelet: is its request approved?")
+
+// forClient returns the configuration with the serving certificate that is the current one.
+func (c *Certificates) forClient(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+	c.mu.Lock()
+	if c.reload == nil {
+		if err := c.load(c.config); err != nil {
+			if !c.lacking {
+				c.log.Warn("no serving certificate yet; callers are refused", logkey.Path, c.settings.TLSCertFile, logkey.Err, err)
+			}
+			c.lacking = true
+			c.mu.Unlock()
+			return nil, errNoCertificate
+		}
+	}
+	reload := c.reload
+	c.mu.Unlock()
+	return reload.GetConfigForClient(hello)
+}
+
+// settingsOnly is the configuration without a certificate.
+func (c *Certificates) settingsOnly() (config *tls.Config, err error) {
+	k := c.settings
+	config = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
 	if config.MinVersion, err = cliflag.TLSVersion(k.TLSMinVersion); err != nil {
 		return nil, fmt.Errorf("tlsMinVersion: %w", err)
 	}
@@ -84,18 +117,29 @@ func (c *Certificates) TLS() (*tls.Config, error) {
 	if c.clientCA != nil {
 		config.ClientAuth = tls.RequestClientCert // who brings none may have a token
 	}
-	controller := dynamiccertificates.NewDynamicServingCertificateController(config, c.ClientCA(), serving, nil, nil)
+	return config, nil
+}
+
+// load reads the serving certificate for the first time.
+func (c *Certificates) load(config *tls.Config) error {
+	k := c.settings
+	serving, err := dynamiccertificates.NewDynamicServingContentFromFiles("serving", k.TLSCertFile, k.TLSPrivateKeyFile)
+	if err != nil {
+		return fmt.Errorf("serving certificate: %w", err)
+	}
+	base := config.Clone()
+	base.GetConfigForClient = nil // or the controller would ask itself
+	controller := dynamiccertificates.NewDynamicServingCertificateController(base, c.ClientCA(), serving, nil, nil)
+	if err := controller.RunOnce(); err != nil {
+		return fmt.Errorf("serving certificate: %w", err)
+	}
 	if c.clientCA != nil {
 		c.clientCA.AddListener(controller)
 	}
 	serving.AddListener(controller)
-	if err := controller.RunOnce(); err != nil {
-		return nil, fmt.Errorf("serving certificate: %w", err)
-	}
-	config.GetConfigForClient = controller.GetConfigForClient
-	c.config, c.serving, c.reload = config, serving, controller
+	c.serving, c.reload = serving, controller
 	close(c.started)
-	return config, nil
+	return nil
 }
 
 // Run reads the files again as they change, until the context ends.

@@ -124,8 +124,8 @@ func (a *apiserver) user(r *http.Request) string {
 
 func (a *apiserver) create(w http.ResponseWriter, r *http.Request, who string) {
 	var c certificatesv1.CertificateSigningRequest
-	if err := json.NewDecoder(r.Body).Decode(&c); err != nil ||
-		c.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName {
+	signers := []string{certificatesv1.KubeAPIServerClientKubeletSignerName, certificatesv1.KubeletServingSignerName}
+	if err := json.NewDecoder(r.Body).Decode(&c); err != nil || !slices.Contains(signers, c.Spec.SignerName) {
 		fail(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
 		return
 	}
@@ -157,6 +157,7 @@ func (a *apiserver) sign(request []byte) []byte {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: csr.Subject,
+		DNSNames: csr.DNSNames, IPAddresses: csr.IPAddresses,
 		NotBefore: time.Now(), NotAfter: time.Now().Add(a.life),
 	}, a.ca, csr.PublicKey, a.key)
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package certmanager keeps the node's client certificate valid.
+// Package certmanager keeps the node's certificates valid: that of the node as a client, and that of its HTTPS port.
 //
-// It requests the first one from the API server, with the bootstrap kubeconfig. After 70 to 90 % of the life of one, it
-// requests the next.
+// It requests the first client certificate from the API server with the bootstrap kubeconfig, and all others with the
+// client certificate. After 70 to 90 % of the life of one, it requests the next.
 //
 // Its files are the kubelet's, in form and place, so that each of the two goes on with the other's.
 package certmanager
@@ -10,9 +10,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"errors"
-	"fmt"
 	"log/slog"
 	"math"
 	"sync"
@@ -40,13 +37,11 @@ const (
 	clockStep = time.Minute
 	// warnShare is the share of a certificate's life in which it should have been renewed.
 	warnShare = 0.1
-	// reasonExpires is the reason of the Event about a certificate that is about to end.
-	reasonExpires = "ClientCertificateExpires"
 )
 
 // Options of a Manager.
 type Options struct {
-	// Kubelet is the node's configuration: the kubeconfigs, --cert-dir, rotateCertificates.
+	// Kubelet is the node's configuration: the kubeconfigs, --cert-dir, rotateCertificates, serverTLSBootstrap.
 	Kubelet *kubeletconfig.Config
 	// NodeName is whose certificate is requested.
 	NodeName string
@@ -55,47 +50,43 @@ type Options struct {
 	// Eventf records an Event about the node.
 	Eventf func(kind, reason, format string, args ...any)
 	Log    *slog.Logger
-	// Metrics gets the kubelet's metrics of its client certificate.
+	// Metrics gets the kubelet's metrics of the certificate.
 	Metrics prometheus.Registerer
 }
 
-// Manager keeps the certificate valid while Run runs.
+// Manager keeps one certificate valid while Run runs.
 type Manager struct {
 	o        Options
+	use      use
 	failures prometheus.Counter
 	current  atomic.Pointer[tls.Certificate]
 	warned   *x509.Certificate
 
 	mu     sync.Mutex
-	client kubernetes.Interface // with the certificate; it reads a new one by itself
+	client kubernetes.Interface // with the client certificate; it reads a new one by itself
 }
 
-// New returns nil if the kubeconfig names no certificate of --cert-dir: its credentials are somebody else's to renew.
-func New(o Options) (*Manager, error) {
-	if o.Kubelet.Standalone() {
-		return nil, nil
-	}
-	node := &o.Kubelet.Node
-	_, files, err := clientcert.Load(node.Kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig=%s: %w", node.Kubeconfig, err)
-	}
-	if files == nil || files.Certificate != clientcert.Path(node.CertDir) {
-		return nil, nil
-	}
-	m := &Manager{o: o}
-	m.failures = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "kubelet_certificate_manager_client_expiration_renew_errors",
-		Help: "Counter of certificate renewal errors.",
-	})
-	ttl := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "kubelet_certificate_manager_client_ttl_seconds",
-		Help: "Seconds until the client certificate expires, negative if it has; +Inf if there is none.",
-	}, m.ttl)
-	o.Metrics.MustRegister(m.failures, ttl)
-	return m, nil
+// use is what a certificate is for, and what follows from it.
+type use struct {
+	// name is that of the certificate in logs and Events.
+	name string
+	// pairName begins the names of its files.
+	pairName string
+	// cert and key are files that serve until the first certificate is there; none if empty.
+	cert, key string
+	signer    string
+	usages    func(key any) []certificatesv1.KeyUsage
+	// template returns what is requested; nil while that is unknown.
+	template func() *x509.CertificateRequest
+	// renews is whether a certificate is followed by another.
+	renews bool
+	// expires is the reason of the Event about a certificate that is about to end.
+	expires string
+	// clientset returns the client that requests a certificate, given the one that is valid.
+	clientset certificate.ClientsetFunc
 }
 
+// ttl is the value of the metric of the certificate's end.
 func (m *Manager) ttl() float64 {
 	c := m.current.Load()
 	if c == nil || c.Leaf == nil {
@@ -111,7 +102,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := m.manage(ctx)
 		if err != nil && !failing {
-			m.o.Log.Error("client certificate cannot be managed", logkey.Dir, m.o.Kubelet.Node.CertDir, logkey.Err, err)
+			m.o.Log.Error(m.use.name+" certificate cannot be managed", logkey.Dir, m.o.Kubelet.Node.CertDir, logkey.Err, err)
 		}
 		failing = err != nil
 		if failing {
@@ -125,18 +116,16 @@ func (m *Manager) Run(ctx context.Context) error {
 func (m *Manager) manage(ctx context.Context) error {
 	dir := m.o.Kubelet.Node.CertDir
 	// The store logs each time that it reads.
-	store, err := certificate.NewFileStoreWithLogger(klog.Background().V(4), clientcert.PairName, dir, dir, "", "")
+	store, err := certificate.NewFileStoreWithLogger(klog.Background().V(4), m.use.pairName, dir, dir,
+		m.use.cert, m.use.key)
 	if err != nil {
 		return err
 	}
 	manager, err := certificate.NewManager(&certificate.Config{
-		ClientsetFn: m.clientset,
-		Template: &x509.CertificateRequest{Subject: pkix.Name{
-			CommonName:   "system:node:" + m.o.NodeName,
-			Organization: []string{"system:nodes"},
-		}},
-		SignerName:              certificatesv1.KubeAPIServerClientKubeletSignerName,
-		GetUsages:               certificate.DefaultKubeletClientGetUsages,
+		ClientsetFn:             m.use.clientset,
+		GetTemplate:             m.use.template,
+		SignerName:              m.use.signer,
+		GetUsages:               m.use.usages,
 		CertificateStore:        store,
 		CertificateRenewFailure: m.failures,
 	})
@@ -144,7 +133,7 @@ func (m *Manager) manage(ctx context.Context) error {
 		return err
 	}
 	defer manager.Stop()
-	running := m.o.Kubelet.Kubelet.RotateCertificates || manager.Current() == nil
+	running := m.use.renews || manager.Current() == nil
 	if running {
 		manager.Start()
 	}
@@ -152,7 +141,7 @@ func (m *Manager) manage(ctx context.Context) error {
 	for {
 		valid := manager.Current()
 		m.look(valid, store)
-		if running && valid != nil && !m.o.Kubelet.Kubelet.RotateCertificates {
+		if running && valid != nil && !m.use.renews {
 			manager.Stop() // the first one is all that was asked for
 			running = false
 		}
@@ -160,11 +149,11 @@ func (m *Manager) manage(ctx context.Context) error {
 			return nil
 		}
 		if step := time.Now().Round(0).Sub(began.Round(0)) - time.Since(began); step.Abs() > clockStep {
-			m.o.Log.Info("clock was set; the end of the client certificate is looked at again", "step", step)
+			m.o.Log.Info("clock was set; the end of the "+m.use.name+" certificate is looked at again", "step", step)
 			return nil
 		}
 		if manager.Current() == nil && usable(store) {
-			m.o.Log.Info("client certificate was replaced", logkey.Path, store.CurrentPath())
+			m.o.Log.Info(m.use.name+" certificate was replaced", logkey.Path, store.CurrentPath())
 			return nil
 		}
 	}
@@ -187,49 +176,13 @@ func (m *Manager) look(valid *tls.Certificate, store certificate.Store) {
 	}
 	m.warned = leaf
 	end := leaf.NotAfter.UTC().Format(time.RFC3339)
-	m.o.Log.Warn("client certificate has not been renewed", "end", end, "left", left.Round(time.Second))
-	m.o.Eventf(corev1.EventTypeWarning, reasonExpires, "The client certificate has not been renewed and ends at %s", end)
+	m.o.Log.Warn(m.use.name+" certificate has not been renewed", "end", end, "left", left.Round(time.Second))
+	m.o.Eventf(corev1.EventTypeWarning, m.use.expires, "The %s certificate has not been renewed and ends at %s",
+		m.use.name, end)
 }
 
 // usable reports whether a certificate that is valid now is on the disk.
 func usable(store certificate.Store) bool {
 	c, err := store.Current()
 	return err == nil && c.Leaf != nil && time.Now().Before(c.Leaf.NotAfter)
-}
-
-// clientset is who requests a certificate: the node with the one that it has, or else with the bootstrap kubeconfig,
-// which is read each time, because a token in it may have been replaced.
-func (m *Manager) clientset(current *tls.Certificate) (kubernetes.Interface, error) {
-	node := &m.o.Kubelet.Node
-	if current == nil {
-		if node.BootstrapKubeconfig == "" {
-			return nil, errors.New("there is no valid client certificate, and no --bootstrap-kubeconfig to request one with")
-		}
-		client, err := m.connect(node.BootstrapKubeconfig, nil)
-		if err != nil {
-			return nil, fmt.Errorf("--bootstrap-kubeconfig=%s: %w", node.BootstrapKubeconfig, err)
-		}
-		return client, nil
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.client != nil {
-		return m.client, nil
-	}
-	client, err := m.connect(node.Kubeconfig, m.o.Dial)
-	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig=%s: %w", node.Kubeconfig, err)
-	}
-	m.client = client
-	return client, nil
-}
-
-func (m *Manager) connect(kubeconfig string, dial clientcert.Dial) (kubernetes.Interface, error) {
-	config, err := clientcert.Config(kubeconfig, dial)
-	if err != nil {
-		return nil, err
-	}
-	config.UserAgent = "microlet-podsync"
-	config.ContentType = m.o.Kubelet.Kubelet.ContentType
-	return kubernetes.NewForConfig(config)
 }

@@ -58,10 +58,15 @@ func (n *node) run(t *testing.T) (stop func()) {
 	t.Helper()
 	n.metrics = prometheus.NewRegistry()
 	n.o.Metrics = n.metrics
-	m, err := New(n.o)
+	m, err := NewClient(n.o)
 	if err != nil || m == nil {
 		t.Fatalf("manager %v, %v", m, err)
 	}
+	return start(t, m)
+}
+
+func start(t *testing.T, m *Manager) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- m.Run(ctx) }()
@@ -75,9 +80,10 @@ func (n *node) run(t *testing.T) (stop func()) {
 	return stop
 }
 
-// current is the certificate that is on the disk, nil if there is none.
-func (n *node) current() *x509.Certificate {
-	link := clientcert.Path(n.o.Kubelet.Node.CertDir)
+// current is the client certificate that is on the disk, nil if there is none.
+func (n *node) current() *x509.Certificate { return leaf(clientcert.Path(n.o.Kubelet.Node.CertDir)) }
+
+func leaf(link string) *x509.Certificate {
 	pair, err := tls.LoadX509KeyPair(link, link)
 	if err != nil {
 		return nil
@@ -244,11 +250,11 @@ func TestOthersCredentials(t *testing.T) {
 	server := newAPIServer(t)
 	n := newNode(t, server)
 	server.kubeconfig(t, n.o.Kubelet.Node.Kubeconfig, &clientcmdapi.AuthInfo{Token: "t"})
-	if m, err := New(n.o); m != nil || err != nil {
+	if m, err := NewClient(n.o); m != nil || err != nil {
 		t.Errorf("manager %v, %v", m, err)
 	}
 	n.o.Kubelet.Node.Kubeconfig = ""
-	if m, err := New(n.o); m != nil || err != nil {
+	if m, err := NewClient(n.o); m != nil || err != nil {
 		t.Errorf("standalone: manager %v, %v", m, err)
 	}
 }

@@ -1,7 +1,8 @@
-// Package nodeclient connects podsync to the API server as this node, with a certificate that stays valid.
+// Package nodeclient connects podsync to the API server as this node, with certificates that stay valid.
 package nodeclient
 
 import (
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 
@@ -15,31 +16,38 @@ import (
 // Client is the node's.
 type Client struct {
 	kubernetes.Interface
+	options certmanager.Options
 	// certs is nil where the client certificate is somebody else's to renew.
 	certs *certmanager.Manager
 }
 
-// New returns the client of a node. Events about its certificate go to a recorder.
+// New returns the client of a node. Events about its certificates go to a recorder.
 func New(s *service.Service, k *kubeletconfig.Config, node string, events record.EventRecorder) (*Client, error) {
 	client, err := apiclient.New(k)
 	if err != nil {
 		return nil, err
 	}
-	certs, err := certmanager.New(certmanager.Options{
+	options := certmanager.Options{
 		Kubelet: k, NodeName: node, Dial: apiclient.Dial, Log: s.Log, Metrics: s.Metrics,
 		Eventf: func(kind, reason, format string, args ...any) {
 			events.Eventf(eventref.Node(node), kind, reason, format, args...)
 		},
-	})
+	}
+	certs, err := certmanager.NewClient(options)
 	if err != nil {
 		return nil, err
 	}
-	return &Client{client, certs}, nil
+	return &Client{client, options, certs}, nil
 }
 
-// Start has s keep the certificate valid.
-func (c *Client) Start(s *service.Service) {
+// Start has s keep the certificates valid: the client's, and that of the HTTPS port, which is for the addresses of the
+// Node.
+func (c *Client) Start(s *service.Service, node func() *v1.Node) {
 	if c.certs != nil {
 		s.Go("client certificate", c.certs.Run)
+	}
+	serving := certmanager.NewServing(c.options, func() []v1.NodeAddress { return node().Status.Addresses })
+	if serving != nil {
+		s.Go("serving certificate", serving.Run)
 	}
 }
