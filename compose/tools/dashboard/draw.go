@@ -21,6 +21,7 @@ const (
 	figureSize = 30
 	inset      = 24 // of a title's baseline
 	mostNames  = 10 // in a legend: more would leave no room for the curves
+	headroom   = 1.1
 )
 
 // draw returns the SVG of the dashboard.
@@ -89,13 +90,15 @@ func (p panel) figure(all []series) string {
 
 // curves draws the series over time.
 func (p panel) curves(place *charts.Painter, at []time.Time, all []series) error {
-	rows, names := make([][]float64, len(all)), make([]string, len(all))
+	rows, names, top := make([][]float64, len(all)), make([]string, len(all)), 0.0
 	for i, s := range all {
 		names[i] = s.name
 		rows[i] = make([]float64, len(s.values))
 		for j, v := range s.values {
 			if rows[i][j] = v; math.IsNaN(v) {
 				rows[i][j] = charts.GetNullValue()
+			} else {
+				top = max(top, v)
 			}
 		}
 	}
@@ -103,13 +106,16 @@ func (p panel) curves(place *charts.Painter, at []time.Time, all []series) error
 	for i, t := range at {
 		labels[i] = t.Format(time.TimeOnly)
 	}
+	if top *= headroom; top == 0 {
+		top = 1
+	}
 	font := charts.FontStyle{FontSize: textSize}
 	return place.LineChart(charts.LineChartOption{
 		SeriesList: charts.NewSeriesListLine(rows),
 		XAxis: charts.XAxisOption{
 			Labels: labels, LabelCount: 6, LabelFontStyle: font, BoundaryGap: charts.Ptr(false),
 		},
-		YAxis:           []charts.YAxisOption{{Min: charts.Ptr(0.0), LabelCount: 5, LabelFontStyle: font}},
+		YAxis:           []charts.YAxisOption{{Min: charts.Ptr(0.0), Max: &top, LabelCount: 5, LabelFontStyle: font}},
 		Legend:          charts.LegendOption{SeriesNames: names, Show: charts.Ptr(len(names) <= mostNames), FontStyle: font},
 		Symbol:          charts.Symbol{Shape: charts.SymbolNone},
 		LineStrokeWidth: 1.2,
