@@ -55,14 +55,34 @@ func failing() (pods []*corev1.Pod, until map[string][]string) {
 	yes := true
 	root := scene.ScriptPod("must-not-be-root", scene.Forever)
 	root.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsNonRoot: &yes}
-	return []*corev1.Pod{image, invalid, never, command, key, root}, map[string][]string{
+	volume := withImageVolume(scene.PausePod("no-image-volume"), corev1.ImageVolumeSource{
+		Reference: "registry.example/missing/volume:1.0",
+	})
+	neverVolume := withImageVolume(scene.PausePod("never-pulled-volume"), corev1.ImageVolumeSource{
+		Reference: "registry.example/never/volume:1.0", PullPolicy: corev1.PullNever,
+	})
+	all := []*corev1.Pod{image, invalid, never, command, key, root, volume, neverVolume}
+	return all, map[string][]string{
 		"no-image":         {"ErrImagePull", "ImagePullBackOff"},
 		"invalid-image":    {"InvalidImageName"},
 		"never-pulled":     {"ErrImageNeverPull"},
 		"no-command":       {"RunContainerError", "CrashLoopBackOff"},
 		"no-configmap":     {"CreateContainerConfigError"},
 		"must-not-be-root": {"CreateContainerConfigError"},
+
+		"no-image-volume":     {"ErrImagePull", "ImagePullBackOff"},
+		"never-pulled-volume": {"ErrImageNeverPull"},
 	}
+}
+
+// withImageVolume has the pod's container mount an image.
+func withImageVolume(p *corev1.Pod, source corev1.ImageVolumeSource) *corev1.Pod {
+	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{
+		Name: "image", VolumeSource: corev1.VolumeSource{Image: &source},
+	})
+	c := &p.Spec.Containers[0]
+	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "image", MountPath: "/image"})
+	return p
 }
 
 // symptoms runs the failing pods beside a healthy neighbour and returns what they show. What was recorded is waited

@@ -40,6 +40,8 @@ grep -q " /v/memory tmpfs .*size=4096k" /proc/self/mounts && echo memory: 4 MiB
 echo kept: $(cat empty/kept sub/kept) bound: $(cat file)
 (echo x >config/new) 2>/dev/null || echo config: read-only
 (echo x >recursive/new) 2>/dev/null || echo recursive: read-only
+test -x image/bin/busybox && test -e image-bin/sh && echo image: busybox
+(echo x >image/new) 2>/dev/null || echo image: read-only
 test -w host && echo x >host/by-the-pod
 `
 
@@ -68,6 +70,7 @@ func volumesPod(host string) *corev1.Pod {
 		{Name: "projected", MountPath: "/v/projected"},
 		{Name: "empty", MountPath: "/v/sub", SubPathExpr: "$(POD_NAME)/data"},
 		{Name: "config", MountPath: "/v/file", SubPath: "other"},
+		{Name: "image", MountPath: "/v/image"}, {Name: "image", MountPath: "/v/image-bin", SubPath: "bin"},
 		{Name: "empty", MountPath: "/v/recursive", ReadOnly: true, RecursiveReadOnly: &recursive},
 	}
 	p.Spec.InitContainers = []corev1.Container{scene.ShellContainer("init",
@@ -77,6 +80,7 @@ func volumesPod(host string) *corev1.Pod {
 	config := corev1.LocalObjectReference{Name: "config"}
 	p.Spec.Volumes = []corev1.Volume{
 		{Name: "empty", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		{Name: "image", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: main.Image}}},
 		{Name: "memory",
 			VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory,
 				SizeLimit: new(resource.MustParse("4Mi"))}}},
@@ -113,6 +117,7 @@ func everyVolume(t *testing.T) {
 		"mode: secret/deep/password 440 4242", "mode: config/key 644 4242", "mode: sub 2755 4242",
 		"mode: file 644 4242",
 		"memory: 4 MiB", "kept: one two bound: bound", "config: read-only", "recursive: read-only",
+		"image: busybox", "image: read-only",
 	} {
 		sees(s, p, 0, 0, want)
 	}

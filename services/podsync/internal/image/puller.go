@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/client-go/tools/record"
@@ -114,10 +115,12 @@ func NewPuller(opts Options) (*Puller, error) {
 	return p, err
 }
 
-// Request asks for the image of one container.
+// Request asks for the image of one container, or of one image volume.
 type Request struct {
 	Pod       *v1.Pod
 	Container *v1.Container
+	// Volume is asked for if Container is nil. Its events are about the pod, and whoever mounts it reports its error.
+	Volume *v1.ImageVolumeSource
 	// Sandbox is handed to the runtime with a pull; it may be nil.
 	Sandbox *runtimeapi.PodSandboxConfig
 	// Handler is the runtime handler that the image is for; empty is the default's.
@@ -132,18 +135,24 @@ func (p *Puller) Ensure(ctx context.Context, pod *v1.Pod, c *v1.Container, sandb
 	return p.EnsureRequest(ctx, Request{Pod: pod, Container: c, Sandbox: sandbox, Secrets: secrets})
 }
 
+// EnsureVolume is EnsureRequest for an image volume and the default runtime handler.
+func (p *Puller) EnsureVolume(ctx context.Context, pod *v1.Pod, v *v1.ImageVolumeSource, secrets []v1.Secret) (string,
+	error) {
+	return p.EnsureRequest(ctx, Request{Pod: pod, Volume: v, Secrets: secrets})
+}
+
 // EnsureRequest returns the reference of the image when it is present, pulling it if it
 // must. It blocks as long as the pull, or its place in the queue, takes. Its error is an
 // *Error, which an event has reported too, or ctx's, which is no failure of the image.
 func (p *Puller) EnsureRequest(ctx context.Context, r Request) (string, error) {
-	t := &task{p: p, req: r, ref: eventref.Container(r.Pod, r.Container.Name)}
+	t := newTask(p, r)
 	ref, err := t.run(ctx)
 	p.metrics.request(t)
 	if ctxErr := ctx.Err(); err != nil && ctxErr != nil {
-		return "", fmt.Errorf("image %q: %w", r.Container.Image, ctxErr)
+		return "", fmt.Errorf("image %q: %w", t.image, ctxErr)
 	}
 	var shown *Error
-	if errors.As(err, &shown) {
+	if errors.As(err, &shown) && r.Container != nil {
 		t.event(v1.EventTypeWarning, eventFailed, "Error: "+shown.Reason)
 	}
 	return ref, err
@@ -151,24 +160,36 @@ func (p *Puller) EnsureRequest(ctx context.Context, r Request) (string, error) {
 
 // task is one request on its way.
 type task struct {
-	p    *Puller
-	req  Request
-	ref  *v1.ObjectReference
-	name name
-	spec *runtimeapi.ImageSpec
+	p   *Puller
+	req Request
+	// about is what events are about, a pod or a reference to a container of it.
+	about     runtime.Object
+	image     string
+	container string // empty for a volume
+	name      name
+	spec      *runtimeapi.ImageSpec
 	// policy, and what came out, for the metrics; nil is not known.
 	policy            v1.PullPolicy
 	present, required *bool
 }
 
+func newTask(p *Puller, r Request) *task {
+	if r.Container == nil {
+		return &task{p: p, req: r, about: r.Pod, image: r.Volume.Reference, policy: r.Volume.PullPolicy}
+	}
+	return &task{
+		p: p, req: r, about: eventref.Container(r.Pod, r.Container.Name), image: r.Container.Image,
+		container: r.Container.Name, policy: r.Container.ImagePullPolicy,
+	}
+}
+
 func (t *task) event(kind, reason, message string) {
-	t.p.opts.Events.Event(t.ref, kind, reason, message)
+	t.p.opts.Events.Event(t.about, kind, reason, message)
 }
 
 func (t *task) run(ctx context.Context) (string, error) {
-	image := t.req.Container.Image
+	image := t.image
 	var err error
-	t.policy = t.req.Container.ImagePullPolicy
 	if t.name, err = parseName(image); err != nil {
 		message := fmt.Sprintf("Failed to apply default image tag %q: %v", image, err)
 		t.event(v1.EventTypeWarning, eventInspectFailed, message)
@@ -199,7 +220,7 @@ func (t *task) run(ctx context.Context) (string, error) {
 
 // look returns the reference of the image if it is present.
 func (t *task) look(ctx context.Context) (string, error) {
-	image := t.req.Container.Image
+	image := t.image
 	found, err := t.p.opts.Runtime.ImageStatus(ctx, t.spec)
 	if ctx.Err() != nil {
 		return "", ctx.Err()
@@ -221,7 +242,7 @@ func (t *task) look(ctx context.Context) (string, error) {
 
 // pull pulls unless the image is in back-off.
 func (t *task) pull(ctx context.Context) (string, error) {
-	p, image := t.p, t.req.Container.Image
+	p, image := t.p, t.image
 	key := backOffKey(t.req.Pod.UID, image)
 	if p.backOff.IsInBackOffSinceUpdate(key, p.backOff.Clock.Now()) {
 		message := fmt.Sprintf("Back-off pulling image %q", image)
@@ -300,13 +321,13 @@ func (p *Puller) enter(ctx context.Context) (leave func(), waited bool, err erro
 
 // failed reports a pull that failed, and makes the next one wait.
 func (t *task) failed(key string, err error) *Error {
-	image := t.req.Container.Image
+	image := t.image
 	t.event(v1.EventTypeWarning, eventFailed, fmt.Sprintf("Failed to pull image %q: %v", image, err))
 	t.p.backOff.Next(key, t.p.backOff.Clock.Now())
 	shown := pullError(image, err)
 	t.p.last.set(key, shown.Error())
 	t.p.opts.Log.Warn("image pull failed", logkey.Pod, t.req.Pod.Namespace+"/"+t.req.Pod.Name,
-		logkey.Container, t.req.Container.Name, "image", image, logkey.Err, err)
+		logkey.Container, t.container, "image", image, logkey.Err, err)
 	return shown
 }
 

@@ -442,3 +442,27 @@ func TestOptionsAreChecked(t *testing.T) {
 		}
 	}
 }
+
+// TestImageVolumes: events are about the pod, and the container that mounts the volume reports the error.
+func TestImageVolumes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, Options{})
+		p := podOf("web", app, "")
+		p.Annotations = map[string]string{"a": "b"}
+		ref, err := b.puller.EnsureVolume(t.Context(), p, &v1.ImageVolumeSource{Reference: app}, nil)
+		if err != nil || ref == "" {
+			t.Fatalf("%q, %v", ref, err)
+		}
+		b.said()
+		again, err := b.puller.EnsureVolume(t.Context(), p, &v1.ImageVolumeSource{Reference: app,
+			PullPolicy: v1.PullNever}, nil)
+		if err != nil || again != ref {
+			t.Errorf("%q, %v", again, err)
+		}
+		b.expectEvents(`Normal Pulled Container image "` + app + `" already present on machine and can be accessed by the pod`)
+		_, err = b.puller.EnsureVolume(t.Context(), p, &v1.ImageVolumeSource{Reference: "absent",
+			PullPolicy: v1.PullNever}, nil)
+		b.expectError(err, ReasonNeverPull, `Container image "absent" is not present with pull policy of Never`)
+		b.expectEvents(`Warning ErrImageNeverPull Container image "absent" is not present with pull policy of Never`)
+	})
+}

@@ -70,7 +70,7 @@ func (b *Builder) Container(ctx context.Context, p *v1.Pod, c *v1.Container,
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := b.volumeMounts(ctx, p, c, in.Volumes, e)
+	mounts, err := b.volumeMounts(ctx, p, c, &in, e)
 	if err != nil {
 		return nil, err
 	}

@@ -23,6 +23,8 @@ type ContainerInput struct {
 	TargetID string
 	// Volumes that are mounted, by their name in the pod.
 	Volumes map[string]volume.Mounted
+	// ImageVolumes are the images of image volumes, by the volume's name in the pod.
+	ImageVolumes map[string]*runtimeapi.ImageSpec
 }
 
 // container puts the config together from its parts. It is pure.

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
 	v1 "k8s.io/api/core/v1"
@@ -80,6 +81,10 @@ func TestConfigErrors(t *testing.T) {
 		}, `cannot find volume "token" to mount into container "main"`},
 		"subPath": {func(p *v1.Pod,
 			_ *ContainerInput) {
+			p.Spec.Containers[0].VolumeMounts[0].SubPath = "../x"
+		}, "unable to provision SubPath"},
+		"subPath in an image": {func(p *v1.Pod, in *ContainerInput) {
+			in.ImageVolumes = map[string]*runtimeapi.ImageSpec{"token": {Image: "i"}}
 			p.Spec.Containers[0].VolumeMounts[0].SubPath = "../x"
 		}, "unable to provision SubPath"},
 		"subPathExpr": {func(p *v1.Pod, _ *ContainerInput) {

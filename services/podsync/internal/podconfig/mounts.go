@@ -26,16 +26,26 @@ type SubPaths interface {
 }
 
 // volumeMounts are the container's mounts of the pod's volumes.
-func (b *Builder) volumeMounts(ctx context.Context, p *v1.Pod, c *v1.Container, volumes map[string]volume.Mounted,
+func (b *Builder) volumeMounts(ctx context.Context, p *v1.Pod, c *v1.Container, in *ContainerInput,
 	e *environment) ([]*runtimeapi.Mount, error) {
 	mounts := []*runtimeapi.Mount{}
 	for i := range c.VolumeMounts {
 		m := &c.VolumeMounts[i]
-		mounted, ok := volumes[m.Name]
+		mounted, ok := in.Volumes[m.Name]
 		if !ok {
 			return nil, fmt.Errorf("cannot find volume %q to mount into container %q", m.Name, c.Name)
 		}
-		source, err := b.source(ctx, p, c, i, mounted, e)
+		path, err := subPath(m, e)
+		if err != nil {
+			return nil, err
+		}
+		image := in.ImageVolumes[m.Name]
+		var source, pathInImage string
+		if image != nil {
+			pathInImage, err = path, volume.CheckSubPath(path)
+		} else {
+			source, err = b.source(ctx, p, c, i, mounted, path)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -53,6 +63,8 @@ func (b *Builder) volumeMounts(ctx context.Context, p *v1.Pod, c *v1.Container, 
 		}
 		mounts = append(mounts, &runtimeapi.Mount{
 			HostPath:          source,
+			Image:             image,
+			ImageSubPath:      pathInImage,
 			ContainerPath:     target,
 			Readonly:          m.ReadOnly || mounted.ReadOnly,
 			SelinuxRelabel:    mounted.SELinuxRelabel && b.Node.SELinux,
@@ -63,22 +75,22 @@ func (b *Builder) volumeMounts(ctx context.Context, p *v1.Pod, c *v1.Container, 
 	return mounts, nil
 }
 
+// subPath is the path in the volume that is mounted, empty for all of it.
+func subPath(m *v1.VolumeMount, e *environment) (string, error) {
+	if m.SubPathExpr == "" {
+		return m.SubPath, nil
+	}
+	return e.expandAll(m.SubPathExpr)
+}
+
 // source is what the container's mount of that index shows: the volume, or a path in it.
 func (b *Builder) source(ctx context.Context, p *v1.Pod, c *v1.Container, index int, mounted volume.Mounted,
-	e *environment) (string, error) {
-	m := &c.VolumeMounts[index]
-	path := m.SubPath
-	if m.SubPathExpr != "" {
-		var err error
-		if path, err = e.expandAll(m.SubPathExpr); err != nil {
-			return "", err
-		}
-	}
+	path string) (string, error) {
 	if path == "" {
 		return mounted.HostPath, nil
 	}
 	return b.SubPaths.SubPath(ctx, volume.SubPath{
-		Pod: p, Volume: m.Name, Container: c.Name, Index: index, Root: mounted.HostPath, Path: path,
+		Pod: p, Volume: c.VolumeMounts[index].Name, Container: c.Name, Index: index, Root: mounted.HostPath, Path: path,
 	})
 }
 

@@ -42,17 +42,26 @@ func TestMountsOfPaths(t *testing.T) {
 		{Name: "token", MountPath: "/expr", SubPathExpr: "$(A)/$$(A)"},
 		{Name: "token", MountPath: "/ro", ReadOnly: true, RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyEnabled)},
 		{Name: "token", MountPath: "/maybe", ReadOnly: true, RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyIfPossible)},
+		{Name: "image", MountPath: "/image"},
+		{Name: "image", MountPath: "/in-image", SubPathExpr: "$(A)/b"},
 	}
 	if err := b.Prepare(p); err != nil {
 		t.Fatal(err)
 	}
 	config, err := b.Container(t.Context(), p, c,
-		ContainerInput{Volumes: map[string]volume.Mounted{"token": {HostPath: dir}}})
+		ContainerInput{
+			Volumes:      map[string]volume.Mounted{"token": {HostPath: dir}, "image": {ReadOnly: true}},
+			ImageVolumes: map[string]*runtimeapi.ImageSpec{"image": {Image: "sha256:1"}},
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got []string
 	for _, m := range config.Mounts[:len(c.VolumeMounts)] {
+		if image := m.GetImage().GetImage(); image != "" {
+			got = append(got, fmt.Sprintf("%s %s %s %s %v", m.ContainerPath, m.HostPath, image, m.ImageSubPath, m.Readonly))
+			continue
+		}
 		got = append(got, fmt.Sprintf("%s %s %v", m.ContainerPath, m.HostPath, m.RecursiveReadOnly))
 	}
 	bound := "/bound/0b5c-1/token/main/"
@@ -60,6 +69,7 @@ func TestMountsOfPaths(t *testing.T) {
 		"/whole " + dir + " false", "/sub " + bound + "1" + dir + "/a/b false",
 		"/expr " + bound + "2" + dir + "/file/$(A) false",
 		"/ro " + dir + " true", "/maybe " + dir + " true",
+		"/image  sha256:1  true", "/in-image  sha256:1 file/b true",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

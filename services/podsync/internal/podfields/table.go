@@ -48,6 +48,7 @@ var rules = merge(
 		"spec.volumes.secret":           builtSecret,
 		"spec.volumes.downwardAPI":      builtDownward,
 		"spec.volumes.hostPath":         nil,
+		"spec.volumes.image":            nil,
 		"spec.volumes.emptyDir":         builtEmptyDir,
 		"spec.containers.volumeDevices": never,
 		"spec.containers.env.name":      nil,

@@ -46,17 +46,36 @@ func New(puller *image.Puller, runtime Runtime, secrets Secrets, events record.E
 	return &Images{puller: puller, runtime: runtime, secrets: secrets, events: events}
 }
 
-// Ensure implements worker.Images.
-func (i *Images) Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*worker.Image, error) {
+// pullSecrets returns those of the pod that can be read. Its error is that the pod has ended, or podsync has.
+func (i *Images) pullSecrets(ctx context.Context, p *v1.Pod) ([]v1.Secret, error) {
 	secrets, missing, err := i.secrets.PullSecrets(ctx, p)
-	if err != nil {
-		return nil, err // the pod has ended, or podsync has
-	}
-	if len(missing) > 0 {
+	if err == nil && len(missing) > 0 {
 		// The image may need none of them, or be here already, so this goes on.
 		i.events.Eventf(p, v1.EventTypeWarning, "FailedToRetrieveImagePullSecret",
 			"Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.",
 			strings.Join(missing, ", "))
+	}
+	return secrets, err
+}
+
+// EnsureVolume implements worker.Images.
+func (i *Images) EnsureVolume(ctx context.Context, p *v1.Pod, v *v1.ImageVolumeSource) (*runtimeapi.ImageSpec, error) {
+	secrets, err := i.pullSecrets(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	ref, err := i.puller.EnsureVolume(ctx, p, v, secrets)
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ImageSpec{Image: ref, UserSpecifiedImage: v.Reference, Annotations: p.Annotations}, nil
+}
+
+// Ensure implements worker.Images.
+func (i *Images) Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*worker.Image, error) {
+	secrets, err := i.pullSecrets(ctx, p)
+	if err != nil {
+		return nil, err
 	}
 	ref, err := i.puller.Ensure(ctx, p, c, nil, secrets)
 	if err != nil {

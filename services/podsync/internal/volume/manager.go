@@ -105,6 +105,7 @@ func New(opts Options) *Manager {
 	m.plugins = []Plugin{
 		&emptyDir{memory: m.memory, calls: m.calls},
 		m.nodes,
+		imageVolume{},
 		&files{m: m, name: "kubernetes.io~projected", inMemory: true, collect: m.projected,
 			handles: func(v *v1.Volume) bool { return v.Projected != nil }},
 		&files{m: m, name: "kubernetes.io~secret", inMemory: true, collect: m.secretVolume,

@@ -44,6 +44,8 @@ type Remover interface {
 // with. An *image.Error is what the container's status shows.
 type Images interface {
 	Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*Image, error)
+	// EnsureVolume makes the image of an image volume present, and returns what CRI mounts.
+	EnsureVolume(ctx context.Context, p *v1.Pod, v *v1.ImageVolumeSource) (*runtimeapi.ImageSpec, error)
 }
 
 // Image is a present image.

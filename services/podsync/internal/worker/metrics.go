@@ -1,11 +1,14 @@
 package worker
 
 import (
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"github.com/microlet/microlet/services/podsync/internal/decide"
+	"github.com/microlet/microlet/services/podsync/internal/runtime"
 )
 
 // Metrics are the workers' own.
@@ -16,6 +19,8 @@ type Metrics struct {
 
 	sandboxes, sandboxErrors    prometheus.Counter
 	containers, containerErrors *prometheus.CounterVec
+
+	imageVolumes, imageVolumesMounted, imageVolumeErrors prometheus.Counter
 }
 
 // NewMetrics registers the workers' metrics.
@@ -49,8 +54,18 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "kubelet_started_containers_errors_total",
 			Help: "Cumulative number of containers that could not be started, by the reason that their status tells.",
 		}, []string{"container_type", "code"}),
+		imageVolumes: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_image_volume_requested_total", Help: "Number of requested image volumes.",
+		}),
+		imageVolumesMounted: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_image_volume_mounted_succeed_total", Help: "Number of successful image volume mounts.",
+		}),
+		imageVolumeErrors: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_image_volume_mounted_errors_total", Help: "Number of failed image volume mounts.",
+		}),
 	}
-	r.MustRegister(m.Wakes, m.Refused, m.syncs, m.sandboxes, m.sandboxErrors, m.containers, m.containerErrors)
+	r.MustRegister(m.Wakes, m.Refused, m.syncs, m.sandboxes, m.sandboxErrors, m.containers, m.containerErrors,
+		m.imageVolumes, m.imageVolumesMounted, m.imageVolumeErrors)
 	return m
 }
 
@@ -63,6 +78,17 @@ func (m *Metrics) countSandbox(err error) {
 	if err != nil {
 		m.sandboxErrors.Inc()
 	}
+}
+
+// countImageVolumes counts the image volumes of a container that was created, or was not with this error. The runtime's
+// message begins with CRI's own word if a mount was the cause.
+func (m *Metrics) countImageVolumes(n int, err error) {
+	m.imageVolumes.Add(float64(n))
+	if err != nil && strings.HasPrefix(runtime.Message(err), crierrors.ErrImageVolumeMountFailed.Error()) {
+		m.imageVolumeErrors.Add(float64(n))
+		return
+	}
+	m.imageVolumesMounted.Add(float64(n))
 }
 
 // countStart counts a container that was to be started, and the reason if it was not.

@@ -23,6 +23,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
 	"github.com/microlet/microlet/services/podsync/internal/hook"
+	"github.com/microlet/microlet/services/podsync/internal/image"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
@@ -47,6 +48,8 @@ type node struct {
 	hung     map[types.UID]bool // pods whose volumes hang
 	reported atomic.Bool
 	ensured  atomic.Int32 // images asked for
+	// ensuredVolumes are the images of volumes asked for.
+	ensuredVolumes atomic.Int32
 
 	refreshed map[types.UID]int
 
@@ -187,6 +190,15 @@ func (n *node) Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*Image, 
 	return &Image{Ref: c.Image}, nil
 }
 
+// EnsureVolume counts, and fails for the reference "absent".
+func (n *node) EnsureVolume(_ context.Context, _ *v1.Pod, v *v1.ImageVolumeSource) (*runtimeapi.ImageSpec, error) {
+	n.ensuredVolumes.Add(1)
+	if v.Reference == "absent" {
+		return nil, &image.Error{Reason: image.ReasonPull, Message: "not found"}
+	}
+	return &runtimeapi.ImageSpec{Image: "id of " + v.Reference}, nil
+}
+
 func (n *node) Check(context.Context, *v1.Pod) error { return nil }
 
 func (n *node) Existing(p *v1.Pod) (map[string]volume.Mounted, bool) {
@@ -265,6 +277,13 @@ func (n *node) Sandbox(p *v1.Pod, attempt uint32, parent string) (*runtimeapi.Po
 	}, nil
 }
 
+func imageMounts(images map[string]*runtimeapi.ImageSpec) (mounts []*runtimeapi.Mount) {
+	for _, image := range images {
+		mounts = append(mounts, &runtimeapi.Mount{Image: image})
+	}
+	return mounts
+}
+
 func (n *node) Container(_ context.Context, p *v1.Pod, c *v1.Container,
 	in podconfig.ContainerInput) (*runtimeapi.ContainerConfig, error) {
 	if err := n.broken("Container", p.UID); err != nil {
@@ -274,7 +293,7 @@ func (n *node) Container(_ context.Context, p *v1.Pod, c *v1.Container,
 	labels["io.kubernetes.container.name"] = c.Name
 	return &runtimeapi.ContainerConfig{
 		Metadata: &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: uint32(in.RestartCount)},
-		Image:    &runtimeapi.ImageSpec{Image: in.ImageRef}, Labels: labels,
+		Image:    &runtimeapi.ImageSpec{Image: in.ImageRef}, Labels: labels, Mounts: imageMounts(in.ImageVolumes),
 		Annotations: map[string]string{
 			"io.kubernetes.container.hash":         fmt.Sprintf("%x", podconfig.ContainerHash(c)),
 			"io.kubernetes.container.restartCount": fmt.Sprint(in.RestartCount),

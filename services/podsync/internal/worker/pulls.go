@@ -6,24 +6,24 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 )
 
-// pull is one container's image that is made present. It outlives the sync that began it:
-// a sandbox or a volume that fails must not end a download, and the next sync must not
-// announce it again.
-type pull struct {
+// pull is one image that is made present. It outlives the sync that began it: a sandbox or a volume that fails must not
+// end a download, and the next sync must not announce it again.
+type pull[T any] struct {
 	image  string
 	cancel context.CancelFunc
 	done   chan struct{} // closed when result and err are set
-	result *Image
+	result T
 	err    error
 }
 
 // ended reports whether result and err are set.
-func (p *pull) ended() bool {
+func (p *pull[T]) ended() bool {
 	select {
 	case <-p.done:
 		return true
@@ -32,9 +32,37 @@ func (p *pull) ended() bool {
 	}
 }
 
-// pullAll begins to make the images of these containers present, each in its own time, and
+// wait returns the result.
+func (p *pull[T]) wait(ctx context.Context) (result T, err error) {
+	select {
+	case <-p.done:
+		return p.result, p.err
+	case <-ctx.Done():
+		return result, fmt.Errorf("wait for the image: %w", context.Cause(ctx))
+	}
+}
+
+// beginPull begins to make an image present; then, if it is not nil, is called when that has ended.
+func beginPull[T any](w *worker, image string, ensure func(context.Context) (T, error), then func()) *pull[T] {
+	ctx, cancel := context.WithCancel(w.life)
+	under := &pull[T]{image: image, cancel: cancel, done: make(chan struct{})}
+	w.goroutines.Go(func() {
+		defer cancel()
+		under.result, under.err = ensure(ctx)
+		close(under.done)
+		if then != nil {
+			then()
+		}
+	})
+	return under
+}
+
+// pullAll begins to make the images of these containers and of the pod's volumes present, each in its own time, and
 // ends the pulls that nobody waits for any more.
 func (w *worker) pullAll(p *v1.Pod, starts []decide.Start) {
+	if len(starts) > 0 {
+		w.pullVolumes(p)
+	}
 	wanted := make(map[string]bool, len(starts))
 	for i := range starts {
 		c := starts[i].Spec
@@ -55,35 +83,64 @@ func (w *worker) pullAll(p *v1.Pod, starts []decide.Start) {
 	}
 }
 
-// pull begins a pull; then, if it is not nil, is called when it has ended.
-func (w *worker) pull(p *v1.Pod, c *v1.Container, then func()) *pull {
-	ctx, cancel := context.WithCancel(w.life)
-	under := &pull{image: c.Image, cancel: cancel, done: make(chan struct{})}
-	began := time.Now()
-	w.notePull(c.Name, began)
-	w.goroutines.Go(func() {
-		defer cancel()
-		under.result, under.err = w.deps.Images.Ensure(ctx, p, c)
-		w.notePulled(c.Name, began)
-		close(under.done)
-		if then != nil {
-			then()
+// pullVolumes begins to make the images of the pod's volumes present: of all, as the kubelet does, whoever starts.
+func (w *worker) pullVolumes(p *v1.Pod) {
+	for i := range p.Spec.Volumes {
+		name, source := p.Spec.Volumes[i].Name, p.Spec.Volumes[i].Image
+		if under := w.volumePulls[name]; source == nil || under != nil && !under.ended() {
+			continue
 		}
-	})
-	return under
+		w.volumePulls[name] = beginPull(w, source.Reference, func(ctx context.Context) (*runtimeapi.ImageSpec, error) {
+			return w.deps.Images.EnsureVolume(ctx, p, source)
+		}, nil)
+	}
 }
 
-// pulled waits for a container's image. Its result is used once: the next start syncs at
-// the pull policy again.
-func (w *worker) pulled(ctx context.Context, name string) (*Image, error) {
-	under := w.pulls[name]
-	select {
-	case <-under.done:
-		delete(w.pulls, name)
-		return under.result, under.err
-	case <-ctx.Done():
-		return nil, fmt.Errorf("wait for the image: %w", context.Cause(ctx))
+// images are what a container starts with.
+type images struct {
+	*Image
+	// volumes are those of the image volumes that it mounts, by the volume's name.
+	volumes map[string]*runtimeapi.ImageSpec
+}
+
+// volumeImageError says why the image of an image volume is not present.
+type volumeImageError struct{ error }
+
+func (e volumeImageError) Unwrap() error { return e.error }
+
+// pull begins to make present what a container starts with: first the image volumes that it mounts, as with the
+// kubelet. then, if it is not nil, is called when that has ended.
+func (w *worker) pull(p *v1.Pod, c *v1.Container, then func()) *pull[images] {
+	began := time.Now()
+	w.notePull(c.Name, began)
+	volumes := map[string]*pull[*runtimeapi.ImageSpec]{}
+	for i := range c.VolumeMounts {
+		if name := c.VolumeMounts[i].Name; w.volumePulls[name] != nil {
+			volumes[name] = w.volumePulls[name]
+		}
 	}
+	return beginPull(w, c.Image, func(ctx context.Context) (present images, err error) {
+		defer w.notePulled(c.Name, began)
+		present.volumes = make(map[string]*runtimeapi.ImageSpec, len(volumes))
+		for name, under := range volumes {
+			if present.volumes[name], err = under.wait(ctx); err != nil {
+				return images{}, volumeImageError{err}
+			}
+		}
+		present.Image, err = w.deps.Images.Ensure(ctx, p, c)
+		return present, err
+	}, then)
+}
+
+// pulled waits for a container's images. The result is used once: the next start syncs at
+// the pull policy again.
+func (w *worker) pulled(ctx context.Context, name string) (images, error) {
+	under := w.pulls[name]
+	if _, err := under.wait(ctx); !under.ended() {
+		return images{}, err
+	}
+	delete(w.pulls, name)
+	return under.result, under.err
 }
 
 // abandonPulls ends all pulls of a pod that will start nothing more.
@@ -91,5 +148,9 @@ func (w *worker) abandonPulls() {
 	for name, under := range w.pulls {
 		under.cancel()
 		delete(w.pulls, name)
+	}
+	for name, under := range w.volumePulls {
+		under.cancel()
+		delete(w.volumePulls, name)
 	}
 }

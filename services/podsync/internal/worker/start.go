@@ -163,17 +163,9 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 	c := s.Spec
 	present, err := w.pulled(ctx, c.Name)
 	if err != nil {
-		var waiting *image.Error
-		if errors.As(err, &waiting) {
-			w.history.waits(c.Name, waiting.Reason, waiting.Message)
-			if waiting.Reason == image.ReasonPull {
-				// The next sync shows the puller's back-off, as with the kubelet.
-				return reportedSoon("image of container "+c.Name, err)
-			}
-		}
-		return reported("image of container "+c.Name, err)
+		return w.lacksImage(p, c.Name, err)
 	}
-	if err := w.admitImage(p, c, present); err != nil {
+	if err := w.admitImage(p, c, present.Image); err != nil {
 		return w.misconfigured(p, c.Name, "judge the image of container ", err)
 	}
 	target, err := targetID(p, s, at.state)
@@ -186,18 +178,21 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 	}
 	config, err := w.deps.Config.Container(ctx, p, c, podconfig.ContainerInput{
 		RestartCount: s.RestartCount, ImageRef: present.Ref, ImageUID: present.UID, ImageUser: present.User,
-		PodIPs: at.podIPs, Volumes: at.volumes, TargetID: target,
+		PodIPs: at.podIPs, Volumes: at.volumes, ImageVolumes: present.volumes, TargetID: target,
 	})
 	if err != nil {
 		return w.misconfigured(p, c.Name, "configure container ", err)
 	}
-	check := w.deps.ContainerAdmission.CheckCreated(p, c, present)
+	check := w.deps.ContainerAdmission.CheckCreated(p, c, present.Image)
 	w.backoff.Started(*s, time.Now())
 	var id string
 	err = w.create(ctx, func(ctx context.Context) (err error) {
 		id, err = w.deps.Runtime.StartContainer(ctx, at.sandboxID, config, at.sandbox, urgent(p), check)
 		return err
 	})
+	if ctx.Err() == nil {
+		w.metrics.countImageVolumes(len(present.volumes), err)
+	}
 	if err != nil {
 		if ctx.Err() != nil {
 			return err
@@ -212,6 +207,25 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 		w.deps.Log.Warn("container log not linked", logkey.Pod, podName(p), logkey.Container, c.Name, logkey.Err, err)
 	}
 	return w.postStart(ctx, p, c, id)
+}
+
+// lacksImage shows why a container waits for an image.
+func (w *worker) lacksImage(p *v1.Pod, container string, err error) error {
+	what := "image of container "
+	var waiting *image.Error
+	if errors.As(err, &waiting) {
+		// The puller has reported what is about a container's own image.
+		var ofVolume volumeImageError
+		if errors.As(err, &ofVolume) {
+			w.deps.containerEvent(p, container, v1.EventTypeWarning, reasonFailed, "Error: %s", waiting.Reason)
+		}
+		w.history.waits(container, waiting.Reason, waiting.Message)
+		if waiting.Reason == image.ReasonPull {
+			// The next sync shows the puller's back-off, as with the kubelet.
+			return reportedSoon(what+container, err)
+		}
+	}
+	return reported(what+container, err)
 }
 
 // admitImage says why a container may not run as what its image says.

@@ -232,6 +232,7 @@ func (w *worker) holdEphemeral(p *v1.Pod, a *decide.Actions) {
 			return false
 		}
 		if w.pulls[s.Name] == nil {
+			w.pullVolumes(p)
 			w.pulls[s.Name] = w.pull(p, s.Spec, w.wake)
 		}
 		return !w.pulls[s.Name].ended()

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/logkey"
@@ -72,7 +73,8 @@ type worker struct {
 	stops map[string]*stopping
 	// stoppedSandboxes are those, by id, whose network the runtime has taken down for this worker.
 	stoppedSandboxes map[string]bool
-	pulls            map[string]*pull
+	pulls            map[string]*pull[images]
+	volumePulls      map[string]*pull[*runtimeapi.ImageSpec]
 	creating         *creation
 	// ips are the pod's own, as they were read last.
 	ips []string
@@ -86,8 +88,9 @@ func newWorker(p *v1.Pod, source podsyncv1.PodSource, deps *Deps, metrics *Metri
 		woken: make(chan struct{}, 1), probed: make(chan struct{}, 1), stopped: make(chan struct{}),
 		stale: make(chan struct{}, 1), mounting: make(chan struct{}, 1),
 		standing: Standing{Phase: syncing.String(), Syncing: true},
-		stops:    map[string]*stopping{}, stoppedSandboxes: map[string]bool{}, pulls: map[string]*pull{},
-		history: newHistory(), backoff: decide.NewBackoff(deps.MaxBackoff),
+		stops:    map[string]*stopping{}, stoppedSandboxes: map[string]bool{}, pulls: map[string]*pull[images]{},
+		volumePulls: map[string]*pull[*runtimeapi.ImageSpec]{},
+		history:     newHistory(), backoff: decide.NewBackoff(deps.MaxBackoff),
 	}
 }
 
