@@ -59,8 +59,10 @@ type Manager struct {
 	o        Options
 	use      use
 	failures prometheus.Counter
-	current  atomic.Pointer[tls.Certificate]
-	warned   *x509.Certificate
+	// rotations is nil where the kubelet has no such metric.
+	rotations certificate.Histogram
+	current   atomic.Pointer[tls.Certificate]
+	warned    *x509.Certificate
 
 	mu     sync.Mutex
 	client kubernetes.Interface // with the client certificate; it reads a new one by itself
@@ -127,6 +129,7 @@ func (m *Manager) manage(ctx context.Context) error {
 		SignerName:              m.use.signer,
 		GetUsages:               m.use.usages,
 		CertificateStore:        store,
+		CertificateRotation:     m.rotations,
 		CertificateRenewFailure: m.failures,
 	})
 	if err != nil {

@@ -16,6 +16,9 @@ import (
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 )
 
+// gateDNSOnly lets a node without an IP address request a certificate for its names alone.
+const gateDNSOnly = "AllowDNSOnlyNodeCSR"
+
 // NewServing returns the manager of the HTTPS port's certificate, nil without serverTLSBootstrap. The certificate is
 // for what addresses returns; when that changes, a new one is requested. Somebody must approve the requests: the
 // controller manager does not.
@@ -34,14 +37,21 @@ func NewServing(o Options, addresses func() []corev1.NodeAddress) *Manager {
 		Name: "kubelet_certificate_manager_server_ttl_seconds",
 		Help: "Seconds until the serving certificate expires, negative if it has; +Inf if there is none.",
 	}, m.ttl)
-	o.Metrics.MustRegister(m.failures, ttl)
+	rotations := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "kubelet_certificate_manager_server_rotation_seconds",
+		Help: "Histogram of the number of seconds the previous certificate lived before being rotated.",
+		// A minute, 1 and 4 hours, a day, a week, 1, 3 and 6 months, 1 and 4 years; the last one is as upstream has it.
+		Buckets: []float64{60, 3600, 14400, 86400, 604800, 2592000, 7776000, 15552000, 31104000, 124416000},
+	})
+	m.rotations = rotations
+	o.Metrics.MustRegister(m.failures, ttl, rotations)
 	m.use = use{
 		name: "serving", pairName: kubeletconfig.ServingPairName,
 		cert: k.Kubelet.TLSCertFile, key: k.Kubelet.TLSPrivateKeyFile,
 		signer: certificatesv1.KubeletServingSignerName, usages: certificate.DefaultKubeletServingGetUsages,
 		template: func() *x509.CertificateRequest {
 			names, ips := subjectAlternatives(addresses())
-			if len(ips) == 0 {
+			if len(ips) == 0 && (len(names) == 0 || !k.FeatureEnabled(gateDNSOnly)) {
 				return nil
 			}
 			return &x509.CertificateRequest{Subject: subject(o.NodeName), DNSNames: names, IPAddresses: ips}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -88,6 +89,45 @@ func TestServing(t *testing.T) {
 		left := n.metric(t, "kubelet_certificate_manager_server_ttl_seconds")
 		return left > 3500 && left <= 3600
 	})
+}
+
+// TestServingIsRenewed: each renewal is counted with the age of the certificate before it.
+func TestServingIsRenewed(t *testing.T) {
+	t.Parallel()
+	server := newAPIServer(t)
+	server.set(15*time.Second, false) // it is renewed at least 1.5 s before its end
+	n := newServingNode(t, server)
+	n.addresses.Store(&[]corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}})
+	n.await(t, "a certificate", func() bool { return n.serving() != nil })
+	first := n.serving()
+	n.await(t, "a renewal", func() bool { return !n.serving().Equal(first) })
+	n.await(t, "its figure", func() bool {
+		families, err := n.metrics.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(families, func(f *dto.MetricFamily) bool {
+			return f.GetName() == "kubelet_certificate_manager_server_rotation_seconds" &&
+				f.Metric[0].GetHistogram().GetSampleCount() > 0
+		})
+	})
+}
+
+// TestNamesAlone are requested if the feature gate says so.
+func TestNamesAlone(t *testing.T) {
+	t.Parallel()
+	for _, enabled := range []bool{false, true} {
+		n := newNode(t, newAPIServer(t))
+		k := n.o.Kubelet
+		k.Kubelet.ServerTLSBootstrap, k.Kubelet.EnableServer = true, new(true)
+		k.Kubelet.FeatureGates = map[string]bool{gateDNSOnly: enabled}
+		m := NewServing(n.o, func() []corev1.NodeAddress {
+			return []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "n1"}}
+		})
+		if got := m.use.template(); (got != nil) != enabled || got != nil && fmt.Sprint(got.DNSNames) != "[n1]" {
+			t.Errorf("%s=%v: the template is %v", gateDNSOnly, enabled, got)
+		}
+	}
 }
 
 // TestTheConfiguredServingCertificate serves until one for all addresses is there, as with the kubelet.
