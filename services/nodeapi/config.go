@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"strconv"
 
@@ -107,28 +106,30 @@ const (
 // files is the configuration with the certificates' files that this process reads.
 func (c *Config) files() *kubeletv1beta1.KubeletConfiguration {
 	k := c.Kubelet.Kubelet
-	if k.ServerTLSBootstrap {
-		if _, err := os.Stat(c.Kubelet.ServingPair()); err == nil || c.Credentials != "" || k.TLSCertFile == "" {
-			k.TLSCertFile, k.TLSPrivateKeyFile = c.Kubelet.ServingPair(), c.Kubelet.ServingPair()
-		}
-	}
 	if c.Credentials == "" {
 		return &k
 	}
-	names := map[*string]string{
+	if k.ServerTLSBootstrap {
+		k.TLSCertFile, k.TLSPrivateKeyFile = "", "" // they are in the pair until there is another
+	}
+	for path, name := range map[*string]string{
 		&k.TLSCertFile:                      ServingCertificate,
 		&k.TLSPrivateKeyFile:                ServingKey,
 		&k.Authentication.X509.ClientCAFile: ClientCA,
-	}
-	if k.ServerTLSBootstrap {
-		names[&k.TLSCertFile], names[&k.TLSPrivateKeyFile] = ServingPair, ServingPair
-	}
-	for path, name := range names {
+	} {
 		if *path != "" {
 			*path = filepath.Join(c.Credentials, name)
 		}
 	}
 	return &k
+}
+
+// requestedPair is the file of the serving certificate that the node requests.
+func (c *Config) requestedPair() string {
+	if c.Credentials == "" {
+		return c.Kubelet.ServingPair()
+	}
+	return filepath.Join(c.Credentials, ServingPair)
 }
 
 // address joins a host and a port of the configuration.

@@ -47,7 +47,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer measured.Close()
 
 	kubelet := &cfg.Kubelet.Kubelet
-	certificates, err := httpport.NewCertificates(cfg.files(), s.Log)
+	certificates, err := httpport.NewCertificates(cfg.files(), cfg.requestedPair(), s.Log)
 	if err != nil {
 		return err
 	}

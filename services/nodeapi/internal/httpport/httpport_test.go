@@ -3,11 +3,18 @@ package httpport
 import (
 	"bufio"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -220,8 +227,20 @@ func TestCertificateIsReadAgain(t *testing.T) {
 		TLSPrivateKeyFile: filepath.Join(dir, "s.key"),
 		TLSMinVersion:     "VersionTLS13",
 	}
-	open := listen(t, k)
-	writePair(t, k, "first") // there was no certificate yet: it is tried again
+	certificates, err := NewCertificates(k, "", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := make(chan net.Addr, 1)
+	s := server(hello, Limits{Connections: 9, PerAddress: 9})
+	s.Address, s.TLS, s.Listening = "127.0.0.1:0", certificates.TLS, func(a net.Addr) { open <- a }
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { _ = certificates.Run(ctx) })
+	wg.Go(func() { _ = s.Run(ctx) }) // there is no certificate yet: it is tried again
+	writePair(t, k, "first")
 	address := (<-open).String()
 	if name, _, err := served(t, address, 0); err != nil || !strings.HasPrefix(name, "first@") {
 		t.Fatalf("the certificate is of %q: %v", name, err)
@@ -242,68 +261,140 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	}
 }
 
-// listen serves with the files of the configuration until the test ends, and says where once it does.
-func listen(t *testing.T, k *kubeletv1beta1.KubeletConfiguration) <-chan net.Addr {
-	t.Helper()
-	certificates, err := NewCertificates(k, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	open := make(chan net.Addr, 1)
-	s := server(hello, Limits{Connections: 9, PerAddress: 9})
-	s.Address, s.TLS, s.Listening = "127.0.0.1:0", certificates.TLS, func(a net.Addr) { open <- a }
-	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	t.Cleanup(func() { cancel(); wg.Wait() })
-	wg.Go(func() { _ = certificates.Run(ctx) })
-	wg.Go(func() { _ = s.Run(ctx) })
-	return open
-}
-
-// TestARequestedCertificate is not there at first: handshakes fail until it is. Its successor cuts no connection.
-func TestARequestedCertificate(t *testing.T) {
-	pair := filepath.Join(t.TempDir(), "serving.pem")
-	k := &kubeletv1beta1.KubeletConfiguration{ServerTLSBootstrap: true, TLSCertFile: pair, TLSPrivateKeyFile: pair}
-	address := (<-listen(t, k)).String()
-	for range 3 {
-		if name, _, err := served(t, address, 0); err == nil {
-			t.Fatalf("served with a certificate of %q", name)
-		}
-	}
-	requested := func(name string) {
-		certificate, key := testpki.New(t, name).Issue(testpki.Server(name))
-		testpki.Replace(t, map[string][]byte{pair: append(certificate, key...)})
-	}
-	requested("first")
-	if name, _, err := served(t, address, 0); err != nil || name != "first" {
-		t.Fatalf("the certificate is of %q: %v", name, err)
-	}
-	long, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer long.Close()
-	requested("second")
-	proctest.Await(t, 2*time.Minute, "the second certificate is served", func() bool {
-		name, _, err := served(t, address, 0)
-		return err == nil && name == "second"
-	})
-	if _, err := long.Write([]byte("GET / HTTP/1.1\r\nHost: n\r\n\r\n")); err != nil {
-		t.Fatal(err)
-	}
-	if answer, err := bufio.NewReader(long).ReadString('\n'); err != nil || answer != "HTTP/1.1 200 OK\r\n" {
-		t.Errorf("a connection from before says %q, %v", answer, err)
-	}
-}
-
 func TestClientCAMustBeReadable(t *testing.T) {
 	k := &kubeletv1beta1.KubeletConfiguration{}
-	if c, err := NewCertificates(k, slog.New(slog.DiscardHandler)); err != nil || c.ClientCA() != nil {
+	if c, err := NewCertificates(k, "", slog.New(slog.DiscardHandler)); err != nil || c.ClientCA() != nil {
 		t.Errorf("without a CA: %v, %v", c.ClientCA(), err)
 	}
 	k.Authentication.X509.ClientCAFile = filepath.Join(t.TempDir(), "nosuch")
-	if _, err := NewCertificates(k, slog.New(slog.DiscardHandler)); err == nil ||
+	if _, err := NewCertificates(k, "", slog.New(slog.DiscardHandler)); err == nil ||
 		!strings.Contains(err.Error(), "authentication.x509.clientCAFile") {
 		t.Errorf("a CA that cannot be read: %v", err)
 	}
+}
+
+// TestARequestedCertificate: the port is open before there is one. A renewal cuts no connection, and neither a file
+// that is broken nor one that is gone takes what works away.
+func TestARequestedCertificate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pair := filepath.Join(t.TempDir(), "serving.pem")
+		k := &kubeletv1beta1.KubeletConfiguration{ServerTLSBootstrap: true, TLSMinVersion: "VersionTLS12"}
+		certificates, err := NewCertificates(k, pair, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, err := certificates.TLS()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		wg.Go(func() { _ = certificates.Run(ctx) })
+		name := func() string {
+			c, err := handshake(t, config)
+			if err != nil {
+				return err.Error()
+			}
+			return c.ConnectionState().PeerCertificates[0].Subject.CommonName
+		}
+		if got := name(); !strings.Contains(got, "internal error") {
+			t.Fatalf("without a certificate: %s", got)
+		}
+		writeRequested(t, pair, "first", time.Hour)
+		time.Sleep(pairPeriod)
+		open, err := handshake(t, config)
+		if got := name(); err != nil || got != "first" {
+			t.Fatalf("the certificate is of %s, %v", got, err)
+		}
+		writeRequested(t, pair, "second", 2*time.Hour)
+		time.Sleep(pairPeriod)
+		if got := name(); got != "second" {
+			t.Errorf("after the renewal the certificate is of %s", got)
+		}
+		if _, err := open.Write([]byte("x")); err != nil {
+			t.Errorf("the renewal cut a connection: %v", err)
+		}
+		for how, spoil := range map[string]func() error{
+			"broken": func() error { return os.WriteFile(pair, []byte("broken"), 0o600) },
+			"gone":   func() error { return os.Remove(pair) },
+		} {
+			if err := spoil(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(pairPeriod)
+			if got := name(); got != "second" {
+				t.Errorf("%s: the certificate is of %s", how, got)
+			}
+		}
+		time.Sleep(2 * time.Hour)
+		if got := name(); !strings.Contains(got, "internal error") {
+			t.Errorf("with one that has ended: %s", got)
+		}
+	})
+}
+
+// TestTheConfiguredPairIsServed until the one that is requested is there.
+func TestTheConfiguredPairIsServed(t *testing.T) {
+	dir := t.TempDir()
+	k := &kubeletv1beta1.KubeletConfiguration{
+		ServerTLSBootstrap: true,
+		TLSCertFile:        filepath.Join(dir, "s.crt"), TLSPrivateKeyFile: filepath.Join(dir, "s.key"),
+	}
+	writePair(t, k, "configured")
+	p := &requestedPair{
+		file: filepath.Join(dir, "serving.pem"), certFile: k.TLSCertFile, keyFile: k.TLSPrivateKeyFile,
+		log: slog.New(slog.DiscardHandler),
+	}
+	for _, want := range []string{"configured@", "requested"} {
+		p.checked = time.Time{}
+		c, err := p.get(nil)
+		if err != nil || !strings.HasPrefix(c.Leaf.Subject.CommonName, want) {
+			t.Errorf("the certificate is %v, %v, want that of %s", c, err, want)
+		}
+		writeRequested(t, p.file, "requested", time.Hour)
+	}
+}
+
+// handshake connects a client to a server with the configuration; both last until the test ends.
+func handshake(t *testing.T, config *tls.Config) (*tls.Conn, error) {
+	t.Helper()
+	mine, others := net.Pipe()
+	server := tls.Server(from{others, "192.0.2.1:1"}, config)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if server.Handshake() == nil {
+			_, _ = io.Copy(io.Discard, server) // until the client is closed
+		}
+		_ = server.Close() // the client is told by the end
+	}()
+	client := tls.Client(mine, &tls.Config{InsecureSkipVerify: true})
+	t.Cleanup(func() { _ = mine.Close(); <-ended })
+	return client, client.Handshake()
+}
+
+// writeRequested makes a self-signed certificate for a name, as client-go stores one.
+func writeRequested(t *testing.T, file, name string, life time.Duration) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now(), NotAfter: time.Now().Add(life),
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	testpki.Replace(t, map[string][]byte{file: append(
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}),
+		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})...)})
 }

@@ -3,7 +3,6 @@ package httpport
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -18,22 +17,29 @@ import (
 
 // Certificates are the files of the HTTPS port, read again whenever they change.
 type Certificates struct {
-	settings *kubeletv1beta1.KubeletConfiguration
-	clientCA *dynamiccertificates.DynamicFileCAContent // nil: no client certificates
-	log      *slog.Logger
+	settings  *kubeletv1beta1.KubeletConfiguration
+	clientCA  *dynamiccertificates.DynamicFileCAContent // nil: no client certificates
+	requested *requestedPair                            // nil: the configured files are there from the start
+	log       *slog.Logger
 
 	mu      sync.Mutex
 	config  *tls.Config
-	lacking bool          // a handshake failed for want of a certificate
-	started chan struct{} // closed when the serving certificate has been read
+	started chan struct{} // closed when the first configuration is there
 	serving *dynamiccertificates.DynamicCertKeyPairContent
 	reload  *dynamiccertificates.DynamicServingCertificateController
 }
 
 // NewCertificates reads the CA of client certificates, if there is one, which must be right from the
 // start: without it callers would be refused whom the operator meant to let in.
-func NewCertificates(k *kubeletv1beta1.KubeletConfiguration, log *slog.Logger) (*Certificates, error) {
+//
+// With serverTLSBootstrap, requested is the file of the certificate and its key. The port opens without it, as the
+// kubelet's does, and refuses handshakes until it is there.
+func NewCertificates(k *kubeletv1beta1.KubeletConfiguration, requested string,
+	log *slog.Logger) (*Certificates, error) {
 	c := &Certificates{settings: k, log: log, started: make(chan struct{})}
+	if k.ServerTLSBootstrap {
+		c.requested = &requestedPair{file: requested, certFile: k.TLSCertFile, keyFile: k.TLSPrivateKeyFile, log: log}
+	}
 	if file := k.Authentication.X509.ClientCAFile; file != "" {
 		ca, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", file)
 		if err != nil {
@@ -52,51 +58,49 @@ func (c *Certificates) ClientCA() dynamiccertificates.CAContentProvider {
 	return c.clientCA
 }
 
-// TLS returns the configuration of the port. The first call reads the serving certificate, and fails while there is
-// none. One that the node requests (serverTLSBootstrap) may come later: until then handshakes fail, as the kubelet's.
+// TLS returns the configuration of the port. The first call reads the configured serving certificate, and fails
+// while there is none.
 func (c *Certificates) TLS() (*tls.Config, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.config != nil {
 		return c.config, nil
 	}
-	config, err := c.settingsOnly()
+	config, err := c.base()
 	if err != nil {
 		return nil, err
 	}
-	if err := c.load(config); err != nil && !c.settings.ServerTLSBootstrap {
-		return nil, err
+	var serving dynamiccertificates.CertKeyContentProvider
+	if c.requested != nil {
+		config.GetCertificate = c.requested.get
+	} else {
+		files := [2]string{c.settings.TLSCertFile, c.settings.TLSPrivateKeyFile}
+		if c.serving, err = dynamiccertificates.NewDynamicServingContentFromFiles("serving", files[0], files[1]); err != nil {
+			return nil, fmt.Errorf("serving certificate: %w", err)
+		}
+		serving = c.serving
 	}
-	config.GetConfigForClient = c.forClient
-	c.config = config
+	controller := dynamiccertificates.NewDynamicServingCertificateController(config, c.ClientCA(), serving, nil, nil)
+	if err := controller.RunOnce(); err != nil {
+		return nil, fmt.Errorf("serving certificate: %w", err)
+	}
+	if c.clientCA != nil {
+		c.clientCA.AddListener(controller)
+	}
+	if c.serving != nil {
+		c.serving.AddListener(controller)
+	}
+	config.GetConfigForClient = controller.GetConfigForClient
+	c.config, c.reload = config, controller
+	close(c.started)
 	return config, nil
 }
 
-// errNoCertificate is what the kubelet says too.
-var errNoCertificate = errors.New("no serving certificate available for the kubelet: is its request approved?")
-
-// forClient returns the configuration with the serving certificate that is the current one.
-func (c *Certificates) forClient(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-	c.mu.Lock()
-	if c.reload == nil {
-		if err := c.load(c.config); err != nil {
-			if !c.lacking {
-				c.log.Warn("no serving certificate yet; callers are refused", logkey.Path, c.settings.TLSCertFile, logkey.Err, err)
-			}
-			c.lacking = true
-			c.mu.Unlock()
-			return nil, errNoCertificate
-		}
-	}
-	reload := c.reload
-	c.mu.Unlock()
-	return reload.GetConfigForClient(hello)
-}
-
-// settingsOnly is the configuration without a certificate.
-func (c *Certificates) settingsOnly() (config *tls.Config, err error) {
+// base is the part of the configuration that stays.
+func (c *Certificates) base() (*tls.Config, error) {
 	k := c.settings
-	config = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+	var err error
 	if config.MinVersion, err = cliflag.TLSVersion(k.TLSMinVersion); err != nil {
 		return nil, fmt.Errorf("tlsMinVersion: %w", err)
 	}
@@ -120,28 +124,6 @@ func (c *Certificates) settingsOnly() (config *tls.Config, err error) {
 	return config, nil
 }
 
-// load reads the serving certificate for the first time.
-func (c *Certificates) load(config *tls.Config) error {
-	k := c.settings
-	serving, err := dynamiccertificates.NewDynamicServingContentFromFiles("serving", k.TLSCertFile, k.TLSPrivateKeyFile)
-	if err != nil {
-		return fmt.Errorf("serving certificate: %w", err)
-	}
-	base := config.Clone()
-	base.GetConfigForClient = nil // or the controller would ask itself
-	controller := dynamiccertificates.NewDynamicServingCertificateController(base, c.ClientCA(), serving, nil, nil)
-	if err := controller.RunOnce(); err != nil {
-		return fmt.Errorf("serving certificate: %w", err)
-	}
-	if c.clientCA != nil {
-		c.clientCA.AddListener(controller)
-	}
-	serving.AddListener(controller)
-	c.serving, c.reload = serving, controller
-	close(c.started)
-	return nil
-}
-
 // Run reads the files again as they change, until the context ends.
 func (c *Certificates) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
@@ -151,7 +133,9 @@ func (c *Certificates) Run(ctx context.Context) error {
 	}
 	select {
 	case <-c.started:
-		wg.Go(func() { c.serving.Run(ctx, 1) })
+		if c.serving != nil {
+			wg.Go(func() { c.serving.Run(ctx, 1) })
+		}
 		wg.Go(func() { c.reload.Run(1, ctx.Done()) })
 	case <-ctx.Done():
 	}
