@@ -96,8 +96,25 @@ func (c *Config) newServing(k *kubeletconfig.Config, id role.Identity) (*serving
 	if k.Kubelet.ServerTLSBootstrap {
 		s.requested = k.ServingPair()
 	}
+	if err := s.forget(); err != nil {
+		return nil, err
+	}
 	_, err := s.sync()
 	return s, err
+}
+
+// forget removes the copy of a requested certificate that is not there any more: it may be that of another name or
+// cluster.
+func (s *serving) forget() error {
+	if s.requested != "" {
+		if _, err := os.Stat(s.requested); !errors.Is(err, fs.ErrNotExist) {
+			return nil // what is wrong with it is told when it is copied
+		}
+	}
+	if err := os.Remove(filepath.Join(s.dir, nodeapi.ServingPair)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the copy of the serving certificate: %w", err)
+	}
+	return nil
 }
 
 // selfSign makes a certificate that says who the node is and that nobody vouches for, as the kubelet

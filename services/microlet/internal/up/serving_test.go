@@ -109,6 +109,21 @@ func TestTheRequestedCertificate(t *testing.T) {
 				}
 			}
 			expect("REQUESTED")
+			if err := os.Remove(filepath.Join(certs, "kubelet-server-current.pem")); err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range copies {
+				if _, err := c.sync(); err != nil {
+					t.Error(err)
+				}
+			}
+			if before == "" {
+				expect("REQUESTED") // while the node runs
+			}
+			if _, err := cfg.writeResolved(); err != nil {
+				t.Fatal(err)
+			}
+			expect(before)
 			for _, absent := range []string{"serving.crt", "serving.key"} {
 				if _, err := os.Stat(filepath.Join(filepath.Dir(pair), absent)); err == nil {
 					t.Errorf("%s is there too", absent)
