@@ -305,6 +305,79 @@ func (x *Process) GetArguments() []string {
 	return nil
 }
 
+// Certificate is one that the node works with.
+type Certificate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "client", by which the API server knows the node, or "serving", that of the HTTPS port.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The file that it was read from.
+	Path string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	// Its end; unset if that is unknown.
+	NotAfter *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
+	// Why its end is unknown.
+	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Certificate) Reset() {
+	*x = Certificate{}
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Certificate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Certificate) ProtoMessage() {}
+
+func (x *Certificate) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Certificate.ProtoReflect.Descriptor instead.
+func (*Certificate) Descriptor() ([]byte, []int) {
+	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Certificate) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Certificate) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Certificate) GetNotAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NotAfter
+	}
+	return nil
+}
+
+func (x *Certificate) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 type GetStatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -313,7 +386,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[2]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -325,7 +398,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[2]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -338,24 +411,26 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{2}
+	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{3}
 }
 
 // GetStatusResponse has the supervised processes in start order.
 type GetStatusResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
-	Placement     string                 `protobuf:"bytes,2,opt,name=placement,proto3" json:"placement,omitempty"`
-	Pid           int32                  `protobuf:"varint,3,opt,name=pid,proto3" json:"pid,omitempty"`
-	Started       *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=started,proto3" json:"started,omitempty"`
-	Processes     []*Process             `protobuf:"bytes,5,rep,name=processes,proto3" json:"processes,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Version   string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	Placement string                 `protobuf:"bytes,2,opt,name=placement,proto3" json:"placement,omitempty"`
+	Pid       int32                  `protobuf:"varint,3,opt,name=pid,proto3" json:"pid,omitempty"`
+	Started   *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=started,proto3" json:"started,omitempty"`
+	Processes []*Process             `protobuf:"bytes,5,rep,name=processes,proto3" json:"processes,omitempty"`
+	// None if the agent is of a version that does not tell.
+	Certificates  []*Certificate `protobuf:"bytes,6,rep,name=certificates,proto3" json:"certificates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[3]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -367,7 +442,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[3]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -380,7 +455,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{3}
+	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *GetStatusResponse) GetVersion() string {
@@ -418,6 +493,13 @@ func (x *GetStatusResponse) GetProcesses() []*Process {
 	return nil
 }
 
+func (x *GetStatusResponse) GetCertificates() []*Certificate {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
 // RestartProcessRequest requests that one process stops as at the end of the agent and starts again.
 type RestartProcessRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -429,7 +511,7 @@ type RestartProcessRequest struct {
 
 func (x *RestartProcessRequest) Reset() {
 	*x = RestartProcessRequest{}
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[4]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -441,7 +523,7 @@ func (x *RestartProcessRequest) String() string {
 func (*RestartProcessRequest) ProtoMessage() {}
 
 func (x *RestartProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[4]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -454,7 +536,7 @@ func (x *RestartProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartProcessRequest.ProtoReflect.Descriptor instead.
 func (*RestartProcessRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{4}
+	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RestartProcessRequest) GetProcess() string {
@@ -473,7 +555,7 @@ type RestartProcessResponse struct {
 
 func (x *RestartProcessResponse) Reset() {
 	*x = RestartProcessResponse{}
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[5]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -485,7 +567,7 @@ func (x *RestartProcessResponse) String() string {
 func (*RestartProcessResponse) ProtoMessage() {}
 
 func (x *RestartProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[5]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -498,7 +580,7 @@ func (x *RestartProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartProcessResponse.ProtoReflect.Descriptor instead.
 func (*RestartProcessResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{5}
+	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{6}
 }
 
 // ReadLogsRequest requests the newest lines of the node's log, which the supervisor keeps in memory.
@@ -518,7 +600,7 @@ type ReadLogsRequest struct {
 
 func (x *ReadLogsRequest) Reset() {
 	*x = ReadLogsRequest{}
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[6]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -530,7 +612,7 @@ func (x *ReadLogsRequest) String() string {
 func (*ReadLogsRequest) ProtoMessage() {}
 
 func (x *ReadLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[6]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -543,7 +625,7 @@ func (x *ReadLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLogsRequest.ProtoReflect.Descriptor instead.
 func (*ReadLogsRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{6}
+	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ReadLogsRequest) GetProcess() string {
@@ -587,7 +669,7 @@ type ReadLogsResponse struct {
 
 func (x *ReadLogsResponse) Reset() {
 	*x = ReadLogsResponse{}
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[7]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -599,7 +681,7 @@ func (x *ReadLogsResponse) String() string {
 func (*ReadLogsResponse) ProtoMessage() {}
 
 func (x *ReadLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[7]
+	mi := &file_microlet_supervisor_v1_supervisor_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -612,7 +694,7 @@ func (x *ReadLogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLogsResponse.ProtoReflect.Descriptor instead.
 func (*ReadLogsResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{7}
+	return file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ReadLogsResponse) GetLines() [][]byte {
@@ -652,14 +734,20 @@ const file_microlet_supervisor_v1_supervisor_proto_rawDesc = "" +
 	" \x01(\x03R\x14watchdogMilliseconds\x12:\n" +
 	"\x05stuck\x18\v \x03(\v2$.microlet.supervisor.v1.StuckProcessR\x05stuck\x12\x18\n" +
 	"\aversion\x18\f \x01(\tR\aversion\x12\x1c\n" +
-	"\targuments\x18\r \x03(\tR\targuments\"\x12\n" +
-	"\x10GetStatusRequest\"\xd2\x01\n" +
+	"\targuments\x18\r \x03(\tR\targuments\"\x84\x01\n" +
+	"\vCertificate\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x127\n" +
+	"\tnot_after\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\"\x12\n" +
+	"\x10GetStatusRequest\"\x9b\x02\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1c\n" +
 	"\tplacement\x18\x02 \x01(\tR\tplacement\x12\x10\n" +
 	"\x03pid\x18\x03 \x01(\x05R\x03pid\x124\n" +
 	"\astarted\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12=\n" +
-	"\tprocesses\x18\x05 \x03(\v2\x1f.microlet.supervisor.v1.ProcessR\tprocesses\"1\n" +
+	"\tprocesses\x18\x05 \x03(\v2\x1f.microlet.supervisor.v1.ProcessR\tprocesses\x12G\n" +
+	"\fcertificates\x18\x06 \x03(\v2#.microlet.supervisor.v1.CertificateR\fcertificates\"1\n" +
 	"\x15RestartProcessRequest\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\"\x18\n" +
 	"\x16RestartProcessResponse\"k\n" +
@@ -699,37 +787,40 @@ func file_microlet_supervisor_v1_supervisor_proto_rawDescGZIP() []byte {
 }
 
 var file_microlet_supervisor_v1_supervisor_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_microlet_supervisor_v1_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_microlet_supervisor_v1_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_microlet_supervisor_v1_supervisor_proto_goTypes = []any{
 	(State)(0),                     // 0: microlet.supervisor.v1.State
 	(*StuckProcess)(nil),           // 1: microlet.supervisor.v1.StuckProcess
 	(*Process)(nil),                // 2: microlet.supervisor.v1.Process
-	(*GetStatusRequest)(nil),       // 3: microlet.supervisor.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),      // 4: microlet.supervisor.v1.GetStatusResponse
-	(*RestartProcessRequest)(nil),  // 5: microlet.supervisor.v1.RestartProcessRequest
-	(*RestartProcessResponse)(nil), // 6: microlet.supervisor.v1.RestartProcessResponse
-	(*ReadLogsRequest)(nil),        // 7: microlet.supervisor.v1.ReadLogsRequest
-	(*ReadLogsResponse)(nil),       // 8: microlet.supervisor.v1.ReadLogsResponse
-	(*timestamppb.Timestamp)(nil),  // 9: google.protobuf.Timestamp
+	(*Certificate)(nil),            // 3: microlet.supervisor.v1.Certificate
+	(*GetStatusRequest)(nil),       // 4: microlet.supervisor.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),      // 5: microlet.supervisor.v1.GetStatusResponse
+	(*RestartProcessRequest)(nil),  // 6: microlet.supervisor.v1.RestartProcessRequest
+	(*RestartProcessResponse)(nil), // 7: microlet.supervisor.v1.RestartProcessResponse
+	(*ReadLogsRequest)(nil),        // 8: microlet.supervisor.v1.ReadLogsRequest
+	(*ReadLogsResponse)(nil),       // 9: microlet.supervisor.v1.ReadLogsResponse
+	(*timestamppb.Timestamp)(nil),  // 10: google.protobuf.Timestamp
 }
 var file_microlet_supervisor_v1_supervisor_proto_depIdxs = []int32{
-	9, // 0: microlet.supervisor.v1.StuckProcess.since:type_name -> google.protobuf.Timestamp
-	0, // 1: microlet.supervisor.v1.Process.state:type_name -> microlet.supervisor.v1.State
-	9, // 2: microlet.supervisor.v1.Process.started:type_name -> google.protobuf.Timestamp
-	1, // 3: microlet.supervisor.v1.Process.stuck:type_name -> microlet.supervisor.v1.StuckProcess
-	9, // 4: microlet.supervisor.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
-	2, // 5: microlet.supervisor.v1.GetStatusResponse.processes:type_name -> microlet.supervisor.v1.Process
-	3, // 6: microlet.supervisor.v1.SupervisorService.GetStatus:input_type -> microlet.supervisor.v1.GetStatusRequest
-	5, // 7: microlet.supervisor.v1.SupervisorService.RestartProcess:input_type -> microlet.supervisor.v1.RestartProcessRequest
-	7, // 8: microlet.supervisor.v1.SupervisorService.ReadLogs:input_type -> microlet.supervisor.v1.ReadLogsRequest
-	4, // 9: microlet.supervisor.v1.SupervisorService.GetStatus:output_type -> microlet.supervisor.v1.GetStatusResponse
-	6, // 10: microlet.supervisor.v1.SupervisorService.RestartProcess:output_type -> microlet.supervisor.v1.RestartProcessResponse
-	8, // 11: microlet.supervisor.v1.SupervisorService.ReadLogs:output_type -> microlet.supervisor.v1.ReadLogsResponse
-	9, // [9:12] is the sub-list for method output_type
-	6, // [6:9] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	10, // 0: microlet.supervisor.v1.StuckProcess.since:type_name -> google.protobuf.Timestamp
+	0,  // 1: microlet.supervisor.v1.Process.state:type_name -> microlet.supervisor.v1.State
+	10, // 2: microlet.supervisor.v1.Process.started:type_name -> google.protobuf.Timestamp
+	1,  // 3: microlet.supervisor.v1.Process.stuck:type_name -> microlet.supervisor.v1.StuckProcess
+	10, // 4: microlet.supervisor.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	10, // 5: microlet.supervisor.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
+	2,  // 6: microlet.supervisor.v1.GetStatusResponse.processes:type_name -> microlet.supervisor.v1.Process
+	3,  // 7: microlet.supervisor.v1.GetStatusResponse.certificates:type_name -> microlet.supervisor.v1.Certificate
+	4,  // 8: microlet.supervisor.v1.SupervisorService.GetStatus:input_type -> microlet.supervisor.v1.GetStatusRequest
+	6,  // 9: microlet.supervisor.v1.SupervisorService.RestartProcess:input_type -> microlet.supervisor.v1.RestartProcessRequest
+	8,  // 10: microlet.supervisor.v1.SupervisorService.ReadLogs:input_type -> microlet.supervisor.v1.ReadLogsRequest
+	5,  // 11: microlet.supervisor.v1.SupervisorService.GetStatus:output_type -> microlet.supervisor.v1.GetStatusResponse
+	7,  // 12: microlet.supervisor.v1.SupervisorService.RestartProcess:output_type -> microlet.supervisor.v1.RestartProcessResponse
+	9,  // 13: microlet.supervisor.v1.SupervisorService.ReadLogs:output_type -> microlet.supervisor.v1.ReadLogsResponse
+	11, // [11:14] is the sub-list for method output_type
+	8,  // [8:11] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_microlet_supervisor_v1_supervisor_proto_init() }
@@ -743,7 +834,7 @@ func file_microlet_supervisor_v1_supervisor_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_microlet_supervisor_v1_supervisor_proto_rawDesc), len(file_microlet_supervisor_v1_supervisor_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

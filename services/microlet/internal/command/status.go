@@ -17,6 +17,7 @@ import (
 	"golang.org/x/term"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/util/duration"
 
 	supervisorv1 "github.com/microlet/microlet/proto/microlet/supervisor/v1"
 	"github.com/microlet/microlet/proto/role"
@@ -195,6 +196,17 @@ type Status struct {
 	PID       int32     `json:"pid"`
 	Started   time.Time `json:"started"`
 	Processes []Process `json:"processes"`
+	// Certificates are those that the node works with; none of an agent that does not tell.
+	Certificates []Certificate `json:"certificates,omitempty"`
+}
+
+// Certificate is one that the node works with: "client" or "serving". NotAfter is null if Error says why its end is
+// unknown.
+type Certificate struct {
+	Name     string     `json:"name"`
+	Path     string     `json:"path"`
+	NotAfter *time.Time `json:"notAfter"`
+	Error    string     `json:"error,omitempty"`
 }
 
 // Process is one service. Memory is its proportional set size; 0 when unknown, or when it is counted with the
@@ -261,6 +273,14 @@ func newStatusOf(a *supervisorv1.GetStatusResponse, now time.Time) Status {
 		}
 		out.Processes = append(out.Processes, row)
 	}
+	for _, c := range a.GetCertificates() {
+		row := Certificate{Name: c.GetName(), Path: c.GetPath(), Error: c.GetError()}
+		if c.GetNotAfter() != nil {
+			end := c.GetNotAfter().AsTime()
+			row.NotAfter = &end
+		}
+		out.Certificates = append(out.Certificates, row)
+	}
 	return out
 }
 
@@ -326,6 +346,26 @@ func writeTable(w io.Writer, s Status) error {
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", p.Service, p.State, pid, uptime, p.Restarts, memory,
 			heartbeat, exit, status)
+	}
+	if err := t.Flush(); err != nil || len(s.Certificates) == 0 {
+		return err
+	}
+	return writeCertificates(w, s.Certificates, time.Now())
+}
+
+// writeCertificates is the table of when the node's certificates end.
+func writeCertificates(w io.Writer, all []Certificate, now time.Time) error {
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(t, "\nCERTIFICATE\tENDS\tLEFT\tFILE")
+	for _, c := range all {
+		end, left := "-", c.Error
+		if c.NotAfter != nil {
+			end, left = c.NotAfter.UTC().Format(time.RFC3339), duration.HumanDuration(c.NotAfter.Sub(now))
+			if !now.Before(*c.NotAfter) {
+				left = "ended " + duration.HumanDuration(now.Sub(*c.NotAfter)) + " ago"
+			}
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", c.Name, end, left, c.Path)
 	}
 	return t.Flush()
 }

@@ -79,6 +79,42 @@ podsync  stuck    -    -       0         -        -          -               wai
 	}
 }
 
+func TestStatusOfCertificates(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	s := newStatusOf(&supervisorv1.GetStatusResponse{Certificates: []*supervisorv1.Certificate{
+		{Name: "client", Path: "/pki/client.pem", NotAfter: timestamppb.New(now.Add(100 * 24 * time.Hour))},
+		{Name: "serving", Path: "/pki/old.pem", NotAfter: timestamppb.New(now.Add(-5 * time.Minute))},
+		{Name: "serving", Path: "/pki/server.pem", Error: "there is none yet"},
+	}}, now)
+	var table, all, out bytes.Buffer
+	if err := writeCertificates(&table, s.Certificates, now); err != nil {
+		t.Fatal(err)
+	}
+	want := `
+CERTIFICATE  ENDS                  LEFT               FILE
+client       2026-04-11T12:00:00Z  100d               /pki/client.pem
+serving      2026-01-01T11:55:00Z  ended 5m ago       /pki/old.pem
+serving      -                     there is none yet  /pki/server.pem
+`
+	if table.String() != want {
+		t.Errorf("table is\n%s\nwant\n%s", &table, want)
+	}
+	if err := writeTable(&all, s); err != nil || !strings.Contains(all.String(), "/pki/client.pem") {
+		t.Errorf("the status is\n%s, %v", &all, err)
+	}
+	if err := writeJSON(&out, s); err != nil {
+		t.Fatal(err)
+	}
+	var back Status
+	if err := json.Unmarshal(out.Bytes(), &back); err != nil {
+		t.Fatal(err)
+	}
+	if c := back.Certificates; len(c) != 3 || !c[0].NotAfter.Equal(now.Add(100*24*time.Hour)) || c[2].NotAfter != nil ||
+		c[2].Error != "there is none yet" {
+		t.Errorf("JSON is %s", &out)
+	}
+}
+
 func execute(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	cmd := New()

@@ -209,7 +209,11 @@ func (c *Config) ownFolder(r role.Role) string {
 
 // resolvedPath is the file of the kubelet's configuration as the service should see it.
 func (c *Config) resolvedPath(s service.Definition) string {
-	return filepath.Join(c.Service.RuntimeDir, "config", string(s.Role)+".yaml")
+	return resolvedFile(c.Service.RuntimeDir, s.Role)
+}
+
+func resolvedFile(runtimeDir string, r role.Role) string {
+	return filepath.Join(runtimeDir, "config", string(r)+".yaml")
 }
 
 // offDuration is a duration of which "off" is 0.

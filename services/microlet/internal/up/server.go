@@ -17,8 +17,10 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/telemetry"
+	"github.com/microlet/microlet/services/microlet/internal/nodecerts"
 	"github.com/microlet/microlet/services/microlet/internal/recentlog"
 	"github.com/microlet/microlet/services/microlet/internal/supervisor"
 )
@@ -31,13 +33,14 @@ type server struct {
 	externals  []role.Role
 	heartbeats *bus.View[*busv1.Heartbeat]
 	log        *recentlog.Log
+	kubelet    *kubeletconfig.Config
 	started    time.Time
 }
 
 func newServer(c *Config, a agents, heartbeats *bus.View[*busv1.Heartbeat], log *recentlog.Log) *server {
 	return &server{
 		placement: c.Placement, agents: a, externals: c.externals(), heartbeats: heartbeats, log: log,
-		started: time.Now(),
+		kubelet: c.Kubelet, started: time.Now(),
 	}
 }
 
@@ -63,11 +66,31 @@ func (s *server) GetStatus(context.Context, *supervisorv1.GetStatusRequest) (*su
 		Pid:       int32(self.PID),
 		Started:   timestamppb.New(s.started),
 		Processes: []*supervisorv1.Process{s.process(self)},
+
+		Certificates: certificates(s.kubelet),
 	}
 	for _, p := range slices.Concat(s.agents.Processes(), s.external()) {
 		out.Processes = append(out.Processes, s.process(p))
 	}
 	return out, nil
+}
+
+// certificates are those that the configuration names, as they are in their files now.
+func certificates(k *kubeletconfig.Config) []*supervisorv1.Certificate {
+	if k == nil {
+		return nil
+	}
+	var out []*supervisorv1.Certificate
+	for _, c := range nodecerts.Read(k) {
+		row := &supervisorv1.Certificate{Name: c.Name, Path: c.Path}
+		if c.Err != nil {
+			row.Error = c.Err.Error()
+		} else {
+			row.NotAfter = timestamppb.New(c.NotAfter)
+		}
+		out = append(out, row)
+	}
+	return out
 }
 
 // RestartProcess restarts one process of the supervisor's.

@@ -132,3 +132,28 @@ func TestTheRequestedCertificate(t *testing.T) {
 		})
 	}
 }
+
+// TestStatusShowsWhenCertificatesEnd, and which one is missing.
+func TestStatusShowsWhenCertificatesEnd(t *testing.T) {
+	certs := t.TempDir()
+	cfg := prepared(t, Processes, "", "--cert-dir="+certs)
+	if _, err := cfg.writeResolved(); err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(&cfg, accounts{}, nil, nil)
+	for _, missing := range []bool{false, true} {
+		if missing {
+			if err := os.Remove(filepath.Join(certs, "kubelet.crt")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		answer, err := s.GetStatus(t.Context(), nil)
+		if err != nil || len(answer.GetCertificates()) != 1 {
+			t.Fatalf("status is %v, %v", answer, err)
+		}
+		c := answer.GetCertificates()[0]
+		if c.GetName() != "serving" || (c.GetNotAfter() == nil) != missing || (c.GetError() != "") != missing {
+			t.Errorf("missing %v: the certificate is %v", missing, c)
+		}
+	}
+}

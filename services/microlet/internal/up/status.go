@@ -13,6 +13,7 @@ import (
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/telemetry"
 )
@@ -56,6 +57,10 @@ func ExternalStatus(ctx context.Context, cfg service.Config) (*supervisorv1.GetS
 		}
 	}
 	out := &supervisorv1.GetStatusResponse{Version: telemetry.Version, Placement: Units}
+	// What "microlet prepare" of another version wrote may not be readable; the services are shown without it.
+	if k, err := kubeletconfig.ReadResolved(resolvedFile(cfg.RuntimeDir, role.Podsync)); err == nil {
+		out.Certificates = certificates(k)
+	}
 	for _, p := range s.external() {
 		out.Processes = append(out.Processes, s.process(p))
 	}
