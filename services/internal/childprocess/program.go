@@ -1,0 +1,71 @@
+package childprocess
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// Program is something that this binary does as a child.
+type Program struct {
+	// Name is the child's first argument, by which it knows what to do, and by which an operator knows it.
+	Name string
+	// Env is the child's whole environment.
+	Env []string
+	// Main does the work, and reads from and writes to the socket whose other end the parent has. The child ends
+	// when it returns.
+	Main func(socket *os.File) error
+
+	mayStart atomic.Bool
+}
+
+// Run is what a program calls before all else. If the process was started to be such a child, Run does the child's
+// work, and returns true when the program is to end. Without this call no child is started: it would be another
+// program of its kind.
+func (p *Program) Run() bool {
+	p.mayStart.Store(true)
+	if len(os.Args) == 0 || os.Args[0] != p.Name {
+		return false
+	}
+	if err := p.work(); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", p.Name, err)
+		os.Exit(1)
+	}
+	return true
+}
+
+func (p *Program) work() error {
+	if err := closeInherited(); err != nil {
+		return fmt.Errorf("close inherited descriptors: %w", err)
+	}
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("keep the process private: %w", err)
+	}
+	return p.Main(os.Stdin)
+}
+
+// closeInherited closes all descriptors but the first three that the process was started with. Those that the Go
+// runtime has opened since then close on exec, which one that came through an exec cannot.
+func closeInherited() error {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil || fd <= unix.Stderr {
+			continue
+		}
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		if err != nil || flags&unix.FD_CLOEXEC != 0 {
+			continue // the listing's own, which is closed, or the runtime's
+		}
+		errs = append(errs, unix.Close(fd))
+	}
+	return errors.Join(errs...)
+}
