@@ -42,10 +42,16 @@ func (p *Program) work() error {
 	if err := closeInherited(); err != nil {
 		return fmt.Errorf("close inherited descriptors: %w", err)
 	}
+	return p.Main(os.Stdin)
+}
+
+// KeepPrivate keeps processes of the same user from reading the memory of this one. From then on its files below /proc
+// are root's.
+func KeepPrivate() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("keep the process private: %w", err)
 	}
-	return p.Main(os.Stdin)
+	return nil
 }
 
 // closeInherited closes all descriptors but the first three that the process was started with. Those that the Go

@@ -10,16 +10,14 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/microlet/microlet/services/internal/childprocess"
 )
 
 const (
-	// childName is the first argument of this binary as a child.
-	childName = "microlet-walk"
-
 	// sliceTime is how long a slice may take, so that the parent knows soon that the child does not hang.
 	sliceTime = 200 * time.Millisecond
 
@@ -33,34 +31,23 @@ const (
 	childMemory = 16 << 20
 )
 
-// mayStart says that the program asks RunChild, so that a child would not be another program of its kind.
-var mayStart atomic.Bool
+// program is what this binary does as a child.
+var program = &childprocess.Program{Name: "microlet-walk", Env: []string{"GOMAXPROCS=1", "GOGC=50"}, Main: childMain}
 
 // RunChild is what a program calls first of all. If the process was started to be a child, it measures what its parent
 // asks for, and returns true when the program is to end. Without this call no child is started.
-func RunChild() bool {
-	mayStart.Store(true)
-	if len(os.Args) == 0 || os.Args[0] != childName {
-		return false
-	}
-	childMain()
-	return true
-}
+func RunChild() bool { return program.Run() }
 
-func childMain() {
+func childMain(socket *os.File) error {
 	runtime.LockOSThread() // so that the thread that walks is one that gives way
 	debug.SetMemoryLimit(childMemory)
 	if err := giveWay(); err != nil {
 		fmt.Fprintln(os.Stderr, "child that measures directories does not give way to others:", err)
 	}
-	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		fmt.Fprintln(os.Stderr, "child that measures directories: keep the process private:", err)
-		os.Exit(1)
+	if err := childprocess.KeepPrivate(); err != nil {
+		return err
 	}
-	if err := serveWalks(os.Stdin, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "child that measures directories:", err)
-		os.Exit(1)
-	}
+	return serveWalks(socket, socket)
 }
 
 // giveWay makes the process the last to get a processor or a disk, and the first that the OOM killer takes.

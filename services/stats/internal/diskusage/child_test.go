@@ -151,7 +151,7 @@ func processes(t *testing.T) (found []string) {
 		cmdline, _ := os.ReadFile(file) // it may have ended
 		stat, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "stat"))
 		_, fields, _ := strings.Cut(string(stat), ") ")
-		if strings.TrimRight(string(cmdline), "\x00") == childName &&
+		if strings.TrimRight(string(cmdline), "\x00") == program.Name &&
 			strings.HasPrefix(fields[min(2, len(fields)):], fmt.Sprint(os.Getpid(), " ")) {
 			found = append(found, filepath.Dir(file))
 		}

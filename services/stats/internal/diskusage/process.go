@@ -2,17 +2,13 @@ package diskusage
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
-	"os"
-	"os/exec"
-	"syscall"
+
+	"github.com/microlet/microlet/services/internal/childprocess"
 )
 
 // process is a child as the Measurer sees it.
 type process interface {
-	// ask sends a request. It does not wait for the answer, nor for the child to read: the pipe has room for the one
+	// ask sends a request. It does not wait for the answer, nor for the child to read: the socket has room for the one
 	// request that may be under way.
 	ask(request) error
 	// kill ends the child as soon as the kernel lets it end.
@@ -23,48 +19,27 @@ type process interface {
 type launcher func(report func(*answer)) (process, error)
 
 // child is a process of the operating system.
-type child struct {
-	cmd   *exec.Cmd
-	stdin io.Writer
-}
+type child struct{ *childprocess.Process }
 
 // launch starts this binary as a child.
 func launch(report func(*answer)) (process, error) {
-	if !mayStart.Load() {
-		return nil, errors.New("start a child: the program has not called RunChild")
-	}
-	cmd := &exec.Cmd{
-		Path: "/proc/self/exe", // also when the file was replaced by another version
-		Args: []string{childName},
-		Env:  []string{"GOMAXPROCS=1", "GOGC=50"},
-		Dir:  "/",
-		// It ends when the service does, even in the middle of a call.
-		SysProcAttr: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
-		Stderr:      os.Stderr,
-	}
-	stdin, err := cmd.StdinPipe()
+	p, err := program.Start()
 	if err != nil {
-		return nil, fmt.Errorf("start a child: %w", err)
+		return nil, err
 	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, fmt.Errorf("start a child: %w", err)
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start a child: %w", err)
-	}
-	c := &child{cmd: cmd, stdin: stdin}
+	c := &child{p}
 	// This ends with the child. Of an abandoned one that is when the kernel lets go of it.
 	go func() {
-		for answers := lines(stdout); answers.Scan(); {
+		for answers := lines(p.Conn); answers.Scan(); {
 			a, err := parseAnswer(answers.Bytes())
 			if err != nil {
 				break
 			}
 			report(&a)
 		}
-		c.kill()
-		_ = cmd.Wait() // it was killed, or has said on stderr why it ended
+		p.Kill()
+		<-p.Done()
+		_ = p.Conn.Close() // nothing is to be lost on it any more
 		report(nil)
 	}()
 	return c, nil
@@ -75,8 +50,8 @@ func (c *child) ask(q request) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.stdin.Write(append(line, '\n'))
+	_, err = c.Conn.Write(append(line, '\n'))
 	return err
 }
 
-func (c *child) kill() { _ = c.cmd.Process.Kill() } // it may have ended
+func (c *child) kill() { c.Kill() }
