@@ -1,0 +1,68 @@
+package mounter
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"runtime/debug"
+
+	"github.com/microlet/microlet/services/internal/childprocess"
+)
+
+// childMemory is the heap at which a child collects garbage more eagerly.
+const childMemory = 16 << 20
+
+// Program is this binary as a child that runs the operations of a table.
+func Program(operations func() Table) *childprocess.Program {
+	return &childprocess.Program{
+		Name: "microlet-mounter",
+		// The path is for mount(8) and its helpers.
+		Env: []string{"GOMAXPROCS=1", "GOGC=50", "PATH=" + os.Getenv("PATH")},
+		Main: func(socket *os.File) error {
+			debug.SetMemoryLimit(childMemory)
+			if err := childprocess.KeepPrivate(); err != nil {
+				return err
+			}
+			return serve(socket, operations())
+		},
+	}
+}
+
+// serve runs operations one by one, until the other end asks for no more. That ends the operation's context.
+func serve(conn io.ReadWriter, operations Table) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	requests, failed := make(chan request), make(chan error, 1)
+	go func() { // ends with the process, which ends with serve
+		for {
+			var q request
+			if err := readMessage(conn, &q); err != nil {
+				cancel()
+				failed <- err
+				return
+			}
+			select {
+			case requests <- q:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	for {
+		select {
+		case q := <-requests:
+			within, done := context.WithTimeout(ctx, q.Within)
+			a := answerOf(operations.Run(within, q.Call))
+			done()
+			if err := writeMessage(conn, a); err != nil {
+				return err
+			}
+		case err := <-failed:
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+	}
+}

@@ -1,0 +1,23 @@
+// Package mounter does in child processes what may hang in the kernel: every call on a path that may lie on a foreign
+// file system, such as a hostPath or what a driver has mounted.
+//
+// A thread that waits for a file system that does not answer cannot be killed, and a process with such a thread cannot
+// end, be upgraded or be restarted. So podsync itself never touches such a path. It asks a child, by the name of an
+// Operation:
+//
+//	var makeFolder = mounter.Operation[folder, made]{Name: "make folder"}
+//
+//	mounter.Handle(table, makeFolder, func(ctx context.Context, f folder) (made, error) { … }) // in the child
+//	answer, err := makeFolder.Do(ctx, m, path, folder{…})                                      // in podsync
+//
+// Of a Pool of children:
+//
+//   - Calls run at once, each in a child of its own, but of those on one path one at a time.
+//   - A call has its deadline. A child that misses it is killed, and nobody waits for it. Until the kernel has let it
+//     end, further calls on its path fail at once.
+//   - A call that takes long gives its place to others, so that some that hang delay nobody. The number of children is
+//     bounded, those that cannot end included.
+//   - A child holds no lock, no listening socket and no file of podsync's. It ends when it is idle, and with podsync.
+//
+// An Operation may be killed at any point. The same one must then complete what the killed one has begun.
+package mounter

@@ -1,0 +1,86 @@
+package mounter
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// DefaultPatience is how long a child may take for a call that names no time of its own.
+const DefaultPatience = 30 * time.Second
+
+// Mounter runs operations. A Pool does it in children, a Table at once, for tests.
+type Mounter interface {
+	// Run runs an operation and returns what it says. The context's end ends the call too.
+	Run(ctx context.Context, c Call) (json.RawMessage, error)
+}
+
+// Call is one call of an operation.
+type Call struct {
+	// Operation is its name.
+	Operation string
+	// Path is what the operation works on. Of the calls on one path one runs at a time.
+	Path string
+	// Patience is how long a child may take.
+	Patience time.Duration
+	// Args are the operation's, in JSON.
+	Args json.RawMessage
+}
+
+// Operation is something that a child can do. It takes an A and returns an R, both of which JSON must keep.
+type Operation[A, R any] struct {
+	// Name is unique among a program's, and what errors call it.
+	Name string
+	// Patience is how long a child may take. Default: DefaultPatience.
+	Patience time.Duration
+}
+
+// Do runs the operation in a child. The path is what it works on, as in Call. An error of the operation itself has the
+// text and the errno of the one in the child, and the result may be there beside it.
+func (o Operation[A, R]) Do(ctx context.Context, m Mounter, path string, args A) (R, error) {
+	var result R
+	data, err := json.Marshal(args)
+	if err != nil {
+		return result, fmt.Errorf("%s: %w", o.Name, err)
+	}
+	patience := o.Patience
+	if patience == 0 {
+		patience = DefaultPatience
+	}
+	answered, err := m.Run(ctx, Call{Operation: o.Name, Path: path, Patience: patience, Args: data})
+	if len(answered) > 0 {
+		if e := json.Unmarshal(answered, &result); e != nil {
+			return result, fmt.Errorf("%s %s: answer: %w", o.Name, path, e)
+		}
+	}
+	return result, err
+}
+
+// Table has what the operations do, by their names.
+type Table map[string]func(ctx context.Context, args json.RawMessage) (json.RawMessage, error)
+
+// Handle says what an operation does.
+func Handle[A, R any](t Table, o Operation[A, R], do func(ctx context.Context, args A) (R, error)) {
+	t[o.Name] = func(ctx context.Context, data json.RawMessage) (json.RawMessage, error) {
+		var args A
+		if err := json.Unmarshal(data, &args); err != nil {
+			return nil, fmt.Errorf("arguments: %w", err)
+		}
+		result, err := do(ctx, args)
+		answer, e := json.Marshal(result)
+		if e != nil {
+			return nil, fmt.Errorf("answer: %w", e)
+		}
+		return answer, err
+	}
+}
+
+// Run runs the operation here and now. With it a Table is a Mounter for tests, whose operations do not hang.
+func (t Table) Run(ctx context.Context, c Call) (json.RawMessage, error) {
+	do := t[c.Operation]
+	if do == nil {
+		return nil, fmt.Errorf("no operation is called %q", c.Operation)
+	}
+	return do(ctx, c.Args)
+}

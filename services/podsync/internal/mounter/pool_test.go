@@ -1,0 +1,323 @@
+package mounter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// world has the children of a test, which hang where the test says.
+type world struct {
+	*Pool
+	mu      sync.Mutex
+	release map[string]chan struct{}
+	started int
+}
+
+var touch = Operation[string, string]{Name: "touch"}
+
+// touched is what a child does: it hangs, deaf to all, on a path that begins with /hung, and on one with /slow until its
+// context ends.
+func (w *world) touched(ctx context.Context, path string) (string, error) {
+	switch {
+	case strings.HasPrefix(path, "/hung"):
+		w.mu.Lock()
+		release := w.release[path]
+		if release == nil {
+			release = make(chan struct{})
+			w.release[path] = release
+		}
+		w.mu.Unlock()
+		<-release
+	case strings.HasPrefix(path, "/slow"):
+		<-ctx.Done()
+		return "", context.Cause(ctx)
+	case strings.HasPrefix(path, "/missing"):
+		return "part", fmt.Errorf("look at it: %w", &fs.PathError{Op: "stat", Path: path, Err: syscall.ENOENT})
+	}
+	return "touched " + path, nil
+}
+
+// end is one end of a socket pair.
+type end struct {
+	*io.PipeReader
+	*io.PipeWriter
+}
+
+func (e end) Close() error      { return errors.Join(e.PipeReader.Close(), e.PipeWriter.Close()) }
+func (e end) CloseWrite() error { return e.PipeWriter.Close() }
+
+func (w *world) start() (*worker, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.started++
+	inR, inW := io.Pipe()
+	outR, outW := io.Pipe()
+	own, ended := end{inR, outW}, make(chan struct{})
+	table := Table{}
+	Handle(table, touch, w.touched)
+	go func() {
+		defer close(ended)
+		_ = serve(own, table)
+		_ = own.Close()
+	}()
+	return &worker{conn: end{outR, inW}, kill: func() { _ = own.Close() }, ended: ended, pid: w.started}, nil
+}
+
+// newWorld is of virtual time.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{release: map[string]chan struct{}{}}
+	var err error
+	w.Pool, err = NewPool(Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), start: w.start})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// end lets all children end.
+func (w *world) end(t *testing.T) {
+	t.Helper()
+	w.mu.Lock()
+	for _, release := range w.release {
+		close(release)
+	}
+	clear(w.release)
+	w.mu.Unlock()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := w.Serve(ctx); err != nil {
+		t.Error(err)
+	}
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.children != 0 || w.hung != 0 || len(w.turns) != 0 {
+		t.Errorf("%d children are left, %d hung, and turns %v", w.children, w.hung, w.turns)
+	}
+}
+
+func TestACallThatHangsIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		began := time.Now()
+		_, err := touch.Do(t.Context(), w, "/hung", "/hung")
+		if err == nil || err.Error() != "touch /hung: has not answered for 30s: the file system may hang" ||
+			time.Since(began) != DefaultPatience+leave {
+			t.Fatalf("%v after %s", err, time.Since(began))
+		}
+		_, err = touch.Do(t.Context(), w, "/hung", "/hung")
+		if err == nil || !strings.Contains(err.Error(), "a call that began 31s ago still hangs there") || w.started != 1 {
+			t.Fatalf("%v, %d children: a path that hangs must cost one child", err, w.started)
+		}
+		if got, err := touch.Do(t.Context(), w, "/other", "/other"); err != nil || got != "touched /other" {
+			t.Fatalf("another path: %q, %v", got, err)
+		}
+		close(w.release["/hung"])
+		synctest.Wait()
+		w.release["/hung"] = make(chan struct{})
+		close(w.release["/hung"])
+		if _, err := touch.Do(t.Context(), w, "/hung", "/hung"); err != nil {
+			t.Fatalf("it answers again: %v", err)
+		}
+		clear(w.release)
+		w.end(t)
+	})
+}
+
+func TestCallsThatHangDelayNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var hung sync.WaitGroup
+		for i := range maxChildren - 1 {
+			hung.Go(func() {
+				path := fmt.Sprintf("/hung/%d", i)
+				if _, err := touch.Do(t.Context(), w, path, path); err == nil {
+					t.Error("it did not hang")
+				}
+			})
+		}
+		time.Sleep(maxChildren / parallel * slow) // all have begun, and given their places back
+		began := time.Now()
+		for range 100 {
+			if _, err := touch.Do(t.Context(), w, "/other", "/other"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("100 calls took %s beside those that hang", took)
+		}
+		hung.Wait()
+		last, err := touch.Do(t.Context(), w, "/hung/last", "/hung/last")
+		if err == nil {
+			t.Fatal(last)
+		}
+		began = time.Now()
+		_, err = touch.Do(t.Context(), w, "/other", "/other")
+		const want = "touch /other: not tried: all 32 processes for calls on volumes are in use, and 32 of them hang"
+		if err == nil || err.Error() != want || time.Since(began) != 0 {
+			t.Errorf("%v after %s, want %s at once", err, time.Since(began), want)
+		}
+		w.end(t)
+	})
+}
+
+func TestCallsOnOnePathTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var all sync.WaitGroup
+		all.Go(func() {
+			if _, err := touch.Do(t.Context(), w, "/hung", "/hung"); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		second := false
+		all.Go(func() {
+			if _, err := touch.Do(t.Context(), w, "/hung", "/other"); err != nil {
+				t.Error(err)
+			}
+			second = true
+		})
+		synctest.Wait()
+		if second {
+			t.Fatal("two calls on one path at a time")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := touch.Do(ctx, w, "/hung", "/other"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("waited for its turn beyond its deadline: %v", err)
+		}
+		w.mu.Lock()
+		close(w.release["/hung"])
+		clear(w.release)
+		w.mu.Unlock()
+		all.Wait()
+		w.end(t)
+	})
+}
+
+func TestACallThatIsNotWantedEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		began := time.Now()
+		_, err := touch.Do(ctx, w, "/slow", "/slow")
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 3*time.Second {
+			t.Errorf("%v after %s", err, time.Since(began))
+		}
+		synctest.Wait()
+		if w.children != 0 || w.hung != 0 {
+			t.Errorf("%d children, %d hung", w.children, w.hung)
+		}
+		w.end(t)
+	})
+}
+
+func TestErrorsKeepTheirCauseAndResult(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		got, err := touch.Do(t.Context(), w, "/missing", "/missing")
+		if !errors.Is(err, fs.ErrNotExist) || err.Error() != "look at it: stat /missing: no such file or directory" ||
+			got != "part" {
+			t.Errorf("%q, %v", got, err)
+		}
+		if _, err := (Operation[string, string]{Name: "unknown"}).Do(t.Context(), w, "/a", ""); err == nil {
+			t.Error("an operation that nobody has defined")
+		}
+		w.end(t)
+	})
+}
+
+func TestAnIdleChildEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for range 3 {
+			if _, err := touch.Do(t.Context(), w, "/a", "/a"); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(idleTime - time.Second)
+		}
+		if w.started != 1 {
+			t.Errorf("%d children for calls one after the other", w.started)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if w.children != 0 {
+			t.Errorf("%d children after %s without a call", w.children, idleTime)
+		}
+		w.end(t)
+	})
+}
+
+// Real children follow.
+
+var (
+	self = Operation[struct{}, int]{Name: "say the process ID"}
+	die  = Operation[struct{}, int]{Name: "die"}
+	real = Program(func() Table {
+		t := Table{}
+		Handle(t, self, func(context.Context, struct{}) (int, error) { return os.Getpid(), nil })
+		Handle(t, die, func(context.Context, struct{}) (int, error) { os.Exit(0); return 0, nil })
+		return t
+	})
+)
+
+func TestMain(m *testing.M) {
+	if real.Run() {
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func TestRealChildren(t *testing.T) {
+	p, err := NewPool(Options{Program: real})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(func() {
+		cancel()
+		if err := p.Serve(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	first, err := self.Do(ctx, p, "/a", struct{}{})
+	if err != nil || first == os.Getpid() {
+		t.Fatalf("%d is this process, %v", first, err)
+	}
+	if second, err := self.Do(ctx, p, "/b", struct{}{}); err != nil || second != first {
+		t.Errorf("process %d after %d, %v: a child serves again", second, first, err)
+	}
+	if _, err := die.Do(ctx, p, "/a", struct{}{}); err == nil ||
+		!strings.Contains(err.Error(), "die /a: the process that did it has ended") {
+		t.Errorf("of a child that died: %v", err)
+	}
+	if third, err := self.Do(ctx, p, "/a", struct{}{}); err != nil || third == first {
+		t.Errorf("process %d after %d, %v", third, first, err)
+	}
+}
+
+func FuzzReadMessage(f *testing.F) {
+	f.Add([]byte("\x00\x00\x00\x02{}"))
+	f.Add([]byte("\xff\xff\xff\xff"))
+	f.Add([]byte("\x00\x00\x00\x10{\"errno\":-1}"))
+	f.Fuzz(func(_ *testing.T, data []byte) {
+		var a answer
+		if readMessage(strings.NewReader(string(data)), &a) == nil {
+			_ = a.err()
+		}
+	})
+}

@@ -1,0 +1,54 @@
+package mounter
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// turn is a call's on its path. Of the calls on one path one runs at a time, so that a path that hangs costs one child
+// however often it is tried.
+type turn struct {
+	path  string
+	began time.Time
+	// done is closed when the turn is over.
+	done chan struct{}
+	// left is closed when hangs is set: the call's child was killed and does not end.
+	left  chan struct{}
+	hangs bool
+}
+
+// enter waits for the call's turn on its path.
+func (p *Pool) enter(ctx context.Context, c *Call) (*turn, error) {
+	for {
+		p.mu.Lock()
+		before := p.turns[c.Path]
+		if before == nil {
+			own := &turn{path: c.Path, began: time.Now(), done: make(chan struct{}), left: make(chan struct{})}
+			p.turns[c.Path] = own
+			p.mu.Unlock()
+			return own, nil
+		}
+		hangs := before.hangs
+		p.mu.Unlock()
+		if hangs {
+			return nil, fmt.Errorf("%s %s: the path does not answer: a call that began %s ago still hangs there",
+				c.Operation, c.Path, time.Since(before.began).Round(time.Second))
+		}
+		select {
+		case <-before.done:
+		case <-before.left:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%s %s: given up, since another call is under way there: %w", c.Operation, c.Path,
+				context.Cause(ctx))
+		}
+	}
+}
+
+// exit ends the turn.
+func (p *Pool) exit(t *turn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.turns, t.path)
+	close(t.done)
+}
