@@ -20,12 +20,16 @@ import (
 	"github.com/microlet/microlet/services/internal/testing/fake"
 	"github.com/microlet/microlet/services/internal/testing/proctest"
 	"github.com/microlet/microlet/services/microlet/internal/command"
+	"github.com/microlet/microlet/services/podsync"
 )
 
 // patience bounds a wait on real processes, on a machine that may be busy.
 const patience = 90 * time.Second
 
 func TestMain(m *testing.M) {
+	if podsync.RunChild() { // the children are of this binary
+		return
+	}
 	proctest.Program(func() { service.Main(command.Of(os.Args[1:])) })
 	os.Exit(m.Run())
 }

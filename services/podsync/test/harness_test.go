@@ -32,6 +32,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if podsync.RunChild() { // the children are of this binary
+		return
+	}
 	proctest.Program(func() { service.Main(podsync.Command()) })
 	os.Exit(m.Run())
 }

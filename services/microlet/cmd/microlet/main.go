@@ -6,11 +6,12 @@ import (
 
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/microlet/internal/command"
+	"github.com/microlet/microlet/services/podsync"
 	"github.com/microlet/microlet/services/stats"
 )
 
 func main() {
-	if !stats.RunChild() {
+	if !stats.RunChild() && !podsync.RunChild() {
 		service.Main(command.Of(os.Args[1:]))
 	}
 }

@@ -6,4 +6,8 @@ import (
 	"github.com/microlet/microlet/services/podsync"
 )
 
-func main() { service.Main(podsync.Command()) }
+func main() {
+	if !podsync.RunChild() {
+		service.Main(podsync.Command())
+	}
+}

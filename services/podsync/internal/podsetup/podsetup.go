@@ -24,6 +24,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/image"
 	"github.com/microlet/microlet/services/podsync/internal/machine"
+	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/network"
 	"github.com/microlet/microlet/services/podsync/internal/nodeallocatable"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
@@ -33,6 +34,13 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
+
+// mounterProgram is this binary as a child that makes the calls on volumes.
+var mounterProgram = mounter.Program(volume.Operations)
+
+// RunChild makes calls on volumes if the process was started to be such a child, and returns true when it is to end. A
+// program that contains podsync calls it first of all.
+func RunChild() bool { return mounterProgram.Run() }
 
 // Options of Resources.
 type Options struct {
@@ -59,6 +67,7 @@ type Resources struct {
 	Hooks   *hook.Runner
 	Images  *podimages.Images
 
+	foreign *mounter.Pool
 	workers worker.Resources
 	limits  *nodeallocatable.Enforcer
 }
@@ -69,8 +78,13 @@ func New(o Options) (*Resources, error) {
 	if err != nil {
 		return nil, err
 	}
+	foreign, err := mounter.NewPool(mounter.Options{Program: mounterProgram, Metrics: o.Metrics, Log: o.Log})
+	if err != nil {
+		return nil, err
+	}
 	volumes := volume.New(volume.Options{
-		RootDir: o.Kubelet.Node.RootDir, Objects: o.Cluster.Objects, Tokens: o.Cluster.Tokens, Mounter: mount.New(""),
+		RootDir: o.Kubelet.Node.RootDir, Objects: o.Cluster.Objects, Tokens: o.Cluster.Tokens,
+		Foreign: foreign, Mounter: mount.New(""),
 		Allocatable: o.allocatable, Log: o.Log, Private: o.privateFolder, BootID: o.Capacity.BootID,
 	})
 	config, err := o.newConfig(volumes)
@@ -87,6 +101,7 @@ func New(o Options) (*Resources, error) {
 	}
 	logs := podlogs.Folders{Pods: o.Kubelet.Kubelet.PodLogsDir, Links: o.LogLinks, Group: role.GroupLogs}
 	return &Resources{Cgroups: cgroups, Volumes: volumes, Logs: logs, Hooks: hooks, Images: images,
+		foreign: foreign,
 		workers: worker.Resources{
 			Images: images, Volumes: volumes, Cgroups: cgroups, Config: config, Objects: o.Cluster.Objects, Logs: logs,
 			Hooks: hooks,
@@ -108,8 +123,12 @@ func (r *Resources) Prepare() error {
 	return r.limits.Reservations()
 }
 
-// Start limits what all pods together may use, until the service ends.
-func (r *Resources) Start(s *service.Service) { s.Go("node allocatable", r.limits.Run) }
+// Start limits what all pods together may use, and keeps the children that make calls on volumes, until the service
+// ends.
+func (r *Resources) Start(s *service.Service) {
+	s.Go("node allocatable", r.limits.Run)
+	s.Go("mounter", r.foreign.Serve)
+}
 
 // ForWorkers is what workers give their pods.
 func (r *Resources) ForWorkers() worker.Resources { return r.workers }

@@ -4,18 +4,22 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	mount "k8s.io/mount-utils"
+
+	"github.com/microlet/microlet/services/podsync/internal/mounter"
 )
 
 const emptyDirName = "kubernetes.io~empty-dir"
 
 // emptyDir is a folder that lives as long as its pod: on disk, in memory or of huge pages.
 type emptyDir struct {
-	memory *memory
-	calls  *calls
+	memory  *memory
+	foreign mounter.Mounter
 }
 
 func (e *emptyDir) Name() string { return emptyDirName }
@@ -47,8 +51,7 @@ func (e *emptyDir) Existing(s *Spec) (Mounted, bool) {
 	}
 	there := Mounted{HostPath: s.Dir, SELinuxRelabel: true}
 	if s.Volume.EmptyDir.Medium == v1.StorageMediumDefault {
-		_, err := os.Stat(s.Dir)
-		return there, err == nil
+		return there, isListed(s.Dir)
 	}
 	// The mark is on disk and outlives a reboot, what is in memory does not.
 	return there, isMountPoint(e.memory.mounter, s.Dir)
@@ -58,25 +61,51 @@ func (e *emptyDir) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 	if err := e.Check(ctx, s); err != nil {
 		return Mounted{}, err
 	}
-	return Mounted{HostPath: s.Dir, SELinuxRelabel: true}, e.calls.do(ctx, s.Dir, func() error {
-		if err := makeOpen(s.Dir); err != nil {
-			return err
-		}
+	c := emptyDirCall{Dir: s.Dir, Ready: s.ready(s.Volume.Name), Group: fsGroup(s.Pod)}
+	switch medium := s.Volume.EmptyDir.Medium; {
+	case medium == v1.StorageMediumMemory:
+		c.System = e.memory.tmpfs(s.Pod, s.Volume.EmptyDir.SizeLimit)
+	case isHugePages(medium):
 		var err error
-		switch medium := s.Volume.EmptyDir.Medium; {
-		case medium == v1.StorageMediumMemory:
-			err = e.memory.mountTmpfs(s.Pod, s.Dir, s.Volume.EmptyDir.SizeLimit)
-		case isHugePages(medium):
-			err = e.memory.mountHugePages(s.Pod, s.Dir, medium)
+		if c.System, err = hugePages(s.Pod, medium); err != nil {
+			return Mounted{}, err
 		}
-		if err != nil {
+	}
+	_, err := makeEmptyDir.Do(ctx, e.foreign, s.Dir, c)
+	return Mounted{HostPath: s.Dir, SELinuxRelabel: true}, err
+}
+
+// emptyDirCall asks for an emptyDir.
+type emptyDirCall struct {
+	Dir string
+	// System is what to mount there; nil is nothing.
+	System *fileSystem
+	// Group is the pod's fsGroup.
+	Group *int64
+	// Ready is set when all is done.
+	Ready ready
+}
+
+func (c *emptyDirCall) do(m mount.Interface) error {
+	if err := makeOpen(c.Dir); err != nil {
+		return err
+	}
+	if c.System != nil {
+		if err := c.System.mount(m, c.Dir); err != nil {
 			return err
 		}
-		if err := giveToGroup(s.Dir, fsGroup(s.Pod), groupWrites); err != nil {
-			return fmt.Errorf("give the volume to the pod's fsGroup: %w", err)
-		}
-		return s.ready(s.Volume.Name).set()
-	})
+	}
+	if err := giveToGroup(c.Dir, c.Group, groupWrites); err != nil {
+		return fmt.Errorf("give the volume to the pod's fsGroup: %w", err)
+	}
+	return c.Ready.set()
+}
+
+// isListed reports whether the folder's parent has it. Unlike its own attributes, that is known without the file system
+// that a pod may have mounted there.
+func isListed(dir string) bool {
+	entries, err := os.ReadDir(filepath.Dir(dir))
+	return err == nil && slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == filepath.Base(dir) })
 }
 
 // isMountPoint is false too where that is unknown: then the volume is set up again, which

@@ -76,7 +76,7 @@ func (f *files) write(s *Spec, content map[string]file) error {
 		}
 	}
 	if f.inMemory {
-		if err := f.m.memory.mountTmpfs(s.Pod, s.Dir, nil); err != nil {
+		if err := f.m.memory.tmpfs(s.Pod, nil).mount(f.m.memory.mounter, s.Dir); err != nil {
 			return err
 		}
 	}

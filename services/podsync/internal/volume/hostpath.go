@@ -12,12 +12,14 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/microlet/microlet/services/podsync/internal/mounter"
 )
 
 // hostPath is something of the node itself. It may lie on a file system that hangs.
 type hostPath struct {
-	calls   *calls
-	reaches func(p *v1.Pod, path string) error // see Options.reaches
+	foreign mounter.Mounter
+	private func(p *v1.Pod) string // see Options.Private
 
 	mu sync.Mutex
 	// checked are the volumes whose type was found right: the kubelet too looks once, when
@@ -51,14 +53,8 @@ func (h *hostPath) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 	}
 	// Without a type the path is not even looked at, like in the kubelet: its file system may hang.
 	if source.Type != nil && *source.Type != v1.HostPathUnset {
-		path, kind := source.Path, *source.Type
-		err := h.calls.do(ctx, path, func() error {
-			if err := h.reaches(s.Pod, path); err != nil {
-				return err
-			}
-			return makeOfType(path, kind)
-		})
-		if err != nil {
+		c := hostPathCall{Path: source.Path, Type: *source.Type, Private: h.private(s.Pod)}
+		if _, err := checkHostPath.Do(ctx, h.foreign, c.Path, c); err != nil {
 			return Mounted{}, err
 		}
 	}
@@ -68,6 +64,21 @@ func (h *hostPath) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 		h.checked[s.Pod.UID] = append(names, s.Volume.Name)
 	}
 	return h.mounted(s), nil
+}
+
+// hostPathCall asks whether a path is of a type, and may make it.
+type hostPathCall struct {
+	Path string
+	Type v1.HostPathType
+	// Private is the folder that the path must not be in; empty is none.
+	Private string
+}
+
+func (c *hostPathCall) do() error {
+	if err := reaches(c.Private, c.Path); err != nil {
+		return err
+	}
+	return makeOfType(c.Path, c.Type)
 }
 
 // forget drops what was noted of a pod.

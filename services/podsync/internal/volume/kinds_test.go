@@ -30,12 +30,13 @@ func realManager(t *testing.T, a *api, allocatable string) *Manager {
 		Objects: a,
 		Tokens:  a,
 		Mounter: mount.New(""),
+		Foreign: Operations(),
 		Allocatable: func() v1.ResourceList {
 			return v1.ResourceList{v1.ResourceMemory: resource.MustParse(allocatable)}
 		},
 	})
 	t.Cleanup(func() {
-		if err := m.remove(context.Background(), m.podDir("u1")); err != nil {
+		if err := m.Unmount(context.Background(), "u1"); err != nil {
 			t.Error(err)
 		}
 	})

@@ -16,6 +16,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	mount "k8s.io/mount-utils"
+
+	"github.com/microlet/microlet/services/podsync/internal/mounter"
 )
 
 // defaultDeadline bounds one pod's mounting and unmounting, as long as the kubelet waits
@@ -41,10 +43,10 @@ type Options struct {
 	RootDir string
 	Objects Objects
 	Tokens  Tokens
+	// Foreign runs Operations on what may lie on a file system that hangs.
+	Foreign mounter.Mounter
+	// Mounter mounts what lies in the root folder and is podsync's own.
 	Mounter mount.Interface
-	// Unmount unmounts what is at a path of the kernel's list of mounts; nil is how this package
-	// does it, which follows no symbolic link.
-	Unmount func(path string) error
 	// Allocatable is what pods may use of the node, for resourceFieldRef.
 	Allocatable func() v1.ResourceList
 	// Private returns the node agent's own folder for a pod that may not have anything of it, and nothing for a
@@ -86,8 +88,8 @@ func New(opts Options) *Manager {
 	if opts.Deadline == 0 {
 		opts.Deadline = defaultDeadline
 	}
-	if opts.Unmount == nil {
-		opts.Unmount = unmount
+	if opts.Private == nil {
+		opts.Private = func(*v1.Pod) string { return "" }
 	}
 	if opts.Log == nil {
 		opts.Log = slog.Default()
@@ -101,9 +103,9 @@ func New(opts Options) *Manager {
 		allocatable: opts.Allocatable,
 		scratch:     filepath.Join(opts.RootDir, "plugins", emptyDirName),
 	}
-	m.nodes = &hostPath{calls: m.calls, reaches: m.opts.reaches, checked: map[types.UID][]string{}}
+	m.nodes = &hostPath{foreign: opts.Foreign, private: opts.Private, checked: map[types.UID][]string{}}
 	m.plugins = []Plugin{
-		&emptyDir{memory: m.memory, calls: m.calls},
+		&emptyDir{memory: m.memory, foreign: opts.Foreign},
 		m.nodes,
 		imageVolume{},
 		&files{m: m, name: "kubernetes.io~projected", inMemory: true, collect: m.projected,
@@ -238,12 +240,10 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 	m.opts.Tokens.Forget(uid)
 	m.nodes.forget(uid)
 	dir := m.podDir(uid)
-	return m.calls.do(ctx, dir, func() error {
-		if err := m.remove(ctx, dir); err != nil {
-			return fmt.Errorf("remove the pod's folder: %w", err)
-		}
-		return nil
-	})
+	if _, err := removePod.Do(ctx, m.opts.Foreign, dir, removeCall{Dir: dir}); err != nil {
+		return fmt.Errorf("remove the pod's folder: %w", err)
+	}
+	return nil
 }
 
 // Orphans returns the pods that have a folder; the caller knows which of them are wanted.

@@ -6,19 +6,13 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strings"
-
-	v1 "k8s.io/api/core/v1"
 )
 
-// reaches says why a pod may not have what is, or is to be made, at a path of the node: it is in the node agent's own
-// folder. Admission has judged what the pod says; this follows the links before root makes anything there. It is
+// reaches says why a pod may not have what is, or is to be made, at a path of the node: it is in own, the node agent's
+// folder. An empty own keeps nothing from the pod. Admission has judged what the pod says; this follows the links before root makes anything there. It is
 // the second wall: who swaps a link after it has been looked at gets to what the modes of files and the judging
 // of peers guard.
-func (o *Options) reaches(p *v1.Pod, path string) error {
-	if o.Private == nil {
-		return nil
-	}
-	own := o.Private(p)
+func reaches(own, path string) error {
 	if own == "" {
 		return nil
 	}

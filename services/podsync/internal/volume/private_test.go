@@ -26,6 +26,7 @@ func TestNothingOfTheNodeAgentsFolder(t *testing.T) {
 		}
 		return own
 	}
+	s.m.nodes.private = s.m.opts.Private
 	for _, path := range []string{
 		filepath.Join(own, "made"), filepath.Join(link, "made"), filepath.Join("/proc/self/root", own, "made"),
 		own + "/made/below", link,

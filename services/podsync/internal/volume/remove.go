@@ -15,9 +15,12 @@ import (
 	"github.com/microlet/microlet/services/internal/removal"
 )
 
+// removeCall asks for the removal of a pod's folder.
+type removeCall struct{ Dir string }
+
 // remove unmounts all below a pod's folder, whoever mounted it, and removes the folder. A
 // folder that is not there is success; as long as something is mounted nothing is removed.
-func (m *Manager) remove(ctx context.Context, dir string) error {
+func (k *kernel) remove(ctx context.Context, dir string) error {
 	// The kernel lists mounts without symbolic links: compared with the path as it was given,
 	// none would be found. What is mounted then would stop the removal halfway.
 	pods, err := filepath.EvalSymlinks(filepath.Dir(dir))
@@ -28,16 +31,16 @@ func (m *Manager) remove(ctx context.Context, dir string) error {
 		return err
 	}
 	dir = filepath.Join(pods, filepath.Base(dir))
-	mounts, err := m.mountsBelow(dir)
+	mounts, err := k.mountsBelow(dir)
 	if err != nil {
 		return err
 	}
 	for _, path := range mounts {
-		if err := m.opts.Unmount(path); err != nil {
+		if err := k.unmount(path); err != nil {
 			return fmt.Errorf("unmount %s: %w", path, err)
 		}
 	}
-	if mounts, err = m.mountsBelow(dir); err != nil {
+	if mounts, err = k.mountsBelow(dir); err != nil {
 		return err
 	}
 	if len(mounts) > 0 {
@@ -51,8 +54,8 @@ var mountEscapes = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", 
 
 // mountsBelow lists the mount points in dir, the deepest first, of two at one place the
 // one on top.
-func (m *Manager) mountsBelow(dir string) ([]string, error) {
-	found, err := m.opts.Mounter.List()
+func (k *kernel) mountsBelow(dir string) ([]string, error) {
+	found, err := k.mounter().List()
 	if err != nil {
 		return nil, fmt.Errorf("list mounts: %w", err)
 	}

@@ -127,7 +127,7 @@ func TestMakeRSharedOfAMountPoint(t *testing.T) {
 func TestMakeRSharedKeepsVolumes(t *testing.T) {
 	withOwnMounts(t, func(t *testing.T) {
 		dir := resolvedTempDir(t)
-		m := New(Options{RootDir: dir, Tokens: noTokens{}, Mounter: mount.New("")})
+		m := New(Options{RootDir: dir, Tokens: noTokens{}, Mounter: mount.New(""), Foreign: Operations()})
 		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 		pod := m.podDir("uid")
 		outer := filepath.Join(pod, "volumes", "a b")
@@ -145,7 +145,7 @@ func TestMakeRSharedKeepsVolumes(t *testing.T) {
 		if got := read(t, file); got != "x" {
 			t.Errorf("a volume that was mounted before has %q", got)
 		}
-		all, err := m.mountsBelow(dir)
+		all, err := mountsBelow(dir)
 		if err != nil || len(all) != 3 {
 			t.Errorf("mounts below: %v, %v", all, err)
 		}
@@ -156,4 +156,9 @@ func TestMakeRSharedKeepsVolumes(t *testing.T) {
 			t.Errorf("the pod's folder is still there: %v", err)
 		}
 	})
+}
+
+// mountsBelow lists what is mounted there.
+func mountsBelow(dir string) ([]string, error) {
+	return (&kernel{mounter: func() mount.Interface { return mount.New("") }}).mountsBelow(dir)
 }

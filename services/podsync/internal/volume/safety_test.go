@@ -55,7 +55,7 @@ func TestUnmountNeverRemovesThroughMounts(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			m := New(Options{RootDir: given, Tokens: noTokens{}, Mounter: mount.New("")})
+			m := New(Options{RootDir: given, Tokens: noTokens{}, Mounter: mount.New(""), Foreign: Operations()})
 			if err := m.Unmount(t.Context(), "uid"); err != nil {
 				t.Error(err)
 			}
@@ -75,7 +75,7 @@ func TestUnmountRefusesPaths(t *testing.T) {
 	if err := os.MkdirAll(outside, 0o750); err != nil {
 		t.Fatal(err)
 	}
-	m := New(Options{RootDir: root, Tokens: noTokens{}, Mounter: mount.New("")})
+	m := New(Options{RootDir: root, Tokens: noTokens{}, Mounter: mount.New(""), Foreign: Operations()})
 	for _, uid := range []types.UID{"../keep", "..", ".", "", "a/b"} {
 		if err := m.Unmount(t.Context(), uid); err == nil {
 			t.Errorf("pod uid %q was taken for a folder", uid)
@@ -96,7 +96,7 @@ func TestUnmountRemovesWhatNoPathCanSay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := New(Options{RootDir: dir, Tokens: noTokens{}, Mounter: mount.New("")})
+	m := New(Options{RootDir: dir, Tokens: noTokens{}, Mounter: mount.New(""), Foreign: Operations()})
 	volume := filepath.Join(m.podDir("uid"), "volumes", "kubernetes.io~empty-dir", "v")
 	if err := os.MkdirAll(volume, 0o750); err != nil {
 		t.Fatal(err)
@@ -163,13 +163,15 @@ func TestUnmountFollowsNoLink(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
 	}
-	m := New(Options{RootDir: root, Tokens: noTokens{}, Mounter: &swapping{Interface: mount.New(""), afterList: func() {
+	mounts := &swapping{Interface: mount.New(""), afterList: func() {
 		aside := filepath.Join(volume, "aside")
 		if err := errors.Join(os.Rename(filepath.Join(volume, "sub"), aside),
 			os.Symlink(filepath.Dir(theirs), filepath.Join(volume, "sub"))); err != nil {
 			t.Error(err)
 		}
-	}}})
+	}}
+	k := &kernel{mounter: func() mount.Interface { return mounts }, unmount: unmount}
+	m := New(Options{RootDir: root, Tokens: noTokens{}, Mounter: mounts, Foreign: k.operations()})
 	if err := m.Unmount(t.Context(), "uid"); err == nil {
 		t.Error("nothing was wrong with a link in the way")
 	}

@@ -47,31 +47,47 @@ func (m *Manager) SubPath(ctx context.Context, s SubPath) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.opts.Deadline)
 	defer cancel()
 	target := filepath.Join(m.podDir(s.Pod.UID), subPathsName, s.Volume, s.Container, strconv.Itoa(s.Index))
-	var made bool
-	err := m.calls.do(ctx, s.Root, func() error {
-		if err := m.opts.reaches(s.Pod, filepath.Join(s.Root, s.Path)); err != nil {
-			return err
-		}
-		// What is there and is no folder, such as a link to nowhere, the binding refuses.
-		if err := makeSubPath(s.Root, s.Path); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-		made = true
-		return bindSubPath(s.Root, s.Path, target)
-	})
+	state, err := prepareSubPath.Do(ctx, m.opts.Foreign, s.Root,
+		subPathCall{Volume: s.Root, Path: s.Path, Target: target, Private: m.opts.Private(s.Pod)})
 	switch {
 	case err == nil:
 		return target, nil
-	case context.Cause(ctx) != nil: // made is still the call's that was left behind
+	case !state.Tried: // it was given up, and so says nothing of the node's files but that they hang
 		return "", fmt.Errorf("volumeMount %q of container %q: %w", s.Volume, s.Container, err)
 	}
 	m.opts.Log.Warn("subPath refused", logkey.PodUID, s.Pod.UID, logkey.Container, s.Container, "volume", s.Volume,
 		"subPath", s.Path, logkey.Err, err)
-	if !made {
+	if !state.Made {
 		return "", fmt.Errorf("failed to create subPath directory for volumeMount %q of container %q", s.Volume,
 			s.Container)
 	}
 	return "", fmt.Errorf("failed to prepare subPath for volumeMount %q of container %q", s.Volume, s.Container)
+}
+
+// subPathCall asks to bind a path in a volume to a target.
+type subPathCall struct {
+	Volume, Path, Target string
+	// Private is the folder that the path must not be in; empty is none.
+	Private string
+}
+
+// subPathState is how far a call has come.
+type subPathState struct {
+	// Tried says that the call has come to its end, Made that the path is there.
+	Tried, Made bool
+}
+
+func (c *subPathCall) do() (subPathState, error) {
+	state := subPathState{Tried: true}
+	if err := reaches(c.Private, filepath.Join(c.Volume, c.Path)); err != nil {
+		return state, err
+	}
+	// What is there and is no folder, such as a link to nowhere, the binding refuses.
+	if err := makeSubPath(c.Volume, c.Path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return state, err
+	}
+	state.Made = true
+	return state, bindSubPath(c.Volume, c.Path, c.Target)
 }
 
 // CheckSubPath refuses a subPath that does not stay below its volume even as text.

@@ -66,7 +66,7 @@ func TestSubPathIsMadeAndBound(t *testing.T) {
 	if err != nil || again != target {
 		t.Fatalf("%s, %v", again, err)
 	}
-	if mounts, err := s.m.mountsBelow(s.m.podDir("u1")); err != nil || len(mounts) != 1 {
+	if mounts, err := mountsBelow(s.m.podDir("u1")); err != nil || len(mounts) != 1 {
 		t.Errorf("bound twice: %v, %v", mounts, err)
 	}
 	// A file, and what a configMap's update puts in its place, for the next start of the container.

@@ -28,16 +28,29 @@ type memory struct {
 	noswap bool
 }
 
-// mountTmpfs mounts a file system in memory at dir unless one is there. limit is the volume's
-// own, or nil.
-func (m *memory) mountTmpfs(p *v1.Pod, dir string, limit *resource.Quantity) error {
-	mounted, err := m.mounter.IsMountPoint(dir)
+// fileSystem is one to be mounted.
+type fileSystem struct {
+	Device, Type string
+	Options      []string
+}
+
+// mount mounts it at dir unless something is mounted there.
+func (f *fileSystem) mount(m mount.Interface, dir string) error {
+	mounted, err := m.IsMountPoint(dir)
 	if err != nil {
 		return fmt.Errorf("is it mounted: %w", err)
 	}
 	if mounted {
 		return nil
 	}
+	if err := m.MountSensitiveWithoutSystemd(f.Device, dir, f.Type, f.Options, nil); err != nil {
+		return fmt.Errorf("mount %s: %w", f.Type, err)
+	}
+	return nil
+}
+
+// tmpfs is a file system in memory. limit is the volume's own, or nil.
+func (m *memory) tmpfs(p *v1.Pod, limit *resource.Quantity) *fileSystem {
 	var options []string
 	if size := tmpfsSize(p, m.allocatable(), limit); size > 0 {
 		options = append(options, "size="+strconv.FormatInt(size, 10))
@@ -45,10 +58,7 @@ func (m *memory) mountTmpfs(p *v1.Pod, dir string, limit *resource.Quantity) err
 	if m.noSwap() {
 		options = append(options, "noswap")
 	}
-	if err := m.mounter.MountSensitiveWithoutSystemd("tmpfs", dir, "tmpfs", options, nil); err != nil {
-		return fmt.Errorf("mount tmpfs: %w", err)
-	}
-	return nil
+	return &fileSystem{Device: "tmpfs", Type: "tmpfs", Options: options}
 }
 
 // tmpfsSize is what the node's pods may use all together, or the pod's own limit, or the
@@ -103,24 +113,13 @@ func (m *memory) noSwap() bool {
 	return m.noswap
 }
 
-// mountHugePages mounts a file system of huge pages at dir unless something is mounted there.
-func (m *memory) mountHugePages(p *v1.Pod, dir string, medium v1.StorageMedium) error {
+// hugePages is a file system of huge pages.
+func hugePages(p *v1.Pod, medium v1.StorageMedium) (*fileSystem, error) {
 	size, err := pageSize(p, medium)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	mounted, err := m.mounter.IsMountPoint(dir)
-	if err != nil {
-		return fmt.Errorf("is it mounted: %w", err)
-	}
-	if mounted {
-		return nil
-	}
-	if err := m.mounter.MountSensitiveWithoutSystemd("nodev", dir, "hugetlbfs", []string{"pagesize=" + size.String()},
-		nil); err != nil {
-		return fmt.Errorf("mount hugetlbfs: %w", err)
-	}
-	return nil
+	return &fileSystem{Device: "nodev", Type: "hugetlbfs", Options: []string{"pagesize=" + size.String()}}, nil
 }
 
 // pageSize is the size that the medium names, if the pod asks for such pages, or the only one

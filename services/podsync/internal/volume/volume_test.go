@@ -71,7 +71,8 @@ func servicePod() *v1.Pod {
 func manager(t *testing.T, a *api) (*Manager, *mount.FakeMounter) {
 	t.Helper()
 	mounts := mount.NewFakeMounter(nil)
-	return New(Options{RootDir: t.TempDir(), Objects: a, Tokens: a, Mounter: mounts, Unmount: mounts.Unmount}), mounts
+	k := &kernel{mounter: func() mount.Interface { return mounts }, unmount: mounts.Unmount}
+	return New(Options{RootDir: t.TempDir(), Objects: a, Tokens: a, Mounter: mounts, Foreign: k.operations()}), mounts
 }
 
 func read(t *testing.T, path string) string {

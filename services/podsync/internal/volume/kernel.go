@@ -1,0 +1,48 @@
+package volume
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	mount "k8s.io/mount-utils"
+
+	"github.com/microlet/microlet/services/podsync/internal/mounter"
+)
+
+// The operations on paths that may lie on a foreign file system, or below which something foreign may be mounted.
+var (
+	checkHostPath  = mounter.Operation[hostPathCall, struct{}]{Name: "check hostPath"}
+	prepareSubPath = mounter.Operation[subPathCall, subPathState]{Name: "prepare subPath"}
+	makeEmptyDir   = mounter.Operation[emptyDirCall, struct{}]{Name: "make emptyDir"}
+	// Of many files a removal takes long without hanging. Its caller's deadline ends it, and the next one goes on.
+	removePod = mounter.Operation[removeCall, struct{}]{Name: "remove", Patience: 10 * time.Minute}
+)
+
+// Operations are what a child does for volumes. See package mounter.
+func Operations() mounter.Table {
+	// Made when it is needed: it tries what the node's umount can do.
+	k := &kernel{mounter: sync.OnceValue(func() mount.Interface { return mount.New("") }), unmount: unmount}
+	return k.operations()
+}
+
+// kernel makes the calls.
+type kernel struct {
+	mounter func() mount.Interface
+	unmount func(path string) error
+}
+
+func (k *kernel) operations() mounter.Table {
+	t := mounter.Table{}
+	mounter.Handle(t, checkHostPath, func(_ context.Context, c hostPathCall) (struct{}, error) {
+		return struct{}{}, c.do()
+	})
+	mounter.Handle(t, prepareSubPath, func(_ context.Context, c subPathCall) (subPathState, error) { return c.do() })
+	mounter.Handle(t, makeEmptyDir, func(_ context.Context, c emptyDirCall) (struct{}, error) {
+		return struct{}{}, c.do(k.mounter())
+	})
+	mounter.Handle(t, removePod, func(ctx context.Context, c removeCall) (struct{}, error) {
+		return struct{}{}, k.remove(ctx, c.Dir)
+	})
+	return t
+}
