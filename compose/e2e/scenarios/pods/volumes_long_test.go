@@ -119,7 +119,8 @@ func TestHungVolume(t *testing.T) {
 			var seen []string
 			for _, e := range v.Events(s.Namespace, name) {
 				if seen = append(seen, e.Message); e.Reason == "FailedMount" &&
-					strings.Contains(e.Message, path+" does not answer: a call that began") {
+					(strings.Contains(e.Message, path+": has not answered for 30s") ||
+						strings.Contains(e.Message, path+": the path does not answer: a call that began")) {
 					return nil
 				}
 			}

@@ -250,6 +250,7 @@ func (p *Pool) ask(ctx context.Context, c *Call, t *turn, w *worker) (json.RawMe
 		return nil, p.abandon(c, t, w, fmt.Errorf("%s %s: the process that did it has ended: %w", c.Operation, c.Path,
 			r.lost))
 	case <-patience.C:
+		p.hang(t)
 		return nil, p.abandon(c, t, w, fmt.Errorf("%s %s: has not answered for %s: the file system may hang",
 			c.Operation, c.Path, c.Patience))
 	case <-ctx.Done():
@@ -299,10 +300,7 @@ func (p *Pool) abandon(c *Call, t *turn, w *worker, cause error) error {
 		return cause
 	case <-timer.C:
 	}
-	p.mu.Lock()
-	t.hangs = true
-	close(t.left)
-	p.mu.Unlock()
+	p.hang(t)
 	p.count(0, 1)
 	p.log.Error("call on a volume hangs in the kernel: its process is left behind", logkey.Path, c.Path,
 		"operation", c.Operation, logkey.PID, w.pid)

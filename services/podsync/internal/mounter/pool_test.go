@@ -26,8 +26,8 @@ type world struct {
 
 var touch = Operation[string, string]{Name: "touch"}
 
-// touched is what a child does: it hangs, deaf to all, on a path that begins with /hung, and on one with /slow until its
-// context ends.
+// touched is what a child does: it hangs, deaf to all, on a path that begins with /hung, and on one with /slow until
+// its context ends.
 func (w *world) touched(ctx context.Context, path string) (string, error) {
 	switch {
 	case strings.HasPrefix(path, "/hung"):
@@ -203,6 +203,31 @@ func TestCallsOnOnePathTakeTurns(t *testing.T) {
 		close(w.release["/hung"])
 		clear(w.release)
 		w.mu.Unlock()
+		all.Wait()
+		w.end(t)
+	})
+}
+
+func TestThoseThatWaitForAPathLearnThatItHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		began := time.Now()
+		var all sync.WaitGroup
+		for i := range 5 {
+			all.Go(func() {
+				if i > 0 {
+					time.Sleep(time.Second)
+				}
+				_, err := touch.Do(t.Context(), w, "/hung", "/hung")
+				want := "has not answered for 30s"
+				if i > 0 {
+					want = "a call that began 30s ago still hangs there"
+				}
+				if err == nil || !strings.Contains(err.Error(), want) || time.Since(began) > DefaultPatience+leave {
+					t.Errorf("call %d: %v after %s", i, err, time.Since(began))
+				}
+			})
+		}
 		all.Wait()
 		w.end(t)
 	})

@@ -13,9 +13,8 @@ type turn struct {
 	began time.Time
 	// done is closed when the turn is over.
 	done chan struct{}
-	// left is closed when hangs is set: the call's child was killed and does not end.
-	left  chan struct{}
-	hangs bool
+	// hangs is closed when the call has not answered in time, or its child was killed and does not end.
+	hangs chan struct{}
 }
 
 // enter waits for the call's turn on its path.
@@ -24,24 +23,32 @@ func (p *Pool) enter(ctx context.Context, c *Call) (*turn, error) {
 		p.mu.Lock()
 		before := p.turns[c.Path]
 		if before == nil {
-			own := &turn{path: c.Path, began: time.Now(), done: make(chan struct{}), left: make(chan struct{})}
+			own := &turn{path: c.Path, began: time.Now(), done: make(chan struct{}), hangs: make(chan struct{})}
 			p.turns[c.Path] = own
 			p.mu.Unlock()
 			return own, nil
 		}
-		hangs := before.hangs
 		p.mu.Unlock()
-		if hangs {
-			return nil, fmt.Errorf("%s %s: the path does not answer: a call that began %s ago still hangs there",
-				c.Operation, c.Path, time.Since(before.began).Round(time.Second))
-		}
 		select {
 		case <-before.done:
-		case <-before.left:
+		case <-before.hangs:
+			return nil, fmt.Errorf("%s %s: the path does not answer: a call that began %s ago still hangs there",
+				c.Operation, c.Path, time.Since(before.began).Round(time.Second))
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%s %s: given up, since another call is under way there: %w", c.Operation, c.Path,
 				context.Cause(ctx))
 		}
+	}
+}
+
+// hang says that others need not wait for the turn.
+func (p *Pool) hang(t *turn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-t.hangs:
+	default:
+		close(t.hangs)
 	}
 }
 

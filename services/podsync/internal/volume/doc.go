@@ -9,6 +9,6 @@
 //   - A subPath never leaves its volume, and a removal never leaves the pod's folders, whatever the processes of the
 //     pod do.
 //   - Unmounting something that is gone succeeds.
-//   - What may lie on a foreign file system is touched by child processes alone (Operations). One that hangs is abandoned
-//     at its deadline. It delays no other pod, and no second call hangs on its path.
+//   - What may lie on a foreign file system is touched by child processes alone (Operations). One that hangs is
+//     abandoned at its deadline. It delays no other pod, and no second call hangs on its path.
 package volume

@@ -9,9 +9,9 @@ import (
 )
 
 // reaches says why a pod may not have what is, or is to be made, at a path of the node: it is in own, the node agent's
-// folder. An empty own keeps nothing from the pod. Admission has judged what the pod says; this follows the links before root makes anything there. It is
-// the second wall: who swaps a link after it has been looked at gets to what the modes of files and the judging
-// of peers guard.
+// folder. An empty own keeps nothing from the pod. Admission has judged what the pod says; this follows the links
+// before root makes anything there. It is the second wall: who swaps a link after it has been looked at gets to what
+// the modes of files and the judging of peers guard.
 func reaches(own, path string) error {
 	if own == "" {
 		return nil
