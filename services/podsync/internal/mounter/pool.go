@@ -39,7 +39,8 @@ type Options struct {
 	// Log default: slog's.
 	Log *slog.Logger
 
-	start func() (*worker, error) // Program's
+	start     func() (*worker, error) // Program's
+	countLeft func() int
 }
 
 // Pool runs operations in children, which it starts as they are needed. It is safe for concurrent use.
@@ -54,6 +55,10 @@ type Pool struct {
 	idle   []*worker
 	// children counts those that have not ended, hung those of them that were killed.
 	children, hung int
+	// left counts those of earlier processes that hang: a service that is restarted again and again must not fill the
+	// node with them.
+	left      int
+	countLeft func() int
 	// changed is closed, and replaced, when a child is free or has ended.
 	changed chan struct{}
 }
@@ -87,8 +92,14 @@ func NewPool(o Options) (*Pool, error) {
 			return &worker{conn: c.Conn, kill: c.Kill, ended: c.Done(), pid: c.PID()}, nil
 		}
 	}
-	p := &Pool{log: o.Log, start: o.start, places: make(chan struct{}, parallel), turns: map[string]*turn{},
-		changed: make(chan struct{})}
+	if o.countLeft == nil {
+		o.countLeft = func() int { return leftBehind("/proc", o.Program.ShortName()) }
+	}
+	p := &Pool{log: o.Log, start: o.start, countLeft: o.countLeft, left: o.countLeft(),
+		places: make(chan struct{}, parallel), turns: map[string]*turn{}, changed: make(chan struct{})}
+	if p.left > 0 {
+		p.log.Warn("calls on volumes of an earlier process hang in the kernel", "processes", p.left)
+	}
 	return p, p.register(o.Metrics)
 }
 
@@ -155,12 +166,15 @@ func (p *Pool) child(ctx context.Context, c *Call) (*worker, error) {
 			w.rest.Stop()
 			return w, nil
 		}
-		if p.children < maxChildren {
+		if p.left > 0 && p.children+p.left >= maxChildren {
+			p.left = max(0, p.countLeft()-p.hung) // those of this process look the same
+		}
+		if p.children+p.left < maxChildren {
 			p.children++
 			p.mu.Unlock()
 			return p.startChild()
 		}
-		hung, changed := p.hung, p.changed
+		hung, changed := p.hung+p.left, p.changed
 		p.mu.Unlock()
 		if hung < maxChildren {
 			select {

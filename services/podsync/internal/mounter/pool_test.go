@@ -22,6 +22,8 @@ type world struct {
 	mu      sync.Mutex
 	release map[string]chan struct{}
 	started int
+	// before is how many children of an earlier process hang.
+	before int
 }
 
 var touch = Operation[string, string]{Name: "touch"}
@@ -77,9 +79,16 @@ func (w *world) start() (*worker, error) {
 // newWorld is of virtual time.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{release: map[string]chan struct{}{}}
+	return worldAfter(t, 0)
+}
+
+// worldAfter is one in which children of an earlier process hang.
+func worldAfter(t *testing.T, before int) *world {
+	t.Helper()
+	w := &world{release: map[string]chan struct{}{}, before: before}
 	var err error
-	w.Pool, err = NewPool(Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), start: w.start})
+	w.Pool, err = NewPool(Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), start: w.start,
+		countLeft: func() int { return w.before }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,6 +177,21 @@ func TestCallsThatHangDelayNobody(t *testing.T) {
 		const want = "touch /other: not tried: all 32 processes for calls on volumes are in use, and 32 of them hang"
 		if err == nil || err.Error() != want || time.Since(began) != 0 {
 			t.Errorf("%v after %s, want %s at once", err, time.Since(began), want)
+		}
+		w.end(t)
+	})
+}
+
+func TestChildrenOfAnEarlierProcessCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := worldAfter(t, maxChildren)
+		_, err := touch.Do(t.Context(), w, "/other", "/other")
+		if err == nil || !strings.Contains(err.Error(), "and 32 of them hang") {
+			t.Errorf("%v beside %d that hang", err, w.before)
+		}
+		w.before-- // one has ended
+		if _, err := touch.Do(t.Context(), w, "/other", "/other"); err != nil {
+			t.Error(err)
 		}
 		w.end(t)
 	})
