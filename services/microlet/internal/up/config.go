@@ -193,10 +193,7 @@ func (c *Config) arguments(s service.Definition, replica int) []string {
 // exclusive says what a service holds that its successor cannot have beside it.
 func (c *Config) exclusive(r role.Role) string {
 	k := c.Kubelet
-	switch {
-	case r == role.Podsync:
-		return "the lock of --root-dir=" + k.Node.RootDir
-	case r == role.NodeAPI && (*k.Kubelet.EnableServer || *k.Kubelet.HealthzPort > 0):
+	if r == role.NodeAPI && (*k.Kubelet.EnableServer || *k.Kubelet.HealthzPort > 0) {
 		return "the ports of the HTTP API"
 	}
 	return ""

@@ -13,39 +13,64 @@ import (
 // Lock makes sure that one podsync alone works below a root folder: two would take each other's pods for leftovers,
 // also when their runtime folders differ. The lock is the folder's own, so that no file is left of it, and it ends with
 // the process.
-func (d Dir) Lock() (unlock func(), err error) {
-	dir := d.state()
+//
+// A process that was killed and does not end, because the kernel holds a thread of it, keeps its lock and does nothing
+// any more. One successor may work beside it.
+func (d Dir) Lock() (unlock func(), err error) { return d.lock("/proc") }
+
+func (d Dir) lock(proc string) (unlock func(), err error) {
 	if err := os.MkdirAll(string(d), 0o750); err != nil { // as the kubelet makes it
 		return nil, fmt.Errorf("make --root-dir: %w", err)
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(d.state(), 0o700); err != nil {
 		return nil, fmt.Errorf("make podsync's folder: %w", err)
 	}
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil, fmt.Errorf("open podsync's folder: %w", err)
+	first, dead, err := d.lockFolder(proc, d.state())
+	if err != nil && !dead {
+		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = fmt.Errorf("--root-dir=%s: another podsync works there%s: stop it, or give each its own folder", d,
-				holder("/proc", f))
-		} else {
-			err = fmt.Errorf("lock podsync's folder %s: %w", dir, err)
-		}
-		return nil, errors.Join(err, f.Close())
+	// The second lock is a successor's, whose predecessor has the first. Without such a one nobody has it.
+	second, _, err := d.lockFolder(proc, string(d))
+	switch {
+	case err != nil && first != nil:
+		return nil, errors.Join(err, first.Close())
+	case err != nil:
+		return nil, err
+	case first == nil:
+		return func() { _ = second.Close() }, nil // closing releases the lock
 	}
-	return func() { _ = f.Close() }, nil // closing releases the lock
+	return func() { _ = first.Close() }, second.Close()
 }
 
-// holder returns who has the lock of the open file, as far as the kernel shows it.
-func holder(proc string, file *os.File) string {
+// lockFolder locks one folder; dead says that who has the lock was killed and does not end.
+func (d Dir) lockFolder(proc, dir string) (locked *os.File, dead bool, err error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, false, fmt.Errorf("open podsync's folder: %w", err)
+	}
+	if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+		return f, false, nil
+	}
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		var who string
+		who, dead = holder(proc, f)
+		err = fmt.Errorf("--root-dir=%s: another podsync works there%s: stop it, or give each its own folder", d, who)
+	} else {
+		err = fmt.Errorf("lock podsync's folder %s: %w", dir, err)
+	}
+	return nil, dead, errors.Join(err, f.Close())
+}
+
+// holder returns who has the lock of the open file, as far as the kernel shows it, and whether that process was killed
+// and does not end.
+func holder(proc string, file *os.File) (who string, dead bool) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
-		return ""
+		return "", false
 	}
 	locks, err := os.ReadFile(filepath.Join(proc, "locks"))
 	if err != nil {
-		return ""
+		return "", false
 	}
 	inode := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 	for line := range strings.Lines(string(locks)) {
@@ -58,9 +83,9 @@ func holder(proc string, file *os.File) string {
 		if err == nil && strings.HasPrefix(string(stat[strings.LastIndexByte(string(stat), ')')+1:]), " Z") {
 			return fmt.Sprintf(
 				" (pid %s, which was killed and does not end: /proc/%s/task/*/stack says what it waits for)", pid, pid,
-			)
+			), true
 		}
-		return fmt.Sprintf(" (pid %s)", pid)
+		return fmt.Sprintf(" (pid %s)", pid), false
 	}
-	return ""
+	return "", false
 }

@@ -45,10 +45,31 @@ func TestWhoHoldsTheLockIsTold(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := holder(proc, file); !strings.HasPrefix(got, " (pid 7, which was killed and does not end") {
+	if got, dead := holder(proc, file); !dead || !strings.HasPrefix(got, " (pid 7, which was killed and does not end") {
 		t.Errorf("a dead one is reported as %q", got)
 	}
-	if got := holder(t.TempDir(), file); got != "" {
-		t.Errorf("without /proc it is %q", got)
+	if got, dead := holder(t.TempDir(), file); got != "" || dead {
+		t.Errorf("without /proc it is %q, dead: %v", got, dead)
 	}
+
+	// It has one successor, and a second one only when that has gone too.
+	successor, err := root.lock(proc)
+	if err != nil {
+		t.Fatalf("the successor of a dead one: %v", err)
+	}
+	for what, proc := range map[string]string{"beside both": proc, "without /proc": t.TempDir()} {
+		if _, err := root.lock(proc); err == nil {
+			t.Errorf("a second successor, %s", what)
+		}
+	}
+	unlock() // the dead one has ended
+	if _, err := root.Lock(); err == nil {
+		t.Error("one beside the successor")
+	}
+	successor()
+	again, err := root.Lock()
+	if err != nil {
+		t.Fatalf("after the end of all: %v", err)
+	}
+	again()
 }
