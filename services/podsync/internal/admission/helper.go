@@ -206,7 +206,10 @@ func (h Helpers) forbid(format string, args ...any) Result {
 // sockets that processes of the host have too. What its images run as is then asked for before a container of it is
 // created.
 func ReachesHost(p *v1.Pod) bool {
-	host := func(v v1.Volume) bool { return v.HostPath != nil }
+	host := func(v v1.Volume) bool {
+		// What a claim comes to may be a folder of the host.
+		return v.HostPath != nil || v.PersistentVolumeClaim != nil || v.Ephemeral != nil
+	}
 	return p.Spec.HostPID || p.Spec.HostNetwork || p.Spec.HostIPC || slices.ContainsFunc(p.Spec.Volumes, host)
 }
 

@@ -1,4 +1,4 @@
-// Package cluster reads the API objects that pods need: ConfigMaps, Secrets, tokens, Services and runtime classes.
+// Package cluster reads the API objects that pods need: ConfigMaps, Secrets, tokens, claims, Services, runtime classes.
 //
 // A change of an object wakes the workers of the pods that reference it. On a node without an API server, each read
 // answers at once and reports what is missing.
@@ -15,6 +15,7 @@ import (
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/objects"
+	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
 	"github.com/microlet/microlet/services/podsync/internal/runtimeclass"
 )
 
@@ -32,6 +33,7 @@ type Cluster struct {
 	Services       *objects.Services
 	RuntimeClasses runtimeclass.Finder
 
+	client     kubernetes.Interface // nil on a node without an API server
 	factory    informers.SharedInformerFactory
 	standalone bool
 }
@@ -52,12 +54,18 @@ func New(client kubernetes.Interface, k *kubeletconfig.Config, workers Workers, 
 		services := factory.Core().V1().Services()
 		c.Services = objects.NewServices(services.Lister(), services.Informer().HasSynced)
 	}
+	c.client = client
 	c.Objects = objects.New(client, objects.Options{
 		Strategy: string(k.Kubelet.ConfigMapAndSecretChangeDetectionStrategy),
 		Changed:  func(uid types.UID) { workers.Refresh(uid, "object") }, Log: log,
 	})
 	c.Tokens = objects.NewTokens(client, objects.Options{Log: log})
 	return c
+}
+
+// Claims finds what pods claim for a node with these labels.
+func (c *Cluster) Claims(labels func() map[string]string) *persistentvolume.Finder {
+	return &persistentvolume.Finder{Client: c.client, Labels: labels}
 }
 
 // Start has s keep the watches.

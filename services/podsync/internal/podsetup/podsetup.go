@@ -84,6 +84,7 @@ func New(o Options) (*Resources, error) {
 	}
 	volumes := volume.New(volume.Options{
 		RootDir: o.Kubelet.Node.RootDir, Objects: o.Cluster.Objects, Tokens: o.Cluster.Tokens,
+		Claims:  o.Cluster.Claims(func() map[string]string { return o.Node.Object.Node().Labels }),
 		Foreign: foreign, Mounter: mount.New(""),
 		Allocatable: o.allocatable, Log: o.Log, Private: o.privateFolder, BootID: o.Capacity.BootID,
 	})

@@ -15,6 +15,7 @@ var (
 	checkHostPath  = mounter.Operation[hostPathCall, struct{}]{Name: "check hostPath"}
 	prepareSubPath = mounter.Operation[subPathCall, subPathState]{Name: "prepare subPath"}
 	makeEmptyDir   = mounter.Operation[emptyDirCall, struct{}]{Name: "make emptyDir"}
+	mountLocal     = mounter.Operation[localCall, localState]{Name: "mount local volume"}
 	// Of many files a removal takes long without hanging. Its caller's deadline ends it, and the next one goes on.
 	removePod = mounter.Operation[removeCall, struct{}]{Name: "remove", Patience: 10 * time.Minute}
 )
@@ -41,6 +42,7 @@ func (k *kernel) operations() mounter.Table {
 	mounter.Handle(t, makeEmptyDir, func(_ context.Context, c emptyDirCall) (struct{}, error) {
 		return struct{}{}, c.do(k.mounter())
 	})
+	mounter.Handle(t, mountLocal, func(_ context.Context, c localCall) (localState, error) { return c.do(k.mounter()) })
 	mounter.Handle(t, removePod, func(ctx context.Context, c removeCall) (struct{}, error) {
 		return struct{}{}, k.remove(ctx, c.Dir)
 	})

@@ -43,6 +43,7 @@ type Options struct {
 	RootDir string
 	Objects Objects
 	Tokens  Tokens
+	Claims  Claims
 	// Foreign runs Operations on what may lie on a file system that hangs.
 	Foreign mounter.Mounter
 	// Mounter mounts what lies in the root folder and is podsync's own.
@@ -67,6 +68,14 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
+	var step *mountError
+	var claim *claimError
+	switch {
+	case errors.As(e.Err, &step):
+		return step.Error()
+	case errors.As(e.Err, &claim):
+		return claim.Error()
+	}
 	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", e.Volume, e.Err)
 }
 
@@ -81,6 +90,7 @@ type Manager struct {
 	memory  *memory
 	plugins []Plugin
 	nodes   *hostPath
+	claims  *claim
 }
 
 // New returns a Manager.
@@ -104,9 +114,14 @@ func New(opts Options) *Manager {
 		scratch:     filepath.Join(opts.RootDir, "plugins", emptyDirName),
 	}
 	m.nodes = &hostPath{foreign: opts.Foreign, private: opts.Private, checked: map[types.UID][]string{}}
+	m.claims = &claim{
+		claims: opts.Claims, foreign: opts.Foreign, private: opts.Private, podDir: m.podDir, boot: opts.BootID,
+		held: map[types.UID]map[string]heldClaim{},
+	}
 	m.plugins = []Plugin{
 		&emptyDir{memory: m.memory, foreign: opts.Foreign},
 		m.nodes,
+		m.claims,
 		imageVolume{},
 		&files{m: m, name: "kubernetes.io~projected", inMemory: true, collect: m.projected,
 			handles: func(v *v1.Volume) bool { return v.Projected != nil }},
@@ -239,6 +254,7 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 	defer cancel()
 	m.opts.Tokens.Forget(uid)
 	m.nodes.forget(uid)
+	m.claims.forget(uid)
 	dir := m.podDir(uid)
 	if _, err := removePod.Do(ctx, m.opts.Foreign, dir, removeCall{Dir: dir}); err != nil {
 		return fmt.Errorf("remove the pod's folder: %w", err)

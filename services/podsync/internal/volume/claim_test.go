@@ -1,0 +1,228 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	mount "k8s.io/mount-utils"
+
+	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
+)
+
+// claimed are PersistentVolumes by the names of the volumes that claim them. It counts how often it is asked.
+type claimed struct {
+	volumes map[string]*v1.PersistentVolume
+	asked   int
+}
+
+func (c *claimed) Find(_ context.Context, _ *v1.Pod, v *v1.Volume) (*persistentvolume.Volume, error) {
+	c.asked++
+	pv := c.volumes[v.Name]
+	if pv == nil {
+		return nil, errors.New("error processing PVC ns/data: PVC is not bound")
+	}
+	return &persistentvolume.Volume{PV: pv, ReadOnly: v.PersistentVolumeClaim.ReadOnly}, nil
+}
+
+func persistentVolume(name string, source v1.PersistentVolumeSource) *v1.PersistentVolume {
+	return &v1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.PersistentVolumeSpec{PersistentVolumeSource: source},
+	}
+}
+
+func local(path string) v1.PersistentVolumeSource {
+	return v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: path}}
+}
+
+// claimManager mounts for real. Its pods' folders go with the test.
+func claimManager(t *testing.T, root, boot string, c Claims, pods ...types.UID) *Manager {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("needs root: it mounts")
+	}
+	a := &api{}
+	m := New(Options{
+		RootDir: root, Objects: a, Tokens: a, Claims: c, Mounter: mount.New(""), Foreign: Operations(), BootID: boot,
+	})
+	t.Cleanup(func() {
+		for _, uid := range pods {
+			if err := m.Unmount(context.WithoutCancel(t.Context()), uid); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return m
+}
+
+// claimant is a pod that mounts a claim.
+func claimant(uid types.UID, readOnly bool) *v1.Pod {
+	p := podWith(volumeOf("data", v1.VolumeSource{
+		PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data", ReadOnly: readOnly},
+	}))
+	p.UID = uid
+	p.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "data", MountPath: "/data"}}
+	return p
+}
+
+func TestALocalVolume(t *testing.T) {
+	root, disk := t.TempDir(), t.TempDir()
+	c := &claimed{volumes: map[string]*v1.PersistentVolume{"data": persistentVolume("pv-1", local(disk))}}
+	m := claimManager(t, root, "boot", c, "u1", "u2")
+	if err := os.WriteFile(filepath.Join(disk, "before"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, group := claimant("u1", false), int64(4242)
+	p.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: &group}
+	if err := m.Check(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	mounted, err := m.Mount(t.Context(), p)
+	want := filepath.Join(root, "pods/u1/volumes/kubernetes.io~local-volume/pv-1")
+	if got := mounted["data"]; err != nil || got != (Mounted{HostPath: want, SELinuxRelabel: true}) {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	info, err := os.Stat(filepath.Join(want, "before"))
+	if err != nil || info.Sys().(*syscall.Stat_t).Gid != 4242 || info.Mode().Perm() != 0o660 {
+		t.Errorf("a file from before is %v, %v", info.Mode(), err)
+	}
+
+	// Another pod with another group shares it as it is, and may only read.
+	other, otherGroup := claimant("u2", true), int64(17)
+	other.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: &otherGroup}
+	mounted, err = m.Mount(t.Context(), other)
+	if err != nil || !mounted["data"].ReadOnly {
+		t.Fatalf("%+v, %v", mounted, err)
+	}
+	if err := os.WriteFile(filepath.Join(mounted["data"].HostPath, "new"), nil, 0o600); !errors.Is(err, syscall.EROFS) {
+		t.Errorf("a read-only claim is written to: %v", err)
+	}
+	if info, err := os.Stat(filepath.Join(want, "before")); err != nil || info.Sys().(*syscall.Stat_t).Gid != 4242 {
+		t.Errorf("the other pod's group took it: %v", err)
+	}
+
+	// After podsync's restart, nobody is asked; after the machine's, what is mounted is mounted again.
+	asked := c.asked
+	there, ok := claimManager(t, root, "boot", c).Existing(p)
+	if !ok || there["data"].HostPath != want || c.asked != asked {
+		t.Errorf("after a restart %+v, %t, asked %d times more", there, ok, c.asked-asked)
+	}
+	if _, ok := claimManager(t, root, "another", c).Existing(p); ok {
+		t.Error("a mount of another boot is taken for one of this")
+	}
+
+	if err := m.Unmount(t.Context(), "u1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(root, "pods/u1")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the pod's folder: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(disk, "before")); err != nil {
+		t.Errorf("what was in the volume: %v", err)
+	}
+}
+
+func TestAHostPathThatIsClaimed(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "made")
+	kind := v1.HostPathDirectoryOrCreate
+	pv := persistentVolume("pv-1", v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: dir, Type: &kind}})
+	m := claimManager(t, t.TempDir(), "boot", &claimed{volumes: map[string]*v1.PersistentVolume{"data": pv}}, "u1")
+	mounted, err := m.Mount(t.Context(), claimant("u1", true))
+	if err != nil || mounted["data"] != (Mounted{HostPath: dir, ReadOnly: true}) {
+		t.Fatalf("%+v, %v", mounted, err)
+	}
+	if _, err := os.Stat(dir); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestClaimsThatCannotBeMounted(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	options := persistentVolume("pv-1", v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/"}})
+	options.Spec.MountOptions = []string{"noexec"}
+	for name, c := range map[string]struct {
+		pv   *v1.PersistentVolume
+		want string
+	}{
+		"not bound": {nil, "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[], failed to " +
+			"process volumes=[data]: error processing PVC ns/data: PVC is not bound"},
+		"no path": {persistentVolume("pv-1", local("/does/not/exist")),
+			`MountVolume.NewMounter initialization failed for volume "pv-1" : path "/does/not/exist" does not exist`},
+		"a file": {persistentVolume("pv-1", local(file)), `MountVolume.SetUp failed for volume "pv-1" : path "` + file +
+			`" is no folder`},
+		"a path that climbs": {persistentVolume("pv-1", local("/tmp/../etc")),
+			`MountVolume.SetUp failed for volume "pv-1" : invalid path: /tmp/../etc must not contain '..'`},
+		"a name that climbs": {persistentVolume("../pv", local("/tmp")), `"../pv" cannot be the name of a folder`},
+		"another kind": {persistentVolume("pv-1", v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{}}),
+			"PersistentVolume pv-1 is neither local nor a hostPath"},
+		"options of a hostPath": {options, `MountVolume.MountOptionSupport check failed for volume "pv-1" : mount options ` +
+			"are not supported for this volume type"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found := &claimed{volumes: map[string]*v1.PersistentVolume{}}
+			if c.pv != nil {
+				found.volumes["data"] = c.pv
+			}
+			m := claimManager(t, t.TempDir(), "boot", found, "u1")
+			_, err := m.Mount(t.Context(), claimant("u1", false))
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v, want %s", err, c.want)
+			}
+			// A claim that no container mounts keeps nobody.
+			idle := claimant("u1", false)
+			idle.Spec.Containers[0].VolumeMounts = nil
+			if _, err := m.Mount(t.Context(), idle); err != nil {
+				t.Errorf("a claim that nobody mounts: %v", err)
+			}
+		})
+	}
+}
+
+func TestReadWriteOncePod(t *testing.T) {
+	pv := persistentVolume("pv-1", local(t.TempDir()))
+	pv.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod}
+	m := claimManager(t, t.TempDir(), "boot", &claimed{volumes: map[string]*v1.PersistentVolume{"data": pv}}, "u1", "u2")
+	if _, err := m.Mount(t.Context(), claimant("u1", false)); err != nil {
+		t.Fatal(err)
+	}
+	const want = `MountVolume.SetUp failed for volume "pv-1" : volume uses the ReadWriteOncePod access mode and is already ` +
+		"in use by another pod"
+	if _, err := m.Mount(t.Context(), claimant("u2", false)); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	if err := m.Unmount(t.Context(), "u1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Mount(t.Context(), claimant("u2", false)); err != nil {
+		t.Errorf("after the first pod: %v", err)
+	}
+}
+
+func TestTheGroupOfALocalVolume(t *testing.T) {
+	disk := t.TempDir()
+	if err := errors.Join(os.WriteFile(filepath.Join(disk, "f"), nil, 0o600), os.Chown(disk, -1, 4242),
+		os.Chmod(disk, 0o770|os.ModeSetgid)); err != nil {
+		t.Fatal(err)
+	}
+	policy, group := v1.FSGroupChangeOnRootMismatch, int64(4242)
+	m := claimManager(t, t.TempDir(), "boot",
+		&claimed{volumes: map[string]*v1.PersistentVolume{"data": persistentVolume("pv-1", local(disk))}}, "u1")
+	p := claimant("u1", false)
+	p.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: &group, FSGroupChangePolicy: &policy}
+	if _, err := m.Mount(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(filepath.Join(disk, "f")); err != nil || info.Sys().(*syscall.Stat_t).Gid == 4242 {
+		t.Errorf("a file below a folder that is the group's already was given to it: %v", err)
+	}
+}
