@@ -1,4 +1,4 @@
-// Package persistentvolume finds the PersistentVolume behind a claim of a pod, and says why there is none.
+// Package persistentvolume finds the PersistentVolume behind a claim of a pod.
 package persistentvolume
 
 import (
