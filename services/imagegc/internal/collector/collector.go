@@ -45,7 +45,10 @@ type FileSystem interface {
 
 // Pods know which images the node's pods name.
 type Pods interface {
+	// Named are the images that must not be removed.
 	Named() (podimages.Names, error)
+	// Mounted are those of image volumes.
+	Mounted() (podimages.Names, error)
 }
 
 // Retention is the policy of the node's owner; see package retention.

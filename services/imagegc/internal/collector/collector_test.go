@@ -29,6 +29,8 @@ type world struct {
 	containers []*runtimeapi.Container
 	ages       map[string]ages.Age
 	named      podimages.Names
+	mounted    podimages.Names
+	used       map[string]bool // as Ages was told last
 	namedErr   error
 	other      uint64 // bytes of the disk that are no images
 	capacity   uint64
@@ -78,15 +80,19 @@ func (w *world) Usage(context.Context, string) (imagefs.Usage, error) {
 	return imagefs.Usage{Capacity: w.capacity, Available: w.capacity - min(used, w.capacity)}, nil
 }
 
-func (w *world) See([]string, map[string]bool) error { return w.saveErr }
-func (w *world) Of() map[string]ages.Age             { return w.ages }
-func (w *world) Forget(id string)                    { delete(w.ages, id) }
+func (w *world) See(_ []string, used map[string]bool) error {
+	w.used = used
+	return w.saveErr
+}
+func (w *world) Of() map[string]ages.Age { return w.ages }
+func (w *world) Forget(id string)        { delete(w.ages, id) }
 
 func (w *world) Keep(context.Context, []*retentionv1.KeepRequest_Image) (map[string]bool, error) {
 	return w.kept, w.keptErr
 }
 
-func (w *world) Named() (podimages.Names, error) { return w.named, w.namedErr }
+func (w *world) Named() (podimages.Names, error)   { return w.named, w.namedErr }
+func (w *world) Mounted() (podimages.Names, error) { return w.mounted, w.namedErr }
 
 // collector returns one with the kubelet's defaults.
 func (w *world) collector(change func(*Options)) (*Collector, *record.FakeRecorder) {
@@ -156,6 +162,7 @@ func TestWhatIsKept(t *testing.T) {
 	w.add("stopped", 10, time.Hour)
 	w.add("pinned", 10, time.Hour).Pinned = true
 	w.add("named", 10, time.Hour)
+	w.add("mounted", 10, time.Hour)
 	w.add("digest", 10, time.Hour).RepoDigests = []string{"registry.example/x@sha256:" + strings.Repeat("a", 64)}
 	w.add("new", 10, time.Hour)
 	w.ages["new"] = ages.Age{Detected: time.Minute, Unused: time.Minute}
@@ -165,10 +172,14 @@ func TestWhatIsKept(t *testing.T) {
 		{ImageRef: "registry.example/stopped:1", State: runtimeapi.ContainerState_CONTAINER_EXITED},
 	}
 	w.named[podimages.Normal("registry.example/named:1")] = true
+	w.mounted = podimages.Names{podimages.Normal("registry.example/mounted:1"): true}
 	w.named[podimages.Normal("registry.example/x@sha256:"+strings.Repeat("a", 64))] = true
 	c, events := w.collector(nil)
 	err := c.Collect(t.Context())
 	w.wantRemoved(t, "unused")
+	if !w.used["mounted"] || w.used["named"] {
+		t.Errorf("in use are %v", w.used)
+	}
 	const want = "Insufficient free disk space on the node's image filesystem (100% of 1000 B used). " +
 		"Failed to free sufficient space by deleting unused images (freed 10 bytes). " +
 		"Investigate disk usage, as it could be used by active images, logs, volumes, or other data."

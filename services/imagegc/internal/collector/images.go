@@ -81,6 +81,14 @@ func (c *Collector) detect(ctx context.Context) ([]candidate, error) {
 		return nil, fmt.Errorf("list containers: %w", err)
 	}
 	used := inUse(images, containers)
+	// While the pods are not known nothing is removed, and what is mounted only seems to have been unused since.
+	if mounted, err := c.o.Pods.Mounted(); err == nil {
+		for _, image := range images {
+			if isNamed(image, mounted) {
+				used[image.GetId()] = true
+			}
+		}
+	}
 	ids := make([]string, len(images))
 	for i, image := range images {
 		ids[i] = image.GetId()

@@ -36,26 +36,37 @@ type Names map[string]bool
 // Has reports whether a name, in any spelling, is among them.
 func (n Names) Has(name string) bool { return n[Normal(name)] }
 
-// Named returns the images that pods name which may still start a container.
+// Named returns the images that pods name which may still start a container, and those of Mounted.
 func (p *Pods) Named() (Names, error) {
+	return p.names(func(names Names, pod *v1.Pod, terminating bool) {
+		if !terminating { // of one that is, nothing may start; what runs is the runtime's to report
+			names.addContainers(pod)
+		}
+		names.addVolumes(pod)
+	})
+}
+
+// Mounted returns the images of image volumes, of pods that end too: the runtime's list of containers does not have them.
+func (p *Pods) Mounted() (Names, error) {
+	return p.names(func(names Names, pod *v1.Pod, _ bool) { names.addVolumes(pod) })
+}
+
+func (p *Pods) names(add func(names Names, pod *v1.Pod, terminating bool)) (Names, error) {
 	if !p.view.Synced() {
 		return nil, ErrUnknown
 	}
 	names := Names{}
 	for uid, entry := range p.view.All() {
-		if entry.GetTerminating() {
-			continue // nothing of it may start; what runs is the runtime's to report
-		}
 		var pod v1.Pod
 		if err := pod.Unmarshal(entry.GetPod()); err != nil {
 			return nil, fmt.Errorf("decode pod %s: %w", uid, err)
 		}
-		names.add(&pod)
+		add(names, &pod, entry.GetTerminating())
 	}
 	return names, nil
 }
 
-func (n Names) add(pod *v1.Pod) {
+func (n Names) addContainers(pod *v1.Pod) {
 	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
 			n[Normal(list[i].Image)] = true
@@ -64,6 +75,9 @@ func (n Names) add(pod *v1.Pod) {
 	for i := range pod.Spec.EphemeralContainers {
 		n[Normal(pod.Spec.EphemeralContainers[i].Image)] = true
 	}
+}
+
+func (n Names) addVolumes(pod *v1.Pod) {
 	for i := range pod.Spec.Volumes {
 		if image := pod.Spec.Volumes[i].Image; image != nil {
 			n[Normal(image.Reference)] = true

@@ -38,7 +38,10 @@ func TestNamed(t *testing.T) {
 			}},
 			Volumes: []v1.Volume{{VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "quay.io/data:2"}}}},
 		}, false),
-		"b": entry(t, v1.PodSpec{Containers: container("ends")}, true),
+		"b": entry(t, v1.PodSpec{
+			Containers: container("ends"),
+			Volumes:    []v1.Volume{{VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "mounted"}}}},
+		}, true),
 	}})
 	names, err := p.Named()
 	if err != nil {
@@ -52,8 +55,12 @@ func TestNamed(t *testing.T) {
 			t.Errorf("%s is not named: %v", want, names)
 		}
 	}
-	if names.Has("ends") || len(names) != 4 {
+	if names.Has("ends") || !names.Has("mounted") || len(names) != 5 {
 		t.Errorf("named: %v", names)
+	}
+	mounted, err := p.Mounted()
+	if err != nil || !mounted.Has("quay.io/data:2") || !mounted.Has("mounted") || len(mounted) != 2 {
+		t.Errorf("mounted: %v, %v", mounted, err)
 	}
 }
 
