@@ -46,7 +46,8 @@ func (p *Pods) Named() (Names, error) {
 	})
 }
 
-// Mounted returns the images of image volumes, of pods that end too: the runtime's list of containers does not have them.
+// Mounted returns the images of image volumes, of pods that end too: the runtime's list of containers does not have
+// them.
 func (p *Pods) Mounted() (Names, error) {
 	return p.names(func(names Names, pod *v1.Pod, _ bool) { names.addVolumes(pod) })
 }
