@@ -164,10 +164,13 @@ func OneArgument(what string) cobra.PositionalArgs {
 	}
 }
 
-// Main runs a command line to its end and exits the process: 0 when it ended well, also by SIGTERM.
-func Main(cmd *cobra.Command) {
-	cmd.SetArgs(os.Args[1:])
-	err := cmd.ExecuteContext(WithArguments(context.Background(), os.Args[1:]))
+// Main runs the process's command line to its end and exits: 0 when it ended well, also by SIGTERM.
+func Main(cmd *cobra.Command) { Execute(cmd, os.Args[1:]) }
+
+// Execute is Main with these arguments in place of the process's.
+func Execute(cmd *cobra.Command, args []string) {
+	cmd.SetArgs(args)
+	err := cmd.ExecuteContext(WithArguments(context.Background(), args))
 	if w := telemetry.ProcessWriter(); w != nil {
 		w.Flush(flushTimeout) // what was logged before a start failed
 	}

@@ -12,6 +12,7 @@ import (
 
 func main() {
 	if !stats.RunChild() && !podsync.RunChild() {
-		service.Main(command.Of(os.Args[1:]))
+		args := command.Arguments(os.Args)
+		service.Execute(command.Of(args), args)
 	}
 }
