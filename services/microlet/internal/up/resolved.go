@@ -17,6 +17,7 @@ func (c *Config) writeResolved() ([]copied, error) {
 	if err := c.bootstrap(); err != nil {
 		return nil, err
 	}
+	c.seedClientCertificate()
 	var copies []copied
 	for _, s := range c.Services {
 		if !s.NeedsKubelet {

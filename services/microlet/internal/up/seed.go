@@ -1,0 +1,69 @@
+package up
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/certificate"
+	"k8s.io/klog/v2"
+
+	"github.com/microlet/microlet/services/internal/clientcert"
+	"github.com/microlet/microlet/services/internal/logkey"
+)
+
+// seedClientCertificate puts the client certificate that the kubeconfig contains into --cert-dir, as the kubelet does
+// with rotateCertificates. "kubeadm init" waits for that: once the file is there, it has the kubeconfig name it, and
+// the certificate is renewed. A valid one that is there already stays. Nothing else needs the file, so the node starts
+// without it.
+func (c *Config) seedClientCertificate() {
+	node := &c.Kubelet.Node
+	if c.Kubelet.Standalone() || !c.Kubelet.Kubelet.RotateCertificates {
+		return
+	}
+	seeded, err := seed(node.Kubeconfig, node.CertDir)
+	switch {
+	case err != nil:
+		slog.Warn("client certificate of the kubeconfig is not kept for its renewal", logkey.Path, node.CertDir,
+			logkey.Err, err)
+	case seeded:
+		slog.Info("client certificate of the kubeconfig kept for its renewal", logkey.Path,
+			clientcert.Path(node.CertDir))
+	}
+}
+
+// seed keeps the certificate that the current context of a kubeconfig contains, unless there is a valid one.
+func seed(kubeconfig, certDir string) (bool, error) {
+	config, err := clientcmd.LoadFromFile(kubeconfig)
+	if err != nil {
+		return false, err
+	}
+	current := config.Contexts[config.CurrentContext]
+	if current == nil || config.AuthInfos[current.AuthInfo] == nil {
+		return false, nil
+	}
+	user := config.AuthInfos[current.AuthInfo]
+	if len(user.ClientCertificateData) == 0 || len(user.ClientKeyData) == 0 {
+		return false, nil
+	}
+	// The store would write before it finds out.
+	if _, err := tls.X509KeyPair(user.ClientCertificateData, user.ClientKeyData); err != nil {
+		return false, fmt.Errorf("--kubeconfig=%s: %w", kubeconfig, err)
+	}
+	store, err := certificate.NewFileStoreWithLogger(klog.Background().V(4), clientcert.PairName, certDir, certDir, "", "")
+	if err != nil {
+		return false, err
+	}
+	cert, err := store.Current()
+	if err == nil && cert.Leaf != nil && time.Now().Before(cert.Leaf.NotAfter) {
+		return false, nil
+	}
+	if none := (*certificate.NoCertKeyError)(nil); err != nil && !errors.As(err, &none) {
+		return false, err
+	}
+	_, err = store.Update(user.ClientCertificateData, user.ClientKeyData)
+	return err == nil, err
+}
