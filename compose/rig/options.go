@@ -71,8 +71,8 @@ type Options struct {
 	// run beside an API server and etcd alone, and take a tainted node for none.
 	DefaultPlaces bool
 	// With names groups of programs and images that are not always needed: GroupKubelet (AgentKubelet implies it),
-	// GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer, GroupMachine (for Build; Machine
-	// implies it). The images are pushed to the instance's registry.
+	// GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer, GroupKubeadm, GroupMachine (for Build;
+	// Machine implies it). The images are pushed to the instance's registry.
 	With []string
 	// Source is a folder inside the repository, where the pins of the real
 	// programs are. Default: the working directory.
@@ -92,6 +92,7 @@ const (
 	GroupPrometheus      = build.GroupPrometheus
 	GroupMetricsServer   = build.GroupMetricsServer
 	GroupMachine         = build.GroupMachine
+	GroupKubeadm         = build.GroupKubeadm
 )
 
 const (

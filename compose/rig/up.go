@@ -84,6 +84,17 @@ func prepare(ctx context.Context, o Options) (build.Binaries, []string, error) {
 		}
 		layouts = append(layouts, suite)
 	}
+	if slices.Contains(groups, build.GroupKubeadm) {
+		version, err := build.Version(tools, build.Kubeadm)
+		if err != nil {
+			return nil, nil, err
+		}
+		controlPlane, err := images.BuildKubeadm(cache, version, binaries)
+		if err != nil {
+			return nil, nil, err
+		}
+		layouts = append(layouts, controlPlane)
+	}
 	return binaries, layouts, nil
 }
 

@@ -54,6 +54,17 @@ func TestEveryProgramIsPinned(t *testing.T) {
 	}
 }
 
+// TestKubeadmIsOfTheControlPlanesVersion: it has a module of its own, and asks for images of its own version.
+func TestKubeadmIsOfTheControlPlanesVersion(t *testing.T) {
+	ours, err := Version(tools, Kubeadm)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if theirs, err := Version(tools, APIServer); err != nil || ours != theirs {
+		t.Errorf("kubeadm is %s, the API server %s, %v", ours, theirs, err)
+	}
+}
+
 func TestGroups(t *testing.T) {
 	for _, tc := range []struct {
 		groups, with, without []string

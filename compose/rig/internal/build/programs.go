@@ -37,6 +37,7 @@ const (
 	GroupMachine         = "machine"          // a machine of its own for the node, with its kernel and its disk
 	GroupCompose         = "compose"          // the rig in containers, and Docker Compose
 	GroupCharts          = "charts"           // Helm
+	GroupKubeadm         = "kubeadm"          // kubeadm, and the images of the control plane that it starts
 )
 
 // Groups of packages for the kinds of that machine. They are machine.Build's, and nobody asks for them by name.
@@ -47,7 +48,7 @@ const (
 
 // Groups are the names of all groups.
 var Groups = []string{GroupKubelet, GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer,
-	GroupMachine, GroupCompose, GroupCharts}
+	GroupMachine, GroupCompose, GroupCharts, GroupKubeadm}
 
 // rigModule stands for compose/rig: the rig's own helpers are built from there.
 const rigModule = "../rig"
@@ -59,6 +60,7 @@ const (
 	Scheduler         = "kube-scheduler"
 	Kubelet           = "kubelet"
 	Kubectl           = "kubectl"
+	Kubeadm           = "kubeadm"
 	Agnhost           = "agnhost"
 	Etcd              = "etcd"
 	Containerd        = "containerd"
@@ -140,6 +142,11 @@ func Programs() []Program {
 		kubernetes(Kubectl, "k8s.io/kubernetes/cmd/kubectl"),
 		kubernetes(Agnhost, "k8s.io/kubernetes/test/images/agnhost"),
 		kubernetes(Kubelet, "k8s.io/kubernetes/cmd/kubelet", GroupKubelet),
+		{
+			// A module of its own: what it needs besides changes no other program.
+			Name: Kubeadm, Module: "kubeadm", Package: "k8s.io/kubernetes/cmd/kubeadm", Groups: []string{GroupKubeadm},
+			Tags: "selinux,notest,grpcnotrace", Stamp: kubernetesStamp,
+		},
 		{
 			Name:    Suite,
 			Module:  "conformance",

@@ -46,6 +46,9 @@ func Push(ctx context.Context, dir, registry string) error {
 	for _, m := range manifest.Manifests {
 		short := m.Annotations[nameAnnotation]
 		tags := slices.Concat(names[short], suiteNames[short])
+		if strings.Contains(short, "/") {
+			tags = []string{short}
+		}
 		if len(tags) == 0 {
 			return fmt.Errorf("push images: %s holds an image %q that has no name here: remove that folder", dir, short)
 		}
