@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -60,6 +61,46 @@ func TestKubeadmNodeStarts(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("warnings (-want +got):\n%s", diff)
+	}
+}
+
+// TestKubeadmNodeOf137: kubeadm 1.37 has the runtime's endpoint in the file and gives no flags; it adds the resolv.conf
+// of a machine with systemd-resolved. "kubeadm upgrade node" writes the same.
+func TestKubeadmNodeOf137(t *testing.T) {
+	root, args := kubeadmNode(t)
+	config := filepath.Join(root, "lib/kubelet/config.yaml")
+	data, err := os.ReadFile(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const empty, given = `containerRuntimeEndpoint: ""`, "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock"
+	write(t, config, strings.Replace(string(data), empty, given, 1)+"resolvConf: /run/systemd/resolve/resolv.conf\n")
+	write(t, filepath.Join(root, "etc/kubernetes/kubelet.conf"), kubeconfig)
+	c, got, err := load(t, args[:3]...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := c.Kubelet
+	for field, is := range map[string]bool{
+		"staticPodPath":        k.StaticPodPath == "/etc/kubernetes/manifests",
+		"rotateCertificates":   k.RotateCertificates,
+		"serverTLSBootstrap":   !k.ServerTLSBootstrap,
+		"clusterDNS":           slices.Equal(k.ClusterDNS, []string{"10.96.0.10"}),
+		"resolvConf":           *k.ResolverConfig == "/run/systemd/resolve/resolv.conf",
+		"runtime endpoint":     k.ContainerRuntimeEndpoint == "unix:///run/containerd/containerd.sock",
+		"healthz":              k.HealthzBindAddress == "127.0.0.1" && *k.HealthzPort == 10248,
+		"volumeStatsAggPeriod": k.VolumeStatsAggPeriod.Duration == time.Minute, // 0 is the default
+		"logging":              k.Logging.Format == "text",
+		"clientCAFile":         k.Authentication.X509.ClientCAFile == "/etc/kubernetes/pki/ca.crt",
+	} {
+		if !is {
+			t.Errorf("%s of kubeadm is not taken over", field)
+		}
+	}
+	for _, w := range got {
+		if w.Message != msgByDefault && w.Message != msgNotRenewed {
+			t.Errorf("kubeadm's own settings give the warning %q: %q", w.Message, w.Fields)
+		}
 	}
 }
 
