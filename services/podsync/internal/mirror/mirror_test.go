@@ -24,11 +24,13 @@ var name = types.NamespacedName{Namespace: "ns", Name: "static-n"}
 
 // cluster is an apiserver that has pods, and the watch that reports them.
 type cluster struct {
-	mu      sync.Mutex
-	pods    map[types.NamespacedName]*v1.Pod
-	uids    int
-	node    bool
-	down    bool
+	mu   sync.Mutex
+	pods map[types.NamespacedName]*v1.Pod
+	uids int
+	node bool
+	down bool
+	// blind: it finds no pod to delete, as one that has just started.
+	blind   bool
 	manager *Manager
 	status  map[types.UID]v1.PodStatus
 	// delivered are the pods whose status counts as acknowledged.
@@ -73,7 +75,7 @@ func (c *cluster) DeletePod(_ context.Context, namespace, podName string, uid ty
 	if c.down {
 		return apierrors.NewServiceUnavailable("down")
 	}
-	if p == nil {
+	if p == nil || c.blind {
 		return apierrors.NewNotFound(v1.Resource("pods"), podName)
 	}
 	if p.UID != uid {
@@ -227,6 +229,28 @@ func TestMirrorFollows(t *testing.T) {
 		c.want(t, "b", "mirror-4 Succeeded")
 		m.AllWanted()
 		c.want(t, "")
+	})
+}
+
+// TestAnAPIServerThatHasJustStarted finds no pod to delete, and has it: the mirror is replaced later. So it is when
+// kubeadm changes the manifest of the API server itself.
+func TestAnAPIServerThatHasJustStarted(t *testing.T) {
+	run(t, func(t *testing.T, m *Manager, c *cluster) {
+		m.MirrorsSynced()
+		m.Want(staticPod("a"))
+		m.Set(staticPod("a"), v1.PodStatus{Phase: v1.PodRunning})
+		c.want(t, "a", "mirror-1 Running")
+		c.mu.Lock()
+		c.blind = true
+		c.mu.Unlock()
+		m.Want(staticPod("b"))
+		m.Set(staticPod("b"), v1.PodStatus{Phase: v1.PodPending})
+		m.Forget("a")
+		c.want(t, "a", "mirror-1 Running")
+		c.mu.Lock()
+		c.blind = false
+		c.mu.Unlock()
+		c.want(t, "b", "mirror-2 Pending")
 	})
 }
 

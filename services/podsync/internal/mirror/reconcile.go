@@ -14,6 +14,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/podsync/internal/manifest"
+	"github.com/microlet/microlet/services/podsync/internal/poddeletion"
 )
 
 // workers is how many mirrors are made or deleted at one time.
@@ -90,9 +91,7 @@ func (m *Manager) reconcile(ctx context.Context, name types.NamespacedName) erro
 	stale := mirror != nil && m.shown(mirror) == nil && (wanted != nil || heard)
 	m.mu.Unlock()
 	if stale {
-		err := m.api.DeletePod(ctx, mirror.Namespace, mirror.Name, mirror.UID)
-		if err != nil && !apierrors.IsNotFound(err) &&
-			!apierrors.IsConflict(err) { // conflict: another pod has the name by now
+		if err := poddeletion.Delete(ctx, m.api, mirror.Namespace, mirror.Name, mirror.UID); err != nil {
 			return fmt.Errorf("delete mirror pod: %w", err)
 		}
 		m.log.Info("mirror pod deleted, it shows no static pod as it is now", logkey.Pod, name.String(),

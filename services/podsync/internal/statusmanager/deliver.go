@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/podsync/internal/poddeletion"
 )
 
 // deliver patches or deletes one pod. Only one worker has a pod at a time, so what
@@ -105,9 +106,7 @@ func (m *Manager) remove(ctx context.Context, e *entry) error {
 	}
 	call, cancel := context.WithTimeout(ctx, m.timeout)
 	defer cancel()
-	err := m.client.DeletePod(call, p.Namespace, p.Name, p.UID)
-	if err != nil && !apierrors.IsNotFound(err) &&
-		!apierrors.IsConflict(err) { // conflict: another pod has the name by now
+	if err := poddeletion.Delete(call, m.client, p.Namespace, p.Name, p.UID); err != nil {
 		return fmt.Errorf("delete pod: %w", err)
 	}
 	m.log.Info("pod terminated and deleted", logkey.Pod, p.Namespace+"/"+p.Name, logkey.PodUID, p.UID)
