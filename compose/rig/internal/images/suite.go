@@ -34,7 +34,7 @@ var suiteNames = map[string][]string{
 }
 
 // suiteFormat is part of the cache key, as format is.
-const suiteFormat = "3"
+const suiteFormat = "4"
 
 //go:embed nnp/nnp.c
 var nnpSource []byte
@@ -170,8 +170,12 @@ func (s suite) images() (map[string]v1.Image, error) {
 		"suite-agnhost":    s.agnhostFiles(),
 		"suite-nginx":      {file("etc/nginx/nginx.conf", 0o644, nginxConfig)},
 		"suite-nonewprivs": {file("usr/local/bin/nnp", 0o6755, s.nnp)},
-		"suite-kitten": {file("kitten.jpg", 0o644, s.files["kitten/html/kitten.jpg"]), file("data.json", 0o644,
-			s.files["kitten/html/data.json"])},
+		// Upstream's is based on Alpine Linux, which the specs of image volumes read of it.
+		"suite-kitten": {
+			file("kitten.jpg", 0o644, s.files["kitten/html/kitten.jpg"]),
+			file("data.json", 0o644, s.files["kitten/html/data.json"]),
+			file("etc/os-release", 0o644, []byte("NAME=\"Alpine Linux\"\nID=alpine\n")),
+		},
 		"suite-nautilus": {file("nautilus.jpg", 0o644, s.files["nautilus/html/nautilus.jpg"]), file("data.json", 0o644,
 			s.files["nautilus/html/data.json"])},
 	}

@@ -165,6 +165,7 @@ func TestSuiteImages(t *testing.T) {
 		{"suite-agnhost", "usr/bin/perl", seen{tar.TypeReg, 0o755, "", 4}},
 		{"suite-kitten", "agnhost", seen{tar.TypeReg, 0o755, "", 7}},
 		{"suite-kitten", "data.json", seen{tar.TypeReg, 0o644, "", 21}},
+		{"suite-kitten", "etc/os-release", seen{tar.TypeReg, 0o644, "", 30}},
 		{"suite-nonewprivs", "usr/local/bin/nnp", seen{tar.TypeReg, 0o6755, "", 3}},
 	} {
 		if got := contents[tc.image][tc.path]; got != tc.want {
