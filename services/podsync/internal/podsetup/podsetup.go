@@ -27,6 +27,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/network"
 	"github.com/microlet/microlet/services/podsync/internal/nodeallocatable"
+	"github.com/microlet/microlet/services/podsync/internal/pluginregistration"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/podimages"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
@@ -68,6 +69,7 @@ type Resources struct {
 	Images  *podimages.Images
 
 	foreign *mounter.Pool
+	plugins *pluginregistration.Manager
 	workers worker.Resources
 	limits  *nodeallocatable.Enforcer
 }
@@ -103,6 +105,10 @@ func New(o Options) (*Resources, error) {
 	logs := podlogs.Folders{Pods: o.Kubelet.Kubelet.PodLogsDir, Links: o.LogLinks, Group: role.GroupLogs}
 	return &Resources{Cgroups: cgroups, Volumes: volumes, Logs: logs, Hooks: hooks, Images: images,
 		foreign: foreign,
+		// There are no handlers: no type of plugin is built, so each plugin is told that nobody takes it.
+		plugins: pluginregistration.New(pluginregistration.Options{
+			Root: o.Kubelet.Node.RootDir, Log: o.Log, Metrics: o.Metrics,
+		}),
 		workers: worker.Resources{
 			Images: images, Volumes: volumes, Cgroups: cgroups, Config: config, Objects: o.Cluster.Objects, Logs: logs,
 			Hooks: hooks,
@@ -124,11 +130,12 @@ func (r *Resources) Prepare() error {
 	return r.limits.Reservations()
 }
 
-// Start limits what all pods together may use, and keeps the children that make calls on volumes, until the service
-// ends.
+// Start limits what all pods together may use, keeps the children that make calls on volumes, and registers plugins,
+// until the service ends.
 func (r *Resources) Start(s *service.Service) {
 	s.Go("node allocatable", r.limits.Run)
 	s.Go("mounter", r.foreign.Serve)
+	s.Go("plugin registration", r.plugins.Run)
 }
 
 // ForWorkers is what workers give their pods.
