@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+type controller struct {
+	csi.UnimplementedControllerServer
+	driver
+}
+
+func (controller) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (
+	*csi.ControllerGetCapabilitiesResponse, error,
+) {
+	rpc := &csi.ControllerServiceCapability_RPC{Type: csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME}
+	return &csi.ControllerGetCapabilitiesResponse{Capabilities: []*csi.ControllerServiceCapability{
+		{Type: &csi.ControllerServiceCapability_Rpc{Rpc: rpc}},
+	}}, nil
+}
+
+func (c controller) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+	if r.GetName() == "" {
+		return nil, status.Error(codes.InvalidArgument, "name is empty")
+	}
+	if err := checkAll(r.GetVolumeCapabilities()); err != nil {
+		return nil, err
+	}
+	if r.GetVolumeContentSource() != nil {
+		return nil, status.Error(codes.InvalidArgument, "volume_content_source: volumes begin empty")
+	}
+	id := idOf(r.GetName())
+	least, most := r.GetCapacityRange().GetRequiredBytes(), r.GetCapacityRange().GetLimitBytes()
+	switch was, err := c.store.get(id); {
+	case errors.Is(err, fs.ErrNotExist):
+		if err := c.store.create(id, record{Name: r.GetName(), Capacity: least}); err != nil {
+			return nil, status.Error(codes.Internal, err.Error())
+		}
+	case err != nil:
+		return nil, status.Error(codes.Internal, err.Error())
+	case was.Capacity < least || most > 0 && was.Capacity > most:
+		return nil, status.Errorf(codes.AlreadyExists, "volume %q has %d bytes", r.GetName(), was.Capacity)
+	default:
+		least = was.Capacity
+	}
+	return &csi.CreateVolumeResponse{Volume: &csi.Volume{
+		VolumeId: id, CapacityBytes: least, VolumeContext: r.GetParameters(),
+	}}, nil
+}
+
+func (c controller) DeleteVolume(_ context.Context, r *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
+	if r.GetVolumeId() == "" {
+		return nil, status.Error(codes.InvalidArgument, "volume_id is empty")
+	}
+	if err := c.store.remove(r.GetVolumeId()); err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	return &csi.DeleteVolumeResponse{}, nil
+}
+
+func (c controller) ValidateVolumeCapabilities(_ context.Context, r *csi.ValidateVolumeCapabilitiesRequest) (
+	*csi.ValidateVolumeCapabilitiesResponse, error,
+) {
+	if err := c.known(r.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	if len(r.GetVolumeCapabilities()) == 0 {
+		return nil, status.Error(codes.InvalidArgument, "volume_capabilities is empty")
+	}
+	if err := checkAll(r.GetVolumeCapabilities()); err != nil {
+		return &csi.ValidateVolumeCapabilitiesResponse{Message: status.Convert(err).Message()}, nil
+	}
+	return &csi.ValidateVolumeCapabilitiesResponse{
+		Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{
+			VolumeContext: r.GetVolumeContext(), VolumeCapabilities: r.GetVolumeCapabilities(),
+			Parameters: r.GetParameters(),
+		},
+	}, nil
+}
+
+// known says why a volume cannot be used.
+func (d driver) known(id string) error {
+	if id == "" {
+		return status.Error(codes.InvalidArgument, "volume_id is empty")
+	}
+	switch _, err := d.store.get(id); {
+	case errors.Is(err, fs.ErrNotExist):
+		return status.Errorf(codes.NotFound, "volume %q does not exist", id)
+	case err != nil:
+		return status.Error(codes.Internal, err.Error())
+	}
+	return nil
+}
+
+func checkAll(capabilities []*csi.VolumeCapability) error {
+	if len(capabilities) == 0 {
+		return status.Error(codes.InvalidArgument, "volume_capabilities is empty")
+	}
+	for _, c := range capabilities {
+		if err := check(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// check says why a volume cannot be used as asked for: it is a folder, of one node.
+func check(c *csi.VolumeCapability) error {
+	if c == nil {
+		return status.Error(codes.InvalidArgument, "volume_capability is empty")
+	}
+	if c.GetMount() == nil {
+		return status.Error(codes.InvalidArgument, "volume_capability: volumes are folders, and no block devices")
+	}
+	switch c.GetAccessMode().GetMode() {
+	case csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY:
+		return nil
+	default:
+		return status.Errorf(codes.InvalidArgument, "volume_capability: access_mode %s is not one of a single node",
+			c.GetAccessMode().GetMode())
+	}
+}

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/mount-utils"
+)
+
+// mounts is a node with one volume, and the paths for it.
+type mounts struct {
+	*node
+	id, staging, target string
+	capability          *csi.VolumeCapability
+}
+
+func newMounts(t *testing.T) *mounts {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount")
+	}
+	dir := t.TempDir()
+	m := &mounts{
+		node: newNode(dir), staging: filepath.Join(dir, "staging"), target: filepath.Join(dir, "target"),
+		capability: &csi.VolumeCapability{
+			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+		},
+	}
+	made, err := controller{driver: m.driver}.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+		Name: "v", VolumeCapabilities: []*csi.VolumeCapability{m.capability},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.id = made.GetVolume().GetVolumeId()
+	t.Cleanup(func() {
+		_ = syscall.Unmount(m.target, syscall.MNT_DETACH)
+		_ = syscall.Unmount(m.staging, syscall.MNT_DETACH)
+	})
+	return m
+}
+
+func newNode(dir string) *node {
+	return &node{driver: driver{name: "d", node: "n", store: store{filepath.Join(dir, "volumes")}}, mounter: mount.New("")}
+}
+
+func (m *mounts) stage(t *testing.T) {
+	t.Helper()
+	if _, err := m.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{
+		VolumeId: m.id, StagingTargetPath: m.staging, VolumeCapability: m.capability,
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (m *mounts) publish(t *testing.T, readOnly bool) error {
+	t.Helper()
+	_, err := m.NodePublishVolume(t.Context(), &csi.NodePublishVolumeRequest{
+		VolumeId: m.id, StagingTargetPath: m.staging, TargetPath: m.target, VolumeCapability: m.capability,
+		Readonly: readOnly,
+	})
+	return err
+}
+
+func (m *mounts) release(t *testing.T) {
+	t.Helper()
+	if _, err := m.NodeUnpublishVolume(t.Context(), &csi.NodeUnpublishVolumeRequest{
+		VolumeId: m.id, TargetPath: m.target,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.NodeUnstageVolume(t.Context(), &csi.NodeUnstageVolumeRequest{
+		VolumeId: m.id, StagingTargetPath: m.staging,
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What a pod writes is there for the next one, also after the driver has started again, and nothing stays mounted.
+func TestWhatIsWrittenStays(t *testing.T) {
+	m := newMounts(t)
+	m.stage(t)
+	if err := m.publish(t, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(m.target, "file"), []byte("data"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.node = newNode(filepath.Dir(m.store.dir)) // knows nothing but what is on disk
+	m.release(t)
+	for _, path := range []string{m.staging, m.target} {
+		if there, err := m.mounted(path); err != nil || there {
+			t.Errorf("%s is mounted: %v, %v", path, there, err)
+		}
+	}
+	if _, err := os.Stat(m.target); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the target is left: %v", err)
+	}
+	m.stage(t)
+	if err := m.publish(t, true); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(m.target, "file"))
+	if err != nil || string(text) != "data" {
+		t.Errorf("the file has %q: %v", text, err)
+	}
+	if err := os.WriteFile(filepath.Join(m.target, "file"), nil, 0o600); !errors.Is(err, syscall.EROFS) {
+		t.Errorf("a write through a read-only publish gives %v", err)
+	}
+	m.release(t)
+}
+
+func TestNothingIsPublishedBeforeItIsStaged(t *testing.T) {
+	m := newMounts(t)
+	if err := os.Mkdir(m.staging, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.publish(t, false); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("the publish gives %v", err)
+	}
+	if _, err := os.Stat(m.target); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the target is there: %v", err)
+	}
+}
+
+func TestAnIDIsNoPath(t *testing.T) {
+	s := store{t.TempDir()}
+	neighbour := filepath.Join(filepath.Dir(s.dir), "neighbour")
+	if err := os.Mkdir(neighbour, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"../neighbour", ".", "..", "", neighbour} {
+		if _, err := s.get(id); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("volume %q gives %v", id, err)
+		}
+		if err := s.remove(id); err != nil {
+			t.Errorf("the removal of %q gives %v", id, err)
+		}
+	}
+	for _, dir := range []string{neighbour, s.dir} {
+		if _, err := os.Stat(dir); err != nil {
+			t.Error(err)
+		}
+	}
+}

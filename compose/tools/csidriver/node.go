@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"sync"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/mount-utils"
+)
+
+type node struct {
+	csi.UnimplementedNodeServer
+	driver
+	mounter mount.Interface
+	// mu makes calls one by one: two that look whether something is mounted would both mount it.
+	mu sync.Mutex
+}
+
+func (*node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (
+	*csi.NodeGetCapabilitiesResponse, error,
+) {
+	rpc := &csi.NodeServiceCapability_RPC{Type: csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME}
+	return &csi.NodeGetCapabilitiesResponse{Capabilities: []*csi.NodeServiceCapability{
+		{Type: &csi.NodeServiceCapability_Rpc{Rpc: rpc}},
+	}}, nil
+}
+
+func (n *node) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+	return &csi.NodeGetInfoResponse{NodeId: n.node}, nil
+}
+
+func (n *node) NodeStageVolume(_ context.Context, r *csi.NodeStageVolumeRequest) (
+	*csi.NodeStageVolumeResponse, error,
+) {
+	err := n.bind(bind{
+		id: r.GetVolumeId(), field: "staging_target_path", target: r.GetStagingTargetPath(),
+		capability: r.GetVolumeCapability(), source: n.store.folder(r.GetVolumeId()),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &csi.NodeStageVolumeResponse{}, nil
+}
+
+func (n *node) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRequest) (
+	*csi.NodePublishVolumeResponse, error,
+) {
+	b := bind{
+		id: r.GetVolumeId(), field: "target_path", target: r.GetTargetPath(), capability: r.GetVolumeCapability(),
+		source: r.GetStagingTargetPath(), staged: true,
+	}
+	if r.GetReadonly() {
+		b.options = []string{"ro"}
+	}
+	if err := n.bind(b); err != nil {
+		return nil, err
+	}
+	return &csi.NodePublishVolumeResponse{}, nil
+}
+
+func (n *node) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolumeRequest) (
+	*csi.NodeUnpublishVolumeResponse, error,
+) {
+	if err := n.release(r.GetVolumeId(), "target_path", r.GetTargetPath()); err != nil {
+		return nil, err
+	}
+	// What was made by the publish is removed.
+	if err := os.Remove(r.GetTargetPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	return &csi.NodeUnpublishVolumeResponse{}, nil
+}
+
+func (n *node) NodeUnstageVolume(_ context.Context, r *csi.NodeUnstageVolumeRequest) (
+	*csi.NodeUnstageVolumeResponse, error,
+) {
+	if err := n.release(r.GetVolumeId(), "staging_target_path", r.GetStagingTargetPath()); err != nil {
+		return nil, err
+	}
+	return &csi.NodeUnstageVolumeResponse{}, nil
+}
+
+// bind asks for a folder to be seen at another path.
+type bind struct {
+	id, source, target string
+	// field is the name of the target's field.
+	field      string
+	capability *csi.VolumeCapability
+	options    []string
+	// staged: the source must be a volume that is staged.
+	staged bool
+}
+
+func (n *node) bind(b bind) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if b.id == "" {
+		return status.Error(codes.InvalidArgument, "volume_id is empty")
+	}
+	if b.target == "" {
+		return status.Errorf(codes.InvalidArgument, "%s is empty", b.field)
+	}
+	if err := check(b.capability); err != nil {
+		return err
+	}
+	if err := n.known(b.id); err != nil {
+		return err
+	}
+	if b.staged {
+		if there, err := n.mounted(b.source); err != nil || !there {
+			return status.Errorf(codes.FailedPrecondition, "nothing is staged at %q: %v", b.source, err)
+		}
+	}
+	if there, err := n.mounted(b.target); err != nil || there {
+		return internal(err)
+	}
+	if err := os.MkdirAll(b.target, 0o750); err != nil {
+		return internal(err)
+	}
+	return internal(n.mounter.MountSensitiveWithoutSystemd(b.source, b.target, "", append(b.options, "bind"), nil))
+}
+
+// release unmounts a path, and does nothing if nothing is mounted there.
+func (n *node) release(id, field, path string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if path == "" {
+		return status.Errorf(codes.InvalidArgument, "%s is empty", field)
+	}
+	if err := n.known(id); err != nil {
+		return err
+	}
+	there, err := n.mounted(path)
+	if err != nil || !there {
+		return internal(err)
+	}
+	return internal(n.mounter.Unmount(path))
+}
+
+func (n *node) mounted(path string) (bool, error) {
+	there, err := n.mounter.IsMountPoint(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return there, err
+}
+
+func internal(err error) error {
+	if err == nil {
+		return nil
+	}
+	return status.Error(codes.Internal, err.Error())
+}

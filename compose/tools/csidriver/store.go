@@ -1,0 +1,75 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+)
+
+// store keeps the volumes: a folder each, with a record beside it.
+type store struct{ dir string }
+
+// record is what was asked for.
+type record struct {
+	Name     string `json:"name"`
+	Capacity int64  `json:"capacity"`
+}
+
+// validID keeps an ID from being a path.
+var validID = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// idOf is the ID of the volume of a name, so that the same request gets the same volume.
+func idOf(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return hex.EncodeToString(sum[:])
+}
+
+// folder is where a volume's files are.
+func (s store) folder(id string) string { return filepath.Join(s.dir, id) }
+
+func (s store) record(id string) string { return s.folder(id) + ".json" }
+
+// get returns a volume's record. It is fs.ErrNotExist if there is no such volume.
+func (s store) get(id string) (record, error) {
+	var r record
+	if !validID.MatchString(id) {
+		return r, fs.ErrNotExist
+	}
+	text, err := os.ReadFile(s.record(id))
+	if err != nil {
+		return r, err
+	}
+	return r, json.Unmarshal(text, &r)
+}
+
+// create makes a volume. The record comes last: with it the volume is whole.
+func (s store) create(id string, r record) error {
+	if err := os.MkdirAll(s.folder(id), 0o777); err != nil {
+		return err
+	}
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	part := s.record(id) + ".part"
+	if err := os.WriteFile(part, text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(part, s.record(id))
+}
+
+// remove removes a volume, and does nothing if there is none.
+func (s store) remove(id string) error {
+	if !validID.MatchString(id) {
+		return nil
+	}
+	if err := os.Remove(s.record(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.RemoveAll(s.folder(id))
+}
