@@ -117,3 +117,39 @@ func TestNumbersAreBounded(t *testing.T) {
 		t.Errorf("a folder that is not there gives %v", err)
 	}
 }
+
+// A file system that hangs, mounted by a driver's pod, must hold nothing up.
+func TestMountsAreLeftOut(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount")
+	}
+	foreign, dir := t.TempDir(), t.TempDir()
+	makeSocket(t, filepath.Join(foreign, "foreign.sock"))
+	makeSocket(t, filepath.Join(dir, "a.sock"))
+	place := filepath.Join(dir, "mounted")
+	if err := os.Mkdir(place, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(foreign, place, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(place, unix.MNT_DETACH) })
+	var watched []string
+	found, err := folder{dir}.sockets(func(d string) error {
+		watched = append(watched, d)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := slices.Sorted(maps.Keys(found)); !slices.Equal(got, []string{"a.sock"}) {
+		t.Errorf("found %q", got)
+	}
+	if !slices.Equal(watched, []string{dir}) {
+		t.Errorf("watched %q", watched)
+	}
+	if fd, _, err := (folder{dir}).socket("mounted/foreign.sock"); err == nil {
+		_ = unix.Close(fd)
+		t.Error("a socket of another mount is opened")
+	}
+}
