@@ -115,7 +115,8 @@ var supportTable = []supportRow{
 	{name: "evictionPressureTransitionPeriod", state: supported},
 	{name: "mergeDefaultEvictionSettings", state: supported},
 	{name: "kernelMemcgNotification", state: idle, note: "Memory is read as often as it needs to be, at least every 2 s."},
-	{name: "protectKernelDefaults", state: refused},
+	{name: "protectKernelDefaults", state: supported,
+		note: "Without it, a sysctl that cannot be set is a warning: the kubelet does not start."},
 	{name: "shutdownGracePeriod", state: supported, note: "It needs logind. See " +
 		"[operations.md](operations.md#when-the-machine-shuts-down)."},
 	{name: "shutdownGracePeriodCriticalPods", state: supported},

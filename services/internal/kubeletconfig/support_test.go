@@ -142,7 +142,6 @@ func TestWhatIsNotBuiltIsRefused(t *testing.T) {
 		"reservedSystemCPUs: 0-1",
 		"cpuManagerPolicy: static", "memoryManagerPolicy: Static",
 		"reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]", "topologyManagerPolicy: restricted",
-		"protectKernelDefaults: true",
 		"imagePullCredentialsVerificationPolicy: AlwaysVerify",
 		"memorySwap: {swapBehavior: LimitedSwap}", "qosReserved: {memory: 50%}",
 		"{featureGates: {DefaultPodSysctls: true}, defaultPodSysctls: {net.ipv4.tcp_syncookies: '1'}}",

@@ -176,10 +176,10 @@ func splitFlow(flow string) []string {
 
 func TestProblemsAreAggregatedWithTheirSources(t *testing.T) {
 	found := problemsOf(t,
-		"maxPods: -1\nport: 70000\nevictionHard: {memory.available: 1Gi}\nprotectKernelDefaults: true\n",
+		"maxPods: -1\nport: 70000\nevictionHard: {memory.available: 1Gi}\ntopologyManagerPolicy: restricted\n",
 		"--node-labels=kubernetes.io/role=x", "--oom-score-adj=2000")
 	for field, source := range map[string]string{
-		"maxPods": "file ", "port": "file ", "evictionHard.memory.available": "", "protectKernelDefaults": "file ",
+		"maxPods": "file ", "port": "file ", "evictionHard.memory.available": "", "topologyManagerPolicy": "file ",
 		"--node-labels": "flag --node-labels", "oomScoreAdj": "flag --oom-score-adj",
 	} {
 		p, ok := found[field]

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 
+	"k8s.io/component-helpers/node/util/sysctl"
+
 	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
@@ -47,7 +49,9 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
-	raiseInotify(inotifyInstances, s.Log)
+	if err := cfg.tuneHost(s.Log); err != nil {
+		return err
+	}
 	forbidCores(s.Log)
 	limits := newLimits(&cfg, s.Log)
 	defer limits.remove()
@@ -102,8 +106,13 @@ func Prepare(ctx context.Context, cfg Config) (err error) {
 	if err := cfg.writeArguments(); err != nil {
 		return err
 	}
-	raiseInotify(inotifyInstances, slog.Default())
-	return nil
+	return cfg.tuneHost(slog.Default())
+}
+
+// tuneHost sets what the node agent and pods need of the kernel.
+func (c *Config) tuneHost(log *slog.Logger) error {
+	raiseInotify(inotifyInstances, log)
+	return tuneKernel(sysctl.New(), c.Kubelet.Kubelet.ProtectKernelDefaults, log)
 }
 
 // groups are an identity's supplementary groups, with those of the host's that exist.
