@@ -48,7 +48,7 @@ var supportTable = []supportRow{
 	{name: "httpCheckFrequency", state: supported},
 	{name: "runOnce", state: refused, note: "The kubelet refuses it too."},
 	{name: "allowedUnsafeSysctls", state: supported},
-	{name: "defaultPodSysctls", state: refused},
+	{name: "defaultPodSysctls", state: supported},
 	{name: "userNamespaces", state: warned, note: "A pod with hostUsers: false is not started."},
 	{name: "configMapAndSecretChangeDetectionStrategy", state: supported},
 	{name: "enableControllerAttachDetach", state: warned,

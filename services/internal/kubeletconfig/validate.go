@@ -2,7 +2,9 @@ package kubeletconfig
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -259,10 +261,13 @@ func validateSysctls(p *problems, k *kc) {
 	p.check(len(k.DefaultPodSysctls) == 0 || gateEnabled(k.FeatureGates, gateDefaultPodSysctls), "defaultPodSysctls",
 		k.DefaultPodSysctls,
 		"it needs the feature gate "+gateDefaultPodSysctls, "turn the gate on, or remove the field")
-	for name := range k.DefaultPodSysctls {
-		namespace, _, _ := sysctl.GetNamespace(name)
-		p.check(namespace != sysctl.UnknownNamespace, "defaultPodSysctls", name,
+	seen := map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(k.DefaultPodSysctls)) {
+		namespace, normal, pattern := sysctl.GetNamespace(name)
+		p.check(namespace != sysctl.UnknownNamespace && !pattern, "defaultPodSysctls", name,
 			"it is no sysctl that a pod has of its own", "remove it")
+		p.check(!seen[normal], "defaultPodSysctls", name, "it is there twice, with dots and with slashes", "remove one")
+		seen[normal] = true
 	}
 }
 

@@ -102,6 +102,8 @@ func TestValidation(t *testing.T) {
 		{"defaultPodSysctls: {kernel.shm_rmid_forced: '1'}", "defaultPodSysctls", "needs the feature gate"},
 		{"{featureGates: {DefaultPodSysctls: true}, defaultPodSysctls: {vm.overcommit_memory: '1'}}", "defaultPodSysctls",
 			"of its own"},
+		{"{featureGates: {DefaultPodSysctls: true}, defaultPodSysctls: {net.ipv4.a: '1', net/ipv4/a: '2'}}",
+			"defaultPodSysctls", "twice"},
 		{"podLogsDir: /var/log/../pods", "podLogsDir", "shortest form"},
 		{"podLogsDir: /var/logé", "podLogsDir", "ASCII"},
 		{"enforceNodeAllocatable: [all]", "enforceNodeAllocatable[0]", "no known choice"},

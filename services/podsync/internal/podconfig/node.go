@@ -34,6 +34,8 @@ type Node struct {
 	LogsGroup int
 	// HostsFile is the node's own hosts file, for pods on the host's network.
 	HostsFile string
+	// DefaultSysctls are those of each pod that names none of its own (defaultPodSysctls).
+	DefaultSysctls map[string]string
 	// ClusterDomain, SeccompDefault, CPUCFSQuota and CPUCFSQuotaPeriod (0 is 100 ms) are the
 	// fields of that name.
 	ClusterDomain     string

@@ -54,7 +54,7 @@ func Sandbox(p *v1.Pod, in SandboxInput, n *Node) (*runtimeapi.PodSandboxConfig,
 		return nil, err
 	}
 	config.Linux = &runtimeapi.LinuxPodSandboxConfig{
-		CgroupParent: in.CgroupParent, SecurityContext: security, Sysctls: map[string]string{},
+		CgroupParent: in.CgroupParent, SecurityContext: security, Sysctls: defaultSysctls(p, n.DefaultSysctls),
 		Resources: sandboxResources(p, n), Overhead: overhead(p, n),
 	}
 	if p.Spec.SecurityContext != nil {
@@ -63,6 +63,26 @@ func Sandbox(p *v1.Pod, in SandboxInput, n *Node) (*runtimeapi.PodSandboxConfig,
 		}
 	}
 	return config, nil
+}
+
+// defaultSysctls are those of the node's defaults that belong to a namespace of the pod's own.
+// Source: KEP-5474, applyPodSysctls of the kubelet.
+func defaultSysctls(p *v1.Pod, defaults map[string]string) map[string]string {
+	own := map[string]string{}
+	for name, value := range defaults {
+		namespace, _, _ := sysctl.GetNamespace(name)
+		shared := p.Spec.HostNetwork // the kernel's domain name too
+		switch namespace {
+		case sysctl.IPCNamespace:
+			shared = p.Spec.HostIPC
+		case sysctl.UserNamespace:
+			shared = p.Spec.HostUsers == nil || *p.Spec.HostUsers
+		}
+		if !shared {
+			own[sysctl.NormalizeName(name)] = value
+		}
+	}
+	return own
 }
 
 // sandboxResources are hints for runtimes that give the pod as a whole a machine of its own.

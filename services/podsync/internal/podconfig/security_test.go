@@ -232,3 +232,39 @@ func TestSysctlsAndAnnotationsReachTheSandbox(t *testing.T) {
 		}
 	}
 }
+
+// TestDefaultSysctls: a pod gets those that are its own alone, and its own word counts more.
+func TestDefaultSysctls(t *testing.T) {
+	defaults := map[string]string{
+		"net/ipv4/tcp_syncookies": "0", "kernel.shm_rmid_forced": "1", "fs.mqueue.msg_max": "20",
+		"user.max_mnt_namespaces": "5", "kernel.domainname": "d",
+	}
+	for name, c := range map[string]struct {
+		change func(*v1.PodSpec)
+		want   map[string]string
+	}{
+		"of its own": {func(*v1.PodSpec) {}, map[string]string{
+			"net.ipv4.tcp_syncookies": "0", "kernel.shm_rmid_forced": "1", "fs.mqueue.msg_max": "20", "kernel.domainname": "d",
+		}},
+		"on the host's network": {func(s *v1.PodSpec) { s.HostNetwork = true }, map[string]string{
+			"kernel.shm_rmid_forced": "1", "fs.mqueue.msg_max": "20",
+		}},
+		"with the host's IPC": {func(s *v1.PodSpec) { s.HostIPC = true }, map[string]string{
+			"net.ipv4.tcp_syncookies": "0", "kernel.domainname": "d",
+		}},
+		"that says otherwise": {func(s *v1.PodSpec) {
+			s.HostIPC = true
+			s.SecurityContext = &v1.PodSecurityContext{Sysctls: []v1.Sysctl{{Name: "net.ipv4.tcp_syncookies", Value: "1"}}}
+		}, map[string]string{"net.ipv4.tcp_syncookies": "1", "kernel.domainname": "d"}},
+	} {
+		p := plainPod()
+		c.change(&p.Spec)
+		config, err := Sandbox(p, SandboxInput{}, &Node{DefaultSysctls: defaults})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(c.want, config.GetLinux().GetSysctls()); d != "" {
+			t.Errorf("a pod %s (-want +got):\n%s", name, d)
+		}
+	}
+}

@@ -182,6 +182,9 @@ func (o *Options) newConfig(volumes *volume.Manager) (*podconfig.Builder, error)
 	k := &o.Kubelet.Kubelet
 	host.PodLogsDir, host.ContainerLogsDir, host.LogsGroup = k.PodLogsDir, o.LogLinks, role.GroupLogs
 	host.ClusterDomain, host.SeccompDefault = k.ClusterDomain, o.Kubelet.SeccompDefault()
+	if o.Kubelet.FeatureEnabled("DefaultPodSysctls") {
+		host.DefaultSysctls = k.DefaultPodSysctls
+	}
 	host.CPUCFSQuota, host.CPUCFSQuotaPeriod = *k.CPUCFSQuota, k.CPUCFSQuotaPeriod.Duration
 	host.SingleProcessOOMKill, host.MemoryThrottlingFactor = k.SingleProcessOOMKill, k.MemoryThrottlingFactor
 	host.StopSignals = o.Kubelet.FeatureEnabled("ContainerStopSignals")
