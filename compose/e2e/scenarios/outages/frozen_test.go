@@ -94,8 +94,8 @@ func saysOfPath(s *scene.Scene, pod, path string) func(record.View) error {
 	}
 }
 
-// TestFrozenFileSystem: podsync is killed again and again while a call on a volume hangs in the kernel. What hangs is no
-// process of podsync's own, so each successor works at once.
+// TestFrozenFileSystem: podsync is killed again and again while a call on a volume hangs in the kernel. What hangs is
+// no process of podsync's own, so each successor works at once.
 func TestFrozenFileSystem(t *testing.T) {
 	scene.Shared.UseMicrolet(t)
 	s := scene.New(t)
