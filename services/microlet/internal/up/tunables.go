@@ -1,10 +1,10 @@
 package up
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 
 	"k8s.io/component-helpers/node/util/sysctl"
@@ -28,7 +28,8 @@ var tunables = map[string]int{
 // nevertheless. With protect (protectKernelDefaults), nothing is set and what differs is an error.
 func tuneKernel(kernel sysctl.Interface, protect bool, log *slog.Logger) error {
 	var errs []error
-	for name, want := range tunables {
+	for _, name := range slices.Sorted(maps.Keys(tunables)) {
+		want := tunables[name]
 		now, err := kernel.GetSysctl(name)
 		switch {
 		case err == nil && now == want:
@@ -48,6 +49,5 @@ func tuneKernel(kernel sysctl.Interface, protect bool, log *slog.Logger) error {
 			log.Info("sysctl set", "sysctl", name, "from", now, "to", want)
 		}
 	}
-	slices.SortFunc(errs, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
 	return errors.Join(errs...)
 }

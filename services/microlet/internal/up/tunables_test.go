@@ -56,9 +56,9 @@ func TestTuneKernel(t *testing.T) {
 	delete(k.values, sysctl.RootMaxKeys)
 	const remedy = "; set it, or turn the field off"
 	want := strings.Join([]string{
+		"kernel/keys/root_maxkeys cannot be read: no such file",
 		"invalid kernel flag: kernel/panic, expected value: 10, actual value: 0" + remedy,
 		"invalid kernel flag: vm/overcommit_memory, expected value: 1, actual value: 2" + remedy,
-		"kernel/keys/root_maxkeys cannot be read: no such file",
 	}, "\nprotectKernelDefaults: ")
 	if err := tuneKernel(k, true, log); err == nil || err.Error() != "protectKernelDefaults: "+want || k.set != 0 {
 		t.Errorf("%v, %d were set", err, k.set)
