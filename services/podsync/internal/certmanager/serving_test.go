@@ -21,6 +21,7 @@ import (
 // servingNode is a node that requests a serving certificate as soon as it has addresses.
 type servingNode struct {
 	*node
+	manager   *Manager
 	addresses atomic.Pointer[[]corev1.NodeAddress]
 }
 
@@ -36,6 +37,7 @@ func newServingNode(t *testing.T, server *apiserver) *servingNode {
 	if m == nil {
 		t.Fatal("no manager")
 	}
+	n.manager = m
 	start(t, m)
 	return n
 }
@@ -48,9 +50,8 @@ func TestServing(t *testing.T) {
 	server := newAPIServer(t)
 	server.set(time.Hour, true)
 	n := newServingNode(t, server)
-	time.Sleep(1500 * time.Millisecond)
-	if seen := server.seen(); len(seen) != 0 {
-		t.Fatalf("a certificate for nothing was requested: %v", seen)
+	if n.manager.use.template() != nil {
+		t.Fatal("a certificate for nothing is requested")
 	}
 	n.addresses.Store(&[]corev1.NodeAddress{
 		{Type: corev1.NodeInternalIP, Address: "192.0.2.2"}, {Type: corev1.NodeHostName, Address: "n1"},
