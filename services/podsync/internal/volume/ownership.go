@@ -23,7 +23,8 @@ func fsGroup(p *v1.Pod) *int64 {
 // giveToGroup gives dir and all in it to the group, links too, and lets what will be made in its
 // folders inherit it. fsGroupChangePolicy says nothing of the volumes that are the node's own, here
 // as in the kubelet: they are given once, when they are made. A link that somebody puts into the way
-// leads nowhere outside of dir.
+// leads nowhere outside of dir. The folder itself is given last: OnRootMismatch takes one that is the group's for given
+// whole.
 func giveToGroup(dir string, group *int64, mask fs.FileMode) error {
 	if group == nil {
 		return nil
@@ -33,12 +34,21 @@ func giveToGroup(dir string, group *int64, mask fs.FileMode) error {
 		return err
 	}
 	defer func() { _ = root.Close() }() // nothing was written through it
-	return fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, err error) error {
+	var self fs.DirEntry
+	err = fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
+		if path == "." {
+			self = d
+			return nil
+		}
 		return giveOne(root, path, d, int(*group), mask)
 	})
+	if err != nil {
+		return err
+	}
+	return giveOne(root, ".", self, int(*group), mask)
 }
 
 func giveOne(root *os.Root, path string, d fs.DirEntry, group int, mask fs.FileMode) error {

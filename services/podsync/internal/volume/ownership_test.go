@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 )
 
@@ -126,5 +127,44 @@ func TestGivingFollowsNoLink(t *testing.T) {
 	}
 	if got := owners(t, volume); got["link"] != "0:4242" {
 		t.Errorf("%v", got)
+	}
+}
+
+// TestTheFolderIsGivenLast: a walk that ends early must not look like a whole one to OnRootMismatch.
+func TestTheFolderIsGivenLast(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 3 {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Nobody may change what is immutable, not even root.
+	last := filepath.Join(dir, "2")
+	setImmutable(t, last, true)
+	defer setImmutable(t, last, false)
+	group := int64(4242)
+	if err := giveToGroup(dir, &group, groupWrites); err == nil {
+		t.Fatal("an immutable file was given away")
+	}
+	got := owners(t, dir)
+	if got["0"] != "0:4242" || got["."] != "0:0" {
+		t.Errorf("after a walk that ended early: %v", got)
+	}
+}
+
+func setImmutable(t *testing.T, path string, on bool) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	const immutable = 0x10 // FS_IMMUTABLE_FL
+	flags := 0
+	if on {
+		flags = immutable
+	}
+	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags); err != nil {
+		t.Fatal(err)
 	}
 }
