@@ -1,0 +1,133 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	// timeout bounds a call, as the kubelet's csiTimeout.
+	timeout = 2 * time.Minute
+	// maxAnswer bounds an answer.
+	maxAnswer = 1 << 20
+)
+
+// Driver calls one driver.
+type Driver struct {
+	name, endpoint string
+	seconds        *prometheus.HistogramVec
+}
+
+// Info asks what the node is called, how many volumes it may have, and where it is.
+func (d *Driver) Info(ctx context.Context) (*csi.NodeGetInfoResponse, error) {
+	return call(ctx, d, csi.NodeClient.NodeGetInfo, &csi.NodeGetInfoRequest{})
+}
+
+// Capabilities asks what the driver can do.
+func (d *Driver) Capabilities(ctx context.Context) (Capabilities, error) {
+	r, err := call(ctx, d, csi.NodeClient.NodeGetCapabilities, &csi.NodeGetCapabilitiesRequest{})
+	if err != nil {
+		return nil, err
+	}
+	can := Capabilities{}
+	for _, c := range r.GetCapabilities() {
+		can[c.GetRpc().GetType()] = true
+	}
+	return can, nil
+}
+
+// Stage makes a volume ready for all pods of the node.
+func (d *Driver) Stage(ctx context.Context, r *csi.NodeStageVolumeRequest) error {
+	_, err := call(ctx, d, csi.NodeClient.NodeStageVolume, r)
+	return err
+}
+
+// Publish gives a volume to one pod.
+func (d *Driver) Publish(ctx context.Context, r *csi.NodePublishVolumeRequest) error {
+	_, err := call(ctx, d, csi.NodeClient.NodePublishVolume, r)
+	return err
+}
+
+// Unpublish takes a volume from one pod.
+func (d *Driver) Unpublish(ctx context.Context, volume, target string) error {
+	_, err := call(ctx, d, csi.NodeClient.NodeUnpublishVolume,
+		&csi.NodeUnpublishVolumeRequest{VolumeId: volume, TargetPath: target})
+	return err
+}
+
+// Unstage undoes Stage, once no pod has the volume.
+func (d *Driver) Unstage(ctx context.Context, volume, staging string) error {
+	_, err := call(ctx, d, csi.NodeClient.NodeUnstageVolume,
+		&csi.NodeUnstageVolumeRequest{VolumeId: volume, StagingTargetPath: staging})
+	return err
+}
+
+// Capabilities are what a driver can do.
+type Capabilities map[csi.NodeServiceCapability_RPC_Type]bool
+
+// Stages reports whether volumes are staged before they are published.
+func (c Capabilities) Stages() bool { return c[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] }
+
+// GivesToGroup reports whether the driver itself gives a volume to a group.
+func (c Capabilities) GivesToGroup() bool { return c[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] }
+
+// Distinguishes reports whether the driver tells one writer on a node from several.
+func (c Capabilities) Distinguishes() bool {
+	return c[csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]
+}
+
+// Final reports whether a call that returned err is over: the driver has not done what was asked for, and does not go
+// on with it. Of other errors nobody knows.
+func Final(err error) bool {
+	var s interface{ GRPCStatus() *status.Status }
+	if !errors.As(err, &s) {
+		return false
+	}
+	switch s.GRPCStatus().Code() {
+	case codes.OK, codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted:
+		return false
+	}
+	return true
+}
+
+// call calls one method within its deadline.
+func call[Q, R any](ctx context.Context, d *Driver, method func(csi.NodeClient, context.Context, Q,
+	...grpc.CallOption) (R, error), request Q) (R, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	conn, err := grpc.NewClient("passthrough:///"+d.name,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(d.dial),
+		grpc.WithUnaryInterceptor(d.measure),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
+	)
+	if err != nil {
+		var none R
+		return none, fmt.Errorf("CSI driver %s: %w", d.name, err)
+	}
+	defer func() { _ = conn.Close() }()
+	return method(csi.NewNodeClient(conn), ctx, request)
+}
+
+func (d *Driver) dial(ctx context.Context, _ string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "unix", d.endpoint)
+}
+
+// measure notes how long a call takes.
+func (d *Driver) measure(ctx context.Context, method string, request, answer any, conn *grpc.ClientConn,
+	invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	began := time.Now()
+	err := invoke(ctx, method, request, answer, conn, opts...)
+	d.seconds.WithLabelValues(d.name, method, status.Code(err).String(), "false").Observe(time.Since(began).Seconds())
+	return err
+}
