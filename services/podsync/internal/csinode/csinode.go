@@ -1,0 +1,284 @@
+package csinode
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/microlet/microlet/services/internal/logkey"
+)
+
+const (
+	// annotationNodeID says on the Node what each driver calls it, in JSON.
+	annotationNodeID = "csi.volume.kubernetes.io/nodeid"
+	// annotationMigrated says on the CSINode which kinds of volumes CSI drivers have taken over.
+	annotationMigrated = "storage.alpha.kubernetes.io/migrated-plugins"
+	// timeout bounds one question to the API server.
+	timeout = 10 * time.Second
+)
+
+// migrated are the kinds of volumes that CSI drivers have taken over. The scheduler counts them with the drivers'.
+var migrated = strings.Join([]string{
+	"kubernetes.io/aws-ebs", "kubernetes.io/azure-disk", "kubernetes.io/azure-file", "kubernetes.io/cinder",
+	"kubernetes.io/gce-pd", "kubernetes.io/portworx-volume", "kubernetes.io/vsphere-volume",
+}, ",")
+
+// Options of a Node.
+type Options struct {
+	// Client is nil on a node without an API server, which then tells nobody.
+	Client kubernetes.Interface
+	// Name is the Node's.
+	Name string
+	Log  *slog.Logger
+}
+
+// Node tells of one node's drivers.
+type Node struct{ o Options }
+
+// New returns a Node; Run makes its CSINode.
+func New(o Options) *Node {
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return &Node{o}
+}
+
+// backoff is the delay between two attempts to write an object that others write too.
+func backoff() wait.Backoff {
+	return wait.Backoff{Duration: 10 * time.Millisecond, Factor: 5, Jitter: 0.1, Steps: 4}
+}
+
+// Run makes the CSINode, also of a node that no driver ever registers on, and returns: the scheduler waits for it.
+func (n *Node) Run(ctx context.Context) error {
+	if n.o.Client == nil {
+		return nil
+	}
+	delay := wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.1, Steps: 32, Cap: time.Minute}
+	for {
+		err := n.change(ctx, func(*storagev1.CSINode) {})
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		after := delay.Step()
+		n.o.Log.Warn("CSINode is not written", logkey.Err, err, logkey.Delay, after)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(after):
+		}
+	}
+}
+
+// Registered tells of a driver what it says of the node.
+func (n *Node) Registered(ctx context.Context, driver string, info *csi.NodeGetInfoResponse) error {
+	if info.GetNodeId() == "" {
+		return fmt.Errorf("error adding CSI driver node info: driverNodeID of %s must not be empty", driver)
+	}
+	if n.o.Client == nil {
+		return nil
+	}
+	topology := info.GetAccessibleTopology().GetSegments()
+	err := n.changeNode(ctx, func(node *v1.Node) error {
+		return errors.Join(setNodeID(node, driver, info.GetNodeId()), setTopology(node, topology))
+	})
+	if err != nil {
+		return fmt.Errorf("error updating Node object with CSI driver node info: %w", err)
+	}
+	entry := storagev1.CSINodeDriver{
+		Name: driver, NodeID: info.GetNodeId(), TopologyKeys: slices.Sorted(maps.Keys(topology)),
+		Allocatable: n.allocatable(driver, info.GetMaxVolumesPerNode()),
+	}
+	err = n.change(ctx, func(c *storagev1.CSINode) {
+		c.Spec.Drivers = append(without(c.Spec.Drivers, driver), entry)
+	})
+	if err != nil {
+		return fmt.Errorf("error updating CSINode object with CSI driver node info: %w", err)
+	}
+	return nil
+}
+
+// Removed tells that the driver is gone. What fails is told again when a driver of its name registers.
+func (n *Node) Removed(ctx context.Context, driver string) {
+	if n.o.Client == nil {
+		return
+	}
+	err := errors.Join(
+		n.change(ctx, func(c *storagev1.CSINode) { c.Spec.Drivers = without(c.Spec.Drivers, driver) }),
+		n.changeNode(ctx, func(node *v1.Node) error { return setNodeID(node, driver, "") }),
+	)
+	if err != nil {
+		n.o.Log.Warn("the cluster was not told that a CSI driver is gone", "driver", driver, logkey.Err, err)
+	}
+}
+
+// allocatable is how many volumes a driver takes; 0 says nothing.
+func (n *Node) allocatable(driver string, most int64) *storagev1.VolumeNodeResources {
+	if most < 0 {
+		n.o.Log.Warn("CSI driver reports a negative number of volumes, which is ignored", "driver", driver, "most", most)
+	}
+	if most <= 0 {
+		return nil
+	}
+	return &storagev1.VolumeNodeResources{Count: new(int32(min(most, math.MaxInt32)))}
+}
+
+func without(drivers []storagev1.CSINodeDriver, name string) []storagev1.CSINodeDriver {
+	return slices.DeleteFunc(slices.Clone(drivers), func(d storagev1.CSINodeDriver) bool { return d.Name == name })
+}
+
+// change changes the CSINode, which it makes if there is none.
+func (n *Node) change(ctx context.Context, edit func(*storagev1.CSINode)) error {
+	return n.retried(ctx, func(ctx context.Context) error {
+		nodes := n.o.Client.StorageV1().CSINodes()
+		found, err := nodes.Get(ctx, n.o.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			if found, err = n.empty(ctx); err == nil {
+				found, err = nodes.Create(ctx, found, metav1.CreateOptions{})
+			}
+		}
+		if err != nil {
+			return err
+		}
+		next := found.DeepCopy()
+		metav1.SetMetaDataAnnotation(&next.ObjectMeta, annotationMigrated, migrated)
+		edit(next)
+		if same(found, next) {
+			return nil
+		}
+		_, err = nodes.Update(ctx, next, metav1.UpdateOptions{})
+		return err
+	})
+}
+
+// same compares without the order of the drivers.
+func same(a, b *storagev1.CSINode) bool {
+	text := func(c *storagev1.CSINode) string {
+		drivers := slices.SortedFunc(slices.Values(c.Spec.Drivers), func(a, b storagev1.CSINodeDriver) int {
+			return cmp.Compare(a.Name, b.Name)
+		})
+		data, err := json.Marshal(drivers)
+		return fmt.Sprint(string(data), err, c.Annotations[annotationMigrated])
+	}
+	return text(a) == text(b)
+}
+
+// empty is the CSINode of a node without drivers. It goes with its Node.
+func (n *Node) empty(ctx context.Context) (*storagev1.CSINode, error) {
+	node, err := n.o.Client.CoreV1().Nodes().Get(ctx, n.o.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	c := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{
+		Name:            n.o.Name,
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.o.Name, UID: node.UID}},
+	}}
+	c.Spec.Drivers = []storagev1.CSINodeDriver{}
+	metav1.SetMetaDataAnnotation(&c.ObjectMeta, annotationMigrated, migrated)
+	return c, nil
+}
+
+// changeNode changes the Node's labels and annotations.
+func (n *Node) changeNode(ctx context.Context, edit func(*v1.Node) error) error {
+	return n.retried(ctx, func(ctx context.Context) error {
+		nodes := n.o.Client.CoreV1().Nodes()
+		found, err := nodes.Get(ctx, n.o.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		next := found.DeepCopy()
+		if err := edit(next); err != nil {
+			return err
+		}
+		if maps.Equal(found.Labels, next.Labels) && maps.Equal(found.Annotations, next.Annotations) {
+			return nil
+		}
+		// The version keeps a change that another has made meanwhile.
+		annotations := map[string]any{annotationNodeID: nil}
+		if value, ok := next.Annotations[annotationNodeID]; ok {
+			annotations[annotationNodeID] = value
+		}
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+			"resourceVersion": found.ResourceVersion, "labels": next.Labels, "annotations": annotations,
+		}})
+		if err != nil {
+			return err
+		}
+		_, err = nodes.Patch(ctx, n.o.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	})
+}
+
+// retried tries until it succeeds, a few times.
+func (n *Node) retried(ctx context.Context, try func(ctx context.Context) error) error {
+	delay := backoff()
+	for {
+		err := func() error {
+			ctx, cancel := context.WithTimeout(ctx, timeout)
+			defer cancel()
+			return try(ctx)
+		}()
+		if err == nil || delay.Steps <= 1 || errors.Is(err, errCollision) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(err, context.Cause(ctx))
+		case <-time.After(delay.Step()):
+		}
+	}
+}
+
+// setNodeID notes on the Node what a driver calls it; nothing takes the note away.
+func setNodeID(node *v1.Node, driver, id string) error {
+	ids := map[string]string{}
+	if text := node.Annotations[annotationNodeID]; text != "" {
+		if err := json.Unmarshal([]byte(text), &ids); err != nil {
+			return fmt.Errorf("failed to parse node's %q annotation value (%q): %w", annotationNodeID, text, err)
+		}
+	}
+	if id == "" {
+		delete(ids, driver)
+	} else {
+		ids[driver] = id
+	}
+	if len(ids) == 0 {
+		delete(node.Annotations, annotationNodeID)
+		return nil
+	}
+	text, err := json.Marshal(ids)
+	metav1.SetMetaDataAnnotation(&node.ObjectMeta, annotationNodeID, string(text))
+	return err
+}
+
+// errCollision means that a driver and a label disagree about where the node is.
+var errCollision = errors.New("detected topology value collision")
+
+func setTopology(node *v1.Node, topology map[string]string) error {
+	for _, key := range slices.Sorted(maps.Keys(topology)) {
+		if is, ok := node.Labels[key]; ok && is != topology[key] {
+			return fmt.Errorf("%w: driver reported %q:%q but existing label is %q:%q", errCollision, key, topology[key], key, is)
+		}
+	}
+	if len(topology) > 0 && node.Labels == nil {
+		node.Labels = map[string]string{}
+	}
+	maps.Copy(node.Labels, topology)
+	return nil
+}
