@@ -1,0 +1,65 @@
+// Package csiobjects reads what the cluster says of CSI drivers and of the volumes that they attach.
+package csiobjects
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	storagelisters "k8s.io/client-go/listers/storage/v1"
+)
+
+// timeout bounds one question to the API server.
+const timeout = 10 * time.Second
+
+// errStandalone is what a node says that nobody tells of drivers.
+var errStandalone = errors.New("the node has no API server to read it from")
+
+// Reader reads the objects. CSIDrivers are watched. A VolumeAttachment is read each time: a node may read those of its
+// own volumes one by one, but watch none.
+type Reader struct {
+	// Client is nil on a node without an API server.
+	Client kubernetes.Interface
+	Lister storagelisters.CSIDriverLister
+	// Secrets returns a Secret.
+	Secrets func(ctx context.Context, namespace, name string) (*v1.Secret, error)
+}
+
+// CSIDriver returns the object of a driver, or nil if there is none. It asks the API server for one that the watch does
+// not know: a driver and its first pod may have come at once.
+func (r *Reader) CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
+	if r.Client == nil {
+		return nil, fmt.Errorf("CSIDriver %s: %w", name, errStandalone)
+	}
+	if found, err := r.Lister.Get(name); err == nil {
+		return found, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	found, err := r.Client.StorageV1().CSIDrivers().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return found, err
+}
+
+// VolumeAttachment returns the attachment of a name.
+func (r *Reader) VolumeAttachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error) {
+	if r.Client == nil {
+		return nil, errStandalone
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return r.Client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
+}
+
+// Secret returns a Secret that a volume names.
+func (r *Reader) Secret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
+	return r.Secrets(ctx, namespace, name)
+}

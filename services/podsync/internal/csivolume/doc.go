@@ -1,0 +1,9 @@
+// Package csivolume gives pods the volumes of CSI drivers.
+//
+// A persistent volume is staged once on the node and published to each pod; an inline volume is published alone.
+// Folders and the files vol_data.json have the kubelet's places and form, so that either agent takes over what the
+// other has mounted. A file is written before the call that it tells of: whatever is killed between two calls, the next
+// process finds on disk what to repeat or to undo.
+//
+// Of the calls on one volume one runs at a time. A volume that no pod of the node has any more is unstaged.
+package csivolume

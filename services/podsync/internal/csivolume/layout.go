@@ -1,0 +1,163 @@
+package csivolume
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+	mount "k8s.io/mount-utils"
+
+	"github.com/microlet/microlet/services/internal/atomicfile"
+)
+
+const (
+	// Plugin is the folder of CSI volumes among a pod's.
+	Plugin = "kubernetes.io~csi"
+	// dataFile is beside each mount.
+	dataFile = "vol_data.json"
+	// target is what a driver mounts for a pod, staging what it mounts for the node.
+	target  = "mount"
+	staging = "globalmount"
+)
+
+// layout is where the kubelet has its volumes.
+type layout struct{ root string }
+
+// volumeData is what vol_data.json says. The kubelet reads a map of strings.
+type volumeData struct {
+	Driver string `json:"driverName"`
+	Handle string `json:"volumeHandle"`
+	// The rest is that of a pod's volume.
+	Name       string `json:"specVolID,omitempty"`
+	Node       string `json:"nodeName,omitempty"`
+	Attachment string `json:"attachmentID,omitempty"`
+	Mode       string `json:"volumeLifecycleMode,omitempty"`
+}
+
+// device is a volume of a driver.
+type device struct{ driver, handle string }
+
+func (d volumeData) device() device { return device{d.Driver, d.Handle} }
+
+func (l layout) pods() string { return filepath.Join(l.root, "pods") }
+
+// volumes is the folder of a pod's volumes.
+func (l layout) volumes(pod types.UID) string {
+	return filepath.Join(l.pods(), string(pod), "volumes", Plugin)
+}
+
+// volume is the folder of one of them.
+func (l layout) volume(pod types.UID, name string) string { return filepath.Join(l.volumes(pod), name) }
+
+func (l layout) devices() string { return filepath.Join(l.root, "plugins", "kubernetes.io", "csi") }
+
+// device is the folder in which the volume is staged.
+func (l layout) device(d device) string {
+	return filepath.Join(l.devices(), d.driver, fmt.Sprintf("%x", sha256.Sum256([]byte(d.handle))))
+}
+
+// inlineHandle is the name by which a driver knows an inline volume.
+func inlineHandle(pod types.UID, name string) string {
+	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(string(pod)+name)))
+}
+
+// attachmentName is the name of the VolumeAttachment of a volume and a node.
+func attachmentName(d device, node string) string {
+	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(d.handle+d.driver+node)))
+}
+
+// save writes vol_data.json in a folder, which it makes.
+func (d volumeData) save(dir string) error {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return err
+	}
+	text, err := json.Marshal(d)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(dir, dataFile), append(text, '\n'),
+		atomicfile.Attributes{Mode: 0o644, UID: -1, GID: -1, Durable: true})
+}
+
+// load reads vol_data.json of a folder.
+func load(dir string) (d volumeData, err error) {
+	path := filepath.Join(dir, dataFile)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return d, err
+	}
+	if err := json.Unmarshal(text, &d); err != nil {
+		return d, fmt.Errorf("%s: %w", path, err)
+	}
+	if d.Driver == "" || d.Handle == "" {
+		return d, fmt.Errorf("%s: driverName or volumeHandle is empty", path)
+	}
+	return d, nil
+}
+
+// inline reports whether it is a pod's own volume, which is never staged.
+func (d volumeData) inline() bool { return d.Mode == string(storagev1.VolumeLifecycleEphemeral) }
+
+// entries lists the folders in dir. One that is not there has none.
+func entries(dir string) ([]string, error) {
+	list, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range list {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// isMounted reports whether something is mounted at a path. It reads the kernel's list, since what is mounted may hang.
+func isMounted(path string) (bool, error) {
+	// The list has paths without symbolic links.
+	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	path = filepath.Join(dir, filepath.Base(path))
+	mounts, err := mount.ParseMountInfo("/proc/self/mountinfo")
+	if err != nil {
+		return false, fmt.Errorf("list mounts: %w", err)
+	}
+	for i := range mounts {
+		if mounts[i].MountPoint == path {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// remove removes a folder with a mount point in it, once nothing is mounted there. A driver should have removed the
+// mount point, and some don't.
+func remove(dir, point string) error {
+	path := filepath.Join(dir, point)
+	mounted, err := isMounted(path)
+	if err != nil {
+		return err
+	}
+	if mounted {
+		return fmt.Errorf("%s is still mounted", path)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.RemoveAll(dir)
+}

@@ -1,0 +1,253 @@
+package csivolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/microlet/microlet/services/internal/logkey"
+	csidriver "github.com/microlet/microlet/services/podsync/internal/csi"
+)
+
+const (
+	// grace is how long after the start a volume that no pod has stays staged: the pods that want it may come yet, and
+	// drivers have to register.
+	grace = 10 * time.Second
+	// registers is how long a call waits for a driver that is not registered.
+	registers = 2 * time.Second
+	// unstageTimeout bounds one attempt, its questions and the call.
+	unstageTimeout = 3 * time.Minute
+)
+
+// backoff is the kubelet's delay between two attempts.
+func backoff() wait.Backoff {
+	return wait.Backoff{
+		Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.1, Steps: 32, Cap: 2*time.Minute + 2*time.Second,
+	}
+}
+
+// Run unstages the volumes that no pod has, also those that an earlier process or a kubelet has staged, until ctx ends.
+func (vs *Volumes) Run(ctx context.Context) error {
+	var under underway
+	defer under.all.Wait()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-time.After(grace):
+	}
+	for {
+		if err := vs.sweep(ctx, &under); err != nil {
+			vs.o.Log.Warn("staged volumes were not listed", logkey.Err, err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-vs.unused:
+		}
+	}
+}
+
+// underway are the folders of the volumes that are being unstaged.
+type underway struct {
+	all  sync.WaitGroup
+	mu   sync.Mutex
+	dirs map[string]bool
+}
+
+// begin runs do, unless it runs for this folder already.
+func (u *underway) begin(dir string, do func()) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.dirs[dir] {
+		return
+	}
+	if u.dirs == nil {
+		u.dirs = map[string]bool{}
+	}
+	u.dirs[dir] = true
+	u.all.Go(func() {
+		defer func() {
+			u.mu.Lock()
+			defer u.mu.Unlock()
+			delete(u.dirs, dir)
+		}()
+		do()
+	})
+}
+
+// sweep begins to unstage what no pod has.
+func (vs *Volumes) sweep(ctx context.Context, under *underway) error {
+	dirs, err := vs.stagedDirs()
+	if err != nil || len(dirs) == 0 {
+		return err
+	}
+	used, err := vs.used()
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		data, err := load(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			// Of a driver that stages nothing the kubelet has a folder alone. One that is not empty stays.
+			_ = unix.Rmdir(filepath.Join(dir, staging))
+			_ = unix.Rmdir(dir)
+			continue
+		}
+		if err != nil {
+			vs.o.Log.Warn("a staged volume is unknown, and stays", logkey.Err, err)
+			continue
+		}
+		if !used[data.device()] {
+			under.begin(dir, func() { vs.unstageUntilDone(ctx, dir, data.device()) })
+		}
+	}
+	return nil
+}
+
+// stagedDirs lists the folders in which volumes are staged.
+func (vs *Volumes) stagedDirs() ([]string, error) {
+	drivers, err := entries(vs.layout.devices())
+	if err != nil {
+		return nil, err
+	}
+	var dirs []string
+	for _, driver := range drivers {
+		at := filepath.Join(vs.layout.devices(), driver)
+		names, err := entries(at)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			if _, err := os.Lstat(filepath.Join(at, name, staging)); err == nil || hasData(filepath.Join(at, name)) {
+				dirs = append(dirs, filepath.Join(at, name))
+			}
+		}
+	}
+	return dirs, nil
+}
+
+func hasData(dir string) bool {
+	_, err := os.Lstat(filepath.Join(dir, dataFile))
+	return err == nil
+}
+
+// used are the volumes that pods have, or try to get.
+func (vs *Volumes) used() (map[device]bool, error) {
+	used := map[device]bool{}
+	vs.mu.Lock()
+	for d := range vs.holders {
+		used[d] = true
+	}
+	vs.mu.Unlock()
+	pods, err := entries(vs.layout.pods())
+	if err != nil {
+		return nil, err
+	}
+	for _, pod := range pods {
+		dir := vs.layout.volumes(types.UID(pod))
+		names, err := entries(dir)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			data, err := load(filepath.Join(dir, name))
+			if err == nil && !data.inline() {
+				used[data.device()] = true
+			}
+		}
+	}
+	return used, nil
+}
+
+// unstageUntilDone tries until the volume is unstaged, a pod has it again, or ctx ends.
+func (vs *Volumes) unstageUntilDone(ctx context.Context, dir string, d device) {
+	delay := backoff()
+	for {
+		err := vs.unstage(ctx, dir, d)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		after := delay.Step()
+		vs.o.Log.Warn("volume is not unstaged", "driver", d.driver, "volume", d.handle, logkey.Err, err, logkey.Delay,
+			after)
+		select {
+		case <-ctx.Done():
+			return
+		case <-vs.o.Drivers.Changed():
+		case <-time.After(after):
+		}
+	}
+}
+
+func (vs *Volumes) unstage(ctx context.Context, dir string, d device) error {
+	ctx, cancel := context.WithTimeout(ctx, unstageTimeout)
+	defer cancel()
+	unlock, err := vs.locks.lock(ctx, d)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	used, err := vs.used()
+	if err != nil {
+		return err
+	}
+	if used[d] {
+		return nil
+	}
+	driver, err := vs.driver(ctx, d.driver)
+	if err != nil {
+		return err
+	}
+	vs.noteStaged(d, false) // whatever comes of it, the next pod has it staged again
+	can, err := driver.Capabilities(ctx)
+	if err != nil {
+		return err
+	}
+	if can.Stages() {
+		if err := driver.Unstage(ctx, d.handle, filepath.Join(dir, staging)); err != nil {
+			return err
+		}
+	}
+	return remove(dir, staging)
+}
+
+// driver returns the driver of a name, and waits a moment for it: after a start, drivers have to register.
+func (vs *Volumes) driver(ctx context.Context, name string) (*csidriver.Driver, error) {
+	timer := time.NewTimer(registers)
+	defer timer.Stop()
+	for {
+		changed := vs.o.Drivers.Changed()
+		driver, err := vs.o.Drivers.Driver(name)
+		if err == nil {
+			return driver, nil
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return nil, err
+		case <-ctx.Done():
+			return nil, errors.Join(err, context.Cause(ctx))
+		}
+	}
+}
+
+// makeMountPoint makes a folder to mount on. One that is a mount point already, whose file system may hang, it leaves
+// alone.
+func makeMountPoint(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return err
+	}
+	if err := os.Mkdir(path, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make the mount point: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,340 @@
+package csivolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	csidriver "github.com/microlet/microlet/services/podsync/internal/csi"
+)
+
+// Drivers are those that are registered.
+type Drivers interface {
+	Driver(name string) (*csidriver.Driver, error)
+	// Changed is closed when the next driver is registered.
+	Changed() <-chan struct{}
+}
+
+// API is what the cluster says of drivers and volumes.
+type API interface {
+	// CSIDriver returns the object of a driver, or nil if there is none.
+	CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error)
+	VolumeAttachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error)
+	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
+}
+
+// Tokens are the service accounts' tokens.
+type Tokens interface {
+	Token(ctx context.Context, namespace, serviceAccount string,
+		request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
+}
+
+// Options of Volumes.
+type Options struct {
+	// RootDir is the kubelet's --root-dir.
+	RootDir string
+	// Node is the node's name.
+	Node    string
+	Drivers Drivers
+	API     API
+	Tokens  Tokens
+	Log     *slog.Logger
+}
+
+// Volumes are those of CSI drivers. They are safe for concurrent use.
+type Volumes struct {
+	o      Options
+	layout layout
+	locks  locks
+
+	mu sync.Mutex
+	// holders are the pods that have a volume, or try to get it, since the process started.
+	holders map[device]map[types.UID]bool
+	// staged are those volumes that this process has staged.
+	staged map[device]bool
+	// unused is sent to when a volume may have no pod any more.
+	unused chan struct{}
+}
+
+// New returns Volumes; Run unstages what no pod has.
+func New(o Options) *Volumes {
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return &Volumes{
+		o: o, layout: layout{o.RootDir}, holders: map[device]map[types.UID]bool{}, staged: map[device]bool{},
+		unused: make(chan struct{}, 1),
+	}
+}
+
+// Volume is one that a pod wants.
+type Volume struct {
+	Pod *v1.Pod
+	// PV is the PersistentVolume, whose source is CSI. Nil is an inline volume.
+	PV *v1.PersistentVolume
+	// Name is that of an inline volume in the pod, and Inline its source.
+	Name     string
+	Inline   *v1.CSIVolumeSource
+	ReadOnly bool
+}
+
+func (v *Volume) name() string {
+	if v.PV != nil {
+		return v.PV.Name
+	}
+	return v.Name
+}
+
+func (v *Volume) device() device {
+	if v.PV != nil {
+		return device{v.PV.Spec.CSI.Driver, v.PV.Spec.CSI.VolumeHandle}
+	}
+	return device{v.Inline.Driver, inlineHandle(v.Pod.UID, v.Name)}
+}
+
+func (v *Volume) mode() storagev1.VolumeLifecycleMode {
+	if v.PV != nil {
+		return storagev1.VolumeLifecyclePersistent
+	}
+	return storagev1.VolumeLifecycleEphemeral
+}
+
+// Published is a volume that a pod has.
+type Published struct {
+	// Path is where it is mounted.
+	Path string
+	// GiveToGroup says that its files are to be given to the pod's fsGroup.
+	GiveToGroup bool
+	// Republish says that the driver wants to be asked again from time to time.
+	Republish bool
+}
+
+// Error is an error of one step.
+type Error struct {
+	// Step is how the Event begins, such as "MountVolume.SetUp failed".
+	Step string
+	Err  error
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("%s: %v", e.Step, e.Err) }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// The steps are the kubelet's.
+const (
+	stepAttach = "MountVolume.WaitForAttach failed"
+	stepStage  = "MountVolume.MountDevice failed"
+	stepSetUp  = "MountVolume.SetUp failed"
+)
+
+// Publish gives the volume to the pod. It repeats what an earlier call, whose end nobody knows, has begun. An error is
+// an *Error.
+func (vs *Volumes) Publish(ctx context.Context, v *Volume) (Published, error) {
+	s, err := vs.begin(ctx, v)
+	if err != nil {
+		return Published{}, err
+	}
+	unlock, err := vs.locks.lock(ctx, s.device)
+	if err != nil {
+		return Published{}, &Error{s.first(), err}
+	}
+	defer unlock()
+	vs.hold(s.device, v.Pod.UID)
+	if err := s.attached(ctx); err != nil {
+		return Published{}, &Error{stepAttach, err}
+	}
+	if s.stages() && !vs.isStaged(s.device) {
+		if err := s.stage(ctx); err != nil {
+			return Published{}, &Error{stepStage, err}
+		}
+		vs.noteStaged(s.device, true)
+	}
+	if err := s.publish(ctx); err != nil {
+		return Published{}, &Error{stepSetUp, err}
+	}
+	return Published{
+		Path: s.target, GiveToGroup: s.giveToGroup(), Republish: s.object != nil && ptrIs(s.object.Spec.RequiresRepublish),
+	}, nil
+}
+
+// begin learns what a setup needs.
+func (vs *Volumes) begin(ctx context.Context, v *Volume) (*setup, error) {
+	s := &setup{vs: vs, Volume: v, device: v.device()}
+	fail := func(err error) (*setup, error) { return nil, &Error{s.first(), err} }
+	if err := validName(v.name()); err != nil {
+		return fail(err)
+	}
+	if err := validName(s.device.driver); err != nil {
+		return fail(err)
+	}
+	dir := vs.layout.volume(v.Pod.UID, v.name())
+	s.target = filepath.Join(dir, target)
+	var err error
+	if s.driver, err = vs.driver(ctx, s.device.driver); err != nil {
+		return fail(err)
+	}
+	if s.object, err = vs.o.API.CSIDriver(ctx, s.device.driver); err != nil {
+		return fail(err)
+	}
+	if err := s.supported(); err != nil {
+		return nil, &Error{stepSetUp, err}
+	}
+	if s.can, err = s.driver.Capabilities(ctx); err != nil {
+		return fail(err)
+	}
+	return s, nil
+}
+
+// validName keeps a name, which the API server has checked, from being a path.
+func validName(name string) error {
+	if name == "" || name == "." || name == ".." || filepath.Base(name) != name {
+		return fmt.Errorf("%q cannot be the name of a folder", name)
+	}
+	return nil
+}
+
+// Unpublish takes all its volumes from a pod, whoever gave them. It fails as long as a driver that is needed is not
+// registered.
+func (vs *Volumes) Unpublish(ctx context.Context, pod types.UID) error {
+	defer vs.release(pod)
+	dir := vs.layout.volumes(pod)
+	names, err := entries(dir)
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	errs := make([]error, len(names))
+	var all sync.WaitGroup
+	for i, name := range names {
+		all.Go(func() {
+			if err := vs.unpublish(ctx, filepath.Join(dir, name)); err != nil {
+				errs[i] = fmt.Errorf("volume %s: %w", name, err)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+func (vs *Volumes) unpublish(ctx context.Context, dir string) error {
+	data, err := load(dir)
+	if err != nil {
+		// Nobody knows whose it is. Without a mount there is nothing that a driver could undo.
+		if removed := remove(dir, target); removed != nil {
+			return fmt.Errorf("%w, and %w", err, removed)
+		}
+		return nil
+	}
+	unlock, err := vs.locks.lock(ctx, data.device())
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	driver, err := vs.driver(ctx, data.Driver)
+	if err != nil {
+		return err
+	}
+	if err := driver.Unpublish(ctx, data.Handle, filepath.Join(dir, target)); err != nil {
+		return err
+	}
+	return remove(dir, target)
+}
+
+// Has reports whether a pod has volumes of CSI drivers.
+func (vs *Volumes) Has(pod types.UID) bool {
+	_, err := os.Stat(vs.layout.volumes(pod))
+	return err == nil
+}
+
+func (vs *Volumes) hold(d device, pod types.UID) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	if vs.holders[d] == nil {
+		vs.holders[d] = map[types.UID]bool{}
+	}
+	vs.holders[d][pod] = true
+}
+
+// release forgets a pod, and has Run look for what nobody has any more.
+func (vs *Volumes) release(pod types.UID) {
+	vs.mu.Lock()
+	for d, pods := range vs.holders {
+		if delete(pods, pod); len(pods) == 0 {
+			delete(vs.holders, d)
+		}
+	}
+	vs.mu.Unlock()
+	select {
+	case vs.unused <- struct{}{}:
+	default:
+	}
+}
+
+func (vs *Volumes) isStaged(d device) bool {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	return vs.staged[d]
+}
+
+func (vs *Volumes) noteStaged(d device, is bool) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	if is {
+		vs.staged[d] = true
+	} else {
+		delete(vs.staged, d)
+	}
+}
+
+// accessMode is what the kubelet asks for: the first of the PersistentVolume's.
+func (v *Volume) accessMode(can csidriver.Capabilities) *csi.VolumeCapability_AccessMode {
+	mode := v1.ReadWriteOnce
+	if v.PV != nil && len(v.PV.Spec.AccessModes) > 0 {
+		mode = v.PV.Spec.AccessModes[0]
+	}
+	asked := csi.VolumeCapability_AccessMode_UNKNOWN
+	switch mode {
+	case v1.ReadWriteOnce:
+		asked = csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+		if can.Distinguishes() {
+			asked = csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
+		}
+	case v1.ReadWriteOncePod:
+		asked = csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+		if can.Distinguishes() {
+			asked = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
+		}
+	case v1.ReadOnlyMany:
+		asked = csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
+	case v1.ReadWriteMany:
+		asked = csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
+	}
+	return &csi.VolumeCapability_AccessMode{Mode: asked}
+}
+
+// writesOnce reports whether one node alone may write.
+func (v *Volume) writesOnce() bool {
+	return v.PV == nil || slices.ContainsFunc(v.PV.Spec.AccessModes, func(m v1.PersistentVolumeAccessMode) bool {
+		return m == v1.ReadWriteOnce || m == v1.ReadWriteOncePod
+	})
+}
+
+// merged is the two maps in one that is its caller's.
+func merged(a, b map[string]string) map[string]string {
+	out := make(map[string]string, len(a)+len(b))
+	maps.Copy(out, a)
+	maps.Copy(out, b)
+	return out
+}

@@ -1,0 +1,531 @@
+package csivolume
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	csidriver "github.com/microlet/microlet/services/podsync/internal/csi"
+	"github.com/microlet/microlet/services/podsync/internal/csi/csitest"
+	"github.com/microlet/microlet/services/podsync/internal/pluginregistration"
+)
+
+const (
+	driverName = "d.example"
+	stages     = csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME
+)
+
+// api is what the cluster says.
+type api struct {
+	driver      *storagev1.CSIDriver
+	attachments map[string]*storagev1.VolumeAttachment
+	secrets     map[string]*v1.Secret
+}
+
+func (a *api) CSIDriver(context.Context, string) (*storagev1.CSIDriver, error) { return a.driver, nil }
+
+func (a *api) VolumeAttachment(_ context.Context, name string) (*storagev1.VolumeAttachment, error) {
+	if found := a.attachments[name]; found != nil {
+		return found, nil
+	}
+	return nil, apierrors.NewNotFound(storagev1.Resource("volumeattachments"), name)
+}
+
+func (a *api) Secret(_ context.Context, namespace, name string) (*v1.Secret, error) {
+	if found := a.secrets[namespace+"/"+name]; found != nil {
+		return found, nil
+	}
+	return nil, apierrors.NewNotFound(v1.Resource("secrets"), name)
+}
+
+func (a *api) Token(_ context.Context, namespace, account string, r *authenticationv1.TokenRequest) (
+	*authenticationv1.TokenRequest, error) {
+	r.Status.Token = fmt.Sprintf("%s/%s for %v", namespace, account, r.Spec.Audiences)
+	return r, nil
+}
+
+type anyNode struct{}
+
+func (anyNode) Registered(context.Context, string, *csi.NodeGetInfoResponse) error { return nil }
+
+func (anyNode) Removed(context.Context, string) {}
+
+// unattached is a driver whose volumes nobody attaches.
+func unattached() *api {
+	return &api{driver: &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{
+		AttachRequired: new(false),
+		VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{
+			storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral,
+		},
+	}}}
+}
+
+// newVolumes is a process in a root folder, at which the driver has registered.
+func newVolumes(t *testing.T, root string, d *csitest.Driver, a *api) *Volumes {
+	t.Helper()
+	drivers := csidriver.NewDrivers(anyNode{}, nil)
+	p := pluginregistration.Plugin{Name: driverName, Endpoint: d.Socket, Versions: []string{"1.0.0"}}
+	if err := drivers.Register(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	return New(Options{RootDir: root, Node: "n", Drivers: drivers, API: a, Tokens: a})
+}
+
+func pod(uid string) *v1.Pod {
+	p := &v1.Pod{}
+	p.Namespace, p.Name, p.UID, p.Spec.ServiceAccountName = "default", "p", types.UID(uid), "sa"
+	return p
+}
+
+func claimed(pod *v1.Pod, handle string) *Volume {
+	return &Volume{Pod: pod, PV: &v1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pv-" + handle},
+		Spec: v1.PersistentVolumeSpec{
+			AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
+			PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{
+				Driver: driverName, VolumeHandle: handle, FSType: "ext4",
+			}},
+		},
+	}}
+}
+
+// left lists the files and the empty folders of volumes below a root folder.
+func left(t *testing.T, root string) []string {
+	t.Helper()
+	var found []string
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if inside := strings.Contains(path, Plugin+"/") || strings.Contains(path, driverName+"/"); inside {
+			found = append(found, path)
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// unstageAll does what Run does once.
+func unstageAll(t *testing.T, vs *Volumes) {
+	t.Helper()
+	var under underway
+	if err := vs.sweep(t.Context(), &under); err != nil {
+		t.Fatal(err)
+	}
+	under.all.Wait()
+}
+
+func TestTwoPodsHaveOneVolume(t *testing.T) {
+	d := csitest.Start(t, stages)
+	root := t.TempDir()
+	vs := newVolumes(t, root, d, unattached())
+	for _, uid := range []string{"u1", "u2"} {
+		published, err := vs.Publish(t.Context(), claimed(pod(uid), "h"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := filepath.Join(root, "pods", uid, "volumes/kubernetes.io~csi/pv-h/mount"); published.Path != want {
+			t.Errorf("published at %s, want %s", published.Path, want)
+		}
+	}
+	r := csitest.Last[*csi.NodePublishVolumeRequest](t, d)
+	sum := "aaa9402664f1a41f40ebbc52c9993eb66aeb366602958fdfaa283b71e64db123" // sha256 of "h"
+	want := filepath.Join(root, "plugins/kubernetes.io/csi", driverName, sum, "globalmount")
+	if r.StagingTargetPath != want {
+		t.Errorf("staged at %s, want %s", r.StagingTargetPath, want)
+	}
+	for _, uid := range []types.UID{"u1", "u2"} {
+		unstageAll(t, vs) // which must leave alone what a pod has
+		if err := vs.Unpublish(t.Context(), uid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unstageAll(t, vs)
+	calls := []string{"NodeStageVolume h", "NodePublishVolume h", "NodePublishVolume h", "NodeUnpublishVolume h",
+		"NodeUnpublishVolume h", "NodeUnstageVolume h"}
+	if got := d.Calls(); !slices.Equal(got, calls) {
+		t.Errorf("calls: %q, want %q", got, calls)
+	}
+	if found := left(t, root); len(found) > 0 {
+		t.Errorf("left: %q", found)
+	}
+}
+
+// A process is killed at every call of a volume's life, before the driver has done what it was asked for and after. The
+// next process ends the life. The driver reports what breaks the contract.
+func TestKilledAtEveryCall(t *testing.T) {
+	for _, when := range []string{"before", "after"} {
+		for n := 1; ; n++ {
+			lived := false
+			t.Run(fmt.Sprintf("%s call %d", when, n), func(t *testing.T) { lived = lifeWithAKill(t, n, when == "after") })
+			if lived {
+				if n != 5 {
+					t.Errorf("a life has %d calls", n-1)
+				}
+				break
+			}
+		}
+	}
+}
+
+// lifeWithAKill lets a pod have a volume, with a process that dies at the n-th call and one that takes over. It returns
+// true if the first one did not die.
+func lifeWithAKill(t *testing.T, n int, after bool) (lived bool) {
+	d := csitest.Start(t, stages)
+	root, a := t.TempDir(), unattached()
+	killed, kill := context.WithCancel(t.Context())
+	defer kill()
+	var count atomic.Int32
+	d.Before(func(_ context.Context, method string) error {
+		if !strings.HasSuffix(method, "Volume") || int(count.Add(1)) != n {
+			return nil
+		}
+		kill()
+		if after {
+			return nil // the driver goes on, and nobody hears of it
+		}
+		return status.Error(codes.Aborted, "killed")
+	})
+	first := newVolumes(t, root, d, a)
+	err := errors.Join(up(killed, first), down(killed, first))
+	if err == nil && killed.Err() == nil {
+		return true
+	}
+	second := newVolumes(t, root, d, a)
+	unstageAll(t, second) // which may come before the pod
+	if int(count.Load()) <= 2 {
+		if err := up(t.Context(), second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := second.Unpublish(t.Context(), "u1"); err != nil {
+		t.Fatal(err)
+	}
+	unstageAll(t, second)
+	if found := append(left(t, root), d.Left()...); len(found) > 0 {
+		t.Errorf("left: %q", found)
+	}
+	return false
+}
+
+func up(ctx context.Context, vs *Volumes) error {
+	_, err := vs.Publish(ctx, claimed(pod("u1"), "h"))
+	return err
+}
+
+func down(ctx context.Context, vs *Volumes) error {
+	if err := vs.Unpublish(ctx, "u1"); err != nil {
+		return err
+	}
+	dirs, err := vs.stagedDirs()
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		if err := vs.unstage(ctx, dir, device{driverName, "h"}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestWhatADriverIsTold(t *testing.T) {
+	d := csitest.Start(t, stages)
+	a := unattached()
+	a.driver.Spec.PodInfoOnMount = new(true)
+	a.driver.Spec.TokenRequests = []storagev1.TokenRequest{{Audience: "vault"}, {}}
+	a.secrets = map[string]*v1.Secret{
+		"secrets/stage":   {Data: map[string][]byte{"key": []byte("of the stage")}},
+		"secrets/publish": {Data: map[string][]byte{"key": []byte("of the pod")}},
+	}
+	vs := newVolumes(t, t.TempDir(), d, a)
+	v := claimed(pod("u1"), "h")
+	v.ReadOnly = true
+	v.PV.Spec.MountOptions = []string{"noatime"}
+	v.PV.Spec.CSI.VolumeAttributes = map[string]string{"of": "volume"}
+	v.PV.Spec.CSI.NodeStageSecretRef = &v1.SecretReference{Namespace: "secrets", Name: "stage"}
+	v.PV.Spec.CSI.NodePublishSecretRef = &v1.SecretReference{Namespace: "secrets", Name: "publish"}
+	if _, err := vs.Publish(t.Context(), v); err != nil {
+		t.Fatal(err)
+	}
+	stage := csitest.Last[*csi.NodeStageVolumeRequest](t, d)
+	if stage.Secrets["key"] != "of the stage" || len(stage.VolumeContext) != 1 {
+		t.Errorf("staged with %v and %v", stage.Secrets, stage.VolumeContext)
+	}
+	publish := csitest.Last[*csi.NodePublishVolumeRequest](t, d)
+	m := publish.VolumeCapability.GetMount()
+	if !publish.Readonly || m.FsType != "ext4" || !slices.Equal(m.MountFlags, []string{"noatime"}) ||
+		publish.VolumeCapability.AccessMode.Mode != csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER {
+		t.Errorf("published with %v", publish.VolumeCapability)
+	}
+	want := map[string]string{
+		"of": "volume", keyPodName: "p", keyPodNamespace: "default", keyPodUID: "u1", keyServiceAccount: "sa",
+		keyEphemeral: "false",
+	}
+	for k, value := range want {
+		if publish.VolumeContext[k] != value {
+			t.Errorf("%s is %q, want %q", k, publish.VolumeContext[k], value)
+		}
+	}
+	var tokens map[string]authenticationv1.TokenRequestStatus
+	if err := json.Unmarshal([]byte(publish.VolumeContext[keyTokens]), &tokens); err != nil ||
+		tokens["vault"].Token != "default/sa for [vault]" || tokens[""].Token != "default/sa for []" {
+		t.Errorf("tokens: %v, %v", tokens, err)
+	}
+	if len(v.PV.Spec.CSI.VolumeAttributes) != 1 {
+		t.Errorf("the PersistentVolume was changed: %v", v.PV.Spec.CSI.VolumeAttributes)
+	}
+	a.driver.Spec.ServiceAccountTokenInSecrets = new(true)
+	if _, err := vs.Publish(t.Context(), v); err != nil {
+		t.Fatal(err)
+	}
+	publish = csitest.Last[*csi.NodePublishVolumeRequest](t, d)
+	if publish.VolumeContext[keyTokens] != "" || publish.Secrets[keyTokens] == "" || publish.Secrets["key"] == "" {
+		t.Error("tokens are not in secrets alone")
+	}
+	release(t, vs, "u1")
+}
+
+func release(t *testing.T, vs *Volumes, pods ...types.UID) {
+	t.Helper()
+	for _, uid := range pods {
+		if err := vs.Unpublish(t.Context(), uid); err != nil {
+			t.Error(err)
+		}
+	}
+	unstageAll(t, vs)
+}
+
+func TestAnInlineVolumeIsNotStaged(t *testing.T) {
+	d := csitest.Start(t, stages)
+	a := unattached()
+	a.driver.Spec.PodInfoOnMount = new(true)
+	root := t.TempDir()
+	vs := newVolumes(t, root, d, a)
+	v := &Volume{Pod: pod("u1"), Name: "scratch", Inline: &v1.CSIVolumeSource{Driver: driverName}}
+	if _, err := vs.Publish(t.Context(), v); err != nil {
+		t.Fatal(err)
+	}
+	unstageAll(t, vs)
+	release(t, vs, "u1")
+	handle := inlineHandle("u1", "scratch")
+	if want := []string{"NodePublishVolume " + handle, "NodeUnpublishVolume " + handle}; !slices.Equal(d.Calls(), want) {
+		t.Errorf("calls: %q", d.Calls())
+	}
+	if found := left(t, root); len(found) > 0 {
+		t.Errorf("left: %q", found)
+	}
+	a.driver.Spec.VolumeLifecycleModes = nil
+	if _, err := vs.Publish(t.Context(), v); err == nil || !strings.Contains(err.Error(),
+		`volume mode "Ephemeral" not supported by driver d.example (only supports [])`) {
+		t.Errorf("a driver that takes no inline volumes: %v", err)
+	}
+}
+
+func TestAVolumeThatIsAttached(t *testing.T) {
+	d := csitest.Start(t, stages)
+	a := &api{attachments: map[string]*storagev1.VolumeAttachment{}}
+	vs := newVolumes(t, t.TempDir(), d, a)
+	v := claimed(pod("u1"), "h")
+	name := attachmentName(v.device(), "n")
+	attachment := &storagev1.VolumeAttachment{}
+	for _, step := range []struct {
+		change func()
+		want   string
+	}{
+		{func() {}, "MountVolume.WaitForAttach failed: volume h has GET error for volume attachment " + name},
+		{func() { a.attachments[name] = attachment }, "volume h is not attached for volume attachment " + name},
+		{func() { attachment.Status.AttachError = &storagev1.VolumeError{Message: "no place"} }, "no place"},
+		{func() { attachment.DeletionTimestamp = new(metav1.Now()) }, "volume attachment is being deleted"},
+	} {
+		step.change()
+		if _, err := vs.Publish(t.Context(), v); err == nil || !strings.Contains(err.Error(), step.want) {
+			t.Errorf("%v, want %s", err, step.want)
+		}
+	}
+	a.attachments[name] = &storagev1.VolumeAttachment{Status: storagev1.VolumeAttachmentStatus{
+		Attached: true, AttachmentMetadata: map[string]string{"device": "/dev/x"},
+	}}
+	if _, err := vs.Publish(t.Context(), v); err != nil {
+		t.Fatal(err)
+	}
+	if r := csitest.Last[*csi.NodeStageVolumeRequest](t, d); r.PublishContext["device"] != "/dev/x" {
+		t.Errorf("staged with %v", r.PublishContext)
+	}
+	release(t, vs, "u1")
+}
+
+func TestFSGroup(t *testing.T) {
+	policy := func(p storagev1.FSGroupPolicy) *storagev1.FSGroupPolicy { return &p }
+	for name, c := range map[string]struct {
+		change func(*Volume, *storagev1.CSIDriverSpec)
+		can    []csi.NodeServiceCapability_RPC_Type
+		gives  bool
+	}{
+		"default":    {func(*Volume, *storagev1.CSIDriverSpec) {}, nil, true},
+		"no fsType":  {func(v *Volume, _ *storagev1.CSIDriverSpec) { v.PV.Spec.CSI.FSType = "" }, nil, false},
+		"read-only":  {func(v *Volume, _ *storagev1.CSIDriverSpec) { v.ReadOnly = true }, nil, false},
+		"no fsGroup": {func(v *Volume, _ *storagev1.CSIDriverSpec) { v.Pod.Spec.SecurityContext = nil }, nil, false},
+		"policy None": {func(_ *Volume, s *storagev1.CSIDriverSpec) {
+			s.FSGroupPolicy = policy(storagev1.NoneFSGroupPolicy)
+		}, nil, false},
+		"policy File": {func(v *Volume, s *storagev1.CSIDriverSpec) {
+			v.PV.Spec.CSI.FSType, s.FSGroupPolicy = "", policy(storagev1.FileFSGroupPolicy)
+		}, nil, true},
+		"many writers": {func(v *Volume, _ *storagev1.CSIDriverSpec) {
+			v.PV.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteMany}
+		}, nil, false},
+		"by the driver": {func(*Volume, *storagev1.CSIDriverSpec) {},
+			[]csi.NodeServiceCapability_RPC_Type{csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := csitest.Start(t, c.can...)
+			a := unattached()
+			v := claimed(pod("u1"), "h")
+			v.Pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: new(int64(4242))}
+			c.change(v, &a.driver.Spec)
+			vs := newVolumes(t, t.TempDir(), d, a)
+			published, err := vs.Publish(t.Context(), v)
+			if err != nil || published.GiveToGroup != c.gives {
+				t.Errorf("given to the group: %t, %v", published.GiveToGroup, err)
+			}
+			group := csitest.Last[*csi.NodePublishVolumeRequest](t, d).VolumeCapability.GetMount().VolumeMountGroup
+			if want := len(c.can) > 0; (group == "4242") != want {
+				t.Errorf("the driver was told the group %q", group)
+			}
+			release(t, vs, "u1")
+		})
+	}
+}
+
+// A call that the driver has refused leaves nothing. After one that may go on, the next process finds what to undo.
+func TestWhatARefusalLeaves(t *testing.T) {
+	for code, want := range map[codes.Code]bool{codes.InvalidArgument: false, codes.Unavailable: true} {
+		d := csitest.Start(t)
+		d.Before(func(_ context.Context, method string) error {
+			if method == "NodePublishVolume" {
+				return status.Error(code, "no disk")
+			}
+			return nil
+		})
+		root := t.TempDir()
+		vs := newVolumes(t, root, d, unattached())
+		_, err := vs.Publish(t.Context(), claimed(pod("u1"), "h"))
+		var step *Error
+		if !errors.As(err, &step) || step.Step != stepSetUp || !strings.Contains(err.Error(), "no disk") {
+			t.Errorf("%v", err)
+		}
+		if found := left(t, root); (len(found) > 0) != want {
+			t.Errorf("%s leaves %q", code, found)
+		}
+		release(t, vs, "u1")
+		if found := left(t, root); len(found) > 0 {
+			t.Errorf("left: %q", found)
+		}
+	}
+}
+
+func TestAVolumeOfAKubeletIsTakenBack(t *testing.T) {
+	d := csitest.Start(t, stages)
+	root := t.TempDir()
+	vs := newVolumes(t, root, d, unattached())
+	dir := filepath.Join(root, "pods/u1/volumes/kubernetes.io~csi/pv-h")
+	device := vs.layout.device(device{driverName, "h"})
+	for path, text := range map[string]string{
+		filepath.Join(dir, dataFile): `{"attachmentID":"csi-1","driverName":"d.example","nodeName":"n",` +
+			`"specVolID":"pv-h","volumeHandle":"h","volumeLifecycleMode":"Persistent"}`,
+		filepath.Join(device, dataFile): `{"driverName":"d.example","volumeHandle":"h"}`,
+		// Of a driver that stages nothing the kubelet has a folder alone.
+		filepath.Join(root, "plugins/kubernetes.io/csi/d.example/other/globalmount/x"): "",
+		// Whose this is nobody knows: its file is empty.
+		filepath.Join(root, "pods/u2/volumes/kubernetes.io~csi/pv-2", dataFile): "",
+	} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o750), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Remove(filepath.Join(root, "plugins/kubernetes.io/csi/d.example/other/globalmount/x")); err != nil {
+		t.Fatal(err)
+	}
+	unstageAll(t, vs)
+	if calls := d.Calls(); len(calls) > 0 {
+		t.Errorf("a volume that a pod has got %q", calls)
+	}
+	release(t, vs, "u1", "u2")
+	if want := []string{"NodeUnpublishVolume h", "NodeUnstageVolume h"}; !slices.Equal(d.Calls(), want) {
+		t.Errorf("calls: %q", d.Calls())
+	}
+	if found := left(t, root); len(found) > 0 {
+		t.Errorf("left: %q", found)
+	}
+}
+
+func TestAHungDriverHoldsUpItsVolumeAlone(t *testing.T) {
+	d := csitest.Start(t)
+	hangs := make(chan struct{})
+	d.Before(func(ctx context.Context, method string) error {
+		if method == "NodePublishVolume" && len(csitest.Last[*csi.NodePublishVolumeRequest](t, d).TargetPath) > 0 &&
+			csitest.Last[*csi.NodePublishVolumeRequest](t, d).VolumeId == "hung" {
+			close(hangs)
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	})
+	vs := newVolumes(t, t.TempDir(), d, unattached())
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := vs.Publish(ctx, claimed(pod("u1"), "hung"))
+		done <- err
+	}()
+	<-hangs
+	if _, err := vs.Publish(t.Context(), claimed(pod("u2"), "h")); err != nil {
+		t.Errorf("another volume: %v", err)
+	}
+	soon, end := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer end()
+	if _, err := vs.Publish(soon, claimed(pod("u3"), "hung")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the same volume: %v", err)
+	}
+	cancel()
+	if err := <-done; status.Code(errors.Unwrap(err)) != codes.Canceled {
+		t.Errorf("the call that hung: %v", err)
+	}
+}
+
+func TestNamesThatAreNoFolders(t *testing.T) {
+	vs := newVolumes(t, t.TempDir(), csitest.Start(t), unattached())
+	v := claimed(pod("u1"), "h")
+	v.PV.Name = "../../pv"
+	if _, err := vs.Publish(t.Context(), v); err == nil {
+		t.Error("a PersistentVolume's name climbs")
+	}
+	v = claimed(pod("u1"), "h")
+	v.PV.Spec.CSI.Driver = ".."
+	if _, err := vs.Publish(t.Context(), v); err == nil {
+		t.Error("a driver's name climbs")
+	}
+}
