@@ -1,4 +1,5 @@
-// Package cluster reads the API objects that pods need: ConfigMaps, Secrets, tokens, claims, Services, runtime classes.
+// Package cluster reads the API objects that pods need: ConfigMaps, Secrets, tokens, claims, Services, runtime classes,
+// CSI drivers.
 //
 // A change of an object wakes the workers of the pods that reference it. On a node without an API server, each read
 // answers at once and reports what is missing.
@@ -14,6 +15,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/podsync/internal/csiobjects"
 	"github.com/microlet/microlet/services/podsync/internal/objects"
 	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
 	"github.com/microlet/microlet/services/podsync/internal/runtimeclass"
@@ -32,6 +34,8 @@ type Cluster struct {
 	// Services are the environment variables that describe Services to containers.
 	Services       *objects.Services
 	RuntimeClasses runtimeclass.Finder
+	// CSI are the objects of CSI drivers and of the volumes that they attach.
+	CSI *csiobjects.Reader
 
 	client     kubernetes.Interface // nil on a node without an API server
 	factory    informers.SharedInformerFactory
@@ -42,7 +46,10 @@ type Cluster struct {
 func New(client kubernetes.Interface, k *kubeletconfig.Config, workers Workers, log *slog.Logger) *Cluster {
 	factory := informers.NewSharedInformerFactory(client, 0)
 	classes := factory.Node().V1().RuntimeClasses()
-	classes.Informer() // has the factory watch them
+	drivers := factory.Storage().V1().CSIDrivers()
+	// Has the factory watch them.
+	classes.Informer()
+	drivers.Informer()
 	c := &Cluster{
 		RuntimeClasses: runtimeclass.Finder{Lister: classes.Lister(), Getter: client.NodeV1().RuntimeClasses()},
 		factory:        factory, standalone: k.Standalone(),
@@ -60,6 +67,7 @@ func New(client kubernetes.Interface, k *kubeletconfig.Config, workers Workers, 
 		Changed:  func(uid types.UID) { workers.Refresh(uid, "object") }, Log: log,
 	})
 	c.Tokens = objects.NewTokens(client, objects.Options{Log: log})
+	c.CSI = &csiobjects.Reader{Client: client, Lister: drivers.Lister(), Secrets: c.Objects.Secret}
 	return c
 }
 

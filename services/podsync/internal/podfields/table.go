@@ -49,6 +49,7 @@ var rules = merge(
 		"spec.volumes.downwardAPI": builtDownward,
 		"spec.volumes.hostPath":    nil,
 		"spec.volumes.image":       nil,
+		"spec.volumes.csi":         nil,
 
 		"spec.volumes.persistentVolumeClaim": nil,
 		"spec.volumes.ephemeral":             nil,

@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/record"
-	mount "k8s.io/mount-utils"
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
@@ -24,24 +23,20 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/image"
 	"github.com/microlet/microlet/services/podsync/internal/machine"
-	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/network"
 	"github.com/microlet/microlet/services/podsync/internal/nodeallocatable"
-	"github.com/microlet/microlet/services/podsync/internal/pluginregistration"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/podimages"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
+	"github.com/microlet/microlet/services/podsync/internal/podvolumes"
 	"github.com/microlet/microlet/services/podsync/internal/thisnode"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
-// mounterProgram is this binary as a child that makes the calls on volumes.
-var mounterProgram = mounter.Program(volume.Operations)
-
 // RunChild makes calls on volumes if the process was started to be such a child, and returns true when it is to end. A
 // program that contains podsync calls it first of all.
-func RunChild() bool { return mounterProgram.Run() }
+func RunChild() bool { return podvolumes.RunChild() }
 
 // Options of Resources.
 type Options struct {
@@ -68,8 +63,7 @@ type Resources struct {
 	Hooks   *hook.Runner
 	Images  *podimages.Images
 
-	foreign *mounter.Pool
-	plugins *pluginregistration.Manager
+	volumes *podvolumes.Volumes
 	workers worker.Resources
 	limits  *nodeallocatable.Enforcer
 }
@@ -80,17 +74,14 @@ func New(o Options) (*Resources, error) {
 	if err != nil {
 		return nil, err
 	}
-	foreign, err := mounter.NewPool(mounter.Options{Program: mounterProgram, Metrics: o.Metrics, Log: o.Log})
+	volumes, err := podvolumes.New(podvolumes.Options{
+		RootDir: o.Kubelet.Node.RootDir, BootID: o.Capacity.BootID, Cluster: o.Cluster, Node: o.Node,
+		Allocatable: o.allocatable, Private: o.privateFolder, Log: o.Log, Metrics: o.Metrics,
+	})
 	if err != nil {
 		return nil, err
 	}
-	volumes := volume.New(volume.Options{
-		RootDir: o.Kubelet.Node.RootDir, Objects: o.Cluster.Objects, Tokens: o.Cluster.Tokens,
-		Claims:  o.Cluster.Claims(func() map[string]string { return o.Node.Object.Node().Labels }),
-		Foreign: foreign, Mounter: mount.New(""),
-		Allocatable: o.allocatable, Log: o.Log, Private: o.privateFolder, BootID: o.Capacity.BootID,
-	})
-	config, err := o.newConfig(volumes)
+	config, err := o.newConfig(volumes.Manager)
 	if err != nil {
 		return nil, err
 	}
@@ -103,14 +94,10 @@ func New(o Options) (*Resources, error) {
 		return nil, err
 	}
 	logs := podlogs.Folders{Pods: o.Kubelet.Kubelet.PodLogsDir, Links: o.LogLinks, Group: role.GroupLogs}
-	return &Resources{Cgroups: cgroups, Volumes: volumes, Logs: logs, Hooks: hooks, Images: images,
-		foreign: foreign,
-		// There are no handlers: no type of plugin is built, so each plugin is told that nobody takes it.
-		plugins: pluginregistration.New(pluginregistration.Options{
-			Root: o.Kubelet.Node.RootDir, Log: o.Log, Metrics: o.Metrics,
-		}),
+	return &Resources{Cgroups: cgroups, Volumes: volumes.Manager, Logs: logs, Hooks: hooks, Images: images,
+		volumes: volumes,
 		workers: worker.Resources{
-			Images: images, Volumes: volumes, Cgroups: cgroups, Config: config, Objects: o.Cluster.Objects, Logs: logs,
+			Images: images, Volumes: volumes.Manager, Cgroups: cgroups, Config: config, Objects: o.Cluster.Objects, Logs: logs,
 			Hooks: hooks,
 		},
 		limits: nodeallocatable.New(nodeallocatable.Options{
@@ -130,12 +117,10 @@ func (r *Resources) Prepare() error {
 	return r.limits.Reservations()
 }
 
-// Start limits what all pods together may use, keeps the children that make calls on volumes, and registers plugins,
-// until the service ends.
+// Start limits what all pods together may use, and keeps what volumes are made with, until the service ends.
 func (r *Resources) Start(s *service.Service) {
 	s.Go("node allocatable", r.limits.Run)
-	s.Go("mounter", r.foreign.Serve)
-	s.Go("plugin registration", r.plugins.Run)
+	r.volumes.Start(s)
 }
 
 // ForWorkers is what workers give their pods.

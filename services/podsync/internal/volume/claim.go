@@ -2,18 +2,15 @@ package volume
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/microlet/microlet/services/internal/atomicfile"
+	"github.com/microlet/microlet/services/podsync/internal/csivolume"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
 )
@@ -32,22 +29,8 @@ type claim struct {
 	foreign mounter.Mounter
 	private func(p *v1.Pod) string // see Options.Private
 	podDir  func(types.UID) string
-	boot    string
-
-	mu sync.Mutex
-	// held are the volumes that are set up, by their pods and names.
-	held map[types.UID]map[string]heldClaim
-}
-
-// heldClaim is a claimed volume that is set up.
-type heldClaim struct {
-	// PV is the name of the PersistentVolume.
-	PV string `json:"persistentVolume"`
-	// Alone is ReadWriteOncePod.
-	Alone bool `json:"readWriteOncePod,omitempty"`
-	// Boot is the kernel's name of the boot in which it was set up: after another nothing is mounted.
-	Boot    string  `json:"bootID"`
-	Mounted Mounted `json:"mounted"`
+	csi     CSI
+	notes   *notes
 }
 
 func (c *claim) Name() string { return claimName }
@@ -56,7 +39,7 @@ func (c *claim) Handles(v *v1.Volume) bool {
 	return v.PersistentVolumeClaim != nil || v.Ephemeral != nil
 }
 
-func (c *claim) Refreshes() bool { return false }
+func (c *claim) Refreshes(s *Spec) bool { return c.notes.republishes(s) }
 
 // Check asks the API: a pod without its claims gets no sandbox.
 func (c *claim) Check(ctx context.Context, s *Spec) error {
@@ -68,17 +51,7 @@ func (c *claim) Existing(s *Spec) (Mounted, bool) {
 	if !isMountedBy(s.Pod, s.Volume.Name) {
 		return Mounted{}, true // as with the kubelet, nobody looks for it
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if held, ok := c.held[s.Pod.UID][s.Volume.Name]; ok {
-		return held.Mounted, true
-	}
-	held, err := c.noted(s)
-	if err != nil || held.Boot != c.boot {
-		return Mounted{}, false
-	}
-	c.hold(s, held)
-	return held.Mounted, true
+	return c.notes.existing(s)
 }
 
 func (c *claim) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
@@ -87,9 +60,9 @@ func (c *claim) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 		return Mounted{}, notFound(s, err)
 	}
 	pv := found.PV
-	held := heldClaim{PV: pv.Name, Boot: c.boot, Alone: slices.Equal(pv.Spec.AccessModes,
+	held := note{PV: pv.Name, Alone: slices.Equal(pv.Spec.AccessModes,
 		[]v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod})}
-	if held.Alone && c.isHeld(pv.Name, s.Pod.UID) {
+	if held.Alone && c.notes.isHeld(pv.Name, s.Pod.UID) {
 		return Mounted{}, &mountError{"MountVolume.SetUp failed", pv.Name,
 			errors.New("volume uses the ReadWriteOncePod access mode and is already in use by another pod")}
 	}
@@ -98,48 +71,18 @@ func (c *claim) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 		held.Mounted, err = c.setUpHostPath(ctx, s, found)
 	case pv.Spec.Local != nil:
 		held.Mounted, err = c.setUpLocal(ctx, s, found)
+	case pv.Spec.CSI != nil:
+		held.Mounted, held.Republish, err = publish(ctx, c.csi, c.foreign, &csivolume.Volume{
+			Pod: s.Pod, PV: pv, ReadOnly: found.ReadOnly,
+		})
 	default:
-		err = fmt.Errorf("PersistentVolume %s is neither local nor a hostPath, and others are not built", pv.Name)
-	}
-	var told *mountError
-	if err != nil && !errors.As(err, &told) {
-		err = &mountError{"MountVolume.SetUp failed", pv.Name, err}
+		err = fmt.Errorf("PersistentVolume %s is neither of a CSI driver nor local nor a hostPath, and others are not built",
+			pv.Name)
 	}
 	if err != nil {
-		return Mounted{}, err
+		return Mounted{}, stepOf(pv.Name, err)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.hold(s, held)
-	return held.Mounted, c.note(s, held)
-}
-
-// isHeld reports whether another pod has the PersistentVolume.
-func (c *claim) isHeld(pv string, own types.UID) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for uid, volumes := range c.held {
-		for _, held := range volumes {
-			if uid != own && held.PV == pv {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-func (c *claim) hold(s *Spec, held heldClaim) {
-	if c.held[s.Pod.UID] == nil {
-		c.held[s.Pod.UID] = map[string]heldClaim{}
-	}
-	c.held[s.Pod.UID][s.Volume.Name] = held
-}
-
-// forget drops what was noted of a pod.
-func (c *claim) forget(pod types.UID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.held, pod)
+	return held.Mounted, c.notes.write(s, held)
 }
 
 // setUpHostPath has nothing mounted: the container gets the path itself.
@@ -180,31 +123,6 @@ func (c *claim) setUpLocal(ctx context.Context, s *Spec, found *persistentvolume
 		err = &mountError{"MountVolume.NewMounter initialization failed", pv.Name, err}
 	}
 	return Mounted{HostPath: dir, ReadOnly: found.ReadOnly, SELinuxRelabel: true}, err
-}
-
-// noteOf is the file that says what the claim has come to, so that a container that starts again after podsync did
-// needs no API server.
-func (c *claim) noteOf(s *Spec) string {
-	return filepath.Join(s.PluginsDir, claimName, s.Volume.Name+".json")
-}
-
-func (c *claim) noted(s *Spec) (held heldClaim, err error) {
-	text, err := os.ReadFile(c.noteOf(s))
-	if err != nil {
-		return held, err
-	}
-	return held, json.Unmarshal(text, &held)
-}
-
-func (c *claim) note(s *Spec, held heldClaim) error {
-	text, err := json.Marshal(held)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(c.noteOf(s)), 0o750); err != nil {
-		return err
-	}
-	return atomicfile.Write(c.noteOf(s), text, atomicfile.Attributes{Mode: 0o600, UID: -1, GID: -1})
 }
 
 // isMountedBy reports whether a container of the pod mounts the volume.
@@ -250,6 +168,19 @@ func (e *claimError) Error() string {
 
 // Unwrap returns the cause.
 func (e *claimError) Unwrap() error { return e.err }
+
+// stepOf names the step that failed, unless the error does.
+func stepOf(volume string, err error) error {
+	var told *mountError
+	var csi *csivolume.Error
+	switch {
+	case errors.As(err, &told):
+		return err
+	case errors.As(err, &csi):
+		return &mountError{csi.Step, volume, csi.Err}
+	}
+	return &mountError{"MountVolume.SetUp failed", volume, err}
+}
 
 func notFound(s *Spec, err error) error {
 	if err == nil {

@@ -26,7 +26,7 @@ func (e *emptyDir) Name() string { return emptyDirName }
 
 func (e *emptyDir) Handles(v *v1.Volume) bool { return v.EmptyDir != nil }
 
-func (e *emptyDir) Refreshes() bool { return false }
+func (e *emptyDir) Refreshes(*Spec) bool { return false }
 
 func (e *emptyDir) Check(_ context.Context, s *Spec) error {
 	switch medium := s.Volume.EmptyDir.Medium; {

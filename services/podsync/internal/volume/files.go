@@ -28,7 +28,7 @@ func (f *files) Name() string { return f.name }
 
 func (f *files) Handles(v *v1.Volume) bool { return f.handles(v) }
 
-func (f *files) Refreshes() bool { return true }
+func (f *files) Refreshes(*Spec) bool { return true }
 
 // Check fetches what SetUp then finds in the caches.
 func (f *files) Check(ctx context.Context, s *Spec) error {

@@ -30,7 +30,7 @@ func (h *hostPath) Name() string { return "kubernetes.io~host-path" }
 
 func (h *hostPath) Handles(v *v1.Volume) bool { return v.HostPath != nil }
 
-func (h *hostPath) Refreshes() bool { return false }
+func (h *hostPath) Refreshes(*Spec) bool { return false }
 
 func (h *hostPath) Check(ctx context.Context, s *Spec) error {
 	_, err := h.SetUp(ctx, s)

@@ -14,7 +14,7 @@ func (imageVolume) Name() string { return "kubernetes.io~image" }
 
 func (imageVolume) Handles(v *v1.Volume) bool { return v.Image != nil }
 
-func (imageVolume) Refreshes() bool { return false }
+func (imageVolume) Refreshes(*Spec) bool { return false }
 
 func (imageVolume) Check(context.Context, *Spec) error { return nil }
 

@@ -15,7 +15,10 @@ var (
 	checkHostPath  = mounter.Operation[hostPathCall, struct{}]{Name: "check hostPath"}
 	prepareSubPath = mounter.Operation[subPathCall, subPathState]{Name: "prepare subPath"}
 	makeEmptyDir   = mounter.Operation[emptyDirCall, struct{}]{Name: "make emptyDir"}
+	giveVolume     = mounter.Operation[giveCall, struct{}]{Name: "give volume to fsGroup", Patience: 2 * time.Minute}
 	mountLocal     = mounter.Operation[localCall, localState]{Name: "mount local volume"}
+	// A subPath is a mount of its own: as long as it is there, a CSI driver cannot unstage the volume.
+	unmountSubPaths = mounter.Operation[removeCall, struct{}]{Name: "unmount subPaths"}
 	// Of many files a removal takes long without hanging. Its caller's deadline ends it, and the next one goes on.
 	removePod = mounter.Operation[removeCall, struct{}]{Name: "remove", Patience: 10 * time.Minute}
 )
@@ -43,6 +46,10 @@ func (k *kernel) operations() mounter.Table {
 		return struct{}{}, c.do(k.mounter())
 	})
 	mounter.Handle(t, mountLocal, func(_ context.Context, c localCall) (localState, error) { return c.do(k.mounter()) })
+	mounter.Handle(t, giveVolume, func(_ context.Context, c giveCall) (struct{}, error) { return struct{}{}, c.do() })
+	mounter.Handle(t, unmountSubPaths, func(_ context.Context, c removeCall) (struct{}, error) {
+		return struct{}{}, k.unmountSubPaths(c.Dir)
+	})
 	mounter.Handle(t, removePod, func(ctx context.Context, c removeCall) (struct{}, error) {
 		return struct{}{}, k.remove(ctx, c.Dir)
 	})

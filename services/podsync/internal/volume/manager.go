@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	mount "k8s.io/mount-utils"
 
+	"github.com/microlet/microlet/services/podsync/internal/csivolume"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 )
 
@@ -44,6 +45,7 @@ type Options struct {
 	Objects Objects
 	Tokens  Tokens
 	Claims  Claims
+	CSI     CSI
 	// Foreign runs Operations on what may lie on a file system that hangs.
 	Foreign mounter.Mounter
 	// Mounter mounts what lies in the root folder and is podsync's own.
@@ -90,7 +92,8 @@ type Manager struct {
 	memory  *memory
 	plugins []Plugin
 	nodes   *hostPath
-	claims  *claim
+	// claims and inline are what claims and inline CSI volumes have come to.
+	claims, inline *notes
 }
 
 // New returns a Manager.
@@ -107,21 +110,23 @@ func New(opts Options) *Manager {
 	if opts.Allocatable == nil {
 		opts.Allocatable = func() v1.ResourceList { return nil }
 	}
-	m := &Manager{opts: opts, calls: &calls{}}
+	m := &Manager{
+		opts: opts, calls: &calls{}, claims: newNotes(claimName, opts.BootID),
+		inline: newNotes(csivolume.Plugin, opts.BootID),
+	}
 	m.memory = &memory{
 		mounter:     opts.Mounter,
 		allocatable: opts.Allocatable,
 		scratch:     filepath.Join(opts.RootDir, "plugins", emptyDirName),
 	}
 	m.nodes = &hostPath{foreign: opts.Foreign, private: opts.Private, checked: map[types.UID][]string{}}
-	m.claims = &claim{
-		claims: opts.Claims, foreign: opts.Foreign, private: opts.Private, podDir: m.podDir, boot: opts.BootID,
-		held: map[types.UID]map[string]heldClaim{},
-	}
 	m.plugins = []Plugin{
 		&emptyDir{memory: m.memory, foreign: opts.Foreign},
 		m.nodes,
-		m.claims,
+		&claim{
+			claims: opts.Claims, csi: opts.CSI, foreign: opts.Foreign, private: opts.Private, podDir: m.podDir, notes: m.claims,
+		},
+		&inlineCSI{csi: opts.CSI, foreign: opts.Foreign, notes: m.inline},
 		imageVolume{},
 		&files{m: m, name: "kubernetes.io~projected", inMemory: true, collect: m.projected,
 			handles: func(v *v1.Volume) bool { return v.Projected != nil }},
@@ -179,7 +184,7 @@ func (m *Manager) Mount(ctx context.Context, p *v1.Pod) (map[string]Mounted, err
 // Refresh brings those volumes up to date that change with what they are made from.
 func (m *Manager) Refresh(ctx context.Context, p *v1.Pod) error {
 	return m.each(ctx, p, func(ctx context.Context, plugin Plugin, s *Spec) error {
-		if !plugin.Refreshes() {
+		if !plugin.Refreshes(s) {
 			return nil
 		}
 		_, err := plugin.SetUp(ctx, s)
@@ -255,9 +260,30 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 	m.opts.Tokens.Forget(uid)
 	m.nodes.forget(uid)
 	m.claims.forget(uid)
+	m.inline.forget(uid)
 	dir := m.podDir(uid)
+	if err := m.unpublish(ctx, uid); err != nil {
+		return err
+	}
 	if _, err := removePod.Do(ctx, m.opts.Foreign, dir, removeCall{Dir: dir}); err != nil {
 		return fmt.Errorf("remove the pod's folder: %w", err)
+	}
+	return nil
+}
+
+// unpublish takes the volumes of CSI drivers from a pod. They are the drivers' to unmount.
+func (m *Manager) unpublish(ctx context.Context, uid types.UID) error {
+	if m.opts.CSI == nil {
+		return nil
+	}
+	if m.opts.CSI.Has(uid) {
+		dir := filepath.Join(m.podDir(uid), subPathsName)
+		if _, err := unmountSubPaths.Do(ctx, m.opts.Foreign, dir, removeCall{Dir: dir}); err != nil {
+			return err
+		}
+	}
+	if err := m.opts.CSI.Unpublish(ctx, uid); err != nil {
+		return fmt.Errorf("UnmountVolume.TearDown failed: %w", err)
 	}
 	return nil
 }

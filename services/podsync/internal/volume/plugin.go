@@ -24,8 +24,8 @@ type Plugin interface {
 	// SetUp sets the volume up, or brings it up to date. What may hang in the kernel it does
 	// where it can be left behind when ctx ends.
 	SetUp(ctx context.Context, s *Spec) (Mounted, error)
-	// Refreshes reports whether SetUp changes a volume that is set up already.
-	Refreshes() bool
+	// Refreshes reports whether SetUp is to be called now and then for a volume that is set up already.
+	Refreshes(s *Spec) bool
 }
 
 // Spec is one volume of one pod.

@@ -21,16 +21,40 @@ type removeCall struct{ Dir string }
 // remove unmounts all below a pod's folder, whoever mounted it, and removes the folder. A
 // folder that is not there is success; as long as something is mounted nothing is removed.
 func (k *kernel) remove(ctx context.Context, dir string) error {
-	// The kernel lists mounts without symbolic links: compared with the path as it was given,
-	// none would be found. What is mounted then would stop the removal halfway.
-	pods, err := filepath.EvalSymlinks(filepath.Dir(dir))
+	dir, err := withoutLinks(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	dir = filepath.Join(pods, filepath.Base(dir))
+	if err := k.unmountBelow(dir); err != nil {
+		return err
+	}
+	return removal.Tree(ctx, dir)
+}
+
+// withoutLinks resolves the links on the way to a folder. The kernel lists mounts without symbolic links: compared with
+// the path as it was given, none would be found. What is mounted then would stop a removal halfway.
+func withoutLinks(dir string) (string, error) {
+	parent, err := filepath.EvalSymlinks(filepath.Dir(dir))
+	return filepath.Join(parent, filepath.Base(dir)), err
+}
+
+// unmountSubPaths unmounts the subPaths of a pod that has any.
+func (k *kernel) unmountSubPaths(dir string) error {
+	dir, err := withoutLinks(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return k.unmountBelow(dir)
+}
+
+// unmountBelow unmounts all below a folder, whose path has no links.
+func (k *kernel) unmountBelow(dir string) error {
 	mounts, err := k.mountsBelow(dir)
 	if err != nil {
 		return err
@@ -46,7 +70,7 @@ func (k *kernel) remove(ctx context.Context, dir string) error {
 	if len(mounts) > 0 {
 		return fmt.Errorf("%s is still mounted", mounts[0])
 	}
-	return removal.Tree(ctx, dir)
+	return nil
 }
 
 // mountEscapes are how the kernel writes what would end a field of its list.

@@ -1,0 +1,91 @@
+// Package podvolumes provides what pods' volumes are made with: folders, mounts, child processes, claims, CSI drivers.
+//
+// As long as the service runs, it keeps the children that make calls on foreign file systems, registers CSI drivers, and
+// unstages volumes that no pod has any more.
+package podvolumes
+
+import (
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	mount "k8s.io/mount-utils"
+
+	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/podsync/internal/cluster"
+	"github.com/microlet/microlet/services/podsync/internal/csi"
+	"github.com/microlet/microlet/services/podsync/internal/csinode"
+	"github.com/microlet/microlet/services/podsync/internal/csivolume"
+	"github.com/microlet/microlet/services/podsync/internal/mounter"
+	"github.com/microlet/microlet/services/podsync/internal/pluginregistration"
+	"github.com/microlet/microlet/services/podsync/internal/thisnode"
+	"github.com/microlet/microlet/services/podsync/internal/volume"
+)
+
+// program is this binary as a child that makes the calls on volumes.
+var program = mounter.Program(volume.Operations)
+
+// RunChild makes calls on volumes if the process was started to be such a child, and returns true when it is to end. A
+// program that contains podsync calls it first of all.
+func RunChild() bool { return program.Run() }
+
+// Options of Volumes.
+type Options struct {
+	// RootDir is --root-dir.
+	RootDir string
+	// BootID is the kernel's name of this boot.
+	BootID  string
+	Cluster *cluster.Cluster
+	Node    *thisnode.Node
+	// Allocatable is what pods may use of the node, and Private the node agent's own folder for pods that may not have
+	// anything of it.
+	Allocatable func() v1.ResourceList
+	Private     func(p *v1.Pod) string
+	Log         *slog.Logger
+	Metrics     prometheus.Registerer
+}
+
+// Volumes are what pods' volumes are made with.
+type Volumes struct {
+	Manager *volume.Manager
+
+	children *mounter.Pool
+	csi      *csivolume.Volumes
+	node     *csinode.Node
+	plugins  *pluginregistration.Manager
+}
+
+// New makes nothing on the node yet.
+func New(o Options) (*Volumes, error) {
+	children, err := mounter.NewPool(mounter.Options{Program: program, Metrics: o.Metrics, Log: o.Log})
+	if err != nil {
+		return nil, err
+	}
+	node := csinode.New(csinode.Options{Client: o.Cluster.CSI.Client, Name: o.Node.Reference.Name, Log: o.Log})
+	drivers := csi.NewDrivers(node, o.Metrics)
+	volumes := csivolume.New(csivolume.Options{
+		RootDir: o.RootDir, Node: o.Node.Reference.Name, Drivers: drivers, API: o.Cluster.CSI,
+		Tokens: o.Cluster.Tokens, Log: o.Log,
+	})
+	return &Volumes{
+		Manager: volume.New(volume.Options{
+			RootDir: o.RootDir, BootID: o.BootID, Objects: o.Cluster.Objects, Tokens: o.Cluster.Tokens,
+			Claims: o.Cluster.Claims(func() map[string]string { return o.Node.Object.Node().Labels }), CSI: volumes,
+			Foreign: children, Mounter: mount.New(""), Allocatable: o.Allocatable, Private: o.Private, Log: o.Log,
+		}),
+		children: children, csi: volumes, node: node,
+		// Plugins of other types, those of devices and of DRA, are told that nobody takes them.
+		plugins: pluginregistration.New(pluginregistration.Options{
+			Root: o.RootDir, Handlers: map[string]pluginregistration.Handler{csi.PluginType: drivers}, Log: o.Log,
+			Metrics: o.Metrics,
+		}),
+	}, nil
+}
+
+// Start has s keep the children, register drivers, and unstage what no pod has any more.
+func (v *Volumes) Start(s *service.Service) {
+	s.Go("mounter", v.children.Serve)
+	s.Go("plugin registration", v.plugins.Run)
+	s.Go("CSINode", v.node.Run)
+	s.Go("CSI volumes", v.csi.Run)
+}

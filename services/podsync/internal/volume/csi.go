@@ -1,0 +1,87 @@
+package volume
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/microlet/microlet/services/podsync/internal/csivolume"
+	"github.com/microlet/microlet/services/podsync/internal/mounter"
+)
+
+// CSI gives pods the volumes of CSI drivers.
+type CSI interface {
+	Publish(ctx context.Context, v *csivolume.Volume) (csivolume.Published, error)
+	// Unpublish takes a pod's volumes from it, whoever gave them.
+	Unpublish(ctx context.Context, pod types.UID) error
+	// Has reports whether the pod has any.
+	Has(pod types.UID) bool
+}
+
+// inlineCSI is a volume that a CSI driver makes for one pod.
+type inlineCSI struct {
+	csi     CSI
+	foreign mounter.Mounter
+	notes   *notes
+}
+
+func (i *inlineCSI) Name() string { return csivolume.Plugin }
+
+func (i *inlineCSI) Handles(v *v1.Volume) bool { return v.CSI != nil }
+
+func (i *inlineCSI) Refreshes(s *Spec) bool { return i.notes.republishes(s) }
+
+func (i *inlineCSI) Check(context.Context, *Spec) error { return nil }
+
+func (i *inlineCSI) Existing(s *Spec) (Mounted, bool) {
+	if !isMountedBy(s.Pod, s.Volume.Name) {
+		return Mounted{}, true // as with the kubelet, nobody looks for it
+	}
+	return i.notes.existing(s)
+}
+
+func (i *inlineCSI) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
+	source := s.Volume.CSI
+	mounted, republish, err := publish(ctx, i.csi, i.foreign, &csivolume.Volume{
+		Pod: s.Pod, Name: s.Volume.Name, Inline: source, ReadOnly: source.ReadOnly != nil && *source.ReadOnly,
+	})
+	if err != nil {
+		return Mounted{}, stepOf(s.Volume.Name, err)
+	}
+	return mounted, i.notes.write(s, note{Republish: republish, Mounted: mounted})
+}
+
+// publish gives the volume to the pod, and to its fsGroup.
+func publish(ctx context.Context, csi CSI, foreign mounter.Mounter, v *csivolume.Volume) (mounted Mounted,
+	republish bool, err error) {
+	published, err := csi.Publish(ctx, v)
+	if err != nil {
+		return Mounted{}, false, err
+	}
+	if published.GiveToGroup {
+		call := giveCall{Dir: published.Path, Group: *fsGroup(v.Pod), OnRootMismatch: onRootMismatch(v.Pod)}
+		if _, err := giveVolume.Do(ctx, foreign, call.Dir, call); err != nil {
+			return Mounted{}, false, fmt.Errorf("applyFSGroup failed for vol %s: %w", published.Path, err)
+		}
+	}
+	return Mounted{HostPath: published.Path, ReadOnly: v.ReadOnly, SELinuxRelabel: true}, published.Republish, nil
+}
+
+// giveCall asks for what is in a volume to be given to a group. OnRootMismatch gives nothing if the folder itself is
+// right already.
+type giveCall struct {
+	Dir            string
+	Group          int64
+	OnRootMismatch bool
+}
+
+func (c *giveCall) do() error {
+	info, err := os.Stat(c.Dir)
+	if err != nil || c.OnRootMismatch && belongs(info, &c.Group) {
+		return err
+	}
+	return giveToGroup(c.Dir, &c.Group, groupWrites)
+}

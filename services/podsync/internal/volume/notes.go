@@ -1,0 +1,122 @@
+package volume
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/microlet/microlet/services/internal/atomicfile"
+)
+
+// notes are what volumes have come to, in memory and in a file each beside what is mounted. With them a container that
+// starts again after podsync did needs no API server, and nothing is set up twice.
+type notes struct {
+	// plugin is the folder's name.
+	plugin string
+	// boot is the kernel's name of this boot: what was noted in another is mounted no more.
+	boot string
+
+	mu   sync.Mutex
+	held map[types.UID]map[string]note
+}
+
+// note is a volume that is set up.
+type note struct {
+	// PV is the name of the PersistentVolume, if it is one.
+	PV string `json:"persistentVolume,omitempty"`
+	// Alone is ReadWriteOncePod.
+	Alone bool `json:"readWriteOncePod,omitempty"`
+	// Republish is the CSIDriver's requiresRepublish.
+	Republish bool `json:"republish,omitempty"`
+	// Boot is the kernel's name of the boot in which it was set up.
+	Boot    string  `json:"bootID"`
+	Mounted Mounted `json:"mounted"`
+}
+
+func newNotes(plugin, boot string) *notes {
+	return &notes{plugin: plugin, boot: boot, held: map[types.UID]map[string]note{}}
+}
+
+// existing returns the volume if it was set up in this boot.
+func (n *notes) existing(s *Spec) (Mounted, bool) {
+	found, ok := n.find(s)
+	return found.Mounted, ok
+}
+
+func (n *notes) republishes(s *Spec) bool {
+	found, ok := n.find(s)
+	return ok && found.Republish
+}
+
+func (n *notes) find(s *Spec) (note, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if found, ok := n.held[s.Pod.UID][s.Volume.Name]; ok {
+		return found, true
+	}
+	found, err := n.read(s)
+	if err != nil || found.Boot != n.boot {
+		return note{}, false
+	}
+	n.hold(s, found)
+	return found, true
+}
+
+func (n *notes) read(s *Spec) (found note, err error) {
+	text, err := os.ReadFile(n.path(s))
+	if err != nil {
+		return found, err
+	}
+	return found, json.Unmarshal(text, &found)
+}
+
+// write notes a volume that is set up now.
+func (n *notes) write(s *Spec, is note) error {
+	is.Boot = n.boot
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.hold(s, is)
+	text, err := json.Marshal(is)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(n.path(s)), 0o750); err != nil {
+		return err
+	}
+	return atomicfile.Write(n.path(s), text, atomicfile.Attributes{Mode: 0o600, UID: -1, GID: -1})
+}
+
+func (n *notes) path(s *Spec) string {
+	return filepath.Join(s.PluginsDir, n.plugin, s.Volume.Name+".json")
+}
+
+func (n *notes) hold(s *Spec, is note) {
+	if n.held[s.Pod.UID] == nil {
+		n.held[s.Pod.UID] = map[string]note{}
+	}
+	n.held[s.Pod.UID][s.Volume.Name] = is
+}
+
+// isHeld reports whether another pod has the PersistentVolume.
+func (n *notes) isHeld(pv string, own types.UID) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for uid, volumes := range n.held {
+		for _, held := range volumes {
+			if uid != own && held.PV == pv {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// forget drops what was noted of a pod. The files go with the pod's folder.
+func (n *notes) forget(pod types.UID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.held, pod)
+}
