@@ -210,7 +210,7 @@ const (
 	//	capacity
 	NodeCapacity = "capacity"
 
-	// NodeVolumes are the volumes in use and attached.
+	// NodeVolumes are the volumes that must not be detached from the node.
 	//
 	//	volumes
 	NodeVolumes = "volumes"

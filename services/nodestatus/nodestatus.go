@@ -66,15 +66,21 @@ func Run(ctx context.Context, cfg Config) error {
 
 // reportNode has s register the Node, and report its status and its Lease.
 func reportNode(cfg *Config, s *service.Service, clients *api.Clients, health podsyncv1.PodsyncServiceClient) error {
-	entries := nodebus.Watch(s)
+	loop := schedule.New(s.Pulse.Turn)
+	var reporter *report.Reporter // set before the service runs, and so before anybody calls due
+	due := func() {
+		reporter.Due()
+		loop.Kick(jobStatus)
+	}
+	entries := nodebus.Watch(s, func(string) { due() })
 	podsync := observe.NewPodsync(entries.PodsyncHeartbeat, health)
 	ready := observe.NewReady(podsync)
 	events := outbox.NewRecorder(s.Bus, cfg.Service.NodeName, s.Log)
 	down := newShutdown(cfg.Kubelet.DelaysShutdown())
 	collector := &observe.Collector{
 		Settings: cfg.settings(), Network: observe.HostNetwork{}, Limits: cfg.limits(), Reservation: cfg.reservation(),
-		Capacity: entries.Capacity, Runtime: entries.Runtime, Images: entries.Images, Pressure: entries.Pressure,
-		Ready: ready, ShuttingDown: down.down.Load, Found: entries.Addresses, Log: s.Log,
+		Capacity: entries.Capacity, Runtime: entries.Runtime, Volumes: entries.Volumes, Images: entries.Images,
+		Pressure: entries.Pressure, Ready: ready, ShuttingDown: down.down.Load, Found: entries.Addresses, Log: s.Log,
 	}
 	accepted := func(*v1.Node) {}
 	if cfg.Kubelet.ExternalCloud() { // the Node's addresses are the cloud controller manager's
@@ -82,12 +88,11 @@ func reportNode(cfg *Config, s *service.Service, clients *api.Clients, health po
 		accepted = func(n *v1.Node) { entries.Addresses(n.Status.Addresses) }
 	}
 	watched := clients.Watch()
-	loop := schedule.New(s.Pulse.Turn)
 	registered := registration.New(registration.Options{
 		Ready: ready, Bus: entries, Machine: collector.Source.Machine, Watched: watched.Node, Events: events,
 		Registered: func() { loop.Kick(jobLease) },
 	})
-	reporter := report.New(report.Options{
+	reporter = report.New(report.Options{
 		Settings: cfg.settings(), Register: *cfg.Kubelet.Kubelet.RegisterNode, Nodes: clients, Cached: watched.Node,
 		Observe: collector.Observe, Found: registered.Found, Record: registered.Record,
 		Accepted:        func(n *v1.Node) { accepted(n); registered.Accepted(n) },
@@ -104,10 +109,7 @@ func reportNode(cfg *Config, s *service.Service, clients *api.Clients, health po
 		return err
 	}
 	s.Go("shutdown", func(ctx context.Context) error {
-		return down.watch(ctx, s.Log, func() {
-			reporter.Due()
-			loop.Kick(jobStatus)
-		})
+		return down.watch(ctx, s.Log, due)
 	})
 	s.Go("jobs", loop.Run)
 	s.Go("node watch", watched.Run)

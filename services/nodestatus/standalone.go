@@ -20,7 +20,7 @@ func runStandalone(ctx context.Context, cfg *Config, s *service.Service) error {
 		return err
 	}
 	loop := schedule.New(s.Pulse.Turn)
-	if err := loop.Add(addressesJob(cfg, s, nodebus.Watch(s))); err != nil {
+	if err := loop.Add(addressesJob(cfg, s, nodebus.Watch(s, nil))); err != nil {
 		return err
 	}
 	s.Go("jobs", loop.Run)

@@ -84,9 +84,12 @@ type Reported struct {
 	// Volumes in use, as accepted by the API server.
 	VolumesInUse []string `protobuf:"bytes,1,rep,name=volumes_in_use,json=volumesInUse,proto3" json:"volumes_in_use,omitempty"`
 	// Whether the Node object exists in the API.
-	Registered    bool `protobuf:"varint,2,opt,name=registered,proto3" json:"registered,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Registered bool `protobuf:"varint,2,opt,name=registered,proto3" json:"registered,omitempty"`
+	// The instance and the generation of NODE/volumes if the API server has accepted that very list; otherwise empty.
+	VolumesInstance   string `protobuf:"bytes,3,opt,name=volumes_instance,json=volumesInstance,proto3" json:"volumes_instance,omitempty"`
+	VolumesGeneration uint64 `protobuf:"varint,4,opt,name=volumes_generation,json=volumesGeneration,proto3" json:"volumes_generation,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Reported) Reset() {
@@ -131,6 +134,20 @@ func (x *Reported) GetRegistered() bool {
 		return x.Registered
 	}
 	return false
+}
+
+func (x *Reported) GetVolumesInstance() string {
+	if x != nil {
+		return x.VolumesInstance
+	}
+	return ""
+}
+
+func (x *Reported) GetVolumesGeneration() uint64 {
+	if x != nil {
+		return x.VolumesGeneration
+	}
+	return 0
 }
 
 // Address is one core/v1 NodeAddress.
@@ -196,13 +213,14 @@ const file_microlet_nodestatus_v1_nodestatus_proto_rawDesc = "" +
 	"\tnode_name\x18\x02 \x01(\tR\bnodeName\x1a7\n" +
 	"\aAddress\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\tR\aaddress\"P\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"\xaa\x01\n" +
 	"\bReported\x12$\n" +
 	"\x0evolumes_in_use\x18\x01 \x03(\tR\fvolumesInUse\x12\x1e\n" +
 	"\n" +
 	"registered\x18\x02 \x01(\bR\n" +
-	"registeredB\xef\x01\n" +
-	"\x1acom.microlet.nodestatus.v1B\x0fNodestatusProtoP\x01ZFgithub.com/microlet/microlet/proto/microlet/nodestatus/v1;nodestatusv1\xa2\x02\x03MNX\xaa\x02\x16Microlet.Nodestatus.V1\xca\x02\x16Microlet\\Nodestatus\\V1\xe2\x02\"Microlet\\Nodestatus\\V1\\GPBMetadata\xea\x02\x18Microlet::Nodestatus::V1b\x06proto3"
+	"registered\x12)\n" +
+	"\x10volumes_instance\x18\x03 \x01(\tR\x0fvolumesInstance\x12-\n" +
+	"\x12volumes_generation\x18\x04 \x01(\x04R\x11volumesGenerationBHZFgithub.com/microlet/microlet/proto/microlet/nodestatus/v1;nodestatusv1b\x06proto3"
 
 var (
 	file_microlet_nodestatus_v1_nodestatus_proto_rawDescOnce sync.Once

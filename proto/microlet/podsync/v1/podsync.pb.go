@@ -191,7 +191,7 @@ func (x RunPodResponse_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RunPodResponse_Outcome.Descriptor instead.
 func (RunPodResponse_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{10, 0}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{11, 0}
 }
 
 // Pod is the value of PODS/<podUID>: an admitted pod.
@@ -576,6 +576,70 @@ func (x *Capacity) GetSystemUuid() string {
 	return ""
 }
 
+// Volumes is the value of NODE/volumes: the volumes that must not be detached from the node.
+type Volumes struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Their unique names, as in the Node's status.volumesInUse, in order.
+	InUse []string `protobuf:"bytes,1,rep,name=in_use,json=inUse,proto3" json:"in_use,omitempty"`
+	// Names the process of podsync that counts the generations.
+	Instance string `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
+	// Grows with each change of the list.
+	Generation    uint64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Volumes) Reset() {
+	*x = Volumes{}
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Volumes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Volumes) ProtoMessage() {}
+
+func (x *Volumes) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Volumes.ProtoReflect.Descriptor instead.
+func (*Volumes) Descriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Volumes) GetInUse() []string {
+	if x != nil {
+		return x.InUse
+	}
+	return nil
+}
+
+func (x *Volumes) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *Volumes) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
 // GetHealthRequest asks about the health of podsync's loops.
 type GetHealthRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -585,7 +649,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[5]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -597,7 +661,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[5]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -610,7 +674,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{5}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{6}
 }
 
 // GetHealthResponse shows whether podsync's dispatcher makes progress, whatever the state of the runtime and the API
@@ -627,7 +691,7 @@ type GetHealthResponse struct {
 
 func (x *GetHealthResponse) Reset() {
 	*x = GetHealthResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[6]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -639,7 +703,7 @@ func (x *GetHealthResponse) String() string {
 func (*GetHealthResponse) ProtoMessage() {}
 
 func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[6]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -652,7 +716,7 @@ func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthResponse.ProtoReflect.Descriptor instead.
 func (*GetHealthResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{6}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetHealthResponse) GetTurns() uint64 {
@@ -679,7 +743,7 @@ type WakePodRequest struct {
 
 func (x *WakePodRequest) Reset() {
 	*x = WakePodRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[7]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -691,7 +755,7 @@ func (x *WakePodRequest) String() string {
 func (*WakePodRequest) ProtoMessage() {}
 
 func (x *WakePodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[7]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -704,7 +768,7 @@ func (x *WakePodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakePodRequest.ProtoReflect.Descriptor instead.
 func (*WakePodRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{7}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WakePodRequest) GetPodUid() string {
@@ -723,7 +787,7 @@ type WakePodResponse struct {
 
 func (x *WakePodResponse) Reset() {
 	*x = WakePodResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[8]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -735,7 +799,7 @@ func (x *WakePodResponse) String() string {
 func (*WakePodResponse) ProtoMessage() {}
 
 func (x *WakePodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[8]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -748,7 +812,7 @@ func (x *WakePodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakePodResponse.ProtoReflect.Descriptor instead.
 func (*WakePodResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{8}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{9}
 }
 
 // RunPodRequest requests that a pod runs on this node until RemovePod, also after a restart.
@@ -762,7 +826,7 @@ type RunPodRequest struct {
 
 func (x *RunPodRequest) Reset() {
 	*x = RunPodRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[9]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -774,7 +838,7 @@ func (x *RunPodRequest) String() string {
 func (*RunPodRequest) ProtoMessage() {}
 
 func (x *RunPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[9]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -787,7 +851,7 @@ func (x *RunPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunPodRequest.ProtoReflect.Descriptor instead.
 func (*RunPodRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{9}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RunPodRequest) GetManifest() []byte {
@@ -809,7 +873,7 @@ type RunPodResponse struct {
 
 func (x *RunPodResponse) Reset() {
 	*x = RunPodResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[10]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -821,7 +885,7 @@ func (x *RunPodResponse) String() string {
 func (*RunPodResponse) ProtoMessage() {}
 
 func (x *RunPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[10]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -834,7 +898,7 @@ func (x *RunPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunPodResponse.ProtoReflect.Descriptor instead.
 func (*RunPodResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{10}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RunPodResponse) GetPod() *LocalPod {
@@ -864,7 +928,7 @@ type RemovePodRequest struct {
 
 func (x *RemovePodRequest) Reset() {
 	*x = RemovePodRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[11]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -876,7 +940,7 @@ func (x *RemovePodRequest) String() string {
 func (*RemovePodRequest) ProtoMessage() {}
 
 func (x *RemovePodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[11]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -889,7 +953,7 @@ func (x *RemovePodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemovePodRequest.ProtoReflect.Descriptor instead.
 func (*RemovePodRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{11}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RemovePodRequest) GetName() string {
@@ -916,7 +980,7 @@ type RemovePodResponse struct {
 
 func (x *RemovePodResponse) Reset() {
 	*x = RemovePodResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[12]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -928,7 +992,7 @@ func (x *RemovePodResponse) String() string {
 func (*RemovePodResponse) ProtoMessage() {}
 
 func (x *RemovePodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[12]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -941,7 +1005,7 @@ func (x *RemovePodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemovePodResponse.ProtoReflect.Descriptor instead.
 func (*RemovePodResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{12}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RemovePodResponse) GetPod() *LocalPod {
@@ -961,7 +1025,7 @@ type GetLocalPodRequest struct {
 
 func (x *GetLocalPodRequest) Reset() {
 	*x = GetLocalPodRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[13]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -973,7 +1037,7 @@ func (x *GetLocalPodRequest) String() string {
 func (*GetLocalPodRequest) ProtoMessage() {}
 
 func (x *GetLocalPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[13]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -986,7 +1050,7 @@ func (x *GetLocalPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLocalPodRequest.ProtoReflect.Descriptor instead.
 func (*GetLocalPodRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{13}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetLocalPodRequest) GetUid() string {
@@ -1008,7 +1072,7 @@ type GetLocalPodResponse struct {
 
 func (x *GetLocalPodResponse) Reset() {
 	*x = GetLocalPodResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[14]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1020,7 +1084,7 @@ func (x *GetLocalPodResponse) String() string {
 func (*GetLocalPodResponse) ProtoMessage() {}
 
 func (x *GetLocalPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[14]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1033,7 +1097,7 @@ func (x *GetLocalPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLocalPodResponse.ProtoReflect.Descriptor instead.
 func (*GetLocalPodResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{14}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetLocalPodResponse) GetPod() *LocalPod {
@@ -1059,7 +1123,7 @@ type ListLocalPodsRequest struct {
 
 func (x *ListLocalPodsRequest) Reset() {
 	*x = ListLocalPodsRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[15]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1071,7 +1135,7 @@ func (x *ListLocalPodsRequest) String() string {
 func (*ListLocalPodsRequest) ProtoMessage() {}
 
 func (x *ListLocalPodsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[15]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1084,7 +1148,7 @@ func (x *ListLocalPodsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLocalPodsRequest.ProtoReflect.Descriptor instead.
 func (*ListLocalPodsRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{15}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{16}
 }
 
 // ListLocalPodsResponse has the pods, ordered by namespace and name.
@@ -1097,7 +1161,7 @@ type ListLocalPodsResponse struct {
 
 func (x *ListLocalPodsResponse) Reset() {
 	*x = ListLocalPodsResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[16]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1109,7 +1173,7 @@ func (x *ListLocalPodsResponse) String() string {
 func (*ListLocalPodsResponse) ProtoMessage() {}
 
 func (x *ListLocalPodsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[16]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1122,7 +1186,7 @@ func (x *ListLocalPodsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLocalPodsResponse.ProtoReflect.Descriptor instead.
 func (*ListLocalPodsResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{16}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListLocalPodsResponse) GetPods() []*LocalPod {
@@ -1144,7 +1208,7 @@ type LocalPod struct {
 
 func (x *LocalPod) Reset() {
 	*x = LocalPod{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[17]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1156,7 +1220,7 @@ func (x *LocalPod) String() string {
 func (*LocalPod) ProtoMessage() {}
 
 func (x *LocalPod) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[17]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1169,7 +1233,7 @@ func (x *LocalPod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocalPod.ProtoReflect.Descriptor instead.
 func (*LocalPod) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{17}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LocalPod) GetNamespace() string {
@@ -1212,7 +1276,7 @@ type EvictRequest struct {
 
 func (x *EvictRequest) Reset() {
 	*x = EvictRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[18]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1224,7 +1288,7 @@ func (x *EvictRequest) String() string {
 func (*EvictRequest) ProtoMessage() {}
 
 func (x *EvictRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[18]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1237,7 +1301,7 @@ func (x *EvictRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictRequest.ProtoReflect.Descriptor instead.
 func (*EvictRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{18}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *EvictRequest) GetPodUid() string {
@@ -1284,7 +1348,7 @@ type EvictResponse struct {
 
 func (x *EvictResponse) Reset() {
 	*x = EvictResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[19]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1296,7 +1360,7 @@ func (x *EvictResponse) String() string {
 func (*EvictResponse) ProtoMessage() {}
 
 func (x *EvictResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[19]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1309,7 +1373,7 @@ func (x *EvictResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictResponse.ProtoReflect.Descriptor instead.
 func (*EvictResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{19}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{20}
 }
 
 // RemoveDeadContainersRequest requests the removal of containers that have ended.
@@ -1321,7 +1385,7 @@ type RemoveDeadContainersRequest struct {
 
 func (x *RemoveDeadContainersRequest) Reset() {
 	*x = RemoveDeadContainersRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[20]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1333,7 +1397,7 @@ func (x *RemoveDeadContainersRequest) String() string {
 func (*RemoveDeadContainersRequest) ProtoMessage() {}
 
 func (x *RemoveDeadContainersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[20]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1346,7 +1410,7 @@ func (x *RemoveDeadContainersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveDeadContainersRequest.ProtoReflect.Descriptor instead.
 func (*RemoveDeadContainersRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{20}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{21}
 }
 
 // RemoveDeadContainersResponse says how many containers were removed.
@@ -1359,7 +1423,7 @@ type RemoveDeadContainersResponse struct {
 
 func (x *RemoveDeadContainersResponse) Reset() {
 	*x = RemoveDeadContainersResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[21]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +1435,7 @@ func (x *RemoveDeadContainersResponse) String() string {
 func (*RemoveDeadContainersResponse) ProtoMessage() {}
 
 func (x *RemoveDeadContainersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[21]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +1448,7 @@ func (x *RemoveDeadContainersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveDeadContainersResponse.ProtoReflect.Descriptor instead.
 func (*RemoveDeadContainersResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{21}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RemoveDeadContainersResponse) GetRemoved() int32 {
@@ -1406,7 +1470,7 @@ type Runtime_Condition struct {
 
 func (x *Runtime_Condition) Reset() {
 	*x = Runtime_Condition{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[22]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1418,7 +1482,7 @@ func (x *Runtime_Condition) String() string {
 func (*Runtime_Condition) ProtoMessage() {}
 
 func (x *Runtime_Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[22]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1467,7 +1531,7 @@ type Runtime_Handler struct {
 
 func (x *Runtime_Handler) Reset() {
 	*x = Runtime_Handler{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[23]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1479,7 +1543,7 @@ func (x *Runtime_Handler) String() string {
 func (*Runtime_Handler) ProtoMessage() {}
 
 func (x *Runtime_Handler) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[23]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1566,7 +1630,13 @@ const file_microlet_podsync_v1_podsync_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
 	"\x10AllocatableEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x12\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\\\n" +
+	"\aVolumes\x12\x15\n" +
+	"\x06in_use\x18\x01 \x03(\tR\x05inUse\x12\x1a\n" +
+	"\binstance\x18\x02 \x01(\tR\binstance\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x03 \x01(\x04R\n" +
+	"generation\"\x12\n" +
 	"\x10GetHealthRequest\"V\n" +
 	"\x11GetHealthResponse\x12\x14\n" +
 	"\x05turns\x18\x01 \x01(\x04R\x05turns\x12+\n" +
@@ -1634,8 +1704,7 @@ const file_microlet_podsync_v1_podsync_proto_rawDesc = "" +
 	"\vGetLocalPod\x12'.microlet.podsync.v1.GetLocalPodRequest\x1a(.microlet.podsync.v1.GetLocalPodResponse\x12f\n" +
 	"\rListLocalPods\x12).microlet.podsync.v1.ListLocalPodsRequest\x1a*.microlet.podsync.v1.ListLocalPodsResponse\x12N\n" +
 	"\x05Evict\x12!.microlet.podsync.v1.EvictRequest\x1a\".microlet.podsync.v1.EvictResponse\x12{\n" +
-	"\x14RemoveDeadContainers\x120.microlet.podsync.v1.RemoveDeadContainersRequest\x1a1.microlet.podsync.v1.RemoveDeadContainersResponseB\xd7\x01\n" +
-	"\x17com.microlet.podsync.v1B\fPodsyncProtoP\x01Z@github.com/microlet/microlet/proto/microlet/podsync/v1;podsyncv1\xa2\x02\x03MPX\xaa\x02\x13Microlet.Podsync.V1\xca\x02\x13Microlet\\Podsync\\V1\xe2\x02\x1fMicrolet\\Podsync\\V1\\GPBMetadata\xea\x02\x15Microlet::Podsync::V1b\x06proto3"
+	"\x14RemoveDeadContainers\x120.microlet.podsync.v1.RemoveDeadContainersRequest\x1a1.microlet.podsync.v1.RemoveDeadContainersResponseBBZ@github.com/microlet/microlet/proto/microlet/podsync/v1;podsyncv1b\x06proto3"
 
 var (
 	file_microlet_podsync_v1_podsync_proto_rawDescOnce sync.Once
@@ -1650,7 +1719,7 @@ func file_microlet_podsync_v1_podsync_proto_rawDescGZIP() []byte {
 }
 
 var file_microlet_podsync_v1_podsync_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_microlet_podsync_v1_podsync_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_microlet_podsync_v1_podsync_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_microlet_podsync_v1_podsync_proto_goTypes = []any{
 	(PodSource)(0),                       // 0: microlet.podsync.v1.PodSource
 	(ContainerState)(0),                  // 1: microlet.podsync.v1.ContainerState
@@ -1660,62 +1729,63 @@ var file_microlet_podsync_v1_podsync_proto_goTypes = []any{
 	(*PodStatus)(nil),                    // 5: microlet.podsync.v1.PodStatus
 	(*Runtime)(nil),                      // 6: microlet.podsync.v1.Runtime
 	(*Capacity)(nil),                     // 7: microlet.podsync.v1.Capacity
-	(*GetHealthRequest)(nil),             // 8: microlet.podsync.v1.GetHealthRequest
-	(*GetHealthResponse)(nil),            // 9: microlet.podsync.v1.GetHealthResponse
-	(*WakePodRequest)(nil),               // 10: microlet.podsync.v1.WakePodRequest
-	(*WakePodResponse)(nil),              // 11: microlet.podsync.v1.WakePodResponse
-	(*RunPodRequest)(nil),                // 12: microlet.podsync.v1.RunPodRequest
-	(*RunPodResponse)(nil),               // 13: microlet.podsync.v1.RunPodResponse
-	(*RemovePodRequest)(nil),             // 14: microlet.podsync.v1.RemovePodRequest
-	(*RemovePodResponse)(nil),            // 15: microlet.podsync.v1.RemovePodResponse
-	(*GetLocalPodRequest)(nil),           // 16: microlet.podsync.v1.GetLocalPodRequest
-	(*GetLocalPodResponse)(nil),          // 17: microlet.podsync.v1.GetLocalPodResponse
-	(*ListLocalPodsRequest)(nil),         // 18: microlet.podsync.v1.ListLocalPodsRequest
-	(*ListLocalPodsResponse)(nil),        // 19: microlet.podsync.v1.ListLocalPodsResponse
-	(*LocalPod)(nil),                     // 20: microlet.podsync.v1.LocalPod
-	(*EvictRequest)(nil),                 // 21: microlet.podsync.v1.EvictRequest
-	(*EvictResponse)(nil),                // 22: microlet.podsync.v1.EvictResponse
-	(*RemoveDeadContainersRequest)(nil),  // 23: microlet.podsync.v1.RemoveDeadContainersRequest
-	(*RemoveDeadContainersResponse)(nil), // 24: microlet.podsync.v1.RemoveDeadContainersResponse
-	(*Runtime_Condition)(nil),            // 25: microlet.podsync.v1.Runtime.Condition
-	(*Runtime_Handler)(nil),              // 26: microlet.podsync.v1.Runtime.Handler
-	nil,                                  // 27: microlet.podsync.v1.Capacity.CapacityEntry
-	nil,                                  // 28: microlet.podsync.v1.Capacity.AllocatableEntry
-	nil,                                  // 29: microlet.podsync.v1.EvictRequest.AnnotationsEntry
-	(*timestamppb.Timestamp)(nil),        // 30: google.protobuf.Timestamp
+	(*Volumes)(nil),                      // 8: microlet.podsync.v1.Volumes
+	(*GetHealthRequest)(nil),             // 9: microlet.podsync.v1.GetHealthRequest
+	(*GetHealthResponse)(nil),            // 10: microlet.podsync.v1.GetHealthResponse
+	(*WakePodRequest)(nil),               // 11: microlet.podsync.v1.WakePodRequest
+	(*WakePodResponse)(nil),              // 12: microlet.podsync.v1.WakePodResponse
+	(*RunPodRequest)(nil),                // 13: microlet.podsync.v1.RunPodRequest
+	(*RunPodResponse)(nil),               // 14: microlet.podsync.v1.RunPodResponse
+	(*RemovePodRequest)(nil),             // 15: microlet.podsync.v1.RemovePodRequest
+	(*RemovePodResponse)(nil),            // 16: microlet.podsync.v1.RemovePodResponse
+	(*GetLocalPodRequest)(nil),           // 17: microlet.podsync.v1.GetLocalPodRequest
+	(*GetLocalPodResponse)(nil),          // 18: microlet.podsync.v1.GetLocalPodResponse
+	(*ListLocalPodsRequest)(nil),         // 19: microlet.podsync.v1.ListLocalPodsRequest
+	(*ListLocalPodsResponse)(nil),        // 20: microlet.podsync.v1.ListLocalPodsResponse
+	(*LocalPod)(nil),                     // 21: microlet.podsync.v1.LocalPod
+	(*EvictRequest)(nil),                 // 22: microlet.podsync.v1.EvictRequest
+	(*EvictResponse)(nil),                // 23: microlet.podsync.v1.EvictResponse
+	(*RemoveDeadContainersRequest)(nil),  // 24: microlet.podsync.v1.RemoveDeadContainersRequest
+	(*RemoveDeadContainersResponse)(nil), // 25: microlet.podsync.v1.RemoveDeadContainersResponse
+	(*Runtime_Condition)(nil),            // 26: microlet.podsync.v1.Runtime.Condition
+	(*Runtime_Handler)(nil),              // 27: microlet.podsync.v1.Runtime.Handler
+	nil,                                  // 28: microlet.podsync.v1.Capacity.CapacityEntry
+	nil,                                  // 29: microlet.podsync.v1.Capacity.AllocatableEntry
+	nil,                                  // 30: microlet.podsync.v1.EvictRequest.AnnotationsEntry
+	(*timestamppb.Timestamp)(nil),        // 31: google.protobuf.Timestamp
 }
 var file_microlet_podsync_v1_podsync_proto_depIdxs = []int32{
 	0,  // 0: microlet.podsync.v1.Pod.source:type_name -> microlet.podsync.v1.PodSource
 	1,  // 1: microlet.podsync.v1.Container.state:type_name -> microlet.podsync.v1.ContainerState
-	30, // 2: microlet.podsync.v1.Container.started:type_name -> google.protobuf.Timestamp
+	31, // 2: microlet.podsync.v1.Container.started:type_name -> google.protobuf.Timestamp
 	4,  // 3: microlet.podsync.v1.PodStatus.containers:type_name -> microlet.podsync.v1.Container
-	25, // 4: microlet.podsync.v1.Runtime.runtime_ready:type_name -> microlet.podsync.v1.Runtime.Condition
-	25, // 5: microlet.podsync.v1.Runtime.network_ready:type_name -> microlet.podsync.v1.Runtime.Condition
-	26, // 6: microlet.podsync.v1.Runtime.handlers:type_name -> microlet.podsync.v1.Runtime.Handler
-	27, // 7: microlet.podsync.v1.Capacity.capacity:type_name -> microlet.podsync.v1.Capacity.CapacityEntry
-	28, // 8: microlet.podsync.v1.Capacity.allocatable:type_name -> microlet.podsync.v1.Capacity.AllocatableEntry
-	20, // 9: microlet.podsync.v1.RunPodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
+	26, // 4: microlet.podsync.v1.Runtime.runtime_ready:type_name -> microlet.podsync.v1.Runtime.Condition
+	26, // 5: microlet.podsync.v1.Runtime.network_ready:type_name -> microlet.podsync.v1.Runtime.Condition
+	27, // 6: microlet.podsync.v1.Runtime.handlers:type_name -> microlet.podsync.v1.Runtime.Handler
+	28, // 7: microlet.podsync.v1.Capacity.capacity:type_name -> microlet.podsync.v1.Capacity.CapacityEntry
+	29, // 8: microlet.podsync.v1.Capacity.allocatable:type_name -> microlet.podsync.v1.Capacity.AllocatableEntry
+	21, // 9: microlet.podsync.v1.RunPodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
 	2,  // 10: microlet.podsync.v1.RunPodResponse.outcome:type_name -> microlet.podsync.v1.RunPodResponse.Outcome
-	20, // 11: microlet.podsync.v1.RemovePodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
-	20, // 12: microlet.podsync.v1.GetLocalPodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
-	20, // 13: microlet.podsync.v1.ListLocalPodsResponse.pods:type_name -> microlet.podsync.v1.LocalPod
-	29, // 14: microlet.podsync.v1.EvictRequest.annotations:type_name -> microlet.podsync.v1.EvictRequest.AnnotationsEntry
-	8,  // 15: microlet.podsync.v1.PodsyncService.GetHealth:input_type -> microlet.podsync.v1.GetHealthRequest
-	10, // 16: microlet.podsync.v1.PodsyncService.WakePod:input_type -> microlet.podsync.v1.WakePodRequest
-	12, // 17: microlet.podsync.v1.PodsyncService.RunPod:input_type -> microlet.podsync.v1.RunPodRequest
-	14, // 18: microlet.podsync.v1.PodsyncService.RemovePod:input_type -> microlet.podsync.v1.RemovePodRequest
-	16, // 19: microlet.podsync.v1.PodsyncService.GetLocalPod:input_type -> microlet.podsync.v1.GetLocalPodRequest
-	18, // 20: microlet.podsync.v1.PodsyncService.ListLocalPods:input_type -> microlet.podsync.v1.ListLocalPodsRequest
-	21, // 21: microlet.podsync.v1.PodsyncService.Evict:input_type -> microlet.podsync.v1.EvictRequest
-	23, // 22: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:input_type -> microlet.podsync.v1.RemoveDeadContainersRequest
-	9,  // 23: microlet.podsync.v1.PodsyncService.GetHealth:output_type -> microlet.podsync.v1.GetHealthResponse
-	11, // 24: microlet.podsync.v1.PodsyncService.WakePod:output_type -> microlet.podsync.v1.WakePodResponse
-	13, // 25: microlet.podsync.v1.PodsyncService.RunPod:output_type -> microlet.podsync.v1.RunPodResponse
-	15, // 26: microlet.podsync.v1.PodsyncService.RemovePod:output_type -> microlet.podsync.v1.RemovePodResponse
-	17, // 27: microlet.podsync.v1.PodsyncService.GetLocalPod:output_type -> microlet.podsync.v1.GetLocalPodResponse
-	19, // 28: microlet.podsync.v1.PodsyncService.ListLocalPods:output_type -> microlet.podsync.v1.ListLocalPodsResponse
-	22, // 29: microlet.podsync.v1.PodsyncService.Evict:output_type -> microlet.podsync.v1.EvictResponse
-	24, // 30: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:output_type -> microlet.podsync.v1.RemoveDeadContainersResponse
+	21, // 11: microlet.podsync.v1.RemovePodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
+	21, // 12: microlet.podsync.v1.GetLocalPodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
+	21, // 13: microlet.podsync.v1.ListLocalPodsResponse.pods:type_name -> microlet.podsync.v1.LocalPod
+	30, // 14: microlet.podsync.v1.EvictRequest.annotations:type_name -> microlet.podsync.v1.EvictRequest.AnnotationsEntry
+	9,  // 15: microlet.podsync.v1.PodsyncService.GetHealth:input_type -> microlet.podsync.v1.GetHealthRequest
+	11, // 16: microlet.podsync.v1.PodsyncService.WakePod:input_type -> microlet.podsync.v1.WakePodRequest
+	13, // 17: microlet.podsync.v1.PodsyncService.RunPod:input_type -> microlet.podsync.v1.RunPodRequest
+	15, // 18: microlet.podsync.v1.PodsyncService.RemovePod:input_type -> microlet.podsync.v1.RemovePodRequest
+	17, // 19: microlet.podsync.v1.PodsyncService.GetLocalPod:input_type -> microlet.podsync.v1.GetLocalPodRequest
+	19, // 20: microlet.podsync.v1.PodsyncService.ListLocalPods:input_type -> microlet.podsync.v1.ListLocalPodsRequest
+	22, // 21: microlet.podsync.v1.PodsyncService.Evict:input_type -> microlet.podsync.v1.EvictRequest
+	24, // 22: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:input_type -> microlet.podsync.v1.RemoveDeadContainersRequest
+	10, // 23: microlet.podsync.v1.PodsyncService.GetHealth:output_type -> microlet.podsync.v1.GetHealthResponse
+	12, // 24: microlet.podsync.v1.PodsyncService.WakePod:output_type -> microlet.podsync.v1.WakePodResponse
+	14, // 25: microlet.podsync.v1.PodsyncService.RunPod:output_type -> microlet.podsync.v1.RunPodResponse
+	16, // 26: microlet.podsync.v1.PodsyncService.RemovePod:output_type -> microlet.podsync.v1.RemovePodResponse
+	18, // 27: microlet.podsync.v1.PodsyncService.GetLocalPod:output_type -> microlet.podsync.v1.GetLocalPodResponse
+	20, // 28: microlet.podsync.v1.PodsyncService.ListLocalPods:output_type -> microlet.podsync.v1.ListLocalPodsResponse
+	23, // 29: microlet.podsync.v1.PodsyncService.Evict:output_type -> microlet.podsync.v1.EvictResponse
+	25, // 30: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:output_type -> microlet.podsync.v1.RemoveDeadContainersResponse
 	23, // [23:31] is the sub-list for method output_type
 	15, // [15:23] is the sub-list for method input_type
 	15, // [15:15] is the sub-list for extension type_name
@@ -1734,7 +1804,7 @@ func file_microlet_podsync_v1_podsync_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_microlet_podsync_v1_podsync_proto_rawDesc), len(file_microlet_podsync_v1_podsync_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   27,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -125,6 +125,24 @@ func TestUnknownLeavesWhatTheNodeSays(t *testing.T) {
 	}
 }
 
+func TestVolumesInUseAreThoseOfPodsync(t *testing.T) {
+	s := Settings{Name: "n", Hostname: "n"}
+	o := observed()
+	o.Volumes = &podsyncv1.Volumes{InUse: []string{"kubernetes.io/csi/d^a", "kubernetes.io/csi/d^b"}}
+	n, changed, _ := s.Update(s.Initial(), o, now)
+	if want := []v1.UniqueVolumeName{"kubernetes.io/csi/d^a", "kubernetes.io/csi/d^b"}; !changed ||
+		!slices.Equal(n.Status.VolumesInUse, want) {
+		t.Errorf("in use: %q", n.Status.VolumesInUse)
+	}
+	if _, changed, _ := s.Update(n, o, now.Add(time.Hour)); changed {
+		t.Error("the same list counts as a change")
+	}
+	o.Volumes = &podsyncv1.Volumes{}
+	if n, changed, _ := s.Update(n, o, now); !changed || len(n.Status.VolumesInUse) != 0 {
+		t.Errorf("none is in use, and the Node has %q", n.Status.VolumesInUse)
+	}
+}
+
 func TestReadyCondition(t *testing.T) {
 	s := Settings{Name: "n", Hostname: "n"}
 	ready, _, _ := s.Update(s.Initial(), observed(), now)

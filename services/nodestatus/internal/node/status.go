@@ -25,6 +25,8 @@ type Observed struct {
 	Runtime *podsyncv1.Runtime
 	// Pressure is what evictor reports; nil when it has not for a while.
 	Pressure []pressure.State
+	// Volumes are those that podsync says are in use.
+	Volumes *podsyncv1.Volumes
 	// Images are those that imagegc lists.
 	Images *imagegcv1.Images
 	// Problems are why the node is not ready, in the kubelet's words; none when it is.
@@ -41,7 +43,8 @@ type Event struct {
 // Update returns a copy of the Node with its labels, annotations and status as observed, whether that differs
 // from the Node in more than heartbeat times, and the Events to send once the change is accepted.
 //
-// Volumes in use stay as a kubelet before may have left them: the volumes may still be mounted.
+// Volumes in use stay as a kubelet or an earlier podsync has left them until podsync says what is in use: the volumes
+// may still be mounted.
 func (s Settings) Update(original *v1.Node, o Observed,
 	now time.Time) (updated *v1.Node, changed bool, events []Event) {
 	n := original.DeepCopy()
@@ -55,6 +58,7 @@ func (s Settings) Update(original *v1.Node, o Observed,
 	s.setInfo(n, o)
 	setRuntime(n, o.Runtime)
 	setImages(n, o.Images)
+	setVolumes(n, o.Volumes)
 	n.Status.DaemonEndpoints = v1.NodeDaemonEndpoints{KubeletEndpoint: v1.DaemonEndpoint{Port: s.KubeletPort}}
 	n.Status.DeclaredFeatures = s.DeclaredFeatures
 	events = append(events, s.setPressure(n, o.Pressure, now)...)
@@ -72,6 +76,17 @@ func setImages(n *v1.Node, list *imagegcv1.Images) {
 		images = append(images, v1.ContainerImage{Names: image.GetNames(), SizeBytes: image.GetSizeBytes()})
 	}
 	n.Status.Images = images
+}
+
+// setVolumes takes over the list of podsync. Without one, the Node keeps what it says.
+func setVolumes(n *v1.Node, list *podsyncv1.Volumes) {
+	if list == nil {
+		return
+	}
+	n.Status.VolumesInUse = nil
+	for _, name := range list.GetInUse() {
+		n.Status.VolumesInUse = append(n.Status.VolumesInUse, v1.UniqueVolumeName(name))
+	}
 }
 
 func (s Settings) setLabels(n *v1.Node) {

@@ -1,10 +1,11 @@
 // Package nodebus is nodestatus's part of the bus: the entries that it reads and those that it writes.
 //
-// It reads podsync's heartbeat, runtime and capacity, pleg's relist and evictor's pressure. It writes the node's
-// addresses, and what the API server has accepted of the Node.
+// It reads podsync's heartbeat, runtime, capacity and volumes in use, pleg's relist and evictor's pressure. It writes
+// the node's addresses, and what the API server has accepted of the Node.
 package nodebus
 
 import (
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -30,6 +31,7 @@ type Entries struct {
 	relist     *bus.View[*plegv1.Relist]
 	runtime    *bus.View[*podsyncv1.Runtime]
 	capacity   *bus.View[*podsyncv1.Capacity]
+	volumes    *bus.View[*podsyncv1.Volumes]
 	images     *bus.View[*imagegcv1.Images]
 	pressure   *pressure.Reader
 	writer     *bus.Writer
@@ -40,8 +42,9 @@ type heartbeats interface {
 	All() map[string]*busv1.Heartbeat
 }
 
-// Watch watches the entries that nodestatus reads.
-func Watch(s *service.Service) *Entries {
+// Watch watches the entries that nodestatus reads. volumesChanged is called after podsync has put another list of the
+// volumes in use, and must not block.
+func Watch(s *service.Service, volumesChanged func(key string)) *Entries {
 	return &Entries{
 		nodeName:   s.Config.NodeName,
 		client:     s.Bus,
@@ -49,6 +52,7 @@ func Watch(s *service.Service) *Entries {
 		relist:     bus.Watch[plegv1.Relist](s.Bus, subject.Runtime, subject.RuntimeRelist, nil),
 		runtime:    bus.Watch[podsyncv1.Runtime](s.Bus, subject.Node, subject.NodeRuntime, nil),
 		capacity:   bus.Watch[podsyncv1.Capacity](s.Bus, subject.Node, subject.NodeCapacity, nil),
+		volumes:    bus.Watch[podsyncv1.Volumes](s.Bus, subject.Node, subject.NodeVolumes, volumesChanged),
 		images:     bus.Watch[imagegcv1.Images](s.Bus, subject.Node, subject.NodeImages, nil),
 		pressure:   pressure.Watch(s.Bus),
 		writer:     s.Bus.Own(subject.Node),
@@ -78,6 +82,12 @@ func (e *Entries) Capacity() *podsyncv1.Capacity {
 // Runtime returns what podsync last learned from the runtime, nil before.
 func (e *Entries) Runtime() *podsyncv1.Runtime {
 	m, _ := e.runtime.Get(subject.NodeRuntime)
+	return m
+}
+
+// Volumes returns which volumes podsync says are in use, nil while it has not.
+func (e *Entries) Volumes() *podsyncv1.Volumes {
+	m, _ := e.volumes.Get(subject.NodeVolumes)
 	return m
 }
 
@@ -112,12 +122,21 @@ func (e *Entries) Addresses(list []v1.NodeAddress) {
 
 // Reported puts NODE/reported, after which nothing of nodestatus is missing.
 func (e *Entries) Reported(n *v1.Node) {
+	e.writer.Put(subject.NodeReported, reported(n, e.Volumes()))
+	e.Complete()
+}
+
+// reported says what the API server has accepted. It names podsync's list only if the Node has that very list: podsync
+// mounts what it finds accepted, and an earlier list may have had a volume that a later one does not.
+func reported(n *v1.Node, list *podsyncv1.Volumes) *nodestatusv1.Reported {
 	m := &nodestatusv1.Reported{Registered: true}
 	for _, name := range n.Status.VolumesInUse {
 		m.VolumesInUse = append(m.VolumesInUse, string(name))
 	}
-	e.writer.Put(subject.NodeReported, m)
-	e.Complete()
+	if list != nil && slices.Equal(m.GetVolumesInUse(), list.GetInUse()) {
+		m.VolumesInstance, m.VolumesGeneration = list.GetInstance(), list.GetGeneration()
+	}
+	return m
 }
 
 // Complete tells readers that nothing of nodestatus is missing: what an earlier one left besides may go.

@@ -6,7 +6,10 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	v1 "k8s.io/api/core/v1"
+
 	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 )
 
 // beats are heartbeats by their keys.
@@ -32,5 +35,26 @@ func TestTheHeartbeatOfTheNewestPodsyncCounts(t *testing.T) {
 	}
 	if got := e.PodsyncHeartbeat().GetTurns(); got != 3 {
 		t.Errorf("got the one with %d turns", got)
+	}
+}
+
+func TestAListIsAcceptedIfTheNodeHasIt(t *testing.T) {
+	list := &podsyncv1.Volumes{InUse: []string{"a", "b"}, Instance: "i", Generation: 7}
+	n := &v1.Node{}
+	n.Status.VolumesInUse = []v1.UniqueVolumeName{"a", "b"}
+	if m := reported(n, list); m.GetVolumesInstance() != "i" || m.GetVolumesGeneration() != 7 ||
+		!m.GetRegistered() || len(m.GetVolumesInUse()) != 2 {
+		t.Errorf("%v", m)
+	}
+	n.Status.VolumesInUse = []v1.UniqueVolumeName{"a"}
+	if m := reported(n, list); m.GetVolumesInstance() != "" || m.GetVolumesGeneration() != 0 {
+		t.Errorf("another list is accepted: %v", m)
+	}
+	n.Status.VolumesInUse = nil
+	if m := reported(n, nil); m.GetVolumesInstance() != "" {
+		t.Errorf("no list is accepted: %v", m)
+	}
+	if m := reported(n, &podsyncv1.Volumes{Instance: "i", Generation: 1}); m.GetVolumesGeneration() != 1 {
+		t.Errorf("an empty list is not: %v", m)
 	}
 }

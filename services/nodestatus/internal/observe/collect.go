@@ -32,6 +32,8 @@ type Collector struct {
 	// Capacity and Runtime return what podsync has put, nil when it has not.
 	Capacity func() *podsyncv1.Capacity
 	Runtime  func() *podsyncv1.Runtime
+	// Volumes returns which volumes podsync says are in use, nil while it has not.
+	Volumes func() *podsyncv1.Volumes
 	// Images returns what imagegc lists, nil while it has not.
 	Images func() *imagegcv1.Images
 	// Pressure returns what evictor reports, nil when it does not.
@@ -59,7 +61,7 @@ func (c *Collector) Observe(ctx context.Context, fresh bool) node.Observed {
 	}
 	o := node.Observed{
 		Addresses: slices.Clone(c.addresses), Machine: c.machine, Runtime: c.Runtime(),
-		Images: c.Images(), Pressure: c.Pressure(), Problems: c.problems(), Warning: c.Ready.Warning(),
+		Images: c.Images(), Volumes: c.Volumes(), Pressure: c.Pressure(), Problems: c.problems(), Warning: c.Ready.Warning(),
 	}
 	capacity := c.Capacity()
 	if capacity.GetSystemUuid() != "" {

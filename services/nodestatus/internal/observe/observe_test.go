@@ -403,6 +403,7 @@ func TestCollectorPrefersPodsyncAndHoldsWhatItFound(t *testing.T) {
 	var reported *podsyncv1.Capacity
 	network := &struct{ fakeNetwork }{}
 	c := &Collector{
+		Volumes:  func() *podsyncv1.Volumes { return nil },
 		Settings: node.Settings{Name: "n", Hostname: "n"}, Network: network,
 		Limits:   nodeinfo.Options{RootDir: "/", MaxPods: 7, LocalStorageCapacityIsolation: true},
 		Capacity: func() *podsyncv1.Capacity { return reported }, Runtime: func() *podsyncv1.Runtime { return good },

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -241,10 +242,17 @@ func (r *Reporter) trySync(ctx context.Context, full bool, try int) error {
 }
 
 // older reports whether the watch lags behind what the apiserver answered: from a stale Node a change
-// would be seen, and its Event sent, twice.
+// would be seen, and its Event sent, twice. Times have whole seconds, in which the volumes in use may change often: a
+// volume that is on the stale list alone would be taken for one that the apiserver has accepted.
 func older(cached, last *v1.Node) bool {
-	if last == nil || cached.UID != last.UID {
+	if last == nil {
+		return true // a watch begins at a version of its own choice
+	}
+	if cached.UID != last.UID {
 		return false
+	}
+	if !slices.Equal(cached.Status.VolumesInUse, last.Status.VolumesInUse) {
+		return true
 	}
 	a, b := node.Condition(cached, v1.NodeReady), node.Condition(last, v1.NodeReady)
 	return a == nil && b != nil || a != nil && b != nil && a.LastHeartbeatTime.Before(&b.LastHeartbeatTime)
