@@ -23,6 +23,8 @@ const (
 	slow = time.Second
 	// maxChildren bounds the children, those that cannot end included. Each takes some megabytes.
 	maxChildren = 32
+	// perFileSystem is how many of them calls on one file system may have.
+	perFileSystem = 8
 	// idleTime is how long a child waits for the next call.
 	idleTime = 15 * time.Second
 	// leave is how long a call that is no longer wanted may go on before its child is killed, and how long that child's
@@ -41,6 +43,7 @@ type Options struct {
 
 	start     func() (*worker, error) // Program's
 	countLeft func() int
+	mounts    func() ([]string, error)
 }
 
 // Pool runs operations in children, which it starts as they are needed. It is safe for concurrent use.
@@ -59,7 +62,8 @@ type Pool struct {
 	// node with them.
 	left      int
 	countLeft func() int
-	// changed is closed, and replaced, when a child is free or has ended.
+	mounts    *mounts
+	// changed is closed, and replaced, when a child is free or has ended, or a call is over.
 	changed chan struct{}
 }
 
@@ -95,7 +99,10 @@ func NewPool(o Options) (*Pool, error) {
 	if o.countLeft == nil {
 		o.countLeft = func() int { return leftBehind("/proc", o.Program.ShortName()) }
 	}
-	p := &Pool{log: o.Log, start: o.start, countLeft: o.countLeft, left: o.countLeft(),
+	if o.mounts == nil {
+		o.mounts = mountPoints
+	}
+	p := &Pool{log: o.Log, start: o.start, countLeft: o.countLeft, mounts: &mounts{list: o.mounts}, left: o.countLeft(),
 		places: make(chan struct{}, parallel), turns: map[string]*turn{}, changed: make(chan struct{})}
 	if p.left > 0 {
 		p.log.Warn("calls on volumes of an earlier process hang in the kernel", "processes", p.left)
@@ -109,7 +116,7 @@ func (p *Pool) Run(ctx context.Context, c Call) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	free, err := p.place(ctx, &c)
+	free, err := p.place(ctx, &c, t)
 	if err != nil {
 		p.exit(t)
 		return nil, err
@@ -137,13 +144,25 @@ func (p *Pool) Serve(ctx context.Context) error {
 	return nil
 }
 
-// place waits until the call may run beside the others. The place is given back after a while even if the call goes on.
-func (p *Pool) place(ctx context.Context, c *Call) (free func(), err error) {
-	select {
-	case p.places <- struct{}{}:
-	case <-ctx.Done():
-		return nil, fmt.Errorf("%s %s: not tried: %d other calls are under way: %w", c.Operation, c.Path, parallel,
-			context.Cause(ctx))
+// place waits until the call may run beside the others, and beside those on its file system. The place is given back
+// after a while even if the call goes on.
+func (p *Pool) place(ctx context.Context, c *Call, t *turn) (free func(), err error) {
+	wait := time.NewTimer(c.Patience)
+	defer wait.Stop()
+	for {
+		select {
+		case p.places <- struct{}{}:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%s %s: not tried: %d other calls are under way: %w", c.Operation, c.Path, parallel,
+				context.Cause(ctx))
+		}
+		if p.share(t) {
+			break
+		}
+		<-p.places
+		if err := p.awaitShare(ctx, c, wait.C); err != nil {
+			return nil, err
+		}
 	}
 	giveBack := sync.OnceFunc(func() { <-p.places })
 	timer := time.AfterFunc(slow, giveBack)

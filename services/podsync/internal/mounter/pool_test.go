@@ -88,11 +88,20 @@ func worldAfter(t *testing.T, before int) *world {
 	w := &world{release: map[string]chan struct{}{}, before: before}
 	var err error
 	w.Pool, err = NewPool(Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), start: w.start,
-		countLeft: func() int { return w.before }})
+		countLeft: func() int { return w.before }, mounts: everyFolder})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return w
+}
+
+// everyFolder has a file system of its own.
+func everyFolder() ([]string, error) {
+	var points []string
+	for i := range 2 * maxChildren {
+		points = append(points, fmt.Sprintf("/hung/%d", i))
+	}
+	return points, nil
 }
 
 // end lets all children end.

@@ -11,6 +11,8 @@ import (
 type turn struct {
 	path  string
 	began time.Time
+	// runs is set once the call has its share of its file system.
+	runs bool
 	// done is closed when the turn is over.
 	done chan struct{}
 	// hangs is closed when the call has not answered in time, or its child was killed and does not end.
@@ -58,4 +60,5 @@ func (p *Pool) exit(t *turn) {
 	defer p.mu.Unlock()
 	delete(p.turns, t.path)
 	close(t.done)
+	p.wake()
 }

@@ -1,0 +1,124 @@
+package mounter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	mount "k8s.io/mount-utils"
+
+	"github.com/microlet/microlet/services/internal/logkey"
+)
+
+// share reports whether the call may run beside those on its file system, and counts it if so. A file system that hangs
+// must not use up the children, however many of its paths are tried.
+func (p *Pool) share(t *turn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, others := p.sharers(t.path); others >= perFileSystem {
+		return false
+	}
+	t.runs = true
+	return true
+}
+
+// sharers counts the calls on the file system of a path. The lock is held. While there are few calls at all, it does
+// not look where they are.
+func (p *Pool) sharers(path string) (point string, calls int) {
+	var paths []string
+	for other, t := range p.turns {
+		if t.runs {
+			paths = append(paths, other)
+		}
+	}
+	if len(paths) < perFileSystem {
+		return "", len(paths)
+	}
+	points, err := p.mounts.points()
+	if err != nil {
+		p.log.Warn("calls on volumes are not shared out among file systems", logkey.Err, err)
+		return "", 0
+	}
+	point = mountPoint(points, path)
+	for _, other := range paths {
+		if mountPoint(points, other) == point {
+			calls++
+		}
+	}
+	return point, calls
+}
+
+// awaitShare waits until a call is over.
+func (p *Pool) awaitShare(ctx context.Context, c *Call, patience <-chan time.Time) error {
+	p.mu.Lock()
+	changed := p.changed
+	point, calls := p.sharers(c.Path)
+	p.mu.Unlock()
+	if calls < perFileSystem {
+		return nil
+	}
+	cause := errors.New("waited for them in vain")
+	select {
+	case <-changed:
+		return nil
+	case <-patience:
+	case <-ctx.Done():
+		cause = context.Cause(ctx)
+	}
+	return fmt.Errorf("%s %s: not tried: %d other calls on the file system at %s do not answer: %w", c.Operation, c.Path,
+		calls, point, cause)
+}
+
+// mounts is where file systems are mounted, as of a moment ago.
+type mounts struct {
+	list func() ([]string, error)
+
+	mu   sync.Mutex
+	last []string
+	read time.Time
+}
+
+// mountsAge is how old the list may be: it costs a millisecond on a node with many pods.
+const mountsAge = time.Second
+
+func (m *mounts) points() ([]string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if time.Since(m.read) < mountsAge {
+		return m.last, nil
+	}
+	points, err := m.list()
+	if err != nil {
+		return nil, err
+	}
+	m.last, m.read = points, time.Now()
+	return points, nil
+}
+
+// mountPoints asks the kernel, which answers even if the file systems do not.
+func mountPoints() ([]string, error) {
+	list, err := mount.ParseMountInfo("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("list mounts: %w", err)
+	}
+	points := make([]string, len(list))
+	for i := range list {
+		points[i] = list[i].MountPoint
+	}
+	return points, nil
+}
+
+// mountPoint returns the mount point that a path is below. It does not follow links, since that would touch them.
+func mountPoint(points []string, path string) string {
+	path, found := filepath.Clean(path), "/"
+	for _, point := range points {
+		if len(point) > len(found) && (path == point || strings.HasPrefix(path, point+"/")) {
+			found = point
+		}
+	}
+	return found
+}

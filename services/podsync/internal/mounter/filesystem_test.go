@@ -1,0 +1,116 @@
+package mounter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestAFileSystemThatHangsLeavesChildrenToOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.mounts.list = func() ([]string, error) { return []string{"/", "/hung"}, nil }
+		var all sync.WaitGroup
+		for i := range 2 * maxChildren {
+			all.Go(func() {
+				path := fmt.Sprintf("/hung/%d", i)
+				if _, err := touch.Do(t.Context(), w, path, path); err == nil {
+					t.Errorf("%s has answered", path)
+				}
+			})
+		}
+		time.Sleep(3 * DefaultPatience)
+		w.Pool.mu.Lock()
+		hung := w.hung
+		w.Pool.mu.Unlock()
+		if hung != perFileSystem {
+			t.Errorf("%d children hang", hung)
+		}
+		if _, err := touch.Do(t.Context(), w, "/other", "/other"); err != nil {
+			t.Errorf("another file system: %v", err)
+		}
+		began := time.Now()
+		_, err := touch.Do(t.Context(), w, "/hung/another", "/hung/another")
+		want := "other calls on the file system at /hung do not answer: waited for them in vain"
+		if err == nil || !strings.HasSuffix(err.Error(), want) || time.Since(began) != DefaultPatience {
+			t.Errorf("%v after %s", err, time.Since(began))
+		}
+		all.Wait()
+		w.end(t)
+	})
+}
+
+func TestCallsThatTakeLongTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.mounts.list = func() ([]string, error) { return []string{"/", "/slow"}, nil }
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for i := range perFileSystem {
+			all.Go(func() {
+				path := fmt.Sprintf("/slow/%d", i)
+				if _, err := touch.Do(ctx, w, path, path); err == nil {
+					t.Errorf("%s has answered", path)
+				}
+			})
+		}
+		time.Sleep(2 * slow)
+		next := make(chan error, 1)
+		go func() {
+			_, err := touch.Do(t.Context(), w, "/slow/../slow", "/quick")
+			next <- err
+		}()
+		synctest.Wait()
+		select {
+		case err := <-next:
+			t.Fatalf("beside the others: %v", err)
+		default:
+		}
+		cancel()
+		if err := <-next; err != nil {
+			t.Errorf("after the others: %v", err)
+		}
+		all.Wait()
+		w.end(t)
+	})
+}
+
+func TestWithoutTheListOfMountsCallsGoOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.mounts.list = func() ([]string, error) { return nil, errors.New("no list") }
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for i := range perFileSystem {
+			all.Go(func() { _, _ = touch.Do(ctx, w, fmt.Sprintf("/slow/%d", i), "/slow") })
+		}
+		time.Sleep(2 * slow)
+		if _, err := touch.Do(t.Context(), w, "/quick", "/quick"); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		all.Wait()
+		w.end(t)
+	})
+}
+
+func TestMountPoint(t *testing.T) {
+	points := []string{"/", "/mnt", "/mnt/nfs", "/mnt/nfs-2", "/proc"}
+	for path, want := range map[string]string{
+		"/": "/", "/etc": "/", "/mnt": "/mnt", "/mnt/nfs/a": "/mnt/nfs", "/mnt/nfs-3": "/mnt", "/mnt/../proc/1": "/proc",
+		"/mnt/nfs/": "/mnt/nfs",
+	} {
+		if got := mountPoint(points, path); got != want {
+			t.Errorf("%s is on %s, want %s", path, got, want)
+		}
+	}
+	real, err := mountPoints()
+	if err != nil || mountPoint(real, "/proc/self") != "/proc" {
+		t.Errorf("of this machine: %v, %v", real, err)
+	}
+}
