@@ -32,25 +32,44 @@ const CallTimeout = 5 * time.Second
 // ErrInProgress is returned by Inhibit while a shutdown is under way: logind gives no new inhibitor then.
 var ErrInProgress = errors.New("a shutdown is under way, logind gives no inhibitor until it is over")
 
+// policies are the places of the rule of the bus by which only root may send PrepareForShutdown; see
+// deploy/dbus/microlet.conf. The bus reads it as soon as it is there.
+var policies = []string{"/usr/share/dbus-1/system.d/microlet.conf", "/etc/dbus-1/system.d/microlet.conf"}
+
 // Conn is a connection to the system's bus.
 type Conn struct {
 	bus     *dbus.Conn
 	signals chan *dbus.Signal
+	// guarded says that only root may send the signal, so that it is true whoever sends it: root may shut the machine
+	// down anyway.
+	guarded bool
 }
 
 // Connect connects to the system's bus (DBUS_SYSTEM_BUS_ADDRESS, or /run/dbus/system_bus_socket) and subscribes to
 // PrepareForShutdown. The caller closes the connection.
-func Connect(ctx context.Context) (*Conn, error) {
+func Connect(ctx context.Context) (*Conn, error) { return connect(ctx, policies) }
+
+func connect(ctx context.Context, policies []string) (*Conn, error) {
 	bus, err := connectBus(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the system's D-Bus: %w", err)
 	}
 	c := &Conn{bus: bus, signals: make(chan *dbus.Signal, 8)}
+	for _, policy := range policies {
+		if _, err := os.Stat(policy); err == nil {
+			c.guarded = true
+		}
+	}
 	bus.Signal(c.signals)
 	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	err = bus.AddMatchSignalContext(ctx, dbus.WithMatchSender(service), dbus.WithMatchObjectPath(path),
-		dbus.WithMatchInterface(manager), dbus.WithMatchMember(signal))
+	match := []dbus.MatchOption{
+		dbus.WithMatchObjectPath(path), dbus.WithMatchInterface(manager), dbus.WithMatchMember(signal),
+	}
+	if !c.guarded {
+		match = append(match, dbus.WithMatchSender(service))
+	}
+	err = bus.AddMatchSignalContext(ctx, match...)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("subscribe to %s: %w", signal, err), bus.Close())
 	}
@@ -86,8 +105,9 @@ func connectBus(ctx context.Context) (*dbus.Conn, error) {
 // Close ends the connection. An inhibitor stays.
 func (c *Conn) Close() error { return c.bus.Close() }
 
-// Next waits for the next signal and returns what Preparing does then: a signal is a hint, because any process of the
-// machine may send one of this name to this connection. It returns an error when the connection or ctx ends.
+// Next waits for the next signal and returns whether a shutdown is under way: what the signal says where only root may
+// send it. Elsewhere any process of the machine may send one of this name to this connection, so it is a hint, and
+// Preparing tells. Next returns an error when the connection or ctx ends.
 func (c *Conn) Next(ctx context.Context) (bool, error) {
 	for {
 		select {
@@ -97,11 +117,23 @@ func (c *Conn) Next(ctx context.Context) (bool, error) {
 			if !ok {
 				return false, errors.New("the connection to the system's D-Bus has ended")
 			}
-			if s.Name == manager+"."+signal {
-				return c.Preparing(ctx)
+			if s.Name != manager+"."+signal {
+				continue
 			}
+			if begins, ok := said(s); ok && c.guarded {
+				return begins, nil
+			}
+			return c.Preparing(ctx)
 		}
 	}
+}
+
+// said is the signal's only value.
+func said(s *dbus.Signal) (begins, ok bool) {
+	if len(s.Body) == 1 {
+		begins, ok = s.Body[0].(bool)
+	}
+	return begins, ok
 }
 
 // Preparing reports whether a shutdown is under way that inhibitors delay.

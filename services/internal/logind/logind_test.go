@@ -7,10 +7,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 
 	"github.com/godbus/dbus/v5"
+	"golang.org/x/sys/unix"
 
 	"github.com/microlet/microlet/services/internal/testing/logindtest"
 	"github.com/microlet/microlet/services/internal/testing/proctest"
@@ -18,7 +20,7 @@ import (
 
 const limit = 30 * time.Second
 
-func connect(t *testing.T) *Conn {
+func connected(t *testing.T) *Conn {
 	t.Helper()
 	c, err := Connect(t.Context())
 	if err != nil {
@@ -30,7 +32,7 @@ func connect(t *testing.T) *Conn {
 
 func TestAnInhibitorHoldsUntilItsLastDescriptorIsClosed(t *testing.T) {
 	l := logindtest.Start(t)
-	c := connect(t)
+	c := connected(t)
 	f, err := c.Inhibit(t.Context(), "who", "why")
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +53,7 @@ func TestAnInhibitorHoldsUntilItsLastDescriptorIsClosed(t *testing.T) {
 
 func TestNoInhibitorWhileAShutdownIsUnderWay(t *testing.T) {
 	l := logindtest.Start(t)
-	c := connect(t)
+	c := connected(t)
 	l.Begin(t)
 	if begins, err := c.Next(t.Context()); err != nil || !begins {
 		t.Errorf("Next: %t, %v", begins, err)
@@ -68,18 +70,8 @@ func TestNoInhibitorWhileAShutdownIsUnderWay(t *testing.T) {
 // Any process may send a signal to a connection whose name it knows.
 func TestAForgedSignalIsNotBelieved(t *testing.T) {
 	l := logindtest.Start(t)
-	c := connect(t)
-	forger, err := dbus.Connect(l.Address())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = forger.Close() }()
-	m := &dbus.Message{Type: dbus.TypeSignal, Headers: map[dbus.HeaderField]dbus.Variant{
-		dbus.FieldPath: dbus.MakeVariant(path), dbus.FieldInterface: dbus.MakeVariant(manager),
-		dbus.FieldMember: dbus.MakeVariant(signal), dbus.FieldDestination: dbus.MakeVariant(c.bus.Names()[0]),
-		dbus.FieldSignature: dbus.MakeVariant(dbus.SignatureOf(true)),
-	}, Body: []any{true}}
-	forger.Send(m, nil)
+	c := connected(t)
+	say(t, l, c, true)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	if begins, err := c.Next(ctx); err != nil || begins {
@@ -87,9 +79,68 @@ func TestAForgedSignalIsNotBelieved(t *testing.T) {
 	}
 }
 
+// say sends a signal like logind's to one connection.
+func say(t *testing.T, l *logindtest.Logind, to *Conn, begins bool) {
+	t.Helper()
+	sender, err := dbus.Connect(l.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sender.Send(&dbus.Message{Type: dbus.TypeSignal, Headers: map[dbus.HeaderField]dbus.Variant{
+		dbus.FieldPath: dbus.MakeVariant(path), dbus.FieldInterface: dbus.MakeVariant(manager),
+		dbus.FieldMember: dbus.MakeVariant(signal), dbus.FieldDestination: dbus.MakeVariant(to.bus.Names()[0]),
+		dbus.FieldSignature: dbus.MakeVariant(dbus.SignatureOf(begins)),
+	}, Body: []any{begins}}, nil)
+	// It is gone before anybody could ask who it was.
+	if err := sender.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// As upstream's specs of a graceful shutdown do.
+func TestRootIsBelievedWhereNobodyElseMaySaySo(t *testing.T) {
+	const policy = "../../../deploy/dbus/microlet.conf"
+	l := logindtest.Start(t, policy)
+	c, err := connect(t.Context(), []string{filepath.Join(t.TempDir(), "none"), policy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	expect := func(want bool, when string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		if begins, err := c.Next(ctx); err != nil || begins != want {
+			t.Errorf("Next after %s: %t, %v, want %t", when, begins, err, want)
+		}
+	}
+	say(t, l, c, true)
+	expect(true, "root's word")
+	say(t, l, c, false)
+	expect(false, "root's word")
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		// The thread ends with this goroutine, and its user with it.
+		runtime.LockOSThread()
+		const nobody = 65534
+		if _, _, err := unix.RawSyscall(unix.SYS_SETRESUID, nobody, nobody, nobody); err != 0 {
+			t.Error(err)
+			return
+		}
+		say(t, l, c, true)
+	}()
+	<-sent
+	// logind's own signal comes after the one that the bus has refused.
+	l.Begin(t)
+	l.Cancel(t)
+	expect(true, "logind's word")
+	expect(false, "logind's word")
+}
+
 func TestTheDelayIsReadAgainAfterAReload(t *testing.T) {
 	l := logindtest.Start(t)
-	c := connect(t)
+	c := connected(t)
 	if d, err := c.MaxDelay(t.Context()); err != nil || d != logindtest.DefaultDelay {
 		t.Errorf("MaxDelay: %v, %v", d, err)
 	}

@@ -44,11 +44,16 @@ type Logind struct {
 	preparing  bool
 }
 
-// Start starts a bus with logind on it, sets DBUS_SYSTEM_BUS_ADDRESS for this process, and ends both with the test.
-func Start(t testing.TB) *Logind {
+// Start starts a bus with logind on it, sets DBUS_SYSTEM_BUS_ADDRESS for this process, and ends both with the test. The
+// policies are files with rules of the bus.
+func Start(t testing.TB, policies ...string) *Logind {
 	t.Helper()
 	dir := t.TempDir()
-	l := &Logind{Conf: filepath.Join(dir, "logind.conf.d", "99-kubelet.conf"), address: daemon(t, dir)}
+	// Other users reach the socket too.
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l := &Logind{Conf: filepath.Join(dir, "logind.conf.d", "99-kubelet.conf"), address: daemon(t, dir, policies)}
 	if tt, ok := t.(*testing.T); ok {
 		tt.Setenv("DBUS_SYSTEM_BUS_ADDRESS", l.address)
 	}
@@ -94,18 +99,27 @@ const configuration = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus
     <allow user="*"/><allow own="*"/><allow send_destination="*"/><allow receive_sender="*"/>
     <allow send_type="signal"/>
   </policy>
+  %s
 </busconfig>
 `
 
 // daemon starts a dbus-daemon whose socket any user may reach.
-func daemon(t testing.TB, dir string) string {
+func daemon(t testing.TB, dir string, policies []string) string {
 	t.Helper()
+	var includes strings.Builder
+	for _, policy := range policies {
+		file, err := filepath.Abs(policy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = fmt.Fprintf(&includes, "<include>%s</include>", file)
+	}
 	program, err := exec.LookPath("dbus-daemon")
 	if err != nil {
 		t.Fatal("dbus-daemon is not installed: apt-get install dbus-daemon")
 	}
 	config := filepath.Join(dir, "bus.conf")
-	text := fmt.Sprintf(configuration, filepath.Join(dir, "bus"))
+	text := fmt.Sprintf(configuration, filepath.Join(dir, "bus"), &includes)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
