@@ -79,8 +79,9 @@ func reportNode(cfg *Config, s *service.Service, clients *api.Clients, health po
 	down := newShutdown(cfg.Kubelet.DelaysShutdown())
 	collector := &observe.Collector{
 		Settings: cfg.settings(), Network: observe.HostNetwork{}, Limits: cfg.limits(), Reservation: cfg.reservation(),
-		Capacity: entries.Capacity, Runtime: entries.Runtime, Volumes: entries.Volumes, Images: entries.Images,
-		Pressure: entries.Pressure, Ready: ready, ShuttingDown: down.down.Load, Found: entries.Addresses, Log: s.Log,
+		Capacity: entries.Capacity, Runtime: entries.Runtime, Volumes: entries.Volumes, CSI: entries.CSI,
+		Images: entries.Images, Pressure: entries.Pressure, Ready: ready, ShuttingDown: down.down.Load,
+		Found: entries.Addresses, Log: s.Log,
 	}
 	accepted := func(*v1.Node) {}
 	if cfg.Kubelet.ExternalCloud() { // the Node's addresses are the cloud controller manager's

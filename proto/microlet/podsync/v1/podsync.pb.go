@@ -191,7 +191,7 @@ func (x RunPodResponse_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RunPodResponse_Outcome.Descriptor instead.
 func (RunPodResponse_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{11, 0}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{12, 0}
 }
 
 // Pod is the value of PODS/<podUID>: an admitted pod.
@@ -640,6 +640,53 @@ func (x *Volumes) GetGeneration() uint64 {
 	return 0
 }
 
+// CSIDrivers is the value of NODE/csi: what the CSI drivers of the node say about it, for the Node's annotation and labels.
+// A driver that is not listed leaves them as they are.
+type CSIDrivers struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ordered by name.
+	Drivers       []*CSIDrivers_Driver `protobuf:"bytes,1,rep,name=drivers,proto3" json:"drivers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CSIDrivers) Reset() {
+	*x = CSIDrivers{}
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CSIDrivers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CSIDrivers) ProtoMessage() {}
+
+func (x *CSIDrivers) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CSIDrivers.ProtoReflect.Descriptor instead.
+func (*CSIDrivers) Descriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *CSIDrivers) GetDrivers() []*CSIDrivers_Driver {
+	if x != nil {
+		return x.Drivers
+	}
+	return nil
+}
+
 // GetHealthRequest asks about the health of podsync's loops.
 type GetHealthRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -649,7 +696,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[6]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -661,7 +708,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[6]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -674,7 +721,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{6}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{7}
 }
 
 // GetHealthResponse shows whether podsync's dispatcher makes progress, whatever the state of the runtime and the API
@@ -691,7 +738,7 @@ type GetHealthResponse struct {
 
 func (x *GetHealthResponse) Reset() {
 	*x = GetHealthResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[7]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -703,7 +750,7 @@ func (x *GetHealthResponse) String() string {
 func (*GetHealthResponse) ProtoMessage() {}
 
 func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[7]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -716,7 +763,7 @@ func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthResponse.ProtoReflect.Descriptor instead.
 func (*GetHealthResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{7}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetHealthResponse) GetTurns() uint64 {
@@ -743,7 +790,7 @@ type WakePodRequest struct {
 
 func (x *WakePodRequest) Reset() {
 	*x = WakePodRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[8]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -755,7 +802,7 @@ func (x *WakePodRequest) String() string {
 func (*WakePodRequest) ProtoMessage() {}
 
 func (x *WakePodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[8]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -768,7 +815,7 @@ func (x *WakePodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakePodRequest.ProtoReflect.Descriptor instead.
 func (*WakePodRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{8}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *WakePodRequest) GetPodUid() string {
@@ -787,7 +834,7 @@ type WakePodResponse struct {
 
 func (x *WakePodResponse) Reset() {
 	*x = WakePodResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[9]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -799,7 +846,7 @@ func (x *WakePodResponse) String() string {
 func (*WakePodResponse) ProtoMessage() {}
 
 func (x *WakePodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[9]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -812,7 +859,7 @@ func (x *WakePodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakePodResponse.ProtoReflect.Descriptor instead.
 func (*WakePodResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{9}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{10}
 }
 
 // RunPodRequest requests that a pod runs on this node until RemovePod, also after a restart.
@@ -826,7 +873,7 @@ type RunPodRequest struct {
 
 func (x *RunPodRequest) Reset() {
 	*x = RunPodRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[10]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -838,7 +885,7 @@ func (x *RunPodRequest) String() string {
 func (*RunPodRequest) ProtoMessage() {}
 
 func (x *RunPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[10]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -851,7 +898,7 @@ func (x *RunPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunPodRequest.ProtoReflect.Descriptor instead.
 func (*RunPodRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{10}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RunPodRequest) GetManifest() []byte {
@@ -873,7 +920,7 @@ type RunPodResponse struct {
 
 func (x *RunPodResponse) Reset() {
 	*x = RunPodResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[11]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -885,7 +932,7 @@ func (x *RunPodResponse) String() string {
 func (*RunPodResponse) ProtoMessage() {}
 
 func (x *RunPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[11]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -898,7 +945,7 @@ func (x *RunPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunPodResponse.ProtoReflect.Descriptor instead.
 func (*RunPodResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{11}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RunPodResponse) GetPod() *LocalPod {
@@ -928,7 +975,7 @@ type RemovePodRequest struct {
 
 func (x *RemovePodRequest) Reset() {
 	*x = RemovePodRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[12]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -940,7 +987,7 @@ func (x *RemovePodRequest) String() string {
 func (*RemovePodRequest) ProtoMessage() {}
 
 func (x *RemovePodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[12]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -953,7 +1000,7 @@ func (x *RemovePodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemovePodRequest.ProtoReflect.Descriptor instead.
 func (*RemovePodRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{12}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RemovePodRequest) GetName() string {
@@ -980,7 +1027,7 @@ type RemovePodResponse struct {
 
 func (x *RemovePodResponse) Reset() {
 	*x = RemovePodResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[13]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -992,7 +1039,7 @@ func (x *RemovePodResponse) String() string {
 func (*RemovePodResponse) ProtoMessage() {}
 
 func (x *RemovePodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[13]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1005,7 +1052,7 @@ func (x *RemovePodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemovePodResponse.ProtoReflect.Descriptor instead.
 func (*RemovePodResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{13}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RemovePodResponse) GetPod() *LocalPod {
@@ -1025,7 +1072,7 @@ type GetLocalPodRequest struct {
 
 func (x *GetLocalPodRequest) Reset() {
 	*x = GetLocalPodRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[14]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1037,7 +1084,7 @@ func (x *GetLocalPodRequest) String() string {
 func (*GetLocalPodRequest) ProtoMessage() {}
 
 func (x *GetLocalPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[14]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1050,7 +1097,7 @@ func (x *GetLocalPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLocalPodRequest.ProtoReflect.Descriptor instead.
 func (*GetLocalPodRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{14}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetLocalPodRequest) GetUid() string {
@@ -1072,7 +1119,7 @@ type GetLocalPodResponse struct {
 
 func (x *GetLocalPodResponse) Reset() {
 	*x = GetLocalPodResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[15]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1084,7 +1131,7 @@ func (x *GetLocalPodResponse) String() string {
 func (*GetLocalPodResponse) ProtoMessage() {}
 
 func (x *GetLocalPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[15]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1097,7 +1144,7 @@ func (x *GetLocalPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLocalPodResponse.ProtoReflect.Descriptor instead.
 func (*GetLocalPodResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{15}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetLocalPodResponse) GetPod() *LocalPod {
@@ -1123,7 +1170,7 @@ type ListLocalPodsRequest struct {
 
 func (x *ListLocalPodsRequest) Reset() {
 	*x = ListLocalPodsRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[16]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1135,7 +1182,7 @@ func (x *ListLocalPodsRequest) String() string {
 func (*ListLocalPodsRequest) ProtoMessage() {}
 
 func (x *ListLocalPodsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[16]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1148,7 +1195,7 @@ func (x *ListLocalPodsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLocalPodsRequest.ProtoReflect.Descriptor instead.
 func (*ListLocalPodsRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{16}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{17}
 }
 
 // ListLocalPodsResponse has the pods, ordered by namespace and name.
@@ -1161,7 +1208,7 @@ type ListLocalPodsResponse struct {
 
 func (x *ListLocalPodsResponse) Reset() {
 	*x = ListLocalPodsResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[17]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1173,7 +1220,7 @@ func (x *ListLocalPodsResponse) String() string {
 func (*ListLocalPodsResponse) ProtoMessage() {}
 
 func (x *ListLocalPodsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[17]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1186,7 +1233,7 @@ func (x *ListLocalPodsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLocalPodsResponse.ProtoReflect.Descriptor instead.
 func (*ListLocalPodsResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{17}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListLocalPodsResponse) GetPods() []*LocalPod {
@@ -1208,7 +1255,7 @@ type LocalPod struct {
 
 func (x *LocalPod) Reset() {
 	*x = LocalPod{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[18]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1220,7 +1267,7 @@ func (x *LocalPod) String() string {
 func (*LocalPod) ProtoMessage() {}
 
 func (x *LocalPod) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[18]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1233,7 +1280,7 @@ func (x *LocalPod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocalPod.ProtoReflect.Descriptor instead.
 func (*LocalPod) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{18}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LocalPod) GetNamespace() string {
@@ -1276,7 +1323,7 @@ type EvictRequest struct {
 
 func (x *EvictRequest) Reset() {
 	*x = EvictRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[19]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1288,7 +1335,7 @@ func (x *EvictRequest) String() string {
 func (*EvictRequest) ProtoMessage() {}
 
 func (x *EvictRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[19]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1301,7 +1348,7 @@ func (x *EvictRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictRequest.ProtoReflect.Descriptor instead.
 func (*EvictRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{19}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *EvictRequest) GetPodUid() string {
@@ -1348,7 +1395,7 @@ type EvictResponse struct {
 
 func (x *EvictResponse) Reset() {
 	*x = EvictResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[20]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1360,7 +1407,7 @@ func (x *EvictResponse) String() string {
 func (*EvictResponse) ProtoMessage() {}
 
 func (x *EvictResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[20]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1373,7 +1420,7 @@ func (x *EvictResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictResponse.ProtoReflect.Descriptor instead.
 func (*EvictResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{20}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{21}
 }
 
 // RemoveDeadContainersRequest requests the removal of containers that have ended.
@@ -1385,7 +1432,7 @@ type RemoveDeadContainersRequest struct {
 
 func (x *RemoveDeadContainersRequest) Reset() {
 	*x = RemoveDeadContainersRequest{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[21]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1397,7 +1444,7 @@ func (x *RemoveDeadContainersRequest) String() string {
 func (*RemoveDeadContainersRequest) ProtoMessage() {}
 
 func (x *RemoveDeadContainersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[21]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1410,7 +1457,7 @@ func (x *RemoveDeadContainersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveDeadContainersRequest.ProtoReflect.Descriptor instead.
 func (*RemoveDeadContainersRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{21}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{22}
 }
 
 // RemoveDeadContainersResponse says how many containers were removed.
@@ -1423,7 +1470,7 @@ type RemoveDeadContainersResponse struct {
 
 func (x *RemoveDeadContainersResponse) Reset() {
 	*x = RemoveDeadContainersResponse{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[22]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1435,7 +1482,7 @@ func (x *RemoveDeadContainersResponse) String() string {
 func (*RemoveDeadContainersResponse) ProtoMessage() {}
 
 func (x *RemoveDeadContainersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[22]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1448,7 +1495,7 @@ func (x *RemoveDeadContainersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveDeadContainersResponse.ProtoReflect.Descriptor instead.
 func (*RemoveDeadContainersResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{22}
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RemoveDeadContainersResponse) GetRemoved() int32 {
@@ -1470,7 +1517,7 @@ type Runtime_Condition struct {
 
 func (x *Runtime_Condition) Reset() {
 	*x = Runtime_Condition{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[23]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1482,7 +1529,7 @@ func (x *Runtime_Condition) String() string {
 func (*Runtime_Condition) ProtoMessage() {}
 
 func (x *Runtime_Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[23]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1531,7 +1578,7 @@ type Runtime_Handler struct {
 
 func (x *Runtime_Handler) Reset() {
 	*x = Runtime_Handler{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[24]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1543,7 +1590,7 @@ func (x *Runtime_Handler) String() string {
 func (*Runtime_Handler) ProtoMessage() {}
 
 func (x *Runtime_Handler) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[24]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,6 +1625,69 @@ func (x *Runtime_Handler) GetUserNamespaces() bool {
 		return x.UserNamespaces
 	}
 	return false
+}
+
+// Driver is one CSI driver.
+type CSIDrivers_Driver struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What the driver calls the node (NodeGetInfo); empty if the driver has been removed.
+	NodeId string `protobuf:"bytes,2,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	// Labels that say where the node is; they stay when the driver has been removed.
+	Topology      map[string]string `protobuf:"bytes,3,rep,name=topology,proto3" json:"topology,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CSIDrivers_Driver) Reset() {
+	*x = CSIDrivers_Driver{}
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CSIDrivers_Driver) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CSIDrivers_Driver) ProtoMessage() {}
+
+func (x *CSIDrivers_Driver) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CSIDrivers_Driver.ProtoReflect.Descriptor instead.
+func (*CSIDrivers_Driver) Descriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{6, 0}
+}
+
+func (x *CSIDrivers_Driver) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CSIDrivers_Driver) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *CSIDrivers_Driver) GetTopology() map[string]string {
+	if x != nil {
+		return x.Topology
+	}
+	return nil
 }
 
 var File_microlet_podsync_v1_podsync_proto protoreflect.FileDescriptor
@@ -1636,7 +1746,17 @@ const file_microlet_podsync_v1_podsync_proto_rawDesc = "" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x03 \x01(\x04R\n" +
-	"generation\"\x12\n" +
+	"generation\"\x95\x02\n" +
+	"\n" +
+	"CSIDrivers\x12@\n" +
+	"\adrivers\x18\x01 \x03(\v2&.microlet.podsync.v1.CSIDrivers.DriverR\adrivers\x1a\xc4\x01\n" +
+	"\x06Driver\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
+	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12P\n" +
+	"\btopology\x18\x03 \x03(\v24.microlet.podsync.v1.CSIDrivers.Driver.TopologyEntryR\btopology\x1a;\n" +
+	"\rTopologyEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x12\n" +
 	"\x10GetHealthRequest\"V\n" +
 	"\x11GetHealthResponse\x12\x14\n" +
 	"\x05turns\x18\x01 \x01(\x04R\x05turns\x12+\n" +
@@ -1719,7 +1839,7 @@ func file_microlet_podsync_v1_podsync_proto_rawDescGZIP() []byte {
 }
 
 var file_microlet_podsync_v1_podsync_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_microlet_podsync_v1_podsync_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_microlet_podsync_v1_podsync_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_microlet_podsync_v1_podsync_proto_goTypes = []any{
 	(PodSource)(0),                       // 0: microlet.podsync.v1.PodSource
 	(ContainerState)(0),                  // 1: microlet.podsync.v1.ContainerState
@@ -1730,67 +1850,72 @@ var file_microlet_podsync_v1_podsync_proto_goTypes = []any{
 	(*Runtime)(nil),                      // 6: microlet.podsync.v1.Runtime
 	(*Capacity)(nil),                     // 7: microlet.podsync.v1.Capacity
 	(*Volumes)(nil),                      // 8: microlet.podsync.v1.Volumes
-	(*GetHealthRequest)(nil),             // 9: microlet.podsync.v1.GetHealthRequest
-	(*GetHealthResponse)(nil),            // 10: microlet.podsync.v1.GetHealthResponse
-	(*WakePodRequest)(nil),               // 11: microlet.podsync.v1.WakePodRequest
-	(*WakePodResponse)(nil),              // 12: microlet.podsync.v1.WakePodResponse
-	(*RunPodRequest)(nil),                // 13: microlet.podsync.v1.RunPodRequest
-	(*RunPodResponse)(nil),               // 14: microlet.podsync.v1.RunPodResponse
-	(*RemovePodRequest)(nil),             // 15: microlet.podsync.v1.RemovePodRequest
-	(*RemovePodResponse)(nil),            // 16: microlet.podsync.v1.RemovePodResponse
-	(*GetLocalPodRequest)(nil),           // 17: microlet.podsync.v1.GetLocalPodRequest
-	(*GetLocalPodResponse)(nil),          // 18: microlet.podsync.v1.GetLocalPodResponse
-	(*ListLocalPodsRequest)(nil),         // 19: microlet.podsync.v1.ListLocalPodsRequest
-	(*ListLocalPodsResponse)(nil),        // 20: microlet.podsync.v1.ListLocalPodsResponse
-	(*LocalPod)(nil),                     // 21: microlet.podsync.v1.LocalPod
-	(*EvictRequest)(nil),                 // 22: microlet.podsync.v1.EvictRequest
-	(*EvictResponse)(nil),                // 23: microlet.podsync.v1.EvictResponse
-	(*RemoveDeadContainersRequest)(nil),  // 24: microlet.podsync.v1.RemoveDeadContainersRequest
-	(*RemoveDeadContainersResponse)(nil), // 25: microlet.podsync.v1.RemoveDeadContainersResponse
-	(*Runtime_Condition)(nil),            // 26: microlet.podsync.v1.Runtime.Condition
-	(*Runtime_Handler)(nil),              // 27: microlet.podsync.v1.Runtime.Handler
-	nil,                                  // 28: microlet.podsync.v1.Capacity.CapacityEntry
-	nil,                                  // 29: microlet.podsync.v1.Capacity.AllocatableEntry
-	nil,                                  // 30: microlet.podsync.v1.EvictRequest.AnnotationsEntry
-	(*timestamppb.Timestamp)(nil),        // 31: google.protobuf.Timestamp
+	(*CSIDrivers)(nil),                   // 9: microlet.podsync.v1.CSIDrivers
+	(*GetHealthRequest)(nil),             // 10: microlet.podsync.v1.GetHealthRequest
+	(*GetHealthResponse)(nil),            // 11: microlet.podsync.v1.GetHealthResponse
+	(*WakePodRequest)(nil),               // 12: microlet.podsync.v1.WakePodRequest
+	(*WakePodResponse)(nil),              // 13: microlet.podsync.v1.WakePodResponse
+	(*RunPodRequest)(nil),                // 14: microlet.podsync.v1.RunPodRequest
+	(*RunPodResponse)(nil),               // 15: microlet.podsync.v1.RunPodResponse
+	(*RemovePodRequest)(nil),             // 16: microlet.podsync.v1.RemovePodRequest
+	(*RemovePodResponse)(nil),            // 17: microlet.podsync.v1.RemovePodResponse
+	(*GetLocalPodRequest)(nil),           // 18: microlet.podsync.v1.GetLocalPodRequest
+	(*GetLocalPodResponse)(nil),          // 19: microlet.podsync.v1.GetLocalPodResponse
+	(*ListLocalPodsRequest)(nil),         // 20: microlet.podsync.v1.ListLocalPodsRequest
+	(*ListLocalPodsResponse)(nil),        // 21: microlet.podsync.v1.ListLocalPodsResponse
+	(*LocalPod)(nil),                     // 22: microlet.podsync.v1.LocalPod
+	(*EvictRequest)(nil),                 // 23: microlet.podsync.v1.EvictRequest
+	(*EvictResponse)(nil),                // 24: microlet.podsync.v1.EvictResponse
+	(*RemoveDeadContainersRequest)(nil),  // 25: microlet.podsync.v1.RemoveDeadContainersRequest
+	(*RemoveDeadContainersResponse)(nil), // 26: microlet.podsync.v1.RemoveDeadContainersResponse
+	(*Runtime_Condition)(nil),            // 27: microlet.podsync.v1.Runtime.Condition
+	(*Runtime_Handler)(nil),              // 28: microlet.podsync.v1.Runtime.Handler
+	nil,                                  // 29: microlet.podsync.v1.Capacity.CapacityEntry
+	nil,                                  // 30: microlet.podsync.v1.Capacity.AllocatableEntry
+	(*CSIDrivers_Driver)(nil),            // 31: microlet.podsync.v1.CSIDrivers.Driver
+	nil,                                  // 32: microlet.podsync.v1.CSIDrivers.Driver.TopologyEntry
+	nil,                                  // 33: microlet.podsync.v1.EvictRequest.AnnotationsEntry
+	(*timestamppb.Timestamp)(nil),        // 34: google.protobuf.Timestamp
 }
 var file_microlet_podsync_v1_podsync_proto_depIdxs = []int32{
 	0,  // 0: microlet.podsync.v1.Pod.source:type_name -> microlet.podsync.v1.PodSource
 	1,  // 1: microlet.podsync.v1.Container.state:type_name -> microlet.podsync.v1.ContainerState
-	31, // 2: microlet.podsync.v1.Container.started:type_name -> google.protobuf.Timestamp
+	34, // 2: microlet.podsync.v1.Container.started:type_name -> google.protobuf.Timestamp
 	4,  // 3: microlet.podsync.v1.PodStatus.containers:type_name -> microlet.podsync.v1.Container
-	26, // 4: microlet.podsync.v1.Runtime.runtime_ready:type_name -> microlet.podsync.v1.Runtime.Condition
-	26, // 5: microlet.podsync.v1.Runtime.network_ready:type_name -> microlet.podsync.v1.Runtime.Condition
-	27, // 6: microlet.podsync.v1.Runtime.handlers:type_name -> microlet.podsync.v1.Runtime.Handler
-	28, // 7: microlet.podsync.v1.Capacity.capacity:type_name -> microlet.podsync.v1.Capacity.CapacityEntry
-	29, // 8: microlet.podsync.v1.Capacity.allocatable:type_name -> microlet.podsync.v1.Capacity.AllocatableEntry
-	21, // 9: microlet.podsync.v1.RunPodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
-	2,  // 10: microlet.podsync.v1.RunPodResponse.outcome:type_name -> microlet.podsync.v1.RunPodResponse.Outcome
-	21, // 11: microlet.podsync.v1.RemovePodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
-	21, // 12: microlet.podsync.v1.GetLocalPodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
-	21, // 13: microlet.podsync.v1.ListLocalPodsResponse.pods:type_name -> microlet.podsync.v1.LocalPod
-	30, // 14: microlet.podsync.v1.EvictRequest.annotations:type_name -> microlet.podsync.v1.EvictRequest.AnnotationsEntry
-	9,  // 15: microlet.podsync.v1.PodsyncService.GetHealth:input_type -> microlet.podsync.v1.GetHealthRequest
-	11, // 16: microlet.podsync.v1.PodsyncService.WakePod:input_type -> microlet.podsync.v1.WakePodRequest
-	13, // 17: microlet.podsync.v1.PodsyncService.RunPod:input_type -> microlet.podsync.v1.RunPodRequest
-	15, // 18: microlet.podsync.v1.PodsyncService.RemovePod:input_type -> microlet.podsync.v1.RemovePodRequest
-	17, // 19: microlet.podsync.v1.PodsyncService.GetLocalPod:input_type -> microlet.podsync.v1.GetLocalPodRequest
-	19, // 20: microlet.podsync.v1.PodsyncService.ListLocalPods:input_type -> microlet.podsync.v1.ListLocalPodsRequest
-	22, // 21: microlet.podsync.v1.PodsyncService.Evict:input_type -> microlet.podsync.v1.EvictRequest
-	24, // 22: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:input_type -> microlet.podsync.v1.RemoveDeadContainersRequest
-	10, // 23: microlet.podsync.v1.PodsyncService.GetHealth:output_type -> microlet.podsync.v1.GetHealthResponse
-	12, // 24: microlet.podsync.v1.PodsyncService.WakePod:output_type -> microlet.podsync.v1.WakePodResponse
-	14, // 25: microlet.podsync.v1.PodsyncService.RunPod:output_type -> microlet.podsync.v1.RunPodResponse
-	16, // 26: microlet.podsync.v1.PodsyncService.RemovePod:output_type -> microlet.podsync.v1.RemovePodResponse
-	18, // 27: microlet.podsync.v1.PodsyncService.GetLocalPod:output_type -> microlet.podsync.v1.GetLocalPodResponse
-	20, // 28: microlet.podsync.v1.PodsyncService.ListLocalPods:output_type -> microlet.podsync.v1.ListLocalPodsResponse
-	23, // 29: microlet.podsync.v1.PodsyncService.Evict:output_type -> microlet.podsync.v1.EvictResponse
-	25, // 30: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:output_type -> microlet.podsync.v1.RemoveDeadContainersResponse
-	23, // [23:31] is the sub-list for method output_type
-	15, // [15:23] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	27, // 4: microlet.podsync.v1.Runtime.runtime_ready:type_name -> microlet.podsync.v1.Runtime.Condition
+	27, // 5: microlet.podsync.v1.Runtime.network_ready:type_name -> microlet.podsync.v1.Runtime.Condition
+	28, // 6: microlet.podsync.v1.Runtime.handlers:type_name -> microlet.podsync.v1.Runtime.Handler
+	29, // 7: microlet.podsync.v1.Capacity.capacity:type_name -> microlet.podsync.v1.Capacity.CapacityEntry
+	30, // 8: microlet.podsync.v1.Capacity.allocatable:type_name -> microlet.podsync.v1.Capacity.AllocatableEntry
+	31, // 9: microlet.podsync.v1.CSIDrivers.drivers:type_name -> microlet.podsync.v1.CSIDrivers.Driver
+	22, // 10: microlet.podsync.v1.RunPodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
+	2,  // 11: microlet.podsync.v1.RunPodResponse.outcome:type_name -> microlet.podsync.v1.RunPodResponse.Outcome
+	22, // 12: microlet.podsync.v1.RemovePodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
+	22, // 13: microlet.podsync.v1.GetLocalPodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
+	22, // 14: microlet.podsync.v1.ListLocalPodsResponse.pods:type_name -> microlet.podsync.v1.LocalPod
+	33, // 15: microlet.podsync.v1.EvictRequest.annotations:type_name -> microlet.podsync.v1.EvictRequest.AnnotationsEntry
+	32, // 16: microlet.podsync.v1.CSIDrivers.Driver.topology:type_name -> microlet.podsync.v1.CSIDrivers.Driver.TopologyEntry
+	10, // 17: microlet.podsync.v1.PodsyncService.GetHealth:input_type -> microlet.podsync.v1.GetHealthRequest
+	12, // 18: microlet.podsync.v1.PodsyncService.WakePod:input_type -> microlet.podsync.v1.WakePodRequest
+	14, // 19: microlet.podsync.v1.PodsyncService.RunPod:input_type -> microlet.podsync.v1.RunPodRequest
+	16, // 20: microlet.podsync.v1.PodsyncService.RemovePod:input_type -> microlet.podsync.v1.RemovePodRequest
+	18, // 21: microlet.podsync.v1.PodsyncService.GetLocalPod:input_type -> microlet.podsync.v1.GetLocalPodRequest
+	20, // 22: microlet.podsync.v1.PodsyncService.ListLocalPods:input_type -> microlet.podsync.v1.ListLocalPodsRequest
+	23, // 23: microlet.podsync.v1.PodsyncService.Evict:input_type -> microlet.podsync.v1.EvictRequest
+	25, // 24: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:input_type -> microlet.podsync.v1.RemoveDeadContainersRequest
+	11, // 25: microlet.podsync.v1.PodsyncService.GetHealth:output_type -> microlet.podsync.v1.GetHealthResponse
+	13, // 26: microlet.podsync.v1.PodsyncService.WakePod:output_type -> microlet.podsync.v1.WakePodResponse
+	15, // 27: microlet.podsync.v1.PodsyncService.RunPod:output_type -> microlet.podsync.v1.RunPodResponse
+	17, // 28: microlet.podsync.v1.PodsyncService.RemovePod:output_type -> microlet.podsync.v1.RemovePodResponse
+	19, // 29: microlet.podsync.v1.PodsyncService.GetLocalPod:output_type -> microlet.podsync.v1.GetLocalPodResponse
+	21, // 30: microlet.podsync.v1.PodsyncService.ListLocalPods:output_type -> microlet.podsync.v1.ListLocalPodsResponse
+	24, // 31: microlet.podsync.v1.PodsyncService.Evict:output_type -> microlet.podsync.v1.EvictResponse
+	26, // 32: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:output_type -> microlet.podsync.v1.RemoveDeadContainersResponse
+	25, // [25:33] is the sub-list for method output_type
+	17, // [17:25] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_microlet_podsync_v1_podsync_proto_init() }
@@ -1804,7 +1929,7 @@ func file_microlet_podsync_v1_podsync_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_microlet_podsync_v1_podsync_proto_rawDesc), len(file_microlet_podsync_v1_podsync_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   28,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -29,6 +29,8 @@ type Observed struct {
 	Volumes *podsyncv1.Volumes
 	// Images are those that imagegc lists.
 	Images *imagegcv1.Images
+	// CSI is what podsync reports of CSI drivers.
+	CSI *podsyncv1.CSIDrivers
 	// Problems are why the node is not ready, in the kubelet's words; none when it is.
 	Problems []error
 	// Warning is added to the message of a ready node.
@@ -49,6 +51,7 @@ func (s Settings) Update(original *v1.Node, o Observed,
 	now time.Time) (updated *v1.Node, changed bool, events []Event) {
 	n := original.DeepCopy()
 	s.setLabels(n)
+	setCSI(n, o.CSI)
 	s.setAddresses(n, o)
 	setResources(n, o)
 	if was, is := n.Status.NodeInfo.BootID, o.Machine.BootID; was != "" && is != "" && was != is {

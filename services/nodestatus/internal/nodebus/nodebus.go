@@ -1,7 +1,7 @@
 // Package nodebus is nodestatus's part of the bus: the entries that it reads and those that it writes.
 //
-// It reads podsync's heartbeat, runtime, capacity and volumes in use, pleg's relist and evictor's pressure. It writes
-// the node's addresses, and what the API server has accepted of the Node.
+// It reads podsync's heartbeat, runtime, capacity, volumes in use and CSI drivers, pleg's relist and evictor's
+// pressure. It writes the node's addresses, and what the API server has accepted of the Node.
 package nodebus
 
 import (
@@ -32,6 +32,7 @@ type Entries struct {
 	runtime    *bus.View[*podsyncv1.Runtime]
 	capacity   *bus.View[*podsyncv1.Capacity]
 	volumes    *bus.View[*podsyncv1.Volumes]
+	csi        *bus.View[*podsyncv1.CSIDrivers]
 	images     *bus.View[*imagegcv1.Images]
 	pressure   *pressure.Reader
 	writer     *bus.Writer
@@ -42,9 +43,9 @@ type heartbeats interface {
 	All() map[string]*busv1.Heartbeat
 }
 
-// Watch watches the entries that nodestatus reads. volumesChanged is called after podsync has put another list of the
-// volumes in use, and must not block.
-func Watch(s *service.Service, volumesChanged func(key string)) *Entries {
+// Watch watches the entries that nodestatus reads. due is called when the Node is to show at once what podsync has put
+// about volumes. It must not block.
+func Watch(s *service.Service, due func(key string)) *Entries {
 	return &Entries{
 		nodeName:   s.Config.NodeName,
 		client:     s.Bus,
@@ -52,7 +53,8 @@ func Watch(s *service.Service, volumesChanged func(key string)) *Entries {
 		relist:     bus.Watch[plegv1.Relist](s.Bus, subject.Runtime, subject.RuntimeRelist, nil),
 		runtime:    bus.Watch[podsyncv1.Runtime](s.Bus, subject.Node, subject.NodeRuntime, nil),
 		capacity:   bus.Watch[podsyncv1.Capacity](s.Bus, subject.Node, subject.NodeCapacity, nil),
-		volumes:    bus.Watch[podsyncv1.Volumes](s.Bus, subject.Node, subject.NodeVolumes, volumesChanged),
+		volumes:    bus.Watch[podsyncv1.Volumes](s.Bus, subject.Node, subject.NodeVolumes, due),
+		csi:        bus.Watch[podsyncv1.CSIDrivers](s.Bus, subject.Node, subject.NodeCSI, due),
 		images:     bus.Watch[imagegcv1.Images](s.Bus, subject.Node, subject.NodeImages, nil),
 		pressure:   pressure.Watch(s.Bus),
 		writer:     s.Bus.Own(subject.Node),
@@ -88,6 +90,12 @@ func (e *Entries) Runtime() *podsyncv1.Runtime {
 // Volumes returns which volumes podsync says are in use, nil while it has not.
 func (e *Entries) Volumes() *podsyncv1.Volumes {
 	m, _ := e.volumes.Get(subject.NodeVolumes)
+	return m
+}
+
+// CSI returns what podsync says of the node's CSI drivers, nil while it has not.
+func (e *Entries) CSI() *podsyncv1.CSIDrivers {
+	m, _ := e.csi.Get(subject.NodeCSI)
 	return m
 }
 

@@ -36,6 +36,8 @@ type Collector struct {
 	Volumes func() *podsyncv1.Volumes
 	// Images returns what imagegc lists, nil while it has not.
 	Images func() *imagegcv1.Images
+	// CSI returns what podsync reports of CSI drivers, nil when it does not.
+	CSI func() *podsyncv1.CSIDrivers
 	// Pressure returns what evictor reports, nil when it does not.
 	Pressure func() []pressure.State
 	Ready    *Ready
@@ -61,7 +63,8 @@ func (c *Collector) Observe(ctx context.Context, fresh bool) node.Observed {
 	}
 	o := node.Observed{
 		Addresses: slices.Clone(c.addresses), Machine: c.machine, Runtime: c.Runtime(),
-		Images: c.Images(), Volumes: c.Volumes(), Pressure: c.Pressure(), Problems: c.problems(), Warning: c.Ready.Warning(),
+		Images: c.Images(), Volumes: c.Volumes(), CSI: c.CSI(), Pressure: c.Pressure(), Problems: c.problems(),
+		Warning: c.Ready.Warning(),
 	}
 	capacity := c.Capacity()
 	if capacity.GetSystemUuid() != "" {

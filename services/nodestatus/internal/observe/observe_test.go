@@ -407,7 +407,7 @@ func TestCollectorPrefersPodsyncAndHoldsWhatItFound(t *testing.T) {
 		Settings: node.Settings{Name: "n", Hostname: "n"}, Network: network,
 		Limits:   nodeinfo.Options{RootDir: "/", MaxPods: 7, LocalStorageCapacityIsolation: true},
 		Capacity: func() *podsyncv1.Capacity { return reported }, Runtime: func() *podsyncv1.Runtime { return good },
-		Images:   func() *imagegcv1.Images { return nil },
+		Images: func() *imagegcv1.Images { return nil }, CSI: func() *podsyncv1.CSIDrivers { return nil },
 		Pressure: func() []pressure.State { return []pressure.State{{Type: v1.NodePIDPressure}} },
 		Ready:    NewReady(NewPodsync(func() *busv1.Heartbeat { return nil }, &fakePodsync{})),
 		Found:    func([]v1.NodeAddress) {}, Log: slog.New(slog.DiscardHandler),

@@ -11,6 +11,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -18,16 +19,18 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 const (
 	// annotationNodeID says on the Node what each driver calls it, in JSON.
 	annotationNodeID = "csi.volume.kubernetes.io/nodeid"
+	// shown is how long the Node may take to show what a driver says of it.
+	shown = 10 * time.Second
 	// annotationMigrated says on the CSINode which kinds of volumes CSI drivers have taken over.
 	annotationMigrated = "storage.alpha.kubernetes.io/migrated-plugins"
 	// timeout bounds one question to the API server.
@@ -40,24 +43,40 @@ var migrated = strings.Join([]string{
 	"kubernetes.io/gce-pd", "kubernetes.io/portworx-volume", "kubernetes.io/vsphere-volume",
 }, ",")
 
+// Object is the Node as the API server has it; see nodeobject.Object.
+type Object interface {
+	Node() *v1.Node
+	// Until waits until the Node is as wanted, or ctx ends.
+	Until(ctx context.Context, wanted func(*v1.Node) bool) error
+}
+
 // Options of a Node.
 type Options struct {
 	// Client is nil on a node without an API server, which then tells nobody.
 	Client kubernetes.Interface
 	// Name is the Node's.
-	Name string
-	Log  *slog.Logger
+	Name   string
+	Object Object
+	// Publish gives nodestatus what drivers say of the node. nodestatus alone writes the Node.
+	Publish func(*podsyncv1.CSIDrivers)
+	Log     *slog.Logger
 }
 
 // Node tells of one node's drivers.
-type Node struct{ o Options }
+type Node struct {
+	o Options
+
+	mu sync.Mutex
+	// drivers are those that have registered with this process, removed ones too.
+	drivers map[string]*podsyncv1.CSIDrivers_Driver
+}
 
 // New returns a Node; Run makes its CSINode.
 func New(o Options) *Node {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	return &Node{o}
+	return &Node{o: o, drivers: map[string]*podsyncv1.CSIDrivers_Driver{}}
 }
 
 // backoff is the delay between two attempts to write an object that others write too.
@@ -95,17 +114,15 @@ func (n *Node) Registered(ctx context.Context, driver string, info *csi.NodeGetI
 		return nil
 	}
 	topology := info.GetAccessibleTopology().GetSegments()
-	err := n.changeNode(ctx, func(node *v1.Node) error {
-		return errors.Join(setNodeID(node, driver, info.GetNodeId()), setTopology(node, topology))
-	})
-	if err != nil {
+	said := &podsyncv1.CSIDrivers_Driver{Name: driver, NodeId: info.GetNodeId(), Topology: topology}
+	if err := n.show(ctx, said); err != nil {
 		return fmt.Errorf("error updating Node object with CSI driver node info: %w", err)
 	}
 	entry := storagev1.CSINodeDriver{
 		Name: driver, NodeID: info.GetNodeId(), TopologyKeys: slices.Sorted(maps.Keys(topology)),
 		Allocatable: n.allocatable(driver, info.GetMaxVolumesPerNode()),
 	}
-	err = n.change(ctx, func(c *storagev1.CSINode) {
+	err := n.change(ctx, func(c *storagev1.CSINode) {
 		c.Spec.Drivers = append(without(c.Spec.Drivers, driver), entry)
 	})
 	if err != nil {
@@ -119,13 +136,62 @@ func (n *Node) Removed(ctx context.Context, driver string) {
 	if n.o.Client == nil {
 		return
 	}
-	err := errors.Join(
-		n.change(ctx, func(c *storagev1.CSINode) { c.Spec.Drivers = without(c.Spec.Drivers, driver) }),
-		n.changeNode(ctx, func(node *v1.Node) error { return setNodeID(node, driver, "") }),
-	)
+	err := n.change(ctx, func(c *storagev1.CSINode) { c.Spec.Drivers = without(c.Spec.Drivers, driver) })
 	if err != nil {
 		n.o.Log.Warn("the cluster was not told that a CSI driver is gone", "driver", driver, logkey.Err, err)
 	}
+	n.publish(&podsyncv1.CSIDrivers_Driver{Name: driver})
+}
+
+// show has the Node say what the driver does, and waits until it does: the scheduler reads both the Node and the
+// CSINode.
+func (n *Node) show(ctx context.Context, d *podsyncv1.CSIDrivers_Driver) error {
+	if err := contradicts(n.o.Object.Node(), d); err != nil {
+		return err
+	}
+	n.publish(d)
+	ctx, cancel := context.WithTimeout(ctx, shown)
+	defer cancel()
+	if err := n.o.Object.Until(ctx, func(node *v1.Node) bool { return shows(node, d) }); err != nil {
+		return fmt.Errorf("nodestatus has not written it: %w", err)
+	}
+	return nil
+}
+
+func (n *Node) publish(d *podsyncv1.CSIDrivers_Driver) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.drivers[d.GetName()] = d
+	all := &podsyncv1.CSIDrivers{}
+	for _, name := range slices.Sorted(maps.Keys(n.drivers)) {
+		all.Drivers = append(all.Drivers, n.drivers[name])
+	}
+	n.o.Publish(all)
+}
+
+// contradicts is an error if the driver and a label disagree about where the node is.
+func contradicts(node *v1.Node, d *podsyncv1.CSIDrivers_Driver) error {
+	for _, key := range slices.Sorted(maps.Keys(d.GetTopology())) {
+		if is, ok := node.Labels[key]; ok && is != d.GetTopology()[key] {
+			return fmt.Errorf("detected topology value collision: driver reported %q:%q but existing label is %q:%q", key,
+				d.GetTopology()[key], key, is)
+		}
+	}
+	return nil
+}
+
+// shows reports whether the Node says what the driver does.
+func shows(node *v1.Node, d *podsyncv1.CSIDrivers_Driver) bool {
+	var ids map[string]string
+	if json.Unmarshal([]byte(node.Annotations[annotationNodeID]), &ids) != nil || ids[d.GetName()] != d.GetNodeId() {
+		return false
+	}
+	for key, value := range d.GetTopology() {
+		if is, ok := node.Labels[key]; !ok || is != value {
+			return false
+		}
+	}
+	return true
 }
 
 // allocatable is how many volumes a driver takes; 0 says nothing.
@@ -194,37 +260,6 @@ func (n *Node) empty(ctx context.Context) (*storagev1.CSINode, error) {
 	return c, nil
 }
 
-// changeNode changes the Node's labels and annotations.
-func (n *Node) changeNode(ctx context.Context, edit func(*v1.Node) error) error {
-	return n.retried(ctx, func(ctx context.Context) error {
-		nodes := n.o.Client.CoreV1().Nodes()
-		found, err := nodes.Get(ctx, n.o.Name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		next := found.DeepCopy()
-		if err := edit(next); err != nil {
-			return err
-		}
-		if maps.Equal(found.Labels, next.Labels) && maps.Equal(found.Annotations, next.Annotations) {
-			return nil
-		}
-		// The version keeps a change that another has made meanwhile.
-		annotations := map[string]any{annotationNodeID: nil}
-		if value, ok := next.Annotations[annotationNodeID]; ok {
-			annotations[annotationNodeID] = value
-		}
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-			"resourceVersion": found.ResourceVersion, "labels": next.Labels, "annotations": annotations,
-		}})
-		if err != nil {
-			return err
-		}
-		_, err = nodes.Patch(ctx, n.o.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-		return err
-	})
-}
-
 // retried tries until it succeeds, a few times.
 func (n *Node) retried(ctx context.Context, try func(ctx context.Context) error) error {
 	delay := backoff()
@@ -234,7 +269,7 @@ func (n *Node) retried(ctx context.Context, try func(ctx context.Context) error)
 			defer cancel()
 			return try(ctx)
 		}()
-		if err == nil || delay.Steps <= 1 || errors.Is(err, errCollision) {
+		if err == nil || delay.Steps <= 1 {
 			return err
 		}
 		select {
@@ -243,42 +278,4 @@ func (n *Node) retried(ctx context.Context, try func(ctx context.Context) error)
 		case <-time.After(delay.Step()):
 		}
 	}
-}
-
-// setNodeID notes on the Node what a driver calls it; nothing takes the note away.
-func setNodeID(node *v1.Node, driver, id string) error {
-	ids := map[string]string{}
-	if text := node.Annotations[annotationNodeID]; text != "" {
-		if err := json.Unmarshal([]byte(text), &ids); err != nil {
-			return fmt.Errorf("failed to parse node's %q annotation value (%q): %w", annotationNodeID, text, err)
-		}
-	}
-	if id == "" {
-		delete(ids, driver)
-	} else {
-		ids[driver] = id
-	}
-	if len(ids) == 0 {
-		delete(node.Annotations, annotationNodeID)
-		return nil
-	}
-	text, err := json.Marshal(ids)
-	metav1.SetMetaDataAnnotation(&node.ObjectMeta, annotationNodeID, string(text))
-	return err
-}
-
-// errCollision means that a driver and a label disagree about where the node is.
-var errCollision = errors.New("detected topology value collision")
-
-func setTopology(node *v1.Node, topology map[string]string) error {
-	for _, key := range slices.Sorted(maps.Keys(topology)) {
-		if is, ok := node.Labels[key]; ok && is != topology[key] {
-			return fmt.Errorf("%w: driver reported %q:%q but existing label is %q:%q", errCollision, key, topology[key], key, is)
-		}
-	}
-	if len(topology) > 0 && node.Labels == nil {
-		node.Labels = map[string]string{}
-	}
-	maps.Copy(node.Labels, topology)
-	return nil
 }

@@ -2,6 +2,7 @@ package csinode
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 )
 
 func theNode() *v1.Node {
@@ -32,26 +36,57 @@ func info(id string, most int64, topology map[string]string) *csi.NodeGetInfoRes
 	}
 }
 
-func read(t *testing.T, c *fake.Clientset) (*v1.Node, *storagev1.CSINode) {
+func read(t *testing.T, c *fake.Clientset) *storagev1.CSINode {
 	t.Helper()
-	node, err := c.CoreV1().Nodes().Get(t.Context(), "n", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
 	csiNode, err := c.StorageV1().CSINodes().Get(t.Context(), "n", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return node, csiNode
+	return csiNode
+}
+
+// nodestatus writes into the Node what is published, unless it is down.
+type nodestatus struct {
+	node      *v1.Node
+	down      bool
+	published *podsyncv1.CSIDrivers
+}
+
+func (s *nodestatus) Node() *v1.Node { return s.node }
+
+func (s *nodestatus) Until(ctx context.Context, wanted func(*v1.Node) bool) error {
+	if wanted(s.node) {
+		return nil
+	}
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+func (s *nodestatus) publish(m *podsyncv1.CSIDrivers) {
+	s.published = m
+	if s.down {
+		return
+	}
+	ids := map[string]string{}
+	for _, d := range m.GetDrivers() {
+		ids[d.GetName()] = d.GetNodeId()
+		maps.Copy(s.node.Labels, d.GetTopology())
+	}
+	text, _ := json.Marshal(ids)
+	s.node.Annotations[annotationNodeID] = string(text)
+}
+
+func newNode(c *fake.Clientset, s *nodestatus) *Node {
+	return New(Options{Client: c, Name: "n", Object: s, Publish: s.publish})
 }
 
 func TestDriversComeAndGo(t *testing.T) {
-	c := fake.NewClientset(theNode())
-	n := New(Options{Client: c, Name: "n"})
+	c, s := fake.NewClientset(theNode()), &nodestatus{node: theNode()}
+	n := newNode(c, s)
 	if err := n.Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	_, empty := read(t, c)
+	empty := read(t, c)
 	if len(empty.Spec.Drivers) != 0 || empty.OwnerReferences[0].UID != "u" ||
 		!strings.HasPrefix(empty.Annotations[annotationMigrated], "kubernetes.io/aws-ebs,") {
 		t.Errorf("of a node without drivers: %+v", empty)
@@ -61,14 +96,13 @@ func TestDriversComeAndGo(t *testing.T) {
 		n.Registered(t.Context(), "d2", info("two", 0, nil))); err != nil {
 		t.Fatal(err)
 	}
-	node, csiNode := read(t, c)
-	if node.Annotations[annotationNodeID] != `{"d1":"one","d2":"two"}` || node.Annotations["other"] != "kept" {
-		t.Errorf("annotations: %v", node.Annotations)
+	want := &podsyncv1.CSIDrivers{Drivers: []*podsyncv1.CSIDrivers_Driver{
+		{Name: "d1", NodeId: "one", Topology: topology}, {Name: "d2", NodeId: "two"},
+	}}
+	if !proto.Equal(s.published, want) {
+		t.Errorf("published: %v", s.published)
 	}
-	if !maps.Equal(node.Labels, topology) {
-		t.Errorf("labels: %v", node.Labels)
-	}
-	d := csiNode.Spec.Drivers
+	d := read(t, c).Spec.Drivers
 	if len(d) != 2 || d[0].NodeID != "one" || *d[0].Allocatable.Count != 1<<31-1 || d[1].Allocatable != nil ||
 		!slices.Equal(d[0].TopologyKeys, []string{"rack", "zone"}) {
 		t.Errorf("drivers: %+v", d)
@@ -84,39 +118,65 @@ func TestDriversComeAndGo(t *testing.T) {
 	}
 	n.Removed(t.Context(), "d1")
 	n.Removed(t.Context(), "d2")
-	node, csiNode = read(t, c)
-	if _, ok := node.Annotations[annotationNodeID]; ok || len(csiNode.Spec.Drivers) != 0 {
-		t.Errorf("after the drivers: %v, %+v", node.Annotations, csiNode.Spec.Drivers)
+	if d := read(t, c).Spec.Drivers; len(d) != 0 {
+		t.Errorf("after the drivers: %+v", d)
 	}
-	if !maps.Equal(node.Labels, topology) {
-		t.Errorf("labels after the drivers: %v", node.Labels)
+	want = &podsyncv1.CSIDrivers{Drivers: []*podsyncv1.CSIDrivers_Driver{{Name: "d1"}, {Name: "d2"}}}
+	if !proto.Equal(s.published, want) {
+		t.Errorf("published after the drivers: %v", s.published)
 	}
 }
 
 func TestDriversThatSayWhatCannotBe(t *testing.T) {
-	c := fake.NewClientset(theNode())
-	n := New(Options{Client: c, Name: "n"})
+	c, s := fake.NewClientset(theNode()), &nodestatus{node: theNode()}
+	n := newNode(c, s)
 	err := n.Registered(t.Context(), "d", info("one", 0, map[string]string{"zone": "b"}))
-	if !errors.Is(err, errCollision) || !strings.Contains(err.Error(),
-		`driver reported "zone":"b" but existing label is "zone":"a"`) {
+	if err == nil || !strings.Contains(err.Error(), `driver reported "zone":"b" but existing label is "zone":"a"`) {
 		t.Errorf("another zone: %v", err)
 	}
 	if err := n.Registered(t.Context(), "d", info("", 0, nil)); err == nil {
 		t.Error("a driver may leave the node without a name")
+	}
+	if s.published != nil {
+		t.Errorf("published: %v", s.published)
 	}
 	if err := New(Options{Name: "n"}).Registered(t.Context(), "d", info("one", 0, nil)); err != nil {
 		t.Errorf("without an API server: %v", err)
 	}
 }
 
-func TestChangesOfOthersAreKept(t *testing.T) {
-	c := fake.NewClientset(theNode())
-	conflicts := 0
-	c.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
-		conflicts++
-		return conflicts <= 2, nil, apierrors.NewConflict(v1.Resource("nodes"), "n", errors.New("changed"))
+// The scheduler must not find a driver in the CSINode whose topology the Node does not show yet.
+func TestTheNodeIsFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s := fake.NewClientset(theNode()), &nodestatus{node: theNode(), down: true}
+		n := newNode(c, s)
+		if err := n.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Registered(t.Context(), "d", info("one", 0, nil)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("while nodestatus is down: %v", err)
+		}
+		if d := read(t, c).Spec.Drivers; len(d) != 0 {
+			t.Errorf("drivers while nodestatus is down: %+v", d)
+		}
+		s.down = false
+		if err := n.Registered(t.Context(), "d", info("one", 0, nil)); err != nil {
+			t.Fatal(err)
+		}
+		if d := read(t, c).Spec.Drivers; len(d) != 1 {
+			t.Errorf("drivers: %+v", d)
+		}
 	})
-	n := New(Options{Client: c, Name: "n"})
+}
+
+func TestChangesOfOthersAreKept(t *testing.T) {
+	c, s := fake.NewClientset(theNode()), &nodestatus{node: theNode()}
+	conflicts := 0
+	c.PrependReactor("update", "csinodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		conflicts++
+		return conflicts <= 2, nil, apierrors.NewConflict(storagev1.Resource("csinodes"), "n", errors.New("changed"))
+	})
+	n := newNode(c, s)
 	if err := n.Registered(t.Context(), "d", info("one", 0, nil)); err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +189,7 @@ func TestChangesOfOthersAreKept(t *testing.T) {
 func TestRunWaitsForTheNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := fake.NewClientset()
-		n := New(Options{Client: c, Name: "n"})
+		n := newNode(c, &nodestatus{node: theNode()})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		done := make(chan error, 1)

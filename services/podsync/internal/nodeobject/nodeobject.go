@@ -33,6 +33,8 @@ type Object struct {
 
 	mu   sync.Mutex
 	read *v1.Node // asked for, and perhaps newer than what the watch has sent
+	// changed is closed, and replaced, when the watch sends the Node.
+	changed chan struct{}
 }
 
 var _ admission.Nodes = (*Object)(nil)
@@ -44,13 +46,44 @@ func New(client kubernetes.Interface, name string, own func() *v1.Node) *Object 
 			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
 		}))
 	nodes := factory.Core().V1().Nodes()
-	return &Object{
+	o := &Object{
 		name:    name,
 		client:  client,
 		factory: factory,
 		lister:  nodes.Lister(),
 		synced:  nodes.Informer().HasSyncedChecker(),
 		own:     own,
+		changed: make(chan struct{}),
+	}
+	// It fails only once the informer has ended.
+	_, _ = nodes.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { o.sent() }, UpdateFunc: func(any, any) { o.sent() },
+	})
+	return o
+}
+
+// sent wakes those who wait for the Node to change.
+func (o *Object) sent() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	close(o.changed)
+	o.changed = make(chan struct{})
+}
+
+// Until waits until the Node is as wanted, or ctx ends.
+func (o *Object) Until(ctx context.Context, wanted func(*v1.Node) bool) error {
+	for {
+		o.mu.Lock()
+		changed := o.changed
+		o.mu.Unlock()
+		if wanted(o.Node()) {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
 }
 

@@ -58,3 +58,36 @@ func TestTheNewestNodeCounts(t *testing.T) {
 		t.Errorf("asked for: %v, %v", o.read, err)
 	}
 }
+
+func TestUntilTheNodeIsAsWanted(t *testing.T) {
+	client := fake.NewClientset(namedNode("5", "old"))
+	o := New(client, "n", func() *v1.Node { return namedNode("", "own") })
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- o.Run(ctx) }()
+	defer func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	in := func(zone string) func(*v1.Node) bool {
+		return func(n *v1.Node) bool { return n.Labels["zone"] == zone }
+	}
+	if err := o.Until(ctx, in("old")); err != nil {
+		t.Fatal(err)
+	}
+	changed := make(chan error, 1)
+	go func() { changed <- o.Until(ctx, in("new")) }()
+	if _, err := client.CoreV1().Nodes().Update(ctx, namedNode("6", "new"), metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-changed; err != nil {
+		t.Error(err)
+	}
+	short, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := o.Until(short, in("never")); err == nil {
+		t.Error("the Node never was so, and nobody waited")
+	}
+}

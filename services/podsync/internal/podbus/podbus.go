@@ -97,6 +97,9 @@ func (p *Publisher) Capacity(capacity, allocatable v1.ResourceList, systemUUID s
 	p.node.Put(subject.NodeCapacity, nodeinfo.Message(capacity, allocatable, systemUUID))
 }
 
+// CSIDrivers puts what CSI drivers say of the node.
+func (p *Publisher) CSIDrivers(m *podsyncv1.CSIDrivers) { p.node.Put(subject.NodeCSI, m) }
+
 // NodeComplete reports that podsync's keys of NODE are all put.
 func (p *Publisher) NodeComplete() { p.node.Complete() }
 

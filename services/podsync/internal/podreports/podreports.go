@@ -99,6 +99,9 @@ func (r *Reports) Pods() worker.PodReporter { return &r.pods }
 // Node learns of the runtime from the monitor.
 func (r *Reports) Node() runtimemonitor.Listener { return &r.node }
 
+// CSIDrivers reports what CSI drivers say of the node. They register one after the other, also long after the start.
+func (r *Reports) CSIDrivers(m *podsyncv1.CSIDrivers) { r.node.bus.CSIDrivers(m) }
+
 // Synced reports that every pod of every source is known. It is called once.
 func (r *Reports) Synced() {
 	r.pods.synced()

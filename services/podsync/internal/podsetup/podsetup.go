@@ -50,6 +50,7 @@ type Options struct {
 	Runtime    *containerruntime.Runtime
 	Cluster    *cluster.Cluster
 	Node       *thisnode.Node
+	Reports    podvolumes.Reports
 	Events     record.EventRecorder
 	Log        *slog.Logger
 	Metrics    prometheus.Registerer
@@ -76,7 +77,7 @@ func New(o Options) (*Resources, error) {
 	}
 	volumes, err := podvolumes.New(podvolumes.Options{
 		RootDir: o.Kubelet.Node.RootDir, BootID: o.Capacity.BootID, Cluster: o.Cluster, Node: o.Node,
-		Allocatable: o.allocatable, Private: o.privateFolder, Log: o.Log, Metrics: o.Metrics,
+		Reports: o.Reports, Allocatable: o.allocatable, Private: o.privateFolder, Log: o.Log, Metrics: o.Metrics,
 	})
 	if err != nil {
 		return nil, err

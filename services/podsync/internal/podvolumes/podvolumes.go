@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	mount "k8s.io/mount-utils"
 
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/csi"
@@ -29,6 +30,11 @@ var program = mounter.Program(volume.Operations)
 // program that contains podsync calls it first of all.
 func RunChild() bool { return program.Run() }
 
+// Reports are how other services learn of volumes; see podreports.Reports.
+type Reports interface {
+	CSIDrivers(*podsyncv1.CSIDrivers)
+}
+
 // Options of Volumes.
 type Options struct {
 	// RootDir is --root-dir.
@@ -37,6 +43,7 @@ type Options struct {
 	BootID  string
 	Cluster *cluster.Cluster
 	Node    *thisnode.Node
+	Reports Reports
 	// Allocatable is what pods may use of the node, and Private the node agent's own folder for pods that may not have
 	// anything of it.
 	Allocatable func() v1.ResourceList
@@ -61,7 +68,10 @@ func New(o Options) (*Volumes, error) {
 	if err != nil {
 		return nil, err
 	}
-	node := csinode.New(csinode.Options{Client: o.Cluster.CSI.Client, Name: o.Node.Reference.Name, Log: o.Log})
+	node := csinode.New(csinode.Options{
+		Client: o.Cluster.CSI.Client, Name: o.Node.Reference.Name, Object: o.Node.Object,
+		Publish: o.Reports.CSIDrivers, Log: o.Log,
+	})
 	drivers := csi.NewDrivers(node, o.Metrics)
 	volumes := csivolume.New(csivolume.Options{
 		RootDir: o.RootDir, Node: o.Node.Reference.Name, Drivers: drivers, API: o.Cluster.CSI,
