@@ -18,10 +18,17 @@ type controller struct {
 func (controller) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (
 	*csi.ControllerGetCapabilitiesResponse, error,
 ) {
-	rpc := &csi.ControllerServiceCapability_RPC{Type: csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME}
-	return &csi.ControllerGetCapabilitiesResponse{Capabilities: []*csi.ControllerServiceCapability{
-		{Type: &csi.ControllerServiceCapability_Rpc{Rpc: rpc}},
-	}}, nil
+	answer := &csi.ControllerGetCapabilitiesResponse{}
+	for _, c := range []csi.ControllerServiceCapability_RPC_Type{
+		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
+		csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
+	} {
+		rpc := &csi.ControllerServiceCapability_RPC{Type: c}
+		answer.Capabilities = append(answer.Capabilities, &csi.ControllerServiceCapability{
+			Type: &csi.ControllerServiceCapability_Rpc{Rpc: rpc},
+		})
+	}
+	return answer, nil
 }
 
 func (c controller) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
@@ -61,6 +68,42 @@ func (c controller) DeleteVolume(_ context.Context, r *csi.DeleteVolumeRequest) 
 		return nil, status.Error(codes.Internal, err.Error())
 	}
 	return &csi.DeleteVolumeResponse{}, nil
+}
+
+// attachedAs is what a controller tells the node of a volume that it has attached.
+const attachedAs = "attached"
+
+func (c controller) ControllerPublishVolume(_ context.Context, r *csi.ControllerPublishVolumeRequest) (
+	*csi.ControllerPublishVolumeResponse, error,
+) {
+	if r.GetVolumeId() == "" || r.GetNodeId() == "" {
+		return nil, status.Error(codes.InvalidArgument, "volume_id or node_id is empty")
+	}
+	if err := check(r.GetVolumeCapability()); err != nil {
+		return nil, err
+	}
+	if err := c.known(r.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	if r.GetNodeId() != c.node {
+		return nil, status.Errorf(codes.NotFound, "node %q does not exist: there is %q", r.GetNodeId(), c.node)
+	}
+	if err := c.store.attach(r.GetVolumeId()); err != nil {
+		return nil, internal(err)
+	}
+	return &csi.ControllerPublishVolumeResponse{PublishContext: map[string]string{attachedAs: r.GetVolumeId()}}, nil
+}
+
+func (c controller) ControllerUnpublishVolume(_ context.Context, r *csi.ControllerUnpublishVolumeRequest) (
+	*csi.ControllerUnpublishVolumeResponse, error,
+) {
+	if r.GetVolumeId() == "" {
+		return nil, status.Error(codes.InvalidArgument, "volume_id is empty")
+	}
+	if err := c.store.detach(r.GetVolumeId()); err != nil {
+		return nil, internal(err)
+	}
+	return &csi.ControllerUnpublishVolumeResponse{}, nil
 }
 
 func (c controller) ValidateVolumeCapabilities(_ context.Context, r *csi.ValidateVolumeCapabilitiesRequest) (

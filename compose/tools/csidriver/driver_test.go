@@ -17,7 +17,9 @@ func start(t *testing.T, dir string) string {
 	done := make(chan error, 1)
 	endpoint := filepath.Join(dir, "csi.sock")
 	go func() {
-		done <- run(ctx, endpoint, driver{name: "csidriver.microlet.example", node: "n", store: store{dir + "/volumes"}})
+		done <- run(ctx, options{
+			endpoint: endpoint, name: "csidriver.microlet.example", node: "n", dir: dir + "/volumes",
+		})
 	}()
 	t.Cleanup(func() {
 		cancel()

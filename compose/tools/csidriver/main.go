@@ -1,7 +1,10 @@
 // Command csidriver is a CSI driver whose volumes are folders, for tests on one node.
 //
 // It truly mounts: a stage binds the volume's folder to the staging path, and a publish binds that to the target. It
-// passes csi-test's sanity suite.
+// passes csi-test's sanity suite. It registers itself with the node agent.
+//
+// It writes each call to a file, a line of JSON at its begin and one at its end. A file of rules says which calls come
+// late, fail, wait, or end the driver.
 package main
 
 import (
@@ -12,6 +15,8 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"sync"
 	"syscall"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -20,41 +25,76 @@ import (
 )
 
 func main() {
-	endpoint := flag.String("endpoint", "/run/csidriver/csi.sock", "`path` of the socket to serve")
-	dir := flag.String("dir", "/var/lib/csidriver", "`folder` of the volumes")
-	name := flag.String("name", "csidriver.microlet.example", "the driver's `name`")
-	node := flag.String("node-id", "", "the node's `name`")
+	var o options
+	flag.StringVar(&o.endpoint, "endpoint", "/run/csidriver/csi.sock", "`path` of the socket to serve")
+	flag.StringVar(&o.registration, "registration", "", "`path` of the socket for the node agent's plugin registration, "+
+		"in its folder plugins_registry (default: none)")
+	flag.StringVar(&o.dir, "dir", "/var/lib/csidriver", "`folder` of the volumes")
+	flag.StringVar(&o.name, "name", "csidriver.microlet.example", "the driver's `name`")
+	flag.StringVar(&o.node, "node-id", "", "the node's `name`")
+	flag.StringVar(&o.calls, "calls", "", "`file` to which calls are written (default: none)")
+	flag.StringVar(&o.rules, "rules", "", "`file` of the rules for calls, which is read at each (default: none)")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *endpoint, driver{name: *name, node: *node, store: store{*dir}}); err != nil {
+	if err := run(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "csidriver:", err)
 		os.Exit(1)
 	}
 }
 
-// run serves a driver until ctx ends.
-func run(ctx context.Context, endpoint string, d driver) error {
-	if d.node == "" {
+type options struct {
+	endpoint, registration, dir, name, node, calls, rules string
+}
+
+// run serves a driver until ctx ends. Calls under way end then.
+func run(ctx context.Context, o options) error {
+	if o.node == "" {
 		return errors.New("-node-id is empty: write the node's name")
 	}
+	d := driver{name: o.name, node: o.node, store: store{o.dir}}
 	if err := os.MkdirAll(d.store.dir, 0o700); err != nil {
 		return err
 	}
-	if err := os.Remove(endpoint); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	l, err := net.Listen("unix", endpoint)
+	w, err := newWatcher(o.calls, o.rules)
 	if err != nil {
 		return err
 	}
-	server := grpc.NewServer()
+	defer w.close()
+	server := grpc.NewServer(grpc.UnaryInterceptor(w.call))
 	csi.RegisterIdentityServer(server, identity{driver: d})
 	csi.RegisterControllerServer(server, controller{driver: d})
 	csi.RegisterNodeServer(server, &node{driver: d, mounter: mount.New("")})
-	stopped := context.AfterFunc(ctx, server.GracefulStop)
-	defer stopped()
-	return server.Serve(l)
+	listener, err := listen(o.endpoint)
+	if err != nil {
+		return err
+	}
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer context.AfterFunc(ctx, server.Stop)()
+	if o.registration == "" {
+		return server.Serve(listener)
+	}
+	// The agent calls as soon as this socket is there, so it is the last.
+	second, err := listen(o.registration)
+	if err != nil {
+		return err
+	}
+	register := registration{name: o.name, endpoint: o.endpoint}.server()
+	defer register.Stop()
+	all.Go(func() { _ = register.Serve(second) })
+	return server.Serve(listener)
+}
+
+// listen takes the place of what an earlier process has left.
+func listen(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return nil, err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	return net.Listen("unix", path)
 }
 
 // driver is what its services share.

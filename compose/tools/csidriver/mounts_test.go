@@ -18,6 +18,7 @@ type mounts struct {
 	*node
 	id, staging, target string
 	capability          *csi.VolumeCapability
+	context             map[string]string
 }
 
 func newMounts(t *testing.T) *mounts {
@@ -40,6 +41,13 @@ func newMounts(t *testing.T) *mounts {
 		t.Fatal(err)
 	}
 	m.id = made.GetVolume().GetVolumeId()
+	attached, err := controller{driver: m.driver}.ControllerPublishVolume(t.Context(), &csi.ControllerPublishVolumeRequest{
+		VolumeId: m.id, NodeId: m.driver.node, VolumeCapability: m.capability,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.context = attached.GetPublishContext()
 	t.Cleanup(func() {
 		_ = syscall.Unmount(m.target, syscall.MNT_DETACH)
 		_ = syscall.Unmount(m.staging, syscall.MNT_DETACH)
@@ -54,7 +62,7 @@ func newNode(dir string) *node {
 func (m *mounts) stage(t *testing.T) {
 	t.Helper()
 	if _, err := m.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{
-		VolumeId: m.id, StagingTargetPath: m.staging, VolumeCapability: m.capability,
+		VolumeId: m.id, StagingTargetPath: m.staging, VolumeCapability: m.capability, PublishContext: m.context,
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -127,6 +135,47 @@ func TestNothingIsPublishedBeforeItIsStaged(t *testing.T) {
 	}
 	if _, err := os.Stat(m.target); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the target is there: %v", err)
+	}
+}
+
+func TestNothingIsStagedBeforeItIsAttached(t *testing.T) {
+	m := newMounts(t)
+	if err := m.store.detach(m.id); err != nil {
+		t.Fatal(err)
+	}
+	_, err := m.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{
+		VolumeId: m.id, StagingTargetPath: m.staging, VolumeCapability: m.capability, PublishContext: m.context,
+	})
+	if status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("the stage gives %v", err)
+	}
+}
+
+// An inline volume begins and ends with its one publish.
+func TestAnInlineVolume(t *testing.T) {
+	m := newMounts(t)
+	m.id = "csi-" + m.id
+	publish := &csi.NodePublishVolumeRequest{
+		VolumeId: m.id, TargetPath: m.target, VolumeCapability: m.capability,
+		VolumeContext: map[string]string{ephemeral: "true"},
+	}
+	for range 2 {
+		if _, err := m.NodePublishVolume(t.Context(), publish); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(m.target, "file"), nil, 0o600); err != nil {
+		t.Error(err)
+	}
+	for range 2 {
+		if _, err := m.NodeUnpublishVolume(t.Context(), &csi.NodeUnpublishVolumeRequest{
+			VolumeId: m.id, TargetPath: m.target,
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := m.store.get(m.id); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the volume is left: %v", err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"strings"
 	"sync"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -40,6 +41,9 @@ func (n *node) NodeStageVolume(_ context.Context, r *csi.NodeStageVolumeRequest)
 	err := n.bind(bind{
 		id: r.GetVolumeId(), field: "staging_target_path", target: r.GetStagingTargetPath(),
 		capability: r.GetVolumeCapability(), source: n.store.folder(r.GetVolumeId()),
+		attached: func() bool {
+			return r.GetPublishContext()[attachedAs] == r.GetVolumeId() && n.store.isAttached(r.GetVolumeId())
+		},
 	})
 	if err != nil {
 		return nil, err
@@ -57,6 +61,15 @@ func (n *node) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRequ
 	if r.GetReadonly() {
 		b.options = []string{"ro"}
 	}
+	if r.GetVolumeContext()[ephemeral] == "true" {
+		if !isInline(b.id) {
+			return nil, status.Errorf(codes.InvalidArgument, "volume_id %q is not that of an inline volume", b.id)
+		}
+		if err := n.store.create(b.id, record{Name: b.id}); err != nil {
+			return nil, internal(err)
+		}
+		b.source, b.staged = n.store.folder(b.id), false
+	}
 	if err := n.bind(b); err != nil {
 		return nil, err
 	}
@@ -73,6 +86,11 @@ func (n *node) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolume
 	if err := os.Remove(r.GetTargetPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
+	if isInline(r.GetVolumeId()) {
+		if err := n.store.remove(r.GetVolumeId()); err != nil {
+			return nil, internal(err)
+		}
+	}
 	return &csi.NodeUnpublishVolumeResponse{}, nil
 }
 
@@ -85,6 +103,11 @@ func (n *node) NodeUnstageVolume(_ context.Context, r *csi.NodeUnstageVolumeRequ
 	return &csi.NodeUnstageVolumeResponse{}, nil
 }
 
+// ephemeral is how a volume's context names an inline volume.
+const ephemeral = "csi.storage.k8s.io/ephemeral"
+
+func isInline(id string) bool { return validID.MatchString(id) && strings.HasPrefix(id, "csi-") }
+
 // bind asks for a folder to be seen at another path.
 type bind struct {
 	id, source, target string
@@ -92,6 +115,8 @@ type bind struct {
 	field      string
 	capability *csi.VolumeCapability
 	options    []string
+	// attached, unless it is nil, reports whether the volume is attached to the node.
+	attached func() bool
 	// staged: the source must be a volume that is staged.
 	staged bool
 }
@@ -110,6 +135,9 @@ func (n *node) bind(b bind) error {
 	}
 	if err := n.known(b.id); err != nil {
 		return err
+	}
+	if b.attached != nil && !b.attached() {
+		return status.Errorf(codes.FailedPrecondition, "volume %q is not attached, or publish_context is another's", b.id)
 	}
 	if b.staged {
 		if there, err := n.mounted(b.source); err != nil || !there {
@@ -132,7 +160,8 @@ func (n *node) release(id, field, path string) error {
 	if path == "" {
 		return status.Errorf(codes.InvalidArgument, "%s is empty", field)
 	}
-	if err := n.known(id); err != nil {
+	// The one volume that an inline volume's pod had is gone with its first unpublish.
+	if err := n.known(id); err != nil && !isInline(id) {
 		return err
 	}
 	there, err := n.mounted(path)

@@ -20,8 +20,8 @@ type record struct {
 	Capacity int64  `json:"capacity"`
 }
 
-// validID keeps an ID from being a path.
-var validID = regexp.MustCompile(`^[0-9a-f]{64}$`)
+// validID keeps an ID from being a path. That of an inline volume is its pod's node agent's.
+var validID = regexp.MustCompile(`^(csi-)?[0-9a-f]{64}$`)
 
 // idOf is the ID of the volume of a name, so that the same request gets the same volume.
 func idOf(name string) string {
@@ -47,6 +47,29 @@ func (s store) get(id string) (record, error) {
 	return r, json.Unmarshal(text, &r)
 }
 
+// attach notes that the volume may be used on the node.
+func (s store) attach(id string) error {
+	return os.WriteFile(s.attachment(id), nil, 0o600)
+}
+
+// detach takes that back, and does nothing if there is no such volume.
+func (s store) detach(id string) error {
+	if !validID.MatchString(id) {
+		return nil
+	}
+	if err := os.Remove(s.attachment(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func (s store) isAttached(id string) bool {
+	_, err := os.Stat(s.attachment(id))
+	return err == nil
+}
+
+func (s store) attachment(id string) string { return s.folder(id) + ".attached" }
+
 // create makes a volume. The record comes last: with it the volume is whole.
 func (s store) create(id string, r record) error {
 	if err := os.MkdirAll(s.folder(id), 0o777); err != nil {
@@ -69,6 +92,9 @@ func (s store) remove(id string) error {
 		return nil
 	}
 	if err := os.Remove(s.record(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := s.detach(id); err != nil {
 		return err
 	}
 	return os.RemoveAll(s.folder(id))
