@@ -37,6 +37,15 @@ func AllContainers(s *v1.PodSpec) iter.Seq[*v1.Container] {
 	}
 }
 
+// UsesVolume reports whether a container of the pod mounts the volume of that name, and whether one maps it as a device.
+func UsesVolume(s *v1.PodSpec, name string) (mounted, mapped bool) {
+	for c := range AllContainers(s) {
+		mounted = mounted || slices.ContainsFunc(c.VolumeMounts, func(m v1.VolumeMount) bool { return m.Name == name })
+		mapped = mapped || slices.ContainsFunc(c.VolumeDevices, func(d v1.VolumeDevice) bool { return d.Name == name })
+	}
+	return mounted, mapped
+}
+
 // LongRunning yields the containers that run as long as the pod does: its sidecars and then its containers.
 func LongRunning(s *v1.PodSpec) iter.Seq[*v1.Container] {
 	return func(yield func(*v1.Container) bool) {

@@ -13,6 +13,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/component-helpers/storage/ephemeral"
 	"k8s.io/component-helpers/storage/volume"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 const (
@@ -29,6 +31,28 @@ type Volume struct {
 	PV *v1.PersistentVolume
 	// ReadOnly is that of the pod's volume (persistentVolumeClaim.readOnly).
 	ReadOnly bool
+}
+
+// IsBlock reports whether pods get the volume as a device.
+func (v *Volume) IsBlock() bool { return v.mode() == v1.PersistentVolumeBlock }
+
+func (v *Volume) mode() v1.PersistentVolumeMode {
+	if mode := v.PV.Spec.VolumeMode; mode != nil {
+		return *mode
+	}
+	return v1.PersistentVolumeFilesystem
+}
+
+// suits says why the pod cannot have the volume as its containers want it.
+func (v *Volume) suits(p *v1.Pod, name string) error {
+	mode := v.mode()
+	switch mounted, mapped := podutil.UsesVolume(&p.Spec, name); {
+	case mounted && mode != v1.PersistentVolumeFilesystem:
+		return fmt.Errorf("volume %s has volumeMode %s, but is specified in volumeMounts", name, mode)
+	case mapped && mode != v1.PersistentVolumeBlock:
+		return fmt.Errorf("volume %s has volumeMode %s, but is specified in volumeDevices", name, mode)
+	}
+	return nil
 }
 
 // Finder reads claims and PersistentVolumes from the API. It keeps none: a node may read those of its pods one by one,
@@ -51,8 +75,8 @@ func (f *Finder) Find(ctx context.Context, p *v1.Pod, v *v1.Volume) (*Volume, er
 	if err != nil {
 		return nil, fmt.Errorf("error processing PVC %s/%s: %w", p.Namespace, source.ClaimName, err)
 	}
-	if mode := found.PV.Spec.VolumeMode; mode != nil && *mode != v1.PersistentVolumeFilesystem {
-		return nil, fmt.Errorf("volume %s has volumeMode %s, but is specified in volumeMounts", v.Name, *mode)
+	if err := found.suits(p, v.Name); err != nil {
+		return nil, err
 	}
 	if err := volume.CheckNodeAffinity(found.PV, f.Labels()); err != nil {
 		return nil, fmt.Errorf("node affinity of PersistentVolume %s: %w", found.PV.Name, err)

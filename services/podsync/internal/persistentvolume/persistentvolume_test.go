@@ -30,7 +30,6 @@ func objects() (*v1.PersistentVolumeClaim, *v1.PersistentVolume) {
 func TestFind(t *testing.T) {
 	t.Parallel()
 	now := metav1.Now()
-	block := v1.PersistentVolumeBlock
 	labels := map[string]string{"host": "n1"}
 	for name, c := range map[string]struct {
 		change func(*v1.PersistentVolumeClaim, *v1.PersistentVolume)
@@ -58,8 +57,6 @@ func TestFind(t *testing.T) {
 			"found PV object pv but it has a nil pv.Spec.ClaimRef"},
 		"bound to another": {func(_ *v1.PersistentVolumeClaim, v *v1.PersistentVolume) { v.Spec.ClaimRef.UID = "d" }, nil,
 			"found PV object pv but its pv.Spec.ClaimRef.UID d does not point to claim.UID c"},
-		"block": {func(_ *v1.PersistentVolumeClaim, v *v1.PersistentVolume) { v.Spec.VolumeMode = &block }, nil,
-			"volume v has volumeMode Block, but is specified in volumeMounts"},
 		"another node's": {nil, map[string]string{"host": "n2"}, "node affinity of PersistentVolume pv: "},
 		"group": {func(_ *v1.PersistentVolumeClaim, v *v1.PersistentVolume) {
 			v.Annotations = map[string]string{gidAnnotation: "7"}
@@ -86,6 +83,50 @@ func TestFind(t *testing.T) {
 				return
 			}
 			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v, want %s", err, c.want)
+			}
+		})
+	}
+}
+
+// TestModes: a volume is mounted or mapped as its volumeMode says, or not at all.
+func TestModes(t *testing.T) {
+	t.Parallel()
+	mounts := v1.Container{Name: "c", VolumeMounts: []v1.VolumeMount{{Name: "v"}}}
+	maps := v1.Container{Name: "c", VolumeDevices: []v1.VolumeDevice{{Name: "v"}}}
+	debugs := v1.EphemeralContainer{EphemeralContainerCommon: v1.EphemeralContainerCommon(maps)}
+	for name, c := range map[string]struct {
+		mode v1.PersistentVolumeMode
+		spec v1.PodSpec
+		want string
+	}{
+		"mounted": {v1.PersistentVolumeFilesystem, v1.PodSpec{Containers: []v1.Container{mounts}}, ""},
+		"mapped":  {v1.PersistentVolumeBlock, v1.PodSpec{InitContainers: []v1.Container{maps}}, ""},
+		"device mounted": {v1.PersistentVolumeBlock, v1.PodSpec{Containers: []v1.Container{mounts}},
+			"volume v has volumeMode Block, but is specified in volumeMounts"},
+		"files mapped": {v1.PersistentVolumeFilesystem,
+			v1.PodSpec{Containers: []v1.Container{mounts}, EphemeralContainers: []v1.EphemeralContainer{debugs}},
+			"volume v has volumeMode Filesystem, but is specified in volumeDevices"},
+		"both": {v1.PersistentVolumeBlock, v1.PodSpec{Containers: []v1.Container{maps, mounts}},
+			"volume v has volumeMode Block, but is specified in volumeMounts"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			claim, pv := objects()
+			pv.Spec.VolumeMode = &c.mode
+			labels := map[string]string{"host": "n1"}
+			f := Finder{Client: fake.NewClientset(claim, pv), Labels: func() map[string]string { return labels }}
+			p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}, Spec: c.spec}
+			got, err := f.Find(t.Context(), p, &v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{
+				PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+			}})
+			if c.want == "" {
+				if err != nil || got.IsBlock() != (c.mode == v1.PersistentVolumeBlock) {
+					t.Errorf("%+v, %v", got, err)
+				}
+				return
+			}
+			if err == nil || err.Error() != c.want {
 				t.Errorf("%v, want %s", err, c.want)
 			}
 		})

@@ -38,6 +38,10 @@ func container(p *v1.Pod, c *v1.Container, in *ContainerInput, e *environment, m
 		namespaces.GetPid() == runtimeapi.NamespaceMode_CONTAINER {
 		namespaces.Pid, namespaces.TargetId = runtimeapi.NamespaceMode_TARGET, in.TargetID
 	}
+	devices, err := volumeDevices(c, in)
+	if err != nil {
+		return nil, err
+	}
 	annotations, err := containerAnnotations(p, c, in.RestartCount)
 	if err != nil {
 		return nil, err
@@ -50,6 +54,7 @@ func container(p *v1.Pod, c *v1.Container, in *ContainerInput, e *environment, m
 		WorkingDir:  c.WorkingDir,
 		Envs:        e.list(),
 		Mounts:      mounts,
+		Devices:     devices,
 		Labels:      containerLabels(p, c),
 		Annotations: annotations,
 		LogPath:     LogPath(c.Name, in.RestartCount),

@@ -32,7 +32,7 @@ func (b *Builder) volumeMounts(ctx context.Context, p *v1.Pod, c *v1.Container, 
 	for i := range c.VolumeMounts {
 		m := &c.VolumeMounts[i]
 		mounted, ok := in.Volumes[m.Name]
-		if !ok {
+		if !ok || mounted.Device != "" {
 			return nil, fmt.Errorf("cannot find volume %q to mount into container %q", m.Name, c.Name)
 		}
 		path, err := subPath(m, e)

@@ -50,7 +50,8 @@ func plain() *v1.Pod {
 			TerminationMessagePolicy: v1.TerminationMessageReadFile,
 			Env: []v1.EnvVar{{Name: "A", Value: "b"},
 				{Name: "N", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.name"}}}},
-			Resources: v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}},
+			Resources:     v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}},
+			VolumeDevices: []v1.VolumeDevice{{Name: "disk", DevicePath: "/dev/disk"}},
 			VolumeMounts: []v1.VolumeMount{
 				{Name: "kube-api-access", MountPath: "/var/run/x", ReadOnly: true,
 					RecursiveReadOnly: new(v1.RecursiveReadOnlyIfPossible)},
@@ -127,8 +128,9 @@ func TestCheckNamesEachField(t *testing.T) {
 				Lifecycle:     &v1.Lifecycle{StopSignal: &signal},
 			}}
 		}},
-		{"spec.ephemeralContainers[0].volumeDevices", func(s *v1.PodSpec) {
-			debug := v1.EphemeralContainerCommon{Name: "d", VolumeDevices: []v1.VolumeDevice{{Name: "v"}}}
+		{"spec.ephemeralContainers[0].resources", func(s *v1.PodSpec) {
+			claims := v1.ResourceRequirements{Claims: []v1.ResourceClaim{{Name: "gpu"}}}
+			debug := v1.EphemeralContainerCommon{Name: "d", Resources: claims}
 			s.EphemeralContainers = []v1.EphemeralContainer{{TargetContainerName: "c", EphemeralContainerCommon: debug}}
 		}},
 		{"spec.hostUsers", func(s *v1.PodSpec) { s.HostUsers = &no }},
@@ -157,8 +159,6 @@ func TestCheckNamesEachField(t *testing.T) {
 			s.Volumes[0].Projected.Sources = append(s.Volumes[0].Projected.Sources,
 				v1.VolumeProjection{PodCertificate: &v1.PodCertificateProjection{}})
 		}},
-		{"spec.containers[0].volumeDevices",
-			func(s *v1.PodSpec) { s.Containers[0].VolumeDevices = []v1.VolumeDevice{{Name: "d"}} }},
 		{"spec.containers[0].resources", func(s *v1.PodSpec) {
 			s.Containers[0].Resources.Limits["example.com/gpu"] = resource.MustParse("1")
 		}},

@@ -54,7 +54,6 @@ var rules = merge(
 		"spec.volumes.persistentVolumeClaim": nil,
 		"spec.volumes.ephemeral":             nil,
 		"spec.volumes.emptyDir":              builtEmptyDir,
-		"spec.containers.volumeDevices":      never,
 		"spec.containers.env.name":           nil,
 		"spec.containers.env.value":          nil,
 		"spec.resources":                     builtResources,
@@ -75,6 +74,7 @@ var rules = merge(
 	),
 	supported("spec.containers.env.valueFrom", "configMapKeyRef", "fieldRef", "fileKeyRef", "resourceFieldRef",
 		"secretKeyRef"),
+	supported("spec.containers.volumeDevices", "name", "devicePath"),
 	supported("spec.containers.volumeMounts", "name", "mountPath", "readOnly", "mountPropagation", "recursiveReadOnly",
 		"subPath", "subPathExpr"),
 )
@@ -94,8 +94,6 @@ func merge(tables ...map[string]rule) map[string]rule {
 	}
 	return all
 }
-
-func never(reflect.Value) bool { return false }
 
 // only supports a pointer to this one value.
 func only[T comparable](want T) rule {

@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/csivolume"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
@@ -28,8 +27,8 @@ type claim struct {
 	claims  Claims
 	foreign mounter.Mounter
 	private func(p *v1.Pod) string // see Options.Private
-	podDir  func(types.UID) string
 	csi     CSI
+	local   *localVolumes
 	notes   *notes
 }
 
@@ -48,7 +47,7 @@ func (c *claim) Check(ctx context.Context, s *Spec) error {
 }
 
 func (c *claim) Existing(s *Spec) (Mounted, bool) {
-	if !isMountedBy(s.Pod, s.Volume.Name) {
+	if !isUsed(s) {
 		return Mounted{}, true // as with the kubelet, nobody looks for it
 	}
 	return c.notes.existing(s)
@@ -63,14 +62,21 @@ func (c *claim) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 	held := note{PV: pv.Name, Alone: slices.Equal(pv.Spec.AccessModes,
 		[]v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod})}
 	if held.Alone && c.notes.isHeld(pv.Name, s.Pod.UID) {
-		return Mounted{}, &mountError{"MountVolume.SetUp failed", pv.Name,
+		step := stepSetUp
+		if found.IsBlock() {
+			step = stepSetUpDevice
+		}
+		return Mounted{}, &mountError{step, pv.Name,
 			errors.New("volume uses the ReadWriteOncePod access mode and is already in use by another pod")}
 	}
 	switch {
 	case pv.Spec.HostPath != nil:
 		held.Mounted, err = c.setUpHostPath(ctx, s, found)
 	case pv.Spec.Local != nil:
-		held.Mounted, err = c.setUpLocal(ctx, s, found)
+		held.Mounted, err = c.local.setUp(ctx, s, found)
+	case pv.Spec.CSI != nil && found.IsBlock():
+		err = &mountError{stepSetUpDevice, pv.Name,
+			errors.New("block volumes of CSI drivers are not built: use volumeMode Filesystem or a local PersistentVolume")}
 	case pv.Spec.CSI != nil:
 		held.Mounted, held.Republish, err = publish(ctx, c.csi, c.foreign, &csivolume.Volume{
 			Pod: s.Pod, PV: pv, ReadOnly: found.ReadOnly,
@@ -88,6 +94,10 @@ func (c *claim) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 // setUpHostPath has nothing mounted: the container gets the path itself.
 func (c *claim) setUpHostPath(ctx context.Context, s *Spec, found *persistentvolume.Volume) (Mounted, error) {
 	source := found.PV.Spec.HostPath
+	if found.IsBlock() {
+		return Mounted{}, &mountError{stepFindMapper, found.PV.Name,
+			errors.New("a hostPath cannot be mapped as a device: use a local PersistentVolume")}
+	}
 	if len(found.PV.Spec.MountOptions) > 0 {
 		return Mounted{}, &mountError{"MountVolume.MountOptionSupport check failed", found.PV.Name,
 			errors.New("mount options are not supported for this volume type")}
@@ -103,44 +113,20 @@ func (c *claim) setUpHostPath(ctx context.Context, s *Spec, found *persistentvol
 	return Mounted{HostPath: source.Path, ReadOnly: found.ReadOnly}, err
 }
 
-// localName is the plugin's of local PersistentVolumes.
-const localName = "kubernetes.io~local-volume"
-
-func (c *claim) setUpLocal(ctx context.Context, s *Spec, found *persistentvolume.Volume) (Mounted, error) {
-	pv := found.PV
-	if err := validName(pv.Name); err != nil {
-		return Mounted{}, err
-	}
-	pod := c.podDir(s.Pod.UID)
-	dir := filepath.Join(pod, "volumes", localName, pv.Name)
-	call := localCall{
-		Path: pv.Spec.Local.Path, Dir: dir, Pods: filepath.Dir(pod), ReadOnly: found.ReadOnly,
-		Options: pv.Spec.MountOptions, Group: fsGroup(s.Pod), OnRootMismatch: onRootMismatch(s.Pod),
-		Private: c.private(s.Pod),
-	}
-	state, err := mountLocal.Do(ctx, c.foreign, call.Path, call)
-	if state.Missing {
-		err = &mountError{"MountVolume.NewMounter initialization failed", pv.Name, err}
-	}
-	return Mounted{HostPath: dir, ReadOnly: found.ReadOnly, SELinuxRelabel: true}, err
+// isUsed reports whether a container of the pod mounts or maps the volume.
+func isUsed(s *Spec) bool {
+	mounted, mapped := podutil.UsesVolume(&s.Pod.Spec, s.Volume.Name)
+	return mounted || mapped
 }
 
-// isMountedBy reports whether a container of the pod mounts the volume.
-func isMountedBy(p *v1.Pod, name string) bool {
-	mounts := func(list []v1.VolumeMount) bool {
-		return slices.ContainsFunc(list, func(m v1.VolumeMount) bool { return m.Name == name })
-	}
-	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			if mounts(list[i].VolumeMounts) {
-				return true
-			}
-		}
-	}
-	return slices.ContainsFunc(p.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool {
-		return mounts(c.VolumeMounts)
-	})
-}
+// Steps of the kubelet, by which its Events begin.
+const (
+	stepSetUp       = "MountVolume.SetUp failed"
+	stepNewMounter  = "MountVolume.NewMounter initialization failed"
+	stepMountDevice = "MountVolume.MountDevice failed"
+	stepFindMapper  = "MapVolume.FindMapperPluginBySpec failed"
+	stepSetUpDevice = "MapVolume.SetUpDevice failed"
+)
 
 // mountError is an error whose Event begins otherwise than those of most volumes.
 type mountError struct {
@@ -179,7 +165,7 @@ func stepOf(volume string, err error) error {
 	case errors.As(err, &csi):
 		return &mountError{csi.Step, volume, csi.Err}
 	}
-	return &mountError{"MountVolume.SetUp failed", volume, err}
+	return &mountError{stepSetUp, volume, err}
 }
 
 func notFound(s *Spec, err error) error {

@@ -158,8 +158,10 @@ func TestClaimsThatCannotBeMounted(t *testing.T) {
 			"process volumes=[data]: error processing PVC ns/data: PVC is not bound"},
 		"no path": {persistentVolume("pv-1", local("/does/not/exist")),
 			`MountVolume.NewMounter initialization failed for volume "pv-1" : path "/does/not/exist" does not exist`},
-		"a file": {persistentVolume("pv-1", local(file)), `MountVolume.SetUp failed for volume "pv-1" : path "` + file +
-			`" is no folder`},
+		"a file": {persistentVolume("pv-1", local(file)), `MountVolume.NewMounter initialization failed for volume "pv-1" : ` +
+			"only directory and block device are supported"},
+		"a character device": {persistentVolume("pv-1", local("/dev/null")),
+			`MountVolume.NewMounter initialization failed for volume "pv-1" : only directory and block device are supported`},
 		"a path that climbs": {persistentVolume("pv-1", local("/tmp/../etc")),
 			`MountVolume.SetUp failed for volume "pv-1" : invalid path: /tmp/../etc must not contain '..'`},
 		"a name that climbs": {persistentVolume("../pv", local("/tmp")), `"../pv" cannot be the name of a folder`},

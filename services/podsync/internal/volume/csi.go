@@ -37,7 +37,7 @@ func (i *inlineCSI) Refreshes(s *Spec) bool { return i.notes.republishes(s) }
 func (i *inlineCSI) Check(context.Context, *Spec) error { return nil }
 
 func (i *inlineCSI) Existing(s *Spec) (Mounted, bool) {
-	if !isMountedBy(s.Pod, s.Volume.Name) {
+	if !isUsed(s) {
 		return Mounted{}, true // as with the kubelet, nobody looks for it
 	}
 	return i.notes.existing(s)

@@ -7,6 +7,7 @@ import (
 
 	mount "k8s.io/mount-utils"
 
+	"github.com/microlet/microlet/services/podsync/internal/blockdevice"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 )
 
@@ -16,8 +17,11 @@ var (
 	prepareSubPath = mounter.Operation[subPathCall, subPathState]{Name: "prepare subPath"}
 	makeEmptyDir   = mounter.Operation[emptyDirCall, struct{}]{Name: "make emptyDir"}
 	giveVolume     = mounter.Operation[giveCall, struct{}]{Name: "give volume to fsGroup", Patience: 2 * time.Minute}
-	mountLocal     = mounter.Operation[localCall, localState]{Name: "mount local volume"}
-	// A subPath is a mount of its own: as long as it is there, a CSI driver cannot unstage the volume.
+	// To make a file system on a device, or to repair one, takes long.
+	mountLocal      = mounter.Operation[localCall, localState]{Name: "mount local volume", Patience: 10 * time.Minute}
+	unmountLocal    = mounter.Operation[localRelease, struct{}]{Name: "unmount local volume"}
+	mapDevice       = mounter.Operation[mapCall, blockdevice.State]{Name: "map block device"}
+	unmapDevice     = mounter.Operation[blockdevice.Mapping, struct{}]{Name: "unmap block device"}
 	unmountSubPaths = mounter.Operation[removeCall, struct{}]{Name: "unmount subPaths"}
 	// Of many files a removal takes long without hanging. Its caller's deadline ends it, and the next one goes on.
 	removePod = mounter.Operation[removeCall, struct{}]{Name: "remove", Patience: 10 * time.Minute}
@@ -46,6 +50,13 @@ func (k *kernel) operations() mounter.Table {
 		return struct{}{}, c.do(k.mounter())
 	})
 	mounter.Handle(t, mountLocal, func(_ context.Context, c localCall) (localState, error) { return c.do(k.mounter()) })
+	mounter.Handle(t, unmountLocal, func(_ context.Context, c localRelease) (struct{}, error) {
+		return struct{}{}, k.releaseLocal(&c)
+	})
+	mounter.Handle(t, mapDevice, func(_ context.Context, c mapCall) (blockdevice.State, error) { return c.do() })
+	mounter.Handle(t, unmapDevice, func(_ context.Context, m blockdevice.Mapping) (struct{}, error) {
+		return struct{}{}, m.Unmap()
+	})
 	mounter.Handle(t, giveVolume, func(_ context.Context, c giveCall) (struct{}, error) { return struct{}{}, c.do() })
 	mounter.Handle(t, unmountSubPaths, func(_ context.Context, c removeCall) (struct{}, error) {
 		return struct{}{}, k.unmountSubPaths(c.Dir)

@@ -10,15 +10,20 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	mount "k8s.io/mount-utils"
+	"k8s.io/utils/exec"
 )
 
-// localCall asks for a folder of the node to be mounted for a pod (a PersistentVolume with spec.local).
+// localCall asks for a folder of the node, or the file system on a block device of it, to be mounted for a pod (a
+// PersistentVolume with spec.local).
 type localCall struct {
 	Path string
-	// Dir is where it is mounted, in Pods, the folder of all pods.
+	// Global is where a device is mounted for all pods. On one without a file system, one of FSType is made.
+	Global, FSType string
+	// Dir is where the volume is mounted for the pod, in Pods, the folder of all pods.
 	Dir, Pods string
 	ReadOnly  bool
 	Options   []string
@@ -31,8 +36,8 @@ type localCall struct {
 
 // localState says why there is none.
 type localState struct {
-	// Missing: the path does not exist.
-	Missing bool
+	// Step is the one that has failed, if it is another than most.
+	Step string
 }
 
 func (c *localCall) do(m mount.Interface) (localState, error) {
@@ -45,22 +50,53 @@ func (c *localCall) do(m mount.Interface) (localState, error) {
 	info, err := os.Stat(c.Path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return localState{Missing: true}, fmt.Errorf("path %q does not exist", c.Path)
+		return localState{Step: stepNewMounter}, fmt.Errorf("path %q does not exist", c.Path)
 	case err != nil:
 		return localState{}, err
-	case !info.IsDir():
-		return localState{}, fmt.Errorf("path %q is no folder, and file systems on block devices are not built", c.Path)
+	case info.IsDir():
+		return localState{}, c.give(m, c.Path)
+	case info.Mode()&(fs.ModeDevice|fs.ModeCharDevice) != fs.ModeDevice:
+		return localState{Step: stepNewMounter}, errors.New("only directory and block device are supported")
 	}
-	return localState{}, c.give(m, info)
+	if err := c.mountDevice(m); err != nil {
+		return localState{Step: stepMountDevice}, fmt.Errorf("local: failed to mount device %s at %s (fstype: %s), error %w",
+			c.Path, c.Global, c.FSType, err)
+	}
+	return localState{}, c.give(m, c.Global)
 }
 
-// give mounts the folder and gives it to the pod's group.
-func (c *localCall) give(m mount.Interface, info fs.FileInfo) error {
-	others, err := c.others(m)
+// mountDevice mounts the file system on the device, which it makes if there is none. A mkfs whose caller was killed goes
+// on; it has the device for itself, and until it ends another one fails.
+func (c *localCall) mountDevice(m mount.Interface) error {
+	if err := os.MkdirAll(c.Global, 0o750); err != nil {
+		return err
+	}
+	mounted, err := m.IsMountPoint(c.Global)
+	if err != nil || mounted {
+		return err
+	}
+	options := slices.Clone(c.Options)
+	if c.ReadOnly {
+		options = append(options, "ro")
+	}
+	err = mount.NewSafeFormatAndMount(m, exec.New()).FormatAndMount(c.Path, c.Global, c.FSType, options)
+	if err != nil {
+		_ = unix.Rmdir(c.Global) // the next attempt makes it again
+	}
+	return err
+}
+
+// give mounts a folder for the pod and gives it to the pod's group.
+func (c *localCall) give(m mount.Interface, folder string) error {
+	info, err := os.Stat(folder)
 	if err != nil {
 		return err
 	}
-	if err := c.mount(m); err != nil {
+	others, err := c.others(m, folder)
+	if err != nil {
+		return err
+	}
+	if err := c.mount(m, folder); err != nil {
 		return err
 	}
 	// Who has it already has it as it is: its group stays.
@@ -74,15 +110,15 @@ func (c *localCall) give(m mount.Interface, info fs.FileInfo) error {
 }
 
 // others are the mounts of the same folder for other pods.
-func (c *localCall) others(m mount.Interface) ([]string, error) {
-	refs, err := m.GetMountRefs(c.Path)
+func (c *localCall) others(m mount.Interface, folder string) ([]string, error) {
+	refs, err := m.GetMountRefs(folder)
 	return slices.DeleteFunc(refs, func(path string) bool {
 		return path == c.Dir || !strings.HasPrefix(path, c.Pods+"/")
 	}), err
 }
 
 // mount binds the folder to its place, unless a call that was killed has done so.
-func (c *localCall) mount(m mount.Interface) error {
+func (c *localCall) mount(m mount.Interface, folder string) error {
 	if err := os.MkdirAll(c.Dir, 0o750); err != nil {
 		return err
 	}
@@ -94,7 +130,7 @@ func (c *localCall) mount(m mount.Interface) error {
 	if c.ReadOnly {
 		options = append(options, "ro")
 	}
-	return m.MountSensitiveWithoutSystemd(c.Path, c.Dir, "", append(options, c.Options...), nil)
+	return m.MountSensitiveWithoutSystemd(folder, c.Dir, "", append(options, c.Options...), nil)
 }
 
 // belongs reports whether a folder is the group's as giveToGroup leaves it.

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -84,6 +85,12 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
+// IsMapping reports whether it is an error of mapping a device, whose event has a reason of its own.
+func (e *Error) IsMapping() bool {
+	var step *mountError
+	return errors.As(e.Err, &step) && strings.HasPrefix(step.step, "MapVolume.")
+}
+
 // Manager sets up and unmounts. It is safe for concurrent use; of one pod's calls the
 // pod's worker makes one at a time.
 type Manager struct {
@@ -92,6 +99,7 @@ type Manager struct {
 	memory  *memory
 	plugins []Plugin
 	nodes   *hostPath
+	local   *localVolumes
 	// claims and inline are what claims and inline CSI volumes have come to.
 	claims, inline *notes
 }
@@ -120,11 +128,12 @@ func New(opts Options) *Manager {
 		scratch:     filepath.Join(opts.RootDir, "plugins", emptyDirName),
 	}
 	m.nodes = &hostPath{foreign: opts.Foreign, private: opts.Private, checked: map[types.UID][]string{}}
+	m.local = &localVolumes{root: opts.RootDir, foreign: opts.Foreign, private: opts.Private}
 	m.plugins = []Plugin{
 		&emptyDir{memory: m.memory, foreign: opts.Foreign},
 		m.nodes,
 		&claim{
-			claims: opts.Claims, csi: opts.CSI, foreign: opts.Foreign, private: opts.Private, podDir: m.podDir, notes: m.claims,
+			claims: opts.Claims, csi: opts.CSI, foreign: opts.Foreign, private: opts.Private, local: m.local, notes: m.claims,
 		},
 		&inlineCSI{csi: opts.CSI, foreign: opts.Foreign, notes: m.inline},
 		imageVolume{},
@@ -261,31 +270,33 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 	m.nodes.forget(uid)
 	m.claims.forget(uid)
 	m.inline.forget(uid)
-	dir := m.podDir(uid)
-	if err := m.unpublish(ctx, uid); err != nil {
+	if err := m.unmountSubPaths(ctx, uid); err != nil {
 		return err
 	}
+	if err := m.local.release(ctx, uid); err != nil {
+		return err
+	}
+	if m.opts.CSI != nil {
+		if err := m.opts.CSI.Unpublish(ctx, uid); err != nil {
+			return fmt.Errorf("UnmountVolume.TearDown failed: %w", err)
+		}
+	}
+	dir := m.podDir(uid)
 	if _, err := removePod.Do(ctx, m.opts.Foreign, dir, removeCall{Dir: dir}); err != nil {
 		return fmt.Errorf("remove the pod's folder: %w", err)
 	}
 	return nil
 }
 
-// unpublish takes the volumes of CSI drivers from a pod. They are the drivers' to unmount.
-func (m *Manager) unpublish(ctx context.Context, uid types.UID) error {
-	if m.opts.CSI == nil {
+// unmountSubPaths unmounts the subPaths of a pod with volumes that more than the pod may have: as long as a subPath is
+// there, the volume cannot be unmounted from the node.
+func (m *Manager) unmountSubPaths(ctx context.Context, uid types.UID) error {
+	if !m.local.has(uid) && (m.opts.CSI == nil || !m.opts.CSI.Has(uid)) {
 		return nil
 	}
-	if m.opts.CSI.Has(uid) {
-		dir := filepath.Join(m.podDir(uid), subPathsName)
-		if _, err := unmountSubPaths.Do(ctx, m.opts.Foreign, dir, removeCall{Dir: dir}); err != nil {
-			return err
-		}
-	}
-	if err := m.opts.CSI.Unpublish(ctx, uid); err != nil {
-		return fmt.Errorf("UnmountVolume.TearDown failed: %w", err)
-	}
-	return nil
+	dir := filepath.Join(m.podDir(uid), subPathsName)
+	_, err := unmountSubPaths.Do(ctx, m.opts.Foreign, dir, removeCall{Dir: dir})
+	return err
 }
 
 // Orphans returns the pods that have a folder; the caller knows which of them are wanted.

@@ -42,6 +42,8 @@ type Spec struct {
 type Mounted struct {
 	// HostPath is the folder, or with a hostPath anything else, to mount into containers.
 	HostPath string
+	// Device is a link to the block device that containers are to have. With one there is no HostPath.
+	Device string `json:",omitempty"`
 	// ReadOnly volumes are mounted read-only whatever the container asks for.
 	ReadOnly bool
 	// SELinuxRelabel says that the runtime is to label the files for the container.

@@ -113,11 +113,11 @@ func TestARefusedEphemeralContainerDoesNotHurtThePod(t *testing.T) {
 		p := testPod("a")
 		n.apply(p)
 		refused := debugged(debugged(p, "debug"), "fine")
-		refused.Spec.EphemeralContainers[0].VolumeDevices = []v1.VolumeDevice{{Name: "v"}}
+		refused.Spec.EphemeralContainers[0].Resources.Claims = []v1.ResourceClaim{{Name: "gpu"}}
 		n.dispatcher.SetPod(refused, api)
 		n.wait(time.Minute)
 		if s := n.ephemeral("debug"); s.State.Waiting == nil ||
-			!strings.Contains(s.State.Waiting.Message, "spec.ephemeralContainers[0].volumeDevices") {
+			!strings.Contains(s.State.Waiting.Message, "spec.ephemeralContainers[0].resources") {
 			t.Fatalf("status %+v", s)
 		}
 		if len(n.created("debug")) != 0 || n.ephemeral("fine").State.Running == nil || !n.running("a") {

@@ -20,6 +20,7 @@ const (
 	reasonFailedCreatePodSandBox         = "FailedCreatePodSandBox"
 	reasonFailedKillPod                  = "FailedKillPod"
 	reasonFailedMount                    = "FailedMount"
+	reasonFailedMapVolume                = "FailedMapVolume"
 	reasonFailedPostStartHook            = "FailedPostStartHook"
 	reasonFailedPreStopHook              = "FailedPreStopHook"
 	reasonFailedToCreatePodContainer     = "FailedCreatePodContainer"

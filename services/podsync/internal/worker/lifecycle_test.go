@@ -167,7 +167,7 @@ func TestAPodThatHasEndedIsNotRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t)
 		p := testPod("a")
-		p.Spec.Containers[0].VolumeDevices = []v1.VolumeDevice{{Name: "d", DevicePath: "/dev/d"}}
+		p.Spec.Containers[0].Resources.Claims = []v1.ResourceClaim{{Name: "gpu"}}
 		p.Status.Phase = v1.PodFailed
 		n.dispatcher.SetPod(p, api)
 		n.wait(time.Minute)

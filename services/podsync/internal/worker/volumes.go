@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -59,7 +60,12 @@ func (w *worker) notMounted(ctx context.Context, p *v1.Pod, err error) error {
 // reportNotMounted sends an event for each volume that failed, as the kubelet does.
 func (w *worker) reportNotMounted(p *v1.Pod, err error) {
 	for _, one := range joined(err) {
-		w.deps.event(p, v1.EventTypeWarning, reasonFailedMount, "%v", one)
+		reason := reasonFailedMount
+		var v *volume.Error
+		if errors.As(one, &v) && v.IsMapping() {
+			reason = reasonFailedMapVolume
+		}
+		w.deps.event(p, v1.EventTypeWarning, reason, "%v", one)
 	}
 }
 

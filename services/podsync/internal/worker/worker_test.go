@@ -220,7 +220,7 @@ func TestARefusedPodSaysSoAndHarmsNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t)
 		refused := testPod("refused")
-		refused.Spec.Containers[0].VolumeDevices = []v1.VolumeDevice{{Name: "d", DevicePath: "/dev/d"}}
+		refused.Spec.Containers[0].Resources.Claims = []v1.ResourceClaim{{Name: "gpu"}}
 		n.dispatcher.SetPod(refused, api)
 		n.dispatcher.SetPod(testPod("a"), api)
 		n.wait(5 * time.Minute)
@@ -229,7 +229,7 @@ func TestARefusedPodSaysSoAndHarmsNobody(t *testing.T) {
 		}
 		waiting := n.statuses["refused"].ContainerStatuses[0].State.Waiting
 		if waiting == nil || waiting.Reason != reasonCreateContainerConfigError ||
-			!strings.Contains(waiting.Message, "spec.containers[0].volumeDevices") {
+			!strings.Contains(waiting.Message, "spec.containers[0].resources") {
 			t.Fatalf("waiting %+v", waiting)
 		}
 		reported := 0

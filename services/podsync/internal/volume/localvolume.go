@@ -1,0 +1,215 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/microlet/microlet/services/podsync/internal/blockdevice"
+	"github.com/microlet/microlet/services/podsync/internal/mounter"
+	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
+)
+
+const (
+	// localName is the plugin's of local PersistentVolumes.
+	localName = "kubernetes.io~local-volume"
+	// localFSType is the file system that is made on a device whose PersistentVolume names none.
+	localFSType = "ext4"
+)
+
+// localVolumes are local PersistentVolumes: folders of the node, its block devices, and the file systems on them. Of
+// one PersistentVolume one is mounted or unmounted at a time.
+type localVolumes struct {
+	// root is --root-dir.
+	root    string
+	foreign mounter.Mounter
+	private func(p *v1.Pod) string // see Options.Private
+}
+
+func (l *localVolumes) pods() string { return filepath.Join(l.root, "pods") }
+
+// mounted is the folder of the local volumes that a pod has mounted.
+func (l *localVolumes) mounted(pod types.UID) string {
+	return filepath.Join(l.pods(), string(pod), "volumes", localName)
+}
+
+// global is where the file system on a device is mounted for all pods.
+func (l *localVolumes) global(pv string) string {
+	return filepath.Join(l.root, "plugins", "kubernetes.io", "local-volume", "mounts", pv)
+}
+
+// devices is the folder of the volumes that are mapped, links that of the ones that a pod has.
+func (l *localVolumes) devices() string {
+	return filepath.Join(l.root, "plugins", localName, "volumeDevices")
+}
+
+func (l *localVolumes) links(pod types.UID) string {
+	return filepath.Join(l.pods(), string(pod), "volumeDevices", localName)
+}
+
+func (l *localVolumes) mapping(pod types.UID, pv string) blockdevice.Mapping {
+	return blockdevice.Mapping{
+		Volume: filepath.Join(l.devices(), pv), Pod: pod, Link: filepath.Join(l.links(pod), pv),
+	}
+}
+
+func (l *localVolumes) setUp(ctx context.Context, s *Spec, found *persistentvolume.Volume) (Mounted, error) {
+	if err := validName(found.PV.Name); err != nil {
+		return Mounted{}, err
+	}
+	if found.IsBlock() {
+		return l.mapDevice(ctx, s, found)
+	}
+	pv := found.PV
+	dir := filepath.Join(l.mounted(s.Pod.UID), pv.Name)
+	call := localCall{
+		Path: pv.Spec.Local.Path, Global: l.global(pv.Name), FSType: localFSType, Dir: dir, Pods: l.pods(),
+		ReadOnly: found.ReadOnly, Options: pv.Spec.MountOptions, Group: fsGroup(s.Pod),
+		OnRootMismatch: onRootMismatch(s.Pod), Private: l.private(s.Pod),
+	}
+	if pv.Spec.Local.FSType != nil {
+		call.FSType = *pv.Spec.Local.FSType
+	}
+	state, err := mountLocal.Do(ctx, l.foreign, call.Global, call)
+	if state.Step != "" {
+		err = &mountError{state.Step, pv.Name, err}
+	}
+	return Mounted{HostPath: dir, ReadOnly: found.ReadOnly, SELinuxRelabel: true}, err
+}
+
+func (l *localVolumes) mapDevice(ctx context.Context, s *Spec, found *persistentvolume.Volume) (Mounted, error) {
+	pv := found.PV
+	m := l.mapping(s.Pod.UID, pv.Name)
+	m.Device = pv.Spec.Local.Path
+	if climbs(m.Device) {
+		return Mounted{}, fmt.Errorf("invalid path: %s must not contain '..'", m.Device)
+	}
+	state, err := Devices{l.foreign}.mapUnless(ctx, m, l.private(s.Pod))
+	if err != nil {
+		return Mounted{}, &mountError{state.Step(), pv.Name, err}
+	}
+	return Mounted{Device: m.Link, ReadOnly: found.ReadOnly}, nil
+}
+
+// has reports whether the pod has local volumes mounted.
+func (l *localVolumes) has(pod types.UID) bool {
+	_, err := os.Stat(l.mounted(pod))
+	return err == nil
+}
+
+// release takes all its local volumes from a pod, whoever gave them.
+func (l *localVolumes) release(ctx context.Context, pod types.UID) error {
+	mapped, err := blockdevice.Volumes(l.links(pod), l.devices(), func(pv string) bool {
+		m := l.mapping(pod, pv)
+		return m.Exists()
+	})
+	if err != nil {
+		return err
+	}
+	for _, pv := range mapped {
+		m := l.mapping(pod, pv)
+		if err := (Devices{l.foreign}).Unmap(ctx, m); err != nil {
+			return fmt.Errorf("UnmapVolume.UnmapBlockVolume failed for volume %q : %w", pv, err)
+		}
+		if err := m.Unlink(); err != nil {
+			return err
+		}
+	}
+	entries, err := os.ReadDir(l.mounted(pod))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		c := localRelease{Dir: filepath.Join(l.mounted(pod), e.Name()), Pods: l.pods(), Global: l.global(e.Name())}
+		if _, err := unmountLocal.Do(ctx, l.foreign, c.Global, c); err != nil {
+			return fmt.Errorf("UnmountVolume.TearDown failed for volume %q : %w", e.Name(), err)
+		}
+	}
+	return nil
+}
+
+// localRelease asks for a local volume to be unmounted for a pod.
+type localRelease struct {
+	// Dir, Pods and Global are those of localCall.
+	Dir, Pods, Global string
+}
+
+// releaseLocal unmounts the volume for the pod, and with the last pod the device. The pod's folder goes last: whoever
+// was killed before, the next attempt finds it.
+func (k *kernel) releaseLocal(c *localRelease) error {
+	dir, err := withoutLinks(c.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := k.unmountAll(dir); err != nil {
+		return err
+	}
+	shared, err := c.isShared()
+	if err != nil {
+		return err
+	}
+	if !shared {
+		if err := k.releaseDevice(c.Global); err != nil {
+			return err
+		}
+	}
+	return removeFolder(dir)
+}
+
+// isShared reports whether another pod has the volume.
+func (c *localRelease) isShared() (bool, error) {
+	pods, err := os.ReadDir(c.Pods)
+	if err != nil {
+		return false, err
+	}
+	own, pv := filepath.Base(filepath.Dir(filepath.Dir(filepath.Dir(c.Dir)))), filepath.Base(c.Dir)
+	return slices.ContainsFunc(pods, func(pod fs.DirEntry) bool {
+		_, err := os.Lstat(filepath.Join(c.Pods, pod.Name(), "volumes", localName, pv))
+		return pod.Name() != own && !errors.Is(err, fs.ErrNotExist)
+	}), nil
+}
+
+func (k *kernel) releaseDevice(global string) error {
+	global, err := withoutLinks(global)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := k.unmountAll(global); err != nil {
+		return err
+	}
+	return removeFolder(global)
+}
+
+// unmountAll unmounts all that is mounted at a path, which has no symbolic links.
+func (k *kernel) unmountAll(path string) error {
+	for {
+		switch err := k.unmount(path); {
+		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
+			return nil // nothing is mounted, or nothing any more
+		case err != nil:
+			return fmt.Errorf("unmount %s: %w", path, err)
+		}
+	}
+}
+
+// removeFolder removes a folder that should be empty. One that is not stays.
+func removeFolder(path string) error {
+	if err := unix.Rmdir(path); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove %s: %w", path, err)
+	}
+	return nil
+}
