@@ -12,6 +12,7 @@ import (
 	"strconv"
 
 	"k8s.io/component-helpers/node/util/sysctl"
+	"sigs.k8s.io/yaml"
 
 	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
 	"github.com/microlet/microlet/proto/role"
@@ -47,6 +48,9 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	}
 	s, err := service.New(cfg.Service, role.Up)
 	if err != nil {
+		return err
+	}
+	if err := cfg.logConfiguration(s.Log); err != nil {
 		return err
 	}
 	if err := cfg.tuneHost(s.Log); err != nil {
@@ -107,6 +111,17 @@ func Prepare(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	return cfg.tuneHost(slog.Default())
+}
+
+// logConfiguration writes what the kubelet's flags, file and drop-ins come to, without its secrets, under the message by
+// which the kubelet's log has it.
+func (c *Config) logConfiguration(log *slog.Logger) error {
+	text, err := yaml.Marshal(c.Kubelet.Masked().Kubelet)
+	if err != nil {
+		return fmt.Errorf("log the configuration: %w", err)
+	}
+	log.Info("Effective KubeletConfiguration", "config", string(text))
+	return nil
 }
 
 // tuneHost sets what the node agent and pods need of the kernel.
