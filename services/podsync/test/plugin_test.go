@@ -21,7 +21,7 @@ type driver struct {
 }
 
 func (*driver) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
-	return &registerapi.PluginInfo{Type: registerapi.CSIPlugin, Name: "driver.example"}, nil
+	return &registerapi.PluginInfo{Type: registerapi.DRAPlugin, Name: "driver.example"}, nil
 }
 
 func (d *driver) NotifyRegistrationStatus(_ context.Context, s *registerapi.RegistrationStatus) (
@@ -61,7 +61,7 @@ func TestPlugins(t *testing.T) {
 			return false
 		}
 	})
-	const want = "no handler registered for plugin type: CSIPlugin"
+	const want = "no handler registered for plugin type: DRAPlugin"
 	if told.GetPluginRegistered() || !strings.Contains(told.GetError(), want) {
 		t.Errorf("the plugin is told %v, want %q", told, want)
 	}
