@@ -112,8 +112,8 @@ func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, er
 	resources, err := podsetup.New(podsetup.Options{
 		Kubelet: k, LogLinks: cfg.ContainerLogLinks, RuntimeDir: cfg.Service.RuntimeDir, Helpers: helpers,
 		Capacity: env.node.Capacity,
-		Runtime:  env.runtime, Cluster: env.cluster, Node: env.node, Reports: reports, Events: env.events, Log: s.Log,
-		Metrics: s.Metrics,
+		Runtime:  env.runtime, Cluster: env.cluster, Node: env.node, Reports: reports, Bus: s.Bus, Events: env.events,
+		Log: s.Log, Metrics: s.Metrics,
 	})
 	if err != nil {
 		return nil, err

@@ -72,11 +72,30 @@ func (d *Driver) Unstage(ctx context.Context, volume, staging string) error {
 	return err
 }
 
+// Expand grows what is in a volume that is published at least once.
+func (d *Driver) Expand(ctx context.Context, r *csi.NodeExpandVolumeRequest) error {
+	_, err := call(ctx, d, csi.NodeClient.NodeExpandVolume, r)
+	return err
+}
+
+// Stats asks how full a volume is at the path where it is published.
+func (d *Driver) Stats(ctx context.Context, volume, path string) ([]*csi.VolumeUsage, error) {
+	r, err := call(ctx, d, csi.NodeClient.NodeGetVolumeStats,
+		&csi.NodeGetVolumeStatsRequest{VolumeId: volume, VolumePath: path})
+	return r.GetUsage(), err
+}
+
 // Capabilities are what a driver can do.
 type Capabilities map[csi.NodeServiceCapability_RPC_Type]bool
 
 // Stages reports whether volumes are staged before they are published.
 func (c Capabilities) Stages() bool { return c[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] }
+
+// Expands reports whether the node has a part in the expansion of volumes.
+func (c Capabilities) Expands() bool { return c[csi.NodeServiceCapability_RPC_EXPAND_VOLUME] }
+
+// Measures reports whether the driver knows how full volumes are.
+func (c Capabilities) Measures() bool { return c[csi.NodeServiceCapability_RPC_GET_VOLUME_STATS] }
 
 // GivesToGroup reports whether the driver itself gives a volume to a group.
 func (c Capabilities) GivesToGroup() bool { return c[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] }

@@ -55,6 +55,11 @@ func (l layout) volumes(pod types.UID) string {
 // volume is the folder of one of them.
 func (l layout) volume(pod types.UID, name string) string { return filepath.Join(l.volumes(pod), name) }
 
+// target is where the driver mounts it.
+func (l layout) target(pod types.UID, name string) string {
+	return filepath.Join(l.volume(pod, name), target)
+}
+
 func (l layout) devices() string { return filepath.Join(l.root, "plugins", "kubernetes.io", "csi") }
 
 // device is the folder in which the volume is staged.

@@ -72,7 +72,12 @@ func (s *setup) supported() error {
 
 // attachable reports whether a controller attaches the volume to the node.
 func (s *setup) attachable() bool {
-	return s.PV != nil && (s.object == nil || s.object.Spec.AttachRequired == nil || *s.object.Spec.AttachRequired)
+	return s.PV != nil && attachRequired(s.object)
+}
+
+// attachRequired reports whether a driver's volumes are attached; nil is a driver without an object.
+func attachRequired(d *storagev1.CSIDriver) bool {
+	return d == nil || d.Spec.AttachRequired == nil || *d.Spec.AttachRequired
 }
 
 // attached asks whether the volume is attached to the node. The errors are the kubelet's.

@@ -174,6 +174,7 @@ func (vs *Volumes) unstageUntilDone(ctx context.Context, dir string, d device) {
 	for {
 		err := vs.unstage(ctx, dir, d)
 		if err == nil || ctx.Err() != nil {
+			vs.changeInUse()
 			return
 		}
 		after := delay.Step()

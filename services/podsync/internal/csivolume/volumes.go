@@ -50,6 +50,7 @@ type Options struct {
 	Drivers Drivers
 	API     API
 	Tokens  Tokens
+	InUse   InUse
 	Log     *slog.Logger
 }
 
@@ -64,18 +65,22 @@ type Volumes struct {
 	holders map[device]map[types.UID]bool
 	// staged are those volumes that this process has staged.
 	staged map[device]bool
+	// attachable are the drivers of those holders, and whether their volumes are attached.
+	attachable map[string]bool
+	// inUseChanged is sent to when another volume may be in use, or one no more.
+	inUseChanged chan struct{}
 	// unused is sent to when a volume may have no pod any more.
 	unused chan struct{}
 }
 
-// New returns Volumes; Run unstages what no pod has.
+// New returns Volumes; Run unstages what no pod has, and TellInUse keeps attached what is in use.
 func New(o Options) *Volumes {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
 	return &Volumes{
 		o: o, layout: layout{o.RootDir}, holders: map[device]map[types.UID]bool{}, staged: map[device]bool{},
-		unused: make(chan struct{}, 1),
+		attachable: map[string]bool{}, inUseChanged: make(chan struct{}, 1), unused: make(chan struct{}, 1),
 	}
 }
 
@@ -141,10 +146,14 @@ const (
 )
 
 // Publish gives the volume to the pod. It repeats what an earlier call, whose end nobody knows, has begun. An error is
-// an *Error.
+// an *Error, or *NotAttached.
 func (vs *Volumes) Publish(ctx context.Context, v *Volume) (Published, error) {
 	s, err := vs.begin(ctx, v)
 	if err != nil {
+		return Published{}, err
+	}
+	vs.hold(s)
+	if err := s.awaitAttached(ctx); err != nil {
 		return Published{}, err
 	}
 	unlock, err := vs.locks.lock(ctx, s.device)
@@ -152,7 +161,6 @@ func (vs *Volumes) Publish(ctx context.Context, v *Volume) (Published, error) {
 		return Published{}, &Error{s.first(), err}
 	}
 	defer unlock()
-	vs.hold(s.device, v.Pod.UID)
 	if err := s.attached(ctx); err != nil {
 		return Published{}, &Error{stepAttach, err}
 	}
@@ -180,8 +188,7 @@ func (vs *Volumes) begin(ctx context.Context, v *Volume) (*setup, error) {
 	if err := validName(s.device.driver); err != nil {
 		return fail(err)
 	}
-	dir := vs.layout.volume(v.Pod.UID, v.name())
-	s.target = filepath.Join(dir, target)
+	s.target = vs.layout.target(v.Pod.UID, v.name())
 	var err error
 	if s.driver, err = vs.driver(ctx, s.device.driver); err != nil {
 		return fail(err)
@@ -258,13 +265,19 @@ func (vs *Volumes) Has(pod types.UID) bool {
 	return err == nil
 }
 
-func (vs *Volumes) hold(d device, pod types.UID) {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	if vs.holders[d] == nil {
-		vs.holders[d] = map[types.UID]bool{}
+// hold notes that the pod has the volume, or tries to get it. An inline volume is nobody else's.
+func (vs *Volumes) hold(s *setup) {
+	if s.PV == nil {
+		return
 	}
-	vs.holders[d][pod] = true
+	vs.mu.Lock()
+	vs.attachable[s.device.driver] = s.attachable()
+	if vs.holders[s.device] == nil {
+		vs.holders[s.device] = map[types.UID]bool{}
+	}
+	vs.holders[s.device][s.Pod.UID] = true
+	vs.mu.Unlock()
+	vs.changeInUse()
 }
 
 // release forgets a pod, and has Run look for what nobody has any more.
@@ -276,6 +289,7 @@ func (vs *Volumes) release(pod types.UID) {
 		}
 	}
 	vs.mu.Unlock()
+	vs.changeInUse()
 	select {
 	case vs.unused <- struct{}{}:
 	default:

@@ -28,7 +28,8 @@ const (
 
 // Volume is what a pod has claimed.
 type Volume struct {
-	PV *v1.PersistentVolume
+	Claim *v1.PersistentVolumeClaim
+	PV    *v1.PersistentVolume
 	// ReadOnly is that of the pod's volume (persistentVolumeClaim.readOnly).
 	ReadOnly bool
 }
@@ -125,5 +126,5 @@ func (f *Finder) find(ctx context.Context, p *v1.Pod, v *v1.Volume,
 		return nil, fmt.Errorf("found PV object %s but its pv.Spec.ClaimRef.UID %s does not point to claim.UID %s", name,
 			pv.Spec.ClaimRef.UID, claim.UID)
 	}
-	return &Volume{PV: pv, ReadOnly: source.ReadOnly}, nil
+	return &Volume{Claim: claim, PV: pv, ReadOnly: source.ReadOnly}, nil
 }

@@ -100,6 +100,9 @@ func (p *Publisher) Capacity(capacity, allocatable v1.ResourceList, systemUUID s
 // CSIDrivers puts what CSI drivers say of the node.
 func (p *Publisher) CSIDrivers(m *podsyncv1.CSIDrivers) { p.node.Put(subject.NodeCSI, m) }
 
+// Volumes puts which volumes are in use.
+func (p *Publisher) Volumes(m *podsyncv1.Volumes) { p.node.Put(subject.NodeVolumes, m) }
+
 // NodeComplete reports that podsync's keys of NODE are all put.
 func (p *Publisher) NodeComplete() { p.node.Complete() }
 

@@ -102,6 +102,9 @@ func (r *Reports) Node() runtimemonitor.Listener { return &r.node }
 // CSIDrivers reports what CSI drivers say of the node. They register one after the other, also long after the start.
 func (r *Reports) CSIDrivers(m *podsyncv1.CSIDrivers) { r.node.bus.CSIDrivers(m) }
 
+// VolumesInUse reports which volumes must not be detached.
+func (r *Reports) VolumesInUse(m *podsyncv1.Volumes) { r.node.bus.Volumes(m) }
+
 // Synced reports that every pod of every source is known. It is called once.
 func (r *Reports) Synced() {
 	r.pods.synced()

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
@@ -51,6 +52,7 @@ type Options struct {
 	Cluster    *cluster.Cluster
 	Node       *thisnode.Node
 	Reports    podvolumes.Reports
+	Bus        *bus.Client
 	Events     record.EventRecorder
 	Log        *slog.Logger
 	Metrics    prometheus.Registerer
@@ -77,7 +79,8 @@ func New(o Options) (*Resources, error) {
 	}
 	volumes, err := podvolumes.New(podvolumes.Options{
 		RootDir: o.Kubelet.Node.RootDir, BootID: o.Capacity.BootID, Cluster: o.Cluster, Node: o.Node,
-		Reports: o.Reports, Allocatable: o.allocatable, Private: o.privateFolder, Log: o.Log, Metrics: o.Metrics,
+		Reports: o.Reports, Bus: o.Bus, Allocatable: o.allocatable, Private: o.privateFolder, Events: o.Events, Log: o.Log,
+		Metrics: o.Metrics,
 	})
 	if err != nil {
 		return nil, err

@@ -1,7 +1,7 @@
 // Package podvolumes provides what pods' volumes are made with: folders, mounts, child processes, claims, CSI drivers.
 //
-// As long as the service runs, it keeps the children that make calls on foreign file systems, registers CSI drivers, and
-// unstages volumes that no pod has any more.
+// As long as the service runs, it keeps the children that make calls on foreign file systems, registers CSI drivers,
+// keeps volumes attached that are in use, and unstages those that no pod has any more.
 package podvolumes
 
 import (
@@ -9,9 +9,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
 	mount "k8s.io/mount-utils"
 
+	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/csi"
@@ -21,6 +25,8 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/pluginregistration"
 	"github.com/microlet/microlet/services/podsync/internal/thisnode"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
+	"github.com/microlet/microlet/services/podsync/internal/volumeexpansion"
+	"github.com/microlet/microlet/services/podsync/internal/volumesinuse"
 )
 
 // program is this binary as a child that makes the calls on volumes.
@@ -33,6 +39,7 @@ func RunChild() bool { return program.Run() }
 // Reports are how other services learn of volumes; see podreports.Reports.
 type Reports interface {
 	CSIDrivers(*podsyncv1.CSIDrivers)
+	VolumesInUse(*podsyncv1.Volumes)
 }
 
 // Options of Volumes.
@@ -44,10 +51,12 @@ type Options struct {
 	Cluster *cluster.Cluster
 	Node    *thisnode.Node
 	Reports Reports
+	Bus     *bus.Client
 	// Allocatable is what pods may use of the node, and Private the node agent's own folder for pods that may not have
 	// anything of it.
 	Allocatable func() v1.ResourceList
 	Private     func(p *v1.Pod) string
+	Events      record.EventRecorder
 	Log         *slog.Logger
 	Metrics     prometheus.Registerer
 }
@@ -73,14 +82,19 @@ func New(o Options) (*Volumes, error) {
 		Publish: o.Reports.CSIDrivers, Log: o.Log,
 	})
 	drivers := csi.NewDrivers(node, o.Metrics)
+	inUse := volumesinuse.New(o.Node.Object, o.Reports.VolumesInUse)
+	watchAccepted(o.Bus, inUse)
 	volumes := csivolume.New(csivolume.Options{
 		RootDir: o.RootDir, Node: o.Node.Reference.Name, Drivers: drivers, API: o.Cluster.CSI,
-		Tokens: o.Cluster.Tokens, Log: o.Log,
+		Tokens: o.Cluster.Tokens, InUse: inUse, Log: o.Log,
 	})
 	return &Volumes{
 		Manager: volume.New(volume.Options{
 			RootDir: o.RootDir, BootID: o.BootID, Objects: o.Cluster.Objects, Tokens: o.Cluster.Tokens,
 			Claims: o.Cluster.Claims(func() map[string]string { return o.Node.Object.Node().Labels }), CSI: volumes,
+			Expansion: volumeexpansion.New(volumeexpansion.Options{
+				Client: o.Cluster.CSI.Client, Node: o.Node.Reference.Name, Events: o.Events, Log: o.Log,
+			}),
 			Foreign: children, Mounter: mount.New(""), Allocatable: o.Allocatable, Private: o.Private, Log: o.Log,
 		}),
 		children: children, csi: volumes, node: node,
@@ -92,10 +106,20 @@ func New(o Options) (*Volumes, error) {
 	}, nil
 }
 
+// watchAccepted has the list hear of what the API server has accepted. The view calls back once the service runs.
+func watchAccepted(from *bus.Client, list *volumesinuse.List) {
+	var view *bus.View[*nodestatusv1.Reported]
+	view = bus.Watch[nodestatusv1.Reported](from, subject.Node, subject.NodeReported, func(string) {
+		m, _ := view.Get(subject.NodeReported)
+		list.Heard(m)
+	})
+}
+
 // Start has s keep the children, register drivers, and unstage what no pod has any more.
 func (v *Volumes) Start(s *service.Service) {
 	s.Go("mounter", v.children.Serve)
 	s.Go("plugin registration", v.plugins.Run)
 	s.Go("CSINode", v.node.Run)
 	s.Go("CSI volumes", v.csi.Run)
+	s.Go("volumes in use", v.csi.TellInUse)
 }

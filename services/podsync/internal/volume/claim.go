@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/csivolume"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
@@ -29,7 +31,10 @@ type claim struct {
 	private func(p *v1.Pod) string // see Options.Private
 	csi     CSI
 	local   *localVolumes
-	notes   *notes
+	// expansion may be nil.
+	expansion Expansion
+	notes     *notes
+	log       *slog.Logger
 }
 
 func (c *claim) Name() string { return claimName }
@@ -38,7 +43,7 @@ func (c *claim) Handles(v *v1.Volume) bool {
 	return v.PersistentVolumeClaim != nil || v.Ephemeral != nil
 }
 
-func (c *claim) Refreshes(s *Spec) bool { return c.notes.republishes(s) }
+func (c *claim) Refreshes(s *Spec) bool { return c.notes.refreshes(s) }
 
 // Check asks the API: a pod without its claims gets no sandbox.
 func (c *claim) Check(ctx context.Context, s *Spec) error {
@@ -54,19 +59,47 @@ func (c *claim) Existing(s *Spec) (Mounted, bool) {
 }
 
 func (c *claim) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
+	before, again := c.notes.find(s)
 	found, err := c.claims.Find(ctx, s.Pod, s.Volume)
+	if again && !before.Republish {
+		if err != nil {
+			// Its containers run on with what they have.
+			c.log.Warn("a claim of a running pod cannot be looked at", logkey.PodUID, s.Pod.UID, logkey.Err, err,
+				slog.String("volume", s.Volume.Name))
+			return before.Mounted, nil
+		}
+		c.expandOnline(ctx, s, found, before.Mounted.HostPath)
+		return before.Mounted, nil
+	}
 	if err != nil {
 		return Mounted{}, notFound(s, err)
 	}
+	held, err := c.mount(ctx, s, found)
+	if err != nil {
+		return Mounted{}, err
+	}
+	if again {
+		c.expandOnline(ctx, s, found, held.Mounted.HostPath)
+	} else if err := c.expandDuringMount(ctx, s, found, held.Mounted.HostPath); err != nil {
+		return Mounted{}, &mountError{"MountVolume.Setup failed while expanding volume", found.PV.Name, err}
+	}
+	return held.Mounted, c.notes.write(s, held)
+}
+
+// mount mounts what was claimed.
+func (c *claim) mount(ctx context.Context, s *Spec, found *persistentvolume.Volume) (held note, err error) {
 	pv := found.PV
-	held := note{PV: pv.Name, Alone: slices.Equal(pv.Spec.AccessModes,
-		[]v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod})}
+	held = note{
+		PV:      pv.Name,
+		Alone:   slices.Equal(pv.Spec.AccessModes, []v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod}),
+		Expands: grows(found) && !found.ReadOnly,
+	}
 	if held.Alone && c.notes.isHeld(pv.Name, s.Pod.UID) {
 		step := stepSetUp
 		if found.IsBlock() {
 			step = stepSetUpDevice
 		}
-		return Mounted{}, &mountError{step, pv.Name,
+		return note{}, &mountError{step, pv.Name,
 			errors.New("volume uses the ReadWriteOncePod access mode and is already in use by another pod")}
 	}
 	switch {
@@ -78,17 +111,23 @@ func (c *claim) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 		err = &mountError{stepSetUpDevice, pv.Name,
 			errors.New("block volumes of CSI drivers are not built: use volumeMode Filesystem or a local PersistentVolume")}
 	case pv.Spec.CSI != nil:
-		held.Mounted, held.Republish, err = publish(ctx, c.csi, c.foreign, &csivolume.Volume{
-			Pod: s.Pod, PV: pv, ReadOnly: found.ReadOnly,
-		})
+		held.Mounted, held.Republish, err = publish(ctx, c.csi, c.foreign, csiVolume(s, found))
 	default:
 		err = fmt.Errorf("PersistentVolume %s is neither of a CSI driver nor local nor a hostPath, and others are not built",
 			pv.Name)
 	}
-	if err != nil {
-		return Mounted{}, stepOf(pv.Name, err)
+	var waits *csivolume.NotAttached
+	switch {
+	case errors.As(err, &waits):
+		return note{}, &claimError{s.Volume.Name, true, waits.Err}
+	case err != nil:
+		return note{}, stepOf(pv.Name, err)
 	}
-	return held.Mounted, c.notes.write(s, held)
+	return held, nil
+}
+
+func csiVolume(s *Spec, found *persistentvolume.Volume) *csivolume.Volume {
+	return &csivolume.Volume{Pod: s.Pod, PV: found.PV, ReadOnly: found.ReadOnly}
 }
 
 // setUpHostPath has nothing mounted: the container gets the path itself.
@@ -141,15 +180,21 @@ func (e *mountError) Error() string {
 // Unwrap returns the cause.
 func (e *mountError) Unwrap() error { return e.err }
 
-// claimError is an error about the claim itself. Its Event is the kubelet's about a volume that it cannot process.
+// claimError is an error about the claim itself, or about its attachment. Its Event is the kubelet's about a volume that
+// it cannot process, or that nobody attaches.
 type claimError struct {
-	volume string
-	err    error
+	volume     string
+	unattached bool
+	err        error
 }
 
 func (e *claimError) Error() string {
-	return fmt.Sprintf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[], "+
-		"failed to process volumes=[%s]: %v", e.volume, e.volume, e.err)
+	unattached, failed := "", e.volume
+	if e.unattached {
+		unattached, failed = e.volume, ""
+	}
+	return fmt.Sprintf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[%s], "+
+		"failed to process volumes=[%s]: %v", e.volume, unattached, failed, e.err)
 }
 
 // Unwrap returns the cause.
@@ -172,5 +217,5 @@ func notFound(s *Spec, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &claimError{s.Volume.Name, err}
+	return &claimError{s.Volume.Name, false, err}
 }

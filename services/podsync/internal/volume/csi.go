@@ -6,6 +6,7 @@ import (
 	"os"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/podsync/internal/csivolume"
@@ -17,6 +18,10 @@ type CSI interface {
 	Publish(ctx context.Context, v *csivolume.Volume) (csivolume.Published, error)
 	// Unpublish takes a pod's volumes from it, whoever gave them.
 	Unpublish(ctx context.Context, pod types.UID) error
+	// Expand grows what is in a persistent volume that the pod has; see volumeexpansion.
+	Expand(ctx context.Context, v *csivolume.Volume, size resource.Quantity) error
+	// Usage says how full a volume of the pod is; name is that of its folder.
+	Usage(ctx context.Context, pod types.UID, name string) (csivolume.Usage, error)
 	// Has reports whether the pod has any.
 	Has(pod types.UID) bool
 }

@@ -8,6 +8,7 @@ import (
 	mount "k8s.io/mount-utils"
 
 	"github.com/microlet/microlet/services/podsync/internal/blockdevice"
+	"github.com/microlet/microlet/services/podsync/internal/csivolume"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 )
 
@@ -17,6 +18,8 @@ var (
 	prepareSubPath = mounter.Operation[subPathCall, subPathState]{Name: "prepare subPath"}
 	makeEmptyDir   = mounter.Operation[emptyDirCall, struct{}]{Name: "make emptyDir"}
 	giveVolume     = mounter.Operation[giveCall, struct{}]{Name: "give volume to fsGroup", Patience: 2 * time.Minute}
+	measure        = mounter.Operation[usageCall, csivolume.Usage]{Name: "measure volume"}
+	growLocal      = mounter.Operation[growCall, struct{}]{Name: "grow local volume", Patience: 10 * time.Minute}
 	// To make a file system on a device, or to repair one, takes long.
 	mountLocal      = mounter.Operation[localCall, localState]{Name: "mount local volume", Patience: 10 * time.Minute}
 	unmountLocal    = mounter.Operation[localRelease, struct{}]{Name: "unmount local volume"}
@@ -49,6 +52,8 @@ func (k *kernel) operations() mounter.Table {
 	mounter.Handle(t, makeEmptyDir, func(_ context.Context, c emptyDirCall) (struct{}, error) {
 		return struct{}{}, c.do(k.mounter())
 	})
+	mounter.Handle(t, growLocal, func(_ context.Context, c growCall) (struct{}, error) { return struct{}{}, c.do() })
+	mounter.Handle(t, measure, func(_ context.Context, c usageCall) (csivolume.Usage, error) { return c.do() })
 	mounter.Handle(t, mountLocal, func(_ context.Context, c localCall) (localState, error) { return c.do(k.mounter()) })
 	mounter.Handle(t, unmountLocal, func(_ context.Context, c localRelease) (struct{}, error) {
 		return struct{}{}, k.releaseLocal(&c)

@@ -47,6 +47,8 @@ type Options struct {
 	Tokens  Tokens
 	Claims  Claims
 	CSI     CSI
+	// Expansion grows what is in volumes with their claims. Nil grows nothing.
+	Expansion Expansion
 	// Foreign runs Operations on what may lie on a file system that hangs.
 	Foreign mounter.Mounter
 	// Mounter mounts what lies in the root folder and is podsync's own.
@@ -134,6 +136,7 @@ func New(opts Options) *Manager {
 		m.nodes,
 		&claim{
 			claims: opts.Claims, csi: opts.CSI, foreign: opts.Foreign, private: opts.Private, local: m.local, notes: m.claims,
+			expansion: opts.Expansion, log: opts.Log,
 		},
 		&inlineCSI{csi: opts.CSI, foreign: opts.Foreign, notes: m.inline},
 		imageVolume{},
@@ -268,7 +271,7 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 	defer cancel()
 	m.opts.Tokens.Forget(uid)
 	m.nodes.forget(uid)
-	m.claims.forget(uid)
+	m.forgetClaims(uid)
 	m.inline.forget(uid)
 	if err := m.unmountSubPaths(ctx, uid); err != nil {
 		return err
@@ -286,6 +289,15 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 		return fmt.Errorf("remove the pod's folder: %w", err)
 	}
 	return nil
+}
+
+// forgetClaims drops what is known of the volumes that no other pod has.
+func (m *Manager) forgetClaims(uid types.UID) {
+	for _, pv := range m.claims.forget(uid) {
+		if m.opts.Expansion != nil && !m.claims.isHeld(pv, uid) {
+			m.opts.Expansion.Forget(pv)
+		}
+	}
 }
 
 // unmountSubPaths unmounts the subPaths of a pod with volumes that more than the pod may have: as long as a subPath is

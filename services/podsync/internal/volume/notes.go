@@ -31,6 +31,8 @@ type note struct {
 	Alone bool `json:"readWriteOncePod,omitempty"`
 	// Republish is the CSIDriver's requiresRepublish.
 	Republish bool `json:"republish,omitempty"`
+	// Expands says that what is in the volume grows with its claim.
+	Expands bool `json:"expands,omitempty"`
 	// Boot is the kernel's name of the boot in which it was set up.
 	Boot    string  `json:"bootID"`
 	Mounted Mounted `json:"mounted"`
@@ -49,6 +51,12 @@ func (n *notes) existing(s *Spec) (Mounted, bool) {
 func (n *notes) republishes(s *Spec) bool {
 	found, ok := n.find(s)
 	return ok && found.Republish
+}
+
+// refreshes reports whether the volume is looked at now and then.
+func (n *notes) refreshes(s *Spec) bool {
+	found, ok := n.find(s)
+	return ok && (found.Republish || found.Expands)
 }
 
 func (n *notes) find(s *Spec) (note, bool) {
@@ -114,9 +122,16 @@ func (n *notes) isHeld(pv string, own types.UID) bool {
 	return false
 }
 
-// forget drops what was noted of a pod. The files go with the pod's folder.
-func (n *notes) forget(pod types.UID) {
+// forget drops what was noted of a pod, and returns the PersistentVolumes that it had. The files go with the pod's
+// folder.
+func (n *notes) forget(pod types.UID) (pvs []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	for _, held := range n.held[pod] {
+		if held.PV != "" {
+			pvs = append(pvs, held.PV)
+		}
+	}
 	delete(n.held, pod)
+	return pvs
 }

@@ -34,6 +34,7 @@ type Driver struct {
 	requests     []proto.Message
 	staged       map[string]string          // by volume
 	published    map[string]map[string]bool // targets by volume
+	usage        []*csi.VolumeUsage
 }
 
 // Start serves a driver with these capabilities until the test ends, and reports what breaks the contract.
@@ -214,6 +215,36 @@ func (d *Driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolu
 		delete(d.published, r.VolumeId)
 	}
 	return &csi.NodeUnpublishVolumeResponse{}, os.RemoveAll(r.TargetPath)
+}
+
+// NodeExpandVolume wants the volume published at its path, and staged where it is said to be.
+func (d *Driver) NodeExpandVolume(_ context.Context, r *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse,
+	error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.published[r.VolumeId][r.VolumePath] || d.staged[r.VolumeId] != r.StagingTargetPath {
+		return nil, d.breach("%s is expanded at %s, staged at %q, while it is published at %v, staged at %q", r.VolumeId,
+			r.VolumePath, r.StagingTargetPath, d.published[r.VolumeId], d.staged[r.VolumeId])
+	}
+	return &csi.NodeExpandVolumeResponse{CapacityBytes: r.GetCapacityRange().GetRequiredBytes()}, nil
+}
+
+// Measured sets what NodeGetVolumeStats answers.
+func (d *Driver) Measured(usage ...*csi.VolumeUsage) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.usage = usage
+}
+
+// NodeGetVolumeStats wants the volume published at its path.
+func (d *Driver) NodeGetVolumeStats(_ context.Context, r *csi.NodeGetVolumeStatsRequest) (
+	*csi.NodeGetVolumeStatsResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.published[r.VolumeId][r.VolumePath] {
+		return nil, status.Errorf(codes.NotFound, "%s is not published at %s", r.VolumeId, r.VolumePath)
+	}
+	return &csi.NodeGetVolumeStatsResponse{Usage: d.usage}, nil
 }
 
 // NodeUnstageVolume wants the volume published nowhere.

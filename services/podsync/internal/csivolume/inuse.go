@@ -1,0 +1,128 @@
+package csivolume
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"time"
+
+	"github.com/microlet/microlet/services/internal/logkey"
+)
+
+// InUse keeps volumes attached to the node while it uses them; see volumesinuse.List.
+type InUse interface {
+	// Set says which volumes are in use, by their unique names.
+	Set(names map[string]bool)
+	// Await waits until one that is in use is attached, and cannot be detached.
+	Await(ctx context.Context, name string) error
+}
+
+// NotAttached is the error of a volume that waits for its attachment.
+type NotAttached struct{ Err error }
+
+func (e *NotAttached) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *NotAttached) Unwrap() error { return e.Err }
+
+// inUseRetry is the delay after the folders could not be read.
+const inUseRetry = time.Second
+
+// uniqueName is what the Node's status calls the volume.
+func (d device) uniqueName() string { return "kubernetes.io/csi/" + d.driver + "^" + d.handle }
+
+// TellInUse says which volumes must not be detached, at the start and after each change, until ctx ends.
+func (vs *Volumes) TellInUse(ctx context.Context) error {
+	for {
+		var again <-chan time.Time
+		if err := vs.tellInUse(ctx); err != nil {
+			vs.o.Log.Warn("volumes in use are not known, and the list stays as it is", logkey.Err, err, logkey.Delay, inUseRetry)
+			again = time.After(inUseRetry)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-vs.inUseChanged:
+		case <-again:
+		}
+	}
+}
+
+// tellInUse lists the volumes that pods have or want, and those that are staged. They are the ones that must stay
+// attached.
+func (vs *Volumes) tellInUse(ctx context.Context) error {
+	devices, err := vs.used()
+	if err != nil {
+		return err
+	}
+	dirs, err := vs.stagedDirs()
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		data, err := load(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		devices[data.device()] = true
+	}
+	attachable := vs.attachableDrivers(ctx, devices)
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	names := map[string]bool{}
+	for d := range devices {
+		if attachable[d.driver] {
+			names[d.uniqueName()] = true
+		}
+	}
+	// What pods have come to want meanwhile is not to be taken off the list by what was read before.
+	for d := range vs.holders {
+		if vs.attachable[d.driver] {
+			names[d.uniqueName()] = true
+		}
+	}
+	vs.o.InUse.Set(names)
+	return nil
+}
+
+// attachableDrivers are the drivers whose volumes are attached. One of which nobody knows counts: to list a volume that
+// nobody attaches does no harm.
+func (vs *Volumes) attachableDrivers(ctx context.Context, devices map[device]bool) map[string]bool {
+	out := map[string]bool{}
+	for d := range devices {
+		if _, known := out[d.driver]; known {
+			continue
+		}
+		vs.mu.Lock()
+		is, known := vs.attachable[d.driver]
+		vs.mu.Unlock()
+		if !known {
+			object, err := vs.o.API.CSIDriver(ctx, d.driver)
+			is = err != nil || attachRequired(object)
+		}
+		out[d.driver] = is
+	}
+	return out
+}
+
+// awaitAttached waits until the volume, which the pod holds already, is attached and stays so.
+func (s *setup) awaitAttached(ctx context.Context) error {
+	if !s.attachable() {
+		return nil
+	}
+	if err := s.vs.o.InUse.Await(ctx, s.device.uniqueName()); err != nil {
+		return &NotAttached{err}
+	}
+	return nil
+}
+
+// changeInUse has TellInUse look again.
+func (vs *Volumes) changeInUse() {
+	select {
+	case vs.inUseChanged <- struct{}{}:
+	default:
+	}
+}

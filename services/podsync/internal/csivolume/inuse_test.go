@@ -1,0 +1,194 @@
+package csivolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/microlet/microlet/services/podsync/internal/csi/csitest"
+)
+
+// inUse is a list whose volumes are attached as soon as they are on it. Without a changed it awaits nothing.
+type inUse struct {
+	mu      sync.Mutex
+	names   map[string]bool
+	changed chan struct{}
+}
+
+func (l *inUse) Set(names map[string]bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.names = maps.Clone(names)
+	if l.changed != nil {
+		close(l.changed)
+		l.changed = make(chan struct{})
+	}
+}
+
+func (l *inUse) has(name string) (bool, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.names[name], l.changed
+}
+
+func (l *inUse) Await(ctx context.Context, name string) error {
+	if l.changed == nil {
+		return nil
+	}
+	return l.until(ctx, name, true)
+}
+
+// until waits until the volume is on the list, or is not.
+func (l *inUse) until(ctx context.Context, name string, listed bool) error {
+	for {
+		is, changed := l.has(name)
+		if is == listed {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+const uniqueH = "kubernetes.io/csi/d.example^h"
+
+// tells runs TellInUse until the test ends.
+func tells(t *testing.T, vs *Volumes) *inUse {
+	t.Helper()
+	list := &inUse{changed: make(chan struct{})}
+	vs.o.InUse = list
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- vs.TellInUse(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return list
+}
+
+func attachable() *api {
+	a := unattached()
+	a.driver.Spec.AttachRequired = nil
+	a.attachments = map[string]*storagev1.VolumeAttachment{
+		attachmentName(device{driverName, "h"}, "n"): {Status: storagev1.VolumeAttachmentStatus{Attached: true}},
+	}
+	return a
+}
+
+// The driver is called for no volume that may be detached.
+func TestAVolumeIsInUseFromBeforeItsStagingToAfterItsUnstaging(t *testing.T) {
+	for name, can := range map[string]bool{"driver that stages": true, "driver that does not": false} {
+		t.Run(name, func(t *testing.T) {
+			d := csitest.Start(t)
+			if can {
+				d = csitest.Start(t, stages)
+			}
+			vs := newVolumes(t, t.TempDir(), d, attachable())
+			list := tells(t, vs)
+			d.Before(func(_ context.Context, method string) error {
+				if is, _ := list.has(uniqueH); !is && method != "NodeGetCapabilities" {
+					return fmt.Errorf("%s of a volume that is not in use", method)
+				}
+				return nil
+			})
+			for range 3 {
+				if err := up(t.Context(), vs); err != nil {
+					t.Fatal(err)
+				}
+				release(t, vs, "u1")
+				if err := list.until(t.Context(), uniqueH, false); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func TestWhatAnEarlierProcessHasStagedIsInUse(t *testing.T) {
+	d := csitest.Start(t, stages)
+	root := t.TempDir()
+	a := attachable()
+	if err := up(t.Context(), newVolumes(t, root, d, a)); err != nil {
+		t.Fatal(err)
+	}
+	// The pod's folder is gone with the pod; what was staged is not.
+	if err := os.RemoveAll(filepath.Join(root, "pods")); err != nil {
+		t.Fatal(err)
+	}
+	for _, known := range []error{nil, errors.New("the API server is away")} {
+		a.err = known
+		if err := tells(t, newVolumes(t, root, d, a)).until(t.Context(), uniqueH, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.err, a.driver.Spec.AttachRequired = nil, new(false)
+	vs := newVolumes(t, root, d, a)
+	vs.o.InUse = &inUse{}
+	if err := vs.tellInUse(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if is, _ := vs.o.InUse.(*inUse).has(uniqueH); is {
+		t.Error("a volume that nobody attaches is listed")
+	}
+}
+
+// What cannot be read may be a volume that is mounted: the list stays.
+func TestAVolumeWhoseFileIsBrokenStaysInUse(t *testing.T) {
+	d := csitest.Start(t, stages)
+	root := t.TempDir()
+	vs := newVolumes(t, root, d, attachable())
+	if err := up(t.Context(), vs); err != nil {
+		t.Fatal(err)
+	}
+	list := &inUse{}
+	vs.o.InUse = list
+	if err := vs.tellInUse(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(vs.layout.device(device{driverName, "h"}), dataFile)
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := vs.tellInUse(t.Context()); err == nil {
+		t.Error("nobody noticed")
+	}
+	if is, _ := list.has(uniqueH); !is {
+		t.Error("the volume is not in use")
+	}
+}
+
+func TestAVolumeThatIsNotAttachedIsNotStaged(t *testing.T) {
+	d := csitest.Start(t, stages)
+	vs := newVolumes(t, t.TempDir(), d, attachable())
+	vs.o.InUse = detached{}
+	_, err := vs.Publish(t.Context(), claimed(pod("u1"), "h"))
+	var waits *NotAttached
+	if !errors.As(err, &waits) || !errors.Is(err, errDetached) {
+		t.Errorf("%v", err)
+	}
+	if calls := d.Calls(); len(calls) > 0 {
+		t.Errorf("calls: %q", calls)
+	}
+}
+
+var errDetached = errors.New("nobody attaches it")
+
+// detached is a list of which nothing is ever attached.
+type detached struct{}
+
+func (detached) Set(map[string]bool) {}
+
+func (detached) Await(context.Context, string) error { return errDetached }
