@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
@@ -18,6 +19,7 @@ import (
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/stats/internal/cachedvalue"
 	"github.com/microlet/microlet/services/stats/internal/cgroupstats"
+	"github.com/microlet/microlet/services/stats/internal/claims"
 	"github.com/microlet/microlet/services/stats/internal/cri"
 	"github.com/microlet/microlet/services/stats/internal/pods"
 	"github.com/microlet/microlet/services/stats/internal/readerrors"
@@ -55,10 +57,12 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	folders := volumes.New(volumes.Options{
-		RootDir: cfg.Kubelet.Node.RootDir, LogsDir: cfg.Kubelet.Kubelet.PodLogsDir,
-		Period: cfg.Kubelet.Kubelet.VolumeStatsAggPeriod.Duration, Pods: all, Book: book, Log: s.Log, Metrics: s.Metrics,
-	})
+	podsync, err := s.Dial(ctx, role.Podsync)
+	if err != nil {
+		return err
+	}
+	defer podsync.Close()
+	folders := measureVolumes(&cfg, s, podsyncv1.NewPodsyncServiceClient(podsync), all, book)
 	statsv1.RegisterStatsServiceServer(s.GRPC, server.New(server.Options{
 		NodeName: cfg.Service.NodeName, Began: time.Now(), Age: cfg.Kubelet.Node.HousekeepingInterval.Duration,
 		Cgroups: cgroups, Usage: usage, Created: created, PodStats: podStats, Metrics: metrics, Pods: all,
@@ -72,13 +76,28 @@ func Run(ctx context.Context, cfg Config) error {
 	s.Go("cgroups", cgroups.Run)
 	s.Go("usage", usage.Run)
 	s.Go("created", created.Run)
-	s.Go("folders", folders.Run)
 	if podStats != nil {
 		s.Go("pod stats", podStats.Run)
 		s.Go("pod metrics", metrics.Run)
 	}
 	s.Ready("measuring")
 	return s.Run(ctx)
+}
+
+// measureVolumes has s measure what pods have on disks and in the volumes of claims.
+func measureVolumes(cfg *Config, s *service.Service, podsync claims.Client, all func() map[string]*pods.Pod,
+	book *readerrors.Recorder) *volumes.Volumes {
+	k := cfg.Kubelet
+	period := k.Kubelet.VolumeStatsAggPeriod.Duration
+	claimed := claims.New(claims.Options{Period: period, Podsync: podsync, Pods: all, Log: s.Log})
+	s.Metrics.MustRegister(claimed)
+	folders := volumes.New(volumes.Options{
+		RootDir: k.Node.RootDir, LogsDir: k.Kubelet.PodLogsDir, Period: period, Pods: all, Claims: claimed.Volumes,
+		Book: book, Log: s.Log, Metrics: s.Metrics,
+	})
+	s.Go("folders", folders.Run)
+	s.Go("claims", claimed.Run)
+	return folders
 }
 
 // shareCgroups shares what is measured here, and puts them on the bus.

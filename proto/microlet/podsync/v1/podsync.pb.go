@@ -1505,6 +1505,145 @@ func (x *RemoveDeadContainersResponse) GetRemoved() int32 {
 	return 0
 }
 
+// GetVolumeStatsRequest asks how full a volume of a pod is.
+type GetVolumeStatsRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	PodUid string                 `protobuf:"bytes,1,opt,name=pod_uid,json=podUid,proto3" json:"pod_uid,omitempty"`
+	// The name of the volume in the pod.
+	Volume        string `protobuf:"bytes,2,opt,name=volume,proto3" json:"volume,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetVolumeStatsRequest) Reset() {
+	*x = GetVolumeStatsRequest{}
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetVolumeStatsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetVolumeStatsRequest) ProtoMessage() {}
+
+func (x *GetVolumeStatsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetVolumeStatsRequest.ProtoReflect.Descriptor instead.
+func (*GetVolumeStatsRequest) Descriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *GetVolumeStatsRequest) GetPodUid() string {
+	if x != nil {
+		return x.PodUid
+	}
+	return ""
+}
+
+func (x *GetVolumeStatsRequest) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
+// GetVolumeStatsResponse says what the volume has; 0 is unknown.
+type GetVolumeStatsResponse struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	CapacityBytes  uint64                 `protobuf:"varint,1,opt,name=capacity_bytes,json=capacityBytes,proto3" json:"capacity_bytes,omitempty"`
+	AvailableBytes uint64                 `protobuf:"varint,2,opt,name=available_bytes,json=availableBytes,proto3" json:"available_bytes,omitempty"`
+	UsedBytes      uint64                 `protobuf:"varint,3,opt,name=used_bytes,json=usedBytes,proto3" json:"used_bytes,omitempty"`
+	Inodes         uint64                 `protobuf:"varint,4,opt,name=inodes,proto3" json:"inodes,omitempty"`
+	InodesFree     uint64                 `protobuf:"varint,5,opt,name=inodes_free,json=inodesFree,proto3" json:"inodes_free,omitempty"`
+	InodesUsed     uint64                 `protobuf:"varint,6,opt,name=inodes_used,json=inodesUsed,proto3" json:"inodes_used,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *GetVolumeStatsResponse) Reset() {
+	*x = GetVolumeStatsResponse{}
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetVolumeStatsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetVolumeStatsResponse) ProtoMessage() {}
+
+func (x *GetVolumeStatsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetVolumeStatsResponse.ProtoReflect.Descriptor instead.
+func (*GetVolumeStatsResponse) Descriptor() ([]byte, []int) {
+	return file_microlet_podsync_v1_podsync_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *GetVolumeStatsResponse) GetCapacityBytes() uint64 {
+	if x != nil {
+		return x.CapacityBytes
+	}
+	return 0
+}
+
+func (x *GetVolumeStatsResponse) GetAvailableBytes() uint64 {
+	if x != nil {
+		return x.AvailableBytes
+	}
+	return 0
+}
+
+func (x *GetVolumeStatsResponse) GetUsedBytes() uint64 {
+	if x != nil {
+		return x.UsedBytes
+	}
+	return 0
+}
+
+func (x *GetVolumeStatsResponse) GetInodes() uint64 {
+	if x != nil {
+		return x.Inodes
+	}
+	return 0
+}
+
+func (x *GetVolumeStatsResponse) GetInodesFree() uint64 {
+	if x != nil {
+		return x.InodesFree
+	}
+	return 0
+}
+
+func (x *GetVolumeStatsResponse) GetInodesUsed() uint64 {
+	if x != nil {
+		return x.InodesUsed
+	}
+	return 0
+}
+
 // Condition is one condition of CRI Status.
 type Runtime_Condition struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1517,7 +1656,7 @@ type Runtime_Condition struct {
 
 func (x *Runtime_Condition) Reset() {
 	*x = Runtime_Condition{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[24]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1529,7 +1668,7 @@ func (x *Runtime_Condition) String() string {
 func (*Runtime_Condition) ProtoMessage() {}
 
 func (x *Runtime_Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[24]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,7 +1717,7 @@ type Runtime_Handler struct {
 
 func (x *Runtime_Handler) Reset() {
 	*x = Runtime_Handler{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[25]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1590,7 +1729,7 @@ func (x *Runtime_Handler) String() string {
 func (*Runtime_Handler) ProtoMessage() {}
 
 func (x *Runtime_Handler) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[25]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +1780,7 @@ type CSIDrivers_Driver struct {
 
 func (x *CSIDrivers_Driver) Reset() {
 	*x = CSIDrivers_Driver{}
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[28]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1653,7 +1792,7 @@ func (x *CSIDrivers_Driver) String() string {
 func (*CSIDrivers_Driver) ProtoMessage() {}
 
 func (x *CSIDrivers_Driver) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[28]
+	mi := &file_microlet_podsync_v1_podsync_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1803,7 +1942,20 @@ const file_microlet_podsync_v1_podsync_proto_rawDesc = "" +
 	"\rEvictResponse\"\x1d\n" +
 	"\x1bRemoveDeadContainersRequest\"8\n" +
 	"\x1cRemoveDeadContainersResponse\x12\x18\n" +
-	"\aremoved\x18\x01 \x01(\x05R\aremoved*{\n" +
+	"\aremoved\x18\x01 \x01(\x05R\aremoved\"H\n" +
+	"\x15GetVolumeStatsRequest\x12\x17\n" +
+	"\apod_uid\x18\x01 \x01(\tR\x06podUid\x12\x16\n" +
+	"\x06volume\x18\x02 \x01(\tR\x06volume\"\xe1\x01\n" +
+	"\x16GetVolumeStatsResponse\x12%\n" +
+	"\x0ecapacity_bytes\x18\x01 \x01(\x04R\rcapacityBytes\x12'\n" +
+	"\x0favailable_bytes\x18\x02 \x01(\x04R\x0eavailableBytes\x12\x1d\n" +
+	"\n" +
+	"used_bytes\x18\x03 \x01(\x04R\tusedBytes\x12\x16\n" +
+	"\x06inodes\x18\x04 \x01(\x04R\x06inodes\x12\x1f\n" +
+	"\vinodes_free\x18\x05 \x01(\x04R\n" +
+	"inodesFree\x12\x1f\n" +
+	"\vinodes_used\x18\x06 \x01(\x04R\n" +
+	"inodesUsed*{\n" +
 	"\tPodSource\x12\x1a\n" +
 	"\x16POD_SOURCE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0ePOD_SOURCE_API\x10\x01\x12\x13\n" +
@@ -1815,7 +1967,7 @@ const file_microlet_podsync_v1_podsync_proto_rawDesc = "" +
 	"\x17CONTAINER_STATE_CREATED\x10\x01\x12\x1b\n" +
 	"\x17CONTAINER_STATE_RUNNING\x10\x02\x12\x1a\n" +
 	"\x16CONTAINER_STATE_EXITED\x10\x03\x12\x1b\n" +
-	"\x17CONTAINER_STATE_UNKNOWN\x10\x042\x88\x06\n" +
+	"\x17CONTAINER_STATE_UNKNOWN\x10\x042\xf3\x06\n" +
 	"\x0ePodsyncService\x12Z\n" +
 	"\tGetHealth\x12%.microlet.podsync.v1.GetHealthRequest\x1a&.microlet.podsync.v1.GetHealthResponse\x12T\n" +
 	"\aWakePod\x12#.microlet.podsync.v1.WakePodRequest\x1a$.microlet.podsync.v1.WakePodResponse\x12Q\n" +
@@ -1824,7 +1976,8 @@ const file_microlet_podsync_v1_podsync_proto_rawDesc = "" +
 	"\vGetLocalPod\x12'.microlet.podsync.v1.GetLocalPodRequest\x1a(.microlet.podsync.v1.GetLocalPodResponse\x12f\n" +
 	"\rListLocalPods\x12).microlet.podsync.v1.ListLocalPodsRequest\x1a*.microlet.podsync.v1.ListLocalPodsResponse\x12N\n" +
 	"\x05Evict\x12!.microlet.podsync.v1.EvictRequest\x1a\".microlet.podsync.v1.EvictResponse\x12{\n" +
-	"\x14RemoveDeadContainers\x120.microlet.podsync.v1.RemoveDeadContainersRequest\x1a1.microlet.podsync.v1.RemoveDeadContainersResponseBBZ@github.com/microlet/microlet/proto/microlet/podsync/v1;podsyncv1b\x06proto3"
+	"\x14RemoveDeadContainers\x120.microlet.podsync.v1.RemoveDeadContainersRequest\x1a1.microlet.podsync.v1.RemoveDeadContainersResponse\x12i\n" +
+	"\x0eGetVolumeStats\x12*.microlet.podsync.v1.GetVolumeStatsRequest\x1a+.microlet.podsync.v1.GetVolumeStatsResponseBBZ@github.com/microlet/microlet/proto/microlet/podsync/v1;podsyncv1b\x06proto3"
 
 var (
 	file_microlet_podsync_v1_podsync_proto_rawDescOnce sync.Once
@@ -1839,7 +1992,7 @@ func file_microlet_podsync_v1_podsync_proto_rawDescGZIP() []byte {
 }
 
 var file_microlet_podsync_v1_podsync_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_microlet_podsync_v1_podsync_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_microlet_podsync_v1_podsync_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_microlet_podsync_v1_podsync_proto_goTypes = []any{
 	(PodSource)(0),                       // 0: microlet.podsync.v1.PodSource
 	(ContainerState)(0),                  // 1: microlet.podsync.v1.ContainerState
@@ -1868,33 +2021,35 @@ var file_microlet_podsync_v1_podsync_proto_goTypes = []any{
 	(*EvictResponse)(nil),                // 24: microlet.podsync.v1.EvictResponse
 	(*RemoveDeadContainersRequest)(nil),  // 25: microlet.podsync.v1.RemoveDeadContainersRequest
 	(*RemoveDeadContainersResponse)(nil), // 26: microlet.podsync.v1.RemoveDeadContainersResponse
-	(*Runtime_Condition)(nil),            // 27: microlet.podsync.v1.Runtime.Condition
-	(*Runtime_Handler)(nil),              // 28: microlet.podsync.v1.Runtime.Handler
-	nil,                                  // 29: microlet.podsync.v1.Capacity.CapacityEntry
-	nil,                                  // 30: microlet.podsync.v1.Capacity.AllocatableEntry
-	(*CSIDrivers_Driver)(nil),            // 31: microlet.podsync.v1.CSIDrivers.Driver
-	nil,                                  // 32: microlet.podsync.v1.CSIDrivers.Driver.TopologyEntry
-	nil,                                  // 33: microlet.podsync.v1.EvictRequest.AnnotationsEntry
-	(*timestamppb.Timestamp)(nil),        // 34: google.protobuf.Timestamp
+	(*GetVolumeStatsRequest)(nil),        // 27: microlet.podsync.v1.GetVolumeStatsRequest
+	(*GetVolumeStatsResponse)(nil),       // 28: microlet.podsync.v1.GetVolumeStatsResponse
+	(*Runtime_Condition)(nil),            // 29: microlet.podsync.v1.Runtime.Condition
+	(*Runtime_Handler)(nil),              // 30: microlet.podsync.v1.Runtime.Handler
+	nil,                                  // 31: microlet.podsync.v1.Capacity.CapacityEntry
+	nil,                                  // 32: microlet.podsync.v1.Capacity.AllocatableEntry
+	(*CSIDrivers_Driver)(nil),            // 33: microlet.podsync.v1.CSIDrivers.Driver
+	nil,                                  // 34: microlet.podsync.v1.CSIDrivers.Driver.TopologyEntry
+	nil,                                  // 35: microlet.podsync.v1.EvictRequest.AnnotationsEntry
+	(*timestamppb.Timestamp)(nil),        // 36: google.protobuf.Timestamp
 }
 var file_microlet_podsync_v1_podsync_proto_depIdxs = []int32{
 	0,  // 0: microlet.podsync.v1.Pod.source:type_name -> microlet.podsync.v1.PodSource
 	1,  // 1: microlet.podsync.v1.Container.state:type_name -> microlet.podsync.v1.ContainerState
-	34, // 2: microlet.podsync.v1.Container.started:type_name -> google.protobuf.Timestamp
+	36, // 2: microlet.podsync.v1.Container.started:type_name -> google.protobuf.Timestamp
 	4,  // 3: microlet.podsync.v1.PodStatus.containers:type_name -> microlet.podsync.v1.Container
-	27, // 4: microlet.podsync.v1.Runtime.runtime_ready:type_name -> microlet.podsync.v1.Runtime.Condition
-	27, // 5: microlet.podsync.v1.Runtime.network_ready:type_name -> microlet.podsync.v1.Runtime.Condition
-	28, // 6: microlet.podsync.v1.Runtime.handlers:type_name -> microlet.podsync.v1.Runtime.Handler
-	29, // 7: microlet.podsync.v1.Capacity.capacity:type_name -> microlet.podsync.v1.Capacity.CapacityEntry
-	30, // 8: microlet.podsync.v1.Capacity.allocatable:type_name -> microlet.podsync.v1.Capacity.AllocatableEntry
-	31, // 9: microlet.podsync.v1.CSIDrivers.drivers:type_name -> microlet.podsync.v1.CSIDrivers.Driver
+	29, // 4: microlet.podsync.v1.Runtime.runtime_ready:type_name -> microlet.podsync.v1.Runtime.Condition
+	29, // 5: microlet.podsync.v1.Runtime.network_ready:type_name -> microlet.podsync.v1.Runtime.Condition
+	30, // 6: microlet.podsync.v1.Runtime.handlers:type_name -> microlet.podsync.v1.Runtime.Handler
+	31, // 7: microlet.podsync.v1.Capacity.capacity:type_name -> microlet.podsync.v1.Capacity.CapacityEntry
+	32, // 8: microlet.podsync.v1.Capacity.allocatable:type_name -> microlet.podsync.v1.Capacity.AllocatableEntry
+	33, // 9: microlet.podsync.v1.CSIDrivers.drivers:type_name -> microlet.podsync.v1.CSIDrivers.Driver
 	22, // 10: microlet.podsync.v1.RunPodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
 	2,  // 11: microlet.podsync.v1.RunPodResponse.outcome:type_name -> microlet.podsync.v1.RunPodResponse.Outcome
 	22, // 12: microlet.podsync.v1.RemovePodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
 	22, // 13: microlet.podsync.v1.GetLocalPodResponse.pod:type_name -> microlet.podsync.v1.LocalPod
 	22, // 14: microlet.podsync.v1.ListLocalPodsResponse.pods:type_name -> microlet.podsync.v1.LocalPod
-	33, // 15: microlet.podsync.v1.EvictRequest.annotations:type_name -> microlet.podsync.v1.EvictRequest.AnnotationsEntry
-	32, // 16: microlet.podsync.v1.CSIDrivers.Driver.topology:type_name -> microlet.podsync.v1.CSIDrivers.Driver.TopologyEntry
+	35, // 15: microlet.podsync.v1.EvictRequest.annotations:type_name -> microlet.podsync.v1.EvictRequest.AnnotationsEntry
+	34, // 16: microlet.podsync.v1.CSIDrivers.Driver.topology:type_name -> microlet.podsync.v1.CSIDrivers.Driver.TopologyEntry
 	10, // 17: microlet.podsync.v1.PodsyncService.GetHealth:input_type -> microlet.podsync.v1.GetHealthRequest
 	12, // 18: microlet.podsync.v1.PodsyncService.WakePod:input_type -> microlet.podsync.v1.WakePodRequest
 	14, // 19: microlet.podsync.v1.PodsyncService.RunPod:input_type -> microlet.podsync.v1.RunPodRequest
@@ -1903,16 +2058,18 @@ var file_microlet_podsync_v1_podsync_proto_depIdxs = []int32{
 	20, // 22: microlet.podsync.v1.PodsyncService.ListLocalPods:input_type -> microlet.podsync.v1.ListLocalPodsRequest
 	23, // 23: microlet.podsync.v1.PodsyncService.Evict:input_type -> microlet.podsync.v1.EvictRequest
 	25, // 24: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:input_type -> microlet.podsync.v1.RemoveDeadContainersRequest
-	11, // 25: microlet.podsync.v1.PodsyncService.GetHealth:output_type -> microlet.podsync.v1.GetHealthResponse
-	13, // 26: microlet.podsync.v1.PodsyncService.WakePod:output_type -> microlet.podsync.v1.WakePodResponse
-	15, // 27: microlet.podsync.v1.PodsyncService.RunPod:output_type -> microlet.podsync.v1.RunPodResponse
-	17, // 28: microlet.podsync.v1.PodsyncService.RemovePod:output_type -> microlet.podsync.v1.RemovePodResponse
-	19, // 29: microlet.podsync.v1.PodsyncService.GetLocalPod:output_type -> microlet.podsync.v1.GetLocalPodResponse
-	21, // 30: microlet.podsync.v1.PodsyncService.ListLocalPods:output_type -> microlet.podsync.v1.ListLocalPodsResponse
-	24, // 31: microlet.podsync.v1.PodsyncService.Evict:output_type -> microlet.podsync.v1.EvictResponse
-	26, // 32: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:output_type -> microlet.podsync.v1.RemoveDeadContainersResponse
-	25, // [25:33] is the sub-list for method output_type
-	17, // [17:25] is the sub-list for method input_type
+	27, // 25: microlet.podsync.v1.PodsyncService.GetVolumeStats:input_type -> microlet.podsync.v1.GetVolumeStatsRequest
+	11, // 26: microlet.podsync.v1.PodsyncService.GetHealth:output_type -> microlet.podsync.v1.GetHealthResponse
+	13, // 27: microlet.podsync.v1.PodsyncService.WakePod:output_type -> microlet.podsync.v1.WakePodResponse
+	15, // 28: microlet.podsync.v1.PodsyncService.RunPod:output_type -> microlet.podsync.v1.RunPodResponse
+	17, // 29: microlet.podsync.v1.PodsyncService.RemovePod:output_type -> microlet.podsync.v1.RemovePodResponse
+	19, // 30: microlet.podsync.v1.PodsyncService.GetLocalPod:output_type -> microlet.podsync.v1.GetLocalPodResponse
+	21, // 31: microlet.podsync.v1.PodsyncService.ListLocalPods:output_type -> microlet.podsync.v1.ListLocalPodsResponse
+	24, // 32: microlet.podsync.v1.PodsyncService.Evict:output_type -> microlet.podsync.v1.EvictResponse
+	26, // 33: microlet.podsync.v1.PodsyncService.RemoveDeadContainers:output_type -> microlet.podsync.v1.RemoveDeadContainersResponse
+	28, // 34: microlet.podsync.v1.PodsyncService.GetVolumeStats:output_type -> microlet.podsync.v1.GetVolumeStatsResponse
+	26, // [26:35] is the sub-list for method output_type
+	17, // [17:26] is the sub-list for method input_type
 	17, // [17:17] is the sub-list for extension type_name
 	17, // [17:17] is the sub-list for extension extendee
 	0,  // [0:17] is the sub-list for field type_name
@@ -1929,7 +2086,7 @@ func file_microlet_podsync_v1_podsync_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_microlet_podsync_v1_podsync_proto_rawDesc), len(file_microlet_podsync_v1_podsync_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   31,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -30,6 +30,7 @@ const (
 	PodsyncService_ListLocalPods_FullMethodName        = "/microlet.podsync.v1.PodsyncService/ListLocalPods"
 	PodsyncService_Evict_FullMethodName                = "/microlet.podsync.v1.PodsyncService/Evict"
 	PodsyncService_RemoveDeadContainers_FullMethodName = "/microlet.podsync.v1.PodsyncService/RemoveDeadContainers"
+	PodsyncService_GetVolumeStats_FullMethodName       = "/microlet.podsync.v1.PodsyncService/GetVolumeStats"
 )
 
 // PodsyncServiceClient is the client API for PodsyncService service.
@@ -56,6 +57,9 @@ type PodsyncServiceClient interface {
 	// evictor calls RemoveDeadContainers when a disk is full. It removes the containers of pods that have ended, and of
 	// other pods the dead containers that need not be kept.
 	RemoveDeadContainers(ctx context.Context, in *RemoveDeadContainersRequest, opts ...grpc.CallOption) (*RemoveDeadContainersResponse, error)
+	// stats calls GetVolumeStats for volumes of claims and of CSI drivers: podsync asks the driver or the file system. An
+	// answer may take minutes. Errors: NOT_FOUND if the pod has no such volume, UNIMPLEMENTED if nobody measures it.
+	GetVolumeStats(ctx context.Context, in *GetVolumeStatsRequest, opts ...grpc.CallOption) (*GetVolumeStatsResponse, error)
 }
 
 type podsyncServiceClient struct {
@@ -146,6 +150,16 @@ func (c *podsyncServiceClient) RemoveDeadContainers(ctx context.Context, in *Rem
 	return out, nil
 }
 
+func (c *podsyncServiceClient) GetVolumeStats(ctx context.Context, in *GetVolumeStatsRequest, opts ...grpc.CallOption) (*GetVolumeStatsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetVolumeStatsResponse)
+	err := c.cc.Invoke(ctx, PodsyncService_GetVolumeStats_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PodsyncServiceServer is the server API for PodsyncService service.
 // All implementations must embed UnimplementedPodsyncServiceServer
 // for forward compatibility.
@@ -170,6 +184,9 @@ type PodsyncServiceServer interface {
 	// evictor calls RemoveDeadContainers when a disk is full. It removes the containers of pods that have ended, and of
 	// other pods the dead containers that need not be kept.
 	RemoveDeadContainers(context.Context, *RemoveDeadContainersRequest) (*RemoveDeadContainersResponse, error)
+	// stats calls GetVolumeStats for volumes of claims and of CSI drivers: podsync asks the driver or the file system. An
+	// answer may take minutes. Errors: NOT_FOUND if the pod has no such volume, UNIMPLEMENTED if nobody measures it.
+	GetVolumeStats(context.Context, *GetVolumeStatsRequest) (*GetVolumeStatsResponse, error)
 	mustEmbedUnimplementedPodsyncServiceServer()
 }
 
@@ -203,6 +220,9 @@ func (UnimplementedPodsyncServiceServer) Evict(context.Context, *EvictRequest) (
 }
 func (UnimplementedPodsyncServiceServer) RemoveDeadContainers(context.Context, *RemoveDeadContainersRequest) (*RemoveDeadContainersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RemoveDeadContainers not implemented")
+}
+func (UnimplementedPodsyncServiceServer) GetVolumeStats(context.Context, *GetVolumeStatsRequest) (*GetVolumeStatsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetVolumeStats not implemented")
 }
 func (UnimplementedPodsyncServiceServer) mustEmbedUnimplementedPodsyncServiceServer() {}
 func (UnimplementedPodsyncServiceServer) testEmbeddedByValue()                        {}
@@ -369,6 +389,24 @@ func _PodsyncService_RemoveDeadContainers_Handler(srv interface{}, ctx context.C
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PodsyncService_GetVolumeStats_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetVolumeStatsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PodsyncServiceServer).GetVolumeStats(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PodsyncService_GetVolumeStats_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PodsyncServiceServer).GetVolumeStats(ctx, req.(*GetVolumeStatsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // PodsyncService_ServiceDesc is the grpc.ServiceDesc for PodsyncService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -407,6 +445,10 @@ var PodsyncService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RemoveDeadContainers",
 			Handler:    _PodsyncService_RemoveDeadContainers_Handler,
+		},
+		{
+			MethodName: "GetVolumeStats",
+			Handler:    _PodsyncService_GetVolumeStats_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -1,7 +1,8 @@
-// Package api serves podsync's gRPC API to nodestatus, pleg, evictor and root.
+// Package api serves podsync's gRPC API to nodestatus, pleg, evictor, stats and root.
 //
 // It reports whether podsync's dispatcher makes progress, wakes workers if the bus is down, evicts pods for evictor,
-// and runs and removes the pods of "microlet run-pod". Only root may do the last, because such a pod can be anything.
+// asks for stats how full volumes are, and runs and removes the pods of "microlet run-pod". Only root may do the last,
+// because such a pod can be anything.
 package api
 
 import (
@@ -34,6 +35,7 @@ type server struct {
 	pleg    PLEG
 	evictor Evictor
 	dead    DeadContainers
+	volumes Volumes
 }
 
 // Deps are what answers the callers.
@@ -44,25 +46,27 @@ type Deps struct {
 	Mirrors Mirrors
 	Evictor Evictor
 	Dead    DeadContainers
+	Volumes Volumes
 }
 
 // Register has s answer its callers, each role those that it may call.
 func Register(s *service.Service, d Deps) {
 	podsyncv1.RegisterPodsyncServiceServer(s.GRPC, &server{
 		localPods: localPods{pods: d.Pods, mirrors: d.Mirrors}, pulse: s.Pulse, workers: d.Workers, pleg: d.PLEG,
-		evictor: d.Evictor, dead: d.Dead,
+		evictor: d.Evictor, dead: d.Dead, volumes: d.Volumes,
 	})
 	for method, roles := range callers {
 		s.Allow(method, roles...)
 	}
 }
 
-// callers are who may call what; root alone runs pods, and evictor alone evicts them.
+// callers are who may call what; root alone runs pods, evictor alone evicts them, and stats alone measures.
 var callers = map[string][]role.Role{
 	podsyncv1.PodsyncService_GetHealth_FullMethodName:            {role.NodeStatus, role.Up},
 	podsyncv1.PodsyncService_WakePod_FullMethodName:              {role.PLEG},
 	podsyncv1.PodsyncService_Evict_FullMethodName:                {role.Evictor},
 	podsyncv1.PodsyncService_RemoveDeadContainers_FullMethodName: {role.Evictor},
+	podsyncv1.PodsyncService_GetVolumeStats_FullMethodName:       {role.Stats},
 	podsyncv1.PodsyncService_RunPod_FullMethodName:               {role.Up},
 	podsyncv1.PodsyncService_RemovePod_FullMethodName:            {role.Up},
 	podsyncv1.PodsyncService_GetLocalPod_FullMethodName:          {role.Up},

@@ -44,6 +44,7 @@ func Register(s *service.Service, o Options) {
 		Mirrors: o.Reports.Mirrors,
 		Evictor: podeviction.New(o.Workers, o.Events, o.Log),
 		Dead:    o.Housekeeping,
+		Volumes: o.Resources.Volumes,
 	})
 	podexplanation.Register(s.GRPC, s, podexplanation.Deps{
 		NodeName: o.NodeName, Gated: o.Gated, Sources: o.Sources.Kinds(), Workers: o.Workers, Dispatcher: o.Dispatcher,

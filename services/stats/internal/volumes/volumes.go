@@ -1,8 +1,8 @@
 // Package volumes reports what the volumes, logs and hosts files of pods take.
 //
 // Which volumes have figures, and which of them count as ephemeral storage, is the kubelet's choice: emptyDir,
-// configMap, secret, downwardAPI and projected have some, hostPath and images have none. Persistent volumes have none
-// here, because podsync refuses pods with claims. Three things differ from the kubelet. It measures a configMap and its
+// configMap, secret, downwardAPI and projected have some, hostPath and images have none. Those of claims and of CSI
+// drivers are asked for elsewhere. Three things differ from the kubelet. It measures a configMap and its
 // kin once, and logs anew for each summary; here all are measured with volumeStatsAggPeriod. A folder of which a part
 // cannot be read has the sum of the rest. And volumes are measured at most at the rate of a budget, so that on a node
 // with millions of files their figures are older.
@@ -43,7 +43,9 @@ type Options struct {
 	// Period is volumeStatsAggPeriod. If it is negative, no volumes are measured, but logs are.
 	Period time.Duration
 	// Pods returns the node's pods by their UID.
-	Pods    func() map[string]*pods.Pod
+	Pods func() map[string]*pods.Pod
+	// Claims returns a pod's volumes of claims and of CSI drivers.
+	Claims  func(podUID string) []summary.Volume
 	Book    *readerrors.Recorder
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
@@ -250,7 +252,7 @@ func (v *Volumes) pod(uid string) *pod {
 
 // Volumes implements summary.Folders.
 func (v *Volumes) Volumes(podUID string) []summary.Volume {
-	var all []summary.Volume
+	all := v.o.Claims(podUID)
 	for _, vol := range v.pod(podUID).volumes {
 		if f, ok := v.disk.Measurement(vol.dir); ok {
 			all = append(all, summary.Volume{

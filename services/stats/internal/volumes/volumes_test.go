@@ -80,6 +80,7 @@ func (n *node) all() map[string]*pods.Pod {
 func (n *node) run(period time.Duration) *Volumes {
 	log := slog.New(slog.NewTextHandler(n.t.Output(), nil))
 	v := New(Options{
+		Claims:  func(string) []summary.Volume { return nil },
 		RootDir: n.root, LogsDir: n.logs, Period: period, Pods: n.all, Book: readerrors.NewRecorder(log, nil), Log: log,
 		Metrics: prometheus.NewRegistry(),
 	})
@@ -204,6 +205,7 @@ func TestNamesThatLeadElsewhere(t *testing.T) {
 	n := newNode(t)
 	log := slog.New(slog.DiscardHandler)
 	v := New(Options{
+		Claims:  func(string) []summary.Volume { return nil },
 		RootDir: n.root, LogsDir: n.logs, Pods: n.all, Book: readerrors.NewRecorder(log, nil), Log: log,
 		Metrics: prometheus.NewRegistry(),
 	})
