@@ -76,8 +76,8 @@ func TestWhatIsKnownOfAnExpansionThatFails(t *testing.T) {
 				t.Errorf("%s is %v: %t", code, kind, got)
 			}
 		}
-		if text := "Expander.NodeExpand failed to expand the volume : rpc error: code = " + code.String() + " desc = no"; err ==
-			nil || err.Error() != text {
+		text := "Expander.NodeExpand failed to expand the volume : rpc error: code = " + code.String() + " desc = no"
+		if err == nil || err.Error() != text {
 			t.Errorf("%v, want %s", err, text)
 		}
 		release(t, vs, "u1")

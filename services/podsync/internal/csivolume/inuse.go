@@ -36,7 +36,8 @@ func (vs *Volumes) TellInUse(ctx context.Context) error {
 	for {
 		var again <-chan time.Time
 		if err := vs.tellInUse(ctx); err != nil {
-			vs.o.Log.Warn("volumes in use are not known, and the list stays as it is", logkey.Err, err, logkey.Delay, inUseRetry)
+			vs.o.Log.Warn("volumes in use are not known, and the list stays as it is", logkey.Err, err, logkey.Delay,
+				inUseRetry)
 			again = time.After(inUseRetry)
 		}
 		select {

@@ -79,8 +79,8 @@ func New(o Options) (*Resources, error) {
 	}
 	volumes, err := podvolumes.New(podvolumes.Options{
 		RootDir: o.Kubelet.Node.RootDir, BootID: o.Capacity.BootID, Cluster: o.Cluster, Node: o.Node,
-		Reports: o.Reports, Bus: o.Bus, Allocatable: o.allocatable, Private: o.privateFolder, Events: o.Events, Log: o.Log,
-		Metrics: o.Metrics,
+		Reports: o.Reports, Bus: o.Bus, Allocatable: o.allocatable, Private: o.privateFolder, Events: o.Events,
+		Log: o.Log, Metrics: o.Metrics,
 	})
 	if err != nil {
 		return nil, err

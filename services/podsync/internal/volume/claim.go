@@ -180,8 +180,8 @@ func (e *mountError) Error() string {
 // Unwrap returns the cause.
 func (e *mountError) Unwrap() error { return e.err }
 
-// claimError is an error about the claim itself, or about its attachment. Its Event is the kubelet's about a volume that
-// it cannot process, or that nobody attaches.
+// claimError is an error about the claim itself, or about its attachment. Its Event is the kubelet's about a volume
+// that it cannot process, or that nobody attaches.
 type claimError struct {
 	volume     string
 	unattached bool

@@ -84,7 +84,8 @@ func TestAnExpansionThatFailsKeepsThePodFromTheVolume(t *testing.T) {
 		}
 	}
 	_, err := m.Mount(t.Context(), claimant("u1", false))
-	if want := `MountVolume.Setup failed while expanding volume for volume "pv-1" : boom`; err == nil || err.Error() != want {
+	want := `MountVolume.Setup failed while expanding volume for volume "pv-1" : boom`
+	if err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
 	if _, there := m.Existing(claimant("u1", false)); there {

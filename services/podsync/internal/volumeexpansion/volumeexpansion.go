@@ -1,8 +1,8 @@
 // Package volumeexpansion grows what is in a volume after its claim was expanded, and tells the claim.
 //
 // A controller grows the volume itself, and says in the claim's status that the node is to do the rest. That is done
-// when a pod gets the volume, and later whenever the claim of a running pod is looked at. What fails is done again then,
-// unless the driver says that the volume cannot grow while it is in use.
+// when a pod gets the volume, and later whenever the claim of a running pod is looked at. What fails is done again
+// then, unless the driver says that the volume cannot grow while it is in use.
 //
 // https://github.com/kubernetes/enhancements/tree/master/keps/sig-storage/1790-recover-resize-failure
 package volumeexpansion
@@ -149,8 +149,8 @@ func (e *Expander) DuringMount(ctx context.Context, v *Volume) error {
 	return e.expand(ctx, s, v)
 }
 
-// Online grows the volume of a running pod, if its claim was expanded. What fails is told in an Event, and done again at
-// the next call.
+// Online grows the volume of a running pod, if its claim was expanded. What fails is told in an Event, and done again
+// at the next call.
 func (e *Expander) Online(ctx context.Context, v *Volume) {
 	s, end, err := e.begin(ctx, v)
 	if err != nil {

@@ -1,9 +1,9 @@
 // Package volumesinuse keeps volumes attached to the node while it uses them.
 //
 // podsync puts on the bus which volumes are in use, nodestatus writes that into the Node's status, and the controller
-// that attaches and detaches leaves alone what it finds there. It takes a volume off the Node's volumesAttached before it
-// looks. So a volume that is accepted as in use first, and found attached after that, stays attached until it is taken
-// off the list.
+// that attaches and detaches leaves alone what it finds there. It takes a volume off the Node's volumesAttached before
+// it looks. So a volume that is accepted as in use first, and found attached after that, stays attached until it is
+// taken off the list.
 //
 // Nothing is assumed: while nodestatus, the bus or the API server is away, a volume that is not known to be accepted
 // waits.

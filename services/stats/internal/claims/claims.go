@@ -1,8 +1,8 @@
 // Package claims reports how full the volumes of claims and of CSI drivers are.
 //
-// podsync alone may call the drivers, and knows where volumes are mounted, so it is asked for each of them. That is done
-// with volumeStatsAggPeriod, each volume at its own time. A driver or file system that hangs costs the figures of its
-// own volumes: they stay as they are until it answers.
+// podsync alone may call the drivers, and knows where volumes are mounted, so it is asked for each of them. That is
+// done with volumeStatsAggPeriod, each volume at its own time. A driver or file system that hangs costs the figures of
+// its own volumes: they stay as they are until it answers.
 package claims
 
 import (
