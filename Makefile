@@ -141,12 +141,26 @@ conformance: build ## upstream's end-to-end specs with the kubelet and microlet:
 	@$(RIG) conformance --microlet bin/microlet --suite '$(SUITE)' --agent '$(AGENT)' --focus '$(FOCUS)' --labels '$(LABELS)' --procs '$(PROCS)' $(ON_NODE)
 
 # The specs of the node suite about reservations, eviction and what is removed. They restart the agent with another
-# configuration and fill disk and memory, so they run one at a time, and on no machine that does other work.
+# configuration and fill disk and memory, so they run one at a time, and on no machine that does other work: MACHINE=1
+# gives them one of their own.
 PRESSURE_SPECS ?= sig-node. (Node Container Manager|LocalStorage|InodeEviction|MemoryAllocatableEviction |PriorityMemoryEvictionOrdering |PriorityLocalStorageEvictionOrdering|PriorityPidEvictionOrdering|ImageGC|ImageGarbageCollect|GarbageCollect|OOMKiller)
 
 .PHONY: conformance-node
-conformance-node: build ## upstream's specs of reservations, eviction and garbage collection: AGENT= PRESSURE_SPECS=
-	@$(RIG) conformance --microlet bin/microlet --suite node --agent '$(AGENT)' --labels '' --focus '$(PRESSURE_SPECS)' --procs 1 --again=false --timeout 3h --output conformance-results/node-pressure
+conformance-node: build ## upstream's specs of reservations, eviction and garbage collection: AGENT= PRESSURE_SPECS= MACHINE=
+	@$(ONE_BY_ONE) --focus '$(PRESSURE_SPECS)' $(ON_NODE) --output conformance-results/node-pressure$(if $(MACHINE),-machine)
+
+ONE_BY_ONE = $(RIG) conformance --microlet bin/microlet --suite node --agent '$(AGENT)' --labels '' --procs 1 --again=false --timeout 3h
+
+# The specs of the node suite about a node's life: shutdown, certificates, configuration, restarts, labels. They need
+# systemd and D-Bus, and so a machine. Two kinds of them need an agent that was started in another way.
+LIFE_SPECS ?= sig-node. (GracefulNodeShutdown|KubletTLS|ReloadKubeletClientCAFileTest|Kubelet Config |Restart |OSArchLabelReconciliation)
+LOCK := --agent-arg=--lock-file=/var/run/kubelet.lock --agent-arg=--exit-on-lock-contention
+
+.PHONY: conformance-life
+conformance-life: build ## upstream's specs of shutdown, certificates, drop-ins, restarts, lock, standalone, on a machine: AGENT= LIFE_SPECS=
+	@$(ONE_BY_ONE) --machine --focus '$(LIFE_SPECS)' --output conformance-results/node-life
+	@$(ONE_BY_ONE) --machine --focus 'sig-node. Lock contention' $(LOCK) --output conformance-results/node-lock
+	@$(ONE_BY_ONE) --machine --focus 'Feature:StandaloneMode' --standalone --output conformance-results/node-standalone
 
 .PHONY: conformance-record
 conformance-record: build ## the same in full, and write the kubelet's list and docs/conformance.md

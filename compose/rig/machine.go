@@ -95,6 +95,15 @@ func (i *Instance) stageMachine(o Options) error {
 		ClientCA:        ca,
 		MaxPods:         int32(o.MaxPods),
 	}
+	if o.DefaultPlaces {
+		k.StaticPods, k.ReadOnlyPort, k.ForSuite, k.Open = i.staticPodsDir(), ReadOnlyPort, true, o.Standalone
+		k.NodeIP = netip.IPv4Unspecified()
+		for _, dir := range []string{i.staticPodsDir(), DropInDir} {
+			if err := os.MkdirAll(filepath.Join(i.stage(), dir), 0o755); err != nil {
+				return fmt.Errorf("write the machine's files: %w", err)
+			}
+		}
+	}
 	if err := k.Write(filepath.Join(i.stage(), i.KubeletConfig())); err != nil {
 		return err
 	}
@@ -212,9 +221,14 @@ func (i *Instance) PowerOn(ctx context.Context) error {
 }
 
 // agentUnit is the name of the agent's service on the node's machine.
-func (i *Instance) agentUnit() string { return unitOf(i.Agent()) }
+func (i *Instance) agentUnit() string { return i.unitOf(i.Agent()) }
 
-func unitOf(agent Agent) string { return string(agent) + ".service" }
+func (i *Instance) unitOf(agent Agent) string {
+	if i.r.DefaultPlaces {
+		return SuiteUnit + ".service"
+	}
+	return string(agent) + ".service"
+}
 
 // installAgent puts the agent and its unit into the machine, and has it start with the machine.
 func (i *Instance) installAgent(ctx context.Context) error {
@@ -227,7 +241,7 @@ func (i *Instance) installAgent(ctx context.Context) error {
 		return fmt.Errorf("read the agent's unit: %w", err)
 	}
 	i.mu.Lock()
-	agent, args, executable, extra := i.r.Agent, i.r.AgentArgs, i.r.Microlet, unitExtra(i.r.AgentEnv, i.r.Watchdog)
+	agent, args, executable, extra := i.r.Agent, i.r.AgentArgs, i.r.Microlet, i.unitExtra()
 	if agent == AgentKubelet {
 		executable = i.r.Binaries[build.Kubelet]
 	}
@@ -241,11 +255,19 @@ func (i *Instance) installAgent(ctx context.Context) error {
 	if err := m.CopyIn(ctx, executable, path.Join("/usr/bin", string(agent))); err != nil {
 		return err
 	}
+	if agent == AgentMicrolet && i.r.DefaultPlaces {
+		if err := i.installAsPackage(ctx, m); err != nil {
+			return err
+		}
+	}
 	// kubeadm has a node's own flags there.
 	flags := append([]string{"--node-ip=" + i.NodeIP(), "--hostname-override=" + i.NodeName()}, args...)
+	if i.r.DefaultPlaces {
+		flags = append(flags, "--config-dir="+DropInDir)
+	}
 	for _, f := range []struct{ to, text string }{
-		{"/etc/systemd/system/" + unitOf(agent), unit},
-		{"/etc/systemd/system/" + unitOf(agent) + ".d/rig.conf", extra},
+		{"/etc/systemd/system/" + i.unitOf(agent), unit},
+		{"/etc/systemd/system/" + i.unitOf(agent) + ".d/rig.conf", extra},
 		{"/var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS=\"" + strings.Join(flags, " ") + "\"\n"},
 	} {
 		if err := m.Write(ctx, f.to, []byte(f.text), 0o644); err != nil {
@@ -257,20 +279,43 @@ func (i *Instance) installAgent(ctx context.Context) error {
 		other = AgentMicrolet
 	}
 	// The other one's unit is taken away, for it is not there to be chosen by a start of the machine.
-	const script = `systemctl disable --quiet "$2" 2>/dev/null; rm -rf "/etc/systemd/system/$2" "/etc/systemd/system/$2.d"; systemctl daemon-reload && systemctl enable --quiet "$1" containerd.service && sync`
-	_, err = i.must(ctx, "sh", "-c", script, "install", unitOf(agent), unitOf(other))
+	const script = `test "$1" = "$2" || { systemctl disable --quiet "$2" 2>/dev/null; rm -rf "/etc/systemd/system/$2" "/etc/systemd/system/$2.d"; }; systemctl daemon-reload && systemctl enable --quiet "$1" containerd.service && sync`
+	_, err = i.must(ctx, "sh", "-c", script, "install", i.unitOf(agent), i.unitOf(other))
+	return err
+}
+
+// installAsPackage makes the services' users and the rule of D-Bus that microlet's packages bring: without them the
+// Node stays ready while the machine shuts down, and nobody but logind is believed that it does.
+func (i *Instance) installAsPackage(ctx context.Context, m machine.Machine) error {
+	deploy := filepath.Join(filepath.Dir(i.r.Machine.Unit), "..")
+	for from, to := range map[string]string{
+		"sysusers.d": "/usr/lib/sysusers.d", "dbus": "/usr/share/dbus-1/system.d",
+	} {
+		const file = "microlet.conf"
+		if err := m.CopyIn(ctx, filepath.Join(deploy, from, file), path.Join(to, file)); err != nil {
+			return err
+		}
+	}
+	_, err := i.must(ctx, "sh", "-c", "systemd-sysusers microlet.conf && systemctl reload dbus.service")
 	return err
 }
 
 // unitExtra is what the rig adds to the agent's unit.
-func unitExtra(env []string, watchdog time.Duration) string {
+func (i *Instance) unitExtra() string {
 	extra := &strings.Builder{}
 	extra.WriteString("# What the rig adds.\n[Service]\n")
-	for _, e := range env {
+	for _, e := range i.r.AgentEnv {
 		_, _ = fmt.Fprintf(extra, "Environment=%s\n", strconv.Quote(e))
 	}
-	if watchdog < 0 {
+	if i.r.Watchdog < 0 {
 		extra.WriteString("WatchdogSec=0\n")
+	}
+	if i.r.DefaultPlaces {
+		// Tests that have killed the agent look for it among the units, and start it themselves.
+		extra.WriteString("Restart=no\nRemainAfterExit=yes\n")
+	}
+	if i.r.Standalone {
+		extra.WriteString("Environment=KUBELET_KUBECONFIG_ARGS=\n")
 	}
 	return extra.String()
 }

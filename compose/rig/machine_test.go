@@ -2,6 +2,7 @@ package rig
 
 import (
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -32,12 +33,35 @@ func TestKubeletUnitDiffersInTheProgramAlone(t *testing.T) {
 
 func TestUnitExtra(t *testing.T) {
 	const head = "# What the rig adds.\n[Service]\n"
-	for watchdog, want := range map[time.Duration]string{
-		10 * time.Second: head + "Environment=\"A=b c\"\n", // the unit has a period of its own
-		-1:               head + "Environment=\"A=b c\"\nWatchdogSec=0\n",
+	for _, tc := range []struct {
+		r    record
+		want string
+	}{
+		{record{Watchdog: 10 * time.Second}, ""}, // the unit has a period of its own
+		{record{Watchdog: -1}, "WatchdogSec=0\n"},
+		{record{DefaultPlaces: true}, "Restart=no\nRemainAfterExit=yes\n"},
+		{
+			record{DefaultPlaces: true, Standalone: true},
+			"Restart=no\nRemainAfterExit=yes\nEnvironment=KUBELET_KUBECONFIG_ARGS=\n",
+		},
 	} {
-		if got := unitExtra([]string{"A=b c"}, watchdog); got != want {
-			t.Errorf("watchdog %s: %q, want %q", watchdog, got, want)
+		tc.r.AgentEnv = []string{"A=b c"}
+		if got, want := (&Instance{r: tc.r}).unitExtra(), head+"Environment=\"A=b c\"\n"+tc.want; got != want {
+			t.Errorf("%+v: %q, want %q", tc.r, got, want)
+		}
+	}
+}
+
+func TestUnitWhereUpstreamsSuiteLooksForIt(t *testing.T) {
+	for _, agent := range []Agent{AgentKubelet, AgentMicrolet} {
+		i := &Instance{r: record{Agent: agent}}
+		if want := string(agent) + ".service"; i.agentUnit() != want {
+			t.Errorf("unit %s, want %s", i.agentUnit(), want)
+		}
+		i.r.DefaultPlaces = true
+		// It is upstream's expression.
+		if name := regexp.MustCompile(`(kubelet-\w+)`).FindString(i.agentUnit()); name != SuiteUnit {
+			t.Errorf("in unit %s the suite finds %q, want %s", i.agentUnit(), name, SuiteUnit)
 		}
 	}
 }

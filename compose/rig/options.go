@@ -65,11 +65,18 @@ type Options struct {
 	// and /var/log/pods and the socket /run/containerd/containerd.sock, which are
 	// links to the instance's, the pods' cgroups below /kubepods, and the
 	// read-only API at port 10255 of the node's address.
-	// The agent also gets a folder of static pods. Up fails on a machine that has
-	// one of them already: there is one such instance at a time.
+	// The agent also gets a folder of static pods, and the periods and thresholds of
+	// Kubernetes' own tests of a node. Up fails on a machine that has one of these
+	// places already: there is one such instance at a time.
+	// A machine of the node's own has these places by nature. There the agent's service
+	// is SuiteUnit, which systemd does not start again: tests kill it and start it. Its
+	// drop-ins are in DropInDir, and it listens at every address, as by default.
 	// The conditions of its node do not taint it: Kubernetes' own tests of a node
 	// run beside an API server and etcd alone, and take a tainted node for none.
 	DefaultPlaces bool
+	// Standalone gives the agent no credentials of the API server: it runs static pods, everybody may use its HTTPS
+	// API, and there is no Node. It needs Machine and DefaultPlaces.
+	Standalone bool
 	// With names groups of programs and images that are not always needed: GroupKubelet (AgentKubelet implies it),
 	// GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer, GroupKubeadm, GroupMachine (for Build;
 	// Machine implies it). The images are pushed to the instance's registry.
@@ -187,6 +194,9 @@ func (o *Options) machineDefaults() error {
 	}
 	if o.MachineMemory == 0 {
 		o.MachineMemory = 3072
+	}
+	if o.Standalone && (!o.Machine || !o.DefaultPlaces) {
+		return errors.New("a standalone agent needs a machine of the node's own, and the default places")
 	}
 	// Before anything is built.
 	_, err := machine.AskedKind()

@@ -28,6 +28,8 @@ func TestOptions(t *testing.T) {
 		{name: "systemd there", o: Options{CgroupDriver: "systemd", Machine: true}},
 		{name: "unknown driver", o: Options{CgroupDriver: "cgroup"}, wantErr: "use cgroupfs or systemd"},
 		{name: "too many pods", o: Options{MaxPods: 2000}, wantErr: "use 1 to 1000"},
+		{name: "standalone here", o: Options{Standalone: true, DefaultPlaces: true}, wantErr: "machine of the node's own"},
+		{name: "standalone there", o: Options{Standalone: true, DefaultPlaces: true, Machine: true}},
 		{name: "a disk too small", o: Options{NodeDisk: 5}, wantErr: "at least 64"},
 		{name: "a disk beside a machine's", o: Options{ImageDisk: 500, Machine: true}, wantErr: "has one disk"},
 	} {
@@ -148,7 +150,7 @@ func TestEveryProgramCanBeStartedCheckedAndStopped(t *testing.T) {
 			t.Errorf("the API server is not started with %s", want)
 		}
 	}
-	i.r.Untainted = true
+	i.r.DefaultPlaces = true
 	if want := "--disable-admission-plugins=TaintNodesByCondition"; !slices.Contains(i.spec(APIServer).Args, want) {
 		t.Errorf("the API server of a node without taints is not started with %s", want)
 	}

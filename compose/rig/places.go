@@ -22,6 +22,15 @@ const (
 // nobody who he is, in an instance with Options.DefaultPlaces.
 const ReadOnlyPort = 10255
 
+// Where a machine of the node's own has what upstream's suite of the node uses, in an instance with
+// Options.DefaultPlaces. The suite runs in SuiteDir.
+const (
+	SuiteDir  = "/var/lib/node-suite"
+	DropInDir = SuiteDir + "/kubelet.conf.d" // drop-ins of the agent's configuration
+	// SuiteUnit is the agent's service, without its suffix: the suite takes kubelet-<word> for it.
+	SuiteUnit = "kubelet-rig"
+)
+
 // makeDefaultPlaces gives the instance the machine's default places.
 func (i *Instance) makeDefaultPlaces() error {
 	for _, dir := range i.tree.Existing(defaultPods) {
@@ -103,4 +112,6 @@ func (i *Instance) releaseDefaultPlaces() error {
 	return errors.Join(problems...)
 }
 
-func (i *Instance) staticPodsDir() string { return filepath.Join(i.r.Dir, "manifests") }
+func (i *Instance) staticPodsDir() string {
+	return i.place(filepath.Join(i.r.Dir, "manifests"), "/etc/kubernetes/manifests")
+}

@@ -122,7 +122,7 @@ func (i *Instance) spec(name string) process.Spec {
 			"--cluster-signing-key-file=" + filepath.Join(certs, pki.CAKey),
 			"--cluster-name=" + i.r.Name, "--flex-volume-plugin-dir=" + filepath.Join(i.r.Dir, "volume-plugins"),
 		}
-		if i.r.Untainted {
+		if i.r.DefaultPlaces {
 			s.Args = append(s.Args, "--controllers=*,-node-lifecycle-controller")
 		}
 	case Scheduler:
@@ -171,7 +171,7 @@ func (i *Instance) apiServerArgs() []string {
 		"--proxy-client-cert-file=" + pki.Cert(certs, pki.FrontProxy),
 		"--proxy-client-key-file=" + pki.Key(certs, pki.FrontProxy),
 	}
-	if i.r.Untainted {
+	if i.r.DefaultPlaces {
 		args = append(args, "--disable-admission-plugins=TaintNodesByCondition")
 	}
 	return args

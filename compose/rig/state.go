@@ -35,22 +35,23 @@ type ports struct {
 
 // record is what the rig remembers of an instance, in a file.
 type record struct {
-	Name      string                    `json:"name"`
-	Dir       string                    `json:"dir"`
-	BootID    string                    `json:"bootID"`
-	CreatedAt time.Time                 `json:"createdAt"`
-	Network   network.Plan              `json:"network"`
-	Keep      []network.Chain           `json:"keepChains"` // were there before the first rig
-	Ports     ports                     `json:"ports"`
-	Agent     Agent                     `json:"agent"`
-	AgentArgs []string                  `json:"agentArgs,omitempty"`
-	AgentEnv  []string                  `json:"agentEnv,omitempty"`
-	Watchdog  time.Duration             `json:"watchdog"`
-	Untainted bool                      `json:"untainted,omitempty"` // its conditions do not taint the node
-	Microlet  string                    `json:"microlet,omitempty"`
-	Binaries  build.Binaries            `json:"binaries"`
-	Processes map[string]process.Record `json:"processes"`
-	Machine   *machineRecord            `json:"machine,omitempty"` // nil: the node is this machine
+	Name          string                    `json:"name"`
+	Dir           string                    `json:"dir"`
+	BootID        string                    `json:"bootID"`
+	CreatedAt     time.Time                 `json:"createdAt"`
+	Network       network.Plan              `json:"network"`
+	Keep          []network.Chain           `json:"keepChains"` // were there before the first rig
+	Ports         ports                     `json:"ports"`
+	Agent         Agent                     `json:"agent"`
+	AgentArgs     []string                  `json:"agentArgs,omitempty"`
+	AgentEnv      []string                  `json:"agentEnv,omitempty"`
+	Watchdog      time.Duration             `json:"watchdog"`
+	DefaultPlaces bool                      `json:"defaultPlaces,omitempty"` // see Options
+	Standalone    bool                      `json:"standalone,omitempty"`
+	Microlet      string                    `json:"microlet,omitempty"`
+	Binaries      build.Binaries            `json:"binaries"`
+	Processes     map[string]process.Record `json:"processes"`
+	Machine       *machineRecord            `json:"machine,omitempty"` // nil: the node is this machine
 }
 
 func recordPath(name string) string { return filepath.Join(recordsDir, name+".json") }

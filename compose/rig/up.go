@@ -126,19 +126,20 @@ func Up(ctx context.Context, o Options) (*Instance, error) {
 		return nil, err
 	}
 	r, err := reserve(ctx, record{
-		Name:      o.Name,
-		Dir:       o.Dir,
-		BootID:    boot,
-		CreatedAt: time.Now(),
-		Agent:     o.Agent,
-		AgentArgs: o.AgentArgs,
-		AgentEnv:  o.AgentEnv,
-		Watchdog:  o.AgentWatchdog,
-		Untainted: o.DefaultPlaces,
-		Microlet:  o.Microlet,
-		Binaries:  binaries,
-		Processes: map[string]process.Record{},
-		Machine:   onMachine,
+		Name:          o.Name,
+		Dir:           o.Dir,
+		BootID:        boot,
+		CreatedAt:     time.Now(),
+		Agent:         o.Agent,
+		AgentArgs:     o.AgentArgs,
+		AgentEnv:      o.AgentEnv,
+		Watchdog:      o.AgentWatchdog,
+		DefaultPlaces: o.DefaultPlaces,
+		Standalone:    o.Standalone,
+		Microlet:      o.Microlet,
+		Binaries:      binaries,
+		Processes:     map[string]process.Record{},
+		Machine:       onMachine,
 	})
 	if err != nil {
 		return nil, err
@@ -264,7 +265,7 @@ func (i *Instance) setup(ctx context.Context, o Options) error {
 		if err := i.makeDefaultPlaces(); err != nil {
 			return err
 		}
-		k.CgroupRoot, k.StaticPods, k.ReadOnlyPort = "/", i.staticPodsDir(), ReadOnlyPort
+		k.CgroupRoot, k.StaticPods, k.ReadOnlyPort, k.ForSuite = "/", i.staticPodsDir(), ReadOnlyPort, true
 	}
 	return k.Write(i.KubeletConfig())
 }
@@ -346,6 +347,9 @@ func (i *Instance) startAll(ctx context.Context, layouts []string) error {
 		}
 		if err := i.start(ctx, AgentProgram); err != nil {
 			return err
+		}
+		if i.r.Standalone {
+			return nil
 		}
 		// A new Node has no Ready of an earlier life, and a kubelet may take
 		// 10 s to its first Lease.

@@ -21,7 +21,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		{"up --with flowers", "there are kubelet and conformance"},
 		{"conformance --agent cubelet", "use kubelet, microlet or both"},
 		{"conformance --suite storage", "use e2e or node"},
-		{"conformance --suite node --machine", "leave out --machine"},
+		{"conformance --suite node --standalone", "--suite node --machine"},
 		{"conformance --focus (", "missing closing"},
 		{"conformance --procs 0", "use 1 or more"},
 		{"conformance --record --focus x", "default selection"},

@@ -19,10 +19,11 @@ import (
 // conformanceOptions are the flags of rig conformance.
 type conformanceOptions struct {
 	suite, agent, focus, labels, output string
-	microlet                            string
+	microlet, name                      string
+	agentArgs                           []string
 	procs                               int
 	timeout                             time.Duration
-	again, record, machine              bool
+	again, record, machine, standalone  bool
 }
 
 func newConformance(out, progress io.Writer) *cobra.Command {
@@ -35,7 +36,7 @@ with microlet, or one after the other, and compare the results with the list of
 specs that the kubelet is known to pass. The suite e2e looks at the cluster through
 its API server; node looks at the node from inside, and takes the places that a
 kubelet of this machine would have while it runs. With --machine the node has a
-machine of its own, with systemd and cgroup v2.
+machine of its own, with systemd and cgroup v2, and the suite of the node runs there.
 
 The results go to a folder: for each agent junit.xml, report.json, output.log and
 the agent's log, and table.md with both agents side by side; what one agent
@@ -58,7 +59,13 @@ microlet does not pass a spec that the kubelet passed.`,
 	flags.IntVar(&o.procs, "procs", 16, "specs that run in parallel")
 	flags.DurationVar(&o.timeout, "timeout", 90*time.Minute, "stop the suite of one agent after this time")
 	flags.StringVar(&o.output, "output", "",
-		"the folder of the results (default conformance-results/<suite>, or e2e-machine)")
+		"the folder of the results (default conformance-results/<suite>, or <suite>-machine)")
+	flags.StringVar(&o.name, "name", "",
+		"the beginning of the instances' names, of at most 11 letters; another one lets two commands run side by side")
+	flags.StringArrayVar(&o.agentArgs, "agent-arg", nil,
+		"an argument to add to the agent's command line; may be repeated")
+	flags.BoolVar(&o.standalone, "standalone", false,
+		"the agent has no API server, for specs of the suite node that want it so; with --machine")
 	flags.BoolVar(&o.machine, "machine", false,
 		"give the node a machine of its own, with systemd and cgroup v2; its kernel is built once, for some 20 minutes")
 	flags.StringVar(&o.microlet, "microlet", "", "the microlet executable (default bin/microlet of the repository)")
@@ -92,6 +99,12 @@ func runConformance(ctx context.Context, o conformanceOptions, out, progress io.
 		if focus, err = regexp.Compile(o.focus); err != nil {
 			return fmt.Errorf("focus %q: %w", o.focus, err)
 		}
+	}
+	if o.standalone && suite != conformance.NodeOnMachine {
+		return errors.New("--standalone is for --suite node --machine")
+	}
+	if o.name == "" {
+		o.name = suite.Instance
 	}
 	if o.procs < 1 {
 		return fmt.Errorf("procs %d: use 1 or more", o.procs)
@@ -132,22 +145,12 @@ type comparison struct {
 
 func (c *comparison) dir(agent string) string { return filepath.Join(c.o.output, agent) }
 
-// instanceName tells the suites apart, so that two may run at a time.
-func (c *comparison) instanceName(agent rig.Agent) string {
-	switch {
-	case c.suite.OnMachine:
-		return "machine-e2e-" + string(agent)
-	case c.suite.OnNode:
-		return c.suite.Name + "-suite-" + string(agent)
-	}
-	return "conformance-" + string(agent)
-}
-
 // run runs the suite against a new instance with the agent.
 func (c *comparison) run(ctx context.Context, agent rig.Agent) (err error) {
 	i, err := rig.Up(ctx, rig.Options{
-		Name: c.instanceName(agent), Agent: agent, Microlet: c.o.microlet,
-		With: []string{c.suite.Group}, DefaultPlaces: c.suite.OnNode, Machine: c.suite.OnMachine, Out: c.progress,
+		Name: c.o.name + "-" + string(agent), Agent: agent, Microlet: c.o.microlet, AgentArgs: c.o.agentArgs,
+		With: []string{c.suite.Group}, DefaultPlaces: c.suite.OnNode, Machine: c.suite.OnMachine,
+		Standalone: c.o.standalone, Out: c.progress,
 	})
 	if err != nil {
 		return err
@@ -169,6 +172,7 @@ func (c *comparison) run(ctx context.Context, agent rig.Agent) (err error) {
 		Focus:    c.focus,
 		Procs:    c.o.procs,
 		Timeout:  c.o.timeout,
+		Alone:    c.o.standalone,
 		Dir:      c.dir(string(agent)),
 		Again:    c.o.again,
 		Out:      c.progress,

@@ -75,6 +75,34 @@ func TestKubeletConfigurationWithStaticPodsAndReadOnlyPort(t *testing.T) {
 	}
 }
 
+func TestKubeletConfigurationForUpstreamsSuite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	if err := (Kubelet{ForSuite: true, Open: true}).Write(path); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		"volumeStatsAggPeriod: 10s", "fileCheckFrequency: 10s", "evictionPressureTransitionPeriod: 30s",
+		"  memory.available: 250Mi", "  nodefs.available: 5%", "  mode: AlwaysAllow", "  anonymous:\n    enabled: true",
+		"  webhook:\n    enabled: false",
+	} {
+		if !strings.Contains("\n"+string(got), "\n"+line+"\n") {
+			t.Errorf("no %q in:\n%s", line, got)
+		}
+	}
+	// The developer's disk is none that the thresholds are about, and frees nothing.
+	if err := (Kubelet{ForSuite: true, ForeignNodeFs: true, ForeignImageFs: true}).Write(path); err != nil {
+		t.Fatal(err)
+	}
+	if got, err = os.ReadFile(path); err != nil || strings.Contains(string(got), "evictionMinimumReclaim") ||
+		!strings.Contains(string(got), "\n  nodefs.available: 0%\n") {
+		t.Errorf("%v, on a foreign disk:\n%s", err, got)
+	}
+}
+
 // A developer's disk that is nearly full makes no node that evicts every pod.
 func TestKubeletConfigurationIgnoresForeignDisks(t *testing.T) {
 	tests := []struct {

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net/netip"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -27,6 +28,8 @@ type Kubelet struct {
 	ReadOnlyPort    int32  // the port of the API for everybody, on NodeIP; 0: none
 	ForeignNodeFs   bool   // the node filesystem is not the node's own: it is never short of space
 	ForeignImageFs  bool   // nor the image filesystem: no image is removed to free space on it
+	ForSuite        bool   // the periods and thresholds on which upstream's suite of the node counts
+	Open            bool   // everybody may use the HTTPS API: there is no API server to ask who he is
 }
 
 // Write writes the KubeletConfiguration to the file. What it does not set has
@@ -54,7 +57,17 @@ func (k Kubelet) Write(path string) error {
 		StaticPodPath:            k.StaticPods,
 		ReadOnlyPort:             k.ReadOnlyPort,
 	}
+	if k.ForSuite {
+		c.VolumeStatsAggPeriod, c.FileCheckFrequency = period(10), period(10)
+		c.EvictionPressureTransitionPeriod = period(30)
+		c.EvictionHard = map[string]string{"memory.available": "250Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%"}
+		c.EvictionMinimumReclaim = map[string]string{"nodefs.available": "5%", "nodefs.inodesFree": "5%"}
+	}
 	k.ignoreForeignDisks(&c)
+	if k.Open {
+		c.Authentication.Anonymous.Enabled, c.Authentication.Webhook.Enabled = ptr(true), &no
+		c.Authorization.Mode = kubeletconfig.KubeletAuthorizationModeAlwaysAllow
+	}
 	c.Authentication.X509.ClientCAFile = k.ClientCA
 	if k.HealthPort != 0 {
 		c.HealthzPort = ptr(int32(k.HealthPort))
@@ -77,6 +90,7 @@ func (k Kubelet) ignoreForeignDisks(c *kubeletconfig.KubeletConfiguration) {
 	if !k.ForeignNodeFs && !k.ForeignImageFs {
 		return
 	}
+	c.EvictionMinimumReclaim = nil
 	c.EvictionHard = map[string]string{
 		"memory.available":   "100Mi",
 		"nodefs.available":   "10%",
@@ -119,3 +133,7 @@ func prune(object map[string]any) map[string]any {
 }
 
 func ptr[T any](v T) *T { return &v }
+
+func period(seconds int) metav1.Duration {
+	return metav1.Duration{Duration: time.Duration(seconds) * time.Second}
+}

@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
-	"os"
-	"path/filepath"
+	"path"
 	"strconv"
 	"time"
 
@@ -18,8 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
-
-	"github.com/microlet/microlet/compose/rig"
 )
 
 // nodeSuiteUser is the service account that the suite of the node signs in
@@ -27,7 +23,7 @@ import (
 const nodeSuiteUser = "node-suite"
 
 // serverPatience is how long the agent's server may take to answer on a node that is Ready.
-const serverPatience = 30 * time.Second
+const serverPatience = 2 * time.Minute
 
 // signIn makes the suite's account, which may do all, and returns a token for
 // it.
@@ -68,7 +64,7 @@ const systemSpec = "os: Linux\nkernelSpec: {versions: ['^[4-9]\\.', '^[1-9][0-9]
 // connectNode returns the flags of the suite of the node. The agent runs
 // already. The suite looks for the agent at the machine's loopback address,
 // where it finds it until end is called.
-func (r Run) connectNode(ctx context.Context) (flags []string, end func(), err error) {
+func (r Run) connectNode(ctx context.Context, p place) (flags []string, end func(), err error) {
 	config, err := r.Instance.RESTConfig()
 	if err != nil {
 		return nil, nil, err
@@ -81,53 +77,38 @@ func (r Run) connectNode(ctx context.Context) (flags []string, end func(), err e
 	if err != nil {
 		return nil, nil, err
 	}
-	spec := filepath.Join(r.Dir, "system.yaml")
-	if err := os.WriteFile(spec, []byte(systemSpec), 0o644); err != nil {
+	spec := path.Join(p.dir(), "system.yaml")
+	if err := p.write(ctx, spec, []byte(systemSpec), 0o644); err != nil {
 		return nil, nil, fmt.Errorf("run the suite: %w", err)
 	}
-	if err := r.shareConfig(ctx, client); err != nil {
+	if err := r.shareConfig(ctx, client, p); err != nil {
 		return nil, nil, err
 	}
-	endUnit, err := serveUnit(ctx, r.Instance, r.programs())
-	if err != nil {
-		return nil, nil, err
+	if end, err = p.serve(ctx); err != nil {
+		return nil, nil, fmt.Errorf("run the suite: %w", err)
 	}
-	readOnly := strconv.Itoa(rig.ReadOnlyPort)
-	endForwards, err := forwardAll(ctx, map[string]string{
-		net.JoinHostPort("127.0.0.1", readOnly): net.JoinHostPort(r.Instance.NodeIP(), readOnly),
-		"127.0.0.1:10248":                       r.Instance.HealthAddress(), // the kubelet's default, as healthzPort
-	})
-	if err != nil {
-		endUnit()
-		return nil, nil, err
-	}
-	end = func() { endForwards(); endUnit() }
 	return []string{
 		"--host=" + config.Host, "--bearer-token=" + token, "--node-name=" + r.Instance.NodeName(),
 		"--dns-domain=cluster.local", "--start-services=false", "--stop-services=false",
 		"--container-runtime-endpoint=" + r.Instance.RuntimeEndpoint(), "--system-spec-file=" + spec,
 		// It would pull the images of all specs, of which the registry lacks some.
 		"--prepull-images=false", "--disable-log-dump=true",
+		// It looks for the agent's log there.
+		"--report-dir=" + p.dir(), "--standalone-mode=" + strconv.FormatBool(r.Alone),
 	}, end, nil
 }
 
-// programs is the folder of the programs that the suite of the node finds before the machine's.
-func (r Run) programs() string { return filepath.Join(r.Dir, "bin") }
-
-// program is the suite itself. The suite of the node runs in the folder where its program is, and has the agent's
-// configuration there: it gets a link of its own.
-func (r Run) program() string {
-	if r.Suite.OnNode {
-		return filepath.Join(r.Dir, r.Suite.Program)
-	}
-	return r.Instance.Binary(r.Suite.Program)
-}
+// agentLog is where specs look for the agent's log, in the folder of the run.
+const agentLog = "kubelet.log"
 
 // shareConfig lets specs change the configuration of the agent: the suite reads and writes a file, with which the
 // agent starts from then on. The file has every field, because the suite takes a missing one for its zero.
-func (r Run) shareConfig(ctx context.Context, client kubernetes.Interface) error {
-	if err := os.Symlink(r.Instance.Binary(r.Suite.Program), r.program()); err != nil {
+func (r Run) shareConfig(ctx context.Context, client kubernetes.Interface, p place) error {
+	if err := p.link(ctx, r.Instance.KubeletConfig(), "kubelet-config"); err != nil {
 		return fmt.Errorf("run the suite: %w", err)
+	}
+	if r.Alone {
+		return nil // who asks it for its configuration gets it, but not through the API server
 	}
 	// A node can be Ready shortly before its server answers.
 	var answer []byte
@@ -144,11 +125,8 @@ func (r Run) shareConfig(ctx context.Context, client kubernetes.Interface) error
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(r.Instance.KubeletConfig(), text, 0o644); err != nil {
+	if err := p.write(ctx, r.Instance.KubeletConfig(), text, 0o644); err != nil {
 		return fmt.Errorf("write the agent's configuration: %w", err)
-	}
-	if err := os.Symlink(r.Instance.KubeletConfig(), filepath.Join(r.Dir, "kubelet-config")); err != nil {
-		return fmt.Errorf("run the suite: %w", err)
 	}
 	return nil
 }

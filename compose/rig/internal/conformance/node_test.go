@@ -141,16 +141,21 @@ func TestFindSuite(t *testing.T) {
 			t.Errorf("suite %s is %q, %v", name, s.Name, err)
 		}
 	}
-	if s, err := FindSuite("e2e", true); err != nil || !s.OnMachine || s.Program != E2E.Program {
-		t.Errorf("suite e2e on a machine is %q, %v", s.Name, err)
+	names := map[string]bool{}
+	for _, here := range []Suite{E2E, Node} {
+		s, err := FindSuite(here.Name, true)
+		if err != nil || !s.OnMachine || s.Program != here.Program || s.prefix != here.prefix {
+			t.Errorf("suite %s on a machine is %+v, %v", here.Name, s, err)
+		}
+		names[s.Name], names[s.Instance] = true, true
+	}
+	if len(names) != 4 {
+		t.Errorf("suites on a machine share names: %v", names)
 	}
 	for _, onMachine := range []bool{false, true} {
 		if _, err := FindSuite("storage", onMachine); err == nil {
 			t.Error("an unknown suite was found")
 		}
-	}
-	if _, err := FindSuite("node", true); err == nil || !strings.Contains(err.Error(), "leave out --machine") {
-		t.Errorf("the suite that runs on the node was found for another machine: %v", err)
 	}
 }
 

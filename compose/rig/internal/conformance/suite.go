@@ -7,12 +7,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/microlet/microlet/compose/rig"
@@ -30,6 +29,7 @@ type Run struct {
 	Focus    *regexp.Regexp // over full names; nil selects all
 	Procs    int            // specs in parallel
 	Timeout  time.Duration  // of the whole suite
+	Alone    bool           // the agent has no API server
 	Dir      string         // where reports and logs go; made anew
 	Again    bool           // run what failed a second time
 	Known    Reasons        // failures that are no surprise, by name: they are not run a second time
@@ -47,12 +47,21 @@ func (r Run) Do(ctx context.Context) (Results, error) {
 	if err := os.MkdirAll(r.Dir, 0o755); err != nil {
 		return Results{}, fmt.Errorf("run the suite: %w", err)
 	}
-	flags, end, err := r.connect(ctx)
+	p, err := r.placeOf()
+	if err != nil {
+		return Results{}, err
+	}
+	flags, end, err := r.connect(ctx, p)
 	if err != nil {
 		return Results{}, err
 	}
 	defer end()
-	results, err := r.once(ctx, flags, "", r.Focus, r.Procs)
+	for _, name := range []string{rig.Ginkgo, r.Suite.Program} {
+		if err := p.program(ctx, r.Instance.Binary(name), name); err != nil {
+			return Results{}, fmt.Errorf("run the suite: %w", err)
+		}
+	}
+	results, err := r.once(ctx, p, flags, "", r.Focus, r.Procs)
 	if err != nil {
 		return results, err
 	}
@@ -62,7 +71,7 @@ func (r Run) Do(ctx context.Context) (Results, error) {
 	}
 	_, _ = fmt.Fprintf(r.Out, "conformance: %s: %d specs failed, running them once more, %d at a time\n",
 		r.Instance.Agent(), len(failures), min(secondProcs, r.Procs))
-	second, err := r.once(ctx, flags, "-second", r.Suite.Exactly(failures), min(secondProcs, r.Procs))
+	second, err := r.once(ctx, p, flags, "-second", r.Suite.Exactly(failures), min(secondProcs, r.Procs))
 	if err != nil {
 		return results, err
 	}
@@ -73,9 +82,9 @@ func (r Run) Do(ctx context.Context) (Results, error) {
 
 // connect returns the flags by which the suite finds the cluster and the node,
 // and a function that ends what it needs meanwhile.
-func (r Run) connect(ctx context.Context) (flags []string, end func(), err error) {
+func (r Run) connect(ctx context.Context, p place) (flags []string, end func(), err error) {
 	if r.Suite.OnNode {
-		return r.connectNode(ctx)
+		return r.connectNode(ctx, p)
 	}
 	return []string{
 		"--provider=skeleton", "--kubeconfig=" + r.Instance.Kubeconfig(), "--kubectl-path=" + r.Instance.Kubectl(),
@@ -85,13 +94,15 @@ func (r Run) connect(ctx context.Context) (flags []string, end func(), err error
 	}, func() {}, nil
 }
 
-func (r Run) args(flags []string, suffix string, focus *regexp.Regexp, procs int) []string {
+// args is ginkgo's command line, for the folder in which the suite runs.
+func (r Run) args(dir string, flags []string, suffix string, focus *regexp.Regexp, procs int) []string {
 	args := []string{
-		fmt.Sprintf("--procs=%d", procs), "--no-color", "--silence-skips", "--timeout=" + r.Timeout.String(),
+		path.Join(dir, rig.Ginkgo), fmt.Sprintf("--procs=%d", procs), "--no-color", "--silence-skips",
+		"--timeout=" + r.Timeout.String(),
 		// Its default needs a file for all that specs print to stdout themselves.
 		"--output-interceptor-mode=none",
 		"--label-filter=" + r.Labels,
-		"--output-dir=" + r.Dir, "--json-report=report" + suffix + ".json", "--junit-report=junit" + suffix + ".xml",
+		"--output-dir=" + dir, "--json-report=" + reportFile(suffix), "--junit-report=" + junitFile(suffix),
 	}
 	if focus != nil {
 		args = append(args, "--focus="+focus.String())
@@ -99,47 +110,42 @@ func (r Run) args(flags []string, suffix string, focus *regexp.Regexp, procs int
 	if r.Suite.skipFiles != "" {
 		args = append(args, "--skip-file="+r.Suite.skipFiles)
 	}
-	return append(append(args, r.program(), "--"), flags...)
+	return append(append(args, path.Join(dir, r.Suite.Program), "--"), flags...)
 }
 
-// once runs the suite. Ginkgo gets the interrupt that ends ctx, so that specs
-// clean up.
-func (r Run) once(ctx context.Context, flags []string, suffix string, focus *regexp.Regexp,
+func reportFile(suffix string) string { return "report" + suffix + ".json" }
+func junitFile(suffix string) string  { return "junit" + suffix + ".xml" }
+
+// once runs the suite.
+func (r Run) once(ctx context.Context, p place, flags []string, suffix string, focus *regexp.Regexp,
 	procs int) (_ Results, err error) {
 	log, err := os.Create(filepath.Join(r.Dir, "output"+suffix+".log"))
 	if err != nil {
 		return Results{}, fmt.Errorf("run the suite: %w", err)
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	cmd := exec.CommandContext(ctx, r.Instance.Binary(rig.Ginkgo), r.args(flags, suffix, focus, procs)...)
-	cmd.Dir = r.Dir
-	if r.Suite.OnNode {
-		cmd.Env = append(os.Environ(), "PATH="+r.programs()+string(os.PathListSeparator)+os.Getenv("PATH"))
-	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is ours to pass on, once
-	// Ginkgo relies on the terminal to interrupt the specs too.
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
-	cmd.WaitDelay = time.Minute
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		return Results{}, fmt.Errorf("run the suite: %w", err)
-	}
 	stop := make(chan struct{})
 	var reporter sync.WaitGroup
 	reporter.Go(func() { r.report(log.Name(), stop) })
-	err = cmd.Wait()
+	code, err := p.run(ctx, r.args(p.dir(), flags, suffix, focus, procs), log)
 	close(stop)
 	reporter.Wait()
 	if ctx.Err() != nil {
 		return Results{}, fmt.Errorf("run the suite: %w", ctx.Err())
 	}
-	results, readErr := ReadReport(filepath.Join(r.Dir, "report"+suffix+".json"))
-	if readErr != nil {
-		return Results{}, errors.Join(readErr, fmt.Errorf("run the suite (see %s): %w", log.Name(), err))
+	if err != nil {
+		return Results{}, fmt.Errorf("run the suite (see %s): %w", log.Name(), err)
 	}
-	var exit *exec.ExitError
-	if err != nil && (!errors.As(err, &exit) || len(results.Failures()) == 0) {
-		results.Broken = append(results.Broken, fmt.Sprintf("the suite ended with %v, see %s", err, log.Name()))
+	if err := p.collect(ctx, r.Dir, reportFile(suffix), junitFile(suffix)); err != nil {
+		return Results{}, fmt.Errorf("run the suite (see %s): %w", log.Name(), err)
+	}
+	results, err := ReadReport(filepath.Join(r.Dir, reportFile(suffix)))
+	if err != nil {
+		return Results{}, fmt.Errorf("run the suite (it ended with exit status %d, see %s): %w", code, log.Name(), err)
+	}
+	if code != 0 && len(results.Failures()) == 0 {
+		results.Broken = append(results.Broken,
+			fmt.Sprintf("the suite ended with exit status %d, see %s", code, log.Name()))
 	}
 	return results, nil
 }

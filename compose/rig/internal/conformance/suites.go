@@ -20,6 +20,8 @@ type Suite struct {
 	// OnNode says that it runs on the node that it tests, and needs that in the
 	// kubelet's default places.
 	OnNode bool
+	// Instance is the beginning of the names of the instances that it runs against.
+	Instance string
 	// OnMachine says that the node has a machine of its own, with systemd and
 	// cgroup v2.
 	OnMachine bool
@@ -35,24 +37,28 @@ type Suite struct {
 // Suites of upstream.
 var (
 	// E2E looks at a cluster through its API server.
-	E2E = Suite{Name: "e2e", Title: "Kubernetes e2e suite", Group: rig.GroupConformance, Program: rig.Suite}
+	E2E = Suite{
+		Name: "e2e", Title: "Kubernetes e2e suite", Group: rig.GroupConformance, Program: rig.Suite, Instance: "conformance",
+	}
 	// Node looks at one node from inside: its files, its cgroups, its runtime.
 	// The specs of test/e2e/common are in both suites; E2E runs them.
 	Node = Suite{
 		Name: "node", Title: "E2eNode Suite", Group: rig.GroupNodeConformance, Program: rig.NodeSuite, OnNode: true,
+		Instance:  "node-suite",
 		skipFiles: "/test/e2e/common/",
 		prefix:    "node-", explained: true,
 	}
 	// E2EOnMachine is E2E with a node that has a machine of its own. It is judged by
 	// the same list: what the kubelet passes on the host, it passes there.
-	E2EOnMachine = Suite{
-		Name:      "e2e-machine",
-		Title:     E2E.Title,
-		Group:     E2E.Group,
-		Program:   E2E.Program,
-		OnMachine: true,
-	}
+	E2EOnMachine = onMachine(E2E)
+	// NodeOnMachine is Node in the machine of the node's own.
+	NodeOnMachine = onMachine(Node)
 )
+
+func onMachine(s Suite) Suite {
+	s.Name, s.Instance, s.OnMachine = s.Name+"-machine", "vm-"+s.Name, true
+	return s
+}
 
 // FindSuite returns the suite of that name, for a node with a machine of its own
 // if onMachine is set.
@@ -63,9 +69,7 @@ func FindSuite(name string, onMachine bool) (Suite, error) {
 	case name == E2E.Name:
 		return E2E, nil
 	case name == Node.Name && onMachine:
-		return Suite{},
-			fmt.Errorf("suite %q runs on the node itself, which is this machine: leave out --machine, or use %s", name,
-				E2E.Name)
+		return NodeOnMachine, nil
 	case name == Node.Name:
 		return Node, nil
 	}

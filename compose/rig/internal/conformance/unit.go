@@ -12,10 +12,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// unitName is what the suite of the node takes for the kubelet's unit: it looks for kubelet-<word>.
-const unitName = "kubelet-rig"
+	"github.com/microlet/microlet/compose/rig"
+)
 
 // unitPatience is how long the agent may take to stop or start.
 const unitPatience = time.Minute
@@ -101,7 +100,7 @@ func (u *unit) answer(ctx context.Context, args []string) (code int, text string
 	switch verb {
 	case "list-units":
 		if u.running || !strings.Contains(strings.Join(args, " "), "--state=running") {
-			return 0, unitName + ".service loaded active running the agent of the rig"
+			return 0, rig.SuiteUnit + ".service loaded active running the agent of the rig"
 		}
 		return 0, ""
 	case "reset-failed":

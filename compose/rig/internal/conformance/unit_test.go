@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/microlet/microlet/compose/rig"
 )
 
 type fakeAgent struct {
@@ -93,7 +95,7 @@ func TestSystemctl(t *testing.T) {
 		t.Errorf("an unknown call: %q, %v", out, err)
 	}
 	a.fail()
-	if out, err := call("restart", unitName); err == nil || out != "no such; program" {
+	if out, err := call("restart", rig.SuiteUnit); err == nil || out != "no such; program" {
 		t.Errorf("an agent that does not start: %q, %v", out, err)
 	}
 }
