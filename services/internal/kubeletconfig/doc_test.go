@@ -106,20 +106,6 @@ var docSections = []struct {
 func configurationDoc() string {
 	var b strings.Builder
 	b.WriteString(docIntro)
-	fmt.Fprintf(&b, "\nThe kubelet also does some things by default that this version does not do yet. A separate "+
-		"warning names them\n(*%s*):\n\n", msgByDefault)
-	for _, row := range supportTable {
-		if row.byDefault {
-			fmt.Fprintf(&b, "- `%s`", row.name)
-			if len(row.off) > 0 {
-				fmt.Fprintf(&b, ", unless it is `%s`", row.off[0])
-			}
-			if row.note != "" {
-				fmt.Fprintf(&b, ". %s", row.note)
-			}
-			b.WriteString("\n")
-		}
-	}
 	for _, section := range docSections {
 		fmt.Fprintf(&b, "\n### %s\n\n%s\n\n| field | flag | default | |\n|---|---|---|---|\n", section.title,
 			section.text)

@@ -34,17 +34,14 @@ type supportRow struct {
 	name  string
 	state support
 	// off are values, as JSON, that ask for what this version does anyway, beside the default.
-	off []string
-	// byDefault says that the kubelet's default does something that this version does not.
-	byDefault bool
-	note      string
+	off  []string
+	note string
 }
 
 const (
-	msgWarned    = "these settings are accepted and have no effect in this version of microlet"
-	msgWeaker    = "these settings open the HTTPS API further than its default"
-	msgByDefault = "the kubelet does this by default, and this version of microlet does not yet"
-	msgGates     = "these feature gates are known, and nothing in this version of microlet reads them"
+	msgWarned = "these settings are accepted and have no effect in this version of microlet"
+	msgWeaker = "these settings open the HTTPS API further than its default"
+	msgGates  = "these feature gates are known, and nothing in this version of microlet reads them"
 
 	notBuilt       = "it enforces or protects something, and this version of microlet does not do so yet"
 	notBuiltRemedy = "remove it, or keep the kubelet on this node"
@@ -54,7 +51,7 @@ const (
 func checkSupport(p *problems, c *Config) []Warning {
 	given, defaults := asObject(c.Kubelet), asObject(Default())
 	fields := map[support][]string{}
-	var byDefault, opened []string
+	var opened []string
 	for _, path := range slices.Sorted(maps.Keys(c.Provenance)) {
 		if value := at(given, path); value != nil && weaker(path, value) {
 			opened = append(opened, describe(path, value, p.from))
@@ -67,7 +64,6 @@ func checkSupport(p *problems, c *Config) []Warning {
 			}
 			continue
 		}
-		said := false
 		for _, path := range slices.Sorted(maps.Keys(c.Provenance)) {
 			if rowOf(path).name != row.name {
 				continue
@@ -76,14 +72,10 @@ func checkSupport(p *problems, c *Config) []Warning {
 			if row.state == supported || row.state == idle || reflect.DeepEqual(value, standard) || row.isOff(value) {
 				continue
 			}
-			said = true
 			row.apply(p, fields, path, value)
 		}
-		if value := at(given, row.name); row.byDefault && !said && value != nil && !row.isOff(value) {
-			byDefault = append(byDefault, describe(row.name, value, p.from))
-		}
 	}
-	return warnings(fields, opened, byDefault, idleGates(c))
+	return warnings(fields, opened, idleGates(c))
 }
 
 // apply refuses the setting, or notes it for a warning.
@@ -114,13 +106,12 @@ func weaker(path string, value any) bool {
 	return false
 }
 
-func warnings(fields map[support][]string, opened, byDefault, gates []string) []Warning {
+func warnings(fields map[support][]string, opened, gates []string) []Warning {
 	var all []Warning
 	for _, w := range []Warning{
 		{msgWarned, fields[warned]},
 		{msgWeaker, opened},
 		{msgGates, gates},
-		{msgByDefault, byDefault},
 	} {
 		if len(w.Fields) > 0 {
 			all = append(all, w)
@@ -131,14 +122,17 @@ func warnings(fields map[support][]string, opened, byDefault, gates []string) []
 
 // readGates are the gates that change what this version does.
 var readGates = map[string]bool{
-	gateCustomCPUCFSQuotaPeriod: true,
-	gateCrashLoopBackOffMax:     true,
-	"ExtendWebSocketsToKubelet": true,
-	"PodLogsQuerySplitStreams":  true,
-	"ContainerCheckpoint":       true,
-	"ContainerStopSignals":      true,
-	"H2CContainerProbe":         true,
-	"GRPCContainerProbeTLS":     true,
+	gateCustomCPUCFSQuotaPeriod:  true,
+	gateCrashLoopBackOffMax:      true,
+	gateEnsureSecretPulledImages: true,
+	"ExtendWebSocketsToKubelet":  true,
+	"PodLogsQuerySplitStreams":   true,
+	"ContainerCheckpoint":        true,
+	"ContainerStopSignals":       true,
+	"H2CContainerProbe":          true,
+	"GRPCContainerProbeTLS":      true,
+
+	"KubeletServiceAccountTokenForCredentialProviders": true,
 
 	"PodAndContainerStatsFromCRI": true,
 	"AllAlpha":                    true,

@@ -50,9 +50,6 @@ func TestKubeadmNodeStarts(t *testing.T) {
 	config := "(file " + root + "/lib/kubelet/config.yaml)"
 	want := []Warning{
 		{msgWarned, []string{"--pod-infra-container-image (flag --pod-infra-container-image)"}},
-		{msgByDefault, []string{
-			"imagePullCredentialsVerificationPolicy=NeverVerifyPreloadedImages",
-		}},
 		{msgNotRenewed, []string{
 			"rotateCertificates=true " + config,
 			"--kubeconfig=" + root + "/etc/kubernetes/kubelet.conf (flag --kubeconfig)",
@@ -98,7 +95,7 @@ func TestKubeadmNodeOf137(t *testing.T) {
 		}
 	}
 	for _, w := range got {
-		if w.Message != msgByDefault && w.Message != msgNotRenewed {
+		if w.Message != msgNotRenewed {
 			t.Errorf("kubeadm's own settings give the warning %q: %q", w.Message, w.Fields)
 		}
 	}
@@ -142,7 +139,6 @@ func TestWhatIsNotBuiltIsRefused(t *testing.T) {
 		"reservedSystemCPUs: 0-1",
 		"cpuManagerPolicy: static", "memoryManagerPolicy: Static",
 		"reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]", "topologyManagerPolicy: restricted",
-		"imagePullCredentialsVerificationPolicy: AlwaysVerify",
 		"memorySwap: {swapBehavior: LimitedSwap}", "qosReserved: {memory: 50%}",
 	} {
 		field := regexp.MustCompile(`\w+`).FindString(yaml)
@@ -205,9 +201,6 @@ func TestWarnings(t *testing.T) {
 		{"enableServer: false\nhealthzPort: 0\nreadOnlyPort: 0\n", msgWeaker, nil},
 		{"featureGates: {MemoryQoS: false, KubeletCrashLoopBackOffMax: true, NodeSwap: true}\n", msgGates,
 			[]string{"MemoryQoS=false"}},
-		// As kind writes it.
-		{"imageGCHighThresholdPercent: 100\nimagePullCredentialsVerificationPolicy: NeverVerify\n", msgByDefault, nil},
-		{"imageGCHighThresholdPercent: 99\n", msgByDefault, []string{"imagePullCredentialsVerificationPolicy="}},
 	} {
 		got := warningsOf(t, test.message, "--config", file(t, test.yaml))
 		if len(got) != len(test.want) || slices.ContainsFunc(test.want, func(w string) bool {

@@ -42,3 +42,13 @@ func parseName(image string) (name, error) {
 	}
 	return n, nil
 }
+
+// PullName returns what the runtime is asked for when a pod names an image: with a tag or a digest. A name that cannot
+// be read stays as it is.
+func PullName(image string) string {
+	n, err := parseName(image)
+	if err != nil {
+		return image
+	}
+	return n.pull
+}

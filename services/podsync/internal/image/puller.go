@@ -13,14 +13,15 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/services/internal/eventref"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/podsync/internal/image/credentialplugin"
 	"github.com/microlet/microlet/services/podsync/internal/image/keyring"
+	"github.com/microlet/microlet/services/podsync/internal/image/pullrecords"
 )
 
 // The kubelet's event reasons.
@@ -65,6 +66,10 @@ type Options struct {
 	// RootDir is the kubelet's root folder, where the node's own registry credentials
 	// are looked for first. Empty leaves the node's credentials out.
 	RootDir string
+	// Plugins of the node that have credentials; nil has none.
+	Plugins *credentialplugin.Plugins
+	// Records of pulls decide whether a pod may use an image that is present; nil lets every pod use it.
+	Records *pullrecords.Records
 	Log     *slog.Logger
 	// Metrics are registered here; nil registers none.
 	Metrics prometheus.Registerer
@@ -168,6 +173,8 @@ type task struct {
 	container string // empty for a volume
 	name      name
 	spec      *runtimeapi.ImageSpec
+	// credentials are looked for once.
+	credentials *credentials
 	// policy, and what came out, for the metrics; nil is not known.
 	policy            v1.PullPolicy
 	present, required *bool
@@ -210,6 +217,10 @@ func (t *task) run(ctx context.Context) (string, error) {
 		}
 	}
 	if t.policy == v1.PullNever {
+		if t.credentials != nil && t.credentials.err != nil {
+			return "", &Error{ReasonPull, t.credentials.err.Error()}
+		}
+		// Nor is it told that the image is there and the pod may not use it.
 		message := fmt.Sprintf("Container image %q is not present with pull policy of Never", image)
 		t.event(v1.EventTypeWarning, eventNeverPull, message)
 		return "", &Error{ReasonNeverPull, message}
@@ -218,7 +229,7 @@ func (t *task) run(ctx context.Context) (string, error) {
 	return t.pull(ctx)
 }
 
-// look returns the reference of the image if it is present.
+// look returns the reference of the image if it is present and the pod may use it.
 func (t *task) look(ctx context.Context) (string, error) {
 	image := t.image
 	found, err := t.p.opts.Runtime.ImageStatus(ctx, t.spec)
@@ -234,9 +245,17 @@ func (t *task) look(ctx context.Context) (string, error) {
 	if found == nil {
 		return "", nil
 	}
+	message := fmt.Sprintf("Container image %q already present on machine", image)
+	if records := t.p.opts.Records; records != nil {
+		auths := func() ([]keyring.Auth, error) { return t.auths(ctx) }
+		// Credentials that cannot be read are reported by the pull, which has its back-off.
+		if must, _ := records.MustPull(image, found.GetId(), auths); must {
+			return "", ctx.Err()
+		}
+		message += " and can be accessed by the pod"
+	}
 	t.required = new(false)
-	t.event(v1.EventTypeNormal, eventPulled,
-		fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", image))
+	t.event(v1.EventTypeNormal, eventPulled, message)
 	return found.GetId(), nil
 }
 
@@ -254,7 +273,10 @@ func (t *task) pull(ctx context.Context) (string, error) {
 	}
 	p.last.forget(key)
 
-	auths, err := t.credentials()
+	auths, err := t.auths(ctx)
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
 	if err != nil {
 		return "", t.failed(key, err)
 	}
@@ -273,7 +295,7 @@ func (t *task) pull(ctx context.Context) (string, error) {
 		t.required = new(true)
 	}
 	begun := time.Now()
-	ref, size, err := t.fetch(ctx, auths)
+	got, err := t.recorded(ctx, auths)
 	if ctx.Err() != nil {
 		return "", ctx.Err()
 	}
@@ -283,10 +305,10 @@ func (t *task) pull(ctx context.Context) (string, error) {
 	took, total := time.Since(begun).Truncate(time.Millisecond), time.Since(asked).Truncate(time.Millisecond)
 	t.event(v1.EventTypeNormal, eventPulled,
 		fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %v bytes.", image, took,
-			total, size))
-	p.metrics.pulled(size, total)
+			total, got.size))
+	p.metrics.pulled(got.size, total)
 	p.backOff.GC()
-	return ref, nil
+	return got.ref, nil
 }
 
 // BackOff returns when the next pull of an image for a pod may begin, and why the last one failed. It is false if
@@ -329,54 +351,4 @@ func (t *task) failed(key string, err error) *Error {
 	t.p.opts.Log.Warn("image pull failed", logkey.Pod, t.req.Pod.Namespace+"/"+t.req.Pod.Name,
 		logkey.Container, t.container, "image", image, logkey.Err, err)
 	return shown
-}
-
-// credentials returns what to try the pull with; nothing means without any.
-func (t *task) credentials() ([]keyring.Auth, error) {
-	pods, err := keyring.FromSecrets(t.req.Secrets)
-	if err != nil {
-		return nil, err
-	}
-	auths := pods.Lookup(t.name.repository)
-	if t.p.opts.RootDir == "" {
-		return auths, nil
-	}
-	node, err := keyring.FromNode(t.p.opts.RootDir)
-	if err != nil {
-		// The node's file is not this pod's fault, and may not concern its image.
-		t.p.opts.Log.Warn("registry credentials of the node are not used", logkey.Err, err)
-		return auths, nil
-	}
-	return append(auths, node.Lookup(t.name.repository)...), nil
-}
-
-// fetch pulls with one credential after the other until one succeeds.
-func (t *task) fetch(ctx context.Context, auths []keyring.Auth) (ref string, size uint64, err error) {
-	if !t.p.rate.TryAccept() {
-		return "", 0, errors.New("pull QPS exceeded")
-	}
-	tries := []*runtimeapi.AuthConfig{nil}
-	if len(auths) > 0 {
-		tries = tries[:0]
-	}
-	for _, a := range auths {
-		tries = append(tries, &runtimeapi.AuthConfig{Username: a.Username, Password: a.Password})
-	}
-	var errs []error
-	for _, auth := range tries {
-		ref, err := t.p.opts.Runtime.PullImage(ctx, t.spec, auth, t.req.Sandbox)
-		if err == nil {
-			// The size is only reported and counted, so an unknown one does no harm.
-			found, _ := t.p.opts.Runtime.ImageStatus(ctx, t.spec)
-			return ref, found.GetSize(), nil
-		}
-		if ctx.Err() != nil {
-			return "", 0, ctx.Err()
-		}
-		errs = append(errs, plain(err))
-	}
-	if len(auths) == 0 {
-		return "", 0, errs[0]
-	}
-	return "", 0, utilerrors.NewAggregate(errs)
 }

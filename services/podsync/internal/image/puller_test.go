@@ -2,7 +2,6 @@ package image
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/microlet/microlet/services/internal/testing/fake"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
@@ -47,6 +47,9 @@ func newBench(t *testing.T, opts Options) *bench {
 		t.Fatal(err)
 	}
 	opts.Runtime, opts.Events, opts.Log = rt, b.events, slog.New(slog.DiscardHandler)
+	if opts.Records == nil {
+		opts.Records = newRecords(t, t.TempDir(), kubeletv1beta1.NeverVerifyPreloadedImages)
+	}
 	if b.puller, err = NewPuller(opts); err != nil {
 		t.Fatal(err)
 	}
@@ -351,20 +354,14 @@ func TestCredentialsAreTriedInTurn(t *testing.T) {
 			}
 			return nil
 		}})
-		secret := func(user, password string) v1.Secret {
-			auth := base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
-			return v1.Secret{Type: v1.SecretTypeDockerConfigJson, Data: map[string][]byte{
-				v1.DockerConfigJsonKey: []byte(`{"auths": {"registry.example": {"auth": "` + auth + `"}}}`),
-			}}
-		}
-		if _, err := b.ensure(t.Context(), "web", app, v1.PullAlways, secret("old", "wrong"),
-			secret("new", "right")); err != nil {
+		if _, err := b.ensure(t.Context(), "web", app, v1.PullAlways, secretOf("old", "wrong"),
+			secretOf("new", "right")); err != nil {
 			t.Error(err)
 		}
 		if !slices.Equal(seen, []string{"old", "new"}) {
 			t.Errorf("tried %v", seen)
 		}
-		_, err := b.ensure(t.Context(), "other", app, v1.PullAlways, secret("old", "wrong"), secret("older", "wrong"))
+		_, err := b.ensure(t.Context(), "other", app, v1.PullAlways, secretOf("old", "wrong"), secretOf("older", "wrong"))
 		b.expectError(err, ReasonPull, "[denied to old, denied to older]")
 		_, err = b.ensure(t.Context(), "none", app, v1.PullAlways)
 		b.expectError(err, ReasonPull, "denied to ")

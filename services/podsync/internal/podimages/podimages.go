@@ -16,6 +16,7 @@ import (
 
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/image"
+	"github.com/microlet/microlet/services/podsync/internal/image/pullrecords"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
@@ -23,6 +24,7 @@ import (
 // Runtime returns images that are present.
 type Runtime interface {
 	ImageStatus(ctx context.Context, spec *runtimeapi.ImageSpec) (*runtimeapi.Image, error)
+	ListImages(ctx context.Context) ([]*runtimeapi.Image, error)
 }
 
 // Secrets reads pull secrets.
@@ -39,7 +41,10 @@ type Images struct {
 	events  record.EventRecorder
 }
 
-var _ worker.Images = (*Images)(nil)
+var (
+	_ worker.Images      = (*Images)(nil)
+	_ pullrecords.Images = (*Images)(nil)
+)
 
 // New returns Images that puller pulls.
 func New(puller *image.Puller, runtime Runtime, secrets Secrets, events record.EventRecorder) *Images {
@@ -96,6 +101,22 @@ func (i *Images) Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*worke
 // BackOff returns when the next pull of an image for a pod may begin; see image.Puller.
 func (i *Images) BackOff(uid types.UID, image string) (until time.Time, lastError string, ok bool) {
 	return i.puller.BackOff(uid, image)
+}
+
+// ImageRefs implements pullrecords.Images.
+func (i *Images) ImageRefs(ctx context.Context) ([]string, error) {
+	images, err := i.runtime.ListImages(ctx)
+	refs := make([]string, 0, len(images))
+	for _, found := range images {
+		refs = append(refs, found.GetId())
+	}
+	return refs, err
+}
+
+// ImageRef implements pullrecords.Images.
+func (i *Images) ImageRef(ctx context.Context, name string) (string, error) {
+	found, err := i.runtime.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: image.PullName(name)})
+	return found.GetId(), err
 }
 
 // mustNotBeRoot reports whether the image's own user decides if the container may run.

@@ -5,6 +5,7 @@
 package podsetup
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -22,7 +23,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/containerruntime"
 	"github.com/microlet/microlet/services/podsync/internal/hook"
-	"github.com/microlet/microlet/services/podsync/internal/image"
+	"github.com/microlet/microlet/services/podsync/internal/image/pullrecords"
 	"github.com/microlet/microlet/services/podsync/internal/machine"
 	"github.com/microlet/microlet/services/podsync/internal/network"
 	"github.com/microlet/microlet/services/podsync/internal/nodeallocatable"
@@ -67,6 +68,7 @@ type Resources struct {
 	Images  *podimages.Images
 
 	volumes *podvolumes.Volumes
+	records *pullrecords.Records // nil: no image is verified
 	workers worker.Resources
 	limits  *nodeallocatable.Enforcer
 }
@@ -89,7 +91,7 @@ func New(o Options) (*Resources, error) {
 	if err != nil {
 		return nil, err
 	}
-	images, err := o.newImages()
+	images, records, err := o.newImages()
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +101,7 @@ func New(o Options) (*Resources, error) {
 	}
 	logs := podlogs.Folders{Pods: o.Kubelet.Kubelet.PodLogsDir, Links: o.LogLinks, Group: role.GroupLogs}
 	return &Resources{Cgroups: cgroups, Volumes: volumes.Manager, Logs: logs, Hooks: hooks, Images: images,
-		volumes: volumes,
+		volumes: volumes, records: records,
 		workers: worker.Resources{
 			Images: images, Volumes: volumes.Manager, Cgroups: cgroups, Config: config, Objects: o.Cluster.Objects, Logs: logs,
 			Hooks: hooks,
@@ -115,6 +117,11 @@ func (r *Resources) Prepare() error {
 	if err := r.Logs.Make(); err != nil {
 		return fmt.Errorf("make the node's folders: %w", err)
 	}
+	if r.records != nil {
+		if err := r.records.Open(); err != nil {
+			return fmt.Errorf("open the records of image pulls: %w", err)
+		}
+	}
 	if err := r.Cgroups.EnsureRoots(); err != nil {
 		return fmt.Errorf("make the node's cgroups: %w", err)
 	}
@@ -125,6 +132,9 @@ func (r *Resources) Prepare() error {
 func (r *Resources) Start(s *service.Service) {
 	s.Go("node allocatable", r.limits.Run)
 	r.volumes.Start(s)
+	if r.records != nil {
+		s.Go("image pull records", func(ctx context.Context) error { return r.records.Tidy(ctx, r.Images) })
+	}
 }
 
 // ForWorkers is what workers give their pods.
@@ -215,17 +225,4 @@ func clusterDNS(servers []string) ([]netip.Addr, error) {
 		out = append(out, ip)
 	}
 	return out, nil
-}
-
-func (o *Options) newImages() (*podimages.Images, error) {
-	k := &o.Kubelet.Kubelet
-	puller, err := image.NewPuller(image.Options{
-		Runtime: o.Runtime.Runtime, Events: o.Events, Log: o.Log, Metrics: o.Metrics,
-		Serial: *k.SerializeImagePulls, MaxParallel: k.MaxParallelImagePulls,
-		QPS: float32(*k.RegistryPullQPS), Burst: int(k.RegistryBurst), RootDir: o.Kubelet.Node.RootDir,
-	})
-	if err != nil {
-		return nil, err
-	}
-	return podimages.New(puller, o.Runtime, o.Cluster.Objects, o.Events), nil
 }

@@ -340,6 +340,14 @@ func (r *Runtime) ImageStatus(ctx context.Context, image *runtimeapi.ImageSpec) 
 	return resp.GetImage(), nil
 }
 
+// ListImages returns all images.
+func (r *Runtime) ListImages(ctx context.Context) ([]*runtimeapi.Image, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
+	defer cancel()
+	resp, err := r.images.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+	return resp.GetImages(), err
+}
+
 // PullImage pulls an image and returns its reference. auth may be nil. It has no
 // deadline of its own, since a large image may take hours: the runtime ends a pull that
 // makes no progress, and the caller's context ends it at any time.

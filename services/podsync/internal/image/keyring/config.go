@@ -20,6 +20,7 @@ const maxFile = 10 << 20
 type entry struct {
 	Username string `json:"username"`
 	Password string `json:"password"`
+	Email    string `json:"email"`
 	// Auth is base64 of "username:password" and wins over both.
 	Auth string `json:"auth"`
 }
@@ -43,9 +44,9 @@ func parse(data []byte, old bool) (map[string]Auth, error) {
 	}
 	auths := map[string]Auth{}
 	for registry, e := range entries {
-		a := Auth{Username: e.Username, Password: e.Password}
+		a := Auth{Username: e.Username, Password: e.Password, Email: e.Email}
 		if e.Auth != "" {
-			if a, err = decodeAuth(e.Auth); err != nil {
+			if a.Username, a.Password, err = decodeAuth(e.Auth); err != nil {
 				return nil, fmt.Errorf("auth of registry %q: %w", registry, err)
 			}
 		}
@@ -54,20 +55,20 @@ func parse(data []byte, old bool) (map[string]Auth, error) {
 	return auths, nil
 }
 
-func decodeAuth(field string) (Auth, error) {
+func decodeAuth(field string) (username, password string, err error) {
 	encoding := base64.RawStdEncoding
 	if strings.HasSuffix(strings.TrimSpace(field), "=") {
 		encoding = base64.StdEncoding
 	}
 	text, err := encoding.DecodeString(field)
 	if err != nil {
-		return Auth{}, errors.New("it is not base64")
+		return "", "", errors.New("it is not base64")
 	}
 	username, password, ok := strings.Cut(string(text), ":")
 	if !ok {
-		return Auth{}, errors.New("it must be base64 of username:password")
+		return "", "", errors.New("it must be base64 of username:password")
 	}
-	return Auth{Username: username, Password: password}, nil
+	return username, password, nil
 }
 
 // FromSecrets returns the keyring of a pod's imagePullSecrets. Secrets of other types
@@ -91,7 +92,7 @@ func FromSecrets(secrets []v1.Secret) (*Keyring, error) {
 		if err != nil {
 			return nil, fmt.Errorf("image pull secret %s/%s: %w", s.Namespace, s.Name, err)
 		}
-		k.add(auths)
+		k.Add(Owner{Secret, s.Namespace, s.Name, string(s.UID)}, auths)
 	}
 	return k, nil
 }
@@ -129,7 +130,7 @@ func FromNode(rootDir string) (*Keyring, error) {
 			if err != nil {
 				return nil, fmt.Errorf("registry credentials of the node in %s: %w", path, err)
 			}
-			k.add(auths)
+			k.Add(Owner{}, auths)
 			return k, nil
 		}
 	}

@@ -1,6 +1,9 @@
 package keyring
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"net"
 	"net/url"
 	"path"
@@ -14,6 +17,36 @@ const defaultRegistry = "index.docker.io"
 // Auth is a user's credential at a registry.
 type Auth struct {
 	Username, Password string
+	// Email is a part of the hash only.
+	Email string
+	Owner Owner
+}
+
+// Hash is the kubelet's hash of a credential, by which it knows it again.
+func (a Auth) Hash() string {
+	// A string can always be encoded.
+	data, _ := json.Marshal(struct {
+		Username string `json:"username,omitempty"`
+		Password string `json:"password,omitempty"`
+		Email    string `json:"email,omitempty"`
+	}{a.Username, a.Password, a.Email})
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+// OwnerKind is the kind of an Owner.
+type OwnerKind string
+
+// The kinds. The node's own credentials have none: every pod may use them.
+const (
+	Secret         OwnerKind = "Secret"
+	ServiceAccount OwnerKind = "ServiceAccount"
+)
+
+// Owner is the object that a credential comes from.
+type Owner struct {
+	Kind                 OwnerKind
+	Namespace, Name, UID string
 }
 
 // Keyring holds credentials by what they are good for. Its zero value is empty.
@@ -23,7 +56,9 @@ type Keyring struct {
 	keys  []string
 }
 
-func (k *Keyring) add(auths map[string]Auth) {
+// Add adds the credentials of one owner by the registry, or the part of it, that they are for. What is no name of a
+// registry is left out.
+func (k *Keyring) Add(owner Owner, auths map[string]Auth) {
 	if k.creds == nil {
 		k.creds = map[string][]Auth{}
 	}
@@ -40,7 +75,9 @@ func (k *Keyring) add(auths map[string]Auth) {
 		if _, known := k.creds[key]; !known {
 			k.keys = append(k.keys, key)
 		}
-		k.creds[key] = append(k.creds[key], auths[registry])
+		auth := auths[registry]
+		auth.Owner = owner
+		k.creds[key] = append(k.creds[key], auth)
 	}
 	slices.Sort(k.keys)
 	slices.Reverse(k.keys) // "host/path" is before "host"
@@ -71,7 +108,7 @@ func keyOf(registry string) (string, bool) {
 func (k *Keyring) Lookup(repository string) []Auth {
 	var found []Auth
 	for _, key := range k.keys {
-		if match(key, repository) {
+		if Match(key, repository) {
 			found = append(found, k.creds[key]...)
 		}
 	}
@@ -81,8 +118,8 @@ func (k *Keyring) Lookup(repository string) []Auth {
 	return slices.Clone(found)
 }
 
-// match reports whether the credentials under key are for this repository.
-func match(key, repository string) bool {
+// Match reports whether credentials for key, such as "*.example:5000/team", are for this repository.
+func Match(key, repository string) bool {
 	k, err := url.Parse("https://" + key)
 	if err != nil {
 		return false

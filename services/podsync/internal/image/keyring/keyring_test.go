@@ -21,7 +21,7 @@ func secret(registries map[string]string) v1.Secret {
 		auths = append(auths, fmt.Sprintf("%q: {\"auth\": %q}", registry, auth))
 	}
 	return v1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "regcred"}, Type: v1.SecretTypeDockerConfigJson,
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "regcred", UID: "1"}, Type: v1.SecretTypeDockerConfigJson,
 		Data: map[string][]byte{v1.DockerConfigJsonKey: []byte(`{"auths": {` + strings.Join(auths, ",") + `}}`)},
 	}
 }
@@ -70,8 +70,8 @@ func TestLookup(t *testing.T) {
 }
 
 func TestSecretsInTheirOrder(t *testing.T) {
-	old := v1.Secret{Type: v1.SecretTypeDockercfg, Data: map[string][]byte{
-		v1.DockerConfigKey: []byte(`{"registry.example": {"username": "second", "password": "pw"}}`),
+	old := v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "old"}, Type: v1.SecretTypeDockercfg, Data: map[string][]byte{
+		v1.DockerConfigKey: []byte(`{"registry.example": {"username": "second", "password": "pw", "email": "me@example"}}`),
 	}}
 	opaque := v1.Secret{Type: v1.SecretTypeOpaque, Data: map[string][]byte{v1.DockerConfigJsonKey: []byte("no")}}
 	empty := v1.Secret{Type: v1.SecretTypeDockerConfigJson}
@@ -80,7 +80,11 @@ func TestSecretsInTheirOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := k.Lookup("registry.example/app")
-	if !slices.Equal(got, []Auth{{"first", "pw:first"}, {"second", "pw"}}) {
+	regcred := Owner{Secret, "default", "regcred", "1"}
+	if want := []Auth{
+		{Username: "first", Password: "pw:first", Owner: regcred},
+		{Username: "second", Password: "pw", Email: "me@example", Owner: Owner{Kind: Secret, Name: "old"}},
+	}; !slices.Equal(got, want) {
 		t.Fatalf("got %v", got)
 	}
 }
@@ -120,6 +124,26 @@ func TestFromNode(t *testing.T) {
 	}
 }
 
+// TestHash: the SHA-256 of the JSON {"username":…,"password":…,"email":…} as encoding/json escapes it, without empty
+// fields.
+func TestHash(t *testing.T) {
+	for _, test := range []struct {
+		auth Auth
+		want string
+	}{
+		{Auth{Username: "alice", Password: "pw"}, "0ebb427357984c52187e7ca46d9942351fe4e48397b0e06a6e6d7c85182d5fa8"},
+		{
+			Auth{Username: "alice", Password: "p<w&\"", Email: "a@example"},
+			"4ce4cfb3234fd29ea6ceb8442a7f4fe2c194bc6285a27db71b2156ca93d07a23",
+		},
+		{Auth{}, "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"},
+	} {
+		if got := test.auth.Hash(); got != test.want {
+			t.Errorf("%+v: %s, want %s", test.auth, got, test.want)
+		}
+	}
+}
+
 func FuzzKeyring(f *testing.F) {
 	f.Add([]byte(`{"auths": {"https://index.docker.io/v1/": {"auth": "YTpi"}}}`), "docker.io/library/busybox")
 	f.Add([]byte(`{"registry.example:5000/team": {"username": "a", "password": "b"}}`),
@@ -132,7 +156,7 @@ func FuzzKeyring(f *testing.F) {
 				continue
 			}
 			k := &Keyring{}
-			k.add(auths)
+			k.Add(Owner{}, auths)
 			if found := k.Lookup(repository); len(found) > len(auths) {
 				t.Fatalf("%d credentials of %d", len(found), len(auths))
 			}
