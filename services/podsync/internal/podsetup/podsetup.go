@@ -69,6 +69,7 @@ type Resources struct {
 
 	volumes *podvolumes.Volumes
 	records *pullrecords.Records // nil: no image is verified
+	host    *host
 	workers worker.Resources
 	limits  *nodeallocatable.Enforcer
 }
@@ -95,13 +96,17 @@ func New(o Options) (*Resources, error) {
 	if err != nil {
 		return nil, err
 	}
+	told, err := o.newHost(volumes.Manager.KeepsOutOfSwap)
+	if err != nil {
+		return nil, err
+	}
 	hooks, err := hook.New(hook.Options{Exec: o.Runtime, Events: o.Events, Log: o.Log, Metrics: o.Metrics})
 	if err != nil {
 		return nil, err
 	}
 	logs := podlogs.Folders{Pods: o.Kubelet.Kubelet.PodLogsDir, Links: o.LogLinks, Group: role.GroupLogs}
 	return &Resources{Cgroups: cgroups, Volumes: volumes.Manager, Logs: logs, Hooks: hooks, Images: images,
-		volumes: volumes, records: records,
+		volumes: volumes, records: records, host: told,
 		workers: worker.Resources{
 			Images: images, Volumes: volumes.Manager, Cgroups: cgroups, Config: config, Objects: o.Cluster.Objects, Logs: logs,
 			Hooks: hooks,
@@ -125,6 +130,7 @@ func (r *Resources) Prepare() error {
 	if err := r.Cgroups.EnsureRoots(); err != nil {
 		return fmt.Errorf("make the node's cgroups: %w", err)
 	}
+	r.host.tell()
 	return r.limits.Reservations()
 }
 

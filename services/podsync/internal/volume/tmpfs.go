@@ -113,6 +113,9 @@ func (m *memory) noSwap() bool {
 	return m.noswap
 }
 
+// KeepsOutOfSwap reports whether what volumes have in memory never reaches the disk.
+func (m *Manager) KeepsOutOfSwap() bool { return m.memory.noSwap() }
+
 // hugePages is a file system of huge pages.
 func hugePages(p *v1.Pod, medium v1.StorageMedium) (*fileSystem, error) {
 	size, err := pageSize(p, medium)

@@ -330,6 +330,9 @@ func (w *worker) status(p *v1.Pod, state *pod.State) v1.PodStatus {
 		return *p.Status.DeepCopy() // an earlier podsync, or a kubelet, rejected it
 	}
 	s := podstatus.Generate(p, state, in)
+	if message := podstatus.FamilyMismatch(p, in, &s); message != "" {
+		w.deps.event(p, v1.EventTypeWarning, "HostIPsIPFamilyMismatch", "%s", message)
+	}
 	if w.phase >= terminated {
 		s = podstatus.Terminate(p, s, in.Now)
 	}
