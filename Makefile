@@ -153,7 +153,7 @@ ONE_BY_ONE = $(RIG) conformance --microlet bin/microlet --suite node --agent '$(
 
 # The specs of the node suite about a node's life: shutdown, certificates, configuration, restarts, labels. They need
 # systemd and D-Bus, and so a machine. Two kinds of them need an agent that was started in another way.
-LIFE_SPECS ?= sig-node. (GracefulNodeShutdown|KubletTLS|ReloadKubeletClientCAFileTest|Kubelet Config |Restart |OSArchLabelReconciliation)
+LIFE_SPECS ?= sig-node. (GracefulNodeShutdown|KubletTLS|Kubelet Config |Restart |OSArchLabelReconciliation)
 LOCK := --agent-arg=--lock-file=/var/run/kubelet.lock --agent-arg=--exit-on-lock-contention
 
 .PHONY: conformance-life
