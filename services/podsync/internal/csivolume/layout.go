@@ -2,12 +2,14 @@ package csivolume
 
 import (
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,6 +26,8 @@ const (
 	// target is what a driver mounts for a pod, staging what it mounts for the node.
 	target  = "mount"
 	staging = "globalmount"
+	// blockDir is beside the drivers' folders, and has the block volumes of all of them.
+	blockDir = "volumeDevices"
 )
 
 // layout is where the kubelet has its volumes.
@@ -65,6 +69,12 @@ func (l layout) devices() string { return filepath.Join(l.root, "plugins", "kube
 // device is the folder in which the volume is staged.
 func (l layout) device(d device) string {
 	return filepath.Join(l.devices(), d.driver, fmt.Sprintf("%x", sha256.Sum256([]byte(d.handle))))
+}
+
+// isHash reports whether the name of a folder is one that device makes.
+func isHash(name string) bool {
+	sum, err := hex.DecodeString(name)
+	return err == nil && len(sum) == sha256.Size && strings.ToLower(name) == name
 }
 
 // inlineHandle is the name by which a driver knows an inline volume.

@@ -97,9 +97,7 @@ func (vs *Volumes) sweep(ctx context.Context, under *underway) error {
 	for _, dir := range dirs {
 		data, err := load(dir)
 		if errors.Is(err, fs.ErrNotExist) {
-			// Of a driver that stages nothing the kubelet has a folder alone. One that is not empty stays.
-			_ = unix.Rmdir(filepath.Join(dir, staging))
-			_ = unix.Rmdir(dir)
+			vs.removeEmpty(dir)
 			continue
 		}
 		if err != nil {
@@ -113,7 +111,22 @@ func (vs *Volumes) sweep(ctx context.Context, under *underway) error {
 	return nil
 }
 
-// stagedDirs lists the folders in which volumes are staged.
+// removeEmpty removes a folder of which nothing tells whose it is: of a driver that stages nothing the kubelet has a
+// folder alone, and a process that was killed while it removed one has left it. One that is not empty stays, and so does
+// that of a volume which a pod wants, since its vol_data.json may be about to come.
+func (vs *Volumes) removeEmpty(dir string) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	for d := range vs.holders {
+		if vs.layout.device(d) == dir {
+			return
+		}
+	}
+	_ = unix.Rmdir(filepath.Join(dir, staging))
+	_ = unix.Rmdir(dir)
+}
+
+// stagedDirs lists the folders in which volumes are staged, or were.
 func (vs *Volumes) stagedDirs() ([]string, error) {
 	drivers, err := entries(vs.layout.devices())
 	if err != nil {
@@ -127,16 +140,18 @@ func (vs *Volumes) stagedDirs() ([]string, error) {
 			return nil, err
 		}
 		for _, name := range names {
-			if _, err := os.Lstat(filepath.Join(at, name, staging)); err == nil || hasData(filepath.Join(at, name)) {
-				dirs = append(dirs, filepath.Join(at, name))
+			dir := filepath.Join(at, name)
+			if driver != blockDir && isHash(name) || exists(filepath.Join(dir, staging)) ||
+				exists(filepath.Join(dir, dataFile)) {
+				dirs = append(dirs, dir)
 			}
 		}
 	}
 	return dirs, nil
 }
 
-func hasData(dir string) bool {
-	_, err := os.Lstat(filepath.Join(dir, dataFile))
+func exists(path string) bool {
+	_, err := os.Lstat(path)
 	return err == nil
 }
 

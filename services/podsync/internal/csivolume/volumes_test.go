@@ -486,6 +486,41 @@ func TestAVolumeOfAKubeletIsTakenBack(t *testing.T) {
 	}
 }
 
+// A process was killed while it removed the folder of a volume, whose vol_data.json was gone already.
+func TestAnEmptyFolderIsRemoved(t *testing.T) {
+	root := t.TempDir()
+	vs := newVolumes(t, root, csitest.Start(t, stages), unattached())
+	empty, wanted := vs.layout.device(device{driverName, "h"}), vs.layout.device(device{driverName, "wanted"})
+	full := vs.layout.device(device{driverName, "full"})
+	others := []string{
+		wanted, full, filepath.Join(full, "x"), filepath.Join(vs.layout.devices(), driverName, "of-the-driver"),
+		filepath.Join(vs.layout.devices(), blockDir, filepath.Base(empty)),
+	}
+	for _, dir := range append(others, empty) {
+		if err := os.MkdirAll(dir, 0o750); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := vs.begin(t.Context(), claimed(pod("u1"), "wanted"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	vs.hold(s) // its vol_data.json is about to be written
+	unstageAll(t, vs)
+	if _, err := os.Lstat(empty); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the empty folder is there: %v", err)
+	}
+	for _, dir := range others {
+		if _, err := os.Lstat(dir); err != nil {
+			t.Error(err)
+		}
+	}
+	release(t, vs, "u1")
+	if _, err := os.Lstat(wanted); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder that nobody wants any more is there: %v", err)
+	}
+}
+
 func TestAHungDriverHoldsUpItsVolumeAlone(t *testing.T) {
 	d := csitest.Start(t)
 	hangs := make(chan struct{})
