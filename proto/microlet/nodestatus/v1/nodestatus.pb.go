@@ -220,7 +220,8 @@ const file_microlet_nodestatus_v1_nodestatus_proto_rawDesc = "" +
 	"registered\x18\x02 \x01(\bR\n" +
 	"registered\x12)\n" +
 	"\x10volumes_instance\x18\x03 \x01(\tR\x0fvolumesInstance\x12-\n" +
-	"\x12volumes_generation\x18\x04 \x01(\x04R\x11volumesGenerationBHZFgithub.com/microlet/microlet/proto/microlet/nodestatus/v1;nodestatusv1b\x06proto3"
+	"\x12volumes_generation\x18\x04 \x01(\x04R\x11volumesGenerationB\xef\x01\n" +
+	"\x1acom.microlet.nodestatus.v1B\x0fNodestatusProtoP\x01ZFgithub.com/microlet/microlet/proto/microlet/nodestatus/v1;nodestatusv1\xa2\x02\x03MNX\xaa\x02\x16Microlet.Nodestatus.V1\xca\x02\x16Microlet\\Nodestatus\\V1\xe2\x02\"Microlet\\Nodestatus\\V1\\GPBMetadata\xea\x02\x18Microlet::Nodestatus::V1b\x06proto3"
 
 var (
 	file_microlet_nodestatus_v1_nodestatus_proto_rawDescOnce sync.Once

@@ -1977,7 +1977,8 @@ const file_microlet_podsync_v1_podsync_proto_rawDesc = "" +
 	"\rListLocalPods\x12).microlet.podsync.v1.ListLocalPodsRequest\x1a*.microlet.podsync.v1.ListLocalPodsResponse\x12N\n" +
 	"\x05Evict\x12!.microlet.podsync.v1.EvictRequest\x1a\".microlet.podsync.v1.EvictResponse\x12{\n" +
 	"\x14RemoveDeadContainers\x120.microlet.podsync.v1.RemoveDeadContainersRequest\x1a1.microlet.podsync.v1.RemoveDeadContainersResponse\x12i\n" +
-	"\x0eGetVolumeStats\x12*.microlet.podsync.v1.GetVolumeStatsRequest\x1a+.microlet.podsync.v1.GetVolumeStatsResponseBBZ@github.com/microlet/microlet/proto/microlet/podsync/v1;podsyncv1b\x06proto3"
+	"\x0eGetVolumeStats\x12*.microlet.podsync.v1.GetVolumeStatsRequest\x1a+.microlet.podsync.v1.GetVolumeStatsResponseB\xd7\x01\n" +
+	"\x17com.microlet.podsync.v1B\fPodsyncProtoP\x01Z@github.com/microlet/microlet/proto/microlet/podsync/v1;podsyncv1\xa2\x02\x03MPX\xaa\x02\x13Microlet.Podsync.V1\xca\x02\x13Microlet\\Podsync\\V1\xe2\x02\x1fMicrolet\\Podsync\\V1\\GPBMetadata\xea\x02\x15Microlet::Podsync::V1b\x06proto3"
 
 var (
 	file_microlet_podsync_v1_podsync_proto_rawDescOnce sync.Once
