@@ -1,6 +1,7 @@
 // Package csivolume gives pods the volumes of CSI drivers.
 //
-// A persistent volume is staged once on the node and published to each pod; an inline volume is published alone.
+// A persistent volume is staged once on the node and published to each pod; an inline volume is published alone. What
+// is published of a block volume is mapped, too (package blockdevice).
 // Folders and the files vol_data.json have the kubelet's places and form, so that either agent takes over what the
 // other has mounted. A file is written before the call that it tells of: whatever is killed between two calls, the next
 // process finds on disk what to repeat or to undo.

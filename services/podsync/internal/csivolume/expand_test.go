@@ -50,6 +50,25 @@ func TestExpand(t *testing.T) {
 	}
 }
 
+// As the kubelet does, the driver is told of a block volume where it has published it for the pod.
+func TestExpandABlockVolume(t *testing.T) {
+	d := csitest.Start(t, stages, expands)
+	vs := newVolumes(t, t.TempDir(), d, unattached())
+	v := block(pod("u1"), "h")
+	if _, err := vs.Publish(t.Context(), v); err != nil {
+		t.Fatal(err)
+	}
+	if err := vs.Expand(t.Context(), v, resource.MustParse("2Gi")); err != nil {
+		t.Fatal(err)
+	}
+	r := csitest.Last[*csi.NodeExpandVolumeRequest](t, d)
+	if r.GetVolumeCapability().GetBlock() == nil || r.GetVolumePath() != vs.layout.blockTarget("u1", "pv-h") ||
+		r.GetStagingTargetPath() != vs.layout.blockStaging("pv-h") {
+		t.Errorf("asked for %v", r)
+	}
+	release(t, vs, "u1")
+}
+
 func TestWhatIsKnownOfAnExpansionThatFails(t *testing.T) {
 	kinds := []error{
 		volumeexpansion.ErrNotSupported, volumeexpansion.ErrInUse, volumeexpansion.ErrInfeasible, volumeexpansion.ErrFinal,

@@ -56,19 +56,18 @@ func (vs *Volumes) tellInUse(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	dirs, err := vs.stagedDirs()
+	all, err := vs.mayBeStaged()
 	if err != nil {
 		return err
 	}
-	for _, dir := range dirs {
-		data, err := load(dir)
-		if errors.Is(err, fs.ErrNotExist) {
+	for _, v := range all {
+		if errors.Is(v.err, fs.ErrNotExist) {
 			continue
 		}
-		if err != nil {
-			return err
+		if v.err != nil {
+			return v.err
 		}
-		devices[data.device()] = true
+		devices[v.device] = true
 	}
 	attachable := vs.attachableDrivers(ctx, devices)
 	vs.mu.Lock()

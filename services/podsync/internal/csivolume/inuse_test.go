@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/microlet/microlet/services/podsync/internal/csi/csitest"
@@ -90,12 +91,17 @@ func attachable() *api {
 
 // The driver is called for no volume that may be detached.
 func TestAVolumeIsInUseFromBeforeItsStagingToAfterItsUnstaging(t *testing.T) {
-	for name, can := range map[string]bool{"driver that stages": true, "driver that does not": false} {
+	for name, c := range map[string]struct {
+		can []csi.NodeServiceCapability_RPC_Type
+		v   *Volume
+	}{
+		"driver that stages":               {[]csi.NodeServiceCapability_RPC_Type{stages}, claimed(pod("u1"), "h")},
+		"driver that does not":             {nil, claimed(pod("u1"), "h")},
+		"block, of a driver that stages":   {[]csi.NodeServiceCapability_RPC_Type{stages}, block(pod("u1"), "h")},
+		"block, of a driver that does not": {nil, block(pod("u1"), "h")},
+	} {
 		t.Run(name, func(t *testing.T) {
-			d := csitest.Start(t)
-			if can {
-				d = csitest.Start(t, stages)
-			}
+			d := csitest.Start(t, c.can...)
 			vs := newVolumes(t, t.TempDir(), d, attachable())
 			list := tells(t, vs)
 			d.Before(func(_ context.Context, method string) error {
@@ -105,7 +111,7 @@ func TestAVolumeIsInUseFromBeforeItsStagingToAfterItsUnstaging(t *testing.T) {
 				return nil
 			})
 			for range 3 {
-				if err := up(t.Context(), vs); err != nil {
+				if err := give(t.Context(), vs, c.v); err != nil {
 					t.Fatal(err)
 				}
 				release(t, vs, "u1")
@@ -118,10 +124,16 @@ func TestAVolumeIsInUseFromBeforeItsStagingToAfterItsUnstaging(t *testing.T) {
 }
 
 func TestWhatAnEarlierProcessHasStagedIsInUse(t *testing.T) {
+	for name, v := range map[string]*Volume{"files": claimed(pod("u1"), "h"), "block": block(pod("u1"), "h")} {
+		t.Run(name, func(t *testing.T) { stagedIsInUse(t, v) })
+	}
+}
+
+func stagedIsInUse(t *testing.T, v *Volume) {
 	d := csitest.Start(t, stages)
 	root := t.TempDir()
 	a := attachable()
-	if err := up(t.Context(), newVolumes(t, root, d, a)); err != nil {
+	if err := give(t.Context(), newVolumes(t, root, d, a), v); err != nil {
 		t.Fatal(err)
 	}
 	// The pod's folder is gone with the pod; what was staged is not.

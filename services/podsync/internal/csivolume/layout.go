@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	storagev1 "k8s.io/api/storage/v1"
@@ -139,6 +140,15 @@ func entries(dir string) ([]string, error) {
 
 // isMounted reports whether something is mounted at a path. It reads the kernel's list, since what is mounted may hang.
 func isMounted(path string) (bool, error) {
+	return anyMount(path, func(point, path string) bool { return point == path })
+}
+
+// hasMounts reports whether something is mounted at a path or below it.
+func hasMounts(path string) (bool, error) {
+	return anyMount(path, func(point, path string) bool { return point == path || strings.HasPrefix(point, path+"/") })
+}
+
+func anyMount(path string, is func(point, path string) bool) (bool, error) {
 	// The list has paths without symbolic links.
 	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -152,12 +162,7 @@ func isMounted(path string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("list mounts: %w", err)
 	}
-	for i := range mounts {
-		if mounts[i].MountPoint == path {
-			return true, nil
-		}
-	}
-	return false, nil
+	return slices.ContainsFunc(mounts, func(m mount.MountInfo) bool { return is(m.MountPoint, path) }), nil
 }
 
 // remove removes a folder with a mount point in it, once nothing is mounted there. A driver should have removed the

@@ -47,14 +47,48 @@ type setup struct {
 // first is the step that fails if nothing was begun.
 func (s *setup) first() string {
 	if s.PV != nil {
-		return stepStage
+		return s.steps().stage
 	}
-	return stepSetUp
+	return s.steps().setUp
 }
+
+func (s *setup) steps() steps {
+	if s.isBlock() {
+		return mapSteps
+	}
+	return mountSteps
+}
+
+func (s *setup) republishes() bool { return s.object != nil && ptrIs(s.object.Spec.RequiresRepublish) }
 
 func (s *setup) stages() bool { return s.PV != nil && s.can.Stages() }
 
-func (s *setup) staging() string { return filepath.Join(s.vs.layout.device(s.device), staging) }
+func (s *setup) staging() string {
+	if s.isBlock() {
+		return s.vs.layout.blockStaging(s.PV.Name)
+	}
+	return filepath.Join(s.vs.layout.device(s.device), staging)
+}
+
+// dir is the folder of the volume on the node.
+func (s *setup) dir() string {
+	if s.isBlock() {
+		return s.vs.layout.block(s.PV.Name)
+	}
+	return s.vs.layout.device(s.device)
+}
+
+// data is what is known of the volume when it is published.
+func (s *setup) data() volumeData {
+	data := volumeData{
+		Driver: s.device.driver, Handle: s.device.handle, Name: s.name(), Node: s.vs.o.Node,
+		Attachment: attachmentName(s.device, s.vs.o.Node),
+	}
+	if !s.isBlock() {
+		data.Mode = string(s.mode())
+	}
+	return data
+}
 
 // supported says why the driver takes no volume of this kind. The errors are the kubelet's.
 func (s *setup) supported() error {
@@ -109,7 +143,12 @@ func (s *setup) stage(ctx context.Context) error {
 		return err
 	}
 	dir := s.vs.layout.device(s.device)
-	if err := (volumeData{Driver: s.device.driver, Handle: s.device.handle}).save(dir); err != nil {
+	data := volumeData{Driver: s.device.driver, Handle: s.device.handle}
+	if s.isBlock() {
+		// It is that of the volume on the node and of the pods' alike.
+		dir, data = s.vs.layout.blockData(s.PV.Name), s.data()
+	}
+	if err := data.save(dir); err != nil {
 		return err
 	}
 	if err := makeMountPoint(s.staging()); err != nil {
@@ -119,8 +158,10 @@ func (s *setup) stage(ctx context.Context) error {
 		VolumeId: s.device.handle, StagingTargetPath: s.staging(), PublishContext: s.publishContext,
 		VolumeCapability: s.capability(source.FSType), VolumeContext: source.VolumeAttributes, Secrets: secrets,
 	})
-	if csidriver.Final(err) {
-		s.undo(dir, staging)
+	if csidriver.Final(err) && s.isBlock() {
+		s.noteLeft(s.vs.layout.block(s.PV.Name), s.vs.layout.removeBlock(s.PV.Name))
+	} else if csidriver.Final(err) {
+		s.noteLeft(dir, remove(dir, staging))
 	}
 	return err
 }
@@ -143,11 +184,7 @@ func (s *setup) publish(ctx context.Context) error {
 	} else {
 		attributes = merged(attributes, tokens)
 	}
-	data := volumeData{
-		Driver: s.device.driver, Handle: s.device.handle, Name: s.name(), Node: s.vs.o.Node,
-		Attachment: attachmentName(s.device, s.vs.o.Node), Mode: string(s.mode()),
-	}
-	if err := data.save(filepath.Dir(s.target)); err != nil {
+	if err := s.announce(); err != nil {
 		return err
 	}
 	request := &csi.NodePublishVolumeRequest{
@@ -158,16 +195,26 @@ func (s *setup) publish(ctx context.Context) error {
 		request.StagingTargetPath = s.staging()
 	}
 	err = s.driver.Publish(ctx, request)
-	if csidriver.Final(err) {
-		s.undo(filepath.Dir(s.target), target)
+	// Of a block volume the pod's link stays. All that comes of it is that the driver is asked to unpublish.
+	if csidriver.Final(err) && !s.isBlock() {
+		dir := filepath.Dir(s.target)
+		s.noteLeft(dir, remove(dir, target))
 	}
 	return err
 }
 
-// undo removes the folder of a call that the driver has refused. What is mounted there stays: a volume that a container
-// has is published again, and that may be refused.
-func (s *setup) undo(dir, point string) {
-	if err := remove(dir, point); err != nil {
+// announce tells of the volume on the disk, before the driver publishes it: whatever is killed then, the pod has it.
+func (s *setup) announce() error {
+	if s.isBlock() {
+		return s.announceBlock()
+	}
+	return s.data().save(filepath.Dir(s.target))
+}
+
+// noteLeft tells of the folder of a call that the driver has refused, which could not be removed. What is mounted there
+// stays: a volume that a container has is published again, and that may be refused.
+func (s *setup) noteLeft(dir string, err error) {
+	if err != nil {
 		s.vs.o.Log.Debug("folder of a volume that its driver refused stays", logkey.Dir, dir, logkey.Err, err,
 			slog.String("driver", s.device.driver))
 	}
@@ -215,7 +262,8 @@ func (s *setup) podInfo() map[string]string {
 
 // tokens are those of the pod's service account that the driver asks for, by their audiences.
 func (s *setup) tokens(ctx context.Context) (tokens map[string]string, inSecrets bool, err error) {
-	if s.object == nil || len(s.object.Spec.TokenRequests) == 0 {
+	// As the kubelet's, a block volume gets none.
+	if s.isBlock() || s.object == nil || len(s.object.Spec.TokenRequests) == 0 {
 		return nil, false, nil
 	}
 	granted := map[string]authenticationv1.TokenRequestStatus{}
@@ -243,6 +291,12 @@ func ptrIs(p *bool) bool { return p != nil && *p }
 
 // capability is how the volume is to be used.
 func (s *setup) capability(fsType string) *csi.VolumeCapability {
+	if s.isBlock() {
+		return &csi.VolumeCapability{
+			AccessMode: s.accessMode(s.can),
+			AccessType: &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}},
+		}
+	}
 	m := &csi.VolumeCapability_MountVolume{FsType: fsType}
 	if s.PV != nil {
 		m.MountFlags = s.PV.Spec.MountOptions

@@ -84,49 +84,79 @@ func (u *underway) begin(dir string, do func()) {
 	})
 }
 
+// stagedVolume is one that may be staged.
+type stagedVolume struct {
+	device
+	// dir is its folder, path where it is staged.
+	dir, path string
+	// pv is the PersistentVolume's name if it is a block volume.
+	pv string
+	// err is why nobody knows which volume it is: fs.ErrNotExist if there is no vol_data.json.
+	err error
+}
+
 // sweep begins to unstage what no pod has.
 func (vs *Volumes) sweep(ctx context.Context, under *underway) error {
-	dirs, err := vs.stagedDirs()
-	if err != nil || len(dirs) == 0 {
+	all, err := vs.mayBeStaged()
+	if err != nil || len(all) == 0 {
 		return err
 	}
 	used, err := vs.used()
 	if err != nil {
 		return err
 	}
-	for _, dir := range dirs {
-		data, err := load(dir)
-		if errors.Is(err, fs.ErrNotExist) {
-			vs.removeEmpty(dir)
-			continue
-		}
-		if err != nil {
-			vs.o.Log.Warn("a staged volume is unknown, and stays", logkey.Err, err)
-			continue
-		}
-		if !used[data.device()] {
-			under.begin(dir, func() { vs.unstageUntilDone(ctx, dir, data.device()) })
+	for _, v := range all {
+		switch {
+		case errors.Is(v.err, fs.ErrNotExist):
+			vs.removeEmpty(&v)
+		case v.err != nil:
+			vs.o.Log.Warn("a staged volume is unknown, and stays", logkey.Err, v.err)
+		case !used[v.device]:
+			under.begin(v.dir, func() { vs.unstageUntilDone(ctx, v) })
 		}
 	}
 	return nil
 }
 
-// removeEmpty removes a folder of which nothing tells whose it is: of a driver that stages nothing the kubelet has a
-// folder alone, and a process that was killed while it removed one has left it. One that is not empty stays, and so does
-// that of a volume which a pod wants, since its vol_data.json may be about to come.
-func (vs *Volumes) removeEmpty(dir string) {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	for d := range vs.holders {
-		if vs.layout.device(d) == dir {
-			return
-		}
+// mayBeStaged lists the volumes that this process, an earlier one or a kubelet has staged.
+func (vs *Volumes) mayBeStaged() ([]stagedVolume, error) {
+	dirs, err := vs.stagedDirs()
+	if err != nil {
+		return nil, err
 	}
-	_ = unix.Rmdir(filepath.Join(dir, staging))
-	_ = unix.Rmdir(dir)
+	var found []stagedVolume
+	for _, dir := range dirs {
+		data, err := load(dir)
+		found = append(found, stagedVolume{
+			device: data.device(), dir: dir, path: filepath.Join(dir, staging), err: err,
+		})
+	}
+	blocks, err := vs.stagedBlocks()
+	return append(found, blocks...), err
 }
 
-// stagedDirs lists the folders in which volumes are staged, or were.
+// removeEmpty removes a folder of which nothing tells whose it is: of a driver that stages nothing the kubelet has a
+// folder alone, and a process that was killed while it removed one has left it. One that is not empty stays, and so
+// does that of a volume which a pod wants, since its vol_data.json may be about to come.
+func (vs *Volumes) removeEmpty(v *stagedVolume) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	for _, pods := range vs.holders {
+		for _, dir := range pods {
+			if dir == v.dir {
+				return
+			}
+		}
+	}
+	inside := v.path
+	if v.pv != "" {
+		inside = vs.layout.blockData(v.pv)
+	}
+	_ = unix.Rmdir(inside)
+	_ = unix.Rmdir(v.dir)
+}
+
+// stagedDirs lists the folders in which volumes with a file system are staged, or were.
 func (vs *Volumes) stagedDirs() ([]string, error) {
 	drivers, err := entries(vs.layout.devices())
 	if err != nil {
@@ -134,6 +164,9 @@ func (vs *Volumes) stagedDirs() ([]string, error) {
 	}
 	var dirs []string
 	for _, driver := range drivers {
+		if driver == blockDir {
+			continue
+		}
 		at := filepath.Join(vs.layout.devices(), driver)
 		names, err := entries(at)
 		if err != nil {
@@ -141,8 +174,7 @@ func (vs *Volumes) stagedDirs() ([]string, error) {
 		}
 		for _, name := range names {
 			dir := filepath.Join(at, name)
-			if driver != blockDir && isHash(name) || exists(filepath.Join(dir, staging)) ||
-				exists(filepath.Join(dir, dataFile)) {
+			if isHash(name) || exists(filepath.Join(dir, staging)) || exists(filepath.Join(dir, dataFile)) {
 				dirs = append(dirs, dir)
 			}
 		}
@@ -179,21 +211,30 @@ func (vs *Volumes) used() (map[device]bool, error) {
 				used[data.device()] = true
 			}
 		}
+		blocks, err := vs.layout.blocksOf(types.UID(pod))
+		if err != nil {
+			return nil, err
+		}
+		for _, pv := range blocks {
+			if data, err := load(vs.layout.blockData(pv)); err == nil {
+				used[data.device()] = true
+			}
+		}
 	}
 	return used, nil
 }
 
 // unstageUntilDone tries until the volume is unstaged, a pod has it again, or ctx ends.
-func (vs *Volumes) unstageUntilDone(ctx context.Context, dir string, d device) {
+func (vs *Volumes) unstageUntilDone(ctx context.Context, v stagedVolume) {
 	delay := backoff()
 	for {
-		err := vs.unstage(ctx, dir, d)
+		err := vs.unstage(ctx, v)
 		if err == nil || ctx.Err() != nil {
 			vs.changeInUse()
 			return
 		}
 		after := delay.Step()
-		vs.o.Log.Warn("volume is not unstaged", "driver", d.driver, "volume", d.handle, logkey.Err, err, logkey.Delay,
+		vs.o.Log.Warn("volume is not unstaged", "driver", v.driver, "volume", v.handle, logkey.Err, err, logkey.Delay,
 			after)
 		select {
 		case <-ctx.Done():
@@ -204,10 +245,10 @@ func (vs *Volumes) unstageUntilDone(ctx context.Context, dir string, d device) {
 	}
 }
 
-func (vs *Volumes) unstage(ctx context.Context, dir string, d device) error {
+func (vs *Volumes) unstage(ctx context.Context, v stagedVolume) error {
 	ctx, cancel := context.WithTimeout(ctx, unstageTimeout)
 	defer cancel()
-	unlock, err := vs.locks.lock(ctx, d)
+	unlock, err := vs.locks.lock(ctx, v.device)
 	if err != nil {
 		return err
 	}
@@ -216,24 +257,32 @@ func (vs *Volumes) unstage(ctx context.Context, dir string, d device) error {
 	if err != nil {
 		return err
 	}
-	if used[d] {
+	if used[v.device] {
 		return nil
 	}
-	driver, err := vs.driver(ctx, d.driver)
+	driver, err := vs.driver(ctx, v.device.driver)
 	if err != nil {
 		return err
 	}
-	vs.noteStaged(d, false) // whatever comes of it, the next pod has it staged again
+	if v.pv != "" {
+		if err := vs.releaseOrphans(ctx, v, driver); err != nil {
+			return err
+		}
+	}
+	vs.noteStaged(v.path, false) // whatever comes of it, the next pod has it staged again
 	can, err := driver.Capabilities(ctx)
 	if err != nil {
 		return err
 	}
 	if can.Stages() {
-		if err := driver.Unstage(ctx, d.handle, filepath.Join(dir, staging)); err != nil {
+		if err := driver.Unstage(ctx, v.handle, v.path); err != nil {
 			return err
 		}
 	}
-	return remove(dir, staging)
+	if v.pv != "" {
+		return vs.layout.removeBlock(v.pv)
+	}
+	return remove(v.dir, staging)
 }
 
 // driver returns the driver of a name, and waits a moment for it: after a start, drivers have to register.

@@ -17,6 +17,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/microlet/microlet/services/podsync/internal/blockdevice"
 	csidriver "github.com/microlet/microlet/services/podsync/internal/csi"
 )
 
@@ -41,6 +42,13 @@ type Tokens interface {
 		request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
 }
 
+// Devices map for pods the block devices that drivers publish.
+type Devices interface {
+	Map(ctx context.Context, m blockdevice.Mapping) (blockdevice.State, error)
+	// Unmap undoes a mapping but for its link.
+	Unmap(ctx context.Context, m blockdevice.Mapping) error
+}
+
 // Options of Volumes.
 type Options struct {
 	// RootDir is the kubelet's --root-dir.
@@ -50,6 +58,7 @@ type Options struct {
 	Drivers Drivers
 	API     API
 	Tokens  Tokens
+	Devices Devices
 	InUse   InUse
 	Log     *slog.Logger
 }
@@ -61,10 +70,11 @@ type Volumes struct {
 	locks  locks
 
 	mu sync.Mutex
-	// holders are the pods that have a volume, or try to get it, since the process started.
-	holders map[device]map[types.UID]bool
-	// staged are those volumes that this process has staged.
-	staged map[device]bool
+	// holders are the pods that have a volume, or try to get it, since the process started, and the volume's folder on
+	// the node.
+	holders map[device]map[types.UID]string
+	// staged are the paths at which this process has staged volumes.
+	staged map[string]bool
 	// attachable are the drivers of those holders, and whether their volumes are attached.
 	attachable map[string]bool
 	// inUseChanged is sent to when another volume may be in use, or one no more.
@@ -79,7 +89,7 @@ func New(o Options) *Volumes {
 		o.Log = slog.Default()
 	}
 	return &Volumes{
-		o: o, layout: layout{o.RootDir}, holders: map[device]map[types.UID]bool{}, staged: map[device]bool{},
+		o: o, layout: layout{o.RootDir}, holders: map[device]map[types.UID]string{}, staged: map[string]bool{},
 		attachable: map[string]bool{}, inUseChanged: make(chan struct{}, 1), unused: make(chan struct{}, 1),
 	}
 }
@@ -109,6 +119,11 @@ func (v *Volume) device() device {
 	return device{v.Inline.Driver, inlineHandle(v.Pod.UID, v.Name)}
 }
 
+// isBlock reports whether pods get the volume as a device.
+func (v *Volume) isBlock() bool {
+	return v.PV != nil && v.PV.Spec.VolumeMode != nil && *v.PV.Spec.VolumeMode == v1.PersistentVolumeBlock
+}
+
 func (v *Volume) mode() storagev1.VolumeLifecycleMode {
 	if v.PV != nil {
 		return storagev1.VolumeLifecyclePersistent
@@ -118,8 +133,8 @@ func (v *Volume) mode() storagev1.VolumeLifecycleMode {
 
 // Published is a volume that a pod has.
 type Published struct {
-	// Path is where it is mounted.
-	Path string
+	// Path is where it is mounted. Of a block volume Device is the link to the device instead.
+	Path, Device string
 	// GiveToGroup says that its files are to be given to the pod's fsGroup.
 	GiveToGroup bool
 	// Republish says that the driver wants to be asked again from time to time.
@@ -138,11 +153,16 @@ func (e *Error) Error() string { return fmt.Sprintf("%s: %v", e.Step, e.Err) }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// The steps are the kubelet's.
-const (
-	stepAttach = "MountVolume.WaitForAttach failed"
-	stepStage  = "MountVolume.MountDevice failed"
-	stepSetUp  = "MountVolume.SetUp failed"
+// steps are the kubelet's names of what fails.
+type steps struct{ attach, stage, setUp string }
+
+var (
+	mountSteps = steps{
+		"MountVolume.WaitForAttach failed", "MountVolume.MountDevice failed", "MountVolume.SetUp failed",
+	}
+	mapSteps = steps{
+		"MapVolume.WaitForAttach failed", "MapVolume.SetUpDevice failed", "MapVolume.MapPodDevice failed",
+	}
 )
 
 // Publish gives the volume to the pod. It repeats what an earlier call, whose end nobody knows, has begun. An error is
@@ -162,20 +182,21 @@ func (vs *Volumes) Publish(ctx context.Context, v *Volume) (Published, error) {
 	}
 	defer unlock()
 	if err := s.attached(ctx); err != nil {
-		return Published{}, &Error{stepAttach, err}
+		return Published{}, &Error{s.steps().attach, err}
 	}
-	if s.stages() && !vs.isStaged(s.device) {
+	if s.stages() && !vs.isStaged(s.staging()) {
 		if err := s.stage(ctx); err != nil {
-			return Published{}, &Error{stepStage, err}
+			return Published{}, &Error{s.steps().stage, err}
 		}
-		vs.noteStaged(s.device, true)
+		vs.noteStaged(s.staging(), true)
 	}
 	if err := s.publish(ctx); err != nil {
-		return Published{}, &Error{stepSetUp, err}
+		return Published{}, &Error{s.steps().setUp, err}
 	}
-	return Published{
-		Path: s.target, GiveToGroup: s.giveToGroup(), Republish: s.object != nil && ptrIs(s.object.Spec.RequiresRepublish),
-	}, nil
+	if s.isBlock() {
+		return s.mapDevice(ctx)
+	}
+	return Published{Path: s.target, GiveToGroup: s.giveToGroup(), Republish: s.republishes()}, nil
 }
 
 // begin learns what a setup needs.
@@ -189,6 +210,12 @@ func (vs *Volumes) begin(ctx context.Context, v *Volume) (*setup, error) {
 		return fail(err)
 	}
 	s.target = vs.layout.target(v.Pod.UID, v.name())
+	if v.isBlock() {
+		if err := validBlock(v.PV.Name); err != nil {
+			return fail(err)
+		}
+		s.target = vs.layout.blockTarget(v.Pod.UID, v.PV.Name)
+	}
 	var err error
 	if s.driver, err = vs.driver(ctx, s.device.driver); err != nil {
 		return fail(err)
@@ -197,7 +224,7 @@ func (vs *Volumes) begin(ctx context.Context, v *Volume) (*setup, error) {
 		return fail(err)
 	}
 	if err := s.supported(); err != nil {
-		return nil, &Error{stepSetUp, err}
+		return nil, &Error{s.steps().setUp, err}
 	}
 	if s.can, err = s.driver.Capabilities(ctx); err != nil {
 		return fail(err)
@@ -219,14 +246,22 @@ func (vs *Volumes) Unpublish(ctx context.Context, pod types.UID) error {
 	defer vs.release(pod)
 	dir := vs.layout.volumes(pod)
 	names, err := entries(dir)
-	if err != nil || len(names) == 0 {
+	if err != nil {
 		return err
 	}
-	errs := make([]error, len(names))
+	blocks, err := vs.layout.blocksOf(pod)
+	if err != nil {
+		return err
+	}
+	errs := make([]error, len(names)+len(blocks))
 	var all sync.WaitGroup
-	for i, name := range names {
+	for i, name := range append(names, blocks...) {
 		all.Go(func() {
-			if err := vs.unpublish(ctx, filepath.Join(dir, name)); err != nil {
+			do := func() error { return vs.unpublish(ctx, filepath.Join(dir, name)) }
+			if i >= len(names) {
+				do = func() error { return vs.unmap(ctx, pod, name) }
+			}
+			if err := do(); err != nil {
 				errs[i] = fmt.Errorf("volume %s: %w", name, err)
 			}
 		})
@@ -259,7 +294,7 @@ func (vs *Volumes) unpublish(ctx context.Context, dir string) error {
 	return remove(dir, target)
 }
 
-// Has reports whether a pod has volumes of CSI drivers.
+// Has reports whether a pod has volumes of CSI drivers mounted.
 func (vs *Volumes) Has(pod types.UID) bool {
 	_, err := os.Stat(vs.layout.volumes(pod))
 	return err == nil
@@ -273,9 +308,9 @@ func (vs *Volumes) hold(s *setup) {
 	vs.mu.Lock()
 	vs.attachable[s.device.driver] = s.attachable()
 	if vs.holders[s.device] == nil {
-		vs.holders[s.device] = map[types.UID]bool{}
+		vs.holders[s.device] = map[types.UID]string{}
 	}
-	vs.holders[s.device][s.Pod.UID] = true
+	vs.holders[s.device][s.Pod.UID] = s.dir()
 	vs.mu.Unlock()
 	vs.changeInUse()
 }
@@ -296,19 +331,19 @@ func (vs *Volumes) release(pod types.UID) {
 	}
 }
 
-func (vs *Volumes) isStaged(d device) bool {
+func (vs *Volumes) isStaged(path string) bool {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
-	return vs.staged[d]
+	return vs.staged[path]
 }
 
-func (vs *Volumes) noteStaged(d device, is bool) {
+func (vs *Volumes) noteStaged(path string, is bool) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	if is {
-		vs.staged[d] = true
+		vs.staged[path] = true
 	} else {
-		delete(vs.staged, d)
+		delete(vs.staged, path)
 	}
 }
 

@@ -91,7 +91,9 @@ func newVolumes(t *testing.T, root string, d *csitest.Driver, a *api) *Volumes {
 	if err := drivers.Register(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
-	return New(Options{RootDir: root, Node: "n", Drivers: drivers, API: a, Tokens: a, InUse: &inUse{}})
+	return New(Options{
+		RootDir: root, Node: "n", Drivers: drivers, API: a, Tokens: a, InUse: &inUse{}, Devices: devices{},
+	})
 }
 
 func pod(uid string) *v1.Pod {
@@ -120,7 +122,8 @@ func left(t *testing.T, root string) []string {
 		if err != nil {
 			return err
 		}
-		if inside := strings.Contains(path, Plugin+"/") || strings.Contains(path, driverName+"/"); inside {
+		if inside := strings.Contains(path, Plugin+"/") || strings.Contains(path, driverName+"/") ||
+			strings.Contains(path, "volumeDevices/pv-"); inside {
 			found = append(found, path)
 		}
 		return nil
@@ -180,15 +183,19 @@ func TestTwoPodsHaveOneVolume(t *testing.T) {
 // A process is killed at every call of a volume's life, before the driver has done what it was asked for and after. The
 // next process ends the life. The driver reports what breaks the contract.
 func TestKilledAtEveryCall(t *testing.T) {
-	for _, when := range []string{"before", "after"} {
-		for n := 1; ; n++ {
-			lived := false
-			t.Run(fmt.Sprintf("%s call %d", when, n), func(t *testing.T) { lived = lifeWithAKill(t, n, when == "after") })
-			if lived {
-				if n != 5 {
-					t.Errorf("a life has %d calls", n-1)
+	for name, v := range map[string]*Volume{"files": claimed(pod("u1"), "h"), "block": block(pod("u1"), "h")} {
+		for _, when := range []string{"before", "after"} {
+			for n := 1; ; n++ {
+				lived := false
+				t.Run(fmt.Sprintf("%s, %s call %d", name, when, n), func(t *testing.T) {
+					lived = lifeWithAKill(t, v, n, when == "after")
+				})
+				if lived {
+					if n != 5 {
+						t.Errorf("a life has %d calls", n-1)
+					}
+					break
 				}
-				break
 			}
 		}
 	}
@@ -196,7 +203,7 @@ func TestKilledAtEveryCall(t *testing.T) {
 
 // lifeWithAKill lets a pod have a volume, with a process that dies at the n-th call and one that takes over. It returns
 // true if the first one did not die.
-func lifeWithAKill(t *testing.T, n int, after bool) (lived bool) {
+func lifeWithAKill(t *testing.T, v *Volume, n int, after bool) (lived bool) {
 	d := csitest.Start(t, stages)
 	root, a := t.TempDir(), unattached()
 	killed, kill := context.WithCancel(t.Context())
@@ -213,14 +220,14 @@ func lifeWithAKill(t *testing.T, n int, after bool) (lived bool) {
 		return status.Error(codes.Aborted, "killed")
 	})
 	first := newVolumes(t, root, d, a)
-	err := errors.Join(up(killed, first), down(killed, first))
+	err := errors.Join(give(killed, first, v), down(killed, first))
 	if err == nil && killed.Err() == nil {
 		return true
 	}
 	second := newVolumes(t, root, d, a)
 	unstageAll(t, second) // which may come before the pod
 	if int(count.Load()) <= 2 {
-		if err := up(t.Context(), second); err != nil {
+		if err := give(t.Context(), second, v); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -234,8 +241,10 @@ func lifeWithAKill(t *testing.T, n int, after bool) (lived bool) {
 	return false
 }
 
-func up(ctx context.Context, vs *Volumes) error {
-	_, err := vs.Publish(ctx, claimed(pod("u1"), "h"))
+func up(ctx context.Context, vs *Volumes) error { return give(ctx, vs, claimed(pod("u1"), "h")) }
+
+func give(ctx context.Context, vs *Volumes, v *Volume) error {
+	_, err := vs.Publish(ctx, v)
 	return err
 }
 
@@ -243,12 +252,12 @@ func down(ctx context.Context, vs *Volumes) error {
 	if err := vs.Unpublish(ctx, "u1"); err != nil {
 		return err
 	}
-	dirs, err := vs.stagedDirs()
+	all, err := vs.mayBeStaged()
 	if err != nil {
 		return err
 	}
-	for _, dir := range dirs {
-		if err := vs.unstage(ctx, dir, device{driverName, "h"}); err != nil {
+	for _, v := range all {
+		if err := vs.unstage(ctx, v); err != nil {
 			return err
 		}
 	}
@@ -438,7 +447,7 @@ func TestWhatARefusalLeaves(t *testing.T) {
 		vs := newVolumes(t, root, d, unattached())
 		_, err := vs.Publish(t.Context(), claimed(pod("u1"), "h"))
 		var step *Error
-		if !errors.As(err, &step) || step.Step != stepSetUp || !strings.Contains(err.Error(), "no disk") {
+		if !errors.As(err, &step) || step.Step != mountSteps.setUp || !strings.Contains(err.Error(), "no disk") {
 			t.Errorf("%v", err)
 		}
 		if found := left(t, root); (len(found) > 0) != want {
@@ -490,35 +499,39 @@ func TestAVolumeOfAKubeletIsTakenBack(t *testing.T) {
 func TestAnEmptyFolderIsRemoved(t *testing.T) {
 	root := t.TempDir()
 	vs := newVolumes(t, root, csitest.Start(t, stages), unattached())
-	empty, wanted := vs.layout.device(device{driverName, "h"}), vs.layout.device(device{driverName, "wanted"})
 	full := vs.layout.device(device{driverName, "full"})
+	empty := []string{vs.layout.device(device{driverName, "h"}), vs.layout.blockData("pv-h")}
+	wanted := []string{vs.layout.device(device{driverName, "files"}), vs.layout.blockData("pv-block")}
 	others := []string{
-		wanted, full, filepath.Join(full, "x"), filepath.Join(vs.layout.devices(), driverName, "of-the-driver"),
-		filepath.Join(vs.layout.devices(), blockDir, filepath.Base(empty)),
+		full, filepath.Join(full, "x"), filepath.Join(vs.layout.devices(), driverName, "of-the-driver"),
+		vs.layout.blockStaging("pv-h"),
 	}
-	for _, dir := range append(others, empty) {
+	for _, dir := range slices.Concat(empty, wanted, others) {
 		if err := os.MkdirAll(dir, 0o750); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s, err := vs.begin(t.Context(), claimed(pod("u1"), "wanted"))
-	if err != nil {
-		t.Fatal(err)
+	for _, v := range []*Volume{claimed(pod("u1"), "files"), block(pod("u1"), "block")} {
+		s, err := vs.begin(t.Context(), v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		vs.hold(s) // its vol_data.json is about to be written
 	}
-	vs.hold(s) // its vol_data.json is about to be written
-	unstageAll(t, vs)
-	if _, err := os.Lstat(empty); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the empty folder is there: %v", err)
-	}
-	for _, dir := range others {
-		if _, err := os.Lstat(dir); err != nil {
-			t.Error(err)
+	check := func(dirs []string, there bool) {
+		t.Helper()
+		for _, dir := range dirs {
+			if exists(dir) != there {
+				t.Errorf("%s is there: %t", dir, !there)
+			}
 		}
 	}
+	unstageAll(t, vs)
+	check(empty, false)
+	check(append(others, wanted...), true)
 	release(t, vs, "u1")
-	if _, err := os.Lstat(wanted); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the folder that nobody wants any more is there: %v", err)
-	}
+	check(wanted, false)
+	check(others, true)
 }
 
 func TestAHungDriverHoldsUpItsVolumeAlone(t *testing.T) {

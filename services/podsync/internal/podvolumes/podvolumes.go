@@ -86,7 +86,7 @@ func New(o Options) (*Volumes, error) {
 	watchAccepted(o.Bus, inUse)
 	volumes := csivolume.New(csivolume.Options{
 		RootDir: o.RootDir, Node: o.Node.Reference.Name, Drivers: drivers, API: o.Cluster.CSI,
-		Tokens: o.Cluster.Tokens, InUse: inUse, Log: o.Log,
+		Tokens: o.Cluster.Tokens, Devices: volume.Devices{Foreign: children}, InUse: inUse, Log: o.Log,
 	})
 	return &Volumes{
 		Manager: volume.New(volume.Options{

@@ -81,7 +81,11 @@ func (c *claim) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 	if again {
 		c.expandOnline(ctx, s, found, held.Mounted.HostPath)
 	} else if err := c.expandDuringMount(ctx, s, found, held.Mounted.HostPath); err != nil {
-		return Mounted{}, &mountError{"MountVolume.Setup failed while expanding volume", found.PV.Name, err}
+		step := "MountVolume.Setup failed while expanding volume"
+		if found.IsBlock() {
+			step = "MapVolume.MarkVolumeAsMounted failed while expanding volume"
+		}
+		return Mounted{}, &mountError{step, found.PV.Name, err}
 	}
 	return held.Mounted, c.notes.write(s, held)
 }
@@ -107,9 +111,6 @@ func (c *claim) mount(ctx context.Context, s *Spec, found *persistentvolume.Volu
 		held.Mounted, err = c.setUpHostPath(ctx, s, found)
 	case pv.Spec.Local != nil:
 		held.Mounted, err = c.local.setUp(ctx, s, found)
-	case pv.Spec.CSI != nil && found.IsBlock():
-		err = &mountError{stepSetUpDevice, pv.Name,
-			errors.New("block volumes of CSI drivers are not built: use volumeMode Filesystem or a local PersistentVolume")}
 	case pv.Spec.CSI != nil:
 		held.Mounted, held.Republish, err = publish(ctx, c.csi, c.foreign, csiVolume(s, found))
 	default:

@@ -66,6 +66,9 @@ func publish(ctx context.Context, csi CSI, foreign mounter.Mounter, v *csivolume
 	if err != nil {
 		return Mounted{}, false, err
 	}
+	if published.Device != "" {
+		return Mounted{Device: published.Device, ReadOnly: v.ReadOnly}, published.Republish, nil
+	}
 	if published.GiveToGroup {
 		call := giveCall{Dir: published.Path, Group: *fsGroup(v.Pod), OnRootMismatch: onRootMismatch(v.Pod)}
 		if _, err := giveVolume.Do(ctx, foreign, call.Dir, call); err != nil {
