@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
 // told is a child that answers each line.
@@ -42,6 +44,12 @@ func tell(socket *os.File) error {
 			_, _ = fmt.Fprintln(socket, strings.Join(there, " "))
 		case "environment":
 			_, _ = fmt.Fprintln(socket, strings.Join(os.Environ(), " "))
+		case "start":
+			sleep := exec.Command("/bin/sleep", "1000")
+			if err := sleep.Start(); err != nil {
+				return err
+			}
+			_, _ = fmt.Fprintln(socket, sleep.Process.Pid)
 		case "sleep":
 			time.Sleep(time.Hour)
 		}
@@ -120,6 +128,24 @@ func TestAChildIsKilled(t *testing.T) {
 	}
 	c.Kill()
 	ends(t, c)
+}
+
+// TestWhatAChildHasStartedIsKilledWithIt: a mount(8) that waits for a server must not mount later.
+func TestWhatAChildHasStartedIsKilledWithIt(t *testing.T) {
+	c := start(t)
+	pid, err := strconv.Atoi(ask(t, c, "start"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(pid, 0); err != nil {
+		t.Fatalf("what the child has started does not run: %v", err)
+	}
+	c.Kill()
+	ends(t, c)
+	proctest.Await(t, time.Minute, "its end", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		return err != nil || strings.Contains(string(stat), ") Z ")
+	})
 }
 
 func TestNoChildOfAProgramThatDoesNotRunIt(t *testing.T) {

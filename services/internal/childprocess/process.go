@@ -37,8 +37,8 @@ func (p *Program) Start() (*Process, error) {
 		Dir:    "/",
 		Stdin:  socket,
 		Stderr: os.Stderr,
-		// It ends when the service does, even in the middle of a call.
-		SysProcAttr: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
+		// It ends when the service does, even in the middle of a call. What it starts is in its process group.
+		SysProcAttr: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true},
 	}}
 	if err := child.cmd.Start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s: %w", p.Name, err), conn.Close())
@@ -57,8 +57,14 @@ func (c *Process) PID() int { return c.cmd.Process.Pid }
 // Done is closed when the child has ended.
 func (c *Process) Done() <-chan struct{} { return c.done }
 
-// Kill ends the child as soon as the kernel lets it end. It waits for nothing.
-func (c *Process) Kill() { _ = c.cmd.Process.Kill() } // it may have ended
+// Kill ends the child, and what it has started, as soon as the kernel lets them end. It waits for nothing.
+func (c *Process) Kill() {
+	select {
+	case <-c.done: // its number may be another's by now
+	default:
+		_ = unix.Kill(-c.PID(), unix.SIGKILL) // it may have ended
+	}
+}
 
 // socketPair returns the parent's end and the child's.
 func socketPair() (*net.UnixConn, *os.File, error) {
