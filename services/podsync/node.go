@@ -46,7 +46,10 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 		return nil, err
 	}
 	workers := worker.NewWorkers(worker.NewMetrics(s.Metrics))
-	objects := cluster.New(client, k, workers, s.Log)
+	objects, err := cluster.New(client, k, workers, s.Log)
+	if err != nil {
+		return nil, err
+	}
 	cri, err := containerruntime.Connect(ctx, containerruntime.Options{
 		Kubelet: k, Classes: objects.RuntimeClasses, Calls: cfg.RuntimeCalls, Service: s,
 	})
@@ -185,12 +188,10 @@ func startWakers(s *service.Service, env *environment, p *podWork) {
 
 // limits are the workers' settings.
 func limits(k *kubeletconfig.Config) worker.Limits {
-	l := worker.Limits{Resync: k.Kubelet.SyncFrequency.Duration, KeepDead: int(k.Node.MaxDeadContainersPerContainer)}
+	l := worker.Limits{Resync: k.Kubelet.SyncFrequency.Duration, KeepDead: int(k.Node.MaxDeadContainersPerContainer),
+		Gated: worker.GatedFields(k.FeatureEnabled)}
 	if most := k.Kubelet.CrashLoopBackOff.MaxContainerRestartPeriod; most != nil {
 		l.MaxBackoff = most.Duration
-	}
-	if k.FeatureEnabled("ContainerStopSignals") {
-		l.Gated = append(l.Gated, worker.StopSignalField)
 	}
 	return l
 }

@@ -131,12 +131,16 @@ var readGates = map[string]bool{
 	"ContainerStopSignals":       true,
 	"H2CContainerProbe":          true,
 	"GRPCContainerProbeTLS":      true,
+	"EmptyDirVolumeMode":         true,
+	"PodCertificateRequest":      true,
 
 	"KubeletServiceAccountTokenForCredentialProviders": true,
 
-	"PodAndContainerStatsFromCRI": true,
-	"AllAlpha":                    true,
-	"AllBeta":                     true,
+	"AtomicWriteVolumeUserFields":  true,
+	"ClusterTrustBundleProjection": true,
+	"PodAndContainerStatsFromCRI":  true,
+	"AllAlpha":                     true,
+	"AllBeta":                      true,
 }
 
 // idleGates are the gates that are set to another value than their default and read by nobody.

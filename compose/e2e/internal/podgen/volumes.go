@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // volumeTraits concern what is mounted.
@@ -119,6 +120,11 @@ func volumeTraits() []trait {
 							}}},
 							{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", Audience: "somebody",
 								ExpirationSeconds: new(int64(3600))}},
+							{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{Name: new("absent"), Optional: new(true),
+								Path: "named.pem"}},
+							{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{SignerName: new("example.com/nobody"),
+								LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"zone": "north"}},
+								Optional:      new(true), Path: "signed.pem"}},
 						},
 					},
 				})

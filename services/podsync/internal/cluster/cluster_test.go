@@ -23,7 +23,10 @@ func TestRuntimeClassesAreWatched(t *testing.T) {
 	k := &kubeletconfig.Config{}
 	k.Node.Kubeconfig = "some"
 	client := fake.NewClientset(&nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "strict"}, Handler: "runsc"})
-	c := New(client, k, nobody{}, slog.New(slog.DiscardHandler))
+	c, err := New(client, k, nobody{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.watch(ctx) }()
@@ -38,7 +41,10 @@ func TestRuntimeClassesAreWatched(t *testing.T) {
 
 func TestWithoutAnApiserverNothingIsAskedFor(t *testing.T) {
 	client := fake.NewClientset()
-	c := New(client, &kubeletconfig.Config{}, nobody{}, slog.New(slog.DiscardHandler))
+	c, err := New(client, &kubeletconfig.Config{}, nobody{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}, Spec: v1.PodSpec{
 		ImagePullSecrets: []v1.LocalObjectReference{{Name: "secret"}},
 	}}

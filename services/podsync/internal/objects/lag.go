@@ -16,9 +16,14 @@ const (
 	firstPause, longestPause = 10 * time.Millisecond, 200 * time.Millisecond
 )
 
-// bound asks for something that a pod gives the node the right to, and asks again for a moment while the
-// apiserver does not know of the pod: as an error it would cost the pod's start a retry and a Warning Event.
+// bound asks for something that a pod gives the node the right to.
 func bound[T any](ctx context.Context, ask func() (T, error)) (T, error) {
+	return AskAgain(ctx, Lags, ask)
+}
+
+// AskAgain asks, and asks again for a moment while the apiserver may not know of a pod: as an error it would cost the
+// pod's start a retry and a Warning Event.
+func AskAgain[T any](ctx context.Context, lags func(error) bool, ask func() (T, error)) (T, error) {
 	begun := time.Now()
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		got, err := ask()
@@ -33,9 +38,9 @@ func bound[T any](ctx context.Context, ask func() (T, error)) (T, error) {
 	}
 }
 
-// lags reports whether an answer may be of an apiserver that is behind: the Node authorizer refuses what no
+// Lags reports whether an answer may be of an apiserver that is behind: the Node authorizer refuses what no
 // pod of the node names, and no token is given for a pod that is not there.
-func lags(err error) bool {
+func Lags(err error) bool {
 	if apierrors.IsForbidden(err) {
 		return true
 	}

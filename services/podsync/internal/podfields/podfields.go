@@ -78,6 +78,10 @@ func (w *walker) walk(path, shape string, v reflect.Value) {
 	}
 	switch v.Kind() {
 	case reflect.Pointer:
+		if v.Elem().Kind() != reflect.Struct { // it is set, to 0 too
+			w.refused = append(w.refused, path)
+			return
+		}
 		w.walk(path, shape, v.Elem())
 	case reflect.Struct:
 		if !hasRuleBelow(shape) {

@@ -2,6 +2,7 @@ package podfields
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -134,11 +135,11 @@ func TestCheckNamesEachField(t *testing.T) {
 			s.EphemeralContainers = []v1.EphemeralContainer{{TargetContainerName: "c", EphemeralContainerCommon: debug}}
 		}},
 		{"spec.hostUsers", func(s *v1.PodSpec) { s.HostUsers = &no }},
-		{"spec.volumes[7].nfs", func(s *v1.PodSpec) {
+		{"spec.volumes[7].iscsi", func(s *v1.PodSpec) {
 			s.Volumes = append(s.Volumes,
-				v1.Volume{Name: "h", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{Path: "/"}}})
+				v1.Volume{Name: "h", VolumeSource: v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{Lun: 1}}})
 		}},
-		{"spec.volumes[7].emptyDir", func(s *v1.PodSpec) {
+		{"spec.volumes[7].emptyDir.mode", func(s *v1.PodSpec) {
 			mode := int32(0o700)
 			s.Volumes = append(s.Volumes,
 				v1.Volume{
@@ -146,7 +147,7 @@ func TestCheckNamesEachField(t *testing.T) {
 					VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Mode: &mode}},
 				})
 		}},
-		{"spec.volumes[7].secret", func(s *v1.PodSpec) {
+		{"spec.volumes[7].secret.items[0].user", func(s *v1.PodSpec) {
 			s.Volumes = append(s.Volumes,
 				v1.Volume{
 					Name: "s",
@@ -155,9 +156,9 @@ func TestCheckNamesEachField(t *testing.T) {
 					},
 				})
 		}},
-		{"spec.volumes[0].projected", func(s *v1.PodSpec) {
+		{"spec.volumes[0].projected.sources[2].podCertificate.user", func(s *v1.PodSpec) {
 			s.Volumes[0].Projected.Sources = append(s.Volumes[0].Projected.Sources,
-				v1.VolumeProjection{PodCertificate: &v1.PodCertificateProjection{}})
+				v1.VolumeProjection{PodCertificate: &v1.PodCertificateProjection{KeyType: "ED25519", User: new(int64)}})
 		}},
 		{"spec.containers[0].resources", func(s *v1.PodSpec) {
 			s.Containers[0].Resources.Limits["example.com/gpu"] = resource.MustParse("1")
@@ -174,5 +175,42 @@ func TestCheckNamesEachField(t *testing.T) {
 				t.Fatalf("named %v", refused.Fields)
 			}
 		})
+	}
+}
+
+func TestCheckAdmitsWhatGatesOpen(t *testing.T) {
+	p := plain()
+	user, mode := int64(1000), int32(0o1777)
+	p.Spec.Volumes[0].Projected.DefaultUser = &user
+	p.Spec.Volumes[0].Projected.Sources[0].ServiceAccountToken.User = &user
+	p.Spec.Volumes[4].ConfigMap.Items[0].User = &user
+	p.Spec.Volumes[1].EmptyDir.Mode = &mode
+	if err := Check(p, Gated(func(gate string) bool { return gate != "EmptyDirVolumeMode" })...); err == nil {
+		t.Error("a mode was admitted without its gate")
+	}
+	if err := Check(p, Gated(func(string) bool { return true })...); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGatedFieldsAreRefusedWithoutTheirGate finds a field that the gates spell otherwise than the API.
+func TestGatedFieldsAreRefusedWithoutTheirGate(t *testing.T) {
+	known := map[string]leaf{}
+	for _, l := range leaves(reflect.TypeFor[v1.PodSpec](), "spec", nil) {
+		known[l.path] = l
+	}
+	for gate, fields := range gates {
+		for _, field := range fields {
+			l, ok := known[field]
+			if !ok {
+				t.Errorf("%s: the API has no field %s", gate, field)
+				continue
+			}
+			p := &v1.Pod{}
+			l.set(reflect.ValueOf(&p.Spec).Elem())
+			if Check(p) == nil || Check(p, Gated(func(g string) bool { return g == gate })...) != nil {
+				t.Errorf("%s does not decide on %s", gate, field)
+			}
+		}
 	}
 }

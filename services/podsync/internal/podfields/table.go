@@ -3,7 +3,6 @@ package podfields
 import (
 	"maps"
 	"reflect"
-	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -41,24 +40,30 @@ var rules = merge(
 		"sysctls",
 	),
 	map[string]rule{
-		"spec.hostUsers":           only(true),
-		"spec.volumes.name":        nil,
-		"spec.volumes.projected":   builtProjection,
-		"spec.volumes.configMap":   builtConfigMap,
-		"spec.volumes.secret":      builtSecret,
-		"spec.volumes.downwardAPI": builtDownward,
-		"spec.volumes.hostPath":    nil,
-		"spec.volumes.image":       nil,
-		"spec.volumes.csi":         nil,
-
-		"spec.volumes.persistentVolumeClaim": nil,
-		"spec.volumes.ephemeral":             nil,
-		"spec.volumes.emptyDir":              builtEmptyDir,
-		"spec.containers.env.name":           nil,
-		"spec.containers.env.value":          nil,
-		"spec.resources":                     builtResources,
-		"spec.containers.resources":          builtResources,
+		"spec.hostUsers":            only(true),
+		"spec.containers.env.name":  nil,
+		"spec.containers.env.value": nil,
+		"spec.resources":            builtResources,
+		"spec.containers.resources": builtResources,
 	},
+	supported("spec.volumes", "name", "csi", "ephemeral", "hostPath", "image", "persistentVolumeClaim"),
+	// evictor enforces the limit of a volume on disk: a memory medium's is the size of its file system.
+	supported("spec.volumes.emptyDir", "medium", "sizeLimit"),
+	supported("spec.volumes.configMap", "name", "defaultMode", "optional"),
+	supported("spec.volumes.secret", "secretName", "defaultMode", "optional"),
+	supported("spec.volumes.downwardAPI", "defaultMode"),
+	supported("spec.volumes.projected", "defaultMode"),
+	supported("spec.volumes.projected.sources.configMap", "name", "optional"),
+	supported("spec.volumes.projected.sources.secret", "name", "optional"),
+	supported("spec.volumes.projected.sources.serviceAccountToken", "audience", "expirationSeconds", "path"),
+	supported("spec.volumes.projected.sources.clusterTrustBundle", "name", "signerName", "labelSelector", "optional",
+		"path"),
+	supported("spec.volumes.projected.sources.podCertificate", "signerName", "keyType", "maxExpirationSeconds",
+		"credentialBundlePath", "keyPath", "certificateChainPath", "userAnnotations"),
+	files("key", "mode", "path")("spec.volumes.configMap", "spec.volumes.secret",
+		"spec.volumes.projected.sources.configMap", "spec.volumes.projected.sources.secret"),
+	files("path", "mode", "fieldRef", "resourceFieldRef")("spec.volumes.downwardAPI",
+		"spec.volumes.projected.sources.downwardAPI"),
 	supported("spec.containers",
 		"name", "image", "command", "args", "workingDir", "ports", "envFrom", "restartPolicy", "restartPolicyRules",
 		"imagePullPolicy", "resizePolicy", "stdin", "stdinOnce", "tty",
@@ -87,6 +92,17 @@ func supported(under string, fields ...string) map[string]rule {
 	return m
 }
 
+// files are the fields of the items of volumes that are made of files.
+func files(fields ...string) func(under ...string) map[string]rule {
+	return func(under ...string) map[string]rule {
+		m := map[string]rule{}
+		for _, volume := range under {
+			maps.Copy(m, supported(volume+".items", fields...))
+		}
+		return m
+	}
+}
+
 func merge(tables ...map[string]rule) map[string]rule {
 	all := map[string]rule{}
 	for _, t := range tables {
@@ -102,64 +118,6 @@ func only[T comparable](want T) rule {
 		return ok && *got == want
 	}
 }
-
-// builtProjection leaves out what needs managers of its own, and the owners of single
-// files, whose gate is off.
-func builtProjection(v reflect.Value) bool {
-	volume := v.Interface().(*v1.ProjectedVolumeSource)
-	if volume.DefaultUser != nil {
-		return false
-	}
-	for i := range volume.Sources {
-		if !builtSource(&volume.Sources[i]) {
-			return false
-		}
-	}
-	return true
-}
-
-func builtSource(s *v1.VolumeProjection) bool {
-	switch {
-	case s.ClusterTrustBundle != nil, s.PodCertificate != nil:
-		return false
-	case s.ServiceAccountToken != nil:
-		return s.ServiceAccountToken.User == nil
-	case s.ConfigMap != nil:
-		return ownerless(s.ConfigMap.Items)
-	case s.Secret != nil:
-		return ownerless(s.Secret.Items)
-	case s.DownwardAPI != nil:
-		return ownerlessDownward(s.DownwardAPI.Items)
-	}
-	return true
-}
-
-func builtConfigMap(v reflect.Value) bool {
-	volume := v.Interface().(*v1.ConfigMapVolumeSource)
-	return volume.DefaultUser == nil && ownerless(volume.Items)
-}
-
-func builtSecret(v reflect.Value) bool {
-	volume := v.Interface().(*v1.SecretVolumeSource)
-	return volume.DefaultUser == nil && ownerless(volume.Items)
-}
-
-func builtDownward(v reflect.Value) bool {
-	volume := v.Interface().(*v1.DownwardAPIVolumeSource)
-	return volume.DefaultUser == nil && ownerlessDownward(volume.Items)
-}
-
-func ownerless(items []v1.KeyToPath) bool {
-	return !slices.ContainsFunc(items, func(item v1.KeyToPath) bool { return item.User != nil })
-}
-
-func ownerlessDownward(items []v1.DownwardAPIVolumeFile) bool {
-	return !slices.ContainsFunc(items, func(item v1.DownwardAPIVolumeFile) bool { return item.User != nil })
-}
-
-// builtEmptyDir leaves out the mode, whose gate is off. evictor enforces the limit of a volume on disk: a memory
-// medium's is the size of its file system.
-func builtEmptyDir(v reflect.Value) bool { return v.Interface().(*v1.EmptyDirVolumeSource).Mode == nil }
 
 // builtResources supports what a cgroup can enforce, and storage, whose limits evictor enforces. Extended resources and
 // claims need the device managers.

@@ -1,4 +1,5 @@
-// Package podvolumes provides what pods' volumes are made with: folders, mounts, child processes, claims, CSI drivers.
+// Package podvolumes provides what pods' volumes are made with: folders, mounts, child processes, certificates, claims,
+// CSI drivers.
 //
 // As long as the service runs, it keeps the children that make calls on foreign file systems, registers CSI drivers,
 // keeps volumes attached that are in use, and unstages those that no pod has any more.
@@ -23,6 +24,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/csivolume"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/pluginregistration"
+	"github.com/microlet/microlet/services/podsync/internal/podcertificate"
 	"github.com/microlet/microlet/services/podsync/internal/thisnode"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 	"github.com/microlet/microlet/services/podsync/internal/volumeexpansion"
@@ -65,15 +67,20 @@ type Options struct {
 type Volumes struct {
 	Manager *volume.Manager
 
-	children *mounter.Pool
-	csi      *csivolume.Volumes
-	node     *csinode.Node
-	plugins  *pluginregistration.Manager
+	children     *mounter.Pool
+	certificates *podcertificate.Certificates
+	csi          *csivolume.Volumes
+	node         *csinode.Node
+	plugins      *pluginregistration.Manager
 }
 
 // New makes nothing on the node yet.
 func New(o Options) (*Volumes, error) {
 	children, err := mounter.NewPool(mounter.Options{Program: program, Metrics: o.Metrics, Log: o.Log})
+	if err != nil {
+		return nil, err
+	}
+	certificates, err := o.Cluster.Certificates(o.Node, o.Events, o.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -91,13 +98,14 @@ func New(o Options) (*Volumes, error) {
 	return &Volumes{
 		Manager: volume.New(volume.Options{
 			RootDir: o.RootDir, BootID: o.BootID, Objects: o.Cluster.Objects, Tokens: o.Cluster.Tokens,
+			TrustBundles: o.Cluster.TrustBundles, Certificates: certificates,
 			Claims: o.Cluster.Claims(func() map[string]string { return o.Node.Object.Node().Labels }), CSI: volumes,
 			Expansion: volumeexpansion.New(volumeexpansion.Options{
 				Client: o.Cluster.CSI.Client, Node: o.Node.Reference.Name, Events: o.Events, Log: o.Log,
 			}),
 			Foreign: children, Mounter: mount.New(""), Allocatable: o.Allocatable, Private: o.Private, Log: o.Log,
 		}),
-		children: children, csi: volumes, node: node,
+		children: children, certificates: certificates, csi: volumes, node: node,
 		// Plugins of other types, those of devices and of DRA, are told that nobody takes them.
 		plugins: pluginregistration.New(pluginregistration.Options{
 			Root: o.RootDir, Handlers: map[string]pluginregistration.Handler{csi.PluginType: drivers}, Log: o.Log,
@@ -118,6 +126,7 @@ func watchAccepted(from *bus.Client, list *volumesinuse.List) {
 // Start has s keep the children, register drivers, and unstage what no pod has any more.
 func (v *Volumes) Start(s *service.Service) {
 	s.Go("mounter", v.children.Serve)
+	s.Go("pod certificates", v.certificates.Run)
 	s.Go("plugin registration", v.plugins.Run)
 	s.Go("CSINode", v.node.Run)
 	s.Go("CSI volumes", v.csi.Run)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
@@ -12,6 +13,7 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"github.com/microlet/microlet/services/internal/podutil"
+	"github.com/microlet/microlet/services/podsync/internal/podcertificate"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig/downward"
 )
 
@@ -28,14 +30,14 @@ var errNoMode = errors.New("no defaultMode used, not even the default value for 
 
 // projected gathers the files of all sources. All that is missing is reported at once.
 func (m *Manager) projected(ctx context.Context, s *Spec) (map[string]file, error) {
-	p, volume := s.Pod, s.Volume.Projected
+	volume := s.Volume.Projected
 	if volume.DefaultMode == nil {
 		return nil, errNoMode
 	}
-	files := map[string]file{}
+	files, all := map[string]file{}, attributes{*volume.DefaultMode, volume.DefaultUser}
 	var errs []error
 	for i := range volume.Sources {
-		some, err := m.source(ctx, p, &volume.Sources[i], *volume.DefaultMode)
+		some, err := m.source(ctx, s, i, all)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -54,7 +56,7 @@ func (m *Manager) configMapVolume(ctx context.Context, s *Spec) (map[string]file
 	}
 	return m.configMap(ctx, s.Pod,
 		&v1.ConfigMapProjection{LocalObjectReference: v.LocalObjectReference, Items: v.Items, Optional: v.Optional},
-		*v.DefaultMode)
+		attributes{*v.DefaultMode, v.DefaultUser})
 }
 
 func (m *Manager) secretVolume(ctx context.Context, s *Spec) (map[string]file, error) {
@@ -64,7 +66,7 @@ func (m *Manager) secretVolume(ctx context.Context, s *Spec) (map[string]file, e
 	}
 	return m.secret(ctx, s.Pod, &v1.SecretProjection{
 		LocalObjectReference: v1.LocalObjectReference{Name: v.SecretName}, Items: v.Items, Optional: v.Optional},
-		*v.DefaultMode)
+		attributes{*v.DefaultMode, v.DefaultUser})
 }
 
 func (m *Manager) downwardVolume(_ context.Context, s *Spec) (map[string]file, error) {
@@ -72,30 +74,92 @@ func (m *Manager) downwardVolume(_ context.Context, s *Spec) (map[string]file, e
 	if v.DefaultMode == nil {
 		return nil, errNoMode
 	}
-	return m.downward(s.Pod, &v1.DownwardAPIProjection{Items: v.Items}, *v.DefaultMode)
+	return m.downward(s.Pod, &v1.DownwardAPIProjection{Items: v.Items}, attributes{*v.DefaultMode, v.DefaultUser})
 }
 
-func (m *Manager) source(ctx context.Context, p *v1.Pod, s *v1.VolumeProjection, mode int32) (map[string]file, error) {
+// attributes are those of a volume's files. podfields lets no pod set an owner while the gate of that is off.
+type attributes struct {
+	mode int32
+	// owner is nil for root.
+	owner *int64
+}
+
+// file is one with these attributes, unless it has its own.
+func (a attributes) file(data []byte, mode *int32, owner *int64) file {
+	f := file{data: data, mode: a.mode, owner: a.owner}
+	if mode != nil {
+		f.mode = *mode
+	}
+	if owner != nil {
+		f.owner = owner
+	}
+	return f
+}
+
+// credential is a file for the pod's user alone, where the pod has one: the owner of the file if one is given, else the
+// user whom all containers run as.
+func (a attributes) credential(p *v1.Pod, data []byte, owner *int64) file {
+	f := a.file(data, nil, owner)
+	if f.owner == nil {
+		f.owner = soleUser(p)
+	}
+	if f.owner != nil || fsGroup(p) != nil {
+		f.mode = 0o600 // whoever may read it is given it; the group by its ownership of the volume
+	}
+	return f
+}
+
+// source gathers the files of one source of a projected volume.
+func (m *Manager) source(ctx context.Context, s *Spec, index int, all attributes) (map[string]file, error) {
+	p, source := s.Pod, &s.Volume.Projected.Sources[index]
 	switch {
-	case s.ServiceAccountToken != nil:
-		return m.token(ctx, p, s.ServiceAccountToken, mode)
-	case s.ConfigMap != nil:
-		return m.configMap(ctx, p, s.ConfigMap, mode)
-	case s.Secret != nil:
-		return m.secret(ctx, p, s.Secret, mode)
-	case s.DownwardAPI != nil:
-		return m.downward(p, s.DownwardAPI, mode)
+	case source.ServiceAccountToken != nil:
+		return m.token(ctx, p, source.ServiceAccountToken, all)
+	case source.ConfigMap != nil:
+		return m.configMap(ctx, p, source.ConfigMap, all)
+	case source.Secret != nil:
+		return m.secret(ctx, p, source.Secret, all)
+	case source.DownwardAPI != nil:
+		return m.downward(p, source.DownwardAPI, all)
+	case source.ClusterTrustBundle != nil:
+		return m.trustBundle(ctx, p, source.ClusterTrustBundle, all)
+	case source.PodCertificate != nil:
+		return m.certificate(ctx, p, podcertificate.Place{Volume: s.Volume.Name, Source: index}, source.PodCertificate, all)
 	default:
 		return nil, errors.New("this kind of projection is not built")
 	}
 }
 
-func (m *Manager) token(ctx context.Context, p *v1.Pod, s *v1.ServiceAccountTokenProjection,
-	mode int32) (map[string]file, error) {
-	owner := soleUser(p)
-	if owner != nil || fsGroup(p) != nil {
-		mode = 0o600 // whoever may read it is given it; the group by its ownership of the volume
+func (m *Manager) trustBundle(ctx context.Context, p *v1.Pod, s *v1.ClusterTrustBundleProjection,
+	all attributes) (map[string]file, error) {
+	anchors, err := m.opts.TrustBundles.TrustAnchors(ctx, p.UID, s)
+	if err != nil {
+		return nil, err
 	}
+	return map[string]file{s.Path: all.credential(p, anchors, s.User)}, nil
+}
+
+func (m *Manager) certificate(ctx context.Context, p *v1.Pod, at podcertificate.Place, s *v1.PodCertificateProjection,
+	all attributes) (map[string]file, error) {
+	bundle, err := m.opts.Certificates.Bundle(ctx, p, at, s)
+	if err != nil {
+		return nil, err
+	}
+	files := map[string]file{}
+	for path, data := range map[string][]byte{
+		s.CredentialBundlePath: slices.Concat(bundle.Key, bundle.Chain),
+		s.KeyPath:              bundle.Key,
+		s.CertificateChainPath: bundle.Chain,
+	} {
+		if path != "" {
+			files[path] = all.credential(p, data, s.User)
+		}
+	}
+	return files, nil
+}
+
+func (m *Manager) token(ctx context.Context, p *v1.Pod, s *v1.ServiceAccountTokenProjection,
+	all attributes) (map[string]file, error) {
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: s.ExpirationSeconds,
 		BoundObjectRef: &authenticationv1.BoundObjectReference{
@@ -112,11 +176,11 @@ func (m *Manager) token(ctx context.Context, p *v1.Pod, s *v1.ServiceAccountToke
 	if err != nil {
 		return nil, err
 	}
-	return map[string]file{s.Path: {data: []byte(answer.Status.Token), mode: mode, owner: owner}}, nil
+	return map[string]file{s.Path: all.credential(p, []byte(answer.Status.Token), s.User)}, nil
 }
 
 func (m *Manager) configMap(ctx context.Context, p *v1.Pod, s *v1.ConfigMapProjection,
-	mode int32) (map[string]file, error) {
+	all attributes) (map[string]file, error) {
 	optional := s.Optional != nil && *s.Optional
 	object, err := m.opts.Objects.ConfigMap(ctx, p.Namespace, s.Name)
 	if optional && apierrors.IsNotFound(err) {
@@ -132,10 +196,11 @@ func (m *Manager) configMap(ctx context.Context, p *v1.Pod, s *v1.ConfigMapProje
 	for k, text := range object.Data {
 		data[k] = []byte(text)
 	}
-	return pick(data, s.Items, mode, optional, "configmap references non-existent config key: %s")
+	return pick(data, s.Items, all, optional, "configmap references non-existent config key: %s")
 }
 
-func (m *Manager) secret(ctx context.Context, p *v1.Pod, s *v1.SecretProjection, mode int32) (map[string]file, error) {
+func (m *Manager) secret(ctx context.Context, p *v1.Pod, s *v1.SecretProjection,
+	all attributes) (map[string]file, error) {
 	optional := s.Optional != nil && *s.Optional
 	object, err := m.opts.Objects.Secret(ctx, p.Namespace, s.Name)
 	if optional && apierrors.IsNotFound(err) {
@@ -144,16 +209,16 @@ func (m *Manager) secret(ctx context.Context, p *v1.Pod, s *v1.SecretProjection,
 	if err != nil {
 		return nil, err
 	}
-	return pick(object.Data, s.Items, mode, optional, "references non-existent secret key: %s")
+	return pick(object.Data, s.Items, all, optional, "references non-existent secret key: %s")
 }
 
 // pick takes the keys that items name to the paths that they name, or all keys.
-func pick(data map[string][]byte, items []v1.KeyToPath, mode int32, optional bool,
+func pick(data map[string][]byte, items []v1.KeyToPath, all attributes, optional bool,
 	missing string) (map[string]file, error) {
 	files := make(map[string]file, len(data))
 	if len(items) == 0 {
 		for k, content := range data {
-			files[k] = file{data: content, mode: mode}
+			files[k] = all.file(content, nil, nil)
 		}
 		return files, nil
 	}
@@ -165,27 +230,19 @@ func pick(data map[string][]byte, items []v1.KeyToPath, mode int32, optional boo
 			}
 			return nil, fmt.Errorf(missing, item.Key)
 		}
-		f := file{data: content, mode: mode}
-		if item.Mode != nil {
-			f.mode = *item.Mode
-		}
-		files[item.Path] = f
+		files[item.Path] = all.file(content, item.Mode, item.User)
 	}
 	return files, nil
 }
 
-func (m *Manager) downward(p *v1.Pod, s *v1.DownwardAPIProjection, mode int32) (map[string]file, error) {
+func (m *Manager) downward(p *v1.Pod, s *v1.DownwardAPIProjection, all attributes) (map[string]file, error) {
 	files := make(map[string]file, len(s.Items))
 	var errs []error
 	for i := range s.Items {
 		item := &s.Items[i]
 		text, err := m.downwardText(p, item)
 		errs = append(errs, err)
-		f := file{data: []byte(text), mode: mode}
-		if item.Mode != nil {
-			f.mode = *item.Mode
-		}
-		files[item.Path] = f
+		files[item.Path] = all.file([]byte(text), item.Mode, item.User)
 	}
 	return files, utilerrors.NewAggregate(errs)
 }

@@ -3,11 +3,13 @@ package volume
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	mount "k8s.io/mount-utils"
 
@@ -61,7 +63,7 @@ func (e *emptyDir) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 	if err := e.Check(ctx, s); err != nil {
 		return Mounted{}, err
 	}
-	c := emptyDirCall{Dir: s.Dir, Ready: s.ready(s.Volume.Name), Group: fsGroup(s.Pod)}
+	c := emptyDirCall{Dir: s.Dir, Ready: s.ready(s.Volume.Name), Group: fsGroup(s.Pod), Mode: s.Volume.EmptyDir.Mode}
 	switch medium := s.Volume.EmptyDir.Medium; {
 	case medium == v1.StorageMediumMemory:
 		c.System = e.memory.tmpfs(s.Pod, s.Volume.EmptyDir.SizeLimit)
@@ -78,6 +80,8 @@ func (e *emptyDir) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 // emptyDirCall asks for an emptyDir.
 type emptyDirCall struct {
 	Dir string
+	// Mode is the folder's, as chmod(1) has it; nil opens it to all. podfields lets no pod set it while its gate is off.
+	Mode *int32
 	// System is what to mount there; nil is nothing.
 	System *fileSystem
 	// Group is the pod's fsGroup.
@@ -95,10 +99,28 @@ func (c *emptyDirCall) do(m mount.Interface) error {
 			return err
 		}
 	}
+	if err := c.setMode(); err != nil {
+		return err
+	}
 	if err := giveToGroup(c.Dir, c.Group, groupWrites); err != nil {
 		return fmt.Errorf("give the volume to the pod's fsGroup: %w", err)
 	}
 	return c.Ready.set()
+}
+
+func (c *emptyDirCall) setMode() error {
+	if c.Mode == nil {
+		return nil
+	}
+	mode := fs.FileMode(*c.Mode) & fs.ModePerm
+	for bit, of := range map[int32]fs.FileMode{
+		unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid, unix.S_ISVTX: fs.ModeSticky,
+	} {
+		if *c.Mode&bit != 0 {
+			mode |= of
+		}
+	}
+	return os.Chmod(c.Dir, mode)
 }
 
 // isListed reports whether the folder's parent has it. Unlike its own attributes, that is known without the file system

@@ -20,6 +20,7 @@ import (
 
 	"github.com/microlet/microlet/services/podsync/internal/csivolume"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
+	"github.com/microlet/microlet/services/podsync/internal/podcertificate"
 )
 
 // defaultDeadline bounds one pod's mounting and unmounting, as long as the kubelet waits
@@ -39,14 +40,30 @@ type Tokens interface {
 	Forget(podUID types.UID)
 }
 
+// TrustBundles are what is in the cluster's ClusterTrustBundles.
+type TrustBundles interface {
+	TrustAnchors(ctx context.Context, pod types.UID, p *v1.ClusterTrustBundleProjection) ([]byte, error)
+	Forget(pod types.UID)
+}
+
+// Certificates are those that signers give pods.
+type Certificates interface {
+	Bundle(ctx context.Context, p *v1.Pod, at podcertificate.Place,
+		source *v1.PodCertificateProjection) (podcertificate.Bundle, error)
+	Forget(pod types.UID)
+}
+
 // Options of a Manager.
 type Options struct {
 	// RootDir is the kubelet's --root-dir.
 	RootDir string
 	Objects Objects
 	Tokens  Tokens
-	Claims  Claims
-	CSI     CSI
+	// TrustBundles and Certificates have those of projected volumes.
+	TrustBundles TrustBundles
+	Certificates Certificates
+	Claims       Claims
+	CSI          CSI
 	// Expansion grows what is in volumes with their claims. Nil grows nothing.
 	Expansion Expansion
 	// Foreign runs Operations on what may lie on a file system that hangs.
@@ -269,10 +286,7 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.opts.Deadline)
 	defer cancel()
-	m.opts.Tokens.Forget(uid)
-	m.nodes.forget(uid)
-	m.forgetClaims(uid)
-	m.inline.forget(uid)
+	m.forget(uid)
 	if err := m.unmountSubPaths(ctx, uid); err != nil {
 		return err
 	}
@@ -289,6 +303,20 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 		return fmt.Errorf("remove the pod's folder: %w", err)
 	}
 	return nil
+}
+
+// forget drops what is known of a pod that is gone.
+func (m *Manager) forget(pod types.UID) {
+	m.opts.Tokens.Forget(pod)
+	if m.opts.TrustBundles != nil {
+		m.opts.TrustBundles.Forget(pod)
+	}
+	if m.opts.Certificates != nil {
+		m.opts.Certificates.Forget(pod)
+	}
+	m.nodes.forget(pod)
+	m.forgetClaims(pod)
+	m.inline.forget(pod)
 }
 
 // forgetClaims drops what is known of the volumes that no other pod has.

@@ -15,6 +15,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/hook"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/podconfig"
+	"github.com/microlet/microlet/services/podsync/internal/podfields"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
 	"github.com/microlet/microlet/services/podsync/internal/podstatus"
 	"github.com/microlet/microlet/services/podsync/internal/proberesults"
@@ -225,8 +226,11 @@ type Limits struct {
 	// Resync is how often a pod is looked at when nothing wakes its worker, up to half added;
 	// 0 means a minute.
 	Resync time.Duration
-	// Gated are the pod fields that are supported because their feature gate is on.
+	// Gated are the pod fields that are supported because their feature gate is on: GatedFields.
 	Gated []string
 	// KeepDead is how many dead instances of a container stay; at least 1 does.
 	KeepDead int
 }
+
+// GatedFields are the pod fields whose feature gates are on.
+func GatedFields(enabled func(gate string) bool) []string { return podfields.Gated(enabled) }

@@ -13,9 +13,6 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/podstatus"
 )
 
-// StopSignalField is supported with the gate ContainerStopSignals (KEP-4960).
-const StopSignalField = "spec.containers.lifecycle.stopSignal"
-
 // see remembers of a state what stops and hooks need of it.
 func (w *worker) see(state *pod.State) {
 	if sandbox := state.ReadySandbox(); sandbox != nil {

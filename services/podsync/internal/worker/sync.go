@@ -308,7 +308,7 @@ func (w *worker) report(p *v1.Pod, state *pod.State) {
 func (w *worker) status(p *v1.Pod, state *pod.State) v1.PodStatus {
 	in := podstatus.Inputs{
 		Now:         time.Now(),
-		StopSignals: slices.Contains(w.deps.Gated, StopSignalField),
+		StopSignals: slices.Contains(w.deps.Gated, podfields.StopSignal),
 		Terminal:    w.phase >= terminated,
 		Waiting:     w.history.reasons(p, podstatus.Waiting{}),
 		HostIPs:     w.deps.HostIPs.Known(),
