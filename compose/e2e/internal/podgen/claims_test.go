@@ -17,9 +17,10 @@ var unset = map[string]string{
 	"spec.containers.securityContext.appArmorProfile.localhostProfile": "it needs a kernel with AppArmor and a " +
 		"profile in it",
 	"spec.securityContext.appArmorProfile.localhostProfile": "it needs a kernel with AppArmor and a profile in it",
-	"spec.volumes.csi":                              "it needs a driver on the node",
-	"spec.volumes.ephemeral":                        "it needs a driver that makes volumes",
-	"spec.volumes.persistentVolumeClaim":            "it needs a PersistentVolume for each pod; TestClaims has them",
+	"spec.volumes.csi":                   "it needs a driver on the node",
+	"spec.volumes.ephemeral":             "it needs a driver that makes volumes",
+	"spec.volumes.nfs":                   "it needs a server and a kernel with NFS",
+	"spec.volumes.persistentVolumeClaim": "it needs a PersistentVolume for each pod; TestClaims has them",
 	"spec.volumes.projected.sources.podCertificate": "it needs a signer; TestCertificates has one",
 }
 

@@ -112,8 +112,13 @@ func mountPoints() ([]string, error) {
 	return points, nil
 }
 
-// mountPoint returns the mount point that a path is below. It does not follow links, since that would touch them.
+// mountPoint returns the mount point that a path is below. It does not follow links, since that would touch them. Of an
+// export that is to be mounted, such as "server:/export", it returns the server.
 func mountPoint(points []string, path string) string {
+	if !filepath.IsAbs(path) {
+		server, _, _ := strings.Cut(path, ":/")
+		return server
+	}
 	path, found := filepath.Clean(path), "/"
 	for _, point := range points {
 		if len(point) > len(found) && (path == point || strings.HasPrefix(path, point+"/")) {

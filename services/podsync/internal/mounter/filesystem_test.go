@@ -103,7 +103,7 @@ func TestMountPoint(t *testing.T) {
 	points := []string{"/", "/mnt", "/mnt/nfs", "/mnt/nfs-2", "/proc"}
 	for path, want := range map[string]string{
 		"/": "/", "/etc": "/", "/mnt": "/mnt", "/mnt/nfs/a": "/mnt/nfs", "/mnt/nfs-3": "/mnt", "/mnt/../proc/1": "/proc",
-		"/mnt/nfs/": "/mnt/nfs",
+		"/mnt/nfs/": "/mnt/nfs", "server:/export": "server", "[fd00::1]:/": "[fd00::1]",
 	} {
 		if got := mountPoint(points, path); got != want {
 			t.Errorf("%s is on %s, want %s", path, got, want)

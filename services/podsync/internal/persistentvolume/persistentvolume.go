@@ -32,6 +32,8 @@ type Volume struct {
 	PV    *v1.PersistentVolume
 	// ReadOnly is that of the pod's volume (persistentVolumeClaim.readOnly).
 	ReadOnly bool
+	// Group is the group that the PersistentVolume's annotation gives to all processes that use it; empty for none.
+	Group string
 }
 
 // IsBlock reports whether pods get the volume as a device.
@@ -82,10 +84,7 @@ func (f *Finder) Find(ctx context.Context, p *v1.Pod, v *v1.Volume) (*Volume, er
 	if err := volume.CheckNodeAffinity(found.PV, f.Labels()); err != nil {
 		return nil, fmt.Errorf("node affinity of PersistentVolume %s: %w", found.PV.Name, err)
 	}
-	if gid := found.PV.Annotations[gidAnnotation]; gid != "" {
-		return nil, fmt.Errorf("PersistentVolume %s has the annotation %s=%s, which microlet does not support",
-			found.PV.Name, gidAnnotation, gid)
-	}
+	found.Group = found.PV.Annotations[gidAnnotation]
 	return found, nil
 }
 

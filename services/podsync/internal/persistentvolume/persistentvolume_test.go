@@ -58,9 +58,6 @@ func TestFind(t *testing.T) {
 		"bound to another": {func(_ *v1.PersistentVolumeClaim, v *v1.PersistentVolume) { v.Spec.ClaimRef.UID = "d" }, nil,
 			"found PV object pv but its pv.Spec.ClaimRef.UID d does not point to claim.UID c"},
 		"another node's": {nil, map[string]string{"host": "n2"}, "node affinity of PersistentVolume pv: "},
-		"group": {func(_ *v1.PersistentVolumeClaim, v *v1.PersistentVolume) {
-			v.Annotations = map[string]string{gidAnnotation: "7"}
-		}, nil, "pv.beta.kubernetes.io/gid=7, which microlet does not support"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -154,6 +151,22 @@ func TestEphemeral(t *testing.T) {
 	}
 	if err := find(); err != nil {
 		t.Errorf("its own claim: %v", err)
+	}
+}
+
+func TestTheGroupOfAVolume(t *testing.T) {
+	t.Parallel()
+	claim, pv := objects()
+	pv.Annotations = map[string]string{gidAnnotation: "7"}
+	f := Finder{Client: fake.NewClientset(claim, pv), Labels: func() map[string]string {
+		return map[string]string{"host": "n1"}
+	}}
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}}
+	got, err := f.Find(t.Context(), p, &v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{
+		PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+	}})
+	if err != nil || got.Group != "7" {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/microlet/microlet/services/internal/podutil"
+	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 
 // What a container does not see, or cannot write to, of /proc and /sys unless procMount is
@@ -88,7 +90,22 @@ func containerSecurity(p *v1.Pod, c *v1.Container, in *ContainerInput,
 	if of := p.Spec.SecurityContext; of != nil {
 		sc.SupplementalGroups, sc.SupplementalGroupsPolicy, err = groups(of)
 	}
+	sc.SupplementalGroups = append(sc.SupplementalGroups, volumeGroups(p, in.Volumes)...)
 	return sc, err
+}
+
+// volumeGroups are the groups that the pod's volumes want, without those that the pod has. As with the kubelet, a volume
+// gives its group to all containers, and what is no number is none.
+func volumeGroups(p *v1.Pod, volumes map[string]volume.Mounted) []int64 {
+	var groups []int64
+	for _, v := range volumes {
+		id, err := strconv.ParseInt(v.Group, 10, 64)
+		if err == nil && (p.Spec.SecurityContext == nil || !slices.Contains(p.Spec.SecurityContext.SupplementalGroups, id)) {
+			groups = append(groups, id)
+		}
+	}
+	slices.Sort(groups)
+	return slices.Compact(groups)
 }
 
 // effectiveSecurity is the container's own context, with the pod's where the container

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/podsync/internal/volumekind"
 )
 
 // UnsupportedError is the error of a pod that asks for what is not built.
@@ -21,8 +23,15 @@ type UnsupportedError struct {
 }
 
 func (e *UnsupportedError) Error() string {
-	return fmt.Sprintf("this node agent does not support %s yet: remove it from the pod, or run the pod on another node",
+	text := fmt.Sprintf("this node agent does not support %s yet: remove it from the pod, or run the pod on another node",
 		strings.Join(e.Fields, ", "))
+	for _, f := range e.Fields {
+		kind := f[strings.LastIndex(f, ".")+1:]
+		if instead := volumekind.Instead(kind); instead != "" && strings.HasPrefix(f, "spec.volumes[") {
+			text += fmt.Sprintf("; instead of %s use %s", kind, instead)
+		}
+	}
+	return text
 }
 
 // Only reports whether nothing but this field, or what is in it, is refused.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -212,5 +213,15 @@ func TestGatedFieldsAreRefusedWithoutTheirGate(t *testing.T) {
 				t.Errorf("%s does not decide on %s", gate, field)
 			}
 		}
+	}
+}
+
+func TestRefusalsNameWhatToUseInstead(t *testing.T) {
+	p := plain()
+	p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{Name: "lun", VolumeSource: v1.VolumeSource{
+		ISCSI: &v1.ISCSIVolumeSource{TargetPortal: "10.0.0.1"}}})
+	if err := Check(p); err == nil || !strings.HasSuffix(err.Error(),
+		"; instead of iscsi use the CSI driver iscsi.csi.k8s.io") {
+		t.Error(err)
 	}
 }

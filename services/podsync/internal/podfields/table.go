@@ -46,7 +46,7 @@ var rules = merge(
 		"spec.resources":            builtResources,
 		"spec.containers.resources": builtResources,
 	},
-	supported("spec.volumes", "name", "csi", "ephemeral", "hostPath", "image", "persistentVolumeClaim"),
+	supported("spec.volumes", "name", "csi", "ephemeral", "hostPath", "image", "nfs", "persistentVolumeClaim"),
 	// evictor enforces the limit of a volume on disk: a memory medium's is the size of its file system.
 	supported("spec.volumes.emptyDir", "medium", "sizeLimit"),
 	supported("spec.volumes.configMap", "name", "defaultMode", "optional"),

@@ -14,6 +14,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/csivolume"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
+	"github.com/microlet/microlet/services/podsync/internal/volumekind"
 )
 
 // claimName is where it is noted what a claim has come to.
@@ -24,7 +25,7 @@ type Claims interface {
 	Find(ctx context.Context, p *v1.Pod, v *v1.Volume) (*persistentvolume.Volume, error)
 }
 
-// claim is a PersistentVolume, of the node's own files, that a pod has claimed.
+// claim is a PersistentVolume that a pod has claimed.
 type claim struct {
 	claims  Claims
 	foreign mounter.Mounter
@@ -111,11 +112,12 @@ func (c *claim) mount(ctx context.Context, s *Spec, found *persistentvolume.Volu
 		held.Mounted, err = c.setUpHostPath(ctx, s, found)
 	case pv.Spec.Local != nil:
 		held.Mounted, err = c.local.setUp(ctx, s, found)
+	case pv.Spec.NFS != nil && !found.IsBlock():
+		held.Mounted, err = c.setUpNFS(ctx, s, found)
 	case pv.Spec.CSI != nil:
 		held.Mounted, held.Republish, err = publish(ctx, c.csi, c.foreign, csiVolume(s, found))
 	default:
-		err = fmt.Errorf("PersistentVolume %s is neither of a CSI driver nor local nor a hostPath, and others are not built",
-			pv.Name)
+		err = notBuilt(pv)
 	}
 	var waits *csivolume.NotAttached
 	switch {
@@ -124,11 +126,22 @@ func (c *claim) mount(ctx context.Context, s *Spec, found *persistentvolume.Volu
 	case err != nil:
 		return note{}, stepOf(pv.Name, err)
 	}
+	held.Mounted.Group = found.Group
 	return held, nil
 }
 
 func csiVolume(s *Spec, found *persistentvolume.Volume) *csivolume.Volume {
 	return &csivolume.Volume{Pod: s.Pod, PV: found.PV, ReadOnly: found.ReadOnly}
+}
+
+// notBuilt says why there is no PersistentVolume of a kind, and what to use instead.
+func notBuilt(pv *v1.PersistentVolume) error {
+	kind := volumekind.Of(pv.Spec.PersistentVolumeSource)
+	if instead := volumekind.Instead(kind); instead != "" {
+		return fmt.Errorf("PersistentVolume %s has spec.%s, which is not built: use %s", pv.Name, kind, instead)
+	}
+	return fmt.Errorf("PersistentVolume %s has spec.%s, which is not built: use one with csi, local, nfs or hostPath",
+		pv.Name, kind)
 }
 
 // setUpHostPath has nothing mounted: the container gets the path itself.

@@ -165,8 +165,8 @@ func TestClaimsThatCannotBeMounted(t *testing.T) {
 		"a path that climbs": {persistentVolume("pv-1", local("/tmp/../etc")),
 			`MountVolume.SetUp failed for volume "pv-1" : invalid path: /tmp/../etc must not contain '..'`},
 		"a name that climbs": {persistentVolume("../pv", local("/tmp")), `"../pv" cannot be the name of a folder`},
-		"another kind": {persistentVolume("pv-1", v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{}}),
-			"PersistentVolume pv-1 is neither of a CSI driver nor local nor a hostPath"},
+		"another kind": {persistentVolume("pv-1", v1.PersistentVolumeSource{ISCSI: &v1.ISCSIPersistentVolumeSource{}}),
+			"PersistentVolume pv-1 has spec.iscsi, which is not built: use the CSI driver iscsi.csi.k8s.io"},
 		"options of a hostPath": {options, `MountVolume.MountOptionSupport check failed for volume "pv-1" : mount options ` +
 			"are not supported for this volume type"},
 	} {

@@ -25,7 +25,9 @@ var (
 	unmountLocal    = mounter.Operation[localRelease, struct{}]{Name: "unmount local volume"}
 	mapDevice       = mounter.Operation[mapCall, blockdevice.State]{Name: "map block device"}
 	unmapDevice     = mounter.Operation[blockdevice.Mapping, struct{}]{Name: "unmap block device"}
-	unmountSubPaths = mounter.Operation[removeCall, struct{}]{Name: "unmount subPaths"}
+	unmountSubPaths = mounter.Operation[removeCall, struct{}]{Name: "unmount subPaths", Patience: 2 * time.Minute}
+	// Less than the deadline of a pod's mounting, so that the pod's Event names the server and not the deadline.
+	mountNFS = mounter.Operation[nfsCall, struct{}]{Name: "mount NFS export", Patience: time.Minute}
 	// Of many files a removal takes long without hanging. Its caller's deadline ends it, and the next one goes on.
 	removePod = mounter.Operation[removeCall, struct{}]{Name: "remove", Patience: 10 * time.Minute}
 )
@@ -40,7 +42,8 @@ func Operations() mounter.Table {
 // kernel makes the calls.
 type kernel struct {
 	mounter func() mount.Interface
-	unmount func(path string) error
+	// unmount takes flags of umount2(2).
+	unmount func(path string, flags int) error
 }
 
 func (k *kernel) operations() mounter.Table {
@@ -61,6 +64,9 @@ func (k *kernel) operations() mounter.Table {
 	mounter.Handle(t, mapDevice, func(_ context.Context, c mapCall) (blockdevice.State, error) { return c.do() })
 	mounter.Handle(t, unmapDevice, func(_ context.Context, m blockdevice.Mapping) (struct{}, error) {
 		return struct{}{}, m.Unmap()
+	})
+	mounter.Handle(t, mountNFS, func(_ context.Context, c nfsCall) (struct{}, error) {
+		return struct{}{}, k.mountNFS(&c)
 	})
 	mounter.Handle(t, giveVolume, func(_ context.Context, c giveCall) (struct{}, error) { return struct{}{}, c.do() })
 	mounter.Handle(t, unmountSubPaths, func(_ context.Context, c removeCall) (struct{}, error) {

@@ -197,7 +197,7 @@ func (k *kernel) releaseDevice(global string) error {
 // unmountAll unmounts all that is mounted at a path, which has no symbolic links.
 func (k *kernel) unmountAll(path string) error {
 	for {
-		switch err := k.unmount(path); {
+		switch err := k.unmount(path, 0); {
 		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
 			return nil // nothing is mounted, or nothing any more
 		case err != nil:

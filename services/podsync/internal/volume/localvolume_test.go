@@ -179,8 +179,8 @@ func TestReleaseGoesOn(t *testing.T) {
 	m := claimManager(t, root, "boot", c, "u1")
 	dir := m.local.mounted("u1") + "/pv-1"
 	steps := []func() error{
-		func() error { return unmount(dir) },
-		func() error { return unmount(m.local.global("pv-1")) },
+		func() error { return unmount(dir, 0) },
+		func() error { return unmount(m.local.global("pv-1"), 0) },
 		func() error { return os.Remove(m.local.global("pv-1")) },
 		func() error { return os.Remove(dir) },
 	}

@@ -119,8 +119,8 @@ type Manager struct {
 	plugins []Plugin
 	nodes   *hostPath
 	local   *localVolumes
-	// claims and inline are what claims and inline CSI volumes have come to.
-	claims, inline *notes
+	// claims, inline and exports are what claims, inline CSI volumes and NFS volumes have come to.
+	claims, inline, exports *notes
 }
 
 // New returns a Manager.
@@ -139,7 +139,7 @@ func New(opts Options) *Manager {
 	}
 	m := &Manager{
 		opts: opts, calls: &calls{}, claims: newNotes(claimName, opts.BootID),
-		inline: newNotes(csivolume.Plugin, opts.BootID),
+		inline: newNotes(csivolume.Plugin, opts.BootID), exports: newNotes(nfsName, opts.BootID),
 	}
 	m.memory = &memory{
 		mounter:     opts.Mounter,
@@ -156,6 +156,7 @@ func New(opts Options) *Manager {
 			expansion: opts.Expansion, log: opts.Log,
 		},
 		&inlineCSI{csi: opts.CSI, foreign: opts.Foreign, notes: m.inline},
+		&nfs{foreign: opts.Foreign, notes: m.exports},
 		imageVolume{},
 		&files{m: m, name: "kubernetes.io~projected", inMemory: true, collect: m.projected,
 			handles: func(v *v1.Volume) bool { return v.Projected != nil }},
@@ -317,6 +318,7 @@ func (m *Manager) forget(pod types.UID) {
 	m.nodes.forget(pod)
 	m.forgetClaims(pod)
 	m.inline.forget(pod)
+	m.exports.forget(pod)
 }
 
 // forgetClaims drops what is known of the volumes that no other pod has.

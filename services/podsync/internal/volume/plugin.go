@@ -48,6 +48,9 @@ type Mounted struct {
 	ReadOnly bool
 	// SELinuxRelabel says that the runtime is to label the files for the container.
 	SELinuxRelabel bool
+	// Group is a further group of all processes that use the volume, as the annotation pv.beta.kubernetes.io/gid of a
+	// PersistentVolume has it; empty for none.
+	Group string `json:",omitempty"`
 }
 
 // ready is the kubelet's mark of an emptyDir, or of what wraps one, that is set up.

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
+	mount "k8s.io/mount-utils"
 
 	"github.com/microlet/microlet/services/internal/removal"
 )
@@ -59,16 +60,16 @@ func (k *kernel) unmountBelow(dir string) error {
 	if err != nil {
 		return err
 	}
-	for _, path := range mounts {
-		if err := k.unmount(path); err != nil {
-			return fmt.Errorf("unmount %s: %w", path, err)
+	for i := range mounts {
+		if err := k.unmountOne(&mounts[i]); err != nil {
+			return fmt.Errorf("unmount %s: %w", mounts[i].Path, err)
 		}
 	}
 	if mounts, err = k.mountsBelow(dir); err != nil {
 		return err
 	}
 	if len(mounts) > 0 {
-		return fmt.Errorf("%s is still mounted", mounts[0])
+		return fmt.Errorf("%s is still mounted", mounts[0].Path)
 	}
 	return nil
 }
@@ -78,31 +79,42 @@ var mountEscapes = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", 
 
 // mountsBelow lists the mount points in dir, the deepest first, of two at one place the
 // one on top.
-func (k *kernel) mountsBelow(dir string) ([]string, error) {
+func (k *kernel) mountsBelow(dir string) ([]mount.MountPoint, error) {
 	found, err := k.mounter().List()
 	if err != nil {
 		return nil, fmt.Errorf("list mounts: %w", err)
 	}
-	var paths []string
-	for i := range found {
-		if path := mountEscapes.Replace(found[i].Path); strings.HasPrefix(path, dir+"/") {
-			paths = append(paths, path)
+	var below []mount.MountPoint
+	for _, m := range found {
+		if m.Path = mountEscapes.Replace(m.Path); strings.HasPrefix(m.Path, dir+"/") {
+			below = append(below, m)
 		}
 	}
-	slices.Reverse(paths)
-	slices.SortStableFunc(paths, func(a, b string) int { return strings.Count(b, "/") - strings.Count(a, "/") })
-	return paths, nil
+	slices.Reverse(below)
+	slices.SortStableFunc(below, func(a, b mount.MountPoint) int {
+		return strings.Count(b.Path, "/") - strings.Count(a.Path, "/")
+	})
+	return below, nil
+}
+
+// unmountOne unmounts, at any price what a server that is away has exported.
+func (k *kernel) unmountOne(m *mount.MountPoint) error {
+	if m.Type == "nfs" || m.Type == "nfs4" {
+		return k.unmountNFS(m.Path)
+	}
+	return k.unmount(m.Path, 0)
 }
 
 // unmount unmounts what is at a path of the kernel's list of mounts. Such a path has no symbolic
 // links, and one that a pod has put into the way since leads nowhere.
-func unmount(path string) error {
+func unmount(path string, flags int) error {
 	parent, err := openWithoutLinks(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = unix.Close(parent) }()
-	return unix.Unmount(fmt.Sprintf("/proc/self/fd/%d/%s", parent, filepath.Base(path)), unix.UMOUNT_NOFOLLOW)
+	return unix.Unmount(fmt.Sprintf("/proc/self/fd/%d/%s", parent, filepath.Base(path)),
+		unix.UMOUNT_NOFOLLOW|flags)
 }
 
 // openWithoutLinks opens a folder name by name, so that its path may be of any length.

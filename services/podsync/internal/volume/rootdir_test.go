@@ -160,5 +160,10 @@ func TestMakeRSharedKeepsVolumes(t *testing.T) {
 
 // mountsBelow lists what is mounted there.
 func mountsBelow(dir string) ([]string, error) {
-	return (&kernel{mounter: func() mount.Interface { return mount.New("") }}).mountsBelow(dir)
+	found, err := (&kernel{mounter: func() mount.Interface { return mount.New("") }}).mountsBelow(dir)
+	var paths []string
+	for _, m := range found {
+		paths = append(paths, m.Path)
+	}
+	return paths, err
 }

@@ -71,7 +71,9 @@ func servicePod() *v1.Pod {
 func manager(t *testing.T, a *api) (*Manager, *mount.FakeMounter) {
 	t.Helper()
 	mounts := mount.NewFakeMounter(nil)
-	k := &kernel{mounter: func() mount.Interface { return mounts }, unmount: mounts.Unmount}
+	k := &kernel{mounter: func() mount.Interface { return mounts }, unmount: func(path string, _ int) error {
+		return mounts.Unmount(path)
+	}}
 	return New(Options{RootDir: t.TempDir(), Objects: a, Tokens: a, Mounter: mounts, Foreign: k.operations()}), mounts
 }
 

@@ -1,0 +1,160 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/podsync/internal/mounter"
+	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
+)
+
+const (
+	nfsName = "kubernetes.io~nfs"
+	// forceAfter is how long an NFS server may take for an unmount, which writes what was not written yet.
+	forceAfter = time.Minute
+)
+
+// nfs is a folder that a server exports, which a pod names itself.
+type nfs struct {
+	foreign mounter.Mounter
+	notes   *notes
+}
+
+func (n *nfs) Name() string { return nfsName }
+
+func (n *nfs) Handles(v *v1.Volume) bool { return v.NFS != nil }
+
+func (n *nfs) Refreshes(*Spec) bool { return false }
+
+func (n *nfs) Check(context.Context, *Spec) error { return nil }
+
+func (n *nfs) Existing(s *Spec) (Mounted, bool) {
+	if !isUsed(s) {
+		return Mounted{}, true // as with the kubelet, nobody looks for it
+	}
+	return n.notes.existing(s)
+}
+
+func (n *nfs) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
+	source := s.Volume.NFS
+	mounted, err := setUpNFS(ctx, n.foreign, nfsCall{Export: exportOf(source), Dir: s.Dir, ReadOnly: source.ReadOnly})
+	if err != nil {
+		return Mounted{}, err
+	}
+	return mounted, n.notes.write(s, note{Mounted: mounted})
+}
+
+// setUpNFS mounts a PersistentVolume with nfs.
+func (c *claim) setUpNFS(ctx context.Context, s *Spec, found *persistentvolume.Volume) (Mounted, error) {
+	if err := validName(found.PV.Name); err != nil {
+		return Mounted{}, err
+	}
+	return setUpNFS(ctx, c.foreign, nfsCall{
+		Export: exportOf(found.PV.Spec.NFS), ReadOnly: found.ReadOnly, Options: found.PV.Spec.MountOptions,
+		Dir: filepath.Join(filepath.Dir(filepath.Dir(s.Dir)), nfsName, found.PV.Name),
+	})
+}
+
+// setUpNFS mounts an export. Of the mounts of one export one is tried at a time, so that a server that is away costs
+// one child, however many pods wait for it. The files' groups are the server's: no fsGroup changes them.
+func setUpNFS(ctx context.Context, foreign mounter.Mounter, call nfsCall) (Mounted, error) {
+	_, err := mountNFS.Do(ctx, foreign, call.Export, call)
+	return Mounted{HostPath: call.Dir, ReadOnly: call.ReadOnly}, err
+}
+
+// exportOf is the source as mount(8) takes it.
+func exportOf(source *v1.NFSVolumeSource) string {
+	server := source.Server
+	if address, err := netip.ParseAddr(server); err == nil && address.Is6() {
+		server = "[" + server + "]"
+	}
+	return server + ":" + source.Path
+}
+
+// nfsCall asks for an export to be mounted.
+type nfsCall struct {
+	Export, Dir string
+	ReadOnly    bool
+	Options     []string
+}
+
+// options are in the kubelet's order.
+func (c *nfsCall) options() []string {
+	all := slices.DeleteFunc(slices.Clone(c.Options), func(o string) bool { return o == "" })
+	if c.ReadOnly {
+		all = append(all, "ro")
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// mountNFS mounts an export unless it is mounted. Only the kernel's list of mounts says that: the folder itself may be
+// on a server that is away.
+func (k *kernel) mountNFS(c *nfsCall) error {
+	if err := os.MkdirAll(filepath.Dir(c.Dir), 0o750); err != nil {
+		return err
+	}
+	dir, err := withoutLinks(c.Dir)
+	if err != nil {
+		return err
+	}
+	mounted, err := k.isListed(dir)
+	if err != nil || mounted {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o750); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	err = k.mounter().MountSensitiveWithoutSystemd(c.Export, c.Dir, "nfs", c.options(), nil)
+	if err == nil {
+		return nil
+	}
+	// mount(8) may have failed after the mount.
+	if mounted, e := k.isListed(dir); e != nil || mounted {
+		err = errors.Join(err, e, k.unmountNFS(dir))
+	}
+	_ = os.Remove(dir) // as the kubelet does; the next attempt makes it again
+	return err
+}
+
+// isListed reports whether the kernel lists a mount at a path, which has no links.
+func (k *kernel) isListed(path string) (bool, error) {
+	found, err := k.mountsBelow(filepath.Dir(path))
+	for i := range found {
+		if found[i].Path == path {
+			return true, nil
+		}
+	}
+	return false, err
+}
+
+// unmountNFS unmounts an export. If its server does not let it end in time, what is under way is given up, as with
+// umount -f, and is lost. What even then is in use is taken out of sight, as with umount -l.
+func (k *kernel) unmountNFS(path string) error {
+	done := make(chan error, 1)
+	go func() { done <- k.unmount(path, 0) }() // ends at the latest when it is forced, or the child with it
+	timer := time.NewTimer(forceAfter)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+	}
+	err := k.unmount(path, unix.MNT_FORCE)
+	if err == nil || errors.Is(err, unix.EINVAL) { // the first one has unmounted it since
+		return nil
+	}
+	if e := k.unmount(path, unix.MNT_DETACH); e != nil && !errors.Is(e, unix.EINVAL) {
+		return fmt.Errorf("by force: %w, and out of sight: %w", err, e)
+	}
+	return nil
+}

@@ -1,0 +1,249 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	mount "k8s.io/mount-utils"
+
+	"github.com/microlet/microlet/services/internal/childprocess"
+	"github.com/microlet/microlet/services/internal/testing/proctest"
+	"github.com/microlet/microlet/services/podsync/internal/mounter"
+)
+
+// nfsProgram stands in for mount(8) of an export, and is executed as that would be. It keeps what it is called with,
+// and mounts a tmpfs there. An export that is called "refused" it refuses, and one that is called "late" it mounts
+// and then fails.
+const nfsProgram = `#!/bin/sh
+echo "$*" >>%[1]s
+for last; do :; done
+case "$*" in
+*refused*) echo "mount.nfs: access denied by server while mounting" >&2; exit 32;;
+esac
+mount -t tmpfs tmpfs "$last" || exit
+case "$*" in
+*late*) exit 32;;
+esac
+`
+
+// hanging is a program whose mount(8) waits for a server that is away. It keeps the numbers of its processes.
+var hanging = func() *childprocess.Program {
+	p := mounter.Program(func() mounter.Table {
+		program := os.Getenv("MICROLET_TEST_NFS") + ".sh"
+		text := "#!/bin/sh\necho $$ >>" + os.Getenv("MICROLET_TEST_NFS") + "\nexec sleep 1000\n"
+		if err := os.WriteFile(program, []byte(text), 0o700); err != nil {
+			panic(err)
+		}
+		return (&kernel{mounter: func() mount.Interface { return mount.New(program) }, unmount: unmount}).operations()
+	})
+	p.Name = "microlet-test-nfs"
+	return p
+}()
+
+// nfsKernel mounts exports with nfsProgram. calls returns how it was called.
+func nfsKernel(t *testing.T) (table mounter.Table, calls func() []string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("needs root: it mounts")
+	}
+	dir := t.TempDir()
+	log, program := filepath.Join(dir, "calls"), filepath.Join(dir, "mount")
+	if err := os.WriteFile(program, fmt.Appendf(nil, nfsProgram, log), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	k := &kernel{mounter: func() mount.Interface { return mount.New(program) }, unmount: unmount}
+	return k.operations(), func() []string {
+		text, err := os.ReadFile(log)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		return strings.FieldsFunc(string(text), func(r rune) bool { return r == '\n' })
+	}
+}
+
+func nfsManager(t *testing.T, root, boot string, table mounter.Table, c Claims) *Manager {
+	t.Helper()
+	a := &api{}
+	return New(Options{
+		RootDir: root, Objects: a, Tokens: a, Claims: c, Mounter: mount.New(""), Foreign: table, BootID: boot,
+	})
+}
+
+// user is a pod whose container mounts its volume.
+func user(source v1.VolumeSource) *v1.Pod {
+	p := podWith(volumeOf("data", source))
+	p.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "data", MountPath: "/data"}}
+	return p
+}
+
+func TestNFSOfAPod(t *testing.T) {
+	table, calls := nfsKernel(t)
+	root := t.TempDir()
+	m := nfsManager(t, root, "boot", table, nil)
+	p := user(v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "fd00::1", Path: "/export", ReadOnly: true}})
+	group := int64(4242)
+	p.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: &group}
+	if _, ok := m.Existing(p); ok {
+		t.Error("found before it was set up")
+	}
+	mounted, err := m.Mount(t.Context(), p)
+	dir := filepath.Join(root, "pods/u1/volumes/kubernetes.io~nfs/data")
+	if got := mounted["data"]; err != nil || got != (Mounted{HostPath: dir, ReadOnly: true}) {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	want := "mount -t nfs -o ro [fd00::1]:/export " + dir
+	if got := calls(); len(got) != 1 || got[0] != want {
+		t.Errorf("mounted with %q", got)
+	}
+	if info, err := os.Stat(dir); err != nil || info.Sys().(*syscall.Stat_t).Gid == uint32(group) {
+		t.Errorf("the export is given to the pod's group: %v", err)
+	}
+
+	// After a restart of podsync nothing is touched, nor is what a kubelet has mounted, of which there is no note.
+	if _, ok := nfsManager(t, root, "boot", table, nil).Existing(p); !ok {
+		t.Error("not found after a restart")
+	}
+	again := nfsManager(t, root, "another boot", table, nil)
+	if _, ok := again.Existing(p); ok {
+		t.Error("a mount of another boot is taken for one of this")
+	}
+	if _, err := again.Mount(t.Context(), p); err != nil || len(calls()) != 1 {
+		t.Errorf("mounted over what is mounted: %q, %v", calls(), err)
+	}
+	if err := again.Unmount(t.Context(), "u1"); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(root, "pods/u1")); !os.IsNotExist(err) {
+		t.Errorf("the pod's folder: %v", err)
+	}
+}
+
+func TestNFSThatIsClaimed(t *testing.T) {
+	table, calls := nfsKernel(t)
+	root := t.TempDir()
+	pv := persistentVolume("pv-1", v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{Server: "fs", Path: "/export"}})
+	pv.Spec.MountOptions = []string{"nfsvers=4.2", "", "hard", "hard"}
+	m := nfsManager(t, root, "boot", table, &claimed{volumes: map[string]*v1.PersistentVolume{"data": pv}})
+	mounted, err := m.Mount(t.Context(), claimant("u1", true))
+	dir := filepath.Join(root, "pods/u1/volumes/kubernetes.io~nfs/pv-1")
+	if got := mounted["data"]; err != nil || got != (Mounted{HostPath: dir, ReadOnly: true}) {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if got := calls(); len(got) != 1 || got[0] != "mount -t nfs -o hard,nfsvers=4.2,ro fs:/export "+dir {
+		t.Errorf("mounted with %q", got)
+	}
+	if err := m.Unmount(t.Context(), "u1"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNFSThatCannotBeMounted(t *testing.T) {
+	table, calls := nfsKernel(t)
+	for _, export := range []string{"/refused", "/late"} {
+		root := t.TempDir()
+		m := nfsManager(t, root, "boot", table, nil)
+		p := user(v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "fs", Path: export}})
+		for range 2 {
+			_, err := m.Mount(t.Context(), p)
+			if err == nil || !strings.HasPrefix(err.Error(), `MountVolume.SetUp failed for volume "data" : mount failed: `) ||
+				export == "/refused" && !strings.Contains(err.Error(), "access denied by server") {
+				t.Errorf("%s: %v", export, err)
+			}
+			// Nothing is left, as with the kubelet: a container must not get the folder below.
+			if _, err := os.Stat(filepath.Join(root, "pods/u1/volumes/kubernetes.io~nfs/data")); !os.IsNotExist(err) {
+				t.Errorf("%s: the folder: %v", export, err)
+			}
+		}
+	}
+	if got := calls(); len(got) != 4 {
+		t.Errorf("mounted with %q", got)
+	}
+}
+
+// TestNFSServerThatHangs: a mount that is given up is given up with the program that waits for the server.
+func TestNFSServerThatHangs(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "calls")
+	hanging.Env = append(hanging.Env, "MICROLET_TEST_NFS="+log)
+	pool, err := mounter.NewPool(mounter.Options{Program: hanging})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := New(Options{RootDir: t.TempDir(), Tokens: noTokens{}, Mounter: mount.New(""), Foreign: pool})
+	p := user(v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "fs", Path: "/export"}})
+	for tries := 1; tries <= 2; tries++ {
+		ctx, cancel := context.WithCancel(t.Context())
+		result := make(chan error, 1)
+		go func() {
+			_, err := m.Mount(ctx, p)
+			result <- err
+		}()
+		var pids []string
+		proctest.Await(t, time.Minute, "mount(8)", func() bool {
+			text, _ := os.ReadFile(log) // it appears with the first one
+			pids = strings.Fields(string(text))
+			return len(pids) == tries
+		})
+		cancel()
+		if err := <-result; err == nil || !strings.Contains(err.Error(), "mount NFS export fs:/export: given up") {
+			t.Error(err)
+		}
+		proctest.Await(t, time.Minute, "the end of mount(8)", func() bool {
+			stat, err := os.ReadFile("/proc/" + pids[tries-1] + "/stat")
+			return err != nil || strings.Contains(string(stat), ") Z ")
+		})
+	}
+}
+
+// dead is a mount of a server that is away, as the kernel keeps one: a plain unmount waits until it is forced.
+type dead struct {
+	forced chan struct{}
+	// busy is what a forced unmount returns.
+	busy  error
+	flags []int
+}
+
+func (d *dead) unmount(_ string, flags int) error {
+	d.flags = append(d.flags, flags)
+	switch flags {
+	case 0:
+		<-d.forced
+		return unix.EIO
+	case unix.MNT_FORCE:
+		close(d.forced)
+		return d.busy
+	}
+	return nil
+}
+
+func TestAnExportOfADeadServerIsUnmountedByForce(t *testing.T) {
+	for name, c := range map[string]struct {
+		busy error
+		want []int
+	}{
+		"idle":           {nil, []int{0, unix.MNT_FORCE}},
+		"gone meanwhile": {unix.EINVAL, []int{0, unix.MNT_FORCE}},
+		"in use":         {unix.EBUSY, []int{0, unix.MNT_FORCE, unix.MNT_DETACH}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := &dead{forced: make(chan struct{}), busy: c.busy}
+				k := &kernel{unmount: d.unmount}
+				begun := time.Now()
+				err := k.unmountOne(&mount.MountPoint{Path: "/x", Type: "nfs4"})
+				if err != nil || time.Since(begun) != forceAfter || fmt.Sprint(d.flags) != fmt.Sprint(c.want) {
+					t.Errorf("after %s with %v: %v", time.Since(begun), d.flags, err)
+				}
+			})
+		})
+	}
+}
