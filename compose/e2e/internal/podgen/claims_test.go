@@ -17,11 +17,13 @@ var unset = map[string]string{
 	"spec.containers.securityContext.appArmorProfile.localhostProfile": "it needs a kernel with AppArmor and a " +
 		"profile in it",
 	"spec.securityContext.appArmorProfile.localhostProfile": "it needs a kernel with AppArmor and a profile in it",
-	"spec.volumes.csi":                   "it needs a driver on the node",
-	"spec.volumes.ephemeral":             "it needs a driver that makes volumes",
-	"spec.volumes.nfs":                   "it needs a server and a kernel with NFS",
-	"spec.volumes.persistentVolumeClaim": "it needs a PersistentVolume for each pod; TestClaims has them",
-	"spec.volumes.projected.sources.podCertificate": "it needs a signer; TestCertificates has one",
+	"spec.volumes.csi":                              "it needs a driver on the node",
+	"spec.volumes.ephemeral":                        "it needs a driver that makes volumes",
+	"spec.volumes.nfs":                              "it needs a server and a kernel with NFS",
+	"spec.volumes.persistentVolumeClaim":            "it needs a PersistentVolume for each pod; TestClaims has them",
+	"spec.volumes.projected.sources.podCertificate": "it needs a signer",
+	"spec.containers.volumeDevices":                 "it needs a block device for each pod",
+	"spec.volumes.image":                            "it needs an image of files",
 }
 
 func whyUnset(field string) string {
