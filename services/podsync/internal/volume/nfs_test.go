@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -208,12 +209,16 @@ func TestNFSServerThatHangs(t *testing.T) {
 type dead struct {
 	forced chan struct{}
 	// busy is what a forced unmount returns.
-	busy  error
+	busy error
+
+	mu    sync.Mutex
 	flags []int
 }
 
 func (d *dead) unmount(_ string, flags int) error {
+	d.mu.Lock()
 	d.flags = append(d.flags, flags)
+	d.mu.Unlock()
 	switch flags {
 	case 0:
 		<-d.forced
