@@ -84,7 +84,7 @@ fuzz: ## every fuzz target of the workspace for a while: FUZZTIME=1m
 
 .PHONY: test-long
 test-long: build monitoring-test ## the outages, kills and tables in full
-	@$(STAGE) 'rig programs' $(RIG) build --with kubelet,prometheus,metrics-server,charts
+	@$(STAGE) 'rig programs' $(RIG) build --with kubelet,prometheus,metrics-server,charts,csi
 	@$(STAGE) 'long end to end' $(E2E) -timeout 120m -v -tags long $(SCENARIOS)/...
 
 # Of the packages whose scenarios are not about processes, those that are: a process of one service is looked at, or a

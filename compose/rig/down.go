@@ -37,6 +37,9 @@ var grace = map[string]time.Duration{
 	ControllerManager: 3 * time.Second,
 	Scheduler:         3 * time.Second,
 	MetricsServer:     3 * time.Second,
+	CSIDriver:         2 * time.Second,
+	CSIAttacher:       2 * time.Second,
+	CSIProvisioner:    2 * time.Second,
 	Registry:          2 * time.Second,
 	Etcd:              5 * time.Second,
 	Machine:           0, // nobody asks a machine without a future to put its things in order
@@ -64,7 +67,8 @@ func (i *Instance) Down(ctx context.Context, opts ...DownOption) error {
 		return nil
 	})
 	strands.Go(func() error {
-		for _, name := range []string{MetricsServer, Scheduler, ControllerManager, APIServer} {
+		for _, name := range slices.Concat(csiPrograms(),
+			[]string{MetricsServer, Scheduler, ControllerManager, APIServer}) {
 			plane = append(plane, i.stopOne(ctx, name, o))
 		}
 		return nil

@@ -78,8 +78,8 @@ type Options struct {
 	// API, and there is no Node. It needs Machine and DefaultPlaces.
 	Standalone bool
 	// With names groups of programs and images that are not always needed: GroupKubelet (AgentKubelet implies it),
-	// GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer, GroupKubeadm, GroupMachine (for Build;
-	// Machine implies it). The images are pushed to the instance's registry.
+	// GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer, GroupKubeadm, GroupCSI, GroupMachine
+	// (for Build; Machine implies it). The images are pushed to the instance's registry.
 	With []string
 	// Source is a folder inside the repository, where the pins of the real
 	// programs are. Default: the working directory.
@@ -100,6 +100,7 @@ const (
 	GroupMetricsServer   = build.GroupMetricsServer
 	GroupMachine         = build.GroupMachine
 	GroupKubeadm         = build.GroupKubeadm
+	GroupCSI             = build.GroupCSI
 )
 
 const (
@@ -191,6 +192,10 @@ func (o *Options) machineDefaults() error {
 	if o.CgroupDriver == systemdDriver && !o.Machine {
 		return errors.New("the cgroup driver systemd needs a machine of the node's own: another instance's pods would be " +
 			"in the same slices")
+	}
+	if o.Machine && slices.Contains(o.With, GroupCSI) {
+		return fmt.Errorf("group %s: its driver runs beside the node agent, and not in a machine of the node's own: leave "+
+			"out one of them", GroupCSI)
 	}
 	if o.MachineMemory == 0 {
 		o.MachineMemory = 3072

@@ -44,23 +44,26 @@ const (
 // Prometheus, as Binary names it in an instance with GroupPrometheus.
 const Prometheus = build.Prometheus
 
-// programs in the order of their start, and last the one that starts on demand. Those of a node with a machine of its
+// programs in the order of their start, and last those that start on demand. Those of a node with a machine of its
 // own are services there.
 func (i *Instance) programs() []string {
 	if i.onMachine() {
-		return i.withMetricsServer([]string{Etcd, Registry, Machine, APIServer, ControllerManager, Scheduler})
+		return i.withOnDemand([]string{Etcd, Registry, Machine, APIServer, ControllerManager, Scheduler})
 	}
 	names := []string{Etcd, Registry, Containerd, APIServer, ControllerManager, Scheduler}
 	if i.r.Agent != AgentNone {
 		names = append(names, AgentProgram)
 	}
-	return i.withMetricsServer(names)
+	return i.withOnDemand(names)
 }
 
-// withMetricsServer adds the program that runs on demand, where it was built.
-func (i *Instance) withMetricsServer(names []string) []string {
+// withOnDemand adds the programs that run on demand, where they were built.
+func (i *Instance) withOnDemand(names []string) []string {
 	if i.hasMetricsServer() {
 		names = append(names, MetricsServer)
+	}
+	if i.hasCSI() {
+		names = append(names, csiPrograms()...)
 	}
 	return names
 }
@@ -136,6 +139,8 @@ func (i *Instance) spec(name string) process.Spec {
 		}
 	case MetricsServer:
 		s.Args = i.metricsServerArgs()
+	case CSIDriver, CSIAttacher, CSIProvisioner:
+		s.Args = i.csiArgs(name)
 	case AgentProgram:
 		s.Path = i.r.Binaries[build.AgentLoop]
 		s.Args = append([]string{"--status=" + i.agentStatusFile(), "--notify=" + filepath.Join(i.runDir(), "notify.sock")},

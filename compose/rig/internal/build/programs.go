@@ -38,6 +38,7 @@ const (
 	GroupCompose         = "compose"          // the rig in containers, and Docker Compose
 	GroupCharts          = "charts"           // Helm
 	GroupKubeadm         = "kubeadm"          // kubeadm, and the images of the control plane that it starts
+	GroupCSI             = "csi"              // a CSI driver, and the controllers beside it
 )
 
 // Groups of packages for the kinds of that machine. They are machine.Build's, and nobody asks for them by name.
@@ -48,7 +49,7 @@ const (
 
 // Groups are the names of all groups.
 var Groups = []string{GroupKubelet, GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer,
-	GroupMachine, GroupCompose, GroupCharts, GroupKubeadm}
+	GroupMachine, GroupCompose, GroupCharts, GroupKubeadm, GroupCSI}
 
 // rigModule stands for compose/rig: the rig's own helpers are built from there.
 const rigModule = "../rig"
@@ -77,6 +78,9 @@ const (
 	Ginkgo            = "ginkgo"
 	Prometheus        = "prometheus"
 	MetricsServer     = "metrics-server"
+	CSIDriver         = "csidriver"
+	CSIAttacher       = "csi-attacher"
+	CSIProvisioner    = "csi-provisioner"
 )
 
 // CNIPlugins are the plugins that the rig's network uses.
@@ -106,6 +110,12 @@ func Programs() []Program {
 	}
 	cni := func(kind, name string) Program {
 		return plain(name, "cni", "github.com/containernetworking/plugins/plugins/"+kind+"/"+name)
+	}
+	controller := func(name, module string) Program {
+		return Program{
+			Name: name, Module: "csicontrollers", Package: module + "/cmd/" + name, Groups: []string{GroupCSI},
+			Stamp: func(version string) map[string]string { return map[string]string{"main.version": version} },
+		}
 	}
 	return []Program{
 		plain(Etcd, "etcd", "go.etcd.io/etcd/server/v3"),
@@ -185,6 +195,12 @@ func Programs() []Program {
 			Groups:  []string{GroupMetricsServer},
 			Stamp:   componentStamp,
 		},
+		{
+			Name: CSIDriver, Module: "csidriver", Package: ".", Groups: []string{GroupCSI},
+			Sources: []string{"go.mod", "go.sum", "*.go"},
+		},
+		controller(CSIAttacher, "github.com/kubernetes-csi/external-attacher/v4"),
+		controller(CSIProvisioner, "github.com/kubernetes-csi/external-provisioner/v6"),
 	}
 }
 
@@ -230,7 +246,7 @@ func Version(tools, name string) (string, error) {
 // version returns the version of the module that provides the package, as the
 // program's go.mod pins it.
 func (p Program) version(tools string) (string, error) {
-	if p.Module == rigModule {
+	if strings.HasPrefix(p.Package, ".") {
 		return "own", nil
 	}
 	path := filepath.Join(tools, p.Module, "go.mod")

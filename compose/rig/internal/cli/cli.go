@@ -117,7 +117,7 @@ func newBuild(progress io.Writer) *cobra.Command {
 func withFlag(cmd *cobra.Command, with *[]string) {
 	cmd.Flags().StringSliceVar(with, "with", nil,
 		"programs and images that are not always needed: kubelet, conformance, node-conformance, prometheus, "+
-			"metrics-server, machine, compose")
+			"metrics-server, csi, machine, compose")
 }
 
 // upFlags are the options that up and run share.

@@ -1,0 +1,227 @@
+package scene
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/microlet/microlet/compose/e2e/internal/csicalls"
+	"github.com/microlet/microlet/compose/e2e/internal/machine"
+	"github.com/microlet/microlet/compose/rig"
+)
+
+// CSI is the rig's CSI driver in a scenario, with the controllers beside it.
+type CSI struct {
+	*Scene
+	// from is how many lines there were before the scenario.
+	from int
+}
+
+// StartCSI starts what does not run, and waits until the node knows the driver. The scenario's rules end with it.
+func (s *Scene) StartCSI() *CSI {
+	s.T.Helper()
+	c := &CSI{Scene: s}
+	c.Rules()
+	if err := s.Instance.StartCSI(s.T.Context()); err != nil {
+		s.T.Fatal(err)
+	}
+	s.T.Cleanup(func() { c.Rules() })
+	Await(s.T, Patience, "the registration of the CSI driver", func() error {
+		node, err := s.API.StorageV1().CSINodes().Get(s.T.Context(), s.NodeName(), metav1.GetOptions{})
+		if err == nil && (len(node.Spec.Drivers) != 1 || node.Spec.Drivers[0].Name != rig.CSIDriverName) {
+			err = fmt.Errorf("the CSINode has the drivers %v", node.Spec.Drivers)
+		}
+		return err
+	})
+	c.from = len(c.Calls())
+	return c
+}
+
+// Rules makes these the only rules for the driver's calls.
+func (c *CSI) Rules(rules ...csicalls.Rule) {
+	c.T.Helper()
+	if err := csicalls.Write(c.CSIRules(), rules...); err != nil {
+		c.T.Fatal(err)
+	}
+}
+
+// Calls are the driver's calls since the scenario began.
+func (c *CSI) Calls() []csicalls.Line {
+	c.T.Helper()
+	lines, err := csicalls.Read(c.CSICalls())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		c.T.Fatal(err)
+	}
+	return lines[min(c.from, len(lines)):]
+}
+
+// Called returns the last line of a method and a volume that keep accepts, and false if there is none. If one of them
+// is empty it is any.
+func (c *CSI) Called(method, volume string, keep func(csicalls.Line) bool) (csicalls.Line, bool) {
+	c.T.Helper()
+	lines := c.Calls()
+	for i := len(lines) - 1; i >= 0; i-- {
+		if l := lines[i]; (method == "" || l.Method == method) && (volume == "" || l.Volume == volume) && keep(l) {
+			return l, true
+		}
+	}
+	return csicalls.Line{}, false
+}
+
+// Numbers is how many calls the node's service has had.
+func (c *CSI) Numbers() int {
+	c.T.Helper()
+	last := 0
+	for _, l := range c.Calls() {
+		last = max(last, l.Number)
+	}
+	return last
+}
+
+// KeepsContract judges the calls of the scenario.
+func (c *CSI) KeepsContract() {
+	c.T.Helper()
+	for _, b := range csicalls.Breaches(c.Calls()) {
+		c.T.Error(b)
+	}
+}
+
+// LeavesNoVolume waits until no volume is staged, published or attached, and nothing of one is mounted or on disk.
+func (c *CSI) LeavesNoVolume() {
+	c.T.Helper()
+	Await(c.T, Patience, "an end of all CSI volumes", func() error {
+		left := csicalls.Left(c.Calls())
+		attached, err := c.API.StorageV1().VolumeAttachments().List(c.T.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, a := range attached.Items {
+			left = append(left, "attached: "+*a.Spec.Source.PersistentVolumeName)
+		}
+		folder := filepath.Join(c.RootDir(), "plugins", "kubernetes.io", "csi", rig.CSIDriverName)
+		mounts, err := machine.MountsBelow(folder)
+		if err != nil {
+			return err
+		}
+		for _, m := range mounts {
+			left = append(left, "mount: "+m)
+		}
+		names, err := machine.Names(folder)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		for _, n := range names {
+			left = append(left, "folder: "+n)
+		}
+		if len(left) > 0 {
+			return fmt.Errorf("left:\n%s", strings.Join(left, "\n"))
+		}
+		return nil
+	})
+}
+
+// Claim makes a claim that the driver has to provision a volume for, waits for it, and returns the driver's name of the
+// volume. The claim and the volume go with the scenario.
+func (c *CSI) Claim(name string) string {
+	c.T.Helper()
+	class := rig.CSIDriverName
+	claims := c.API.CoreV1().PersistentVolumeClaims(c.Namespace)
+	_, err := claims.Create(c.T.Context(), &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: &class,
+			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{
+				corev1.ResourceStorage: resource.MustParse("1Mi"),
+			}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	var volume string
+	Await(c.T, Patience, "a volume for claim "+name, func() error {
+		found, err := claims.Get(c.T.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if found.Status.Phase != corev1.ClaimBound {
+			return fmt.Errorf("the claim is %s", found.Status.Phase)
+		}
+		pv, err := c.API.CoreV1().PersistentVolumes().Get(c.T.Context(), found.Spec.VolumeName, metav1.GetOptions{})
+		if err == nil {
+			volume = pv.Spec.CSI.VolumeHandle
+		}
+		return err
+	})
+	return volume
+}
+
+// DeleteClaims deletes claims, and waits until the driver has deleted their volumes.
+func (c *CSI) DeleteClaims(names ...string) {
+	c.T.Helper()
+	ctx := context.WithoutCancel(c.T.Context())
+	for _, name := range names {
+		err := c.API.CoreV1().PersistentVolumeClaims(c.Namespace).Delete(ctx, name, metav1.DeleteOptions{})
+		if err != nil {
+			c.T.Error(err)
+		}
+	}
+	Await(c.T, Patience, "the end of the claims' volumes", func() error {
+		all, err := c.API.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, pv := range all.Items {
+			if ref := pv.Spec.ClaimRef; ref != nil && ref.Namespace == c.Namespace {
+				return fmt.Errorf("volume %s of claim %s is %s", pv.Name, ref.Name, pv.Status.Phase)
+			}
+		}
+		return nil
+	})
+}
+
+// Token is the token for an audience that the driver was given with a volume.
+func Token(l csicalls.Line, audience string) (string, error) {
+	var tokens map[string]struct {
+		Token string `json:"token"`
+	}
+	text := l.Context["csi.storage.k8s.io/serviceAccount.tokens"]
+	if err := json.Unmarshal([]byte(text), &tokens); err != nil {
+		return "", fmt.Errorf("the volume's context has the tokens %q: %w", text, err)
+	}
+	return tokens[audience].Token, nil
+}
+
+// WithClaims gives the first container of a pod claims, at the folders of their names.
+func WithClaims(p *corev1.Pod, claims ...string) *corev1.Pod {
+	for _, name := range claims {
+		withVolume(p, name, corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
+		})
+	}
+	return p
+}
+
+// WithInline gives the first container of a pod inline volumes of the CSI driver, at the folders of their names.
+func WithInline(p *corev1.Pod, names ...string) *corev1.Pod {
+	for _, name := range names {
+		withVolume(p, name, corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{
+			Driver: rig.CSIDriverName, VolumeAttributes: map[string]string{"inline": name},
+		}})
+	}
+	return p
+}
+
+func withVolume(p *corev1.Pod, name string, source corev1.VolumeSource) {
+	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: source})
+	main := &p.Spec.Containers[0]
+	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: "/" + name})
+}
