@@ -37,7 +37,8 @@ func AllContainers(s *v1.PodSpec) iter.Seq[*v1.Container] {
 	}
 }
 
-// UsesVolume reports whether a container of the pod mounts the volume of that name, and whether one maps it as a device.
+// UsesVolume reports whether a container of the pod mounts the volume of that name, and whether one maps it as a
+// device.
 func UsesVolume(s *v1.PodSpec, name string) (mounted, mapped bool) {
 	for c := range AllContainers(s) {
 		mounted = mounted || slices.ContainsFunc(c.VolumeMounts, func(m v1.VolumeMount) bool { return m.Name == name })

@@ -12,9 +12,9 @@ import (
 // annotationNodeID says what each CSI driver calls the node, as a JSON object.
 const annotationNodeID = "csi.volume.kubernetes.io/nodeid"
 
-// setCSI takes over what CSI drivers say of the node. It leaves other drivers' entries as they are: a driver that has not
-// registered with this podsync yet may have registered with an earlier one, or with a kubelet. podsync refuses a driver
-// that contradicts a label, so a label that is there stays.
+// setCSI takes over what CSI drivers say of the node. It leaves other drivers' entries as they are: a driver that has
+// not registered with this podsync yet may have registered with an earlier one, or with a kubelet. podsync refuses a
+// driver that contradicts a label, so a label that is there stays.
 func setCSI(n *v1.Node, list *podsyncv1.CSIDrivers) {
 	if len(list.GetDrivers()) == 0 {
 		return

@@ -188,7 +188,7 @@ func TestTheDeviceIsHeld(t *testing.T) {
 		}
 		// Somebody has it open.
 		if err := m.Unmap(); !errors.Is(err, syscall.EBUSY) {
-			return fmt.Errorf("unmapped while the loop device is in use: %v", err)
+			return fmt.Errorf("unmapped while the loop device is in use: %w", err)
 		}
 		return nil
 	})

@@ -91,7 +91,7 @@ func TestWhatIsKnownOfAnExpansionThatFails(t *testing.T) {
 		}
 		err := vs.Expand(t.Context(), claimed(pod("u1"), "h"), resource.MustParse("2Gi"))
 		for _, kind := range kinds {
-			if got := errors.Is(err, kind); got != (kind == want) {
+			if got := errors.Is(err, kind); got != errors.Is(want, kind) {
 				t.Errorf("%s is %v: %t", code, kind, got)
 			}
 		}

@@ -26,7 +26,7 @@ const (
 	keyPodUID         = "csi.storage.k8s.io/pod.uid"
 	keyServiceAccount = "csi.storage.k8s.io/serviceAccount.name"
 	keyEphemeral      = "csi.storage.k8s.io/ephemeral"
-	keyTokens         = "csi.storage.k8s.io/serviceAccount.tokens"
+	keyTokens         = "csi.storage.k8s.io/serviceAccount.tokens" //nolint:gosec // the name of a key
 )
 
 // setup is one attempt to give a volume to a pod.

@@ -76,7 +76,7 @@ func (t *task) recorded(ctx context.Context, auths []keyring.Auth) (fetched, err
 		return got, err
 	}
 	if err := records.Begin(t.image); err != nil {
-		return fetched{}, fmt.Errorf(notRecorded, t.image, err)
+		return fetched{}, fmt.Errorf(notRecorded, t.image, err) //nolint:staticcheck // as the kubelet writes it
 	}
 	got, lost, err := t.fetch(ctx, auths)
 	switch {

@@ -94,8 +94,8 @@ func containerSecurity(p *v1.Pod, c *v1.Container, in *ContainerInput,
 	return sc, err
 }
 
-// volumeGroups are the groups that the pod's volumes want, without those that the pod has. As with the kubelet, a volume
-// gives its group to all containers, and what is no number is none.
+// volumeGroups are the groups that the pod's volumes want, without those that the pod has. As with the kubelet, a
+// volume gives its group to all containers, and what is no number is none.
 func volumeGroups(p *v1.Pod, volumes map[string]volume.Mounted) []int64 {
 	var groups []int64
 	for _, v := range volumes {

@@ -65,8 +65,8 @@ func (c *localCall) do(m mount.Interface) (localState, error) {
 	return localState{}, c.give(m, c.Global)
 }
 
-// mountDevice mounts the file system on the device, which it makes if there is none. A mkfs whose caller was killed goes
-// on; it has the device for itself, and until it ends another one fails.
+// mountDevice mounts the file system on the device, which it makes if there is none. A mkfs whose caller was killed
+// goes on; it has the device for itself, and until it ends another one fails.
 func (c *localCall) mountDevice(m mount.Interface) error {
 	if err := os.MkdirAll(c.Global, 0o750); err != nil {
 		return err

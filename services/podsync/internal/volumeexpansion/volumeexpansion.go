@@ -1,8 +1,8 @@
 // Package volumeexpansion grows what is in a volume after its claim was expanded.
 //
-// A controller grows the volume itself, and says in the claim's status that the node is to do the rest. The node does it,
-// and writes into that status, when a pod gets the volume, and later whenever the claim of a running pod is looked at.
-// What fails is done again then, unless the driver says that the volume cannot grow while it is in use.
+// A controller grows the volume itself, and says in the claim's status that the node is to do the rest. The node does
+// it, and writes into that status, when a pod gets the volume, and later whenever the claim of a running pod is looked
+// at. What fails is done again then, unless the driver says that the volume cannot grow while it is in use.
 //
 // https://github.com/kubernetes/enhancements/tree/master/keps/sig-storage/1790-recover-resize-failure
 package volumeexpansion

@@ -22,13 +22,14 @@ func New(t *testing.T, size int64) string {
 	if err := os.Truncate(file, size); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command("losetup", "--find", "--show", file).CombinedOutput()
+	out, err := exec.Command("losetup", "--find", "--show", file).CombinedOutput() //nolint:gosec // the test names it
 	if err != nil {
 		t.Fatalf("losetup: %v: %s", err, out)
 	}
 	device := strings.TrimSpace(string(out))
 	t.Cleanup(func() {
-		if out, err := exec.Command("losetup", "--detach", device).CombinedOutput(); err != nil {
+		detach := exec.Command("losetup", "--detach", device) //nolint:gosec // losetup has named it
+		if out, err := detach.CombinedOutput(); err != nil {
 			t.Errorf("losetup: %v: %s", err, out)
 		}
 	})

@@ -25,7 +25,7 @@ type Auth struct {
 // Hash is the kubelet's hash of a credential, by which it knows it again.
 func (a Auth) Hash() string {
 	// A string can always be encoded.
-	data, _ := json.Marshal(struct {
+	data, _ := json.Marshal(struct { //nolint:gosec // it goes into the hash alone
 		Username string `json:"username,omitempty"`
 		Password string `json:"password,omitempty"`
 		Email    string `json:"email,omitempty"`

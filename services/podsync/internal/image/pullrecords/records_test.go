@@ -113,7 +113,8 @@ func accountAuth(name string) keyring.Auth {
 		Owner: keyring.Owner{Kind: keyring.ServiceAccount, Namespace: "ns", Name: name, UID: "uid-" + name}}
 }
 
-// TestTheKubeletsFiles: their names and their form. The kubelet reads them after a handover, and refuses unknown fields.
+// TestTheKubeletsFiles: their names and their form. The kubelet reads them after a handover, and refuses unknown
+// fields.
 func TestTheKubeletsFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, kubeletv1beta1.NeverVerifyPreloadedImages)
