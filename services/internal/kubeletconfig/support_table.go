@@ -190,7 +190,6 @@ var supportTable = []supportRow{
 		note: "The processes have the score of `microlet up`: set OOMScoreAdjust in the unit."},
 	{name: "maxOpenFiles", state: warned},
 	{name: "showHiddenMetricsForVersion", state: warned},
-	{name: "tracing", state: supported,
-		note: "nodestatus alone sends to the endpoint, for all services. Variables OTEL_EXPORTER_* have no effect."},
+	{name: "tracing", state: warned, note: "Traces are not sent yet."},
 	{name: "--housekeeping-interval", state: supported, note: "How old figures of stats may be."},
 }

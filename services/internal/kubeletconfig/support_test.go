@@ -195,7 +195,7 @@ func TestWarnings(t *testing.T) {
 	}{
 		{"maxOpenFiles: 5\nmaxPods: 5\n", msgWarned, []string{"maxOpenFiles=5"}},
 		{"maxOpenFiles: 1000000\nsyncFrequency: 1m\n", msgWarned, nil},
-		{"tracing: {endpoint: 'localhost:4317'}\n", msgWarned, nil},
+		{"tracing: {endpoint: 'localhost:4317'}\n", msgWarned, []string{"tracing.endpoint=localhost:4317"}},
 		{"authorization: {mode: AlwaysAllow}\nauthentication: {anonymous: {enabled: true}}\n", msgWeaker,
 			[]string{"authentication.anonymous.enabled=true", "authorization.mode=AlwaysAllow"}},
 		{"enableServer: false\nhealthzPort: 0\nreadOnlyPort: 0\n", msgWeaker, nil},

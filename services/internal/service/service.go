@@ -24,7 +24,6 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/run"
 	"github.com/microlet/microlet/services/internal/telemetry"
-	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
 
@@ -43,8 +42,6 @@ type Service struct {
 	Health *health.Server
 	// Pulse is turned by the service's own main loop.
 	Pulse *Pulse
-	// Tracer records the spans of the service; nil where the node does not trace.
-	Tracer *tracing.Tracer
 	// Kept are the files that outlive a restart of this process.
 	Kept *Kept
 
@@ -110,9 +107,6 @@ func New(cfg Config, r role.Role) (*Service, error) {
 	if err = s.meetSupervisor(); err != nil {
 		return nil, err
 	}
-	if err = s.trace(); err != nil {
-		return nil, err
-	}
 	if s.Bus, err = bus.New(options); err != nil {
 		return nil, fmt.Errorf("bus client of %s: %w", r, err)
 	}
@@ -121,7 +115,7 @@ func New(cfg Config, r role.Role) (*Service, error) {
 		Log:     log,
 		Metrics: s.Metrics,
 		Peers:   cfg.Peers(),
-	}, s.Tracer.ServerOptions()...)
+	})
 	s.Health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	grpc_health_v1.RegisterHealthServer(s.GRPC, s.Health)
 	s.registerMetrics()
@@ -227,7 +221,7 @@ func (s *Service) dial(path string, to role.Role) (*grpc.ClientConn, error) {
 	if s.Config.Placement != nil {
 		o.Network = &s.Config.Placement.network
 	}
-	return unixgrpc.Dial(path, o, s.Tracer.DialOptions()...)
+	return unixgrpc.Dial(path, o)
 }
 
 // Listen opens a socket below the runtime folder for the node's group, makes its folders when they are absent, and in

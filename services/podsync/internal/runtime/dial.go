@@ -12,8 +12,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"k8s.io/cri-client/pkg/util"
-
-	"github.com/microlet/microlet/services/internal/tracing"
 )
 
 const (
@@ -40,8 +38,6 @@ type DialOptions struct {
 	// Metrics of the calls are registered here; nil registers none.
 	Metrics prometheus.Registerer
 	Log     *slog.Logger
-	// Tracer lets the runtime continue the traces of calls; nil is none.
-	Tracer *tracing.Tracer
 }
 
 // Services are the connections to a runtime. They connect when first used, and again
@@ -72,14 +68,14 @@ func Dial(opts DialOptions) (*Services, error) {
 		return nil, err
 	}
 	s := &Services{}
-	conn, err := s.connect("containerRuntimeEndpoint", opts.RuntimeEndpoint, opts.Tracer)
+	conn, err := s.connect("containerRuntimeEndpoint", opts.RuntimeEndpoint)
 	if err != nil {
 		return nil, err
 	}
 	s.Runtime = instrumented{conn, metrics}
 	s.Image = s.Runtime
 	if opts.ImageEndpoint != "" && opts.ImageEndpoint != opts.RuntimeEndpoint {
-		conn, err := s.connect("imageServiceEndpoint", opts.ImageEndpoint, opts.Tracer)
+		conn, err := s.connect("imageServiceEndpoint", opts.ImageEndpoint)
 		if err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
@@ -88,7 +84,7 @@ func Dial(opts DialOptions) (*Services, error) {
 	return s, nil
 }
 
-func (s *Services) connect(field, endpoint string, tracer *tracing.Tracer) (*grpc.ClientConn, error) {
+func (s *Services) connect(field, endpoint string) (*grpc.ClientConn, error) {
 	address, dialer, err := util.GetAddressAndDialer(endpoint)
 	if err != nil {
 		return nil, fmt.Errorf("%s %q: %w: it must look like unix:///run/containerd/containerd.sock", field, endpoint,
@@ -96,7 +92,7 @@ func (s *Services) connect(field, endpoint string, tracer *tracing.Tracer) (*grp
 	}
 	delays := backoff.DefaultConfig
 	delays.BaseDelay, delays.MaxDelay = reconnectFirst, reconnectMax
-	conn, err := grpc.NewClient("passthrough:///"+address, append(tracer.DialOptions(),
+	conn, err := grpc.NewClient("passthrough:///"+address,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithAuthority("localhost"),
 		grpc.WithContextDialer(dialer),
@@ -105,7 +101,7 @@ func (s *Services) connect(field, endpoint string, tracer *tracing.Tracer) (*grp
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithStaticStreamWindowSize(streamWindow),
 		grpc.WithStaticConnWindowSize(connWindow),
-	)...)
+	)
 	if err != nil {
 		return nil, fmt.Errorf("%s %q: %w", field, endpoint, err)
 	}
