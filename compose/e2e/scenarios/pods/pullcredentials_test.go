@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -112,14 +113,14 @@ func TestCredentialPlugins(t *testing.T) {
 // waits says whether the pod's container waits for one of the reasons.
 func waits(s *scene.Scene, pod string, reasons ...string) func(record.View) error {
 	return func(v record.View) error {
+		var seen []string
 		for _, c := range s.ContainerStatuses(v, pod) {
-			if c.State.Waiting != nil && strings.Contains(" "+strings.Join(reasons, " ")+" ",
-				" "+c.State.Waiting.Reason+" ") {
+			if c.State.Waiting != nil && slices.Contains(reasons, c.State.Waiting.Reason) {
 				return nil
 			}
-			return fmt.Errorf("container %s is in %+v", c.Name, c.State)
+			seen = append(seen, fmt.Sprintf("container %s is in %+v", c.Name, c.State))
 		}
-		return fmt.Errorf("pod %s has no status", pod)
+		return fmt.Errorf("pod %s: %q", pod, seen)
 	}
 }
 
