@@ -14,8 +14,8 @@ import (
 	"github.com/microlet/microlet/services/internal/bus"
 )
 
-// What podsync puts is in the Node's status, and then podsync hears that it is, whoever was away in between. A list that
-// is gone with the bus changes nothing.
+// What podsync puts is in the Node's status, and then podsync hears that it is, whoever was away in between. A list
+// that is gone with the bus changes nothing.
 func TestVolumesInUse(t *testing.T) {
 	h := newHost(t)
 	stop := h.start()

@@ -113,8 +113,8 @@ func Prepare(ctx context.Context, cfg Config) (err error) {
 	return cfg.tuneHost(slog.Default())
 }
 
-// logConfiguration writes what the kubelet's flags, file and drop-ins come to, without its secrets, under the message by
-// which the kubelet's log has it.
+// logConfiguration writes what the kubelet's flags, file and drop-ins come to, without its secrets, under the message
+// by which the kubelet's log has it.
 func (c *Config) logConfiguration(log *slog.Logger) error {
 	text, err := yaml.Marshal(c.Kubelet.Masked().Kubelet)
 	if err != nil {
