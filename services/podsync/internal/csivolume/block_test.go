@@ -11,7 +11,6 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/podsync/internal/blockdevice"
 	"github.com/microlet/microlet/services/podsync/internal/csi/csitest"
@@ -75,21 +74,7 @@ func TestTwoPodsHaveOneBlockVolume(t *testing.T) {
 	if err != nil || string(text) != want {
 		t.Errorf("%s, %v; want %s", text, err, want)
 	}
-	for _, uid := range []types.UID{"u1", "u2"} {
-		unstageAll(t, vs) // which must leave alone what a pod has
-		if err := vs.Unpublish(t.Context(), uid); err != nil {
-			t.Fatal(err)
-		}
-	}
-	unstageAll(t, vs)
-	calls := []string{"NodeStageVolume h", "NodePublishVolume h", "NodePublishVolume h", "NodeUnpublishVolume h",
-		"NodeUnpublishVolume h", "NodeUnstageVolume h"}
-	if got := d.Calls(); !slices.Equal(got, calls) {
-		t.Errorf("calls: %q, want %q", got, calls)
-	}
-	if found := left(t, root); len(found) > 0 {
-		t.Errorf("left: %q", found)
-	}
+	endOfTwoPods(t, vs, d)
 }
 
 // TestABlockVolumeThatNobodyTellsOf: a kubelet was killed when it had published a volume, and removed the pod's folder

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	storagev1 "k8s.io/api/storage/v1"
@@ -40,14 +41,16 @@ func (l *inUse) has(name string) (bool, <-chan struct{}) {
 }
 
 func (l *inUse) Await(ctx context.Context, name string) error {
-	if l.changed == nil {
+	if _, changed := l.has(name); changed == nil {
 		return nil
 	}
 	return l.until(ctx, name, true)
 }
 
-// until waits until the volume is on the list, or is not.
+// until waits until the volume is on the list, or is not. It fails when that takes much longer than it ever does.
 func (l *inUse) until(ctx context.Context, name string, listed bool) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
 	for {
 		is, changed := l.has(name)
 		if is == listed {
@@ -56,7 +59,7 @@ func (l *inUse) until(ctx context.Context, name string, listed bool) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return ctx.Err()
+			return fmt.Errorf("volume %s: in use is %t, not %t: %w", name, is, listed, ctx.Err())
 		}
 	}
 }

@@ -163,6 +163,12 @@ func TestTwoPodsHaveOneVolume(t *testing.T) {
 	if r.StagingTargetPath != want {
 		t.Errorf("staged at %s, want %s", r.StagingTargetPath, want)
 	}
+	endOfTwoPods(t, vs, d)
+}
+
+// endOfTwoPods takes the volume h, which pods u1 and u2 have, from one after the other. Then it is unstaged.
+func endOfTwoPods(t *testing.T, vs *Volumes, d *csitest.Driver) {
+	t.Helper()
 	for _, uid := range []types.UID{"u1", "u2"} {
 		unstageAll(t, vs) // which must leave alone what a pod has
 		if err := vs.Unpublish(t.Context(), uid); err != nil {
@@ -175,7 +181,7 @@ func TestTwoPodsHaveOneVolume(t *testing.T) {
 	if got := d.Calls(); !slices.Equal(got, calls) {
 		t.Errorf("calls: %q, want %q", got, calls)
 	}
-	if found := left(t, root); len(found) > 0 {
+	if found := left(t, vs.layout.root); len(found) > 0 {
 		t.Errorf("left: %q", found)
 	}
 }
