@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -13,19 +14,25 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+
+	"github.com/microlet/microlet/services/podsync/internal/pluginsocket"
 )
 
 const (
 	// timeout bounds a call, as the kubelet's csiTimeout.
 	timeout = 2 * time.Minute
-	// maxAnswer bounds an answer.
+	// maxAnswer bounds an answer, and what is beside it: the text of an error.
 	maxAnswer = 1 << 20
+	// maxText bounds what an error says. It becomes an Event's message.
+	maxText = 4 << 10
 )
 
 // Driver calls one driver.
 type Driver struct {
 	name, endpoint string
-	seconds        *prometheus.HistogramVec
+	// folder is the one that the endpoint is below.
+	folder  pluginsocket.Folder
+	seconds *prometheus.HistogramVec
 }
 
 // Info asks what the node is called, how many volumes it may have, and where it is.
@@ -128,6 +135,7 @@ func call[Q, R any](ctx context.Context, d *Driver, method func(csi.NodeClient, 
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(d.dial),
 		grpc.WithUnaryInterceptor(d.measure),
+		grpc.WithMaxHeaderListSize(maxAnswer),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
 	)
 	if err != nil {
@@ -135,11 +143,30 @@ func call[Q, R any](ctx context.Context, d *Driver, method func(csi.NodeClient, 
 		return none, fmt.Errorf("CSI driver %s: %w", d.name, err)
 	}
 	defer func() { _ = conn.Close() }()
-	return method(csi.NewNodeClient(conn), ctx, request)
+	answer, err := method(csi.NewNodeClient(conn), ctx, request)
+	return answer, readable(err)
 }
 
+// readable makes of what a driver says text that fits into an Event.
+func readable(err error) error {
+	s, ok := status.FromError(err)
+	if err == nil || !ok {
+		return err
+	}
+	text := s.Message()
+	if len(text) > maxText {
+		text = text[:maxText] + "…"
+	}
+	if text = strings.ToValidUTF8(text, "\uFFFD"); text == s.Message() {
+		return err
+	}
+	return status.Error(s.Code(), text)
+}
+
+// dial looks at the socket anew: a driver that starts again has another one, which may be a link where the one was not
+// that registered.
 func (d *Driver) dial(ctx context.Context, _ string) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, "unix", d.endpoint)
+	return d.folder.Dial(ctx, d.endpoint)
 }
 
 // measure notes how long a call takes.

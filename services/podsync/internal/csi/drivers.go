@@ -11,6 +11,7 @@ import (
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/microlet/microlet/services/podsync/internal/pluginregistration"
+	"github.com/microlet/microlet/services/podsync/internal/pluginsocket"
 )
 
 // PluginType is what a driver calls itself when it registers.
@@ -26,6 +27,7 @@ type Node interface {
 
 // Drivers are those that are registered.
 type Drivers struct {
+	folder  pluginsocket.Folder
 	node    Node
 	seconds *prometheus.HistogramVec
 
@@ -43,10 +45,12 @@ type registered struct {
 	version  *utilversion.Version
 }
 
-// NewDrivers returns none. Metrics may be nil.
-func NewDrivers(node Node, metrics prometheus.Registerer) *Drivers {
+// NewDrivers returns none. The sockets of those that come are below root, and no symbolic link leads to them. Metrics
+// may be nil.
+func NewDrivers(root string, node Node, metrics prometheus.Registerer) *Drivers {
 	return &Drivers{
-		node: node, seconds: newSeconds(metrics), drivers: map[string]registered{}, changed: make(chan struct{}),
+		folder: pluginsocket.Folder{Path: root}, node: node, seconds: newSeconds(metrics),
+		drivers: map[string]registered{}, changed: make(chan struct{}),
 	}
 }
 
@@ -152,5 +156,5 @@ func (d *Drivers) Driver(name string) (*Driver, error) {
 	if !ok {
 		return nil, fmt.Errorf("driver name %s not found in the list of registered CSI drivers", name)
 	}
-	return &Driver{name: name, endpoint: found.endpoint, seconds: d.seconds}, nil
+	return &Driver{name: name, endpoint: found.endpoint, folder: d.folder, seconds: d.seconds}, nil
 }

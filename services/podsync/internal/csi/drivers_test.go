@@ -3,6 +3,8 @@ package csi
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -14,6 +16,7 @@ import (
 
 	"github.com/microlet/microlet/services/podsync/internal/csi/csitest"
 	"github.com/microlet/microlet/services/podsync/internal/pluginregistration"
+	"github.com/microlet/microlet/services/podsync/internal/pluginsocket"
 )
 
 // node notes what it is told.
@@ -36,7 +39,7 @@ func plugin(d *csitest.Driver, versions ...string) pluginregistration.Plugin {
 func TestADriverRegistersAndGoes(t *testing.T) {
 	metrics := prometheus.NewPedanticRegistry()
 	n := &node{}
-	drivers := NewDrivers(n, metrics)
+	drivers := NewDrivers(os.TempDir(), n, metrics)
 	changed := drivers.Changed()
 	if _, err := drivers.Driver("d.example"); err == nil ||
 		err.Error() != "driver name d.example not found in the list of registered CSI drivers" {
@@ -67,7 +70,7 @@ func TestADriverRegistersAndGoes(t *testing.T) {
 }
 
 func TestDriversThatAreRefused(t *testing.T) {
-	drivers := NewDrivers(&node{}, nil)
+	drivers := NewDrivers(os.TempDir(), &node{}, nil)
 	d := csitest.Start(t)
 	for versions, want := range map[string]string{
 		"":            "empty list for supported versions",
@@ -98,9 +101,42 @@ func TestDriversThatAreRefused(t *testing.T) {
 
 func TestADriverThatTheNodeRefuses(t *testing.T) {
 	refused := errors.New("refused")
-	drivers := NewDrivers(&node{err: refused}, nil)
+	drivers := NewDrivers(os.TempDir(), &node{err: refused}, nil)
 	if err := drivers.Register(t.Context(), plugin(csitest.Start(t), "1.0.0")); !errors.Is(err, refused) {
 		t.Error(err)
+	}
+}
+
+// A driver that has registered may put a link in the place of its socket.
+func TestADriverBehindALinkIsRefused(t *testing.T) {
+	n := &node{}
+	d := csitest.Start(t)
+	root := filepath.Dir(d.Socket)
+	drivers := NewDrivers(root, n, nil)
+	if err := drivers.Register(t.Context(), plugin(d, "1.0.0")); err != nil {
+		t.Fatal(err)
+	}
+	real := filepath.Join(root, "real.sock")
+	if err := errors.Join(os.Rename(d.Socket, real), os.Symlink(real, d.Socket)); err != nil {
+		t.Fatal(err)
+	}
+	driver, err := drivers.Driver("d.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := d.Socket + " is a symbolic link: name the socket itself"
+	if err := driver.Unpublish(t.Context(), "v", "/t"); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("a call gives %v, want %s", err, want)
+	}
+	if err := NewDrivers(root, n, nil).Register(t.Context(), plugin(d, "1.0.0")); err == nil ||
+		!strings.Contains(err.Error(), want) {
+		t.Errorf("the registration gives %v, want %s", err, want)
+	}
+	if got := strings.Join(n.told, ", "); got != "d.example as node-1" {
+		t.Errorf("the node was told %s", got)
+	}
+	if got := d.Calls(); len(got) != 0 {
+		t.Errorf("the driver was called: %q", got)
 	}
 }
 
@@ -108,7 +144,9 @@ func TestAHungDriverIsGivenUp(t *testing.T) {
 	d := csitest.Start(t)
 	d.Before(func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() })
 	ctx, cancel := context.WithCancel(t.Context())
-	driver := &Driver{name: "d.example", endpoint: d.Socket, seconds: newSeconds(nil)}
+	driver := &Driver{
+		name: "d.example", endpoint: d.Socket, folder: pluginsocket.Folder{Path: os.TempDir()}, seconds: newSeconds(nil),
+	}
 	time := make(chan error, 1)
 	go func() { time <- driver.Unpublish(ctx, "v", "/t") }()
 	cancel()

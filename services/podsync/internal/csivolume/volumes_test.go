@@ -86,7 +86,7 @@ func unattached() *api {
 // newVolumes is a process in a root folder, at which the driver has registered.
 func newVolumes(t *testing.T, root string, d *csitest.Driver, a *api) *Volumes {
 	t.Helper()
-	drivers := csidriver.NewDrivers(anyNode{}, nil)
+	drivers := csidriver.NewDrivers(filepath.Dir(d.Socket), anyNode{}, nil)
 	p := pluginregistration.Plugin{Name: driverName, Endpoint: d.Socket, Versions: []string{"1.0.0"}}
 	if err := drivers.Register(t.Context(), p); err != nil {
 		t.Fatal(err)
@@ -325,6 +325,26 @@ func TestWhatADriverIsTold(t *testing.T) {
 		t.Error("tokens are not in secrets alone")
 	}
 	release(t, vs, "u1")
+}
+
+// The secrets of an inline volume are those of the pod's namespace, whatever name it gives.
+func TestAnInlineVolumeGetsNoOtherNamespacesSecret(t *testing.T) {
+	d := csitest.Start(t)
+	a := unattached()
+	a.secrets = map[string]*v1.Secret{"other/s": {Data: map[string][]byte{"key": []byte("not yours")}}}
+	vs := newVolumes(t, t.TempDir(), d, a)
+	for _, name := range []string{"s", "other/s", "../other/s"} {
+		_, err := vs.Publish(t.Context(), &Volume{Pod: pod("u1"), Name: "v", Inline: &v1.CSIVolumeSource{
+			Driver: driverName, NodePublishSecretRef: &v1.LocalObjectReference{Name: name},
+		}})
+		want := "MountVolume.SetUp failed: fetching NodePublishSecretRef default/" + name + " failed: "
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("secret %q: %v, want %s", name, err, want)
+		}
+	}
+	if calls := d.Calls(); len(calls) > 0 {
+		t.Errorf("calls: %q", calls)
+	}
 }
 
 func release(t *testing.T, vs *Volumes, pods ...types.UID) {

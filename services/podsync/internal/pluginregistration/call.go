@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +13,8 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/microlet/microlet/services/podsync/internal/pluginsocket"
 )
 
 // The kubelet's deadlines.
@@ -49,7 +50,7 @@ func (d dialer) dial(ctx context.Context, _ string) (net.Conn, error) {
 	if id != d.id {
 		return nil, errReplaced
 	}
-	return new(net.Dialer).DialContext(ctx, "unix", "/proc/self/fd/"+strconv.Itoa(fd))
+	return pluginsocket.Connect(ctx, fd)
 }
 
 // client speaks the registration API to one plugin.

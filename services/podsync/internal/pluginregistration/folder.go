@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/microlet/microlet/services/podsync/internal/pluginsocket"
 )
 
 const (
@@ -34,35 +36,13 @@ type identity struct {
 // elsewhere, and no foreign file system holds it up.
 type folder struct{ path string }
 
-// open opens a path below the folder without reading it: the descriptor is good for fstat, and for connecting.
-func (f folder) open(relative string, flags uint64) (int, error) {
-	root, err := unix.Open(f.path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, &os.PathError{Op: "open", Path: f.path, Err: err}
-	}
-	defer func() { _ = unix.Close(root) }()
-	fd, err := unix.Openat2(root, relative, &unix.OpenHow{
-		Flags:   flags | unix.O_NOFOLLOW | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
-	})
-	if err != nil {
-		return -1, &os.PathError{Op: "open", Path: filepath.Join(f.path, relative), Err: err}
-	}
-	return fd, nil
-}
+func (f folder) below() pluginsocket.Folder { return pluginsocket.Folder{Path: f.path, OneMount: true} }
 
 // socket opens the socket at a relative path. The caller closes the descriptor.
 func (f folder) socket(relative string) (fd int, id identity, err error) {
-	fd, err = f.open(relative, unix.O_PATH)
+	fd, st, err := f.below().Socket(relative)
 	if err != nil {
 		return -1, id, err
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return -1, id, errors.Join(err, unix.Close(fd))
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
-		return -1, id, errors.Join(fmt.Errorf("%s is not a socket", filepath.Join(f.path, relative)), unix.Close(fd))
 	}
 	return fd, identity{st.Dev, st.Ino, st.Mtim}, nil
 }
@@ -113,7 +93,7 @@ func (f folder) sockets(watch func(dir string) error) (map[string]identity, erro
 
 // read lists a folder by name.
 func (f folder) read(relative string, watch func(dir string) error) ([]os.DirEntry, error) {
-	fd, err := f.open(relative, unix.O_RDONLY|unix.O_DIRECTORY)
+	fd, err := f.below().Open(relative, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
 	}

@@ -88,7 +88,7 @@ func New(o Options) (*Volumes, error) {
 		Client: o.Cluster.CSI.Client, Name: o.Node.Reference.Name, Object: o.Node.Object,
 		Publish: o.Reports.CSIDrivers, Log: o.Log,
 	})
-	drivers := csi.NewDrivers(node, o.Metrics)
+	drivers := csi.NewDrivers(o.RootDir, node, o.Metrics)
 	inUse := volumesinuse.New(o.Node.Object, o.Reports.VolumesInUse)
 	watchAccepted(o.Bus, inUse)
 	volumes := csivolume.New(csivolume.Options{

@@ -1,0 +1,88 @@
+// Package pluginsocket opens the sockets of plugins by descriptors, and follows no symbolic link on the way: what is
+// looked at is what is connected to, whoever changes the folder meanwhile.
+package pluginsocket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// Folder is one below which plugins have their sockets.
+type Folder struct {
+	Path string
+	// OneMount refuses what is on another mount than the folder, and a folder that is itself a link.
+	OneMount bool
+}
+
+// Open opens a path below the folder by its relative name. With O_PATH nothing is read: the descriptor is good for
+// fstat, and for connecting.
+func (f Folder) Open(relative string, flags uint64) (int, error) {
+	first, resolve := unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, uint64(unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
+	if f.OneMount {
+		first |= unix.O_NOFOLLOW
+		resolve |= unix.RESOLVE_NO_XDEV
+	}
+	root, err := unix.Open(f.Path, first, 0)
+	if err != nil {
+		return -1, &os.PathError{Op: "open", Path: f.Path, Err: err}
+	}
+	defer func() { _ = unix.Close(root) }()
+	fd, err := unix.Openat2(root, relative, &unix.OpenHow{
+		Flags: flags | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: resolve,
+	})
+	if errors.Is(err, unix.ELOOP) {
+		return -1, fmt.Errorf("%s: below %s is a symbolic link on the way to it: name the path without links: %w",
+			filepath.Join(f.Path, relative), f.Path, err)
+	}
+	if err != nil {
+		return -1, &os.PathError{Op: "open", Path: filepath.Join(f.Path, relative), Err: err}
+	}
+	return fd, nil
+}
+
+// Socket opens the socket of a relative name. The caller closes the descriptor.
+func (f Folder) Socket(relative string) (fd int, st unix.Stat_t, err error) {
+	fd, err = f.Open(relative, unix.O_PATH)
+	if err != nil {
+		return -1, st, err
+	}
+	if err := unix.Fstat(fd, &st); err != nil {
+		return -1, st, errors.Join(err, unix.Close(fd))
+	}
+	path := filepath.Join(f.Path, relative)
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFSOCK:
+		return fd, st, nil
+	case unix.S_IFLNK:
+		err = fmt.Errorf("%s is a symbolic link: name the socket itself", path)
+	default:
+		err = fmt.Errorf("%s is not a socket", path)
+	}
+	return -1, st, errors.Join(err, unix.Close(fd))
+}
+
+// Dial connects to the socket at an absolute path below the folder.
+func (f Folder) Dial(ctx context.Context, path string) (net.Conn, error) {
+	relative, err := filepath.Rel(f.Path, path)
+	if err != nil {
+		return nil, err
+	}
+	fd, _, err := f.Socket(relative)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	return Connect(ctx, fd)
+}
+
+// Connect connects to the socket behind a descriptor.
+func Connect(ctx context.Context, fd int) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "unix", "/proc/self/fd/"+strconv.Itoa(fd))
+}
