@@ -3,7 +3,6 @@ package kubeletconfig
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
@@ -12,7 +11,8 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 	nodeutil "k8s.io/component-helpers/node/util"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
-	kubeletapis "k8s.io/kubelet/pkg/apis"
+
+	"github.com/microlet/microlet/services/internal/nodelabel"
 )
 
 // validateEdge is about the HTTPS API and what it serves.
@@ -72,12 +72,8 @@ func validateLogging(p *problems, k *kc) {
 func validateNodeFlags(p *problems, f *NodeFlags) {
 	for key, value := range f.NodeLabels {
 		pair := key + "=" + value
-		p.check(!isKubernetesKey(key) || kubeletapis.IsKubeletLabel(key), "--node-labels", pair,
-			"a node may not give itself this label of Kubernetes' own namespace",
-			fmt.Sprintf("use a prefix of %s or one of %s", strings.Join(kubeletapis.KubeletLabelNamespaces(), ", "),
-				strings.Join(kubeletapis.KubeletLabels(), ", ")))
-		for _, why := range append(utilvalidation.IsQualifiedName(key), utilvalidation.IsValidLabelValue(value)...) {
-			p.add("--node-labels", pair, why, "correct the label")
+		for _, problem := range nodelabel.Problems(key, value) {
+			p.add("--node-labels", pair, problem.Why, problem.Instead)
 		}
 	}
 	p.check(f.RootDir != "", "--root-dir", "", "the folder is empty", "write one, such as /var/lib/kubelet")
@@ -95,13 +91,6 @@ func validateNodeFlags(p *problems, f *NodeFlags) {
 		}
 	}
 	validateNodeIP(p, f.NodeIP)
-}
-
-func isKubernetesKey(key string) bool {
-	namespace, _, ok := strings.Cut(key, "/")
-	return ok && slices.ContainsFunc([]string{"kubernetes.io", "k8s.io"}, func(own string) bool {
-		return namespace == own || strings.HasSuffix(namespace, "."+own)
-	})
 }
 
 // validateNodeIP accepts one address, or one of each family that are both specified. The kubelet leaves out what it

@@ -107,8 +107,8 @@ func (n *Node) Run(ctx context.Context) error {
 
 // Registered tells of a driver what it says of the node.
 func (n *Node) Registered(ctx context.Context, driver string, info *csi.NodeGetInfoResponse) error {
-	if info.GetNodeId() == "" {
-		return fmt.Errorf("error adding CSI driver node info: driverNodeID of %s must not be empty", driver)
+	if err := check(driver, info); err != nil {
+		return fmt.Errorf("error adding CSI driver node info: %w", err)
 	}
 	if n.o.Client == nil {
 		return nil
