@@ -29,7 +29,8 @@ var csiObjects string
 func csiPrograms() []string { return []string{CSIDriver, CSIAttacher, CSIProvisioner} }
 
 // StartCSI starts those of a CSI driver and of the controllers beside it that do not run. The driver registers itself
-// with the node agent. They run until StopCSI or Down.
+// with the node agent. They run until StopCSI or Down. With a driver that has ended, its controllers start anew: each
+// of them ends at its first call of the driver that it has lost, and something has to start it again.
 func (i *Instance) StartCSI(ctx context.Context) error {
 	if !i.hasCSI() {
 		return fmt.Errorf("start %s: instance %s was made without the group %s", CSIDriver, i.r.Name, GroupCSI)
@@ -37,6 +38,11 @@ func (i *Instance) StartCSI(ctx context.Context) error {
 	objects := strings.ReplaceAll(csiObjects, "${DRIVER}", CSIDriverName)
 	if err := i.kubectlWith(ctx, objects, "apply", "-f", "-"); err != nil {
 		return err
+	}
+	if !i.process(CSIDriver).Alive() {
+		if err := i.StopCSI(ctx); err != nil {
+			return err
+		}
 	}
 	for _, name := range csiPrograms() {
 		if i.process(name).Alive() {
