@@ -8,15 +8,25 @@ package cluster
 import (
 	"context"
 	"log/slog"
+	"sync"
 
+	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	nodelisters "k8s.io/client-go/listers/node/v1"
+	storagelisters "k8s.io/client-go/listers/storage/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/csiobjects"
+	"github.com/microlet/microlet/services/podsync/internal/informer"
 	"github.com/microlet/microlet/services/podsync/internal/objects"
 	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
 	"github.com/microlet/microlet/services/podsync/internal/podcertificate"
@@ -46,30 +56,29 @@ type Cluster struct {
 	client     kubernetes.Interface // nil on a node without an API server
 	changed    func(pod types.UID)
 	kubelet    *kubeletconfig.Config
-	factory    informers.SharedInformerFactory
+	informers  []cache.SharedIndexInformer
 	standalone bool
 }
 
 // New returns what client reads, as far as there is an apiserver.
 func New(client kubernetes.Interface, k *kubeletconfig.Config, workers Workers,
 	log *slog.Logger) (*Cluster, error) {
-	factory := informers.NewSharedInformerFactory(client, 0)
-	classes := factory.Node().V1().RuntimeClasses()
-	drivers := factory.Storage().V1().CSIDrivers()
-	// Has the factory watch them.
-	classes.Informer()
-	drivers.Informer()
+	classes := informer.New(client, client.NodeV1().RuntimeClasses(), &nodev1.RuntimeClass{}, fields.Everything())
+	drivers := informer.New(client, client.StorageV1().CSIDrivers(), &storagev1.CSIDriver{}, fields.Everything())
 	c := &Cluster{
-		RuntimeClasses: runtimeclass.Finder{Lister: classes.Lister(), Getter: client.NodeV1().RuntimeClasses()},
-		factory:        factory, standalone: k.Standalone(), kubelet: k,
+		RuntimeClasses: runtimeclass.Finder{
+			Lister: nodelisters.NewRuntimeClassLister(classes.GetIndexer()), Getter: client.NodeV1().RuntimeClasses(),
+		},
+		informers: []cache.SharedIndexInformer{classes, drivers}, standalone: k.Standalone(), kubelet: k,
 		changed: func(uid types.UID) { workers.Refresh(uid, "object") },
 	}
 	if c.standalone {
 		c.Services = objects.NewServices(nil, nil)
 		client = nil // so that it reports what could not be asked for
 	} else {
-		services := factory.Core().V1().Services()
-		c.Services = objects.NewServices(services.Lister(), services.Informer().HasSynced)
+		services := informer.New(client, client.CoreV1().Services(metav1.NamespaceAll), &v1.Service{}, fields.Everything())
+		c.informers = append(c.informers, services)
+		c.Services = objects.NewServices(corelisters.NewServiceLister(services.GetIndexer()), services.HasSynced)
 	}
 	c.client = client
 	c.Objects = objects.New(client, objects.Options{
@@ -77,7 +86,7 @@ func New(client kubernetes.Interface, k *kubeletconfig.Config, workers Workers,
 		Changed:  c.changed, Log: log,
 	})
 	c.Tokens = objects.NewTokens(client, objects.Options{Log: log})
-	c.CSI = &csiobjects.Reader{Client: client, Lister: drivers.Lister(), Secrets: c.Objects.Secret}
+	c.CSI = &csiobjects.Reader{Client: client, Lister: storagelisters.NewCSIDriverLister(drivers.GetIndexer()), Secrets: c.Objects.Secret}
 	var err error
 	c.TrustBundles, err = trustbundle.New(c.clientWith("ClusterTrustBundleProjection"), c.changed)
 	return c, err
@@ -115,8 +124,10 @@ func (c *Cluster) Start(s *service.Service) {
 }
 
 func (c *Cluster) watch(ctx context.Context) error {
-	c.factory.StartWithContext(ctx)
-	<-ctx.Done()
-	c.factory.Shutdown()
+	var wg sync.WaitGroup
+	for _, i := range c.informers {
+		wg.Go(func() { i.RunWithContext(ctx) })
+	}
+	wg.Wait()
 	return nil
 }

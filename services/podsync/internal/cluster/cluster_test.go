@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"testing"
+	"testing/synctest"
 
 	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
@@ -20,23 +21,26 @@ type nobody struct{}
 func (nobody) Refresh(types.UID, string) {}
 
 func TestRuntimeClassesAreWatched(t *testing.T) {
-	k := &kubeletconfig.Config{}
-	k.Node.Kubeconfig = "some"
-	client := fake.NewClientset(&nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "strict"}, Handler: "runsc"})
-	c, err := New(client, k, nobody{}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- c.watch(ctx) }()
-	for c.RuntimeClasses.Known(new("strict")) != "runsc" {
-		c.factory.WaitForCacheSync(t.Context().Done())
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		k := &kubeletconfig.Config{}
+		k.Node.Kubeconfig = "some"
+		client := fake.NewClientset(&nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "strict"}, Handler: "runsc"})
+		c, err := New(client, k, nobody{}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- c.watch(ctx) }()
+		synctest.Wait()
+		if handler := c.RuntimeClasses.Known(new("strict")); handler != "runsc" {
+			t.Errorf("the handler is %q", handler)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestWithoutAnApiserverNothingIsAskedFor(t *testing.T) {

@@ -6,19 +6,18 @@ import (
 
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	storagelisters "k8s.io/client-go/listers/storage/v1"
+	"k8s.io/client-go/tools/cache"
 )
 
 func TestADriverThatTheWatchDoesNotKnowIsAskedFor(t *testing.T) {
 	client := fake.NewClientset(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "asked"}})
-	factory := informers.NewSharedInformerFactory(client, 0)
-	drivers := factory.Storage().V1().CSIDrivers()
-	watched := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "watched"}}
-	if err := drivers.Informer().GetStore().Add(watched); err != nil {
+	drivers := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	if err := drivers.Add(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "watched"}}); err != nil {
 		t.Fatal(err)
 	}
-	r := &Reader{Client: client, Lister: drivers.Lister()}
+	r := &Reader{Client: client, Lister: storagelisters.NewCSIDriverLister(drivers)}
 	for _, name := range []string{"watched", "asked"} {
 		if found, err := r.CSIDriver(t.Context(), name); err != nil || found == nil || found.Name != name {
 			t.Errorf("%s: %v, %v", name, found, err)

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -18,23 +17,20 @@ const firstList = 10 * time.Second
 
 // Informer watches the objects of one kind.
 type Informer struct {
-	factory  informers.SharedInformerFactory
 	informer cache.SharedIndexInformer
 	synced   cache.DoneChecker
+	// wanted is closed when somebody first needs the objects.
+	wanted chan struct{}
+	want   sync.Once
 
 	mu sync.Mutex
-	// life ends the watch. It is nil before Run.
-	life    context.Context
-	wanted  bool
-	started bool
 	// failed is why the objects could not be listed or watched last.
 	failed error
 }
 
-// New returns one of the informers of a factory that has no other. Its events go to the handler.
-func New(factory informers.SharedInformerFactory, informer cache.SharedIndexInformer,
-	handler cache.ResourceEventHandler) (*Informer, error) {
-	i := &Informer{factory: factory, informer: informer, synced: informer.HasSyncedChecker()}
+// New returns an informer that runs when it is needed. Its events go to the handler.
+func New(informer cache.SharedIndexInformer, handler cache.ResourceEventHandler) (*Informer, error) {
+	i := &Informer{informer: informer, synced: informer.HasSyncedChecker(), wanted: make(chan struct{})}
 	if _, err := informer.AddEventHandler(handler); err != nil {
 		return nil, fmt.Errorf("add an event handler: %w", err)
 	}
@@ -53,29 +49,17 @@ func (i *Informer) note(ctx context.Context, r *cache.Reflector, err error) {
 
 // Run watches until ctx ends, from the moment that Synced is first called.
 func (i *Informer) Run(ctx context.Context) error {
-	i.mu.Lock()
-	i.life = ctx
-	i.start()
-	i.mu.Unlock()
-	<-ctx.Done()
-	i.factory.Shutdown()
-	return nil
-}
-
-// start begins the watch if somebody wants it and it may run. The lock is held.
-func (i *Informer) start() {
-	if i.wanted && !i.started && i.life != nil && i.life.Err() == nil {
-		i.started = true
-		i.factory.StartWithContext(i.life)
+	select {
+	case <-i.wanted:
+		i.informer.RunWithContext(ctx)
+	case <-ctx.Done():
 	}
+	return nil
 }
 
 // Synced begins the watch, and waits a while until all objects are known.
 func (i *Informer) Synced(ctx context.Context) error {
-	i.mu.Lock()
-	i.wanted = true
-	i.start()
-	i.mu.Unlock()
+	i.want.Do(func() { close(i.wanted) })
 	ctx, cancel := context.WithTimeout(ctx, firstList)
 	defer cancel()
 	select {

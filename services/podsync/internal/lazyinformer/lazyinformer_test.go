@@ -10,20 +10,22 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/microlet/microlet/services/podsync/internal/informer"
 )
 
 // run returns the informer of bundles, which runs as long as the test, and the bundles that it knows.
 func run(t *testing.T, client *fake.Clientset) (i *Informer, known func() int) {
 	t.Helper()
-	factory := informers.NewSharedInformerFactory(client, 0)
-	bundles := factory.Certificates().V1().ClusterTrustBundles()
-	i, err := New(factory, bundles.Informer(), cache.ResourceEventHandlerFuncs{})
+	bundles := informer.New(client, client.CertificatesV1().ClusterTrustBundles(), &certificatesv1.ClusterTrustBundle{},
+		fields.Everything())
+	i, err := New(bundles, cache.ResourceEventHandlerFuncs{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +38,7 @@ func run(t *testing.T, client *fake.Clientset) (i *Informer, known func() int) {
 			t.Error(err)
 		}
 	})
-	return i, func() int { return len(bundles.Informer().GetStore().List()) }
+	return i, func() int { return len(bundles.GetStore().List()) }
 }
 
 func TestNothingIsWatchedBeforeSomebodyNeedsIt(t *testing.T) {

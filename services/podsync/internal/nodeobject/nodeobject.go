@@ -14,22 +14,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/microlet/microlet/services/podsync/internal/admission"
+	"github.com/microlet/microlet/services/podsync/internal/informer"
 )
 
 // Object keeps this node's object, by a watch.
 type Object struct {
-	name    string
-	client  kubernetes.Interface
-	factory informers.SharedInformerFactory
-	lister  corelisters.NodeLister
-	synced  cache.DoneChecker
-	own     func() *v1.Node
+	name     string
+	client   kubernetes.Interface
+	informer cache.SharedIndexInformer
+	lister   corelisters.NodeLister
+	synced   cache.DoneChecker
+	own      func() *v1.Node
 
 	mu   sync.Mutex
 	read *v1.Node // asked for, and perhaps newer than what the watch has sent
@@ -41,22 +41,19 @@ var _ admission.Nodes = (*Object)(nil)
 
 // New returns an Object of the named node; own is the Node as this machine would register it.
 func New(client kubernetes.Interface, name string, own func() *v1.Node) *Object {
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0,
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
-		}))
-	nodes := factory.Core().V1().Nodes()
+	nodes := informer.New(client, client.CoreV1().Nodes(), &v1.Node{},
+		fields.OneTermEqualSelector(metav1.ObjectNameField, name))
 	o := &Object{
-		name:    name,
-		client:  client,
-		factory: factory,
-		lister:  nodes.Lister(),
-		synced:  nodes.Informer().HasSyncedChecker(),
-		own:     own,
-		changed: make(chan struct{}),
+		name:     name,
+		client:   client,
+		informer: nodes,
+		lister:   corelisters.NewNodeLister(nodes.GetIndexer()),
+		synced:   nodes.HasSyncedChecker(),
+		own:      own,
+		changed:  make(chan struct{}),
 	}
 	// It fails only once the informer has ended.
-	_, _ = nodes.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+	_, _ = nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { o.sent() }, UpdateFunc: func(any, any) { o.sent() },
 	})
 	return o
@@ -89,9 +86,7 @@ func (o *Object) Until(ctx context.Context, wanted func(*v1.Node) bool) error {
 
 // Run watches until ctx ends.
 func (o *Object) Run(ctx context.Context) error {
-	o.factory.StartWithContext(ctx)
-	<-ctx.Done()
-	o.factory.Shutdown()
+	o.informer.RunWithContext(ctx)
 	return nil
 }
 

@@ -19,13 +19,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	certificateslisters "k8s.io/client-go/listers/certificates/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/podsync/internal/informer"
 	"github.com/microlet/microlet/services/podsync/internal/lazyinformer"
 )
 
@@ -83,15 +83,12 @@ func New(o Options) (*Certificates, error) {
 	if o.Client == nil {
 		return c, nil
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(o.Client, 0,
-		informers.WithTweakListOptions(func(l *metav1.ListOptions) {
-			// The Node authorizer lets a node list its own.
-			l.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", o.NodeName).String()
-		}))
-	requests := factory.Certificates().V1().PodCertificateRequests()
-	c.lister = requests.Lister()
+	// The Node authorizer lets a node list its own.
+	requests := informer.New(o.Client, o.Client.CertificatesV1().PodCertificateRequests(metav1.NamespaceAll),
+		&certificatesv1.PodCertificateRequest{}, fields.OneTermEqualSelector("spec.nodeName", o.NodeName))
+	c.lister = certificateslisters.NewPodCertificateRequestLister(requests.GetIndexer())
 	var err error
-	c.informer, err = lazyinformer.New(factory, requests.Informer(), cache.ResourceEventHandlerFuncs{
+	c.informer, err = lazyinformer.New(requests, cache.ResourceEventHandlerFuncs{
 		AddFunc:    c.changed,
 		UpdateFunc: func(_, now any) { c.changed(now) },
 	})

@@ -19,13 +19,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	certificateslisters "k8s.io/client-go/listers/certificates/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/microlet/microlet/services/podsync/internal/informer"
 	"github.com/microlet/microlet/services/podsync/internal/lazyinformer"
 )
 
@@ -61,11 +62,11 @@ func New(client kubernetes.Interface, changed func(pod types.UID)) (*Bundles, er
 	if client == nil {
 		return b, nil
 	}
-	factory := informers.NewSharedInformerFactory(client, 0)
-	bundles := factory.Certificates().V1().ClusterTrustBundles()
-	b.lister = bundles.Lister()
+	bundles := informer.New(client, client.CertificatesV1().ClusterTrustBundles(), &certificatesv1.ClusterTrustBundle{},
+		fields.Everything())
+	b.lister = certificateslisters.NewClusterTrustBundleLister(bundles.GetIndexer())
 	var err error
-	b.informer, err = lazyinformer.New(factory, bundles.Informer(), cache.ResourceEventHandlerFuncs{
+	b.informer, err = lazyinformer.New(bundles, cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { b.wake(bundleOf(o)) },
 		UpdateFunc: b.updated,
 		DeleteFunc: func(o any) { b.wake(bundleOf(o)) },
