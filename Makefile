@@ -36,12 +36,16 @@ help: ## list the targets
 
 .PHONY: build
 build: ## build bin/microlet and bin/rig
-	$(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./services/microlet/cmd/microlet ./compose/rig/cmd/rig
+	@# As the rig builds its programs, and releases are built: a package of both is compiled once.
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./services/microlet/cmd/microlet ./compose/rig/cmd/rig
+
+# Not empty: no control plane is built.
+STANDALONE ?=
 
 .PHONY: run
-run: ## a real control plane, a microlet node and a Deployment on it; Ctrl-C stops all
-	@$(MAKE) --no-print-directory build
-	@$(RIG) run --agent microlet --microlet bin/microlet --demo
+run: ## a microlet node with a pod, then a control plane for it and a Deployment; Ctrl-C stops all: STANDALONE=1 for the node alone
+	@begun=$$(date +%s) && $(MAKE) --no-print-directory build && \
+	$(RIG) run --agent microlet --microlet bin/microlet --demo --begun $$begun $(if $(STANDALONE),--standalone)
 
 # What a node on a machine of its own shows within a minute: systemd starts, stops and restarts the agent, pods run in
 # its cgroups.

@@ -87,6 +87,13 @@ func (i *Instance) Agent() Agent {
 	return i.r.Agent
 }
 
+// Standalone is whether the node has no control plane; see Options.Standalone.
+func (i *Instance) Standalone() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.r.Standalone
+}
+
 // NodeName is the name of the Node, whether its agent runs or not.
 func (i *Instance) NodeName() string { return "rig-" + i.r.Name }
 

@@ -96,7 +96,8 @@ func (i *Instance) stageMachine(o Options) error {
 		MaxPods:         int32(o.MaxPods),
 	}
 	if o.DefaultPlaces {
-		k.StaticPods, k.ReadOnlyPort, k.ForSuite, k.Open = i.staticPodsDir(), ReadOnlyPort, true, o.Standalone
+		k.StaticPods, k.ReadOnlyPort, k.ForSuite = i.staticPodsDir(), ReadOnlyPort, true
+		k.Standalone, k.Anonymous = o.Standalone, o.Standalone
 		k.NodeIP = netip.IPv4Unspecified()
 		for _, dir := range []string{i.staticPodsDir(), DropInDir} {
 			if err := os.MkdirAll(filepath.Join(i.stage(), dir), 0o755); err != nil {

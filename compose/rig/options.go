@@ -74,8 +74,9 @@ type Options struct {
 	// The conditions of its node do not taint it: Kubernetes' own tests of a node
 	// run beside an API server and etcd alone, and take a tainted node for none.
 	DefaultPlaces bool
-	// Standalone gives the agent no credentials of the API server: it runs static pods, everybody may use its HTTPS
-	// API, and there is no Node. It needs Machine and DefaultPlaces.
+	// Standalone gives the agent no credentials of the API server: it runs static pods, and there is no Node. With
+	// Machine it needs DefaultPlaces, and everybody may use the agent's HTTPS API. On this machine Up builds and starts
+	// what a node runs, and no control plane: see Join.
 	Standalone bool
 	// With names groups of programs and images that are not always needed: GroupKubelet (AgentKubelet implies it),
 	// GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer, GroupKubeadm, GroupCSI, GroupMachine
@@ -200,8 +201,11 @@ func (o *Options) machineDefaults() error {
 	if o.MachineMemory == 0 {
 		o.MachineMemory = 3072
 	}
-	if o.Standalone && (!o.Machine || !o.DefaultPlaces) {
-		return errors.New("a standalone agent needs a machine of the node's own, and the default places")
+	switch {
+	case o.Standalone && o.Agent == AgentNone:
+		return errors.New("standalone without an agent: choose microlet or kubelet")
+	case o.Standalone && o.Machine != o.DefaultPlaces:
+		return errors.New("a standalone agent on a machine of the node's own needs the default places, and none does here")
 	}
 	// Before anything is built.
 	_, err := machine.AskedKind()

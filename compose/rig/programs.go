@@ -186,9 +186,12 @@ func (i *Instance) apiServerArgs() []string {
 // microlet has.
 func (i *Instance) agentArgs() []string {
 	common := []string{
-		"--config=" + i.KubeletConfig(), "--kubeconfig=" + i.NodeKubeconfig(), "--root-dir=" + i.RootDir(),
+		"--config=" + i.KubeletConfig(), "--root-dir=" + i.RootDir(),
 		"--hostname-override=" + i.NodeName(), "--node-ip=" + i.NodeIP(),
 		"--cert-dir=" + filepath.Join(i.RootDir(), "pki"),
+	}
+	if !i.r.Standalone {
+		common = append(common, "--kubeconfig="+i.NodeKubeconfig())
 	}
 	var args []string
 	if i.r.Watchdog > 0 {

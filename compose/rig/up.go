@@ -50,24 +50,19 @@ func prepare(ctx context.Context, o Options) (build.Binaries, []string, error) {
 	if o.Agent == AgentKubelet {
 		groups = append(slices.Clone(groups), build.GroupKubelet)
 	}
+	builder, err := newBuilder(o)
+	if err != nil {
+		return nil, nil, err
+	}
 	if err := build.InstallPackages(ctx, o.Out, groups...); err != nil {
 		return nil, nil, err
 	}
-	tools, err := build.Locate(o.Source)
-	if err != nil {
-		return nil, nil, err
-	}
-	cache, err := build.CacheDir()
-	if err != nil {
-		return nil, nil, err
-	}
-	builder := &build.Builder{Tools: tools, Cache: cache, Out: o.Out}
 	binaries, err := builder.Build(ctx, groups...)
 	if err != nil {
 		return nil, nil, err
 	}
 	in := images.Input{Busybox: build.Busybox(), Agnhost: binaries[build.Agnhost]}
-	layout, err := images.Build(ctx, cache, in)
+	layout, err := images.Build(ctx, builder.Cache, in)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -77,7 +72,7 @@ func prepare(ctx context.Context, o Options) (build.Binaries, []string, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		suite, err := images.BuildSuite(ctx, cache,
+		suite, err := images.BuildSuite(ctx, builder.Cache,
 			images.SuiteInput{Input: in, Sources: filepath.Join(source, "test/images"), Out: o.Out})
 		if err != nil {
 			return nil, nil, err
@@ -85,17 +80,26 @@ func prepare(ctx context.Context, o Options) (build.Binaries, []string, error) {
 		layouts = append(layouts, suite)
 	}
 	if slices.Contains(groups, build.GroupKubeadm) {
-		version, err := build.Version(tools, build.Kubeadm)
+		version, err := build.Version(builder.Tools, build.Kubeadm)
 		if err != nil {
 			return nil, nil, err
 		}
-		controlPlane, err := images.BuildKubeadm(cache, version, binaries)
+		controlPlane, err := images.BuildKubeadm(builder.Cache, version, binaries)
 		if err != nil {
 			return nil, nil, err
 		}
 		layouts = append(layouts, controlPlane)
 	}
 	return binaries, layouts, nil
+}
+
+func newBuilder(o Options) (*build.Builder, error) {
+	tools, err := build.Locate(o.Source)
+	if err != nil {
+		return nil, err
+	}
+	cache, err := build.CacheDir()
+	return &build.Builder{Tools: tools, Cache: cache, Out: o.Out}, err
 }
 
 // Up builds what the cache lacks, makes a new instance, starts it and waits
@@ -112,7 +116,11 @@ func Up(ctx context.Context, o Options) (*Instance, error) {
 	if err := o.findMicrolet(); err != nil {
 		return nil, err
 	}
-	binaries, layouts, err := prepare(ctx, o)
+	provide := prepare
+	if o.nodeAlone() {
+		provide = prepareNode
+	}
+	binaries, layouts, err := provide(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -230,8 +238,13 @@ func (i *Instance) setup(ctx context.Context, o Options) error {
 	}, time.Now()); err != nil {
 		return err
 	}
-	if err := i.link(i.binDir(), []string{build.Shim, build.Runc, build.Ctr, build.Kubectl}); err != nil {
+	if err := i.link(i.binDir(), []string{build.Shim, build.Runc}); err != nil {
 		return err
+	}
+	if !o.nodeAlone() {
+		if err := i.link(i.binDir(), clusterTools); err != nil {
+			return err
+		}
 	}
 	if i.onMachine() {
 		return i.stageMachine(o)
@@ -242,10 +255,21 @@ func (i *Instance) setup(ctx context.Context, o Options) error {
 	if err := i.link(i.containerdConfig().PluginDir, build.CNIPlugins); err != nil {
 		return err
 	}
-	resolv := filepath.Join(i.r.Dir, "etc/resolv.conf")
-	if err := config.ResolvConf(resolv); err != nil {
+	if err := config.ResolvConf(i.resolvConf()); err != nil {
 		return err
 	}
+	if o.DefaultPlaces {
+		if err := i.makeDefaultPlaces(); err != nil {
+			return err
+		}
+	}
+	return i.writeKubeletConfig(o)
+}
+
+func (i *Instance) resolvConf() string { return filepath.Join(i.r.Dir, "etc/resolv.conf") }
+
+// writeKubeletConfig writes the configuration of an agent on this machine.
+func (i *Instance) writeKubeletConfig(o Options) error {
 	k := config.Kubelet{
 		RuntimeEndpoint: i.RuntimeEndpoint(),
 		CgroupDriver:    o.CgroupDriver,
@@ -254,17 +278,15 @@ func (i *Instance) setup(ctx context.Context, o Options) error {
 		NodeIP:          i.r.Network.NodeIP,
 		HealthPort:      i.r.Ports.AgentHealth,
 		DNS:             i.r.Network.DNSService,
-		ResolvConf:      resolv,
+		ResolvConf:      i.resolvConf(),
 		ClientCA:        filepath.Join(i.pkiDir(), pki.CA),
 		PluginDir:       filepath.Join(i.r.Dir, "volume-plugins"),
 		MaxPods:         int32(o.MaxPods),
 		ForeignNodeFs:   o.NodeDisk == 0,
 		ForeignImageFs:  o.ImageDisk == 0,
+		Standalone:      i.r.Standalone,
 	}
 	if o.DefaultPlaces {
-		if err := i.makeDefaultPlaces(); err != nil {
-			return err
-		}
 		k.CgroupRoot, k.StaticPods, k.ReadOnlyPort, k.ForSuite = "/", i.staticPodsDir(), ReadOnlyPort, true
 	}
 	return k.Write(i.KubeletConfig())
@@ -305,12 +327,7 @@ func (i *Instance) startAll(ctx context.Context, layouts []string) error {
 		if err := i.start(ctx, Registry); err != nil {
 			return err
 		}
-		for _, layout := range layouts {
-			if err := images.Push(ctx, layout, i.Registry()); err != nil {
-				return err
-			}
-		}
-		return nil
+		return i.push(ctx, layouts)
 	})
 	group.Go(func() error {
 		if i.onMachine() {
@@ -325,18 +342,11 @@ func (i *Instance) startAll(ctx context.Context, layouts []string) error {
 		return nil
 	})
 	group.Go(func() error {
-		for _, name := range []string{Etcd, APIServer} {
-			if err := i.start(ctx, name); err != nil {
+		if !i.Standalone() || i.onMachine() {
+			if err := i.startControlPlane(ctx, group); err != nil {
 				return err
 			}
 		}
-		group.Go(func() error { return i.start(ctx, Scheduler) })
-		group.Go(func() error {
-			if err := i.start(ctx, ControllerManager); err != nil {
-				return err
-			}
-			return i.bootstrap(ctx)
-		})
 		if i.Agent() == AgentNone {
 			return nil
 		}
@@ -348,14 +358,40 @@ func (i *Instance) startAll(ctx context.Context, layouts []string) error {
 		if err := i.start(ctx, AgentProgram); err != nil {
 			return err
 		}
-		if i.r.Standalone {
-			return nil
+		if i.Standalone() {
+			return i.waitStandalone(ctx)
 		}
 		// A new Node has no Ready of an earlier life, and a kubelet may take
 		// 10 s to its first Lease.
 		return i.waitNodeReady(ctx, func(context.Context, kubernetes.Interface) error { return nil })
 	})
 	return group.Wait()
+}
+
+// startControlPlane starts the control plane, and in the group what can wait for others of it.
+func (i *Instance) startControlPlane(ctx context.Context, group *errgroup.Group) error {
+	for _, name := range []string{Etcd, APIServer} {
+		if err := i.start(ctx, name); err != nil {
+			return err
+		}
+	}
+	group.Go(func() error { return i.start(ctx, Scheduler) })
+	group.Go(func() error {
+		if err := i.start(ctx, ControllerManager); err != nil {
+			return err
+		}
+		return i.bootstrap(ctx)
+	})
+	return nil
+}
+
+func (i *Instance) push(ctx context.Context, layouts []string) error {
+	for _, layout := range layouts {
+		if err := images.Push(ctx, layout, i.Registry()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // start starts one program, records it and waits until it is ready.

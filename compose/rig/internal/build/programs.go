@@ -86,6 +86,10 @@ const (
 // CNIPlugins are the plugins that the rig's network uses.
 var CNIPlugins = []string{"bridge", "host-local", "portmap", "loopback", "firewall"}
 
+// NodePrograms are what a node runs, the registry of its images with it. They are built in a fraction of the time that
+// a control plane takes.
+var NodePrograms = slices.Concat([]string{Containerd, Shim, Runc, Crane, AgentLoop}, CNIPlugins)
+
 // Programs are all that the rig can build, in the order in which it does.
 func Programs() []Program {
 	kubernetes := func(name, pkg string, groups ...string) Program {

@@ -170,6 +170,11 @@ func newUp(out, progress io.Writer) *cobra.Command {
 }
 
 func printHints(out io.Writer, i *rig.Instance) {
+	if i.Standalone() {
+		_, _ = fmt.Fprintf(out, "\nTry next:\n  %[1]s pods --runtime-dir=%[2]s\n  %[1]s status --runtime-dir=%[2]s\n"+
+			"Logs of microlet:  %[3]s\n", i.Microlet(), i.RuntimeDir(), i.Log(rig.AgentProgram))
+		return
+	}
 	_, _ = fmt.Fprintf(out, "\nTry next:\n  export KUBECONFIG=%s\n  %s get nodes,pods -A\n", i.Kubeconfig(),
 		i.Kubectl())
 	_, _ = fmt.Fprintf(out, "  %s\n", createHint(i.Kubectl()))

@@ -13,6 +13,8 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	}{
 		{"up --agent cubelet", "use microlet, kubelet or none"},
 		{"up --name UPPER", "lower-case letters"},
+		{"run --demo --standalone --agent kubelet", "needs --agent microlet"},
+		{"run --standalone --agent none", "without an agent"},
 		{"down no-such-instance", "rig up --name no-such-instance"},
 		{"down --name a b", "two names given"},
 		{"env no-such-instance", "there is no instance"},

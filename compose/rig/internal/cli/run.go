@@ -11,32 +11,41 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/microlet/microlet/compose/rig"
 )
 
 func newRun(out, progress io.Writer) *cobra.Command {
 	var o rig.Options
-	var demo bool
+	var d demo
+	var begun int64
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Start an instance and stop it on Ctrl-C; a second Ctrl-C kills at once",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if d.wanted && o.Standalone && (o.Machine || o.Agent != rig.AgentMicrolet) {
+				return errors.New("--demo --standalone needs --agent microlet, and no machine of its own")
+			}
 			o.Out = progress
-			return run(cmd.Context(), o, demo, out, progress)
+			d.begin = time.Now()
+			if begun > 0 {
+				d.begin = time.Unix(begun, 0)
+			}
+			return run(cmd.Context(), o, d, out, progress)
 		},
 	}
 	upFlags(cmd, &o)
-	cmd.Flags().BoolVar(&demo, "demo", false, "create a Deployment of two replicas and wait until it runs")
+	flags := cmd.Flags()
+	flags.BoolVar(&d.wanted, "demo", false, "show that the node works: a pod of its own as soon as microlet runs, before "+
+		"there is a control plane, and then a Deployment of two replicas")
+	flags.BoolVar(&o.Standalone, "standalone", false, "build and start no control plane: the node runs its own pods")
+	flags.Int64Var(&begun, "begun", 0, "when the command began that this one is a part of, in seconds since 1970; "+
+		"what is printed counts from then (default: now)")
 	return cmd
 }
 
-func run(ctx context.Context, o rig.Options, demo bool, out, progress io.Writer) error {
-	begin := time.Now()
+func run(ctx context.Context, o rig.Options, d demo, out, progress io.Writer) error {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
@@ -49,10 +58,7 @@ func run(ctx context.Context, o rig.Options, demo bool, out, progress io.Writer)
 	}
 	started := make(chan result, 1)
 	go func() {
-		i, err := rig.Up(ctx, o)
-		if err == nil && demo {
-			err = runDemo(ctx, i, out, begin)
-		}
+		i, err := start(ctx, o, d, out)
 		started <- result{i, err}
 	}()
 	var r result
@@ -73,6 +79,31 @@ func run(ctx context.Context, o rig.Options, demo bool, out, progress io.Writer)
 		_, _ = fmt.Fprintln(progress, "rig: stopping; once more Ctrl-C to kill at once")
 	}
 	return errors.Join(r.err, stop(context.WithoutCancel(ctx), r.i, signals, progress))
+}
+
+// start returns what runs, also with an error. A demo need not wait for the control plane to show a pod.
+func start(ctx context.Context, o rig.Options, d demo, out io.Writer) (*rig.Instance, error) {
+	first := o
+	early := d.wanted && !o.Machine && o.Agent == rig.AgentMicrolet
+	first.Standalone = o.Standalone || early
+	i, err := rig.Up(ctx, first)
+	if err != nil || !d.wanted {
+		return i, err
+	}
+	if early {
+		if err := d.runPod(ctx, i, out); err != nil {
+			return i, err
+		}
+	}
+	if o.Standalone {
+		return i, nil
+	}
+	if early {
+		if err := i.Join(ctx, o); err != nil {
+			return i, err
+		}
+	}
+	return i, d.runDeployment(ctx, i, out)
 }
 
 // stop takes the instance down; a signal meanwhile makes it fast.
@@ -100,65 +131,4 @@ func stop(ctx context.Context, i *rig.Instance, signals <-chan os.Signal, progre
 		err = fmt.Errorf("left behind: %v: run rig clean %s", left, i.Name())
 	}
 	return err
-}
-
-// demoName is the demo's Deployment.
-const demoName = "hello"
-
-// runDemo shows that the node works: a Deployment, its pods and their
-// addresses.
-func runDemo(ctx context.Context, i *rig.Instance, out io.Writer, begin time.Time) error {
-	if i.Agent() == rig.AgentNone {
-		return errors.New("--demo needs an agent")
-	}
-	client, err := i.Client()
-	if err != nil {
-		return err
-	}
-	replicas := int32(2)
-	labels := map[string]string{"app": demoName}
-	deployment := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: demoName},
-		Spec: appsv1.DeploymentSpec{
-			Replicas: &replicas,
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec: corev1.PodSpec{Containers: []corev1.Container{{
-					Name: demoName, Image: rig.BusyboxImage,
-					Command: []string{"sh", "-c",
-						"trap 'exit 0' TERM; while :; do echo hello from $(hostname); sleep 5 & wait; done"},
-				}}},
-			},
-		},
-	}
-	if _, err := client.AppsV1().Deployments("default").Create(ctx, deployment, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("create the demo's deployment: %w", err)
-	}
-	const patience = 2 * time.Minute
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	printed := map[string]bool{}
-	for {
-		pods, err := client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=" + demoName})
-		if err != nil {
-			return fmt.Errorf("watch the demo's pods: %w", err)
-		}
-		for _, p := range pods.Items {
-			if p.Status.Phase == corev1.PodRunning && p.Status.PodIP != "" && !printed[p.Name] {
-				printed[p.Name] = true
-				_, _ = fmt.Fprintf(out, "pod %s is Running with address %s, %s after the command\n", p.Name,
-					p.Status.PodIP, time.Since(begin).Round(100*time.Millisecond))
-			}
-		}
-		if len(printed) >= int(replicas) {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("the demo's pods are not Running: %w: look at them with rig kubectl --name %s describe "+
-				"pods, and at %s", ctx.Err(), i.Name(), i.Log(rig.AgentProgram))
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
 }

@@ -29,7 +29,8 @@ type Kubelet struct {
 	ForeignNodeFs   bool   // the node filesystem is not the node's own: it is never short of space
 	ForeignImageFs  bool   // nor the image filesystem: no image is removed to free space on it
 	ForSuite        bool   // the periods and thresholds on which upstream's suite of the node counts
-	Open            bool   // everybody may use the HTTPS API: there is no API server to ask who he is
+	Standalone      bool   // there is no API server to ask who somebody is: ClientCA alone says so
+	Anonymous       bool   // everybody may use the HTTPS API
 }
 
 // Write writes the KubeletConfiguration to the file. What it does not set has
@@ -64,9 +65,12 @@ func (k Kubelet) Write(path string) error {
 		c.EvictionMinimumReclaim = map[string]string{"nodefs.available": "5%", "nodefs.inodesFree": "5%"}
 	}
 	k.ignoreForeignDisks(&c)
-	if k.Open {
-		c.Authentication.Anonymous.Enabled, c.Authentication.Webhook.Enabled = ptr(true), &no
+	if k.Standalone {
+		c.Authentication.Webhook.Enabled = &no
 		c.Authorization.Mode = kubeletconfig.KubeletAuthorizationModeAlwaysAllow
+	}
+	if k.Anonymous {
+		c.Authentication.Anonymous.Enabled = ptr(true)
 	}
 	c.Authentication.X509.ClientCAFile = k.ClientCA
 	if k.HealthPort != 0 {

@@ -50,19 +50,21 @@ var pauseSource []byte
 // Input is what the images are made of.
 type Input struct {
 	Busybox string // a static busybox executable
-	Agnhost string // the agnhost executable
+	Agnhost string // the agnhost executable; "" for the layout that has no such image
 }
 
-// Build returns the path of an OCI layout below cache that holds all images;
-// it makes it if it is not there.
+// Build returns the path of an OCI layout below cache that holds all images of
+// what is given; it makes it if it is not there.
 func Build(ctx context.Context, cache string, in Input) (string, error) {
 	busybox, err := os.ReadFile(in.Busybox)
 	if err != nil {
 		return "", fmt.Errorf("make images: busybox: %w", err)
 	}
-	agnhost, err := os.ReadFile(in.Agnhost)
-	if err != nil {
-		return "", fmt.Errorf("make images: agnhost: %w", err)
+	var agnhost []byte
+	if in.Agnhost != "" {
+		if agnhost, err = os.ReadFile(in.Agnhost); err != nil {
+			return "", fmt.Errorf("make images: agnhost: %w", err)
+		}
 	}
 	h := sha256.New()
 	for _, part := range [][]byte{[]byte(format), pauseSource, busybox, agnhost} {
@@ -142,6 +144,9 @@ func makeImages(pause, busybox, agnhost []byte, applets []string) (map[string]v1
 	made["busybox"], err = image(base, v1.Config{Cmd: []string{"sh"}, Env: []string{pathVariable}})
 	if err != nil {
 		return nil, err
+	}
+	if len(agnhost) == 0 {
+		return made, nil
 	}
 	made["agnhost"], err = image(append(slices.Clone(base), file("agnhost", 0o755, agnhost)), agnhostConfig)
 	if err != nil {
