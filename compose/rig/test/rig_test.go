@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/compose/rig"
 )
@@ -271,6 +273,70 @@ func TestDefaultPlaces(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A node without a control plane runs a pod, and runs it on when it joins one.
+func TestANodeJoins(t *testing.T) {
+	manifests := t.TempDir()
+	const manifest = "apiVersion: v1\nkind: Pod\nmetadata: {name: alone}\n" +
+		"spec: {containers: [{name: alone, image: '" + rig.BusyboxImage + "', command: [sleep, infinity]}]}\n"
+	if err := os.WriteFile(filepath.Join(manifests, "alone.yaml"), []byte(manifest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	options := rig.Options{Name: "joins", Agent: rig.AgentKubelet, Standalone: true, Out: progress{t},
+		AgentArgs: []string{"--pod-manifest-path=" + manifests}}
+	i := upWith(t, options)
+	for _, program := range []string{rig.Etcd, rig.APIServer} {
+		if _, err := os.Stat(i.Log(program)); err == nil {
+			t.Errorf("%s was started for a standalone node", program)
+		}
+	}
+	var before string
+	for before == "" {
+		before = running(t, i, "alone")
+		time.Sleep(100 * time.Millisecond)
+	}
+	if err := i.Join(t.Context(), options); err != nil {
+		t.Fatal(err)
+	}
+	deploy(t, i, 18081)
+	if after := running(t, i, "alone"); after != before {
+		t.Errorf("the pod's container was %s, and is %q after the node has joined", before, after)
+	}
+	client, err := i.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.CoreV1().Pods("default").Get(t.Context(), "alone-"+i.NodeName(), metav1.GetOptions{}); err != nil {
+		t.Errorf("the cluster does not show the node's pod: %v", err)
+	}
+	if err := i.Down(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	gone(t, i)
+}
+
+// running returns the identifier of a running container of that name, or "".
+func running(t *testing.T, i *rig.Instance, name string) string {
+	t.Helper()
+	conn, err := i.DialRuntime()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	list, err := runtimeapi.NewRuntimeServiceClient(conn).ListContainers(t.Context(), &runtimeapi.ListContainersRequest{
+		Filter: &runtimeapi.ContainerFilter{
+			State:         &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+			LabelSelector: map[string]string{"io.kubernetes.container.name": name},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list.GetContainers()) == 0 {
+		return ""
+	}
+	return list.GetContainers()[0].GetId()
 }
 
 func TestCleanAfterACrash(t *testing.T) {
