@@ -87,6 +87,12 @@ func New(client kubernetes.Interface, k *kubeletconfig.Config, workers Workers,
 	})
 	c.Tokens = objects.NewTokens(client, objects.Options{Log: log})
 	c.CSI = &csiobjects.Reader{Client: client, Lister: storagelisters.NewCSIDriverLister(drivers.GetIndexer()), Secrets: c.Objects.Secret}
+	// It fails only once the informer has ended.
+	_, _ = drivers.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { c.CSI.Notify() },
+		UpdateFunc: func(any, any) { c.CSI.Notify() },
+		DeleteFunc: func(any) { c.CSI.Notify() },
+	})
 	var err error
 	c.TrustBundles, err = trustbundle.New(c.clientWith("ClusterTrustBundleProjection"), c.changed)
 	return c, err

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -33,7 +35,7 @@ type Drivers struct {
 
 	mu      sync.Mutex
 	drivers map[string]registered
-	// changed is closed, and replaced, when a driver is registered.
+	// changed is closed, and replaced, when a driver is registered or gone.
 	changed chan struct{}
 }
 
@@ -111,7 +113,24 @@ func (d *Drivers) Register(ctx context.Context, p pluginregistration.Plugin) err
 	d.mu.Lock()
 	d.drivers[p.Name] = registered{p.Endpoint, version}
 	d.mu.Unlock()
-	driver, err := d.Driver(p.Name)
+	if err := d.Refresh(ctx, p.Name); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.change()
+	return nil
+}
+
+// change wakes those who wait for Changed. The lock is held.
+func (d *Drivers) change() {
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+// Refresh asks a registered driver who the node is to it, and tells the node.
+func (d *Drivers) Refresh(ctx context.Context, name string) error {
+	driver, err := d.Driver(name)
 	if err != nil {
 		return err
 	}
@@ -119,14 +138,14 @@ func (d *Drivers) Register(ctx context.Context, p pluginregistration.Plugin) err
 	if err != nil {
 		return err
 	}
-	if err := d.node.Registered(ctx, p.Name, info); err != nil {
-		return err
-	}
+	return d.node.Registered(ctx, name, info)
+}
+
+// Names are those of the registered drivers.
+func (d *Drivers) Names() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	close(d.changed)
-	d.changed = make(chan struct{})
-	return nil
+	return slices.Sorted(maps.Keys(d.drivers))
 }
 
 // Deregister takes the driver back, unless it is registered at another socket meanwhile.
@@ -137,11 +156,12 @@ func (d *Drivers) Deregister(ctx context.Context, p pluginregistration.Plugin) {
 		return
 	}
 	delete(d.drivers, p.Name)
+	d.change()
 	d.mu.Unlock()
 	d.node.Removed(ctx, p.Name)
 }
 
-// Changed is closed when the next driver is registered.
+// Changed is closed when the next driver is registered or gone.
 func (d *Drivers) Changed() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()

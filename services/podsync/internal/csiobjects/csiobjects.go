@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -29,6 +30,38 @@ type Reader struct {
 	Lister storagelisters.CSIDriverLister
 	// Secrets returns a Secret.
 	Secrets func(ctx context.Context, namespace, name string) (*v1.Secret, error)
+
+	mu      sync.Mutex
+	changed chan struct{} // nil, or closed by Notify
+}
+
+// Changed is closed when the watch next sends a CSIDriver.
+func (r *Reader) Changed() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.changed == nil {
+		r.changed = make(chan struct{})
+	}
+	return r.changed
+}
+
+// Notify is called when the watch has sent a CSIDriver.
+func (r *Reader) Notify() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.changed != nil {
+		close(r.changed)
+		r.changed = nil
+	}
+}
+
+// Watched returns the object of a driver that the watch knows, or nil.
+func (r *Reader) Watched(name string) *storagev1.CSIDriver {
+	found, err := r.Lister.Get(name)
+	if err != nil {
+		return nil
+	}
+	return found
 }
 
 // CSIDriver returns the object of a driver, or nil if there is none. It asks the API server for one that the watch does

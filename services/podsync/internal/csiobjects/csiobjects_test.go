@@ -26,6 +26,15 @@ func TestADriverThatTheWatchDoesNotKnowIsAskedFor(t *testing.T) {
 	if found, err := r.CSIDriver(t.Context(), "none"); found != nil || err != nil {
 		t.Errorf("a driver without an object: %v, %v", found, err)
 	}
+	if r.Watched("watched") == nil || r.Watched("asked") != nil {
+		t.Error("the watch knows another driver than the one that it has sent")
+	}
+	changed := r.Changed()
+	r.Notify()
+	<-changed
+	if r.Changed() == changed {
+		t.Error("the next change closes nothing")
+	}
 	r.Client = nil
 	if _, err := r.CSIDriver(t.Context(), "watched"); !errors.Is(err, errStandalone) {
 		t.Errorf("without an API server: %v", err)

@@ -20,6 +20,7 @@ import (
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/csi"
+	"github.com/microlet/microlet/services/podsync/internal/csiallocatable"
 	"github.com/microlet/microlet/services/podsync/internal/csinode"
 	"github.com/microlet/microlet/services/podsync/internal/csivolume"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
@@ -71,6 +72,7 @@ type Volumes struct {
 	certificates *podcertificate.Certificates
 	csi          *csivolume.Volumes
 	node         *csinode.Node
+	allocatable  *csiallocatable.Updater
 	plugins      *pluginregistration.Manager
 }
 
@@ -106,6 +108,7 @@ func New(o Options) (*Volumes, error) {
 			Foreign: children, Mounter: mount.New(""), Allocatable: o.Allocatable, Private: o.Private, Log: o.Log,
 		}),
 		children: children, certificates: certificates, csi: volumes, node: node,
+		allocatable: &csiallocatable.Updater{Drivers: drivers, Objects: o.Cluster.CSI, Log: o.Log},
 		// Plugins of other types, those of devices and of DRA, are told that nobody takes them.
 		plugins: pluginregistration.New(pluginregistration.Options{
 			Root: o.RootDir, Handlers: map[string]pluginregistration.Handler{csi.PluginType: drivers}, Log: o.Log,
@@ -129,6 +132,7 @@ func (v *Volumes) Start(s *service.Service) {
 	s.Go("pod certificates", v.certificates.Run)
 	s.Go("plugin registration", v.plugins.Run)
 	s.Go("CSINode", v.node.Run)
+	s.Go("CSINode's allocatable volumes", v.allocatable.Run)
 	s.Go("CSI volumes", v.csi.Run)
 	s.Go("volumes in use", v.csi.TellInUse)
 }
