@@ -53,6 +53,9 @@ func (l layout) mapping(pod types.UID, pv string) blockdevice.Mapping {
 	}
 }
 
+// GlobalMap is the folder of the mappings of a PersistentVolume that is a block volume.
+func GlobalMap(root, pv string) string { return layout{root}.mapping("", pv).Volume }
+
 // validBlock keeps a block volume's folder from being another's.
 func validBlock(pv string) error {
 	if pv == blockStaging || pv == blockPublish {

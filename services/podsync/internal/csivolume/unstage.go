@@ -16,6 +16,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/logkey"
 	csidriver "github.com/microlet/microlet/services/podsync/internal/csi"
+	"github.com/microlet/microlet/services/podsync/internal/volumemetrics"
 )
 
 const (
@@ -264,6 +265,17 @@ func (vs *Volumes) unstage(ctx context.Context, v stagedVolume) error {
 	if err != nil {
 		return err
 	}
+	began, operation := time.Now(), volumemetrics.UnmountDevice
+	if v.pv != "" {
+		operation = volumemetrics.UnmapDevice
+	}
+	err = vs.unstageBy(ctx, v, driver)
+	vs.o.Metrics.Operation(vs.o.Metrics.CSI(v.driver), operation, began, err)
+	return err
+}
+
+// unstageBy has the driver unstage a volume that no pod has.
+func (vs *Volumes) unstageBy(ctx context.Context, v stagedVolume, driver *csidriver.Driver) error {
 	if v.pv != "" {
 		if err := vs.releaseOrphans(ctx, v, driver); err != nil {
 			return err

@@ -19,6 +19,7 @@ import (
 
 	"github.com/microlet/microlet/services/podsync/internal/blockdevice"
 	csidriver "github.com/microlet/microlet/services/podsync/internal/csi"
+	"github.com/microlet/microlet/services/podsync/internal/volumemetrics"
 )
 
 // Drivers are those that are registered.
@@ -60,6 +61,8 @@ type Options struct {
 	Tokens  Tokens
 	Devices Devices
 	InUse   InUse
+	// Metrics measure the unstaging. Nil measures nothing that anybody sees.
+	Metrics *volumemetrics.Metrics
 	Log     *slog.Logger
 }
 
@@ -87,6 +90,9 @@ type Volumes struct {
 func New(o Options) *Volumes {
 	if o.Log == nil {
 		o.Log = slog.Default()
+	}
+	if o.Metrics == nil {
+		o.Metrics = volumemetrics.New(nil, nil)
 	}
 	return &Volumes{
 		o: o, layout: layout{o.RootDir}, holders: map[device]map[types.UID]string{}, staged: map[string]bool{},

@@ -29,6 +29,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/thisnode"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 	"github.com/microlet/microlet/services/podsync/internal/volumeexpansion"
+	"github.com/microlet/microlet/services/podsync/internal/volumemetrics"
 	"github.com/microlet/microlet/services/podsync/internal/volumesinuse"
 )
 
@@ -91,11 +92,16 @@ func New(o Options) (*Volumes, error) {
 		Publish: o.Reports.CSIDrivers, Log: o.Log,
 	})
 	drivers := csi.NewDrivers(o.RootDir, node, o.Metrics)
+	metrics := volumemetrics.New(o.Metrics, func(driver string) bool {
+		_, err := drivers.Driver(driver)
+		return err == nil
+	})
 	inUse := volumesinuse.New(o.Node.Object, o.Reports.VolumesInUse)
 	watchAccepted(o.Bus, inUse)
 	volumes := csivolume.New(csivolume.Options{
 		RootDir: o.RootDir, Node: o.Node.Reference.Name, Drivers: drivers, API: o.Cluster.CSI,
-		Tokens: o.Cluster.Tokens, Devices: volume.Devices{Foreign: children}, InUse: inUse, Log: o.Log,
+		Tokens: o.Cluster.Tokens, Devices: volume.Devices{Foreign: children}, InUse: inUse, Metrics: metrics,
+		Log: o.Log,
 	})
 	return &Volumes{
 		Manager: volume.New(volume.Options{
@@ -105,7 +111,8 @@ func New(o Options) (*Volumes, error) {
 			Expansion: volumeexpansion.New(volumeexpansion.Options{
 				Client: o.Cluster.CSI.Client, Node: o.Node.Reference.Name, Events: o.Events, Log: o.Log,
 			}),
-			Foreign: children, Mounter: mount.New(""), Allocatable: o.Allocatable, Private: o.Private, Log: o.Log,
+			Foreign: children, Mounter: mount.New(""), Allocatable: o.Allocatable, Private: o.Private,
+			Events: o.Events, Metrics: metrics, Log: o.Log,
 		}),
 		children: children, certificates: certificates, csi: volumes, node: node,
 		allocatable: &csiallocatable.Updater{Drivers: drivers, Objects: o.Cluster.CSI, Log: o.Log},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
 	"github.com/microlet/microlet/services/podsync/internal/volumekind"
+	"github.com/microlet/microlet/services/podsync/internal/volumemetrics"
 )
 
 // claimName is where it is noted what a claim has come to.
@@ -35,6 +37,8 @@ type claim struct {
 	// expansion may be nil.
 	expansion Expansion
 	notes     *notes
+	events    events
+	metrics   *volumemetrics.Metrics
 	log       *slog.Logger
 }
 
@@ -59,7 +63,7 @@ func (c *claim) Existing(s *Spec) (Mounted, bool) {
 	return c.notes.existing(s)
 }
 
-func (c *claim) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
+func (c *claim) SetUp(ctx context.Context, s *Spec) (is Mounted, failed error) {
 	before, again := c.notes.find(s)
 	found, err := c.claims.Find(ctx, s.Pod, s.Volume)
 	if again && !before.Republish {
@@ -75,9 +79,15 @@ func (c *claim) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 	if err != nil {
 		return Mounted{}, notFound(s, err)
 	}
+	plugin, began := c.metrics.PersistentVolume(found.PV), time.Now()
+	defer func() { c.metrics.SetUp(s.Pod.UID, s.Volume.Name, plugin, began, failed) }()
 	held, err := c.mount(ctx, s, found)
 	if err != nil {
 		return Mounted{}, err
+	}
+	held.Plugin = plugin
+	if found.IsBlock() && !again {
+		c.events.mapped(s.Pod, found.PV.Name, c.globalMap(found), held.Mounted.Device)
 	}
 	if again {
 		c.expandOnline(ctx, s, found, held.Mounted.HostPath)
@@ -128,6 +138,14 @@ func (c *claim) mount(ctx context.Context, s *Spec, found *persistentvolume.Volu
 	}
 	held.Mounted.Group = found.Group
 	return held, nil
+}
+
+// globalMap is the folder of the mappings of a block volume.
+func (c *claim) globalMap(found *persistentvolume.Volume) string {
+	if found.PV.Spec.CSI != nil {
+		return csivolume.GlobalMap(c.local.root, found.PV.Name)
+	}
+	return c.local.mapping("", found.PV.Name).Volume
 }
 
 func csiVolume(s *Spec, found *persistentvolume.Volume) *csivolume.Volume {

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
 	mount "k8s.io/mount-utils"
 
 	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
@@ -45,12 +46,20 @@ func local(path string) v1.PersistentVolumeSource {
 // claimManager mounts for real. Its pods' folders go with the test.
 func claimManager(t *testing.T, root, boot string, c Claims, pods ...types.UID) *Manager {
 	t.Helper()
+	m, _ := tellingManager(t, root, boot, c, pods...)
+	return m
+}
+
+// tellingManager is one whose Events are there to be read.
+func tellingManager(t *testing.T, root, boot string, c Claims, pods ...types.UID) (*Manager, *record.FakeRecorder) {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: it mounts")
 	}
-	a := &api{}
+	a, told := &api{}, record.NewFakeRecorder(10)
 	m := New(Options{
 		RootDir: root, Objects: a, Tokens: a, Claims: c, Mounter: mount.New(""), Foreign: Operations(), BootID: boot,
+		Events: told,
 	})
 	t.Cleanup(func() {
 		for _, uid := range pods {
@@ -59,7 +68,7 @@ func claimManager(t *testing.T, root, boot string, c Claims, pods ...types.UID) 
 			}
 		}
 	})
-	return m
+	return m, told
 }
 
 // claimant is a pod that mounts a claim.

@@ -34,10 +34,12 @@ type localCall struct {
 	Private string
 }
 
-// localState says why there is none.
+// localState says why there is none, or what it is like.
 type localState struct {
 	// Step is the one that has failed, if it is another than most.
 	Step string
+	// OtherGroup is the folder's, if it is not the pod's and other pods have the volume, which keeps it.
+	OtherGroup *uint32
 }
 
 func (c *localCall) do(m mount.Interface) (localState, error) {
@@ -54,7 +56,7 @@ func (c *localCall) do(m mount.Interface) (localState, error) {
 	case err != nil:
 		return localState{}, err
 	case info.IsDir():
-		return localState{}, c.give(m, c.Path)
+		return c.give(m, c.Path)
 	case info.Mode()&(fs.ModeDevice|fs.ModeCharDevice) != fs.ModeDevice:
 		return localState{Step: stepNewMounter}, errors.New("only directory and block device are supported")
 	}
@@ -62,7 +64,7 @@ func (c *localCall) do(m mount.Interface) (localState, error) {
 		return localState{Step: stepMountDevice}, fmt.Errorf("local: failed to mount device %s at %s (fstype: %s), error %w",
 			c.Path, c.Global, c.FSType, err)
 	}
-	return localState{}, c.give(m, c.Global)
+	return c.give(m, c.Global)
 }
 
 // mountDevice mounts the file system on the device, which it makes if there is none. A mkfs whose caller was killed
@@ -87,26 +89,37 @@ func (c *localCall) mountDevice(m mount.Interface) error {
 }
 
 // give mounts a folder for the pod and gives it to the pod's group.
-func (c *localCall) give(m mount.Interface, folder string) error {
+func (c *localCall) give(m mount.Interface, folder string) (state localState, err error) {
 	info, err := os.Stat(folder)
 	if err != nil {
-		return err
+		return state, err
 	}
 	others, err := c.others(m, folder)
 	if err != nil {
-		return err
+		return state, err
 	}
 	if err := c.mount(m, folder); err != nil {
-		return err
+		return state, err
 	}
-	// Who has it already has it as it is: its group stays.
-	if c.ReadOnly || len(others) > 0 || c.OnRootMismatch && belongs(info, c.Group) {
-		return nil
+	if len(others) > 0 {
+		return localState{OtherGroup: c.otherGroup(info)}, nil // who has it already has it as it is: its group stays
+	}
+	if c.ReadOnly || c.OnRootMismatch && belongs(info, c.Group) {
+		return state, nil
 	}
 	if err := giveToGroup(c.Dir, c.Group, groupWrites); err != nil {
-		return fmt.Errorf("give the volume to the pod's fsGroup: %w", err)
+		return state, fmt.Errorf("give the volume to the pod's fsGroup: %w", err)
 	}
-	return nil
+	return state, nil
+}
+
+// otherGroup is that of a folder, if the pod has another one.
+func (c *localCall) otherGroup(dir fs.FileInfo) *uint32 {
+	stat, ok := dir.Sys().(*syscall.Stat_t)
+	if !ok || c.Group == nil || int64(stat.Gid) == *c.Group {
+		return nil
+	}
+	return &stat.Gid
 }
 
 // others are the mounts of the same folder for other pods.

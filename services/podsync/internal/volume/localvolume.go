@@ -32,6 +32,7 @@ type localVolumes struct {
 	root    string
 	foreign mounter.Mounter
 	private func(p *v1.Pod) string // see Options.Private
+	events  events
 }
 
 func (l *localVolumes) pods() string { return filepath.Join(l.root, "pods") }
@@ -81,6 +82,9 @@ func (l *localVolumes) setUp(ctx context.Context, s *Spec, found *persistentvolu
 	state, err := mountLocal.Do(ctx, l.foreign, call.Global, call)
 	if state.Step != "" {
 		err = &mountError{state.Step, pv.Name, err}
+	}
+	if err == nil && state.OtherGroup != nil {
+		l.events.otherGroup(s.Pod, pv.Name, *state.OtherGroup)
 	}
 	return Mounted{HostPath: dir, ReadOnly: found.ReadOnly, SELinuxRelabel: true}, err
 }

@@ -35,12 +35,23 @@ func mapper(uid types.UID, readOnly bool) *v1.Pod {
 func TestALocalBlockDevice(t *testing.T) {
 	root, device := t.TempDir(), blocktest.New(t, disk)
 	c := &claimed{volumes: map[string]*v1.PersistentVolume{"data": block("pv-1", device)}}
-	m := claimManager(t, root, "boot", c, "u1", "u2")
+	m, told := tellingManager(t, root, "boot", c, "u1", "u2")
 	p := mapper("u1", false)
 	mounted, err := m.Mount(t.Context(), p)
 	link := filepath.Join(root, "pods/u1/volumeDevices/kubernetes.io~local-volume/pv-1")
 	if got := mounted["data"]; err != nil || got != (Mounted{Device: link}) {
 		t.Fatalf("%+v, %v", got, err)
+	}
+	for _, want := range []string{
+		`globalMapPath "` + filepath.Join(root, "plugins/kubernetes.io~local-volume/volumeDevices/pv-1") + `"`,
+		`volumeMapPath "` + filepath.Dir(link) + `"`, "",
+	} {
+		if want != "" {
+			want = `Normal SuccessfulMountVolume MapVolume.MapPodDevice succeeded for volume "pv-1" ` + want
+		}
+		if got := next(told.Events); got != want {
+			t.Errorf("the pod is told %q, want %q", got, want)
+		}
 	}
 	if to, err := os.Readlink(link); err != nil || to != device {
 		t.Errorf("the link leads to %q, %v", to, err)

@@ -16,11 +16,13 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
 	mount "k8s.io/mount-utils"
 
 	"github.com/microlet/microlet/services/podsync/internal/csivolume"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/podcertificate"
+	"github.com/microlet/microlet/services/podsync/internal/volumemetrics"
 )
 
 // defaultDeadline bounds one pod's mounting and unmounting, as long as the kubelet waits
@@ -78,6 +80,10 @@ type Options struct {
 	// BootID is the kernel's name of this boot. Files of the API that another boot has written are compared with the
 	// API's before a container sees them.
 	BootID string
+	// Events get what a pod is told of its volumes, errors apart. Nil tells nothing.
+	Events record.EventRecorder
+	// Metrics measure what is done. Nil measures nothing that anybody sees.
+	Metrics *volumemetrics.Metrics
 	// Deadline of one pod's mounting or unmounting; 0 is 2 m.
 	Deadline time.Duration
 	Log      *slog.Logger
@@ -134,6 +140,9 @@ func New(opts Options) *Manager {
 	if opts.Log == nil {
 		opts.Log = slog.Default()
 	}
+	if opts.Metrics == nil {
+		opts.Metrics = volumemetrics.New(nil, nil)
+	}
 	if opts.Allocatable == nil {
 		opts.Allocatable = func() v1.ResourceList { return nil }
 	}
@@ -147,13 +156,14 @@ func New(opts Options) *Manager {
 		scratch:     filepath.Join(opts.RootDir, "plugins", emptyDirName),
 	}
 	m.nodes = &hostPath{foreign: opts.Foreign, private: opts.Private, checked: map[types.UID][]string{}}
-	m.local = &localVolumes{root: opts.RootDir, foreign: opts.Foreign, private: opts.Private}
+	told := events{opts.Events}
+	m.local = &localVolumes{root: opts.RootDir, foreign: opts.Foreign, private: opts.Private, events: told}
 	m.plugins = []Plugin{
 		&emptyDir{memory: m.memory, foreign: opts.Foreign},
 		m.nodes,
 		&claim{
 			claims: opts.Claims, csi: opts.CSI, foreign: opts.Foreign, private: opts.Private, local: m.local, notes: m.claims,
-			expansion: opts.Expansion, log: opts.Log,
+			expansion: opts.Expansion, events: told, metrics: opts.Metrics, log: opts.Log,
 		},
 		&inlineCSI{csi: opts.CSI, foreign: opts.Foreign, notes: m.inline},
 		&nfs{foreign: opts.Foreign, notes: m.exports},
@@ -193,10 +203,13 @@ func (m *Manager) Mount(ctx context.Context, p *v1.Pod) (map[string]Mounted, err
 	var mu sync.Mutex
 	mounted := make(map[string]Mounted, len(p.Spec.Volumes))
 	err := m.each(ctx, p, func(ctx context.Context, plugin Plugin, s *Spec) error {
+		m.want(s)
 		there, ok := plugin.Existing(s)
-		if !ok {
+		if ok {
+			m.has(plugin, s)
+		} else {
 			var err error
-			if there, err = plugin.SetUp(ctx, s); err != nil {
+			if there, err = m.setUp(ctx, plugin, s); err != nil {
 				return err
 			}
 		}
@@ -217,7 +230,7 @@ func (m *Manager) Refresh(ctx context.Context, p *v1.Pod) error {
 		if !plugin.Refreshes(s) {
 			return nil
 		}
-		_, err := plugin.SetUp(ctx, s)
+		_, err := m.setUp(ctx, plugin, s)
 		return err
 	})
 }
@@ -277,14 +290,22 @@ func (m *Manager) Existing(p *v1.Pod) (map[string]Mounted, bool) {
 		}
 		there[s.Volume.Name] = mounted
 	}
+	for i := range p.Spec.Volumes {
+		if plugin, s, err := m.volume(p, &p.Spec.Volumes[i]); err == nil {
+			m.want(s)
+			m.has(plugin, s)
+		}
+	}
 	return there, true
 }
 
 // Unmount unmounts all volumes of a pod, whoever mounted them, and removes its folder.
-func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
+func (m *Manager) Unmount(ctx context.Context, uid types.UID) (err error) {
 	if err := validUID(uid); err != nil {
 		return err
 	}
+	left := m.opts.Metrics.Leave(uid)
+	defer func() { left(err) }()
 	ctx, cancel := context.WithTimeout(ctx, m.opts.Deadline)
 	defer cancel()
 	m.forget(uid)

@@ -33,6 +33,8 @@ type note struct {
 	Republish bool `json:"republish,omitempty"`
 	// Expands says that what is in the volume grows with its claim.
 	Expands bool `json:"expands,omitempty"`
+	// Plugin is the name in metrics; empty if an earlier version has noted it.
+	Plugin string `json:"plugin,omitempty"`
 	// Boot is the kernel's name of the boot in which it was set up.
 	Boot    string  `json:"bootID"`
 	Mounted Mounted `json:"mounted"`
