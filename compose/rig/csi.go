@@ -17,16 +17,23 @@ const (
 	CSIDriver      = build.CSIDriver
 	CSIAttacher    = build.CSIAttacher
 	CSIProvisioner = build.CSIProvisioner
+	CSIResizer     = build.CSIResizer
 )
 
-// CSIDriverName is the name of the CSI driver and of its CSIDriver and StorageClass.
-const CSIDriverName = "csidriver.microlet.example"
+const (
+	// CSIDriverName is the name of the CSI driver and of its CSIDriver and StorageClass.
+	CSIDriverName = "csidriver.microlet.example"
+	// CSISizedClass is the StorageClass of volumes that are file systems of the size that is asked for.
+	CSISizedClass = CSIDriverName + "-sized"
+)
 
 //go:embed csi.yaml
 var csiObjects string
 
 // csiPrograms in the order of their start.
-func csiPrograms() []string { return []string{CSIDriver, CSIAttacher, CSIProvisioner} }
+func csiPrograms() []string {
+	return []string{CSIDriver, CSIAttacher, CSIProvisioner, CSIResizer}
+}
 
 // StartCSI starts those of a CSI driver and of the controllers beside it that do not run. The driver registers itself
 // with the node agent. They run until StopCSI or Down. With a driver that has ended, its controllers start anew: each
@@ -91,10 +98,13 @@ func (i *Instance) csiArgs(name string) []string {
 	args := []string{
 		"--kubeconfig=" + pki.Kubeconfig(i.pkiDir(), pki.Admin), "--csi-address=" + i.csiSocket(),
 		// What is measured is the node, and not how often its cluster may be asked.
-		"--kube-api-qps=500", "--kube-api-burst=1000", "--worker-threads=50",
+		"--kube-api-qps=500", "--kube-api-burst=1000",
 	}
-	if name == CSIProvisioner {
-		args = append(args, "--default-fstype=ext4")
+	switch name {
+	case CSIProvisioner:
+		return append(args, "--default-fstype=ext4", "--worker-threads=50")
+	case CSIResizer:
+		return append(args, "--workers=50")
 	}
-	return args
+	return append(args, "--worker-threads=50")
 }

@@ -40,6 +40,7 @@ var grace = map[string]time.Duration{
 	CSIDriver:         2 * time.Second,
 	CSIAttacher:       2 * time.Second,
 	CSIProvisioner:    2 * time.Second,
+	CSIResizer:        2 * time.Second,
 	Registry:          2 * time.Second,
 	Etcd:              5 * time.Second,
 	Machine:           0, // nobody asks a machine without a future to put its things in order

@@ -139,7 +139,7 @@ func (i *Instance) spec(name string) process.Spec {
 		}
 	case MetricsServer:
 		s.Args = i.metricsServerArgs()
-	case CSIDriver, CSIAttacher, CSIProvisioner:
+	case CSIDriver, CSIAttacher, CSIProvisioner, CSIResizer:
 		s.Args = i.csiArgs(name)
 	case AgentProgram:
 		s.Path = i.r.Binaries[build.AgentLoop]

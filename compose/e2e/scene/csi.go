@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/compose/e2e/internal/csicalls"
 	"github.com/microlet/microlet/compose/e2e/internal/machine"
@@ -106,35 +108,72 @@ func (c *CSI) LeavesNoVolume() {
 		for _, a := range attached.Items {
 			left = append(left, "attached: "+*a.Spec.Source.PersistentVolumeName)
 		}
-		folder := filepath.Join(c.RootDir(), "plugins", "kubernetes.io", "csi", rig.CSIDriverName)
-		mounts, err := machine.MountsBelow(folder)
+		onDisk, err := c.onDisk()
 		if err != nil {
 			return err
 		}
-		for _, m := range mounts {
-			left = append(left, "mount: "+m)
-		}
-		names, err := machine.Names(folder)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-		for _, n := range names {
-			left = append(left, "folder: "+n)
-		}
-		if len(left) > 0 {
+		if left = append(left, onDisk...); len(left) > 0 {
 			return fmt.Errorf("left:\n%s", strings.Join(left, "\n"))
 		}
 		return nil
 	})
 }
 
+// onDisk lists what there is of volumes in the folders of the driver and of block volumes.
+func (c *CSI) onDisk() (found []string, err error) {
+	root := filepath.Join(c.RootDir(), "plugins", "kubernetes.io", "csi")
+	mounts, err := machine.MountsBelow(root)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range mounts {
+		found = append(found, "mount: "+m)
+	}
+	blocks := []string{"staging", "publish"} // those of all block volumes, which stay
+	for _, dir := range []string{rig.CSIDriverName, "volumeDevices", "volumeDevices/staging", "volumeDevices/publish"} {
+		names, err := machine.Names(filepath.Join(root, dir))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+		for _, n := range names {
+			if dir != "volumeDevices" || !slices.Contains(blocks, n) {
+				found = append(found, "folder: "+filepath.Join(dir, n))
+			}
+		}
+	}
+	return found, nil
+}
+
+// Block has a claim be for a block volume of a size.
+func Block(size string) func(*corev1.PersistentVolumeClaimSpec) {
+	return func(s *corev1.PersistentVolumeClaimSpec) {
+		mode := corev1.PersistentVolumeBlock
+		s.VolumeMode = &mode
+		s.Resources.Requests[corev1.ResourceStorage] = resource.MustParse(size)
+	}
+}
+
+// Sized has a claim be for a file system of a size. Those of other claims are folders.
+func Sized(size string) func(*corev1.PersistentVolumeClaimSpec) {
+	return func(s *corev1.PersistentVolumeClaimSpec) {
+		class := rig.CSISizedClass
+		s.StorageClassName = &class
+		s.Resources.Requests[corev1.ResourceStorage] = resource.MustParse(size)
+	}
+}
+
 // Claim makes a claim that the driver has to provision a volume for, waits for it, and returns the driver's name of the
 // volume. The claim and the volume go with the scenario.
-func (c *CSI) Claim(name string) string {
+func (c *CSI) Claim(name string, changes ...func(*corev1.PersistentVolumeClaimSpec)) string {
+	c.T.Helper()
+	c.create(name, changes...)
+	return c.bound(name)
+}
+
+func (c *CSI) create(name string, changes ...func(*corev1.PersistentVolumeClaimSpec)) {
 	c.T.Helper()
 	class := rig.CSIDriverName
-	claims := c.API.CoreV1().PersistentVolumeClaims(c.Namespace)
-	_, err := claims.Create(c.T.Context(), &corev1.PersistentVolumeClaim{
+	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: &class,
@@ -142,13 +181,22 @@ func (c *CSI) Claim(name string) string {
 				corev1.ResourceStorage: resource.MustParse("1Mi"),
 			}},
 		},
-	}, metav1.CreateOptions{})
-	if err != nil {
+	}
+	for _, change := range changes {
+		change(&claim.Spec)
+	}
+	claims := c.API.CoreV1().PersistentVolumeClaims(c.Namespace)
+	if _, err := claims.Create(c.T.Context(), claim, metav1.CreateOptions{}); err != nil {
 		c.T.Fatal(err)
 	}
+}
+
+// bound waits for the volume of a claim, and returns the driver's name of it.
+func (c *CSI) bound(name string) string {
+	c.T.Helper()
 	var volume string
 	Await(c.T, Patience, "a volume for claim "+name, func() error {
-		found, err := claims.Get(c.T.Context(), name, metav1.GetOptions{})
+		found, err := c.API.CoreV1().PersistentVolumeClaims(c.Namespace).Get(c.T.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -162,6 +210,37 @@ func (c *CSI) Claim(name string) string {
 		return err
 	})
 	return volume
+}
+
+// Resize asks for another size of a claim.
+func (c *CSI) Resize(name, size string) {
+	c.T.Helper()
+	patch := fmt.Appendf(nil, `{"spec":{"resources":{"requests":{"storage":%q}}}}`, size)
+	_, err := c.API.CoreV1().PersistentVolumeClaims(c.Namespace).Patch(c.T.Context(), name,
+		types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		c.T.Fatal(err)
+	}
+}
+
+// WaitCapacity waits until a claim has a capacity, and nothing is to be done for it any more.
+func (c *CSI) WaitCapacity(name string, want resource.Quantity) {
+	c.T.Helper()
+	Await(c.T, Patience, "the capacity of claim "+name, func() error {
+		found, err := c.API.CoreV1().PersistentVolumeClaims(c.Namespace).Get(c.T.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if is := found.Status.Capacity[corev1.ResourceStorage]; is.Cmp(want) != 0 {
+			return fmt.Errorf("the claim has %s", is.String())
+		}
+		for _, condition := range found.Status.Conditions {
+			if strings.Contains(string(condition.Type), "Resiz") {
+				return fmt.Errorf("the claim has the condition %v", condition)
+			}
+		}
+		return nil
+	})
 }
 
 // DeleteClaims deletes claims, and waits until the driver has deleted their volumes.
@@ -206,6 +285,18 @@ func WithClaims(p *corev1.Pod, claims ...string) *corev1.Pod {
 		withVolume(p, name, corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
 		})
+	}
+	return p
+}
+
+// WithDevices gives the first container of a pod the devices of claims, by their names in /dev.
+func WithDevices(p *corev1.Pod, claims ...string) *corev1.Pod {
+	main := &p.Spec.Containers[0]
+	for _, name := range claims {
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
+		}})
+		main.VolumeDevices = append(main.VolumeDevices, corev1.VolumeDevice{Name: name, DevicePath: "/dev/" + name})
 	}
 	return p
 }

@@ -321,6 +321,8 @@ func (s *Scene) mounts() ([]string, error) {
 		return nil, err
 	}
 	more, err := machine.MountsBelow(s.Dir())
+	// A volume of the CSI driver is the driver's until its claim is deleted.
+	more = slices.DeleteFunc(more, func(path string) bool { return strings.HasPrefix(path, s.CSIVolumes()+"/") })
 	return append(mounts, more...), err
 }
 

@@ -22,6 +22,7 @@ func (controller) ControllerGetCapabilities(context.Context, *csi.ControllerGetC
 	for _, c := range []csi.ControllerServiceCapability_RPC_Type{
 		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
 		csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
+		csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
 	} {
 		rpc := &csi.ControllerServiceCapability_RPC{Type: c}
 		answer.Capabilities = append(answer.Capabilities, &csi.ControllerServiceCapability{
@@ -41,17 +42,25 @@ func (c controller) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) 
 	if r.GetVolumeContentSource() != nil {
 		return nil, status.Error(codes.InvalidArgument, "volume_content_source: volumes begin empty")
 	}
+	is, err := kindOf(r)
+	if err != nil {
+		return nil, err
+	}
 	id := idOf(r.GetName())
 	least, most := r.GetCapacityRange().GetRequiredBytes(), r.GetCapacityRange().GetLimitBytes()
+	if is != folder && least == 0 {
+		least = leastSize
+	}
 	switch was, err := c.store.get(id); {
 	case errors.Is(err, fs.ErrNotExist):
-		if err := c.store.create(id, record{Name: r.GetName(), Capacity: least}); err != nil {
+		if err := c.store.create(id, record{Name: r.GetName(), Capacity: least, Kind: is}); err != nil {
 			return nil, status.Error(codes.Internal, err.Error())
 		}
 	case err != nil:
 		return nil, status.Error(codes.Internal, err.Error())
-	case was.Capacity < least || most > 0 && was.Capacity > most:
-		return nil, status.Errorf(codes.AlreadyExists, "volume %q has %d bytes", r.GetName(), was.Capacity)
+	case was.Capacity < least || most > 0 && was.Capacity > most || was.Kind != is:
+		return nil, status.Errorf(codes.AlreadyExists, "volume %q has %d bytes and is a %q", r.GetName(), was.Capacity,
+			was.Kind)
 	default:
 		least = was.Capacity
 	}
@@ -68,6 +77,29 @@ func (c controller) DeleteVolume(_ context.Context, r *csi.DeleteVolumeRequest) 
 		return nil, status.Error(codes.Internal, err.Error())
 	}
 	return &csi.DeleteVolumeResponse{}, nil
+}
+
+// paramKind of a StorageClass says what its volumes are, unless they are folders or block volumes.
+const paramKind = "kind"
+
+// kindOf is what the volume is that is asked for.
+func kindOf(r *csi.CreateVolumeRequest) (kind, error) {
+	blocks := 0
+	for _, c := range r.GetVolumeCapabilities() {
+		if c.GetBlock() != nil {
+			blocks++
+		}
+	}
+	switch asked := r.GetParameters()[paramKind]; {
+	case blocks == len(r.GetVolumeCapabilities()):
+		return device, nil
+	case blocks > 0:
+		return folder, status.Error(codes.InvalidArgument, "volume_capabilities: a volume is mounted or a block device")
+	case asked == string(folder) || asked == string(memory):
+		return kind(asked), nil
+	default:
+		return folder, status.Errorf(codes.InvalidArgument, "parameters: %s is %q: it must be %s", paramKind, asked, memory)
+	}
 }
 
 // attachedAs is what a controller tells the node of a volume that it has attached.
@@ -152,13 +184,13 @@ func checkAll(capabilities []*csi.VolumeCapability) error {
 	return nil
 }
 
-// check says why a volume cannot be used as asked for: it is a folder, of one node.
+// check says why a volume cannot be used as asked for: it is one node's.
 func check(c *csi.VolumeCapability) error {
 	if c == nil {
 		return status.Error(codes.InvalidArgument, "volume_capability is empty")
 	}
-	if c.GetMount() == nil {
-		return status.Error(codes.InvalidArgument, "volume_capability: volumes are folders, and no block devices")
+	if c.GetMount() == nil && c.GetBlock() == nil {
+		return status.Error(codes.InvalidArgument, "volume_capability: access_type is empty")
 	}
 	switch c.GetAccessMode().GetMode() {
 	case csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY:

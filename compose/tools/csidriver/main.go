@@ -1,7 +1,9 @@
-// Command csidriver is a CSI driver whose volumes are folders, for tests on one node.
+// Command csidriver is a CSI driver whose volumes are folders or files, for tests on one node.
 //
-// It truly mounts: a stage binds the volume's folder to the staging path, and a publish binds that to the target. It
-// passes csi-test's sanity suite. It registers itself with the node agent.
+// It truly mounts: a stage binds the volume's folder to the staging path, and a publish binds that to the target. A
+// block volume is a file, which a stage attaches to a loop device. With the parameter kind: memory of a StorageClass,
+// the folder is a file system of the size that was asked for. Both of these grow, also while pods have them. It passes
+// csi-test's sanity suite. It registers itself with the node agent.
 //
 // It writes each call to a file, a line of JSON at its begin and one at its end. A file of rules says which calls come
 // late, fail, wait, or end the driver.

@@ -23,6 +23,11 @@ type mounts struct {
 
 func newMounts(t *testing.T) *mounts {
 	t.Helper()
+	return newMountsOf(t, folder)
+}
+
+func newMountsOf(t *testing.T, is kind) *mounts {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: it mounts")
 	}
@@ -34,8 +39,18 @@ func newMounts(t *testing.T) *mounts {
 			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
 		},
 	}
+	if err := os.Mkdir(m.store.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if is == device {
+		m.capability.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
+	}
+	parameters := map[string]string{}
+	if is == memory {
+		parameters[paramKind] = string(memory)
+	}
 	made, err := controller{driver: m.driver}.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
-		Name: "v", VolumeCapabilities: []*csi.VolumeCapability{m.capability},
+		Name: "v", VolumeCapabilities: []*csi.VolumeCapability{m.capability}, Parameters: parameters,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -51,6 +66,8 @@ func newMounts(t *testing.T) *mounts {
 	t.Cleanup(func() {
 		_ = syscall.Unmount(m.target, syscall.MNT_DETACH)
 		_ = syscall.Unmount(m.staging, syscall.MNT_DETACH)
+		_ = m.store.disk(m.id).detach()
+		_ = m.store.remove(m.id)
 	})
 	return m
 }

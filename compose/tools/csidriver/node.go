@@ -25,10 +25,16 @@ type node struct {
 func (*node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (
 	*csi.NodeGetCapabilitiesResponse, error,
 ) {
-	rpc := &csi.NodeServiceCapability_RPC{Type: csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME}
-	return &csi.NodeGetCapabilitiesResponse{Capabilities: []*csi.NodeServiceCapability{
-		{Type: &csi.NodeServiceCapability_Rpc{Rpc: rpc}},
-	}}, nil
+	answer := &csi.NodeGetCapabilitiesResponse{}
+	for _, c := range []csi.NodeServiceCapability_RPC_Type{
+		csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, csi.NodeServiceCapability_RPC_EXPAND_VOLUME,
+	} {
+		rpc := &csi.NodeServiceCapability_RPC{Type: c}
+		answer.Capabilities = append(answer.Capabilities, &csi.NodeServiceCapability{
+			Type: &csi.NodeServiceCapability_Rpc{Rpc: rpc},
+		})
+	}
+	return answer, nil
 }
 
 func (n *node) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
@@ -100,6 +106,11 @@ func (n *node) NodeUnstageVolume(_ context.Context, r *csi.NodeUnstageVolumeRequ
 	if err := n.release(r.GetVolumeId(), "staging_target_path", r.GetStagingTargetPath()); err != nil {
 		return nil, err
 	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.store.disk(r.GetVolumeId()).detach(); err != nil {
+		return nil, internal(err)
+	}
 	return &csi.NodeUnstageVolumeResponse{}, nil
 }
 
@@ -139,6 +150,16 @@ func (n *node) bind(b bind) error {
 	if b.attached != nil && !b.attached() {
 		return status.Errorf(codes.FailedPrecondition, "volume %q is not attached, or publish_context is another's", b.id)
 	}
+	is, err := n.store.get(b.id)
+	if err != nil {
+		return internal(err)
+	}
+	if block := b.capability.GetBlock() != nil; block != (is.Kind == device) {
+		return status.Errorf(codes.InvalidArgument, "volume_capability: volume %q is a %q", b.id, is.Kind)
+	}
+	if is.Kind == device {
+		return n.bindDevice(b)
+	}
 	if b.staged {
 		if there, err := n.mounted(b.source); err != nil || !there {
 			return status.Errorf(codes.FailedPrecondition, "nothing is staged at %q: %v", b.source, err)
@@ -151,6 +172,29 @@ func (n *node) bind(b bind) error {
 		return internal(err)
 	}
 	return internal(n.mounter.MountSensitiveWithoutSystemd(b.source, b.target, "", append(b.options, "bind"), nil))
+}
+
+// bindDevice attaches a block volume, or publishes it: then its device is seen at a file.
+func (n *node) bindDevice(b bind) error {
+	if !b.staged {
+		_, err := n.store.disk(b.id).attach()
+		return internal(err)
+	}
+	name, err := n.store.disk(b.id).attached()
+	if err != nil {
+		return status.Errorf(codes.FailedPrecondition, "volume %q is not staged: %v", b.id, err)
+	}
+	if there, err := n.mounted(b.target); err != nil || there {
+		return internal(err)
+	}
+	f, err := os.OpenFile(b.target, os.O_CREATE, 0o600)
+	if err != nil {
+		return internal(err)
+	}
+	if err := f.Close(); err != nil {
+		return internal(err)
+	}
+	return internal(n.mounter.MountSensitiveWithoutSystemd(name, b.target, "", append(b.options, "bind"), nil))
 }
 
 // release unmounts a path, and does nothing if nothing is mounted there.

@@ -9,6 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"syscall"
+
+	"k8s.io/mount-utils"
 )
 
 // store keeps the volumes: a folder each, with a record beside it.
@@ -18,6 +21,7 @@ type store struct{ dir string }
 type record struct {
 	Name     string `json:"name"`
 	Capacity int64  `json:"capacity"`
+	Kind     kind   `json:"kind,omitempty"`
 }
 
 // validID keeps an ID from being a path. That of an inline volume is its pod's node agent's.
@@ -31,6 +35,9 @@ func idOf(name string) string {
 
 // folder is where a volume's files are.
 func (s store) folder(id string) string { return filepath.Join(s.dir, id) }
+
+// disk is where the volume is, unless it is a folder.
+func (s store) disk(id string) disk { return disk{s.folder(id) + ".disk"} }
 
 func (s store) record(id string) string { return s.folder(id) + ".json" }
 
@@ -72,9 +79,25 @@ func (s store) attachment(id string) string { return s.folder(id) + ".attached" 
 
 // create makes a volume. The record comes last: with it the volume is whole.
 func (s store) create(id string, r record) error {
+	if r.Kind == device {
+		if err := s.disk(id).make(r.Capacity); err != nil {
+			return err
+		}
+		return s.put(id, r)
+	}
 	if err := os.MkdirAll(s.folder(id), 0o777); err != nil {
 		return err
 	}
+	if r.Kind == memory {
+		if err := mountMemory(mount.New(""), s.folder(id), r.Capacity); err != nil {
+			return err
+		}
+	}
+	return s.put(id, r)
+}
+
+// put writes a volume's record.
+func (s store) put(id string, r record) error {
 	text, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -96,6 +119,14 @@ func (s store) remove(id string) error {
 	}
 	if err := s.detach(id); err != nil {
 		return err
+	}
+	if err := os.Remove(s.disk(id).path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if there, err := mount.New("").IsMountPoint(s.folder(id)); err == nil && there {
+		if err := syscall.Unmount(s.folder(id), 0); err != nil {
+			return err
+		}
 	}
 	return os.RemoveAll(s.folder(id))
 }

@@ -81,6 +81,7 @@ const (
 	CSIDriver         = "csidriver"
 	CSIAttacher       = "csi-attacher"
 	CSIProvisioner    = "csi-provisioner"
+	CSIResizer        = "csi-resizer"
 )
 
 // CNIPlugins are the plugins that the rig's network uses.
@@ -205,6 +206,7 @@ func Programs() []Program {
 		},
 		controller(CSIAttacher, "github.com/kubernetes-csi/external-attacher/v4"),
 		controller(CSIProvisioner, "github.com/kubernetes-csi/external-provisioner/v6"),
+		controller(CSIResizer, "github.com/kubernetes-csi/external-resizer/v2"),
 	}
 }
 
