@@ -46,8 +46,8 @@ func (i *Instance) waitStandalone(ctx context.Context) error {
 	return i.await(ctx, AgentProgram, httpOK("http://"+loopback(i.r.Ports.AgentHealth)+"/healthz"))
 }
 
-// Join gives the standalone node of this machine a control plane: it builds one, and what Options.With names, starts it,
-// and starts the agent anew with credentials of it. The node's pods run on. The options are those of Up.
+// Join gives the standalone node of this machine a control plane: it builds one, and what Options.With names, starts
+// it, and starts the agent anew with credentials of it. The node's pods run on. The options are those of Up.
 func (i *Instance) Join(ctx context.Context, o Options) error {
 	o, err := o.withDefaults()
 	if err != nil {

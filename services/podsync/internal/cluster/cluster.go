@@ -86,7 +86,9 @@ func New(client kubernetes.Interface, k *kubeletconfig.Config, workers Workers,
 		Changed:  c.changed, Log: log,
 	})
 	c.Tokens = objects.NewTokens(client, objects.Options{Log: log})
-	c.CSI = &csiobjects.Reader{Client: client, Lister: storagelisters.NewCSIDriverLister(drivers.GetIndexer()), Secrets: c.Objects.Secret}
+	c.CSI = &csiobjects.Reader{
+		Client: client, Lister: storagelisters.NewCSIDriverLister(drivers.GetIndexer()), Secrets: c.Objects.Secret,
+	}
 	// It fails only once the informer has ended.
 	_, _ = drivers.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { c.CSI.Notify() },
