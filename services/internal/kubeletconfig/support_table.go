@@ -1,5 +1,8 @@
 package kubeletconfig
 
+// ownLimits is said of the limits of the node agent's processes.
+const ownLimits = "Of `microlet up` and all that it starts. What is external has those of its own unit."
+
 // supportTable is what this version of microlet does with each setting of kubelet 1.37. docs/configuration.md is
 // generated from it: after a change, run the tests of this package once with -update.
 //
@@ -186,9 +189,8 @@ var supportTable = []supportRow{
 	{name: "logging.flushFrequency", state: idle, note: "Log lines are not buffered."},
 	{name: "logging.vmodule", state: warned},
 	{name: "logging.options", state: warned},
-	{name: "oomScoreAdj", state: warned,
-		note: "The processes have the score of `microlet up`: set OOMScoreAdjust in the unit."},
-	{name: "maxOpenFiles", state: warned},
+	{name: "oomScoreAdj", state: supported, note: ownLimits},
+	{name: "maxOpenFiles", state: supported, note: ownLimits},
 	{name: "showHiddenMetricsForVersion", state: warned},
 	{name: "tracing", state: warned, note: "Traces are not sent yet."},
 	{name: "--housekeeping-interval", state: supported, note: "How old figures of stats may be."},

@@ -193,8 +193,8 @@ func TestWarnings(t *testing.T) {
 		yaml, message string
 		want          []string // without the source
 	}{
-		{"maxOpenFiles: 5\nmaxPods: 5\n", msgWarned, []string{"maxOpenFiles=5"}},
-		{"maxOpenFiles: 1000000\nsyncFrequency: 1m\n", msgWarned, nil},
+		{"podCIDR: 10.0.0.0/24\nmaxPods: 5\n", msgWarned, []string{"podCIDR=10.0.0.0/24"}},
+		{"enableControllerAttachDetach: true\nsyncFrequency: 1m\n", msgWarned, nil},
 		{"tracing: {endpoint: 'localhost:4317'}\n", msgWarned, []string{"tracing.endpoint=localhost:4317"}},
 		{"authorization: {mode: AlwaysAllow}\nauthentication: {anonymous: {enabled: true}}\n", msgWeaker,
 			[]string{"authentication.anonymous.enabled=true", "authorization.mode=AlwaysAllow"}},

@@ -57,6 +57,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	forbidCores(s.Log)
+	setOwnLimits(&cfg.Kubelet.Kubelet, s.Log)
 	limits := newLimits(&cfg, s.Log)
 	defer limits.remove()
 	services, err := cfg.agents(s, limits)
