@@ -37,6 +37,9 @@ const (
 	clockStep = time.Minute
 	// warnShare is the share of a certificate's life in which it should have been renewed.
 	warnShare = 0.1
+	// wrongClockPause is between two requests while certificates have ended, by the node's clock, when they arrive.
+	// client-go's manager would request the next one within a second.
+	wrongClockPause = 5 * time.Minute
 )
 
 // Options of a Manager.
@@ -63,6 +66,8 @@ type Manager struct {
 	rotations certificate.Histogram
 	current   atomic.Pointer[tls.Certificate]
 	warned    *x509.Certificate
+	// paused is until when nothing is requested.
+	paused atomic.Pointer[time.Time]
 
 	mu     sync.Mutex
 	client kubernetes.Interface // with the client certificate; it reads a new one by itself
@@ -123,12 +128,13 @@ func (m *Manager) manage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	m.paused.Store(nil)
 	manager, err := certificate.NewManager(&certificate.Config{
 		ClientsetFn:             m.use.clientset,
-		GetTemplate:             m.use.template,
+		GetTemplate:             m.template,
 		SignerName:              m.use.signer,
 		GetUsages:               m.use.usages,
-		CertificateStore:        store,
+		CertificateStore:        arrivals{store, m.arrived},
 		CertificateRotation:     m.rotations,
 		CertificateRenewFailure: m.failures,
 	})
@@ -160,6 +166,39 @@ func (m *Manager) manage(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// template returns what is requested; client-go's manager requests nothing while that is nil.
+func (m *Manager) template() *x509.CertificateRequest {
+	if until := m.paused.Load(); until != nil && time.Now().Before(*until) {
+		return nil
+	}
+	return m.use.template()
+}
+
+// arrived looks at a certificate that was just signed.
+func (m *Manager) arrived(c *tls.Certificate) {
+	if c.Leaf == nil || time.Now().Before(c.Leaf.NotAfter) {
+		return
+	}
+	until := time.Now().Add(wrongClockPause)
+	m.paused.Store(&until)
+	m.o.Log.Warn("new "+m.use.name+" certificate has already ended; the clock of this node or of the signer is wrong",
+		"end", c.Leaf.NotAfter.UTC().Format(time.RFC3339), "retry", wrongClockPause)
+}
+
+// arrivals is a store that tells of each certificate that it is given.
+type arrivals struct {
+	certificate.Store
+	arrived func(*tls.Certificate)
+}
+
+func (s arrivals) Update(cert, key []byte) (*tls.Certificate, error) {
+	c, err := s.Store.Update(cert, key)
+	if err == nil {
+		s.arrived(c)
+	}
+	return c, err
 }
 
 // look notes the certificate, and warns of one that should have been renewed.

@@ -82,7 +82,10 @@ func TestServing(t *testing.T) {
 	}
 
 	n.addresses.Store(&[]corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.9"}})
-	n.await(t, "a certificate for the new address", func() bool { return n.serving().VerifyHostname("192.0.2.9") == nil })
+	n.await(t, "a certificate for the new address", func() bool {
+		now := n.serving() // nil between the two steps of a replacement
+		return now != nil && now.VerifyHostname("192.0.2.9") == nil
+	})
 	if got := n.metric(t, "kubelet_server_expiration_renew_errors"); got < 1 {
 		t.Errorf("%v errors after a denied request", got)
 	}
