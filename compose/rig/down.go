@@ -41,6 +41,7 @@ var grace = map[string]time.Duration{
 	CSIAttacher:       2 * time.Second,
 	CSIProvisioner:    2 * time.Second,
 	CSIResizer:        2 * time.Second,
+	TraceReceiver:     2 * time.Second,
 	Registry:          2 * time.Second,
 	Etcd:              5 * time.Second,
 	Machine:           0, // nobody asks a machine without a future to put its things in order
@@ -76,7 +77,7 @@ func (i *Instance) Down(ctx context.Context, opts ...DownOption) error {
 	})
 	_ = strands.Wait()
 	problems = slices.Concat(problems, pods, plane)
-	for _, name := range []string{Registry, Etcd} {
+	for _, name := range []string{TraceReceiver, Registry, Etcd} {
 		problems = append(problems, i.stopOne(ctx, name, o))
 	}
 	problems = append(problems, i.remove(ctx))

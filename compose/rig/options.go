@@ -79,8 +79,8 @@ type Options struct {
 	// what a node runs, and no control plane: see Join.
 	Standalone bool
 	// With names groups of programs and images that are not always needed: GroupKubelet (AgentKubelet implies it),
-	// GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer, GroupKubeadm, GroupCSI, GroupMachine
-	// (for Build; Machine implies it). The images are pushed to the instance's registry.
+	// GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer, GroupKubeadm, GroupCSI, GroupTraces,
+	// GroupMachine (for Build; Machine implies it). The images are pushed to the instance's registry.
 	With []string
 	// Source is a folder inside the repository, where the pins of the real
 	// programs are. Default: the working directory.
@@ -102,6 +102,7 @@ const (
 	GroupMachine         = build.GroupMachine
 	GroupKubeadm         = build.GroupKubeadm
 	GroupCSI             = build.GroupCSI
+	GroupTraces          = build.GroupTraces
 )
 
 const (
@@ -197,6 +198,10 @@ func (o *Options) machineDefaults() error {
 	if o.Machine && slices.Contains(o.With, GroupCSI) {
 		return fmt.Errorf("group %s: its driver runs beside the node agent, and not in a machine of the node's own: leave "+
 			"out one of them", GroupCSI)
+	}
+	if o.Machine && slices.Contains(o.With, GroupTraces) {
+		return fmt.Errorf("group %s: its receiver listens on this machine's loopback address, and not in a machine of the "+
+			"node's own: leave out one of them", GroupTraces)
 	}
 	if o.MachineMemory == 0 {
 		o.MachineMemory = 3072

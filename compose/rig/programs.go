@@ -65,6 +65,9 @@ func (i *Instance) withOnDemand(names []string) []string {
 	if i.hasCSI() {
 		names = append(names, csiPrograms()...)
 	}
+	if i.hasTraces() {
+		names = append(names, TraceReceiver)
+	}
 	return names
 }
 
@@ -102,6 +105,7 @@ func (i *Instance) spec(name string) process.Spec {
 		// that was restarted looks there when it attaches to its containers,
 		// and kills them if it finds none.
 		s.Env = []string{"NO_PROXY=*", "no_proxy=*", "PATH=" + i.binDir() + ":" + os.Getenv("PATH")}
+		s.Env = append(s.Env, i.containerdTraces()...)
 	case APIServer:
 		s.Args = i.apiServerArgs()
 	case ControllerManager:
@@ -141,6 +145,8 @@ func (i *Instance) spec(name string) process.Spec {
 		s.Args = i.metricsServerArgs()
 	case CSIDriver, CSIAttacher, CSIProvisioner, CSIResizer:
 		s.Args = i.csiArgs(name)
+	case TraceReceiver:
+		s.Args = []string{"-listen=" + i.traceEndpoint(), "-o=" + i.Spans()}
 	case AgentProgram:
 		s.Path = i.r.Binaries[build.AgentLoop]
 		s.Args = append([]string{"--status=" + i.agentStatusFile(), "--notify=" + filepath.Join(i.runDir(), "notify.sock")},
@@ -230,6 +236,7 @@ func (i *Instance) containerdConfig() config.Containerd {
 		// Not only where it must be: pods shall have the same scores on every
 		// machine.
 		RestrictOOM: true,
+		Traces:      i.hasTraces(),
 	}
 }
 
@@ -248,6 +255,8 @@ func (i *Instance) check(name string) func(context.Context) error {
 		return httpOK("https://" + loopback(i.r.Ports.ControllerManager) + "/healthz")
 	case Scheduler:
 		return httpOK("https://" + loopback(i.r.Ports.Scheduler) + "/healthz")
+	case TraceReceiver:
+		return i.checkTraceReceiver
 	case MetricsServer:
 		return httpOK("https://" + loopback(i.r.Ports.MetricsServer) + "/livez")
 	}

@@ -30,7 +30,8 @@ const (
 
 // ports of an instance, on 127.0.0.1.
 type ports struct {
-	Registry, Etcd, EtcdPeer, EtcdHealth, ControllerManager, Scheduler, AgentHealth, MetricsServer int
+	Registry, Etcd, EtcdPeer, EtcdHealth, ControllerManager, Scheduler, AgentHealth, MetricsServer,
+	Traces int
 }
 
 // record is what the rig remembers of an instance, in a file.
@@ -150,13 +151,13 @@ func reserve(ctx context.Context, r record) (record, error) {
 	if r.Machine != nil {
 		r.Network = r.Network.OnMachine()
 	}
-	picked, err := network.Ports(r.Network.Index, 8)
+	picked, err := network.Ports(r.Network.Index, 9)
 	if err != nil {
 		return r, err
 	}
 	p := &r.Ports
 	for i, port := range []*int{&p.Registry, &p.Etcd, &p.EtcdPeer, &p.EtcdHealth, &p.ControllerManager, &p.Scheduler,
-		&p.AgentHealth, &p.MetricsServer} {
+		&p.AgentHealth, &p.MetricsServer, &p.Traces} {
 		*port = picked[i]
 	}
 	return r, r.save()

@@ -285,6 +285,7 @@ func (i *Instance) writeKubeletConfig(o Options) error {
 		ForeignNodeFs:   o.NodeDisk == 0,
 		ForeignImageFs:  o.ImageDisk == 0,
 		Standalone:      i.r.Standalone,
+		TraceEndpoint:   i.traceEndpoint(),
 	}
 	if o.DefaultPlaces {
 		k.CgroupRoot, k.StaticPods, k.ReadOnlyPort, k.ForSuite = "/", i.staticPodsDir(), ReadOnlyPort, true
@@ -329,6 +330,9 @@ func (i *Instance) startAll(ctx context.Context, layouts []string) error {
 		}
 		return i.push(ctx, layouts)
 	})
+	if i.hasTraces() {
+		group.Go(func() error { return i.start(ctx, TraceReceiver) })
+	}
 	group.Go(func() error {
 		if i.onMachine() {
 			if err := i.startMachine(ctx); err != nil {

@@ -6,8 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
 
-	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/outbox"
@@ -20,6 +20,7 @@ import (
 	"github.com/microlet/microlet/services/nodestatus/internal/registration"
 	"github.com/microlet/microlet/services/nodestatus/internal/report"
 	"github.com/microlet/microlet/services/nodestatus/internal/schedule"
+	"github.com/microlet/microlet/services/nodestatus/internal/spanexport"
 )
 
 // Run runs nodestatus until ctx ends. It leaves the Node and its Lease as they are: a restart is not
@@ -33,6 +34,9 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	exportName(s.Metrics, cfg.Service.NodeName)
+	if err := spanexport.Start(s); err != nil {
+		return err
+	}
 	if cfg.Kubelet.Standalone() {
 		return runStandalone(ctx, &cfg, s)
 	}
@@ -40,6 +44,7 @@ func Run(ctx context.Context, cfg Config) error {
 		Kubeconfig:     cfg.Kubelet.Node.Kubeconfig,
 		ContentType:    cfg.Kubelet.Kubelet.ContentType,
 		RequestTimeout: cfg.RequestTimeout,
+		Wrap:           traced(s),
 	})
 	if err != nil {
 		return err
@@ -57,9 +62,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	s.Go("event delivery", delivery.Run)
-	nodestatusv1.RegisterReviewServiceServer(s.GRPC, authreview.NewServer(clients, s.Metrics))
-	s.Allow(nodestatusv1.ReviewService_ReviewToken_FullMethodName, role.NodeAPI)
-	s.Allow(nodestatusv1.ReviewService_ReviewAccess_FullMethodName, role.NodeAPI)
+	authreview.Register(s, clients)
 	s.Ready("reporting node " + cfg.Service.NodeName)
 	return s.Run(ctx)
 }
@@ -122,8 +125,16 @@ func reportNode(cfg *Config, s *service.Service, clients *api.Clients, health po
 func newDelivery(cfg *Config, s *service.Service, to outbox.Sink, answered func() time.Time) (*outbox.Delivery, error) {
 	return outbox.NewDelivery(s.Bus, to, outbox.DeliveryOptions{
 		QPS: float32(*cfg.Kubelet.Kubelet.EventRecordQPS), Burst: int(cfg.Kubelet.Kubelet.EventBurst),
-		Answered: answered, Log: s.Log, Metrics: s.Metrics,
+		Answered: answered, Tracer: s.Tracer, Log: s.Log, Metrics: s.Metrics,
 	})
+}
+
+// traced lets requests to the API server continue traces.
+func traced(s *service.Service) func(*rest.Config) {
+	if s.Tracer == nil {
+		return nil
+	}
+	return func(c *rest.Config) { c.Wrap(s.Tracer.Transport) }
 }
 
 // exportName makes the node's name known to who joins its other metrics by it.

@@ -99,7 +99,8 @@ func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, er
 	k := cfg.Kubelet
 	reports, err := podreports.New(podreports.Options{
 		NodeName: env.name, Kubelet: k, Client: env.client, Bus: s.Bus, Workers: env.workers,
-		Gateway: env.runtime.Containers, Capacity: env.node.Capacity, Log: s.Log, Metrics: s.Metrics,
+		Gateway: env.runtime.Containers, Capacity: env.node.Capacity, Events: env.events, Tracer: s.Tracer,
+		Log: s.Log, Metrics: s.Metrics,
 	})
 	if err != nil {
 		return nil, err
@@ -144,7 +145,7 @@ func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, er
 		Admissions:  admission.ForWorkers(),
 		Reporting: worker.Reporting{
 			Mirrors: reports.Mirrors, Reporter: reports.Pods(), Events: env.events, Probes: reports.Probing,
-			HostIPs: env.node.HostIPs,
+			HostIPs: env.node.HostIPs, Traces: reports.Traces,
 		},
 		Limits: settings,
 		Log:    s.Log,

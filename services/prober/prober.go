@@ -37,8 +37,8 @@ func Run(ctx context.Context, cfg Config) error {
 	events := outbox.NewRecorder(s.Bus, cfg.Service.NodeName, s.Log)
 	m := manager.Watch(manager.Options{
 		Replica: s.Config.Replica,
-		Prober:  probe.New(o),
-		Events:  events, Metrics: manager.NewMetrics(s.Metrics), Turned: s.Pulse.Turn, Log: s.Log,
+		Prober:  probe.New(o), Tracer: s.Tracer,
+		Events: events, Metrics: manager.NewMetrics(s.Metrics), Turned: s.Pulse.Turn, Log: s.Log,
 		Ready: func() { s.Ready("probing") },
 	}, s.Bus)
 	s.Go("events", events.Run)

@@ -33,6 +33,8 @@ type entry struct {
 	rev     uint64
 	deleted bool
 	value   []byte
+	// traceparent is of the span in which the entry was put; empty for none.
+	traceparent string
 }
 
 // headers of JetStream's key-value store (ADR-8) and of its direct gets (ADR-31).
@@ -78,7 +80,7 @@ func parseEntry(subj string, m *nats.Msg) (entry, error) {
 	}
 	return entry{
 		key: key, writer: env.Writer, epoch: env.Epoch, rev: env.Revision, value: env.Value,
-		deleted: m.Header.Get(headerOperation) == operationDelete,
+		deleted: m.Header.Get(headerOperation) == operationDelete, traceparent: env.Traceparent,
 	}, nil
 }
 

@@ -111,6 +111,16 @@ func (v *View[M]) Age(key string) (age time.Duration, ok bool) {
 	return time.Since(since), true
 }
 
+// Traceparent is that of the span in which key was put; empty if there is none.
+func (v *View[M]) Traceparent(key string) string {
+	v.s.mu.RLock()
+	defer v.s.mu.RUnlock()
+	if it := v.s.items[key]; it != nil {
+		return it.traceparent
+	}
+	return ""
+}
+
 // store is a view without its type.
 type store struct {
 	c        *Client
@@ -140,6 +150,8 @@ type item struct {
 	epoch    int64
 	rev      uint64
 	received time.Time
+	// traceparent is of the span in which it was put.
+	traceparent string
 }
 
 func (s *store) setSynced(synced bool) {
@@ -184,7 +196,7 @@ func (s *store) fits(e entry) bool {
 	marks := len(s.marks)
 	s.mu.RUnlock()
 	switch {
-	case e.deleted, held+int64(len(e.key)+len(e.value)) <= s.contract.MaxBytes && !subject.IsEpochKey(e.key):
+	case e.deleted, held+e.size() <= s.contract.MaxBytes && !subject.IsEpochKey(e.key):
 		return true
 	case subject.IsEpochKey(e.key) && marks < maxMarks:
 		return true
@@ -196,7 +208,9 @@ func (s *store) fits(e entry) bool {
 // maxMarks bounds the writers of a bucket: the replicas of its owners.
 const maxMarks = 1024
 
-func (it *item) size(key string) int64 { return int64(len(key) + len(it.raw)) }
+func (it *item) size(key string) int64 { return int64(len(key) + len(it.raw) + len(it.traceparent)) }
+
+func (e *entry) size() int64 { return int64(len(e.key) + len(e.value) + len(e.traceparent)) }
 
 // set replaces or, with nil, removes what the view holds of a key, under s.mu.
 func (s *store) set(key string, it *item) {
@@ -273,7 +287,8 @@ func (s *store) apply(e entry) {
 		return
 	}
 	again := old != nil && old.writer == e.writer && old.epoch == e.epoch && old.rev == e.rev
-	it := &item{message: message, raw: e.value, writer: e.writer, epoch: e.epoch, rev: e.rev, received: time.Now()}
+	it := &item{message: message, raw: e.value, writer: e.writer, epoch: e.epoch, rev: e.rev, received: time.Now(),
+		traceparent: e.traceparent}
 	if again {
 		it.received = old.received // the bucket's copy of what was heard before
 	}

@@ -111,6 +111,27 @@ func TestViewKeepsWhatIsNewest(t *testing.T) {
 	}
 }
 
+// TestViewKnowsTheTraceOfAValue, and counts it as a part of what it holds.
+func TestViewKnowsTheTraceOfAValue(t *testing.T) {
+	v, reported := testView(t)
+	const a, k, in = "prober.a", "p.c.liveness", "00-1-2-01"
+	v.s.apply(put(a, 1, 1, k, "x"))
+	held := v.s.held[role.Prober]
+	traced := put(a, 1, 2, k, "x")
+	traced.traceparent = in
+	v.s.apply(traced)
+	if got := v.Traceparent(k); got != in || v.Traceparent("another") != "" {
+		t.Errorf("the key is of %q, another one of %q", got, v.Traceparent("another"))
+	}
+	if grown := v.s.held[role.Prober] - held; grown != int64(len(in)) {
+		t.Errorf("the trace counts as %d bytes", grown)
+	}
+	v.s.apply(put(a, 1, 3, k, "x"))
+	if got := v.Traceparent(k); got != "" || len(*reported) != 1 {
+		t.Errorf("put again without a trace it is of %q; called for %v", got, *reported)
+	}
+}
+
 func TestViewTellsOfChangesOnly(t *testing.T) {
 	v, reported := testView(t)
 	const a, k = "prober.a", "p.c.liveness"

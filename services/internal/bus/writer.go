@@ -54,15 +54,17 @@ type Writer struct {
 
 // ownedKey is one key as its writer wants it.
 type ownedKey struct {
-	value    []byte
-	deleted  bool
-	version  uint64 // counts what the writer wanted
-	acked    uint64 // version that the bus has, in epoch ackEpoch
-	ackEpoch int64
-	queued   bool
-	sending  context.CancelFunc // not nil while a put is under way
-	denied   bool
-	attempts int
+	value []byte
+	// traceparent is of the span in which it was put.
+	traceparent string
+	deleted     bool
+	version     uint64 // counts what the writer wanted
+	acked       uint64 // version that the bus has, in epoch ackEpoch
+	ackEpoch    int64
+	queued      bool
+	sending     context.CancelFunc // not nil while a put is under way
+	denied      bool
+	attempts    int
 }
 
 // Own returns the writer of a bucket; calls for the same bucket return the same one.
@@ -88,12 +90,17 @@ func (c *Client) Own(bucket string) *Writer {
 
 // Put makes m the value of key. It never blocks: the value is written when the bus is there, and only
 // the newest counts. A value whose bytes are those of the last put is not written again.
-func (w *Writer) Put(key string, m proto.Message) { w.put(key, m, false) }
+func (w *Writer) Put(key string, m proto.Message) { w.put(key, m, "", false) }
+
+// PutTraced is Put within a trace, of which readers learn by the traceparent; empty is none.
+func (w *Writer) PutTraced(key string, m proto.Message, traceparent string) {
+	w.put(key, m, traceparent, false)
+}
 
 // Refresh is Put, but writes also what has not changed, for a key whose age its readers judge.
-func (w *Writer) Refresh(key string, m proto.Message) { w.put(key, m, true) }
+func (w *Writer) Refresh(key string, m proto.Message) { w.put(key, m, "", true) }
 
-func (w *Writer) put(key string, m proto.Message, always bool) {
+func (w *Writer) put(key string, m proto.Message, traceparent string, always bool) {
 	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
 		// It fails for invalid UTF-8 in a string only. The value before holds.
@@ -111,7 +118,7 @@ func (w *Writer) put(key string, m proto.Message, always bool) {
 	case !always && !c.deleted && bytes.Equal(c.value, value):
 		return
 	}
-	c.value, c.deleted, c.denied, c.attempts = value, false, false, 0
+	c.value, c.traceparent, c.deleted, c.denied, c.attempts = value, traceparent, false, false, 0
 	c.version++
 	w.enqueue(key, c)
 }
@@ -144,7 +151,7 @@ func (w *Writer) remove(key string) {
 	} else if c.deleted {
 		return
 	}
-	c.value, c.deleted, c.denied, c.attempts = nil, true, false, 0
+	c.value, c.traceparent, c.deleted, c.denied, c.attempts = nil, "", true, false, 0
 	c.version++
 	w.enqueue(key, c)
 }
@@ -337,7 +344,7 @@ func (v *serving) start(ctx context.Context) {
 	}
 	if !v.marking && !time.Now().Before(v.markAt) && v.mayMark() {
 		v.marking = true
-		msg := v.message(v.mark, nil, false)
+		msg := v.message(v.mark, &ownedKey{})
 		v.puts.Go(func() { v.outcomes <- outcome{key: v.mark, err: v.send(ctx, v.session, msg)} })
 	}
 }
@@ -441,27 +448,29 @@ func (w *Writer) next(ctx context.Context) (o outcome, msg *nats.Msg, putCtx con
 			continue
 		}
 		putCtx, c.sending = context.WithTimeout(ctx, ackTimeout)
-		msg := w.messageLocked(key, c.value, c.deleted)
+		msg := w.messageLocked(key, c)
 		return outcome{key: key, cell: c, version: c.version, size: len(msg.Data)}, msg, putCtx
 	}
 	w.queue = nil
 	return outcome{}, nil, nil
 }
 
-func (w *Writer) message(key string, value []byte, deleted bool) *nats.Msg {
+func (w *Writer) message(key string, c *ownedKey) *nats.Msg {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.messageLocked(key, value, deleted)
+	return w.messageLocked(key, c)
 }
 
-func (w *Writer) messageLocked(key string, value []byte, deleted bool) *nats.Msg {
+func (w *Writer) messageLocked(key string, c *ownedKey) *nats.Msg {
 	w.rev++
-	data, err := proto.Marshal(&busv1.Entry{Writer: w.c.Writer(), Epoch: w.epoch, Value: value, Revision: w.rev})
+	data, err := proto.Marshal(&busv1.Entry{
+		Writer: w.c.Writer(), Epoch: w.epoch, Value: c.value, Revision: w.rev, Traceparent: c.traceparent,
+	})
 	if err != nil {
 		panic(fmt.Sprintf("the envelope of %s/%s cannot be encoded: %v", w.bucket, key, err)) // a role and a token are ASCII
 	}
 	msg := &nats.Msg{Subject: subject.Entry(w.bucket, key), Data: data}
-	if deleted {
+	if c.deleted {
 		msg.Header = nats.Header{headerOperation: {operationDelete}, headerTTL: {deleteTTL.String()}}
 	}
 	return msg

@@ -192,6 +192,7 @@ var supportTable = []supportRow{
 	{name: "oomScoreAdj", state: supported, note: ownLimits},
 	{name: "maxOpenFiles", state: supported, note: ownLimits},
 	{name: "showHiddenMetricsForVersion", state: warned},
-	{name: "tracing", state: warned, note: "Traces are not sent yet."},
+	{name: "tracing", state: supported,
+		note: "nodestatus alone sends to the endpoint, for all services. Variables OTEL_EXPORTER_* have no effect."},
 	{name: "--housekeeping-interval", state: supported, note: "How old figures of stats may be."},
 }

@@ -195,7 +195,7 @@ func TestWarnings(t *testing.T) {
 	}{
 		{"podCIDR: 10.0.0.0/24\nmaxPods: 5\n", msgWarned, []string{"podCIDR=10.0.0.0/24"}},
 		{"enableControllerAttachDetach: true\nsyncFrequency: 1m\n", msgWarned, nil},
-		{"tracing: {endpoint: 'localhost:4317'}\n", msgWarned, []string{"tracing.endpoint=localhost:4317"}},
+		{"tracing: {endpoint: 'localhost:4317'}\n", msgWarned, nil},
 		{"authorization: {mode: AlwaysAllow}\nauthentication: {anonymous: {enabled: true}}\n", msgWeaker,
 			[]string{"authentication.anonymous.enabled=true", "authorization.mode=AlwaysAllow"}},
 		{"enableServer: false\nhealthzPort: 0\nreadOnlyPort: 0\n", msgWeaker, nil},

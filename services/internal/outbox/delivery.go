@@ -19,6 +19,7 @@ import (
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/tracing"
 )
 
 const (
@@ -46,6 +47,8 @@ type DeliveryOptions struct {
 	// Answered returns when the apiserver last answered a request of another kind, by which an apiserver that is away
 	// differs from one that hangs over an Event. Nil if nobody knows.
 	Answered func() time.Time
+	// Tracer continues the traces that Events were recorded in; nil records none.
+	Tracer *tracing.Tracer
 	// Log and Metrics are as elsewhere; Metrics may be nil.
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
@@ -90,6 +93,7 @@ type Delivery struct {
 	calls      chan struct{} // calls under way
 	reach      *reach
 	answered   func() time.Time
+	tracer     *tracing.Tracer
 	outcomes   *prometheus.CounterVec
 	retries    prometheus.Counter
 
@@ -110,6 +114,8 @@ type item struct {
 	name    string
 	event   *corev1.Event
 	message message // guarded by Delivery.mu: it is replaced when the bus gives it out again
+	// recordedIn is the span in which it was recorded.
+	recordedIn tracing.Parent
 }
 
 // NewDelivery returns the delivery; Run does it. Only the service that the contract lets read the outbox
@@ -132,7 +138,7 @@ func newDelivery(from source, sink Sink, o DeliveryOptions) (*Delivery, error) {
 		source: from, sink: sink, log: o.Log.With(logkey.Component, "outbox"),
 		correlator: record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{}),
 		limit:      flowcontrol.NewFakeAlwaysRateLimiter(),
-		calls:      make(chan struct{}, maxCalls), reach: newReach(), answered: o.Answered,
+		calls:      make(chan struct{}, maxCalls), reach: newReach(), answered: o.Answered, tracer: o.Tracer,
 		room: make(chan struct{}, subject.OutboxMaxPending), wake: make(chan struct{}, 1), done: lru.New(rememberDone),
 		held: map[string]*item{}, lanes: map[corev1.ObjectReference]*lane{}, refused: map[*series]bool{},
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -231,7 +237,7 @@ func (d *Delivery) accept(ctx context.Context, m message) {
 		it.message = m
 		<-d.room
 	default:
-		it = &item{name: name, event: event, message: m}
+		it = &item{name: name, event: event, message: m, recordedIn: tracing.ParseParent(wrapped.Traceparent)}
 		d.held[name] = it
 		d.enqueue(ctx, it)
 		select {

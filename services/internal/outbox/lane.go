@@ -10,6 +10,7 @@ import (
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/pause"
+	"github.com/microlet/microlet/services/internal/tracing"
 )
 
 const (
@@ -129,6 +130,10 @@ func (d *Delivery) join(s *series) bool {
 // deliver tries until there is an answer. A refused series is set aside, so that the next of the lane may come. It
 // returns false when ctx ended before.
 func (d *Delivery) deliver(ctx context.Context, s *series) bool {
+	ctx, span := d.tracer.Continue(ctx, s.items[0].recordedIn, "deliverEvent")
+	span.Set(tracing.EventReason, s.result.Event.Reason)
+	var failed error
+	defer func() { span.End(failed) }()
 	for {
 		if d.limit.Wait(ctx) != nil {
 			return false
@@ -147,6 +152,7 @@ func (d *Delivery) deliver(ctx context.Context, s *series) bool {
 			d.log.Warn("the apiserver does not take an event, which is tried again beside the others", "event", s.about,
 				logkey.Err, a.err)
 			d.setAside(ctx, s)
+			failed = a.err
 			return true
 		case unreachable:
 			d.retries.Inc()

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/tools/record/util"
@@ -52,13 +53,15 @@ type storer interface {
 // Recorder records Kubernetes Events and hands them to the bus. Its methods may be called from any
 // goroutine and never block.
 type Recorder struct {
-	bus      storer
-	subject  string
-	writer   string
-	node     string
-	log      *slog.Logger
-	recorded prometheus.Counter
-	dropped  prometheus.Counter
+	bus     storer
+	subject string
+	writer  string
+	node    string
+	log     *slog.Logger
+	// traceparent says in which trace an Event about an object is; nil is none.
+	traceparent func(uid types.UID) string
+	recorded    prometheus.Counter
+	dropped     prometheus.Counter
 
 	mu     sync.Mutex
 	spool  []entry
@@ -102,6 +105,10 @@ func newRecorder(s storer, of role.Role, writer, nodeName string, log *slog.Logg
 		life: time.Now().UnixNano(), wake: make(chan struct{}, 1),
 	}
 }
+
+// InTraces has an Event about an object delivered in the trace that traceparent returns for the object's UID. It is
+// called before anything is recorded.
+func (r *Recorder) InTraces(traceparent func(uid types.UID) string) { r.traceparent = traceparent }
 
 const (
 	// maxMessage bounds an Event's message, in bytes: what a runtime says can be of any length.
@@ -166,6 +173,10 @@ func (r *Recorder) record(object runtime.Object, annotations map[string]string, 
 		logkey.Field, ref.FieldPath,
 		logkey.Type, eventtype, logkey.Reason, reason, logkey.Message, message)
 
+	recorded := &busv1.KubernetesEvent{Event: raw}
+	if r.traceparent != nil {
+		recorded.Traceparent = r.traceparent(ref.UID)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.serial++
@@ -174,7 +185,7 @@ func (r *Recorder) record(object runtime.Object, annotations map[string]string, 
 		r.spool = r.spool[1:]
 	}
 	r.spool = append(r.spool, entry{
-		id: fmt.Sprintf("%s.%x.%d", r.writer, r.life, r.serial), event: &busv1.KubernetesEvent{Event: raw},
+		id: fmt.Sprintf("%s.%x.%d", r.writer, r.life, r.serial), event: recorded,
 		about: ref.Namespace + "/" + ref.Name + " " + reason,
 	})
 	select {

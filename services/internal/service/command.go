@@ -85,7 +85,7 @@ func (d Definition) Command() *cobra.Command {
 
 // KubeletFields are the fields of the kubelet's configuration that every service reads that gets one.
 func KubeletFields() []string {
-	return []string{"enableContentionProfiling", "logging", "node.hostnameOverride"}
+	return []string{"enableContentionProfiling", "logging", "tracing", "node.hostnameOverride"}
 }
 
 // LoadKubelet reads the configuration that "microlet up" resolved, or resolves the flags itself.
@@ -105,11 +105,12 @@ func LogWarnings(warnings []kubeletconfig.Warning) {
 	}
 }
 
-// TakeKubelet takes from the kubelet's configuration what every service needs of it: how to log,
-// and the node's name unless it is set.
+// TakeKubelet takes from the kubelet's configuration what every service needs of it: how to log
+// and to trace, and the node's name unless it is set.
 func (c *Config) TakeKubelet(k *kubeletconfig.Config) error {
 	c.Log.Format = k.Kubelet.Logging.Format
 	c.Log.Verbosity = int(k.Kubelet.Logging.Verbosity)
+	c.Tracing = k.Kubelet.Tracing
 	if c.NodeName != "" {
 		return nil
 	}

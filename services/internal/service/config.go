@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	tracingapi "k8s.io/component-base/tracing/api/v1"
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
@@ -52,6 +53,8 @@ type Config struct {
 	PeerCgroups []string
 	// Log says how the process logs.
 	Log telemetry.LogOptions
+	// Tracing is the tracing of the kubelet's configuration; nil traces nothing.
+	Tracing *tracingapi.TracingConfiguration
 	// Placement is the process's own network in the single placement; nil for a process of its own.
 	Placement *InProcess
 }

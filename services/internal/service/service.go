@@ -24,6 +24,7 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/run"
 	"github.com/microlet/microlet/services/internal/telemetry"
+	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
 
@@ -42,6 +43,8 @@ type Service struct {
 	Health *health.Server
 	// Pulse is turned by the service's own main loop.
 	Pulse *Pulse
+	// Tracer records the spans of the service; nil where the node does not trace.
+	Tracer *tracing.Tracer
 	// Kept are the files that outlive a restart of this process.
 	Kept *Kept
 
@@ -107,6 +110,9 @@ func New(cfg Config, r role.Role) (*Service, error) {
 	if err = s.meetSupervisor(); err != nil {
 		return nil, err
 	}
+	if err = s.trace(); err != nil {
+		return nil, err
+	}
 	if s.Bus, err = bus.New(options); err != nil {
 		return nil, fmt.Errorf("bus client of %s: %w", r, err)
 	}
@@ -115,7 +121,7 @@ func New(cfg Config, r role.Role) (*Service, error) {
 		Log:     log,
 		Metrics: s.Metrics,
 		Peers:   cfg.Peers(),
-	})
+	}, s.Tracer.ServerOptions()...)
 	s.Health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	grpc_health_v1.RegisterHealthServer(s.GRPC, s.Health)
 	s.registerMetrics()
@@ -221,7 +227,7 @@ func (s *Service) dial(path string, to role.Role) (*grpc.ClientConn, error) {
 	if s.Config.Placement != nil {
 		o.Network = &s.Config.Placement.network
 	}
-	return unixgrpc.Dial(path, o)
+	return unixgrpc.Dial(path, o, s.Tracer.DialOptions()...)
 }
 
 // Listen opens a socket below the runtime folder for the node's group, makes its folders when they are absent, and in

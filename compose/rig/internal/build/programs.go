@@ -39,6 +39,7 @@ const (
 	GroupCharts          = "charts"           // Helm
 	GroupKubeadm         = "kubeadm"          // kubeadm, and the images of the control plane that it starts
 	GroupCSI             = "csi"              // a CSI driver, and the controllers beside it
+	GroupTraces          = "traces"           // a receiver of traces, to which node agent and runtime send
 )
 
 // Groups of packages for the kinds of that machine. They are machine.Build's, and nobody asks for them by name.
@@ -49,7 +50,7 @@ const (
 
 // Groups are the names of all groups.
 var Groups = []string{GroupKubelet, GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer,
-	GroupMachine, GroupCompose, GroupCharts, GroupKubeadm, GroupCSI}
+	GroupMachine, GroupCompose, GroupCharts, GroupKubeadm, GroupCSI, GroupTraces}
 
 // rigModule stands for compose/rig: the rig's own helpers are built from there.
 const rigModule = "../rig"
@@ -82,6 +83,7 @@ const (
 	CSIAttacher       = "csi-attacher"
 	CSIProvisioner    = "csi-provisioner"
 	CSIResizer        = "csi-resizer"
+	TraceReceiver     = "trace-receiver"
 )
 
 // CNIPlugins are the plugins that the rig's network uses.
@@ -203,6 +205,10 @@ func Programs() []Program {
 		{
 			Name: CSIDriver, Module: "csidriver", Package: ".", Groups: []string{GroupCSI},
 			Sources: []string{"go.mod", "go.sum", "*.go"},
+		},
+		{
+			Name: TraceReceiver, Module: "traces", Package: "./receiver", Groups: []string{GroupTraces},
+			Sources: []string{"go.mod", "go.sum", "receiver/*.go", "span/*.go"},
 		},
 		controller(CSIAttacher, "github.com/kubernetes-csi/external-attacher/v4"),
 		controller(CSIProvisioner, "github.com/kubernetes-csi/external-provisioner/v6"),

@@ -117,7 +117,7 @@ func newBuild(progress io.Writer) *cobra.Command {
 func withFlag(cmd *cobra.Command, with *[]string) {
 	cmd.Flags().StringSliceVar(with, "with", nil,
 		"programs and images that are not always needed: kubelet, conformance, node-conformance, prometheus, "+
-			"metrics-server, csi, machine, compose")
+			"metrics-server, csi, traces, machine, compose")
 }
 
 // upFlags are the options that up and run share.
@@ -364,6 +364,7 @@ func newEnv(out io.Writer) *cobra.Command {
 				{"CONTAINER_RUNTIME_ENDPOINT", i.RuntimeEndpoint()},
 				{"CONTAINERD_ADDRESS", i.RuntimeSocket()}, {"CONTAINERD_NAMESPACE", "k8s.io"},
 				{"RIG_CGROUP_ROOT", i.CgroupRoot()}, {"RIG_REGISTRY", i.Registry()}, {"RIG_AGENT_LOG", i.Log(rig.AgentProgram)},
+				{"RIG_SPANS", i.Spans()},
 			} {
 				if _, err := fmt.Fprintf(out, "export %s='%s'\n", kv[0], kv[1]); err != nil {
 					return err

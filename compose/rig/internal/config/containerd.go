@@ -35,6 +35,8 @@ type Containerd struct {
 	// SyncImages has an image on the disk before the runtime says that it is there. Without it a power cut soon after a
 	// pull leaves an image whose files are empty, and which nobody pulls again.
 	SyncImages bool
+	// Traces lets containerd send traces, where its environment says.
+	Traces bool
 }
 
 // Paths of the files that Write makes.
@@ -47,7 +49,7 @@ var containerdTemplate = template.Must(template.New("containerd").Funcs(template
 root = {{q .Root}}
 state = {{q .State}}
 disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.snapshotter.v1.blockfile",
-  "io.containerd.snapshotter.v1.erofs", "io.containerd.tracing.processor.v1.otlp"]
+  "io.containerd.snapshotter.v1.erofs"{{if not .Traces}}, "io.containerd.tracing.processor.v1.otlp"{{end}}]
 
 [grpc]
 address = {{q .Socket}}

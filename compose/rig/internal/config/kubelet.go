@@ -7,6 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	tracingapi "k8s.io/component-base/tracing/api/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"sigs.k8s.io/yaml"
 )
@@ -31,6 +32,7 @@ type Kubelet struct {
 	ForSuite        bool   // the periods and thresholds on which upstream's suite of the node counts
 	Standalone      bool   // there is no API server to ask who somebody is: ClientCA alone says so
 	Anonymous       bool   // everybody may use the HTTPS API
+	TraceEndpoint   string // where all traces are sent, by OTLP; "": none are
 }
 
 // Write writes the KubeletConfiguration to the file. What it does not set has
@@ -57,6 +59,11 @@ func (k Kubelet) Write(path string) error {
 		MaxPods:                  k.MaxPods,
 		StaticPodPath:            k.StaticPods,
 		ReadOnlyPort:             k.ReadOnlyPort,
+	}
+	if k.TraceEndpoint != "" {
+		c.Tracing = &tracingapi.TracingConfiguration{
+			Endpoint: &k.TraceEndpoint, SamplingRatePerMillion: ptr(int32(1_000_000)),
+		}
 	}
 	if k.ForSuite {
 		c.VolumeStatsAggPeriod, c.FileCheckFrequency = period(10), period(10)

@@ -38,7 +38,9 @@ type Entry struct {
 	Value []byte `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`
 	// Counts the writer's puts and deletes within the epoch, from 1. Epoch and revision order the entries of one writer
 	// for one key, however they reached the reader.
-	Revision      uint64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision uint64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	// W3C traceparent of the span in which the value was put; empty unless that belongs to a recorded trace.
+	Traceparent   string `protobuf:"bytes,5,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -99,6 +101,13 @@ func (x *Entry) GetRevision() uint64 {
 		return x.Revision
 	}
 	return 0
+}
+
+func (x *Entry) GetTraceparent() string {
+	if x != nil {
+		return x.Traceparent
+	}
+	return ""
 }
 
 // Heartbeat is the value of HEARTBEATS/<service>.<replica>, put every 5 s.
@@ -178,7 +187,9 @@ type KubernetesEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A core/v1 Event in its Kubernetes protobuf encoding. It is complete except for what delivery adds (correlation,
 	// counts, series).
-	Event         []byte `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
+	Event []byte `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
+	// W3C traceparent of the span in which the Event was recorded; empty unless that belongs to a recorded trace.
+	Traceparent   string `protobuf:"bytes,2,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -220,24 +231,32 @@ func (x *KubernetesEvent) GetEvent() []byte {
 	return nil
 }
 
+func (x *KubernetesEvent) GetTraceparent() string {
+	if x != nil {
+		return x.Traceparent
+	}
+	return ""
+}
+
 var File_microlet_bus_v1_bus_proto protoreflect.FileDescriptor
 
 const file_microlet_bus_v1_bus_proto_rawDesc = "" +
 	"\n" +
-	"\x19microlet/bus/v1/bus.proto\x12\x0fmicrolet.bus.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"g\n" +
+	"\x19microlet/bus/v1/bus.proto\x12\x0fmicrolet.bus.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x89\x01\n" +
 	"\x05Entry\x12\x16\n" +
 	"\x06writer\x18\x01 \x01(\tR\x06writer\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12\x14\n" +
 	"\x05value\x18\x03 \x01(\fR\x05value\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x04R\brevision\"\x83\x01\n" +
+	"\brevision\x18\x04 \x01(\x04R\brevision\x12 \n" +
+	"\vtraceparent\x18\x05 \x01(\tR\vtraceparent\"\x83\x01\n" +
 	"\tHeartbeat\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x05R\x03pid\x124\n" +
 	"\astarted\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12\x14\n" +
-	"\x05turns\x18\x04 \x01(\x04R\x05turns\"'\n" +
+	"\x05turns\x18\x04 \x01(\x04R\x05turns\"I\n" +
 	"\x0fKubernetesEvent\x12\x14\n" +
-	"\x05event\x18\x01 \x01(\fR\x05eventB\xb7\x01\n" +
-	"\x13com.microlet.bus.v1B\bBusProtoP\x01Z8github.com/microlet/microlet/proto/microlet/bus/v1;busv1\xa2\x02\x03MBX\xaa\x02\x0fMicrolet.Bus.V1\xca\x02\x0fMicrolet\\Bus\\V1\xe2\x02\x1bMicrolet\\Bus\\V1\\GPBMetadata\xea\x02\x11Microlet::Bus::V1b\x06proto3"
+	"\x05event\x18\x01 \x01(\fR\x05event\x12 \n" +
+	"\vtraceparent\x18\x02 \x01(\tR\vtraceparentB:Z8github.com/microlet/microlet/proto/microlet/bus/v1;busv1b\x06proto3"
 
 var (
 	file_microlet_bus_v1_bus_proto_rawDescOnce sync.Once

@@ -19,6 +19,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
+	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/service"
 )
 
 const (
@@ -49,6 +51,13 @@ type kind struct {
 	label  string // of the metric
 	object string // that a request holds
 	places chan struct{}
+}
+
+// Register has nodestatus review for nodeapi.
+func Register(s *service.Service, r Reviewer) {
+	nodestatusv1.RegisterReviewServiceServer(s.GRPC, NewServer(r, s.Metrics))
+	s.Allow(nodestatusv1.ReviewService_ReviewToken_FullMethodName, role.NodeAPI)
+	s.Allow(nodestatusv1.ReviewService_ReviewAccess_FullMethodName, role.NodeAPI)
 }
 
 // NewServer returns the service; metrics nil registers none.

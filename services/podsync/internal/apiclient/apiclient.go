@@ -15,6 +15,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/clientcert"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/tracing"
 )
 
 // How long a connection to the apiserver may take to come about, and how often it is proven to be alive.
@@ -24,13 +25,16 @@ const (
 )
 
 // New returns the node's client. It waits for nobody.
-func New(k *kubeletconfig.Config) (kubernetes.Interface, error) {
+func New(k *kubeletconfig.Config, tracer *tracing.Tracer) (kubernetes.Interface, error) {
 	if k.Standalone() {
 		return newOffline()
 	}
 	config, err := restConfig(k)
 	if err != nil {
 		return nil, err
+	}
+	if tracer != nil {
+		config.Wrap(tracer.Transport)
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 
 func TestANodeWithoutAnApiserverIsToldSo(t *testing.T) {
 	k := &kubeletconfig.Config{}
-	client, err := New(k)
+	client, err := New(k, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestTheClientIsAsConfigured(t *testing.T) {
 	}
 	k := &kubeletconfig.Config{}
 	k.Node.Kubeconfig = filepath.Join(t.TempDir(), "missing")
-	if _, err := New(k); err == nil || !strings.Contains(err.Error(), "--kubeconfig=") {
+	if _, err := New(k, nil); err == nil || !strings.Contains(err.Error(), "--kubeconfig=") {
 		t.Errorf("a kubeconfig that is missing: %v", err)
 	}
 }

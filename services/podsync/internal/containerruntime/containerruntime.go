@@ -60,7 +60,7 @@ func Connect(ctx context.Context, o Options) (*Runtime, error) {
 	s, index := o.Service, &containerindex.Index{}
 	connections, err := runtime.Dial(runtime.DialOptions{
 		RuntimeEndpoint: o.Kubelet.RuntimeEndpoint(), ImageEndpoint: o.Kubelet.ImageEndpoint(), Metrics: s.Metrics,
-		Log: s.Log,
+		Log: s.Log, Tracer: s.Tracer,
 	})
 	if err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func Connect(ctx context.Context, o Options) (*Runtime, error) {
 	shared, err := gateway.New(gateway.Options{
 		Runtime: connections.Runtime, Image: connections.Image, Containers: index,
 		Checkpoints: rootdir.Dir(o.Kubelet.Node.RootDir).Checkpoints(), Log: s.Log, Metrics: s.Metrics,
-		Peers: s.Config.Peers(),
+		Peers: s.Config.Peers(), Tracer: s.Tracer,
 	})
 	if err != nil {
 		return nil, errors.Join(err, connections.Close())

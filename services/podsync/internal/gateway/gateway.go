@@ -23,6 +23,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/internal/unixgrpc"
 )
 
@@ -52,6 +53,8 @@ type Options struct {
 	Log         *slog.Logger
 	// Metrics are registered here; nil registers none.
 	Metrics prometheus.Registerer
+	// Tracer continues the traces of callers; nil does not.
+	Tracer *tracing.Tracer
 }
 
 // Gateway passes CRI calls on. It is safe for concurrent use.
@@ -154,8 +157,8 @@ func (g *Gateway) server(r role.Role) *grpc.Server {
 		Log:     g.opts.Log,
 		Metrics: g.opts.Metrics,
 		Peers:   g.opts.Peers,
-	},
-		grpc.ForceServerCodecV2(frameCodec{}), grpc.NumStreamWorkers(streamWorkers))
+	}, append(g.opts.Tracer.ServerOptions(),
+		grpc.ForceServerCodecV2(frameCodec{}), grpc.NumStreamWorkers(streamWorkers))...)
 	for _, d := range descriptions {
 		s.RegisterService(g.describe(r, d), nil)
 	}

@@ -23,7 +23,7 @@ type Client struct {
 
 // New returns the client of a node. Events about its certificates go to a recorder.
 func New(s *service.Service, k *kubeletconfig.Config, node string, events record.EventRecorder) (*Client, error) {
-	client, err := apiclient.New(k)
+	client, err := apiclient.New(k, s.Tracer)
 	if err != nil {
 		return nil, err
 	}

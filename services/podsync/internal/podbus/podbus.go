@@ -19,11 +19,13 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/podtrace"
 )
 
 // Writer is this service's share of one bucket; see bus.Writer.
 type Writer interface {
 	Put(key string, m proto.Message)
+	PutTraced(key string, m proto.Message, traceparent string)
 	Delete(key string)
 	Complete()
 }
@@ -31,12 +33,14 @@ type Writer interface {
 // Publisher writes what podsync knows of pods and of the runtime.
 type Publisher struct {
 	pods, statuses, node Writer
+	traces               *podtrace.Traces
 	log                  *slog.Logger
 }
 
-// New returns a Publisher over the three buckets that podsync writes.
-func New(pods, statuses, node Writer, log *slog.Logger) *Publisher {
-	return &Publisher{pods: pods, statuses: statuses, node: node, log: log}
+// New returns a Publisher over the three buckets that podsync writes. What it says of a pod's status is in the pod's
+// trace, if there is one.
+func New(pods, statuses, node Writer, traces *podtrace.Traces, log *slog.Logger) *Publisher {
+	return &Publisher{pods: pods, statuses: statuses, node: node, traces: traces, log: log}
 }
 
 // Pod publishes a pod that a source wants.
@@ -72,7 +76,7 @@ func (p *Publisher) Status(uid types.UID, state *pod.State, status *v1.PodStatus
 		seen[c.Name] = true
 		m.Containers = append(m.Containers, container(c))
 	}
-	p.statuses.Put(subject.PodKey(string(uid)), m)
+	p.statuses.PutTraced(subject.PodKey(string(uid)), m, p.traces.Of(uid).String())
 }
 
 // Forget deletes a pod's entries: it is gone from its source and from the node.

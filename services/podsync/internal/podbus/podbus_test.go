@@ -12,24 +12,32 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/tracing/spantest"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
+	"github.com/microlet/microlet/services/podsync/internal/podtrace"
 )
 
 // bucket is a writer that keeps what is put.
 type bucket struct {
 	values   map[string]proto.Message
 	complete bool
+	// traceparent is of the last put.
+	traceparent string
 }
 
 func (b *bucket) Put(key string, m proto.Message) { b.values[key] = m }
-func (b *bucket) Delete(key string)               { delete(b.values, key) }
-func (b *bucket) Complete()                       { b.complete = true }
+func (b *bucket) PutTraced(key string, m proto.Message, traceparent string) {
+	b.Put(key, m)
+	b.traceparent = traceparent
+}
+func (b *bucket) Delete(key string) { delete(b.values, key) }
+func (b *bucket) Complete()         { b.complete = true }
 
 func newBucket() *bucket { return &bucket{values: map[string]proto.Message{}} }
 
 func TestReadersGetThePodAndTheNewestIncarnation(t *testing.T) {
 	pods, statuses, node := newBucket(), newBucket(), newBucket()
-	p := New(pods, statuses, node, slog.New(slog.DiscardHandler))
+	p := New(pods, statuses, node, nil, slog.New(slog.DiscardHandler))
 	api := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "u1"}}
 	p.Pod(api, podsyncv1.PodSource_POD_SOURCE_API, true)
 	reported := pods.values["u1"].(*podsyncv1.Pod)
@@ -66,5 +74,21 @@ func TestReadersGetThePodAndTheNewestIncarnation(t *testing.T) {
 	}
 	if p.StatusesComplete(); !statuses.complete || node.complete {
 		t.Error("with the statuses all reported, not just they were called complete")
+	}
+}
+
+// TestAStatusIsInThePodsTrace, so that the prober continues it.
+func TestAStatusIsInThePodsTrace(t *testing.T) {
+	statuses, traces := newBucket(), podtrace.New(spantest.New(t).Tracer)
+	p := New(newBucket(), statuses, newBucket(), traces, slog.New(slog.DiscardHandler))
+	_, span := traces.Begin(t.Context(), &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u1"}}, "syncPod")
+	defer span.End(nil)
+	p.Status("u1", &pod.State{}, &v1.PodStatus{})
+	if want := traces.Of("u1").String(); want == "" || statuses.traceparent != want {
+		t.Errorf("it is put in %q, want %q", statuses.traceparent, want)
+	}
+	p.Status("u2", &pod.State{}, &v1.PodStatus{})
+	if statuses.traceparent != "" {
+		t.Errorf("a pod of no trace is in %q", statuses.traceparent)
 	}
 }

@@ -18,12 +18,15 @@ import (
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
+	"github.com/microlet/microlet/services/internal/outbox"
 	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/podsync/internal/containerindex"
 	"github.com/microlet/microlet/services/podsync/internal/machine"
 	"github.com/microlet/microlet/services/podsync/internal/mirror"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/podbus"
+	"github.com/microlet/microlet/services/podsync/internal/podtrace"
 	"github.com/microlet/microlet/services/podsync/internal/proberclient"
 	"github.com/microlet/microlet/services/podsync/internal/runtimemonitor"
 	"github.com/microlet/microlet/services/podsync/internal/statusmanager"
@@ -40,8 +43,11 @@ type Options struct {
 	// Gateway decides by the containers of all pods.
 	Gateway  *containerindex.Index
 	Capacity machine.Capacity
-	Log      *slog.Logger
-	Metrics  prometheus.Registerer
+	// Events are in the traces of their pods, which Tracer records; nil records none.
+	Events  *outbox.Recorder
+	Tracer  *tracing.Tracer
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
 }
 
 // Prober probes pods; see proberclient.Probing.
@@ -56,6 +62,8 @@ type Reports struct {
 	// Mirrors bring statuses to the API, and Probing the prober's results to the workers.
 	Mirrors *mirror.Manager
 	Probing *proberclient.Probing
+	// Traces are those of the pods; nil is none.
+	Traces *podtrace.Traces
 
 	statuses *statusmanager.Manager // nil without an apiserver
 	pods     podReporter
@@ -64,15 +72,20 @@ type Reports struct {
 
 // New returns reports that send nothing before Start.
 func New(o Options) (*Reports, error) {
-	r := &Reports{Probing: proberclient.New(o.Bus, o.Workers, o.Log, o.Metrics)}
-	bus := podbus.New(o.Bus.Own(subject.Pods), o.Bus.Own(subject.PodStatus), o.Bus.Own(subject.Node), o.Log)
-	r.pods = podReporter{gateway: o.Gateway, bus: bus, prober: r.Probing}
+	r := &Reports{Probing: proberclient.New(o.Bus, o.Workers, o.Log, o.Metrics), Traces: podtrace.New(o.Tracer)}
+	if r.Traces != nil {
+		o.Events.InTraces(func(uid types.UID) string { return r.Traces.Of(uid).String() })
+	}
+	bus := podbus.New(o.Bus.Own(subject.Pods), o.Bus.Own(subject.PodStatus), o.Bus.Own(subject.Node), r.Traces,
+		o.Log)
+	r.pods = podReporter{gateway: o.Gateway, bus: bus, prober: r.Probing, traces: r.Traces}
 	r.node = nodeKeys{bus: bus, capacity: o.Capacity}
 	mirrors := mirror.Options{NodeName: o.NodeName, Log: o.Log, Metrics: o.Metrics}
 	if !o.Kubelet.Standalone() {
 		var err error
 		r.statuses, err = statusmanager.New(statusmanager.Options{
-			Client: statusmanager.NewClient(o.Client), Log: o.Log, Metrics: o.Metrics,
+			Client: statusmanager.NewClient(o.Client), Traces: r.Traces,
+			Log: o.Log, Metrics: o.Metrics,
 		})
 		if err != nil {
 			return nil, err
@@ -119,6 +132,7 @@ type podReporter struct {
 	gateway *containerindex.Index
 	bus     *podbus.Publisher
 	prober  Prober
+	traces  *podtrace.Traces
 }
 
 // Pod implements worker.PodReporter.
@@ -139,6 +153,7 @@ func (o *podReporter) Forget(uid types.UID) {
 	o.gateway.Forget(uid)
 	o.bus.Forget(uid)
 	o.prober.Forget(uid)
+	o.traces.Forget(uid)
 }
 
 func (o *podReporter) synced() {

@@ -39,8 +39,9 @@ func (b bucket) Put(key string, _ proto.Message) {
 	}
 	b.write(b.name + " puts " + key)
 }
-func (b bucket) Delete(key string) { b.write(b.name + " deletes " + key) }
-func (b bucket) Complete()         { b.write(b.name + " is complete") }
+func (b bucket) PutTraced(key string, m proto.Message, _ string) { b.Put(key, m) }
+func (b bucket) Delete(key string)                               { b.write(b.name + " deletes " + key) }
+func (b bucket) Complete()                                       { b.write(b.name + " is complete") }
 
 // prober is the other service.
 type prober struct{ *diary }
@@ -51,7 +52,8 @@ func (p prober) Complete()            { p.write("prober is complete") }
 
 func newDiary() (*diary, *podbus.Publisher) {
 	d := &diary{gateway: &containerindex.Index{}}
-	return d, podbus.New(bucket{d, "pods"}, bucket{d, "statuses"}, bucket{d, "node"}, slog.New(slog.DiscardHandler))
+	return d, podbus.New(bucket{d, "pods"}, bucket{d, "statuses"}, bucket{d, "node"}, nil,
+		slog.New(slog.DiscardHandler))
 }
 
 func TestTheGatewayKnowsFirst(t *testing.T) {

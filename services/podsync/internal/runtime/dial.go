@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"k8s.io/cri-client/pkg/util"
+
+	"github.com/microlet/microlet/services/internal/tracing"
 )
 
 const (
@@ -38,6 +40,8 @@ type DialOptions struct {
 	// Metrics of the calls are registered here; nil registers none.
 	Metrics prometheus.Registerer
 	Log     *slog.Logger
+	// Tracer lets the runtime continue the traces of calls; nil is none.
+	Tracer *tracing.Tracer
 }
 
 // Services are the connections to a runtime. They connect when first used, and again
@@ -68,14 +72,14 @@ func Dial(opts DialOptions) (*Services, error) {
 		return nil, err
 	}
 	s := &Services{}
-	conn, err := s.connect("containerRuntimeEndpoint", opts.RuntimeEndpoint)
+	conn, err := s.connect("containerRuntimeEndpoint", opts.RuntimeEndpoint, opts.Tracer)
 	if err != nil {
 		return nil, err
 	}
 	s.Runtime = instrumented{conn, metrics}
 	s.Image = s.Runtime
 	if opts.ImageEndpoint != "" && opts.ImageEndpoint != opts.RuntimeEndpoint {
-		conn, err := s.connect("imageServiceEndpoint", opts.ImageEndpoint)
+		conn, err := s.connect("imageServiceEndpoint", opts.ImageEndpoint, opts.Tracer)
 		if err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
@@ -84,7 +88,7 @@ func Dial(opts DialOptions) (*Services, error) {
 	return s, nil
 }
 
-func (s *Services) connect(field, endpoint string) (*grpc.ClientConn, error) {
+func (s *Services) connect(field, endpoint string, tracer *tracing.Tracer) (*grpc.ClientConn, error) {
 	address, dialer, err := util.GetAddressAndDialer(endpoint)
 	if err != nil {
 		return nil, fmt.Errorf("%s %q: %w: it must look like unix:///run/containerd/containerd.sock", field, endpoint,
@@ -92,7 +96,7 @@ func (s *Services) connect(field, endpoint string) (*grpc.ClientConn, error) {
 	}
 	delays := backoff.DefaultConfig
 	delays.BaseDelay, delays.MaxDelay = reconnectFirst, reconnectMax
-	conn, err := grpc.NewClient("passthrough:///"+address,
+	conn, err := grpc.NewClient("passthrough:///"+address, append(tracer.DialOptions(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithAuthority("localhost"),
 		grpc.WithContextDialer(dialer),
@@ -101,7 +105,7 @@ func (s *Services) connect(field, endpoint string) (*grpc.ClientConn, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithStaticStreamWindowSize(streamWindow),
 		grpc.WithStaticConnWindowSize(connWindow),
-	)
+	)...)
 	if err != nil {
 		return nil, fmt.Errorf("%s %q: %w", field, endpoint, err)
 	}

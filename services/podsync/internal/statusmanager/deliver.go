@@ -24,6 +24,7 @@ func (m *Manager) deliver(ctx context.Context, uid types.UID) {
 		return
 	}
 	p, want, version := e.pod, e.want, e.version
+	ctx = e.in.In(ctx)
 	write := version != e.delivered || e.force
 	m.mu.Unlock()
 

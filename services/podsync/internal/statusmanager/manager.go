@@ -14,7 +14,9 @@ import (
 
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
+	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	"github.com/microlet/microlet/services/podsync/internal/podtrace"
 )
 
 const (
@@ -32,6 +34,8 @@ type Options struct {
 	Client Client
 	// Workers is how many pods are written at the same time; 0 stands for 8.
 	Workers int
+	// Traces are those of the pods; nil is none.
+	Traces *podtrace.Traces
 	// Timeout of each call to the apiserver; 0 stands for 10 s.
 	Timeout time.Duration
 	// Log; nil stands for the default logger.
@@ -47,6 +51,7 @@ type Manager struct {
 	client  Client
 	workers int
 	timeout time.Duration
+	traces  *podtrace.Traces
 	log     *slog.Logger
 	metrics *managerMetrics
 	wake    chan struct{} // tells the clock that something is due sooner
@@ -66,6 +71,8 @@ type entry struct {
 	// seen is when podsync first reported the pod.
 	seen time.Time
 	want *v1.PodStatus // nil until the first Set
+	// in is the sync that want is of.
+	in tracing.Parent
 	// refused is what the API made of want when writing it changed nothing, normalized: the server
 	// drops the rest of want, and no write will ever bring it. Nil while that has not been seen.
 	refused   *v1.PodStatus
@@ -91,7 +98,7 @@ func New(o Options) (*Manager, error) {
 			errors.New("statusmanager: Options.Workers and Options.Timeout must not be negative: leave them 0 for the defaults")
 	}
 	m := &Manager{
-		client: o.Client, workers: o.Workers, timeout: o.Timeout, log: o.Log,
+		client: o.Client, workers: o.Workers, timeout: o.Timeout, traces: o.Traces, log: o.Log,
 		entries: map[types.UID]*entry{}, wake: make(chan struct{}, 1),
 	}
 	if m.workers == 0 {
@@ -163,7 +170,7 @@ func (m *Manager) set(p *v1.Pod, s v1.PodStatus, finished bool) {
 		m.metrics.started.Observe(time.Since(e.seen).Seconds())
 	}
 	if e.want == nil || !same(e.want, want) {
-		e.want, e.refused = want, nil
+		e.want, e.refused, e.in = want, nil, m.traces.Of(p.UID)
 		if e.version == e.delivered {
 			e.since = time.Now()
 		}

@@ -8,6 +8,7 @@ import (
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/podutil"
+	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
@@ -29,7 +30,9 @@ func (w *worker) admit(ctx context.Context, p *v1.Pod, state *pod.State) (bool, 
 		return true, nil
 	}
 	running := state.ReadySandbox() != nil || state.AnyRunning()
+	ctx, span := tracing.Start(ctx, "canAdmitPod")
 	result, err := w.deps.Admission.Admit(ctx, p, w.source, running)
+	span.End(err)
 	if err != nil {
 		return false, transient("admit the pod", err)
 	}

@@ -3,6 +3,8 @@ package worker
 import (
 	"context"
 	"time"
+
+	"github.com/microlet/microlet/services/internal/tracing"
 )
 
 // settlePatience is how long the end of a pod waits for a sandbox or container that was
@@ -19,7 +21,7 @@ type creation struct {
 // ends first the call goes on: one that is broken off may have its effect after all, and
 // what it made would be found by nobody. settle waits for it then.
 func (w *worker) create(ctx context.Context, call func(context.Context) error) error {
-	under, cancel := context.WithCancel(w.life)
+	under, cancel := context.WithCancel(tracing.Carry(w.life, ctx))
 	c := &creation{cancel: cancel, done: make(chan struct{})}
 	w.creating = c
 	failed := make(chan error, 1)

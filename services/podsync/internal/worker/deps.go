@@ -18,6 +18,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/podfields"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
 	"github.com/microlet/microlet/services/podsync/internal/podstatus"
+	"github.com/microlet/microlet/services/podsync/internal/podtrace"
 	"github.com/microlet/microlet/services/podsync/internal/proberesults"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
@@ -217,6 +218,8 @@ type Reporting struct {
 	Events   record.EventRecorder
 	Probes   Probes
 	HostIPs  HostIPs
+	// Traces are those of the pods; nil is none.
+	Traces *podtrace.Traces
 }
 
 // Limits are settings of the workers.

@@ -9,6 +9,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/microlet/microlet/services/internal/podutil"
+	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 )
 
@@ -44,7 +45,7 @@ func (p *pull[T]) wait(ctx context.Context) (result T, err error) {
 
 // beginPull begins to make an image present; then, if it is not nil, is called when that has ended.
 func beginPull[T any](w *worker, image string, ensure func(context.Context) (T, error), then func()) *pull[T] {
-	ctx, cancel := context.WithCancel(w.life)
+	ctx, cancel := context.WithCancel(tracing.Carry(w.life, w.round))
 	under := &pull[T]{image: image, cancel: cancel, done: make(chan struct{})}
 	w.goroutines.Go(func() {
 		defer cancel()
@@ -127,7 +128,11 @@ func (w *worker) pull(p *v1.Pod, c *v1.Container, then func()) *pull[images] {
 				return images{}, volumeImageError{err}
 			}
 		}
+		ctx, span := tracing.Start(ctx, "EnsureImageExists")
+		span.Set(tracing.ContainerName, c.Name)
+		span.Set(tracing.ImageName, c.Image)
 		present.Image, err = w.deps.Images.Ensure(ctx, p, c)
+		span.End(err)
 		return present, err
 	}, then)
 }

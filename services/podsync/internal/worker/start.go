@@ -12,6 +12,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
+	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 	"github.com/microlet/microlet/services/podsync/internal/image"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
@@ -48,7 +49,10 @@ func (w *worker) start(ctx context.Context, p *v1.Pod, state *pod.State, a *deci
 	}
 	var errs []error
 	for i := range a.Start {
-		err := w.startContainer(ctx, p, &a.Start[i], at)
+		within, span := tracing.Start(ctx, "startContainer")
+		span.Set(tracing.ContainerName, a.Start[i].Name)
+		err := w.startContainer(within, p, &a.Start[i], at)
+		span.End(err)
 		if ctx.Err() == nil {
 			w.metrics.countStart(&a.Start[i], err, w.history.waiting[a.Start[i].Name].Reason)
 		}
@@ -83,7 +87,9 @@ func (w *worker) prepare(ctx context.Context, p *v1.Pod, state *pod.State, a *de
 	}
 	at := &place{sandbox: config, sandboxID: a.SandboxID, state: state}
 	if a.Sandbox != nil {
-		at.sandboxID, err = w.runSandbox(ctx, p, config, a.Sandbox)
+		within, span := tracing.Start(ctx, "createPodSandbox")
+		at.sandboxID, err = w.runSandbox(within, p, config, a.Sandbox)
+		span.End(err)
 	}
 	mounted := <-mounting
 	if err = errors.Join(err, mounted.err); err != nil {

@@ -66,6 +66,9 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 		if idle(&actions) {
 			w.history.delayed = ""
 			w.report(p, state)
+			if w.ready {
+				w.deps.Traces.Rest(w.uid)
+			}
 			w.keepFresh(p)
 			return w.untilNext(sooner(actions.Wake, w.deadline(p))), nil
 		}
@@ -300,6 +303,9 @@ func (w *worker) report(p *v1.Pod, state *pod.State) {
 	}
 	w.deps.Mirrors.Set(p, s)
 	w.deps.Reporter.Status(w.uid, state, &s)
+	w.ready = slices.ContainsFunc(s.Conditions, func(c v1.PodCondition) bool {
+		return c.Type == v1.PodReady && c.Status == v1.ConditionTrue
+	})
 	w.mu.Lock()
 	w.reported = true
 	w.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 
@@ -38,7 +39,9 @@ func (w *worker) volumes(ctx context.Context, p *v1.Pod) (<-chan mounted, error)
 			return
 		}
 		defer w.giveVolumes()
+		ctx, span := tracing.Start(ctx, "WaitForAttachAndMount")
 		volumes, err := w.deps.Volumes.Mount(ctx, p)
+		span.End(err)
 		if err != nil {
 			err = w.notMounted(ctx, p, err)
 		} else {

@@ -65,8 +65,8 @@ type worker struct {
 	pending error
 	// predecessorEnded: what ran of the pod under an earlier manifest has ended.
 	predecessorEnded bool
-	// life ends with podsync, not with a sync.
-	life context.Context
+	// life ends with podsync, not with a sync. round is the sync's that runs, whose trace what outlives it is in.
+	life, round context.Context
 	// refreshing and sweeping are the background tasks that run.
 	refreshing, sweeping *backgroundTask
 	// stops, pulls and creating outlive the sync that began them.
@@ -76,6 +76,8 @@ type worker struct {
 	pulls            map[string]*pull[images]
 	volumePulls      map[string]*pull[*runtimeapi.ImageSpec]
 	creating         *creation
+	// ready: the pod was ready as it was reported last.
+	ready bool
 	// ips are the pod's own, as they were read last.
 	ips []string
 	// goroutines counts the worker's own goroutines: image pulls and mounts under way.
@@ -154,7 +156,7 @@ func (w *worker) wake() {
 // run looks after the pod until nothing of it is left, or it is to be restarted (true), or ctx ends (false).
 func (w *worker) run(ctx context.Context) (finished bool) {
 	defer w.goroutines.Wait()
-	w.life = ctx
+	w.life, w.round = ctx, ctx
 	p, _ := w.current()
 	w.deps.Mirrors.UpdateFromAPI(p)
 	timer := time.NewTimer(firstDelay(p))
@@ -227,18 +229,24 @@ func (w *worker) step(ctx context.Context, p *v1.Pod, removed bool) (again time.
 	}
 	switch w.phase {
 	case syncing:
-		again, err = w.sync(ctx, p)
+		err = w.traced(ctx, p, "syncPod", func(ctx context.Context) error {
+			var err error
+			again, err = w.sync(ctx, p)
+			return err
+		})
 		if err != nil || w.phase == syncing {
 			return again, false, err
 		}
 		fallthrough // it has come to its end by itself
 	case terminating:
-		if err := w.stop(ctx, p, removed); err != nil {
+		err := w.traced(ctx, p, "syncTerminatingPod", func(ctx context.Context) error { return w.stop(ctx, p, removed) })
+		if err != nil {
 			return 0, false, err
 		}
 		fallthrough
 	case terminated:
-		if err := w.release(ctx, p); err != nil {
+		err := w.traced(ctx, p, "syncTerminatedPod", func(ctx context.Context) error { return w.release(ctx, p) })
+		if err != nil {
 			return 0, false, err
 		}
 		fallthrough
@@ -257,6 +265,15 @@ func (w *worker) step(ctx context.Context, p *v1.Pod, removed bool) (again time.
 		}
 		return 0, true, nil
 	}
+}
+
+// traced does a part of a sync as a span of the pod's trace.
+func (w *worker) traced(ctx context.Context, p *v1.Pod, name string, do func(context.Context) error) error {
+	ctx, span := w.deps.Traces.Begin(ctx, p, name)
+	w.round = ctx
+	err := do(ctx)
+	span.End(err)
+	return err
 }
 
 // publish puts the pod's newest version on the bus for the other services.

@@ -17,6 +17,7 @@ import (
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/prober/internal/worker"
 )
 
@@ -48,6 +49,8 @@ type Options struct {
 	Prober  worker.Prober
 	Events  record.EventRecorder
 	Metrics *Metrics
+	// Tracer continues the traces of pods; nil does not.
+	Tracer *tracing.Tracer
 	// Turned is called with each turn of the loop.
 	Turned func()
 	// Ready is called once, when every bucket was read and its probes are under way.
@@ -57,8 +60,10 @@ type Options struct {
 
 // Buckets are what the manager reads and writes.
 type Buckets struct {
-	Pods        View[*podsyncv1.Pod]
-	Statuses    View[*podsyncv1.PodStatus]
+	Pods     View[*podsyncv1.Pod]
+	Statuses View[*podsyncv1.PodStatus]
+	// Traceparent is of the span in which a pod's status was put; nil knows none.
+	Traceparent func(uid string) string
 	Assignments View[*podsyncv1.Assignment]
 	Known       View[*proberv1.ProbeResult]
 	Results     Results
@@ -99,9 +104,11 @@ func Watch(o Options, c *bus.Client) *Manager {
 			}
 		}
 	})
+	statuses := bus.Watch[podsyncv1.PodStatus](c, subject.PodStatus, ">", m.Changed)
 	m.b = Buckets{
 		Pods:        bus.Watch[podsyncv1.Pod](c, subject.Pods, ">", m.Changed),
-		Statuses:    bus.Watch[podsyncv1.PodStatus](c, subject.PodStatus, ">", m.Changed),
+		Statuses:    statuses,
+		Traceparent: statuses.Traceparent,
 		Assignments: bus.Watch[podsyncv1.Assignment](c, subject.Assignment, ">", m.Changed),
 		Known:       known,
 		Results:     c.Own(subject.ProbeResults),

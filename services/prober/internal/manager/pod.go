@@ -13,6 +13,7 @@ import (
 	"github.com/microlet/microlet/services/internal/eventref"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/podutil"
+	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/prober/internal/worker"
 )
 
@@ -100,6 +101,9 @@ func (p *pod) container(ctx context.Context, c *v1.Container, generation uint64,
 			container.StartTime = s.GetStarted().AsTime()
 		}
 	}
+	if p.m.o.Tracer != nil && p.m.b.Traceparent != nil {
+		container.Trace = tracing.ParseParent(p.m.b.Traceparent(p.uid))
+	}
 	if reported != nil && container.Running {
 		container.Started = container.Started || reported.Started != nil && *reported.Started
 	}
@@ -125,6 +129,7 @@ func (p *pod) probe(ctx context.Context, kind worker.Kind, f *worker.ProbedConta
 	o := worker.Options{
 		Kind:     kind,
 		Prober:   p.m.o.Prober,
+		Tracer:   p.m.o.Tracer,
 		Reporter: reporter,
 		Spread:   p.m.spread(f.Probe),
 		Log:      p.m.o.Log,

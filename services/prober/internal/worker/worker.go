@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/prober/internal/probe"
 )
 
@@ -21,6 +22,8 @@ const (
 	tries = 3
 	// retry is the pause before a probe is run again that nobody could be asked to run.
 	retry = time.Second
+	// tracedProbes of a container are spans: one that fails for ever must not fill its trace.
+	tracedProbes = 10
 )
 
 // ProbedContainer are what a worker goes by. They are replaced, never changed.
@@ -40,6 +43,8 @@ type ProbedContainer struct {
 	Started bool
 	// Ending says that the pod is being torn down.
 	Ending bool
+	// Trace is the pod's sync that reported the container.
+	Trace tracing.Parent
 }
 
 // Prober runs a probe once; see probe.Prober.
@@ -64,6 +69,8 @@ type Options struct {
 	Kind     Kind
 	Prober   Prober
 	Reporter Reporter
+	// Tracer continues the traces of pods; nil does not.
+	Tracer *tracing.Tracer
 	// Resume is what an earlier worker of this probe has counted; the zero value for none.
 	Resume Record
 	// Spread says that this worker is one of many that begin at once: its first probe comes some time
@@ -253,7 +260,7 @@ func period(p *v1.Probe) time.Duration {
 // probe runs one probe and counts it.
 func (w *Worker) probe(ctx context.Context, f *ProbedContainer) {
 	began := time.Now()
-	result, err := w.try(ctx, f)
+	result, err := w.traced(ctx, f)
 	w.free = time.Now()
 	if ctx.Err() != nil {
 		return // whoever goes on runs it again
@@ -277,17 +284,45 @@ func (w *Worker) probe(ctx context.Context, f *ProbedContainer) {
 			w.o.Kind.Title()+" probe errored and resulted in "+state+" state: "+err.Error())
 		return
 	}
-	outcome := success
 	switch result.Outcome {
 	case probe.Failure:
-		outcome = failure
 		w.o.Reporter.Event(f, "Unhealthy", w.o.Kind.Title()+" probe failed: "+result.Output)
 	case probe.Warning:
 		w.o.Reporter.Event(f, "ProbeWarning", w.o.Kind.Title()+" probe warning: "+result.Output)
 	case probe.Success:
 	}
-	w.o.Reporter.Counted(outcome, time.Since(began))
-	w.count(f, outcome)
+	w.o.Reporter.Counted(outcomeOf(result), time.Since(began))
+	w.count(f, outcomeOf(result))
+}
+
+// resultNames are those of outcomes in traces.
+var resultNames = map[Outcome]string{success: "success", failure: "failure"}
+
+func outcomeOf(r probe.Result) Outcome {
+	if r.Outcome == probe.Failure {
+		return failure
+	}
+	return success
+}
+
+// traced runs the probe, as a span of the pod's trace if it is one of the first: those the pod waits for to be ready.
+func (w *Worker) traced(ctx context.Context, f *ProbedContainer) (probe.Result, error) {
+	if w.probes >= tracedProbes || w.record.Result == success {
+		return w.try(ctx, f)
+	}
+	ctx, span := w.o.Tracer.Continue(ctx, f.Trace, "doProbe")
+	v, err := w.try(ctx, f)
+	if span.Recording() {
+		span.Set(tracing.PodUID, string(f.Pod.UID))
+		span.Set(tracing.ContainerName, f.Container.Name)
+		span.Set(tracing.ContainerID, f.ContainerID)
+		span.Set(tracing.ProbeKind, string(w.o.Kind))
+		if err == nil {
+			span.Set(tracing.ProbeResult, resultNames[outcomeOf(v)])
+		}
+	}
+	span.End(err)
+	return v, err
 }
 
 // try runs the probe, and again if it could not be run for a reason of its own.

@@ -15,6 +15,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/microlet/microlet/services/internal/tracing"
+	"github.com/microlet/microlet/services/internal/tracing/spantest"
 	"github.com/microlet/microlet/services/prober/internal/probe"
 )
 
@@ -471,6 +473,51 @@ func TestNeverARestartWithoutEnoughFailures(t *testing.T) {
 			}
 			if results == 0 && kind == Liveness && threshold == 1 {
 				t.Errorf("seed %d: no result at all: the property was not tried", seed)
+			}
+		})
+	}
+}
+
+// TestTheProbesThatAPodWaitsForAreInItsTrace, and those of a pod that is ready are not, nor those that fail for ever.
+func TestTheProbesThatAPodWaitsForAreInItsTrace(t *testing.T) {
+	for name, test := range map[string]struct {
+		outcomes []probe.Outcome
+		want     int
+	}{
+		"ready at once": {[]probe.Outcome{probe.Success, probe.Success, probe.Success}, 1},
+		"ready later":   {[]probe.Outcome{probe.Failure, probe.Failure, probe.Success, probe.Success}, 3},
+		"never":         {slices.Repeat([]probe.Outcome{probe.Failure}, 30), tracedProbes},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := spantest.New(t)
+			ctx, round := r.Begin(t.Context(), "syncPod")
+			g := &target{}
+			w := New(Options{
+				Kind: Readiness, Prober: g, Reporter: &book{}, Tracer: r.Tracer, Log: slog.New(slog.DiscardHandler),
+			}, &ProbedContainer{
+				Pod: &v1.Pod{}, Container: &v1.Container{Name: "c"}, ContainerID: "one", Running: true,
+				Probe:   &v1.Probe{PeriodSeconds: 1, SuccessThreshold: 1, FailureThreshold: 1},
+				Started: true, StartTime: time.Now(), Trace: tracing.ParentOf(ctx),
+			})
+			round.End(nil)
+			w.look()
+			for _, o := range test.outcomes {
+				g.set(o, nil)
+				w.probe(t.Context(), w.current())
+			}
+			spans := r.Spans(t)
+			got := spantest.Named(spans, "doProbe")
+			if len(got) != test.want {
+				t.Fatalf("%s: recorded %d probes of %d, want %d", name, len(got), len(test.outcomes), test.want)
+			}
+			parent := spantest.Named(spans, "syncPod")[0]
+			result := "failure"
+			if test.outcomes[0] == probe.Success {
+				result = "success"
+			}
+			if a := got[0].Attributes; got[0].Parent != parent.ID || a["microlet.probe.kind"] != "readiness" ||
+				a["k8s.container.name"] != "c" || a["microlet.probe.result"] != result {
+				t.Errorf("%s: recorded %+v", name, got[0])
 			}
 		})
 	}
