@@ -64,6 +64,7 @@ test: ## unit tests, each service alone, and the short end-to-end scenarios, som
 	@$(STAGE) 'link checker' env GOWORK=off $(GO) -C compose/tools/links test -race .
 	@$(STAGE) 'screens tool' env GOWORK=off $(GO) -C compose/tools/screens test .
 	@$(STAGE) 'dashboard tool' env GOWORK=off $(GO) -C compose/tools/dashboard test -race .
+	@$(STAGE) 'trace tools' env GOWORK=off $(GO) -C compose/tools/traces test ./...
 	@$(STAGE) 'CSI driver' env GOWORK=off $(GO) -C compose/tools/csidriver test -race .
 	@$(STAGE) 'release tool' env GOWORK=off $(GO) -C compose/tools/release test -race .
 	@$(STAGE) 'images tool' env GOWORK=off $(GO) -C compose/tools/images test -race .
@@ -88,7 +89,7 @@ fuzz: ## every fuzz target of the workspace for a while: FUZZTIME=1m
 
 .PHONY: test-long
 test-long: build monitoring-test ## the outages, kills and tables in full
-	@$(STAGE) 'rig programs' $(RIG) build --with kubelet,prometheus,metrics-server,charts,csi
+	@$(STAGE) 'rig programs' $(RIG) build --with kubelet,prometheus,metrics-server,charts,csi,traces
 	@$(STAGE) 'long end to end' $(E2E) -timeout 120m -v -tags long $(SCENARIOS)/...
 
 # Of the packages whose scenarios are not about processes, those that are: a process of one service is looked at, or a
@@ -250,6 +251,10 @@ cli-files: ## microlet's manual pages and shell completions, below bin/share as 
 .PHONY: screens
 screens: ## the pictures of terminals and the dashboard in docs/images, from a real run
 	scripts/screens
+
+.PHONY: trace-picture
+trace-picture: ## the picture of a pod's start in docs/images/trace.svg, from a real run
+	scripts/trace-picture
 
 # The sources of the metrics reference, and its page.
 METRICS := $(CURDIR)/services $(CURDIR)/docs/metrics.md

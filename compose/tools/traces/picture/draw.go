@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/xml"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -48,7 +49,7 @@ func draw(t *node, pod string, least time.Duration) string {
 	c := &canvas{begin: t.Start, took: max(last(t).Sub(t.Start), time.Millisecond), services: services(t, nil)}
 	widest := 0.0
 	for _, r := range shown {
-		widest = max(widest, float64(r.depth*indent)+charWidth*float64(utf8.RuneCountInString(r.Name)))
+		widest = max(widest, float64(r.depth*indent)+charWidth*float64(utf8.RuneCountInString(label(r))))
 	}
 	c.left = margin + widest + 2*margin
 	width, height := c.left+plot+aside, head+len(shown)*lineHeight+margin
@@ -103,7 +104,7 @@ func tick(took time.Duration) time.Duration {
 
 func (c *canvas) row(r row, y int) {
 	fill := color(slices.Index(c.services, r.Service))
-	c.text(margin+float64(r.depth*indent), y+13, plain, r.Name)
+	c.text(margin+float64(r.depth*indent), y+13, plain, label(r))
 	took := r.End.Sub(r.Start)
 	from := c.x(r.Start)
 	width := max(plot*took.Seconds()/c.took.Seconds(), 1.5)
@@ -128,11 +129,29 @@ func rounded(d time.Duration) time.Duration {
 	}
 }
 
+// label is the name of a span, and what it is about: a container, the reason of an Event, the object of a request.
+func label(r row) string {
+	name := strings.TrimPrefix(r.Name, "runtime.v1.")
+	for _, key := range []string{"k8s.container.name", "microlet.event.reason"} {
+		if v := r.Attributes[key]; v != "" {
+			return name + " " + v
+		}
+	}
+	if u, err := url.Parse(r.Attributes["url.full"]); err == nil {
+		if _, object, found := strings.Cut(u.Path, "/namespaces/"); found {
+			_, object, _ = strings.Cut(object, "/")
+			return name + " " + object
+		}
+	}
+	return name
+}
+
 // tooltip is what a reader sees who points at a span.
 func tooltip(r row) string {
 	text := r.Service + ": " + r.Name
-	for _, key := range []string{"k8s.container.name", "container.image.name", "microlet.event.reason",
-		"microlet.probe.kind", "microlet.probe.result"} {
+	for _, key := range []string{
+		"container.image.name", "microlet.probe.kind", "microlet.probe.result", "http.response.status_code",
+	} {
 		if v := r.Attributes[key]; v != "" {
 			text += "\n" + key + " = " + v
 		}

@@ -28,11 +28,13 @@ func start() []span.Span {
 	later := made("podsync", "syncPod", "9", "", 5000, 5100)
 	later.Trace, later.Attributes = "u", root.Attributes
 	fails := made("prober", "doProbe <b>", "4", "1", 420, 450)
-	fails.Error = "no & no"
+	fails.Error, fails.Attributes = "no & no", map[string]string{"k8s.container.name": "c"}
+	patch := made("podsync", "HTTP PATCH", "6", "1", 460, 470)
+	patch.Attributes = map[string]string{"url.full": "https://10.0.0.1:6443/api/v1/namespaces/ns/pods/a/status"}
 	return []span.Span{
-		later, made("containerd", "RunPodSandbox", "3", "2", 11, 390), fails,
+		later, made("containerd", "runtime.v1.RuntimeService/RunPodSandbox", "3", "2", 11, 390), fails,
 		made("podsync", "createPodSandbox", "2", "1", 10, 400), made("podsync", "canAdmitPod", "5", "1", 1, 1),
-		root, root,
+		patch, root, root,
 	}
 }
 
@@ -68,10 +70,10 @@ func TestAStartIsDrawnFromTheTop(t *testing.T) {
 	}
 	at := 0
 	for _, want := range []string{
-		"one trace of 5 spans over 3 processes; 1 that took less than 1ms are left out",
+		"one trace of 6 spans over 3 processes; 1 that took less than 1ms are left out",
 		">podsync<", ">containerd<", ">prober<", ">0s<", ">400ms<",
-		">syncPod<", ">400ms<", ">createPodSandbox<", ">RunPodSandbox<", ">379ms<", ">doProbe &lt;b&gt;<",
-		"failed: no &amp; no", failed,
+		">syncPod<", ">400ms<", ">createPodSandbox<", ">RuntimeService/RunPodSandbox<", ">379ms<", ">doProbe &lt;b&gt; c<",
+		"failed: no &amp; no", failed, ">HTTP PATCH pods/a/status<",
 	} {
 		next := strings.Index(svg[at:], want)
 		if next < 0 {
@@ -88,7 +90,7 @@ func TestWhatIsNotWholeIsNotDrawn(t *testing.T) {
 	if _, err := picture(t, start(), "b"); err == nil || !strings.Contains(err.Error(), "pod b") {
 		t.Errorf("a pod without a trace: %v", err)
 	}
-	orphan := append(start(), made("prober", "doProbe", "7", "6", 1, 2))
+	orphan := append(start(), made("prober", "doProbe", "7", "8", 1, 2))
 	if _, err := picture(t, orphan, "a"); err == nil || !strings.Contains(err.Error(), "not whole") {
 		t.Errorf("a trace with an orphan: %v", err)
 	}
