@@ -256,7 +256,8 @@ const file_microlet_bus_v1_bus_proto_rawDesc = "" +
 	"\x05turns\x18\x04 \x01(\x04R\x05turns\"I\n" +
 	"\x0fKubernetesEvent\x12\x14\n" +
 	"\x05event\x18\x01 \x01(\fR\x05event\x12 \n" +
-	"\vtraceparent\x18\x02 \x01(\tR\vtraceparentB:Z8github.com/microlet/microlet/proto/microlet/bus/v1;busv1b\x06proto3"
+	"\vtraceparent\x18\x02 \x01(\tR\vtraceparentB\xb7\x01\n" +
+	"\x13com.microlet.bus.v1B\bBusProtoP\x01Z8github.com/microlet/microlet/proto/microlet/bus/v1;busv1\xa2\x02\x03MBX\xaa\x02\x0fMicrolet.Bus.V1\xca\x02\x0fMicrolet\\Bus\\V1\xe2\x02\x1bMicrolet\\Bus\\V1\\GPBMetadata\xea\x02\x11Microlet::Bus::V1b\x06proto3"
 
 var (
 	file_microlet_bus_v1_bus_proto_rawDescOnce sync.Once
