@@ -1,4 +1,4 @@
-// Package tracing provides the spans of a service, and carries traces from one service to the next.
+// Package tracing records the spans of a service, as parts of traces that go through several.
 //
 // A Tracer begins traces and sends what it has recorded. It is nil where the node does not trace: then nothing is
 // recorded, allocated or sent. Start adds a span to the trace of a context, and needs no Tracer. A Parent carries a

@@ -1,4 +1,4 @@
-// Package volumemetrics measures operations on volumes, and counts volumes, in the kubelet's metrics.
+// Package volumemetrics measures volumes as the kubelet does: how long operations take, and how many there are.
 package volumemetrics
 
 import (
