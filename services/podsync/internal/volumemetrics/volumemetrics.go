@@ -171,29 +171,30 @@ func (m *Metrics) Leave(pod types.UID) (done func(err error)) {
 	}
 }
 
-// number is that of the volumes in each state of the kubelet's.
-var number = prometheus.NewDesc("volume_manager_total_volumes", "Number of volumes in Volume Manager",
-	[]string{"plugin_name", "state"}, nil)
+// number returns a gauge of the volumes in each state of the kubelet's.
+func number() *prometheus.GaugeVec {
+	return prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "volume_manager_total_volumes", Help: "Number of volumes in Volume Manager",
+	}, []string{"plugin_name", "state"})
+}
 
 // Describe describes the number.
-func (m *Metrics) Describe(ch chan<- *prometheus.Desc) { ch <- number }
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) { number().Describe(ch) }
 
 // Collect counts the volumes.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
-	counts := map[[2]string]float64{}
+	counts := number()
 	m.mu.Lock()
 	for _, volumes := range m.pods {
 		for _, v := range volumes {
 			if v.wanted {
-				counts[[2]string{v.plugin, "desired_state_of_world"}]++
+				counts.WithLabelValues(v.plugin, "desired_state_of_world").Inc()
 			}
 			if v.mounted {
-				counts[[2]string{v.plugin, "actual_state_of_world"}]++
+				counts.WithLabelValues(v.plugin, "actual_state_of_world").Inc()
 			}
 		}
 	}
 	m.mu.Unlock()
-	for labels, count := range counts {
-		ch <- prometheus.MustNewConstMetric(number, prometheus.GaugeValue, count, labels[:]...)
-	}
+	counts.Collect(ch)
 }
