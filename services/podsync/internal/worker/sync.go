@@ -64,13 +64,7 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 			return 0, nil
 		}
 		if idle(&actions) {
-			w.history.delayed = ""
-			w.report(p, state)
-			if w.ready {
-				w.deps.Traces.Rest(w.uid)
-			}
-			w.keepFresh(p)
-			return w.untilNext(sooner(actions.Wake, w.deadline(p))), nil
+			return w.rest(p, state, actions.Wake), nil
 		}
 		w.report(p, state)
 		failed := w.act(ctx, p, state, &actions)
@@ -92,6 +86,17 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 	}
 	w.report(p, state)
 	return 0, transient("sync the pod", fmt.Errorf("still changing after %d iterations", iterations))
+}
+
+// rest is for a pod that needs nothing done. It returns when to look again.
+func (w *worker) rest(p *v1.Pod, state *pod.State, wake time.Time) time.Duration {
+	w.history.delayed = ""
+	w.report(p, state)
+	if w.ready {
+		w.deps.Traces.Rest(w.uid)
+	}
+	w.keepFresh(p)
+	return w.untilNext(sooner(wake, w.deadline(p)))
 }
 
 func (w *worker) decide(p *v1.Pod, state *pod.State) decide.Actions {
