@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,12 +37,30 @@ func (r *receiver) send(ctx context.Context, batch []int) error {
 	return nil
 }
 
+// logged is a log that is read while it is written.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logged) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(line)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 // fixture is a queue of numbers in place of spans.
 type fixture struct {
 	*Queue[int]
 	*receiver
 	metrics *prometheus.Registry
-	log     bytes.Buffer
+	log     logged
 	stop    context.CancelFunc
 	ended   chan struct{}
 }
@@ -95,9 +115,10 @@ func TestWhatIsAddedArrivesInBatches(t *testing.T) {
 
 func TestAReceiverThatHangsBoundsTheQueueAndDelaysNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hung := true
+		var hung atomic.Bool
+		hung.Store(true)
 		f := start(t, 10, 4, func(ctx context.Context) error {
-			if hung {
+			if hung.Load() {
 				<-ctx.Done()
 				return status.FromContextError(ctx.Err()).Err()
 			}
@@ -117,13 +138,14 @@ func TestAReceiverThatHangsBoundsTheQueueAndDelaysNobody(t *testing.T) {
 			t.Errorf("kept %d and counted %v as dropped", kept, f.lost(reasonFull))
 		}
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if f.Add(1) {
 			t.Error("what is under way no longer counts")
 		}
 		if n := strings.Count(f.log.String(), "dropped"); n != 1 {
 			t.Errorf("drops are logged %d times:\n%s", n, f.log.String())
 		}
-		hung = false
+		hung.Store(false)
 		time.Sleep(2 * retryMax)
 		synctest.Wait()
 		if sent := testutil.ToFloat64(f.sent); sent != 10 {
