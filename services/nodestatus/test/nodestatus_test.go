@@ -37,6 +37,8 @@ type host struct {
 	api     *apiserver
 	podsync *podsync
 	reads   *bus.View[*nodestatusv1.Addresses]
+	// writes is podsync's part of NODE. A second writer of its would drop what the first one has put.
+	writes *bus.Writer
 	// shutdownGracePeriod is the configuration's.
 	shutdownGracePeriod time.Duration
 	// cloudProvider is --cloud-provider.
@@ -100,10 +102,10 @@ func (h *host) startOthers() {
 	condition := &podsyncv1.Runtime_Condition{Status: true}
 	h.Client(role.Podsync, func(c *bus.Client) {
 		h.reads = bus.Watch[nodestatusv1.Addresses](c, subject.Node, subject.NodeAddresses, nil)
-		w := c.Own(subject.Node)
-		w.Put(subject.NodeRuntime,
+		h.writes = c.Own(subject.Node)
+		h.writes.Put(subject.NodeRuntime,
 			&podsyncv1.Runtime{Name: "containerd", Version: "2.4", RuntimeReady: condition, NetworkReady: condition})
-		w.Complete()
+		h.writes.Complete()
 		beats := c.Own(subject.Heartbeats)
 		h.every(time.Second, func(i uint64) {
 			beats.Put(subject.HeartbeatKey(role.Podsync, "0"), &busv1.Heartbeat{Pid: 1, Turns: i})

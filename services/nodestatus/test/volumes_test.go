@@ -20,14 +20,12 @@ func TestVolumesInUse(t *testing.T) {
 	h := newHost(t)
 	stop := h.start()
 	h.startOthers()
-	var writer *bus.Writer
 	var reported *bus.View[*nodestatusv1.Reported]
 	h.Client(role.Podsync, func(c *bus.Client) {
 		reported = bus.Watch[nodestatusv1.Reported](c, subject.Node, subject.NodeReported, nil)
-		writer = c.Own(subject.Node)
 	})
 	put := func(generation uint64, names ...string) {
-		writer.Put(subject.NodeVolumes, &podsyncv1.Volumes{InUse: names, Instance: "i", Generation: generation})
+		h.writes.Put(subject.NodeVolumes, &podsyncv1.Volumes{InUse: names, Instance: "i", Generation: generation})
 	}
 	inUse := func(names ...v1.UniqueVolumeName) func(*apiserver) bool {
 		return func(a *apiserver) bool { return a.node != nil && slices.Equal(a.node.Status.VolumesInUse, names) }
