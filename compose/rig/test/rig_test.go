@@ -291,9 +291,11 @@ func TestANodeJoins(t *testing.T) {
 			t.Errorf("%s was started for a standalone node", program)
 		}
 	}
-	var before string
-	for before == "" {
-		before = running(t, i, "alone")
+	before := running(t, i, "alone")
+	for end := time.Now().Add(2 * time.Minute); before == ""; before = running(t, i, "alone") {
+		if time.Now().After(end) {
+			t.Fatal("the standalone node does not run its pod within 2 minutes")
+		}
 		time.Sleep(100 * time.Millisecond)
 	}
 	if err := i.Join(t.Context(), options); err != nil {
