@@ -209,8 +209,11 @@ func (o *Options) machineDefaults() error {
 	switch {
 	case o.Standalone && o.Agent == AgentNone:
 		return errors.New("standalone without an agent: choose microlet or kubelet")
-	case o.Standalone && o.Machine != o.DefaultPlaces:
-		return errors.New("a standalone agent on a machine of the node's own needs the default places, and none does here")
+	case o.Standalone && o.Machine && !o.DefaultPlaces:
+		return errors.New("standalone on a machine of the node's own needs the default places, which Kubernetes' suites " +
+			"alone use: leave out the machine")
+	case o.Standalone && !o.Machine && o.DefaultPlaces:
+		return errors.New("standalone with the default places needs a machine of the node's own")
 	}
 	// Before anything is built.
 	_, err := machine.AskedKind()
