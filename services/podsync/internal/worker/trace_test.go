@@ -58,7 +58,7 @@ func TestAPodsStartIsATrace(t *testing.T) {
 
 // TestASyncWithoutTracesPaysNothing for being one that could be traced.
 func TestASyncWithoutTracesPaysNothing(t *testing.T) {
-	w, p, ctx := &worker{}, testPod("a"), t.Context()
+	w, p, ctx := &worker{deps: &Deps{}}, testPod("a"), t.Context()
 	again := time.Duration(0)
 	if n := testing.AllocsPerRun(100, func() {
 		err := w.traced(ctx, p, "syncPod", func(within context.Context) error {

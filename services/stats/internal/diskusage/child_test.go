@@ -115,7 +115,7 @@ func TestAFileSystemThatNeverAnswers(t *testing.T) {
 	top := tree(t)
 	write(t, filepath.Join(top, "file"), 5000)
 	hangs, end := fuse(t)
-	m := realMeasurer(t, Config{Period: 50 * time.Millisecond, silent: 200 * time.Millisecond, hung: 2 * time.Second})
+	m := realMeasurer(t, Config{Period: 50 * time.Millisecond, silent: 200 * time.Millisecond, hung: 5 * time.Second})
 	good := Dir{Path: top}
 	if err := m.Track([]Dir{{Path: hangs}, {Path: filepath.Join(hangs, "below")}, good}); err != nil {
 		t.Fatal(err)
