@@ -181,6 +181,7 @@ func (i *Instance) apiServerArgs() []string {
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--proxy-client-cert-file=" + pki.Cert(certs, pki.FrontProxy),
 		"--proxy-client-key-file=" + pki.Key(certs, pki.FrontProxy),
+		"--audit-policy-file=" + i.auditPolicyFile(), "--audit-log-path=" + i.auditLog(),
 	}
 	if i.r.DefaultPlaces {
 		args = append(args, "--disable-admission-plugins=TaintNodesByCondition")

@@ -238,6 +238,9 @@ func (i *Instance) setup(ctx context.Context, o Options) error {
 	}, time.Now()); err != nil {
 		return err
 	}
+	if err := i.writeAuditPolicy(); err != nil {
+		return err
+	}
 	if err := i.link(i.binDir(), []string{build.Shim, build.Runc}); err != nil {
 		return err
 	}
