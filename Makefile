@@ -157,7 +157,7 @@ conformance-node: build ## upstream's specs of reservations, eviction and garbag
 ONE_BY_ONE = $(RIG) conformance --microlet bin/microlet --suite node --agent '$(AGENT)' --labels '' --procs 1 --again=false --timeout 3h
 
 # The specs of the node suite about a node's life: shutdown, certificates, configuration, restarts, labels. They need
-# systemd and D-Bus, and so a machine. Two kinds of them need an agent that was started in another way.
+# systemd and D-Bus, and so a machine. Three kinds of them need an agent that was started in another way.
 LIFE_SPECS ?= sig-node. (GracefulNodeShutdown|KubletTLS|Kubelet Config |Restart |OSArchLabelReconciliation)
 LOCK := --agent-arg=--lock-file=/var/run/kubelet.lock --agent-arg=--exit-on-lock-contention
 
@@ -165,6 +165,7 @@ LOCK := --agent-arg=--lock-file=/var/run/kubelet.lock --agent-arg=--exit-on-lock
 conformance-life: build ## upstream's specs of shutdown, certificates, drop-ins, restarts, lock, standalone, on a machine: AGENT= LIFE_SPECS=
 	@$(ONE_BY_ONE) --machine --focus '$(LIFE_SPECS)' --output conformance-results/node-life
 	@$(ONE_BY_ONE) --machine --focus 'sig-node. Lock contention' $(LOCK) --output conformance-results/node-lock
+	@$(ONE_BY_ONE) --machine --focus 'ReloadKubeletClientCAFileTest' --open --output conformance-results/node-open
 	@$(ONE_BY_ONE) --machine --focus 'Feature:StandaloneMode' --standalone --output conformance-results/node-standalone
 
 .PHONY: conformance-record

@@ -97,7 +97,8 @@ func (i *Instance) stageMachine(o Options) error {
 	}
 	if o.DefaultPlaces {
 		k.StaticPods, k.ReadOnlyPort, k.ForSuite = i.staticPodsDir(), ReadOnlyPort, true
-		k.Standalone, k.Anonymous = o.Standalone, o.Standalone
+		open := o.Standalone || o.Open
+		k.AskNobody, k.Anonymous = open, open
 		k.NodeIP = netip.IPv4Unspecified()
 		for _, dir := range []string{i.staticPodsDir(), DropInDir} {
 			if err := os.MkdirAll(filepath.Join(i.stage(), dir), 0o755); err != nil {

@@ -78,6 +78,9 @@ type Options struct {
 	// Machine it needs DefaultPlaces, and everybody may use the agent's HTTPS API. On this machine Up builds and starts
 	// what a node runs, and no control plane: see Join.
 	Standalone bool
+	// Open lets everybody use the agent's HTTPS API, and the API server has no certificate there: so the agent's client
+	// CA can be replaced. It needs Machine and DefaultPlaces.
+	Open bool
 	// With names groups of programs and images that are not always needed: GroupKubelet (AgentKubelet implies it),
 	// GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer, GroupKubeadm, GroupCSI, GroupTraces,
 	// GroupMachine (for Build; Machine implies it). The images are pushed to the instance's registry.
@@ -214,6 +217,8 @@ func (o *Options) machineDefaults() error {
 			"alone use: leave out the machine")
 	case o.Standalone && !o.Machine && o.DefaultPlaces:
 		return errors.New("standalone with the default places needs a machine of the node's own")
+	case o.Open && (!o.Machine || !o.DefaultPlaces):
+		return errors.New("an open agent needs a machine of the node's own, and the default places")
 	}
 	// Before anything is built.
 	_, err := machine.AskedKind()

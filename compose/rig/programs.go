@@ -168,8 +168,6 @@ func (i *Instance) apiServerArgs() []string {
 		"--allow-privileged=true",
 		"--client-ca-file=" + filepath.Join(certs, pki.CA),
 		"--tls-cert-file=" + pki.Cert(certs, pki.APIServer), "--tls-private-key-file=" + pki.Key(certs, pki.APIServer),
-		"--kubelet-client-certificate=" + pki.Cert(certs, pki.APIServerKubelet),
-		"--kubelet-client-key=" + pki.Key(certs, pki.APIServerKubelet),
 		// The node's name is in no DNS.
 		"--kubelet-preferred-address-types=InternalIP",
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
@@ -182,6 +180,10 @@ func (i *Instance) apiServerArgs() []string {
 		"--proxy-client-cert-file=" + pki.Cert(certs, pki.FrontProxy),
 		"--proxy-client-key-file=" + pki.Key(certs, pki.FrontProxy),
 		"--audit-policy-file=" + i.auditPolicyFile(), "--audit-log-path=" + i.auditLog(),
+	}
+	if !i.r.Open {
+		args = append(args, "--kubelet-client-certificate="+pki.Cert(certs, pki.APIServerKubelet),
+			"--kubelet-client-key="+pki.Key(certs, pki.APIServerKubelet))
 	}
 	if i.r.DefaultPlaces {
 		args = append(args, "--disable-admission-plugins=TaintNodesByCondition")

@@ -49,6 +49,7 @@ type record struct {
 	Watchdog      time.Duration             `json:"watchdog"`
 	DefaultPlaces bool                      `json:"defaultPlaces,omitempty"` // see Options
 	Standalone    bool                      `json:"standalone,omitempty"`
+	Open          bool                      `json:"open,omitempty"`
 	Microlet      string                    `json:"microlet,omitempty"`
 	Binaries      build.Binaries            `json:"binaries"`
 	Processes     map[string]process.Record `json:"processes"`

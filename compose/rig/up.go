@@ -144,6 +144,7 @@ func Up(ctx context.Context, o Options) (*Instance, error) {
 		Watchdog:      o.AgentWatchdog,
 		DefaultPlaces: o.DefaultPlaces,
 		Standalone:    o.Standalone,
+		Open:          o.Open,
 		Microlet:      o.Microlet,
 		Binaries:      binaries,
 		Processes:     map[string]process.Record{},
@@ -287,7 +288,7 @@ func (i *Instance) writeKubeletConfig(o Options) error {
 		MaxPods:         int32(o.MaxPods),
 		ForeignNodeFs:   o.NodeDisk == 0,
 		ForeignImageFs:  o.ImageDisk == 0,
-		Standalone:      i.r.Standalone,
+		AskNobody:       i.r.Standalone,
 		TraceEndpoint:   i.traceEndpoint(),
 	}
 	if o.DefaultPlaces {

@@ -24,6 +24,7 @@ type conformanceOptions struct {
 	procs                               int
 	timeout                             time.Duration
 	again, record, machine, standalone  bool
+	open                                bool
 }
 
 func newConformance(out, progress io.Writer) *cobra.Command {
@@ -66,6 +67,8 @@ microlet does not pass a spec that the kubelet passed.`,
 		"an argument to add to the agent's command line; may be repeated")
 	flags.BoolVar(&o.standalone, "standalone", false,
 		"the agent has no API server, for specs of the suite node that want it so; with --machine")
+	flags.BoolVar(&o.open, "open", false,
+		"everybody may use the agent's HTTPS API, for specs of the suite node that replace its client CA; with --machine")
 	flags.BoolVar(&o.machine, "machine", false,
 		"give the node a machine of its own, with systemd and cgroup v2; its kernel is built once, for some 20 minutes")
 	flags.StringVar(&o.microlet, "microlet", "", "the microlet executable (default bin/microlet of the repository)")
@@ -100,8 +103,8 @@ func runConformance(ctx context.Context, o conformanceOptions, out, progress io.
 			return fmt.Errorf("focus %q: %w", o.focus, err)
 		}
 	}
-	if o.standalone && suite != conformance.NodeOnMachine {
-		return errors.New("--standalone is for --suite node --machine")
+	if (o.standalone || o.open) && suite != conformance.NodeOnMachine {
+		return errors.New("--standalone and --open are for --suite node --machine")
 	}
 	if o.name == "" {
 		o.name = suite.Instance
@@ -150,7 +153,7 @@ func (c *comparison) run(ctx context.Context, agent rig.Agent) (err error) {
 	i, err := rig.Up(ctx, rig.Options{
 		Name: c.o.name + "-" + string(agent), Agent: agent, Microlet: c.o.microlet, AgentArgs: c.o.agentArgs,
 		With: []string{c.suite.Group}, DefaultPlaces: c.suite.OnNode, Machine: c.suite.OnMachine,
-		Standalone: c.o.standalone, Out: c.progress,
+		Standalone: c.o.standalone, Open: c.o.open, Out: c.progress,
 	})
 	if err != nil {
 		return err

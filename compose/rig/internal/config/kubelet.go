@@ -30,7 +30,7 @@ type Kubelet struct {
 	ForeignNodeFs   bool   // the node filesystem is not the node's own: it is never short of space
 	ForeignImageFs  bool   // nor the image filesystem: no image is removed to free space on it
 	ForSuite        bool   // the periods and thresholds on which upstream's suite of the node counts
-	Standalone      bool   // there is no API server to ask who somebody is: ClientCA alone says so
+	AskNobody       bool   // no API server is asked who somebody is and what he may: ClientCA alone says so
 	Anonymous       bool   // everybody may use the HTTPS API
 	TraceEndpoint   string // where all traces are sent, by OTLP; "": none are
 }
@@ -72,7 +72,7 @@ func (k Kubelet) Write(path string) error {
 		c.EvictionMinimumReclaim = map[string]string{"nodefs.available": "5%", "nodefs.inodesFree": "5%"}
 	}
 	k.ignoreForeignDisks(&c)
-	if k.Standalone {
+	if k.AskNobody {
 		c.Authentication.Webhook.Enabled = &no
 		c.Authorization.Mode = kubeletconfig.KubeletAuthorizationModeAlwaysAllow
 	}
