@@ -57,7 +57,7 @@ func expireWithoutTheAPIServer(t *testing.T, s *scene.Scene) *scene.Witness {
 	if err := s.WaitNodeReady(ctx); err != nil {
 		t.Fatal(err)
 	}
-	w := createProbedPods(s)
+	w := createProbedPods(s, scene.SteadyPods)
 	pid, err := s.AgentPID()
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +94,7 @@ func TestExpiryWhileRequestsAreDenied(t *testing.T) {
 	g := newSigner(t, s, shortLife)
 	scene.Shared.SwitchTo(t, rig.AgentMicrolet, j.args()...)
 	t.Cleanup(func() { scene.Shared.SwitchTo(t, scene.FirstAgent) })
-	w := createProbedPods(s)
+	w := createProbedPods(s, scene.SteadyPods)
 
 	g.denyNext(many)
 	scene.Await(t, 2*shortLife, "a denied request", func() error {

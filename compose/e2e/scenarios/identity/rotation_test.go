@@ -57,7 +57,7 @@ func TestRotations(t *testing.T) {
 		_, err := p.serial()
 		return err
 	})
-	w := createProbedPods(s)
+	w := createProbedPods(s, scene.SteadyPods)
 	const talk = "while true; do echo word; sleep 1; done"
 	s.CreatePods(scene.ScriptPod("talks", talk))
 	s.WaitReady(scene.Patience, "talks")
@@ -113,12 +113,14 @@ func TestRotations(t *testing.T) {
 		streams[0].lines.Load(), streams[1].lines.Load())
 }
 
-// createProbedPods returns how they were when all had become ready.
-func createProbedPods(s *scene.Scene) *scene.Witness {
+// createProbedPods returns how they were when all had become ready. The agent that runs them ends them, before another
+// one is started.
+func createProbedPods(s *scene.Scene, number int) *scene.Witness {
 	s.T.Helper()
+	s.T.Cleanup(s.DeleteAllPods)
 	var pods []*corev1.Pod
 	var names []string
-	for i := range scene.SteadyPods {
+	for i := range number {
 		pods = append(pods, scene.ProbedPod(fmt.Sprintf("probed-%d", i), scene.HTTPProbe))
 		names = append(names, pods[i].Name)
 	}
