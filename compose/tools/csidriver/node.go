@@ -28,6 +28,7 @@ func (*node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesReques
 	answer := &csi.NodeGetCapabilitiesResponse{}
 	for _, c := range []csi.NodeServiceCapability_RPC_Type{
 		csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, csi.NodeServiceCapability_RPC_EXPAND_VOLUME,
+		csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
 	} {
 		rpc := &csi.NodeServiceCapability_RPC{Type: c}
 		answer.Capabilities = append(answer.Capabilities, &csi.NodeServiceCapability{
