@@ -90,7 +90,8 @@ func (i *Instance) csiSocket() string {
 func (i *Instance) csiArgs(name string) []string {
 	if name == CSIDriver {
 		return []string{
-			"-endpoint=" + i.csiSocket(), "-name=" + CSIDriverName, "-node-id=" + i.NodeName(), "-dir=" + i.CSIVolumes(),
+			"-endpoint=" + i.csiSocket(), "-drivername=" + CSIDriverName, "-nodeid=" + i.NodeName(),
+			"-statedir=" + i.CSIVolumes(), "-enable-attach",
 			"-registration=" + filepath.Join(i.RootDir(), "plugins_registry", CSIDriverName+"-reg.sock"),
 			"-calls=" + i.CSICalls(), "-rules=" + i.CSIRules(),
 		}

@@ -15,16 +15,19 @@ type controller struct {
 	driver
 }
 
-func (controller) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (
+func (c controller) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (
 	*csi.ControllerGetCapabilitiesResponse, error,
 ) {
 	answer := &csi.ControllerGetCapabilitiesResponse{}
-	for _, c := range []csi.ControllerServiceCapability_RPC_Type{
+	can := []csi.ControllerServiceCapability_RPC_Type{
 		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
-		csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
 		csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
-	} {
-		rpc := &csi.ControllerServiceCapability_RPC{Type: c}
+	}
+	if c.can.attach {
+		can = append(can, csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME)
+	}
+	for _, one := range can {
+		rpc := &csi.ControllerServiceCapability_RPC{Type: one}
 		answer.Capabilities = append(answer.Capabilities, &csi.ControllerServiceCapability{
 			Type: &csi.ControllerServiceCapability_Rpc{Rpc: rpc},
 		})
@@ -65,7 +68,7 @@ func (c controller) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) 
 		least = was.Capacity
 	}
 	return &csi.CreateVolumeResponse{Volume: &csi.Volume{
-		VolumeId: id, CapacityBytes: least, VolumeContext: r.GetParameters(),
+		VolumeId: id, CapacityBytes: least, VolumeContext: r.GetParameters(), AccessibleTopology: c.topologies(),
 	}}, nil
 }
 

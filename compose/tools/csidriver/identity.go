@@ -15,16 +15,23 @@ func (i identity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*cs
 	return &csi.GetPluginInfoResponse{Name: i.name, VendorVersion: "1.0.0"}, nil
 }
 
-func (identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (
+func (i identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (
 	*csi.GetPluginCapabilitiesResponse, error,
 ) {
 	service := &csi.PluginCapability_Service{Type: csi.PluginCapability_Service_CONTROLLER_SERVICE}
-	return &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{
+	answer := &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{
 		{Type: &csi.PluginCapability_Service_{Service: service}},
 		{Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{
 			Type: csi.PluginCapability_VolumeExpansion_ONLINE,
 		}}},
-	}}, nil
+	}}
+	if i.can.topology {
+		constraints := &csi.PluginCapability_Service{Type: csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS}
+		answer.Capabilities = append(answer.Capabilities, &csi.PluginCapability{
+			Type: &csi.PluginCapability_Service_{Service: constraints},
+		})
+	}
+	return answer, nil
 }
 
 func (identity) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {

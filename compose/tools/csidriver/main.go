@@ -5,6 +5,9 @@
 // the folder is a file system of the size that was asked for. Both of these grow, also while pods have them. It passes
 // csi-test's sanity suite. It registers itself with the node agent.
 //
+// The flags that Kubernetes' hostpathplugin has too are named as there, since the images of upstream's suite are called
+// with them.
+//
 // It writes each call to a file, a line of JSON at its begin and one at its end. A file of rules says which calls come
 // late, fail, wait, or end the driver.
 package main
@@ -24,6 +27,9 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"k8s.io/mount-utils"
+
+	"github.com/microlet/microlet/compose/tools/csidriver/proxy"
+	"github.com/microlet/microlet/compose/tools/csidriver/registration"
 )
 
 func main() {
@@ -31,11 +37,18 @@ func main() {
 	flag.StringVar(&o.endpoint, "endpoint", "/run/csidriver/csi.sock", "`path` of the socket to serve")
 	flag.StringVar(&o.registration, "registration", "", "`path` of the socket for the node agent's plugin registration, "+
 		"in its folder plugins_registry (default: none)")
-	flag.StringVar(&o.dir, "dir", "/var/lib/csidriver", "`folder` of the volumes")
-	flag.StringVar(&o.name, "name", "csidriver.microlet.example", "the driver's `name`")
-	flag.StringVar(&o.node, "node-id", "", "the node's `name`")
+	flag.StringVar(&o.dir, "statedir", "/var/lib/csidriver", "`folder` of the volumes")
+	flag.StringVar(&o.name, "drivername", "csidriver.microlet.example", "the driver's `name`")
+	flag.StringVar(&o.node, "nodeid", "", "the node's `name`")
+	flag.BoolVar(&o.can.attach, "enable-attach", false, "attach volumes to the node, and want them attached")
+	flag.BoolVar(&o.can.topology, "enable-topology", false, "say on which node volumes are")
+	flag.Int64Var(&o.can.limit, "attach-limit", 0, "how many volumes the node takes (default: any)")
+	flag.BoolVar(&o.can.expand, "node-expand-required", false, "have the node expand folders too")
+	flag.StringVar(&o.proxy, "proxy-endpoint", "", "be no driver, but a proxy to one that connects to this `address`, "+
+		"as tcp://:9000")
 	flag.StringVar(&o.calls, "calls", "", "`file` to which calls are written (default: none)")
 	flag.StringVar(&o.rules, "rules", "", "`file` of the rules for calls, which is read at each (default: none)")
+	flag.Int("v", 0, "ignored: this program logs little")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -46,15 +59,26 @@ func main() {
 }
 
 type options struct {
-	endpoint, registration, dir, name, node, calls, rules string
+	endpoint, registration, dir, name, node, proxy, calls, rules string
+
+	can abilities
+}
+
+// abilities are what a driver may do or leave.
+type abilities struct {
+	attach, topology, expand bool
+	limit                    int64
 }
 
 // run serves a driver until ctx ends. Calls under way end then.
 func run(ctx context.Context, o options) error {
-	if o.node == "" {
-		return errors.New("-node-id is empty: write the node's name")
+	if o.proxy != "" {
+		return proxy.Run(ctx, o.endpoint, o.proxy)
 	}
-	d := driver{name: o.name, node: o.node, store: store{o.dir}}
+	if o.node == "" {
+		return errors.New("-nodeid is empty: write the node's name")
+	}
+	d := driver{name: o.name, node: o.node, can: o.can, store: store{o.dir}}
 	if err := os.MkdirAll(d.store.dir, 0o700); err != nil {
 		return err
 	}
@@ -82,7 +106,9 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	register := registration{name: o.name, endpoint: o.endpoint}.server()
+	register := registration.Server(registration.Driver{Name: o.name, Endpoint: o.endpoint, Refused: func(reason string) {
+		fmt.Fprintln(os.Stderr, "csidriver: the node agent refuses the driver:", reason)
+	}})
 	defer register.Stop()
 	all.Go(func() { _ = register.Serve(second) })
 	return server.Serve(listener)
@@ -102,5 +128,6 @@ func listen(path string) (net.Listener, error) {
 // driver is what its services share.
 type driver struct {
 	name, node string
+	can        abilities
 	store      store
 }

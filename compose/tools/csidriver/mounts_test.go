@@ -73,7 +73,8 @@ func newMountsOf(t *testing.T, is kind) *mounts {
 }
 
 func newNode(dir string) *node {
-	return &node{driver: driver{name: "d", node: "n", store: store{filepath.Join(dir, "volumes")}}, mounter: mount.New("")}
+	d := driver{name: "d", node: "n", can: abilities{attach: true}, store: store{filepath.Join(dir, "volumes")}}
+	return &node{driver: d, mounter: mount.New("")}
 }
 
 func (m *mounts) stage(t *testing.T) {

@@ -39,7 +39,19 @@ func (*node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesReques
 }
 
 func (n *node) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
-	return &csi.NodeGetInfoResponse{NodeId: n.node}, nil
+	answer := &csi.NodeGetInfoResponse{NodeId: n.node, MaxVolumesPerNode: n.can.limit}
+	if n.can.topology {
+		answer.AccessibleTopology = n.topologies()[0]
+	}
+	return answer, nil
+}
+
+// topologies say that volumes are on this node, if the driver says where they are.
+func (d driver) topologies() []*csi.Topology {
+	if !d.can.topology {
+		return nil
+	}
+	return []*csi.Topology{{Segments: map[string]string{"topology." + d.name + "/node": d.node}}}
 }
 
 func (n *node) NodeStageVolume(_ context.Context, r *csi.NodeStageVolumeRequest) (
@@ -49,7 +61,8 @@ func (n *node) NodeStageVolume(_ context.Context, r *csi.NodeStageVolumeRequest)
 		id: r.GetVolumeId(), field: "staging_target_path", target: r.GetStagingTargetPath(),
 		capability: r.GetVolumeCapability(), source: n.store.folder(r.GetVolumeId()),
 		attached: func() bool {
-			return r.GetPublishContext()[attachedAs] == r.GetVolumeId() && n.store.isAttached(r.GetVolumeId())
+			return !n.can.attach ||
+				r.GetPublishContext()[attachedAs] == r.GetVolumeId() && n.store.isAttached(r.GetVolumeId())
 		},
 	})
 	if err != nil {
