@@ -82,8 +82,8 @@ type Options struct {
 	// CA can be replaced. It needs Machine and DefaultPlaces.
 	Open bool
 	// With names groups of programs and images that are not always needed: GroupKubelet (AgentKubelet implies it),
-	// GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer, GroupKubeadm, GroupCSI, GroupTraces,
-	// GroupMachine (for Build; Machine implies it). The images are pushed to the instance's registry.
+	// GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer, GroupKubeadm, GroupCSI, GroupCSIMock,
+	// GroupTraces, GroupMachine (for Build; Machine implies it). The images are pushed to the instance's registry.
 	With []string
 	// Source is a folder inside the repository, where the pins of the real
 	// programs are. Default: the working directory.
@@ -105,6 +105,7 @@ const (
 	GroupMachine         = build.GroupMachine
 	GroupKubeadm         = build.GroupKubeadm
 	GroupCSI             = build.GroupCSI
+	GroupCSIMock         = build.GroupCSIMock
 	GroupTraces          = build.GroupTraces
 )
 

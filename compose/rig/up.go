@@ -90,6 +90,13 @@ func prepare(ctx context.Context, o Options) (build.Binaries, []string, error) {
 		}
 		layouts = append(layouts, controlPlane)
 	}
+	if slices.Contains(groups, build.GroupCSIMock) {
+		mock, err := images.BuildCSIMock(ctx, builder.Cache, binaries, o.Out)
+		if err != nil {
+			return nil, nil, err
+		}
+		layouts = append(layouts, mock)
+	}
 	return binaries, layouts, nil
 }
 

@@ -39,6 +39,7 @@ const (
 	GroupCharts          = "charts"           // Helm
 	GroupKubeadm         = "kubeadm"          // kubeadm, and the images of the control plane that it starts
 	GroupCSI             = "csi"              // a CSI driver, and the controllers beside it
+	GroupCSIMock         = "csi-mock"         // the images by which upstream's suite starts its own CSI driver
 	GroupTraces          = "traces"           // a receiver of traces, to which node agent and runtime send
 )
 
@@ -50,7 +51,8 @@ const (
 
 // Groups are the names of all groups.
 var Groups = []string{GroupKubelet, GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer,
-	GroupMachine, GroupCompose, GroupCharts, GroupKubeadm, GroupCSI, GroupTraces}
+	GroupMachine, GroupCompose, GroupCharts, GroupKubeadm, GroupCSI,
+	GroupCSIMock, GroupTraces}
 
 // rigModule stands for compose/rig: the rig's own helpers are built from there.
 const rigModule = "../rig"
@@ -83,6 +85,7 @@ const (
 	CSIAttacher       = "csi-attacher"
 	CSIProvisioner    = "csi-provisioner"
 	CSIResizer        = "csi-resizer"
+	CSIRegistrar      = "csi-registrar"
 	TraceReceiver     = "trace-receiver"
 )
 
@@ -120,8 +123,9 @@ func Programs() []Program {
 	}
 	controller := func(name, module string) Program {
 		return Program{
-			Name: name, Module: "csicontrollers", Package: module + "/cmd/" + name, Groups: []string{GroupCSI},
-			Stamp: func(version string) map[string]string { return map[string]string{"main.version": version} },
+			Name: name, Module: "csicontrollers", Package: module + "/cmd/" + name,
+			Groups: []string{GroupCSI, GroupCSIMock},
+			Stamp:  func(version string) map[string]string { return map[string]string{"main.version": version} },
 		}
 	}
 	return []Program{
@@ -203,8 +207,12 @@ func Programs() []Program {
 			Stamp:   componentStamp,
 		},
 		{
-			Name: CSIDriver, Module: "csidriver", Package: ".", Groups: []string{GroupCSI},
-			Sources: []string{"go.mod", "go.sum", "*.go"},
+			Name: CSIDriver, Module: "csidriver", Package: ".", Groups: []string{GroupCSI, GroupCSIMock},
+			Sources: []string{"go.mod", "go.sum", "*.go", "proxy/*.go", "registration/*.go"},
+		},
+		{
+			Name: CSIRegistrar, Module: "csidriver", Package: "./registrar", Groups: []string{GroupCSIMock},
+			Sources: []string{"go.mod", "go.sum", "registration/*.go", "registrar/*.go"},
 		},
 		{
 			Name: TraceReceiver, Module: "traces", Package: "./receiver", Groups: []string{GroupTraces},

@@ -35,14 +35,15 @@ var names = map[string][]string{
 		"registry.k8s.io/pause:latest"},
 	"busybox": {
 		Busybox, "docker.io/library/busybox:latest", "docker.io/library/busybox:1.37", "docker.io/library/busybox:1.36",
-		"registry.k8s.io/e2e-test-images/busybox:1.29-4", "registry.k8s.io/busybox:latest",
+		"registry.k8s.io/e2e-test-images/busybox:1.29-4", "registry.k8s.io/e2e-test-images/busybox:1.36.1-1",
+		"registry.k8s.io/busybox:latest",
 	},
 	"agnhost": {Agnhost, "registry.k8s.io/e2e-test-images/agnhost:2.55", "registry.k8s.io/e2e-test-images/agnhost:latest"},
 }
 
 // format is part of the cache key: raise it when the same inputs shall give
 // other images.
-const format = "2"
+const format = "3"
 
 //go:embed pause/pause.c
 var pauseSource []byte

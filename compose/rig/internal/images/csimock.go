@@ -1,0 +1,30 @@
+package images
+
+import (
+	"context"
+	"io"
+)
+
+// csiMockNames are the images by which upstream's suite of Kubernetes 1.37 starts its mock CSI driver, and the rig's
+// programs in them. Where the driver itself is in the suite, hostpathplugin is called as a proxy to it.
+var csiMockNames = map[string]string{
+	"registry.k8s.io/sig-storage/csi-provisioner:v6.3.0":            "csi-provisioner",
+	"registry.k8s.io/sig-storage/csi-attacher:v4.12.0":              "csi-attacher",
+	"registry.k8s.io/sig-storage/csi-resizer:v2.2.0":                "csi-resizer",
+	"registry.k8s.io/sig-storage/csi-node-driver-registrar:v2.17.0": "csi-registrar",
+	"registry.k8s.io/sig-storage/hostpathplugin:v1.17.1":            "csidriver",
+}
+
+// BuildCSIMock returns the path of an OCI layout below cache that holds these images, and makes it if it is not there.
+// The programs are paths of static executables, by name. Debian is below them, since a driver calls mount.
+func BuildCSIMock(ctx context.Context, cache string, programs map[string]string, out io.Writer) (string, error) {
+	base, err := makeDebian(ctx, cache, out)
+	if err != nil {
+		return "", err
+	}
+	named := map[string]string{}
+	for name, program := range csiMockNames {
+		named[name] = programs[program]
+	}
+	return buildPrograms(cache, "csi-mock", base.layer, named)
+}
