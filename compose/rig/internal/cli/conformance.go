@@ -24,7 +24,7 @@ type conformanceOptions struct {
 	procs                               int
 	timeout                             time.Duration
 	again, record, machine, standalone  bool
-	open                                bool
+	open, storage                       bool
 }
 
 func newConformance(out, progress io.Writer) *cobra.Command {
@@ -69,6 +69,9 @@ microlet does not pass a spec that the kubelet passed.`,
 		"the agent has no API server, for specs of the suite node that want it so; with --machine")
 	flags.BoolVar(&o.open, "open", false,
 		"everybody may use the agent's HTTPS API, for specs of the suite node that replace its client CA; with --machine")
+	flags.BoolVar(&o.storage, "storage", false,
+		"add the specs of a CSI driver (External Storage), with the rig's own, and the images of the suite's mock driver; "+
+			"for --suite e2e on this machine")
 	flags.BoolVar(&o.machine, "machine", false,
 		"give the node a machine of its own, with systemd and cgroup v2; its kernel is built once, for some 20 minutes")
 	flags.StringVar(&o.microlet, "microlet", "", "the microlet executable (default bin/microlet of the repository)")
@@ -105,6 +108,9 @@ func runConformance(ctx context.Context, o conformanceOptions, out, progress io.
 	}
 	if (o.standalone || o.open) && suite != conformance.NodeOnMachine {
 		return errors.New("--standalone and --open are for --suite node --machine")
+	}
+	if o.storage && suite != conformance.E2E {
+		return errors.New("--storage is for --suite e2e, without --machine")
 	}
 	if o.name == "" {
 		o.name = suite.Instance
@@ -150,9 +156,13 @@ func (c *comparison) dir(agent string) string { return filepath.Join(c.o.output,
 
 // run runs the suite against a new instance with the agent.
 func (c *comparison) run(ctx context.Context, agent rig.Agent) (err error) {
+	with := []string{c.suite.Group}
+	if c.o.storage {
+		with = append(with, rig.GroupCSI, rig.GroupCSIMock)
+	}
 	i, err := rig.Up(ctx, rig.Options{
 		Name: c.o.name + "-" + string(agent), Agent: agent, Microlet: c.o.microlet, AgentArgs: c.o.agentArgs,
-		With: []string{c.suite.Group}, DefaultPlaces: c.suite.OnNode, Machine: c.suite.OnMachine,
+		With: with, DefaultPlaces: c.suite.OnNode, Machine: c.suite.OnMachine,
 		Standalone: c.o.standalone, Open: c.o.open, Out: c.progress,
 	})
 	if err != nil {
@@ -176,6 +186,7 @@ func (c *comparison) run(ctx context.Context, agent rig.Agent) (err error) {
 		Procs:    c.o.procs,
 		Timeout:  c.o.timeout,
 		Alone:    c.o.standalone,
+		Storage:  c.o.storage,
 		Dir:      c.dir(string(agent)),
 		Again:    c.o.again,
 		Out:      c.progress,

@@ -30,6 +30,7 @@ type Run struct {
 	Procs    int            // specs in parallel
 	Timeout  time.Duration  // of the whole suite
 	Alone    bool           // the agent has no API server
+	Storage  bool           // add the specs of a CSI driver, with the rig's own
 	Dir      string         // where reports and logs go; made anew
 	Again    bool           // run what failed a second time
 	Known    Reasons        // failures that are no surprise, by name: they are not run a second time
@@ -86,12 +87,21 @@ func (r Run) connect(ctx context.Context, p place) (flags []string, end func(), 
 	if r.Suite.OnNode {
 		return r.connectNode(ctx, p)
 	}
-	return []string{
+	flags = []string{
 		"--provider=skeleton", "--kubeconfig=" + r.Instance.Kubeconfig(), "--kubectl-path=" + r.Instance.Kubectl(),
 		"--num-nodes=1", "--node-schedulable-timeout=30s",
 		// There is no SSH to the node, by which it would fetch logs.
 		"--disable-log-dump=true",
-	}, func() {}, nil
+		"--kubelet-root-dir=" + r.Instance.RootDir(),
+	}
+	if r.Storage {
+		driver, err := r.startDriver(ctx, p)
+		if err != nil {
+			return nil, nil, err
+		}
+		flags = append(flags, "--storage.testdriver="+driver)
+	}
+	return flags, func() {}, nil
 }
 
 // args is ginkgo's command line, for the folder in which the suite runs.
