@@ -147,45 +147,68 @@ func (m *meter) singles() {
 // batches starts and deletes many pods at once.
 func (m *meter) batches() {
 	m.t.Helper()
-	var all, middle, deleted []time.Duration
+	var runs []batchTimes
 	for range batchRuns {
 		time.Sleep(calmBefore)
-		s := scene.New(m.t)
-		var pods []*corev1.Pod
-		var names []string
-		for i := range batch {
-			p := bound(fmt.Sprintf("many-%d", i))
-			pods, names = append(pods, p), append(names, p.Name)
-		}
-		mark := s.Record.Mark()
-		s.CreatePods(pods...)
-		s.WaitReady(2*scene.Patience, names...)
-		s.SyncRecord()
-		starts, first, last := spread(record.PodTimes(s.Record.Since(mark)))
-		all, middle = append(all, last.Sub(first)), append(middle, record.Percentile(starts, 0.5))
-
-		mark = s.Record.Mark()
-		if err := s.API.CoreV1().Pods(s.Namespace).DeleteCollection(m.t.Context(), metav1.DeleteOptions{},
-			metav1.ListOptions{}); err != nil {
-			m.t.Fatal(err)
-		}
-		s.Wait(2*scene.Patience, "the pods' end", s.AreGone(names...))
-		s.SyncRecord()
-		var begin, end time.Time
-		for _, times := range record.PodTimes(s.Record.Since(mark)) {
-			if begin.IsZero() || times.Deleted.Before(begin) {
-				begin = times.Deleted
-			}
-			if times.Gone.After(end) {
-				end = times.Gone
-			}
-		}
-		deleted = append(deleted, end.Sub(begin))
+		runs = append(runs, m.batch(scene.New(m.t), func(p *corev1.Pod) *corev1.Pod { return p }))
 	}
-	m.put(fmt.Sprintf("%d pods at once, until all are Ready (s)", batch), record.Percentile(all, 0.5).Seconds())
-	m.put(fmt.Sprintf("%d pods at once, created to Ready, p50 (s)", batch), record.Percentile(middle, 0.5).Seconds())
-	m.put(fmt.Sprintf("%d pods deleted at once, until all are gone (s)", batch),
-		record.Percentile(deleted, 0.5).Seconds())
+	m.putBatches("pods", runs)
+}
+
+// batchTimes are those of one batch: until all are Ready, a pod's median, and until all are gone.
+type batchTimes struct{ all, middle, deleted time.Duration }
+
+// batch starts and deletes many pods at once, which change makes what they are.
+func (m *meter) batch(s *scene.Scene, change func(*corev1.Pod) *corev1.Pod) (b batchTimes) {
+	m.t.Helper()
+	var pods []*corev1.Pod
+	var names []string
+	for i := range batch {
+		p := change(bound(fmt.Sprintf("many-%d", i)))
+		pods, names = append(pods, p), append(names, p.Name)
+	}
+	mark := s.Record.Mark()
+	s.CreatePods(pods...)
+	s.WaitReady(2*scene.Patience, names...)
+	s.SyncRecord()
+	starts, first, last := spread(record.PodTimes(s.Record.Since(mark)))
+	b.all, b.middle = last.Sub(first), record.Percentile(starts, 0.5)
+
+	mark = s.Record.Mark()
+	if err := s.API.CoreV1().Pods(s.Namespace).DeleteCollection(m.t.Context(), metav1.DeleteOptions{},
+		metav1.ListOptions{}); err != nil {
+		m.t.Fatal(err)
+	}
+	s.Wait(2*scene.Patience, "the pods' end", s.AreGone(names...))
+	s.SyncRecord()
+	var begin, end time.Time
+	for _, times := range record.PodTimes(s.Record.Since(mark)) {
+		if begin.IsZero() || times.Deleted.Before(begin) {
+			begin = times.Deleted
+		}
+		if times.Gone.After(end) {
+			end = times.Gone
+		}
+	}
+	b.deleted = end.Sub(begin)
+	return b
+}
+
+// putBatches puts the medians of batches of what the pods are.
+func (m *meter) putBatches(what string, runs []batchTimes) {
+	median := func(of func(batchTimes) time.Duration) float64 {
+		var all []time.Duration
+		for _, r := range runs {
+			all = append(all, of(r))
+		}
+		return record.Percentile(all, 0.5).Seconds()
+	}
+	m.put(fmt.Sprintf("%d %s at once, until all are Ready (s)", batch, what),
+		median(func(b batchTimes) time.Duration { return b.all }))
+	m.put(fmt.Sprintf("%d %s at once, created to Ready, p50 (s)", batch, what),
+		median(func(b batchTimes) time.Duration { return b.middle }))
+	m.put(fmt.Sprintf("%d %s deleted at once, until all are gone (s)", batch, what),
+		median(func(b batchTimes) time.Duration { return b.deleted }))
 }
 
 // spread gives each pod's time to Ready, the first creation and the last Ready.

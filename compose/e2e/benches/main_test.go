@@ -11,4 +11,6 @@ import (
 )
 
 // The kubelet is measured first, on a machine that has run nothing else.
-func TestMain(m *testing.M) { os.Exit(scene.Main(m, scene.Options{Agent: rig.AgentKubelet})) }
+func TestMain(m *testing.M) {
+	os.Exit(scene.Main(m, scene.Options{Agent: rig.AgentKubelet, With: []string{rig.GroupCSI}}))
+}

@@ -170,6 +170,17 @@ func (c *CSI) Claim(name string, changes ...func(*corev1.PersistentVolumeClaimSp
 	return c.bound(name)
 }
 
+// ClaimAll makes claims at once, as Claim does.
+func (c *CSI) ClaimAll(names ...string) {
+	c.T.Helper()
+	for _, name := range names {
+		c.create(name)
+	}
+	for _, name := range names {
+		c.bound(name)
+	}
+}
+
 func (c *CSI) create(name string, changes ...func(*corev1.PersistentVolumeClaimSpec)) {
 	c.T.Helper()
 	class := rig.CSIDriverName
