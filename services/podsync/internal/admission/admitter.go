@@ -114,6 +114,9 @@ func (a *Admitter) Heard(source podsyncv1.PodSource) {
 	a.wake()
 }
 
+// Rejected counts a pod that was admitted, and may then not run here all the same.
+func (a *Admitter) Rejected(reason string) { a.metrics.rejected(reason) }
+
 // Ended reports that nothing of the pod will run any more: its place is free.
 func (a *Admitter) Ended(uid types.UID) {
 	a.mu.Lock()

@@ -31,6 +31,7 @@ var countedReasons = sets.New(
 	"AppArmor", "PodOSSelectorNodeLabelDoesNotMatch", "PodOSNotSupported", "SupplementalGroupsPolicyNotSupported",
 	"UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfephemeral-storage", "OutOfpods",
 	"PodLevelResourcesNotSupported", "PodFeatureUnsupported", "Evicted", "SysctlForbidden",
+	"VolumeAttachmentLimitExceeded",
 )
 
 func (m *metrics) rejected(reason string) {

@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/microlet/microlet/services/internal/logkey"
 )
 
@@ -24,6 +26,17 @@ func (e *NotAttached) Error() string { return e.Err.Error() }
 
 // Unwrap returns the cause.
 func (e *NotAttached) Unwrap() error { return e.Err }
+
+// LimitExceeded is the error of a volume that is not attached since the node has no room for another one of its driver.
+type LimitExceeded struct{ Err error }
+
+func (e *LimitExceeded) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *LimitExceeded) Unwrap() error { return e.Err }
+
+// limitTimeout is how long it may take to find out that a node has no room.
+const limitTimeout = 10 * time.Second
 
 // inUseRetry is the delay after the folders could not be read.
 const inUseRetry = time.Second
@@ -113,10 +126,38 @@ func (s *setup) awaitAttached(ctx context.Context) error {
 	if !s.attachable() {
 		return nil
 	}
-	if err := s.vs.o.InUse.Await(ctx, s.device.uniqueName()); err != nil {
-		return &NotAttached{err}
+	err := s.vs.o.InUse.Await(ctx, s.device.uniqueName())
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.DeadlineExceeded) && s.exceedsLimit(ctx):
+		return &LimitExceeded{err}
 	}
-	return nil
+	return &NotAttached{err}
+}
+
+// exceedsLimit reports whether the driver's controller refuses the volume since the node has no room for it. It asks
+// only for a driver that says what has room as time goes by, as the kubelet does (KEP-4876), and then has the scheduler
+// know that as soon as it can.
+func (s *setup) exceedsLimit(ctx context.Context) bool {
+	if s.object == nil || s.object.Spec.NodeAllocatableUpdatePeriodSeconds == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limitTimeout)
+	defer cancel()
+	attachment, err := s.vs.o.API.VolumeAttachment(ctx, attachmentName(s.device, s.vs.o.Node))
+	if err != nil || attachment.Status.Attached {
+		return false
+	}
+	refused := attachment.Status.AttachError
+	if refused == nil || refused.ErrorCode == nil || codes.Code(*refused.ErrorCode) != codes.ResourceExhausted {
+		return false
+	}
+	if err := s.vs.o.Drivers.Refresh(ctx, s.device.driver); err != nil {
+		s.vs.o.Log.Warn("CSINode does not have what a CSI driver now says of the node", "driver", s.device.driver,
+			logkey.Err, err)
+	}
+	return true
 }
 
 // changeInUse has TellInUse look again.

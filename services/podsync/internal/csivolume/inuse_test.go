@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/microlet/microlet/services/podsync/internal/csi/csitest"
@@ -188,7 +189,7 @@ func TestAVolumeWhoseFileIsBrokenStaysInUse(t *testing.T) {
 func TestAVolumeThatIsNotAttachedIsNotStaged(t *testing.T) {
 	d := csitest.Start(t, stages)
 	vs := newVolumes(t, t.TempDir(), d, attachable())
-	vs.o.InUse = detached{}
+	vs.o.InUse = detached{errDetached}
 	_, err := vs.Publish(t.Context(), claimed(pod("u1"), "h"))
 	var waits *NotAttached
 	if !errors.As(err, &waits) || !errors.Is(err, errDetached) {
@@ -202,8 +203,49 @@ func TestAVolumeThatIsNotAttachedIsNotStaged(t *testing.T) {
 var errDetached = errors.New("nobody attaches it")
 
 // detached is a list of which nothing is ever attached.
-type detached struct{}
+type detached struct{ err error }
 
 func (detached) Set(map[string]bool) {}
 
-func (detached) Await(context.Context, string) error { return errDetached }
+func (d detached) Await(context.Context, string) error { return d.err }
+
+// TestANodeWithoutRoomForAVolume: only the controller's word that the node is full, of a driver that says what has room,
+// makes the wait for an attachment an end.
+func TestANodeWithoutRoomForAVolume(t *testing.T) {
+	for name, c := range map[string]struct {
+		period *int64
+		code   *int32
+		want   bool
+	}{
+		"full":             {new(int64(10)), new(int32(codes.ResourceExhausted)), true},
+		"another error":    {new(int64(10)), new(int32(codes.Internal)), false},
+		"no code":          {new(int64(10)), nil, false},
+		"a driver without": {nil, new(int32(codes.ResourceExhausted)), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := csitest.Start(t, stages)
+			a := attachable()
+			a.driver.Spec.NodeAllocatableUpdatePeriodSeconds = c.period
+			for _, attachment := range a.attachments {
+				attachment.Status = storagev1.VolumeAttachmentStatus{
+					AttachError: &storagev1.VolumeError{Message: "no room", ErrorCode: c.code},
+				}
+			}
+			vs := newVolumes(t, t.TempDir(), d, a)
+			vs.o.InUse = detached{context.DeadlineExceeded}
+			asked := false
+			d.Before(func(_ context.Context, method string) error {
+				asked = asked || method == "NodeGetInfo"
+				return nil
+			})
+			_, err := vs.Publish(t.Context(), claimed(pod("u1"), "h"))
+			var limit *LimitExceeded
+			if is := errors.As(err, &limit); is != c.want {
+				t.Errorf("%v", err)
+			}
+			if asked != c.want {
+				t.Errorf("the driver was asked for its limits: %t", asked)
+			}
+		})
+	}
+}

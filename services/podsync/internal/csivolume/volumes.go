@@ -25,6 +25,8 @@ import (
 // Drivers are those that are registered.
 type Drivers interface {
 	Driver(name string) (*csidriver.Driver, error)
+	// Refresh asks a driver, and has the CSINode say what it answers.
+	Refresh(ctx context.Context, name string) error
 	// Changed is closed when the next driver is registered.
 	Changed() <-chan struct{}
 }
@@ -172,7 +174,7 @@ var (
 )
 
 // Publish gives the volume to the pod. It repeats what an earlier call, whose end nobody knows, has begun. An error is
-// an *Error, or *NotAttached.
+// an *Error, *NotAttached or *LimitExceeded.
 func (vs *Volumes) Publish(ctx context.Context, v *Volume) (Published, error) {
 	s, err := vs.begin(ctx, v)
 	if err != nil {

@@ -18,6 +18,8 @@ type Admission interface {
 	Add(p *v1.Pod, source podsyncv1.PodSource)
 	Heard(source podsyncv1.PodSource)
 	Admit(ctx context.Context, p *v1.Pod, source podsyncv1.PodSource, running bool) (admission.Result, error)
+	// Rejected counts a pod that was admitted, and may then not run here all the same.
+	Rejected(reason string)
 	Ended(uid types.UID)
 	Forget(uid types.UID)
 }
@@ -41,9 +43,14 @@ func (w *worker) admit(ctx context.Context, p *v1.Pod, state *pod.State) (bool, 
 		w.note(func(s *Standing) { s.Admitted = true })
 		return true, nil
 	}
-	w.rejection = &result
-	w.note(func(s *Standing) { s.Rejection = &result })
-	w.move(causeRejected)
-	w.deps.event(p, v1.EventTypeWarning, result.Reason, "%s", result.Message)
+	w.reject(p, result)
 	return false, nil
+}
+
+// reject ends a pod that may not run here.
+func (w *worker) reject(p *v1.Pod, why admission.Result) {
+	w.rejection = &why
+	w.note(func(s *Standing) { s.Rejection = &why })
+	w.move(causeRejected)
+	w.deps.event(p, v1.EventTypeWarning, why.Reason, "%s", why.Message)
 }

@@ -2,7 +2,9 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +18,8 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/internal/testing/fake"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
+	"github.com/microlet/microlet/services/podsync/internal/csivolume"
+	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 
 // admissions admits all pods but those in reject, and counts.
@@ -27,6 +31,7 @@ type admissions struct {
 	ended  map[types.UID]bool
 	gone   int
 	ran    int
+	later  []string // reasons of pods that were admitted and rejected later
 }
 
 func (a *admissions) Add(*v1.Pod, podsyncv1.PodSource) {}
@@ -50,6 +55,12 @@ func (a *admissions) count(what *int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	*what++
+}
+
+func (a *admissions) Rejected(reason string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.later = append(a.later, reason)
 }
 
 func (a *admissions) Admit(_ context.Context, p *v1.Pod, _ podsyncv1.PodSource,
@@ -95,6 +106,46 @@ func TestRejectedPodFailsAndTouchesNothing(t *testing.T) {
 		synctest.Wait()
 		if n.workers.Known(p.UID) || n.admission.gone != 1 || !n.admission.hasEnded(p.UID) {
 			t.Errorf("known %v, forgotten %d", n.workers.Known(p.UID), n.admission.gone)
+		}
+	})
+}
+
+// TestNodeWithoutRoomForAVolumeRejectsItsPod: what began before its volumes were there ends.
+func TestNodeWithoutRoomForAVolumeRejectsItsPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cri := fake.NewRuntime(time.Now)
+		n := newNode(t, cri)
+		defer n.run()()
+		p := testPod("a")
+		waits := errors.New("volume not attached according to node status")
+		n.breaks("Mount", p.UID, errors.Join(
+			&volume.Error{Volume: "data", Err: &csivolume.LimitExceeded{Err: waits}},
+			&volume.Error{Volume: "more", Err: &csivolume.NotAttached{Err: waits}},
+			&volume.Error{Volume: "config", Err: errors.New("no such ConfigMap")},
+		))
+		n.dispatcher.SetPod(p, podsyncv1.PodSource_POD_SOURCE_API)
+		synctest.Wait()
+
+		s, _ := n.Last(p.UID)
+		want := "Pod was rejected: Node has reached its volume attachment limit, rejecting pod. unmounted volumes=[data " +
+			"more config], unattached volumes=[data more], failed to process volumes=[]: context deadline exceeded"
+		if s.Phase != v1.PodFailed || s.Reason != "VolumeAttachmentLimitExceeded" || s.Message != want {
+			t.Errorf("reported %s %s %q", s.Phase, s.Reason, s.Message)
+		}
+		if !slices.Equal(n.admission.later, []string{"VolumeAttachmentLimitExceeded"}) {
+			t.Errorf("counted: %q", n.admission.later)
+		}
+		list, err := cri.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, sandbox := range list.GetItems() {
+			if sandbox.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {
+				t.Error("a rejected pod has a sandbox that runs")
+			}
+		}
+		if active := n.workers.Pods(); len(active) != 0 {
+			t.Errorf("a rejected pod still counts: %v", active)
 		}
 	})
 }

@@ -93,6 +93,7 @@ func (w *worker) prepare(ctx context.Context, p *v1.Pod, state *pod.State, a *de
 	}
 	mounted := <-mounting
 	if err = errors.Join(err, mounted.err); err != nil {
+		w.rejectBeyondLimit(p, mounted.err)
 		return nil, err
 	}
 	at.volumes = mounted.volumes

@@ -71,6 +71,9 @@ func (w *worker) sync(ctx context.Context, p *v1.Pod) (again time.Duration, err 
 		if context.Cause(ctx) != nil {
 			return 0, failed
 		}
+		if w.rejection != nil {
+			return 0, nil
+		}
 		before := state
 		if state, err = w.readState(ctx); err != nil {
 			return 0, err

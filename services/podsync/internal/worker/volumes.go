@@ -3,12 +3,15 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/tracing"
+	"github.com/microlet/microlet/services/podsync/internal/admission"
+	"github.com/microlet/microlet/services/podsync/internal/csivolume"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 
@@ -70,6 +73,32 @@ func (w *worker) reportNotMounted(p *v1.Pod, err error) {
 		}
 		w.deps.event(p, v1.EventTypeWarning, reason, "%v", one)
 	}
+}
+
+// rejectBeyondLimit ends a pod that waited for a volume which the node has no room for: the scheduler, which took the
+// node for emptier, then finds another place for its successor. Reason and message are the kubelet's.
+func (w *worker) rejectBeyondLimit(p *v1.Pod, err error) {
+	var limit *csivolume.LimitExceeded
+	if !errors.As(err, &limit) {
+		return
+	}
+	var unmounted, unattached []string
+	for _, one := range joined(errors.Unwrap(err)) {
+		var v *volume.Error
+		if !errors.As(one, &v) {
+			continue
+		}
+		unmounted = append(unmounted, v.Volume)
+		var waits *csivolume.NotAttached
+		if errors.As(one, &limit) || errors.As(one, &waits) {
+			unattached = append(unattached, v.Volume)
+		}
+	}
+	const reason = "VolumeAttachmentLimitExceeded"
+	w.deps.Admission.Rejected(reason)
+	w.reject(p, admission.Result{Reason: reason, Message: fmt.Sprintf("Node has reached its volume attachment limit, "+
+		"rejecting pod. unmounted volumes=%v, unattached volumes=%v, failed to process volumes=[]: %v", unmounted,
+		unattached, context.DeadlineExceeded)})
 }
 
 // keepFresh brings what is mounted up to date from now on: at once when what the volumes are made from has changed, and
