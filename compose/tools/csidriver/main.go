@@ -48,7 +48,7 @@ func main() {
 		"as tcp://:9000")
 	flag.StringVar(&o.calls, "calls", "", "`file` to which calls are written (default: none)")
 	flag.StringVar(&o.rules, "rules", "", "`file` of the rules for calls, which is read at each (default: none)")
-	flag.Int("v", 0, "ignored: this program logs little")
+	flag.IntVar(&o.verbosity, "v", 0, "log each call with all that it contains, from `level` 5 on")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -61,7 +61,8 @@ func main() {
 type options struct {
 	endpoint, registration, dir, name, node, proxy, calls, rules string
 
-	can abilities
+	can       abilities
+	verbosity int
 }
 
 // abilities are what a driver may do or leave.
@@ -87,7 +88,11 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	defer w.close()
-	server := grpc.NewServer(grpc.UnaryInterceptor(w.call))
+	around := []grpc.UnaryServerInterceptor{w.call}
+	if o.verbosity >= 5 {
+		around = append(around, logCalls(os.Stdout))
+	}
+	server := grpc.NewServer(grpc.ChainUnaryInterceptor(around...))
 	csi.RegisterIdentityServer(server, identity{driver: d})
 	csi.RegisterControllerServer(server, controller{driver: d})
 	csi.RegisterNodeServer(server, &node{driver: d, mounter: mount.New("")})
