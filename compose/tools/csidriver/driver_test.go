@@ -18,7 +18,8 @@ func start(t *testing.T, dir string) string {
 	endpoint := filepath.Join(dir, "csi.sock")
 	go func() {
 		done <- run(ctx, options{
-			endpoint: endpoint, name: "csidriver.microlet.example", node: "n", can: abilities{attach: true}, dir: dir + "/volumes",
+			endpoint: endpoint, name: "csidriver.microlet.example", node: "n", dir: dir + "/volumes",
+			can: abilities{attach: true},
 		})
 	}()
 	t.Cleanup(func() {

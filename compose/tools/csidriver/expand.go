@@ -37,7 +37,9 @@ func (c controller) ControllerExpandVolume(_ context.Context, r *csi.ControllerE
 	if err != nil {
 		return nil, internal(err)
 	}
-	return &csi.ControllerExpandVolumeResponse{CapacityBytes: size, NodeExpansionRequired: is.Kind != folder || c.can.expand}, nil
+	return &csi.ControllerExpandVolumeResponse{
+		CapacityBytes: size, NodeExpansionRequired: is.Kind != folder || c.can.expand,
+	}, nil
 }
 
 // NodeExpandVolume makes the device, or the file system, as large as the controller has noted.

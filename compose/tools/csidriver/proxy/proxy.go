@@ -1,7 +1,8 @@
 // Package proxy offers a CSI driver that runs elsewhere at a socket of the node.
 //
-// It joins each connection of the socket with one that comes to its TCP port, in the order of their arrival. Kubernetes'
-// end-to-end suite connects to the port through the node agent's port forwarding, and answers the calls itself.
+// It joins each connection of the socket with one that comes to its TCP port, in the order of their arrival. The
+// end-to-end suite of Kubernetes connects to the port through the node agent's port forwarding, and answers the calls
+// itself.
 package proxy
 
 import (

@@ -209,8 +209,8 @@ func (detached) Set(map[string]bool) {}
 
 func (d detached) Await(context.Context, string) error { return d.err }
 
-// TestANodeWithoutRoomForAVolume: only the controller's word that the node is full, of a driver that says what has room,
-// makes the wait for an attachment an end.
+// TestANodeWithoutRoomForAVolume: what ends the wait for an attachment is only the controller's word that the node is
+// full, of a driver that says as time goes by what has room.
 func TestANodeWithoutRoomForAVolume(t *testing.T) {
 	for name, c := range map[string]struct {
 		period *int64
