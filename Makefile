@@ -28,7 +28,7 @@ SCENARIOS := ./compose/e2e/scenarios
 E2E := $(GO) test -count=1 -p 1
 
 # The sets of build tags, besides the empty one. Each file is in one of them at least.
-export TAG_SETS := long machine bench compose
+export TAG_SETS := long machine long,machine bench compose
 
 .PHONY: help
 help: ## list the targets
