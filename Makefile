@@ -65,7 +65,7 @@ test: ## unit tests, each service alone, and the short end-to-end scenarios, som
 	@$(STAGE) 'screens tool' env GOWORK=off $(GO) -C compose/tools/screens test .
 	@$(STAGE) 'dashboard tool' env GOWORK=off $(GO) -C compose/tools/dashboard test -race .
 	@$(STAGE) 'trace tools' env GOWORK=off $(GO) -C compose/tools/traces test ./...
-	@$(STAGE) 'CSI driver' env GOWORK=off $(GO) -C compose/tools/csidriver test -race .
+	@$(STAGE) 'CSI driver' env GOWORK=off $(GO) -C compose/tools/csidriver test -race ./...
 	@$(STAGE) 'release tool' env GOWORK=off $(GO) -C compose/tools/release test -race .
 	@$(STAGE) 'images tool' env GOWORK=off $(GO) -C compose/tools/images test -race .
 	@$(STAGE) 'packages tool' env GOWORK=off $(GO) -C compose/tools/packages test -race .
