@@ -1,6 +1,8 @@
 package test
 
 import (
+	"bufio"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -67,20 +69,30 @@ func TestLogs(t *testing.T) {
 	if err != nil || strings.Count(out, "\n") != 3 {
 		t.Errorf("%v\n%s", err, out)
 	}
-	follower := proctest.Command(t.Context(), "logs", "-f", "--tail=0", "--runtime-dir="+a.runtimeDir())
-	var followed strings.Builder
-	follower.Stdout = &followed
-	if err := follower.Start(); err != nil {
+	follower := proctest.Command(t.Context(), "logs", "-f", "--tail=1", "--runtime-dir="+a.runtimeDir())
+	stdout, err := follower.StdoutPipe()
+	if err == nil {
+		err = follower.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(stdout)
+	if _, err := lines.ReadString('\n'); err != nil { // from here on it follows
 		t.Fatal(err)
 	}
 	if out, err := a.command("restart", "pleg"); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 	a.stop() // with a follower
+	followed, err := io.ReadAll(lines)
+	if err != nil {
+		t.Error(err)
+	}
 	if err := follower.Wait(); err == nil {
 		t.Error("who follows the log of an agent that ends is not told")
 	}
-	if got := followed.String(); !strings.Contains(got, "restart was asked for") || !strings.Contains(got, `"service":"pleg"`) {
+	if got := string(followed); !strings.Contains(got, "restart was asked for") || !strings.Contains(got, `"service":"pleg"`) {
 		t.Errorf("followed:\n%s", got)
 	}
 }
