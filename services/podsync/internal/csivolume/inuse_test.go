@@ -209,8 +209,8 @@ func (detached) Set(map[string]bool) {}
 
 func (d detached) Await(context.Context, string) error { return d.err }
 
-// TestANodeWithoutRoomForAVolume: what ends the wait for an attachment is only the controller's word that the node is
-// full, of a driver that says as time goes by what has room.
+// TestANodeWithoutRoomForAVolume: the wait for an attachment becomes another error only if the controller says that the
+// node is full, and the limit of the driver may change.
 func TestANodeWithoutRoomForAVolume(t *testing.T) {
 	for name, c := range map[string]struct {
 		period *int64

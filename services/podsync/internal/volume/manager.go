@@ -116,6 +116,18 @@ func (e *Error) IsMapping() bool {
 	return errors.As(e.Err, &step) && strings.HasPrefix(step.step, "MapVolume.")
 }
 
+// IsUnattached reports whether the volume waits for its attachment to the node.
+func (e *Error) IsUnattached() bool {
+	var waits *csivolume.NotAttached
+	return errors.As(e.Err, &waits) || e.ExceedsLimit()
+}
+
+// ExceedsLimit reports whether the volume is not attached because the node has no room for another one of its driver.
+func (e *Error) ExceedsLimit() bool {
+	var limit *csivolume.LimitExceeded
+	return errors.As(e.Err, &limit)
+}
+
 // Manager sets up and unmounts. It is safe for concurrent use; of one pod's calls the
 // pod's worker makes one at a time.
 type Manager struct {

@@ -11,7 +11,6 @@ import (
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
-	"github.com/microlet/microlet/services/podsync/internal/csivolume"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 )
 
@@ -75,24 +74,24 @@ func (w *worker) reportNotMounted(p *v1.Pod, err error) {
 	}
 }
 
-// rejectBeyondLimit ends a pod that waited for a volume which the node has no room for: the scheduler, which took the
-// node for emptier, then finds another place for its successor. Reason and message are the kubelet's.
+// rejectBeyondLimit ends a pod that waited for a volume for which the node has no room. The scheduler can then place
+// another pod instead of it elsewhere. Reason and message are the kubelet's.
 func (w *worker) rejectBeyondLimit(p *v1.Pod, err error) {
-	var limit *csivolume.LimitExceeded
-	if !errors.As(err, &limit) {
-		return
-	}
 	var unmounted, unattached []string
+	exceeds := false
 	for _, one := range joined(errors.Unwrap(err)) {
 		var v *volume.Error
 		if !errors.As(one, &v) {
 			continue
 		}
 		unmounted = append(unmounted, v.Volume)
-		var waits *csivolume.NotAttached
-		if errors.As(one, &limit) || errors.As(one, &waits) {
+		if v.IsUnattached() {
 			unattached = append(unattached, v.Volume)
 		}
+		exceeds = exceeds || v.ExceedsLimit()
+	}
+	if !exceeds {
+		return
 	}
 	const reason = "VolumeAttachmentLimitExceeded"
 	w.deps.Admission.Rejected(reason)
