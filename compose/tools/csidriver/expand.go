@@ -48,18 +48,9 @@ func (n *node) NodeExpandVolume(_ context.Context, r *csi.NodeExpandVolumeReques
 ) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if r.GetVolumePath() == "" {
-		return nil, status.Error(codes.InvalidArgument, "volume_path is empty")
-	}
-	if err := n.known(r.GetVolumeId()); err != nil {
-		return nil, err
-	}
-	is, err := n.store.get(r.GetVolumeId())
+	is, err := n.at(r.GetVolumeId(), r.GetVolumePath())
 	if err != nil {
-		return nil, internal(err)
-	}
-	if there, err := n.mounted(r.GetVolumePath()); err != nil || !there {
-		return nil, status.Errorf(codes.NotFound, "volume %q is not at %q: %v", r.GetVolumeId(), r.GetVolumePath(), err)
+		return nil, err
 	}
 	if is.Kind == folder {
 		return &csi.NodeExpandVolumeResponse{CapacityBytes: is.Capacity}, nil

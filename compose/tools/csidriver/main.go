@@ -42,7 +42,7 @@ func main() {
 	flag.StringVar(&o.node, "nodeid", "", "the node's `name`")
 	flag.BoolVar(&o.can.attach, "enable-attach", false, "attach volumes to the node, and want them attached")
 	flag.BoolVar(&o.can.topology, "enable-topology", false, "say on which node volumes are")
-	flag.Int64Var(&o.can.limit, "attach-limit", 0, "how many volumes the node takes (default: any)")
+	flag.Int64Var(&o.can.limit, "attach-limit", 0, "say that the node takes so many volumes, which nobody counts (default: any `number`)")
 	flag.BoolVar(&o.can.expand, "node-expand-required", false, "have the node expand folders too")
 	flag.StringVar(&o.proxy, "proxy-endpoint", "", "be no driver, but a proxy to one that connects to this `address`, "+
 		"as tcp://:9000")

@@ -211,6 +211,21 @@ func (n *node) bindDevice(b bind) error {
 	return internal(n.mounter.MountSensitiveWithoutSystemd(name, b.target, "", append(b.options, "bind"), nil))
 }
 
+// at returns what the volume is that is mounted at a path.
+func (n *node) at(id, path string) (record, error) {
+	if path == "" {
+		return record{}, status.Error(codes.InvalidArgument, "volume_path is empty")
+	}
+	if err := n.known(id); err != nil {
+		return record{}, err
+	}
+	if there, err := n.mounted(path); err != nil || !there {
+		return record{}, status.Errorf(codes.NotFound, "volume %q is not at %q: %v", id, path, err)
+	}
+	is, err := n.store.get(id)
+	return is, internal(err)
+}
+
 // release unmounts a path, and does nothing if nothing is mounted there.
 func (n *node) release(id, field, path string) error {
 	n.mu.Lock()

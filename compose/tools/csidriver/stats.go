@@ -5,26 +5,15 @@ import (
 	"syscall"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 // NodeGetVolumeStats tells how large a device is, and how full the file system is of any other volume.
 func (n *node) NodeGetVolumeStats(_ context.Context, r *csi.NodeGetVolumeStatsRequest) (
 	*csi.NodeGetVolumeStatsResponse, error,
 ) {
-	if r.GetVolumeId() == "" || r.GetVolumePath() == "" {
-		return nil, status.Error(codes.InvalidArgument, "volume_id or volume_path is empty")
-	}
-	if err := n.known(r.GetVolumeId()); err != nil {
-		return nil, err
-	}
-	is, err := n.store.get(r.GetVolumeId())
+	is, err := n.at(r.GetVolumeId(), r.GetVolumePath())
 	if err != nil {
-		return nil, internal(err)
-	}
-	if there, err := n.mounted(r.GetVolumePath()); err != nil || !there {
-		return nil, status.Errorf(codes.NotFound, "volume %q is not at %q: %v", r.GetVolumeId(), r.GetVolumePath(), err)
+		return nil, err
 	}
 	if is.Kind == device {
 		return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{
