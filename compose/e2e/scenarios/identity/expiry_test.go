@@ -13,7 +13,6 @@ import (
 
 	"github.com/microlet/microlet/compose/e2e/internal/record"
 	"github.com/microlet/microlet/compose/e2e/scene"
-	"github.com/microlet/microlet/compose/rig"
 )
 
 // shortLife is that of certificates that expire.
@@ -47,8 +46,7 @@ func expireWithoutTheAPIServer(t *testing.T, s *scene.Scene) *scene.Witness {
 	t.Helper()
 	j := newJoin(t, s)
 	newSigner(t, s, shortLife)
-	scene.Shared.SwitchTo(t, rig.AgentMicrolet, j.args()...)
-	t.Cleanup(func() { scene.Shared.SwitchTo(t, scene.FirstAgent) })
+	j.start(t)
 	ctx := t.Context()
 	// As that of most nodes, the agent was started again since the node has joined.
 	if err := s.KillAgent(ctx); err != nil {
@@ -92,8 +90,7 @@ func TestExpiryWhileRequestsAreDenied(t *testing.T) {
 	s := scene.New(t)
 	j := newJoin(t, s)
 	g := newSigner(t, s, shortLife)
-	scene.Shared.SwitchTo(t, rig.AgentMicrolet, j.args()...)
-	t.Cleanup(func() { scene.Shared.SwitchTo(t, scene.FirstAgent) })
+	j.start(t)
 	w := createProbedPods(s, scene.SteadyPods)
 
 	g.denyNext(many)

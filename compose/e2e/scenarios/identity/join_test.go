@@ -27,8 +27,7 @@ func TestTheKubeletGoesOn(t *testing.T) {
 	s := scene.New(t)
 	j := newJoin(t, s)
 	j.bind(t, "system:certificates.k8s.io:certificatesigningrequests:nodeclient")
-	scene.Shared.SwitchTo(t, rig.AgentMicrolet, j.args()...)
-	t.Cleanup(func() { scene.Shared.SwitchTo(t, scene.FirstAgent) })
+	j.start(t)
 	pair, err := os.Readlink(filepath.Join(j.pki, "kubelet-client-current.pem"))
 	if err != nil {
 		t.Fatal(err)
@@ -123,6 +122,13 @@ func (j *join) bind(t *testing.T, clusterRole string) {
 			t.Error(err)
 		}
 	})
+}
+
+// start starts microlet with these arguments besides j's, until the test ends.
+func (j *join) start(t *testing.T, more ...string) {
+	t.Helper()
+	scene.Shared.SwitchTo(t, rig.AgentMicrolet, append(j.args(), more...)...)
+	t.Cleanup(func() { scene.Shared.SwitchTo(t, scene.FirstAgent) })
 }
 
 // args are an agent's. Of a flag that is given twice, the last one counts.

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/compose/e2e/scene"
-	"github.com/microlet/microlet/compose/rig"
 )
 
 const (
@@ -35,8 +34,7 @@ func TestRotations(t *testing.T) {
 	servings := newSignerOf(t, s, life, certificatesv1.KubeletServingSignerName, x509.ExtKeyUsageServerAuth)
 	servings.denyNext(many)
 	began := time.Now()
-	scene.Shared.SwitchTo(t, rig.AgentMicrolet, append(j.args(), "--rotate-server-certificates")...)
-	t.Cleanup(func() { scene.Shared.SwitchTo(t, scene.FirstAgent) })
+	j.start(t, "--rotate-server-certificates")
 	p := newPort(t, s)
 	scene.Await(t, scene.Patience, "a request for a serving certificate", func() error {
 		if _, denied := servings.answers(); denied == 0 {
