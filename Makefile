@@ -147,7 +147,7 @@ conformance: build ## upstream's end-to-end specs with the kubelet and microlet:
 	@$(RIG) conformance --microlet bin/microlet --suite '$(SUITE)' --agent '$(AGENT)' --focus '$(FOCUS)' --labels '$(LABELS)' --procs '$(PROCS)' $(ON_NODE)
 
 # The specs of CSI drivers: of the rig's, and of the suite's mock driver.
-STORAGE_SPECS ?= External.Storage|CSI.Mock
+STORAGE_SPECS ?= External.Storage|CSI.Mock|MutableCSINodeAllocatableCount
 
 .PHONY: conformance-storage
 conformance-storage: build ## upstream's specs of a CSI driver's volumes, with the rig's driver: AGENT= STORAGE_SPECS=

@@ -51,8 +51,7 @@ const (
 
 // Groups are the names of all groups.
 var Groups = []string{GroupKubelet, GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer,
-	GroupMachine, GroupCompose, GroupCharts, GroupKubeadm, GroupCSI,
-	GroupCSIMock, GroupTraces}
+	GroupMachine, GroupCompose, GroupCharts, GroupKubeadm, GroupCSI, GroupCSIMock, GroupTraces}
 
 // rigModule stands for compose/rig: the rig's own helpers are built from there.
 const rigModule = "../rig"
