@@ -27,7 +27,8 @@ func (e *NotAttached) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *NotAttached) Unwrap() error { return e.Err }
 
-// LimitExceeded is the error of a volume that is not attached because the node has no room for another one of its driver.
+// LimitExceeded is the error of a volume that is not attached because the node has no room for another one of its
+// driver.
 type LimitExceeded struct{ Err error }
 
 func (e *LimitExceeded) Error() string { return e.Err.Error() }
@@ -136,8 +137,8 @@ func (s *setup) awaitAttached(ctx context.Context) error {
 	return &NotAttached{err}
 }
 
-// exceedsLimit reports whether the driver's controller refuses the volume because the node has no room for it. As in the
-// kubelet, that counts only for a driver whose limit may change (nodeAllocatableUpdatePeriodSeconds, KEP-4876). The
+// exceedsLimit reports whether the driver's controller refuses the volume because the node has no room for it. As in
+// the kubelet, that counts only for a driver whose limit may change (nodeAllocatableUpdatePeriodSeconds, KEP-4876). The
 // driver is then asked for its limit at once, so that the scheduler reads it in the CSINode.
 func (s *setup) exceedsLimit(ctx context.Context) bool {
 	if s.object == nil || s.object.Spec.NodeAllocatableUpdatePeriodSeconds == nil {
