@@ -34,17 +34,25 @@ export TAG_SETS := long machine long,machine bench compose
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
+# As the rig builds its programs, and releases are built: a package of both is compiled once. Since nothing is linked with
+# debug information, none is made; with that, and less garbage collection, the compiler takes four fifths of the time.
+COMPILE := CGO_ENABLED=0 GOGC=800 $(GO) build -trimpath -gcflags=all=-dwarf=false -ldflags '$(LDFLAGS)' -o bin/
+
 .PHONY: build
 build: ## build bin/microlet and bin/rig
-	@# As the rig builds its programs, and releases are built: a package of both is compiled once.
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./services/microlet/cmd/microlet ./compose/rig/cmd/rig
+	$(COMPILE) ./services/microlet/cmd/microlet ./compose/rig/cmd/rig
+
+# What a node of the rig runs besides microlet. It is built while microlet and the rig are.
+.PHONY: node-programs
+node-programs:
+	@$(COMPILE) ./compose/rig/cmd/rig-node-programs && bin/rig-node-programs
 
 # Not empty: no control plane is built.
 STANDALONE ?=
 
 .PHONY: run
 run: ## a microlet node with a pod, then a control plane for it and a Deployment; Ctrl-C stops all: STANDALONE=1 for the node alone
-	@begun=$$(date +%s) && $(MAKE) --no-print-directory build && \
+	@begun=$$(date +%s) && $(MAKE) --no-print-directory --jobs=2 build node-programs && \
 	$(RIG) run --agent microlet --microlet bin/microlet --demo --begun $$begun $(if $(STANDALONE),--standalone)
 
 # What a node on a machine of its own shows within a minute: systemd starts, stops and restarts the agent, pods run in

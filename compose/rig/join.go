@@ -22,14 +22,11 @@ func prepareNode(ctx context.Context, o Options) (build.Binaries, []string, erro
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := build.InstallPackages(ctx, o.Out); err != nil {
-		return nil, nil, err
-	}
-	names := build.NodePrograms
+	var others []string
 	if o.Agent == AgentKubelet {
-		names = append([]string{build.Kubelet}, names...)
+		others = []string{build.Kubelet}
 	}
-	binaries, err := builder.BuildOnly(ctx, names...)
+	binaries, err := builder.Node(ctx, others...)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -170,8 +170,12 @@ func (p Program) args(version, out string) []string {
 		// Upstream vets its own code.
 		verb = []string{"test", "-c", "-vet=off"}
 	}
-	return slices.Concat(verb, []string{"-trimpath", "-buildvcs=false", "-o", out}, p.settings(version))
+	return slices.Concat(verb, compilation, []string{"-o", out}, p.settings(version))
 }
+
+// compilation is how every package is compiled: as those of microlet are (see the Makefile), so that what a program has
+// in common with it is compiled once. All are linked without debug information, so none is made.
+var compilation = []string{"-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false"}
 
 // settings are what the packages are built with, and the package.
 func (p Program) settings(version string) []string {
@@ -201,7 +205,7 @@ func (p Program) env() []string {
 func (b *Builder) compile(ctx context.Context, p Program, version, out, progress string, begin time.Time) error {
 	if p.Test {
 		// go test -c does not print what it compiles, so most is compiled before.
-		args := append([]string{"build", "-v", "-trimpath", "-buildvcs=false"}, p.settings(version)...)
+		args := slices.Concat([]string{"build", "-v"}, compilation, p.settings(version))
 		if err := b.run(ctx, p, args, version, progress, begin); err != nil {
 			return err
 		}
@@ -213,7 +217,8 @@ func (b *Builder) compile(ctx context.Context, p Program, version, out, progress
 func (b *Builder) run(ctx context.Context, p Program, args []string, version, progress string, begin time.Time) error {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = filepath.Join(b.Tools, p.Module)
-	cmd.Env = append(os.Environ(), p.env()...)
+	// The compiler collects its garbage less often, which saves a twentieth of the time.
+	cmd.Env = append(append(os.Environ(), "GOGC=800"), p.env()...)
 	cmd.WaitDelay = 5 * time.Second
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
