@@ -98,5 +98,16 @@ func (c *Config) Masked() *Config {
 	return &out
 }
 
+// ForServices is a copy of c for a service, which shows it at /configz: it holds no secret that opens anything on this
+// node. Without a staticPodURL nobody sends the values of staticPodURLHeader anywhere, so they stay, as a client of the
+// kubelet's API expects of the merged configuration.
+func (c *Config) ForServices() *Config {
+	out := c.Masked()
+	if c.Kubelet.StaticPodURL == "" {
+		out.Kubelet.StaticPodURLHeader = c.Kubelet.DeepCopy().StaticPodURLHeader
+	}
+	return out
+}
+
 // masked stands for a value that may be a secret.
 const masked = "<masked>"

@@ -102,6 +102,22 @@ func TestMasked(t *testing.T) {
 	}
 }
 
+// TestWhatServicesRead: a header that is sent with no request is shown as it is, every other secret is masked.
+func TestWhatServicesRead(t *testing.T) {
+	for url, want := range map[string]string{"": "hunter2", "http://192.0.2.1/": masked} {
+		c := mustLoad(t, "--config",
+			file(t, "staticPodURL: \""+url+"\"\nstaticPodURLHeader: {Authorization: [hunter2]}\n"))
+		got := c.ForServices().Kubelet.StaticPodURLHeader["Authorization"]
+		if len(got) != 1 || got[0] != want {
+			t.Errorf("with staticPodURL %q it is %q, want %q", url, got, want)
+		}
+		got[0] = "changed"
+		if c.Kubelet.StaticPodURLHeader["Authorization"][0] != "hunter2" {
+			t.Errorf("with staticPodURL %q the original changes with the copy", url)
+		}
+	}
+}
+
 func TestResolvedThatIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "resolved.yaml")
 	if err := mustLoad(t).WriteResolved(path, os.Geteuid(), nil); err != nil {

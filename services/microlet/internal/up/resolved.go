@@ -29,7 +29,7 @@ func (c *Config) writeResolved() ([]copied, error) {
 		}
 		k, uid := *c.Kubelet, 0
 		if id.UID != 0 && c.Placement == Processes {
-			k, uid = *k.Masked(), id.UID
+			k, uid = *k.ForServices(), id.UID
 		}
 		if id.UID != 0 && id.APICredentials && k.Node.Kubeconfig != "" && c.Placement == Processes {
 			own := credentials{
