@@ -31,10 +31,14 @@ func (h Host) disks(r *report, k *kubeletconfig.Config) {
 		if s.Files > 0 {
 			inodes = s.Ffree * 100 / s.Files
 		}
-		detail := fmt.Sprintf("%s, where %s is, has %d%% of its space and %d%% of its inodes free", there, dir, free, inodes)
+		where := there
+		if there != dir {
+			where += ", where " + dir + " is,"
+		}
+		detail := fmt.Sprintf("%s has %d%% of its space and %d%% of its inodes free", where, free, inodes)
 		switch {
 		case s.Flags&unix.ST_RDONLY != 0:
-			r.failed("disk", there+", where "+dir+" is, is mounted read-only", "mount it writable, or use another folder")
+			r.failed("disk", where+" is mounted read-only", "mount it writable, or use another folder")
 		case free < evictsBelow || inodes < inodesBelow:
 			r.failed("disk", detail+": pods would be evicted", "make room, or use another disk")
 		case free < removesBelow:

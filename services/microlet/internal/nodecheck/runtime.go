@@ -62,6 +62,9 @@ func (h Host) condition(r *report, c *runtimeapi.RuntimeCondition) {
 		r.failed("cni", "the runtime's network is not ready: "+said,
 			"put the configuration of a network plugin into /etc/cni/net.d and its programs into /opt/cni/bin, or start the "+
 				"pod that does so")
+	case !c.GetStatus() && c.GetType() != runtimeapi.RuntimeReady:
+		// Conditions of one runtime, such as containerd's about what a later version drops, keep no pod from running.
+		r.warn("runtime", c.GetType()+" is false: "+said, "see the log of the runtime")
 	case !c.GetStatus():
 		r.failed("runtime", c.GetType()+" is false: "+said, "see the log of the runtime")
 	}

@@ -15,6 +15,7 @@ import (
 type cri struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	network bool
+	down    bool
 	driver  *runtimeapi.CgroupDriver
 }
 
@@ -24,8 +25,9 @@ func (*cri) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.Ve
 
 func (c *cri) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	return &runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
-		{Type: runtimeapi.RuntimeReady, Status: true},
+		{Type: runtimeapi.RuntimeReady, Status: !c.down, Reason: "Starting"},
 		{Type: runtimeapi.NetworkReady, Status: c.network, Reason: "NetworkPluginNotReady", Message: "cni not initialized"},
+		{Type: "ContainerdHasNoDeprecationWarnings", Message: "cgroup v1 is deprecated"},
 	}}}, nil
 }
 
@@ -71,6 +73,8 @@ func TestRuntime(t *testing.T) {
 		text  string
 	}{
 		{"version", &cri{}, nil, "runtime", OK, "containerd 2.4.2, CRI v1"},
+		{"runtime is not ready", &cri{down: true}, nil, "runtime", Failed, "RuntimeReady is false: Starting"},
+		{"a condition of its own", &cri{}, nil, "runtime", Warning, "cgroup v1 is deprecated"},
 		{"network is not ready", &cri{}, nil, "cni", Failed, "NetworkPluginNotReady: cni not initialized"},
 		{"network is ready", &cri{network: true}, nil, "cni", OK, "ready"},
 		{"driver is not told", &cri{}, nil, "cgroup driver", Warning, "does not tell"},
