@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
@@ -55,8 +56,8 @@ func Find(data []byte) (pods []Pod, others []string, err error) {
 
 // line is the first line of a parser's error.
 func line(err error) string {
-	first, _, _ := bytes.Cut([]byte(err.Error()), []byte("\n"))
-	return string(first)
+	first, _, _ := strings.Cut(err.Error(), "\n")
+	return strings.TrimPrefix(first, "error converting YAML to JSON: ")
 }
 
 // templates are where the kinds of workloads have their pods.

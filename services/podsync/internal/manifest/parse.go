@@ -125,7 +125,7 @@ func decode(data []byte, from Origin) (runtime.Object, error) {
 		return nil, fmt.Errorf("%s: only pods can be run from a manifest, give apiVersion v1 and kind Pod",
 			kindOf(kind))
 	case err != nil:
-		return nil, fmt.Errorf("not a pod: %w", err)
+		return nil, fmt.Errorf("not a pod: %w", misfit(err, text))
 	}
 	switch obj.(type) {
 	case *v1.Pod, *v1.PodList:

@@ -189,8 +189,8 @@ func (l *Local) Remove(ctx context.Context, namespace, name string) (*v1.Pod, er
 		}
 	}
 	if p == nil {
-		return nil, fmt.Errorf("%w: no pod of this name or uid was run with run-pod in namespace %s: %s", ErrNotFound,
-			namespace, name)
+		return nil, fmt.Errorf("%w: %s: run-pod began no pod of this name or UID in namespace %s: see \"microlet pods\", "+
+			"and give --namespace if it is in another", ErrNotFound, name, namespace)
 	}
 	if err := l.unlink(p.UID); err != nil {
 		return nil, err
