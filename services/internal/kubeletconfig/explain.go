@@ -94,6 +94,7 @@ func ExplainAll(fs *pflag.FlagSet, args []string, err error) error {
 	var all []error
 	for err != nil {
 		all = append(all, Explain(fs, err))
+		restoreDefault(err)
 		rest := withoutMistake(fs, args, err)
 		if len(rest) == len(args) {
 			break // it is of no flag
@@ -102,6 +103,19 @@ func ExplainAll(fs *pflag.FlagSet, args []string, err error) error {
 		err = fs.Parse(args)
 	}
 	return errors.Join(all...)
+}
+
+// restoreDefault gives a flag whose value could not be read its default again: pflag sets those of plain types to zero,
+// about which there would be a second complaint.
+func restoreDefault(err error) {
+	invalid := (*pflag.InvalidValueError)(nil)
+	if !errors.As(err, &invalid) {
+		return
+	}
+	switch f := invalid.GetFlag(); f.Value.Type() {
+	case "bool", "int", "int32", "int64", "duration":
+		_ = f.Value.Set(f.DefValue) // it is what the flag was made with
+	}
 }
 
 // withoutMistake returns args without the flag that err is about, and without its value.

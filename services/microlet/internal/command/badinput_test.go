@@ -99,6 +99,7 @@ var badInputs = []badInput{
 	{"up --tls-cert-file=$dir/empty", []string{"$dir/empty", "tlsPrivateKeyFile"}},
 	{"up --tls-cert-file=$dir/none --tls-private-key-file=$dir/empty", []string{"$dir/none", "does not exist"}},
 	{"up --client-ca-file=$dir/none", []string{"$dir/none", "clientCAFile"}},
+	{"up --housekeeping-interval=abc", []string{"--housekeeping-interval=abc", "duration"}},
 	{"check --output=yaml", []string{`"yaml"`, `"text"`}},
 	{"prepare --external=prober", []string{"external"}},
 	// Services by themselves.
@@ -148,6 +149,9 @@ var badInputs = []badInput{
 	{"explain $dir/none.yaml", []string{"$dir/none.yaml", "does not exist"}},
 	{"explain web --runtime-dir=$dir", []string{"$dir", "not running"}},
 	{"explain $dir/binary --runtime-dir=$dir", []string{"$dir/binary"}},
+	{"explain $dir", []string{"$dir", "is a folder"}},
+	{"explain ./web", []string{"./web", "does not exist"}},
+	{"explain $dir/refused.yaml --runtime-dir=$dir", []string{"Pod web", "Deployment shop"}},
 	{"explain web -o tree", []string{`"tree"`, "json"}},
 }
 
@@ -166,7 +170,9 @@ func badFiles(t *testing.T) (dir string) {
 	for name, text := range map[string]string{
 		"binary": "\x00\x01\x02", "empty": "", "two": header + "---\n" + header, "unknownkey": header + "maxPodz: 3\n",
 		"wrongtype": header + "maxPods: many\n", "twice": header + "maxPods: 3\nmaxPods: 4\n",
-		"pod.yaml":        "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c, image: i}]}\n",
+		"pod.yaml": "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c, image: i}]}\n",
+		"refused.yaml": "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {}\n---\n" +
+			"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: shop}\nspec: {template: {spec: {}}}\n",
 		"dropins/90.conf": header + "maxPods: many\n",
 	} {
 		path := filepath.Join(dir, name)

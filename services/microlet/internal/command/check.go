@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
@@ -35,15 +36,15 @@ It exits with 1 if anything would keep the agent or its pods from running, and w
 	cmd.Flags().StringVarP(&output, "output", "o", output, `"text" or "json"`)
 	cmd.Flags().BoolVar(&printConfig, "print-config", printConfig,
 		"print the effective KubeletConfiguration and where each value is from, and nothing else")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	check := func(cmd *cobra.Command, flagFaults error) error {
 		if err := checkOutput(output, outputText); err != nil {
-			return err
+			return errors.Join(flagFaults, err)
 		}
 		warnings, wrong := flags.load()
 		if printConfig {
-			return flags.printConfig(cmd.OutOrStdout(), wrong)
+			return flags.printConfig(cmd.OutOrStdout(), errors.Join(flagFaults, wrong))
 		}
-		report := checkReport{Findings: settings(warnings, wrong)}
+		report := checkReport{Findings: append(faults("flag", flagFaults), settings(warnings, wrong)...)}
 		if wrong != nil {
 			var err error
 			if report.dropIn, err = kubeletconfig.SuggestDropIn(flags.cfg.Kubelet, wrong); err != nil {
@@ -55,6 +56,15 @@ It exits with 1 if anything would keep the agent or its pods from running, and w
 		report.Findings = append(report.Findings, nodecheck.Run(cmd.Context(), host, flags.cfg.Kubelet)...)
 		return report.show(cmd.OutOrStdout(), output)
 	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return check(cmd, nil) }
+	// A mistake in a flag is a finding beside the others, which an old kubelet's command line has most often.
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		wrong := service.ExplainFlag(cmd, err)
+		if errors.Is(wrong, pflag.ErrHelp) {
+			return wrong
+		}
+		return check(cmd, wrong)
+	})
 	return cmd
 }
 
@@ -78,17 +88,23 @@ func (f *upFlags) printConfig(w io.Writer, wrong error) error {
 	return errors.Join(err, wrong)
 }
 
-// settings are the findings about the configuration.
-func settings(warnings []kubeletconfig.Warning, wrong error) []nodecheck.Finding {
+// faults are the findings about what is refused.
+func faults(check string, wrong error) []nodecheck.Finding {
 	var all []nodecheck.Finding
 	for _, err := range kubeletconfig.Flatten(wrong) {
-		f := nodecheck.Finding{Check: "configuration", State: nodecheck.Failed, Detail: err.Error()}
+		f := nodecheck.Finding{Check: check, State: nodecheck.Failed, Detail: err.Error()}
 		if p := (kubeletconfig.Problem{}); errors.As(err, &p) {
 			f.Remedy, p.Remedy = p.Remedy, ""
 			f.Detail = strings.TrimSuffix(p.Error(), ": ")
 		}
 		all = append(all, f)
 	}
+	return all
+}
+
+// settings are the findings about the configuration.
+func settings(warnings []kubeletconfig.Warning, wrong error) []nodecheck.Finding {
+	all := faults("configuration", wrong)
 	for _, w := range warnings {
 		all = append(all, nodecheck.Finding{
 			Check: "configuration", State: nodecheck.Warning, Detail: w.Message + ": " + strings.Join(w.Fields, ", "),

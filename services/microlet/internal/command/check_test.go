@@ -44,6 +44,30 @@ func TestCheckReportsAllAtOnce(t *testing.T) {
 	}
 }
 
+// Flags that the kubelet has no more do not keep the rest of the machine from being looked at.
+func TestCheckOfAnOldCommandLine(t *testing.T) {
+	args := []string{
+		"check", "--network-plugin=cni", "--housekeeping-interval=often", "--config=" + kubeletConfig(t, "maxPods: -3\n"),
+		"--runtime-dir=" + t.TempDir(),
+	}
+	out, err := executeAll(t, args)
+	if err == nil || !strings.Contains(err.Error(), "checks failed") {
+		t.Errorf("error %v", err)
+	}
+	for _, want := range []string{
+		"flag           --network-plugin: the kubelet has no such flag any more\n", "to do: remove it: the container runtime",
+		"flag           --housekeeping-interval=often: the value does not fit\n", "configuration  maxPods=-3",
+		"nobody serves /nonexistent/cri.sock", "disk  ",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("lacks %q\n%s", want, out)
+		}
+	}
+	if strings.Contains(out, "housekeeping-interval is 0s") {
+		t.Errorf("says one fault twice\n%s", out)
+	}
+}
+
 func TestCheckInJSON(t *testing.T) {
 	out, _ := execute(t, "check", "--config="+kubeletConfig(t, ""), "--runtime-dir="+t.TempDir(), "-o", "json")
 	var report struct {

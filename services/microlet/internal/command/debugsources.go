@@ -93,7 +93,7 @@ func processSources(ctx context.Context, cfg *service.Config) []debugbundle.Sour
 			Name: "logs/" + p.Service + ".log",
 			Collect: func(ctx context.Context) ([]byte, error) {
 				var b bytes.Buffer
-				err := readLogs(ctx, &b, cfg.Socket(role.Up), &supervisorv1.ReadLogsRequest{Process: p.Service, Tail: -1})
+				_, err := readLogs(ctx, &b, cfg.Socket(role.Up), &supervisorv1.ReadLogsRequest{Process: p.Service, Tail: -1})
 				return b.Bytes(), err
 			},
 		})

@@ -65,6 +65,11 @@ func isManifest(name string) bool {
 	case ".yaml", ".yml", ".json":
 		return true
 	}
+	for _, prefix := range []string{"/", "./", "../"} {
+		if strings.HasPrefix(name, prefix) {
+			return true // namespace/name never begins so
+		}
+	}
 	info, err := os.Stat(name)
 	return name == "-" || err == nil && !info.IsDir()
 }
@@ -142,10 +147,15 @@ func (o *explainOptions) explainFile(cmd *cobra.Command, name string) error {
 	} else {
 		err = writeChecked(cmd.OutOrStdout(), all, offline)
 	}
+	var refused []string
 	for i := range all {
-		if err == nil && all[i].refused() {
-			err = fmt.Errorf("%s: this node would not run %s as it is: correct what is listed above", name, all[i].Of)
+		if all[i].refused() {
+			refused = append(refused, all[i].Of)
 		}
+	}
+	if err == nil && len(refused) > 0 {
+		err = fmt.Errorf("%s: this node would not run %s as it is: correct what is listed above", name,
+			strings.Join(refused, ", "))
 	}
 	return err
 }

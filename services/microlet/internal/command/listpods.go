@@ -39,6 +39,9 @@ func newPods() *cobra.Command {
 		if output == outputJSON {
 			return encode(cmd.OutOrStdout(), list)
 		}
+		if len(list.Pods) == 0 && namespace != "" {
+			fmt.Fprintf(cmd.ErrOrStderr(), "no pod of this node is in namespace %s\n", namespace)
+		}
 		return list.write(cmd.OutOrStdout(), time.Now())
 	}
 	return cmd

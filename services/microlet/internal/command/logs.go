@@ -33,7 +33,7 @@ func newLogs() *cobra.Command {
 	addRuntimeDir(cmd, &cfg)
 	cmd.Flags().BoolVarP(&request.Follow, "follow", "f", request.Follow, "show further lines as they come")
 	cmd.Flags().Int32Var(&request.Tail, "tail", request.Tail, "how many of the newest lines to begin with; -1 is all")
-	cmd.Flags().StringVar(&request.Word, "pod", request.Word, "only lines that name this pod, by its name or UID")
+	cmd.Flags().StringVar(&request.Word, "pod", request.Word, "only lines that name this pod, by its name, namespace/name or UID")
 	cmd.ValidArgsFunction = completeServices
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if request.GetTail() < -1 {
@@ -42,7 +42,11 @@ func newLogs() *cobra.Command {
 		if len(args) > 0 {
 			request.Process = args[0]
 		}
-		err := readLogs(run.Signals(cmd.Context()), cmd.OutOrStdout(), cfg.Socket(role.Up), request)
+		lines, err := readLogs(run.Signals(cmd.Context()), cmd.OutOrStdout(), cfg.Socket(role.Up), request)
+		if err == nil && lines == 0 && request.GetWord() != "" && request.GetTail() != 0 {
+			fmt.Fprintf(cmd.ErrOrStderr(), "none of the newest lines names pod %s; see \"microlet pods\" for its name, and the "+
+				"whole log on the standard error of microlet up\n", request.GetWord())
+		}
 		return withoutSupervisor(err, cfg.RuntimeDir, "read their logs there, such as with journalctl -u 'microlet-*'")
 	}
 	return cmd
@@ -61,11 +65,12 @@ func atMostOneService(_ *cobra.Command, args []string) error {
 	return err
 }
 
-// readLogs copies the lines that the supervisor sends.
-func readLogs(ctx context.Context, to io.Writer, socket string, request *supervisorv1.ReadLogsRequest) error {
+// readLogs copies the lines that the supervisor sends, and counts them.
+func readLogs(ctx context.Context, to io.Writer, socket string, request *supervisorv1.ReadLogsRequest) (int, error) {
+	lines := 0
 	up, closeUp, err := dialUp(socket)
 	if err != nil {
-		return err
+		return lines, err
 	}
 	defer closeUp()
 	if !request.GetFollow() {
@@ -75,20 +80,21 @@ func readLogs(ctx context.Context, to io.Writer, socket string, request *supervi
 	}
 	stream, err := up.ReadLogs(ctx, request)
 	if err != nil {
-		return explain(err, socket)
+		return lines, explain(err, socket)
 	}
 	for {
 		page, err := stream.Recv()
 		switch {
 		case errors.Is(err, io.EOF) && request.GetFollow():
-			return errors.New("microlet up has ended: what it logged last is in the journal")
+			return lines, errors.New("microlet up has ended: what it logged last is in the journal")
 		case errors.Is(err, io.EOF), errors.Is(ctx.Err(), context.Canceled):
-			return nil
+			return lines, nil
 		case err != nil:
-			return explain(err, socket)
+			return lines, explain(err, socket)
 		}
+		lines += len(page.GetLines())
 		if err := writeLogs(to, page); err != nil {
-			return err
+			return lines, err
 		}
 	}
 }

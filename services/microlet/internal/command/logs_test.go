@@ -20,6 +20,9 @@ func (u *fakeUp) ReadLogs(r *supervisorv1.ReadLogsRequest,
 	if r.GetProcess() == "stats" {
 		return status.Error(codes.NotFound, `"stats" does not run on this node`)
 	}
+	if r.GetWord() == "nobody" {
+		return nil
+	}
 	lines := [][]byte{[]byte("one\t\x1b[2J\xff"), []byte("two")}
 	if err := to.Send(&supervisorv1.ReadLogsResponse{Lines: lines}); err != nil || !r.GetFollow() {
 		return err
@@ -52,6 +55,10 @@ func TestLogs(t *testing.T) {
 	_, err = execute(t, "logs", "--runtime-dir="+dir)
 	if r, _ := u.got(); err != nil || r.GetTail() != -1 {
 		t.Errorf("%v, asked %v", err, r)
+	}
+	out, err = executeAll(t, []string{"logs", "--pod=nobody", "--runtime-dir=" + dir})
+	if err != nil || !strings.HasPrefix(out, "none of the newest lines names pod nobody; see") {
+		t.Errorf("%v, %q", err, out)
 	}
 	for _, c := range []struct {
 		args []string

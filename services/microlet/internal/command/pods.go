@@ -119,7 +119,7 @@ With a cluster, a mirror pod shows it there. Only root may do this.`,
 			return err
 		}
 		defer func() { _ = p.close() }() // what it was for has been answered
-		answer, err := askPodsync(cmd.Context(), p, &podsyncv1.RunPodRequest{Manifest: manifest}, p.client.RunPod)
+		answer, err := askPodsync(cmd.Context(), p, &podsyncv1.RunPodRequest{Manifest: manifest}, p.runPod(args[0]))
 		if err != nil {
 			return err
 		}
@@ -131,6 +131,18 @@ With a cluster, a mirror pod shows it there. Only root may do this.`,
 		return p.awaitReady(cmd.Context(), cmd.OutOrStdout(), answer.GetPod(), timeout)
 	}
 	return cmd
+}
+
+// runPod is RunPod for a manifest of that name, which an answer about it begins with.
+func (p *pods) runPod(name string) func(context.Context, *podsyncv1.RunPodRequest, ...grpc.CallOption) (
+	*podsyncv1.RunPodResponse, error) {
+	return func(ctx context.Context, r *podsyncv1.RunPodRequest, o ...grpc.CallOption) (*podsyncv1.RunPodResponse, error) {
+		answer, err := p.client.RunPod(ctx, r, o...)
+		if status.Code(err) == codes.InvalidArgument {
+			err = status.Errorf(codes.InvalidArgument, "%s: %s", name, status.Convert(err).Message())
+		}
+		return answer, err
+	}
 }
 
 func newRemovePod() *cobra.Command {

@@ -139,7 +139,7 @@ func (p *subject) waits(n *Node, c *podsyncv1.ContainerExplanation, s *v1.Contai
 		if c.GetRestartAt() != nil {
 			n.Message += "; next start " + p.in(c.GetRestartAt().AsTime())
 		}
-		n.Message += fmt.Sprintf("; %d restarts", s.RestartCount)
+		n.Message += fmt.Sprintf("; restarts: %d", s.RestartCount)
 		if last := s.LastTerminationState.Terminated; last != nil && last.Reason == "OOMKilled" {
 			n.Remedy = remedy("OOMKilled")
 		}

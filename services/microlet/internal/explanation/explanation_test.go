@@ -189,7 +189,7 @@ var broken = []struct {
 		s.status.ContainerStatuses[0].RestartCount = 4
 		s.status.ContainerStatuses[0].LastTerminationState.Terminated = ended(3, "Error")
 		s.Containers[0].RestartAt = at(25 * time.Second)
-	}, "containers/web", "CrashLoopBackOff", "it ended with exit code 3 after 3s; next start in 25s; 4 restarts"},
+	}, "containers/web", "CrashLoopBackOff", "it ended with exit code 3 after 3s; next start in 25s; restarts: 4"},
 	{"out of memory", func(s *state) {
 		s.waits("CrashLoopBackOff", "back-off 40s restarting failed container")
 		s.status.ContainerStatuses[0].LastTerminationState.Terminated = ended(137, "OOMKilled")
@@ -199,7 +199,7 @@ var broken = []struct {
 		s.status.ContainerStatuses[0].State = v1.ContainerState{Terminated: ended(2, "Error")}
 	}, "containers/web", "Error", "exit code 2"},
 	{"init container crashes", func(s *state) { s.init(waiting("CrashLoopBackOff", "back-off")) },
-		"containers/prepare (init container)", "CrashLoopBackOff", "0 restarts"},
+		"containers/prepare (init container)", "CrashLoopBackOff", "restarts: 0"},
 	{"init container does not end", func(s *state) {
 		s.init(v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: metav1.NewTime(now.Add(-time.Hour))}})
 	}, "containers/prepare (init container)", "PodInitializing", "running for 1h0m0s"},

@@ -2,6 +2,9 @@ package explanation
 
 import "strings"
 
+// logFiles is where a container's output is on a node without a cluster.
+const logFiles = "or the files in the pod's folder below podLogsDir, by default /var/log/pods"
+
 // remedies say what to do about a reason.
 var remedies = map[string]string{
 	"OutOf":                      "free resources on the node, lower the pod's requests, or run it elsewhere",
@@ -30,8 +33,8 @@ var remedies = map[string]string{
 	"CreateContainerError":       "correct what the message names; the runtime refused the container",
 	"RunContainerError":          "the runtime could not start the process: check command, args and the mounts",
 	"StartError":                 "the runtime could not start the process: check command, args and the mounts",
-	"CrashLoopBackOff":           `see what the container wrote: "kubectl logs --previous" or "microlet logs --pod"`,
-	"Error":                      `see what the container wrote: "kubectl logs" or "microlet logs --pod"`,
+	"CrashLoopBackOff":           `see what the container wrote: "kubectl logs --previous", ` + logFiles,
+	"Error":                      `see what the container wrote: "kubectl logs", ` + logFiles,
 	"OOMKilled":                  "raise the container's memory limit, or find out what needs the memory",
 	"ContainerCannotRun":         "the runtime could not start the process: check command, args and the mounts",
 	"PostStartHookError":         "correct lifecycle.postStart, or see what it needs",

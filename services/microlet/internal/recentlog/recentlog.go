@@ -83,8 +83,8 @@ func (l *Log) add(process string, text []byte) {
 type Query struct {
 	// Process is the name of a process, as "pleg" or "prober.1", or of a service for all its replicas. Empty is all.
 	Process string
-	// Word keeps the lines in which it stands by itself, such as the name of a pod. Empty keeps all.
-	Word string
+	// Words keep the lines in which one of them stands by itself, such as the name of a pod. None keeps all.
+	Words []string
 	// After is the number of the last line that was read; 0 reads from the beginning.
 	After uint64
 }
@@ -115,7 +115,7 @@ func (l *Log) Read(q Query) Page {
 		}
 		page.Missed = page.Missed || q.After > 0 && of.dropped > q.After
 		for _, line := range of.list {
-			if line.number > q.After && hasWord(line.text, q.Word) {
+			if line.number > q.After && q.keeps(line.text) {
 				found = append(found, line)
 			}
 		}
@@ -125,6 +125,10 @@ func (l *Log) Read(q Query) Page {
 		page.Lines = append(page.Lines, line.text)
 	}
 	return page
+}
+
+func (q *Query) keeps(text []byte) bool {
+	return len(q.Words) == 0 || slices.ContainsFunc(q.Words, func(word string) bool { return hasWord(text, word) })
 }
 
 // Close wakes who waits for more lines. There are none.
@@ -140,9 +144,6 @@ func (l *Log) Close() {
 
 // hasWord reports whether the word stands in the text with nothing before and behind it that a name could go on with.
 func hasWord(text []byte, word string) bool {
-	if word == "" {
-		return true
-	}
 	for at := 0; ; {
 		i := bytes.Index(text[at:], []byte(word))
 		if i < 0 {

@@ -66,9 +66,10 @@ func TestRead(t *testing.T) {
 		{Query{Process: "prober.1"}, "m3"},
 		{Query{Process: "prob"}, ""},
 		{Query{After: 4}, "m4 m5"},
-		{Query{Word: "web"}, "m0 m1 m2 m3 m4"},
-		{Query{Word: "default/web-2"}, "m5"},
-		{Query{Word: "web-"}, ""},
+		{Query{Words: []string{"web"}}, "m0 m1 m2 m3 m4"},
+		{Query{Words: []string{"default/web-2"}}, "m5"},
+		{Query{Words: []string{"web-"}}, ""},
+		{Query{Words: []string{"web-", "default/web-2"}}, "m5"},
 	} {
 		page := l.Read(c.query)
 		if got := messages(page); got != c.want || page.Last != 6 || page.Missed {

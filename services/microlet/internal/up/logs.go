@@ -35,7 +35,7 @@ func (s *server) ReadLogs(r *supervisorv1.ReadLogsRequest,
 	if err := s.knowsLogOf(r.GetProcess()); err != nil {
 		return err
 	}
-	query := recentlog.Query{Process: r.GetProcess(), Word: r.GetWord()}
+	query := recentlog.Query{Process: r.GetProcess(), Words: s.names(r.GetWord())}
 	page := s.log.Read(query)
 	if tail := int(r.GetTail()); tail >= 0 && tail < len(page.Lines) {
 		page.Lines = page.Lines[len(page.Lines)-tail:]
@@ -57,6 +57,14 @@ func (s *server) ReadLogs(r *supervisorv1.ReadLogsRequest,
 		query.After = page.Last
 		page = s.log.Read(query)
 	}
+}
+
+// names are what a pod that an operator named may be called: the name of a static pod ends with the node's.
+func (s *server) names(pod string) []string {
+	if pod == "" {
+		return nil
+	}
+	return []string{pod, pod + "-" + strings.ToLower(s.nodeName)}
 }
 
 // knowsLogOf refuses the name of a process that does not write to this log.

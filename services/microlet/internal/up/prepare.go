@@ -128,10 +128,12 @@ func lockFolder(ctx context.Context, path string) (*os.File, error) {
 		if err == nil {
 			return f, nil
 		}
-		if time.Now().After(deadline) || ctx.Err() != nil || !errors.Is(err, unix.EWOULDBLOCK) {
-			return nil,
-				errors.Join(fmt.Errorf("another microlet up supervises %s: stop it, or choose another --runtime-dir: %w",
-					filepath.Dir(path), err), f.Close())
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+		}
+		if time.Now().After(deadline) || ctx.Err() != nil {
+			return nil, errors.Join(fmt.Errorf("another microlet up supervises %s: stop it, or choose another --runtime-dir",
+				filepath.Dir(path)), f.Close())
 		}
 		select {
 		case <-ctx.Done():

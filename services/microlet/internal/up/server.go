@@ -29,6 +29,7 @@ import (
 type server struct {
 	supervisorv1.UnimplementedSupervisorServiceServer
 	placement  string
+	nodeName   string
 	agents     agents
 	externals  []role.Role
 	heartbeats *bus.View[*busv1.Heartbeat]
@@ -39,7 +40,7 @@ type server struct {
 
 func newServer(c *Config, a agents, heartbeats *bus.View[*busv1.Heartbeat], log *recentlog.Log) *server {
 	return &server{
-		placement: c.Placement, agents: a, externals: c.externals(), heartbeats: heartbeats, log: log,
+		placement: c.Placement, nodeName: c.Service.NodeName, agents: a, externals: c.externals(), heartbeats: heartbeats, log: log,
 		kubelet: c.Kubelet, started: time.Now(),
 	}
 }
