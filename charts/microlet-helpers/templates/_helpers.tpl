@@ -93,3 +93,33 @@ capabilities:
 {{- $program := include "helpers.program" . | fromJsonArray -}}
 {{- toJson (concat $program (list "health" .role) (include "helpers.peerArgs" . | fromJsonArray)) }}
 {{- end }}
+
+{{/*
+The endpoints of a monitor: .Values is its part of the values, .port says how the port is named, and with .ownToken the
+token is that of the Prometheus.
+*/}}
+{{- define "helpers.endpoints" -}}
+{{- range list "/metrics" "/metrics/cadvisor" "/metrics/resource" "/metrics/probes" }}
+- path: {{ . }}
+  {{- toYaml $.port | nindent 2 }}
+  scheme: https
+  interval: {{ $.Values.interval }}
+  honorTimestamps: false
+  # The certificate of a node names its address, and need not be signed by a CA that Prometheus knows.
+  tlsConfig: {insecureSkipVerify: true}
+  {{- with $.Values.bearerTokenSecret }}
+  {{- if .name }}
+  bearerTokenSecret: {name: {{ .name }}, key: {{ .key }}}
+  {{- end }}
+  {{- end }}
+  {{- if $.ownToken }}
+  bearerTokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token
+  {{- end }}
+  relabelings:
+  {{- with $.Values.nodes }}
+  - {action: keep, sourceLabels: [__meta_kubernetes_endpoint_address_target_name], regex: {{ . | quote }}}
+  {{- end }}
+  # The alerts name this job.
+  - {targetLabel: job, replacement: {{ eq . "/metrics" | ternary "microlet" (printf "microlet%s" (. | replace "/" "-")) }}}
+{{- end }}
+{{- end }}
