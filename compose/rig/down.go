@@ -41,6 +41,7 @@ var grace = map[string]time.Duration{
 	CSIAttacher:       2 * time.Second,
 	CSIProvisioner:    2 * time.Second,
 	CSIResizer:        2 * time.Second,
+	Collector:         2 * time.Second,
 	TraceReceiver:     2 * time.Second,
 	Registry:          2 * time.Second,
 	Etcd:              5 * time.Second,
@@ -77,7 +78,7 @@ func (i *Instance) Down(ctx context.Context, opts ...DownOption) error {
 	})
 	_ = strands.Wait()
 	problems = slices.Concat(problems, pods, plane)
-	for _, name := range []string{TraceReceiver, Registry, Etcd} {
+	for _, name := range []string{Collector, TraceReceiver, Registry, Etcd} {
 		problems = append(problems, i.stopOne(ctx, name, o))
 	}
 	problems = append(problems, i.remove(ctx))

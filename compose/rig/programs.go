@@ -66,7 +66,7 @@ func (i *Instance) withOnDemand(names []string) []string {
 		names = append(names, csiPrograms()...)
 	}
 	if i.hasTraces() {
-		names = append(names, TraceReceiver)
+		names = append(names, Collector, TraceReceiver)
 	}
 	return names
 }
@@ -145,8 +145,10 @@ func (i *Instance) spec(name string) process.Spec {
 		s.Args = i.metricsServerArgs()
 	case CSIDriver, CSIAttacher, CSIProvisioner, CSIResizer:
 		s.Args = i.csiArgs(name)
+	case Collector:
+		s.Args = []string{"--config=file:" + i.collectorConfig()}
 	case TraceReceiver:
-		s.Args = []string{"-listen=" + i.traceEndpoint(), "-o=" + i.Spans()}
+		s.Args = []string{"-listen=" + loopback(i.r.Ports.Spans), "-o=" + i.Spans()}
 	case AgentProgram:
 		s.Path = i.r.Binaries[build.AgentLoop]
 		s.Args = append([]string{"--status=" + i.agentStatusFile(), "--notify=" + filepath.Join(i.runDir(), "notify.sock")},
@@ -258,8 +260,10 @@ func (i *Instance) check(name string) func(context.Context) error {
 		return httpOK("https://" + loopback(i.r.Ports.ControllerManager) + "/healthz")
 	case Scheduler:
 		return httpOK("https://" + loopback(i.r.Ports.Scheduler) + "/healthz")
+	case Collector:
+		return listens(i.traceEndpoint())
 	case TraceReceiver:
-		return i.checkTraceReceiver
+		return listens(loopback(i.r.Ports.Spans))
 	case MetricsServer:
 		return httpOK("https://" + loopback(i.r.Ports.MetricsServer) + "/livez")
 	}

@@ -31,7 +31,7 @@ const (
 // ports of an instance, on 127.0.0.1.
 type ports struct {
 	Registry, Etcd, EtcdPeer, EtcdHealth, ControllerManager, Scheduler, AgentHealth, MetricsServer,
-	Traces int
+	Traces, Spans int
 }
 
 // record is what the rig remembers of an instance, in a file.
@@ -152,13 +152,14 @@ func reserve(ctx context.Context, r record) (record, error) {
 	if r.Machine != nil {
 		r.Network = r.Network.OnMachine()
 	}
-	picked, err := network.Ports(r.Network.Index, 9)
+	p := &r.Ports
+	wanted := []*int{&p.Registry, &p.Etcd, &p.EtcdPeer, &p.EtcdHealth, &p.ControllerManager, &p.Scheduler,
+		&p.AgentHealth, &p.MetricsServer, &p.Traces, &p.Spans}
+	picked, err := network.Ports(r.Network.Index, len(wanted))
 	if err != nil {
 		return r, err
 	}
-	p := &r.Ports
-	for i, port := range []*int{&p.Registry, &p.Etcd, &p.EtcdPeer, &p.EtcdHealth, &p.ControllerManager, &p.Scheduler,
-		&p.AgentHealth, &p.MetricsServer, &p.Traces} {
+	for i, port := range wanted {
 		*port = picked[i]
 	}
 	return r, r.save()

@@ -249,6 +249,9 @@ func (i *Instance) setup(ctx context.Context, o Options) error {
 	if err := i.writeAuditPolicy(); err != nil {
 		return err
 	}
+	if err := i.writeCollectorConfig(); err != nil {
+		return err
+	}
 	if err := i.link(i.binDir(), []string{build.Shim, build.Runc}); err != nil {
 		return err
 	}
@@ -342,7 +345,7 @@ func (i *Instance) startAll(ctx context.Context, layouts []string) error {
 		return i.push(ctx, layouts)
 	})
 	if i.hasTraces() {
-		group.Go(func() error { return i.start(ctx, TraceReceiver) })
+		group.Go(func() error { return i.startTraces(ctx) })
 	}
 	group.Go(func() error {
 		if i.onMachine() {

@@ -1,4 +1,4 @@
-// Package spans judges the traces that the rig's receiver has written.
+// Package spans judges the traces that the rig's collector has passed on.
 package spans
 
 import (

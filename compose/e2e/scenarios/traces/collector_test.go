@@ -19,12 +19,12 @@ import (
 func TestCollectorDelaysNoPod(t *testing.T) {
 	for name, test := range map[string]struct{ out, back func(*testing.T) }{
 		"away": {
-			func(t *testing.T) { must(t, scene.Shared.StopTraceReceiver(t.Context())) },
-			func(t *testing.T) { must(t, scene.Shared.StartTraceReceiver(context.WithoutCancel(t.Context()))) },
+			func(t *testing.T) { must(t, scene.Shared.StopCollector(t.Context())) },
+			func(t *testing.T) { must(t, scene.Shared.StartCollector(context.WithoutCancel(t.Context()))) },
 		},
 		"hung": {
-			func(t *testing.T) { must(t, scene.Shared.SignalTraceReceiver(unix.SIGSTOP)) },
-			func(t *testing.T) { must(t, scene.Shared.SignalTraceReceiver(unix.SIGCONT)) },
+			func(t *testing.T) { must(t, scene.Shared.SignalCollector(unix.SIGSTOP)) },
+			func(t *testing.T) { must(t, scene.Shared.SignalCollector(unix.SIGCONT)) },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -40,7 +40,7 @@ const (
 	GroupKubeadm         = "kubeadm"          // kubeadm, and the images of the control plane that it starts
 	GroupCSI             = "csi"              // a CSI driver, and the controllers beside it
 	GroupCSIMock         = "csi-mock"         // the images by which upstream's suite starts its own CSI driver
-	GroupTraces          = "traces"           // a receiver of traces, to which node agent and runtime send
+	GroupTraces          = "traces"           // a collector of traces, to which node agent and runtime send
 )
 
 // Groups of packages for the kinds of that machine. They are machine.Build's, and nobody asks for them by name.
@@ -85,6 +85,7 @@ const (
 	CSIProvisioner    = "csi-provisioner"
 	CSIResizer        = "csi-resizer"
 	CSIRegistrar      = "csi-registrar"
+	Collector         = "otel-collector"
 	TraceReceiver     = "trace-receiver"
 )
 
@@ -212,6 +213,10 @@ func Programs() []Program {
 		{
 			Name: CSIRegistrar, Module: "csidriver", Package: "./registrar", Groups: []string{GroupCSIMock},
 			Sources: []string{"go.mod", "go.sum", "registration/*.go", "registrar/*.go"},
+		},
+		{
+			Name: Collector, Module: "collector", Package: ".", Groups: []string{GroupTraces},
+			Sources: []string{"go.mod", "go.sum", "*.go"},
 		},
 		{
 			Name: TraceReceiver, Module: "traces", Package: "./receiver", Groups: []string{GroupTraces},
