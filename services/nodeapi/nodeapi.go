@@ -69,7 +69,7 @@ func Run(ctx context.Context, cfg Config) error {
 		Stats:       stats.New(statsv1.NewStatsServiceClient(measured), s.Log, s.Metrics),
 		MaxRequests: cfg.MaxRequests, MaxLogs: cfg.MaxLogs, MaxStreams: cfg.MaxStreams,
 		MaxUnauthenticated: cfg.MaxUnauthenticated,
-		LongWrite:          kubelet.StreamingConnectionIdleTimeout.Duration, Log: s.Log, Metrics: s.Metrics,
+		LongWrite:          kubelet.StreamingConnectionIdleTimeout.Duration, Tracer: s.Tracer, Log: s.Log, Metrics: s.Metrics,
 	})
 	for _, p := range ports(cfg, s, certificates, guard, api) {
 		s.Go(p.Name+" port", p.Run)

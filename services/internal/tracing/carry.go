@@ -44,6 +44,24 @@ func (t *Tracer) Transport(base http.RoundTripper) http.RoundTripper {
 		otelhttp.WithPropagators(propagation.TraceContext{}))}
 }
 
+// Handler returns a handler of HTTP whose requests are spans, named by the pattern that a mux has matched. They are in
+// the trace of the caller, or in one that begins here if the caller is in none, or is not to be believed.
+func (t *Tracer) Handler(next http.Handler, believed bool) http.Handler {
+	if t == nil {
+		return next
+	}
+	return otelhttp.NewHandler(next, "",
+		otelhttp.WithTracerProvider(t.begins),
+		otelhttp.WithPropagators(propagation.TraceContext{}),
+		otelhttp.WithPublicEndpointFn(func(*http.Request) bool { return !believed }),
+		otelhttp.WithSpanNameFormatter(func(_ string, r *http.Request) string {
+			if r.Pattern == "" {
+				return "HTTP route not found"
+			}
+			return r.Pattern
+		}))
+}
+
 type transport struct{ base, traced http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

@@ -2,6 +2,7 @@ package tracing
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"io"
 	"log/slog"
@@ -200,6 +201,52 @@ func TestHTTPRequestsContinueTraces(t *testing.T) {
 	span := r.flush(t)["HTTP GET"]
 	if span == nil || strings.Contains(span.String(), "geheim") {
 		t.Errorf("the request's span is %v", span)
+	}
+}
+
+func TestServedRequestsAreSpans(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/exec/{pod}", func(w http.ResponseWriter, r *http.Request) {
+		// A stream takes the connection, and a slow reader has a deadline.
+		if err := http.NewResponseController(w).SetWriteDeadline(time.Time{}); err != nil {
+			t.Error(err)
+		}
+		if _, ok := w.(http.Hijacker); !ok {
+			t.Error("no stream can take the connection")
+		}
+		_, s := Start(r.Context(), "call")
+		s.End(nil)
+	})
+	r := record(t, all())
+	const trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+	for name, believed := range map[string]bool{"a known caller": true, "anybody": false} {
+		server := httptest.NewServer(r.Handler(mux, believed))
+		q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/exec/web?command=geheim", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.Header.Set("Traceparent", "00-"+trace+"-"+parent+"-01")
+		q.Header.Set("Authorization", "Bearer geheim")
+		answer, err := http.DefaultClient.Do(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		server.Close() // it waits for the end of the request's span
+		spans := r.flush(t)
+		served, call := spans["/exec/{pod}"], spans["call"]
+		if served == nil || string(call.GetParentSpanId()) != string(served.GetSpanId()) ||
+			(hex.EncodeToString(served.GetTraceId()) == trace) != believed ||
+			(hex.EncodeToString(served.GetParentSpanId()) == parent) != believed {
+			t.Errorf("%s: the request is %v, and what it calls %v", name, served, call)
+		}
+		if strings.Contains(served.String(), "geheim") {
+			t.Errorf("the span has what nobody may see: %v", served)
+		}
+	}
+	var off *Tracer
+	if h := off.Handler(mux, true); h != http.Handler(mux) {
+		t.Error("requests are wrapped where nothing is traced")
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/nodeapi/internal/auth"
 	"github.com/microlet/microlet/services/nodeapi/internal/containerlogs"
 	"github.com/microlet/microlet/services/nodeapi/internal/httpport"
@@ -74,8 +75,10 @@ type Options struct {
 	// LongWrite bounds one write to a reader of a long answer: who reads nothing for so long is cut off.
 	// 0 is for ever.
 	LongWrite time.Duration
-	Log       *slog.Logger
-	Metrics   prometheus.Registerer
+	// Tracer records what is served; nil if the node does not trace.
+	Tracer  *tracing.Tracer
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
 }
 
 // Server is the API, for both of its ports. It is safe for concurrent use.
@@ -146,6 +149,9 @@ func (s *Server) ReadOnly() http.Handler {
 	return s.handler(public, nil, "readonly")
 }
 
+// healthServer is the health port in metrics. The kubelet does not trace it.
+const healthServer = "healthz"
+
 // Healthz returns the API of the health port.
 func (s *Server) Healthz() http.Handler {
 	var health []route
@@ -154,7 +160,7 @@ func (s *Server) Healthz() http.Handler {
 			health = append(health, r)
 		}
 	}
-	return s.handler(health, nil, "healthz")
+	return s.handler(health, nil, healthServer)
 }
 
 // handler answers these routes. A nil checker lets everybody pass.
@@ -170,6 +176,11 @@ func (s *Server) handler(routes []route, c Checker, serverType string) http.Hand
 	for _, r := range routes {
 		byPattern[r.pattern] = r
 		mux.Handle(r.pattern, r.handle)
+	}
+	served := http.Handler(mux)
+	if serverType != healthServer {
+		// Who is refused leaves no span, and only callers who are known may continue a trace of their own.
+		served = s.options.Tracer.Handler(mux, c != nil)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		_, pattern := mux.Handler(req)
@@ -212,7 +223,7 @@ func (s *Server) handler(routes []route, c Checker, serverType string) http.Hand
 		if r.cost != stream && !takeBody(w, req) {
 			return
 		}
-		mux.ServeHTTP(w, req)
+		served.ServeHTTP(w, req)
 	})
 }
 
