@@ -61,6 +61,7 @@ func Run(ctx context.Context, cfg Config) error {
 		HighThresholdPercent: cfg.highThreshold(), LowThresholdPercent: cfg.lowThreshold(),
 		MinimumAge: cfg.Kubelet.Kubelet.ImageMinimumGCAge.Duration,
 		MaximumAge: cfg.Kubelet.Kubelet.ImageMaximumGCAge.Duration,
+		Settling:   collectPeriod,
 		Events:     events, Node: eventref.Node(cfg.Service.NodeName), Log: s.Log, Metrics: s.Metrics,
 	})
 	imagegcv1.RegisterImageGCServiceServer(s.GRPC, server.New(gc))

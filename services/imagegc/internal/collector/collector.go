@@ -69,7 +69,10 @@ type Options struct {
 	// MinimumAge is how long an image stays however full the disk is. MaximumAge is how long one stays that nobody uses;
 	// 0 is no bound.
 	MinimumAge, MaximumAge time.Duration
-	Events                 record.EventRecorder
+	// Settling is for how long after the start no image goes because of its age, unless MaximumAge is shorter: pods may
+	// be about to use what nobody has used while the node was down. The kubelet waits for MaximumAge.
+	Settling time.Duration
+	Events   record.EventRecorder
 	// Node is what the Events are about.
 	Node    *v1.ObjectReference
 	Log     *slog.Logger
@@ -80,6 +83,7 @@ type Options struct {
 type Collector struct {
 	o       Options
 	metrics metrics
+	started time.Time
 	idle    chan struct{} // holds a token while nobody collects
 	unsaved bool          // the file of ages could not be written last; only with the token
 }
@@ -93,7 +97,7 @@ type Removed struct {
 
 // New returns a collector.
 func New(o Options) *Collector {
-	c := &Collector{o: o, metrics: newMetrics(o.Metrics), idle: make(chan struct{}, 1)}
+	c := &Collector{o: o, metrics: newMetrics(o.Metrics), started: time.Now(), idle: make(chan struct{}, 1)}
 	c.idle <- struct{}{}
 	return c
 }

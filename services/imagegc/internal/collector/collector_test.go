@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -255,6 +256,37 @@ func TestImagesThatAreTooOldGoWhateverTheUseIs(t *testing.T) {
 		!strings.Contains(err.Error(), "remove image stuck: the file system is read-only") {
 		t.Errorf("error %v", err)
 	}
+}
+
+// An image that was too old before the start stays a while after it: the pods that use it may not have started yet. A
+// full disk does not wait for that.
+func TestNoImageGoesForItsAgeSoonAfterTheStart(t *testing.T) {
+	for _, test := range []struct{ maximum, after time.Duration }{
+		{time.Minute, time.Minute}, {24 * time.Hour, 5 * time.Minute},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld()
+			w.add("old", 10, 25*time.Hour)
+			c, _ := w.collector(func(o *Options) { o.MaximumAge, o.Settling = test.maximum, 5*time.Minute })
+			time.Sleep(test.after - time.Nanosecond)
+			if err := c.Collect(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			w.wantRemoved(t)
+			time.Sleep(time.Nanosecond)
+			if err := c.Collect(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			w.wantRemoved(t, "old")
+		})
+	}
+	w := newWorld()
+	w.add("old", 950, 25*time.Hour)
+	c, _ := w.collector(func(o *Options) { o.MaximumAge, o.Settling = time.Hour, 5*time.Minute })
+	if err := c.Collect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.wantRemoved(t, "old")
 }
 
 func TestAnImageThatCannotBeRemovedKeepsNoOther(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -14,7 +15,8 @@ import (
 
 // removeOld removes the images that nobody has used for the maximum age, and returns the others.
 func (c *Collector) removeOld(ctx context.Context, candidates []candidate) (others []candidate, err error) {
-	if !slices.ContainsFunc(candidates, c.isOlder) {
+	settling := time.Since(c.started) < min(c.o.Settling, c.o.MaximumAge)
+	if settling || !slices.ContainsFunc(candidates, c.isOlder) {
 		return candidates, nil
 	}
 	if candidates, err = c.withoutKept(ctx, candidates); err != nil {
