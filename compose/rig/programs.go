@@ -33,12 +33,13 @@ const (
 	Machine           = "machine" // the node's own machine
 )
 
-// Programs of upstream's end-to-end suites, as Binary names them in an instance
+// Programs of upstream's end-to-end suites and for them, as Binary names them in an instance
 // with GroupConformance or GroupNodeConformance.
 const (
 	Suite     = build.Suite
 	NodeSuite = build.NodeSuite
 	Ginkgo    = build.Ginkgo
+	Ctr       = build.Ctr
 )
 
 // Prometheus, as Binary names it in an instance with GroupPrometheus.

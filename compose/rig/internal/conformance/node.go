@@ -1,12 +1,14 @@
 package conformance
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"path"
 	"strconv"
+	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -16,6 +18,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/microlet/microlet/compose/rig"
+	"github.com/microlet/microlet/compose/rig/internal/images"
 )
 
 // nodeSuiteUser is the service account that the suite of the node signs in
@@ -84,6 +89,12 @@ func (r Run) connectNode(ctx context.Context, p place) (flags []string, end func
 	if err := r.shareConfig(ctx, client, p); err != nil {
 		return nil, nil, err
 	}
+	if err := p.program(ctx, r.Instance.Binary(rig.Ctr), rig.Ctr); err != nil {
+		return nil, nil, fmt.Errorf("run the suite: %w", err)
+	}
+	if err := nameByDigest(ctx, p, r.Instance.RuntimeSocket(), r.Instance.Registry()); err != nil {
+		return nil, nil, err
+	}
 	if end, err = p.serve(ctx); err != nil {
 		return nil, nil, fmt.Errorf("run the suite: %w", err)
 	}
@@ -96,6 +107,29 @@ func (r Run) connectNode(ctx context.Context, p place) (flags []string, end func
 		// It looks for the agent's log there.
 		"--report-dir=" + p.dir(), "--standalone-mode=" + strconv.FormatBool(r.Alone),
 	}, end, nil
+}
+
+// nameByDigest gives the node's runtime images.StandIn under the name images.ByDigest, which a pull could not. It is
+// pinned, so that no garbage collection takes it away.
+func nameByDigest(ctx context.Context, p place, socket, registry string) error {
+	_, name, _ := strings.Cut(images.StandIn, "/")
+	from := registry + "/" + name
+	for _, args := range [][]string{
+		{"pull", "--local", "--plain-http", "--label=io.cri-containerd.pinned=pinned", from},
+		{"tag", "--local", "--force", from, images.ByDigest},
+		{"remove", from},
+	} {
+		var out bytes.Buffer
+		ctr := []string{path.Join(p.dir(), rig.Ctr), "--address=" + socket, "--namespace=k8s.io", "images"}
+		code, err := p.run(ctx, append(ctr, args...), &out)
+		if err == nil && code != 0 {
+			err = fmt.Errorf("ctr has ended with %d: %s", code, out.Bytes())
+		}
+		if err != nil {
+			return fmt.Errorf("give the node the image %s: %w", images.ByDigest, err)
+		}
+	}
+	return nil
 }
 
 // agentLog is where specs look for the agent's log, in the folder of the run.

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/microlet/microlet/compose/rig/internal/images"
 )
 
 func TestForward(t *testing.T) {
@@ -182,5 +184,37 @@ func TestWhatIsKnownIsNotRunTwice(t *testing.T) {
 	files.Skips = ""
 	if got, err := files.Explained(Kubelet); err != nil || len(got) > 0 {
 		t.Errorf("without files %v, %v", got, err)
+	}
+}
+
+// The runtime gets the image that no pull could bring, pinned, under the name that the suite has for it.
+func TestAnImageIsNamedByItsDigest(t *testing.T) {
+	p := &here{folder: t.TempDir()}
+	const ctr = "#!/bin/sh\necho \"$@\" >>calls\ncase \"$*\" in *registry-that-fails*) echo no; exit 2;; esac\n"
+	if err := p.write(t.Context(), filepath.Join(p.dir(), "ctr"), []byte(ctr), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := nameByDigest(t.Context(), p, "/run/c.sock", "10.0.0.1:5000"); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(filepath.Join(p.dir(), "calls"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const from = "10.0.0.1:5000/e2e-test-images/busybox:stand-in"
+	var want strings.Builder
+	for _, call := range []string{
+		"pull --local --plain-http --label=io.cri-containerd.pinned=pinned " + from,
+		"tag --local --force " + from + " " + images.ByDigest,
+		"remove " + from,
+	} {
+		want.WriteString("--address=/run/c.sock --namespace=k8s.io images " + call + "\n")
+	}
+	if diff := cmp.Diff(want.String(), string(got)); diff != "" {
+		t.Errorf("calls of ctr (-want +got):\n%s", diff)
+	}
+	err = nameByDigest(t.Context(), p, "/run/c.sock", "registry-that-fails")
+	if err == nil || !strings.Contains(err.Error(), "ctr has ended with 2: no") {
+		t.Errorf("error %v", err)
 	}
 }

@@ -31,10 +31,32 @@ var suiteNames = map[string][]string{
 	"suite-ipc-utils":         {"registry.k8s.io/e2e-test-images/ipc-utils:1.4"},
 	"suite-kitten":            {"registry.k8s.io/e2e-test-images/kitten:1.8"},
 	"suite-nautilus":          {"registry.k8s.io/e2e-test-images/nautilus:1.8"},
+	// Specs of garbage collection pull every image of the suite of the node, and remove them. Nobody runs these.
+	"suite-unused": {
+		"gcr.io/cadvisor/cadvisor:v0.47.2",
+		"registry.k8s.io/e2e-test-images/node-perf/npb-ep:1.6.0",
+		"registry.k8s.io/e2e-test-images/node-perf/npb-is:1.7.0",
+		"registry.k8s.io/e2e-test-images/sample-device-plugin:1.8.0",
+		"registry.k8s.io/e2e-test-images/volume/nfs:1.6.0",
+		"registry.k8s.io/etcd:3.7.0-0",
+		"registry.k8s.io/node-problem-detector/node-problem-detector:v1.35.2",
+		"docker.io/nfvpe/sriov-device-plugin:v3.1",
+	},
+	// A spec counts on more than 10,000 inodes that are free without the images.
+	"suite-many-files": {"registry.k8s.io/e2e-test-images/node-perf/pytorch-wide-deep:1.0.0"},
+	"suite-by-digest":  {StandIn},
 }
 
+// ByDigest is an image that the suite of the node names by its digest. No image that is made here has it, so the node's
+// runtime is given StandIn under that name.
+const (
+	ByDigest = "registry.k8s.io/e2e-test-images/busybox@" +
+		"sha256:a9155b13325b2abef48e71de77bb8ac015412a566829f621d06bfae5c699b1b9"
+	StandIn = "registry.k8s.io/e2e-test-images/busybox:stand-in"
+)
+
 // suiteFormat is part of the cache key, as format is.
-const suiteFormat = "4"
+const suiteFormat = "5"
 
 //go:embed nnp/nnp.c
 var nnpSource []byte
@@ -157,6 +179,9 @@ func (s suite) images() (map[string]v1.Image, error) {
 		ExposedPorts: map[string]struct{}{"80/tcp": {}},
 		StopSignal:   "SIGQUIT",
 	}
+	// It makes two images of the same files.
+	standIn := v1.Config{Cmd: []string{"sh"}, Env: env, Labels: map[string]string{titleLabel: StandIn}}
+	unused := v1.Config{Cmd: []string{"sh"}, Env: env, Labels: map[string]string{titleLabel: "unused"}}
 	page := agnhostConfig
 	page.Cmd = []string{"test-webserver"}
 
@@ -178,6 +203,7 @@ func (s suite) images() (map[string]v1.Image, error) {
 		},
 		"suite-nautilus": {file("nautilus.jpg", 0o644, s.files["nautilus/html/nautilus.jpg"]), file("data.json", 0o644,
 			s.files["nautilus/html/data.json"])},
+		"suite-many-files": manyFiles(),
 	}
 	layers := map[string]v1.Layer{}
 	for name, entries := range own {
@@ -198,12 +224,26 @@ func (s suite) images() (map[string]v1.Image, error) {
 		add("suite-ipc-utils", debian, s.debian),
 		add("suite-kitten", page, s.debian, layers["suite-agnhost"], layers["suite-kitten"]),
 		add("suite-nautilus", page, s.debian, layers["suite-agnhost"], layers["suite-nautilus"]),
+		add("suite-unused", unused, layers["suite-busybox"]),
+		add("suite-many-files", unused, layers["suite-many-files"]),
+		add("suite-by-digest", standIn, layers["suite-busybox"]),
 	} {
 		if err != nil {
 			return nil, err
 		}
 	}
 	return made, nil
+}
+
+const titleLabel = "org.opencontainers.image.title"
+
+// manyFiles take 30,000 inodes.
+func manyFiles() []entry {
+	files := make([]entry, 30_000)
+	for i := range files {
+		files[i] = file(fmt.Sprintf("files/%d/%d", i/1000, i), 0o644, nil)
+	}
+	return files
 }
 
 // busyboxFiles have a shell and an nmeter of their own; sh/sh.c and

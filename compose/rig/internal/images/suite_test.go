@@ -172,6 +172,9 @@ func TestSuiteImages(t *testing.T) {
 			t.Errorf("%s has as %s %+v, want %+v", tc.image, tc.path, got, tc.want)
 		}
 	}
+	if n := len(contents["suite-many-files"]); n < 30_000 {
+		t.Errorf("suite-many-files has %d files", n)
+	}
 	config, err := made["suite-nonroot"].ConfigFile()
 	if err != nil || config.Config.User != "1234" {
 		t.Errorf("suite-nonroot runs as %q, %v, want 1234", config.Config.User, err)
