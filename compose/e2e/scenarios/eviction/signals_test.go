@@ -46,6 +46,9 @@ type cause struct {
 	script string
 }
 
+// statusUnknown is the reason of a container's end that nobody has read.
+const statusUnknown = "ContainerStatusUnknown"
+
 // endless is how a hog goes on. It ends badly when it is told to: a container that ends well makes its pod a success.
 const endless = "; " + scene.Forever
 
@@ -207,7 +210,7 @@ func facts(s *scene.Scene, mark record.Mark) (lines []string) {
 		}
 		for _, c := range p.Status.ContainerStatuses {
 			// The kubelet may remove a container of an evicted pod before it has read how the container has ended.
-			if end := c.State.Terminated; end != nil && end.Reason != "ContainerStatusUnknown" {
+			if end := c.State.Terminated; end != nil && end.Reason != statusUnknown {
 				note("pod %s container %s ended with %d %s", p.Name, c.Name, end.ExitCode, end.Reason)
 			}
 		}
@@ -254,13 +257,22 @@ func TestSignals(t *testing.T) {
 		}
 	}
 	for _, c := range all {
-		theirs, ours := shown[rig.AgentKubelet][c.signal], shown[rig.AgentMicrolet][c.signal]
-		t.Logf("%s:\n%s", c.signal, strings.Join(theirs, "\n"))
-		unknown := func(line string) bool {
-			return strings.Contains(line, " container main ended ") && !slices.Contains(theirs, line)
-		}
-		if d := cmp.Diff(theirs, slices.DeleteFunc(ours, unknown)); d != "" {
-			t.Errorf("%s: -kubelet +microlet\n%s", c.signal, d)
-		}
+		compare(t, c.signal, map[rig.Agent][]string{
+			rig.AgentKubelet: shown[rig.AgentKubelet][c.signal], rig.AgentMicrolet: shown[rig.AgentMicrolet][c.signal],
+		})
+	}
+}
+
+// compare judges that microlet has shown what the kubelet has shown. It may know how a container has ended that the
+// kubelet has removed too early.
+func compare(t *testing.T, what string, shown map[rig.Agent][]string) {
+	t.Helper()
+	theirs, ours := shown[rig.AgentKubelet], shown[rig.AgentMicrolet]
+	t.Logf("%s:\n%s", what, strings.Join(theirs, "\n"))
+	unknown := func(line string) bool {
+		return strings.Contains(line, " container main ended ") && !slices.Contains(theirs, line)
+	}
+	if d := cmp.Diff(theirs, slices.DeleteFunc(ours, unknown)); d != "" {
+		t.Errorf("%s: -kubelet +microlet\n%s", what, d)
 	}
 }
