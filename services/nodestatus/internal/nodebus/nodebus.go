@@ -7,6 +7,7 @@ package nodebus
 import (
 	"slices"
 	"strings"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -36,6 +37,10 @@ type Entries struct {
 	images     *bus.View[*imagegcv1.Images]
 	pressure   *pressure.Reader
 	writer     *bus.Writer
+
+	mu sync.Mutex
+	// shown is the list of volumes that the Node was last made to show.
+	shown *podsyncv1.Volumes
 }
 
 // heartbeats are HEARTBEATS by key; see bus.View.
@@ -87,9 +92,12 @@ func (e *Entries) Runtime() *podsyncv1.Runtime {
 	return m
 }
 
-// Volumes returns which volumes podsync says are in use, nil while it has not.
+// Volumes returns which volumes podsync says are in use, nil while it has not. The Node is to show them.
 func (e *Entries) Volumes() *podsyncv1.Volumes {
 	m, _ := e.volumes.Get(subject.NodeVolumes)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.shown = m
 	return m
 }
 
@@ -130,19 +138,27 @@ func (e *Entries) Addresses(list []v1.NodeAddress) {
 
 // Reported puts NODE/reported, after which nothing of nodestatus is missing.
 func (e *Entries) Reported(n *v1.Node) {
-	e.writer.Put(subject.NodeReported, reported(n, e.Volumes()))
+	newest, _ := e.volumes.Get(subject.NodeVolumes)
+	e.mu.Lock()
+	shown := e.shown
+	e.mu.Unlock()
+	e.writer.Put(subject.NodeReported, reported(n, newest, shown))
 	e.Complete()
 }
 
-// reported says what the API server has accepted. It names podsync's list only if the Node has that very list: podsync
-// mounts what it finds accepted, and an earlier list may have had a volume that a later one does not.
-func reported(n *v1.Node, list *podsyncv1.Volumes) *nodestatusv1.Reported {
+// reported says what the API server has accepted. It names the first of podsync's lists that the Node has exactly:
+// podsync mounts what it finds accepted, and another list may have had a volume that this one does not. While pods come
+// one after the other, the newest list is one that the Node does not show yet, and the one that was shown counts.
+func reported(n *v1.Node, lists ...*podsyncv1.Volumes) *nodestatusv1.Reported {
 	m := &nodestatusv1.Reported{Registered: true}
 	for _, name := range n.Status.VolumesInUse {
 		m.VolumesInUse = append(m.VolumesInUse, string(name))
 	}
-	if list != nil && slices.Equal(m.GetVolumesInUse(), list.GetInUse()) {
-		m.VolumesInstance, m.VolumesGeneration = list.GetInstance(), list.GetGeneration()
+	for _, list := range lists {
+		if list != nil && slices.Equal(m.GetVolumesInUse(), list.GetInUse()) {
+			m.VolumesInstance, m.VolumesGeneration = list.GetInstance(), list.GetGeneration()
+			break
+		}
 	}
 	return m
 }

@@ -50,6 +50,14 @@ func TestAListIsAcceptedIfTheNodeHasIt(t *testing.T) {
 	if m := reported(n, list); m.GetVolumesInstance() != "" || m.GetVolumesGeneration() != 0 {
 		t.Errorf("another list is accepted: %v", m)
 	}
+	newer := &podsyncv1.Volumes{InUse: []string{"a", "b"}, Instance: "i", Generation: 8}
+	earlier := &podsyncv1.Volumes{InUse: []string{"a"}, Instance: "i", Generation: 7}
+	if m := reported(n, newer, earlier); m.GetVolumesInstance() != "i" || m.GetVolumesGeneration() != 7 {
+		t.Errorf("the list that the Node was made to show, beside a newer one: %v", m)
+	}
+	if m := reported(n, earlier, newer); m.GetVolumesGeneration() != 7 {
+		t.Errorf("the newest list, beside another one: %v", m)
+	}
 	n.Status.VolumesInUse = nil
 	if m := reported(n, nil); m.GetVolumesInstance() != "" {
 		t.Errorf("no list is accepted: %v", m)
