@@ -29,7 +29,7 @@ type Claims interface {
 
 // claim is a PersistentVolume that a pod has claimed.
 type claim struct {
-	claims  Claims
+	checked *checkedClaims
 	foreign mounter.Mounter
 	private func(p *v1.Pod) string // see Options.Private
 	csi     CSI
@@ -52,8 +52,7 @@ func (c *claim) Refreshes(s *Spec) bool { return c.notes.refreshes(s) }
 
 // Check asks the API: a pod without its claims gets no sandbox.
 func (c *claim) Check(ctx context.Context, s *Spec) error {
-	_, err := c.claims.Find(ctx, s.Pod, s.Volume)
-	return notFound(s, err)
+	return notFound(s, c.checked.check(ctx, s))
 }
 
 func (c *claim) Existing(s *Spec) (Mounted, bool) {
@@ -65,7 +64,7 @@ func (c *claim) Existing(s *Spec) (Mounted, bool) {
 
 func (c *claim) SetUp(ctx context.Context, s *Spec) (is Mounted, failed error) {
 	before, again := c.notes.find(s)
-	found, err := c.claims.Find(ctx, s.Pod, s.Volume)
+	found, err := c.checked.take(ctx, s)
 	if again && !before.Republish {
 		if err != nil {
 			// Its containers run on with what they have.

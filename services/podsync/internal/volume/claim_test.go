@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -236,4 +238,39 @@ func TestTheGroupOfALocalVolume(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(disk, "f")); err != nil || info.Sys().(*syscall.Stat_t).Gid == 4242 {
 		t.Errorf("a file below a folder that is the group's already was given to it: %v", err)
 	}
+}
+
+// Of what a check has found, the set-up that follows it asks no API. Whatever comes later does, and so does a set-up
+// that comes late.
+func TestAClaimIsLookedAtOnceForASetUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &claimed{volumes: map[string]*v1.PersistentVolume{"data": persistentVolume("pv-1", local("/d"))}}
+		c := &checkedClaims{claims: api}
+		p := claimant("u1", false)
+		s := &Spec{Pod: p, Volume: &p.Spec.Volumes[0]}
+		asks := func(want int, what string, do func() error) {
+			t.Helper()
+			if err := do(); err != nil || api.asked != want {
+				t.Errorf("%s: the API was asked %d times, want %d: %v", what, api.asked, want, err)
+			}
+		}
+		check := func() error { return c.check(t.Context(), s) }
+		take := func() error { _, err := c.take(t.Context(), s); return err }
+		asks(1, "the check", check)
+		asks(1, "the set-up", take)
+		asks(2, "a second set-up", take)
+		asks(3, "another check", check)
+		time.Sleep(freshClaim)
+		asks(4, "a late set-up", take)
+		asks(5, "a third check", check)
+		c.forget("u1")
+		asks(6, "a set-up of a pod that was gone meanwhile", take)
+		api.volumes = nil
+		if err := check(); err == nil {
+			t.Error("a claim that is not bound is found")
+		}
+		if err := take(); err == nil {
+			t.Error("a claim that is not bound is set up")
+		}
+	})
 }

@@ -137,6 +137,7 @@ type Manager struct {
 	plugins []Plugin
 	nodes   *hostPath
 	local   *localVolumes
+	checked *checkedClaims
 	// claims, inline and exports are what claims, inline CSI volumes and NFS volumes have come to.
 	claims, inline, exports *notes
 }
@@ -159,7 +160,7 @@ func New(opts Options) *Manager {
 		opts.Allocatable = func() v1.ResourceList { return nil }
 	}
 	m := &Manager{
-		opts: opts, calls: &calls{}, claims: newNotes(claimName, opts.BootID),
+		opts: opts, calls: &calls{}, checked: &checkedClaims{claims: opts.Claims}, claims: newNotes(claimName, opts.BootID),
 		inline: newNotes(csivolume.Plugin, opts.BootID), exports: newNotes(nfsName, opts.BootID),
 	}
 	m.memory = &memory{
@@ -174,7 +175,7 @@ func New(opts Options) *Manager {
 		&emptyDir{memory: m.memory, foreign: opts.Foreign},
 		m.nodes,
 		&claim{
-			claims: opts.Claims, csi: opts.CSI, foreign: opts.Foreign, private: opts.Private, local: m.local, notes: m.claims,
+			checked: m.checked, csi: opts.CSI, foreign: opts.Foreign, private: opts.Private, local: m.local, notes: m.claims,
 			expansion: opts.Expansion, events: told, metrics: opts.Metrics, log: opts.Log,
 		},
 		&inlineCSI{csi: opts.CSI, foreign: opts.Foreign, notes: m.inline},
@@ -349,6 +350,7 @@ func (m *Manager) forget(pod types.UID) {
 		m.opts.Certificates.Forget(pod)
 	}
 	m.nodes.forget(pod)
+	m.checked.forget(pod)
 	m.forgetClaims(pod)
 	m.inline.forget(pod)
 	m.exports.forget(pod)
