@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	storagelisters "k8s.io/client-go/listers/storage/v1"
+
+	"github.com/microlet/microlet/services/podsync/internal/objects"
 )
 
 // timeout bounds one question to the API server.
@@ -89,7 +91,9 @@ func (r *Reader) VolumeAttachment(ctx context.Context, name string) (*storagev1.
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return r.Client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
+	return objects.AskAgain(ctx, objects.Lags, func() (*storagev1.VolumeAttachment, error) {
+		return r.Client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
+	})
 }
 
 // Secret returns a Secret that a volume names.

@@ -3,11 +3,16 @@ package csiobjects
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	storagelisters "k8s.io/client-go/listers/storage/v1"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -42,4 +47,22 @@ func TestADriverThatTheWatchDoesNotKnowIsAskedFor(t *testing.T) {
 	if _, err := r.VolumeAttachment(t.Context(), "a"); !errors.Is(err, errStandalone) {
 		t.Errorf("an attachment without an API server: %v", err)
 	}
+}
+
+// The Node authorizer may not have heard yet of an attachment that was just made.
+func TestAnAPIServerThatIsBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(&storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
+		began := time.Now()
+		client.PrependReactor("get", "volumeattachments", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if time.Since(began) < time.Second {
+				return true, nil, apierrors.NewForbidden(storagev1.Resource("volumeattachments"), "a", nil)
+			}
+			return false, nil, nil
+		})
+		r := &Reader{Client: client}
+		if found, err := r.VolumeAttachment(t.Context(), "a"); err != nil || found.Name != "a" {
+			t.Errorf("%v, %v", found, err)
+		}
+	})
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/component-helpers/storage/volume"
 
 	"github.com/microlet/microlet/services/internal/podutil"
+	"github.com/microlet/microlet/services/podsync/internal/objects"
 )
 
 const (
@@ -95,7 +96,9 @@ func (f *Finder) find(ctx context.Context, p *v1.Pod, v *v1.Volume,
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	claim, err := f.Client.CoreV1().PersistentVolumeClaims(p.Namespace).Get(ctx, source.ClaimName, metav1.GetOptions{})
+	claim, err := objects.AskAgain(ctx, objects.Lags, func() (*v1.PersistentVolumeClaim, error) {
+		return f.Client.CoreV1().PersistentVolumeClaims(p.Namespace).Get(ctx, source.ClaimName, metav1.GetOptions{})
+	})
 	if err != nil {
 		return nil, fmt.Errorf("failed to fetch PVC from API server: %w", err)
 	}
@@ -113,7 +116,9 @@ func (f *Finder) find(ctx context.Context, p *v1.Pod, v *v1.Volume,
 		return nil, errors.New("PVC has empty pvc.Spec.VolumeName")
 	}
 	name := claim.Spec.VolumeName
-	pv, err := f.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+	pv, err := objects.AskAgain(ctx, objects.Lags, func() (*v1.PersistentVolume, error) {
+		return f.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+	})
 	if err != nil {
 		return nil, fmt.Errorf("failed to fetch PV %s from API server: %w", name, err)
 	}

@@ -3,13 +3,18 @@ package persistentvolume
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 )
 
-func objects() (*v1.PersistentVolumeClaim, *v1.PersistentVolume) {
+func bound() (*v1.PersistentVolumeClaim, *v1.PersistentVolume) {
 	return &v1.PersistentVolumeClaim{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", UID: "c"},
 			Spec:       v1.PersistentVolumeClaimSpec{VolumeName: "pv"},
@@ -61,7 +66,7 @@ func TestFind(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			claim, pv := objects()
+			claim, pv := bound()
 			if c.change != nil {
 				c.change(claim, pv)
 			}
@@ -109,7 +114,7 @@ func TestModes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			claim, pv := objects()
+			claim, pv := bound()
 			pv.Spec.VolumeMode = &c.mode
 			labels := map[string]string{"host": "n1"}
 			f := Finder{Client: fake.NewClientset(claim, pv), Labels: func() map[string]string { return labels }}
@@ -133,7 +138,7 @@ func TestModes(t *testing.T) {
 // TestEphemeral: the claim of a generic ephemeral volume has the pod's name, and must be the pod's own.
 func TestEphemeral(t *testing.T) {
 	t.Parallel()
-	claim, pv := objects()
+	claim, pv := bound()
 	claim.Name = "p-v"
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}}
 	v := &v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}}
@@ -156,7 +161,7 @@ func TestEphemeral(t *testing.T) {
 
 func TestTheGroupOfAVolume(t *testing.T) {
 	t.Parallel()
-	claim, pv := objects()
+	claim, pv := bound()
 	pv.Annotations = map[string]string{gidAnnotation: "7"}
 	f := Finder{Client: fake.NewClientset(claim, pv), Labels: func() map[string]string {
 		return map[string]string{"host": "n1"}
@@ -175,5 +180,35 @@ func TestWithoutAnAPIServer(t *testing.T) {
 	_, err := (&Finder{}).Find(t.Context(), &v1.Pod{}, &v1.Volume{Name: "v"})
 	if err == nil || !strings.Contains(err.Error(), "the node has no API server") {
 		t.Error(err)
+	}
+}
+
+// The Node authorizer, which has not heard of a pod yet, refuses the pod's claim and its PersistentVolume. That is no
+// error: it would cost the pod a retry and a Warning Event.
+func TestAnAPIServerThatIsBehind(t *testing.T) {
+	for _, resource := range []string{"persistentvolumeclaims", "persistentvolumes"} {
+		for lasts, want := range map[time.Duration]bool{time.Second: true, time.Hour: false} {
+			synctest.Test(t, func(t *testing.T) {
+				claim, pv := bound()
+				client, began := fake.NewClientset(claim, pv), time.Now()
+				client.PrependReactor("get", resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+					if time.Since(began) < lasts {
+						return true, nil, apierrors.NewForbidden(v1.Resource(resource), "data", nil)
+					}
+					return false, nil, nil
+				})
+				f := Finder{Client: client, Labels: func() map[string]string { return map[string]string{"host": "n1"} }}
+				p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}}
+				_, err := f.Find(t.Context(), p, &v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{
+					PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+				}})
+				if found := err == nil; found != want {
+					t.Errorf("%s, refused for %s: %v", resource, lasts, err)
+				}
+				if !want && time.Since(began) > timeout {
+					t.Errorf("%s: what stays refused is told after %s", resource, time.Since(began))
+				}
+			})
+		}
 	}
 }
