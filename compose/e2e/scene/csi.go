@@ -167,7 +167,7 @@ func Sized(size string) func(*corev1.PersistentVolumeClaimSpec) {
 func (c *CSI) Claim(name string, changes ...func(*corev1.PersistentVolumeClaimSpec)) string {
 	c.T.Helper()
 	c.create(name, changes...)
-	return c.bound(name)
+	return c.Volume(name)
 }
 
 // ClaimAll makes claims at once, as Claim does.
@@ -177,12 +177,20 @@ func (c *CSI) ClaimAll(names ...string) {
 		c.create(name)
 	}
 	for _, name := range names {
-		c.bound(name)
+		c.Volume(name)
 	}
 }
 
 func (c *CSI) create(name string, changes ...func(*corev1.PersistentVolumeClaimSpec)) {
 	c.T.Helper()
+	claims := c.API.CoreV1().PersistentVolumeClaims(c.Namespace)
+	if _, err := claims.Create(c.T.Context(), NewClaim(name, changes...), metav1.CreateOptions{}); err != nil {
+		c.T.Fatal(err)
+	}
+}
+
+// NewClaim is a claim that the driver is to provision a volume for.
+func NewClaim(name string, changes ...func(*corev1.PersistentVolumeClaimSpec)) *corev1.PersistentVolumeClaim {
 	class := rig.CSIDriverName
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -196,14 +204,11 @@ func (c *CSI) create(name string, changes ...func(*corev1.PersistentVolumeClaimS
 	for _, change := range changes {
 		change(&claim.Spec)
 	}
-	claims := c.API.CoreV1().PersistentVolumeClaims(c.Namespace)
-	if _, err := claims.Create(c.T.Context(), claim, metav1.CreateOptions{}); err != nil {
-		c.T.Fatal(err)
-	}
+	return claim
 }
 
-// bound waits for the volume of a claim, and returns the driver's name of it.
-func (c *CSI) bound(name string) string {
+// Volume waits for the volume of a claim, and returns the driver's name of it.
+func (c *CSI) Volume(name string) string {
 	c.T.Helper()
 	var volume string
 	Await(c.T, Patience, "a volume for claim "+name, func() error {
