@@ -23,6 +23,8 @@ const (
 	gateGracefulNodeShutdown         = "GracefulNodeShutdown"
 	gateGracefulNodeShutdownPriority = "GracefulNodeShutdownBasedOnPodPriority"
 	gateImageMaximumGCAge            = "ImageMaximumGCAge"
+	gateLoggingAlpha                 = "LoggingAlphaOptions"
+	gateLoggingBeta                  = "LoggingBetaOptions"
 	gateMemoryQoS                    = "MemoryQoS"
 	gateNodeLogQuery                 = "NodeLogQuery"
 	gateNodeSwap                     = "NodeSwap"

@@ -125,6 +125,8 @@ var readGates = map[string]bool{
 	gateCustomCPUCFSQuotaPeriod:  true,
 	gateCrashLoopBackOffMax:      true,
 	gateEnsureSecretPulledImages: true,
+	gateLoggingAlpha:             true, // of the split streams
+	gateLoggingBeta:              true, // of the format json
 	"ExtendWebSocketsToKubelet":  true,
 	"PodLogsQuerySplitStreams":   true,
 	"ContainerCheckpoint":        true,

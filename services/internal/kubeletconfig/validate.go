@@ -31,6 +31,7 @@ func validate(p *problems, c *Config) {
 	validateEviction(p, k)
 	validateEdge(p, k)
 	validateLogging(p, k)
+	validateHiddenMetrics(p, k)
 	validatePodSettings(p, k)
 	validateNodeFlags(p, &c.Node)
 }

@@ -12,6 +12,7 @@ import (
 	nodeutil "k8s.io/component-helpers/node/util"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/microlet/microlet/services/internal/kubeversion"
 	"github.com/microlet/microlet/services/internal/nodelabel"
 )
 
@@ -59,6 +60,8 @@ func validateLogging(p *problems, k *kc) {
 	oneOf(p, "logging.format", k.Logging.Format, "text", "json")
 	p.check(k.Logging.Format != "json" || len(k.Logging.VModule) == 0, "logging.vmodule", k.Logging.VModule,
 		"it works with the text format alone", "remove it, or set logging.format: text")
+	p.check(k.Logging.Format != "json" || gateEnabled(k.FeatureGates, gateLoggingBeta), "logging.format", "json",
+		"it needs the feature gate "+gateLoggingBeta, "turn the gate on, or write text")
 	gate, err := newGate(k.FeatureGates)
 	if err != nil {
 		return // validateGates reports it
@@ -66,6 +69,14 @@ func validateLogging(p *problems, k *kc) {
 	logging := k.Logging
 	logging.Format = logsapi.DefaultLogFormat
 	p.addAll(logsapi.Validate(&logging, gate, field.NewPath("logging")), "correct the field")
+}
+
+// validateHiddenMetrics takes the one version whose metrics may have been hidden since.
+func validateHiddenMetrics(p *problems, k *kc) {
+	version := k.ShowHiddenMetricsForVersion
+	p.check(version == "" || version == kubeversion.Previous, "showHiddenMetricsForVersion", version,
+		"only metrics that the version before has not hidden can be shown",
+		"write "+kubeversion.Previous+", or remove the field")
 }
 
 // validateNodeFlags is about the flags that no field mirrors.

@@ -138,6 +138,8 @@ func TestValidation(t *testing.T) {
 		{"tracing: {samplingRatePerMillion: -1}", "tracing.samplingRatePerMillion", "positive"},
 		{"logging: {format: xml}", "logging.format", "no known choice"},
 		{"logging: {format: json, vmodule: [{filePattern: a, verbosity: 1}]}", "logging.vmodule", "text format alone"},
+		{"{logging: {format: json}, featureGates: {LoggingBetaOptions: false}}", "logging.format", "LoggingBetaOptions"},
+		{"showHiddenMetricsForVersion: '1.35'", "showHiddenMetricsForVersion", "the version before"},
 		{"logging: {options: {text: {splitStream: true}}}", "logging.options.text.splitStream", "Feature"},
 	} {
 		t.Run(test.yaml, func(t *testing.T) {

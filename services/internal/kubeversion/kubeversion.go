@@ -4,6 +4,8 @@ package kubeversion
 const (
 	// MajorMinor is the version whose behaviour, feature gates and settings microlet has.
 	MajorMinor = "1.37"
+	// Previous is the version before.
+	Previous = "1.36"
 	// Version is the release of it that microlet is compared with.
 	Version = MajorMinor + ".1"
 )

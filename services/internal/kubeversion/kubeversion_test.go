@@ -1,6 +1,7 @@
 package kubeversion
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -19,5 +20,17 @@ func TestVersionIsWhatIsRequired(t *testing.T) {
 		if !strings.Contains(string(mod), want) {
 			t.Errorf("%s requires no %q", file, want)
 		}
+	}
+}
+
+func TestPreviousIsTheMinorBefore(t *testing.T) {
+	var minor, before int
+	for text, n := range map[string]*int{MajorMinor: &minor, Previous: &before} {
+		if _, err := fmt.Sscanf(text, "1.%d", n); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+	}
+	if before != minor-1 {
+		t.Errorf("before %s is %s", MajorMinor, Previous)
 	}
 }

@@ -108,8 +108,7 @@ func LogWarnings(warnings []kubeletconfig.Warning) {
 // TakeKubelet takes from the kubelet's configuration what every service needs of it: how to log
 // and to trace, and the node's name unless it is set.
 func (c *Config) TakeKubelet(k *kubeletconfig.Config) error {
-	c.Log.Format = k.Kubelet.Logging.Format
-	c.Log.Verbosity = int(k.Kubelet.Logging.Verbosity)
+	c.Log.SetKubelet(&k.Kubelet.Logging)
 	c.Tracing = k.Kubelet.Tracing
 	if c.NodeName != "" {
 		return nil

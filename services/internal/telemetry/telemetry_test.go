@@ -225,6 +225,9 @@ func TestLogOptionsValidate(t *testing.T) {
 	}{
 		{LogOptions{Format: "xml"}, `logging-format is "xml"`},
 		{LogOptions{Verbosity: -1}, "v is -1"},
+		{LogOptions{Format: FormatJSON, VModule: vmodule(t, "a=1")}, `vmodule is "a=1": it works in the format "text" alone`},
+		{LogOptions{InfoBufferSize: -1}, "log-info-buffer-size is -1"},
+		{LogOptions{InfoBufferSize: 1}, "log-flush-frequency is 0s"},
 	} {
 		if err := c.o.Validate(); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%+v: %v, want %q", c.o, err, c.says)

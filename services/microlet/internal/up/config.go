@@ -175,7 +175,7 @@ func (c *Config) arguments(s service.Definition, replica int) []string {
 	if s.NeedsKubelet {
 		args = append(args, "--resolved-config="+c.resolvedPath(s))
 	} else {
-		args = append(args, "--logging-format="+c.Service.Log.Format, fmt.Sprintf("--v=%d", c.Service.Log.Verbosity))
+		args = append(args, c.Service.Log.Flags()...)
 	}
 	if s.Role == role.NodeAPI {
 		args = append(args, "--api-credentials="+c.ownFolder(s.Role))

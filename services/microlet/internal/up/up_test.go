@@ -97,7 +97,7 @@ func TestReplicasOfTheProber(t *testing.T) {
 
 func TestArgumentsOfAService(t *testing.T) {
 	cfg, err := parse(t, "--runtime-dir=/run/x", "--relist-period=3s", "--runtime-calls=7",
-		"--peer-cgroups=/system.slice/a.service,/b")
+		"--peer-cgroups=/system.slice/a.service,/b", "--vmodule=engine=4")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func TestArgumentsOfAService(t *testing.T) {
 	common := []string{"--runtime-dir=/run/x", "--node-name=n", "--replica=0",
 		"--peer-cgroups=/system.slice/a.service,/b"}
 	for r, more := range map[role.Role][]string{
-		role.PLEG:    {"--logging-format=text", "--v=0", "--relist-period=3s"},
+		role.PLEG:    {"--logging-format=text", "--v=0", "--vmodule=engine=4", "--relist-period=3s"},
 		role.Podsync: {"--resolved-config=/run/x/config/podsync.yaml", "--runtime-calls=7"},
 	} {
 		i := slices.IndexFunc(cfg.Services, func(s service.Definition) bool { return s.Role == r })
