@@ -14,6 +14,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/housekeeping"
 	"github.com/microlet/microlet/services/podsync/internal/nodeclient"
 	"github.com/microlet/microlet/services/podsync/internal/podadmission"
+	"github.com/microlet/microlet/services/podsync/internal/podcidr"
 	"github.com/microlet/microlet/services/podsync/internal/podreports"
 	"github.com/microlet/microlet/services/podsync/internal/podsetup"
 	"github.com/microlet/microlet/services/podsync/internal/podsources"
@@ -31,6 +32,7 @@ type environment struct {
 	cluster *cluster.Cluster
 	runtime *containerruntime.Runtime
 	node    *thisnode.Node
+	ranges  *podcidr.Updater
 }
 
 // newEnvironment waits for nothing but the question for the cgroup driver. The caller closes the runtime.
@@ -63,6 +65,10 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 		cri.Close()
 		return nil, err
 	}
+	ranges := podcidr.Options{Configured: k.Kubelet.PodCIDR, Runtime: cri, Log: s.Log}
+	if !k.Standalone() {
+		ranges.Node = node.Object
+	}
 	return &environment{
 		name:    name,
 		client:  client,
@@ -71,6 +77,7 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 		cluster: objects,
 		runtime: cri,
 		node:    node,
+		ranges:  podcidr.New(ranges),
 	}, nil
 }
 
@@ -80,6 +87,7 @@ func (env *environment) start(s *service.Service, reports *podreports.Reports) {
 	env.cluster.Start(s)
 	env.node.Start(s)
 	env.runtime.Start(s, reports.Node())
+	s.Go("pod CIDR", env.ranges.Run)
 }
 
 // podWork is what podsync does for pods, from their sources to what is left of them.

@@ -193,7 +193,7 @@ func TestWarnings(t *testing.T) {
 		yaml, message string
 		want          []string // without the source
 	}{
-		{"podCIDR: 10.0.0.0/24\nmaxPods: 5\n", msgWarned, []string{"podCIDR=10.0.0.0/24"}},
+		{"cpuManagerReconcilePeriod: 5s\nmaxPods: 5\n", msgWarned, []string{"cpuManagerReconcilePeriod=5s"}},
 		{"enableControllerAttachDetach: true\nsyncFrequency: 1m\n", msgWarned, nil},
 		{"tracing: {endpoint: 'localhost:4317'}\n", msgWarned, nil},
 		{"authorization: {mode: AlwaysAllow}\nauthentication: {anonymous: {enabled: true}}\n", msgWeaker,

@@ -57,7 +57,9 @@ type Options struct {
 	// RootDir is the kubelet's --root-dir.
 	RootDir string
 	// Node is the node's name.
-	Node    string
+	Node string
+	// ByNode says that no controller attaches volumes to the node (enableControllerAttachDetach is false).
+	ByNode  bool
 	Drivers Drivers
 	API     API
 	Tokens  Tokens
@@ -164,6 +166,9 @@ func (e *Error) Unwrap() error { return e.Err }
 // steps are the kubelet's names of what fails.
 type steps struct{ attach, stage, setUp string }
 
+// stepAttach is a step that no node takes any more. Its text and its error are the kubelet's.
+const stepAttach = "AttachVolume.Attach failed"
+
 var (
 	mountSteps = steps{
 		"MountVolume.WaitForAttach failed", "MountVolume.MountDevice failed", "MountVolume.SetUp failed",
@@ -181,6 +186,9 @@ func (vs *Volumes) Publish(ctx context.Context, v *Volume) (Published, error) {
 		return Published{}, err
 	}
 	vs.hold(s)
+	if vs.o.ByNode && s.attachable() {
+		return Published{}, &Error{stepAttach, errors.New("attaching volumes from the kubelet is not supported")}
+	}
 	if err := s.awaitAttached(ctx); err != nil {
 		return Published{}, err
 	}

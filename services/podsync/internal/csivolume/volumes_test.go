@@ -297,6 +297,27 @@ func TestAVolumeThatIsAttached(t *testing.T) {
 	release(t, vs, "u1")
 }
 
+// Without the controller nobody attaches a volume, as with the kubelet, not even one that is attached already. Volumes
+// that need no attachment are mounted.
+func TestNobodyAttaches(t *testing.T) {
+	d := csitest.Start(t, stages)
+	v := claimed(pod("u1"), "h")
+	a := &api{attachments: map[string]*storagev1.VolumeAttachment{attachmentName(v.device(), "n"): {
+		Status: storagev1.VolumeAttachmentStatus{Attached: true},
+	}}}
+	vs := newVolumes(t, t.TempDir(), d, a)
+	vs.o.ByNode = true
+	const want = "AttachVolume.Attach failed: attaching volumes from the kubelet is not supported"
+	if _, err := vs.Publish(t.Context(), v); err == nil || err.Error() != want {
+		t.Errorf("error is %v, want %s", err, want)
+	}
+	vs = newVolumes(t, t.TempDir(), d, unattached())
+	vs.o.ByNode = true
+	if _, err := vs.Publish(t.Context(), v); err != nil {
+		t.Errorf("a volume that nobody has to attach: %v", err)
+	}
+}
+
 func TestFSGroup(t *testing.T) {
 	policy := func(p storagev1.FSGroupPolicy) *storagev1.FSGroupPolicy { return &p }
 	for name, c := range map[string]struct {

@@ -81,7 +81,7 @@ func New(o Options) (*Resources, error) {
 		return nil, err
 	}
 	volumes, err := podvolumes.New(podvolumes.Options{
-		RootDir: o.Kubelet.Node.RootDir, BootID: o.Capacity.BootID, Cluster: o.Cluster, Node: o.Node,
+		Kubelet: o.Kubelet, BootID: o.Capacity.BootID, Cluster: o.Cluster, Node: o.Node,
 		Reports: o.Reports, Bus: o.Bus, Allocatable: o.allocatable, Private: o.privateFolder, Events: o.Events,
 		Log: o.Log, Metrics: o.Metrics,
 	})
@@ -218,6 +218,9 @@ func (o *Options) newResolver() (*network.Configurer, error) {
 		},
 	})
 	_ = resolver.Check() // which logs and records an Event of the Node
+	if program := o.Kubelet.Node.ExperimentalMounterPath; program != "" {
+		resolver.SetUpMounter(program)
+	}
 	return resolver, nil
 }
 

@@ -17,6 +17,7 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/csi"
@@ -48,8 +49,7 @@ type Reports interface {
 
 // Options of Volumes.
 type Options struct {
-	// RootDir is --root-dir.
-	RootDir string
+	Kubelet *kubeletconfig.Config
 	// BootID is the kernel's name of this boot.
 	BootID  string
 	Cluster *cluster.Cluster
@@ -79,6 +79,7 @@ type Volumes struct {
 
 // New makes nothing on the node yet.
 func New(o Options) (*Volumes, error) {
+	root := o.Kubelet.Node.RootDir
 	children, err := mounter.NewPool(mounter.Options{Program: program, Metrics: o.Metrics, Log: o.Log})
 	if err != nil {
 		return nil, err
@@ -91,7 +92,7 @@ func New(o Options) (*Volumes, error) {
 		Client: o.Cluster.CSI.Client, Name: o.Node.Reference.Name, Object: o.Node.Object,
 		Publish: o.Reports.CSIDrivers, Log: o.Log,
 	})
-	drivers := csi.NewDrivers(o.RootDir, node, o.Metrics)
+	drivers := csi.NewDrivers(root, node, o.Metrics)
 	metrics := volumemetrics.New(o.Metrics, func(driver string) bool {
 		_, err := drivers.Driver(driver)
 		return err == nil
@@ -99,26 +100,28 @@ func New(o Options) (*Volumes, error) {
 	inUse := volumesinuse.New(o.Node.Object, o.Reports.VolumesInUse)
 	watchAccepted(o.Bus, inUse)
 	volumes := csivolume.New(csivolume.Options{
-		RootDir: o.RootDir, Node: o.Node.Reference.Name, Drivers: drivers, API: o.Cluster.CSI,
+		ByNode:  !*o.Kubelet.Kubelet.EnableControllerAttachDetach,
+		RootDir: root, Node: o.Node.Reference.Name, Drivers: drivers, API: o.Cluster.CSI,
 		Tokens: o.Cluster.Tokens, Devices: volume.Devices{Foreign: children}, InUse: inUse, Metrics: metrics,
 		Log: o.Log,
 	})
 	return &Volumes{
 		Manager: volume.New(volume.Options{
-			RootDir: o.RootDir, BootID: o.BootID, Objects: o.Cluster.Objects, Tokens: o.Cluster.Tokens,
+			RootDir: root, BootID: o.BootID, Objects: o.Cluster.Objects, Tokens: o.Cluster.Tokens,
 			TrustBundles: o.Cluster.TrustBundles, Certificates: certificates,
 			Claims: o.Cluster.Claims(func() map[string]string { return o.Node.Object.Node().Labels }), CSI: volumes,
 			Expansion: volumeexpansion.New(volumeexpansion.Options{
 				Client: o.Cluster.CSI.Client, Node: o.Node.Reference.Name, Events: o.Events, Log: o.Log,
 			}),
-			Foreign: children, Mounter: mount.New(""), Allocatable: o.Allocatable, Private: o.Private,
+			NFSMounter: o.Kubelet.Node.ExperimentalMounterPath,
+			Foreign:    children, Mounter: mount.New(""), Allocatable: o.Allocatable, Private: o.Private,
 			Events: o.Events, Metrics: metrics, Log: o.Log,
 		}),
 		children: children, certificates: certificates, csi: volumes, node: node,
 		allocatable: &csiallocatable.Updater{Drivers: drivers, Objects: o.Cluster.CSI, Log: o.Log},
 		// Plugins of other types, those of devices and of DRA, are told that nobody takes them.
 		plugins: pluginregistration.New(pluginregistration.Options{
-			Root: o.RootDir, Handlers: map[string]pluginregistration.Handler{csi.PluginType: drivers}, Log: o.Log,
+			Root: root, Handlers: map[string]pluginregistration.Handler{csi.PluginType: drivers}, Log: o.Log,
 			Metrics: o.Metrics,
 		}),
 	}, nil

@@ -32,8 +32,10 @@ type claim struct {
 	checked *checkedClaims
 	foreign mounter.Mounter
 	private func(p *v1.Pod) string // see Options.Private
-	csi     CSI
-	local   *localVolumes
+	// nfsMounter is Options.NFSMounter.
+	nfsMounter string
+	csi        CSI
+	local      *localVolumes
 	// expansion may be nil.
 	expansion Expansion
 	notes     *notes

@@ -280,3 +280,16 @@ func TestADeviceOfTheNodeAgent(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestReasonsOfErrors: the Event of an error has a reason by what failed.
+func TestReasonsOfErrors(t *testing.T) {
+	for step, want := range map[string][2]bool{
+		"AttachVolume.Attach failed": {true, false}, "MapVolume.SetUpDevice failed": {false, true},
+		stepSetUp: {false, false}, "MountVolume.WaitForAttach failed": {false, false},
+	} {
+		err := &Error{"data", &mountError{step, "pv", errors.New("no")}}
+		if got := [2]bool{err.IsAttaching(), err.IsMapping()}; got != want {
+			t.Errorf("%v: attaching, mapping %v, want %v", err, got, want)
+		}
+	}
+}

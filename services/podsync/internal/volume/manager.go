@@ -80,6 +80,8 @@ type Options struct {
 	// BootID is the kernel's name of this boot. Files of the API that another boot has written are compared with the
 	// API's before a container sees them.
 	BootID string
+	// NFSMounter is a program that mounts NFS exports, given mount(8) and its arguments. Default: none.
+	NFSMounter string
 	// Events get what a pod is told of its volumes, errors apart. Nil tells nothing.
 	Events record.EventRecorder
 	// Metrics measure what is done. Nil measures nothing that anybody sees.
@@ -114,6 +116,12 @@ func (e *Error) Unwrap() error { return e.Err }
 func (e *Error) IsMapping() bool {
 	var step *mountError
 	return errors.As(e.Err, &step) && strings.HasPrefix(step.step, "MapVolume.")
+}
+
+// IsAttaching reports whether it is an error of attaching a volume, whose event has a reason of its own.
+func (e *Error) IsAttaching() bool {
+	var step *mountError
+	return errors.As(e.Err, &step) && strings.HasPrefix(step.step, "AttachVolume.")
 }
 
 // IsUnattached reports whether the volume waits for its attachment to the node.
@@ -175,11 +183,12 @@ func New(opts Options) *Manager {
 		&emptyDir{memory: m.memory, foreign: opts.Foreign},
 		m.nodes,
 		&claim{
-			checked: m.checked, csi: opts.CSI, foreign: opts.Foreign, private: opts.Private, local: m.local, notes: m.claims,
+			checked: m.checked, csi: opts.CSI, foreign: opts.Foreign, nfsMounter: opts.NFSMounter, private: opts.Private,
+			local: m.local, notes: m.claims,
 			expansion: opts.Expansion, events: told, metrics: opts.Metrics, log: opts.Log,
 		},
 		&inlineCSI{csi: opts.CSI, foreign: opts.Foreign, notes: m.inline},
-		&nfs{foreign: opts.Foreign, notes: m.exports},
+		&nfs{foreign: opts.Foreign, mounter: opts.NFSMounter, notes: m.exports},
 		imageVolume{},
 		&files{m: m, name: "kubernetes.io~projected", inMemory: true, collect: m.projected,
 			handles: func(v *v1.Volume) bool { return v.Projected != nil }},

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	mount "k8s.io/mount-utils"
 
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
@@ -26,6 +27,7 @@ const (
 // nfs is a folder that a server exports, which a pod names itself.
 type nfs struct {
 	foreign mounter.Mounter
+	mounter string // Options.NFSMounter
 	notes   *notes
 }
 
@@ -46,7 +48,9 @@ func (n *nfs) Existing(s *Spec) (Mounted, bool) {
 
 func (n *nfs) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 	source := s.Volume.NFS
-	mounted, err := setUpNFS(ctx, n.foreign, nfsCall{Export: exportOf(source), Dir: s.Dir, ReadOnly: source.ReadOnly})
+	mounted, err := setUpNFS(ctx, n.foreign, nfsCall{
+		Export: exportOf(source), Dir: s.Dir, ReadOnly: source.ReadOnly, Mounter: n.mounter,
+	})
 	if err != nil {
 		return Mounted{}, err
 	}
@@ -60,7 +64,8 @@ func (c *claim) setUpNFS(ctx context.Context, s *Spec, found *persistentvolume.V
 	}
 	return setUpNFS(ctx, c.foreign, nfsCall{
 		Export: exportOf(found.PV.Spec.NFS), ReadOnly: found.ReadOnly, Options: found.PV.Spec.MountOptions,
-		Dir: filepath.Join(filepath.Dir(filepath.Dir(s.Dir)), nfsName, found.PV.Name),
+		Dir:     filepath.Join(filepath.Dir(filepath.Dir(s.Dir)), nfsName, found.PV.Name),
+		Mounter: c.nfsMounter,
 	})
 }
 
@@ -85,6 +90,7 @@ type nfsCall struct {
 	Export, Dir string
 	ReadOnly    bool
 	Options     []string
+	Mounter     string
 }
 
 // options are in the kubelet's order.
@@ -114,7 +120,11 @@ func (k *kernel) mountNFS(c *nfsCall) error {
 	if err := os.Mkdir(dir, 0o750); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	err = k.mounter().MountSensitiveWithoutSystemd(c.Export, c.Dir, "nfs", c.options(), nil)
+	with := k.mounter()
+	if c.Mounter != "" {
+		with = mount.New(c.Mounter)
+	}
+	err = with.MountSensitiveWithoutSystemd(c.Export, c.Dir, "nfs", c.options(), nil)
 	if err == nil {
 		return nil
 	}

@@ -148,6 +148,34 @@ func TestNFSThatIsClaimed(t *testing.T) {
 	}
 }
 
+// TestMounterOfNFS: a node may have a program of its own that mounts exports, those of claims too.
+func TestMounterOfNFS(t *testing.T) {
+	table, calls := nfsKernel(t)
+	dir := t.TempDir()
+	log, program := filepath.Join(dir, "calls"), filepath.Join(dir, "mounter")
+	if err := os.WriteFile(program, fmt.Appendf(nil, nfsProgram, log), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	export := &v1.NFSVolumeSource{Server: "fs", Path: "/export"}
+	pv := persistentVolume("pv-1", v1.PersistentVolumeSource{NFS: export})
+	m := New(Options{
+		RootDir: t.TempDir(), Objects: &api{}, Tokens: &api{}, Mounter: mount.New(""), Foreign: table, BootID: "boot",
+		Claims: &claimed{volumes: map[string]*v1.PersistentVolume{"data": pv}}, NFSMounter: program,
+	})
+	for _, p := range []*v1.Pod{user(v1.VolumeSource{NFS: export}), claimant("u2", false)} {
+		if _, err := m.Mount(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Unmount(t.Context(), p.UID); err != nil {
+			t.Error(err)
+		}
+	}
+	text, err := os.ReadFile(log)
+	if err != nil || strings.Count(string(text), "mount -t nfs ") != 2 || len(calls()) != 0 {
+		t.Errorf("mounted with %q, %v; by the default program: %q", text, err, calls())
+	}
+}
+
 func TestNFSThatCannotBeMounted(t *testing.T) {
 	table, calls := nfsKernel(t)
 	for _, export := range []string{"/refused", "/late"} {

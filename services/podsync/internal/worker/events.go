@@ -21,6 +21,7 @@ const (
 	reasonFailedKillPod                  = "FailedKillPod"
 	reasonFailedMount                    = "FailedMount"
 	reasonFailedMapVolume                = "FailedMapVolume"
+	reasonFailedAttachVolume             = "FailedAttachVolume"
 	reasonFailedPostStartHook            = "FailedPostStartHook"
 	reasonFailedPreStopHook              = "FailedPreStopHook"
 	reasonFailedToCreatePodContainer     = "FailedCreatePodContainer"

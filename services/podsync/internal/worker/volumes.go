@@ -69,6 +69,8 @@ func (w *worker) reportNotMounted(p *v1.Pod, err error) {
 		var v *volume.Error
 		if errors.As(one, &v) && v.IsMapping() {
 			reason = reasonFailedMapVolume
+		} else if v != nil && v.IsAttaching() {
+			reason = reasonFailedAttachVolume
 		}
 		w.deps.event(p, v1.EventTypeWarning, reason, "%v", one)
 	}
