@@ -1,9 +1,11 @@
-// Command dashboard draws a Grafana dashboard as an SVG, with what a Prometheus has.
+// Command dashboard draws a Grafana dashboard with what a Prometheus has: as an SVG, or as a page that is drawn anew at
+// each request.
 //
 //	dashboard -prometheus URL -last 5m -o FILE.svg DASHBOARD.json
+//	dashboard -prometheus URL -last 5m -listen :3000 DASHBOARD.json
 //
 // It asks the queries of the panels as Grafana asks them, and draws rows, single figures and curves over time in the
-// dashboard's grid. It is for pictures in documentation, where no Grafana runs.
+// dashboard's grid. It is for where no Grafana runs: the pictures of the documentation, and the rig of containers.
 package main
 
 import (
@@ -11,7 +13,10 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"net"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 )
 
@@ -23,12 +28,17 @@ func main() {
 	last := flag.Duration("last", 5*time.Minute, "the time that the picture covers, up to now")
 	interval := flag.Duration("rate-interval", time.Minute, "the value of $__rate_interval: at least four scrapes")
 	out := flag.String("o", "", "the file to write")
+	listen := flag.String("listen", "", "serve a page at this address in place of writing a file")
 	flag.Parse()
-	if *out == "" || flag.NArg() != 1 {
-		fmt.Fprintln(os.Stderr, "usage: dashboard -prometheus URL -o FILE.svg DASHBOARD.json")
+	if (*out == "") == (*listen == "") || flag.NArg() != 1 {
+		fmt.Fprintln(os.Stderr, "usage: dashboard -prometheus URL -o FILE.svg|-listen ADDRESS DASHBOARD.json")
 		os.Exit(2)
 	}
-	if err := run(*url, flag.Arg(0), *out, *last, *interval); err != nil {
+	do := func() error { return run(*url, flag.Arg(0), *out, *last, *interval) }
+	if *listen != "" {
+		do = func() error { return runSite(*listen, *url, flag.Arg(0), *last, *interval) }
+	}
+	if err := do(); err != nil {
 		fmt.Fprintln(os.Stderr, "dashboard:", err)
 		os.Exit(1)
 	}
@@ -50,6 +60,25 @@ func run(url, file, out string, last, interval time.Duration) error {
 		return err
 	}
 	return os.WriteFile(out, image, 0o644)
+}
+
+// runSite serves the page until a signal.
+func runSite(listen, url, file string, last, interval time.Duration) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	board, err := read(file)
+	if err != nil {
+		return err
+	}
+	s, err := newSite(board, url, last, interval)
+	if err != nil {
+		return err
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
+	if err != nil {
+		return fmt.Errorf("-listen=%s: %w", listen, err)
+	}
+	return serve(ctx, l, s)
 }
 
 // board is the part of a Grafana dashboard that is drawn.

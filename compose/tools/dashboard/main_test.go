@@ -36,7 +36,9 @@ func answers(t *testing.T, asked *[]string) string {
 	return server.URL
 }
 
-func TestRun(t *testing.T) {
+// exampleBoard writes a dashboard with a panel of each kind.
+func exampleBoard(t *testing.T) string {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "dashboard.json")
 	text := `{"title":"node","panels":[
 		{"type":"row","title":"A row","gridPos":{"w":24,"h":1}},
@@ -48,6 +50,11 @@ func TestRun(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return file
+}
+
+func TestRun(t *testing.T) {
+	file := exampleBoard(t)
 	var asked []string
 	out := filepath.Join(t.TempDir(), "dashboard.svg")
 	if err := run(answers(t, &asked), file, out, 4*time.Minute, 30*time.Second); err != nil {
