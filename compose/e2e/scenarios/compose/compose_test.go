@@ -3,15 +3,19 @@
 package compose
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"html"
 	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -56,10 +60,12 @@ spec:
 func TestCompose(t *testing.T) {
 	p := newProject(t)
 	p.run(t, "up", "--wait")
+	t.Run("a Deployment", p.testDeployment)
 	p.deploy(t)
 	t.Run("volumes", p.testVolumes)
 	t.Run("privileges", p.testPrivileges)
 	t.Run("kills", p.testKills)
+	t.Run("commands of Docker Compose", p.testCommands)
 	t.Run("a hung service", p.testHung)
 	t.Run("a bus that comes last", p.testLateBus)
 	t.Run("scale", p.testScale)
@@ -67,6 +73,7 @@ func TestCompose(t *testing.T) {
 	p.down(t, "microlet", "observability")
 
 	p.run(t, "--profile", "kubelet", "up", "--wait")
+	t.Run("a Deployment of the kubelet", p.testDeployment)
 	p.deploy(t)
 	t.Run("volumes of the kubelet", p.testVolumes)
 	t.Run("readiness with the kubelet", p.testReadiness)
@@ -96,7 +103,57 @@ func (p *project) down(t *testing.T, profiles ...string) {
 	p.testNothingIsLeft(t)
 }
 
-// testObservability asks Prometheus what it scrapes.
+// testDeployment looks at the Deployment that "up --wait" ends with.
+func (p *project) testDeployment(t *testing.T) {
+	out, err := p.kubectl(t.Context(), "", "get", "deployment", "hello", "--namespace=demo",
+		"-o=jsonpath={.status.availableReplicas}")
+	if err != nil || out != "2" {
+		t.Errorf("%q pods of the Deployment are available: %v", out, err)
+	}
+}
+
+// testCommands has Docker Compose kill, stop, start and restart services, and show their logs, under pods that should
+// notice nothing.
+func (p *project) testCommands(t *testing.T) {
+	before := p.ready(t)
+	for _, step := range []struct {
+		command string
+		service role.Role
+	}{{"kill", role.Podsync}, {"stop", role.Stats}} {
+		p.run(t, step.command, string(step.service))
+		if pids, err := p.pids(t.Context(), string(step.service)); err != nil || len(pids) != 0 {
+			t.Errorf("after %s, %s has processes %v: %v", step.command, step.service, pids, err)
+		}
+		p.run(t, "start", string(step.service))
+		p.awaitHealth(t, step.service, "healthy")
+	}
+	p.run(t, "restart", "--no-deps", string(role.PLEG))
+	p.awaitHealth(t, role.PLEG, "healthy")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	follow := p.command(ctx, "logs", "--no-color", "--no-log-prefix", "--follow", string(role.Podsync))
+	out, err := follow.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := follow.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop := time.AfterFunc(patience, cancel)
+	defer stop.Stop()
+	found := false
+	for lines := bufio.NewScanner(out); !found && lines.Scan(); {
+		found = strings.Contains(lines.Text(), "service is ready")
+	}
+	cancel()
+	if err := follow.Wait(); !found {
+		t.Errorf("the logs of podsync do not say that it is ready: %v", err)
+	}
+	p.unchanged(t, before)
+	p.testReadiness(t)
+}
+
+// testObservability asks Prometheus what it scrapes, and looks for each panel on the page of the dashboard.
 func (p *project) testObservability(t *testing.T) {
 	p.run(t, "--profile", "microlet", "--profile", "observability", "up", "--wait", "--no-recreate")
 	for query, want := range map[string]int{
@@ -120,6 +177,33 @@ func (p *project) testObservability(t *testing.T) {
 			return nil
 		})
 	}
+	for _, panel := range panels(t) {
+		await(t, "panel "+panel, func(ctx context.Context) error {
+			page, err := p.try(ctx, "", "--profile", "observability", "exec", "-T", "dashboard", "wget", "-q", "-O", "-",
+				"http://127.0.0.1:3000/")
+			if err == nil && !strings.Contains(page, ">"+html.EscapeString(panel)+"<") {
+				err = errors.New("it is not on the page")
+			}
+			return err
+		})
+	}
+}
+
+// panels are the titles on the dashboard.
+func panels(t *testing.T) (titles []string) {
+	t.Helper()
+	text, err := os.ReadFile("../../../../deploy/monitoring/dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d struct{ Panels []struct{ Title string } }
+	if err := json.Unmarshal(text, &d); err != nil || len(d.Panels) == 0 {
+		t.Fatalf("the dashboard has %d panels: %v", len(d.Panels), err)
+	}
+	for _, panel := range d.Panels {
+		titles = append(titles, panel.Title)
+	}
+	return titles
 }
 
 // report logs what the services said, where something failed.

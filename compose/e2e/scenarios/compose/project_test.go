@@ -102,8 +102,7 @@ func (p *project) load(t *testing.T) {
 func (p *project) try(ctx context.Context, input string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, p.tool, args...)
-	cmd.Env = p.env
+	cmd := p.command(ctx, args...)
 	cmd.Stdin = strings.NewReader(input)
 	var out, progress bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &progress
@@ -112,6 +111,13 @@ func (p *project) try(ctx context.Context, input string, args ...string) (string
 			tail(progress.String()+out.String()))
 	}
 	return strings.TrimSpace(out.String()), nil
+}
+
+// command is a run of Docker Compose.
+func (p *project) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, p.tool, args...)
+	cmd.Env = p.env
+	return cmd
 }
 
 // tail is the end of a text that may be long.

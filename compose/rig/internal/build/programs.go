@@ -32,7 +32,7 @@ const (
 	GroupKubelet         = "kubelet"          // the real kubelet, to compare with
 	GroupConformance     = "conformance"      // upstream's end-to-end suite, and the images that it needs
 	GroupNodeConformance = "node-conformance" // upstream's suite of the node, and the images that it needs
-	GroupPrometheus      = "prometheus"       // the real Prometheus, which scrapes the node
+	GroupPrometheus      = "prometheus"       // the real Prometheus, which scrapes the node, and a page of its figures
 	GroupMetricsServer   = "metrics-server"   // the real metrics-server, behind the API server's aggregation layer
 	GroupMachine         = "machine"          // a machine of its own for the node, with its kernel and its disk
 	GroupCompose         = "compose"          // the rig in containers, and Docker Compose
@@ -79,6 +79,7 @@ const (
 	NodeSuite         = "e2e_node.test"
 	Ginkgo            = "ginkgo"
 	Prometheus        = "prometheus"
+	Dashboard         = "dashboard"
 	MetricsServer     = "metrics-server"
 	CSIDriver         = "csidriver"
 	CSIAttacher       = "csi-attacher"
@@ -198,6 +199,10 @@ func Programs() []Program {
 			Groups:  []string{GroupPrometheus},
 			// Without this it contains the clients of some twenty clouds. The node's address comes from a file.
 			Tags: "remove_all_sd",
+		},
+		{
+			Name: Dashboard, Module: "dashboard", Package: ".", Groups: []string{GroupPrometheus},
+			Sources: []string{"go.mod", "go.sum", "*.go", "*.html"},
 		},
 		{
 			Name:    MetricsServer,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -47,13 +48,9 @@ func checkRuntime(ctx context.Context, endpoint string) error {
 
 // CheckNode asks whether a pod can be created in the namespace default, and whether the Node is Ready.
 func CheckNode(ctx context.Context, kubeconfig, node string) error {
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	client, err := clientOf(kubeconfig)
 	if err != nil {
-		return fmt.Errorf("read %s: %w", kubeconfig, err)
-	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("read %s: %w", kubeconfig, err)
+		return err
 	}
 	if _, err := client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{}); err != nil {
 		return err
@@ -75,4 +72,41 @@ func CheckNode(ctx context.Context, kubeconfig, node string) error {
 		return fmt.Errorf("node %s is not Ready: %s: %s", node, c.Reason, c.Message)
 	}
 	return errors.New("the Node has no condition Ready yet")
+}
+
+// CheckDeployment asks whether all pods of a Deployment, namespace/name, are of its newest version and available.
+func CheckDeployment(ctx context.Context, kubeconfig, name string) error {
+	namespace, short, ok := strings.Cut(name, "/")
+	if !ok {
+		return fmt.Errorf("check Deployment %q: give namespace/name", name)
+	}
+	client, err := clientOf(kubeconfig)
+	if err != nil {
+		return err
+	}
+	d, err := client.AppsV1().Deployments(namespace).Get(ctx, short, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	want, s := int32(1), d.Status
+	if d.Spec.Replicas != nil {
+		want = *d.Spec.Replicas
+	}
+	if s.ObservedGeneration < d.Generation || s.UpdatedReplicas != want || s.AvailableReplicas != want {
+		return fmt.Errorf("deployment %s has %d of %d pods available, %d of them new", name, s.AvailableReplicas, want,
+			s.UpdatedReplicas)
+	}
+	return nil
+}
+
+func clientOf(kubeconfig string) (kubernetes.Interface, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", kubeconfig, err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", kubeconfig, err)
+	}
+	return client, nil
 }

@@ -24,7 +24,7 @@ func Main(args []string, out, progress io.Writer) int {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newRun(progress), newPush(), newCheck(), newCheckNode())
+	root.AddCommand(newRun(progress), newPush(), newCheck(), newCheckNode(), newCheckDeployment())
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(progress)
@@ -89,6 +89,19 @@ func newCheckNode() *cobra.Command {
 			ctx, cancel := context.WithTimeout(cmd.Context(), checkTimeout)
 			defer cancel()
 			return CheckNode(ctx, args[0], args[1])
+		},
+	}
+}
+
+func newCheckDeployment() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check-deployment KUBECONFIG NAMESPACE/NAME",
+		Short: "Ask whether all pods of a Deployment are available",
+		Args:  cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), checkTimeout)
+			defer cancel()
+			return CheckDeployment(ctx, args[0], args[1])
 		},
 	}
 }

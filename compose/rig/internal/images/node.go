@@ -60,6 +60,7 @@ func nodeImages(plugins []string) map[string]nodeImage {
 		},
 		"kubelet":    {programs: []string{"kubelet"}, tools: []string{"mount", "umount"}, iptables: true, optional: true},
 		"prometheus": {programs: []string{"prometheus"}, optional: true},
+		"dashboard":  {programs: []string{"dashboard"}, optional: true},
 	}
 }
 
