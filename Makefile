@@ -258,7 +258,10 @@ $(TOOLS)/promtool: compose/tools/prometheus/go.mod
 	GOWORK=off $(GO) -C compose/tools/prometheus build -tags remove_all_sd -o $@ github.com/prometheus/prometheus/cmd/promtool
 
 .PHONY: monitoring-test
-monitoring-test: $(TOOLS)/promtool ## the alerts, with the real promtool: each fires when it should
+monitoring-test: $(TOOLS)/promtool ## the alerts, with the real promtool, and the dashboard's page in a headless Chromium
+	@command -v chromium-headless-shell >/dev/null || \
+		apt-get install --yes --quiet --no-install-recommends chromium-headless-shell
+	GOWORK=off $(GO) -C compose/tools/dashboard test -count=1 -tags browser -run '^TestPageInABrowser$$' .
 	$(TOOLS)/promtool check rules deploy/monitoring/rules.yaml
 	$(TOOLS)/promtool test rules deploy/monitoring/rules-test.yaml
 

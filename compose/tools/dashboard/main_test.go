@@ -29,7 +29,7 @@ func answers(t *testing.T, asked *[]string) string {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = fmt.Fprintf(w, `{"status":"success","data":{"resultType":"matrix","result":[
-			{"metric":{"service":"podsync<1>"},"values":[[%f,"1.5"],[%f,"2.5"]]},
+			{"metric":{"service":"podsync<1>","version":"v0.1.0"},"values":[[%f,"1.5"],[%f,"2.5"]]},
 			{"metric":{"service":"pleg"},"values":[[%f,"NaN"],[%f,"+Inf"]]}]}}`, end-60, end, end-60, end)
 	}))
 	t.Cleanup(server.Close)

@@ -181,7 +181,7 @@ func (p *project) testObservability(t *testing.T) {
 		await(t, "panel "+panel, func(ctx context.Context) error {
 			page, err := p.try(ctx, "", "--profile", "observability", "exec", "-T", "dashboard", "wget", "-q", "-O", "-",
 				"http://127.0.0.1:3000/")
-			if err == nil && !strings.Contains(page, ">"+html.EscapeString(panel)+"<") {
+			if err == nil && !strings.Contains(html.UnescapeString(page), ">"+panel+"<") {
 				err = errors.New("it is not on the page")
 			}
 			return err

@@ -41,8 +41,8 @@ func TestCheckDeployment(t *testing.T) {
 	}))
 	defer server.Close()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	text := `{"apiVersion":"v1","kind":"Config","current-context":"x","contexts":[{"name":"x","context":{"cluster":"x"}}],` +
-		`"clusters":[{"name":"x","cluster":{"server":"` + server.URL + `"}}]}`
+	text := `{"apiVersion":"v1","kind":"Config","current-context":"x",` +
+		`"contexts":[{"name":"x","context":{"cluster":"x"}}],"clusters":[{"name":"x","cluster":{"server":"` + server.URL + `"}}]}`
 	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
