@@ -19,46 +19,77 @@ import (
 func (p *Pool) share(t *turn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, others := p.sharers(t.path); others >= perFileSystem {
+	if p.crowd(t.path).full {
 		return false
 	}
 	t.runs = true
 	return true
 }
 
-// sharers counts the calls on the file system of a path. The lock is held. While there are few calls at all, it does
-// not look where they are.
-func (p *Pool) sharers(path string) (point string, calls int) {
+// crowd is the calls that a call runs beside.
+type crowd struct {
+	where string
+	calls int
+	// full says that there is no room for one more.
+	full bool
+}
+
+// crowd counts the calls that share something with one on a path. The lock is held. While there are few calls at all,
+// it does not look where they are.
+func (p *Pool) crowd(path string) crowd {
 	var paths []string
 	for other, t := range p.turns {
 		if t.runs {
 			paths = append(paths, other)
 		}
 	}
-	if len(paths) < perFileSystem {
-		return "", len(paths)
+	if len(paths) < perFileSystem && p.left == 0 {
+		return crowd{}
 	}
 	points, err := p.mounts.points()
 	if err != nil {
 		p.log.Warn("calls on volumes are not shared out among file systems", logkey.Err, err)
-		return "", 0
+		return crowd{}
 	}
-	point = mountPoint(points, path)
+	own := map[string]bool{}
+	for _, path := range p.own {
+		own[mountPoint(points, path)] = true
+	}
+	point := mountPoint(points, path)
+	same, foreign := 0, 0
 	for _, other := range paths {
-		if mountPoint(points, other) == point {
-			calls++
+		at := mountPoint(points, other)
+		if at == point {
+			same++
+		}
+		if !own[at] {
+			foreign++
 		}
 	}
-	return point, calls
+	switch {
+	case same >= perFileSystem:
+		return crowd{"on the file system at " + point, same, true}
+	case len(own) > 0 && !own[point] && p.foreignFull(foreign):
+		return crowd{"on file systems that are not the node's own", foreign + p.left, true}
+	}
+	return crowd{}
+}
+
+// foreignFull reports whether so many calls on file systems that are not the node's own are all that may run. What an
+// earlier process has left behind is most likely on such ones. The lock is held.
+func (p *Pool) foreignFull(calls int) bool {
+	if p.left > 0 && calls+p.left >= maxForeign {
+		p.left = max(0, p.countLeft()-p.hung) // those of this process look the same
+	}
+	return calls >= max(maxForeign-p.left, 1)
 }
 
 // awaitShare waits until a call is over.
 func (p *Pool) awaitShare(ctx context.Context, c *Call, patience <-chan time.Time) error {
 	p.mu.Lock()
-	changed := p.changed
-	point, calls := p.sharers(c.Path)
+	changed, others := p.changed, p.crowd(c.Path)
 	p.mu.Unlock()
-	if calls < perFileSystem {
+	if !others.full {
 		return nil
 	}
 	cause := errors.New("waited for them in vain")
@@ -69,8 +100,8 @@ func (p *Pool) awaitShare(ctx context.Context, c *Call, patience <-chan time.Tim
 	case <-ctx.Done():
 		cause = context.Cause(ctx)
 	}
-	return fmt.Errorf("%s %s: not tried: %d other calls on the file system at %s do not answer: %w", c.Operation, c.Path,
-		calls, point, cause)
+	return fmt.Errorf("%s %s: not tried: %d other calls %s do not answer: %w", c.Operation, c.Path, others.calls,
+		others.where, cause)
 }
 
 // mounts is where file systems are mounted, as of a moment ago.

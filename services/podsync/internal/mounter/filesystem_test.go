@@ -45,6 +45,69 @@ func TestAFileSystemThatHangsLeavesChildrenToOthers(t *testing.T) {
 	})
 }
 
+// One pod can name as many servers as it likes, and none of them answers.
+func TestServersThatHangLeaveChildrenToTheNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.own = []string{"/", "/var/lib"}
+		w.mounts.list = func() ([]string, error) { return []string{"/", "/var/lib"}, nil }
+		var all sync.WaitGroup
+		for i := range 2 * maxChildren {
+			all.Go(func() {
+				if _, err := touch.Do(t.Context(), w, fmt.Sprintf("server-%d:/export", i), fmt.Sprintf("/hung/%d", i)); err == nil {
+					t.Errorf("server-%d has answered", i)
+				}
+			})
+		}
+		time.Sleep(DefaultPatience / 2)
+		began := time.Now()
+		for _, path := range []string{"/etc", "/var/lib/pod"} {
+			if _, err := touch.Do(t.Context(), w, path, path); err != nil {
+				t.Errorf("%s: %v", path, err)
+			}
+		}
+		if took := time.Since(began); took > slow {
+			t.Errorf("the node's own file systems took %s", took)
+		}
+		time.Sleep(3 * DefaultPatience)
+		w.Pool.mu.Lock()
+		hung := w.hung
+		w.Pool.mu.Unlock()
+		if hung != maxForeign {
+			t.Errorf("%d children hang", hung)
+		}
+		all.Wait()
+		w.end(t)
+	})
+}
+
+// What an earlier process has left behind counts among the foreign until it ends.
+func TestWhatIsLeftBehindTakesNoChildFromTheNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := worldAfter(t, maxForeign)
+		w.own = []string{"/"}
+		w.mounts.list = func() ([]string, error) { return []string{"/", "/hung"}, nil }
+		var all sync.WaitGroup
+		for range 2 {
+			all.Go(func() { _, _ = touch.Do(t.Context(), w, "/hung/a", "/hung/a") })
+			all.Go(func() { _, _ = touch.Do(t.Context(), w, "/hung/b", "/hung/b") })
+		}
+		time.Sleep(DefaultPatience / 2)
+		w.mu.Lock()
+		if w.started != 1 {
+			t.Errorf("%d children beside those that are left", w.started)
+		}
+		w.before = 0
+		w.mu.Unlock()
+		time.Sleep(2 * DefaultPatience)
+		if _, err := touch.Do(t.Context(), w, "server:/export", "/quick"); err != nil {
+			t.Errorf("after those that were left have ended: %v", err)
+		}
+		all.Wait()
+		w.end(t)
+	})
+}
+
 func TestCallsThatTakeLongTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -25,6 +25,9 @@ const (
 	maxChildren = 32
 	// perFileSystem is how many of them calls on one file system may have.
 	perFileSystem = 8
+	// maxForeign is how many of them calls on all file systems that are not the node's own may have together. Whoever
+	// names many servers that hang takes no child from those who name none.
+	maxForeign = maxChildren - 2*perFileSystem
 	// idleTime is how long a child waits for the next call.
 	idleTime = 15 * time.Second
 	// leave is how long a call that is no longer wanted may go on before its child is killed, and how long that child's
@@ -36,6 +39,8 @@ const (
 type Options struct {
 	// Program is what a child runs.
 	Program *childprocess.Program
+	// Own are paths on the node's own file systems, for which children are kept free. Without any, none is.
+	Own []string
 	// Metrics gets the number of children. Nil counts nowhere.
 	Metrics prometheus.Registerer
 	// Log default: slog's.
@@ -51,6 +56,7 @@ type Pool struct {
 	log    *slog.Logger
 	start  func() (*worker, error)
 	places chan struct{}
+	own    []string
 
 	mu     sync.Mutex
 	closed bool
@@ -102,7 +108,7 @@ func NewPool(o Options) (*Pool, error) {
 	if o.mounts == nil {
 		o.mounts = mountPoints
 	}
-	p := &Pool{log: o.Log, start: o.start, countLeft: o.countLeft, mounts: &mounts{list: o.mounts}, left: o.countLeft(),
+	p := &Pool{log: o.Log, start: o.start, own: o.Own, countLeft: o.countLeft, mounts: &mounts{list: o.mounts}, left: o.countLeft(),
 		places: make(chan struct{}, parallel), turns: map[string]*turn{}, changed: make(chan struct{})}
 	if p.left > 0 {
 		p.log.Warn("calls on volumes of an earlier process hang in the kernel", "processes", p.left)

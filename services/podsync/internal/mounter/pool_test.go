@@ -88,11 +88,17 @@ func worldAfter(t *testing.T, before int) *world {
 	w := &world{release: map[string]chan struct{}{}, before: before}
 	var err error
 	w.Pool, err = NewPool(Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), start: w.start,
-		countLeft: func() int { return w.before }, mounts: everyFolder})
+		countLeft: w.leftBefore, mounts: everyFolder})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return w
+}
+
+func (w *world) leftBefore() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.before
 }
 
 // everyFolder has a file system of its own.

@@ -80,7 +80,9 @@ type Volumes struct {
 // New makes nothing on the node yet.
 func New(o Options) (*Volumes, error) {
 	root := o.Kubelet.Node.RootDir
-	children, err := mounter.NewPool(mounter.Options{Program: program, Metrics: o.Metrics, Log: o.Log})
+	children, err := mounter.NewPool(mounter.Options{
+		Program: program, Own: []string{"/", root}, Metrics: o.Metrics, Log: o.Log,
+	})
 	if err != nil {
 		return nil, err
 	}
