@@ -28,6 +28,8 @@ var (
 	unmountSubPaths = mounter.Operation[removeCall, struct{}]{Name: "unmount subPaths", Patience: 2 * time.Minute}
 	// Less than the deadline of a pod's mounting, so that the pod's Event names the server and not the deadline.
 	mountNFS = mounter.Operation[nfsCall, struct{}]{Name: "mount NFS export", Patience: time.Minute}
+	// Longer than it takes to give up a server that is away.
+	unmountExport = mounter.Operation[exportCall, struct{}]{Name: "unmount NFS export", Patience: 2 * forceAfter}
 	// Of many files a removal takes long without hanging. Its caller's deadline ends it, and the next one goes on.
 	removePod = mounter.Operation[removeCall, struct{}]{Name: "remove", Patience: 10 * time.Minute}
 )
@@ -67,6 +69,9 @@ func (k *kernel) operations() mounter.Table {
 	})
 	mounter.Handle(t, mountNFS, func(_ context.Context, c nfsCall) (struct{}, error) {
 		return struct{}{}, k.mountNFS(&c)
+	})
+	mounter.Handle(t, unmountExport, func(_ context.Context, c exportCall) (struct{}, error) {
+		return struct{}{}, k.unmountNFS(c.Dir)
 	})
 	mounter.Handle(t, giveVolume, func(_ context.Context, c giveCall) (struct{}, error) { return struct{}{}, c.do() })
 	mounter.Handle(t, unmountSubPaths, func(_ context.Context, c removeCall) (struct{}, error) {

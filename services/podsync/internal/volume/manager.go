@@ -146,6 +146,8 @@ type Manager struct {
 	nodes   *hostPath
 	local   *localVolumes
 	checked *checkedClaims
+	// mountInfo is the kernel's list of mounts.
+	mountInfo string
 	// claims, inline and exports are what claims, inline CSI volumes and NFS volumes have come to.
 	claims, inline, exports *notes
 }
@@ -168,8 +170,8 @@ func New(opts Options) *Manager {
 		opts.Allocatable = func() v1.ResourceList { return nil }
 	}
 	m := &Manager{
-		opts: opts, calls: &calls{}, checked: &checkedClaims{claims: opts.Claims}, claims: newNotes(claimName, opts.BootID),
-		inline: newNotes(csivolume.Plugin, opts.BootID), exports: newNotes(nfsName, opts.BootID),
+		opts: opts, calls: &calls{}, mountInfo: mountInfo, checked: &checkedClaims{claims: opts.Claims},
+		claims: newNotes(claimName, opts.BootID), inline: newNotes(csivolume.Plugin, opts.BootID), exports: newNotes(nfsName, opts.BootID),
 	}
 	m.memory = &memory{
 		mounter:     opts.Mounter,
@@ -343,6 +345,9 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) (err error) {
 		}
 	}
 	dir := m.podDir(uid)
+	if err := m.unmountExports(ctx, dir); err != nil {
+		return fmt.Errorf("UnmountVolume.TearDown failed: %w", err)
+	}
 	if _, err := removePod.Do(ctx, m.opts.Foreign, dir, removeCall{Dir: dir}); err != nil {
 		return fmt.Errorf("remove the pod's folder: %w", err)
 	}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -145,6 +147,38 @@ func (k *kernel) isListed(path string) (bool, error) {
 		}
 	}
 	return false, err
+}
+
+func isNFS(fsType string) bool { return fsType == "nfs" || fsType == "nfs4" }
+
+// exportCall asks for an export to be unmounted.
+type exportCall struct{ Dir string }
+
+// unmountExports unmounts what is mounted of servers below a pod's folder, each in a call on its own file system. In a
+// call on the pod's folder, a server that is away would take a child from the file system on which all pods have theirs.
+func (m *Manager) unmountExports(ctx context.Context, dir string) error {
+	dir, err := withoutLinks(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	mounts, err := mount.ParseMountInfo(m.mountInfo)
+	if err != nil {
+		return fmt.Errorf("list mounts: %w", err)
+	}
+	var errs []error
+	for _, at := range slices.Backward(mounts) { // what is mounted on another is listed after it
+		path := mountEscapes.Replace(at.MountPoint)
+		if !isNFS(at.FsType) || !strings.HasPrefix(path, dir+"/") {
+			continue
+		}
+		if _, err := unmountExport.Do(ctx, m.opts.Foreign, path, exportCall{Dir: path}); err != nil {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", path, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // unmountNFS unmounts an export. If its server does not let it end in time, what is under way is given up, as with

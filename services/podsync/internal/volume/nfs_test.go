@@ -2,10 +2,12 @@ package volume
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -230,6 +232,58 @@ func TestNFSServerThatHangs(t *testing.T) {
 			stat, err := os.ReadFile("/proc/" + pids[tries-1] + "/stat")
 			return err != nil || strings.Contains(string(stat), ") Z ")
 		})
+	}
+}
+
+// asked keeps what is asked for, and where, and refuses what is at a path with "away".
+type asked struct {
+	mounter.Mounter
+	calls []string
+}
+
+func (a *asked) Run(ctx context.Context, c mounter.Call) (json.RawMessage, error) {
+	a.calls = append(a.calls, c.Operation+" "+c.Path)
+	if strings.Contains(c.Path, "away") {
+		return nil, errors.New("has not answered")
+	}
+	return nil, nil
+}
+
+// TestAServerThatIsAwayIsWaitedForOnItsOwn: its end is no call on the file system on which all pods have their folders.
+func TestAServerThatIsAwayIsWaitedForOnItsOwn(t *testing.T) {
+	root := t.TempDir()
+	pod := filepath.Join(root, "pods", "u1")
+	if err := os.MkdirAll(pod, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	list := "20 1 8:1 / / rw - ext4 /dev/sda rw\n"
+	for i, path := range []string{"pods/u1/a\\040b", "pods/u1/a\\040b/sub", "pods/u1/disk", "pods/u10/other"} {
+		kind := "nfs4"
+		if strings.HasSuffix(path, "disk") {
+			kind = "ext4"
+		}
+		list += fmt.Sprintf("%d 20 0:%d / %s/%s rw - %s server:/x rw\n", 30+i, 30+i, root, path, kind)
+	}
+	foreign := &asked{}
+	m := New(Options{RootDir: root, Tokens: noTokens{}, Mounter: mount.New(""), Foreign: foreign})
+	m.mountInfo = filepath.Join(root, "mountinfo")
+	if err := os.WriteFile(m.mountInfo, []byte(list), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Unmount(t.Context(), "u1"); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"unmount NFS export " + pod + "/a b/sub", "unmount NFS export " + pod + "/a b", "remove " + pod}
+	if !slices.Equal(foreign.calls, want) {
+		t.Errorf("calls: %q", foreign.calls)
+	}
+	foreign.calls = nil
+	if err := os.WriteFile(m.mountInfo, []byte(strings.ReplaceAll(list, "sub", "away")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want = []string{"unmount NFS export " + pod + "/a b/away", "unmount NFS export " + pod + "/a b"}
+	if err := m.Unmount(t.Context(), "u1"); err == nil || !slices.Equal(foreign.calls, want) {
+		t.Errorf("%v after %q", err, foreign.calls)
 	}
 }
 

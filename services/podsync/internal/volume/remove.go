@@ -99,7 +99,7 @@ func (k *kernel) mountsBelow(dir string) ([]mount.MountPoint, error) {
 
 // unmountOne unmounts, at any price what a server that is away has exported.
 func (k *kernel) unmountOne(m *mount.MountPoint) error {
-	if m.Type == "nfs" || m.Type == "nfs4" {
+	if isNFS(m.Type) {
 		return k.unmountNFS(m.Path)
 	}
 	return k.unmount(m.Path, 0)
