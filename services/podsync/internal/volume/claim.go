@@ -126,7 +126,7 @@ func (c *claim) mount(ctx context.Context, s *Spec, found *persistentvolume.Volu
 	case pv.Spec.NFS != nil && !found.IsBlock():
 		held.Mounted, err = c.setUpNFS(ctx, s, found)
 	case pv.Spec.CSI != nil:
-		held.Mounted, held.Republish, err = publish(ctx, c.csi, c.foreign, csiVolume(s, found))
+		held.Mounted, held.Republish, err = publish(ctx, c.csi, c.foreign, c.log, csiVolume(s, found))
 	default:
 		err = notBuilt(pv)
 	}

@@ -3,6 +3,7 @@ package volume
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 
 	v1 "k8s.io/api/core/v1"
@@ -31,6 +32,7 @@ type inlineCSI struct {
 	csi     CSI
 	foreign mounter.Mounter
 	notes   *notes
+	log     *slog.Logger
 }
 
 func (i *inlineCSI) Name() string { return csivolume.Plugin }
@@ -50,7 +52,7 @@ func (i *inlineCSI) Existing(s *Spec) (Mounted, bool) {
 
 func (i *inlineCSI) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 	source := s.Volume.CSI
-	mounted, republish, err := publish(ctx, i.csi, i.foreign, &csivolume.Volume{
+	mounted, republish, err := publish(ctx, i.csi, i.foreign, i.log, &csivolume.Volume{
 		Pod: s.Pod, Name: s.Volume.Name, Inline: source, ReadOnly: source.ReadOnly != nil && *source.ReadOnly,
 	})
 	if err != nil {
@@ -60,8 +62,8 @@ func (i *inlineCSI) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 }
 
 // publish gives the volume to the pod, and to its fsGroup.
-func publish(ctx context.Context, csi CSI, foreign mounter.Mounter, v *csivolume.Volume) (mounted Mounted,
-	republish bool, err error) {
+func publish(ctx context.Context, csi CSI, foreign mounter.Mounter, log *slog.Logger, v *csivolume.Volume) (
+	mounted Mounted, republish bool, err error) {
 	published, err := csi.Publish(ctx, v)
 	if err != nil {
 		return Mounted{}, false, err
@@ -71,9 +73,11 @@ func publish(ctx context.Context, csi CSI, foreign mounter.Mounter, v *csivolume
 	}
 	if published.GiveToGroup {
 		call := giveCall{Dir: published.Path, Group: *fsGroup(v.Pod), OnRootMismatch: onRootMismatch(v.Pod)}
-		if _, err := giveVolume.Do(ctx, foreign, call.Dir, call); err != nil {
+		refused, err := giveVolume.Do(ctx, foreign, call.Dir, call)
+		if err != nil {
 			return Mounted{}, false, fmt.Errorf("applyFSGroup failed for vol %s: %w", published.Path, err)
 		}
+		refused.log(log, published.Path)
 	}
 	return Mounted{HostPath: published.Path, ReadOnly: v.ReadOnly, SELinuxRelabel: true}, published.Republish, nil
 }
@@ -86,10 +90,10 @@ type giveCall struct {
 	OnRootMismatch bool
 }
 
-func (c *giveCall) do() error {
+func (c *giveCall) do() (refusals, error) {
 	info, err := os.Stat(c.Dir)
 	if err != nil || c.OnRootMismatch && belongs(info, &c.Group) {
-		return err
+		return refusals{}, err
 	}
-	return giveToGroup(c.Dir, &c.Group, groupWrites)
+	return giveVolumeToGroup(c.Dir, &c.Group, groupWrites)
 }

@@ -17,7 +17,7 @@ var (
 	checkHostPath  = mounter.Operation[hostPathCall, struct{}]{Name: "check hostPath"}
 	prepareSubPath = mounter.Operation[subPathCall, subPathState]{Name: "prepare subPath"}
 	makeEmptyDir   = mounter.Operation[emptyDirCall, struct{}]{Name: "make emptyDir"}
-	giveVolume     = mounter.Operation[giveCall, struct{}]{Name: "give volume to fsGroup", Patience: 2 * time.Minute}
+	giveVolume     = mounter.Operation[giveCall, refusals]{Name: "give volume to fsGroup", Patience: 2 * time.Minute}
 	measure        = mounter.Operation[usageCall, csivolume.Usage]{Name: "measure volume"}
 	growLocal      = mounter.Operation[growCall, struct{}]{Name: "grow local volume", Patience: 10 * time.Minute}
 	// To make a file system on a device, or to repair one, takes long.
@@ -73,7 +73,7 @@ func (k *kernel) operations() mounter.Table {
 	mounter.Handle(t, unmountExport, func(_ context.Context, c exportCall) (struct{}, error) {
 		return struct{}{}, k.unmountNFS(c.Dir)
 	})
-	mounter.Handle(t, giveVolume, func(_ context.Context, c giveCall) (struct{}, error) { return struct{}{}, c.do() })
+	mounter.Handle(t, giveVolume, func(_ context.Context, c giveCall) (refusals, error) { return c.do() })
 	mounter.Handle(t, unmountSubPaths, func(_ context.Context, c removeCall) (struct{}, error) {
 		return struct{}{}, k.unmountSubPaths(c.Dir)
 	})

@@ -40,6 +40,8 @@ type localState struct {
 	Step string
 	// OtherGroup is the folder's, if it is not the pod's and other pods have the volume, which keeps it.
 	OtherGroup *uint32
+	// Refused are the files that were not given to the pod's group.
+	Refused refusals
 }
 
 func (c *localCall) do(m mount.Interface) (localState, error) {
@@ -107,7 +109,7 @@ func (c *localCall) give(m mount.Interface, folder string) (state localState, er
 	if c.ReadOnly || c.OnRootMismatch && belongs(info, c.Group) {
 		return state, nil
 	}
-	if err := giveToGroup(c.Dir, c.Group, groupWrites); err != nil {
+	if state.Refused, err = giveVolumeToGroup(c.Dir, c.Group, groupWrites); err != nil {
 		return state, fmt.Errorf("give the volume to the pod's fsGroup: %w", err)
 	}
 	return state, nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -33,6 +34,7 @@ type localVolumes struct {
 	foreign mounter.Mounter
 	private func(p *v1.Pod) string // see Options.Private
 	events  events
+	log     *slog.Logger
 }
 
 func (l *localVolumes) pods() string { return filepath.Join(l.root, "pods") }
@@ -83,6 +85,7 @@ func (l *localVolumes) setUp(ctx context.Context, s *Spec, found *persistentvolu
 	if state.Step != "" {
 		err = &mountError{state.Step, pv.Name, err}
 	}
+	state.Refused.log(l.log, dir)
 	if err == nil && state.OtherGroup != nil {
 		l.events.otherGroup(s.Pod, pv.Name, *state.OtherGroup)
 	}

@@ -180,7 +180,7 @@ func New(opts Options) *Manager {
 	}
 	m.nodes = &hostPath{foreign: opts.Foreign, private: opts.Private, checked: map[types.UID][]string{}}
 	told := events{opts.Events}
-	m.local = &localVolumes{root: opts.RootDir, foreign: opts.Foreign, private: opts.Private, events: told}
+	m.local = &localVolumes{root: opts.RootDir, foreign: opts.Foreign, private: opts.Private, events: told, log: opts.Log}
 	m.plugins = []Plugin{
 		&emptyDir{memory: m.memory, foreign: opts.Foreign},
 		m.nodes,
@@ -189,7 +189,7 @@ func New(opts Options) *Manager {
 			local: m.local, notes: m.claims,
 			expansion: opts.Expansion, events: told, metrics: opts.Metrics, log: opts.Log,
 		},
-		&inlineCSI{csi: opts.CSI, foreign: opts.Foreign, notes: m.inline},
+		&inlineCSI{csi: opts.CSI, foreign: opts.Foreign, notes: m.inline, log: opts.Log},
 		&nfs{foreign: opts.Foreign, mounter: opts.NFSMounter, notes: m.exports},
 		imageVolume{},
 		&files{m: m, name: "kubernetes.io~projected", inMemory: true, collect: m.projected,

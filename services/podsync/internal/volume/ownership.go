@@ -1,10 +1,15 @@
 package volume
 
 import (
+	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
+	"syscall"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/internal/logkey"
 )
 
 // What an fsGroup may do with files: read those of a volume that is read-only, else write too.
@@ -26,6 +31,37 @@ func fsGroup(p *v1.Pod) *int64 {
 // leads nowhere outside of dir. The folder itself is given last: OnRootMismatch takes one that is the group's for given
 // whole.
 func giveToGroup(dir string, group *int64, mask fs.FileMode) error {
+	return give(dir, group, mask, func(err error) error { return err })
+}
+
+// refusals are what of a volume could not be given to a group.
+type refusals struct {
+	Count int
+	// First is the error of the first one.
+	First string
+}
+
+// giveVolumeToGroup is giveToGroup for a volume with a file system of its own, which may refuse some files or all: those
+// that are immutable, or on a server that knows no owners. As with the kubelet, the pod gets the volume as it is then.
+func giveVolumeToGroup(dir string, group *int64, mask fs.FileMode) (refused refusals, err error) {
+	err = give(dir, group, mask, func(err error) error {
+		if refused.Count++; refused.Count == 1 {
+			refused.First = err.Error()
+		}
+		return nil
+	})
+	return refused, err
+}
+
+// log tells of files that were not given.
+func (r refusals) log(log *slog.Logger, dir string) {
+	if r.Count > 0 {
+		log.Warn("files of a volume stay with their group", logkey.Dir, dir, "files", r.Count, logkey.Err, r.First)
+	}
+}
+
+// give asks refused what to do about an error of one file. What others remove meanwhile needs no group.
+func give(dir string, group *int64, mask fs.FileMode, refused func(error) error) error {
 	if group == nil {
 		return nil
 	}
@@ -34,37 +70,51 @@ func giveToGroup(dir string, group *int64, mask fs.FileMode) error {
 		return err
 	}
 	defer func() { _ = root.Close() }() // nothing was written through it
+	one := func(path string, d fs.DirEntry) error {
+		if err := giveOne(root, path, d, int(*group), mask); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return refused(err)
+		}
+		return nil
+	}
 	var self fs.DirEntry
 	err = fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
+		switch {
+		case err != nil && path != "." && errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil:
 			return err
-		}
-		if path == "." {
+		case path == ".":
 			self = d
 			return nil
 		}
-		return giveOne(root, path, d, int(*group), mask)
+		return one(path, d)
 	})
 	if err != nil {
 		return err
 	}
-	return giveOne(root, ".", self, int(*group), mask)
+	return one(".", self)
 }
 
+// giveOne leaves alone what is right already, so that an attempt of a volume with many files gets further than the one
+// before, which had no more time.
 func giveOne(root *os.Root, path string, d fs.DirEntry, group int, mask fs.FileMode) error {
-	if err := root.Lchown(path, -1, group); err != nil {
-		return err
-	}
-	if d.Type()&fs.ModeSymlink != 0 {
-		return nil // chmod would go through it
-	}
 	info, err := d.Info()
 	if err != nil {
 		return err
 	}
-	mode := info.Mode() | mask
+	link, mode := d.Type()&fs.ModeSymlink != 0, info.Mode()|mask
 	if d.IsDir() {
 		mode |= 0o110 | fs.ModeSetgid
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if ok && int(stat.Gid) == group && (link || mode == info.Mode()) {
+		return nil
+	}
+	if err := root.Lchown(path, -1, group); err != nil {
+		return err
+	}
+	if link {
+		return nil // chmod would go through it
 	}
 	return root.Chmod(path, mode)
 }

@@ -3,6 +3,7 @@ package volume
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -149,6 +150,52 @@ func TestTheFolderIsGivenLast(t *testing.T) {
 	got := owners(t, dir)
 	if got["0"] != "0:4242" || got["."] != "0:0" {
 		t.Errorf("after a walk that ended early: %v", got)
+	}
+}
+
+// TestWhatAFileSystemRefuses: as with the kubelet, a pod gets its volume although some of it cannot be given to its group.
+func TestWhatAFileSystemRefuses(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 3 {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	immutable := filepath.Join(dir, "1")
+	setImmutable(t, immutable, true)
+	defer setImmutable(t, immutable, false)
+	call := giveCall{Dir: dir, Group: 4242}
+	refused, err := giveVolume.Do(t.Context(), Operations(), dir, call)
+	if err != nil || refused.Count != 1 || !strings.Contains(refused.First, "operation not permitted") {
+		t.Errorf("%+v, %v", refused, err)
+	}
+	want := map[string]string{".": "0:4242", "0": "0:4242", "1": "0:0", "2": "0:4242"}
+	if got := owners(t, dir); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("owners are %v", got)
+	}
+}
+
+// TestGivingKeepsWhatElseAFileIs: what is right already is not touched again, and setuid stays as with the kubelet.
+func TestGivingKeepsWhatElseAFileIs(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "su")
+	if err := errors.Join(os.WriteFile(path, nil, 0o755), os.Chmod(path, 0o755|fs.ModeSetuid)); err != nil {
+		t.Fatal(err)
+	}
+	group := int64(4242)
+	var changed []unix.Timespec
+	for range 2 {
+		if err := giveToGroup(dir, &group, groupWrites); err != nil {
+			t.Fatal(err)
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil || st.Mode&0o7777 != 0o4775 || st.Gid != 4242 {
+			t.Errorf("mode %o, group %d, %v", st.Mode, st.Gid, err)
+		}
+		changed = append(changed, st.Ctim)
+	}
+	if changed[0] != changed[1] {
+		t.Error("a file that was right was changed")
 	}
 }
 
