@@ -33,6 +33,8 @@ type Object struct {
 
 	mu   sync.Mutex
 	read *v1.Node // asked for, and perhaps newer than what the watch has sent
+	// asked is how often it was asked for, and answered which of these has brought read.
+	asked, answered int
 	// changed is closed, and replaced, when the watch sends the Node.
 	changed chan struct{}
 }
@@ -128,12 +130,19 @@ const nodeTimeout = 5 * time.Second
 func (o *Object) Refresh(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
+	o.mu.Lock()
+	o.asked++
+	number := o.asked
+	o.mu.Unlock()
 	read, err := o.client.CoreV1().Nodes().Get(ctx, o.name, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("read node %s: %w", o.name, err)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.read = read
+	// The answers of two who ask at once may come in any order, and who asked last has the newest.
+	if number > o.answered {
+		o.read, o.answered = read, number
+	}
 	return nil
 }

@@ -1,13 +1,20 @@
 package nodeobject
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"io"
+	"net/http"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 )
 
 func namedNode(version, zone string) *v1.Node {
@@ -90,4 +97,45 @@ func TestUntilTheNodeIsAsWanted(t *testing.T) {
 	if err := o.Until(short, in("never")); err == nil {
 		t.Error("the Node never was so, and nobody waited")
 	}
+}
+
+// answers are those of an API server, in the order of the questions.
+type answers []func() *v1.Node
+
+func (a *answers) RoundTrip(*http.Request) (*http.Response, error) {
+	next := (*a)[0]
+	*a = (*a)[1:]
+	text, err := json.Marshal(next())
+	return &http.Response{
+		StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}},
+		Body: io.NopCloser(bytes.NewReader(text)),
+	}, err
+}
+
+// Two ask at once, and the answer of who asked first comes last.
+func TestALateAnswerTakesNothingBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://api.example", Transport: &answers{
+			func() *v1.Node { <-release; return namedNode("4", "early") },
+			func() *v1.Node { return namedNode("5", "late") },
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := New(client, "n", func() *v1.Node { return namedNode("", "own") })
+		first := make(chan error, 1)
+		go func() { first <- o.Refresh(t.Context()) }()
+		synctest.Wait()
+		if err := o.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		close(release)
+		if err := <-first; err != nil {
+			t.Fatal(err)
+		}
+		if got := o.Node().Labels["zone"]; got != "late" {
+			t.Errorf("the Node is %q", got)
+		}
+	})
 }

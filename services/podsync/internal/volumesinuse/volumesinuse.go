@@ -26,11 +26,9 @@ import (
 
 // Node is the Node in the API; see nodeobject.Object.
 type Node interface {
-	// Node is the newest version that is known.
-	Node() *v1.Node
 	// Until waits until it is as wanted, or ctx ends.
 	Until(ctx context.Context, wanted func(*v1.Node) bool) error
-	// Refresh asks the API server for the newest version, which Node then returns.
+	// Refresh asks the API server for the newest version. No older one is seen after that.
 	Refresh(ctx context.Context) error
 }
 
@@ -51,13 +49,17 @@ type List struct {
 	attached map[string]bool
 	// heard is closed, and replaced, when a generation is accepted.
 	heard chan struct{}
+	// read is the generation that was accepted before the Node was last read.
+	read uint64
+	// reading is held by who reads it.
+	reading chan struct{}
 }
 
 // New returns a list that put, which must not block, tells nodestatus of.
 func New(node Node, put func(*podsyncv1.Volumes)) *List {
 	return &List{
 		node: node, put: put, instance: string(uuid.NewUUID()), since: map[string]uint64{}, attached: map[string]bool{},
-		heard: make(chan struct{}),
+		heard: make(chan struct{}), reading: make(chan struct{}, 1),
 	}
 }
 
@@ -104,12 +106,12 @@ var (
 // called for a volume that is on the list, or that the next Set puts there.
 func (l *List) Await(ctx context.Context, name string) error {
 	for {
-		attached, accepted, heard := l.state(name)
+		attached, accepted, since, heard := l.state(name)
 		if attached {
 			return nil
 		}
 		if accepted {
-			return l.awaitAttached(ctx, name)
+			return l.awaitAttached(ctx, name, since)
 		}
 		select {
 		case <-heard:
@@ -119,34 +121,54 @@ func (l *List) Await(ctx context.Context, name string) error {
 	}
 }
 
-func (l *List) state(name string) (attached, accepted bool, heard <-chan struct{}) {
+func (l *List) state(name string) (attached, accepted bool, since uint64, heard <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	since, listed := l.since[name]
-	return l.attached[name], listed && since <= l.accepted, l.heard
+	return l.attached[name], listed && since <= l.accepted, since, l.heard
 }
 
-// awaitAttached asks the API server itself once the watch says that the volume is attached: the watch may be late.
-func (l *List) awaitAttached(ctx context.Context, name string) error {
-	is := func(n *v1.Node) bool { return isAttached(n, name) }
-	for {
-		if err := l.node.Until(ctx, is); err != nil {
-			return fmt.Errorf("%w: %w", errNotAttached, err)
-		}
-		if err := l.node.Refresh(ctx); err != nil {
-			return err
-		}
-		if is(l.node.Node()) {
-			l.noteAttached(name)
-			return nil
-		}
+// awaitAttached reads the Node first, since the watch may still show it as it was before the volume was accepted.
+func (l *List) awaitAttached(ctx context.Context, name string, since uint64) error {
+	if err := l.readSince(ctx, since); err != nil {
+		return err
 	}
+	if err := l.node.Until(ctx, func(n *v1.Node) bool { return isAttached(n, name) }); err != nil {
+		return fmt.Errorf("%w: %w", errNotAttached, err)
+	}
+	l.noteAttached(name, since)
+	return nil
 }
 
-func (l *List) noteAttached(name string) {
+// readSince has the Node read after a generation was accepted. One read serves all volumes that were accepted by then:
+// with a read for each of them, many pods at once would use up the node's budget of requests.
+func (l *List) readSince(ctx context.Context, generation uint64) error {
+	select {
+	case l.reading <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", errNotAttached, context.Cause(ctx))
+	}
+	defer func() { <-l.reading }()
+	l.mu.Lock()
+	accepted, read := l.accepted, l.read
+	l.mu.Unlock()
+	if read >= generation {
+		return nil
+	}
+	if err := l.node.Refresh(ctx); err != nil {
+		return err
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, listed := l.since[name]; listed {
+	l.read = accepted
+	return nil
+}
+
+// noteAttached notes it of a volume that has stayed on the list meanwhile.
+func (l *List) noteAttached(name string, since uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now, listed := l.since[name]; listed && now == since {
 		l.attached[name] = true
 	}
 }

@@ -3,6 +3,7 @@ package volumesinuse
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -20,6 +21,7 @@ type fakeNode struct {
 	mu              sync.Mutex
 	watched, stored []string
 	refreshed       bool
+	reads           int
 	away            error
 	changed         chan struct{}
 }
@@ -58,6 +60,7 @@ func (n *fakeNode) Refresh(context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.refreshed = n.away == nil
+	n.reads++
 	return n.away
 }
 
@@ -219,10 +222,43 @@ func TestWhatAVolumeWaitsFor(t *testing.T) {
 			cancel()
 			r.accept(list)
 		}
-		r.node.attach("v")
+		r.node.attach("v", "w")
 		r.node.away = errors.New("no route")
-		if err := r.Await(t.Context(), "v"); !errors.Is(err, r.node.away) {
+		r.accept(r.set("v", "w"))
+		if err := r.Await(t.Context(), "w"); !errors.Is(err, r.node.away) {
 			t.Errorf("while the API server is away: %v", err)
+		}
+		r.node.away = nil
+		r.ends(t, "the API server is back", r.await(t, "w"))
+	})
+}
+
+// Volumes that are accepted together need one read of the Node together.
+func TestTheNodeIsReadOnceForManyVolumes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig()
+		var all []string
+		for i := range 50 {
+			all = append(all, fmt.Sprint(i))
+		}
+		var waits []func() (bool, error)
+		for _, name := range all {
+			waits = append(waits, r.await(t, name))
+		}
+		r.accept(r.set(all...))
+		mustWait(t, "nothing is attached", waits[0])
+		for i := range all {
+			r.node.attach(all[:i+1]...)
+			r.ends(t, "attached one after the other", waits[i])
+		}
+		if r.node.reads != 1 {
+			t.Errorf("the Node was read %d times", r.node.reads)
+		}
+		r.accept(r.set(append(all, "late")...))
+		r.node.attach(append(all, "late")...)
+		r.ends(t, "a later one", r.await(t, "late"))
+		if r.node.reads != 2 {
+			t.Errorf("with a later list the Node was read %d times", r.node.reads)
 		}
 	})
 }
