@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -52,20 +53,37 @@ func CgroupsBelow(path string, skip func(string) bool) ([]string, error) {
 	return all, nil
 }
 
-// MountsBelow returns the mount points at or below a folder.
+// MountsBelow returns the mount points at or below a folder. One that has several mounts is there as often.
 func MountsBelow(dir string) ([]string, error) {
+	var found []string
+	err := eachMount(dir, func(_ int, path string) { found = append(found, path) })
+	return found, err
+}
+
+// MountNumbers returns the kernel's numbers of the mounts at or below a folder, by their mount points.
+func MountNumbers(dir string) (map[string]int, error) {
+	found := map[string]int{}
+	err := eachMount(dir, func(number int, path string) { found[path] = number })
+	return found, err
+}
+
+func eachMount(dir string, do func(number int, path string)) error {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return nil, fmt.Errorf("list mounts: %w", err)
+		return fmt.Errorf("list mounts: %w", err)
 	}
-	var found []string
 	for line := range strings.Lines(string(text)) {
 		fields := strings.Fields(line)
-		if len(fields) > 4 && (fields[4] == dir || strings.HasPrefix(fields[4], dir+"/")) {
-			found = append(found, fields[4])
+		if len(fields) <= 4 || fields[4] != dir && !strings.HasPrefix(fields[4], dir+"/") {
+			continue
 		}
+		number, err := strconv.Atoi(fields[0])
+		if err != nil {
+			return fmt.Errorf("list mounts: %w", err)
+		}
+		do(number, fields[4])
 	}
-	return found, nil
+	return nil
 }
 
 // Names returns what is in a folder; nothing if there is no such folder.
