@@ -103,7 +103,7 @@ type podWork struct {
 	gated []string
 }
 
-func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, error) {
+func newPodWork(ctx context.Context, s *service.Service, cfg *Config, env *environment) (*podWork, error) {
 	k := cfg.Kubelet
 	reports, err := podreports.New(podreports.Options{
 		NodeName: env.name, Kubelet: k, Client: env.client, Bus: s.Bus, Workers: env.workers,
@@ -121,7 +121,7 @@ func newPodWork(s *service.Service, cfg *Config, env *environment) (*podWork, er
 		return nil, err
 	}
 	helpers := podadmission.Helpers(cfg.HelperNamespace, cfg.Service.RuntimeDir)
-	resources, err := podsetup.New(podsetup.Options{
+	resources, err := podsetup.New(ctx, podsetup.Options{
 		Kubelet: k, LogLinks: cfg.ContainerLogLinks, RuntimeDir: cfg.Service.RuntimeDir, Helpers: helpers,
 		Capacity: env.node.Capacity,
 		Runtime:  env.runtime, Cluster: env.cluster, Node: env.node, Reports: reports, Bus: s.Bus, Events: env.events,

@@ -28,7 +28,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer env.runtime.Close()
-	pods, err := newPodWork(s, &cfg, env)
+	pods, err := newPodWork(ctx, s, &cfg, env)
 	if err != nil {
 		return err
 	}

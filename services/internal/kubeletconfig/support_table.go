@@ -50,7 +50,7 @@ var supportTable = []supportRow{
 	{name: "runOnce", state: refused, note: "The kubelet refuses it too."},
 	{name: "allowedUnsafeSysctls", state: supported},
 	{name: "defaultPodSysctls", state: supported},
-	{name: "userNamespaces", state: warned, note: "A pod with hostUsers: false is not started."},
+	{name: "userNamespaces", state: supported},
 	{name: "configMapAndSecretChangeDetectionStrategy", state: supported},
 	{name: "enableControllerAttachDetach", state: supported,
 		note: "With `false`, nobody attaches volumes: as with the kubelet, a pod with one that has to be attached waits."},

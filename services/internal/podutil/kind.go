@@ -32,3 +32,6 @@ func IsMirror(p *v1.Pod) bool {
 func IsCritical(p *v1.Pod) bool {
 	return IsStatic(p) || IsMirror(p) || p.Spec.Priority != nil && *p.Spec.Priority >= SystemCriticalPriority
 }
+
+// OwnUsers reports whether the pod has a user namespace of its own (hostUsers: false).
+func OwnUsers(s *v1.PodSpec) bool { return s.HostUsers != nil && !*s.HostUsers }

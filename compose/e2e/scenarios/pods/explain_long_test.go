@@ -204,8 +204,10 @@ func brokenPods() []broken {
 		rejected("agents-user", "HelperForbidden", "47102", func(p *corev1.Pod, _ *corev1.Container) {
 			p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: new(int64(47102))}
 		}),
-		refused("user-namespace", "spec.hostUsers", func(p *corev1.Pod, _ *corev1.Container) {
-			p.Spec.HostUsers = new(false)
+		refused("iscsi", "spec.volumes[0].iscsi", func(p *corev1.Pod, _ *corev1.Container) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "disk", VolumeSource: corev1.VolumeSource{
+				ISCSI: &corev1.ISCSIVolumeSource{TargetPortal: "192.0.2.1:3260", IQN: "iqn.2001-04.com.example:disk"},
+			}}}
 		}),
 		refused("claim", "spec.volumes[0].persistentVolumeClaim", func(p *corev1.Pod, _ *corev1.Container) {
 			p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{

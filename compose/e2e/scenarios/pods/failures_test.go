@@ -231,14 +231,15 @@ func unsupportedField(t *testing.T) {
 	s.CreatePods(scene.PausePod("neighbour"))
 	s.WaitReady(scene.Patience, "neighbour")
 	w := s.Witness("neighbour")
-	no := false
 	p := scene.PausePod("not-built")
-	p.Spec.HostUsers = &no // user namespaces
+	p.Spec.Volumes = []corev1.Volume{{Name: "disk", VolumeSource: corev1.VolumeSource{
+		ISCSI: &corev1.ISCSIVolumeSource{TargetPortal: "192.0.2.1:3260", IQN: "iqn.2001-04.com.example:disk"},
+	}}}
 	s.CreatePods(p)
 	s.Wait(scene.Patience, "the refusal", func(v record.View) error {
 		for _, c := range s.ContainerStatuses(v, "not-built") {
 			if c.State.Waiting != nil && c.State.Waiting.Reason == "CreateContainerConfigError" &&
-				strings.Contains(c.State.Waiting.Message, "spec.hostUsers") {
+				strings.Contains(c.State.Waiting.Message, "spec.volumes[0].iscsi") {
 				return nil
 			}
 		}
@@ -248,7 +249,7 @@ func unsupportedField(t *testing.T) {
 		var seen []string
 		for _, e := range v.Events(s.Namespace, "not-built") {
 			if seen = append(seen, e.Reason+": "+e.Message); e.Type == corev1.EventTypeWarning &&
-				strings.Contains(e.Message, "spec.hostUsers") {
+				strings.Contains(e.Message, "spec.volumes[0].iscsi") {
 				return nil
 			}
 		}

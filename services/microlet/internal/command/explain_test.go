@@ -75,7 +75,8 @@ func TestExplainPod(t *testing.T) {
 const (
 	goodPod = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c, image: i}]}\n"
 	badJob  = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: job}\n" +
-		"spec: {template: {spec: {hostUsers: false, restartPolicy: Never, containers: [{name: c, image: i}]}}}\n"
+		"spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}],\n" +
+		"    volumes: [{name: v, iscsi: {targetPortal: a, iqn: iqn.2001-04.a:b, lun: 1}}]}}}\n"
 )
 
 func TestExplainFile(t *testing.T) {
@@ -94,11 +95,11 @@ func TestExplainFile(t *testing.T) {
 			"Pod web: this node would run it\nThe resources, ports, labels and taints of the node were not looked at: " +
 				"podsync is not running", false},
 		{"a job without podsync", goodPod + "---\n" + badJob, []string{"--runtime-dir=" + away},
-			"Job job: refused\n  not supported: spec.hostUsers: remove it", true},
+			"Job job: refused\n  not supported: spec.volumes[0].iscsi: remove it", true},
 		{"an invalid pod without podsync", "kind: Pod\napiVersion: v1\nmetadata: {name: a}\n",
 			[]string{"--runtime-dir=" + away}, "  invalid: spec.containers: Required value", true},
 		{"json", badJob, []string{"--runtime-dir=" + away, "-o", "json"}, `"refusedFields": [
-      "spec.hostUsers"
+      "spec.volumes[0].iscsi"
     ],
     "admission": null`, true},
 	} {

@@ -10,6 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/component-helpers/node/util/sysctl"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // safeSysctls are namespaced and bounded, so that any pod may set them, each with the
@@ -107,7 +109,7 @@ func (s *Sysctls) check(name string, spec *v1.PodSpec) error {
 	}
 	shared := map[sysctl.Namespace]bool{
 		sysctl.IPCNamespace: spec.HostIPC, sysctl.NetNamespace: spec.HostNetwork,
-		sysctl.UserNamespace: spec.HostUsers == nil || *spec.HostUsers,
+		sysctl.UserNamespace: !podutil.OwnUsers(spec),
 	}
 	if shared[namespace] {
 		return fmt.Errorf("%q not allowed with host %s enabled", name, namespace)

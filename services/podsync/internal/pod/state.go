@@ -41,6 +41,8 @@ type Sandbox struct {
 	Annotations map[string]string
 	// Handler of the runtime class.
 	Handler string
+	// UserNamespace is what the runtime says of it; nil if it says nothing.
+	UserNamespace *runtimeapi.UserNamespace
 }
 
 // Container is one instance of a container.

@@ -53,12 +53,13 @@ func (b *Builder) Prepare(p *v1.Pod) error {
 
 // Sandbox returns the config of a pod's sandbox. It reads the node's resolv.conf and
 // writes nothing.
-func (b *Builder) Sandbox(p *v1.Pod, attempt uint32, cgroupParent string) (*runtimeapi.PodSandboxConfig, error) {
+func (b *Builder) Sandbox(p *v1.Pod, in SandboxInput) (*runtimeapi.PodSandboxConfig, error) {
 	dns, err := b.DNS.PodDNS(p)
 	if err != nil {
 		return nil, err
 	}
-	return Sandbox(p, SandboxInput{Attempt: attempt, CgroupParent: cgroupParent, DNS: dns}, &b.Node)
+	in.DNS = dns
+	return Sandbox(p, in, &b.Node)
 }
 
 // Container returns the config of a container that is about to be created, and makes its
@@ -96,6 +97,7 @@ func (b *Builder) Container(ctx context.Context, p *v1.Pod, c *v1.Container,
 			config.Mounts = append(config.Mounts, m)
 		}
 	}
+	mapOwners(config)
 	return config, nil
 }
 

@@ -25,6 +25,8 @@ type ContainerInput struct {
 	Volumes map[string]volume.Mounted
 	// ImageVolumes are the images of image volumes, by the volume's name in the pod.
 	ImageVolumes map[string]*runtimeapi.ImageSpec
+	// UserNamespace is that of the pod's sandbox, if the pod has hostUsers: false; nil for others.
+	UserNamespace *runtimeapi.UserNamespace
 }
 
 // container puts the config together from its parts. It is pure.

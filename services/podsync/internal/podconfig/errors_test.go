@@ -94,7 +94,8 @@ func TestConfigErrors(t *testing.T) {
 			p.Spec.Containers[0].VolumeMounts[0].RecursiveReadOnly = ptr.To(v1.RecursiveReadOnlyEnabled)
 		},
 			`failed to resolve recursive read-only mode: volume "token" requested recursive read-only mode, but it is not supported by the runtime`},
-		"user namespaces": {func(p *v1.Pod, _ *ContainerInput) { p.Spec.HostUsers = ptr.To(false) }, "hostUsers"},
+		"user namespaces": {func(p *v1.Pod, _ *ContainerInput) { p.Spec.HostUsers = ptr.To(false) },
+			"spec.hostUsers is false, and the pod has no user namespace"},
 		"seccomp": {func(p *v1.Pod, _ *ContainerInput) {
 			p.Spec.SecurityContext.SeccompProfile = &v1.SeccompProfile{Type: v1.SeccompProfileTypeLocalhost}
 		}, "localhostProfile must be set"},

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
 	v1 "k8s.io/api/core/v1"
@@ -209,4 +210,21 @@ func hostPod() *v1.Pod {
 		ProcMount:  ptr.To(v1.UnmaskedProcMount),
 	}
 	return p
+}
+
+// usersPod has users of its own.
+func usersPod() *v1.Pod {
+	p := plainPod()
+	p.Spec.HostUsers = ptr.To(false)
+	p.Spec.Containers[0].SecurityContext = &v1.SecurityContext{ProcMount: ptr.To(v1.UnmaskedProcMount)}
+	return p
+}
+
+// users is the user namespace of a pod that has one.
+func users(p *v1.Pod) *runtimeapi.UserNamespace {
+	if p.Spec.HostUsers == nil || *p.Spec.HostUsers {
+		return nil
+	}
+	ids := []*runtimeapi.IDMapping{{HostId: 131072, Length: 65536}}
+	return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}
 }

@@ -43,7 +43,8 @@ var (
 var drawn = regexp.MustCompile(`/containers/main/[0-9a-f]{8}"`)
 
 func TestGolden(t *testing.T) {
-	for name, p := range map[string]*v1.Pod{"plain": plainPod(), "locked": lockedPod(), "host": hostPod()} {
+	for name, p := range map[string]*v1.Pod{"plain": plainPod(), "locked": lockedPod(), "host": hostPod(),
+		"users": usersPod()} {
 		t.Run(name, func(t *testing.T) {
 			b := builder(t)
 			if name == "host" { // this one on a machine with cgroup v2 and swap
@@ -53,15 +54,16 @@ func TestGolden(t *testing.T) {
 			if err := b.Prepare(p); err != nil {
 				t.Fatal(err)
 			}
-			sandbox, err := b.Sandbox(p, 1, "/kubepods/pod")
+			sandbox, err := b.Sandbox(p, SandboxInput{Attempt: 1, CgroupParent: "/kubepods/pod", UserNamespace: users(p)})
 			if err != nil {
 				t.Fatal(err)
 			}
 			config, err := b.Container(t.Context(), p, &p.Spec.Containers[0], ContainerInput{
-				RestartCount: 2,
-				ImageRef:     "sha256:abc",
-				ImageUID:     ptr.To[int64](0),
-				PodIPs:       []string{"10.1.0.2", "fd00::2"},
+				RestartCount:  2,
+				ImageRef:      "sha256:abc",
+				ImageUID:      ptr.To[int64](0),
+				PodIPs:        []string{"10.1.0.2", "fd00::2"},
+				UserNamespace: users(p),
 				Volumes: map[string]volume.Mounted{
 					"token": {HostPath: "/volumes/token", ReadOnly: true, SELinuxRelabel: true},
 				},

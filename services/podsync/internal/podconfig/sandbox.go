@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/component-helpers/node/util/sysctl"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/microlet/microlet/services/internal/podutil"
 )
 
 // Longest names of the kernel and of DNS, in characters.
@@ -25,6 +27,8 @@ type SandboxInput struct {
 	// CgroupParent is the pod's cgroup, in the driver's spelling.
 	CgroupParent string
 	DNS          *runtimeapi.DNSConfig
+	// UserNamespace of a pod with hostUsers: false; nil for others.
+	UserNamespace *runtimeapi.UserNamespace
 }
 
 // Sandbox returns the config of a pod's sandbox. It is pure.
@@ -49,7 +53,7 @@ func Sandbox(p *v1.Pod, in SandboxInput, n *Node) (*runtimeapi.PodSandboxConfig,
 		}
 		config.Hostname = hostname
 	}
-	security, err := sandboxSecurity(p)
+	security, err := sandboxSecurity(p, in.UserNamespace)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +80,7 @@ func defaultSysctls(p *v1.Pod, defaults map[string]string) map[string]string {
 		case sysctl.IPCNamespace:
 			shared = p.Spec.HostIPC
 		case sysctl.UserNamespace:
-			shared = p.Spec.HostUsers == nil || *p.Spec.HostUsers
+			shared = !podutil.OwnUsers(&p.Spec)
 		}
 		if !shared {
 			own[sysctl.NormalizeName(name)] = value

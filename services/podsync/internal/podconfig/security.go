@@ -29,8 +29,8 @@ var (
 	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
 
-func sandboxSecurity(p *v1.Pod) (*runtimeapi.LinuxSandboxSecurityContext, error) {
-	namespaces, err := namespaceOptions(p)
+func sandboxSecurity(p *v1.Pod, users *runtimeapi.UserNamespace) (*runtimeapi.LinuxSandboxSecurityContext, error) {
+	namespaces, err := namespaceOptions(p, users)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func containerSecurity(p *v1.Pod, c *v1.Container, in *ContainerInput,
 	if err := verifyNonRoot(p, c, effective, in); err != nil {
 		return nil, err
 	}
-	namespaces, err := namespaceOptions(p)
+	namespaces, err := namespaceOptions(p, in.UserNamespace)
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +177,7 @@ func ImageUser(image *runtimeapi.Image) (uid *int64, user string) {
 	return new(int64), ""
 }
 
-func namespaceOptions(p *v1.Pod) (*runtimeapi.NamespaceOption, error) {
+func namespaceOptions(p *v1.Pod, users *runtimeapi.UserNamespace) (*runtimeapi.NamespaceOption, error) {
 	options := &runtimeapi.NamespaceOption{
 		Network: NetworkMode(p), Ipc: runtimeapi.NamespaceMode_POD, Pid: runtimeapi.NamespaceMode_CONTAINER,
 	}
@@ -190,11 +190,23 @@ func namespaceOptions(p *v1.Pod) (*runtimeapi.NamespaceOption, error) {
 	case isTrue(p.Spec.ShareProcessNamespace):
 		options.Pid = runtimeapi.NamespaceMode_POD
 	}
-	if users := p.Spec.HostUsers; users != nil && !*users {
-		return nil, errors.New("spec.hostUsers is false: user namespaces are not built, leave it out or set it to true")
+	switch {
+	case !podutil.OwnUsers(&p.Spec):
+		users = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}
+	case users.GetMode() != runtimeapi.NamespaceMode_POD || len(users.GetUids()) == 0 || len(users.GetGids()) == 0:
+		return nil, errors.New("spec.hostUsers is false, and the pod has no user namespace") // it must not get the host's
 	}
-	options.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}
+	options.UsernsOptions = users
 	return options, nil
+}
+
+// mapOwners has the container see each file with the owner that it has on the node, whatever IDs of the host the pod's
+// users have. Source: applyPlatformSpecificContainerConfig of the kubelet.
+func mapOwners(config *runtimeapi.ContainerConfig) {
+	users := config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()
+	for _, m := range config.GetMounts() {
+		m.UidMappings, m.GidMappings = users.GetUids(), users.GetGids()
+	}
 }
 
 func groups(of *v1.PodSecurityContext) ([]int64, runtimeapi.SupplementalGroupsPolicy, error) {

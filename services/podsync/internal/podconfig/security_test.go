@@ -100,7 +100,7 @@ func TestPrivileges(t *testing.T) {
 		sc.GetCapabilities() != nil {
 		t.Errorf("privileged: %v", sc)
 	}
-	sandbox, err := sandboxSecurity(p)
+	sandbox, err := sandboxSecurity(p, nil)
 	if err != nil || !sandbox.GetPrivileged() {
 		t.Errorf("its sandbox: %v, %v", sandbox, err)
 	}
@@ -204,13 +204,36 @@ func TestNamespaces(t *testing.T) {
 		{"pid", v1.PodSpec{HostPID: true}, ofPod, ofPod, ofNode},
 		{"shared pid", v1.PodSpec{ShareProcessNamespace: new(true)}, ofPod, ofPod, ofPod},
 	} {
-		got, err := namespaceOptions(&v1.Pod{Spec: test.spec})
+		got, err := namespaceOptions(&v1.Pod{Spec: test.spec}, nil)
 		if err != nil || got.GetNetwork() != test.network || got.GetIpc() != test.ipc || got.GetPid() != test.pid {
 			t.Errorf("%s: %v, %v", test.name, got, err)
 		}
 	}
-	if _, err := namespaceOptions(&v1.Pod{Spec: v1.PodSpec{HostUsers: new(false)}}); err == nil {
-		t.Error("a user namespace was promised")
+}
+
+// A pod with hostUsers: false never gets the users of the host, and another pod gets nothing else.
+func TestUserNamespaces(t *testing.T) {
+	own := &v1.Pod{Spec: v1.PodSpec{HostUsers: new(false)}}
+	ids := []*runtimeapi.IDMapping{{HostId: 131072, Length: 65536}}
+	users := &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}
+	got, err := namespaceOptions(own, users)
+	if err != nil || got.GetUsernsOptions() != users {
+		t.Errorf("%v, %v", got, err)
+	}
+	for name, bad := range map[string]*runtimeapi.UserNamespace{
+		"none": nil, "the host's": {Mode: runtimeapi.NamespaceMode_NODE, Uids: ids, Gids: ids},
+		"no users": {Gids: ids}, "no groups": {Uids: ids},
+	} {
+		if got, err := namespaceOptions(own, bad); err == nil {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	for _, p := range []*v1.Pod{{}, {Spec: v1.PodSpec{HostUsers: new(true)}}} {
+		got, err := namespaceOptions(p, users)
+		of := got.GetUsernsOptions()
+		if err != nil || of.GetMode() != runtimeapi.NamespaceMode_NODE || len(of.GetUids()) != 0 {
+			t.Errorf("the host's users: %v, %v", got, err)
+		}
 	}
 }
 

@@ -255,8 +255,8 @@ func TestCheckPod(t *testing.T) {
 		{"a secret for a static pod", head + "  imagePullSecrets: [{name: s}]\n", true, admission.Result{},
 			"spec.imagePullSecrets[0]"},
 		{"an unknown field", head + "  hostNetwerk: true\n", false, admission.Result{}, "hostNetwerk"},
-		{"a field that is not built", head + "  hostUsers: false\n", false, admission.Result{},
-			`refused_fields:"spec.hostUsers"`},
+		{"a field that is not built",
+			head + "  volumes: [{name: v, iscsi: {targetPortal: a, iqn: iqn.2001-04.a:b, lun: 1}}]\n", false, admission.Result{}, `refused_fields:"spec.volumes[0].iscsi"`},
 		{"no room", head, false, admission.Result{Reason: "OutOfcpu", Message: "not enough"}, `reason:"OutOfcpu"`},
 		{"no pod", "kind: Deployment\napiVersion: apps/v1\n", false, admission.Result{}, "only pods can be run"},
 	} {

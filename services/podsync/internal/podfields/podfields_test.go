@@ -116,7 +116,6 @@ func TestCheckTakesWhatIsWindowsAlone(t *testing.T) {
 }
 
 func TestCheckNamesEachField(t *testing.T) {
-	no := false
 	signal := v1.SIGUSR1
 	always := v1.ContainerRestartPolicyAlways
 	for _, test := range []struct {
@@ -135,7 +134,6 @@ func TestCheckNamesEachField(t *testing.T) {
 			debug := v1.EphemeralContainerCommon{Name: "d", Resources: claims}
 			s.EphemeralContainers = []v1.EphemeralContainer{{TargetContainerName: "c", EphemeralContainerCommon: debug}}
 		}},
-		{"spec.hostUsers", func(s *v1.PodSpec) { s.HostUsers = &no }},
 		{"spec.volumes[7].iscsi", func(s *v1.PodSpec) {
 			s.Volumes = append(s.Volumes,
 				v1.Volume{Name: "h", VolumeSource: v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{Lun: 1}}})

@@ -28,7 +28,7 @@ var rules = merge(
 	notTheNodes,
 	supported("spec",
 		"automountServiceAccountToken", "dnsConfig", "dnsPolicy", "enableServiceLinks",
-		"hostAliases", "hostIPC", "hostNetwork", "hostPID", "hostname", "hostnameOverride", "imagePullSecrets",
+		"hostAliases", "hostIPC", "hostNetwork", "hostPID", "hostUsers", "hostname", "hostnameOverride", "imagePullSecrets",
 		"overhead",
 		"activeDeadlineSeconds", "readinessGates", "restartPolicy", "runtimeClassName", "serviceAccount",
 		"serviceAccountName", "setHostnameAsFQDN",
@@ -40,7 +40,6 @@ var rules = merge(
 		"sysctls",
 	),
 	map[string]rule{
-		"spec.hostUsers":            only(true),
 		"spec.containers.env.name":  nil,
 		"spec.containers.env.value": nil,
 		"spec.resources":            builtResources,
@@ -109,14 +108,6 @@ func merge(tables ...map[string]rule) map[string]rule {
 		maps.Copy(all, t)
 	}
 	return all
-}
-
-// only supports a pointer to this one value.
-func only[T comparable](want T) rule {
-	return func(v reflect.Value) bool {
-		got, ok := v.Interface().(*T)
-		return ok && *got == want
-	}
 }
 
 // builtResources supports what a cgroup can enforce, and storage, whose limits evictor enforces. Extended resources and

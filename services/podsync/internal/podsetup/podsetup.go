@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
@@ -32,6 +33,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
 	"github.com/microlet/microlet/services/podsync/internal/podvolumes"
 	"github.com/microlet/microlet/services/podsync/internal/thisnode"
+	"github.com/microlet/microlet/services/podsync/internal/userns"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
@@ -75,15 +77,19 @@ type Resources struct {
 }
 
 // New makes the parts. Nothing is made on the node before Prepare.
-func New(o Options) (*Resources, error) {
+func New(ctx context.Context, o Options) (*Resources, error) {
 	cgroups, err := o.newCgroups()
+	if err != nil {
+		return nil, err
+	}
+	users, err := o.newUsers(ctx)
 	if err != nil {
 		return nil, err
 	}
 	volumes, err := podvolumes.New(podvolumes.Options{
 		Kubelet: o.Kubelet, BootID: o.Capacity.BootID, Cluster: o.Cluster, Node: o.Node,
-		Reports: o.Reports, Bus: o.Bus, Allocatable: o.allocatable, Private: o.privateFolder, Events: o.Events,
-		Log: o.Log, Metrics: o.Metrics,
+		Reports: o.Reports, Bus: o.Bus, Allocatable: o.allocatable, Private: o.privateFolder, Gone: users.Release,
+		Events: o.Events, Log: o.Log, Metrics: o.Metrics,
 	})
 	if err != nil {
 		return nil, err
@@ -109,7 +115,7 @@ func New(o Options) (*Resources, error) {
 		volumes: volumes, records: records, host: told,
 		workers: worker.Resources{
 			Images: images, Volumes: volumes.Manager, Cgroups: cgroups, Config: config, Objects: o.Cluster.Objects, Logs: logs,
-			Hooks: hooks,
+			Hooks: hooks, Users: users,
 		},
 		limits: nodeallocatable.New(nodeallocatable.Options{
 			Kubelet: o.Kubelet, Cgroups: cgroups, Events: o.Events, Node: o.Node.Reference, Log: o.Log,
@@ -171,6 +177,19 @@ func (o *Options) newCgroups() (*cgroup.Manager, error) {
 		CPUCFSQuota: *k.CPUCFSQuota, CPUCFSQuotaPeriod: k.CPUCFSQuotaPeriod.Duration,
 		PodPidsLimit: *k.PodPidsLimit, EnforceNodeAllocatable: k.EnforceNodeAllocatable,
 		Allocatable: o.Capacity.Enforced, Capacity: o.Capacity.Limits, Log: o.Log,
+	})
+}
+
+// newUsers reads which pods have which user IDs.
+func (o *Options) newUsers(ctx context.Context) (*userns.Manager, error) {
+	k := &o.Kubelet.Kubelet
+	perPod := uint32(userns.Unit)
+	if of := k.UserNamespaces; of != nil && of.IDsPerPod != nil {
+		perPod = uint32(*of.IDsPerPod) // which was validated
+	}
+	return userns.New(ctx, userns.Options{
+		PodsDir: filepath.Join(o.Kubelet.Node.RootDir, "pods"), IDsPerPod: perPod, MaxPods: int(k.MaxPods),
+		Host: userns.Machine{}, Runtime: o.Runtime, Log: o.Log,
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	mount "k8s.io/mount-utils"
 
@@ -60,9 +61,11 @@ type Options struct {
 	// anything of it.
 	Allocatable func() v1.ResourceList
 	Private     func(p *v1.Pod) string
-	Events      record.EventRecorder
-	Log         *slog.Logger
-	Metrics     prometheus.Registerer
+	// Gone is told of each pod whose folder was removed.
+	Gone    func(uid types.UID)
+	Events  record.EventRecorder
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
 }
 
 // Volumes are what pods' volumes are made with.
@@ -116,7 +119,7 @@ func New(o Options) (*Volumes, error) {
 				Client: o.Cluster.CSI.Client, Node: o.Node.Reference.Name, Events: o.Events, Log: o.Log,
 			}),
 			NFSMounter: o.Kubelet.Node.ExperimentalMounterPath,
-			Foreign:    children, Mounter: mount.New(""), Allocatable: o.Allocatable, Private: o.Private,
+			Foreign:    children, Mounter: mount.New(""), Allocatable: o.Allocatable, Private: o.Private, Gone: o.Gone,
 			Events: o.Events, Metrics: metrics, Log: o.Log,
 		}),
 		children: children, certificates: certificates, csi: volumes, node: node,

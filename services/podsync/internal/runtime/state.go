@@ -221,10 +221,12 @@ func (r *Runtime) sandboxStatus(ctx context.Context, id string) (*pod.Sandbox, e
 			fmt.Errorf("status of sandbox %s: the runtime's answer lacks the id, the metadata or the time of creation",
 				id)
 	}
+	namespaces := st.GetLinux().GetNamespaces().GetOptions()
 	sb := &pod.Sandbox{
 		ID: st.Id, Ready: isReady(st.State), Created: time.Unix(0, st.CreatedAt), Attempt: st.Metadata.GetAttempt(),
-		HostNetwork: st.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE,
+		HostNetwork: namespaces.GetNetwork() == runtimeapi.NamespaceMode_NODE,
 		Labels:      st.Labels, Annotations: st.Annotations, Handler: st.RuntimeHandler,
+		UserNamespace: namespaces.GetUsernsOptions(),
 	}
 	if ip := st.GetNetwork().GetIp(); ip != "" && !sb.HostNetwork {
 		sb.IPs = append(sb.IPs, ip)

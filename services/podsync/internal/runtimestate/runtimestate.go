@@ -7,6 +7,7 @@ package runtimestate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -44,9 +45,11 @@ type State struct {
 
 type answer struct {
 	groupsPolicy bool
-	// readOnly says of each handler whether it mounts read-only all the way down.
-	readOnly map[string]bool
+	handlers     map[string]abilities
 }
+
+// abilities are a handler's: it mounts read-only all the way down, or gives pods users of their own.
+type abilities struct{ readOnly, users bool }
 
 // New returns the state of a runtime that was not heard yet.
 func New(runtime Runtime, classes Classes) *State { return &State{runtime: runtime, classes: classes} }
@@ -59,9 +62,9 @@ func (s *State) Learn(r *podsyncv1.Runtime) {
 	if r.GetError() != "" {
 		return
 	}
-	a := &answer{groupsPolicy: r.GetSupplementalGroupsPolicy(), readOnly: make(map[string]bool, len(r.GetHandlers()))}
+	a := &answer{groupsPolicy: r.GetSupplementalGroupsPolicy(), handlers: map[string]abilities{}}
 	for _, handler := range r.GetHandlers() {
-		a.readOnly[handler.GetName()] = handler.GetRecursiveReadOnlyMounts()
+		a.handlers[handler.GetName()] = abilities{handler.GetRecursiveReadOnlyMounts(), handler.GetUserNamespaces()}
 	}
 	s.answer.Store(a)
 }
@@ -86,27 +89,54 @@ func (s *State) SupplementalGroupsPolicy() bool {
 // RecursiveReadOnly reports whether the pod's handler can mount read-only all the way down. A pod that starts
 // before the runtime was heard waits for its answer: a mount that may be recursive would else silently not be.
 func (s *State) RecursiveReadOnly(p *v1.Pod) bool {
-	var known map[string]bool
+	var known map[string]abilities
 	if a := s.answer.Load(); a != nil {
-		known = a.readOnly
+		known = a.handlers
 	} else if wantsRecursiveReadOnly(p) {
-		known = s.ask()
+		known, _ = s.ask(context.Background()) // without an answer, none can
 	}
-	return known[s.classes.Known(p.Spec.RuntimeClassName)]
+	return known[s.classes.Known(p.Spec.RuntimeClassName)].readOnly
 }
 
-func (s *State) ask() map[string]bool {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+// UserNamespaces returns nil if the handler gives pods users of their own. Its errors are the kubelet's.
+func (s *State) UserNamespaces(ctx context.Context, handler string) error {
+	var known map[string]abilities
+	if a := s.answer.Load(); a != nil {
+		known = a.handlers
+	} else {
+		var err error
+		if known, err = s.ask(ctx); err != nil {
+			return fmt.Errorf("ask the runtime whether it supports user namespaces: %w", err)
+		}
+	}
+	can, there := known[handler]
+	if can.users {
+		return nil
+	}
+	problem := "can't set `spec.hostUsers: false`, runtime does not support user namespaces"
+	if handler != "" {
+		problem = fmt.Sprintf("can't set `spec.hostUsers: false`, RuntimeClass handler %q does not support user namespaces",
+			handler)
+	}
+	if !there && len(known) > 0 { // a runtime that lists none is too old to
+		return fmt.Errorf("%s: the handler %q is not known", problem, handler)
+	}
+	return errors.New(problem)
+}
+
+func (s *State) ask(ctx context.Context) (map[string]abilities, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	status, err := s.runtime.Status(ctx)
 	if err != nil {
-		return nil
+		return nil, err
 	}
-	readOnly := map[string]bool{}
+	known := map[string]abilities{}
 	for _, handler := range status.GetRuntimeHandlers() {
-		readOnly[handler.GetName()] = handler.GetFeatures().GetRecursiveReadOnlyMounts()
+		features := handler.GetFeatures()
+		known[handler.GetName()] = abilities{features.GetRecursiveReadOnlyMounts(), features.GetUserNamespaces()}
 	}
-	return readOnly
+	return known, nil
 }
 
 func wantsRecursiveReadOnly(p *v1.Pod) bool {

@@ -3,6 +3,7 @@ package runtimestate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -20,7 +21,9 @@ type runtime struct {
 func (r *runtime) Status(context.Context) (*runtimeapi.StatusResponse, error) {
 	r.asked++
 	return &runtimeapi.StatusResponse{RuntimeHandlers: []*runtimeapi.RuntimeHandler{
-		{Name: ""}, {Name: "strict", Features: &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true}},
+		{Name: ""}, {Name: "strict", Features: &runtimeapi.RuntimeHandlerFeatures{
+			RecursiveReadOnlyMounts: true, UserNamespaces: true,
+		}},
 	}}, r.err
 }
 
@@ -38,6 +41,48 @@ func podOf(class string, mode v1.RecursiveReadOnlyMode) *v1.Pod {
 	return &v1.Pod{Spec: v1.PodSpec{RuntimeClassName: &class, Containers: []v1.Container{{
 		VolumeMounts: []v1.VolumeMount{{RecursiveReadOnly: &mode}},
 	}}}}
+}
+
+// The errors are those of the kubelet.
+func TestUserNamespaces(t *testing.T) {
+	const none = "can't set `spec.hostUsers: false`, runtime does not support user namespaces"
+	handlers := []*podsyncv1.Runtime_Handler{{Name: ""}, {Name: "old"}, {Name: "new", UserNamespaces: true}}
+	for _, test := range []struct {
+		handlers []*podsyncv1.Runtime_Handler
+		handler  string
+		want     string
+	}{
+		{handlers, "new", ""},
+		{handlers, "", none},
+		{handlers, "old", "can't set `spec.hostUsers: false`, RuntimeClass handler \"old\" does not support user namespaces"},
+		{handlers, "none", "can't set `spec.hostUsers: false`, RuntimeClass handler \"none\" does not support user " +
+			"namespaces: the handler \"none\" is not known"},
+		{nil, "", none},
+	} {
+		r := &runtime{}
+		s := New(r, classes{})
+		s.Learn(&podsyncv1.Runtime{Handlers: test.handlers})
+		err := s.UserNamespaces(t.Context(), test.handler)
+		if text := fmt.Sprint(err); err == nil && test.want != "" || err != nil && text != test.want || r.asked != 0 {
+			t.Errorf("handler %q of %v: %v, want %q", test.handler, test.handlers, err, test.want)
+		}
+	}
+}
+
+// A pod that starts before the runtime was heard waits for its answer.
+func TestUserNamespacesOfARuntimeThatWasNotHeard(t *testing.T) {
+	r := &runtime{}
+	s := New(r, classes{})
+	if err := s.UserNamespaces(t.Context(), "strict"); err != nil || r.asked != 1 {
+		t.Errorf("asked %d times: %v", r.asked, err)
+	}
+	if err := s.UserNamespaces(t.Context(), ""); err == nil {
+		t.Error("the default handler gives users")
+	}
+	r.err = errors.New("away")
+	if err := s.UserNamespaces(t.Context(), "strict"); !errors.Is(err, r.err) {
+		t.Errorf("no answer: %v", err)
+	}
 }
 
 func TestNetworkProblem(t *testing.T) {

@@ -77,6 +77,8 @@ type Options struct {
 	// Private returns the node agent's own folder for a pod that may not have anything of it, and nothing for a
 	// helper. Nil protects nothing.
 	Private func(p *v1.Pod) string
+	// Gone is told of each pod whose folder was removed. Nil tells nobody.
+	Gone func(uid types.UID)
 	// BootID is the kernel's name of this boot. Files of the API that another boot has written are compared with the
 	// API's before a container sees them.
 	BootID string
@@ -159,6 +161,9 @@ func New(opts Options) *Manager {
 	}
 	if opts.Private == nil {
 		opts.Private = func(*v1.Pod) string { return "" }
+	}
+	if opts.Gone == nil {
+		opts.Gone = func(types.UID) {}
 	}
 	if opts.Log == nil {
 		opts.Log = slog.Default()
@@ -351,6 +356,7 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) (err error) {
 	if _, err := removePod.Do(ctx, m.opts.Foreign, dir, removeCall{Dir: dir}); err != nil {
 		return fmt.Errorf("remove the pod's folder: %w", err)
 	}
+	m.opts.Gone(uid)
 	return nil
 }
 

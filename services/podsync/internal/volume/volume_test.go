@@ -136,10 +136,15 @@ func TestMountRefreshesAtomicallyAndUnmounts(t *testing.T) {
 	if len(mounts.MountPoints) != 1 {
 		t.Fatalf("mounted %d times", len(mounts.MountPoints))
 	}
+	var gone []types.UID
+	m.opts.Gone = func(uid types.UID) { gone = append(gone, uid) }
 	for range 2 { // what is gone is unmounted
 		if err := m.Unmount(t.Context(), p.UID); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if len(gone) != 2 || gone[0] != p.UID {
+		t.Errorf("told of %v", gone)
 	}
 	if left, err := m.Orphans(); err != nil || len(left) != 0 || len(mounts.MountPoints) != 0 {
 		t.Fatalf("left %v, %v, %v", left, mounts.MountPoints, err)

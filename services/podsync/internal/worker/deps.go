@@ -83,10 +83,16 @@ type Cgroups interface {
 // Config turns pods into what CRI takes, and makes the folders that it names.
 type Config interface {
 	Prepare(p *v1.Pod) error
-	Sandbox(p *v1.Pod, attempt uint32, cgroupParent string) (*runtimeapi.PodSandboxConfig, error)
+	Sandbox(p *v1.Pod, in podconfig.SandboxInput) (*runtimeapi.PodSandboxConfig, error)
 	Container(ctx context.Context, p *v1.Pod, c *v1.Container,
 		in podconfig.ContainerInput) (*runtimeapi.ContainerConfig, error)
 	LinkLogs(p *v1.Pod, c *v1.Container, restartCount int32, id string) error
+}
+
+// UserNamespaces gives users of their own to pods with hostUsers: false.
+type UserNamespaces interface {
+	// Of returns the user namespace of a sandbox, or the one that a new sandbox is to have if it is nil.
+	Of(ctx context.Context, uid types.UID, sandbox *pod.Sandbox) (*runtimeapi.UserNamespace, error)
 }
 
 // Objects remembers which objects pods name.
@@ -139,6 +145,8 @@ type RuntimeState interface {
 	NetworkProblem() string
 	// RecursiveReadOnly reports whether the pod's runtime handler can mount read-only all the way down.
 	RecursiveReadOnly(p *v1.Pod) bool
+	// UserNamespaces returns nil if a runtime handler gives pods users of their own, or else what the pod shows.
+	UserNamespaces(ctx context.Context, handler string) error
 }
 
 // Predecessors ends what runs of static pods under the UIDs of earlier manifests.
@@ -201,6 +209,7 @@ type Resources struct {
 	Objects Objects
 	Logs    Logs
 	Hooks   Hooks
+	Users   UserNamespaces
 }
 
 // Admissions decide what may run here.

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,6 +18,13 @@ type runtimeState func() string
 
 func (s runtimeState) NetworkProblem() string       { return s() }
 func (runtimeState) RecursiveReadOnly(*v1.Pod) bool { return false }
+
+func (runtimeState) UserNamespaces(context.Context, string) error { return nil }
+
+// noUsers is a runtime whose handlers give no pod users of its own.
+type noUsers struct{ runtimeState }
+
+func (noUsers) UserNamespaces(context.Context, string) error { return errors.New("the handler cannot") }
 
 // predecessors answers who asks for the end of a pod's earlier versions.
 type predecessors func(p *v1.Pod) error

@@ -20,6 +20,8 @@ type Metrics struct {
 	sandboxes, sandboxErrors    prometheus.Counter
 	containers, containerErrors *prometheus.CounterVec
 
+	userNamespaces, userNamespaceErrors prometheus.Counter
+
 	imageVolumes, imageVolumesMounted, imageVolumeErrors prometheus.Counter
 }
 
@@ -54,6 +56,14 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "kubelet_started_containers_errors_total",
 			Help: "Cumulative number of containers that could not be started, by the reason that their status tells.",
 		}, []string{"container_type", "code"}),
+		userNamespaces: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_started_user_namespaced_pods_total",
+			Help: "Cumulative number of pod sandboxes with a user namespace that were to be started, failures included.",
+		}),
+		userNamespaceErrors: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_started_user_namespaced_pods_errors_total",
+			Help: "Cumulative number of starts of pods with a user namespace in which a sandbox or container failed to start.",
+		}),
 		imageVolumes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "kubelet_image_volume_requested_total", Help: "Number of requested image volumes.",
 		}),
@@ -65,7 +75,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}),
 	}
 	r.MustRegister(m.Wakes, m.Refused, m.syncs, m.sandboxes, m.sandboxErrors, m.containers, m.containerErrors,
-		m.imageVolumes, m.imageVolumesMounted, m.imageVolumeErrors)
+		m.userNamespaces, m.userNamespaceErrors, m.imageVolumes, m.imageVolumesMounted, m.imageVolumeErrors)
 	return m
 }
 
@@ -77,6 +87,14 @@ func (m *Metrics) countSandbox(err error) {
 	m.sandboxes.Inc()
 	if err != nil {
 		m.sandboxErrors.Inc()
+	}
+}
+
+// countUserNamespace counts a start of a pod with users of its own, from the sandbox on.
+func (m *Metrics) countUserNamespace(err error) {
+	m.userNamespaces.Inc()
+	if err != nil {
+		m.userNamespaceErrors.Inc()
 	}
 }
 

@@ -70,6 +70,9 @@ type node struct {
 	// ends are the pods that a shutdown ends as soon as they have a worker.
 	ends   map[types.UID]*podstatus.Override
 	logged int32 // the restart count that the logs leave free
+	// users are the first IDs of pods with users of their own, and joined the sandboxes that they were asked for.
+	users  map[types.UID]uint32
+	joined map[types.UID][]string
 }
 
 func newNode(t *testing.T, cri *fake.Runtime) *node {
@@ -95,6 +98,8 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 		wanted:     map[types.UID]bool{},
 		forgotten:  map[types.UID]bool{},
 		ends:       map[types.UID]*podstatus.Override{},
+		users:      map[types.UID]uint32{},
+		joined:     map[types.UID][]string{},
 	}
 	rt, err := runtime.New(cri.Conn(), cri.Conn(), runtime.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -110,7 +115,7 @@ func newNode(t *testing.T, cri *fake.Runtime) *node {
 			Runtime: rt, Remover: cleanup.Remover{Runtime: rt}, RuntimeState: runtimeState(func() string { return "" }),
 			RuntimeClasses: runtimeclass.Finder{}, Predecessors: predecessors(func(*v1.Pod) error { return nil }),
 		},
-		Resources: Resources{Images: n, Volumes: n, Cgroups: n, Config: n, Objects: n, Logs: n, Hooks: hooks},
+		Resources: Resources{Images: n, Volumes: n, Cgroups: n, Config: n, Objects: n, Logs: n, Hooks: hooks, Users: n},
 		Admissions: Admissions{
 			Admission: n.admission, ContainerAdmission: &n.judge,
 			Ends: func(p *v1.Pod) *podstatus.Override { return n.ends[p.UID] },
@@ -265,16 +270,41 @@ func podLabels(p *v1.Pod) map[string]string {
 	}
 }
 
-func (n *node) Sandbox(p *v1.Pod, attempt uint32, parent string) (*runtimeapi.PodSandboxConfig, error) {
+func (n *node) Sandbox(p *v1.Pod, in podconfig.SandboxInput) (*runtimeapi.PodSandboxConfig, error) {
 	return &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{
 			Name:      p.Name,
 			Namespace: p.Namespace,
 			Uid:       string(p.UID),
-			Attempt:   attempt,
+			Attempt:   in.Attempt,
 		},
-		Labels: podLabels(p), Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: parent},
+		Labels: podLabels(p), Linux: &runtimeapi.LinuxPodSandboxConfig{
+			CgroupParent: in.CgroupParent,
+			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
+				NamespaceOptions: &runtimeapi.NamespaceOption{UsernsOptions: in.UserNamespace},
+			},
+		},
 	}, nil
+}
+
+// Of gives the pod the IDs of users.
+func (n *node) Of(_ context.Context, uid types.UID, sandbox *pod.Sandbox) (*runtimeapi.UserNamespace, error) {
+	if err := n.broken("Of", uid); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	joined := "new"
+	if sandbox != nil {
+		joined = sandbox.ID
+	}
+	n.joined[uid] = append(n.joined[uid], joined)
+	return userNamespace(n.users[uid]), nil
+}
+
+func userNamespace(first uint32) *runtimeapi.UserNamespace {
+	ids := []*runtimeapi.IDMapping{{HostId: first, Length: 65536}}
+	return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}
 }
 
 func imageMounts(images map[string]*runtimeapi.ImageSpec) (mounts []*runtimeapi.Mount) {
@@ -298,6 +328,9 @@ func (n *node) Container(_ context.Context, p *v1.Pod, c *v1.Container,
 			"io.kubernetes.container.hash":         fmt.Sprintf("%x", podconfig.ContainerHash(c)),
 			"io.kubernetes.container.restartCount": fmt.Sprint(in.RestartCount),
 		},
+		Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+			NamespaceOptions: &runtimeapi.NamespaceOption{UsernsOptions: in.UserNamespace},
+		}},
 	}, nil
 }
 

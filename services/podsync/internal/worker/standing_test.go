@@ -69,9 +69,9 @@ func TestTheStandingHasRefusedFieldsAndBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t)
 		p := testPod("a")
-		p.Spec.HostUsers = new(false)
+		p.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{Lun: 1}}}}
 		n.apply(p)
-		if s := n.standing(t); len(s.Refused) != 1 || s.Refused[0] != "spec.hostUsers" {
+		if s := n.standing(t); len(s.Refused) != 1 || s.Refused[0] != "spec.volumes[0].iscsi" {
 			t.Errorf("refused: %+v", s)
 		}
 		supported := testPod("a")

@@ -28,6 +28,7 @@ type place struct {
 	sandbox   *runtimeapi.PodSandboxConfig
 	sandboxID string
 	podIPs    []string
+	users     *runtimeapi.UserNamespace // nil: those of the host
 	volumes   map[string]volume.Mounted
 	// state is what the decision rested on.
 	state *pod.State
@@ -35,12 +36,19 @@ type place struct {
 
 // start creates the sandbox that is missing and starts containers in their order.
 // Images come while the volumes are mounted and the sandbox starts.
-func (w *worker) start(ctx context.Context, p *v1.Pod, state *pod.State, a *decide.Actions) error {
+func (w *worker) start(ctx context.Context, p *v1.Pod, state *pod.State, a *decide.Actions) (err error) {
 	if err := w.networkReady(p); err != nil {
 		return err
 	}
 	if err := w.hostIPsReady(p); err != nil {
 		return err
+	}
+	if a.Sandbox != nil && podutil.OwnUsers(&p.Spec) {
+		defer func() {
+			if ctx.Err() == nil {
+				w.metrics.countUserNamespace(err)
+			}
+		}()
 	}
 	w.pullAll(p, a.Start)
 	at, err := w.prepare(ctx, p, state, a)
@@ -76,16 +84,19 @@ func (w *worker) prepare(ctx context.Context, p *v1.Pod, state *pod.State, a *de
 			"unable to ensure pod container exists: %v", err)
 		return nil, transient("make the pod's cgroup", err)
 	}
-	config, err := w.deps.Config.Sandbox(p, attempt(state, a), parent)
+	users, config, err := w.sandboxConfig(ctx, p, state, a, parent)
 	if err != nil {
-		w.deps.event(p, v1.EventTypeWarning, reasonFailedCreatePodSandBox, "Failed to create pod sandbox: %v", err)
+		if ctx.Err() == nil {
+			w.deps.event(p, v1.EventTypeWarning, reasonFailedCreatePodSandBox, "Failed to create pod sandbox: %v",
+				plain(err))
+		}
 		return nil, reported("generate the sandbox's config", err)
 	}
 	mounting, err := w.volumes(ctx, p)
 	if err != nil {
 		return nil, err
 	}
-	at := &place{sandbox: config, sandboxID: a.SandboxID, state: state}
+	at := &place{sandbox: config, sandboxID: a.SandboxID, users: users, state: state}
 	if a.Sandbox != nil {
 		within, span := tracing.Start(ctx, "createPodSandbox")
 		at.sandboxID, err = w.runSandbox(within, p, config, a.Sandbox)
@@ -100,6 +111,42 @@ func (w *worker) prepare(ctx context.Context, p *v1.Pod, state *pod.State, a *de
 	w.keepFresh(p)
 	at.podIPs, err = w.podIPs(ctx, p, state, a)
 	return at, err
+}
+
+// sandboxConfig is the config of the sandbox, a new one or the one that the containers join, with the pod's users.
+func (w *worker) sandboxConfig(ctx context.Context, p *v1.Pod, state *pod.State, a *decide.Actions,
+	parent string) (*runtimeapi.UserNamespace, *runtimeapi.PodSandboxConfig, error) {
+	users, err := w.users(ctx, p, state, a)
+	if err != nil {
+		return nil, nil, err
+	}
+	config, err := w.deps.Config.Sandbox(p, podconfig.SandboxInput{
+		Attempt: attempt(state, a), CgroupParent: parent, UserNamespace: users,
+	})
+	return users, config, err
+}
+
+// users is the user namespace of a pod with hostUsers: false, and nil for others.
+func (w *worker) users(ctx context.Context, p *v1.Pod, state *pod.State,
+	a *decide.Actions) (*runtimeapi.UserNamespace, error) {
+	if !podutil.OwnUsers(&p.Spec) {
+		return nil, nil
+	}
+	handler, err := w.deps.RuntimeClasses.Handler(ctx, p.Spec.RuntimeClassName)
+	if err != nil {
+		return nil, err
+	}
+	if err := w.deps.RuntimeState.UserNamespaces(ctx, handler); err != nil {
+		return nil, err
+	}
+	if a.Sandbox != nil {
+		return w.deps.Users.Of(ctx, w.uid, nil)
+	}
+	joined := &pod.Sandbox{ID: a.SandboxID}
+	if current := state.ReadySandbox(); current != nil && current.ID == a.SandboxID {
+		joined = current
+	}
+	return w.deps.Users.Of(ctx, w.uid, joined)
 }
 
 func attempt(state *pod.State, a *decide.Actions) uint32 {
@@ -185,7 +232,7 @@ func (w *worker) startContainer(ctx context.Context, p *v1.Pod, s *decide.Start,
 	}
 	config, err := w.deps.Config.Container(ctx, p, c, podconfig.ContainerInput{
 		RestartCount: s.RestartCount, ImageRef: present.Ref, ImageUID: present.UID, ImageUser: present.User,
-		PodIPs: at.podIPs, Volumes: at.volumes, ImageVolumes: present.volumes, TargetID: target,
+		PodIPs: at.podIPs, Volumes: at.volumes, ImageVolumes: present.volumes, TargetID: target, UserNamespace: at.users,
 	})
 	if err != nil {
 		return w.misconfigured(p, c.Name, "configure container ", err)

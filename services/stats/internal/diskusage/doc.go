@@ -16,6 +16,6 @@
 // A figure has the time at which its walk began. The sums are those of du: allocated blocks, and a file with several
 // hard links counts once.
 //
-// Project quotas are not read. The kubelet uses them only for pods in a user namespace, which podsync refuses, and the
+// Project quotas are not read. The kubelet uses them only for pods in a user namespace, behind a gate, and the
 // kernel shows them only to a process with CAP_SYS_ADMIN.
 package diskusage
