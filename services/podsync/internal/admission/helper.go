@@ -34,6 +34,10 @@ const ReasonHelperForbidden = "HelperForbidden"
 // not known yet when a pod is admitted; AdmitImage and AdmitUser judge them when a container is created, in pods that
 // reach nothing of the host, too: another pod may have their volumes as a hostPath, and hand them a folder of the host
 // there.
+//
+// In a user namespace of the pod's own, the agent's users and groups are others to the kernel. Yet the files of a
+// volume keep the owners that they have on the node. So they are judged in a pod with a volume that has files of
+// others, or that others get to see.
 type Helpers struct {
 	// Namespace of the helper pods; empty: there are none.
 	Namespace string
@@ -135,7 +139,7 @@ func (h Helpers) AdmitEphemeral(p *v1.Pod, c *v1.Container) Result {
 // AdmitImage judges a container whose image says what it runs as, before it is created. A name says nothing: only the
 // image knows whose it is.
 func (h Helpers) AdmitImage(p *v1.Pod, c *v1.Container, uid *int64) Result {
-	if uid == nil || SetsUser(p, c) || !foreignUser(h.Role(p), *uid) {
+	if uid == nil || SetsUser(p, c) || !foreignUser(h.Role(p), *uid) || hasOwnIDs(p) {
 		return Result{}
 	}
 	return h.forbid("container %q runs as user %d by its image, which is %s", c.Name, *uid, owner(*uid))
@@ -144,6 +148,9 @@ func (h Helpers) AdmitImage(p *v1.Pod, c *v1.Container, uid *int64) Result {
 // AdmitUser judges what the runtime says a created container has: what an image's own lists of users and groups give it
 // is known then.
 func (h Helpers) AdmitUser(p *v1.Pod, c *v1.Container, uid int64, gids []int64) Result {
+	if hasOwnIDs(p) {
+		return Result{}
+	}
 	if foreignUser(h.Role(p), uid) {
 		return h.forbid("container %q runs as user %d by its image, which is %s", c.Name, uid, owner(uid))
 	}
@@ -158,7 +165,7 @@ func (h Helpers) AdmitUser(p *v1.Pod, c *v1.Container, uid int64, gids []int64) 
 // pod judges what the pod gives to all of its containers.
 func (h Helpers) pod(p *v1.Pod, own role.Role) Result {
 	sc := p.Spec.SecurityContext
-	if sc == nil {
+	if sc == nil || hasOwnIDs(p) {
 		return Result{}
 	}
 	if u := sc.RunAsUser; u != nil && foreignUser(own, *u) {
@@ -181,7 +188,7 @@ func (h Helpers) pod(p *v1.Pod, own role.Role) Result {
 // container judges what a container says of itself.
 func (h Helpers) container(p *v1.Pod, c *v1.Container) Result {
 	sc, own := c.SecurityContext, h.Role(p)
-	if sc == nil {
+	if sc == nil || hasOwnIDs(p) {
 		return Result{}
 	}
 	if u := sc.RunAsUser; u != nil && foreignUser(own, *u) {
@@ -200,6 +207,14 @@ func (h Helpers) forbid(format string, args ...any) Result {
 		who = "no pod may, since --helper-namespace names no namespace of helper pods"
 	}
 	return Result{Reason: ReasonHelperForbidden, Message: fmt.Sprintf(format, args...) + ": " + who}
+}
+
+// hasOwnIDs reports whether the users and groups of the pod are nobody's on the node: they are in a user namespace, and
+// no file of a volume has them. What podsync writes and a container only reads has no owner of a container's choice.
+func hasOwnIDs(p *v1.Pod) bool {
+	return podutil.OwnUsers(&p.Spec) && !slices.ContainsFunc(p.Spec.Volumes, func(v v1.Volume) bool {
+		return v.ConfigMap == nil && v.Secret == nil && v.DownwardAPI == nil && v.Projected == nil && v.Image == nil
+	})
 }
 
 // ReachesHost reports whether the pod has a way to files of the host, to those that its processes have open, or to

@@ -49,6 +49,20 @@ func hostNetwork(p *v1.Pod) { p.Spec.HostNetwork = true }
 
 func hostIPC(p *v1.Pod) { p.Spec.HostIPC = true }
 
+func ownUsers(p *v1.Pod) { p.Spec.HostUsers = new(false) }
+
+func hostUsers(p *v1.Pod) { p.Spec.HostUsers = new(true) }
+
+func hasVolume(source v1.VolumeSource) func(*v1.Pod) {
+	return func(p *v1.Pod) { p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{Name: "v", VolumeSource: source}) }
+}
+
+var (
+	secretVolume = hasVolume(v1.VolumeSource{Secret: &v1.SecretVolumeSource{}})
+	scratch      = hasVolume(v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}})
+	claimed      = hasVolume(v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}})
+)
+
 func user(uid int64) func(*v1.Pod) {
 	return func(p *v1.Pod) { p.Spec.SecurityContext.RunAsUser = &uid }
 }
@@ -100,11 +114,19 @@ func TestHelpers(t *testing.T) {
 		"another namespace's label":      {pod: pod("ns", labelled("bus"))},
 		"a user alone": {pod("ns", user(47104)),
 			"the pod runs as user 47104, which is the node agent's service prober: only pods"},
-		"a user with the host":             {pod("ns", user(47104), mounts("/tmp")), "user 47104"},
-		"a user with the host's processes": {pod("ns", user(47104), hostPID), "user 47104"},
-		"a user with the host's network":   {pod("ns", user(47103), group(47100), hostNetwork), "service nodestatus"},
-		"a user alone, by a helper":        {pod: pod("agents", labelled("prober"), user(47104), groups(47100))},
-		"a container's user alone":         {pod("ns", containerUser(47108)), `container "i" runs as user 47108`},
+		"a user in a user namespace": {pod: pod("ns", user(47104), groups(47100), ownUsers)},
+		"a container's user there": {pod: pod("ns", containerUser(47104), containerGroup(47100), ownUsers,
+			secretVolume)},
+		"a user there, with the host's files": {pod("ns", user(47104), ownUsers, mounts("/tmp")), "user 47104"},
+		"a user there, with files for others": {pod("ns", containerUser(47104), ownUsers, scratch), "user 47104"},
+		"a group there, with a claim":         {pod("ns", fsGroup(47109), ownUsers, secretVolume, claimed), "group 47109"},
+		"the folder, in a user namespace":     {pod("ns", ownUsers, mounts("/run/microlet")), "own folder"},
+		"a user, with the host's users said":  {pod("ns", user(47104), hostUsers), "user 47104"},
+		"a user with the host":                {pod("ns", user(47104), mounts("/tmp")), "user 47104"},
+		"a user with the host's processes":    {pod("ns", user(47104), hostPID), "user 47104"},
+		"a user with the host's network":      {pod("ns", user(47103), group(47100), hostNetwork), "service nodestatus"},
+		"a user alone, by a helper":           {pod: pod("agents", labelled("prober"), user(47104), groups(47100))},
+		"a container's user alone":            {pod("ns", containerUser(47108)), `container "i" runs as user 47108`},
 		"a container's group alone": {pod("ns", containerGroup(47100)),
 			`container "i" is in the group 47100 (runAsGroup)`},
 		"runAsGroup alone":         {pod("ns", group(47100)), "group 47100 (runAsGroup)"},

@@ -29,6 +29,7 @@ func (a answer) User(context.Context, string) (*runtimeapi.LinuxContainerUser, e
 func TestUsersOfContainers(t *testing.T) {
 	host := &v1.Pod{Spec: v1.PodSpec{HostPID: true}}
 	alone, numbered := &v1.Pod{}, host.DeepCopy()
+	namespaced := &v1.Pod{Spec: v1.PodSpec{HostUsers: new(false)}}
 	numbered.Spec.SecurityContext = &v1.PodSecurityContext{RunAsUser: new(int64(1000))}
 	user := func(uid, gid int64, groups ...int64) *runtimeapi.LinuxContainerUser {
 		return &runtimeapi.LinuxContainerUser{Uid: uid, Gid: gid, SupplementalGroups: groups}
@@ -48,6 +49,7 @@ func TestUsersOfContainers(t *testing.T) {
 		{name: "nodestatus's user in a pod of its own", pod: alone, user: user(47103, 0), want: "user 47103"},
 		{name: "the logs' group in a pod of its own", pod: alone, user: user(1000, 1000, 47109), want: "group 47109"},
 		{name: "an ordinary user in a pod of its own", pod: alone, user: user(1000, 1000)},
+		{name: "nodestatus's user in a user namespace", pod: namespaced, user: user(47103, 0, 47109)},
 		{name: "the user's group", pod: host, user: user(1000, 47100), want: "group 47100"},
 		{name: "a group of the image's list, beside the pod's own user", pod: numbered, user: user(1000, 1000, 1, 47109),
 			want: "group 47109"},
@@ -70,5 +72,9 @@ func TestUsersOfContainers(t *testing.T) {
 	if v := New(admission.Helpers{}, nil).AdmitImage(host, &v1.Container{Name: "c"},
 		&worker.Image{UID: new(int64(47104))}); v.Admitted() {
 		t.Error("an image with the prober's user is admitted")
+	}
+	if v := New(admission.Helpers{}, nil).AdmitImage(namespaced, &v1.Container{Name: "c"},
+		&worker.Image{UID: new(int64(47104))}); !v.Admitted() {
+		t.Errorf("an image with the prober's user, in a user namespace: %s", v.Message)
 	}
 }
