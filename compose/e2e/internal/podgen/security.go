@@ -90,6 +90,10 @@ func securityTraits() []trait {
 				Level: "s0:c1,c2",
 			}
 		}},
-		{name: "host users", apply: func(g *Generator, p *corev1.Pod) { p.Spec.HostUsers = new(true) }},
+		{name: "host users", alone: "users", apply: func(g *Generator, p *corev1.Pod) { p.Spec.HostUsers = new(true) }},
+		// The API server refuses the namespaces of the host beside it.
+		{name: "own users", alone: "users network pid", apply: func(g *Generator, p *corev1.Pod) {
+			p.Spec.HostUsers = new(false)
+		}},
 	}
 }

@@ -86,6 +86,9 @@ func boxes(ctx context.Context, cri runtimeapi.RuntimeServiceClient, p *corev1.P
 		if err != nil {
 			return nil, nil, fmt.Errorf("read sandbox of %s: %w", p.Name, err)
 		}
+		for _, ids := range status.GetStatus().GetLinux().GetNamespaces().GetOptions().GetUsernsOptions().GetUids() {
+			n.users = float64(ids.GetHostId())
+		}
 		if sandbox, err = given(status.GetInfo()); err != nil {
 			return nil, nil, fmt.Errorf("sandbox of %s: %w", p.Name, err)
 		}
