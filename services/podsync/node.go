@@ -14,7 +14,6 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/housekeeping"
 	"github.com/microlet/microlet/services/podsync/internal/nodeclient"
 	"github.com/microlet/microlet/services/podsync/internal/podadmission"
-	"github.com/microlet/microlet/services/podsync/internal/podcidr"
 	"github.com/microlet/microlet/services/podsync/internal/podreports"
 	"github.com/microlet/microlet/services/podsync/internal/podsetup"
 	"github.com/microlet/microlet/services/podsync/internal/podsources"
@@ -32,7 +31,6 @@ type environment struct {
 	cluster *cluster.Cluster
 	runtime *containerruntime.Runtime
 	node    *thisnode.Node
-	ranges  *podcidr.Updater
 }
 
 // newEnvironment waits for nothing but the question for the cgroup driver. The caller closes the runtime.
@@ -59,15 +57,12 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 		return nil, err
 	}
 	node, err := thisnode.New(thisnode.Options{
-		Name: name, Client: client, Kubelet: k, Runtime: cri.State, Bus: s.Bus, Workers: workers,
+		Name: name, Client: client, Kubelet: k, Runtime: cri.State, PodCIDRs: cri, Bus: s.Bus, Workers: workers,
+		Log: s.Log,
 	})
 	if err != nil {
 		cri.Close()
 		return nil, err
-	}
-	ranges := podcidr.Options{Configured: k.Kubelet.PodCIDR, Runtime: cri, Log: s.Log}
-	if !k.Standalone() {
-		ranges.Node = node.Object
 	}
 	return &environment{
 		name:    name,
@@ -77,7 +72,6 @@ func newEnvironment(ctx context.Context, s *service.Service, cfg *Config) (*envi
 		cluster: objects,
 		runtime: cri,
 		node:    node,
-		ranges:  podcidr.New(ranges),
 	}, nil
 }
 
@@ -87,7 +81,6 @@ func (env *environment) start(s *service.Service, reports *podreports.Reports) {
 	env.cluster.Start(s)
 	env.node.Start(s)
 	env.runtime.Start(s, reports.Node())
-	s.Go("pod CIDR", env.ranges.Run)
 }
 
 // podWork is what podsync does for pods, from their sources to what is left of them.

@@ -5,6 +5,7 @@
 package thisnode
 
 import (
+	"log/slog"
 	"maps"
 	"runtime"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/hostip"
 	"github.com/microlet/microlet/services/podsync/internal/machine"
 	"github.com/microlet/microlet/services/podsync/internal/nodeobject"
+	"github.com/microlet/microlet/services/podsync/internal/podcidr"
 )
 
 // Runtime reports what the container runtime can do.
@@ -39,8 +41,11 @@ type Options struct {
 	Client  kubernetes.Interface
 	Kubelet *kubeletconfig.Config
 	Runtime Runtime
-	Bus     *bus.Client
-	Workers Workers
+	// PodCIDRs is told which addresses the pods have.
+	PodCIDRs podcidr.Runtime
+	Bus      *bus.Client
+	Workers  Workers
+	Log      *slog.Logger
 }
 
 // Node is this node.
@@ -51,6 +56,7 @@ type Node struct {
 	Reference *v1.ObjectReference
 	Capacity  machine.Capacity
 
+	podCIDR    *podcidr.Updater
 	standalone bool
 }
 
@@ -75,6 +81,11 @@ func New(o Options) (*Node, error) {
 		Node:          n.Object.Node,
 		Changed:       func() { o.Workers.WakeAll("addresses") },
 	})
+	ranges := podcidr.Options{Configured: o.Kubelet.Kubelet.PodCIDR, Runtime: o.PodCIDRs, Log: o.Log}
+	if !n.standalone {
+		ranges.Node = n.Object
+	}
+	n.podCIDR = podcidr.New(ranges)
 	return n, nil
 }
 
@@ -83,6 +94,7 @@ func (n *Node) Start(s *service.Service) {
 	if !n.standalone {
 		s.Go("node object", n.Object.Run)
 	}
+	s.Go("pod CIDR", n.podCIDR.Run)
 }
 
 // own is the Node as this machine would register it, for static pods that start before the apiserver answers.
