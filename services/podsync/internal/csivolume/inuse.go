@@ -15,6 +15,8 @@ import (
 type InUse interface {
 	// Set says which volumes are in use, by their unique names.
 	Set(names map[string]bool)
+	// Add says that these are among them, as long as not all are known.
+	Add(ctx context.Context, names map[string]bool) error
 	// Await waits until one that is in use is attached, and cannot be detached.
 	Await(ctx context.Context, name string) error
 }
@@ -74,24 +76,31 @@ func (vs *Volumes) tellInUse(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var unknown []error
 	for _, v := range all {
-		if errors.Is(v.err, fs.ErrNotExist) {
-			continue
+		switch staged, err := v.isUnknown(); {
+		case err != nil:
+			return err
+		case staged:
+			unknown = append(unknown, v.err)
+		case v.err == nil:
+			devices[v.device] = true
 		}
-		if v.err != nil {
-			return v.err
-		}
-		devices[v.device] = true
 	}
 	attachable := vs.attachableDrivers(ctx, devices)
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
 	names := map[string]bool{}
 	for d := range devices {
 		if attachable[d.driver] {
 			names[d.uniqueName()] = true
 		}
 	}
+	vs.noteUnknown(errors.Join(unknown...))
+	if len(unknown) > 0 {
+		// One that nobody can read is among those that were listed. The others are not to wait for it.
+		return vs.o.InUse.Add(ctx, names)
+	}
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
 	// What pods have come to want meanwhile is not to be taken off the list by what was read before.
 	for d := range vs.holders {
 		if vs.attachable[d.driver] {
@@ -100,6 +109,30 @@ func (vs *Volumes) tellInUse(ctx context.Context) error {
 	}
 	vs.o.InUse.Set(names)
 	return nil
+}
+
+// isUnknown reports whether something is staged of which nobody knows whose it is. Where nothing is mounted, the file that
+// cannot be read is what a crash has left.
+func (v *stagedVolume) isUnknown() (bool, error) {
+	if v.err == nil || errors.Is(v.err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return hasMounts(v.path)
+}
+
+// noteUnknown logs once which staged volumes are unknown.
+func (vs *Volumes) noteUnknown(err error) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != vs.unknown && text != "" {
+		vs.o.Log.Warn("staged volumes are unknown, and no volume is taken off those in use until they are gone", logkey.Err,
+			text)
+	}
+	vs.unknown = text
 }
 
 // attachableDrivers are the drivers whose volumes are attached. One of which nobody knows counts: to list a volume that

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	storagev1 "k8s.io/api/storage/v1"
 
@@ -33,6 +34,15 @@ func (l *inUse) Set(names map[string]bool) {
 		close(l.changed)
 		l.changed = make(chan struct{})
 	}
+}
+
+func (l *inUse) Add(_ context.Context, names map[string]bool) error {
+	l.mu.Lock()
+	all := maps.Clone(names)
+	maps.Copy(all, l.names)
+	l.mu.Unlock()
+	l.Set(all)
+	return nil
 }
 
 func (l *inUse) has(name string) (bool, <-chan struct{}) {
@@ -161,29 +171,57 @@ func stagedIsInUse(t *testing.T, v *Volume) {
 	}
 }
 
-// What cannot be read may be a volume that is mounted: the list stays.
-func TestAVolumeWhoseFileIsBrokenStaysInUse(t *testing.T) {
-	d := csitest.Start(t, stages)
-	root := t.TempDir()
-	vs := newVolumes(t, root, d, attachable())
-	if err := up(t.Context(), vs); err != nil {
+// A crash leaves half of a file. What is staged there then nobody can name: it stays in use, and holds up no other.
+func TestAVolumeWhoseFileIsBroken(t *testing.T) {
+	for name, mounted := range map[string]bool{"mounted": true, "not mounted": false} {
+		t.Run(name, func(t *testing.T) {
+			d := csitest.Start(t, stages)
+			root := t.TempDir()
+			vs := newVolumes(t, root, d, attachable())
+			list := &inUse{}
+			vs.o.InUse = list
+			broken := vs.layout.device(device{driverName, "h"})
+			if err := (volumeData{Driver: driverName, Handle: "h"}).save(broken); err != nil {
+				t.Fatal(err)
+			}
+			if err := vs.tellInUse(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if mounted {
+				mountAt(t, "tmpfs", filepath.Join(broken, staging), "tmpfs", 0)
+			}
+			if err := os.WriteFile(filepath.Join(broken, dataFile), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := (volumeData{Driver: driverName, Handle: "other"}).save(vs.layout.device(device{driverName, "other"})); err != nil {
+				t.Fatal(err)
+			}
+			if err := vs.tellInUse(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if is, _ := list.has("kubernetes.io/csi/d.example^other"); !is {
+				t.Error("another volume is not in use")
+			}
+			if is, _ := list.has(uniqueH); is != mounted {
+				t.Errorf("the volume is in use: %t", is)
+			}
+		})
+	}
+}
+
+// mountAt mounts until the test ends.
+func mountAt(t *testing.T, source, path, kind string, flags uintptr) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("needs root: it mounts")
+	}
+	if err := os.MkdirAll(path, 0o750); err != nil {
 		t.Fatal(err)
 	}
-	list := &inUse{}
-	vs.o.InUse = list
-	if err := vs.tellInUse(t.Context()); err != nil {
+	if err := unix.Mount(source, path, kind, flags, ""); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(vs.layout.device(device{driverName, "h"}), dataFile)
-	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := vs.tellInUse(t.Context()); err == nil {
-		t.Error("nobody noticed")
-	}
-	if is, _ := list.has(uniqueH); !is {
-		t.Error("the volume is not in use")
-	}
+	t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
 }
 
 func TestAVolumeThatIsNotAttachedIsNotStaged(t *testing.T) {
@@ -206,6 +244,8 @@ var errDetached = errors.New("nobody attaches it")
 type detached struct{ err error }
 
 func (detached) Set(map[string]bool) {}
+
+func (detached) Add(context.Context, map[string]bool) error { return nil }
 
 func (d detached) Await(context.Context, string) error { return d.err }
 

@@ -84,6 +84,8 @@ type Volumes struct {
 	staged map[string]bool
 	// attachable are the drivers of those holders, and whether their volumes are attached.
 	attachable map[string]bool
+	// unknown is what was last logged of staged volumes of which nobody knows whose they are.
+	unknown string
 	// inUseChanged is sent to when another volume may be in use, or one no more.
 	inUseChanged chan struct{}
 	// unused is sent to when a volume may have no pod any more.

@@ -84,6 +84,33 @@ func (l *List) Set(names map[string]bool) {
 	})
 }
 
+// Add puts these unique names on the list and takes none off it, as long as not all that is in use is known. A process
+// that has put none yet begins with those that the Node has.
+func (l *List) Add(ctx context.Context, names map[string]bool) error {
+	l.mu.Lock()
+	all, first := maps.Clone(names), l.generation == 0
+	for name := range l.since {
+		all[name] = true
+	}
+	l.mu.Unlock()
+	if first {
+		if err := l.node.Refresh(ctx); err != nil {
+			return fmt.Errorf("read which volumes the Node has in use: %w", err)
+		}
+		has := func(n *v1.Node) bool {
+			for _, name := range n.Status.VolumesInUse {
+				all[string(name)] = true
+			}
+			return true
+		}
+		if err := l.node.Until(ctx, has); err != nil {
+			return err
+		}
+	}
+	l.Set(all)
+	return nil
+}
+
 // Heard takes what nodestatus says that the API server has accepted; nil says nothing.
 func (l *List) Heard(m *nodestatusv1.Reported) {
 	l.mu.Lock()

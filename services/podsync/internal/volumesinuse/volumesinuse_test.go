@@ -20,6 +20,7 @@ import (
 type fakeNode struct {
 	mu              sync.Mutex
 	watched, stored []string
+	inUse           []v1.UniqueVolumeName
 	refreshed       bool
 	reads           int
 	away            error
@@ -33,7 +34,7 @@ func (n *fakeNode) Node() *v1.Node {
 	if n.refreshed {
 		names = n.stored
 	}
-	out := &v1.Node{}
+	out := &v1.Node{Status: v1.NodeStatus{VolumesInUse: n.inUse}}
 	for _, name := range names {
 		out.Status.VolumesAttached = append(out.Status.VolumesAttached, v1.AttachedVolume{Name: v1.UniqueVolumeName(name)})
 	}
@@ -207,6 +208,28 @@ func TestWhatIsPut(t *testing.T) {
 	}
 	if New(r.node, nil).instance == r.instance {
 		t.Error("two processes count as one")
+	}
+}
+
+// What is not known may be on the list already, and be one that an earlier process put there.
+func TestWhatIsAddedTakesNothingOff(t *testing.T) {
+	r := newRig()
+	r.node.inUse, r.node.away = []v1.UniqueVolumeName{"before"}, errors.New("away")
+	if err := r.Add(t.Context(), map[string]bool{"a": true}); !errors.Is(err, r.node.away) || r.puts != 0 {
+		t.Errorf("%v, and %d lists", err, r.puts)
+	}
+	r.node.away = nil
+	if err := r.Add(t.Context(), map[string]bool{"a": true}); err != nil ||
+		!slices.Equal(r.last.InUse, []string{"a", "before"}) {
+		t.Errorf("%v, %q", err, r.last.GetInUse())
+	}
+	r.node.inUse = nil
+	if err := r.Add(t.Context(), map[string]bool{"b": true}); err != nil ||
+		!slices.Equal(r.last.InUse, []string{"a", "b", "before"}) {
+		t.Errorf("%v, %q", err, r.last.GetInUse())
+	}
+	if last := r.set("b"); !slices.Equal(last.InUse, []string{"b"}) {
+		t.Errorf("%q", last.InUse)
 	}
 }
 
