@@ -165,6 +165,34 @@ func anyMount(path string, is func(point, path string) bool) (bool, error) {
 	return slices.ContainsFunc(mounts, func(m mount.MountInfo) bool { return is(m.MountPoint, path) }), nil
 }
 
+// mountedElsewhere lists where what is mounted at a path is mounted as well.
+func mountedElsewhere(path string) ([]string, error) {
+	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	path = filepath.Join(dir, filepath.Base(path))
+	mounts, err := mount.ParseMountInfo("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("list mounts: %w", err)
+	}
+	var elsewhere []string
+	for i := range mounts {
+		if mounts[i].MountPoint != path {
+			continue
+		}
+		for _, m := range mounts {
+			if m.MountPoint != path && m.Major == mounts[i].Major && m.Minor == mounts[i].Minor && m.Root == mounts[i].Root {
+				elsewhere = append(elsewhere, m.MountPoint)
+			}
+		}
+	}
+	return elsewhere, nil
+}
+
 // remove removes a folder with a mount point in it, once nothing is mounted there. A driver should have removed the
 // mount point, and some don't.
 func remove(dir, point string) error {

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -281,6 +283,9 @@ func (vs *Volumes) unstageBy(ctx context.Context, v stagedVolume, driver *csidri
 			return err
 		}
 	}
+	if err := vs.mountedByOthers(&v); err != nil {
+		return err
+	}
 	vs.noteStaged(v.path, false) // whatever comes of it, the next pod has it staged again
 	can, err := driver.Capabilities(ctx)
 	if err != nil {
@@ -295,6 +300,32 @@ func (vs *Volumes) unstageBy(ctx context.Context, v stagedVolume, driver *csidri
 		return vs.layout.removeBlock(v.pv)
 	}
 	return remove(v.dir, staging)
+}
+
+// mountedByOthers is an error if what is staged is mounted somewhere that the folders of pods do not tell of: by a pod
+// whose vol_data.json cannot be read, or by hand. As under the kubelet, it is not pulled away from there. The error is
+// the kubelet's. Volumes of one share may be one file system: a pod that is known to have another one does not count.
+func (vs *Volumes) mountedByOthers(v *stagedVolume) error {
+	places, err := mountedElsewhere(v.path)
+	if err != nil {
+		return err
+	}
+	devices, err := filepath.EvalSymlinks(vs.layout.devices())
+	if err != nil {
+		return err
+	}
+	places = slices.DeleteFunc(places, func(at string) bool {
+		if strings.HasPrefix(at, devices+"/") {
+			return true
+		}
+		_, err := load(filepath.Dir(at))
+		return err == nil && filepath.Base(at) == target
+	})
+	if len(places) > 0 {
+		return fmt.Errorf("GetDeviceMountRefs check failed: the device mount path %q is still mounted by other references %v",
+			v.path, places)
+	}
+	return nil
 }
 
 // driver returns the driver of a name, and waits a moment for it: after a start, drivers have to register.

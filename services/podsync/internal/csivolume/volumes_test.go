@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -420,6 +421,47 @@ func TestAVolumeOfAKubeletIsTakenBack(t *testing.T) {
 	}
 	if found := left(t, root); len(found) > 0 {
 		t.Errorf("left: %q", found)
+	}
+}
+
+// A kubelet that was killed, or a full disk, leaves an empty vol_data.json. The pod has its volume all the same.
+func TestAVolumeThatIsMountedElsewhereStaysStaged(t *testing.T) {
+	d := csitest.Start(t, stages)
+	root := t.TempDir()
+	vs := newVolumes(t, root, d, unattached())
+	dir := vs.layout.device(device{driverName, "h"})
+	if err := (volumeData{Driver: driverName, Handle: "h"}).save(dir); err != nil {
+		t.Fatal(err)
+	}
+	staged := filepath.Join(dir, staging)
+	mountAt(t, "tmpfs", staged, "tmpfs", 0)
+	// Another volume of the same file system, such as a share, that a pod is known to have.
+	mountAt(t, staged, vs.layout.target("u2", "pv-other"), "", unix.MS_BIND)
+	other := volumeData{Driver: driverName, Handle: "other"}
+	if err := other.save(vs.layout.volume("u2", "pv-other")); err != nil {
+		t.Fatal(err)
+	}
+	unknown := vs.layout.target("u1", "pv-h")
+	mountAt(t, staged, unknown, "", unix.MS_BIND)
+	if err := os.WriteFile(filepath.Join(filepath.Dir(unknown), dataFile), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	v := stagedVolume{device: device{driverName, "h"}, dir: dir, path: staged}
+	want := fmt.Sprintf("the device mount path %q is still mounted by other references [%s]", staged, unknown)
+	if err := vs.unstage(t.Context(), v); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("error is %v, want %s", err, want)
+	}
+	if calls := d.Calls(); len(calls) > 0 {
+		t.Errorf("a volume that a pod has got %q", calls)
+	}
+	if err := unix.Unmount(unknown, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Unmount(staged, 0); err != nil { // the driver's part
+		t.Fatal(err)
+	}
+	if err := vs.unstage(t.Context(), v); err != nil || !slices.Equal(d.Calls(), []string{"NodeUnstageVolume h"}) {
+		t.Errorf("%v after %q", err, d.Calls())
 	}
 }
 
