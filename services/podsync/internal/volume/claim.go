@@ -110,13 +110,10 @@ func (c *claim) mount(ctx context.Context, s *Spec, found *persistentvolume.Volu
 		Alone:   slices.Equal(pv.Spec.AccessModes, []v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod}),
 		Expands: grows(found) && !found.ReadOnly,
 	}
-	if held.Alone && c.notes.isHeld(pv.Name, s.Pod.UID) {
-		step := stepSetUp
-		if found.IsBlock() {
-			step = stepSetUpDevice
+	if held.Alone {
+		if err := c.takeAlone(s, found); err != nil {
+			return note{}, err
 		}
-		return note{}, &mountError{step, pv.Name,
-			errors.New("volume uses the ReadWriteOncePod access mode and is already in use by another pod")}
 	}
 	switch {
 	case pv.Spec.HostPath != nil:
@@ -139,6 +136,22 @@ func (c *claim) mount(ctx context.Context, s *Spec, found *persistentvolume.Volu
 	}
 	held.Mounted.Group = found.Group
 	return held, nil
+}
+
+// takeAlone is an error if another pod has the volume.
+func (c *claim) takeAlone(s *Spec, found *persistentvolume.Volume) error {
+	taken, err := c.notes.takeAlone(s, found.PV.Name)
+	if err == nil && !taken {
+		err = errors.New("volume uses the ReadWriteOncePod access mode and is already in use by another pod")
+	}
+	if err == nil {
+		return nil
+	}
+	step := stepSetUp
+	if found.IsBlock() {
+		step = stepSetUpDevice
+	}
+	return &mountError{step, found.PV.Name, err}
 }
 
 // globalMap is the folder of the mappings of a block volume.

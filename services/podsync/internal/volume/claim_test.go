@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	mount "k8s.io/mount-utils"
 
+	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
 )
 
@@ -217,6 +219,58 @@ func TestReadWriteOncePod(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := m.Mount(t.Context(), claimant("u2", false)); err != nil {
+		t.Errorf("after the first pod: %v", err)
+	}
+}
+
+// during is a mounter whose calls of one operation do something else instead, once.
+type during struct {
+	mounter.Mounter
+	operation string
+	do        func() error
+}
+
+func (d *during) Run(ctx context.Context, c mounter.Call) (json.RawMessage, error) {
+	if do := d.do; do != nil && c.Operation == d.operation {
+		d.do = nil
+		if err := do(); err != nil {
+			return nil, err
+		}
+	}
+	return d.Mounter.Run(ctx, c)
+}
+
+// Of two pods one has the volume: also while it is mounted for the first one, after a restart, and until it is unmounted.
+func TestReadWriteOncePodAtAnyTime(t *testing.T) {
+	pv := persistentVolume("pv-1", local(t.TempDir()))
+	pv.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod}
+	root, c := t.TempDir(), &claimed{volumes: map[string]*v1.PersistentVolume{"data": pv}}
+	m := claimManager(t, root, "boot", c, "u1", "u2")
+	refused := func(when string, m *Manager) {
+		t.Helper()
+		if _, err := m.Mount(t.Context(), claimant("u2", false)); err == nil ||
+			!strings.Contains(err.Error(), "is already in use by another pod") {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	m.local.foreign = &during{Operations(), "mount local volume", func() error {
+		refused("while it is mounted for the first pod", m)
+		return nil
+	}}
+	if _, err := m.Mount(t.Context(), claimant("u1", false)); err != nil {
+		t.Fatal(err)
+	}
+	again := claimManager(t, root, "boot", c)
+	refused("after a restart", again)
+	again.local.foreign = &during{Operations(), "unmount local volume", func() error { return errors.New("busy") }}
+	if err := again.Unmount(t.Context(), "u1"); err == nil {
+		t.Error("it was unmounted")
+	}
+	refused("after it was not unmounted", again)
+	if err := again.Unmount(t.Context(), "u1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := again.Mount(t.Context(), claimant("u2", false)); err != nil {
 		t.Errorf("after the first pod: %v", err)
 	}
 }

@@ -2,6 +2,9 @@ package volume
 
 import (
 	"encoding/json"
+	"errors"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -21,6 +24,8 @@ type notes struct {
 
 	mu   sync.Mutex
 	held map[types.UID]map[string]note
+	// alone are the pods that have, or are about to get, a PersistentVolume which one pod may have at a time.
+	alone map[string]types.UID
 }
 
 // note is a volume that is set up.
@@ -41,7 +46,7 @@ type note struct {
 }
 
 func newNotes(plugin, boot string) *notes {
-	return &notes{plugin: plugin, boot: boot, held: map[types.UID]map[string]note{}}
+	return &notes{plugin: plugin, boot: boot, held: map[types.UID]map[string]note{}, alone: map[string]types.UID{}}
 }
 
 // existing returns the volume if it was set up in this boot.
@@ -67,7 +72,7 @@ func (n *notes) find(s *Spec) (note, bool) {
 	if found, ok := n.held[s.Pod.UID][s.Volume.Name]; ok {
 		return found, true
 	}
-	found, err := n.read(s)
+	found, err := readNote(n.path(s))
 	if err != nil || found.Boot != n.boot {
 		return note{}, false
 	}
@@ -75,8 +80,8 @@ func (n *notes) find(s *Spec) (note, bool) {
 	return found, true
 }
 
-func (n *notes) read(s *Spec) (found note, err error) {
-	text, err := os.ReadFile(n.path(s))
+func readNote(path string) (found note, err error) {
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return found, err
 	}
@@ -124,6 +129,52 @@ func (n *notes) isHeld(pv string, own types.UID) bool {
 	return false
 }
 
+// takeAlone gives a PersistentVolume to a pod, unless another one has it, is about to get it, or still has a note of it in
+// its folder: one that ran before this process did, or that gives it back.
+func (n *notes) takeAlone(s *Spec, pv string) (bool, error) {
+	own := s.Pod.UID
+	if n.isHeld(pv, own) {
+		return false, nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if uid, taken := n.alone[pv]; taken && uid != own {
+		return false, nil
+	}
+	noted, err := n.isNoted(s, pv)
+	if err != nil || noted {
+		return false, err
+	}
+	n.alone[pv] = own
+	return true, nil
+}
+
+// isNoted reports whether another pod's folder has a note of the PersistentVolume.
+func (n *notes) isNoted(s *Spec, pv string) (bool, error) {
+	pods := filepath.Dir(filepath.Dir(s.PluginsDir))
+	list, err := os.ReadDir(pods)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	for _, pod := range list {
+		if !pod.IsDir() || pod.Name() == string(s.Pod.UID) {
+			continue
+		}
+		dir := filepath.Join(pods, pod.Name(), filepath.Base(s.PluginsDir), n.plugin)
+		files, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false, err
+		}
+		for _, file := range files {
+			is, err := readNote(filepath.Join(dir, file.Name()))
+			if err == nil && is.PV == pv && is.Boot == n.boot {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
 // forget drops what was noted of a pod, and returns the PersistentVolumes that it had. The files go with the pod's
 // folder.
 func (n *notes) forget(pod types.UID) (pvs []string) {
@@ -135,5 +186,6 @@ func (n *notes) forget(pod types.UID) (pvs []string) {
 		}
 	}
 	delete(n.held, pod)
+	maps.DeleteFunc(n.alone, func(_ string, uid types.UID) bool { return uid == pod })
 	return pvs
 }
