@@ -6,8 +6,11 @@ import (
 	"maps"
 	"net/netip"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
 	nodeutil "k8s.io/component-helpers/node/util"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
@@ -67,7 +70,7 @@ func Inspect(fs *pflag.FlagSet, f *Flags) (*Config, []Warning, error) {
 	if known {
 		validate(p, c)
 		warnings = append(checkSupport(p, c), warnings...)
-		warnings = append(warnings, f.host.check(p, c)...)
+		f.host.check(p, c)
 	}
 	if err := errors.Join(append(Flatten(wrong), Flatten(p.without(wrong).err())...)...); err != nil {
 		return c, nil, err
@@ -170,6 +173,27 @@ func (c *Config) ImageEndpoint() string {
 // --seccomp-default asks for it.
 func (c *Config) SeccompDefault() bool {
 	return c.Node.SeccompDefault || *c.Kubelet.SeccompDefault
+}
+
+// ReservesMemory reports whether the memory that pods request is protected from others (memoryReservationPolicy). It is
+// with cgroup v2 alone.
+func (c *Config) ReservesMemory() bool {
+	return c.FeatureEnabled(gateMemoryQoS) &&
+		c.Kubelet.MemoryReservationPolicy == kubeletv1beta1.TieredReservationMemoryReservationPolicy
+}
+
+// QOSReserved is how many percent of the memory that pods request is kept from pods of lower classes (qosReserved); nil
+// is none.
+func (c *Config) QOSReserved() *int64 {
+	share, set := c.Kubelet.QOSReserved[string(corev1.ResourceMemory)]
+	if !set || !c.FeatureEnabled(gateQOSReserved) {
+		return nil
+	}
+	percent, err := strconv.ParseInt(strings.TrimSuffix(share, "%"), 10, 64)
+	if err != nil {
+		return nil // validated by Load
+	}
+	return &percent
 }
 
 // DeclaredFeatures are the features that this node has, of those that nodes declare one by

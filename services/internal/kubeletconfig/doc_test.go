@@ -70,6 +70,7 @@ microlet is stricter than the kubelet in these points:
 - It checks these settings at the start, before anything runs: endpoints other than unix sockets, ` + "`cgroupDriver`" +
 	`,
   ` + "`clusterDNS`" + `, ` + "`--hostname-override`" + `, ` + "`--cloud-provider`" + `, and eviction thresholds.
+- It refuses ` + "`qosReserved`" + ` without its feature gate. The kubelet ignores it.
 
 microlet is less strict in one point: it accepts ` + "`--pod-infra-container-image`" +
 	`, which was removed from the kubelet in

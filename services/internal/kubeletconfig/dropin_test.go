@@ -27,7 +27,7 @@ func TestTheSuggestedDropInIsEnough(t *testing.T) {
 	for name, config := range map[string]string{
 		"not built":        "topologyManagerPolicy: single-numa-node\ncpuManagerPolicy: static\n",
 		"a wrong value":    "maxPods: -3\nimageGCHighThresholdPercent: 101\n",
-		"both, and nested": "memorySwap: {swapBehavior: LimitedSwap}\nmaxPods: -3\n",
+		"both, and nested": "logging: {format: xml}\ncpuManagerPolicy: static\n",
 		"swap is on":       "failSwapOn: true\n",
 	} {
 		path := file(t, config)

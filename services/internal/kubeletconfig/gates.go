@@ -28,6 +28,7 @@ const (
 	gateMemoryQoS                    = "MemoryQoS"
 	gateNodeLogQuery                 = "NodeLogQuery"
 	gateNodeSwap                     = "NodeSwap"
+	gateQOSReserved                  = "QOSReserved"
 	gateRotateServerCertificate      = "RotateKubeletServerCertificate"
 	gateDefaultPodSysctls            = "DefaultPodSysctls"
 	gateTopologyManagerOptions       = "TopologyManagerPolicyOptions"

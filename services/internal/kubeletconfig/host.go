@@ -17,7 +17,7 @@ type host struct {
 var thisHost = host{root: "/"}
 
 // check refuses what the configuration forbids on this machine, as the kubelet does at its start.
-func (h host) check(p *problems, c *Config) []Warning {
+func (h host) check(p *problems, c *Config) {
 	v1 := !h.cgroup2()
 	if v1 && *c.Kubelet.FailCgroupV1 {
 		p.add("failCgroupV1", true, "this machine has cgroup v1", "boot it with cgroup v2, or set failCgroupV1: false")
@@ -29,18 +29,10 @@ func (h host) check(p *problems, c *Config) []Warning {
 	if v1 && c.Kubelet.MemorySwap.SwapBehavior == limitedSwap {
 		p.add("memorySwap.swapBehavior", limitedSwap, "this machine has cgroup v1", "set NoSwap")
 	}
-	switch swap := h.swap(); {
-	case len(swap) == 0:
-	case *c.Kubelet.FailSwapOn:
+	if swap := h.swap(); len(swap) > 0 && *c.Kubelet.FailSwapOn {
 		p.add("failSwapOn", true, "swap is on: "+strings.Join(swap, ", "),
 			"turn it off with swapoff, or set failSwapOn: false")
-	default:
-		return []Warning{{
-			Message: "swap is on, and microlet does not keep containers from using it yet",
-			Fields:  append([]string{describe("failSwapOn", false, p.from)}, swap...),
-		}}
 	}
-	return nil
 }
 
 // cgroup2 reports whether the unified hierarchy is mounted, which alone has this file in its root.

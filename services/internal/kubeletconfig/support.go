@@ -33,9 +33,7 @@ type supportRow struct {
 	// name is a field's path, which covers all that is under it and has no row of its own, or a flag with its dashes.
 	name  string
 	state support
-	// off are values, as JSON, that ask for what this version does anyway, beside the default.
-	off  []string
-	note string
+	note  string
 }
 
 const (
@@ -69,7 +67,7 @@ func checkSupport(p *problems, c *Config) []Warning {
 				continue
 			}
 			value, standard := at(given, path), at(defaults, path)
-			if row.state == supported || row.state == idle || reflect.DeepEqual(value, standard) || row.isOff(value) {
+			if row.state == supported || row.state == idle || reflect.DeepEqual(value, standard) {
 				continue
 			}
 			row.apply(p, fields, path, value)
@@ -127,6 +125,8 @@ var readGates = map[string]bool{
 	gateEnsureSecretPulledImages: true,
 	gateLoggingAlpha:             true, // of the split streams
 	gateLoggingBeta:              true, // of the format json
+	gateMemoryQoS:                true,
+	gateQOSReserved:              true,
 	"ExtendWebSocketsToKubelet":  true,
 	"PodLogsQuerySplitStreams":   true,
 	"ContainerCheckpoint":        true,
@@ -155,12 +155,6 @@ func idleGates(c *Config) []string {
 		}
 	}
 	return list
-}
-
-// isOff says that value asks for what this version does anyway.
-func (r supportRow) isOff(value any) bool {
-	text, err := json.Marshal(value)
-	return err == nil && slices.Contains(r.off, string(text))
 }
 
 // flagSet reports whether a flag that mirrors no field was set to another value than its default, and to which.

@@ -139,7 +139,6 @@ func TestWhatIsNotBuiltIsRefused(t *testing.T) {
 		"reservedSystemCPUs: 0-1",
 		"cpuManagerPolicy: static", "memoryManagerPolicy: Static",
 		"reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]", "topologyManagerPolicy: restricted",
-		"memorySwap: {swapBehavior: LimitedSwap}", "qosReserved: {memory: 50%}",
 	} {
 		field := regexp.MustCompile(`\w+`).FindString(yaml)
 		path := write(t, filepath.Join(t.TempDir(), "c.yaml"), header+yaml+"\n")
@@ -199,8 +198,8 @@ func TestWarnings(t *testing.T) {
 		{"authorization: {mode: AlwaysAllow}\nauthentication: {anonymous: {enabled: true}}\n", msgWeaker,
 			[]string{"authentication.anonymous.enabled=true", "authorization.mode=AlwaysAllow"}},
 		{"enableServer: false\nhealthzPort: 0\nreadOnlyPort: 0\n", msgWeaker, nil},
-		{"featureGates: {MemoryQoS: false, KubeletCrashLoopBackOffMax: true, NodeSwap: true}\n", msgGates,
-			[]string{"MemoryQoS=false"}},
+		{"featureGates: {MemoryQoS: false, KubeletCrashLoopBackOffMax: true, CPUManagerPolicyAlphaOptions: true}\n", msgGates,
+			[]string{"CPUManagerPolicyAlphaOptions=true"}},
 	} {
 		got := warningsOf(t, test.message, "--config", file(t, test.yaml))
 		if len(got) != len(test.want) || slices.ContainsFunc(test.want, func(w string) bool {
@@ -244,10 +243,12 @@ func TestHost(t *testing.T) {
 	if _, _, err := loadOn(t, swap); err == nil || !strings.Contains(err.Error(), "swap is on: /dev/sda2") {
 		t.Errorf("swap: error = %v", err)
 	}
-	_, warnings, err := loadOn(t, swap, "--fail-swap-on=false")
-	if err != nil || !slices.ContainsFunc(warnings, func(w Warning) bool {
-		return strings.Contains(strings.Join(w.Fields, ", "), "failSwapOn=false (flag --fail-swap-on), /dev/sda2")
-	}) {
-		t.Errorf("swap with --fail-swap-on=false: %v, %v", warnings, err)
+	limited := file(t, "failSwapOn: false\nmemorySwap: {swapBehavior: LimitedSwap}\n")
+	if _, _, err := loadOn(t, swap, "--config", limited); err != nil {
+		t.Errorf("LimitedSwap: %v", err)
+	}
+	if _, _, err := loadOn(t, v1, "--config", limited, "--fail-cgroupv1=false"); err == nil ||
+		!strings.Contains(err.Error(), "memorySwap.swapBehavior=LimitedSwap") {
+		t.Errorf("LimitedSwap on cgroup v1: %v", err)
 	}
 }

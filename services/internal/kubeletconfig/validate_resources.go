@@ -48,10 +48,13 @@ func validateReservations(p *problems, k *kc) {
 	for what, share := range k.QOSReserved {
 		p.check(what == string(corev1.ResourceMemory), "qosReserved."+what, share,
 			"only memory can be reserved by QoS class", "remove it")
-		percent, err := parsePercent(share)
-		p.check(err == nil && percent <= 100, "qosReserved."+what, share, "it is no percentage",
-			"write one such as 50%")
+		number, isPercentage := strings.CutSuffix(share, "%")
+		percent, err := strconv.ParseInt(number, 10, 64)
+		p.check(isPercentage && err == nil && 0 <= percent && percent <= 100, "qosReserved."+what, share,
+			"it is no whole percentage", "write one such as 50%")
 	}
+	p.check(len(k.QOSReserved) == 0 || gateEnabled(k.FeatureGates, gateQOSReserved), "qosReserved", k.QOSReserved,
+		"it needs the feature gate "+gateQOSReserved, "turn the gate on, or remove the field")
 	if k.ReservedSystemCPUs != "" {
 		_, err := cpuset.Parse(k.ReservedSystemCPUs)
 		p.check(err == nil, "reservedSystemCPUs", k.ReservedSystemCPUs, "it is no list of CPUs",

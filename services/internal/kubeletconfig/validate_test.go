@@ -66,6 +66,10 @@ func TestValidation(t *testing.T) {
 		{"cgroupDriver: all", "cgroupDriver", "no known choice"},
 		{"memoryReservationPolicy: all", "memoryReservationPolicy", "no known choice"},
 		{"configMapAndSecretChangeDetectionStrategy: all", "configMapAndSecretChangeDetectionStrategy", "no known choice"},
+		{"qosReserved: {memory: 50%}", "qosReserved", "feature gate QOSReserved"},
+		{"{featureGates: {QOSReserved: true}, qosReserved: {memory: 12.5%}}", "qosReserved.memory", "whole percentage"},
+		{"{featureGates: {QOSReserved: true}, qosReserved: {memory: 101%}}", "qosReserved.memory", "whole percentage"},
+		{"{featureGates: {QOSReserved: true}, qosReserved: {cpu: 5%}}", "qosReserved.cpu", "only memory"},
 		{"memorySwap: {swapBehavior: all}", "memorySwap.swapBehavior", "no known choice"},
 		{"memoryThrottlingFactor: 1.5", "memoryThrottlingFactor", "out of range"},
 		{"{memoryThrottlingFactor: 0.5, featureGates: {MemoryQoS: false}}", "memoryThrottlingFactor",
@@ -271,5 +275,18 @@ func TestSomeAuthenticationIsNeeded(t *testing.T) {
 		if _, _, err := load(t, "--config="+file(t, c)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// What the services read of the settings of memory.
+func TestMemorySettings(t *testing.T) {
+	c := mustLoad(t, "--config", file(t, ""))
+	if c.ReservesMemory() || c.QOSReserved() != nil {
+		t.Errorf("default: %v, %v", c.ReservesMemory(), c.QOSReserved())
+	}
+	c = mustLoad(t, "--config", file(t, "memoryReservationPolicy: TieredReservation\nqosReserved: {memory: 50%}\n"+
+		"featureGates: {QOSReserved: true}\n"))
+	if share := c.QOSReserved(); !c.ReservesMemory() || share == nil || *share != 50 {
+		t.Errorf("set: %v, %v", c.ReservesMemory(), share)
 	}
 }

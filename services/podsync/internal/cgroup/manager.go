@@ -15,11 +15,11 @@ import (
 	libcgroups "github.com/opencontainers/cgroups"
 	libmanager "github.com/opencontainers/cgroups/manager"
 	"github.com/opencontainers/cgroups/systemd"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/utils/ptr"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/microlet/microlet/services/internal/podcgroup"
 	"github.com/microlet/microlet/services/internal/podutil"
@@ -55,6 +55,12 @@ type Options struct {
 	// MemoryThrottlingFactor is the field of that name, nil also when the feature gate
 	// MemoryQoS is off: with cgroup v2, memory.high of pods with limits of their own.
 	MemoryThrottlingFactor *float64
+	// MemoryReservation protects the memory that pods request, with cgroup v2: memoryReservationPolicy is
+	// TieredReservation, and the feature gate MemoryQoS is on.
+	MemoryReservation bool
+	// QOSReserved is how many percent of the memory that pods request pods of lower classes cannot take (qosReserved
+	// with its feature gate); nil: they can take all.
+	QOSReserved *int64
 	// EnforceNodeAllocatable is the field of that name. With "pods" the root of all pods is
 	// limited to Allocatable, else to Capacity.
 	EnforceNodeAllocatable []string
@@ -62,7 +68,9 @@ type Options struct {
 	// eviction thresholds here), Capacity what the node has; nil leaves the root without
 	// limits. Both in CPU, memory, huge pages and ResourcePIDs.
 	Allocatable, Capacity v1.ResourceList
-	Log                   *slog.Logger
+	// Metrics tell what MemoryReservation protects; nil tells nobody.
+	Metrics prometheus.Registerer
+	Log     *slog.Logger
 }
 
 // Manager owns the cgroups of pods and of QoS classes. It keeps no state that the
@@ -77,11 +85,13 @@ type Manager struct {
 	parent  podcgroup.Name // what the root lies in
 	mounts  map[string]string
 	needed  []string
+	// protected are the metrics of MemoryReservation.
+	protected protectedMemory
 
 	qos struct {
 		sync.Mutex
-		shares  uint64
-		written time.Time
+		requests requests
+		written  time.Time
 	}
 }
 
@@ -125,7 +135,11 @@ func New(o Options) (*Manager, error) {
 	if err := m.readMounts(); err != nil {
 		return nil, err
 	}
-	return m, nil
+	m.protected = newProtectedMemory()
+	if o.Metrics == nil {
+		return m, nil
+	}
+	return m, m.protected.register(o.Metrics)
 }
 
 // readMounts finds where each controller is mounted and which of them a cgroup needs to
@@ -185,7 +199,10 @@ func (m *Manager) EnsureRoots() error {
 		unbounded[page] = 1 << 62
 	}
 	bestEffort := resources{shares: ptr.To[uint64](MinShares), hugePages: unbounded}
-	burstable := resources{hugePages: unbounded, unified: map[string]string{"memory.low": "0"}}
+	burstable := resources{hugePages: unbounded}
+	if !m.o.MemoryReservation { // UpdateQOS protects it; until then what is protected stays so
+		burstable.unified = map[string]string{"memory.low": "0"}
+	}
 	return errors.Join(
 		m.ensure(m.root, m.nodeResources()),
 		m.apply(m.root.Child(podcgroup.BurstablePart), burstable),
@@ -203,35 +220,6 @@ func (m *Manager) LimitPods() error {
 		return nil
 	}
 	return m.write(m.root, m.nodeResources())
-}
-
-// UpdateQOS gives the burstable class the shares that its pods request together. Call it
-// when a pod comes or goes, and each minute.
-func (m *Manager) UpdateQOS(pods []*v1.Pod) error {
-	if !m.o.PerQOS {
-		return nil
-	}
-	var milli int64
-	for _, p := range pods {
-		if podutil.QOSClass(p) == v1.PodQOSBurstable {
-			requests := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
-			milli += requests.Cpu().MilliValue()
-		}
-	}
-	shares := MilliCPUToShares(milli)
-	m.qos.Lock()
-	defer m.qos.Unlock()
-	if m.qos.shares == shares && time.Since(m.qos.written) < qosRewrite {
-		return nil
-	}
-	if err := errors.Join(
-		m.set(m.root.Child(podcgroup.BurstablePart), resources{shares: &shares}),
-		m.set(m.root.Child(podcgroup.BestEffortPart), resources{shares: ptr.To[uint64](MinShares)}),
-	); err != nil {
-		return fmt.Errorf("set the shares of the QoS classes: %w", err)
-	}
-	m.qos.shares, m.qos.written = shares, time.Now()
-	return nil
 }
 
 // PodParent returns the cgroup of a pod as CRI's cgroup_parent has it: a path below the

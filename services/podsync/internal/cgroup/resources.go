@@ -61,6 +61,16 @@ func (m *Manager) podResources(p *v1.Pod) resources {
 	if m.o.MemoryThrottlingFactor != nil && memoryLimited && resourcehelper.IsPodLevelResourcesSet(p) {
 		r.unified = memoryHigh(requests.Memory().Value(), memory, *m.o.MemoryThrottlingFactor)
 	}
+	if request := requests.Memory().Value(); m.o.MemoryReservation && request > 0 {
+		file := "memory.low"
+		if podutil.QOSClass(p) == v1.PodQOSGuaranteed {
+			file = "memory.min"
+		}
+		if r.unified == nil {
+			r.unified = map[string]string{}
+		}
+		r.unified[file] = strconv.FormatInt(request, 10)
+	}
 	return r
 }
 
@@ -101,7 +111,9 @@ func (m *Manager) nodeResources() resources {
 		list = m.o.Allocatable
 	}
 	r := limitsOf(list)
-	r.unified = map[string]string{"memory.min": "0", "memory.low": "0"}
+	if !m.o.MemoryReservation {
+		r.unified = map[string]string{"memory.min": "0", "memory.low": "0"}
+	}
 	return r
 }
 

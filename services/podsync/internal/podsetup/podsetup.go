@@ -167,16 +167,17 @@ func (o *Options) newCgroups() (*cgroup.Manager, error) {
 	if err := cgroup.CheckVersion(*k.FailCgroupV1); err != nil {
 		return nil, err
 	}
-	throttling := k.MemoryThrottlingFactor
+	throttling, metrics := k.MemoryThrottlingFactor, o.Metrics
 	if !o.Kubelet.FeatureEnabled("MemoryQoS") {
-		throttling = nil
+		throttling, metrics = nil, nil
 	}
 	return cgroup.New(cgroup.Options{
-		MemoryThrottlingFactor: throttling,
-		Root:                   k.CgroupRoot, Driver: o.Runtime.Driver.Name, PerQOS: *k.CgroupsPerQOS,
+		MemoryThrottlingFactor: throttling, MemoryReservation: o.Kubelet.ReservesMemory(),
+		QOSReserved: o.Kubelet.QOSReserved(),
+		Root:        k.CgroupRoot, Driver: o.Runtime.Driver.Name, PerQOS: *k.CgroupsPerQOS,
 		CPUCFSQuota: *k.CPUCFSQuota, CPUCFSQuotaPeriod: k.CPUCFSQuotaPeriod.Duration,
 		PodPidsLimit: *k.PodPidsLimit, EnforceNodeAllocatable: k.EnforceNodeAllocatable,
-		Allocatable: o.Capacity.Enforced, Capacity: o.Capacity.Limits, Log: o.Log,
+		Allocatable: o.Capacity.Enforced, Capacity: o.Capacity.Limits, Metrics: metrics, Log: o.Log,
 	})
 }
 
@@ -212,7 +213,11 @@ func (o *Options) newConfig(volumes *volume.Manager) (*podconfig.Builder, error)
 	host.CPUCFSQuota, host.CPUCFSQuotaPeriod = *k.CPUCFSQuota, k.CPUCFSQuotaPeriod.Duration
 	host.SingleProcessOOMKill, host.MemoryThrottlingFactor = k.SingleProcessOOMKill, k.MemoryThrottlingFactor
 	host.StopSignals = o.Kubelet.FeatureEnabled("ContainerStopSignals")
-	host.MemoryQoS = o.Kubelet.FeatureEnabled("MemoryQoS")
+	host.MemoryQoS, host.MemoryReservation = o.Kubelet.FeatureEnabled("MemoryQoS"), o.Kubelet.ReservesMemory()
+	host.SwapBehavior = k.MemorySwap.SwapBehavior
+	if host.SwapCapacity > 0 && !host.SwapController {
+		o.Log.Warn("swap is on, and cgroups cannot keep containers from using it: the kernel has no controller of swap")
+	}
 	host.Allocatable = o.allocatable
 	host.HostIPs = o.Node.HostIPs.Assumed
 	host.RecursiveReadOnly = o.Runtime.State.RecursiveReadOnly
