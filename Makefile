@@ -228,7 +228,8 @@ chart-test: build ## the Helm charts, with the real Helm: values, install, upgra
 	@$(STAGE) 'charts' $(E2E) -timeout 20m -v -tags long $(SCENARIOS)/charts
 
 .PHONY: packages-test
-packages-test: build ## install and remove the deb in a clean Debian, seconds; first the disk of the machine and the deb
+packages-test: build cli-files ## install and remove the deb in a clean Debian, seconds; first the disk of the machine and the deb
+	@$(STAGE) 'install and uninstall' scripts/install-test bin/microlet bin/share
 	@$(STAGE) 'rig programs and disk' $(RIG) build --with machine
 	@$(STAGE) 'packages' env ARCHITECTURES=$(ARCHITECTURE) scripts/packages '$(VERSION)' bin/packages-test
 	@$(STAGE) 'packages test' scripts/packages-test bin/packages-test/*_$(ARCHITECTURE).deb '$(CACHE)'
@@ -267,7 +268,8 @@ monitoring-test: $(TOOLS)/promtool ## the alerts, with the real promtool, and th
 
 .PHONY: cli-files
 cli-files: ## microlet's manual pages and shell completions, below bin/share as packages have them in /usr/share
-	$(GO) run -ldflags '$(LDFLAGS)' ./services/microlet/cmd/clifiles bin/share
+	$(COMPILE) ./services/microlet/cmd/clifiles
+	bin/clifiles bin/share
 
 .PHONY: screens
 screens: ## the pictures of terminals and the dashboard in docs/images, from a real run
