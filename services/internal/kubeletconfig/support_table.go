@@ -104,8 +104,8 @@ var supportTable = []supportRow{
 	{name: "topologyManagerPolicy", state: refused},
 	{name: "topologyManagerScope", state: warned, note: "It tunes a policy other than none."},
 	{name: "topologyManagerPolicyOptions", state: warned, note: "They tune a policy other than none."},
-	{name: "kubeletCgroups", state: warned,
-		note: "Its figures are those of the system container `kubelet`. No process is moved."},
+	{name: "kubeletCgroups", state: supported, note: "`microlet up` and all that it starts are in it, unless it runs in " +
+		"a container. Its figures are those of the system container `kubelet`."},
 	{name: "systemCgroups", state: warned,
 		note: "Its figures are those of the system container `misc`. No process is moved."},
 

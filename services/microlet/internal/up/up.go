@@ -46,6 +46,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if cfg.Placement == Single {
 		cfg.Service.Placement = &service.InProcess{}
 	}
+	enterCgroup(cfg.Kubelet.Kubelet.KubeletCgroups, slog.Default(), inContainer) // peers go by the cgroup
 	s, err := service.New(cfg.Service, role.Up)
 	if err != nil {
 		return err
