@@ -44,7 +44,9 @@ func TestForeignSecrets(t *testing.T) {
 	})
 	annotated(s, "path", byPath, "../"+other+"/treasure")
 	annotated(s, "namespace", byClaim, other)
-	s.CreatePods(scene.WithClaims(scene.PausePod("path"), "path"), scene.WithClaims(scene.PausePod("namespace"), "namespace"))
+	for _, name := range []string{"path", "namespace"} {
+		s.CreatePods(scene.WithClaims(scene.PausePod(name), name))
+	}
 	claimSays(s, "path", "treasure")
 	claimSays(s, "namespace", "pvc.annotations")
 

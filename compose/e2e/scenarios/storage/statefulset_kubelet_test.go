@@ -50,9 +50,9 @@ done
 sums "written $i"
 ` + scene.Forever
 
-// TestStatefulSetIsHandedOver gives the node from a kubelet to microlet and back under a StatefulSet that writes to block
-// devices and file systems of the CSI driver. Nothing is unmounted or mounted again, no container ends, and what is in
-// both is the same, also for the pods that come after.
+// TestStatefulSetIsHandedOver gives the node from a kubelet to microlet and back under a StatefulSet that writes to
+// block devices and file systems of the CSI driver. Nothing is unmounted or mounted again, no container ends, and what
+// is in both is the same, also for the pods that come after.
 func TestStatefulSetIsHandedOver(t *testing.T) {
 	scene.Shared.SwitchTo(t, rig.AgentKubelet)
 	s := scene.New(t)
