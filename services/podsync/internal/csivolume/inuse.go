@@ -111,8 +111,8 @@ func (vs *Volumes) tellInUse(ctx context.Context) error {
 	return nil
 }
 
-// isUnknown reports whether something is staged of which nobody knows whose it is. Where nothing is mounted, the file that
-// cannot be read is what a crash has left.
+// isUnknown reports whether something is staged of which nobody knows whose it is. Where nothing is mounted, the file
+// that cannot be read is what a crash has left.
 func (v *stagedVolume) isUnknown() (bool, error) {
 	if v.err == nil || errors.Is(v.err, fs.ErrNotExist) {
 		return false, nil

@@ -193,7 +193,8 @@ func TestAVolumeWhoseFileIsBroken(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(broken, dataFile), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if err := (volumeData{Driver: driverName, Handle: "other"}).save(vs.layout.device(device{driverName, "other"})); err != nil {
+			other := volumeData{Driver: driverName, Handle: "other"}
+			if err := other.save(vs.layout.device(other.device())); err != nil {
 				t.Fatal(err)
 			}
 			if err := vs.tellInUse(t.Context()); err != nil {

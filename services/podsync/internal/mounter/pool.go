@@ -108,8 +108,8 @@ func NewPool(o Options) (*Pool, error) {
 	if o.mounts == nil {
 		o.mounts = mountPoints
 	}
-	p := &Pool{log: o.Log, start: o.start, own: o.Own, countLeft: o.countLeft, mounts: &mounts{list: o.mounts}, left: o.countLeft(),
-		places: make(chan struct{}, parallel), turns: map[string]*turn{}, changed: make(chan struct{})}
+	p := &Pool{log: o.Log, start: o.start, own: o.Own, countLeft: o.countLeft, mounts: &mounts{list: o.mounts},
+		left: o.countLeft(), places: make(chan struct{}, parallel), turns: map[string]*turn{}, changed: make(chan struct{})}
 	if p.left > 0 {
 		p.log.Warn("calls on volumes of an earlier process hang in the kernel", "processes", p.left)
 	}

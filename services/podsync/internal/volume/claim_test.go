@@ -240,7 +240,8 @@ func (d *during) Run(ctx context.Context, c mounter.Call) (json.RawMessage, erro
 	return d.Mounter.Run(ctx, c)
 }
 
-// Of two pods one has the volume: also while it is mounted for the first one, after a restart, and until it is unmounted.
+// Of two pods one has the volume: also while it is mounted for the first one, after a restart, and until it is
+// unmounted.
 func TestReadWriteOncePodAtAnyTime(t *testing.T) {
 	pv := persistentVolume("pv-1", local(t.TempDir()))
 	pv.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod}

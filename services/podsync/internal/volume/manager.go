@@ -176,7 +176,8 @@ func New(opts Options) *Manager {
 	}
 	m := &Manager{
 		opts: opts, calls: &calls{}, mountInfo: mountInfo, checked: &checkedClaims{claims: opts.Claims},
-		claims: newNotes(claimName, opts.BootID), inline: newNotes(csivolume.Plugin, opts.BootID), exports: newNotes(nfsName, opts.BootID),
+		claims: newNotes(claimName, opts.BootID), inline: newNotes(csivolume.Plugin, opts.BootID),
+		exports: newNotes(nfsName, opts.BootID),
 	}
 	m.memory = &memory{
 		mounter:     opts.Mounter,

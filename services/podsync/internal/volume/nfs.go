@@ -155,7 +155,8 @@ func isNFS(fsType string) bool { return fsType == "nfs" || fsType == "nfs4" }
 type exportCall struct{ Dir string }
 
 // unmountExports unmounts what is mounted of servers below a pod's folder, each in a call on its own file system. In a
-// call on the pod's folder, a server that is away would take a child from the file system on which all pods have theirs.
+// call on the pod's folder, a server that is away would take a child from the file system on which all pods have
+// theirs.
 func (m *Manager) unmountExports(ctx context.Context, dir string) error {
 	dir, err := withoutLinks(dir)
 	if errors.Is(err, fs.ErrNotExist) {

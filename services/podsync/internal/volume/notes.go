@@ -129,8 +129,8 @@ func (n *notes) isHeld(pv string, own types.UID) bool {
 	return false
 }
 
-// takeAlone gives a PersistentVolume to a pod, unless another one has it, is about to get it, or still has a note of it in
-// its folder: one that ran before this process did, or that gives it back.
+// takeAlone gives a PersistentVolume to a pod, unless another one has it, is about to get it, or still has a note of it
+// in its folder: one that ran before this process did, or that gives it back.
 func (n *notes) takeAlone(s *Spec, pv string) (bool, error) {
 	own := s.Pod.UID
 	if n.isHeld(pv, own) {

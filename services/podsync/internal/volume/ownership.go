@@ -41,8 +41,9 @@ type refusals struct {
 	First string
 }
 
-// giveVolumeToGroup is giveToGroup for a volume with a file system of its own, which may refuse some files or all: those
-// that are immutable, or on a server that knows no owners. As with the kubelet, the pod gets the volume as it is then.
+// giveVolumeToGroup is giveToGroup for a volume with a file system of its own, which may refuse some files or all:
+// those that are immutable, or on a server that knows no owners. As with the kubelet, the pod gets the volume as it is
+// then.
 func giveVolumeToGroup(dir string, group *int64, mask fs.FileMode) (refused refusals, err error) {
 	err = give(dir, group, mask, func(err error) error {
 		if refused.Count++; refused.Count == 1 {

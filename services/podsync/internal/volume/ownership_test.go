@@ -153,7 +153,8 @@ func TestTheFolderIsGivenLast(t *testing.T) {
 	}
 }
 
-// TestWhatAFileSystemRefuses: as with the kubelet, a pod gets its volume although some of it cannot be given to its group.
+// TestWhatAFileSystemRefuses: as with the kubelet, a pod gets its volume although some of it cannot be given to its
+// group.
 func TestWhatAFileSystemRefuses(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 3 {
