@@ -28,8 +28,8 @@ const (
 	leastColors = 4
 )
 
-// TestPageInABrowser has a real browser render the page of the dashboard that is shipped: every panel has its title, and
-// something is drawn in it.
+// TestPageInABrowser has a real browser render the page of the dashboard that is shipped: every panel has its title,
+// and something is drawn in it.
 func TestPageInABrowser(t *testing.T) {
 	b, err := read("../../../deploy/monitoring/dashboard.json")
 	if err != nil {

@@ -33,7 +33,8 @@ func newLogs() *cobra.Command {
 	addRuntimeDir(cmd, &cfg)
 	cmd.Flags().BoolVarP(&request.Follow, "follow", "f", request.Follow, "show further lines as they come")
 	cmd.Flags().Int32Var(&request.Tail, "tail", request.Tail, "how many of the newest lines to begin with; -1 is all")
-	cmd.Flags().StringVar(&request.Word, "pod", request.Word, "only lines that name this pod, by its name, namespace/name or UID")
+	cmd.Flags().StringVar(&request.Word, "pod", request.Word,
+		"only lines that name this pod, by its name, namespace/name or UID")
 	cmd.ValidArgsFunction = completeServices
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if request.GetTail() < -1 {

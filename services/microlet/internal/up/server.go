@@ -40,8 +40,8 @@ type server struct {
 
 func newServer(c *Config, a agents, heartbeats *bus.View[*busv1.Heartbeat], log *recentlog.Log) *server {
 	return &server{
-		placement: c.Placement, nodeName: c.Service.NodeName, agents: a, externals: c.externals(), heartbeats: heartbeats, log: log,
-		kubelet: c.Kubelet, started: time.Now(),
+		placement: c.Placement, nodeName: c.Service.NodeName, agents: a, externals: c.externals(),
+		heartbeats: heartbeats, log: log, kubelet: c.Kubelet, started: time.Now(),
 	}
 }
 
