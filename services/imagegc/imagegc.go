@@ -62,7 +62,7 @@ func Run(ctx context.Context, cfg Config) error {
 		MinimumAge: cfg.Kubelet.Kubelet.ImageMinimumGCAge.Duration,
 		MaximumAge: cfg.Kubelet.Kubelet.ImageMaximumGCAge.Duration,
 		Settling:   collectPeriod,
-		Events:     events, Node: eventref.Node(cfg.Service.NodeName), Log: s.Log, Metrics: s.Metrics,
+		Events:     events, Node: eventref.Node(cfg.Service.NodeName), Tracer: s.Tracer, Log: s.Log, Metrics: s.Metrics,
 	})
 	imagegcv1.RegisterImageGCServiceServer(s.GRPC, server.New(gc))
 	s.Allow(imagegcv1.ImageGCService_DeleteUnusedImages_FullMethodName, role.Evictor, role.Up)

@@ -154,7 +154,8 @@ func newPodWork(ctx context.Context, s *service.Service, cfg *Config, env *envir
 	house, err := housekeeping.New(housekeeping.Options{
 		Kubelet: k, Runtime: env.runtime, Resources: resources, Tokens: env.cluster.Tokens, Workers: env.workers,
 		Sources: dispatcher,
-		Waiting: s.Waiting, Node: env.node.Reference, Events: env.events, Log: s.Log, Metrics: s.Metrics,
+		Waiting: s.Waiting, Node: env.node.Reference, Events: env.events, Tracer: s.Tracer, Log: s.Log,
+		Metrics: s.Metrics,
 	})
 	return &podWork{reports, down, sources, resources, admission, dispatcher, house, settings.Gated}, err
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/microlet/microlet/services/imagegc/internal/imagefs"
 	"github.com/microlet/microlet/services/imagegc/internal/podimages"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/tracing"
 )
 
 // Reasons of Events, as the kubelet has them.
@@ -30,6 +31,9 @@ const (
 	becauseOfAge   = "age"
 	becauseOfSpace = "space"
 )
+
+// spanName is the kubelet's name of a collection in traces.
+const spanName = "Images/GarbageCollect"
 
 // Ages remember when images were used; see package ages.
 type Ages interface {
@@ -56,7 +60,7 @@ type Retention interface {
 	Keep(ctx context.Context, images []*retentionv1.KeepRequest_Image) (ids map[string]bool, err error)
 }
 
-// Options of a Collector. All fields but the ages' bounds are required.
+// Options of a Collector. All fields but Tracer and the ages' bounds are required.
 type Options struct {
 	Runtime    Runtime
 	Ages       Ages
@@ -74,7 +78,9 @@ type Options struct {
 	Settling time.Duration
 	Events   record.EventRecorder
 	// Node is what the Events are about.
-	Node    *v1.ObjectReference
+	Node *v1.ObjectReference
+	// Tracer begins a trace with each collection; nil if the node does not trace.
+	Tracer  *tracing.Tracer
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }
@@ -114,7 +120,9 @@ func (c *Collector) enter(ctx context.Context) (leave func(), err error) {
 
 // Collect removes images that are too old, and then as many as bring the file system below the low threshold if it is
 // above the high one. The error says, among others, that not enough could be removed.
-func (c *Collector) Collect(ctx context.Context) error {
+func (c *Collector) Collect(ctx context.Context) (err error) {
+	ctx, span := c.o.Tracer.Begin(ctx, spanName)
+	defer func() { span.End(err) }()
 	leave, err := c.enter(ctx)
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 	"github.com/microlet/microlet/services/podsync/internal/podlogs"
 )
@@ -156,7 +157,7 @@ type Cleanup struct {
 	Options
 }
 
-// Options of a Cleanup; all are needed but Failed and PreStop.
+// Options of a Cleanup; all are needed but Failed, PreStop and Tracer.
 type Options struct {
 	Runtime Runtime
 	Volumes Volumes
@@ -170,9 +171,14 @@ type Options struct {
 	Failed func(error)
 	// PreStop runs the hook of a container that runs and whose pod nobody wants; nil runs none.
 	PreStop func(ctx context.Context, state *pod.State, c *pod.Container)
+	// Tracer begins a trace with each round; nil if the node does not trace.
+	Tracer  *tracing.Tracer
 	Log     *slog.Logger
 	Metrics *Metrics
 }
+
+// spanName is the kubelet's name of a collection of dead containers in traces.
+const spanName = "Containers/GarbageCollect"
 
 // New returns a clean-up that does nothing until Run runs.
 func New(o Options) *Cleanup { return &Cleanup{Options: o} }
@@ -206,9 +212,11 @@ func (c *Cleanup) Run(ctx context.Context, synced <-chan struct{}) error {
 	}
 }
 
-func (c *Cleanup) once(ctx context.Context) error {
+func (c *Cleanup) once(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	ctx, span := c.Tracer.Begin(ctx, spanName)
+	defer func() { span.End(err) }()
 	states, err := c.Runtime.List(ctx)
 	if err != nil {
 		c.failed(err)

@@ -13,14 +13,16 @@ import (
 // RemoveDead removes at once what Run would leave for later: every container of a pod that has ended, whatever the
 // policy keeps, and of other pods what the policy does not keep. It returns how many containers it removed of the
 // former. It is the kubelet's DeleteAllUnusedContainers, for a node whose disk is full.
-func (c *Cleanup) RemoveDead(ctx context.Context) (int, error) {
+func (c *Cleanup) RemoveDead(ctx context.Context) (removed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	ctx, span := c.Tracer.Begin(ctx, spanName)
+	defer func() { span.End(err) }()
 	states, err := c.Runtime.List(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("list the runtime's pods: %w", err)
 	}
-	removed, errs := 0, []error(nil)
+	var errs []error
 	rest := map[types.UID]*pod.State{}
 	for uid, state := range states {
 		if !c.Pods.Ended(uid) {

@@ -17,6 +17,7 @@ import (
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
 	"github.com/microlet/microlet/services/podsync/internal/containerruntime"
 	"github.com/microlet/microlet/services/podsync/internal/firewall"
@@ -41,6 +42,7 @@ type Options struct {
 	// Node is what events about the Node refer to.
 	Node    *v1.ObjectReference
 	Events  record.EventRecorder
+	Tracer  *tracing.Tracer
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }
@@ -101,6 +103,7 @@ func (o *Options) newCleanup() *cleanup.Cleanup {
 			MaxContainers:   int(node.MaxDeadContainers),
 		},
 		Failed:  func(err error) { o.Events.Event(o.Node, v1.EventTypeWarning, reasonContainerGCFailed, err.Error()) },
+		Tracer:  o.Tracer,
 		Log:     o.Log,
 		Metrics: cleanup.NewMetrics(o.Metrics),
 	})
