@@ -209,10 +209,11 @@ func brokenPods() []broken {
 				ISCSI: &corev1.ISCSIVolumeSource{TargetPortal: "192.0.2.1:3260", IQN: "iqn.2001-04.com.example:disk"},
 			}}}
 		}),
-		refused("claim", "spec.volumes[0].persistentVolumeClaim", func(p *corev1.Pod, _ *corev1.Container) {
+		{changed("claim", func(p *corev1.Pod, c *corev1.Container) {
 			p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
 				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "missing"},
 			}}}
-		}),
+			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "data", MountPath: "/data"})
+		}), "volumes/data", "FailedMount", `persistentvolumeclaims "missing" not found`},
 	}
 }
