@@ -256,7 +256,9 @@ vulncheck: build $(TOOLS)/govulncheck ## known vulnerabilities in what microlet 
 
 $(TOOLS)/promtool: compose/tools/prometheus/go.mod
 	@mkdir -p $(TOOLS)
-	GOWORK=off $(GO) -C compose/tools/prometheus build -tags remove_all_sd -o $@ github.com/prometheus/prometheus/cmd/promtool
+	@# As the rig builds Prometheus, so that packages of both are compiled once.
+	CGO_ENABLED=0 GOWORK=off $(GO) -C compose/tools/prometheus build -trimpath -gcflags=all=-dwarf=false \
+		-tags remove_all_sd -o $@ github.com/prometheus/prometheus/cmd/promtool
 
 .PHONY: monitoring-test
 monitoring-test: $(TOOLS)/promtool ## the alerts, with the real promtool, and the dashboard's page in a headless Chromium
