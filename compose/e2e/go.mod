@@ -6,6 +6,7 @@ require (
 	github.com/creack/pty v1.1.24
 	github.com/google/go-cmp v0.7.0
 	github.com/google/go-containerregistry v0.22.1
+	github.com/hanwen/go-fuse/v2 v2.12.1
 	github.com/microlet/microlet/compose/rig v0.0.0
 	github.com/microlet/microlet/proto v0.0.0
 	github.com/prometheus/client_model v0.6.3

@@ -17,18 +17,25 @@ var Processes = append(slices.Clone(Services), role.Up)
 // returns, by other processes.
 func (s *Scene) KillDuringStart(name string, roles ...role.Role) string {
 	s.T.Helper()
+	return s.DuringStart(name, func() { s.Signal(s.T, syscall.SIGKILL, roles...) }, roles...)
+}
+
+// DuringStart has something end services and creates a pod at that moment, which runs. It returns how long the pod's
+// start takes. All services are back when it returns, by other processes.
+func (s *Scene) DuringStart(name string, end func(), roles ...role.Role) string {
+	s.T.Helper()
 	s.WaitHealthy(s.T, Patience)
 	before := map[role.Role]int{}
 	for _, r := range roles {
 		before[r] = s.MustPID(s.T, r)
 	}
-	s.Signal(s.T, syscall.SIGKILL, roles...)
+	end()
 	s.CreatePods(PausePod(name))
 	s.WaitReady(Patience, name)
 	s.WaitHealthy(s.T, Patience)
 	for _, r := range roles {
 		if s.PID(r) == before[r] {
-			s.T.Errorf("%s was killed and has the same pid %d", r, before[r])
+			s.T.Errorf("%s was ended and has the same pid %d", r, before[r])
 		}
 	}
 	s.DeletePods(name)

@@ -1,0 +1,249 @@
+//go:build long
+
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/compose/e2e/internal/frozen"
+	"github.com/microlet/microlet/compose/e2e/internal/record"
+	"github.com/microlet/microlet/compose/e2e/scene"
+	"github.com/microlet/microlet/compose/rig"
+	"github.com/microlet/microlet/proto/role"
+)
+
+// rounds is how often podsync ends in each way while a file system hangs.
+const rounds = 10
+
+// TestFrozenDisk: the folder of a hostPath is to be made on a disk that is frozen.
+func TestFrozenDisk(t *testing.T) {
+	outlasts(t, func(s *scene.Scene) *hanging { return hostPathOn(frozen.Disk(t, t.TempDir())) })
+}
+
+// TestFrozenFUSE: the same in a file system of a process that does not answer.
+func TestFrozenFUSE(t *testing.T) {
+	outlasts(t, func(s *scene.Scene) *hanging { return hostPathOn(frozen.FUSE(t, t.TempDir())) })
+}
+
+// TestFrozenCSI: the files of a CSI volume, which lies on a disk that is frozen, are to be given to the pod's group.
+func TestFrozenCSI(t *testing.T) {
+	outlasts(t, func(s *scene.Scene) *hanging {
+		c := s.StartCSI()
+		volume := c.Claim("data")
+		f := frozen.Disk(t, filepath.Join(s.CSIVolumes(), volume))
+		p, group := scene.WithClaims(scene.PausePod("frozen"), "data"), int64(4242)
+		p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
+		return &hanging{FileSystem: f, pod: p, path: "/volumes/kubernetes.io~csi/", end: func() {
+			c.LeavesNoVolume()
+			f.End()
+			c.DeleteClaims("data")
+			c.KeepsContract()
+		}}
+	})
+}
+
+// hanging is a pod that waits for a file system.
+type hanging struct {
+	*frozen.FileSystem
+	pod *corev1.Pod
+	// path is a part of the one that does not answer.
+	path string
+	// end is called when the pod is gone.
+	end func()
+}
+
+// hostPathOn has a pod that wants a folder of a file system, which is to be made.
+func hostPathOn(f *frozen.FileSystem) *hanging {
+	p, kind, path := scene.PausePod("frozen"), corev1.HostPathDirectoryOrCreate, filepath.Join(f.Dir, "folder")
+	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+		HostPath: &corev1.HostPathVolumeSource{Path: path, Type: &kind},
+	}}}
+	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
+	return &hanging{FileSystem: f, pod: p, path: path, end: f.End}
+}
+
+// outlasts has podsync end in each way, again and again, while a call on a volume hangs in the kernel. What hangs is no
+// process of podsync's own, so each successor works at once.
+func outlasts(t *testing.T, with func(*scene.Scene) *hanging) {
+	scene.Shared.UseMicrolet(t)
+	u := newUpgrades(t)
+	s := scene.New(t)
+	w := s.CreateSteadyPods()
+	h := with(s)
+	h.Freeze()
+	s.CreatePods(h.pod)
+	s.Wait(2*scene.Patience, "word of the frozen file system", saysOfPath(s, "frozen", h.path))
+	for _, way := range []struct {
+		name string
+		end  func()
+	}{
+		{"killed", func() { s.Signal(t, syscall.SIGKILL, role.Podsync) }},
+		{"upgraded", func() { u.replace(); s.Signal(t, syscall.SIGKILL, role.Podsync) }},
+		{"restarted", func() { microlet(s, "restart", string(role.Podsync)) }},
+	} {
+		var starts []string
+		for i := range rounds {
+			starts = append(starts, s.DuringStart(fmt.Sprintf("%s-%d", way.name, i), way.end, role.Podsync))
+			if way.name == "upgraded" {
+				u.runs(s)
+			}
+		}
+		t.Logf("podsync was %s %d times; a pod created at that moment is Ready after %s", way.name, rounds,
+			strings.Join(starts, ", "))
+	}
+	w.Untouched()
+	w.NodeReady()
+	t.Logf("the greatest age of the Lease is %s", scene.Milliseconds(w.LeaseAge()))
+	left := mounters(t)
+	if len(left) == 0 {
+		t.Error("nothing hangs on the frozen file system, so this test shows nothing")
+	}
+	if p := s.Record.View().Pod(s.Namespace, "frozen"); p.Status.Phase != corev1.PodPending {
+		t.Errorf("the pod is %s although its volume hangs", scene.Describe(p))
+	}
+	thawed := time.Now()
+	h.Thaw()
+	s.WaitReady(scene.Patience, "frozen")
+	t.Logf("%d processes hung at the end; after the thaw the pod is Ready in %s", len(left),
+		scene.Milliseconds(time.Since(thawed)))
+	p := s.Record.View().Pod(s.Namespace, "frozen")
+	s.DeletePods("frozen")
+	s.Wait(scene.Patience, "the end of the pod", s.AreGone("frozen"))
+	s.LeavesNothing([]*corev1.Pod{p})
+	w.Untouched()
+	scene.Await(t, scene.Patience, "the end of what hung", func() error {
+		for _, m := range left {
+			if _, err := os.Stat(m); !errors.Is(err, os.ErrNotExist) {
+				return fmt.Errorf("%s is still there", m)
+			}
+		}
+		return nil
+	})
+	h.end()
+}
+
+// saysOfPath returns a condition: an Event of the pod says that a path with this part does not answer. The first one
+// comes after half a minute, and of a volume whose files may be many after the two minutes of a mount.
+func saysOfPath(s *scene.Scene, pod, path string) func(record.View) error {
+	return func(v record.View) error {
+		var seen []string
+		for _, e := range v.Events(s.Namespace, pod) {
+			seen = append(seen, e.Message)
+			if e.Reason != "FailedMount" || !strings.Contains(e.Message, path) {
+				continue
+			}
+			for _, word := range []string{"has not answered for", "does not answer"} {
+				if strings.Contains(e.Message, word) {
+					return nil
+				}
+			}
+		}
+		return fmt.Errorf("pod %s has only the Events %q", pod, seen)
+	}
+}
+
+// mounters are the folders below /proc of podsync's children that wait in the kernel.
+func mounters(t *testing.T) []string {
+	t.Helper()
+	states, err := filepath.Glob("/proc/[0-9]*/task/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for _, state := range states {
+		process := filepath.Dir(filepath.Dir(filepath.Dir(state)))
+		text, err := os.ReadFile(state)
+		if err != nil || !strings.Contains(string(text), ") D ") {
+			continue
+		}
+		// The name of the program is that of the file, /proc/self/exe; its arguments are gone once it was killed.
+		if strings.Contains(string(text), "(exe)") || strings.Contains(string(text), "(microlet") {
+			found[process] = true
+		}
+	}
+	var all []string
+	for process := range found {
+		all = append(all, process)
+	}
+	return all
+}
+
+// microlet runs a command of the node agent.
+func microlet(s *scene.Scene, args ...string) {
+	s.T.Helper()
+	args = append(args, "--runtime-dir="+s.RuntimeDir())
+	if out, err := exec.CommandContext(s.T.Context(), s.Executable, args...).CombinedOutput(); err != nil {
+		s.T.Fatalf("microlet %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+}
+
+// upgrades replace the binary of the node agent under it.
+type upgrades struct {
+	t *testing.T
+	// path is where the agent has it, until the test ends.
+	path string
+}
+
+func newUpgrades(t *testing.T) *upgrades {
+	t.Helper()
+	u := &upgrades{t, filepath.Join(t.TempDir(), "microlet")}
+	u.replace()
+	use := func(ctx context.Context, executable string) {
+		if err := scene.Shared.SwitchAgent(ctx, rig.AgentMicrolet, executable, scene.Current.Args...); err != nil {
+			t.Fatal(err)
+		}
+		if err := scene.Shared.WaitNodeReady(ctx); err != nil {
+			t.Fatal(err)
+		}
+		scene.Await(t, scene.Patience, "all services ready", func() error { return scene.Shared.Healthy(ctx) })
+	}
+	use(t.Context(), u.path)
+	t.Cleanup(func() { use(context.Background(), scene.Shared.Executable) })
+	return u
+}
+
+// replace puts another file of the same binary there, as an installation does.
+func (u *upgrades) replace() {
+	u.t.Helper()
+	from, err := os.Open(scene.Shared.Executable)
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	defer func() { _ = from.Close() }()
+	next, err := os.OpenFile(u.path+".next", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	_, err = io.Copy(next, from)
+	if err := errors.Join(err, next.Close(), os.Rename(next.Name(), u.path)); err != nil {
+		u.t.Fatal(err)
+	}
+}
+
+// runs judges that podsync runs the newest file.
+func (u *upgrades) runs(s *scene.Scene) {
+	u.t.Helper()
+	is, err := os.Stat(fmt.Sprintf("/proc/%d/exe", s.MustPID(u.t, role.Podsync)))
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	newest, err := os.Stat(u.path)
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	if !os.SameFile(is, newest) {
+		u.t.Error("podsync runs a binary that was replaced")
+	}
+}
