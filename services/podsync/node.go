@@ -116,9 +116,8 @@ func newPodWork(ctx context.Context, s *service.Service, cfg *Config, env *envir
 	helpers := podadmission.Helpers(cfg.HelperNamespace, cfg.Service.RuntimeDir)
 	resources, err := podsetup.New(ctx, podsetup.Options{
 		Kubelet: k, LogLinks: cfg.ContainerLogLinks, RuntimeDir: cfg.Service.RuntimeDir, Helpers: helpers,
-		Capacity: env.node.Capacity,
-		Runtime:  env.runtime, Cluster: env.cluster, Node: env.node, Reports: reports, Bus: s.Bus, Events: env.events,
-		Log: s.Log, Metrics: s.Metrics,
+		Capacity: env.node.Capacity, Runtime: env.runtime, Cluster: env.cluster, Node: env.node, Reports: reports,
+		Bus: s.Bus, Events: env.events, Log: s.Log, Metrics: s.Metrics,
 	})
 	if err != nil {
 		return nil, err
@@ -153,9 +152,8 @@ func newPodWork(ctx context.Context, s *service.Service, cfg *Config, env *envir
 	}, sources.Kinds(), progress(s, reports))
 	house, err := housekeeping.New(housekeeping.Options{
 		Kubelet: k, Runtime: env.runtime, Resources: resources, Tokens: env.cluster.Tokens, Workers: env.workers,
-		Sources: dispatcher,
-		Waiting: s.Waiting, Node: env.node.Reference, Events: env.events, Tracer: s.Tracer, Log: s.Log,
-		Metrics: s.Metrics,
+		Sources: dispatcher, Waiting: s.Waiting, Node: env.node.Reference, Events: env.events, Tracer: s.Tracer,
+		Log: s.Log, Metrics: s.Metrics,
 	})
 	return &podWork{reports, down, sources, resources, admission, dispatcher, house, settings.Gated}, err
 }
