@@ -9,6 +9,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"golang.org/x/sys/unix"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
@@ -19,8 +20,9 @@ const (
 	maxWord = 63
 	// maxVersions bounds the versions that one plugin names.
 	maxVersions = 32
-	// maxEndpoint is what the kernel takes as a socket's address.
-	maxEndpoint = 107
+	// maxEndpoint is what the kernel takes as a path. An address of a socket is shorter, 107 bytes, but endpoints are
+	// connected to by descriptor.
+	maxEndpoint = unix.PathMax - 1
 )
 
 // Plugin is what a plugin says of itself.

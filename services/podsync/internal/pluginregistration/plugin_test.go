@@ -45,7 +45,7 @@ func TestWhatAPluginSaysIsChecked(t *testing.T) {
 		"the root as an endpoint":   {func(i *registerapi.PluginInfo) { i.Endpoint = root }, "endpoint is"},
 		"a neighbour of the root":   {func(i *registerapi.PluginInfo) { i.Endpoint = root + "-x/s" }, "endpoint is"},
 		"a long endpoint": {
-			func(i *registerapi.PluginInfo) { i.Endpoint = root + "/" + strings.Repeat("a", 107) }, "at most 107",
+			func(i *registerapi.PluginInfo) { i.Endpoint = root + "/" + strings.Repeat("a", 4096) }, "at most 4095",
 		},
 		"an empty version": {
 			func(i *registerapi.PluginInfo) { i.SupportedVersions = []string{""} }, "supported_versions is empty",

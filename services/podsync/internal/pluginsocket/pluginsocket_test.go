@@ -112,3 +112,20 @@ func TestDialFollowsNoLink(t *testing.T) {
 		})
 	}
 }
+
+// A driver binds its socket by the path in its own container. The node's path may be longer than the address of a socket.
+func TestDialALongPath(t *testing.T) {
+	dir := shortDir(t)
+	listen(t, filepath.Join(dir, "d", "csi.sock"))
+	long := filepath.Join(dir, strings.Repeat("long", 30))
+	if err := os.Rename(filepath.Join(dir, "d"), long); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := Folder{Path: dir}.Dial(t.Context(), filepath.Join(long, "csi.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Close(); err != nil {
+		t.Error(err)
+	}
+}
