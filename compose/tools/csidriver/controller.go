@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -26,6 +27,9 @@ func (c controller) ControllerGetCapabilities(context.Context, *csi.ControllerGe
 	if c.can.attach {
 		can = append(can, csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME)
 	}
+	if c.can.modify {
+		can = append(can, csi.ControllerServiceCapability_RPC_MODIFY_VOLUME)
+	}
 	for _, one := range can {
 		rpc := &csi.ControllerServiceCapability_RPC{Type: one}
 		answer.Capabilities = append(answer.Capabilities, &csi.ControllerServiceCapability{
@@ -45,6 +49,9 @@ func (c controller) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) 
 	if r.GetVolumeContentSource() != nil {
 		return nil, status.Error(codes.InvalidArgument, "volume_content_source: volumes begin empty")
 	}
+	if err := c.accept(r.GetMutableParameters()); err != nil {
+		return nil, err
+	}
 	is, err := kindOf(r)
 	if err != nil {
 		return nil, err
@@ -56,7 +63,9 @@ func (c controller) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) 
 	}
 	switch was, err := c.store.get(id); {
 	case errors.Is(err, fs.ErrNotExist):
-		if err := c.store.create(id, record{Name: r.GetName(), Capacity: least, Kind: is}); err != nil {
+		if err := c.store.create(id, record{
+			Name: r.GetName(), Capacity: least, Kind: is, Mutable: r.GetMutableParameters(),
+		}); err != nil {
 			return nil, status.Error(codes.Internal, err.Error())
 		}
 	case err != nil:
@@ -76,10 +85,49 @@ func (c controller) DeleteVolume(_ context.Context, r *csi.DeleteVolumeRequest) 
 	if r.GetVolumeId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "volume_id is empty")
 	}
+	if c.can.keepInUse {
+		paths, err := c.store.usedAt(r.GetVolumeId())
+		if err != nil {
+			return nil, internal(err)
+		}
+		if len(paths) > 0 {
+			return nil, status.Errorf(codes.FailedPrecondition, "volume %q is still at %q", r.GetVolumeId(), paths)
+		}
+	}
 	if err := c.store.remove(r.GetVolumeId()); err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
 	return &csi.DeleteVolumeResponse{}, nil
+}
+
+func (c controller) ControllerModifyVolume(_ context.Context, r *csi.ControllerModifyVolumeRequest) (
+	*csi.ControllerModifyVolumeResponse, error,
+) {
+	if err := c.known(r.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	if err := c.accept(r.GetMutableParameters()); err != nil {
+		return nil, err
+	}
+	is, err := c.store.get(r.GetVolumeId())
+	if err != nil {
+		return nil, internal(err)
+	}
+	is.Mutable = r.GetMutableParameters()
+	if err := c.store.put(r.GetVolumeId(), is); err != nil {
+		return nil, internal(err)
+	}
+	return &csi.ControllerModifyVolumeResponse{}, nil
+}
+
+// accept says which of the parameters may not be set or changed.
+func (c controller) accept(mutable map[string]string) error {
+	for name := range mutable {
+		if !c.can.modify || !slices.Contains(c.can.mutable, name) {
+			return status.Errorf(codes.InvalidArgument, "mutable_parameters: %q is not one of %q", name, c.can.mutable)
+		}
+	}
+	return nil
 }
 
 // paramKind of a StorageClass says what its volumes are, unless they are folders or block volumes.

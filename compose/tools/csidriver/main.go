@@ -21,6 +21,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -34,15 +35,25 @@ import (
 
 func main() {
 	var o options
-	flag.StringVar(&o.endpoint, "endpoint", "/run/csidriver/csi.sock", "`path` of the socket to serve")
+	flag.StringVar(&o.endpoint, "endpoint", "/run/csidriver/csi.sock", "`path` of the socket to serve, or its URL: "+
+		"unix:///csi/csi.sock")
 	flag.StringVar(&o.registration, "registration", "", "`path` of the socket for the node agent's plugin registration, "+
 		"in its folder plugins_registry (default: none)")
-	flag.StringVar(&o.dir, "statedir", "/var/lib/csidriver", "`folder` of the volumes")
+	flag.StringVar(&o.dir, "statedir", "/csi-data-dir", "`folder` of the volumes")
 	flag.StringVar(&o.name, "drivername", "csidriver.microlet.example", "the driver's `name`")
 	flag.StringVar(&o.node, "nodeid", "", "the node's `name`")
 	flag.BoolVar(&o.can.attach, "enable-attach", false, "attach volumes to the node, and want them attached")
 	flag.BoolVar(&o.can.topology, "enable-topology", false, "say on which node volumes are")
-	flag.Int64Var(&o.can.limit, "attach-limit", 0, "say that the node takes so many volumes, which nobody counts (default: any `number`)")
+	flag.Int64Var(&o.can.limit, "attach-limit", 0, "the same as -maxvolumespernode, which wins if it comes later (`number`)")
+	flag.Int64Var(&o.can.limit, "maxvolumespernode", 0, "say that the node takes so many volumes, which nobody counts "+
+		"(default: any `number`)")
+	flag.BoolVar(&o.can.modify, "enable-controller-modify-volume", false, "take changes of a volume's parameters")
+	flag.Func("accepted-mutable-parameter-names", "the `names` of the parameters that may change, joined by commas",
+		func(names string) error {
+			o.can.mutable = strings.Split(names, ",")
+			return nil
+		})
+	flag.BoolVar(&o.can.keepInUse, "check-volume-lifecycle", false, "delete no volume that is staged or published")
 	flag.BoolVar(&o.can.expand, "node-expand-required", false, "have the node expand folders too")
 	flag.StringVar(&o.proxy, "proxy-endpoint", "", "be no driver, but a proxy to one that connects to this `address`, "+
 		"as tcp://:9000")
@@ -68,11 +79,14 @@ type options struct {
 // abilities are what a driver may do or leave.
 type abilities struct {
 	attach, topology, expand bool
+	modify, keepInUse        bool
+	mutable                  []string
 	limit                    int64
 }
 
 // run serves a driver until ctx ends. Calls under way end then.
 func run(ctx context.Context, o options) error {
+	o.endpoint = strings.TrimPrefix(o.endpoint, "unix://")
 	if o.proxy != "" {
 		return proxy.Run(ctx, o.endpoint, o.proxy)
 	}

@@ -22,6 +22,8 @@ type record struct {
 	Name     string `json:"name"`
 	Capacity int64  `json:"capacity"`
 	Kind     kind   `json:"kind,omitempty"`
+	// Mutable are the parameters that may change later.
+	Mutable map[string]string `json:"mutable,omitempty"`
 }
 
 // validID keeps an ID from being a path. That of an inline volume is its pod's node agent's.
@@ -107,6 +109,25 @@ func (s store) put(id string, r record) error {
 		return err
 	}
 	return os.Rename(part, s.record(id))
+}
+
+// usedAt returns where the volume is staged or published: the mounts of its folder, or its loop device.
+func (s store) usedAt(id string) ([]string, error) {
+	is, err := s.get(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if is.Kind != device {
+		return mount.New("").GetMountRefs(s.folder(id))
+	}
+	name, err := s.disk(id).attached()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return []string{name}, err
 }
 
 // remove removes a volume, and does nothing if there is none.

@@ -86,6 +86,8 @@ const (
 	CSIProvisioner    = "csi-provisioner"
 	CSIResizer        = "csi-resizer"
 	CSIRegistrar      = "csi-registrar"
+	CSILivenessProbe  = "csi-livenessprobe"
+	CSISnapshotter    = "csi-snapshotter"
 	Collector         = "otel-collector"
 	TraceReceiver     = "trace-receiver"
 )
@@ -122,11 +124,10 @@ func Programs() []Program {
 	cni := func(kind, name string) Program {
 		return plain(name, "cni", "github.com/containernetworking/plugins/plugins/"+kind+"/"+name)
 	}
-	controller := func(name, module string) Program {
+	controller := func(name, module string, groups ...string) Program {
 		return Program{
-			Name: name, Module: "csicontrollers", Package: module + "/cmd/" + name,
-			Groups: []string{GroupCSI, GroupCSIMock},
-			Stamp:  func(version string) map[string]string { return map[string]string{"main.version": version} },
+			Name: name, Module: "csicontrollers", Package: module + "/cmd/" + name, Groups: groups,
+			Stamp: func(version string) map[string]string { return map[string]string{"main.version": version} },
 		}
 	}
 	return []Program{
@@ -220,6 +221,10 @@ func Programs() []Program {
 			Sources: []string{"go.mod", "go.sum", "registration/*.go", "registrar/*.go"},
 		},
 		{
+			Name: CSILivenessProbe, Module: "csidriver", Package: "./livenessprobe", Groups: []string{GroupCSIMock},
+			Sources: []string{"go.mod", "go.sum", "livenessprobe/*.go"},
+		},
+		{
 			Name: Collector, Module: "collector", Package: ".", Groups: []string{GroupTraces},
 			Sources: []string{"go.mod", "go.sum", "*.go"},
 		},
@@ -227,9 +232,10 @@ func Programs() []Program {
 			Name: TraceReceiver, Module: "traces", Package: "./receiver", Groups: []string{GroupTraces},
 			Sources: []string{"go.mod", "go.sum", "receiver/*.go", "span/*.go"},
 		},
-		controller(CSIAttacher, "github.com/kubernetes-csi/external-attacher/v4"),
-		controller(CSIProvisioner, "github.com/kubernetes-csi/external-provisioner/v6"),
-		controller(CSIResizer, "github.com/kubernetes-csi/external-resizer/v2"),
+		controller(CSIAttacher, "github.com/kubernetes-csi/external-attacher/v4", GroupCSI, GroupCSIMock),
+		controller(CSIProvisioner, "github.com/kubernetes-csi/external-provisioner/v6", GroupCSI, GroupCSIMock),
+		controller(CSIResizer, "github.com/kubernetes-csi/external-resizer/v2", GroupCSI, GroupCSIMock),
+		controller(CSISnapshotter, "github.com/kubernetes-csi/external-snapshotter/v8", GroupCSIMock),
 	}
 }
 
