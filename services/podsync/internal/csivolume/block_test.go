@@ -157,3 +157,24 @@ func FuzzVolumeData(f *testing.F) {
 		}
 	})
 }
+
+// TestUsageOfABlockVolume: the driver is asked at the path at which it published the device, as by the kubelet.
+func TestUsageOfABlockVolume(t *testing.T) {
+	d := csitest.Start(t, stages, measures)
+	vs := newVolumes(t, t.TempDir(), d, unattached())
+	if _, err := vs.Publish(t.Context(), block(pod("u1"), "h")); err != nil {
+		t.Fatal(err)
+	}
+	d.Measured(&csi.VolumeUsage{Unit: csi.VolumeUsage_BYTES, Total: 10})
+	got, err := vs.BlockUsage(t.Context(), "u1", "pv-h")
+	if want := (Usage{Capacity: 10}); err != nil || got != want {
+		t.Errorf("%+v, %v, want %+v", got, err, want)
+	}
+	if _, err := vs.BlockUsage(t.Context(), "u2", "pv-h"); err == nil {
+		t.Error("of a pod that does not have the volume")
+	}
+	if _, err := vs.BlockUsage(t.Context(), "u1", "local"); !errors.Is(err, ErrNotMeasured) {
+		t.Errorf("of a volume that is no driver's: %v", err)
+	}
+	release(t, vs, "u1")
+}

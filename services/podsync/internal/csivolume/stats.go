@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,6 +26,22 @@ func (vs *Volumes) Usage(ctx context.Context, pod types.UID, name string) (Usage
 	if err != nil {
 		return Usage{}, err
 	}
+	return vs.measure(ctx, data, vs.layout.target(pod, name))
+}
+
+// BlockUsage is Usage of a block volume that the pod has; pv is the name of its PersistentVolume. Drivers tell its size.
+func (vs *Volumes) BlockUsage(ctx context.Context, pod types.UID, pv string) (Usage, error) {
+	data, err := load(vs.layout.blockData(pv))
+	if errors.Is(err, fs.ErrNotExist) {
+		return Usage{}, fmt.Errorf("%w: it is no driver's", ErrNotMeasured)
+	}
+	if err != nil {
+		return Usage{}, err
+	}
+	return vs.measure(ctx, data, vs.layout.blockTarget(pod, pv))
+}
+
+func (vs *Volumes) measure(ctx context.Context, data volumeData, path string) (Usage, error) {
 	driver, err := vs.o.Drivers.Driver(data.Driver)
 	if err != nil {
 		return Usage{}, err
@@ -36,7 +53,7 @@ func (vs *Volumes) Usage(ctx context.Context, pod types.UID, name string) (Usage
 	if !can.Measures() {
 		return Usage{}, fmt.Errorf("%w by CSI driver %s", ErrNotMeasured, data.Driver)
 	}
-	list, err := driver.Stats(ctx, data.Handle, vs.layout.target(pod, name))
+	list, err := driver.Stats(ctx, data.Handle, path)
 	if err != nil {
 		return Usage{}, err
 	}

@@ -23,6 +23,8 @@ type CSI interface {
 	Expand(ctx context.Context, v *csivolume.Volume, size resource.Quantity) error
 	// Usage says how full a volume of the pod is; name is that of its folder.
 	Usage(ctx context.Context, pod types.UID, name string) (csivolume.Usage, error)
+	// BlockUsage says how large a block volume of the pod is; pv is the name of its PersistentVolume.
+	BlockUsage(ctx context.Context, pod types.UID, pv string) (csivolume.Usage, error)
 	// Has reports whether the pod has any.
 	Has(pod types.UID) bool
 }

@@ -32,6 +32,9 @@ func (m *Manager) Usage(ctx context.Context, uid types.UID, name string) (csivol
 	if !ok {
 		return csivolume.Usage{}, ErrNoVolume
 	}
+	if held.Mounted.Device != "" {
+		return m.opts.CSI.BlockUsage(ctx, uid, held.PV)
+	}
 	path, volumes := held.Mounted.HostPath, filepath.Join(pod, "volumes")
 	switch dir := filepath.Join(volumes, csivolume.Plugin); {
 	case filepath.Dir(filepath.Dir(path)) == dir:
