@@ -101,3 +101,20 @@ func TestStorageIsLookedAtOnceAPeriod(t *testing.T) {
 		}
 	})
 }
+
+// The disks and the limits of local storage are looked at in one period, and may be so at the same moments for ever. A
+// disk that is full meanwhile is relieved when the limits have been looked at.
+func TestAFullDiskIsRelievedAfterTheLimits(t *testing.T) {
+	m := newMachine(t)
+	m.statsHangs = time.Second
+	m.add("hog", gi, scratch)
+	m.add("innocent", 1, nil)
+	o := m.options(map[string]string{"nodefs.available": "10%"}, nil)
+	o.LocalStorage = LocalStorage{Enforced: true, MaxAge: time.Minute}
+	m.run(o, Adopted{}, 15*time.Second, func() { m.disk = 5 }, 15*time.Second, func() {
+		want := []string{"containers", "images", "evict hog in 1 s"}
+		if !slices.Equal(m.did[:min(len(m.did), len(want))], want) || evictions(m.did) != 1 {
+			t.Errorf("did %q, want %q and no other eviction", m.did, want)
+		}
+	})
+}

@@ -1,4 +1,4 @@
-// Package manager decides when pods must go, and has one evicted at a time.
+// Package manager decides when pods must go, one at a time.
 //
 // Its loop reads the signals, reports the pressure and never waits for others. What takes time, an eviction or the
 // removal of images, runs beside the loop, one at a time.
@@ -197,6 +197,9 @@ func (m *Manager) Run(ctx context.Context) error {
 				working = true
 				if current.storage {
 					nextStorage = now.Add(m.o.Period)
+				}
+				if len(current.due) > 0 {
+					m.tracker.Acted(m.seen)
 				}
 				giveWay = m.start(ctx, current, results)
 			}

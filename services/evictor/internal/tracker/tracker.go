@@ -45,7 +45,7 @@ func (t *Tracker) Adopt(c v1.NodeConditionType, last, now time.Time) {
 }
 
 // Update takes observations in, and returns the thresholds for which pods must go, the most urgent first. A threshold
-// whose signal was not read since the last call is not among them: nothing is known of what the last eviction brought.
+// whose signal was not read since the last call of Acted is not among them: nothing is known of what that has brought.
 func (t *Tracker) Update(all []threshold.Threshold, seen threshold.Observations, now time.Time) []threshold.Threshold {
 	current := threshold.Met(all, seen, false)
 	for _, u := range threshold.Met(t.unresolved, seen, true) {
@@ -71,11 +71,15 @@ func (t *Tracker) Update(all []threshold.Threshold, seen threshold.Observations,
 			due = append(due, c)
 		}
 	}
+	slices.SortStableFunc(due, func(a, b threshold.Threshold) int { return urgency(a) - urgency(b) })
+	return due
+}
+
+// Acted says that what is done now is done for what was seen.
+func (t *Tracker) Acted(seen threshold.Observations) {
 	for s, o := range seen {
 		t.acted[s] = o.Time
 	}
-	slices.SortStableFunc(due, func(a, b threshold.Threshold) int { return urgency(a) - urgency(b) })
-	return due
 }
 
 // urgency puts memory before everything else, as the kubelet does.

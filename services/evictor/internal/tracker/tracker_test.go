@@ -84,6 +84,10 @@ func TestMemoryIsFirstAndOldReadingsCountOnce(t *testing.T) {
 		[]string{"memory.available", "imagefs.available", "pid.available"}) {
 		t.Errorf("due %q", got)
 	}
+	if got := names(tr.Update(all, seen, start)); len(got) != 3 {
+		t.Errorf("nothing was done, and due is %q", got)
+	}
+	tr.Acted(seen)
 	seen[signal.MemoryAvailable] = threshold.Observation{Available: 1, Capacity: 1000, Time: start.Add(time.Second)}
 	if got := names(tr.Update(all, seen, start.Add(time.Second))); !slices.Equal(got, []string{"memory.available"}) {
 		t.Errorf("with one new reading due %q", got)
