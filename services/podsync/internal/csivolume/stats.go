@@ -29,7 +29,8 @@ func (vs *Volumes) Usage(ctx context.Context, pod types.UID, name string) (Usage
 	return vs.measure(ctx, data, vs.layout.target(pod, name))
 }
 
-// BlockUsage is Usage of a block volume that the pod has; pv is the name of its PersistentVolume. Drivers tell its size.
+// BlockUsage is Usage of a block volume that the pod has; pv is the name of its PersistentVolume. A driver tells its
+// size.
 func (vs *Volumes) BlockUsage(ctx context.Context, pod types.UID, pv string) (Usage, error) {
 	data, err := load(vs.layout.blockData(pv))
 	if errors.Is(err, fs.ErrNotExist) {
