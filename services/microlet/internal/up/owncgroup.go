@@ -45,19 +45,6 @@ func enterCgroup(name string, log *slog.Logger, inContainer func() (bool, error)
 	log.Info("moved into the cgroup of kubeletCgroups", "cgroup", name)
 }
 
-// inContainer reports whether this process has other process IDs than the machine's first process.
-func inContainer() (bool, error) {
-	own, err := os.Readlink("/proc/self/ns/pid")
-	if err != nil {
-		return false, fmt.Errorf("find the own PID namespace: %w", err)
-	}
-	first, err := os.Readlink("/proc/1/ns/pid")
-	if err != nil {
-		return false, fmt.Errorf("find the machine's PID namespace: %w", err)
-	}
-	return own != first, nil
-}
-
 // moveTo moves this process into a cgroup of all hierarchies.
 func moveTo(name string) error {
 	dir, isNew := filepath.Join(unifiedMount, name), false

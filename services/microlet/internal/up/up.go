@@ -19,6 +19,7 @@ import (
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/pidnamespace"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/internal/telemetry"
 	"github.com/microlet/microlet/services/microlet/internal/supervisor"
@@ -46,7 +47,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if cfg.Placement == Single {
 		cfg.Service.Placement = &service.InProcess{}
 	}
-	enterCgroup(cfg.Kubelet.Kubelet.KubeletCgroups, slog.Default(), inContainer) // peers go by the cgroup
+	enterCgroup(cfg.Kubelet.Kubelet.KubeletCgroups, slog.Default(), pidnamespace.IsOwn) // peers go by the cgroup
 	s, err := service.New(cfg.Service, role.Up)
 	if err != nil {
 		return err
