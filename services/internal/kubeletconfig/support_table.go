@@ -106,8 +106,8 @@ var supportTable = []supportRow{
 	{name: "topologyManagerPolicyOptions", state: warned, note: "They tune a policy other than none."},
 	{name: "kubeletCgroups", state: supported, note: "`microlet up` and all that it starts are in it, unless it runs in " +
 		"a container. Its figures are those of the system container `kubelet`."},
-	{name: "systemCgroups", state: warned,
-		note: "Its figures are those of the system container `misc`. No process is moved."},
+	{name: "systemCgroups", state: supported, note: "What is in the root of each hierarchy is moved, but for microlet " +
+		"itself. Its figures are those of the system container `misc`."},
 
 	// Pressure and shutdown.
 	{name: "evictionHard", state: supported},

@@ -3,6 +3,7 @@ package kubeletconfig
 import (
 	"fmt"
 	"maps"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,6 +15,8 @@ import (
 	tracingapi "k8s.io/component-base/tracing/api/v1"
 	sysctl "k8s.io/component-helpers/node/util/sysctl"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/microlet/microlet/services/internal/podcgroup"
 )
 
 const limitedSwap = "LimitedSwap"
@@ -246,8 +249,7 @@ func validatePodSettings(p *problems, k *kc) {
 			fmt.Sprintf("clusterDNS[%d]", i), server, "it is no IP address",
 			"write the DNS service's address, such as 10.96.0.10")
 	}
-	p.check(k.SystemCgroups == "" || k.CgroupRoot != "", "systemCgroups", k.SystemCgroups, "cgroupRoot is not set",
-		"set cgroupRoot, such as /")
+	validateSystemCgroups(p, k)
 	if users := k.UserNamespaces; users != nil && users.IDsPerPod != nil {
 		const unit = 65536
 		n := *users.IDsPerPod
@@ -256,6 +258,21 @@ func validatePodSettings(p *problems, k *kc) {
 	}
 	validateSysctls(p, k)
 	validatePodLogsDir(p, k.PodLogsDir)
+}
+
+func validateSystemCgroups(p *problems, k *kc) {
+	if k.SystemCgroups == "" {
+		return
+	}
+	const name = "systemCgroups"
+	p.check(k.CgroupRoot != "", name, k.SystemCgroups, "cgroupRoot is not set", "set cgroupRoot, such as /")
+	at := path.Join("/", k.SystemCgroups)
+	p.check(at != "/", name, k.SystemCgroups, "it is the root cgroup, out of which processes are moved",
+		"write another one, such as /system")
+	systemd := k.CgroupDriver == "systemd"
+	pods, err := podcgroup.ParseRoot(k.CgroupRoot, systemd).Child(podcgroup.RootPart).Path(systemd)
+	p.check(err != nil || at != pods && !strings.HasPrefix(at, pods+"/"), name, k.SystemCgroups,
+		"it is the pods' cgroup "+pods+", or below it", "write another one, such as /system")
 }
 
 func validateSysctls(p *problems, k *kc) {

@@ -1,8 +1,8 @@
 // Package housekeeping runs the periodic work that belongs to no single pod.
 //
-// It removes what no pod needs any more, rotates container logs, keeps the shares of the QoS cgroups, and keeps the
-// kubelet's chains in the packet filter of the host. None of this blocks a pod, and each part continues while another
-// one hangs.
+// It removes what no pod needs any more, rotates container logs, keeps the shares of the QoS cgroups, keeps the
+// kubelet's chains in the packet filter of the host, and empties the root cgroup. None of this blocks a pod, and each
+// part continues while another one hangs.
 package housekeeping
 
 import (
@@ -23,6 +23,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/firewall"
 	"github.com/microlet/microlet/services/podsync/internal/logrotate"
 	"github.com/microlet/microlet/services/podsync/internal/podsetup"
+	"github.com/microlet/microlet/services/podsync/internal/systemcgroup"
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
@@ -51,7 +52,8 @@ type Options struct {
 type Housekeeping struct {
 	cleanup  *cleanup.Cleanup
 	rotator  *logrotate.Rotator
-	firewall *firewall.Firewall // nil without makeIPTablesUtilChains
+	firewall *firewall.Firewall  // nil without makeIPTablesUtilChains
+	system   *systemcgroup.Mover // nil without systemCgroups
 	upkeep   upkeep
 	o        Options
 }
@@ -74,6 +76,12 @@ func New(o Options) (*Housekeeping, error) {
 	}
 	if *k.Kubelet.MakeIPTablesUtilChains {
 		h.firewall, err = firewall.New(firewall.Options{Log: o.Log, Metrics: o.Metrics})
+		if err != nil {
+			return nil, err
+		}
+	}
+	if name := k.Kubelet.SystemCgroups; name != "" {
+		h.system, err = systemcgroup.New(name, o.Log)
 	}
 	h.upkeep = upkeep{
 		driver:  o.Runtime.Driver,
@@ -116,6 +124,9 @@ func (h *Housekeeping) Start(s *service.Service) {
 	s.Go("upkeep", h.upkeep.run)
 	if h.firewall != nil {
 		s.Go("firewall", h.firewall.Run)
+	}
+	if h.system != nil {
+		s.Go("system cgroup", h.system.Run)
 	}
 }
 
