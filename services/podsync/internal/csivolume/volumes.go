@@ -183,14 +183,14 @@ var (
 // Publish gives the volume to the pod. It repeats what an earlier call, whose end nobody knows, has begun. An error is
 // an *Error, *NotAttached or *LimitExceeded.
 func (vs *Volumes) Publish(ctx context.Context, v *Volume) (Published, error) {
+	if err := vs.refuseAttaching(ctx, v); err != nil {
+		return Published{}, err
+	}
 	s, err := vs.begin(ctx, v)
 	if err != nil {
 		return Published{}, err
 	}
 	vs.hold(s)
-	if vs.o.ByNode && s.attachable() {
-		return Published{}, &Error{stepAttach, errors.New("attaching volumes from the kubelet is not supported")}
-	}
 	if err := s.awaitAttached(ctx); err != nil {
 		return Published{}, err
 	}
@@ -215,6 +215,22 @@ func (vs *Volumes) Publish(ctx context.Context, v *Volume) (Published, error) {
 		return s.mapDevice(ctx)
 	}
 	return Published{Path: s.target, GiveToGroup: s.giveToGroup(), Republish: s.republishes()}, nil
+}
+
+// refuseAttaching refuses a volume that this node would have to attach. As with the kubelet, that comes before the
+// driver is looked for.
+func (vs *Volumes) refuseAttaching(ctx context.Context, v *Volume) error {
+	if !vs.o.ByNode || v.PV == nil {
+		return nil
+	}
+	object, err := vs.o.API.CSIDriver(ctx, v.device().driver)
+	if err == nil && attachRequired(object) {
+		err = errors.New("attaching volumes from the kubelet is not supported")
+	}
+	if err != nil {
+		return &Error{stepAttach, err}
+	}
+	return nil
 }
 
 // begin learns what a setup needs.

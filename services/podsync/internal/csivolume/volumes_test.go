@@ -312,6 +312,11 @@ func TestNobodyAttaches(t *testing.T) {
 	if _, err := vs.Publish(t.Context(), v); err == nil || err.Error() != want {
 		t.Errorf("error is %v, want %s", err, want)
 	}
+	v.PV.Spec.CSI.Driver = "unregistered.example"
+	if _, err := vs.Publish(t.Context(), v); err == nil || err.Error() != want {
+		t.Errorf("without the driver, error is %v, want %s", err, want)
+	}
+	v = claimed(pod("u1"), "h")
 	vs = newVolumes(t, t.TempDir(), d, unattached())
 	vs.o.ByNode = true
 	if _, err := vs.Publish(t.Context(), v); err != nil {
