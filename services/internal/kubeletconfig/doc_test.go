@@ -71,6 +71,7 @@ microlet is stricter than the kubelet in these points:
 	`,
   ` + "`clusterDNS`" + `, ` + "`--hostname-override`" + `, ` + "`--cloud-provider`" + `, and eviction thresholds.
 - It refuses ` + "`qosReserved`" + ` without its feature gate. The kubelet ignores it.
+- It refuses a ` + "`podCIDR`" + ` that is no range of addresses, and a negative ` + "`infoBufferSize`" + `.
 - It refuses ` + "`systemCgroups`" + ` in the cgroup of the pods: what is left in the cgroup of a removed pod is killed.
 
 microlet is less strict in one point: it accepts ` + "`--pod-infra-container-image`" +

@@ -3,6 +3,7 @@ package kubeletconfig
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"path"
 	"path/filepath"
 	"slices"
@@ -249,6 +250,9 @@ func validatePodSettings(p *problems, k *kc) {
 			fmt.Sprintf("clusterDNS[%d]", i), server, "it is no IP address",
 			"write the DNS service's address, such as 10.96.0.10")
 	}
+	p.check(k.PodCIDR == "" || !slices.ContainsFunc(strings.Split(k.PodCIDR, ","), isNoRange), "podCIDR", k.PodCIDR,
+		"it is no range of addresses",
+		"write one such as 10.244.1.0/24, or one of each IP family with a comma between them")
 	validateSystemCgroups(p, k)
 	if users := k.UserNamespaces; users != nil && users.IDsPerPod != nil {
 		const unit = 65536
@@ -258,6 +262,11 @@ func validatePodSettings(p *problems, k *kc) {
 	}
 	validateSysctls(p, k)
 	validatePodLogsDir(p, k.PodLogsDir)
+}
+
+func isNoRange(cidr string) bool {
+	_, err := netip.ParsePrefix(cidr)
+	return err != nil
 }
 
 func validateSystemCgroups(p *problems, k *kc) {

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	cliflag "k8s.io/component-base/cli/flag"
@@ -68,7 +69,19 @@ func validateLogging(p *problems, k *kc) {
 	}
 	logging := k.Logging
 	logging.Format = logsapi.DefaultLogFormat
-	p.addAll(logsapi.Validate(&logging, gate, field.NewPath("logging")), "correct the field")
+	for _, e := range logsapi.Validate(&logging, gate, field.NewPath("logging")) {
+		if e.Type == field.ErrorTypeForbidden { // only that of a feature that is off remains
+			p.add(e.Field, nil, e.Detail, "turn the feature gate on, or remove the field")
+			continue
+		}
+		p.addAll(field.ErrorList{e}, "correct the field")
+	}
+	for name, size := range map[string]resource.QuantityValue{
+		"logging.options.json.infoBufferSize": logging.Options.JSON.InfoBufferSize,
+		"logging.options.text.infoBufferSize": logging.Options.Text.InfoBufferSize,
+	} {
+		p.check(size.Sign() >= 0, name, size.String(), "the quantity is negative", "write 0 or more, such as 64Ki")
+	}
 }
 
 // validateHiddenMetrics takes the one version whose metrics may have been hidden since.

@@ -101,6 +101,8 @@ func TestValidation(t *testing.T) {
 		{"registerWithTaints: [{key: a, effect: NoExecute, timeAdded: '2026-01-01T00:00:00Z'}]",
 			"registerWithTaints[0].timeAdded", "node controller"},
 		{"clusterDNS: [dns.local]", "clusterDNS[0]", "no IP address"},
+		{"podCIDR: 10.0.0.0", "podCIDR", "no range of addresses"},
+		{"podCIDR: '10.0.0.0/24,fd00::/200'", "podCIDR", "no range of addresses"},
 		{"systemCgroups: /sys", "systemCgroups", "cgroupRoot is not set"},
 		{"{cgroupRoot: /, systemCgroups: /a/..}", "systemCgroups", "it is the root cgroup"},
 		{"{cgroupRoot: /, systemCgroups: /kubepods}", "systemCgroups", "it is the pods' cgroup /kubepods,"},
@@ -150,6 +152,10 @@ func TestValidation(t *testing.T) {
 		{"{logging: {format: json}, featureGates: {LoggingBetaOptions: false}}", "logging.format", "LoggingBetaOptions"},
 		{"showHiddenMetricsForVersion: '1.35'", "showHiddenMetricsForVersion", "the version before"},
 		{"logging: {options: {text: {splitStream: true}}}", "logging.options.text.splitStream", "Feature"},
+		{"{featureGates: {LoggingAlphaOptions: true}, logging: {options: {json: {infoBufferSize: '-1'}}}}",
+			"logging.options.json.infoBufferSize", "negative"},
+		{"{featureGates: {LoggingAlphaOptions: true}, logging: {options: {text: {infoBufferSize: '-64Ki'}}}}",
+			"logging.options.text.infoBufferSize", "negative"},
 	} {
 		t.Run(test.yaml, func(t *testing.T) {
 			yaml := test.yaml + "\n"
@@ -164,6 +170,32 @@ func TestValidation(t *testing.T) {
 				t.Errorf("problem %q does not say %q", p, test.detail)
 			}
 		})
+	}
+}
+
+func TestValidValues(t *testing.T) {
+	for _, yaml := range []string{
+		"podCIDR: 10.244.1.0/24",
+		"podCIDR: 10.244.1.0/24,fd00::/64",
+		"cgroupRoot: /\nsystemCgroups: /system",
+		"cgroupRoot: /\nsystemCgroups: /kubepods-not",
+		"cgroupRoot: /a\nsystemCgroups: /kubepods",
+		"featureGates: {LoggingAlphaOptions: true}\nlogging: {options: {text: {splitStream: true, infoBufferSize: 64Ki}}}",
+	} {
+		if found := problemsOf(t, yaml); len(found) > 0 {
+			t.Errorf("%s: %v", yaml, found)
+		}
+	}
+}
+
+// The error of an option whose feature is off says what to do.
+func TestLoggingOptionWithoutItsFeature(t *testing.T) {
+	const name = "logging.options.text.splitStream"
+	got := problemsOf(t, "logging: {options: {text: {splitStream: true}}}")[name]
+	got.Source = ""
+	const want = name + ": Feature LoggingAlphaOptions is disabled: turn the feature gate on, or remove the field"
+	if got.Error() != want {
+		t.Errorf("error is %q, want %q", got.Error(), want)
 	}
 }
 
