@@ -54,10 +54,10 @@ AlwaysAllow, the read-only port 10255, and no eviction thresholds.
 microlet checks all settings before it starts anything, including the settings of its own services. It reports all
 errors at once. Each error has the field or flag, its value, where it was set, what is wrong, and what to do:
 
-
+` + "```text" + `
 oomScoreAdj=2000 (flag --oom-score-adj): the number is out of range: write a number from -1000 to 1000
 maxPodz (file /var/lib/kubelet/config.yaml): the key is unknown: write "maxPods" if that was meant, otherwise remove it
-
+` + "```" + `
 
 microlet is stricter than the kubelet in these points:
 
