@@ -52,7 +52,8 @@ func KubeletFields() []string {
 		"featureGates",
 		"kubeReserved", "localStorageCapacityIsolation", "maxPods", "nodeLeaseDurationSeconds", "nodeStatusReportFrequency",
 		"nodeStatusUpdateFrequency",
-		"podsPerCore", "port", "providerID", "registerNode", "registerWithTaints", "shutdownGracePeriod",
+		"podsPerCore", "port", "providerID", "registerNode", "registerWithTaints", "reservedSystemCPUs",
+		"shutdownGracePeriod",
 		"shutdownGracePeriodByPodPriority", "systemReserved",
 		"node.allocatableIgnoreEviction", "node.cloudProvider", "node.kubeconfig", "node.nodeIP", "node.nodeLabels",
 		"node.rootDir",
@@ -90,8 +91,9 @@ func (c *Config) limits() nodeinfo.Options {
 }
 
 func (c *Config) reservation() nodeinfo.Reservation {
+	system, kube := c.Kubelet.Reserved()
 	return nodeinfo.Reservation{
-		System: c.Kubelet.Kubelet.SystemReserved, Kube: c.Kubelet.Kubelet.KubeReserved,
+		System: system, Kube: kube,
 		EvictionHard: c.Kubelet.Kubelet.EvictionHard, IgnoreEviction: c.Kubelet.Node.AllocatableIgnoreEviction,
 	}
 }

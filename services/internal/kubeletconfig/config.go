@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	nodeutil "k8s.io/component-helpers/node/util"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/cpuset"
 )
 
 // Config is the one validated configuration of the node agent.
@@ -180,6 +181,19 @@ func (c *Config) SeccompDefault() bool {
 func (c *Config) ReservesMemory() bool {
 	return c.FeatureEnabled(gateMemoryQoS) &&
 		c.Kubelet.MemoryReservationPolicy == kubeletv1beta1.TieredReservationMemoryReservationPolicy
+}
+
+// Reserved are systemReserved and kubeReserved as they count: with reservedSystemCPUs, CPU is reserved by that list.
+func (c *Config) Reserved() (system, kube map[string]string) {
+	cpus, err := cpuset.Parse(c.Kubelet.ReservedSystemCPUs)
+	if err != nil || cpus.IsEmpty() { // validated by Load
+		return c.Kubelet.SystemReserved, c.Kubelet.KubeReserved
+	}
+	system, kube = map[string]string{}, maps.Clone(c.Kubelet.KubeReserved)
+	maps.Copy(system, c.Kubelet.SystemReserved)
+	system[string(corev1.ResourceCPU)] = strconv.Itoa(cpus.Size())
+	delete(kube, string(corev1.ResourceCPU))
+	return system, kube
 }
 
 // QOSReserved is how many percent of the memory that pods request is kept from pods of lower classes (qosReserved); nil

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"k8s.io/utils/cpuset"
 )
 
 // host is what the configuration is checked against on this machine.
@@ -29,6 +31,11 @@ func (h host) check(p *problems, c *Config) {
 	if v1 && c.Kubelet.MemorySwap.SwapBehavior == limitedSwap {
 		p.add("memorySwap.swapBehavior", limitedSwap, "this machine has cgroup v1", "set NoSwap")
 	}
+	if cpus, err := cpuset.Parse(c.Kubelet.ReservedSystemCPUs); err == nil && !cpus.IsEmpty() {
+		online, err := h.onlineCPUs()
+		p.check(err == nil && cpus.IsSubsetOf(online), "reservedSystemCPUs", cpus.String(),
+			"this machine does not have all of these CPUs", "write some of "+online.String())
+	}
 	if swap := h.swap(); len(swap) > 0 && *c.Kubelet.FailSwapOn {
 		p.add("failSwapOn", true, "swap is on: "+strings.Join(swap, ", "),
 			"turn it off with swapoff, or set failSwapOn: false")
@@ -39,6 +46,15 @@ func (h host) check(p *problems, c *Config) {
 func (h host) cgroup2() bool {
 	_, err := os.Stat(filepath.Join(h.root, "sys/fs/cgroup/cgroup.controllers"))
 	return err == nil
+}
+
+// onlineCPUs are the CPUs that this machine uses.
+func (h host) onlineCPUs() (cpuset.CPUSet, error) {
+	text, err := os.ReadFile(filepath.Join(h.root, "sys/devices/system/cpu/online"))
+	if err != nil {
+		return cpuset.New(), err
+	}
+	return cpuset.Parse(strings.TrimSpace(string(text)))
 }
 
 // swap lists the swap devices and files in use; none where the kernel has no swap.

@@ -21,6 +21,7 @@ func machine(t *testing.T, swaps string) host {
 	t.Helper()
 	root := t.TempDir()
 	write(t, filepath.Join(root, "sys/fs/cgroup/cgroup.controllers"), "cpu memory pids\n")
+	write(t, filepath.Join(root, "sys/devices/system/cpu/online"), "0-3\n")
 	write(t, filepath.Join(root, "proc/swaps"), "Filename\tType\tSize\tUsed\tPriority\n"+swaps)
 	return host{root: root}
 }

@@ -91,7 +91,8 @@ var supportTable = []supportRow{
 		note: "A limit of all pods that cannot be set is tried again each minute."},
 	{name: "systemReserved", state: supported},
 	{name: "kubeReserved", state: supported},
-	{name: "reservedSystemCPUs", state: refused},
+	{name: "reservedSystemCPUs", state: supported, note: "So many CPUs are not allocatable. As with the kubelet's CPU " +
+		"manager policy `none`, pods are not kept from them."},
 	{name: "reservedMemory", state: refused},
 	{name: "systemReservedCgroup", state: supported, note: "It must exist when podsync starts."},
 	{name: "kubeReservedCgroup", state: supported, note: "It must exist when podsync starts."},

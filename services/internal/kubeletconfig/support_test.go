@@ -136,7 +136,6 @@ func TestKubeconfig(t *testing.T) {
 
 func TestWhatIsNotBuiltIsRefused(t *testing.T) {
 	for _, yaml := range []string{
-		"reservedSystemCPUs: 0-1",
 		"cpuManagerPolicy: static", "memoryManagerPolicy: Static",
 		"reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]", "topologyManagerPolicy: restricted",
 	} {
@@ -153,7 +152,7 @@ func TestWhatIsNotBuiltIsRefused(t *testing.T) {
 			}
 		}
 	}
-	for _, flag := range []string{"--reserved-cpus=0"} {
+	for _, flag := range []string{"--cpu-manager-policy=static"} {
 		if _, _, err := load(t, flag); err == nil || !strings.Contains(err.Error(), notBuilt) {
 			t.Errorf("%s: error = %v, want a refusal", flag, err)
 		}

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // problemsOf returns what is wrong with a file, by field.
@@ -129,6 +131,7 @@ func TestValidation(t *testing.T) {
 		{"kubeReserved: {cpu: lots}", "kubeReserved.cpu", "no quantity"},
 		{"kubeReserved: {memory: '-1Gi'}", "kubeReserved.memory", "negative"},
 		{"reservedSystemCPUs: a-b", "reservedSystemCPUs", "no list of CPUs"},
+		{"reservedSystemCPUs: 3-4", "reservedSystemCPUs", "does not have all of these CPUs"},
 		{"reservedMemory: [{numaNode: 0, limits: {cpu: 1}}]", "reservedMemory[0].limits.cpu", "cannot be reserved"},
 		{"reservedMemory: [{numaNode: 0, limits: {memory: 0}}]", "reservedMemory[0].limits.memory", "zero"},
 		{"evictionHard: {memory.avail: 1Gi}", "evictionHard.memory.avail", "no eviction signal"},
@@ -311,6 +314,28 @@ func TestSomeAuthenticationIsNeeded(t *testing.T) {
 	} {
 		if _, _, err := load(t, "--config="+file(t, c)); err != nil {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A list of CPUs takes the place of the CPU in both reservations.
+func TestReserved(t *testing.T) {
+	const both = "systemReserved: {cpu: 100m, memory: 1Gi}\nkubeReserved: {cpu: 200m, pid: '10'}\n"
+	type reserved map[string]string
+	for yaml, want := range map[string][2]reserved{
+		"":                                   {nil, nil},
+		both:                                 {{"cpu": "100m", "memory": "1Gi"}, {"cpu": "200m", "pid": "10"}},
+		both + "reservedSystemCPUs: 0,2-3\n": {{"cpu": "3", "memory": "1Gi"}, {"pid": "10"}},
+		"reservedSystemCPUs: '1'\n":          {{"cpu": "1"}, nil},
+	} {
+		c := mustLoad(t, "--config", file(t, yaml))
+		system, kube := c.Reserved()
+		if d := cmp.Diff(want, [2]reserved{system, kube}); d != "" {
+			t.Errorf("%s: -want +got\n%s", yaml, d)
+		}
+		k := &c.Kubelet
+		if k.SystemReserved["cpu"] == "3" || strings.HasPrefix(yaml, both) && k.KubeReserved["cpu"] != "200m" {
+			t.Errorf("%s: the configuration itself says %v, %v", yaml, k.SystemReserved, k.KubeReserved)
 		}
 	}
 }

@@ -41,8 +41,9 @@ func Read(k *kubeletconfig.Config) (Capacity, error) {
 	if err != nil {
 		return Capacity{}, fmt.Errorf("read the node's capacity: %w", err)
 	}
+	system, kube := k.Reserved()
 	reservation := nodeinfo.Reservation{
-		System: k.Kubelet.SystemReserved, Kube: k.Kubelet.KubeReserved, EvictionHard: k.Kubelet.EvictionHard,
+		System: system, Kube: kube, EvictionHard: k.Kubelet.EvictionHard,
 		IgnoreEviction: k.Node.AllocatableIgnoreEviction,
 	}
 	if err := nodeinfo.Check(total, reservation); err != nil {

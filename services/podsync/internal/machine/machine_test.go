@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/nodeinfo"
 	"github.com/microlet/microlet/services/podsync/internal/cgroup"
 )
@@ -43,5 +44,22 @@ func TestPodsAreLimitedToTheNodesProcesses(t *testing.T) {
 	}
 	if _, reported := total[cgroup.ResourcePIDs]; reported {
 		t.Error("the node's capacity in the API names a resource that it does not know")
+	}
+}
+
+// The CPUs of reservedSystemCPUs are not allocatable, whatever the reservations say of CPU.
+func TestReservedCPUs(t *testing.T) {
+	k := &kubeletconfig.Config{Kubelet: kubeletconfig.Default()}
+	k.Node.RootDir = t.TempDir()
+	k.Kubelet.KubeReserved = map[string]string{"cpu": "100m"}
+	k.Kubelet.ReservedSystemCPUs = "0"
+	c, err := Read(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, list := range map[string]v1.ResourceList{"allocatable": c.Allocatable, "enforced": c.Enforced} {
+		if got := c.Total.Cpu().MilliValue() - list.Cpu().MilliValue(); got != 1000 {
+			t.Errorf("%s lacks %dm CPU, want 1000m", what, got)
+		}
 	}
 }

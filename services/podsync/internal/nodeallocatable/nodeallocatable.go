@@ -67,6 +67,7 @@ type level struct {
 func systemCgroup(k *kubeletconfig.Config) string { return k.Kubelet.SystemReservedCgroup }
 func kubeCgroup(k *kubeletconfig.Config) string   { return k.Kubelet.KubeReservedCgroup }
 
+// reservedSystemCPUs, which overrides them, excludes reserved cgroups.
 func systemResources(k *kubeletconfig.Config) map[string]string { return k.Kubelet.SystemReserved }
 func kubeResources(k *kubeletconfig.Config) map[string]string   { return k.Kubelet.KubeReserved }
 
