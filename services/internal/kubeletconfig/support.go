@@ -135,6 +135,7 @@ var readGates = map[string]bool{
 	"GRPCContainerProbeTLS":      true,
 	"EmptyDirVolumeMode":         true,
 	"PodCertificateRequest":      true,
+	"SELinuxMount":               true,
 
 	"KubeletServiceAccountTokenForCredentialProviders": true,
 

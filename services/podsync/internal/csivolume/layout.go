@@ -43,6 +43,8 @@ type volumeData struct {
 	Node       string `json:"nodeName,omitempty"`
 	Attachment string `json:"attachmentID,omitempty"`
 	Mode       string `json:"volumeLifecycleMode,omitempty"`
+	// Label is the SELinux label with which the volume is mounted, if there is one: for the pod or on the node.
+	Label string `json:"seLinuxMountContext,omitempty"`
 }
 
 // device is a volume of a driver.

@@ -40,6 +40,8 @@ type setup struct {
 	object *storagev1.CSIDriver
 	// target is where the driver mounts the volume for the pod.
 	target string
+	// label is the SELinux label with which the volume is mounted; see settleLabel.
+	label string
 	// publishContext is what the controller that attached the volume says to the node.
 	publishContext map[string]string
 }
@@ -82,7 +84,7 @@ func (s *setup) dir() string {
 func (s *setup) data() volumeData {
 	data := volumeData{
 		Driver: s.device.driver, Handle: s.device.handle, Name: s.name(), Node: s.vs.o.Node,
-		Attachment: attachmentName(s.device, s.vs.o.Node),
+		Attachment: attachmentName(s.device, s.vs.o.Node), Label: s.label,
 	}
 	if !s.isBlock() {
 		data.Mode = string(s.mode())
@@ -143,7 +145,7 @@ func (s *setup) stage(ctx context.Context) error {
 		return err
 	}
 	dir := s.vs.layout.device(s.device)
-	data := volumeData{Driver: s.device.driver, Handle: s.device.handle}
+	data := volumeData{Driver: s.device.driver, Handle: s.device.handle, Label: s.label}
 	if s.isBlock() {
 		// It is that of the volume on the node and of the pods' alike.
 		dir, data = s.vs.layout.blockData(s.PV.Name), s.data()
@@ -299,7 +301,7 @@ func (s *setup) capability(fsType string) *csi.VolumeCapability {
 	}
 	m := &csi.VolumeCapability_MountVolume{FsType: fsType}
 	if s.PV != nil {
-		m.MountFlags = s.PV.Spec.MountOptions
+		m.MountFlags = s.mountOptions()
 	}
 	if group := s.group(); group != nil && s.can.GivesToGroup() {
 		m.VolumeMountGroup = strconv.FormatInt(*group, 10)

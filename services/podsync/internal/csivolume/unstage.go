@@ -267,17 +267,16 @@ func (vs *Volumes) unstage(ctx context.Context, v stagedVolume) error {
 	if err != nil {
 		return err
 	}
+	return vs.unstageBy(ctx, v, driver)
+}
+
+// unstageBy has the driver unstage a volume that no pod has, and measures it.
+func (vs *Volumes) unstageBy(ctx context.Context, v stagedVolume, driver *csidriver.Driver) (err error) {
 	began, operation := time.Now(), volumemetrics.UnmountDevice
 	if v.pv != "" {
 		operation = volumemetrics.UnmapDevice
 	}
-	err = vs.unstageBy(ctx, v, driver)
-	vs.o.Metrics.Operation(vs.o.Metrics.CSI(v.driver), operation, began, err)
-	return err
-}
-
-// unstageBy has the driver unstage a volume that no pod has.
-func (vs *Volumes) unstageBy(ctx context.Context, v stagedVolume, driver *csidriver.Driver) error {
+	defer func() { vs.o.Metrics.Operation(vs.o.Metrics.CSI(v.driver), operation, began, err) }()
 	if v.pv != "" {
 		if err := vs.releaseOrphans(ctx, v, driver); err != nil {
 			return err

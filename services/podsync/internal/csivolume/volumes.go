@@ -67,6 +67,8 @@ type Options struct {
 	InUse   InUse
 	// Metrics measure the unstaging. Nil measures nothing that anybody sees.
 	Metrics *volumemetrics.Metrics
+	// SELinux says that the node has SELinux.
+	SELinux bool
 	Log     *slog.Logger
 }
 
@@ -115,6 +117,8 @@ type Volume struct {
 	Name     string
 	Inline   *v1.CSIVolumeSource
 	ReadOnly bool
+	// Label is the SELinux label with which to mount a PersistentVolume; empty for none.
+	Label string
 }
 
 func (v *Volume) name() string {
@@ -151,6 +155,8 @@ type Published struct {
 	GiveToGroup bool
 	// Republish says that the driver wants to be asked again from time to time.
 	Republish bool
+	// Label is the SELinux label with which it is mounted; empty for none.
+	Label string
 }
 
 // Error is an error of one step.
@@ -181,7 +187,7 @@ var (
 )
 
 // Publish gives the volume to the pod. It repeats what an earlier call, whose end nobody knows, has begun. An error is
-// an *Error, *NotAttached or *LimitExceeded.
+// an *Error, *NotAttached, *LimitExceeded or *OtherLabel.
 func (vs *Volumes) Publish(ctx context.Context, v *Volume) (Published, error) {
 	if err := vs.refuseAttaching(ctx, v); err != nil {
 		return Published{}, err
@@ -202,6 +208,9 @@ func (vs *Volumes) Publish(ctx context.Context, v *Volume) (Published, error) {
 	if err := s.attached(ctx); err != nil {
 		return Published{}, &Error{s.steps().attach, err}
 	}
+	if err := s.settleLabel(ctx); err != nil {
+		return Published{}, err
+	}
 	if s.stages() && !vs.isStaged(s.staging()) {
 		if err := s.stage(ctx); err != nil {
 			return Published{}, &Error{s.steps().stage, err}
@@ -214,7 +223,9 @@ func (vs *Volumes) Publish(ctx context.Context, v *Volume) (Published, error) {
 	if s.isBlock() {
 		return s.mapDevice(ctx)
 	}
-	return Published{Path: s.target, GiveToGroup: s.giveToGroup(), Republish: s.republishes()}, nil
+	return Published{
+		Path: s.target, GiveToGroup: s.giveToGroup(), Republish: s.republishes(), Label: s.label,
+	}, nil
 }
 
 // refuseAttaching refuses a volume that this node would have to attach. As with the kubelet, that comes before the

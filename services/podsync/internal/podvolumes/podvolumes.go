@@ -28,6 +28,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/pluginregistration"
 	"github.com/microlet/microlet/services/podsync/internal/podcertificate"
+	"github.com/microlet/microlet/services/podsync/internal/selinuxlabel"
 	"github.com/microlet/microlet/services/podsync/internal/thisnode"
 	"github.com/microlet/microlet/services/podsync/internal/volume"
 	"github.com/microlet/microlet/services/podsync/internal/volumeexpansion"
@@ -102,13 +103,16 @@ func New(o Options) (*Volumes, error) {
 		_, err := drivers.Driver(driver)
 		return err == nil
 	})
+	labels := selinuxlabel.New(selinuxlabel.Options{
+		Host: selinuxlabel.ThisHost(), AnyAccess: o.Kubelet.FeatureEnabled("SELinuxMount"), Metrics: o.Metrics,
+	})
 	inUse := volumesinuse.New(o.Node.Object, o.Reports.VolumesInUse)
 	watchAccepted(o.Bus, inUse)
 	volumes := csivolume.New(csivolume.Options{
 		ByNode:  !*o.Kubelet.Kubelet.EnableControllerAttachDetach,
 		RootDir: root, Node: o.Node.Reference.Name, Drivers: drivers, API: o.Cluster.CSI,
 		Tokens: o.Cluster.Tokens, Devices: volume.Devices{Foreign: children}, InUse: inUse, Metrics: metrics,
-		Log: o.Log,
+		SELinux: labels.Enabled(), Log: o.Log,
 	})
 	return &Volumes{
 		Manager: volume.New(volume.Options{
@@ -120,7 +124,7 @@ func New(o Options) (*Volumes, error) {
 			}),
 			NFSMounter: o.Kubelet.Node.ExperimentalMounterPath,
 			Foreign:    children, Mounter: mount.New(""), Allocatable: o.Allocatable, Private: o.Private, Gone: o.Gone,
-			Events: o.Events, Metrics: metrics, Log: o.Log,
+			Events: o.Events, Metrics: metrics, Labels: labels, Log: o.Log,
 		}),
 		children: children, certificates: certificates, csi: volumes, node: node,
 		allocatable: &csiallocatable.Updater{Drivers: drivers, Objects: o.Cluster.CSI, Log: o.Log},

@@ -15,6 +15,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/csivolume"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
+	"github.com/microlet/microlet/services/podsync/internal/selinuxlabel"
 	"github.com/microlet/microlet/services/podsync/internal/volumekind"
 	"github.com/microlet/microlet/services/podsync/internal/volumemetrics"
 )
@@ -41,6 +42,7 @@ type claim struct {
 	notes     *notes
 	events    events
 	metrics   *volumemetrics.Metrics
+	labels    *selinuxlabel.Labels
 	log       *slog.Logger
 }
 
@@ -61,7 +63,11 @@ func (c *claim) Existing(s *Spec) (Mounted, bool) {
 	if !isUsed(s) {
 		return Mounted{}, true // as with the kubelet, nobody looks for it
 	}
-	return c.notes.existing(s)
+	found, ok := c.notes.find(s)
+	if ok && found.Label != nil {
+		c.labels.Has(s.Pod.UID, found.PV, *found.Label)
+	}
+	return found.Mounted, ok
 }
 
 func (c *claim) SetUp(ctx context.Context, s *Spec) (is Mounted, failed error) {
@@ -80,9 +86,13 @@ func (c *claim) SetUp(ctx context.Context, s *Spec) (is Mounted, failed error) {
 	if err != nil {
 		return Mounted{}, notFound(s, err)
 	}
+	label, err := c.label(ctx, s, found, before, again)
+	if err != nil {
+		return Mounted{}, notFound(s, err)
+	}
 	plugin, began := c.metrics.PersistentVolume(found.PV), time.Now()
 	defer func() { c.metrics.SetUp(s.Pod.UID, s.Volume.Name, plugin, began, failed) }()
-	held, err := c.mount(ctx, s, found)
+	held, err := c.mount(ctx, s, found, label)
 	if err != nil {
 		return Mounted{}, err
 	}
@@ -103,12 +113,14 @@ func (c *claim) SetUp(ctx context.Context, s *Spec) (is Mounted, failed error) {
 }
 
 // mount mounts what was claimed.
-func (c *claim) mount(ctx context.Context, s *Spec, found *persistentvolume.Volume) (held note, err error) {
+func (c *claim) mount(ctx context.Context, s *Spec, found *persistentvolume.Volume, label *selinuxlabel.Label) (
+	held note, err error) {
 	pv := found.PV
 	held = note{
 		PV:      pv.Name,
 		Alone:   slices.Equal(pv.Spec.AccessModes, []v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod}),
 		Expands: grows(found) && !found.ReadOnly,
+		Label:   label,
 	}
 	if held.Alone {
 		if err := c.takeAlone(s, found); err != nil {
@@ -123,14 +135,17 @@ func (c *claim) mount(ctx context.Context, s *Spec, found *persistentvolume.Volu
 	case pv.Spec.NFS != nil && !found.IsBlock():
 		held.Mounted, err = c.setUpNFS(ctx, s, found)
 	case pv.Spec.CSI != nil:
-		held.Mounted, held.Republish, err = publish(ctx, c.csi, c.foreign, c.log, csiVolume(s, found))
+		held.Mounted, held.Republish, err = publish(ctx, c.csi, c.foreign, c.log, labeled(s, found, label))
 	default:
 		err = notBuilt(pv)
 	}
 	var waits *csivolume.NotAttached
+	var other *csivolume.OtherLabel
 	switch {
 	case errors.As(err, &waits):
-		return note{}, &claimError{s.Volume.Name, true, waits.Err}
+		return note{}, &claimError{s.Volume.Name, unattached, waits.Err}
+	case errors.As(err, &other):
+		return note{}, &claimError{s.Volume.Name, unmounted, other}
 	case err != nil:
 		return note{}, stepOf(pv.Name, err)
 	}
@@ -226,21 +241,29 @@ func (e *mountError) Error() string {
 // Unwrap returns the cause.
 func (e *mountError) Unwrap() error { return e.err }
 
-// claimError is an error about the claim itself, or about its attachment. Its Event is the kubelet's about a volume
-// that it cannot process, or that nobody attaches.
+// claimError is an error about the claim itself, its attachment or its label. Its Event is the kubelet's.
 type claimError struct {
-	volume     string
-	unattached bool
-	err        error
+	volume string
+	state  claimState
+	err    error
 }
 
+// claimState is what the kubelet's Event says of the volume.
+type claimState int
+
+const (
+	// unprocessed is one that cannot be processed.
+	unprocessed claimState = iota
+	// unattached is one that nobody attaches, unmounted one that waits for something else.
+	unattached
+	unmounted
+)
+
 func (e *claimError) Error() string {
-	unattached, failed := "", e.volume
-	if e.unattached {
-		unattached, failed = e.volume, ""
-	}
+	var named [unmounted + 1]string
+	named[e.state] = e.volume
 	return fmt.Sprintf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[%s], "+
-		"failed to process volumes=[%s]: %v", e.volume, unattached, failed, e.err)
+		"failed to process volumes=[%s]: %v", e.volume, named[unattached], named[unprocessed], e.err)
 }
 
 // Unwrap returns the cause.
@@ -263,5 +286,5 @@ func notFound(s *Spec, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &claimError{s.Volume.Name, false, err}
+	return &claimError{s.Volume.Name, unprocessed, err}
 }

@@ -21,6 +21,8 @@ type CSI interface {
 	Unpublish(ctx context.Context, pod types.UID) error
 	// Expand grows what is in a persistent volume that the pod has; see volumeexpansion.
 	Expand(ctx context.Context, v *csivolume.Volume, size resource.Quantity) error
+	// MountsWithLabel reports whether a driver mounts volumes with an SELinux label.
+	MountsWithLabel(ctx context.Context, driver string) (bool, error)
 	// Usage says how full a volume of the pod is; name is that of its folder.
 	Usage(ctx context.Context, pod types.UID, name string) (csivolume.Usage, error)
 	// BlockUsage says how large a block volume of the pod is; pv is the name of its PersistentVolume.
@@ -81,7 +83,9 @@ func publish(ctx context.Context, csi CSI, foreign mounter.Mounter, log *slog.Lo
 		}
 		refused.log(log, published.Path)
 	}
-	return Mounted{HostPath: published.Path, ReadOnly: v.ReadOnly, SELinuxRelabel: true}, published.Republish, nil
+	return Mounted{
+		HostPath: published.Path, ReadOnly: v.ReadOnly, SELinuxRelabel: published.Label == "" && !v.ReadOnly,
+	}, published.Republish, nil
 }
 
 // giveCall asks for what is in a volume to be given to a group. OnRootMismatch gives nothing if the folder itself is

@@ -22,6 +22,7 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/csivolume"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/podcertificate"
+	"github.com/microlet/microlet/services/podsync/internal/selinuxlabel"
 	"github.com/microlet/microlet/services/podsync/internal/volumemetrics"
 )
 
@@ -88,6 +89,8 @@ type Options struct {
 	Events record.EventRecorder
 	// Metrics measure what is done. Nil measures nothing that anybody sees.
 	Metrics *volumemetrics.Metrics
+	// Labels are the SELinux labels of volumes. Nil is a node without SELinux.
+	Labels *selinuxlabel.Labels
 	// Deadline of one pod's mounting or unmounting; 0 is 2 m.
 	Deadline time.Duration
 	Log      *slog.Logger
@@ -192,7 +195,7 @@ func New(opts Options) *Manager {
 		m.nodes,
 		&claim{
 			checked: m.checked, csi: opts.CSI, foreign: opts.Foreign, nfsMounter: opts.NFSMounter, private: opts.Private,
-			local: m.local, notes: m.claims,
+			local: m.local, notes: m.claims, labels: opts.Labels,
 			expansion: opts.Expansion, events: told, metrics: opts.Metrics, log: opts.Log,
 		},
 		&inlineCSI{csi: opts.CSI, foreign: opts.Foreign, notes: m.inline, log: opts.Log},
@@ -238,7 +241,10 @@ func (m *Manager) Mount(ctx context.Context, p *v1.Pod) (map[string]Mounted, err
 		if ok {
 			m.has(plugin, s)
 		} else {
-			var err error
+			err := m.noteLabel(ctx, plugin, s)
+			if err != nil {
+				return err
+			}
 			if there, err = m.setUp(ctx, plugin, s); err != nil {
 				return err
 			}
@@ -372,6 +378,7 @@ func (m *Manager) forget(pod types.UID) {
 	}
 	m.nodes.forget(pod)
 	m.checked.forget(pod)
+	m.opts.Labels.Forget(pod)
 	m.forgetClaims(pod)
 	m.inline.forget(pod)
 	m.exports.forget(pod)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/internal/atomicfile"
+	"github.com/microlet/microlet/services/podsync/internal/selinuxlabel"
 )
 
 // notes are what volumes have come to, in memory and in a file each beside what is mounted. With them a container that
@@ -38,6 +39,8 @@ type note struct {
 	Republish bool `json:"republish,omitempty"`
 	// Expands says that what is in the volume grows with its claim.
 	Expands bool `json:"expands,omitempty"`
+	// Label is the SELinux label that the pod wants it with; nil on a node without SELinux.
+	Label *selinuxlabel.Label `json:"seLinux,omitempty"`
 	// Plugin is the name in metrics; empty if an earlier version has noted it.
 	Plugin string `json:"plugin,omitempty"`
 	// Boot is the kernel's name of the boot in which it was set up.
