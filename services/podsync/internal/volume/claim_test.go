@@ -111,7 +111,7 @@ func TestALocalVolume(t *testing.T) {
 	other, otherGroup := claimant("u2", true), int64(17)
 	other.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: &otherGroup}
 	mounted, err = m.Mount(t.Context(), other)
-	if err != nil || !mounted["data"].ReadOnly {
+	if err != nil || !mounted["data"].ReadOnly || mounted["data"].SELinuxRelabel {
 		t.Fatalf("%+v, %v", mounted, err)
 	}
 	if err := os.WriteFile(filepath.Join(mounted["data"].HostPath, "new"), nil, 0o600); !errors.Is(err, syscall.EROFS) {

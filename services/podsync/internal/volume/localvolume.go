@@ -89,7 +89,8 @@ func (l *localVolumes) setUp(ctx context.Context, s *Spec, found *persistentvolu
 	if err == nil && state.OtherGroup != nil {
 		l.events.otherGroup(s.Pod, pv.Name, *state.OtherGroup)
 	}
-	return Mounted{HostPath: dir, ReadOnly: found.ReadOnly, SELinuxRelabel: true}, err
+	// As with the kubelet, the files of a read-only volume keep their labels: nobody could change them.
+	return Mounted{HostPath: dir, ReadOnly: found.ReadOnly, SELinuxRelabel: !found.ReadOnly}, err
 }
 
 func (l *localVolumes) mapDevice(ctx context.Context, s *Spec, found *persistentvolume.Volume) (Mounted, error) {
