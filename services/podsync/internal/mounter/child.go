@@ -53,7 +53,7 @@ func serve(conn io.ReadWriter, operations Table) error {
 		select {
 		case q := <-requests:
 			within, done := context.WithTimeout(ctx, q.Within)
-			a := answerOf(operations.Run(within, q.Call))
+			a := answerOf(operations.Run(reporting(within, conn), q.Call))
 			done()
 			if err := writeMessage(conn, a); err != nil {
 				return err

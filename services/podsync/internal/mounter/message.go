@@ -22,6 +22,9 @@ type request struct {
 
 // answer is what the operation says.
 type answer struct {
+	// Progress is how much it has done, in a message that comes before its answer.
+	Progress *int64 `json:"progress,omitempty"`
+
 	Result json.RawMessage `json:"result,omitempty"`
 	// Error is the operation's error, empty if it had none, and Errno the kernel's part of it.
 	Error string        `json:"error,omitempty"`

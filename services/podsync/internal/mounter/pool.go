@@ -320,8 +320,14 @@ func (w *worker) ask(ctx context.Context, c *Call) (r reply) {
 	}
 	// The parent gives up first, and says why.
 	q := request{Call: *c, Within: within + leave}
-	if r.lost = writeMessage(w.conn, &q); r.lost == nil {
+	r.lost = writeMessage(w.conn, &q)
+	for r.lost == nil {
+		r.answer = answer{}
 		r.lost = readMessage(w.conn, &r.answer)
+		if r.Progress == nil {
+			break
+		}
+		Report(ctx, *r.Progress)
 	}
 	return r
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -44,6 +45,11 @@ func (w *world) touched(ctx context.Context, path string) (string, error) {
 	case strings.HasPrefix(path, "/slow"):
 		<-ctx.Done()
 		return "", context.Cause(ctx)
+	case strings.HasPrefix(path, "/counted"):
+		for i := range int64(31) {
+			Report(ctx, i)
+			time.Sleep(100 * time.Millisecond)
+		}
 	case strings.HasPrefix(path, "/missing"):
 		return "part", fmt.Errorf("look at it: %w", &fs.PathError{Op: "stat", Path: path, Err: syscall.ENOENT})
 	}
@@ -285,6 +291,30 @@ func TestACallThatIsNotWantedEnds(t *testing.T) {
 		synctest.Wait()
 		if w.children != 0 || w.hung != 0 {
 			t.Errorf("%d children, %d hung", w.children, w.hung)
+		}
+		w.end(t)
+	})
+}
+
+// TestProgress: a child says at once that it has begun, and then every second how far it is.
+func TestProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		began, told := time.Now(), []string{}
+		ctx := WithProgress(t.Context(), func(done int64) {
+			told = append(told, fmt.Sprintf("%d after %s", done, time.Since(began)))
+		})
+		for range 2 { // the second call is the same child's
+			began, told = time.Now(), nil
+			got, err := touch.Do(ctx, w, "/counted", "/counted")
+			want := []string{"0 after 0s", "10 after 1s", "20 after 2s", "30 after 3s"}
+			if err != nil || got != "touched /counted" || !slices.Equal(told, want) {
+				t.Errorf("%q, %v, told %q", got, err, told)
+			}
+		}
+		// Nobody needs to listen.
+		if got, err := touch.Do(t.Context(), w, "/counted", "/counted"); err != nil || got != "touched /counted" {
+			t.Errorf("%q, %v", got, err)
 		}
 		w.end(t)
 	})

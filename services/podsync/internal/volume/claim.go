@@ -135,7 +135,7 @@ func (c *claim) mount(ctx context.Context, s *Spec, found *persistentvolume.Volu
 	case pv.Spec.NFS != nil && !found.IsBlock():
 		held.Mounted, err = c.setUpNFS(ctx, s, found)
 	case pv.Spec.CSI != nil:
-		held.Mounted, held.Republish, err = publish(ctx, c.csi, c.foreign, c.log, labeled(s, found, label))
+		held.Mounted, held.Republish, err = publish(ctx, c.csi, c.foreign, c.events, c.log, labeled(s, found, label))
 	default:
 		err = notBuilt(pv)
 	}

@@ -36,6 +36,7 @@ type inlineCSI struct {
 	csi     CSI
 	foreign mounter.Mounter
 	notes   *notes
+	events  events
 	log     *slog.Logger
 }
 
@@ -56,7 +57,7 @@ func (i *inlineCSI) Existing(s *Spec) (Mounted, bool) {
 
 func (i *inlineCSI) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 	source := s.Volume.CSI
-	mounted, republish, err := publish(ctx, i.csi, i.foreign, i.log, &csivolume.Volume{
+	mounted, republish, err := publish(ctx, i.csi, i.foreign, i.events, i.log, &csivolume.Volume{
 		Pod: s.Pod, Name: s.Volume.Name, Inline: source, ReadOnly: source.ReadOnly != nil && *source.ReadOnly,
 	})
 	if err != nil {
@@ -66,8 +67,8 @@ func (i *inlineCSI) SetUp(ctx context.Context, s *Spec) (Mounted, error) {
 }
 
 // publish gives the volume to the pod, and to its fsGroup.
-func publish(ctx context.Context, csi CSI, foreign mounter.Mounter, log *slog.Logger, v *csivolume.Volume) (
-	mounted Mounted, republish bool, err error) {
+func publish(ctx context.Context, csi CSI, foreign mounter.Mounter, told events, log *slog.Logger,
+	v *csivolume.Volume) (mounted Mounted, republish bool, err error) {
 	published, err := csi.Publish(ctx, v)
 	if err != nil {
 		return Mounted{}, false, err
@@ -77,7 +78,9 @@ func publish(ctx context.Context, csi CSI, foreign mounter.Mounter, log *slog.Lo
 	}
 	if published.GiveToGroup {
 		call := giveCall{Dir: published.Path, Group: *fsGroup(v.Pod), OnRootMismatch: onRootMismatch(v.Pod)}
-		refused, err := giveVolume.Do(ctx, foreign, call.Dir, call)
+		giving, done := told.giving(ctx, v.Pod, call.Dir)
+		refused, err := giveVolume.Do(giving, foreign, call.Dir, call)
+		done()
 		if err != nil {
 			return Mounted{}, false, fmt.Errorf("applyFSGroup failed for vol %s: %w", published.Path, err)
 		}
@@ -96,10 +99,10 @@ type giveCall struct {
 	OnRootMismatch bool
 }
 
-func (c *giveCall) do() (refusals, error) {
+func (c *giveCall) do(ctx context.Context) (refusals, error) {
 	info, err := os.Stat(c.Dir)
 	if err != nil || c.OnRootMismatch && belongs(info, &c.Group) {
 		return refusals{}, err
 	}
-	return giveVolumeToGroup(c.Dir, &c.Group, groupWrites)
+	return giveVolumeToGroup(ctx, c.Dir, &c.Group, groupWrites)
 }

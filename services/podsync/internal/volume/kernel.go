@@ -59,7 +59,9 @@ func (k *kernel) operations() mounter.Table {
 	})
 	mounter.Handle(t, growLocal, func(_ context.Context, c growCall) (struct{}, error) { return struct{}{}, c.do() })
 	mounter.Handle(t, measure, func(_ context.Context, c usageCall) (csivolume.Usage, error) { return c.do() })
-	mounter.Handle(t, mountLocal, func(_ context.Context, c localCall) (localState, error) { return c.do(k.mounter()) })
+	mounter.Handle(t, mountLocal, func(ctx context.Context, c localCall) (localState, error) {
+		return c.do(ctx, k.mounter())
+	})
 	mounter.Handle(t, unmountLocal, func(_ context.Context, c localRelease) (struct{}, error) {
 		return struct{}{}, k.releaseLocal(&c)
 	})
@@ -73,7 +75,7 @@ func (k *kernel) operations() mounter.Table {
 	mounter.Handle(t, unmountExport, func(_ context.Context, c exportCall) (struct{}, error) {
 		return struct{}{}, k.unmountNFS(c.Dir)
 	})
-	mounter.Handle(t, giveVolume, func(_ context.Context, c giveCall) (refusals, error) { return c.do() })
+	mounter.Handle(t, giveVolume, func(ctx context.Context, c giveCall) (refusals, error) { return c.do(ctx) })
 	mounter.Handle(t, unmountSubPaths, func(_ context.Context, c removeCall) (struct{}, error) {
 		return struct{}{}, k.unmountSubPaths(c.Dir)
 	})

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -44,7 +45,7 @@ type localState struct {
 	Refused refusals
 }
 
-func (c *localCall) do(m mount.Interface) (localState, error) {
+func (c *localCall) do(ctx context.Context, m mount.Interface) (localState, error) {
 	if climbs(c.Path) {
 		return localState{}, fmt.Errorf("invalid path: %s must not contain '..'", c.Path)
 	}
@@ -58,7 +59,7 @@ func (c *localCall) do(m mount.Interface) (localState, error) {
 	case err != nil:
 		return localState{}, err
 	case info.IsDir():
-		return c.give(m, c.Path)
+		return c.give(ctx, m, c.Path)
 	case info.Mode()&(fs.ModeDevice|fs.ModeCharDevice) != fs.ModeDevice:
 		return localState{Step: stepNewMounter}, errors.New("only directory and block device are supported")
 	}
@@ -66,7 +67,7 @@ func (c *localCall) do(m mount.Interface) (localState, error) {
 		return localState{Step: stepMountDevice}, fmt.Errorf("local: failed to mount device %s at %s (fstype: %s), error %w",
 			c.Path, c.Global, c.FSType, err)
 	}
-	return c.give(m, c.Global)
+	return c.give(ctx, m, c.Global)
 }
 
 // mountDevice mounts the file system on the device, which it makes if there is none. A mkfs whose caller was killed
@@ -91,7 +92,7 @@ func (c *localCall) mountDevice(m mount.Interface) error {
 }
 
 // give mounts a folder for the pod and gives it to the pod's group.
-func (c *localCall) give(m mount.Interface, folder string) (state localState, err error) {
+func (c *localCall) give(ctx context.Context, m mount.Interface, folder string) (state localState, err error) {
 	info, err := os.Stat(folder)
 	if err != nil {
 		return state, err
@@ -109,7 +110,7 @@ func (c *localCall) give(m mount.Interface, folder string) (state localState, er
 	if c.ReadOnly || c.OnRootMismatch && belongs(info, c.Group) {
 		return state, nil
 	}
-	if state.Refused, err = giveVolumeToGroup(c.Dir, c.Group, groupWrites); err != nil {
+	if state.Refused, err = giveVolumeToGroup(ctx, c.Dir, c.Group, groupWrites); err != nil {
 		return state, fmt.Errorf("give the volume to the pod's fsGroup: %w", err)
 	}
 	return state, nil

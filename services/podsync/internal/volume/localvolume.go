@@ -81,7 +81,9 @@ func (l *localVolumes) setUp(ctx context.Context, s *Spec, found *persistentvolu
 	if pv.Spec.Local.FSType != nil {
 		call.FSType = *pv.Spec.Local.FSType
 	}
-	state, err := mountLocal.Do(ctx, l.foreign, call.Global, call)
+	giving, done := l.events.giving(ctx, s.Pod, dir)
+	state, err := mountLocal.Do(giving, l.foreign, call.Global, call)
+	done()
 	if state.Step != "" {
 		err = &mountError{state.Step, pv.Name, err}
 	}

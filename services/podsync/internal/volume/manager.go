@@ -198,7 +198,7 @@ func New(opts Options) *Manager {
 			local: m.local, notes: m.claims, labels: opts.Labels,
 			expansion: opts.Expansion, events: told, metrics: opts.Metrics, log: opts.Log,
 		},
-		&inlineCSI{csi: opts.CSI, foreign: opts.Foreign, notes: m.inline, log: opts.Log},
+		&inlineCSI{csi: opts.CSI, foreign: opts.Foreign, notes: m.inline, events: told, log: opts.Log},
 		&nfs{foreign: opts.Foreign, mounter: opts.NFSMounter, notes: m.exports},
 		imageVolume{},
 		&files{m: m, name: "kubernetes.io~projected", inMemory: true, collect: m.projected,

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/podsync/internal/mounter"
 )
 
 // What an fsGroup may do with files: read those of a volume that is read-only, else write too.
@@ -31,7 +33,7 @@ func fsGroup(p *v1.Pod) *int64 {
 // leads nowhere outside of dir. The folder itself is given last: OnRootMismatch takes one that is the group's for given
 // whole.
 func giveToGroup(dir string, group *int64, mask fs.FileMode) error {
-	return give(dir, group, mask, func(err error) error { return err })
+	return give(dir, group, mask, func() {}, func(err error) error { return err })
 }
 
 // refusals are what of a volume could not be given to a group.
@@ -43,9 +45,14 @@ type refusals struct {
 
 // giveVolumeToGroup is giveToGroup for a volume with a file system of its own, which may refuse some files or all:
 // those that are immutable, or on a server that knows no owners. As with the kubelet, the pod gets the volume as it is
-// then.
-func giveVolumeToGroup(dir string, group *int64, mask fs.FileMode) (refused refusals, err error) {
-	err = give(dir, group, mask, func(err error) error {
+// then. It reports the number of files that it has looked at.
+func giveVolumeToGroup(ctx context.Context, dir string, group *int64, mask fs.FileMode) (refused refusals, err error) {
+	var files int64
+	report := func() {
+		mounter.Report(ctx, files)
+		files++
+	}
+	err = give(dir, group, mask, report, func(err error) error {
 		if refused.Count++; refused.Count == 1 {
 			refused.First = err.Error()
 		}
@@ -61,8 +68,9 @@ func (r refusals) log(log *slog.Logger, dir string) {
 	}
 }
 
-// give asks refused what to do about an error of one file. What others remove meanwhile needs no group.
-func give(dir string, group *int64, mask fs.FileMode, refused func(error) error) error {
+// give calls begun before each file, and asks refused what to do about an error of one. What others remove meanwhile
+// needs no group.
+func give(dir string, group *int64, mask fs.FileMode, begun func(), refused func(error) error) error {
 	if group == nil {
 		return nil
 	}
@@ -72,6 +80,7 @@ func give(dir string, group *int64, mask fs.FileMode, refused func(error) error)
 	}
 	defer func() { _ = root.Close() }() // nothing was written through it
 	one := func(path string, d fs.DirEntry) error {
+		begun()
 		if err := giveOne(root, path, d, int(*group), mask); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return refused(err)
 		}
