@@ -34,19 +34,24 @@ func (d Dir) Make(log *slog.Logger) error {
 	if err := volume.MakeRShared(string(d)); err != nil {
 		return fmt.Errorf("--root-dir: %w", err)
 	}
-	for dir, mode := range map[string]os.FileMode{
-		filepath.Join(string(d), "pods"): 0o750, filepath.Join(string(d), "plugins"): 0o750,
-		// The runtime writes containers' checkpoints there, which hold their memory.
-		d.Checkpoints(): 0o700,
-	} {
-		if err := os.MkdirAll(dir, mode); err != nil {
-			return fmt.Errorf("make the node's folders: %w", err)
-		}
+	if err := d.makeFolders(); err != nil {
+		return fmt.Errorf("make the node's folders: %w", err)
 	}
+	d.labelPlugins(thisHost(), log)
 	if err := closeFolder(d.Checkpoints()); err != nil {
 		log.Warn("containers cannot be checkpointed", logkey.Dir, d.Checkpoints(), logkey.Err, err)
 	}
 	return nil
+}
+
+func (d Dir) makeFolders() error {
+	for _, dir := range append(d.plugins(), filepath.Join(string(d), "pods")) {
+		if err := os.MkdirAll(dir, 0o750); err != nil {
+			return err
+		}
+	}
+	// The runtime writes containers' checkpoints there, which hold their memory.
+	return os.MkdirAll(d.Checkpoints(), 0o700)
 }
 
 // closeFolder makes a folder this user's alone, which it may not be if something else made it. A link is left
