@@ -80,6 +80,11 @@ func (i *Instance) CSIRules() string { return filepath.Join(i.r.Dir, "csi-rules"
 // CSIVolumes is the folder in which the driver has its volumes.
 func (i *Instance) CSIVolumes() string { return filepath.Join(i.r.Dir, "csi-volumes") }
 
+// CSIFiles is the folder that a volume of the driver shows, by the driver's name of it, unless it is a block volume.
+func (i *Instance) CSIFiles(volume string) string {
+	return filepath.Join(i.CSIVolumes(), volume, "files")
+}
+
 func (i *Instance) hasCSI() bool { return i.r.Binaries[CSIDriver] != "" }
 
 // csiSocket is in the agent's folder, where it takes drivers' sockets.

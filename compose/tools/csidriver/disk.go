@@ -29,7 +29,7 @@ const leastSize = 8 << 20
 
 // mountMemory mounts a file system of a size, or makes the one that is mounted larger.
 func mountMemory(m mount.Interface, path string, size int64) error {
-	options := []string{"mode=0777", fmt.Sprintf("size=%d", size)}
+	options := []string{fmt.Sprintf("size=%d", size)}
 	there, err := m.IsMountPoint(path)
 	if err != nil {
 		return err

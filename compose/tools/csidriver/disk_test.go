@@ -5,12 +5,14 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/mount-utils"
 )
 
 // expand has both sides make the volume larger.
@@ -28,6 +30,25 @@ func (m *mounts) expand(t *testing.T, size int64) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// isMountedOnce judges that what is staged is mounted nowhere else: a node agent would not unstage it.
+func (m *mounts) isMountedOnce(t *testing.T) {
+	t.Helper()
+	all, err := mount.ParseMountInfo("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	staged := slices.IndexFunc(all, func(i mount.MountInfo) bool { return i.MountPoint == m.staging })
+	if staged < 0 {
+		t.Fatal("nothing is staged")
+	}
+	for _, i := range all {
+		is := all[staged]
+		if i.MountPoint != is.MountPoint && i.Major == is.Major && i.Minor == is.Minor && i.Root == is.Root {
+			t.Errorf("what is staged is at %s too", i.MountPoint)
+		}
 	}
 }
 
@@ -81,6 +102,7 @@ func TestAFileSystemOfASize(t *testing.T) {
 		return int64(st.Blocks) * st.Bsize
 	}
 	m.stage(t)
+	m.isMountedOnce(t)
 	if err := m.publish(t, false); err != nil {
 		t.Fatal(err)
 	}

@@ -59,7 +59,7 @@ func (n *node) NodeStageVolume(_ context.Context, r *csi.NodeStageVolumeRequest)
 ) {
 	err := n.bind(bind{
 		id: r.GetVolumeId(), field: "staging_target_path", target: r.GetStagingTargetPath(),
-		capability: r.GetVolumeCapability(), source: n.store.folder(r.GetVolumeId()),
+		capability: r.GetVolumeCapability(), source: n.store.files(r.GetVolumeId()),
 		attached: func() bool {
 			return !n.can.attach ||
 				r.GetPublishContext()[attachedAs] == r.GetVolumeId() && n.store.isAttached(r.GetVolumeId())
@@ -88,7 +88,7 @@ func (n *node) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRequ
 		if err := n.store.create(b.id, record{Name: b.id}); err != nil {
 			return nil, internal(err)
 		}
-		b.source, b.staged = n.store.folder(b.id), false
+		b.source, b.staged = n.store.files(b.id), false
 	}
 	if err := n.bind(b); err != nil {
 		return nil, err

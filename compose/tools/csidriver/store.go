@@ -35,8 +35,12 @@ func idOf(name string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// folder is where a volume's files are.
+// folder is the volume's own, unless that is a device. A file system of its own is mounted there.
 func (s store) folder(id string) string { return filepath.Join(s.dir, id) }
+
+// files is what the volume shows. It is below the folder: a node agent unstages nothing that is mounted elsewhere too,
+// and the root of the volume's file system is.
+func (s store) files(id string) string { return filepath.Join(s.folder(id), "files") }
 
 // disk is where the volume is, unless it is a folder.
 func (s store) disk(id string) disk { return disk{s.folder(id) + ".disk"} }
@@ -92,6 +96,14 @@ func (s store) create(id string, r record) error {
 	}
 	if r.Kind == memory {
 		if err := mountMemory(mount.New(""), s.folder(id), r.Capacity); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(s.files(id), 0o777); err != nil {
+		return err
+	}
+	if r.Kind == memory {
+		if err := os.Chmod(s.files(id), 0o777); err != nil {
 			return err
 		}
 	}

@@ -82,7 +82,7 @@ func grows(s *scene.Scene, volumes map[string]string) {
 // lines counts the lines that a pod has written, none of which may lack.
 func lines(s *scene.Scene, volume string) int {
 	s.T.Helper()
-	text, err := os.ReadFile(filepath.Join(s.CSIVolumes(), volume, "lines"))
+	text, err := os.ReadFile(filepath.Join(s.CSIFiles(volume), "lines"))
 	if err != nil {
 		s.T.Fatal(err)
 	}

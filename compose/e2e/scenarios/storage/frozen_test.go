@@ -43,6 +43,9 @@ func TestFrozenCSI(t *testing.T) {
 		c := s.StartCSI()
 		volume := c.Claim("data")
 		f := frozen.Disk(t, filepath.Join(s.CSIVolumes(), volume))
+		if err := os.Mkdir(s.CSIFiles(volume), 0o777); err != nil {
+			t.Fatal(err)
+		}
 		p, group := scene.WithClaims(scene.PausePod("frozen"), "data"), int64(4242)
 		p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
 		return &hanging{FileSystem: f, pod: p, path: "/volumes/kubernetes.io~csi/", end: func() {

@@ -85,7 +85,7 @@ func TestStatefulSetIsHandedOver(t *testing.T) {
 	}
 	sums := map[string]string{}
 	for _, p := range w.Pods {
-		if err := os.WriteFile(filepath.Join(s.CSIVolumes(), files[p.Name], "stop"), nil, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(s.CSIFiles(files[p.Name]), "stop"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		sums[p.Name] = sum(s, p, "written")
@@ -177,7 +177,7 @@ func counts(s *scene.Scene, files map[string]string) {
 	s.T.Helper()
 	for pod, volume := range files {
 		count := func() (int, error) {
-			text, err := os.ReadFile(filepath.Join(s.CSIVolumes(), volume, "count"))
+			text, err := os.ReadFile(filepath.Join(s.CSIFiles(volume), "count"))
 			if err != nil {
 				return 0, err
 			}
