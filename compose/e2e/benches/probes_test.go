@@ -5,8 +5,6 @@ package benches
 import (
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -60,13 +58,13 @@ func (m *meter) probes(with string, count int, pod func(name string) *corev1.Pod
 	pids := m.processes()
 	var cores, rates, each []float64
 	for range probeRuns {
-		probes, began := m.probeTotal(), time.Now()
+		probes, began := scene.Shared.ProbeTotal(m.t, ""), time.Now()
 		used := m.cpu(pids)
 		time.Sleep(probeWindow)
 		used = m.cpu(pids) - used
 		took := time.Since(began).Seconds()
 		cores = append(cores, used.Seconds()/took)
-		rates = append(rates, (m.probeTotal()-probes)/took)
+		rates = append(rates, (scene.Shared.ProbeTotal(m.t, "")-probes)/took)
 		each = append(each, 1000*cores[len(cores)-1]/rates[len(rates)-1])
 	}
 	m.t.Logf("%s: cores %.3f, probes a second %.1f", with, cores, rates)
@@ -78,29 +76,4 @@ func (m *meter) probes(with string, count int, pod func(name string) *corev1.Pod
 	m.put("probes a second with "+with, rates[probeRuns/2])
 	w.Untouched() // else it was no probe's cost that was measured
 	s.DeleteAllPods()
-}
-
-// probeTotal is how many probes the agent has run, by its own word.
-func (m *meter) probeTotal() float64 {
-	m.t.Helper()
-	path := "/api/v1/nodes/" + scene.Shared.NodeName() + "/proxy/metrics/probes"
-	text, err := scene.Shared.API.CoreV1().RESTClient().Get().AbsPath(path).DoRaw(m.t.Context())
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	total := 0.0
-	for line := range strings.Lines(string(text)) {
-		if !strings.HasPrefix(line, "prober_probe_total{") {
-			continue
-		}
-		n, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' ')+1:]), 64)
-		if err != nil {
-			m.t.Fatalf("%q: %v", line, err)
-		}
-		total += n
-	}
-	if total == 0 {
-		m.t.Fatalf("%s shows no probe", path)
-	}
-	return total
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -115,6 +116,32 @@ func (s *Scene) TokenForMetrics(t *testing.T, resources ...string) string {
 		t.Fatal(err)
 	}
 	return token.Status.Token
+}
+
+// ProbeTotal is how many probes of pods of a namespace, or of all if it is empty, the agent has run, by its own word.
+func (n *Node) ProbeTotal(t *testing.T, namespace string) float64 {
+	t.Helper()
+	path := "/api/v1/nodes/" + n.NodeName() + "/proxy/metrics/probes"
+	text, err := n.API.CoreV1().RESTClient().Get().AbsPath(path).DoRaw(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	total := 0.0
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "prober_probe_total{") ||
+			namespace != "" && !strings.Contains(line, fmt.Sprintf("namespace=%q", namespace)) {
+			continue
+		}
+		count, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' ')+1:]), 64)
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		total += count
+	}
+	if total == 0 {
+		t.Fatalf("%s shows no probe", path)
+	}
+	return total
 }
 
 // AwaitSlowly waits for something that only the API shows.

@@ -3,10 +3,7 @@
 package pods
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -41,7 +38,7 @@ func TestExplain(t *testing.T) {
 	for _, b := range all {
 		scene.Await(t, scene.Patience, "the explanation of pod "+b.pod.Name, func() error { return b.isExplained(s) })
 	}
-	if x, err := explained(s, "runs"); err != nil || x.Verdict != "running" || len(x.Causes) != 0 {
+	if x, err := s.Explain("runs"); err != nil || x.Verdict != "running" || len(x.Causes) != 0 {
 		t.Errorf("a pod that runs is explained as %+v, %v", x, err)
 	}
 	if len(all) < 25 {
@@ -49,27 +46,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// explanation is what is read of "microlet explain -o json".
-type explanation struct {
-	Verdict string
-	Causes  []struct{ Part, Reason, Message string }
-}
-
-func explained(s *scene.Scene, pod string) (x explanation, err error) {
-	out, err := exec.CommandContext(s.T.Context(), s.Executable, "explain", pod, "-n", s.Namespace, "-o", "json",
-		"--runtime-dir="+s.RuntimeDir()).Output()
-	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
-			err = fmt.Errorf("%w: %s", err, exit.Stderr)
-		}
-		return x, err
-	}
-	return x, json.Unmarshal(out, &x)
-}
-
 func (b *broken) isExplained(s *scene.Scene) error {
-	x, err := explained(s, b.pod.Name)
+	x, err := s.Explain(b.pod.Name)
 	if err != nil {
 		return err
 	}

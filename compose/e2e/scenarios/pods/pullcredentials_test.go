@@ -6,10 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"log"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,12 +14,7 @@ import (
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/authn"
-	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/registry"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
-	"github.com/google/go-containerregistry/pkg/v1/types"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,7 +33,7 @@ func TestPullCredentials(t *testing.T) {
 	pulled := map[rig.Agent]string{}
 	for round, agent := range []rig.Agent{rig.AgentKubelet, rig.AgentMicrolet, rig.AgentKubelet} {
 		scene.Shared.SwitchTo(t, agent)
-		own := r.push(t, s, fmt.Sprintf("round-%d", round))
+		own := r.push(s, fmt.Sprintf("round-%d", round))
 		pod := func(what, image string, policy corev1.PullPolicy, secrets ...string) *corev1.Pod {
 			return r.pod(fmt.Sprintf("%s-%d", what, round), image, policy, secrets...)
 		}
@@ -83,12 +75,12 @@ func TestCredentialPlugins(t *testing.T) {
 		scene.Shared.SwitchTo(t, agent, "--image-credential-provider-config="+config,
 			"--image-credential-provider-bin-dir="+bin)
 		repository := func(of string) string { return of + "/" + string(agent) }
-		plain := r.pod("plain-"+string(agent), r.push(t, s, repository("plain")), corev1.PullAlways)
-		named := r.pod("named-"+string(agent), r.push(t, s, repository("tokens")), corev1.PullAlways)
+		plain := r.pod("plain-"+string(agent), r.push(s, repository("plain")), corev1.PullAlways)
+		named := r.pod("named-"+string(agent), r.push(s, repository("tokens")), corev1.PullAlways)
 		named.Spec.ServiceAccountName = "puller"
 		other := r.pod("other-"+string(agent), named.Spec.Containers[0].Image, corev1.PullIfNotPresent)
 		other.Spec.ServiceAccountName = "default"
-		hangs := r.pod("hangs-"+string(agent), r.push(t, s, repository("hangs")), corev1.PullAlways)
+		hangs := r.pod("hangs-"+string(agent), r.push(s, repository("hangs")), corev1.PullAlways)
 		s.CreatePods(hangs)
 		s.CreatePods(plain, named)
 		s.WaitReady(scene.Patience, plain.Name, named.Name)
@@ -136,26 +128,15 @@ const password = "right"
 // "copy" have the password, "wrong" has another.
 func newPrivateRegistry(t *testing.T, s *scene.Scene) *privateRegistry {
 	t.Helper()
-	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+	r := &privateRegistry{dir: t.TempDir()}
+	r.host = s.RunRegistry(func(w http.ResponseWriter, q *http.Request, inner http.Handler) {
 		if _, given, ok := q.BasicAuth(); !ok || given != password {
 			w.Header().Set("Www-Authenticate", `Basic realm="private"`)
 			http.Error(w, "unauthorized", http.StatusUnauthorized)
 			return
 		}
 		inner.ServeHTTP(w, q)
-	}))
-	t.Cleanup(server.Close)
-	r := &privateRegistry{host: strings.TrimPrefix(server.URL, "http://"), dir: t.TempDir()}
-	hosts := filepath.Join(s.Dir(), "etc/containerd/certs.d", r.host)
-	if err := os.MkdirAll(hosts, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(hosts) })
-	if err := os.WriteFile(filepath.Join(hosts, "hosts.toml"),
-		fmt.Appendf(nil, "server = %q\n", server.URL), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	})
 	client, err := s.Client()
 	if err != nil {
 		t.Fatal(err)
@@ -179,35 +160,9 @@ func newPrivateRegistry(t *testing.T, s *scene.Scene) *privateRegistry {
 }
 
 // push makes an image that no other test has, and returns its name.
-func (r *privateRegistry) push(t *testing.T, s *scene.Scene, repository string) string {
-	t.Helper()
-	transport := &http.Transport{} // no proxy of the environment
-	defer transport.CloseIdleConnections()
-	_, path, _ := strings.Cut(rig.PauseImage, "/")
-	from, err := name.NewTag(s.Registry()+"/"+path, name.Insecure)
-	if err != nil {
-		t.Fatal(err)
-	}
-	image, err := remote.Image(from, remote.WithTransport(transport))
-	if err != nil {
-		t.Fatal(err)
-	}
-	layer, err := random.Layer(1<<10, types.DockerLayer)
-	if err == nil {
-		image, err = mutate.AppendLayers(image, layer)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	to, err := name.NewTag(r.host+"/"+repository+":1", name.Insecure)
-	if err != nil {
-		t.Fatal(err)
-	}
-	auth := remote.WithAuth(&authn.Basic{Username: "ann", Password: password})
-	if err := remote.Write(to, image, remote.WithTransport(transport), auth); err != nil {
-		t.Fatal(err)
-	}
-	return to.Name()
+func (r *privateRegistry) push(s *scene.Scene, repository string) string {
+	s.T.Helper()
+	return s.PushImage(r.host, repository, 1<<10, remote.WithAuth(&authn.Basic{Username: "ann", Password: password}))
 }
 
 func (r *privateRegistry) pod(name, image string, policy corev1.PullPolicy, secrets ...string) *corev1.Pod {
