@@ -235,7 +235,7 @@ func checkAll(capabilities []*csi.VolumeCapability) error {
 	return nil
 }
 
-// check says why a volume cannot be used as asked for: it is one node's.
+// check says why a volume cannot be used as asked for: one node writes it.
 func check(c *csi.VolumeCapability) error {
 	if c == nil {
 		return status.Error(codes.InvalidArgument, "volume_capability is empty")
@@ -244,10 +244,11 @@ func check(c *csi.VolumeCapability) error {
 		return status.Error(codes.InvalidArgument, "volume_capability: access_type is empty")
 	}
 	switch c.GetAccessMode().GetMode() {
-	case csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY:
+	case csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY,
+		csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY:
 		return nil
 	default:
-		return status.Errorf(codes.InvalidArgument, "volume_capability: access_mode %s is not one of a single node",
+		return status.Errorf(codes.InvalidArgument, "volume_capability: access_mode %s: several nodes would write",
 			c.GetAccessMode().GetMode())
 	}
 }

@@ -217,3 +217,23 @@ func TestAnIDIsNoPath(t *testing.T) {
 		}
 	}
 }
+
+// One node may write, and any number may read.
+func TestAccessModes(t *testing.T) {
+	m := newMounts(t)
+	for mode, want := range map[csi.VolumeCapability_AccessMode_Mode]codes.Code{
+		csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER:      codes.OK,
+		csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY: codes.OK,
+		csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY:  codes.OK,
+		csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER: codes.InvalidArgument,
+		csi.VolumeCapability_AccessMode_UNKNOWN:                 codes.InvalidArgument,
+	} {
+		m.capability.AccessMode.Mode = mode
+		_, err := m.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{
+			VolumeId: m.id, StagingTargetPath: m.staging, VolumeCapability: m.capability, PublishContext: m.context,
+		})
+		if got := status.Code(err); got != want {
+			t.Errorf("the stage with %s gives %v, want %s", mode, err, want)
+		}
+	}
+}
