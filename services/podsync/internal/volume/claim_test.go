@@ -276,6 +276,26 @@ func TestReadWriteOncePodAtAnyTime(t *testing.T) {
 	}
 }
 
+// What is measured of a volume while it is unmounted does not keep it from the next pod.
+func TestReadWriteOncePodIsMeasuredToItsEnd(t *testing.T) {
+	pv := persistentVolume("pv-1", local(t.TempDir()))
+	pv.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod}
+	m := claimManager(t, t.TempDir(), "boot", &claimed{volumes: map[string]*v1.PersistentVolume{"data": pv}}, "u2")
+	if _, err := m.Mount(t.Context(), claimant("u1", false)); err != nil {
+		t.Fatal(err)
+	}
+	m.local.foreign = &during{Operations(), "unmount local volume", func() error {
+		_, err := m.Usage(t.Context(), "u1", "data")
+		return err
+	}}
+	if err := m.Unmount(t.Context(), "u1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Mount(t.Context(), claimant("u2", false)); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestTheGroupOfALocalVolume(t *testing.T) {
 	disk := t.TempDir()
 	if err := errors.Join(os.WriteFile(filepath.Join(disk, "f"), nil, 0o600), os.Chown(disk, -1, 4242),

@@ -69,9 +69,26 @@ func (n *notes) refreshes(s *Spec) bool {
 	return ok && (found.Republish || found.Expands)
 }
 
+// find returns what was noted, and holds it until the pod is forgotten. It is for the pod's worker alone: what anybody
+// else has held while the pod is unmounted would be held for ever.
 func (n *notes) find(s *Spec) (note, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	found, ok := n.lookLocked(s)
+	if ok {
+		n.hold(s, found)
+	}
+	return found, ok
+}
+
+// look returns what was noted, and holds nothing.
+func (n *notes) look(s *Spec) (note, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.lookLocked(s)
+}
+
+func (n *notes) lookLocked(s *Spec) (note, bool) {
 	if found, ok := n.held[s.Pod.UID][s.Volume.Name]; ok {
 		return found, true
 	}
@@ -79,7 +96,6 @@ func (n *notes) find(s *Spec) (note, bool) {
 	if err != nil || found.Boot != n.boot {
 		return note{}, false
 	}
-	n.hold(s, found)
 	return found, true
 }
 

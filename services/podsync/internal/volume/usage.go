@@ -25,9 +25,9 @@ func (m *Manager) Usage(ctx context.Context, uid types.UID, name string) (csivol
 	pod := m.podDir(uid)
 	s := &Spec{Pod: &v1.Pod{}, Volume: &v1.Volume{Name: name}, PluginsDir: filepath.Join(pod, "plugins")}
 	s.Pod.UID = uid
-	held, ok := m.claims.find(s)
+	held, ok := m.claims.look(s)
 	if !ok {
-		held, ok = m.inline.find(s)
+		held, ok = m.inline.look(s)
 	}
 	if !ok {
 		return csivolume.Usage{}, ErrNoVolume
