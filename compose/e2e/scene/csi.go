@@ -58,11 +58,18 @@ func (c *CSI) Rules(rules ...csicalls.Rule) {
 // Calls are the driver's calls since the scenario began.
 func (c *CSI) Calls() []csicalls.Line {
 	c.T.Helper()
+	lines := c.allCalls()
+	return lines[min(c.from, len(lines)):]
+}
+
+// allCalls are those since the rig is up.
+func (c *CSI) allCalls() []csicalls.Line {
+	c.T.Helper()
 	lines, err := csicalls.Read(c.CSICalls())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		c.T.Fatal(err)
 	}
-	return lines[min(c.from, len(lines)):]
+	return lines
 }
 
 // Called returns the last line of a method and a volume that keep accepts, and false if there is none. If one of them
@@ -78,11 +85,11 @@ func (c *CSI) Called(method, volume string, keep func(csicalls.Line) bool) (csic
 	return csicalls.Line{}, false
 }
 
-// Numbers is how many calls the node's service has had.
+// Numbers is how many calls the node's service has had, those before the scenario too.
 func (c *CSI) Numbers() int {
 	c.T.Helper()
 	last := 0
-	for _, l := range c.Calls() {
+	for _, l := range c.allCalls() {
 		last = max(last, l.Number)
 	}
 	return last
@@ -237,6 +244,22 @@ func (c *CSI) Resize(name, size string) {
 	if err != nil {
 		c.T.Fatal(err)
 	}
+}
+
+// WaitNodeResize waits until what is left of the growth of a claim's volume is the node's.
+func (c *CSI) WaitNodeResize(name string) {
+	c.T.Helper()
+	Await(c.T, Patience, "the controller to make the volume of claim "+name+" larger", func() error {
+		found, err := c.API.CoreV1().PersistentVolumeClaims(c.Namespace).Get(c.T.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		is := found.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
+		if is != corev1.PersistentVolumeClaimNodeResizePending {
+			return fmt.Errorf("the claim is %q", is)
+		}
+		return nil
+	})
 }
 
 // WaitCapacity waits until a claim has a capacity, and nothing is to be done for it any more.

@@ -21,6 +21,7 @@ const (
 	Publish      = "NodePublishVolume"
 	Unpublish    = "NodeUnpublishVolume"
 	Unstage      = "NodeUnstageVolume"
+	Expand       = "NodeExpandVolume"
 )
 
 // Line is the begin of a call, or its end if it has a code. A line without a call is a start of the driver.

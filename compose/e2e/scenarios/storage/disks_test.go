@@ -59,7 +59,7 @@ echo first >/files/by`))
 	sees(s, first, 0, "device 16777216, files 16384")
 	for i, name := range names {
 		c.WaitCapacity(name, resource.MustParse("16Mi"))
-		if _, ok := c.Called("NodeExpandVolume", volumes[i], csicalls.Line.OK); !ok {
+		if _, ok := c.Called(csicalls.Expand, volumes[i], csicalls.Line.OK); !ok {
 			s.T.Errorf("the node did not expand volume %s", name)
 		}
 	}

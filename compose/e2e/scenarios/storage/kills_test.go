@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/microlet/microlet/compose/e2e/internal/csicalls"
 	"github.com/microlet/microlet/compose/e2e/internal/record"
@@ -16,35 +17,63 @@ import (
 	"github.com/microlet/microlet/proto/role"
 )
 
-// TestCSIKills kills podsync at each call that it makes for a pod of six volumes, before the driver has done its work
-// and after that, when only the answer lacks. In the end the pod runs, or is gone, and nothing is left of it.
+// TestCSIKills kills podsync at each call that it makes for a pod of six volumes, each of another kind, before the
+// driver has done its work and after that, when only the answer lacks. In the end the pod runs, or is gone, and nothing
+// is left of it.
 func TestCSIKills(t *testing.T) {
 	scene.Shared.UseMicrolet(t)
 	s := scene.New(t)
-	c := s.StartCSI()
-	k := &killing{CSI: c, claims: []string{"a", "b", "c", "d"}}
-	for _, name := range k.claims {
-		c.Claim(name)
+	k := &killing{CSI: s.StartCSI(), methods: map[string]int{}}
+	mode := func(mode corev1.PersistentVolumeAccessMode) func(*corev1.PersistentVolumeClaimSpec) {
+		return func(s *corev1.PersistentVolumeClaimSpec) { s.AccessModes = []corev1.PersistentVolumeAccessMode{mode} }
 	}
+	k.Claim("files")
+	k.Claim("once", mode(corev1.ReadWriteOncePod))
+	k.Claim("many", mode(corev1.ReadOnlyMany))
+	k.Claim("block", scene.Block("8Mi"))
+	k.Claim("grows", scene.Sized(k.size()))
 	for _, after := range []bool{false, true} {
 		k.each(after)
 	}
-	c.DeleteClaims(k.claims...)
-	c.KeepsContract()
-	// A stage or publish for each of the volumes, and their opposites, each of them twice.
-	if least := 2 * (4 + 6 + 4 + 6); k.killed < least {
+	k.DeleteClaims("files", "once", "many", "block", "grows")
+	k.KeepsContract()
+	// Twice: a stage of five volumes, a publish of six, the growth of one, and the opposites of the first two.
+	if least := 2 * (5 + 6 + 1 + 6 + 5); k.killed < least {
 		t.Errorf("podsync was killed %d times, less than %d: the driver had too few calls", k.killed, least)
 	}
 	t.Logf("podsync was killed %d times, at %v", k.killed, k.methods)
+	for _, method := range []string{
+		csicalls.Stage, csicalls.Publish, csicalls.Expand, csicalls.Unpublish, csicalls.Unstage,
+	} {
+		if k.methods[method] < 2 {
+			t.Errorf("podsync was killed %d times at %s", k.methods[method], method)
+		}
+	}
 }
 
 // killing kills podsync at calls of the driver.
 type killing struct {
 	*scene.CSI
-	claims  []string
 	pods    int
 	killed  int
 	methods map[string]int
+}
+
+// size is that of the claim that grows. Each pod finds it larger than the one before.
+func (k *killing) size() string { return fmt.Sprintf("%dMi", 8+k.pods) }
+
+// pod has six volumes: a folder, one for a single pod, one for many readers, a block device, a file system that has yet
+// to grow, and an inline one. Their files are for a group.
+func (k *killing) pod(name string) *corev1.Pod {
+	p := scene.WithClaims(scene.PausePod(name), "files", "once", "many", "grows")
+	for i := range p.Spec.Volumes {
+		if v := &p.Spec.Volumes[i]; v.Name == "many" {
+			v.PersistentVolumeClaim.ReadOnly = true
+		}
+	}
+	p = scene.WithInline(scene.WithDevices(p, "block"), "own")
+	p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(4242))}
+	return p
 }
 
 // each kills it at each call, before or after the driver's work, of a pod that starts, and then of one that is deleted.
@@ -69,10 +98,13 @@ func (k *killing) start(number int, after bool) (p *corev1.Pod, killed bool) {
 	k.T.Helper()
 	k.pods++
 	name := fmt.Sprintf("pod-%d", k.pods)
+	k.Resize("grows", k.size())
+	k.WaitNodeResize("grows")
 	at := k.hold(number, after)
-	k.CreatePods(scene.WithInline(scene.WithClaims(scene.PausePod(name), k.claims...), "e", "f"))
+	k.CreatePods(k.pod(name))
 	killed = k.killAt(at, "the pod's start", k.AreReady(name))
 	k.WaitReady(scene.Patience, name)
+	k.WaitCapacity("grows", resource.MustParse(k.size()))
 	return k.Record.View().Pod(k.Namespace, name), killed
 }
 
@@ -133,9 +165,6 @@ func (k *killing) killAt(number int, what string, done func(record.View) error) 
 		return nil
 	})
 	k.Rules()
-	if k.methods == nil {
-		k.methods = map[string]int{}
-	}
 	k.methods[held.Method]++
 	k.killed++
 	return true
