@@ -30,34 +30,53 @@ func TestLateDriver(t *testing.T) {
 	hung(t, csicalls.Rule{Method: csicalls.Stage, Milliseconds: (3 * time.Minute).Milliseconds()})
 }
 
-// hung has a rule for the volume of one pod until the pod says why it waits, and other pods beside it.
+// hung has the driver hang in the volume of one pod, again and again, and starts other pods beside it and without it.
+// Only the last call of the driver is ruled: it goes on until the pod says why it waits. Those before are held, and are
+// answered when the other pods are gone.
 func hung(t *testing.T, rule csicalls.Rule) {
 	scene.Shared.UseMicrolet(t)
 	s := scene.New(t)
 	c := s.StartCSI()
 	rule.Volume = c.Claim("hung")
-	start, end := crowd(s, "before")
-	t.Logf("without a call that hangs: p50 of %d pods: Ready after %s, gone after %s", others, start, end)
-	c.Rules(rule)
-	s.CreatePods(scene.WithClaims(scene.PausePod("hung"), "hung"))
-	scene.Await(t, scene.Patience, "the call that hangs", func() error {
-		if _, ok := c.Called(rule.Method, rule.Volume, func(l csicalls.Line) bool { return !l.Ends() }); !ok {
-			return errors.New("it was not called")
+	held := csicalls.Rule{Method: rule.Method, Volume: rule.Volume, Hold: true}
+	s.Sample(crowd(s, "first"), func() {}) // what is slow only once is not measured
+	var without, beside []scene.Sample
+	for i := range scene.Samples {
+		name, last := fmt.Sprintf("hung-%d", i), i == scene.Samples-1
+		without = append(without, s.Sample(crowd(s, "without"), func() {}))
+		if last {
+			held = rule
 		}
-		return nil
-	})
-	start, end = crowd(s, "beside")
-	t.Logf("beside %s that hangs: p50 of %d pods: Ready after %s, gone after %s", rule.Method, others, start, end)
-	s.Wait(2*scene.Patience, "why the pod waits", saysWhy(s, "hung"))
-	c.Rules()
-	s.WaitReady(2*scene.Patience, "hung")
-	p := s.Record.View().Pod(s.Namespace, "hung")
-	s.DeletePods("hung")
-	s.Wait(scene.Patience, "the pod's end", s.AreGone("hung"))
-	s.LeavesNothing([]*corev1.Pod{p})
-	c.LeavesNoVolume()
+		c.Rules(held)
+		s.CreatePods(scene.WithClaims(scene.PausePod(name), "hung"))
+		scene.Await(t, scene.Patience, "the call that hangs", func() error { return isUnderWay(c, rule) })
+		beside = append(beside, s.Sample(crowd(s, "beside"), func() {}))
+		if p := s.Record.View().Pod(s.Namespace, name); p.Status.Phase != corev1.PodPending {
+			t.Errorf("the pod is %s although its volume hangs", scene.Describe(p))
+		}
+		if last {
+			s.Wait(2*scene.Patience, "why the pod waits", saysWhy(s, name))
+		}
+		c.Rules()
+		s.WaitReady(2*scene.Patience, name)
+		p := s.Record.View().Pod(s.Namespace, name)
+		s.DeletePods(name)
+		s.Wait(scene.Patience, "the pod's end", s.AreGone(name))
+		s.LeavesNothing([]*corev1.Pod{p})
+		c.LeavesNoVolume()
+	}
+	s.LogSamples(fmt.Sprintf("%d pods beside a hung %s", others, rule.Method), without, beside)
 	c.DeleteClaims("hung")
 	c.KeepsContract()
+}
+
+// isUnderWay says that the driver has no call that a rule is for.
+func isUnderWay(c *scene.CSI, rule csicalls.Rule) error {
+	last, called := c.Called(rule.Method, rule.Volume, func(csicalls.Line) bool { return true })
+	if !called || last.Ends() {
+		return errors.New("it was not called")
+	}
+	return nil
 }
 
 // TestDeadDriver: a driver dies in a call, and its pod goes on as soon as there is another one.
@@ -101,31 +120,16 @@ func TestDeadDriver(t *testing.T) {
 	c.KeepsContract()
 }
 
-// crowd starts pods at once and deletes them, and returns the medians of both.
-func crowd(s *scene.Scene, name string) (start, end time.Duration) {
-	s.T.Helper()
-	var pods []*corev1.Pod
-	var names []string
+// crowd is of pods that live beside what hangs.
+func crowd(s *scene.Scene, name string) (pods []*corev1.Pod) {
 	for i := range others {
 		p := scene.OnNode(scene.PausePod(fmt.Sprintf("%s-%d", name, i)), s.NodeName())
 		if i%2 == 0 {
 			scene.WithInline(p, "own")
 		}
-		pods, names = append(pods, p), append(names, p.Name)
+		pods = append(pods, p)
 	}
-	mark := s.Record.Mark()
-	s.CreatePods(pods...)
-	s.WaitReady(scene.Patience, names...)
-	s.DeletePods(names...)
-	s.Wait(scene.Patience, "the end of the other pods", s.AreGone(names...))
-	s.SyncRecord()
-	var starts, ends []time.Duration
-	for _, t := range record.PodTimes(s.Record.Since(mark)) {
-		if !t.Created.IsZero() && !t.Gone.IsZero() {
-			starts, ends = append(starts, t.Ready.Sub(t.Created)), append(ends, t.Gone.Sub(t.Deleted))
-		}
-	}
-	return scene.Milliseconds(record.Percentile(starts, 0.5)), scene.Milliseconds(record.Percentile(ends, 0.5))
+	return pods
 }
 
 // saysWhy returns a condition: an Event of the pod says that its volume is not mounted, since the driver does not
