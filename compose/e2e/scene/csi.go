@@ -350,6 +350,13 @@ func WithInline(p *corev1.Pod, names ...string) *corev1.Pod {
 	return p
 }
 
+// WithHostFolder gives the first container of a pod a folder of the host, at /folder. It is made unless it is there.
+func WithHostFolder(p *corev1.Pod, path string) *corev1.Pod {
+	kind := corev1.HostPathDirectoryOrCreate
+	withVolume(p, "folder", corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path, Type: &kind}})
+	return p
+}
+
 func withVolume(p *corev1.Pod, name string, source corev1.VolumeSource) {
 	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: source})
 	main := &p.Spec.Containers[0]

@@ -69,12 +69,8 @@ type hanging struct {
 
 // hostPathOn has a pod that wants a folder of a file system, which is to be made.
 func hostPathOn(f *frozen.FileSystem) *hanging {
-	p, kind, path := scene.PausePod("frozen"), corev1.HostPathDirectoryOrCreate, filepath.Join(f.Dir, "folder")
-	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
-		HostPath: &corev1.HostPathVolumeSource{Path: path, Type: &kind},
-	}}}
-	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
-	return &hanging{FileSystem: f, pod: p, path: path, end: f.End}
+	path := filepath.Join(f.Dir, "folder")
+	return &hanging{FileSystem: f, pod: scene.WithHostFolder(scene.PausePod("frozen"), path), path: path, end: f.End}
 }
 
 // outlasts has podsync end in each way, again and again, while a call on a volume hangs in the kernel. What hangs is no
@@ -109,7 +105,7 @@ func outlasts(t *testing.T, with func(*scene.Scene) *hanging) {
 	w.Untouched()
 	w.NodeReady()
 	t.Logf("the greatest age of the Lease is %s", scene.Milliseconds(w.LeaseAge()))
-	left := mounters(t)
+	left := scene.HungMounters(t)
 	if len(left) == 0 {
 		t.Error("nothing hangs on the frozen file system, so this test shows nothing")
 	}
@@ -155,32 +151,6 @@ func saysOfPath(s *scene.Scene, pod, path string) func(record.View) error {
 		}
 		return fmt.Errorf("pod %s has only the Events %q", pod, seen)
 	}
-}
-
-// mounters are the folders below /proc of podsync's children that wait in the kernel.
-func mounters(t *testing.T) []string {
-	t.Helper()
-	states, err := filepath.Glob("/proc/[0-9]*/task/[0-9]*/stat")
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := map[string]bool{}
-	for _, state := range states {
-		process := filepath.Dir(filepath.Dir(filepath.Dir(state)))
-		text, err := os.ReadFile(state)
-		if err != nil || !strings.Contains(string(text), ") D ") {
-			continue
-		}
-		// The name of the program is that of the file, /proc/self/exe; its arguments are gone once it was killed.
-		if strings.Contains(string(text), "(exe)") || strings.Contains(string(text), "(microlet") {
-			found[process] = true
-		}
-	}
-	var all []string
-	for process := range found {
-		all = append(all, process)
-	}
-	return all
 }
 
 // microlet runs a command of the node agent.
