@@ -114,8 +114,9 @@ func Programs() []Program {
 	containerd := func(name string) Program {
 		return Program{
 			Name: name, Module: "containerd", Package: "github.com/containerd/containerd/v2/cmd/" + name,
-			// The rig uses overlayfs; these snapshotters need headers or tools.
-			Tags: "no_btrfs,no_devmapper,no_zfs",
+			// The rig uses overlayfs; these snapshotters need headers or tools. The last is microlet's own tag: gRPC, and
+			// what uses it, is compiled once for both.
+			Tags: "no_btrfs,no_devmapper,no_zfs,grpcnotrace",
 			Stamp: func(version string) map[string]string {
 				return map[string]string{"github.com/containerd/containerd/v2/version.Version": version}
 			},

@@ -43,6 +43,7 @@ func New() *cobra.Command {
 		addService(root, s)
 	}
 	holdCommands(root)
+	addVersionFlag(root)
 	completeHelp(root)
 	return root
 }
@@ -55,9 +56,7 @@ func newRoot() *cobra.Command {
 			"kubelet's\ncommand line and runs all of them; \"microlet <service>\" runs one.",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Version:       thisVersion().String(),
 	}
-	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(service.ExplainFlag)
 	root.AddGroup(&cobra.Group{ID: "node", Title: "The node:"}, &cobra.Group{ID: "service", Title: "Its services:"})
 	return root

@@ -54,6 +54,20 @@ func newVersion() *cobra.Command {
 	return cmd
 }
 
+// addVersionFlag gives root the flag --version. Cobra's own has a template for its text, and a program that executes
+// templates keeps every exported method of every type, since a template could call it: a third of the program.
+func addVersionFlag(root *cobra.Command) {
+	asked := root.Flags().BoolP("version", "v", false, "version for microlet")
+	otherwise := root.RunE
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		if !*asked {
+			return otherwise(cmd, args)
+		}
+		_, err := fmt.Fprintln(cmd.OutOrStdout(), thisVersion())
+		return err
+	}
+}
+
 // writeKubeletVersion answers the kubelet's flag --version, by which tools of a cluster learn the version of a node.
 func writeKubeletVersion(w io.Writer, asked string) error {
 	switch asked {
