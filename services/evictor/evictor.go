@@ -6,7 +6,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/record"
 
 	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
 	"github.com/microlet/microlet/proto/role"
@@ -62,7 +61,7 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 // killed returns what reports an OOM kill: an event if the node had no memory left.
-func killed(s *service.Service, events record.EventRecorder, ref *v1.ObjectReference) func(oomwatch.Kill) {
+func killed(s *service.Service, events outbox.Events, ref *v1.ObjectReference) func(oomwatch.Kill) {
 	return func(kill oomwatch.Kill) {
 		s.Log.Info("the kernel has killed a process for its memory", "process", kill.Process, logkey.PID, kill.PID,
 			"systemOOM", kill.System)

@@ -11,6 +11,7 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/outbox"
+	"github.com/microlet/microlet/services/internal/outbox/delivery"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/nodestatus/internal/api"
 	"github.com/microlet/microlet/services/nodestatus/internal/authreview"
@@ -122,8 +123,9 @@ func reportNode(cfg *Config, s *service.Service, clients *api.Clients, health po
 }
 
 // newDelivery returns what brings the outbox's Events to a sink; answered, if set, says when the sink answered last.
-func newDelivery(cfg *Config, s *service.Service, to outbox.Sink, answered func() time.Time) (*outbox.Delivery, error) {
-	return outbox.NewDelivery(s.Bus, to, outbox.DeliveryOptions{
+func newDelivery(cfg *Config, s *service.Service, to delivery.Sink,
+	answered func() time.Time) (*delivery.Delivery, error) {
+	return delivery.New(s.Bus, to, delivery.Options{
 		QPS: float32(*cfg.Kubelet.Kubelet.EventRecordQPS), Burst: int(cfg.Kubelet.Kubelet.EventBurst),
 		Answered: answered, Tracer: s.Tracer, Log: s.Log, Metrics: s.Metrics,
 	})

@@ -17,6 +17,7 @@ import (
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/outbox"
+	"github.com/microlet/microlet/services/internal/outbox/delivery"
 	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
@@ -92,7 +93,7 @@ func part(f func(context.Context) error) (stop func()) {
 // deliver gives the apiserver the events that come out of the bus, until the test ends.
 func deliver(t *testing.T, by *peer, api *apiserver) {
 	t.Helper()
-	d, err := outbox.NewDelivery(by.Client, api, outbox.DeliveryOptions{})
+	d, err := delivery.New(by.Client, api, delivery.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +123,7 @@ func TestEventsArriveWhateverIsAway(t *testing.T) {
 	}
 	deliverer := func() func() {
 		p := n.peer(role.NodeStatus, "0", "", nil)
-		d, err := outbox.NewDelivery(p.Client, api, outbox.DeliveryOptions{QPS: 500, Burst: 100, Metrics: p.metrics})
+		d, err := delivery.New(p.Client, api, delivery.Options{QPS: 500, Burst: 100, Metrics: p.metrics})
 		if err != nil {
 			t.Fatal(err)
 		}

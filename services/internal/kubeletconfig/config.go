@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
-	nodeutil "k8s.io/component-helpers/node/util"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/cpuset"
 )
@@ -122,7 +121,7 @@ func pathFields(c *kubeletv1beta1.KubeletConfiguration) []*string {
 // NodeName is --hostname-override, or this host's name, trimmed and in lower case as the kubelet's.
 // It fails if the host's name cannot be read or is empty.
 func (c *Config) NodeName() (string, error) {
-	return nodeutil.GetHostname(c.Node.HostnameOverride)
+	return nodeName(c.Node.HostnameOverride)
 }
 
 // ExternalCloud is --cloud-provider=external: a cloud controller manager completes the Node.
@@ -131,13 +130,7 @@ func (c *Config) ExternalCloud() bool { return c.Node.CloudProvider == "external
 // NodeIPs are the addresses of --node-ip, in its order; none if it is not given. An unspecified address (0.0.0.0, ::)
 // asks for the default address of its family.
 func (c *Config) NodeIPs() []netip.Addr {
-	parsed, _, _ := nodeutil.ParseNodeIPArgument(c.Node.NodeIP, "") // validated by Load
-	var ips []netip.Addr
-	for _, ip := range parsed {
-		if addr, ok := netip.AddrFromSlice(ip); ok {
-			ips = append(ips, addr.Unmap())
-		}
-	}
+	ips, _, _ := parseNodeIPs(c.Node.NodeIP) // validated by Load
 	return ips
 }
 

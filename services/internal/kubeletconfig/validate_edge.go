@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	cliflag "k8s.io/component-base/cli/flag"
 	logsapi "k8s.io/component-base/logs/api/v1"
-	nodeutil "k8s.io/component-helpers/node/util"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/microlet/microlet/services/internal/kubeversion"
@@ -120,7 +119,7 @@ func validateNodeFlags(p *problems, f *NodeFlags) {
 // validateNodeIP accepts one address, or one of each family that are both specified. The kubelet leaves out what it
 // cannot read; a node with another address than it was given is worse than none.
 func validateNodeIP(p *problems, given string) {
-	_, unreadable, err := nodeutil.ParseNodeIPArgument(given, "")
+	_, unreadable, err := parseNodeIPs(given)
 	p.check(err == nil, "--node-ip", given, fmt.Sprint(err),
 		"write one address, or an IPv4 and an IPv6 address joined by a comma")
 	p.check(len(unreadable) == 0, "--node-ip", given, fmt.Sprintf("%q is no IP address", strings.Join(unreadable, ",")),

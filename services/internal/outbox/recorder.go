@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/tools/record/util"
 	"k8s.io/client-go/tools/reference"
 
@@ -44,8 +43,15 @@ var scheme = sync.OnceValue(func() *runtime.Scheme {
 	return s
 })
 
-// storer is the part of the bus that a Recorder needs.
-type storer interface {
+// Events records Kubernetes Events about objects. It is the part of client-go's record.EventRecorder that services use
+// which do not speak to the API server: client-go's package brings all of its clients along.
+type Events interface {
+	Event(object runtime.Object, eventtype, reason, message string)
+	Eventf(object runtime.Object, eventtype, reason, messageFmt string, args ...any)
+}
+
+// Storer is the part of the bus that a Recorder needs.
+type Storer interface {
 	Store(ctx context.Context, subj, id string, m proto.Message) error
 	WaitConnected(ctx context.Context) error
 }
@@ -53,7 +59,7 @@ type storer interface {
 // Recorder records Kubernetes Events and hands them to the bus. Its methods may be called from any
 // goroutine and never block.
 type Recorder struct {
-	bus     storer
+	bus     Storer
 	subject string
 	writer  string
 	node    string
@@ -77,21 +83,22 @@ type entry struct {
 }
 
 var (
-	_ record.EventRecorder = (*Recorder)(nil)
-	_ storer               = (*bus.Client)(nil)
+	_ Events = (*Recorder)(nil)
+	_ Storer = (*bus.Client)(nil)
 )
 
 // NewRecorder returns the recorder of the client's service; Run sends what it records. The Events' host
 // is the node's name.
 func NewRecorder(c *bus.Client, nodeName string, log *slog.Logger) *Recorder {
-	r := newRecorder(c, c.Role(), c.Writer(), nodeName, log)
+	r := RecorderTo(c, c.Role(), c.Writer(), nodeName, log)
 	if err := c.Register(r.recorded, r.dropped); err != nil {
 		r.log.Error("the outbox's metrics are not served", logkey.Err, err)
 	}
 	return r
 }
 
-func newRecorder(s storer, of role.Role, writer, nodeName string, log *slog.Logger) *Recorder {
+// RecorderTo returns the recorder of a service, whose Events s stores under the writer's name.
+func RecorderTo(s Storer, of role.Role, writer, nodeName string, log *slog.Logger) *Recorder {
 	return &Recorder{
 		bus: s, subject: subject.Outbox(of), writer: writer, node: nodeName, log: log.With(logkey.Component, "outbox"),
 		recorded: prometheus.NewCounter(prometheus.CounterOpts{
@@ -117,7 +124,7 @@ const (
 	recordOverhead = 1 << 10
 )
 
-// Event records an Event about an object, as record.EventRecorder has it.
+// Event records an Event about an object, as client-go's record.EventRecorder has it.
 func (r *Recorder) Event(object runtime.Object, eventtype, reason, message string) {
 	r.record(object, nil, eventtype, reason, message)
 }
@@ -237,7 +244,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 			}
 			failures++
 			r.log.Warn("the bus did not take an event", "event", e.about, logkey.Err, err)
-			backOff(ctx, failures)
+			pause.Longer(ctx, failures, retryMin, retryMax)
 			continue
 		}
 		failures = 0
@@ -270,9 +277,4 @@ func (r *Recorder) done(id string) {
 		r.spool[0] = entry{}
 		r.spool = r.spool[1:]
 	}
-}
-
-// backOff waits longer with each failure in a row.
-func backOff(ctx context.Context, failures int) {
-	_ = pause.For(ctx, min(retryMin<<min(failures-1, 10), retryMax)) // who calls asks ctx
 }

@@ -16,3 +16,8 @@ func For(ctx context.Context, d time.Duration) error {
 	}
 	return context.Cause(ctx)
 }
+
+// Longer returns after least, or the end of ctx: after twice that at the second failure in a row, and so on up to most.
+func Longer(ctx context.Context, failures int, least, most time.Duration) {
+	_ = For(ctx, min(least<<min(max(failures-1, 0), 10), most)) // who calls asks ctx
+}

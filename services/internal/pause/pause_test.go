@@ -29,3 +29,21 @@ func TestFor(t *testing.T) {
 		}
 	})
 }
+
+func TestLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for failures, want := range []time.Duration{
+			50 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond,
+			400 * time.Millisecond, 500 * time.Millisecond, 500 * time.Millisecond,
+		} {
+			began := time.Now()
+			if Longer(t.Context(), failures, 50*time.Millisecond, 500*time.Millisecond); time.Since(began) != want {
+				t.Errorf("%d failures: %v, want %v", failures, time.Since(began), want)
+			}
+		}
+		began := time.Now()
+		if Longer(t.Context(), 1<<40, time.Second, time.Minute); time.Since(began) != time.Minute {
+			t.Errorf("very many failures: %v", time.Since(began))
+		}
+	})
+}

@@ -12,13 +12,13 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	imagegcv1 "github.com/microlet/microlet/proto/microlet/imagegc/v1"
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/services/evictor/internal/manager"
 	"github.com/microlet/microlet/services/evictor/internal/reading"
+	"github.com/microlet/microlet/services/internal/outbox"
 )
 
 // criTimeout is how long the runtime may take: the loop waits for it.
@@ -28,14 +28,14 @@ const criTimeout = time.Second
 type Node struct {
 	podsync podsyncv1.PodsyncServiceClient
 	imagegc imagegcv1.ImageGCServiceClient
-	events  record.EventRecorder
+	events  outbox.Events
 	ref     *v1.ObjectReference
 }
 
 var _ manager.Node = (*Node)(nil)
 
 // New returns a Node; ref is what Events about it refer to.
-func New(podsync, imagegc grpc.ClientConnInterface, events record.EventRecorder, ref *v1.ObjectReference) *Node {
+func New(podsync, imagegc grpc.ClientConnInterface, events outbox.Events, ref *v1.ObjectReference) *Node {
 	return &Node{
 		podsync: podsyncv1.NewPodsyncServiceClient(podsync), imagegc: imagegcv1.NewImageGCServiceClient(imagegc),
 		events: events, ref: ref,

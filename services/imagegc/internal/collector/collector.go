@@ -10,13 +10,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/record"
 
 	retentionv1 "github.com/microlet/microlet/proto/microlet/imageretentionplugin/v1"
 	"github.com/microlet/microlet/services/imagegc/internal/ages"
 	"github.com/microlet/microlet/services/imagegc/internal/imagefs"
 	"github.com/microlet/microlet/services/imagegc/internal/podimages"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/outbox"
 	"github.com/microlet/microlet/services/internal/tracing"
 )
 
@@ -76,7 +76,7 @@ type Options struct {
 	// Settling is for how long after the start no image goes because of its age, unless MaximumAge is shorter: pods may
 	// be about to use what nobody has used while the node was down. The kubelet waits for MaximumAge.
 	Settling time.Duration
-	Events   record.EventRecorder
+	Events   outbox.Events
 	// Node is what the Events are about.
 	Node *v1.ObjectReference
 	// Tracer begins a trace with each collection; nil if the node does not trace.

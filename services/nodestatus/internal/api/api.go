@@ -29,7 +29,7 @@ import (
 	nodeutil "k8s.io/component-helpers/node/util"
 
 	"github.com/microlet/microlet/services/internal/clientcert"
-	"github.com/microlet/microlet/services/internal/outbox"
+	"github.com/microlet/microlet/services/internal/outbox/delivery"
 )
 
 const (
@@ -205,17 +205,17 @@ func (w *Watched) Node() *corev1.Node {
 // Events is where the outbox delivers to.
 type Events struct{ core coreclient.CoreV1Interface }
 
-var _ outbox.Sink = Events{}
+var _ delivery.Sink = Events{}
 
 // Events returns the sink of Kubernetes Events.
 func (c *Clients) Events() Events { return Events{c.core} }
 
-// Create implements outbox.Sink.
+// Create implements delivery.Sink.
 func (e Events) Create(ctx context.Context, event *corev1.Event) (*corev1.Event, error) {
 	return e.core.Events(event.Namespace).Create(ctx, event, metav1.CreateOptions{})
 }
 
-// Patch implements outbox.Sink.
+// Patch implements delivery.Sink.
 func (e Events) Patch(ctx context.Context, event *corev1.Event, patch []byte) (*corev1.Event, error) {
 	return e.core.Events(event.Namespace).Patch(ctx, event.Name, types.StrategicMergePatchType, patch,
 		metav1.PatchOptions{})

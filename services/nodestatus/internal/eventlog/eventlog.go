@@ -8,15 +8,15 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/internal/logkey"
-	"github.com/microlet/microlet/services/internal/outbox"
+	"github.com/microlet/microlet/services/internal/outbox/delivery"
 )
 
 // Sink takes Events from the outbox.
 type Sink struct{ Log *slog.Logger }
 
-var _ outbox.Sink = Sink{}
+var _ delivery.Sink = Sink{}
 
-// Create implements outbox.Sink.
+// Create implements delivery.Sink.
 func (s Sink) Create(ctx context.Context, e *v1.Event) (*v1.Event, error) {
 	level := slog.LevelInfo
 	if e.Type == v1.EventTypeWarning {
@@ -30,7 +30,7 @@ func (s Sink) Create(ctx context.Context, e *v1.Event) (*v1.Event, error) {
 	return e, nil
 }
 
-// Patch implements outbox.Sink: one that came before comes again, with its count.
+// Patch implements delivery.Sink: one that came before comes again, with its count.
 func (s Sink) Patch(ctx context.Context, e *v1.Event, _ []byte) (*v1.Event, error) {
 	return s.Create(ctx, e)
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/record"
 
 	"google.golang.org/protobuf/proto"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/outbox"
 	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/prober/internal/worker"
 )
@@ -47,7 +47,7 @@ type Results interface {
 type Options struct {
 	Replica string
 	Prober  worker.Prober
-	Events  record.EventRecorder
+	Events  outbox.Events
 	Metrics *Metrics
 	// Tracer continues the traces of pods; nil does not.
 	Tracer *tracing.Tracer

@@ -1,4 +1,4 @@
-package outbox
+package delivery
 
 import (
 	"context"
@@ -23,7 +23,9 @@ const (
 	// nobody waiting.
 	maxCalls = 16
 	slowCall = time.Second
-	// deliverMax is the longest pause between two attempts while the apiserver is not reached.
+	// deliverMin and deliverMax are the first and the longest pause between two attempts while the apiserver is not
+	// reached.
+	deliverMin = 50 * time.Millisecond
 	deliverMax = 5 * time.Second
 )
 
@@ -191,7 +193,7 @@ func (r *reach) wait(ctx context.Context) bool {
 	}
 	defer func() { <-r.scout }()
 	r.mu.Lock()
-	pause := min(retryMin<<min(max(r.failures-1, 0), 10), deliverMax)
+	pause := min(deliverMin<<min(max(r.failures-1, 0), 10), deliverMax)
 	r.mu.Unlock()
 	t := time.NewTimer(pause)
 	defer t.Stop()

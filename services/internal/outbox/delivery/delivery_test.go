@@ -1,4 +1,4 @@
-package outbox
+package delivery
 
 import (
 	"context"
@@ -214,9 +214,9 @@ func (a *apiserver) of(pod string) []string {
 }
 
 // deliver runs a delivery with the kubelet's budget until the returned function is called.
-func deliver(t *testing.T, from *stream, to *apiserver, change ...func(*DeliveryOptions)) (stop func()) {
+func deliver(t *testing.T, from *stream, to *apiserver, change ...func(*Options)) (stop func()) {
 	t.Helper()
-	o := DeliveryOptions{QPS: 50, Burst: 100, Log: slog.New(slog.DiscardHandler)}
+	o := Options{QPS: 50, Burst: 100, Log: slog.New(slog.DiscardHandler)}
 	for _, c := range change {
 		c(&o)
 	}
@@ -231,7 +231,7 @@ func deliver(t *testing.T, from *stream, to *apiserver, change ...func(*Delivery
 }
 
 // leaseRenewed is an apiserver that answers the renewal of a Lease, every 10 s.
-func leaseRenewed(o *DeliveryOptions) {
+func leaseRenewed(o *Options) {
 	first := time.Now()
 	o.Answered = func() time.Time { return first.Add(time.Since(first).Truncate(10 * time.Second)) }
 }

@@ -1,4 +1,4 @@
-package outbox
+package delivery
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 	"github.com/microlet/microlet/proto/subject"
 	"github.com/microlet/microlet/services/internal/bus"
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/internal/pause"
 	"github.com/microlet/microlet/services/internal/tracing"
 )
 
@@ -28,6 +29,9 @@ const (
 	// rememberDone is how many delivered Events are known by name, for those whose acknowledgement was lost: more
 	// than can wait for one.
 	rememberDone = 4 * subject.OutboxMaxPending
+	// takeMin and takeMax are the first and the longest pause after the bus gave nothing out.
+	takeMin = 50 * time.Millisecond
+	takeMax = 2 * time.Second
 )
 
 // Sink is the apiserver's part for Events. It returns the errors of client-go.
@@ -38,8 +42,8 @@ type Sink interface {
 	Patch(ctx context.Context, event *corev1.Event, patch []byte) (*corev1.Event, error)
 }
 
-// DeliveryOptions say how much the apiserver is asked to take.
-type DeliveryOptions struct {
+// Options say how much the apiserver is asked to take.
+type Options struct {
 	// QPS is eventRecordQPS: Events per second. 0 means no limit. The kubelet's default is 50.
 	QPS float32
 	// Burst is eventBurst: how many may go at once. The kubelet's default is 100.
@@ -118,13 +122,13 @@ type item struct {
 	recordedIn tracing.Parent
 }
 
-// NewDelivery returns the delivery; Run does it. Only the service that the contract lets read the outbox
+// New returns the delivery; Run does it. Only the service that the contract lets read the outbox
 // may have one.
-func NewDelivery(c *bus.Client, sink Sink, o DeliveryOptions) (*Delivery, error) {
+func New(c *bus.Client, sink Sink, o Options) (*Delivery, error) {
 	return newDelivery(busSource{c}, sink, o)
 }
 
-func newDelivery(from source, sink Sink, o DeliveryOptions) (*Delivery, error) {
+func newDelivery(from source, sink Sink, o Options) (*Delivery, error) {
 	if o.QPS < 0 {
 		return nil, fmt.Errorf("eventRecordQPS %v: it may not be negative; use 0 for no limit", o.QPS)
 	}
@@ -185,7 +189,7 @@ func (d *Delivery) Run(ctx context.Context) error {
 		default:
 			failures++
 			d.log.Warn("cannot take events from the outbox", logkey.Err, err)
-			backOff(ctx, failures)
+			pause.Longer(ctx, failures, takeMin, takeMax)
 		}
 	}
 	return nil

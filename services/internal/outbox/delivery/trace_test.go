@@ -1,4 +1,4 @@
-package outbox
+package delivery
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/outbox"
 	"github.com/microlet/microlet/services/internal/tracing"
 	"github.com/microlet/microlet/services/internal/tracing/spantest"
 )
@@ -36,7 +37,7 @@ func TestAnEventIsDeliveredInTheTraceOfItsPod(t *testing.T) {
 		podsync, nodestatus := spantest.New(t), spantest.New(t)
 		ctx, round := podsync.Begin(t.Context(), "syncPod")
 		box := &stream{}
-		r := newRecorder(outboxOf{box}, role.Podsync, "podsync.0", "n", slog.New(slog.DiscardHandler))
+		r := outbox.RecorderTo(outboxOf{box}, role.Podsync, "podsync.0", "n", slog.New(slog.DiscardHandler))
 		r.InTraces(func(uid types.UID) string {
 			if uid == "u" {
 				return tracing.ParentOf(ctx).String()
@@ -51,7 +52,7 @@ func TestAnEventIsDeliveredInTheTraceOfItsPod(t *testing.T) {
 			r.Event(of, corev1.EventTypeNormal, "Started", "Container started")
 		}
 		server := newAPIServer(nil)
-		end := deliver(t, box, server, func(o *DeliveryOptions) { o.Tracer = nodestatus.Tracer })
+		end := deliver(t, box, server, func(o *Options) { o.Tracer = nodestatus.Tracer })
 		wait(10 * time.Second)
 		stop()
 		end()
