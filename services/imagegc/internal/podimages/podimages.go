@@ -9,10 +9,10 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/distribution/reference"
 	v1 "k8s.io/api/core/v1"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/imageref"
 )
 
 // ErrUnknown is that the pods of the node are not known, because the bus is away.
@@ -90,14 +90,12 @@ func (n Names) addVolumes(pod *v1.Pod) {
 // What is no name, such as an image's ID, stays as it is. Of a name with both, the digest counts, as with the runtime.
 func Normal(name string) string {
 	name = strings.TrimSpace(name)
-	if id, err := reference.ParseAnyReference(name); err == nil {
-		if _, named := id.(reference.Named); !named {
-			return id.String()
-		}
+	if id, ok := imageref.ID(name); ok {
+		return id
 	}
-	named, err := reference.ParseDockerRef(name)
+	named, err := imageref.ParseNormalized(name)
 	if err != nil {
 		return name
 	}
-	return named.String()
+	return named.Resolved().String()
 }

@@ -1,14 +1,11 @@
 package image
 
 import (
-	// The digests of image names may be of any of these.
-	_ "crypto/sha256"
-	_ "crypto/sha512"
 	"fmt"
 
-	"github.com/distribution/reference"
-
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/microlet/microlet/services/internal/imageref"
 )
 
 const defaultTag = "latest"
@@ -26,18 +23,16 @@ type name struct {
 }
 
 func parseName(image string) (name, error) {
-	named, err := reference.ParseNormalizedNamed(image)
+	named, err := imageref.ParseNormalized(image)
 	if err != nil {
 		return name{}, fmt.Errorf("couldn't parse image name %q: %w", image, err)
 	}
 	n := name{pull: image, repository: named.Name(), policy: v1.PullIfNotPresent}
-	_, digested := named.(reference.Digested)
-	tagged, hasTag := named.(reference.Tagged)
-	if !digested && !hasTag {
+	if named.Digest == "" && named.Tag == "" {
 		n.pull = image + ":" + defaultTag
 		n.policy = v1.PullAlways
 	}
-	if hasTag && tagged.Tag() == defaultTag {
+	if named.Tag == defaultTag {
 		n.policy = v1.PullAlways
 	}
 	return n, nil

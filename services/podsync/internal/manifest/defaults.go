@@ -3,10 +3,10 @@ package manifest
 import (
 	"reflect"
 
-	dockerref "github.com/distribution/reference"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/microlet/microlet/services/internal/imageref"
 	"github.com/microlet/microlet/services/internal/podutil"
 )
 
@@ -177,13 +177,11 @@ func defaultProbes(probes ...*v1.Probe) {
 
 // pullPolicy goes by the image's tag: latest, or none and no digest, is pulled always.
 func pullPolicy(image string) v1.PullPolicy {
-	named, err := dockerref.ParseNormalizedNamed(image)
+	named, err := imageref.ParseNormalized(image)
 	if err != nil {
 		return v1.PullIfNotPresent
 	}
-	tagged, hasTag := named.(dockerref.Tagged)
-	_, hasDigest := named.(dockerref.Digested)
-	if hasTag && tagged.Tag() == "latest" || !hasTag && !hasDigest {
+	if named.Tag == "latest" || named.Tag == "" && named.Digest == "" {
 		return v1.PullAlways
 	}
 	return v1.PullIfNotPresent

@@ -5,8 +5,9 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/distribution/reference"
 	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/microlet/microlet/services/internal/imageref"
 )
 
 // allowlist are the images that every pod may use: names without tag and digest, and prefixes that end with a slash.
@@ -74,15 +75,9 @@ func (l *allowlist) has(image string) bool {
 
 // repositoryOf returns an image's name as the user wrote it, without tag and digest.
 func repositoryOf(image string) (string, error) {
-	parsed, err := reference.Parse(image)
+	parsed, err := imageref.Parse(image)
 	if err != nil {
 		return "", err
 	}
-	if digested, ok := parsed.(reference.Digested); ok {
-		image = strings.TrimSuffix(image, "@"+digested.Digest().String())
-	}
-	if tagged, ok := parsed.(reference.Tagged); ok {
-		image = strings.TrimSuffix(image, ":"+tagged.Tag())
-	}
-	return image, nil
+	return parsed.Name(), nil
 }
