@@ -2,6 +2,7 @@ package reading
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -36,12 +37,12 @@ func Find() Memory {
 
 // Node returns the capacity and the working set of the node, as the kubelet's Summary has them: of the root cgroup.
 func (m Memory) Node() (capacity, workingSet int64, err error) {
-	info, err := fields(m.MemInfo, ":")
+	info, err := fields(m.MemInfo, ":", "MemTotal")
 	if err != nil {
 		return 0, 0, err
 	}
 	const kibibyte = 1 << 10
-	capacity = info["MemTotal"] * kibibyte
+	capacity = info[0] * kibibyte
 	if capacity <= 0 {
 		return 0, 0, fmt.Errorf("%s has no MemTotal", m.MemInfo)
 	}
@@ -50,11 +51,11 @@ func (m Memory) Node() (capacity, workingSet int64, err error) {
 		return capacity, workingSet, err
 	}
 	// The root of cgroup v2 has no memory.current. runc's library, which the kubelet uses, adds these instead.
-	stat, err := fields(filepath.Join(m.Mount, "memory.stat"), " ")
+	stat, err := fields(filepath.Join(m.Mount, "memory.stat"), " ", "anon", "file", "inactive_file")
 	if err != nil {
 		return 0, 0, err
 	}
-	return capacity, max(stat["anon"]+stat["file"]-stat["inactive_file"], 0), nil
+	return capacity, max(stat[0]+stat[1]-stat[2], 0), nil
 }
 
 // WorkingSet is what a cgroup uses without inactive file pages.
@@ -67,11 +68,11 @@ func (m Memory) WorkingSet(cgroup string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	stat, err := fields(filepath.Join(m.Mount, cgroup, "memory.stat"), " ")
+	stat, err := fields(filepath.Join(m.Mount, cgroup, "memory.stat"), " ", inactive)
 	if err != nil {
 		return 0, err
 	}
-	return max(usage-stat[inactive], 0), nil
+	return max(usage-stat[0], 0), nil
 }
 
 // Limit is the limit of a cgroup in bytes; 0 is none.
@@ -109,30 +110,43 @@ func number(path string) (int64, error) {
 	return n, nil
 }
 
-// fields reads a file of lines that have a name, a separator and a number. Lines of other kinds are left out.
-func fields(path, separator string) (map[string]int64, error) {
+// lineSize is room for the lines of a file; one that has longer lines takes more.
+const lineSize = 512
+
+// fields reads the wanted figures of a file of lines that have a name, a separator and a number; 0 is one that it does
+// not have. It is an error if the file has no figures at all. It is called every 2 s, and keeps nothing else of the
+// file, so that an idle node has little to clean up.
+func fields(path, separator string, wanted ...string) ([]int64, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	all := map[string]int64{}
+	found, figures := false, make([]int64, len(wanted))
 	lines := bufio.NewScanner(f)
+	lines.Buffer(make([]byte, lineSize), bufio.MaxScanTokenSize)
 	for lines.Scan() {
-		name, rest, ok := strings.Cut(lines.Text(), separator)
-		values := strings.Fields(rest)
-		if !ok || len(values) == 0 {
+		name, rest, ok := bytes.Cut(lines.Bytes(), []byte(separator))
+		value, _, _ := bytes.Cut(bytes.TrimSpace(rest), []byte(" "))
+		if !ok || len(value) == 0 {
 			continue
 		}
-		if n, err := strconv.ParseInt(values[0], 10, 64); err == nil && n >= 0 {
-			all[name] = n
+		n, err := strconv.ParseInt(string(value), 10, 64)
+		if err != nil || n < 0 {
+			continue
+		}
+		found = true
+		for i := range wanted {
+			if string(name) == wanted[i] {
+				figures[i] = n
+			}
 		}
 	}
 	if err := lines.Err(); err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
-	if len(all) == 0 {
+	if !found {
 		return nil, fmt.Errorf("read %s: %w", path, errors.Join(fs.ErrInvalid, errors.New("it has no figures")))
 	}
-	return all, nil
+	return figures, nil
 }

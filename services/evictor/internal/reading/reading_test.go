@@ -3,6 +3,7 @@ package reading
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -174,5 +175,24 @@ func TestAFilesystemThatHangsIsNoObservation(t *testing.T) {
 	}
 	if _, seen := out.Seen[signal.NodeFsAvailable]; !seen || out.LayoutKnown {
 		t.Errorf("the other filesystem is seen: %v, the layout is known: %v", seen, out.LayoutKnown)
+	}
+}
+
+// TestMemoryLeavesLittleBehind, since it is read every 2 s.
+func TestMemoryLeavesLittleBehind(t *testing.T) {
+	r, dir := newReader(t)
+	var info strings.Builder
+	info.WriteString("MemTotal:       1024000 kB\n")
+	for i := range 60 {
+		fmt.Fprintf(&info, "Field%d:       %d kB\n", i, 1000*i)
+	}
+	write(t, dir, map[string]string{"meminfo": info.String()})
+	read := func() {
+		if capacity, set, err := r.o.Memory.Node(); err != nil || capacity != 1000*mi || set != 500*mi {
+			t.Fatal(capacity, set, err)
+		}
+	}
+	if n := testing.AllocsPerRun(20, read); n > 40 {
+		t.Errorf("one reading allocates %v times", n)
 	}
 }
