@@ -4,6 +4,7 @@ import (
 	"errors"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/nats-io/nats.go"
 
@@ -12,11 +13,13 @@ import (
 )
 
 // violation finds operation and subject in the server's "Permissions Violation for Publish to "x"".
-var violation = regexp.MustCompile(`(?i)permissions violation for (publish|subscription) to "([^"]+)"`)
+var violation = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)permissions violation for (publish|subscription) to "([^"]+)"`)
+})
 
 // parseViolation returns the operation, "publish" or "subscribe", and the subject that the bus denied.
 func parseViolation(err error) (operation, subj string, ok bool) {
-	m := violation.FindStringSubmatch(err.Error())
+	m := violation().FindStringSubmatch(err.Error())
 	if m == nil {
 		return "", "", false
 	}

@@ -248,7 +248,7 @@ func describe(field string, value any, from provenance) string {
 	return text
 }
 
-var plain = regexp.MustCompile(`^[\w./:%+@,=-]+$`)
+var plain = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[\w./:%+@,=-]+$`) })
 
 // show writes the value of a field on one line, unless it may be a secret.
 func show(field string, value any) string {
@@ -260,7 +260,7 @@ func show(field string, value any) string {
 	}
 	v := reflect.ValueOf(value)
 	if v.IsValid() && v.Kind() == reflect.String {
-		if plain.MatchString(v.String()) {
+		if plain().MatchString(v.String()) {
 			return v.String()
 		}
 		return fmt.Sprintf("%q", v.String())

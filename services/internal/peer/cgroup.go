@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // cgroups are those of a process: its path in each hierarchy, by the hierarchy's controllers as /proc spells
@@ -84,17 +85,29 @@ func (c cgroups) below(parent string) []string {
 }
 
 // podSlice is the cgroup of a pod as the systemd driver names it, below a cgroupRoot or not.
-var podSlice = regexp.MustCompile(`^(?:.+-)?kubepods(?:-burstable|-besteffort)?-pod([^-]+)\.slice$`)
+var podSlice = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(?:.+-)?kubepods(?:-burstable|-besteffort)?-pod([^-]+)\.slice$`)
+})
+
+// uidOfSlice is the UID of the pod whose cgroup has this name with the systemd driver; empty if it is no pod's.
+func uidOfSlice(name string) string {
+	if !strings.HasSuffix(name, ".slice") {
+		return ""
+	}
+	m := podSlice().FindStringSubmatch(name)
+	if m == nil {
+		return ""
+	}
+	return strings.ReplaceAll(m[1], "_", "-") // a dash would be a level of systemd's
+}
 
 // podOf is the UID of the outermost pod on a path that is not one of those around this process; empty if there
 // is none. What is below a pod's cgroup the pod's own processes may have made and named.
 func podOf(at string, around []string) string {
 	parent := ""
 	for part := range strings.SplitSeq(at, "/") {
-		uid := ""
-		if m := podSlice.FindStringSubmatch(part); m != nil {
-			uid = strings.ReplaceAll(m[1], "_", "-") // a dash would be a level of systemd's
-		} else if below, ok := strings.CutPrefix(part, "pod"); ok {
+		uid := uidOfSlice(part)
+		if below, ok := strings.CutPrefix(part, "pod"); ok && uid == "" {
 			switch parent {
 			case "kubepods", "burstable", "besteffort", "..": // the last, in a cgroup namespace
 				uid = below

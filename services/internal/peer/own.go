@@ -4,6 +4,8 @@ import (
 	"maps"
 	"path"
 	"regexp"
+	"strings"
+	"sync"
 )
 
 // AgentCgroup and LimitedCgroup begin the names of the cgroups that "microlet up" makes in its own: one for each
@@ -15,12 +17,14 @@ const (
 )
 
 // ownCgroup is the name of such a cgroup. LimitedCgroup has the process's name at its end too.
-var ownCgroup = regexp.MustCompile(`^(?:` + AgentCgroup + `|` + LimitedCgroup + `)-[0-9a-f]{8}(?:-[a-z0-9.]+)?$`)
+var ownCgroup = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(?:` + AgentCgroup + `|` + LimitedCgroup + `)-[0-9a-f]{8}(?:-[a-z0-9.]+)?$`)
+})
 
 // InstanceCgroup is the path without the cgroup that "microlet up" made for the process, if it made one: the cgroup
 // that the whole node agent lives in. Only who may write to that cgroup can make one below it.
 func InstanceCgroup(at string) string {
-	if ownCgroup.MatchString(path.Base(at)) {
+	if name := path.Base(at); strings.HasPrefix(name, "microlet-") && ownCgroup().MatchString(name) {
 		return path.Dir(at)
 	}
 	return at

@@ -43,10 +43,11 @@ func (d Definition) Command() *cobra.Command {
 	if d.Bind != nil {
 		d.Bind(fs)
 	}
-	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := KeepPrivate(); err != nil {
 			return err
 		}
+		TuneProcess(d.Role, false)
 		var kubelet *kubeletconfig.Config
 		if d.NeedsKubelet {
 			if flags.Version() != "" {
@@ -72,15 +73,41 @@ func (d Definition) Command() *cobra.Command {
 		if err := cfg.Validate(); err != nil {
 			return err
 		}
-		TuneProcess(d.Role, false)
-		release, err := cfg.claimReplica(d.Role)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, release()) }()
-		return d.Run(run.Signals(cmd.Context()), cfg, kubelet)
+		return afterwards(cmd.Context(), func(ctx context.Context) (err error) {
+			release, err := cfg.claimReplica(d.Role)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, release()) }()
+			return d.Run(run.Signals(ctx), cfg, kubelet)
+		})
 	}
 	return cmd
+}
+
+// laterKey is the context's key of what a command leaves to be run.
+type laterKey struct{}
+
+// afterwards leaves f to execute, which runs it when cobra has returned: the command line with its hundreds of flags
+// need not stay in memory as long as the service runs. Without execute it runs f itself.
+func afterwards(ctx context.Context, f func(ctx context.Context) error) error {
+	later, ok := ctx.Value(laterKey{}).(*func(context.Context) error)
+	if !ok {
+		return f(ctx)
+	}
+	*later = f
+	return nil
+}
+
+// execute executes a command line, and then what it has left.
+func execute(cmd *cobra.Command, args []string) error {
+	cmd.SetArgs(args)
+	ctx := WithArguments(context.Background(), args)
+	var later func(context.Context) error
+	if err := cmd.ExecuteContext(context.WithValue(ctx, laterKey{}, &later)); err != nil || later == nil {
+		return err
+	}
+	return later(ctx)
 }
 
 // KubeletFields are the fields of the kubelet's configuration that every service reads that gets one.
@@ -169,8 +196,8 @@ func Main(cmd *cobra.Command) { Execute(cmd, os.Args[1:]) }
 
 // Execute is Main with these arguments in place of the process's.
 func Execute(cmd *cobra.Command, args []string) {
-	cmd.SetArgs(args)
-	err := cmd.ExecuteContext(WithArguments(context.Background(), args))
+	name := cmd.CommandPath()
+	err := execute(cmd, args)
 	if w := telemetry.ProcessWriter(); w != nil {
 		w.Flush(flushTimeout) // what was logged before a start failed
 	}
@@ -183,7 +210,7 @@ func Execute(cmd *cobra.Command, args []string) {
 		code = 1
 	}
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", cmd.CommandPath(), err)
+		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 	}
 	os.Exit(code)
 }

@@ -4,6 +4,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"time"
 
 	"github.com/microlet/microlet/proto/role"
 )
@@ -15,6 +16,14 @@ const (
 
 	// quietGCPercent is that of the services that allocate little while nothing happens.
 	quietGCPercent = 25
+
+	// settleAfter is when a process has read its configuration and made its connections. What that took is given back
+	// then, and not when the next collection is due, which in a process that waits is minutes later.
+	settleAfter = 15 * time.Second
+
+	// settlePeriod is how often the quiet services give back what they do not use. Go lets a heap grow by a MiB at least
+	// between two collections, which is half of what lives there. One takes some milliseconds.
+	settlePeriod = 30 * time.Second
 
 	// maxProcs bounds the processors a service computes on. Each brings caches of its own, and a
 	// node agent's services wait more than they compute.
@@ -34,9 +43,19 @@ var quiet = map[role.Role]bool{role.NodeStatus: true, role.ImageGC: true, role.E
 func TuneProcess(r role.Role, single bool) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbage(r, single))
+		time.AfterFunc(settleAfter, func() { settle(quiet[r] && !single) })
 	}
 	if most := processors(r, single); os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) > most {
 		runtime.GOMAXPROCS(most)
+	}
+}
+
+// settle collects garbage and gives back to the kernel what is free, once or again and again.
+func settle(again bool) {
+	debug.FreeOSMemory()
+	for again {
+		time.Sleep(settlePeriod)
+		debug.FreeOSMemory()
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -16,13 +17,20 @@ type Kill struct {
 	System bool
 }
 
-// What the kernel writes. The second line came with Linux 5.0.
+// begins is in the first line of those that the kernel writes about a kill.
+const begins = "invoked oom-killer:"
+
+// What the kernel writes after it. The first kind of line came with Linux 5.0. Most nodes never see any.
 var (
-	begins       = regexp.MustCompile(`invoked oom-killer:`)
-	killedIn     = regexp.MustCompile(`oom-kill:constraint=.*,oom_memcg=(.*),task_memcg=.*,task=(.*),pid=(\d+),uid=`)
-	killedLegacy = regexp.MustCompile(`Task in .* killed as a result of limit of (.*)`)
-	killed       = regexp.MustCompile(`Killed process (\d+) \((.+)\)`)
+	killedIn     = onUse(`oom-kill:constraint=.*,oom_memcg=(.*),task_memcg=.*,task=(.*),pid=(\d+),uid=`)
+	killedLegacy = onUse(`Task in .* killed as a result of limit of (.*)`)
+	killed       = onUse(`Killed process (\d+) \((.+)\)`)
 )
+
+// onUse compiles an expression when it is used first.
+func onUse(expression string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
+}
 
 // parser joins the lines about a kill. The zero value is ready.
 type parser struct {
@@ -32,22 +40,22 @@ type parser struct {
 
 // line takes a line in, and returns the kill that it completes.
 func (p *parser) line(text string) (Kill, bool) {
-	if begins.MatchString(text) {
+	if strings.Contains(text, begins) {
 		*p = parser{begun: true}
 		return Kill{}, false
 	}
 	if !p.begun {
 		return Kill{}, false
 	}
-	if m := killedIn.FindStringSubmatch(text); m != nil {
+	if m := killedIn().FindStringSubmatch(text); m != nil {
 		p.cgroup = m[1]
 		return p.end(m[2], m[3])
 	}
-	if m := killedLegacy.FindStringSubmatch(text); m != nil {
+	if m := killedLegacy().FindStringSubmatch(text); m != nil {
 		p.cgroup = m[1]
 		return Kill{}, false
 	}
-	if m := killed.FindStringSubmatch(text); m != nil {
+	if m := killed().FindStringSubmatch(text); m != nil {
 		return p.end(m[2], m[1])
 	}
 	return Kill{}, false

@@ -41,7 +41,7 @@ const (
 )
 
 // name is what a plugin may be called: no path.
-var name = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+var name = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`) })
 
 // Host runs plugins. Make it with New; Close ends them.
 type Host struct {
@@ -106,7 +106,7 @@ func (h *Host) process(name string) *process {
 
 // find returns the file of a plugin that may be run.
 func (h *Host) find(plugin string) (string, error) {
-	if !name.MatchString(plugin) {
+	if !name().MatchString(plugin) {
 		return "", fmt.Errorf("probe plugin %q: a plugin's name is of lower case letters, digits and dashes", plugin)
 	}
 	path := filepath.Join(h.dir, plugin)
