@@ -44,8 +44,8 @@ BUILD_TAGS := grpcnotrace
 COMPILE := CGO_ENABLED=0 GOGC=800 $(GO) build -tags $(BUILD_TAGS) -trimpath -gcflags=all=-dwarf=false -ldflags '$(LDFLAGS)' -o bin/
 
 .PHONY: build
-build: ## build bin/microlet and bin/rig
-	$(COMPILE) ./services/microlet/cmd/microlet ./compose/rig/cmd/rig
+build: ## build bin/microlet, bin/microlet-local and bin/rig
+	$(COMPILE) ./services/microlet/cmd/microlet ./services/microlet/cmd/microlet-local ./compose/rig/cmd/rig
 
 # What a node of the rig runs besides microlet. It is built while microlet and the rig are.
 .PHONY: node-programs
@@ -208,7 +208,7 @@ verify: ## format, generated code, what the contract breaks, module files, vet, 
 	@$(STAGE) 'lint' scripts/verify-lint $(TOOLS) $(MODULES)
 	@$(STAGE) 'dead code' scripts/verify-deadcode $(TOOLS)
 	@$(STAGE) 'links' scripts/verify-links
-	@$(STAGE) 'methods' scripts/verify-methods $(BUILD_TAGS) ./services/microlet/cmd/microlet
+	@$(STAGE) 'methods' scripts/verify-methods $(BUILD_TAGS) ./services/microlet/cmd/microlet ./services/microlet/cmd/microlet-local
 	@# It reads what go list says, which the cache of results does not know.
 	@$(STAGE) 'structure' $(GO) test -count=1 ./compose/e2e/walls
 
@@ -245,7 +245,7 @@ packages-test: build cli-files ## install and remove the deb in a clean Debian, 
 DESTDIR ?=
 
 .PHONY: install
-install: build cli-files ## the program, units, users, manual pages and completions: DESTDIR=
+install: build cli-files ## the programs, units, users, manual pages and completions: DESTDIR=
 	scripts/install bin/microlet bin/share '$(DESTDIR)'
 
 .PHONY: uninstall

@@ -257,6 +257,13 @@ func (i *Instance) installAgent(ctx context.Context) error {
 	if err := m.CopyIn(ctx, executable, path.Join("/usr/bin", string(agent))); err != nil {
 		return err
 	}
+	// microlet looks for it beside itself, and does without.
+	local := filepath.Join(filepath.Dir(executable), "microlet-local")
+	if _, err := os.Stat(local); agent == AgentMicrolet && err == nil {
+		if err := m.CopyIn(ctx, local, "/usr/bin/microlet-local"); err != nil {
+			return err
+		}
+	}
 	if agent == AgentMicrolet && i.r.DefaultPlaces {
 		if err := i.installAsPackage(ctx, m); err != nil {
 			return err

@@ -20,6 +20,7 @@ import (
 	"github.com/microlet/microlet/compose/e2e/internal/record"
 	"github.com/microlet/microlet/compose/e2e/scene"
 	"github.com/microlet/microlet/compose/rig"
+	"github.com/microlet/microlet/proto/role"
 )
 
 // What is measured, each several times: the median counts.
@@ -262,6 +263,26 @@ func (m *meter) idle(with string) {
 	}
 	m.put("CPU idle with "+with+" (cores)", used.Seconds()/idleTime.Seconds())
 	m.put("memory (PSS) with "+with+" (MiB)", float64(memory)/(1<<20))
+	m.anonymous(with)
+}
+
+// anonymous logs what each process of a service has for itself.
+func (m *meter) anonymous(with string) {
+	m.t.Helper()
+	if scene.Shared.Agent() != rig.AgentMicrolet || slices.Contains(scene.Current.Args, scene.SinglePlacement) {
+		return
+	}
+	for _, r := range role.All() {
+		pid := scene.Shared.PID(r)
+		if pid == 0 {
+			continue // the viewer of the bus has no process
+		}
+		own, err := machine.Anonymous(pid)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		m.t.Logf("anonymous memory of %s with %s: %.1f MiB", r, with, float64(own)/(1<<20))
+	}
 }
 
 // processes are the agent and all its children.

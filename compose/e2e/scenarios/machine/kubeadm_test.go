@@ -56,6 +56,7 @@ func newKubeadmMachine(t *testing.T, name string) *kubeadmMachine {
 	k.run("sh", "-c", "rm -rf /etc/kubernetes /var/lib/kubelet")
 	for to, from := range map[string]string{
 		"/usr/bin/microlet":                                         filepath.Join(top, "bin", "microlet"),
+		"/usr/bin/microlet-local":                                   filepath.Join(top, "bin", "microlet-local"),
 		"/usr/bin/kubelet.real":                                     i.Binary("kubelet"),
 		"/usr/bin/kubeadm":                                          i.Binary("kubeadm"),
 		"/usr/lib/systemd/system/kubelet.service":                   "testdata/kubelet.service",

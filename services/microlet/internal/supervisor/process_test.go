@@ -142,7 +142,9 @@ func notifyDir(t *testing.T) string {
 func supervise(t *testing.T, spec Spec, behaviour string, o Options) (*Supervisor, *proctest.Buffer, *proctest.Buffer) {
 	t.Helper()
 	output, log := &proctest.Buffer{}, &proctest.Buffer{}
-	spec.Path = os.Args[0]
+	if spec.Path == "" {
+		spec.Path = os.Args[0]
+	}
 	spec.Env = append(spec.Env, "PATH="+os.Getenv("PATH"), behaviourEnv+"="+behaviour)
 	o.StopTimeout = 2 * time.Second // one of them hangs
 	o.Specs, o.NotifyDir, o.Output = []Spec{spec}, notifyDir(t), output
@@ -212,6 +214,23 @@ func TestIdentityOfAProcess(t *testing.T) {
 				if got[key] != want {
 					t.Errorf("%s is %q, want %q", key, got[key], want)
 				}
+			}
+		})
+	}
+}
+
+// TestAnotherProgramRuns where the first is gone, or is none.
+func TestAnotherProgramRuns(t *testing.T) {
+	text := filepath.Join(t.TempDir(), "text")
+	if err := os.WriteFile(text, []byte("no program"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, path := range map[string]string{"absent": text + ".absent", "no program": text} {
+		t.Run(name, func(t *testing.T) {
+			s, _, log := supervise(t, Spec{Name: "process", Path: path, Fallback: os.Args[0]}, "good", Options{})
+			until(t, "ready", func() bool { return state(s).State == Ready })
+			if !strings.Contains(log.String(), "another one runs in its place") {
+				t.Errorf("the log does not say it:\n%s", log)
 			}
 		})
 	}

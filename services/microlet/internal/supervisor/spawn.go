@@ -257,29 +257,36 @@ func (sp *spawner) keptFor(s Spec) *keptFiles {
 	return sp.kept[s.Name]
 }
 
-// start starts the program. One that its own user may not reach, because it lies in a folder of
-// root's, is started as what this process itself runs.
+// start starts the program, or the one that stands in for it. One that its own user may not reach, because it lies in a
+// folder of root's, is started as what this process itself runs.
 func (sp *spawner) start(s Spec, notifySocket string, out *os.File, kept *keptFiles) (*exec.Cmd, error) {
 	t, err := sp.thread(s)
 	if err != nil {
 		return nil, err
 	}
-	for _, path := range []string{s.Path, "/proc/self/exe"} {
+	start := func(path string) (*exec.Cmd, error) {
 		cmd, err := sp.command(s, path, notifySocket)
 		if err != nil {
 			return nil, err
 		}
 		cmd.Stdout, cmd.Stderr = out, out
 		kept.give(cmd)
-		if err = sp.startIn(s.Cgroup, t, cmd); err == nil {
-			return cmd, nil
-		}
-		if self, e := os.Executable(); !errors.Is(err, fs.ErrPermission) || path != s.Path || e != nil ||
-			self != s.Path {
-			return nil, err
-		}
+		return cmd, sp.startIn(s.Cgroup, t, cmd)
 	}
-	return nil, errors.New("unreachable: the last path returned")
+	cmd, err := start(s.Path)
+	if err != nil && s.Fallback != "" {
+		sp.options.Log.Warn("program cannot be started, another one runs in its place", "process", s.Name,
+			"program", s.Path, "other", s.Fallback, logkey.Err, err)
+		s.Path = s.Fallback
+		cmd, err = start(s.Path)
+	}
+	if self, e := os.Executable(); errors.Is(err, fs.ErrPermission) && e == nil && self == s.Path {
+		cmd, err = start("/proc/self/exe")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return cmd, nil
 }
 
 // startIn starts the command, in the cgroup if there is one.

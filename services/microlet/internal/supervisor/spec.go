@@ -26,6 +26,8 @@ type Spec struct {
 	// Path of the program, and its arguments without the program's own name.
 	Path string
 	Args []string
+	// Fallback is a program that runs with the same arguments where Path cannot be started. Empty is none.
+	Fallback string
 	// Env is the process's environment, beside NOTIFY_SOCKET and WATCHDOG_USEC. Nothing is taken from the
 	// supervisor's.
 	Env []string

@@ -62,7 +62,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	setOwnLimits(&cfg.Kubelet.Kubelet, s.Log)
 	limits := newLimits(&cfg, s.Log)
 	defer limits.remove()
-	services, err := cfg.agents(s, limits)
+	services, err := cfg.agents(ctx, s, limits)
 	if err != nil {
 		return err
 	}
@@ -162,14 +162,15 @@ type agents interface {
 }
 
 // agents makes the services ready to run, as the placement says.
-func (c *Config) agents(s *service.Service, limits *limits) (agents, error) {
+func (c *Config) agents(ctx context.Context, s *service.Service, limits *limits) (agents, error) {
 	if c.Placement == Single {
 		return newSingle(c, s), nil
 	}
-	program, err := os.Executable()
+	own, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
+	programs := findPrograms(ctx, own, s.Log)
 	o := supervisor.Options{
 		NotifyDir: filepath.Join(c.Service.RuntimeDir, "notify"),
 		Watchdog:  c.Watchdog,
@@ -188,9 +189,11 @@ func (c *Config) agents(s *service.Service, limits *limits) (agents, error) {
 		if err != nil {
 			return nil, err
 		}
+		path, fallback := programs.of(a.Role)
 		for i := range c.replicas(a) {
 			o.Specs = append(o.Specs, supervisor.Spec{
-				Name: processName(a, i), Path: program, Args: c.arguments(a, i), Env: environment(os.Environ(), id),
+				Name: processName(a, i), Path: path, Fallback: fallback, Args: c.arguments(a, i),
+				Env: environment(os.Environ(), id),
 				UID: id.UID, GID: id.GID, Groups: groups(id, s.Log), Capabilities: id.Capabilities,
 				// Root's helpers (mount, iptables) may depend on transitions that this would forbid.
 				NoNewPrivileges: id.UID != 0,
