@@ -2,7 +2,6 @@ package nodestatus
 
 import (
 	"context"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
@@ -11,7 +10,6 @@ import (
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/outbox"
-	"github.com/microlet/microlet/services/internal/outbox/delivery"
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/nodestatus/internal/api"
 	"github.com/microlet/microlet/services/nodestatus/internal/authreview"
@@ -58,7 +56,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := reportNode(&cfg, s, clients, podsyncv1.NewPodsyncServiceClient(conn)); err != nil {
 		return err
 	}
-	delivery, err := newDelivery(&cfg, s, clients.Events(), clients.Answered)
+	delivery, err := api.NewDelivery(s, cfg.Kubelet, clients.Events(), clients.Answered)
 	if err != nil {
 		return err
 	}
@@ -120,15 +118,6 @@ func reportNode(cfg *Config, s *service.Service, clients *api.Clients, health po
 	s.Go("node watch", watched.Run)
 	s.Go("events", events.Run)
 	return nil
-}
-
-// newDelivery returns what brings the outbox's Events to a sink; answered, if set, says when the sink answered last.
-func newDelivery(cfg *Config, s *service.Service, to delivery.Sink,
-	answered func() time.Time) (*delivery.Delivery, error) {
-	return delivery.New(s.Bus, to, delivery.Options{
-		QPS: float32(*cfg.Kubelet.Kubelet.EventRecordQPS), Burst: int(cfg.Kubelet.Kubelet.EventBurst),
-		Answered: answered, Tracer: s.Tracer, Log: s.Log, Metrics: s.Metrics,
-	})
 }
 
 // traced lets requests to the API server continue traces.

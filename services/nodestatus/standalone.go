@@ -6,6 +6,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/service"
+	"github.com/microlet/microlet/services/nodestatus/internal/api"
 	"github.com/microlet/microlet/services/nodestatus/internal/eventlog"
 	"github.com/microlet/microlet/services/nodestatus/internal/nodebus"
 	"github.com/microlet/microlet/services/nodestatus/internal/observe"
@@ -15,7 +16,7 @@ import (
 // runStandalone is nodestatus on a node without an API server: no Node, no Lease. It gives the other services the
 // node's addresses, and writes Events, which nobody else takes, into the log.
 func runStandalone(ctx context.Context, cfg *Config, s *service.Service) error {
-	delivery, err := newDelivery(cfg, s, eventlog.Sink{Log: s.Log}, nil)
+	delivery, err := api.NewDelivery(s, cfg.Kubelet, eventlog.Sink{Log: s.Log}, nil)
 	if err != nil {
 		return err
 	}
