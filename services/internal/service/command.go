@@ -54,21 +54,10 @@ func (d Definition) Command() *cobra.Command {
 				fmt.Fprintln(cmd.OutOrStdout(), "microlet", telemetry.Version)
 				return nil
 			}
-			var warnings []kubeletconfig.Warning
 			var err error
-			if kubelet, warnings, err = LoadKubelet(fs, flags, resolved); err != nil {
+			if kubelet, err = d.takeKubelet(&cfg, fs, flags, resolved); err != nil {
 				return err
 			}
-			if err := cfg.TakeKubelet(kubelet); err != nil {
-				return err
-			}
-			if kubelet.Kubelet.EnableContentionProfiling {
-				goruntime.SetBlockProfileRate(1)
-			}
-			if _, err := telemetry.ProcessLogger(cfg.Log, string(d.Role)); err != nil {
-				return err
-			}
-			LogWarnings(warnings)
 		}
 		if err := cfg.Validate(); err != nil {
 			return err
@@ -83,6 +72,26 @@ func (d Definition) Command() *cobra.Command {
 		})
 	}
 	return cmd
+}
+
+// takeKubelet reads the kubelet's configuration, and takes over what all services have of it.
+func (d Definition) takeKubelet(cfg *Config, fs *pflag.FlagSet, flags *kubeletconfig.Flags, resolved string) (
+	*kubeletconfig.Config, error) {
+	kubelet, warnings, err := LoadKubelet(fs, flags, resolved)
+	if err != nil {
+		return nil, err
+	}
+	if err := cfg.TakeKubelet(kubelet); err != nil {
+		return nil, err
+	}
+	if kubelet.Kubelet.EnableContentionProfiling {
+		goruntime.SetBlockProfileRate(1)
+	}
+	if _, err := telemetry.ProcessLogger(cfg.Log, string(d.Role)); err != nil {
+		return nil, err
+	}
+	LogWarnings(warnings)
+	return kubelet, nil
 }
 
 // laterKey is the context's key of what a command leaves to be run.

@@ -113,7 +113,8 @@ func TestDialFollowsNoLink(t *testing.T) {
 	}
 }
 
-// A driver binds its socket by the path in its own container. The node's path may be longer than the address of a socket.
+// A driver binds its socket by the path in its own container. The node's path may be longer than the address of a
+// socket.
 func TestDialALongPath(t *testing.T) {
 	dir := shortDir(t)
 	listen(t, filepath.Join(dir, "d", "csi.sock"))
