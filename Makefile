@@ -122,6 +122,7 @@ test-machine: build ## the real machine: systemd, cgroup v2, reboots; without KV
 	@$(STAGE) 'rig programs, kernel and disk' $(RIG) build --with kubelet,machine,kubeadm
 	@$(STAGE) 'machine' $(GO) test -count=1 -timeout 20m -v -tags machine ./compose/rig/machine/...
 	@$(STAGE) 'a node on a machine' $(E2E) -timeout 80m -v -tags machine $(SCENARIOS)/machine
+	@$(STAGE) 'a node of kubeadm, handed over' $(E2E) -timeout 60m -v -tags 'machine long' -run '^TestKubeadmHandover$$' $(SCENARIOS)/machine
 	@$(STAGE) 'a clock that jumps' $(E2E) -timeout 30m -v -tags 'machine long' -run '^TestClockJumps$$' $(SCENARIOS)/identity
 	@$(STAGE) 'any node, on a machine' $(E2E) -timeout 60m -v -tags machine -run '$(ON_MACHINE)' $(addprefix $(SCENARIOS)/,pods services outages)
 

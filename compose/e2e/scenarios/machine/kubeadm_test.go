@@ -23,7 +23,13 @@ import (
 )
 
 // kubeadmPatience is for kubeadm's own commands: each waits for many things, and pulls images.
-const kubeadmPatience = 15 * time.Minute
+const kubeadmPatience = 30 * time.Minute
+
+// The programs of which /usr/bin/kubelet is one.
+const (
+	microletProgram = "microlet"
+	kubeletProgram  = "kubelet.real"
+)
 
 // kubeadmMachine is a machine with a runtime, kubeadm, and the unit and drop-in of the kubelet's package, in which
 // /usr/bin/kubelet is microlet. Nothing of a cluster is on it.
@@ -33,7 +39,8 @@ type kubeadmMachine struct {
 	machine.Machine
 }
 
-// newKubeadmMachine starts a machine of a rig of its own. The control plane of that rig has no part in the test.
+// newKubeadmMachine starts a machine of a rig of its own. The control plane of that rig has no part in the test, and
+// takes no time of the processor from the one in the machine.
 func newKubeadmMachine(t *testing.T, name string) *kubeadmMachine {
 	t.Helper()
 	top, err := scene.Checkout()
@@ -48,6 +55,11 @@ func newKubeadmMachine(t *testing.T, name string) *kubeadmMachine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { takeDown(t, i) })
+	for _, program := range []string{rig.Scheduler, rig.ControllerManager, rig.APIServer, rig.Etcd} {
+		if err := i.Kill(t.Context(), program); err != nil {
+			t.Fatal(err)
+		}
+	}
 	m, err := i.Machine()
 	if err != nil {
 		t.Fatal(err)
@@ -55,9 +67,9 @@ func newKubeadmMachine(t *testing.T, name string) *kubeadmMachine {
 	k := &kubeadmMachine{t: t, Instance: i, Machine: m}
 	k.run("sh", "-c", "rm -rf /etc/kubernetes /var/lib/kubelet")
 	for to, from := range map[string]string{
-		"/usr/bin/microlet":                                         filepath.Join(top, "bin", "microlet"),
+		"/usr/bin/" + microletProgram:                               filepath.Join(top, "bin", "microlet"),
 		"/usr/bin/microlet-local":                                   filepath.Join(top, "bin", "microlet-local"),
-		"/usr/bin/kubelet.real":                                     i.Binary("kubelet"),
+		"/usr/bin/" + kubeletProgram:                                i.Binary("kubelet"),
 		"/usr/bin/kubeadm":                                          i.Binary("kubeadm"),
 		"/usr/lib/systemd/system/kubelet.service":                   "testdata/kubelet.service",
 		"/usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf": "testdata/10-kubeadm.conf",
@@ -66,7 +78,7 @@ func newKubeadmMachine(t *testing.T, name string) *kubeadmMachine {
 			t.Fatal(err)
 		}
 	}
-	k.run("sh", "-c", "ln -s microlet /usr/bin/kubelet && systemctl daemon-reload && "+
+	k.run("sh", "-c", "ln -s "+microletProgram+" /usr/bin/kubelet && systemctl daemon-reload && "+
 		"systemctl enable --quiet kubelet.service containerd.service")
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -126,21 +138,23 @@ func (k *kubeadmMachine) kubeadm(args ...string) string {
 	return out
 }
 
-// init makes a cluster of this machine. The addons are left out: the network needs no pods here.
-func (k *kubeadmMachine) init() {
+// init makes a cluster of this machine, with these lines in the configuration of the cluster. The addons are left out:
+// the network needs no pods here.
+func (k *kubeadmMachine) init(cluster string) {
 	k.t.Helper()
 	config := fmt.Sprintf(`apiVersion: kubeadm.k8s.io/v1beta4
 kind: InitConfiguration
 localAPIEndpoint: {advertiseAddress: %q}
 nodeRegistration: {criSocket: "unix:///run/containerd/containerd.sock"}
 skipPhases: [addon]
-timeouts: {controlPlaneComponentHealthCheck: 10m, kubeletHealthCheck: 5m, kubernetesAPICall: 3m}
+timeouts: {controlPlaneComponentHealthCheck: 10m, kubeletHealthCheck: 10m, kubernetesAPICall: 10m}
 ---
 apiVersion: kubeadm.k8s.io/v1beta4
 kind: ClusterConfiguration
 kubernetesVersion: %s
 networking: {podSubnet: %q}
-`, k.NodeIP(), strings.TrimPrefix(k.run("kubelet", "--version"), "Kubernetes "), k.PodCIDR())
+%s
+`, k.NodeIP(), strings.TrimPrefix(k.run("kubelet", "--version"), "Kubernetes "), k.PodCIDR(), cluster)
 	if err := k.Write(k.t.Context(), "/root/kubeadm.yaml", []byte(config), 0o600); err != nil {
 		k.t.Fatal(err)
 	}
@@ -173,7 +187,7 @@ func awaitNode(t *testing.T, api kubernetes.Interface, node, program string, sta
 		if err != nil {
 			return err
 		}
-		if got := n.Status.NodeInfo.KubeletVersion; strings.Contains(got, "microlet") != (program == "microlet") {
+		if got := n.Status.NodeInfo.KubeletVersion; strings.Contains(got, "microlet") != (program == microletProgram) {
 			return fmt.Errorf("its version is %s", got)
 		}
 		if !slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
@@ -212,19 +226,19 @@ func (k *kubeadmMachine) containers() string {
 // to it.
 func TestKubeadm(t *testing.T) {
 	k := newKubeadmMachine(t, "init")
-	k.init()
+	k.init("")
 	api := k.client()
-	awaitNode(t, api, k.NodeName(), "microlet", controlPlane...)
+	awaitNode(t, api, k.NodeName(), microletProgram, controlPlane...)
 	k.certificateIsRenewed()
 	k.runsPods(api, k.NodeName())
 	k.handovers(api)
 	k.kubeadm("certs", "renew", "all")
 	k.kubeadm("upgrade", "node")
-	awaitNode(t, api, k.NodeName(), "microlet", controlPlane...)
+	awaitNode(t, api, k.NodeName(), microletProgram, controlPlane...)
 
 	worker := newKubeadmMachine(t, "join")
 	worker.join(k.kubeadm("token", "create", "--print-join-command"))
-	awaitNode(t, api, worker.NodeName(), "microlet")
+	awaitNode(t, api, worker.NodeName(), microletProgram)
 	worker.certificateIsRenewed()
 	k.runsPods(api, worker.NodeName())
 	worker.kubeadm("reset", "--force")
@@ -310,6 +324,12 @@ func (k *kubeadmMachine) runsPods(api kubernetes.Interface, node string) {
 	}
 }
 
+// handOver gives the node to that program: the unit starts it in the place of the one before.
+func (k *kubeadmMachine) handOver(program string) {
+	k.t.Helper()
+	k.run("sh", "-c", "ln -sfn "+program+" /usr/bin/kubelet && systemctl restart kubelet.service")
+}
+
 // handovers gives the node to the kubelet and back, three times. The containers of the control plane run on.
 func (k *kubeadmMachine) handovers(api kubernetes.Interface) {
 	k.t.Helper()
@@ -321,8 +341,8 @@ func (k *kubeadmMachine) handovers(api kubernetes.Interface) {
 	})
 	before := k.containers()
 	for range 3 {
-		for _, program := range []string{"kubelet.real", "microlet"} {
-			k.run("sh", "-c", "ln -sfn "+program+" /usr/bin/kubelet && systemctl restart kubelet.service")
+		for _, program := range []string{kubeletProgram, microletProgram} {
+			k.handOver(program)
 			awaitNode(k.t, api, k.NodeName(), program, controlPlane...)
 			if after := k.containers(); after != before {
 				k.t.Fatalf("containers before: %s; after the change to %s: %s", before, program, after)
