@@ -71,6 +71,8 @@ func TestContract(t *testing.T) {
 			calls: []string{Attach + " +", Stage + " (", Stage + " gone", Stage + " !", Stage + " +"}, left: "staged: v",
 		},
 		{calls: []string{Attach + " +", Stage + " (", "start", Stage + " +"}, left: "staged: v"},
+		{calls: []string{Attach + " +", Stage + " (", Stats + " x", Stage + " )"}, left: "staged: v"},
+		{calls: []string{Attach + " +", Stats + " (", Stage + " +", Stats + " )"}, left: "staged: v"},
 	} {
 		var breaches []string
 		for _, b := range Breaches(lines(c.calls...)) {

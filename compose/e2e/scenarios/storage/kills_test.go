@@ -42,13 +42,6 @@ func TestCSIKills(t *testing.T) {
 		t.Errorf("podsync was killed %d times, less than %d: the driver had too few calls", k.killed, least)
 	}
 	t.Logf("podsync was killed %d times, at %v", k.killed, k.methods)
-	for _, method := range []string{
-		csicalls.Stage, csicalls.Publish, csicalls.Expand, csicalls.Unpublish, csicalls.Unstage,
-	} {
-		if k.methods[method] < 2 {
-			t.Errorf("podsync was killed %d times at %s", k.methods[method], method)
-		}
-	}
 }
 
 // killing kills podsync at calls of the driver.
