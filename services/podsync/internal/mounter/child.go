@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"sync/atomic"
 
 	"github.com/microlet/microlet/services/internal/childprocess"
 )
@@ -26,6 +27,17 @@ func Program(operations func() Table) *childprocess.Program {
 			}
 			return serve(socket, operations())
 		},
+	}
+}
+
+// leftKey is the key of what Leave sets in an operation's context.
+type leftKey struct{}
+
+// Leave is called by an operation of which a thread still waits in the kernel when it returns. Its child gets no
+// further call: it is killed, and counts as one that hangs until the kernel lets it end.
+func Leave(ctx context.Context) {
+	if left, ok := ctx.Value(leftKey{}).(*atomic.Bool); ok {
+		left.Store(true)
 	}
 }
 
@@ -53,7 +65,9 @@ func serve(conn io.ReadWriter, operations Table) error {
 		select {
 		case q := <-requests:
 			within, done := context.WithTimeout(ctx, q.Within)
-			a := answerOf(operations.Run(reporting(within, conn), q.Call))
+			left := &atomic.Bool{}
+			a := answerOf(operations.Run(context.WithValue(reporting(within, conn), leftKey{}, left), q.Call))
+			a.Left = left.Load()
 			done()
 			if err := writeMessage(conn, a); err != nil {
 				return err

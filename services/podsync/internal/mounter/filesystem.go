@@ -19,7 +19,7 @@ import (
 func (p *Pool) share(t *turn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.crowd(t.path).full {
+	if p.crowd(t.path, t.on).full {
 		return false
 	}
 	t.runs = true
@@ -36,14 +36,14 @@ type crowd struct {
 
 // crowd counts the calls that share something with one on a path. The lock is held. While there are few calls at all,
 // it does not look where they are.
-func (p *Pool) crowd(path string) crowd {
-	var paths []string
-	for other, t := range p.turns {
+func (p *Pool) crowd(path, on string) crowd {
+	var others []*turn
+	for _, t := range p.turns {
 		if t.runs {
-			paths = append(paths, other)
+			others = append(others, t)
 		}
 	}
-	if len(paths) < perFileSystem && p.left == 0 {
+	if len(others) < perFileSystem && p.left == 0 {
 		return crowd{}
 	}
 	points, err := p.mounts.points()
@@ -55,10 +55,16 @@ func (p *Pool) crowd(path string) crowd {
 	for _, path := range p.own {
 		own[mountPoint(points, path)] = true
 	}
-	point := mountPoint(points, path)
+	place := func(path, on string) string {
+		if on != "" {
+			return on
+		}
+		return mountPoint(points, path)
+	}
+	point := place(path, on)
 	same, foreign := 0, 0
-	for _, other := range paths {
-		at := mountPoint(points, other)
+	for _, other := range others {
+		at := place(other.path, other.on)
 		if at == point {
 			same++
 		}
@@ -87,7 +93,7 @@ func (p *Pool) foreignFull(calls int) bool {
 // awaitShare waits until a call is over.
 func (p *Pool) awaitShare(ctx context.Context, c *Call, patience <-chan time.Time) error {
 	p.mu.Lock()
-	changed, others := p.changed, p.crowd(c.Path)
+	changed, others := p.changed, p.crowd(c.Path, c.On)
 	p.mu.Unlock()
 	if !others.full {
 		return nil

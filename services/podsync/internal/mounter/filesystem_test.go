@@ -81,6 +81,37 @@ func TestServersThatHangLeaveChildrenToTheNode(t *testing.T) {
 	})
 }
 
+// What is unmounted is not on the list of mounts any more when the kernel still waits for its server.
+func TestUnmountsThatHangLeaveChildrenToTheNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.own = []string{"/"}
+		w.mounts.list = func() ([]string, error) { return []string{"/"}, nil }
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		done := 0
+		for i := range 2 * maxChildren {
+			all.Go(func() {
+				path, server := fmt.Sprintf("/left/%d", i), fmt.Sprintf("server-%d", i)
+				if _, err := touch.DoOn(t.Context(), w, server, path, path); err == nil {
+					mu.Lock()
+					done++
+					mu.Unlock()
+				}
+			})
+		}
+		all.Wait()
+		if done != maxForeign || w.hung != maxForeign {
+			t.Errorf("%d are unmounted, and %d children hang", done, w.hung)
+		}
+		began := time.Now()
+		if _, err := touch.Do(t.Context(), w, "/etc", "/etc"); err != nil || time.Since(began) > slow {
+			t.Errorf("the node's own file system: %v after %s", err, time.Since(began))
+		}
+		w.end(t)
+	})
+}
+
 // What an earlier process has left behind counts among the foreign until it ends.
 func TestWhatIsLeftBehindTakesNoChildFromTheNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -29,6 +29,8 @@ type answer struct {
 	// Error is the operation's error, empty if it had none, and Errno the kernel's part of it.
 	Error string        `json:"error,omitempty"`
 	Errno syscall.Errno `json:"errno,omitempty"`
+	// Left says that a thread of the child waits in the kernel for what the operation has left to it: see Leave.
+	Left bool `json:"left,omitempty"`
 }
 
 func answerOf(result json.RawMessage, err error) answer {

@@ -22,6 +22,9 @@ type Call struct {
 	Operation string
 	// Path is what the operation works on. Of the calls on one path one runs at a time.
 	Path string
+	// On names the file system that the path is on, such as a server. Default: that of the mount point that the path is
+	// below.
+	On string
 	// Patience is how long a child may take.
 	Patience time.Duration
 	// Args are the operation's, in JSON.
@@ -39,6 +42,12 @@ type Operation[A, R any] struct {
 // Do runs the operation in a child. The path is what it works on, as in Call. An error of the operation itself has the
 // text and the errno of the one in the child, and the result may be there beside it.
 func (o Operation[A, R]) Do(ctx context.Context, m Mounter, path string, args A) (R, error) {
+	return o.DoOn(ctx, m, "", path, args)
+}
+
+// DoOn is Do for a path on a file system that the caller knows, as in Call: what is unmounted may be on the kernel's
+// list of mounts no more, and hang all the same.
+func (o Operation[A, R]) DoOn(ctx context.Context, m Mounter, on, path string, args A) (R, error) {
 	var result R
 	data, err := json.Marshal(args)
 	if err != nil {
@@ -48,7 +57,7 @@ func (o Operation[A, R]) Do(ctx context.Context, m Mounter, path string, args A)
 	if patience == 0 {
 		patience = DefaultPatience
 	}
-	answered, err := m.Run(ctx, Call{Operation: o.Name, Path: path, Patience: patience, Args: data})
+	answered, err := m.Run(ctx, Call{Operation: o.Name, Path: path, On: on, Patience: patience, Args: data})
 	if len(answered) > 0 {
 		if e := json.Unmarshal(answered, &result); e != nil {
 			return result, fmt.Errorf("%s %s: answer: %w", o.Name, path, e)

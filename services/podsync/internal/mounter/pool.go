@@ -281,6 +281,9 @@ func (p *Pool) ask(ctx context.Context, c *Call, t *turn, w *worker) (json.RawMe
 	defer patience.Stop()
 	select {
 	case r := <-answers:
+		if r.lost == nil && r.Left {
+			return r.Result, p.abandon(c, t, w, r.err())
+		}
 		if r.lost == nil {
 			p.keep(w)
 			p.exit(t)

@@ -30,18 +30,13 @@ type world struct {
 var touch = Operation[string, string]{Name: "touch"}
 
 // touched is what a child does: it hangs, deaf to all, on a path that begins with /hung, and on one with /slow until
-// its context ends.
+// its context ends. On one with /left it answers, and a thread of it hangs.
 func (w *world) touched(ctx context.Context, path string) (string, error) {
 	switch {
 	case strings.HasPrefix(path, "/hung"):
-		w.mu.Lock()
-		release := w.release[path]
-		if release == nil {
-			release = make(chan struct{})
-			w.release[path] = release
-		}
-		w.mu.Unlock()
-		<-release
+		<-w.released(path)
+	case strings.HasPrefix(path, "/left"):
+		Leave(ctx)
 	case strings.HasPrefix(path, "/slow"):
 		<-ctx.Done()
 		return "", context.Cause(ctx)
@@ -54,6 +49,16 @@ func (w *world) touched(ctx context.Context, path string) (string, error) {
 		return "part", fmt.Errorf("look at it: %w", &fs.PathError{Op: "stat", Path: path, Err: syscall.ENOENT})
 	}
 	return "touched " + path, nil
+}
+
+// released returns what is closed when the path answers again.
+func (w *world) released(path string) chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.release[path] == nil {
+		w.release[path] = make(chan struct{})
+	}
+	return w.release[path]
 }
 
 // end is one end of a socket pair.
@@ -73,11 +78,20 @@ func (w *world) start() (*worker, error) {
 	outR, outW := io.Pipe()
 	own, ended := end{inR, outW}, make(chan struct{})
 	table := Table{}
-	Handle(table, touch, w.touched)
+	var left []chan struct{}
+	Handle(table, touch, func(ctx context.Context, path string) (string, error) {
+		if strings.HasPrefix(path, "/left") {
+			left = append(left, w.released(path))
+		}
+		return w.touched(ctx, path)
+	})
 	go func() {
 		defer close(ended)
 		_ = serve(own, table)
 		_ = own.Close()
+		for _, release := range left { // the kernel keeps the child for its threads
+			<-release
+		}
 	}()
 	return &worker{conn: end{outR, inW}, kill: func() { _ = own.Close() }, ended: ended, pid: w.started}, nil
 }
@@ -162,6 +176,26 @@ func TestACallThatHangsIsLeft(t *testing.T) {
 			t.Fatalf("it answers again: %v", err)
 		}
 		clear(w.release)
+		w.end(t)
+	})
+}
+
+// TestAChildOfWhichAThreadHangsIsLeft: its answer counts, but nobody asks it again.
+func TestAChildOfWhichAThreadHangsIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		began := time.Now()
+		got, err := touch.Do(t.Context(), w, "/left", "/left")
+		if err != nil || got != "touched /left" || time.Since(began) > leave {
+			t.Fatalf("%q, %v after %s", got, err, time.Since(began))
+		}
+		if got, err := touch.Do(t.Context(), w, "/other", "/other"); err != nil || got != "touched /other" || w.started != 2 {
+			t.Fatalf("another path: %q, %v, %d children", got, err, w.started)
+		}
+		_, err = touch.Do(t.Context(), w, "/left", "/left")
+		if err == nil || !strings.Contains(err.Error(), "still hangs there") || w.hung != 1 {
+			t.Fatalf("%v, %d children hang", err, w.hung)
+		}
 		w.end(t)
 	})
 }

@@ -9,8 +9,8 @@ import (
 // turn is a call's on its path. Of the calls on one path one runs at a time, so that a path that hangs costs one child
 // however often it is tried.
 type turn struct {
-	path  string
-	began time.Time
+	path, on string
+	began    time.Time
 	// runs is set once the call has its share of its file system.
 	runs bool
 	// done is closed when the turn is over.
@@ -25,7 +25,8 @@ func (p *Pool) enter(ctx context.Context, c *Call) (*turn, error) {
 		p.mu.Lock()
 		before := p.turns[c.Path]
 		if before == nil {
-			own := &turn{path: c.Path, began: time.Now(), done: make(chan struct{}), hangs: make(chan struct{})}
+			own := &turn{path: c.Path, on: c.On, began: time.Now(), done: make(chan struct{}),
+				hangs: make(chan struct{})}
 			p.turns[c.Path] = own
 			p.mu.Unlock()
 			return own, nil

@@ -69,15 +69,15 @@ func (k *kernel) operations() mounter.Table {
 	mounter.Handle(t, unmapDevice, func(_ context.Context, m blockdevice.Mapping) (struct{}, error) {
 		return struct{}{}, m.Unmap()
 	})
-	mounter.Handle(t, mountNFS, func(_ context.Context, c nfsCall) (struct{}, error) {
-		return struct{}{}, k.mountNFS(&c)
+	mounter.Handle(t, mountNFS, func(ctx context.Context, c nfsCall) (struct{}, error) {
+		return struct{}{}, k.mountNFS(ctx, &c)
 	})
-	mounter.Handle(t, unmountExport, func(_ context.Context, c exportCall) (struct{}, error) {
-		return struct{}{}, k.unmountNFS(c.Dir)
+	mounter.Handle(t, unmountExport, func(ctx context.Context, c exportCall) (struct{}, error) {
+		return struct{}{}, k.unmountNFS(ctx, c.Dir)
 	})
 	mounter.Handle(t, giveVolume, func(ctx context.Context, c giveCall) (refusals, error) { return c.do(ctx) })
-	mounter.Handle(t, unmountSubPaths, func(_ context.Context, c removeCall) (struct{}, error) {
-		return struct{}{}, k.unmountSubPaths(c.Dir)
+	mounter.Handle(t, unmountSubPaths, func(ctx context.Context, c removeCall) (struct{}, error) {
+		return struct{}{}, k.unmountSubPaths(ctx, c.Dir)
 	})
 	mounter.Handle(t, removePod, func(ctx context.Context, c removeCall) (struct{}, error) {
 		return struct{}{}, k.remove(ctx, c.Dir)

@@ -24,6 +24,8 @@ const (
 	nfsName = "kubernetes.io~nfs"
 	// forceAfter is how long an NFS server may take for an unmount, which writes what was not written yet.
 	forceAfter = time.Minute
+	// lookAfter is how often it is looked whether an unmount has got as far as pods need it to.
+	lookAfter = time.Second
 )
 
 // nfs is a folder that a server exports, which a pod names itself.
@@ -107,7 +109,7 @@ func (c *nfsCall) options() []string {
 
 // mountNFS mounts an export unless it is mounted. Only the kernel's list of mounts says that: the folder itself may be
 // on a server that is away.
-func (k *kernel) mountNFS(c *nfsCall) error {
+func (k *kernel) mountNFS(ctx context.Context, c *nfsCall) error {
 	if err := os.MkdirAll(filepath.Dir(c.Dir), 0o750); err != nil {
 		return err
 	}
@@ -132,7 +134,7 @@ func (k *kernel) mountNFS(c *nfsCall) error {
 	}
 	// mount(8) may have failed after the mount.
 	if mounted, e := k.isListed(dir); e != nil || mounted {
-		err = errors.Join(err, e, k.unmountNFS(dir))
+		err = errors.Join(err, e, k.unmountNFS(ctx, dir))
 	}
 	_ = os.Remove(dir) // as the kubelet does; the next attempt makes it again
 	return err
@@ -175,24 +177,36 @@ func (m *Manager) unmountExports(ctx context.Context, dir string) error {
 		if !isNFS(at.FsType) || !strings.HasPrefix(path, dir+"/") {
 			continue
 		}
-		if _, err := unmountExport.Do(ctx, m.opts.Foreign, path, exportCall{Dir: path}); err != nil {
+		server, _, _ := strings.Cut(at.Source, ":/")
+		if _, err := unmountExport.DoOn(ctx, m.opts.Foreign, server, path, exportCall{Dir: path}); err != nil {
 			errs = append(errs, fmt.Errorf("unmount %s: %w", path, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// unmountNFS unmounts an export. If its server does not let it end in time, what is under way is given up, as with
-// umount -f, and is lost. What even then is in use is taken out of sight, as with umount -l.
-func (k *kernel) unmountNFS(path string) error {
+// unmountNFS unmounts an export. The kernel takes it off its list first and parts from the server then: it waits for
+// what was not written yet, and of a server of which nothing else is mounted it takes leave. For that nobody waits. If
+// the export stays on the list, what is under way is given up, as with umount -f, and is lost. What even then is in use
+// is taken out of sight, as with umount -l.
+func (k *kernel) unmountNFS(ctx context.Context, path string) error {
 	done := make(chan error, 1)
 	go func() { done <- k.unmount(path, 0) }() // ends at the latest when it is forced, or the child with it
-	timer := time.NewTimer(forceAfter)
+	timer, look := time.NewTimer(forceAfter), time.NewTicker(lookAfter)
 	defer timer.Stop()
-	select {
-	case err := <-done:
-		return err
-	case <-timer.C:
+	defer look.Stop()
+	for waits := true; waits; {
+		select {
+		case err := <-done:
+			return err
+		case <-look.C:
+			if listed, err := k.isListed(path); err == nil && !listed {
+				mounter.Leave(ctx)
+				return nil
+			}
+		case <-timer.C:
+			waits = false
+		}
 	}
 	err := k.unmount(path, unix.MNT_FORCE)
 	if err == nil || errors.Is(err, unix.EINVAL) { // the first one has unmounted it since

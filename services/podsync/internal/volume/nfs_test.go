@@ -242,7 +242,7 @@ type asked struct {
 }
 
 func (a *asked) Run(ctx context.Context, c mounter.Call) (json.RawMessage, error) {
-	a.calls = append(a.calls, c.Operation+" "+c.Path)
+	a.calls = append(a.calls, strings.TrimSpace(c.Operation+" "+c.Path+" "+c.On))
 	if strings.Contains(c.Path, "away") {
 		return nil, errors.New("has not answered")
 	}
@@ -273,7 +273,8 @@ func TestAServerThatIsAwayIsWaitedForOnItsOwn(t *testing.T) {
 	if err := m.Unmount(t.Context(), "u1"); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"unmount NFS export " + pod + "/a b/sub", "unmount NFS export " + pod + "/a b", "remove " + pod}
+	want := []string{"unmount NFS export " + pod + "/a b/sub server", "unmount NFS export " + pod + "/a b server",
+		"remove " + pod}
 	if !slices.Equal(foreign.calls, want) {
 		t.Errorf("calls: %q", foreign.calls)
 	}
@@ -281,7 +282,7 @@ func TestAServerThatIsAwayIsWaitedForOnItsOwn(t *testing.T) {
 	if err := os.WriteFile(m.mountInfo, []byte(strings.ReplaceAll(list, "sub", "away")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want = []string{"unmount NFS export " + pod + "/a b/away", "unmount NFS export " + pod + "/a b"}
+	want = []string{"unmount NFS export " + pod + "/a b/away server", "unmount NFS export " + pod + "/a b server"}
 	if err := m.Unmount(t.Context(), "u1"); err == nil || !slices.Equal(foreign.calls, want) {
 		t.Errorf("%v after %q", err, foreign.calls)
 	}
@@ -292,6 +293,8 @@ type dead struct {
 	forced chan struct{}
 	// busy is what a forced unmount returns.
 	busy error
+	// off is how long it takes until the export is off the list of mounts; 0 is until it is forced.
+	off time.Duration
 
 	mu    sync.Mutex
 	flags []int
@@ -312,6 +315,31 @@ func (d *dead) unmount(_ string, flags int) error {
 	return nil
 }
 
+// kernel has the export at /p/x.
+func (d *dead) kernel() *kernel {
+	list := mount.NewFakeMounter([]mount.MountPoint{{Path: "/p/x", Type: "nfs4"}})
+	if d.off > 0 {
+		time.AfterFunc(d.off, func() { list.MountPoints = nil })
+	}
+	return &kernel{unmount: d.unmount, mounter: func() mount.Interface { return list }}
+}
+
+// TestNobodyWaitsForTheEndOfAnExport: an export that is off the list of mounts holds up no pod, however long the kernel
+// waits for its server.
+func TestNobodyWaitsForTheEndOfAnExport(t *testing.T) {
+	for _, takes := range []time.Duration{time.Millisecond, forceAfter / 2} {
+		synctest.Test(t, func(t *testing.T) {
+			d := &dead{forced: make(chan struct{}), off: takes}
+			begun := time.Now()
+			err := d.kernel().unmountOne(t.Context(), &mount.MountPoint{Path: "/p/x", Type: "nfs4"})
+			if took := time.Since(begun); err != nil || took > takes+lookAfter || fmt.Sprint(d.flags) != "[0]" {
+				t.Errorf("after %s with %v: %v", took, d.flags, err)
+			}
+			close(d.forced)
+		})
+	}
+}
+
 func TestAnExportOfADeadServerIsUnmountedByForce(t *testing.T) {
 	for name, c := range map[string]struct {
 		busy error
@@ -324,9 +352,8 @@ func TestAnExportOfADeadServerIsUnmountedByForce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := &dead{forced: make(chan struct{}), busy: c.busy}
-				k := &kernel{unmount: d.unmount}
 				begun := time.Now()
-				err := k.unmountOne(&mount.MountPoint{Path: "/x", Type: "nfs4"})
+				err := d.kernel().unmountOne(t.Context(), &mount.MountPoint{Path: "/p/x", Type: "nfs4"})
 				if err != nil || time.Since(begun) != forceAfter || fmt.Sprint(d.flags) != fmt.Sprint(c.want) {
 					t.Errorf("after %s with %v: %v", time.Since(begun), d.flags, err)
 				}

@@ -29,7 +29,7 @@ func (k *kernel) remove(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := k.unmountBelow(dir); err != nil {
+	if err := k.unmountBelow(ctx, dir); err != nil {
 		return err
 	}
 	return removal.Tree(ctx, dir)
@@ -43,7 +43,7 @@ func withoutLinks(dir string) (string, error) {
 }
 
 // unmountSubPaths unmounts the subPaths of a pod that has any.
-func (k *kernel) unmountSubPaths(dir string) error {
+func (k *kernel) unmountSubPaths(ctx context.Context, dir string) error {
 	dir, err := withoutLinks(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -51,17 +51,17 @@ func (k *kernel) unmountSubPaths(dir string) error {
 	if err != nil {
 		return err
 	}
-	return k.unmountBelow(dir)
+	return k.unmountBelow(ctx, dir)
 }
 
 // unmountBelow unmounts all below a folder, whose path has no links.
-func (k *kernel) unmountBelow(dir string) error {
+func (k *kernel) unmountBelow(ctx context.Context, dir string) error {
 	mounts, err := k.mountsBelow(dir)
 	if err != nil {
 		return err
 	}
 	for i := range mounts {
-		if err := k.unmountOne(&mounts[i]); err != nil {
+		if err := k.unmountOne(ctx, &mounts[i]); err != nil {
 			return fmt.Errorf("unmount %s: %w", mounts[i].Path, err)
 		}
 	}
@@ -98,9 +98,9 @@ func (k *kernel) mountsBelow(dir string) ([]mount.MountPoint, error) {
 }
 
 // unmountOne unmounts, at any price what a server that is away has exported.
-func (k *kernel) unmountOne(m *mount.MountPoint) error {
+func (k *kernel) unmountOne(ctx context.Context, m *mount.MountPoint) error {
 	if isNFS(m.Type) {
-		return k.unmountNFS(m.Path)
+		return k.unmountNFS(ctx, m.Path)
 	}
 	return k.unmount(m.Path, 0)
 }
