@@ -43,6 +43,7 @@ var grace = map[string]time.Duration{
 	CSIResizer:        2 * time.Second,
 	Collector:         2 * time.Second,
 	TraceReceiver:     2 * time.Second,
+	NFSServer:         5 * time.Second,
 	Registry:          2 * time.Second,
 	Etcd:              5 * time.Second,
 	Machine:           0, // nobody asks a machine without a future to put its things in order
@@ -78,7 +79,7 @@ func (i *Instance) Down(ctx context.Context, opts ...DownOption) error {
 	})
 	_ = strands.Wait()
 	problems = slices.Concat(problems, pods, plane)
-	for _, name := range []string{Collector, TraceReceiver, Registry, Etcd} {
+	for _, name := range []string{NFSServer, Collector, TraceReceiver, Registry, Etcd} {
 		problems = append(problems, i.stopOne(ctx, name, o))
 	}
 	problems = append(problems, i.remove(ctx))

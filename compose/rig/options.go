@@ -83,7 +83,8 @@ type Options struct {
 	Open bool
 	// With names groups of programs and images that are not always needed: GroupKubelet (AgentKubelet implies it),
 	// GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer, GroupKubeadm, GroupCSI, GroupCSIMock,
-	// GroupTraces, GroupMachine (for Build; Machine implies it). The images are pushed to the instance's registry.
+	// GroupTraces, GroupNFS, GroupMachine (for Build; Machine implies it). The images are pushed to the instance's
+	// registry.
 	With []string
 	// Source is a folder inside the repository, where the pins of the real
 	// programs are. Default: the working directory.
@@ -107,6 +108,7 @@ const (
 	GroupCSI             = build.GroupCSI
 	GroupCSIMock         = build.GroupCSIMock
 	GroupTraces          = build.GroupTraces
+	GroupNFS             = build.GroupNFS
 )
 
 const (

@@ -69,6 +69,9 @@ func (i *Instance) withOnDemand(names []string) []string {
 	if i.hasTraces() {
 		names = append(names, Collector, TraceReceiver)
 	}
+	if i.hasNFS() {
+		names = append(names, NFSServer)
+	}
 	return names
 }
 
@@ -150,6 +153,8 @@ func (i *Instance) spec(name string) process.Spec {
 		s.Args = []string{"--config=file:" + i.collectorConfig()}
 	case TraceReceiver:
 		s.Args = []string{"-listen=" + loopback(i.r.Ports.Spans), "-o=" + i.Spans()}
+	case NFSServer:
+		s.Args = i.nfsArgs()
 	case AgentProgram:
 		s.Path = i.r.Binaries[build.AgentLoop]
 		s.Args = append([]string{"--status=" + i.agentStatusFile(), "--notify=" + filepath.Join(i.runDir(), "notify.sock")},
@@ -265,6 +270,8 @@ func (i *Instance) check(name string) func(context.Context) error {
 		return listens(i.traceEndpoint())
 	case TraceReceiver:
 		return listens(loopback(i.r.Ports.Spans))
+	case NFSServer:
+		return listens(i.nfsAddress())
 	case MetricsServer:
 		return httpOK("https://" + loopback(i.r.Ports.MetricsServer) + "/livez")
 	}

@@ -61,6 +61,9 @@ func prepare(ctx context.Context, o Options) (build.Binaries, []string, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if slices.Contains(groups, build.GroupNFS) {
+		binaries[NFSServer] = build.NFSServer
+	}
 	in := images.Input{Busybox: build.Busybox(), Agnhost: binaries[build.Agnhost]}
 	layout, err := images.Build(ctx, builder.Cache, in)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -56,6 +57,12 @@ func needs(groups []string) []need {
 	if slices.Contains(groups, GroupCompose) {
 		all = append(all, need{"a Docker daemon", "docker.io", command("dockerd")})
 	}
+	if slices.Contains(groups, GroupNFS) {
+		all = append(all, need{"an NFS server", "nfs-ganesha-vfs", func() bool {
+			found, err := filepath.Glob("/usr/lib/*/ganesha/libfsalvfs.so")
+			return err == nil && len(found) > 0 && exists(NFSServer)
+		}})
+	}
 	if slices.Contains(groups, GroupMachine) {
 		all = append(all,
 			need{"debootstrap (the machine's disk)", "debootstrap", command("debootstrap")},
@@ -82,6 +89,9 @@ func needs(groups []string) []need {
 	}
 	return all
 }
+
+// NFSServer is the path of Debian's NFS server.
+const NFSServer = "/usr/bin/ganesha.nfsd"
 
 // Busybox returns the path of a statically linked busybox, or "".
 func Busybox() string {

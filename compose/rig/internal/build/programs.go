@@ -41,6 +41,7 @@ const (
 	GroupCSI             = "csi"              // a CSI driver, and the controllers beside it
 	GroupCSIMock         = "csi-mock"         // the images by which upstream's suite starts its own CSI driver
 	GroupTraces          = "traces"           // a collector of traces, to which node agent and runtime send
+	GroupNFS             = "nfs"              // an NFS server, which is a package of Debian's and not built here
 )
 
 // Groups of packages for the kinds of that machine. They are machine.Build's, and nobody asks for them by name.
@@ -51,7 +52,7 @@ const (
 
 // Groups are the names of all groups.
 var Groups = []string{GroupKubelet, GroupConformance, GroupNodeConformance, GroupPrometheus, GroupMetricsServer,
-	GroupMachine, GroupCompose, GroupCharts, GroupKubeadm, GroupCSI, GroupCSIMock, GroupTraces}
+	GroupMachine, GroupCompose, GroupCharts, GroupKubeadm, GroupCSI, GroupCSIMock, GroupTraces, GroupNFS}
 
 // rigModule stands for compose/rig: the rig's own helpers are built from there.
 const rigModule = "../rig"

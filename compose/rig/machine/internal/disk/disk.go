@@ -27,7 +27,7 @@ const (
 	release = "bookworm"
 	// What a node has, and no more: each package is time to start.
 	packages = "systemd,systemd-sysv,dbus,libpam-systemd,openssh-server,iproute2,iptables,nftables,conntrack,ethtool," +
-		"socat,kmod,procps,util-linux,mount,libseccomp2,ca-certificates,apparmor"
+		"socat,kmod,procps,util-linux,mount,libseccomp2,ca-certificates,apparmor,nfs-common"
 	// size of the filesystem; the image takes of this machine's disk only what is written.
 	size = "16G"
 	// format is part of the cache's key: raise it when the same input shall give another disk.
@@ -47,10 +47,11 @@ var masked = []string{
 	"systemd-pstore.service", "modprobe@.service", "kmod-static-nodes.service",
 }
 
-// Units that start by themselves, and that do not: an empty set of rules would flush those of the node's agent.
+// Units that start by themselves, and that do not: an empty set of rules would flush those of the node's agent, and
+// mount.nfs needs no service for NFS 4.
 var (
 	enabled  = []string{"machine-net.service", "ssh.service"}
-	disabled = []string{"nftables.service"}
+	disabled = []string{"nftables.service", "nfs-client.target", "rpcbind.service", "rpcbind.socket"}
 )
 
 // unused files have no reader here.
