@@ -119,10 +119,11 @@ ON_MACHINE ?= ^(TestKills|TestStops|TestHungProcessesComeBack|TestPrivileges|Tes
 
 .PHONY: test-machine
 test-machine: build ## the real machine: systemd, cgroup v2, reboots; without KVM it builds a kernel the first time, some 20 minutes of a core
-	@$(STAGE) 'rig programs, kernel and disk' $(RIG) build --with kubelet,machine,kubeadm
+	@$(STAGE) 'rig programs, kernel and disk' $(RIG) build --with kubelet,machine,kubeadm,nfs
 	@$(STAGE) 'machine' $(GO) test -count=1 -timeout 20m -v -tags machine ./compose/rig/machine/...
 	@$(STAGE) 'a node on a machine' $(E2E) -timeout 80m -v -tags machine $(SCENARIOS)/machine
 	@$(STAGE) 'a node of kubeadm, handed over' $(E2E) -timeout 60m -v -tags 'machine long' -run '^TestKubeadmHandover$$' $(SCENARIOS)/machine
+	@$(STAGE) 'NFS, on a machine' $(E2E) -timeout 60m -v -tags machine $(SCENARIOS)/nfs
 	@$(STAGE) 'a clock that jumps' $(E2E) -timeout 30m -v -tags 'machine long' -run '^TestClockJumps$$' $(SCENARIOS)/identity
 	@$(STAGE) 'any node, on a machine' $(E2E) -timeout 60m -v -tags machine -run '$(ON_MACHINE)' $(addprefix $(SCENARIOS)/,pods services outages)
 
