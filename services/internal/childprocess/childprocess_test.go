@@ -23,7 +23,27 @@ func TestMain(m *testing.M) {
 	if told.Run() {
 		return
 	}
+	if os.Getenv(asService) != "" {
+		os.Exit(serve())
+	}
 	os.Exit(m.Run())
+}
+
+// asService has the test's binary be a service whose child has started a program, of which it prints the number.
+const asService = "MICROLET_TEST_SERVICE"
+
+func serve() int {
+	c, err := told.Start()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if _, err := io.WriteString(c.Conn, "start\n"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	_, _ = io.Copy(os.Stdout, c.Conn)
+	return 0
 }
 
 func tell(socket *os.File) error {
@@ -144,6 +164,32 @@ func TestWhatAChildHasStartedIsKilledWithIt(t *testing.T) {
 	ends(t, c)
 	proctest.Await(t, time.Minute, "its end", func() bool {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		return err != nil || strings.Contains(string(stat), ") Z ")
+	})
+}
+
+// TestWhatAChildHasStartedEndsWithTheService: the service is killed, and can end nobody itself.
+func TestWhatAChildHasStartedEndsWithTheService(t *testing.T) {
+	service := exec.CommandContext(t.Context(), "/proc/self/exe")
+	service.Env = append(os.Environ(), asService+"=yes")
+	service.Stderr = os.Stderr
+	out, err := service.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := service.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := service.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = service.Wait() // it was killed
+	proctest.Await(t, time.Minute, "the end of what its child has started", func() bool {
+		stat, err := os.ReadFile("/proc/" + strings.TrimSpace(line) + "/stat")
 		return err != nil || strings.Contains(string(stat), ") Z ")
 	})
 }

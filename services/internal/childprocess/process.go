@@ -38,7 +38,7 @@ func (p *Program) Start() (*Process, error) {
 		Stdin:  socket,
 		Stderr: os.Stderr,
 		// It ends when the service does, even in the middle of a call. What it starts is in its process group.
-		SysProcAttr: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true},
+		SysProcAttr: &syscall.SysProcAttr{Pdeathsig: serviceEnded, Setpgid: true},
 	}}
 	if err := child.cmd.Start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s: %w", p.Name, err), conn.Close())

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"strconv"
 	"sync/atomic"
 
@@ -41,12 +42,27 @@ func (p *Program) Run() bool {
 // ShortName is what the kernel keeps of the name, also of a child that was killed and does not end.
 func (p *Program) ShortName() string { return p.Name[:min(len(p.Name), 15)] } // TASK_COMM_LEN
 
+// serviceEnded is the signal that a child gets when its service ends.
+const serviceEnded = unix.SIGTERM
+
 func (p *Program) work() error {
+	endWithService()
 	_ = os.WriteFile("/proc/self/comm", []byte(p.ShortName()), 0) // the work can be done without the name
 	if err := closeInherited(); err != nil {
 		return fmt.Errorf("close inherited descriptors: %w", err)
 	}
 	return p.Main(os.Stdin)
+}
+
+// endWithService kills the child's process group when its service ends. A mount(8) that waits for a server would go on
+// otherwise, and mount over what a later one has mounted.
+func endWithService() {
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, serviceEnded)
+	go func() { // ends with the process
+		<-ended
+		_ = unix.Kill(0, unix.SIGKILL)
+	}()
 }
 
 // KeepPrivate keeps processes of the same user from reading the memory of this one. From then on its files below /proc
