@@ -25,6 +25,7 @@ var readByMethods = map[string][]string{
 	"FeatureEnabled":   {"featureGates"},
 	"DeclaredFeatures": {"featureGates"},
 	"ExternalCloud":    {"node.cloudProvider"},
+	"Reserved":         {"kubeReserved", "reservedSystemCPUs", "systemReserved"},
 	"DelaysShutdown":   {"shutdownGracePeriod", "shutdownGracePeriodByPodPriority"},
 }
 
