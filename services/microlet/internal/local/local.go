@@ -26,7 +26,7 @@ import (
 )
 
 // Program is the program's name.
-const Program = "microlet-local"
+const Program = service.LocalProgram
 
 // checkTimeout bounds the question of a program for its version.
 const checkTimeout = 5 * time.Second

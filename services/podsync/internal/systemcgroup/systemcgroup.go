@@ -14,6 +14,7 @@ import (
 	"maps"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -25,6 +26,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/pidnamespace"
+	"github.com/microlet/microlet/services/internal/service"
 )
 
 const (
@@ -37,7 +39,7 @@ const (
 // Mover moves processes.
 type Mover struct {
 	cgroup    string
-	program   string   // the node agent's
+	programs  []string // the node agent's
 	joined    []string // controllers of the hierarchies that move covers; "" is that of cgroup v2
 	processes procfs.FS
 	move      func(pid int) error
@@ -77,8 +79,15 @@ func New(systemCgroups string, log *slog.Logger) (*Mover, error) {
 	if m.processes, err = procfs.NewDefaultFS(); err != nil {
 		return nil, fmt.Errorf("systemCgroups=%s: %w", systemCgroups, err)
 	}
-	m.program, err = os.Executable()
+	own, err := os.Executable()
+	m.programs = agentPrograms(own)
 	return m, err
+}
+
+// agentPrograms are what processes of the node agent run: this program, and the one beside it that "microlet up" runs
+// some services from.
+func agentPrograms(own string) []string {
+	return []string{own, filepath.Join(filepath.Dir(own), service.LocalProgram)}
 }
 
 // Run moves processes until ctx ends.
@@ -165,7 +174,7 @@ func (m *Mover) isToBeMoved(p procfs.Proc) (process, bool, error) {
 	}
 	program, err := p.Executable()
 	// An upgrade replaces the file of a program that runs.
-	return id, err == nil && strings.TrimSuffix(program, " (deleted)") != m.program, err
+	return id, err == nil && !slices.Contains(m.programs, strings.TrimSuffix(program, " (deleted)")), err
 }
 
 // isInRoot reports whether there is a hierarchy in whose root the process is, and none in which it is elsewhere, but

@@ -45,7 +45,7 @@ func (f *fake) mover() *Mover {
 	if err != nil {
 		f.Fatal(err)
 	}
-	return &Mover{cgroup: "/system", program: program, processes: fs, move: f.move,
+	return &Mover{cgroup: "/system", programs: agentPrograms(program), processes: fs, move: f.move,
 		joined: []string{"", "cpu", "cpuacct", "memory", "systemd", "name=systemd"},
 		log:    slog.New(slog.NewTextHandler(&f.log, nil))}
 }
@@ -118,6 +118,9 @@ func TestWhatIsMoved(t *testing.T) {
 		{"dead process", 42, 0, "X", "", inV1Root, false},
 		{"node agent", 42, 0, "S", program, inV2Root, false},
 		{"node agent before an upgrade", 42, 0, "S", program + " (deleted)", inV2Root, false},
+		{"service with a smaller program", 42, 0, "S", "/usr/bin/microlet-local", inV2Root, false},
+		{"such a service before an upgrade", 42, 0, "S", "/usr/bin/microlet-local (deleted)", inV1Root, false},
+		{"program of that name elsewhere", 42, 0, "S", "/tmp/microlet-local", inV2Root, true},
 		{"unit, cgroup v2", 42, 0, "S", "/bin/sleep", "0::/system.slice/a.service\n", false},
 		{"unit, cgroup v1", 42, 0, "S", "/bin/sleep",
 			strings.Replace(inV1Root, "systemd:/", "systemd:/system.slice/a.service", 1), false},
