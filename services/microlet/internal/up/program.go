@@ -3,10 +3,13 @@ package up
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"syscall"
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/logkey"
@@ -28,12 +31,43 @@ func findPrograms(ctx context.Context, own string, log *slog.Logger) programs {
 		log.Info("all services run from one program", "program", own)
 		return p
 	}
-	if err := local.Check(ctx, path); err != nil {
+	err := checkOwner(path, own)
+	if err == nil {
+		err = local.Check(ctx, path)
+	}
+	if err != nil {
 		log.Warn("microlet-local is not used: all services run from one program", "program", own, logkey.Err, err)
 		return p
 	}
 	p.local = path
 	return p
+}
+
+// checkOwner refuses what somebody else has put beside a program, as everybody may in a folder such as /tmp. It is to
+// belong to root, to the user of this process or to the owner of the program, and so is a link to it.
+func checkOwner(path, own string) error {
+	allowed := []int{0, os.Geteuid()}
+	if info, err := os.Stat(own); err == nil {
+		allowed = append(allowed, owner(info))
+	}
+	for _, look := range []func(string) (fs.FileInfo, error){os.Lstat, os.Stat} {
+		info, err := look(path)
+		if err != nil {
+			return err
+		}
+		if uid := owner(info); !slices.Contains(allowed, uid) {
+			return fmt.Errorf("%s belongs to the user %d", path, uid)
+		}
+	}
+	return nil
+}
+
+// owner is -1 where the file system tells none.
+func owner(info fs.FileInfo) int {
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(stat.Uid)
+	}
+	return -1
 }
 
 // of returns the program of a service, and the one that runs it if that cannot be started.

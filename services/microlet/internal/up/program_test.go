@@ -2,6 +2,7 @@ package up
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -49,6 +50,47 @@ func TestPrograms(t *testing.T) {
 			}
 			if path, fallback := p.of(role.Podsync); path != own || fallback != "" {
 				t.Errorf("podsync runs from %q, else from %q", path, fallback)
+			}
+		})
+	}
+}
+
+// A folder may be one that everybody can write to, and what somebody else has put there is not run.
+func TestAProgramOfSomebodyElse(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("needs root: it gives files to other users")
+	}
+	const developer, stranger = 1000, 2000
+	version := "#!/bin/sh\necho " + local.Program + " version " + telemetry.Version + "\n"
+	for name, c := range map[string]struct {
+		owner, link int // of microlet-local, and of the link to it if it is one
+		used        bool
+	}{
+		"root":                    {owner: 0, used: true},
+		"owner of microlet":       {owner: developer, used: true},
+		"somebody else":           {owner: stranger},
+		"link of the owner":       {owner: 0, link: developer, used: true},
+		"link of somebody else":   {owner: 0, link: stranger},
+		"link to somebody else's": {owner: stranger, link: developer},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			own, other := filepath.Join(dir, "microlet"), filepath.Join(dir, local.Program)
+			file := other
+			if c.link != 0 {
+				file = filepath.Join(dir, "file")
+				if err := errors.Join(os.Symlink(file, other), os.Lchown(other, c.link, 0)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := errors.Join(os.WriteFile(own, nil, 0o600), os.Chown(own, developer, 0),
+				os.WriteFile(file, []byte(version), 0o700), os.Chown(file, c.owner, 0)); err != nil {
+				t.Fatal(err)
+			}
+			var log bytes.Buffer
+			p := findPrograms(t.Context(), own, slog.New(slog.NewTextHandler(&log, nil)))
+			if used := p.local != ""; used != c.used || used == strings.Contains(log.String(), "belongs to the user 2000") {
+				t.Errorf("used: %v, want %v; log: %s", used, c.used, &log)
 			}
 		})
 	}
