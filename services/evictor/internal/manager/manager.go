@@ -175,6 +175,7 @@ func (m *Manager) Run(ctx context.Context) error {
 			case out.interrupted: // the urgent round is next
 			case out.pressure:
 				nextWork = time.Now().Add(m.o.Period)
+				m.tracker.Acted(m.seen) // the round has read everything again
 			}
 		case r := <-m.disks.results:
 			m.disks.done()

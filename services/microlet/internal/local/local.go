@@ -70,7 +70,9 @@ func Command(args []string) *cobra.Command {
 func Check(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, path, "--version").Output()
+	cmd := exec.CommandContext(ctx, path, "--version")
+	cmd.WaitDelay = time.Second // for what it has started and left
+	out, err := cmd.Output()
 	if err != nil {
 		return fmt.Errorf("ask %s for its version: %w", path, err)
 	}
