@@ -6,8 +6,8 @@ import (
 )
 
 // csiMockNames are the images by which upstream's suite of Kubernetes 1.37 starts its CSI drivers, and the rig's
-// programs in them: the rig's own driver is its csi-hostpath. Where the driver itself is in the suite, hostpathplugin is
-// called as a proxy to it.
+// programs in them: the rig's own driver is its csi-hostpath. Where the driver itself is in the suite, hostpathplugin
+// is called as a proxy to it.
 var csiMockNames = map[string]string{
 	"registry.k8s.io/sig-storage/csi-provisioner:v6.3.0":            "csi-provisioner",
 	"registry.k8s.io/sig-storage/csi-attacher:v4.12.0":              "csi-attacher",

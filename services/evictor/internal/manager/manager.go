@@ -199,9 +199,6 @@ func (m *Manager) Run(ctx context.Context) error {
 				if current.storage {
 					nextStorage = now.Add(m.o.Period)
 				}
-				if len(current.due) > 0 {
-					m.tracker.Acted(m.seen)
-				}
 				giveWay = m.start(ctx, current, results)
 			}
 		case current != nil && urgent(due) && !urgent(current.due):
@@ -213,6 +210,9 @@ func (m *Manager) Run(ctx context.Context) error {
 
 // start runs a round beside the loop. It returns what has the round give way to a more urgent one.
 func (m *Manager) start(ctx context.Context, r *round, results chan<- outcome) (giveWay context.CancelFunc) {
+	if len(r.due) > 0 {
+		m.tracker.Acted(m.seen)
+	}
 	r.look, giveWay = context.WithCancel(ctx)
 	go func() {
 		out := r.do(ctx)
