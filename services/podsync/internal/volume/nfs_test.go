@@ -315,11 +315,18 @@ func (d *dead) unmount(_ string, flags int) error {
 	return nil
 }
 
+// did returns the flags of all unmounts, of which one may be under way.
+func (d *dead) did() []int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.flags)
+}
+
 // kernel has the export at /p/x.
 func (d *dead) kernel() *kernel {
 	list := mount.NewFakeMounter([]mount.MountPoint{{Path: "/p/x", Type: "nfs4"}})
 	if d.off > 0 {
-		time.AfterFunc(d.off, func() { list.MountPoints = nil })
+		time.AfterFunc(d.off, func() { _ = list.Unmount("/p/x") })
 	}
 	return &kernel{unmount: d.unmount, mounter: func() mount.Interface { return list }}
 }
@@ -332,10 +339,10 @@ func TestNobodyWaitsForTheEndOfAnExport(t *testing.T) {
 			d := &dead{forced: make(chan struct{}), off: takes}
 			begun := time.Now()
 			err := d.kernel().unmountOne(t.Context(), &mount.MountPoint{Path: "/p/x", Type: "nfs4"})
-			if took := time.Since(begun); err != nil || took > takes+lookAfter || fmt.Sprint(d.flags) != "[0]" {
-				t.Errorf("after %s with %v: %v", took, d.flags, err)
+			if took := time.Since(begun); err != nil || took > takes+lookAfter || fmt.Sprint(d.did()) != "[0]" {
+				t.Errorf("after %s with %v: %v", took, d.did(), err)
 			}
-			if len(d.flags) == 1 {
+			if len(d.did()) == 1 {
 				close(d.forced)
 			}
 		})
@@ -356,8 +363,8 @@ func TestAnExportOfADeadServerIsUnmountedByForce(t *testing.T) {
 				d := &dead{forced: make(chan struct{}), busy: c.busy}
 				begun := time.Now()
 				err := d.kernel().unmountOne(t.Context(), &mount.MountPoint{Path: "/p/x", Type: "nfs4"})
-				if err != nil || time.Since(begun) != forceAfter || fmt.Sprint(d.flags) != fmt.Sprint(c.want) {
-					t.Errorf("after %s with %v: %v", time.Since(begun), d.flags, err)
+				if err != nil || time.Since(begun) != forceAfter || fmt.Sprint(d.did()) != fmt.Sprint(c.want) {
+					t.Errorf("after %s with %v: %v", time.Since(begun), d.did(), err)
 				}
 			})
 		})
