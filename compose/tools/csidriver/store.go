@@ -133,7 +133,7 @@ func (s store) usedAt(id string) ([]string, error) {
 		return nil, err
 	}
 	if is.Kind != device {
-		return mount.New("").GetMountRefs(s.folder(id))
+		return mount.New("").GetMountRefs(s.files(id))
 	}
 	name, err := s.disk(id).attached()
 	if errors.Is(err, fs.ErrNotExist) {
