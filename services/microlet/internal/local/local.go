@@ -48,7 +48,13 @@ func Command(args []string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   Program,
 		Short: "The services of a node that need no API server; \"microlet up\" runs them",
-		Args:  cobra.NoArgs,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("%q is no service: see %s --help", args[0], Program)
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		// Cobra prints it without a template; see microlet's own --version.
 		Version:       telemetry.Version,
 		SilenceUsage:  true,

@@ -2,6 +2,7 @@ package local
 
 import (
 	"bytes"
+	"io"
 	"testing"
 
 	"github.com/microlet/microlet/proto/role"
@@ -41,5 +42,15 @@ func TestVersion(t *testing.T) {
 	cmd.SetOut(&out)
 	if err := cmd.Execute(); err != nil || out.String() != "microlet-local version "+telemetry.Version+"\n" {
 		t.Errorf("%q, %v", out.String(), err)
+	}
+}
+
+// TestAnUnknownService is an error that names it.
+func TestAnUnknownService(t *testing.T) {
+	cmd := Command([]string{"nonsense"})
+	cmd.SetArgs([]string{"nonsense"})
+	cmd.SetOut(io.Discard)
+	if err := cmd.Execute(); err == nil || err.Error() != `"nonsense" is no service: see microlet-local --help` {
+		t.Errorf("%v", err)
 	}
 }
