@@ -66,7 +66,7 @@ func Run(ctx context.Context, cfg Config) error {
 	statsv1.RegisterStatsServiceServer(s.GRPC, server.New(server.Options{
 		NodeName: cfg.Service.NodeName, Began: time.Now(), Age: cfg.Kubelet.Node.HousekeepingInterval.Duration,
 		Cgroups: cgroups, Usage: usage, Created: created, PodStats: podStats, Metrics: metrics, Pods: all,
-		Filesystems: &fsusage.Prober{}, Folders: folders, Log: s.Log,
+		RootDir: cfg.Kubelet.Node.RootDir, Filesystems: &fsusage.Prober{}, Folders: folders, Log: s.Log,
 	}))
 	for _, method := range []string{
 		statsv1.StatsService_Summary_FullMethodName, statsv1.StatsService_Page_FullMethodName,
@@ -113,7 +113,7 @@ func shareCgroups(cfg *Config, s *service.Service, all func() map[string]*pods.P
 		return !ok || !last.Value.Supported
 	}
 	measurer, err := cgroupstats.New(cgroupstats.Options{
-		CgroupRoot: k.Kubelet.CgroupRoot, System: systemCgroups(cfg), RootDir: k.Node.RootDir,
+		CgroupRoot: k.Kubelet.CgroupRoot, System: systemCgroups(cfg),
 		Except: []string{filepath.Join(k.Node.RootDir, "pods"), "/run/containerd", "/run/containers", "/run/crio",
 			"/run/netns"},
 		PodCgroups: podCgroups, Pods: all, Book: book,

@@ -33,8 +33,6 @@ type Options struct {
 	CgroupRoot string
 	// System are the cgroups of the system's parts, by the Summary API's names of them.
 	System map[string]string
-	// RootDir is the kubelet's root folder, whose file system is the node's.
-	RootDir string
 	// Except are folders whose mounts come and go with pods.
 	Except []string
 	// PodCgroups reports whether the cgroups of pods and containers are read, which they need not be if the runtime
@@ -102,11 +100,6 @@ func (m *Measurer) Read(ctx context.Context) (*Snapshot, error) {
 		return nil, errors.New("the root of the cgroups cannot be read")
 	}
 	root.Stats.Filesystem = m.fsStats(mounted)
-	if usage, err := m.prober.Usage(ctx, m.o.RootDir); err == nil {
-		s.RootFs = &usage
-	} else {
-		m.book.Add(filesystemSource, m.o.RootDir, err)
-	}
 	var err error
 	if s.Tasks, err = m.proc.tasks(); err != nil {
 		m.book.Add(processSource, "tasks", err)

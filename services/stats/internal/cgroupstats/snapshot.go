@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/cadvisor/lib/model"
 
-	"github.com/microlet/microlet/services/internal/fsusage"
 	"github.com/microlet/microlet/services/stats/internal/pods"
 )
 
@@ -75,8 +74,6 @@ type Snapshot struct {
 	Cgroups []*Cgroup
 	// System are the cgroups of the system's parts, as the Summary API names them.
 	System map[string]*Cgroup
-	// RootFs is the file system of the kubelet's root folder; nil if it does not answer.
-	RootFs *fsusage.Usage
 	// Tasks are those of the node.
 	Tasks Tasks
 	// PSI says that the kernel measures how long tasks wait for resources.

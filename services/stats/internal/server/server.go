@@ -38,7 +38,7 @@ type Options struct {
 	NodeName string
 	// Began is when the service began.
 	Began time.Time
-	// Age is how old figures may be.
+	// Age is how old figures may be that are expensive to take.
 	Age time.Duration
 	// Cgroups, Usage and Created are what is shared.
 	Cgroups *cachedvalue.Value[*cgroupstats.Snapshot]
@@ -50,8 +50,12 @@ type Options struct {
 	Metrics  *cachedvalue.Value[*cri.Metrics]
 	// Pods returns those that podsync has published, by their UID. Only PodStats needs it.
 	Pods func() map[string]*pods.Pod
-	// Filesystems are asked for what layers and images lie on.
-	Filesystems *fsusage.Prober
+	// RootDir is the kubelet's root folder, whose file system is the node's.
+	RootDir string
+	// Filesystems are asked for what RootDir, layers and images lie on.
+	Filesystems interface {
+		Usage(ctx context.Context, path string) (fsusage.Usage, error)
+	}
 	// Folders report what volumes and logs take; nil reports nothing.
 	Folders summary.Folders
 	Log     *slog.Logger
@@ -134,7 +138,7 @@ func (s *Server) gather(ctx context.Context, cpuAndMemory bool) (in *summary.Inp
 	}
 	in.Created = s.created(ctx, containers(in))
 	if !cpuAndMemory {
-		in.Usage, in.Folders = usage.Value, s.o.Folders
+		in.Usage, in.Folders, in.RootFs = usage.Value, s.o.Folders, s.rootFs(ctx)
 		if in.Usage != nil {
 			in.Filesystems = s.filesystems(ctx, in.Usage)
 		}
@@ -225,6 +229,17 @@ func missing(created cri.Created, ids []string) []string {
 		_, ok := created[id]
 		return ok
 	})
+}
+
+// rootFs asks the file system of the kubelet's root folder; nil if it does not answer. It is asked for each summary, as
+// the kubelet asks it: whoever sets a threshold by what is free must not see what was free before an image was pulled.
+func (s *Server) rootFs(ctx context.Context) *fsusage.Usage {
+	usage, err := s.o.Filesystems.Usage(ctx, s.o.RootDir)
+	if err != nil {
+		s.o.Log.Debug("file system of the node does not answer", logkey.Path, s.o.RootDir, logkey.Err, err)
+		return nil
+	}
+	return &usage
 }
 
 // filesystems asks the file systems that layers and images lie on.

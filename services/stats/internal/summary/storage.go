@@ -15,13 +15,13 @@ import (
 
 // rootFs is the file system of the kubelet's root folder.
 func (b *builder) rootFs() *statsapi.FsStats {
-	u := b.Snapshot.RootFs
+	u := b.RootFs
 	if u == nil {
 		return nil
 	}
 	fs := onFs(u)
 	used, inodes := u.Capacity-min(u.Free, u.Capacity), u.Inodes-min(u.InodesFree, u.Inodes)
-	fs.Time, fs.UsedBytes, fs.InodesUsed = metav1.NewTime(b.Snapshot.Root().Stats.Timestamp), &used, &inodes
+	fs.UsedBytes, fs.InodesUsed = &used, &inodes
 	return fs
 }
 
@@ -74,14 +74,14 @@ func (b *builder) logs(podUID, container string) *statsapi.FsStats {
 	if !ok {
 		return nil
 	}
-	fs := onFs(b.Snapshot.RootFs)
+	fs := onFs(b.RootFs)
 	fs.Time, fs.UsedBytes, fs.InodesUsed = metav1.NewTime(f.Time), &f.Bytes, &f.Inodes
 	return fs
 }
 
 // storage adds the pod's volumes, and what all that it has on the node's disk takes together.
 func (b *builder) storage(uid string, p *statsapi.PodStats) {
-	total := onFs(b.Snapshot.RootFs)
+	total := onFs(b.RootFs)
 	if total.Time.IsZero() {
 		total.Time = metav1.NewTime(b.Snapshot.ReadAt)
 	}

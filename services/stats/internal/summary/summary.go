@@ -59,6 +59,8 @@ type Input struct {
 	CPUAndMemory bool
 	// Usage is nil if the runtime has not reported.
 	Usage *cri.Usage
+	// RootFs is the file system of the kubelet's root folder; nil if it does not answer.
+	RootFs *fsusage.Usage
 	// Filesystems are those that layers and images lie on, by their mount points.
 	Filesystems map[string]fsusage.Usage
 	// Folders is nil if none are measured.

@@ -93,9 +93,9 @@ func input() Input {
 			Machine: &model.MachineInfo{HugePages: []model.HugePagesInfo{{PageSize: 2048, NumPages: 4}}},
 			System: map[string]*cgroupstats.Cgroup{"pods": all,
 				"kubelet": cgroup("/agent", cgroupstats.Slice, 800, math.MaxUint64)},
-			RootFs: &fsusage.Usage{Time: now, Capacity: 1000, Free: 400, Available: 300, Inodes: 90, InodesFree: 80},
-			Tasks:  cgroupstats.Tasks{Time: now, Limit: &limit, Running: &tasks},
+			Tasks: cgroupstats.Tasks{Time: now, Limit: &limit, Running: &tasks},
 		},
+		RootFs: &fsusage.Usage{Time: now, Capacity: 1000, Free: 400, Available: 300, Inodes: 90, InodesFree: 80},
 		Usage: &cri.Usage{
 			Layers: map[string]cri.Layer{
 				"one": {Time: now.Add(-time.Second), Mountpoint: "/images", Used: &used, Inodes: &inodes},
@@ -114,7 +114,7 @@ func TestBuild(t *testing.T) {
 		"whole.json":          func(*Input) {},
 		"cpu-and-memory.json": func(in *Input) { in.CPUAndMemory = true },
 		"nothing-else.json": func(in *Input) {
-			in.Usage, in.Filesystems, in.Folders, in.Snapshot.RootFs, in.Created = nil, nil, nil, nil, nil
+			in.Usage, in.Filesystems, in.Folders, in.RootFs, in.Created = nil, nil, nil, nil, nil
 			in.Snapshot.Tasks = cgroupstats.Tasks{}
 		},
 	} {
@@ -136,7 +136,7 @@ func TestNothingIsNegative(t *testing.T) {
 	for _, c := range in.Snapshot.Cgroups[:7] {
 		c.Spec.Memory.Limit, c.Spec.Memory.SwapLimit = 1, 1
 	}
-	in.Snapshot.RootFs = &fsusage.Usage{Time: now, Capacity: 1, Free: 5, Available: 9, Inodes: 1, InodesFree: 7}
+	in.RootFs = &fsusage.Usage{Time: now, Capacity: 1, Free: 5, Available: 9, Inodes: 1, InodesFree: 7}
 	text, err := json.Marshal(Build(in))
 	if err != nil {
 		t.Fatal(err)
