@@ -1066,8 +1066,10 @@ type ContainerExplanation struct {
 	NextPull  *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=next_pull,json=nextPull,proto3" json:"next_pull,omitempty"`
 	PullError string                 `protobuf:"bytes,6,opt,name=pull_error,json=pullError,proto3" json:"pull_error,omitempty"`
 	// CrashLoopBackOff holds the container until this time; absent if it does not.
-	RestartAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=restart_at,json=restartAt,proto3" json:"restart_at,omitempty"`
-	Probes        []*ProbeState          `protobuf:"bytes,8,rep,name=probes,proto3" json:"probes,omitempty"`
+	RestartAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=restart_at,json=restartAt,proto3" json:"restart_at,omitempty"`
+	Probes    []*ProbeState          `protobuf:"bytes,8,rep,name=probes,proto3" json:"probes,omitempty"`
+	// The image that is pulled: the container's, or that of an image volume that it mounts.
+	PullImage     string `protobuf:"bytes,9,opt,name=pull_image,json=pullImage,proto3" json:"pull_image,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1156,6 +1158,13 @@ func (x *ContainerExplanation) GetProbes() []*ProbeState {
 		return x.Probes
 	}
 	return nil
+}
+
+func (x *ContainerExplanation) GetPullImage() string {
+	if x != nil {
+		return x.PullImage
+	}
+	return ""
 }
 
 // ProbeState is one probe of a container.
@@ -1437,7 +1446,7 @@ const file_microlet_podsync_v1_explain_proto_rawDesc = "" +
 	"\x05ready\x18\x02 \x01(\bR\x05ready\x12\x18\n" +
 	"\aattempt\x18\x03 \x01(\rR\aattempt\x124\n" +
 	"\acreated\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x12\x10\n" +
-	"\x03ips\x18\x05 \x03(\tR\x03ips\"\xf2\x03\n" +
+	"\x03ips\x18\x05 \x03(\tR\x03ips\"\x91\x04\n" +
 	"\x14ContainerExplanation\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12B\n" +
 	"\x04type\x18\x02 \x01(\x0e2..microlet.podsync.v1.ContainerExplanation.TypeR\x04type\x12\x14\n" +
@@ -1449,7 +1458,9 @@ const file_microlet_podsync_v1_explain_proto_rawDesc = "" +
 	"pull_error\x18\x06 \x01(\tR\tpullError\x129\n" +
 	"\n" +
 	"restart_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\trestartAt\x127\n" +
-	"\x06probes\x18\b \x03(\v2\x1f.microlet.podsync.v1.ProbeStateR\x06probes\"e\n" +
+	"\x06probes\x18\b \x03(\v2\x1f.microlet.podsync.v1.ProbeStateR\x06probes\x12\x1d\n" +
+	"\n" +
+	"pull_image\x18\t \x01(\tR\tpullImage\"e\n" +
 	"\x04Type\x12\x14\n" +
 	"\x10TYPE_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tTYPE_INIT\x10\x01\x12\x10\n" +

@@ -1,6 +1,7 @@
 package explanation
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -57,7 +58,8 @@ func (p *subject) container(c *podsyncv1.ContainerExplanation) *Node {
 	}
 	if n.State == Waiting && c.GetPullBegan() != nil {
 		n.Reason = "Pulling"
-		n.Message = fmt.Sprintf("image %s is being pulled for %s", c.GetImage(), p.since(c.GetPullBegan().AsTime()))
+		image := cmp.Or(c.GetPullImage(), c.GetImage()) // an older podsync does not say which
+		n.Message = fmt.Sprintf("image %s is being pulled for %s", image, p.since(c.GetPullBegan().AsTime()))
 	}
 	return n
 }

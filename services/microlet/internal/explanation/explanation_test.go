@@ -172,6 +172,9 @@ var broken = []struct {
 	}, "containers/web", "ImagePullBackOff", "ErrImagePull: not found; next try in 40s"},
 	{"image being pulled", func(s *state) { s.Containers[0].PullBegan = at(-90 * time.Second) }, "containers/web",
 		"Pulling", "image shop/web:1 is being pulled for 1m30s"},
+	{"image of a volume being pulled", func(s *state) {
+		s.Containers[0].PullBegan, s.Containers[0].PullImage = at(-90*time.Second), "shop/catalog:1"
+	}, "containers/web", "Pulling", "image shop/catalog:1 is being pulled for 1m30s"},
 	{"never pull", func(s *state) { s.waits("ErrImageNeverPull", "not present with pull policy of Never") },
 		"containers/web", "ErrImageNeverPull", "policy of Never"},
 	{"invalid image name", func(s *state) { s.waits("InvalidImageName", `couldn't parse image name "X"`) },

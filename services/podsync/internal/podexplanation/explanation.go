@@ -98,8 +98,8 @@ func volumes(w *worker.Standing) []*podsyncv1.VolumeState {
 func (s *server) container(w *worker.Standing, c *v1.Container,
 	kind podsyncv1.ContainerExplanation_Type) *podsyncv1.ContainerExplanation {
 	e := &podsyncv1.ContainerExplanation{Name: c.Name, Type: kind, Image: c.Image, Probes: s.probes(w, c)}
-	if began, pulling := w.Pulling[c.Name]; pulling {
-		e.PullBegan = timestamp(began)
+	if p, pulling := w.Pulling[c.Name]; pulling {
+		e.PullBegan, e.PullImage = timestamp(p.Began), p.Image
 	}
 	if until, why, ok := s.d.Pulls.BackOff(w.Pod.UID, c.Image); ok {
 		e.NextPull, e.PullError = timestamp(until), why

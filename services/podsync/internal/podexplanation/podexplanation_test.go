@@ -88,7 +88,7 @@ func TestAPodThatWaitsForAVolumeAndAnImage(t *testing.T) {
 		standings: []worker.Standing{{
 			Pod: podOf("web"), Source: api, Phase: "sync", Admitted: true, FailedStep: "mount volumes",
 			NotMounted: map[string]string{"settings": `configmap "settings" not found`},
-			Pulling:    map[string]time.Time{"first": time.Now()},
+			Pulling:    map[string]worker.Pulling{"first": {Image: "artifact:1", Began: time.Now()}},
 			Waits:      []decide.Wait{{Name: "main", Until: until}},
 			State:      &pod.State{Sandboxes: []pod.Sandbox{{ID: "box", Attempt: 2}}},
 		}},
@@ -108,6 +108,7 @@ func TestAPodThatWaitsForAVolumeAndAnImage(t *testing.T) {
 	}
 	c := e.GetContainers()
 	if len(c) != 2 || c[0].GetType() != podsyncv1.ContainerExplanation_TYPE_INIT || c[0].GetPullBegan() == nil ||
+		c[0].GetPullImage() != "artifact:1" ||
 		!c[1].GetNextPull().AsTime().Equal(until) || c[1].GetPullError() != "no such host" ||
 		!c[1].GetRestartAt().AsTime().Equal(until) {
 		t.Errorf("containers: %v", c)

@@ -195,11 +195,15 @@ func (n *node) Ensure(ctx context.Context, p *v1.Pod, c *v1.Container) (*Image, 
 	return &Image{Ref: c.Image}, nil
 }
 
-// EnsureVolume counts, and fails for the reference "absent".
-func (n *node) EnsureVolume(_ context.Context, _ *v1.Pod, v *v1.ImageVolumeSource) (*runtimeapi.ImageSpec, error) {
+// EnsureVolume counts. It fails for the reference "absent", and never ends for "slow".
+func (n *node) EnsureVolume(ctx context.Context, _ *v1.Pod, v *v1.ImageVolumeSource) (*runtimeapi.ImageSpec, error) {
 	n.ensuredVolumes.Add(1)
-	if v.Reference == "absent" {
+	switch v.Reference {
+	case "absent":
 		return nil, &image.Error{Reason: image.ReasonPull, Message: "not found"}
+	case "slow":
+		<-ctx.Done()
+		return nil, ctx.Err()
 	}
 	return &runtimeapi.ImageSpec{Image: "id of " + v.Reference}, nil
 }

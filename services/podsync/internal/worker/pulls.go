@@ -112,8 +112,8 @@ func (e volumeImageError) Unwrap() error { return e.error }
 // pull begins to make present what a container starts with: first the image volumes that it mounts, as with the
 // kubelet. then, if it is not nil, is called when that has ended.
 func (w *worker) pull(p *v1.Pod, c *v1.Container, then func()) *pull[images] {
-	began := time.Now()
-	w.notePull(c.Name, began)
+	waits := Pulling{Image: c.Image, Began: time.Now()}
+	w.notePull(c.Name, waits)
 	volumes := map[string]*pull[*runtimeapi.ImageSpec]{}
 	for i := range c.VolumeMounts {
 		if name := c.VolumeMounts[i].Name; w.volumePulls[name] != nil {
@@ -121,13 +121,15 @@ func (w *worker) pull(p *v1.Pod, c *v1.Container, then func()) *pull[images] {
 		}
 	}
 	return beginPull(w, c.Image, func(ctx context.Context) (present images, err error) {
-		defer w.notePulled(c.Name, began)
+		defer w.notePulled(c.Name, waits.Began)
 		present.volumes = make(map[string]*runtimeapi.ImageSpec, len(volumes))
 		for name, under := range volumes {
+			w.notePull(c.Name, Pulling{Image: under.image, Began: waits.Began})
 			if present.volumes[name], err = under.wait(ctx); err != nil {
 				return images{}, volumeImageError{err}
 			}
 		}
+		w.notePull(c.Name, waits)
 		ctx, span := tracing.Start(ctx, "EnsureImageExists")
 		span.Set(tracing.ContainerName, c.Name)
 		span.Set(tracing.ImageName, c.Image)

@@ -40,12 +40,20 @@ type Standing struct {
 	Mounted  bool
 	// NotMounted is why a volume could not be mounted, by its name.
 	NotMounted map[string]string
-	// Pulling is when the pull of a container's image began, by the container's name.
-	Pulling map[string]time.Time
+	// Pulling are the pulls that containers wait for, by the container's name.
+	Pulling map[string]Pulling
 	// Waits are the containers that CrashLoopBackOff holds.
 	Waits []decide.Wait
 	// State is what the runtime had of the pod last; nil before it was read.
 	State *pod.State
+}
+
+// Pulling is what a container waits for before it can start.
+type Pulling struct {
+	// Image is the container's, or that of an image volume.
+	Image string
+	// Began is when the container began to wait for its images.
+	Began time.Time
 }
 
 // Standings returns that of every pod that has a worker.
@@ -146,20 +154,22 @@ func (w *worker) noteMount(began time.Time, err error) {
 	})
 }
 
-// notePull tells that the pull of a container's image begins.
-func (w *worker) notePull(container string, began time.Time) {
+// notePull tells what a container waits for. One that began later stays.
+func (w *worker) notePull(container string, p Pulling) {
 	w.note(func(s *Standing) {
 		if s.Pulling == nil {
-			s.Pulling = map[string]time.Time{}
+			s.Pulling = map[string]Pulling{}
 		}
-		s.Pulling[container] = began
+		if !s.Pulling[container].Began.After(p.Began) {
+			s.Pulling[container] = p
+		}
 	})
 }
 
-// notePulled tells that the pull that began then has ended. A newer one of the same container goes on.
+// notePulled tells that what began then has ended. A newer one of the same container goes on.
 func (w *worker) notePulled(container string, began time.Time) {
 	w.note(func(s *Standing) {
-		if s.Pulling[container].Equal(began) {
+		if s.Pulling[container].Began.Equal(began) {
 			delete(s.Pulling, container)
 		}
 	})

@@ -59,7 +59,21 @@ func TestTheStandingSaysThatAnImageIsPulled(t *testing.T) {
 		n.dispatcher.SetPod(testPod("a"), api)
 		n.wait(time.Hour)
 		s := n.standing(t)
-		if at, pulling := s.Pulling["c"]; !pulling || at.Sub(began) > 10*time.Second || s.Began.IsZero() {
+		if p, pulling := s.Pulling["c"]; !pulling || p.Image != testPod("a").Spec.Containers[0].Image ||
+			p.Began.Sub(began) > 10*time.Second || s.Began.IsZero() {
+			t.Errorf("standing: %+v", s)
+		}
+	})
+}
+
+// A container that waits for the image of a volume does not say that it waits for its own.
+func TestTheStandingSaysThatTheImageOfAVolumeIsPulled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		defer n.run()()
+		n.dispatcher.SetPod(withImageVolume(testPod("a"), "slow"), api)
+		n.wait(time.Hour)
+		if s := n.standing(t); s.Pulling["c"].Image != "slow" {
 			t.Errorf("standing: %+v", s)
 		}
 	})
