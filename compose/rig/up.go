@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"time"
@@ -87,11 +88,15 @@ func prepare(ctx context.Context, o Options) (build.Binaries, []string, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		controlPlane, err := images.BuildKubeadm(builder.Cache, version, binaries)
+		iptables, err := exec.LookPath("iptables")
+		if err != nil {
+			return nil, nil, fmt.Errorf("make the image of kube-proxy: %w", err)
+		}
+		cluster, err := images.BuildKubeadm(ctx, builder.Cache, version, iptables, binaries)
 		if err != nil {
 			return nil, nil, err
 		}
-		layouts = append(layouts, controlPlane)
+		layouts = append(layouts, cluster)
 	}
 	if slices.Contains(groups, build.GroupCSIMock) {
 		mock, err := images.BuildCSIMock(ctx, builder.Cache, binaries, o.Out)

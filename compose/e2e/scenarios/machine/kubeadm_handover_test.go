@@ -51,7 +51,7 @@ const (
 // server knows whoever asks. The one exception is a kubelet that starts: see startsAnew.
 func TestKubeadmHandover(t *testing.T) {
 	k := newKubeadmMachine(t, "handover")
-	k.init(shortLives)
+	k.init("addon", shortLives) // the network needs no pods here
 	api := k.client()
 	awaitNode(t, api, k.NodeName(), microletProgram, controlPlane...)
 	k.bootstraps()

@@ -78,6 +78,10 @@ func newKubeadmMachine(t *testing.T, name string) *kubeadmMachine {
 			t.Fatal(err)
 		}
 	}
+	// CoreDNS wants a server to ask for other names. At this address, which is for documentation, nobody answers.
+	if err := m.Write(t.Context(), "/etc/resolv.conf", []byte("nameserver 192.0.2.53\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	k.run("sh", "-c", "ln -s "+microletProgram+" /usr/bin/kubelet && systemctl daemon-reload && "+
 		"systemctl enable --quiet kubelet.service containerd.service")
 	t.Cleanup(func() {
@@ -138,15 +142,14 @@ func (k *kubeadmMachine) kubeadm(args ...string) string {
 	return out
 }
 
-// init makes a cluster of this machine, with these lines in the configuration of the cluster. The addons are left out:
-// the network needs no pods here.
-func (k *kubeadmMachine) init(cluster string) {
+// init makes a cluster of this machine, without these phases, and with these lines in the configuration of the cluster.
+func (k *kubeadmMachine) init(skipPhases, cluster string) {
 	k.t.Helper()
 	config := fmt.Sprintf(`apiVersion: kubeadm.k8s.io/v1beta4
 kind: InitConfiguration
 localAPIEndpoint: {advertiseAddress: %q}
 nodeRegistration: {criSocket: "unix:///run/containerd/containerd.sock"}
-skipPhases: [addon]
+skipPhases: [%s]
 timeouts: {controlPlaneComponentHealthCheck: 10m, kubeletHealthCheck: 10m, kubernetesAPICall: 10m}
 ---
 apiVersion: kubeadm.k8s.io/v1beta4
@@ -154,7 +157,7 @@ kind: ClusterConfiguration
 kubernetesVersion: %s
 networking: {podSubnet: %q}
 %s
-`, k.NodeIP(), strings.TrimPrefix(k.run("kubelet", "--version"), "Kubernetes "), k.PodCIDR(), cluster)
+`, k.NodeIP(), skipPhases, strings.TrimPrefix(k.run("kubelet", "--version"), "Kubernetes "), k.PodCIDR(), cluster)
 	if err := k.Write(k.t.Context(), "/root/kubeadm.yaml", []byte(config), 0o600); err != nil {
 		k.t.Fatal(err)
 	}
@@ -226,11 +229,12 @@ func (k *kubeadmMachine) containers() string {
 // to it.
 func TestKubeadm(t *testing.T) {
 	k := newKubeadmMachine(t, "init")
-	k.init("")
+	k.init("", "")
 	api := k.client()
 	awaitNode(t, api, k.NodeName(), microletProgram, controlPlane...)
 	k.certificateIsRenewed()
-	k.runsPods(api, k.NodeName())
+	awaitAddons(t, api, 1)
+	k.runsPods(api, k.NodeName(), "nslookup kubernetes.default.svc.cluster.local >/dev/null")
 	k.handovers(api)
 	k.kubeadm("certs", "renew", "all")
 	k.kubeadm("upgrade", "node")
@@ -240,7 +244,8 @@ func TestKubeadm(t *testing.T) {
 	worker.join(k.kubeadm("token", "create", "--print-join-command"))
 	awaitNode(t, api, worker.NodeName(), microletProgram)
 	worker.certificateIsRenewed()
-	k.runsPods(api, worker.NodeName())
+	awaitAddons(t, api, 2)
+	k.runsPods(api, worker.NodeName(), "true") // the rigs of two machines have no way from pod to pod
 	worker.kubeadm("reset", "--force")
 	worker.isClean()
 	k.kubeadm("reset", "--force")
@@ -289,8 +294,8 @@ func (k *kubeadmMachine) certificateIsRenewed() {
 	}
 }
 
-// runsPods: a pod runs on the node and ends, and the API server has the way to its logs.
-func (k *kubeadmMachine) runsPods(api kubernetes.Interface, node string) {
+// runsPods: a pod runs on the node, where the script succeeds, and ends, and the API server has the way to its logs.
+func (k *kubeadmMachine) runsPods(api kubernetes.Interface, node, script string) {
 	k.t.Helper()
 	ctx := k.t.Context()
 	pods := api.CoreV1().Pods(metav1.NamespaceDefault)
@@ -300,7 +305,8 @@ func (k *kubeadmMachine) runsPods(api kubernetes.Interface, node string) {
 		Spec: corev1.PodSpec{
 			NodeName: node, RestartPolicy: corev1.RestartPolicyNever,
 			Containers: []corev1.Container{{
-				Name: "main", Image: rig.BusyboxImage, Command: []string{"sh", "-c", "cat /var/run/secrets/*/*/namespace"},
+				Name: "main", Image: rig.BusyboxImage,
+				Command: []string{"sh", "-c", script + " && cat /var/run/secrets/*/*/namespace"},
 			}},
 		},
 	}
@@ -330,11 +336,36 @@ func (k *kubeadmMachine) handOver(program string) {
 	k.run("sh", "-c", "ln -sfn "+program+" /usr/bin/kubelet && systemctl restart kubelet.service")
 }
 
-// handovers gives the node to the kubelet and back, three times. The containers of the control plane run on.
+// addonPods are the pods of kubeadm's addons on the first node: kube-proxy, and two of CoreDNS.
+const addonPods = 3
+
+// awaitAddons waits until kube-proxy runs on so many nodes, and CoreDNS on the first.
+func awaitAddons(t *testing.T, api kubernetes.Interface, nodes int32) {
+	t.Helper()
+	apps := api.AppsV1()
+	scene.Await(t, scene.Patience, "kubeadm's addons", func() error {
+		proxy, err := apps.DaemonSets(metav1.NamespaceSystem).Get(t.Context(), "kube-proxy", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		dns, err := apps.Deployments(metav1.NamespaceSystem).Get(t.Context(), "coredns", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if proxy.Status.NumberReady != nodes || dns.Status.ReadyReplicas != addonPods-1 {
+			return fmt.Errorf("of kube-proxy %d pods are ready, of CoreDNS %d", proxy.Status.NumberReady,
+				dns.Status.ReadyReplicas)
+		}
+		return nil
+	})
+}
+
+// handovers gives the node to the kubelet and back, three times. The containers of the control plane and the addons run
+// on.
 func (k *kubeadmMachine) handovers(api kubernetes.Interface) {
 	k.t.Helper()
-	scene.Await(k.t, scene.Patience, "the containers of the control plane alone", func() error {
-		if n := len(strings.Fields(k.containers())); n != 2*len(controlPlane) {
+	scene.Await(k.t, scene.Patience, "the containers of the control plane and the addons alone", func() error {
+		if n := len(strings.Fields(k.containers())); n != 2*(len(controlPlane)+addonPods) {
 			return fmt.Errorf("there are %d", n)
 		}
 		return nil

@@ -37,7 +37,7 @@ const (
 	GroupMachine         = "machine"          // a machine of its own for the node, with its kernel and its disk
 	GroupCompose         = "compose"          // the rig in containers, and Docker Compose
 	GroupCharts          = "charts"           // Helm
-	GroupKubeadm         = "kubeadm"          // kubeadm, and the images of the control plane that it starts
+	GroupKubeadm         = "kubeadm"          // kubeadm, and the images of the control plane and the addons that it starts
 	GroupCSI             = "csi"              // a CSI driver, and the controllers beside it
 	GroupCSIMock         = "csi-mock"         // the images by which upstream's suite starts its own CSI driver
 	GroupTraces          = "traces"           // a collector of traces, to which node agent and runtime send
@@ -65,6 +65,8 @@ const (
 	Kubelet           = "kubelet"
 	Kubectl           = "kubectl"
 	Kubeadm           = "kubeadm"
+	KubeProxy         = "kube-proxy"
+	CoreDNS           = "coredns"
 	Agnhost           = "agnhost"
 	Etcd              = "etcd"
 	Containerd        = "containerd"
@@ -108,6 +110,12 @@ func Programs() []Program {
 			// As upstream's release builds.
 			Tags: "selinux,notest,grpcnotrace", Stamp: kubernetesStamp,
 		}
+	}
+	// A module of its own: what it needs besides changes no other program.
+	ofKubeadm := func(name string) Program {
+		p := kubernetes(name, "k8s.io/kubernetes/cmd/"+name, GroupKubeadm)
+		p.Module = "kubeadm"
+		return p
 	}
 	plain := func(name, module, pkg string) Program {
 		return Program{Name: name, Module: module, Package: pkg}
@@ -167,10 +175,11 @@ func Programs() []Program {
 		kubernetes(Kubectl, "k8s.io/kubernetes/cmd/kubectl"),
 		kubernetes(Agnhost, "k8s.io/kubernetes/test/images/agnhost"),
 		kubernetes(Kubelet, "k8s.io/kubernetes/cmd/kubelet", GroupKubelet),
+		ofKubeadm(Kubeadm),
+		ofKubeadm(KubeProxy),
 		{
-			// A module of its own: what it needs besides changes no other program.
-			Name: Kubeadm, Module: "kubeadm", Package: "k8s.io/kubernetes/cmd/kubeadm", Groups: []string{GroupKubeadm},
-			Tags: "selinux,notest,grpcnotrace", Stamp: kubernetesStamp,
+			Name: CoreDNS, Module: "coredns", Package: ".", Groups: []string{GroupKubeadm},
+			Sources: []string{"go.mod", "go.sum", "*.go"},
 		},
 		{
 			Name:    Suite,

@@ -21,13 +21,13 @@ var csiMockNames = map[string]string{
 // BuildCSIMock returns the path of an OCI layout below cache that holds these images, and makes it if it is not there.
 // The programs are paths of static executables, by name. Debian is below them, since a driver calls mount.
 func BuildCSIMock(ctx context.Context, cache string, programs map[string]string, out io.Writer) (string, error) {
-	base, err := makeDebian(ctx, cache, out)
+	debian, err := makeDebian(ctx, cache, out)
 	if err != nil {
 		return "", err
 	}
-	named := map[string]string{}
+	named := map[string]programImage{}
 	for name, program := range csiMockNames {
-		named[name] = programs[program]
+		named[name] = programImage{path: programs[program], base: fileBase(debian.layer)}
 	}
-	return buildPrograms(cache, "csi-mock", base.layer, named)
+	return buildPrograms(cache, "csi-mock", named)
 }

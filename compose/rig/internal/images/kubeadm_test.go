@@ -3,6 +3,7 @@ package images
 import (
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -28,14 +29,18 @@ func TestKubeadmImages(t *testing.T) {
 		programs[program] = path
 	}
 	cache := t.TempDir()
-	dir, err := BuildKubeadm(cache, "v1.2.3", programs)
+	cat, err := exec.LookPath("cat") // a linked program of any machine, in the place of iptables
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := BuildKubeadm(cache, "v1.2.3", programs); err != nil || again != dir {
+	dir, err := BuildKubeadm(t.Context(), cache, "v1.2.3", cat, programs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := BuildKubeadm(t.Context(), cache, "v1.2.3", cat, programs); err != nil || again != dir {
 		t.Errorf("second time: %q, %v, want %q from the cache", again, err, dir)
 	}
-	if other, err := BuildKubeadm(cache, "v1.2.4", programs); err != nil || other == dir {
+	if other, err := BuildKubeadm(t.Context(), cache, "v1.2.4", cat, programs); err != nil || other == dir {
 		t.Errorf("another version: %q, %v", other, err)
 	}
 	server := httptest.NewServer(registry.New())
@@ -46,7 +51,8 @@ func TestKubeadmImages(t *testing.T) {
 	}
 	for image, program := range map[string]string{
 		"kube-apiserver:v1.2.3": "kube-apiserver", "kube-controller-manager:v1.2.3": "kube-controller-manager",
-		"kube-scheduler:v1.2.3": "kube-scheduler", "etcd:" + etcdVersion: "etcd",
+		"kube-scheduler:v1.2.3": "kube-scheduler", "etcd:" + etcdVersion: "etcd", "kube-proxy:v1.2.3": kubeProxy,
+		"coredns/coredns:" + coreDNSVersion: coreDNS,
 	} {
 		ref, err := name.NewTag(host+"/"+image, name.Insecure)
 		if err != nil {
@@ -59,6 +65,13 @@ func TestKubeadmImages(t *testing.T) {
 		}
 		if config, err := img.ConfigFile(); err != nil || !slices.Equal(config.Config.Entrypoint, []string{program}) {
 			t.Errorf("%s: %+v, %v", image, config, err)
+		}
+		want := 1
+		if program == kubeProxy {
+			want = 2 // what it calls, and itself
+		}
+		if layers, err := img.Layers(); err != nil || len(layers) != want {
+			t.Errorf("%s has %d layers, %v, want %d", image, len(layers), err, want)
 		}
 	}
 }
