@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -97,6 +98,9 @@ func (c *claim) SetUp(ctx context.Context, s *Spec) (is Mounted, failed error) {
 		return Mounted{}, err
 	}
 	held.Plugin = plugin
+	if found.IsBlock() {
+		held.Bound = filepath.Join(c.globalMap(found), string(s.Pod.UID))
+	}
 	if found.IsBlock() && !again {
 		c.events.mapped(s.Pod, found.PV.Name, c.globalMap(found), held.Mounted.Device)
 	}
@@ -153,9 +157,13 @@ func (c *claim) mount(ctx context.Context, s *Spec, found *persistentvolume.Volu
 	return held, nil
 }
 
-// takeAlone is an error if another pod has the volume.
+// takeAlone is an error if another pod has the volume, or what a mount of an unknown end has left of it.
 func (c *claim) takeAlone(s *Spec, found *persistentvolume.Volume) error {
-	taken, err := c.notes.takeAlone(s, found.PV.Name)
+	elsewhere, err := c.isElsewhere(s, found)
+	taken := false
+	if err == nil && !elsewhere {
+		taken, err = c.notes.takeAlone(s, found.PV.Name)
+	}
 	if err == nil && !taken {
 		err = errors.New("volume uses the ReadWriteOncePod access mode and is already in use by another pod")
 	}
@@ -167,6 +175,18 @@ func (c *claim) takeAlone(s *Spec, found *persistentvolume.Volume) error {
 		step = stepSetUpDevice
 	}
 	return &mountError{step, found.PV.Name, err}
+}
+
+// isElsewhere reports whether the folder of another pod tells of the volume. A kubelet before this process has left no
+// note.
+func (c *claim) isElsewhere(s *Spec, found *persistentvolume.Volume) (bool, error) {
+	switch {
+	case found.PV.Spec.CSI != nil:
+		return csivolume.IsElsewhere(c.local.root, found.PV.Name, s.Pod.UID)
+	case found.PV.Spec.Local != nil:
+		return c.local.isElsewhere(found.PV.Name, s.Pod.UID)
+	}
+	return false, nil
 }
 
 // globalMap is the folder of the mappings of a block volume.

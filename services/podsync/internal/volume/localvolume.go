@@ -64,6 +64,26 @@ func (l *localVolumes) mapping(pod types.UID, pv string) blockdevice.Mapping {
 	}
 }
 
+// isElsewhere reports whether a pod other than this one has the volume mounted or mapped, or something left of it.
+func (l *localVolumes) isElsewhere(pv string, own types.UID) (bool, error) {
+	pods, err := os.ReadDir(l.pods())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	for _, pod := range pods {
+		uid := types.UID(pod.Name())
+		if uid == own || !pod.IsDir() {
+			continue
+		}
+		m := l.mapping(uid, pv)
+		_, linked := os.Lstat(m.Link)
+		if linked == nil || m.Exists() || isListed(filepath.Join(l.mounted(uid), pv)) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
 func (l *localVolumes) setUp(ctx context.Context, s *Spec, found *persistentvolume.Volume) (Mounted, error) {
 	if err := validName(found.PV.Name); err != nil {
 		return Mounted{}, err

@@ -7,9 +7,12 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
+	mount "k8s.io/mount-utils"
 
 	"github.com/microlet/microlet/services/internal/atomicfile"
 	"github.com/microlet/microlet/services/podsync/internal/selinuxlabel"
@@ -46,6 +49,22 @@ type note struct {
 	// Boot is the kernel's name of the boot in which it was set up.
 	Boot    string  `json:"bootID"`
 	Mounted Mounted `json:"mounted"`
+	// Bound is where the file of a block device is bound for the pod; empty if an earlier version has noted it.
+	Bound string `json:"bound,omitempty"`
+}
+
+// isMounted reports whether what was noted of a pod is mounted still. The mounts of a node may go while its kernel
+// stays: with systemctl soft-reboot, with a node that is a container, or by hand. A container would then write to the
+// node's disk.
+func (is *note) isMounted(s *Spec) bool {
+	point := is.Bound
+	if point == "" && strings.HasPrefix(is.Mounted.HostPath, filepath.Dir(s.PluginsDir)+"/") {
+		point = is.Mounted.HostPath
+	}
+	if point == "" {
+		return true // a hostPath, of which nothing is mounted
+	}
+	return isInMountList(point)
 }
 
 func newNotes(plugin, boot string) *notes {
@@ -93,10 +112,24 @@ func (n *notes) lookLocked(s *Spec) (note, bool) {
 		return found, true
 	}
 	found, err := readNote(n.path(s))
-	if err != nil || found.Boot != n.boot {
+	if err != nil || found.Boot != n.boot || !found.isMounted(s) {
 		return note{}, false
 	}
 	return found, true
+}
+
+// isInMountList reports whether the kernel lists the path as a mount point. It asks no file system: the one that is
+// mounted there may hang. It is false where that is unknown: the volume is then set up again, which says why.
+func isInMountList(path string) bool {
+	dir, err := filepath.EvalSymlinks(filepath.Dir(path)) // the list has paths without symbolic links
+	if err != nil {
+		return false
+	}
+	path = filepath.Join(dir, filepath.Base(path))
+	mounts, err := mount.ParseMountInfo(mountInfo)
+	return err == nil && slices.ContainsFunc(mounts, func(m mount.MountInfo) bool {
+		return mountEscapes.Replace(m.MountPoint) == path
+	})
 }
 
 func readNote(path string) (found note, err error) {
