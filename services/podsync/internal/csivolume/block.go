@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/microlet/microlet/services/internal/removal"
 	"github.com/microlet/microlet/services/podsync/internal/blockdevice"
 	csidriver "github.com/microlet/microlet/services/podsync/internal/csi"
 )
@@ -113,7 +114,7 @@ func (vs *Volumes) unmap(ctx context.Context, pod types.UID, pv string) error {
 	data, err := load(vs.layout.blockData(pv))
 	if err != nil {
 		// Nobody knows whose it is. Without a mount there is nothing that a driver could undo.
-		if removed := removeTarget(m.Device); removed != nil {
+		if removed := removeUnmounted(m.Device); removed != nil {
 			return fmt.Errorf("%w, and %w", err, removed)
 		}
 		return m.Unlink()
@@ -130,23 +131,10 @@ func (vs *Volumes) unmap(ctx context.Context, pod types.UID, pv string) error {
 	if err := driver.Unpublish(ctx, data.Handle, m.Device); err != nil {
 		return err
 	}
-	if err := removeTarget(m.Device); err != nil {
+	if err := removeUnmounted(m.Device); err != nil { // which the driver should have removed, and some don't
 		return err
 	}
 	return m.Unlink()
-}
-
-// removeTarget removes the file that a driver has published at, once nothing is mounted there. The driver should have
-// removed it, and some don't.
-func removeTarget(path string) error {
-	mounted, err := isMounted(path)
-	if err != nil {
-		return err
-	}
-	if mounted {
-		return fmt.Errorf("%s is still mounted", path)
-	}
-	return os.RemoveAll(path)
 }
 
 // orphans are the pods that have something of a block volume, and are no more on the node: of what a kubelet that was
@@ -200,7 +188,7 @@ func (vs *Volumes) releaseOrphans(ctx context.Context, v stagedVolume, driver *c
 		if err := driver.Unpublish(ctx, v.handle, m.Device); err != nil {
 			return err
 		}
-		if err := removeTarget(m.Device); err != nil {
+		if err := removeUnmounted(m.Device); err != nil {
 			return err
 		}
 	}
@@ -208,7 +196,7 @@ func (vs *Volumes) releaseOrphans(ctx context.Context, v stagedVolume, driver *c
 }
 
 // removeBlock removes the folders of a block volume that no pod has. What is known of it goes last.
-func (l layout) removeBlock(pv string) error {
+func (l layout) removeBlock(ctx context.Context, pv string) error {
 	for _, dir := range []string{l.mapping("", pv).Volume, l.blockPublished(pv)} {
 		if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("remove %s: %w", dir, err)
@@ -223,7 +211,7 @@ func (l layout) removeBlock(pv string) error {
 		return fmt.Errorf("%s is still mounted", path)
 	}
 	for _, dir := range []string{path, l.blockData(pv)} {
-		if err := os.RemoveAll(dir); err != nil {
+		if err := removal.Tree(ctx, dir); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package csivolume
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -17,6 +18,7 @@ import (
 	mount "k8s.io/mount-utils"
 
 	"github.com/microlet/microlet/services/internal/atomicfile"
+	"github.com/microlet/microlet/services/internal/removal"
 )
 
 const (
@@ -196,9 +198,17 @@ func mountedElsewhere(path string) ([]string, error) {
 }
 
 // remove removes a folder with a mount point in it, once nothing is mounted there. A driver should have removed the
-// mount point, and some don't.
-func remove(dir, point string) error {
-	path := filepath.Join(dir, point)
+// mount point, and some don't. Beside it there is vol_data.json, and what a process that was killed has left of one.
+// Whatever else is mounted in the folder stays as it is, and is an error.
+func remove(ctx context.Context, dir, point string) error {
+	if err := removeUnmounted(filepath.Join(dir, point)); err != nil {
+		return err
+	}
+	return removal.Tree(ctx, dir)
+}
+
+// removeUnmounted removes a file or an empty folder, once nothing is mounted there.
+func removeUnmounted(path string) error {
 	mounted, err := isMounted(path)
 	if err != nil {
 		return err
@@ -209,5 +219,5 @@ func remove(dir, point string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return os.RemoveAll(dir)
+	return nil
 }

@@ -161,9 +161,9 @@ func (s *setup) stage(ctx context.Context) error {
 		VolumeCapability: s.capability(source.FSType), VolumeContext: source.VolumeAttributes, Secrets: secrets,
 	})
 	if csidriver.Final(err) && s.isBlock() {
-		s.noteLeft(s.vs.layout.block(s.PV.Name), s.vs.layout.removeBlock(s.PV.Name))
+		s.noteLeft(s.vs.layout.block(s.PV.Name), s.vs.layout.removeBlock(ctx, s.PV.Name))
 	} else if csidriver.Final(err) {
-		s.noteLeft(dir, remove(dir, staging))
+		s.noteLeft(dir, remove(ctx, dir, staging))
 	}
 	return err
 }
@@ -200,7 +200,7 @@ func (s *setup) publish(ctx context.Context) error {
 	// Of a block volume the pod's link stays. All that comes of it is that the driver is asked to unpublish.
 	if csidriver.Final(err) && !s.isBlock() {
 		dir := filepath.Dir(s.target)
-		s.noteLeft(dir, remove(dir, target))
+		s.noteLeft(dir, remove(ctx, dir, target))
 	}
 	return err
 }

@@ -296,9 +296,9 @@ func (vs *Volumes) unstageBy(ctx context.Context, v stagedVolume, driver *csidri
 		}
 	}
 	if v.pv != "" {
-		return vs.layout.removeBlock(v.pv)
+		return vs.layout.removeBlock(ctx, v.pv)
 	}
-	return remove(v.dir, staging)
+	return remove(ctx, v.dir, staging)
 }
 
 // mountedByOthers is an error if what is staged is mounted somewhere that the folders of pods do not tell of: by a pod

@@ -319,7 +319,7 @@ func (vs *Volumes) unpublish(ctx context.Context, dir string) error {
 	data, err := load(dir)
 	if err != nil {
 		// Nobody knows whose it is. Without a mount there is nothing that a driver could undo.
-		if removed := remove(dir, target); removed != nil {
+		if removed := remove(ctx, dir, target); removed != nil {
 			return fmt.Errorf("%w, and %w", err, removed)
 		}
 		return nil
@@ -336,7 +336,7 @@ func (vs *Volumes) unpublish(ctx context.Context, dir string) error {
 	if err := driver.Unpublish(ctx, data.Handle, filepath.Join(dir, target)); err != nil {
 		return err
 	}
-	return remove(dir, target)
+	return remove(ctx, dir, target)
 }
 
 // Has reports whether a pod has volumes of CSI drivers mounted.
