@@ -186,6 +186,8 @@ func (s *setup) publish(ctx context.Context) error {
 	} else {
 		attributes = merged(attributes, tokens)
 	}
+	dir := filepath.Dir(s.target)
+	before := exists(filepath.Join(dir, dataFile))
 	if err := s.announce(); err != nil {
 		return err
 	}
@@ -197,9 +199,9 @@ func (s *setup) publish(ctx context.Context) error {
 		request.StagingTargetPath = s.staging()
 	}
 	err = s.driver.Publish(ctx, request)
-	// Of a block volume the pod's link stays. All that comes of it is that the driver is asked to unpublish.
-	if csidriver.Final(err) && !s.isBlock() {
-		dir := filepath.Dir(s.target)
+	// What the pod may have had before the call stays: its containers see the folder, and the driver has to be asked to
+	// unpublish. Of a block volume the pod's link stays, whose only effect is that the driver is asked.
+	if csidriver.Final(err) && !before && !s.isBlock() {
 		s.noteLeft(dir, remove(ctx, dir, target))
 	}
 	return err
@@ -214,7 +216,7 @@ func (s *setup) announce() error {
 }
 
 // noteLeft tells of the folder of a call that the driver has refused, which could not be removed. What is mounted there
-// stays: a volume that a container has is published again, and that may be refused.
+// stays.
 func (s *setup) noteLeft(dir string, err error) {
 	if err != nil {
 		s.vs.o.Log.Debug("folder of a volume that its driver refused stays", logkey.Dir, dir, logkey.Err, err,
