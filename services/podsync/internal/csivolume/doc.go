@@ -6,5 +6,8 @@
 // other has mounted. A file is written before the call that it tells of: whatever is killed between two calls, the next
 // process finds on disk what to repeat or to undo.
 //
-// Of the calls on one volume one runs at a time. A volume that no pod of the node has any more is unstaged.
+// Of the calls on one volume one runs at a time. A call of a driver goes on when its caller gives up, since the pod is
+// deleted for example, and the volume stays locked until the driver has answered or the call has reached its deadline.
+// What the driver answers then is lost, and whoever is next repeats the call or undoes it. A volume that no pod of the
+// node has any more is unstaged.
 package csivolume

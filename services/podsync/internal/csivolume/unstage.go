@@ -39,7 +39,9 @@ func backoff() wait.Backoff {
 }
 
 // Run unstages the volumes that no pod has, also those that an earlier process or a kubelet has staged, until ctx ends.
+// Then it waits for the calls that are under way, and abandons those that last for long.
 func (vs *Volumes) Run(ctx context.Context) error {
+	defer vs.locks.calls.end()
 	var under underway
 	defer under.all.Wait()
 	select {
@@ -251,11 +253,11 @@ func (vs *Volumes) unstageUntilDone(ctx context.Context, v stagedVolume) {
 func (vs *Volumes) unstage(ctx context.Context, v stagedVolume) error {
 	ctx, cancel := context.WithTimeout(ctx, unstageTimeout)
 	defer cancel()
-	unlock, err := vs.locks.lock(ctx, v.device)
+	turn, err := vs.locks.lock(ctx, v.device)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer turn.end()
 	used, err := vs.used()
 	if err != nil {
 		return err
@@ -267,18 +269,18 @@ func (vs *Volumes) unstage(ctx context.Context, v stagedVolume) error {
 	if err != nil {
 		return err
 	}
-	return vs.unstageBy(ctx, v, driver)
+	return vs.unstageBy(ctx, turn, v, driver)
 }
 
 // unstageBy has the driver unstage a volume that no pod has, and measures it.
-func (vs *Volumes) unstageBy(ctx context.Context, v stagedVolume, driver *csidriver.Driver) (err error) {
+func (vs *Volumes) unstageBy(ctx context.Context, turn *turn, v stagedVolume, driver *csidriver.Driver) (err error) {
 	began, operation := time.Now(), volumemetrics.UnmountDevice
 	if v.pv != "" {
 		operation = volumemetrics.UnmapDevice
 	}
 	defer func() { vs.o.Metrics.Operation(vs.o.Metrics.CSI(v.driver), operation, began, err) }()
 	if v.pv != "" {
-		if err := vs.releaseOrphans(ctx, v, driver); err != nil {
+		if err := vs.releaseOrphans(ctx, turn, v, driver); err != nil {
 			return err
 		}
 	}
@@ -291,7 +293,8 @@ func (vs *Volumes) unstageBy(ctx context.Context, v stagedVolume, driver *csidri
 		return err
 	}
 	if can.Stages() {
-		if err := driver.Unstage(ctx, v.handle, v.path); err != nil {
+		err := turn.call(ctx, func(ctx context.Context) error { return driver.Unstage(ctx, v.handle, v.path) })
+		if err != nil {
 			return err
 		}
 	}

@@ -103,8 +103,9 @@ func New(o Options) *Volumes {
 		o.Metrics = volumemetrics.New(nil, nil)
 	}
 	return &Volumes{
-		o: o, layout: layout{o.RootDir}, holders: map[device]map[types.UID]string{}, staged: map[string]bool{},
-		attachable: map[string]bool{}, inUseChanged: make(chan struct{}, 1), unused: make(chan struct{}, 1),
+		o: o, layout: layout{o.RootDir}, locks: locks{calls: newCalls()}, holders: map[device]map[types.UID]string{},
+		staged: map[string]bool{}, attachable: map[string]bool{}, inUseChanged: make(chan struct{}, 1),
+		unused: make(chan struct{}, 1),
 	}
 }
 
@@ -200,11 +201,12 @@ func (vs *Volumes) Publish(ctx context.Context, v *Volume) (Published, error) {
 	if err := s.awaitAttached(ctx); err != nil {
 		return Published{}, err
 	}
-	unlock, err := vs.locks.lock(ctx, s.device)
+	turn, err := vs.locks.lock(ctx, s.device)
 	if err != nil {
 		return Published{}, &Error{s.first(), err}
 	}
-	defer unlock()
+	defer turn.end()
+	s.turn = turn
 	if err := s.attached(ctx); err != nil {
 		return Published{}, &Error{s.steps().attach, err}
 	}
@@ -324,16 +326,16 @@ func (vs *Volumes) unpublish(ctx context.Context, dir string) error {
 		}
 		return nil
 	}
-	unlock, err := vs.locks.lock(ctx, data.device())
+	turn, err := vs.locks.lock(ctx, data.device())
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer turn.end()
 	driver, err := vs.driver(ctx, data.Driver)
 	if err != nil {
 		return err
 	}
-	if err := driver.Unpublish(ctx, data.Handle, filepath.Join(dir, target)); err != nil {
+	if err := turn.unpublish(ctx, driver, data.Handle, filepath.Join(dir, target)); err != nil {
 		return err
 	}
 	return remove(ctx, dir, target)

@@ -112,6 +112,7 @@ func lifeWithAKill(t *testing.T, v *Volume, n int, after bool) (lived bool) {
 	if err == nil && killed.Err() == nil {
 		return true
 	}
+	first.locks.calls.end() // the driver's work, too
 	second := newVolumes(t, root, d, a)
 	unstageAll(t, second) // which may come before the pod
 	if int(count.Load()) <= 2 {
