@@ -79,7 +79,7 @@ type Options struct {
 	Thresholds []threshold.Threshold
 	// Transition is evictionPressureTransitionPeriod.
 	Transition time.Duration
-	// MaxPodGrace is evictionMaxPodGracePeriod, in seconds.
+	// MaxPodGrace is evictionMaxPodGracePeriod, in seconds. It may be negative.
 	MaxPodGrace int64
 	// Period is how often all signals are read.
 	Period time.Duration

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/microlet/microlet/services/evictor/internal/reading"
@@ -14,7 +16,8 @@ import (
 	"github.com/microlet/microlet/services/evictor/internal/threshold"
 )
 
-// A pod has the shorter of its own time to end and evictionMaxPodGracePeriod, and one second of a hard threshold.
+// A pod has the shorter of its own time to end and evictionMaxPodGracePeriod, and one second of a hard threshold. It
+// never has less, however negative evictionMaxPodGracePeriod is.
 func TestTheTimeToEnd(t *testing.T) {
 	low := map[string]string{"memory.available": "2Gi"}
 	for _, test := range []struct {
@@ -25,20 +28,55 @@ func TestTheTimeToEnd(t *testing.T) {
 		{soft: low, own: new(int64(7)), max: 20, want: 7},
 		{soft: low, own: new(int64(30)), max: 20, want: 20},
 		{soft: low, own: nil, max: 20, want: 20},
-		{soft: low, own: new(int64(30)), max: 0, want: 0},
+		{soft: low, own: new(int64(30)), max: 0, want: 1},
+		{soft: low, own: new(int64(30)), max: -1, want: 1},
+		{soft: low, own: new(int64(30)), max: -10, want: 1},
+		{soft: low, own: nil, max: -60, want: 1},
 		{hard: low, own: new(int64(30)), max: 20, want: 1},
 		{hard: low, own: new(int64(0)), max: 20, want: 1},
 	} {
 		m := newMachine(t)
 		m.add("hog", 7*gi, func(p *v1.Pod) { p.Spec.TerminationGracePeriodSeconds = test.own })
 		o := m.options(test.hard, test.soft)
-		o.MaxPodGrace = test.max
+		o.MaxPodGrace, o.Node = test.max, calls{m}
 		m.run(o, Adopted{}, 64*time.Second, func() {
 			if want := []string{fmt.Sprintf("evict hog in %d s", test.want)}; !slices.Equal(m.did, want) {
 				t.Errorf("%+v: did %q, want %q", test, m.did, want)
 			}
 		})
 	}
+}
+
+// calls fails as gRPC does with a context that has ended already.
+type calls struct{ *machine }
+
+func (c calls) Evict(ctx context.Context, e Eviction) error {
+	if ctx.Err() != nil {
+		c.note("never sent")
+		return ctx.Err()
+	}
+	return c.machine.Evict(ctx, e)
+}
+
+// An evictor that is to end before it has asked podsync has evicted nobody.
+func TestAnEvictionThatIsNotAskedForDoesNotCount(t *testing.T) {
+	m := newMachine(t)
+	m.free = 0
+	m.add("p", gi, nil)
+	m.add("q", gi, nil)
+	synctest.Test(t, func(t *testing.T) {
+		o := m.options(low, nil)
+		o.Node = calls{m}
+		man := New(o, Adopted{})
+		man.take(m.All(t.Context()))
+		due := man.tracker.Update(o.Thresholds, man.seen, time.Now())
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		out := workOf(ctx, man, due).do(ctx)
+		if n := testutil.CollectAndCount(o.Metrics.evictions); out.evicted || len(m.did) > 0 || n > 0 {
+			t.Errorf("%+v, did %q, counted for %d signals", out, m.did, n)
+		}
+	})
 }
 
 // Without the minimum reclaim one pod is enough. With it the next one goes at once: a soft threshold does not wait for

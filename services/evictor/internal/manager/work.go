@@ -31,7 +31,7 @@ const (
 	// ended, and containerd frees the space of a container some time after its removal. The kubelet waits for the first,
 	// and for newer figures, which it has every 10 s.
 	settling = 15 * time.Second
-	// immediate is the grace period of a hard eviction, in seconds.
+	// immediate is the grace period of a hard eviction, in seconds. No pod gets less.
 	immediate = 1
 )
 
@@ -140,7 +140,9 @@ func (r *round) relieve(ctx context.Context) bool {
 			return true
 		}
 	}
-	r.log.Error("no pod can be evicted", "active", len(candidates))
+	if ctx.Err() == nil {
+		r.log.Error("no pod can be evicted", "active", len(candidates))
+	}
 	return false
 }
 
@@ -206,13 +208,16 @@ func (r *round) stillMet(t threshold.Threshold) error {
 	return nil
 }
 
-// evict has a pod evicted for a signal, and returns false if podsync refused it. After that it waits until nothing of
-// it runs.
+// evict has a pod evicted for a signal, and returns false if podsync refused it, or if ctx had ended before podsync was
+// asked. After that it waits until nothing of it runs.
 func (r *round) evict(ctx context.Context, because string, grace int64, c candidate) bool {
 	log := r.log.With(logkey.Pod, c.Namespace+"/"+c.Name, logkey.PodUID, c.UID)
 	limit := time.Duration(grace) * time.Second
 	call, cancel := context.WithTimeout(ctx, limit+limit/2+evictSlack)
 	defer cancel()
+	if call.Err() != nil {
+		return false
+	}
 	asked := time.Now()
 	r.announce(LastEviction{string(c.UID), asked})
 	log.Info("the pod is evicted", logkey.Message, c.Message)
@@ -244,6 +249,8 @@ func (r *round) announce(last LastEviction) {
 	r.asked <- last
 }
 
+// grace is what the containers of a pod get to end, in seconds. As with the kubelet, any evictionMaxPodGracePeriod is
+// taken, and a pod gets a second if it is less.
 func (r *round) grace(t threshold.Threshold, p *v1.Pod) int64 {
 	if t.Hard() {
 		return immediate
@@ -252,7 +259,7 @@ func (r *round) grace(t threshold.Threshold, p *v1.Pod) int64 {
 	if own := p.Spec.TerminationGracePeriodSeconds; own != nil {
 		grace = min(grace, *own)
 	}
-	return grace
+	return max(grace, immediate)
 }
 
 // reclaim frees space of the node, if the signal is of a disk, and says whether no pod is
