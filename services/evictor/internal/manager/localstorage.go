@@ -2,7 +2,11 @@ package manager
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/evictor/internal/localstorage"
 	"github.com/microlet/microlet/services/evictor/internal/pods"
@@ -20,9 +24,38 @@ type LocalStorage struct {
 	MaxAge time.Duration
 }
 
+// violator is a pod that takes more of the disk than it may.
+type violator struct {
+	pods.Pod
+	localstorage.Excess
+}
+
 // exceeds evicts one pod that takes more of the disk than it may, and waits until it is gone. It says whether there was
 // one.
+//
+// A pod that does not end although its eviction was asked for comes last: it shields no other, as with the kubelet,
+// which evicts every such pod each time it looks.
 func (r *round) exceeds(ctx context.Context) bool {
+	var old []violator
+	for _, v := range r.violators() {
+		if r.requests.has(v.Pod) {
+			old = append(old, v)
+			continue
+		}
+		if !r.mayEvict() {
+			return false
+		}
+		if r.evict(ctx, v.Signal, localstorage.GracePeriodSeconds, v.candidate()) {
+			return true
+		}
+	}
+	return r.repeat(old)
+}
+
+func (v violator) candidate() candidate { return candidate{Pod: v.Pod.Pod, Message: v.Message} }
+
+// violators are the oldest first.
+func (r *round) violators() (all []violator) {
 	var limited []pods.Pod
 	for _, p := range r.Pods.Active() {
 		if localstorage.Limited(p.Pod) && !podutil.IsCritical(p.Pod) {
@@ -30,7 +63,7 @@ func (r *round) exceeds(ctx context.Context) bool {
 		}
 	}
 	if len(limited) == 0 {
-		return false
+		return nil
 	}
 	figures, err := r.Usage.Of(r.look, limited, true)
 	if err != nil {
@@ -48,17 +81,59 @@ func (r *round) exceeds(ctx context.Context) bool {
 		if f == nil {
 			continue
 		}
-		excess, found := rules.Check(p.Pod, f)
-		if !found {
-			continue
-		}
-		if !r.mayEvict() {
-			return false
-		}
-		c := candidate{Pod: p.Pod, Message: excess.Message}
-		if r.evict(ctx, excess.Signal, localstorage.GracePeriodSeconds, c) {
-			return true
+		if excess, found := rules.Check(p.Pod, f); found {
+			all = append(all, violator{p, excess})
 		}
 	}
-	return false
+	return all
+}
+
+// repeat asks once more for the eviction of one pod, the one whose last request is the oldest, and says whether the pod
+// has ended by that. A podsync that has restarted knows nothing of a request before. It is the same eviction, so that
+// it is not counted again, and it gives way to a more urgent round.
+func (r *round) repeat(old []violator) bool {
+	if len(old) == 0 {
+		return false
+	}
+	v := slices.MinFunc(old, func(a, b violator) int { return r.requests[a.UID].Compare(r.requests[b.UID]) })
+	now := time.Now()
+	if now.Sub(r.requests[v.UID]) < repeatAfter {
+		return false
+	}
+	r.requests[v.UID] = now
+	log := r.log.With(logkey.Pod, v.Namespace+"/"+v.Name, logkey.PodUID, v.UID)
+	log.Info("the eviction of a pod that still runs is asked for again", logkey.Message, v.Message)
+	call, cancel := context.WithTimeout(r.look, callTimeout(localstorage.GracePeriodSeconds))
+	defer cancel()
+	err := r.Node.Evict(call, Eviction{
+		Pod: v.Pod.Pod, Message: v.Message, GraceSeconds: localstorage.GracePeriodSeconds,
+	})
+	if err != nil {
+		log.Warn("the pod has not ended", logkey.Err, err)
+		return false
+	}
+	return r.Pods.Await(r.look, string(v.UID))
+}
+
+// repeatAfter is how long an eviction is left alone that has not ended its pod.
+const repeatAfter = time.Minute
+
+// requests are when evictions were asked for last, by the UIDs of pods that have not ended by that.
+type requests map[types.UID]time.Time
+
+// has says that the pod is being evicted, for this evictor or for one before it.
+func (r requests) has(p pods.Pod) bool {
+	_, asked := r[p.UID]
+	return asked || p.Evicting
+}
+
+// forget drops the pods that have ended.
+func (r requests) forget(active func() []pods.Pod) {
+	if len(r) == 0 {
+		return
+	}
+	all := active()
+	maps.DeleteFunc(r, func(uid types.UID, _ time.Time) bool {
+		return !slices.ContainsFunc(all, func(p pods.Pod) bool { return p.UID == uid })
+	})
 }

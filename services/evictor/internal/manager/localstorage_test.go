@@ -6,12 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/microlet/microlet/services/evictor/internal/pods"
+	"github.com/microlet/microlet/services/evictor/internal/threshold"
 	"github.com/microlet/microlet/services/evictor/internal/usage"
 	"github.com/microlet/microlet/services/internal/podutil"
 )
@@ -115,6 +117,141 @@ func TestAFullDiskIsRelievedAfterTheLimits(t *testing.T) {
 		want := []string{"containers", "images", "evict hog in 1 s"}
 		if !slices.Equal(m.did[:min(len(m.did), len(want))], want) || evictions(m.did) != 1 {
 			t.Errorf("did %q, want %q and no other eviction", m.did, want)
+		}
+	})
+}
+
+// unkillable has pods that podsync cannot end: a container waits for a server of NFS, say.
+type unkillable struct {
+	*machine
+	stuck map[string]bool
+}
+
+func (u unkillable) Evict(ctx context.Context, e Eviction) error {
+	u.Lock()
+	stuck := u.stuck[e.Pod.Name]
+	u.Unlock()
+	if !stuck {
+		return u.machine.Evict(ctx, e)
+	}
+	u.note("evict %s in %d s", e.Pod.Name, e.GraceSeconds)
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(10 * time.Second): // podsync's patience
+		return context.DeadlineExceeded
+	}
+}
+
+// exceeding is a node on which a is the oldest pod that exceeds its limit of local storage, and cannot be ended.
+func exceeding(t *testing.T, names ...string) (*machine, Options) {
+	m, v := newMachine(t), &volumes{used: map[string]uint64{}}
+	for _, name := range names {
+		m.add(name, 0, scratch)
+		v.used[name] = 2 << 20
+	}
+	o := m.options(low, nil)
+	o.Usage, o.LocalStorage = v, LocalStorage{Enforced: true, MaxAge: time.Minute}
+	o.Node = unkillable{m, map[string]bool{"a": true}}
+	return m, o
+}
+
+func times(did []string, what string) (n int) {
+	for _, one := range did {
+		if one == what {
+			n++
+		}
+	}
+	return n
+}
+
+// As with the kubelet, every pod goes that exceeds its limits. One that does not end is asked for once a minute, and
+// counts once.
+func TestAPodThatCannotEndShieldsNoOther(t *testing.T) {
+	m, o := exceeding(t, "a", "b", "c")
+	m.run(o, Adopted{}, 2*time.Minute, func() {
+		if times(m.did, "evict b in 1 s") != 1 || times(m.did, "evict c in 1 s") != 1 {
+			t.Errorf("did %q", m.did)
+		}
+	}, 28*time.Minute, func() {
+		if n := times(m.did, "evict a in 1 s"); n < 20 || n > 30 {
+			t.Errorf("a was asked for %d times in half an hour", n)
+		}
+		if n := testutil.ToFloat64(o.Metrics.evictions.WithLabelValues("emptydirfs.limit")); n != 3 {
+			t.Errorf("%v evictions were counted of 3 pods", n)
+		}
+		if m.pressure.Last.PodUID != "c" {
+			t.Errorf("the last eviction is of %s", m.pressure.Last.PodUID)
+		}
+	})
+}
+
+// A podsync that restarts forgets evictions, and ends the pod when it is asked again.
+func TestAForgottenEvictionIsAskedForAgain(t *testing.T) {
+	m, o := exceeding(t, "a")
+	m.run(o, Adopted{}, 45*time.Second, func() { clear(o.Node.(unkillable).stuck) }, 30*time.Second, func() {
+		if len(m.pods) != 0 || times(m.did, "evict a in 1 s") != 2 {
+			t.Errorf("did %q", m.did)
+		}
+	})
+}
+
+// What an evictor before this one has asked for is not a new eviction.
+func TestAnEvictionThatIsUnderWayShieldsNoOther(t *testing.T) {
+	m, o := exceeding(t, "a", "b")
+	m.pods[0].Evicting = true
+	m.run(o, Adopted{}, 30*time.Second, func() {
+		if want := []string{"evict b in 1 s", "evict a in 1 s"}; !slices.Equal(m.did, want) {
+			t.Errorf("did %q, want %q", m.did, want)
+		}
+		if n := testutil.ToFloat64(o.Metrics.evictions.WithLabelValues("emptydirfs.limit")); n != 1 {
+			t.Errorf("%v evictions were counted, of b alone", n)
+		}
+	})
+}
+
+// A full disk does not wait for a pod that cannot end. If that pod ends after all, no other goes for the disk until its
+// space is free.
+func TestAFullDiskBesideAPodThatCannotEnd(t *testing.T) {
+	for ends, want := range map[bool]int{false: 1, true: 0} {
+		m, o := exceeding(t, "a")
+		var err error
+		o.Thresholds, err = threshold.Parse(threshold.Config{Hard: map[string]string{"nodefs.available": "10"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.add("b", 0, func(p *v1.Pod) { // it has no limit, and goes first for the disk
+			scratch(p)
+			p.Spec.Volumes[0].EmptyDir.SizeLimit, p.Spec.Priority = nil, new(int32(-1))
+		})
+		o.Usage.(*volumes).used["b"] = 1
+		m.run(o, Adopted{}, 55*time.Second, func() {
+			m.disk = 5
+			if ends {
+				clear(o.Node.(unkillable).stuck)
+			}
+		}, 15*time.Second, func() {
+			if n := times(m.did, "evict b in 1 s"); n != want {
+				t.Errorf("the first ends: %t, did %q, want %d evictions of b", ends, m.did, want)
+			}
+		})
+	}
+}
+
+// A repeated request gives way to a shortage of memory.
+func TestMemoryDoesNotWaitForAPodThatCannotEnd(t *testing.T) {
+	m, o := exceeding(t, "a")
+	m.add("hog", gi, func(p *v1.Pod) { p.Spec.Priority = new(int32(-1)) })
+	var began time.Time
+	m.run(o, Adopted{}, 61*time.Second, func() {
+		if n := times(m.did, "evict a in 1 s"); n != 2 {
+			t.Errorf("did %q, want the second request of a under way", m.did)
+		}
+		began = time.Now()
+		m.used["hog"] = 8 * gi
+	}, 5*time.Second, func() {
+		if times(m.did, "evict hog in 1 s") != 1 || m.times[len(m.times)-1].Sub(began) > 3*time.Second {
+			t.Errorf("did %q at %v, %v was the beginning", m.did, m.times, began)
 		}
 	})
 }

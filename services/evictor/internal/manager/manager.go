@@ -105,6 +105,8 @@ type Manager struct {
 	fuse    fuse.Fuse
 	// postponed counts the rounds in a row that ended since space was still being freed. Only the work uses it.
 	postponed int
+	// requests are of pods that have not ended. Only the work uses them.
+	requests requests
 
 	seen        threshold.Observations
 	failed      map[signal.Signal]error
@@ -136,7 +138,7 @@ func New(o Options, before Adopted) *Manager {
 	m := &Manager{
 		o: o, tracker: tracker.New(o.Transition), seen: threshold.Observations{},
 		failed: map[signal.Signal]error{}, complained: map[signal.Signal]bool{}, last: before.Last,
-		asked: make(chan LastEviction, 1), impossible: map[signal.Signal]bool{},
+		asked: make(chan LastEviction, 1), impossible: map[signal.Signal]bool{}, requests: requests{},
 		disks: disks{results: make(chan reading.Result, 1)},
 	}
 	now := time.Now()

@@ -47,8 +47,9 @@ type outcome struct {
 type round struct {
 	*Options
 	fuse *fuse.Fuse
-	// postponed: see Manager.
+	// postponed and requests: see Manager.
 	postponed *int
+	requests  requests
 
 	due  []threshold.Threshold
 	all  []threshold.Threshold
@@ -70,8 +71,9 @@ type round struct {
 
 func (m *Manager) work(due, all []threshold.Threshold, storage bool) *round {
 	r := &round{
-		Options: &m.o, fuse: &m.fuse, postponed: &m.postponed, due: due, all: all, seen: maps.Clone(m.seen),
-		lay: m.layout, last: m.last, asked: m.asked, layoutKnown: m.layoutKnown, storage: storage, log: m.o.Log,
+		Options: &m.o, fuse: &m.fuse, postponed: &m.postponed, requests: m.requests, due: due, all: all,
+		seen: maps.Clone(m.seen), lay: m.layout, last: m.last, asked: m.asked, layoutKnown: m.layoutKnown,
+		storage: storage, log: m.o.Log,
 	}
 	if at := m.disks.evictedAt; !at.IsZero() {
 		r.settled = at.Add(settling)
@@ -89,6 +91,7 @@ func urgent(due []threshold.Threshold) bool {
 
 // do evicts a pod that exceeds its limits of local storage, or else frees what is short. One pod is evicted at most.
 func (r *round) do(ctx context.Context) (out outcome) {
+	r.requests.forget(r.Pods.Active)
 	out.pressure = len(r.due) > 0
 	defer func() { out.interrupted = r.look.Err() != nil && ctx.Err() == nil }()
 	if r.storage {
@@ -212,8 +215,7 @@ func (r *round) stillMet(t threshold.Threshold) error {
 // asked. After that it waits until nothing of it runs.
 func (r *round) evict(ctx context.Context, because string, grace int64, c candidate) bool {
 	log := r.log.With(logkey.Pod, c.Namespace+"/"+c.Name, logkey.PodUID, c.UID)
-	limit := time.Duration(grace) * time.Second
-	call, cancel := context.WithTimeout(ctx, limit+limit/2+evictSlack)
+	call, cancel := context.WithTimeout(ctx, callTimeout(grace))
 	defer cancel()
 	if call.Err() != nil {
 		return false
@@ -236,8 +238,15 @@ func (r *round) evict(ctx context.Context, because string, grace int64, c candid
 	}
 	if !r.Pods.Await(ctx, string(c.UID)) && ctx.Err() == nil {
 		log.Warn("the evicted pod still runs")
+		r.requests[c.UID] = asked
 	}
 	return true
+}
+
+// callTimeout is how long podsync may take for an eviction.
+func callTimeout(graceSeconds int64) time.Duration {
+	grace := time.Duration(graceSeconds) * time.Second
+	return grace + grace/2 + evictSlack
 }
 
 // announce has the loop report an eviction, in place of one that it has not reported yet.

@@ -28,6 +28,8 @@ type Pod struct {
 	*v1.Pod
 	// Containers are IDs by name, of those that run.
 	Containers map[string]string
+	// Evicting says that podsync is evicting it, and that something of it still runs.
+	Evicting bool
 }
 
 // source is a bucket as a view of the bus shows it.
@@ -86,7 +88,7 @@ func (p *Pods) Active() []Pod {
 }
 
 func decode(message *podsyncv1.Pod, status *podsyncv1.PodStatus) (Pod, error) {
-	one := Pod{Pod: &v1.Pod{}, Containers: map[string]string{}}
+	one := Pod{Pod: &v1.Pod{}, Containers: map[string]string{}, Evicting: evicting(message, status)}
 	if err := one.Unmarshal(message.GetPod()); err != nil {
 		return Pod{}, fmt.Errorf("decode the pod: %w", err)
 	}
@@ -107,15 +109,19 @@ func (p *Pods) Running(uid string) bool {
 func (p *Pods) Evicting() string {
 	statuses := p.statuses.All()
 	for uid, message := range p.pods.All() {
-		if !message.GetTerminating() || !running(statuses[uid]) {
-			continue
-		}
-		var s v1.PodStatus
-		if s.Unmarshal(statuses[uid].GetStatus()) == nil && s.Reason == reasonEvicted {
+		if evicting(message, statuses[uid]) {
 			return uid
 		}
 	}
 	return ""
+}
+
+func evicting(message *podsyncv1.Pod, status *podsyncv1.PodStatus) bool {
+	if !message.GetTerminating() || !running(status) {
+		return false
+	}
+	var s v1.PodStatus
+	return s.Unmarshal(status.GetStatus()) == nil && s.Reason == reasonEvicted
 }
 
 // hasEnded says that nothing of the pod is started again, or that podsync has said nothing of it.

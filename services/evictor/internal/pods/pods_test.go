@@ -111,6 +111,11 @@ func TestAnEvictionUnderWayIsSeen(t *testing.T) {
 	if got := n.list().Evicting(); got != "hog" {
 		t.Errorf("%q is evicted, want hog", got)
 	}
+	for _, p := range n.list().Active() {
+		if p.Evicting != (p.Name == "hog") {
+			t.Errorf("%s is evicted: %t", p.Name, p.Evicting)
+		}
+	}
 }
 
 func TestAwait(t *testing.T) {
