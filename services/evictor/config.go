@@ -63,8 +63,8 @@ func (c *Config) thresholds() ([]threshold.Threshold, error) {
 	})
 }
 
-// storageSlack is how old a figure of what a pod takes of the disk may be, beyond the time that stats takes to measure
-// all volumes twice.
+// storageSlack is how old a figure of what a pod takes of the disk may be, beyond two periods. Those count too of which
+// stats says that its walks take longer.
 const storageSlack = 30 * time.Second
 
 func (c *Config) localStorage() manager.LocalStorage {

@@ -131,7 +131,11 @@ type SummaryResponse struct {
 	// When the oldest of the periodic figures was taken. Figures of volumes have times of their own.
 	Taken *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=taken,proto3" json:"taken,omitempty"`
 	// Why there are no newer figures; empty if these are as new as they should be.
-	Problem       string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
+	Problem string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
+	// Folders whose figures are older than volumeStatsAggPeriod only because walks through large folders take long: theirs
+	// is under way, or waits for its turn. Nobody can have newer figures. A figure that is old and not listed is of a
+	// folder that does not answer. A stats that does not know the field lists none.
+	Late          []*PodFolders `protobuf:"bytes,4,rep,name=late,proto3" json:"late,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -187,6 +191,76 @@ func (x *SummaryResponse) GetProblem() string {
 	return ""
 }
 
+func (x *SummaryResponse) GetLate() []*PodFolders {
+	if x != nil {
+		return x.Late
+	}
+	return nil
+}
+
+// PodFolders names folders of a pod.
+type PodFolders struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	PodUid string                 `protobuf:"bytes,1,opt,name=pod_uid,json=podUid,proto3" json:"pod_uid,omitempty"`
+	// The names of volumes.
+	Volumes []string `protobuf:"bytes,2,rep,name=volumes,proto3" json:"volumes,omitempty"`
+	// The names of containers, whose logs are meant.
+	Containers    []string `protobuf:"bytes,3,rep,name=containers,proto3" json:"containers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodFolders) Reset() {
+	*x = PodFolders{}
+	mi := &file_microlet_stats_v1_stats_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodFolders) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodFolders) ProtoMessage() {}
+
+func (x *PodFolders) ProtoReflect() protoreflect.Message {
+	mi := &file_microlet_stats_v1_stats_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodFolders.ProtoReflect.Descriptor instead.
+func (*PodFolders) Descriptor() ([]byte, []int) {
+	return file_microlet_stats_v1_stats_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PodFolders) GetPodUid() string {
+	if x != nil {
+		return x.PodUid
+	}
+	return ""
+}
+
+func (x *PodFolders) GetVolumes() []string {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+func (x *PodFolders) GetContainers() []string {
+	if x != nil {
+		return x.Containers
+	}
+	return nil
+}
+
 // PageRequest says which page.
 type PageRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -197,7 +271,7 @@ type PageRequest struct {
 
 func (x *PageRequest) Reset() {
 	*x = PageRequest{}
-	mi := &file_microlet_stats_v1_stats_proto_msgTypes[2]
+	mi := &file_microlet_stats_v1_stats_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -209,7 +283,7 @@ func (x *PageRequest) String() string {
 func (*PageRequest) ProtoMessage() {}
 
 func (x *PageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_stats_v1_stats_proto_msgTypes[2]
+	mi := &file_microlet_stats_v1_stats_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -222,7 +296,7 @@ func (x *PageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageRequest.ProtoReflect.Descriptor instead.
 func (*PageRequest) Descriptor() ([]byte, []int) {
-	return file_microlet_stats_v1_stats_proto_rawDescGZIP(), []int{2}
+	return file_microlet_stats_v1_stats_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *PageRequest) GetPage() MetricsPage {
@@ -247,7 +321,7 @@ type PageResponse struct {
 
 func (x *PageResponse) Reset() {
 	*x = PageResponse{}
-	mi := &file_microlet_stats_v1_stats_proto_msgTypes[3]
+	mi := &file_microlet_stats_v1_stats_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -259,7 +333,7 @@ func (x *PageResponse) String() string {
 func (*PageResponse) ProtoMessage() {}
 
 func (x *PageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_stats_v1_stats_proto_msgTypes[3]
+	mi := &file_microlet_stats_v1_stats_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -272,7 +346,7 @@ func (x *PageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageResponse.ProtoReflect.Descriptor instead.
 func (*PageResponse) Descriptor() ([]byte, []int) {
-	return file_microlet_stats_v1_stats_proto_rawDescGZIP(), []int{3}
+	return file_microlet_stats_v1_stats_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *PageResponse) GetText() []byte {
@@ -312,7 +386,7 @@ type SummaryTaken struct {
 
 func (x *SummaryTaken) Reset() {
 	*x = SummaryTaken{}
-	mi := &file_microlet_stats_v1_stats_proto_msgTypes[4]
+	mi := &file_microlet_stats_v1_stats_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -324,7 +398,7 @@ func (x *SummaryTaken) String() string {
 func (*SummaryTaken) ProtoMessage() {}
 
 func (x *SummaryTaken) ProtoReflect() protoreflect.Message {
-	mi := &file_microlet_stats_v1_stats_proto_msgTypes[4]
+	mi := &file_microlet_stats_v1_stats_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -337,7 +411,7 @@ func (x *SummaryTaken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SummaryTaken.ProtoReflect.Descriptor instead.
 func (*SummaryTaken) Descriptor() ([]byte, []int) {
-	return file_microlet_stats_v1_stats_proto_rawDescGZIP(), []int{4}
+	return file_microlet_stats_v1_stats_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SummaryTaken) GetTaken() *timestamppb.Timestamp {
@@ -367,11 +441,19 @@ const file_microlet_stats_v1_stats_proto_rawDesc = "" +
 	"\n" +
 	"\x1dmicrolet/stats/v1/stats.proto\x12\x11microlet.stats.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"?\n" +
 	"\x0eSummaryRequest\x12-\n" +
-	"\x13only_cpu_and_memory\x18\x01 \x01(\bR\x10onlyCpuAndMemory\"q\n" +
+	"\x13only_cpu_and_memory\x18\x01 \x01(\bR\x10onlyCpuAndMemory\"\xa4\x01\n" +
 	"\x0fSummaryResponse\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json\x120\n" +
 	"\x05taken\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05taken\x12\x18\n" +
-	"\aproblem\x18\x03 \x01(\tR\aproblem\"A\n" +
+	"\aproblem\x18\x03 \x01(\tR\aproblem\x121\n" +
+	"\x04late\x18\x04 \x03(\v2\x1d.microlet.stats.v1.PodFoldersR\x04late\"_\n" +
+	"\n" +
+	"PodFolders\x12\x17\n" +
+	"\apod_uid\x18\x01 \x01(\tR\x06podUid\x12\x18\n" +
+	"\avolumes\x18\x02 \x03(\tR\avolumes\x12\x1e\n" +
+	"\n" +
+	"containers\x18\x03 \x03(\tR\n" +
+	"containers\"A\n" +
 	"\vPageRequest\x122\n" +
 	"\x04page\x18\x01 \x01(\x0e2\x1e.microlet.stats.v1.MetricsPageR\x04page\"n\n" +
 	"\fPageResponse\x12\x12\n" +
@@ -407,30 +489,32 @@ func file_microlet_stats_v1_stats_proto_rawDescGZIP() []byte {
 }
 
 var file_microlet_stats_v1_stats_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_microlet_stats_v1_stats_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_microlet_stats_v1_stats_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_microlet_stats_v1_stats_proto_goTypes = []any{
 	(MetricsPage)(0),              // 0: microlet.stats.v1.MetricsPage
 	(*SummaryRequest)(nil),        // 1: microlet.stats.v1.SummaryRequest
 	(*SummaryResponse)(nil),       // 2: microlet.stats.v1.SummaryResponse
-	(*PageRequest)(nil),           // 3: microlet.stats.v1.PageRequest
-	(*PageResponse)(nil),          // 4: microlet.stats.v1.PageResponse
-	(*SummaryTaken)(nil),          // 5: microlet.stats.v1.SummaryTaken
-	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
+	(*PodFolders)(nil),            // 3: microlet.stats.v1.PodFolders
+	(*PageRequest)(nil),           // 4: microlet.stats.v1.PageRequest
+	(*PageResponse)(nil),          // 5: microlet.stats.v1.PageResponse
+	(*SummaryTaken)(nil),          // 6: microlet.stats.v1.SummaryTaken
+	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
 }
 var file_microlet_stats_v1_stats_proto_depIdxs = []int32{
-	6, // 0: microlet.stats.v1.SummaryResponse.taken:type_name -> google.protobuf.Timestamp
-	0, // 1: microlet.stats.v1.PageRequest.page:type_name -> microlet.stats.v1.MetricsPage
-	6, // 2: microlet.stats.v1.PageResponse.taken:type_name -> google.protobuf.Timestamp
-	6, // 3: microlet.stats.v1.SummaryTaken.taken:type_name -> google.protobuf.Timestamp
-	1, // 4: microlet.stats.v1.StatsService.Summary:input_type -> microlet.stats.v1.SummaryRequest
-	3, // 5: microlet.stats.v1.StatsService.Page:input_type -> microlet.stats.v1.PageRequest
-	2, // 6: microlet.stats.v1.StatsService.Summary:output_type -> microlet.stats.v1.SummaryResponse
-	4, // 7: microlet.stats.v1.StatsService.Page:output_type -> microlet.stats.v1.PageResponse
-	6, // [6:8] is the sub-list for method output_type
-	4, // [4:6] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	7, // 0: microlet.stats.v1.SummaryResponse.taken:type_name -> google.protobuf.Timestamp
+	3, // 1: microlet.stats.v1.SummaryResponse.late:type_name -> microlet.stats.v1.PodFolders
+	0, // 2: microlet.stats.v1.PageRequest.page:type_name -> microlet.stats.v1.MetricsPage
+	7, // 3: microlet.stats.v1.PageResponse.taken:type_name -> google.protobuf.Timestamp
+	7, // 4: microlet.stats.v1.SummaryTaken.taken:type_name -> google.protobuf.Timestamp
+	1, // 5: microlet.stats.v1.StatsService.Summary:input_type -> microlet.stats.v1.SummaryRequest
+	4, // 6: microlet.stats.v1.StatsService.Page:input_type -> microlet.stats.v1.PageRequest
+	2, // 7: microlet.stats.v1.StatsService.Summary:output_type -> microlet.stats.v1.SummaryResponse
+	5, // 8: microlet.stats.v1.StatsService.Page:output_type -> microlet.stats.v1.PageResponse
+	7, // [7:9] is the sub-list for method output_type
+	5, // [5:7] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_microlet_stats_v1_stats_proto_init() }
@@ -444,7 +528,7 @@ func file_microlet_stats_v1_stats_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_microlet_stats_v1_stats_proto_rawDesc), len(file_microlet_stats_v1_stats_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -3,6 +3,7 @@
 // A pod has three kinds of limits: the sizeLimit of an emptyDir volume, the sum of its containers' limits of
 // ephemeral-storage, and each container's own. The order, the messages and what counts are the kubelet's
 // (localStorageEviction). The figures are those of the Summary API. A figure that is missing or old exceeds nothing.
+// One of a large volume, which takes long to measure, is not old for that; see package usage.
 package localstorage
 
 import (

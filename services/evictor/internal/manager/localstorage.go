@@ -20,7 +20,7 @@ type LocalStorage struct {
 	Enforced bool
 	// MemoryIsBounded is the feature gate InPlacePodVerticalScalingMemoryBackedVolumes; see localstorage.Rules.
 	MemoryIsBounded bool
-	// MaxAge is how old a figure may be.
+	// MaxAge is how old a figure may be. One that is late has the time of stats' answer; see package usage.
 	MaxAge time.Duration
 }
 

@@ -1,7 +1,8 @@
 // Package usage says what pods use.
 //
 // It asks stats. If stats is down, or its figures are old, it reads memory and processes from the cgroups of the pods.
-// What pods take of disks only stats knows.
+// What pods take of disks only stats knows. It measures large volumes slowly. A figure that is old for that reason
+// alone has the time of stats' answer here.
 package usage
 
 import (
@@ -10,9 +11,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
@@ -115,5 +118,26 @@ func (u *Usage) summary(ctx context.Context, disk bool) (Figures, error) {
 	for i := range s.Pods {
 		figures[types.UID(s.Pods[i].PodRef.UID)] = &s.Pods[i]
 	}
+	figures.renew(resp.GetLate(), metav1.NewTime(resp.GetTaken().AsTime()))
 	return figures, nil
+}
+
+// renew gives figures that are late the time of the answer, since there are no newer ones.
+func (f Figures) renew(late []*statsv1.PodFolders, taken metav1.Time) {
+	for _, folders := range late {
+		pod := f[types.UID(folders.GetPodUid())]
+		if pod == nil {
+			continue
+		}
+		for i := range pod.VolumeStats {
+			if v := &pod.VolumeStats[i]; slices.Contains(folders.GetVolumes(), v.Name) {
+				v.Time = taken
+			}
+		}
+		for i := range pod.Containers {
+			if c := &pod.Containers[i]; c.Logs != nil && slices.Contains(folders.GetContainers(), c.Name) {
+				c.Logs.Time = taken
+			}
+		}
+	}
 }

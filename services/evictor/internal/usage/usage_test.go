@@ -93,6 +93,47 @@ func TestCgroupsAreReadAndStatsIsAskedForDisks(t *testing.T) {
 	}
 }
 
+// large has a pod with old figures, of which some are late.
+type large struct{ late []*statsv1.PodFolders }
+
+func (l large) Summary(context.Context, *statsv1.SummaryRequest, ...grpc.CallOption) (*statsv1.SummaryResponse, error) {
+	old := statsapi.FsStats{Time: metav1.NewTime(time.Now().Add(-time.Hour))}
+	text, err := json.Marshal(statsapi.Summary{Pods: []statsapi.PodStats{{
+		PodRef:      statsapi.PodReference{UID: "u-1"},
+		VolumeStats: []statsapi.VolumeStats{{Name: "large", FsStats: old}, {Name: "hangs", FsStats: old}},
+		Containers:  []statsapi.ContainerStats{{Name: "c", Logs: &old}, {Name: "d", Logs: &old}, {Name: "e"}},
+	}}})
+	return &statsv1.SummaryResponse{Json: text, Taken: timestamppb.New(time.Now().Add(-time.Second)), Late: l.late}, err
+}
+
+// A figure that is old because its walk takes long counts as one of the answer. One that is old for another reason does
+// not, nor do those of a stats that does not say which are late.
+func TestLateFiguresCountAsNew(t *testing.T) {
+	late := []*statsv1.PodFolders{
+		{PodUid: "gone", Volumes: []string{"hangs"}},
+		{PodUid: "u-1", Volumes: []string{"large", "gone"}, Containers: []string{"c", "e"}},
+	}
+	for name, test := range map[string]struct {
+		late []*statsv1.PodFolders
+		want bool
+	}{
+		"late": {late, true}, "an older stats": {nil, false},
+	} {
+		figures, err := (&Usage{Stats: large{test.late}}).Of(t.Context(), []pods.Pod{pod()}, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		isNew := func(f *statsapi.FsStats) bool { return time.Since(f.Time.Time) < 30*time.Minute }
+		f := figures["u-1"]
+		if isNew(&f.VolumeStats[0].FsStats) != test.want || isNew(f.Containers[0].Logs) != test.want {
+			t.Errorf("%s: late are %v, %v", name, f.VolumeStats[0].Time, f.Containers[0].Logs.Time)
+		}
+		if isNew(&f.VolumeStats[1].FsStats) || isNew(f.Containers[1].Logs) {
+			t.Errorf("%s: others are %v, %v", name, f.VolumeStats[1].Time, f.Containers[1].Logs.Time)
+		}
+	}
+}
+
 // What cgroups do not tell, stats may.
 func TestWhatCgroupsDoNotTell(t *testing.T) {
 	broken := tree(t, "kubepods/besteffort/podu-1", "abc")

@@ -74,4 +74,7 @@ type Measurement struct {
 	Usage
 	// Time is when the walk began.
 	Time time.Time
+	// Late says that the figure is older than the period only because walks take long: the next walk is under way, or
+	// waits for its turn. An old figure that is not late is of a directory that does not answer.
+	Late bool
 }

@@ -13,8 +13,9 @@
 //     is killed and nobody waits for it. Its device rests until the kernel has let it end. The number of children is
 //     bounded, those that cannot end included.
 //
-// A figure has the time at which its walk began. The sums are those of du: allocated blocks, and a file with several
-// hard links counts once.
+// A figure has the time at which its walk began. It is late if it is older than the period although its directory
+// answers: a walk through a large directory, or through many, takes longer than a period. The sums are those of du:
+// allocated blocks, and a file with several hard links counts once.
 //
 // Project quotas are not read. The kubelet uses them only for pods in a user namespace, behind a gate, and the
 // kernel shows them only to a process with CAP_SYS_ADMIN.

@@ -65,6 +65,9 @@ type Measurer struct {
 	mu           sync.Mutex
 	wanted       map[Dir]bool
 	measurements map[Dir]Measurement
+	// stuck are directories that do not answer. answered is when a child has answered last, about any directory.
+	stuck    map[Dir]bool
+	answered time.Time
 }
 
 // event is what a child has reported; no answer means that it has ended.
@@ -134,7 +137,23 @@ func (m *Measurer) Measurement(d Dir) (Measurement, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	f, ok := m.measurements[d]
+	f.Late = ok && m.late(d, f.Time)
 	return f, ok
+}
+
+// late reports whether a figure of this time is late. The next walk is due within a period, and a child that does not
+// answer then hangs. So if no child has answered for longer, nothing is measured.
+func (m *Measurer) late(d Dir, figure time.Time) bool {
+	now := time.Now()
+	return now.Sub(figure) > m.config.Period && !m.stuck[d] &&
+		now.Sub(m.answered) <= m.config.Period+m.config.hung
+}
+
+// progress takes over which directories do not answer, and when a child has answered last.
+func (m *Measurer) progress(stuck map[Dir]bool, answered time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stuck, m.answered = stuck, answered
 }
 
 // Run measures until the context ends; that is no error. It is called once.

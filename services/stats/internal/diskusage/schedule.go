@@ -21,6 +21,8 @@ type schedule struct {
 	mountsRead time.Time
 	budget     budget
 	lastWalk   uint64
+	// answered is when a child has answered last.
+	answered time.Time
 	// crowded says that the bound on the children was reported.
 	crowded bool
 }
@@ -46,6 +48,8 @@ type target struct {
 	// failed is how often in a row, and problem the last that was logged.
 	failed  int
 	problem string
+	// stuck says that it has failed, and that no slice was answered since.
+	stuck bool
 }
 
 // worker is a child.
@@ -146,6 +150,18 @@ func (s *schedule) dispatch(now time.Time) {
 		}
 	}
 	s.show()
+	s.m.progress(s.stuck(), s.answered)
+}
+
+// stuck are the targets that do not answer, or whose devices do not.
+func (s *schedule) stuck() map[Dir]bool {
+	all := map[Dir]bool{}
+	for dir, t := range s.targets {
+		if d := s.devices[t.device]; t.stuck || d == nil || !d.answered || d.hanging > 0 {
+			all[dir] = true
+		}
+	}
+	return all
 }
 
 // next picks the target whose turn it is and the worker for it, and starts the worker if that is needed.
@@ -328,7 +344,7 @@ func (s *schedule) handle(e event, now time.Time) {
 	w.busy, w.since, w.granted = nil, now, 0
 	d := s.device(w.device)
 	d.answered, d.hung = true, 0
-	t.turn = now
+	t.turn, t.stuck, s.answered = now, false, now
 	switch {
 	case a.Done:
 		t.large = s.isLarge(t)
@@ -393,6 +409,7 @@ func (s *schedule) fail(t *target, problem, result string, now time.Time) {
 	}
 	t.turn = s.after(now.Add(rest(s.m.config.Period, t.failed)), s.m.config.Period)
 	t.failed++
+	t.stuck = true
 	if problem != t.problem {
 		s.m.config.Log.Warn("directory cannot be measured; its figure grows old", logkey.Path, t.dir.Path,
 			"problem", problem)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	statsv1 "github.com/microlet/microlet/proto/microlet/stats/v1"
 	"github.com/microlet/microlet/services/internal/fsusage"
@@ -100,11 +101,40 @@ func (s *Server) Summary(ctx context.Context, r *statsv1.SummaryRequest) (*stats
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	text, err := json.Marshal(summary.Build(*in))
+	built := summary.Build(*in)
+	text, err := json.Marshal(built)
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "encode the summary: %v", err)
 	}
-	return &statsv1.SummaryResponse{Json: text, Taken: timestamppb.New(in.Snapshot.ReadAt), Problem: problem}, nil
+	return &statsv1.SummaryResponse{
+		Json: text, Taken: timestamppb.New(in.Snapshot.ReadAt), Problem: problem, Late: late(in.Folders, built),
+	}, nil
+}
+
+// late names the folders of the summary's pods whose figures are late; the kubelet's format has no place for that.
+func late(folders summary.Folders, of *statsapi.Summary) (all []*statsv1.PodFolders) {
+	if folders == nil {
+		return nil
+	}
+	for i := range of.Pods {
+		pod := &of.Pods[i]
+		found := &statsv1.PodFolders{PodUid: pod.PodRef.UID}
+		for _, v := range folders.Volumes(pod.PodRef.UID) {
+			if v.Late {
+				found.Volumes = append(found.Volumes, v.Name)
+			}
+		}
+		for j := range pod.Containers {
+			name := pod.Containers[j].Name
+			if f, ok := folders.Logs(pod.PodRef.UID, name); ok && f.Late {
+				found.Containers = append(found.Containers, name)
+			}
+		}
+		if len(found.GetVolumes())+len(found.GetContainers()) > 0 {
+			all = append(all, found)
+		}
+	}
+	return all
 }
 
 // gather collects what a summary is built from. problem says why a part of it is old.

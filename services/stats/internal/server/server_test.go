@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/microlet/microlet/services/stats/internal/cachedvalue"
 	"github.com/microlet/microlet/services/stats/internal/cgroupstats"
 	"github.com/microlet/microlet/services/stats/internal/cri"
+	"github.com/microlet/microlet/services/stats/internal/summary"
 )
 
 // shared runs a shared value until ctx ends.
@@ -104,4 +106,38 @@ func TestTheNodesDiskIsAskedForEachSummary(t *testing.T) {
 			t.Errorf("the cgroups were read %d times for three summaries at one time", reads)
 		}
 	})
+}
+
+// slow has one volume, and the logs of one container, that take long to measure.
+type slow struct{}
+
+func (slow) Volumes(uid string) []summary.Volume {
+	return []summary.Volume{
+		{VolumeStats: statsapi.VolumeStats{Name: "large"}, Late: uid == "slow"},
+		{VolumeStats: statsapi.VolumeStats{Name: "small"}},
+	}
+}
+
+func (slow) Logs(uid, container string) (summary.Folder, bool) {
+	return summary.Folder{Late: uid == "slow" && container == "talks"}, container != "silent"
+}
+
+func (slow) Own(string) (summary.Folder, bool) { return summary.Folder{}, false }
+
+func TestFoldersThatAreLateAreNamed(t *testing.T) {
+	of := &statsapi.Summary{}
+	for _, uid := range []string{"fast", "slow"} {
+		of.Pods = append(of.Pods, statsapi.PodStats{
+			PodRef:     statsapi.PodReference{UID: uid},
+			Containers: []statsapi.ContainerStats{{Name: "silent"}, {Name: "talks"}, {Name: "whispers"}},
+		})
+	}
+	got := late(slow{}, of)
+	if len(got) != 1 || got[0].GetPodUid() != "slow" || !slices.Equal(got[0].GetVolumes(), []string{"large"}) ||
+		!slices.Equal(got[0].GetContainers(), []string{"talks"}) {
+		t.Errorf("late are %v", got)
+	}
+	if got := late(nil, of); got != nil {
+		t.Errorf("nothing is measured, and late are %v", got)
+	}
 }

@@ -25,12 +25,16 @@ type Volume struct {
 
 	// Ephemeral says that it counts as the pod's ephemeral storage.
 	Ephemeral bool
+	// Late says that its figure is old only because walks take long; see diskusage.Measurement.
+	Late bool
 }
 
 // Folder is what a folder takes.
 type Folder struct {
 	Time          time.Time
 	Bytes, Inodes uint64
+	// Late: see Volume.
+	Late bool
 }
 
 // Folders report what the folders of pods take. What was not measured yet is absent.

@@ -257,6 +257,7 @@ func (v *Volumes) Volumes(podUID string) []summary.Volume {
 		if f, ok := v.disk.Measurement(vol.dir); ok {
 			all = append(all, summary.Volume{
 				VolumeStats: statsapi.VolumeStats{Name: vol.name, FsStats: fsStats(&f)}, Ephemeral: vol.ephemeral,
+				Late: f.Late,
 			})
 		}
 	}
@@ -282,7 +283,7 @@ func (v *Volumes) Logs(podUID, container string) (summary.Folder, bool) {
 // Own implements summary.Folders.
 func (v *Volumes) Own(podUID string) (summary.Folder, bool) { return v.sum(v.pod(podUID).own...) }
 
-// sum adds up those that have figures. Its time is that of the newest.
+// sum adds up those that have figures. Its time is that of the newest, and it is late if one of them is.
 func (v *Volumes) sum(dirs ...diskusage.Dir) (total summary.Folder, ok bool) {
 	for _, d := range dirs {
 		f, has := v.disk.Measurement(d)
@@ -292,6 +293,7 @@ func (v *Volumes) sum(dirs ...diskusage.Dir) (total summary.Folder, ok bool) {
 		ok = true
 		total.Bytes += f.UsedBytes
 		total.Inodes += f.InodesUsed
+		total.Late = total.Late || f.Late
 		if f.Time.After(total.Time) {
 			total.Time = f.Time
 		}

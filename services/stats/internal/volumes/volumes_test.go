@@ -200,6 +200,31 @@ func TestNoVolumesButLogs(t *testing.T) {
 	}
 }
 
+// busy is a measurer whose walks take long.
+type busy struct{ measurer }
+
+func (busy) Measurement(d diskusage.Dir) (diskusage.Measurement, bool) {
+	return diskusage.Measurement{Late: strings.HasSuffix(d.Path, "/scratch") || strings.HasSuffix(d.Path, "/app")}, true
+}
+
+func TestLateFiguresAreMarked(t *testing.T) {
+	n := &node{t: t, root: t.TempDir(), logs: t.TempDir()}
+	v := &Volumes{
+		o: Options{RootDir: n.root, LogsDir: n.logs, Claims: func(string) []summary.Volume { return nil }}, disk: busy{},
+	}
+	v.known = v.list(map[string]*pods.Pod{uid: n.full()})
+	for _, vol := range v.Volumes(uid) {
+		if vol.Late != (vol.Name == "scratch") {
+			t.Errorf("%s is late: %t", vol.Name, vol.Late)
+		}
+	}
+	logs, _ := v.Logs(uid, "app")
+	own, _ := v.Own(uid)
+	if !logs.Late || own.Late {
+		t.Errorf("logs are late: %t, the pod's own: %t", logs.Late, own.Late)
+	}
+}
+
 // What comes over the bus names no folder but a pod's own.
 func TestNamesThatLeadElsewhere(t *testing.T) {
 	n := newNode(t)
