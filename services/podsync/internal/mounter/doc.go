@@ -17,6 +17,8 @@
 //     end, further calls on its path fail at once.
 //   - A call that takes long gives its place to others, so that some that hang delay nobody. The number of children is
 //     bounded, those that cannot end included, and so is the number of those that work on one file system.
+//   - Of each bound an Operation that is Long, which takes long without hanging, has at most half. Such calls wait for
+//     each other in their order.
 //   - An operation that takes long can report how much it has done (Report, WithProgress).
 //   - A child holds no lock, no listening socket and no file of podsync's. It ends when it is idle, and with podsync.
 //

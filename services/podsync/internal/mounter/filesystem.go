@@ -15,99 +15,188 @@ import (
 )
 
 // share reports whether the call may run beside those on its file system, and counts it if so. A file system that hangs
-// must not use up the children, however many of its paths are tried.
+// must not use up the children, however many of its paths are tried. Nor must calls that take long.
 func (p *Pool) share(t *turn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.crowd(t.path, t.on).full {
+	if p.crowd(t) != nil {
 		return false
 	}
-	t.runs = true
+	t.runs, t.moved = true, time.Now()
 	return true
 }
 
-// crowd is the calls that a call runs beside.
+// crowd is the calls that leave a call no room.
 type crowd struct {
+	tally
+	// where they are, and whether they are only those that take long.
 	where string
-	calls int
-	// full says that there is no room for one more.
-	full bool
+	long  bool
 }
 
-// crowd counts the calls that share something with one on a path. The lock is held. While there are few calls at all,
-// it does not look where they are.
-func (p *Pool) crowd(path, on string) crowd {
-	var others []*turn
-	for _, t := range p.turns {
-		if t.runs {
-			others = append(others, t)
+func (c *crowd) String() string {
+	calls := fmt.Sprintf("%d other calls %s", c.calls, c.where)
+	if c.long {
+		calls = fmt.Sprintf("%d other calls that take long %s", c.calls, c.where)
+	}
+	switch c.hung {
+	case 0:
+		return calls + " are under way"
+	case c.calls:
+		return calls + " do not answer"
+	}
+	return fmt.Sprintf("%s are under way, and %d of them do not answer", calls, c.hung)
+}
+
+// tally counts calls that run.
+type tally struct {
+	calls, hung int
+	// moved is when one of them last showed that it goes on. One that ends shows it by the one that runs next.
+	moved time.Time
+}
+
+func (c *tally) add(t *turn) {
+	c.calls++
+	if t.isHung() {
+		c.hung++
+	}
+	if t.moved.After(c.moved) {
+		c.moved = t.moved
+	}
+}
+
+// tallies count all calls somewhere, and those that take long.
+type tallies struct{ all, long tally }
+
+func (c *tallies) add(t *turn) {
+	c.all.add(t)
+	if t.long {
+		c.long.add(t)
+	}
+}
+
+// full returns those of the calls that leave another one no room, if so many may run. Before is how many that take
+// long wait there before it.
+func (c *tallies) full(t *turn, most, before int, where string) *crowd {
+	mostLong := max(most/2, 1)
+	switch {
+	case c.all.calls >= most:
+		return &crowd{c.all, where, false}
+	case t.long && c.long.calls+before >= mostLong:
+		others := &crowd{c.long, where, true}
+		if c.long.calls < mostLong { // some of those before it have room, and are about to run
+			others.calls += before
+			others.moved = time.Now()
 		}
+		return others
 	}
-	if len(others) < perFileSystem && p.left == 0 {
-		return crowd{}
+	return nil
+}
+
+// crowd returns the calls that leave another one no room, or nil if there is room. The lock is held. While there are
+// few calls at all, it does not look where they are.
+func (p *Pool) crowd(t *turn) *crowd {
+	if len(p.turns) <= perFileSystem/2 && p.left == 0 { // t is one of them
+		return nil
 	}
-	points, err := p.mounts.points()
+	points, read, err := p.mounts.points()
 	if err != nil {
 		p.log.Warn("calls on volumes are not shared out among file systems", logkey.Err, err)
-		return crowd{}
+		return nil
 	}
 	own := map[string]bool{}
 	for _, path := range p.own {
 		own[mountPoint(points, path)] = true
 	}
-	place := func(path, on string) string {
-		if on != "" {
-			return on
+	var same, foreign, everywhere tallies
+	point, before := t.place(points, read), 0
+	for _, other := range p.turns {
+		if !other.runs {
+			if t.long && other.long && other.number < t.number && other.place(points, read) == point {
+				before++
+			}
+			continue
 		}
-		return mountPoint(points, path)
-	}
-	point := place(path, on)
-	same, foreign := 0, 0
-	for _, other := range others {
-		at := place(other.path, other.on)
+		at := other.place(points, read)
+		everywhere.add(other)
 		if at == point {
-			same++
+			same.add(other)
 		}
 		if !own[at] {
-			foreign++
+			foreign.add(other)
 		}
 	}
-	switch {
-	case same >= perFileSystem:
-		return crowd{"on the file system at " + point, same, true}
-	case len(own) > 0 && !own[point] && p.foreignFull(foreign):
-		return crowd{"on file systems that are not the node's own", foreign + p.left, true}
+	if full := same.full(t, perFileSystem, before, "on the file system at "+point); full != nil {
+		return full
 	}
-	return crowd{}
+	if len(own) > 0 && !own[point] {
+		most := p.foreignLimit(foreign.all.calls)
+		if full := foreign.full(t, most, 0, "on file systems that are not the node's own"); full != nil {
+			if !full.long {
+				full.calls, full.hung = full.calls+p.left, full.hung+p.left
+			}
+			return full
+		}
+	}
+	if t.long && everywhere.long.calls >= maxChildren/2 {
+		return &crowd{everywhere.long, "on all file systems", true}
+	}
+	return nil
 }
 
-// foreignFull reports whether so many calls on file systems that are not the node's own are all that may run. What an
-// earlier process has left behind is most likely on such ones. The lock is held.
-func (p *Pool) foreignFull(calls int) bool {
+// place is the file system that the call is on, by a list of mount points and when it was read.
+func (t *turn) place(points []string, read time.Time) string {
+	if t.on != "" {
+		return t.on
+	}
+	if !t.looked.Equal(read) {
+		t.at, t.looked = mountPoint(points, t.path), read
+	}
+	return t.at
+}
+
+// foreignLimit is how many calls on file systems that are not the node's own may run, if so many do. What an earlier
+// process has left behind is most likely on such ones. The lock is held.
+func (p *Pool) foreignLimit(calls int) int {
 	if p.left > 0 && calls+p.left >= maxForeign {
 		p.left = max(0, p.countLeft()-p.hung) // those of this process look the same
 	}
-	return calls >= max(maxForeign-p.left, 1)
+	return max(maxForeign-p.left, 1)
 }
 
-// awaitShare waits until a call is over.
-func (p *Pool) awaitShare(ctx context.Context, c *Call, patience <-chan time.Time) error {
-	p.mu.Lock()
-	changed, others := p.changed, p.crowd(c.Path, c.On)
-	p.mu.Unlock()
-	if !others.full {
-		return nil
+// awaitShare waits until a call is over, or until there is room. A call that takes long waits for as long as those
+// before it go on. If all of them hang, it waits no longer than another call.
+func (p *Pool) awaitShare(ctx context.Context, c *Call, t *turn, began time.Time) error {
+	for {
+		p.mu.Lock()
+		changed, others := p.changed, p.crowd(t)
+		p.mu.Unlock()
+		if others == nil {
+			return nil
+		}
+		if t.long && others.moved.After(began) {
+			began = others.moved
+		}
+		patience := c.Patience
+		if others.hung == others.calls {
+			patience = min(patience, DefaultPatience)
+		}
+		patience -= time.Since(began)
+		if patience <= 0 {
+			return notTried(c, others, errors.New("waited for them in vain"))
+		}
+		select {
+		case <-changed:
+			return nil
+		case <-time.After(patience):
+		case <-ctx.Done():
+			return notTried(c, others, context.Cause(ctx))
+		}
 	}
-	cause := errors.New("waited for them in vain")
-	select {
-	case <-changed:
-		return nil
-	case <-patience:
-	case <-ctx.Done():
-		cause = context.Cause(ctx)
-	}
-	return fmt.Errorf("%s %s: not tried: %d other calls %s do not answer: %w", c.Operation, c.Path, others.calls,
-		others.where, cause)
+}
+
+func notTried(c *Call, others *crowd, cause error) error {
+	return fmt.Errorf("%s %s: not tried: %s: %w", c.Operation, c.Path, others, cause)
 }
 
 // mounts is where file systems are mounted, as of a moment ago.
@@ -122,18 +211,19 @@ type mounts struct {
 // mountsAge is how old the list may be: it costs a millisecond on a node with many pods.
 const mountsAge = time.Second
 
-func (m *mounts) points() ([]string, error) {
+// points returns the list, and when it was read.
+func (m *mounts) points() ([]string, time.Time, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if time.Since(m.read) < mountsAge {
-		return m.last, nil
+		return m.last, m.read, nil
 	}
 	points, err := m.list()
 	if err != nil {
-		return nil, err
+		return nil, time.Time{}, err
 	}
 	m.last, m.read = points, time.Now()
-	return points, nil
+	return points, m.read, nil
 }
 
 // mountPoints asks the kernel, which answers even if the file systems do not.

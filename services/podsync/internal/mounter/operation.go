@@ -27,6 +27,9 @@ type Call struct {
 	On string
 	// Patience is how long a child may take.
 	Patience time.Duration
+	// Long and Deadline are the Operation's.
+	Long     bool
+	Deadline time.Duration
 	// Args are the operation's, in JSON.
 	Args json.RawMessage
 }
@@ -37,6 +40,11 @@ type Operation[A, R any] struct {
 	Name string
 	// Patience is how long a child may take. Default: DefaultPatience.
 	Patience time.Duration
+	// Long says that a call may take long although nothing hangs. Such calls have at most half of the children that calls
+	// may have. They wait for each other, in their order, for as long as those before them go on.
+	Long bool
+	// Deadline of a call, from when its turn has come: the wait for others does not count. Default: the context's alone.
+	Deadline time.Duration
 }
 
 // Do runs the operation in a child. The path is what it works on, as in Call. An error of the operation itself has the
@@ -57,7 +65,9 @@ func (o Operation[A, R]) DoOn(ctx context.Context, m Mounter, on, path string, a
 	if patience == 0 {
 		patience = DefaultPatience
 	}
-	answered, err := m.Run(ctx, Call{Operation: o.Name, Path: path, On: on, Patience: patience, Args: data})
+	answered, err := m.Run(ctx, Call{
+		Operation: o.Name, Path: path, On: on, Patience: patience, Long: o.Long, Deadline: o.Deadline, Args: data,
+	})
 	if len(answered) > 0 {
 		if e := json.Unmarshal(answered, &result); e != nil {
 			return result, fmt.Errorf("%s %s: answer: %w", o.Name, path, e)

@@ -23,7 +23,8 @@ const (
 	slow = time.Second
 	// maxChildren bounds the children, those that cannot end included. Each takes some megabytes.
 	maxChildren = 32
-	// perFileSystem is how many of them calls on one file system may have.
+	// perFileSystem is how many of them calls on one file system may have. Of each bound calls that take long have at
+	// most half.
 	perFileSystem = 8
 	// maxForeign is how many of them calls on all file systems that are not the node's own may have together. Whoever
 	// names many servers that hang takes no child from those who name none.
@@ -61,7 +62,9 @@ type Pool struct {
 	mu     sync.Mutex
 	closed bool
 	turns  map[string]*turn
-	idle   []*worker
+	// entered is how many turns there have been.
+	entered uint64
+	idle    []*worker
 	// children counts those that have not ended, hung those of them that were killed.
 	children, hung int
 	// left counts those of earlier processes that hang: a service that is restarted again and again must not fill the
@@ -128,6 +131,11 @@ func (p *Pool) Run(ctx context.Context, c Call) (json.RawMessage, error) {
 		return nil, err
 	}
 	defer free()
+	if c.Deadline > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.Deadline)
+		defer cancel()
+	}
 	w, err := p.child(ctx, &c)
 	if err != nil {
 		p.exit(t)
@@ -153,8 +161,13 @@ func (p *Pool) Serve(ctx context.Context) error {
 // place waits until the call may run beside the others, and beside those on its file system. The place is given back
 // after a while even if the call goes on.
 func (p *Pool) place(ctx context.Context, c *Call, t *turn) (free func(), err error) {
-	wait := time.NewTimer(c.Patience)
-	defer wait.Stop()
+	if c.Long {
+		waits := time.AfterFunc(DefaultPatience, func() {
+			p.log.Info("call on a volume waits for others that take long", logkey.Path, c.Path, "operation", c.Operation)
+		})
+		defer waits.Stop()
+	}
+	began := time.Now()
 	for {
 		select {
 		case p.places <- struct{}{}:
@@ -166,7 +179,7 @@ func (p *Pool) place(ctx context.Context, c *Call, t *turn) (free func(), err er
 			break
 		}
 		<-p.places
-		if err := p.awaitShare(ctx, c, wait.C); err != nil {
+		if err := p.awaitShare(ctx, c, t, began); err != nil {
 			return nil, err
 		}
 	}
@@ -276,7 +289,7 @@ func (p *Pool) keep(w *worker) {
 // ask asks the child, and returns its answer unless that takes too long.
 func (p *Pool) ask(ctx context.Context, c *Call, t *turn, w *worker) (json.RawMessage, error) {
 	answers := make(chan reply, 1)
-	go func() { answers <- w.ask(ctx, c) }() // ends at the latest when the socket is closed
+	go func() { answers <- w.ask(p.watch(ctx, t), c) }() // ends at the latest when the socket is closed
 	patience := time.NewTimer(c.Patience)
 	defer patience.Stop()
 	select {

@@ -10,9 +10,16 @@ import (
 // however often it is tried.
 type turn struct {
 	path, on string
-	began    time.Time
-	// runs is set once the call has its share of its file system.
-	runs bool
+	// long is the Operation's, number that of the call among all.
+	long   bool
+	number uint64
+	began  time.Time
+	// runs is set once the call has its share of its file system, and moved is when it last showed that it goes on.
+	runs  bool
+	moved time.Time
+	// at is the mount point that the path is below, and looked which list says so.
+	at     string
+	looked time.Time
 	// done is closed when the turn is over.
 	done chan struct{}
 	// hangs is closed when the call has not answered in time, or its child was killed and does not end.
@@ -25,8 +32,9 @@ func (p *Pool) enter(ctx context.Context, c *Call) (*turn, error) {
 		p.mu.Lock()
 		before := p.turns[c.Path]
 		if before == nil {
-			own := &turn{path: c.Path, on: c.On, began: time.Now(), done: make(chan struct{}),
-				hangs: make(chan struct{})}
+			p.entered++
+			own := &turn{path: c.Path, on: c.On, long: c.Long, number: p.entered, began: time.Now(),
+				done: make(chan struct{}), hangs: make(chan struct{})}
 			p.turns[c.Path] = own
 			p.mu.Unlock()
 			return own, nil
@@ -48,11 +56,29 @@ func (p *Pool) enter(ctx context.Context, c *Call) (*turn, error) {
 func (p *Pool) hang(t *turn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	select {
-	case <-t.hangs:
-	default:
+	if !t.isHung() {
 		close(t.hangs)
 	}
+}
+
+// isHung reports whether hang was called.
+func (t *turn) isHung() bool {
+	select {
+	case <-t.hangs:
+		return true
+	default:
+		return false
+	}
+}
+
+// watch has the turn note that its call goes on when the child tells how much it has done.
+func (p *Pool) watch(ctx context.Context, t *turn) context.Context {
+	return WithProgress(ctx, func(done int64) {
+		p.mu.Lock()
+		t.moved = time.Now()
+		p.mu.Unlock()
+		Report(ctx, done)
+	})
 }
 
 // exit ends the turn.

@@ -17,11 +17,17 @@ var (
 	checkHostPath  = mounter.Operation[hostPathCall, struct{}]{Name: "check hostPath"}
 	prepareSubPath = mounter.Operation[subPathCall, subPathState]{Name: "prepare subPath"}
 	makeEmptyDir   = mounter.Operation[emptyDirCall, struct{}]{Name: "make emptyDir"}
-	giveVolume     = mounter.Operation[giveCall, refusals]{Name: "give volume to fsGroup", Patience: 2 * time.Minute}
-	measure        = mounter.Operation[usageCall, csivolume.Usage]{Name: "measure volume"}
-	growLocal      = mounter.Operation[growCall, struct{}]{Name: "grow local volume", Patience: 10 * time.Minute}
+	giveVolume     = mounter.Operation[giveCall, refusals]{
+		Name: "give volume to fsGroup", Patience: 2 * time.Minute, Long: true,
+	}
+	measure   = mounter.Operation[usageCall, csivolume.Usage]{Name: "measure volume"}
+	growLocal = mounter.Operation[growCall, struct{}]{
+		Name: "grow local volume", Patience: 10 * time.Minute, Long: true,
+	}
 	// To make a file system on a device, or to repair one, takes long.
-	mountLocal      = mounter.Operation[localCall, localState]{Name: "mount local volume", Patience: 10 * time.Minute}
+	mountLocal = mounter.Operation[localCall, localState]{
+		Name: "mount local volume", Patience: 10 * time.Minute, Long: true,
+	}
 	unmountLocal    = mounter.Operation[localRelease, struct{}]{Name: "unmount local volume"}
 	mapDevice       = mounter.Operation[mapCall, blockdevice.State]{Name: "map block device"}
 	unmapDevice     = mounter.Operation[blockdevice.Mapping, struct{}]{Name: "unmap block device"}
@@ -30,8 +36,10 @@ var (
 	mountNFS = mounter.Operation[nfsCall, struct{}]{Name: "mount NFS export", Patience: time.Minute}
 	// Longer than it takes to give up a server that is away.
 	unmountExport = mounter.Operation[exportCall, struct{}]{Name: "unmount NFS export", Patience: 2 * forceAfter}
-	// Of many files a removal takes long without hanging. Its caller's deadline ends it, and the next one goes on.
-	removePod = mounter.Operation[removeCall, struct{}]{Name: "remove", Patience: 10 * time.Minute}
+	// Of many files a removal takes long without hanging. Its deadline ends it, and the next one goes on.
+	removePod = mounter.Operation[removeCall, struct{}]{
+		Name: "remove", Patience: 10 * time.Minute, Long: true, Deadline: defaultDeadline,
+	}
 )
 
 // Operations are what a child does for volumes. See package mounter.

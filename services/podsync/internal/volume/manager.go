@@ -335,16 +335,30 @@ func (m *Manager) Existing(p *v1.Pod) (map[string]Mounted, bool) {
 	return there, true
 }
 
-// Unmount unmounts all volumes of a pod, whoever mounted them, and removes its folder.
+// Unmount unmounts all volumes of a pod, whoever mounted them, and removes its folder. The removal has a deadline of
+// its own, because it may have to wait for those of other pods.
 func (m *Manager) Unmount(ctx context.Context, uid types.UID) (err error) {
 	if err := validUID(uid); err != nil {
 		return err
 	}
 	left := m.opts.Metrics.Leave(uid)
 	defer func() { left(err) }()
+	m.forget(uid)
+	if err := m.unmountVolumes(ctx, uid); err != nil {
+		return err
+	}
+	dir := m.podDir(uid)
+	if _, err := removePod.Do(ctx, m.opts.Foreign, dir, removeCall{Dir: dir}); err != nil {
+		return fmt.Errorf("remove the pod's folder: %w", err)
+	}
+	m.opts.Gone(uid)
+	return nil
+}
+
+// unmountVolumes unmounts what more than the pod may have.
+func (m *Manager) unmountVolumes(ctx context.Context, uid types.UID) error {
 	ctx, cancel := context.WithTimeout(ctx, m.opts.Deadline)
 	defer cancel()
-	m.forget(uid)
 	if err := m.unmountSubPaths(ctx, uid); err != nil {
 		return err
 	}
@@ -356,14 +370,9 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) (err error) {
 			return fmt.Errorf("UnmountVolume.TearDown failed: %w", err)
 		}
 	}
-	dir := m.podDir(uid)
-	if err := m.unmountExports(ctx, dir); err != nil {
+	if err := m.unmountExports(ctx, m.podDir(uid)); err != nil {
 		return fmt.Errorf("UnmountVolume.TearDown failed: %w", err)
 	}
-	if _, err := removePod.Do(ctx, m.opts.Foreign, dir, removeCall{Dir: dir}); err != nil {
-		return fmt.Errorf("remove the pod's folder: %w", err)
-	}
-	m.opts.Gone(uid)
 	return nil
 }
 
