@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -52,6 +51,12 @@ type Devices interface {
 	Unmap(ctx context.Context, m blockdevice.Mapping) error
 }
 
+// SubPaths are the binds of what pods mount of their volumes in part.
+type SubPaths interface {
+	// Unmount unmounts those of a pod's volume that is mounted at a path. They keep it from being unstaged.
+	Unmount(ctx context.Context, pod types.UID, volume string) error
+}
+
 // Options of Volumes.
 type Options struct {
 	// RootDir is the kubelet's --root-dir.
@@ -64,7 +69,9 @@ type Options struct {
 	API     API
 	Tokens  Tokens
 	Devices Devices
-	InUse   InUse
+	// SubPaths are unmounted before their volume. Nil unmounts none.
+	SubPaths SubPaths
+	InUse    InUse
 	// Metrics measure the unstaging. Nil measures nothing that anybody sees.
 	Metrics *volumemetrics.Metrics
 	// SELinux says that the node has SELinux.
@@ -304,7 +311,12 @@ func (vs *Volumes) Unpublish(ctx context.Context, pod types.UID) error {
 	var all sync.WaitGroup
 	for i, name := range append(names, blocks...) {
 		all.Go(func() {
-			do := func() error { return vs.unpublish(ctx, filepath.Join(dir, name)) }
+			do := func() error {
+				if err := vs.unmountSubPaths(ctx, pod, name); err != nil {
+					return err
+				}
+				return vs.unpublish(ctx, filepath.Join(dir, name))
+			}
 			if i >= len(names) {
 				do = func() error { return vs.unmap(ctx, pod, name) }
 			}
@@ -315,6 +327,13 @@ func (vs *Volumes) Unpublish(ctx context.Context, pod types.UID) error {
 	}
 	all.Wait()
 	return errors.Join(errs...)
+}
+
+func (vs *Volumes) unmountSubPaths(ctx context.Context, pod types.UID, name string) error {
+	if vs.o.SubPaths == nil {
+		return nil
+	}
+	return vs.o.SubPaths.Unmount(ctx, pod, vs.layout.target(pod, name))
 }
 
 func (vs *Volumes) unpublish(ctx context.Context, dir string) error {
@@ -339,12 +358,6 @@ func (vs *Volumes) unpublish(ctx context.Context, dir string) error {
 		return err
 	}
 	return remove(ctx, dir, target)
-}
-
-// Has reports whether a pod has volumes of CSI drivers mounted.
-func (vs *Volumes) Has(pod types.UID) bool {
-	_, err := os.Stat(vs.layout.volumes(pod))
-	return err == nil
 }
 
 // hold notes that the pod has the volume, or tries to get it. An inline volume is nobody else's.

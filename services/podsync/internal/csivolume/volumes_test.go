@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -65,6 +66,55 @@ func endOfTwoPods(t *testing.T, vs *Volumes, d *csitest.Driver) {
 	}
 	if found := left(t, vs.layout.root); len(found) > 0 {
 		t.Errorf("left: %q", found)
+	}
+}
+
+// subPaths are those of a pod, of which one volume's hang.
+type subPaths struct {
+	hangs string
+	d     *csitest.Driver
+
+	mu    sync.Mutex
+	asked map[string][]string // the driver's calls until then
+}
+
+func (s *subPaths) Unmount(_ context.Context, pod types.UID, volume string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked[string(pod)+" "+filepath.Base(filepath.Dir(volume))+" "+filepath.Base(volume)] = s.d.Calls()
+	if filepath.Base(filepath.Dir(volume)) == s.hangs {
+		return errors.New("has not answered")
+	}
+	return nil
+}
+
+// A subPath is unmounted before its volume. One that hangs keeps only its own volume.
+func TestSubPathsAreUnmountedBeforeTheirVolume(t *testing.T) {
+	d := csitest.Start(t, stages)
+	vs := newVolumes(t, t.TempDir(), d, unattached())
+	for _, handle := range []string{"h", "i"} {
+		if _, err := vs.Publish(t.Context(), claimed(pod("u1"), handle)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := &subPaths{hangs: "pv-h", d: d, asked: map[string][]string{}}
+	vs.o.SubPaths = s
+	if err := vs.Unpublish(t.Context(), "u1"); err == nil || err.Error() != "volume pv-h: has not answered" {
+		t.Errorf("unpublished with %v", err)
+	}
+	for _, volume := range []string{"u1 pv-h mount", "u1 pv-i mount"} {
+		before, ok := s.asked[volume]
+		if !ok || volume == "u1 pv-i mount" && slices.Contains(before, "NodeUnpublishVolume i") {
+			t.Errorf("subPaths of %s: asked %t, after %q", volume, ok, before)
+		}
+	}
+	if calls := d.Calls(); !slices.Contains(calls, "NodeUnpublishVolume i") ||
+		slices.Contains(calls, "NodeUnpublishVolume h") {
+		t.Errorf("calls: %q", calls)
+	}
+	s.hangs = ""
+	if err := vs.Unpublish(t.Context(), "u1"); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -111,7 +111,8 @@ func New(o Options) (*Volumes, error) {
 	volumes := csivolume.New(csivolume.Options{
 		ByNode:  !*o.Kubelet.Kubelet.EnableControllerAttachDetach,
 		RootDir: root, Node: o.Node.Reference.Name, Drivers: drivers, API: o.Cluster.CSI,
-		Tokens: o.Cluster.Tokens, Devices: volume.Devices{Foreign: children}, InUse: inUse, Metrics: metrics,
+		Tokens: o.Cluster.Tokens, Devices: volume.Devices{Foreign: children},
+		SubPaths: volume.SubPaths{RootDir: root, Foreign: children}, InUse: inUse, Metrics: metrics,
 		SELinux: labels.Enabled(), Log: o.Log,
 	})
 	return &Volumes{

@@ -27,8 +27,6 @@ type CSI interface {
 	Usage(ctx context.Context, pod types.UID, name string) (csivolume.Usage, error)
 	// BlockUsage says how large a block volume of the pod is; pv is the name of its PersistentVolume.
 	BlockUsage(ctx context.Context, pod types.UID, pv string) (csivolume.Usage, error)
-	// Has reports whether the pod has any.
-	Has(pod types.UID) bool
 }
 
 // inlineCSI is a volume that a CSI driver makes for one pod.

@@ -11,4 +11,5 @@
 //   - Unmounting something that is gone succeeds.
 //   - What may lie on a foreign file system is touched by child processes alone (Operations). One that hangs is
 //     abandoned at its deadline. It delays no other pod, and no second call hangs on its path.
+//   - A volume that hangs keeps no other volume of its pod from being unmounted.
 package volume

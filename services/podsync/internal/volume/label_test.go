@@ -39,8 +39,6 @@ func (c *labelingCSI) Publish(_ context.Context, v *csivolume.Volume) (csivolume
 
 func (c *labelingCSI) Unpublish(context.Context, types.UID) error { return nil }
 
-func (c *labelingCSI) Has(types.UID) bool { return false }
-
 const (
 	labelA = "system_u:object_r:container_file_t:s0:c1,c2"
 	labelB = "system_u:object_r:container_file_t:s0:c3,c4"

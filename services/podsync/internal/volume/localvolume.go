@@ -32,9 +32,11 @@ type localVolumes struct {
 	// root is --root-dir.
 	root    string
 	foreign mounter.Mounter
-	private func(p *v1.Pod) string // see Options.Private
-	events  events
-	log     *slog.Logger
+	// subPaths are those of all pods.
+	subPaths SubPaths
+	private  func(p *v1.Pod) string // see Options.Private
+	events   events
+	log      *slog.Logger
 }
 
 func (l *localVolumes) pods() string { return filepath.Join(l.root, "pods") }
@@ -129,39 +131,42 @@ func (l *localVolumes) mapDevice(ctx context.Context, s *Spec, found *persistent
 	return Mounted{Device: m.Link, ReadOnly: found.ReadOnly}, nil
 }
 
-// has reports whether the pod has local volumes mounted.
-func (l *localVolumes) has(pod types.UID) bool {
-	_, err := os.Stat(l.mounted(pod))
-	return err == nil
-}
-
-// release takes all its local volumes from a pod, whoever gave them.
+// release takes all its local volumes from a pod, whoever gave them, each whatever becomes of the others.
 func (l *localVolumes) release(ctx context.Context, pod types.UID) error {
 	mapped, err := blockdevice.Volumes(l.links(pod), l.devices(), func(pv string) bool {
 		m := l.mapping(pod, pv)
 		return m.Exists()
 	})
-	if err != nil {
-		return err
+	mounted, e := os.ReadDir(l.mounted(pod))
+	if errors.Is(e, fs.ErrNotExist) {
+		e = nil
 	}
+	var tasks []func() error
 	for _, pv := range mapped {
-		m := l.mapping(pod, pv)
-		if err := (Devices{l.foreign}).Unmap(ctx, m); err != nil {
-			return fmt.Errorf("UnmapVolume.UnmapBlockVolume failed for volume %q : %w", pv, err)
-		}
-		if err := m.Unlink(); err != nil {
-			return err
-		}
+		tasks = append(tasks, func() error { return l.unmap(ctx, pod, pv) })
 	}
-	entries, err := os.ReadDir(l.mounted(pod))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	for _, pv := range mounted {
+		tasks = append(tasks, func() error { return l.unmount(ctx, pod, pv.Name()) })
 	}
-	for _, e := range entries {
-		c := localRelease{Dir: filepath.Join(l.mounted(pod), e.Name()), Pods: l.pods(), Global: l.global(e.Name())}
-		if _, err := unmountLocal.Do(ctx, l.foreign, c.Global, c); err != nil {
-			return fmt.Errorf("UnmountVolume.TearDown failed for volume %q : %w", e.Name(), err)
-		}
+	return errors.Join(err, e, atOnce(tasks...))
+}
+
+func (l *localVolumes) unmap(ctx context.Context, pod types.UID, pv string) error {
+	m := l.mapping(pod, pv)
+	if err := (Devices{l.foreign}).Unmap(ctx, m); err != nil {
+		return fmt.Errorf("UnmapVolume.UnmapBlockVolume failed for volume %q : %w", pv, err)
+	}
+	return m.Unlink()
+}
+
+func (l *localVolumes) unmount(ctx context.Context, pod types.UID, pv string) error {
+	c := localRelease{Dir: filepath.Join(l.mounted(pod), pv), Pods: l.pods(), Global: l.global(pv)}
+	err := l.subPaths.Unmount(ctx, pod, c.Dir)
+	if err == nil {
+		_, err = unmountLocal.Do(ctx, l.foreign, c.Global, c)
+	}
+	if err != nil {
+		return fmt.Errorf("UnmountVolume.TearDown failed for volume %q : %w", pv, err)
 	}
 	return nil
 }

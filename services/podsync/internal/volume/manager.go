@@ -189,7 +189,10 @@ func New(opts Options) *Manager {
 	}
 	m.nodes = &hostPath{foreign: opts.Foreign, private: opts.Private, checked: map[types.UID][]string{}}
 	told := events{opts.Events}
-	m.local = &localVolumes{root: opts.RootDir, foreign: opts.Foreign, private: opts.Private, events: told, log: opts.Log}
+	m.local = &localVolumes{
+		root: opts.RootDir, foreign: opts.Foreign, subPaths: SubPaths{opts.RootDir, opts.Foreign}, private: opts.Private,
+		events: told, log: opts.Log,
+	}
 	m.plugins = []Plugin{
 		&emptyDir{memory: m.memory, foreign: opts.Foreign},
 		m.nodes,
@@ -355,25 +358,40 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) (err error) {
 	return nil
 }
 
-// unmountVolumes unmounts what more than the pod may have.
+// unmountVolumes unmounts what more than the pod may have. A volume that hangs keeps no other one, for which another
+// node may wait.
 func (m *Manager) unmountVolumes(ctx context.Context, uid types.UID) error {
 	ctx, cancel := context.WithTimeout(ctx, m.opts.Deadline)
 	defer cancel()
-	if err := m.unmountSubPaths(ctx, uid); err != nil {
-		return err
+	return atOnce(
+		func() error { return m.local.release(ctx, uid) },
+		func() error {
+			if m.opts.CSI == nil {
+				return nil
+			}
+			if err := m.opts.CSI.Unpublish(ctx, uid); err != nil {
+				return fmt.Errorf("UnmountVolume.TearDown failed: %w", err)
+			}
+			return nil
+		},
+		func() error {
+			if err := m.unmountExports(ctx, m.podDir(uid)); err != nil {
+				return fmt.Errorf("UnmountVolume.TearDown failed: %w", err)
+			}
+			return nil
+		},
+	)
+}
+
+// atOnce does all of it at once, and returns what has failed.
+func atOnce(tasks ...func() error) error {
+	errs := make([]error, len(tasks))
+	var all sync.WaitGroup
+	for i, do := range tasks {
+		all.Go(func() { errs[i] = do() })
 	}
-	if err := m.local.release(ctx, uid); err != nil {
-		return err
-	}
-	if m.opts.CSI != nil {
-		if err := m.opts.CSI.Unpublish(ctx, uid); err != nil {
-			return fmt.Errorf("UnmountVolume.TearDown failed: %w", err)
-		}
-	}
-	if err := m.unmountExports(ctx, m.podDir(uid)); err != nil {
-		return fmt.Errorf("UnmountVolume.TearDown failed: %w", err)
-	}
-	return nil
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 // forget drops what is known of a pod that is gone.
@@ -400,17 +418,6 @@ func (m *Manager) forgetClaims(uid types.UID) {
 			m.opts.Expansion.Forget(pv)
 		}
 	}
-}
-
-// unmountSubPaths unmounts the subPaths of a pod with volumes that more than the pod may have: as long as a subPath is
-// there, the volume cannot be unmounted from the node.
-func (m *Manager) unmountSubPaths(ctx context.Context, uid types.UID) error {
-	if !m.local.has(uid) && (m.opts.CSI == nil || !m.opts.CSI.Has(uid)) {
-		return nil
-	}
-	dir := filepath.Join(m.podDir(uid), subPathsName)
-	_, err := unmountSubPaths.Do(ctx, m.opts.Foreign, dir, removeCall{Dir: dir})
-	return err
 }
 
 // Orphans returns the pods that have a folder; the caller knows which of them are wanted.
