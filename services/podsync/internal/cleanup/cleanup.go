@@ -4,7 +4,8 @@
 // without a worker is seen. A round makes two list calls. It asks for a log path only if it removes the log. The
 // newest instance of each container of an existing pod stays, with its log, because kubectl logs --previous and
 // package decide need it. Of a pod with a worker, it otherwise touches only what is dead, because it reads the list
-// before it asks the workers. An error is reported and does not stop the round.
+// before it asks the workers. An error is reported and does not stop the round. Volumes are unmounted beside the
+// rounds, and each pod's beside those of the others, because one that hangs takes minutes each time.
 package cleanup
 
 import (
@@ -155,6 +156,7 @@ type Policy struct {
 // Cleanup is the loop. Make it with New.
 type Cleanup struct {
 	Options
+	unmounts *unmounts
 }
 
 // Options of a Cleanup; all are needed but Failed, PreStop and Tracer.
@@ -181,10 +183,11 @@ type Options struct {
 const spanName = "Containers/GarbageCollect"
 
 // New returns a clean-up that does nothing until Run runs.
-func New(o Options) *Cleanup { return &Cleanup{Options: o} }
+func New(o Options) *Cleanup { return &Cleanup{Options: o, unmounts: newUnmounts()} }
 
-// Run waits for the sources, and then cleans up until ctx ends.
+// Run waits for the sources, and then cleans up until ctx ends. It waits for the unmounts that are under way then.
 func (c *Cleanup) Run(ctx context.Context, synced <-chan struct{}) error {
+	defer c.unmounts.wait()
 	select {
 	case <-ctx.Done():
 		return nil
@@ -212,11 +215,12 @@ func (c *Cleanup) Run(ctx context.Context, synced <-chan struct{}) error {
 	}
 }
 
-func (c *Cleanup) once(ctx context.Context) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	ctx, span := c.Tracer.Begin(ctx, spanName)
+// once is one round. What it begins to unmount goes on after it, until life ends.
+func (c *Cleanup) once(life context.Context) (err error) {
+	life, span := c.Tracer.Begin(life, spanName)
 	defer func() { span.End(err) }()
+	ctx, cancel := context.WithTimeout(life, timeout)
+	defer cancel()
 	states, err := c.Runtime.List(ctx)
 	if err != nil {
 		c.failed(err)
@@ -227,7 +231,7 @@ func (c *Cleanup) once(ctx context.Context) (err error) {
 	if collected != nil {
 		c.failed(collected)
 	}
-	return errors.Join(err, collected, c.volumes(ctx, states), c.logs(states), c.cgroups(ctx, states))
+	return errors.Join(err, collected, c.volumes(life, states), c.logs(states), c.cgroups(ctx, states))
 }
 
 func (c *Cleanup) failed(err error) {
@@ -288,26 +292,6 @@ func anyReady(state *pod.State) bool {
 func (c *Cleanup) orphan(uid types.UID, states map[types.UID]*pod.State) bool {
 	_, runs := states[uid]
 	return !runs && !c.Pods.Known(uid)
-}
-
-func (c *Cleanup) volumes(ctx context.Context, states map[types.UID]*pod.State) error {
-	pods, err := c.Volumes.Orphans()
-	errs := []error{err}
-	var cleaned, failed float64
-	for _, uid := range pods {
-		if !c.orphan(uid, states) {
-			continue
-		}
-		if err := c.Volumes.Unmount(ctx, uid); err != nil {
-			failed++
-			errs = append(errs, err)
-			continue
-		}
-		cleaned++
-	}
-	c.Metrics.volumes.Set(cleaned)
-	c.Metrics.volumeErrors.Set(failed)
-	return errors.Join(errs...)
 }
 
 // logs removes the log folders of pods that are gone, and links whose logs are.

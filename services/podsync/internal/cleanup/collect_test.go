@@ -90,7 +90,7 @@ func TestPolicy(t *testing.T) {
 				for _, uid := range test.ended {
 					m.states[uid].Sandboxes[0].Ready = false
 				}
-				if err := c.once(t.Context()); err != nil {
+				if err := c.round(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				var got []string
@@ -115,7 +115,7 @@ func TestAContainerThatIsGoneIsNoFailure(t *testing.T) {
 	c := m.cleanup(t, "p")
 	m.containers("p", "web/3", "web/2", "web/1")
 	m.gone = []string{"1"}
-	if err := c.once(t.Context()); err != nil || m.failed != nil {
+	if err := c.round(t.Context()); err != nil || m.failed != nil {
 		t.Errorf("%v, and ContainerGCFailed for %v", err, m.failed)
 	}
 	if want := []string{"remove 2"}; !slices.Equal(m.touched, want) {
@@ -137,7 +137,7 @@ func TestLogsGoWithTheirContainer(t *testing.T) {
 			}
 		}
 	}
-	if err := c.once(t.Context()); err != nil {
+	if err := c.round(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for id, want := range map[string]int{"1": 1, "2": 3} {
@@ -153,7 +153,7 @@ func TestSandboxes(t *testing.T) {
 	c := m.cleanup(t, "p")
 	m.containers("p", "web/1")
 	m.states["p"].Sandboxes = []pod.Sandbox{{ID: "s-newest"}, {ID: "s-old"}, {ID: "s-p"}, {ID: "s-ready", Ready: true}}
-	if err := c.once(t.Context()); err != nil {
+	if err := c.round(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if want := []string{"stop s-old", "remove s-old"}; !slices.Equal(m.touched, want) {
@@ -167,7 +167,7 @@ func TestWhatRunsOfAnEndedPodIsStopped(t *testing.T) {
 	m.ended = []types.UID{"p"}
 	m.containers("p", "web/1 running")
 	m.containers("q", "web/2 running")
-	if err := c.once(t.Context()); err != nil {
+	if err := c.round(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if want := []string{"stop 1", "stop s-p"}; !slices.Equal(m.touched, want) {
@@ -230,7 +230,7 @@ func TestAPodThatHangsHoldsUpNoOther(t *testing.T) {
 		c := m.cleanup(t)
 		c.Runtime = hanging{&m, []string{"c-orphan3", "s-orphan3"}}
 		begun := time.Now()
-		if err := c.once(t.Context()); err == nil {
+		if err := c.round(t.Context()); err == nil {
 			t.Error("the failure is not reported")
 		}
 		removed := 0
@@ -252,7 +252,7 @@ func TestAStopThatHangsLeavesTimeForTheSandbox(t *testing.T) {
 		m.hold("orphan", "api")
 		c := m.cleanup(t)
 		c.Runtime = hanging{&m, []string{"c-orphan"}}
-		if err := c.once(t.Context()); err == nil {
+		if err := c.round(t.Context()); err == nil {
 			t.Error("the failure is not reported")
 		}
 		if want := []string{"stop s-orphan", "remove c-orphan", "remove s-orphan"}; !slices.Equal(m.touched, want) {

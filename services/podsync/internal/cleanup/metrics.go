@@ -18,11 +18,11 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}),
 		volumes: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "kubelet_orphan_pod_cleaned_volumes",
-			Help: "Pods without a worker whose volumes the last clean-up removed.",
+			Help: "Pods without a worker whose volumes were removed since the last clean-up began.",
 		}),
 		volumeErrors: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "kubelet_orphan_pod_cleaned_volumes_errors",
-			Help: "Pods without a worker whose volumes the last clean-up could not remove.",
+			Help: "Pods without a worker whose volumes the last attempt could not remove.",
 		}),
 		removed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "microlet_podsync_collected_total",
