@@ -14,8 +14,8 @@ import (
 )
 
 // The mounts of a node may go without its kernel: systemctl soft-reboot and the restart of a node that is a container
-// keep the boot's name. What is not mounted is set up again, or its pod would write to the node's disk. The kubelet sets
-// every volume up again when it starts.
+// keep the boot's name. What is not mounted is set up again, or its pod would write to the node's disk. The kubelet
+// sets every volume up again when it starts.
 func TestANoteWithoutAMountIsNoVolume(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: it mounts")
