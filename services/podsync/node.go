@@ -129,7 +129,7 @@ func newPodWork(ctx context.Context, s *service.Service, cfg *Config, env *envir
 	}
 	down := gracefulshutdown.New(gracefulshutdown.Options{
 		Kubelet: k, Service: s, Pods: env.workers, Delivered: reports.Mirrors.Delivered, Node: env.node.Object.Node,
-		Reference: env.node.Reference, Events: env.events,
+		Reference: env.node.Reference, Events: env.events, BootID: env.node.Capacity.BootID,
 	})
 	if down != nil {
 		admit.Shutdown = down.Manager

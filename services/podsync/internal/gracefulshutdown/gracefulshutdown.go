@@ -25,7 +25,9 @@ const firstLook = 2 * time.Second
 type Options struct {
 	Kubelet *kubeletconfig.Config
 	Service *service.Service
-	Pods    nodeshutdown.Pods
+	// BootID is the kernel's name of this boot.
+	BootID string
+	Pods   nodeshutdown.Pods
 	// Delivered reports whether the API server has the newest status of a pod.
 	Delivered func(uid types.UID) bool
 	// Node is what the API server knows of the node, and Reference what events refer to.
@@ -53,8 +55,8 @@ func New(o Options) *Shutdown {
 		Phases: phases, Pods: o.Pods, Delivered: o.Delivered,
 		NodeReported: func() bool { return k.Standalone() || notReady(o.Node()) },
 		Release:      func() { d.inhibitor.Release() },
-		State:        filepath.Join(k.Node.RootDir, nodeshutdown.StateFile),
-		Node:         o.Reference, Events: o.Events, Log: s.Log, Metrics: s.Metrics,
+		State:        filepath.Join(k.Node.RootDir, nodeshutdown.StateFile), BootID: o.BootID,
+		Node: o.Reference, Events: o.Events, Log: s.Log, Metrics: s.Metrics,
 	})
 	d.inhibitor = shutdowninhibitor.New(shutdowninhibitor.Options{
 		Delay: nodeshutdown.Total(phases), Kept: s.Kept, Changed: d.Manager.Changed, Log: s.Log, Metrics: s.Metrics,

@@ -2,7 +2,8 @@
 //
 // Each phase has its own period. It is over when its pods have ended, have given back what they held, and the API
 // server has acknowledged their status; or when its period is over. No pod is admitted meanwhile. How far a shutdown is
-// lies on the disk, so that a podsync that was killed continues. See KEP-2000 and KEP-2712.
+// lies on the disk, so that a podsync that was killed continues. A machine that comes up again continues nothing. See
+// KEP-2000 and KEP-2712.
 package nodeshutdown
 
 import (
@@ -60,6 +61,8 @@ type Options struct {
 	Release func()
 	// State is the path of the file with the state; see StateFile.
 	State string
+	// BootID is the kernel's name of this boot. Without it no shutdown is continued.
+	BootID string
 	// Node is what events refer to.
 	Node    *v1.ObjectReference
 	Events  record.EventRecorder
@@ -114,7 +117,9 @@ func (m *Manager) show(s *state) {
 func (m *Manager) Changed(shuttingDown bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.shuttingDown == shuttingDown {
+	// One that was cancelled while podsync restarted is still open.
+	cancelledMeanwhile := !shuttingDown && m.state.underWay(m.o.BootID)
+	if m.shuttingDown == shuttingDown && !cancelledMeanwhile {
 		return
 	}
 	m.shuttingDown = shuttingDown
@@ -141,8 +146,7 @@ func (m *Manager) Changed(shuttingDown bool) {
 // begin takes up a shutdown that an earlier podsync had begun, or begins one. The caller holds mu.
 func (m *Manager) begin() {
 	now := time.Now()
-	if s := m.state; !s.StartTime.IsZero() && s.EndTime.IsZero() && !s.StartTime.After(now) &&
-		now.Sub(s.StartTime) < Total(m.o.Phases) {
+	if s := m.state; s.underWay(m.o.BootID) && !s.StartTime.After(now) && now.Sub(s.StartTime) < Total(m.o.Phases) {
 		for i, p := range m.o.Phases {
 			if !s.PhaseStartTime.IsZero() && p.Priority <= s.PhasePriority {
 				m.begun = i
@@ -153,7 +157,7 @@ func (m *Manager) begin() {
 	}
 	m.o.Log.Info("shutdown of the node begins", "phases", len(m.o.Phases), "most", Total(m.o.Phases))
 	m.o.Events.Event(m.o.Node, v1.EventTypeNormal, eventReason, beganMessage)
-	m.state = state{StartTime: now}
+	m.state = state{StartTime: now, BootID: m.o.BootID}
 	m.keep()
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -129,13 +130,18 @@ var threePhases = []Phase{
 	{Priority: 2_000_000_000, Period: 5 * time.Second},
 }
 
-// manage runs a manager until stop is called.
+// manage runs a manager of the first boot until stop is called.
 func manage(t *testing.T, n *node, path string) (m *Manager, events *record.FakeRecorder, stop func()) {
+	t.Helper()
+	return manageIn(t, "first", n, path)
+}
+
+func manageIn(t *testing.T, boot string, n *node, path string) (m *Manager, events *record.FakeRecorder, stop func()) {
 	t.Helper()
 	events = record.NewFakeRecorder(100)
 	m = New(Options{
 		Phases: threePhases, Pods: n, Delivered: n.delivered, NodeReported: n.nodeReported, Release: n.release,
-		State: path, Node: &v1.ObjectReference{Kind: "Node", Name: "n"}, Events: events,
+		State: path, BootID: boot, Node: &v1.ObjectReference{Kind: "Node", Name: "n"}, Events: events,
 		Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -323,6 +329,101 @@ func TestAKilledPodsyncContinues(t *testing.T) {
 		// 7 s of its 20 were over when podsync was back, and another one passed until the pods were known.
 		expect(t, n, "8s known", "8s high asked, grace 13", "20s high ended", "20s critical asked, grace 5",
 			"21s critical ended", "21s released")
+	})
+}
+
+// cutOff begins a shutdown whose pod takes too long, and kills podsync 3 s later. The state has no end.
+func cutOff(t *testing.T, path string) {
+	t.Helper()
+	n := newNode(pod("stubborn", 2_000_000_000, 60, time.Minute))
+	m, _, kill := manage(t, n, path)
+	m.Changed(true)
+	time.Sleep(3 * time.Second)
+	kill()
+}
+
+// threePods are one of each phase.
+func threePods() *node {
+	return newNode(pod("low", 0, 10, 5*time.Second), pod("high", 1000, 20, 5*time.Second),
+		pod("critical", 2_000_000_000, 5, time.Second))
+}
+
+// expectAllPhases waits until the pods of threePods have ended, each in its own phase.
+func expectAllPhases(t *testing.T, n *node) {
+	t.Helper()
+	time.Sleep(time.Minute)
+	expect(t, n, "0s low asked, grace 10", "5s low ended", "5s high asked, grace 20", "10s high ended",
+		"10s critical asked, grace 5", "11s critical ended", "11s released")
+}
+
+// TestTheNextBootContinuesNothing: logind has waited no longer. The machine is up again at once, and shuts down again.
+func TestTheNextBootContinuesNothing(t *testing.T) {
+	for name, boot := range map[string]string{"another": "second", "unknown": ""} {
+		t.Run(name, func(t *testing.T) {
+			path := statePath(t)
+			synctest.Test(t, func(t *testing.T) {
+				cutOff(t, path)
+				cut, err := load(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(5 * time.Second)
+				n := threePods()
+				m, events, stop := manageIn(t, boot, n, path)
+				defer stop()
+				m.Changed(false)
+				if s, err := load(path); err != nil || s != cut {
+					t.Errorf("the state of what was cut off is %+v, %v, want %+v", s, err, cut)
+				}
+				m.Changed(true)
+				expectAllPhases(t, n)
+				if len(events.Events) != 1 || <-events.Events != "Normal Shutdown Shutdown manager detected shutdown event" {
+					t.Errorf("%d more events", len(events.Events))
+				}
+			})
+		})
+	}
+}
+
+// TestAStateWithoutABoot is a kubelet's, or an earlier version's: an upgrade in the middle begins the shutdown again.
+func TestAStateWithoutABoot(t *testing.T) {
+	path := statePath(t)
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now().Add(-3 * time.Second).Format(time.RFC3339)
+		data := `{"startTime":"` + began + `","endTime":"0001-01-01T00:00:00Z","microletPhasePriority":2000000000,` +
+			`"microletPhaseStartTime":"` + began + `"}`
+		if err := os.WriteFile(path, []byte(data), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		n := threePods()
+		m, _, stop := manage(t, n, path)
+		defer stop()
+		if got := testutil.ToFloat64(m.start); got != float64(time.Now().Unix()-3) {
+			t.Errorf("start is %v", got)
+		}
+		m.Changed(true)
+		expectAllPhases(t, n)
+	})
+}
+
+// TestAShutdownThatIsCancelledWhilePodsyncRestarts: the next one is another one.
+func TestAShutdownThatIsCancelledWhilePodsyncRestarts(t *testing.T) {
+	path := statePath(t)
+	synctest.Test(t, func(t *testing.T) {
+		cutOff(t, path)
+		n := threePods()
+		m, events, stop := manage(t, n, path)
+		defer stop()
+		m.Changed(false)
+		m.Changed(false)
+		if s, err := load(path); err != nil || !s.EndTime.Equal(time.Now()) {
+			t.Errorf("the state is %+v, %v", s, err)
+		}
+		if len(events.Events) != 1 || <-events.Events != "Normal Shutdown Shutdown manager detected shutdown cancellation" {
+			t.Errorf("%d more events", len(events.Events))
+		}
+		m.Changed(true)
+		expectAllPhases(t, n)
 	})
 }
 

@@ -20,6 +20,15 @@ type state struct {
 	// PhasePriority and PhaseStartTime are those of the phase that was begun last.
 	PhasePriority  int32     `json:"microletPhasePriority"`
 	PhaseStartTime time.Time `json:"microletPhaseStartTime"`
+	// BootID is the boot that goes down. A kubelet writes none, nor do versions before this field.
+	BootID string `json:"microletBootID"`
+}
+
+// underWay reports whether the shutdown has begun in this boot and has no end. What another boot has left open was cut
+// off. The same counts for a state without a boot: to begin it again gives the pods too much time, to continue what was
+// cut off gives them none.
+func (s *state) underWay(bootID string) bool {
+	return bootID != "" && s.BootID == bootID && !s.StartTime.IsZero() && s.EndTime.IsZero()
 }
 
 // load returns the zero state if there is no file.
