@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	goplugin "github.com/hashicorp/go-plugin"
+	"github.com/hashicorp/go-plugin/runner"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
@@ -22,12 +23,16 @@ import (
 	"github.com/microlet/microlet/services/imagegc/plugin"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/pluginfile"
+	"github.com/microlet/microlet/services/internal/pluginprocess"
 )
 
 const (
 	startTimeout = 10 * time.Second
 	// answerTimeout bounds the plugin's decision.
 	answerTimeout = 30 * time.Second
+	// patience is for all of it, with the plugin's end. What waits for longer waits in the kernel, such as for the file
+	// system that the plugin lies on.
+	patience = startTimeout + answerTimeout + 15*time.Second
 	// maxMessage bounds the request and the answer: several times what a node with the most images has.
 	maxMessage = 16 << 20
 )
@@ -36,17 +41,23 @@ const (
 type Plugin struct {
 	path string
 	log  *slog.Logger
+	// asking holds a token while a goroutine asks, which Keep may have left behind.
+	asking chan struct{}
+	// process is the last one. It belongs to the goroutine that asks.
+	process *pluginprocess.Process
 }
 
 // New returns the plugin of this path; an empty path is no plugin.
-func New(path string, log *slog.Logger) *Plugin { return &Plugin{path: path, log: log} }
+func New(path string, log *slog.Logger) *Plugin {
+	return &Plugin{path: path, log: log, asking: make(chan struct{}, 1)}
+}
 
 // Keep returns the IDs of the images to keep.
 func (p *Plugin) Keep(ctx context.Context, images []*retentionv1.KeepRequest_Image) (map[string]bool, error) {
 	if p.path == "" || len(images) == 0 {
 		return nil, nil //nolint:nilnil // nothing is kept
 	}
-	ids, err := p.ask(ctx, images)
+	ids, err := p.await(func() ([]string, error) { return p.ask(ctx, images) })
 	if err != nil {
 		return nil, fmt.Errorf("image retention plugin %s: %w", p.path, err)
 	}
@@ -57,18 +68,52 @@ func (p *Plugin) Keep(ctx context.Context, images []*retentionv1.KeepRequest_Ima
 	return kept, nil
 }
 
+// await returns the answer, or gives up.
+func (p *Plugin) await(ask func() ([]string, error)) ([]string, error) {
+	select {
+	case p.asking <- struct{}{}:
+	default:
+		return nil, errors.New("it has neither answered nor ended since it was asked before")
+	}
+	type answer struct {
+		ids []string
+		err error
+	}
+	answers := make(chan answer, 1)
+	go func() { // at most one: it has the token
+		ids, err := ask()
+		<-p.asking
+		answers <- answer{ids, err}
+	}()
+	select {
+	case a := <-answers:
+		return a.ids, a.err
+	case <-time.After(patience):
+		return nil, fmt.Errorf("it neither answers nor ends within %v", patience)
+	}
+}
+
 func (p *Plugin) ask(ctx context.Context, images []*retentionv1.KeepRequest_Image) ([]string, error) {
+	if p.process != nil && p.process.Lingers() {
+		return nil, pluginprocess.ErrLingers
+	}
 	if err := pluginfile.Check(p.path); err != nil {
 		return nil, err
 	}
+	process := pluginprocess.New(p.path)
+	p.process = process
 	client := goplugin.NewClient(&goplugin.ClientConfig{
 		HandshakeConfig: plugin.Handshake, Plugins: goplugin.PluginSet{plugin.Name: &plugin.Bridge{}},
-		Cmd:              exec.Command(p.path), //nolint:gosec // the operator names it, and Check has looked at it
+		RunnerFunc: func(_ hclog.Logger, cmd *exec.Cmd, _ string) (runner.Runner, error) {
+			return process.With(cmd), nil
+		},
+		// Its own environment names no other folder.
+		UnixSocketConfig: &goplugin.UnixSocketConfig{TempDir: "/tmp"},
 		AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC},
 		SkipHostEnv:      true, AutoMTLS: true, StartTimeout: startTimeout,
 		Logger: hclog.New(&hclog.LoggerOptions{Level: hclog.Info, Output: &logWriter{p.log}}),
 	})
-	defer client.Kill()
+	defer process.End(client.Kill)
 	connection, err := client.Client()
 	if err != nil {
 		return nil, fmt.Errorf("it does not start: %w", err)

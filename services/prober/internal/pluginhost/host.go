@@ -19,6 +19,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	goplugin "github.com/hashicorp/go-plugin"
+	"github.com/hashicorp/go-plugin/runner"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -26,6 +27,7 @@ import (
 	probepluginv1 "github.com/microlet/microlet/proto/microlet/probeplugin/v1"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/pluginfile"
+	"github.com/microlet/microlet/services/internal/pluginprocess"
 	"github.com/microlet/microlet/services/prober/internal/probe"
 	"github.com/microlet/microlet/services/prober/plugin"
 )
@@ -64,10 +66,19 @@ type process struct {
 	name string
 
 	mu      sync.Mutex
-	client  *goplugin.Client
-	api     probepluginv1.ProbePluginServiceClient
+	current *instance // nil before the first one, and once it is to end
+	last    *pluginprocess.Process
 	started time.Time
 }
+
+// instance is one run of a plugin.
+type instance struct {
+	client  *goplugin.Client
+	process *pluginprocess.Process
+	api     probepluginv1.ProbePluginServiceClient
+}
+
+func (i *instance) end() { i.process.End(i.client.Kill) }
 
 // Probe implements probe.Plugins.
 func (h *Host) Probe(ctx context.Context, t probe.Target) (probe.Result, error) {
@@ -125,21 +136,21 @@ func (h *Host) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, p := range h.plugins {
-		p.kill(nil)
+		p.end(nil)
 	}
 }
 
 // probe asks the plugin, and starts it first if it does not run.
 func (p *process) probe(ctx context.Context, path string, r *probepluginv1.ProbeRequest,
 	timeout time.Duration) (probe.Result, error) {
-	client, api, err := p.ensure(ctx, path)
+	i, err := p.ensure(ctx, path)
 	if err != nil {
 		return probe.Result{}, fmt.Errorf("probe plugin %q does not start: %w", p.name, err)
 	}
 	outer := ctx
 	ctx, cancel := context.WithTimeout(ctx, timeout+grace)
 	defer cancel()
-	answer, err := api.Probe(ctx, r, grpc.MaxCallRecvMsgSize(maxMessage))
+	answer, err := i.api.Probe(ctx, r, grpc.MaxCallRecvMsgSize(maxMessage))
 	switch {
 	case outer.Err() != nil:
 		return probe.Result{}, outer.Err()
@@ -149,12 +160,13 @@ func (p *process) probe(ctx context.Context, path string, r *probepluginv1.Probe
 		return probe.Result{Outcome: probe.Failure, Output: answer.GetMessage()}, nil
 	// The plugin's side of the call knows the deadline too, and may give up first.
 	case ctx.Err() != nil, status.Code(err) == codes.DeadlineExceeded, status.Code(err) == codes.Canceled:
-		p.kill(client)
+		_ = i.process.Kill(ctx) // it would not answer when it is asked to end
+		p.end(i)
 		p.host.log.Warn("probe plugin hung and was ended", "plugin", p.name, logkey.After, timeout+grace)
 		return probe.Result{}, fmt.Errorf("probe plugin %q did not answer within %v and was ended", p.name,
 			timeout+grace)
-	case client.Exited() || status.Code(err) == codes.Unavailable:
-		p.kill(client)
+	case i.client.Exited() || status.Code(err) == codes.Unavailable:
+		p.end(i)
 		return probe.Result{}, fmt.Errorf("probe plugin %q crashed", p.name)
 	default:
 		return probe.Result{}, fmt.Errorf("probe plugin %q: %s", p.name, status.Convert(err).Message())
@@ -162,54 +174,67 @@ func (p *process) probe(ctx context.Context, path string, r *probepluginv1.Probe
 }
 
 // ensure returns the running plugin.
-func (p *process) ensure(ctx context.Context,
-	path string) (*goplugin.Client, probepluginv1.ProbePluginServiceClient, error) {
+func (p *process) ensure(ctx context.Context, path string) (*instance, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.client != nil && !p.client.Exited() {
-		return p.client, p.api, nil
+	if p.current != nil && !p.current.client.Exited() {
+		return p.current, nil
+	}
+	if p.current != nil {
+		p.current.end() // what is left of it in this process
+		p.current = nil
 	}
 	if wait := time.Until(p.started.Add(restartPause)); wait > 0 {
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return nil, nil, ctx.Err()
+			return nil, ctx.Err()
 		}
 	}
+	if p.last != nil && p.last.Lingers() {
+		return nil, pluginprocess.ErrLingers
+	}
 	p.started = time.Now()
-	client := goplugin.NewClient(&goplugin.ClientConfig{
+	i := &instance{process: pluginprocess.New(path)}
+	p.last = i.process
+	i.client = goplugin.NewClient(&goplugin.ClientConfig{
 		HandshakeConfig: plugin.Handshake, Plugins: goplugin.PluginSet{plugin.Name: &plugin.Bridge{}},
-		Cmd: exec.Command(path), AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC},
-		SkipHostEnv: true, AutoMTLS: true, StartTimeout: startTimeout,
+		RunnerFunc: func(_ hclog.Logger, cmd *exec.Cmd, _ string) (runner.Runner, error) {
+			return i.process.With(cmd), nil
+		},
+		// Its own environment names no other folder.
+		UnixSocketConfig: &goplugin.UnixSocketConfig{TempDir: "/tmp"},
+		AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC},
+		SkipHostEnv:      true, AutoMTLS: true, StartTimeout: startTimeout,
 		Logger: hclog.New(&hclog.LoggerOptions{
 			Name:   p.name,
 			Level:  hclog.Info,
 			Output: &logWriter{log: p.host.log, plugin: p.name},
 		}),
 	})
-	connection, err := client.Client()
+	connection, err := i.client.Client()
 	if err == nil {
 		var raw any
 		if raw, err = connection.Dispense(plugin.Name); err == nil {
-			p.client, p.api = client, raw.(probepluginv1.ProbePluginServiceClient)
+			i.api = raw.(probepluginv1.ProbePluginServiceClient)
+			p.current = i
 			p.host.log.Info("probe plugin started", "plugin", p.name)
-			return client, p.api, nil
+			return i, nil
 		}
 	}
-	client.Kill()
-	return nil, nil, err
+	i.end()
+	return nil, err
 }
 
-// kill ends a client of the plugin, or with nil the one of now.
-func (p *process) kill(client *goplugin.Client) {
+// end ends an instance of the plugin, or with nil the one of now.
+func (p *process) end(i *instance) {
 	p.mu.Lock()
-	current := p.client
-	if client == nil || client == current {
-		client, p.client = current, nil
+	if i == nil || i == p.current {
+		i, p.current = p.current, nil
 	}
 	p.mu.Unlock()
-	if client != nil {
-		client.Kill()
+	if i != nil {
+		i.end()
 	}
 }
 

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,6 +21,9 @@ import (
 	"github.com/microlet/microlet/services/prober/internal/probe"
 	"github.com/microlet/microlet/services/prober/plugin"
 )
+
+// stdout and stderr are those of the process. While a plugin serves, os has others.
+var stdout, stderr = os.Stdout, os.Stderr
 
 // TestMain makes the test's binary a plugin when it is run by a plugin's name.
 func TestMain(m *testing.M) {
@@ -34,6 +40,14 @@ func TestMain(m *testing.M) {
 				select {} // deaf to its timeout, too
 			case "large":
 				return true, strings.Repeat("x", 1<<20), nil
+			case "leaves a process", "leaves a session":
+				sleep := exec.Command("/bin/sleep", "300")
+				sleep.Stdout, sleep.Stderr = stdout, stderr
+				sleep.SysProcAttr = &syscall.SysProcAttr{Setsid: r.GetContainer() == "leaves a session"}
+				if err := sleep.Start(); err != nil {
+					return false, "", err
+				}
+				return true, strconv.Itoa(sleep.Process.Pid), nil
 			}
 			if os.Getenv("HOME") != "" || os.Geteuid() != os.Getuid() {
 				return false, "it has the prober's environment", nil
@@ -92,6 +106,43 @@ func TestPlugin(t *testing.T) {
 			t.Errorf("%s: took %v", container, took)
 		}
 		well("after " + container)
+	}
+}
+
+// TestWhatAPluginLeavesBehind holds up neither the next start of the plugin nor the end of the host.
+func TestWhatAPluginLeavesBehind(t *testing.T) {
+	for _, end := range []string{"crash", "hang", "close"} {
+		for container, ends := range map[string]bool{"leaves a process": true, "leaves a session": false} {
+			t.Run(container+", "+end, func(t *testing.T) {
+				h := install(t)
+				got, err := h.Probe(t.Context(), target(container))
+				if err != nil {
+					t.Fatal(err)
+				}
+				pid, err := strconv.Atoi(got.Output)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = syscall.Kill(pid, syscall.SIGKILL) }() // it may have ended
+				began := time.Now()
+				if end == "close" {
+					h.Close()
+				} else if _, err := h.Probe(t.Context(), target(end)); err == nil {
+					t.Error("no error")
+				}
+				if took := time.Since(began); took > 30*time.Second {
+					t.Errorf("the end of the plugin took %v, as long as what it has left behind", took)
+				}
+				if ends {
+					proctest.Await(t, 30*time.Second, "its end", func() bool { return !proctest.Alive(pid) })
+				} else if !proctest.Alive(pid) {
+					t.Error("it has ended, so this test shows nothing")
+				}
+				if _, err := h.Probe(t.Context(), target("c")); err != nil {
+					t.Errorf("the next probe: %v", err)
+				}
+			})
+		}
 	}
 }
 
