@@ -16,12 +16,16 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
 )
 
 const (
@@ -108,6 +112,34 @@ func (a *apiserver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default: // a watch makes client-go list
 		fail(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
 	}
+}
+
+// client signs without a connection, for virtual time. It says how many requests there were.
+func (a *apiserver) client(t *testing.T) (c *fake.Clientset, requests func() int) {
+	t.Helper()
+	var count atomic.Int64
+	name := func(n int64) string { return fmt.Sprintf("csr-%d", n) }
+	resource := certificatesv1.SchemeGroupVersion.WithResource("certificatesigningrequests")
+	c = fake.NewClientset()
+	c.PrependReactor("create", "certificatesigningrequests",
+		func(action k8stesting.Action) (bool, runtime.Object, error) {
+			request := action.(k8stesting.CreateAction).GetObject().(*certificatesv1.CertificateSigningRequest)
+			// The client selects nothing: whoever waits for a request would see those before it.
+			if n := count.Load(); n > 0 {
+				if err := c.Tracker().Delete(resource, "", name(n)); err != nil {
+					return true, nil, err
+				}
+			}
+			request.Name = name(count.Add(1))
+			request.UID = types.UID(request.Name)
+			request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{
+				{Type: certificatesv1.CertificateApproved, Status: "True"}}
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			request.Status.Certificate = a.sign(request.Spec.Request)
+			return false, nil, nil
+		})
+	return c, func() int { return int(count.Load()) }
 }
 
 func (a *apiserver) user(r *http.Request) string {

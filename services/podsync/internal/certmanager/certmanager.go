@@ -123,18 +123,21 @@ func (m *Manager) Run(ctx context.Context) error {
 func (m *Manager) manage(ctx context.Context) error {
 	dir := m.o.Kubelet.Node.CertDir
 	// The store logs each time that it reads.
-	store, err := certificate.NewFileStoreWithLogger(klog.Background().V(4), m.use.pairName, dir, dir,
+	disk, err := certificate.NewFileStoreWithLogger(klog.Background().V(4), m.use.pairName, dir, dir,
 		m.use.cert, m.use.key)
 	if err != nil {
 		return err
 	}
 	m.paused.Store(nil)
+	requesting, stop := context.WithCancel(ctx)
+	defer stop()
+	files := &store{FileStore: disk, arrived: m.arrived}
 	manager, err := certificate.NewManager(&certificate.Config{
 		ClientsetFn:             m.use.clientset,
-		GetTemplate:             m.template,
+		GetTemplate:             func() *x509.CertificateRequest { return m.template(requesting) },
 		SignerName:              m.use.signer,
 		GetUsages:               m.use.usages,
-		CertificateStore:        arrivals{store, m.arrived},
+		CertificateStore:        files,
 		CertificateRotation:     m.rotations,
 		CertificateRenewFailure: m.failures,
 	})
@@ -148,10 +151,10 @@ func (m *Manager) manage(ctx context.Context) error {
 	}
 	began := time.Now()
 	for {
-		valid := manager.Current()
-		m.look(valid, store)
-		if running && valid != nil && !m.use.renews {
-			manager.Stop() // the first one is all that was asked for
+		m.look(files, manager)
+		if running && manager.Current() != nil && !m.use.renews {
+			stop() // the first one is all that was asked for
+			manager.Stop()
 			running = false
 		}
 		if pause.For(ctx, lookPeriod) != nil {
@@ -161,15 +164,20 @@ func (m *Manager) manage(ctx context.Context) error {
 			m.o.Log.Info("clock was set; the end of the "+m.use.name+" certificate is looked at again", "step", step)
 			return nil
 		}
-		if manager.Current() == nil && usable(store) {
-			m.o.Log.Info(m.use.name+" certificate was replaced", logkey.Path, store.CurrentPath())
+		// What is on the disk is used at once, so its end is the one that counts.
+		if _, replaced := files.onDisk(); replaced {
+			m.o.Log.Info(m.use.name+" certificate was replaced", logkey.Path, files.CurrentPath())
 			return nil
 		}
 	}
 }
 
-// template returns what is requested; client-go's manager requests nothing while that is nil.
-func (m *Manager) template() *x509.CertificateRequest {
+// template returns what is requested; client-go's manager requests nothing while that is nil. One that was stopped asks
+// for it when its next renewal is due, and only then it goes.
+func (m *Manager) template(requesting context.Context) *x509.CertificateRequest {
+	if requesting.Err() != nil {
+		return nil
+	}
 	if until := m.paused.Load(); until != nil && time.Now().Before(*until) {
 		return nil
 	}
@@ -187,31 +195,17 @@ func (m *Manager) arrived(c *tls.Certificate) {
 		"end", c.Leaf.NotAfter.UTC().Format(time.RFC3339), "retry", wrongClockPause)
 }
 
-// arrivals is a store that tells of each certificate that it is given.
-type arrivals struct {
-	certificate.Store
-	arrived func(*tls.Certificate)
-}
-
-func (s arrivals) Update(cert, key []byte) (*tls.Certificate, error) {
-	c, err := s.Store.Update(cert, key)
-	if err == nil {
-		s.arrived(c)
+// look notes the certificate that is used, and warns of one that should have been renewed.
+func (m *Manager) look(files *store, manager certificate.Manager) {
+	used, _ := files.onDisk() // one that has ended still says since when
+	if used == nil {
+		used = manager.Current() // it stays in use while there is no other
 	}
-	return c, err
-}
-
-// look notes the certificate, and warns of one that should have been renewed.
-func (m *Manager) look(valid *tls.Certificate, store certificate.Store) {
-	if valid == nil {
-		// An expired one still says since when.
-		valid, _ = store.Current()
-	}
-	m.current.Store(valid)
-	if valid == nil || valid.Leaf == nil || m.warned != nil && valid.Leaf.Equal(m.warned) {
+	m.current.Store(used)
+	if used == nil || used.Leaf == nil || m.warned != nil && used.Leaf.Equal(m.warned) {
 		return
 	}
-	leaf := valid.Leaf
+	leaf := used.Leaf
 	left, life := time.Until(leaf.NotAfter), leaf.NotAfter.Sub(leaf.NotBefore)
 	if left > time.Duration(float64(life)*warnShare) {
 		return
@@ -221,10 +215,4 @@ func (m *Manager) look(valid *tls.Certificate, store certificate.Store) {
 	m.o.Log.Warn(m.use.name+" certificate has not been renewed", "end", end, "left", left.Round(time.Second))
 	m.o.Eventf(corev1.EventTypeWarning, m.use.expires, "The %s certificate has not been renewed and ends at %s",
 		m.use.name, end)
-}
-
-// usable reports whether a certificate that is valid now is on the disk.
-func usable(store certificate.Store) bool {
-	c, err := store.Current()
-	return err == nil && c.Leaf != nil && time.Now().Before(c.Leaf.NotAfter)
 }
