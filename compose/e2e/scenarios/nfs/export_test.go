@@ -191,6 +191,21 @@ func (e *exports) waiting() []string {
 	return lines
 }
 
+// writersWait waits until so many writers wait for the server: each sleeps for a second between two lines.
+func (e *exports) writersWait(n int) {
+	e.T.Helper()
+	scene.Await(e.T, scene.Patience, "writers that wait for the server", func() error {
+		lines, err := e.LinesOnMachine("sh", "-c", `ps -eo stat=,args= | awk '/^D/ && /echo line/'`)
+		if err != nil {
+			return err
+		}
+		if len(lines) != n {
+			return fmt.Errorf("these wait: %q", lines)
+		}
+		return nil
+	})
+}
+
 // end deletes pods. Nothing of them is left on the node.
 func (e *exports) end(names ...string) {
 	e.T.Helper()

@@ -179,6 +179,7 @@ func TestNFSPodEndsWhileServerHangs(t *testing.T) {
 	e.grows(dir)
 	w := e.Witness("stays")
 	e.signal(unix.SIGSTOP)
+	e.writersWait(2)
 	e.SyncRecord()
 	reads := e.Record.View().Pod(e.Namespace, "reads")
 	begin := time.Now()
