@@ -88,7 +88,7 @@ func (p *Process) Start(context.Context) error {
 	p.stdout, p.stderr = output{stdout}, output{stderr}
 	p.cmd.Stdout, p.cmd.Stderr = childsStdout, childsStderr
 	started := make(chan error)
-	go p.run(started) // ends with the process
+	go p.run(started) //nolint:gosec // it ends with the process, not with the call that starts it
 	if err := <-started; err != nil {
 		return errors.Join(err, stdout.Close(), stderr.Close())
 	}

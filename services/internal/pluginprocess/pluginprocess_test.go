@@ -81,7 +81,7 @@ func start(t *testing.T, what string) *Process {
 	if err := p.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { p.end(t) })
+	t.Cleanup(func() { _, _ = p.end(t) })
 	return p
 }
 
@@ -196,7 +196,7 @@ func TestAPluginOutlivesTheThreadThatAskedForIt(t *testing.T) {
 		threads <- unix.Gettid()
 	}()
 	thread := <-threads
-	defer p.end(t)
+	defer func() { _, _ = p.end(t) }()
 	proctest.Await(t, limit, "the thread's end", func() bool {
 		_, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", thread))
 		return err != nil

@@ -10,7 +10,9 @@ const (
 
 // kubeadmPrograms are the programs of which kubeadm makes a cluster, each in an image of its own: those of the control
 // plane, and its addons.
-var kubeadmPrograms = []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd", kubeProxy, coreDNS}
+var kubeadmPrograms = []string{
+	"kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd", kubeProxy, coreDNS,
+}
 
 const (
 	kubeProxy = "kube-proxy"
@@ -31,7 +33,8 @@ func kubeadmName(program, version string) string {
 // BuildKubeadm returns the path of an OCI layout below cache that holds the images of the cluster that kubeadm of that
 // version makes, and makes it if it is not there. The programs are paths of static executables, by name. The machine's
 // iptables, with its libraries, is below kube-proxy, which calls it.
-func BuildKubeadm(ctx context.Context, cache, version, iptablesPath string, programs map[string]string) (string, error) {
+func BuildKubeadm(ctx context.Context, cache, version, iptablesPath string,
+	programs map[string]string) (string, error) {
 	entries, err := iptables(ctx, iptablesPath)
 	if err != nil {
 		return "", err
