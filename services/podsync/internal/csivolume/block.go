@@ -16,6 +16,7 @@ import (
 	"github.com/microlet/microlet/services/internal/removal"
 	"github.com/microlet/microlet/services/podsync/internal/blockdevice"
 	csidriver "github.com/microlet/microlet/services/podsync/internal/csi"
+	"github.com/microlet/microlet/services/podsync/internal/mountlist"
 )
 
 // The folders of all block volumes in blockDir.
@@ -203,7 +204,7 @@ func (l layout) removeBlock(ctx context.Context, pv string) error {
 		}
 	}
 	path := l.blockStaging(pv)
-	mounted, err := hasMounts(path)
+	mounted, err := mountlist.HasBelow(path)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/microlet/microlet/services/internal/logkey"
+	"github.com/microlet/microlet/services/podsync/internal/mountlist"
 )
 
 // InUse keeps volumes attached to the node while it uses them; see volumesinuse.List.
@@ -117,7 +118,7 @@ func (v *stagedVolume) isUnknown() (bool, error) {
 	if v.err == nil || errors.Is(v.err, fs.ErrNotExist) {
 		return false, nil
 	}
-	return hasMounts(v.path)
+	return mountlist.HasBelow(v.path)
 }
 
 // noteUnknown logs once which staged volumes are unknown.

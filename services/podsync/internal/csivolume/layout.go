@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	storagev1 "k8s.io/api/storage/v1"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/atomicfile"
 	"github.com/microlet/microlet/services/internal/removal"
+	"github.com/microlet/microlet/services/podsync/internal/mountlist"
 )
 
 const (
@@ -142,46 +142,21 @@ func entries(dir string) ([]string, error) {
 	return names, nil
 }
 
-// isMounted reports whether something is mounted at a path. It reads the kernel's list, since what is mounted may hang.
-func isMounted(path string) (bool, error) {
-	return anyMount(path, func(point, path string) bool { return point == path })
-}
-
-// hasMounts reports whether something is mounted at a path or below it.
-func hasMounts(path string) (bool, error) {
-	return anyMount(path, func(point, path string) bool { return point == path || strings.HasPrefix(point, path+"/") })
-}
-
-func anyMount(path string, is func(point, path string) bool) (bool, error) {
-	// The list has paths without symbolic links.
-	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	path = filepath.Join(dir, filepath.Base(path))
-	mounts, err := mount.ParseMountInfo("/proc/self/mountinfo")
-	if err != nil {
-		return false, fmt.Errorf("list mounts: %w", err)
-	}
-	return slices.ContainsFunc(mounts, func(m mount.MountInfo) bool { return is(m.MountPoint, path) }), nil
-}
-
 // mountedElsewhere lists where what is mounted at a path is mounted as well.
 func mountedElsewhere(path string) ([]string, error) {
-	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+	path, err := mountlist.Resolve(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	path = filepath.Join(dir, filepath.Base(path))
-	mounts, err := mount.ParseMountInfo("/proc/self/mountinfo")
+	mounts, err := mount.ParseMountInfo(mountlist.File)
 	if err != nil {
 		return nil, fmt.Errorf("list mounts: %w", err)
+	}
+	for i := range mounts {
+		mounts[i].MountPoint = mountlist.Path(mounts[i].MountPoint)
 	}
 	var elsewhere []string
 	for i := range mounts {
@@ -209,7 +184,7 @@ func remove(ctx context.Context, dir, point string) error {
 
 // removeUnmounted removes a file or an empty folder, once nothing is mounted there.
 func removeUnmounted(path string) error {
-	mounted, err := isMounted(path)
+	mounted, err := mountlist.Has(path)
 	if err != nil {
 		return err
 	}

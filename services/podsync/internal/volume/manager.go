@@ -21,6 +21,7 @@ import (
 
 	"github.com/microlet/microlet/services/podsync/internal/csivolume"
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
+	"github.com/microlet/microlet/services/podsync/internal/mountlist"
 	"github.com/microlet/microlet/services/podsync/internal/podcertificate"
 	"github.com/microlet/microlet/services/podsync/internal/selinuxlabel"
 	"github.com/microlet/microlet/services/podsync/internal/volumemetrics"
@@ -178,7 +179,7 @@ func New(opts Options) *Manager {
 		opts.Allocatable = func() v1.ResourceList { return nil }
 	}
 	m := &Manager{
-		opts: opts, calls: &calls{}, mountInfo: mountInfo, checked: &checkedClaims{claims: opts.Claims},
+		opts: opts, calls: &calls{}, mountInfo: mountlist.File, checked: &checkedClaims{claims: opts.Claims},
 		claims: newNotes(claimName, opts.BootID), inline: newNotes(csivolume.Plugin, opts.BootID),
 		exports: newNotes(nfsName, opts.BootID),
 	}

@@ -17,6 +17,7 @@ import (
 	mount "k8s.io/mount-utils"
 
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
+	"github.com/microlet/microlet/services/podsync/internal/mountlist"
 	"github.com/microlet/microlet/services/podsync/internal/persistentvolume"
 )
 
@@ -173,7 +174,7 @@ func (m *Manager) unmountExports(ctx context.Context, dir string) error {
 	}
 	var errs []error
 	for _, at := range slices.Backward(mounts) { // what is mounted on another is listed after it
-		path := mountEscapes.Replace(at.MountPoint)
+		path := mountlist.Path(at.MountPoint)
 		if !isNFS(at.FsType) || !strings.HasPrefix(path, dir+"/") {
 			continue
 		}

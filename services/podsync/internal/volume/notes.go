@@ -7,14 +7,13 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
-	mount "k8s.io/mount-utils"
 
 	"github.com/microlet/microlet/services/internal/atomicfile"
+	"github.com/microlet/microlet/services/podsync/internal/mountlist"
 	"github.com/microlet/microlet/services/podsync/internal/selinuxlabel"
 )
 
@@ -64,7 +63,8 @@ func (is *note) isMounted(s *Spec) bool {
 	if point == "" {
 		return true // a hostPath, of which nothing is mounted
 	}
-	return isInMountList(point)
+	listed, err := mountlist.Has(point)
+	return err == nil && listed // what cannot be told is set up again, which says why
 }
 
 func newNotes(plugin, boot string) *notes {
@@ -116,20 +116,6 @@ func (n *notes) lookLocked(s *Spec) (note, bool) {
 		return note{}, false
 	}
 	return found, true
-}
-
-// isInMountList reports whether the kernel lists the path as a mount point. It asks no file system: the one that is
-// mounted there may hang. It is false where that is unknown: the volume is then set up again, which says why.
-func isInMountList(path string) bool {
-	dir, err := filepath.EvalSymlinks(filepath.Dir(path)) // the list has paths without symbolic links
-	if err != nil {
-		return false
-	}
-	path = filepath.Join(dir, filepath.Base(path))
-	mounts, err := mount.ParseMountInfo(mountInfo)
-	return err == nil && slices.ContainsFunc(mounts, func(m mount.MountInfo) bool {
-		return mountEscapes.Replace(m.MountPoint) == path
-	})
 }
 
 func readNote(path string) (found note, err error) {

@@ -14,6 +14,7 @@ import (
 	mount "k8s.io/mount-utils"
 
 	"github.com/microlet/microlet/services/internal/removal"
+	"github.com/microlet/microlet/services/podsync/internal/mountlist"
 )
 
 // removeCall asks for the removal of a pod's folder.
@@ -74,9 +75,6 @@ func (k *kernel) unmountBelow(ctx context.Context, dir string) error {
 	return nil
 }
 
-// mountEscapes are how the kernel writes what would end a field of its list.
-var mountEscapes = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\043`, "#", `\134`, `\`)
-
 // mountsBelow lists the mount points in dir, the deepest first, of two at one place the
 // one on top.
 func (k *kernel) mountsBelow(dir string) ([]mount.MountPoint, error) {
@@ -86,7 +84,7 @@ func (k *kernel) mountsBelow(dir string) ([]mount.MountPoint, error) {
 	}
 	var below []mount.MountPoint
 	for _, m := range found {
-		if m.Path = mountEscapes.Replace(m.Path); strings.HasPrefix(m.Path, dir+"/") {
+		if m.Path = mountlist.Path(m.Path); strings.HasPrefix(m.Path, dir+"/") {
 			below = append(below, m)
 		}
 	}

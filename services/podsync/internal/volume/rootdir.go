@@ -12,9 +12,8 @@ import (
 	mount "k8s.io/mount-utils"
 
 	"github.com/microlet/microlet/services/internal/mountid"
+	"github.com/microlet/microlet/services/podsync/internal/mountlist"
 )
-
-const mountInfo = "/proc/self/mountinfo"
 
 // MakeRShared makes a folder, and all that is and will be mounted below it, a shared mount, as the
 // kubelet does with its root folder: mounts of volumes then reach containers, and those that
@@ -34,7 +33,7 @@ func MakeRShared(dir string) error {
 		return err
 	}
 	defer folder.Close()
-	mounts, err := mount.ParseMountInfo(mountInfo)
+	mounts, err := mount.ParseMountInfo(mountlist.File)
 	if err != nil {
 		return fmt.Errorf("list mounts: %w", err)
 	}
@@ -44,13 +43,13 @@ func MakeRShared(dir string) error {
 	}
 	i := slices.IndexFunc(mounts, func(m mount.MountInfo) bool { return m.ID == id })
 	if i < 0 {
-		return fmt.Errorf("the mount of %s is not in %s", dir, mountInfo)
+		return fmt.Errorf("the mount of %s is not in %s", dir, mountlist.File)
 	}
 	if slices.ContainsFunc(mounts[i].OptionalFields, func(f string) bool { return strings.HasPrefix(f, "shared:") }) {
 		return nil
 	}
 	var left error
-	if mountEscapes.Replace(mounts[i].MountPoint) != dir {
+	if mountlist.Path(mounts[i].MountPoint) != dir {
 		if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("bind %s onto itself: %w", dir, err)
 		}
@@ -67,7 +66,7 @@ func MakeRShared(dir string) error {
 func moveMounts(covered *os.File, dir string, mounts []mount.MountInfo, parent int) error {
 	var errs []error
 	for i := range mounts {
-		below, ok := strings.CutPrefix(mountEscapes.Replace(mounts[i].MountPoint), dir+"/")
+		below, ok := strings.CutPrefix(mountlist.Path(mounts[i].MountPoint), dir+"/")
 		if !ok || mounts[i].ParentID != parent {
 			continue // it goes with the one that it is mounted on
 		}

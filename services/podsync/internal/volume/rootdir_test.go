@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	mount "k8s.io/mount-utils"
+
+	"github.com/microlet/microlet/services/podsync/internal/mountlist"
 )
 
 // ownMounts names the variable that tells a test that it has a mount namespace of its own.
@@ -41,7 +43,7 @@ func withOwnMounts(t *testing.T, test func(t *testing.T)) {
 // mountsAt are the mounts at a path, each with what it says of its propagation.
 func mountsAt(t *testing.T, path string) (propagation []string) {
 	t.Helper()
-	all, err := mount.ParseMountInfo(mountInfo)
+	all, err := mount.ParseMountInfo(mountlist.File)
 	if err != nil {
 		t.Fatal(err)
 	}

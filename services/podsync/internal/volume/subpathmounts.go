@@ -13,6 +13,7 @@ import (
 	mount "k8s.io/mount-utils"
 
 	"github.com/microlet/microlet/services/podsync/internal/mounter"
+	"github.com/microlet/microlet/services/podsync/internal/mountlist"
 )
 
 // SubPaths unmount the subPaths of volumes that more than a pod may have: as long as a subPath is there, the volume
@@ -54,19 +55,19 @@ func subPathsOf(volume, dir string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := mount.ParseMountInfo(mountInfo)
+	mounts, err := mount.ParseMountInfo(mountlist.File)
 	if err != nil {
 		return nil, fmt.Errorf("list mounts: %w", err)
 	}
 	var there []mount.MountInfo
 	for _, m := range mounts {
-		if mountEscapes.Replace(m.MountPoint) == volume {
+		if mountlist.Path(m.MountPoint) == volume {
 			there = append(there, m)
 		}
 	}
 	var folders []string
 	for _, m := range mounts {
-		below, ok := strings.CutPrefix(mountEscapes.Replace(m.MountPoint), dir+"/")
+		below, ok := strings.CutPrefix(mountlist.Path(m.MountPoint), dir+"/")
 		if !ok || !slices.ContainsFunc(there, func(of mount.MountInfo) bool { return shows(&m, &of) }) {
 			continue
 		}
