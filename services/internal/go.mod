@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/godbus/dbus/v5 v5.2.2
 	github.com/google/go-cmp v0.7.0
+	github.com/moby/sys/mountinfo v0.7.3
 	github.com/nats-io/nats.go v1.55.0
 	github.com/nats-io/nkeys v0.4.16
 	github.com/prometheus/procfs v0.22.0

@@ -31,7 +31,7 @@ var ErrHangs = errors.New("the filesystem does not answer")
 type Usage struct {
 	// Time is when it was asked.
 	Time time.Time
-	// DeviceID tells filesystems apart.
+	// DeviceID tells filesystems apart. Subvolumes of one btrfs have the same: they share its space.
 	DeviceID uint64
 	// Capacity, Free and Available are bytes; Available is what users other than root may still take.
 	Capacity, Free, Available uint64
@@ -113,7 +113,13 @@ func askKernel(path string) (Usage, error) {
 	if err != nil {
 		return Usage{}, fmt.Errorf("ask the filesystem of %s: %w", path, err)
 	}
-	return usageOf(&at, &fs, time.Now()), nil
+	u := usageOf(&at, &fs, time.Now())
+	if fs.Type == unix.BTRFS_SUPER_MAGIC {
+		if u.DeviceID, err = mountedDevice(path); err != nil {
+			return Usage{}, fmt.Errorf("ask the filesystem of %s: %w", path, err)
+		}
+	}
+	return u, nil
 }
 
 func usageOf(at *unix.Stat_t, fs *unix.Statfs_t, now time.Time) Usage {

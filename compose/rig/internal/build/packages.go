@@ -46,6 +46,7 @@ func needs(groups []string) []need {
 		{"dbus-daemon (the tests of services)", "dbus-daemon", command("dbus-daemon")},
 		{"mount and umount", "mount", command("mount")},
 		{"mkfs.ext4 (filesystems to fill, and the machine's disk)", "e2fsprogs", command("mkfs.ext4")},
+		{"mkfs.btrfs (the tests of filesystems)", "btrfs-progs", command("mkfs.btrfs")},
 	}
 	if slices.Contains(groups, GroupConformance) || slices.Contains(groups, GroupNodeConformance) {
 		all = append(all,
