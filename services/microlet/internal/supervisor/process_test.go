@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -234,6 +235,45 @@ func TestAnotherProgramRuns(t *testing.T) {
 				t.Errorf("the log does not say it:\n%s", log)
 			}
 		})
+	}
+}
+
+// TestAReplacedProgramRuns although its user may not enter the folder that it lies in.
+func TestAReplacedProgramRuns(t *testing.T) {
+	path := filepath.Join(proctest.TempDir(t, 0o700), "program")
+	install := func() {
+		t.Helper()
+		program, err := os.ReadFile("/proc/self/exe")
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = os.WriteFile(path+".next", program, 0o755) //nolint:gosec // others execute it
+		if err := errors.Join(err, os.Rename(path+".next", path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runsNewest := func(p Process) bool {
+		is, err := os.Stat(fmt.Sprintf("/proc/%d/exe", p.PID))
+		if err != nil {
+			return false
+		}
+		newest, err := os.Stat(path)
+		return err == nil && os.SameFile(is, newest)
+	}
+	install()
+	s, _, _ := supervise(t, Spec{Name: "process", Path: path, UID: 47102, GID: 47100}, "good", Options{})
+	until(t, "ready", func() bool { return state(s).State == Ready })
+	first := state(s)
+	if !runsNewest(first) {
+		t.Error("another program runs")
+	}
+	install()
+	if err := syscall.Kill(first.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "ready again", func() bool { return state(s).State == Ready && state(s).PID != first.PID })
+	if !runsNewest(state(s)) {
+		t.Error("the program that was replaced runs")
 	}
 }
 

@@ -257,8 +257,7 @@ func (sp *spawner) keptFor(s Spec) *keptFiles {
 	return sp.kept[s.Name]
 }
 
-// start starts the program, or the one that stands in for it. One that its own user may not reach, because it lies in a
-// folder of root's, is started as what this process itself runs.
+// start starts the program, or the one that stands in for it.
 func (sp *spawner) start(s Spec, notifySocket string, out *os.File, kept *keptFiles) (*exec.Cmd, error) {
 	t, err := sp.thread(s)
 	if err != nil {
@@ -273,21 +272,42 @@ func (sp *spawner) start(s Spec, notifySocket string, out *os.File, kept *keptFi
 		kept.give(cmd)
 		return cmd, sp.startIn(s.Cgroup, t, cmd)
 	}
-	cmd, err := start(s.Path)
+	cmd, err := startReachable(s.Path, start)
 	if err != nil && s.Fallback != "" {
 		sp.options.Log.Warn("program cannot be started, another one runs in its place", "process", s.Name,
 			"program", s.Path, "other", s.Fallback, logkey.Err, err)
 		s.Path = s.Fallback
-		cmd, err = start(s.Path)
-	}
-	if self, e := os.Executable(); errors.Is(err, fs.ErrPermission) && e == nil && self == s.Path {
-		cmd, err = start("/proc/self/exe")
+		cmd, err = startReachable(s.Path, start)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return cmd, nil
 }
+
+// startReachable starts a program also if it lies in a folder of root's, which its own user may not enter: root opens
+// the file, so the user needs no right but to execute it.
+func startReachable(path string, start func(path string) (*exec.Cmd, error)) (*exec.Cmd, error) {
+	cmd, err := start(path)
+	if !errors.Is(err, fs.ErrPermission) {
+		return cmd, err
+	}
+	fd, openErr := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if openErr != nil {
+		return nil, errors.Join(err, &os.PathError{Op: "open", Path: path, Err: openErr})
+	}
+	defer func() { _ = unix.Close(fd) }()
+	// A child has its files at the first numbers, in place of whatever was there.
+	above, openErr := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, mostChildFiles)
+	if openErr != nil {
+		return nil, errors.Join(err, fmt.Errorf("fcntl: %w", openErr))
+	}
+	defer func() { _ = unix.Close(above) }()
+	return start("/proc/self/fd/" + strconv.Itoa(above))
+}
+
+// mostChildFiles is more than the files that any child is given.
+const mostChildFiles = 512
 
 // startIn starts the command, in the cgroup if there is one.
 func (sp *spawner) startIn(cgroup Cgroup, t *thread, cmd *exec.Cmd) (err error) {
