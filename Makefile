@@ -28,7 +28,7 @@ SCENARIOS := ./compose/e2e/scenarios
 E2E := $(GO) test -count=1 -p 1
 
 # The sets of build tags, besides the empty one. Each file is in one of them at least.
-export TAG_SETS := long machine long,machine bench compose
+export TAG_SETS := long machine long,machine bench compose upgrade
 
 .PHONY: help
 help: ## list the targets
@@ -139,8 +139,14 @@ compose-test: build ## each service in a container of its own: kills, scale, wha
 	@$(STAGE) 'rig programs' $(RIG) build --with compose,kubelet,prometheus
 	@$(STAGE) 'compose' $(E2E) -timeout 20m -v -tags compose $(SCENARIOS)/compose
 
-# Another build of microlet to compare this one with, in place of the kubelet.
+# Another build of microlet, such as bin/microlet of an earlier commit: to compare this one with, in place of the kubelet,
+# or to upgrade a node from.
 BEFORE ?=
+
+.PHONY: upgrade-test
+upgrade-test: build ## a node gets this build in place of BEFORE=, one process after the other, and goes back
+	@$(STAGE) 'rig programs' $(RIG) build --with csi
+	@MICROLET_BEFORE='$(BEFORE)' $(STAGE) 'upgrade' $(E2E) -timeout 30m -v -tags upgrade $(SCENARIOS)/upgrades
 
 .PHONY: bench
 bench: build ## memory, CPU and start times beside the real kubelet's, in the same rig; beside another build's with BEFORE=

@@ -13,16 +13,10 @@ import (
 	"github.com/microlet/microlet/compose/rig"
 )
 
-// beforeVariable names the executable of another build of microlet.
-const beforeVariable = "MICROLET_BEFORE"
-
 // TestBuilds measures another build of microlet, such as that of an earlier commit, and then this one beside it:
 // make bench BEFORE=<path>.
 func TestBuilds(t *testing.T) {
-	before := os.Getenv(beforeVariable)
-	if before == "" {
-		t.Fatalf("%s is empty: set it to the executable that this one is compared with", beforeVariable)
-	}
+	before := scene.ExecutableBefore(t)
 	scene.Shared.EnsureUp(t)
 	// How many pages of a program a process maps depends on how its file came into the page cache: both come alike.
 	dir := t.TempDir()

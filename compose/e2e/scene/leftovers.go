@@ -321,8 +321,12 @@ func (s *Scene) mounts() ([]string, error) {
 		return nil, err
 	}
 	more, err := machine.MountsBelow(s.Dir())
-	// A volume of the CSI driver is the driver's until its claim is deleted.
-	more = slices.DeleteFunc(more, func(path string) bool { return strings.HasPrefix(path, s.CSIVolumes()+"/") })
+	// A volume of the CSI driver is the driver's until its claim is deleted, and staged while any pod has it: see
+	// LeavesNoVolume.
+	staged := filepath.Join(s.RootDir(), "plugins", "kubernetes.io", "csi")
+	more = slices.DeleteFunc(more, func(path string) bool {
+		return strings.HasPrefix(path, s.CSIVolumes()+"/") || strings.HasPrefix(path, staged+"/")
+	})
 	return append(mounts, more...), err
 }
 

@@ -3,10 +3,8 @@
 package storage
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,7 +18,6 @@ import (
 	"github.com/microlet/microlet/compose/e2e/internal/frozen"
 	"github.com/microlet/microlet/compose/e2e/internal/record"
 	"github.com/microlet/microlet/compose/e2e/scene"
-	"github.com/microlet/microlet/compose/rig"
 	"github.com/microlet/microlet/proto/role"
 )
 
@@ -77,7 +74,7 @@ func hostPathOn(f *frozen.FileSystem) *hanging {
 // process of podsync's own, so each successor works at once.
 func outlasts(t *testing.T, with func(*scene.Scene) *hanging) {
 	scene.Shared.UseMicrolet(t)
-	u := newUpgrades(t)
+	installed := scene.Shared.Install(t, scene.Shared.Executable)
 	s := scene.New(t)
 	w := s.CreateSteadyPods()
 	h := with(s)
@@ -89,14 +86,14 @@ func outlasts(t *testing.T, with func(*scene.Scene) *hanging) {
 		end  func()
 	}{
 		{"killed", func() { s.Signal(t, syscall.SIGKILL, role.Podsync) }},
-		{"upgraded", func() { u.replace(); s.Signal(t, syscall.SIGKILL, role.Podsync) }},
+		{"upgraded", func() { installed.Replace(t, scene.Shared.Executable); s.Signal(t, syscall.SIGKILL, role.Podsync) }},
 		{"restarted", func() { microlet(s, "restart", string(role.Podsync)) }},
 	} {
 		var starts []string
 		for i := range rounds {
 			starts = append(starts, s.DuringStart(fmt.Sprintf("%s-%d", way.name, i), way.end, role.Podsync))
 			if way.name == "upgraded" {
-				u.runs(s)
+				installed.Runs(t, role.Podsync)
 			}
 		}
 		t.Logf("podsync was %s %d times; a pod created at that moment is Ready after %s", way.name, rounds,
@@ -159,64 +156,5 @@ func microlet(s *scene.Scene, args ...string) {
 	args = append(args, "--runtime-dir="+s.RuntimeDir())
 	if out, err := exec.CommandContext(s.T.Context(), s.Executable, args...).CombinedOutput(); err != nil {
 		s.T.Fatalf("microlet %s: %v: %s", strings.Join(args, " "), err, out)
-	}
-}
-
-// upgrades replace the binary of the node agent under it.
-type upgrades struct {
-	t *testing.T
-	// path is where the agent has it, until the test ends.
-	path string
-}
-
-func newUpgrades(t *testing.T) *upgrades {
-	t.Helper()
-	u := &upgrades{t, filepath.Join(t.TempDir(), "microlet")}
-	u.replace()
-	use := func(ctx context.Context, executable string) {
-		if err := scene.Shared.SwitchAgent(ctx, rig.AgentMicrolet, executable, scene.Current.Args...); err != nil {
-			t.Fatal(err)
-		}
-		if err := scene.Shared.WaitNodeReady(ctx); err != nil {
-			t.Fatal(err)
-		}
-		scene.Await(t, scene.Patience, "all services ready", func() error { return scene.Shared.Healthy(ctx) })
-	}
-	use(t.Context(), u.path)
-	t.Cleanup(func() { use(context.Background(), scene.Shared.Executable) })
-	return u
-}
-
-// replace puts another file of the same binary there, as an installation does.
-func (u *upgrades) replace() {
-	u.t.Helper()
-	from, err := os.Open(scene.Shared.Executable)
-	if err != nil {
-		u.t.Fatal(err)
-	}
-	defer func() { _ = from.Close() }()
-	next, err := os.OpenFile(u.path+".next", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
-	if err != nil {
-		u.t.Fatal(err)
-	}
-	_, err = io.Copy(next, from)
-	if err := errors.Join(err, next.Close(), os.Rename(next.Name(), u.path)); err != nil {
-		u.t.Fatal(err)
-	}
-}
-
-// runs judges that podsync runs the newest file.
-func (u *upgrades) runs(s *scene.Scene) {
-	u.t.Helper()
-	is, err := os.Stat(fmt.Sprintf("/proc/%d/exe", s.MustPID(u.t, role.Podsync)))
-	if err != nil {
-		u.t.Fatal(err)
-	}
-	newest, err := os.Stat(u.path)
-	if err != nil {
-		u.t.Fatal(err)
-	}
-	if !os.SameFile(is, newest) {
-		u.t.Error("podsync runs a binary that was replaced")
 	}
 }
