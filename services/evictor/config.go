@@ -67,12 +67,20 @@ func (c *Config) thresholds() ([]threshold.Threshold, error) {
 // stats says that its walks take longer.
 const storageSlack = 30 * time.Second
 
+// logsPeriod is how often stats measures the logs of pods where volumeStatsAggPeriod is negative, so that volumes are
+// not measured.
+const logsPeriod = time.Minute
+
 func (c *Config) localStorage() manager.LocalStorage {
 	k := c.Kubelet
+	period := k.Kubelet.VolumeStatsAggPeriod.Duration
+	if period <= 0 {
+		period = logsPeriod
+	}
 	return manager.LocalStorage{
 		Enforced:        *k.Kubelet.LocalStorageCapacityIsolation,
 		MemoryIsBounded: c.Kubelet.FeatureEnabled("InPlacePodVerticalScalingMemoryBackedVolumes"),
-		MaxAge:          2*max(k.Kubelet.VolumeStatsAggPeriod.Duration, 0) + storageSlack,
+		MaxAge:          2*period + storageSlack,
 	}
 }
 

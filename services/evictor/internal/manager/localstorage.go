@@ -97,7 +97,7 @@ func (r *round) repeat(old []violator) bool {
 	}
 	v := slices.MinFunc(old, func(a, b violator) int { return r.requests[a.UID].Compare(r.requests[b.UID]) })
 	now := time.Now()
-	if now.Sub(r.requests[v.UID]) < repeatAfter {
+	if r.requests.recent(v.UID) {
 		return false
 	}
 	r.requests[v.UID] = now
@@ -126,6 +126,9 @@ func (r requests) has(p pods.Pod) bool {
 	_, asked := r[p.UID]
 	return asked || p.Evicting
 }
+
+// recent says that the pod's eviction is to be left alone for now.
+func (r requests) recent(uid types.UID) bool { return time.Since(r[uid]) < repeatAfter }
 
 // forget drops the pods that have ended.
 func (r requests) forget(active func() []pods.Pod) {

@@ -186,6 +186,21 @@ func TestAPodThatCannotEndShieldsNoOther(t *testing.T) {
 	})
 }
 
+// Nor does one that takes the node's memory and cannot be ended: the next one has to give it.
+func TestAPodThatCannotEndIsNoShieldInAShortage(t *testing.T) {
+	m := newMachine(t)
+	m.add("a", 4*gi, nil)
+	m.add("b", 2*gi, nil)
+	m.add("c", gi, nil)
+	o := m.options(low, nil)
+	o.Node = unkillable{m, map[string]bool{"a": true}}
+	m.run(o, Adopted{}, 15*time.Second, func() { m.used["a"] += gi }, 2*time.Minute, func() {
+		if times(m.did, "evict b in 1 s") != 1 || times(m.did, "evict c in 1 s") != 0 {
+			t.Errorf("did %q", m.did)
+		}
+	})
+}
+
 // A podsync that restarts forgets evictions, and ends the pod when it is asked again.
 func TestAForgottenEvictionIsAskedForAgain(t *testing.T) {
 	m, o := exceeding(t, "a")

@@ -127,7 +127,8 @@ func (r *round) relieve(ctx context.Context) bool {
 		return false
 	}
 	for _, c := range candidates {
-		if podutil.IsCritical(c.Pod) {
+		// One that does not end shields no other, but is asked for again first: podsync may have forgotten it.
+		if podutil.IsCritical(c.Pod) || r.requests.recent(c.UID) {
 			continue
 		}
 		if err := r.stillMet(first); err != nil {
