@@ -174,6 +174,7 @@ func (c *Client) Run(ctx context.Context) error {
 func (c *Client) options() []nats.Option {
 	opts := []nats.Option{
 		nats.Name(c.Writer()),
+		nats.SkipHostLookup(), // the host of busURL is none, and a name server that hangs would hold each connect
 		nats.Nkey(c.key, c.sign),
 		nats.CustomInboxPrefix(subject.Inbox(c.opts.Role)),
 		nats.Timeout(connectTimeout),
