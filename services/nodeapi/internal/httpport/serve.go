@@ -26,8 +26,8 @@ const (
 	writeTimeout = time.Minute
 	// keepAlive is how long a connection may wait for its next request; as the kubelet's.
 	keepAlive = 90 * time.Second
-	// maxHeader is far above any header of a client's, tokens included.
-	maxHeader = 64 << 10
+	// maxHeader is the kubelet's and the API server's. The request line counts too, and has the command of an exec.
+	maxHeader = 1 << 20
 	// listenRetry is the pause before an address that could not be opened is tried again.
 	listenRetry = time.Second
 	// unauthenticatedStreams is how many requests one HTTP/2 connection may carry at one time whose client
