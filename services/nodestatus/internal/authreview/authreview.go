@@ -1,7 +1,7 @@
 // Package authreview answers nodeapi's questions: who owns a token, and what a user may do.
 //
 // It asks the API server with TokenReview and SubjectAccessReview. The number of concurrent reviews of each kind is
-// limited, and each has a deadline. So a flood of unknown tokens neither floods the API server nor delays the Lease
+// limited, and each has a deadline, within which one that fails for a moment is asked again. So a flood of unknown tokens neither floods the API server nor delays the Lease
 // or the authorization of known callers. The caller caches the answers.
 package authreview
 
@@ -17,9 +17,12 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	nodestatusv1 "github.com/microlet/microlet/proto/microlet/nodestatus/v1"
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/pause"
 	"github.com/microlet/microlet/services/internal/service"
 )
 
@@ -27,7 +30,7 @@ const (
 	// concurrency is how many reviews of tokens may be under way, and as many of access; more wait for
 	// their turn.
 	concurrency = 16
-	// deadline bounds one review, its wait for a turn included. nodeapi's callers wait for it.
+	// deadline bounds one review, its waits for a turn and its repetitions included. nodeapi's callers wait for it.
 	deadline = 10 * time.Second
 )
 
@@ -113,18 +116,42 @@ func (s *Server) bounded(ctx context.Context, k kind, request []byte, asked obje
 	defer func() { s.reviews.WithLabelValues(k.label, status.Code(err).String()).Inc() }()
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
+	pauses := retries
+	for {
+		reviewed, err := k.inPlace(ctx, review)
+		if err == nil {
+			answer, err = reviewed.Marshal()
+			return answer, asStatus(err)
+		}
+		if pauses.Steps == 0 || !isTransient(err) || pause.For(ctx, pauses.Step()) != nil {
+			return nil, asStatus(err)
+		}
+	}
+}
+
+// retries are the kubelet's: an API server that restarts, or is busy for a moment, refuses nobody.
+// Source: k8s.io/apiserver, DefaultAuthWebhookRetryBackoff.
+var retries = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 4}
+
+// isTransient reports whether the API server may answer when it is asked again.
+// Source: k8s.io/apiserver, util/webhook, DefaultShouldRetry.
+func isTransient(err error) bool {
+	if _, later := apierrors.SuggestsClientDelay(err); later {
+		return true
+	}
+	return utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err) || apierrors.IsInternalError(err) ||
+		apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err)
+}
+
+// inPlace runs a review when there is a place for it.
+func (k kind) inPlace(ctx context.Context, review func(context.Context) (object, error)) (object, error) {
 	select {
 	case k.places <- struct{}{}:
 		defer func() { <-k.places }()
 	case <-ctx.Done():
-		return nil, status.FromContextError(fmt.Errorf("no review has come to its end: %w", ctx.Err())).Err()
+		return nil, fmt.Errorf("no review has come to its end: %w", ctx.Err())
 	}
-	reviewed, err := review(ctx)
-	if err != nil {
-		return nil, asStatus(err)
-	}
-	answer, err = reviewed.Marshal()
-	return answer, asStatus(err)
+	return review(ctx)
 }
 
 // asStatus keeps apart whether asking again may help. A refusal of the apiserver's is not

@@ -3,7 +3,11 @@ package authreview
 import (
 	"context"
 	"errors"
+	"net"
+	"net/url"
+	"os"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,6 +28,8 @@ type apiserver struct {
 	now, peak int
 	takes     time.Duration // the review of a token; one of access takes no time
 	err       error
+	fails     int // err is that of so many reviews; 0: of all
+	asked     int
 	saw       *authenticationv1.TokenReview
 }
 
@@ -31,11 +37,16 @@ func (a *apiserver) enter(ctx context.Context, takes time.Duration) error {
 	a.mu.Lock()
 	a.now++
 	a.peak = max(a.peak, a.now)
+	a.asked++
+	err := a.err
+	if a.fails > 0 && a.asked > a.fails {
+		err = nil
+	}
 	a.mu.Unlock()
 	defer func() { a.mu.Lock(); a.now--; a.mu.Unlock() }()
 	select {
 	case <-time.After(takes):
-		return a.err
+		return err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -76,6 +87,51 @@ func token(t *testing.T) *nodestatusv1.ReviewTokenRequest {
 		t.Fatal(err)
 	}
 	return &nodestatusv1.ReviewTokenRequest{Review: data}
+}
+
+// An API server that restarts, or is busy for a moment, refuses nobody.
+func TestAReviewThatFailsForAMomentIsRepeated(t *testing.T) {
+	for name, transient := range map[string]error{
+		"connection reset": &url.Error{Op: "Post", URL: "https://a/apis", Err: &net.OpError{Op: "read", Net: "tcp",
+			Err: os.NewSyscallError("read", syscall.ECONNRESET)}},
+		"internal error":    apierrors.NewInternalError(errors.New("etcdserver: leader changed")),
+		"timeout":           apierrors.NewTimeoutError("request did not complete", 0),
+		"too many requests": apierrors.NewTooManyRequestsError("busy"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				if _, err := NewServer(&apiserver{err: transient, fails: 4}, nil).ReviewToken(t.Context(), token(t)); err != nil {
+					t.Errorf("a token: %v", err)
+				}
+				access := &nodestatusv1.ReviewAccessRequest{}
+				if _, err := NewServer(&apiserver{err: transient, fails: 4}, nil).ReviewAccess(t.Context(), access); err != nil {
+					t.Errorf("access: %v", err)
+				}
+				a := &apiserver{err: transient}
+				_, err := NewServer(a, nil).ReviewToken(t.Context(), token(t))
+				if status.Code(err) != codes.Unavailable || a.asked != 5 {
+					t.Errorf("for ever: %v after %d times", err, a.asked)
+				}
+			})
+		})
+	}
+}
+
+// A review that waits to be repeated keeps no place from others.
+func TestAPauseTakesNoPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &apiserver{err: apierrors.NewTooManyRequestsError("busy"), fails: concurrency}
+		s := NewServer(a, nil)
+		for range concurrency {
+			go func() { _, _ = s.ReviewToken(t.Context(), token(t)) }()
+		}
+		synctest.Wait()
+		began := time.Now()
+		if _, err := s.ReviewToken(t.Context(), token(t)); err != nil || time.Since(began) != 0 {
+			t.Errorf("another token: %v after %s", err, time.Since(began))
+		}
+		time.Sleep(deadline)
+	})
 }
 
 func TestReviews(t *testing.T) {
@@ -122,10 +178,12 @@ func TestErrorsTellWhetherToAskAgain(t *testing.T) {
 			codes.FailedPrecondition},
 		"unauthorized": {apierrors.NewUnauthorized("x"), codes.FailedPrecondition},
 	} {
-		_, err := NewServer(&apiserver{err: test.err}, nil).ReviewToken(t.Context(), token(t))
-		if status.Code(err) != test.want {
-			t.Errorf("%s: %v, want %v", name, err, test.want)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			_, err := NewServer(&apiserver{err: test.err}, nil).ReviewToken(t.Context(), token(t))
+			if status.Code(err) != test.want {
+				t.Errorf("%s: %v, want %v", name, err, test.want)
+			}
+		})
 	}
 }
 
