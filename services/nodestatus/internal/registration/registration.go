@@ -48,6 +48,8 @@ type Registration struct {
 
 	mu  sync.Mutex
 	uid types.UID
+	// watched is the UID of the Node that the watch had last.
+	watched types.UID
 }
 
 // New returns the registration of a node of which the API server has said nothing.
@@ -65,6 +67,7 @@ func (r *Registration) Found(n *v1.Node) {
 func (r *Registration) Accepted(n *v1.Node) {
 	r.mu.Lock()
 	r.uid = n.UID
+	r.look()
 	r.mu.Unlock()
 	r.o.Bus.Reported(n)
 	r.once.Do(func() {
@@ -80,12 +83,24 @@ func (r *Registration) Record(n *v1.Node, e node.Event) {
 }
 
 // NodeUID is the Node's as the watch has it or, before the watch has one, as it was accepted last; empty while
-// there is no Node.
+// there is no Node. What a Node owns that was deleted is garbage, so the Lease must not be such a Node's.
 func (r *Registration) NodeUID() types.UID {
-	if n := r.o.Watched(); n != nil {
-		return n.UID
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if n := r.look(); n != nil {
+		return n.UID
+	}
+	if r.uid == r.watched {
+		return "" // it was there
+	}
 	return r.uid
+}
+
+// look asks the watch for the Node. It is called with mu held.
+func (r *Registration) look() *v1.Node {
+	n := r.o.Watched()
+	if n != nil {
+		r.watched = n.UID
+	}
+	return n
 }

@@ -51,6 +51,31 @@ func TestANodeThatWasReadyInThisBootStaysReady(t *testing.T) {
 	}
 }
 
+// What a deleted Node owns is garbage. Until another one is registered, the Lease is nobody's.
+func TestADeletedNodeOwnsNothing(t *testing.T) {
+	var got calls
+	watched := nodeOf("first", "b", v1.ConditionTrue)
+	r := New(Options{
+		Bus: &got, Events: record.NewFakeRecorder(10), Watched: func() *v1.Node { return watched }, Registered: func() {},
+	})
+	is := func(when string, want types.UID) {
+		t.Helper()
+		if uid := r.NodeUID(); uid != want {
+			t.Errorf("%s the Node is %q, want %q", when, uid, want)
+		}
+	}
+	r.Accepted(watched)
+	is("while it is watched", "first")
+	watched = nil
+	is("deleted", "")
+	r.Accepted(nodeOf("second", "b", v1.ConditionTrue))
+	is("registered again and not watched yet", "second")
+	watched = nodeOf("second", "b", v1.ConditionTrue)
+	is("watched again", "second")
+	watched = nil
+	is("deleted again", "")
+}
+
 func TestTheFirstAcceptanceStartsTheKubelet(t *testing.T) {
 	var got calls
 	var watched *v1.Node
