@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -54,8 +55,12 @@ func (s Settings) Addresses(ctx context.Context, n Network) ([]v1.NodeAddress, e
 	if ip, err := netip.ParseAddr(s.Hostname); err == nil {
 		return []v1.NodeAddress{internal(ip), hostname}, nil
 	}
-	if ip, found := s.lookup(ctx, n, !first.IsValid() || first.Unmap().Is4()); found {
+	ip, found := s.lookup(ctx, n, !first.IsValid() || first.Unmap().Is4())
+	if found {
 		return []v1.NodeAddress{internal(ip), hostname}, nil
+	}
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNameServer, context.Cause(ctx))
 	}
 	ip, err := n.DefaultRoute(first)
 	if err != nil {
@@ -65,6 +70,10 @@ func (s Settings) Addresses(ctx context.Context, n Network) ([]v1.NodeAddress, e
 	}
 	return []v1.NodeAddress{internal(ip), hostname}, nil
 }
+
+// ErrNameServer says that the node's name was not looked up in time. That another address than that of the name is
+// found then says nothing of the node.
+var ErrNameServer = errors.New("the node's name is not resolved in time")
 
 // lookup returns what the node's name resolves to, if that is this host's.
 func (s Settings) lookup(ctx context.Context, n Network, preferIPv4 bool) (netip.Addr, bool) {

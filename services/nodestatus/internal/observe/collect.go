@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -18,8 +19,12 @@ import (
 	"github.com/microlet/microlet/services/nodestatus/internal/node"
 )
 
-// lookupTimeout bounds the search for the node's addresses: a name server may be away.
-const lookupTimeout = 2 * time.Second
+const (
+	// lookupTimeout bounds the search for the node's addresses: a name server may be away.
+	lookupTimeout = 2 * time.Second
+	// firstLookupTimeout is for the first search. It is time enough for a second name server, which is asked after 5 s.
+	firstLookupTimeout = 12 * time.Second
+)
 
 // Collector gathers what a node's status is made of.
 type Collector struct {
@@ -94,9 +99,16 @@ func (c *Collector) problems() []error {
 }
 
 func (c *Collector) refresh(ctx context.Context) {
-	lookup, cancel := context.WithTimeout(ctx, lookupTimeout)
+	timeout := lookupTimeout
+	if len(c.addresses) == 0 {
+		timeout = firstLookupTimeout
+	}
+	lookup, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	addresses, err := c.Settings.Addresses(lookup, c.Network)
+	if errors.Is(err, node.ErrNameServer) && len(c.addresses) == 0 && ctx.Err() == nil {
+		addresses, err = c.Settings.Addresses(ctx, nameless{c.Network}) // a node must have one
+	}
 	c.logOnce("the node's addresses cannot be found", err)
 	if err == nil {
 		c.addresses = addresses
@@ -106,6 +118,11 @@ func (c *Collector) refresh(ctx context.Context) {
 	c.logOnce("the machine's identity cannot be read in full", err)
 	c.machine = machine
 }
+
+// nameless is a network without name servers.
+type nameless struct{ node.Network }
+
+func (nameless) Lookup(context.Context, string) ([]netip.Addr, error) { return nil, node.ErrNameServer }
 
 func (c *Collector) ownCapacity() (capacity, allocatable v1.ResourceList) {
 	capacity, err := c.Source.Capacity(c.Limits)

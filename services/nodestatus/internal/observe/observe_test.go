@@ -399,6 +399,52 @@ func (f fakeNetwork) DefaultRoute(netip.Addr) (netip.Addr, error) {
 	return netip.MustParseAddr("10.0.0.1"), f.err
 }
 
+// slowNames is a host of two addresses, of which a slow name server knows one.
+type slowNames struct{ takes time.Duration }
+
+func (slowNames) Interfaces() ([]netip.Addr, error) {
+	return []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("192.168.0.1")}, nil
+}
+
+func (s *slowNames) Lookup(ctx context.Context, _ string) ([]netip.Addr, error) {
+	select {
+	case <-time.After(s.takes):
+		return []netip.Addr{netip.MustParseAddr("192.168.0.1")}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (slowNames) DefaultRoute(netip.Addr) (netip.Addr, error) {
+	return netip.MustParseAddr("10.0.0.1"), nil
+}
+
+// A name server that is away changes no address that was found. At the start there is time for a second one, and then
+// the default route has to do.
+func TestASlowNameServerChangesNoAddress(t *testing.T) {
+	for first, want := range map[time.Duration]string{
+		0: "192.168.0.1", 6 * time.Second: "192.168.0.1", time.Hour: "10.0.0.1",
+	} {
+		inBubble(t, func(t *testing.T, _ *fakePodsync, p *Podsync) {
+			network := &slowNames{takes: first}
+			c := &Collector{
+				Settings: node.Settings{Name: "n", Hostname: "n"}, Network: network,
+				Limits: nodeinfo.Options{RootDir: "/", MaxPods: 7}, Volumes: func() *podsyncv1.Volumes { return nil },
+				Capacity: func() *podsyncv1.Capacity { return nil }, Runtime: func() *podsyncv1.Runtime { return good },
+				Images: func() *imagegcv1.Images { return nil }, CSI: func() *podsyncv1.CSIDrivers { return nil },
+				Pressure: func() []pressure.State { return nil }, Ready: NewReady(p), Found: func([]v1.NodeAddress) {},
+				Log: slog.New(slog.DiscardHandler),
+			}
+			for _, takes := range []time.Duration{first, 5 * time.Second} {
+				network.takes = takes
+				if found := c.Observe(t.Context(), true).Addresses; found[0].Address != want {
+					t.Errorf("with a name server that takes %s: %v, want %s", takes, found, want)
+				}
+			}
+		})
+	}
+}
+
 func TestCollectorPrefersPodsyncAndHoldsWhatItFound(t *testing.T) {
 	var reported *podsyncv1.Capacity
 	network := &struct{ fakeNetwork }{}
