@@ -88,7 +88,7 @@ func TestOtherCredentialsStay(t *testing.T) {
 		"embedded": {ClientCertificateData: pair(t, "x"), ClientKeyData: pair(t, "x")},
 	} {
 		writeKubeconfig(t, path, &clientcmdapi.Cluster{Server: "https://127.0.0.1:1"}, user)
-		config, err := Config(path, nil)
+		config, err := Config(path, "", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,7 +97,7 @@ func TestOtherCredentialsStay(t *testing.T) {
 			t.Errorf("%s: changed to %v", name, config)
 		}
 	}
-	if _, err := Config(filepath.Join(t.TempDir(), "gone"), nil); err == nil {
+	if _, err := Config(filepath.Join(t.TempDir(), "gone"), "", nil); err == nil {
 		t.Error("a kubeconfig that does not exist is usable")
 	}
 }
@@ -143,7 +143,7 @@ func newClient(t *testing.T, server *httptest.Server, link string) *http.Client 
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	writeKubeconfig(t, path, &clientcmdapi.Cluster{Server: server.URL, CertificateAuthorityData: ca},
 		&clientcmdapi.AuthInfo{ClientCertificate: link, ClientKey: link})
-	config, err := Config(path, nil)
+	config, err := Config(path, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,13 +169,18 @@ func writeKubeconfig(t *testing.T, path string, cluster *clientcmdapi.Cluster, u
 // pair is a self-signed certificate and its key.
 func pair(t *testing.T, name string) []byte {
 	t.Helper()
+	return pairUntil(t, name, time.Now().Add(time.Hour))
+}
+
+func pairUntil(t *testing.T, name string, end time.Time) []byte {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		NotBefore: end.Add(-24 * time.Hour), NotAfter: end,
 	}
 	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {

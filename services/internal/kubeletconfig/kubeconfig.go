@@ -17,8 +17,17 @@ const (
 	flagKubeconfig = "--kubeconfig"
 	flagBootstrap  = "--bootstrap-kubeconfig"
 
-	msgNotRenewed = "the client certificate is not renewed: the kubeconfig does not name the link in --cert-dir"
+	msgNotRenewed = "the client certificate is not renewed: the kubeconfig neither contains it nor names the link in --cert-dir"
 )
+
+// ClientCertDir is the folder in which the client certificate is renewed; empty without rotateCertificates. See
+// clientcert.Load.
+func (c *Config) ClientCertDir() string {
+	if !c.Kubelet.RotateCertificates {
+		return ""
+	}
+	return c.Node.CertDir
+}
 
 // checkCredentials refuses a node that has no credentials and cannot request any. It warns of a certificate that is not
 // renewed.
@@ -82,8 +91,8 @@ func (c *Config) notRenewed(p *problems) []Warning {
 	if !c.Kubelet.RotateCertificates {
 		return nil
 	}
-	_, files, err := clientcert.Load(c.Node.Kubeconfig)
-	if err == nil && files != nil && files.Certificate == clientcert.Path(c.Node.CertDir) {
+	config, files, err := clientcert.Load(c.Node.Kubeconfig, c.ClientCertDir())
+	if err == nil && (files != nil && files.Certificate == clientcert.Path(c.Node.CertDir) || contains(config)) {
 		return nil
 	}
 	return []Warning{{
@@ -94,6 +103,16 @@ func (c *Config) notRenewed(p *problems) []Warning {
 			describe("--cert-dir", c.Node.CertDir, p.from),
 		},
 	}}
+}
+
+// contains reports whether a kubeconfig contains a client certificate. The start puts that into --cert-dir.
+func contains(config *clientcmdapi.Config) bool {
+	current := config.Contexts[config.CurrentContext]
+	if current == nil || config.AuthInfos[current.AuthInfo] == nil {
+		return false
+	}
+	user := config.AuthInfos[current.AuthInfo]
+	return len(user.ClientCertificateData) > 0 && len(user.ClientKeyData) > 0
 }
 
 // checkKubeconfig refuses a kubeconfig that no client can be made of, as the kubelet does at its start. The client
@@ -119,7 +138,7 @@ func checkKubeconfig(p *problems, flag, path string, absent bool) {
 		return
 	}
 	if absent {
-		if config, _, err = clientcert.Load(path); err != nil {
+		if config, _, err = clientcert.Load(path, ""); err != nil {
 			p.add(flag, path, oneLine(err), remedy)
 			return
 		}

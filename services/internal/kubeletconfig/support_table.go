@@ -147,8 +147,9 @@ var supportTable = []supportRow{
 	// The API server.
 	{name: "--kubeconfig", state: supported},
 	{name: "--bootstrap-kubeconfig", state: supported},
-	{name: "rotateCertificates", state: supported, note: "If the kubeconfig names `kubelet-client-current.pem` in " +
-		"`--cert-dir`, as after a bootstrap. Otherwise the start warns that the certificate is not renewed."},
+	{name: "rotateCertificates", state: supported, note: "If the kubeconfig contains the certificate, or names " +
+		"`kubelet-client-current.pem` in `--cert-dir`, as after a bootstrap. Otherwise the start warns that the " +
+		"certificate is not renewed."},
 	{name: "contentType", state: supported},
 	{name: "kubeAPIQPS", state: supported, note: "For pods. Heartbeats of the node have no limit."},
 	{name: "kubeAPIBurst", state: supported, note: "The same as for kubeAPIQPS."},

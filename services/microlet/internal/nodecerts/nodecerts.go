@@ -39,7 +39,7 @@ type Certificate struct {
 // that is served where there is no port.
 func Read(k *kubeletconfig.Config) []Certificate {
 	var list []Certificate
-	if c := client(k.Node.Kubeconfig); c != nil {
+	if c := client(k); c != nil {
 		list = append(list, *c)
 	}
 	if c := serving(k); c != nil {
@@ -49,11 +49,12 @@ func Read(k *kubeletconfig.Config) []Certificate {
 }
 
 // client is the certificate of a kubeconfig's user, in a file or in the kubeconfig itself.
-func client(kubeconfig string) *Certificate {
+func client(k *kubeletconfig.Config) *Certificate {
+	kubeconfig := k.Node.Kubeconfig
 	if kubeconfig == "" {
 		return nil
 	}
-	config, files, err := clientcert.Load(kubeconfig)
+	config, files, err := clientcert.Load(kubeconfig, k.ClientCertDir())
 	if err != nil {
 		return &Certificate{Name: Client, Path: kubeconfig, Err: reason(err)}
 	}

@@ -16,6 +16,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/clientcert"
 	"github.com/microlet/microlet/services/internal/logkey"
 )
 
@@ -60,6 +61,8 @@ type credentials struct {
 	source string
 	dir    string
 	id     role.Identity
+	// certDir is where the client certificate is renewed; see clientcert.Load.
+	certDir string
 	// requested is the file of a client certificate that may not exist yet: it is copied as soon as it does.
 	requested string
 }
@@ -72,12 +75,18 @@ func (c credentials) name() string { return "credentials of " + string(c.id.Role
 
 // sync copies what differs.
 func (c credentials) sync() (changed bool, err error) {
-	config, err := clientcmd.LoadFromFile(c.source)
+	config, certificate, err := clientcert.Load(c.source, c.certDir)
 	if err != nil {
 		return false, fmt.Errorf("kubeconfig: %w", err)
 	}
-	if err := clientcmd.ResolveLocalPaths(config); err != nil {
+	// Other users and clusters in the file are none of the service's business.
+	if err := clientcmdapi.MinifyConfig(config); err != nil {
 		return false, fmt.Errorf("kubeconfig %s: %w", c.source, err)
+	}
+	if certificate != nil {
+		for _, user := range config.AuthInfos { // the one that is left
+			user.ClientCertificate, user.ClientKey = certificate.Certificate, certificate.Key
+		}
 	}
 	files, err := c.adopt(config)
 	if err != nil {

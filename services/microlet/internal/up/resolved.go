@@ -36,6 +36,7 @@ func (c *Config) writeResolved() ([]copied, error) {
 				source:    k.Node.Kubeconfig,
 				dir:       c.ownFolder(s.Role),
 				id:        id,
+				certDir:   k.ClientCertDir(),
 				requested: clientcert.Path(k.Node.CertDir),
 			}
 			if _, err := own.sync(); err != nil {

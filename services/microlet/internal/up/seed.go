@@ -2,12 +2,9 @@ package up
 
 import (
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
-	"time"
 
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/certificate"
 	"k8s.io/klog/v2"
 
@@ -17,8 +14,8 @@ import (
 
 // seedClientCertificate puts the client certificate that the kubeconfig contains into --cert-dir, as the kubelet does
 // with rotateCertificates. "kubeadm init" waits for that: once the file is there, it has the kubeconfig name it, and
-// the certificate is renewed. A valid one that is there already stays. Nothing else needs the file, so the node starts
-// without it.
+// the certificate is renewed. A valid one of the same subject that is there already and ends no sooner stays. Nothing else
+// needs the file, so the node starts without it.
 func (c *Config) seedClientCertificate() {
 	node := &c.Kubelet.Node
 	if c.Kubelet.Standalone() || !c.Kubelet.Kubelet.RotateCertificates {
@@ -35,10 +32,10 @@ func (c *Config) seedClientCertificate() {
 	}
 }
 
-// seed keeps the certificate that the current context of a kubeconfig contains, unless there is a valid one.
+// seed keeps the certificate that the current context of a kubeconfig contains, unless there is one that comes before it.
 func seed(kubeconfig, certDir string) (bool, error) {
-	config, err := clientcmd.LoadFromFile(kubeconfig)
-	if err != nil {
+	config, files, err := clientcert.Load(kubeconfig, certDir)
+	if err != nil || files != nil {
 		return false, err
 	}
 	current := config.Contexts[config.CurrentContext]
@@ -55,13 +52,6 @@ func seed(kubeconfig, certDir string) (bool, error) {
 	}
 	store, err := certificate.NewFileStoreWithLogger(klog.Background().V(4), clientcert.PairName, certDir, certDir, "", "")
 	if err != nil {
-		return false, err
-	}
-	cert, err := store.Current()
-	if err == nil && cert.Leaf != nil && time.Now().Before(cert.Leaf.NotAfter) {
-		return false, nil
-	}
-	if none := (*certificate.NoCertKeyError)(nil); err != nil && !errors.As(err, &none) {
 		return false, err
 	}
 	_, err = store.Update(user.ClientCertificateData, user.ClientKeyData)

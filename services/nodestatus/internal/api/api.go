@@ -71,7 +71,7 @@ type Clients struct {
 func New(nodeName string, o Options) (*Clients, error) {
 	c := &Clients{nodeName: nodeName}
 	c.dialer = connrotation.NewDialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext)
-	config, err := clientcert.Config(o.Kubeconfig, c.dialer.DialContext)
+	config, err := clientcert.Config(o.Kubeconfig, "", c.dialer.DialContext)
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig=%s: %w", o.Kubeconfig, err)
 	}

@@ -50,7 +50,7 @@ func Dial(ctx context.Context, network, address string) (net.Conn, error) {
 
 func restConfig(k *kubeletconfig.Config) (*rest.Config, error) {
 	// An apiserver that is cut off answers no dial: each try must end soon, or the first one after its return is late.
-	config, err := clientcert.Config(k.Node.Kubeconfig, Dial)
+	config, err := clientcert.Config(k.Node.Kubeconfig, k.ClientCertDir(), Dial)
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig=%s: %w", k.Node.Kubeconfig, err)
 	}

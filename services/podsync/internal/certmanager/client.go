@@ -22,7 +22,7 @@ func NewClient(o Options) (*Manager, error) {
 		return nil, nil
 	}
 	node := &o.Kubelet.Node
-	_, files, err := clientcert.Load(node.Kubeconfig)
+	_, files, err := clientcert.Load(node.Kubeconfig, o.Kubelet.ClientCertDir())
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig=%s: %w", node.Kubeconfig, err)
 	}
@@ -63,7 +63,10 @@ func (m *Manager) bootstrapped(current *tls.Certificate) (kubernetes.Interface, 
 		if node.BootstrapKubeconfig == "" {
 			return nil, errors.New("there is no valid client certificate, and no --bootstrap-kubeconfig to request one with")
 		}
-		client, err := m.connect(node.BootstrapKubeconfig, nil)
+		if err := m.sameServer(); err != nil {
+			return nil, err
+		}
+		client, err := m.connect(node.BootstrapKubeconfig, "", nil)
 		if err != nil {
 			return nil, fmt.Errorf("--bootstrap-kubeconfig=%s: %w", node.BootstrapKubeconfig, err)
 		}
@@ -80,7 +83,7 @@ func (m *Manager) asNode() (kubernetes.Interface, error) {
 	if m.client != nil {
 		return m.client, nil
 	}
-	client, err := m.connect(node.Kubeconfig, m.o.Dial)
+	client, err := m.connect(node.Kubeconfig, m.o.Kubelet.ClientCertDir(), m.o.Dial)
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig=%s: %w", node.Kubeconfig, err)
 	}
@@ -88,8 +91,28 @@ func (m *Manager) asNode() (kubernetes.Interface, error) {
 	return client, nil
 }
 
-func (m *Manager) connect(kubeconfig string, dial clientcert.Dial) (kubernetes.Interface, error) {
-	config, err := clientcert.Config(kubeconfig, dial)
+// sameServer refuses a bootstrap kubeconfig of another API server, or of another CA, than the kubeconfig's. All of the
+// node's clients go by the kubeconfig, so a certificate of the other server would be of no use, and the next start would
+// take it for valid and keep the kubeconfig. Without it, that start writes the kubeconfig.
+func (m *Manager) sameServer() error {
+	node := &m.o.Kubelet.Node
+	other, err := clientcert.ReadCluster(node.BootstrapKubeconfig)
+	if err != nil {
+		return fmt.Errorf("--bootstrap-kubeconfig=%s: %w", node.BootstrapKubeconfig, err)
+	}
+	own, err := clientcert.ReadCluster(node.Kubeconfig)
+	if err != nil {
+		return fmt.Errorf("--kubeconfig=%s: %w", node.Kubeconfig, err)
+	}
+	if own.Server == other.Server && own.Shares(other) {
+		return nil
+	}
+	return fmt.Errorf("--bootstrap-kubeconfig=%s is of %s, and --kubeconfig=%s of %s or of another CA: restart microlet, "+
+		"which writes the kubeconfig anew", node.BootstrapKubeconfig, other.Server, node.Kubeconfig, own.Server)
+}
+
+func (m *Manager) connect(kubeconfig, certDir string, dial clientcert.Dial) (kubernetes.Interface, error) {
+	config, err := clientcert.Config(kubeconfig, certDir, dial)
 	if err != nil {
 		return nil, err
 	}
