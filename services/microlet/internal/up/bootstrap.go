@@ -10,9 +10,13 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/certificate"
+	"k8s.io/klog/v2"
 
 	"github.com/microlet/microlet/services/internal/atomicfile"
 	"github.com/microlet/microlet/services/internal/clientcert"
@@ -26,6 +30,11 @@ func (c *Config) bootstrap() error {
 	node := &c.Kubelet.Node
 	if c.Kubelet.Standalone() || node.BootstrapKubeconfig == "" {
 		return nil
+	}
+	// The store finishes a renewal that was cut off, as with the kubelet, so that the certificate is where it should be.
+	if _, err := certificate.NewFileStoreWithLogger(klog.Background().V(4), clientcert.PairName, node.CertDir, node.CertDir,
+		"", ""); err != nil {
+		return fmt.Errorf("--cert-dir=%s: %w", node.CertDir, err)
 	}
 	why := unusable(node.Kubeconfig, time.Now())
 	if why == nil {
@@ -44,16 +53,35 @@ func (c *Config) bootstrap() error {
 	if old, err := os.ReadFile(node.Kubeconfig); err == nil && bytes.Equal(old, data) {
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(node.Kubeconfig), 0o755); err != nil {
-		return fmt.Errorf("--kubeconfig=%s: %w", node.Kubeconfig, err)
-	}
-	err = atomicfile.Write(node.Kubeconfig, data, atomicfile.Attributes{Mode: 0o600, UID: -1, GID: -1, Durable: true})
-	if err != nil {
+	if err := writeKubeconfig(node.Kubeconfig, data); err != nil {
 		return fmt.Errorf("--kubeconfig=%s: %w", node.Kubeconfig, err)
 	}
 	slog.Info("kubeconfig written for a client certificate that is requested", logkey.Path, node.Kubeconfig,
 		logkey.Reason, why)
 	return nil
+}
+
+// writeKubeconfig replaces a kubeconfig. A link stays, and a file that is mounted, which cannot be replaced, is written
+// in place.
+func writeKubeconfig(path string, data []byte) error {
+	for range 10 { // links to links
+		to, err := os.Readlink(path)
+		if err != nil {
+			break
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(filepath.Dir(path), to)
+		}
+		path = to
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	err := atomicfile.Write(path, data, atomicfile.Attributes{Mode: 0o600, UID: -1, GID: -1, Durable: true})
+	if errors.Is(err, unix.EBUSY) {
+		err = os.WriteFile(path, data, 0o600)
+	}
+	return err
 }
 
 // unusable says why a kubeconfig has no credentials that are valid now; nil if it has.
@@ -69,19 +97,19 @@ func unusable(path string, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	data := client.CertData
-	if client.CertFile != "" {
-		if data, err = os.ReadFile(client.CertFile); err != nil {
-			return err
-		}
+	if err := rest.LoadTLSFiles(client); err != nil {
+		return err
 	}
-	if len(data) == 0 {
+	if _, err := rest.TLSConfigFor(client); err != nil { // such as a key that is another certificate's
+		return err
+	}
+	if len(client.CertData) == 0 {
 		if client.BearerToken == "" && client.BearerTokenFile == "" && client.ExecProvider == nil && client.Username == "" {
 			return errors.New("it has no credentials")
 		}
 		return nil
 	}
-	certs, err := certutil.ParseCertsPEM(data)
+	certs, err := certutil.ParseCertsPEM(client.CertData)
 	if err != nil {
 		return err
 	}

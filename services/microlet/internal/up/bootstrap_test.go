@@ -1,12 +1,14 @@
 package up
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/client-go/tools/clientcmd"
 	certutil "k8s.io/client-go/util/cert"
 
@@ -36,6 +38,7 @@ func TestBootstrap(t *testing.T) {
 		"the certificate is gone":      {kubeconfig: withCertificate("gone.pem"), written: true},
 		"the certificate has ended":    {kubeconfig: withCertificate("ended.pem"), written: true},
 		"the certificate is valid":     {kubeconfig: withCertificate("valid.pem")},
+		"the key is another's":         {kubeconfig: withCertificate("mixed.pem"), written: true},
 		"ended, and the token is gone": {kubeconfig: withCertificate("ended.pem"), noBootstrap: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -47,18 +50,23 @@ func TestBootstrap(t *testing.T) {
 				}
 				return path
 			}
-			valid, _, err := certutil.GenerateSelfSignedCertKey("n", nil, nil)
+			valid, key, err := certutil.GenerateSelfSignedCertKey("n", nil, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			write("valid.pem", string(valid))
-			ended, _, err := certutil.GenerateSelfSignedCertKeyWithOptions(certutil.SelfSignedCertKeyOptions{
+			write("valid.pem", string(valid)+string(key))
+			_, other, err := certutil.GenerateSelfSignedCertKey("n", nil, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write("mixed.pem", string(valid)+string(other))
+			ended, key, err := certutil.GenerateSelfSignedCertKeyWithOptions(certutil.SelfSignedCertKeyOptions{
 				Host: "n", MaxAge: time.Minute, // from an hour ago
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
-			write("ended.pem", string(ended))
+			write("ended.pem", string(ended)+string(key))
 			write("ca.crt", string(valid))
 			c := DefaultConfig()
 			c.Kubelet = &kubeletconfig.Config{}
@@ -93,7 +101,7 @@ func TestBootstrap(t *testing.T) {
 			if strings.Contains(string(data), "token") {
 				t.Errorf("the kubeconfig has the token:\n%s", data)
 			}
-			config, files, err := clientcert.Load(node.Kubeconfig)
+			config, files, err := clientcert.Load(node.Kubeconfig, "")
 			if link := clientcert.Path(node.CertDir); err != nil || files == nil || *files != (clientcert.Files{
 				Certificate: link, Key: link,
 			}) {
@@ -114,6 +122,96 @@ func withUser(user string) string {
 
 func withCertificate(name string) string {
 	return withUser("{client-certificate: " + name + ", client-key: " + name + "}")
+}
+
+// joining is a node with a bootstrap kubeconfig.
+func joining(t *testing.T) (c Config, dir string, write func(name, data string)) {
+	t.Helper()
+	dir = t.TempDir()
+	write = func(name, data string) {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(data), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("bootstrap", bootstrapFile)
+	write("ca.crt", "")
+	c = DefaultConfig()
+	c.Kubelet = &kubeletconfig.Config{}
+	node := &c.Kubelet.Node
+	node.CertDir, node.Kubeconfig = filepath.Join(dir, "pki"), filepath.Join(dir, "kubelet.conf")
+	node.BootstrapKubeconfig = filepath.Join(dir, "bootstrap")
+	return c, dir, write
+}
+
+// A renewal that was cut off between its two steps is finished before the kubeconfig is judged.
+func TestACutOffRenewalKeepsTheKubeconfig(t *testing.T) {
+	c, dir, write := joining(t)
+	cert, key := newPair(t, "n", time.Hour)
+	write("ca.crt", string(cert))
+	write("pki/kubelet-client-1.pem", string(cert)+string(key))
+	kubeconfig := strings.Replace(withCertificate("pki/kubelet-client-current.pem"), "192.0.2.1", "192.0.2.99", 1)
+	write("kubelet.conf", kubeconfig)
+	if err := os.Symlink(filepath.Join(dir, "pki/kubelet-client-1.pem"),
+		filepath.Join(dir, "pki/kubelet-client-updated.pem")); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.bootstrap(); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := os.ReadFile(c.Kubelet.Node.Kubeconfig); err != nil || string(data) != kubeconfig {
+		t.Errorf("the kubeconfig, whose certificate is valid, became\n%s (%v)", data, err)
+	}
+}
+
+// A kubeconfig may be a link, such as from an /etc that does not outlive a boot to /var.
+func TestALinkToTheKubeconfigStays(t *testing.T) {
+	for name, target := range map[string]string{"to a file": "var/kubelet.conf", "to none": "var/new/kubelet.conf"} {
+		t.Run(name, func(t *testing.T) {
+			c, dir, write := joining(t)
+			write("var/kubelet.conf", withCertificate("gone.pem"))
+			if err := os.Symlink(target, c.Kubelet.Node.Kubeconfig); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.bootstrap(); err != nil {
+				t.Fatal(err)
+			}
+			if to, err := os.Readlink(c.Kubelet.Node.Kubeconfig); err != nil || to != target {
+				t.Errorf("the link leads to %q, %v", to, err)
+			}
+			data, err := os.ReadFile(filepath.Join(dir, target))
+			if err != nil || !strings.Contains(string(data), clientcert.Path(c.Kubelet.Node.CertDir)) {
+				t.Errorf("the file has %q, %v", data, err)
+			}
+		})
+	}
+}
+
+// A kubeconfig that is mounted by itself, as into a container, cannot be replaced by a rename.
+func TestAMountedKubeconfigIsWritten(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("needs root: it mounts a file")
+	}
+	c, dir, write := joining(t)
+	write("var/kubelet.conf", withCertificate("gone.pem"))
+	write("kubelet.conf", "")
+	path, source := c.Kubelet.Node.Kubeconfig, filepath.Join(dir, "var/kubelet.conf")
+	if err := unix.Mount(source, path, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(path, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := c.bootstrap(); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(source)
+	if err != nil || !strings.Contains(string(data), clientcert.Path(c.Kubelet.Node.CertDir)) {
+		t.Errorf("the file has %q, %v", data, err)
+	}
 }
 
 func TestAKubeconfigIsNotWrittenFromGarbage(t *testing.T) {

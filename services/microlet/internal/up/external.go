@@ -32,6 +32,15 @@ func (c *Config) validateExternal() error {
 			errs = append(errs, fmt.Errorf("external has %q: name services of %s", name, strings.Join(names, ", ")))
 		}
 	}
+	if c.Kubelet != nil && c.Kubelet.Node.LockFile != "" {
+		path := c.Kubelet.Node.LockFile
+		for _, name := range []role.Role{role.Podsync, role.NodeStatus} {
+			if slices.Contains(c.External, string(name)) {
+				errs = append(errs, fmt.Errorf("--lock-file=%s: %s, which external names, would run whoever holds the lock: "+
+					"remove the flag, or let microlet up start it", path, name))
+			}
+		}
+	}
 	if len(errs) == 0 && !slices.ContainsFunc(c.Services, c.supervised) {
 		errs = append(errs, errors.New(
 			"external names every service: nothing is left to supervise; use \"microlet prepare\""))

@@ -1,6 +1,7 @@
 package up
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -34,6 +35,17 @@ func TestExternalServicesThatAreRefused(t *testing.T) {
 		}
 		if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: %v, want %q", c.args, err, c.want)
+		}
+	}
+}
+
+// A lock is for all of the node agent: who waits for it, or yields it, must have podsync and nodestatus end.
+func TestALockIsNotForExternalServices(t *testing.T) {
+	cfg := prepared(t, Processes, "", "--lock-file="+filepath.Join(t.TempDir(), "lock"))
+	for external, refused := range map[role.Role]bool{role.Podsync: true, role.NodeStatus: true, role.Stats: false} {
+		cfg.External = []string{string(external)}
+		if err := cfg.validateExternal(); (err != nil) != refused {
+			t.Errorf("with %s external: %v", external, err)
 		}
 	}
 }

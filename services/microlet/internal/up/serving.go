@@ -1,18 +1,20 @@
 package up
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	certutil "k8s.io/client-go/util/cert"
-	"k8s.io/client-go/util/keyutil"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/atomicfile"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
 	"github.com/microlet/microlet/services/internal/unreadable"
 	"github.com/microlet/microlet/services/nodeapi"
@@ -40,6 +42,9 @@ func (c *Config) validateServing() error {
 			"certificate that the node signs itself", k.TLSCertFile, k.TLSPrivateKeyFile))
 	}
 	for _, f := range servingFiles(k) {
+		if f.name != nodeapi.ClientCA && c.Kubelet.RequestsServingCertificate() && isThere(c.Kubelet.ServingPair()) {
+			continue // the requested one serves in its place
+		}
 		file, err := os.Open(f.source)
 		if err == nil {
 			_, err = file.Read(make([]byte, 1))
@@ -51,6 +56,11 @@ func (c *Config) validateServing() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func isThere(pair string) bool {
+	_, err := os.Stat(pair)
+	return err == nil
 }
 
 // servingFiles are the configured files of the HTTPS port.
@@ -106,10 +116,8 @@ func (c *Config) newServing(k *kubeletconfig.Config, id role.Identity) (*serving
 // forget removes the copy of a requested certificate that is not there any more: it may be that of another name or
 // cluster.
 func (s *serving) forget() error {
-	if s.requested != "" {
-		if _, err := os.Stat(s.requested); !errors.Is(err, fs.ErrNotExist) {
-			return nil // what is wrong with it is told when it is copied
-		}
+	if _, pending := s.pair(); s.requested != "" && !pending {
+		return nil // what is wrong with it is told when it is copied
 	}
 	if err := os.Remove(filepath.Join(s.dir, nodeapi.ServingPair)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the copy of the serving certificate: %w", err)
@@ -118,54 +126,91 @@ func (s *serving) forget() error {
 }
 
 // selfSign makes a certificate that says who the node is and that nobody vouches for, as the kubelet
-// does; one that is there stays.
+// does; one that is there stays. What a start that was cut off, or a full disk, has left of one is replaced.
 func selfSign(cert, key, host string) error {
-	there, err := certutil.CanReadCertAndKey(cert, key)
-	if err != nil || there {
-		return err
+	if _, err := tls.LoadX509KeyPair(cert, key); err == nil {
+		return nil
 	}
 	certPEM, keyPEM, err := certutil.GenerateSelfSignedCertKey(host, nil, nil)
 	if err != nil {
 		return err
 	}
-	// The key is first: a certificate alone would pass for one whose key was lost.
-	return errors.Join(keyutil.WriteKey(key, keyPEM), certutil.WriteCert(cert, certPEM))
+	if err := errors.Join(os.MkdirAll(filepath.Dir(key), 0o755), os.MkdirAll(filepath.Dir(cert), 0o755)); err != nil {
+		return err
+	}
+	return errors.Join(
+		atomicfile.Write(key, keyPEM, atomicfile.Attributes{Mode: 0o600, UID: -1, GID: -1, Durable: true}),
+		atomicfile.Write(cert, certPEM, atomicfile.Attributes{Mode: 0o644, UID: -1, GID: -1, Durable: true}))
 }
 
 // name of what is copied, for logs.
 func (s *serving) name() string { return "files of the HTTPS port" }
 
-// sync copies what differs.
+// sync copies what differs. What is wrong with one file keeps no other from its copy.
 func (s *serving) sync() (changed bool, err error) {
+	var errs []error
+	put := func(name string, data []byte, err error) {
+		if err == nil {
+			var wrote bool
+			wrote, err = copyFile(filepath.Join(s.dir, name), data, s.id)
+			changed = changed || wrote
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	requested, pending := s.pair()
 	var configured []byte
 	for _, f := range s.files {
+		isPair := f.name != nodeapi.ClientCA
+		if isPair && s.requested != "" && !pending {
+			continue // it has served its time
+		}
 		data, err := os.ReadFile(f.source)
 		if err != nil {
-			return changed, fmt.Errorf("%s: %w", f.field, err)
+			err = fmt.Errorf("%s: %w", f.field, err)
 		}
-		if s.requested != "" && f.name != nodeapi.ClientCA {
+		if isPair && s.requested != "" && err == nil {
 			configured = append(append(configured, data...), '\n')
 			continue
 		}
-		wrote, err := copyFile(filepath.Join(s.dir, f.name), data, s.id)
-		if err != nil {
-			return changed, err
-		}
-		changed = changed || wrote
+		put(f.name, data, err)
 	}
+	switch {
+	case s.requested == "":
+	case !pending:
+		put(nodeapi.ServingPair, requested.data, requested.err)
+	case len(configured) > 0:
+		put(nodeapi.ServingPair, configured, nil)
+	}
+	return changed, errors.Join(errs...)
+}
+
+// pair reads the requested certificate and its key. It is pending while nobody has signed it. Between the two steps of a
+// renewal there is no link to it, and then it is the one that comes.
+func (s *serving) pair() (is struct {
+	data []byte
+	err  error
+}, pending bool) {
 	if s.requested == "" {
-		return changed, nil
+		return is, false
 	}
-	pair, err := os.ReadFile(s.requested)
-	if errors.Is(err, fs.ErrNotExist) {
-		pair, err = configured, nil
+	for _, path := range []string{s.requested, updated(s.requested)} {
+		is.data, is.err = os.ReadFile(path)
+		if !errors.Is(is.err, fs.ErrNotExist) {
+			break
+		}
 	}
-	if err != nil {
-		return changed, fmt.Errorf("requested serving certificate: %w", err)
+	if errors.Is(is.err, fs.ErrNotExist) {
+		return is, true
 	}
-	if len(pair) == 0 {
-		return changed, nil // nobody has signed it yet
+	if is.err != nil {
+		is.err = fmt.Errorf("requested serving certificate: %w", is.err)
 	}
-	wrote, err := copyFile(filepath.Join(s.dir, nodeapi.ServingPair), pair, s.id)
-	return changed || wrote, err
+	return is, false
+}
+
+// updated is the link to the next certificate, which client-go's store makes before it replaces the current one's.
+func updated(current string) string {
+	return strings.TrimSuffix(current, "-current.pem") + "-updated.pem"
 }

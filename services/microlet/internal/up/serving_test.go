@@ -1,10 +1,12 @@
 package up
 
 import (
+	"crypto/tls"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -128,6 +130,123 @@ func TestTheRequestedCertificate(t *testing.T) {
 				if _, err := os.Stat(filepath.Join(filepath.Dir(pair), absent)); err == nil {
 					t.Errorf("%s is there too", absent)
 				}
+			}
+		})
+	}
+}
+
+// requesting is a node whose requested certificate has come, which serves in place of the configured one.
+func requesting(t *testing.T) (cfg Config, certs string, sync func() error) {
+	t.Helper()
+	certs = t.TempDir()
+	write := func(name, data string) string {
+		t.Helper()
+		path := filepath.Join(certs, name)
+		if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	write("first", "FIRST")
+	write("second", "SECOND")
+	if err := os.Symlink(filepath.Join(certs, "first"), filepath.Join(certs, "kubelet-server-current.pem")); err != nil {
+		t.Fatal(err)
+	}
+	cfg = prepared(t, Processes, "serverTLSBootstrap: true\n", "--cert-dir="+certs,
+		"--kubeconfig="+write("kubeconfig", strings.Replace(bootstrapFile, "certificate-authority: ca.crt, ", "", 1)),
+		"--tls-cert-file="+write("c", "CERT"),
+		"--tls-private-key-file="+write("k", "KEY"))
+	copies, err := cfg.writeResolved()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if served := servedPair(t, cfg); served != "FIRST" {
+		t.Fatalf("at first %q is served", served)
+	}
+	return cfg, certs, func() error {
+		var errs []error
+		for _, c := range copies {
+			_, err := c.sync()
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	}
+}
+
+func servedPair(t *testing.T, cfg Config) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(cfg.Service.RuntimeDir, "credentials/nodeapi/serving.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// The configured pair has no use any more once the requested one is there, so it may go.
+func TestTheConfiguredCertificateMayGo(t *testing.T) {
+	cfg, certs, sync := requesting(t)
+	link := filepath.Join(certs, "kubelet-server-current.pem")
+	if err := errors.Join(os.Remove(filepath.Join(certs, "c")), os.Remove(filepath.Join(certs, "k")), os.Remove(link),
+		os.Symlink(filepath.Join(certs, "second"), link)); err != nil {
+		t.Fatal(err)
+	}
+	if err := sync(); err != nil {
+		t.Error(err)
+	}
+	if served := servedPair(t, cfg); served != "SECOND" {
+		t.Errorf("%q is served after a renewal", served)
+	}
+	if err := cfg.validateServing(); err != nil {
+		t.Errorf("the next start is refused: %v", err)
+	}
+}
+
+// Between the two steps of a renewal there is no link to the current certificate.
+func TestARenewalIsNoReturnToTheConfiguredCertificate(t *testing.T) {
+	cfg, certs, sync := requesting(t)
+	if err := errors.Join(
+		os.Symlink(filepath.Join(certs, "second"), filepath.Join(certs, "kubelet-server-updated.pem")),
+		os.Remove(filepath.Join(certs, "kubelet-server-current.pem"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := sync(); err != nil {
+		t.Error(err)
+	}
+	if served := servedPair(t, cfg); served != "SECOND" {
+		t.Errorf("%q is served", served)
+	}
+	if _, err := cfg.writeResolved(); err != nil {
+		t.Fatal(err)
+	}
+	if served := servedPair(t, cfg); served != "SECOND" {
+		t.Errorf("%q is served after another start", served)
+	}
+}
+
+// A start was killed, or the disk was full, between the two files of the node's own certificate.
+func TestHalfOfTheNodesOwnCertificateIsReplaced(t *testing.T) {
+	for name, files := range map[string]map[string]string{
+		"the key alone":        {"kubelet.key": "KEY"},
+		"an empty certificate": {"kubelet.key": "KEY", "kubelet.crt": ""},
+		"a certificate alone":  {"kubelet.crt": "CERT"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			certs := t.TempDir()
+			for name, data := range files {
+				if err := os.WriteFile(filepath.Join(certs, name), []byte(data), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cfg := prepared(t, Processes, "", "--cert-dir="+certs)
+			if _, err := cfg.writeResolved(); err != nil {
+				t.Fatal(err)
+			}
+			cert, key := filepath.Join(certs, "kubelet.crt"), filepath.Join(certs, "kubelet.key")
+			if _, err := tls.LoadX509KeyPair(cert, key); err != nil {
+				t.Error(err)
+			}
+			if info, err := os.Stat(key); err != nil || info.Mode().Perm() != 0o600 {
+				t.Errorf("the key is %v, %v", info.Mode(), err)
 			}
 		})
 	}
