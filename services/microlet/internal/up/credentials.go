@@ -98,6 +98,12 @@ func (c credentials) sync() (changed bool, err error) {
 	}
 	// The kubeconfig is last: what it names is there then.
 	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if files[name] == nil {
+			if err := c.remove(name); err != nil {
+				return changed, err
+			}
+			continue
+		}
 		wrote, err := copyFile(filepath.Join(c.dir, name), files[name], c.id)
 		if err != nil {
 			return changed, err
@@ -108,26 +114,50 @@ func (c credentials) sync() (changed bool, err error) {
 	return changed || wrote, err
 }
 
+// read reads a file. It returns nil for the certificate that is requested while nobody has signed it. Between the two
+// steps of a renewal it is the one that comes.
+func (c credentials) read(path string) ([]byte, error) {
+	data, err := os.ReadFile(path)
+	if path != c.requested || !errors.Is(err, fs.ErrNotExist) {
+		return data, err
+	}
+	if data, err = os.ReadFile(updated(path)); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return data, err
+}
+
+// remove removes the copy of a certificate that is not there any more: it may be that of another node or cluster.
+func (c credentials) remove(name string) error {
+	if err := os.Remove(filepath.Join(c.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the copy of the client certificate: %w", err)
+	}
+	return nil
+}
+
 // adopt reads the files that the kubeconfig names and makes it name their copies.
 func (c credentials) adopt(config *clientcmdapi.Config) (map[string][]byte, error) {
-	files := map[string][]byte{}
-	take := func(path *string, name string, requested bool) error {
+	files, read := map[string][]byte{}, map[string][]byte{}
+	take := func(path *string, name string) error {
 		if *path == "" {
 			return nil
 		}
-		data, err := os.ReadFile(*path)
-		switch {
-		case err == nil:
-			files[name] = data
-		case !requested || !errors.Is(err, fs.ErrNotExist):
-			return err
+		// The certificate and its key are one file, which may be replaced at any time: it is read once.
+		data, ok := read[*path]
+		if !ok {
+			var err error
+			if data, err = c.read(*path); err != nil {
+				return err
+			}
+			read[*path] = data
 		}
+		files[name] = data
 		*path = filepath.Join(c.dir, name)
 		return nil
 	}
 	for i, name := range slices.Sorted(maps.Keys(config.Clusters)) {
 		path := &config.Clusters[name].CertificateAuthority
-		if err := take(path, fmt.Sprintf("cluster-%d-ca.crt", i), false); err != nil {
+		if err := take(path, fmt.Sprintf("cluster-%d-ca.crt", i)); err != nil {
 			return nil, err
 		}
 	}
@@ -141,7 +171,7 @@ func (c credentials) adopt(config *clientcmdapi.Config) (map[string][]byte, erro
 			{&user.ClientKey, "client.key"},
 			{&user.TokenFile, "token"},
 		} {
-			if err := take(f.path, fmt.Sprintf("user-%d-%s", i, f.name), *f.path == c.requested); err != nil {
+			if err := take(f.path, fmt.Sprintf("user-%d-%s", i, f.name)); err != nil {
 				return nil, err
 			}
 		}

@@ -71,6 +71,34 @@ current-context: x
 	}
 }
 
+// The certificate that is requested may be that of another cluster than the one before it.
+func TestNoCopyOfACertificateThatIsGone(t *testing.T) {
+	kubeconfig := strings.Replace(withCertificate("pki/kubelet-client-current.pem"), "certificate-authority: ca.crt, ", "", 1)
+	for name, updating := range map[string]bool{"gone": false, "between the steps of a renewal": true} {
+		t.Run(name, func(t *testing.T) {
+			found := copyOf(t, kubeconfig, func(dir string, c *credentials) {
+				c.requested = clientcert.Path(filepath.Join(dir, "pki"))
+				must := func(err error) {
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				must(os.Mkdir(filepath.Dir(c.requested), 0o755))
+				for _, name := range []string{"user-0-client.crt", "user-0-client.key"} {
+					must(os.WriteFile(filepath.Join(c.dir, name), []byte("old"), 0o600))
+				}
+				if updating {
+					must(os.WriteFile(updated(c.requested), []byte("new"), 0o600))
+				}
+			})
+			want := map[bool]string{true: "new"}[updating]
+			if found["user-0-client.crt"] != want || found["user-0-client.key"] != want {
+				t.Errorf("copied: %q", found)
+			}
+		})
+	}
+}
+
 // nodestatus signs in with the certificate that is renewed, as podsync does.
 func TestTheRenewedCertificateIsCopied(t *testing.T) {
 	ended, key := newPair(t, "n", -time.Minute)
