@@ -25,6 +25,13 @@ const (
 	// node's pods can have going on at once.
 	maxStreams = 1024
 
+	// maxHeaders is what the headers of one call may have, decoded. gRPC's own bound is 16 MiB, which a caller fills
+	// with a fortieth of that on the wire before the policy is asked.
+	maxHeaders = 16 << 10
+
+	// connectTimeout is how long a caller may take to say that it speaks HTTP/2.
+	connectTimeout = 10 * time.Second
+
 	// denialLogPeriod is how often one caller's refusals of one method are logged. All are counted.
 	denialLogPeriod = 10 * time.Second
 )
@@ -58,6 +65,8 @@ func NewServer(o ServerOptions, extra ...grpc.ServerOption) *grpc.Server {
 		// Before anything of a call but its headers is read. It sees methods that nobody serves, too.
 		grpc.InTapHandle(g.admit),
 		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.MaxHeaderListSize(maxHeaders),
+		grpc.ConnectionTimeout(connectTimeout),
 		grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error {
 			return status.Error(codes.Unimplemented, "no such method")
 		}),
