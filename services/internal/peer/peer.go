@@ -54,16 +54,6 @@ func Identify(conn *net.UnixConn, rules Rules) (Peer, error) {
 	return identify(conn, rules, holdByConnection)
 }
 
-// UID is the user who opened the other end, by the kernel's word. It is no identity (see Identify), but cheap: enough
-// to count connections by.
-func UID(conn *net.UnixConn) (int, error) {
-	cred, err := credentials(conn)
-	if err != nil {
-		return 0, err
-	}
-	return int(cred.Uid), nil
-}
-
 // identify takes the way in which the peer is held, because tests try each on every kernel.
 func identify(conn *net.UnixConn, rules Rules, hold holder) (Peer, error) {
 	if rules.Roles == nil {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/logkey"
 	"github.com/microlet/microlet/services/internal/peer"
 )
@@ -23,13 +22,13 @@ const (
 	// refusalLogPeriod is how often one socket's refusals are logged. All are counted.
 	refusalLogPeriod = 10 * time.Second
 
-	// strangers stands for all users without a role, who share one bound: a pod may have thousands of users.
+	// strangers stands for all who have no role, who share one bound: a pod may have thousands of users, and root.
 	strangers = -1
 )
 
 // BoundOptions say who learns of refused connections.
 type BoundOptions struct {
-	// Peers say which users have roles. Default: role.ByUID.
+	// Peers say which processes have the roles of their user. Default: those in this process's own cgroups.
 	Peers Rules
 	// Log gets a warning for refused connections, at most every 10 s. Default: slog's.
 	Log *slog.Logger
@@ -37,18 +36,16 @@ type BoundOptions struct {
 	Metrics prometheus.Registerer
 }
 
-// Bound returns a listener that holds at most 32 connections of one user open, and 32 of all users without a
-// role together. It closes further ones at once, so that nobody can use up the descriptors of a service. It
-// owns the listener that it is given, which is one of Listen.
+// Bound returns a listener that holds at most 32 connections of one user's processes with a role open, and 32 of all
+// others together, such as root in a pod. It closes further ones at once, so that nobody can use up the descriptors of
+// a service. It owns the listener that it is given, which is one of Listen. Identify finds the peer of a connection
+// without asking the kernel again.
 func Bound(l net.Listener, o BoundOptions) net.Listener {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	if o.Peers.Roles == nil {
-		o.Peers.Roles = role.ByUID
-	}
 	return &bounded{
-		Listener: l, roles: o.Peers.Roles, log: o.Log, open: map[int]int{},
+		Listener: l, rules: o.Peers, log: o.Log, open: map[int]int{},
 		refused: shared(o.Metrics, prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "microlet_refused_connections_total",
 			Help: "Connections to a socket of the service that were closed at once because their user has too many.",
@@ -58,7 +55,7 @@ func Bound(l net.Listener, o BoundOptions) net.Listener {
 
 type bounded struct {
 	net.Listener
-	roles   func(uid int) []role.Role
+	rules   Rules
 	log     *slog.Logger
 	refused prometheus.Counter
 
@@ -79,20 +76,18 @@ func (b *bounded) Accept() (net.Conn, error) {
 			return nil, errors.Join(fmt.Errorf("a %T has no user; only connections of unix sockets do", conn),
 				conn.Close())
 		}
-		uid, err := peer.UID(unix)
-		if err != nil {
-			b.refuse(unix, strangers, err.Error())
-			continue
-		}
-		user := uid
-		if len(b.roles(uid)) == 0 {
+		c := &boundConn{UnixConn: unix}
+		c.peer, c.unknown = peer.Identify(unix, b.rules)
+		user := c.peer.UID
+		if len(c.peer.Roles) == 0 {
 			user = strangers
 		}
 		if !b.enter(user) {
-			b.refuse(unix, uid, fmt.Sprintf("its user has %d open already", maxConnections))
+			b.refuse(c)
 			continue
 		}
-		return &boundConn{UnixConn: unix, leave: sync.OnceFunc(func() { b.leave(user) })}, nil
+		c.leave = sync.OnceFunc(func() { b.leave(user) })
+		return c, nil
 	}
 }
 
@@ -114,8 +109,8 @@ func (b *bounded) leave(user int) {
 	}
 }
 
-func (b *bounded) refuse(conn *net.UnixConn, uid int, why string) {
-	_ = conn.Close()
+func (b *bounded) refuse(c *boundConn) {
+	_ = c.UnixConn.Close()
 	b.refused.Inc()
 	b.mu.Lock()
 	now := time.Now()
@@ -125,14 +120,18 @@ func (b *bounded) refuse(conn *net.UnixConn, uid int, why string) {
 	}
 	b.mu.Unlock()
 	if log {
-		b.log.Warn("connection refused", logkey.Socket, b.Addr(), logkey.UID, uid, logkey.Reason, why)
+		b.log.Warn("connection refused", logkey.Socket, b.Addr(), logkey.UID, c.peer.UID, logkey.PID, c.peer.PID,
+			logkey.Reason, fmt.Sprintf("%d of its user, or of those without a role, are open already: %s",
+				maxConnections, c.peer))
 	}
 }
 
-// boundConn gives its place back when it is closed.
+// boundConn knows its peer, and gives its place back when it is closed.
 type boundConn struct {
 	*net.UnixConn
-	leave func()
+	peer    Peer
+	unknown error // why the peer is not known
+	leave   func()
 }
 
 // Close closes the connection; the place is free even if that fails.

@@ -7,14 +7,18 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/net/http2"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
 
 	"github.com/microlet/microlet/proto/role"
+	"github.com/microlet/microlet/services/internal/testing/peertest"
 	"github.com/microlet/microlet/services/internal/testing/proctest"
 )
 
@@ -124,5 +128,60 @@ func TestABoundOnTheConnectionsOfAUser(t *testing.T) {
 	}
 	if got := testutil.ToFloat64(bound.refused); got < 3 {
 		t.Errorf("%v refusals counted, want 3 at least", got)
+	}
+}
+
+// holdAllPlaces opens as many connections as one user may have, and returns how many the server serves.
+func holdAllPlaces(path string) int {
+	served := 0
+	for range maxConnections {
+		conn, err := net.Dial("unix", path)
+		if err != nil {
+			break
+		}
+		held = append(held, conn)
+		// A server of HTTP/2 answers its client's first words with its own.
+		_, err = conn.Write([]byte(http2.ClientPreface))
+		if err == nil {
+			err = http2.NewFramer(conn, conn).WriteSettings()
+		}
+		if err == nil {
+			_, err = io.ReadFull(conn, make([]byte, 9))
+		}
+		if err == nil {
+			served++
+		}
+	}
+	return served
+}
+
+// held keeps connections from the collector, which would close them.
+var held []net.Conn
+
+// Root in a pod, which may see the node's sockets in a hostPath, is not root on the node.
+func TestRootInAPodTakesNoPlaceOfRoot(t *testing.T) {
+	dir := proctest.TempDir(t, 0o750)
+	path := filepath.Join(dir, "s.sock")
+	l, err := Listen(path, 0o660, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	r := serve(t, Bound(l, BoundOptions{Log: log}), ServerOptions{
+		Policy: NewPolicy(map[string][]role.Role{check: {role.Up}}), Log: log,
+	})
+	pod := peertest.Cgroup(t, "kubepods/pod0b4ad7d5-4f2c-4a5e-9a4c-6a8c9b3a7f10/c")
+	inPod := peertest.Start(t, peertest.Options{Cgroups: pod}, holdPrefix+path)
+	if got := inPod.Line(t); got != fmt.Sprint(maxConnections) {
+		t.Fatalf("root in a pod has %s connections, want %d", got, maxConnections)
+	}
+	if got := peertest.Start(t, peertest.Options{Cgroups: pod}, holdPrefix+path).Line(t); got != "0" {
+		t.Errorf("root in a pod has %s further connections", got)
+	}
+	if got := peertest.Start(t, peertest.Options{}, path).Line(t); got != codes.OK.String() {
+		t.Fatalf("root gets %s while root in a pod holds %d connections", got, maxConnections)
+	}
+	if p := <-r.peers; p.UID != 0 || !p.Is(role.Up) {
+		t.Errorf("the caller is %s, want root of the node", p)
 	}
 }

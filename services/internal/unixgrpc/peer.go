@@ -75,7 +75,8 @@ func newAuthInfo(p Peer) authInfo {
 
 // Identify asks the kernel, or an in-process connection, who is at the other end: of a server's connection the client,
 // and of a client's the server. It reads the other process's cgroups, so it is called once for each connection. A
-// stranger is a Peer without roles; an error says that the other process has ended, or cannot be seen.
+// stranger is a Peer without roles; an error says that the other process has ended, or cannot be seen. Of a connection
+// that Bound has accepted the answer is that of the rules there.
 //
 // A client goes on only if the peer Serves the role that it wants to reach.
 func Identify(conn net.Conn, rules Rules) (Peer, error) {
@@ -83,7 +84,7 @@ func Identify(conn net.Conn, rules Rules) (Peer, error) {
 		return in.peer, nil
 	}
 	if b, ok := conn.(*boundConn); ok {
-		conn = b.UnixConn
+		return b.peer, b.unknown
 	}
 	u, ok := conn.(*net.UnixConn)
 	if !ok {

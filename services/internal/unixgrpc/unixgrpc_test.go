@@ -35,6 +35,8 @@ const (
 
 	// callerEnv makes the test binary a caller of the socket that it names.
 	callerEnv = "UNIXGRPC_TEST_SOCKET"
+	// holdPrefix, before a socket's name, makes the test's program hold as many connections to it as it can.
+	holdPrefix = "hold:"
 )
 
 func TestMain(m *testing.M) {
@@ -44,6 +46,10 @@ func TestMain(m *testing.M) {
 	}
 	proctest.Program(func() {
 		peertest.Ready()
+		if path, ok := strings.CutPrefix(os.Args[1], holdPrefix); ok {
+			fmt.Println(holdAllPlaces(path))
+			select {} // with the connections, until the test kills it
+		}
 		fmt.Println(callAsProcess(os.Args[1]))
 	})
 	os.Exit(m.Run())
