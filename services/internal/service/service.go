@@ -121,11 +121,21 @@ func New(cfg Config, r role.Role) (*Service, error) {
 		Log:     log,
 		Metrics: s.Metrics,
 		Peers:   cfg.Peers(),
+
+		MaxRequest: maxRequests()[r],
 	}, s.Tracer.ServerOptions()...)
 	s.Health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	grpc_health_v1.RegisterHealthServer(s.GRPC, s.Health)
 	s.registerMetrics()
 	return s, nil
+}
+
+// maxRequests is how many bytes a request may have, for the services of which some need more than the default.
+func maxRequests() map[role.Role]int {
+	return map[role.Role]int{
+		role.Podsync:    16 << 20, // RunPod and CheckPod bring a whole pod
+		role.NodeStatus: 1 << 20,  // the spans that a service sends at once
+	}
 }
 
 // meetSupervisor finds who supervises the service: the process's own supervisor, or that of the single placement.

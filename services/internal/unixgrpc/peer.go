@@ -22,7 +22,8 @@ type Rules = peer.Rules
 // authInfo is what the handshake knows and a handler's context carries.
 type authInfo struct {
 	credentials.CommonAuthInfo
-	peer Peer
+	peer    Peer
+	account *account // of a server's caller, unless it is in this process
 }
 
 // AuthType names the mechanism, as gRPC asks for it.
@@ -31,12 +32,17 @@ func (authInfo) AuthType() string { return "unix-peercred" }
 // PeerOf returns the caller of a handler; false if the call did not come through this package's
 // credentials.
 func PeerOf(ctx context.Context) (Peer, bool) {
+	info, ok := infoOf(ctx)
+	return info.peer, ok
+}
+
+func infoOf(ctx context.Context) (authInfo, bool) {
 	p, ok := grpcpeer.FromContext(ctx)
 	if !ok {
-		return Peer{}, false
+		return authInfo{}, false
 	}
 	info, ok := p.AuthInfo.(authInfo)
-	return info.peer, ok
+	return info, ok
 }
 
 // peerCredentials are transport credentials that encrypt nothing, since nothing leaves the kernel,
@@ -45,6 +51,8 @@ type peerCredentials struct {
 	rules Rules
 	// server is the role that a client expects to find; empty takes any, and in a server it is unused.
 	server role.Role
+	// meter is where a server charges connections; a client has none.
+	meter *guard
 }
 
 var _ credentials.TransportCredentials = peerCredentials{}
@@ -54,7 +62,12 @@ func (c peerCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.A
 	if err != nil {
 		return nil, nil, err
 	}
-	return conn, newAuthInfo(p), nil
+	info := newAuthInfo(p)
+	if _, inside := conn.(*inProcessConn); inside || c.meter == nil {
+		return conn, info, nil
+	}
+	info.account = c.meter.accounts.of(p)
+	return newMeteredConn(conn, info.account, func(why error) { c.meter.limited(p, why) }), info, nil
 }
 
 func (c peerCredentials) ClientHandshake(_ context.Context, _ string,

@@ -21,9 +21,19 @@ const (
 	// maxMessage is as large as the bus's: the largest pod fits in one message.
 	maxMessage = 16 << 20
 
+	// maxRequest is what a request may have unless a server says otherwise. Most name a pod or a container.
+	maxRequest = 64 << 10
+
 	// maxStreams of one connection; a caller's further calls wait for the end of others. It is far above what a
-	// node's pods can have going on at once.
-	maxStreams = 1024
+	// node's pods can have going on at once: prober runs 8 commands, and nodeapi begins 500 sessions, which take a
+	// call for a moment each.
+	maxStreams = 256
+
+	// requestWindow is how much of one call a caller may send ahead of who reads it, the least that gRPC allows. It
+	// opens as far as a message needs while that is read.
+	requestWindow = 64 << 10
+	// requestsWindow is how much of all calls may be on its way. It bounds no memory (see meteredConn).
+	requestsWindow = 1 << 20
 
 	// maxHeaders is what the headers of one call may have, decoded. gRPC's own bound is 16 MiB, which a caller fills
 	// with a fortieth of that on the wire before the policy is asked.
@@ -46,6 +56,8 @@ type ServerOptions struct {
 	Metrics prometheus.Registerer
 	// Peers say which processes have the roles of their user. Default: those in this process's own cgroups.
 	Peers Rules
+	// MaxRequest is how many bytes a request may have; a larger one gets ResourceExhausted. Default: 64 KiB.
+	MaxRequest int
 }
 
 // NewServer returns a gRPC server that knows its callers by the kernel's word and refuses, with
@@ -59,9 +71,15 @@ func NewServer(o ServerOptions, extra ...grpc.ServerOption) *grpc.Server {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	g := &guard{policy: o.Policy, log: o.Log, denied: deniedCounter(o.Metrics), logged: map[denial]time.Time{}}
+	if o.MaxRequest == 0 {
+		o.MaxRequest = maxRequest
+	}
+	g := &guard{
+		policy: o.Policy, log: o.Log, denied: deniedCounter(o.Metrics), limits: limitsCounter(o.Metrics),
+		logged: map[denial]time.Time{},
+	}
 	options := []grpc.ServerOption{
-		grpc.Creds(peerCredentials{rules: o.Peers}),
+		grpc.Creds(peerCredentials{rules: o.Peers, meter: g}),
 		// Before anything of a call but its headers is read. It sees methods that nobody serves, too.
 		grpc.InTapHandle(g.admit),
 		grpc.MaxConcurrentStreams(maxStreams),
@@ -70,10 +88,10 @@ func NewServer(o ServerOptions, extra ...grpc.ServerOption) *grpc.Server {
 		grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error {
 			return status.Error(codes.Unimplemented, "no such method")
 		}),
-		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxRecvMsgSize(o.MaxRequest),
 		grpc.MaxSendMsgSize(maxMessage),
-		grpc.StaticStreamWindowSize(streamWindow),
-		grpc.StaticConnWindowSize(connWindow),
+		grpc.StaticStreamWindowSize(requestWindow),
+		grpc.StaticConnWindowSize(requestsWindow),
 		// Half the period at which Dial pings.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 			MinTime:             pingPeriod / 2,
@@ -85,9 +103,11 @@ func NewServer(o ServerOptions, extra ...grpc.ServerOption) *grpc.Server {
 
 // guard is the policy at the door of a server.
 type guard struct {
-	policy *Policy
-	log    *slog.Logger
-	denied *prometheus.CounterVec
+	policy   *Policy
+	log      *slog.Logger
+	denied   *prometheus.CounterVec
+	limits   *prometheus.CounterVec
+	accounts accounts
 
 	mu     sync.Mutex
 	logged map[denial]time.Time
@@ -95,13 +115,28 @@ type guard struct {
 
 // denial is what one log line speaks of.
 type denial struct {
-	uid    int
-	method string
+	uid  int
+	what string // a method, or a limit
 }
 
 // admit refuses a call that the policy does not give its caller. It runs in the goroutine that reads the connection.
 func (g *guard) admit(ctx context.Context, info *tap.Info) (context.Context, error) {
-	return ctx, g.check(ctx, info.FullMethodName)
+	if err := g.check(ctx, info.FullMethodName); err != nil {
+		return ctx, err
+	}
+	if caller, _ := infoOf(ctx); caller.account != nil && caller.account.strained() {
+		g.limited(caller.peer, errBudget)
+		return ctx, status.Errorf(codes.ResourceExhausted, "call again later: %v", errBudget)
+	}
+	return ctx, nil
+}
+
+// limited counts and logs a call or a connection of a peer that asks too much of the server.
+func (g *guard) limited(p Peer, why error) {
+	g.limits.WithLabelValues(strconv.Itoa(p.UID)).Inc()
+	if g.mayLog(denial{p.UID, why.Error()}, time.Now()) {
+		g.log.Warn("gRPC caller limited", logkey.UID, p.UID, logkey.PID, p.PID, logkey.Roles, p.Roles, logkey.Reason, why)
+	}
 }
 
 func (g *guard) check(ctx context.Context, method string) error {
@@ -135,6 +170,14 @@ func (g *guard) mayLog(d denial, now time.Time) bool {
 	}
 	g.logged[d] = now
 	return true
+}
+
+func limitsCounter(r prometheus.Registerer) *prometheus.CounterVec {
+	return shared(r, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "microlet_grpc_limited_total",
+		Help: "Calls that were refused, and connections that were closed, because a caller's requests take too much memory " +
+			"or time.",
+	}, []string{"uid"}))
 }
 
 func deniedCounter(r prometheus.Registerer) *prometheus.CounterVec {

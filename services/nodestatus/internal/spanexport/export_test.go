@@ -68,7 +68,7 @@ func serve(t *testing.T, endpoint string) func(role.Role) coltracepb.TraceServic
 		t.Fatal(err)
 	}
 	policy := unixgrpc.NewPolicy(map[string][]role.Role{tracing.ExportMethod: Senders()})
-	server := unixgrpc.NewServer(unixgrpc.ServerOptions{Policy: policy})
+	server := unixgrpc.NewServer(unixgrpc.ServerOptions{Policy: policy, MaxRequest: 2 * maxRequest})
 	e.Register(server)
 	go func() { _ = server.Serve(l) }()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -34,6 +34,10 @@ const stopGrace = time.Second
 // maxMessage is the largest CRI message, as the kubelet's.
 const maxMessage = 16 << 20
 
+// maxRequest is how many bytes a request of a service may have. The largest is one with a probe's command, and a pod
+// that etcd takes has less than this as a whole.
+const maxRequest = 2 << 20
+
 // streamWorkers is how many calls of one role need no goroutine of their own, whose stack would grow anew
 // with each call on its way through gRPC.
 const streamWorkers = 8
@@ -157,6 +161,8 @@ func (g *Gateway) server(r role.Role) *grpc.Server {
 		Log:     g.opts.Log,
 		Metrics: g.opts.Metrics,
 		Peers:   g.opts.Peers,
+
+		MaxRequest: maxRequest,
 	}, append(g.opts.Tracer.ServerOptions(),
 		grpc.ForceServerCodecV2(frameCodec{}), grpc.NumStreamWorkers(streamWorkers))...)
 	for _, d := range descriptions {
