@@ -1,4 +1,4 @@
-// Package samemount opens folders of other users without leaving the mount that they are on.
+// Package samemount opens folders and files of other users without leaving the mount that they are on.
 //
 // What is mounted on a folder may be a file system that does not answer. With openat2 the kernel refuses to enter it
 // and does not touch it.
@@ -13,16 +13,22 @@ import (
 	"github.com/microlet/microlet/services/internal/mountid"
 )
 
-const folderFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
+const (
+	folderFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
+	// lookFlags give a descriptor that shows what a file is, and leave the file itself alone.
+	lookFlags = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
+)
 
 // Open opens a folder in an open folder, by its name or by "..". The error is EXDEV if it is on another mount, and
 // ELOOP or ENOTDIR if it is a symbolic link. It uses openat2 where the kernel has it (5.6) and lets it be called.
-func Open(parent int, name string) (fd int, err error) { return opener()(parent, name) }
+func Open(parent int, name string) (fd int, err error) { return opener()(parent, name, folderFlags) }
 
-var opener = sync.OnceValue(func() func(int, string) (int, error) {
-	fd, err := openat2(unix.AT_FDCWD, ".")
+type openFunc func(parent int, name string, flags int) (fd int, err error)
+
+var opener = sync.OnceValue(func() openFunc {
+	fd, err := openat2(unix.AT_FDCWD, ".", folderFlags)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
-		return OpenComparing
+		return openComparing
 	}
 	if err == nil {
 		_ = unix.Close(fd)
@@ -30,9 +36,9 @@ var opener = sync.OnceValue(func() func(int, string) (int, error) {
 	return openat2
 })
 
-func openat2(parent int, name string) (fd int, err error) {
+func openat2(parent int, name string, flags int) (fd int, err error) {
 	how := unix.OpenHow{
-		Flags:   folderFlags,
+		Flags:   uint64(flags),
 		Resolve: unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	}
 	err = IgnoringEINTR(func() error {
@@ -44,8 +50,12 @@ func openat2(parent int, name string) (fd int, err error) {
 
 // OpenComparing is Open for older kernels: it opens the folder and then looks on which mount it is.
 func OpenComparing(parent int, name string) (fd int, err error) {
+	return openComparing(parent, name, folderFlags)
+}
+
+func openComparing(parent int, name string, flags int) (fd int, err error) {
 	err = IgnoringEINTR(func() error {
-		fd, err = unix.Openat(parent, name, folderFlags, 0)
+		fd, err = unix.Openat(parent, name, flags, 0)
 		return err
 	})
 	if err != nil {

@@ -45,7 +45,8 @@ func (b *Builder) Prepare(p *v1.Pod) error {
 	if err := os.MkdirAll(b.Node.PodLogsDir, 0o755); err != nil {
 		return fmt.Errorf("make the folder of logs: %w", err)
 	}
-	if err := podlogs.MakeFolder(PodLogDir(b.Node.PodLogsDir, p.Namespace, p.Name, p.UID), b.Node.LogsGroup); err != nil {
+	logs := PodLogDir("", p.Namespace, p.Name, p.UID)
+	if err := podlogs.MakeFolder(b.Node.PodLogsDir, logs, b.Node.LogsGroup); err != nil {
 		return fmt.Errorf("make the log folder of pod %s: %w", podText(p), err)
 	}
 	return nil
@@ -80,8 +81,8 @@ func (b *Builder) Container(ctx context.Context, p *v1.Pod, c *v1.Container,
 		return nil, err
 	}
 	// Files come last, so that a container that cannot be leaves none behind.
-	logs := filepath.Join(PodLogDir(b.Node.PodLogsDir, p.Namespace, p.Name, p.UID), c.Name)
-	if err := podlogs.MakeFolder(logs, b.Node.LogsGroup); err != nil {
+	logs := filepath.Join(PodLogDir("", p.Namespace, p.Name, p.UID), c.Name)
+	if err := podlogs.MakeFolder(b.Node.PodLogsDir, logs, b.Node.LogsGroup); err != nil {
 		return nil, fmt.Errorf("create container log directory for container %s failed: %w", c.Name, err)
 	}
 	hosts, err := hostsMount(p, c, in.PodIPs, &b.Node)

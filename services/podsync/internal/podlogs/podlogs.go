@@ -17,9 +17,11 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/microlet/microlet/services/internal/removal"
+	"github.com/microlet/microlet/services/internal/samemount"
 )
 
 // Folders says where the logs are.
@@ -42,23 +44,38 @@ func (f Folders) dir(p Pod) string {
 	return filepath.Join(f.Pods, p.Namespace+"_"+p.Name+"_"+string(p.UID))
 }
 
-// MakeFolder makes the log folder of a pod or of a container of it, whose parent is there, for the
-// group; one that exists is brought in line.
-func MakeFolder(dir string, group int) error {
-	if err := os.Mkdir(dir, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
+// MakeFolder makes the log folder of a pod or of a container of it for the group: a relative path below that of all
+// pods' logs, whose parent is there. One that exists is brought in line. Pods may be able to write there, so no link is
+// followed.
+func MakeFolder(pods, path string, group int) error {
+	parent, err := samemount.Folder(pods, filepath.Dir(path))
+	if err != nil {
 		return fmt.Errorf("log folder: %w", err)
 	}
-	if group == 0 {
-		return chmod(dir, 0o755)
+	defer parent.Close()
+	whole := filepath.Join(pods, path)
+	err = unix.Mkdirat(int(parent.Fd()), filepath.Base(path), 0o750)
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("log folder: %w", &fs.PathError{Op: "mkdir", Path: whole, Err: err})
 	}
-	if err := os.Lchown(dir, -1, group); err != nil {
+	dir, err := samemount.Folder(pods, path)
+	if err != nil {
 		return fmt.Errorf("log folder: %w", err)
 	}
-	return chmod(dir, 0o750|fs.ModeSetgid) // after the owner, since a change of owner drops the bit
+	defer dir.Close()
+	return give(dir, group)
 }
 
-func chmod(dir string, mode fs.FileMode) error {
-	if err := os.Chmod(dir, mode); err != nil {
+// give brings an open folder in line.
+func give(dir *os.File, group int) error {
+	mode := fs.FileMode(0o755)
+	if group != 0 {
+		if err := dir.Chown(-1, group); err != nil {
+			return fmt.Errorf("log folder: %w", err)
+		}
+		mode = 0o750 | fs.ModeSetgid // after the owner, since a change of owner drops the bit
+	}
+	if err := dir.Chmod(mode); err != nil {
 		return fmt.Errorf("log folder: %w", err)
 	}
 	return nil
@@ -74,32 +91,38 @@ func (f Folders) Adopt() error {
 	pods, err := f.List()
 	errs = append(errs, err)
 	for _, p := range pods {
-		errs = append(errs, f.adopt(f.dir(p)))
-		containers, err := os.ReadDir(f.dir(p))
-		errs = append(errs, gone(err))
+		folder := filepath.Base(f.dir(p))
+		containers, err := f.adopt(folder)
+		errs = append(errs, err)
 		for _, c := range containers {
-			if !c.IsDir() {
-				continue
-			}
-			dir := filepath.Join(f.dir(p), c.Name())
-			errs = append(errs, f.adopt(dir))
-			logs, err := os.ReadDir(dir)
-			errs = append(errs, gone(err))
-			for _, log := range logs {
-				if log.Type().IsRegular() {
-					errs = append(errs, gone(os.Lchown(filepath.Join(dir, log.Name()), -1, f.Group)))
-				}
+			if c.IsDir() {
+				_, err := f.adopt(filepath.Join(folder, c.Name()))
+				errs = append(errs, err)
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (f Folders) adopt(dir string) error {
-	if _, err := os.Lstat(dir); err != nil {
-		return gone(err)
+// adopt brings one folder in line, with the files in it, and returns what is in it.
+func (f Folders) adopt(path string) ([]fs.DirEntry, error) {
+	dir, err := samemount.Folder(f.Pods, path)
+	if err != nil {
+		return nil, gone(err)
 	}
-	return gone(MakeFolder(dir, f.Group))
+	defer dir.Close()
+	errs := []error{gone(give(dir, f.Group))}
+	entries, err := dir.ReadDir(-1)
+	errs = append(errs, gone(err))
+	for _, e := range entries {
+		if e.Type().IsRegular() {
+			err := unix.Fchownat(int(dir.Fd()), e.Name(), -1, f.Group, unix.AT_SYMLINK_NOFOLLOW)
+			if gone(err) != nil {
+				errs = append(errs, &fs.PathError{Op: "chown", Path: filepath.Join(dir.Name(), e.Name()), Err: err})
+			}
+		}
+	}
+	return entries, errors.Join(errs...)
 }
 
 // gone forgives that something was removed meanwhile.

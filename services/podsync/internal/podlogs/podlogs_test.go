@@ -144,19 +144,56 @@ func owned(t *testing.T, path string, mode os.FileMode) {
 }
 
 func TestFoldersBelongToTheGroup(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "pod")
+	dir := t.TempDir()
 	for range 2 {
-		if err := MakeFolder(dir, aGroup()); err != nil {
-			t.Fatal(err)
+		for _, path := range []string{"pod", "pod/container"} {
+			if err := MakeFolder(dir, path, aGroup()); err != nil {
+				t.Fatal(err)
+			}
+			owned(t, filepath.Join(dir, path), 0o750|os.ModeSetgid)
 		}
-		owned(t, dir, 0o750|os.ModeSetgid)
 	}
-	open := filepath.Join(t.TempDir(), "pod")
-	if err := MakeFolder(open, 0); err != nil {
+	if err := MakeFolder(dir, "open", 0); err != nil {
 		t.Fatal(err)
 	}
-	if info, err := os.Stat(open); err != nil || info.Mode() != os.ModeDir|0o755 {
+	if info, err := os.Stat(filepath.Join(dir, "open")); err != nil || info.Mode() != os.ModeDir|0o755 {
 		t.Errorf("without a group: %v, %v", info.Mode(), err)
+	}
+}
+
+// TestFoldersAreMadeBehindNoLink: a pod that may write to the folder of logs, such as a log collector, puts a link
+// where a folder will be made, or in the place of the folder above.
+func TestFoldersAreMadeBehindNoLink(t *testing.T) {
+	dir, pods := t.TempDir(), t.TempDir()
+	mode := func(path string) os.FileMode {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Mode()
+	}
+	folder, file := filepath.Join(dir, "folder"), filepath.Join(dir, "file")
+	err := errors.Join(os.Mkdir(folder, 0o700), os.WriteFile(file, nil, 0o600),
+		os.Mkdir(filepath.Join(pods, "pod"), 0o750),
+		os.Symlink(folder, filepath.Join(pods, "pod", "folder")), os.Symlink(file, filepath.Join(pods, "pod", "file")),
+		os.Symlink(dir, filepath.Join(pods, "link")), os.Symlink("none", filepath.Join(pods, "pod", "dangling")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{
+		"link", "link/folder", "link/file", "link/new", "pod/folder", "pod/file", "pod/dangling", "../new",
+	} {
+		for _, group := range []int{0, aGroup()} {
+			if err := MakeFolder(pods, path, group); err == nil {
+				t.Errorf("%s was made", path)
+			}
+		}
+	}
+	if mode(folder) != os.ModeDir|0o700 || mode(file) != 0o600 {
+		t.Errorf("where links lead: a folder has mode %v, a file %v", mode(folder), mode(file))
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
+		t.Errorf("made where a link leads: %v, %v", entries, err)
 	}
 }
 

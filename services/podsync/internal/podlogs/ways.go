@@ -52,6 +52,13 @@ func makeFolders(dir string, mode fs.FileMode, group int) error {
 	return chmod(dir, mode)
 }
 
+func chmod(dir string, mode fs.FileMode) error {
+	if err := os.Chmod(dir, mode); err != nil {
+		return fmt.Errorf("log folder: %w", err)
+	}
+	return nil
+}
+
 // openWays lets the group pass the folder of all pods' logs, that of the links, and the folders above
 // them. What is open for all stays as it is, and so does what is somebody else's: such a folder is
 // an error, since nobody of the group can read a log below it.
