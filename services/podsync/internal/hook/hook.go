@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
@@ -112,9 +113,14 @@ func (r *Runner) Run(ctx context.Context, in Input, handler *v1.LifecycleHandler
 	return nil
 }
 
-// exec returns what the command printed if it failed.
+// maxOutput is how much is shown of each of a command's outputs. The kubelet shows all, up to 32 MiB: the status of a
+// pod with such a message reaches nobody, since the API server takes 3 MiB.
+const maxOutput = 4 << 10
+
+// exec returns the beginning of what the command printed if it failed.
 func (r *Runner) exec(ctx context.Context, in Input, action *v1.ExecAction) (output string, err error) {
 	stdout, stderr, code, err := r.opts.Exec.ExecSync(ctx, in.ContainerID, action.Command, 0)
+	stdout, stderr = beginning(stdout), beginning(stderr)
 	switch {
 	case err != nil:
 	case code != 0:
@@ -123,6 +129,18 @@ func (r *Runner) exec(ctx context.Context, in Input, action *v1.ExecAction) (out
 		return "", nil
 	}
 	return string(stdout) + string(stderr), err
+}
+
+// beginning cuts an output between two characters.
+func beginning(output []byte) []byte {
+	if len(output) <= maxOutput {
+		return output
+	}
+	cut := maxOutput
+	for cut > maxOutput-utf8.UTFMax && !utf8.RuneStart(output[cut]) {
+		cut--
+	}
+	return output[:cut]
 }
 
 // sleep takes no time for 0 seconds.

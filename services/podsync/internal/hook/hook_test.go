@@ -3,6 +3,7 @@ package hook
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -83,6 +85,28 @@ func TestExec(t *testing.T) {
 		if got := text(err); got != want {
 			t.Errorf("%s: %s", command, cmp.Diff(want, got))
 		}
+	}
+}
+
+// TestLongOutputIsCut: a command may print megabytes, of which a status can show little.
+func TestLongOutputIsCut(t *testing.T) {
+	for name, test := range map[string]struct{ printed, shown string }{
+		"as long as is shown": {strings.Repeat("x", maxOutput), strings.Repeat("x", maxOutput)},
+		"longer":              {strings.Repeat("x", maxOutput+1), strings.Repeat("x", maxOutput)},
+		"characters":          {"x" + strings.Repeat("é", maxOutput), "x" + strings.Repeat("é", maxOutput/2-1)},
+		"no characters":       {strings.Repeat("\x80", 15<<20), strings.Repeat("\x80", maxOutput-utf8.UTFMax)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, _ := newRunner(t, func(string, []string) (string, string, int32, error) {
+				return test.printed, test.printed, 7, nil
+			})
+			err := r.Run(t.Context(), input(""), &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"c"}}})
+			want := fmt.Sprintf(`Exec lifecycle hook ([c]) for Container "c" in Pod "p_ns(u)" failed - error: `+
+				"command 'c' exited with 7: %s, message: %q", test.shown, test.shown+test.shown)
+			if got := text(err); got != want {
+				t.Errorf("got %.100s… of %d bytes, want %d", got, len(got), len(want))
+			}
+		})
 	}
 }
 

@@ -1,6 +1,7 @@
 package podstatus
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -386,5 +387,27 @@ func TestMessagesAreCutAtACharacter(t *testing.T) {
 	got := Generate(p, ready(c), inputs()).ContainerStatuses[0].State.Terminated.Message
 	if len(got) > maxMessages || len(got) < maxMessages-1 || strings.ToValidUTF8(got, "") != got {
 		t.Errorf("message of %d bytes, valid UTF-8: %v", len(got), strings.ToValidUTF8(got, "") == got)
+	}
+}
+
+// TestWaitingMessagesAreCut: one message may take what the kubelet gives to all termination messages, and those of many
+// containers fit into what the API server takes.
+func TestWaitingMessagesAreCut(t *testing.T) {
+	for containers, want := range map[int]int{1: maxWaiting, 5: maxWaiting, 256: 1 << 10} {
+		names, in := make([]string, containers), inputs()
+		in.Waiting = map[string]Waiting{}
+		for i := range names {
+			names[i] = fmt.Sprint("c", i)
+			in.Waiting[names[i]] = Waiting{Reason: "CreateContainerError", Message: strings.Repeat("é", maxWaiting)}
+		}
+		s := Generate(testPod(names...), ready(), in)
+		if len(s.ContainerStatuses) != containers {
+			t.Fatalf("%d containers, want %d", len(s.ContainerStatuses), containers)
+		}
+		for _, c := range s.ContainerStatuses {
+			if c.State.Waiting == nil || c.State.Waiting.Message != strings.Repeat("é", want/2) {
+				t.Fatalf("%d containers: %s waits with %+.100v, want a message of %d bytes", containers, c.Name, c.State, want)
+			}
+		}
 	}
 }

@@ -10,16 +10,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// maxMessages is what all termination messages of one pod may take together, in bytes.
-const maxMessages = 12 * 1024
+const (
+	// maxMessages is what all termination messages of one pod may take together, in bytes.
+	maxMessages = 12 << 10
+	// maxWaiting is what the message of a container that waits may take, and maxAllWaiting what those of one pod may take
+	// together. The kubelet has no such bounds. An error of a runtime or a hook may be longer than the API server takes.
+	maxWaiting    = 12 << 10
+	maxAllWaiting = 256 << 10
+)
 
 // Normalize brings a status to the form in which the apiserver gives it back, so that two
 // can be compared: times in whole seconds, lists in their order, messages within their limit.
 func Normalize(p *v1.Pod, s *v1.PodStatus) {
-	limit := maxMessages
-	if n := len(p.Spec.Containers) + len(p.Spec.InitContainers) + len(p.Spec.EphemeralContainers); n > 0 {
-		limit /= n
-	}
+	n := max(len(p.Spec.Containers)+len(p.Spec.InitContainers)+len(p.Spec.EphemeralContainers), 1)
+	terminated, waiting := maxMessages/n, min(maxWaiting, maxAllWaiting/n)
 	if s.StartTime != nil {
 		round(s.StartTime)
 	}
@@ -33,8 +37,8 @@ func Normalize(p *v1.Pod, s *v1.PodStatus) {
 	for _, list := range [][]v1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses,
 		s.EphemeralContainerStatuses} {
 		for i := range list {
-			normalizeState(&list[i].State, limit)
-			normalizeState(&list[i].LastTerminationState, limit)
+			normalizeState(&list[i].State, terminated, waiting)
+			normalizeState(&list[i].LastTerminationState, terminated, waiting)
 		}
 	}
 	byName := func(a, b v1.ContainerStatus) int { return strings.Compare(a.Name, b.Name) }
@@ -48,21 +52,29 @@ func Normalize(p *v1.Pod, s *v1.PodStatus) {
 		func(a, b v1.ContainerStatus) int { return cmp.Compare(place[a.Name], place[b.Name]) })
 }
 
-func normalizeState(s *v1.ContainerState, limit int) {
+func normalizeState(s *v1.ContainerState, terminated, waiting int) {
 	if s.Running != nil {
 		round(&s.Running.StartedAt)
 	}
 	if t := s.Terminated; t != nil {
 		round(&t.StartedAt)
 		round(&t.FinishedAt)
-		if len(t.Message) > limit {
-			cut := limit
-			for cut > 0 && !utf8.RuneStart(t.Message[cut]) {
-				cut--
-			}
-			t.Message = t.Message[:cut]
-		}
+		t.Message = cut(t.Message, terminated)
 	}
+	if w := s.Waiting; w != nil {
+		w.Message = cut(w.Message, waiting)
+	}
+}
+
+// cut keeps at most limit bytes of a message, and whole characters. What it cuts off is not kept in memory.
+func cut(message string, limit int) string {
+	if len(message) <= limit {
+		return message
+	}
+	for limit > 0 && !utf8.RuneStart(message[limit]) {
+		limit--
+	}
+	return strings.Clone(message[:limit])
 }
 
 func round(t *metav1.Time) { *t = t.Rfc3339Copy() }

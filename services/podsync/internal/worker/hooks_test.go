@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
@@ -115,6 +116,28 @@ func TestAPostStartErrorIsShown(t *testing.T) {
 		want := `Exec lifecycle hook ([true]) for Container "c" in Pod "pod-a_ns(a)" failed - error: command 'true' exited with 3: no, message: "no"`
 		if waiting == nil || waiting.Reason != "PostStartHookError" || waiting.Message != want {
 			t.Fatalf("waiting %+v", waiting)
+		}
+	})
+}
+
+// TestALongPostStartErrorIsReported: the status of the pod stays small enough for the API server and the bus.
+func TestALongPostStartErrorIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newRuntime())
+		exec := func(context.Context, []string) (stdout, stderr []byte, code int32, err error) {
+			return bytes.Repeat([]byte{0}, 15<<20), nil, 1, nil
+		}
+		n.cri.SetProgram("c", fake.Program{Exec: exec})
+		defer n.run()()
+		n.dispatcher.SetPod(withPostStart(testPod("a"), "true"), api)
+		n.wait(500 * time.Millisecond)
+		waiting := n.status("a").ContainerStatuses[0].State.Waiting
+		want := `Exec lifecycle hook ([true]) for Container "c" in Pod "pod-a_ns(a)" failed - error: command 'true' exited with 1: , message: "\x00`
+		if waiting == nil || waiting.Reason != "PostStartHookError" || !strings.HasPrefix(waiting.Message, want) {
+			t.Fatalf("waiting %+v", waiting)
+		}
+		if len(waiting.Message) > 12<<10 {
+			t.Errorf("a message of %d bytes", len(waiting.Message))
 		}
 	})
 }
