@@ -67,8 +67,8 @@ func Connect(ctx context.Context, o Options) (*Runtime, error) {
 	}
 	own, err := runtime.New(connections.Runtime, connections.Image, runtime.Options{
 		Limits:  calllimit.Limits{Slots: o.Calls},
-		Timeout: o.Kubelet.Kubelet.RuntimeRequestTimeout.Duration,
-		Log:     s.Log, Metrics: s.Metrics,
+		Timeout: o.Kubelet.Kubelet.RuntimeRequestTimeout.Duration, PodLogsDir: o.Kubelet.Kubelet.PodLogsDir,
+		Log: s.Log, Metrics: s.Metrics,
 	})
 	if err != nil {
 		return nil, errors.Join(err, connections.Close())

@@ -1,19 +1,21 @@
 package runtime
 
 import (
-	"context"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/cri-client/pkg/logs"
 
+	"github.com/microlet/microlet/services/internal/crilog"
+	"github.com/microlet/microlet/services/internal/samemount"
 	"github.com/microlet/microlet/services/podsync/internal/labels"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
@@ -33,7 +35,7 @@ const (
 // of its terminationMessagePath file or, if the container asked for that and failed, of
 // its log. final is false when reading failed in a way that may not last; the message
 // then says so, as the kubelet's does.
-func terminationMessage(ctx context.Context, c *pod.Container) (message string, final bool) {
+func (r *Runtime) terminationMessage(c *pod.Container) (message string, final bool) {
 	fallback := c.Annotations[labels.ContainerTerminationMessagePolicy] == string(
 		v1.TerminationMessageFallbackToLogsOnError) &&
 		c.ExitCode != 0 && c.Reason != reasonCannotRun
@@ -49,7 +51,7 @@ func terminationMessage(ctx context.Context, c *pod.Container) (message string, 
 	if !fallback {
 		return "", true
 	}
-	text, err := readLogEnd(ctx, c.LogPath)
+	text, err := r.readLogEnd(c.LogPath)
 	if err != nil {
 		return fmt.Sprintf("Error on reading termination message from logs: %v", err), false
 	}
@@ -90,31 +92,66 @@ func readEnd(name string, limit int64) (_ string, err error) {
 	if !info.Mode().IsRegular() {
 		return "", fmt.Errorf("it is not a regular file")
 	}
-	offset := max(info.Size()-limit, 0)
-	data, err := io.ReadAll(io.NewSectionReader(f, offset, limit))
+	data, _, err := end(f, limit)
 	return string(data), err
 }
 
-// readLogEnd returns the end of a CRI log: at most 80 lines and 2048 bytes.
-func readLogEnd(ctx context.Context, name string) (string, error) {
-	lines := int64(maxMessageLogLines)
-	end := &tailBuffer{limit: maxMessageLogBytes}
-	opts := &logs.LogOptions{TailLines: &lines}
-	if err := logs.ReadLogs(ctx, name, "", opts, nil, end, end); err != nil {
+// readLogEnd returns the end of a container's log: at most 80 lines and 2048 bytes. The log is below the folder of all
+// logs, where a pod may be able to write, so that podsync follows no link there, waits for nothing, and reads no more
+// than a line of a log can have.
+func (r *Runtime) readLogEnd(name string) (string, error) {
+	path, err := filepath.Rel(r.opts.PodLogsDir, name)
+	if err != nil || r.opts.PodLogsDir == "" {
+		return "", fmt.Errorf("log %q is not below the folder of logs %q", name, r.opts.PodLogsDir)
+	}
+	f, err := samemount.RegularFile(r.opts.PodLogsDir, path)
+	if err != nil {
 		return "", err
 	}
-	return string(end.data), nil
+	defer f.Close()
+	data, whole, err := end(f, crilog.MaxLine)
+	if err != nil {
+		return "", err
+	}
+	return logEnd(data, whole)
 }
 
-// tailBuffer keeps the last limit bytes of what is written to it.
-type tailBuffer struct {
-	limit int
-	data  []byte
+// logEnd returns what the last lines say. If they are not the whole log, the first of them may be the end of one, which
+// is taken for what the container printed.
+func logEnd(data []byte, whole bool) (string, error) {
+	start := len(bytes.TrimSuffix(data, []byte{'\n'}))
+	for range maxMessageLogLines {
+		if start = bytes.LastIndexByte(data[:start], '\n'); start < 0 {
+			break
+		}
+	}
+	var text []byte
+	var format crilog.Format
+	for line := range bytes.Lines(data[start+1:]) {
+		if start < 0 && !whole {
+			text, whole = append(text, line...), true
+			continue
+		}
+		if format == nil {
+			var err error
+			if format, err = crilog.FormatOf(line); err != nil {
+				return "", err
+			}
+		}
+		if e, err := format(line); err == nil { // the kubelet skips others too
+			text = append(text, e.Text...)
+		}
+	}
+	return string(text[max(len(text)-maxMessageLogBytes, 0):]), nil
 }
 
-// Write implements io.Writer.
-func (b *tailBuffer) Write(p []byte) (int, error) {
-	b.data = append(b.data, p[max(len(p)-b.limit, 0):]...)
-	b.data = b.data[max(len(b.data)-b.limit, 0):]
-	return len(p), nil
+// end returns the last limit bytes of a file, and whether that is all of it.
+func end(f *os.File, limit int64) (data []byte, whole bool, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, false, err
+	}
+	offset := max(info.Size()-limit, 0)
+	data, err = io.ReadAll(io.NewSectionReader(f, offset, limit))
+	return data, offset == 0, err
 }

@@ -28,7 +28,9 @@ type Options struct {
 	Timeout time.Duration
 	// ReadConcurrency is how many status calls one read has in flight. 0 is 8.
 	ReadConcurrency int
-	Log             *slog.Logger
+	// PodLogsDir is podLogsDir, below which the logs of all containers are. None elsewhere is read.
+	PodLogsDir string
+	Log        *slog.Logger
 	// Metrics are registered here; nil registers none.
 	Metrics prometheus.Registerer
 }

@@ -1,8 +1,6 @@
 package runtime
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -256,60 +254,4 @@ func TestStatusCallsAreBounded(t *testing.T) {
 			t.Fatalf("%d status calls at once, want 3", peak)
 		}
 	})
-}
-
-func TestTerminationMessage(t *testing.T) {
-	dir := t.TempDir()
-	file := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	var log strings.Builder
-	for range 100 {
-		log.WriteString("2026-01-02T03:04:05.000000006Z stderr F line of the log\n")
-	}
-	secret := file("secret", "not the container's")
-	link := filepath.Join(dir, "link")
-	if err := os.Symlink(secret, link); err != nil {
-		t.Fatal(err)
-	}
-	logPath := file("0.log", log.String())
-	for _, test := range []struct {
-		name, file, policy string
-		exit               int32
-		want               string
-		prefix             bool
-	}{
-		{name: "written", file: file("m1", "out of coffee"), exit: 1, want: "out of coffee"},
-		{name: "written by one that succeeded", file: file("m2", "done"), want: "done"},
-		{name: "longer than the bound", file: file("m3", strings.Repeat("x", 5000)+"y"), exit: 1,
-			want: strings.Repeat("x", 4095) + "y"},
-		{name: "nothing", file: file("m4", ""), exit: 1},
-		{name: "never made", file: filepath.Join(dir, "none"), exit: 1},
-		{name: "fallback", file: file("m5", ""), policy: "FallbackToLogsOnError", exit: 1,
-			want: strings.Repeat("line of the log\n", 80)},
-		{name: "fallback is for failures", file: file("m6", ""), policy: "FallbackToLogsOnError"},
-		{name: "file before log", file: file("m7", "the file"), policy: "FallbackToLogsOnError", exit: 1, want: "the file"},
-		{name: "a link", file: link, exit: 1, want: "Error on reading termination log", prefix: true},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			b := newBench(t, Options{})
-			id := b.container("u1", b.sandbox("u1", 0), "app", 0, func(cfg *runtimeapi.ContainerConfig) {
-				cfg.LogPath = logPath
-				cfg.Annotations[labels.ContainerTerminationMessagePath] = "/dev/termination-log"
-				cfg.Annotations[labels.ContainerTerminationMessagePolicy] = test.policy
-				cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/dev/termination-log", HostPath: test.file}}
-			})
-			if err := b.fake.ExitContainer(id, test.exit); err != nil {
-				t.Fatal(err)
-			}
-			got := b.state("u1").Latest("app").Message
-			if got != test.want && (!test.prefix || !strings.HasPrefix(got, test.want)) {
-				t.Fatalf("got %q, want %q", got, test.want)
-			}
-		})
-	}
 }
