@@ -10,7 +10,7 @@ import (
 )
 
 // RunChild is what a program that contains podsync calls first of all. If the process was started to make calls on
-// volumes for podsync, it does that, and returns true when the program is to end.
+// foreign file systems for podsync, it does that, and returns true when the program is to end.
 func RunChild() bool { return podsetup.RunChild() }
 
 // Command returns the command line of podsync.

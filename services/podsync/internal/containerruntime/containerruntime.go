@@ -1,8 +1,8 @@
 // Package containerruntime connects podsync to the container runtime.
 //
 // It provides podsync's own calls, which are limited in number, the CRI gateway for the other services, the cgroup
-// driver, and the monitor of the runtime's state. It does not wait for the runtime when podsync starts, except for up
-// to 2 s for the cgroup driver.
+// driver, the monitor of the runtime's state, and the child processes, which it is the first to need. It does not wait
+// for the runtime when podsync starts, except for up to 2 s for the cgroup driver.
 package containerruntime
 
 import (
@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"path/filepath"
 
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/services/internal/kubeletconfig"
@@ -18,9 +19,11 @@ import (
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/calllimit"
 	"github.com/microlet/microlet/services/podsync/internal/cgroupdriver"
+	"github.com/microlet/microlet/services/podsync/internal/children"
 	"github.com/microlet/microlet/services/podsync/internal/cleanup"
 	"github.com/microlet/microlet/services/podsync/internal/containerindex"
 	"github.com/microlet/microlet/services/podsync/internal/gateway"
+	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/predecessor"
 	"github.com/microlet/microlet/services/podsync/internal/rootdir"
 	"github.com/microlet/microlet/services/podsync/internal/runtime"
@@ -48,6 +51,8 @@ type Runtime struct {
 	State  *runtimestate.State
 	// Containers are those of all pods, by which the gateway decides. Who reports of pods fills them.
 	Containers *containerindex.Index
+	// Children make calls on foreign file systems, as to read a container's termination message.
+	Children *mounter.Pool
 
 	classes     runtimeclass.Finder
 	connections *runtime.Services
@@ -58,6 +63,10 @@ type Runtime struct {
 // Connect prepares the connections. Close closes them.
 func Connect(ctx context.Context, o Options) (*Runtime, error) {
 	s, index := o.Service, &containerindex.Index{}
+	foreign, err := children.New(o.Kubelet.Node.RootDir, s.Metrics, s.Log)
+	if err != nil {
+		return nil, err
+	}
 	connections, err := runtime.Dial(runtime.DialOptions{
 		RuntimeEndpoint: o.Kubelet.RuntimeEndpoint(), ImageEndpoint: o.Kubelet.ImageEndpoint(), Metrics: s.Metrics,
 		Log: s.Log, Tracer: s.Tracer,
@@ -68,7 +77,7 @@ func Connect(ctx context.Context, o Options) (*Runtime, error) {
 	own, err := runtime.New(connections.Runtime, connections.Image, runtime.Options{
 		Limits:  calllimit.Limits{Slots: o.Calls},
 		Timeout: o.Kubelet.Kubelet.RuntimeRequestTimeout.Duration, PodLogsDir: o.Kubelet.Kubelet.PodLogsDir,
-		Log: s.Log, Metrics: s.Metrics,
+		PodsDir: filepath.Join(o.Kubelet.Node.RootDir, "pods"), Foreign: foreign, Log: s.Log, Metrics: s.Metrics,
 	})
 	if err != nil {
 		return nil, errors.Join(err, connections.Close())
@@ -83,8 +92,8 @@ func Connect(ctx context.Context, o Options) (*Runtime, error) {
 	}
 	return &Runtime{
 		Runtime: own, Driver: cgroupdriver.Find(ctx, own, o.Kubelet.Kubelet.CgroupDriver, s.Log),
-		State: runtimestate.New(own, o.Classes), Containers: index, classes: o.Classes, connections: connections,
-		gateway: shared, log: s.Log,
+		State: runtimestate.New(own, o.Classes), Containers: index, Children: foreign,
+		classes: o.Classes, connections: connections, gateway: shared, log: s.Log,
 	}, nil
 }
 
@@ -95,8 +104,9 @@ func (r *Runtime) Close() {
 	}
 }
 
-// Start has s serve the gateway and ask the runtime how it is, of which listeners learn too.
+// Start has s serve the gateway, keep the children, and ask the runtime how it is, of which listeners learn too.
 func (r *Runtime) Start(s *service.Service, listeners ...runtimemonitor.Listener) {
+	s.Go("mounter", r.Children.Serve)
 	s.Go("gateway", func(ctx context.Context) error { return r.serve(ctx, s) })
 	all := append([]runtimemonitor.Listener{r.State}, listeners...)
 	s.Go("runtime monitor", runtimemonitor.New(r.Runtime, r.Driver.Name, r.log, all...).Run)

@@ -21,6 +21,7 @@ import (
 	"github.com/microlet/microlet/services/internal/service"
 	"github.com/microlet/microlet/services/podsync/internal/admission"
 	"github.com/microlet/microlet/services/podsync/internal/cgroup"
+	"github.com/microlet/microlet/services/podsync/internal/children"
 	"github.com/microlet/microlet/services/podsync/internal/cluster"
 	"github.com/microlet/microlet/services/podsync/internal/containerruntime"
 	"github.com/microlet/microlet/services/podsync/internal/hook"
@@ -38,9 +39,9 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/worker"
 )
 
-// RunChild makes calls on volumes if the process was started to be such a child, and returns true when it is to end. A
-// program that contains podsync calls it first of all.
-func RunChild() bool { return podvolumes.RunChild() }
+// RunChild makes calls on foreign file systems if the process was started to be such a child, and returns true when it
+// is to end. A program that contains podsync calls it first of all.
+func RunChild() bool { return children.Run() }
 
 // Options of Resources.
 type Options struct {
@@ -87,7 +88,7 @@ func New(ctx context.Context, o Options) (*Resources, error) {
 		return nil, err
 	}
 	volumes, err := podvolumes.New(podvolumes.Options{
-		Kubelet: o.Kubelet, BootID: o.Capacity.BootID, Cluster: o.Cluster, Node: o.Node,
+		Kubelet: o.Kubelet, BootID: o.Capacity.BootID, Children: o.Runtime.Children, Cluster: o.Cluster, Node: o.Node,
 		Reports: o.Reports, Bus: o.Bus, Allocatable: o.allocatable, Private: o.privateFolder, Gone: users.Release,
 		Events: o.Events, Log: o.Log, Metrics: o.Metrics,
 	})

@@ -1,8 +1,7 @@
-// Package podvolumes provides what pods' volumes are made with: folders, mounts, child processes, certificates, claims,
-// CSI drivers.
+// Package podvolumes provides what pods' volumes are made with: folders, mounts, certificates, claims, CSI drivers.
 //
-// As long as the service runs, it keeps the children that make calls on foreign file systems, registers CSI drivers,
-// keeps volumes attached that are in use, and unstages those that no pod has any more.
+// As long as the service runs, it registers CSI drivers, keeps volumes attached that are in use, and unstages those
+// that no pod has any more.
 package podvolumes
 
 import (
@@ -36,13 +35,6 @@ import (
 	"github.com/microlet/microlet/services/podsync/internal/volumesinuse"
 )
 
-// program is this binary as a child that makes the calls on volumes.
-var program = mounter.Program(volume.Operations)
-
-// RunChild makes calls on volumes if the process was started to be such a child, and returns true when it is to end. A
-// program that contains podsync calls it first of all.
-func RunChild() bool { return program.Run() }
-
 // Reports are how other services learn of volumes; see podreports.Reports.
 type Reports interface {
 	CSIDrivers(*podsyncv1.CSIDrivers)
@@ -53,11 +45,13 @@ type Reports interface {
 type Options struct {
 	Kubelet *kubeletconfig.Config
 	// BootID is the kernel's name of this boot.
-	BootID  string
-	Cluster *cluster.Cluster
-	Node    *thisnode.Node
-	Reports Reports
-	Bus     *bus.Client
+	BootID string
+	// Children make the calls on foreign file systems.
+	Children mounter.Mounter
+	Cluster  *cluster.Cluster
+	Node     *thisnode.Node
+	Reports  Reports
+	Bus      *bus.Client
 	// Allocatable is what pods may use of the node, and Private the node agent's own folder for pods that may not have
 	// anything of it.
 	Allocatable func() v1.ResourceList
@@ -73,7 +67,6 @@ type Options struct {
 type Volumes struct {
 	Manager *volume.Manager
 
-	children     *mounter.Pool
 	certificates *podcertificate.Certificates
 	csi          *csivolume.Volumes
 	node         *csinode.Node
@@ -84,12 +77,6 @@ type Volumes struct {
 // New makes nothing on the node yet.
 func New(o Options) (*Volumes, error) {
 	root := o.Kubelet.Node.RootDir
-	children, err := mounter.NewPool(mounter.Options{
-		Program: program, Own: []string{"/", root}, Metrics: o.Metrics, Log: o.Log,
-	})
-	if err != nil {
-		return nil, err
-	}
 	certificates, err := o.Cluster.Certificates(o.Node, o.Events, o.Log)
 	if err != nil {
 		return nil, err
@@ -111,8 +98,8 @@ func New(o Options) (*Volumes, error) {
 	volumes := csivolume.New(csivolume.Options{
 		ByNode:  !*o.Kubelet.Kubelet.EnableControllerAttachDetach,
 		RootDir: root, Node: o.Node.Reference.Name, Drivers: drivers, API: o.Cluster.CSI,
-		Tokens: o.Cluster.Tokens, Devices: volume.Devices{Foreign: children},
-		SubPaths: volume.SubPaths{RootDir: root, Foreign: children}, InUse: inUse, Metrics: metrics,
+		Tokens: o.Cluster.Tokens, Devices: volume.Devices{Foreign: o.Children},
+		SubPaths: volume.SubPaths{RootDir: root, Foreign: o.Children}, InUse: inUse, Metrics: metrics,
 		SELinux: labels.Enabled(), Log: o.Log,
 	})
 	return &Volumes{
@@ -124,10 +111,10 @@ func New(o Options) (*Volumes, error) {
 				Client: o.Cluster.CSI.Client, Node: o.Node.Reference.Name, Events: o.Events, Log: o.Log,
 			}),
 			NFSMounter: o.Kubelet.Node.ExperimentalMounterPath,
-			Foreign:    children, Mounter: mount.New(""), Allocatable: o.Allocatable, Private: o.Private, Gone: o.Gone,
+			Foreign:    o.Children, Mounter: mount.New(""), Allocatable: o.Allocatable, Private: o.Private, Gone: o.Gone,
 			Events: o.Events, Metrics: metrics, Labels: labels, Log: o.Log,
 		}),
-		children: children, certificates: certificates, csi: volumes, node: node,
+		certificates: certificates, csi: volumes, node: node,
 		allocatable: &csiallocatable.Updater{Drivers: drivers, Objects: o.Cluster.CSI, Log: o.Log},
 		// Plugins of other types, those of devices and of DRA, are told that nobody takes them.
 		plugins: pluginregistration.New(pluginregistration.Options{
@@ -146,9 +133,8 @@ func watchAccepted(from *bus.Client, list *volumesinuse.List) {
 	})
 }
 
-// Start has s keep the children, register drivers, and unstage what no pod has any more.
+// Start has s register drivers, and unstage what no pod has any more.
 func (v *Volumes) Start(s *service.Service) {
-	s.Go("mounter", v.children.Serve)
 	s.Go("pod certificates", v.certificates.Run)
 	s.Go("plugin registration", v.plugins.Run)
 	s.Go("CSINode", v.node.Run)

@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,8 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -17,6 +20,7 @@ import (
 	"github.com/microlet/microlet/services/internal/crilog"
 	"github.com/microlet/microlet/services/internal/samemount"
 	"github.com/microlet/microlet/services/podsync/internal/labels"
+	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
@@ -35,17 +39,17 @@ const (
 // of its terminationMessagePath file or, if the container asked for that and failed, of
 // its log. final is false when reading failed in a way that may not last; the message
 // then says so, as the kubelet's does.
-func (r *Runtime) terminationMessage(c *pod.Container) (message string, final bool) {
+func (r *Runtime) terminationMessage(ctx context.Context, c *pod.Container) (message string, final bool) {
 	fallback := c.Annotations[labels.ContainerTerminationMessagePolicy] == string(
 		v1.TerminationMessageFallbackToLogsOnError) &&
 		c.ExitCode != 0 && c.Reason != reasonCannotRun
 	if file := messageFile(c); file != "" {
-		text, err := readEnd(file, maxMessageBytes)
+		text, last, err := r.readMessage(ctx, file)
 		switch {
 		case err == nil && text != "":
 			return text, true
 		case err != nil && !errors.Is(err, fs.ErrNotExist):
-			return fmt.Sprintf("Error on reading termination log %s: %v", file, err), false
+			return fmt.Sprintf("Error on reading termination log %s: %v", file, err), last
 		}
 	}
 	if !fallback {
@@ -76,24 +80,58 @@ func messageFile(c *pod.Container) string {
 	return ""
 }
 
-// readEnd returns the last limit bytes of a file. The file was the container's to
-// write, so only a regular one is read, and opening it never blocks: a FIFO put in its
-// place must not hold podsync.
-func readEnd(name string, limit int64) (_ string, err error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+// readMessage returns the end of a message file. The file that podsync has made for the container is in a folder of its
+// own. In its place the pod may have mounted a file of any volume, which a child reads. last says that an error stays:
+// a file system that has not answered is not asked again, since each time holds the pod for as long.
+func (r *Runtime) readMessage(ctx context.Context, file string) (text string, last bool, err error) {
+	path, err := filepath.Rel(r.opts.PodsDir, file)
+	if parts := strings.Split(path, "/"); err == nil && len(parts) == 4 && parts[1] == "containers" {
+		f, err := samemount.RegularFile(r.opts.PodsDir, path)
+		if err == nil {
+			defer f.Close()
+			data, _, err := end(f, maxMessageBytes)
+			return string(data), false, err
+		}
+		if !errors.Is(err, unix.EXDEV) { // else somebody has mounted something there
+			return "", false, err
+		}
+	}
+	if r.opts.Foreign == nil {
+		return "", false, errors.New("it is not podsync's own")
+	}
+	data, err := readForeign.Do(ctx, r.opts.Foreign, file, foreignFile{Path: file})
+	return string(data), ctx.Err() == nil, err
+}
+
+// readForeign returns the end of a message file that is not podsync's own.
+var readForeign = mounter.Operation[foreignFile, []byte]{Name: "read termination message", Patience: 10 * time.Second}
+
+type foreignFile struct{ Path string }
+
+// Operations are what a child does for this package. See package mounter.
+func Operations() mounter.Table {
+	t := mounter.Table{}
+	mounter.Handle(t, readForeign, func(_ context.Context, file foreignFile) ([]byte, error) { return file.end() })
+	return t
+}
+
+// end returns the last bytes of the file. It was the container's to write, so only a regular one is read, and a FIFO in
+// its place does not hold the child.
+func (f foreignFile) end() ([]byte, error) {
+	file, err := os.OpenFile(f.Path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	info, err := f.Stat()
+	defer file.Close()
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = samemount.ErrNotRegular
+	}
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	if !info.Mode().IsRegular() {
-		return "", fmt.Errorf("it is not a regular file")
-	}
-	data, _, err := end(f, limit)
-	return string(data), err
+	data, _, err := end(file, maxMessageBytes)
+	return data, err
 }
 
 // readLogEnd returns the end of a container's log: at most 80 lines and 2048 bytes. The log is below the folder of all

@@ -1,11 +1,15 @@
 package runtime
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -14,6 +18,7 @@ import (
 
 	"github.com/microlet/microlet/services/internal/crilog"
 	"github.com/microlet/microlet/services/podsync/internal/labels"
+	"github.com/microlet/microlet/services/podsync/internal/mounter"
 	"github.com/microlet/microlet/services/podsync/internal/pod"
 )
 
@@ -55,7 +60,7 @@ func TestTerminationMessage(t *testing.T) {
 		{name: "a link", file: link, exit: 1, want: "Error on reading termination log", prefix: true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			b := newBench(t, Options{PodLogsDir: dir})
+			b := newBench(t, Options{PodLogsDir: dir, Foreign: Operations()})
 			id := b.container("u1", b.sandbox("u1", 0), "app", 0, func(cfg *runtimeapi.ContainerConfig) {
 				cfg.LogPath = logPath
 				cfg.Annotations[labels.ContainerTerminationMessagePath] = "/dev/termination-log"
@@ -70,6 +75,134 @@ func TestTerminationMessage(t *testing.T) {
 				t.Fatalf("got %q, want %q", got, test.want)
 			}
 		})
+	}
+}
+
+var program = mounter.Program(Operations)
+
+func TestMain(m *testing.M) {
+	if !program.Run() { // the children are of this binary
+		os.Exit(m.Run())
+	}
+}
+
+// ended makes a container that has ended, and at whose terminationMessagePath a file of the host is mounted.
+func (b *bench) ended(file string) {
+	b.Helper()
+	id := b.container("u1", b.sandbox("u1", 0), "app", 0, func(cfg *runtimeapi.ContainerConfig) {
+		cfg.Annotations[labels.ContainerTerminationMessagePath] = "dev/termination-log"
+		cfg.Mounts = []*runtimeapi.Mount{
+			{ContainerPath: "/dev", HostPath: "/none"}, {ContainerPath: "/dev/termination-log", HostPath: file},
+			{ContainerPath: "/dev/termination-log", HostPath: "/podsyncs/own"},
+		}
+	})
+	if err := b.fake.ExitContainer(id, 1); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// TestAMessageOnAFileSystemThatHangs: a pod mounts a file of a volume at its terminationMessagePath, and has the server
+// fall silent.
+func TestAMessageOnAFileSystemThatHangs(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("needs root: it mounts")
+	}
+	dir := t.TempDir()
+	device, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", device.Fd())
+	if err := unix.Mount("test", dir, "fuse", 0, options); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = device.Close() // every request fails then
+		_ = unix.Unmount(dir, unix.MNT_DETACH)
+	})
+	children, err := mounter.NewPool(mounter.Options{Program: program})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newBench(t, Options{Timeout: 2 * time.Second, PodsDir: "/pods", Foreign: children})
+	b.ended(filepath.Join(dir, "file"))
+	read := make(chan string)
+	go func() {
+		message := "the state is not read"
+		if s, err := b.rt.State(t.Context(), "u1"); err == nil {
+			message = s.Latest("app").Message
+		}
+		read <- message
+	}()
+	select {
+	case message := <-read:
+		if !strings.HasPrefix(message, "Error on reading termination log "+dir+"/file: read termination message") {
+			t.Errorf("the message is %q", message)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("a file system that hangs holds podsync")
+	}
+}
+
+// asked counts what is asked of it.
+type asked struct {
+	mounter.Mounter
+	calls int
+	err   error
+}
+
+func (a *asked) Run(ctx context.Context, c mounter.Call) (json.RawMessage, error) {
+	if a.calls++; a.err != nil {
+		return nil, a.err
+	}
+	return a.Mounter.Run(ctx, c)
+}
+
+// TestAFileSystemThatHungIsAskedOnce, so that it does not hold the pod each time that its state is read.
+func TestAFileSystemThatHungIsAskedOnce(t *testing.T) {
+	foreign := &asked{err: errors.New("has not answered")}
+	b := newBench(t, Options{Foreign: foreign})
+	b.ended("/volume/file")
+	for range 2 {
+		want := "Error on reading termination log /volume/file: has not answered"
+		if got := b.state("u1").Latest("app").Message; got != want || foreign.calls != 1 {
+			t.Errorf("the message is %q after %d calls, want %q after one", got, foreign.calls, want)
+		}
+	}
+}
+
+// TestWhoReadsAMessage: podsync the file that it has made, a child any other.
+func TestWhoReadsAMessage(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("needs root: it mounts")
+	}
+	pods := t.TempDir()
+	volume := filepath.Join(t.TempDir(), "file")
+	in := func(name string) string { return filepath.Join(pods, "u1", "containers", "app", name) }
+	if err := errors.Join(os.MkdirAll(in("folder"), 0o750), os.WriteFile(in("own"), []byte("own"), 0o600),
+		os.WriteFile(in("covered"), nil, 0o600), os.WriteFile(volume, []byte("volume's"), 0o600),
+		os.Symlink(volume, in("link")), unix.Mkfifo(in("fifo"), 0o600),
+		unix.Mount(volume, in("covered"), "", unix.MS_BIND, "")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(in("covered"), unix.MNT_DETACH) })
+	const refused = "Error on reading termination log"
+	for _, test := range []struct {
+		file, want string
+		calls      int
+	}{
+		{in("own"), "own", 0}, {in("none"), "", 0}, {in("link"), refused, 0}, {in("fifo"), refused, 0},
+		{in("folder"), refused, 0}, {in("covered"), "volume's", 1}, {volume, "volume's", 1}, {volume + "s", "", 1},
+		{filepath.Join(pods, "u1/volumes/containers/none"), "", 1},
+	} {
+		foreign := &asked{Mounter: Operations()}
+		b := newBench(t, Options{PodsDir: pods, Foreign: foreign})
+		b.ended(test.file)
+		got := b.state("u1").Latest("app").Message
+		if !strings.HasPrefix(got, test.want) || test.want == "" && got != "" || foreign.calls != test.calls {
+			t.Errorf("of %s the message is %q after %d calls, want %q after %d", test.file, got, foreign.calls, test.want,
+				test.calls)
+		}
 	}
 }
 
@@ -128,9 +261,9 @@ func TestLogsOfAPodsMaking(t *testing.T) {
 	}
 	b := newBench(t, Options{PodLogsDir: dir})
 	read := func(log string) string {
-		text, _ := b.rt.terminationMessage(&pod.Container{ID: "c", ExitCode: 1, LogPath: log, Annotations: map[string]string{
-			labels.ContainerTerminationMessagePolicy: string(v1.TerminationMessageFallbackToLogsOnError),
-		}})
+		policy := string(v1.TerminationMessageFallbackToLogsOnError)
+		text, _ := b.rt.terminationMessage(t.Context(), &pod.Container{ID: "c", ExitCode: 1, LogPath: log,
+			Annotations: map[string]string{labels.ContainerTerminationMessagePolicy: policy}})
 		return text
 	}
 	for _, log := range []string{in("fifo.log"), in("folder.log"), in("link.log"), in("inner.log"), in("pod/secret"),

@@ -14,6 +14,7 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"github.com/microlet/microlet/services/podsync/internal/calllimit"
+	"github.com/microlet/microlet/services/podsync/internal/mounter"
 )
 
 // defaultTimeout is KubeletConfiguration's runtimeRequestTimeout when it is not set.
@@ -30,7 +31,11 @@ type Options struct {
 	ReadConcurrency int
 	// PodLogsDir is podLogsDir, below which the logs of all containers are. None elsewhere is read.
 	PodLogsDir string
-	Log        *slog.Logger
+	// PodsDir has the folders of pods, with the files that podsync makes for termination messages. Foreign reads other
+	// files; nil reads none.
+	PodsDir string
+	Foreign mounter.Mounter
+	Log     *slog.Logger
 	// Metrics are registered here; nil registers none.
 	Metrics prometheus.Registerer
 }

@@ -278,7 +278,7 @@ func (r *Runtime) containerStatus(ctx context.Context, id, sandboxID string) (c 
 	}
 	if st.State == runtimeapi.ContainerState_CONTAINER_EXITED {
 		c.Finished, c.ExitCode, c.Reason, c.Message = time.Unix(0, st.FinishedAt), st.ExitCode, st.Reason, st.Message
-		message, read := r.terminationMessage(c)
+		message, read := r.terminationMessage(ctx, c)
 		switch {
 		case message == "":
 		case c.Message == "":
