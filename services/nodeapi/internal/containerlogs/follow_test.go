@@ -110,13 +110,13 @@ func TestRounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gathering{rounds: make(chan string, 100)}
 		r := &Reader{Runtime: &lives{}}
-		s := &statusOnly{reader: r, followers: followers(g, nil, g)}
+		s := &state{reader: r, id: "abc", followers: followers(g, nil, g)}
 		if len(s.followers) != 1 {
 			t.Errorf("%d followers, want one", len(s.followers))
 		}
 		round := func(ctx context.Context, lines string) error {
 			g.WriteString(lines)
-			_, err := s.ContainerStatus(ctx, "abc", false)
+			_, err := s.running(ctx)
 			return err
 		}
 		if err := round(t.Context(), "one"); err != nil { // it ends on a round's beginning

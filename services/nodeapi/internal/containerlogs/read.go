@@ -5,19 +5,16 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/go-logr/logr"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
-	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	"k8s.io/cri-client/pkg/logs"
-	"k8s.io/klog/v2"
 )
 
 // Runtime returns the status of containers.
@@ -79,28 +76,18 @@ func (r *Reader) Read(ctx context.Context, id string, o *v1.PodLogOptions, stdou
 	if path, err = r.inside(path); err != nil {
 		return fmt.Errorf("log of container %s: %w", id, err)
 	}
-	// The library logs the line that it could not parse or write, which is the pod's and for nobody else.
-	ctx = klog.NewContext(ctx, logr.Discard())
-	s := &statusOnly{reader: r, followers: followers(stdout, stderr)}
+	f := &file{folder: r.Folder, path: path}
+	if err := f.open(); err != nil {
+		return fmt.Errorf("log of container %s: %w", id, err)
+	}
+	defer f.close()
+	s := &state{reader: r, id: bare(id), followers: followers(stdout, stderr)}
 	defer s.setBusy(false)
-	return logs.ReadLogs(ctx, path, bare(id), readOptions(o, time.Now()), s, stdout, stderr)
+	return read(ctx, f, s, newPrinter(o, stdout, stderr, time.Now()), o)
 }
 
-// readOptions are the API's options as the library has them.
-func readOptions(o *v1.PodLogOptions, now time.Time) *logs.LogOptions {
-	r := &logs.LogOptions{TailLines: o.TailLines, LimitBytes: o.LimitBytes, Follow: o.Follow, Timestamp: o.Timestamps}
-	if o.SinceSeconds != nil {
-		r.Since = now.Add(-time.Duration(*o.SinceSeconds) * time.Second)
-	}
-	if o.SinceTime != nil && o.SinceTime.After(r.Since) {
-		r.Since = o.SinceTime.Time
-	}
-	return r
-}
-
-// inside is where a log is once all links are followed: a file below the folder. A pod that may write into the
-// folder, by a hostPath volume, could else have this process read, or wait for, what it names. Who changes
-// the link at the very moment still can, and sees nothing that is not written as a log is.
+// inside is where a log is once all links are followed: the path below the folder. A pod that may write into the
+// folder, by a hostPath volume, could else have this process read, or wait for, what it names.
 func (r *Reader) inside(path string) (string, error) {
 	if !within(r.Folder, path) {
 		return "", fmt.Errorf("%s is not below %s", path, r.Folder)
@@ -116,14 +103,7 @@ func (r *Reader) inside(path string) (string, error) {
 	if !within(folder, real) {
 		return "", fmt.Errorf("%s leads to %s, which is not below %s", path, real, r.Folder)
 	}
-	info, err := os.Lstat(real)
-	if err != nil {
-		return "", err
-	}
-	if !info.Mode().IsRegular() {
-		return "", fmt.Errorf("%s is no file: its mode is %s", path, info.Mode())
-	}
-	return real, nil
+	return filepath.Rel(folder, real)
 }
 
 // within reports whether a clean path leads below the folder.
@@ -143,23 +123,21 @@ func followers(writers ...io.Writer) []Follower {
 	return found
 }
 
-// statusOnly is the runtime service of which the library's reader asks a container's status and
-// nothing else, to learn whether there is more to come: each time that it has read all.
-type statusOnly struct {
-	internalapi.RuntimeService
+// state asks the runtime for a container's state to learn whether there is more to come, each time that all was read.
+type state struct {
 	reader    *Reader
+	id        string
 	followers []Follower
 	busy      bool // it is counted among the reader's
 }
 
-// ContainerStatus implements internalapi.RuntimeService. It ends the round.
-func (s *statusOnly) ContainerStatus(ctx context.Context, id string,
-	_ bool) (*runtimeapi.ContainerStatusResponse, error) {
+// running ends the round.
+func (s *state) running(ctx context.Context) (bool, error) {
 	anything := false
 	for _, f := range s.followers {
 		some, err := f.CaughtUp()
 		if err != nil {
-			return nil, err
+			return false, err
 		}
 		anything = anything || some
 	}
@@ -167,14 +145,18 @@ func (s *statusOnly) ContainerStatus(ctx context.Context, id string,
 	if anything {
 		select {
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return false, ctx.Err()
 		case <-time.After(s.reader.untilRound(time.Now())):
 		}
 	}
-	return s.reader.Runtime.Status(ctx, id)
+	answer, err := s.reader.Runtime.Status(ctx, s.id)
+	if status.Code(err) == codes.Unavailable {
+		return true, nil // containers run on while the runtime does not
+	}
+	return answer.GetStatus().GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING, err
 }
 
-func (s *statusOnly) setBusy(busy bool) {
+func (s *state) setBusy(busy bool) {
 	switch {
 	case busy && !s.busy:
 		s.reader.busy.Add(1)
