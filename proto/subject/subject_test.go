@@ -79,6 +79,15 @@ func TestOwnersOfKeys(t *testing.T) {
 	if _, ok := (Bucket{Name: Node, Grants: []Grant{{"runtime", role.Podsync, nil}}}).Owner("nothing"); ok {
 		t.Error("a key that nobody was granted has an owner")
 	}
+	results, _ := BucketNamed(ProbeResults)
+	for _, key := range []string{
+		"", "p", "..", "p..liveness", "p.c/d.liveness", strings.Repeat("x", 254) + ".c.liveness", "p._epoch.liveness",
+		"_epoch.prober.", "_epoch.prober." + strings.Repeat("x", 254), "_epoch._epoch.prober.0",
+	} {
+		if owner, ok := results.Owner(key); ok {
+			t.Errorf("%q, which nothing here builds, is %s's", key, owner)
+		}
+	}
 	if b, _ := BucketNamed(Node); b.ReadableBy(role.Stats) || !b.ReadableBy(role.NodeAPI) {
 		t.Error("NODE is readable by stats, or not by nodeapi")
 	}

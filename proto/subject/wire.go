@@ -136,8 +136,14 @@ func Overlap(a, b string) bool {
 	return len(as) == len(bs)
 }
 
-// Owner is the service that may put a key, epoch marks included; ok is false when none may.
+// Owner is the service that may put a key, epoch marks included; ok is false when none may, and for a key that no
+// function here builds. The bus lets an owner publish such a key, because a wildcard matches tokens of any length.
 func (b Bucket) Owner(key string) (role.Role, bool) {
+	for token := range strings.SplitSeq(strings.TrimPrefix(key, epochPrefix+"."), ".") {
+		if !isToken(token) {
+			return "", false
+		}
+	}
 	for _, g := range b.Grants {
 		if Matches(g.Pattern, key) || Matches(EpochKeys(g.Owner), key) {
 			return g.Owner, true

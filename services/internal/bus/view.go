@@ -185,32 +185,61 @@ func (s *store) owns(from role.Role, e entry) bool {
 	return false
 }
 
-// fits reports whether an entry that was heard fits into what its owner may have in the bucket.
-func (s *store) fits(e entry) bool {
+// fits reports whether an entry fits into so many parts of the bucket as its owner has, which is one.
+//
+// A delete always fits: it is not stored.
+func (s *store) fits(e entry, parts int64) bool {
 	owner, _ := s.contract.Owner(e.key)
-	s.mu.RLock()
-	held := s.held[owner]
-	if old := s.items[e.key]; old != nil {
-		held -= old.size(e.key)
-	}
-	marks := len(s.marks)
-	s.mu.RUnlock()
-	switch {
-	case e.deleted, held+e.size() <= s.contract.MaxBytes && !subject.IsEpochKey(e.key):
-		return true
-	case subject.IsEpochKey(e.key) && marks < maxMarks:
+	if s.hasRoom(owner, e, parts) {
 		return true
 	}
 	s.reject(e, errors.New("its owner has filled its part of the bucket"))
 	return false
 }
 
-// maxMarks bounds the writers of a bucket: the replicas of its owners.
-const maxMarks = 1024
+func (s *store) hasRoom(owner role.Role, e entry, parts int64) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if subject.IsEpochKey(e.key) {
+		_, known := s.marks[e.writer]
+		return known || s.marksOf(owner) < maxMarks
+	}
+	if e.deleted {
+		return true
+	}
+	held := s.held[owner]
+	if old := s.items[e.key]; old != nil {
+		held -= old.size(e.key)
+	}
+	return held+e.size() <= parts*s.contract.MaxBytes
+}
 
-func (it *item) size(key string) int64 { return int64(len(key) + len(it.raw) + len(it.traceparent)) }
+// marksOf counts the writers of an owner that have a mark, under s.mu.
+func (s *store) marksOf(owner role.Role) int {
+	n := 0
+	for writer := range s.marks {
+		if r, _, _ := subject.ParseWriter(writer); r == owner {
+			n++
+		}
+	}
+	return n
+}
 
-func (e *entry) size() int64 { return int64(len(e.key) + len(e.value) + len(e.traceparent)) }
+const (
+	// maxMarks bounds the writers of an owner: its replicas, also those that are gone.
+	maxMarks = 128
+	// entryOverhead is what an entry takes beside its bytes, so that many small ones are bounded too. No bucket comes
+	// near its bound by it: its keys are those of a node's pods, containers and services.
+	entryOverhead = 512
+)
+
+func (it *item) size(key string) int64 {
+	return entryOverhead + int64(len(key)+len(it.raw)+len(it.traceparent))
+}
+
+func (e *entry) size() int64 {
+	return entryOverhead + int64(len(e.key)+len(e.value)+len(e.traceparent))
+}
 
 // set replaces or, with nil, removes what the view holds of a key, under s.mu.
 func (s *store) set(key string, it *item) {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -173,6 +174,8 @@ func TestEntriesOfOthersAreRejected(t *testing.T) {
 		"another service's":      put("stats.0", 1, 1, "p.c.liveness", ""),
 		"no key of the contract": put("prober.a", 1, 1, "p", ""),
 		"unsigned":               put("", 1, 1, "p.c.liveness", ""),
+		"too long a token":       put("prober.a", 1, 1, strings.Repeat("x", 254)+".c.liveness", ""),
+		"a path":                 del("prober.a", 1, 1, "p.c/d.liveness"),
 		"another's mark":         {key: "_epoch.podsync.0", writer: "podsync.0", epoch: 1},
 	} {
 		if v.s.authentic(e, nil) {

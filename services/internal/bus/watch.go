@@ -179,7 +179,11 @@ type following struct {
 	// synced: the first listing is complete, and the view as well.
 	synced bool
 
-	heard   map[string]bool  // keys heard since the listing began
+	// heard are keys that were heard since the listing began, or that an audit awaits: what the list says of them is
+	// older. heardSize is what they take, by owner.
+	heard     map[string]bool
+	heardSize map[role.Role]int64
+
 	listed  map[string]bool  // keys in the first listing
 	unheard map[string]entry // entries that an audit found and that were not heard yet
 }
@@ -187,7 +191,8 @@ type following struct {
 func newFollowing(w *watch, list *listing) *following {
 	return &following{
 		watch: w, list: list, listing: true, timeout: time.NewTimer(answerTimeout), audits: time.NewTimer(time.Hour),
-		heard: map[string]bool{}, listed: map[string]bool{}, unheard: map[string]entry{},
+		heard: map[string]bool{}, heardSize: map[role.Role]int64{}, listed: map[string]bool{},
+		unheard: map[string]entry{},
 	}
 }
 
@@ -230,11 +235,34 @@ func (f *following) hear(m *nats.Msg) {
 	if err == nil && m.Size()-len(m.Subject)-len(m.Reply) > int(f.view.contract.MaxEntry) {
 		err = errTooLarge // no stream has stored it
 	}
-	if !f.view.authentic(e, err) || !f.view.fits(e) {
+	if !f.view.authentic(e, err) || !f.view.fits(e, 1) {
 		return
 	}
-	f.heard[e.key] = true
+	f.remember(e.key)
 	f.view.apply(e)
+}
+
+// remember keeps in mind that a key was heard, if anything will ask for it: an audit that awaits it, or a list that is
+// under way and may say of the key what was before, also of one that was deleted.
+//
+// It remembers no more of an owner than the owner's part of the bucket, because deletes of keys that never were take
+// nothing of that part. From there on, the view may show for a moment what that owner had before: the list's next
+// continuation brings what the owner said last.
+func (f *following) remember(key string) {
+	if _, awaited := f.unheard[key]; awaited {
+		f.heard[key] = true
+		return
+	}
+	if !f.listing || f.heard[key] {
+		return
+	}
+	owner, _ := f.view.contract.Owner(key)
+	size := entryOverhead + int64(len(key))
+	if f.heardSize[owner]+size > f.view.contract.MaxBytes {
+		return
+	}
+	f.heardSize[owner] += size
+	f.heard[key] = true
 }
 
 // takeAnswer takes a message of the list.
@@ -264,6 +292,10 @@ func (f *following) takeListed(e entry) bool {
 	}
 	if f.heard[e.key] {
 		return false // what was heard is at least as new
+	}
+	// The view may still hold as much of an earlier session, which goes with the list's end and the owner's mark.
+	if !f.view.fits(e, 2) {
+		return false
 	}
 	if f.continued > len(followUps) && f.view.lacks(e) {
 		f.unheard[e.key] = e
@@ -304,6 +336,7 @@ func (f *following) continueList() error {
 	}
 	clear(f.unheard)
 	clear(f.heard)
+	clear(f.heardSize)
 	f.continued++
 	f.listing = true
 	f.timeout.Reset(answerTimeout)
