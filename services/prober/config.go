@@ -53,6 +53,10 @@ func (c *Config) Validate() error {
 		return kubeletconfig.Missing(role.Prober)
 	}
 	errs := []error{c.Service.ValidateOnNode()}
+	if r := c.Service.Replica; r != service.AutoReplica && !service.IsReplica(r) {
+		errs = append(errs, fmt.Errorf("replica is %q: give %q, or a number from 0 to %d, because podsync gives pods to no "+
+			"other prober", r, service.AutoReplica, service.MaxReplicas-1))
+	}
 	if c.PluginDir != "" && !filepath.IsAbs(c.PluginDir) {
 		errs = append(errs, fmt.Errorf("probe-plugin-dir is %q: give an absolute path", c.PluginDir))
 	}

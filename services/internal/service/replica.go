@@ -37,6 +37,12 @@ func (c *Config) claimReplica(r role.Role) (release func() error, err error) {
 	return nil, fmt.Errorf("%d replicas of %s run already: stop one, or name --replica", MaxReplicas, r)
 }
 
+// IsReplica reports whether a name is a number that AutoReplica or "microlet up" can give.
+func IsReplica(name string) bool {
+	n, err := strconv.Atoi(name)
+	return err == nil && n >= 0 && n < MaxReplicas && strconv.Itoa(n) == name
+}
+
 // answer accepts until the listener is closed: what is asked for is that somebody does.
 func answer(l net.Listener) {
 	for {

@@ -64,3 +64,14 @@ func TestAReplicaThatHasANumberClaimsNone(t *testing.T) {
 		t.Errorf("replica %q: %v", c.Replica, err)
 	}
 }
+
+func TestIsReplica(t *testing.T) {
+	for name, want := range map[string]bool{
+		"0": true, "9": true, "15": true, "16": false, "-1": false, "+1": false, "01": false, "": false, "blue": false,
+		"auto": false, "99999999999999999999": false,
+	} {
+		if got := IsReplica(name); got != want {
+			t.Errorf("%q is a replica's number: %t", name, got)
+		}
+	}
+}

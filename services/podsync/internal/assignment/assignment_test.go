@@ -21,6 +21,7 @@ import (
 
 	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
+	"github.com/microlet/microlet/services/internal/service"
 )
 
 func loads(weights map[string]float64, at map[string]string) map[string]float64 {
@@ -311,6 +312,28 @@ func (s *scene) shares(when string, want map[string]int) {
 }
 
 func pass(d time.Duration) { time.Sleep(d); synctest.Wait() }
+
+// A prober can put heartbeats of thousands of replicas, and connect under their names.
+func TestReplicasThatCannotBeGetNoPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t, newBus(), 12)
+		for i := range 1000 {
+			for _, replica := range []string{fmt.Sprint(service.MaxReplicas + i), fmt.Sprint("r", i), fmt.Sprintf("0%d", i)} {
+				s.beat(replica, 7, 1)
+				s.Lost(replica)
+			}
+		}
+		s.Beat()
+		pass(time.Second)
+		s.shares("replicas that cannot be", nil)
+		if len(s.replicas.seen) != 0 || len(s.replicas.gone) != 0 {
+			t.Errorf("%d replicas and %d lost ones are remembered", len(s.replicas.seen), len(s.replicas.gone))
+		}
+		s.beating(fmt.Sprint(service.MaxReplicas-1), 1)
+		pass(time.Second)
+		s.shares("the last replica that can be", map[string]int{fmt.Sprint(service.MaxReplicas - 1): 12})
+	})
+}
 
 func TestReplicasJoinDieAndHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	busv1 "github.com/microlet/microlet/proto/microlet/bus/v1"
 	"github.com/microlet/microlet/proto/role"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/service"
 )
 
 const (
@@ -32,7 +33,8 @@ type Heartbeats interface {
 	Received(key string) time.Time
 }
 
-// replicas knows which replicas live.
+// replicas knows which replicas live, of those that service.IsReplica names. A prober can put heartbeats of any number of
+// others, and the bus takes them.
 type replicas struct {
 	beats Heartbeats
 
@@ -58,6 +60,9 @@ func newReplicas(b Heartbeats) *replicas {
 
 // lost takes the bus's word that a replica's connection is gone.
 func (r *replicas) lost(replica string) {
+	if !service.IsReplica(replica) {
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, before := r.gone[replica]; !before { // else it came and went without a sign of life
@@ -113,7 +118,7 @@ func (r *replicas) alive() (names, takers []string, again time.Time, known bool)
 func (r *replicas) observe(now time.Time) {
 	for key, b := range r.beats.All() {
 		_, name, ok := subject.ParseHeartbeatKey(key)
-		if !ok {
+		if !ok || !service.IsReplica(name) {
 			continue
 		}
 		received := r.beats.Received(key)

@@ -63,8 +63,11 @@ func New(b *bus.Client, workers Workers, log *slog.Logger, metrics prometheus.Re
 	return p
 }
 
-// Set takes the newest version of a pod.
-func (p *Probing) Set(api *v1.Pod) { p.assigner.Set(api) }
+// Set takes the newest version of a pod. Its probes are known before it is assigned, so that no result is missed.
+func (p *Probing) Set(api *v1.Pod) {
+	p.results.Set(api)
+	p.assigner.Set(api)
+}
 
 // Forget drops a pod that is gone.
 func (p *Probing) Forget(uid types.UID) {

@@ -4,11 +4,13 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
 	proberv1 "github.com/microlet/microlet/proto/microlet/prober/v1"
 	"github.com/microlet/microlet/proto/subject"
+	"github.com/microlet/microlet/services/internal/podutil"
 	"github.com/microlet/microlet/services/podsync/internal/decide"
 )
 
@@ -38,8 +40,11 @@ type Store struct {
 	dropped prometheus.Counter
 
 	mu   sync.Mutex
-	pods map[string]map[probe]latest // by pod UID
+	pods map[string]map[probe]latest // by pod UID; each probe of the pod's spec, and no other
 }
+
+// maxID bounds the ID of a container, in bytes. The runtimes' have 64.
+const maxID = 256
 
 // probe is one of a pod's.
 type probe struct{ container, kind string }
@@ -58,6 +63,31 @@ func New(o Options) *Store {
 	})}
 	o.Metrics.MustRegister(s.dropped)
 	return s
+}
+
+// Set adds or updates a pod. Results of probes that no pod has are not taken: the prober can put any number of them.
+func (s *Store) Set(p *v1.Pod) {
+	declared := map[probe]latest{}
+	for c := range podutil.Containers(&p.Spec) {
+		for kind, is := range map[string]*v1.Probe{
+			subject.ProbeReadiness: c.ReadinessProbe, subject.ProbeLiveness: c.LivenessProbe,
+			subject.ProbeStartup: c.StartupProbe,
+		} {
+			if is != nil {
+				declared[probe{c.Name, kind}] = latest{}
+			}
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(declared) == 0 {
+		delete(s.pods, string(p.UID))
+		return
+	}
+	for of := range declared {
+		declared[of] = s.pods[string(p.UID)][of]
+	}
+	s.pods[string(p.UID)] = declared
 }
 
 // Changed takes the value of a key of PROBE_RESULTS. One that is gone changes nothing.
@@ -79,7 +109,7 @@ func (s *Store) Assigned(uid types.UID) {
 // take accepts a result from the replica that the pod is assigned to.
 func (s *Store) take(key string, r *proberv1.ProbeResult) {
 	uid, container, kind, ok := subject.ParseProbeResultKey(key)
-	if !ok {
+	if !ok || len(r.GetContainerId()) > maxID {
 		return
 	}
 	assignment, assigned := s.o.Assigned(uid)
@@ -91,17 +121,23 @@ func (s *Store) take(key string, r *proberv1.ProbeResult) {
 		return
 	}
 	v := latest{id: r.GetContainerId(), result: results[r.GetResult()], generation: r.GetGeneration()}
-	s.mu.Lock()
-	if s.pods[uid] == nil {
-		s.pods[uid] = map[probe]latest{}
+	old, declared := s.replace(uid, probe{container, kind}, v)
+	if !declared {
+		return
 	}
-	of := probe{container, kind}
-	old := s.pods[uid][of]
-	s.pods[uid][of] = v
-	s.mu.Unlock()
 	if old.id != v.id && v.result != decide.Unknown || old.id == v.id && old.result != v.result {
 		s.o.Wake(types.UID(uid))
 	}
+}
+
+// replace keeps the result of a probe that the pod declares, and returns the one before.
+func (s *Store) replace(uid string, of probe, v latest) (old latest, declared bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old, declared = s.pods[uid][of]; declared {
+		s.pods[uid][of] = v
+	}
+	return old, declared
 }
 
 var results = map[proberv1.Outcome]decide.Result{

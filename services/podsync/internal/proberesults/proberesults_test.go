@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	podsyncv1 "github.com/microlet/microlet/proto/microlet/podsync/v1"
@@ -29,6 +31,15 @@ func result(o proberv1.Outcome, id, replica string, generation uint64) *proberv1
 	return &proberv1.ProbeResult{Result: o, ContainerId: id, Replica: replica, Generation: generation}
 }
 
+// probed is a pod whose container c has every probe; its container d has none.
+func probed(uid types.UID) *v1.Pod {
+	p := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{
+		Name: "c", ReadinessProbe: &v1.Probe{}, LivenessProbe: &v1.Probe{}, StartupProbe: &v1.Probe{},
+	}, {Name: "d"}}}}
+	p.UID = uid
+	return p
+}
+
 func TestOnlyTheNewestAssignmentCounts(t *testing.T) {
 	b := bucket{}
 	var assigned *podsyncv1.Assignment
@@ -38,6 +49,7 @@ func TestOnlyTheNewestAssignmentCounts(t *testing.T) {
 		Assigned: func(string) (*podsyncv1.Assignment, bool) { return assigned, assigned != nil },
 		Wake:     func(uid types.UID) { woken = append(woken, uid) },
 	})
+	s.Set(probed("p"))
 	put := func(key string, r *proberv1.ProbeResult) {
 		b[key] = r
 		s.Changed(key)
@@ -86,9 +98,14 @@ func TestOnlyTheNewestAssignmentCounts(t *testing.T) {
 	expect("a new container has no result", 0, v("", "", 0))
 	put("p.c.liveness", result(failure, "two", "1", 6))
 	expect("its own", 1, v("liveness", "two", decide.Failure))
+	s.Set(probed("p"))
+	expect("a newer version of the pod", 0, v("liveness", "two", decide.Failure))
 	s.Forget("p")
 	expect("a pod that is gone", 0, v("", "", 0))
+	put("p.c.liveness", result(success, "two", "1", 6))
+	expect("a result that comes after the pod", 0, v("", "", 0))
 	for _, probe := range []string{"readiness", "startup"} {
+		s.Set(probed("p"))
 		put("p.c."+probe, result(success, "two", "1", 6))
 		expect(probe, 1, v(probe, "two", decide.Success))
 		s.Forget("p")
@@ -107,6 +124,7 @@ func TestWhatCountsWasAlwaysAssigned(t *testing.T) {
 			Results: b, Metrics: prometheus.NewRegistry(), Wake: func(types.UID) {},
 			Assigned: func(string) (*podsyncv1.Assignment, bool) { return assigned, assigned != nil },
 		})
+		s.Set(probed("p"))
 		failed := map[string]bool{} // ids of which a result that counts said so
 		generation := uint64(0)
 		for range 60 {
@@ -137,5 +155,44 @@ func TestWhatCountsWasAlwaysAssigned(t *testing.T) {
 	}
 	if accepted < 1000 {
 		t.Errorf("%d results counted: the property was hardly tried", accepted)
+	}
+}
+
+// A result stays when its key goes, so the number of results must not be the prober's choice.
+func TestOnlyDeclaredProbesHaveResults(t *testing.T) {
+	b := bucket{}
+	woken := 0
+	s := New(Options{
+		Results: b, Metrics: prometheus.NewRegistry(), Wake: func(types.UID) { woken++ },
+		Assigned: func(string) (*podsyncv1.Assignment, bool) {
+			return &podsyncv1.Assignment{Replica: "0", Generation: 5}, true
+		},
+	})
+	s.Set(probed("p"))
+	unprobed := probed("without probes")
+	unprobed.Spec.Containers = unprobed.Spec.Containers[1:]
+	s.Set(unprobed)
+	put := func(key, id string) {
+		b[key] = result(failure, id, "0", 5)
+		s.Changed(key)
+		delete(b, key)
+		s.Changed(key)
+	}
+	for i := range 100 {
+		put(fmt.Sprintf("p.c%d.liveness", i), "one")
+		put(fmt.Sprintf("p.c.kind%d", i), "one")
+		put(fmt.Sprintf("p%d.c.liveness", i), "one")
+	}
+	put("p.d.liveness", "one")
+	put("p.c.liveness", strings.Repeat("x", maxID+1))
+	if diff := cmp.Diff(s.Of("none"), s.Of("p")); diff != "" || woken != 0 {
+		t.Errorf("woken %d times; the pod has results that no probe of it has given: %s", woken, diff)
+	}
+	put("p.c.liveness", strings.Repeat("x", maxID))
+	if got := len(s.Of("p").Liveness); got != 1 || woken != 1 {
+		t.Errorf("woken %d times; the pod has %d results, want its own", woken, got)
+	}
+	if len(s.pods) != 1 || len(s.pods["p"]) != 3 {
+		t.Errorf("the store holds %d pods and %d results of the one that has 3 probes", len(s.pods), len(s.pods["p"]))
 	}
 }
