@@ -1,9 +1,14 @@
 package scrape
 
 import (
-	"strings"
+	"bytes"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"slices"
 
 	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
 
 	"github.com/microlet/microlet/services/internal/service"
 )
@@ -14,68 +19,142 @@ const (
 	replicaLabel = "replica" // not of the first
 )
 
-// join makes one family of each name. A series of the kubelet's own families has one owner and stays as
-// it is, as dashboards expect it; all others get their process's name. Of two equal series, and of
-// two types of one family, the one of the process that comes first stays.
-func join(of []process, said []map[string]*dto.MetricFamily, f Filter) map[string]*dto.MetricFamily {
-	joined := map[string]*dto.MetricFamily{}
-	seen := map[string]bool{}
-	for i, p := range of {
-		for name, family := range said[i] {
-			if !f.take(name) || len(family.GetMetric()) == 0 {
-				continue
-			}
-			all := joined[name]
-			if all == nil {
-				all = &dto.MetricFamily{Name: family.Name, Help: family.Help, Type: family.Type}
-				joined[name] = all
-			}
-			if all.GetType() != family.GetType() {
-				continue
-			}
-			for _, m := range family.GetMetric() {
-				if !kubelets(name) {
-					label(m, serviceLabel, string(p.role))
-					if p.replica != service.DefaultReplica {
-						label(m, replicaLabel, p.replica)
-					}
-				}
-				if key := name + "\x00" + identity(m); !seen[key] {
-					seen[key] = true
-					all.Metric = append(all.Metric, m)
-				}
-			}
-		}
-	}
-	return joined
+// family is what a process said under one name, as the text that nodeapi writes. A series takes a tenth of what it takes
+// parsed.
+type family struct {
+	header []byte // "# HELP" and "# TYPE"
+	kind   dto.MetricType
+	text   []byte
+	series []series
 }
 
-// kubelets reports whether the kubelet has a family of this name, and one process of it alone.
-func kubelets(family string) bool {
-	for _, prefix := range []string{"kubelet_", "prober_", "kubernetes_", "storage_operation_", "volume_manager_",
-		"plugin_manager_"} {
-		if strings.HasPrefix(family, prefix) {
-			return true
-		}
-	}
-	return false
+// series is a part of the text, up to end.
+type series struct {
+	identity uint64
+	end      int
 }
 
-// label adds a label, unless the series has one of this name.
-func label(m *dto.Metric, name, value string) {
+var identities = maphash.MakeSeed()
+
+// take returns those of a process's families that the filter takes and that are the process's to give, and the name of
+// one that is not.
+func (p process) take(said map[string]*dto.MetricFamily, f Filter) (own map[string]family, foreign string, err error) {
+	own = map[string]family{}
+	for name, all := range said {
+		if !f.take(name) || len(all.GetMetric()) == 0 {
+			continue
+		}
+		of, owned, named := owner(name)
+		if owned && of != p.role {
+			foreign = name
+			continue
+		}
+		if own[name], err = p.write(all, named); err != nil {
+			return nil, "", fmt.Errorf("write metric %s: %w", name, err)
+		}
+	}
+	return own, foreign, nil
+}
+
+// write writes a family, with the name of its process if it is to be named.
+func (p process) write(all *dto.MetricFamily, named bool) (family, error) {
+	f := family{kind: all.GetType()}
+	var text, one bytes.Buffer
+	for _, m := range all.GetMetric() {
+		if named {
+			p.label(m)
+		}
+		of := dto.MetricFamily{Name: all.Name, Type: all.Type, Metric: []*dto.Metric{m}}
+		if f.header == nil {
+			of.Help = all.Help
+		}
+		one.Reset()
+		if _, err := expfmt.MetricFamilyToText(&one, &of); err != nil {
+			return f, err
+		}
+		header := headerOf(one.Bytes())
+		if f.header == nil {
+			f.header = bytes.Clone(header)
+		}
+		text.Write(one.Bytes()[len(header):])
+		f.series = append(f.series, series{identity(all.GetName(), m), text.Len()})
+	}
+	f.text = bytes.Clone(text.Bytes())
+	return f, nil
+}
+
+// headerOf returns the comments that a text begins with.
+func headerOf(text []byte) []byte {
+	n := 0
+	for n < len(text) && text[n] == '#' {
+		n += bytes.IndexByte(text[n:], '\n') + 1
+	}
+	return text[:n]
+}
+
+// label names the process that a series is of, whatever the process says.
+func (p process) label(m *dto.Metric) {
+	m.Label = slices.DeleteFunc(m.Label, func(l *dto.LabelPair) bool {
+		return l.GetName() == serviceLabel || l.GetName() == replicaLabel
+	})
+	add := func(name, value string) { m.Label = append(m.Label, &dto.LabelPair{Name: &name, Value: &value}) }
+	add(serviceLabel, string(p.role))
+	if p.replica != service.DefaultReplica {
+		add(replicaLabel, p.replica)
+	}
+}
+
+// identity of a series; services write labels in order of their names.
+func identity(name string, m *dto.Metric) uint64 {
+	var h maphash.Hash
+	h.SetSeed(identities)
+	write := func(s string) {
+		_, _ = h.WriteString(s)
+		_ = h.WriteByte(0)
+	}
+	write(name)
 	for _, l := range m.GetLabel() {
-		if l.GetName() == name {
-			return
-		}
+		write(l.GetName())
+		write(l.GetValue())
 	}
-	m.Label = append(m.Label, &dto.LabelPair{Name: &name, Value: &value})
+	return h.Sum64()
 }
 
-// identity of a series within its family; services write labels in order of their names.
-func identity(m *dto.Metric) string {
-	var b strings.Builder
-	for _, l := range m.GetLabel() {
-		b.WriteString(l.GetName() + "\x00" + l.GetValue() + "\x00")
+// join writes each family once, with what the processes say of it in their order. Of two equal series, the one of the
+// process that comes first stays.
+//
+// A family of which processes give different types has none: no process can hide what another one says.
+func join(said []map[string]family) []byte {
+	names := map[string]struct{}{}
+	for _, families := range said {
+		for name := range families {
+			names[name] = struct{}{}
+		}
 	}
-	return b.String()
+	var out bytes.Buffer
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		var of []family
+		for _, families := range said {
+			if f, ok := families[name]; ok {
+				of = append(of, f)
+			}
+		}
+		if slices.ContainsFunc(of, func(f family) bool { return f.kind != of[0].kind }) {
+			fmt.Fprintf(&out, "# TYPE %s untyped\n", name)
+		} else {
+			out.Write(of[0].header)
+		}
+		seen := map[uint64]struct{}{}
+		for _, f := range of {
+			start := 0
+			for _, s := range f.series {
+				if _, again := seen[s.identity]; !again {
+					seen[s.identity] = struct{}{}
+					out.Write(f.text[start:s.end])
+				}
+				start = s.end
+			}
+		}
+	}
+	return out.Bytes()
 }

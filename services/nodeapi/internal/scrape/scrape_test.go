@@ -98,7 +98,7 @@ go_goroutines{service="podsync"} 7
 go_goroutines{service="pleg"} 5
 # HELP kubelet_running_pods Pods.
 # TYPE kubelet_running_pods gauge
-kubelet_running_pods 3
+kubelet_running_pods 99
 # HELP microlet_build_info Build.
 # TYPE microlet_build_info gauge
 microlet_build_info{service="podsync"} 1
@@ -235,7 +235,7 @@ func TestMoreReplicasThanCanBe(t *testing.T) {
 	}
 	s := New(func(r role.Role) string { return filepath.Join(dir, string(r)+".sock") }, unixgrpc.Rules{},
 		slog.New(slog.DiscardHandler))
-	s.limit = int64(3*len(text) + 1)
+	s.limit.bytes = int64(3*len(text) + 1)
 	var out strings.Builder
 	if err := s.Write(t.Context(), &out, Everything); err != nil {
 		t.Fatal(err)
