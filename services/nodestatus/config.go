@@ -28,6 +28,9 @@ type Config struct {
 	RequestTimeout time.Duration
 }
 
+// defaultMaxImages is the kubelet's, for the configuration of a supervisor that does not pass the field on yet.
+const defaultMaxImages = 50
+
 // DefaultConfig returns the defaults; Kubelet has none.
 func DefaultConfig() Config {
 	return Config{Service: service.DefaultConfig(), RequestTimeout: DefaultRequestTimeout}
@@ -50,7 +53,8 @@ func KubeletFields() []string {
 	return []string{
 		"contentType", "enableControllerAttachDetach", "enableServer", "eventBurst", "eventRecordQPS", "evictionHard",
 		"featureGates",
-		"kubeReserved", "localStorageCapacityIsolation", "maxPods", "nodeLeaseDurationSeconds", "nodeStatusReportFrequency",
+		"kubeReserved", "localStorageCapacityIsolation", "maxPods", "nodeLeaseDurationSeconds", "nodeStatusMaxImages",
+		"nodeStatusReportFrequency",
 		"nodeStatusUpdateFrequency",
 		"podsPerCore", "port", "providerID", "registerNode", "registerWithTaints", "reservedSystemCPUs",
 		"shutdownGracePeriod",
@@ -78,9 +82,17 @@ func (c *Config) settings() node.Settings {
 		KubeletPort:            port,
 
 		LocalStorageCapacityIsolation: *k.Kubelet.LocalStorageCapacityIsolation,
+		MaxImages:                     c.maxImages(),
 		DeclaredFeatures:              k.DeclaredFeatures(),
 		MicroletVersion:               telemetry.Version,
 	}
+}
+
+func (c *Config) maxImages() int {
+	if most := c.Kubelet.Kubelet.NodeStatusMaxImages; most != nil {
+		return int(*most)
+	}
+	return defaultMaxImages
 }
 
 func (c *Config) limits() nodeinfo.Options {

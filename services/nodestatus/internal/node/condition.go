@@ -69,6 +69,17 @@ func (s Settings) StatusEvent(reason string) Event {
 	return Event{v1.EventTypeNormal, reason, fmt.Sprintf("Node %s status is now: %s", s.Name, reason)}
 }
 
+// maxProblem bounds what a condition's message quotes, in bytes.
+const maxProblem = 1024
+
+// cut returns the beginning of a text, without a part of a character.
+func cut(text string) string {
+	if len(text) <= maxProblem {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxProblem], "") + "…"
+}
+
 // pressures are the pressure conditions, and the kubelet's words for them.
 var pressures = []struct {
 	condition           v1.NodeConditionType
@@ -100,7 +111,7 @@ func (s Settings) setPressure(n *v1.Node, states []pressure.State, now time.Time
 		for _, state := range states {
 			if state.Type == p.condition {
 				status, seen = state.Status, now.Add(-state.Age)
-				reason, message = "SignalsUnreadable", "evictor cannot measure it: "+state.Problem
+				reason, message = "SignalsUnreadable", "evictor cannot measure it: "+cut(state.Problem)
 			}
 		}
 		switch status {

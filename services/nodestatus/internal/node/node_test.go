@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -258,6 +259,11 @@ func TestPressureIsWhatEvictorReports(t *testing.T) {
 		c.Message != "evictor cannot measure it: no cgroup" || len(events) != 0 {
 		t.Errorf("long without a reading: %+v, events %v", c, events)
 	}
+	long := []pressure.State{{Type: v1.NodeMemoryPressure, Status: v1.ConditionUnknown, Problem: strings.Repeat("€", 5000)}}
+	n, _, _ = s.Update(n, Observed{Pressure: long}, later.Add(7*time.Minute))
+	if c = Condition(n, v1.NodeMemoryPressure); len(c.Message) > maxProblem+100 || !utf8.ValidString(c.Message) {
+		t.Errorf("a long problem makes a message of %d bytes: %s", len(c.Message), c.Message)
+	}
 }
 
 func TestRebootIsTold(t *testing.T) {
@@ -425,7 +431,7 @@ func TestExternalCloudKeepsItsAddresses(t *testing.T) {
 // The list is imagegc's. Until there is one, that of before counts.
 func TestImages(t *testing.T) {
 	before := []v1.ContainerImage{{Names: []string{"old"}, SizeBytes: 1}}
-	s := Settings{Name: "n"}
+	s := Settings{Name: "n", MaxImages: -1}
 	n, _, _ := s.Update(&v1.Node{Status: v1.NodeStatus{Images: before}}, Observed{}, now)
 	if !cmp.Equal(n.Status.Images, before) {
 		t.Errorf("without a list: %v", n.Status.Images)

@@ -48,6 +48,8 @@ type Settings struct {
 	// LocalStorageCapacityIsolation is localStorageCapacityIsolation: without it a node needs no ephemeral-storage to
 	// be ready.
 	LocalStorageCapacityIsolation bool
+	// MaxImages is nodeStatusMaxImages: how many images the status lists; -1 is no bound.
+	MaxImages int
 	// DeclaredFeatures are what status.declaredFeatures lists, in the order of their names.
 	DeclaredFeatures []string
 	// MicroletVersion is added to the reported version as build metadata; "" adds none.

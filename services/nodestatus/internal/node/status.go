@@ -60,25 +60,13 @@ func (s Settings) Update(original *v1.Node, o Observed,
 	}
 	s.setInfo(n, o)
 	setRuntime(n, o.Runtime)
-	setImages(n, o.Images)
+	s.setImages(n, o.Images)
 	setVolumes(n, o.Volumes)
 	n.Status.DaemonEndpoints = v1.NodeDaemonEndpoints{KubeletEndpoint: v1.DaemonEndpoint{Port: s.KubeletPort}}
 	n.Status.DeclaredFeatures = s.DeclaredFeatures
 	events = append(events, s.setPressure(n, o.Pressure, now)...)
 	events = append(events, s.setReady(n, o, now)...) // last: old control planes want it so
 	return n, Differs(original, n), events
-}
-
-// setImages takes over the list of imagegc. Without one, the Node keeps what it says.
-func setImages(n *v1.Node, list *imagegcv1.Images) {
-	if list == nil {
-		return
-	}
-	images := make([]v1.ContainerImage, 0, len(list.GetImages()))
-	for _, image := range list.GetImages() {
-		images = append(images, v1.ContainerImage{Names: image.GetNames(), SizeBytes: image.GetSizeBytes()})
-	}
-	n.Status.Images = images
 }
 
 // setVolumes takes over the list of podsync. Without one, the Node keeps what it says.
