@@ -21,12 +21,15 @@ type Workers struct {
 
 	mu    sync.Mutex
 	byUID map[types.UID]*worker
+	// toWake are the pods for which WakeAll has a timer.
+	toWake map[types.UID]struct{}
 }
 
 // NewWorkers returns a node without pods.
 func NewWorkers(metrics *Metrics) *Workers {
 	return &Workers{
 		metrics: metrics, synced: make(chan struct{}), orphans: make(chan struct{}, 1), byUID: map[types.UID]*worker{},
+		toWake: map[types.UID]struct{}{},
 	}
 }
 
@@ -50,10 +53,22 @@ func (s *Workers) Refresh(uid types.UID, reason string) {
 	s.Wake(uid, reason)
 }
 
-// WakeAll makes every worker sync again, spread over the jitter.
+// WakeAll makes every worker sync again, spread over the jitter. A worker that an earlier call is still to wake is woken
+// once for both: pleg may call as often as it likes.
 func (s *Workers) WakeAll(reason string) {
-	for _, uid := range s.UIDs() {
-		time.AfterFunc(rand.N(adoptionJitter), func() { s.Wake(uid, reason) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for uid := range s.byUID {
+		if _, waits := s.toWake[uid]; waits {
+			continue
+		}
+		s.toWake[uid] = struct{}{}
+		time.AfterFunc(rand.N(adoptionJitter), func() {
+			s.mu.Lock()
+			delete(s.toWake, uid) // first, so that a call from now on wakes it again
+			s.mu.Unlock()
+			s.Wake(uid, reason)
+		})
 	}
 }
 
