@@ -32,8 +32,8 @@ type Files struct{ Certificate, Key string }
 // Load reads a kubeconfig. It returns the files of the client certificate of its current context, nil if it names none;
 // the configuration names them no longer, so that it is usable without them.
 //
-// If certDir is given, the client certificate is renewed in that folder. The one that is there then comes before that of
-// the kubeconfig, as with the kubelet, if it is valid, of the same subject and ends no sooner.
+// If certDir is given, the client certificate is renewed in that folder. The one that is there then comes before that
+// of the kubeconfig, as with the kubelet, if it is valid, of the same subject and ends no sooner.
 func Load(kubeconfig, certDir string) (*clientcmdapi.Config, *Files, error) {
 	config, err := clientcmd.LoadFromFile(kubeconfig)
 	if err != nil {

@@ -13,23 +13,25 @@ import (
 
 // TestWhichCertificateIsUsed: that of --cert-dir comes first if it is the node's and ends no sooner.
 func TestWhichCertificateIsUsed(t *testing.T) {
-	soon, late := time.Now().Add(time.Hour), time.Now().Add(2*time.Hour)
+	at := func(node string, left time.Duration) []byte { return pairUntil(t, node, time.Now().Add(left)) }
+	earlier, later, ended := at("n", time.Hour), at("n", 2*time.Hour), at("n", -time.Hour)
+	others := at("m", 2*time.Hour)
 	for name, test := range map[string]struct {
 		own    []byte // of the kubeconfig
 		inFile bool
 		there  []byte // in --cert-dir
 		want   bool   // the one in --cert-dir
 	}{
-		"none is there":                  {own: pairUntil(t, "n", soon)},
-		"a later one is there":           {own: pairUntil(t, "n", soon), there: pairUntil(t, "n", late), want: true},
-		"an earlier one is there":        {own: pairUntil(t, "n", late), there: pairUntil(t, "n", soon)},
-		"another node's is there":        {own: pairUntil(t, "n", soon), there: pairUntil(t, "m", late)},
-		"one that has ended is there":    {own: pairUntil(t, "n", soon), there: pairUntil(t, "n", time.Now().Add(-time.Hour))},
-		"garbage is there":               {own: pairUntil(t, "n", soon), there: []byte("garbage")},
-		"a later one than a file's":      {own: pairUntil(t, "n", soon), inFile: true, there: pairUntil(t, "n", late), want: true},
-		"an earlier one than a file's":   {own: pairUntil(t, "n", late), inFile: true, there: pairUntil(t, "n", soon)},
-		"the file that is named is gone": {inFile: true, there: pairUntil(t, "n", soon), want: true},
-		"the user signs in by a token":   {there: pairUntil(t, "n", late)},
+		"none is there":                  {own: earlier},
+		"a later one is there":           {own: earlier, there: later, want: true},
+		"an earlier one is there":        {own: later, there: earlier},
+		"another node's is there":        {own: earlier, there: others},
+		"one that has ended is there":    {own: earlier, there: ended},
+		"garbage is there":               {own: earlier, there: []byte("garbage")},
+		"a later one than a file's":      {own: earlier, inFile: true, there: later, want: true},
+		"an earlier one than a file's":   {own: later, inFile: true, there: earlier},
+		"the file that is named is gone": {inFile: true, there: earlier, want: true},
+		"the user signs in by a token":   {there: later},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

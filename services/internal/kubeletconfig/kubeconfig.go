@@ -17,7 +17,8 @@ const (
 	flagKubeconfig = "--kubeconfig"
 	flagBootstrap  = "--bootstrap-kubeconfig"
 
-	msgNotRenewed = "the client certificate is not renewed: the kubeconfig neither contains it nor names the link in --cert-dir"
+	msgNotRenewed = "the client certificate is not renewed: the kubeconfig neither contains it nor names the link in " +
+		"--cert-dir"
 )
 
 // ClientCertDir is the folder in which the client certificate is renewed; empty without rotateCertificates. See

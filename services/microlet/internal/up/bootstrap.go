@@ -32,8 +32,8 @@ func (c *Config) bootstrap() error {
 		return nil
 	}
 	// The store finishes a renewal that was cut off, as with the kubelet, so that the certificate is where it should be.
-	if _, err := certificate.NewFileStoreWithLogger(klog.Background().V(4), clientcert.PairName, node.CertDir, node.CertDir,
-		"", ""); err != nil {
+	log, dir := klog.Background().V(4), node.CertDir // the store logs each time that it reads
+	if _, err := certificate.NewFileStoreWithLogger(log, clientcert.PairName, dir, dir, "", ""); err != nil {
 		return fmt.Errorf("--cert-dir=%s: %w", node.CertDir, err)
 	}
 	why := unusable(node.Kubeconfig, time.Now())

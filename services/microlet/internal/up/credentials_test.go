@@ -73,7 +73,8 @@ current-context: x
 
 // The certificate that is requested may be that of another cluster than the one before it.
 func TestNoCopyOfACertificateThatIsGone(t *testing.T) {
-	kubeconfig := strings.Replace(withCertificate("pki/kubelet-client-current.pem"), "certificate-authority: ca.crt, ", "", 1)
+	kubeconfig := strings.Replace(withCertificate("pki/kubelet-client-current.pem"), "certificate-authority: ca.crt, ", "",
+		1)
 	for name, updating := range map[string]bool{"gone": false, "between the steps of a renewal": true} {
 		t.Run(name, func(t *testing.T) {
 			found := copyOf(t, kubeconfig, func(dir string, c *credentials) {

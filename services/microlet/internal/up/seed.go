@@ -14,8 +14,8 @@ import (
 
 // seedClientCertificate puts the client certificate that the kubeconfig contains into --cert-dir, as the kubelet does
 // with rotateCertificates. "kubeadm init" waits for that: once the file is there, it has the kubeconfig name it, and
-// the certificate is renewed. A valid one of the same subject that is there already and ends no sooner stays. Nothing else
-// needs the file, so the node starts without it.
+// the certificate is renewed. A valid one of the same subject that is there already and ends no sooner stays. Nothing
+// else needs the file, so the node starts without it.
 func (c *Config) seedClientCertificate() {
 	node := &c.Kubelet.Node
 	if c.Kubelet.Standalone() || !c.Kubelet.Kubelet.RotateCertificates {
@@ -32,7 +32,8 @@ func (c *Config) seedClientCertificate() {
 	}
 }
 
-// seed keeps the certificate that the current context of a kubeconfig contains, unless there is one that comes before it.
+// seed keeps the certificate that the current context of a kubeconfig contains, unless there is one that comes before
+// it.
 func seed(kubeconfig, certDir string) (bool, error) {
 	config, files, err := clientcert.Load(kubeconfig, certDir)
 	if err != nil || files != nil {

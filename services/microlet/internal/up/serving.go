@@ -186,8 +186,8 @@ func (s *serving) sync() (changed bool, err error) {
 	return changed, errors.Join(errs...)
 }
 
-// pair reads the requested certificate and its key. It is pending while nobody has signed it. Between the two steps of a
-// renewal there is no link to it, and then it is the one that comes.
+// pair reads the requested certificate and its key. It is pending while nobody has signed it. Between the two steps
+// of a renewal there is no link to it, and then it is the one that comes.
 func (s *serving) pair() (is struct {
 	data []byte
 	err  error

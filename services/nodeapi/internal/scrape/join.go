@@ -19,8 +19,8 @@ const (
 	replicaLabel = "replica" // not of the first
 )
 
-// family is what a process said under one name, as the text that nodeapi writes. A series takes a tenth of what it takes
-// parsed.
+// family is what a process said under one name, as the text that nodeapi writes. A series takes a tenth of what it
+// takes parsed.
 type family struct {
 	header []byte // "# HELP" and "# TYPE"
 	kind   dto.MetricType

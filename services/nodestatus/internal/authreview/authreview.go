@@ -1,8 +1,9 @@
 // Package authreview answers nodeapi's questions: who owns a token, and what a user may do.
 //
 // It asks the API server with TokenReview and SubjectAccessReview. The number of concurrent reviews of each kind is
-// limited, and each has a deadline, within which one that fails for a moment is asked again. So a flood of unknown tokens neither floods the API server nor delays the Lease
-// or the authorization of known callers. The caller caches the answers.
+// limited, and each has a deadline, within which one that fails for a moment is asked again. So a flood of unknown
+// tokens neither floods the API server nor delays the Lease or the authorization of known callers. The caller caches
+// the answers.
 package authreview
 
 import (

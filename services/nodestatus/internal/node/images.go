@@ -8,7 +8,8 @@ import (
 	imagegcv1 "github.com/microlet/microlet/proto/microlet/imagegc/v1"
 )
 
-// Bounds on the images of a Node. An entry of NODE/images may have 2 MiB, and the API server stores no object of 1.5 MiB.
+// Bounds on the images of a Node. An entry of NODE/images may have 2 MiB, and the API server stores no object of 1.5
+// MiB.
 const (
 	// maxImageNames is how many names of an image the Node has, as with the kubelet.
 	maxImageNames = 5
@@ -18,8 +19,8 @@ const (
 	maxImageBytes = 768 << 10
 )
 
-// setImages takes over the list of imagegc, as far as it is one that a Node can have. Without one, the Node keeps what it
-// says.
+// setImages takes over the list of imagegc, as far as it is one that a Node can have. Without one, the Node keeps
+// what it says.
 func (s Settings) setImages(n *v1.Node, list *imagegcv1.Images) {
 	if list == nil {
 		return

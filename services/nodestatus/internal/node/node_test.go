@@ -259,7 +259,9 @@ func TestPressureIsWhatEvictorReports(t *testing.T) {
 		c.Message != "evictor cannot measure it: no cgroup" || len(events) != 0 {
 		t.Errorf("long without a reading: %+v, events %v", c, events)
 	}
-	long := []pressure.State{{Type: v1.NodeMemoryPressure, Status: v1.ConditionUnknown, Problem: strings.Repeat("€", 5000)}}
+	long := []pressure.State{
+		{Type: v1.NodeMemoryPressure, Status: v1.ConditionUnknown, Problem: strings.Repeat("€", 5000)},
+	}
 	n, _, _ = s.Update(n, Observed{Pressure: long}, later.Add(7*time.Minute))
 	if c = Condition(n, v1.NodeMemoryPressure); len(c.Message) > maxProblem+100 || !utf8.ValidString(c.Message) {
 		t.Errorf("a long problem makes a message of %d bytes: %s", len(c.Message), c.Message)

@@ -33,8 +33,8 @@ type Heartbeats interface {
 	Received(key string) time.Time
 }
 
-// replicas knows which replicas live, of those that service.IsReplica names. A prober can put heartbeats of any number of
-// others, and the bus takes them.
+// replicas knows which replicas live, of those that service.IsReplica names. A prober can put heartbeats of any
+// number of others, and the bus takes them.
 type replicas struct {
 	beats Heartbeats
 

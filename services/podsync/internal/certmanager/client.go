@@ -91,9 +91,9 @@ func (m *Manager) asNode() (kubernetes.Interface, error) {
 	return client, nil
 }
 
-// sameServer refuses a bootstrap kubeconfig of another API server, or of another CA, than the kubeconfig's. All of the
-// node's clients go by the kubeconfig, so a certificate of the other server would be of no use, and the next start would
-// take it for valid and keep the kubeconfig. Without it, that start writes the kubeconfig.
+// sameServer refuses a bootstrap kubeconfig of another API server, or of another CA, than the kubeconfig's. All of
+// the node's clients go by the kubeconfig, so a certificate of the other server would be of no use, and the next
+// start would take it for valid and keep the kubeconfig. Without it, that start writes the kubeconfig.
 func (m *Manager) sameServer() error {
 	node := &m.o.Kubelet.Node
 	other, err := clientcert.ReadCluster(node.BootstrapKubeconfig)

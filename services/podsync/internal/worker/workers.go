@@ -53,8 +53,8 @@ func (s *Workers) Refresh(uid types.UID, reason string) {
 	s.Wake(uid, reason)
 }
 
-// WakeAll makes every worker sync again, spread over the jitter. A worker that an earlier call is still to wake is woken
-// once for both: pleg may call as often as it likes.
+// WakeAll makes every worker sync again, spread over the jitter. A worker that an earlier call is still to wake is
+// woken once for both: pleg may call as often as it likes.
 func (s *Workers) WakeAll(reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
