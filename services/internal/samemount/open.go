@@ -21,20 +21,30 @@ const (
 
 // Open opens a folder in an open folder, by its name or by "..". The error is EXDEV if it is on another mount, and
 // ELOOP or ENOTDIR if it is a symbolic link. It uses openat2 where the kernel has it (5.6) and lets it be called.
-func Open(parent int, name string) (fd int, err error) { return opener()(parent, name, folderFlags) }
-
-type openFunc func(parent int, name string, flags int) (fd int, err error)
-
-var opener = sync.OnceValue(func() openFunc {
-	fd, err := openat2(unix.AT_FDCWD, ".", folderFlags)
-	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
-		return openComparing
+func Open(parent int, name string) (fd int, err error) {
+	if isOld() {
+		return OpenComparing(parent, name)
 	}
+	return openat2(parent, name, folderFlags)
+}
+
+// isOld reports whether the kernel has no openat2, or does not let it be called.
+var isOld = sync.OnceValue(func() bool {
+	fd, err := openat2(unix.AT_FDCWD, ".", folderFlags)
 	if err == nil {
 		_ = unix.Close(fd)
 	}
-	return openat2
+	return errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM)
 })
+
+type openFunc func(parent int, name string, flags int) (fd int, err error)
+
+func opener() openFunc {
+	if isOld() {
+		return openComparing
+	}
+	return openat2
+}
 
 func openat2(parent int, name string, flags int) (fd int, err error) {
 	how := unix.OpenHow{
