@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -22,6 +23,10 @@ const PairName = "kubelet-client"
 // Path is the link to the node's client certificate and its key, which the kubelet's kubeconfig names.
 // Source: client-go, util/certificate, NewFileStore.
 func Path(certDir string) string { return filepath.Join(certDir, PairName+"-current.pem") }
+
+// Next is the link to the certificate that is about to replace the one of a link, the node's as a client or its port's.
+// client-go's store makes it, removes the link, and then gives the new one its name.
+func Next(link string) string { return strings.TrimSuffix(link, "-current.pem") + "-updated.pem" }
 
 // Dial connects to the API server.
 type Dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -42,11 +47,7 @@ func Load(kubeconfig, certDir string) (*clientcmdapi.Config, *Files, error) {
 	if err := clientcmd.ResolveLocalPaths(config); err != nil {
 		return nil, nil, err
 	}
-	current := config.Contexts[config.CurrentContext]
-	if current == nil {
-		return config, nil, nil
-	}
-	user := config.AuthInfos[current.AuthInfo]
+	user := currentUser(config)
 	if user == nil {
 		return config, nil, nil
 	}
@@ -59,6 +60,24 @@ func Load(kubeconfig, certDir string) (*clientcmdapi.Config, *Files, error) {
 		user.ClientCertificate, user.ClientKey = "", ""
 	}
 	return config, files, nil
+}
+
+// currentUser returns the user of the current context, nil if there is none.
+func currentUser(config *clientcmdapi.Config) *clientcmdapi.AuthInfo {
+	if current := config.Contexts[config.CurrentContext]; current != nil {
+		return config.AuthInfos[current.AuthInfo]
+	}
+	return nil
+}
+
+// Embedded returns the certificate and the key that a kubeconfig contains for the user of its current context; ok is
+// false if it does not contain both.
+func Embedded(config *clientcmdapi.Config) (cert, key []byte, ok bool) {
+	user := currentUser(config)
+	if user == nil || len(user.ClientCertificateData) == 0 || len(user.ClientKeyData) == 0 {
+		return nil, nil, false
+	}
+	return user.ClientCertificateData, user.ClientKeyData, true
 }
 
 // filesOf returns the files of the user's certificate, nil if it has none: what the kubeconfig contains comes first.

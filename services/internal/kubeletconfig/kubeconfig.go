@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"k8s.io/client-go/tools/clientcmd"
@@ -83,8 +82,8 @@ func fileFault(err error) string {
 // the certificate is then missing until who replaces it starts again.
 func interrupted(certDir string) bool {
 	_, err := os.Lstat(clientcert.Path(certDir))
-	info, updated := os.Lstat(filepath.Join(certDir, clientcert.PairName+"-updated.pem"))
-	return errors.Is(err, fs.ErrNotExist) && updated == nil && info.Mode().Type() == fs.ModeSymlink
+	info, next := os.Lstat(clientcert.Next(clientcert.Path(certDir)))
+	return errors.Is(err, fs.ErrNotExist) && next == nil && info.Mode().Type() == fs.ModeSymlink
 }
 
 // notRenewed warns that rotateCertificates has no effect on this kubeconfig.
@@ -93,8 +92,11 @@ func (c *Config) notRenewed(p *problems) []Warning {
 		return nil
 	}
 	config, files, err := clientcert.Load(c.Node.Kubeconfig, c.ClientCertDir())
-	if err == nil && (files != nil && files.Certificate == clientcert.Path(c.Node.CertDir) || contains(config)) {
-		return nil
+	if err == nil {
+		_, _, embedded := clientcert.Embedded(config) // the start puts it into --cert-dir
+		if embedded || files != nil && files.Certificate == clientcert.Path(c.Node.CertDir) {
+			return nil
+		}
 	}
 	return []Warning{{
 		Message: msgNotRenewed,
@@ -104,16 +106,6 @@ func (c *Config) notRenewed(p *problems) []Warning {
 			describe("--cert-dir", c.Node.CertDir, p.from),
 		},
 	}}
-}
-
-// contains reports whether a kubeconfig contains a client certificate. The start puts that into --cert-dir.
-func contains(config *clientcmdapi.Config) bool {
-	current := config.Contexts[config.CurrentContext]
-	if current == nil || config.AuthInfos[current.AuthInfo] == nil {
-		return false
-	}
-	user := config.AuthInfos[current.AuthInfo]
-	return len(user.ClientCertificateData) > 0 && len(user.ClientKeyData) > 0
 }
 
 // checkKubeconfig refuses a kubeconfig that no client can be made of, as the kubelet does at its start. The client

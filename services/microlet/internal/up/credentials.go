@@ -114,15 +114,24 @@ func (c credentials) sync() (changed bool, err error) {
 	return changed || wrote, err
 }
 
-// read reads a file. It returns nil for the certificate that is requested while nobody has signed it. Between the two
-// steps of a renewal it is the one that comes.
+// read reads a file. It returns nil for the certificate that is requested while nobody has signed it.
 func (c credentials) read(path string) ([]byte, error) {
-	data, err := os.ReadFile(path)
-	if path != c.requested || !errors.Is(err, fs.ErrNotExist) {
-		return data, err
+	if path != c.requested {
+		return os.ReadFile(path)
 	}
-	if data, err = os.ReadFile(updated(path)); errors.Is(err, fs.ErrNotExist) {
+	data, err := readRequested(path)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
+	}
+	return data, err
+}
+
+// readRequested reads a certificate that podsync requests, with its key. It does not exist while nobody has signed it.
+// Between the two steps of a renewal there is no link to it, and then it is the one that comes.
+func readRequested(link string) ([]byte, error) {
+	data, err := os.ReadFile(link)
+	if errors.Is(err, fs.ErrNotExist) {
+		data, err = os.ReadFile(clientcert.Next(link))
 	}
 	return data, err
 }

@@ -89,7 +89,7 @@ func TestNoCopyOfACertificateThatIsGone(t *testing.T) {
 					must(os.WriteFile(filepath.Join(c.dir, name), []byte("old"), 0o600))
 				}
 				if updating {
-					must(os.WriteFile(updated(c.requested), []byte("new"), 0o600))
+					must(os.WriteFile(clientcert.Next(c.requested), []byte("new"), 0o600))
 				}
 			})
 			want := map[bool]string{true: "new"}[updating]

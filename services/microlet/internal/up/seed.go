@@ -39,22 +39,18 @@ func seed(kubeconfig, certDir string) (bool, error) {
 	if err != nil || files != nil {
 		return false, err
 	}
-	current := config.Contexts[config.CurrentContext]
-	if current == nil || config.AuthInfos[current.AuthInfo] == nil {
-		return false, nil
-	}
-	user := config.AuthInfos[current.AuthInfo]
-	if len(user.ClientCertificateData) == 0 || len(user.ClientKeyData) == 0 {
+	cert, key, ok := clientcert.Embedded(config)
+	if !ok {
 		return false, nil
 	}
 	// The store would write before it finds out.
-	if _, err := tls.X509KeyPair(user.ClientCertificateData, user.ClientKeyData); err != nil {
+	if _, err := tls.X509KeyPair(cert, key); err != nil {
 		return false, fmt.Errorf("--kubeconfig=%s: %w", kubeconfig, err)
 	}
 	store, err := certificate.NewFileStoreWithLogger(klog.Background().V(4), clientcert.PairName, certDir, certDir, "", "")
 	if err != nil {
 		return false, err
 	}
-	_, err = store.Update(user.ClientCertificateData, user.ClientKeyData)
+	_, err = store.Update(cert, key)
 	return err == nil, err
 }

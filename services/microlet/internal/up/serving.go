@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	certutil "k8s.io/client-go/util/cert"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
@@ -58,9 +57,10 @@ func (c *Config) validateServing() error {
 	return errors.Join(errs...)
 }
 
-func isThere(pair string) bool {
-	_, err := os.Stat(pair)
-	return err == nil
+// isThere reports whether a requested certificate was signed, be it readable or not.
+func isThere(requested string) bool {
+	_, err := readRequested(requested)
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // servingFiles are the configured files of the HTTPS port.
@@ -116,7 +116,7 @@ func (c *Config) newServing(k *kubeletconfig.Config, id role.Identity) (*serving
 // forget removes the copy of a requested certificate that is not there any more: it may be that of another name or
 // cluster.
 func (s *serving) forget() error {
-	if _, pending := s.pair(); s.requested != "" && !pending {
+	if s.requested != "" && isThere(s.requested) {
 		return nil // what is wrong with it is told when it is copied
 	}
 	if err := os.Remove(filepath.Join(s.dir, nodeapi.ServingPair)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -159,16 +159,27 @@ func (s *serving) sync() (changed bool, err error) {
 			errs = append(errs, err)
 		}
 	}
-	requested, pending := s.pair()
+	replaced := false // the configured pair has served its time
+	if s.requested != "" {
+		data, err := readRequested(s.requested)
+		if replaced = !errors.Is(err, fs.ErrNotExist); replaced {
+			if err != nil {
+				err = fmt.Errorf("requested serving certificate: %w", err)
+			}
+			put(nodeapi.ServingPair, data, err)
+		}
+	}
 	var configured []byte
+	whole := true // of the configured pair both files can be read
 	for _, f := range s.files {
 		isPair := f.name != nodeapi.ClientCA
-		if isPair && s.requested != "" && !pending {
-			continue // it has served its time
+		if isPair && replaced {
+			continue
 		}
 		data, err := os.ReadFile(f.source)
 		if err != nil {
 			err = fmt.Errorf("%s: %w", f.field, err)
+			whole = whole && !isPair
 		}
 		if isPair && s.requested != "" && err == nil {
 			configured = append(append(configured, data...), '\n')
@@ -176,41 +187,8 @@ func (s *serving) sync() (changed bool, err error) {
 		}
 		put(f.name, data, err)
 	}
-	switch {
-	case s.requested == "":
-	case !pending:
-		put(nodeapi.ServingPair, requested.data, requested.err)
-	case len(configured) > 0:
+	if whole && len(configured) > 0 {
 		put(nodeapi.ServingPair, configured, nil)
 	}
 	return changed, errors.Join(errs...)
-}
-
-// pair reads the requested certificate and its key. It is pending while nobody has signed it. Between the two steps
-// of a renewal there is no link to it, and then it is the one that comes.
-func (s *serving) pair() (is struct {
-	data []byte
-	err  error
-}, pending bool) {
-	if s.requested == "" {
-		return is, false
-	}
-	for _, path := range []string{s.requested, updated(s.requested)} {
-		is.data, is.err = os.ReadFile(path)
-		if !errors.Is(is.err, fs.ErrNotExist) {
-			break
-		}
-	}
-	if errors.Is(is.err, fs.ErrNotExist) {
-		return is, true
-	}
-	if is.err != nil {
-		is.err = fmt.Errorf("requested serving certificate: %w", is.err)
-	}
-	return is, false
-}
-
-// updated is the link to the next certificate, which client-go's store makes before it replaces the current one's.
-func updated(current string) string {
-	return strings.TrimSuffix(current, "-current.pem") + "-updated.pem"
 }

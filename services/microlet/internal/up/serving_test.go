@@ -201,6 +201,29 @@ func TestTheConfiguredCertificateMayGo(t *testing.T) {
 	}
 }
 
+// While nobody has signed the requested certificate, the configured pair serves, and never half of it.
+func TestHalfOfTheConfiguredCertificateIsNotCopied(t *testing.T) {
+	cfg, certs, sync := requesting(t)
+	if err := os.Remove(filepath.Join(certs, "kubelet-server-current.pem")); err != nil {
+		t.Fatal(err)
+	}
+	if err := sync(); err != nil {
+		t.Fatal(err)
+	}
+	if served := servedPair(t, cfg); served != "CERT\nKEY\n" {
+		t.Errorf("%q is served", served)
+	}
+	if err := os.Remove(filepath.Join(certs, "k")); err != nil {
+		t.Fatal(err)
+	}
+	if err := sync(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without the key: %v", err)
+	}
+	if served := servedPair(t, cfg); served != "CERT\nKEY\n" {
+		t.Errorf("without the key %q is served", served)
+	}
+}
+
 // Between the two steps of a renewal there is no link to the current certificate.
 func TestARenewalIsNoReturnToTheConfiguredCertificate(t *testing.T) {
 	cfg, certs, sync := requesting(t)
